@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// ErrNoPods is returned, wrapped, when a source reports no pod at all, not even
+// one in the node's network, and the caller did not say that this is normal
+// (R9). Nothing was released.
+var ErrNoPods = errors.New("pod source reports no pod at all")
+
+// A Reconciler releases what leaked in one network. Its methods may be called
+// from several goroutines; passes run one at a time. Make one for the life of
+// the process, not one a pass: it watches the node's clock from pass to pass
+// (R5).
+type Reconciler struct {
+	store  *hostlocal.Store
+	source podsource.Source
+	opts   Options
+	base   time.Time     // where the monotonic readings count from
+	turn   chan struct{} // holds a token during a pass, which guards clock
+	asking chan struct{} // holds a token while the source works
+	clock  clock
+}
+
+// New returns a Reconciler for the store's network and touches nothing.
+func New(store *hostlocal.Store, source podsource.Source, opts Options) *Reconciler {
+	return &Reconciler{
+		store: store, source: source, opts: opts, base: time.Now(),
+		turn: make(chan struct{}, 1), asking: make(chan struct{}, 1),
+	}
+}
+
+// Reconcile does one pass: it lists the reservations, asks the source, judges,
+// and releases what leaked. A pass that waits for another one to end, for the
+// source or for the plugin's lock gives up when ctx ends.
+//
+// With an error the report still says what was done (R11): a release that failed
+// does not stop the others, and their errors come joined. An error of the
+// source, or a list of pods that can't be right, means that nothing was
+// released (R2, R9).
+func (r *Reconciler) Reconcile(ctx context.Context) (Report, error) {
+	select {
+	case r.turn <- struct{}{}:
+	case <-ctx.Done():
+		return Report{}, fmt.Errorf("waiting for another pass to end: %w", ctx.Err())
+	}
+	defer func() { <-r.turn }()
+	return r.pass(ctx, func() moment {
+		now := time.Now()
+		return moment{wall: now.Round(0), mono: now.Sub(r.base)}
+	})
+}
+
+// pass is Reconcile by the clocks that read reads.
+func (r *Reconciler) pass(ctx context.Context, read func() moment) (report Report, err error) {
+	if r.store == nil || r.source == nil {
+		return Report{}, errors.New("reconciler was made without a store or without a pod source")
+	}
+	begun := time.Now()
+	defer func() { report.Duration = time.Since(begun) }()
+	at := read()
+	r.clock.observe(at)
+	report = Report{Network: r.store.Network(), DataDir: r.store.DataDir(), Started: at.wall}
+
+	// R1: what appears from here on is not a candidate.
+	w := world{clock: &r.clock, at: at, minAge: r.opts.minAge()}
+	if err := r.list(ctx, &w); err != nil {
+		return report, err
+	}
+	refuse := func(why Reason, err error) (Report, error) {
+		report.Reservations = entries(&w, func(int) judgement { return judgement{why, nobody} })
+		return report, errors.Join(append(w.problems(), err)...)
+	}
+	if r.opts.ReadAll || r.opts.DryRun || w.minAge < time.Second {
+		// Without a minimum age nothing else tells a reservation that came in
+		// the place of a listed one while the source was asked.
+		if err := r.readOwners(ctx, &w, everything); err != nil {
+			return refuse(NotJudged, err)
+		}
+	}
+	asked := time.Now()
+	pods, err := r.ask(ctx)
+	report.SourceDuration = time.Since(asked)
+	if err != nil {
+		return refuse(NoAnswer, err)
+	}
+	if len(pods) == 0 && !r.opts.AllowEmpty {
+		return refuse(EmptyView, fmt.Errorf("%w: its view may be of another node, or not complete; "+
+			"if this node may really be empty, set AllowEmpty", ErrNoPods))
+	}
+	now := read()
+	r.clock.observe(now)
+	w.view = newView(pods, &r.clock, at, now, r.opts.finishedFor())
+	w.here.claims = w.view.claimsOn(w.here.rs)
+	for i := range w.siblings {
+		w.siblings[i].claims = w.view.claimsOn(w.siblings[i].rs)
+	}
+	judged, err := r.judge(ctx, &w)
+	if err != nil {
+		return refuse(NotJudged, err)
+	}
+	report.Duplicates = w.view.duplicates(&w.here)
+	report.Unreserved = w.view.unreserved(&w.here, w.siblings)
+	errs := w.problems()
+	if !r.opts.DryRun {
+		errs = append(errs, r.release(ctx, &w, judged, &report))
+	}
+	report.Reservations = entries(&w, func(i int) judgement { return judged[i] })
+	report.NextCheck = nextCheck(w, judged, r.opts.finishedFor())
+	r.log(&report)
+	return report, errors.Join(errs...)
+}
+
+// list takes the identities of all reservations, here and in the siblings.
+func (r *Reconciler) list(ctx context.Context, w *world) (err error) {
+	if w.here.rs, err = r.store.Scan(ctx); err != nil {
+		return err
+	}
+	w.siblings = make([]network, len(r.opts.Siblings))
+	for i, s := range r.opts.Siblings {
+		if w.siblings[i].rs, err = s.Scan(ctx); err != nil {
+			return fmt.Errorf("sibling network %s: %w", s.Network(), err)
+		}
+	}
+	return nil
+}
+
+// judge reads the owners that are needed, and decides. First those of what no
+// live pod claims, and of what is claimed by pods whose containers are known
+// (for R10). Only when something would be released whose owner might hold an
+// address in use (R3), also all others that are claimed: most passes find no
+// leak and save the larger part of the work.
+func (r *Reconciler) judge(ctx context.Context, w *world) ([]judgement, error) {
+	if err := r.readOwners(ctx, w, doubtful); err != nil {
+		return nil, err
+	}
+	judged := decide(*w)
+	if !slices.ContainsFunc(judged, func(j judgement) bool { return j.reason == Unowned }) {
+		return judged, nil
+	}
+	if err := r.readOwners(ctx, w, claimed); err != nil {
+		return nil, err
+	}
+	return decide(*w), nil
+}
+
+// A selection says which owners readOwners is to read.
+type selection func(w *world, n *network, i int) bool
+
+func everything(*world, *network, int) bool { return true }
+
+func claimed(_ *world, n *network, i int) bool { return n.claims.first[i] != nobody }
+
+func doubtful(w *world, n *network, i int) bool {
+	return n == &w.here && (!claimed(w, n, i) || w.view.named(&n.claims, i))
+}
+
+// readOwners reads the selected owners of all networks. Errors about single
+// reservations are left to the judgement, and to the end of the pass.
+func (r *Reconciler) readOwners(ctx context.Context, w *world, selected selection) error {
+	read := func(s *hostlocal.Store, n *network) error {
+		failures, err := s.ReadOwners(ctx, n.rs, func(i int) bool { return selected(w, n, i) })
+		for i, err := range failures {
+			n.fail(i, err)
+		}
+		return err
+	}
+	if err := read(r.store, &w.here); err != nil {
+		return err
+	}
+	for i, s := range r.opts.Siblings {
+		if err := read(s, &w.siblings[i]); err != nil {
+			return fmt.Errorf("sibling network %s: %w", s.Network(), err)
+		}
+	}
+	r.clock.sight(w.at, w.here.rs)
+	return nil
+}
+
+// release removes what was judged leaked, and turns those judgements into what
+// became of it.
+func (r *Reconciler) release(ctx context.Context, w *world, judged []judgement, report *Report) error {
+	var leaks []hostlocal.Reservation
+	var index []int
+	for i := range judged {
+		if judged[i].reason.Verdict() == Leaked {
+			leaks = append(leaks, w.here.rs[i])
+			index = append(index, i)
+		}
+	}
+	done, err := r.store.Release(ctx, leaks...)
+	report.LockHeld, report.LongestHold = done.LockHeld, done.LongestHold
+	for n, outcome := range done.Outcomes {
+		judged[index[n]].reason = reasonOf(outcome)
+		if err := done.Errs[n]; err != nil {
+			w.here.fail(index[n], err)
+		}
+	}
+	return err
+}
+
+func reasonOf(o hostlocal.Outcome) Reason {
+	switch o {
+	case hostlocal.Released:
+		return ReleasedLeak
+	case hostlocal.Changed:
+		return FileChanged
+	case hostlocal.Gone:
+		return FileGone
+	case hostlocal.Failed:
+		return ReleaseFailed
+	default:
+		return NotTried
+	}
+}

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hostlocal
+
+import (
+	"encoding/binary"
+	"errors"
+	"os"
+	"syscall"
+	"time"
+	"unsafe"
+)
+
+// colon is what host-local writes for ':' in a file's name here.
+const colon = ':'
+
+// dir is an open network folder. All that is done in it goes through its
+// descriptor and a single name, so nothing outside of it can be reached, also
+// when somebody renames the folder or swaps it for a link meanwhile (R7).
+type dir struct {
+	fd   int
+	path string
+}
+
+func openDir(path string) (*dir, error) {
+	fd, err := retry(func() (int, error) {
+		return syscall.Open(path, syscall.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0)
+	})
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	return &dir{fd: fd, path: path}, nil
+}
+
+func (d *dir) close() { _ = syscall.Close(d.fd) } // nothing was written through it
+
+// The head of linux_dirent64, getdents64(2): inode, offset, record length,
+// type, and then the name, which ends with a NUL.
+const (
+	direntLen  = 16
+	direntType = 18
+	direntName = 19
+)
+
+// names returns the folder's reservations, in the order of the disk. The
+// kernel tells inode and type beside each name, so this needs no stat.
+func (d *dir) names() ([]Reservation, error) {
+	var chunks [][]Reservation // grown by chunks and copied once: a slice that grows costs three times as much
+	var chunk []Reservation
+	total := 0
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := retry(func() (int, error) { return syscall.ReadDirent(d.fd, buf) })
+		if err != nil {
+			return nil, os.NewSyscallError("getdents", err)
+		}
+		if n <= 0 {
+			break
+		}
+		for rest := buf[:n]; len(rest) > direntName; {
+			size := int(binary.NativeEndian.Uint16(rest[direntLen:]))
+			if size <= direntName || size > len(rest) {
+				return nil, os.NewSyscallError("getdents", syscall.EIO)
+			}
+			entry := rest[:size]
+			rest = rest[size:]
+			if t := entry[direntType]; t != syscall.DT_REG && t != syscall.DT_UNKNOWN {
+				continue
+			}
+			ip, ok := parseName(direntString(entry[direntName:]), colon)
+			if !ok {
+				continue
+			}
+			if len(chunk) == cap(chunk) {
+				if chunk != nil {
+					chunks = append(chunks, chunk)
+				}
+				chunk = make([]Reservation, 0, min(max(64, total), 4096))
+			}
+			total++
+			chunk = append(chunk, Reservation{IP: ip, id: identity{ino: binary.NativeEndian.Uint64(entry)}})
+		}
+	}
+	if chunks == nil {
+		return chunk, nil
+	}
+	rs := make([]Reservation, 0, total)
+	for _, c := range append(chunks, chunk) {
+		rs = append(rs, c...)
+	}
+	return rs, nil
+}
+
+// direntString returns the name up to its NUL, as a string over the buffer
+// itself: it is good only until the buffer is read into again, and saves an
+// allocation a file.
+func direntString(name []byte) string {
+	for i, c := range name {
+		if c == 0 {
+			return unsafe.String(&name[0], i)
+		}
+	}
+	return ""
+}
+
+// look reads a file's identity and content. No link is followed, no pipe
+// blocks, and no more is read than fits buf.
+func (d *dir) look(name string, buf []byte) (seen, []byte, error) {
+	fd, err := retry(func() (int, error) {
+		return syscall.Openat(d.fd, name, syscall.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK|syscall.O_NOCTTY|syscall.O_CLOEXEC, 0)
+	})
+	if errors.Is(err, syscall.ELOOP) || errors.Is(err, syscall.ENXIO) { // a link; a socket
+		return seen{}, nil, errNotRegular
+	}
+	if err != nil {
+		return seen{}, nil, os.NewSyscallError("openat", err)
+	}
+	defer func() { _ = syscall.Close(fd) }() // only read from
+	var st syscall.Stat_t
+	if err := syscall.Fstat(fd, &st); err != nil {
+		return seen{}, nil, os.NewSyscallError("fstat", err)
+	}
+	if st.Mode&syscall.S_IFMT != syscall.S_IFREG {
+		return seen{}, nil, errNotRegular
+	}
+	n, err := retry(func() (int, error) { return syscall.Read(fd, buf) })
+	if err != nil {
+		return seen{}, nil, os.NewSyscallError("read", err)
+	}
+	return seen{
+		id:       identity{ino: st.Ino, changed: st.Ctim.Nano(), size: st.Size},
+		modified: time.Unix(st.Mtim.Unix()),
+	}, buf[:n], nil
+}
+
+// remove unlinks a file of the folder.
+func (d *dir) remove(name string) error {
+	return os.NewSyscallError("unlinkat", syscall.Unlinkat(d.fd, name))
+}
+
+// retry repeats a system call that a signal interrupted.
+func retry(call func() (int, error)) (int, error) {
+	for {
+		n, err := call()
+		if err != syscall.EINTR {
+			return n, err
+		}
+	}
+}

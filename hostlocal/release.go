@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hostlocal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+)
+
+// An Outcome says what became of a reservation that was given to Release.
+type Outcome uint8
+
+const (
+	// NotTried: Release ended before its turn. It is still there.
+	NotTried Outcome = iota
+	// Released: the file was removed.
+	Released
+	// Changed: the file is not the one that was judged any more, and was kept.
+	Changed
+	// Gone: the file was not there any more.
+	Gone
+	// Failed: the file is still there, or may be, and Errs says why.
+	Failed
+)
+
+var outcomes = [...]string{"not-tried", "released", "changed", "gone", "failed"}
+
+// String returns the outcome in lower case, as in "released".
+func (o Outcome) String() string {
+	if int(o) < len(outcomes) {
+		return outcomes[o]
+	}
+	return "unknown"
+}
+
+// Releases says what one call of Release did.
+type Releases struct {
+	// Outcomes has one entry for each reservation given, in the same order.
+	Outcomes []Outcome
+	// Errs holds, by the same index, why the ones that Failed did. It is nil
+	// when none did.
+	Errs map[int]error
+	// LockHeld is how long the lock was held in all, LongestHold how long at
+	// most at once. Waiting for it counts in neither.
+	LockHeld, LongestHold time.Duration
+}
+
+const (
+	// maxHold is for how long the lock is held before others get a turn. An ADD
+	// that comes meanwhile waits no longer than this and one unlink (R8).
+	maxHold = time.Millisecond
+	// breather is for how long the lock is left alone then. A flock is not
+	// handed on in the order of arrival: whoever is awake takes it, and this
+	// leaves those who sleep for it the time to wake up.
+	breather = 200 * time.Microsecond
+)
+
+// errUnread is for reservations that come from Scan, or from nowhere.
+var errUnread = errors.New("its owner was not read, so it can't be told whether it is still the same; read it with List or ReadOwners first")
+
+// Release removes those of the given reservations whose files are still the
+// very ones that were read: same inode, same change time, same size, same owner
+// (R6). It holds the plugin's own lock meanwhile, but never for longer than
+// about a millisecond at once, and creates nothing but that lock's file (R8).
+//
+// It goes on after a failure. The error joins all that went wrong; what it
+// returns beside it is true in any case (R11). When ctx ends, or the lock can't
+// be had, the rest is NotTried.
+//
+// A Reservation whose owner was not read, or that another Store listed, is
+// never removed.
+func (s *Store) Release(ctx context.Context, rs ...Reservation) (Releases, error) {
+	done := Releases{Outcomes: make([]Outcome, len(rs))}
+	if len(rs) == 0 {
+		return done, nil
+	}
+	d, err := openDir(s.dir())
+	if errors.Is(err, fs.ErrNotExist) {
+		for i := range done.Outcomes {
+			done.Outcomes[i] = Gone
+		}
+		return done, nil
+	}
+	if err != nil {
+		return done, fmt.Errorf("releasing reservations: %w", err)
+	}
+	defer d.close()
+
+	var errs []error
+	buf := make([]byte, maxOwner+1)
+	for next := 0; next < len(rs); {
+		if next > 0 && !sleep(ctx, breather) {
+			errs = append(errs, s.stopped(ctx, len(rs)-next))
+			break
+		}
+		unlock, err := s.lock(ctx)
+		if err != nil {
+			errs = append(errs, err)
+			break
+		}
+		since := time.Now()
+		stop := false
+		for hold := time.Duration(0); next < len(rs) && hold < maxHold; hold = time.Since(since) {
+			if stop = ctx.Err() != nil; stop {
+				errs = append(errs, s.stopped(ctx, len(rs)-next))
+				break
+			}
+			outcome, err := d.release(&rs[next], buf)
+			if err != nil {
+				err = fmt.Errorf("releasing %s: %w", s.path(&rs[next]), err)
+				errs = append(errs, err)
+				if done.Errs == nil {
+					done.Errs = make(map[int]error)
+				}
+				done.Errs[next] = err
+			}
+			done.Outcomes[next] = outcome
+			next++
+		}
+		err = unlock()
+		held := time.Since(since)
+		done.LockHeld += held
+		done.LongestHold = max(done.LongestHold, held)
+		if err != nil {
+			errs = append(errs, err)
+			break
+		}
+		if stop {
+			break
+		}
+	}
+	return done, errors.Join(errs...)
+}
+
+// release removes r's file if it is still the one that r was read from. The
+// lock must be held.
+func (d *dir) release(r *Reservation, buf []byte) (Outcome, error) {
+	switch r.Owner {
+	case Owned, Empty, Malformed:
+	default:
+		return Failed, errUnread
+	}
+	name := fileName(r.IP, colon)
+	now, content, err := d.look(name, buf)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Gone, nil
+	}
+	if errors.Is(err, errNotRegular) {
+		return Changed, nil
+	}
+	if err != nil {
+		return Failed, err
+	}
+	containerID, ifName, owner := parseOwner(content)
+	if now.id != r.id || owner != r.Owner || containerID != r.ContainerID || ifName != r.IfName {
+		return Changed, nil
+	}
+	switch err := d.remove(name); {
+	case errors.Is(err, fs.ErrNotExist): // somebody who takes no lock was faster
+		return Gone, nil
+	case err != nil:
+		return Failed, err
+	}
+	return Released, nil
+}
+
+func (s *Store) stopped(ctx context.Context, left int) error {
+	return fmt.Errorf("releasing reservations in %s, with %d not tried: %w", s.dir(), left, ctx.Err())
+}
+
+// sleep waits and reports whether ctx is still alive.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
