@@ -14,9 +14,10 @@ import (
 // its context is not asked again before it came back, so that no more than one
 // call of it is ever under way.
 func (r *Reconciler) ask(ctx context.Context) ([]podsource.Pod, error) {
+	done := ctx.Done()
 	select {
 	case r.asking <- struct{}{}:
-	case <-ctx.Done():
+	case <-done:
 		return nil, fmt.Errorf("asking the pod source, which still works on an earlier question: %w", ctx.Err())
 	}
 	type answer struct {
@@ -47,7 +48,7 @@ func (r *Reconciler) ask(ctx context.Context) ([]podsource.Pod, error) {
 			return nil, fmt.Errorf("asking the pod source: %w", a.err)
 		}
 		return a.pods, nil
-	case <-ctx.Done():
+	case <-done:
 		return nil, fmt.Errorf("asking the pod source: %w", ctx.Err())
 	}
 }

@@ -23,9 +23,10 @@ import (
 // waiting it holds the store's turn, so that a process never has more than one
 // thread a Store waiting, however often it gives up.
 func (s *Store) lock(ctx context.Context) (unlock func() error, err error) {
+	done := ctx.Done()
 	select {
 	case s.turn <- struct{}{}:
-	case <-ctx.Done():
+	case <-done:
 		return nil, fmt.Errorf("waiting for the lock of %s, for which an earlier release that gave up is still queued: %w", s.dir(), ctx.Err())
 	}
 	type answer struct {
@@ -37,7 +38,7 @@ func (s *Store) lock(ctx context.Context) (unlock func() error, err error) {
 		l, err := takeLock(s.dir())
 		select {
 		case got <- answer{l, err}:
-		case <-ctx.Done():
+		case <-done:
 			if l != nil {
 				_ = l.Close() // unlocks; nobody is left to hear of an error
 			}
@@ -57,7 +58,7 @@ func (s *Store) lock(ctx context.Context) (unlock func() error, err error) {
 			}
 			return nil
 		}, nil
-	case <-ctx.Done():
+	case <-done:
 		return nil, fmt.Errorf("waiting for the lock of %s, which somebody else holds: %w", s.dir(), ctx.Err())
 	}
 }
