@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
@@ -84,7 +83,7 @@ func (r *Reconciler) pass(ctx context.Context, read func() moment) (report Repor
 	if r.opts.ReadAll || r.opts.DryRun || w.minAge < time.Second {
 		// Without a minimum age nothing else tells a reservation that came in
 		// the place of a listed one while the source was asked.
-		if err := r.readOwners(ctx, &w, everything); err != nil {
+		if err := r.readOwners(ctx, &w, everything, nil); err != nil {
 			return refuse(NotJudged, err)
 		}
 	}
@@ -141,14 +140,25 @@ func (r *Reconciler) list(ctx context.Context, w *world) (err error) {
 // address in use (R3), also all others that are claimed: most passes find no
 // leak and save the larger part of the work.
 func (r *Reconciler) judge(ctx context.Context, w *world) ([]judgement, error) {
-	if err := r.readOwners(ctx, w, doubtful); err != nil {
+	if err := r.readOwners(ctx, w, doubtful, w.view.name); err != nil {
 		return nil, err
 	}
 	judged := decide(*w)
-	if !slices.ContainsFunc(judged, func(j judgement) bool { return j.reason == Unowned }) {
+	suspects := make(map[string]string)
+	for i, j := range judged {
+		if j.reason == Unowned {
+			id := w.here.rs[i].ContainerID
+			suspects[id] = id
+		}
+	}
+	if len(suspects) == 0 {
 		return judged, nil
 	}
-	if err := r.readOwners(ctx, w, claimed); err != nil {
+	err := r.readOwners(ctx, w, claimed, func(containerID []byte) (string, bool) {
+		id, ok := suspects[string(containerID)]
+		return id, ok
+	})
+	if err != nil {
 		return nil, err
 	}
 	return decide(*w), nil
@@ -167,9 +177,9 @@ func doubtful(w *world, n *network, i int) bool {
 
 // readOwners reads the selected owners of all networks. Errors about single
 // reservations are left to the judgement, and to the end of the pass.
-func (r *Reconciler) readOwners(ctx context.Context, w *world, selected selection) error {
+func (r *Reconciler) readOwners(ctx context.Context, w *world, selected selection, name func([]byte) (string, bool)) error {
 	read := func(s *hostlocal.Store, n *network) error {
-		failures, err := s.ReadOwners(ctx, n.rs, func(i int) bool { return selected(w, n, i) })
+		failures, err := s.ReadOwners(ctx, n.rs, func(i int) bool { return selected(w, n, i) }, name)
 		for i, err := range failures {
 			n.fail(i, err)
 		}
@@ -201,7 +211,7 @@ func (r *Reconciler) release(ctx context.Context, w *world, judged []judgement, 
 	done, err := r.store.Release(ctx, leaks...)
 	report.LockHeld, report.LongestHold = done.LockHeld, done.LongestHold
 	for n, outcome := range done.Outcomes {
-		judged[index[n]].reason = reasonOf(outcome)
+		judged[index[n]].reason = reasonOf(outcome, judged[index[n]].reason)
 		if err := done.Errs[n]; err != nil {
 			w.here.fail(index[n], err)
 		}
@@ -209,9 +219,14 @@ func (r *Reconciler) release(ctx context.Context, w *world, judged []judgement, 
 	return err
 }
 
-func reasonOf(o hostlocal.Outcome) Reason {
+// reasonOf says what became of a reservation that was judged leaked for a
+// reason.
+func reasonOf(o hostlocal.Outcome, leak Reason) Reason {
 	switch o {
 	case hostlocal.Released:
+		if leak == EmptyOwner {
+			return ReleasedEmpty
+		}
 		return ReleasedLeak
 	case hostlocal.Changed:
 		return FileChanged

@@ -72,7 +72,8 @@ const (
 	EmptyOwner // Leaked
 	NotTried   // Leaked
 
-	ReleasedLeak // Released
+	ReleasedLeak  // Released
+	ReleasedEmpty // Released
 
 	FileChanged    // Changed
 	SiblingChanged // Changed
@@ -106,7 +107,8 @@ var reasons = [...]struct {
 	Unowned:           {Leaked, "R3", "no live pod has its container or its address"},
 	EmptyOwner:        {Leaked, "R3", "its file is empty, and no live pod has its address"},
 	NotTried:          {Leaked, "R8", "nobody holds it, but the pass ended before its turn"},
-	ReleasedLeak:      {Released, "R6", "no live pod held it, and it was still the same when it was removed"},
+	ReleasedLeak:      {Released, "R3", "no live pod had its container or its address"},
+	ReleasedEmpty:     {Released, "R3", "its file was empty, and no live pod had its address"},
 	FileChanged:       {Changed, "R6", "it is not the reservation any more that the pass listed"},
 	SiblingChanged:    {Changed, "R3", "an address in use, perhaps of the same container, changed while the pass read it"},
 	FileGone:          {Gone, "R12", "somebody else removed it meanwhile"},

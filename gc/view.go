@@ -73,7 +73,11 @@ func newView(pods []podsource.Pod, c *clock, at, now moment, finishedFor time.Du
 	if slices.ContainsFunc(pods, dead) {
 		pods = slices.DeleteFunc(slices.Clone(pods), dead)
 	}
-	v := &view{pods: pods, byID: make(map[string]int32)}
+	ids := 0
+	for i := range pods {
+		ids += len(pods[i].ContainerIDs)
+	}
+	v := &view{pods: pods, byID: make(map[string]int32, ids)}
 	for i := range pods {
 		p := &pods[i]
 		for _, id := range p.ContainerIDs {
@@ -90,6 +94,19 @@ func newView(pods []podsource.Pod, c *clock, at, now moment, finishedFor time.Du
 		}
 	}
 	return v
+}
+
+// name makes a string of a container ID: for a live container that which the
+// source's answer holds already.
+func (v *view) name(containerID []byte) (string, bool) {
+	if pod, ok := v.byID[string(containerID)]; ok {
+		for _, id := range v.pods[pod].ContainerIDs {
+			if id == string(containerID) {
+				return id, true
+			}
+		}
+	}
+	return string(containerID), true
 }
 
 // owner returns the live pod whose container holds r, or nobody.

@@ -5,6 +5,7 @@ package hostlocal
 import (
 	"encoding/binary"
 	"errors"
+	"net/netip"
 	"os"
 	"syscall"
 	"time"
@@ -19,7 +20,7 @@ const colon = ':'
 // when somebody renames the folder or swaps it for a link meanwhile (R7).
 type dir struct {
 	fd   int
-	path string
+	name [48]byte // the name that a system call works on; an IPv6 address has up to 39 characters
 }
 
 func openDir(path string) (*dir, error) {
@@ -29,7 +30,7 @@ func openDir(path string) (*dir, error) {
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: path, Err: err}
 	}
-	return &dir{fd: fd, path: path}, nil
+	return &dir{fd: fd}, nil
 }
 
 func (d *dir) close() { _ = syscall.Close(d.fd) } // nothing was written through it
@@ -45,10 +46,16 @@ const (
 // names returns the folder's reservations, in the order of the disk. The
 // kernel tells inode and type beside each name, so this needs no stat.
 func (d *dir) names() ([]Reservation, error) {
-	var chunks [][]Reservation // grown by chunks and copied once: a slice that grows costs three times as much
-	var chunk []Reservation
+	// Collected small, in chunks, and laid out once their number is known: a
+	// slice that grows would cost several times as much.
+	type found struct {
+		ip  netip.Addr
+		ino uint64
+	}
+	var chunks [][]found
+	var chunk []found
 	total := 0
-	buf := make([]byte, 64<<10)
+	buf := make([]byte, 16<<10)
 	for {
 		n, err := retry(func() (int, error) { return syscall.ReadDirent(d.fd, buf) })
 		if err != nil {
@@ -72,21 +79,18 @@ func (d *dir) names() ([]Reservation, error) {
 				continue
 			}
 			if len(chunk) == cap(chunk) {
-				if chunk != nil {
-					chunks = append(chunks, chunk)
-				}
-				chunk = make([]Reservation, 0, min(max(64, total), 4096))
+				chunks = append(chunks, chunk)
+				chunk = make([]found, 0, min(max(256, total), 4096))
 			}
 			total++
-			chunk = append(chunk, Reservation{IP: ip, id: identity{ino: binary.NativeEndian.Uint64(entry)}})
+			chunk = append(chunk, found{ip, binary.NativeEndian.Uint64(entry)})
 		}
 	}
-	if chunks == nil {
-		return chunk, nil
-	}
 	rs := make([]Reservation, 0, total)
-	for _, c := range append(chunks, chunk) {
-		rs = append(rs, c...)
+	for _, chunk := range append(chunks, chunk) {
+		for _, f := range chunk {
+			rs = append(rs, Reservation{IP: f.ip, ino: f.ino})
+		}
 	}
 	return rs, nil
 }
@@ -105,9 +109,9 @@ func direntString(name []byte) string {
 
 // look reads a file's identity and content. No link is followed, no pipe
 // blocks, and no more is read than fits buf.
-func (d *dir) look(name string, buf []byte) (seen, []byte, error) {
+func (d *dir) look(ip netip.Addr, buf []byte) (seen, []byte, error) {
 	fd, err := retry(func() (int, error) {
-		return syscall.Openat(d.fd, name, syscall.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK|syscall.O_NOCTTY|syscall.O_CLOEXEC, 0)
+		return d.openat(ip, syscall.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK|syscall.O_NOCTTY|syscall.O_CLOEXEC)
 	})
 	if errors.Is(err, syscall.ELOOP) || errors.Is(err, syscall.ENXIO) { // a link; a socket
 		return seen{}, nil, errNotRegular
@@ -128,14 +132,25 @@ func (d *dir) look(name string, buf []byte) (seen, []byte, error) {
 		return seen{}, nil, os.NewSyscallError("read", err)
 	}
 	return seen{
-		id:       identity{ino: st.Ino, changed: st.Ctim.Nano(), size: st.Size},
+		ino: st.Ino, changed: st.Ctim.Nano(), size: uint32(min(st.Size, maxOwner+1)),
 		modified: time.Unix(st.Mtim.Unix()),
 	}, buf[:n], nil
 }
 
+// openat is syscall.Openat on a name that d holds the buffer for: that saves
+// two allocations a file.
+func (d *dir) openat(ip netip.Addr, flags int) (int, error) {
+	name := append(appendName(d.name[:0], ip, colon), 0)
+	fd, _, errno := syscall.Syscall6(syscall.SYS_OPENAT, uintptr(d.fd), uintptr(unsafe.Pointer(&name[0])), uintptr(flags), 0, 0, 0)
+	if errno != 0 {
+		return -1, errno
+	}
+	return int(fd), nil
+}
+
 // remove unlinks a file of the folder.
-func (d *dir) remove(name string) error {
-	return os.NewSyscallError("unlinkat", syscall.Unlinkat(d.fd, name))
+func (d *dir) remove(ip netip.Addr) error {
+	return os.NewSyscallError("unlinkat", syscall.Unlinkat(d.fd, string(appendName(d.name[:0], ip, colon))))
 }
 
 // retry repeats a system call that a signal interrupted.

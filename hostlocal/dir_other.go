@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"net/netip"
 	"os"
 	"runtime"
 )
@@ -58,7 +59,8 @@ func (d *dir) names() (rs []Reservation, err error) {
 
 // look reads a file's identity and content. What is no regular file is not
 // opened, and what was opened must be what was looked at before.
-func (d *dir) look(name string, buf []byte) (seen, []byte, error) {
+func (d *dir) look(ip netip.Addr, buf []byte) (seen, []byte, error) {
+	name := string(appendName(nil, ip, colon))
 	before, err := d.root.Lstat(name)
 	if err != nil {
 		return seen{}, nil, err
@@ -82,9 +84,11 @@ func (d *dir) look(name string, buf []byte) (seen, []byte, error) {
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return seen{}, nil, err
 	}
-	id := identity{changed: now.ModTime().UnixNano(), size: now.Size()}
-	return seen{id: id, modified: now.ModTime()}, buf[:n], nil
+	return seen{
+		changed: now.ModTime().UnixNano(), size: uint32(min(now.Size(), maxOwner+1)),
+		modified: now.ModTime(),
+	}, buf[:n], nil
 }
 
 // remove unlinks a file of the folder.
-func (d *dir) remove(name string) error { return d.root.Remove(name) }
+func (d *dir) remove(ip netip.Addr) error { return d.root.Remove(string(appendName(nil, ip, colon))) }

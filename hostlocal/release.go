@@ -143,8 +143,7 @@ func (d *dir) release(r *Reservation, buf []byte) (Outcome, error) {
 	default:
 		return Failed, errUnread
 	}
-	name := fileName(r.IP, colon)
-	now, content, err := d.look(name, buf)
+	now, content, err := d.look(r.IP, buf)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Gone, nil
 	}
@@ -155,10 +154,11 @@ func (d *dir) release(r *Reservation, buf []byte) (Outcome, error) {
 		return Failed, err
 	}
 	containerID, ifName, owner := parseOwner(content)
-	if now.id != r.id || owner != r.Owner || containerID != r.ContainerID || ifName != r.IfName {
+	if now.ino != r.ino || now.changed != r.changed || now.size != r.size ||
+		owner != r.Owner || string(containerID) != r.ContainerID || string(ifName) != r.IfName {
 		return Changed, nil
 	}
-	switch err := d.remove(name); {
+	switch err := d.remove(r.IP); {
 	case errors.Is(err, fs.ErrNotExist): // somebody who takes no lock was faster
 		return Gone, nil
 	case err != nil:

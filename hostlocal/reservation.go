@@ -28,17 +28,14 @@ type Reservation struct {
 	// ReservedAt is the file's modification time, by the node's clock. It is
 	// zero while Owner is Unread.
 	ReservedAt time.Time
-	// Owner says what is known of the owner, and so which fields above count.
-	Owner OwnerState
 
-	id identity
-}
-
-// identity is what tells a file from every other that had its name before.
-type identity struct {
+	// What tells the file from every other that had its name before.
 	ino     uint64 // 0 where the platform has none
 	changed int64  // change time in ns: moves with every write, link and rename
-	size    int64
+	size    uint32 // of the file, at most maxOwner+1: what is longer is not read
+
+	// Owner says what is known of the owner, and so which fields above count.
+	Owner OwnerState
 }
 
 // An OwnerState says what is known of a reservation's owner.
@@ -82,27 +79,27 @@ const maxOwner = 4096
 // parseOwner reads an owner file of any version: the container ID alone (up to
 // v0.7.6), with "\n" and the interface name (a pre-release), or with "\r\n"
 // (v0.8.0 and later). White space around either is ignored, as the plugin
-// ignores it when it matches (plugins, backend/disk ReleaseByID). The strings
-// it returns share one copy of content.
-func parseOwner(content []byte) (containerID, ifName string, state OwnerState) {
+// ignores it when it matches (plugins, backend/disk ReleaseByID). What it
+// returns are parts of content.
+func parseOwner(content []byte) (containerID, ifName []byte, state OwnerState) {
 	if len(content) > maxOwner {
-		return "", "", Malformed
+		return nil, nil, Malformed
 	}
 	content = bytes.TrimSpace(content)
 	if len(content) == 0 {
-		return "", "", Empty
+		return nil, nil, Empty
 	}
-	id, name, two := strings.Cut(string(content), "\n")
-	id, name = strings.TrimSpace(id), strings.TrimSpace(name)
+	id, name, two := bytes.Cut(content, []byte{'\n'})
+	id, name = bytes.TrimSpace(id), bytes.TrimSpace(name)
 	if !validName(id) || two && !validIfName(name) {
-		return "", "", Malformed
+		return nil, nil, Malformed
 	}
 	return id, name, Owned
 }
 
 // validName is the CNI spec's rule for container IDs and network names: a
 // letter or digit, then letters, digits, '_', '.' and '-'.
-func validName(s string) bool {
+func validName[T string | []byte](s T) bool {
 	for i := range len(s) {
 		c := s[i]
 		switch {
@@ -112,18 +109,18 @@ func validName(s string) bool {
 			return false
 		}
 	}
-	return s != ""
+	return len(s) > 0
 }
 
 // validIfName accepts what a kernel accepts as the name of an interface, but
 // for the length, which differs between Linux (15) and Windows (256).
-func validIfName(s string) bool {
+func validIfName(s []byte) bool {
 	for i := range len(s) {
 		if c := s[i]; c <= ' ' || c == '/' || c == 0x7f {
 			return false
 		}
 	}
-	return s != "" && s != "." && s != ".." && len(s) <= 256
+	return len(s) > 0 && len(s) <= 256 && string(s) != "." && string(s) != ".."
 }
 
 // parseName returns the address that a file's name stands for, and false for
@@ -155,11 +152,14 @@ func parseName(name string, colon byte) (netip.Addr, bool) {
 	return ip, true
 }
 
-// fileName is the reverse of parseName.
-func fileName(ip netip.Addr, colon byte) string {
-	name := ip.String()
-	if colon != ':' {
-		name = strings.ReplaceAll(name, ":", string(colon))
+// appendName is the reverse of parseName.
+func appendName(b []byte, ip netip.Addr, colon byte) []byte {
+	start := len(b)
+	b = ip.AppendTo(b)
+	for i := start; i < len(b); i++ {
+		if b[i] == ':' {
+			b[i] = colon
+		}
 	}
-	return name
+	return b
 }

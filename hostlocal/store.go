@@ -110,7 +110,7 @@ func (s *Store) List(ctx context.Context) ([]Reservation, error) {
 	if err != nil {
 		return nil, err
 	}
-	failures, err := s.ReadOwners(ctx, rs, func(int) bool { return true })
+	failures, err := s.ReadOwners(ctx, rs, func(int) bool { return true }, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -130,11 +130,21 @@ func (s *Store) List(ctx context.Context) ([]Reservation, error) {
 // Each costs an open, an fstat, a read and a close: of a pass's work on 65,536
 // reservations the larger part, so ask only for what is needed.
 //
+// name may be nil. Otherwise it turns a container ID that was read into a
+// string: one that the caller has at hand spares an allocation. When it returns
+// false the owner is of no interest, and the reservation stays Unread.
+//
 // An error about one file leaves that reservation Unreadable and is returned
 // under its index; err is about the folder or the context, and then owners that
 // were not reached stay Unread.
-func (s *Store) ReadOwners(ctx context.Context, rs []Reservation, wanted func(i int) bool) (failures map[int]error, err error) {
+func (s *Store) ReadOwners(ctx context.Context, rs []Reservation, wanted func(i int) bool,
+	name func(containerID []byte) (string, bool),
+) (failures map[int]error, err error) {
 	var d *dir
+	if name == nil {
+		name = func(containerID []byte) (string, bool) { return string(containerID), true }
+	}
+	ifName := "" // the last one: nearly all are eth0, and share one string
 	buf := make([]byte, maxOwner+1)
 	for i := range rs {
 		r := &rs[i]
@@ -155,7 +165,7 @@ func (s *Store) ReadOwners(ctx context.Context, rs []Reservation, wanted func(i 
 			}
 			defer d.close()
 		}
-		if err := d.readOwner(r, buf); err != nil {
+		if err := d.readOwner(r, buf, name, &ifName); err != nil {
 			if failures == nil {
 				failures = make(map[int]error)
 			}
@@ -165,11 +175,13 @@ func (s *Store) ReadOwners(ctx context.Context, rs []Reservation, wanted func(i 
 	return failures, nil
 }
 
-func (s *Store) path(r *Reservation) string { return filepath.Join(s.dir(), fileName(r.IP, colon)) }
+func (s *Store) path(r *Reservation) string {
+	return filepath.Join(s.dir(), string(appendName(nil, r.IP, colon)))
+}
 
 // readOwner fills in r from its file.
-func (d *dir) readOwner(r *Reservation, buf []byte) error {
-	now, content, err := d.look(fileName(r.IP, colon), buf)
+func (d *dir) readOwner(r *Reservation, buf []byte, name func([]byte) (string, bool), ifName *string) error {
+	now, content, err := d.look(r.IP, buf)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		r.Owner = Vanished
@@ -178,18 +190,31 @@ func (d *dir) readOwner(r *Reservation, buf []byte) error {
 	case err != nil:
 		r.Owner = Unreadable
 		return err
-	case r.id.ino != now.id.ino:
+	case r.ino != now.ino:
 		r.Owner = Replaced
 	default:
-		r.ContainerID, r.IfName, r.Owner = parseOwner(content)
-		r.ReservedAt, r.id = now.modified, now.id
+		id, inside, owner := parseOwner(content)
+		if owner == Owned {
+			wanted := false
+			if r.ContainerID, wanted = name(id); !wanted {
+				r.ContainerID = ""
+				return nil
+			}
+			if string(inside) != *ifName {
+				*ifName = string(inside)
+			}
+			r.IfName = *ifName
+		}
+		r.Owner, r.ReservedAt, r.ino, r.changed, r.size = owner, now.modified, now.ino, now.changed, now.size
 	}
 	return nil
 }
 
 // seen is what look found: the file's identity and its modification time.
 type seen struct {
-	id       identity
+	ino      uint64
+	changed  int64
+	size     uint32
 	modified time.Time
 }
 

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package term
+
+import "golang.org/x/sys/windows"
+
+// understandsColour asks the console to follow escape sequences, which it does
+// not by itself, and reports whether it will.
+func understandsColour(fd int) bool {
+	h := windows.Handle(fd)
+	var mode uint32
+	if err := windows.GetConsoleMode(h, &mode); err != nil {
+		return false
+	}
+	return windows.SetConsoleMode(h, mode|windows.ENABLE_VIRTUAL_TERMINAL_PROCESSING) == nil
+}

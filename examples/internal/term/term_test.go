@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package term
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+)
+
+var (
+	head = []Column{{Title: "ADDRESS"}, {Title: "AGE", Right: true}, {Title: "VERDICT"}, {Title: "REASON"}}
+	rows = [][]Cell{
+		{{Text: "10.0.0.2"}, {Text: "3d4h"}, {Text: "in-use", Style: Green}, {Text: "a live pod has its address"}},
+		{{Text: "fd00:10:244:1::2"}, {Text: "20s"}, {Text: "young", Style: Yellow}, {Text: "younger than the minimum age", Style: Dim}},
+		{{Text: "10.0.0.4"}, {Text: "9h"}},
+		{{Text: "10.0.0.5"}, {Text: ""}, {Text: "conflict", Style: Red}, {Text: "two\x1b[2J\nlines"}},
+	}
+)
+
+func TestTable(t *testing.T) {
+	for _, row := range []struct {
+		reason string
+		width  int
+		want   string
+	}{
+		{"a pipe has no width, and a row is a line", 0, `
+ADDRESS            AGE  VERDICT   REASON
+10.0.0.2          3d4h  in-use    a live pod has its address
+fd00:10:244:1::2   20s  young     younger than the minimum age
+10.0.0.4            9h
+10.0.0.5                conflict  two?[2J?lines
+`},
+		{"the last column is wrapped to the width", 56, `
+ADDRESS            AGE  VERDICT   REASON
+10.0.0.2          3d4h  in-use    a live pod has its
+                                  address
+fd00:10:244:1::2   20s  young     younger than the
+                                  minimum age
+10.0.0.4            9h
+10.0.0.5                conflict  two?[2J?lines
+`},
+		{"a screen too narrow to wrap in is left to break lines itself", 45, `
+ADDRESS            AGE  VERDICT   REASON
+10.0.0.2          3d4h  in-use    a live pod has its address
+fd00:10:244:1::2   20s  young     younger than the minimum age
+10.0.0.4            9h
+10.0.0.5                conflict  two?[2J?lines
+`},
+	} {
+		t.Run(row.reason, func(t *testing.T) {
+			plain := Screen{Width: row.width}.Table(head, rows)
+			if diff := cmp.Diff(strings.TrimPrefix(row.want, "\n"), plain); diff != "" {
+				t.Errorf("plain (-want +got):\n%s", diff)
+			}
+			coloured := Screen{Width: row.width, Colour: true}.Table(head, rows)
+			if diff := cmp.Diff(plain, regexp.MustCompile("\x1b\\[[0-9]+m").ReplaceAllString(coloured, "")); diff != "" {
+				t.Errorf("coloured, without the colours (-plain +coloured):\n%s", diff)
+			}
+			for _, painted := range []string{"\x1b[1mADDRESS\x1b[0m", "\x1b[32min-use\x1b[0m    ", "\x1b[33myoung\x1b[0m     "} {
+				if !strings.Contains(coloured, painted) {
+					t.Errorf("%q is not in the coloured table:\n%q", painted, coloured)
+				}
+			}
+		})
+	}
+}
+
+func TestTableWithoutMuch(t *testing.T) {
+	s := Screen{Width: 24}
+	for _, row := range []struct {
+		reason string
+		head   []Column
+		rows   [][]Cell
+		want   string
+	}{
+		{"no columns", nil, [][]Cell{{{Text: "x"}}}, ""},
+		{"no rows", []Column{{Title: "A"}, {Title: "B"}}, nil, "A  B\n"},
+		{"a cell too many is dropped", []Column{{Title: "A"}}, [][]Cell{{{Text: "x"}, {Text: "y"}}}, "A\nx\n"},
+		{
+			"a word wider than the last column stays whole", []Column{{Title: "A"}, {Title: "B", Right: true}},
+			[][]Cell{{{Text: "x"}, {Text: "abcdefghijklmnopqrstuvwxyz"}}}, "A" + strings.Repeat(" ", 22) + "B\nx  abcdefghijklmnopqrstuvwxyz\n",
+		},
+	} {
+		if diff := cmp.Diff(row.want, s.Table(row.head, row.rows)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
+		}
+	}
+}
+
+func TestAge(t *testing.T) {
+	now := time.Date(2025, 3, 1, 12, 0, 0, 0, time.UTC)
+	const day = 24 * time.Hour
+	for _, row := range []struct {
+		reason string
+		ago    time.Duration
+		want   string
+	}{
+		{"two units", 3*day + 4*time.Hour + 59*time.Minute, "3d4h"},
+		{"a second unit of zero is left out", 3*day + 59*time.Minute, "3d"},
+		{"days are not made weeks", 400 * day, "400d"},
+		{"hours", 4*time.Hour + 12*time.Minute, "4h12m"},
+		{"just under a day", day - time.Second, "23h59m"},
+		{"minutes", 12*time.Minute + 5*time.Second, "12m5s"},
+		{"seconds are cut, not rounded", 1900 * time.Millisecond, "1s"},
+		{"now", 0, "0s"},
+		{"so little in the future that the clocks' grain explains it", -time.Millisecond, "0s"},
+		{"in the future", -5 * time.Minute, "-5m"},
+	} {
+		if got := Age(now, now.Add(-row.ago)); got != row.want {
+			t.Errorf("%s: got %q, want %q", row.reason, got, row.want)
+		}
+	}
+	if got := Age(now, now.AddDate(400, 0, 0)); got != "-106751d23h" {
+		t.Errorf("farther in the future than a duration can hold: got %q", got)
+	}
+	if got := Age(now, time.Time{}); got != "-" {
+		t.Errorf("a time that was not read: got %q", got)
+	}
+}
+
+func TestID(t *testing.T) {
+	for _, row := range []struct{ reason, id, want string }{
+		{"none", "", "-"},
+		{"a PID, as rkt had it", "4711", "4711"},
+		{"a sandbox's", "162c369c9fc6a1b2c3d4", "162c369c9fc6"},
+	} {
+		if got := ID(row.id); got != row.want {
+			t.Errorf("%s: got %q, want %q", row.reason, got, row.want)
+		}
+	}
+}
+
+func TestWantsColour(t *testing.T) {
+	for _, row := range []struct {
+		reason string
+		env    map[string]string
+		want   bool
+	}{
+		{"nothing said", nil, true},
+		{"a common terminal", map[string]string{"TERM": "xterm-256color"}, true},
+		{"asked for none", map[string]string{"NO_COLOR": "1"}, false},
+		{"any value of NO_COLOR counts", map[string]string{"NO_COLOR": "0"}, false},
+		{"an empty NO_COLOR does not", map[string]string{"NO_COLOR": ""}, true},
+		{"a terminal without escape sequences", map[string]string{"TERM": "dumb"}, false},
+	} {
+		if got := wantsColour(func(name string) string { return row.env[name] }); got != row.want {
+			t.Errorf("%s: got %v, want %v", row.reason, got, row.want)
+		}
+	}
+}
+
+func TestOfPipe(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _, _ = r.Close(), w.Close() }()
+	if got := Of(w); got != (Screen{}) {
+		t.Errorf("a pipe is plain and has no width, got %+v", got)
+	}
+}
+
+func TestVerdictStyle(t *testing.T) {
+	for _, v := range gc.Verdicts() {
+		if VerdictStyle(v) == Plain {
+			t.Errorf("verdict %s has no style of its own", v)
+		}
+	}
+}

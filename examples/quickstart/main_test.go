@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+)
+
+// story is what the tour must tell: for each address the verdict, the rule and
+// the pod in its last table, and whether its file is there afterwards.
+var story = []struct {
+	reason  string
+	address string
+	verdict string
+	there   bool
+}{
+	{"an empty file has no owner that a DEL could name", "10.244.1.2", "released R6 -", false},
+	{"the status has its address", "10.244.1.3", "in-use R3 dns/coredns", true},
+	{"a pod of the name of a leaked one is live", "10.244.1.4", "in-use R3 shop/cache-0", true},
+	{"the runtime has its container", "10.244.1.5", "in-use R3 shop/web-1", true},
+	{"the status has its IPv4 address", "10.244.1.6", "in-use R3 shop/search", true},
+	{"the pod is gone, first of two addresses", "10.244.1.7", "released R6 -", false},
+	{"the pod is gone", "10.244.1.8", "released R6 -", false},
+	{"the owner is gone, and a live pod has the address", "10.244.1.9", "conflict R10 db/mysql-0", true},
+	{"the status has its address", "10.244.1.10", "in-use R3 shop/web-2", true},
+	{"the pod finished long ago, whatever its status lists", "10.244.1.11", "released R6 -", false},
+	{"made since a pod started that has no address yet", "10.244.1.12", "starting R4 shop/web-3", true},
+	{"an ADD in flight is known by its youth alone", "10.244.1.13", "young R5 -", true},
+	{"the status has its second address", "fd00:10:244:1::2", "in-use R3 dns/coredns", true},
+	{"the runtime has its container", "fd00:10:244:1::3", "in-use R3 shop/web-1", true},
+	{"the status lacks it, but its sibling is in use", "fd00:10:244:1::4", "in-use R3 shop/search", true},
+	{"the pod is gone, second of two addresses", "fd00:10:244:1::5", "released R6 -", false},
+	{"made since a pod started that has no address yet", "fd00:10:244:1::6", "starting R4 shop/web-3", true},
+}
+
+func TestTour(t *testing.T) {
+	dataDir := t.TempDir()
+	var out bytes.Buffer
+	if err := tour(t.Context(), &out, term.Screen{}, dataDir); err != nil {
+		t.Fatal(err)
+	}
+
+	before, after, ok := strings.Cut(out.String(), "After:")
+	if !ok {
+		t.Fatalf("no second table in:\n%s", &out)
+	}
+	told := make(map[string]string)
+	for line := range strings.Lines(after) {
+		if f := strings.Fields(line); len(f) >= 4 && strings.ContainsAny(f[0], ".:") {
+			told[f[0]] = strings.Join(f[1:4], " ")
+		}
+	}
+	if empty := "\n10.244.1.2        -             -       3d4h     0  "; !strings.Contains(before, empty) {
+		t.Errorf("the first table does not show the file that a power loss left empty:\n%s", before)
+	}
+	want, wantThere := make(map[string]string), make(map[string]bool)
+	for _, row := range story {
+		want[row.address] = row.verdict
+		if row.there {
+			wantThere[row.address] = true
+		}
+		if told[row.address] != row.verdict {
+			t.Errorf("%s, because %s: got %q, want %q", row.address, row.reason, told[row.address], row.verdict)
+		}
+		if !strings.Contains(before, "\n"+row.address+" ") {
+			t.Errorf("%s is not in the first table", row.address)
+		}
+	}
+	if diff := cmp.Diff(want, told); diff != "" {
+		t.Errorf("verdicts in the second table (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(wantThere, reserved(t, dataDir)); diff != "" {
+		t.Errorf("reservations left in the folder (-want +got):\n%s", diff)
+	}
+	for _, says := range []string{"Released 5, kept 12: 8 in-use, 1 young, 2 starting, 1 conflict.", "lock was held for "} {
+		if !strings.Contains(after, says) {
+			t.Errorf("the summary does not say %q:\n%s", says, after)
+		}
+	}
+}
+
+// reserved returns the addresses that have a file in the folder.
+func reserved(t *testing.T, dataDir string) map[string]bool {
+	t.Helper()
+	store, err := hostlocal.New(dataDir, network)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rs, err := store.List(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	there := make(map[string]bool)
+	for _, r := range rs {
+		there[r.IP.String()] = true
+	}
+	return there
+}
+
+// The host-local of a test must be the real thing: what it leaves is as the
+// plugin writes it.
+func TestReserveIsThePlugins(t *testing.T) {
+	dataDir := t.TempDir()
+	if err := tour(t.Context(), new(bytes.Buffer), term.Screen{}, dataDir); err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(dataDir, network)
+	for name, want := range map[string]string{
+		"10.244.1.3":         containerID(&pods[1], "75h0m0s") + "\r\neth0",
+		"last_reserved_ip.0": "10.244.1.13",
+		"last_reserved_ip.1": "fd00:10:244:1::6",
+		"lock":               "",
+	} {
+		got, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Error(err)
+		}
+		if diff := cmp.Diff(want, string(got)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+var (
+	escapes = regexp.MustCompile("\x1b\\[[0-9]+m")
+	timings = regexp.MustCompile(`[0-9.]+(ns|µs|ms|s), the pass took [0-9.]+(ns|µs|ms|s)\.`)
+)
+
+func TestColour(t *testing.T) {
+	text := func(screen term.Screen) string {
+		var out bytes.Buffer
+		if err := tour(t.Context(), &out, screen, t.TempDir()); err != nil {
+			t.Fatal(err)
+		}
+		return timings.ReplaceAllString(out.String(), "TIMES")
+	}
+	plain, coloured := text(term.Screen{Width: 100}), text(term.Screen{Width: 100, Colour: true})
+	if strings.Contains(plain, "\x1b") {
+		t.Errorf("plain output has escape sequences:\n%q", plain)
+	}
+	if !strings.Contains(coloured, "\x1b[36mreleased\x1b[0m") {
+		t.Errorf("coloured output has no coloured verdict:\n%q", coloured)
+	}
+	if diff := cmp.Diff(plain, escapes.ReplaceAllString(coloured, "")); diff != "" {
+		t.Errorf("coloured output without its colours (-plain +coloured):\n%s", diff)
+	}
+	for line := range strings.Lines(plain) {
+		if n := len([]rune(strings.TrimSuffix(line, "\n"))); n > 100 {
+			t.Errorf("%d columns in %q", n, line)
+		}
+	}
+}
+
+func TestRunLeavesNothingBehind(t *testing.T) {
+	ended, end := context.WithCancel(t.Context())
+	end()
+	for _, row := range []struct {
+		reason string
+		ctx    context.Context
+		want   error
+	}{
+		{"a tour to its end", t.Context(), nil},
+		{"interrupted, which also stands for every other error", ended, context.Canceled},
+	} {
+		t.Run(row.reason, func(t *testing.T) {
+			tmp := t.TempDir()
+			for _, name := range []string{"TMPDIR", "TMP"} { // Unix, Windows
+				t.Setenv(name, tmp)
+			}
+			if err := run(row.ctx, new(bytes.Buffer), term.Screen{}); !errors.Is(err, row.want) {
+				t.Errorf("got error %v, want %v", err, row.want)
+			}
+			left, err := os.ReadDir(tmp)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(left) > 0 {
+				t.Errorf("left behind: %v", left)
+			}
+		})
+	}
+}
