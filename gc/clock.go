@@ -53,7 +53,7 @@ const grain = 10 * time.Millisecond
 
 // observe takes note of a reading. It must see every reading that is used.
 func (c *clock) observe(now moment) {
-	if c.anchor.wall.IsZero() {
+	if c.last.wall.IsZero() {
 		c.anchor, c.last = now, now
 		return
 	}

@@ -378,7 +378,7 @@ func TestHazard19TheClockIsSet(t *testing.T) {
 	} {
 		t.Run(c.reason, func(t *testing.T) {
 			n := newNode(t)
-			r := New(n.store, podsource.Static{other}, Options{})
+			r := newAt(n.store, podsource.Static{other}, Options{}, start, moment{start.Round(0), 0})
 			pass := func(wall time.Time, mono time.Duration) Report {
 				report, err := r.pass(t.Context(), func() moment { return moment{wall.Round(0), mono} })
 				if err != nil {
@@ -386,7 +386,6 @@ func TestHazard19TheClockIsSet(t *testing.T) {
 				}
 				return report
 			}
-			pass(start, 0)
 			n.reserve("10.0.0.2", "starting", -c.stamp)
 			n.check(pass(start.Add(c.step+time.Second), time.Second), map[string]Verdict{"10.0.0.2": Young})
 			n.check(pass(start.Add(c.step+5*time.Minute), 5*time.Minute), map[string]Verdict{"10.0.0.2": Young})
@@ -396,7 +395,7 @@ func TestHazard19TheClockIsSet(t *testing.T) {
 	t.Run("while the source is asked", func(t *testing.T) {
 		n := newNode(t)
 		n.reserve("10.0.0.2", "starting", time.Second)
-		r := New(n.store, podsource.Static{other}, Options{})
+		r := newAt(n.store, podsource.Static{other}, Options{}, start, moment{start.Round(0), 0})
 		readings := []moment{{start.Round(0), 0}, {start.Add(time.Hour).Round(0), time.Second}}
 		report, err := r.pass(t.Context(), func() (m moment) {
 			m, readings = readings[0], readings[1:]

@@ -33,10 +33,19 @@ type Reconciler struct {
 
 // New returns a Reconciler for the store's network and touches nothing.
 func New(store *hostlocal.Store, source podsource.Source, opts Options) *Reconciler {
-	return &Reconciler{
-		store: store, source: source, opts: opts, base: time.Now(),
+	base := time.Now()
+	return newAt(store, source, opts, base, moment{wall: base.Round(0)})
+}
+
+// newAt is New at a moment of the caller's. The clock is watched from here on,
+// not only from the first pass on.
+func newAt(store *hostlocal.Store, source podsource.Source, opts Options, base time.Time, at moment) *Reconciler {
+	r := &Reconciler{
+		store: store, source: source, opts: opts, base: base,
 		turn: make(chan struct{}, 1), asking: make(chan struct{}, 1),
 	}
+	r.clock.observe(at)
+	return r
 }
 
 // Reconcile does one pass: it lists the reservations, asks the source, judges,

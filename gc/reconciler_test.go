@@ -304,7 +304,7 @@ func TestNextCheck(t *testing.T) {
 			if err := os.Chtimes(n.path("10.0.0.2"), at(c.age), at(c.age)); err != nil {
 				t.Fatal(err)
 			}
-			report, err := New(n.store, podsource.Static{c.pod}, Options{}).pass(t.Context(), read)
+			report, err := newAt(n.store, podsource.Static{c.pod}, Options{}, start, read()).pass(t.Context(), read)
 			if err != nil {
 				t.Fatal(err)
 			}
