@@ -4,12 +4,14 @@ package gc
 
 import (
 	"testing"
+	"time"
 
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
 // Who is who: the cases that the hazards leave out.
-func TestVerdicts(t *testing.T) {
+func TestHazard11WhoIsWho(t *testing.T) {
 	type res struct{ ip, owner string }
 	for _, c := range []struct {
 		reason     string
@@ -110,6 +112,41 @@ func TestVerdicts(t *testing.T) {
 				if released := e.Verdict == Released; released != (c.want[e.IP.String()] == Unowned) {
 					t.Errorf("%s, for good: got %q, want %q", e.IP, e.Reason, c.want[e.IP.String()])
 				}
+			}
+		})
+	}
+}
+
+// R3: what could not be read may be a sibling.
+func TestHazard30SiblingCanNotBeRead(t *testing.T) {
+	for _, c := range []struct {
+		reason string
+		state  hostlocal.OwnerState
+		pod    podsource.Pod // that claims the address
+		want   Reason
+	}{
+		{"an error, and the pod is known by its address alone", hostlocal.Unreadable, podsource.Pod{IPs: ips("10.0.0.2")}, SiblingUnreadable},
+		{"an error, and the pod's container is known: there may be a conflict", hostlocal.Unreadable,
+			podsource.Pod{IPs: ips("10.0.0.2"), ContainerIDs: []string{"a"}}, SiblingUnreadable},
+		{"replaced, and the pod is known by its address alone", hostlocal.Replaced, podsource.Pod{IPs: ips("10.0.0.2")}, SiblingChanged},
+		{"gone, and the pod's container is known: its others match by themselves", hostlocal.Vanished,
+			podsource.Pod{IPs: ips("10.0.0.2"), ContainerIDs: []string{"a"}}, Unowned},
+	} {
+		t.Run(c.reason, func(t *testing.T) {
+			at := moment{wall: time.Now()}
+			w := world{clock: &clock{}, at: at, here: network{rs: []hostlocal.Reservation{
+				{IP: ips("10.0.0.2")[0], Owner: c.state},
+				{IP: ips("10.0.0.3")[0], Owner: hostlocal.Owned, ContainerID: "suspect", ReservedAt: at.wall.Add(-old)},
+				{IP: ips("10.0.0.4")[0], Owner: hostlocal.Empty, ReservedAt: at.wall.Add(-old)},
+			}}}
+			w.view = newView([]podsource.Pod{c.pod}, w.clock, at, at, DefaultMinAge)
+			w.here.claims = w.view.claimsOn(w.here.rs)
+			judged := decide(w)
+			if got := judged[1].reason; got != c.want {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+			if got := judged[2].reason; got != EmptyOwner {
+				t.Errorf("an empty owner has no siblings: got %q", got)
 			}
 		})
 	}

@@ -4,7 +4,11 @@ package gc
 
 import (
 	"context"
+	"net/netip"
+	"path/filepath"
 	"testing"
+
+	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
@@ -31,5 +35,49 @@ func TestHazard09ReplacedBetweenJudgingAndDeleting(t *testing.T) {
 	n.check(report, map[string]Verdict{"10.0.0.2": Changed, "10.0.0.3": Released})
 	if got := n.owner("10.0.0.2"); got != "live" {
 		t.Errorf("10.0.0.2 is of %q now, want the new owner", got)
+	}
+}
+
+// R8: whoever waits for the lock gets it while the pass still goes on.
+func TestHazard18APassHoldsTheLock(t *testing.T) {
+	n := newNode(t)
+	for i := range 4000 {
+		n.reserve(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}).String(), "leaked", old)
+	}
+	ctx := newTurnContext(t)
+	got := make(chan int, 1) // how many leaks were left when the other one got the lock
+	ctx.on(func() {
+		if !n.locked() {
+			return
+		}
+		ctx.on(nil)
+		asking := make(chan struct{})
+		go func() {
+			lock, err := disk.NewFileLock(filepath.Join(n.dataDir, network1))
+			if err != nil {
+				t.Error(err)
+			}
+			defer lock.Close()
+			close(asking)
+			if err := lock.Lock(); err != nil {
+				t.Error(err)
+			}
+			rs, err := n.store.Scan(context.Background())
+			if err != nil {
+				t.Error(err)
+			}
+			got <- len(rs)
+		}()
+		<-asking
+	})
+	report, err := New(n.store, podsource.Static{other}, Options{}).Reconcile(ctx)
+	if err != nil || report.Counts()[Released] != 4000 {
+		t.Fatalf("released %v, error %v", report.Counts(), err)
+	}
+	if left := <-got; left == 0 {
+		t.Error("the lock was held until the last leak was gone")
+	}
+	if report.LongestHold >= report.LockHeld {
+		t.Errorf("the longest hold is %v of %v in all", report.LongestHold, report.LockHeld)
 	}
 }

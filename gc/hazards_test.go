@@ -73,6 +73,15 @@ func TestHazard03PodAddedBetweenTheTwoLists(t *testing.T) {
 			n.check(n.pass(source, Options{MinAge: minAge}), map[string]Verdict{"10.0.0.2": Changed})
 		}
 	})
+	t.Run("a listed one is written anew, and no minimum age tells", func(t *testing.T) {
+		n := newNode(t)
+		n.reserve("10.0.0.2", "gone", old)
+		source := podsource.Func(func(context.Context) ([]podsource.Pod, error) {
+			n.reserve("10.0.0.2", "new1", old) // the same inode
+			return []podsource.Pod{other}, nil
+		})
+		n.check(n.pass(source, Options{MinAge: NoADDInFlight}), map[string]Verdict{"10.0.0.2": Changed})
+	})
 	t.Run("a pod comes after the list", func(t *testing.T) {
 		n := newNode(t)
 		n.reserve("10.0.0.2", "new", old)
@@ -85,28 +94,38 @@ func TestHazard03PodAddedBetweenTheTwoLists(t *testing.T) {
 
 // R5 for what no source can know yet, R4 for a pod that is known to be coming.
 func TestHazard04ADDInFlight(t *testing.T) {
+	const unknown = time.Duration(-1)
 	for _, c := range []struct {
-		reason string
-		pod    podsource.Pod
-		age    time.Duration
-		want   Verdict
+		reason  string
+		age     time.Duration
+		known   bool          // that the pod is starting
+		started time.Duration // how long before the reservation was made
+		want    Verdict
 	}{
-		{"no source knows the pod yet", other, 4*time.Minute + 59*time.Second, Young},
-		{"an ADD can't be in flight for so long", other, 5*time.Minute + time.Second, Released},
-		{"the pod is known, and started before the reservation was made",
-			podsource.Pod{NamespacedName: named("web"), StartedAt: time.Now().Add(-11 * time.Minute)}, 10 * time.Minute, Starting},
-		{"the pod is known, but nobody knows since when",
-			podsource.Pod{NamespacedName: named("web")}, 10 * time.Minute, Starting},
-		{"the pod is known, and the reservation older than it",
-			podsource.Pod{NamespacedName: named("web"), StartedAt: time.Now().Add(-9 * time.Minute)}, 10 * time.Minute, Released},
-		{"the pod started in the very tick of the clock in which the reservation was made",
-			podsource.Pod{NamespacedName: named("web"), StartedAt: time.Now().Add(-10*time.Minute + 5*time.Millisecond)}, 10 * time.Minute, Starting},
+		{"no source knows the pod yet", 4*time.Minute + 50*time.Second, false, 0, Young},
+		{"an ADD can't be in flight for so long", 5*time.Minute + time.Second, false, 0, Released},
+		{"the pod is known, and started before the reservation was made", 10 * time.Minute, true, time.Minute, Starting},
+		{"the pod is known, but nobody knows since when", 10 * time.Minute, true, unknown, Starting},
+		{"the pod is known, and the reservation older than it", 10 * time.Minute, true, -time.Minute, Released},
+		{"the pod started in the very tick of the clock in which the reservation was made", 10 * time.Minute, true, -5 * time.Millisecond, Starting},
+		{"the pod started in the next tick", 10 * time.Minute, true, -11 * time.Millisecond, Released},
 	} {
 		t.Run(c.reason, func(t *testing.T) {
 			n := newNode(t)
 			n.reserve("10.0.0.2", "sandbox", c.age)
-			report := n.pass(podsource.Static{c.pod}, Options{})
-			n.check(report, map[string]Verdict{"10.0.0.2": c.want})
+			info, err := os.Stat(n.path("10.0.0.2"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			pods := podsource.Static{other}
+			if c.known {
+				p := podsource.Pod{NamespacedName: named("web")}
+				if c.started != unknown {
+					p.StartedAt = info.ModTime().Add(-c.started)
+				}
+				pods = append(pods, p)
+			}
+			n.check(n.pass(pods, Options{}), map[string]Verdict{"10.0.0.2": c.want})
 		})
 	}
 }
@@ -120,7 +139,7 @@ func TestHazard05SandboxNotReady(t *testing.T) {
 	n.check(report, map[string]Verdict{"10.0.0.2": InUse, "10.0.0.3": Released})
 }
 
-// R9.
+// R9, and R2: nothing is released.
 func TestHazard06EmptyView(t *testing.T) {
 	host := podsource.Pod{NamespacedName: named("kube-proxy"), HostNetwork: true}
 	for _, c := range []struct {
@@ -363,7 +382,7 @@ func TestHazard18SomebodyHoldsTheLock(t *testing.T) {
 	}
 }
 
-// R5 while the clock is set. See also TestClock.
+// R5 while the clock is set. See also TestHazard19AgesAreNeverOverstated.
 func TestHazard19TheClockIsSet(t *testing.T) {
 	start := time.Now()
 	for _, c := range []struct {
@@ -392,11 +411,16 @@ func TestHazard19TheClockIsSet(t *testing.T) {
 			n.check(pass(start.Add(c.step+6*time.Minute), 6*time.Minute), map[string]Verdict{"10.0.0.2": Released})
 		})
 	}
-	t.Run("while the source is asked", func(t *testing.T) {
+	// A container that gets the address and the inode of a listed reservation in
+	// that time has a stamp as old as the step is large.
+	t.Run("back, while the source is asked", func(t *testing.T) {
 		n := newNode(t)
-		n.reserve("10.0.0.2", "starting", time.Second)
-		r := newAt(n.store, podsource.Static{other}, Options{}, start, moment{start.Round(0), 0})
-		readings := []moment{{start.Round(0), 0}, {start.Add(time.Hour).Round(0), time.Second}}
+		n.reserve("10.0.0.2", "dead", 2*time.Hour)
+		r := newAt(n.store, podsource.Func(func(context.Context) ([]podsource.Pod, error) {
+			n.reserve("10.0.0.2", "new", time.Hour)
+			return []podsource.Pod{other}, nil
+		}), Options{}, start, moment{start.Round(0), 0})
+		readings := []moment{{start.Round(0), 0}, {start.Add(-time.Hour).Round(0), time.Second}}
 		report, err := r.pass(t.Context(), func() (m moment) {
 			m, readings = readings[0], readings[1:]
 			return m

@@ -28,7 +28,7 @@ import (
 
 // R2: whatever is wrong with the source, nothing is released, and the error says
 // what was being done.
-func TestSourceFails(t *testing.T) {
+func TestHazard07SourceFails(t *testing.T) {
 	errAway := errors.New("server is away")
 	for _, c := range []struct {
 		reason string
@@ -56,7 +56,7 @@ func TestSourceFails(t *testing.T) {
 
 // R13: a source that ignores its context does not hold a pass, and is not asked
 // a second time while it hangs.
-func TestSourceHangs(t *testing.T) {
+func TestHazard37SourceHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.reserve("10.0.0.2", "leaked", old)
@@ -90,7 +90,7 @@ func TestSourceHangs(t *testing.T) {
 }
 
 // An answer that comes after the end of the context may be cut short.
-func TestAnswerAfterTheEnd(t *testing.T) {
+func TestHazard37AnswerAfterTheEnd(t *testing.T) {
 	n := newNode(t)
 	n.reserve("10.0.0.2", "leaked", old)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -270,7 +270,7 @@ func TestBadFolder(t *testing.T) {
 }
 
 // A change between Scan and reading must not hide who is a sibling of whom.
-func TestClaimedReservationChangesWhileItIsRead(t *testing.T) {
+func TestHazard03SiblingChangesWhileItIsRead(t *testing.T) {
 	n := newNode(t)
 	n.reserve("10.0.0.2", "sandbox", old)
 	n.reserve("fd00::2", "sandbox", old)

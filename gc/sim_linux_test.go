@@ -23,6 +23,7 @@ import (
 var (
 	simSeeds = flag.Uint64("sim.seeds", 400, "how many seeds TestSimulator runs")
 	simFirst = flag.Uint64("sim.first", 0, "the first of them")
+	simShort = flag.Bool("sim.shrink", true, "look for the shortest trace of a failure")
 )
 
 // A simOp is one thing that happens in the world. Whom it happens to is picked
@@ -424,11 +425,11 @@ func TestSimulator(t *testing.T) {
 				}
 				kinds, script := simScript(seed)
 				w, err := simRun(base, kinds, script, func(string, ...any) {})
+				seeds.Add(1)
 				if err != nil {
 					failed <- seed
 					return
 				}
-				seeds.Add(1)
 				steps.Add(uint64(w.steps))
 				releases.Add(uint64(w.releases))
 			}
@@ -441,9 +442,11 @@ func TestSimulator(t *testing.T) {
 		seed := <-failed
 		kinds, script := simScript(seed)
 		_, err := simRun(base, kinds, script, func(string, ...any) {})
-		script = shrink(base, kinds, script)
+		if *simShort {
+			script = shrink(base, kinds, script)
+		}
 		var trace strings.Builder
 		_, shortest := simRun(base, kinds, script, func(format string, args ...any) { fmt.Fprintf(&trace, format+"\n", args...) })
-		t.Errorf("seed %d (sources %v, after %d seeds): %v\nshortest trace found, of %d operations: %v\n%s", seed, kinds, seeds.Load()+1, err, len(script), shortest, trace.String())
+		t.Errorf("seed %d (sources %v, after %d seeds): %v\nshortest trace found, of %d operations: %v\n%s", seed, kinds, seeds.Load(), err, len(script), shortest, trace.String())
 	}
 }

@@ -115,7 +115,8 @@ const (
 )
 
 func newSimWorld(dir string, kinds []simKind, trace func(string, ...any)) (*simWorld, error) {
-	w := &simWorld{dir: dir, kinds: kinds, trace: trace, held: make(map[netip.Addr]*simBox), files: make(map[string]bool)}
+	w := &simWorld{dir: dir, kinds: kinds, trace: trace, held: make(map[netip.Addr]*simBox), files: make(map[string]bool),
+		now: time.Second} // zero is never
 	for i, def := range []struct {
 		name    string
 		subnets []string

@@ -97,7 +97,7 @@ var reasons = [...]struct {
 	AddressClaimed:    {InUse, "R3", "a live pod has its address"},
 	SiblingInUse:      {InUse, "R3", "its container holds another address, which is in use"},
 	TooYoung:          {Young, "R5", "younger than the minimum age"},
-	TimeInDoubt:       {Young, "R5", "its time is from a clock that was set since, so it counts from when it was first seen"},
+	TimeInDoubt:       {Young, "R5", "its time says no age, so it counts from when it was first seen"},
 	PodStarting:       {Starting, "R4", "made since a pod started that has neither address nor container yet"},
 	PodStartUnknown:   {Starting, "R4", "a pod has neither address nor container yet, and when it started is unknown"},
 	OtherContainer:    {Conflict, "R10", "its owner is not live, but a live pod with another container has its address"},
