@@ -53,10 +53,13 @@ func (s *Store) lock(ctx context.Context) (unlock func() error, err error) {
 		}
 		return func() error {
 			defer func() { <-s.turn }()
-			if err := a.lock.Close(); err != nil {
-				return fmt.Errorf("unlocking %s: %w", s.dir(), err)
+			err := a.lock.Close()
+			if err == nil {
+				return nil
 			}
-			return nil
+			// The lock stays held with its file open, which Close leaves so after
+			// an error: ADDs would wait for as long as this process lives.
+			return fmt.Errorf("unlocking %s: %w", s.dir(), errors.Join(err, a.lock.Close()))
 		}, nil
 	case <-done:
 		return nil, fmt.Errorf("waiting for the lock of %s, which somebody else holds: %w", s.dir(), ctx.Err())
