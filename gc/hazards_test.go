@@ -510,6 +510,18 @@ func TestHazard29TwoRuntimes(t *testing.T) {
 	n.check(report, map[string]Verdict{"10.0.0.2": InUse, "10.0.0.3": InUse, "10.0.0.4": Released})
 }
 
+// Failed pods stay in the API for days. What has finished holds back nothing,
+// also when nobody ever knew its start.
+func TestHazard31EvictedPods(t *testing.T) {
+	n := newNode(t)
+	n.reserve("10.0.0.2", "leaked", old)
+	report := n.pass(podsource.Static{
+		{NamespacedName: named("evicted"), UID: "1", FinishedAt: time.Now().Add(-48 * time.Hour)},
+		{NamespacedName: named("outofcpu"), UID: "2", StartedAt: time.Now().Add(-48 * time.Hour), FinishedAt: time.Now().Add(-48 * time.Hour)},
+	}, Options{})
+	n.check(report, map[string]Verdict{"10.0.0.2": Released})
+}
+
 // R4 with a start: what is older than a pod is not that pod's.
 func TestHazard32PodStuckForDays(t *testing.T) {
 	const day = 24 * time.Hour

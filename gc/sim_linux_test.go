@@ -171,8 +171,7 @@ func (w *simWorld) do(op simOp, locked bool) {
 	case opFinish:
 		p, ok := pick(w.pods, n, func(p *simPod) bool { return p.finished == 0 && len(p.boxes) > 0 })
 		if ok {
-			p.finished, p.finishedAt = w.now, w.wall()
-			w.trace("pod %s finished", p.uid)
+			w.finish(p)
 			for _, b := range slices.Clone(p.boxes) {
 				if b.inFlight() {
 					w.stop(b, delFate(n>>8%4))
@@ -287,6 +286,11 @@ func (w *simWorld) steppedSinceReading() {
 	for _, r := range w.cons {
 		r.clock.observe(moment{w.wall(), w.now})
 	}
+}
+
+func (w *simWorld) finish(p *simPod) {
+	p.finished, p.finishedAt = w.now, w.wall()
+	w.trace("pod %s finished", p.uid)
 }
 
 // forget takes a pod off kubelet's list, and off the API.

@@ -86,6 +86,7 @@ type simBox struct {
 	addrs    []simAddr
 	todo     []func() bool // what is left of its ADD
 	alive    bool          // its network namespace is there, or about to be
+	done     bool          // its ADD is
 	listed   bool          // by the runtime, in any state
 	recorded bool          // in the agent's own record
 }
@@ -228,7 +229,7 @@ func (w *simWorld) begin(p *simPod) {
 // proceed does the next step of an ADD that is in flight.
 func (w *simWorld) proceed(b *simBox) {
 	if len(b.todo) == 0 {
-		b.listed, b.recorded = true, true
+		b.done, b.listed, b.recorded = true, true, true
 		w.trace("ADD of %s is done", b.id)
 		return
 	}
@@ -239,7 +240,7 @@ func (w *simWorld) proceed(b *simBox) {
 	}
 }
 
-func (b *simBox) inFlight() bool { return b.alive && !b.listed }
+func (b *simBox) inFlight() bool { return b.alive && !b.done }
 
 type delFate int
 

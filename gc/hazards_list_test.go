@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gc
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var hazardTest = regexp.MustCompile(`(?m)^func TestHazard(\d\d)`)
+
+// TestEveryHazardHasItsTest fails on a hazard that has neither a test with its
+// number, in any module, nor a place in the list of those that wait for one.
+func TestEveryHazardHasItsTest(t *testing.T) {
+	tested := make(map[string]bool)
+	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && strings.HasPrefix(d.Name(), ".") && d.Name() != ".." {
+			return fs.SkipDir
+		}
+		if !strings.HasSuffix(path, "_test.go") {
+			return nil
+		}
+		content, err := os.ReadFile(path)
+		for _, m := range hazardTest.FindAllSubmatch(content, -1) {
+			tested[string(m[1])] = true
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	hazards, pending := numbers(t, "testdata/hazards.txt"), numbers(t, "testdata/hazards-pending.txt")
+	for n := range hazards {
+		switch {
+		case !tested[n] && !pending[n]:
+			t.Errorf("hazard %s has no test", n)
+		case tested[n] && pending[n]:
+			t.Errorf("hazard %s has a test, and still stands in the list of those that wait for one", n)
+		}
+	}
+	for n := range tested {
+		if !hazards[n] {
+			t.Errorf("a test is named after hazard %s, which is not in the list", n)
+		}
+	}
+	for n := range pending {
+		if !hazards[n] {
+			t.Errorf("hazard %s waits for its test, and is not in the list", n)
+		}
+	}
+	if len(hazards) < 37 {
+		t.Errorf("the list has %d hazards, and there were 37 once", len(hazards))
+	}
+}
+
+// numbers reads the first column of a list.
+func numbers(t *testing.T, file string) map[string]bool {
+	t.Helper()
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := make(map[string]bool)
+	for line := range strings.Lines(string(content)) {
+		n, rest, ok := strings.Cut(line, "\t")
+		if strings.HasPrefix(line, "#") {
+			continue
+		}
+		if !ok || len(n) != 2 || strings.TrimSpace(rest) == "" || out[n] {
+			t.Fatalf("%s: bad or repeated row %q", file, line)
+		}
+		out[n] = true
+	}
+	return out
+}
