@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hostlocal
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+// patience is after how long a test that waits for something gives up. It
+// turns a hang into a failure and measures nothing.
+const patience = time.Minute
+
+// within fails the test if f does not come back. f runs in a goroutine of its
+// own, so it reports with t.Error.
+func within(t *testing.T, what string, f func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	select {
+	case <-done:
+	case <-time.After(patience):
+		t.Fatalf("%s: it never came back", what)
+	}
+}
+
+// until waits for a condition.
+func until(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for start := time.Now(); !is(); runtime.Gosched() {
+		if time.Since(start) > patience {
+			t.Fatalf("waited in vain until %s", what)
+		}
+	}
+}
+
+// newStore returns a store whose folder exists and is empty.
+func newStore(t *testing.T) *Store {
+	t.Helper()
+	s, err := New(t.TempDir(), "podnet")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(s.dir(), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// at returns the path of an address's file.
+func at(s *Store, ip string) string { return s.path(&Reservation{IP: netip.MustParseAddr(ip)}) }
+
+// write makes a file.
+func write(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// reserve makes a reservation for each address, all for one container.
+func reserve(t *testing.T, s *Store, ips ...string) {
+	t.Helper()
+	for _, ip := range ips {
+		write(t, at(s, ip), "abc\r\neth0")
+	}
+}
+
+// list returns all reservations and fails the test if that can't be done.
+func list(t *testing.T, s *Store) []Reservation {
+	t.Helper()
+	rs, err := s.List(t.Context())
+	if err != nil {
+		t.Fatalf("List: %v", err)
+	}
+	return rs
+}
+
+// scan is like list for the names alone.
+func scan(t *testing.T, s *Store) []Reservation {
+	t.Helper()
+	rs, err := s.Scan(t.Context())
+	if err != nil {
+		t.Fatalf("Scan: %v", err)
+	}
+	return rs
+}
+
+// fileName is appendName as a string.
+func fileName(ip netip.Addr, colon byte) string { return string(appendName(nil, ip, colon)) }
+
+// all wants every owner.
+func all(int) bool { return true }
+
+// addresses returns the addresses of reservations.
+func addresses(rs []Reservation) []string {
+	var ips []string
+	for _, r := range rs {
+		ips = append(ips, r.IP.String())
+	}
+	return ips
+}
+
+// left returns the addresses that still have a file.
+func left(t *testing.T, s *Store) []string {
+	t.Helper()
+	return addresses(scan(t, s))
+}
+
+// tree returns all that is below a folder: of a file its mode, time and
+// content, of a link its target. Nothing that is listed is opened but files.
+func tree(t *testing.T, root string) map[string]string {
+	t.Helper()
+	all := make(map[string]string)
+	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := e.Info()
+		if err != nil {
+			return err
+		}
+		what := info.Mode().String()
+		switch {
+		case info.Mode().IsRegular():
+			content, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			what += fmt.Sprintf(" %s %q", info.ModTime(), content)
+		case info.Mode()&fs.ModeSymlink != 0:
+			target, err := os.Readlink(path)
+			if err != nil {
+				return err
+			}
+			what += " " + target
+		}
+		rel, err := filepath.Rel(root, path)
+		all[rel] = what
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// hookContext calls back when it is asked whether it has ended. Release asks
+// Err before each release, with the lock held, ReadOwners before each read: so
+// a test can act exactly between two of them. Done is asked before every wait,
+// from several goroutines.
+type hookContext struct {
+	context.Context
+	err  func() error
+	done func()
+}
+
+func (c hookContext) Err() error {
+	if c.err == nil {
+		return c.Context.Err()
+	}
+	return c.err()
+}
+
+func (c hookContext) Done() <-chan struct{} {
+	if c.done != nil {
+		c.done()
+	}
+	return c.Context.Done()
+}
+
+// equal compares reservations and outcomes. A reservation's identity is left
+// out.
+var equal = cmp.Options{
+	cmpopts.EquateComparable(netip.Addr{}),
+	cmpopts.EquateApproxTime(0),
+	cmpopts.IgnoreUnexported(Reservation{}),
+}

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hostlocal
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"unicode"
+
+	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
+	"github.com/google/go-cmp/cmp"
+)
+
+const sandbox = "ee3b0f0c5a1f4d1b8f0e8f6a2d5c7b9a1e3f5d7c9b8a6f4e2d1c3b5a79f8e6d4"
+
+// owners are owner files of every version. The plugin column says whether the
+// plugin itself would match the file with that container and interface.
+var owners = []struct {
+	reason string
+	file   string
+	id     string
+	ifName string
+	plugin bool
+}{
+	{"v0.8.0 and later", sandbox + "\r\neth0", sandbox, "eth0", true},
+	{"up to v0.7.6", sandbox, sandbox, "", true},
+	{"a pre-release", sandbox + "\neth0", sandbox, "eth0", false},
+	{"a person with an editor: a newline at the end", sandbox + "\r\neth0\n", sandbox, "eth0", true},
+	{"the same with the old format", sandbox + "\n", sandbox, "", true},
+	{"CRLF at the end", sandbox + "\r\n", sandbox, "", true},
+	{"spaces around all", " \t" + sandbox + "\r\neth0 \n\n", sandbox, "eth0", true},
+	{"spaces around each", sandbox + " \r\n eth0", sandbox, "eth0", false},
+	{"an ID need not be hexadecimal: cnitool", "cnitool-20c433bb2b1d6ede56d6\r\nnet1", "cnitool-20c433bb2b1d6ede56d6", "net1", true},
+	{"a PID", "4711\r\neth0", "4711", "eth0", true},
+	{"all that the CNI spec allows in an ID", "0aZ_.-\r\neth0", "0aZ_.-", "eth0", true},
+	{"an interface with a name of the kernel's choice", "abc\r\neth0@if7:1", "abc", "eth0@if7:1", true},
+	{"Windows allows long names", "abc\r\n" + strings.Repeat("e", 256), "abc", strings.Repeat("e", 256), true},
+	{"an empty line between is white space around the name", "abc\r\n\r\neth0", "abc", "eth0", false},
+	{"an interface without an ID: the plugin takes it for an ID too", "\r\neth0", "eth0", "", true},
+	{"as long as is read", strings.Repeat("a", maxOwner), strings.Repeat("a", maxOwner), "", true},
+}
+
+// strangers are files that no version of host-local wrote, or did not finish.
+var strangers = []struct {
+	reason string
+	file   string
+	want   OwnerState
+}{
+	{"a power loss right after the file was made", "", Empty},
+	{"blanks say nothing", " \t ", Empty},
+	{"lines that say nothing", "\r\n\n", Empty},
+
+	{"three lines", "abc\r\neth0\r\nmore", Malformed},
+	{"blocks of zeros, as a file system leaves after a crash", strings.Repeat("\x00", 70), Malformed},
+	{"an ID that is half zeros", "abc\x00\x00\r\neth0", Malformed},
+	{"binary", "\x7fELF\x02\x01\x01", Malformed},
+	{"not UTF-8", "\xff\xfe\r\neth0", Malformed},
+	{"longer than is read", strings.Repeat("a", maxOwner+1), Malformed},
+	{"longer than is read, and blank: what comes after was not seen", strings.Repeat(" ", maxOwner+1), Malformed},
+	{"an owner and more blanks than are read", "abc\r\neth0" + strings.Repeat("\n", maxOwner), Malformed},
+	{"a space in the ID", "abc def\r\neth0", Malformed},
+	{"an ID that is a path", "../abc\r\neth0", Malformed},
+	{"a slash in the ID", "a/b\r\neth0", Malformed},
+	{"an ID must not begin with a dash", "-abc\r\neth0", Malformed},
+	{"nor with a dot", ".abc\r\neth0", Malformed},
+	{"nor with '_'", "_abc\r\neth0", Malformed},
+	{"a scheme is no part of an ID", "containerd://abc\r\neth0", Malformed},
+	{"letters are ASCII", "äbc\r\neth0", Malformed},
+	{"CR alone ends no line", "abc\reth0", Malformed},
+	{"a space in the interface name", "abc\r\neth 0", Malformed},
+	{"a slash in the interface name", "abc\r\neth/0", Malformed},
+	{"a dot as interface name", "abc\r\n.", Malformed},
+	{"two dots as interface name", "abc\r\n..", Malformed},
+	{"a control character in the interface name", "abc\r\neth\x1b0", Malformed},
+	{"DEL in the interface name", "abc\r\neth\x7f0", Malformed},
+	{"an interface name longer than any system's", "abc\r\n" + strings.Repeat("e", 257), Malformed},
+}
+
+func TestParseOwner(t *testing.T) {
+	for _, row := range owners {
+		id, ifName, state := parseOwner([]byte(row.file))
+		if string(id) != row.id || string(ifName) != row.ifName || state != Owned {
+			t.Errorf("parseOwner(%.40q) = %.40q, %.40q, %v, want %.40q, %.40q: %s",
+				row.file, id, ifName, state, row.id, row.ifName, row.reason)
+		}
+	}
+	for _, row := range strangers {
+		id, ifName, state := parseOwner([]byte(row.file))
+		if len(id)+len(ifName) > 0 || state != row.want {
+			t.Errorf("parseOwner(%.40q) = %.40q, %.40q, %v, want %v: %s", row.file, id, ifName, state, row.want, row.reason)
+		}
+	}
+}
+
+// TestHazard15OwnerVersions: whatever version wrote the file, List names the
+// same owner, and the plugin's own look-up agrees wherever it finds any.
+func TestHazard15OwnerVersions(t *testing.T) {
+	for _, row := range owners {
+		s := newStore(t)
+		plugin, err := disk.New(s.Network(), s.DataDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(t, at(s, "10.0.0.1"), "somebody-else\r\neth0")
+		write(t, at(s, "10.0.0.2"), row.file)
+
+		rs := list(t, s)
+		if len(rs) != 2 {
+			t.Fatalf("List found %v: %s", addresses(rs), row.reason)
+		}
+		want := Reservation{IP: netip.MustParseAddr("10.0.0.2"), ContainerID: row.id, IfName: row.ifName, Owner: Owned, ReservedAt: rs[1].ReservedAt}
+		if diff := cmp.Diff(want, rs[1], equal); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
+		}
+		if got := plugin.FindByID(row.id, row.ifName); got != row.plugin {
+			t.Errorf("the plugin finds the owner: %v, want %v: %s", got, row.plugin, row.reason)
+		}
+		if err := plugin.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestHazard16Garbage: what nobody wrote is read as malformed, from the disk
+// too, however long it is.
+func TestHazard16Garbage(t *testing.T) {
+	for _, row := range strangers {
+		s := newStore(t)
+		write(t, at(s, "10.0.0.2"), row.file)
+		rs := list(t, s)
+		want := []Reservation{{IP: netip.MustParseAddr("10.0.0.2"), Owner: row.want}}
+		if len(rs) == 1 {
+			want[0].ReservedAt = rs[0].ReservedAt
+		}
+		if diff := cmp.Diff(want, rs, equal); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
+		}
+	}
+}
+
+// FuzzParseOwner holds parseOwner against how the plugin matches: it trims the
+// whole file and compares that with the ID, CRLF and the interface name, or
+// with the ID alone.
+func FuzzParseOwner(f *testing.F) {
+	f.Fuzz(func(t *testing.T, content []byte) {
+		idBytes, ifNameBytes, state := parseOwner(content)
+		id, ifName := string(idBytes), string(ifNameBytes)
+		trimmed := strings.TrimSpace(string(content))
+
+		switch state {
+		case Owned:
+			if !validName(id) || strings.ContainsFunc(id, unicode.IsSpace) {
+				t.Errorf("ID %q is not valid", id)
+			}
+			if ifName != "" && (!validIfName(ifNameBytes) || strings.TrimSpace(ifName) != ifName) {
+				t.Errorf("interface name %q is not valid", ifName)
+			}
+			written := id
+			if ifName != "" {
+				written += "\r\n" + ifName
+			}
+			if len(written) <= maxOwner {
+				if id2, ifName2, state2 := parseOwner([]byte(written)); string(id2) != id || string(ifName2) != ifName || state2 != Owned {
+					t.Errorf("%q, %q comes back as %q, %q, %v", id, ifName, id2, ifName2, state2)
+				}
+			}
+		case Empty, Malformed:
+			if id != "" || ifName != "" {
+				t.Errorf("%v, and still %q, %q", state, id, ifName)
+			}
+		default:
+			t.Errorf("state %v is not for a parser to say", state)
+		}
+
+		if len(content) > maxOwner {
+			if state != Malformed {
+				t.Errorf("%d bytes are %v", len(content), state)
+			}
+			return
+		}
+		if (trimmed == "") != (state == Empty) {
+			t.Errorf("%q is %v", trimmed, state)
+		}
+		wantID, wantIfName, two := strings.Cut(trimmed, "\r\n")
+		if validName(wantID) && (!two || validIfName([]byte(wantIfName))) {
+			if id != wantID || ifName != wantIfName || state != Owned {
+				t.Errorf("the plugin matches %q, %q; got %q, %q, %v", wantID, wantIfName, id, ifName, state)
+			}
+		}
+	})
+}

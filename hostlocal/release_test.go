@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hostlocal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestRelease(t *testing.T) {
+	s := newStore(t)
+	reserve(t, s, "10.0.0.1", "10.0.0.2", "10.0.0.3", "fd00::1")
+	write(t, at(s, "10.0.0.4"), "")
+	write(t, at(s, "10.0.0.5"), strings.Repeat("x", maxOwner+1))
+	write(t, filepath.Join(s.dir(), "last_reserved_ip.0"), "10.0.0.5")
+	rs := list(t, s)
+	keep := rs[1]
+	if keep.IP != netip.MustParseAddr("10.0.0.2") {
+		t.Fatalf("List is not sorted: %v", addresses(rs))
+	}
+	want := tree(t, s.DataDir())
+	for _, r := range rs {
+		if r.IP != keep.IP {
+			delete(want, filepath.Join(s.Network(), fileName(r.IP, colon)))
+		}
+	}
+
+	given := append(rs[:1:1], rs[2:]...)
+	done, err := s.Release(t.Context(), given...)
+	if err != nil || done.Errs != nil {
+		t.Fatalf("Release: %v, %v", done.Errs, err)
+	}
+	if diff := cmp.Diff([]Outcome{Released, Released, Released, Released, Released}, done.Outcomes); diff != "" {
+		t.Errorf("owned, empty and malformed ones alike (-want +got):\n%s", diff)
+	}
+	if done.LongestHold <= 0 || done.LockHeld < done.LongestHold {
+		t.Errorf("the lock was held for %v in all, %v at once", done.LockHeld, done.LongestHold)
+	}
+	got := tree(t, s.DataDir())
+	for _, m := range []map[string]string{want, got} {
+		delete(m, s.Network()) // its own time changes with what is in it
+	}
+	delete(got, filepath.Join(s.Network(), "lock")) // the one thing that a release may create
+	delete(got, ".")
+	delete(want, ".")
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("what is left (-want +got):\n%s", diff)
+	}
+
+	done, err = s.Release(t.Context(), given...)
+	if err != nil || done.Errs != nil {
+		t.Fatalf("Release once more: %v, %v", done.Errs, err)
+	}
+	if diff := cmp.Diff([]Outcome{Gone, Gone, Gone, Gone, Gone}, done.Outcomes); diff != "" {
+		t.Errorf("once more (-want +got):\n%s", diff)
+	}
+}
+
+// TestReleaseCompares: each part of what was judged must still be so (R6). What
+// the reservation says is changed instead of the file, because a file's change
+// time and inode can't be set one without the other.
+func TestReleaseCompares(t *testing.T) {
+	for _, row := range []struct {
+		reason string
+		change func(*Reservation)
+		want   Outcome
+	}{
+		{"nothing changed", func(*Reservation) {}, Released},
+		{"another file has the name", func(r *Reservation) { r.ino++ }, Changed},
+		{"it was written to, linked or renamed", func(r *Reservation) { r.changed-- }, Changed},
+		{"it grew", func(r *Reservation) { r.size-- }, Changed},
+		{"another container holds it", func(r *Reservation) { r.ContainerID = "other" }, Changed},
+		{"another interface holds it", func(r *Reservation) { r.IfName = "net1" }, Changed},
+		{"it was empty when it was judged", func(r *Reservation) { r.Owner, r.ContainerID, r.IfName = Empty, "", "" }, Changed},
+		{"it was malformed when it was judged", func(r *Reservation) { r.Owner = Malformed }, Changed},
+		{"it was judged as another address's", func(r *Reservation) { r.IP = netip.MustParseAddr("10.0.0.2") }, Changed},
+		{"it was put together by hand", func(r *Reservation) {
+			*r = Reservation{IP: r.IP, ContainerID: r.ContainerID, IfName: r.IfName, ReservedAt: r.ReservedAt, Owner: r.Owner}
+		}, Changed},
+		{"its owner was not read", func(r *Reservation) { r.Owner = Unread }, Failed},
+		{"its owner could not be read", func(r *Reservation) { r.Owner = Unreadable }, Failed},
+		{"it was replaced before it was judged", func(r *Reservation) { r.Owner = Replaced }, Failed},
+		{"it was gone before it was judged", func(r *Reservation) { r.Owner = Vanished }, Failed},
+		{"no such state is known", func(r *Reservation) { r.Owner = 99 }, Failed},
+		{"no address", func(r *Reservation) { r.IP = netip.Addr{} }, Gone},
+	} {
+		s := newStore(t)
+		reserve(t, s, "10.0.0.1", "10.0.0.2")
+		r := list(t, s)[0]
+		row.change(&r)
+		done, err := s.Release(t.Context(), r)
+		if done.Outcomes[0] != row.want || (err != nil) != (row.want == Failed) || (err != nil) != (done.Errs[0] != nil) {
+			t.Errorf("Release: %v, %v, %v, want %v: %s", done.Outcomes[0], done.Errs, err, row.want, row.reason)
+		}
+		want := []string{"10.0.0.1", "10.0.0.2"}
+		if row.want == Released {
+			want = want[1:]
+		}
+		if diff := cmp.Diff(want, left(t, s)); diff != "" {
+			t.Errorf("what is left (-want +got): %s\n%s", row.reason, diff)
+		}
+	}
+}
+
+func TestReleaseOfAnotherStore(t *testing.T) {
+	s, other := newStore(t), newStore(t)
+	reserve(t, s, "10.0.0.1")
+	reserve(t, other, "10.0.0.1")
+	done, err := s.Release(t.Context(), list(t, other)...)
+	if err != nil || done.Outcomes[0] != Changed {
+		t.Errorf("Release of what another store listed: %v, %v, want it kept", done.Outcomes, err)
+	}
+	if len(left(t, s)) != 1 || len(left(t, other)) != 1 {
+		t.Errorf("left are %v and %v, want both", left(t, s), left(t, other))
+	}
+}
+
+// TestReleaseGoesOn: what fails stops nothing else, and is told by its index
+// and in the joined error (R11).
+func TestReleaseGoesOn(t *testing.T) {
+	s := newStore(t)
+	reserve(t, s, "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5")
+	rs := list(t, s)
+	for _, i := range []int{1, 3} {
+		rs[i] = Reservation{IP: rs[i].IP}
+	}
+	done, err := s.Release(t.Context(), rs...)
+	if diff := cmp.Diff([]Outcome{Released, Failed, Released, Failed, Released}, done.Outcomes); diff != "" {
+		t.Errorf("Release (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"10.0.0.2", "10.0.0.4"}, left(t, s)); diff != "" {
+		t.Errorf("what is left (-want +got):\n%s", diff)
+	}
+	if len(done.Errs) != 2 || !errors.Is(err, errUnread) {
+		t.Fatalf("Release: %v, %v, want two errors", done.Errs, err)
+	}
+	for _, i := range []int{1, 3} {
+		if !errors.Is(done.Errs[i], errUnread) || !strings.Contains(done.Errs[i].Error(), s.path(&rs[i])) {
+			t.Errorf("%v: %v, want an error that names the file", rs[i].IP, done.Errs[i])
+		}
+		if !strings.Contains(err.Error(), done.Errs[i].Error()) {
+			t.Errorf("%q does not say %q", err, done.Errs[i])
+		}
+	}
+}
+
+// TestReleaseEndsWithItsContext: what was not reached is not tried, and still
+// there.
+func TestReleaseEndsWithItsContext(t *testing.T) {
+	for _, reached := range []int{0, 1, 3} {
+		s := newStore(t)
+		reserve(t, s, "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4")
+		rs := list(t, s)
+		asked := 0
+		done, err := s.Release(hookContext{Context: t.Context(), err: func() error {
+			if asked++; asked > reached {
+				return context.Canceled
+			}
+			return nil
+		}}, rs...)
+		want := []Outcome{NotTried, NotTried, NotTried, NotTried}
+		for i := range reached {
+			want[i] = Released
+		}
+		if diff := cmp.Diff(want, done.Outcomes); diff != "" {
+			t.Errorf("ended after %d (-want +got):\n%s", reached, diff)
+		}
+		if diff := cmp.Diff(addresses(rs)[reached:], left(t, s)); diff != "" {
+			t.Errorf("ended after %d, what is left (-want +got):\n%s", reached, diff)
+		}
+		if want := fmt.Sprintf("%d not tried", len(rs)-reached); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), want) {
+			t.Errorf("ended after %d: %v, want an error that says %q", reached, err, want)
+		}
+		if len(s.turn) != 0 {
+			t.Errorf("ended after %d, and the next release can't begin", reached)
+		}
+	}
+
+	s := newStore(t)
+	reserve(t, s, "10.0.0.1")
+	rs := list(t, s)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 20 { // whichever way a select goes
+		done, err := s.Release(ended, rs...)
+		if done.Outcomes[0] != NotTried || !errors.Is(err, context.Canceled) || len(left(t, s)) != 1 {
+			t.Fatalf("ended before: %v, %v", done.Outcomes, err)
+		}
+	}
+}
+
+// TestReleaseConcurrent: two collectors, one of them with several goroutines,
+// at work on the same folder. Each reservation is released exactly once, and
+// was gone for all others (R12).
+func TestReleaseConcurrent(t *testing.T) {
+	s := newStore(t)
+	second, err := New(s.DataDir(), s.Network())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const n = 100
+	ip := netip.MustParseAddr("10.0.0.1")
+	for range n {
+		reserve(t, s, ip.String())
+		ip = ip.Next()
+	}
+	rs := list(t, s)
+
+	collectors := []*Store{s, s, s, second, second, second}
+	all := make([]Releases, len(collectors))
+	var wg sync.WaitGroup
+	for i, c := range collectors {
+		wg.Go(func() {
+			var err error
+			if all[i], err = c.Release(t.Context(), rs...); err != nil {
+				t.Errorf("Release: %v", err)
+			}
+		})
+	}
+	within(t, "releasing from all sides", wg.Wait)
+
+	for i, r := range rs {
+		count := make(map[Outcome]int)
+		for _, done := range all {
+			count[done.Outcomes[i]]++
+		}
+		if diff := cmp.Diff(map[Outcome]int{Released: 1, Gone: len(collectors) - 1}, count); diff != "" {
+			t.Errorf("%v (-want +got):\n%s", r.IP, diff)
+		}
+	}
+	if got := left(t, s); got != nil {
+		t.Errorf("left are %v", got)
+	}
+}
+
+// TestReleaseFolderGone: somebody removed the network meanwhile.
+func TestReleaseFolderGone(t *testing.T) {
+	s := newStore(t)
+	reserve(t, s, "10.0.0.1")
+	rs := list(t, s)
+	if err := os.RemoveAll(s.dir()); err != nil {
+		t.Fatal(err)
+	}
+	done, err := s.Release(t.Context(), rs...)
+	if err != nil || done.Outcomes[0] != Gone {
+		t.Errorf("Release: %v, %v, want it gone", done.Outcomes, err)
+	}
+	if _, err := os.Lstat(s.dir()); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the folder is back: %v", err)
+	}
+}
