@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plugintest_test
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/gc/plugintest"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// A register is a source that tells the truth: workers enter a container before
+// its ADD and strike it out after its DEL.
+type register struct {
+	mu   sync.Mutex
+	live map[string]podsource.Pod
+}
+
+func (r *register) set(id string, ips []netip.Addr) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.live[id] = podsource.Pod{ContainerIDs: []string{id}, IPs: ips}
+}
+
+func (r *register) strike(id string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.live, id)
+}
+
+func (r *register) Pods(context.Context) ([]podsource.Pod, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	pods := []podsource.Pod{someone}
+	for _, p := range r.live {
+		pods = append(pods, p)
+	}
+	return pods, nil
+}
+
+// passes counts passes, and lets others wait for the next.
+type passes struct {
+	mu   sync.Mutex
+	next *sync.Cond
+	n    int
+}
+
+func (p *passes) done() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.n++
+	p.next.Broadcast()
+}
+
+// awaitWhole returns when a pass that began after the call has ended.
+func (p *passes) awaitWhole() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for until := p.n + 2; p.n < until; { // the first to end may have begun before
+		p.next.Wait()
+	}
+}
+
+// Workers add and delete through the plugin, and lose a container now and then,
+// while passes run back to back. No live reservation may ever vanish, and each
+// leak must be released, once (R12).
+func TestPassesBesideAddAndDel(t *testing.T) {
+	const workers, rounds, loseEvery, lostPrefix = 4, 40, 5, "lost-"
+	p := plugintest.New(t, "podnet",
+		plugintest.Range{Subnet: "10.1.0.0/24", Start: "10.1.0.2", End: "10.1.0.31"},
+		plugintest.Range{Subnet: "fd00:1::/64", Start: "fd00:1::2", End: "fd00:1::1f"})
+	live := &register{live: make(map[string]podsource.Pod)}
+	count := &passes{}
+	count.next = sync.NewCond(&count.mu)
+	reconciler := gc.New(storeOf(t, p), live, gc.Options{MinAge: gc.NoADDInFlight})
+
+	released := 0
+	pass := func() {
+		report, err := reconciler.Reconcile(t.Context())
+		if err != nil {
+			t.Errorf("pass: %v", err)
+		}
+		for _, e := range report.Reservations {
+			switch e.Verdict {
+			case gc.Released:
+				released++
+				if !strings.HasPrefix(e.ContainerID, lostPrefix) {
+					t.Errorf("released %s of %s, which its worker deletes", e.IP, e.ContainerID)
+				}
+			case gc.Failed, gc.Malformed:
+				t.Errorf("%s of %s: %s (%s), %v", e.IP, e.ContainerID, e.Verdict, e.Reason, e.Err)
+			}
+		}
+		count.done()
+	}
+
+	stop := make(chan struct{})
+	passing := make(chan struct{})
+	go func() {
+		defer close(passing)
+		for {
+			pass()
+			select {
+			case <-stop:
+				return
+			default:
+			}
+		}
+	}()
+	var working sync.WaitGroup
+	for w := range workers {
+		working.Go(func() {
+			for i := range rounds {
+				lose := i%loseEvery == 0
+				id := fmt.Sprintf("%d-%d", w, i)
+				if lose {
+					id = lostPrefix + id
+				}
+				live.set(id, nil)
+				ips, err := p.Add(t.Context(), id, "eth0")
+				if err != nil {
+					t.Error(err)
+					live.strike(id)
+					continue
+				}
+				if w%2 == 0 { // one half of the pods has its addresses in the status
+					live.set(id, ips)
+				}
+				count.awaitWhole()
+				for _, ip := range ips {
+					content, err := os.ReadFile(p.File(ip))
+					if err != nil || string(content) != id+"\r\neth0" {
+						t.Errorf("%s of live container %s holds %q, %v", ip, id, content, err)
+					}
+				}
+				if !lose {
+					if err := p.Del(t.Context(), id, "eth0"); err != nil {
+						t.Error(err)
+					}
+				}
+				live.strike(id)
+			}
+		})
+	}
+	working.Wait()
+	close(stop)
+	<-passing
+	pass()
+	wantDiff(t, "disk", "all were deleted or lost", map[string]string{}, reservations(t, p))
+	if want := 2 * workers * rounds / loseEvery; released != want {
+		t.Errorf("released %d reservations, want %d: each leak once and in both families", released, want)
+	}
+}

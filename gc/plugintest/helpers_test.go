@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plugintest_test
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/gc/plugintest"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+func TestMain(m *testing.M) { os.Exit(plugintest.Main(m)) }
+
+// Six addresses of each family.
+var (
+	six4 = plugintest.Range{Subnet: "10.1.0.0/24", Start: "10.1.0.2", End: "10.1.0.7"}
+	six6 = plugintest.Range{Subnet: "fd00:1::/64", Start: "fd00:1::2", End: "fd00:1::7"}
+)
+
+// someone is a live pod that holds nothing here: with it a view is not empty.
+var someone = podsource.Pod{ContainerIDs: []string{"someone-else"}}
+
+func storeOf(t *testing.T, p *plugintest.Plugin) *hostlocal.Store {
+	t.Helper()
+	s, err := hostlocal.New(p.DataDir, p.Network)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func add(t *testing.T, p *plugintest.Plugin, containerID, ifName string, request ...netip.Addr) []netip.Addr {
+	t.Helper()
+	ips, err := p.Add(t.Context(), containerID, ifName, request...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(ips) != len(p.Ranges) {
+		t.Fatalf("ADD of %s gave %v, want one address for each of %d ranges", containerID, ips, len(p.Ranges))
+	}
+	return ips
+}
+
+// reconcile runs one pass of a new reconciler, which must not fail.
+func reconcile(t *testing.T, p *plugintest.Plugin, source podsource.Source, opts gc.Options) gc.Report {
+	t.Helper()
+	report, err := gc.New(storeOf(t, p), source, opts).Reconcile(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return report
+}
+
+// reasons returns what became of each address.
+func reasons(r gc.Report) map[string]gc.Reason {
+	m := make(map[string]gc.Reason)
+	for _, e := range r.Reservations {
+		m[e.IP.String()] = e.Reason
+	}
+	return m
+}
+
+// files returns the content of all files in the network's folder by name, read
+// without the library.
+func files(t *testing.T, p *plugintest.Plugin) map[string]string {
+	t.Helper()
+	entries, err := os.ReadDir(p.Dir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := make(map[string]string)
+	for _, e := range entries {
+		content, err := os.ReadFile(filepath.Join(p.Dir(), e.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		m[e.Name()] = string(content)
+	}
+	return m
+}
+
+// reservations is files without those that are no reservations.
+func reservations(t *testing.T, p *plugintest.Plugin) map[string]string {
+	t.Helper()
+	m := files(t, p)
+	for name := range m {
+		if name == "lock" || strings.HasPrefix(name, "last_reserved_ip") {
+			delete(m, name)
+		}
+	}
+	return m
+}
+
+// name is that of an address's file.
+func name(ip netip.Addr) string { return filepath.Base(disk.GetEscapedPath("", ip.String())) }
+
+// age sets the times of reservations back.
+func age(t *testing.T, p *plugintest.Plugin, by time.Duration, ips ...netip.Addr) {
+	t.Helper()
+	for _, ip := range ips {
+		if by == 0 {
+			continue
+		}
+		then := time.Now().Add(-by)
+		if err := os.Chtimes(p.File(ip), then, then); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func wantDiff(t *testing.T, what, reason string, want, got any) {
+	t.Helper()
+	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+		t.Errorf("%s: %s (-want +got):\n%s", what, reason, diff)
+	}
+}
+
+func wantError(t *testing.T, err error, part, reason string) {
+	t.Helper()
+	if err == nil || !strings.Contains(err.Error(), part) {
+		t.Errorf("got error %v, want one with %q: %s", err, part, reason)
+	}
+}
+
+// containers returns n container IDs as a runtime makes them.
+func containers(n int) []string {
+	var ids []string
+	for i := range n {
+		ids = append(ids, fmt.Sprintf("%064x", i+1))
+	}
+	return ids
+}
+
+func texts(ips []netip.Addr) []string {
+	var s []string
+	for _, ip := range ips {
+		s = append(s, ip.String())
+	}
+	return s
+}

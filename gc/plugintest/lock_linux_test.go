@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plugintest_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/gc/plugintest"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// The only address goes from one container to the next.
+var one4 = plugintest.Range{Subnet: "10.1.0.0/24", Start: "10.1.0.5", End: "10.1.0.5"}
+
+// awaitQueue returns when n wait for the lock of the network's folder, as the
+// kernel says: blocked, and not merely slow. It fails the test when one of those
+// that are to wait is done before.
+func awaitQueue(t *testing.T, p *plugintest.Plugin, n int, done <-chan struct{}) {
+	t.Helper()
+	info, err := os.Stat(filepath.Join(p.Dir(), "lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	inode := strconv.FormatUint(info.Sys().(*syscall.Stat_t).Ino, 10)
+	for {
+		locks, err := os.ReadFile("/proc/locks")
+		if err != nil {
+			t.Fatal(err)
+		}
+		waiting := 0
+		for line := range strings.Lines(string(locks)) {
+			// "1: -> FLOCK  ADVISORY  WRITE 4711 fe:00:12345 0 EOF"
+			f := strings.Fields(line)
+			if len(f) == 9 && f[1] == "->" && strings.HasSuffix(f[6], ":"+inode) {
+				waiting++
+			}
+		}
+		if waiting >= n {
+			return
+		}
+		select {
+		case <-done:
+			t.Fatalf("done without waiting for the plugin's lock (R8)")
+		default:
+			runtime.Gosched()
+		}
+	}
+}
+
+// inBackground runs f and closes the channel when it has ended. The test does
+// not end before it.
+func inBackground(t *testing.T, f func()) <-chan struct{} {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	t.Cleanup(func() { <-done })
+	return done
+}
+
+// hold takes the plugin's lock. Letting go of it a second time does nothing, so
+// that a test that fails can do it before it waits for what it started.
+func hold(t *testing.T, p *plugintest.Plugin) (letGo func()) {
+	t.Helper()
+	// The plugin's own code opens the file so that child processes inherit it.
+	// A plugin that is started here would then hold the lock that it waits for,
+	// and stay for ever if this process were killed.
+	lock, err := os.Open(filepath.Join(p.Dir(), "lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	return sync.OnceFunc(func() {
+		if err := lock.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// While somebody holds the lock, the plugin's ADD waits, and a release waits only
+// as long as its context lives. What gave up does not take the lock later.
+func TestHazard18LockIsHeld(t *testing.T) {
+	p := plugintest.New(t, "podnet", six4)
+	lost := add(t, p, "lost", "eth0")[0]
+	store := storeOf(t, p)
+	leaks, err := store.List(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	letGo := hold(t, p)
+	t.Cleanup(letGo)
+	before := files(t, p)
+
+	var addErr error
+	added := inBackground(t, func() { _, addErr = p.Add(t.Context(), "new", "eth0") })
+	t.Cleanup(letGo)
+	awaitQueue(t, p, 1, added)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var done hostlocal.Releases
+	var releaseErr error
+	released := inBackground(t, func() { done, releaseErr = store.Release(ctx, leaks...) })
+	t.Cleanup(letGo)
+	awaitQueue(t, p, 2, released)
+	cancel()
+	<-released
+	if !errors.Is(releaseErr, context.Canceled) {
+		t.Errorf("release that gave up: got error %v, want the context's", releaseErr)
+	}
+	wantDiff(t, "release that gave up", "it never had the lock (R8)",
+		hostlocal.Releases{Outcomes: []hostlocal.Outcome{hostlocal.NotTried}}, done)
+
+	done, err = store.Release(ctx, leaks...)
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("release with a context that is over: got error %v, want the context's", err)
+	}
+	wantDiff(t, "release with a context that is over", "it never had the lock (R8)",
+		hostlocal.Releases{Outcomes: []hostlocal.Outcome{hostlocal.NotTried}}, done)
+	wantDiff(t, "disk while the lock is held", "neither ADD nor release did anything", before, files(t, p))
+	select {
+	case <-added:
+		t.Error("ADD ended while the lock was held")
+	default:
+	}
+
+	letGo()
+	<-added
+	if addErr != nil {
+		t.Errorf("ADD that had waited: %v", addErr)
+	}
+	done, err = store.Release(t.Context(), leaks...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantDiff(t, "release after it", "the one that gave up left nothing locked", []hostlocal.Outcome{hostlocal.Released}, done.Outcomes)
+	if err := p.Del(t.Context(), "new", "eth0"); err != nil {
+		t.Errorf("DEL after it: %v", err)
+	}
+	wantDiff(t, "disk", "both had their turn; "+lost.String()+" was released", map[string]string{}, reservations(t, p))
+}
+
+// Between judging and deleting, a DEL and an ADD give the address to another
+// container. The pass has judged and waits for the lock, under which the
+// plugin's own code swaps the owners.
+func TestHazard09AddressReusedBeforeTheRelease(t *testing.T) {
+	for _, row := range []struct {
+		name   string
+		reason string
+		swap   func(t *testing.T, s *disk.Store)
+		want   gc.Reason
+		disk   map[string]string
+	}{
+		{
+			name: "another container", reason: "it is another's by now (R6)",
+			swap: func(t *testing.T, s *disk.Store) {
+				t.Helper()
+				swap(t, s, "new")
+			},
+			want: gc.FileChanged, disk: map[string]string{"10.1.0.5": "new\r\neth0"},
+		},
+		{
+			name: "the same container again", reason: "a new ADD of the old owner, which only the file's identity tells (R6)",
+			swap: func(t *testing.T, s *disk.Store) {
+				t.Helper()
+				swap(t, s, "old")
+			},
+			want: gc.FileChanged, disk: map[string]string{"10.1.0.5": "old\r\neth0"},
+		},
+		{
+			name: "deleted alone", reason: "what is gone is no error (R6)",
+			swap: func(t *testing.T, s *disk.Store) {
+				t.Helper()
+				if err := s.ReleaseByID("old", "eth0"); err != nil {
+					t.Error(err)
+				}
+			},
+			want: gc.FileGone, disk: map[string]string{},
+		},
+		{
+			name: "nothing happens", reason: "the wait alone changes nothing",
+			swap: func(*testing.T, *disk.Store) {},
+			want: gc.ReleasedLeak, disk: map[string]string{},
+		},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			p := plugintest.New(t, "podnet", one4)
+			ip := add(t, p, "old", "eth0")[0]
+			plugin, err := disk.New(p.Network, p.DataDir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			letGo := hold(t, p)
+			var report gc.Report
+			var passErr error
+			passed := inBackground(t, func() {
+				report, passErr = gc.New(storeOf(t, p), podsource.Static{someone}, gc.Options{MinAge: gc.NoADDInFlight}).Reconcile(t.Context())
+			})
+			t.Cleanup(letGo)
+			awaitQueue(t, p, 1, passed)
+			awaitTick(t, p.File(ip))
+			row.swap(t, plugin)
+			letGo()
+			<-passed
+			if passErr != nil {
+				t.Error(passErr)
+			}
+			wantDiff(t, "report", row.reason, map[string]gc.Reason{ip.String(): row.want}, reasons(report))
+			wantDiff(t, "disk", row.reason, row.disk, reservations(t, p))
+			if err := plugin.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// awaitTick returns when a file made now gets a later time than the given one:
+// many kernels stamp files by a clock that ticks every few milliseconds.
+func awaitTick(t *testing.T, path string) {
+	t.Helper()
+	then, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for probe := filepath.Join(t.TempDir(), "probe"); ; runtime.Gosched() {
+		if err := os.WriteFile(probe, []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		now, err := os.Stat(probe)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if now.ModTime().After(then.ModTime()) {
+			return
+		}
+	}
+}
+
+// swap does what DEL and ADD do under the lock, which must be held.
+func swap(t *testing.T, s *disk.Store, containerID string) {
+	t.Helper()
+	if err := s.ReleaseByID("old", "eth0"); err != nil {
+		t.Error(err)
+	}
+	if ok, err := s.Reserve(containerID, "eth0", net.ParseIP("10.1.0.5"), "0"); !ok || err != nil {
+		t.Errorf("reserving the address again: %v, %v", ok, err)
+	}
+}
+
+// An ADD that fails after it has reserved: the plugin reserves first and looks at
+// the network namespace then. Nobody deletes, and no sandbox ever shows up.
+func TestHazard21FailedAdd(t *testing.T) {
+	p := plugintest.New(t, "podnet", six4, six6)
+	p.NetNS = "/proc/self/ns/net"
+	_, err := p.Add(t.Context(), "failed", "eth0")
+	wantError(t, err, "should not be the same", "the namespace is the plugin's own")
+	wantDiff(t, "disk", "the ADD that failed has reserved", map[string]string{
+		"10.1.0.2": "failed\r\neth0", "fd00:1::2": "failed\r\neth0",
+	}, reservations(t, p))
+	report := reconcile(t, p, podsource.Static{someone}, gc.Options{MinAge: gc.NoADDInFlight})
+	wantDiff(t, "counts", "no sandbox has it (R3)", map[gc.Verdict]int{gc.Released: 2}, report.Counts())
+	wantDiff(t, "disk after the pass", "no sandbox has it (R3)", map[string]string{}, reservations(t, p))
+}

@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plugintest_test
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"net/netip"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/gc/plugintest"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// Of two containers the plugin added both and was never told to delete the
+// second.
+func TestPass(t *testing.T) {
+	const live, lost = "live", "lost"
+	for _, row := range []struct {
+		name   string
+		reason string
+		ranges []plugintest.Range
+		opts   gc.Options
+		aged   time.Duration
+		live   func(ips []netip.Addr) podsource.Pod // what the source says of the first, given its addresses
+		want   [2][]gc.Reason                       // of the first and the second, for each range
+	}{
+		{
+			name: "single stack, live by container ID", reason: "the owner in the file decides (R3)",
+			ranges: []plugintest.Range{six4},
+			opts:   gc.Options{MinAge: gc.NoADDInFlight},
+			live:   func([]netip.Addr) podsource.Pod { return podsource.Pod{ContainerIDs: []string{live}} },
+			want:   [2][]gc.Reason{{gc.ContainerLive}, {gc.ReleasedLeak}},
+		},
+		{
+			name: "dual stack, live by container ID", reason: "both families are kept, and both are released (R3)",
+			ranges: []plugintest.Range{six4, six6},
+			opts:   gc.Options{MinAge: gc.NoADDInFlight},
+			live:   func([]netip.Addr) podsource.Pod { return podsource.Pod{ContainerIDs: []string{live}} },
+			want:   [2][]gc.Reason{{gc.ContainerLive, gc.ContainerLive}, {gc.ReleasedLeak, gc.ReleasedLeak}},
+		},
+		{
+			name: "hazard 08, live by its IPv4 address", reason: "the status lacks the IPv6 address, which has the same owner (R3)",
+			ranges: []plugintest.Range{six4, six6},
+			opts:   gc.Options{MinAge: gc.NoADDInFlight},
+			live:   func(ips []netip.Addr) podsource.Pod { return podsource.Pod{IPs: ips[:1]} },
+			want:   [2][]gc.Reason{{gc.AddressClaimed, gc.SiblingInUse}, {gc.ReleasedLeak, gc.ReleasedLeak}},
+		},
+		{
+			name: "hazard 08, live by its IPv6 address", reason: "the same the other way round (R3)",
+			ranges: []plugintest.Range{six4, six6},
+			aged:   time.Hour,
+			live:   func(ips []netip.Addr) podsource.Pod { return podsource.Pod{IPs: ips[1:]} },
+			want:   [2][]gc.Reason{{gc.SiblingInUse, gc.AddressClaimed}, {gc.ReleasedLeak, gc.ReleasedLeak}},
+		},
+		{
+			name: "default minimum age, fresh", reason: "the second may be an ADD in flight (R5)",
+			ranges: []plugintest.Range{six4, six6},
+			live:   func([]netip.Addr) podsource.Pod { return podsource.Pod{ContainerIDs: []string{live}} },
+			want:   [2][]gc.Reason{{gc.ContainerLive, gc.ContainerLive}, {gc.TooYoung, gc.TooYoung}},
+		},
+		{
+			name: "default minimum age, old", reason: "no ADD takes an hour (R5)",
+			ranges: []plugintest.Range{six4, six6},
+			aged:   time.Hour,
+			live:   func([]netip.Addr) podsource.Pod { return podsource.Pod{ContainerIDs: []string{live}} },
+			want:   [2][]gc.Reason{{gc.ContainerLive, gc.ContainerLive}, {gc.ReleasedLeak, gc.ReleasedLeak}},
+		},
+		{
+			name: "dry run", reason: "it says what it would do and leaves it",
+			ranges: []plugintest.Range{six4, six6},
+			opts:   gc.Options{MinAge: gc.NoADDInFlight, DryRun: true},
+			live:   func([]netip.Addr) podsource.Pod { return podsource.Pod{ContainerIDs: []string{live}} },
+			want:   [2][]gc.Reason{{gc.ContainerLive, gc.ContainerLive}, {gc.Unowned, gc.Unowned}},
+		},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			p := plugintest.New(t, "podnet", row.ranges...)
+			ips := [2][]netip.Addr{add(t, p, live, "eth0"), add(t, p, lost, "eth0")}
+			age(t, p, row.aged, append(ips[0], ips[1]...)...)
+			source := podsource.Static{row.live(ips[0])}
+
+			want, left := make(map[string]gc.Reason), files(t, p)
+			for i := range ips {
+				for j, ip := range ips[i] {
+					want[ip.String()] = row.want[i][j]
+					if row.want[i][j] == gc.ReleasedLeak {
+						delete(left, name(ip))
+					}
+				}
+			}
+			reconciler := gc.New(storeOf(t, p), source, row.opts)
+			report, err := reconciler.Reconcile(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			wantDiff(t, "report", row.reason, want, reasons(report))
+			wantDiff(t, "disk", row.reason+"; nothing but what was released is gone", left, files(t, p))
+
+			report, err = reconciler.Reconcile(t.Context())
+			if err != nil || report.Counts()[gc.Released] > 0 {
+				t.Errorf("second pass released %d, error %v: it must do nothing (R12)", report.Counts()[gc.Released], err)
+			}
+			wantDiff(t, "disk after a second pass", "it must do nothing (R12)", left, files(t, p))
+
+			if err := p.Check(t.Context(), live, "eth0"); err != nil {
+				t.Errorf("CHECK of the live container: %v", err)
+			}
+			if row.want[1][0] == gc.ReleasedLeak {
+				wantError(t, p.Check(t.Context(), lost, "eth0"), "Failed to find address", "it was released")
+			}
+			for _, id := range []string{live, lost} {
+				if err := p.Del(t.Context(), id, "eth0"); err != nil {
+					t.Errorf("DEL after a pass: %v", err)
+				}
+			}
+			wantDiff(t, "disk after DEL of both", "DEL does not mind a pass before it", map[string]string{}, reservations(t, p))
+		})
+	}
+}
+
+// A node whose pool is all leaks starts no pod, and does again after one pass.
+func TestFullPoolServesAgain(t *testing.T) {
+	p := plugintest.New(t, "podnet", six4, six6)
+	for _, id := range containers(6) {
+		add(t, p, id, "eth0")
+	}
+	full := reservations(t, p)
+	if len(full) != 12 {
+		t.Fatalf("%d reservations, want six of each family", len(full))
+	}
+	_, err := p.Add(t.Context(), "new", "eth0")
+	wantError(t, err, "no IP addresses available in range set", "the pool is full")
+	wantDiff(t, "disk after the ADD that failed", "it reserved nothing", full, reservations(t, p))
+
+	report := reconcile(t, p, podsource.Static{someone}, gc.Options{MinAge: gc.NoADDInFlight})
+	wantDiff(t, "counts", "all twelve leaked", map[gc.Verdict]int{gc.Released: 12}, report.Counts())
+	wantDiff(t, "disk", "all twelve leaked", map[string]string{}, reservations(t, p))
+
+	for _, id := range containers(12)[6:] {
+		add(t, p, id, "eth0")
+	}
+	_, err = p.Add(t.Context(), "new", "eth0")
+	wantError(t, err, "no IP addresses available in range set", "the pool is as large as before, and no larger")
+}
+
+// A pass leaves last_reserved_ip.N alone: otherwise the next ADD would get an
+// address that was released just now, which neighbours may still have in their
+// caches.
+func TestAllocationGoesOnAfterAPass(t *testing.T) {
+	p := plugintest.New(t, "podnet", six4, six6)
+	for _, id := range containers(3) {
+		add(t, p, id, "eth0")
+	}
+	reconcile(t, p, podsource.Static{someone}, gc.Options{MinAge: gc.NoADDInFlight})
+	wantDiff(t, "disk", "only reservations are ever touched (R7)",
+		map[string]string{"lock": "", "last_reserved_ip.0": "10.1.0.4", "last_reserved_ip.1": "fd00:1::4"}, files(t, p))
+	wantDiff(t, "next ADD", "it goes on behind the last address",
+		[]string{"10.1.0.5", "fd00:1::5"}, texts(add(t, p, "new", "eth0")))
+}
+
+// A power loss between creating and writing a reservation leaves it empty, and
+// no DEL frees it.
+func TestHazard14EmptyReservation(t *testing.T) {
+	for _, row := range []struct {
+		name   string
+		reason string
+		opts   gc.Options
+		aged   time.Duration
+		want   gc.Reason
+	}{
+		{"old", "nobody owns it, and the write of an ADD takes no hour", gc.Options{}, time.Hour, gc.ReleasedEmpty},
+		{"young", "an ADD may be about to write it (R5)", gc.Options{}, 0, gc.TooYoung},
+		{"young, and no ADD in flight", "then nobody will write it", gc.Options{MinAge: gc.NoADDInFlight}, 0, gc.ReleasedEmpty},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			p := plugintest.New(t, "podnet", plugintest.Range{Subnet: "10.1.0.0/24", Start: "10.1.0.2", End: "10.1.0.4"})
+			source := podsource.Static{{ContainerIDs: []string{"a", "c"}}}
+			add(t, p, "a", "eth0")
+			empty := add(t, p, "b", "eth0")[0]
+			add(t, p, "c", "eth0")
+			if err := os.Truncate(p.File(empty), 0); err != nil {
+				t.Fatal(err)
+			}
+			age(t, p, row.aged, empty)
+			if err := p.Del(t.Context(), "b", "eth0"); err != nil {
+				t.Fatal(err)
+			}
+			before := reservations(t, p)
+			if _, ok := before[name(empty)]; !ok {
+				t.Fatal("DEL frees an empty reservation; it did not when this was written")
+			}
+			_, err := p.Add(t.Context(), "new", "eth0")
+			wantError(t, err, "no IP addresses available in range set", "ADD skips it")
+
+			report := reconcile(t, p, source, row.opts)
+			wantDiff(t, "report", row.reason, map[string]gc.Reason{
+				"10.1.0.2": gc.ContainerLive, "10.1.0.3": row.want, "10.1.0.4": gc.ContainerLive,
+			}, reasons(report))
+			if row.want != gc.ReleasedEmpty {
+				wantDiff(t, "disk", row.reason, before, reservations(t, p))
+				return
+			}
+			wantDiff(t, "next ADD", "the address is free again", []netip.Addr{empty}, add(t, p, "new", "eth0"))
+		})
+	}
+}
+
+// While the source is asked, the plugin deletes the container of a leak and
+// gives its address to another, of which the source's answer knows nothing yet.
+func TestHazard09AddressReusedWhileTheSourceIsAsked(t *testing.T) {
+	one := plugintest.Range{Subnet: "10.1.0.0/24", Start: "10.1.0.5", End: "10.1.0.5"}
+	for _, row := range []struct {
+		name    string
+		reason  string
+		ranges  []plugintest.Range
+		request []netip.Addr
+		opts    gc.Options
+		aged    time.Duration
+		want    []gc.Verdict // any of these
+	}{
+		{
+			name: "only address, no ADD in flight", reason: "the caller was wrong, and still the owner is compared (R6)",
+			ranges: []plugintest.Range{one}, opts: gc.Options{MinAge: gc.NoADDInFlight},
+			want: []gc.Verdict{gc.Changed},
+		},
+		{
+			name: "only address, default minimum age", reason: "the listed file is gone; if the new one has its inode, it is young (R1, R5)",
+			ranges: []plugintest.Range{one}, aged: time.Hour,
+			want: []gc.Verdict{gc.Changed, gc.Young},
+		},
+		{
+			name: "requested addresses, no ADD in flight", reason: "the same in both families (R6)",
+			ranges:  []plugintest.Range{six4, six6},
+			request: []netip.Addr{netip.MustParseAddr("10.1.0.4"), netip.MustParseAddr("fd00:1::4")},
+			opts:    gc.Options{MinAge: gc.NoADDInFlight},
+			want:    []gc.Verdict{gc.Changed},
+		},
+		{
+			name: "requested addresses, default minimum age", reason: "the same in both families (R1, R5)",
+			ranges:  []plugintest.Range{six4, six6},
+			request: []netip.Addr{netip.MustParseAddr("10.1.0.4"), netip.MustParseAddr("fd00:1::4")},
+			aged:    time.Hour,
+			want:    []gc.Verdict{gc.Changed, gc.Young},
+		},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			p := plugintest.New(t, "podnet", row.ranges...)
+			ips := add(t, p, "old", "eth0", row.request...)
+			age(t, p, row.aged, ips...)
+			source := podsource.Func(func(ctx context.Context) ([]podsource.Pod, error) {
+				if err := p.Del(ctx, "old", "eth0"); err != nil {
+					return nil, err
+				}
+				again, err := p.Add(ctx, "new", "eth0", row.request...)
+				if err == nil {
+					wantDiff(t, "ADD", "the case needs the same addresses", ips, again)
+				}
+				return []podsource.Pod{someone}, err
+			})
+			report := reconcile(t, p, source, row.opts)
+			want := make(map[string]string)
+			for _, ip := range ips {
+				want[name(ip)] = "new\r\neth0"
+				if got := reasons(report)[ip.String()].Verdict(); !slices.Contains(row.want, got) {
+					t.Errorf("%s: %s, want any of %v: %s", ip, got, row.want, row.reason)
+				}
+			}
+			wantDiff(t, "disk", row.reason, want, reservations(t, p))
+			if err := p.Check(t.Context(), "new", "eth0"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// The plugin deletes the container of a leak while the source is asked, and
+// nobody takes the address.
+func TestDelWhileTheSourceIsAsked(t *testing.T) {
+	p := plugintest.New(t, "podnet", six4, six6)
+	ips := add(t, p, "old", "eth0")
+	source := podsource.Func(func(ctx context.Context) ([]podsource.Pod, error) {
+		return []podsource.Pod{someone}, p.Del(ctx, "old", "eth0")
+	})
+	report := reconcile(t, p, source, gc.Options{MinAge: gc.NoADDInFlight})
+	wantDiff(t, "report", "what is gone is no error, and not this pass's doing (R6, R11)",
+		map[string]gc.Reason{ips[0].String(): gc.FileGone, ips[1].String(): gc.FileGone}, reasons(report))
+}
+
+// An ADD that comes after the listing is no candidate, although the source does
+// not know it (R1).
+func TestHazard03AddWhileTheSourceIsAsked(t *testing.T) {
+	p := plugintest.New(t, "podnet", six4, six6)
+	lost := add(t, p, "lost", "eth0")
+	var late []netip.Addr
+	source := podsource.Func(func(ctx context.Context) (pods []podsource.Pod, err error) {
+		late, err = p.Add(ctx, "late", "eth0")
+		return []podsource.Pod{someone}, err
+	})
+	report := reconcile(t, p, source, gc.Options{MinAge: gc.NoADDInFlight})
+	wantDiff(t, "report", "only what was listed is judged (R1)",
+		map[string]gc.Reason{lost[0].String(): gc.ReleasedLeak, lost[1].String(): gc.ReleasedLeak}, reasons(report))
+	want := make(map[string]string)
+	for _, ip := range late {
+		want[name(ip)] = "late\r\neth0"
+	}
+	wantDiff(t, "disk", "only what was listed is judged (R1)", want, reservations(t, p))
+}
+
+// A second network of the same container, whose addresses are in no pod's
+// status.
+func TestHazard22SecondNetwork(t *testing.T) {
+	for _, row := range []struct {
+		name     string
+		reason   string
+		live     func(ips []netip.Addr) podsource.Pod // given the addresses in the first network
+		siblings bool
+		want     gc.Reason
+	}{
+		{
+			name: "source of addresses, told of the first network", reason: "the container's first network tells that it lives (R3)",
+			live:     func(ips []netip.Addr) podsource.Pod { return podsource.Pod{IPs: ips[:1]} },
+			siblings: true, want: gc.SiblingInUse,
+		},
+		{
+			name: "source of container IDs", reason: "the owner in the file decides (R3)",
+			live: func([]netip.Addr) podsource.Pod { return podsource.Pod{ContainerIDs: []string{"live"}} },
+			want: gc.ContainerLive,
+		},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			first := plugintest.New(t, "podnet", six4, six6)
+			second := &plugintest.Plugin{
+				Binary: first.Binary, DataDir: first.DataDir, Network: "storage",
+				Ranges: []plugintest.Range{{Subnet: "192.168.5.0/24"}},
+			}
+			source := podsource.Static{row.live(add(t, first, "live", "eth0"))}
+			live := add(t, second, "live", "net1")
+			add(t, first, "lost", "eth0")
+			lost := add(t, second, "lost", "net1")
+			untouched := files(t, first)
+
+			opts := gc.Options{MinAge: gc.NoADDInFlight}
+			if row.siblings {
+				opts.Siblings = []*hostlocal.Store{storeOf(t, first)}
+			}
+			report := reconcile(t, second, source, opts)
+			wantDiff(t, "report", row.reason,
+				map[string]gc.Reason{live[0].String(): row.want, lost[0].String(): gc.ReleasedLeak}, reasons(report))
+			wantDiff(t, "disk of the second network", row.reason,
+				map[string]string{name(live[0]): "live\r\nnet1"}, reservations(t, second))
+			wantDiff(t, "disk of the first network", "a sibling is only read", untouched, files(t, first))
+		})
+	}
+}
+
+// A folder that the plugin never made is an empty network, and stays unmade.
+func TestPassBeforeTheFirstAdd(t *testing.T) {
+	p := plugintest.New(t, "podnet", six4)
+	report := reconcile(t, p, podsource.Static{someone}, gc.Options{MinAge: gc.NoADDInFlight})
+	if len(report.Reservations) != 0 {
+		t.Errorf("%d reservations in a folder that is not there", len(report.Reservations))
+	}
+	if _, err := os.Stat(p.Dir()); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the folder was made, or %v: a pass must not (R7)", err)
+	}
+	wantDiff(t, "first ADD after it", "nothing is in its way", []string{"10.1.0.2"}, texts(add(t, p, "a", "eth0")))
+}
