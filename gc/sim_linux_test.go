@@ -21,7 +21,7 @@ import (
 )
 
 var (
-	simSeeds = flag.Uint64("sim.seeds", 400, "how many seeds TestSimulator runs")
+	simSeeds = flag.Uint64("sim.seeds", 1500, "how many seeds TestSimulator runs")
 	simFirst = flag.Uint64("sim.first", 0, "the first of them")
 	simShort = flag.Bool("sim.shrink", true, "look for the shortest trace of a failure")
 )
@@ -62,9 +62,6 @@ const (
 	opSourceFails
 	ops
 )
-
-var opNames = [...]string{"pass", "time", "pod", "host pod", "add", "proceed", "fail add", "status", "sync", "not ready", "finish", "evict",
-	"stop", "delete", "force delete", "recreate", "late DEL", "clock", "restart", "reboot", "remove", "source fails"}
 
 // How often each happens.
 var opWeights = [ops]int{14, 16, 8, 1, 12, 14, 3, 10, 5, 3, 4, 1, 4, 5, 3, 3, 5, 3, 2, 1, 2, 2}
@@ -334,7 +331,7 @@ func simRun(base string, kinds []simKind, script []simOp, trace func(string, ...
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }() // the test's own folder goes in the end
 	w, err := newSimWorld(dir, kinds, trace)
 	if err != nil {
 		return nil, err
@@ -412,10 +409,6 @@ func TestSimulator(t *testing.T) {
 	log.SetOutput(io.Discard) // host-local's allocator talks
 	defer log.SetOutput(os.Stderr)
 	base := t.TempDir()
-	if shm, err := os.MkdirTemp("/dev/shm", "hostlocal-gc"); err == nil {
-		defer os.RemoveAll(shm)
-		base = shm
-	}
 	var next, seeds, steps, releases atomic.Uint64
 	next.Store(*simFirst)
 	failed := make(chan uint64, runtime.NumCPU())

@@ -161,12 +161,16 @@ func TestReleaseEndsWithItsContext(t *testing.T) {
 		reserve(t, s, "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4")
 		rs := list(t, s)
 		asked := 0
-		done, err := s.Release(hookContext{Context: t.Context(), err: func() error {
-			if asked++; asked > reached {
-				return context.Canceled
-			}
-			return nil
-		}}, rs...)
+		var done Releases
+		var err error
+		within(t, "a release that was ended", func() {
+			done, err = s.Release(hookContext{Context: t.Context(), err: func() error {
+				if asked++; asked > reached {
+					return context.Canceled
+				}
+				return nil
+			}}, rs...)
+		})
 		want := []Outcome{NotTried, NotTried, NotTried, NotTried}
 		for i := range reached {
 			want[i] = Released
@@ -239,6 +243,48 @@ func TestReleaseConcurrent(t *testing.T) {
 	}
 	if got := left(t, s); got != nil {
 		t.Errorf("left are %v", got)
+	}
+}
+
+// TestReleaseBesideRm: a person with rm takes no lock, and may be faster at any
+// moment. That is no failure (R12). A file that goes between being opened and
+// being looked at has another change time, and so counts as changed.
+func TestReleaseBesideRm(t *testing.T) {
+	s := newStore(t)
+	for range 10 {
+		ip := netip.MustParseAddr("10.0.0.1")
+		for range 50 {
+			reserve(t, s, ip.String())
+			ip = ip.Next()
+		}
+		rs := list(t, s)
+		var wg sync.WaitGroup
+		begun := make(chan struct{})
+		var once sync.Once
+		wg.Go(func() {
+			<-begun
+			for i := range rs {
+				if err := os.Remove(s.path(&rs[i])); err != nil && !errors.Is(err, os.ErrNotExist) {
+					t.Error(err)
+				}
+			}
+		})
+		done, err := s.Release(hookContext{Context: t.Context(), err: func() error {
+			once.Do(func() { close(begun) })
+			return nil
+		}}, rs...)
+		wg.Wait()
+		if err != nil {
+			t.Errorf("Release: %v", err)
+		}
+		for i, o := range done.Outcomes {
+			if o != Released && o != Gone && o != Changed {
+				t.Errorf("%v is %v, want released, gone or changed", rs[i].IP, o)
+			}
+		}
+		if got := left(t, s); got != nil {
+			t.Errorf("left are %v", got)
+		}
 	}
 }
 
