@@ -38,10 +38,6 @@ func (r *Reconciler) ask(ctx context.Context) ([]podsource.Pod, error) {
 	select {
 	case a := <-got:
 		if a.err == nil {
-			// What a source gives after its time may be cut short.
-			a.err = ctx.Err()
-		}
-		if a.err == nil {
 			a.err = checkPods(a.pods)
 		}
 		if a.err != nil {

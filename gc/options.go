@@ -46,9 +46,43 @@ type Options struct {
 	// too (R3). Without them a second network whose addresses no source reports
 	// is safe only with a source that knows container IDs.
 	Siblings []*hostlocal.Store
-	// Logger takes what happens: releases at V(0), kept candidates at V(2). The
-	// zero Logger is silent.
+	// StartupTimeout is how long AtStartup may take in all. Zero is
+	// [DefaultStartupTimeout].
+	StartupTimeout time.Duration
+	// Interval is how long Start waits from pass to pass when nothing calls for
+	// one before. It is jittered by a tenth, so that a fleet does not march in
+	// step, and it (or StartupTimeout, if longer) is the most that one of its passes may
+	// take. Zero is
+	// [DefaultInterval].
+	Interval time.Duration
+	// OnReport, if set, is called after each pass with what Reconcile returns,
+	// for whoever counts. It runs in the pass's goroutine, and no other pass
+	// begins before it returns: it must not call Reconcile.
+	OnReport func(Report, error)
+	// Logger takes what happens: releases at V(0), as well as passes of Start
+	// that ended in an error; kept candidates at V(2); the rest at V(4). The zero
+	// Logger is silent.
 	Logger logr.Logger
+}
+
+// What the zero Options stand for.
+const (
+	DefaultStartupTimeout = 30 * time.Second
+	DefaultInterval       = 10 * time.Minute
+)
+
+func (o Options) startupTimeout() time.Duration {
+	if o.StartupTimeout <= 0 {
+		return DefaultStartupTimeout
+	}
+	return o.StartupTimeout
+}
+
+func (o Options) interval() time.Duration {
+	if o.Interval <= 0 {
+		return DefaultInterval
+	}
+	return o.Interval
 }
 
 func (o Options) minAge() time.Duration {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
@@ -17,6 +18,12 @@ import (
 // (R9). Nothing was released.
 var ErrNoPods = errors.New("pod source reports no pod at all")
 
+// A refusal is the error of a pass that got no answer that counts. Asking again
+// later may help.
+type refusal struct{ error }
+
+func (r *refusal) Unwrap() error { return r.error }
+
 // A Reconciler releases what leaked in one network. Its methods may be called
 // from several goroutines; passes run one at a time. Make one for the life of
 // the process, not one a pass: it watches the node's clock from pass to pass
@@ -27,6 +34,7 @@ type Reconciler struct {
 	opts   Options
 	base   time.Time     // where the monotonic readings count from
 	turn   chan struct{} // holds a token during a pass, which guards clock
+	wanted chan struct{} // holds a token when Trigger was called
 	asking chan struct{} // holds a token while the source works
 	clock  clock
 }
@@ -42,7 +50,7 @@ func New(store *hostlocal.Store, source podsource.Source, opts Options) *Reconci
 func newAt(store *hostlocal.Store, source podsource.Source, opts Options, base time.Time, at moment) *Reconciler {
 	r := &Reconciler{
 		store: store, source: source, opts: opts, base: base,
-		turn: make(chan struct{}, 1), asking: make(chan struct{}, 1),
+		turn: make(chan struct{}, 1), wanted: make(chan struct{}, 1), asking: make(chan struct{}, 1),
 	}
 	r.clock.observe(at)
 	return r
@@ -56,17 +64,26 @@ func newAt(store *hostlocal.Store, source podsource.Source, opts Options, base t
 // does not stop the others, and their errors come joined. An error of the
 // source, or a list of pods that can't be right, means that nothing was
 // released (R2, R9).
-func (r *Reconciler) Reconcile(ctx context.Context) (Report, error) {
+func (r *Reconciler) Reconcile(ctx context.Context) (report Report, err error) {
 	select {
 	case r.turn <- struct{}{}:
 	case <-ctx.Done():
 		return Report{}, fmt.Errorf("waiting for another pass to end: %w", ctx.Err())
 	}
 	defer func() { <-r.turn }()
-	return r.pass(ctx, func() moment {
+	defer func() {
+		if p := recover(); p != nil { // R13; the caller's context, logger and OnReport run in here, too
+			err = errors.Join(err, fmt.Errorf("pass panicked: %v\n%s", p, debug.Stack()))
+		}
+	}()
+	report, err = r.pass(ctx, func() moment {
 		now := time.Now()
 		return moment{wall: now.Round(0), mono: now.Sub(r.base)}
 	})
+	if r.opts.OnReport != nil {
+		r.opts.OnReport(report, err)
+	}
+	return report, err
 }
 
 // pass is Reconcile by the clocks that read reads.
@@ -100,11 +117,11 @@ func (r *Reconciler) pass(ctx context.Context, read func() moment) (report Repor
 	pods, err := r.ask(ctx)
 	report.SourceDuration = time.Since(asked)
 	if err != nil {
-		return refuse(NoAnswer, err)
+		return refuse(NoAnswer, &refusal{err})
 	}
 	if len(pods) == 0 && !r.opts.AllowEmpty {
-		return refuse(EmptyView, fmt.Errorf("%w: its view may be of another node, or not complete; "+
-			"if this node may really be empty, set AllowEmpty", ErrNoPods))
+		return refuse(EmptyView, &refusal{fmt.Errorf("%w: its view may be of another node, or not complete; "+
+			"if this node may really be empty, set AllowEmpty", ErrNoPods)})
 	}
 	now := read()
 	r.clock.observe(now)

@@ -177,7 +177,7 @@ func TestSecondPassDoesNothing(t *testing.T) {
 }
 
 // R12: two collectors at once; each address is released by one of them.
-func TestTwoCollectors(t *testing.T) {
+func TestHazard29TwoCollectors(t *testing.T) {
 	n := newNode(t)
 	const leaks = 500
 	for i := range leaks {

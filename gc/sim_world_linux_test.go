@@ -14,7 +14,6 @@ import (
 	"strings"
 	"time"
 
-	cnitypes "github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/allocator"
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
 	"k8s.io/apimachinery/pkg/types"
@@ -135,7 +134,8 @@ func newSimWorld(dir string, kinds []simKind, trace func(string, ...any)) (*simW
 			if err != nil {
 				return nil, err
 			}
-			set := allocator.RangeSet{{Subnet: cnitypes.IPNet(*ipnet)}}
+			set := make(allocator.RangeSet, 1)
+			set[0].Subnet.IP, set[0].Subnet.Mask = ipnet.IP, ipnet.Mask
 			if err := set.Canonicalize(); err != nil {
 				return nil, err
 			}

@@ -124,6 +124,9 @@ func (d *dir) look(ip netip.Addr, buf []byte) (seen, []byte, error) {
 	if err := syscall.Fstat(fd, &st); err != nil {
 		return seen{}, nil, os.NewSyscallError("fstat", err)
 	}
+	if st.Nlink == 0 { // removed since it was opened
+		return seen{}, nil, os.NewSyscallError("openat", syscall.ENOENT)
+	}
 	if st.Mode&syscall.S_IFMT != syscall.S_IFREG {
 		return seen{}, nil, errNotRegular
 	}

@@ -80,6 +80,13 @@ func TestHazard17StrangersInTheFolder(t *testing.T) {
 	good := []string{"10.0.0.1", "10.0.0.2", "fd00::1"}
 	reserve(t, s, good...)
 	within(t, "a listing and a release among strangers", func() {
+		names, err := s.Scan(t.Context())
+		if err != nil {
+			t.Errorf("Scan: %v", err)
+		}
+		if diff := cmp.Diff(good, addresses(names)); diff != "" {
+			t.Errorf("Scan goes by what the directory says, and opens nothing (-want +got):\n%s", diff)
+		}
 		rs, err := s.List(t.Context())
 		if err != nil {
 			t.Errorf("List: %v", err)

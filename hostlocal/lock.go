@@ -27,7 +27,7 @@ func (s *Store) lock(ctx context.Context) (unlock func() error, err error) {
 	select {
 	case s.turn <- struct{}{}:
 	case <-done:
-		return nil, fmt.Errorf("waiting for the lock of %s, for which an earlier release that gave up is still queued: %w", s.dir(), ctx.Err())
+		return nil, fmt.Errorf("waiting for the lock of %s behind another release of this process: %w", s.dir(), ctx.Err())
 	}
 	type answer struct {
 		lock *disk.FileLock
@@ -53,16 +53,19 @@ func (s *Store) lock(ctx context.Context) (unlock func() error, err error) {
 		}
 		return func() error {
 			defer func() { <-s.turn }()
-			err := a.lock.Close()
-			if err == nil {
-				return nil
+			// Close unlocks too, but leaves the file open and locked when that
+			// fails, and then ADDs would wait for as long as this process lives.
+			err := a.lock.Unlock()
+			if err != nil {
+				err = errors.Join(err, a.lock.Unlock())
 			}
-			// The lock stays held with its file open, which Close leaves so after
-			// an error: ADDs would wait for as long as this process lives.
-			return fmt.Errorf("unlocking %s: %w", s.dir(), errors.Join(err, a.lock.Close()))
+			if err = errors.Join(err, a.lock.Close()); err != nil {
+				return fmt.Errorf("unlocking %s: %w", s.dir(), err)
+			}
+			return nil
 		}, nil
 	case <-done:
-		return nil, fmt.Errorf("waiting for the lock of %s, which somebody else holds: %w", s.dir(), ctx.Err())
+		return nil, fmt.Errorf("waiting for the lock of %s: %w", s.dir(), ctx.Err())
 	}
 }
 

@@ -36,7 +36,6 @@ var owners = []struct {
 	{"all that the CNI spec allows in an ID", "0aZ_.-\r\neth0", "0aZ_.-", "eth0", true},
 	{"an interface with a name of the kernel's choice", "abc\r\neth0@if7:1", "abc", "eth0@if7:1", true},
 	{"Windows allows long names", "abc\r\n" + strings.Repeat("e", 256), "abc", strings.Repeat("e", 256), true},
-	{"an empty line between is white space around the name", "abc\r\n\r\neth0", "abc", "eth0", false},
 	{"an interface without an ID: the plugin takes it for an ID too", "\r\neth0", "eth0", "", true},
 	{"as long as is read", strings.Repeat("a", maxOwner), strings.Repeat("a", maxOwner), "", true},
 }
@@ -52,6 +51,7 @@ var strangers = []struct {
 	{"lines that say nothing", "\r\n\n", Empty},
 
 	{"three lines", "abc\r\neth0\r\nmore", Malformed},
+	{"three lines, one of them empty", "abc\r\n\r\neth0", Malformed},
 	{"blocks of zeros, as a file system leaves after a crash", strings.Repeat("\x00", 70), Malformed},
 	{"an ID that is half zeros", "abc\x00\x00\r\neth0", Malformed},
 	{"binary", "\x7fELF\x02\x01\x01", Malformed},

@@ -96,43 +96,51 @@ func (s *Store) Release(ctx context.Context, rs ...Reservation) (Releases, error
 			errs = append(errs, s.stopped(ctx, len(rs)-next))
 			break
 		}
-		unlock, err := s.lock(ctx)
-		if err != nil {
-			errs = append(errs, err)
-			break
-		}
-		since := time.Now()
-		stop := false
-		for hold := time.Duration(0); next < len(rs) && hold < maxHold; hold = time.Since(since) {
-			if stop = ctx.Err() != nil; stop {
-				errs = append(errs, s.stopped(ctx, len(rs)-next))
-				break
-			}
-			outcome, err := d.release(&rs[next], buf)
+		n, err := s.hold(ctx, d, rs[next:], buf, func(i int, outcome Outcome, err error) {
+			done.Outcomes[next+i] = outcome
 			if err != nil {
-				err = fmt.Errorf("releasing %s: %w", s.path(&rs[next]), err)
 				errs = append(errs, err)
 				if done.Errs == nil {
 					done.Errs = make(map[int]error)
 				}
-				done.Errs[next] = err
+				done.Errs[next+i] = err
 			}
-			done.Outcomes[next] = outcome
-			next++
-		}
-		err = unlock()
-		held := time.Since(since)
-		done.LockHeld += held
-		done.LongestHold = max(done.LongestHold, held)
+		}, &done)
+		next += n
 		if err != nil {
 			errs = append(errs, err)
 			break
 		}
-		if stop {
-			break
-		}
 	}
 	return done, errors.Join(errs...)
+}
+
+// hold takes the lock once and releases what it comes to in that time, at least
+// one. It returns how many that were; an error means that Release must end.
+func (s *Store) hold(ctx context.Context, d *dir, rs []Reservation, buf []byte, tell func(int, Outcome, error), done *Releases) (n int, err error) {
+	unlock, err := s.lock(ctx)
+	if err != nil {
+		return 0, err
+	}
+	since := time.Now()
+	defer func() { // also when the context, which is the caller's code, panics
+		err = errors.Join(err, unlock())
+		held := time.Since(since)
+		done.LockHeld += held
+		done.LongestHold = max(done.LongestHold, held)
+	}()
+	for n < len(rs) && (n == 0 || time.Since(since) < maxHold) {
+		if ctx.Err() != nil {
+			return n, s.stopped(ctx, len(rs)-n)
+		}
+		outcome, err := d.release(&rs[n], buf)
+		if err != nil {
+			err = fmt.Errorf("releasing %s: %w", s.path(&rs[n]), err)
+		}
+		tell(n, outcome, err)
+		n++
+	}
+	return n, nil
 }
 
 // release removes r's file if it is still the one that r was read from. The

@@ -90,7 +90,8 @@ func parseOwner(content []byte) (containerID, ifName []byte, state OwnerState) {
 		return nil, nil, Empty
 	}
 	id, name, two := bytes.Cut(content, []byte{'\n'})
-	id, name = bytes.TrimSpace(id), bytes.TrimSpace(name)
+	const blank = " \t\v\f\r" // and no line break: a third line is garbage
+	id, name = bytes.Trim(id, blank), bytes.Trim(name, blank)
 	if !validName(id) || two && !validIfName(name) {
 		return nil, nil, Malformed
 	}

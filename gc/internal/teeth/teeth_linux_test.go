@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-var seeds = flag.Int("teeth.seeds", 150, "how many seeds the simulator gets to find that a guard is missing")
+var seeds = flag.Int("teeth.seeds", 100, "how many seeds the simulator gets to find that a guard is missing")
 
 // TestTeeth takes out one guard at a time, in a copy of its file that only the
 // compiler sees, and fails unless a hazard test or the simulator turns red. It
@@ -146,6 +146,7 @@ func start(ctx context.Context, bin, root string, args ...string) (string, error
 	defer cancel()
 	cmd := exec.CommandContext(ctx, bin, args...)
 	cmd.Dir = filepath.Join(root, "gc")
+	cmd.Env = append(os.Environ(), "TMPDIR="+filepath.Dir(bin)) // what a killed one leaves goes with this test
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
