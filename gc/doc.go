@@ -17,10 +17,14 @@
 //
 //	store, err := hostlocal.New("", "podnet")
 //	...
-//	report, err := gc.New(store, source, gc.Options{Logger: log}).Reconcile(ctx)
+//	report, err := gc.New(store, source, gc.Options{Logger: log}).AtStartup(ctx)
 //	if err != nil {
-//		log.Error(err, "Collecting leaked addresses; going on")
+//		log.Error(err, "Collecting leaked addresses at start-up; going on")
 //	}
+//
+// [Reconciler.AtStartup] is the hook for an agent's start, [Reconciler.Start] goes
+// on from there until its context ends, and [Reconciler.Reconcile] is a single
+// pass.
 //
 // The zero Options are the safe ones. A pass never panics, not even when the
 // source does, and ends soon after its context.

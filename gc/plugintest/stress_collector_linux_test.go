@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plugintest_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/gc/plugintest"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+var stressFor = flag.Duration("stress.for", 90*time.Second, "how long TestStress adds and deletes; 5s with -short")
+
+const (
+	stressEnv     = "PLUGINTEST_COLLECTOR" // set in a collector's process: what its source knows
+	stressWorkers = 12
+	stressMinAge  = 2 * time.Second
+	// How late the truth may be, and how old its file. A collector refuses an
+	// older one, so that a busy machine can't break what MinAge has to cover
+	// (A2): together they stay below it.
+	stressLate, stressStale = time.Second, 500 * time.Millisecond
+)
+
+// The collectors, by what their sources know.
+const byID, byAddress = "container ID", "address"
+
+// What may never happen.
+const (
+	liveReleased, heldTwice     = "live released", "held twice"
+	pluginError, collectorError = "errors of the plugin", "errors of collectors"
+	leakLeft                    = "leaks left"
+)
+
+// A resident is a container as the truth shows it.
+type resident struct {
+	ID    string
+	Since time.Time  // when its ADD began
+	IP    netip.Addr // the first of its addresses, or none while that is not known
+
+	// When the truth shows it, its address, and no more of it. Zero is not yet.
+	shown, status, gone time.Time
+}
+
+// A truth is what all sources say, late. It lies in a file.
+type truth struct {
+	At   time.Time
+	Live []resident
+}
+
+// truthSource reads the truth and says of each container its ID alone, or its
+// first address alone.
+func truthSource(path string, addresses bool) podsource.Source {
+	return podsource.Func(func(context.Context) ([]podsource.Pod, error) {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		var now truth
+		if err := json.Unmarshal(content, &now); err != nil {
+			return nil, err
+		}
+		if age := time.Since(now.At); age > stressStale {
+			return nil, fmt.Errorf("%w: it is %s old", podsource.ErrIncomplete, age)
+		}
+		pods := []podsource.Pod{someone}
+		for _, r := range now.Live {
+			switch {
+			case !addresses:
+				pods = append(pods, podsource.Pod{ContainerIDs: []string{r.ID}})
+			case r.IP.IsValid():
+				pods = append(pods, podsource.Pod{IPs: []netip.Addr{r.IP}})
+			default:
+				pods = append(pods, podsource.Pod{StartedAt: r.Since})
+			}
+		}
+		return pods, nil
+	})
+}
+
+// collected is what a collector's process did.
+type collected struct {
+	Passes   int
+	Stale    int      // passes that refused the truth as too old
+	Released []string // "address container"
+	Errors   []string
+}
+
+// collect is a collector's process: passes back to back until its standard input
+// ends. Then it writes what it did.
+func collect(t *testing.T, knows string) {
+	store, err := hostlocal.New(os.Getenv(stressEnv+"_DIR"), "podnet")
+	if err != nil {
+		t.Fatal(err)
+	}
+	source := truthSource(os.Getenv(stressEnv+"_TRUTH"), knows == byAddress)
+	reconciler := gc.New(store, source, gc.Options{MinAge: stressMinAge})
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, _ = io.Copy(io.Discard, os.Stdin) // an error ends it too
+	}()
+	var did collected
+	for {
+		report, err := reconciler.Reconcile(t.Context())
+		did.Passes++
+		switch {
+		case errors.Is(err, podsource.ErrIncomplete):
+			did.Stale++
+		case err != nil:
+			did.Errors = append(did.Errors, err.Error())
+		}
+		for _, e := range report.Reservations {
+			switch {
+			case e.Verdict == gc.Released:
+				did.Released = append(did.Released, e.IP.String()+" "+e.ContainerID)
+			case err == nil && (e.Verdict == gc.Failed || e.Verdict == gc.Malformed):
+				did.Errors = append(did.Errors, fmt.Sprintf("%s of %s: %s (%s)", e.IP, e.ContainerID, e.Verdict, e.Reason))
+			}
+		}
+		select {
+		case <-ended:
+			if err := json.NewEncoder(os.Stdout).Encode(did); err != nil {
+				t.Fatal(err)
+			}
+			return
+		default:
+		}
+	}
+}
+
+// startCollector starts a collector in a process of its own. finish ends it and
+// returns what it did. It ends with the test in any case, and with the test's
+// process, of which its standard input is a pipe.
+func startCollector(t *testing.T, p *plugintest.Plugin, truth, knows string) (finish func() collected) {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), exe, "-test.run=^TestStress$") // killed before the clean-up
+	cmd.Env = append(os.Environ(), stressEnv+"="+knows, stressEnv+"_DIR="+p.DataDir, stressEnv+"_TRUTH="+truth,
+		"TMPDIR="+t.TempDir()) // where it leaves a folder when it is killed
+	var stdout, stderr strings.Builder
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	wait := sync.OnceValue(cmd.Wait)
+	t.Cleanup(func() { _ = wait() }) // the error is for who calls finish
+	return func() (did collected) {
+		_ = stdin.Close() // it may have ended, which wait tells
+		stuck := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
+		defer stuck.Stop()
+		err := wait()
+		if err == nil {
+			err = json.NewDecoder(strings.NewReader(stdout.String())).Decode(&did)
+		}
+		if err != nil {
+			t.Errorf("collector by %s: %v\n%s%s", knows, err, stdout.String(), stderr.String())
+		}
+		return did
+	}
+}
