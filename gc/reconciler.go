@@ -226,13 +226,15 @@ func (r *Reconciler) readOwners(ctx context.Context, w *world, selected selectio
 // release removes what was judged leaked, and turns those judgements into what
 // became of it.
 func (r *Reconciler) release(ctx context.Context, w *world, judged []judgement, report *Report) error {
-	var leaks []hostlocal.Reservation
 	var index []int
 	for i := range judged {
 		if judged[i].reason.Verdict() == Leaked {
-			leaks = append(leaks, w.here.rs[i])
 			index = append(index, i)
 		}
+	}
+	leaks := make([]hostlocal.Reservation, len(index))
+	for n, i := range index {
+		leaks[n] = w.here.rs[i]
 	}
 	done, err := r.store.Release(ctx, leaks...)
 	report.LockHeld, report.LongestHold = done.LockHeld, done.LongestHold

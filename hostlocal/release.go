@@ -51,11 +51,11 @@ type Releases struct {
 const (
 	// maxHold is for how long the lock is held before others get a turn. An ADD
 	// that comes meanwhile waits no longer than this and one unlink (R8).
-	maxHold = time.Millisecond
+	maxHold = 2 * time.Millisecond
 	// breather is for how long the lock is left alone then. A flock is not
 	// handed on in the order of arrival: whoever is awake takes it, and this
 	// leaves those who sleep for it the time to wake up.
-	breather = 200 * time.Microsecond
+	breather = time.Millisecond
 )
 
 // errUnread is for reservations that come from Scan, or from nowhere.
@@ -64,7 +64,7 @@ var errUnread = errors.New("its owner was not read, so it can't be told whether 
 // Release removes those of the given reservations whose files are still the
 // very ones that were read: same inode, same change time, same size, same owner
 // (R6). It holds the plugin's own lock meanwhile, but never for longer than
-// about a millisecond at once, and creates nothing but that lock's file (R8).
+// about two milliseconds at once, and creates nothing but that lock's file (R8).
 //
 // It goes on after a failure. The error joins all that went wrong; what it
 // returns beside it is true in any case (R11). When ctx ends, or the lock can't
