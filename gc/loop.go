@@ -26,7 +26,7 @@ func (r *Reconciler) Start(ctx context.Context) error {
 		}
 		pause := r.pause(report, failures)
 		if err != nil {
-			r.opts.Logger.Error(err, "Collecting leaked addresses; trying again later", "network", r.store.Network(), "in", pause.String())
+			r.opts.Logger.Error(err, "Collecting leaked addresses; trying again later", "network", report.Network, "in", pause.String())
 		}
 		if !r.await(ctx, pause) {
 			break

@@ -40,7 +40,7 @@ func (r *Reconciler) AtStartup(ctx context.Context) (Report, error) {
 			return report, fmt.Errorf("nothing was released at start-up: gave up after %v and %d tries: %w",
 				time.Since(begun).Round(time.Millisecond), try, last)
 		}
-		r.opts.Logger.V(2).Info("Waiting for the pod source", "network", r.store.Network(), "try", try, "reason", err.Error())
+		r.opts.Logger.V(2).Info("Waiting for the pod source", "network", report.Network, "try", try, "reason", err.Error())
 	}
 }
 

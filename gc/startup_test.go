@@ -333,6 +333,22 @@ func TestStartWithAHangingSource(t *testing.T) {
 	})
 }
 
+// A reconciler without a store says so, pass after pass, and takes nobody down.
+func TestStartWithoutAStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var errs []error
+		r := New(nil, podsource.Static{other}, Options{OnReport: func(_ Report, err error) { errs = append(errs, err) }})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := r.Start(ctx); err != nil {
+			t.Error(err)
+		}
+		if len(errs) < 2 || errs[0] == nil {
+			t.Errorf("got errors %v, want one from each pass", errs)
+		}
+	})
+}
+
 // A panic of what the caller has hung into a pass is an error of that pass.
 func TestPanicInAPass(t *testing.T) {
 	r := New(emptyStore(t), podsource.Static{other}, Options{OnReport: func(Report, error) { panic("no") }})
