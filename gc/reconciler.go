@@ -71,19 +71,31 @@ func (r *Reconciler) Reconcile(ctx context.Context) (report Report, err error) {
 		return Report{}, fmt.Errorf("waiting for another pass to end: %w", ctx.Err())
 	}
 	defer func() { <-r.turn }()
+	report, err = guarded(func() (Report, error) {
+		return r.pass(ctx, func() moment {
+			now := time.Now()
+			return moment{wall: now.Round(0), mono: now.Sub(r.base)}
+		})
+	})
+	if r.opts.OnReport != nil {
+		_, told := guarded(func() (Report, error) {
+			r.opts.OnReport(report, err)
+			return Report{}, nil
+		})
+		err = errors.Join(err, told)
+	}
+	return report, err
+}
+
+// guarded makes an error of a panic (R13): the caller's context, logger and
+// OnReport run inside a pass, too.
+func guarded(do func() (Report, error)) (report Report, err error) {
 	defer func() {
-		if p := recover(); p != nil { // R13; the caller's context, logger and OnReport run in here, too
+		if p := recover(); p != nil {
 			err = errors.Join(err, fmt.Errorf("pass panicked: %v\n%s", p, debug.Stack()))
 		}
 	}()
-	report, err = r.pass(ctx, func() moment {
-		now := time.Now()
-		return moment{wall: now.Round(0), mono: now.Sub(r.base)}
-	})
-	if r.opts.OnReport != nil {
-		r.opts.OnReport(report, err)
-	}
-	return report, err
+	return do()
 }
 
 // pass is Reconcile by the clocks that read reads.

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// Real passes over one folder, in false time, so that every value is known: the
+// disk takes none, the source as much as it sleeps.
+func TestRealPasses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		const owner = "\r\neth0"
+		reserve(t, dir, "10.0.0.2", "live"+owner, 3*time.Hour)
+		reserve(t, dir, "10.0.0.3", "addressed"+owner, 3*time.Hour)
+		reserve(t, dir, "10.0.0.4", "leaked"+owner, time.Hour)
+		reserve(t, dir, "10.0.0.5", "", time.Hour)
+		reserve(t, dir, "10.0.0.6", "new"+owner, time.Minute)
+		reserve(t, dir, "10.0.0.7", "maybe"+owner, 20*time.Minute)
+		reserve(t, dir, "10.0.0.8", "not an owner\nat\nall", 2*time.Hour)
+		reserve(t, dir, "10.0.0.9", "other"+owner, 3*time.Hour)
+		store, err := hostlocal.New(dir, "podnet")
+		if err != nil {
+			t.Fatal(err)
+		}
+		pods := []podsource.Pod{
+			{ContainerIDs: []string{"live"}},
+			{IPs: []netip.Addr{netip.MustParseAddr("10.0.0.3")}},
+			{ContainerIDs: []string{"rival"}, IPs: []netip.Addr{netip.MustParseAddr("10.0.0.9")}},
+			{StartedAt: time.Now().Add(-30 * time.Minute)},
+		}
+		var answer func() ([]podsource.Pod, error)
+		c := New("podnet")
+		source := podsource.Func(func(context.Context) ([]podsource.Pod, error) { return answer() })
+		r := gc.New(store, source, gc.Options{OnReport: c.OnReport})
+
+		errAway := errors.New("server is away")
+		folder := filepath.Join(dir, "podnet")
+		lock := filepath.Join(folder, "lock")
+		for _, step := range []struct {
+			reason string
+			before func() error // done a minute after the step before
+			takes  time.Duration
+			pods   []podsource.Pod
+			err    error
+			want   string // of passes and the oldest leak
+		}{
+			{
+				reason: "releases two, keeps the malformed one",
+				takes:  2 * time.Second, pods: pods,
+				want: `oldest_kept_leak_age_seconds{network="podnet"} 7260
+passes_total{network="podnet",result="failed"} 0
+passes_total{network="podnet",result="ok"} 1
+passes_total{network="podnet",result="refused"} 0
+`,
+			}, {
+				reason: "the source fails",
+				takes:  30 * time.Second, err: errAway,
+				want: `oldest_kept_leak_age_seconds{network="podnet"} 7260
+passes_total{network="podnet",result="failed"} 0
+passes_total{network="podnet",result="ok"} 1
+passes_total{network="podnet",result="refused"} 1
+`,
+			}, {
+				reason: "the source sees nobody",
+				want: `oldest_kept_leak_age_seconds{network="podnet"} 7260
+passes_total{network="podnet",result="failed"} 0
+passes_total{network="podnet",result="ok"} 1
+passes_total{network="podnet",result="refused"} 2
+`,
+			}, {
+				reason: "somebody removed the malformed one: the starting pod's is the oldest",
+				before: func() error { return os.Remove(filepath.Join(folder, "10.0.0.8")) },
+				pods:   pods,
+				want: `oldest_kept_leak_age_seconds{network="podnet"} 1472
+passes_total{network="podnet",result="failed"} 0
+passes_total{network="podnet",result="ok"} 2
+passes_total{network="podnet",result="refused"} 2
+`,
+			}, {
+				reason: "the starting pod never came, and the lock can't be taken: its leak stays",
+				before: func() error { return errors.Join(os.Remove(lock), os.Mkdir(lock, 0o755)) },
+				pods:   pods[:3],
+				want: `oldest_kept_leak_age_seconds{network="podnet"} 1532
+passes_total{network="podnet",result="failed"} 1
+passes_total{network="podnet",result="ok"} 2
+passes_total{network="podnet",result="refused"} 2
+`,
+			}, {
+				reason: "the lock can be taken again, and all that leaked is old enough",
+				before: func() error { return os.Remove(lock) },
+				takes:  500 * time.Millisecond, pods: pods[:3],
+				want: `oldest_kept_leak_age_seconds{network="podnet"} 0
+passes_total{network="podnet",result="failed"} 1
+passes_total{network="podnet",result="ok"} 3
+passes_total{network="podnet",result="refused"} 2
+`,
+			},
+		} {
+			time.Sleep(time.Minute)
+			if step.before != nil {
+				if err := step.before(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			answer = func() ([]podsource.Pod, error) {
+				time.Sleep(step.takes)
+				return step.pods, step.err
+			}
+			report, err := r.Reconcile(t.Context())
+			if diff := cmp.Diff(step.want, shown(t, c, "passes_total", "oldest_kept_leak_age_seconds")); diff != "" {
+				t.Errorf("%s (-want +got):\n%s\n%v, %v", step.reason, diff, report.Counts(), err)
+			}
+		}
+		compare(t, c, "passes.txt")
+	})
+}
+
+// A dry run's leaks are leaks that are still there.
+func TestDryRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		reserve(t, dir, "10.0.0.4", "leaked\r\neth0", time.Hour)
+		store, err := hostlocal.New(dir, "podnet")
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := New()
+		source := podsource.Static{{ContainerIDs: []string{"live"}}}
+		if _, err := gc.New(store, source, gc.Options{DryRun: true, OnReport: c.OnReport}).Reconcile(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		want := "oldest_kept_leak_age_seconds{network=\"podnet\"} 3600\nreleased_total{network=\"podnet\"} 0\n"
+		if diff := cmp.Diff(want, shown(t, c, "oldest_kept_leak_age_seconds", "released_total")); diff != "" {
+			t.Errorf("after a dry run (-want +got):\n%s", diff)
+		}
+	})
+}
