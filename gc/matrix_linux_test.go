@@ -5,6 +5,7 @@ package gc
 import (
 	"context"
 	"flag"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -46,7 +47,7 @@ var matrixRows = []struct {
 	{"04", "ADD in flight for 4 minutes", false, true, func(w *simWorld) {
 		p := w.addPod()
 		w.report(p, 2)
-		w.begin(p)
+		w.begin(p, netip.Addr{})
 		w.now += 4 * time.Minute
 	}},
 	{"05", "sandbox not ready, addresses gone from the status", false, false, func(w *simWorld) {
@@ -133,7 +134,7 @@ func (w *simWorld) addPod() *simPod {
 
 // addBox gives a pod a sandbox, its ADD done.
 func (w *simWorld) addBox(p *simPod) *simBox {
-	w.begin(p)
+	w.begin(p, netip.Addr{})
 	b := p.boxes[len(p.boxes)-1]
 	for b.inFlight() {
 		w.proceed(b)

@@ -9,6 +9,7 @@ import (
 	"io"
 	"log"
 	"math/rand/v2"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -60,11 +61,12 @@ const (
 	opReboot
 	opRemove
 	opSourceFails
+	opTakeOver
 	ops
 )
 
 // How often each happens.
-var opWeights = [ops]int{14, 16, 8, 1, 12, 14, 3, 10, 5, 3, 4, 1, 4, 5, 3, 3, 5, 3, 2, 1, 2, 2}
+var opWeights = [ops]int{14, 16, 8, 1, 12, 14, 3, 10, 5, 3, 4, 1, 4, 5, 3, 3, 5, 3, 2, 1, 2, 2, 4}
 
 func randomOps(rnd *rand.Rand, n int, nested bool) []simOp {
 	total := 0
@@ -111,7 +113,7 @@ var timeSteps = []time.Duration{time.Second, 10 * time.Second, 30 * time.Second,
 // needs it waits for another time.
 func (w *simWorld) do(op simOp, locked bool) {
 	w.steps++
-	if locked && slices.Contains([]simWhat{opAdd, opProceed, opFailAdd, opStop, opDelete, opLateDel, opFinish, opReboot}, op.what) {
+	if locked && slices.Contains([]simWhat{opAdd, opProceed, opFailAdd, opStop, opDelete, opLateDel, opFinish, opReboot, opTakeOver}, op.what) {
 		return
 	}
 	n := op.n
@@ -144,7 +146,7 @@ func (w *simWorld) do(op simOp, locked bool) {
 			return !p.hostNetwork && p.finished == 0 && !slices.ContainsFunc(p.boxes, func(b *simBox) bool { return b.alive || b.listed && w.byStatusOnly() })
 		})
 		if ok {
-			w.begin(p)
+			w.begin(p, netip.Addr{})
 		}
 	case opProceed:
 		if b, ok := pick(w.boxes, n, (*simBox).inFlight); ok {
@@ -198,7 +200,7 @@ func (w *simWorld) do(op simOp, locked bool) {
 			w.pods = append(w.pods, again)
 			w.trace("pod %s is recreated as %s", p.uid, again.uid)
 			if !again.hostNetwork {
-				w.begin(again)
+				w.begin(again, netip.Addr{})
 			}
 		}
 	case opForceDelete: // gone from kubelet and the API, and its sandbox runs on
@@ -272,6 +274,16 @@ func (w *simWorld) do(op simOp, locked bool) {
 		}
 	case opSourceFails:
 		w.fails = true
+	case opTakeOver: // a DEL that was thought lost, and another container gets the address at once
+		b, ok := pick(w.leaked, n, func(b *simBox) bool { return len(b.addrs) > 0 && b.addrs[0].net == 0 })
+		if ok && len(w.pods) < 8 {
+			w.leaked = slices.DeleteFunc(w.leaked, func(o *simBox) bool { return o == b })
+			w.del(b)
+			w.serial++
+			p := &simPod{name: fmt.Sprintf("pod%d", w.serial), uid: fmt.Sprintf("uid%d", w.serial), startedAt: w.wall()}
+			w.pods = append(w.pods, p)
+			w.begin(p, b.addrs[0].ip)
+		}
 	}
 	w.check()
 }
@@ -311,9 +323,23 @@ func (w *simWorld) doPass(op simOp) {
 
 type simContext struct {
 	context.Context
-	w     *simWorld
-	inner []simOp
-	lock  string
+	w        *simWorld
+	inner    []simOp
+	lock     string
+	answered bool // the source has
+}
+
+// Done is asked for once before the source is, and then before each wait for the
+// lock: the first of these is the world's turn between decision and lock. How
+// many more there are depends on the machine's speed, and traces must not.
+func (c *simContext) Done() <-chan struct{} {
+	if c.answered {
+		c.answered = false
+		for range 3 {
+			_ = c.Err()
+		}
+	}
+	return c.Context.Done()
 }
 
 func (c *simContext) Err() error {

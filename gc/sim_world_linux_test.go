@@ -47,6 +47,7 @@ type simWorld struct {
 	apiAt    time.Duration
 	boxes    []*simBox // that are alive, or that the runtime still lists
 	pending  []*simBox // dead ones, whose DEL is still to come
+	leaked   []*simBox // dead ones that left reservations behind, perhaps
 	fails    bool      // the source's next answer is an error
 	failed   bool      // its last one was
 	held     map[netip.Addr]*simBox
@@ -84,6 +85,7 @@ type simBox struct {
 	made     time.Duration // when its first reservation was made
 	addrs    []simAddr
 	todo     []func() bool // what is left of its ADD
+	wants    netip.Addr    // an address that the runtime asks for by name
 	alive    bool          // its network namespace is there, or about to be
 	done     bool          // its ADD is
 	listed   bool          // by the runtime, in any state
@@ -188,7 +190,11 @@ func (w *simWorld) key(net int, ip netip.Addr) string { return w.nets[net].name 
 
 // reserve is one half of an ADD: host-local's own allocator, in one range.
 func (w *simWorld) reserve(b *simBox, net, set int) bool {
-	cfg, err := w.nets[net].ranges[set].Get(b.id, "eth0", nil)
+	var requested []byte
+	if net == 0 && b.wants.IsValid() && b.wants.Is4() == (set == 0) {
+		requested = b.wants.AsSlice()
+	}
+	cfg, err := w.nets[net].ranges[set].Get(b.id, "eth0", requested)
 	if err != nil {
 		w.trace("ADD of %s in %s: %v", b.id, w.nets[net].name, err)
 		return false
@@ -214,9 +220,9 @@ func (w *simWorld) reserve(b *simBox, net, set int) bool {
 
 // begin starts the ADD of a new sandbox: its first reservation is made, the rest
 // is left to go.
-func (w *simWorld) begin(p *simPod) {
+func (w *simWorld) begin(p *simPod, wants netip.Addr) {
 	w.serial++
-	b := &simBox{id: fmt.Sprintf("box%d", w.serial), pod: p, alive: true}
+	b := &simBox{id: fmt.Sprintf("box%d", w.serial), pod: p, alive: true, wants: wants}
 	p.boxes = append(p.boxes, b)
 	w.boxes = append(w.boxes, b)
 	b.todo = []func() bool{func() bool { return w.reserve(b, 0, 0) }, func() bool { return w.reserve(b, 0, 1) }}
@@ -267,6 +273,7 @@ func (w *simWorld) stop(b *simBox, fate delFate) {
 	case delLate:
 		w.pending = append(w.pending, b)
 	case delLost:
+		w.leaked = append(w.leaked, b)
 	}
 }
 
@@ -437,6 +444,9 @@ func (w *simWorld) answer(ctx context.Context) ([]podsource.Pod, error) {
 		err = errAway
 	}
 	_ = ctx.Err() // and before it is heard
+	if c, ok := ctx.(*simContext); ok {
+		c.answered = true
+	}
 	return pods, err
 }
 
