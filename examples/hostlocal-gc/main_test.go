@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"testing"
+)
+
+var (
+	update = flag.Bool("update", false, "write the outputs in README.md anew")
+
+	// built is the command, made by TestMain from the files beside this one.
+	built string
+)
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	os.Exit(testMain(m))
+}
+
+func testMain(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "hostlocal-gc-test-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	built = filepath.Join(dir, "hostlocal-gc")
+	if runtime.GOOS == "windows" {
+		built += ".exe"
+	}
+	if out, err := exec.Command("go", "build", "-o", built, ".").CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "building the command: %v\n%s", err, out)
+		return 1
+	}
+	return m.Run()
+}
+
+// An outcome is what a run of the command gave.
+type outcome struct {
+	stdout, stderr string
+	status         int
+}
+
+// command makes the built command, to run in dir. Nothing of the tester's
+// environment colours its output.
+func command(t *testing.T, dir string, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), built, args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "NO_COLOR=", "TERM=xterm")
+	return cmd
+}
+
+// run runs the built command in dir.
+func run(t *testing.T, dir string, stdin io.Reader, args ...string) outcome {
+	t.Helper()
+	cmd := command(t, dir, args...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &stdout, &stderr
+	return finish(t, cmd.Run(), &stdout, &stderr)
+}
+
+func finish(t *testing.T, err error, stdout, stderr *bytes.Buffer) outcome {
+	t.Helper()
+	out := outcome{stdout: stdout.String(), stderr: stderr.String()}
+	var exit *exec.ExitError
+	switch {
+	case errors.As(err, &exit):
+		out.status = exit.ExitCode()
+	case err != nil:
+		t.Fatalf("starting the command: %v", err)
+	}
+	return out
+}

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/picture"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+)
+
+func (a *app) mapCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "map",
+		Short: "Draw the address range as a picture",
+		Long: `Draw the address range as a grid of cells: one for each address, or for a block of
+addresses where the range is too large for a screen. In a block the worst wins, so
+that no conflict and no leak hides. It releases nothing, takes no lock and writes
+nothing but what --svg asks for.
+
+Without --cni-conf the range is not known, and what lies between the lowest and
+the highest reservation stands for it. Without a --source nothing is judged.
+With -o json it prints what list prints.`,
+		Example: `  hostlocal-gc map --source file:pods.json --cni-conf /etc/cni/net.d/10-podnet.conflist
+  hostlocal-gc map --network podnet --source file:pods.json --svg podnet.svg`,
+		Args: noArgs,
+		RunE: work(a.draw),
+	}
+	a.flags.data(c)
+	a.flags.judge(c)
+	a.flags.output(c)
+	c.Flags().StringArrayVar(&a.flags.cniConf, "cni-conf", nil,
+		"take the range from this CNI configuration `FILE`, a conf or a conflist (repeatable, for several networks)")
+	c.Flags().StringVar(&a.flags.svg, "svg", "", "write the picture to this `FILE` as an SVG, too; - is stdout, and then it is all that is printed")
+	_ = c.MarkFlagFilename("cni-conf", "conf", "conflist", "json")
+	_ = c.MarkFlagFilename("svg", "svg")
+	return c
+}
+
+// draw is the command map.
+func (a *app) draw(ctx context.Context) error {
+	if err := a.flags.check(); err != nil {
+		return err
+	}
+	if a.flags.svg == "-" && a.flags.format == formatJSON {
+		return usagef("--svg - and -o json both want stdout")
+	}
+	s, err := a.source()
+	if err != nil {
+		return err
+	}
+	f, err := a.folders()
+	if err != nil {
+		return err
+	}
+	ranges, err := a.ranges(f)
+	if err != nil {
+		return err
+	}
+	if err := a.svgOutside(); err != nil {
+		return err
+	}
+	done := a.passesOver(ctx, f, s, true)
+	pictures, err := drawAll(f, done, ranges)
+	if err != nil {
+		return errors.Join(done.err, err)
+	}
+	if s == nil {
+		a.noteUnjudged()
+	}
+	return errors.Join(a.show(done, pictures), done.err)
+}
+
+// ranges reads the configurations, of which each must be of a network that is
+// drawn.
+func (a *app) ranges(f folders) (map[string][]picture.Range, error) {
+	out := make(map[string][]picture.Range)
+	for _, path := range a.flags.cniConf {
+		conf, err := picture.ReadConf(path)
+		if err != nil {
+			return nil, err
+		}
+		var names []string
+		known := false
+		for _, s := range f.wanted {
+			names = append(names, s.Network())
+			known = known || s.Network() == conf.Network
+		}
+		if !known {
+			return nil, fmt.Errorf("CNI configuration %s is of network %q, which is none of those that are drawn: %s",
+				path, conf.Network, strings.Join(names, ", "))
+		}
+		if conf.DataDir != "" && !sameFolder(conf.DataDir, a.flags.dataDir) {
+			a.note("by %s host-local keeps %s in %s, and not in %s", path, conf.Network, conf.DataDir, a.flags.dataDir)
+		}
+		out[conf.Network] = append(out[conf.Network], conf.Ranges...)
+	}
+	return out, nil
+}
+
+func sameFolder(a, b string) bool {
+	if filepath.Clean(a) == filepath.Clean(b) {
+		return true
+	}
+	x, errX := os.Stat(a)
+	y, errY := os.Stat(b)
+	return errX == nil && errY == nil && os.SameFile(x, y)
+}
+
+// drawAll makes a picture of each network that was looked at.
+func drawAll(f folders, done results, ranges map[string][]picture.Range) ([]picture.Picture, error) {
+	var pictures []picture.Picture
+	for i := range done.reports {
+		r := &done.reports[i]
+		last, err := picture.ReadLast(folderOf(f.wanted[i]))
+		if err != nil {
+			return nil, fmt.Errorf("network %s: %w", r.Network, err)
+		}
+		pictures = append(pictures, picture.Draw(picture.Input{
+			Title: r.Network, Ranges: ranges[r.Network], Reservations: picture.FromReport(r), Last: last,
+		}))
+	}
+	return pictures, nil
+}
+
+func folderOf(s *hostlocal.Store) string { return filepath.Join(s.DataDir(), s.Network()) }
+
+// show writes the pictures where the flags want them.
+func (a *app) show(done results, pictures []picture.Picture) error {
+	switch a.flags.svg {
+	case "":
+	case "-":
+		_, err := io.WriteString(a.stdout, picture.SVG(pictures))
+		return err
+	default:
+		if err := os.WriteFile(a.flags.svg, []byte(picture.SVG(pictures)), 0o644); err != nil {
+			return fmt.Errorf("writing the SVG: %w", err)
+		}
+	}
+	if a.flags.format == formatJSON {
+		return a.printJSON(done.reports)
+	}
+	if len(pictures) == 0 {
+		fmt.Fprintf(a.stdout, "No network has a folder in %s.\n", a.flags.dataDir)
+		return nil
+	}
+	_, err := io.WriteString(a.stdout, picture.Text(a.screen, pictures))
+	return err
+}
+
+// svgOutside refuses to write into the data dir: a mistyped path must not
+// replace a reservation.
+func (a *app) svgOutside() error {
+	if a.flags.svg == "" || a.flags.svg == "-" {
+		return nil
+	}
+	dir, err := filepath.EvalSymlinks(filepath.Dir(a.flags.svg))
+	if err != nil {
+		return fmt.Errorf("writing the SVG: %w", err)
+	}
+	data, err := filepath.EvalSymlinks(a.flags.dataDir)
+	if err != nil {
+		return fmt.Errorf("data dir: %w", err)
+	}
+	dir, errDir := filepath.Abs(dir)
+	data, errData := filepath.Abs(data)
+	if err := errors.Join(errDir, errData); err != nil {
+		return err
+	}
+	if rel, err := filepath.Rel(data, dir); err == nil && filepath.IsLocal(rel) {
+		return fmt.Errorf("the SVG would be written into the data dir, to %s", a.flags.svg)
+	}
+	return nil
+}

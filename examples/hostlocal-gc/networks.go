@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/picture"
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+)
+
+func (a *app) networksCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "networks",
+		Short: "Show the networks under the data dir, with counts",
+		Long: `Show the networks that have a folder under the data dir, how many addresses are
+reserved in each, and which one host-local handed out last. It reads names alone,
+takes no lock and writes nothing.`,
+		Args: noArgs,
+		RunE: work(a.networks),
+	}
+	a.flags.dir(c)
+	a.flags.output(c)
+	return c
+}
+
+// A networkRow is a network as networks prints it. Its JSON is a contract.
+type networkRow struct {
+	Network      string       `json:"network"`
+	DataDir      string       `json:"dataDir"`
+	Reservations int          `json:"reservations"`
+	IPv4         int          `json:"ipv4"`
+	IPv6         int          `json:"ipv6"`
+	LastReserved []netip.Addr `json:"lastReserved"`
+}
+
+// networks is the command of that name.
+func (a *app) networks(ctx context.Context) error {
+	if err := a.flags.check(); err != nil {
+		return err
+	}
+	f, err := a.folders()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := a.within(ctx)
+	defer cancel()
+	rows := []networkRow{}
+	var errs []error
+	for _, s := range f.all {
+		row, err := countNetwork(ctx, s)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("network %s: %w", s.Network(), err))
+			continue
+		}
+		rows = append(rows, row)
+	}
+	return errors.Join(append(errs, a.printNetworks(rows))...)
+}
+
+func countNetwork(ctx context.Context, s *hostlocal.Store) (networkRow, error) {
+	row := networkRow{Network: s.Network(), DataDir: s.DataDir()}
+	rs, err := s.Scan(ctx)
+	if err != nil {
+		return row, err
+	}
+	row.Reservations = len(rs)
+	for i := range rs {
+		if rs[i].IP.Is4() {
+			row.IPv4++
+		}
+	}
+	row.IPv6 = row.Reservations - row.IPv4
+	last, err := picture.ReadLast(folderOf(s))
+	row.LastReserved = append([]netip.Addr{}, last...)
+	return row, err
+}
+
+func (a *app) printNetworks(rows []networkRow) error {
+	if a.flags.format == formatJSON {
+		enc := json.NewEncoder(a.stdout)
+		enc.SetIndent("", "  ")
+		return enc.Encode(rows)
+	}
+	if len(rows) == 0 {
+		fmt.Fprintf(a.stdout, "No network has a folder in %s.\n", a.flags.dataDir)
+		return nil
+	}
+	head := []term.Column{
+		{Title: "NETWORK"}, {Title: "RESERVATIONS", Right: true}, {Title: "IPV4", Right: true}, {Title: "IPV6", Right: true},
+		{Title: "LAST RESERVED"},
+	}
+	var cells [][]term.Cell
+	total := 0
+	for _, r := range rows {
+		total += r.Reservations
+		var last []string
+		for _, ip := range r.LastReserved {
+			last = append(last, ip.String())
+		}
+		cells = append(cells, []term.Cell{
+			{Text: r.Network},
+			{Text: strconv.Itoa(r.Reservations)},
+			{Text: strconv.Itoa(r.IPv4), Style: term.Dim},
+			{Text: strconv.Itoa(r.IPv6), Style: term.Dim},
+			{Text: orDash(strings.Join(last, " "))},
+		})
+	}
+	_, err := io.WriteString(a.stdout, fmt.Sprintf("%s\n%s: %s, %s.\n", a.screen.Table(head, cells),
+		a.flags.dataDir, count(len(rows), "network"), count(total, "reservation")))
+	return err
+}

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	cnitypes "github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/allocator"
+	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
+)
+
+// A node is a folder with a data dir "networks", which host-local's own code
+// fills, and files of pods beside it. Commands run in it, so that their flags
+// and outputs are the same wherever it is.
+type node struct {
+	t   *testing.T
+	dir string
+}
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	n := &node{t: t, dir: t.TempDir()}
+	if err := os.Mkdir(filepath.Join(n.dir, "networks"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// A podNetwork is a network of a node, as the plugin sees it.
+type podNetwork struct {
+	*node
+	name   string
+	store  *disk.Store
+	ranges []*allocator.IPAllocator
+}
+
+// network has the plugin make a network with a range set for each subnet.
+func (n *node) network(name string, subnets ...string) *podNetwork {
+	n.t.Helper()
+	store, err := disk.New(name, filepath.Join(n.dir, "networks"))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { _ = store.Close() })
+	nw := &podNetwork{node: n, name: name, store: store}
+	for i, subnet := range subnets {
+		_, ipNet, err := net.ParseCIDR(subnet)
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		set := &allocator.RangeSet{{Subnet: cnitypes.IPNet(*ipNet)}}
+		if err := set.Canonicalize(); err != nil {
+			n.t.Fatal(err)
+		}
+		nw.ranges = append(nw.ranges, allocator.NewIPAllocator(set, store, i))
+	}
+	return nw
+}
+
+// add has the plugin reserve an address in each range, and dates it back by age.
+// It returns them as text.
+func (nw *podNetwork) add(containerID string, age time.Duration) []string {
+	nw.t.Helper()
+	var ips []string
+	for _, r := range nw.ranges {
+		got, err := r.Get(containerID, "eth0", nil)
+		if err != nil {
+			nw.t.Fatal(err)
+		}
+		ip, _ := netip.AddrFromSlice(got.Address.IP)
+		ips = append(ips, ip.Unmap().String())
+		nw.date(ips[len(ips)-1], age)
+	}
+	return ips
+}
+
+// file is where the plugin keeps an address.
+func (nw *podNetwork) file(ip string) string {
+	return disk.GetEscapedPath(filepath.Join(nw.dir, "networks", nw.name), ip)
+}
+
+func (nw *podNetwork) date(ip string, age time.Duration) {
+	nw.t.Helper()
+	at := time.Now().Add(-age)
+	if err := os.Chtimes(nw.file(ip), at, at); err != nil {
+		nw.t.Fatal(err)
+	}
+}
+
+// write replaces what an address's file holds, and keeps its age.
+func (nw *podNetwork) write(ip, content string, age time.Duration) {
+	nw.t.Helper()
+	if err := os.WriteFile(nw.file(ip), []byte(content), 0o600); err != nil {
+		nw.t.Fatal(err)
+	}
+	nw.date(ip, age)
+}
+
+// there reports whether an address is still reserved.
+func (nw *podNetwork) there(ip string) bool {
+	_, err := os.Lstat(nw.file(ip))
+	return err == nil
+}
+
+// A pod is written as file:PATH wants it.
+type pod struct {
+	Namespace    string     `json:"namespace"`
+	Name         string     `json:"name"`
+	UID          string     `json:"uid,omitempty"`
+	ContainerIDs []string   `json:"containerIDs,omitempty"`
+	IPs          []string   `json:"ips,omitempty"`
+	StartedAt    *time.Time `json:"startedAt,omitempty"`
+	HostNetwork  bool       `json:"hostNetwork,omitempty"`
+}
+
+// pods writes a list of pods into the node's folder.
+func (n *node) pods(name string, pods ...pod) {
+	n.t.Helper()
+	if pods == nil {
+		pods = []pod{}
+	}
+	text, err := json.MarshalIndent(pods, "", "  ")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.put(name, string(text))
+}
+
+func (n *node) put(name, text string) {
+	n.t.Helper()
+	if err := os.WriteFile(filepath.Join(n.dir, name), []byte(text), 0o600); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// sandbox makes up the ID of a pod's sandbox, the same in every run.
+func sandbox(name string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(name))) }
+
+func ago(d time.Duration) *time.Time {
+	t := time.Now().Add(-d).UTC()
+	return &t
+}
+
+const day = 24 * time.Hour

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package main
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// Others are at work (R12) between the listing and the release. The source is a
+// pipe: the command opens it when it has listed, and waits there until the test
+// has done its part.
+func TestOthersAtWork(t *testing.T) {
+	n := newNode(t)
+	nw := n.network("podnet", "10.244.1.0/24")
+	for _, name := range []string{"leaked", "gone", "replaced"} {
+		nw.add(sandbox(name), time.Hour)
+	}
+	pipe := filepath.Join(n.dir, "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := command(t, n.dir, "release", "--data-dir", "networks", "--network", "podnet", "--source", "file:pipe", "-o", "json")
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+
+	w, err := os.OpenFile(pipe, os.O_WRONLY, 0) // waits for the reader
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(nw.file("10.244.1.3")); err != nil { // a DEL came late
+		t.Fatal(err)
+	}
+	// A DEL and an ADD: another file under the name. It is moved there, so that
+	// it can't have got the inode of the one before.
+	fresh := nw.file("fresh")
+	if err := os.WriteFile(fresh, []byte(sandbox("new")+"\r\neth0"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(fresh, nw.file("10.244.1.4")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(w, `[{"name":"other","ips":["10.244.1.99"]}]`); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	got := finish(t, cmd.Wait(), &stdout, &stderr)
+	want := map[string]string{"10.244.1.2": "released", "10.244.1.3": "gone", "10.244.1.4": "changed"}
+	if diff := cmp.Diff(want, verdicts(t, got.stdout)); diff != "" || got.status != statusDone {
+		t.Errorf("exit status %d, %s, verdicts (-want +got):\n%s", got.status, got.stderr, diff)
+	}
+	if !nw.there("10.244.1.4") {
+		t.Error("the new owner lost its address")
+	}
+}
+
+// A source that never answers ends with --timeout, and nothing is released.
+func TestTimeout(t *testing.T) {
+	n := fullNode(t)
+	if err := syscall.Mkfifo(filepath.Join(n.dir, "pipe"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.network("a", "10.1.0.0/24").add(sandbox("x"), time.Hour)
+	n.network("z", "10.2.0.0/24").add(sandbox("x"), time.Hour)
+	got := run(t, n.dir, nil, "release", "--data-dir", "networks", "--network", "podnet", "--network", "z", "--source", "file:pipe", "--timeout", "500ms", "-o", "json")
+	if got.status != statusError || !bytes.Contains([]byte(got.stderr), []byte("deadline exceeded")) ||
+		!bytes.Contains([]byte(got.stderr), []byte("1 network more, which time did not allow to look at")) {
+		t.Errorf("exit status %d, stderr %q", got.status, got.stderr)
+	}
+	if diff := cmp.Diff(map[string]int{"failed": 13}, reports(t, got.stdout)[0].Counts); diff != "" {
+		t.Errorf("counts (-want +got):\n%s", diff)
+	}
+}
+
+// SIGTERM ends the command while it waits, with an error and its report.
+func TestSignal(t *testing.T) {
+	n := fullNode(t)
+	pipe := filepath.Join(n.dir, "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := command(t, n.dir, "release", "--data-dir", "networks", "--network", "podnet", "--source", "file:pipe", "-o", "json")
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w, err := os.OpenFile(pipe, os.O_WRONLY, 0) // by now it asks
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	got := finish(t, cmd.Wait(), &stdout, &stderr)
+	_ = w.Close()
+	if got.status != statusError || !bytes.Contains(stderr.Bytes(), []byte("context canceled")) {
+		t.Errorf("exit status %d, stderr %q", got.status, got.stderr)
+	}
+	if diff := cmp.Diff(map[string]int{"failed": 13}, reports(t, got.stdout)[0].Counts); diff != "" {
+		t.Errorf("counts (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// The examples of README.md are played, in their order: a comment
+// "scene: NAME" makes a new node, and each line that begins with "$ " in a
+// console block is run on it. With -update the outputs are written anew.
+
+var (
+	sceneLine = regexp.MustCompile(`^<!-- scene: ([a-z]+) -->$`)
+	// What differs from run to run: for how long the lock was held.
+	holdTime = regexp.MustCompile(`\b[0-9.]+(µs|ms)\b`)
+)
+
+func TestReadme(t *testing.T) {
+	text, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	p := player{t: t}
+	inside := false
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimSuffix(line, "\n")
+		switch {
+		case inside && line == "```":
+			inside = false
+		case inside && strings.HasPrefix(line, "$ "):
+			out.WriteString(line + "\n" + p.play(strings.TrimPrefix(line, "$ ")))
+			continue
+		case inside:
+			continue // an output, which play gives anew
+		case line == "```console":
+			inside = true
+		default:
+			if m := sceneLine.FindStringSubmatch(line); m != nil {
+				p.open(m[1])
+			}
+		}
+		out.WriteString(line + "\n")
+	}
+	if p.played < 5 {
+		t.Errorf("only %d commands were found", p.played)
+	}
+	if *update {
+		if err := os.WriteFile("README.md", []byte(out.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if diff := cmp.Diff(string(text), out.String()); diff != "" {
+		t.Errorf("go test . -update writes the outputs anew (-README.md +played):\n%s", diff)
+	}
+}
+
+// A player runs the examples.
+type player struct {
+	t      *testing.T
+	node   *node
+	status int // of the last command
+	played int
+}
+
+func (p *player) open(scene string) {
+	make, ok := scenes[scene]
+	if !ok {
+		p.t.Fatalf("there is no scene %q", scene)
+	}
+	p.node = make(p.t)
+}
+
+// play runs a command line and returns what it prints.
+func (p *player) play(line string) string {
+	p.played++
+	if p.node == nil {
+		p.t.Fatalf("no scene is open for %q", line)
+	}
+	if line == "echo $?" {
+		return fmt.Sprintln(p.status)
+	}
+	line, filter, piped := strings.Cut(line, " | jq ")
+	args := strings.Fields(line)
+	if args[0] != "hostlocal-gc" {
+		p.t.Fatalf("only hostlocal-gc is played, not %q", line)
+	}
+	got := run(p.t, p.node.dir, nil, args[1:]...)
+	p.status = got.status
+	if piped {
+		return p.jq(filter, got.stdout) + got.stderr
+	}
+	return holdTime.ReplaceAllString(got.stdout, "0.1ms") + got.stderr
+}
+
+// filters are the jq filters of the examples, in Go: the test must not depend on
+// jq. Where it is installed, it must print the same.
+var filters = map[string]func([]gcReport) string{
+	`-c '.[] | {network, counts}'`: func(rs []gcReport) string {
+		var out strings.Builder
+		for _, r := range rs {
+			fmt.Fprintf(&out, `{"network":%s,"counts":%s}`+"\n", compact(r.Network), compact(r.Counts))
+		}
+		return out.String()
+	},
+	`-r '.[].reservations[] | select(.verdict == "leaked") | [.ip, .rule, .reason] | @tsv'`: func(rs []gcReport) string {
+		var out strings.Builder
+		for _, r := range rs {
+			for _, e := range r.Reservations {
+				if e.Verdict == "leaked" {
+					fmt.Fprintln(&out, strings.Join([]string{e.IP, e.Rule, e.Reason}, "\t"))
+				}
+			}
+		}
+		return out.String()
+	},
+}
+
+// A gcReport is what the filters see.
+type gcReport struct {
+	Network      json.RawMessage
+	Counts       json.RawMessage
+	Reservations []struct{ IP, Verdict, Rule, Reason string }
+}
+
+func compact(text json.RawMessage) string {
+	var out bytes.Buffer
+	_ = json.Compact(&out, text) // it was decoded before
+	return out.String()
+}
+
+func (p *player) jq(filter, input string) string {
+	filtered, ok := filters[filter]
+	if !ok {
+		p.t.Fatalf("the test does not know the filter %s", filter)
+	}
+	var rs []gcReport
+	if err := json.Unmarshal([]byte(input), &rs); err != nil {
+		p.t.Fatal(err)
+	}
+	want := filtered(rs)
+	path, err := exec.LookPath("jq")
+	if err != nil {
+		return want
+	}
+	flag, program, _ := strings.Cut(filter, " ")
+	cmd := exec.CommandContext(p.t.Context(), path, flag, strings.Trim(program, "'"))
+	cmd.Stdin = strings.NewReader(input)
+	got, err := cmd.Output()
+	if err != nil {
+		p.t.Fatalf("jq: %v", err)
+	}
+	if diff := cmp.Diff(want, string(got)); diff != "" {
+		p.t.Errorf("jq %s (-in Go +by jq):\n%s", filter, diff)
+	}
+	return want
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// root puts the commands together.
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "hostlocal-gc",
+		Short: "See, plan and release the IP addresses that host-local lost on this node",
+		Long: `The CNI plugin host-local keeps one file for each address that it has handed out.
+Where a pod went away without a CNI DEL its file stays, until the node can start
+no pod: "no IP addresses available in range set".
+
+hostlocal-gc compares those files with the pods that live here, and releases what
+leaked, under the plugin's own lock. What is in doubt is kept, and the doubt is
+told. Start with list, go on with plan, and end with release.
+
+Exit status: 0 done, 1 error, 2 wrong usage, 3 for plan --exit-code when something
+is leaked.`,
+		RunE: func(*cobra.Command, []string) error {
+			return usagef("a command is missing: list, plan, release, map or networks")
+		},
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	root.SetIn(a.stdin)
+	root.SetOut(a.stdout)
+	root.SetErr(a.stderr)
+	root.AddCommand(a.listCommand(), a.planCommand(), a.releaseCommand(), a.mapCommand(), a.networksCommand())
+	return root
+}
+
+func (a *app) listCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "list",
+		Short: "Show every reservation with its verdict",
+		Long: `Show every reservation with its verdict, and the reason for it. It releases
+nothing, takes no lock and writes nothing. Without a --source it shows what the
+disk alone says, and judges nothing.`,
+		Example: `  hostlocal-gc list --network podnet --source file:pods.json
+  hostlocal-gc list -o wide`,
+		Args: noArgs,
+		RunE: work(a.list),
+	}
+	a.flags.data(c)
+	a.flags.judge(c)
+	a.flags.output(c)
+	return c
+}
+
+func (a *app) planCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "plan",
+		Short: "Show what release would do, and why",
+		Long: `Show what release would do, and why. It is the same as release --dry-run:
+it releases nothing, takes no lock and writes nothing. What is in use is counted
+and not shown; list shows it.`,
+		Example: `  hostlocal-gc plan --source file:pods.json
+  hostlocal-gc plan --source file:pods.json --exit-code >/dev/null || echo "look at this node"`,
+		Args: noArgs,
+		RunE: work(a.plan),
+	}
+	a.flags.data(c)
+	a.flags.judge(c)
+	a.flags.output(c)
+	a.flags.exit(c)
+	return c
+}
+
+func (a *app) releaseCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "release",
+		Short: "Release what leaked, in one pass",
+		Long: `Release what leaked, in one pass over each network that is named, and say what
+was done. The plugin's lock is held for about a millisecond at once. What is in
+use is counted and not shown; list shows it.`,
+		Example: `  hostlocal-gc release --network podnet --source file:pods.json
+  hostlocal-gc release --network podnet --source file:pods.json --dry-run`,
+		Args: noArgs,
+		RunE: work(a.release),
+	}
+	a.flags.data(c)
+	a.flags.judge(c)
+	a.flags.output(c)
+	a.flags.exit(c)
+	c.Flags().BoolVar(&a.flags.dryRun, "dry-run", false, "release nothing: the same as plan")
+	return c
+}
+
+// noArgs refuses arguments, which people give who mean a flag.
+func noArgs(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	return usagef("%s takes no arguments, and got %q; a network is named with --network",
+		cmd.Name(), strings.Join(args, " "))
+}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// The nodes of README.md. Ages of an hour and more are shown without seconds, so
+// they are the same in every run.
+
+// scenes are named in README.md above the examples that play on them.
+var scenes = map[string]func(*testing.T) *node{
+	"full": fullNode, "conflict": conflictNode, "dual": dualNode,
+}
+
+// fullNode has no address left, though only half of them are in use.
+func fullNode(t *testing.T) *node {
+	n := newNode(t)
+	podnet := n.network("podnet", "10.244.1.0/28")
+	n.put("podnet.conflist", `{"cniVersion": "1.0.0", "name": "podnet", "plugins": [
+  {"type": "bridge", "ipam": {"type": "host-local", "subnet": "10.244.1.0/28"}},
+  {"type": "portmap"}
+]}
+`)
+	var live []pod
+	for i := range 13 { // 16 less network, gateway and broadcast
+		name := fmt.Sprintf("web-%d", i)
+		age := 3*day + 4*time.Hour + 30*time.Minute
+		if i > 6 {
+			age = 2*time.Hour + 10*time.Minute + 30*time.Second
+		}
+		ips := podnet.add(sandbox(name), age)
+		switch {
+		case i == 3: // the power failed before the plugin wrote the owner
+			podnet.write(ips[0], "", age)
+		case i%2 == 0:
+			live = append(live, pod{Namespace: "shop", Name: name, UID: name, ContainerIDs: []string{sandbox(name)}, IPs: ips})
+		}
+	}
+	n.pods("pods.json", live...)
+	return n
+}
+
+// conflictNode has an address that the plugin holds for a container that is not
+// live, while a live pod with another container has it.
+func conflictNode(t *testing.T) *node {
+	n := newNode(t)
+	podnet := n.network("podnet", "10.244.1.0/24")
+	live := []pod{{Namespace: "kube-system", Name: "kube-proxy-7xk2p", UID: "proxy", HostNetwork: true, IPs: []string{"192.168.0.10"}}}
+	old := 5*day + 2*time.Hour + 30*time.Minute
+	for _, name := range []string{"web-1", "web-2"} {
+		ips := podnet.add(sandbox(name), old)
+		live = append(live, pod{Namespace: "shop", Name: name, UID: name, ContainerIDs: []string{sandbox(name)}, IPs: ips})
+	}
+	ips := podnet.add(sandbox("mysql-0 before the crash"), old)
+	live = append(live, pod{Namespace: "db", Name: "mysql-0", UID: "mysql-0", ContainerIDs: []string{sandbox("mysql-0")}, IPs: ips})
+	live = append(live, pod{Namespace: "shop", Name: "web-3", UID: "web-3", ContainerIDs: []string{sandbox("web-3")}, IPs: []string{"10.244.1.77"}})
+	gone := podnet.add(sandbox("web-4"), old)
+	podnet.write(gone[0], "half a backup\nof something\nelse\n", old)
+	podnet.add(sandbox("web-5"), old)
+	n.pods("pods.json", live...)
+	return n
+}
+
+// dualNode gives each pod an IPv4 and an IPv6 address, and a second network to
+// some.
+func dualNode(t *testing.T) *node {
+	n := newNode(t)
+	podnet := n.network("podnet", "10.244.1.0/24", "fd00:10:244:1::/64")
+	storage := n.network("storage", "192.168.100.0/24")
+	n.put("podnet.conf", `{"cniVersion": "1.0.0", "name": "podnet", "type": "ptp", "ipam": {"type": "host-local",
+  "ranges": [[{"subnet": "10.244.1.0/24"}], [{"subnet": "fd00:10:244:1::/64"}]]}}
+`)
+	live := []pod{{Namespace: "shop", Name: "search", UID: "search", StartedAt: ago(90*time.Minute + 30*time.Second)}}
+	for i := range 6 {
+		name := fmt.Sprintf("web-%d", i)
+		age := time.Duration(i+2)*day + 7*time.Hour + 30*time.Minute
+		ips := podnet.add(sandbox(name), age)
+		if i%2 == 0 {
+			storage.add(sandbox(name), age) // its address is in no pod's status
+		}
+		if i < 4 {
+			live = append(live, pod{Namespace: "shop", Name: name, UID: name, IPs: ips[:1]})
+		}
+	}
+	podnet.add(sandbox("search"), time.Hour+30*time.Minute+30*time.Second)
+	n.pods("pods.json", live...)
+	return n
+}

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// refusal is a row of the tables below: what is given, and what must come of
+// it. In none of them anything is released.
+type refusal struct {
+	reason string
+	args   string
+	stdin  string
+	status int
+	stderr string
+}
+
+// spoiled is a node with a leak, and with everything that is wrong in bad
+// inputs.
+func spoiled(t *testing.T) (*node, *podNetwork) {
+	n := newNode(t)
+	nw := n.network("podnet", "10.244.1.0/24")
+	nw.add(sandbox("gone"), time.Hour)
+	n.network("storage", "10.2.0.0/24").add(sandbox("gone"), time.Hour)
+	n.pods("pods.json", pod{Name: "x", IPs: []string{"10.244.1.99"}})
+	n.put("cut.json", `[{"name":"x","ips":["10.244.1.99"]},{"name":"y","ips":["10.24`)
+	n.put("unknown.json", `[{"name":"x","ip":["10.244.1.2"]}]`)
+	n.put("address.json", `[{"name":"x","ips":["10.244.1.2000"]}]`)
+	n.put("trailing.json", `[{"name":"x"}] and more`)
+	n.put("empty.json", ``)
+	n.put("conf.conf", `{"cniVersion":"1.0.0","name":"other","ipam":{"type":"host-local","subnet":"10.0.0.0/24"}}`)
+	return n, nw
+}
+
+func check(t *testing.T, rows []refusal) {
+	t.Helper()
+	n, nw := spoiled(t)
+	for _, row := range rows {
+		t.Run(row.reason, func(t *testing.T) {
+			args := strings.Fields(row.args)
+			got := run(t, n.dir, strings.NewReader(row.stdin), args...)
+			if got.status != row.status {
+				t.Errorf("%v: exit status %d, want %d", args, got.status, row.status)
+			}
+			if !strings.Contains(got.stderr, row.stderr) {
+				t.Errorf("%v: stderr %q does not say %q", args, got.stderr, row.stderr)
+			}
+			if row.status == statusUsage && got.stdout != "" {
+				t.Errorf("%v: after wrong usage stdout has %q", args, got.stdout)
+			}
+			if !nw.there("10.244.1.2") {
+				t.Fatalf("%v released something", args)
+			}
+		})
+	}
+}
+
+func TestWrongUsage(t *testing.T) {
+	check(t, []refusal{
+		{reason: "no command", args: "", status: statusUsage, stderr: "a command is missing"},
+		{reason: "an unknown command", args: "lsit", status: statusUsage, stderr: "Did you mean this?\n\tlist"},
+		{reason: "an unknown flag", args: "list --bogus", status: statusUsage, stderr: "unknown flag: --bogus"},
+		{reason: "an unknown flag before the command", args: "--bogus list", status: statusUsage, stderr: "unknown flag: --bogus"},
+		{reason: "an unknown short flag", args: "list -x", status: statusUsage, stderr: "unknown shorthand flag: 'x'"},
+		{reason: "an unknown output", args: "list -o yaml", status: statusUsage, stderr: `there is no output format "yaml"; wanted is table, wide, json`},
+		{reason: "an argument", args: "list podnet", status: statusUsage, stderr: "a network is named with --network"},
+		{reason: "no duration", args: "list --min-age soon", status: statusUsage, stderr: "invalid argument \"soon\""},
+		{reason: "a negative age", args: "list --min-age -5m", status: statusUsage, stderr: "--min-age -5m0s is negative"},
+		{reason: "a negative timeout", args: "list --timeout -1s", status: statusUsage, stderr: "--timeout -1s is negative"},
+		{reason: "no level", args: "list -v high", status: statusUsage, stderr: "invalid argument \"high\""},
+		{reason: "a flag without its value", args: "list --network", status: statusUsage, stderr: "flag needs an argument: --network"},
+		{reason: "a name that leads out of the data dir", args: "list --network ../etc", status: statusUsage, stderr: `network name "../etc"`},
+		{reason: "an empty name", args: "list --network=", status: statusUsage, stderr: `network name ""`},
+		{reason: "no data dir", args: "list --data-dir=", status: statusUsage, stderr: "--data-dir is empty"},
+		{reason: "an unknown source", args: "list --source docker", status: statusUsage, stderr: `there is no kind "docker"; wanted is one of file:PATH`},
+		{reason: "a source without its path", args: "list --source file:", status: statusUsage, stderr: "a path is missing"},
+		{reason: "stdin twice", args: "list --source file:- --source file:-", status: statusUsage, stderr: "was given twice"},
+		{reason: "a required pod without its namespace", args: "list --source file:pods.json --require-pod agent", status: statusUsage, stderr: `--require-pod "agent" is not NAMESPACE/NAME`},
+		{reason: "a required pod, and nobody to ask", args: "list --require-pod a/b", status: statusUsage, stderr: "there is none"},
+		{reason: "a plan without a source", args: "plan", status: statusUsage, stderr: "a --source is missing"},
+		{reason: "a release without a source", args: "release --data-dir networks --network podnet", status: statusUsage, stderr: "a --source is missing"},
+		{reason: "a dry run without a source", args: "release --dry-run", status: statusUsage, stderr: "a --source is missing"},
+		{reason: "a release of all networks", args: "release --data-dir networks --source file:pods.json", status: statusUsage, stderr: "a --network is missing"},
+		{reason: "an exit code of a release", args: "release --data-dir networks --network podnet --source file:pods.json --exit-code", status: statusUsage, stderr: "--exit-code tells what is leaked of a plan"},
+		{reason: "list has no exit code", args: "list --exit-code", status: statusUsage, stderr: "unknown flag: --exit-code"},
+		{reason: "two want stdout", args: "map --svg - -o json", status: statusUsage, stderr: "both want stdout"},
+		{reason: "networks asks no source", args: "networks --source file:pods.json", status: statusUsage, stderr: "unknown flag: --source"},
+	})
+}
+
+func TestBadInput(t *testing.T) {
+	const release = "release --network podnet "
+	check(t, []refusal{
+		{reason: "no such folder", args: "list --data-dir none", status: statusError, stderr: "data dir none: there is no such folder"},
+		{reason: "a data dir that is a file", args: "list --data-dir pods.json", status: statusError, stderr: "data dir pods.json is not a folder"},
+		{reason: "a data dir that is a network's folder", args: "list --data-dir networks/podnet", status: statusError, stderr: "is itself a network's folder"},
+		{reason: "not a network", args: "list --data-dir networks --network pdonet", status: statusError, stderr: `network "pdonet" has no folder in networks; it holds podnet, storage`},
+		{reason: "one of two is not a network", args: "release --data-dir networks --network podnet --network x --source file:pods.json", status: statusError, stderr: `network "x" has no folder`},
+		{reason: "networks of no folder", args: "networks --data-dir none", status: statusError, stderr: "there is no such folder"},
+		{reason: "no such file of pods", args: release + "--data-dir networks --source file:none.json", status: statusError, stderr: "file:none.json: open none.json: "},
+		{reason: "a file of pods that ends in the middle", args: release + "--data-dir networks --source file:cut.json", status: statusError, stderr: "file:cut.json: pod 2: field \"ips\": it ends in the middle"},
+		{reason: "an empty file of pods", args: release + "--data-dir networks --source file:empty.json", status: statusError, stderr: "it is empty"},
+		{reason: "stdin that ends in the middle", args: release + "--data-dir networks --source file:-", stdin: `[{"name":"x"},`, status: statusError, stderr: "file:-: pod 2: "},
+		{reason: "an unknown field", args: release + "--data-dir networks --source file:unknown.json", status: statusError, stderr: `unknown field "ip"`},
+		{reason: "an unparsable address", args: release + "--data-dir networks --source file:address.json", status: statusError, stderr: `"10.244.1.2000" is not an IP address`},
+		{reason: "text behind the array", args: release + "--data-dir networks --source file:trailing.json", status: statusError, stderr: "something comes after the array"},
+		{reason: "two sources, of which the second fails", args: release + "--data-dir networks --source file:pods.json --source file:cut.json", status: statusError, stderr: "pod source 2 of 2: file:cut.json: "},
+		{reason: "two sources, of which the first fails", args: release + "--data-dir networks --source file:cut.json --source file:pods.json", status: statusError, stderr: "pod source 1 of 2: file:cut.json: "},
+		{reason: "a source that says there is nothing", args: release + "--data-dir networks --source file:-", stdin: "[]", status: statusError, stderr: "pod source reports no pod at all"},
+		{reason: "a list by a source that fails", args: "list --data-dir networks --source file:cut.json", status: statusError, stderr: "it ends in the middle"},
+		{reason: "an error goes before what is leaked", args: "plan --exit-code --data-dir networks --source file:cut.json", status: statusError, stderr: "it ends in the middle"},
+		{reason: "no such configuration", args: "map --data-dir networks --cni-conf none.conf", status: statusError, stderr: "reading the CNI configuration: open none.conf"},
+		{reason: "a configuration that is none", args: "map --data-dir networks --cni-conf pods.json", status: statusError, stderr: "CNI configuration pods.json: "},
+		{reason: "another network's configuration", args: "map --data-dir networks --cni-conf conf.conf", status: statusError, stderr: `is of network "other", which is none of those that are drawn: podnet, storage`},
+		{reason: "an SVG over a reservation", args: "map --data-dir networks --svg networks/podnet/10.244.1.2", status: statusError, stderr: "would be written into the data dir"},
+		{reason: "an SVG nowhere", args: "map --data-dir networks --svg none/x.svg", status: statusError, stderr: "writing the SVG: "},
+	})
+}
+
+func TestExitCode(t *testing.T) {
+	for _, row := range []struct {
+		reason string
+		args   string
+		pods   []pod
+		status int
+	}{
+		{"something is leaked", "plan --exit-code", []pod{{Name: "x", IPs: []string{"10.244.1.99"}}}, statusLeaked},
+		{"a dry run is a plan", "release --dry-run --exit-code", []pod{{Name: "x", IPs: []string{"10.244.1.99"}}}, statusLeaked},
+		{"in one of two networks", "plan --exit-code --network storage", []pod{{Name: "x", IPs: []string{"10.244.1.99"}}}, statusLeaked},
+		{"nothing is leaked", "plan --exit-code", []pod{{Name: "x", ContainerIDs: []string{sandbox("gone")}}}, statusDone},
+		{"young ones are not leaked", "plan --exit-code --min-age 2h", []pod{{Name: "x", IPs: []string{"10.244.1.99"}}}, statusDone},
+		{"without the flag", "plan", []pod{{Name: "x", IPs: []string{"10.244.1.99"}}}, statusDone},
+	} {
+		t.Run(row.reason, func(t *testing.T) {
+			n, _ := spoiled(t)
+			n.pods("pods.json", row.pods...)
+			args := append(strings.Fields(row.args), "--data-dir", "networks", "--source", "file:pods.json")
+			got := run(t, n.dir, nil, args...)
+			if got.status != row.status || got.stderr != "" || got.stdout == "" {
+				t.Errorf("exit status %d, want %d; stderr %q, stdout %q", got.status, row.status, got.stderr, got.stdout)
+			}
+		})
+	}
+}
+
+// A release that failed is an error, and what was not released says so.
+func TestReleaseFails(t *testing.T) {
+	n, nw := spoiled(t)
+	lock := filepath.Join(n.dir, "networks", "podnet", "lock")
+	if err := os.Remove(lock); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(lock, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"release", "--data-dir", "networks", "--network", "podnet", "--network", "storage", "--source", "file:pods.json", "-o", "json"}
+	got := run(t, n.dir, nil, args...)
+	if got.status != statusError || !strings.Contains(got.stderr, "hostlocal-gc: network podnet: opening the lock ") {
+		t.Errorf("exit status %d, stderr %q", got.status, got.stderr)
+	}
+	if !nw.there("10.244.1.2") {
+		t.Error("released without the lock")
+	}
+	v := verdicts(t, got.stdout)
+	if v["10.244.1.2"] != "leaked" {
+		t.Errorf("what could not be released is said to be %s", v["10.244.1.2"])
+	}
+	if v["10.2.0.2"] != "released" {
+		t.Errorf("the other network's leak is said to be %s: an error must not keep it", v["10.2.0.2"])
+	}
+}
+
+// Help and completion are there, and no error.
+func TestHelp(t *testing.T) {
+	n := fullNode(t)
+	for _, row := range []struct{ args, want string }{
+		{"--help", "Usage:\n  hostlocal-gc"},
+		{"help release", "--dry-run"},
+		{"plan --help", "--exit-code"},
+		{"completion bash", "bash completion"},
+		{"__complete list --data-dir networks --network p", "podnet\n"},
+		{"__complete list -o ", "wide\n"},
+		{"__complete list --source ", "file:\n"},
+	} {
+		args := strings.Split(row.args, " ")
+		if got := run(t, n.dir, nil, args...); got.status != statusDone || !strings.Contains(got.stdout, row.want) {
+			t.Errorf("%s: exit status %d, and %q is not in:\n%s", row.args, got.status, row.want, got.stdout)
+		}
+	}
+}
+
+// The other tests run the built command, of which Go's cache of test results
+// knows nothing. This one links all its code into the test, so that results are
+// never taken from before a change of it.
+func TestInProcess(t *testing.T) {
+	n, _ := spoiled(t)
+	var stdout, stderr strings.Builder
+	a := &app{stdin: strings.NewReader("[{}]"), stdout: &stdout, stderr: &stderr}
+	args := []string{"release", "--data-dir", filepath.Join(n.dir, "networks"), "--network", "podnet", "--source", "file:-"}
+	if status := a.run(t.Context(), args); status != statusDone || !strings.Contains(stdout.String(), "podnet, 1 reservation: 1 starting.") {
+		t.Errorf("exit status %d, stderr %q, stdout %q", status, &stderr, &stdout)
+	}
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+)
+
+// terminal makes a terminal of the given width, and returns the end that a
+// command writes to, and a function that closes it and returns what came.
+func terminal(t *testing.T, width uint16) (end *os.File, written func() string) {
+	t.Helper()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Skipf("no terminal to be had: %v", err)
+	}
+	t.Cleanup(func() { _ = master.Close() })
+	fd := int(master.Fd())
+	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	number, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 50, Col: width}); err != nil {
+		t.Fatal(err)
+	}
+	end, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Skipf("no terminal to be had: %v", err)
+	}
+	var all bytes.Buffer
+	done := make(chan error, 1)
+	go func() {
+		_, err := io.Copy(&all, master)
+		done <- err
+	}()
+	return end, func() string {
+		_ = end.Close()
+		if err := <-done; err != nil && !errors.Is(err, syscall.EIO) { // so a terminal ends
+			t.Error(err)
+		}
+		return strings.ReplaceAll(all.String(), "\r\n", "\n")
+	}
+}
+
+var escapes = regexp.MustCompile("\x1b\\[[0-9;]*[mK]|\r")
+
+func TestColoursAndWidth(t *testing.T) {
+	n, _ := every(t)
+	for _, row := range []struct {
+		reason string
+		width  uint16
+		env    string
+		colour bool
+		notes  bool // reasons are footnotes
+	}{
+		{"a narrow terminal", 80, "", true, true},
+		{"a wide one", 160, "", true, false},
+		{"no colours wanted", 80, "NO_COLOR=1", false, true},
+		{"no colours to be had", 160, "TERM=dumb", false, false},
+	} {
+		t.Run(row.reason, func(t *testing.T) {
+			end, written := terminal(t, row.width)
+			cmd := command(t, n.dir, "list", "--data-dir", "networks", "--source", "file:pods.json")
+			cmd.Env = append(cmd.Env, row.env)
+			cmd.Stdout = end
+			if err := cmd.Run(); err != nil {
+				t.Fatal(err)
+			}
+			got := written()
+			if colour := strings.Contains(got, "\x1b[35mleaked\x1b[0m"); colour != row.colour || strings.Contains(got, "\x1b") != row.colour {
+				t.Errorf("colours: %v, want %v:\n%q", colour, row.colour, got)
+			}
+			plain := escapes.ReplaceAllString(got, "")
+			if notes := strings.Contains(plain, "\n(1) "); notes != row.notes {
+				t.Errorf("footnotes: %v, want %v:\n%s", notes, row.notes, plain)
+			}
+			for line := range strings.Lines(plain) {
+				if columns := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); columns > int(row.width) {
+					t.Errorf("%d columns on a terminal of %d: %q", columns, row.width, line)
+				}
+			}
+		})
+	}
+}
+
+func TestProgress(t *testing.T) {
+	n := newNode(t)
+	for _, name := range []string{"a", "b", "c"} {
+		n.network(name, "10.1.0.0/24").add(sandbox("x"), time.Hour)
+	}
+	for _, row := range []struct {
+		reason string
+		args   []string
+		want   string
+	}{
+		{"several networks", nil, "\r\x1b[KLooking at network 1 of 3: a\r\x1b[KLooking at network 2 of 3: b\r\x1b[KLooking at network 3 of 3: c\r\x1b[K"},
+		{"a single one", []string{"--network", "b"}, ""},
+	} {
+		end, written := terminal(t, 80)
+		cmd := command(t, n.dir, append([]string{"plan", "--data-dir", "networks", "--source", "file:-"}, row.args...)...)
+		cmd.Stdin = strings.NewReader("[{}]")
+		cmd.Stderr = end
+		stdout, err := cmd.Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := written(); got != row.want {
+			t.Errorf("%s: got %q, want %q", row.reason, got, row.want)
+		}
+		if bytes.Contains(stdout, []byte("\x1b")) {
+			t.Errorf("%s: stdout is a pipe, and has escape sequences: %q", row.reason, stdout)
+		}
+	}
+}

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// A trace is what a change of a file or folder would show in. The time of the
+// last reading is no part of it.
+type trace struct {
+	Inode             uint64
+	Mode              fs.FileMode
+	Size              int64
+	Modified, Changed time.Time
+	Links             uint64
+	Content           string
+}
+
+// traces returns those of all that is below dir.
+func traces(t *testing.T, dir string) map[string]trace {
+	t.Helper()
+	out := make(map[string]trace)
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		st := info.Sys().(*syscall.Stat_t)
+		tr := trace{
+			Inode: st.Ino, Mode: info.Mode(), Size: info.Size(), Modified: info.ModTime(),
+			Changed: time.Unix(st.Ctim.Unix()), Links: uint64(st.Nlink),
+		}
+		if info.Mode().IsRegular() {
+			content, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			tr.Content = string(content)
+		}
+		out[path] = tr
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// What only looks changes nothing on the disk, whatever it sees and whether it
+// ends well or not, and takes no lock: it works while the plugin holds it, and
+// makes no lock file where there is none.
+func TestLookingChangesNothing(t *testing.T) {
+	n, nw := every(t)
+	n.put("cut.json", "[{")
+	conf := `{"cniVersion":"1.0.0","name":"podnet","ipam":{"type":"host-local","subnet":"10.244.1.0/24"}}`
+	n.put("podnet.conf", conf)
+	// A network without a lock file, one that is empty, and what is no network.
+	bare := filepath.Join(n.dir, "networks", "bare")
+	if err := os.MkdirAll(bare, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(bare, "10.9.0.2"), []byte(sandbox("x")+"\r\neth0"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(n.dir, "networks", "empty"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(n.dir, "networks", "stray"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := nw.store.Lock(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = nw.store.Unlock() }()
+
+	data := filepath.Join(n.dir, "networks")
+	before := traces(t, data)
+	for _, args := range []string{
+		"list", "list --source file:pods.json", "list -o wide --source file:pods.json", "list -o json --source file:cut.json",
+		"plan --source file:pods.json", "plan --exit-code --min-age 0 --source file:pods.json", "plan --source file:cut.json",
+		"release --dry-run --source file:pods.json", "release --dry-run --network podnet --min-age 0 --source file:pods.json",
+		"map", "map --source file:pods.json --cni-conf podnet.conf --svg map.svg", "map --source file:pods.json --svg -", "map --source file:cut.json",
+		"networks", "networks -o json",
+		"list --network none", "release --network podnet", "release --network podnet --source file:cut.json",
+	} {
+		run(t, n.dir, nil, append(strings.Fields(args), "--data-dir", "networks")...)
+		if diff := cmp.Diff(before, traces(t, data)); diff != "" {
+			t.Fatalf("after %s (-before +after):\n%s", args, diff)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(n.dir, "map.svg")); err != nil {
+		t.Errorf("the SVG was not written: %v", err)
+	}
+}

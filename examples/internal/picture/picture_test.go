@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package picture
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+)
+
+func ip(s string) netip.Addr { return netip.MustParseAddr(s) }
+
+func held(state State, ips ...string) []Reservation {
+	var rs []Reservation
+	for _, s := range ips {
+		rs = append(rs, Reservation{ip(s), state})
+	}
+	return rs
+}
+
+func all(lists ...[]Reservation) []Reservation {
+	var rs []Reservation
+	for _, l := range lists {
+		rs = append(rs, l...)
+	}
+	return rs
+}
+
+// sketch writes a panel's cells as glyphs, runs of free cells as their number.
+func sketch(p *Panel) string {
+	var out strings.Builder
+	free := 0
+	flush := func() {
+		if free > 0 {
+			out.WriteString(" " + number{lo: uint64(free)}.String() + " ")
+		}
+		free = 0
+	}
+	for _, c := range p.Cells {
+		if c.State == Free && !c.Marked {
+			free++
+			continue
+		}
+		flush()
+		glyph := styles[c.State].glyph
+		if c.Marked {
+			glyph = "[" + glyph + "]"
+		}
+		out.WriteString(glyph)
+	}
+	flush()
+	return strings.TrimSpace(out.String())
+}
+
+func TestDraw(t *testing.T) {
+	c24 := Range{ip("10.0.0.1"), ip("10.0.0.254"), ip("10.0.0.1")}
+	for _, row := range []struct {
+		reason string
+		in     Input
+		cells  []string // a sketch for each panel
+		blocks []string // addresses in a cell
+		out    []netip.Addr
+	}{
+		{
+			"each address is a cell, and the gateway is none of the free ones",
+			Input{Ranges: []Range{c24}, Reservations: all(held(InUse, "10.0.0.2", "10.0.0.5"), held(Leaked, "10.0.0.3"), held(Conflict, "10.0.0.254"))},
+			[]string{"g#x 1 # 248 !"}, []string{"1"}, nil,
+		},
+		{
+			"a gateway that was handed out all the same is shown as that",
+			Input{Ranges: []Range{c24}, Reservations: held(Leaked, "10.0.0.1")},
+			[]string{"x 253"}, []string{"1"}, nil,
+		},
+		{
+			"a gateway outside of the range takes no cell",
+			Input{Ranges: []Range{{ip("10.0.0.8"), ip("10.0.0.11"), ip("10.0.0.1")}}},
+			[]string{"4"}, []string{"1"}, nil,
+		},
+		{
+			"where host-local goes on is marked, whether reserved or not",
+			Input{Ranges: []Range{c24}, Last: []netip.Addr{ip("10.0.0.3"), ip("fd00::3"), ip("10.9.9.9")}, Reservations: held(InUse, "10.0.0.2")},
+			[]string{"g#[.] 251"}, []string{"1"}, nil,
+		},
+		{
+			"without a range, from the lowest to the highest reservation, by family",
+			Input{Reservations: all(held(InUse, "10.0.0.9", "fd00::4"), held(Young, "10.0.0.5", "fd00::3:fff1"))},
+			[]string{"o 3 #", "# 1,022 o"}, []string{"1", "256"}, nil,
+		},
+		{
+			"a single reservation is a range of one",
+			Input{Reservations: held(InUse, "10.0.0.9")},
+			[]string{"#"}, []string{"1"}, nil,
+		},
+		{"nothing at all", Input{}, nil, nil, nil},
+		{
+			"a range too large is scaled, and of a block the worst is seen",
+			Input{
+				Ranges: []Range{{ip("10.0.0.1"), ip("10.0.255.254"), netip.Addr{}}},
+				Reservations: all(held(InUse, "10.0.0.2", "10.0.0.63", "10.0.0.64", "10.0.255.254"), held(Leaked, "10.0.0.65"),
+					held(Young, "10.0.1.0", "10.0.1.63"), held(InUse, "10.0.1.1")),
+			},
+			[]string{"#x 2 o 1,018 #"}, []string{"64"}, nil,
+		},
+		{
+			"of a desert only the occupied part is drawn, in whole rows",
+			Input{
+				Ranges:       []Range{{ip("fd00::1"), ip("fd00::ffff:ffff:ffff:ffff"), ip("fd00::1")}},
+				Reservations: held(InUse, "fd00::2", "fd00::21"), Last: []netip.Addr{ip("fd00::3")},
+			},
+			[]string{"g#[.] 29 # 30"}, []string{"1"}, nil,
+		},
+		{
+			"the occupied part of a desert may need a scale, too",
+			Input{Ranges: []Range{{ip("fd00::"), ip("fd00::ffff:ffff:ffff:ffff"), netip.Addr{}}}, Reservations: held(InUse, "fd00::2", "fd00:0:0:0:1::")},
+			[]string{"# 511 #"}, []string{"549,755,813,888"}, nil,
+		},
+		{
+			"an empty desert shows its first row",
+			Input{Ranges: []Range{{ip("fd00::1"), ip("fd00::ffff:ffff:ffff:ffff"), netip.Addr{}}}},
+			[]string{"31"}, []string{"1"}, nil,
+		},
+		{
+			"the last addresses there are",
+			Input{Ranges: []Range{{ip("ffff:ffff:ffff:ffff::"), ip("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"), netip.Addr{}}}, Reservations: held(InUse, "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff")},
+			[]string{"31 #"}, []string{"1"}, nil,
+		},
+		{
+			"what lies in none of the ranges is told",
+			Input{Ranges: []Range{{ip("10.0.0.1"), ip("10.0.0.2"), netip.Addr{}}, {ip("10.0.0.8"), ip("10.0.0.9"), netip.Addr{}}}, Reservations: held(InUse, "fd00::1", "10.0.0.5", "10.0.0.9")},
+			[]string{"2", "1 #"},
+			[]string{"1", "1"},
+			[]netip.Addr{ip("10.0.0.5"), ip("fd00::1")},
+		},
+	} {
+		t.Run(row.reason, func(t *testing.T) {
+			p := Draw(row.in)
+			var cells, blocks []string
+			for i := range p.Panels {
+				panel := &p.Panels[i]
+				cells = append(cells, sketch(panel))
+				blocks = append(blocks, number{lo: 1}.times(panel.shift).String())
+				checkCells(t, panel)
+			}
+			if diff := cmp.Diff(row.cells, cells); diff != "" {
+				t.Errorf("cells (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(row.blocks, blocks); diff != "" {
+				t.Errorf("addresses in a cell (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(row.out, p.Outside, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+				t.Errorf("outside (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// checkCells checks what holds for every panel: no more cells than fit, none
+// outside of the range, no gap between two.
+func checkCells(t *testing.T, p *Panel) {
+	t.Helper()
+	if len(p.Cells) == 0 || len(p.Cells) > maxCells {
+		t.Errorf("%d cells", len(p.Cells))
+	}
+	for i, c := range p.Cells {
+		if !p.Range.contains(c.First) || !p.Range.contains(c.Last) || c.Last.Less(c.First) {
+			t.Errorf("cell %d, %s to %s, is not within %s to %s", i, c.First, c.Last, p.Range.First, p.Range.Last)
+		}
+		if i > 0 && c.First != p.Cells[i-1].Last.Next() {
+			t.Errorf("cell %d begins at %s, after %s", i, c.First, p.Cells[i-1].Last)
+		}
+		if at, ok := p.cellOf(c.First); !ok || at != i {
+			t.Errorf("%s is said to be in cell %d, and is in %d", c.First, at, i)
+		}
+		if at, ok := p.cellOf(c.Last); !ok || at != i {
+			t.Errorf("%s is said to be in cell %d, and is in %d", c.Last, at, i)
+		}
+	}
+}
+
+func TestPercent(t *testing.T) {
+	for _, row := range []struct {
+		n     int
+		total number
+		want  string
+	}{
+		{0, number{lo: 253}, "0 %"},
+		{1, number{lo: 253}, "0.4 %"},
+		{253, number{lo: 253}, "100 %"},
+		{65533, number{lo: 65534}, "more than 99.9 %"},
+		{1, number{lo: 65534}, "less than 0.1 %"},
+		{7, number{hi: 1}, "less than 0.1 %"},
+	} {
+		if got := percent(row.n, row.total); got != row.want {
+			t.Errorf("%d of %s: got %q, want %q", row.n, row.total, got, row.want)
+		}
+	}
+}
+
+func TestNumber(t *testing.T) {
+	for _, row := range []struct {
+		n    number
+		want string
+	}{
+		{number{}, "0"},
+		{number{lo: 999}, "999"},
+		{number{lo: 65534}, "65,534"},
+		{number{lo: 1 << 32}, "4,294,967,296"},
+		{number{lo: 1<<64 - 1}, "about 2^64"},
+		{number{hi: 1 << 16}, "about 2^80"},
+		{number{lo: 5}.times(70).over(70), "5"},
+		{number{hi: 3, lo: 1}.over(64), "3"},
+		{number{hi: 1}.minus(number{lo: 1}).plus(number{lo: 1}).over(60), "16"},
+	} {
+		if got := row.n.String(); got != row.want {
+			t.Errorf("%+v: got %q, want %q", row.n, got, row.want)
+		}
+	}
+}
+
+func TestFromReport(t *testing.T) {
+	var r gc.Report
+	add := func(address string, verdict gc.Verdict, reason gc.Reason) {
+		r.Reservations = append(r.Reservations, gc.Entry{Reservation: &hostlocal.Reservation{IP: ip(address)}, Verdict: verdict, Reason: reason})
+	}
+	var want []Reservation
+	for i, row := range []struct {
+		reason string
+		why    gc.Reason
+		state  State
+	}{
+		{"held", gc.ContainerLive, InUse},
+		{"too young to be judged", gc.TooYoung, Young},
+		{"may be a starting pod's", gc.PodStarting, Young},
+		{"somebody reserved it anew", gc.FileChanged, Young},
+		{"leaked", gc.Unowned, Leaked},
+		{"given back", gc.ReleasedLeak, Free},
+		{"somebody else removed it", gc.FileGone, Free},
+		{"in conflict", gc.TwoPods, Conflict},
+		{"malformed", gc.OwnerMalformed, Conflict},
+		{"could not be removed", gc.ReleaseFailed, Conflict},
+		{"nobody was asked, or nobody answered", gc.NoAnswer, Unjudged},
+		{"an empty view", gc.EmptyView, Unjudged},
+	} {
+		address := netip.AddrFrom4([4]byte{10, 0, 0, byte(i)})
+		add(address.String(), row.why.Verdict(), row.why)
+		if row.state != Free {
+			want = append(want, Reservation{address, row.state})
+		}
+	}
+	if diff := cmp.Diff(want, FromReport(&r), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}

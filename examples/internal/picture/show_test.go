@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package picture
+
+import (
+	"encoding/xml"
+	"errors"
+	"io"
+	"net/netip"
+	"regexp"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
+)
+
+func example() []Picture {
+	return []Picture{
+		Draw(Input{
+			Title: "podnet", Ranges: []Range{{ip("10.0.0.1"), ip("10.0.0.46"), ip("10.0.0.1")}},
+			Reservations: all(held(InUse, "10.0.0.2", "10.0.0.34"), held(Leaked, "10.0.0.3"), held(Young, "10.0.0.35"), held(Conflict, "10.0.0.46"), held(Leaked, "10.0.7.1")),
+			Last:         []netip.Addr{ip("10.0.0.34"), ip("10.0.0.35")},
+		}),
+		Draw(Input{Title: "storage", Reservations: held(InUse, "fd00::2", "fd00::4")}),
+		Draw(Input{Title: "empty"}),
+	}
+}
+
+func TestText(t *testing.T) {
+	for _, row := range []struct {
+		reason string
+		width  int
+		want   string
+	}{
+		{"a pipe is laid out for 80 columns, and its lines are not broken", 0, `
+! conflict, malformed or failed   x leaked   o young or starting   # in use
+g gateway   . free   [ ] last_reserved_ip
+
+podnet  10.0.0.1 to 10.0.0.46, 46 addresses
+          +0              +8              +16             +24
+10.0.0.0     g # x . . . . . . . . . . . . . . . . . . . . . . . . . . . .
+10.0.0.32  . .[#|o]. . . . . . . . . . !
+5 of 45 used (11.1 %): 2 in use, 1 young or starting, 1 leaked, 1 conflict, malformed or failed
+last_reserved_ip: 10.0.0.34, 10.0.0.35
+1 reservation lies outside of the range: 10.0.7.1
+
+storage  fd00::2 to fd00::4, 3 addresses
+fd00::      # . #
+2 of 3 used from the lowest to the highest reservation (66.7 %): 2 in use
+
+empty
+Nothing is reserved, and nothing says what the range is.
+`},
+		{"a narrow screen has shorter rows", 40, `
+! conflict, malformed or failed
+x leaked   o young or starting
+# in use   g gateway   . free
+[ ] last_reserved_ip
+
+podnet  10.0.0.1 to 10.0.0.46, 46
+addresses
+10.0.0.0     g # x . . . .
+10.0.0.8   . . . . . . . .
+10.0.0.16  . . . . . . . .
+10.0.0.24  . . . . . . . .
+10.0.0.32  . .[#|o]. . . .
+10.0.0.40  . . . . . . !
+5 of 45 used (11.1 %): 2 in use, 1 young
+or starting, 1 leaked, 1 conflict,
+malformed or failed
+last_reserved_ip: 10.0.0.34, 10.0.0.35
+1 reservation lies outside of the range:
+10.0.7.1
+
+storage  fd00::2 to fd00::4, 3 addresses
+fd00::      # . #
+2 of 3 used from the lowest to the
+highest reservation (66.7 %): 2 in use
+
+empty
+Nothing is reserved, and nothing says
+what the range is.
+`},
+	} {
+		t.Run(row.reason, func(t *testing.T) {
+			plain := Text(term.Screen{Width: row.width}, example())
+			if diff := cmp.Diff(strings.TrimPrefix(row.want, "\n"), plain); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			coloured := Text(term.Screen{Width: row.width, Colour: true}, example())
+			if diff := cmp.Diff(plain, regexp.MustCompile("\x1b\\[[0-9;]+m").ReplaceAllString(coloured, "")); diff != "" {
+				t.Errorf("coloured, without the colours (-plain +coloured):\n%s", diff)
+			}
+			if want := "\x1b[7;35mx\x1b[0m"; !strings.Contains(coloured, want) {
+				t.Errorf("%q is not in the coloured picture", want)
+			}
+		})
+	}
+}
+
+// Whatever the range, nothing is wider than the screen.
+func TestTextFits(t *testing.T) {
+	pictures := append(example(), Draw(Input{
+		Title:  "long",
+		Ranges: []Range{{ip("fd12:3456:789a:bcde:f012:3456:789a:0"), ip("fd12:3456:789a:bcde:f012:3456:789a:ffff"), netip.Addr{}}},
+	}))
+	for _, width := range []int{80, 100, 120, 200} {
+		for line := range strings.Lines(Text(term.Screen{Width: width}, pictures)) {
+			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > width {
+				t.Errorf("%d columns on a screen of %d: %q", n, width, line)
+			}
+		}
+	}
+}
+
+func TestLegendOfUnjudged(t *testing.T) {
+	got, _, _ := strings.Cut(Text(term.Screen{}, []Picture{Draw(Input{Title: "n", Reservations: held(Unjudged, "10.0.0.1")})}), "\n")
+	if want := "? reserved, not judged   . free"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestSVG(t *testing.T) {
+	pictures := append(example(), Draw(Input{Title: `<script>alert("&")</script>`, Ranges: []Range{{ip("10.0.0.0"), ip("10.255.255.255"), netip.Addr{}}}, Reservations: held(Leaked, "10.0.0.1", "10.200.0.0")}))
+	svg := SVG(pictures)
+	elements := make(map[string]int)
+	fills := make(map[string]int)
+	dec := xml.NewDecoder(strings.NewReader(svg))
+	for {
+		tok, err := dec.Token()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatalf("not well-formed: %v", err)
+		}
+		e, ok := tok.(xml.StartElement)
+		if !ok {
+			continue
+		}
+		elements[e.Name.Local]++
+		for _, a := range e.Attr {
+			if a.Name.Local == "fill" {
+				fills[a.Value]++
+			}
+			if strings.HasPrefix(a.Name.Local, "on") || strings.Contains(a.Name.Local, "href") {
+				t.Errorf("attribute %s=%q: the file must stand alone", a.Name.Local, a.Value)
+			}
+		}
+	}
+	for name := range elements {
+		switch name {
+		case "svg", "style", "rect", "text", "title":
+		default:
+			t.Errorf("element %s: the file must have no active or foreign parts", name)
+		}
+	}
+	if strings.Contains(svg, "url(") || strings.Contains(svg, "@import") {
+		t.Error("the style leads elsewhere")
+	}
+	cells, want := 0, make(map[string]int)
+	for _, p := range pictures {
+		for _, panel := range p.Panels {
+			cells += len(panel.Cells)
+			for _, c := range panel.Cells {
+				want[styles[c.State].fill]++
+			}
+		}
+	}
+	for _, s := range []State{Free, Free, Gateway, InUse, Young, Leaked, Conflict} { // the legend, and the mark's sample
+		want[styles[s].fill]++
+		cells++
+	}
+	want["#ffffff"]++ // the ground
+	if elements["title"] != cells {
+		t.Errorf("%d tooltips for %d cells", elements["title"], cells)
+	}
+	if diff := cmp.Diff(want, fills); diff != "" {
+		t.Errorf("fills (-want +got):\n%s", diff)
+	}
+	for _, text := range []string{
+		"<title>10.0.0.2: in use</title>", "<title>10.0.0.34: in use, last_reserved_ip</title>", "10.0.0.1: gateway",
+		"podnet: 10.0.0.1 to 10.0.0.46, 46 addresses", "1 leaked, 16,383 free",
+		"&lt;script&gt;alert(&#34;&amp;&#34;)&lt;/script&gt;",
+	} {
+		if !strings.Contains(svg, text) {
+			t.Errorf("%q is not in it", text)
+		}
+	}
+}

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package picture
+
+import (
+	"net/netip"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+)
+
+// A State is what a cell shows. The greater one wins where a cell stands for
+// several addresses: what a person should look at is never hidden by the rest.
+type State uint8
+
+const (
+	Free     State = iota
+	Gateway        // never handed out
+	InUse          // by a live pod
+	Unjudged       // reserved, and nobody was asked for whom
+	Young          // young or starting: may be in use
+	Leaked         // nobody holds it
+	Conflict       // a person should look: in conflict, malformed, or failed
+	states         // how many there are
+)
+
+// style is how a state is shown. Glyphs tell the states apart without colours.
+type style struct {
+	label string
+	glyph string
+	sgr   string // for a terminal
+	fill  string // for an SVG
+	ink   string // for a glyph on fill
+}
+
+var styles = [states]style{
+	Free:     {"free", ".", "2", "#eef1f4", "#6b7683"},
+	Gateway:  {"gateway", "g", "2", "#c9d1d9", "#24292f"},
+	InUse:    {"in use", "#", "7;32", "#2da44e", "#ffffff"},
+	Unjudged: {"reserved, not judged", "?", "7;36", "#54a3d8", "#08233a"},
+	Young:    {"young or starting", "o", "7;33", "#e3b341", "#3d2c00"},
+	Leaked:   {"leaked", "x", "7;35", "#a371f7", "#ffffff"},
+	Conflict: {"conflict, malformed or failed", "!", "7;31", "#cf222e", "#ffffff"},
+}
+
+// Label returns the state's name as a legend has it, as in "in use".
+func (s State) Label() string {
+	if s < states {
+		return styles[s].label
+	}
+	return "unknown"
+}
+
+// A Reservation is an address that is not free.
+type Reservation struct {
+	IP    netip.Addr
+	State State
+}
+
+// FromReport returns what is reserved after the pass that the report is of.
+func FromReport(r *gc.Report) []Reservation {
+	var out []Reservation
+	for _, e := range r.Reservations {
+		if e.Reservation == nil {
+			continue
+		}
+		if s := stateOf(&e); s != Free {
+			out = append(out, Reservation{e.IP, s})
+		}
+	}
+	return out
+}
+
+func stateOf(e *gc.Entry) State {
+	switch e.Reason {
+	case gc.NotJudged, gc.NoAnswer, gc.EmptyView:
+		return Unjudged
+	}
+	switch e.Verdict {
+	case gc.InUse:
+		return InUse
+	case gc.Young, gc.Starting, gc.Changed: // a file that is another now is a new ADD's
+		return Young
+	case gc.Leaked:
+		return Leaked
+	case gc.Released, gc.Gone:
+		return Free
+	default:
+		return Conflict
+	}
+}

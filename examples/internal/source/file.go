@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package source
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// maxFile is the most that a list of pods may have. A node's has a few hundred
+// KiB; this keeps file:/dev/zero from taking all memory.
+const maxFile = 64 << 20
+
+// openFile returns a source that reads a file anew whenever it is asked.
+//
+// Standard input is read once, when it is first asked, and answers every pass
+// of this process.
+func openFile(path string, env *Env) (podsource.Source, error) {
+	switch {
+	case path == "":
+		return nil, errors.New("a path is missing after the colon")
+	case path != "-":
+		return podsource.Func(func(context.Context) ([]podsource.Pod, error) { return readFile(path) }), nil
+	case env.Stdin == nil:
+		return nil, errors.New("there is no standard input to read from")
+	}
+	once := sync.OnceValues(func() ([]podsource.Pod, error) { return read(env.Stdin) })
+	return podsource.Func(func(context.Context) ([]podsource.Pod, error) { return once() }), nil
+}
+
+func readFile(path string) ([]podsource.Pod, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // nothing was written through it
+	return read(f)
+}
+
+// read decodes all of r, which must be one list of pods and nothing else.
+func read(r io.Reader) ([]podsource.Pod, error) {
+	text, err := io.ReadAll(io.LimitReader(r, maxFile+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(text) > maxFile {
+		return nil, fmt.Errorf("longer than %d MiB", maxFile>>20)
+	}
+	return Decode(text)
+}
+
+// Decode reads a JSON array of pods, as file:PATH does:
+//
+//	[{"namespace": "shop", "name": "web-1", "uid": "…", "containerIDs": ["…"],
+//	  "ips": ["10.244.1.5"], "startedAt": "2025-03-01T12:00:00Z", "hostNetwork": false}]
+//
+// Every field may be missing or null, and is not known then. A pod that has
+// finished says when in "finishedAt"; see [podsource.Pod].
+//
+// It is all or an error (R2): text that ends early or goes on behind the array,
+// a field that is unknown or given twice, an address or a time that can't be
+// parsed is an error of the whole list. Were it not, a mistyped "ip" would cost
+// a pod its address.
+func Decode(text []byte) ([]podsource.Pod, error) {
+	if len(bytes.TrimSpace(text)) == 0 {
+		return nil, errors.New("it is empty; a node without pods is written []")
+	}
+	dec := json.NewDecoder(bytes.NewReader(text))
+	if err := expect(dec, '['); err != nil {
+		return nil, fmt.Errorf("an array of pods is wanted: %w", err)
+	}
+	pods := []podsource.Pod{}
+	for dec.More() {
+		p, err := decodePod(dec)
+		if err != nil {
+			return nil, fmt.Errorf("pod %d: %w", len(pods)+1, err)
+		}
+		pods = append(pods, p)
+	}
+	if err := expect(dec, ']'); err != nil {
+		return nil, fmt.Errorf("behind pod %d: %w", len(pods), err)
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("something comes after the array, from byte %d on", dec.InputOffset())
+	}
+	return pods, nil
+}
+
+// expect reads the delimiter that must come next.
+func expect(dec *json.Decoder, want json.Delim) error {
+	got, err := token(dec)
+	if err != nil {
+		return err
+	}
+	if got != want {
+		return fmt.Errorf("%v is there instead of %v, at byte %d", got, want, dec.InputOffset())
+	}
+	return nil
+}
+
+// token reads the next token. That the text ends is never right here.
+func token(dec *json.Decoder) (json.Token, error) {
+	t, err := dec.Token()
+	return t, early(err)
+}
+
+func early(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return errors.New("it ends in the middle")
+	}
+	return err
+}

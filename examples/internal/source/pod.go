@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package source
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// decodePod reads one object. encoding/json alone would match "IPS" with "ips"
+// and let the last of two equal keys win, so the keys are looked at one by one.
+func decodePod(dec *json.Decoder) (podsource.Pod, error) {
+	var p podsource.Pod
+	fields := map[string]any{
+		"namespace": &p.Namespace, "name": &p.Name, "uid": &p.UID,
+		"containerIDs": (*ids)(&p.ContainerIDs), "ips": (*addresses)(&p.IPs),
+		"startedAt": &p.StartedAt, "finishedAt": &p.FinishedAt, "hostNetwork": &p.HostNetwork,
+	}
+	if err := expect(dec, '{'); err != nil {
+		return p, fmt.Errorf("an object is wanted: %w", err)
+	}
+	for dec.More() {
+		t, err := token(dec)
+		if err != nil {
+			return p, err
+		}
+		key, _ := t.(string) // the decoder lets nothing else through here
+		field, ok := fields[key]
+		if !ok {
+			return p, fmt.Errorf("unknown field %q", key)
+		}
+		if field == nil {
+			return p, fmt.Errorf("field %q is given twice", key)
+		}
+		if err := dec.Decode(field); err != nil {
+			return p, fmt.Errorf("field %q: %w", key, early(err))
+		}
+		fields[key] = nil
+	}
+	return p, expect(dec, '}')
+}
+
+// ids are container IDs, of which none may be null.
+type ids []string
+
+func (s *ids) UnmarshalJSON(text []byte) error {
+	return each(text, func(id string) error {
+		if id == "" {
+			return errors.New("a container ID is empty")
+		}
+		*s = append(*s, id)
+		return nil
+	})
+}
+
+// addresses are IP addresses, without a prefix length and without a zone.
+type addresses []netip.Addr
+
+func (a *addresses) UnmarshalJSON(text []byte) error {
+	return each(text, func(s string) error {
+		ip, err := netip.ParseAddr(s)
+		switch {
+		case err != nil && strings.Contains(s, "/"):
+			return fmt.Errorf("%q is a prefix; wanted is the address alone", s)
+		case err != nil:
+			return fmt.Errorf("%q is not an IP address", s)
+		case ip.Zone() != "":
+			return fmt.Errorf("%q has a zone, which no reservation has", s)
+		}
+		*a = append(*a, ip.Unmap())
+		return nil
+	})
+}
+
+// each calls f for each string of an array. A missing array may be null, but
+// not what is in one: that would be an item that could not be read (R2).
+func each(text []byte, f func(string) error) error {
+	var list []*string
+	if err := json.Unmarshal(text, &list); err != nil {
+		return err
+	}
+	for _, s := range list {
+		if s == nil {
+			return errors.New("an element is null")
+		}
+		if err := f(*s); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package source makes pod sources of what a user writes after --source:
+// KIND or KIND:ARG, as in "file:/run/pods.json". Several are united, so that a
+// pod is live where any of them says so.
+//
+// A further kind is one more row in kinds, and a file of its own.
+package source
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// Env is what a kind may need beside its argument.
+type Env struct {
+	// Stdin is what file:- reads. Nil refuses it: a daemon has none.
+	Stdin io.Reader
+}
+
+// A kind is one way to learn which pods are live.
+type kind struct {
+	name string
+	arg  string // how the argument is called in help texts; "" for none
+	help string
+	open func(arg string, env *Env) (podsource.Source, error)
+}
+
+// kinds returns all kinds, in the order in which help texts list them.
+func kinds() []kind {
+	return []kind{
+		{"file", "PATH", "a JSON array of pods; - is standard input", openFile},
+	}
+}
+
+// Parse returns the union of the sources that specs ask for, of which there must
+// be one at least. It touches nothing: whether a file exists is seen when the
+// source is asked. Each error of a source says which one it is from.
+func Parse(specs []string, env Env) (podsource.Source, error) {
+	if len(specs) == 0 {
+		return nil, errors.New("no pod source was given")
+	}
+	var all []podsource.Source
+	seen := make(map[string]bool)
+	for _, spec := range specs {
+		if seen[spec] {
+			return nil, fmt.Errorf("pod source %q was given twice", spec)
+		}
+		seen[spec] = true
+		s, err := parse(spec, &env)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, named(spec, s))
+	}
+	if len(all) == 1 {
+		return all[0], nil // its errors need no "pod source 1 of 1"
+	}
+	return podsource.Union(all...), nil
+}
+
+func parse(spec string, env *Env) (podsource.Source, error) {
+	name, arg, _ := strings.Cut(spec, ":")
+	for _, k := range kinds() {
+		if k.name != name {
+			continue
+		}
+		s, err := k.open(arg, env)
+		if err != nil {
+			return nil, fmt.Errorf("pod source %q: %w", spec, err)
+		}
+		return s, nil
+	}
+	return nil, fmt.Errorf("pod source %q: there is no kind %q; wanted is one of %s", spec, name, strings.Join(Forms(), ", "))
+}
+
+// named puts what the user wrote before each error of s.
+func named(spec string, s podsource.Source) podsource.Source {
+	return podsource.Func(func(ctx context.Context) ([]podsource.Pod, error) {
+		pods, err := s.Pods(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", spec, err)
+		}
+		return pods, nil
+	})
+}
+
+// Forms returns the form of each kind, as in "file:PATH".
+func Forms() []string {
+	var forms []string
+	for _, k := range kinds() {
+		form := k.name
+		if k.arg != "" {
+			form += ":" + k.arg
+		}
+		forms = append(forms, form)
+	}
+	return forms
+}
+
+// Usage describes all kinds in one line of a help text.
+func Usage() string {
+	forms := Forms()
+	for i, k := range kinds() {
+		forms[i] += " (" + k.help + ")"
+	}
+	return strings.Join(forms, ", ")
+}

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package source
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+const whole = `[
+  {"namespace": "shop", "name": "web-1", "uid": "u1", "containerIDs": ["c1", "c2"],
+   "ips": ["10.244.1.5", "fd00::5", "::ffff:10.244.1.6"], "startedAt": "2025-03-01T12:00:00Z", "hostNetwork": false},
+  {"name": "done", "finishedAt": "2025-03-01T13:00:00+01:00"},
+  {"hostNetwork": true, "ips": null, "containerIDs": [], "startedAt": null}
+]`
+
+func TestDecode(t *testing.T) {
+	got, err := Decode([]byte(whole))
+	if err != nil {
+		t.Fatal(err)
+	}
+	noon := time.Date(2025, 3, 1, 12, 0, 0, 0, time.UTC)
+	want := []podsource.Pod{
+		{
+			NamespacedName: types.NamespacedName{Namespace: "shop", Name: "web-1"}, UID: "u1",
+			ContainerIDs: []string{"c1", "c2"},
+			IPs:          []netip.Addr{netip.MustParseAddr("10.244.1.5"), netip.MustParseAddr("fd00::5"), netip.MustParseAddr("10.244.1.6")},
+			StartedAt:    noon,
+		},
+		{NamespacedName: types.NamespacedName{Name: "done"}, FinishedAt: noon},
+		{HostNetwork: true},
+	}
+	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestDecodeRefuses(t *testing.T) {
+	for _, row := range []struct{ reason, text, want string }{
+		{"no JSON at all", "", "it is empty; a node without pods is written []"},
+		{"white space alone", " \n", "it is empty; a node without pods is written []"},
+		{"null is no list", "null", "an array of pods is wanted"},
+		{"one pod without an array", `{"name":"a"}`, "an array of pods is wanted: { is there instead of ["},
+		{"a second array", `[][]`, "something comes after the array"},
+		{"a stray bracket", `[]]`, "something comes after the array"},
+		{"text behind the array", `[] done`, "something comes after the array"},
+		{"an unknown field", `[{"ip":["10.0.0.1"]}]`, `pod 1: unknown field "ip"`},
+		{"a field in other letters", `[{"IPs":["10.0.0.1"]}]`, `pod 1: unknown field "IPs"`},
+		{"the second of two lists would win", `[{"ips":["10.0.0.1"],"ips":[]}]`, `pod 1: field "ips" is given twice`},
+		{"no address", `[{},{"ips":["10.0.0.300"]}]`, `pod 2: field "ips": "10.0.0.300" is not an IP address`},
+		{"an empty address", `[{"ips":[""]}]`, `field "ips": "" is not an IP address`},
+		{"a prefix, as multus reports", `[{"ips":["10.0.0.3/24"]}]`, `"10.0.0.3/24" is a prefix; wanted is the address alone`},
+		{"a zone", `[{"ips":["fe80::1%eth0"]}]`, "has a zone"},
+		{"an address that could not be read", `[{"ips":[null]}]`, `field "ips": an element is null`},
+		{"one address without its array", `[{"ips":"10.0.0.1"}]`, `pod 1: field "ips"`},
+		{"an ID that could not be read", `[{"containerIDs":[null]}]`, `field "containerIDs": an element is null`},
+		{"an empty ID", `[{"containerIDs":[""]}]`, `a container ID is empty`},
+		{"no time", `[{"startedAt":"yesterday"}]`, `field "startedAt"`},
+		{"an empty time", `[{"startedAt":""}]`, `field "startedAt"`},
+		{"a pod that could not be read", `[null]`, "pod 1: an object is wanted"},
+		{"a pod that is a word", `["web-1"]`, "pod 1: an object is wanted"},
+	} {
+		t.Run(row.reason, func(t *testing.T) {
+			pods, err := Decode([]byte(row.text))
+			if err == nil || !strings.Contains(err.Error(), row.want) {
+				t.Errorf("error %v does not say %q", err, row.want)
+			}
+			if pods != nil {
+				t.Errorf("pods come with the error: %v", pods)
+			}
+		})
+	}
+}
+
+// However early a list ends, it is not taken for a shorter one.
+func TestDecodeCutShort(t *testing.T) {
+	for n := range len(whole) {
+		if pods, err := Decode([]byte(whole[:n])); err == nil {
+			t.Errorf("the first %d bytes are taken for %d pods", n, len(pods))
+		}
+	}
+}
+
+func TestParseRefuses(t *testing.T) {
+	for _, row := range []struct {
+		reason string
+		specs  []string
+		want   string
+	}{
+		{"none", nil, "no pod source was given"},
+		{"an unknown kind", []string{"docker"}, `pod source "docker": there is no kind "docker"; wanted is one of file:PATH`},
+		{"a path without a kind", []string{"/run/pods.json"}, `there is no kind "/run/pods.json"`},
+		{"an empty one", []string{""}, `there is no kind ""`},
+		{"no path", []string{"file:"}, `pod source "file:": a path is missing`},
+		{"no colon", []string{"file"}, `pod source "file": a path is missing`},
+		{"stdin can be read once only", []string{"file:-", "file:-"}, `pod source "file:-" was given twice`},
+	} {
+		if _, err := Parse(row.specs, Env{Stdin: strings.NewReader("")}); err == nil || !strings.Contains(err.Error(), row.want) {
+			t.Errorf("%s: error %v does not say %q", row.reason, err, row.want)
+		}
+	}
+	if _, err := Parse([]string{"file:-"}, Env{}); err == nil || !strings.Contains(err.Error(), "no standard input") {
+		t.Errorf("a daemon has no standard input: got error %v", err)
+	}
+}
+
+func TestSources(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return "file:" + path
+	}
+	a := write("a", `[{"uid":"1","ips":["10.0.0.1"]}]`)
+	b := write("b", `[{"uid":"1","containerIDs":["c1"]},{"uid":"2"}]`)
+	cut := write("cut", `[{"uid":"1"},`)
+	huge := write("huge", "")
+	if err := os.Truncate(filepath.Join(dir, "huge"), maxFile+1); err != nil {
+		t.Fatal(err)
+	}
+
+	for _, row := range []struct {
+		reason string
+		specs  []string
+		stdin  string
+		pods   int
+		want   string
+	}{
+		{reason: "one file", specs: []string{a}, pods: 1},
+		{reason: "two are united by UID", specs: []string{a, b}, pods: 2},
+		{reason: "stdin", specs: []string{"file:-"}, stdin: "[{},{},{}]", pods: 3},
+		{reason: "stdin beside a file", specs: []string{a, "file:-"}, stdin: `[{"uid":"9"}]`, pods: 2},
+		{reason: "an empty list is the caller's to judge", specs: []string{"file:-"}, stdin: "[]"},
+		{reason: "one of two fails, so nothing is known", specs: []string{a, cut}, want: "pod source 2 of 2: " + cut + ": "},
+		{reason: "no such file", specs: []string{"file:" + dir + "/none"}, want: "open "},
+		{reason: "a folder", specs: []string{"file:" + dir}, want: "file:" + dir + ": "},
+		{reason: "far too long", specs: []string{huge}, want: "longer than 64 MiB"},
+	} {
+		t.Run(row.reason, func(t *testing.T) {
+			s, err := Parse(row.specs, Env{Stdin: strings.NewReader(row.stdin)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 2 { // stdin, too, answers every pass
+				pods, err := s.Pods(t.Context())
+				if row.want != "" {
+					if err == nil || !strings.Contains(err.Error(), row.want) {
+						t.Errorf("error %v does not say %q", err, row.want)
+					}
+					continue
+				}
+				if err != nil || len(pods) != row.pods {
+					t.Errorf("got %d pods and error %v, want %d", len(pods), err, row.pods)
+				}
+			}
+		})
+	}
+}
+
+func TestFileIsReadAnew(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "pods")
+	s, err := Parse([]string{"file:" + path}, Env{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range []struct {
+		text string
+		pods int
+	}{{"[{}]", 1}, {"[{},{}]", 2}} {
+		if err := os.WriteFile(path, []byte(row.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if pods, err := s.Pods(t.Context()); err != nil || len(pods) != row.pods {
+			t.Errorf("%s: got %d pods and error %v", row.text, len(pods), err)
+		}
+	}
+}
