@@ -4,6 +4,7 @@ package gc
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -145,6 +146,24 @@ const (
 	old   = time.Hour
 	young = time.Minute
 )
+
+// figures says what a test measured where it can be seen: on the terminal of
+// whoever runs go test in this folder, and in the file that the environment
+// names, which .ci/run prints in the end. A log is shown of failures only.
+func figures(t testing.TB, text string) {
+	t.Helper()
+	fmt.Println(text)
+	if path := os.Getenv("HOSTLOCAL_GC_FIGURES"); path != "" {
+		f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if _, err := f.WriteString(text + "\n\n"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
 
 // A turnContext gives a test the turn wherever the code under test looks at its
 // context: before it waits, and between any two reservations.

@@ -460,7 +460,7 @@ func TestSimulator(t *testing.T) {
 	}
 	wg.Wait()
 	violations := len(failed)
-	t.Logf("simulator: %d seeds, %d steps, %d releases, %d violations", seeds.Load(), steps.Load(), releases.Load(), violations)
+	figures(t, fmt.Sprintf("Simulator: %d seeds run, %d steps, %d releases, %d violations", seeds.Load(), steps.Load(), releases.Load(), violations))
 	if violations > 0 {
 		seed := <-failed
 		kinds, script := simScript(seed)
