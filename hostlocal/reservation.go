@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"strings"
 	"time"
+	"unicode"
 )
 
 // A Reservation is one file <data dir>/<network>/<ip>, by which host-local
@@ -90,13 +91,15 @@ func parseOwner(content []byte) (containerID, ifName []byte, state OwnerState) {
 		return nil, nil, Empty
 	}
 	id, name, two := bytes.Cut(content, []byte{'\n'})
-	const blank = " \t\v\f\r" // and no line break: a third line is garbage
-	id, name = bytes.Trim(id, blank), bytes.Trim(name, blank)
+	id, name = bytes.TrimFunc(id, isBlank), bytes.TrimFunc(name, isBlank)
 	if !validName(id) || two && !validIfName(name) {
 		return nil, nil, Malformed
 	}
 	return id, name, Owned
 }
+
+// isBlank is white space within a line: a third line is garbage.
+func isBlank(r rune) bool { return r != '\n' && unicode.IsSpace(r) }
 
 // validName is the CNI spec's rule for container IDs and network names: a
 // letter or digit, then letters, digits, '_', '.' and '-'.
