@@ -128,17 +128,24 @@ func (a *app) noteUnjudged() {
 	a.note("without a --source nothing was judged: these are the reservations, whoever holds them")
 }
 
-// plan is the command of that name, and release --dry-run.
-func (a *app) plan(ctx context.Context) error {
+// requiredSource checks the flags and returns the source that they name. It is
+// for commands that are nothing without a verdict.
+func (a *app) requiredSource() (podsource.Source, error) {
 	if err := a.flags.check(); err != nil {
-		return err
+		return nil, err
 	}
 	s, err := a.source()
+	if err == nil && s == nil {
+		err = usagef("a --source is missing: which pods live here?")
+	}
+	return s, err
+}
+
+// plan is the command of that name, and release --dry-run.
+func (a *app) plan(ctx context.Context) error {
+	s, err := a.requiredSource()
 	if err != nil {
 		return err
-	}
-	if s == nil {
-		return usagef("a --source is missing: which pods live here?")
 	}
 	done, err := a.passes(ctx, s, true)
 	if err != nil {
@@ -164,15 +171,9 @@ func (a *app) release(ctx context.Context) error {
 	if len(a.flags.networks) == 0 {
 		return usagef("a --network is missing: release works only on networks that are named")
 	}
-	if err := a.flags.check(); err != nil {
-		return err
-	}
-	s, err := a.source()
+	s, err := a.requiredSource()
 	if err != nil {
 		return err
-	}
-	if s == nil {
-		return usagef("a --source is missing: which pods live here?")
 	}
 	done, err := a.passes(ctx, s, false)
 	if err != nil {
