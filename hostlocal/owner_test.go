@@ -54,6 +54,7 @@ var strangers = []struct {
 	{"three lines, one of them empty", "abc\r\n\r\neth0", Malformed},
 	{"blocks of zeros, as a file system leaves after a crash", strings.Repeat("\x00", 70), Malformed},
 	{"an ID that is half zeros", "abc\x00\x00\r\neth0", Malformed},
+	{"an interface name with white space that only Unicode knows in it", "abc\r\neth\u00850", Malformed},
 	{"binary", "\x7fELF\x02\x01\x01", Malformed},
 	{"not UTF-8", "\xff\xfe\r\neth0", Malformed},
 	{"longer than is read", strings.Repeat("a", maxOwner+1), Malformed},

@@ -116,15 +116,13 @@ func validName[T string | []byte](s T) bool {
 	return len(s) > 0
 }
 
-// validIfName accepts what a kernel accepts as the name of an interface, but
-// for the length, which differs between Linux (15) and Windows (256).
+// validIfName accepts what CNI accepts as the name of an interface (cni,
+// pkg/utils ValidateInterfaceName: no slash, no white space, Unicode's
+// included), but for the length, which differs between Linux (15) and Windows
+// (256).
 func validIfName(s []byte) bool {
-	for i := range len(s) {
-		if c := s[i]; c <= ' ' || c == '/' || c == 0x7f {
-			return false
-		}
-	}
-	return len(s) > 0 && len(s) <= 256 && string(s) != "." && string(s) != ".."
+	stranger := func(r rune) bool { return r < ' ' || r == '/' || r == 0x7f || unicode.IsSpace(r) }
+	return len(s) > 0 && len(s) <= 256 && string(s) != "." && string(s) != ".." && !bytes.ContainsFunc(s, stranger)
 }
 
 // parseName returns the address that a file's name stands for, and false for
