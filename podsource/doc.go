@@ -10,11 +10,16 @@
 //     whose sandbox still runs.
 //   - A container runtime knows every sandbox by the container ID that owns its
 //     reservations, but not a sandbox that is being set up.
+//   - An agent's own record ([checkpoint]) and a CNI GC request ([cnigc]) know
+//     the attachments that were made, and need nobody else to answer.
 //
 // So ask both: [Union] is live where any of them says so. [Fallback] is for a
 // source that may not exist on this node, [Require] for a list that must show a
 // pod known to be here.
 //
-// The package has no client and touches no disk. Sources that need one are
+// The package has no client and touches no disk. Sources that need a client are
 // modules of their own.
+//
+// [checkpoint]: https://pkg.go.dev/github.com/hostlocal-gc/hostlocal-gc/podsource/checkpoint
+// [cnigc]: https://pkg.go.dev/github.com/hostlocal-gc/hostlocal-gc/podsource/cnigc
 package podsource

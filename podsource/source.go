@@ -19,8 +19,9 @@ import (
 // be parsed, costs that pod its address.
 //
 // A list may be empty only where a node without any pod is normal, which callers
-// refuse unless told otherwise (R9). The caller doesn't change what is returned,
-// and asks from one goroutine at a time. Pods returns soon after ctx ended.
+// refuse unless told otherwise (R9), or unless the source vouches for it with
+// [Vouched]. The caller doesn't change what is returned, and asks from one
+// goroutine at a time. Pods returns soon after ctx ended.
 type Source interface {
 	Pods(ctx context.Context) ([]Pod, error)
 }

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package checkpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// ErrLocked is returned, wrapped, by [Open] while the record is open for writing
+// already, in this process or in another one.
+var ErrLocked = errors.New("record of attachments is open for writing elsewhere")
+
+// Options say how a record is read. The zero value is right on a node.
+type Options struct {
+	// BootID names the boot of the kernel in which the recorded namespaces live.
+	// A record of another boot is empty. Zero is the kernel's own,
+	// /proc/sys/kernel/random/boot_id, and on other systems than Linux unknown:
+	// there a record outlives the boot.
+	BootID string
+}
+
+func (o Options) bootID() (string, error) {
+	if o.BootID != "" {
+		return o.BootID, nil
+	}
+	id, err := kernelBootID()
+	if err != nil {
+		// Not %w: this must not look as if there were no record.
+		return "", fmt.Errorf("reading the kernel's boot ID, which Options.BootID can stand for: %v", err) //nolint:errorlint // see above
+	}
+	return id, nil
+}
+
+// A Checkpoint is a record that is open for writing. It is a [podsource.Source].
+// Its methods may be called from several goroutines.
+//
+// While it is open the record in memory is the truth: a change writes the file
+// anew, whatever somebody else made of it.
+type Checkpoint struct {
+	path, bootID string
+	state        atomic.Pointer[state] // nil when closed; what it points to is never changed
+
+	turn   sync.Mutex // for changes; guards what follows, and the storing of state
+	unlock func() error
+	unsure bool // the file has a content of which its writer was told that it failed
+}
+
+// state is what the file holds.
+type state struct {
+	entries []Entry // sorted by key
+	written bool    // false: there is no file
+}
+
+// Open opens the record at path for writing, of which there is one at a time:
+// a second one is [ErrLocked] at once. Its folder must be there. A file that
+// can't be read is an error ([ErrVersion], [ErrCorrupt]); none is not, and then
+// [Checkpoint.Backfill] comes before the first Add.
+func Open(path string, opts Options) (c *Checkpoint, err error) {
+	bootID, err := opts.bootID()
+	if err != nil {
+		return nil, err
+	}
+	unlock, err := lock(path + ".lock")
+	if err != nil {
+		return nil, fmt.Errorf("opening the record %s: %w", path, err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, unlock())
+		}
+	}()
+	if err := discard(path + ".tmp"); err != nil {
+		return nil, fmt.Errorf("removing what a crash left: %w", err)
+	}
+	entries, err := load(path, bootID)
+	written := !errors.Is(err, fs.ErrNotExist)
+	if err != nil && written {
+		return nil, err
+	}
+	c = &Checkpoint{path: path, bootID: bootID, unlock: unlock}
+	c.state.Store(&state{entries, written})
+	return c, nil
+}
+
+// Read is the record at path as a source, for whoever does not write it. It
+// reads the file whenever it is asked, and takes no lock.
+func Read(path string, opts Options) podsource.Source {
+	return podsource.Func(func(ctx context.Context) ([]podsource.Pod, error) {
+		bootID, err := opts.bootID()
+		if err != nil {
+			return nil, err
+		}
+		entries, err := load(path, bootID)
+		if err != nil {
+			return nil, err
+		}
+		return live(ctx, entries)
+	})
+}
+
+// Add records an attachment, or records it anew. When it returns nil the entry
+// outlives a crash. With an error nothing was recorded, and the ADD that this is
+// the end of has failed. Without a file it is [fs.ErrNotExist]: see
+// [Checkpoint.Backfill].
+func (c *Checkpoint) Add(e Entry) error {
+	if err := complete(&e); err != nil {
+		return fmt.Errorf("recording %s: %w", e.Key, err)
+	}
+	return c.change("recording "+e.Key.String(), func(s *state) ([]Entry, error) {
+		if !s.written {
+			return nil, fmt.Errorf("%w: older attachments would be forgotten; Backfill first", fs.ErrNotExist)
+		}
+		i, found := find(s.entries, e.Key)
+		if found {
+			return slices.Replace(slices.Clone(s.entries), i, i+1, e), nil
+		}
+		return slices.Insert(slices.Clone(s.entries), i, e), nil
+	})
+}
+
+// Remove forgets an attachment. One that is not recorded is no error, so that a
+// DEL can be repeated. With an error the entry is there still.
+func (c *Checkpoint) Remove(k Key) error {
+	return c.change("forgetting "+k.String(), func(s *state) ([]Entry, error) {
+		i, found := find(s.entries, k)
+		if !found {
+			return nil, nil
+		}
+		return slices.Delete(slices.Clone(s.entries), i, i+1), nil
+	})
+}
+
+// Prune forgets the attachments whose network namespaces are gone, those that
+// Pods leaves out, and returns them.
+func (c *Checkpoint) Prune() (gone []Entry, err error) {
+	err = c.change("forgetting what is gone", func(s *state) ([]Entry, error) {
+		left := []Entry{}
+		for _, e := range s.entries {
+			if e.NetNS.gone() {
+				gone = append(gone, e)
+			} else {
+				left = append(left, e)
+			}
+		}
+		if len(gone) == 0 {
+			return nil, nil
+		}
+		return left, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return gone, nil
+}
+
+// Entries returns what is recorded, sorted by key, also what [Checkpoint.Prune]
+// would forget. Without a file, or when closed, that is nothing.
+func (c *Checkpoint) Entries() []Entry {
+	s := c.state.Load()
+	if s == nil {
+		return nil
+	}
+	out := slices.Clone(s.entries)
+	for i := range out {
+		out[i].IPs = slices.Clone(out[i].IPs)
+	}
+	return out
+}
+
+// Pods returns the live containers of the record, one pod each, or
+// [fs.ErrNotExist] where nothing was ever recorded. It reads no file.
+func (c *Checkpoint) Pods(ctx context.Context) ([]podsource.Pod, error) {
+	s := c.state.Load()
+	switch {
+	case s == nil:
+		return nil, fmt.Errorf("asking the record %s: %w", c.path, fs.ErrClosed)
+	case !s.written:
+		return nil, fmt.Errorf("asking the record %s, which was never written: %w", c.path, fs.ErrNotExist)
+	}
+	return live(ctx, s.entries)
+}
+
+// Close lets another process open the record. What was changed is on the disk
+// already.
+func (c *Checkpoint) Close() error {
+	c.turn.Lock()
+	defer c.turn.Unlock()
+	if c.state.Swap(nil) == nil {
+		return nil
+	}
+	return c.unlock()
+}
+
+// change commits what becomes of the entries; nil is that they stay as they are.
+func (c *Checkpoint) change(doing string, become func(*state) ([]Entry, error)) error {
+	c.turn.Lock()
+	defer c.turn.Unlock()
+	s := c.state.Load()
+	if s == nil {
+		return fmt.Errorf("%s: %w", doing, fs.ErrClosed)
+	}
+	next, err := become(s)
+	if err != nil {
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	if next == nil {
+		if !c.unsure || !s.written {
+			return nil
+		}
+		next = s.entries // the file may say otherwise
+	}
+	content, err := (&record{c.bootID, next}).encode()
+	if err != nil {
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	renamed, err := replace(c.path, content)
+	if err != nil {
+		c.unsure = c.unsure || renamed
+		return fmt.Errorf("%s in %s: %w", doing, c.path, err)
+	}
+	c.unsure = false
+	c.state.Store(&state{next, true})
+	return nil
+}

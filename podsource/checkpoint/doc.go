@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package checkpoint is an agent's own durable record of the attachments that
+// it has made, as a pod source. It needs neither an API server nor a runtime.
+//
+// An agent that serves CNI records an attachment as the last step of ADD and
+// forgets it as the last step of DEL, each with one atomic commit: after a crash
+// the file holds the old state or the new one. So a reservation without a record
+// belongs to an ADD that never ended or to a DEL that got as far as its release,
+// and a record without a reservation to a DEL that comes again.
+//
+//	record, err := checkpoint.Open(path, checkpoint.Options{}) // the only writer
+//	...
+//	source := podsource.Fallback(record, runtime) // no file yet: ask the runtime
+//	report, err := gc.New(store, source, gc.Options{MinAge: gc.NoADDInFlight}).AtStartup(ctx)
+//	...
+//	err = record.Backfill(ctx, runtime, attachmentsOf) // no file yet: write the first one
+//	...
+//	listen() // and from here on record.Add ends an ADD, record.Remove ends a DEL
+//
+// Where there is no file, Pods is [fs.ErrNotExist], for podsource.Fallback, and
+// Add refuses: a record that began with one attachment would say that there is
+// no other. [Checkpoint.Backfill] writes the first file.
+//
+// # What it answers
+//
+// The record vouches for its answer, also where nobody is left in it (R9,
+// podsource.Vouched). A record of an earlier boot of the node is empty. Left out
+// is what is surely dead: an entry whose network namespace was seen mounted at
+// its path when it was recorded, and of which now that path, but not its folder,
+// is gone, or holds another namespace. So a DEL that never came is a leak like
+// any other, and [Checkpoint.Prune] forgets it. What can't be checked counts as
+// live: no path, a path through /proc (its process may have ended before its
+// namespace), one that can't be reached, and any path on other systems than
+// Linux. The paths and the boot are those of the agent's own view of the node.
+//
+// # When the file is not what it should be
+//
+// A file with another format is [ErrVersion], a damaged one [ErrCorrupt]: a
+// checksum tells. Neither is ever overwritten, nor is it guessed what it meant.
+// An agent that goes on without the record must not serve ADDs. To start anew, a
+// person moves the file away, and the next start falls back as the first one
+// did. Do so also to begin with a new format. A field that this version does not
+// know is damage, too: it would be lost with the next change, so whoever adds
+// one raises the version.
+//
+// Keep the file where it survives the agent's restart, but not in host-local's
+// data dir: the plugin reads every file there. Beside it stand a lock, with
+// ".lock" added to its name, which is never removed, and for the time of a
+// commit a file with ".tmp" added. Both the record and that file need their
+// room: on a full disk Add and Remove are errors, and the old state stands.
+package checkpoint

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package checkpoint
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+)
+
+// Format is the stamp of the files that this package reads and writes.
+const Format = "hostlocal-gc/attachments/1"
+
+var (
+	// ErrVersion is returned, wrapped, when a file has another stamp than
+	// [Format].
+	ErrVersion = errors.New("record of attachments has an unknown format")
+	// ErrCorrupt is returned, wrapped, when a file is not whole, or not what its
+	// stamp says.
+	ErrCorrupt = errors.New("record of attachments is damaged")
+)
+
+// maxSize bounds what is read: about a thousand times what a large node has.
+const maxSize = 256 << 20
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// A document is a file's outer form. The sum is taken over the bytes of the
+// record: a wrong boot ID or container ID in it would cost live addresses.
+type document struct {
+	Format string          `json:"format"`
+	Sum    string          `json:"crc32c"`
+	Record json.RawMessage `json:"record"`
+}
+
+type record struct {
+	BootID  string  `json:"bootID"`
+	Entries []Entry `json:"attachments"`
+}
+
+// encode writes one attachment a line, for people and their tools.
+func (r *record) encode() ([]byte, error) {
+	boot, err := json.Marshal(r.BootID)
+	if err != nil {
+		return nil, err
+	}
+	body := slices.Concat([]byte(`{"bootID":`), boot, []byte(`,"attachments":[`))
+	for i := range r.Entries {
+		if i > 0 {
+			body = append(body, ',')
+		}
+		line, err := json.Marshal(&r.Entries[i])
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", r.Entries[i].Key, err)
+		}
+		body = append(append(body, '\n'), line...)
+	}
+	body = append(body, "\n]}"...)
+	head := fmt.Sprintf(`{"format":%q,"crc32c":"%08x","record":`, Format, crc32.Checksum(body, castagnoli))
+	return slices.Concat([]byte(head), body, []byte("}\n")), nil
+}
+
+// decode takes all of a file, or nothing of it. Its errors wrap ErrVersion or
+// ErrCorrupt.
+func decode(content []byte) (*record, error) {
+	corrupt := func(err error) (*record, error) { return nil, fmt.Errorf("%w: %w", ErrCorrupt, err) }
+	var stamp struct{ Format string }
+	if err := json.Unmarshal(content, &stamp); err != nil {
+		return corrupt(err)
+	}
+	switch stamp.Format {
+	case Format:
+	case "":
+		return corrupt(errors.New("it bears no stamp of its format"))
+	default:
+		return nil, fmt.Errorf("%w: %q, and this program knows %q", ErrVersion, stamp.Format, Format)
+	}
+	var doc document
+	if err := strictly(content, &doc); err != nil {
+		return corrupt(err)
+	}
+	if sum := fmt.Sprintf("%08x", crc32.Checksum(doc.Record, castagnoli)); sum != doc.Sum {
+		return corrupt(fmt.Errorf("its checksum is %s, and it says %q", sum, doc.Sum))
+	}
+	var r record
+	if err := strictly(doc.Record, &r); err != nil {
+		return corrupt(err)
+	}
+	if r.Entries == nil {
+		return corrupt(errors.New("it lists no attachments, not even none"))
+	}
+	for i := range r.Entries {
+		if err := r.Entries[i].check(); err != nil {
+			return corrupt(fmt.Errorf("attachment %d: %w", i+1, err))
+		}
+	}
+	slices.SortStableFunc(r.Entries, func(a, b Entry) int { return a.compare(b.Key) })
+	for i := range r.Entries[min(1, len(r.Entries)):] {
+		if r.Entries[i].Key == r.Entries[i+1].Key {
+			return corrupt(fmt.Errorf("it has %s twice", r.Entries[i].Key))
+		}
+	}
+	return &r, nil
+}
+
+// strictly decodes one JSON value in which nothing is unknown, and after which
+// nothing comes.
+func strictly(content []byte, into any) error {
+	d := json.NewDecoder(bytes.NewReader(content))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("something follows its end")
+	}
+	return nil
+}
+
+// load reads a file, as of the given boot of the node. It is fs.ErrNotExist
+// where there is none.
+func load(path, bootID string) ([]Entry, error) {
+	// Opening a pipe of that name would wait for ever for a writer.
+	switch info, err := os.Stat(path); {
+	case err != nil:
+		return nil, fmt.Errorf("reading the record of attachments: %w", err)
+	case !info.Mode().IsRegular() || info.Size() > maxSize:
+		return nil, fmt.Errorf("reading %s: %w: a file of mode %s and %d bytes can't be one; move it away",
+			path, ErrCorrupt, info.Mode(), info.Size())
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("reading the record of attachments: %w", err)
+	}
+	r, err := decode(content)
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w; it is left as it is: to start anew from the fallback, move it away", path, err)
+	}
+	// A boot ID that is not known is not another one.
+	if r.BootID != bootID && r.BootID != "" && bootID != "" {
+		return nil, nil
+	}
+	return r.Entries, nil
+}
+
+// replace gives the file at path new content: all of it or none, and so that it
+// lasts. With an error the old content stands, unless renamed: then the new one
+// stands, and may not survive a power loss.
+func replace(path string, content []byte) (renamed bool, err error) {
+	// Opened first: once the file has its name, only the disk can fail.
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = dir.Close() }() // only read from
+	temp := path + ".tmp"
+	if err := write(temp, content); err != nil {
+		return false, errors.Join(err, discard(temp))
+	}
+	if err := os.Rename(temp, path); err != nil {
+		return false, errors.Join(err, discard(temp))
+	}
+	if err := dir.Sync(); err != nil {
+		return true, err
+	}
+	return true, nil
+}
+
+// write makes a new file, what a crash left under its name aside.
+func write(path string, content []byte) error {
+	if err := discard(path); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	if err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close())
+}
+
+// discard removes what a commit that did not end has left.
+func discard(temp string) error {
+	if err := os.Remove(temp); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !(darwin || dragonfly || freebsd || linux || netbsd || openbsd)
+
+package checkpoint
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+)
+
+// lock can't keep its promise here; a record can be read.
+func lock(string) (unlock func() error, err error) {
+	return nil, fmt.Errorf("records of attachments are not written on %s: %w", runtime.GOOS, errors.ErrUnsupported)
+}
