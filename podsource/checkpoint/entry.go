@@ -41,7 +41,7 @@ type Entry struct {
 	// IPs are all addresses of the attachment.
 	IPs []netip.Addr `json:"ips"`
 	// Pod and UID name the pod, where they are known (CNI_ARGS).
-	Pod types.NamespacedName `json:"pod"`
+	Pod types.NamespacedName `json:"pod,omitzero"`
 	UID types.UID            `json:"uid,omitempty"`
 	// NetNS is the network namespace. Given its Path alone (CNI_NETNS), Add
 	// looks up the rest.

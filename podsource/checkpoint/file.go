@@ -161,7 +161,7 @@ func replace(path string, content []byte) (renamed bool, err error) {
 	}
 	defer func() { _ = dir.Close() }() // only read from
 	temp := path + ".tmp"
-	if err := write(temp, content); err != nil {
+	if err := create(temp, content); err != nil {
 		return false, errors.Join(err, discard(temp))
 	}
 	if err := os.Rename(temp, path); err != nil {
@@ -173,8 +173,8 @@ func replace(path string, content []byte) (renamed bool, err error) {
 	return true, nil
 }
 
-// write makes a new file, what a crash left under its name aside.
-func write(path string, content []byte) error {
+// create makes a new file, what a crash left under its name aside.
+func create(path string, content []byte) error {
 	if err := discard(path); err != nil {
 		return err
 	}

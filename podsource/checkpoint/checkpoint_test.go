@@ -1,0 +1,398 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package checkpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// TestRoundTrip: what is recorded comes back, after each change, to a reader
+// and to the next writer.
+func TestRoundTrip(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "attachments")
+	c := begun(t, path, Options{})
+	full := Entry{
+		Key: key("b"), IPs: []netip.Addr{netip.MustParseAddr("10.0.0.3"), netip.MustParseAddr("fd00::3")},
+		Pod: types.NamespacedName{Namespace: "default", Name: "web"}, UID: "6ba7b810",
+		NetNS: NetNS{Path: "/no/such/<folder>/\u2028ns", Dev: 4, Inode: 1<<64 - 1}, Time: time.Now(),
+	}
+	bare := Entry{Key: Key{network1, "a", "net1"}, Time: full.Time}
+	again := full
+	again.IPs, again.UID = again.IPs[:1], "7c9e6679"
+	for _, s := range []struct {
+		reason string
+		do     func() error
+		want   []Entry
+	}{
+		{"begun", func() error { return nil }, nil},
+		{"all fields", func() error { return c.Add(full) }, []Entry{full}},
+		{"hardly any, and sorted before", func() error { return c.Add(bare) }, []Entry{bare, full}},
+		{"the same key once more", func() error { return c.Add(again) }, []Entry{bare, again}},
+		{"removed", func() error { return c.Remove(bare.Key) }, []Entry{again}},
+		{"removed once more", func() error { return c.Remove(bare.Key) }, []Entry{again}},
+		{"another interface of the container", func() error { return c.Remove(Key{network1, "b", "net1"}) }, []Entry{again}},
+		{"nothing left", func() error { return c.Remove(full.Key) }, nil},
+	} {
+		if err := s.do(); err != nil {
+			t.Fatalf("%s: %v", s.reason, err)
+		}
+		if diff := cmp.Diff(s.want, c.Entries(), equal); diff != "" {
+			t.Errorf("%s: in memory (-want +got):\n%s", s.reason, diff)
+		}
+		r, err := decode(read(t, path))
+		if err != nil {
+			t.Fatalf("%s: %v", s.reason, err)
+		}
+		if diff := cmp.Diff(s.want, r.Entries, equal); diff != "" {
+			t.Errorf("%s: on the disk (-want +got):\n%s", s.reason, diff)
+		}
+		if left := leftovers(t, path); left != nil {
+			t.Errorf("%s: left behind: %v", s.reason, left)
+		}
+	}
+	if err := c.Add(Entry{Key: full.Key}); err != nil {
+		t.Fatal(err)
+	}
+	if age := time.Since(c.Entries()[0].Time); age < 0 || age > time.Hour {
+		t.Errorf("the time that was left out is %v ago", age)
+	}
+	info, err := os.Stat(path)
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v, %v, want 0600", info.Mode(), err)
+	}
+}
+
+// TestFormat pins the file byte by byte: a change of it is a new version.
+func TestFormat(t *testing.T) {
+	web := entry("ee3b0f0c", "10.0.0.2")
+	web.NetNS = NetNS{Path: "/run/netns/web", Dev: 4, Inode: 4026532001}
+	got := string(written(t, Options{BootID: "5c7b9a1e"}, web, Entry{Key: Key{network1, "ee3b0f0c", "net1"}, Time: web.Time}))
+	want := `{"format":"hostlocal-gc/attachments/1","crc32c":"3b4d755e","record":{"bootID":"5c7b9a1e","attachments":[
+{"network":"podnet","containerID":"ee3b0f0c","ifName":"eth0","ips":["10.0.0.2"],"pod":{"Namespace":"default","Name":"pod-ee3b0f0c"},"uid":"uid-ee3b0f0c","netns":{"path":"/run/netns/web","dev":4,"inode":4026532001},"time":"2025-03-01T12:00:00.000000005Z"},
+{"network":"podnet","containerID":"ee3b0f0c","ifName":"net1","ips":[],"time":"2025-03-01T12:00:00.000000005Z"}
+]}}
+`
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestAddRefuses what can't be an attachment, or would not come back as it was.
+func TestAddRefuses(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "attachments")
+	c := begun(t, path, Options{}, entry("a", "10.0.0.2"))
+	before := string(read(t, path))
+	for _, row := range []struct {
+		reason string
+		entry  Entry
+	}{
+		{"no network", Entry{Key: Key{"", "b", "eth0"}}},
+		{"a network that leads elsewhere", Entry{Key: Key{"../x", "b", "eth0"}}},
+		{"no container ID", Entry{Key: Key{network1, "", "eth0"}}},
+		{"a container ID with a scheme", Entry{Key: Key{network1, "containerd://b", "eth0"}}},
+		{"a container ID with a newline at its end", Entry{Key: Key{network1, "b\n", "eth0"}}},
+		{"no interface", Entry{Key: Key{network1, "b", ""}}},
+		{"an interface with white space", Entry{Key: Key{network1, "b", "eth\u00a00"}}},
+		{"an interface of 16 bytes", Entry{Key: Key{network1, "b", strings.Repeat("e", 16)}}},
+		{"no address", Entry{Key: key("b"), IPs: []netip.Addr{{}}}},
+		{"a path that JSON can't hold", Entry{Key: key("b"), NetNS: NetNS{Path: "/run/\xff"}}},
+		{"a name that JSON can't hold", Entry{Key: key("b"), Pod: types.NamespacedName{Name: "\xff"}}},
+		{"a time that JSON can't hold", Entry{Key: key("b"), Time: time.Date(12000, 1, 1, 0, 0, 0, 0, time.UTC)}},
+	} {
+		if err := c.Add(row.entry); err == nil {
+			t.Errorf("%s: no error", row.reason)
+		}
+		if got := string(read(t, path)); got != before {
+			t.Errorf("%s: the file is %q now", row.reason, got)
+		}
+	}
+	if diff := cmp.Diff([]string{"10.0.0.2"}, recorded(c)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestPods: one pod a container, whatever its interfaces and networks.
+func TestPods(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "attachments")
+	second := entry("a", "10.1.0.2")
+	second.Network, second.IfName, second.Pod, second.UID = "storage", "net1", types.NamespacedName{}, ""
+	c := begun(t, path, Options{}, second, entry("a", "10.0.0.2"), entry("b", "10.0.0.3"))
+	want := []podsource.Pod{
+		{NamespacedName: entry("a", "::").Pod, UID: "uid-a", ContainerIDs: []string{"a"},
+			IPs: []netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.1.0.2")}},
+		{NamespacedName: entry("b", "::").Pod, UID: "uid-b", ContainerIDs: []string{"b"},
+			IPs: []netip.Addr{netip.MustParseAddr("10.0.0.3")}},
+	}
+	for name, source := range map[string]podsource.Source{"writer": c, "reader": Read(path, Options{})} {
+		got, err := source.Pods(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got, equal); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		if pods, err := source.Pods(ended); pods != nil || !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v, %v after the context's end", name, pods, err)
+		}
+	}
+}
+
+// TestCallersSlices: what was handed in and handed out is not what is recorded.
+func TestCallersSlices(t *testing.T) {
+	c := begun(t, filepath.Join(t.TempDir(), "attachments"), Options{})
+	e := entry("a", "10.0.0.2")
+	if err := c.Add(e); err != nil {
+		t.Fatal(err)
+	}
+	e.IPs[0] = netip.MustParseAddr("10.9.9.9")
+	c.Entries()[0].IPs[0] = netip.MustParseAddr("10.9.9.9")
+	c.Entries()[0].ContainerID = "x"
+	if diff := cmp.Diff([]Entry{entry("a", "10.0.0.2")}, c.Entries(), equal); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestGoroutines: changes come one after the other, and none gets lost.
+func TestGoroutines(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "attachments")
+	c := begun(t, path, Options{})
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			for j := range 3 {
+				stay, go1 := fmt.Sprintf("s%d-%d", i, j), fmt.Sprintf("g%d-%d", i, j)
+				err := errors.Join(c.Add(entry(stay, "10.0.0.2")), c.Add(entry(go1, "10.0.0.3")), c.Remove(key(go1)))
+				_, podsErr := c.Pods(t.Context())
+				if err = errors.Join(err, podsErr); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	r, err := decode(read(t, path))
+	if err != nil || len(r.Entries) != 24 {
+		t.Fatalf("%v, want 24 entries on the disk: %v", err, r)
+	}
+	if diff := cmp.Diff(r.Entries, c.Entries(), equal); diff != "" {
+		t.Errorf("(-disk +memory):\n%s", diff)
+	}
+}
+
+// TestClosed: after Close nothing is answered and nothing written.
+func TestClosed(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "attachments")
+	c := begun(t, path, Options{}, entry("a", "10.0.0.2"))
+	for range 2 {
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	other := opened(t, path, Options{})
+	_, podsErr := c.Pods(t.Context())
+	_, pruneErr := c.Prune()
+	for name, err := range map[string]error{
+		"add": c.Add(entry("b", "10.0.0.3")), "remove": c.Remove(key("a")), "pods": podsErr, "prune": pruneErr,
+		"backfill": c.Backfill(t.Context(), nobody, nil),
+	} {
+		if !errors.Is(err, fs.ErrClosed) || errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: %v, want %v", name, err, fs.ErrClosed)
+		}
+	}
+	if diff := cmp.Diff([]string{"10.0.0.2"}, recorded(other)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestBackfill writes the first file, and no other.
+func TestBackfill(t *testing.T) {
+	attachments := func(p podsource.Pod) ([]Entry, error) {
+		var out []Entry
+		for _, id := range p.ContainerIDs {
+			out = append(out, Entry{Key: key(id), IPs: p.IPs, UID: p.UID})
+		}
+		return out, nil
+	}
+	broken := errors.New("broken")
+	pod := podsource.Pod{UID: "1", ContainerIDs: []string{"a", "b"}, IPs: []netip.Addr{netip.MustParseAddr("10.0.0.2")}}
+	for _, row := range []struct {
+		reason string
+		source podsource.Source
+		of     func(podsource.Pod) ([]Entry, error)
+		want   []string // containers
+		is     error    // or the error
+	}{
+		{"two sandboxes of a pod", podsource.Static{pod}, attachments, []string{"a", "b"}, nil},
+		{"a pod in the node's network has no attachment", podsource.Static{pod, {HostNetwork: true}}, attachments, []string{"a", "b"}, nil},
+		{"seen twice", podsource.Static{pod, pod}, attachments, []string{"a", "b"}, nil},
+		{"an address that is not of this network", podsource.Static{pod, {IPs: pod.IPs}}, attachments, []string{"a", "b"}, nil},
+		{"nobody, and the source vouches for it", nobody, nil, []string{}, nil},
+		{"nobody, and it does not (R9)", podsource.Static{}, attachments, nil, errAny},
+		{"the source fails", podsource.Func(func(context.Context) ([]podsource.Pod, error) {
+			return []podsource.Pod{pod}, broken
+		}), attachments, nil, broken},
+		{"nobody knows what a pod has", podsource.Static{pod}, func(podsource.Pod) ([]Entry, error) { return nil, broken }, nil, broken},
+		{"a pod that is starting (R4)", podsource.Static{pod, {UID: "2"}}, attachments, nil, podsource.ErrIncomplete},
+		{"one attachment that can't be one", podsource.Static{pod}, func(podsource.Pod) ([]Entry, error) {
+			return []Entry{{Key: key("a")}, {Key: key("")}}, nil
+		}, nil, errAny},
+	} {
+		t.Run(row.reason, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "attachments")
+			c := opened(t, path, Options{})
+			err := c.Backfill(t.Context(), row.source, row.of)
+			if row.is != nil {
+				if err == nil || row.is != errAny && !errors.Is(err, row.is) {
+					t.Errorf("error %v, want %v", err, row.is)
+				}
+				if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+					t.Errorf("a file was written all the same: %v", err)
+				}
+				if _, err := c.Pods(t.Context()); !errors.Is(err, fs.ErrNotExist) {
+					t.Errorf("asked afterwards: %v, want %v", err, fs.ErrNotExist)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := []string{}
+			for _, e := range c.Entries() {
+				got = append(got, e.ContainerID)
+			}
+			if diff := cmp.Diff(row.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			before := string(read(t, path))
+			if err := c.Backfill(t.Context(), podsource.Static{{UID: "9", ContainerIDs: []string{"z"}}}, attachments); !errors.Is(err, fs.ErrExist) {
+				t.Errorf("a second time: %v, want %v", err, fs.ErrExist)
+			}
+			if got := string(read(t, path)); got != before {
+				t.Errorf("the file was changed to %s", got)
+			}
+		})
+	}
+	t.Run("a file that came meanwhile stays", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "attachments")
+		c := opened(t, path, Options{})
+		write(t, path, "restored from a backup")
+		if err := c.Backfill(t.Context(), nobody, nil); !errors.Is(err, fs.ErrExist) {
+			t.Errorf("%v, want %v", err, fs.ErrExist)
+		}
+		if got := string(read(t, path)); got != "restored from a backup" {
+			t.Errorf("the file was changed to %s", got)
+		}
+	})
+}
+
+var errAny = errors.New("any error")
+
+// TestAddBeforeBackfill: a record that began with one attachment would say that
+// there is no other, and the node's older pods would lose their addresses.
+func TestAddBeforeBackfill(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "attachments")
+	c := opened(t, path, Options{})
+	if err := c.Add(entry("a", "10.0.0.2")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%v, want %v", err, fs.ErrNotExist)
+	}
+	if err := c.Remove(key("a")); err != nil {
+		t.Errorf("a DEL of what was never recorded: %v", err)
+	}
+	if gone, err := c.Prune(); gone != nil || err != nil {
+		t.Errorf("nothing to prune: %v, %v", gone, err)
+	}
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a file was written: %v", err)
+	}
+	if _, err := c.Pods(t.Context()); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("asked: %v, want %v", err, fs.ErrNotExist)
+	}
+}
+
+// TestBoot: a record of another boot is empty, and the next change makes it one
+// of this boot. A boot that is not known is not another one.
+func TestBoot(t *testing.T) {
+	for _, row := range []struct {
+		reason, wrote, reads string
+		want                 []string
+	}{
+		{"the same boot", "1", "1", []string{"10.0.0.2"}},
+		{"another boot", "1", "2", nil},
+		{"the kernel's own", "", "", []string{"10.0.0.2"}},
+	} {
+		path := filepath.Join(t.TempDir(), "attachments")
+		write(t, path, string(written(t, Options{BootID: row.wrote}, entry("a", "10.0.0.2"))))
+		before := string(read(t, path))
+		c := opened(t, path, Options{BootID: row.reads})
+		if diff := cmp.Diff(row.want, recorded(c)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
+		}
+		for name, source := range map[string]podsource.Source{"writer": c, "reader": Read(path, Options{BootID: row.reads})} {
+			pods, err := source.Pods(t.Context())
+			if err != nil || len(pods) != 1 || pods[0].HostNetwork != (row.want == nil) {
+				t.Errorf("%s: the %s says %v, %v", row.reason, name, pods, err)
+			}
+		}
+		if got := string(read(t, path)); got != before {
+			t.Errorf("%s: reading alone changed the file to %s", row.reason, got)
+		}
+		if err := c.Add(entry("b", "10.0.0.3")); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+		c = opened(t, path, Options{BootID: row.reads})
+		if diff := cmp.Diff(append(row.want, "10.0.0.3"), recorded(c)); diff != "" {
+			t.Errorf("%s, after a change (-want +got):\n%s", row.reason, diff)
+		}
+	}
+	for _, boots := range [][2]string{{"", "1"}, {"1", ""}} {
+		content, err := (&record{boots[0], []Entry{entry("a", "10.0.0.2")}}).encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(t.TempDir(), "attachments")
+		write(t, path, string(content))
+		if got, err := load(path, boots[1]); err != nil || len(got) != 1 {
+			t.Errorf("boots %q: %v, %v, want the entry", boots, got, err)
+		}
+	}
+}
+
+// TestOpenFails where the folder is missing: that is a mistake of the caller's,
+// and not a record that was never written.
+func TestOpenFails(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := Open(filepath.Join(dir, "missing", "attachments"), Options{}); err == nil {
+		t.Error("no error without a folder")
+	}
+	if err := os.Mkdir(filepath.Join(dir, "attachments.tmp"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, "attachments.tmp", "x"), "")
+	if _, err := Open(filepath.Join(dir, "attachments"), Options{}); err == nil {
+		t.Error("no error with a folder where the temporary file goes")
+	}
+	if err := os.RemoveAll(filepath.Join(dir, "attachments.tmp")); err != nil {
+		t.Fatal(err)
+	}
+	opened(t, filepath.Join(dir, "attachments"), Options{}) // and the failed ones let go of the lock
+}

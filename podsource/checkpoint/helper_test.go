@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package checkpoint
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// equal compares entries and pods.
+var equal = cmp.Options{cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateApproxTime(0), cmpopts.EquateEmpty()}
+
+const network1 = "podnet"
+
+func key(containerID string) Key { return Key{network1, containerID, "eth0"} }
+
+// entry is an attachment with one address.
+func entry(containerID, ip string) Entry {
+	return Entry{
+		Key: key(containerID), IPs: []netip.Addr{netip.MustParseAddr(ip)},
+		Pod: types.NamespacedName{Namespace: "default", Name: "pod-" + containerID}, UID: types.UID("uid-" + containerID),
+		Time: time.Date(2025, 3, 1, 12, 0, 0, 5, time.UTC),
+	}
+}
+
+// nobody is a source that vouches that no pod is here.
+var nobody = podsource.Static(podsource.Vouched(nil))
+
+// opened opens the record at path and ends with the test.
+func opened(t testing.TB, path string, opts Options) *Checkpoint {
+	t.Helper()
+	c, err := Open(path, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// begun opens a record that was never written, and begins it with entries.
+func begun(t testing.TB, path string, opts Options, entries ...Entry) *Checkpoint {
+	t.Helper()
+	c := opened(t, path, opts)
+	if err := c.Backfill(t.Context(), nobody, nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if err := c.Add(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return c
+}
+
+// written returns what a record of these entries is on the disk.
+func written(t testing.TB, opts Options, entries ...Entry) []byte {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "attachments")
+	c := begun(t, path, opts, entries...)
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return read(t, path)
+}
+
+func read(t testing.TB, path string) []byte {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return content
+}
+
+func write(t testing.TB, path, content string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A node is a data dir with one network's folder, as host-local leaves it.
+type node struct {
+	t     testing.TB
+	dir   string
+	store *hostlocal.Store
+}
+
+func newNode(t testing.TB, dataDir string) *node {
+	t.Helper()
+	store, err := hostlocal.New(dataDir, network1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &node{t, filepath.Join(dataDir, network1), store}
+	if err := os.Mkdir(n.dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// reserve writes a reservation as host-local does, made an hour ago.
+func (n *node) reserve(ip, containerID string) {
+	n.t.Helper()
+	path := filepath.Join(n.dir, ip)
+	write(n.t, path, containerID+"\r\neth0")
+	at := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(path, at, at); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// left returns the reserved addresses.
+func (n *node) left() []string {
+	n.t.Helper()
+	entries, err := os.ReadDir(n.dir)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	var out []string
+	for _, e := range entries {
+		if e.Name() != "lock" {
+			out = append(out, e.Name())
+		}
+	}
+	return out
+}
+
+// pass runs one pass with this source.
+func (n *node) pass(source podsource.Source, opts gc.Options) error {
+	_, err := gc.New(n.store, source, opts).Reconcile(n.t.Context())
+	return err
+}
+
+// recorded returns the addresses in the record.
+func recorded(c *Checkpoint) []string {
+	var out []string
+	for _, e := range c.Entries() {
+		for _, ip := range e.IPs {
+			out = append(out, ip.String())
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// skipLoudly skips what can't be tested here, and fails in CI.
+func skipLoudly(t *testing.T, what string, err error) {
+	t.Helper()
+	if os.Getenv("CI") != "" {
+		t.Fatalf("%s does not run here, and CI must not go without: %v", what, err)
+	}
+	t.Skipf("SKIPPED, NOT TESTED: %s does not run here: %v", what, err)
+}
+
+// leftovers are the files in the record's folder besides the record and its lock.
+func leftovers(t testing.TB, path string) (out []string) {
+	t.Helper()
+	files, err := os.ReadDir(filepath.Dir(path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if name := f.Name(); name != filepath.Base(path) && !strings.HasSuffix(name, ".lock") && !f.IsDir() {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+func ExampleKey() {
+	fmt.Println(Key{"podnet", "ee3b0f0c", "eth0"})
+	// Output: eth0 of container ee3b0f0c in network podnet
+}

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cnigc_test
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/cnigc"
+)
+
+// What a plugin does with a GC request, between reading its standard input and
+// running a pass over the network that the request names.
+func ExampleFromConfig() {
+	stdin := []byte(`{
+		"cniVersion": "1.1.0",
+		"name": "podnet",
+		"type": "vendor",
+		"cni.dev/valid-attachments": [
+			{"containerID": "ee3b0f0c", "ifname": "eth0"},
+			{"containerID": "ee3b0f0c", "ifname": "net1"},
+			{"containerID": "5c7b9a1e", "ifname": "eth0"}
+		]
+	}`)
+	source, err := cnigc.FromConfig(stdin)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	pods, err := source.Pods(context.Background())
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, p := range pods {
+		fmt.Println(p.ContainerIDs)
+	}
+
+	_, err = cnigc.FromConfig([]byte(`{"cniVersion": "1.1.0", "name": "podnet", "type": "vendor"}`))
+	fmt.Println(err)
+	// Output:
+	// [5c7b9a1e]
+	// [ee3b0f0c]
+	// reading a CNI GC request: it has no "cni.dev/valid-attachments", so it does not say what is valid
+}
