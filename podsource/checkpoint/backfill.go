@@ -4,7 +4,6 @@ package checkpoint
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -36,32 +35,40 @@ func (c *Checkpoint) Backfill(ctx context.Context, source podsource.Source,
 	if len(pods) == 0 {
 		return fmt.Errorf("%s: the source sees no pod at all, and does not vouch for it", doing)
 	}
-	entries := []Entry{}
+	items := []item{}
 	for _, p := range pods {
 		if p.HostNetwork {
 			continue
 		}
-		of, err := attachmentsOf(p)
-		if err == nil && len(of) == 0 && len(p.ContainerIDs) == 0 && len(p.IPs) == 0 {
-			err = fmt.Errorf("neither its containers nor its addresses are known: %w", podsource.ErrIncomplete)
-		}
-		of = slices.Clone(of)
-		for i := range of {
-			err = errors.Join(err, complete(&of[i]))
-		}
-		if err != nil {
+		if items, err = addOf(items, p, attachmentsOf); err != nil {
 			return fmt.Errorf("%s: pod %s (UID %q): %w", doing, p.NamespacedName, p.UID, err)
 		}
-		for _, e := range of {
-			if i, found := find(entries, e.Key); !found { // else two sandboxes of a pod, say, seen twice
-				entries = slices.Insert(entries, i, e)
-			}
-		}
 	}
-	return c.change(doing, func(s *state) ([]Entry, error) {
+	return c.change(doing, func(s *state) ([]item, error) {
 		if _, err := os.Lstat(c.path); s.written || err == nil && !c.unsure {
 			return nil, fs.ErrExist
 		}
-		return entries, nil
+		return items, nil
 	})
+}
+
+// addOf adds the attachments of a pod. One that is there already was seen twice.
+func addOf(items []item, p podsource.Pod, attachmentsOf func(podsource.Pod) ([]Entry, error)) ([]item, error) {
+	entries, err := attachmentsOf(p)
+	if err != nil {
+		return nil, err
+	}
+	if len(entries) == 0 && len(p.ContainerIDs) == 0 && len(p.IPs) == 0 {
+		return nil, fmt.Errorf("neither its containers nor its addresses are known: %w", podsource.ErrIncomplete)
+	}
+	for _, e := range entries {
+		added, err := complete(e)
+		if err != nil {
+			return nil, err
+		}
+		if i, found := find(items, e.Key); !found {
+			items = slices.Insert(items, i, added)
+		}
+	}
+	return items, nil
 }

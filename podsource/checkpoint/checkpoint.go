@@ -55,8 +55,13 @@ type Checkpoint struct {
 
 // state is what the file holds.
 type state struct {
-	entries []Entry // sorted by key
-	written bool    // false: there is no file
+	items   []item // sorted by key
+	written bool   // false: there is no file
+}
+
+// find looks a key up in items, which are sorted by it.
+func find(items []item, k Key) (int, bool) {
+	return slices.BinarySearchFunc(items, k, func(i item, k Key) int { return i.compare(k) })
 }
 
 // Open opens the record at path for writing, of which there is one at a time:
@@ -85,8 +90,14 @@ func Open(path string, opts Options) (c *Checkpoint, err error) {
 	if err != nil && written {
 		return nil, err
 	}
+	items := make([]item, len(entries))
+	for i, e := range entries {
+		if items[i], err = newItem(e); err != nil {
+			return nil, fmt.Errorf("%s: %w", e.Key, err)
+		}
+	}
 	c = &Checkpoint{path: path, bootID: bootID, unlock: unlock}
-	c.state.Store(&state{entries, written})
+	c.state.Store(&state{items, written})
 	return c, nil
 }
 
@@ -111,43 +122,46 @@ func Read(path string, opts Options) podsource.Source {
 // the end of has failed. Without a file it is [fs.ErrNotExist]: see
 // [Checkpoint.Backfill].
 func (c *Checkpoint) Add(e Entry) error {
-	if err := complete(&e); err != nil {
+	added, err := complete(e)
+	if err != nil {
 		return fmt.Errorf("recording %s: %w", e.Key, err)
 	}
-	return c.change("recording "+e.Key.String(), func(s *state) ([]Entry, error) {
+	return c.change("recording "+e.Key.String(), func(s *state) ([]item, error) {
 		if !s.written {
 			return nil, fmt.Errorf("%w: older attachments would be forgotten; Backfill first", fs.ErrNotExist)
 		}
-		i, found := find(s.entries, e.Key)
+		next := slices.Clone(s.items)
+		i, found := find(next, e.Key)
 		if found {
-			return slices.Replace(slices.Clone(s.entries), i, i+1, e), nil
+			next[i] = added
+			return next, nil
 		}
-		return slices.Insert(slices.Clone(s.entries), i, e), nil
+		return slices.Insert(next, i, added), nil
 	})
 }
 
 // Remove forgets an attachment. One that is not recorded is no error, so that a
 // DEL can be repeated. With an error the entry is there still.
 func (c *Checkpoint) Remove(k Key) error {
-	return c.change("forgetting "+k.String(), func(s *state) ([]Entry, error) {
-		i, found := find(s.entries, k)
+	return c.change("forgetting "+k.String(), func(s *state) ([]item, error) {
+		i, found := find(s.items, k)
 		if !found {
 			return nil, nil
 		}
-		return slices.Delete(slices.Clone(s.entries), i, i+1), nil
+		return slices.Delete(slices.Clone(s.items), i, i+1), nil
 	})
 }
 
 // Prune forgets the attachments whose network namespaces are gone, those that
 // Pods leaves out, and returns them.
 func (c *Checkpoint) Prune() (gone []Entry, err error) {
-	err = c.change("forgetting what is gone", func(s *state) ([]Entry, error) {
-		left := []Entry{}
-		for _, e := range s.entries {
-			if e.NetNS.gone() {
-				gone = append(gone, e)
+	err = c.change("forgetting what is gone", func(s *state) ([]item, error) {
+		left := []item{}
+		for _, i := range s.items {
+			if i.NetNS.gone() {
+				gone = append(gone, i.Entry)
 			} else {
-				left = append(left, e)
+				left = append(left, i)
 			}
 		}
 		if len(gone) == 0 {
@@ -168,8 +182,9 @@ func (c *Checkpoint) Entries() []Entry {
 	if s == nil {
 		return nil
 	}
-	out := slices.Clone(s.entries)
+	out := make([]Entry, len(s.items))
 	for i := range out {
+		out[i] = s.items[i].Entry
 		out[i].IPs = slices.Clone(out[i].IPs)
 	}
 	return out
@@ -185,7 +200,7 @@ func (c *Checkpoint) Pods(ctx context.Context) ([]podsource.Pod, error) {
 	case !s.written:
 		return nil, fmt.Errorf("asking the record %s, which was never written: %w", c.path, fs.ErrNotExist)
 	}
-	return live(ctx, s.entries)
+	return live(ctx, c.Entries())
 }
 
 // Close lets another process open the record. What was changed is on the disk
@@ -200,7 +215,7 @@ func (c *Checkpoint) Close() error {
 }
 
 // change commits what becomes of the entries; nil is that they stay as they are.
-func (c *Checkpoint) change(doing string, become func(*state) ([]Entry, error)) error {
+func (c *Checkpoint) change(doing string, become func(*state) ([]item, error)) error {
 	c.turn.Lock()
 	defer c.turn.Unlock()
 	s := c.state.Load()
@@ -215,9 +230,9 @@ func (c *Checkpoint) change(doing string, become func(*state) ([]Entry, error)) 
 		if !c.unsure || !s.written {
 			return nil
 		}
-		next = s.entries // the file may say otherwise
+		next = s.items // the file may say otherwise
 	}
-	content, err := (&record{c.bootID, next}).encode()
+	content, err := encode(c.bootID, next)
 	if err != nil {
 		return fmt.Errorf("%s: %w", doing, err)
 	}

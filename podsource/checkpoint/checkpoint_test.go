@@ -365,7 +365,7 @@ func TestBoot(t *testing.T) {
 		}
 	}
 	for _, boots := range [][2]string{{"", "1"}, {"1", ""}} {
-		content, err := (&record{boots[0], []Entry{entry("a", "10.0.0.2")}}).encode()
+		content, err := encoded(&record{boots[0], []Entry{entry("a", "10.0.0.2")}})
 		if err != nil {
 			t.Fatal(err)
 		}

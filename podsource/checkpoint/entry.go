@@ -97,10 +97,11 @@ func (e *Entry) check() error {
 	return nil
 }
 
-// complete checks an entry and fills in what it may leave out.
-func complete(e *Entry) error {
+// complete checks an entry, fills in what it may leave out, and makes it ready
+// for the file.
+func complete(e Entry) (item, error) {
 	if err := e.check(); err != nil {
-		return err
+		return item{}, err
 	}
 	e.IPs = append([]netip.Addr{}, e.IPs...)
 	e.NetNS = e.NetNS.seen()
@@ -108,10 +109,5 @@ func complete(e *Entry) error {
 		e.Time = time.Now()
 	}
 	e.Time = e.Time.Round(0).UTC() // as it comes back from the file
-	return nil
-}
-
-// find looks a key up in entries, which are sorted by it.
-func find(entries []Entry, k Key) (int, bool) {
-	return slices.BinarySearchFunc(entries, k, func(e Entry, k Key) int { return e.compare(k) })
+	return newItem(e)
 }

@@ -45,22 +45,35 @@ type record struct {
 	Entries []Entry `json:"attachments"`
 }
 
-// encode writes one attachment a line, for people and their tools.
-func (r *record) encode() ([]byte, error) {
-	boot, err := json.Marshal(r.BootID)
+// An item is an entry and what it is in the file, made once: a change writes all
+// of them.
+type item struct {
+	Entry
+	line []byte
+}
+
+func newItem(e Entry) (item, error) {
+	line, err := json.Marshal(&e)
+	return item{e, line}, err
+}
+
+// encode makes a file of entries, one a line for people and their tools.
+func encode(bootID string, items []item) ([]byte, error) {
+	boot, err := json.Marshal(bootID)
 	if err != nil {
 		return nil, err
 	}
-	body := slices.Concat([]byte(`{"bootID":`), boot, []byte(`,"attachments":[`))
-	for i := range r.Entries {
+	size := len(boot) + 40
+	for i := range items {
+		size += len(items[i].line) + len(",\n")
+	}
+	body := append(make([]byte, 0, size), `{"bootID":`...)
+	body = append(append(body, boot...), `,"attachments":[`...)
+	for i := range items {
 		if i > 0 {
 			body = append(body, ',')
 		}
-		line, err := json.Marshal(&r.Entries[i])
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", r.Entries[i].Key, err)
-		}
-		body = append(append(body, '\n'), line...)
+		body = append(append(body, '\n'), items[i].line...)
 	}
 	body = append(body, "\n]}"...)
 	head := fmt.Sprintf(`{"format":%q,"crc32c":"%08x","record":`, Format, crc32.Checksum(body, castagnoli))

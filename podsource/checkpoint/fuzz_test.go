@@ -40,7 +40,7 @@ func FuzzDecode(f *testing.F) {
 				t.Errorf("not sorted: %v", r.Entries)
 			}
 		}
-		again, err := r.encode()
+		again, err := encoded(r)
 		if err != nil {
 			t.Fatal(err)
 		}

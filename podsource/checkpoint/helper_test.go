@@ -83,6 +83,19 @@ func written(t testing.TB, opts Options, entries ...Entry) []byte {
 	return read(t, path)
 }
 
+// encoded is what a record is on the disk.
+func encoded(r *record) ([]byte, error) {
+	var items []item
+	for _, e := range r.Entries {
+		i, err := newItem(e)
+		if err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	return encode(r.BootID, items)
+}
+
 func read(t testing.TB, path string) []byte {
 	t.Helper()
 	content, err := os.ReadFile(path)
@@ -191,4 +204,17 @@ func leftovers(t testing.TB, path string) (out []string) {
 func ExampleKey() {
 	fmt.Println(Key{"podnet", "ee3b0f0c", "eth0"})
 	// Output: eth0 of container ee3b0f0c in network podnet
+}
+
+// ids returns the containers that a source calls live.
+func ids(t testing.TB, source podsource.Source) (out []string) {
+	t.Helper()
+	pods, err := source.Pods(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range pods {
+		out = append(out, p.ContainerIDs...)
+	}
+	return out
 }

@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package checkpoint
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+)
+
+// An agent serves one ADD and one DEL in a process of its own: ADD reserves and
+// records last, DEL releases and forgets last. A fault hits one system call of
+// it. Reservations and the record lie in the same folder.
+type agent struct {
+	dir string
+	*Checkpoint
+	*disk.Store
+}
+
+const newIP = "10.0.0.3"
+
+func startAgent(dir string) (*agent, error) {
+	c, err := Open(filepath.Join(dir, "attachments"), Options{})
+	if err != nil {
+		return nil, err
+	}
+	s, err := disk.New(network1, dir)
+	if err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return &agent{dir, c, s}, nil
+}
+
+// locked does as the plugin does, which ignores the lock's errors.
+func (a *agent) locked(do func() error) error {
+	_ = a.Lock()
+	defer func() { _ = a.Unlock() }()
+	return do()
+}
+
+func (a *agent) add() error {
+	// A retry finds what the try before it reserved.
+	path := filepath.Join(a.dir, network1, newIP)
+	if _, err := os.Stat(path); err != nil {
+		err := a.locked(func() error {
+			_, err := a.Reserve("new", "eth0", net.ParseIP(newIP), "0")
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return a.Add(entry("new", newIP))
+}
+
+func (a *agent) del() error {
+	if !slices.ContainsFunc(a.Entries(), func(e Entry) bool { return e.Key == key("new") }) {
+		fmt.Println("no record")
+	}
+	if err := a.locked(func() error { return a.ReleaseByID("new", "eth0") }); err != nil {
+		return err
+	}
+	return a.Remove(key("new"))
+}
+
+// attempt tries once more what failed once, as a runtime does.
+func attempt(t *testing.T, what string, do func() error) {
+	err := do()
+	if err != nil {
+		fmt.Println("failed once:", what, err)
+		err = do()
+	}
+	if err != nil {
+		t.Fatalf("%s failed twice: %v", what, err)
+	}
+	fmt.Println("done:", what)
+}
+
+func agentProcess(t *testing.T, dir string) {
+	runtime.LockOSThread() // strace counts occurrences by thread
+	a, err := startAgent(dir)
+	if err != nil { // then it could not even start
+		fmt.Println("failed once: start", err)
+		if a, err = startAgent(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	defer a.Close()
+	attempt(t, "ADD", a.add)
+	attempt(t, "DEL", a.del)
+}
+
+// A rig runs agents under strace.
+type rig struct{ strace, exe string }
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	strace, err := exec.LookPath("strace")
+	if err == nil {
+		err = exec.Command(strace, "-f", "-e", "inject=unlinkat:error=EIO:when=1", "true").Run()
+	}
+	if err != nil {
+		skipLoudly(t, "strace", err)
+	}
+	// Not this binary itself: with the race detector in it a start takes too long
+	// to be done hundreds of times.
+	exe := filepath.Join(t.TempDir(), "checkpoint.test")
+	if out, err := exec.Command("go", "test", "-c", "-o", exe, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return &rig{strace, exe}
+}
+
+// run has the agent of the test meet a fault, in a folder in which one
+// attachment is recorded, and returns what it said and the trace.
+func (r *rig) run(t *testing.T, expression string) (n *node, out, trace string, err error) {
+	t.Helper()
+	dir := t.TempDir()
+	n = newNode(t, dir)
+	n.reserve("10.0.0.2", "a")
+	path := filepath.Join(dir, "attachments")
+	if err := begun(t, path, Options{}, entry("a", "10.0.0.2")).Close(); err != nil {
+		t.Fatal(err)
+	}
+	traceFile := filepath.Join(t.TempDir(), "trace")
+	args := []string{"-f", "-y", "-o", traceFile, "-e", expression, "-P", dir, "-P", path, "-P", path + ".tmp", "-P", path + ".lock",
+		"-P", n.dir, "-P", filepath.Join(n.dir, newIP), "-P", filepath.Join(n.dir, "last_reserved_ip.0"), "-P", filepath.Join(n.dir, "lock")}
+	test, _, _ := strings.Cut(t.Name(), "/")
+	cmd := exec.Command(r.strace, append(args, r.exe, "-test.run=^"+test+"$", "-test.v")...)
+	cmd.Env = append(os.Environ(), childEnv+"="+dir)
+	said, err := cmd.CombinedOutput()
+	content, traceErr := os.ReadFile(traceFile)
+	if traceErr != nil {
+		t.Fatal(traceErr)
+	}
+	return n, string(said), string(content), err
+}
+
+// calls are those that change something, or come between two changes.
+var calls = []string{"openat", "flock", "write", "fsync", "/^rename", "/^unlink", "close"}
+
+// TestHazard24KilledAtEveryCall kills the agent at every system call that it
+// makes in its folder. The next start's hook leaves as many reservations as
+// recorded attachments, and never fewer than the live ones.
+func TestHazard24KilledAtEveryCall(t *testing.T) {
+	if dir := os.Getenv(childEnv); dir != "" {
+		agentProcess(t, dir)
+		return
+	}
+	r := newRig(t)
+	for _, call := range calls {
+		t.Run(call, func(t *testing.T) {
+			t.Parallel()
+			when := 1
+			for ; !t.Failed(); when++ {
+				n, out, trace, err := r.run(t, fmt.Sprintf("inject=%s:signal=KILL:when=%d", call, when))
+				if strings.Contains(trace, "killed by SIGKILL") {
+					afterDeath(t, n, out)
+					continue
+				}
+				if err != nil || !strings.Contains(out, "done: DEL") {
+					t.Fatalf("%v\n%s", err, out)
+				}
+				break
+			}
+			if when < 3 {
+				t.Error("next to nothing was tried")
+			}
+			t.Logf("killed at %d calls", when-1)
+		})
+	}
+}
+
+// afterDeath starts the agent anew, with its hook, and has the runtime repeat
+// what did not end.
+func afterDeath(t *testing.T, n *node, out string) {
+	t.Helper()
+	a, err := startAgent(filepath.Dir(n.dir))
+	if err != nil {
+		t.Fatalf("starting again: %v; it said\n%s", err, out)
+	}
+	defer a.Close()
+	if left := leftovers(t, a.path); left != nil {
+		t.Errorf("the crash left %v", left)
+	}
+	added, deleted := strings.Contains(out, "done: ADD"), strings.Contains(out, "done: DEL")
+	isRecorded := slices.Contains(recorded(a.Checkpoint), newIP)
+	if added && !isRecorded && slices.Contains(n.left(), newIP) || deleted && isRecorded {
+		t.Errorf("recorded: %t; it said\n%s", isRecorded, out)
+	}
+	if err := n.pass(a.Checkpoint, gc.Options{MinAge: gc.NoADDInFlight}); err != nil {
+		t.Error(err)
+	}
+	check := func(when string) {
+		t.Helper()
+		if diff := cmp.Diff(recorded(a.Checkpoint), reservations(n)); diff != "" {
+			t.Errorf("%s (-recorded +reserved):\n%s\nit said\n%s", when, diff, out)
+		}
+	}
+	if !added {
+		check("after the hook, killed in ADD")
+	} else if !deleted {
+		if slices.Contains(reservations(n), newIP) && !isRecorded {
+			t.Errorf("killed in DEL: reserved, and forgotten already")
+		}
+		attempt(t, "DEL again", a.del)
+	}
+	check("after the hook and the runtime's DEL")
+	attempt(t, "the next ADD", a.add)
+	check("after the next ADD")
+	if diff := cmp.Diff([]string{"10.0.0.2", newIP}, recorded(a.Checkpoint)); diff != "" {
+		t.Errorf("in the end (-want +got):\n%s", diff)
+	}
+}
+
+func reservations(n *node) []string {
+	return slices.DeleteFunc(n.left(), func(name string) bool { return strings.HasPrefix(name, "last_reserved_ip") })
+}
+
+// TestHazard25EveryCallFailsOnce: whichever step fails, what the steps before it
+// need is still there when the runtime tries again, without a restart.
+func TestHazard25EveryCallFailsOnce(t *testing.T) {
+	if dir := os.Getenv(childEnv); dir != "" {
+		agentProcess(t, dir)
+		return
+	}
+	r := newRig(t)
+	for _, call := range calls {
+		for _, fault := range []string{"EIO", "ENOSPC", "EINTR"} {
+			if fault == "EINTR" && call != "openat" && call != "flock" && call != "fsync" {
+				continue
+			}
+			t.Run(call+"/"+fault, func(t *testing.T) {
+				t.Parallel()
+				when, failed := 1, 0
+				for ; !t.Failed(); when++ {
+					n, out, trace, err := r.run(t, fmt.Sprintf("inject=%s:error=%s:when=%d", call, fault, when))
+					if err != nil || !strings.Contains(out, "done: DEL") {
+						t.Fatalf("%s at %d: %v\n%s", fault, when, err, out)
+					}
+					if !strings.Contains(trace, "(INJECTED)") {
+						break
+					}
+					failed += strings.Count(out, "failed once")
+					if strings.Contains(out, "no record") && !strings.Contains(out, "failed once: DEL") {
+						t.Errorf("%s at %d: DEL found no record\n%s", fault, when, out)
+					}
+					c := opened(t, filepath.Join(filepath.Dir(n.dir), "attachments"), Options{})
+					// The plugin keeps quiet about an unlink that failed.
+					if err := n.pass(c, gc.Options{MinAge: gc.NoADDInFlight}); err != nil {
+						t.Error(err)
+					}
+					want := []string{"10.0.0.2"}
+					if diff := cmp.Diff(want, recorded(c)) + cmp.Diff(want, reservations(n)); diff != "" {
+						t.Errorf("%s at %d (-want +got):\n%s\n%s", fault, when, diff, out)
+					}
+				}
+				t.Logf("%d calls failed, and %d steps for it", when-1, failed)
+			})
+		}
+	}
+}
+
+// TestDurable: what a commit writes is on the disk before it gets its name, and
+// its name is before the caller is told.
+func TestDurable(t *testing.T) {
+	if dir := os.Getenv(childEnv); dir != "" {
+		c, err := Open(filepath.Join(dir, "attachments"), Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if err := errors.Join(c.Add(entry("new", newIP)), os.Chmod(filepath.Join(dir, network1), 0o700)); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	n, out, trace, err := newRig(t).run(t, "trace=write,fsync,/^rename,/chmod")
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	dir := filepath.Dir(n.dir)
+	var got []string
+	for line := range strings.Lines(trace) {
+		for _, step := range []struct{ call, on, name string }{
+			{"write(", "<" + dir + "/attachments.tmp>", "write"}, {"fsync(", "<" + dir + "/attachments.tmp>", "fsync file"},
+			{"rename", dir + "/attachments.tmp", "rename"}, {"fsync(", "<" + dir + ">", "fsync folder"}, {"chmod", n.dir, "told"},
+		} {
+			if strings.Contains(line, step.call) && strings.Contains(line, step.on) {
+				got = append(got, step.name)
+			}
+		}
+	}
+	if diff := cmp.Diff([]string{"write", "fsync file", "rename", "fsync folder", "told"}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s\n%s", diff, trace)
+	}
+}
