@@ -35,7 +35,7 @@ func (c *Checkpoint) Backfill(ctx context.Context, source podsource.Source,
 	if len(pods) == 0 {
 		return fmt.Errorf("%s: the source sees no pod at all, and does not vouch for it", doing)
 	}
-	items := []item{}
+	items := []*item{}
 	for _, p := range pods {
 		if p.HostNetwork {
 			continue
@@ -44,7 +44,7 @@ func (c *Checkpoint) Backfill(ctx context.Context, source podsource.Source,
 			return fmt.Errorf("%s: pod %s (UID %q): %w", doing, p.NamespacedName, p.UID, err)
 		}
 	}
-	return c.change(doing, func(s *state) ([]item, error) {
+	return c.change(doing, func(s *state) ([]*item, error) {
 		if _, err := os.Lstat(c.path); s.written || err == nil && !c.unsure {
 			return nil, fs.ErrExist
 		}
@@ -53,7 +53,7 @@ func (c *Checkpoint) Backfill(ctx context.Context, source podsource.Source,
 }
 
 // addOf adds the attachments of a pod. One that is there already was seen twice.
-func addOf(items []item, p podsource.Pod, attachmentsOf func(podsource.Pod) ([]Entry, error)) ([]item, error) {
+func addOf(items []*item, p podsource.Pod, attachmentsOf func(podsource.Pod) ([]Entry, error)) ([]*item, error) {
 	entries, err := attachmentsOf(p)
 	if err != nil {
 		return nil, err

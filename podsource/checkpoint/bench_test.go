@@ -53,7 +53,7 @@ func BenchmarkPods(b *testing.B) {
 	c := begun(b, filepath.Join(b.TempDir(), "attachments"), Options{})
 	s := &state{written: true}
 	for i := range 1000 {
-		s.items = append(s.items, item{Entry: entry(fmt.Sprintf("%064x", i), "10.0.0.2")})
+		s.items = append(s.items, &item{Entry: entry(fmt.Sprintf("%064x", i), "10.0.0.2")})
 	}
 	c.state.Store(s)
 	b.ReportAllocs()

@@ -55,13 +55,13 @@ type Checkpoint struct {
 
 // state is what the file holds.
 type state struct {
-	items   []item // sorted by key
-	written bool   // false: there is no file
+	items   []*item // sorted by key; what they point to is never changed
+	written bool    // false: there is no file
 }
 
 // find looks a key up in items, which are sorted by it.
-func find(items []item, k Key) (int, bool) {
-	return slices.BinarySearchFunc(items, k, func(i item, k Key) int { return i.compare(k) })
+func find(items []*item, k Key) (int, bool) {
+	return slices.BinarySearchFunc(items, k, func(i *item, k Key) int { return i.compare(k) })
 }
 
 // Open opens the record at path for writing, of which there is one at a time:
@@ -90,7 +90,7 @@ func Open(path string, opts Options) (c *Checkpoint, err error) {
 	if err != nil && written {
 		return nil, err
 	}
-	items := make([]item, len(entries))
+	items := make([]*item, len(entries))
 	for i, e := range entries {
 		if items[i], err = newItem(e); err != nil {
 			return nil, fmt.Errorf("%s: %w", e.Key, err)
@@ -126,7 +126,7 @@ func (c *Checkpoint) Add(e Entry) error {
 	if err != nil {
 		return fmt.Errorf("recording %s: %w", e.Key, err)
 	}
-	return c.change("recording "+e.Key.String(), func(s *state) ([]item, error) {
+	return c.change("recording "+e.Key.String(), func(s *state) ([]*item, error) {
 		if !s.written {
 			return nil, fmt.Errorf("%w: older attachments would be forgotten; Backfill first", fs.ErrNotExist)
 		}
@@ -143,7 +143,7 @@ func (c *Checkpoint) Add(e Entry) error {
 // Remove forgets an attachment. One that is not recorded is no error, so that a
 // DEL can be repeated. With an error the entry is there still.
 func (c *Checkpoint) Remove(k Key) error {
-	return c.change("forgetting "+k.String(), func(s *state) ([]item, error) {
+	return c.change("forgetting "+k.String(), func(s *state) ([]*item, error) {
 		i, found := find(s.items, k)
 		if !found {
 			return nil, nil
@@ -155,8 +155,8 @@ func (c *Checkpoint) Remove(k Key) error {
 // Prune forgets the attachments whose network namespaces are gone, those that
 // Pods leaves out, and returns them.
 func (c *Checkpoint) Prune() (gone []Entry, err error) {
-	err = c.change("forgetting what is gone", func(s *state) ([]item, error) {
-		left := []item{}
+	err = c.change("forgetting what is gone", func(s *state) ([]*item, error) {
+		left := []*item{}
 		for _, i := range s.items {
 			if i.NetNS.gone() {
 				gone = append(gone, i.Entry)
@@ -215,7 +215,7 @@ func (c *Checkpoint) Close() error {
 }
 
 // change commits what becomes of the entries; nil is that they stay as they are.
-func (c *Checkpoint) change(doing string, become func(*state) ([]item, error)) error {
+func (c *Checkpoint) change(doing string, become func(*state) ([]*item, error)) error {
 	c.turn.Lock()
 	defer c.turn.Unlock()
 	s := c.state.Load()

@@ -99,9 +99,9 @@ func (e *Entry) check() error {
 
 // complete checks an entry, fills in what it may leave out, and makes it ready
 // for the file.
-func complete(e Entry) (item, error) {
+func complete(e Entry) (*item, error) {
 	if err := e.check(); err != nil {
-		return item{}, err
+		return nil, err
 	}
 	e.IPs = append([]netip.Addr{}, e.IPs...)
 	e.NetNS = e.NetNS.seen()

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 )
 
 // Format is the stamp of the files that this package reads and writes.
@@ -52,32 +53,35 @@ type item struct {
 	line []byte
 }
 
-func newItem(e Entry) (item, error) {
+func newItem(e Entry) (*item, error) {
 	line, err := json.Marshal(&e)
-	return item{e, line}, err
+	return &item{e, line}, err
 }
 
 // encode makes a file of entries, one a line for people and their tools.
-func encode(bootID string, items []item) ([]byte, error) {
+func encode(bootID string, items []*item) ([]byte, error) {
 	boot, err := json.Marshal(bootID)
 	if err != nil {
 		return nil, err
 	}
-	size := len(boot) + 40
-	for i := range items {
-		size += len(items[i].line) + len(",\n")
+	const room = 128 // for what is not a line
+	size := room + len(boot)
+	for _, i := range items {
+		size += len(",\n") + len(i.line)
 	}
-	body := append(make([]byte, 0, size), `{"bootID":`...)
-	body = append(append(body, boot...), `,"attachments":[`...)
-	for i := range items {
-		if i > 0 {
-			body = append(body, ',')
+	head := fmt.Sprintf(`{"format":%q,"crc32c":"00000000","record":`, Format)
+	out := append(make([]byte, 0, size), head...)
+	out = append(append(append(out, `{"bootID":`...), boot...), `,"attachments":[`...)
+	for n, i := range items {
+		if n > 0 {
+			out = append(out, ',')
 		}
-		body = append(append(body, '\n'), items[i].line...)
+		out = append(append(out, '\n'), i.line...)
 	}
-	body = append(body, "\n]}"...)
-	head := fmt.Sprintf(`{"format":%q,"crc32c":"%08x","record":`, Format, crc32.Checksum(body, castagnoli))
-	return slices.Concat([]byte(head), body, []byte("}\n")), nil
+	out = append(out, "\n]}"...)
+	sum := fmt.Sprintf("%08x", crc32.Checksum(out[len(head):], castagnoli))
+	copy(out[strings.Index(head, "00000000"):], sum)
+	return append(out, "}\n"...), nil
 }
 
 // decode takes all of a file, or nothing of it. Its errors wrap ErrVersion or

@@ -85,7 +85,7 @@ func written(t testing.TB, opts Options, entries ...Entry) []byte {
 
 // encoded is what a record is on the disk.
 func encoded(r *record) ([]byte, error) {
-	var items []item
+	var items []*item
 	for _, e := range r.Entries {
 		i, err := newItem(e)
 		if err != nil {
