@@ -176,6 +176,33 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
+// TestNoBootID: without the kernel's word nothing is known of the record, also
+// not that there is none, which would be the fallback's turn.
+func TestNoBootID(t *testing.T) {
+	dir := os.Getenv(childEnv)
+	if dir == "" {
+		apart(t, syscall.CLONE_NEWNS)
+		return
+	}
+	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
+		skipLoudly(t, "mounting", err)
+	}
+	if err := syscall.Mount("tmpfs", "/proc/sys", "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "attachments")
+	_, openErr := Open(path, Options{})
+	_, readErr := Read(path, Options{}).Pods(t.Context())
+	for who, err := range map[string]error{"writer": openErr, "reader": readErr} {
+		if err == nil || errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "boot ID") {
+			t.Errorf("%s: %v, want an error about the boot ID", who, err)
+		}
+	}
+	if err := opened(t, path, Options{BootID: "1"}).Close(); err != nil {
+		t.Errorf("told by the caller: %v", err)
+	}
+}
+
 // TestNetNS: an entry is dead when the namespace that was mounted at its path is
 // gone, or is another one by now; and only then.
 func TestNetNS(t *testing.T) {
