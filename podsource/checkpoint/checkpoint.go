@@ -64,6 +64,14 @@ func find(items []*item, k Key) (int, bool) {
 	return slices.BinarySearchFunc(items, k, func(i *item, k Key) int { return i.compare(k) })
 }
 
+func (s *state) entries() []Entry {
+	out := make([]Entry, len(s.items))
+	for i := range out {
+		out[i] = s.items[i].copy()
+	}
+	return out
+}
+
 // Open opens the record at path for writing, of which there is one at a time:
 // a second one is [ErrLocked] at once. Its folder must be there. A file that
 // can't be read is an error ([ErrVersion], [ErrCorrupt]); none is not, and then
@@ -159,7 +167,7 @@ func (c *Checkpoint) Prune() (gone []Entry, err error) {
 		left := []*item{}
 		for _, i := range s.items {
 			if i.NetNS.gone() {
-				gone = append(gone, i.Entry)
+				gone = append(gone, i.copy())
 			} else {
 				left = append(left, i)
 			}
@@ -175,19 +183,24 @@ func (c *Checkpoint) Prune() (gone []Entry, err error) {
 	return gone, nil
 }
 
+// Get returns the entry of one attachment, which a DEL or CHECK may need, and
+// whether there is one.
+func (c *Checkpoint) Get(k Key) (Entry, bool) {
+	if s := c.state.Load(); s != nil {
+		if i, found := find(s.items, k); found {
+			return s.items[i].copy(), true
+		}
+	}
+	return Entry{}, false
+}
+
 // Entries returns what is recorded, sorted by key, also what [Checkpoint.Prune]
 // would forget. Without a file, or when closed, that is nothing.
 func (c *Checkpoint) Entries() []Entry {
-	s := c.state.Load()
-	if s == nil {
-		return nil
+	if s := c.state.Load(); s != nil {
+		return s.entries()
 	}
-	out := make([]Entry, len(s.items))
-	for i := range out {
-		out[i] = s.items[i].Entry
-		out[i].IPs = slices.Clone(out[i].IPs)
-	}
-	return out
+	return nil
 }
 
 // Pods returns the live containers of the record, one pod each, or
@@ -200,7 +213,7 @@ func (c *Checkpoint) Pods(ctx context.Context) ([]podsource.Pod, error) {
 	case !s.written:
 		return nil, fmt.Errorf("asking the record %s, which was never written: %w", c.path, fs.ErrNotExist)
 	}
-	return live(ctx, c.Entries())
+	return live(ctx, s.entries()) // of the state that was looked at: c may be closed by now
 }
 
 // Close lets another process open the record. What was changed is on the disk

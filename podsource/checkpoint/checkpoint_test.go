@@ -54,6 +54,10 @@ func TestRoundTrip(t *testing.T) {
 		if diff := cmp.Diff(s.want, c.Entries(), equal); diff != "" {
 			t.Errorf("%s: in memory (-want +got):\n%s", s.reason, diff)
 		}
+		got, ok := c.Get(bare.Key)
+		if want := len(s.want) > 0 && s.want[0].Key == bare.Key; ok != want || ok && !cmp.Equal(bare, got, equal) {
+			t.Errorf("%s: one of them is %v, %t, want %t", s.reason, got, ok, want)
+		}
 		r, err := decode(read(t, path))
 		if err != nil {
 			t.Fatalf("%s: %v", s.reason, err)
@@ -163,6 +167,8 @@ func TestCallersSlices(t *testing.T) {
 	}
 	e.IPs[0] = netip.MustParseAddr("10.9.9.9")
 	c.Entries()[0].IPs[0] = netip.MustParseAddr("10.9.9.9")
+	got, _ := c.Get(e.Key)
+	got.IPs[0] = netip.MustParseAddr("10.9.9.9")
 	c.Entries()[0].ContainerID = "x"
 	if diff := cmp.Diff([]Entry{entry("a", "10.0.0.2")}, c.Entries(), equal); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -206,6 +212,9 @@ func TestClosed(t *testing.T) {
 		}
 	}
 	other := opened(t, path, Options{})
+	if _, ok := c.Get(key("a")); ok || len(c.Entries()) != 0 {
+		t.Error("a closed record has entries")
+	}
 	_, podsErr := c.Pods(t.Context())
 	_, pruneErr := c.Prune()
 	for name, err := range map[string]error{

@@ -67,7 +67,7 @@ func (a *agent) add() error {
 }
 
 func (a *agent) del() error {
-	if !slices.ContainsFunc(a.Entries(), func(e Entry) bool { return e.Key == key("new") }) {
+	if _, ok := a.Get(key("new")); !ok {
 		fmt.Println("no record")
 	}
 	if err := a.locked(func() error { return a.ReleaseByID("new", "eth0") }); err != nil {

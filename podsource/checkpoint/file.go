@@ -58,6 +58,13 @@ func newItem(e Entry) (*item, error) {
 	return &item{e, line}, err
 }
 
+// copy is for callers, who may change what they get.
+func (i *item) copy() Entry {
+	e := i.Entry
+	e.IPs = slices.Clone(e.IPs)
+	return e
+}
+
 // encode makes a file of entries, one a line for people and their tools.
 func encode(bootID string, items []*item) ([]byte, error) {
 	boot, err := json.Marshal(bootID)
