@@ -230,6 +230,35 @@ func TestClosed(t *testing.T) {
 	}
 }
 
+// TestCloseWhileAsked: an answer is that of the record, or an error; never one of
+// nobody, for which a closed record would vouch.
+func TestCloseWhileAsked(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "attachments")
+	begun(t, path, Options{}, entry("a", "10.0.0.2")).Close()
+	for range 50 {
+		c := opened(t, path, Options{})
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() {
+				for {
+					pods, err := c.Pods(t.Context())
+					if errors.Is(err, fs.ErrClosed) {
+						return
+					}
+					if err != nil || len(pods) != 1 || pods[0].HostNetwork {
+						t.Errorf("%v, %v", pods, err)
+						return
+					}
+				}
+			})
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+		wg.Wait()
+	}
+}
+
 // TestBackfill writes the first file, and no other.
 func TestBackfill(t *testing.T) {
 	attachments := func(p podsource.Pod) ([]Entry, error) {
