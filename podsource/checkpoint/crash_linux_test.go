@@ -296,8 +296,17 @@ func TestRemoveAfterFailedAdd(t *testing.T) {
 		if r, err := load(c.path, c.bootID); err != nil || len(r) != 2 {
 			t.Errorf("the fault came too early: %v, %v", r, err)
 		}
-		if err := c.Remove(key("new")); err != nil {
-			t.Error(err)
+		var files [2]os.FileInfo
+		for i := range files { // the second one has nothing to do any more
+			if err := c.Remove(key("new")); err != nil {
+				t.Error(err)
+			}
+			if files[i], err = os.Stat(c.path); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if !os.SameFile(files[0], files[1]) {
+			t.Error("the file was written once more")
 		}
 		return
 	}
