@@ -4,22 +4,15 @@ package main
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/go-logr/logr"
-	"github.com/go-logr/logr/funcr"
+
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/textlog"
 )
 
 // logger writes lines of text to stderr, up to the level that -v gives. Below
 // level 0 the report alone says what was done.
-func (a *app) logger() logr.Logger {
-	if a.flags.verbose < 0 {
-		return logr.Discard()
-	}
-	return funcr.New(func(prefix, args string) {
-		fmt.Fprintln(a.stderr, strings.TrimSpace(prefix+" "+args))
-	}, funcr.Options{Verbosity: a.flags.verbose, LogTimestamp: true})
-}
+func (a *app) logger() logr.Logger { return textlog.New(a.stderr, a.flags.verbose) }
 
 // note tells the user something beside the output, which may go to a pipe.
 func (a *app) note(format string, args ...any) {

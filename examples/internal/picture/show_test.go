@@ -5,6 +5,7 @@ package picture
 import (
 	"encoding/xml"
 	"errors"
+	"fmt"
 	"io"
 	"net/netip"
 	"regexp"
@@ -189,5 +190,38 @@ func TestSVG(t *testing.T) {
 		if !strings.Contains(svg, text) {
 			t.Errorf("%q is not in it", text)
 		}
+	}
+}
+
+// What stands in a page has no style of its own, so that the page may forbid
+// all but its own, and is narrow.
+func TestInline(t *testing.T) {
+	in, svg := Inline(example()), SVG(example())
+	for _, text := range []string{"<style", "style=", "<script", "href", "#ffffff"} {
+		if strings.Contains(in, text) {
+			t.Errorf("%q is in it", text)
+		}
+	}
+	if strings.Contains(svg, "style=") {
+		t.Error("an element of the file is styled by an attribute, which no page's style can reach")
+	}
+	for _, text := range []string{"<title>10.0.0.2: in use</title>", `class="in-use"`, `<text class="g leaked"`} {
+		if !strings.Contains(in, text) || !strings.Contains(svg, text) {
+			t.Errorf("%q is not in both", text)
+		}
+	}
+	for _, state := range []State{Gateway, Unjudged, Young, Leaked, Conflict} {
+		if want := ".g." + styles[state].class + " { fill: " + styles[state].ink + " }"; !strings.Contains(Style(), want) {
+			t.Errorf("the style has no %q", want)
+		}
+	}
+	width := func(svg string) (w int) {
+		if _, err := fmt.Sscanf(svg, `<svg xmlns="http://www.w3.org/2000/svg" width="%d"`, &w); err != nil {
+			t.Fatal(err)
+		}
+		return w
+	}
+	if in, file := width(in), width(svg); in >= file || in > 480 {
+		t.Errorf("it is %d pixels wide, and the file %d", in, file)
 	}
 }

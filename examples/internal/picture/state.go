@@ -27,19 +27,20 @@ const (
 type style struct {
 	label string
 	glyph string
+	class string // in an SVG
 	sgr   string // for a terminal
 	fill  string // for an SVG
 	ink   string // for a glyph on fill
 }
 
 var styles = [states]style{
-	Free:     {"free", ".", "2", "#eef1f4", "#6b7683"},
-	Gateway:  {"gateway", "g", "2", "#c9d1d9", "#24292f"},
-	InUse:    {"in use", "#", "7;32", "#2da44e", "#ffffff"},
-	Unjudged: {"reserved, not judged", "?", "7;36", "#54a3d8", "#08233a"},
-	Young:    {"young or starting", "o", "7;33", "#e3b341", "#3d2c00"},
-	Leaked:   {"leaked", "x", "7;35", "#a371f7", "#ffffff"},
-	Conflict: {"conflict, malformed or failed", "!", "7;31", "#cf222e", "#ffffff"},
+	Free:     {"free", ".", "free", "2", "#eef1f4", "#6b7683"},
+	Gateway:  {"gateway", "g", "gateway", "2", "#c9d1d9", "#24292f"},
+	InUse:    {"in use", "#", "in-use", "7;32", "#2da44e", "#ffffff"},
+	Unjudged: {"reserved, not judged", "?", "unjudged", "7;36", "#54a3d8", "#08233a"},
+	Young:    {"young or starting", "o", "young", "7;33", "#e3b341", "#3d2c00"},
+	Leaked:   {"leaked", "x", "leaked", "7;35", "#a371f7", "#ffffff"},
+	Conflict: {"conflict, malformed or failed", "!", "conflict", "7;31", "#cf222e", "#ffffff"},
 }
 
 // Label returns the state's name as a legend has it, as in "in use".

@@ -17,17 +17,50 @@ const (
 	glyph  = 7  // how wide a character of the label font is, roughly
 )
 
+// inlineColumns is how many cells a row of Inline has: so many, with the label
+// before them, can be read on a phone.
+const inlineColumns = 16
+
 // SVG draws the same as Text. The result stands alone: no script, no style sheet
 // or font from elsewhere, and every text escaped. Each cell has a tooltip.
 func SVG(pictures []Picture) string {
-	s := sheet{y: margin}
+	s := draw(pictures, grid)
+	return s.element(fmt.Sprintf("<style>\n%s</style>\n<rect width=\"%d\" height=\"%d\" fill=\"#ffffff\"/>\n", Style(), s.width, s.height))
+}
+
+// Inline draws the same to stand in an HTML page, in shorter rows. It has no
+// style of its own, which a page's Content-Security-Policy may forbid: the page
+// brings [Style], and may go on from there. Cells have the class of their state:
+// free, gateway, in-use, unjudged, young, leaked, conflict.
+func Inline(pictures []Picture) string { return draw(pictures, inlineColumns).element("") }
+
+// Style returns the style sheet for what is drawn, which has the class "range".
+func Style() string {
+	var b strings.Builder
+	b.WriteString(`.range text { font: 13px system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; fill: #24292f }
+.range .h { font-weight: 600; font-size: 15px }
+.range .l, .range .g { font-family: ui-monospace, "DejaVu Sans Mono", monospace; font-size: 11px; fill: #57606a }
+.range .l { text-anchor: end }
+.range .g { text-anchor: middle; pointer-events: none }
+`)
+	for state := Free; state < states; state++ {
+		if glyphed(state) {
+			fmt.Fprintf(&b, ".range .g.%s { fill: %s }\n", styles[state].class, styles[state].ink)
+		}
+	}
+	return b.String()
+}
+
+// draw lays out all pictures, with one legend above them.
+func draw(pictures []Picture, columns int) *sheet {
+	s := &sheet{y: margin, columns: columns}
 	for i := range pictures {
 		for n := range pictures[i].Panels {
 			s.left = max(s.left, margin+glyph*pictures[i].Panels[n].labelWidth()+12)
 		}
 	}
 	s.left = max(s.left, margin)
-	s.wide = s.left + grid*side
+	s.wide = s.left + columns*side
 	s.legend(pictures)
 	for i := range pictures {
 		p := &pictures[i]
@@ -42,26 +75,26 @@ func SVG(pictures []Picture) string {
 			s.text(margin, "", note)
 		}
 	}
-	width, height := s.wide+margin, s.y+margin-line/2
-	return fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" width="%[1]d" height="%[2]d" viewBox="0 0 %[1]d %[2]d" role="img" aria-label="Address ranges">
-<style>
-text { font: 13px system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; fill: #24292f }
-.h { font-weight: 600; font-size: 15px }
-.l, .g { font-family: ui-monospace, "DejaVu Sans Mono", monospace; font-size: 11px; fill: #57606a }
-.l { text-anchor: end }
-.g { text-anchor: middle; pointer-events: none }
-</style>
-<rect width="%[1]d" height="%[2]d" fill="#ffffff"/>
-%[3]s</svg>
-`, width, height, s.body.String())
+	s.width, s.height = s.wide+margin, s.y+margin-line/2
+	return s
+}
+
+// element puts what was drawn into an element, behind what comes first.
+func (s *sheet) element(first string) string {
+	return fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" width="%[1]d" height="%[2]d" viewBox="0 0 %[1]d %[2]d" class="range" role="img" aria-label="Address ranges">
+%[3]s%[4]s</svg>
+`, s.width, s.height, first, s.body.String())
 }
 
 // A sheet is an SVG that grows downwards.
 type sheet struct {
-	body strings.Builder
-	left int // where grids begin
-	wide int // where they end
-	y    int // the next free line
+	body    strings.Builder
+	columns int // of a grid
+	left    int // where grids begin
+	wide    int // where they end
+	y       int // the next free line
+
+	width, height int // in the end
 }
 
 // text writes a line of text and moves on. Long ones are broken.
@@ -109,7 +142,7 @@ func (s *sheet) panel(of *Picture, p *Panel) {
 	s.y += line / 2
 	s.text(margin, "h", of.Title+": "+p.heading())
 	s.y += 4
-	for _, row := range p.rows(grid) {
+	for _, row := range p.rows(s.columns) {
 		s.put(s.left-8, s.y+13, "l", row.label)
 		for i, c := range row.cells {
 			if c != nil {
@@ -135,12 +168,15 @@ func (s *sheet) cell(x, y int, state State, marked bool, tooltip string) {
 	if marked {
 		stroke = ` stroke="#0a0c10" stroke-width="2"`
 	}
-	fmt.Fprintf(&s.body, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" rx=\"3\" fill=\"%s\"%s><title>%s</title></rect>\n",
-		x, y, size, size, st.fill, stroke, escape(tooltip))
-	if state > InUse || state == Gateway {
-		fmt.Fprintf(&s.body, "<text class=\"g\" x=\"%d\" y=\"%d\" style=\"fill:%s\">%s</text>\n", x+size/2, y+12, st.ink, escape(st.glyph))
+	fmt.Fprintf(&s.body, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" rx=\"3\" class=\"%s\" fill=\"%s\"%s><title>%s</title></rect>\n",
+		x, y, size, size, st.class, st.fill, stroke, escape(tooltip))
+	if glyphed(state) {
+		fmt.Fprintf(&s.body, "<text class=\"g %s\" x=\"%d\" y=\"%d\">%s</text>\n", st.class, x+size/2, y+12, escape(st.glyph))
 	}
 }
+
+// glyphed reports whether the cells of a state have their glyph.
+func glyphed(s State) bool { return s > InUse || s == Gateway }
 
 // tooltip says what a cell stands for.
 func (c *Cell) tooltip() string {
