@@ -12,9 +12,11 @@ import (
 // Measures of an SVG, in pixels.
 const (
 	side   = 20 // from cell to cell
-	margin = 24
+	margin = 24 // around a file; a page has its own
+	border = 2  // of a marked cell
 	line   = 22 // of text
 	glyph  = 7  // how wide a character of the label font is, roughly
+	large  = 9  // and one of a heading
 )
 
 // inlineColumns is how many cells a row of Inline has: so many, with the label
@@ -24,7 +26,7 @@ const inlineColumns = 16
 // SVG draws the same as Text. The result stands alone: no script, no style sheet
 // or font from elsewhere, and every text escaped. Each cell has a tooltip.
 func SVG(pictures []Picture) string {
-	s := draw(pictures, grid)
+	s := draw(pictures, grid, margin)
 	return s.element(fmt.Sprintf("<style>\n%s</style>\n<rect width=\"%d\" height=\"%d\" fill=\"#ffffff\"/>\n", Style(), s.width, s.height))
 }
 
@@ -32,7 +34,7 @@ func SVG(pictures []Picture) string {
 // style of its own, which a page's Content-Security-Policy may forbid: the page
 // brings [Style], and may go on from there. Cells have the class of their state:
 // free, gateway, in-use, unjudged, young, leaked, conflict.
-func Inline(pictures []Picture) string { return draw(pictures, inlineColumns).element("") }
+func Inline(pictures []Picture) string { return draw(pictures, inlineColumns, border).element("") }
 
 // Style returns the style sheet for what is drawn, which has the class "range".
 func Style() string {
@@ -52,8 +54,8 @@ func Style() string {
 }
 
 // draw lays out all pictures, with one legend above them.
-func draw(pictures []Picture, columns int) *sheet {
-	s := &sheet{y: margin, columns: columns}
+func draw(pictures []Picture, columns, margin int) *sheet {
+	s := &sheet{y: margin, columns: columns, margin: margin}
 	for i := range pictures {
 		for n := range pictures[i].Panels {
 			s.left = max(s.left, margin+glyph*pictures[i].Panels[n].labelWidth()+12)
@@ -75,7 +77,7 @@ func draw(pictures []Picture, columns int) *sheet {
 			s.text(margin, "", note)
 		}
 	}
-	s.width, s.height = s.wide+margin, s.y+margin-line/2
+	s.width, s.height = s.wide+margin, s.y+max(border, margin-line/2)
 	return s
 }
 
@@ -90,6 +92,7 @@ func (s *sheet) element(first string) string {
 type sheet struct {
 	body    strings.Builder
 	columns int // of a grid
+	margin  int
 	left    int // where grids begin
 	wide    int // where they end
 	y       int // the next free line
@@ -99,7 +102,11 @@ type sheet struct {
 
 // text writes a line of text and moves on. Long ones are broken.
 func (s *sheet) text(x int, class, text string) {
-	for _, part := range breakLines(text, (s.wide-x)/glyph) {
+	wide := glyph
+	if class == "h" {
+		wide = large
+	}
+	for _, part := range breakLines(text, (s.wide-x)/wide) {
 		s.y += line
 		s.put(x, s.y-6, class, part)
 	}
@@ -114,11 +121,11 @@ func (s *sheet) put(x, y int, class, text string) {
 
 func (s *sheet) legend(pictures []Picture) {
 	used, marked := legend(pictures)
-	x := margin
+	x := s.margin
 	advance := func(label string) int {
 		w := side + glyph*len(label) + 18
-		if x > margin && x+w > s.wide {
-			x = margin
+		if x > s.margin && x+w > s.wide {
+			x = s.margin
 			s.y += side + 6
 		}
 		at := x
@@ -140,7 +147,7 @@ func (s *sheet) legend(pictures []Picture) {
 
 func (s *sheet) panel(of *Picture, p *Panel) {
 	s.y += line / 2
-	s.text(margin, "h", of.Title+": "+p.heading())
+	s.text(s.margin, "h", of.Title+": "+p.heading())
 	s.y += 4
 	for _, row := range p.rows(s.columns) {
 		s.put(s.left-8, s.y+13, "l", row.label)
@@ -154,7 +161,7 @@ func (s *sheet) panel(of *Picture, p *Panel) {
 	s.y += 2
 	for _, text := range []string{p.hidden(), p.summary(of.Guessed), p.marks()} {
 		if text != "" {
-			s.text(margin, "", text)
+			s.text(s.margin, "", text)
 		}
 	}
 }

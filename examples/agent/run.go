@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/spf13/cobra"
+
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/textlog"
+	"github.com/hostlocal-gc/hostlocal-gc/gc/metrics"
+)
+
+// The exit statuses.
+const (
+	statusDone  = 0
+	statusError = 1
+	statusUsage = 2
+)
+
+// endTime is how long the end may take in all. What has not ended by then ends
+// with the process, which is safe at any moment (R12).
+const endTime = 900 * time.Millisecond
+
+// A failure is an error of the work. Whatever else comes back is wrong usage.
+type failure struct{ error }
+
+func (f failure) Unwrap() error { return f.error }
+
+// run is the agent until ctx ends. Each signal on hangup asks for a pass now.
+func run(ctx context.Context, args []string, lookup func(string) (string, bool), stdout, stderr io.Writer, hangup <-chan os.Signal) int {
+	var s settings
+	c := &cobra.Command{
+		Use:           "agent",
+		Short:         "Release the IP addresses that host-local lost on this node, now and from now on",
+		Long:          longHelp,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          noArgs,
+	}
+	s.register(c.Flags())
+	c.RunE = func(*cobra.Command, []string) error {
+		if err := fromEnvironment(c.Flags(), lookup); err != nil {
+			return err
+		}
+		if err := s.check(); err != nil {
+			return err
+		}
+		a, err := newAgent(&s, stderr)
+		if err != nil {
+			return err
+		}
+		return a.run(ctx, hangup)
+	}
+	c.SetArgs(args)
+	c.SetOut(stdout)
+	c.SetErr(stderr)
+	err := c.ExecuteContext(ctx)
+	var failed failure
+	switch {
+	case err == nil:
+		return statusDone
+	case errors.As(err, &failed):
+		fmt.Fprintf(stderr, "agent: %v\n", err)
+		return statusError
+	}
+	fmt.Fprintf(stderr, "agent: %v\nSee \"agent --help\".\n", err)
+	return statusUsage
+}
+
+// An agent is what runs, put together from the settings.
+type agent struct {
+	settings *settings
+	log      logr.Logger
+	board    *board
+	fleet    *fleet
+	events   *events // nil without --events
+	registry *prometheus.Registry
+}
+
+// newAgent touches neither disk nor network, but for the kubeconfig.
+func newAgent(s *settings, stderr io.Writer) (*agent, error) {
+	a := &agent{settings: s, log: textlog.New(stderr, max(0, s.verbose)), board: newBoard(), registry: prometheus.NewRegistry()}
+	pods, err := s.podSource()
+	if err != nil {
+		return nil, err
+	}
+	named, _ := s.wanted()
+	collector := metrics.New(named...)
+	a.registry.MustRegister(collector, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	a.fleet = &fleet{settings: s, source: pods, log: a.log, board: a.board}
+	a.fleet.tell = append(a.fleet.tell, collector.OnReport, a.board.note)
+	if s.events {
+		if a.events, err = newEvents(s, a.log); err != nil {
+			return nil, failure{err}
+		}
+		a.fleet.tell = append(a.fleet.tell, a.events.note(a.board)) // asks the board, which knows of the pass by now
+	}
+	return a, nil
+}
+
+// run works until ctx ends, or something without which there is no agent.
+func (a *agent) run(ctx context.Context, hangup <-chan os.Signal) error {
+	l, err := a.listen(ctx)
+	if err != nil {
+		return failure{err}
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var working sync.WaitGroup
+	if l != nil {
+		working.Go(func() {
+			if err := a.serve(ctx, l); err != nil {
+				cancel(failure{err})
+			}
+		})
+	}
+	if a.events != nil {
+		a.events.start(ctx)
+	}
+	working.Go(func() { a.fleet.run(ctx) })
+	for ctx.Err() == nil {
+		select {
+		case <-hangup:
+			a.fleet.trigger()
+		case <-ctx.Done():
+		}
+	}
+	a.end(&working)
+	return ended(ctx)
+}
+
+// end waits for what runs, but not for ever: a disk that hangs keeps a pass from
+// ending.
+func (a *agent) end(working *sync.WaitGroup) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		working.Wait()
+	}()
+	t := time.NewTimer(endTime)
+	defer t.Stop()
+	select {
+	case <-done:
+	case <-t.C:
+		a.log.Info("Ended in the middle of a pass, which did not come back")
+	}
+}
+
+// ended is why the agent ended, or nil where it was told to.
+func ended(ctx context.Context) error {
+	var failed failure
+	if err := context.Cause(ctx); errors.As(err, &failed) {
+		return err
+	}
+	return nil
+}
+
+func noArgs(_ *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	return fmt.Errorf("it takes no arguments, and got %q; a network is named with --network", strings.Join(args, " "))
+}
