@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -114,6 +115,30 @@ func TestHangup(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.eventually("what leaked since is released", func() bool { return !there(n, other) })
+	p.terminate()
+}
+
+// The trial run of the manual does what it says.
+func TestReadmeTrial(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(readme), "```sh\n")
+	script, _, _ := strings.Cut(rest, "```")
+	const gorun = "go run ./examples/agent "
+	if strings.Count(script, gorun) != 1 {
+		t.Fatalf("the first block of README.md runs the agent not once:\n%s", script)
+	}
+	dir := t.TempDir()
+	cmd := exec.Command("sh", "-ec", strings.Replace(script, gorun, "exec "+built+" --listen 127.0.0.1:0 ", 1))
+	cmd.Env = environment("TMPDIR=" + dir)
+	p := startCommand(t, cmd)
+	p.untilReady()
+	left, err := filepath.Glob(filepath.Join(dir, "*", "networks", "podnet", "10.*"))
+	if err != nil || len(left) != 1 || filepath.Base(left[0]) != "10.244.1.2" {
+		t.Errorf("left are %v, error %v", left, err)
+	}
 	p.terminate()
 }
 

@@ -31,6 +31,9 @@ func writePods(t *testing.T, path string, pods ...pod) {
 }
 
 func replacePods(path string, pods []pod) error {
+	if pods == nil {
+		pods = []pod{}
+	}
 	text, err := json.Marshal(pods)
 	if err != nil {
 		return err

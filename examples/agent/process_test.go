@@ -64,9 +64,14 @@ func environment(more ...string) []string {
 // case.
 func start(t *testing.T, env []string, args ...string) *process {
 	t.Helper()
-	p := &process{t: t, log: &logbook{}, ended: make(chan struct{})}
-	p.cmd = exec.Command(built, append([]string{"--listen", "127.0.0.1:0"}, args...)...)
-	p.cmd.Env = environment(env...)
+	cmd := exec.Command(built, append([]string{"--listen", "127.0.0.1:0"}, args...)...)
+	cmd.Env = environment(env...)
+	return startCommand(t, cmd)
+}
+
+func startCommand(t *testing.T, cmd *exec.Cmd) *process {
+	t.Helper()
+	p := &process{t: t, cmd: cmd, log: &logbook{}, ended: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
