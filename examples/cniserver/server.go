@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/go-logr/logr"
+	"k8s.io/utils/keymutex"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/checkpoint"
+)
+
+// A server does what the requests ask for. Its state is on the disk: the record
+// of what is complete, the intents of what is not, and host-local's reservations.
+type server struct {
+	dataDir  string
+	networks map[string]*network
+	record   *checkpoint.Checkpoint
+	intents  intents
+	minAge   time.Duration
+	timeout  time.Duration
+	log      logr.Logger
+
+	// single is held by a GC alone and by everything else together.
+	single sync.RWMutex
+	// turns lets the requests for one container come one after the other.
+	turns keymutex.KeyMutex
+}
+
+// A network is one that this server is told of when it starts.
+type network struct {
+	store *hostlocal.Store
+	loop  *gc.Reconciler
+}
+
+// live is who holds addresses: what is recorded, and what is under way.
+func (s *server) live() podsource.Source { return podsource.Union(s.record, s.intents) }
+
+// handle does one request and returns the result, if the command has one.
+func (s *server) handle(ctx context.Context, r *request) ([]byte, error) {
+	d, err := delegationOf(r.Config, s.dataDir)
+	if err != nil {
+		return nil, err
+	}
+	n := s.networks[d.network]
+	if n == nil {
+		return nil, types.NewError(types.ErrInvalidNetworkConfig,
+			fmt.Sprintf("network %q is not served here; start the server with --network %s", d.network, d.network), "")
+	}
+	// A plugin that was killed does not stop what it asked for: half done would be
+	// worse, and whoever asks again waits for its turn.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.timeout)
+	defer cancel()
+	switch r.Command {
+	case "GC":
+		s.single.Lock()
+		defer s.single.Unlock()
+		return nil, s.gc(ctx, r, d, n)
+	case "STATUS":
+		return nil, s.status(ctx, r, d, n)
+	case "ADD", "DEL", "CHECK":
+	default:
+		return nil, types.NewError(types.ErrInvalidEnvironmentVariables, fmt.Sprintf("unknown CNI_COMMAND %q", r.Command), "")
+	}
+	if err := attachable(r); err != nil {
+		return nil, err
+	}
+	s.single.RLock()
+	defer s.single.RUnlock()
+	s.turns.LockKey(r.ContainerID)
+	defer func() { _ = s.turns.UnlockKey(r.ContainerID) }() // never fails
+	switch r.Command {
+	case "ADD":
+		return s.add(ctx, r, d, n)
+	case "DEL":
+		return nil, s.del(ctx, r, d)
+	}
+	return nil, s.check(ctx, r, d)
+}
+
+// delegate runs the plugin that does the work.
+func (s *server) delegate(ctx context.Context, command string, r *request, d *delegation) (types.Result, error) {
+	exec := &invoke.DefaultExec{RawExec: &invoke.RawExec{}}
+	path, err := exec.FindInPath(d.plugin, filepath.SplitList(r.Path))
+	if err != nil {
+		return nil, err
+	}
+	args := &invoke.Args{
+		Command: command, ContainerID: r.ContainerID, NetNS: r.NetNS, IfName: r.IfName,
+		PluginArgsStr: r.Args, Path: r.Path,
+	}
+	if command == "ADD" {
+		return invoke.ExecPluginWithResult(ctx, path, d.config, args, exec)
+	}
+	return nil, invoke.ExecPluginWithoutResult(ctx, path, d.config, args, exec)
+}
+
+// settle ends what an earlier request for the same attachment left behind: one
+// that died, or an ADD whose answer its runtime never saw and which it repeats.
+func (s *server) settle(ctx context.Context, r *request, d *delegation) error {
+	left, err := s.intents.of(r.key(d.network))
+	if err != nil {
+		return err
+	}
+	if left != nil {
+		return s.finish(ctx, left)
+	}
+	for _, e := range s.record.Entries() {
+		if e.Key == r.key(d.network) {
+			old := *r
+			old.NetNS = sameNetNS(e.NetNS)
+			return s.detach(ctx, &old, d)
+		}
+	}
+	return nil
+}
+
+// finish undoes an ADD or ends a DEL that an intent tells of.
+func (s *server) finish(ctx context.Context, left *intent) error {
+	d, err := delegationOf(left.Config, s.dataDir)
+	if err != nil {
+		return err
+	}
+	r := left.request
+	if netnsID(r.NetNS) != left.NetNSID {
+		r.NetNS = "" // gone, or another container's by now
+	}
+	return s.detach(ctx, &r, d)
+}
+
+// sameNetNS is the path of a recorded namespace if it is still the same there.
+func sameNetNS(n checkpoint.NetNS) string {
+	if netnsID(n.Path) != fmt.Sprintf("%d:%d", n.Dev, n.Inode) {
+		return ""
+	}
+	return n.Path
+}
+
+// detach is unplumb, release, forget. Each step may find its work done already.
+// A step that fails leaves those after it undone and the intent where it is, so
+// nothing is forgotten before it is done.
+func (s *server) detach(ctx context.Context, r *request, d *delegation) error {
+	there, err := unplumb(r.NetNS, r.IfName)
+	if err != nil {
+		return err
+	}
+	if !there {
+		gone := *r
+		gone.NetNS = ""
+		r = &gone
+	}
+	at(delUnplumbed)
+	if _, err := s.delegate(ctx, "DEL", r, d); err != nil {
+		return fmt.Errorf("releasing what %s holds: %w", r.key(d.network), err)
+	}
+	at(delReleased)
+	if err := s.record.Remove(r.key(d.network)); err != nil {
+		return err
+	}
+	at(delForgotten)
+	return s.intents.forget(r.key(d.network))
+}

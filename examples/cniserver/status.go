@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/big"
+	"net"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/allocator"
+)
+
+// notAvailable is the code of a STATUS that says that no ADD can be served
+// (SPEC.md of CNI 1.1, section 5, "Error").
+const notAvailable = 50
+
+// status asks the delegate, and says when a range set has no address left: the
+// next ADD would fail.
+func (s *server) status(ctx context.Context, r *request, d *delegation, n *network) error {
+	if _, err := s.delegate(ctx, "STATUS", r, d); err != nil {
+		return err
+	}
+	conf, _, err := allocator.LoadIPAMConfig(d.config, "")
+	if err != nil {
+		return types.NewError(types.ErrInvalidNetworkConfig, "reading the ranges", err.Error())
+	}
+	reserved, err := n.store.Scan(ctx)
+	if err != nil {
+		return err
+	}
+	for i, set := range conf.Ranges {
+		used := new(big.Int)
+		for _, res := range reserved {
+			if set.Contains(res.IP.AsSlice()) {
+				used.Add(used, big.NewInt(1))
+			}
+		}
+		if used.Cmp(room(set)) >= 0 {
+			n.loop.Trigger()
+			return types.NewError(notAvailable, fmt.Sprintf("network %s has no IP addresses available in range set %d", d.network, i),
+				fmt.Sprintf("%v of %v are reserved in %s", used, room(set), set.String()))
+		}
+	}
+	return nil
+}
+
+// room is how many addresses a range set can give. host-local never gives a
+// range's gateway.
+func room(set allocator.RangeSet) *big.Int {
+	sum := new(big.Int)
+	for _, r := range set {
+		first, last := number(r.RangeStart), number(r.RangeEnd)
+		sum.Add(sum, last.Sub(last, first))
+		if r.Gateway == nil || !r.Contains(r.Gateway) {
+			sum.Add(sum, big.NewInt(1))
+		}
+	}
+	return sum
+}
+
+func number(ip net.IP) *big.Int { return new(big.Int).SetBytes(ip.To16()) }
