@@ -21,6 +21,7 @@ import (
 	"k8s.io/utils/keymutex"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/source"
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/textlog"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
@@ -95,7 +96,7 @@ func (o *serving) run(ctx context.Context) error {
 func (o *serving) newServer() (*server, error) {
 	s := &server{
 		dataDir: o.dataDir, networks: make(map[string]*network), intents: intents{filepath.Join(o.stateDir, "intents")},
-		minAge: o.minAge, timeout: o.timeout, log: newLogger(o.verbose), turns: keymutex.NewHashed(64),
+		minAge: o.minAge, timeout: o.timeout, log: textlog.New(os.Stderr, o.verbose), turns: keymutex.NewHashed(64),
 	}
 	if s.minAge == 0 {
 		s.minAge = gc.NoADDInFlight
