@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/google/go-cmp/cmp"
+)
+
+var dual = kind{"1.1.0", "bridge", true}
+
+// Killed between any two steps, the server loses no address and forgets none:
+// after its next start disk, record and kernel agree, whatever the runtime does
+// then, and what it asks for again succeeds (hazards 24 and 25).
+func TestHazard24KilledBetweenSteps(t *testing.T) {
+	type action struct {
+		name string
+		do   func(n *node, list *libcni.NetworkConfigList)
+		has  bool // whether c holds addresses after it
+	}
+	add := action{"ADD", func(n *node, list *libcni.NetworkConfigList) { n.mustAdd(list, "c") }, true}
+	del := action{"DEL", func(n *node, list *libcni.NetworkConfigList) { n.mustDel(list, "c") }, false}
+	gc := action{"GC", func(n *node, list *libcni.NetworkConfigList) {
+		if err := n.gcNow(list, "a"); err != nil {
+			n.t.Errorf("GC again: %v", err)
+		}
+	}, false}
+	for _, row := range []struct {
+		verb   string
+		points []string
+		begin  func(n *node, list *libcni.NetworkConfigList) error
+		before bool // whether c is there before
+		left   bool // whether c holds addresses when the runtime does nothing
+		then   []action
+	}{
+		{
+			"ADD", []string{addIntended, addPlumbed, addRecorded},
+			func(n *node, list *libcni.NetworkConfigList) error { _, err := n.add(list, "c"); return err },
+			false, false, []action{add, del},
+		},
+		{
+			"ADD", []string{addDone}, // it is complete, and only the answer is lost
+			func(n *node, list *libcni.NetworkConfigList) error { _, err := n.add(list, "c"); return err },
+			false, true, []action{add, del},
+		},
+		{
+			"DEL", []string{delIntended, delUnplumbed, delReleased, delForgotten, delDone},
+			func(n *node, list *libcni.NetworkConfigList) error { return n.del(list, "c") },
+			true, false, []action{del, add},
+		},
+		{
+			"GC", []string{gcBegun},
+			func(n *node, list *libcni.NetworkConfigList) error { n.forget(); return n.gcNow(list, "a") },
+			true, true, []action{gc, del},
+		},
+		{
+			"GC", []string{delIntended, delUnplumbed, delReleased, delForgotten, delDone, gcDetached, gcReconciled, gcForwarded},
+			func(n *node, list *libcni.NetworkConfigList) error { n.forget(); return n.gcNow(list, "a") },
+			true, false, []action{gc, del},
+		},
+	} {
+		nothing := action{"nothing", func(*node, *libcni.NetworkConfigList) {}, row.left}
+		for _, point := range row.points {
+			for _, then := range append(row.then, nothing) {
+				t.Run(fmt.Sprintf("%s dies at %s, then %s", row.verb, point, then.name), func(t *testing.T) {
+					n := newNode(t)
+					list := n.list("one", dual)
+					n.restart()
+					n.mustAdd(list, "a") // somebody else, who must not notice
+					n.make("c")
+					if row.before {
+						n.mustAdd(list, "c")
+					}
+					n.kill()
+					if !n.start(point) {
+						t.Fatal("the server died before it was asked for anything")
+					}
+					if err := row.begin(n, list); err == nil {
+						t.Fatal("the server should have died")
+					}
+					n.died()
+					n.restart()
+					n.agree(2, holders(row.left)...)
+					then.do(n, list)
+					n.agree(2, holders(then.has)...)
+				})
+			}
+		}
+	}
+}
+
+func holders(c bool) []string {
+	if c {
+		return []string{"a", "c"}
+	}
+	return []string{"a"}
+}
+
+// Killed while it starts, with something to finish, something to forget and
+// something to release, the server finishes it at its next start.
+func TestHazard24KilledAtStart(t *testing.T) {
+	for _, point := range []string{startSettled, startPruned, startHooked, delUnplumbed, delReleased, delForgotten} {
+		t.Run(point, func(t *testing.T) {
+			n := newNode(t)
+			list := n.list("one", dual)
+			n.restart()
+			for _, id := range []string{"a", "dead"} {
+				n.mustAdd(list, id)
+			}
+			n.make("c")
+			n.kill()
+			n.start(addPlumbed)
+			if _, err := n.add(list, "c"); err == nil {
+				t.Fatal("the server should have died")
+			}
+			n.died()
+			n.unmake("dead") // no DEL
+			if n.start(point) {
+				t.Fatal("the server should have died while it started")
+			}
+			n.restart()
+			n.agree(2, "a")
+		})
+	}
+	t.Run(startBackfill, func(t *testing.T) { // before the very first record
+		n := newNode(t)
+		if n.start(startBackfill) {
+			t.Fatal("the server should have died while it started")
+		}
+		n.restart()
+		n.mustAdd(n.list("one", dual), "a")
+		n.agree(2, "a")
+	})
+}
+
+// Between reserving and plumbing there is a delegate at work, which goes on when
+// the server dies. The next start waits for its end before it looks.
+func TestHazard24KilledWhileADelegateGoesOn(t *testing.T) {
+	for _, verb := range []string{"ADD", "DEL"} {
+		t.Run(verb, func(t *testing.T) {
+			n := newNode(t)
+			n.bin = filepath.Join(n.dir, "bin")
+			if err := os.Mkdir(n.bin, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			for _, name := range []string{"cniserver", "bridge", "ptp"} {
+				if err := os.Symlink(filepath.Join(bin, name), filepath.Join(n.bin, name)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			// It does what host-local does, and then waits until the test says so.
+			pipe := filepath.Join(n.dir, "pipe")
+			script := fmt.Sprintf("#!/bin/sh\n%s/host-local; code=$?\n"+
+				"if [ -p %[2]s ] && [ $CNI_COMMAND = %[3]s ]; then echo there >%[2]s; cat %[2]s.go; fi >&2\nexit $code\n", bin, pipe, verb)
+			if err := os.WriteFile(filepath.Join(n.bin, "host-local"), []byte(script), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			n.cni = libcni.NewCNIConfigWithCacheDir([]string{n.bin}, filepath.Join(n.dir, "cache"), nil)
+
+			list := n.list("one", dual)
+			n.restart()
+			n.mustAdd(list, "a")
+			n.make("c")
+			if verb == "DEL" {
+				n.mustAdd(list, "c")
+			}
+			for _, p := range []string{pipe, pipe + ".go"} {
+				if err := syscall.Mkfifo(p, 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			failed := make(chan error)
+			go func() {
+				if verb == "ADD" {
+					_, err := n.add(list, "c")
+					failed <- err
+				} else {
+					failed <- n.del(list, "c")
+				}
+			}()
+			if _, err := os.ReadFile(pipe); err != nil { // returns when the script has come there
+				t.Fatal(err)
+			}
+			n.kill()
+			if err := <-failed; err == nil {
+				t.Fatal("the server is dead, and the request succeeds")
+			}
+			if err := os.Remove(pipe); err != nil { // later ones need not wait
+				t.Fatal(err)
+			}
+			// Opening the pipe for writing waits for its reader, so the delegate runs
+			// until now, and goes on beside the server's start.
+			go func() {
+				if f, err := os.OpenFile(pipe+".go", os.O_WRONLY, 0); err == nil {
+					_ = f.Close()
+				}
+			}()
+			n.restart()
+			n.agree(2, "a")
+			n.mustAdd(list, "c")
+			n.agree(2, "a", "c")
+		})
+	}
+}
+
+// On a full disk nothing is begun, and nothing is lost.
+func TestDiskFull(t *testing.T) {
+	n := newNode(t)
+	list := n.list("one", dual)
+	if err := os.Mkdir(n.state(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mount("tmpfs", n.state(), "tmpfs", 0, "size=64k"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		n.kill()
+		if err := syscall.Unmount(n.state(), 0); err != nil {
+			t.Error(err)
+		}
+	})
+	n.restart()
+	n.mustAdd(list, "a")
+	fill := filepath.Join(n.state(), "fill")
+	for f, err := os.Create(fill); ; {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err = f.Write(make([]byte, 4096)); err != nil {
+			_ = f.Close()
+			break
+		}
+	}
+	n.make("c")
+	if _, err := n.add(list, "c"); err == nil || !strings.Contains(err.Error(), "no space left") {
+		t.Errorf("ADD on a full disk: %v", err)
+	}
+	if err := n.del(list, "a"); err == nil || !strings.Contains(err.Error(), "no space left") {
+		t.Errorf("DEL on a full disk: %v", err)
+	}
+	n.agree(2, "a")
+	n.restart() // needs no room
+	n.agree(2, "a")
+	if err := os.Remove(fill); err != nil {
+		t.Fatal(err)
+	}
+	n.mustDel(list, "a")
+	n.mustAdd(list, "c")
+	n.agree(2, "c")
+}
+
+// A record that is cut at any byte is refused: the server does not start, and
+// touches nothing.
+func TestHazard26RecordCutAtEveryByte(t *testing.T) {
+	n := newNode(t)
+	n.restart()
+	n.mustAdd(n.list("one", dual), "a")
+	n.kill()
+	before := n.holding()
+	whole, err := os.ReadFile(n.recordFile())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for cut := range whole {
+		if cut == len(whole)-1 && whole[cut] == '\n' {
+			continue
+		}
+		if err := os.WriteFile(n.recordFile(), whole[:cut], 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if n.start("") {
+			t.Fatalf("with %d of %d bytes the server starts", cut, len(whole))
+		}
+		got, err := os.ReadFile(n.recordFile())
+		if err != nil || string(got) != string(whole[:cut]) {
+			t.Fatalf("cut at byte %d, the record was changed: %q, %v", cut, got, err)
+		}
+	}
+	if !strings.Contains(n.log.String(), n.recordFile()) {
+		t.Error("the log does not name the file")
+	}
+	if err := os.WriteFile(n.recordFile(), whole, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.restart()
+	if diff := cmp.Diff(before, n.holding()); diff != "" {
+		t.Errorf("before (-), after (+):\n%s", diff)
+	}
+}
+
+// The upgrade: pods run, and no agent has written a record so far. Another
+// witness says which exist, once; from then on the record does.
+func TestHazard26Upgrade(t *testing.T) {
+	n := newNode(t)
+	list := n.list("one", dual)
+	n.restart()
+	for _, id := range []string{"a", "b", "leaked"} {
+		n.mustAdd(list, id)
+	}
+	n.kill()
+	if err := os.RemoveAll(n.state()); err != nil {
+		t.Fatal(err)
+	}
+	if n.start("") {
+		t.Fatal("without a record and a witness the server starts, on a node with reservations")
+	}
+	if !strings.Contains(n.log.String(), "--existing") {
+		t.Error("the error does not say what to do")
+	}
+	// The runtime knows a by its sandbox, and b by one of its addresses.
+	ipOfB := n.configured("/run/netns/b")[0]
+	runtime := filepath.Join(n.dir, "runtime.json")
+	pods, err := json.Marshal([]map[string]any{{"name": "web-a", "containerIDs": []string{"a"}}, {"name": "web-b", "ips": []string{ipOfB.String()}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(runtime, pods, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if !n.start("", "--existing", "file:"+runtime) {
+		t.Fatal("with a witness the server does not start")
+	}
+	n.kill()
+	n.unmake("leaked")
+	if err := os.Remove(runtime); err != nil {
+		t.Fatal(err)
+	}
+	n.restart() // the record alone
+	n.agree(2, "a", "b")
+	n.mustDel(list, "a")
+	n.agree(2, "b")
+}
+
+// An idle node: the record of this boot is empty, and that is an answer.
+func TestHazard34EmptyRecord(t *testing.T) {
+	n := newNode(t)
+	list := n.list("one", dual)
+	n.restart()
+	n.mustAdd(list, "a")
+	n.unmake("a") // its DEL never comes
+	n.restart()
+	n.agree(2)
+	if h := n.holding(); len(h.Reserved) != 0 {
+		t.Errorf("still reserved: %v", h.Reserved)
+	}
+}

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+)
+
+// inside says that this process has namespaces of its own.
+const inside = "CNISERVER_TEST_BIN"
+
+// bin holds what the tests run: cniserver, bridge, ptp, host-local, cnitool.
+var bin string //nolint:gochecknoglobals // set once, in TestMain
+
+// TestMain runs the tests in a network, mount and PID namespace of their own:
+// whatever they leave, processes and mounts included, ends with it.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if bin = os.Getenv(inside); bin != "" {
+		os.Exit(runInside(m))
+	}
+	code, err := runOutside()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "cniserver:", err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func runOutside() (code int, err error) {
+	if os.Geteuid() != 0 {
+		if os.Getenv("CI") == "true" {
+			return 1, errors.New("the tests need root, and CI skips nothing")
+		}
+		fmt.Fprintln(os.Stderr, "--- SKIP: ALL TESTS of cniserver: they make network namespaces, which needs root")
+		return 0, nil
+	}
+	dir, err := os.MkdirTemp("", "cniserver-test-")
+	if err != nil {
+		return 1, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if err := buildAll(dir); err != nil {
+		return 1, err
+	}
+	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.Env = append(os.Environ(), inside+"="+dir)
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags:   syscall.CLONE_NEWNET | syscall.CLONE_NEWPID,
+		Unshareflags: syscall.CLONE_NEWNS,
+		Pdeathsig:    syscall.SIGKILL,
+	}
+	err = cmd.Run()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return max(exit.ExitCode(), 1), nil
+	}
+	return 0, err
+}
+
+// buildAll builds the server, as this test is built, and what the server and the
+// tests call, in the versions of go.mod.
+func buildAll(dir string) error {
+	const plugins, cni = "github.com/containernetworking/plugins/plugins/", "github.com/containernetworking/cni/"
+	build := func(env []string, args ...string) error {
+		cmd := exec.Command("go", append([]string{"build"}, args...)...)
+		cmd.Env = append(os.Environ(), env...)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("%v: %w\n%s", cmd, err, out)
+		}
+		return nil
+	}
+	if err := build([]string{"CGO_ENABLED=0"}, "-o", dir+"/", ".", plugins+"main/bridge", plugins+"main/ptp",
+		plugins+"ipam/host-local", cni+"cnitool"); err != nil {
+		return err
+	}
+	if raceEnabled {
+		return build(nil, "-race", "-o", filepath.Join(dir, "server"), ".")
+	}
+	return os.Link(filepath.Join(dir, "cniserver"), filepath.Join(dir, "server"))
+}
+
+func runInside(m *testing.M) int {
+	for _, mount := range []struct {
+		source, target, fs string
+		flags              uintptr
+	}{
+		{"none", "/", "", syscall.MS_REC | syscall.MS_PRIVATE},
+		{"proc", "/proc", "proc", 0},
+		{"tmpfs", "/run", "tmpfs", 0},
+	} {
+		if err := syscall.Mount(mount.source, mount.target, mount.fs, mount.flags, ""); err != nil {
+			fmt.Fprintf(os.Stderr, "mounting %s: %v\n", mount.target, err)
+			return 1
+		}
+	}
+	return m.Run()
+}

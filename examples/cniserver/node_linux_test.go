@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/plugins/pkg/ns"
+	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/checkpoint"
+)
+
+// A node is a data dir, a server that may be killed, and a runtime, which is
+// libcni.
+type node struct {
+	t      testing.TB
+	dir    string
+	bin    string // CNI_PATH
+	cni    *libcni.CNIConfig
+	server *exec.Cmd
+	gone   chan struct{} // closed when the server has ended
+	log    *lockedBuffer
+	spaces map[string]string // container ID to path of its namespace
+}
+
+func newNode(t testing.TB) *node {
+	t.Helper()
+	n := &node{t: t, dir: t.TempDir(), bin: bin, log: new(lockedBuffer), spaces: make(map[string]string)}
+	n.cni = libcni.NewCNIConfigWithCacheDir([]string{n.bin}, filepath.Join(n.dir, "cache"), nil)
+	t.Cleanup(func() {
+		n.kill()
+		for id := range n.spaces {
+			n.unmake(id)
+		}
+		for _, name := range []string{"br-one", "br-two"} {
+			if link, err := netlink.LinkByName(name); err == nil {
+				if err := netlink.LinkDel(link); err != nil {
+					t.Errorf("removing %s: %v", name, err)
+				}
+			}
+		}
+		if t.Failed() {
+			t.Logf("the server's log:\n%s", n.log)
+		}
+	})
+	return n
+}
+
+func (n *node) socket() string  { return filepath.Join(n.dir, "s") }
+func (n *node) dataDir() string { return filepath.Join(n.dir, "networks") }
+func (n *node) state() string   { return filepath.Join(n.dir, "state") }
+func (n *node) recordFile() string {
+	return filepath.Join(n.state(), "attachments.json")
+}
+
+// start starts the server and waits until it listens. With a failpoint it may
+// die before, and start reports whether it lives.
+func (n *node) start(failpoint string, flags ...string) bool {
+	n.t.Helper()
+	args := append([]string{
+		"serve", "--network", "one", "--network", "two", "--socket", n.socket(), "--state-dir", n.state(),
+		"--data-dir", n.dataDir(), "--min-age", "0", "-v", "4",
+	}, flags...)
+	n.server = exec.Command(filepath.Join(bin, "server"), args...)
+	n.server.Env = append(os.Environ(), "CNISERVER_FAILPOINT="+failpoint)
+	stderr, err := n.server.StderrPipe()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	if err := n.server.Start(); err != nil {
+		n.t.Fatal(err)
+	}
+	serving := make(chan struct{})
+	gone := make(chan struct{})
+	n.gone = gone
+	server := n.server
+	go func() {
+		defer close(gone)
+		lines := bufio.NewScanner(io.TeeReader(stderr, n.log))
+		once := sync.OnceFunc(func() { close(serving) })
+		for lines.Scan() {
+			if strings.Contains(lines.Text(), `"msg"="Serving"`) {
+				once()
+			}
+		}
+		_ = server.Wait() // killed, as a rule
+	}()
+	select {
+	case <-serving:
+		return true
+	case <-gone:
+		return false
+	case <-time.After(time.Minute):
+		n.t.Fatalf("the server neither listens nor ends:\n%s", n.log)
+		return false
+	}
+}
+
+// kill is kill -9, and waits for the end. What the server started may go on.
+func (n *node) kill() {
+	if n.server == nil {
+		return
+	}
+	_ = n.server.Process.Kill() // it may have died at a failpoint
+	<-n.gone
+	n.server = nil
+}
+
+func (n *node) restart() {
+	n.t.Helper()
+	n.kill()
+	if !n.start("") {
+		n.t.Fatalf("the server does not start:\n%s", n.log)
+	}
+}
+
+// died waits for a server that is to die at a failpoint.
+func (n *node) died() {
+	n.t.Helper()
+	select {
+	case <-n.gone:
+		n.server = nil
+	case <-time.After(time.Minute):
+		n.t.Fatal("the server lives on")
+	}
+}
+
+// A kind is how a network is built.
+type kind struct {
+	version, plugin string
+	dual            bool
+}
+
+// list is the configuration of a network.
+func (n *node) list(name string, k kind) *libcni.NetworkConfigList {
+	n.t.Helper()
+	third := map[string]int{"one": 1, "two": 2}[name]
+	ranges := fmt.Sprintf(`[{"subnet":"10.9.%d.0/24"}]`, third)
+	if k.dual {
+		ranges += fmt.Sprintf(`,[{"subnet":"fd00:%d::/112"}]`, third)
+	}
+	delegate := fmt.Sprintf(`"type":%q,"ipam":{"type":"host-local","dataDir":%q,"ranges":[%s]}`, k.plugin, n.dataDir(), ranges)
+	if k.plugin == "bridge" {
+		delegate += fmt.Sprintf(`,"bridge":"br-%s","isGateway":true`, name)
+	}
+	list, err := libcni.NetworkConfFromBytes(fmt.Appendf(nil,
+		`{"cniVersion":%q,"name":%q,"plugins":[{"type":"cniserver","socket":%q,"delegate":{%s}}]}`,
+		k.version, name, n.socket(), delegate))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return list
+}
+
+// make makes the network namespace of a container.
+func (n *node) make(id string) {
+	n.t.Helper()
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // the thread ends with this goroutine
+		h, err := netns.NewNamed(id)
+		if err == nil {
+			err = h.Close()
+		}
+		done <- err
+	}()
+	if err := <-done; err != nil {
+		n.t.Fatalf("making the namespace of %s: %v", id, err)
+	}
+	n.spaces[id] = "/run/netns/" + id
+}
+
+func (n *node) unmake(id string) {
+	n.t.Helper()
+	if err := netns.DeleteNamed(id); err != nil {
+		n.t.Errorf("removing the namespace of %s: %v", id, err)
+	}
+	delete(n.spaces, id)
+}
+
+func (n *node) of(id string) *libcni.RuntimeConf {
+	return &libcni.RuntimeConf{ContainerID: id, NetNS: "/run/netns/" + id, IfName: "eth0", Args: [][2]string{
+		{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "shop"}, {"K8S_POD_NAME", "web-" + id}, {"K8S_POD_UID", "uid-" + id},
+	}}
+}
+
+func (n *node) add(list *libcni.NetworkConfigList, id string) ([]netip.Addr, error) {
+	result, err := n.cni.AddNetworkList(n.t.Context(), list, n.of(id))
+	if err != nil {
+		return nil, err
+	}
+	current, err := types100.NewResultFromResult(result)
+	if err != nil {
+		return nil, err
+	}
+	var ips []netip.Addr
+	for _, ip := range current.IPs {
+		addr, _ := netip.AddrFromSlice(ip.Address.IP)
+		ips = append(ips, addr.Unmap())
+	}
+	return ips, nil
+}
+
+func (n *node) mustAdd(list *libcni.NetworkConfigList, id string) []netip.Addr {
+	n.t.Helper()
+	if n.spaces[id] == "" {
+		n.make(id)
+	}
+	ips, err := n.add(list, id)
+	if err != nil {
+		n.t.Fatalf("ADD of %s: %v", id, err)
+	}
+	return ips
+}
+
+func (n *node) del(list *libcni.NetworkConfigList, id string) error {
+	return n.cni.DelNetworkList(n.t.Context(), list, n.of(id))
+}
+
+func (n *node) mustDel(list *libcni.NetworkConfigList, id string) {
+	n.t.Helper()
+	if err := n.del(list, id); err != nil {
+		n.t.Fatalf("DEL of %s: %v", id, err)
+	}
+}
+
+// holding is who holds which addresses, as "container address" lines, in the
+// view of the disk, of the record and of the kernel.
+type holding struct{ Reserved, Recorded, Configured []string }
+
+func (n *node) holding() holding {
+	n.t.Helper()
+	var h holding
+	for _, network := range []string{"one", "two"} {
+		store, err := hostlocal.New(n.dataDir(), network)
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		rs, err := store.List(context.Background())
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		for _, r := range rs {
+			h.Reserved = append(h.Reserved, r.ContainerID+" "+r.IP.String())
+		}
+	}
+	for _, e := range n.recorded() {
+		for _, ip := range e.IPs {
+			h.Recorded = append(h.Recorded, e.ContainerID+" "+ip.String())
+		}
+	}
+	for id, path := range n.spaces {
+		for _, ip := range n.configured(path) {
+			h.Configured = append(h.Configured, id+" "+ip.String())
+		}
+	}
+	slices.Sort(h.Reserved)
+	slices.Sort(h.Recorded)
+	slices.Sort(h.Configured)
+	return h
+}
+
+// recorded reads the record's file, as a person would.
+func (n *node) recorded() []checkpoint.Entry {
+	n.t.Helper()
+	content, err := os.ReadFile(n.recordFile())
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	var file struct {
+		Record struct{ Attachments []checkpoint.Entry }
+	}
+	if err := json.Unmarshal(content, &file); err != nil {
+		n.t.Fatal(err)
+	}
+	return file.Record.Attachments
+}
+
+// configured asks the kernel for the global addresses in a namespace.
+func (n *node) configured(path string) (ips []netip.Addr) {
+	n.t.Helper()
+	err := ns.WithNetNSPath(path, func(ns.NetNS) error {
+		addrs, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+		for _, a := range addrs {
+			if ip, ok := netip.AddrFromSlice(a.IP); ok && a.Scope == int(netlink.SCOPE_UNIVERSE) {
+				ips = append(ips, ip.Unmap())
+			}
+		}
+		return err
+	})
+	if err != nil {
+		n.t.Fatalf("asking the kernel: %v", err)
+	}
+	return ips
+}
+
+// agree fails unless disk, record and kernel hold the same, and it is what these
+// containers should have: each the given number of addresses, and no other any.
+func (n *node) agree(each int, ids ...string) {
+	n.t.Helper()
+	h := n.holding()
+	if diff := cmp.Diff(h.Reserved, h.Recorded); diff != "" {
+		n.t.Errorf("what is reserved (-) is not what is recorded (+):\n%s", diff)
+	}
+	if diff := cmp.Diff(h.Reserved, h.Configured); diff != "" {
+		n.t.Errorf("what is reserved (-) is not what namespaces have (+):\n%s", diff)
+	}
+	got := map[string]int{}
+	for _, line := range h.Reserved {
+		id, _, _ := strings.Cut(line, " ")
+		got[id]++
+	}
+	want := map[string]int{}
+	for _, id := range ids {
+		want[id] = each
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		n.t.Errorf("addresses of each container (-want +got):\n%s", diff)
+	}
+	left, err := filepath.Glob(filepath.Join(n.state(), "intents", "*.json"))
+	if err != nil || len(left) > 0 {
+		n.t.Errorf("intents are left: %v (%v)", left, err)
+	}
+}
+
+// lockedBuffer takes a log from one goroutine while another may read it.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
