@@ -153,7 +153,7 @@ func TestRefused(t *testing.T) {
 
 // plugin is the configuration that the plugin gets of a network.
 func (n *node) plugin(name string) string {
-	inner := string(n.list(name, kind{"1.1.0", "bridge", false}).Plugins[0].Bytes)
+	inner := string(n.list(name, dual).Plugins[0].Bytes)
 	return strings.Replace(inner, "{", fmt.Sprintf(`{"cniVersion":"1.1.0","name":%q,`, name), 1)
 }
 

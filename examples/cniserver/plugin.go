@@ -84,9 +84,12 @@ func ask(socket string, r *request) ([]byte, error) {
 
 // asCNI is err in the form in which CNI prints errors.
 func asCNI(err error) *types.Error {
+	if e, ok := err.(*types.Error); ok && e.Code != 0 { //nolint:errorlint // wrapped, its text is only a part
+		return e
+	}
 	var e *types.Error
 	if errors.As(err, &e) && e.Code != 0 {
-		return types.NewError(e.Code, err.Error(), e.Details)
+		return types.NewError(e.Code, err.Error(), "")
 	}
 	return types.NewError(types.ErrInternal, err.Error(), "")
 }

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+)
+
+var (
+	pairs    = flag.Int("pairs", 1000, "how many ADD and DEL pairs TestPairsWithKills makes")
+	pairSeed = flag.Uint64("pairs.seed", 0, "seed of TestPairsWithKills; 0 is a random one")
+)
+
+// TestPairsWithKills adds and deletes containers from several workers while
+// server and plugins are killed at random moments. A runtime repeats what
+// failed. At the end no address is lost, and none was ever held twice.
+func TestPairsWithKills(t *testing.T) {
+	seed := *pairSeed
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	total := *pairs
+	if testing.Short() {
+		total = min(total, 100)
+	}
+	p := &crowd{node: newNode(t), held: make(map[netip.Addr]string)}
+	p.restart()
+	var workers sync.WaitGroup
+	begun := time.Now()
+	const parallel = 4
+	for w := range parallel {
+		space := fmt.Sprintf("space%d", w)
+		p.make(space)
+		workers.Go(func() {
+			rng := rand.New(rand.NewPCG(seed, uint64(w)))
+			for i := w; i < total && !t.Failed(); i += parallel {
+				p.pair(rng, fmt.Sprintf("c%d", i), space)
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { workers.Wait(); close(done) }()
+	p.killNowAndThen(rand.New(rand.NewPCG(seed, parallel)), done)
+
+	p.restart()
+	p.agree(0)
+	line := fmt.Sprintf("CNI server, seed %d: %d ADD/DEL pairs in %v (%d ADDs and %d DELs were repeated), %d kills of the server, %d of plugins: "+
+		"%d addresses lost, %d held twice", seed, p.pairs.Load(), time.Since(begun).Round(time.Second), p.adds.Load(), p.dels.Load(),
+		p.servers, p.plugins.Load(), len(p.holding().Reserved), p.twice.Load())
+	t.Log(line)
+	if file := os.Getenv("HOSTLOCAL_GC_FIGURES"); file != "" {
+		if err := os.WriteFile(file+".cniserver", []byte(line+"\n"), 0o600); err != nil {
+			t.Error(err)
+		}
+	}
+	if p.servers == 0 || p.plugins.Load() == 0 {
+		t.Error("nobody was killed")
+	}
+}
+
+// A crowd is a node with many containers, and who holds what at the moment.
+type crowd struct {
+	*node
+	mu   sync.Mutex // guards held
+	held map[netip.Addr]string
+	down sync.Mutex // held while the server is being replaced
+
+	pairs, adds, dels, plugins, twice atomic.Int64
+	servers                           int
+}
+
+// pair is an ADD and a DEL of one container, each until it succeeds. As a
+// runtime does, it begins a container's second ADD with a DEL, or goes on at
+// once.
+func (p *crowd) pair(rng *rand.Rand, id, space string) {
+	var ips []netip.Addr
+	for {
+		out, err := p.call(rng, "ADD", id, space)
+		if err == nil {
+			ips = p.hold(id, out)
+			break
+		}
+		p.adds.Add(1)
+		if rng.IntN(2) == 0 {
+			p.delete(rng, id, space)
+		}
+	}
+	p.release(ips)
+	p.delete(rng, id, space)
+	p.pairs.Add(1)
+}
+
+func (p *crowd) delete(rng *rand.Rand, id, space string) {
+	for !p.t.Failed() {
+		if _, err := p.call(rng, "DEL", id, space); err == nil {
+			return
+		}
+		p.dels.Add(1)
+	}
+}
+
+// hold notes whose the addresses of an ADD's result are.
+func (p *crowd) hold(id string, result []byte) (ips []netip.Addr) {
+	parsed, err := types100.NewResult(result)
+	if err != nil {
+		p.t.Errorf("ADD of %s: %v in %q", id, err, result)
+		return nil
+	}
+	current := parsed.(*types100.Result)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range current.IPs {
+		ip, _ := netip.AddrFromSlice(c.Address.IP)
+		ip = ip.Unmap()
+		if other := p.held[ip]; other != "" {
+			p.twice.Add(1)
+			p.t.Errorf("%v is given to %s while %s has it", ip, id, other)
+		}
+		p.held[ip] = id
+		ips = append(ips, ip)
+	}
+	if len(ips) != 2 {
+		p.t.Errorf("ADD of %s gave %v", id, ips)
+	}
+	return ips
+}
+
+// release notes that a DEL is about to begin.
+func (p *crowd) release(ips []netip.Addr) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, ip := range ips {
+		delete(p.held, ip)
+	}
+}
+
+// call runs the plugin, and kills it now and then.
+func (p *crowd) call(rng *rand.Rand, verb, id, space string) ([]byte, error) {
+	cmd := exec.Command(filepath.Join(p.bin, "cniserver"))
+	cmd.Env = append(os.Environ(), "CNI_COMMAND="+verb, "CNI_CONTAINERID="+id, "CNI_IFNAME=eth0",
+		"CNI_NETNS=/run/netns/"+space, "CNI_PATH="+p.bin)
+	cmd.Stdin = bytes.NewReader([]byte(p.plugin("one")))
+	var out bytes.Buffer
+	cmd.Stdout = &out
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	if rng.IntN(20) == 0 {
+		p.plugins.Add(1)
+		kill := time.AfterFunc(time.Duration(rng.IntN(60))*time.Millisecond, func() { _ = cmd.Process.Kill() }) // it may have ended
+		defer kill.Stop()
+	}
+	err := cmd.Wait()
+	if err != nil {
+		p.down.Lock()   // to ask again is of use when the server is back
+		p.down.Unlock() //nolint:staticcheck // waiting is all
+	}
+	return out.Bytes(), err
+}
+
+// killNowAndThen kills and starts the server until all is done.
+func (p *crowd) killNowAndThen(rng *rand.Rand, done <-chan struct{}) {
+	for {
+		select {
+		case <-done:
+			return
+		case <-time.After(time.Duration(rng.IntN(4000)) * time.Millisecond):
+		}
+		p.down.Lock()
+		p.restart()
+		p.down.Unlock()
+		p.servers++
+	}
+}
