@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cri_test
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/funcr"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/cri"
+)
+
+// deserted leaves a socket behind that nobody listens on, as a runtime that was
+// killed does.
+func deserted(t testing.TB) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// mute answers connections on a socket with what do does to them.
+func mute(t testing.TB, do func(net.Conn)) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			defer conn.Close()
+			do(conn)
+		}
+	}()
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+		<-ended
+	})
+	return path
+}
+
+func TestNobodyAnswers(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range []struct {
+		reason, socket, says string
+	}{
+		{"no socket", filepath.Join(dir, "none"), "there is no socket"},
+		{"no folder", filepath.Join(dir, "no", "folder"), "there is no socket"},
+		{"a file where a folder should be", filepath.Join(file, "s"), "there is no socket"},
+		{"a socket that nobody listens on", deserted(t), "nobody answers"},
+		{"a file", file, "nobody answers"},
+		{"a server that hangs up", mute(t, func(c net.Conn) { _ = c.Close() }), "not ready"},
+		{"a server that speaks something else", mute(t, func(c net.Conn) {
+			_, _ = c.Write([]byte("SSH-2.0-OpenSSH\r\n"))
+			_ = c.Close()
+		}), "not ready"},
+	} {
+		unasked := podsource.Func(func(context.Context) ([]podsource.Pod, error) {
+			t.Errorf("%s, and the runtime's sandboxes may run on: it must not be gone round", row.reason)
+			return nil, nil
+		})
+		got, err := podsource.Fallback(source(t, row.socket, cri.Options{}), unasked).Pods(t.Context())
+		if got != nil || !errors.Is(err, podsource.ErrIncomplete) || errors.Is(err, fs.ErrNotExist) ||
+			!strings.Contains(err.Error(), row.says) || !strings.Contains(err.Error(), row.socket) {
+			t.Errorf("got %v, %v, want %v that says %q: %s", got, err, podsource.ErrIncomplete, row.says, row.reason)
+		}
+	}
+}
+
+// The context ends every call, also when the server never answers.
+func TestHangingServer(t *testing.T) {
+	web := sandbox("a1", "web", ready)
+	for _, row := range []struct {
+		reason string
+		socket func(arrived func()) string
+	}{
+		{"it accepts and is silent", func(arrived func()) string { return mute(t, func(net.Conn) { arrived() }) }},
+		{"it does not list", func(arrived func()) string {
+			return serve(t, &fakeRuntime{listing: func(ctx context.Context) error {
+				arrived()
+				<-ctx.Done()
+				return ctx.Err()
+			}}).socket
+		}},
+		{"it does not say how a sandbox is", func(arrived func()) string {
+			return serve(t, &fakeRuntime{items: []*runtimeapi.PodSandbox{web, web, web}, asked: func(ctx context.Context, _ string) error {
+				arrived()
+				<-ctx.Done()
+				return ctx.Err()
+			}}).socket
+		}},
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		s := source(t, row.socket(cancel), cri.Options{WithStatus: true})
+		if got, err := s.Pods(ctx); got != nil || !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v, %v, want %v: %s", got, err, context.Canceled, row.reason)
+		}
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	f := serve(t, &fakeRuntime{})
+	if got, err := source(t, f.socket, cri.Options{}).Pods(ended); got != nil || !errors.Is(err, context.Canceled) || f.lists.Load() != 0 {
+		t.Errorf("got %v, %v, and %d calls after the context had ended", got, err, f.lists.Load())
+	}
+}
+
+func TestSearch(t *testing.T) {
+	web, db := sandbox("a1", "web", ready), sandbox("b1", "db", ready)
+	none := filepath.Join(t.TempDir(), "none")
+	first := serve(t, &fakeRuntime{items: []*runtimeapi.PodSandbox{web}}).socket
+	second := serve(t, &fakeRuntime{items: []*runtimeapi.PodSandbox{db}}).socket
+	docker := serve(t, &fakeRuntime{listing: func(context.Context) error {
+		return status.Error(codes.Unimplemented, "unknown service runtime.v1.RuntimeService")
+	}}).socket
+	recovering := serve(t, &fakeRuntime{listing: func(context.Context) error { return status.Error(codes.Unavailable, "no") }}).socket
+	stale := deserted(t)
+	for _, row := range []struct {
+		reason  string
+		sockets []string
+		want    []podsource.Pod
+		found   []string
+		says    []string // an error, when there is one
+	}{
+		{reason: "the first is there", sockets: []string{first, none}, want: []podsource.Pod{pod("a1", "web")}, found: []string{first}},
+		{reason: "the second is there", sockets: []string{none, second}, want: []podsource.Pod{pod("b1", "db")}, found: []string{second}},
+		{reason: "what Docker brings serves no CRI", sockets: []string{docker, none, second}, want: []podsource.Pod{pod("b1", "db")}, found: []string{second}},
+		{reason: "both are there: who knows which has the pods", sockets: []string{first, second},
+			want: []podsource.Pod{pod("a1", "web"), pod("b1", "db")}, found: []string{first, second}},
+		{reason: "the first recovers: the pods may be its", sockets: []string{recovering, second}, says: []string{recovering}},
+		{reason: "the second recovers", sockets: []string{first, recovering}, says: []string{recovering}, found: []string{first}},
+		{reason: "the first was killed: its sandboxes run on", sockets: []string{stale, second}, says: []string{stale}},
+		{reason: "nobody is there", sockets: []string{none, docker, none + "2"},
+			says: []string{"unix://" + none + " (", "unix://" + docker + " (", "unix://" + none + "2 (", "name its endpoint"}},
+	} {
+		var log []string
+		logger := funcr.New(func(_, args string) { log = append(log, args) }, funcr.Options{})
+		s, err := cri.Among(cri.Options{Logger: logger}, row.sockets...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			got, err := s.Pods(t.Context())
+			if (err != nil) != (row.says != nil) || err != nil && !errors.Is(err, podsource.ErrIncomplete) || errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("got %v: %s", err, row.reason)
+			}
+			for _, says := range row.says {
+				if err == nil || !strings.Contains(err.Error(), says) {
+					t.Errorf("%v does not say %q: %s", err, says, row.reason)
+				}
+			}
+			if diff := cmp.Diff(row.want, got, equal); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", row.reason, diff)
+			}
+		}
+		var want []string
+		for _, path := range row.found {
+			want = append(want, "unix://"+path)
+		}
+		if got := s.Endpoints(); !slices.Equal(got, want) {
+			t.Errorf("found %q, want %q: %s", got, want, row.reason)
+		}
+		if len(log) != len(want) {
+			t.Errorf("logged %q in two passes, want one line for each of %q", log, want)
+		}
+	}
+}
+
+// What answered once has sandboxes, also while it is stopped.
+func TestSearchMissesWhatItFound(t *testing.T) {
+	web, db := sandbox("a1", "web", ready), sandbox("b1", "db", ready)
+	first := serve(t, &fakeRuntime{items: []*runtimeapi.PodSandbox{web}})
+	second := serve(t, &fakeRuntime{items: []*runtimeapi.PodSandbox{db}})
+	s, err := cri.Among(cri.Options{}, first.socket, second.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pods, err := s.Pods(t.Context()); len(pods) != 2 || err != nil {
+		t.Fatalf("got %v, %v", pods, err)
+	}
+	if err := os.Rename(first.socket, first.socket+"-stopped"); err != nil {
+		t.Fatal(err)
+	}
+	if pods, err := s.Pods(t.Context()); pods != nil || !errors.Is(err, podsource.ErrIncomplete) || !strings.Contains(err.Error(), first.socket) {
+		t.Errorf("got %v, %v, want an error about %s", pods, err, first.socket)
+	}
+	if err := os.Rename(first.socket+"-stopped", first.socket); err != nil {
+		t.Fatal(err)
+	}
+	if pods, err := s.Pods(t.Context()); len(pods) != 2 || err != nil {
+		t.Errorf("it is back: got %v, %v", pods, err)
+	}
+}
+
+// The defaults must be endpoints: New without one relies on it.
+func TestDefaultEndpoints(t *testing.T) {
+	s := source(t, "", cri.Options{})
+	if got := s.Endpoints(); got != nil {
+		t.Errorf("nobody was asked, and %q answered", got)
+	}
+	if len(cri.DefaultEndpoints()) < 2 {
+		t.Error("there are several runtimes")
+	}
+}
+
+// Nothing is left of a call: no goroutine, and no descriptor.
+func TestNothingIsLeft(t *testing.T) {
+	web := sandbox("a1", "web", ready)
+	healthy := serve(t, &fakeRuntime{items: []*runtimeapi.PodSandbox{web}, statuses: byID(statusOf(web, "10.0.0.1"))}).socket
+	broken := serve(t, &fakeRuntime{items: []*runtimeapi.PodSandbox{web}, asked: func(context.Context, string) error {
+		return status.Error(codes.Internal, "broken")
+	}}).socket
+	ctx, cancel := context.WithCancel(t.Context())
+	hanging := serve(t, &fakeRuntime{listing: func(ctx context.Context) error {
+		cancel()
+		<-ctx.Done()
+		return ctx.Err()
+	}}).socket
+	stale := deserted(t)
+	ask := func() {
+		for _, socket := range []string{healthy, broken, stale} {
+			_, _ = source(t, socket, cri.Options{WithStatus: true}).Pods(t.Context())
+		}
+		_, _ = source(t, hanging, cri.Options{}).Pods(ctx)
+	}
+	goroutines, descriptors := runtime.NumGoroutine(), openDescriptors(t)
+	for range 20 {
+		ask()
+	}
+	// The servers see a little later that their connections have ended.
+	for deadline := time.Now().Add(20 * time.Second); ; runtime.Gosched() {
+		g, d := runtime.NumGoroutine(), openDescriptors(t)
+		if g <= goroutines && d <= descriptors {
+			return
+		}
+		if time.Now().After(deadline) {
+			buf := make([]byte, 1<<20)
+			t.Fatalf("%d goroutines and %d descriptors, there were %d and %d before\n%s",
+				g, d, goroutines, descriptors, buf[:runtime.Stack(buf, true)])
+		}
+	}
+}
+
+// openDescriptors counts them, where the system shows them.
+func openDescriptors(t *testing.T) int {
+	if runtime.GOOS != "linux" {
+		return 0
+	}
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+const (
+	// maxAnswer is the most that one answer may have, in bytes. A sandbox has a
+	// few KiB, mostly annotations, so gRPC's 4 MiB would be too little for some
+	// nodes. kubelet allows 16 MiB, and so does containerd.
+	maxAnswer = 64 << 20
+	// parallel is how many statuses are asked for at a time.
+	parallel = 8
+)
+
+var (
+	// A runtime that is stopped takes its socket with it, and its sandboxes run
+	// on. So this is no fs.ErrNotExist, which Fallback would act on.
+	errNoSocket = fmt.Errorf("%w: there is no socket", podsource.ErrIncomplete)
+	errNoCRI    = errors.New("what answers does not serve version 1 of the CRI; " +
+		"is it too old, or its CRI plugin disabled?")
+)
+
+// ask gets the list of one runtime over a connection that ends with the call.
+func (s *Source) ask(ctx context.Context, e endpoint) ([]podsource.Pod, error) {
+	conn, err := dial(ctx, e)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close() }() // for when gRPC has not taken it over
+	cc, err := client(conn)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = cc.Close() }() // nothing is under way by then
+	runtime := runtimeapi.NewRuntimeServiceClient(cc)
+
+	list, err := runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("listing sandboxes: %w", explain(ctx, err))
+	}
+	var statuses []*runtimeapi.PodSandboxStatus
+	if s.opts.WithStatus {
+		if statuses, err = askStatuses(ctx, runtime, list.GetItems()); err != nil {
+			return nil, err
+		}
+	}
+	return podsOf(list.GetItems(), statuses)
+}
+
+// dial connects to a runtime. gRPC could do it, but would tell less of what went
+// wrong, and would try again.
+func dial(ctx context.Context, e endpoint) (net.Conn, error) {
+	conn, err := dialEndpoint(ctx, e)
+	switch {
+	case err == nil:
+		return conn, nil
+	case ctx.Err() != nil:
+		return nil, fmt.Errorf("connecting: %w", ctx.Err())
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
+		return nil, errNoSocket
+	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.EAGAIN):
+		return nil, fmt.Errorf("%w: the socket is there, but nobody answers: %w", podsource.ErrIncomplete, err)
+	}
+	return nil, err
+}
+
+// client makes a client of a connection. When that is lost there is no second
+// one: what was asked for then is an error.
+func client(conn net.Conn) (*grpc.ClientConn, error) {
+	only := make(chan net.Conn, 1)
+	only <- conn
+	return grpc.NewClient("passthrough:///cri",
+		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
+			select {
+			case conn := <-only:
+				return conn, nil
+			default:
+				return nil, errors.New("the connection was lost")
+			}
+		}),
+		grpc.WithTransportCredentials(insecure.NewCredentials()), // a socket on this node
+		grpc.WithAuthority("localhost"),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)),
+		grpc.WithDisableRetry(), grpc.WithDisableServiceConfig(), grpc.WithIdleTimeout(0),
+	)
+}
+
+// explain says what a gRPC error means here.
+func explain(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	switch status.Code(err) {
+	case codes.Unavailable:
+		return fmt.Errorf("%w: the runtime is not ready: %w", podsource.ErrIncomplete, err)
+	case codes.Unimplemented:
+		return fmt.Errorf("%w (%w)", errNoCRI, err)
+	case codes.DeadlineExceeded:
+		return fmt.Errorf("%w: %w", context.DeadlineExceeded, err)
+	}
+	return err
+}
+
+// askStatuses returns the status of each sandbox, nil for those that vanished
+// since they were listed. The first error is that of all (R2).
+func askStatuses(ctx context.Context, runtime runtimeapi.RuntimeServiceClient, items []*runtimeapi.PodSandbox) ([]*runtimeapi.PodSandboxStatus, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	statuses := make([]*runtimeapi.PodSandboxStatus, len(items))
+	var next atomic.Int64
+	var workers sync.WaitGroup
+	for range min(parallel, len(items)) {
+		workers.Go(func() {
+			for ctx.Err() == nil {
+				i := int(next.Add(1)) - 1
+				if i >= len(items) {
+					return
+				}
+				status, err := askStatus(ctx, runtime, items[i].GetId())
+				if err != nil {
+					cancel(err)
+				}
+				statuses[i] = status
+			}
+		})
+	}
+	workers.Wait()
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	return statuses, nil
+}
+
+func askStatus(ctx context.Context, runtime runtimeapi.RuntimeServiceClient, id string) (*runtimeapi.PodSandboxStatus, error) {
+	answer, err := runtime.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id})
+	switch {
+	case status.Code(err) == codes.NotFound:
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("asking for the status of sandbox %s: %w", id, explain(ctx, err))
+	case answer.GetStatus() == nil:
+		return nil, fmt.Errorf("the status of sandbox %s is missing from its answer", id)
+	}
+	return answer.GetStatus(), nil
+}

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cri is a pod source that asks the container runtime over its CRI
+// socket: containerd, CRI-O, cri-dockerd.
+//
+//	runtime, err := cri.New("unix:///run/containerd/containerd.sock", cri.Options{})
+//	...
+//	source := podsource.Union(kubelet, runtime)
+//
+// The runtime names every sandbox by the container ID under which it called CNI
+// ADD, which is the ID in the sandbox's reservations. So a sandbox keeps what it
+// holds in all networks, with or without addresses in anybody's status, and also
+// after its pod was deleted by force (hazards 02, 05, 22, 35). Every sandbox that
+// is listed is live, in any state: one that is not ready can still own its
+// addresses until it is removed.
+//
+// What the runtime does not know:
+//
+//   - A sandbox that is being set up. It is listed only after its ADD, and until
+//     then nothing but the minimum age (R5) stands for it.
+//   - A sandbox whose record it lost, while the processes and the network
+//     namespace live on (hazard 33).
+//
+// So do not ask it alone. The recommended source is [podsource.Union] of kubelet
+// and the runtime: kubelet knows pods that are still starting, the runtime knows
+// every sandbox. Add package netns where the agent has the privilege.
+//
+// # One runtime, or several
+//
+// Name the endpoint where it is known. Without one the usual places are looked
+// through, and all runtimes that answer there are united. A search can't know of
+// a runtime that is stopped at that moment, as it takes its socket with it: on a
+// node with two runtimes name both, each in a source of its own, and unite them
+// (hazard 29).
+//
+// # Errors
+//
+// What can't be read is an error of the whole list (R2). An error wraps
+// [podsource.ErrIncomplete] where waiting may help: the runtime is starting,
+// recovering or stopped. A socket that is missing is that too, and never
+// [io/fs.ErrNotExist], so that [podsource.Fallback] does not go round a runtime
+// that is being restarted while its sandboxes run.
+package cri

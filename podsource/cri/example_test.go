@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cri_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/cri"
+)
+
+// A runtime that is stopped is not a node without pods.
+func ExampleNew() {
+	runtime, err := cri.New("unix:///no/such/folder/containerd.sock", cri.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	pods, err := runtime.Pods(context.Background())
+	fmt.Println(len(pods), errors.Is(err, podsource.ErrIncomplete))
+	fmt.Println(err)
+	// Output:
+	// 0 true
+	// container runtime at unix:///no/such/folder/containerd.sock: list of pods is incomplete: there is no socket
+}
+
+// The recommended source: kubelet knows pods that are still starting, and the
+// runtime every sandbox. Here kubelet's answer is known in advance, and the
+// runtime is stopped: without it nothing is known (R2).
+func Example() {
+	kubelet := podsource.Static{{UID: "6ba7b810"}}
+	runtime, err := cri.New("unix:///no/such/folder/crio.sock", cri.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	_, err = podsource.Union(kubelet, runtime).Pods(context.Background())
+	fmt.Println(err)
+	// Output:
+	// pod source 2 of 2: container runtime at unix:///no/such/folder/crio.sock: list of pods is incomplete: there is no socket
+}

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cri_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/cri"
+)
+
+var equal = cmp.Options{cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateEmpty()}
+
+func source(t testing.TB, endpoint string, opts cri.Options) *cri.Source {
+	t.Helper()
+	s, err := cri.New(endpoint, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// pod is what must be said of a sandbox of the pod default/name.
+func pod(id, name string, addresses ...string) podsource.Pod {
+	p := podsource.Pod{
+		NamespacedName: types.NamespacedName{Namespace: "default", Name: name},
+		UID:            types.UID(name), ContainerIDs: []string{id},
+	}
+	for _, a := range addresses {
+		p.IPs = append(p.IPs, netip.MustParseAddr(a))
+	}
+	return p
+}
+
+func onHost(p podsource.Pod) podsource.Pod {
+	p.HostNetwork = true
+	return p
+}
+
+func TestPods(t *testing.T) {
+	web, db, job := sandbox("a1", "web", ready), sandbox("b1", "db", ready), sandbox("c1", "job", notReady)
+	for _, row := range []struct {
+		reason     string
+		withStatus bool
+		items      []*runtimeapi.PodSandbox
+		statuses   []*runtimeapi.PodSandboxStatus
+		want       []podsource.Pod
+	}{
+		{reason: "an idle runtime, for the caller to judge"},
+		{reason: "an idle runtime has no statuses either", withStatus: true},
+		{reason: "every state is live", items: []*runtimeapi.PodSandbox{web, job},
+			want: []podsource.Pod{pod("a1", "web"), pod("c1", "job")}},
+		{reason: "two sandboxes of one pod: both hold what they hold",
+			items: []*runtimeapi.PodSandbox{sandbox("a0", "web", notReady), web},
+			want:  []podsource.Pod{pod("a0", "web"), pod("a1", "web")}},
+		{reason: "a sandbox that somebody made without a name", items: []*runtimeapi.PodSandbox{{Id: "d1"}},
+			want: []podsource.Pod{{ContainerIDs: []string{"d1"}}}},
+		{reason: "addresses, dual stack", withStatus: true, items: []*runtimeapi.PodSandbox{web, db},
+			statuses: []*runtimeapi.PodSandboxStatus{statusOf(web, "10.0.0.1", "fd00::1"), statusOf(db, "::ffff:10.0.0.2")},
+			want:     []podsource.Pod{pod("a1", "web", "10.0.0.1", "fd00::1"), pod("b1", "db", "10.0.0.2")}},
+		{reason: "a sandbox that vanishes after the list stays live by its ID", withStatus: true,
+			items: []*runtimeapi.PodSandbox{web, db}, statuses: []*runtimeapi.PodSandboxStatus{statusOf(db, "10.0.0.2")},
+			want: []podsource.Pod{pod("a1", "web"), pod("b1", "db", "10.0.0.2")}},
+		{reason: "the node's network, whose address claims nothing", withStatus: true,
+			items: []*runtimeapi.PodSandbox{web, db},
+			statuses: []*runtimeapi.PodSandboxStatus{
+				inNodeNetwork(statusOf(web, "192.168.0.1")), inNodeNetwork(statusOf(db)),
+			},
+			want: []podsource.Pod{onHost(pod("a1", "web", "192.168.0.1")), onHost(pod("b1", "db"))}},
+		{reason: "not ready, its address perhaps still up", withStatus: true, items: []*runtimeapi.PodSandbox{job},
+			statuses: []*runtimeapi.PodSandboxStatus{statusOf(job, "10.0.0.3")},
+			want:     []podsource.Pod{pod("c1", "job", "10.0.0.3")}},
+		{reason: "not ready, and a ready one has one of its addresses by now", withStatus: true,
+			items:    []*runtimeapi.PodSandbox{job, web},
+			statuses: []*runtimeapi.PodSandboxStatus{statusOf(job, "10.0.0.1", "fd00::3"), statusOf(web, "10.0.0.1", "fd00::1")},
+			want:     []podsource.Pod{pod("c1", "job", "fd00::3"), pod("a1", "web", "10.0.0.1", "fd00::1")}},
+		{reason: "what is in the node's network takes no address from anybody", withStatus: true,
+			items:    []*runtimeapi.PodSandbox{job, web},
+			statuses: []*runtimeapi.PodSandboxStatus{statusOf(job, "10.0.0.1"), inNodeNetwork(statusOf(web, "10.0.0.1"))},
+			want:     []podsource.Pod{pod("c1", "job", "10.0.0.1"), onHost(pod("a1", "web", "10.0.0.1"))}},
+		{reason: "two ready ones with one address: a conflict for others to see", withStatus: true,
+			items:    []*runtimeapi.PodSandbox{web, db},
+			statuses: []*runtimeapi.PodSandboxStatus{statusOf(web, "10.0.0.1"), statusOf(db, "10.0.0.1")},
+			want:     []podsource.Pod{pod("a1", "web", "10.0.0.1"), pod("b1", "db", "10.0.0.1")}},
+	} {
+		f := serve(t, &fakeRuntime{items: row.items, statuses: byID(row.statuses...)})
+		s := source(t, "unix://"+f.socket, cri.Options{WithStatus: row.withStatus})
+		for range 2 { // asking changes nothing
+			got, err := s.Pods(t.Context())
+			if err != nil {
+				t.Errorf("%v: %s", err, row.reason)
+			}
+			if diff := cmp.Diff(row.want, got, equal); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", row.reason, diff)
+			}
+		}
+		if f.filtered.Load() {
+			t.Error("a filter hides sandboxes")
+		}
+		asks := int64(0)
+		if row.withStatus {
+			asks = int64(2 * len(row.items))
+		}
+		if f.lists.Load() != 2 || f.asks.Load() != asks {
+			t.Errorf("%d lists and %d statuses in two passes, want 2 and %d: %s", f.lists.Load(), f.asks.Load(), asks, row.reason)
+		}
+	}
+}
+
+// R2: all or an error, and never both.
+func TestErrors(t *testing.T) {
+	web, db := sandbox("a1", "web", ready), sandbox("b1", "db", ready)
+	for _, row := range []struct {
+		reason   string
+		listing  error
+		status   error
+		items    []*runtimeapi.PodSandbox
+		statuses []*runtimeapi.PodSandboxStatus
+		is       error // beside the words
+		says     string
+	}{
+		{reason: "the runtime recovers", listing: status.Error(codes.Unavailable, "server is not initialized yet"),
+			is: podsource.ErrIncomplete, says: "server is not initialized yet"},
+		{reason: "its CRI plugin is off", listing: status.Error(codes.Unimplemented, "unknown service runtime.v1.RuntimeService"),
+			says: "does not serve version 1 of the CRI"},
+		{reason: "its store is broken", listing: status.Error(codes.Internal, "broken"), says: "listing sandboxes: "},
+		{reason: "its own time is up", listing: status.Error(codes.DeadlineExceeded, "busy"), is: context.DeadlineExceeded, says: "busy"},
+		{reason: "a sandbox without an ID", items: []*runtimeapi.PodSandbox{web, {}, db}, says: "sandbox 2 of 3 has no ID"},
+		{reason: "one status in the middle", status: status.Error(codes.Internal, "broken"), says: "status of sandbox b1: "},
+		{reason: "the runtime stops in the middle", status: status.Error(codes.Unavailable, "stopping"),
+			is: podsource.ErrIncomplete, says: "status of sandbox b1: "},
+		{reason: "an answer without a status", statuses: []*runtimeapi.PodSandboxStatus{statusOf(web), {Id: "none"}},
+			says: "the status of sandbox b1 is missing"},
+		{reason: "no address", statuses: []*runtimeapi.PodSandboxStatus{statusOf(web), statusOf(db, "10.0.0.256")},
+			says: `sandbox b1: its status has "10.0.0.256"`},
+		{reason: "a prefix", statuses: []*runtimeapi.PodSandboxStatus{statusOf(web, "10.0.0.1/24"), statusOf(db)}, says: "sandbox a1"},
+		{reason: "a zone", statuses: []*runtimeapi.PodSandboxStatus{statusOf(web, "fe80::1%eth0"), statusOf(db)}, says: "sandbox a1"},
+		{reason: "a second address that is none", statuses: []*runtimeapi.PodSandboxStatus{statusOf(web, "10.0.0.1", ""), statusOf(db)}, says: `has ""`},
+	} {
+		f := &fakeRuntime{items: row.items, statuses: byID(row.statuses...)}
+		if f.items == nil {
+			f.items = []*runtimeapi.PodSandbox{web, db}
+		}
+		if s := f.statuses["none"]; s != nil {
+			f.statuses["b1"] = nil
+		}
+		f.listing = func(context.Context) error { return row.listing }
+		f.asked = func(_ context.Context, id string) error {
+			if id == "b1" {
+				return row.status
+			}
+			return nil
+		}
+		serve(t, f)
+		got, err := source(t, f.socket, cri.Options{WithStatus: true}).Pods(t.Context())
+		if got != nil || err == nil || !strings.Contains(err.Error(), row.says) || !strings.Contains(err.Error(), f.socket) {
+			t.Errorf("got %v, %v, want an error that says %q and where: %s", got, err, row.says, row.reason)
+		}
+		if errors.Is(err, podsource.ErrIncomplete) != (row.is == podsource.ErrIncomplete) || row.is != nil && !errors.Is(err, row.is) {
+			t.Errorf("got %v, want %v: %s", err, row.is, row.reason)
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%v invites to fall back: %s", err, row.reason)
+		}
+	}
+}
+
+// A node has some hundred pods; what must fit is many times that.
+func TestManySandboxes(t *testing.T) {
+	f := &fakeRuntime{statuses: make(map[string]*runtimeapi.PodSandboxStatus)}
+	var want []podsource.Pod
+	for i := range 5000 {
+		s := sandbox(fmt.Sprintf("%064x", i), fmt.Sprintf("web-%d", i), runtimeapi.PodSandboxState(i%2))
+		s.Annotations = map[string]string{"applied": strings.Repeat("x", 4000)} // 20 MB in all
+		ip := netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}).String()
+		f.items = append(f.items, s)
+		f.statuses[s.GetId()] = statusOf(s, ip)
+		want = append(want, pod(s.GetId(), s.GetMetadata().GetName(), ip))
+	}
+	serve(t, f)
+	got, err := source(t, f.socket, cri.Options{WithStatus: true}).Pods(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got, equal); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if most := f.most.Load(); most > 8 {
+		t.Errorf("%d statuses were asked for at a time", most)
+	}
+
+	// The bound holds, too: what is longer is an error, not the agent's memory.
+	f.items = []*runtimeapi.PodSandbox{{Id: "a1", Annotations: map[string]string{"long": strings.Repeat("x", cri.MaxAnswer)}}}
+	if got, err := source(t, f.socket, cri.Options{}).Pods(t.Context()); got != nil || status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("got %d pods, %v, want %v", len(got), err, codes.ResourceExhausted)
+	}
+}
+
+func TestEndpointForms(t *testing.T) {
+	for _, row := range []struct{ reason, endpoint, name, address string }{
+		{"as kubelet has it", "unix:///run/crio/crio.sock", "unix:///run/crio/crio.sock", "/run/crio/crio.sock"},
+		{"the path alone", "/run/crio/crio.sock", "unix:///run/crio/crio.sock", "/run/crio/crio.sock"},
+		{"a pipe, as kubelet has it", "npipe:////./pipe/containerd-containerd", "npipe:////./pipe/containerd-containerd", `\\.\pipe\containerd-containerd`},
+		{"a pipe, as Windows has it", `npipe:\\.\pipe\containerd`, `npipe:\\.\pipe\containerd`, `\\.\pipe\containerd`},
+		{"a relative path", "run/crio.sock", "", ""},
+		{"a relative path behind the scheme", "unix://run/crio.sock", "", ""},
+		{"nothing behind the scheme", "unix://", "", ""},
+		{"another scheme", "tcp://127.0.0.1:1234", "", ""},
+		{"a pipe without a name", "npipe:////./pipe/", "", ""},
+		{"a pipe that is none", "npipe:////run/crio.sock", "", ""},
+		{"a path out of the pipes", "npipe:////./pipe/../x", "", ""},
+		{"a zero byte", "/run/\x00", "", ""},
+	} {
+		name, address, err := cri.ParseEndpoint(row.endpoint)
+		if name != row.name || address != row.address || (err != nil) != (row.name == "") {
+			t.Errorf("%q: got %q, %q, %v, want %q, %q: %s", row.endpoint, name, address, err, row.name, row.address, row.reason)
+		}
+		if _, newErr := cri.New(row.endpoint, cri.Options{}); (newErr != nil) != (err != nil) {
+			t.Errorf("New: got %v, want %v: %s", newErr, err, row.reason)
+		}
+	}
+}
