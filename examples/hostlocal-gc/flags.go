@@ -77,15 +77,7 @@ func (f *flags) judge(c *cobra.Command) {
 	c.Flags().StringArrayVar(&f.require, "require-pod", nil,
 		"refuse an answer without this pod, as `NS/NAME` (repeatable): one that surely runs here")
 	_ = c.RegisterFlagCompletionFunc("source", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		var kinds []string
-		for _, form := range source.Forms() {
-			name, _, hasArg := strings.Cut(form, ":")
-			if hasArg {
-				name += ":"
-			}
-			kinds = append(kinds, name)
-		}
-		return kinds, cobra.ShellCompDirectiveNoSpace
+		return source.Completions(), cobra.ShellCompDirectiveNoSpace
 	})
 }
 
@@ -130,7 +122,7 @@ func (a *app) source() (podsource.Source, error) {
 		}
 		return nil, nil
 	}
-	s, err := source.Parse(f.sources, source.Env{Stdin: a.stdin})
+	s, err := source.Parse(f.sources, source.Env{Stdin: a.stdin, Logger: a.logger()})
 	if err != nil {
 		return nil, usageError{err}
 	}

@@ -14,6 +14,8 @@ import (
 	"io"
 	"strings"
 
+	"github.com/go-logr/logr"
+
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
@@ -21,12 +23,15 @@ import (
 type Env struct {
 	// Stdin is what file:- reads. Nil refuses it: a daemon has none.
 	Stdin io.Reader
+	// Logger is told what a source finds out by itself. The zero Logger is
+	// silent.
+	Logger logr.Logger
 }
 
 // A kind is one way to learn which pods are live.
 type kind struct {
 	name string
-	arg  string // how the argument is called in help texts; "" for none
+	arg  string // how the argument is called in help texts; "" for none, [NAME] for one that may be left out
 	help string
 	open func(arg string, env *Env) (podsource.Source, error)
 }
@@ -35,6 +40,7 @@ type kind struct {
 func kinds() []kind {
 	return []kind{
 		{"file", "PATH", "a JSON array of pods; - is standard input", openFile},
+		{"cri", "[ENDPOINT]", "the container runtime, as unix:///run/containerd/containerd.sock; without an endpoint those that are found", openCRI},
 	}
 }
 
@@ -90,17 +96,37 @@ func named(spec string, s podsource.Source) podsource.Source {
 	})
 }
 
-// Forms returns the form of each kind, as in "file:PATH".
+// Forms returns the form of each kind, as in "file:PATH" and "cri[:ENDPOINT]".
 func Forms() []string {
 	var forms []string
 	for _, k := range kinds() {
-		form := k.name
-		if k.arg != "" {
-			form += ":" + k.arg
+		name, optional := strings.CutPrefix(k.arg, "[")
+		switch {
+		case k.arg == "":
+			forms = append(forms, k.name)
+		case optional:
+			forms = append(forms, k.name+"[:"+name)
+		default:
+			forms = append(forms, k.name+":"+k.arg)
 		}
-		forms = append(forms, form)
 	}
 	return forms
+}
+
+// Completions returns how each kind may begin: with a colon where an argument
+// follows, without one where it may be left out.
+func Completions() []string {
+	var all []string
+	for _, k := range kinds() {
+		optional := strings.HasPrefix(k.arg, "[")
+		if k.arg == "" || optional {
+			all = append(all, k.name)
+		}
+		if k.arg != "" {
+			all = append(all, k.name+":")
+		}
+	}
+	return all
 }
 
 // Usage describes all kinds in one line of a help text.

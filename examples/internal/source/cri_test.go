@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package source
+
+import (
+	"context"
+	"errors"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// A runtime has one sandbox with one address.
+type runtime struct {
+	runtimeapi.UnimplementedRuntimeServiceServer
+}
+
+func (runtime) ListPodSandbox(context.Context, *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
+	return &runtimeapi.ListPodSandboxResponse{Items: []*runtimeapi.PodSandbox{{Id: "c1", Metadata: &runtimeapi.PodSandboxMetadata{Uid: "1"}}}}, nil
+}
+
+func (runtime) PodSandboxStatus(context.Context, *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
+	return &runtimeapi.PodSandboxStatusResponse{Status: &runtimeapi.PodSandboxStatus{
+		Network: &runtimeapi.PodSandboxNetworkStatus{Ip: "10.0.0.1"},
+	}}, nil
+}
+
+func TestCRI(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	runtimeapi.RegisterRuntimeServiceServer(server, runtime{})
+	ended := make(chan error)
+	go func() { ended <- server.Serve(listener) }()
+	defer func() {
+		server.Stop()
+		if err := <-ended; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+			t.Error(err)
+		}
+	}()
+	for _, spec := range []string{"cri:unix://" + socket, "cri:" + socket} {
+		s, err := Parse([]string{spec, "file:-"}, Env{Stdin: strings.NewReader(`[{"uid":"1"}]`)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pods, err := s.Pods(t.Context())
+		if err != nil || len(pods) != 1 || len(pods[0].ContainerIDs) != 1 || len(pods[0].IPs) != 1 {
+			t.Errorf("%s: got %v, %v, want one pod with its container and its address", spec, pods, err)
+		}
+	}
+}
+
+func TestCRIRefuses(t *testing.T) {
+	if _, err := Parse([]string{"cri:tcp://127.0.0.1:1"}, Env{}); err == nil || !strings.Contains(err.Error(), `pod source "cri:tcp://127.0.0.1:1": endpoint`) {
+		t.Errorf("an endpoint that is none: got %v", err)
+	}
+	if _, err := Parse([]string{"cri"}, Env{}); err != nil {
+		t.Errorf("the endpoint may be left out: got %v", err)
+	}
+	spec := "cri:" + filepath.Join(t.TempDir(), "none")
+	s, err := Parse([]string{spec}, Env{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pods, err := s.Pods(t.Context()); pods != nil || !errors.Is(err, podsource.ErrIncomplete) || !strings.HasPrefix(err.Error(), spec+": ") {
+		t.Errorf("a runtime that is stopped: got %v, %v", pods, err)
+	}
+}
