@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netns
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// addresses returns those of all interfaces in a network namespace, but for
+// loopback and link-local ones.
+func addresses(ns int, setns func(fd, kind int) error) (ips []netip.Addr, err error) {
+	var h *netlink.Handle
+	err = inside(ns, setns, func() (err error) {
+		h, err = netlink.NewHandle(unix.NETLINK_ROUTE)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("opening a socket in it: %w", err)
+	}
+	defer h.Close()
+	if err := h.SetSocketTimeout(10 * time.Second); err != nil {
+		return nil, err
+	}
+	list, err := h.AddrList(nil, netlink.FAMILY_ALL)
+	for try := 1; errors.Is(err, netlink.ErrDumpInterrupted) && try < 5; try++ {
+		list, err = h.AddrList(nil, netlink.FAMILY_ALL) // they changed meanwhile
+	}
+	if errors.Is(err, netlink.ErrDumpInterrupted) {
+		err = fmt.Errorf("%w: %w", podsource.ErrIncomplete, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listing its addresses: %w", err)
+	}
+	for _, a := range list {
+		if a.IPNet == nil {
+			return nil, errors.New("one of its addresses is missing from the kernel's answer")
+		}
+		ip, ok := netip.AddrFromSlice(a.IP)
+		if !ok {
+			return nil, fmt.Errorf("one of its addresses is none: %v", a.IP)
+		}
+		ip = ip.Unmap()
+		// The kernel's scope and the address itself must agree that nobody else
+		// can reach it. In doubt it is one more reason to keep.
+		local := a.Scope != unix.RT_SCOPE_UNIVERSE && (ip.IsLoopback() || ip.IsLinkLocalUnicast())
+		if !local && !slices.Contains(ips, ip) {
+			ips = append(ips, ip)
+		}
+	}
+	return ips, nil
+}
+
+// inside calls do on a thread that is in a network namespace, and does nothing
+// else meanwhile. A thread that does not come back must not be used again: it
+// stays locked to its goroutine, and so ends with it. (The handles that package
+// netlink makes for a namespace would let it go on.)
+func inside(ns int, setns func(fd, kind int) error, do func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		var err error
+		defer func() { done <- err }()
+		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			// The main thread is the one that the process is shown by. While this
+			// goroutine has it, another one gets another.
+			err = inside(ns, setns, do)
+			runtime.UnlockOSThread()
+			return
+		}
+		home, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			runtime.UnlockOSThread()
+			err = fmt.Errorf("opening this thread's network namespace: %w", err)
+			return
+		}
+		defer func() { _ = unix.Close(home) }() // nothing was written through it
+		if err = setns(ns, unix.CLONE_NEWNET); err != nil {
+			runtime.UnlockOSThread()
+			err = fmt.Errorf("entering it: %w", err)
+			return
+		}
+		err = guarded(do)
+		if setns(home, unix.CLONE_NEWNET) == nil {
+			runtime.UnlockOSThread()
+		}
+	}()
+	return <-done
+}
+
+// guarded makes an error of a panic: the agent lives (R13).
+func guarded(do func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panicked: %v", p)
+		}
+	}()
+	return do()
+}

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netns
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// A namespaceMount is a network namespace that is mounted somewhere.
+type namespaceMount struct {
+	inode uint64
+	point string // absolute
+}
+
+// namespaceMounts reads what proc(5) calls mountinfo. All or an error (R2).
+//
+//	36 24 0:4 net:[4026532255] /run/netns/web rw shared:9 - nsfs nsfs rw
+func namespaceMounts(text string) ([]namespaceMount, error) {
+	var mounts []namespaceMount
+	for line := range strings.Lines(text) {
+		before, after, ok := strings.Cut(line, " - ")
+		fields := strings.Fields(before)
+		if !ok || len(fields) < 5 {
+			return nil, fmt.Errorf("%q is not a mount", line)
+		}
+		number, isNet := strings.CutPrefix(fields[3], "net:[")
+		if !isNet || !strings.HasPrefix(after, "nsfs ") {
+			continue
+		}
+		inode, err := strconv.ParseUint(strings.TrimSuffix(number, "]"), 10, 64)
+		point := unescape(fields[4])
+		if err != nil || !strings.HasPrefix(point, "/") {
+			return nil, fmt.Errorf("%q is not the mount of a network namespace", line)
+		}
+		mounts = append(mounts, namespaceMount{inode, point})
+	}
+	return mounts, nil
+}
+
+// unescape undoes how the kernel writes space, tab, newline and backslash: \040.
+func unescape(s string) string {
+	var out strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' && i+3 < len(s) {
+			if c, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
+				out.WriteByte(byte(c))
+				i += 3
+				continue
+			}
+		}
+		out.WriteByte(s[i])
+	}
+	return out.String()
+}

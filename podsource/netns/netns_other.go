@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !linux
+
+package netns
+
+import (
+	"context"
+	"errors"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+var errLinuxOnly = errors.New("network namespaces exist on Linux only")
+
+// A Source asks the kernel which addresses are in use, on Linux only.
+type Source struct{}
+
+// New returns an error: network namespaces exist on Linux only.
+func New(Options) (*Source, error) { return nil, errLinuxOnly }
+
+// Pods returns an error: network namespaces exist on Linux only.
+func (*Source) Pods(context.Context) ([]podsource.Pod, error) { return nil, errLinuxOnly }

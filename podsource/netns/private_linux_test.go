@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netns
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// Most tests run in namespaces of their own: each begins this binary anew as
+// process 1 of a node that has nothing but what the test makes. Whatever that
+// is, it ends with process 1.
+
+const (
+	roleVar = "NETNS_TEST_ROLE" // what this process is, when a test began it
+	node    = "node"            // process 1 of a node, which runs one test
+	pause   = "pause"           // a pod's process
+	asker   = "asker"           // asks the source and prints its answer
+)
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		var err error
+		switch os.Getenv(roleVar) {
+		case pause:
+			err = bePause(strings.Fields(os.Getenv("NETNS_TEST_IPS")))
+		case asker:
+			err = beAsker()
+		case node:
+			if err = beNode(); err == nil {
+				return m.Run()
+			}
+		default:
+			return m.Run()
+		}
+		if err != nil {
+			fmt.Println("error:", err)
+			return 1
+		}
+		return 0
+	}())
+}
+
+// again begins this binary anew.
+func again(t testing.TB, role string, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", args...)
+	cmd.Env = append(os.Environ(), roleVar+"="+role)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return cmd
+}
+
+// onNode reports whether the test runs on a node of its own. If not, it has run
+// there by the time onNode returns.
+func onNode(t *testing.T) bool {
+	t.Helper()
+	if os.Getenv(roleVar) == node {
+		return true
+	}
+	if os.Getuid() != 0 {
+		unable(t, errors.New("not root"))
+	}
+	runtime.LockOSThread() // the node dies with the thread that began it
+	defer runtime.UnlockOSThread()
+	cmd := again(t, node, "-test.run=^"+t.Name()+"$", "-test.v")
+	cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWNET
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	switch {
+	case err != nil && !errors.As(err, &exit):
+		unable(t, err)
+	case err != nil:
+		t.Errorf("on a node of its own: %v\n%s", err, out)
+	case !strings.Contains(string(out), "--- PASS: "+t.Name()):
+		t.Errorf("on a node of its own it did not pass:\n%s", out)
+	default:
+		t.Logf("%s", out)
+	}
+	return false
+}
+
+// unable skips a test that needs what this machine does not give, but not in CI.
+func unable(t *testing.T, why error) {
+	t.Helper()
+	if os.Getenv("CI") == "true" {
+		t.Fatalf("CI must be able to make namespaces: %v", why)
+	}
+	t.Skipf("NOT TESTED: this needs root, and namespaces of its own: %v", why)
+}
+
+// beNode sets up a node: mounts that nobody else sees, its own processes, and an
+// empty /run.
+func beNode() error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("making mounts private: %w", err)
+	}
+	if err := unix.Mount("proc", "/proc", "proc", 0, ""); err != nil {
+		return fmt.Errorf("mounting /proc: %w", err)
+	}
+	if err := unix.Mount("run", "/run", "tmpfs", 0, ""); err != nil {
+		return fmt.Errorf("mounting /run: %w", err)
+	}
+	return os.Mkdir("/run/netns", 0o755)
+}
+
+// configure gives addresses to the interface lo of the thread's namespace.
+func configure(ips []string) error {
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	if err := netlink.LinkSetUp(lo); err != nil {
+		return err
+	}
+	for _, ip := range ips {
+		a := netip.MustParseAddr(ip)
+		addr := &netlink.Addr{IPNet: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}}
+		if a.IsLinkLocalUnicast() {
+			addr.Scope = unix.RT_SCOPE_LINK
+		}
+		if err := netlink.AddrAdd(lo, addr); err != nil {
+			return fmt.Errorf("%s: %w", ip, err)
+		}
+	}
+	return nil
+}
+
+// bePause is a pod's process: it has addresses, and waits for its end.
+func bePause(ips []string) error {
+	if err := configure(ips); err != nil {
+		return err
+	}
+	fmt.Println("ready")
+	_, err := io.Copy(io.Discard, os.Stdin)
+	return err
+}
+
+// startPod starts a process in a network namespace of its own that has these
+// addresses. The function returned ends it.
+func startPod(t testing.TB, ips ...string) (pid int, stop func()) {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe") // it dies with process 1
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	cmd.Env = append(os.Environ(), roleVar+"="+pause)
+	cmd.Env = append(cmd.Env, "NETNS_TEST_IPS="+strings.Join(ips, " "))
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := false
+	stop = func() {
+		if !ended {
+			ended = true
+			if err := errors.Join(stdin.Close(), cmd.Wait()); err != nil {
+				t.Errorf("ending a pod's process: %v", err)
+			}
+		}
+	}
+	t.Cleanup(stop)
+	if line, err := bufio.NewReader(stdout).ReadString('\n'); line != "ready\n" {
+		t.Fatalf("a pod's process said %q, %v", line, err)
+	}
+	return cmd.Process.Pid, stop
+}
+
+// mountNamespace mounts a new network namespace that nobody is in.
+func mountNamespace(t testing.TB, path string, ips ...string) {
+	t.Helper()
+	if err := os.WriteFile(path, nil, 0o444); err != nil {
+		t.Fatal(err)
+	}
+	err := inNewNamespace(func() error {
+		if err := configure(ips); err != nil {
+			return err
+		}
+		return unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, "")
+	})
+	if err != nil {
+		t.Fatalf("making the network namespace %s: %v", filepath.Base(path), err)
+	}
+}
+
+// inNewNamespace calls do on a thread that is in a new network namespace.
+func inNewNamespace(do func() error) error {
+	const none = -1
+	return inside(none, func(fd, kind int) error {
+		if fd == none {
+			return unix.Unshare(unix.CLONE_NEWNET)
+		}
+		return unix.Setns(fd, kind)
+	}, do)
+}
+
+func unmount(t testing.TB, path string) {
+	t.Helper()
+	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
+		t.Fatalf("unmounting %s: %v", path, err)
+	}
+}
+
+// nested is a source on the node of a test.
+func nested(t testing.TB) *Source {
+	t.Helper()
+	s, err := New(Options{Nested: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// answer makes text of pods: a line for each, sorted.
+func answer(pods []podsource.Pod) []string {
+	var lines []string
+	for _, p := range pods {
+		var ips []string
+		for _, ip := range p.IPs {
+			ips = append(ips, ip.String())
+		}
+		slices.Sort(ips)
+		lines = append(lines, strings.Join(ips, " "))
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+// beAsker asks as whoever it was begun as.
+func beAsker() error {
+	s, err := New(Options{Nested: os.Getenv("NETNS_TEST_NESTED") != ""})
+	if err != nil {
+		return err
+	}
+	pods, err := s.Pods(context.Background())
+	if err != nil {
+		return fmt.Errorf("%d pods, %w", len(pods), err)
+	}
+	fmt.Printf("%q\n", answer(pods))
+	return nil
+}

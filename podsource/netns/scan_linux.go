@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// A scan goes through all processes of a node.
+type scan struct {
+	proc  string
+	setns func(fd, kind int) error
+
+	found  map[uint64][]netip.Addr // the network namespaces, by inode
+	order  []uint64                // in which they were found
+	mounts map[uint64]bool         // the mount namespaces whose mounts were looked at
+}
+
+// processes looks at every process, its threads and its mounts.
+func (s *scan) processes(ctx context.Context) error {
+	clear(s.mounts)
+	pids, err := numbered(s.proc)
+	if err != nil {
+		return fmt.Errorf("listing the node's processes: %w", err)
+	}
+	for _, pid := range pids {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := s.process(s.proc + "/" + pid); err != nil {
+			return fmt.Errorf("looking at process %s: %w", pid, hint(err))
+		}
+	}
+	return nil
+}
+
+// process looks at one process. A thread that has ended has left the namespace,
+// and the others stay: a process is shown by its first thread, which may end
+// before the rest.
+func (s *scan) process(dir string) error {
+	threads, err := numbered(dir + "/task")
+	if err != nil {
+		return unlessGone(err)
+	}
+	for _, tid := range threads {
+		path := dir + "/task/" + tid + "/ns/net"
+		inode, err := linked(path)
+		if err == nil && !s.knows(inode) {
+			err = s.lookAt(path)
+		}
+		if unlessGone(err) != nil {
+			return err
+		}
+	}
+	inode, err := linked(dir + "/ns/mnt")
+	if err != nil || s.mounts[inode] {
+		return unlessGone(err)
+	}
+	text, err := os.ReadFile(dir + "/mountinfo")
+	if errors.Is(err, syscall.EINVAL) { // it has ended, and nobody waited for it yet
+		return nil
+	}
+	if err != nil {
+		return unlessGone(err)
+	}
+	s.mounts[inode] = true
+	return s.mounted(dir, string(text))
+}
+
+// mounted looks at the network namespaces that a process sees mounted.
+func (s *scan) mounted(dir, mountinfo string) error {
+	mounts, err := namespaceMounts(mountinfo)
+	if err != nil {
+		return fmt.Errorf("%s/mountinfo: %w", dir, err)
+	}
+	for _, m := range mounts {
+		if s.knows(m.inode) {
+			continue
+		}
+		if err := unlessGone(s.lookAtMount(dir+"/root"+m.point, m.inode)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lookAtMount looks at the namespace that should be mounted there. Something
+// else in its place hides it. It is opened only after that is known: others
+// could have put a pipe there, or a device.
+func (s *scan) lookAtMount(path string, inode uint64) error {
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer func() { _ = unix.Close(fd) }() // nothing was written through it
+	var on unix.Statfs_t
+	var stat unix.Stat_t
+	if err := errors.Join(unix.Fstatfs(fd, &on), unix.Fstat(fd, &stat)); err != nil {
+		return &fs.PathError{Op: "stat", Path: path, Err: err}
+	}
+	if on.Type != unix.NSFS_MAGIC || stat.Ino != inode {
+		return nil
+	}
+	return s.lookAt("/proc/self/fd/" + strconv.Itoa(fd))
+}
+
+// lookAt notes the addresses of the namespace that a file shows.
+func (s *scan) lookAt(path string) error {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer func() { _ = unix.Close(fd) }() // nothing was written through it
+	var stat unix.Stat_t
+	if err := unix.Fstat(fd, &stat); err != nil {
+		return &fs.PathError{Op: "stat", Path: path, Err: err}
+	}
+	if s.knows(stat.Ino) { // the thread went elsewhere meanwhile
+		return nil
+	}
+	ips, err := addresses(fd, s.setns)
+	if err != nil {
+		return &namespaceError{stat.Ino, err}
+	}
+	s.found[stat.Ino] = ips
+	s.order = append(s.order, stat.Ino)
+	return nil
+}
+
+// A namespaceError is about a namespace that is there: it is open. No error of
+// the kernel's, whichever, means then that it is gone.
+type namespaceError struct {
+	inode uint64
+	err   error
+}
+
+func (e *namespaceError) Error() string {
+	return fmt.Sprintf("network namespace %d: %v", e.inode, e.err)
+}
+func (e *namespaceError) Unwrap() error { return e.err }
+
+func (s *scan) knows(inode uint64) bool {
+	_, ok := s.found[inode]
+	return ok
+}
+
+// numbered returns the entries of a folder that are numbers: processes, or
+// threads.
+func numbered(dir string) ([]string, error) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = d.Close() }() // it was only read
+	names, err := d.Readdirnames(-1)
+	if err != nil {
+		return nil, err
+	}
+	numbers := names[:0]
+	for _, name := range names {
+		if name[0] >= '0' && name[0] <= '9' {
+			numbers = append(numbers, name)
+		}
+	}
+	return numbers, nil
+}
+
+// linked returns the number of a namespace that a link such as "net:[4026531833]"
+// names.
+func linked(path string) (uint64, error) {
+	text, err := os.Readlink(path)
+	if err != nil {
+		return 0, err
+	}
+	_, number, _ := strings.Cut(text, ":[")
+	inode, err := strconv.ParseUint(strings.TrimSuffix(number, "]"), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%s is a link to %q, and not to a namespace", path, text)
+	}
+	return inode, nil
+}
+
+// unlessGone is err, unless it says that a process, a thread or a mount has
+// ended.
+func unlessGone(err error) error {
+	var there *namespaceError
+	if !errors.As(err, &there) && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH)) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+)
+
+// sees fails unless the source sees just these namespaces, each as a line of its
+// addresses.
+func sees(t *testing.T, reason string, want ...string) {
+	t.Helper()
+	pods, err := nested(t).Pods(t.Context())
+	if err != nil {
+		t.Fatalf("%v: %s", err, reason)
+	}
+	if diff := cmp.Diff(want, answer(pods)); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", reason, diff)
+	}
+	for _, p := range pods {
+		if p.Name != "" || p.Namespace != "" || p.UID != "" || p.ContainerIDs != nil || p.HostNetwork || !p.StartedAt.IsZero() {
+			t.Errorf("the kernel knows addresses alone, and said %+v", p)
+		}
+	}
+}
+
+func TestNamespaces(t *testing.T) {
+	if !onNode(t) {
+		return
+	}
+	sees(t, "nobody is there, and process 1 is in the node's network")
+	if err := configure([]string{"192.168.0.1"}); err != nil {
+		t.Fatal(err)
+	}
+	sees(t, "the node's own address is no pod's")
+
+	pid, stop := startPod(t, "10.0.0.2", "fd00::2", "fe80::2", "169.254.7.7")
+	sees(t, "a process, dual stack, without loopback and link-local", "10.0.0.2 fd00::2")
+	_, stopIdle := startPod(t)
+	sees(t, "a namespace without an address is nobody that might hold all", "10.0.0.2 fd00::2")
+	stopIdle()
+
+	mountNamespace(t, "/run/netns/named", "10.0.0.3")
+	sees(t, "a named one that nobody is in", "10.0.0.2 fd00::2", "10.0.0.3")
+	if err := os.MkdirAll("/run/docker/a b\\n", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	mountNamespace(t, "/run/docker/a b\\n/x", "10.0.0.4")
+	sees(t, "one that is mounted where nobody told", "10.0.0.2 fd00::2", "10.0.0.3", "10.0.0.4")
+
+	named := "/run/netns/process"
+	if err := os.WriteFile(named, nil, 0o444); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount(fmt.Sprintf("/proc/%d/ns/net", pid), named, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	sees(t, "a process and a name are one", "10.0.0.2 fd00::2", "10.0.0.3", "10.0.0.4")
+	stop()
+	sees(t, "the process has ended, and the name is left", "10.0.0.2 fd00::2", "10.0.0.3", "10.0.0.4")
+	unmount(t, named)
+	sees(t, "the last of it is gone; a file without a mount is nothing", "10.0.0.3", "10.0.0.4")
+
+	if err := unix.Mount("over", "/run/docker", "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	sees(t, "hidden under another mount, and nobody is in it", "10.0.0.3")
+	unmount(t, "/run/docker")
+	sees(t, "it is back", "10.0.0.3", "10.0.0.4")
+}
+
+// A thread may be where its process is not.
+func TestNamespaceOfAThread(t *testing.T) {
+	if !onNode(t) {
+		return
+	}
+	in, end, ended := make(chan error), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = inNewNamespace(func() error {
+			in <- configure([]string{"10.0.0.2"})
+			<-end
+			return nil
+		})
+	}()
+	if err := <-in; err != nil {
+		t.Fatal(err)
+	}
+	sees(t, "the thread holds the namespace", "10.0.0.2")
+	close(end)
+	<-ended
+	sees(t, "it has come back")
+}
+
+// Processes that end while they are looked at have left; what stays is seen each
+// time.
+func TestProcessesComeAndGo(t *testing.T) {
+	if !onNode(t) {
+		return
+	}
+	startPod(t, "10.0.0.2")
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for i := 0; ctx.Err() == nil; i++ {
+			cmd := again(t, asker) // it asks, too, and is refused: it does not take this node for one
+			cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS}
+			_ = cmd.Run()
+		}
+	}()
+	s := nested(t)
+	for range 100 {
+		pods, err := s.Pods(t.Context())
+		if got := answer(pods); err != nil || !slices.Equal(got, []string{"10.0.0.2"}) {
+			t.Errorf("got %q, %v", got, err)
+		}
+	}
+	cancel()
+	<-ended
+}
+
+// A zombie holds nothing, and is in the way of nothing.
+func TestZombie(t *testing.T) {
+	if !onNode(t) {
+		return
+	}
+	startPod(t, "10.0.0.2")
+	cmd := again(t, asker)
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for state := ""; !strings.HasPrefix(state, "Z"); {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", cmd.Process.Pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, state, _ = strings.Cut(string(text), ") ")
+	}
+	sees(t, "nobody waited for a process yet", "10.0.0.2")
+	_, _ = io.Copy(io.Discard, stdout)
+	_ = cmd.Wait()
+}
+
+// Whoever may not see all sees nothing, and says what is missing (R2).
+func TestNoPrivilege(t *testing.T) {
+	if !onNode(t) {
+		return
+	}
+	startPod(t, "10.0.0.2")
+	ask := func(change func(*syscall.SysProcAttr), env ...string) string {
+		cmd := again(t, asker)
+		cmd.Env = append(cmd.Env, env...)
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+		change(cmd.SysProcAttr)
+		out, _ := cmd.CombinedOutput()
+		return string(out)
+	}
+	const isNested = "NETNS_TEST_NESTED=1"
+	nobody := func(a *syscall.SysProcAttr) { a.Credential = &syscall.Credential{Uid: 65534, Gid: 65534} }
+	inUserNS := func(a *syscall.SysProcAttr) {
+		a.Cloneflags = syscall.CLONE_NEWUSER
+		a.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1}}
+		a.GidMappings = a.UidMappings
+	}
+	if got := ask(func(*syscall.SysProcAttr) {}, isNested); got != "[\"10.0.0.2\"]\n" {
+		t.Errorf("root is not even told: %s", got)
+	}
+	for _, row := range []struct{ reason, got, want string }{
+		{"nobody", ask(nobody, isNested), "error: 0 pods, looking at process 1: stat /proc/1/ns/pid: permission denied; this needs CAP_SYS_PTRACE and CAP_SYS_ADMIN"},
+		{"root of a user namespace", ask(inUserNS, isNested), "permission denied; this needs CAP_SYS_PTRACE and CAP_SYS_ADMIN"},
+		{"a container's own processes", ask(func(*syscall.SysProcAttr) {}), "the agent's pod needs hostPID"},
+	} {
+		if !strings.Contains(row.got, row.want) || !strings.HasPrefix(row.got, "error: 0 pods, ") {
+			t.Errorf("%s: got %q, want an error that says %q", row.reason, row.got, row.want)
+		}
+	}
+
+	if err := unix.Mount("proc", "/proc", "proc", unix.MS_REMOUNT, "hidepid=2"); err != nil {
+		t.Fatal(err)
+	}
+	if got := ask(nobody, isNested); !strings.Contains(got, "without hidepid?") {
+		t.Errorf("others' processes are hidden: got %q", got)
+	}
+}
+
+// Each step that fails is an error of the whole, and none invites to fall back.
+func TestErrors(t *testing.T) {
+	if !onNode(t) {
+		return
+	}
+	startPod(t, "10.0.0.2")
+	empty := t.TempDir()
+	for _, row := range []struct {
+		reason string
+		opts   Options
+		setns  func(fd, kind int) error
+		says   string
+	}{
+		{"no procfs", Options{Proc: empty, Nested: true}, unix.Setns, "is a procfs mounted at " + empty},
+		{"no such namespace", Options{HostNetNS: filepath.Join(empty, "none"), Nested: true}, unix.Setns, "looking at the node's network namespace"},
+		{"no entry", Options{Nested: true}, func(int, int) error { return unix.EPERM }, "entering it: operation not permitted; this needs"},
+		{"an entry as if it were gone, though it is open", Options{Nested: true}, func(int, int) error { return unix.ENOENT }, "entering it"},
+		{"an entry that is strange", Options{Nested: true}, func(int, int) error { return unix.EINVAL }, "entering it"},
+	} {
+		s, err := New(row.opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.setns = row.setns
+		pods, err := s.Pods(t.Context())
+		if pods != nil || err == nil || !strings.Contains(err.Error(), row.says) {
+			t.Errorf("got %v, %v, want an error that says %q: %s", pods, err, row.says, row.reason)
+		}
+		if row.opts != (Options{Nested: true}) && errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%v invites to fall back: %s", err, row.reason)
+		}
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if pods, err := nested(t).Pods(ended); pods != nil || !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, %v, want %v", pods, err, context.Canceled)
+	}
+}
+
+// Nothing is left of a call: no descriptor, and no thread in another namespace,
+// also where one can't come back.
+func TestNothingIsLeft(t *testing.T) {
+	if !onNode(t) {
+		return
+	}
+	startPod(t, "10.0.0.2")
+	mountNamespace(t, "/run/netns/named", "10.0.0.3")
+	home, err := inodeOf("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pods, err := nested(t).Pods(t.Context()); err != nil || len(pods) != 2 {
+		t.Fatalf("got %v, %v", pods, err)
+	}
+	before := descriptors(t)
+	stray := nested(t)
+	stray.setns = func(fd, kind int) error {
+		var stat unix.Stat_t
+		if err := unix.Fstat(fd, &stat); err != nil {
+			return err
+		}
+		if stat.Ino == home {
+			return unix.EPERM // no way back
+		}
+		return unix.Setns(fd, kind)
+	}
+	refused := nested(t)
+	refused.setns = func(int, int) error { return unix.EPERM }
+	for range 20 {
+		if pods, err := stray.Pods(t.Context()); err != nil || len(pods) != 2 {
+			t.Errorf("a thread that can't come back has its answer all the same: got %v, %v", pods, err)
+		}
+		if pods, err := nested(t).Pods(t.Context()); err != nil || len(pods) != 2 {
+			t.Errorf("got %v, %v", pods, err)
+		}
+		if pods, err := refused.Pods(t.Context()); err == nil {
+			t.Errorf("got %v, want an error", pods)
+		}
+	}
+	if after := descriptors(t); after != before {
+		t.Errorf("%d descriptors are open, there were %d before", after, before)
+	}
+	// A goroutine may run on any thread that is left. Those that could not come
+	// back end by themselves, soon.
+	var strays []string
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
+		if strays = elsewhere(t, home); len(strays) == 0 {
+			return
+		}
+	}
+	t.Errorf("these threads are still in another network namespace: %q", strays)
+}
+
+// elsewhere returns the threads of this process that are not at home.
+func elsewhere(t *testing.T, home uint64) (strays []string) {
+	t.Helper()
+	threads, err := numbered("/proc/self/task")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tid := range threads {
+		if inode, err := linked("/proc/self/task/" + tid + "/ns/net"); err == nil && inode != home {
+			strays = append(strays, tid)
+		}
+	}
+	return strays
+}
+
+func descriptors(t *testing.T) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}
+
+// What a node with 250 pods costs. The figure is printed, and not judged.
+func TestManyNamespaces(t *testing.T) {
+	if !onNode(t) {
+		return
+	}
+	const namespaces, processes = 250, 20
+	var want []string
+	for i := range namespaces {
+		ip := fmt.Sprintf("10.0.1.%d", i)
+		want = append(want, ip)
+		mountNamespace(t, fmt.Sprintf("/run/netns/cni-%d", i), ip)
+	}
+	slices.Sort(want)
+	for range processes {
+		startPod(t)
+	}
+	s := nested(t)
+	const passes = 5
+	var least time.Duration
+	for range passes {
+		begun := time.Now()
+		pods, err := s.Pods(t.Context())
+		if took := time.Since(begun); least == 0 || took < least {
+			least = took
+		}
+		if diff := cmp.Diff(want, answer(pods)); err != nil || diff != "" {
+			t.Fatalf("%v (-want +got):\n%s", err, diff)
+		}
+	}
+	threads := 0
+	pids, err := numbered("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pid := range pids {
+		tids, _ := numbered("/proc/" + pid + "/task")
+		threads += len(tids)
+	}
+	t.Logf("%d network namespaces, %d processes with %d threads: %v", namespaces+processes, len(pids), threads, least.Round(time.Millisecond))
+}
