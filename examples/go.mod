@@ -12,6 +12,7 @@ require (
 	github.com/hostlocal-gc/hostlocal-gc/gc/plugintest v0.0.0-00010101000000-000000000000
 	github.com/prometheus/client_golang v1.19.1
 	github.com/hostlocal-gc/hostlocal-gc/podsource/cri v0.0.0
+	github.com/hostlocal-gc/hostlocal-gc/podsource/netns v0.0.0
 	github.com/santhosh-tekuri/jsonschema/v6 v6.0.2
 	github.com/spf13/cobra v1.10.2
 	github.com/spf13/pflag v1.0.9
@@ -90,3 +91,5 @@ replace github.com/hostlocal-gc/hostlocal-gc/gc/metrics => ../gc/metrics
 
 replace github.com/hostlocal-gc/hostlocal-gc/gc/plugintest => ../gc/plugintest
 replace github.com/hostlocal-gc/hostlocal-gc/podsource/cri => ../podsource/cri
+
+replace github.com/hostlocal-gc/hostlocal-gc/podsource/netns => ../podsource/netns

@@ -7,11 +7,16 @@ require (
 	github.com/hostlocal-gc/hostlocal-gc v0.0.0
 	github.com/vishvananda/netlink v1.3.1
 	golang.org/x/sys v0.35.0
+	k8s.io/apimachinery v0.34.1
 )
 
 require (
+	github.com/alexflint/go-filemutex v1.3.0 // indirect
+	github.com/containernetworking/plugins v1.9.0 // indirect
+	github.com/go-logr/logr v1.4.3 // indirect
 	github.com/vishvananda/netns v0.0.5 // indirect
-	k8s.io/apimachinery v0.34.1 // indirect
+	k8s.io/klog/v2 v2.130.1 // indirect
+	k8s.io/utils v0.0.0-20250604170112-4c0f3b243397 // indirect
 )
 
 replace github.com/hostlocal-gc/hostlocal-gc => ../..

@@ -63,9 +63,15 @@ func TestMain(m *testing.M) {
 func again(t testing.TB, role string, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", args...)
-	cmd.Env = append(os.Environ(), roleVar+"="+role)
+	cmd.Env = environment(role)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	return cmd
+}
+
+// environment is that of a process with a role. The race detector would have it
+// sleep for a second at its end.
+func environment(role string) []string {
+	return append(os.Environ(), roleVar+"="+role, "GORACE=atexit_sleep_ms=0")
 }
 
 // onNode reports whether the test runs on a node of its own. If not, it has run
@@ -159,8 +165,7 @@ func startPod(t testing.TB, ips ...string) (pid int, stop func()) {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe") // it dies with process 1
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
-	cmd.Env = append(os.Environ(), roleVar+"="+pause)
-	cmd.Env = append(cmd.Env, "NETNS_TEST_IPS="+strings.Join(ips, " "))
+	cmd.Env = append(environment(pause), "NETNS_TEST_IPS="+strings.Join(ips, " "))
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -84,7 +84,8 @@ func (s *Source) Pods(ctx context.Context) ([]podsource.Pod, error) {
 func (s *Source) checkNode() (uint64, error) {
 	first := filepath.Join(s.opts.Proc, "1", "ns", "pid")
 	inode, err := inodeOf(first)
-	if errors.Is(err, fs.ErrNotExist) { // which Fallback must not act on
+	if errors.Is(err, fs.ErrNotExist) {
+		//nolint:errorlint // Fallback must not act on it
 		return 0, fmt.Errorf("looking at process 1: %v; is a procfs mounted at %s, and without hidepid?", err, s.opts.Proc)
 	}
 	if err != nil {
@@ -97,6 +98,7 @@ func (s *Source) checkNode() (uint64, error) {
 	}
 	host, err := inodeOf(s.opts.HostNetNS)
 	if errors.Is(err, fs.ErrNotExist) {
+		//nolint:errorlint // Fallback must not act on it
 		return 0, fmt.Errorf("looking at the node's network namespace: %v", err)
 	}
 	if err != nil {

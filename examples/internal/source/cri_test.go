@@ -16,16 +16,16 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// A runtime has one sandbox with one address.
-type runtime struct {
+// oneSandbox is a runtime with one sandbox with one address.
+type oneSandbox struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
 }
 
-func (runtime) ListPodSandbox(context.Context, *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
+func (oneSandbox) ListPodSandbox(context.Context, *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
 	return &runtimeapi.ListPodSandboxResponse{Items: []*runtimeapi.PodSandbox{{Id: "c1", Metadata: &runtimeapi.PodSandboxMetadata{Uid: "1"}}}}, nil
 }
 
-func (runtime) PodSandboxStatus(context.Context, *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
+func (oneSandbox) PodSandboxStatus(context.Context, *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
 	return &runtimeapi.PodSandboxStatusResponse{Status: &runtimeapi.PodSandboxStatus{
 		Network: &runtimeapi.PodSandboxNetworkStatus{Ip: "10.0.0.1"},
 	}}, nil
@@ -38,7 +38,7 @@ func TestCRI(t *testing.T) {
 		t.Fatal(err)
 	}
 	server := grpc.NewServer()
-	runtimeapi.RegisterRuntimeServiceServer(server, runtime{})
+	runtimeapi.RegisterRuntimeServiceServer(server, oneSandbox{})
 	ended := make(chan error)
 	go func() { ended <- server.Serve(listener) }()
 	defer func() {

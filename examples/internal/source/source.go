@@ -41,6 +41,7 @@ func kinds() []kind {
 	return []kind{
 		{"file", "PATH", "a JSON array of pods; - is standard input", openFile},
 		{"cri", "[ENDPOINT]", "the container runtime, as unix:///run/containerd/containerd.sock; without an endpoint those that are found", openCRI},
+		{"netns", "[nested]", "the kernel: the addresses in all network namespaces of this node; nested where the node is itself a container", openNetNS},
 	}
 }
 

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netns_test
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/netns"
+)
+
+// Where the agent can't see the node's processes, it is told so.
+func ExampleNew() {
+	kernel, err := netns.New(netns.Options{Proc: "/no/such/folder"})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	pods, err := kernel.Pods(context.Background())
+	fmt.Println(len(pods), err)
+	// Output:
+	// 0 looking at process 1: stat /no/such/folder/1/ns/pid: no such file or directory; is a procfs mounted at /no/such/folder, and without hidepid?
+}

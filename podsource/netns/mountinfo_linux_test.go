@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netns
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const mountinfo = `22 1 0:21 / /proc rw,nosuid shared:5 - proc proc rw
+36 24 0:4 net:[4026532255] /run/netns/web rw shared:9 - nsfs nsfs rw
+37 24 0:4 mnt:[4026532256] /run/snapd/ns/lxd.mnt rw - nsfs nsfs rw
+38 24 0:4 net:[4026532257] /run/a\040b\134\011 rw shared:9 master:1 - nsfs nsfs rw
+39 24 8:1 /net:[4026532258] /mnt rw - ext4 /dev/sda1 rw
+`
+
+func TestNamespaceMounts(t *testing.T) {
+	want := []namespaceMount{{4026532255, "/run/netns/web"}, {4026532257, "/run/a b\\\t"}}
+	if got, err := namespaceMounts(mountinfo); err != nil || !slices.Equal(got, want) {
+		t.Errorf("got %v, %v, want %v", got, err, want)
+	}
+	for _, row := range []struct{ reason, text string }{
+		{"a line that ends early", "36 24 0:4 net:[1] /run/netns/web rw"},
+		{"too few fields", "36 24 0:4 net:[1] - nsfs nsfs rw"},
+		{"no number", "36 24 0:4 net:[x] /run/netns/web rw - nsfs nsfs rw"},
+		{"a relative mount point", "36 24 0:4 net:[1] run/netns/web rw - nsfs nsfs rw"},
+		{"an empty line", "\n"},
+	} {
+		if got, err := namespaceMounts(mountinfo + row.text); got != nil || err == nil {
+			t.Errorf("got %v, %v, want an error: %s", got, err, row.reason)
+		}
+	}
+	own, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := namespaceMounts(string(own)); err != nil {
+		t.Errorf("what this kernel writes: %v", err)
+	}
+}
+
+// FuzzNamespaceMounts: all or an error, and no panic.
+func FuzzNamespaceMounts(f *testing.F) {
+	f.Add(mountinfo)
+	f.Add(`36 24 0:4 net:[1] /\0 rw - nsfs nsfs rw`)
+	f.Add(`36 24 0:4 net:[ /\999\040 rw - nsfs `)
+	f.Fuzz(func(t *testing.T, text string) {
+		mounts, err := namespaceMounts(text)
+		if err != nil {
+			if mounts != nil {
+				t.Errorf("an error, and %d mounts beside it", len(mounts))
+			}
+			return
+		}
+		for _, m := range mounts {
+			if !strings.HasPrefix(m.point, "/") {
+				t.Errorf("%q is no mount point", m.point)
+			}
+		}
+		if n := strings.Count(text, "net:["); len(mounts) > n {
+			t.Errorf("%d mounts of %d", len(mounts), n)
+		}
+	})
+}
