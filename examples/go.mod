@@ -10,9 +10,9 @@ require (
 	github.com/hostlocal-gc/hostlocal-gc v0.0.0
 	github.com/hostlocal-gc/hostlocal-gc/gc/metrics v0.0.0
 	github.com/hostlocal-gc/hostlocal-gc/gc/plugintest v0.0.0-00010101000000-000000000000
-	github.com/prometheus/client_golang v1.19.1
 	github.com/hostlocal-gc/hostlocal-gc/podsource/cri v0.0.0
 	github.com/hostlocal-gc/hostlocal-gc/podsource/netns v0.0.0
+	github.com/prometheus/client_golang v1.19.1
 	github.com/santhosh-tekuri/jsonschema/v6 v6.0.2
 	github.com/spf13/cobra v1.10.2
 	github.com/spf13/pflag v1.0.9
@@ -20,21 +20,20 @@ require (
 	github.com/vishvananda/netns v0.0.5
 	golang.org/x/sys v0.35.0
 	golang.org/x/term v0.34.0
+	google.golang.org/grpc v1.72.1
 	k8s.io/api v0.34.1
 	k8s.io/apimachinery v0.34.1
 	k8s.io/client-go v0.34.1
+	k8s.io/cri-api v0.34.1
 	k8s.io/klog/v2 v2.130.1
 	k8s.io/utils v0.0.0-20250604170112-4c0f3b243397
-	google.golang.org/grpc v1.72.1
-	k8s.io/apimachinery v0.34.1
-	k8s.io/cri-api v0.34.1
 )
 
 require (
 	github.com/Microsoft/go-winio v0.6.2 // indirect
 	github.com/alexflint/go-filemutex v1.3.0 // indirect
 	github.com/beorn7/perks v1.0.1 // indirect
-	github.com/cespare/xxhash/v2 v2.2.0 // indirect
+	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/coreos/go-iptables v0.8.0 // indirect
 	github.com/davecgh/go-spew v1.1.1 // indirect
 	github.com/emicklei/go-restful/v3 v3.12.2 // indirect
@@ -64,21 +63,13 @@ require (
 	golang.org/x/oauth2 v0.27.0 // indirect
 	golang.org/x/text v0.28.0 // indirect
 	golang.org/x/time v0.9.0 // indirect
+	google.golang.org/genproto/googleapis/rpc v0.0.0-20250303144028-a0af3efb3deb // indirect
 	google.golang.org/protobuf v1.36.7 // indirect
 	gopkg.in/evanphx/json-patch.v4 v4.12.0 // indirect
 	gopkg.in/inf.v0 v0.9.1 // indirect
 	gopkg.in/yaml.v3 v3.0.1 // indirect
 	k8s.io/kube-openapi v0.0.0-20250710124328-f3f2b991d03b // indirect
 	sigs.k8s.io/json v0.0.0-20241014173422-cfa47c3a1cc8 // indirect
-	github.com/spf13/pflag v1.0.9 // indirect
-	github.com/vishvananda/netlink v1.3.1 // indirect
-	github.com/vishvananda/netns v0.0.5 // indirect
-	golang.org/x/net v0.43.0 // indirect
-	golang.org/x/text v0.28.0 // indirect
-	google.golang.org/genproto/googleapis/rpc v0.0.0-20250303144028-a0af3efb3deb // indirect
-	google.golang.org/protobuf v1.36.7 // indirect
-	k8s.io/klog/v2 v2.130.1 // indirect
-	k8s.io/utils v0.0.0-20250604170112-4c0f3b243397 // indirect
 	sigs.k8s.io/knftables v0.0.18 // indirect
 	sigs.k8s.io/randfill v1.0.0 // indirect
 	sigs.k8s.io/structured-merge-diff/v6 v6.3.0 // indirect
@@ -90,6 +81,7 @@ replace github.com/hostlocal-gc/hostlocal-gc => ..
 replace github.com/hostlocal-gc/hostlocal-gc/gc/metrics => ../gc/metrics
 
 replace github.com/hostlocal-gc/hostlocal-gc/gc/plugintest => ../gc/plugintest
+
 replace github.com/hostlocal-gc/hostlocal-gc/podsource/cri => ../podsource/cri
 
 replace github.com/hostlocal-gc/hostlocal-gc/podsource/netns => ../podsource/netns
