@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubepod
+
+import (
+	"bytes"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// finishedAt returns when a pod in phase Succeeded or Failed came to its end, or
+// zero while that is not known and the pod has to count as live.
+//
+// What it returns must not be too early: a minimum age later the pod holds
+// nothing any more. The phase alone has no time. These tell the end, the first
+// that is there:
+//
+//  1. All containers have terminated, each at a known time: the last of these.
+//  2. Kubelet says that the pod has no sandbox with a network any more, and since
+//     when: condition PodReadyToStartContainers is False (on by default since
+//     Kubernetes 1.29, KEP-3085). It tells of pods that were evicted, or ran out
+//     of time, while a container was waiting with the sandbox up (hazard 13), and
+//     of containers that kubelet lost ("ContainerStatusUnknown", without a time).
+//  3. The last change of the status that metadata.managedFields knows of: the pod
+//     was in this phase then. It is a time of the API server's clock, so the
+//     minimum age has to cover how far the two clocks are apart.
+//  4. Kubelet rejected the pod (OutOfcpu, Evicted and so on, hazard 31): it writes
+//     a status with nothing but a phase, a reason and startTime, and never makes
+//     a sandbox. That startTime is the moment of the rejection, unless the pod
+//     had been running and a kubelet that was restarted rejected it; then 3 tells,
+//     where managed fields were not stripped, and the runtime where it is asked.
+//
+// In 2 to 4 no time is taken that is before another that the pod has to show. A
+// container that is reported as running overrules the phase.
+func finishedAt(pod *corev1.Pod) time.Time {
+	status := &pod.Status
+	if status.Phase != corev1.PodSucceeded && status.Phase != corev1.PodFailed {
+		return time.Time{}
+	}
+	c := lookAt(pod)
+	if c.running {
+		return time.Time{}
+	}
+	if c.all {
+		return c.lastEnd
+	}
+	seen := latest(c.lastEnd, lastTransition(status.Conditions))
+	if status.StartTime != nil {
+		seen = latest(seen, status.StartTime.Time)
+	}
+	if sandboxGone(status.Conditions) {
+		return seen
+	}
+	if written := statusWritten(pod.ManagedFields); !written.IsZero() {
+		return latest(seen, written)
+	}
+	if rejected(status) {
+		return seen
+	}
+	return time.Time{}
+}
+
+// containers is what the statuses of a pod's containers say together.
+type containers struct {
+	running bool
+	all     bool      // there are some, and all have terminated at known times
+	lastEnd time.Time // the latest known end, zero if there is none
+}
+
+func lookAt(pod *corev1.Pod) containers {
+	spec, status := &pod.Spec, &pod.Status
+	c := containers{all: len(status.ContainerStatuses) > 0 &&
+		len(status.ContainerStatuses) >= len(spec.Containers) &&
+		len(status.InitContainerStatuses) >= len(spec.InitContainers) &&
+		len(status.EphemeralContainerStatuses) >= len(spec.EphemeralContainers)}
+	for _, list := range [][]corev1.ContainerStatus{
+		status.InitContainerStatuses, status.ContainerStatuses, status.EphemeralContainerStatuses,
+	} {
+		for i := range list {
+			c.note(&list[i])
+		}
+	}
+	return c
+}
+
+// note takes one more container into account.
+func (c *containers) note(s *corev1.ContainerStatus) {
+	if s.State.Running != nil {
+		c.running = true
+	}
+	if s.State.Terminated == nil || s.State.Terminated.FinishedAt.IsZero() {
+		c.all = false
+	}
+	for _, t := range []*corev1.ContainerStateTerminated{s.State.Terminated, s.LastTerminationState.Terminated} {
+		if t != nil {
+			c.lastEnd = latest(c.lastEnd, t.FinishedAt.Time)
+		}
+	}
+}
+
+// lastTransition returns the latest change of a condition that kubelet owns. The
+// others' times are of other clocks.
+func lastTransition(conditions []corev1.PodCondition) (t time.Time) {
+	for _, c := range conditions {
+		switch c.Type {
+		case corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady, corev1.PodReadyToStartContainers:
+			t = latest(t, c.LastTransitionTime.Time)
+		}
+	}
+	return t
+}
+
+// sandboxGone reports whether kubelet says that there is no sandbox with a
+// network, and since when.
+func sandboxGone(conditions []corev1.PodCondition) bool {
+	for _, c := range conditions {
+		if c.Type == corev1.PodReadyToStartContainers {
+			return c.Status == corev1.ConditionFalse && !c.LastTransitionTime.IsZero()
+		}
+	}
+	return false
+}
+
+// rejected reports whether status is one of those that kubelet writes for pods
+// that it does not admit.
+func rejected(s *corev1.PodStatus) bool {
+	return s.Phase == corev1.PodFailed && s.Reason != "" && s.StartTime != nil &&
+		s.PodIP == "" && len(s.PodIPs) == 0 && lastTransition(s.Conditions).IsZero() &&
+		len(s.InitContainerStatuses)+len(s.ContainerStatuses)+len(s.EphemeralContainerStatuses) == 0
+}
+
+// statusWritten returns when the API server last took a change of the status, or
+// zero if the object does not say. Before Kubernetes 1.22 the entries do not name
+// the subresource.
+func statusWritten(entries []metav1.ManagedFieldsEntry) (t time.Time) {
+	for i := range entries {
+		e := &entries[i]
+		ofStatus := e.Subresource == "status" || e.FieldsV1 != nil && bytes.Contains(e.FieldsV1.Raw, []byte(`"f:status"`))
+		if ofStatus && e.Time != nil {
+			t = latest(t, e.Time.Time)
+		}
+	}
+	return t
+}
+
+func latest(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
