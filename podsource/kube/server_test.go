@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+)
+
+// An apiServer answers GET of a node and LIST of pods over HTTP, with what a
+// fake clientset leaves out: field selectors, and pages that all show the moment
+// of the first, until that is forgotten. The real server is asked in servertest.
+type apiServer struct {
+	http *httptest.Server
+
+	mu             sync.Mutex
+	node           *corev1.Node
+	now            int                  // the resource version
+	moments        map[int][]corev1.Pod // pods by resource version
+	cached         int                  // the version that the watch cache shows
+	ignoreSelector bool
+	freshPages     bool                                           // pages after the first show the present
+	asked          []string                                       // method, path and query of each request
+	before         func(n int, w http.ResponseWriter) (done bool) // before the answer to request n, counted from 1
+}
+
+func newAPIServer(t *testing.T, pods ...corev1.Pod) *apiServer {
+	t.Helper()
+	a := &apiServer{node: node("here", "boot-1"), now: 10, cached: 10, moments: map[int][]corev1.Pod{10: pods}}
+	a.http = httptest.NewServer(a)
+	t.Cleanup(a.http.Close)
+	return a
+}
+
+// set makes pods the present, and forgets older moments where it is told so.
+func (a *apiServer) set(forget bool, pods ...corev1.Pod) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if forget {
+		clear(a.moments)
+	}
+	a.now++
+	a.moments[a.now] = pods
+}
+
+func (a *apiServer) requests() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.asked)
+}
+
+func (a *apiServer) client(t *testing.T) Client {
+	t.Helper()
+	c, err := typedcorev1.NewForConfig(&rest.Config{Host: a.http.URL, QPS: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	a.mu.Lock()
+	a.asked = append(a.asked, strings.TrimSuffix(r.Method+" "+r.URL.Path+"?"+r.URL.RawQuery, "?"))
+	n, before := len(a.asked), a.before
+	a.mu.Unlock()
+	if before != nil && before(n, w) {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if name, ok := strings.CutPrefix(r.URL.Path, "/api/v1/nodes/"); ok && r.Method == http.MethodGet {
+		if a.node == nil || a.node.Name != name {
+			refuse(w, apierrors.NewNotFound(schema.GroupResource{Resource: "nodes"}, name))
+			return
+		}
+		answer(w, http.StatusOK, a.node)
+		return
+	}
+	if r.Method != http.MethodGet || r.URL.Path != "/api/v1/pods" {
+		refuse(w, apierrors.NewBadRequest("not served here: "+r.URL.Path))
+		return
+	}
+	a.list(w, r)
+}
+
+// list serves one page. A token is "moment:offset".
+func (a *apiServer) list(w http.ResponseWriter, r *http.Request) {
+	query := r.URL.Query()
+	limit, _ := strconv.Atoi(query.Get("limit")) // none is zero
+	moment, offset := a.now, 0
+	if token := query.Get("continue"); token != "" {
+		if _, err := fmt.Sscanf(token, "%d:%d", &moment, &offset); err != nil || query.Get("resourceVersion") != "" {
+			refuse(w, apierrors.NewBadRequest("bad token, or a version beside it"))
+			return
+		}
+		if a.freshPages {
+			moment = a.now
+		}
+	}
+	if query.Get("resourceVersion") == "0" {
+		moment, limit = a.cached, 0
+	}
+	pods, ok := a.moments[moment]
+	if !ok {
+		refuse(w, apierrors.NewResourceExpired("The provided continue parameter is too old"))
+		return
+	}
+	list := corev1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}}
+	list.ResourceVersion = strconv.Itoa(moment)
+	wanted, selected := strings.CutPrefix(query.Get("fieldSelector"), "spec.nodeName=")
+	for i := offset; i < len(pods); i++ {
+		if selected && !a.ignoreSelector && pods[i].Spec.NodeName != wanted {
+			continue
+		}
+		if limit > 0 && len(list.Items) == limit {
+			list.Continue = fmt.Sprintf("%d:%d", moment, i)
+			break
+		}
+		list.Items = append(list.Items, pods[i])
+	}
+	answer(w, http.StatusOK, &list)
+}
+
+func answer(w http.ResponseWriter, code int, body any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(body) // a client that went away needs no answer
+}
+
+func refuse(w http.ResponseWriter, err *apierrors.StatusError) {
+	status := err.Status()
+	status.Kind, status.APIVersion = "Status", "v1"
+	answer(w, int(status.Code), &status)
+}
+
+func node(name, bootID string) *corev1.Node {
+	n := &corev1.Node{TypeMeta: metav1.TypeMeta{Kind: "Node", APIVersion: "v1"}}
+	n.Name, n.UID, n.Status.NodeInfo.BootID = name, "uid-of-here", bootID
+	return n
+}
+
+// pod returns a running pod on a node.
+func pod(name, nodeName string, ips ...string) corev1.Pod {
+	var p corev1.Pod
+	p.Namespace, p.Name, p.UID = "shop", name, types.UID("uid-of-"+name)
+	p.Spec.NodeName = nodeName
+	p.Status.Phase = corev1.PodRunning
+	for _, ip := range ips {
+		p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: ip})
+	}
+	return p
+}
+
+// boot is the option of a kernel with that boot ID.
+func boot(id string) func() (string, error) {
+	return func() (string, error) { return id, nil }
+}
