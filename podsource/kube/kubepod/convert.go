@@ -31,6 +31,10 @@ import (
 //   - ContainerIDs stays empty. The IDs in a pod's status are those of its
 //     containers, not of the sandbox that owns the reservation.
 //
+// The object must be of one piece, as the API server holds it. Where somebody put
+// another status into it, as kubelet's Pods API does, its managed fields tell of
+// the old one and have to be taken out first.
+//
 // What can't be read is an error that names the pod, and then no pod of the list
 // may be used (R2): an address or an annotation that does not parse, or an
 // object that is no pod because it has no name or no UID.

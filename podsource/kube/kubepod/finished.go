@@ -23,14 +23,16 @@ import (
 //     Kubernetes 1.29, KEP-3085). It tells of pods that were evicted, or ran out
 //     of time, while a container was waiting with the sandbox up (hazard 13), and
 //     of containers that kubelet lost ("ContainerStatusUnknown", without a time).
+//     Where it is True the end is not known.
 //  3. The last change of the status that metadata.managedFields knows of: the pod
 //     was in this phase then. It is a time of the API server's clock, so the
 //     minimum age has to cover how far the two clocks are apart.
 //  4. Kubelet rejected the pod (OutOfcpu, Evicted and so on, hazard 31): it writes
-//     a status with nothing but a phase, a reason and startTime, and never makes
-//     a sandbox. That startTime is the moment of the rejection, unless the pod
-//     had been running and a kubelet that was restarted rejected it; then 3 tells,
-//     where managed fields were not stripped, and the runtime where it is asked.
+//     a status with little but a phase, a reason and startTime, and makes no
+//     sandbox. That startTime is the moment of the rejection, but for one case: a
+//     kubelet that was restarted may reject a pod that runs, and keeps its start.
+//     For the moments until that pod is killed, 3 knows better, where managed
+//     fields were not stripped, and the runtime, where it is asked too.
 //
 // In 2 to 4 no time is taken that is before another that the pod has to show. A
 // container that is reported as running overrules the phase.
@@ -50,8 +52,11 @@ func finishedAt(pod *corev1.Pod) time.Time {
 	if status.StartTime != nil {
 		seen = latest(seen, status.StartTime.Time)
 	}
-	if sandboxGone(status.Conditions) {
+	switch sandbox(status.Conditions) {
+	case corev1.ConditionFalse:
 		return seen
+	case corev1.ConditionTrue:
+		return time.Time{}
 	}
 	if written := statusWritten(pod.ManagedFields); !written.IsZero() {
 		return latest(seen, written)
@@ -112,15 +117,16 @@ func lastTransition(conditions []corev1.PodCondition) (t time.Time) {
 	return t
 }
 
-// sandboxGone reports whether kubelet says that there is no sandbox with a
-// network, and since when.
-func sandboxGone(conditions []corev1.PodCondition) bool {
-	for _, c := range conditions {
-		if c.Type == corev1.PodReadyToStartContainers {
-			return c.Status == corev1.ConditionFalse && !c.LastTransitionTime.IsZero()
+// sandbox returns what kubelet says of the pod's sandbox: True if there is one
+// with a network, False if there is none since a known time, or nothing.
+func sandbox(conditions []corev1.PodCondition) corev1.ConditionStatus {
+	for i := range conditions {
+		c := &conditions[i]
+		if c.Type == corev1.PodReadyToStartContainers && (c.Status != corev1.ConditionFalse || !c.LastTransitionTime.IsZero()) {
+			return c.Status
 		}
 	}
-	return false
+	return ""
 }
 
 // rejected reports whether status is one of those that kubelet writes for pods
