@@ -11,6 +11,7 @@ require (
 	github.com/hostlocal-gc/hostlocal-gc/gc/metrics v0.0.0
 	github.com/hostlocal-gc/hostlocal-gc/gc/plugintest v0.0.0-00010101000000-000000000000
 	github.com/hostlocal-gc/hostlocal-gc/podsource/cri v0.0.0
+	github.com/hostlocal-gc/hostlocal-gc/podsource/kube v0.0.0
 	github.com/hostlocal-gc/hostlocal-gc/podsource/netns v0.0.0
 	github.com/prometheus/client_golang v1.19.1
 	github.com/santhosh-tekuri/jsonschema/v6 v6.0.2
@@ -52,6 +53,7 @@ require (
 	github.com/modern-go/reflect2 v1.0.3-0.20250322232337-35a7c28c31ee // indirect
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
 	github.com/pkg/errors v0.9.1 // indirect
+	github.com/pmezard/go-difflib v1.0.0 // indirect
 	github.com/prometheus/client_model v0.5.0 // indirect
 	github.com/prometheus/common v0.48.0 // indirect
 	github.com/prometheus/procfs v0.12.0 // indirect
@@ -76,8 +78,6 @@ require (
 	sigs.k8s.io/yaml v1.6.0 // indirect
 )
 
-replace github.com/hostlocal-gc/hostlocal-gc => ..
-
 replace github.com/hostlocal-gc/hostlocal-gc/gc/metrics => ../gc/metrics
 
 replace github.com/hostlocal-gc/hostlocal-gc/gc/plugintest => ../gc/plugintest
@@ -85,3 +85,8 @@ replace github.com/hostlocal-gc/hostlocal-gc/gc/plugintest => ../gc/plugintest
 replace github.com/hostlocal-gc/hostlocal-gc/podsource/cri => ../podsource/cri
 
 replace github.com/hostlocal-gc/hostlocal-gc/podsource/netns => ../podsource/netns
+
+replace (
+	github.com/hostlocal-gc/hostlocal-gc => ..
+	github.com/hostlocal-gc/hostlocal-gc/podsource/kube => ../podsource/kube
+)

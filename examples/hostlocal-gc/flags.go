@@ -27,6 +27,7 @@ type flags struct {
 	verbose  int
 
 	sources    []string
+	kubeconfig string
 	minAge     time.Duration
 	allowEmpty bool
 	require    []string
@@ -71,11 +72,14 @@ func (f *flags) dir(c *cobra.Command) {
 func (f *flags) judge(c *cobra.Command) {
 	c.Flags().StringArrayVar(&f.sources, "source", nil,
 		"which pods live here, as `KIND[:ARG]` (repeatable, united): "+source.Usage())
+	c.Flags().StringVar(&f.kubeconfig, "kubeconfig", "",
+		"`FILE` that says how --source kube reaches the API server (default: as a pod in the cluster does)")
 	c.Flags().DurationVar(&f.minAge, "min-age", gc.DefaultMinAge,
 		"keep what is younger. It must cover an ADD in flight and the age of the sources' answer together; 0 is right only while no ADD can be in flight")
 	c.Flags().BoolVar(&f.allowEmpty, "allow-empty", false, "believe a source that reports no pod at all")
 	c.Flags().StringArrayVar(&f.require, "require-pod", nil,
 		"refuse an answer without this pod, as `NS/NAME` (repeatable): one that surely runs here")
+	_ = c.MarkFlagFilename("kubeconfig")
 	_ = c.RegisterFlagCompletionFunc("source", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return source.Completions(), cobra.ShellCompDirectiveNoSpace
 	})
@@ -122,7 +126,7 @@ func (a *app) source() (podsource.Source, error) {
 		}
 		return nil, nil
 	}
-	s, err := source.Parse(f.sources, source.Env{Stdin: a.stdin, Logger: a.logger()})
+	s, err := source.Parse(f.sources, source.Env{Kubeconfig: f.kubeconfig, Stdin: a.stdin, Logger: a.logger()})
 	if err != nil {
 		return nil, usageError{err}
 	}

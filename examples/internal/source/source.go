@@ -21,6 +21,10 @@ import (
 
 // Env is what a kind may need beside its argument.
 type Env struct {
+	// Node is the name of this node in Kubernetes, and Kubeconfig the file that
+	// says how to reach the API server. Empty they are NODE_NAME of the
+	// environment or the host's name, and what a pod in the cluster has.
+	Node, Kubeconfig string
 	// Stdin is what file:- reads. Nil refuses it: a daemon has none.
 	Stdin io.Reader
 	// Logger is told what a source finds out by itself. The zero Logger is
@@ -42,6 +46,7 @@ func kinds() []kind {
 		{"file", "PATH", "a JSON array of pods; - is standard input", openFile},
 		{"cri", "[ENDPOINT]", "the container runtime, as unix:///run/containerd/containerd.sock; without an endpoint those that are found", openCRI},
 		{"netns", "[nested]", "the kernel: the addresses in all network namespaces of this node; nested where the node is itself a container", openNetNS},
+		{"kube", "[NODE]", "the API server; without a node name $NODE_NAME, or else the host's name", openKube},
 	}
 }
 

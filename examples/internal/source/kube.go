@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package source
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/kube"
+)
+
+// openKube returns a source that asks the API server for a node's pods.
+func openKube(node string, env *Env) (podsource.Source, error) {
+	s := &kubeSource{node: node, kubeconfig: env.Kubeconfig}
+	if s.node == "" {
+		s.node = env.Node
+	}
+	return s, nil
+}
+
+// A kubeSource makes its client when it is asked first, and again until that
+// went well: a file that is missing now may come.
+type kubeSource struct {
+	node       string // empty is NODE_NAME, or else the host's name
+	kubeconfig string // empty is a pod's own account
+
+	mu     sync.Mutex // guards source
+	source podsource.Source
+}
+
+func (s *kubeSource) Pods(ctx context.Context) ([]podsource.Pod, error) {
+	source, err := s.open()
+	if err != nil {
+		return nil, err
+	}
+	return source.Pods(ctx)
+}
+
+func (s *kubeSource) open() (podsource.Source, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.source != nil {
+		return s.source, nil
+	}
+	node, err := s.nodeName()
+	if err != nil {
+		return nil, err
+	}
+	config, err := s.config()
+	if err != nil {
+		return nil, err
+	}
+	// Half of the bytes that JSON takes.
+	config.ContentType, config.AcceptContentTypes = "application/vnd.kubernetes.protobuf", "application/vnd.kubernetes.protobuf,application/json"
+	client, err := typedcorev1.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("making a client of the API server: %w", err)
+	}
+	s.source = kube.New(client, node, kube.Options{})
+	return s.source, nil
+}
+
+// config says how to reach the API server. Errors of files are told and not
+// wrapped: that one is missing does not mean that there is no API server.
+func (s *kubeSource) config() (*rest.Config, error) {
+	if s.kubeconfig != "" {
+		config, err := clientcmd.BuildConfigFromFlags("", s.kubeconfig)
+		if err != nil {
+			return nil, fmt.Errorf("reading the kubeconfig: %v", err) //nolint:errorlint // see above
+		}
+		return config, nil
+	}
+	config, err := rest.InClusterConfig()
+	if errors.Is(err, rest.ErrNotInCluster) {
+		return nil, errors.New("this is no pod with an account of its own; name a kubeconfig with --kubeconfig")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the account of this pod: %v; or name a kubeconfig with --kubeconfig", err) //nolint:errorlint // see above
+	}
+	return config, nil
+}
+
+// nodeName returns the name of the node whose pods are asked for. Without one it
+// is the host's, as kubelet would register it.
+func (s *kubeSource) nodeName() (string, error) {
+	if s.node != "" {
+		return s.node, nil
+	}
+	if name := os.Getenv("NODE_NAME"); name != "" {
+		return name, nil
+	}
+	name, err := os.Hostname()
+	if err != nil {
+		return "", fmt.Errorf("asking for this host's name: %w; name the node as kube:NODE", err)
+	}
+	return strings.ToLower(strings.TrimSpace(name)), nil
+}
