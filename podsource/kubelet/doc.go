@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package kubelet asks the kubelet of this node which pods are live: a
+// [podsource.Source] on the Pods API, a gRPC service on a unix socket (KEP-4188).
+//
+// Kubelet serves it by default since Kubernetes 1.37 (feature gate PodsAPI), for
+// root alone. Its answer is complete, or FAILED_PRECONDITION while kubelet does
+// not know all its pods yet. It is fresher than what the API server knows, is
+// there when the control plane is not, and costs the control plane nothing. On a
+// node without it the source's error is one that [podsource.Fallback] waits for:
+//
+//	source := podsource.Fallback(kubelet.New("", kubelet.Options{}), apiServer)
+//
+// Two things it can't see. A pod that was deleted by force is gone from its list
+// while the sandbox may still run (hazard 35), and so is a static pod, from the
+// moment its manifest is removed. Ask the container runtime too:
+//
+//	source := podsource.Union(kubelet.New("", kubelet.Options{}), runtime)
+//
+// Do not use it with the alpha of Kubernetes 1.36, which is off by default: that
+// answers before kubelet knows all its pods, and nothing in the answer says so.
+package kubelet

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubelet_test
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/kubelet"
+)
+
+// On a node whose kubelet does not serve the Pods API, the API server is asked.
+func ExampleNew() {
+	fromKubelet := kubelet.New("no-such-folder/pods-api.sock", kubelet.Options{})
+	fromAPIServer := podsource.Static{{UID: "6ba7b810"}}
+	pods, err := podsource.Fallback(fromKubelet, fromAPIServer).Pods(context.Background())
+	fmt.Println(len(pods), err)
+	// Output: 1 <nil>
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubelet_test
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/kubelet"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// folder makes a network's folder in which each address has been reserved for an
+// hour.
+func folder(t *testing.T, addresses ...string) (*hostlocal.Store, string) {
+	t.Helper()
+	dataDir := t.TempDir()
+	dir := filepath.Join(dataDir, "podnet")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	old := time.Now().Add(-time.Hour)
+	for _, ip := range addresses {
+		file := filepath.Join(dir, ip)
+		if err := os.WriteFile(file, []byte("container-of-"+ip+"\r\neth0"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(file, old, old); err != nil {
+			t.Fatal(err)
+		}
+	}
+	store, err := hostlocal.New(dataDir, "podnet")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store, dir
+}
+
+func exists(t *testing.T, path string) bool {
+	t.Helper()
+	_, err := os.Lstat(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return err == nil
+}
+
+// R2: whatever goes wrong between kubelet and a pass, nothing is released. As
+// soon as kubelet answers, what leaked is, and nothing else.
+func TestHazard06PassesWithARealSocket(t *testing.T) {
+	store, dir := folder(t, "10.0.0.2", "10.0.0.3")
+	live, leaked := filepath.Join(dir, "10.0.0.2"), filepath.Join(dir, "10.0.0.3")
+	web := running("web", "10.0.0.2")
+	garbage := func(context.Context) ([][]byte, error) { return append(marshal(t, web), []byte("?")), nil }
+	began := make(chan struct{}, 1)
+	for _, row := range []struct {
+		reason string
+		answer answer
+		want   error // nil for any
+	}{
+		{"no socket", nil, fs.ErrNotExist},
+		{"it has just been started", fails(status.Error(codes.FailedPrecondition, "Kubelet is initializing")), podsource.ErrIncomplete},
+		{"it does not serve this", fails(status.Error(codes.Unimplemented, "?")), fs.ErrNotExist},
+		{"it hangs", hangs(began), podsource.ErrIncomplete},
+		{"one pod can't be read", garbage, nil},
+		{"no pod at all", says(t), gc.ErrNoPods},
+	} {
+		socket := socketIn(t)
+		if row.answer != nil {
+			serve(t, socket, row.answer)
+		}
+		source := kubelet.New(socket, kubelet.Options{Timeout: 200 * time.Millisecond})
+		report, err := gc.New(store, source, gc.Options{}).Reconcile(t.Context())
+		if err == nil || row.want != nil && !errors.Is(err, row.want) {
+			t.Errorf("%s: got error %v, want %v", row.reason, err, row.want)
+		}
+		if report.Counts()[gc.Released] != 0 || !exists(t, live) || !exists(t, leaked) {
+			t.Fatalf("%s: something was released", row.reason)
+		}
+	}
+
+	socket := socketIn(t)
+	serve(t, socket, says(t, web))
+	report, err := gc.New(store, kubelet.New(socket, kubelet.Options{}), gc.Options{}).Reconcile(t.Context())
+	if err != nil || report.Counts()[gc.Released] != 1 || !exists(t, live) || exists(t, leaked) {
+		t.Errorf("ready: got %v and error %v; the live address is there: %t, the leak: %t",
+			report.Counts(), err, exists(t, live), exists(t, leaked))
+	}
+}
+
+// The hook waits for a kubelet that does not know all its pods yet, and what it
+// knows so far never counts.
+func TestStartupWaitsForKubelet(t *testing.T) {
+	store, dir := folder(t, "10.0.0.2", "10.0.0.3")
+	socket := socketIn(t)
+	asked := 0
+	serve(t, socket, func(context.Context) ([][]byte, error) {
+		if asked++; asked < 3 {
+			return nil, status.Error(codes.FailedPrecondition, "Kubelet is initializing")
+		}
+		return marshal(t, running("web", "10.0.0.2")), nil
+	})
+	report, err := gc.New(store, kubelet.New(socket, kubelet.Options{}), gc.Options{}).AtStartup(t.Context())
+	if err != nil || report.Counts()[gc.Released] != 1 {
+		t.Errorf("got %v and error %v", report.Counts(), err)
+	}
+	if !exists(t, filepath.Join(dir, "10.0.0.2")) || exists(t, filepath.Join(dir, "10.0.0.3")) {
+		t.Error("the leak is still there, or the live address is not")
+	}
+}
+
+// Kubelet says that a pod failed before it has ended its containers and sandbox:
+// until then the pod is live.
+func TestHazard13KubeletFailsAPodBeforeItEnds(t *testing.T) {
+	hourAgo := ago(time.Hour)
+	evicted := running("evicted")
+	evicted.Status.Phase, evicted.Status.Reason = corev1.PodFailed, "Evicted"
+	for _, row := range []struct {
+		reason string
+		state  corev1.ContainerState
+	}{
+		{"its container runs", corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: hourAgo}}},
+		{"its container waits, and the sandbox is up", corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}},
+	} {
+		store, _ := folder(t, "10.0.0.2")
+		evicted.Status.ContainerStatuses = []corev1.ContainerStatus{{State: row.state}}
+		evicted.Status.Conditions = []corev1.PodCondition{
+			{Type: corev1.PodReady, Status: corev1.ConditionFalse, LastTransitionTime: hourAgo},
+			{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionTrue, LastTransitionTime: hourAgo},
+		}
+		socket := socketIn(t)
+		serve(t, socket, says(t, evicted))
+		report, err := gc.New(store, kubelet.New(socket, kubelet.Options{}), gc.Options{}).Reconcile(t.Context())
+		if err != nil || report.Reservations[0].Verdict != gc.Starting {
+			t.Errorf("%s: got %v and error %v, want %v", row.reason, report.Reservations[0].Verdict, err, gc.Starting)
+		}
+	}
+}

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubelet_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	podsv1alpha1 "k8s.io/kubelet/pkg/apis/pods/v1alpha1"
+)
+
+// answer is what a kubelet says to ListPods.
+type answer func(context.Context) ([][]byte, error)
+
+// A server is a kubelet's Pods API with a say of the test.
+type server struct {
+	podsv1alpha1.UnimplementedPodsServer
+	answer answer
+}
+
+func (s server) ListPods(ctx context.Context, _ *podsv1alpha1.ListPodsRequest) (*podsv1alpha1.ListPodsResponse, error) {
+	pods, err := s.answer(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &podsv1alpha1.ListPodsResponse{Pods: pods}, nil
+}
+
+// serve serves a on the socket until the test or the returned function ends it.
+// As after a kubelet that was killed, the file of the socket stays.
+func serve(t testing.TB, socket string, a answer) (stop func()) {
+	t.Helper()
+	return serveGRPC(t, socket, func(g *grpc.Server) { podsv1alpha1.RegisterPodsServer(g, server{answer: a}) })
+}
+
+func serveGRPC(t testing.TB, socket string, register func(*grpc.Server)) (stop func()) {
+	t.Helper()
+	g := grpc.NewServer()
+	register(g)
+	l := listen(t, socket)
+	done := make(chan error, 1)
+	go func() { done <- g.Serve(l) }()
+	stopped := false
+	stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		g.Stop()
+		if err := <-done; err != nil {
+			t.Errorf("serving: %v", err)
+		}
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+func listen(t testing.TB, socket string) net.Listener {
+	t.Helper()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	return l
+}
+
+// socketIn returns a path that is short enough for a socket's.
+func socketIn(t testing.TB) string { return filepath.Join(t.TempDir(), "s") }
+
+// says answers with these pods.
+func says(t testing.TB, pods ...*corev1.Pod) answer {
+	texts := marshal(t, pods...)
+	return func(context.Context) ([][]byte, error) { return texts, nil }
+}
+
+func marshal(t testing.TB, pods ...*corev1.Pod) (texts [][]byte) {
+	t.Helper()
+	for _, p := range pods {
+		text, err := p.Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts = append(texts, text)
+	}
+	return texts
+}
+
+func fails(err error) answer { return func(context.Context) ([][]byte, error) { return nil, err } }
+
+// hangs answers when the caller has gone, and tells when it began.
+func hangs(began chan<- struct{}) answer {
+	return func(ctx context.Context) ([][]byte, error) {
+		began <- struct{}{}
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+}
+
+// begun is when the pods here were started.
+var begun = time.Now().Add(-72 * time.Hour).Truncate(time.Second)
+
+func ago(d time.Duration) metav1.Time {
+	return metav1.Time{Time: time.Now().Add(-d).Truncate(time.Second)}
+}
+
+// running is a pod that runs with these addresses.
+func running(name string, ips ...string) *corev1.Pod {
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-of-" + name)},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "registry.example/web:1"}}},
+		Status:     corev1.PodStatus{Phase: corev1.PodRunning, StartTime: &metav1.Time{Time: begun}},
+	}
+	for _, ip := range ips {
+		p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: ip})
+	}
+	return p
+}
+
+// big makes a pod of some 30 kB, with the environment of a service mesh.
+func big(p *corev1.Pod) *corev1.Pod {
+	for i := range 200 {
+		p.Spec.Containers[0].Env = append(p.Spec.Containers[0].Env,
+			corev1.EnvVar{Name: fmt.Sprintf("SERVICE_%03d_ADDRESS", i), Value: strings.Repeat("x", 120)})
+	}
+	return p
+}
+
+// noGoroutineLeft waits until no goroutine of a client is there any more. A call
+// that returned has closed its connection, and its goroutines see that soon.
+func noGoroutineLeft(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	stacks := make([]byte, 1<<20)
+	for {
+		all := string(stacks[:runtime.Stack(stacks, true)])
+		if !strings.Contains(all, "google.golang.org/grpc") && !strings.Contains(all, "podsource/kubelet.(*Source)") {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("goroutines are left:\n%s", all)
+		case <-time.After(time.Millisecond):
+		}
+	}
+}

@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubelet_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/kubelet"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+var equal = cmp.Options{cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateApproxTime(0)}
+
+func TestPods(t *testing.T) {
+	static := running("etcd-node1", "10.0.0.9")
+	static.Annotations = map[string]string{"kubernetes.io/config.source": "file", "kubernetes.io/config.hash": "1"}
+	static.Status.StartTime = nil // there is no status of it yet
+	agent := running("agent", "192.0.2.1")
+	agent.Spec.HostNetwork = true
+	done := running("job", "10.0.0.3")
+	done.Status.Phase = corev1.PodSucceeded
+	ended := ago(time.Hour)
+	done.Status.ContainerStatuses = []corev1.ContainerStatus{{
+		State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{FinishedAt: ended}},
+	}}
+	// Evicted a moment ago. What the API server knew last is an hour old.
+	evicted := running("evicted")
+	evicted.Status.Phase, evicted.Status.Reason = corev1.PodFailed, "Evicted"
+	evicted.Status.ContainerStatuses = make([]corev1.ContainerStatus, 1)
+	hourAgo := ago(time.Hour)
+	evicted.ManagedFields = []metav1.ManagedFieldsEntry{{Subresource: "status", Time: &hourAgo}}
+
+	socket := socketIn(t)
+	serve(t, socket, says(t, running("web", "10.0.0.2", "fd00::2"), running("new"), static, agent, done, evicted))
+	got, err := kubelet.New(socket, kubelet.Options{}).Pods(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := func(name string, start, end time.Time, ips ...string) podsource.Pod {
+		p := podsource.Pod{NamespacedName: types.NamespacedName{Namespace: "default", Name: name}, UID: types.UID("uid-of-" + name),
+			StartedAt: start, FinishedAt: end}
+		for _, ip := range ips {
+			p.IPs = append(p.IPs, netip.MustParseAddr(ip))
+		}
+		return p
+	}
+	var never time.Time
+	want := []podsource.Pod{
+		pod("web", begun, never, "10.0.0.2", "fd00::2"),
+		pod("new", begun, never),
+		pod("etcd-node1", never, never, "10.0.0.9"),
+		pod("agent", begun, never),
+		pod("job", begun, ended.Time, "10.0.0.3"),
+		pod("evicted", begun, never), // its end is not known: its managed fields tell of an earlier status
+	}
+	want[3].HostNetwork = true
+	if diff := cmp.Diff(want, got, equal); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestNoPods(t *testing.T) {
+	socket := socketIn(t)
+	serve(t, socket, says(t))
+	if pods, err := kubelet.New(socket, kubelet.Options{}).Pods(t.Context()); len(pods) != 0 || err != nil {
+		t.Errorf("what an empty list means is the caller's to judge (R9): got %v, %v", pods, err)
+	}
+}
+
+func TestErrors(t *testing.T) {
+	for _, row := range []struct {
+		reason   string
+		err      error
+		want     error // of the two kinds below, or nil for neither
+		says     string
+		fallback bool
+	}{
+		{reason: "it has just been started", err: status.Error(codes.FailedPrecondition, "Kubelet is initializing"),
+			want: podsource.ErrIncomplete, says: "Kubelet is initializing"},
+		{reason: "it is going down", err: status.Error(codes.Unavailable, "draining"), want: podsource.ErrIncomplete, says: "restarted?"},
+		{reason: "too many callers", err: status.Error(codes.ResourceExhausted, "rejected by rate limit"), want: podsource.ErrIncomplete, says: "how often"},
+		{reason: "its clock is faster", err: status.Error(codes.DeadlineExceeded, "late"), want: podsource.ErrIncomplete, says: "Options.Timeout"},
+		{reason: "this version has no such call", err: status.Error(codes.Unimplemented, "method ListPods not implemented"),
+			want: fs.ErrNotExist, says: "does not serve the Pods API", fallback: true},
+		{reason: "a pod that it can't marshal", err: status.Error(codes.Internal, "failed to marshal pod"), says: "failed to marshal pod"},
+		{reason: "not for us", err: status.Error(codes.PermissionDenied, "no"), says: "PermissionDenied"},
+		{reason: "something else", err: errors.New("disk on fire"), says: "disk on fire"},
+	} {
+		socket := socketIn(t)
+		serve(t, socket, fails(row.err))
+		source := kubelet.New(socket, kubelet.Options{})
+		pods, err := source.Pods(t.Context())
+		if pods != nil || err == nil {
+			t.Errorf("%s: got %v, %v", row.reason, pods, err)
+			continue
+		}
+		for _, kind := range []error{podsource.ErrIncomplete, fs.ErrNotExist} {
+			if got, want := errors.Is(err, kind), row.want == kind; got != want {
+				t.Errorf("%s: %q is %v: %t, want %t", row.reason, err, kind, got, want)
+			}
+		}
+		if !strings.Contains(err.Error(), row.says) || !strings.Contains(err.Error(), socket) {
+			t.Errorf("%s: %q does not say %q and where", row.reason, err, row.says)
+		}
+		pods, err = podsource.Fallback(source, podsource.Static{{UID: "1"}}).Pods(t.Context())
+		if got := err == nil && len(pods) == 1; got != row.fallback {
+			t.Errorf("%s: the second choice was asked: %t, want %t (%v)", row.reason, got, row.fallback, err)
+		}
+	}
+}
+
+// TestNotServed: what a node without the Pods API answers makes Fallback ask the
+// second source.
+func TestNotServed(t *testing.T) {
+	missing := socketIn(t)
+	other := socketIn(t)
+	serveGRPC(t, other, func(*grpc.Server) {})
+	for _, row := range []struct{ reason, socket string }{
+		{"an older kubelet: no socket", missing},
+		{"nor a folder for it", missing + "/s"},
+		{"a gRPC server without the service", other},
+	} {
+		source := kubelet.New(row.socket, kubelet.Options{})
+		if _, err := source.Pods(t.Context()); !errors.Is(err, fs.ErrNotExist) || errors.Is(err, podsource.ErrIncomplete) {
+			t.Errorf("%s: got %v, want %v", row.reason, err, fs.ErrNotExist)
+		}
+		pods, err := podsource.Fallback(source, podsource.Static{{UID: "1"}}).Pods(t.Context())
+		if err != nil || len(pods) != 1 {
+			t.Errorf("%s: the second choice was not asked: %v", row.reason, err)
+		}
+	}
+}
+
+// TestRestart: from one question to the next kubelet may be away, and the source
+// finds it again.
+func TestRestart(t *testing.T) {
+	socket := socketIn(t)
+	source := kubelet.New(socket, kubelet.Options{})
+	ask := func(reason string, want error) {
+		t.Helper()
+		pods, err := source.Pods(t.Context())
+		if !errors.Is(err, want) || (err == nil) != (len(pods) == 1) {
+			t.Errorf("%s: got %v, %v, want error %v", reason, pods, err, want)
+		}
+	}
+	ask("before its first start", fs.ErrNotExist)
+	stop := serve(t, socket, says(t, running("web", "10.0.0.2")))
+	ask("up", nil)
+	stop()
+	ask("killed: the file is there, and nobody listens", podsource.ErrIncomplete)
+	if err := os.Remove(socket); err != nil {
+		t.Fatal(err)
+	}
+
+	began := make(chan struct{})
+	stop = serve(t, socket, hangs(began))
+	go func() {
+		<-began
+		stop()
+	}()
+	ask("killed while it answers", podsource.ErrIncomplete)
+	if err := os.Remove(socket); err != nil {
+		t.Fatal(err)
+	}
+
+	serve(t, socket, says(t, running("web", "10.0.0.2")))
+	ask("up again", nil)
+}
+
+// TestClosedAtOnce: a server that accepts and goes away.
+func TestClosedAtOnce(t *testing.T) {
+	socket := socketIn(t)
+	l := listen(t, socket)
+	done := make(chan struct{})
+	t.Cleanup(func() { l.Close(); <-done })
+	go func() {
+		defer close(done)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			c.Close() //nolint:errcheck // that is all this server does
+		}
+	}()
+	if _, err := kubelet.New(socket, kubelet.Options{}).Pods(t.Context()); !errors.Is(err, podsource.ErrIncomplete) {
+		t.Errorf("got %v, want %v", err, podsource.ErrIncomplete)
+	}
+}
+
+func TestLargeAnswer(t *testing.T) {
+	var pods []*corev1.Pod
+	for i := range 1000 {
+		pods = append(pods, big(running(fmt.Sprintf("pod-%d", i), fmt.Sprintf("10.0.%d.%d", i/250, 2+i%250))))
+	}
+	texts := marshal(t, pods...)
+	bytes := 0
+	for _, text := range texts {
+		bytes += len(text)
+	}
+	t.Logf("%d pods of %d kB each, %d MB in all", len(texts), len(texts[0])/1000, bytes/1e6)
+	if bytes < 5*4<<20 {
+		t.Fatalf("%d bytes are no large answer", bytes)
+	}
+	socket := socketIn(t)
+	serve(t, socket, func(context.Context) ([][]byte, error) { return texts, nil })
+
+	got, err := kubelet.New(socket, kubelet.Options{Timeout: time.Minute}).Pods(t.Context())
+	if err != nil || len(got) != len(pods) {
+		t.Fatalf("got %d pods and error %v", len(got), err)
+	}
+	if want := netip.MustParseAddr("10.0.3.251"); !cmp.Equal(got[999].IPs, []netip.Addr{want}, equal) {
+		t.Errorf("the last pod has %v, want %v", got[999].IPs, want)
+	}
+
+	_, err = kubelet.New(socket, kubelet.Options{Timeout: time.Minute, MaxBytes: bytes}).Pods(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "raise Options.MaxBytes") || errors.Is(err, podsource.ErrIncomplete) {
+		t.Errorf("got %v, want an error that says what to raise: waiting does not help", err)
+	}
+}
+
+// TestHanging: whatever hangs, the context ends the call, or the timeout does.
+func TestHanging(t *testing.T) {
+	for _, row := range []struct {
+		reason string
+		serve  func(t *testing.T, socket string, began chan struct{})
+	}{
+		{"it never answers", func(t *testing.T, socket string, began chan struct{}) { serve(t, socket, hangs(began)) }},
+		{"it accepts and says nothing", func(t *testing.T, socket string, began chan struct{}) {
+			l := listen(t, socket)
+			t.Cleanup(func() { l.Close() })
+			go func() {
+				for {
+					c, err := l.Accept()
+					if err != nil {
+						return
+					}
+					t.Cleanup(func() { c.Close() })
+					began <- struct{}{}
+				}
+			}()
+		}},
+		{"it does not even accept", func(t *testing.T, socket string, began chan struct{}) {
+			l := listen(t, socket)
+			t.Cleanup(func() { l.Close() })
+			go func() { began <- struct{}{}; began <- struct{}{} }()
+		}},
+	} {
+		t.Run(row.reason, func(t *testing.T) {
+			socket, began := socketIn(t), make(chan struct{}, 2)
+			row.serve(t, socket, began)
+
+			ctx, cancel := context.WithCancel(t.Context())
+			go func() { <-began; cancel() }()
+			_, err := kubelet.New(socket, kubelet.Options{Timeout: time.Hour}).Pods(ctx)
+			if !errors.Is(err, context.Canceled) || errors.Is(err, podsource.ErrIncomplete) {
+				t.Errorf("got %v, want %v", err, context.Canceled)
+			}
+
+			_, err = kubelet.New(socket, kubelet.Options{Timeout: 50 * time.Millisecond}).Pods(t.Context())
+			if !errors.Is(err, podsource.ErrIncomplete) || !strings.Contains(err.Error(), "Options.Timeout") {
+				t.Errorf("got %v, want %v that says which timeout", err, podsource.ErrIncomplete)
+			}
+		})
+		noGoroutineLeft(t)
+	}
+}
+
+func TestNothingIsLeft(t *testing.T) {
+	t.Run("asked", func(t *testing.T) {
+		socket := socketIn(t)
+		serve(t, socket, says(t, running("web", "10.0.0.2")))
+		source := kubelet.New(socket, kubelet.Options{})
+		for range 20 {
+			if _, err := source.Pods(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+	noGoroutineLeft(t)
+}
+
+// R2: one pod that can't be read is an error of the whole answer.
+func TestHazard07GarbageInTheAnswer(t *testing.T) {
+	good := marshal(t, running("web", "10.0.0.2"))[0]
+	notAnAddress := running("db")
+	notAnAddress.Annotations = map[string]string{"k8s.v1.cni.cncf.io/network-status": "?"}
+	for _, row := range []struct {
+		reason string
+		text   []byte
+		want   string
+	}{
+		{"nothing at all decodes to a pod without a name", nil, "pod 2 of 3: "},
+		{"no protobuf", []byte("web"), "pod 2 of 3 can't be read: "},
+		{"cut short", good[:len(good)-1], "pod 2 of 3"},
+		{"a pod with an annotation that can't be read", marshal(t, notAnAddress)[0], "pod 2 of 3: pod default/db (UID uid-of-db): "},
+	} {
+		socket := socketIn(t)
+		serve(t, socket, func(context.Context) ([][]byte, error) { return [][]byte{good, row.text, good}, nil })
+		pods, err := kubelet.New(socket, kubelet.Options{}).Pods(t.Context())
+		if pods != nil || err == nil || !strings.Contains(err.Error(), row.want) {
+			t.Errorf("%s: got %d pods, and error %v does not say %q", row.reason, len(pods), err, row.want)
+		}
+	}
+}
