@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package deploytest
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/prometheus/prometheus/model/rulefmt"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+)
+
+// begin is when the stories of this file begin, and how long they go on.
+var begin = time.Unix(1_700_000_000, 0)
+
+const length = 4 * 60 // minutes
+
+// A pass is what ended in a minute of a story.
+type pass struct {
+	report gc.Report
+	err    error
+}
+
+// Stories of a node, as what its passes report, a scrape each minute, and
+// Prometheus's own engine: which alert fires at which minute, and no other at all.
+func TestAlerts(t *testing.T) {
+	good := func(now time.Time) pass { return pass{report(now, gc.ContainerLive, gc.ReleasedLeak), nil} }
+	refused := func(now time.Time) pass { return pass{report(now, gc.NoAnswer), errAway} }
+	every11 := func(m int) bool { return m%11 == 0 } // the longest that jitter makes of 10
+	backoff := func(m int) bool { return slices.Contains([]int{0, 1, 2, 4, 8, 16}, m) || m > 16 && (m-16)%11 == 0 }
+	failing := func(now time.Time) pass { return pass{report(now, gc.ReleaseFailed), errAway} }
+	holds := func(why gc.Reason, age func(now time.Time) time.Duration) func(now time.Time) pass {
+		return func(now time.Time) pass {
+			p := pass{report: report(now, gc.ContainerLive)}
+			p.report.Reservations = append(p.report.Reservations, entry(now, why, age(now)))
+			return p
+		}
+	}
+	since := func(now time.Time) time.Duration { return now.Sub(begin) }
+
+	for _, row := range []struct {
+		reason string
+		at     func(minute int, now time.Time) []pass
+		want   map[string]int // the minute at which each alert fires first
+	}{
+		{
+			"a healthy node, with passes as far apart as they get",
+			func(m int, now time.Time) []pass { return only(every11(m), good(now)) },
+			nil,
+		}, {
+			"the source comes up a few minutes after the agent",
+			func(m int, now time.Time) []pass {
+				if m < 5 {
+					return only(backoff(m), refused(now))
+				}
+				return only(every11(m-5), good(now))
+			},
+			nil,
+		}, {
+			"the source never answers",
+			func(m int, now time.Time) []pass { return only(backoff(m), refused(now)) },
+			map[string]int{"HostlocalGCNoGoodPass": 31, "HostlocalGCPassesRefused": 31},
+		}, {
+			"after an hour the source goes away",
+			func(m int, now time.Time) []pass {
+				if m < 60 {
+					return only(every11(m), good(now))
+				}
+				return only(backoff(m-60), refused(now))
+			},
+			map[string]int{"HostlocalGCNoGoodPass": 115, "HostlocalGCPassesRefused": 90},
+		}, {
+			"the agent hangs after an hour: the metrics stay, and nothing comes",
+			func(m int, now time.Time) []pass { return only(every11(m) && m < 60, good(now)) },
+			map[string]int{"HostlocalGCNoGoodPass": 115},
+		}, {
+			"one failure to release, made good by the next pass",
+			func(m int, now time.Time) []pass {
+				if m == 22 {
+					return []pass{failing(now), good(now)}
+				}
+				return only(every11(m), good(now))
+			},
+			nil,
+		}, {
+			"a file that can't be removed, from the first hour on",
+			func(m int, now time.Time) []pass {
+				if m < 55 {
+					return only(every11(m), good(now))
+				}
+				return only(backoff(m-55), failing(now))
+			},
+			map[string]int{"HostlocalGCNoGoodPass": 104, "HostlocalGCReleaseFailures": 85},
+		}, {
+			"a conflict that the next pass does not see any more",
+			func(m int, now time.Time) []pass {
+				if m == 22 {
+					return []pass{{report(now, gc.OtherContainer), nil}}
+				}
+				return only(every11(m), good(now))
+			},
+			nil,
+		}, {
+			"a conflict that stays",
+			func(m int, now time.Time) []pass {
+				if m < 44 {
+					return only(every11(m), good(now))
+				}
+				return only(every11(m), pass{report(now, gc.TwoPods), nil})
+			},
+			map[string]int{"HostlocalGCConflict": 59},
+		}, {
+			"a pod that takes an hour to come up holds back what was made since",
+			func(m int, now time.Time) []pass {
+				if m < 60 {
+					return only(every11(m), holds(gc.PodStarting, since)(now))
+				}
+				return only(every11(m), good(now))
+			},
+			nil,
+		}, {
+			"a pod that never comes up",
+			func(m int, now time.Time) []pass { return only(every11(m), holds(gc.PodStarting, since)(now)) },
+			map[string]int{"HostlocalGCLeakHeldBack": 151},
+		}, {
+			"a malformed file stays for ever",
+			func(m int, now time.Time) []pass {
+				return only(every11(m), holds(gc.OwnerMalformed, func(time.Time) time.Duration { return 1000 * time.Hour })(now))
+			},
+			map[string]int{"HostlocalGCLeakHeldBack": 30},
+		},
+	} {
+		t.Run(row.reason, func(t *testing.T) {
+			stored := tell(t, row.at)
+			for _, r := range rules(t) {
+				want, ok := row.want[r.Alert]
+				if !ok {
+					want = -1
+				}
+				if got := fires(t, stored, r.Expr, time.Duration(r.For)); got != want {
+					t.Errorf("%s fires at minute %d, want %d (-1 is never)", r.Alert, got, want)
+				}
+			}
+			for alert := range row.want {
+				if !slices.ContainsFunc(rules(t), func(r rulefmt.Rule) bool { return r.Alert == alert }) {
+					t.Errorf("there is no alert %s", alert)
+				}
+			}
+		})
+	}
+}
+
+func only(now bool, p pass) []pass {
+	if now {
+		return []pass{p}
+	}
+	return nil
+}

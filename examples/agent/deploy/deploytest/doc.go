@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package deploytest has the tests of the manifests in the folder above it: that
+// they build with kustomize, that they are what the cluster's types say, that the
+// agent gets no right and no path without a reason, that each query of alerts and
+// dashboard means a metric that exists, and that alerts fire when they should. It
+// is a module of its own, as Prometheus and kustomize are needed for that.
+package deploytest

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package deploytest
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/rulefmt"
+	"github.com/prometheus/prometheus/promql/parser"
+	"sigs.k8s.io/yaml"
+)
+
+// A panel is what is looked at of a panel of the dashboard.
+type panel struct {
+	ID      int
+	Type    string
+	Title   string
+	GridPos struct{ X, Y, W, H int }
+	Targets []struct {
+		RefID        string
+		Expr         string
+		LegendFormat string
+		Datasource   struct{ UID string }
+	}
+}
+
+// dashboard reads the dashboard out of the ConfigMap that is made of it.
+func dashboard(t *testing.T) (panels []panel, variables map[string]string) {
+	t.Helper()
+	config := build(t, monitored).dashboard
+	if config.Labels["grafana_dashboard"] != "1" || len(config.Data) != 1 {
+		t.Fatalf("ConfigMap %s has labels %v and %d files", config.Name, config.Labels, len(config.Data))
+	}
+	var board struct {
+		Panels     []panel
+		Templating struct {
+			List []struct {
+				Name       string
+				Definition string
+			}
+		}
+	}
+	if err := json.Unmarshal([]byte(config.Data["hostlocal-gc.json"]), &board); err != nil {
+		t.Fatal(err)
+	}
+	variables = make(map[string]string)
+	for _, v := range board.Templating.List {
+		variables[v.Name] = v.Definition
+	}
+	return board.Panels, variables
+}
+
+// plainQuery puts something in the place of the dashboard's variables.
+var plainQuery = strings.NewReplacer("$network", ".*", "$instance", ".*", "$window", "1h")
+
+// Every query of the dashboard is PromQL, and is about metrics, labels and values
+// of labels that the library has; legends name labels that the result has.
+func TestDashboardQueries(t *testing.T) {
+	have := exposed(t)
+	panels, variables := dashboard(t)
+	shown := make(map[string]bool)
+	for _, p := range panels {
+		for _, target := range p.Targets {
+			expr, err := parser.ParseExpr(plainQuery.Replace(target.Expr))
+			if err != nil {
+				t.Errorf("%s: %s: %v", p.Title, target.Expr, err)
+				continue
+			}
+			result, problems := check(expr, have)
+			for _, m := range regexp.MustCompile(`{{\s*(\w+)\s*}}`).FindAllStringSubmatch(target.LegendFormat, -1) {
+				if !result[m[1]] {
+					problems = append(problems, fmt.Sprintf("the legend %q names a label that the result has not", target.LegendFormat))
+				}
+			}
+			for _, problem := range problems {
+				t.Errorf("%s: %s: %s", p.Title, target.Expr, problem)
+			}
+			names(expr, shown)
+		}
+		if p.Type != "row" && len(p.Targets) == 0 {
+			t.Errorf("%s shows nothing", p.Title)
+		}
+	}
+	// A metric that nobody looks at need not be there. Of a histogram the buckets
+	// say all.
+	for name := range have {
+		if base, ok := strings.CutSuffix(name, "_sum"); ok && shown[base+"_bucket"] {
+			continue
+		}
+		if base, ok := strings.CutSuffix(name, "_count"); ok && shown[base+"_bucket"] {
+			continue
+		}
+		if !shown[name] {
+			t.Errorf("no panel shows %s", name)
+		}
+	}
+	for name, definition := range variables {
+		m := regexp.MustCompile(`^label_values\((.*), (\w+)\)$`).FindStringSubmatch(definition)
+		if definition == "" {
+			continue // the data source and the window are no queries
+		}
+		if m == nil {
+			t.Errorf("variable %s: %q is no query for values of a label", name, definition)
+			continue
+		}
+		expr, err := parser.ParseExpr(plainQuery.Replace(m[1]))
+		if err != nil {
+			t.Errorf("variable %s: %v", name, err)
+			continue
+		}
+		if result, problems := check(expr, have); len(problems) > 0 || !result[m[2]] {
+			t.Errorf("variable %s: %s: %v, labels %v", name, definition, problems, slices.Sorted(maps.Keys(result)))
+		}
+	}
+}
+
+// Grafana draws panels over each other where they overlap, and takes those with
+// one ID for one.
+func TestDashboardPanelsHaveTheirPlaces(t *testing.T) {
+	panels, variables := dashboard(t)
+	if diff := cmp.Diff([]string{"datasource", "instance", "network", "window"}, slices.Sorted(maps.Keys(variables))); diff != "" {
+		t.Errorf("variables (-want +got):\n%s", diff)
+	}
+	for i, p := range panels {
+		a := p.GridPos
+		if a.X < 0 || a.W <= 0 || a.H <= 0 || a.X+a.W > 24 {
+			t.Errorf("%s is at %+v of a grid 24 wide", p.Title, a)
+		}
+		for _, q := range panels[:i] {
+			b := q.GridPos
+			if a.X < b.X+b.W && b.X < a.X+a.W && a.Y < b.Y+b.H && b.Y < a.Y+a.H {
+				t.Errorf("%s lies over %s", p.Title, q.Title)
+			}
+			if p.ID == q.ID {
+				t.Errorf("%s and %s have ID %d", p.Title, q.Title, p.ID)
+			}
+		}
+		for _, target := range p.Targets {
+			if target.Datasource.UID != "${datasource}" {
+				t.Errorf("%s asks data source %q", p.Title, target.Datasource.UID)
+			}
+		}
+	}
+}
+
+// rules are the alerts, read as Prometheus reads them: with its parser of rule
+// files, which looks into expressions and templates.
+func rules(t *testing.T) []rulefmt.Rule {
+	t.Helper()
+	spec, err := yaml.Marshal(build(t, monitored).rule.Spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	groups, errs := rulefmt.Parse(spec, false)
+	if len(errs) > 0 {
+		t.Fatalf("%v\n%s", errs, spec)
+	}
+	if len(groups.Groups) != 1 {
+		t.Fatalf("%d groups", len(groups.Groups))
+	}
+	return groups.Groups[0].Rules
+}
+
+// Every alert is about metrics, labels and values that the library has, and says
+// what is wrong and what to do, with labels that it has.
+func TestAlertQueries(t *testing.T) {
+	have := exposed(t)
+	for _, r := range rules(t) {
+		expr, err := parser.ParseExpr(r.Expr)
+		if err != nil {
+			t.Errorf("%s: %v", r.Alert, err)
+			continue
+		}
+		result, problems := check(expr, have)
+		for _, key := range []string{"summary", "description"} {
+			if r.Annotations[key] == "" {
+				t.Errorf("%s has no %s", r.Alert, key)
+			}
+			for _, m := range regexp.MustCompile(`\$labels\.(\w+)`).FindAllStringSubmatch(r.Annotations[key], -1) {
+				if !result[m[1]] {
+					problems = append(problems, fmt.Sprintf("its %s names the label %s, which it has not", key, m[1]))
+				}
+			}
+		}
+		for _, problem := range problems {
+			t.Errorf("%s: %s: %s", r.Alert, r.Expr, problem)
+		}
+		if r.For == 0 || r.Labels["severity"] == "" {
+			t.Errorf("%s waits for %v and has severity %q", r.Alert, r.For, r.Labels["severity"])
+		}
+	}
+}
+
+// names notes all metrics that an expression selects.
+func names(expr parser.Expr, into map[string]bool) {
+	parser.Inspect(expr, func(n parser.Node, _ []parser.Node) error {
+		if v, ok := n.(*parser.VectorSelector); ok {
+			into[v.Name] = true
+		}
+		return nil
+	})
+}
+
+// check returns the labels that the result of an expression has, and what in it
+// is not among the metrics that there are.
+func check(expr parser.Expr, have map[string]map[string]map[string]bool) (result map[string]bool, problems []string) {
+	switch e := expr.(type) {
+	case *parser.VectorSelector:
+		return selects(e, have)
+	case *parser.MatrixSelector:
+		return check(e.VectorSelector, have)
+	case *parser.ParenExpr:
+		return check(e.Expr, have)
+	case *parser.Call:
+		result = make(map[string]bool)
+		for _, arg := range e.Args {
+			of, more := check(arg, have)
+			problems = append(problems, more...)
+			maps.Copy(result, of)
+		}
+		if e.Func.Name == "histogram_quantile" {
+			if !result["le"] {
+				problems = append(problems, "no le is left for the quantile")
+			}
+			delete(result, "le")
+		}
+		return result, problems
+	case *parser.AggregateExpr:
+		result, problems = check(e.Expr, have)
+		for _, l := range e.Grouping {
+			if !result[l] {
+				problems = append(problems, "there is no label "+l+" to group by")
+			}
+		}
+		switch {
+		case e.Op == parser.TOPK:
+			return result, problems // it picks, and drops no label
+		case e.Without:
+			maps.DeleteFunc(result, func(l string, _ bool) bool { return slices.Contains(e.Grouping, l) })
+		default:
+			maps.DeleteFunc(result, func(l string, _ bool) bool { return !slices.Contains(e.Grouping, l) })
+		}
+		return result, problems
+	case *parser.BinaryExpr:
+		left, problems := check(e.LHS, have)
+		right, more := check(e.RHS, have)
+		problems = append(problems, more...)
+		if e.LHS.Type() == parser.ValueTypeVector && e.RHS.Type() == parser.ValueTypeVector && !maps.Equal(left, right) {
+			problems = append(problems, "its sides have different labels and never meet")
+		}
+		if e.LHS.Type() != parser.ValueTypeVector {
+			return right, problems
+		}
+		return left, problems
+	case *parser.NumberLiteral:
+		return nil, nil
+	}
+	return nil, []string{fmt.Sprintf("this test does not know a %T", expr)}
+}
+
+// selects is check for a selector.
+func selects(e *parser.VectorSelector, have map[string]map[string]map[string]bool) (result map[string]bool, problems []string) {
+	metric, ok := have[e.Name]
+	if !ok {
+		return nil, []string{"there is no metric " + e.Name}
+	}
+	for _, m := range e.LabelMatchers {
+		if m.Name == labels.MetricName {
+			continue
+		}
+		values, ok := metric[m.Name]
+		if !ok {
+			problems = append(problems, e.Name+" has no label "+m.Name)
+		} else if m.Type == labels.MatchEqual && !values[m.Value] {
+			problems = append(problems, fmt.Sprintf("%s has no %s %q", e.Name, m.Name, m.Value))
+		}
+	}
+	result = make(map[string]bool)
+	for l := range metric {
+		result[l] = true
+	}
+	return result, problems
+}

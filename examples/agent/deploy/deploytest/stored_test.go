@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package deploytest
+
+import (
+	"log/slog"
+	"slices"
+	"testing"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/prometheus/model/histogram"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/timestamp"
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+	"github.com/prometheus/prometheus/tsdb/chunks"
+	"github.com/prometheus/prometheus/util/annotations"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc/metrics"
+)
+
+// tell returns what Prometheus has stored after a story.
+func tell(t *testing.T, at func(minute int, now time.Time) []pass) storage.Queryable {
+	t.Helper()
+	c := metrics.New("podnet")
+	samples := make(map[string][]chunks.Sample)
+	series := make(map[string]labels.Labels)
+	store := func(now time.Time, name string, m *dto.Metric, value float64) {
+		b := labels.NewScratchBuilder(4)
+		b.Add(labels.MetricName, name)
+		b.Add(node, "node-1")
+		for _, l := range m.GetLabel() {
+			b.Add(l.GetName(), l.GetValue())
+		}
+		b.Sort()
+		of := b.Labels()
+		series[of.String()] = of
+		samples[of.String()] = append(samples[of.String()], sample{timestamp.FromTime(now), value})
+	}
+	for m := range length {
+		now := begin.Add(time.Duration(m) * time.Minute)
+		for _, p := range at(m, now) {
+			c.OnReport(p.report, p.err)
+		}
+		for _, f := range scrape(t, c) {
+			for _, m := range f.GetMetric() {
+				switch {
+				case m.GetCounter() != nil:
+					store(now, f.GetName(), m, m.GetCounter().GetValue())
+				case m.GetGauge() != nil:
+					store(now, f.GetName(), m, m.GetGauge().GetValue())
+				}
+			}
+		}
+	}
+	return &storage.MockQueryable{MockQuerier: &storage.MockQuerier{
+		SelectMockFunction: func(_ bool, _ *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
+			var found []storage.Series
+			for key, of := range series {
+				if !slices.ContainsFunc(matchers, func(m *labels.Matcher) bool { return !m.Matches(of.Get(m.Name)) }) {
+					found = append(found, storage.NewListSeries(of, samples[key]))
+				}
+			}
+			return &seriesSet{left: found}
+		},
+	}}
+}
+
+// fires returns the first minute at which an expression has had a value for so
+// long, evaluated each minute, or -1.
+func fires(t *testing.T, stored storage.Queryable, expr string, waits time.Duration) int {
+	t.Helper()
+	engine := promql.NewEngine(promql.EngineOpts{Logger: slog.New(slog.DiscardHandler), MaxSamples: 1e6, Timeout: time.Minute})
+	defer func() { _ = engine.Close() }()
+	query, err := engine.NewRangeQuery(t.Context(), stored, nil, expr, begin, begin.Add((length-1)*time.Minute), time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer query.Close()
+	matrix, err := query.Exec(t.Context()).Matrix()
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := -1
+	for _, s := range matrix {
+		for i, from := 0, 0; i < len(s.Floats); i++ {
+			if i > 0 && s.Floats[i].T-s.Floats[i-1].T > time.Minute.Milliseconds() {
+				from = i
+			}
+			if s.Floats[i].T-s.Floats[from].T >= waits.Milliseconds() {
+				minute := int(timestamp.Time(s.Floats[i].T).Sub(begin).Minutes())
+				if first < 0 || minute < first {
+					first = minute
+				}
+				break
+			}
+		}
+	}
+	return first
+}
+
+// A sample is a number at a time, which is in milliseconds.
+type sample struct {
+	t int64
+	f float64
+}
+
+func (s sample) T() int64                    { return s.t }
+func (s sample) F() float64                  { return s.f }
+func (sample) H() *histogram.Histogram       { return nil }
+func (sample) FH() *histogram.FloatHistogram { return nil }
+func (sample) Type() chunkenc.ValueType      { return chunkenc.ValFloat }
+func (s sample) Copy() chunks.Sample         { return s }
+
+// A seriesSet hands out series one by one.
+type seriesSet struct {
+	left []storage.Series
+	at   storage.Series
+}
+
+func (s *seriesSet) Next() bool {
+	if len(s.left) == 0 {
+		return false
+	}
+	s.at, s.left = s.left[0], s.left[1:]
+	return true
+}
+
+func (s *seriesSet) At() storage.Series              { return s.at }
+func (*seriesSet) Err() error                        { return nil }
+func (*seriesSet) Warnings() annotations.Annotations { return nil }

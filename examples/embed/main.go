@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Embed is the smallest agent with the hook in it. It is told a network, and a
+// command that prints the IDs of all sandboxes: embed podnet crictl pods -q
+package main
+
+import (
+	"context"
+	"log"
+	"os"
+	"os/exec"
+	"strings"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+func main() {
+	if len(os.Args) < 3 {
+		log.Fatal("usage: embed NETWORK COMMAND [ARGUMENT]...")
+	}
+	store, err := hostlocal.New(os.Getenv("DATA_DIR"), os.Args[1]) // "" is /var/lib/cni/networks
+	if err != nil {
+		log.Fatal(err)
+	}
+	source := podsource.Func(func(ctx context.Context) (pods []podsource.Pod, err error) {
+		out, err := exec.CommandContext(ctx, os.Args[2], os.Args[3:]...).Output()
+		for id := range strings.FieldsSeq(string(out)) {
+			pods = append(pods, podsource.Pod{ContainerIDs: []string{id}})
+		}
+		return pods, err // all or an error: what comes beside one counts for nothing (R2)
+	})
+	report, err := gc.New(store, source, gc.Options{}).AtStartup(context.Background()) // 30 s at most
+	if err != nil {
+		log.Printf("collecting leaked addresses at start-up: %v; going on", err)
+	}
+	log.Printf("released %d of %d addresses; ready", report.Counts()[gc.Released], len(report.Reservations))
+} // an agent begins to serve here

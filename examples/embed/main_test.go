@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestMain is the example itself when a test starts this binary again.
+func TestMain(m *testing.M) {
+	if os.Getenv("EMBED_IS_MAIN") != "" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// The example, started as a program on a folder that the plugin's own code
+// filled.
+func TestEmbed(t *testing.T) {
+	all := []string{"10.244.1.2", "10.244.1.3", "10.244.1.4"}
+	for _, row := range []struct {
+		reason string
+		script string // prints the sandboxes; $0 is a path that nothing has yet
+		want   []string
+		says   string
+	}{
+		{
+			"of the two old ones one is live; the young one may be of an ADD in flight",
+			"echo live another", []string{"10.244.1.2", "10.244.1.4"}, "released 1 of 3 addresses; ready",
+		}, {
+			"all three are live",
+			"echo live; echo leaked; echo young", all, "released 0 of 3 addresses; ready",
+		}, {
+			"a list that breaks off is none: the hook asks again",
+			`if mkdir "$0"; then echo another; exit 1; fi; echo live leaked`, all, "released 0 of 3 addresses; ready",
+		},
+	} {
+		t.Run(row.reason, func(t *testing.T) {
+			dir := t.TempDir()
+			reserve(t, dir, "10.244.1.2", "live", time.Hour)
+			reserve(t, dir, "10.244.1.3", "leaked", time.Hour)
+			reserve(t, dir, "10.244.1.4", "young", 0)
+			status, said := embed(t, dir, "podnet", "sh", "-c", row.script, filepath.Join(t.TempDir(), "tried"))
+			if status != 0 || !bytes.Contains(said, []byte(row.says)) {
+				t.Errorf("exit status %d, and it said, without %q:\n%s", status, row.says, said)
+			}
+			if diff := cmp.Diff(row.want, addresses(t, dir)); diff != "" {
+				t.Errorf("reservations afterwards (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestUsage(t *testing.T) {
+	for _, row := range []struct {
+		reason string
+		args   []string
+		says   string
+	}{
+		{"nothing is said", nil, "usage: embed NETWORK COMMAND"},
+		{"who lives here is not said", []string{"podnet"}, "usage: embed NETWORK COMMAND"},
+		{"a network is a folder's name", []string{"../podnet", "true"}, "../podnet"},
+	} {
+		if status, said := embed(t, t.TempDir(), row.args...); status != 1 || !bytes.Contains(said, []byte(row.says)) {
+			t.Errorf("%s: exit status %d, and it said, without %q:\n%s", row.reason, status, row.says, said)
+		}
+	}
+}
+
+// embed runs the example to its end.
+func embed(t *testing.T, dataDir string, args ...string) (status int, said []byte) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := exec.CommandContext(t.Context(), self, args...)
+	c.Env = append(os.Environ(), "EMBED_IS_MAIN=1", "DATA_DIR="+dataDir)
+	said, _ = c.CombinedOutput() // its status says the same
+	return c.ProcessState.ExitCode(), said
+}
+
+// reserve has the plugin's own code reserve an address, so long ago.
+func reserve(t *testing.T, dataDir, ip, containerID string, age time.Duration) {
+	t.Helper()
+	plugin, err := disk.New("podnet", dataDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = plugin.Close() }()
+	if done, err := plugin.Reserve(containerID, "eth0", net.ParseIP(ip), "0"); err != nil || !done {
+		t.Fatalf("reserving %s: %v, %v", ip, done, err)
+	}
+	at := time.Now().Add(-age)
+	if err := os.Chtimes(disk.GetEscapedPath(filepath.Join(dataDir, "podnet"), ip), at, at); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// addresses returns what is reserved.
+func addresses(t *testing.T, dataDir string) []string {
+	t.Helper()
+	files, err := os.ReadDir(filepath.Join(dataDir, "podnet"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, f := range files {
+		if net.ParseIP(f.Name()) != nil {
+			all = append(all, f.Name())
+		}
+	}
+	slices.Sort(all)
+	return all
+}

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Manager adds a Reconciler to a manager of controller-runtime. It runs on every
+// node, whoever leads. It is told a network, and a command that prints the IDs
+// of all sandboxes of the node: manager podnet crictl pods -q
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"strings"
+
+	"github.com/go-logr/logr"
+	"sigs.k8s.io/controller-runtime/pkg/client/config"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/manager/signals"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+func main() {
+	log.SetLogger(logr.FromSlogHandler(slog.Default().Handler()))
+	if err := run(signals.SetupSignalHandler(), os.Args[1:]); err != nil {
+		slog.Error("Ended", "err", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	if len(args) < 2 {
+		return errors.New("usage: manager NETWORK COMMAND [ARGUMENT]...")
+	}
+	cluster, err := config.GetConfig()
+	if err != nil {
+		return err
+	}
+	mgr, err := manager.New(cluster, manager.Options{LeaderElection: true, LeaderElectionID: "hostlocal-gc-example"})
+	if err != nil {
+		return err
+	}
+	if err := collect(mgr, "", args[0], sandboxes(args[1:]), gc.Options{Logger: mgr.GetLogger()}); err != nil {
+		return err
+	}
+	return mgr.Start(ctx)
+}
+
+// collect has the manager run passes over a network of the data dir for as long
+// as it runs itself. The caller keeps nothing: the Reconciler is a Runnable.
+func collect(mgr manager.Manager, dataDir, network string, source podsource.Source, opts gc.Options) error {
+	store, err := hostlocal.New(dataDir, network) // "" is /var/lib/cni/networks
+	if err != nil {
+		return err
+	}
+	return mgr.Add(gc.New(store, source, opts))
+}
+
+// sandboxes are the live ones by the output of a command.
+func sandboxes(command []string) podsource.Source {
+	return podsource.Func(func(ctx context.Context) ([]podsource.Pod, error) {
+		out, err := exec.CommandContext(ctx, command[0], command[1:]...).Output()
+		if err != nil {
+			return nil, fmt.Errorf("listing sandboxes with %s: %w", command[0], err)
+		}
+		var pods []podsource.Pod
+		for id := range strings.FieldsSeq(string(out)) {
+			pods = append(pods, podsource.Pod{ContainerIDs: []string{id}})
+		}
+		return pods, nil
+	})
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// A real manager that takes part in an election, with a Reconciler and a plain
+// Runnable beside it, for an hour of false time.
+func TestRunsOnEveryNode(t *testing.T) {
+	for _, row := range []struct {
+		reason string
+		other  bool // another candidate leads
+		holder string
+		plain  bool // whether the plain Runnable runs
+	}{
+		{"not the leader: the Reconciler runs all the same", true, "another-node", false},
+		{"the leader: what waits for the lead runs, too", false, self, true},
+	} {
+		t.Run(row.reason, func(t *testing.T) {
+			before := goleak.IgnoreCurrent()
+			synctest.Test(t, func(t *testing.T) { hour(t, row.other, row.holder, row.plain) })
+			goleak.VerifyNone(t, before)
+		})
+	}
+}
+
+// hour runs a manager for an hour and looks at what it did. When it returns,
+// no goroutine of the manager's is left, or the bubble of synctest would say so.
+func hour(t *testing.T, other bool, holder string, plain bool) {
+	log.SetLogger(logr.Discard())
+	dir := t.TempDir()
+	reserve(t, dir, "10.244.1.2", "live")
+	reserve(t, dir, "10.244.1.3", "leaked")
+	var passes []string
+	opts := gc.Options{OnReport: func(report gc.Report, err error) {
+		passes = append(passes, fmt.Sprint("released ", report.Counts()[gc.Released], ", ", err))
+		if len(passes) == 3 {
+			reserve(t, dir, "10.244.1.4", "leaked while the agent runs")
+		}
+	}}
+
+	election := newLock(other)
+	mgr, err := manager.New(&rest.Config{Host: "http://127.0.0.1:1"}, manager.Options{ // nobody is asked there
+		LeaderElection: true, LeaderElectionResourceLockInterface: election,
+		Metrics: server.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := collect(mgr, dir, "podnet", podsource.Static{{ContainerIDs: []string{"live"}}}, opts); err != nil {
+		t.Fatal(err)
+	}
+	ran := false
+	if err := mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
+		ran = true
+		<-ctx.Done()
+		return nil
+	})); err != nil {
+		t.Fatal(err)
+	}
+
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- mgr.Start(ctx) }()
+	time.Sleep(time.Hour)
+	synctest.Wait()
+
+	if len(passes) < 4 {
+		t.Errorf("%d passes in an hour, want those at the start and each ten minutes", len(passes))
+	} else if diff := cmp.Diff([]string{"released 1, <nil>", "released 0, <nil>", "released 0, <nil>", "released 1, <nil>"}, passes[:4]); diff != "" {
+		t.Errorf("passes (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"10.244.1.2"}, addresses(t, dir)); diff != "" {
+		t.Errorf("reservations after an hour (-want +got):\n%s", diff)
+	}
+	if ran != plain {
+		t.Errorf("the plain Runnable ran: %v, want %v", ran, plain)
+	}
+	if looks, who := election.seen(); looks < 100 || who != holder {
+		t.Errorf("the lock was looked at %d times and is held by %q, want it to be by %q all the time", looks, who, holder)
+	}
+
+	done := len(passes)
+	stop()
+	if err := <-ended; err != nil {
+		t.Errorf("the manager was stopped, and returned: %v", err)
+	}
+	synctest.Wait()
+	if len(passes) != done {
+		t.Errorf("%d passes after the stop", len(passes)-done)
+	}
+}
+
+// reserve writes a reservation that is an hour old.
+func reserve(t *testing.T, dataDir, ip, containerID string) {
+	t.Helper()
+	file := filepath.Join(dataDir, "podnet", ip)
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(containerID+"\r\neth0"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	at := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(file, at, at); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// addresses returns what is reserved.
+func addresses(t *testing.T, dataDir string) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dataDir, "podnet", "10.*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range files {
+		files[i] = filepath.Base(files[i])
+	}
+	slices.Sort(files)
+	return files
+}
