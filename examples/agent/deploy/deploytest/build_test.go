@@ -35,6 +35,7 @@ type manifests struct {
 const (
 	plain     = "" // the folder's own kustomization
 	monitored = "resources: [../deploy]\ncomponents: [../deploy/monitoring]\n"
+	inPlace   = "in place" // the folder's own, with what is commented out in it about components
 )
 
 // build has kustomize make the objects of the folder, or of a kustomization
@@ -59,7 +60,18 @@ func build(t *testing.T, overlay string) manifests {
 		}
 	}
 	dir := "/deploy"
-	if overlay != plain {
+	switch overlay {
+	case plain:
+	case inPlace:
+		own, err := fs.ReadFile("/deploy/kustomization.yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		own = bytes.ReplaceAll(own, []byte("# components:\n# - monitoring\n"), []byte("components:\n- monitoring\n"))
+		if err := fs.WriteFile("/deploy/kustomization.yaml", own); err != nil {
+			t.Fatal(err)
+		}
+	default:
 		dir = "/overlay"
 		if err := fs.WriteFile("/overlay/kustomization.yaml", []byte(overlay)); err != nil {
 			t.Fatal(err)

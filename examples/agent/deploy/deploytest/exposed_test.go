@@ -21,18 +21,20 @@ var errAway = errors.New("server is away")
 // node is the label that the monitor gives to every series.
 const node = "instance"
 
-// scrape returns what Prometheus would be given.
-func scrape(t *testing.T, c *metrics.Collector) []*dto.MetricFamily {
+// served returns a function that returns what Prometheus would be given now.
+func served(t *testing.T, c *metrics.Collector) func() []*dto.MetricFamily {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
 	if err := registry.Register(c); err != nil {
 		t.Fatal(err)
 	}
-	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
+	return func() []*dto.MetricFamily {
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return families
 	}
-	return families
 }
 
 // report is that of a pass that took a second, with an entry for each reason.
@@ -82,7 +84,7 @@ func exposed(t *testing.T) map[string]map[string]map[string]bool {
 			labels[name] = make(map[string]bool)
 		}
 	}
-	for _, f := range scrape(t, c) {
+	for _, f := range served(t, c)() {
 		for _, m := range f.GetMetric() {
 			if f.GetType() != dto.MetricType_HISTOGRAM {
 				add(f.GetName(), m.GetLabel())

@@ -190,15 +190,19 @@ func TestRights(t *testing.T) {
 	}
 }
 
-// In another namespace everything still fits together.
-func TestOtherNamespace(t *testing.T) {
-	m := build(t, "namespace: agents\n"+monitored)
-	for what, got := range map[string]string{
-		"DaemonSet": m.daemonSet.Namespace, "ServiceAccount": m.account.Namespace, "subject": m.binding.Subjects[0].Namespace,
-		"PodMonitor": m.podMonitor.Namespace, "PrometheusRule": m.rule.Namespace, "dashboard": m.dashboard.Namespace,
+// All that is in a namespace is in one, and moves together.
+func TestNamespace(t *testing.T) {
+	for overlay, want := range map[string]string{
+		monitored: "kube-system", "namespace: agents\n" + monitored: "agents", inPlace: "kube-system",
 	} {
-		if got != "agents" {
-			t.Errorf("%s is in namespace %q", what, got)
+		m := build(t, overlay)
+		for what, got := range map[string]string{
+			"DaemonSet": m.daemonSet.Namespace, "ServiceAccount": m.account.Namespace, "subject": m.binding.Subjects[0].Namespace,
+			"PodMonitor": m.podMonitor.Namespace, "PrometheusRule": m.rule.Namespace, "dashboard": m.dashboard.Namespace,
+		} {
+			if got != want {
+				t.Errorf("%s is in namespace %q, want %q", what, got, want)
+			}
 		}
 	}
 }
@@ -210,7 +214,7 @@ func TestMonitorFindsThePort(t *testing.T) {
 	if diff := cmp.Diff(want, m.daemonSet.Spec.Template.Spec.Containers[0].Ports); diff != "" {
 		t.Errorf("ports (-want +got):\n%s", diff)
 	}
-	if e := m.podMonitor.Spec.PodMetricsEndpoints; len(e) != 1 || e[0].Port != "metrics" || e[0].Path != "/metrics" {
+	if e := m.podMonitor.Spec.PodMetricsEndpoints; len(e) != 1 || e[0].Port == nil || *e[0].Port != "metrics" || e[0].Path != "/metrics" {
 		t.Errorf("endpoints: %+v", e)
 	}
 	if ports := build(t, plain).daemonSet.Spec.Template.Spec.Containers[0].Ports; ports != nil {

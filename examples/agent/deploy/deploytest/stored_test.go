@@ -25,6 +25,7 @@ import (
 func tell(t *testing.T, at func(minute int, now time.Time) []pass) storage.Queryable {
 	t.Helper()
 	c := metrics.New("podnet")
+	scrape := served(t, c)
 	samples := make(map[string][]chunks.Sample)
 	series := make(map[string]labels.Labels)
 	store := func(now time.Time, name string, m *dto.Metric, value float64) {
@@ -44,7 +45,7 @@ func tell(t *testing.T, at func(minute int, now time.Time) []pass) storage.Query
 		for _, p := range at(m, now) {
 			c.OnReport(p.report, p.err)
 		}
-		for _, f := range scrape(t, c) {
+		for _, f := range scrape() {
 			for _, m := range f.GetMetric() {
 				switch {
 				case m.GetCounter() != nil:
