@@ -4,6 +4,7 @@ package checkpoint
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -21,7 +22,8 @@ import (
 // give it podsource.Static(podsource.Vouched(nil)). A pod of which neither
 // containers nor addresses are known, and nothing becomes, is
 // podsource.ErrIncomplete: its attachment may be there (R4). Where a file is
-// there already Backfill is [fs.ErrExist] and changes nothing.
+// there already Backfill is [fs.ErrExist] and changes nothing, so an agent may
+// call it at every start.
 func (c *Checkpoint) Backfill(ctx context.Context, source podsource.Source,
 	attachmentsOf func(podsource.Pod) ([]Entry, error)) error {
 	doing := "writing the first record " + c.path
@@ -54,6 +56,9 @@ func (c *Checkpoint) Backfill(ctx context.Context, source podsource.Source,
 
 // addOf adds the attachments of a pod. One that is there already was seen twice.
 func addOf(items []*item, p podsource.Pod, attachmentsOf func(podsource.Pod) ([]Entry, error)) ([]*item, error) {
+	if attachmentsOf == nil {
+		return nil, errors.New("nobody says which attachments it has")
+	}
 	entries, err := attachmentsOf(p)
 	if err != nil {
 		return nil, err

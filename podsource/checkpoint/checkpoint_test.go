@@ -261,6 +261,7 @@ func TestBackfill(t *testing.T) {
 			return []podsource.Pod{pod}, broken
 		}), attachments, nil, broken},
 		{"nobody knows what a pod has", podsource.Static{pod}, func(podsource.Pod) ([]Entry, error) { return nil, broken }, nil, broken},
+		{"nobody is there to say it", podsource.Static{pod}, nil, nil, errAny},
 		{"a pod that is starting (R4)", podsource.Static{pod, {UID: "2"}}, attachments, nil, podsource.ErrIncomplete},
 		{"one attachment that can't be one", podsource.Static{pod}, func(podsource.Pod) ([]Entry, error) {
 			return []Entry{{Key: key("a")}, {Key: key("")}}, nil
@@ -293,7 +294,8 @@ func TestBackfill(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 			before := string(read(t, path))
-			if err := c.Backfill(t.Context(), podsource.Static{{UID: "9", ContainerIDs: []string{"z"}}}, attachments); !errors.Is(err, fs.ErrExist) {
+			unasked := podsource.Func(func(context.Context) ([]podsource.Pod, error) { return nil, errors.New("asked in vain") })
+			if err := c.Backfill(t.Context(), unasked, attachments); !errors.Is(err, fs.ErrExist) {
 				t.Errorf("a second time: %v, want %v", err, fs.ErrExist)
 			}
 			if got := string(read(t, path)); got != before {

@@ -148,7 +148,9 @@ func TestDiskFull(t *testing.T) {
 	}
 	before := string(read(t, path))
 	_, pruneErr := c.Prune() // has nothing to do
-	for what, err := range map[string]error{"add": c.Add(entry("b", "10.0.0.3")), "remove": c.Remove(key("a0000"))} {
+	for what, err := range map[string]error{
+		"add": c.Add(entry("b", "10.0.0.3")), "add anew": c.Add(entry("a0001", "10.0.0.3")), "remove": c.Remove(key("a0000")),
+	} {
 		if !errors.Is(err, syscall.ENOSPC) {
 			t.Errorf("%s: %v, want %v", what, err, syscall.ENOSPC)
 		}
@@ -161,6 +163,9 @@ func TestDiskFull(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"filler"}, leftovers(t, path)); diff != "" {
 		t.Errorf("in the folder (-want +got):\n%s", diff)
+	}
+	if e, ok := c.Get(key("a0001")); !ok || e.IPs[0].String() != "10.0.0.2" {
+		t.Errorf("in memory is %v, want it as it was", e)
 	}
 	if got := len(c.Entries()); got != n {
 		t.Errorf("%d attachments in memory, want %d", got, n)
