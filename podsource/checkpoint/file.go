@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -134,18 +133,12 @@ func decode(content []byte) (*record, error) {
 	return &r, nil
 }
 
-// strictly decodes one JSON value in which nothing is unknown, and after which
-// nothing comes.
+// strictly decodes what is known to be one JSON value, if nothing in it is
+// unknown.
 func strictly(content []byte, into any) error {
 	d := json.NewDecoder(bytes.NewReader(content))
 	d.DisallowUnknownFields()
-	if err := d.Decode(into); err != nil {
-		return err
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("something follows its end")
-	}
-	return nil
+	return d.Decode(into)
 }
 
 // load reads a file, as of the given boot of the node. It is fs.ErrNotExist
