@@ -22,6 +22,7 @@ type board struct {
 	expected bool       // the first hooks are known
 	hooks    map[string]bool
 	networks map[string]*state
+	trouble  error // why the networks can't be listed, or nil
 }
 
 // A state is what is known of one network.
@@ -50,7 +51,9 @@ func (b *board) expect(networks []string) {
 	}
 	b.expected = true
 	for _, name := range networks {
-		b.hooks[name] = b.hooks[name] // false, but where it is over already
+		if _, known := b.hooks[name]; !known {
+			b.hooks[name] = false
+		}
 	}
 	b.checkReady()
 }
@@ -120,6 +123,20 @@ func (b *board) note(report gc.Report, err error) {
 		b.hooks[report.Network] = true
 		b.checkReady()
 	}
+}
+
+// looked takes what became of the last look for networks.
+func (b *board) looked(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.trouble = err
+}
+
+// lookingFailed returns why the networks can't be listed, or nil.
+func (b *board) lookingFailed() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.trouble
 }
 
 // states returns what is known of each network that had a pass, sorted by name.

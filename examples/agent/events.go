@@ -66,7 +66,7 @@ func newEvents(s *settings, log logr.Logger) (*events, error) {
 
 // start begins to send, until ctx ends.
 func (e *events) start(ctx context.Context) {
-	ctx = klog.NewContext(ctx, e.log.V(2)) // that an Event is lost is no error of this agent
+	ctx = klog.NewContext(ctx, e.log) // to which client-go tells why an Event could not be sent
 	b := record.NewBroadcaster(record.WithContext(ctx))
 	b.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: e.client.Events("")})
 	e.recorder = b.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "hostlocal-gc", Host: e.node.Name})

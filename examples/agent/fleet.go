@@ -45,6 +45,7 @@ func (f *fleet) run(ctx context.Context) {
 	var settle time.Duration
 	for names := named; ctx.Err() == nil; settle = f.settings.minAge {
 		found, err := f.find(names)
+		f.board.looked(err)
 		if err != nil {
 			f.log.Error(err, "Looking for networks; going on with those that are known")
 			found = names
@@ -143,7 +144,8 @@ func (f *fleet) awaitAnother(ctx context.Context, names []string, again <-chan s
 		case <-again:
 		}
 		found, err := f.find(names)
-		if err != nil || len(found) == len(names) { // each pass tells the error
+		f.board.looked(err)
+		if err != nil || len(found) == len(names) {
 			continue
 		}
 		for _, name := range found {

@@ -240,6 +240,9 @@ func TestDataDirFails(t *testing.T) {
 		if _, ready := f.fleet.board.waiting(); !ready {
 			t.Error("not ready after the hook's time")
 		}
+		if err := f.fleet.board.lookingFailed(); err == nil {
+			t.Error("nobody is told")
+		}
 		end()
 	})
 }

@@ -131,7 +131,7 @@ func TestReadmeTrial(t *testing.T) {
 		t.Fatalf("the first block of README.md runs the agent not once:\n%s", script)
 	}
 	dir := t.TempDir()
-	cmd := exec.Command("sh", "-ec", strings.Replace(script, gorun, "exec "+built+" --listen 127.0.0.1:0 ", 1))
+	cmd := exec.Command("sh", "-ec", strings.Replace(script, gorun, "exec "+built(t)+" --listen 127.0.0.1:0 ", 1))
 	cmd.Env = environment("TMPDIR=" + dir)
 	p := startCommand(t, cmd)
 	p.untilReady()

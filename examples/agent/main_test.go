@@ -8,13 +8,18 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"sync"
 	"testing"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc/plugintest"
 )
 
-// built is the agent, made by TestMain from the files beside this one.
-var built string
+// One binary serves the whole test process. TestMain makes its folder; it is
+// built for the first test that starts it, as the workers of a fuzz test don't.
+var (
+	binDir string
+	build  = sync.OnceValues(buildAgent)
+)
 
 func TestMain(m *testing.M) { os.Exit(testMain(m)) }
 
@@ -25,14 +30,28 @@ func testMain(m *testing.M) int {
 		return 1
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	built = filepath.Join(dir, "agent")
-	if runtime.GOOS == "windows" {
-		built += ".exe"
-	}
-	args := append(append([]string{"build"}, raceDetector...), "-o", built, ".")
-	if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "building the agent: %v\n%s", err, out)
-		return 1
-	}
+	binDir = dir
 	return plugintest.Main(m)
+}
+
+// built returns the path of the agent, made from the files beside this one.
+func built(t *testing.T) string {
+	t.Helper()
+	path, err := build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func buildAgent() (string, error) {
+	path := filepath.Join(binDir, "agent")
+	if runtime.GOOS == "windows" {
+		path += ".exe"
+	}
+	args := append(append([]string{"build"}, raceDetector...), "-o", path, ".")
+	if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building the agent: %w\n%s", err, out)
+	}
+	return path, nil
 }

@@ -50,6 +50,7 @@ type page struct {
 	Since    string
 	DryRun   bool
 	Sentence string // all networks in one
+	Trouble  error
 	Networks []section
 	Remarks  []string // on addresses, of all networks
 	Notes    []string // on this page
@@ -62,7 +63,7 @@ func (a *agent) writePage(w io.Writer, now time.Time) error {
 	p := page{
 		Style: template.CSS(style()), // of this program, and no one else's
 		Node:  s.node, DataDir: s.dataDir, Sources: s.sources, MinAge: s.minAge, Interval: s.interval, DryRun: s.dryRun,
-		Now: stamp(now), Since: term.Age(now, a.board.since), Sentence: sentence(states),
+		Now: stamp(now), Since: term.Age(now, a.board.since), Sentence: sentence(states), Trouble: a.board.lookingFailed(),
 	}
 	ranges, notes := readRanges(s.cniConf)
 	for i := range states {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -64,7 +65,7 @@ func environment(more ...string) []string {
 // case.
 func start(t *testing.T, env []string, args ...string) *process {
 	t.Helper()
-	cmd := exec.Command(built, append([]string{"--listen", "127.0.0.1:0"}, args...)...)
+	cmd := exec.Command(built(t), append([]string{"--listen", "127.0.0.1:0"}, args...)...)
 	cmd.Env = environment(env...)
 	return startCommand(t, cmd)
 }
@@ -190,6 +191,10 @@ func (p *process) end(s os.Signal) (*os.ProcessState, time.Duration) {
 // terminate ends it as a kubelet does, which must end well.
 func (p *process) terminate() time.Duration {
 	p.t.Helper()
+	if runtime.GOOS == "windows" { // which has no such signal
+		_, took := p.end(os.Kill)
+		return took
+	}
 	state, took := p.end(syscall.SIGTERM)
 	if !state.Success() {
 		p.t.Errorf("after SIGTERM: %v\n%s", state, p.log)
