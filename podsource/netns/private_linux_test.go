@@ -255,7 +255,7 @@ func answer(pods []podsource.Pod) []string {
 
 // beAsker asks as whoever it was begun as.
 func beAsker() error {
-	s, err := New(Options{Nested: os.Getenv("NETNS_TEST_NESTED") != ""})
+	s, err := New(Options{Proc: os.Getenv("NETNS_TEST_PROC"), Nested: os.Getenv("NETNS_TEST_NESTED") != ""})
 	if err != nil {
 		return err
 	}

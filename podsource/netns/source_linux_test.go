@@ -79,6 +79,13 @@ func TestNamespaces(t *testing.T) {
 		t.Fatal(err)
 	}
 	sees(t, "hidden under another mount, and nobody is in it", "10.0.0.3")
+	if err := os.Mkdir("/run/docker/a b\\n", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mkfifo("/run/docker/a b\\n/x", 0o600); err != nil {
+		t.Fatal(err)
+	}
+	sees(t, "in its place is a pipe, which blocks who opens it", "10.0.0.3")
 	unmount(t, "/run/docker")
 	sees(t, "it is back", "10.0.0.3", "10.0.0.4")
 }
@@ -132,6 +139,28 @@ func TestProcessesComeAndGo(t *testing.T) {
 	}
 	cancel()
 	<-ended
+}
+
+// A process may come behind the scan's back, as the last one in its namespace
+// goes before the scan gets there.
+func TestProcessComesBehindTheScan(t *testing.T) {
+	if !onNode(t) {
+		return
+	}
+	startPod(t, "10.0.0.2")
+	s := nested(t)
+	began := false
+	s.setns = func(fd, kind int) error {
+		if !began {
+			began = true
+			startPod(t, "10.0.0.3")
+		}
+		return unix.Setns(fd, kind)
+	}
+	pods, err := s.Pods(t.Context())
+	if diff := cmp.Diff([]string{"10.0.0.2", "10.0.0.3"}, answer(pods)); err != nil || diff != "" {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
 }
 
 // A zombie holds nothing, and is in the way of nothing.
@@ -195,6 +224,20 @@ func TestNoPrivilege(t *testing.T) {
 		}
 	}
 
+	// A node whose process 1 may be looked into, and another may not.
+	if err := os.Mkdir("/run/proc", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, target := range map[string]string{"1": "/proc/self", "2": "/proc/1"} {
+		if err := os.Symlink(target, filepath.Join("/run/proc", name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := ask(nobody, isNested, "NETNS_TEST_PROC=/run/proc"); !strings.HasPrefix(got, "error: 0 pods, looking at process 2: ") ||
+		!strings.Contains(got, "permission denied; this needs") {
+		t.Errorf("one of several processes: got %q", got)
+	}
+
 	if err := unix.Mount("proc", "/proc", "proc", unix.MS_REMOUNT, "hidepid=2"); err != nil {
 		t.Fatal(err)
 	}
@@ -239,6 +282,17 @@ func TestErrors(t *testing.T) {
 	cancel()
 	if pods, err := nested(t).Pods(ended); pods != nil || !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, %v, want %v", pods, err, context.Canceled)
+	}
+}
+
+// R13: what goes wrong inside is an error.
+func TestPanic(t *testing.T) {
+	if !onNode(t) {
+		return
+	}
+	err := inNewNamespace(func() error { panic("on purpose") })
+	if err == nil || !strings.Contains(err.Error(), "on purpose") {
+		t.Errorf("got %v", err)
 	}
 }
 

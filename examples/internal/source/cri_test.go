@@ -16,7 +16,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// oneSandbox is a runtime with one sandbox with one address.
+// oneSandbox is a runtime with one sandbox, which has one address.
 type oneSandbox struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
 }
