@@ -106,9 +106,13 @@ func Fallback(first, then Source) Source {
 // Require is s, but refuses a list that lacks the given pod: the agent itself,
 // say, which runs on this node as surely as it asks. A wrong node name, a cache
 // that has not synced and the list of another node are found this way (R9). The
-// error wraps [ErrIncomplete].
+// error wraps [ErrIncomplete]. A pod without a name, as of an environment variable
+// that is not set, is an error too: sources may well list pods without one.
 func Require(s Source, pod types.NamespacedName) Source {
 	return Func(func(ctx context.Context) ([]Pod, error) {
+		if pod.Name == "" {
+			return nil, fmt.Errorf("the required pod %q has no name; was it left unset?", pod)
+		}
 		pods, err := s.Pods(ctx)
 		if err != nil {
 			return nil, err

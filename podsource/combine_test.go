@@ -256,4 +256,9 @@ func TestRequire(t *testing.T) {
 			t.Errorf("%q does not name %s: %s", err, agent, row.reason)
 		}
 	}
+	for _, unset := range []types.NamespacedName{{}, {Namespace: "kube-system"}} {
+		if pods, err := Require(Static{{ContainerIDs: []string{"abc"}}, here}, unset).Pods(t.Context()); err == nil {
+			t.Errorf("a required pod without a name is found: %v", pods)
+		}
+	}
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -138,8 +139,8 @@ func (s *settings) wanted() (named []string, all bool) {
 
 // podSource returns what answers which pods are live. What a kind of source
 // needs beside its argument is given here, and nowhere else.
-func (s *settings) podSource() (podsource.Source, error) {
-	pods, err := source.Parse(s.sources, source.Env{}) // a daemon has no standard input
+func (s *settings) podSource(log logr.Logger) (podsource.Source, error) {
+	pods, err := source.Parse(s.sources, source.Env{Node: s.node, Kubeconfig: s.kubeconfig, Logger: log}) // a daemon has no standard input
 	if err != nil {
 		return nil, err
 	}

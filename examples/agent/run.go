@@ -91,7 +91,7 @@ type agent struct {
 // newAgent touches neither disk nor network, but for the kubeconfig.
 func newAgent(s *settings, stderr io.Writer) (*agent, error) {
 	a := &agent{settings: s, log: textlog.New(stderr, max(0, s.verbose)), board: newBoard(), registry: prometheus.NewRegistry()}
-	pods, err := s.podSource()
+	pods, err := s.podSource(a.log)
 	if err != nil {
 		return nil, err
 	}

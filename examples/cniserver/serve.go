@@ -176,7 +176,7 @@ func (s *server) settleAll(ctx context.Context) error {
 // node must be empty.
 func (s *server) firstRecord(ctx context.Context, existing []string) error {
 	if len(existing) > 0 {
-		src, err := source.Parse(existing, source.Env{})
+		src, err := source.Parse(existing, source.Env{Logger: s.log})
 		if err != nil {
 			return err
 		}
