@@ -13,6 +13,7 @@ require (
 	github.com/hostlocal-gc/hostlocal-gc/podsource/cri v0.0.0
 	github.com/hostlocal-gc/hostlocal-gc/podsource/kube v0.0.0
 	github.com/hostlocal-gc/hostlocal-gc/podsource/netns v0.0.0
+	github.com/hostlocal-gc/hostlocal-gc/gc/plugintest v0.0.0
 	github.com/prometheus/client_golang v1.19.1
 	github.com/santhosh-tekuri/jsonschema/v6 v6.0.2
 	github.com/spf13/cobra v1.10.2
