@@ -19,7 +19,7 @@ type lock struct {
 	other bool
 
 	mu     sync.Mutex // guards what follows
-	looks  int
+	calls  int
 	record *resourcelock.LeaderElectionRecord
 }
 
@@ -43,7 +43,7 @@ func newLock(other bool) *lock {
 func (l *lock) Get(context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.looks++
+	l.calls++
 	if l.other {
 		l.record.RenewTime = metav1.NewTime(time.Now())
 	}
@@ -61,6 +61,7 @@ func (l *lock) Create(context.Context, resourcelock.LeaderElectionRecord) error 
 func (l *lock) Update(_ context.Context, r resourcelock.LeaderElectionRecord) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.calls++
 	if l.other {
 		return errors.New("updating a lock that another holds")
 	}
@@ -77,9 +78,9 @@ func (l *lock) Identity() string { return self }
 // Describe returns the lock's name.
 func (l *lock) Describe() string { return "lock of a test" }
 
-// seen returns how often somebody looked, and who holds the lock now.
-func (l *lock) seen() (looks int, holder string) {
+// seen returns how often the lock was read or written, and who holds it now.
+func (l *lock) seen() (calls int, holder string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.looks, l.record.HolderIdentity
+	return l.calls, l.record.HolderIdentity
 }

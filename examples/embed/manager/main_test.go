@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -54,9 +55,6 @@ func hour(t *testing.T, other bool, holder string, plain bool) {
 	var passes []string
 	opts := gc.Options{OnReport: func(report gc.Report, err error) {
 		passes = append(passes, fmt.Sprint("released ", report.Counts()[gc.Released], ", ", err))
-		if len(passes) == 3 {
-			reserve(t, dir, "10.244.1.4", "leaked while the agent runs")
-		}
 	}}
 
 	election := newLock(other)
@@ -83,7 +81,10 @@ func hour(t *testing.T, other bool, holder string, plain bool) {
 	defer stop()
 	ended := make(chan error, 1)
 	go func() { ended <- mgr.Start(ctx) }()
-	time.Sleep(time.Hour)
+	time.Sleep(25 * time.Minute)
+	synctest.Wait()
+	reserve(t, dir, "10.244.1.4", "leaked-meanwhile")
+	time.Sleep(35 * time.Minute)
 	synctest.Wait()
 
 	if len(passes) < 4 {
@@ -97,8 +98,8 @@ func hour(t *testing.T, other bool, holder string, plain bool) {
 	if ran != plain {
 		t.Errorf("the plain Runnable ran: %v, want %v", ran, plain)
 	}
-	if looks, who := election.seen(); looks < 100 || who != holder {
-		t.Errorf("the lock was looked at %d times and is held by %q, want it to be by %q all the time", looks, who, holder)
+	if calls, who := election.seen(); calls < 100 || who != holder {
+		t.Errorf("after %d calls for the lock it is held by %q, want it by %q after hundreds", calls, who, holder)
 	}
 
 	done := len(passes)
@@ -140,4 +141,29 @@ func addresses(t *testing.T, dataDir string) []string {
 	}
 	slices.Sort(files)
 	return files
+}
+
+// What a command prints counts only when it ended well.
+func TestSandboxes(t *testing.T) {
+	for _, row := range []struct {
+		reason  string
+		command []string
+		want    []podsource.Pod
+		bad     bool
+	}{
+		{"two sandboxes", []string{"echo", "abc", "def"}, []podsource.Pod{{ContainerIDs: []string{"abc"}}, {ContainerIDs: []string{"def"}}}, false},
+		{"a list that breaks off", []string{"sh", "-c", "echo abc; exit 1"}, nil, true},
+		{"no such command", []string{"/no/such/command"}, nil, true},
+	} {
+		got, err := sandboxes(row.command).Pods(t.Context())
+		if diff := cmp.Diff(row.want, got); diff != "" || (err != nil) != row.bad {
+			t.Errorf("%s: %v (-want +got):\n%s", row.reason, err, diff)
+		}
+	}
+}
+
+func TestUsage(t *testing.T) {
+	if err := run(t.Context(), []string{"podnet"}); err == nil || !strings.HasPrefix(err.Error(), "usage:") {
+		t.Errorf("without a command: %v", err)
+	}
 }
