@@ -50,28 +50,28 @@ func (s *scan) processes(ctx context.Context) error {
 func (s *scan) process(dir string) error {
 	threads, err := numbered(dir + "/task")
 	if err != nil {
-		return unlessGone(err)
+		return unlessEnded(dir, err)
 	}
 	for _, tid := range threads {
-		path := dir + "/task/" + tid + "/ns/net"
-		inode, err := linked(path)
+		thread := dir + "/task/" + tid
+		inode, err := linked(thread + "/ns/net")
 		if err == nil && !s.knows(inode) {
-			err = s.lookAt(path)
+			err = s.lookAt(thread + "/ns/net")
 		}
-		if unlessGone(err) != nil {
+		if err := unlessEnded(thread, err); err != nil {
 			return err
 		}
 	}
 	inode, err := linked(dir + "/ns/mnt")
 	if err != nil || s.mounts[inode] {
-		return unlessGone(err)
+		return unlessEnded(dir, err)
 	}
 	text, err := os.ReadFile(dir + "/mountinfo")
 	if errors.Is(err, syscall.EINVAL) { // it has ended, and nobody waited for it yet
 		return nil
 	}
 	if err != nil {
-		return unlessGone(err)
+		return unlessEnded(dir, err)
 	}
 	s.mounts[inode] = true
 	return s.mounted(dir, string(text))
@@ -87,7 +87,7 @@ func (s *scan) mounted(dir, mountinfo string) error {
 		if s.knows(m.inode) {
 			continue
 		}
-		if err := unlessGone(s.lookAtMount(dir+"/root"+m.point, m.inode)); err != nil {
+		if err := unlessEnded(dir, s.lookAtMount(dir+"/root"+m.point, m.inode)); err != nil {
 			return err
 		}
 	}
@@ -190,11 +190,21 @@ func linked(path string) (uint64, error) {
 	return inode, nil
 }
 
-// unlessGone is err, unless it says that a process, a thread or a mount has
-// ended.
-func unlessGone(err error) error {
+// unlessEnded is err, unless it says that a process, a thread or one of its
+// mounts has ended. Of one that ends just then the kernel says that permission
+// is denied (proc_ns_get_link and its like in fs/proc), and only afterwards that
+// nothing is there: dir, which is the folder of the process or thread.
+func unlessEnded(dir string, err error) error {
 	var there *namespaceError
-	if !errors.As(err, &there) && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH)) {
+	switch {
+	case errors.As(err, &there):
+		return err
+	case errors.Is(err, fs.ErrPermission):
+		if _, statErr := os.Stat(dir); !errors.Is(statErr, fs.ErrNotExist) {
+			return err
+		}
+		return nil
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ESRCH):
 		return nil
 	}
 	return err

@@ -434,3 +434,29 @@ func figures(t *testing.T, text string) {
 		t.Fatal(err)
 	}
 }
+
+// What ends while it is looked at has left. What is there and can't be looked
+// into is an error, whatever the kernel calls it (R2).
+func TestUnlessEnded(t *testing.T) {
+	there, ended := t.TempDir(), filepath.Join(t.TempDir(), "ended")
+	wrap := func(err error) error { return fmt.Errorf("looking: %w", &fs.PathError{Op: "open", Err: err}) }
+	for _, row := range []struct {
+		reason string
+		dir    string
+		err    error
+		want   bool
+	}{
+		{"no error", there, nil, false},
+		{"nothing is there", ended, wrap(unix.ENOENT), false},
+		{"a thread of it has ended", there, wrap(unix.ESRCH), false},
+		{"permission is denied, as it has just ended", ended, wrap(unix.EACCES), false},
+		{"permission is denied", there, wrap(unix.EACCES), true},
+		{"something else", ended, wrap(unix.EMFILE), true},
+		{"a namespace that is open", ended, wrap(&namespaceError{1, unix.ENOENT}), true},
+		{"a namespace that may not be entered", ended, wrap(&namespaceError{1, unix.EPERM}), true},
+	} {
+		if got := unlessEnded(row.dir, row.err); (got != nil) != row.want {
+			t.Errorf("got %v of %v: %s", got, row.err, row.reason)
+		}
+	}
+}
