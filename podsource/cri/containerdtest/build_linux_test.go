@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package containerdtest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+const (
+	top      = "../../.." // of the repository
+	cacheDir = top + "/.cache/containerdtest"
+)
+
+// binaries builds or finds everything that runs on a node, and returns the
+// environment that says where it is. What was built stays in the cache; the go
+// command does nothing where it is up to date.
+func binaries() (env []string, err error) {
+	if bin := os.Getenv(binEnv); bin != "" {
+		return nil, nil // a suite that a test has started
+	}
+	cache, err := filepath.Abs(cacheDir)
+	if err != nil {
+		return nil, err
+	}
+	bin := filepath.Join(cache, "bin")
+	if err := os.MkdirAll(bin, 0o755); err != nil {
+		return nil, err
+	}
+	lock, err := os.Create(filepath.Join(cache, "lock")) // two runs at once must not build into each other
+	if err != nil {
+		return nil, err
+	}
+	defer lock.Close() //nolint:errcheck // nothing is written to it
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		return nil, fmt.Errorf("locking %s: %w", lock.Name(), err)
+	}
+	say("building containerd, the plugins and hostlocal-gc into %s; the first time takes minutes", bin)
+	const tags = "-tags=no_btrfs,no_zfs,no_devmapper"
+	if err := errors.Join(
+		build(".", bin, tags, "tool"), // all tools of go.mod
+		build(".", bin, "./internal/pause", "./internal/gate"),
+		build(top+"/examples", bin, "./hostlocal-gc"),
+	); err != nil {
+		return nil, err
+	}
+	debian, err := debianPackages(filepath.Join(cache, "debian"))
+	if err != nil {
+		say("Debian's containerd is NOT TESTED: %v", err)
+		if os.Getenv("CI") == "true" {
+			return nil, err
+		}
+	}
+	path := bin + ":" + os.Getenv("PATH")
+	if debian != "" {
+		path += ":" + filepath.Join(debian, "usr/sbin")
+	}
+	return []string{binEnv + "=" + bin, debianEnv + "=" + debian, "PATH=" + path}, nil
+}
+
+func say(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, "containerdtest: "+format+"\n", args...)
+}
+
+// build builds packages of the module in dir, each into a binary of the folder
+// bin, whatever the tests were started with: the race detector needs cgo, and
+// with cgo the binaries would need libraries.
+func build(dir, bin string, what ...string) error {
+	args := append([]string{"build", "-race=false", "-buildvcs=false", "-o", bin + "/"}, what...)
+	cmd := exec.Command("go", args...)
+	cmd.Dir, cmd.Stderr = dir, os.Stderr
+	cmd.Env = append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0")
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("go %s in %s: %w", strings.Join(args, " "), dir, err)
+	}
+	return nil
+}
+
+// debianPackages downloads Debian's runc and containerd and unpacks them below
+// dir. It installs nothing: a package's scripts would start a service.
+func debianPackages(dir string) (string, error) {
+	if _, err := os.Stat(filepath.Join(dir, "usr/bin/containerd")); err == nil {
+		return dir, nil
+	}
+	for _, tool := range []string{"apt-get", "dpkg-deb"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			return "", fmt.Errorf("this is no Debian: %w", err)
+		}
+	}
+	say("downloading Debian's runc and containerd")
+	if err := os.RemoveAll(dir); err != nil {
+		return "", err
+	}
+	unpacked := dir + ".new"
+	if err := errors.Join(os.RemoveAll(unpacked), os.MkdirAll(unpacked, 0o755)); err != nil {
+		return "", err
+	}
+	get := exec.Command("apt-get", "download", "-qq", "runc", "containerd")
+	get.Dir, get.Stderr = unpacked, os.Stderr
+	if err := get.Run(); err != nil {
+		return "", fmt.Errorf("apt-get download runc containerd (is `apt-get update` missing?): %w", err)
+	}
+	packages, err := filepath.Glob(filepath.Join(unpacked, "*.deb"))
+	if err != nil {
+		return "", err
+	}
+	for _, p := range packages {
+		if out, err := exec.Command("dpkg-deb", "-x", p, unpacked).CombinedOutput(); err != nil {
+			return "", fmt.Errorf("unpacking %s: %w: %s", p, err, out)
+		}
+		if err := os.Remove(p); err != nil {
+			return "", err
+		}
+	}
+	return dir, os.Rename(unpacked, dir)
+}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package containerdtest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+)
+
+// A pass is what one run of the command said: the part of its JSON that the
+// cases look at, and how it ended.
+type pass struct {
+	status   int
+	stderr   string
+	verdicts map[netip.Addr]string
+	reasons  map[netip.Addr]string
+	released map[netip.Addr]string // and the container that had held it
+}
+
+func (p pass) String() string {
+	return fmt.Sprintf("exit status %d, verdicts %v, reasons %v, stderr %q", p.status, p.verdicts, p.reasons, p.stderr)
+}
+
+// collector is hostlocal-gc as it was built, asking the node's runtime. Further
+// flags may overrule: the minimum age is the command's own, five minutes.
+func (n *node) collector(ctx context.Context, command, network string, flags ...string) (pass, error) {
+	args := append([]string{command, "--network", network, "-o", "json", "--source", "cri:" + n.endpoint()}, flags...)
+	return hostlocalGC(ctx, args...)
+}
+
+// hostlocalGC runs the command. Its exit status is not an error here.
+func hostlocalGC(ctx context.Context, args ...string) (pass, error) {
+	cmd := exec.CommandContext(ctx, filepath.Join(os.Getenv(binEnv), "hostlocal-gc"), args...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); cmd.ProcessState == nil || !cmd.ProcessState.Exited() {
+		return pass{}, fmt.Errorf("hostlocal-gc %v: %w", args, err)
+	}
+	p := pass{
+		status: cmd.ProcessState.ExitCode(), stderr: stderr.String(),
+		verdicts: make(map[netip.Addr]string), reasons: make(map[netip.Addr]string), released: make(map[netip.Addr]string),
+	}
+	var networks []struct {
+		Reservations []struct {
+			IP          netip.Addr `json:"ip"`
+			ContainerID string     `json:"containerID"`
+			Verdict     string     `json:"verdict"`
+			Reason      string     `json:"reason"`
+		} `json:"reservations"`
+	}
+	if stdout.Len() > 0 {
+		if err := json.Unmarshal(stdout.Bytes(), &networks); err != nil {
+			return p, fmt.Errorf("hostlocal-gc %v: reading what it printed: %w: %s", args, err, stdout.Bytes())
+		}
+	}
+	for _, network := range networks {
+		for _, r := range network.Reservations {
+			p.verdicts[r.IP], p.reasons[r.IP] = r.Verdict, r.Reason
+			if r.Verdict == "released" {
+				p.released[r.IP] = r.ContainerID
+			}
+		}
+	}
+	return p, nil
+}
+
+// release does a pass that must succeed.
+func (n *node) release(network string, flags ...string) pass {
+	n.t.Helper()
+	return n.succeed("release", network, flags...)
+}
+
+// plan does a dry run that must succeed.
+func (n *node) plan(network string, flags ...string) pass {
+	n.t.Helper()
+	return n.succeed("plan", network, flags...)
+}
+
+func (n *node) succeed(command, network string, flags ...string) pass {
+	n.t.Helper()
+	p, err := n.collector(n.t.Context(), command, network, flags...)
+	n.must(err)
+	if p.status != 0 {
+		n.t.Fatalf("hostlocal-gc %s: %v", command, p)
+	}
+	return p
+}

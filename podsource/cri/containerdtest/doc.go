@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package containerdtest runs the collector against a real containerd.
+//
+//	cd podsource/cri/containerdtest
+//	GOWORK=off go test -race
+//
+// builds containerd, its shim, the CNI plugins and the operator's command, at the
+// versions of this module's go.mod, and starts them in network, mount and process
+// namespaces of their own. Pods are run through the CRI, with bridge and
+// host-local, in dual stack; leaks and near-leaks are made of them; the command
+// hostlocal-gc does a pass with the runtime as its source; and then reservations
+// are compared with sandboxes. The cases that need nothing newer run against the
+// containerd 1.6 of Debian 12, too.
+//
+// The first run takes some minutes, nearly all of them for building containerd.
+// Later ones find what was built in .cache at the top of the repository. With
+// package arguments, as in "go test ./...", the progress is shown with -v only.
+//
+// # What it needs
+//
+// Linux, root, the go command with a module proxy, and runc in PATH. On Debian
+// runc and containerd 1.6 are downloaded with apt-get and unpacked below .cache,
+// and nothing is installed. Where something is missing the tests are skipped, and
+// say why; with CI=true in the environment they fail.
+//
+// # What it leaves behind
+//
+// Nothing but .cache. The machine's /run and /var/lib are covered by others for
+// the tests alone, and processes, mounts and network namespaces end with the
+// first process of the namespaces. A guardian outside of them waits for that and
+// then removes the control groups, whoever was killed, and checks all of it.
+//
+// # Reading the source
+//
+// main_linux_test.go has the processes, from outside to inside; node_linux_test.go
+// a node, which is a containerd with its folders; pods_linux_test.go and
+// collector_linux_test.go what is done with it. The cases are in the files
+// case_*_linux_test.go and soak_linux_test.go.
+//
+// It is a module of its own, and not in go.work, because containerd's hundred
+// modules would otherwise raise everybody's versions.
+package containerdtest

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package containerdtest
+
+import (
+	"archive/tar"
+	"bytes"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+)
+
+// pauseImage is the name of the image that is made here.
+const pauseImage = "docker.io/library/containerdtest-pause:1"
+
+// An image is one with a single layer, which holds a single program.
+type image struct {
+	config, layer []byte
+}
+
+func newPauseImage() (image, error) {
+	program, err := os.ReadFile(filepath.Join(os.Getenv(binEnv), "pause"))
+	if err != nil {
+		return image{}, err
+	}
+	layer, err := archive(map[string][]byte{"pause": program})
+	if err != nil {
+		return image{}, err
+	}
+	config, err := json.Marshal(map[string]any{
+		"architecture": runtime.GOARCH,
+		"os":           "linux",
+		"config":       map[string]any{"Entrypoint": []string{"/pause"}},
+		"rootfs":       map[string]any{"type": "layers", "diff_ids": []string{digest(layer)}},
+	})
+	return image{config: config, layer: layer}, err
+}
+
+// docker packs the image in the form of `docker save`.
+func (i image) docker(name string) ([]byte, error) {
+	manifest, err := json.Marshal([]any{map[string]any{
+		"Config": "config.json", "RepoTags": []string{name}, "Layers": []string{"layer.tar"},
+	}})
+	if err != nil {
+		return nil, err
+	}
+	return archive(map[string][]byte{"manifest.json": manifest, "config.json": i.config, "layer.tar": i.layer})
+}
+
+func archive(files map[string][]byte) ([]byte, error) {
+	var out bytes.Buffer
+	w := tar.NewWriter(&out)
+	for name, content := range files {
+		if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o755, Size: int64(len(content))}); err != nil {
+			return nil, err
+		}
+		if _, err := w.Write(content); err != nil {
+			return nil, err
+		}
+	}
+	return out.Bytes(), w.Close()
+}
+
+func digest(content []byte) string { return fmt.Sprintf("sha256:%x", sha256.Sum256(content)) }
+
+// importImage gives the node the image of its sandboxes, as no registry is asked
+// in the tests.
+func (n *node) importImage() {
+	n.t.Helper()
+	pause, err := newPauseImage()
+	n.must(err)
+	packed, err := pause.docker(n.image)
+	n.must(err)
+	file := n.path("pause.tar")
+	n.must(os.WriteFile(file, packed, 0o600))
+	n.ctr("images", "import", file)
+	n.must(os.Remove(file))
+}
+
+// ctr runs containerd's own client on what the CRI keeps there.
+func (n *node) ctr(args ...string) {
+	n.t.Helper()
+	args = append([]string{"--address", n.socket(), "--namespace", "k8s.io"}, args...)
+	if out, err := exec.CommandContext(n.t.Context(), filepath.Join(n.bin, "ctr"), args...).CombinedOutput(); err != nil {
+		n.t.Fatalf("ctr %v: %v: %s", args, err, out)
+	}
+}

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package containerdtest
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+)
+
+// A pod is a sandbox that was run, with the addresses that the runtime reports.
+type pod struct {
+	name, id string
+	ips      []netip.Addr
+}
+
+// namespace is that of all pods.
+const namespace = "test"
+
+// sandboxConfig is what kubelet would send for the pod. Without servers of its
+// own the sandbox would want the machine's resolv.conf.
+func sandboxConfig(name string, mode runtimeapi.NamespaceMode) *runtimeapi.PodSandboxConfig {
+	return &runtimeapi.PodSandboxConfig{
+		Metadata:  &runtimeapi.PodSandboxMetadata{Name: name, Namespace: namespace, Uid: "uid-" + name},
+		Hostname:  name,
+		DnsConfig: &runtimeapi.DNSConfig{Servers: []string{"127.0.0.1"}},
+		Linux: &runtimeapi.LinuxPodSandboxConfig{
+			CgroupParent: "/" + os.Getenv(cgroupEnv),
+			SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
+				NamespaceOptions: &runtimeapi.NamespaceOption{Network: mode},
+			},
+		},
+	}
+}
+
+// tryRun runs a pod, as kubelet does, or says why it can't be run.
+func (n *node) tryRun(ctx context.Context, name string) (pod, error) {
+	answer, err := n.cri.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{
+		Config: sandboxConfig(name, runtimeapi.NamespaceMode_POD),
+	})
+	if err != nil {
+		return pod{}, err
+	}
+	p := pod{name: name, id: answer.GetPodSandboxId()}
+	p.ips, err = n.addresses(ctx, p.id)
+	return p, err
+}
+
+func (n *node) run(name string) pod {
+	n.t.Helper()
+	p, err := n.tryRun(n.t.Context(), name)
+	n.must(err)
+	if len(p.ips) != 2 {
+		n.t.Fatalf("pod %s has the addresses %v, and dual stack was wanted", name, p.ips)
+	}
+	return p
+}
+
+func (n *node) runSome(name string, count int) []pod {
+	n.t.Helper()
+	var pods []pod
+	for i := range count {
+		pods = append(pods, n.run(fmt.Sprintf("%s-%d", name, i)))
+	}
+	return pods
+}
+
+// runAgent runs a pod in the node's own network, as an agent's is. It holds no
+// address here, and keeps the runtime's view from being empty (R9).
+func (n *node) runAgent() {
+	n.t.Helper()
+	_, err := n.cri.RunPodSandbox(n.t.Context(), &runtimeapi.RunPodSandboxRequest{
+		Config: sandboxConfig("agent", runtimeapi.NamespaceMode_NODE),
+	})
+	n.must(err)
+}
+
+// addresses are those that the runtime reports of a sandbox. One that is not
+// ready can have none.
+func (n *node) addresses(ctx context.Context, id string) ([]netip.Addr, error) {
+	answer, err := n.cri.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id})
+	if err != nil {
+		return nil, err
+	}
+	var out []netip.Addr
+	network := answer.GetStatus().GetNetwork()
+	texts := []string{network.GetIp()}
+	for _, more := range network.GetAdditionalIps() {
+		texts = append(texts, more.GetIp())
+	}
+	for _, text := range texts {
+		if text == "" {
+			continue
+		}
+		ip, err := netip.ParseAddr(text)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, ip)
+	}
+	return out, nil
+}
+
+func (n *node) tryStop(ctx context.Context, id string) error {
+	_, err := n.cri.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: id})
+	return err
+}
+
+func (n *node) tryRemove(ctx context.Context, id string) error {
+	_, err := n.cri.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
+	return err
+}
+
+// remove stops a pod and removes it.
+func (n *node) remove(id string) {
+	n.t.Helper()
+	n.must(n.tryStop(n.t.Context(), id))
+	n.must(n.tryRemove(n.t.Context(), id))
+}
+
+// sandboxes returns the state of each sandbox that the runtime lists.
+func (n *node) sandboxes() map[string]string {
+	n.t.Helper()
+	answer, err := n.cri.ListPodSandbox(n.t.Context(), &runtimeapi.ListPodSandboxRequest{})
+	n.must(err)
+	out := make(map[string]string)
+	for _, s := range answer.GetItems() {
+		out[s.GetId()] = s.GetState().String()
+	}
+	return out
+}
+
+// reservations returns the owner of each address that host-local holds in a
+// network; "" where the file is empty.
+func (n *node) reservations(network string) map[netip.Addr]string {
+	n.t.Helper()
+	store, err := hostlocal.New("", network)
+	n.must(err)
+	all, err := store.List(context.WithoutCancel(n.t.Context()))
+	n.must(err)
+	out := make(map[netip.Addr]string)
+	for _, r := range all {
+		out[r.IP] = r.ContainerID
+	}
+	return out
+}
+
+// heldBy are the addresses that host-local holds for one of these containers.
+func (n *node) heldBy(network string, ids ...string) []netip.Addr {
+	n.t.Helper()
+	var out []netip.Addr
+	for ip, owner := range n.reservations(network) {
+		if slices.Contains(ids, owner) {
+			out = append(out, ip)
+		}
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	return out
+}
+
+// age makes all reservations of a network an hour old, so that nothing is kept
+// for its youth (R5).
+func (n *node) age(network string) {
+	n.t.Helper()
+	then := time.Now().Add(-time.Hour)
+	for ip := range n.reservations(network) {
+		n.must(os.Chtimes(filepath.Join(hostlocal.DefaultDataDir, network, ip.String()), then, then))
+	}
+}
