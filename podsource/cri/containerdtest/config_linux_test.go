@@ -11,13 +11,16 @@ import (
 )
 
 // configVersion3 is for containerd 2. The score of the out-of-memory killer,
-// AppArmor and systemd are the machine's, and left alone. /opt is, too.
+// AppArmor and systemd are the machine's, and left alone. /opt is, too. How long
+// it waits for a shim when it recovers must not depend on how busy the machine is.
 func configVersion3(n *node) string {
 	return fmt.Sprintf(`
 version = 3
 root = %[1]q
 state = %[2]q
 oom_score = 0
+[timeouts]
+  'io.containerd.timeout.shim.load' = '60s'
 [grpc]
   address = %[3]q
 [plugins.'io.containerd.internal.v1.opt']
@@ -52,6 +55,8 @@ version = 2
 root = %[1]q
 state = %[2]q
 oom_score = 0
+[timeouts]
+  'io.containerd.timeout.shim.load' = '60s'
 [grpc]
   address = %[3]q
 [plugins."io.containerd.internal.v1.opt"]

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -153,6 +154,15 @@ func (n *node) launch() {
 	}
 }
 
+// awaitAnswer waits until the runtime answers, whether it can run pods or not.
+func (n *node) awaitAnswer() {
+	n.t.Helper()
+	n.await("containerd to answer", func(ctx context.Context) error {
+		_, err := n.cri.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{}, grpc.WaitForReady(true))
+		return err
+	})
+}
+
 func (n *node) awaitReady() {
 	n.t.Helper()
 	n.await("containerd to be ready", func(ctx context.Context) error {
@@ -213,13 +223,15 @@ func (n *node) end(signal syscall.Signal) error {
 	return nil
 }
 
-// tellLog shows what containerd had to say last.
+// tellLog shows what containerd had to complain about last.
 func (n *node) tellLog() {
 	log, err := os.ReadFile(n.path("containerd.log"))
 	if err != nil {
 		n.t.Log(err)
 		return
 	}
-	lines := strings.Split(strings.TrimSpace(string(log)), "\n")
-	n.t.Logf("containerd's last words:\n%s", strings.Join(lines[max(0, len(lines)-25):], "\n"))
+	lines := slices.DeleteFunc(strings.Split(string(log), "\n"), func(line string) bool {
+		return line == "" || strings.Contains(line, "level=info")
+	})
+	n.t.Logf("containerd complained:\n%s", strings.Join(lines[max(0, len(lines)-15):], "\n"))
 }

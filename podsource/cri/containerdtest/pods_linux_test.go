@@ -30,7 +30,6 @@ const namespace = "test"
 func sandboxConfig(name string, mode runtimeapi.NamespaceMode) *runtimeapi.PodSandboxConfig {
 	return &runtimeapi.PodSandboxConfig{
 		Metadata:  &runtimeapi.PodSandboxMetadata{Name: name, Namespace: namespace, Uid: "uid-" + name},
-		Hostname:  name,
 		DnsConfig: &runtimeapi.DNSConfig{Servers: []string{"127.0.0.1"}},
 		Linux: &runtimeapi.LinuxPodSandboxConfig{
 			CgroupParent: "/" + os.Getenv(cgroupEnv),

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package containerdtest
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// A runtime that is stopped, was killed, or is still recovering gives no list,
+// and nothing is released. Its pods run on.
+func TestNothingIsReleasedWithoutTheRuntime(t *testing.T) {
+	for _, f := range []flavour{current(), debian()} {
+		t.Run(f.name, func(t *testing.T) {
+			n := newNode(t, f)
+			live, victim := n.run("live"), n.run("victim")
+			n.leak(victim)
+			n.age(n.network)
+			n.stop()
+			n.refused("there is no socket")
+			n.start()
+			n.kill()
+			n.refused("nobody answers")
+
+			shim := n.freezeShim(live)
+			n.launch()
+			refusals := 0
+			for ; refusals < 5; refusals++ {
+				n.refused("list of pods is incomplete")
+			}
+			if err := syscall.Kill(shim, syscall.SIGCONT); err != nil {
+				t.Fatal(err)
+			}
+			p, err := n.collector(t.Context(), "release", n.network)
+			for ; p.status != 0 && err == nil; p, err = n.collector(t.Context(), "release", n.network) {
+				n.wantRefusal(p, "list of pods is incomplete")
+				refusals++
+			}
+			n.must(err)
+			t.Logf("%d passes were refused before the runtime had recovered", refusals)
+			same(t, "released", "the first answer names the live pod", holding(victim), p.released)
+			same(t, "reservations", "after the pass", holding(live), n.reservations(n.network))
+		})
+	}
+}
+
+// refused checks that a pass ends in an error that says why, and releases
+// nothing.
+func (n *node) refused(why string) {
+	n.t.Helper()
+	before := n.reservations(n.network)
+	p, err := n.collector(n.t.Context(), "release", n.network)
+	n.must(err)
+	n.wantRefusal(p, why)
+	same(n.t, "reservations", "the pass was refused", before, n.reservations(n.network))
+}
+
+func (n *node) wantRefusal(p pass, why string) {
+	n.t.Helper()
+	if p.status != 1 || !strings.Contains(p.stderr, why) || len(p.released) > 0 {
+		n.t.Errorf("a pass was to be refused with %q: %v", why, p)
+	}
+}
+
+// freezeShim stops the shim of a pod, for which containerd waits when it
+// recovers.
+func (n *node) freezeShim(p pod) int {
+	n.t.Helper()
+	pids, err := others()
+	n.must(err)
+	for _, pid := range pids {
+		args := arguments(pid)
+		if len(args) > 0 && strings.Contains(args[0], "containerd-shim") && strings.Contains(strings.Join(args, " "), p.id) {
+			n.must(syscall.Kill(pid, syscall.SIGSTOP))
+			return pid
+		}
+	}
+	n.t.Fatalf("pod %s has no shim", p.name)
+	return 0
+}
+
+// arguments are those of a process, or none when it is gone.
+func arguments(pid int) []string {
+	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil {
+		return nil
+	}
+	return strings.Split(strings.TrimSuffix(string(content), "\x00"), "\x00")
+}

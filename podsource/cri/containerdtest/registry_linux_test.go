@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package containerdtest
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+// The address is the node's own: nobody else is in its network namespace.
+const (
+	registryAddress = "127.0.0.1:5000"
+	registryImage   = registryAddress + "/pause:1"
+)
+
+// fromRegistry has a node pull the image of its sandboxes.
+func fromRegistry(n *node) { n.image, n.pinned = registryImage, false }
+
+// A registry serves one image, and can make whoever asks for it wait.
+type registry struct {
+	mu    sync.Mutex
+	asked chan struct{} // closed when somebody waits
+	open  chan struct{} // closed when nobody has to
+}
+
+// serveImage serves the image of the sandboxes until the test is over.
+func (n *node) serveImage() *registry {
+	n.t.Helper()
+	pause, err := newPauseImage()
+	n.must(err)
+	const kind = "application/vnd.oci.image."
+	manifest, err := json.Marshal(map[string]any{
+		"schemaVersion": 2,
+		"mediaType":     kind + "manifest.v1+json",
+		"config":        descriptor(kind+"config.v1+json", pause.config),
+		"layers":        []any{descriptor(kind+"layer.v1.tar", pause.layer)},
+	})
+	n.must(err)
+	r := &registry{open: make(chan struct{})}
+	r.goOn()
+	serve := func(contentType string, content []byte) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", contentType)
+			w.Header().Set("Docker-Content-Digest", digest(content))
+			w.Header().Set("Content-Length", fmt.Sprint(len(content)))
+			_, _ = w.Write(content) // who asked may be gone
+		}
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/v2/pause/manifests/", r.wait(serve(kind+"manifest.v1+json", manifest)))
+	for _, blob := range [][]byte{pause.config, pause.layer} {
+		mux.HandleFunc("/v2/pause/blobs/"+digest(blob), serve("application/octet-stream", blob))
+	}
+	mux.HandleFunc("/v2/", func(http.ResponseWriter, *http.Request) {})
+	listener, err := net.Listen("tcp", registryAddress)
+	n.must(err)
+	server := &http.Server{Handler: mux}
+	n.t.Cleanup(func() { _ = server.Close() }) // it ends whatever is under way
+	go server.Serve(listener)                  //nolint:errcheck // it ends with the server
+
+	n.must(os.MkdirAll(n.path("certs/"+registryAddress), 0o755))
+	n.must(os.WriteFile(n.path("certs/"+registryAddress+"/hosts.toml"), fmt.Appendf(nil,
+		"server = %[1]q\n[host.%[1]q]\n  capabilities = ['pull', 'resolve']\n", "http://"+registryAddress), 0o600))
+	return r
+}
+
+func descriptor(mediaType string, content []byte) map[string]any {
+	return map[string]any{"mediaType": mediaType, "digest": digest(content), "size": len(content)}
+}
+
+// hold makes everybody wait who asks for the image, and returns a channel that
+// is closed when the first one does.
+func (r *registry) hold() <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asked, r.open = make(chan struct{}), make(chan struct{})
+	return r.asked
+}
+
+func (r *registry) goOn() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	close(r.open)
+}
+
+func (r *registry) wait(then http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, req *http.Request) {
+		r.mu.Lock()
+		open := r.open
+		if r.asked != nil {
+			close(r.asked)
+			r.asked = nil
+		}
+		r.mu.Unlock()
+		select {
+		case <-open:
+			then(w, req)
+		case <-req.Context().Done():
+		}
+	}
+}
+
+// removeImage removes the image of the sandboxes from the node.
+func (n *node) removeImage() {
+	n.t.Helper()
+	conn, err := grpc.NewClient(n.endpoint(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	n.must(err)
+	defer conn.Close()
+	images := runtimeapi.NewImageServiceClient(conn)
+	_, err = images.RemoveImage(n.t.Context(), &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: n.image}})
+	n.must(err)
+}
