@@ -4,6 +4,8 @@ package containerdtest
 
 import (
 	"bufio"
+	"cmp"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -89,7 +91,8 @@ func outside() (status int, err error) {
 	if err != nil {
 		return 1, err
 	}
-	group := fmt.Sprintf("hostlocal-gc-containerdtest-%d", os.Getpid())
+	// Below the name of the suite whose test started this one, if one did.
+	group := cmp.Or(os.Getenv(cgroupEnv), "hostlocal-gc-containerdtest") + "-" + rand.Text()
 	alive, keep, err := os.Pipe()
 	if err != nil {
 		return 1, err

@@ -17,18 +17,19 @@ import (
 )
 
 // powerOff ends everything that a power switch would end: processes, mounts,
-// network namespaces and interfaces. Files stay.
+// network namespaces and interfaces, with what it has in /run. Other files stay.
 func (n *node) powerOff() error {
 	err := n.end(syscall.SIGKILL)
-	return errors.Join(err, killAll(), unmountAll(), removeBridges(), removeCgroups(os.Getenv(cgroupEnv)))
+	return errors.Join(err, killAll(), unmountAll(), removeBridges(), removeCgroups(os.Getenv(cgroupEnv)),
+		os.RemoveAll("/run/netns"), os.RemoveAll("/run/containerd"))
 }
 
-// reboot switches the node off and on again, without what is on a tmpfs on any
-// machine: containerd's state and /run/netns. Its root stays, unless it is wiped.
-// containerd does not run yet afterwards.
+// reboot switches the node off and on again. containerd's state is gone then, as
+// it is on a tmpfs on any machine. Its root stays, unless it is wiped. containerd
+// does not run yet afterwards.
 func (n *node) reboot(wipeRoot bool) {
 	n.t.Helper()
-	n.must(errors.Join(n.powerOff(), os.RemoveAll("/run/netns"), empty(n.path("state"))))
+	n.must(errors.Join(n.powerOff(), empty(n.path("state"))))
 	if wipeRoot {
 		n.must(empty(n.path("root")))
 	}
