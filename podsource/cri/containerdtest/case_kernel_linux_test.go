@@ -109,7 +109,7 @@ func (n *node) loseRecord(p pod) {
 	n.start()
 	n.ctr("containers", "delete", p.id)
 	if n.name == current().name {
-		n.ctr("sandboxes", "delete", p.id)
+		n.ctr("sandboxes", "rm", "--force", p.id)
 	}
 	n.stop()
 	n.start()

@@ -6,7 +6,8 @@
 // <command>.<pod name> in it, or <command> for every pod, says what to do:
 //
 //	fail   an ADD fails after bridge has done it all, so after IPAM, and nothing
-//	       is undone; a DEL fails before bridge is asked
+//	       is undone, and leaves a file failed.<container ID> there; a DEL fails
+//	       before bridge is asked
 //	hold   the plugin says in the pipe "arrived" that it has come to the same
 //	       point, and goes on when the pipe "go" has been opened and closed
 package main
@@ -90,6 +91,11 @@ func obey(control, command string) error {
 	}
 	switch w := strings.TrimSpace(string(what)); w {
 	case "fail":
+		if command == "ADD" {
+			if err := os.WriteFile(filepath.Join(control, "failed."+os.Getenv("CNI_CONTAINERID")), nil, 0o600); err != nil {
+				return fmt.Errorf("gate: %w", err)
+			}
+		}
 		return fmt.Errorf("gate: told to fail %s", command)
 	case "hold":
 		return hold(control)
