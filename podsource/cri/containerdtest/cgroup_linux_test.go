@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// cgroups returns the folders of the control group of that name: one in the
-// unified hierarchy, or one in each of those of version 1.
+// cgroups returns the folders of the control groups of that name, which may be a
+// pattern: one in the unified hierarchy, or one in each of those of version 1.
 func cgroups(name string) []string {
 	var out []string
 	for _, pattern := range []string{"/sys/fs/cgroup/", "/sys/fs/cgroup/*/"} {
@@ -24,8 +24,9 @@ func cgroups(name string) []string {
 	return out
 }
 
-// removeCgroups removes the control group of that name, with those below it.
-// Their processes have ended, but may still be on their way out.
+// removeCgroups removes the control group of that name, with those below it, and
+// those of suites that the suite of that name has started. Their processes have
+// ended, but may still be on their way out.
 func removeCgroups(name string) error {
 	if name == "" {
 		return errors.New("the control group has no name")
@@ -33,7 +34,7 @@ func removeCgroups(name string) error {
 	patience := time.After(10 * time.Second)
 	for tick := time.Tick(10 * time.Millisecond); ; {
 		var errs []error
-		for _, dir := range cgroups(name) {
+		for _, dir := range cgroups(name + "*") {
 			errs = append(errs, removeCgroup(dir))
 		}
 		err := errors.Join(errs...)

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -138,26 +139,32 @@ func readUntil(r *bufio.Reader, line string) string {
 	return text.String()
 }
 
-// descendant returns the only child of the only child of a process, so many
-// generations down.
+// descendant returns the process of a suite so many generations below the one
+// outside. They all have the same arguments.
 func descendant(t *testing.T, pid, generations int) int {
 	t.Helper()
 	for range generations {
-		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+		children, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 		if err != nil {
 			t.Fatal(err)
 		}
-		children := ""
-		for _, thread := range threads {
-			more, err := os.ReadFile(thread)
+		below := 0
+		for _, file := range children {
+			content, err := os.ReadFile(file)
 			if err != nil {
 				t.Fatal(err)
 			}
-			children += string(more)
+			for _, text := range strings.Fields(string(content)) {
+				child, err := strconv.Atoi(text)
+				if err == nil && slices.Equal(arguments(child), arguments(pid)) {
+					below = child
+				}
+			}
 		}
-		if _, err := fmt.Sscan(children, &pid); err != nil {
-			t.Fatalf("process %d has the children %q: %v", pid, children, err)
+		if below == 0 {
+			t.Fatalf("process %d of the suite has no child that is one, too", pid)
 		}
+		pid = below
 	}
 	return pid
 }

@@ -185,7 +185,7 @@ func leftovers(inside map[string]bool, before map[string]bool, group string) err
 			errs = append(errs, fmt.Errorf("mount %s was left behind", m))
 		}
 	}
-	for _, dir := range cgroups(group) {
+	for _, dir := range cgroups(group + "*") {
 		errs = append(errs, fmt.Errorf("control group %s was left behind", dir))
 	}
 	return errors.Join(errs...)
