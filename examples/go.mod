@@ -15,6 +15,7 @@ require (
 	github.com/hostlocal-gc/hostlocal-gc/podsource/netns v0.0.0
 	github.com/hostlocal-gc/hostlocal-gc/gc/plugintest v0.0.0
 	github.com/prometheus/client_golang v1.19.1
+	github.com/hostlocal-gc/hostlocal-gc/gc/plugintest v0.0.0
 	github.com/santhosh-tekuri/jsonschema/v6 v6.0.2
 	github.com/spf13/cobra v1.10.2
 	github.com/spf13/pflag v1.0.9
@@ -90,4 +91,7 @@ replace github.com/hostlocal-gc/hostlocal-gc/podsource/netns => ../podsource/net
 replace (
 	github.com/hostlocal-gc/hostlocal-gc => ..
 	github.com/hostlocal-gc/hostlocal-gc/podsource/kube => ../podsource/kube
+replace (
+	github.com/hostlocal-gc/hostlocal-gc => ..
+	github.com/hostlocal-gc/hostlocal-gc/gc/plugintest => ../gc/plugintest
 )
