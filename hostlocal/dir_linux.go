@@ -46,14 +46,12 @@ const (
 // names returns the folder's reservations, in the order of the disk. The
 // kernel tells inode and type beside each name, so this needs no stat.
 func (d *dir) names() ([]Reservation, error) {
-	// Collected small, in chunks, and laid out once their number is known: a
-	// slice that grows would cost several times as much.
-	type found struct {
-		ip  netip.Addr
-		ino uint64
-	}
-	var chunks [][]found
-	var chunk []found
+	// Collected packed, in chunks, and laid out once their number is known: a
+	// slice that grows would cost several times as much. An entry is an inode,
+	// the length of an address in bytes, and that address.
+	const longest = 8 + 1 + 16
+	var chunks [][]byte
+	var chunk []byte
 	total := 0
 	buf := make([]byte, 16<<10)
 	for {
@@ -78,18 +76,23 @@ func (d *dir) names() ([]Reservation, error) {
 			if !ok {
 				continue
 			}
-			if len(chunk) == cap(chunk) {
+			if cap(chunk)-len(chunk) < longest {
 				chunks = append(chunks, chunk)
-				chunk = make([]found, 0, min(max(256, total), 4096))
+				chunk = make([]byte, 0, min(max(256, total), 4096)*longest)
 			}
 			total++
-			chunk = append(chunk, found{ip, binary.NativeEndian.Uint64(entry)})
+			chunk = append(chunk, entry[:8]...) // the inode
+			chunk = append(chunk, byte(ip.BitLen()/8))
+			chunk, _ = ip.AppendBinary(chunk) // never fails
 		}
 	}
 	rs := make([]Reservation, 0, total)
 	for _, chunk := range append(chunks, chunk) {
-		for _, f := range chunk {
-			rs = append(rs, Reservation{IP: f.ip, ino: f.ino})
+		for len(chunk) > 0 {
+			end := 9 + int(chunk[8])
+			ip, _ := netip.AddrFromSlice(chunk[9:end]) // is one: of 4 or of 16 bytes
+			rs = append(rs, Reservation{IP: ip, ino: binary.NativeEndian.Uint64(chunk)})
+			chunk = chunk[end:]
 		}
 	}
 	return rs, nil
