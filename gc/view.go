@@ -52,7 +52,7 @@ func podName(p *podsource.Pod) string {
 // asks for it.
 type view struct {
 	pods     []podsource.Pod
-	byID     map[string]int32 // the pod of a live container
+	byID     index            // the pods of live containers
 	starting []start          // pods that may hold what they don't name yet (R4)
 }
 
@@ -73,18 +73,9 @@ func newView(pods []podsource.Pod, c *clock, at, now moment, finishedFor time.Du
 	if slices.ContainsFunc(pods, dead) {
 		pods = slices.DeleteFunc(slices.Clone(pods), dead)
 	}
-	ids := 0
-	for i := range pods {
-		ids += len(pods[i].ContainerIDs)
-	}
-	v := &view{pods: pods, byID: make(map[string]int32, ids)}
+	v := &view{pods: pods, byID: newIndex(pods)}
 	for i := range pods {
 		p := &pods[i]
-		for _, id := range p.ContainerIDs {
-			if _, ok := v.byID[id]; !ok {
-				v.byID[id] = int32(i)
-			}
-		}
 		if len(p.ContainerIDs) == 0 && len(p.IPs) == 0 && !p.HostNetwork {
 			s := start{pod: int32(i)}
 			if c.startKnown(now, p.StartedAt) {
@@ -99,12 +90,8 @@ func newView(pods []podsource.Pod, c *clock, at, now moment, finishedFor time.Du
 // name makes a string of a container ID: for a live container that which the
 // source's answer holds already.
 func (v *view) name(containerID []byte) (string, bool) {
-	if pod, ok := v.byID[string(containerID)]; ok {
-		for _, id := range v.pods[pod].ContainerIDs {
-			if id == string(containerID) {
-				return id, true
-			}
-		}
+	if id, ok := v.byID.id(containerID); ok {
+		return id, true
 	}
 	return string(containerID), true
 }
@@ -112,7 +99,7 @@ func (v *view) name(containerID []byte) (string, bool) {
 // owner returns the live pod whose container holds r, or nobody.
 func (v *view) owner(r *hostlocal.Reservation) int32 {
 	if r.Owner == hostlocal.Owned {
-		if pod, ok := v.byID[r.ContainerID]; ok {
+		if pod, ok := v.byID.pod(r.ContainerID); ok {
 			return pod
 		}
 	}

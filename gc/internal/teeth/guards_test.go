@@ -17,7 +17,7 @@ var guards = []guard{
 	{"R1", "without a minimum age owners are read before the source is asked", "gc/reconciler.go", " || w.minAge < time.Second {", " {"},
 	{"R2", "an error of the source ends the pass", "gc/ask.go", "		if a.err != nil {\n			return nil,", "		if false {\n			return nil,"},
 	{"R2", "one item that can't be right is an error of the list", "gc/ask.go", "a.err = checkPods(a.pods)", "_ = checkPods(a.pods)"},
-	{"R3", "a live container's reservation is in use", "gc/view.go", "if pod, ok := v.byID[r.ContainerID]; ok {", "if pod, ok := v.byID[r.ContainerID]; ok && false {"},
+	{"R3", "a live container's reservation is in use", "gc/view.go", "if pod, ok := v.byID.pod(r.ContainerID); ok {", "if pod, ok := v.byID.pod(r.ContainerID); ok && false {"},
 	{"R3", "a live pod's address is in use", "gc/view.go", "		if p.HostNetwork {\n			continue", "		if true {\n			continue"},
 	{"R3", "a sibling of an address in use is in use", "gc/decide.go", "kin.inUse[r.ContainerID]; ok {", "kin.inUse[r.ContainerID]; ok && false {"},
 	{"R3", "siblings in other networks count", "gc/decide.go", "for n := range w.siblings {", "for n := range w.siblings[:0] {"},
