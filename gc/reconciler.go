@@ -182,6 +182,9 @@ func (r *Reconciler) judge(ctx context.Context, w *world) ([]judgement, error) {
 		return nil, err
 	}
 	judged := decide(*w)
+	if !w.unreadClaims() {
+		return judged, nil
+	}
 	suspects := make(map[string]string)
 	for i, j := range judged {
 		if j.reason == Unowned {
@@ -200,6 +203,25 @@ func (r *Reconciler) judge(ctx context.Context, w *world) ([]judgement, error) {
 		return nil, err
 	}
 	return decide(*w), nil
+}
+
+// unreadClaims reports whether any address in use has an owner that was not
+// read: one that may be a suspect's.
+func (w *world) unreadClaims() bool {
+	unread := func(n *network) bool {
+		for i := range n.rs {
+			if n.claims.first[i] != nobody && n.rs[i].Owner == hostlocal.Unread {
+				return true
+			}
+		}
+		return false
+	}
+	for i := range w.siblings {
+		if unread(&w.siblings[i]) {
+			return true
+		}
+	}
+	return unread(&w.here)
 }
 
 // A selection says which owners readOwners is to read.
