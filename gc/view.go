@@ -52,8 +52,8 @@ func podName(p *podsource.Pod) string {
 // asks for it.
 type view struct {
 	pods     []podsource.Pod
-	byID     index            // the pods of live containers
-	starting []start          // pods that may hold what they don't name yet (R4)
+	byID     index   // the pods of live containers
+	starting []start // pods that may hold what they don't name yet (R4)
 }
 
 type start struct {
