@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -156,13 +157,20 @@ func escape(s string) string {
 	return b.String()
 }
 
+func tickAt(v float64) tick {
+	if v >= 1000 {
+		return tick{v, thousands(int(v))}
+	}
+	return tick{v, strconv.FormatFloat(v, 'f', -1, 64)}
+}
+
 // powers are ticks at the powers of ten that enclose all values.
 func powers(low, high float64) []tick {
 	var out []tick
 	first := math.Floor(math.Log10(low))
 	for e := first; e == first || math.Pow(10, e-1) < high; e++ {
 		at := math.Pow(10, e)
-		out = append(out, tick{at, number(at)})
+		out = append(out, tickAt(at))
 	}
 	return out
 }

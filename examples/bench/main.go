@@ -76,7 +76,7 @@ func parse(args []string, stderr io.Writer) (*config, error) {
 	flags.IntVar(&c.adds, "adds", 300, "how many ADDs are timed under each load")
 	flags.DurationVar(&c.addTime, "add-time", time.Minute, "stop timing ADDs under one load after this time, however few they were")
 	quick := flags.Bool("quick", false, "a few seconds with small sizes: proves that it works, and nothing else")
-	flags.StringVar(&c.dir, "dir", os.TempDir(), "a `FOLDER` on the disk to work in")
+	flags.StringVar(&c.dir, "dir", os.TempDir(), "a `FOLDER` on the disk to work in; empty: without one")
 	flags.StringVar(&c.tmpfs, "tmpfs", "/dev/shm", "a `FOLDER` on a tmpfs to work in; empty, or not a tmpfs: without one")
 	flags.StringVar(&c.plugin, "plugin", "", "host-local's `BINARY`; empty: built with go, at the version in gc/plugintest/go.mod")
 	flags.StringVar(&c.markdown, "markdown", "", "write the tables to this `FILE`, too")
@@ -111,11 +111,11 @@ func (c *config) run(ctx context.Context, stdout, stderr io.Writer) (err error) 
 	}
 	r := newResults(c)
 	places, err := c.places(r)
-	if err != nil {
-		return err
-	}
 	for _, p := range places {
 		defer func() { err = errors.Join(err, os.RemoveAll(p.dir)) }()
+	}
+	if err != nil {
+		return err
 	}
 	binary := c.plugin
 	if binary == "" {
@@ -191,14 +191,22 @@ func (c *config) places(r *results) ([]place, error) {
 	switch {
 	case c.tmpfs == "":
 	case !isTmpfs(c.tmpfs):
-		r.remark("%s is not a tmpfs: measured on the disk alone.", c.tmpfs)
+		r.remark("%s is not a tmpfs, and was left out.", c.tmpfs)
 	default:
 		if err := add("tmpfs", c.tmpfs); err != nil {
-			return nil, err
+			return out, err
 		}
 	}
-	if isTmpfs(c.dir) {
-		r.remark("The folder for the disk is on a tmpfs.")
+	if c.dir != "" {
+		if isTmpfs(c.dir) {
+			r.remark("The folder for the disk is on a tmpfs, too.")
+		}
+		if err := add("disk", c.dir); err != nil {
+			return out, err
+		}
 	}
-	return out, add("disk", c.dir)
+	if len(out) == 0 {
+		return nil, errors.New("there is neither a tmpfs nor a disk to work on")
+	}
+	return out, nil
 }

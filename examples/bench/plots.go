@@ -97,7 +97,7 @@ func between(low, high float64) []tick {
 			if at <= low {
 				out = out[:0]
 			}
-			out = append(out, tick{at, number(at)})
+			out = append(out, tickAt(at))
 			if at >= high && len(out) > 1 {
 				return out
 			}
