@@ -18,8 +18,8 @@ import (
 // They do not depend on the place or on the machine, so one size is enough, as
 // near to 4,096 as there is.
 func traceAll(ctx context.Context, r *results, p place, sizes []int) error {
-	strace, err := exec.LookPath("strace")
-	if err != nil {
+	strace, _ := exec.LookPath("strace")
+	if strace == "" {
 		r.notCalls = "strace is not installed"
 		return nil
 	}
@@ -31,11 +31,12 @@ func traceAll(ctx context.Context, r *results, p place, sizes []int) error {
 	}
 	for _, leaked := range []share{none, tenth, all} {
 		for _, who := range []string{floor, walk, byAddress, byID} {
-			c := calls{scenario: scenario{Size: size, Leaked: leaked}, who: who}
-			if c.byName, err = trace(ctx, strace, p, c.scenario, who); err != nil {
+			s := scenario{Size: size, Leaked: leaked}
+			byName, err := trace(ctx, strace, p, s, who)
+			if err != nil {
 				return fmt.Errorf("counting system calls of %s: %w", who, err)
 			}
-			r.calls = append(r.calls, c)
+			r.calls = append(r.calls, calls{s, who, byName})
 		}
 	}
 	return nil

@@ -16,11 +16,11 @@ import (
 // labels at their ends are all that two plots need, and the plotting packages
 // bring fonts, PDF and LaTeX with them.
 type chart struct {
-	title, note  string
-	x, y         axis
-	lines        []line
-	right        int // room for the labels, in pixels
-	steps, dense bool
+	title, note string
+	x, y        axis
+	lines       []line
+	right       int  // room for the labels, in pixels
+	steps       bool // the lines are stairs to 100 %, without dots
 }
 
 type axis struct {
@@ -113,7 +113,7 @@ func (c *chart) draw(b *strings.Builder, l *line, px, py func(float64) float64) 
 		}
 	}
 	fmt.Fprintf(b, "<path class=\"line\" stroke=\"%s\"%s d=\"%s\"/>\n", l.color, dash, path.String())
-	if c.dense {
+	if c.steps {
 		return
 	}
 	for _, p := range l.points {

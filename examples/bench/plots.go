@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// colors are of those who can be told apart by most eyes (Okabe and Ito's).
+// color is one that most eyes can tell from the others.
 func color(who string) string {
 	switch who {
 	case byAddress:
@@ -62,9 +62,9 @@ func (r *results) plotADD() string {
 	c := chart{
 		title: fmt.Sprintf("The plugin's ADD beside passes, %s reservations", thousands(size)), right: 190,
 		note:  "how many of the ADDs were done, by the time they took; passes run back to back, 10 % leaked before each",
-		steps: true, dense: true,
-		x: axis{label: "milliseconds", log: true},
-		y: axis{label: "ADDs done, %", ticks: []tick{{0, "0"}, {25, "25"}, {50, "50"}, {75, "75"}, {90, "90"}, {100, "100"}}},
+		steps: true,
+		x:     axis{label: "milliseconds", log: true},
+		y:     axis{label: "ADDs done, %", ticks: []tick{{0, "0"}, {25, "25"}, {50, "50"}, {75, "75"}, {90, "90"}, {100, "100"}}},
 	}
 	low, high := math.Inf(1), 0.0
 	for i := range r.adds {
