@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -32,7 +33,7 @@ func (l *latencies) at(q float64) time.Duration {
 	if len(l.sorted) == 0 {
 		return 0
 	}
-	return l.sorted[min(len(l.sorted)-1, int(q*float64(len(l.sorted))))]
+	return l.sorted[max(0, int(math.Ceil(q*float64(len(l.sorted))))-1)]
 }
 
 // timeADDs runs the plugin's ADD again and again, one at a time, beside the
