@@ -9,13 +9,11 @@ require (
 	github.com/google/go-cmp v0.7.0
 	github.com/hostlocal-gc/hostlocal-gc v0.0.0
 	github.com/hostlocal-gc/hostlocal-gc/gc/metrics v0.0.0
-	github.com/hostlocal-gc/hostlocal-gc/gc/plugintest v0.0.0-00010101000000-000000000000
+	github.com/hostlocal-gc/hostlocal-gc/gc/plugintest v0.0.0
 	github.com/hostlocal-gc/hostlocal-gc/podsource/cri v0.0.0
 	github.com/hostlocal-gc/hostlocal-gc/podsource/kube v0.0.0
 	github.com/hostlocal-gc/hostlocal-gc/podsource/netns v0.0.0
-	github.com/hostlocal-gc/hostlocal-gc/gc/plugintest v0.0.0
 	github.com/prometheus/client_golang v1.19.1
-	github.com/hostlocal-gc/hostlocal-gc/gc/plugintest v0.0.0
 	github.com/santhosh-tekuri/jsonschema/v6 v6.0.2
 	github.com/spf13/cobra v1.10.2
 	github.com/spf13/pflag v1.0.9
@@ -80,18 +78,12 @@ require (
 	sigs.k8s.io/yaml v1.6.0 // indirect
 )
 
-replace github.com/hostlocal-gc/hostlocal-gc/gc/metrics => ../gc/metrics
-
-replace github.com/hostlocal-gc/hostlocal-gc/gc/plugintest => ../gc/plugintest
-
-replace github.com/hostlocal-gc/hostlocal-gc/podsource/cri => ../podsource/cri
-
-replace github.com/hostlocal-gc/hostlocal-gc/podsource/netns => ../podsource/netns
-
 replace (
 	github.com/hostlocal-gc/hostlocal-gc => ..
-	github.com/hostlocal-gc/hostlocal-gc/podsource/kube => ../podsource/kube
-replace (
-	github.com/hostlocal-gc/hostlocal-gc => ..
+	github.com/hostlocal-gc/hostlocal-gc/gc/metrics => ../gc/metrics
 	github.com/hostlocal-gc/hostlocal-gc/gc/plugintest => ../gc/plugintest
+	github.com/hostlocal-gc/hostlocal-gc/podsource/cri => ../podsource/cri
+	github.com/hostlocal-gc/hostlocal-gc/podsource/kube => ../podsource/kube
+	github.com/hostlocal-gc/hostlocal-gc/podsource/kubelet => ../podsource/kubelet
+	github.com/hostlocal-gc/hostlocal-gc/podsource/netns => ../podsource/netns
 )

@@ -1,3 +1,4 @@
+// Kept out of go.work: what containerd requires is not for everybody to carry.
 module github.com/hostlocal-gc/hostlocal-gc/podsource/cri/containerdtest
 
 go 1.26.6
