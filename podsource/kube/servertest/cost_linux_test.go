@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package servertest
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/kube"
+)
+
+// TestCost counts what one pass costs the API server and the network.
+func TestCost(t *testing.T) {
+	n := newNode(t)
+	n.reserve("leaked", old)
+	var out strings.Builder
+	out.WriteString("API server: what one pass asks of it, and what comes back (real kube-apiserver)\n")
+	fmt.Fprintf(&out, "%5s  %-28s %-16s %12s %12s\n", "pods", "source", "requests", "answers", "on the wire")
+	for _, size := range []struct{ from, to int }{{0, 300}, {300, 1000}} {
+		n.crowd(size.from, size.to)
+		for _, row := range []struct {
+			name, contentType string
+			opts              kube.Options
+			want              string
+		}{
+			{"JSON", "", kube.Options{}, "GET LIST" + strings.Repeat(" LIST", (size.to-1)/kube.DefaultPageSize)},
+			{"protobuf", protobuf, kube.Options{}, "GET LIST" + strings.Repeat(" LIST", (size.to-1)/kube.DefaultPageSize)},
+			{"JSON, watch cache", "", kube.Options{WatchCache: true}, "GET LIST"},
+			{"protobuf, watch cache", protobuf, kube.Options{WatchCache: true}, "GET LIST"},
+			{"protobuf, no check of node", protobuf, kube.Options{SkipNodeCheck: true}, "LIST" + strings.Repeat(" LIST", (size.to-1)/kube.DefaultPageSize)},
+		} {
+			m := newMeter(t, row.contentType)
+			source := caughtUp(n, kube.New(m, n.name, row.opts), size.to)
+			m.take() // what went before, and the connection
+			n.plan(source)
+			requests, bodies, wire := m.take()
+			if requests != row.want {
+				t.Errorf("%d pods, %s: requests %q, want %q", size.to, row.name, requests, row.want)
+			}
+			lists := strings.Count(requests, "LIST")
+			fmt.Fprintf(&out, "%5d  %-28s %-16s %12s %12s\n", size.to, row.name,
+				fmt.Sprintf("%d GET, %d LIST", strings.Count(requests, "GET"), lists), kib(bodies), kib(wire))
+		}
+	}
+	fmt.Fprintf(&out, "%5d  %-28s %-16s %12s %12s\n", 1000, "informer of the agent's", "none", kib(0), kib(0))
+	n.plan(informer(n, "spec.nodeName="+n.name))
+	figures(t, out.String())
+}
+
+// plan makes one pass that releases nothing.
+func (n *node) plan(source podsource.Source) {
+	n.t.Helper()
+	_, err := n.pass(source, gc.Options{DryRun: true})
+	n.must(err)
+}
+
+// crowd makes pods of a usual size, some at a time.
+func (n *node) crowd(from, to int) {
+	n.t.Helper()
+	next := make(chan int)
+	errs := make(chan error, 8)
+	var workers sync.WaitGroup
+	for range cap(errs) {
+		workers.Go(func() {
+			for i := range next {
+				if err := n.usual(fmt.Sprintf("usual-%d", i)); err != nil {
+					errs <- err
+					return
+				}
+			}
+		})
+	}
+	for i := from; i < to && len(errs) == 0; i++ {
+		select {
+		case next <- i:
+		case err := <-errs:
+			errs <- err
+		}
+	}
+	close(next)
+	workers.Wait()
+	select {
+	case err := <-errs:
+		n.t.Fatal(err)
+	default:
+	}
+}
+
+// usual makes a pod as a Deployment with a side car has them, which takes some
+// 7 KiB as JSON.
+func (n *node) usual(name string) error {
+	var env []corev1.EnvVar
+	for i := range 12 {
+		env = append(env, corev1.EnvVar{Name: fmt.Sprintf("SETTING_NUMBER_%d", i), Value: "http://some-service.some-namespace.svc:8080/path"})
+	}
+	quantity := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("128Mi")}
+	container := func(name string) corev1.Container {
+		return corev1.Container{
+			Name: name, Image: "registry.example/" + name + "@sha256:" + strings.Repeat("5c7b9a1e", 8), Env: env,
+			Resources:      corev1.ResourceRequirements{Requests: quantity, Limits: quantity},
+			ReadinessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"/bin/ready"}}}},
+		}
+	}
+	state := func(name string) corev1.ContainerStatus {
+		return corev1.ContainerStatus{
+			Name: name, Ready: true, Image: "registry.example/" + name, ImageID: "registry.example/" + name + "@sha256:" + strings.Repeat("5c7b9a1e", 8),
+			ContainerID: "containerd://" + strings.Repeat("6ba7b810", 8), State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: *ago(old)}},
+		}
+	}
+	pods := n.client.CoreV1().Pods(n.namespace)
+	made, err := pods.Create(n.t.Context(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: n.namespace, Name: name,
+			Labels: map[string]string{"app.kubernetes.io/name": "web", "app.kubernetes.io/instance": name, "pod-template-hash": "5c7b9a1e"},
+		},
+		Spec: corev1.PodSpec{NodeName: n.name, Containers: []corev1.Container{container("main"), container("proxy")}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	made.Status = corev1.PodStatus{Phase: corev1.PodRunning, StartTime: ago(old), ContainerStatuses: []corev1.ContainerStatus{state("main"), state("proxy")}}
+	for _, c := range []corev1.PodConditionType{corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady, corev1.PodScheduled} {
+		made.Status.Conditions = append(made.Status.Conditions, corev1.PodCondition{Type: c, Status: corev1.ConditionTrue, LastTransitionTime: *ago(old)})
+	}
+	_, err = pods.UpdateStatus(n.t.Context(), made, metav1.UpdateOptions{})
+	return err
+}
+
+// figures shows what was measured, and keeps it where asked to.
+func figures(t *testing.T, text string) {
+	t.Helper()
+	fmt.Println(text)
+	path := os.Getenv("HOSTLOCAL_GC_FIGURES")
+	if path == "" {
+		return
+	}
+	f, err := os.OpenFile(path+".kube", os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteString(text + "\n\n"); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package servertest
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/restmapper"
+	sigsyaml "sigs.k8s.io/yaml"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/kube"
+)
+
+// deployFolder has the manifests of the agent.
+const deployFolder = "../../../examples/agent/deploy"
+
+// decode reads the objects of a manifest, strictly.
+func decode(text []byte) ([]*unstructured.Unstructured, error) {
+	var objects []*unstructured.Unstructured
+	documents := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
+	for {
+		document, err := documents.Read()
+		if errors.Is(err, io.EOF) {
+			return objects, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		var object map[string]any
+		if err := sigsyaml.UnmarshalStrict(document, &object); err != nil {
+			return nil, err
+		}
+		if len(object) > 0 { // comments alone are no object
+			objects = append(objects, &unstructured.Unstructured{Object: object})
+		}
+	}
+}
+
+// apply makes the objects as kubectl does, and has the server refuse fields that
+// it does not know or finds twice. They are removed when the test is over. What
+// there is already stays as it is: only namespaces may be.
+func apply(t *testing.T, objects ...*unstructured.Unstructured) {
+	t.Helper()
+	client, err := dynamic.NewForConfig(cluster.config(adminToken))
+	if err != nil {
+		t.Fatal(err)
+	}
+	groups, err := restmapper.GetAPIGroupResources(clientset(t, adminToken).Discovery())
+	if err != nil {
+		t.Fatal(err)
+	}
+	mapper := restmapper.NewDiscoveryRESTMapper(groups)
+	for _, object := range objects {
+		kind := object.GroupVersionKind()
+		mapping, err := mapper.RESTMapping(kind.GroupKind(), kind.Version)
+		if err != nil {
+			t.Fatalf("%s %s: %v", kind.Kind, object.GetName(), err)
+		}
+		resource := dynamic.ResourceInterface(client.Resource(mapping.Resource))
+		if mapping.Scope.Name() == "namespace" {
+			if object.GetNamespace() == "" {
+				t.Fatalf("%s %s has no namespace", kind.Kind, object.GetName())
+			}
+			resource = client.Resource(mapping.Resource).Namespace(object.GetNamespace())
+		}
+		if kind.Kind == "Namespace" {
+			if _, err := resource.Get(t.Context(), object.GetName(), metav1.GetOptions{}); err == nil {
+				continue
+			}
+		}
+		if _, err := resource.Create(t.Context(), object, metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict}); err != nil {
+			t.Fatalf("%s %s: %v", kind.Kind, object.GetName(), err)
+		}
+		t.Cleanup(func() {
+			if err := resource.Delete(context.WithoutCancel(t.Context()), object.GetName(), metav1.DeleteOptions{}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// mint returns a token of a service account, as kubelet asks for one.
+func mint(t *testing.T, namespace, name string) string {
+	t.Helper()
+	got, err := clientset(t, adminToken).CoreV1().ServiceAccounts(namespace).CreateToken(t.Context(), name,
+		&authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got.Status.Token
+}
+
+// writeKubeconfig writes a file for a client with that token.
+func writeKubeconfig(t *testing.T, token string) string {
+	t.Helper()
+	config := cluster.config(token)
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	text := fmt.Sprintf(`apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: %q, certificate-authority: %q}}]
+users: [{name: u, user: {token: %q}}]
+contexts: [{name: x, context: {cluster: c, user: u}}]
+current-context: x
+`, config.Host, config.CAFile, token)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// A service account with the documented rules can run the operator's command.
+func TestCommandWithServiceAccount(t *testing.T) {
+	n := newNode(t)
+	rules, err := sigsyaml.Marshal(documentedRules(t))
+	n.must(err)
+	objects, err := decode([]byte(strings.NewReplacer("NAMESPACE", n.namespace, "RULES", strings.ReplaceAll(string(rules), "\n", "\n  ")).Replace(`
+apiVersion: v1
+kind: ServiceAccount
+metadata: {namespace: NAMESPACE, name: collector}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: collector}
+rules:
+  RULES
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: collector}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: collector}
+subjects:
+  - {kind: ServiceAccount, namespace: NAMESPACE, name: collector}
+`)))
+	n.must(err)
+	apply(t, objects...)
+	user := "system:serviceaccount:" + n.namespace + ":collector"
+	allowed(t, n.client, user, "get", "nodes")
+	allowed(t, n.client, user, "list", "pods")
+
+	leaked, held := n.reserve("leaked", old), n.reserve("held", old)
+	n.pod("web", with(held...))
+	command := filepath.Join(t.TempDir(), "hostlocal-gc")
+	goBuild(t, "../../../examples", command, "./hostlocal-gc")
+	out, err := exec.CommandContext(t.Context(), command, "release", "--data-dir", n.plugin.DataDir, "--network", n.plugin.Network,
+		"--source", "kube:"+n.name, "--kubeconfig", writeKubeconfig(t, mint(t, n.namespace, "collector"))).CombinedOutput()
+	if err != nil || !strings.Contains(string(out), only(leaked)) || !strings.Contains(string(out), "1 in-use, 1 released") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// goBuild builds a program of another module of this repository.
+func goBuild(t *testing.T, module, path, pkg string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-C", module, "-o", path, pkg)
+	cmd.Env = append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0", "GOFLAGS=")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %v\n%s", cmd.Args, err, out)
+	}
+}
+
+// Kubelet's own credentials suffice for its node, as the README of the command
+// says: the Node authorizer lets them list the pods of that node, and no others.
+func TestKubeletsOwnRights(t *testing.T) {
+	n := newNode(t)
+	n.name = kubeletNode
+	n.register(bootID(t))
+	leaked, held := n.reserve("leaked", old), n.reserve("held", old)
+	n.pod("web", with(held...))
+	kubelet := clientset(t, kubeletToken).CoreV1()
+	report, err := n.pass(kube.New(kubelet, n.name, kube.Options{}), gc.Options{})
+	n.must(err)
+	n.check(report, map[string]gc.Verdict{only(leaked): gc.Released, only(held): gc.InUse})
+
+	other := newNode(t)
+	other.reserve("held", old)
+	if err := other.refused(kube.New(kubelet, other.name, kube.Options{})); !strings.Contains(err.Error(), `lacks the verb "get"`) {
+		t.Errorf("another node's: %v", err)
+	}
+}
+
+// The agent's manifests are right in the eyes of a real server.
+func TestManifests(t *testing.T) {
+	files, err := filepath.Glob(deployFolder + "/*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(files) == 0 {
+		if os.Getenv("CI") == "true" {
+			t.Fatalf("there are no manifests in %s", deployFolder)
+		}
+		t.Skipf("there are no manifests in %s", deployFolder)
+	}
+	for _, file := range files {
+		if filepath.Base(file) == "kustomization.yaml" {
+			continue // it is for kubectl, not for the server
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		objects, err := decode(text)
+		if err != nil || len(objects) == 0 {
+			t.Fatalf("%s: %d objects, %v", file, len(objects), err)
+		}
+		apply(t, objects...)
+	}
+}

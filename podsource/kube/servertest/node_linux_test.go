@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package servertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/gc/plugintest"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/kube"
+)
+
+// pool4 and pool6 are what most nodes hand out.
+var (
+	pool4 = plugintest.Range{Subnet: "10.1.0.0/16"}
+	pool6 = plugintest.Range{Subnet: "fd00:1::/64"}
+)
+
+// numbers tells the nodes and namespaces of tests apart.
+var numbers atomic.Int64
+
+// A node is a Node object, and a folder that the real plugin fills. It was
+// booted as this machine was.
+type node struct {
+	t               *testing.T
+	name, namespace string
+	client          *kubernetes.Clientset // may do everything
+	plugin          *plugintest.Plugin
+}
+
+func newNode(t *testing.T, ranges ...plugintest.Range) *node {
+	t.Helper()
+	if len(ranges) == 0 {
+		ranges = []plugintest.Range{pool4}
+	}
+	number := numbers.Add(1)
+	n := &node{
+		t: t, name: fmt.Sprintf("node-%d", number), namespace: fmt.Sprintf("ns-%d", number),
+		client: clientset(t, adminToken), plugin: plugintest.New(t, "podnet", ranges...),
+	}
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: n.namespace}}
+	_, err := n.client.CoreV1().Namespaces().Create(t.Context(), ns, metav1.CreateOptions{})
+	n.must(err)
+	n.register(bootID(t))
+	t.Cleanup(n.clear)
+	return n
+}
+
+// clear removes what is bound to the node, so that the next test's lists are its
+// own.
+func (n *node) clear() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	now := int64(0)
+	opts := metav1.DeleteOptions{GracePeriodSeconds: &now}
+	n.must(n.client.CoreV1().Pods(n.namespace).DeleteCollection(ctx, opts, metav1.ListOptions{}))
+	n.must(n.client.CoreV1().Nodes().DeleteCollection(ctx, opts, metav1.ListOptions{FieldSelector: "metadata.name=" + n.name}))
+}
+
+// register makes the Node object, as kubelet does.
+func (n *node) register(bootID string) *corev1.Node {
+	n.t.Helper()
+	made, err := n.client.CoreV1().Nodes().Create(n.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.name}}, metav1.CreateOptions{})
+	n.must(err)
+	made.Status.NodeInfo.BootID = bootID
+	made, err = n.client.CoreV1().Nodes().UpdateStatus(n.t.Context(), made, metav1.UpdateOptions{})
+	n.must(err)
+	return made
+}
+
+func (n *node) must(err error) {
+	n.t.Helper()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func clientset(t *testing.T, token string) *kubernetes.Clientset {
+	t.Helper()
+	c, err := kubernetes.NewForConfig(cluster.config(token))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func bootID(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(text))
+}
+
+// source is what an agent on the node would use.
+func (n *node) source() podsource.Source {
+	return kube.New(n.client.CoreV1(), n.name, kube.Options{})
+}
+
+// reserve has the plugin reserve addresses for a container, that long ago.
+func (n *node) reserve(containerID string, age time.Duration) []netip.Addr {
+	n.t.Helper()
+	return reserveIn(n.t, n.plugin, containerID, age)
+}
+
+func reserveIn(t *testing.T, p *plugintest.Plugin, containerID string, age time.Duration) []netip.Addr {
+	t.Helper()
+	ips, err := p.Add(t.Context(), containerID, "eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	then := time.Now().Add(-age)
+	for _, ip := range ips {
+		if err := os.Chtimes(p.File(ip), then, then); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return ips
+}
+
+func storeOf(t *testing.T, p *plugintest.Plugin) *hostlocal.Store {
+	t.Helper()
+	s, err := hostlocal.New(p.DataDir, p.Network)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// pass makes one pass over the node's folder with the source given.
+func (n *node) pass(source podsource.Source, opts gc.Options) (gc.Report, error) {
+	n.t.Helper()
+	return gc.New(storeOf(n.t, n.plugin), source, opts).Reconcile(n.t.Context())
+}
+
+// collect makes one pass with the API server as the source, which must succeed,
+// and compares what became of each address.
+func (n *node) collect(want map[string]gc.Verdict) gc.Report {
+	n.t.Helper()
+	report, err := n.pass(n.source(), gc.Options{})
+	n.must(err)
+	n.check(report, want)
+	return report
+}
+
+// check compares the report, and the disk with it.
+func (n *node) check(report gc.Report, want map[string]gc.Verdict) {
+	n.t.Helper()
+	if diff := cmp.Diff(want, verdicts(report)); diff != "" {
+		n.t.Errorf("verdicts (-want +got):\n%s", diff)
+	}
+	for ip, verdict := range want {
+		_, err := os.Lstat(n.plugin.File(netip.MustParseAddr(ip)))
+		if gone := errors.Is(err, fs.ErrNotExist); gone != (verdict == gc.Released) {
+			n.t.Errorf("%s is %v, and its file: %v", ip, verdict, err)
+		}
+	}
+}
+
+// refused makes one pass, which must fail and release nothing, and returns its
+// error.
+func (n *node) refused(source podsource.Source) error {
+	n.t.Helper()
+	before, err := os.ReadDir(n.plugin.Dir())
+	n.must(err)
+	report, err := n.pass(source, gc.Options{})
+	if err == nil {
+		n.t.Fatalf("the pass went well, with %v", report.Counts())
+	}
+	after, dirErr := os.ReadDir(n.plugin.Dir())
+	n.must(dirErr)
+	if report.Counts()[gc.Released] != 0 || len(before) != len(after) {
+		n.t.Errorf("something was released: %v, %d files before and %d after", report.Counts(), len(before), len(after))
+	}
+	return err
+}
+
+// verdicts returns what became of each address.
+func verdicts(r gc.Report) map[string]gc.Verdict {
+	m := make(map[string]gc.Verdict)
+	for i := range r.Reservations {
+		m[r.Reservations[i].IP.String()] = r.Reservations[i].Verdict
+	}
+	return m
+}

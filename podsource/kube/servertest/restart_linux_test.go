@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package servertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/kube"
+)
+
+// kills has the API server run again when the test is over.
+func kills(t *testing.T) {
+	t.Cleanup(func() { again(t) })
+}
+
+// again starts the API server if it was killed.
+func again(t *testing.T) {
+	t.Helper()
+	select {
+	case <-cluster.api.ended:
+		if err := cluster.start(); err != nil {
+			t.Fatal(err)
+		}
+	default:
+	}
+}
+
+// onList calls do before a client's n-th request for a list of pods.
+func onList(m *meter, n int, do func()) {
+	lists := 0
+	m.before = func(r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/pods") {
+			if lists++; lists == n {
+				do()
+			}
+		}
+	}
+}
+
+// While the server is away nothing is released, whenever it went, and the next
+// pass is as if nothing had been.
+func TestServerGoesAwayAndComesBack(t *testing.T) {
+	n := newNode(t)
+	want := map[string]gc.Verdict{only(n.reserve("leaked", old)): gc.Released}
+	for i := range 5 {
+		held := n.reserve(fmt.Sprintf("held-%d", i), old)
+		want[only(held)] = gc.InUse
+		n.pod(fmt.Sprintf("web-%d", i), with(held...))
+	}
+	kills(t)
+	for list, when := range map[int]string{1: "between the Node and the list", 2: "between two pages"} {
+		m := newMeter(t, "")
+		onList(m, list, cluster.crash)
+		source := kube.New(m, n.name, kube.Options{PageSize: 2})
+		if err := n.refused(source); !errors.Is(err, podsource.ErrIncomplete) || !strings.Contains(err.Error(), "listing its pods: no answer from the API server") {
+			t.Errorf("killed %s: %v", when, err)
+		}
+		if err := n.refused(source); !errors.Is(err, podsource.ErrIncomplete) || !strings.Contains(err.Error(), "no answer from the API server, is it up") {
+			t.Errorf("away: %v", err)
+		}
+		again(t)
+		if got, err := source.Pods(t.Context()); err != nil || len(got) != 5 {
+			t.Errorf("after it came back: %d pods, %v", len(got), err)
+		}
+	}
+	n.collect(want)
+}
+
+// The server is killed and comes back between two pages. Its next answers are
+// to the same question, or the pass is refused: never is a part taken for all.
+func TestServerRestartsBetweenPages(t *testing.T) {
+	n := newNode(t)
+	for i := range 9 {
+		n.pod(fmt.Sprintf("web-%d", i))
+	}
+	kills(t)
+	for _, row := range []struct {
+		reason  string
+		between func()
+		anew    bool // all is asked for once more, at once
+	}{
+		{"just that: the token of the first page is good for the new server", func() {}, false},
+		{"etcd forgot the moment of the first page (410): all over again", func() { compact(n) }, true},
+	} {
+		t.Run(row.reason, func(t *testing.T) {
+			m, anew := newMeter(t, ""), false
+			onList(m, 2, func() {
+				row.between()
+				cluster.crash()
+				again(t)
+			})
+			atPages := m.before
+			m.before = func(r *http.Request) {
+				anew = anew || strings.HasSuffix(r.URL.Path, "/pods") && !r.URL.Query().Has("limit")
+				atPages(r)
+			}
+			got, err := kube.New(m, n.name, kube.Options{PageSize: 2, Timeout: 5 * time.Minute}).Pods(t.Context())
+			if err != nil || len(got) != 9 || anew != row.anew {
+				t.Errorf("got %d pods of 9, %v; asked all over again: %v, want %v", len(got), err, anew, row.anew)
+			}
+		})
+	}
+}
+
+// compact has etcd forget all that was before now.
+func compact(n *node) {
+	n.t.Helper()
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints: []string{"unix:" + filepath.Join(cluster.dir, "client.sock:1")}, DialTimeout: time.Minute,
+	})
+	n.must(err)
+	defer func() { _ = client.Close() }()
+	ctx, cancel := context.WithTimeout(n.t.Context(), time.Minute)
+	defer cancel()
+	n.pod("one-more", boundTo("another-node")) // a later moment than that of the page
+	now, err := client.Get(ctx, "compact_rev_key")
+	n.must(err)
+	_, err = client.Compact(ctx, now.Header.Revision)
+	n.must(err)
+}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package servertest
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/yaml"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/kube"
+)
+
+// documentedRules are those that the package comment of podsource/kube asks for.
+func documentedRules(t *testing.T) []rbacv1.PolicyRule {
+	t.Helper()
+	text, err := os.ReadFile("../doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var block strings.Builder
+	for line := range strings.Lines(string(text)) {
+		if rest, ok := strings.CutPrefix(line, "//\t"); ok && (block.Len() > 0 || strings.HasPrefix(rest, "- apiGroups")) {
+			block.WriteString(rest)
+		}
+	}
+	var rules []rbacv1.PolicyRule
+	if err := yaml.UnmarshalStrict([]byte(block.String()), &rules); err != nil || len(rules) != 2 {
+		t.Fatalf("reading the rules in the package comment: %v, %v", rules, err)
+	}
+	return rules
+}
+
+// grant binds rules to a user, and returns when the server knows.
+func grant(t *testing.T, user string, rules ...rbacv1.PolicyRule) {
+	t.Helper()
+	client := clientset(t, adminToken)
+	meta := metav1.ObjectMeta{Name: "servertest-" + user}
+	role := &rbacv1.ClusterRole{ObjectMeta: meta, Rules: rules}
+	binding := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: meta,
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: meta.Name},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
+	}
+	if _, err := client.RbacV1().ClusterRoles().Create(t.Context(), role, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.RbacV1().ClusterRoleBindings().Create(t.Context(), binding, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(t.Context())
+		if err := client.RbacV1().ClusterRoleBindings().Delete(ctx, meta.Name, metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+		if err := client.RbacV1().ClusterRoles().Delete(ctx, meta.Name, metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, rule := range rules {
+		allowed(t, client, user, rule.Verbs[0], rule.Resources[0])
+	}
+}
+
+// allowed returns when the server lets the user do that.
+func allowed(t *testing.T, client kubernetes.Interface, user, verb, resource string) {
+	t.Helper()
+	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+		User: user, ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb, Resource: resource},
+	}}
+	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+		got, err := client.AuthorizationV1().SubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+		return err == nil && got.Status.Allowed, err
+	})
+	if err != nil {
+		t.Fatalf("waiting until %s may %s %s: %v", user, verb, resource, err)
+	}
+}
+
+// What is missing is named, in the words of RBAC.
+func TestRights(t *testing.T) {
+	rules := documentedRules(t)
+	grant(t, "minimal", rules...)
+	grant(t, "no-list-pods", rules[0])
+	grant(t, "no-get-nodes", rules[1])
+	n := newNode(t)
+	leaked, held := n.reserve("leaked", old), n.reserve("held", old)
+	n.pod("web", with(held...))
+	for _, row := range []struct{ reason, token, want string }{
+		{"it may read nodes alone", "no-list-pods", `listing its pods: this account lacks the verb "list" on resource "pods"`},
+		{"it may list pods alone", "no-get-nodes", `reading its Node: this account lacks the verb "get" on resource "nodes"`},
+		{"it may do nothing", "nobody", `lacks the verb "get" on resource "nodes"`},
+		{"nobody knows it", "wrong-token", "the API server does not know this client"},
+	} {
+		err := n.refused(kube.New(clientset(t, row.token).CoreV1(), n.name, kube.Options{}))
+		if !strings.Contains(err.Error(), row.want) {
+			t.Errorf("%s: the error does not say %q: %v", row.reason, row.want, err)
+		}
+	}
+	// What the documentation asks for is enough.
+	report, err := n.pass(kube.New(clientset(t, "minimal").CoreV1(), n.name, kube.Options{}), gc.Options{})
+	n.must(err)
+	n.check(report, map[string]gc.Verdict{only(leaked): gc.Released, only(held): gc.InUse})
+}
+
+// The name of no node, and that of another, are no empty node.
+func TestWrongNodeName(t *testing.T) {
+	n, other := newNode(t), newNode(t)
+	n.reserve("held", old)
+	other.pod("web", onHostNetwork)
+	for name, want := range map[string]string{
+		"no-such-node": "there is no such Node: is this the name under which kubelet registered it?",
+		"":             "without a node name",
+	} {
+		if err := n.refused(kube.New(n.client.CoreV1(), name, kube.Options{})); !strings.Contains(err.Error(), want) {
+			t.Errorf("node name %q: the error does not say %q: %v", name, want, err)
+		}
+	}
+	node, err := n.client.CoreV1().Nodes().Get(t.Context(), other.name, metav1.GetOptions{})
+	n.must(err)
+	node.Status.NodeInfo.BootID = "another-machine"
+	_, err = n.client.CoreV1().Nodes().UpdateStatus(t.Context(), node, metav1.UpdateOptions{})
+	n.must(err)
+	if err := n.refused(kube.New(n.client.CoreV1(), other.name, kube.Options{})); !strings.Contains(err.Error(), "another-machine") {
+		t.Errorf("another node's name: %v", err)
+	}
+}

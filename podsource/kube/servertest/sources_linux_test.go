@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package servertest
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/informers"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/kube"
+)
+
+// protobuf is what agents are advised to ask for.
+const protobuf = "application/vnd.kubernetes.protobuf"
+
+// mixed gives the node 300 pods of all phases and leaks besides, and returns
+// what must become of each address.
+func mixed(n *node) map[string]gc.Verdict {
+	n.t.Helper()
+	want := make(map[string]gc.Verdict)
+	// held reserves an address for a pod, which must get that verdict.
+	held := func(i int, age time.Duration, verdict gc.Verdict) []netip.Addr {
+		n.t.Helper()
+		ips := n.reserve(fmt.Sprintf("%064x", i+1), age)
+		want[only(ips)] = verdict
+		return ips
+	}
+	for i := range 300 {
+		name := fmt.Sprintf("pod-%d", i)
+		switch i % 10 {
+		case 0, 1, 2, 3:
+			n.pod(name, with(held(i, old, gc.InUse)...))
+		case 4: // the last containers of its name are gone, the pod is not
+			n.pod(name, with(held(i, old, gc.InUse)...), finished(corev1.PodSucceeded, recent))
+		case 5: // an ADD that is not in the status yet
+			held(i, 30*time.Minute, gc.Starting)
+			n.pod(name, started(time.Hour))
+		case 6:
+			n.pod(name, with(held(i, old, gc.Released)...), finished(corev1.PodSucceeded, old))
+		case 7:
+			n.pod(name, with(held(i, old, gc.Released)...), finished(corev1.PodFailed, time.Hour))
+		case 8: // it is being deleted
+			n.pod(name, with(held(i, old, gc.InUse)...))
+			n.remove(name, 3600)
+		case 9:
+			switch i / 10 % 3 {
+			case 0:
+				n.pod(name, onHostNetwork, with(netip.MustParseAddr("192.0.2.1")))
+			case 1:
+				n.backdate(n.pod(name, evicted(2*old)), 2*old)
+			case 2:
+				n.pod(name, phase(corev1.PodPending), started(time.Hour))
+			}
+		}
+	}
+	for i := range 30 {
+		// What another node's pods claim is none of this node's business.
+		leaked := held(1000+i, 3*old, gc.Released)
+		n.pod(fmt.Sprintf("elsewhere-%d", i), with(leaked...), boundTo("another-node"))
+	}
+	return want
+}
+
+// Every way to ask gives the same verdicts, and they are right.
+func TestNodeWith300Pods(t *testing.T) {
+	n := newNode(t)
+	want := mixed(n)
+	planned := maps.Clone(want)
+	for ip, verdict := range planned {
+		if verdict == gc.Released {
+			planned[ip] = gc.Leaked
+		}
+	}
+	for way, source := range map[string]podsource.Source{
+		"JSON":                     n.source(),
+		"protobuf":                 kube.New(newMeter(t, protobuf), n.name, kube.Options{}),
+		"pages of 7":               kube.New(newMeter(t, ""), n.name, kube.Options{PageSize: 7}),
+		"watch cache":              caughtUp(n, kube.New(n.client.CoreV1(), n.name, kube.Options{WatchCache: true}), 300),
+		"a proxy without selector": kube.New(withoutSelector(t), n.name, kube.Options{}),
+		"an informer":              informer(n, "spec.nodeName="+n.name),
+		"an informer of all nodes": informer(n, ""),
+	} {
+		report, err := n.pass(source, gc.Options{DryRun: true})
+		if err != nil {
+			t.Errorf("%s: %v", way, err)
+			continue
+		}
+		if diff := cmp.Diff(planned, verdicts(report)); diff != "" {
+			t.Errorf("%s: verdicts of the plan (-want +got):\n%s", way, diff)
+		}
+	}
+	n.collect(want)
+	for ip, verdict := range want {
+		if verdict == gc.Released {
+			delete(want, ip)
+		}
+	}
+	n.collect(want) // a second pass does nothing (R12)
+}
+
+// withoutSelector is a client behind a proxy that drops the query's selector.
+func withoutSelector(t *testing.T) *meter {
+	m := newMeter(t, "")
+	m.before = func(r *http.Request) {
+		query := r.URL.Query()
+		query.Del("fieldSelector")
+		r.URL.RawQuery = query.Encode()
+	}
+	return m
+}
+
+// caughtUp returns the source once it gives as many pods as there are.
+func caughtUp(n *node, source podsource.Source, pods int) podsource.Source {
+	n.t.Helper()
+	err := wait.PollUntilContextTimeout(n.t.Context(), 50*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+		got, err := source.Pods(ctx)
+		return len(got) == pods, err
+	})
+	n.must(err)
+	return source
+}
+
+// informer runs an informer of pods and one of nodes, as agents do, and returns
+// a source of their listers once they have synced.
+func informer(n *node, selector string) podsource.Source {
+	n.t.Helper()
+	ctx, cancel := context.WithCancel(n.t.Context())
+	factory := informers.NewSharedInformerFactoryWithOptions(n.client, 0)
+	pods := informers.NewSharedInformerFactoryWithOptions(n.client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = selector }))
+	nodes, podInformer := factory.Core().V1().Nodes(), pods.Core().V1().Pods()
+	source := kube.FromLister(podInformer.Lister(), podInformer.Informer().HasSynced, n.name, kube.Options{
+		GetNode: func(_ context.Context, name string) (*corev1.Node, error) { return nodes.Lister().Get(name) },
+	})
+	nodes.Informer() // has the factory start it
+	n.t.Cleanup(func() {
+		cancel()
+		factory.Shutdown()
+		pods.Shutdown()
+	})
+	factory.Start(ctx.Done())
+	factory.WaitForCacheSync(ctx.Done())
+	if _, err := source.Pods(ctx); err == nil {
+		n.t.Error("an informer that was not started gives a list")
+	}
+	pods.Start(ctx.Done())
+	pods.WaitForCacheSync(ctx.Done())
+	return source
+}
