@@ -44,9 +44,10 @@ type kind struct {
 func kinds() []kind {
 	return []kind{
 		{"file", "PATH", "a JSON array of pods; - is standard input", openFile},
+		{"kubelet", "[SOCKET]", "kubelet's Pods API, from Kubernetes 1.37 on", openKubelet},
+		{"kube", "[NODE]", "the API server; without a node name $NODE_NAME, or else the host's name", openKube},
 		{"cri", "[ENDPOINT]", "the container runtime, as unix:///run/containerd/containerd.sock; without an endpoint those that are found", openCRI},
 		{"netns", "[nested]", "the kernel: the addresses in all network namespaces of this node; nested where the node is itself a container", openNetNS},
-		{"kube", "[NODE]", "the API server; without a node name $NODE_NAME, or else the host's name", openKube},
 	}
 }
 
