@@ -120,7 +120,7 @@ func TestForms(t *testing.T) {
 	if !strings.Contains(forms, "file:PATH") || !strings.Contains(forms, "kube[:NODE]") {
 		t.Errorf("forms: %s", forms)
 	}
-	if !strings.Contains(completions, "file: kube kube:") {
+	if !strings.Contains(completions, "file: kubelet kubelet: kube kube: cri") {
 		t.Errorf("completions: %s", completions)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/go-logr/logr"
@@ -77,7 +78,36 @@ func Parse(specs []string, env Env) (podsource.Source, error) {
 	return podsource.Union(all...), nil
 }
 
+// parse reads one source, or several with commas between them, of which each is
+// asked only where those before it do not exist (podsource.Fallback).
 func parse(spec string, env *Env) (podsource.Source, error) {
+	all := alternatives(spec)
+	s, err := open(all[len(all)-1], env)
+	for i := len(all) - 2; i >= 0 && err == nil; i-- {
+		var first podsource.Source
+		first, err = open(all[i], env)
+		s = podsource.Fallback(first, s)
+	}
+	return s, err
+}
+
+// alternatives cuts at each comma behind which a kind follows. Others are part
+// of an argument.
+func alternatives(spec string) []string {
+	var all []string
+	for i, part := range strings.Split(spec, ",") {
+		name, _, _ := strings.Cut(part, ":")
+		known := slices.ContainsFunc(kinds(), func(k kind) bool { return k.name == name })
+		if i == 0 || known {
+			all = append(all, part)
+		} else {
+			all[len(all)-1] += "," + part
+		}
+	}
+	return all
+}
+
+func open(spec string, env *Env) (podsource.Source, error) {
 	name, arg, _ := strings.Cut(spec, ":")
 	for _, k := range kinds() {
 		if k.name != name {
@@ -142,5 +172,5 @@ func Usage() string {
 	for i, k := range kinds() {
 		forms[i] += " (" + k.help + ")"
 	}
-	return strings.Join(forms, ", ")
+	return strings.Join(forms, ", ") + "; A,B asks B only where A does not exist, as in kubelet,kube"
 }

@@ -187,3 +187,38 @@ func TestFileIsReadAnew(t *testing.T) {
 		}
 	}
 }
+
+// TestAlternatives: behind a comma stands who is asked where the first does not
+// exist, and only then.
+func TestAlternatives(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{"one.json": `[{"name": "one"}]`, "two.json": `[{"name": "two"}]`, "bad.json": `[`, "a,b.json": `[{"name": "comma"}]`} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, row := range []struct{ reason, spec, want, err string }{
+		{"the first is there", "file:one.json,file:two.json", "one", ""},
+		{"the first is not", "file:none.json,file:two.json", "two", ""},
+		{"neither of the first two is", "file:none.json,file:none,file:two.json", "two", ""},
+		{"a socket that is not there", "kubelet:none.sock,file:two.json", "two", ""},
+		{"the first is there and fails", "file:bad.json,file:two.json", "", "ends in the middle"},
+		{"none is there", "file:none.json,file:none", "", "none.json"},
+		{"a comma in a path", "file:a,b.json", "comma", ""},
+	} {
+		spec := strings.NewReplacer("file:", "file:"+dir+"/", "kubelet:", "kubelet:"+dir+"/").Replace(row.spec)
+		s, err := Parse([]string{spec}, Env{})
+		if err != nil {
+			t.Fatalf("%s: %v", row.reason, err)
+		}
+		pods, err := s.Pods(t.Context())
+		switch {
+		case row.err != "":
+			if err == nil || !strings.Contains(err.Error(), row.err) {
+				t.Errorf("%s: %v", row.reason, err)
+			}
+		case err != nil || len(pods) != 1 || pods[0].Name != row.want:
+			t.Errorf("%s: %v, %v", row.reason, pods, err)
+		}
+	}
+}
