@@ -70,7 +70,11 @@ func (s *Source) Pods(ctx context.Context) ([]podsource.Pod, error) {
 	for _, e := range s.endpoints {
 		pods, err := s.ask(ctx, e)
 		if s.mayPass(e, err) {
-			passed = append(passed, fmt.Sprintf("%s (%v)", e.name, err))
+			why := "no socket"
+			if errors.Is(err, errNoCRI) {
+				why = err.Error()
+			}
+			passed = append(passed, fmt.Sprintf("%s (%s)", e.name, why))
 			continue
 		}
 		if err != nil {
