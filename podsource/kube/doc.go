@@ -9,15 +9,15 @@
 // (spec.nodeName), in pages, and as they are now. There is no watch and no cache
 // of its own. Its account needs two permissions, both for the whole cluster:
 //
-//   - apiGroups: [""]
-//     resources: ["nodes"]
-//     verbs: ["get"]
-//   - apiGroups: [""]
-//     resources: ["pods"]
-//     verbs: ["list"]
+//	rules:
+//	- apiGroups: [""]
+//	  resources: ["nodes"]
+//	  verbs: ["get"]
+//	- apiGroups: [""]
+//	  resources: ["pods"]
+//	  verbs: ["list"]
 //
-// Answers take half of the bytes where the client's rest.Config has the
-// ContentType "application/vnd.kubernetes.protobuf".
+// Kubelet's own account has them for its node.
 //
 // # What it can't see
 //

@@ -59,8 +59,6 @@ func (s *kubeSource) open() (podsource.Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Half of the bytes that JSON takes.
-	config.ContentType, config.AcceptContentTypes = "application/vnd.kubernetes.protobuf", "application/vnd.kubernetes.protobuf,application/json"
 	client, err := typedcorev1.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("making a client of the API server: %w", err)

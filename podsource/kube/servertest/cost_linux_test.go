@@ -23,20 +23,20 @@ func TestCost(t *testing.T) {
 	n := newNode(t)
 	n.reserve("leaked", old)
 	var out strings.Builder
-	out.WriteString("API server: what one pass asks of it, and what comes back (real kube-apiserver)\n")
+	out.WriteString("API server: what a pass over a network asks of it, and what comes back (real kube-apiserver and etcd)\n")
 	fmt.Fprintf(&out, "%5s  %-28s %-16s %12s %12s\n", "pods", "source", "requests", "answers", "on the wire")
 	for _, size := range []struct{ from, to int }{{0, 300}, {300, 1000}} {
 		n.crowd(size.from, size.to)
+		more := strings.Repeat(" LIST", (size.to-1)/kube.DefaultPageSize)
 		for _, row := range []struct {
 			name, contentType string
 			opts              kube.Options
 			want              string
 		}{
-			{"JSON", "", kube.Options{}, "GET LIST" + strings.Repeat(" LIST", (size.to-1)/kube.DefaultPageSize)},
-			{"protobuf", protobuf, kube.Options{}, "GET LIST" + strings.Repeat(" LIST", (size.to-1)/kube.DefaultPageSize)},
-			{"JSON, watch cache", "", kube.Options{WatchCache: true}, "GET LIST"},
-			{"protobuf, watch cache", protobuf, kube.Options{WatchCache: true}, "GET LIST"},
-			{"protobuf, no check of node", protobuf, kube.Options{SkipNodeCheck: true}, "LIST" + strings.Repeat(" LIST", (size.to-1)/kube.DefaultPageSize)},
+			{"as it is", "", kube.Options{}, "GET LIST" + more},
+			{"JSON", "application/json", kube.Options{}, "GET LIST" + more},
+			{"watch cache", "", kube.Options{WatchCache: true}, "GET LIST"},
+			{"no check of the node", "", kube.Options{SkipNodeCheck: true}, "LIST" + more},
 		} {
 			m := newMeter(t, row.contentType)
 			source := caughtUp(n, kube.New(m, n.name, row.opts), size.to)
@@ -96,7 +96,7 @@ func (n *node) crowd(from, to int) {
 }
 
 // usual makes a pod as a Deployment with a side car has them, which takes some
-// 7 KiB as JSON.
+// 7 KiB.
 func (n *node) usual(name string) error {
 	var env []corev1.EnvVar
 	for i := range 12 {

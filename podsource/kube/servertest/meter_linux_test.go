@@ -30,8 +30,8 @@ type meter struct {
 	bodies   int64    // bytes of the answers, as they are decoded
 }
 
-// newMeter returns a client that asks for a content type, or for JSON if it is
-// empty.
+// newMeter returns a client that asks for a content type, or as client-go does
+// (protobuf where it can) if it is empty.
 func newMeter(t *testing.T, contentType string) *meter {
 	t.Helper()
 	m := &meter{}

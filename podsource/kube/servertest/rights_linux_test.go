@@ -29,15 +29,15 @@ func documentedRules(t *testing.T) []rbacv1.PolicyRule {
 	}
 	var block strings.Builder
 	for line := range strings.Lines(string(text)) {
-		if rest, ok := strings.CutPrefix(line, "//\t"); ok && (block.Len() > 0 || strings.HasPrefix(rest, "- apiGroups")) {
+		if rest, ok := strings.CutPrefix(line, "//\t"); ok && (block.Len() > 0 || rest == "rules:\n") {
 			block.WriteString(rest)
 		}
 	}
-	var rules []rbacv1.PolicyRule
-	if err := yaml.UnmarshalStrict([]byte(block.String()), &rules); err != nil || len(rules) != 2 {
-		t.Fatalf("reading the rules in the package comment: %v, %v", rules, err)
+	var role rbacv1.ClusterRole
+	if err := yaml.UnmarshalStrict([]byte(block.String()), &role); err != nil || len(role.Rules) != 2 {
+		t.Fatalf("reading the rules in the package comment: %v, %v", role.Rules, err)
 	}
-	return rules
+	return role.Rules
 }
 
 // grant binds rules to a user, and returns when the server knows.

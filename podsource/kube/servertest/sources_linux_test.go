@@ -22,9 +22,6 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/kube"
 )
 
-// protobuf is what agents are advised to ask for.
-const protobuf = "application/vnd.kubernetes.protobuf"
-
 // mixed gives the node 300 pods of all phases and leaks besides, and returns
 // what must become of each address.
 func mixed(n *node) map[string]gc.Verdict {
@@ -84,8 +81,8 @@ func TestNodeWith300Pods(t *testing.T) {
 		}
 	}
 	for way, source := range map[string]podsource.Source{
-		"JSON":                     n.source(),
-		"protobuf":                 kube.New(newMeter(t, protobuf), n.name, kube.Options{}),
+		"as it is":                 n.source(),
+		"JSON":                     kube.New(newMeter(t, "application/json"), n.name, kube.Options{}),
 		"pages of 7":               kube.New(newMeter(t, ""), n.name, kube.Options{PageSize: 7}),
 		"watch cache":              caughtUp(n, kube.New(n.client.CoreV1(), n.name, kube.Options{WatchCache: true}), 300),
 		"a proxy without selector": kube.New(withoutSelector(t), n.name, kube.Options{}),
