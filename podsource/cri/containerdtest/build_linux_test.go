@@ -36,7 +36,7 @@ func binaries() (env []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer lock.Close() //nolint:errcheck // nothing is written to it
+	defer lock.Close()
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
 		return nil, fmt.Errorf("locking %s: %w", lock.Name(), err)
 	}

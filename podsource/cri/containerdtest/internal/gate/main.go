@@ -25,12 +25,23 @@ import (
 )
 
 func main() {
-	if err := run(); err != nil {
-		// The form in which a plugin tells an error (CNI spec, section 5).
-		_ = json.NewEncoder(os.Stdout).Encode(map[string]any{"cniVersion": "1.0.0", "code": 999, "msg": err.Error()})
-		os.Exit(1)
+	err := run()
+	if err == nil {
+		return
 	}
+	var told told
+	if !errors.As(err, &told) {
+		// The form in which a plugin tells an error (CNI spec, section 5).
+		told, _ = json.Marshal(map[string]any{"cniVersion": "1.0.0", "code": 999, "msg": err.Error()}) // of strings and numbers
+	}
+	fmt.Fprintf(os.Stdout, "%s\n", told)
+	os.Exit(1) //nolint:forbidigo // so a plugin tells that it failed
 }
+
+// told is an error in bridge's own words, which are passed on.
+type told []byte
+
+func (t told) Error() string { return string(t) }
 
 func run() error {
 	var conf bytes.Buffer
@@ -51,8 +62,7 @@ func run() error {
 	}
 	out, err := bridge(conf.Bytes())
 	if err != nil {
-		os.Stdout.Write(out) // bridge's own words
-		os.Exit(1)
+		return err
 	}
 	if command == "ADD" {
 		if err := obey(own.Control, command); err != nil {
@@ -72,9 +82,13 @@ func bridge(conf []byte) ([]byte, error) {
 		}
 		cmd := exec.Command(path)
 		cmd.Stdin, cmd.Stderr = bytes.NewReader(conf), os.Stderr
-		return cmd.Output()
+		out, err := cmd.Output()
+		if err != nil && len(out) > 0 {
+			return nil, told(out)
+		}
+		return out, err
 	}
-	return []byte(`{"cniVersion":"1.0.0","code":999,"msg":"gate: there is no bridge plugin in CNI_PATH"}`), fs.ErrNotExist
+	return nil, errors.New("gate: there is no bridge plugin in CNI_PATH")
 }
 
 // obey does what the control folder asks for.
