@@ -1,3 +1,4 @@
+// Kept out of go.work: what an API server requires is not for everybody to carry.
 module github.com/hostlocal-gc/hostlocal-gc/podsource/kube/servertest
 
 go 1.25.0

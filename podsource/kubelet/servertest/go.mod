@@ -1,3 +1,4 @@
+// Kept out of go.work: what a whole kubelet requires is not for everybody to carry.
 module github.com/hostlocal-gc/hostlocal-gc/podsource/kubelet/servertest
 
 go 1.26.0
