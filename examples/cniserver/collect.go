@@ -62,10 +62,10 @@ func (s *server) detachInvalid(ctx context.Context, valid podsource.Source, r *r
 
 // youngFor is the minimum age as a time.
 func (s *server) youngFor() time.Duration {
-	switch {
-	case s.minAge == gc.NoADDInFlight:
+	switch s.minAge {
+	case gc.NoADDInFlight:
 		return 0
-	case s.minAge == 0:
+	case 0:
 		return gc.DefaultMinAge
 	}
 	return s.minAge

@@ -105,7 +105,7 @@ func entryOf(r *request, d *delegation, result types.Result) (checkpoint.Entry, 
 	}
 	var k8s struct {
 		types.CommonArgs
-		K8S_POD_NAMESPACE, K8S_POD_NAME, K8S_POD_UID types.UnmarshallableString //nolint:revive,staticcheck // the names of the arguments
+		K8S_POD_NAMESPACE, K8S_POD_NAME, K8S_POD_UID types.UnmarshallableString //nolint:staticcheck // the names of the arguments
 	}
 	k8s.IgnoreUnknown = true
 	if err := types.LoadArgs(r.Args, &k8s); err != nil {
