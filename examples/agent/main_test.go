@@ -14,8 +14,8 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/gc/plugintest"
 )
 
-// One binary serves the whole test process. TestMain makes its folder; it is
-// built for the first test that starts it, as the workers of a fuzz test don't.
+// One binary serves the whole test process. TestMain makes its folder, and the
+// first test that starts the agent builds it.
 var (
 	binDir string
 	build  = sync.OnceValues(buildAgent)
