@@ -27,9 +27,6 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/kube"
 )
 
-// deployFolder has the manifests of the agent.
-const deployFolder = "../../../examples/agent/deploy"
-
 // decode reads the objects of a manifest, strictly.
 func decode(text []byte) ([]*unstructured.Unstructured, error) {
 	var objects []*unstructured.Unstructured
@@ -191,33 +188,5 @@ func TestKubeletsOwnRights(t *testing.T) {
 	other.reserve("held", old)
 	if err := other.refused(kube.New(kubelet, other.name, kube.Options{})); !strings.Contains(err.Error(), `lacks the verb "get"`) {
 		t.Errorf("another node's: %v", err)
-	}
-}
-
-// The agent's manifests are right in the eyes of a real server.
-func TestManifests(t *testing.T) {
-	files, err := filepath.Glob(deployFolder + "/*.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(files) == 0 {
-		if os.Getenv("CI") == "true" {
-			t.Fatalf("there are no manifests in %s", deployFolder)
-		}
-		t.Skipf("there are no manifests in %s", deployFolder)
-	}
-	for _, file := range files {
-		if filepath.Base(file) == "kustomization.yaml" {
-			continue // it is for kubectl, not for the server
-		}
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		objects, err := decode(text)
-		if err != nil || len(objects) == 0 {
-			t.Fatalf("%s: %d objects, %v", file, len(objects), err)
-		}
-		apply(t, objects...)
 	}
 }
