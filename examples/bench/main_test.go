@@ -78,9 +78,8 @@ func TestQuick(t *testing.T) {
 			checkFigures(t, heading, table)
 		}
 	}
-	for _, name := range []string{"time.svg", "add-latency.svg"} {
-		checkSVG(t, filepath.Join(plots, name))
-	}
+	checkSVG(t, filepath.Join(plots, "time.svg"), 6)        // all contestants
+	checkSVG(t, filepath.Join(plots, "add-latency.svg"), 4) // all loads
 }
 
 // readTables returns the tables by the headings above them.
@@ -121,8 +120,8 @@ func checkFigures(t *testing.T, heading string, table [][]string) {
 	}
 }
 
-// checkSVG wants an XML document that draws lines.
-func checkSVG(t *testing.T, path string) {
+// checkSVG wants an XML document that draws so many lines.
+func checkSVG(t *testing.T, path string, want int) {
 	t.Helper()
 	f, err := os.Open(path)
 	if err != nil {
@@ -144,7 +143,7 @@ func checkSVG(t *testing.T, path string) {
 			lines++
 		}
 	}
-	if lines < 4 {
-		t.Errorf("%s has %d lines, want one for each contestant", filepath.Base(path), lines)
+	if lines != want {
+		t.Errorf("%s has %d lines, want %d", filepath.Base(path), lines, want)
 	}
 }
