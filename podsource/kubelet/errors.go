@@ -30,6 +30,8 @@ func explainDial(err error) error {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return fmt.Errorf("%w: %w; is kubelet being restarted? if it does not serve this socket any more, remove the file",
 			podsource.ErrIncomplete, err)
+	case errors.Is(err, syscall.EAGAIN): // Linux, where a queue of connections is full
+		return fmt.Errorf("%w: %w; kubelet accepts no connection; does it hang?", podsource.ErrIncomplete, err)
 	}
 	return err
 }
@@ -42,7 +44,7 @@ func explainCall(err error) error {
 		return fmt.Errorf("%w: kubelet does not know all its pods yet: %w", podsource.ErrIncomplete, err)
 	case codes.Unavailable:
 		return fmt.Errorf("%w: is kubelet being restarted? %w", podsource.ErrIncomplete, err)
-	case codes.DeadlineExceeded: // the server's clock was faster than ours
+	case codes.DeadlineExceeded: // ours, or the same one by the server's clock
 		return errTimeout
 	case codes.ResourceExhausted:
 		if strings.Contains(s.Message(), "larger than max") { // gRPC's word, on this side

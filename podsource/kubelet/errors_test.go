@@ -25,6 +25,7 @@ func TestExplainDial(t *testing.T) {
 		{"no socket", syscall.ENOENT, []error{fs.ErrNotExist}, "Kubernetes 1.37"},
 		{"not root", syscall.EACCES, []error{fs.ErrPermission}, "run as root"},
 		{"nobody listens", syscall.ECONNREFUSED, []error{podsource.ErrIncomplete, syscall.ECONNREFUSED}, "remove the file"},
+		{"too many wait already", syscall.EAGAIN, []error{podsource.ErrIncomplete, syscall.EAGAIN}, "does it hang?"},
 		{"no file descriptors", syscall.EMFILE, []error{syscall.EMFILE}, "dial unix"},
 	} {
 		err := explainDial(&net.OpError{Op: "dial", Net: "unix", Err: os.NewSyscallError("connect", row.errno)})

@@ -89,8 +89,6 @@ func (s *Source) ask(outer context.Context) ([]podsource.Pod, error) {
 		return decode(answer)
 	case outer.Err() != nil:
 		return nil, outer.Err() // the status of a call does not wrap it
-	case ctx.Err() != nil:
-		return nil, errTimeout
 	}
 	return nil, err
 }
