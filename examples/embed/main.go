@@ -18,7 +18,7 @@ import (
 
 func main() {
 	if len(os.Args) < 3 {
-		log.Fatal("usage: embed NETWORK COMMAND [ARGUMENT]...")
+		log.Fatal("usage: embed NETWORK COMMAND [ARGUMENT ...]")
 	}
 	store, err := hostlocal.New(os.Getenv("DATA_DIR"), os.Args[1]) // "" is /var/lib/cni/networks
 	if err != nil {

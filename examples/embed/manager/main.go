@@ -35,7 +35,7 @@ func main() {
 
 func run(ctx context.Context, args []string) error {
 	if len(args) < 2 {
-		return errors.New("usage: manager NETWORK COMMAND [ARGUMENT]...")
+		return errors.New("usage: manager NETWORK COMMAND [ARGUMENT ...]")
 	}
 	cluster, err := config.GetConfig()
 	if err != nil {
