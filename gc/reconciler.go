@@ -185,7 +185,13 @@ func (r *Reconciler) judge(ctx context.Context, w *world) ([]judgement, error) {
 	if !w.unreadClaims() {
 		return judged, nil
 	}
-	suspects := make(map[string]string)
+	leaks := 0
+	for _, j := range judged {
+		if j.reason == Unowned {
+			leaks++
+		}
+	}
+	suspects := make(map[string]string, leaks)
 	for i, j := range judged {
 		if j.reason == Unowned {
 			id := w.here.rs[i].ContainerID
@@ -266,11 +272,7 @@ func (r *Reconciler) release(ctx context.Context, w *world, judged []judgement, 
 			index = append(index, i)
 		}
 	}
-	leaks := make([]hostlocal.Reservation, len(index))
-	for n, i := range index {
-		leaks[n] = w.here.rs[i]
-	}
-	done, err := r.store.Release(ctx, leaks...)
+	done, err := r.store.ReleaseAt(ctx, w.here.rs, index)
 	report.LockHeld, report.LongestHold = done.LockHeld, done.LongestHold
 	for n, outcome := range done.Outcomes {
 		judged[index[n]].reason = reasonOf(outcome, judged[index[n]].reason)

@@ -73,9 +73,25 @@ var errUnread = errors.New("its owner was not read, so it can't be told whether 
 // A Reservation whose owner was not read, or that another Store listed, is
 // never removed.
 func (s *Store) Release(ctx context.Context, rs ...Reservation) (Releases, error) {
-	done := Releases{Outcomes: make([]Outcome, len(rs))}
-	if len(rs) == 0 {
+	at := make([]int, len(rs))
+	for i := range at {
+		at[i] = i
+	}
+	return s.ReleaseAt(ctx, rs, at)
+}
+
+// ReleaseAt is Release of those reservations in rs whose indexes are given,
+// which spares a copy of a few among many. What it returns goes by the position
+// in at. An index that rs does not have is an error, and nothing is released.
+func (s *Store) ReleaseAt(ctx context.Context, rs []Reservation, at []int) (Releases, error) {
+	done := Releases{Outcomes: make([]Outcome, len(at))}
+	if len(at) == 0 {
 		return done, nil
+	}
+	for _, i := range at {
+		if i < 0 || i >= len(rs) {
+			return done, fmt.Errorf("releasing reservations in %s: there is no reservation %d among %d", s.dir(), i, len(rs))
+		}
 	}
 	d, err := openDir(s.dir())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -91,12 +107,12 @@ func (s *Store) Release(ctx context.Context, rs ...Reservation) (Releases, error
 
 	var errs []error
 	buf := make([]byte, maxOwner+1)
-	for next := 0; next < len(rs); {
+	for next := 0; next < len(at); {
 		if next > 0 && !sleep(ctx, breather) {
-			errs = append(errs, s.stopped(ctx, len(rs)-next))
+			errs = append(errs, s.stopped(ctx, len(at)-next))
 			break
 		}
-		n, err := s.hold(ctx, d, rs[next:], buf, func(i int, outcome Outcome, err error) {
+		n, err := s.hold(ctx, d, rs, at[next:], buf, func(i int, outcome Outcome, err error) {
 			done.Outcomes[next+i] = outcome
 			if err != nil {
 				errs = append(errs, err)
@@ -117,7 +133,7 @@ func (s *Store) Release(ctx context.Context, rs ...Reservation) (Releases, error
 
 // hold takes the lock once and releases what it comes to in that time, at least
 // one. It returns how many that were; an error means that Release must end.
-func (s *Store) hold(ctx context.Context, d *dir, rs []Reservation, buf []byte, tell func(int, Outcome, error), done *Releases) (n int, err error) {
+func (s *Store) hold(ctx context.Context, d *dir, rs []Reservation, at []int, buf []byte, tell func(int, Outcome, error), done *Releases) (n int, err error) {
 	unlock, err := s.lock(ctx)
 	if err != nil {
 		return 0, err
@@ -129,13 +145,14 @@ func (s *Store) hold(ctx context.Context, d *dir, rs []Reservation, buf []byte, 
 		done.LockHeld += held
 		done.LongestHold = max(done.LongestHold, held)
 	}()
-	for n < len(rs) && (n == 0 || time.Since(since) < maxHold) {
+	for n < len(at) && (n == 0 || time.Since(since) < maxHold) {
 		if ctx.Err() != nil {
-			return n, s.stopped(ctx, len(rs)-n)
+			return n, s.stopped(ctx, len(at)-n)
 		}
-		outcome, err := d.release(&rs[n], buf)
+		r := &rs[at[n]]
+		outcome, err := d.release(r, buf)
 		if err != nil {
-			err = fmt.Errorf("releasing %s: %w", s.path(&rs[n]), err)
+			err = fmt.Errorf("releasing %s: %w", s.path(r), err)
 		}
 		tell(n, outcome, err)
 		n++

@@ -304,3 +304,33 @@ func TestReleaseFolderGone(t *testing.T) {
 		t.Errorf("the folder is back: %v", err)
 	}
 }
+
+// TestReleaseAt: the indexes say what is released, and the outcomes come in
+// their order. A wrong one is an error before anything is done.
+func TestReleaseAt(t *testing.T) {
+	s := newStore(t)
+	reserve(t, s, "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4")
+	rs := list(t, s)
+	if err := os.Remove(at(s, "10.0.0.4")); err != nil {
+		t.Fatal(err)
+	}
+	for _, wrong := range []int{-1, 4} {
+		done, err := s.ReleaseAt(t.Context(), rs, []int{0, wrong})
+		if err == nil {
+			t.Errorf("index %d: no error", wrong)
+		}
+		if diff := cmp.Diff([]Outcome{NotTried, NotTried}, done.Outcomes); diff != "" {
+			t.Errorf("index %d (-want +got):\n%s", wrong, diff)
+		}
+	}
+	done, err := s.ReleaseAt(t.Context(), rs, []int{3, 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]Outcome{Gone, Released}, done.Outcomes); diff != "" {
+		t.Errorf("outcomes (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"10.0.0.1", "10.0.0.3"}, addresses(scan(t, s))); diff != "" {
+		t.Errorf("what is left (-want +got):\n%s", diff)
+	}
+}
