@@ -26,3 +26,12 @@ func machine() string {
 	}
 	return fmt.Sprintf("%s/%s%s, %d CPUs%s, %s", runtime.GOOS, runtime.GOARCH, kernel, runtime.NumCPU(), model, runtime.Version())
 }
+
+// load returns the load averages, or "" where they are not known.
+func load() string {
+	text, err := os.ReadFile("/proc/loadavg") // Linux
+	if fields := strings.Fields(string(text)); err == nil && len(fields) > 3 {
+		return strings.Join(fields[:3], " ")
+	}
+	return ""
+}

@@ -142,7 +142,7 @@ func (c *config) run(ctx context.Context, stdout, stderr io.Writer) (err error) 
 			return fmt.Errorf("timing ADDs: %w", err)
 		}
 	}
-	r.took = time.Since(begun)
+	r.took, r.load[1] = time.Since(begun), load()
 	return c.publish(r, stdout)
 }
 

@@ -111,7 +111,7 @@ func checkFigures(t *testing.T, heading string, table [][]string) {
 		for i, cell := range row {
 			column := table[0][i]
 			outside := slices.Contains(row, delPlugin) && i > slices.Index(table[0], "x floor")
-			offClock := slices.Contains(row, del) && slices.Contains([]string{"CPU ms", "B a reservation", "allocations a reservation"}, column)
+			offClock := slices.Contains(row, del) && slices.Contains([]string{"CPU ms", "CPU, x walk", "B a reservation", "allocations a reservation"}, column)
 			noLock := column == "which" && slices.Contains(row, floor)
 			if cell == "" && !noLock || cell == unknown && !outside && !offClock {
 				t.Errorf("%s: no %s in %q", heading, column, row)

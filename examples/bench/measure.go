@@ -123,11 +123,12 @@ type results struct {
 	remarks  []string
 	took     time.Duration
 	machine  string
-	notCalls string // why there are no system calls
+	load     [2]string // load averages before and after; empty where unknown
+	notCalls string    // why there are no system calls
 }
 
 func newResults(c *config) *results {
-	return &results{config: c, samples: make(map[key][]sample), machine: machine()}
+	return &results{config: c, samples: make(map[key][]sample), machine: machine(), load: [2]string{load()}}
 }
 
 func (r *results) remark(format string, args ...any) {
