@@ -63,6 +63,7 @@ func TestHazard06PassesWithARealSocket(t *testing.T) {
 	web := running("web", "10.0.0.2")
 	garbage := func(context.Context) ([][]byte, error) { return append(marshal(t, web), []byte("?")), nil }
 	began := make(chan struct{}, 1)
+	const hanging = "it hangs"
 	for _, row := range []struct {
 		reason string
 		answer answer
@@ -71,7 +72,7 @@ func TestHazard06PassesWithARealSocket(t *testing.T) {
 		{"no socket", nil, fs.ErrNotExist},
 		{"it has just been started", fails(status.Error(codes.FailedPrecondition, "Kubelet is initializing")), podsource.ErrIncomplete},
 		{"it does not serve this", fails(status.Error(codes.Unimplemented, "?")), fs.ErrNotExist},
-		{"it hangs", hangs(began), podsource.ErrIncomplete},
+		{hanging, hangs(began), podsource.ErrIncomplete},
 		{"one pod can't be read", garbage, nil},
 		{"no pod at all", says(t), gc.ErrNoPods},
 	} {
@@ -79,7 +80,11 @@ func TestHazard06PassesWithARealSocket(t *testing.T) {
 		if row.answer != nil {
 			serve(t, socket, row.answer)
 		}
-		source := kubelet.New(socket, kubelet.Options{Timeout: 200 * time.Millisecond})
+		var opts kubelet.Options
+		if row.reason == hanging {
+			opts.Timeout = 50 * time.Millisecond
+		}
+		source := kubelet.New(socket, opts)
 		report, err := gc.New(store, source, gc.Options{}).Reconcile(t.Context())
 		if err == nil || row.want != nil && !errors.Is(err, row.want) {
 			t.Errorf("%s: got error %v, want %v", row.reason, err, row.want)

@@ -100,12 +100,12 @@ func (s *Source) list(ctx context.Context) ([][]byte, error) {
 	if err != nil {
 		return nil, explainDial(err)
 	}
-	defer conn.Close() //nolint:errcheck // gRPC has closed it, and there is nothing to lose
+	defer conn.Close() //nolint:errcheck // gRPC closes it, unless the context ended before it dialed
 	var dialed atomic.Bool
 	client, err := grpc.NewClient("passthrough:///localhost",
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
-			if dialed.Swap(true) {
+			if dialed.Swap(true) { // a server that goes away makes gRPC dial again
 				return nil, errors.New("the connection was lost")
 			}
 			return conn, nil

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/netip"
 	"os"
@@ -200,6 +201,32 @@ func TestClosedAtOnce(t *testing.T) {
 		}
 	}()
 	if _, err := kubelet.New(socket, kubelet.Options{}).Pods(t.Context()); !errors.Is(err, podsource.ErrIncomplete) {
+		t.Errorf("got %v, want %v", err, podsource.ErrIncomplete)
+	}
+}
+
+// TestGoingAway: a server that goes away before it takes the call. gRPC would
+// dial once more, and has one connection only.
+func TestGoingAway(t *testing.T) {
+	settings := []byte{0, 0, 0, 4, 0, 0, 0, 0, 0} // HTTP/2 frames, RFC 9113: SETTINGS, and
+	goAway := append([]byte{0, 0, 8, 7, 0}, make([]byte, 12)...)
+	socket := socketIn(t)
+	l := listen(t, socket)
+	done := make(chan struct{})
+	t.Cleanup(func() { l.Close(); <-done })
+	go func() {
+		defer close(done)
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		if _, err := c.Write(append(settings, goAway...)); err == nil {
+			_, _ = io.Copy(io.Discard, c)
+		}
+	}()
+	_, err := kubelet.New(socket, kubelet.Options{}).Pods(t.Context())
+	if !errors.Is(err, podsource.ErrIncomplete) || !strings.Contains(err.Error(), "the connection was lost") {
 		t.Errorf("got %v, want %v", err, podsource.ErrIncomplete)
 	}
 }
