@@ -44,7 +44,7 @@ func binaries() (env []string, err error) {
 	const tags = "-tags=no_btrfs,no_zfs,no_devmapper"
 	if err := errors.Join(
 		build(".", bin, tags, "tool"), // all tools of go.mod
-		build(".", bin, "./internal/pause", "./internal/gate"),
+		build(".", bin, "./internal/pause", "./internal/gate", "./internal/runclite"),
 		build(top+"/examples", bin, "./hostlocal-gc"),
 	); err != nil {
 		return nil, err

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 )
 
@@ -78,14 +77,8 @@ oom_score = 0
 `, n.path("root"), n.path("state"), n.socket(), n.path("opt"), n.image, runc(), n.path("cni/bin"), n.path("cni/conf"))
 }
 
-// runc is the path of the one in PATH. Where there is none containerd says so.
-func runc() string {
-	path, err := exec.LookPath("runc")
-	if err != nil {
-		return "runc"
-	}
-	return path
-}
+// runc is the path of runc, without limits.
+func runc() string { return filepath.Join(os.Getenv(binEnv), "runclite") }
 
 // configure writes the configuration of the network of that name, in place:
 // containerd does not notice a file that is moved there.

@@ -13,16 +13,19 @@
 // are compared with sandboxes. The cases that need nothing newer run against the
 // containerd 1.6 of Debian 12, too.
 //
-// The first run takes some minutes, nearly all of them for building containerd.
-// Later ones find what was built in .cache at the top of the repository. With
-// package arguments, as in "go test ./...", the progress is shown with -v only.
+// It takes about three minutes and a half, of which -soak is one, and the first
+// time three more for building containerd. What was built stays in .cache at the
+// top of the repository. With package arguments, as in "go test ./...", the
+// progress is shown with -v only. With -short the soak takes ten seconds.
 //
 // # What it needs
 //
-// Linux, root, the go command with a module proxy, and runc in PATH. On Debian
-// runc and containerd 1.6 are downloaded with apt-get and unpacked below .cache,
-// and nothing is installed. Where something is missing the tests are skipped, and
-// say why; with CI=true in the environment they fail.
+// Linux with overlayfs, root, namespaces, and the go command with a module proxy.
+// On Debian runc (unless it is in PATH) and containerd 1.6 are downloaded with
+// apt-get, whose lists must be there, and unpacked below .cache: nothing is
+// installed. Elsewhere runc has to be in PATH, and 1.6 is left out. Where
+// something is missing the tests are skipped, and say why; with CI=true in the
+// environment they fail. Control groups may be of version 1 or 2.
 //
 // # What it leaves behind
 //
