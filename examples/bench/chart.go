@@ -42,7 +42,7 @@ type line struct {
 
 const (
 	chartWidth, chartHeight      = 860, 480
-	chartLeft, chartTop, chartUp = 76, 72, 60
+	chartLeft, chartTop, chartUp = 96, 72, 60
 )
 
 // scale returns where a value lies between the axis' first and last tick, from 0
@@ -117,8 +117,8 @@ func (c *chart) draw(b *strings.Builder, l *line, px, py func(float64) float64) 
 		return
 	}
 	for _, p := range l.points {
-		fmt.Fprintf(b, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"4\" fill=\"%s\"><title>%s: %s</title></circle>\n",
-			px(p[0]), py(p[1]), l.color, escape(l.name), number(p[1]))
+		fmt.Fprintf(b, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"4\" fill=\"%s\"><title>%s: %s ms</title></circle>\n",
+			px(p[0]), py(p[1]), l.color, escape(l.name), millis(p[1]))
 	}
 }
 
@@ -147,6 +147,9 @@ func (c *chart) labels(text func(x, y float64, class, style, s string), px, py f
 			l.y = max(l.y, last+apart)
 			last = l.y
 		}
+		if len(l.line.points) == 1 { // above its dot, clear of the lines that pass it
+			l.x, l.y = l.x-8, l.y-18
+		}
 		text(l.x+12, l.y+4, "l", fmt.Sprintf(` style="fill:%s"`, l.line.color), l.line.name)
 	}
 }
@@ -164,13 +167,18 @@ func tickAt(v float64) tick {
 	return tick{v, strconv.FormatFloat(v, 'f', -1, 64)}
 }
 
-// powers are ticks at the powers of ten that enclose all values.
+// powers are ticks at the powers of ten that enclose all values, which are in
+// seconds.
 func powers(low, high float64) []tick {
 	var out []tick
 	first := math.Floor(math.Log10(low))
 	for e := first; e == first || math.Pow(10, e-1) < high; e++ {
 		at := math.Pow(10, e)
-		out = append(out, tickAt(at))
+		t := tickAt(at)
+		if t.text += " s"; at < 1 {
+			t.text = tickAt(math.Round(at*1e6)/1e3).text + " ms"
+		}
+		out = append(out, t)
 	}
 	return out
 }

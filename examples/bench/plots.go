@@ -30,16 +30,16 @@ func (r *results) plotTime() string {
 	c := chart{
 		title: "One pass, 10 % leaked", right: 170,
 		note: fmt.Sprintf("IPv4, %s, medians of %d runs; DEL is extrapolated from samples", r.places[0], r.config.runs),
-		x:    axis{label: "reservations", log: true}, y: axis{label: "milliseconds", log: true},
+		x:    axis{label: "reservations", log: true}, y: axis{label: "time of a pass", log: true},
 	}
 	low, high := math.Inf(1), 0.0
 	for _, who := range []string{delPlugin, del, byID, byAddress, walk, floor} {
 		l := line{name: who, color: color(who), dash: who == floor}
 		for _, size := range slices.Sorted(slices.Values(r.config.sizes)) {
-			ms := r.median(key{r.places[0], scenario{Size: size, Leaked: tenth}, who}, seconds) * 1000
-			if !math.IsNaN(ms) {
-				l.points = append(l.points, [2]float64{float64(size), ms})
-				low, high = min(low, ms), max(high, ms)
+			took := r.median(key{r.places[0], scenario{Size: size, Leaked: tenth}, who}, seconds)
+			if !math.IsNaN(took) {
+				l.points = append(l.points, [2]float64{float64(size), took})
+				low, high = min(low, took), max(high, took)
 			}
 		}
 		if len(l.points) > 0 {
