@@ -35,5 +35,7 @@
 // the kernel that this process runs on (hazard 23). It shows another machine's
 // name, as well as a Node object that kubelet has not brought up to date since
 // the machine was booted or took over the name of another. See
-// [Options.BootID] and [Options.SkipNodeCheck].
+// [Options.BootID] and [Options.SkipNodeCheck]. Nodes that share a kernel, as
+// those of kind do, share its boot ID: there only podsource.Require tells one
+// from the other.
 package kube
