@@ -60,7 +60,21 @@ func binaries() (env []string, err error) {
 	if debian != "" {
 		path += ":" + filepath.Join(debian, "usr/sbin")
 	}
+	if err := findRunc(path); err != nil {
+		return nil, err
+	}
 	return []string{binEnv + "=" + bin, debianEnv + "=" + debian, "PATH=" + path}, nil
+}
+
+// findRunc says so where no folder of the search path has a runc: containerd
+// would say it once for each pod.
+func findRunc(path string) error {
+	for _, dir := range filepath.SplitList(path) {
+		if info, err := os.Stat(filepath.Join(dir, "runc")); err == nil && info.Mode().IsRegular() {
+			return nil
+		}
+	}
+	return errors.New("runc is not in PATH, and can be downloaded on Debian only: install it")
 }
 
 func say(format string, args ...any) {

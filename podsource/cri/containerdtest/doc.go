@@ -3,7 +3,7 @@
 // Package containerdtest runs the collector against a real containerd.
 //
 //	cd podsource/cri/containerdtest
-//	GOWORK=off go test -race
+//	GOWORK=off go test -race -timeout 20m
 //
 // builds containerd, its shim, the CNI plugins and the operator's command, at the
 // versions of this module's go.mod, and starts them in network, mount and process
@@ -38,8 +38,9 @@
 //
 // main_linux_test.go has the processes, from outside to inside; node_linux_test.go
 // a node, which is a containerd with its folders; pods_linux_test.go and
-// collector_linux_test.go what is done with it. The cases are in the files
-// case_*_linux_test.go and soak_linux_test.go.
+// collector_linux_test.go what is done with it; internal/gate the CNI plugin that
+// goes wrong on request. The cases are in the files case_*_linux_test.go and
+// soak_linux_test.go, and leftovers_linux_test.go ends suites half-way.
 //
 // It is a module of its own, and not in go.work, because containerd's hundred
 // modules would otherwise raise everybody's versions.

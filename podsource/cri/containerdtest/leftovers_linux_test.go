@@ -51,11 +51,17 @@ func TestEndsHalfway(t *testing.T) {
 func TestNothingIsLeftBehind(t *testing.T) {
 	need(t)
 	cases := []struct {
-		how  string
-		kill int // which process is killed: 0 is outside, 3 the tests; -1 none
+		how    string
+		kill   int // which process is killed: 0 is outside, 3 the tests; -1 none
+		reason string
 	}{
-		{"fail", -1}, {"panic", -1}, {"exit", -1},
-		{"outside is killed", 0}, {"guardian is killed", 1}, {"first is killed", 2}, {"tests are killed", 3},
+		{"fail", -1, "the test's own clean-up ends the pods"},
+		{"panic", -1, "the first process ends after the tests, and with it the namespaces"},
+		{"exit", -1, "the same, without a word"},
+		{"outside is killed", 0, "the guardian sees that the pipe is closed"},
+		{"guardian is killed", 1, "the first process gets its death signal, and outside removes the control groups"},
+		{"first is killed", 2, "with process 1 the namespaces end"},
+		{"tests are killed", 3, "the first process ends after the tests"},
 	}
 	for _, c := range cases {
 		t.Run(c.how, func(t *testing.T) {
@@ -91,7 +97,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 			case <-ended:
 			case <-time.After(patience):
 				left, err := others()
-				t.Errorf("%v live on: %v, %v", left, err, killAll())
+				t.Errorf("%v live on (%s): %v, %v", left, c.reason, err, killAll())
 			}
 			if err := cmd.Wait(); err == nil {
 				t.Error("the suite ended well")
@@ -100,7 +106,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 				t.Fatalf("the suite did not get halfway: %s\n%s", text, &stderr)
 			}
 			awaitAlone(t)
-			same(t, "surroundings", "the suite is gone", before, surroundings(t))
+			same(t, "surroundings", c.reason, before, surroundings(t))
 		})
 	}
 }

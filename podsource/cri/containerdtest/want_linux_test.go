@@ -46,7 +46,7 @@ func holding(pods ...pod) map[netip.Addr]string {
 	return out
 }
 
-// owners are the containers in reservations that belong to none of these pods.
+// strangers are the containers in reservations that belong to none of these pods.
 func strangers(reservations map[netip.Addr]string, pods ...pod) []string {
 	seen := make(map[string]bool)
 	for _, p := range pods {

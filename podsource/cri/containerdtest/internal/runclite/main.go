@@ -18,12 +18,11 @@ import (
 )
 
 func main() {
-	if err := run(); err != nil {
-		fmt.Fprintf(os.Stderr, "runclite: %v\n", err)
-		os.Exit(1) //nolint:forbidigo // so runc tells that it failed
-	}
+	fmt.Fprintf(os.Stderr, "runclite: %v\n", run())
+	os.Exit(1) //nolint:forbidigo // so runc tells that it failed
 }
 
+// run becomes runc. It returns only when it can't.
 func run() error {
 	for i, arg := range os.Args[:len(os.Args)-1] {
 		if arg == "--bundle" {
