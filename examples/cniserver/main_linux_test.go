@@ -96,6 +96,7 @@ func runInside(m *testing.M) int {
 		{"none", "/", "", syscall.MS_REC | syscall.MS_PRIVATE},
 		{"proc", "/proc", "proc", 0},
 		{"tmpfs", "/run", "tmpfs", 0},
+		{"tmpfs", "/var/lib", "tmpfs", 0}, // where cnitool keeps what it attached
 	} {
 		if err := syscall.Mount(mount.source, mount.target, mount.fs, mount.flags, ""); err != nil {
 			fmt.Fprintf(os.Stderr, "mounting %s: %v\n", mount.target, err)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"io/fs"
 	"net"
 	"sync"
@@ -107,6 +108,10 @@ func client(conn net.Conn) (*grpc.ClientConn, error) {
 func explain(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
+	}
+	// containerd 1.6 gives its word for "still recovering" no code.
+	if strings.Contains(status.Convert(err).Message(), "server is not initialized yet") {
+		return fmt.Errorf("%w: the runtime is recovering: %w", podsource.ErrIncomplete, err)
 	}
 	switch status.Code(err) {
 	case codes.Unavailable:

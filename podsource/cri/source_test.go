@@ -136,6 +136,8 @@ func TestErrors(t *testing.T) {
 	}{
 		{reason: "the runtime recovers", listing: status.Error(codes.Unavailable, "server is not initialized yet"),
 			is: podsource.ErrIncomplete, says: "server is not initialized yet"},
+		{reason: "the runtime recovers and gives that no code, as containerd 1.6 does", listing: status.Error(codes.Unknown, "server is not initialized yet"),
+			is: podsource.ErrIncomplete, says: "server is not initialized yet"},
 		{reason: "its CRI plugin is off", listing: status.Error(codes.Unimplemented, "unknown service runtime.v1.RuntimeService"),
 			says: "does not serve version 1 of the CRI"},
 		{reason: "its store is broken", listing: status.Error(codes.Internal, "broken"), says: "listing sandboxes: "},
