@@ -141,35 +141,41 @@ func TestHazard24KilledAtStart(t *testing.T) {
 	})
 }
 
+// ownBin gives the node a folder of plugins that it may change.
+func (n *node) ownBin(names ...string) {
+	n.t.Helper()
+	n.bin = filepath.Join(n.dir, "bin")
+	if err := os.Mkdir(n.bin, 0o700); err != nil {
+		n.t.Fatal(err)
+	}
+	for _, name := range names {
+		if err := os.Symlink(filepath.Join(bin, name), filepath.Join(n.bin, name)); err != nil {
+			n.t.Fatal(err)
+		}
+	}
+	n.cni = libcni.NewCNIConfigWithCacheDir([]string{n.bin}, filepath.Join(n.dir, "cache"), nil)
+}
+
 // Between reserving and plumbing there is a delegate at work, which goes on when
-// the server dies. The next start waits for its end before it looks.
+// the server dies. The next start waits for its end before it looks. And no
+// delegate releases an address before it is gone from the namespace.
 func TestHazard24KilledWhileADelegateGoesOn(t *testing.T) {
-	for _, verb := range []string{"ADD", "DEL"} {
-		t.Run(verb, func(t *testing.T) {
+	for _, row := range []struct{ verb, plugin string }{{"ADD", "bridge"}, {"ADD", "ptp"}, {"DEL", "bridge"}, {"DEL", "ptp"}} {
+		t.Run(row.verb+" "+row.plugin, func(t *testing.T) {
 			n := newNode(t)
-			n.bin = filepath.Join(n.dir, "bin")
-			if err := os.Mkdir(n.bin, 0o700); err != nil {
-				t.Fatal(err)
-			}
-			for _, name := range []string{"cniserver", "bridge", "ptp"} {
-				if err := os.Symlink(filepath.Join(bin, name), filepath.Join(n.bin, name)); err != nil {
-					t.Fatal(err)
-				}
-			}
+			n.ownBin("cniserver", "bridge", "ptp")
 			// It does what host-local does, and then waits until the test says so.
 			pipe := filepath.Join(n.dir, "pipe")
 			script := fmt.Sprintf("#!/bin/sh\n%s/host-local; code=$?\n"+
-				"if [ -p %[2]s ] && [ $CNI_COMMAND = %[3]s ]; then echo there >%[2]s; cat %[2]s.go; fi >&2\nexit $code\n", bin, pipe, verb)
+				"if [ -p %[2]s ] && [ $CNI_COMMAND = %[3]s ]; then echo there >%[2]s; cat %[2]s.go; fi >&2\nexit $code\n", bin, pipe, row.verb)
 			if err := os.WriteFile(filepath.Join(n.bin, "host-local"), []byte(script), 0o700); err != nil {
 				t.Fatal(err)
 			}
-			n.cni = libcni.NewCNIConfigWithCacheDir([]string{n.bin}, filepath.Join(n.dir, "cache"), nil)
-
-			list := n.list("one", dual)
+			list := n.list("one", kind{"1.1.0", row.plugin, true})
 			n.restart()
 			n.mustAdd(list, "a")
 			n.make("c")
-			if verb == "DEL" {
+			if row.verb == "DEL" {
 				n.mustAdd(list, "c")
 			}
 			for _, p := range []string{pipe, pipe + ".go"} {
@@ -179,7 +185,7 @@ func TestHazard24KilledWhileADelegateGoesOn(t *testing.T) {
 			}
 			failed := make(chan error)
 			go func() {
-				if verb == "ADD" {
+				if row.verb == "ADD" {
 					_, err := n.add(list, "c")
 					failed <- err
 				} else {
@@ -188,6 +194,9 @@ func TestHazard24KilledWhileADelegateGoesOn(t *testing.T) {
 			}()
 			if _, err := os.ReadFile(pipe); err != nil { // returns when the script has come there
 				t.Fatal(err)
+			}
+			if ips := n.configured("/run/netns/c"); len(ips) > 0 {
+				t.Errorf("%v are configured, and not yet or no longer plumbed", ips)
 			}
 			n.kill()
 			if err := <-failed; err == nil {
@@ -209,6 +218,37 @@ func TestHazard24KilledWhileADelegateGoesOn(t *testing.T) {
 			n.agree(2, "a", "c")
 		})
 	}
+}
+
+// What can't be finished at a start is not forgotten, and nothing that it holds
+// is released: a later start finishes it.
+func TestHazard25WhatCannotBeFinished(t *testing.T) {
+	n := newNode(t)
+	n.ownBin("cniserver", "bridge", "host-local")
+	list := n.list("one", dual)
+	n.restart()
+	n.mustAdd(list, "a")
+	n.make("c")
+	n.kill()
+	n.start(addPlumbed)
+	if _, err := n.add(list, "c"); err == nil {
+		t.Fatal("the server should have died")
+	}
+	n.died()
+	away := filepath.Join(n.bin, "away")
+	if err := os.Rename(filepath.Join(n.bin, "host-local"), away); err != nil {
+		t.Fatal(err)
+	}
+	before := n.holding().Reserved
+	n.restart()
+	if diff := cmp.Diff(before, n.holding().Reserved); diff != "" || len(before) != 4 {
+		t.Errorf("reserved before (-) and after a start that could not finish (+):\n%s", diff)
+	}
+	if err := os.Rename(away, filepath.Join(n.bin, "host-local")); err != nil {
+		t.Fatal(err)
+	}
+	n.restart()
+	n.agree(2, "a")
 }
 
 // On a full disk nothing is begun, and nothing is lost.
