@@ -1,4 +1,4 @@
-module github.com/hostlocal-gc/hostlocal-gc/examples/agent/deploy/deploytest
+module github.com/hostlocal-gc/hostlocal-gc/examples/agent/deploy
 
 go 1.25.0
 
@@ -72,6 +72,6 @@ require (
 )
 
 replace (
-	github.com/hostlocal-gc/hostlocal-gc => ../../../..
-	github.com/hostlocal-gc/hostlocal-gc/gc/metrics => ../../../../gc/metrics
+	github.com/hostlocal-gc/hostlocal-gc => ../../..
+	github.com/hostlocal-gc/hostlocal-gc/gc/metrics => ../../../gc/metrics
 )
