@@ -205,14 +205,16 @@ func TestHazard24KilledWhileADelegateGoesOn(t *testing.T) {
 			if err := os.Remove(pipe); err != nil { // later ones need not wait
 				t.Fatal(err)
 			}
-			// Opening the pipe for writing waits for its reader, so the delegate runs
-			// until now, and goes on beside the server's start.
-			go func() {
-				if f, err := os.OpenFile(pipe+".go", os.O_WRONLY, 0); err == nil {
-					_ = f.Close()
+			// The delegate goes on once the next server says that it waits for it.
+			waited := false
+			if !n.startWaiting("", func() {
+				waited = true
+				if err := os.WriteFile(pipe+".go", nil, 0); err != nil {
+					t.Error(err)
 				}
-			}()
-			n.restart()
+			}) || !waited {
+				t.Fatalf("the server did not wait for the delegate (%t)", waited)
+			}
 			n.agree(2, "a")
 			n.mustAdd(list, "c")
 			n.agree(2, "a", "c")

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"syscall"
 	"testing"
 )
@@ -16,12 +15,17 @@ import (
 // inside says that this process has namespaces of its own.
 const inside = "CNISERVER_TEST_BIN"
 
-// bin holds what the tests run: cniserver, bridge, ptp, host-local, cnitool.
+// bin holds what the tests run: cniserver, bridge, ptp, host-local, cnitool. The
+// server itself is this test's own program, so that it is built as the test is.
 var bin string //nolint:gochecknoglobals // set once, in TestMain
 
 // TestMain runs the tests in a network, mount and PID namespace of their own:
 // whatever they leave, processes and mounts included, ends with it.
 func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "serve" {
+		main()
+		return
+	}
 	flag.Parse()
 	if bin = os.Getenv(inside); bin != "" {
 		os.Exit(runInside(m))
@@ -66,8 +70,8 @@ func runOutside() (code int, err error) {
 	return 0, err
 }
 
-// buildAll builds the server, as this test is built, and what the server and the
-// tests call, in the versions of go.mod.
+// buildAll builds the plugin, and what server and tests call, at the versions of
+// go.mod.
 func buildAll(dir string) error {
 	const plugins, cni = "github.com/containernetworking/plugins/plugins/", "github.com/containernetworking/cni/"
 	build := func(env []string, args ...string) error {
@@ -78,14 +82,8 @@ func buildAll(dir string) error {
 		}
 		return nil
 	}
-	if err := build([]string{"CGO_ENABLED=0"}, "-o", dir+"/", ".", plugins+"main/bridge", plugins+"main/ptp",
-		plugins+"ipam/host-local", cni+"cnitool"); err != nil {
-		return err
-	}
-	if raceEnabled {
-		return build(nil, "-race", "-o", filepath.Join(dir, "server"), ".")
-	}
-	return os.Link(filepath.Join(dir, "cniserver"), filepath.Join(dir, "server"))
+	return build([]string{"CGO_ENABLED=0"}, "-o", dir+"/", ".", plugins+"main/bridge", plugins+"main/ptp",
+		plugins+"ipam/host-local", cni+"cnitool")
 }
 
 func runInside(m *testing.M) int {

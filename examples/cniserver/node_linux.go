@@ -12,6 +12,7 @@ import (
 
 	"github.com/containernetworking/plugins/pkg/ip"
 	"github.com/containernetworking/plugins/pkg/ns"
+	"github.com/go-logr/logr"
 )
 
 // unplumb removes an interface, and with it the other end of its veth pair. What
@@ -60,7 +61,7 @@ func netnsID(path string) string {
 // killed may leave a delegate behind which still reserves an address. Each
 // server holds a lock on path that its children inherit, so the lock is free
 // when the last of them has ended. It stays held for the life of this process.
-func gate(ctx context.Context, path string) error {
+func gate(ctx context.Context, path string, log logr.Logger) error {
 	// Without O_CLOEXEC, for the children.
 	fd, err := syscall.Open(path, syscall.O_RDWR|syscall.O_CREAT, 0o600)
 	if err != nil {
@@ -68,13 +69,16 @@ func gate(ctx context.Context, path string) error {
 	}
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for {
+	for said := false; ; said = true {
 		err := syscall.Flock(fd, syscall.LOCK_EX|syscall.LOCK_NB)
 		if err == nil {
 			return nil
 		}
 		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
 			return fmt.Errorf("locking %s: %w", path, err)
+		}
+		if !said {
+			log.Info("Waiting for another server, or for the plugins that it started, to end", "lock", path)
 		}
 		select {
 		case <-ctx.Done():

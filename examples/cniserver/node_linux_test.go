@@ -78,11 +78,18 @@ func (n *node) recordFile() string {
 // die before, and start reports whether it lives.
 func (n *node) start(failpoint string, flags ...string) bool {
 	n.t.Helper()
+	return n.startWaiting(failpoint, func() {}, flags...)
+}
+
+// startWaiting is start, and calls waits when the server says that it has to
+// wait for others.
+func (n *node) startWaiting(failpoint string, waits func(), flags ...string) bool {
+	n.t.Helper()
 	args := append([]string{
 		"serve", "--network", "one", "--network", "two", "--socket", n.socket(), "--state-dir", n.state(),
 		"--data-dir", n.dataDir(), "--min-age", "0", "-v", "4",
 	}, flags...)
-	n.server = exec.Command(filepath.Join(bin, "server"), args...)
+	n.server = exec.Command("/proc/self/exe", args...)
 	n.server.Env = append(os.Environ(), "CNISERVER_FAILPOINT="+failpoint)
 	stderr, err := n.server.StderrPipe()
 	if err != nil {
@@ -100,8 +107,11 @@ func (n *node) start(failpoint string, flags ...string) bool {
 		lines := bufio.NewScanner(io.TeeReader(stderr, n.log))
 		once := sync.OnceFunc(func() { close(serving) })
 		for lines.Scan() {
-			if strings.Contains(lines.Text(), `"msg"="Serving"`) {
+			switch {
+			case strings.Contains(lines.Text(), `"msg"="Serving"`):
 				once()
+			case strings.Contains(lines.Text(), `"msg"="Waiting for another server`):
+				waits()
 			}
 		}
 		_ = server.Wait() // killed, as a rule

@@ -8,6 +8,8 @@ import (
 	"context"
 	"errors"
 	"os"
+
+	"github.com/go-logr/logr"
 )
 
 var errLinuxOnly = errors.New("network namespaces are Linux's: this server runs nowhere else")
@@ -16,7 +18,7 @@ func unplumb(string, string) (bool, error) { return false, errLinuxOnly }
 
 func netnsID(string) string { return "" }
 
-func gate(context.Context, string) error { return errLinuxOnly }
+func gate(context.Context, string, logr.Logger) error { return errLinuxOnly }
 
 func private(f func()) { f() }
 

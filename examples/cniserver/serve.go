@@ -72,7 +72,7 @@ func (o *serving) run(ctx context.Context) error {
 	}
 	started, cancel := context.WithTimeout(ctx, 2*o.timeout)
 	defer cancel()
-	if err := gate(started, filepath.Join(o.stateDir, "serving.lock")); err != nil {
+	if err := gate(started, filepath.Join(o.stateDir, "serving.lock"), textlog.New(os.Stderr, o.verbose)); err != nil {
 		return err
 	}
 	s, err := o.newServer()
