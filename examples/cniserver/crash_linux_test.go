@@ -153,7 +153,7 @@ func (n *node) ownBin(names ...string) {
 			n.t.Fatal(err)
 		}
 	}
-	n.cni = libcni.NewCNIConfigWithCacheDir([]string{n.bin}, filepath.Join(n.dir, "cache"), nil)
+	n.runtime()
 }
 
 // Between reserving and plumbing there is a delegate at work, which goes on when

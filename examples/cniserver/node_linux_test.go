@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/invoke"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/google/go-cmp/cmp"
@@ -47,7 +48,7 @@ type node struct {
 func newNode(t testing.TB) *node {
 	t.Helper()
 	n := &node{t: t, dir: t.TempDir(), bin: bin, log: new(lockedBuffer), spaces: make(map[string]string)}
-	n.cni = libcni.NewCNIConfigWithCacheDir([]string{n.bin}, filepath.Join(n.dir, "cache"), nil)
+	n.runtime()
 	t.Cleanup(func() {
 		n.kill()
 		for id := range n.spaces {
@@ -65,6 +66,13 @@ func newNode(t testing.TB) *node {
 		}
 	})
 	return n
+}
+
+// runtime makes libcni look for plugins where the node has them. What runs them
+// is given, since libcni would make it later and without a lock.
+func (n *node) runtime() {
+	n.cni = libcni.NewCNIConfigWithCacheDir([]string{n.bin}, filepath.Join(n.dir, "cache"),
+		&invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: os.Stderr}})
 }
 
 func (n *node) socket() string  { return filepath.Join(n.dir, "s") }
