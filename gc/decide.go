@@ -52,7 +52,8 @@ type judgement struct {
 	pod    int32
 }
 
-// decide judges every reservation of w.here. It is a pure function.
+// decide judges every reservation of w.here, and puts the judgements into
+// judged, which must be as long and is not read. It is a pure function.
 //
 // That it never lets go of what a live pod holds follows from the assumptions
 // A1 to A4 (see the package comment). What is younger than the minimum age is
@@ -66,14 +67,13 @@ type judgement struct {
 // other reservations are judged as if they had no sibling: before something
 // Leaked that has an owner is released, those must be read too, and decide be
 // asked again.
-func decide(w world) []judgement {
-	judged, kin := judgeClaimed(w)
+func decide(w world, judged []judgement) {
+	kin := judgeClaimed(w, judged)
 	for i := range w.here.rs {
 		if w.here.claims.first[i] == nobody {
 			judged[i] = judgeUnclaimed(w, kin, &w.here.rs[i])
 		}
 	}
-	return judged
 }
 
 // A kinship is what is known of containers by those of their reservations that
@@ -87,10 +87,9 @@ type kinship struct {
 }
 
 // judgeClaimed judges the reservations whose addresses live pods claim, here and
-// in the sibling networks. Only those of w.here are returned.
-func judgeClaimed(w world) ([]judgement, kinship) {
+// in the sibling networks. Only those of w.here get into judged.
+func judgeClaimed(w world, judged []judgement) kinship {
 	kin := kinship{inUse: make(map[string]int32), disputed: make(map[string]int32)}
-	judged := make([]judgement, len(w.here.rs))
 	for i := range w.here.rs {
 		if w.here.claims.first[i] != nobody {
 			judged[i] = kin.note(w.view, &w.here, i)
@@ -103,7 +102,7 @@ func judgeClaimed(w world) ([]judgement, kinship) {
 			}
 		}
 	}
-	return judged, kin
+	return kin
 }
 
 // note judges one claimed reservation and remembers what that means for the

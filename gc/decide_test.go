@@ -141,7 +141,8 @@ func TestHazard30SiblingCanNotBeRead(t *testing.T) {
 			}}}
 			w.view = newView([]podsource.Pod{c.pod}, w.clock, at, at, DefaultMinAge)
 			w.here.claims = w.view.claimsOn(w.here.rs)
-			judged := decide(w)
+			judged := make([]judgement, len(w.here.rs))
+			decide(w, judged)
 			if got := judged[1].reason; got != c.want {
 				t.Errorf("got %q, want %q", got, c.want)
 			}

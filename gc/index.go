@@ -4,6 +4,7 @@ package gc
 
 import (
 	"hash/maphash"
+	"math/bits"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
@@ -14,7 +15,7 @@ import (
 type index struct {
 	pods  []podsource.Pod
 	seed  maphash.Seed
-	slots []slot // a power of two, and at least half of them empty, so that every search ends
+	slots []slot // a third of them empty, and at least one, so that every search ends
 }
 
 // A slot is the place of an ID: pods[pod-1].ContainerIDs[nth]. The zero slot is
@@ -26,11 +27,7 @@ func newIndex(pods []podsource.Pod) index {
 	for i := range pods {
 		ids += len(pods[i].ContainerIDs)
 	}
-	size := 1
-	for size < 2*ids {
-		size *= 2
-	}
-	x := index{pods: pods, seed: maphash.MakeSeed(), slots: make([]slot, size)}
+	x := index{pods: pods, seed: maphash.MakeSeed(), slots: make([]slot, ids+ids/2+1)}
 	for i := range pods {
 		for nth, id := range pods[i].ContainerIDs {
 			if s, _, found := search(&x, maphash.String(x.seed, id), id); !found { // else named twice: the first counts
@@ -56,8 +53,11 @@ func (x *index) id(containerID []byte) (id string, found bool) {
 // search returns the slot of an ID and the source's string, or else the slot
 // that the ID would get.
 func search[T string | []byte](x *index, hash uint64, containerID T) (s *slot, id string, found bool) {
-	mask := uint64(len(x.slots) - 1)
-	for at := hash & mask; ; at = (at + 1) & mask {
+	at, _ := bits.Mul64(hash, uint64(len(x.slots))) // spreads hashes over any number of slots, without a division
+	for ; ; at++ {
+		if at == uint64(len(x.slots)) {
+			at = 0
+		}
 		s = &x.slots[at]
 		if s.pod == 0 {
 			return s, "", false

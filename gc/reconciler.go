@@ -181,25 +181,19 @@ func (r *Reconciler) judge(ctx context.Context, w *world) ([]judgement, error) {
 	if err := r.readOwners(ctx, w, doubtful, w.view.name); err != nil {
 		return nil, err
 	}
-	judged := decide(*w)
+	judged := make([]judgement, len(w.here.rs))
+	decide(*w, judged)
 	if !w.unreadClaims() {
 		return judged, nil
 	}
-	leaks := 0
-	for _, j := range judged {
-		if j.reason == Unowned {
-			leaks++
-		}
-	}
-	suspects := make(map[string]string, leaks)
-	for i, j := range judged {
-		if j.reason == Unowned {
-			id := w.here.rs[i].ContainerID
-			suspects[id] = id
-		}
-	}
-	if len(suspects) == 0 {
+	leaks := where(judged, func(why Reason) bool { return why == Unowned })
+	if len(leaks) == 0 {
 		return judged, nil
+	}
+	suspects := make(map[string]string, len(leaks))
+	for _, i := range leaks {
+		id := w.here.rs[i].ContainerID
+		suspects[id] = id
 	}
 	err := r.readOwners(ctx, w, claimed, func(containerID []byte) (string, bool) {
 		id, ok := suspects[string(containerID)]
@@ -208,7 +202,25 @@ func (r *Reconciler) judge(ctx context.Context, w *world) ([]judgement, error) {
 	if err != nil {
 		return nil, err
 	}
-	return decide(*w), nil
+	decide(*w, judged)
+	return judged, nil
+}
+
+// where returns the indexes of those judgements whose reason is as asked for.
+func where(judged []judgement, is func(Reason) bool) []int {
+	n := 0
+	for _, j := range judged {
+		if is(j.reason) {
+			n++
+		}
+	}
+	at := make([]int, 0, n)
+	for i, j := range judged {
+		if is(j.reason) {
+			at = append(at, i)
+		}
+	}
+	return at
 }
 
 // unreadClaims reports whether any address in use has an owner that was not
@@ -266,12 +278,7 @@ func (r *Reconciler) readOwners(ctx context.Context, w *world, selected selectio
 // release removes what was judged leaked, and turns those judgements into what
 // became of it.
 func (r *Reconciler) release(ctx context.Context, w *world, judged []judgement, report *Report) error {
-	var index []int
-	for i := range judged {
-		if judged[i].reason.Verdict() == Leaked {
-			index = append(index, i)
-		}
-	}
+	index := where(judged, func(why Reason) bool { return why.Verdict() == Leaked })
 	done, err := r.store.ReleaseAt(ctx, w.here.rs, index)
 	report.LockHeld, report.LongestHold = done.LockHeld, done.LongestHold
 	for n, outcome := range done.Outcomes {

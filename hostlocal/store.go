@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"time"
 )
 
 // DefaultDataDir is where host-local keeps its reservations unless its
@@ -95,8 +94,35 @@ func (s *Store) Scan(ctx context.Context) ([]Reservation, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listing reservations in %s: %w", s.dir(), err)
 	}
-	slices.SortFunc(rs, func(a, b Reservation) int { return a.IP.Compare(b.IP) })
+	sortByIP(rs)
 	return rs, nil
+}
+
+// sortByIP sorts by address. Reservations are large and mostly far from their
+// place, so their order is found first, and then each is moved once.
+func sortByIP(rs []Reservation) {
+	order := make([]int32, len(rs))
+	for i := range order {
+		order[i] = int32(i)
+	}
+	slices.SortFunc(order, func(a, b int32) int { return rs[a].IP.Compare(rs[b].IP) })
+	for start := range order {
+		if order[start] < 0 { // moved already
+			continue
+		}
+		first := rs[start]
+		at := start
+		for {
+			from := int(order[at])
+			order[at] = -1
+			if from == start {
+				break
+			}
+			rs[at] = rs[from]
+			at = from
+		}
+		rs[at] = first
+	}
 }
 
 // List returns the network's reservations with their owners, sorted by
@@ -110,7 +136,7 @@ func (s *Store) List(ctx context.Context) ([]Reservation, error) {
 	if err != nil {
 		return nil, err
 	}
-	failures, err := s.ReadOwners(ctx, rs, func(int) bool { return true }, nil)
+	failures, err := s.ReadOwners(ctx, rs, nil, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -122,101 +148,6 @@ func (s *Store) List(ctx context.Context) ([]Reservation, error) {
 	return rs, errors.Join(errs...)
 }
 
-// ReadOwners reads the owner, the time and the rest of the identity of those
-// reservations in rs for which wanted says so, and that are still Unread. What
-// was replaced or went away since Scan is marked so and not mistaken for what
-// was listed.
-//
-// Each costs an open, an fstat, a read and a close: of a pass's work on 65,536
-// reservations the larger part, so ask only for what is needed.
-//
-// name may be nil. Otherwise it turns a container ID that was read into a
-// string: one that the caller has at hand spares an allocation. When it returns
-// false the owner is of no interest, and the reservation stays Unread.
-//
-// An error about one file leaves that reservation Unreadable and is returned
-// under its index; err is about the folder or the context, and then owners that
-// were not reached stay Unread.
-func (s *Store) ReadOwners(ctx context.Context, rs []Reservation, wanted func(i int) bool,
-	name func(containerID []byte) (string, bool),
-) (failures map[int]error, err error) {
-	var d *dir
-	if name == nil {
-		name = func(containerID []byte) (string, bool) { return string(containerID), true }
-	}
-	ifName := "" // the last one: nearly all are eth0, and share one string
-	buf := make([]byte, maxOwner+1)
-	for i := range rs {
-		r := &rs[i]
-		if r.Owner != Unread || !wanted(i) {
-			continue
-		}
-		if err := ctx.Err(); err != nil {
-			return failures, fmt.Errorf("reading owners in %s: %w", s.dir(), err)
-		}
-		if d == nil {
-			d, err = openDir(s.dir())
-			if errors.Is(err, fs.ErrNotExist) {
-				r.Owner = Vanished
-				continue
-			}
-			if err != nil {
-				return failures, fmt.Errorf("reading owners: %w", err)
-			}
-			defer d.close()
-		}
-		if err := d.readOwner(r, buf, name, &ifName); err != nil {
-			if failures == nil {
-				failures = make(map[int]error)
-			}
-			failures[i] = fmt.Errorf("reading the owner of %s: %w", s.path(r), err)
-		}
-	}
-	return failures, nil
-}
-
 func (s *Store) path(r *Reservation) string {
 	return filepath.Join(s.dir(), string(appendName(nil, r.IP, colon)))
 }
-
-// readOwner fills in r from its file.
-func (d *dir) readOwner(r *Reservation, buf []byte, name func([]byte) (string, bool), ifName *string) error {
-	now, content, err := d.look(r.IP, buf)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		r.Owner = Vanished
-	case errors.Is(err, errNotRegular):
-		r.Owner = Replaced
-	case err != nil:
-		r.Owner = Unreadable
-		return err
-	case r.ino != now.ino:
-		r.Owner = Replaced
-	default:
-		id, inside, owner := parseOwner(content)
-		if owner == Owned {
-			wanted := false
-			if r.ContainerID, wanted = name(id); !wanted {
-				r.ContainerID = ""
-				return nil
-			}
-			if string(inside) != *ifName {
-				*ifName = string(inside)
-			}
-			r.IfName = *ifName
-		}
-		r.Owner, r.ReservedAt, r.ino, r.changed, r.size = owner, now.modified, now.ino, now.changed, now.size
-	}
-	return nil
-}
-
-// seen is what look found: the file's identity and its modification time.
-type seen struct {
-	ino      uint64
-	changed  int64
-	size     uint32
-	modified time.Time
-}
-
-// errNotRegular says that a name leads to something else than a regular file.
-var errNotRegular = errors.New("not a regular file")

@@ -86,7 +86,7 @@ func unjudged(ctx context.Context, store *hostlocal.Store) (gc.Report, error) {
 	if err != nil {
 		return report, err
 	}
-	failures, err := store.ReadOwners(ctx, rs, func(int) bool { return true }, nil)
+	failures, err := store.ReadOwners(ctx, rs, nil, nil)
 	if err != nil {
 		return report, err
 	}
