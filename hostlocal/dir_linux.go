@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net/netip"
 	"os"
+	"runtime"
 	"syscall"
 	"time"
 	"unsafe"
@@ -139,17 +140,45 @@ func (d *dir) look(ip netip.Addr, buf []byte) (seen, []byte, error) {
 	if st.Nlink == 0 { // removed since it was opened
 		return seen{}, nil, os.NewSyscallError("openat", syscall.ENOENT)
 	}
-	if st.Mode&syscall.S_IFMT != syscall.S_IFREG {
-		return seen{}, nil, errNotRegular
+	now, err := seenIn(&st)
+	if err != nil {
+		return seen{}, nil, err
 	}
 	n, err := retry(func() (int, error) { return syscall.Read(fd, buf) })
 	if err != nil {
 		return seen{}, nil, os.NewSyscallError("read", err)
 	}
+	return now, buf[:n], nil
+}
+
+// stat reads a file's identity alone, with a single system call.
+func (d *dir) stat(ip netip.Addr) (seen, error) {
+	var st syscall.Stat_t
+	_, err := retry(func() (int, error) { return 0, d.fstatat(ip, &st) })
+	if err != nil {
+		return seen{}, os.NewSyscallError("fstatat", err)
+	}
+	return seenIn(&st)
+}
+
+func seenIn(st *syscall.Stat_t) (seen, error) {
+	if st.Mode&syscall.S_IFMT != syscall.S_IFREG {
+		return seen{}, errNotRegular
+	}
 	return seen{
 		ino: st.Ino, changed: st.Ctim.Nano(), size: uint32(min(st.Size, maxOwner+1)),
 		modified: time.Unix(st.Mtim.Unix()),
-	}, buf[:n], nil
+	}, nil
+}
+
+// settled reports whether a file that was read after a moment can't change any
+// more without its change time moving, because that lies well before the moment.
+// The kernel counts change times in ticks of up to 10 ms (before Linux 6.13),
+// and some file systems keep whole seconds only: what looks like those never
+// counts as settled.
+func (s seen) settled(moment time.Time) bool {
+	const ticks = 100 * time.Millisecond
+	return sysFstatat != 0 && s.changed%int64(time.Second) != 0 && s.changed < moment.Add(-ticks).UnixNano()
 }
 
 // openat is syscall.Openat on a name that d holds the buffer for: that saves
@@ -163,9 +192,30 @@ func (d *dir) openat(ip netip.Addr, flags int) (int, error) {
 	return int(fd), nil
 }
 
+// sysFstatat is the number of fstatat(2) where files need not be opened to be
+// compared, and 0 elsewhere. Package syscall has no name for it that all
+// architectures share, nor one for its flag.
+var sysFstatat = map[string]uintptr{"amd64": 262, "arm64": 79}[runtime.GOARCH]
+
+const symlinkNofollow = 0x100
+
+func (d *dir) fstatat(ip netip.Addr, st *syscall.Stat_t) error {
+	name := append(appendName(d.name[:0], ip, colon), 0)
+	_, _, errno := syscall.Syscall6(sysFstatat, uintptr(d.fd), uintptr(unsafe.Pointer(&name[0])), uintptr(unsafe.Pointer(st)), symlinkNofollow, 0, 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
 // remove unlinks a file of the folder.
 func (d *dir) remove(ip netip.Addr) error {
-	return os.NewSyscallError("unlinkat", syscall.Unlinkat(d.fd, string(appendName(d.name[:0], ip, colon))))
+	name := append(appendName(d.name[:0], ip, colon), 0)
+	_, _, errno := syscall.Syscall(syscall.SYS_UNLINKAT, uintptr(d.fd), uintptr(unsafe.Pointer(&name[0])), 0)
+	if errno != 0 {
+		return os.NewSyscallError("unlinkat", errno)
+	}
+	return nil
 }
 
 // retry repeats a system call that a signal interrupted.

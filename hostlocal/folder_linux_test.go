@@ -212,13 +212,17 @@ func TestReadOwnersOfAnotherFile(t *testing.T) {
 
 // TestHazard09AnotherFile: what was put in a reservation's place since the List
 // is kept (R6, R7), also when that happens while Release is at work, right
-// before its turn.
+// before its turn, and whether the owner is read again or not.
 func TestHazard09AnotherFile(t *testing.T) {
-	for _, during := range []bool{false, true} {
+	for variant := range 4 {
+		during, settled := variant%2 == 1, variant/2 == 1
 		for _, row := range swaps {
 			s := newStore(t)
 			reserve(t, s, "10.0.0.1", "10.0.0.2", "10.0.0.3")
 			rs := list(t, s)
+			for i := range rs {
+				rs[i].settled = settled
+			}
 			aside := filepath.Join(s.DataDir(), "aside")
 			var before map[string]string
 			swap := func() {
@@ -464,5 +468,68 @@ func TestNoDescriptorIsLeft(t *testing.T) {
 	}
 	if after := open(); after != before {
 		t.Errorf("%d descriptors are open, before it was %d", after, before)
+	}
+}
+
+// TestSettled: a change time counts for the owner only where a later change must
+// have moved it.
+func TestSettled(t *testing.T) {
+	now := time.Unix(1_700_000_000, 500_000_000)
+	for _, row := range []struct {
+		reason  string
+		changed time.Time
+		want    bool
+	}{
+		{"long ago", now.Add(-time.Hour), true},
+		{"longer ago than any tick", now.Add(-101 * time.Millisecond), true},
+		{"maybe in this very tick", now.Add(-100 * time.Millisecond), false},
+		{"just now", now, false},
+		{"in the future: the clock was stepped back", now.Add(time.Hour), false},
+		{"a whole second: the file system may not know better", now.Add(-time.Hour - 500*time.Millisecond), false},
+	} {
+		if got := (seen{changed: row.changed.UnixNano()}).settled(now); got != row.want {
+			t.Errorf("settled: %t, want %t: %s", got, row.want, row.reason)
+		}
+	}
+}
+
+// TestFilesSettle: what has been left alone is settled when it is read, and not
+// what was just made. It is enough to look at such a file's status.
+func TestFilesSettle(t *testing.T) {
+	s := newStore(t)
+	reserve(t, s, "10.0.0.1")
+	until(t, "the file is settled", func() bool { return list(t, s)[0].settled })
+	d, err := openDir(s.dir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.close()
+	r := list(t, s)[0]
+	for _, row := range []struct {
+		reason string
+		change func(*testing.T)
+		want   bool
+		err    error
+	}{
+		{"nothing changed", func(*testing.T) {}, true, nil},
+		{"an owner of the same length", func(t *testing.T) { write(t, at(s, "10.0.0.1"), "xyz\r\neth0") }, false, nil},
+		{"a link in its place", func(t *testing.T) {
+			move(t, at(s, "10.0.0.1"), filepath.Join(s.DataDir(), "aside"))
+			symlink(t, filepath.Join(s.DataDir(), "aside"), at(s, "10.0.0.1"))
+		}, false, errNotRegular},
+		{"nothing in its place", func(t *testing.T) {
+			if err := os.Remove(at(s, "10.0.0.1")); err != nil {
+				t.Error(err)
+			}
+		}, false, fs.ErrNotExist},
+	} {
+		row.change(t)
+		if same, err := d.holds(&r, nil); same != row.want || !errors.Is(err, row.err) {
+			t.Errorf("holds: %t, %v, want %t, %v: %s", same, err, row.want, row.err, row.reason)
+		}
+	}
+	reserve(t, s, "10.0.0.2")
+	if list(t, s)[0].settled {
+		t.Error("a new file is settled")
 	}
 }

@@ -61,7 +61,8 @@ type hand struct {
 	dir    *dir // opened for the first of them
 	buf    []byte
 	name   func(containerID []byte) (string, bool)
-	ifName string // the last one: nearly all are eth0, and share one string
+	since  time.Time // by the wall clock, before what is read now
+	ifName string    // the last one: nearly all are eth0, and share one string
 }
 
 func (h *hand) close() {
@@ -73,6 +74,7 @@ func (h *hand) close() {
 // read is ReadOwners for the blocks of rs that it takes.
 func (h *hand) read(ctx context.Context, s *Store, rs []Reservation, wanted func(int) bool, take func() (from, to int)) (failures map[int]error, err error) {
 	for from, to := take(); from < to; from, to = take() {
+		h.since = time.Now()
 		for i := from; i < to; i++ {
 			r := &rs[i]
 			if r.Owner != Unread || wanted != nil && !wanted(i) {
@@ -128,7 +130,8 @@ func (h *hand) owner(r *Reservation) error {
 			}
 			r.IfName = h.ifName
 		}
-		r.Owner, r.ReservedAt, r.ino, r.changed, r.size = owner, now.modified, now.ino, now.changed, now.size
+		r.Owner, r.ReservedAt = owner, now.modified
+		r.ino, r.changed, r.size, r.settled = now.ino, now.changed, now.size, now.settled(h.since)
 	}
 	return nil
 }

@@ -55,15 +55,15 @@ const (
 	// breather is for how long the lock is left alone then. A flock is not
 	// handed on in the order of arrival: whoever is awake takes it, and this
 	// leaves those who sleep for it the time to wake up.
-	breather = time.Millisecond
+	breather = 500 * time.Microsecond
 )
 
 // errUnread is for reservations that come from Scan, or from nowhere.
 var errUnread = errors.New("its owner was not read, so it can't be told whether it is still the same; read it with List or ReadOwners first")
 
 // Release removes those of the given reservations whose files are still the
-// very ones that were read: same inode, same change time, same size, same owner
-// (R6). It holds the plugin's own lock meanwhile, but never for longer than
+// very ones that were read: same inode, same change time, same size, and, where
+// a change need not have moved the change time, same owner (R6). It holds the plugin's own lock meanwhile, but never for longer than
 // about two milliseconds at once, and creates nothing but that lock's file (R8).
 //
 // It goes on after a failure. The error joins all that went wrong; what it
@@ -168,7 +168,7 @@ func (d *dir) release(r *Reservation, buf []byte) (Outcome, error) {
 	default:
 		return Failed, errUnread
 	}
-	now, content, err := d.look(r.IP, buf)
+	same, err := d.holds(r, buf)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Gone, nil
 	}
@@ -178,9 +178,7 @@ func (d *dir) release(r *Reservation, buf []byte) (Outcome, error) {
 	if err != nil {
 		return Failed, err
 	}
-	containerID, ifName, owner := parseOwner(content)
-	if now.ino != r.ino || now.changed != r.changed || now.size != r.size ||
-		owner != r.Owner || string(containerID) != r.ContainerID || string(ifName) != r.IfName {
+	if !same {
 		return Changed, nil
 	}
 	switch err := d.remove(r.IP); {
@@ -190,6 +188,28 @@ func (d *dir) release(r *Reservation, buf []byte) (Outcome, error) {
 		return Failed, err
 	}
 	return Released, nil
+}
+
+// holds reports whether the folder still has the very file that r was read from
+// (R6). A file that was settled by then has its owner still if it has its change
+// time, which spares an ADD that waits for the lock an open, a read and a close
+// for each release. Of the others the owner is compared, too.
+func (d *dir) holds(r *Reservation, buf []byte) (bool, error) {
+	if r.settled {
+		now, err := d.stat(r.IP)
+		return r.is(now), err
+	}
+	now, content, err := d.look(r.IP, buf)
+	if err != nil {
+		return false, err
+	}
+	containerID, ifName, owner := parseOwner(content)
+	return r.is(now) && owner == r.Owner && string(containerID) == r.ContainerID && string(ifName) == r.IfName, nil
+}
+
+// is compares the identity.
+func (r *Reservation) is(now seen) bool {
+	return now.ino == r.ino && now.changed == r.changed && now.size == r.size
 }
 
 func (s *Store) stopped(ctx context.Context, left int) error {

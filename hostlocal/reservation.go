@@ -35,6 +35,9 @@ type Reservation struct {
 	changed int64  // change time in ns: moves with every write, link and rename
 	size    uint32 // of the file, at most maxOwner+1: what is longer is not read
 
+	// Whether a change after the owner was read shows in the change time.
+	settled bool
+
 	// Owner says what is known of the owner, and so which fields above count.
 	Owner OwnerState
 }

@@ -21,6 +21,9 @@ const (
 	ifName  = "eth0"
 	// old is the age of all reservations: well over the minimum age.
 	old = time.Hour
+	// settle is how long new files are left alone before a pass: a leak on a node
+	// has not been written in the last moment either.
+	settle = 200 * time.Millisecond
 	// Reservations are numbered within these sizes: more do not fit the subnet
 	// below ADD's range.
 	minSize, maxSize = 16, 1 << 17
@@ -143,6 +146,7 @@ func write(files []file) error {
 		})
 	}
 	wg.Wait()
+	time.Sleep(settle)
 	return errors.Join(errs[:]...)
 }
 
