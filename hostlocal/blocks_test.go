@@ -96,6 +96,9 @@ func TestInBlocksPanics(t *testing.T) {
 				if isHelper := strings.Contains(stack(), "WaitGroup).Go"); isHelper == helpers {
 					panic("out of paper")
 				}
+				for range 100_000 { // for as long as it takes a caller that does not wait
+					runtime.Gosched()
+				}
 			})
 		})
 	}
@@ -147,6 +150,16 @@ func TestReadOwnersOfMany(t *testing.T) {
 
 	for i := range rs {
 		rs[i].Owner = Unread
+	}
+	broken := slices.Clone(rs)
+	for i := range broken {
+		if i%2 == 0 { // a name that no file system takes
+			broken[i].IP = netip.MustParseAddr("fe80::1").WithZone(strings.Repeat("z", 300))
+		}
+	}
+	failures, err = s.ReadOwners(t.Context(), broken, nil, nil)
+	if len(failures) != (n+1)/2 || err != nil {
+		t.Errorf("ReadOwners of unreadable ones: %d failures, %v; want %d", len(failures), err, (n+1)/2)
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()

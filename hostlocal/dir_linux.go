@@ -137,9 +137,6 @@ func (d *dir) look(ip netip.Addr, buf []byte) (seen, []byte, error) {
 	if err := syscall.Fstat(fd, &st); err != nil {
 		return seen{}, nil, os.NewSyscallError("fstat", err)
 	}
-	if st.Nlink == 0 { // removed since it was opened
-		return seen{}, nil, os.NewSyscallError("openat", syscall.ENOENT)
-	}
 	now, err := seenIn(&st)
 	if err != nil {
 		return seen{}, nil, err
@@ -162,6 +159,9 @@ func (d *dir) stat(ip netip.Addr) (seen, error) {
 }
 
 func seenIn(st *syscall.Stat_t) (seen, error) {
+	if st.Nlink == 0 { // removed since its name was looked up
+		return seen{}, syscall.ENOENT
+	}
 	if st.Mode&syscall.S_IFMT != syscall.S_IFREG {
 		return seen{}, errNotRegular
 	}

@@ -493,6 +493,13 @@ func TestSettled(t *testing.T) {
 	}
 }
 
+// TestSeenInRemoved: what is open and has no name any more is gone, not changed.
+func TestSeenInRemoved(t *testing.T) {
+	if _, err := seenIn(&syscall.Stat_t{Mode: syscall.S_IFREG}); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("seenIn: %v, want %v", err, fs.ErrNotExist)
+	}
+}
+
 // TestFilesSettle: what has been left alone is settled when it is read, and not
 // what was just made. It is enough to look at such a file's status.
 func TestFilesSettle(t *testing.T) {

@@ -257,17 +257,20 @@ func TestReleaseConcurrent(t *testing.T) {
 }
 
 // TestReleaseBesideRm: a person with rm takes no lock, and may be faster at any
-// moment. That is no failure (R12). A file that goes between being opened and
-// being looked at has another change time, and so counts as changed.
+// moment. That is no failure (R12). The kernel moves the change time before it
+// takes the file away, so for a moment that looks changed.
 func TestReleaseBesideRm(t *testing.T) {
 	s := newStore(t)
-	for range 10 {
+	for round := range 20 {
 		ip := netip.MustParseAddr("10.0.0.1")
 		for range 50 {
 			reserve(t, s, ip.String())
 			ip = ip.Next()
 		}
 		rs := list(t, s)
+		for i := range rs {
+			rs[i].settled = round%2 == 1
+		}
 		var wg sync.WaitGroup
 		begun := make(chan struct{})
 		var once sync.Once
@@ -288,8 +291,8 @@ func TestReleaseBesideRm(t *testing.T) {
 			t.Errorf("Release: %v", err)
 		}
 		for i, o := range done.Outcomes {
-			if o != Released && o != Gone {
-				t.Errorf("%v is %v, want released or gone", rs[i].IP, o)
+			if o != Released && o != Gone && o != Changed {
+				t.Errorf("%v is %v, want released, gone or changed", rs[i].IP, o)
 			}
 		}
 		if got := left(t, s); got != nil {
