@@ -22,7 +22,8 @@ func machine() string {
 	}
 	kernel := ""
 	if release, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
-		kernel = " " + strings.TrimSpace(string(release))
+		version, _, _ := strings.Cut(strings.TrimSpace(string(release)), "-") // what follows says who built it
+		kernel = " " + version
 	}
 	return fmt.Sprintf("%s/%s%s, %d CPUs%s, %s", runtime.GOOS, runtime.GOARCH, kernel, runtime.NumCPU(), model, runtime.Version())
 }

@@ -3,7 +3,7 @@
 // Bench measures what a pass costs, beside what people use today, and how long
 // the real plugin's ADD takes while passes run back to back.
 //
-//	go run ./examples/bench                    everything, in some ten minutes
+//	go run ./examples/bench                    everything, in some forty minutes
 //	go run ./examples/bench --quick            a smoke test of itself, in seconds
 //	go run ./examples/bench --markdown FILE --svg DIR
 //

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gc
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// TestFleet lets the agents of many nodes start in the same moment and counts
+// when each asks its source: what an API server would see. All ask at once when
+// they start, since a node should get its addresses back by then; from the first
+// Interval on they are spread, and ever more so.
+func TestFleet(t *testing.T) {
+	const nodes, rounds = 1000, 7
+	store := newNode(t).store
+	synctest.Test(t, func(t *testing.T) {
+		begun := time.Now()
+		var mu sync.Mutex
+		asked := make(map[time.Duration]int) // by the second
+		source := podsource.Func(func(context.Context) ([]podsource.Pod, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			asked[time.Since(begun).Truncate(time.Second)]++
+			return []podsource.Pod{other}, nil
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		var agents sync.WaitGroup
+		for range nodes {
+			agents.Go(func() { _ = New(store, source, Options{}).Start(ctx) })
+		}
+		time.Sleep(rounds * DefaultInterval)
+		cancel()
+		agents.Wait()
+
+		busiest, total := make([]int, rounds+1), 0
+		for second, n := range asked {
+			round := int(second / DefaultInterval)
+			busiest[round] = max(busiest[round], n)
+			total += n
+		}
+		t.Logf("%d nodes ask %d times in %v; in the busiest second of each %v: %v", nodes, total, rounds*DefaultInterval, DefaultInterval, busiest[:rounds])
+		if busiest[0] != nodes {
+			t.Errorf("%d nodes ask when they start, want all %d", busiest[0], nodes)
+		}
+		// A tenth of ten minutes are 60 seconds for the first round to spread over.
+		for round, n := range busiest[1:] {
+			if n > nodes/20 {
+				t.Errorf("%d of %d nodes ask in one second of round %d", n, nodes, round+1)
+			}
+		}
+	})
+}
