@@ -20,8 +20,9 @@ const (
 
 // inBlocks has the indexes below n worked on: do takes blocks of them until one
 // is empty. Of many it runs twice at the same time, where there are two CPUs. A
-// panic of either is one of the caller's, who can recover it (R13).
-func inBlocks(n int, do func(take func() (from, to int))) {
+// panic in the other goroutine, which would end the process, is the error (R13);
+// one in the caller's is the caller's.
+func inBlocks(n int, do func(take func() (from, to int))) (err error) {
 	var next atomic.Int64
 	take := func() (from, to int) {
 		to = int(next.Add(block))
@@ -29,14 +30,13 @@ func inBlocks(n int, do func(take func() (from, to int))) {
 	}
 	if n < many || runtime.GOMAXPROCS(0) < 2 {
 		do(take)
-		return
+		return nil
 	}
 	var helper sync.WaitGroup
-	var panicked any
 	helper.Go(func() {
 		defer func() {
 			if p := recover(); p != nil {
-				panicked = fmt.Sprintf("%v\n%s", p, debug.Stack())
+				err = fmt.Errorf("panicked: %v\n%s", p, debug.Stack())
 			}
 		}()
 		do(take)
@@ -45,7 +45,5 @@ func inBlocks(n int, do func(take func() (from, to int))) {
 		defer helper.Wait() // also when do panics: nobody works on after the call
 		do(take)
 	}()
-	if panicked != nil {
-		panic(panicked)
-	}
+	return err
 }

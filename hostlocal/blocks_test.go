@@ -22,7 +22,7 @@ import (
 func TestInBlocks(t *testing.T) {
 	for _, n := range []int{0, 1, block - 1, block, block + 1, many - 1, many, many + 1, 2*many + 7} {
 		given := make([]atomic.Int32, n)
-		inBlocks(n, func(take func() (from, to int)) {
+		err := inBlocks(n, func(take func() (from, to int)) {
 			for from, to := take(); from < to; from, to = take() {
 				for i := from; i < to; i++ {
 					given[i].Add(1)
@@ -32,6 +32,9 @@ func TestInBlocks(t *testing.T) {
 				t.Errorf("of %d: %d to %d after the end", n, from, to)
 			}
 		})
+		if err != nil {
+			t.Errorf("of %d: %v", n, err)
+		}
 		for i := range given {
 			if g := given[i].Load(); g != 1 {
 				t.Fatalf("of %d: index %d was given out %d times", n, i, g)
@@ -60,36 +63,46 @@ func twoCPUs(t *testing.T) {
 func TestInBlocksTwoHands(t *testing.T) {
 	twoCPUs(t)
 	arrive := meet()
-	within(t, "two hands", func() { inBlocks(many, func(func() (from, to int)) { arrive() }) })
+	run := func(n int, do func()) {
+		if err := inBlocks(n, func(func() (from, to int)) { do() }); err != nil {
+			t.Error(err)
+		}
+	}
+	within(t, "two hands", func() { run(many, arrive) })
 	hands := 0
-	inBlocks(many-1, func(func() (from, to int)) { hands++ })
+	run(many-1, func() { hands++ })
 	if hands != 1 {
 		t.Errorf("%d hands for few, want 1", hands)
 	}
 	runtime.GOMAXPROCS(1)
-	inBlocks(many, func(func() (from, to int)) { hands++ })
+	run(many, func() { hands++ })
 	if hands != 2 {
 		t.Errorf("%d hands on one CPU, want 1", hands-1)
 	}
 }
 
-// TestInBlocksPanics: whichever hand panics, the caller can recover it, and by
-// then nobody is at work (R13).
+// TestInBlocksPanics: whichever hand panics, the process lives, and when the
+// caller learns of it nobody is at work any more (R13).
 func TestInBlocksPanics(t *testing.T) {
 	twoCPUs(t)
 	for _, helpers := range []bool{false, true} {
 		arrive := meet()
 		var atWork atomic.Int32
 		within(t, "a panic", func() {
+			var err error
 			defer func() {
-				if p := fmt.Sprint(recover()); !strings.Contains(p, "out of paper") {
-					t.Errorf("recovered %v", p)
+				told := fmt.Sprint(err)
+				if !helpers {
+					told = fmt.Sprint(recover())
+				}
+				if !strings.Contains(told, "out of paper") {
+					t.Errorf("the caller learns of %v", told)
 				}
 				if n := atWork.Load(); n != 0 {
 					t.Errorf("%d hands are still at work", n)
 				}
 			}()
-			inBlocks(many, func(func() (from, to int)) {
+			err = inBlocks(many, func(func() (from, to int)) {
 				atWork.Add(1)
 				defer atWork.Add(-1)
 				arrive()
@@ -160,6 +173,19 @@ func TestReadOwnersOfMany(t *testing.T) {
 	failures, err = s.ReadOwners(t.Context(), broken, nil, nil)
 	if len(failures) != (n+1)/2 || err != nil {
 		t.Errorf("ReadOwners of unreadable ones: %d failures, %v; want %d", len(failures), err, (n+1)/2)
+	}
+	arrive := meet()
+	var once sync.Once
+	_, err = s.ReadOwners(t.Context(), slices.Clone(rs), func(int) bool {
+		if strings.Contains(stack(), "WaitGroup).Go") {
+			arrive()
+			panic("out of ink")
+		}
+		once.Do(arrive) // the caller leaves some to the helper
+		return false
+	}, nil)
+	if err == nil || !strings.Contains(err.Error(), "out of ink") || !strings.Contains(err.Error(), s.dir()) {
+		t.Errorf("ReadOwners whose helper panics: %v", err)
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()

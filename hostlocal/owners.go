@@ -38,7 +38,7 @@ func (s *Store) ReadOwners(ctx context.Context, rs []Reservation, wanted func(i 
 		name = func(containerID []byte) (string, bool) { return string(containerID), true }
 	}
 	var mu sync.Mutex // guards what is returned
-	inBlocks(len(rs), func(take func() (from, to int)) {
+	panicked := inBlocks(len(rs), func(take func() (from, to int)) {
 		h := hand{name: name, buf: make([]byte, maxOwner+1)}
 		defer h.close()
 		failed, ended := h.read(ctx, s, rs, wanted, take)
@@ -53,6 +53,9 @@ func (s *Store) ReadOwners(ctx context.Context, rs []Reservation, wanted func(i 
 			maps.Copy(failures, failed)
 		}
 	})
+	if panicked != nil {
+		err = errors.Join(err, fmt.Errorf("reading owners in %s: %w", s.dir(), panicked))
+	}
 	return failures, err
 }
 
