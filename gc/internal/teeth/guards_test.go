@@ -13,7 +13,7 @@ type guard struct {
 var guards = []guard{
 	{"R1", "reservations are listed before the source is asked", "gc/reconciler.go",
 		"	report.SourceDuration = time.Since(asked)\n", "	report.SourceDuration = time.Since(asked)\n	w.here, w.siblings = network{}, nil\n	_ = r.list(ctx, &w)\n"},
-	{"R1", "what is read is the file that was listed", "hostlocal/store.go", "case r.ino != now.ino:", "case false:"},
+	{"R1", "what is read is the file that was listed", "hostlocal/owners.go", "case r.ino != now.ino:", "case false:"},
 	{"R1", "without a minimum age owners are read before the source is asked", "gc/reconciler.go", " || w.minAge < time.Second {", " {"},
 	{"R2", "an error of the source ends the pass", "gc/ask.go", "		if a.err != nil {\n			return nil,", "		if false {\n			return nil,"},
 	{"R2", "one item that can't be right is an error of the list", "gc/ask.go", "a.err = checkPods(a.pods)", "_ = checkPods(a.pods)"},
@@ -21,7 +21,7 @@ var guards = []guard{
 	{"R3", "a live pod's address is in use", "gc/view.go", "		if p.HostNetwork {\n			continue", "		if true {\n			continue"},
 	{"R3", "a sibling of an address in use is in use", "gc/decide.go", "kin.inUse[r.ContainerID]; ok {", "kin.inUse[r.ContainerID]; ok && false {"},
 	{"R3", "siblings in other networks count", "gc/decide.go", "for n := range w.siblings {", "for n := range w.siblings[:0] {"},
-	{"R3", "owners in use are read before a leak with an owner is released", "gc/reconciler.go", "if len(suspects) == 0 {", "if true {"},
+	{"R3", "owners in use are read before a leak with an owner is released", "gc/reconciler.go", "	if len(leaks) == 0 {\n", "	if true {\n"},
 	{"R3", "an owner that can't be read may be a sibling", "gc/decide.go", "		k.unreadable = true\n", "		k.unreadable = false\n"},
 	{"R3", "an owner that changed meanwhile may be a sibling", "gc/decide.go", "	case hostlocal.Vanished:\n		k.changed = k.changed || !named\n", "	case hostlocal.Vanished:\n"},
 	{"R4", "a starting pod keeps what was made since its start", "gc/decide.go", "if !r.ReservedAt.Before(s.since.Add(-grain)) {", "if false {"},
