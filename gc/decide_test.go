@@ -3,6 +3,7 @@
 package gc
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -141,8 +142,11 @@ func TestHazard30SiblingCanNotBeRead(t *testing.T) {
 			}}}
 			w.view = newView([]podsource.Pod{c.pod}, w.clock, at, at, DefaultMinAge)
 			w.here.claims = w.view.claimsOn(w.here.rs)
-			judged := make([]judgement, len(w.here.rs))
+			judged := slices.Repeat([]judgement{{ReleasedLeak, 7}}, len(w.here.rs)) // what stood there before counts for nothing
 			decide(w, judged)
+			if slices.Contains(judged, judgement{ReleasedLeak, 7}) {
+				t.Errorf("not all was judged: %v", judged)
+			}
 			if got := judged[1].reason; got != c.want {
 				t.Errorf("got %q, want %q", got, c.want)
 			}

@@ -535,8 +535,9 @@ func TestFilesSettle(t *testing.T) {
 			t.Errorf("holds: %t, %v, want %t, %v: %s", same, err, row.want, row.err, row.reason)
 		}
 	}
-	reserve(t, s, "10.0.0.2")
-	if list(t, s)[0].settled {
-		t.Error("a new file is settled")
-	}
+	until(t, "a file is read right after it was made, and is not settled", func() bool {
+		_ = os.Remove(at(s, "10.0.0.2"))
+		reserve(t, s, "10.0.0.2")
+		return !list(t, s)[0].settled
+	})
 }

@@ -54,8 +54,8 @@ const (
 	maxHold = 2 * time.Millisecond
 	// breather is for how long the lock is left alone then. A flock is not
 	// handed on in the order of arrival: whoever is awake takes it, and this
-	// leaves those who sleep for it the time to wake up. Twice as long made no
-	// ADD faster that was measured, and large releases slower.
+	// leaves those who sleep for it the time to wake up. In the latency of ADDs
+	// beside passes no difference to twice as long was seen beyond the noise.
 	breather = 500 * time.Microsecond
 )
 
