@@ -7,18 +7,33 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
+	"path/filepath"
+	"slices"
 	"time"
+)
+
+// ErrLocked is returned, wrapped, by Release if the plugin's lock on a network's
+// directory could not be taken: another process held it until ctx ended, the
+// file is not usable as a lock (a link, a pipe, a directory), or it was removed
+// or replaced again and again while Release held it.
+var ErrLocked = errors.New("host-local's lock is not available")
+
+var (
+	errLockBusy     = errors.New("the lock is held by another process")
+	errLockReplaced = errors.New("the lock was removed or replaced")
+	errNotListed    = errors.New("its owner was not read by List, so it can't be told whether it is still the same")
 )
 
 // An Outcome says what became of a reservation that was given to Release.
 type Outcome uint8
 
 const (
-	// NotTried: Release ended before its turn. It is still there.
+	// NotTried: Release ended before it came to this one. It is still there.
 	NotTried Outcome = iota
 	// Released: the file was removed.
 	Released
-	// Changed: the file is not the one that was judged any more, and was kept.
+	// Changed: the file is not the one that was read any more, and was kept.
 	Changed
 	// Gone: the file was not there any more.
 	Gone
@@ -26,201 +41,221 @@ const (
 	Failed
 )
 
-var outcomes = [...]string{"not-tried", "released", "changed", "gone", "failed"}
-
 // String returns the outcome in lower case, as in "released".
 func (o Outcome) String() string {
-	if int(o) < len(outcomes) {
-		return outcomes[o]
-	}
-	return "unknown"
+	return word(o, "not-tried", "released", "changed", "gone", "failed")
 }
 
-// Releases says what one call of Release did.
-type Releases struct {
+// A ReleaseResult says what one call of Release did.
+type ReleaseResult struct {
 	// Outcomes has one entry for each reservation given, in the same order.
 	Outcomes []Outcome
 	// Errs holds, by the same index, why the ones that Failed did. It is nil
 	// when none did.
 	Errs map[int]error
-	// LockHeld is how long the lock was held in all, LongestHold how long at
-	// most at once. Waiting for it counts in neither.
+	// LockHeld is how long locks were held in all, LongestHold how long one was
+	// at most at once. Waiting counts in neither.
 	LockHeld, LongestHold time.Duration
 }
 
 const (
-	// maxHold is for how long the lock is held before others get a turn. An ADD
+	// maxHold is for how long a lock is held before others may take it. An ADD
 	// that comes meanwhile waits no longer than this and one unlink (R8).
 	maxHold = 2 * time.Millisecond
-	// breather is for how long the lock is left alone then. A flock is not
+	// lockPause is for how long the lock is left alone then. A flock is not
 	// handed on in the order of arrival: whoever is awake takes it, and this
 	// leaves those who sleep for it the time to wake up. In the latency of ADDs
 	// beside passes no difference to twice as long was seen beyond the noise.
-	breather = 500 * time.Microsecond
+	lockPause = 500 * time.Microsecond
+	// maxReplaced is how many holds in a row may end without a release because
+	// the lock was replaced.
+	maxReplaced = 5
+	// maxErrors is how many errors Release joins.
+	maxErrors = 8
 )
-
-// errUnread is for reservations that come from Scan, or from nowhere.
-var errUnread = errors.New("its owner was not read, so it can't be told whether it is still the same; read it with List or ReadOwners first")
 
 // Release removes those of the given reservations whose files are still the
 // very ones that were read: same inode, same change time, same size, same owner
-// (R6). The owner is read again only where a change need not have moved the
-// change time, because that was not older than a clock's tick when the owner was
-// read.
+// (R6). They may be of several networks, and in any order. The owner is read
+// again only where a change need not have moved the change time, because that
+// was not older than a clock's tick when the owner was read.
 //
-// Release holds the plugin's own lock meanwhile, but never for longer than about
-// two milliseconds at once, and creates nothing but that lock's file (R8). A
-// release costs two system calls under the lock, or five where the owner is read
-// again.
+// Release holds the plugin's own lock of each network meanwhile, but never for
+// longer than about two milliseconds at once, and creates nothing but that
+// lock's file (R8). Before each removal it makes sure that the lock is still
+// the directory's. A release costs three system calls under the lock, or six
+// where the owner is read again.
 //
-// It goes on after a failure. The error joins all that went wrong; what it
-// returns beside it is true in any case (R11). When ctx ends, or the lock can't
-// be had, the rest is NotTried.
+// It goes on after a failure, and with the other networks if one can't be
+// locked; a network whose lock is busy comes last. When ctx ends the rest is
+// NotTried. The error joins what went wrong, at most eight errors and the number
+// of the others; those about networks come first. The result beside it is true
+// in any case (R11).
 //
-// A Reservation whose owner was not read, or that another Store listed, is
-// never removed.
-func (s *Store) Release(ctx context.Context, rs ...Reservation) (Releases, error) {
-	at := make([]int, len(rs))
-	for i := range at {
-		at[i] = i
-	}
-	return s.ReleaseAt(ctx, rs, at)
-}
-
-// ReleaseAt is Release of those reservations in rs whose indexes are given,
-// which spares a copy of a few among many. What it returns goes by the position
-// in at. An index that rs does not have is an error, and nothing is released.
-func (s *Store) ReleaseAt(ctx context.Context, rs []Reservation, at []int) (Releases, error) {
-	done := Releases{Outcomes: make([]Outcome, len(at))}
-	if len(at) == 0 {
-		return done, nil
-	}
-	for _, i := range at {
-		if i < 0 || i >= len(rs) {
-			return done, fmt.Errorf("releasing reservations in %s: there is no reservation %d among %d", s.dir(), i, len(rs))
+// What was not read by List, or is Unreadable, is never removed: it is Failed.
+func (s *Store) Release(ctx context.Context, rs ...*Reservation) (ReleaseResult, error) {
+	w := releaser{store: s, rs: rs, buf: make([]byte, maxOwner+1)}
+	w.Outcomes = make([]Outcome, len(rs))
+	byNetwork := make(map[string][]int)
+	for i, r := range rs {
+		switch {
+		case r == nil:
+			w.fail(i, errors.New("releasing a reservation that is nil"))
+		case !validName(r.Network):
+			w.fail(i, fmt.Errorf("releasing %v: invalid network name %q", r.IP, r.Network))
+		case r.Owner != Owned && r.Owner != Empty && r.Owner != Malformed:
+			w.fail(i, fmt.Errorf("releasing %s: %w", s.filePath(r), errNotListed))
+		default:
+			byNetwork[r.Network] = append(byNetwork[r.Network], i)
 		}
 	}
-	d, err := openDir(s.dir())
-	if errors.Is(err, fs.ErrNotExist) {
-		for i := range done.Outcomes {
-			done.Outcomes[i] = Gone
+	queue := slices.Sorted(maps.Keys(byNetwork))
+	for n := 0; n < len(queue); n++ {
+		network := queue[n]
+		left, err := w.release(ctx, network, byNetwork[network], n >= len(byNetwork))
+		if err == errLockBusy {
+			queue, byNetwork[network] = append(queue, network), left
+			continue
 		}
-		return done, nil
-	}
-	if err != nil {
-		return done, fmt.Errorf("releasing reservations: %w", err)
-	}
-	defer d.close()
-
-	var errs []error
-	buf := make([]byte, maxOwner+1)
-	for next := 0; next < len(at); {
-		if next > 0 && !sleep(ctx, breather) {
-			errs = append(errs, s.stopped(ctx, len(at)-next))
-			break
-		}
-		n, err := s.hold(ctx, d, rs, at[next:], buf, func(i int, outcome Outcome, err error) {
-			done.Outcomes[next+i] = outcome
-			if err != nil {
-				errs = append(errs, err)
-				if done.Errs == nil {
-					done.Errs = make(map[int]error)
-				}
-				done.Errs[next+i] = err
-			}
-		}, &done)
-		next += n
 		if err != nil {
-			errs = append(errs, err)
+			err = fmt.Errorf("releasing reservations in %s, with %d not tried: %w", filepath.Join(s.dataDir, network), len(left), err)
+			w.errs = append(w.errs, err)
+		}
+		if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+			w.errs = append([]error{err}, w.errs[:len(w.errs)-1]...)
 			break
 		}
 	}
-	return done, errors.Join(errs...)
+	return w.ReleaseResult, w.join()
 }
 
-// hold takes the lock once and releases what it comes to in that time, at least
-// one. It returns how many that were; an error means that Release must end.
-func (s *Store) hold(ctx context.Context, d *dir, rs []Reservation, at []int, buf []byte, tell func(int, Outcome, error), done *Releases) (n int, err error) {
-	unlock, err := s.lock(ctx)
+// A releaser is one call of Release.
+type releaser struct {
+	store *Store
+	rs    []*Reservation
+	buf   []byte
+	errs  []error // about networks
+	ReleaseResult
+}
+
+func (w *releaser) fail(i int, err error) {
+	if w.Errs == nil {
+		w.Errs = make(map[int]error)
+	}
+	w.Outcomes[i], w.Errs[i] = Failed, err
+}
+
+// join joins the errors about networks, and then those about files.
+func (w *releaser) join() error {
+	errs := w.errs
+	for _, i := range slices.Sorted(maps.Keys(w.Errs)) {
+		errs = append(errs, w.Errs[i])
+	}
+	if more := len(errs) - maxErrors; more > 0 {
+		errs = append(errs[:maxErrors:maxErrors], fmt.Errorf("and %d more errors", more))
+	}
+	return errors.Join(errs...)
+}
+
+// release releases the reservations of one network whose indexes are given, and
+// returns those that were not tried.
+func (w *releaser) release(ctx context.Context, network string, order []int, wait bool) (left []int, err error) {
+	d, err := w.store.open(network)
+	if err == nil {
+		defer d.close()
+	}
+	for replaced := 0; len(order) > 0; {
+		n := 0
+		if err == nil {
+			n, err = w.hold(ctx, d, order, wait)
+			order = order[n:]
+		}
+		if n > 0 {
+			replaced = 0
+		}
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // the directory was removed
+			for _, i := range order {
+				w.Outcomes[i] = Gone
+			}
+			return nil, nil
+		case errors.Is(err, errLockReplaced) && replaced < maxReplaced:
+			replaced++
+			err = nil
+		case err != nil:
+			return order, err
+		}
+		if len(order) > 0 && !sleep(ctx, lockPause) {
+			return order, ctx.Err()
+		}
+	}
+	return nil, err
+}
+
+// hold takes the lock of d once, and releases what it comes to in that time, at
+// least one. It returns how many that were.
+func (w *releaser) hold(ctx context.Context, d *dir, order []int, wait bool) (n int, err error) {
+	lock, err := w.store.locker.lock(ctx, d, wait)
 	if err != nil {
 		return 0, err
 	}
 	since := time.Now()
 	defer func() { // also when the context, which is the caller's code, panics
-		err = errors.Join(err, unlock())
+		err = errors.Join(err, lock.unlock())
 		held := time.Since(since)
-		done.LockHeld += held
-		done.LongestHold = max(done.LongestHold, held)
+		w.LockHeld += held
+		w.LongestHold = max(w.LongestHold, held)
 	}()
-	for n < len(at) && (n == 0 || time.Since(since) < maxHold) {
-		if ctx.Err() != nil {
-			return n, s.stopped(ctx, len(at)-n)
+	for n < len(order) && (n == 0 || time.Since(since) < maxHold) {
+		if err := ctx.Err(); err != nil {
+			return n, err
 		}
-		r := &rs[at[n]]
-		outcome, err := d.release(r, buf)
+		i := order[n]
+		outcome, err := w.releaseOne(d, lock, w.rs[i])
+		if errors.Is(err, errLockReplaced) {
+			return n, fmt.Errorf("%w: %w", ErrLocked, err)
+		}
+		w.Outcomes[i] = outcome
 		if err != nil {
-			err = fmt.Errorf("releasing %s: %w", s.path(r), err)
+			w.fail(i, fmt.Errorf("releasing %s: %w", w.store.filePath(w.rs[i]), err))
 		}
-		tell(n, outcome, err)
 		n++
 	}
 	return n, nil
 }
 
-// release removes r's file if it is still the one that r was read from. The
-// lock must be held.
-func (d *dir) release(r *Reservation, buf []byte) (Outcome, error) {
-	switch r.Owner {
-	case Owned, Empty, Malformed:
-	default:
-		return Failed, errUnread
+// releaseOne removes r's file if it is still the one that r was read from, and
+// if the lock is still the directory's.
+func (w *releaser) releaseOne(d *dir, lock *fileLock, r *Reservation) (Outcome, error) {
+	same, err := d.isSame(r, w.buf)
+	if err == nil && same {
+		if err = lock.check(); err == nil {
+			err = d.remove(r.IP)
+		}
 	}
-	same, err := d.holds(r, buf)
-	if errors.Is(err, fs.ErrNotExist) {
+	switch {
+	case errors.Is(err, fs.ErrNotExist): // also where somebody who takes no lock was faster
 		return Gone, nil
-	}
-	if errors.Is(err, errNotRegular) {
+	case errors.Is(err, errNotRegular) || err == nil && !same:
 		return Changed, nil
-	}
-	if err != nil {
-		return Failed, err
-	}
-	if !same {
-		return Changed, nil
-	}
-	switch err := d.remove(r.IP); {
-	case errors.Is(err, fs.ErrNotExist): // somebody who takes no lock was faster
-		return Gone, nil
 	case err != nil:
 		return Failed, err
 	}
 	return Released, nil
 }
 
-// holds reports whether the folder still has the very file that r was read from
-// (R6). A file that was settled by then has its owner still if it has its change
-// time, which spares an ADD that waits for the lock an open, a read and a close
-// for each release. Of the others the owner is compared, too.
-func (d *dir) holds(r *Reservation, buf []byte) (bool, error) {
-	if r.settled {
-		now, err := d.stat(r.IP)
-		return r.is(now), err
+// isSame reports whether the directory still has the very file that r was read
+// from (R6). A file whose change time is stable has its owner still if it has
+// its change time. That spares an ADD that waits for the lock an open, a read
+// and a close for each release. Of the others the owner is compared, too.
+func (d *dir) isSame(r *Reservation, buf []byte) (bool, error) {
+	if r.ctimeStable {
+		file, err := d.stat(r.IP)
+		return file.Identity == r.Identity(), err
 	}
-	now, content, err := d.look(r.IP, buf)
-	if err != nil {
-		return false, err
-	}
+	file, content, err := d.read(r.IP, buf)
 	containerID, ifName, owner := parseOwner(content)
-	return r.is(now) && owner == r.Owner && string(containerID) == r.ContainerID && string(ifName) == r.IfName, nil
-}
-
-// is compares the identity.
-func (r *Reservation) is(now seen) bool {
-	return now.ino == r.ino && now.changed == r.changed && now.size == r.size
-}
-
-func (s *Store) stopped(ctx context.Context, left int) error {
-	return fmt.Errorf("releasing reservations in %s, with %d not tried: %w", s.dir(), left, ctx.Err())
+	return file.Identity == r.Identity() && owner == r.Owner && string(containerID) == r.ContainerID && string(ifName) == r.IfName, err
 }
 
 // sleep waits and reports whether ctx is still alive.

@@ -13,11 +13,12 @@ import (
 // A Reservation is one file <data dir>/<network>/<ip>, by which host-local
 // holds an address for a container.
 //
-// Reservations come from [Store.List] or [Store.Scan] and go back to
-// [Store.Release]: the unexported part says which file was seen, so that
-// nothing but that very file is ever removed (R6). A Reservation that was put
-// together by hand is never released.
+// Reservations come from [Store.List] and go back to [Store.Release]: the
+// unexported part says which file was read, so that no other file is ever
+// removed (R6). A Reservation that was made by hand is never released.
 type Reservation struct {
+	// Network is the name of the network, and of its directory.
+	Network string
 	// IP is the address, from the file's name. It is never an IPv4-mapped IPv6
 	// address and has no zone.
 	IP netip.Addr
@@ -27,27 +28,42 @@ type Reservation struct {
 	ContainerID string
 	IfName      string
 	// ReservedAt is the file's modification time, by the node's clock. It is
-	// zero while Owner is Unread.
+	// zero if Owner is Unreadable and the file's status could not be read either.
 	ReservedAt time.Time
+	// Err says why the reservation is Unreadable, and is nil otherwise.
+	Err error
 
-	// What tells the file from every other that had its name before.
-	ino     uint64 // 0 where the platform has none
-	changed int64  // change time in ns: moves with every write, link and rename
-	size    uint32 // of the file, at most maxOwner+1: what is longer is not read
+	// The identity.
+	ino     uint64
+	changed int64
+	size    uint32
 
-	// Whether a change after the owner was read shows in the change time.
-	settled bool
+	// ctimeStable: a change after the owner was read shows in the change time.
+	ctimeStable bool
 
 	// Owner says what is known of the owner, and so which fields above count.
 	Owner OwnerState
 }
 
+// An Identity tells a reservation's file from every other file that had its name
+// before or will have it. Identities are compared with ==, and mean something
+// only among files of one name. The zero Identity is that of a Reservation made
+// by hand.
+type Identity struct {
+	ino     uint64 // 0 where the platform has none
+	changed int64  // change time in ns: moves with every write, link and rename
+	size    uint32 // of the file, at most maxOwner+1: what is longer is not read
+}
+
+// Identity returns the identity of the file that was read.
+func (r *Reservation) Identity() Identity { return Identity{r.ino, r.changed, r.size} }
+
 // An OwnerState says what is known of a reservation's owner.
 type OwnerState uint8
 
 const (
-	// Unread: only the name was read, by Scan.
-	Unread OwnerState = iota
+	// Unknown: the Reservation was made by hand. List returns none.
+	Unknown OwnerState = iota
 	// Owned: the file names a container.
 	Owned
 	// Empty: the file holds nothing, or white space alone. Nobody owns it, and
@@ -59,19 +75,17 @@ const (
 	Malformed
 	// Unreadable: the file is there, and reading it met an error.
 	Unreadable
-	// Replaced: by the time it was read, the name led to another file than the
-	// one that was listed, or to something that is not a regular file.
-	Replaced
-	// Vanished: by the time it was read, the file was gone.
-	Vanished
 )
-
-var ownerStates = [...]string{"unread", "owned", "empty", "malformed", "unreadable", "replaced", "vanished"}
 
 // String returns the state in lower case, as in "owned".
 func (s OwnerState) String() string {
-	if int(s) < len(ownerStates) {
-		return ownerStates[s]
+	return word(s, "unknown", "owned", "empty", "malformed", "unreadable")
+}
+
+// word returns the word with the index i, and "unknown" if there is none.
+func word[T ~uint8](i T, words ...string) string {
+	if int(i) < len(words) {
+		return words[i]
 	}
 	return "unknown"
 }
@@ -124,8 +138,8 @@ func validName[T string | []byte](s T) bool {
 // included), but for the length, which differs between Linux (15) and Windows
 // (256).
 func validIfName(s []byte) bool {
-	stranger := func(r rune) bool { return r < ' ' || r == '/' || r == 0x7f || unicode.IsSpace(r) }
-	return len(s) > 0 && len(s) <= 256 && string(s) != "." && string(s) != ".." && !bytes.ContainsFunc(s, stranger)
+	invalid := func(r rune) bool { return r < ' ' || r == '/' || r == 0x7f || unicode.IsSpace(r) }
+	return len(s) > 0 && len(s) <= 256 && string(s) != "." && string(s) != ".." && !bytes.ContainsFunc(s, invalid)
 }
 
 // parseName returns the address that a file's name stands for, and false for
@@ -133,25 +147,16 @@ func validIfName(s []byte) bool {
 // files by net.IP.String, with colon for each ':' (plugins, backend/disk
 // GetEscapedPath: '_' on Windows, ':' elsewhere).
 func parseName(name string, colon byte) (netip.Addr, bool) {
-	// The longest canonical address has 39 characters.
-	if len(name) > 39 || len(name) < 2 {
+	if len(name) < 2 || len(name) > 39 { // as the shortest and the longest address
 		return netip.Addr{}, false
 	}
+	text := name
 	if colon != ':' {
-		if strings.IndexByte(name, ':') >= 0 {
-			return netip.Addr{}, false
-		}
-		name = strings.ReplaceAll(name, string(colon), ":")
+		text = strings.ReplaceAll(name, string(colon), ":")
 	}
-	if strings.IndexByte(name, '%') >= 0 {
-		return netip.Addr{}, false
-	}
-	ip, err := netip.ParseAddr(name)
-	if err != nil || ip.Is4In6() {
-		return netip.Addr{}, false
-	}
-	var buf [40]byte
-	if string(ip.AppendTo(buf[:0])) != name {
+	ip, err := netip.ParseAddr(text)
+	var buf [48]byte
+	if err != nil || ip.Is4In6() || ip.Zone() != "" || string(appendName(buf[:0], ip, colon)) != name {
 		return netip.Addr{}, false
 	}
 	return ip, true

@@ -3,13 +3,12 @@
 package hostlocal
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
+	"syscall"
 )
 
 // DefaultDataDir is where host-local keeps its reservations unless its
@@ -17,47 +16,35 @@ import (
 // mounted elsewhere.
 const DefaultDataDir = "/var/lib/cni/networks"
 
-// A Store is one network's folder of reservations. Its methods may be called
-// from several goroutines at once, and other processes may be at work in the
-// folder all the while (R12).
+// A Store is a data directory of host-local, with one directory for each
+// network. Its methods may be called from several goroutines at once, and other
+// processes may change the directories at any time (R12).
 type Store struct {
 	dataDir string
-	network string
-	turn    chan struct{} // holds a token while this process waits for, or holds, the lock
+	locker  locker
 }
 
-// New returns the store of one network. It checks the names and touches no
-// disk: a folder that is missing now may come later.
-//
-// An empty dataDir stands for [DefaultDataDir]. The network's name must be one
-// that the CNI spec allows, so it can't lead out of dataDir.
-func New(dataDir, network string) (*Store, error) {
+// New returns the store of a data directory. An empty dataDir is
+// [DefaultDataDir]. New does not access the disk: a directory that is missing
+// now may be made later.
+func New(dataDir string) *Store {
 	if dataDir == "" {
 		dataDir = DefaultDataDir
 	}
-	if !validName(network) {
-		return nil, fmt.Errorf("network name %q: the CNI spec wants a letter or digit, "+
-			"then letters, digits, '_', '.' or '-'", network)
-	}
-	return &Store{dataDir: filepath.Clean(dataDir), network: network, turn: make(chan struct{}, 1)}, nil
+	return &Store{dataDir: filepath.Clean(dataDir)}
 }
 
-// Network returns the network's name.
-func (s *Store) Network() string { return s.network }
-
-// DataDir returns the folder that holds the network's folder.
+// DataDir returns the path of the data directory.
 func (s *Store) DataDir() string { return s.dataDir }
 
-func (s *Store) dir() string { return filepath.Join(s.dataDir, s.network) }
-
-// Networks returns the names of the networks that have a folder under dataDir,
-// sorted. An empty dataDir stands for [DefaultDataDir]; a missing one has no
-// networks.
-func Networks(dataDir string) ([]string, error) {
-	if dataDir == "" {
-		dataDir = DefaultDataDir
-	}
-	entries, err := os.ReadDir(dataDir)
+// Networks returns the names of the networks that have a directory, sorted. A
+// missing data directory has none, which is not an error. Files, and names that
+// the CNI specification does not allow, are left out. A symbolic link to a
+// directory is an error, here as in [Store.List]: it is not followed (R7), so
+// what is reserved in there would go unseen.
+func (s *Store) Networks() ([]string, error) {
+	// With a separator at its end the path can't be a pipe's, which would block.
+	entries, err := os.ReadDir(s.dataDir + string(filepath.Separator))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -66,88 +53,52 @@ func Networks(dataDir string) ([]string, error) {
 	}
 	var names []string
 	for _, e := range entries {
-		if e.IsDir() && validName(e.Name()) {
+		if !validName(e.Name()) || e.Type().IsRegular() {
+			continue
+		}
+		if e.IsDir() {
 			names = append(names, e.Name())
+			continue
+		}
+		path := filepath.Join(s.dataDir, e.Name())
+		info, err := os.Stat(path)
+		if err == nil && info.IsDir() {
+			return nil, linkError(path)
+		}
+		if err != nil && !isMissing(err) && !errors.Is(err, syscall.ELOOP) { // ELOOP: the link leads nowhere
+			return nil, fmt.Errorf("listing networks: %w", err)
 		}
 	}
 	return names, nil
 }
 
-// Scan returns the network's reservations by name alone, sorted by address:
-// who holds them is Unread. It costs one read of the directory and takes no
-// lock. A missing folder means that nothing is reserved, and nothing is
-// created. Names that host-local would not have given are not reservations
-// (R7), nor is anything that the directory says is no regular file.
-func (s *Store) Scan(ctx context.Context) ([]Reservation, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, fmt.Errorf("listing reservations in %s: %w", s.dir(), err)
-	}
-	d, err := openDir(s.dir())
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
+// open opens a network's directory. It follows no link in its place (R7).
+func (s *Store) open(network string) (*dir, error) {
+	path := filepath.Join(s.dataDir, network)
+	d, err := openDir(path)
 	if err != nil {
-		return nil, fmt.Errorf("listing reservations: %w", err)
-	}
-	defer d.close()
-	rs, err := d.names()
-	if err != nil {
-		return nil, fmt.Errorf("listing reservations in %s: %w", s.dir(), err)
-	}
-	sortByIP(rs)
-	return rs, nil
-}
-
-// sortByIP sorts by address. Reservations are large and mostly far from their
-// place, so their order is found first, and then each is moved once.
-func sortByIP(rs []Reservation) {
-	order := make([]int32, len(rs))
-	for i := range order {
-		order[i] = int32(i)
-	}
-	slices.SortFunc(order, func(a, b int32) int { return rs[a].IP.Compare(rs[b].IP) })
-	for start := range order {
-		if order[start] < 0 { // moved already
-			continue
+		if info, e := os.Lstat(path); e == nil && info.Mode()&fs.ModeSymlink != 0 {
+			return nil, linkError(path)
 		}
-		first := rs[start]
-		at := start
-		for {
-			from := int(order[at])
-			order[at] = -1
-			if from == start {
-				break
-			}
-			rs[at] = rs[from]
-			at = from
-		}
-		rs[at] = first
 	}
+	return d, err
 }
 
-// List returns the network's reservations with their owners, sorted by
-// address. It takes no lock and creates nothing.
-//
-// A reservation that went away meanwhile is left out. An error about one file
-// does not hide the others: that reservation is Unreadable, and all such errors
-// come joined beside the list. After any other error the list is nil.
-func (s *Store) List(ctx context.Context) ([]Reservation, error) {
-	rs, err := s.Scan(ctx)
-	if err != nil {
-		return nil, err
-	}
-	failures, err := s.ReadOwners(ctx, rs, nil, nil)
-	if err != nil {
-		return nil, err
-	}
-	rs = slices.DeleteFunc(rs, func(r Reservation) bool { return r.Owner == Vanished || r.Owner == Replaced })
-	var errs []error
-	for _, err := range failures {
-		errs = append(errs, err)
-	}
-	return rs, errors.Join(errs...)
+func linkError(path string) error {
+	return fmt.Errorf("%s is a link to a directory, and links are not followed, so its reservations can't be read: "+
+		"put the directory itself in its place (a bind mount will do), or remove the link", path)
 }
 
-func (s *Store) path(r *Reservation) string {
-	return filepath.Join(s.dir(), string(appendName(nil, r.IP, colon)))
+// isMissing reports whether an error says that there is no such directory.
+func isMissing(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
 }
+
+// filePath returns the path of a reservation's file, for errors.
+func (s *Store) filePath(r *Reservation) string {
+	return filepath.Join(s.dataDir, r.Network, string(appendName(nil, r.IP, colon)))
+}
+
+// ValidNetwork reports whether name is one that the CNI spec allows for a
+// network, and that can so be the name of a directory.
+func ValidNetwork(name string) bool { return validName(name) }
