@@ -6,121 +6,193 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
-	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Union is live where any of the sources says so. They are asked one after the
-// other, and the first error is the error of the whole (R2): one witness that
-// is silent is no proof that nobody is there.
+// Union is live where any of the sources says so. Their answers stand side by
+// side and are never merged, so that what one says does not weaken what another
+// says. An error of any of them is the error of the whole (R2); beside it the
+// answer's Parts tell who did answer. It is never [ErrNotHere]: a union exists.
 //
-// What several say of one pod, known by its UID, is merged: all container IDs,
-// all addresses, the earliest start. A statement that the pod has finished is
-// not merged with one that it has not, so that the addresses of the first are
-// no claims of the second.
-func Union(sources ...Source) Source {
-	return Func(func(ctx context.Context) ([]Pod, error) {
-		if len(sources) == 0 {
-			return nil, errors.New("union of no pod sources")
+// They are asked one after the other, by their [Rank], whatever the order of
+// arguments, also through nested Union, [Fallback] and [Require]. After an error
+// no more is asked.
+func Union(sources ...Source) Source { return union(slices.Clone(sources)) }
+
+type union []Source
+
+func (u union) Pods(ctx context.Context) (Answer, error) { return run(ctx, u.query()) }
+
+func (u union) query() query {
+	q := make(unionQuery, len(u))
+	for i, s := range u {
+		q[i] = queryOf(s)
+	}
+	return q
+}
+
+type unionQuery []query
+
+// first returns the member whose turn it is, or nil.
+func (u unionQuery) first() (first query, rank Rank) {
+	for _, q := range u {
+		r, ok := q.next()
+		if ok && (first == nil || r < rank) {
+			first, rank = q, r
 		}
-		var all []Pod
-		type key struct {
-			uid      types.UID
-			finished bool
-		}
-		at := make(map[key]int)
-		for i, s := range sources {
-			pods, err := s.Pods(ctx)
-			if err != nil {
-				return nil, fmt.Errorf("pod source %d of %d: %w", i+1, len(sources), err)
+		if !ok {
+			if _, err := q.answer(); err != nil {
+				return nil, 0
 			}
-			for _, p := range pods {
-				k := key{p.UID, !p.FinishedAt.IsZero()}
-				if j, ok := at[k]; ok && p.UID != "" {
-					merge(&all[j], p)
-					continue
-				}
-				at[k] = len(all)
-				all = append(all, p)
-			}
 		}
-		return all, nil
-	})
+	}
+	return first, rank
 }
 
-// merge adds to p what q says of the same pod. Slices are copied before they
-// grow: they belong to the sources.
-func merge(p *Pod, q Pod) {
-	if p.Name == "" {
-		p.NamespacedName = q.NamespacedName
-	}
-	for _, id := range q.ContainerIDs {
-		if !slices.Contains(p.ContainerIDs, id) {
-			p.ContainerIDs = append(slices.Clip(p.ContainerIDs), id)
-		}
-	}
-	for _, ip := range q.IPs {
-		if !slices.Contains(p.IPs, ip) {
-			p.IPs = append(slices.Clip(p.IPs), ip)
-		}
-	}
-	p.StartedAt = earliest(p.StartedAt, q.StartedAt)
-	if q.FinishedAt.After(p.FinishedAt) { // both finished: see the key in Union
-		p.FinishedAt = q.FinishedAt
-	}
-	p.HostNetwork = p.HostNetwork || q.HostNetwork
+func (u unionQuery) next() (Rank, bool) {
+	first, rank := u.first()
+	return rank, first != nil
 }
 
-// earliest returns the earlier of two times, of which zero is unknown.
-func earliest(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
+func (u unionQuery) ask(ctx context.Context) {
+	if first, _ := u.first(); first != nil {
+		first.ask(ctx)
 	}
-	return a
 }
 
-// Fallback asks first, and then only where first says that it does not exist
-// here: errors.Is(err, fs.ErrNotExist), as a missing socket or a record that was
-// never written is. Any other error of first is the answer. A source that is
-// merely not ready must not be replaced by one that knows less.
-func Fallback(first, then Source) Source {
-	return Func(func(ctx context.Context) ([]Pod, error) {
-		pods, err := first.Pods(ctx)
-		if err == nil {
-			return pods, nil
+func (u unionQuery) answer() (Answer, error) {
+	if len(u) == 0 {
+		return Answer{}, errors.New("union of no pod sources")
+	}
+	all := Answer{Parts: make([]Answer, 0, len(u))}
+	var errs []error
+	for i, q := range u {
+		if _, pending := q.next(); pending {
+			continue // another one failed
 		}
-		if !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
+		a, err := q.answer()
+		if a.Err == nil {
+			a.Err = err
 		}
-		pods, thenErr := then.Pods(ctx)
-		if thenErr != nil {
-			return nil, fmt.Errorf("%w; falling back, since the first choice is not there: %w", thenErr, err)
+		all.Parts = append(all.Parts, a)
+		switch {
+		case errors.Is(err, ErrNotHere): // of this member: the others are here
+			errs = append(errs, fmt.Errorf("pod source %s: %v", name(a, i, len(u)), err))
+		case err != nil:
+			errs = append(errs, fmt.Errorf("pod source %s: %w", name(a, i, len(u)), err))
 		}
-		return pods, nil
-	})
+	}
+	return all, errors.Join(errs...)
 }
 
-// Require is s, but refuses a list that lacks the given pod: the agent itself,
-// say, which runs on this node as surely as it asks. A wrong node name, a cache
-// that has not synced and the list of another node are found this way (R9). The
-// error wraps [ErrIncomplete]. A pod without a name, as of an environment variable
-// that is not set, is an error too: sources may well list pods without one.
+func name(a Answer, i, n int) string {
+	if a.Source != "" {
+		return a.Source
+	}
+	return fmt.Sprintf("%d of %d", i+1, n)
+}
+
+// Fallback asks first, and then only where first says that it does not exist on
+// this node: [ErrNotHere]. Any other error of first is the answer. A source that
+// is merely not ready must not be replaced by one that knows less.
+func Fallback(first, then Source) Source { return fallback{first, then} }
+
+type fallback struct{ first, then Source }
+
+func (f fallback) Pods(ctx context.Context) (Answer, error) { return run(ctx, f.query()) }
+func (f fallback) query() query {
+	return &fallbackQuery{query: queryOf(f.first), then: f.then}
+}
+
+// A fallbackQuery is the query of first, and from when that is not here the
+// query of then.
+type fallbackQuery struct {
+	query
+	then    Source // nil once it is asked
+	notHere error  // what first said
+}
+
+func (f *fallbackQuery) next() (Rank, bool) {
+	rank, ok := f.query.next()
+	if ok || f.then == nil {
+		return rank, ok
+	}
+	if _, err := f.query.answer(); !errors.Is(err, ErrNotHere) {
+		return 0, false
+	} else {
+		f.notHere = err
+	}
+	f.query, f.then = queryOf(f.then), nil
+	return f.query.next()
+}
+
+func (f *fallbackQuery) answer() (Answer, error) {
+	a, err := f.query.answer()
+	if err != nil && f.notHere != nil {
+		err = fmt.Errorf("%w (asked because: %v)", err, f.notHere)
+	}
+	return a, err
+}
+
+// Require is s, but refuses a list that lacks the given pod, or in which it has
+// finished: the agent itself, say, which runs on this node as surely as it asks.
+// A wrong node name, a cache that has not synced and the list of another node
+// are found this way (R9). The error wraps [ErrIncomplete]. A pod without a
+// name, as of an environment variable that is not set, is an error too: sources
+// may well list pods without one.
 func Require(s Source, pod types.NamespacedName) Source {
-	return Func(func(ctx context.Context) ([]Pod, error) {
+	return checked{s, func(a Answer) (Answer, error) {
 		if pod.Name == "" {
-			return nil, fmt.Errorf("the required pod %q has no name; was it left unset?", pod)
+			return a, fmt.Errorf("the required pod %q has no name; was it left unset?", pod)
 		}
-		pods, err := s.Pods(ctx)
-		if err != nil {
-			return nil, err
+		n := 0
+		for _, m := range a.Members() {
+			n += len(m.Pods)
+			if slices.ContainsFunc(m.Pods, func(p Pod) bool { return p.NamespacedName == pod && !p.HasFinished() }) {
+				return a, nil
+			}
 		}
-		if !slices.ContainsFunc(pods, func(p Pod) bool { return p.NamespacedName == pod }) {
-			return nil, fmt.Errorf("%w: %d pods, and the required %s is not among them; is the node's name right?",
-				ErrIncomplete, len(pods), pod)
+		return a, fmt.Errorf("%w: %d pods, and the required %s does not run among them; is the node's name right?",
+			ErrIncomplete, n, pod)
+	}}
+}
+
+// AllowEmpty is s with the caller's assertion that no pods in its answer means
+// that there are none (R9): for a node that may really be empty.
+func AllowEmpty(s Source) Source {
+	return checked{s, func(a Answer) (Answer, error) {
+		members := slices.Clone(a.Members())
+		for i := range members {
+			members[i].Authoritative = true
 		}
-		return pods, nil
-	})
+		if a.Parts == nil {
+			return members[0], nil
+		}
+		a.Parts = members
+		return a, nil
+	}}
+}
+
+// checked is a source whose answers go through a function.
+type checked struct {
+	source Source
+	check  func(Answer) (Answer, error)
+}
+
+func (c checked) Pods(ctx context.Context) (Answer, error) { return run(ctx, c.query()) }
+func (c checked) query() query                             { return checkedQuery{queryOf(c.source), c.check} }
+
+type checkedQuery struct {
+	query
+	check func(Answer) (Answer, error)
+}
+
+func (c checkedQuery) answer() (Answer, error) {
+	a, err := c.query.answer()
+	if err != nil {
+		return a, err
+	}
+	return c.check(a)
 }

@@ -13,62 +13,94 @@ import (
 
 // A Source knows which pods are live on this node.
 //
-// Pods returns all of them or an error (R2). A source that can't vouch that its
-// list is whole returns an error, [ErrIncomplete] wrapped where waiting may
-// help. Leaving out a pod that could not be read, or an address that could not
-// be parsed, costs that pod its address.
+// Pods returns all that it can know of, or an error (R2). A source that is there
+// but not ready returns [ErrIncomplete], wrapped. Leaving out a pod that could
+// not be read, or an address that could not be parsed, costs that pod its
+// address.
 //
-// A list may be empty only where a node without any pod is normal, which callers
-// refuse unless told otherwise (R9), or unless the source vouches for it with
-// [Vouched]. The caller doesn't change what is returned, and asks from one
-// goroutine at a time. Pods returns soon after ctx ended.
+// The caller asks from one goroutine at a time and does not change what is
+// returned. Pods returns soon after ctx ended.
 type Source interface {
-	Pods(ctx context.Context) ([]Pod, error)
+	Pods(ctx context.Context) (Answer, error)
 }
 
-// Func makes a Source of a function.
+// Func makes a Source of a function that lists plain pods: an [Answer] without
+// declarations, which speaks of every network.
 type Func func(ctx context.Context) ([]Pod, error)
 
 // Pods calls f.
-func (f Func) Pods(ctx context.Context) ([]Pod, error) { return f(ctx) }
+func (f Func) Pods(ctx context.Context) (Answer, error) {
+	pods, err := f(ctx)
+	return Answer{Pods: pods}, err
+}
 
-// Static is a Source that always gives the same pods. It is made for tests and
+// Static is a Source that always gives the same plain pods. It is for tests, and
 // for callers that have the list already.
 type Static []Pod
 
 // Pods returns s.
-func (s Static) Pods(context.Context) ([]Pod, error) { return s, nil }
+func (s Static) Pods(context.Context) (Answer, error) { return Answer{Pods: s}, nil }
 
-// ErrIncomplete is returned, wrapped, by a source that is there but does not
-// know all pods yet: a cache that has not synced, a runtime that is recovering,
-// a list in which a required pod is missing. Asking again later may help.
-var ErrIncomplete = errors.New("list of pods is incomplete")
+// AnswerFunc makes a Source of a function that gives a whole [Answer].
+type AnswerFunc func(ctx context.Context) (Answer, error)
 
-// A Pod is what a source knows of one live pod, or of one sandbox. Every field
-// may be missing, but the fewer a source fills in, the more is kept.
+// Pods calls f.
+func (f AnswerFunc) Pods(ctx context.Context) (Answer, error) { return f(ctx) }
+
+// The errors of sources. They come wrapped.
+var (
+	// ErrIncomplete is returned by a source that is there but does not know all
+	// pods yet: a cache that has not synced, a runtime that is recovering, a
+	// list in which a required pod is missing. Asking again later may help.
+	ErrIncomplete = errors.New("list of pods is incomplete")
+	// ErrNotHere is returned by a source that does not exist on this node: a
+	// socket of a kubelet that does not serve it, a record that was never
+	// written. [Fallback] acts on it, and on nothing else. A source that exists
+	// and does not answer now must not return it.
+	ErrNotHere = errors.New("source does not exist on this node")
+)
+
+// A Pod is what a source knows of one live pod, of one sandbox, of one network
+// namespace or of one attachment. Every field may be missing, but the fewer a
+// source fills in, the more is kept.
 type Pod struct {
 	types.NamespacedName
-	// UID tells a pod from another of the same name. What several sources say
-	// under one UID is taken as said of one pod.
+	// UID tells a pod from another of the same name.
 	UID types.UID
 	// ContainerIDs are the IDs under which the runtime called CNI ADD for this
 	// pod: those of its sandboxes, in any state, without a scheme such as
 	// "containerd://". IDs of the containers in a sandbox are not wanted.
 	ContainerIDs []string
-	// IPs are the addresses that the pod is known to hold, in any network.
+	// IPs are the addresses that the pod is known to hold.
 	IPs []netip.Addr
+	// Network is the network that IPs are in, where the source knows it. An
+	// address of an unknown network is claimed in every network (R3).
+	Network string
+	// MoreIPs says that the pod may hold more addresses than IPs: one of them
+	// could not be read. It may then own any reservation made since it started,
+	// as a pod without any address may (R4).
+	MoreIPs bool
+	// HostNetwork marks a pod in the node's own network. It counts as seen, but
+	// its addresses are the node's and claim nothing.
+	HostNetwork bool
+	// Finished marks a pod whose containers have ended and will never run again
+	// (phase Succeeded or Failed). It holds what it names for five minutes after
+	// FinishedAt, since its sandbox goes later than its containers. Where
+	// FinishedAt is zero, or from before the node's clock was set, those minutes
+	// count from when it was first seen finished (R5). A pod with a FinishedAt
+	// has finished also without the mark.
+	Finished   bool
+	FinishedAt time.Time
 	// StartedAt is when the node began to start the pod, by the node's clock
 	// (status.startTime in Kubernetes). It matters while neither ContainerIDs
 	// nor IPs are known: the pod may then own any reservation made since (R4).
 	// Zero is unknown, and keeps every reservation that nobody else owns.
 	StartedAt time.Time
-	// FinishedAt is when the last container of a pod ended that will never run
-	// again (phase Succeeded or Failed), by the node's clock. Such a pod is live
-	// until the reconciler's minimum age has passed since: its sandbox goes
-	// later than its containers. After that it is nothing, whatever addresses
-	// its status still lists. Zero is a pod that has not finished.
-	FinishedAt time.Time
-	// HostNetwork marks a pod in the node's own network. It counts as seen, but
-	// its addresses are the node's and claim nothing.
-	HostNetwork bool
+	// Origin says where the source saw it: a network namespace and a process, a
+	// cache file, a sandbox. Two entries of one answer with different origins are
+	// about different pods, unless they agree in UID, name or container ID.
+	Origin string
 }
+
+// HasFinished reports whether the pod's containers have ended for good.
+func (p *Pod) HasFinished() bool { return p.Finished || !p.FinishedAt.IsZero() }
