@@ -6,13 +6,17 @@ import (
 	"net/netip"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// A moment is one reading of both of the node's clocks.
-type moment struct {
+// A reading is one look at the node's clocks.
+type reading struct {
 	wall time.Time     // may be set back or forward at any time
 	mono time.Duration // since the reconciler was made, and never set
+	boot time.Duration // since the node booted; zero where that is unknown
 }
 
 // A clock tells how old things are at least, on a node whose wall clock may be
@@ -20,39 +24,60 @@ type moment struct {
 // monotonic one. On Linux both are slewed alike, so where they drift apart the
 // wall clock was set, or the node slept.
 //
-// A stamp from before such a step says nothing of an age. What bears one counts
-// from the moment it was first seen, on the monotonic clock.
+// A timestamp from before such a step says nothing of an age. What bears one
+// counts from when this process first saw it, on the monotonic clock.
 type clock struct {
-	anchor moment // the first reading, or the one that saw the last step
-	last   moment
+	anchor reading // the first reading, or the one that saw the last step
+	last   reading
 	drift  time.Duration // by how much the wall clock has gained since anchor
 
-	// sound is the first wall time that the clock has not shown before a step:
-	// older stamps may be from the clock as it was then.
-	sound time.Time
+	// trustedSince is the first wall time that the clock has not shown before a
+	// step: older timestamps may be from the clock as it was then.
+	trustedSince time.Time
 	// The wall times that were shown twice, before a step back and after it.
 	// Which of the two a start in here means, nobody knows.
 	twiceFrom, twiceTo time.Time
+	// bootedAt is the earliest wall time at which the node can have booted, by
+	// any reading. Zero is unknown.
+	bootedAt time.Time
 
-	sightings map[sighting]time.Duration
+	// What this process saw, in the last pass and in all before it without a gap.
+	firstUnowned  map[file]time.Duration // reservations that nobody alive was known to hold
+	firstFinished map[podID]time.Duration
 }
 
-// A sighting is a reservation whose stamp can't be used, as long as it stays.
-type sighting struct {
-	ip          netip.Addr
-	containerID string
-	stamp       int64
+// A file is one reservation file, as long as nobody changes it.
+type file struct {
+	network string
+	ip      netip.Addr
+	id      hostlocal.Identity
 }
 
-// noise is how far two readings of the clocks may be apart without a step.
-const noise = 100 * time.Millisecond
+type podID struct {
+	types.NamespacedName
+	uid         types.UID
+	containerID string // where it has neither name nor UID
+}
 
-// grain is how much too early the kernel may stamp a file: it uses the time of
-// its last tick, 10 ms apart at most.
-const grain = 10 * time.Millisecond
+const (
+	// clockTolerance is how far two readings of the clocks may be apart without
+	// a step.
+	clockTolerance = 100 * time.Millisecond
+	// timestampGranularity is how much too early the kernel may stamp a file: it
+	// uses the time of its last tick, 10 ms apart at most.
+	timestampGranularity = 10 * time.Millisecond
+	// holdFinished is for how long a finished pod holds what it names: its
+	// sandbox goes later than its containers.
+	holdFinished = 5 * time.Minute
+)
 
 // observe takes note of a reading. It must see every reading that is used.
-func (c *clock) observe(now moment) {
+func (c *clock) observe(now reading) {
+	if now.boot > 0 {
+		if booted := now.wall.Add(-now.boot); c.bootedAt.IsZero() || booted.Before(c.bootedAt) {
+			c.bootedAt = booted
+		}
+	}
 	if c.last.wall.IsZero() {
 		c.anchor, c.last = now, now
 		return
@@ -61,79 +86,118 @@ func (c *clock) observe(now moment) {
 	c.last = now
 	onOldClock := c.anchor.wall.Add(now.mono - c.anchor.mono)
 	c.drift = now.wall.Sub(onOldClock)
-	if c.drift.Abs() <= noise {
+	if c.drift.Abs() <= clockTolerance {
 		return
 	}
-	c.sound = latest(c.sound, now.wall, onOldClock.Add(noise))
+	c.trustedSince = latest(c.trustedSince, now.wall, onOldClock.Add(clockTolerance))
 	if c.drift < 0 {
 		from := now.wall.Add(before.mono - now.mono) // where the step led to, at the lowest
 		if c.twiceFrom.IsZero() || from.Before(c.twiceFrom) {
 			c.twiceFrom = from
 		}
-		c.twiceTo = latest(c.twiceTo, onOldClock.Add(noise))
+		c.twiceTo = latest(c.twiceTo, onOldClock.Add(clockTolerance))
 	}
 	c.anchor, c.drift = now, 0
 }
 
-// age returns how old r is at least at the moment at, and whether its own stamp
-// said so.
-func (c *clock) age(at moment, r *hostlocal.Reservation) (age time.Duration, sure bool) {
-	if c.usable(at, r.ReservedAt) {
-		return at.wall.Sub(r.ReservedAt) - max(0, c.drift), true
+// age returns how old r is at least, and whether its own timestamp says so. Its
+// timestamp and the time for which it was seen unowned are both lower bounds.
+func (c *clock) age(at reading, r *hostlocal.Reservation) (age time.Duration, byTimestamp bool) {
+	age = at.mono - c.firstSeen(at, r)
+	if c.trusted(at, r.ReservedAt) {
+		return max(age, c.since(at, r.ReservedAt)), true
 	}
-	s := sighting{r.IP, r.ContainerID, r.ReservedAt.UnixNano()}
-	first, ok := c.sightings[s]
-	if !ok {
-		return 0, false
-	}
-	return at.mono - first, false
+	return age, false
 }
 
-// usable reports whether stamp can be from nothing but the clock as it is.
-func (c *clock) usable(at moment, stamp time.Time) bool {
-	return !stamp.After(at.wall) && !stamp.Before(c.sound)
+// firstSeen returns since when this process has seen r unowned, on the monotonic
+// clock; for what it sees for the first time, since now.
+func (c *clock) firstSeen(at reading, r *hostlocal.Reservation) time.Duration {
+	if first, ok := c.firstUnowned[fileOf(r)]; ok {
+		return first
+	}
+	return at.mono
 }
 
-// sight remembers when those reservations were first seen whose stamps can't be
-// used, and forgets those that are not there any more. With a clock that was
-// never set this does nothing.
-func (c *clock) sight(at moment, rs []hostlocal.Reservation) {
-	var still map[sighting]time.Duration
-	for i := range rs {
-		r := &rs[i]
-		if r.Owner == hostlocal.Unread || c.usable(at, r.ReservedAt) {
-			continue
-		}
-		s := sighting{r.IP, r.ContainerID, r.ReservedAt.UnixNano()}
-		first, ok := c.sightings[s]
-		if !ok {
-			first = at.mono
-		}
-		if still == nil {
-			still = make(map[sighting]time.Duration)
-		}
-		still[s] = first
-	}
-	c.sightings = still
+func fileOf(r *hostlocal.Reservation) file { return file{r.Network, r.IP, r.Identity()} }
+
+// trusted reports whether a timestamp can be from nothing but the clock as it is.
+func (c *clock) trusted(at reading, stamp time.Time) bool {
+	return !stamp.IsZero() && !stamp.After(at.wall) && !stamp.Before(c.trustedSince)
+}
+
+// since returns for how long a thing has been so at least that bears a trusted
+// timestamp.
+func (c *clock) since(at reading, stamp time.Time) time.Duration {
+	return at.wall.Sub(stamp) - max(0, c.drift)
 }
 
 // startKnown reports whether a pod's start can be compared with reservations:
 // it was reported, it does not lie in the future, and the clock did not show it
 // twice (R4).
-func (c *clock) startKnown(now moment, start time.Time) bool {
+func (c *clock) startKnown(now reading, start time.Time) bool {
 	if start.IsZero() || start.After(now.wall) {
 		return false
 	}
 	return start.Before(c.twiceFrom) || start.After(c.twiceTo)
 }
 
-// since returns for how long a thing has been so at least whose stamp is given.
-// An unusable stamp is as good as this very moment.
-func (c *clock) since(at moment, stamp time.Time) time.Duration {
-	if !c.usable(at, stamp) {
-		return 0
+// beforeBoot reports whether a reservation was made before the node booted, by
+// every clock that this process has seen (R4).
+func (c *clock) beforeBoot(r *hostlocal.Reservation) bool {
+	return !c.bootedAt.IsZero() && !r.ReservedAt.IsZero() && r.ReservedAt.Before(c.bootedAt.Add(-time.Second))
+}
+
+// finishedFor returns for how long a pod has been finished at least: since its
+// reported end, or since it was first seen so.
+func (c *clock) finishedFor(at reading, p *podsource.Pod) time.Duration {
+	if c.trusted(at, p.FinishedAt) {
+		return c.since(at, p.FinishedAt)
 	}
-	return at.wall.Sub(stamp) - max(0, c.drift)
+	if first, ok := c.firstFinished[podIDOf(p)]; ok {
+		return at.mono - first
+	}
+	return 0
+}
+
+func podIDOf(p *podsource.Pod) podID {
+	id := podID{NamespacedName: p.NamespacedName, uid: p.UID}
+	if id == (podID{}) && len(p.ContainerIDs) > 0 {
+		id.containerID = p.ContainerIDs[0]
+	}
+	return id
+}
+
+// remember takes note of what a pass found unowned, and of the pods that it saw
+// finished. What is not among them any more is forgotten.
+func (c *clock) remember(at reading, entries []Entry, answers []podsource.Answer) {
+	var unowned map[file]time.Duration
+	for i := range entries {
+		e := &entries[i]
+		if !e.Reason.unowned() {
+			continue
+		}
+		if unowned == nil {
+			unowned = make(map[file]time.Duration)
+		}
+		unowned[fileOf(e.Reservation)] = c.firstSeen(at, e.Reservation)
+	}
+	c.firstUnowned = unowned
+	finished := make(map[podID]time.Duration)
+	for i := range answers {
+		for j := range answers[i].Pods {
+			p := &answers[i].Pods[j]
+			id := podIDOf(p)
+			if !p.HasFinished() || id == (podID{}) {
+				continue
+			}
+			finished[id] = at.mono
+			if first, ok := c.firstFinished[id]; ok {
+				finished[id] = first
+			}
+		}
+	}
+	c.firstFinished = finished
 }
 
 func latest(t time.Time, more ...time.Time) time.Time {

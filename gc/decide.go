@@ -3,191 +3,292 @@
 package gc
 
 import (
+	"math"
+	"slices"
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// A world is all that a decision may rest on.
-type world struct {
-	here     network   // whose reservations are judged
-	siblings []network // other networks of the same data dir, which only add reasons to keep (R3)
-	view     *view
-	clock    *clock // read, not written
-	at       moment // before the source was asked
-	minAge   time.Duration
+// A snapshot is everything a decision may rest on.
+type snapshot struct {
+	reservations *reservations // of all networks of the data dir
+	looks        [][]podsource.Answer
+	pods         *livePods
+	evidence     evidence
+	clock        *clock        // read, not written
+	at           reading       // before the sources were asked
+	stale        time.Duration // by how much the stalest answer is older than that; forever: it can't be told
+	limits       limits
+	networks     []string // to release in; all others are only read
+	foreign      []podsource.Form
+	noADD        bool // the hook's assertion (R5)
 }
 
-// problems returns the errors about single reservations, in order.
-func (w *world) problems() (errs []error) {
-	for _, n := range append([]network{w.here}, w.siblings...) {
-		for i := range n.rs {
-			if err := n.failures[i]; err != nil {
-				errs = append(errs, err)
+// limits are the durations of R4 and R5.
+type limits struct {
+	minAge      time.Duration // as set
+	startingFor time.Duration
+	lag         time.Duration // L: how long a runtime may take to list a sandbox
+}
+
+const (
+	always  = time.Duration(math.MinInt64)
+	forever = time.Duration(math.MaxInt64)
+)
+
+// decide judges every reservation, in order, and says in how long a verdict may
+// turn to leaked; zero is never. It is a pure function.
+//
+// That it never releases what a live pod holds follows from the assumptions A1
+// to A4 (see the package comment). What is younger than the minimum age, or than
+// the lag of the only source that could name it, is kept (R5). The holder of
+// what is older is in the answers (A2), named in one of three ways (A3): by its
+// container ID or by one of its addresses, and then the reservation is kept by
+// R3, directly or as a sibling, or as a conflict by R10; or as starting since no
+// later than the reservation was made, and then it is kept by R4 until a source
+// that would have named it by then does not.
+func decide(s *snapshot) (entries []Entry, next time.Duration) {
+	rs := s.reservations.all
+	entries = make([]Entry, len(rs))
+	o := owners{inUse: make(map[string]*Pod), inConflict: make(map[string]*Pod)}
+	for i := range rs {
+		o.unreadable = o.unreadable || s.mayBeSibling(&rs[i])
+		if claimants := s.pods.claimants(&rs[i]); len(claimants) > 0 {
+			entries[i] = s.judgeClaimed(&rs[i], claimants)
+			o.note(&entries[i])
+		}
+	}
+	ages := make(map[string]age)
+	for i := range rs {
+		if entries[i].Reservation == nil {
+			entries[i] = s.judgeOwned(&rs[i], &o)
+		}
+		if entries[i].Reason == Unowned {
+			a := s.age(&rs[i])
+			if other, ok := ages[rs[i].ContainerID]; !ok || a.least < other.least {
+				ages[rs[i].ContainerID] = a
 			}
 		}
 	}
-	return errs
-}
-
-// A network is one network's reservations, sorted by address, and the live
-// addresses laid beside them.
-type network struct {
-	rs       []hostlocal.Reservation
-	claims   claims
-	failures map[int]error // what kept a reservation from being read, and later from being released
-}
-
-func (n *network) fail(i int, err error) {
-	if n.failures == nil {
-		n.failures = make(map[int]error)
-	}
-	n.failures[i] = err
-}
-
-// A judgement is the verdict on one reservation, by its reason, and the pod that
-// the reason is about, or nobody.
-type judgement struct {
-	reason Reason
-	pod    int32
-}
-
-// decide judges every reservation of w.here, and puts the judgements into
-// judged, which must be as long and is not read. It is a pure function.
-//
-// That it never lets go of what a live pod holds follows from the assumptions
-// A1 to A4 (see the package comment). What is younger than the minimum age is
-// kept (R5). The holder of what is older is in the source's answer (A2), named
-// in one of three ways (A3): by its container ID or by one of its addresses, and
-// then the reservation is kept by R3, directly or as a sibling, or as a conflict
-// by R10; or as starting since no later than the reservation was made, and then
-// it is kept by R4.
-//
-// Reservations that are claimed by address may be Unread. Then their owners'
-// other reservations are judged as if they had no sibling: before something
-// Leaked that has an owner is released, those must be read too, and decide be
-// asked again.
-func decide(w world, judged []judgement) {
-	kin := judgeClaimed(w, judged)
-	for i := range w.here.rs {
-		if w.here.claims.first[i] == nobody {
-			judged[i] = judgeUnclaimed(w, kin, &w.here.rs[i])
+	next = s.pods.nextFinish
+	for i := range rs {
+		var in time.Duration
+		switch entries[i].Reason {
+		case Unowned:
+			entries[i], in = s.judgeUnowned(&rs[i], ages[rs[i].ContainerID])
+		case EmptyOwner:
+			entries[i], in = s.judgeUnowned(&rs[i], s.age(&rs[i]))
+		case SiblingUnreadable:
+			in = s.limits.minAge
+		}
+		if in > 0 && (next == 0 || in < next) {
+			next = in
 		}
 	}
+	return entries, next
 }
 
-// A kinship is what is known of containers by those of their reservations that
-// a live pod claims by address.
-type kinship struct {
-	inUse    map[string]int32 // containers that hold an address in use, and its pod
-	disputed map[string]int32 // containers that hold an address in conflict
-	// Set where such a container is not known, and so may be any: an error, or
-	// a change meanwhile, came between.
-	unreadable, changed bool
+// An age is how old a container is at least: as old as its youngest reservation.
+type age struct {
+	least       time.Duration
+	byTimestamp bool
 }
 
-// judgeClaimed judges the reservations whose addresses live pods claim, here and
-// in the sibling networks. Only those of w.here get into judged.
-func judgeClaimed(w world, judged []judgement) kinship {
-	kin := kinship{inUse: make(map[string]int32), disputed: make(map[string]int32)}
-	for i := range w.here.rs {
-		if w.here.claims.first[i] != nobody {
-			judged[i] = kin.note(w.view, &w.here, i)
-		}
+func (s *snapshot) age(r *hostlocal.Reservation) age {
+	least, byTimestamp := s.clock.age(s.at, r)
+	if s.stale == forever {
+		return age{0, byTimestamp}
 	}
-	for n := range w.siblings {
-		for i := range w.siblings[n].rs {
-			if w.siblings[n].claims.first[i] != nobody {
-				kin.note(w.view, &w.siblings[n], i)
-			}
-		}
-	}
-	return kin
+	return age{least - s.stale, byTimestamp}
 }
 
-// note judges one claimed reservation and remembers what that means for the
-// others of its container.
-func (k *kinship) note(v *view, n *network, i int) judgement {
-	r, claimant := &n.rs[i], n.claims.first[i]
-	named := v.named(&n.claims, i)
-	owner := v.owner(r)
+// mayBeSibling reports whether r can't be read and may belong to any container:
+// its address is claimed, or it is young (hazard 68).
+func (s *snapshot) mayBeSibling(r *hostlocal.Reservation) bool {
+	return r.Owner == hostlocal.Unreadable && (len(s.pods.claimants(r)) > 0 || s.age(r).least < max(s.limits.minAge, s.limits.lag))
+}
+
+// owners is what the claimed reservations tell about others of the same owner.
+type owners struct {
+	inUse      map[string]*Pod // container IDs that hold an address in use
+	inConflict map[string]*Pod // container IDs that hold an address in conflict
+	unreadable bool            // an address in use may belong to any container
+}
+
+func (o *owners) note(e *Entry) {
+	switch {
+	case e.Owner != hostlocal.Owned: // nobody's siblings
+	case e.Reason == AddressClaimed:
+		o.inUse[e.ContainerID] = e.Pod
+	case e.Verdict == Conflict:
+		o.inConflict[e.ContainerID] = e.Pod
+	}
+}
+
+// judgeClaimed judges a reservation whose address live pods claim (R3, R10).
+func (s *snapshot) judgeClaimed(r *hostlocal.Reservation, claimants []claim) Entry {
+	pods := s.pods
+	owner := pods.owner(r)
+	if rivals := pods.rivals(claimants, owner); len(rivals) > 0 {
+		rival := rivals[0]
+		if rival == owner {
+			rival = rivals[1]
+		}
+		return pods.entry(r, TwoPods, rival)
+	}
+	if owner != noPod {
+		return pods.entry(r, ContainerLive, owner)
+	}
+	// A claimant whose container is known, and this is none of its own.
+	other := slices.IndexFunc(claimants, func(c claim) bool { return len(pods.pods[c.pod].ContainerIDs) > 0 })
+	if r.Owner != hostlocal.Owned || other < 0 {
+		return pods.entry(r, AddressClaimed, claimants[0].pod)
+	}
+	inAnother := func(o *hostlocal.Reservation) bool { return o.Network != r.Network && pods.owner(o) != noPod }
+	if s.reservations.any(r.IP, inAnother) {
+		return pods.entry(r, ClaimedInOtherNetwork, claimants[other].pod)
+	}
+	return pods.entry(r, OtherContainer, claimants[other].pod)
+}
+
+// judgeOwned judges a reservation whose address no live pod claims, by its owner
+// (R3). Unowned and EmptyOwner are left to judgeUnowned.
+func (s *snapshot) judgeOwned(r *hostlocal.Reservation, o *owners) Entry {
 	switch r.Owner {
-	case hostlocal.Vanished:
-		k.changed = k.changed || !named
-		return judgement{FileGone, claimant}
-	case hostlocal.Replaced:
-		k.changed = k.changed || !named
-		return judgement{FileChanged, claimant}
-	case hostlocal.Unreadable:
-		k.unreadable = true
+	case hostlocal.Malformed:
+		return s.pods.entry(r, OwnerMalformed, noPod)
+	case hostlocal.Empty:
+		return s.pods.entry(r, EmptyOwner, noPod)
+	case hostlocal.Owned:
+	default:
+		return s.pods.entry(r, OwnerUnreadable, noPod)
 	}
-	holder := claimant
-	if owner != nobody {
-		holder = owner
+	if owner := s.pods.owner(r); owner != noPod {
+		return s.pods.entry(r, ContainerLive, owner)
 	}
-	if rival := v.rival(&n.claims, i, holder); rival != nobody {
-		if r.Owner == hostlocal.Owned {
-			k.disputed[r.ContainerID] = rival
+	if pod, ok := o.inUse[r.ContainerID]; ok {
+		return Entry{r, pod, SiblingInUse.Verdict(), SiblingInUse}
+	}
+	if pod, ok := o.inConflict[r.ContainerID]; ok {
+		return Entry{r, pod, OwnerInConflict.Verdict(), OwnerInConflict}
+	}
+	if o.unreadable {
+		return s.pods.entry(r, SiblingUnreadable, noPod)
+	}
+	return s.pods.entry(r, Unowned, noPod)
+}
+
+// judgeUnowned judges a reservation whose address and owner no live pod is known
+// to hold. It returns in how long the verdict may change; zero is never.
+func (s *snapshot) judgeUnowned(r *hostlocal.Reservation, a age) (Entry, time.Duration) {
+	pods, seen := s.pods, s.clock.firstSeen(s.at, r)
+	if !s.evidence.speaksOf(r.Network) {
+		return pods.entry(r, NoSourceForNetwork, noPod), 0
+	}
+	if s.evidence.foreign(r) && !s.evidence.inEveryLook(seen, seesAddresses) && !s.allowed(r) {
+		return pods.entry(r, ForeignOwner, noPod), 0
+	}
+	if s.stale == forever {
+		return pods.entry(r, StaleAnswer, noPod), 0
+	}
+	lag, named := s.evidence.names(r, seen)
+	if need := s.minAge(r, seen); a.least < need && !(s.noADD && named && lag == 0) {
+		if a.byTimestamp {
+			return pods.entry(r, TooYoung, noPod), need - a.least
 		}
-		return judgement{TwoPods, rival}
+		return pods.entry(r, UntrustedTimestamp, noPod), need - a.least
+	}
+	if pod, why := s.startingPod(r); pod != noPod {
+		in := s.claimEnds(r, a, seen, lag, named)
+		if in == forever {
+			return pods.entry(r, StartingNoEnd, pod), 0
+		}
+		if in > 0 {
+			return pods.entry(r, why, pod), in
+		}
 	}
 	switch {
-	case owner != nobody:
-		return judgement{ContainerLive, owner}
-	case r.Owner != hostlocal.Owned:
-		return judgement{AddressClaimed, claimant}
-	case named:
-		k.disputed[r.ContainerID] = claimant
-		return judgement{OtherContainer, claimant}
+	case !slices.Contains(s.networks, r.Network):
+		return pods.entry(r, NetworkNotNamed, noPod), 0
+	case r.Owner == hostlocal.Empty:
+		return pods.entry(r, EmptyOwner, noPod), 0
 	}
-	k.inUse[r.ContainerID] = claimant
-	return judgement{AddressClaimed, claimant}
+	return pods.entry(r, Unowned, noPod), 0
 }
 
-// judgeUnclaimed judges a reservation whose address no live pod claims.
-func judgeUnclaimed(w world, kin kinship, r *hostlocal.Reservation) judgement {
-	leak := Unowned
-	switch r.Owner {
-	case hostlocal.Vanished:
-		return judgement{FileGone, nobody}
-	case hostlocal.Replaced:
-		return judgement{FileChanged, nobody}
-	case hostlocal.Malformed:
-		return judgement{OwnerMalformed, nobody}
-	case hostlocal.Empty:
-		leak = EmptyOwner
-	case hostlocal.Owned:
-		if owner := w.view.owner(r); owner != nobody {
-			return judgement{ContainerLive, owner}
-		}
-		if pod, ok := kin.inUse[r.ContainerID]; ok {
-			return judgement{SiblingInUse, pod}
-		}
-		if pod, ok := kin.disputed[r.ContainerID]; ok {
-			return judgement{OwnerInConflict, pod}
-		}
-		if kin.unreadable {
-			return judgement{SiblingUnreadable, nobody}
-		}
-		if kin.changed {
-			return judgement{SiblingChanged, nobody}
-		}
-	default: // Unreadable, or never read
-		return judgement{OwnerUnreadable, nobody}
+func (s *snapshot) allowed(r *hostlocal.Reservation) bool {
+	return slices.ContainsFunc(s.foreign, func(f podsource.Form) bool { return f.Matches(r.ContainerID) })
+}
+
+// minAge returns how old r must be (R5): what the caller set, but at least as
+// old as it takes until it is named, and L unless this pass can see what no
+// source would name by then.
+func (s *snapshot) minAge(r *hostlocal.Reservation, seen time.Duration) time.Duration {
+	need := s.limits.minAge
+	if need < s.limits.lag && !s.seconds(r, seen) {
+		need = s.limits.lag
 	}
-	if age, sure := w.clock.age(w.at, r); age < w.minAge {
-		if sure {
-			return judgement{TooYoung, nobody}
-		}
-		return judgement{TimeInDoubt, nobody}
+	lag, _ := s.evidence.names(r, always)
+	return max(need, lag)
+}
+
+// seconds reports whether this pass would have seen an ADD under way, and a
+// container whose ADD has ended, in both of its looks (R5).
+func (s *snapshot) seconds(r *hostlocal.Reservation, seen time.Duration) bool {
+	e := s.evidence
+	return len(e) > 1 && e.inEveryLook(seen, seesADDs) && e.inEveryLook(seen, seesAddresses) && e.inEveryLook(seen, cached(r))
+}
+
+// startingPod returns a pod that may hold r without naming it yet, or noPod.
+func (s *snapshot) startingPod(r *hostlocal.Reservation) (pod int32, why Reason) {
+	starting := &s.pods.starting
+	switch {
+	case starting.unknown != noPod:
+		return starting.unknown, PodStartUnknown
+	case starting.earliest != noPod && !r.ReservedAt.Before(starting.since.Add(-timestampGranularity)):
+		return starting.earliest, PodStarting
 	}
-	for _, s := range w.view.starting {
-		if s.since.IsZero() {
-			return judgement{PodStartUnknown, s.pod}
-		}
-		if !r.ReservedAt.Before(s.since.Add(-grain)) {
-			return judgement{PodStarting, s.pod}
-		}
+	return noPod, PodStarting
+}
+
+// claimEnds returns in how long a starting pod's claim on r ends (R4): zero is
+// that it has ended, forever that no source here can end it.
+func (s *snapshot) claimEnds(r *hostlocal.Reservation, a age, seen, lag time.Duration, named bool) time.Duration {
+	if named && lag == 0 && len(s.evidence) > 1 && s.evidence.inEveryLook(seen, seesADDs) && a.least >= s.minAge(r, seen) {
+		return 0
 	}
-	return judgement{leak, nobody}
+	ends := forever
+	unseen := s.limits.lag - (s.at.mono - seen)
+	if named {
+		ends = min(ends, max(0, unseen, s.limits.startingFor-a.least+1, lag-a.least+1))
+	} else if _, later := s.evidence.names(r, always); later { // by an answer from before r was seen
+		ends = min(ends, s.limits.lag)
+	}
+	if s.clock.beforeBoot(r) {
+		ends = min(ends, max(0, unseen))
+	}
+	return ends
+}
+
+// wantsSecondLook reports whether something might be released that needs to be
+// unowned in two looks (R5). It is asked after the first.
+func (s *snapshot) wantsSecondLook() bool {
+	starting := s.pods.starting.earliest != noPod || s.pods.starting.unknown != noPod
+	if !starting && s.limits.minAge >= s.limits.lag || !s.evidence.inEveryLook(always, seesADDs) {
+		return false
+	}
+	return slices.ContainsFunc(s.reservations.all, func(r hostlocal.Reservation) bool {
+		if s.pods.owner(&r) != noPod || s.age(&r).least < s.limits.minAge || len(s.pods.claimants(&r)) > 0 {
+			return false
+		}
+		lag, named := s.evidence.names(&r, s.clock.firstSeen(s.at, &r))
+		return named && lag == 0
+	})
+}
+
+// entry returns what a report says of r.
+func (l *livePods) entry(r *hostlocal.Reservation, why Reason, pod int32) Entry {
+	return Entry{Reservation: r, Pod: l.ref(pod), Verdict: why.Verdict(), Reason: why}
 }

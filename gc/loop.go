@@ -5,33 +5,29 @@ package gc
 import (
 	"context"
 	"time"
-
-	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 // Start does the hook, and then a pass every Options.Interval until ctx ends. A
 // pass comes earlier when the last report says that a second look is worth it by
-// then, when [Reconciler.Trigger] was called, and after an error, with pauses
-// that grow up to the interval. Errors are logged, and Start goes on.
+// then, when [Reconciler.Trigger] was called, and after an error. Pauses after
+// errors, and those before passes that turned out to release nothing, grow up to
+// the interval. Errors are logged, and Start goes on.
 //
 // It returns nil when ctx ends, and leaves no goroutine behind but that of a
 // source which ignores its context. With NeedLeaderElection it is a Runnable of
 // controller-runtime's manager.
 func (r *Reconciler) Start(ctx context.Context) error {
 	report, err := r.AtStartup(ctx)
-	failures := 0
+	var p pauses
 	for ctx.Err() == nil {
-		if failures++; err == nil {
-			failures = 0
-		}
-		pause := r.pause(report, failures)
+		pause, floor := p.after(&report, err, r.opts.Interval)
 		if err != nil {
-			r.opts.Logger.Error(err, "Collecting leaked addresses; trying again later", "network", report.Network, "in", pause.String())
+			r.opts.Logger.Error(err, "Releasing leaked addresses; trying again later", "in", pause.String())
 		}
-		if !r.await(ctx, pause) {
+		if !r.await(ctx, pause, floor) {
 			break
 		}
-		report, err = r.bounded(ctx)
+		report, err = r.reconcileWithTimeout(ctx)
 	}
 	return nil
 }
@@ -40,48 +36,79 @@ func (r *Reconciler) Start(ctx context.Context) error {
 func (r *Reconciler) NeedLeaderElection() bool { return false }
 
 // Trigger asks Start for a pass now: an agent calls it when its pool has just
-// run dry. It never blocks, and many calls before that pass begins melt into one.
+// run dry. The pass comes five seconds after the last one at the earliest, and
+// not before its pause is over after an error. Trigger never blocks, and many
+// calls before that pass begins lead to one.
 func (r *Reconciler) Trigger() {
 	select {
-	case r.wanted <- struct{}{}:
+	case r.trigger <- struct{}{}:
 	default:
 	}
 }
 
-// shortest is the shortest pause between two passes that nobody triggered.
-const shortest = time.Second
+const (
+	minPause     = time.Second      // after an error
+	minRecheck   = 15 * time.Second // before a pass that a report asked for
+	triggerFloor = 5 * time.Second  // before a pass that Trigger asked for
+	firstAsk     = time.Minute      // before the pass after a hook that asked nobody
+)
 
-// pause says how long to wait after a pass that gave this report, and was the
-// given number of failures in a row.
-func (r *Reconciler) pause(report Report, failures int) time.Duration {
-	interval := r.opts.interval()
-	pause := wait.Jitter(interval, 0.1)
-	if failures > 0 {
-		return min(pause, wait.Jitter(shortest<<min(failures-1, 20), 0.5))
-	}
-	if !report.NextCheck.IsZero() {
-		pause = min(pause, max(shortest, time.Until(report.NextCheck)))
-	}
-	return pause
+// pauses is what the pauses between passes depend on.
+type pauses struct {
+	failures int // passes in a row that ended in an error
+	rechecks int // passes in a row that came early and released nothing
 }
 
-// await waits for the pause to end, or for Trigger. It reports whether there is
-// to be another pass.
-func (r *Reconciler) await(ctx context.Context, pause time.Duration) bool {
-	t := time.NewTimer(pause)
+// after returns how long to wait after a pass, and for how long of that also
+// Trigger has to.
+func (p *pauses) after(report *Report, err error, interval time.Duration) (pause, floor time.Duration) {
+	regular := jitter(interval, 0.1)
+	if err != nil {
+		pause = min(regular, jitter(minPause<<min(p.failures, 20), 0.5))
+		p.failures++
+		return pause, pause
+	}
+	p.failures = 0
+	switch {
+	case len(report.Sources) == 0:
+		pause = min(regular, jitter(firstAsk, 1))
+	case report.NextCheck.IsZero():
+		p.rechecks, pause = 0, regular
+	default:
+		if report.Counts()[Released] > 0 {
+			p.rechecks = 0
+		}
+		pause = min(regular, jitter(max(minRecheck<<min(p.rechecks, 20), time.Until(report.NextCheck)), 0.1))
+		p.rechecks++
+	}
+	return pause, min(pause, triggerFloor)
+}
+
+// await waits for the pause to end, or, after its floor, for Trigger. It reports
+// whether there is to be another pass.
+func (r *Reconciler) await(ctx context.Context, pause, floor time.Duration) bool {
+	if !sleep(ctx, floor) {
+		return false
+	}
+	t := time.NewTimer(pause - floor)
 	defer t.Stop()
 	select {
 	case <-ctx.Done():
+		return false
 	case <-t.C:
-	case <-r.wanted:
+	case <-r.trigger:
+	}
+	select { // what was asked for before the pass is done by it
+	case <-r.trigger:
+	default:
 	}
 	return ctx.Err() == nil
 }
 
-// bounded is a pass that takes no longer than an interval, whatever it has to
-// wait for.
-func (r *Reconciler) bounded(ctx context.Context) (Report, error) {
-	ctx, cancel := context.WithTimeout(ctx, max(r.opts.interval(), r.opts.startupTimeout()))
+// reconcileWithTimeout is a pass of the loop, which takes no longer than an
+// interval and a minute, whatever it has to wait for.
+func (r *Reconciler) reconcileWithTimeout(ctx context.Context) (Report, error) {
+	ctx, cancel := context.WithTimeout(ctx, r.opts.Interval+time.Minute)
 	defer cancel()
-	return r.Reconcile(ctx)
+	return r.reconcile(ctx, occasion{inLoop: true})
 }

@@ -3,103 +3,100 @@
 package gc
 
 import (
+	"cmp"
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/go-logr/logr"
 
-	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// DefaultMinAge is the minimum age that the zero Options stand for.
-//
-// It covers the time between an ADD and the first answer of a source that shows
-// its pod: a runtime lists a sandbox only after its ADD, and kubelet allows
-// RunPodSandbox twice its runtimeRequestTimeout, 4 minutes by default. The rest
-// is for the source: an answer must not be staler than a minute.
-const DefaultMinAge = 5 * time.Minute
-
-// NoADDInFlight, as Options.MinAge, is the word of a caller who knows that no
-// ADD is in flight anywhere on this node and none begins before the pass ends:
-// it serves the ADDs itself and has not begun to. Then no reservation is too
-// young to be judged (R5).
-const NoADDInFlight time.Duration = -1
-
-// Options say how a Reconciler works. The zero value is the safe default.
+// Options say how a Reconciler works. The zero value is the safe default. A
+// duration is zero for its default, or within the bounds that its comment names;
+// anything else is an error of [New].
 type Options struct {
-	// MinAge is how old a reservation must be to be released (R5). Zero is
-	// [DefaultMinAge]. It must cover the time for which an ADD may be in flight
-	// and the staleness of the source's answers together.
+	// RuntimeRequestTimeout is kubelet's setting of that name, T in the rules: the
+	// node's runtime may take twice as long for an ADD. Zero is 2 minutes,
+	// kubelet's default; at most 1 hour. From it follows L, how long a runtime
+	// may take to list a container after its address was reserved: 2 T and 3
+	// minutes.
+	RuntimeRequestTimeout time.Duration
+	// MinAge is how old a reservation must be to be released (R5). Zero is L; at
+	// least 1 second. A value below L counts only in passes in which sources
+	// saw every ADD under way, every address, and every attachment since its ADD
+	// ended; in others L counts, and the report says so.
 	MinAge time.Duration
+	// StartingFor is how old a reservation must be before a source that names
+	// containers, and does not name its owner, ends the claim of a pod that is
+	// starting (R4). Zero is the least that is allowed, 2 T and 10 minutes.
+	StartingFor time.Duration
+	// Foreign are forms of container IDs that may be released although none of
+	// the sources could know them (R14).
+	Foreign []podsource.Form
 	// DryRun judges and releases nothing: it writes nothing, takes no lock, and
-	// calls Leaked what would have been Released. As its report is there to be
-	// read, it reads every owner, as ReadAll does.
+	// calls Leaked what would have been Released.
 	DryRun bool
-	// ReadAll reads the owner of every reservation, also where the verdict does
-	// not need it, so that the report shows container ID and time of each. A
-	// pass with a source of addresses takes several times as long with it.
-	ReadAll bool
-	// AllowEmpty takes a source's word for it that the node has no pod at all.
-	// Without it such an answer is [ErrNoPods] (R9).
-	AllowEmpty bool
-	// Siblings are other networks of the same data dir. A container that has an
-	// address in use in one of them is live, so whatever it holds here is in use
-	// too (R3). Without them a second network whose addresses no source reports
-	// is safe only with a source that knows container IDs.
-	Siblings []*hostlocal.Store
-	// StartupTimeout is how long AtStartup may take in all. Zero is
-	// [DefaultStartupTimeout].
+	// SourceTimeout is how long one question to the source may take (R13). Zero
+	// is 15 seconds.
+	SourceTimeout time.Duration
+	// StartupTimeout is how long AtStartup may take in all. Zero is 30 seconds.
 	StartupTimeout time.Duration
 	// Interval is how long Start waits from pass to pass when nothing calls for
-	// one before. It is jittered by a tenth, so that a fleet does not march in
-	// step, and it (or StartupTimeout, if longer) is the most that one of its passes may
-	// take. Zero is
-	// [DefaultInterval].
+	// one before, with jitter of a tenth to spread load. Zero is 10 minutes; at
+	// least 1 second, at most 24 hours.
 	Interval time.Duration
 	// OnReport, if set, is called after each pass with what Reconcile returns,
 	// for whoever counts. It runs in the pass's goroutine, and no other pass
 	// begins before it returns: it must not call Reconcile.
 	OnReport func(Report, error)
-	// Logger takes what happens: releases at V(0), as well as passes of Start
-	// that ended in an error; kept candidates at V(2); the rest at V(4). The zero
-	// Logger is silent.
+	// Logger takes what happens: one line a pass and one a release at V(0), as
+	// well as passes of Start that ended in an error; kept candidates at V(2);
+	// the rest at V(4). The zero Logger is silent.
 	Logger logr.Logger
 }
 
 // What the zero Options stand for.
 const (
-	DefaultStartupTimeout = 30 * time.Second
-	DefaultInterval       = 10 * time.Minute
+	DefaultRuntimeRequestTimeout = 2 * time.Minute
+	DefaultMinAge                = 2*DefaultRuntimeRequestTimeout + lagMargin
+	DefaultStartingFor           = 2*DefaultRuntimeRequestTimeout + startingMargin
+	DefaultSourceTimeout         = 15 * time.Second
+	DefaultStartupTimeout        = 30 * time.Second
+	DefaultInterval              = 10 * time.Minute
 )
 
-func (o Options) startupTimeout() time.Duration {
-	if o.StartupTimeout <= 0 {
-		return DefaultStartupTimeout
+const (
+	lagMargin      = 3 * time.Minute  // CRI-O holds a timed-out sandbox for two minutes more
+	startingMargin = 10 * time.Minute // what R4 allows a pod beyond the ADD of its sandbox
+)
+
+// withDefaults fills in what is zero, and refuses what is out of bounds.
+func (o Options) withDefaults() (Options, error) {
+	var errs []error
+	set := func(name string, d *time.Duration, byDefault, least, most time.Duration) {
+		*d = cmp.Or(*d, byDefault)
+		if *d < least || *d > most {
+			errs = append(errs, fmt.Errorf("%s is %v; it must be from %v to %v", name, *d, least, most))
+		}
 	}
-	return o.StartupTimeout
+	const day = 24 * time.Hour
+	set("RuntimeRequestTimeout", &o.RuntimeRequestTimeout, DefaultRuntimeRequestTimeout, time.Second, time.Hour)
+	t := o.RuntimeRequestTimeout
+	set("MinAge", &o.MinAge, 2*t+lagMargin, time.Second, 30*day)
+	set("StartingFor", &o.StartingFor, 2*t+startingMargin, 2*t+startingMargin, 30*day)
+	set("SourceTimeout", &o.SourceTimeout, DefaultSourceTimeout, time.Millisecond, day)
+	set("StartupTimeout", &o.StartupTimeout, DefaultStartupTimeout, time.Millisecond, day)
+	set("Interval", &o.Interval, DefaultInterval, time.Second, day)
+	for _, f := range o.Foreign {
+		if f == "" {
+			errs = append(errs, errors.New("a form in Foreign is empty"))
+		}
+	}
+	return o, errors.Join(errs...)
 }
 
-func (o Options) interval() time.Duration {
-	if o.Interval <= 0 {
-		return DefaultInterval
-	}
-	return o.Interval
-}
-
-func (o Options) minAge() time.Duration {
-	switch {
-	case o.MinAge == 0:
-		return DefaultMinAge
-	case o.MinAge < 0:
-		return 0
-	}
-	return o.MinAge
-}
-
-// finishedFor is how long ago a pod must have finished to hold nothing. Its
-// sandbox may be up for a while whether ADDs are in flight or not.
-func (o Options) finishedFor() time.Duration {
-	if o.MinAge <= 0 {
-		return DefaultMinAge
-	}
-	return o.MinAge
+func (o Options) limits() limits {
+	return limits{minAge: o.MinAge, startingFor: o.StartingFor, lag: 2*o.RuntimeRequestTimeout + lagMargin}
 }

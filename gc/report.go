@@ -3,8 +3,8 @@
 package gc
 
 import (
-	"encoding/json"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
@@ -14,58 +14,81 @@ import (
 // A Report says what one pass found and did. It is true also when an error comes
 // with it (R11): what is not Released in it was not removed by this pass.
 type Report struct {
-	// Network and DataDir name the folder.
-	Network string
-	DataDir string
+	// DataDir is the data directory, and Networks are those that the Reconciler
+	// releases in.
+	DataDir  string    `json:"dataDir"`
+	Networks []Network `json:"networks,omitempty"`
 	// Started is when the pass began, by the wall clock.
-	Started time.Time
+	Started time.Time `json:"started"`
 	// Duration is how long the pass took, and SourceDuration how much of that
 	// went by until the source had answered.
-	Duration       time.Duration
-	SourceDuration time.Duration
+	Duration       time.Duration `json:"duration"`
+	SourceDuration time.Duration `json:"sourceDuration"`
 	// LockHeld is for how long the plugin's lock was held in all, LongestHold
 	// for how long at most at once: so long an ADD may have had to wait.
-	LockHeld    time.Duration
-	LongestHold time.Duration
-	// NextCheck is the earliest moment at which a second look is worth it,
+	LockHeld    time.Duration `json:"lockHeld"`
+	LongestHold time.Duration `json:"longestHold"`
+	// NextCheck is the earliest moment at which a second pass is worth it,
 	// because something that was kept may be a leak by then. It is zero when
 	// nothing is known to come.
-	NextCheck time.Time
+	NextCheck time.Time `json:"nextCheck,omitzero"`
+	// Sources says what each source contributed. It is empty where none was
+	// asked: see AtStartup.
+	Sources []Source `json:"sources,omitempty"`
+	// Looks is how often the sources were asked: twice where something might be
+	// released that R5 wants to be unowned in two looks.
+	Looks int `json:"looks"`
 	// Duplicates are the addresses that two live pods claim (R10).
-	Duplicates []Duplicate
-	// Unreserved are the addresses of live pods for which there is no
-	// reservation here nor in a sibling network: host-local may give them to the
-	// next pod. Addresses in networks that the pass was not told of are among
-	// them.
-	Unreserved []Unreserved
-	// Reservations has one entry for each reservation, sorted by address. It is
-	// empty when the folder could not be listed.
-	Reservations []Entry
+	Duplicates []Duplicate `json:"duplicates,omitempty"`
+	// Unreserved are the addresses of live pods for which no network of the data
+	// directory has a reservation: host-local may give them to the next pod.
+	Unreserved []Unreserved `json:"unreserved,omitempty"`
+	// Reservations has one entry for each reservation of every network, sorted
+	// by network and address. It is empty when they could not be listed.
+	Reservations []Entry `json:"reservations,omitempty"`
+	// Err is the error of the pass, or nil.
+	Err error `json:"-"`
+}
+
+// A Network is one that a Reconciler releases in.
+type Network struct {
+	Name string `json:"name"`
+	// Missing says that its directory does not exist: nothing was ever reserved
+	// in it on this node, or the name or the data directory is wrong.
+	Missing bool `json:"missing,omitempty"`
+}
+
+// A Source says what one source contributed to a pass. Where sources were asked
+// twice it tells of the second time.
+type Source struct {
+	Name    string        `json:"name"` // as it calls itself, or its place
+	Entries int           `json:"entries"`
+	AsOf    time.Time     `json:"asOf,omitzero"` // zero: when it was asked
+	Took    time.Duration `json:"took"`
+	Err     error         `json:"-"`
 }
 
 // An Entry is a reservation and what became of it.
 type Entry struct {
-	// Reservation is never nil in a report of this package. Its owner may be
-	// Unread where that was not needed to keep it; see Options.ReadAll.
+	// Reservation is never nil in a report of this package. Its Err is what kept
+	// it from being read or released.
 	*hostlocal.Reservation
-	Verdict Verdict
-	Reason  Reason
 	// Pod is the pod that Reason speaks of, or nil.
-	Pod *podsource.Pod
-	// Err is what kept the reservation from being read or released, or nil.
-	Err error
+	Pod     *Pod    `json:"pod,omitempty"`
+	Verdict Verdict `json:"verdict"`
+	Reason  Reason  `json:"reason"`
 }
 
 // A Duplicate is an address that several live pods claim.
 type Duplicate struct {
-	IP   netip.Addr
-	Pods []*podsource.Pod
+	IP   netip.Addr `json:"ip"`
+	Pods []*Pod     `json:"pods"`
 }
 
 // An Unreserved is an address of a live pod without a reservation.
 type Unreserved struct {
-	IP  netip.Addr
-	Pod *podsource.Pod
+	IP  netip.Addr `json:"ip"`
+	Pod *Pod       `json:"pod"`
 }
 
 // Counts returns how many reservations have each verdict. Verdicts that none has
@@ -78,77 +101,92 @@ func (r *Report) Counts() map[Verdict]int {
 	return counts
 }
 
-// MarshalJSON returns the report as one object. Its fields are a contract:
-// network, dataDir, started, durationSeconds, sourceSeconds, lockHeldSeconds,
-// longestHoldSeconds, counts, nextCheck, duplicates, unreserved and
-// reservations. Times are RFC 3339, lists are sorted by address and never null;
-// what is not known is left out.
-func (r Report) MarshalJSON() ([]byte, error) {
-	type duplicate struct {
-		IP   netip.Addr `json:"ip"`
-		Pods []string   `json:"pods"`
-	}
-	type unreserved struct {
-		IP  netip.Addr `json:"ip"`
-		Pod string     `json:"pod"`
-	}
-	type reservation struct {
-		IP          netip.Addr `json:"ip"`
-		ContainerID string     `json:"containerID,omitempty"`
-		IfName      string     `json:"ifName,omitempty"`
-		ReservedAt  time.Time  `json:"reservedAt,omitzero"`
-		Verdict     Verdict    `json:"verdict"`
-		Rule        string     `json:"rule"`
-		Reason      string     `json:"reason"`
-		Pod         string     `json:"pod,omitempty"`
-		Error       string     `json:"error,omitempty"`
-	}
-	out := struct {
-		Network            string          `json:"network"`
-		DataDir            string          `json:"dataDir"`
-		Started            time.Time       `json:"started"`
-		DurationSeconds    float64         `json:"durationSeconds"`
-		SourceSeconds      float64         `json:"sourceSeconds"`
-		LockHeldSeconds    float64         `json:"lockHeldSeconds"`
-		LongestHoldSeconds float64         `json:"longestHoldSeconds"`
-		Counts             map[Verdict]int `json:"counts"`
-		NextCheck          time.Time       `json:"nextCheck,omitzero"`
-		Duplicates         []duplicate     `json:"duplicates"`
-		Unreserved         []unreserved    `json:"unreserved"`
-		Reservations       []reservation   `json:"reservations"`
-	}{
-		Network: r.Network, DataDir: r.DataDir, Started: r.Started.UTC(),
-		DurationSeconds: r.Duration.Seconds(), SourceSeconds: r.SourceDuration.Seconds(),
-		LockHeldSeconds: r.LockHeld.Seconds(), LongestHoldSeconds: r.LongestHold.Seconds(),
-		Counts: r.Counts(), NextCheck: r.NextCheck.UTC(),
-		Duplicates:   make([]duplicate, 0, len(r.Duplicates)),
-		Unreserved:   make([]unreserved, 0, len(r.Unreserved)),
-		Reservations: make([]reservation, 0, len(r.Reservations)),
-	}
-	for _, d := range r.Duplicates {
-		pods := make([]string, len(d.Pods))
-		for i, p := range d.Pods {
-			pods[i] = podName(p)
+// Missing returns the directories that do not exist: the data directory alone
+// where that is missing, else those of networks that the Reconciler releases in.
+func (r *Report) Missing() (names []string) {
+	for _, n := range r.Networks {
+		if n.Missing {
+			names = append(names, n.Name)
 		}
-		out.Duplicates = append(out.Duplicates, duplicate{d.IP, pods})
 	}
-	for _, u := range r.Unreserved {
-		out.Unreserved = append(out.Unreserved, unreserved{u.IP, podName(u.Pod)})
+	return names
+}
+
+// reportNetworks says which of the networks to release in have a directory, and
+// logs once which have none.
+func (r *Reconciler) reportNetworks(report *Report) error {
+	there, err := r.store.Networks()
+	if err != nil {
+		return err
 	}
+	for _, n := range r.networks {
+		report.Networks = append(report.Networks, Network{Name: n, Missing: !slices.Contains(there, n)})
+	}
+	missing := report.Missing()
+	if len(missing) > 0 && !slices.Equal(missing, r.missing) {
+		r.opts.Logger.Info("Directories of networks are missing; are their names and the data directory right?",
+			"networks", missing, "dataDir", report.DataDir)
+	}
+	r.missing = missing
+	return nil
+}
+
+// addLook takes note of what the sources said in one look.
+func (r *Report) addLook(answers []podsource.Answer) {
+	r.Looks++
+	r.Sources = r.Sources[:0]
+	for i := range answers {
+		a := &answers[i]
+		r.Sources = append(r.Sources, Source{Name: sourceName(a, i), Entries: len(a.Pods), AsOf: a.AsOf, Took: a.Took, Err: a.Err})
+	}
+}
+
+// refuse lists all reservations as not judged.
+func (r *Report) refuse(s *snapshot, why Reason) {
+	r.Reservations = make([]Entry, len(s.reservations.all))
 	for i := range r.Reservations {
-		e := &r.Reservations[i]
-		row := reservation{Verdict: e.Verdict, Rule: e.Reason.Rule(), Reason: e.Reason.String()}
-		if e.Reservation != nil {
-			row.IP, row.ContainerID, row.IfName = e.IP, e.ContainerID, e.IfName
-			row.ReservedAt = e.ReservedAt.UTC()
-		}
-		if e.Pod != nil {
-			row.Pod = podName(e.Pod)
-		}
-		if e.Err != nil {
-			row.Error = e.Err.Error()
-		}
-		out.Reservations = append(out.Reservations, row)
+		r.Reservations[i] = Entry{Reservation: &s.reservations.all[i], Verdict: why.Verdict(), Reason: why}
 	}
-	return json.Marshal(out)
+}
+
+// log says at V(0) what was released and, in one line, what the pass came to;
+// which candidates were kept at V(2), and the rest at V(4).
+func (r *Reconciler) log(report *Report) {
+	log := r.opts.Logger
+	kept, rest := log.V(2), log.V(4)
+	for i := range report.Reservations {
+		e := &report.Reservations[i]
+		l, msg := kept, "Kept a reservation"
+		switch e.Verdict {
+		case Released:
+			l, msg = log, "Released a leaked reservation"
+		case InUse:
+			l = rest
+		}
+		if !l.Enabled() {
+			continue
+		}
+		keys := []any{"network", e.Network, "IP", e.IP, "containerID", e.ContainerID, "ifName", e.IfName,
+			"verdict", e.Verdict.String(), "reason", e.Reason.String()}
+		if e.Pod != nil {
+			keys = append(keys, "pod", e.Pod.String())
+		}
+		l.Info(msg, keys...)
+	}
+	if !log.Enabled() {
+		return
+	}
+	keys := []any{"dataDir", report.DataDir, "duration", time.Since(report.Started).Round(time.Millisecond).String()}
+	for _, v := range Verdicts() {
+		if n := report.Counts()[v]; n > 0 {
+			keys = append(keys, v.String(), n)
+		}
+	}
+	for _, s := range report.Sources {
+		keys = append(keys, "source "+s.Name, s.Entries)
+	}
+	if missing := report.Missing(); len(missing) > 0 {
+		keys = append(keys, "missing", missing)
+	}
+	log.Info("Compared reservations with live pods", keys...)
 }

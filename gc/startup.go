@@ -6,42 +6,58 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"time"
-
-	"k8s.io/apimachinery/pkg/util/wait"
 )
 
+// An Assertion is what the caller of [Reconciler.AtStartup] knows and no source
+// can.
+type Assertion uint8
+
+// NoADDInFlight asserts that no CNI ADD is in flight on this node and none
+// begins before the hook returns, and that every container whose ADD has ended
+// is named by the source. Only who serves the ADDs itself, and has not begun to,
+// can know this. A reservation is then released whatever its age, if a source
+// names containers of its form and network without a lag: a record can, a
+// container runtime can't (R5). It counts for the one hook that it is given to.
+const NoADDInFlight Assertion = 1
+
 // AtStartup is the hook for an agent's start: one pass, as soon as the source
-// gives an answer that counts. As long as it gives none, because it is not ready
-// ([podsource.ErrIncomplete]), fails, or sees no pod at all, AtStartup asks it
-// again with growing pauses. Each time the reservations are listed anew, so that
-// nothing grows old while it waits (R1, R5).
+// gives an answer that counts. As long as it gives none ([ErrRefused]), AtStartup
+// asks again with growing pauses. Each time the reservations are listed anew, so
+// that nothing grows old while it waits (R1, R5). Where nothing is reserved in
+// the networks to release in, it returns at once and asks nobody.
 //
 // It returns within Options.StartupTimeout, and when ctx ends, also when the
 // source ignores its context. The error says what it waited for; the agent may
 // log it and go on (R13). The report is that of the last pass.
-func (r *Reconciler) AtStartup(ctx context.Context) (Report, error) {
-	limit := r.opts.startupTimeout()
-	ctx, cancel := context.WithTimeout(ctx, limit)
+func (r *Reconciler) AtStartup(ctx context.Context, assertions ...Assertion) (Report, error) {
+	ctx, cancel := context.WithTimeout(ctx, r.opts.StartupTimeout)
 	defer cancel()
-	begun := time.Now()
-	pause := wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 100, Cap: 5 * time.Second}
+	o := occasion{hook: true, noADD: slices.Contains(assertions, NoADDInFlight)}
+	begun, pause := time.Now(), 200*time.Millisecond
 	var last error // what the source said before the time was up
 	for try := 1; ; try++ {
-		report, err := r.Reconcile(ctx)
-		var refused *refusal
-		if !errors.As(err, &refused) {
+		report, err := r.reconcile(ctx, o)
+		if !errors.Is(err, ErrRefused) {
 			return report, err
 		}
 		if ctx.Err() == nil || last == nil {
 			last = err
 		}
-		if !sleep(ctx, pause.Step()) {
+		if !sleep(ctx, jitter(pause, 0.5)) {
 			return report, fmt.Errorf("nothing was released at start-up: gave up after %v and %d tries: %w",
 				time.Since(begun).Round(time.Millisecond), try, last)
 		}
-		r.opts.Logger.V(2).Info("Waiting for the pod source", "network", report.Network, "try", try, "reason", err.Error())
+		pause = min(2*pause, 5*time.Second)
+		r.opts.Logger.V(2).Info("Waiting for the pod source", "try", try, "reason", err.Error())
 	}
+}
+
+// jitter returns d or up to a fraction more, to spread load.
+func jitter(d time.Duration, fraction float64) time.Duration {
+	return d + time.Duration(rand.Float64()*fraction*float64(d))
 }
 
 // sleep waits and reports whether ctx is still alive.

@@ -4,14 +4,15 @@ package gc
 
 import "fmt"
 
-// A Verdict is what a pass decided of one reservation, or did with it. It
-// prints, and marshals, as a word: "in-use".
+// A Verdict is what a pass decided of one reservation, or did with it. It prints
+// and marshals as a word, which is stable: "in-use".
 type Verdict uint8
 
 const (
 	InUse     Verdict = iota // a live pod holds it
 	Young                    // not old enough to be judged
 	Starting                 // a pod that is starting may hold it
+	Foreign                  // no source here could know its owner
 	Conflict                 // two claim it
 	Malformed                // nobody can say who holds it
 	Leaked                   // nobody holds it; it would be, or was to be, released
@@ -22,7 +23,7 @@ const (
 )
 
 var verdicts = [...]string{
-	InUse: "in-use", Young: "young", Starting: "starting", Conflict: "conflict", Malformed: "malformed",
+	InUse: "in-use", Young: "young", Starting: "starting", Foreign: "foreign", Conflict: "conflict", Malformed: "malformed",
 	Leaked: "leaked", Released: "released", Changed: "changed", Gone: "gone", Failed: "failed",
 }
 
@@ -40,14 +41,26 @@ func (v Verdict) String() string {
 	if int(v) < len(verdicts) {
 		return verdicts[v]
 	}
-	return fmt.Sprintf("verdict %d", uint8(v))
+	return fmt.Sprintf("verdict-%d", uint8(v))
 }
 
 // MarshalText returns the verdict's word.
 func (v Verdict) MarshalText() ([]byte, error) { return []byte(v.String()), nil }
 
-// A Reason says why a reservation got its verdict. Each reason belongs to one
-// verdict and to one of the rules R1 to R13.
+// UnmarshalText reads a verdict's word. Any other text is an error.
+func (v *Verdict) UnmarshalText(text []byte) error {
+	for i, word := range verdicts {
+		if word == string(text) {
+			*v = Verdict(i)
+			return nil
+		}
+	}
+	return fmt.Errorf("%q is not the word of a verdict", text)
+}
+
+// A Reason says why a reservation got its verdict. Each belongs to one verdict
+// and to one of the rules R1 to R14. It prints and marshals as a word, which is
+// stable: "container-live".
 type Reason uint8
 
 // The reasons, by the verdict that they lead to.
@@ -56,76 +69,119 @@ const (
 	AddressClaimed               // InUse
 	SiblingInUse                 // InUse
 
-	TooYoung    // Young
-	TimeInDoubt // Young
+	TooYoung           // Young
+	UntrustedTimestamp // Young
+	StaleAnswer        // Young
 
 	PodStarting     // Starting
 	PodStartUnknown // Starting
+	StartingNoEnd   // Starting
 
-	OtherContainer  // Conflict
-	TwoPods         // Conflict
-	OwnerInConflict // Conflict
+	ForeignOwner       // Foreign
+	NoSourceForNetwork // Foreign
+
+	OtherContainer        // Conflict
+	TwoPods               // Conflict
+	ClaimedInOtherNetwork // Conflict
+	OwnerInConflict       // Conflict
 
 	OwnerMalformed // Malformed
 
-	Unowned    // Leaked
-	EmptyOwner // Leaked
-	NotTried   // Leaked
+	Unowned         // Leaked
+	EmptyOwner      // Leaked
+	NetworkNotNamed // Leaked
+	NotTried        // Leaked
 
 	ReleasedLeak  // Released
 	ReleasedEmpty // Released
 
-	FileChanged    // Changed
-	SiblingChanged // Changed
+	FileChanged // Changed
 
 	FileGone // Gone
 
 	OwnerUnreadable   // Failed
 	SiblingUnreadable // Failed
 	ReleaseFailed     // Failed
-	NotJudged         // Failed
-	NoAnswer          // Failed
-	EmptyView         // Failed
+	SourceFailed      // Failed
+	NoPods            // Failed
 )
 
 var reasons = [...]struct {
 	verdict Verdict
 	rule    string
+	word    string
 	text    string
 }{
-	ContainerLive:     {InUse, "R3", "its container belongs to a live pod"},
-	AddressClaimed:    {InUse, "R3", "a live pod has its address"},
-	SiblingInUse:      {InUse, "R3", "its container holds another address, which is in use"},
-	TooYoung:          {Young, "R5", "younger than the minimum age"},
-	TimeInDoubt:       {Young, "R5", "its time says no age, so it counts from when it was first seen"},
-	PodStarting:       {Starting, "R4", "made since a pod started that has neither address nor container yet"},
-	PodStartUnknown:   {Starting, "R4", "a pod has neither address nor container yet, and when it started is unknown"},
-	OtherContainer:    {Conflict, "R10", "its owner is not live, but a live pod with another container has its address"},
-	TwoPods:           {Conflict, "R10", "two live pods have its address"},
-	OwnerInConflict:   {Conflict, "R10", "its owner holds another address, over which there is a conflict"},
-	OwnerMalformed:    {Malformed, "R7", "its file holds nothing that host-local writes"},
-	Unowned:           {Leaked, "R3", "no live pod has its container or its address"},
-	EmptyOwner:        {Leaked, "R3", "its file is empty, and no live pod has its address"},
-	NotTried:          {Leaked, "R8", "nobody holds it, but the pass ended before its turn"},
-	ReleasedLeak:      {Released, "R3", "no live pod had its container or its address"},
-	ReleasedEmpty:     {Released, "R3", "its file was empty, and no live pod had its address"},
-	FileChanged:       {Changed, "R6", "it is not the reservation any more that the pass listed"},
-	SiblingChanged:    {Changed, "R3", "an address in use, perhaps of the same container, changed while the pass read it"},
-	FileGone:          {Gone, "R12", "somebody else removed it meanwhile"},
-	OwnerUnreadable:   {Failed, "R11", "its file could not be read"},
-	SiblingUnreadable: {Failed, "R3", "an address in use, perhaps of the same container, could not be read"},
-	ReleaseFailed:     {Failed, "R11", "its file could not be removed"},
-	NotJudged:         {Failed, "R11", "not judged: the pass met an error before"},
-	NoAnswer:          {Failed, "R2", "not judged: the pod source gave no answer that counts"},
-	EmptyView:         {Failed, "R9", "not judged: the source reports no pod at all"},
+	ContainerLive:  {InUse, "R3", "container-live", "its container belongs to a live pod"},
+	AddressClaimed: {InUse, "R3", "address-claimed", "a live pod has its address"},
+	SiblingInUse:   {InUse, "R3", "sibling-in-use", "its container holds another address, which is in use"},
+
+	TooYoung:           {Young, "R5", "too-young", "younger than the minimum age"},
+	UntrustedTimestamp: {Young, "R5", "untrusted-timestamp", "its timestamp says no age, so it counts from when it was first seen"},
+	StaleAnswer:        {Young, "R5", "stale-answer", "a source's list is dated in the future, or from before the clock was set"},
+
+	PodStarting:     {Starting, "R4", "pod-starting", "made since a pod started that has neither address nor container yet"},
+	PodStartUnknown: {Starting, "R4", "pod-start-unknown", "a pod has neither address nor container yet, and when it started is unknown"},
+	StartingNoEnd: {Starting, "R4", "pod-starting-no-end",
+		"a pod has neither address nor container yet, and no source names containers: with the container runtime as a source this would end"},
+
+	ForeignOwner: {Foreign, "R14", "foreign-owner",
+		"no source here knows containers with such an ID: ask one that sees addresses, or allow the form"},
+	NoSourceForNetwork: {Foreign, "R14", "no-source-for-network", "no source speaks of its network"},
+
+	OtherContainer:        {Conflict, "R10", "other-container", "its owner is not live, but a live pod with another container has its address"},
+	TwoPods:               {Conflict, "R10", "two-pods", "two live pods have its address"},
+	ClaimedInOtherNetwork: {Conflict, "R10", "claimed-in-other-network", "a live pod has its address, in another network"},
+	OwnerInConflict:       {Conflict, "R10", "owner-in-conflict", "its owner holds another address, over which there is a conflict"},
+
+	OwnerMalformed: {Malformed, "R7", "owner-malformed", "its file holds nothing that host-local writes"},
+
+	Unowned:         {Leaked, "R3", "unowned", "no live pod has its container or its address"},
+	EmptyOwner:      {Leaked, "R3", "empty-owner", "its file is empty, and no live pod has its address"},
+	NetworkNotNamed: {Leaked, "R14", "network-not-named", "nobody holds it, but its network is not among those to release in"},
+	NotTried:        {Leaked, "R8", "not-tried", "nobody holds it, but the pass ended before its turn"},
+
+	ReleasedLeak:  {Released, "R3", "released-leak", "no live pod had its container or its address"},
+	ReleasedEmpty: {Released, "R3", "released-empty", "its file was empty, and no live pod had its address"},
+
+	FileChanged: {Changed, "R6", "file-changed", "it is not the reservation any more that the pass listed"},
+	FileGone:    {Gone, "R12", "file-gone", "somebody else removed it meanwhile"},
+
+	OwnerUnreadable:   {Failed, "R11", "owner-unreadable", "its file could not be read"},
+	SiblingUnreadable: {Failed, "R3", "sibling-unreadable", "an address in use or a young one, perhaps of the same container, could not be read"},
+	ReleaseFailed:     {Failed, "R11", "release-failed", "its file could not be removed"},
+	SourceFailed:      {Failed, "R2", "source-failed", "not judged: a pod source gave no answer that counts"},
+	NoPods:            {Failed, "R9", "no-pods", "not judged: a pod source reports no pod at all"},
 }
 
-// String returns the reason as half a sentence in lower case.
+// String returns the reason's word, as in "container-live".
 func (r Reason) String() string {
+	if int(r) < len(reasons) {
+		return reasons[r].word
+	}
+	return fmt.Sprintf("reason-%d", uint8(r))
+}
+
+// Text returns the reason as half a sentence for people. Its wording may change.
+func (r Reason) Text() string {
 	if int(r) < len(reasons) {
 		return reasons[r].text
 	}
-	return fmt.Sprintf("reason %d", uint8(r))
+	return r.String()
+}
+
+// MarshalText returns the reason's word.
+func (r Reason) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+
+// UnmarshalText reads a reason's word. Any other text is an error.
+func (r *Reason) UnmarshalText(text []byte) error {
+	for i := range reasons {
+		if reasons[i].word == string(text) {
+			*r = Reason(i)
+			return nil
+		}
+	}
+	return fmt.Errorf("%q is not the word of a reason", text)
 }
 
 // Verdict returns the verdict that r leads to.
@@ -142,4 +198,14 @@ func (r Reason) Rule() string {
 		return reasons[r].rule
 	}
 	return ""
+}
+
+// unowned reports whether no live pod was known to hold a reservation of that
+// verdict.
+func (r Reason) unowned() bool {
+	switch r.Verdict() {
+	case Young, Starting, Foreign, Leaked:
+		return true
+	}
+	return r == OwnerUnreadable || r == SiblingUnreadable || r == ReleaseFailed
 }
