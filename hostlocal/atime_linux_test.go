@@ -16,7 +16,7 @@ import (
 // to store for every reservation.
 func TestReadingWritesNothing(t *testing.T) {
 	s := newStore(t)
-	path := filepath.Join(s.dir(), "10.0.0.2")
+	path := filepath.Join(dirOf(s), "10.0.0.2")
 	write(t, path, "abc\r\neth0")
 	accessed, written := time.Now().Add(-72*time.Hour), time.Now().Add(-time.Hour)
 	if err := os.Chtimes(path, accessed, written); err != nil {
@@ -41,12 +41,12 @@ func TestReadingFilesOfOthers(t *testing.T) {
 		t.Skip("only root can become somebody else")
 	}
 	s := newStore(t)
-	path := filepath.Join(s.dir(), "10.0.0.2")
+	path := filepath.Join(dirOf(s), "10.0.0.2")
 	write(t, path, "abc\r\neth0")
 	if err := os.Chmod(path, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	d, err := openDir(s.dir())
+	d, err := openDir(dirOf(s))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func TestReadingFilesOfOthers(t *testing.T) {
 			got <- result{"", errno}
 			return
 		}
-		_, content, err := d.look(netip.MustParseAddr("10.0.0.2"), make([]byte, 64))
+		_, content, err := d.read(netip.MustParseAddr("10.0.0.2"), make([]byte, 64))
 		got <- result{string(content), err}
 	}()
 	if r := <-got; r.err != nil || r.content != "abc\r\neth0" {

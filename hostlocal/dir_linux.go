@@ -3,6 +3,7 @@
 package hostlocal
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"net/netip"
@@ -73,23 +74,13 @@ func (d *dir) names(found func(netip.Addr)) error {
 			if t := entry[direntType]; t != syscall.DT_REG && t != syscall.DT_UNKNOWN {
 				continue
 			}
-			if ip, ok := parseName(direntString(entry[direntName:]), colon); ok {
+			// A string over the buffer itself saves an allocation a file.
+			name, _, _ := bytes.Cut(entry[direntName:], []byte{0})
+			if ip, ok := parseName(unsafe.String(unsafe.SliceData(name), len(name)), colon); ok {
 				found(ip)
 			}
 		}
 	}
-}
-
-// direntString returns the name up to its NUL, as a string over the buffer
-// itself: it is good only until the buffer is read into again, and saves an
-// allocation a file.
-func direntString(name []byte) string {
-	for i, c := range name {
-		if c == 0 {
-			return unsafe.String(&name[0], i)
-		}
-	}
-	return ""
 }
 
 // read reads a file's identity and content. No link is followed, no pipe
@@ -136,7 +127,7 @@ func stateOf(st *syscall.Stat_t) (fileState, error) {
 	if st.Nlink == 0 { // removed since its name was looked up
 		return fileState{}, syscall.ENOENT
 	}
-	if st.Mode&syscall.S_IFMT != syscall.S_IFREG {
+	if !isRegular(st) {
 		return fileState{}, errNotRegular
 	}
 	return fileState{
@@ -144,6 +135,8 @@ func stateOf(st *syscall.Stat_t) (fileState, error) {
 		modified: time.Unix(st.Mtim.Unix()),
 	}, nil
 }
+
+func isRegular(st *syscall.Stat_t) bool { return st.Mode&syscall.S_IFMT == syscall.S_IFREG }
 
 // ctimeStable reports whether a file that was read after the time since can't
 // change any more without its change time moving, because that is well before

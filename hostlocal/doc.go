@@ -1,24 +1,55 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hostlocal reads and releases the reservations that the CNI plugin
+// Package hostlocal lists and releases the reservations that the CNI plugin
 // host-local keeps on a node's disk. It knows their format and the plugin's
-// lock, and nothing of pods.
+// lock, and nothing of pods: which reservations may be released is the caller's
+// decision.
 //
-// A network's folder <data dir>/<network> holds:
+//	store := hostlocal.New("") // /var/lib/cni/networks
+//	reservations, err := store.List(ctx)
+//	...
+//	result, err := store.Release(ctx, &reservations[0])
+//
+// # On the disk
+//
+// A data directory has one directory for each network. A network's directory
+// holds:
 //
 //	10.244.1.2, fd00::2   a reservation: the owner's container ID, CRLF, interface name
-//	last_reserved_ip.N    where the plugin goes on looking in range set N
-//	lock                  the file on which the plugin takes its flock
+//	last_reserved_ip.N    where the plugin continues to look in range set N
+//	lock                  the file on which the plugin takes its flock(2)
 //
-// Only regular files whose name is a canonical IP address are reservations
-// (R7). Everything else is left alone: not opened, not followed, not removed.
+// Only regular files whose name is a canonical IP address are reservations (R7).
+// Everything else is left alone: not opened, not followed, not removed. A network
+// directory that is a symbolic link is not followed either, and is an error: what
+// is reserved in there would go unseen. The data directory itself may be a link.
 //
-// [Store.List] reads the folder without the lock. [Store.Release] takes it, and
-// removes a file only if it is still the one that was read. So others may add
-// and delete at any moment between the two: the plugin, a second collector, a
-// person with rm.
+// # Reading
 //
-// The rule numbers in this module, R1 to R13, are those of the README's chapter
+// [Store.List] reads every network of the data directory, because a container may
+// have reservations in several (R3). It takes no lock and creates nothing. A file
+// that can't be read is listed as [Unreadable], with its error.
+//
+// # Releasing
+//
+// [Store.Release] takes the plugin's lock, and removes a file only if it is still
+// the very file that was read (R6). So the plugin, another collector, or a person
+// with rm may add and remove files at any time between the two calls (R12).
+//
+// The lock is held for about two milliseconds at once, and then left alone for a
+// moment so that ADDs are not delayed (R8). A lock that somebody removes, as in
+// rm -rf <network>/*, no longer excludes the plugin, which makes a new one. So
+// Release checks after taking the lock, and before each removal, that the file it
+// locked is still the directory's lock.
+//
+// # Caveats
+//
+// Versions of host-local before 0.7.0 take no lock on ADD and DEL, and are not
+// supported. Outside of Linux there is no change time and no inode to compare: the
+// owner is read again before each release, and a file that was replaced by one of
+// the same owner, size and modification time is taken for the same.
+//
+// The rule numbers in this module, R1 to R14, are those of the README's chapter
 // on safety rules. The facts about the format are from the plugin's source,
 // plugins/ipam/host-local/backend/disk of containernetworking/plugins.
 package hostlocal

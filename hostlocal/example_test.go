@@ -13,82 +13,96 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
-// reserve lets the plugin's own code reserve addresses in a data dir of its own.
+// reserve lets the plugin's own code reserve addresses in a data directory.
 func reserve() (dataDir string) {
 	dataDir, err := os.MkdirTemp("", "hostlocal")
 	if err != nil {
 		log.Fatal(err)
 	}
-	plugin, err := disk.New("podnet", dataDir)
+	for _, r := range []struct{ network, containerID, ifName, ip string }{
+		{"podnet", "web", "eth0", "10.244.1.2"},
+		{"podnet", "db", "eth0", "10.244.1.3"},
+		{"podnet", "cache", "eth0", "10.244.1.10"},
+		{"storage", "db", "net1", "192.168.0.2"},
+	} {
+		plugin, err := disk.New(r.network, dataDir)
+		if err != nil {
+			log.Fatal(err)
+		}
+		if _, err := plugin.Reserve(r.containerID, r.ifName, net.ParseIP(r.ip), "0"); err != nil {
+			log.Fatal(err)
+		}
+		_ = plugin.Close()
+	}
+	return dataDir
+}
+
+func ExampleNew() {
+	fmt.Println(hostlocal.New("").DataDir() == hostlocal.New(hostlocal.DefaultDataDir).DataDir())
+	// Output: true
+}
+
+func ExampleStore_Networks() {
+	dataDir := reserve()
+	defer func() { _ = os.RemoveAll(dataDir) }()
+
+	networks, err := hostlocal.New(dataDir).Networks()
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer func() { _ = plugin.Close() }()
-	for ip, id := range map[string]string{"10.244.1.2": "web", "10.244.1.3": "db", "10.244.1.10": "cache"} {
-		if _, err := plugin.Reserve(id, "eth0", net.ParseIP(ip), "0"); err != nil {
-			log.Fatal(err)
-		}
-	}
-	return dataDir
+	fmt.Println(networks)
+	// Output: [podnet storage]
 }
 
 func ExampleStore_List() {
 	dataDir := reserve()
 	defer func() { _ = os.RemoveAll(dataDir) }()
 
-	store, err := hostlocal.New(dataDir, "podnet")
-	if err != nil {
-		log.Fatal(err)
-	}
-	reservations, err := store.List(context.Background())
+	reservations, err := hostlocal.New(dataDir).List(context.Background())
 	if err != nil {
 		log.Fatal(err)
 	}
 	for _, r := range reservations {
-		fmt.Println(r.IP, r.Owner, r.ContainerID, r.IfName)
+		fmt.Println(r.Network, r.IP, r.Owner, r.ContainerID, r.IfName)
 	}
 	// Output:
-	// 10.244.1.2 owned web eth0
-	// 10.244.1.3 owned db eth0
-	// 10.244.1.10 owned cache eth0
+	// podnet 10.244.1.2 owned web eth0
+	// podnet 10.244.1.3 owned db eth0
+	// podnet 10.244.1.10 owned cache eth0
+	// storage 192.168.0.2 owned db net1
 }
 
 func ExampleStore_Release() {
 	dataDir := reserve()
 	defer func() { _ = os.RemoveAll(dataDir) }()
 
-	store, err := hostlocal.New(dataDir, "podnet")
-	if err != nil {
-		log.Fatal(err)
-	}
+	store := hostlocal.New(dataDir)
 	ctx := context.Background()
 	reservations, err := store.List(ctx)
 	if err != nil {
 		log.Fatal(err)
 	}
+	var db []*hostlocal.Reservation
+	for i, r := range reservations {
+		if r.ContainerID == "db" {
+			db = append(db, &reservations[i])
+		}
+	}
 
-	// Release compares before it deletes, so that the second call finds nothing
-	// that it could take for the first one's reservation.
+	// Release compares before it removes, so the second call finds nothing that
+	// it could take for the first one's reservations.
 	for range 2 {
-		done, err := store.Release(ctx, reservations[1])
+		result, err := store.Release(ctx, db...)
 		if err != nil {
 			log.Fatal(err)
 		}
-		fmt.Println(reservations[1].IP, done.Outcomes[0])
+		for i, r := range db {
+			fmt.Println(r.Network, r.IP, result.Outcomes[i])
+		}
 	}
 	// Output:
-	// 10.244.1.3 released
-	// 10.244.1.3 gone
-}
-
-func ExampleNetworks() {
-	dataDir := reserve()
-	defer func() { _ = os.RemoveAll(dataDir) }()
-
-	networks, err := hostlocal.Networks(dataDir)
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println(networks)
-	// Output: [podnet]
+	// podnet 10.244.1.3 released
+	// storage 192.168.0.2 released
+	// podnet 10.244.1.3 gone
+	// storage 192.168.0.2 gone
 }

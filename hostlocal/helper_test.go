@@ -17,6 +17,9 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
+// network is the network of most tests.
+const network = "podnet"
+
 // patience is after how long a test that waits for something gives up. It
 // turns a hang into a failure and measures nothing.
 const patience = time.Minute
@@ -47,21 +50,31 @@ func until(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// newStore returns a store whose folder exists and is empty.
+// newStore returns a store that has one network, without reservations.
 func newStore(t *testing.T) *Store {
 	t.Helper()
-	s, err := New(t.TempDir(), "podnet")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(s.dir(), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	s := New(t.TempDir())
+	addNetwork(t, s, network)
 	return s
 }
 
+// addNetwork makes a network's directory and returns its path.
+func addNetwork(t *testing.T, s *Store, network string) string {
+	t.Helper()
+	path := filepath.Join(s.DataDir(), network)
+	if err := os.Mkdir(path, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// dirOf returns the path of the network's directory.
+func dirOf(s *Store) string { return filepath.Join(s.DataDir(), network) }
+
 // at returns the path of an address's file.
-func at(s *Store, ip string) string { return s.path(&Reservation{IP: netip.MustParseAddr(ip)}) }
+func at(s *Store, ip string) string {
+	return s.filePath(&Reservation{Network: network, IP: netip.MustParseAddr(ip)})
+}
 
 // write makes a file.
 func write(t *testing.T, path, content string) {
@@ -89,21 +102,17 @@ func list(t *testing.T, s *Store) []Reservation {
 	return rs
 }
 
-// scan is like list for the names alone.
-func scan(t *testing.T, s *Store) []Reservation {
-	t.Helper()
-	rs, err := s.Scan(t.Context())
-	if err != nil {
-		t.Fatalf("Scan: %v", err)
+// pointers returns what Release takes.
+func pointers(rs []Reservation) []*Reservation {
+	var ps []*Reservation
+	for i := range rs {
+		ps = append(ps, &rs[i])
 	}
-	return rs
+	return ps
 }
 
 // fileName is appendName as a string.
 func fileName(ip netip.Addr, colon byte) string { return string(appendName(nil, ip, colon)) }
-
-// all wants every owner.
-func all(int) bool { return true }
 
 // addresses returns the addresses of reservations.
 func addresses(rs []Reservation) []string {
@@ -117,10 +126,10 @@ func addresses(rs []Reservation) []string {
 // left returns the addresses that still have a file.
 func left(t *testing.T, s *Store) []string {
 	t.Helper()
-	return addresses(scan(t, s))
+	return addresses(list(t, s))
 }
 
-// tree returns all that is below a folder: of a file its mode, time and
+// tree returns all that is below a directory: of a file its mode, time and
 // content, of a link its target. Nothing that is listed is opened but files.
 func tree(t *testing.T, root string) map[string]string {
 	t.Helper()
@@ -158,10 +167,10 @@ func tree(t *testing.T, root string) map[string]string {
 	return all
 }
 
-// hookContext calls back when it is asked whether it has ended. Release asks
-// Err before each release, with the lock held, ReadOwners before each read: so
-// a test can act exactly between two of them. Done is asked before every wait,
-// from several goroutines.
+// hookContext calls back when it is asked whether it has ended. List asks Err
+// before it reads each owner, Release before each comparison, with the lock
+// held: so a test can act exactly between two of them. Done is asked before
+// every wait.
 type hookContext struct {
 	context.Context
 	err  func() error
@@ -180,6 +189,16 @@ func (c hookContext) Done() <-chan struct{} {
 		c.done()
 	}
 	return c.Context.Done()
+}
+
+// atCall returns a hook for Err that calls do the nth time.
+func atCall(n int, do func()) func() error {
+	return func() error {
+		if n--; n == 0 {
+			do()
+		}
+		return nil
+	}
 }
 
 // equal compares reservations and outcomes. A reservation's identity is left

@@ -37,18 +37,24 @@ type fileLock struct {
 // lock takes the plugin's lock. While somebody else has it, lock waits until ctx
 // ends, or returns errLockBusy if it is not to wait. It asks for the lock
 // without blocking and pauses in between, so that giving up never leaves the
-// lock taken later (R8). fs.ErrNotExist means that the directory was removed;
-// every other error wraps ErrLocked.
+// lock taken later (R8). The file is opened anew each time: the one that was
+// waited for may have been removed meanwhile (hazard 47). An error that is
+// fs.ErrNotExist means that the directory was removed.
 func (locker) lock(ctx context.Context, d *dir, wait bool) (*fileLock, error) {
 	for pause := minLockPoll; ; pause = min(2*pause, maxLockPoll) {
-		l, err := d.tryLock()
-		switch {
-		case err == nil:
-			return l, nil
-		case errors.Is(err, fs.ErrNotExist) || errors.Is(err, errLockBusy) && !wait:
-			return nil, err
-		case !errors.Is(err, errLockBusy) && !errors.Is(err, errLockReplaced):
+		l, err := d.openLock()
+		if err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrLocked, err)
+		}
+		if err = l.try(); err == nil {
+			return l, nil
+		}
+		_ = syscall.Close(l.fd) // unlocks, too
+		if err != errLockBusy {
+			return nil, fmt.Errorf("%w: %w", ErrLocked, err)
+		}
+		if !wait {
+			return nil, err
 		}
 		if !sleep(ctx, pause) {
 			return nil, fmt.Errorf("%w: %w: %w", ErrLocked, err, ctx.Err())
@@ -56,38 +62,43 @@ func (locker) lock(ctx context.Context, d *dir, wait bool) (*fileLock, error) {
 	}
 }
 
-// tryLock takes the lock if it is free. The file is opened anew each time: the
-// one that was waited for may have been removed meanwhile (hazard 47).
-func (d *dir) tryLock() (_ *fileLock, err error) {
+// openLock opens the lock, and makes it if there is none, as the plugin does.
+func (d *dir) openLock() (*fileLock, error) {
 	const flags = syscall.O_RDWR | syscall.O_CREAT | syscall.O_NOFOLLOW | syscall.O_NONBLOCK | syscall.O_CLOEXEC | syscall.O_NOCTTY
+	l := &fileLock{dir: d}
 	fd, err := retry(func() (int, error) { return syscall.Openat(d.fd, "lock", flags, 0o750) })
 	if err != nil {
-		var st syscall.Stat_t
-		if d.fstatat([]byte("lock\x00"), &st) == nil && st.Mode&syscall.S_IFMT != syscall.S_IFREG {
-			return nil, lockTypeError(&st)
+		if d.fstatat([]byte("lock\x00"), &l.st) == nil && !isRegular(&l.st) {
+			return nil, lockTypeError(&l.st)
 		}
 		return nil, os.NewSyscallError("openat lock", err)
 	}
-	defer func() {
-		if err != nil {
-			_ = syscall.Close(fd) // unlocks, too
-		}
-	}()
-	l := &fileLock{dir: d, fd: fd}
-	if err := syscall.Fstat(fd, &l.st); err != nil {
-		return nil, os.NewSyscallError("fstat lock", err)
-	}
-	if l.st.Mode&syscall.S_IFMT != syscall.S_IFREG {
-		return nil, lockTypeError(&l.st)
-	}
-	_, err = retry(func() (int, error) { return 0, syscall.Flock(fd, syscall.LOCK_EX|syscall.LOCK_NB) })
-	if errors.Is(err, syscall.EWOULDBLOCK) {
-		return nil, errLockBusy
+	l.fd = fd
+	err = os.NewSyscallError("fstat lock", syscall.Fstat(fd, &l.st))
+	if err == nil && !isRegular(&l.st) {
+		err = lockTypeError(&l.st)
 	}
 	if err != nil {
-		return nil, os.NewSyscallError("flock", err)
+		_ = syscall.Close(fd) // nothing was written through it
+		return nil, err
 	}
-	return l, l.check()
+	return l, nil
+}
+
+// try locks the file, and returns errLockBusy if that is not possible now, or if
+// the file is not the directory's lock any more.
+func (l *fileLock) try() error {
+	_, err := retry(func() (int, error) { return 0, syscall.Flock(l.fd, syscall.LOCK_EX|syscall.LOCK_NB) })
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		return errLockBusy
+	}
+	if err != nil {
+		return os.NewSyscallError("flock", err)
+	}
+	if err = l.check(); errors.Is(err, errLockReplaced) {
+		return errLockBusy
+	}
+	return err
 }
 
 // check returns errLockReplaced if the file that is locked is not the

@@ -11,9 +11,9 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
@@ -21,9 +21,9 @@ import (
 )
 
 // hold takes the lock as the plugin does, and returns its release.
-func hold(t *testing.T, s *Store) (unlock func()) {
+func hold(t *testing.T, dir string) (unlock func()) {
 	t.Helper()
-	l, err := disk.NewFileLock(s.dir())
+	l, err := disk.NewFileLock(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,9 +37,9 @@ func hold(t *testing.T, s *Store) (unlock func()) {
 	}
 }
 
-// isFree reports whether the lock can be had right now.
+// isFree reports whether the lock can be taken right now.
 func isFree(t *testing.T, s *Store) bool {
-	f, err := os.Open(filepath.Join(s.dir(), "lock"))
+	f, err := os.Open(filepath.Join(dirOf(s), "lock"))
 	if err != nil {
 		t.Error(err)
 		return false
@@ -55,45 +55,37 @@ func isFree(t *testing.T, s *Store) bool {
 	return false
 }
 
-// queued returns how many goroutines of this process are in the system call that
-// waits for a lock.
-func queued() int {
-	buf := make([]byte, 1<<20)
-	buf = buf[:runtime.Stack(buf, true)]
-	return strings.Count(string(buf), "disk.(*FileLock).Lock(")
+// removeLock removes the network's lock, as rm -rf of all that is in it does.
+func removeLock(t *testing.T, s *Store) {
+	if err := os.Remove(filepath.Join(dirOf(s), "lock")); err != nil {
+		t.Error(err)
+	}
 }
 
-// giveUp lets a release wait for the lock, ends its context, and checks what it
-// says.
-func giveUp(t *testing.T, s *Store, rs []Reservation) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	type result struct {
-		Releases
-		error
-	}
-	got := make(chan result, 1)
+// A releasing is a call of Release in the background.
+type releasing struct {
+	done   chan struct{}
+	result ReleaseResult
+	err    error
+}
+
+func release(ctx context.Context, s *Store, rs []Reservation) *releasing {
+	r := &releasing{done: make(chan struct{})}
 	go func() {
-		done, err := s.Release(ctx, rs...)
-		got <- result{done, err}
+		defer close(r.done)
+		r.result, r.err = s.Release(ctx, pointers(rs)...)
 	}()
-	until(t, "the release waits", func() bool { return queued() > 0 })
-	cancel()
-	within(t, "giving up", func() {
-		r := <-got
-		for i, o := range r.Outcomes {
-			if o != NotTried {
-				t.Errorf("%v is %v, want not-tried", rs[i].IP, o)
-			}
-		}
-		if !errors.Is(r.error, context.Canceled) || !strings.Contains(r.Error(), s.dir()) || !strings.Contains(r.Error(), "lock") {
-			t.Errorf("Release: %v, want an error that names the folder and the lock", r.error)
-		}
-		if r.LockHeld != 0 || r.LongestHold != 0 || r.Errs != nil {
-			t.Errorf("Release had no lock and says %+v", r.Releases)
-		}
-	})
+	return r
+}
+
+// ended reports whether it has returned.
+func (r *releasing) ended() bool {
+	select {
+	case <-r.done:
+		return true
+	default:
+		return false
+	}
 }
 
 // TestHazard18LockHeldForLong: the deadline ends the wait, and nothing is held
@@ -102,130 +94,115 @@ func TestHazard18LockHeldForLong(t *testing.T) {
 	s := newStore(t)
 	reserve(t, s, "10.0.0.1", "10.0.0.2")
 	rs := list(t, s)
-	unlock := hold(t, s)
-
-	within(t, "waiting until the deadline", func() {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-		defer cancel()
-		done, err := s.Release(ctx, rs...)
-		if diff := cmp.Diff([]Outcome{NotTried, NotTried}, done.Outcomes); diff != "" {
-			t.Errorf("Release (-want +got):\n%s", diff)
-		}
-		if !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("Release: %v, want %v", err, context.DeadlineExceeded)
+	unlock := hold(t, dirOf(s))
+	goroutines := runtime.NumGoroutine()
+	synctest.Test(t, func(t *testing.T) {
+		const limit = 30 * time.Second
+		for _, row := range []struct {
+			reason string
+			ctx    func(context.Context) (context.Context, context.CancelFunc)
+			want   error
+		}{
+			{"a deadline", func(ctx context.Context) (context.Context, context.CancelFunc) {
+				return context.WithTimeout(ctx, limit)
+			}, context.DeadlineExceeded},
+			{"the caller gives up", func(ctx context.Context) (context.Context, context.CancelFunc) {
+				ctx, cancel := context.WithCancel(ctx)
+				time.AfterFunc(limit, cancel)
+				return ctx, cancel
+			}, context.Canceled},
+		} {
+			ctx, cancel := row.ctx(t.Context())
+			start := time.Now()
+			r := release(ctx, s, rs)
+			<-r.done
+			cancel()
+			if got := time.Since(start); got != limit {
+				t.Errorf("it came back after %v, want %v: %s", got, limit, row.reason)
+			}
+			if diff := cmp.Diff(ReleaseResult{Outcomes: []Outcome{NotTried, NotTried}}, r.result); diff != "" {
+				t.Errorf("Release: %s (-want +got):\n%s", row.reason, diff)
+			}
+			if !errors.Is(r.err, row.want) || !errors.Is(r.err, ErrLocked) {
+				t.Errorf("Release: %v, want %v and %v: %s", r.err, ErrLocked, row.want, row.reason)
+			}
+			for _, want := range []string{dirOf(s), "2 not tried", "held by another process"} {
+				if !strings.Contains(r.err.Error(), want) {
+					t.Errorf("Release: %v, want an error that says %q: %s", r.err, want, row.reason)
+				}
+			}
 		}
 	})
-	until(t, "the abandoned wait is in the system call", func() bool { return queued() == 1 })
-	if got := left(t, s); len(got) != 2 {
-		t.Errorf("left are %v, want all", got)
+	if n := runtime.NumGoroutine(); n > goroutines {
+		t.Errorf("%d goroutines were left behind", n-goroutines)
 	}
-
 	unlock()
-	until(t, "the lock is free", func() bool { return isFree(t, s) })
-	until(t, "nobody waits any more", func() bool { return len(s.turn) == 0 && queued() == 0 })
 	if !isFree(t, s) {
 		t.Error("the lock is held by nobody")
 	}
 	if got := left(t, s); len(got) != 2 {
 		t.Errorf("left are %v, want all: who gave up must not release later", got)
 	}
-	within(t, "the next release", func() {
-		if done, err := s.Release(t.Context(), rs...); err != nil || done.Outcomes[0] != Released || done.Outcomes[1] != Released {
-			t.Errorf("the next release: %v, %v", done.Outcomes, err)
-		}
-	})
-}
-
-// TestHazard18GivingUpOften: however often a store gives up, one goroutine
-// waits, and other stores are not held up by it.
-func TestHazard18GivingUpOften(t *testing.T) {
-	s, other := newStore(t), newStore(t)
-	reserve(t, s, "10.0.0.1")
-	reserve(t, other, "10.0.0.1")
-	rs := list(t, s)
-	unlock := hold(t, s)
-	for range 50 {
-		giveUp(t, s, rs)
-		if n := queued(); n != 1 {
-			t.Fatalf("%d wait for the lock, want 1", n)
-		}
-	}
-	within(t, "a release in another network", func() {
-		if done, err := other.Release(t.Context(), list(t, other)...); err != nil || done.Outcomes[0] != Released {
-			t.Errorf("Release in another network: %v, %v", done.Outcomes, err)
-		}
-	})
-	unlock()
-	until(t, "nobody waits any more", func() bool { return len(s.turn) == 0 && queued() == 0 })
-	if !isFree(t, s) {
-		t.Error("the lock is held by nobody")
+	if result, err := s.Release(t.Context(), pointers(rs)...); err != nil || result.Outcomes[0] != Released || result.Outcomes[1] != Released {
+		t.Errorf("the next release: %v, %v", result.Outcomes, err)
 	}
 }
 
-// TestHazard18GivingUpAsItComes: the lock comes in the moment in which the
-// caller gives up. Either way it is free in the end.
-func TestHazard18GivingUpAsItComes(t *testing.T) {
+// TestHazard18OtherNetworksGoOn: the reservations of a network whose lock is
+// held are left, and those of the networks before and after it are not.
+func TestHazard18OtherNetworksGoOn(t *testing.T) {
 	s := newStore(t)
 	reserve(t, s, "10.0.0.1")
-	got := 0
-	for range 200 {
-		release := hold(t, s)
+	for _, network := range []string{"a", "z"} {
+		write(t, filepath.Join(addNetwork(t, s, network), "10.0.0.1"), "abc\r\neth0")
+	}
+	rs := list(t, s)
+	unlock := hold(t, dirOf(s))
+	defer unlock()
+	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		waited := make(chan struct{})
-		go func() {
-			defer close(waited)
-			unlock, err := s.lock(ctx)
-			if err != nil {
-				return
-			}
-			got++
-			if isFree(t, s) {
-				t.Error("the lock was given and is free")
-			}
-			if err := unlock(); err != nil {
-				t.Error(err)
-			}
-		}()
-		until(t, "it waits", func() bool { return queued() == 1 })
-		go cancel()
-		release()
-		within(t, "waiting for the lock", func() { <-waited })
-		until(t, "nobody waits any more", func() bool { return len(s.turn) == 0 })
-		if !isFree(t, s) {
-			t.Fatal("the lock is held by nobody")
+		r := release(ctx, s, rs)
+		synctest.Wait()
+		if diff := cmp.Diff([]string{"10.0.0.1"}, left(t, s)); diff != "" || r.ended() {
+			t.Errorf("while it waits (-want +got):\n%s", diff)
 		}
 		cancel()
-	}
-	t.Logf("of 200 it got the lock %d times", got)
+		<-r.done
+		if diff := cmp.Diff([]Outcome{Released, NotTried, Released}, r.result.Outcomes); diff != "" {
+			t.Errorf("Release (-want +got):\n%s", diff)
+		}
+		if !errors.Is(r.err, ErrLocked) || !errors.Is(r.err, context.Canceled) {
+			t.Errorf("Release: %v", r.err)
+		}
+	})
 }
 
-// TestReleaseWaits: a release that need not give up works when its turn comes,
+// TestReleaseWaits: a release that need not give up works when the lock is free,
 // and waiting counts as holding in no figure.
 func TestReleaseWaits(t *testing.T) {
 	s := newStore(t)
 	reserve(t, s, "10.0.0.1")
 	rs := list(t, s)
-	unlock := hold(t, s)
-	var done Releases
-	var err error
-	released := make(chan struct{})
-	go func() {
-		defer close(released)
-		done, err = s.Release(t.Context(), rs...)
-	}()
-	until(t, "the release waits", func() bool { return queued() == 1 })
-	if got := left(t, s); len(got) != 1 {
-		t.Error("it was released while somebody else held the lock")
-	}
-	since := time.Now()
-	unlock()
-	within(t, "the release", func() { <-released })
-	if passed := time.Since(since); done.LockHeld > passed || done.LockHeld <= 0 || done.LongestHold != done.LockHeld {
-		t.Errorf("it held the lock for %v, %v at once, and could have had it for %v", done.LockHeld, done.LongestHold, passed)
-	}
-	if err != nil || done.Outcomes[0] != Released {
-		t.Errorf("Release: %v, %v", done.Outcomes, err)
-	}
+	unlock := hold(t, dirOf(s))
+	synctest.Test(t, func(t *testing.T) {
+		r := release(t.Context(), s, rs)
+		time.Sleep(time.Minute)
+		if got := left(t, s); len(got) != 1 || r.ended() {
+			t.Error("it was released while somebody else held the lock")
+		}
+		unlock()
+		since := time.Now()
+		<-r.done
+		if waited := time.Since(since); waited > maxLockPoll {
+			t.Errorf("it took %v to see that the lock is free", waited)
+		}
+		if r.result.LockHeld != 0 || r.result.LongestHold != 0 {
+			t.Errorf("holding took no time here, and it says %v, %v at once", r.result.LockHeld, r.result.LongestHold)
+		}
+		if r.err != nil || r.result.Outcomes[0] != Released {
+			t.Errorf("Release: %v, %v", r.result.Outcomes, r.err)
+		}
+	})
 }
 
 // TestReleaseHoldsTheLock: whoever asks between two releases finds the lock
@@ -233,50 +210,86 @@ func TestReleaseWaits(t *testing.T) {
 // that long, so that each has a hold of its own (R8).
 func TestReleaseHoldsTheLock(t *testing.T) {
 	s := newStore(t)
-	var want []Outcome
-	ip := netip.MustParseAddr("10.0.0.1")
-	for range 5 {
-		reserve(t, s, ip.String())
-		ip = ip.Next()
-		want = append(want, Released)
+	reserve(t, s, "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5")
+	rs := list(t, s)
+	d, err := s.open(network)
+	if err != nil {
+		t.Fatal(err)
 	}
-	held, pauses := 0, 0
-	// Done is asked by other goroutines too, but the first to ask after Err is
-	// the pause between two holds.
-	var pauseIsNext atomic.Bool
-	ctx := hookContext{Context: t.Context()}
-	ctx.err = func() error {
-		if isFree(t, s) {
-			t.Error("the lock is free in the middle of a release")
-		}
-		held++
-		for start := time.Now(); time.Since(start) < maxHold; {
-			runtime.Gosched()
-		}
-		pauseIsNext.Store(true)
-		return nil
-	}
-	ctx.done = func() {
-		if pauseIsNext.CompareAndSwap(true, false) {
+	defer d.close()
+	synctest.Test(t, func(t *testing.T) {
+		held, pauses := 0, 0
+		result, err := s.Release(hookContext{Context: t.Context(), err: func() error {
+			if isFree(t, s) {
+				t.Error("the lock is free in the middle of a release")
+			}
+			if other, err := s.locker.lock(t.Context(), d, false); err != errLockBusy {
+				t.Errorf("another release has the lock, too: %v, %v", other, err)
+			}
+			held++
+			time.Sleep(maxHold)
+			return nil
+		}, done: func() {
 			if !isFree(t, s) {
 				t.Error("the lock is held in the pause between two holds")
 			}
 			pauses++
+		}}, pointers(rs)...)
+		if err != nil {
+			t.Error(err)
 		}
+		if held != 5 || pauses != 4 {
+			t.Errorf("the lock was held at %d moments and given back %d times, want 5 and 4", held, pauses)
+		}
+		want := ReleaseResult{
+			Outcomes: []Outcome{Released, Released, Released, Released, Released},
+			LockHeld: 5 * maxHold, LongestHold: maxHold,
+		}
+		if diff := cmp.Diff(want, result); diff != "" {
+			t.Errorf("Release (-want +got):\n%s", diff)
+		}
+	})
+	if !isFree(t, s) {
+		t.Error("the lock is still held")
 	}
-	done, err := s.Release(ctx, list(t, s)...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(want, done.Outcomes); diff != "" {
-		t.Errorf("Release (-want +got):\n%s", diff)
-	}
-	if held != len(want) || pauses != len(want)-1 {
-		t.Errorf("the lock was held at %d moments and let go of %d times, want %d and %d", held, pauses, len(want), len(want)-1)
-	}
-	if done.LongestHold < maxHold || done.LockHeld < time.Duration(len(want))*maxHold || done.LockHeld <= done.LongestHold {
-		t.Errorf("it says that it held the lock for %v in all and %v at once", done.LockHeld, done.LongestHold)
-	}
+}
+
+// TestReleaseHoldsSeveralLocks: the figures are of all locks together.
+func TestReleaseHoldsSeveralLocks(t *testing.T) {
+	s := newStore(t)
+	reserve(t, s, "10.0.0.1")
+	write(t, filepath.Join(addNetwork(t, s, "other"), "10.0.0.1"), "abc\r\neth0")
+	rs := list(t, s)
+	synctest.Test(t, func(t *testing.T) {
+		took := time.Millisecond
+		result, err := s.Release(hookContext{Context: t.Context(), err: func() error {
+			time.Sleep(took)
+			took *= 2
+			return nil
+		}}, pointers(rs)...)
+		want := ReleaseResult{
+			Outcomes: []Outcome{Released, Released},
+			LockHeld: 3 * time.Millisecond, LongestHold: 2 * time.Millisecond,
+		}
+		if diff := cmp.Diff(want, result); diff != "" || err != nil {
+			t.Errorf("Release: %v (-want +got):\n%s", err, diff)
+		}
+	})
+}
+
+// TestReleaseUnlocksAfterPanic: the context is the caller's code.
+func TestReleaseUnlocksAfterPanic(t *testing.T) {
+	s := newStore(t)
+	reserve(t, s, "10.0.0.1")
+	rs := list(t, s)
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("the caller's panic was lost")
+			}
+		}()
+		_, _ = s.Release(hookContext{Context: t.Context(), err: func() error { panic("out of ink") }}, pointers(rs)...)
+	}()
 	if !isFree(t, s) {
 		t.Error("the lock is still held")
 	}
@@ -291,55 +304,62 @@ func TestReleaseLetsOthersIn(t *testing.T) {
 		write(t, at(s, ip.String()), fmt.Sprintf("id%d\r\neth0", i))
 		ip = ip.Next()
 	}
-	done, err := s.Release(t.Context(), list(t, s)...)
+	result, err := s.Release(t.Context(), pointers(list(t, s))...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if done.LongestHold >= done.LockHeld {
-		t.Errorf("%d were released in one hold of %v", n, done.LongestHold)
+	if result.LongestHold >= result.LockHeld {
+		t.Errorf("%d were released in one hold of %v", n, result.LongestHold)
 	}
 	if got := left(t, s); got != nil {
 		t.Errorf("%d are left", len(got))
 	}
 }
 
-// TestReleaseWithoutLock: a lock that can't be had means that nothing is
-// released, the error says why, and the next release can begin.
+// TestReleaseWithoutLock: a lock that can't be taken means that nothing is
+// released, the error says why, and other networks and the next release go on.
 func TestReleaseWithoutLock(t *testing.T) {
+	target := func(name string) func(t *testing.T, lock string) {
+		return func(t *testing.T, lock string) { symlink(t, name, lock) }
+	}
 	for _, row := range []struct {
 		reason string
 		spoil  func(t *testing.T, lock string)
 		want   string
 	}{
-		{"a folder", mkdir, "not a regular file"},
-		{"a pipe: opening it would wait for a writer", func(t *testing.T, lock string) { node(t, lock, syscall.S_IFIFO) }, "not a regular file"},
-		{"a socket", func(t *testing.T, lock string) { node(t, lock, syscall.S_IFSOCK) }, "not a regular file"},
+		{"a directory", mkdir, "a directory"},
+		{"a pipe: opening it would wait for a writer", func(t *testing.T, lock string) { node(t, lock, syscall.S_IFIFO) }, "a pipe"},
+		{"a socket", func(t *testing.T, lock string) { node(t, lock, syscall.S_IFSOCK) }, "a socket"},
+		{"a link to a file outside, which would be locked instead (R7)", func(t *testing.T, lock string) {
+			outside := filepath.Join(t.TempDir(), "lock")
+			write(t, outside, "")
+			symlink(t, outside, lock)
+		}, "a symbolic link"},
 		{"a link to a pipe", func(t *testing.T, lock string) {
 			node(t, lock+"-pipe", syscall.S_IFIFO)
 			symlink(t, "lock-pipe", lock)
-		}, "not a regular file"},
-		{"a link to itself", func(t *testing.T, lock string) { symlink(t, "lock", lock) }, "too many levels"},
-		{"a link into a folder that is missing", func(t *testing.T, lock string) { symlink(t, "/missing/lock", lock) }, "no such file"},
+		}, "a symbolic link"},
+		{"a link to itself", target("lock"), "a symbolic link"},
+		{"a link to a file that is missing, which would be made", target("missing"), "a symbolic link"},
+		{"a link into a directory that is missing", target("/missing/lock"), "a symbolic link"},
 	} {
 		s := newStore(t)
 		reserve(t, s, "10.0.0.1", "10.0.0.2")
+		write(t, filepath.Join(addNetwork(t, s, "z"), "10.0.0.1"), "abc\r\neth0")
 		rs := list(t, s)
-		lock := filepath.Join(s.dir(), "lock")
+		lock := filepath.Join(dirOf(s), "lock")
 		row.spoil(t, lock)
-		before := tree(t, s.DataDir())
+		before := tree(t, dirOf(s))
 		within(t, row.reason, func() {
-			done, err := s.Release(t.Context(), rs...)
-			if diff := cmp.Diff([]Outcome{NotTried, NotTried}, done.Outcomes); diff != "" {
+			result, err := s.Release(t.Context(), pointers(rs)...)
+			if diff := cmp.Diff([]Outcome{NotTried, NotTried, Released}, result.Outcomes); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", row.reason, diff)
 			}
-			if err == nil || !strings.Contains(err.Error(), row.want) || !strings.Contains(err.Error(), s.dir()) || !strings.Contains(err.Error(), "lock") {
-				t.Errorf("Release: %v, want an error that names the folder and says %q: %s", err, row.want, row.reason)
-			}
-			if done.LockHeld != 0 || done.LongestHold != 0 {
-				t.Errorf("there was no lock, and it was held for %v: %s", done.LockHeld, row.reason)
+			if !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), row.want) || !strings.Contains(err.Error(), dirOf(s)) {
+				t.Errorf("Release: %v, want an error that names the directory and says %q: %s", err, row.want, row.reason)
 			}
 		})
-		if diff := cmp.Diff(before, tree(t, s.DataDir())); diff != "" {
+		if diff := cmp.Diff(before, tree(t, dirOf(s))); diff != "" {
 			t.Errorf("something was touched: %s (-before +after):\n%s", row.reason, diff)
 		}
 
@@ -347,31 +367,225 @@ func TestReleaseWithoutLock(t *testing.T) {
 			t.Fatal(err)
 		}
 		within(t, "the next release", func() {
-			if done, err := s.Release(t.Context(), rs...); err != nil || done.Outcomes[0] != Released || done.Outcomes[1] != Released {
-				t.Errorf("the next release: %v, %v: %s", done.Outcomes, err, row.reason)
+			result, err := s.Release(t.Context(), pointers(rs)...)
+			if diff := cmp.Diff([]Outcome{Released, Released, Gone}, result.Outcomes); diff != "" || err != nil {
+				t.Errorf("the next release: %v: %s (-want +got):\n%s", err, row.reason, diff)
 			}
 		})
 	}
 }
 
-// TestReleaseFolderGoneBeforeLock: the folder goes away between the moment in
-// which it is opened and the one in which its lock is. It is not made again.
-func TestReleaseFolderGoneBeforeLock(t *testing.T) {
+// TestHazard47LockReplacedWhileWaiting: the lock that Release waits for is
+// removed, and the plugin makes and takes a new one. When the old one is given
+// back nothing is released: it excludes nobody.
+func TestHazard47LockReplacedWhileWaiting(t *testing.T) {
+	for _, row := range []struct {
+		reason  string
+		replace bool
+	}{
+		{"removed, and made anew by an ADD that has it locked", true},
+		{"removed, and Release makes it anew", false},
+	} {
+		s := newStore(t)
+		reserve(t, s, "10.0.0.1")
+		rs := list(t, s)
+		unlock := hold(t, dirOf(s))
+		synctest.Test(t, func(t *testing.T) {
+			r := release(t.Context(), s, rs)
+			synctest.Wait()
+			removeLock(t, s)
+			if !row.replace {
+				<-r.done
+				unlock()
+				if r.err != nil || r.result.Outcomes[0] != Released {
+					t.Errorf("Release: %v, %v: %s", r.result.Outcomes, r.err, row.reason)
+				}
+				return
+			}
+			second := hold(t, dirOf(s))
+			unlock()
+			time.Sleep(time.Minute)
+			if r.ended() {
+				t.Errorf("Release: %v, %v while the directory's lock is held: %s", r.result.Outcomes, r.err, row.reason)
+			}
+			second()
+			<-r.done
+			if r.err != nil || r.result.Outcomes[0] != Released {
+				t.Errorf("Release: %v, %v: %s", r.result.Outcomes, r.err, row.reason)
+			}
+		})
+		if !isFree(t, s) {
+			t.Error("the lock is still held")
+		}
+	}
+}
+
+// TestHazard47LockReplacedAsItComes: the lock is replaced between the moments in
+// which it is opened and in which it is locked.
+func TestHazard47LockReplacedAsItComes(t *testing.T) {
 	s := newStore(t)
-	reserve(t, s, "10.0.0.1")
+	d, err := s.open(network)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.close()
+	for _, row := range []struct {
+		reason string
+		do     func()
+		want   error
+	}{
+		{"nothing happens", func() {}, nil},
+		{"removed", func() { removeLock(t, s) }, errLockReplaced},
+		{"made anew", func() {
+			removeLock(t, s)
+			write(t, filepath.Join(dirOf(s), "lock"), "")
+		}, errLockReplaced},
+		{"another file was moved over it", func() {
+			write(t, filepath.Join(dirOf(s), "new"), "")
+			move(t, filepath.Join(dirOf(s), "new"), filepath.Join(dirOf(s), "lock"))
+		}, errLockReplaced},
+		{"a link to the very file", func() {
+			move(t, filepath.Join(dirOf(s), "lock"), filepath.Join(s.DataDir(), "old"))
+			symlink(t, "../old", filepath.Join(dirOf(s), "lock"))
+		}, errLockReplaced},
+	} {
+		for _, locked := range []bool{false, true} {
+			l, err := d.openLock()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if locked {
+				if err := l.try(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			row.do()
+			if got := l.check(); !errors.Is(got, row.want) {
+				t.Errorf("check: %v, want %v: %s", got, row.want, row.reason)
+			}
+			if got := l.try(); (got == nil) != (row.want == nil) || got != nil && got != errLockBusy {
+				t.Errorf("try: %v, want it refused if it was replaced: %s", got, row.reason)
+			}
+			if err := l.unlock(); err != nil {
+				t.Error(err)
+			}
+			if err := os.RemoveAll(filepath.Join(dirOf(s), "lock")); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+
+	l, err := d.openLock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.unlock() }()
+	l.st.Dev++
+	if err := l.check(); !errors.Is(err, errLockReplaced) {
+		t.Errorf("check: %v of a file with the number on another file system, want %v", err, errLockReplaced)
+	}
+}
+
+// TestHazard47LockReplacedWhileHeld: the lock that Release holds is removed.
+// From then on an ADD can lock a new one, so nothing more is released before
+// Release has that one.
+func TestHazard47LockReplacedWhileHeld(t *testing.T) {
+	s := newStore(t)
+	reserve(t, s, "10.0.0.1", "10.0.0.2", "10.0.0.3")
 	rs := list(t, s)
-	var once atomic.Bool
-	done, err := s.Release(hookContext{Context: t.Context(), done: func() {
-		if once.CompareAndSwap(false, true) {
-			if err := os.RemoveAll(s.dir()); err != nil {
+	synctest.Test(t, func(t *testing.T) {
+		var unlock func()
+		r := release(hookContext{Context: t.Context(), err: atCall(2, func() {
+			removeLock(t, s)
+			unlock = hold(t, dirOf(s)) // an ADD
+		})}, s, rs)
+		time.Sleep(time.Minute)
+		if r.ended() {
+			t.Errorf("Release: %v, %v while the directory's lock is held", r.result.Outcomes, r.err)
+		}
+		if diff := cmp.Diff([]string{"10.0.0.2", "10.0.0.3"}, left(t, s)); diff != "" {
+			t.Errorf("what is left while the directory's lock is held (-want +got):\n%s", diff)
+		}
+		unlock()
+		<-r.done
+		if diff := cmp.Diff([]Outcome{Released, Released, Released}, r.result.Outcomes); diff != "" || r.err != nil {
+			t.Errorf("Release: %v (-want +got):\n%s", r.err, diff)
+		}
+	})
+}
+
+// TestHazard47LockReplacedForEver: somebody removes the lock again and again.
+// Release gives up if that is before every removal, and not while it gets on.
+func TestHazard47LockReplacedForEver(t *testing.T) {
+	for _, row := range []struct {
+		reason string
+		when   func(call int) bool
+		want   []Outcome
+		err    error
+	}{
+		{"before every removal", func(int) bool { return true }, []Outcome{NotTried, NotTried, NotTried}, ErrLocked},
+		{"before every removal but the first", func(call int) bool { return call > 1 }, []Outcome{Released, NotTried, NotTried}, ErrLocked},
+		{"before every second removal", func(call int) bool { return call%2 == 1 }, []Outcome{Released, Released, Released}, nil},
+	} {
+		s := newStore(t)
+		reserve(t, s, "10.0.0.1", "10.0.0.2", "10.0.0.3")
+		rs := list(t, s)
+		calls := 0
+		result, err := s.Release(hookContext{Context: t.Context(), err: func() error {
+			if calls++; row.when(calls) {
+				removeLock(t, s)
+			}
+			return nil
+		}}, pointers(rs)...)
+		if diff := cmp.Diff(row.want, result.Outcomes); diff != "" {
+			t.Errorf("Release: %s (-want +got):\n%s", row.reason, diff)
+		}
+		if !errors.Is(err, row.err) || err != nil && !strings.Contains(err.Error(), "removed or replaced") {
+			t.Errorf("Release: %v, want %v: %s", err, row.err, row.reason)
+		}
+	}
+}
+
+// TestReleaseDirectoryRemoved: the directory goes away while Release is at work,
+// before it has the lock and after. It is not made again, and what was in it is
+// gone.
+func TestReleaseDirectoryRemoved(t *testing.T) {
+	for _, row := range []struct {
+		reason string
+		waits  bool
+	}{
+		{"while it waits for the lock", true},
+		{"while it holds the lock", false},
+	} {
+		s := newStore(t)
+		reserve(t, s, "10.0.0.1", "10.0.0.2")
+		rs := list(t, s)
+		remove := func() {
+			if err := os.RemoveAll(dirOf(s)); err != nil {
 				t.Error(err)
 			}
 		}
-	}}, rs...)
-	if o := done.Outcomes[0]; o == Released || o == Gone && err != nil || o != Gone && err == nil {
-		t.Errorf("Release: %v, %v", done.Outcomes, err)
-	}
-	if _, err := os.Lstat(s.dir()); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the folder is back: %v", err)
+		want := []Outcome{Gone, Gone}
+		synctest.Test(t, func(t *testing.T) {
+			ctx := hookContext{Context: t.Context()}
+			if row.waits {
+				defer hold(t, dirOf(s))()
+			} else {
+				want[0] = Released
+				ctx.err = atCall(2, remove)
+			}
+			r := release(ctx, s, rs)
+			synctest.Wait()
+			if row.waits {
+				remove()
+			}
+			<-r.done
+			if diff := cmp.Diff(want, r.result.Outcomes); diff != "" || r.err != nil {
+				t.Errorf("Release: %v: %s (-want +got):\n%s", r.err, row.reason, diff)
+			}
+		})
+		if _, err := os.Lstat(dirOf(s)); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("the directory is back: %v: %s", err, row.reason)
+		}
 	}
 }

@@ -85,6 +85,7 @@ func (l *fileLock) take() (err error) {
 		return err
 	}
 	if l.info, err = os.Lstat(path); err == nil {
+		os.SameFile(l.info, l.info) // Windows reads a file's number only when it is asked for
 		err = l.Lock()
 	}
 	if err == nil {
@@ -93,8 +94,8 @@ func (l *fileLock) take() (err error) {
 	if err != nil {
 		_ = l.Close() // unlocks, too
 	}
-	if errors.Is(err, errLockReplaced) {
-		return l.take()
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errLockReplaced) {
+		return l.take() // or the directory is gone, which the next try says
 	}
 	return err
 }

@@ -14,7 +14,7 @@ func TestParseName(t *testing.T) {
 		reason string
 		name   string
 		colon  byte
-		want   string // an address, or "" for a stranger
+		want   string // an address, or "" for what is no reservation
 	}{
 		{"an IPv4 reservation", "10.244.1.2", ':', "10.244.1.2"},
 		{"an IPv6 reservation", "fd00::2", ':', "fd00::2"},
@@ -37,7 +37,7 @@ func TestParseName(t *testing.T) {
 		{"a temporary file", ".10.0.0.1", ':', ""},
 		{"a copy", "10.0.0.1.bak", ':', ""},
 		{"leading zero: host-local writes no such name, and deleting by it would hit 10.0.0.1", "10.0.0.01", ':', ""},
-		{"an IPv4 address in IPv6 clothes: host-local writes it as IPv4", "::ffff:10.0.0.1", ':', ""},
+		{"an IPv4-mapped address: host-local writes it as IPv4", "::ffff:10.0.0.1", ':', ""},
 		{"the same in hex", "::ffff:a00:1", ':', ""},
 		{"the same on Windows", "__ffff_10.0.0.1", '_', ""},
 		{"IPv4 at the end is not canonical", "64:ff9b::10.0.0.1", ':', ""},
@@ -56,8 +56,8 @@ func TestParseName(t *testing.T) {
 		{"white space", "10.0.0.1 ", ':', ""},
 		{"a NUL", "10.0.0.1\x00", ':', ""},
 		{"nothing", "", ':', ""},
-		{"this folder", ".", ':', ""},
-		{"the folder above", "..", ':', ""},
+		{"this directory", ".", ':', ""},
+		{"the directory above", "..", ':', ""},
 		{"longer than any address", strings.Repeat("1", 255), ':', ""},
 	} {
 		ip, ok := parseName(row.name, row.colon)

@@ -40,8 +40,8 @@ var owners = []struct {
 	{"as long as is read", strings.Repeat("a", maxOwner), strings.Repeat("a", maxOwner), "", true},
 }
 
-// strangers are files that no version of host-local wrote, or did not finish.
-var strangers = []struct {
+// foreign are files that no version of host-local wrote, or did not finish.
+var foreign = []struct {
 	reason string
 	file   string
 	want   OwnerState
@@ -86,7 +86,7 @@ func TestParseOwner(t *testing.T) {
 				row.file, id, ifName, state, row.id, row.ifName, row.reason)
 		}
 	}
-	for _, row := range strangers {
+	for _, row := range foreign {
 		id, ifName, state := parseOwner([]byte(row.file))
 		if len(id)+len(ifName) > 0 || state != row.want {
 			t.Errorf("parseOwner(%.40q) = %.40q, %.40q, %v, want %v: %s", row.file, id, ifName, state, row.want, row.reason)
@@ -99,7 +99,7 @@ func TestParseOwner(t *testing.T) {
 func TestHazard15OwnerVersions(t *testing.T) {
 	for _, row := range owners {
 		s := newStore(t)
-		plugin, err := disk.New(s.Network(), s.DataDir())
+		plugin, err := disk.New(network, s.DataDir())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -110,7 +110,7 @@ func TestHazard15OwnerVersions(t *testing.T) {
 		if len(rs) != 2 {
 			t.Fatalf("List found %v: %s", addresses(rs), row.reason)
 		}
-		want := Reservation{IP: netip.MustParseAddr("10.0.0.2"), ContainerID: row.id, IfName: row.ifName, Owner: Owned, ReservedAt: rs[1].ReservedAt}
+		want := Reservation{Network: network, IP: netip.MustParseAddr("10.0.0.2"), ContainerID: row.id, IfName: row.ifName, Owner: Owned, ReservedAt: rs[1].ReservedAt}
 		if diff := cmp.Diff(want, rs[1], equal); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
 		}
@@ -126,11 +126,11 @@ func TestHazard15OwnerVersions(t *testing.T) {
 // TestHazard16Garbage: what nobody wrote is read as malformed, from the disk
 // too, however long it is.
 func TestHazard16Garbage(t *testing.T) {
-	for _, row := range strangers {
+	for _, row := range foreign {
 		s := newStore(t)
 		write(t, at(s, "10.0.0.2"), row.file)
 		rs := list(t, s)
-		want := []Reservation{{IP: netip.MustParseAddr("10.0.0.2"), Owner: row.want}}
+		want := []Reservation{{Network: network, IP: netip.MustParseAddr("10.0.0.2"), Owner: row.want}}
 		if len(rs) == 1 {
 			want[0].ReservedAt = rs[0].ReservedAt
 		}

@@ -111,20 +111,20 @@ func (s *Store) readOwners(ctx context.Context, rs []Reservation) error {
 	if len(rs) < twoReaders {
 		return s.readPart(ctx, rs)
 	}
-	var err, helperErr error
-	func() {
-		half := len(rs) / 2
-		var helper sync.WaitGroup
+	half := len(rs) / 2
+	var helper sync.WaitGroup
+	var helperErr error
+	helper.Go(func() {
+		defer func() {
+			if p := recover(); p != nil {
+				helperErr = fmt.Errorf("panicked: %v\n%s", p, debug.Stack())
+			}
+		}()
+		helperErr = s.readPart(ctx, rs[half:])
+	})
+	err := func() error {
 		defer helper.Wait() // also after a panic: nothing is read after the call
-		helper.Go(func() {
-			defer func() {
-				if p := recover(); p != nil {
-					helperErr = fmt.Errorf("panicked: %v\n%s", p, debug.Stack())
-				}
-			}()
-			helperErr = s.readPart(ctx, rs[half:])
-		})
-		err = s.readPart(ctx, rs[:half])
+		return s.readPart(ctx, rs[:half])
 	}()
 	return cmp.Or(err, helperErr)
 }

@@ -21,7 +21,7 @@ func TestRelease(t *testing.T) {
 	reserve(t, s, "10.0.0.1", "10.0.0.2", "10.0.0.3", "fd00::1")
 	write(t, at(s, "10.0.0.4"), "")
 	write(t, at(s, "10.0.0.5"), strings.Repeat("x", maxOwner+1))
-	write(t, filepath.Join(s.dir(), "last_reserved_ip.0"), "10.0.0.5")
+	write(t, filepath.Join(dirOf(s), "last_reserved_ip.0"), "10.0.0.5")
 	rs := list(t, s)
 	keep := rs[1]
 	if keep.IP != netip.MustParseAddr("10.0.0.2") {
@@ -30,11 +30,11 @@ func TestRelease(t *testing.T) {
 	want := tree(t, s.DataDir())
 	for _, r := range rs {
 		if r.IP != keep.IP {
-			delete(want, filepath.Join(s.Network(), fileName(r.IP, colon)))
+			delete(want, filepath.Join(network, fileName(r.IP, colon)))
 		}
 	}
 
-	given := append(rs[:1:1], rs[2:]...)
+	given := append([]*Reservation{&rs[0]}, pointers(rs[2:])...)
 	done, err := s.Release(t.Context(), given...)
 	if err != nil || done.Errs != nil {
 		t.Fatalf("Release: %v, %v", done.Errs, err)
@@ -47,9 +47,9 @@ func TestRelease(t *testing.T) {
 	}
 	got := tree(t, s.DataDir())
 	for _, m := range []map[string]string{want, got} {
-		delete(m, s.Network()) // its own time changes with what is in it
+		delete(m, network) // its own time changes with what is in it
 	}
-	delete(got, filepath.Join(s.Network(), "lock")) // the one thing that a release may create
+	delete(got, filepath.Join(network, "lock")) // the one thing that a release may create
 	delete(got, ".")
 	delete(want, ".")
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -67,15 +67,15 @@ func TestRelease(t *testing.T) {
 
 // TestReleaseCompares: each part of what was judged must still be so (R6). What
 // the reservation says is changed instead of the file, because a file's change
-// time and inode can't be set one without the other. A settled file's change time
+// time and inode can't be set one without the other. A ctimeStable file's change time
 // would have told of another owner, so that is not read again.
 func TestReleaseCompares(t *testing.T) {
 	for _, row := range []struct {
 		reason string
 		change func(*Reservation)
 		want   Outcome
-		// of a file that was settled
-		settled Outcome
+		// of a file whose change time was stable
+		ctimeStable Outcome
 	}{
 		{"nothing changed", func(*Reservation) {}, Released, Released},
 		{"another file has the name", func(r *Reservation) { r.ino++ }, Changed, Changed},
@@ -87,35 +87,37 @@ func TestReleaseCompares(t *testing.T) {
 		{"it was malformed when it was judged", func(r *Reservation) { r.Owner = Malformed }, Changed, Released},
 		{"it was judged as another address's", func(r *Reservation) { r.IP = netip.MustParseAddr("10.0.0.2") }, Changed, Changed},
 		{"it was put together by hand", func(r *Reservation) {
-			*r = Reservation{IP: r.IP, ContainerID: r.ContainerID, IfName: r.IfName, ReservedAt: r.ReservedAt, Owner: r.Owner}
+			*r = Reservation{Network: r.Network, IP: r.IP, ContainerID: r.ContainerID, IfName: r.IfName, ReservedAt: r.ReservedAt, Owner: r.Owner}
 		}, Changed, Changed},
-		{"its owner was not read", func(r *Reservation) { r.Owner = Unread }, Failed, Failed},
+		{"its owner is unknown", func(r *Reservation) { r.Owner = Unknown }, Failed, Failed},
 		{"its owner could not be read", func(r *Reservation) { r.Owner = Unreadable }, Failed, Failed},
-		{"it was replaced before it was judged", func(r *Reservation) { r.Owner = Replaced }, Failed, Failed},
-		{"it was gone before it was judged", func(r *Reservation) { r.Owner = Vanished }, Failed, Failed},
+		{"no network", func(r *Reservation) { r.Network = "" }, Failed, Failed},
+		{"a network that leads out of the data directory", func(r *Reservation) { r.Network = "../" + filepath.Base(r.Network) }, Failed, Failed},
+		{"a network that leads to itself", func(r *Reservation) { r.Network = "./" + network }, Failed, Failed},
+		{"a network that has no directory", func(r *Reservation) { r.Network = "other" }, Gone, Gone},
 		{"no such state is known", func(r *Reservation) { r.Owner = 99 }, Failed, Failed},
 		{"no address", func(r *Reservation) { r.IP = netip.Addr{} }, Gone, Gone},
 	} {
-		for _, settled := range []bool{false, true} {
+		for _, ctimeStable := range []bool{false, true} {
 			s := newStore(t)
 			reserve(t, s, "10.0.0.1", "10.0.0.2")
 			r := list(t, s)[0]
-			r.settled = settled
+			r.ctimeStable = ctimeStable
 			row.change(&r)
 			wanted := row.want
-			if settled {
-				wanted = row.settled
+			if ctimeStable {
+				wanted = row.ctimeStable
 			}
-			done, err := s.Release(t.Context(), r)
+			done, err := s.Release(t.Context(), &r)
 			if done.Outcomes[0] != wanted || (err != nil) != (wanted == Failed) || (err != nil) != (done.Errs[0] != nil) {
-				t.Errorf("Release: %v, %v, %v, want %v: settled %t, %s", done.Outcomes[0], done.Errs, err, wanted, settled, row.reason)
+				t.Errorf("Release: %v, %v, %v, want %v: ctimeStable %t, %s", done.Outcomes[0], done.Errs, err, wanted, ctimeStable, row.reason)
 			}
 			want := []string{"10.0.0.1", "10.0.0.2"}
 			if wanted == Released {
 				want = want[1:]
 			}
 			if diff := cmp.Diff(want, left(t, s)); diff != "" {
-				t.Errorf("what is left (-want +got): settled %t, %s\n%s", settled, row.reason, diff)
+				t.Errorf("what is left (-want +got): ctimeStable %t, %s\n%s", ctimeStable, row.reason, diff)
 			}
 		}
 	}
@@ -125,7 +127,7 @@ func TestReleaseOfAnotherStore(t *testing.T) {
 	s, other := newStore(t), newStore(t)
 	reserve(t, s, "10.0.0.1")
 	reserve(t, other, "10.0.0.1")
-	done, err := s.Release(t.Context(), list(t, other)...)
+	done, err := s.Release(t.Context(), pointers(list(t, other))...)
 	if err != nil || done.Outcomes[0] != Changed {
 		t.Errorf("Release of what another store listed: %v, %v, want it kept", done.Outcomes, err)
 	}
@@ -141,20 +143,20 @@ func TestReleaseGoesOn(t *testing.T) {
 	reserve(t, s, "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5")
 	rs := list(t, s)
 	for _, i := range []int{1, 3} {
-		rs[i] = Reservation{IP: rs[i].IP}
+		rs[i] = Reservation{Network: network, IP: rs[i].IP}
 	}
-	done, err := s.Release(t.Context(), rs...)
+	done, err := s.Release(t.Context(), pointers(rs)...)
 	if diff := cmp.Diff([]Outcome{Released, Failed, Released, Failed, Released}, done.Outcomes); diff != "" {
 		t.Errorf("Release (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff([]string{"10.0.0.2", "10.0.0.4"}, left(t, s)); diff != "" {
 		t.Errorf("what is left (-want +got):\n%s", diff)
 	}
-	if len(done.Errs) != 2 || !errors.Is(err, errUnread) {
+	if len(done.Errs) != 2 || !errors.Is(err, errNotListed) {
 		t.Fatalf("Release: %v, %v, want two errors", done.Errs, err)
 	}
 	for _, i := range []int{1, 3} {
-		if !errors.Is(done.Errs[i], errUnread) || !strings.Contains(done.Errs[i].Error(), s.path(&rs[i])) {
+		if !errors.Is(done.Errs[i], errNotListed) || !strings.Contains(done.Errs[i].Error(), s.filePath(&rs[i])) {
 			t.Errorf("%v: %v, want an error that names the file", rs[i].IP, done.Errs[i])
 		}
 		if !strings.Contains(err.Error(), done.Errs[i].Error()) {
@@ -171,7 +173,7 @@ func TestReleaseEndsWithItsContext(t *testing.T) {
 		reserve(t, s, "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4")
 		rs := list(t, s)
 		asked := 0
-		var done Releases
+		var done ReleaseResult
 		var err error
 		within(t, "a release that was ended", func() {
 			done, err = s.Release(hookContext{Context: t.Context(), err: func() error {
@@ -179,7 +181,7 @@ func TestReleaseEndsWithItsContext(t *testing.T) {
 					return context.Canceled
 				}
 				return nil
-			}}, rs...)
+			}}, pointers(rs)...)
 		})
 		want := []Outcome{NotTried, NotTried, NotTried, NotTried}
 		for i := range reached {
@@ -194,9 +196,6 @@ func TestReleaseEndsWithItsContext(t *testing.T) {
 		if want := fmt.Sprintf("%d not tried", len(rs)-reached); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), want) {
 			t.Errorf("ended after %d: %v, want an error that says %q", reached, err, want)
 		}
-		if len(s.turn) != 0 {
-			t.Errorf("ended after %d, and the next release can't begin", reached)
-		}
 	}
 
 	s := newStore(t)
@@ -205,7 +204,7 @@ func TestReleaseEndsWithItsContext(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	for range 20 { // whichever way a select goes
-		done, err := s.Release(ended, rs...)
+		done, err := s.Release(ended, pointers(rs)...)
 		if done.Outcomes[0] != NotTried || !errors.Is(err, context.Canceled) || len(left(t, s)) != 1 {
 			t.Fatalf("ended before: %v, %v", done.Outcomes, err)
 		}
@@ -213,14 +212,11 @@ func TestReleaseEndsWithItsContext(t *testing.T) {
 }
 
 // TestReleaseConcurrent: two collectors, one of them with several goroutines,
-// at work on the same folder. Each reservation is released exactly once, and
+// at work on the same directory. Each reservation is released exactly once, and
 // was gone for all others (R12).
 func TestReleaseConcurrent(t *testing.T) {
 	s := newStore(t)
-	second, err := New(s.DataDir(), s.Network())
-	if err != nil {
-		t.Fatal(err)
-	}
+	second := New(s.DataDir())
 	const n = 100
 	ip := netip.MustParseAddr("10.0.0.1")
 	for range n {
@@ -230,12 +226,12 @@ func TestReleaseConcurrent(t *testing.T) {
 	rs := list(t, s)
 
 	collectors := []*Store{s, s, s, second, second, second}
-	all := make([]Releases, len(collectors))
+	all := make([]ReleaseResult, len(collectors))
 	var wg sync.WaitGroup
 	for i, c := range collectors {
 		wg.Go(func() {
 			var err error
-			if all[i], err = c.Release(t.Context(), rs...); err != nil {
+			if all[i], err = c.Release(t.Context(), pointers(rs)...); err != nil {
 				t.Errorf("Release: %v", err)
 			}
 		})
@@ -269,7 +265,7 @@ func TestReleaseBesideRm(t *testing.T) {
 		}
 		rs := list(t, s)
 		for i := range rs {
-			rs[i].settled = round%2 == 1
+			rs[i].ctimeStable = round%2 == 1
 		}
 		var wg sync.WaitGroup
 		begun := make(chan struct{})
@@ -277,7 +273,7 @@ func TestReleaseBesideRm(t *testing.T) {
 		wg.Go(func() {
 			<-begun
 			for i := range rs {
-				if err := os.Remove(s.path(&rs[i])); err != nil && !errors.Is(err, os.ErrNotExist) {
+				if err := os.Remove(s.filePath(&rs[i])); err != nil && !errors.Is(err, os.ErrNotExist) {
 					t.Error(err)
 				}
 			}
@@ -285,7 +281,7 @@ func TestReleaseBesideRm(t *testing.T) {
 		done, err := s.Release(hookContext{Context: t.Context(), err: func() error {
 			once.Do(func() { close(begun) })
 			return nil
-		}}, rs...)
+		}}, pointers(rs)...)
 		wg.Wait()
 		if err != nil {
 			t.Errorf("Release: %v", err)
@@ -301,49 +297,119 @@ func TestReleaseBesideRm(t *testing.T) {
 	}
 }
 
-// TestReleaseFolderGone: somebody removed the network meanwhile.
-func TestReleaseFolderGone(t *testing.T) {
+// TestReleaseDirectoryGone: somebody removed the network meanwhile.
+func TestReleaseDirectoryGone(t *testing.T) {
 	s := newStore(t)
 	reserve(t, s, "10.0.0.1")
 	rs := list(t, s)
-	if err := os.RemoveAll(s.dir()); err != nil {
+	if err := os.RemoveAll(dirOf(s)); err != nil {
 		t.Fatal(err)
 	}
-	done, err := s.Release(t.Context(), rs...)
+	done, err := s.Release(t.Context(), pointers(rs)...)
 	if err != nil || done.Outcomes[0] != Gone {
 		t.Errorf("Release: %v, %v, want it gone", done.Outcomes, err)
 	}
-	if _, err := os.Lstat(s.dir()); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the folder is back: %v", err)
+	if _, err := os.Lstat(dirOf(s)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the directory is back: %v", err)
 	}
 }
 
-// TestReleaseAt: the indexes say what is released, and the outcomes come in
-// their order. A wrong one is an error before anything is done.
-func TestReleaseAt(t *testing.T) {
+// TestReleaseOfNetworks: reservations of several networks come in any order, and
+// the outcomes are in that order. Nothing is released in a network that was not
+// given.
+func TestReleaseOfNetworks(t *testing.T) {
 	s := newStore(t)
-	reserve(t, s, "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4")
-	rs := list(t, s)
-	if err := os.Remove(at(s, "10.0.0.4")); err != nil {
-		t.Fatal(err)
-	}
-	for _, wrong := range []int{-1, 4} {
-		done, err := s.ReleaseAt(t.Context(), rs, []int{0, wrong})
-		if err == nil {
-			t.Errorf("index %d: no error", wrong)
-		}
-		if diff := cmp.Diff([]Outcome{NotTried, NotTried}, done.Outcomes); diff != "" {
-			t.Errorf("index %d (-want +got):\n%s", wrong, diff)
+	reserve(t, s, "10.0.0.1", "10.0.0.2")
+	for _, network := range []string{"a", "z"} {
+		path := addNetwork(t, s, network)
+		for _, ip := range []string{"10.0.0.1", "10.0.0.2"} {
+			write(t, filepath.Join(path, ip), "abc\r\neth0")
 		}
 	}
-	done, err := s.ReleaseAt(t.Context(), rs, []int{3, 1})
-	if err != nil {
+	rs := list(t, s) // a, podnet, z; two each
+	if err := os.Remove(filepath.Join(s.DataDir(), "z", "10.0.0.2")); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]Outcome{Gone, Released}, done.Outcomes); diff != "" {
-		t.Errorf("outcomes (-want +got):\n%s", diff)
+	result, err := s.Release(t.Context(), &rs[5], &rs[0], nil, &rs[4], &rs[1], &rs[0])
+	if diff := cmp.Diff([]Outcome{Gone, Released, Failed, Released, Released, Gone}, result.Outcomes); diff != "" {
+		t.Errorf("Release (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]string{"10.0.0.1", "10.0.0.3"}, addresses(scan(t, s))); diff != "" {
+	if err == nil || len(result.Errs) != 1 || result.Errs[2] == nil {
+		t.Errorf("Release: %v, %v, want an error for the nil pointer", result.Errs, err)
+	}
+	if diff := cmp.Diff([]string{"podnet 10.0.0.1", "podnet 10.0.0.2"}, files(list(t, s))); diff != "" {
 		t.Errorf("what is left (-want +got):\n%s", diff)
+	}
+	if _, err := os.Lstat(filepath.Join(dirOf(s), "lock")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the lock of a network that was not given: %v, want none", err)
+	}
+}
+
+// files returns network and address of reservations.
+func files(rs []Reservation) (names []string) {
+	for _, r := range rs {
+		names = append(names, r.Network+" "+r.IP.String())
+	}
+	return names
+}
+
+// TestReleaseEndsInAllNetworks: when the context ends, what other networks hold
+// is not tried either.
+func TestReleaseEndsInAllNetworks(t *testing.T) {
+	s := newStore(t)
+	reserve(t, s, "10.0.0.1", "10.0.0.2")
+	write(t, filepath.Join(addNetwork(t, s, "a"), "10.0.0.1"), "abc\r\neth0")
+	write(t, filepath.Join(addNetwork(t, s, "z"), "10.0.0.1"), "abc\r\neth0")
+	rs := list(t, s)
+	calls := 0
+	result, err := s.Release(hookContext{Context: t.Context(), err: func() error {
+		if calls++; calls > 2 {
+			return context.Canceled
+		}
+		return nil
+	}}, pointers(rs)...)
+	if diff := cmp.Diff([]Outcome{Released, Released, NotTried, NotTried}, result.Outcomes); diff != "" || !errors.Is(err, context.Canceled) {
+		t.Errorf("Release: %v (-want +got):\n%s", err, diff)
+	}
+	if calls != 3 {
+		t.Errorf("the context was asked %d times, want 3", calls)
+	}
+}
+
+// TestReleaseErrorIsBounded: however many fail, the error is short, and begins
+// with what concerns a whole network.
+func TestReleaseErrorIsBounded(t *testing.T) {
+	s := newStore(t)
+	addNetwork(t, s, "piped")
+	if err := os.Mkdir(filepath.Join(s.DataDir(), "piped", "lock"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	const n = 4096
+	rs := make([]Reservation, n)
+	for i := range rs {
+		rs[i].Network, rs[i].IP = network, netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})
+	}
+	rs[n-1].Network, rs[n-1].Owner = "piped", Owned
+	result, err := s.Release(t.Context(), pointers(rs)...)
+	if len(result.Errs) != n-1 {
+		t.Errorf("%d errors, want %d", len(result.Errs), n-1)
+	}
+	lines := strings.Split(fmt.Sprint(err), "\n")
+	if len(lines) != maxErrors+1 || lines[maxErrors] != fmt.Sprintf("and %d more errors", n-maxErrors) {
+		t.Errorf("Release: %v, want %d errors and the number of the others", err, maxErrors)
+	}
+	if !errors.Is(err, ErrLocked) || !strings.Contains(lines[0], "piped") {
+		t.Errorf("Release: %v, want the network's error first", err)
+	}
+	if !strings.Contains(lines[1], rs[0].IP.String()) {
+		t.Errorf("Release: %v, want the first reservation's error next", err)
+	}
+
+	result, err = s.Release(t.Context(), pointers(rs[:maxErrors])...)
+	if lines := strings.Split(fmt.Sprint(err), "\n"); len(lines) != maxErrors || strings.Contains(err.Error(), "more") {
+		t.Errorf("Release of %d: %v, want that many errors", maxErrors, err)
+	}
+	if len(result.Errs) != maxErrors {
+		t.Errorf("%d errors, want %d", len(result.Errs), maxErrors)
 	}
 }

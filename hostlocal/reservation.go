@@ -18,20 +18,20 @@ import (
 // removed (R6). A Reservation that was made by hand is never released.
 type Reservation struct {
 	// Network is the name of the network, and of its directory.
-	Network string
+	Network string `json:"network"`
 	// IP is the address, from the file's name. It is never an IPv4-mapped IPv6
 	// address and has no zone.
-	IP netip.Addr
+	IP netip.Addr `json:"ip"`
 	// ContainerID and IfName are the owner, and set only when Owner is Owned.
 	// IfName is also empty in files that host-local wrote before v0.8.0, which
 	// hold the container ID alone.
-	ContainerID string
-	IfName      string
+	ContainerID string `json:"containerID,omitempty"`
+	IfName      string `json:"ifName,omitempty"`
 	// ReservedAt is the file's modification time, by the node's clock. It is
 	// zero if Owner is Unreadable and the file's status could not be read either.
-	ReservedAt time.Time
+	ReservedAt time.Time `json:"reservedAt,omitzero"`
 	// Err says why the reservation is Unreadable, and is nil otherwise.
-	Err error
+	Err error `json:"-"`
 
 	// The identity.
 	ino     uint64
@@ -42,7 +42,7 @@ type Reservation struct {
 	ctimeStable bool
 
 	// Owner says what is known of the owner, and so which fields above count.
-	Owner OwnerState
+	Owner OwnerState `json:"-"`
 }
 
 // An Identity tells a reservation's file from every other file that had its name

@@ -38,7 +38,8 @@ func New(dataDir string) *Store {
 func (s *Store) DataDir() string { return s.dataDir }
 
 // Networks returns the names of the networks that have a directory, sorted. A
-// missing data directory has none, which is not an error. Files, and names that
+// missing data directory has none, and then the slice is nil, which is not an
+// error. Files, and names that
 // the CNI specification does not allow, are left out. A symbolic link to a
 // directory is an error, here as in [Store.List]: it is not followed (R7), so
 // what is reserved in there would go unseen.
@@ -51,7 +52,7 @@ func (s *Store) Networks() ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listing networks: %w", err)
 	}
-	var names []string
+	names := []string{}
 	for _, e := range entries {
 		if !validName(e.Name()) || e.Type().IsRegular() {
 			continue

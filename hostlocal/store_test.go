@@ -12,19 +12,21 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestNew(t *testing.T) {
-	dataDir := t.TempDir()
+// TestNetworkNames: a directory is a network if CNI allows its name, so that no
+// name leads out of the data directory.
+func TestNetworkNames(t *testing.T) {
 	for _, row := range []struct {
-		reason  string
-		network string
-		good    bool
+		reason string
+		name   string
+		good   bool
 	}{
 		{"a usual name", "podnet", true},
 		{"one character", "a", true},
@@ -35,10 +37,10 @@ func TestNew(t *testing.T) {
 		{"the name of a plugin's file is a name", "lock", true},
 
 		{"nothing: it would be the data dir itself", "", false},
-		{"this folder", ".", false},
-		{"the folder above", "..", false},
+		{"this directory", ".", false},
+		{"the directory above", "..", false},
 		{"out of the data dir", "../etc", false},
-		{"two folders", "a/b", false},
+		{"two directories", "a/b", false},
 		{"out again", "a/..", false},
 		{"a separator at the end", "a/", false},
 		{"absolute", "/etc", false},
@@ -52,26 +54,9 @@ func TestNew(t *testing.T) {
 		{"a NUL", "a\x00", false},
 		{"letters are ASCII", "ä", false},
 	} {
-		s, err := New(dataDir, row.network)
-		if got := err == nil; got != row.good {
-			t.Errorf("New(%q): %v: %s", row.network, err, row.reason)
-			continue
+		if got := validName(row.name); got != row.good {
+			t.Errorf("validName(%q) = %t, want %t: %s", row.name, got, row.good, row.reason)
 		}
-		if err != nil {
-			if s != nil {
-				t.Errorf("New(%q) gives a store beside the error %v", row.network, err)
-			}
-			if want := fmt.Sprintf("network name %q", row.network); !strings.Contains(err.Error(), want) {
-				t.Errorf("New(%q): %q does not say %q", row.network, err, want)
-			}
-			continue
-		}
-		if s.Network() != row.network || s.DataDir() != dataDir {
-			t.Errorf("New(%q, %q) is of %q, %q", dataDir, row.network, s.DataDir(), s.Network())
-		}
-	}
-	if diff := cmp.Diff([]string{"."}, slices.Collect(keys(tree(t, dataDir)))); diff != "" {
-		t.Errorf("New touched the disk (-want +got):\n%s", diff)
 	}
 }
 
@@ -89,14 +74,10 @@ func TestNewDataDir(t *testing.T) {
 	for _, row := range []struct{ reason, dataDir, want string }{
 		{"nothing is the default", "", DefaultDataDir},
 		{"an agent's mount", "/run/antrea/cni/networks", "/run/antrea/cni/networks"},
-		{"it is cleaned, so that two spellings are one folder", "/run//cni/./x/../networks/", "/run/cni/networks"},
+		{"it is cleaned, so that two spellings are one", "/run//cni/./x/../networks/", "/run/cni/networks"},
 		{"it may be relative", "networks", "networks"},
 	} {
-		s, err := New(row.dataDir, "n")
-		if err != nil {
-			t.Errorf("New(%q): %v: %s", row.dataDir, err, row.reason)
-			continue
-		}
+		s := New(row.dataDir)
 		if want := filepath.Clean(row.want); s.DataDir() != want {
 			t.Errorf("New(%q) is of %q, want %q: %s", row.dataDir, s.DataDir(), want, row.reason)
 		}
@@ -105,7 +86,7 @@ func TestNewDataDir(t *testing.T) {
 
 func TestNetworks(t *testing.T) {
 	root := t.TempDir()
-	if got, err := Networks(filepath.Join(root, "missing")); got != nil || err != nil {
+	if got, err := New(filepath.Join(root, "missing")).Networks(); got != nil || err != nil {
 		t.Errorf("a missing data dir: %v, %v, want none and no error", got, err)
 	}
 	for _, name := range []string{"podnet", "b-2", "Az09_.-x", ".hidden", "-odd", "white space", "_odd"} {
@@ -116,7 +97,7 @@ func TestNetworks(t *testing.T) {
 	write(t, filepath.Join(root, "file"), "")
 	write(t, filepath.Join(root, "10.0.0.1"), "abc\r\neth0")
 	before := tree(t, root)
-	got, err := Networks(root)
+	got, err := New(root).Networks()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,34 +111,24 @@ func TestNetworks(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		return // what is below a file does not exist there, says the system
 	}
-	if got, err := Networks(filepath.Join(root, "file")); err == nil || !strings.Contains(err.Error(), "listing networks") {
+	if got, err := New(filepath.Join(root, "file")).Networks(); err == nil || !strings.Contains(err.Error(), "listing networks") {
 		t.Errorf("a data dir that is a file: %v, %v, want an error that says what was done", got, err)
 	}
 }
 
-func TestMissingFolder(t *testing.T) {
+func TestMissingDirectory(t *testing.T) {
 	for _, row := range []struct{ reason, dataDir string }{
 		{"the network was never used", "."},
 		{"no network was ever used", "missing/deep"},
 	} {
 		root := t.TempDir()
-		s, err := New(filepath.Join(root, row.dataDir), "podnet")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if rs, err := s.Scan(t.Context()); len(rs) != 0 || err != nil {
-			t.Errorf("Scan: %v, %v: %s", rs, err, row.reason)
-		}
+		s := New(filepath.Join(root, row.dataDir))
 		if rs, err := s.List(t.Context()); len(rs) != 0 || err != nil {
 			t.Errorf("List: %v, %v: %s", rs, err, row.reason)
 		}
-		rs := []Reservation{{IP: netip.MustParseAddr("10.0.0.1")}}
-		if failures, err := s.ReadOwners(t.Context(), rs, all, nil); len(failures) != 0 || err != nil || rs[0].Owner != Vanished {
-			t.Errorf("ReadOwners: %v, %v, %v, want it vanished: %s", rs[0].Owner, failures, err, row.reason)
-		}
-		rs[0].Owner, rs[0].ContainerID = Owned, "abc"
-		if done, err := s.Release(t.Context(), rs...); err != nil || done.Outcomes[0] != Gone {
-			t.Errorf("Release: %v, %v, want it gone: %s", done.Outcomes, err, row.reason)
+		r := &Reservation{Network: network, IP: netip.MustParseAddr("10.0.0.1"), Owner: Owned, ContainerID: "abc"}
+		if result, err := s.Release(t.Context(), r); err != nil || result.Outcomes[0] != Gone {
+			t.Errorf("Release: %v, %v, want it gone: %s", result.Outcomes, err, row.reason)
 		}
 		if diff := cmp.Diff([]string{"."}, slices.Collect(keys(tree(t, root)))); diff != "" {
 			t.Errorf("something was created (-want +got): %s\n%s", row.reason, diff)
@@ -165,32 +136,36 @@ func TestMissingFolder(t *testing.T) {
 	}
 }
 
-func TestFolderThatIsAFile(t *testing.T) {
+func TestDirectoryThatIsAFile(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("what is below a file does not exist there, says the system")
 	}
 	root := t.TempDir()
 	write(t, filepath.Join(root, "file"), "")
-	for _, row := range []struct{ reason, dataDir, network string }{
-		{"the data dir is a file", filepath.Join(root, "file"), "podnet"},
-		{"the network's folder is a file", root, "file"},
+	for _, row := range []struct {
+		reason, dataDir, network string
+		lists                    bool
+	}{
+		{"the data dir is a file", filepath.Join(root, "file"), network, false},
+		{"the data dir is below a file", filepath.Join(root, "file", "x"), network, false},
+		{"the network's directory is a file, so there is no such network", root, "file", true},
 	} {
-		s, err := New(row.dataDir, row.network)
-		if err != nil {
-			t.Fatal(err)
+		s := New(row.dataDir)
+		rs, listErr := s.List(t.Context())
+		result, releaseErr := s.Release(t.Context(), &Reservation{Network: row.network, IP: netip.MustParseAddr("10.0.0.1"), Owner: Owned})
+		if len(rs) > 0 || row.lists && listErr != nil {
+			t.Errorf("List: %v, %v: %s", addresses(rs), listErr, row.reason)
 		}
-		rs := []Reservation{{IP: netip.MustParseAddr("10.0.0.1")}}
-		_, scanErr := s.Scan(t.Context())
-		_, listErr := s.List(t.Context())
-		_, readErr := s.ReadOwners(t.Context(), rs, all, nil)
-		done, releaseErr := s.Release(t.Context(), rs...)
-		for what, err := range map[string]error{"Scan": scanErr, "List": listErr, "ReadOwners": readErr, "Release": releaseErr} {
-			if err == nil || !strings.Contains(err.Error(), s.dir()) || !strings.Contains(err.Error(), "not a directory") {
-				t.Errorf("%s: %v, want an error that names the folder and the trouble: %s", what, err, row.reason)
+		for what, err := range map[string]error{"List": listErr, "Release": releaseErr} {
+			if what == "List" && row.lists {
+				continue
+			}
+			if err == nil || !strings.Contains(err.Error(), s.DataDir()) || !strings.Contains(err.Error(), "not a directory") {
+				t.Errorf("%s: %v, want an error that names the directory and the trouble: %s", what, err, row.reason)
 			}
 		}
-		if rs[0].Owner != Unread || done.Outcomes[0] != NotTried {
-			t.Errorf("%v and %v, want it unread and not tried: %s", rs[0].Owner, done.Outcomes[0], row.reason)
+		if result.Outcomes[0] != NotTried {
+			t.Errorf("%v, want it not tried: %s", result.Outcomes[0], row.reason)
 		}
 	}
 }
@@ -211,34 +186,28 @@ func TestList(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	write(t, filepath.Join(s.dir(), "lock"), "")
-	write(t, filepath.Join(s.dir(), "last_reserved_ip.0"), "10.0.0.10")
+	write(t, filepath.Join(dirOf(s), "lock"), "")
+	write(t, filepath.Join(dirOf(s), "last_reserved_ip.0"), "10.0.0.10")
 	before := tree(t, s.DataDir())
 
 	ip := netip.MustParseAddr
 	want := []Reservation{
-		{IP: ip("9.0.0.200"), Owner: Empty, ReservedAt: then},
-		{IP: ip("10.0.0.2"), ContainerID: "abc", IfName: "eth0", Owner: Owned, ReservedAt: then},
-		{IP: ip("10.0.0.3"), Owner: Malformed, ReservedAt: then},
-		{IP: ip("10.0.0.10"), ContainerID: "def", Owner: Owned, ReservedAt: then},
-		{IP: ip("fd00::2"), ContainerID: "abc", IfName: "eth0", Owner: Owned, ReservedAt: then},
-		{IP: ip("fd00::10"), ContainerID: "ghi", IfName: "net1", Owner: Owned, ReservedAt: then},
+		{Network: network, IP: ip("9.0.0.200"), Owner: Empty, ReservedAt: then},
+		{Network: network, IP: ip("10.0.0.2"), ContainerID: "abc", IfName: "eth0", Owner: Owned, ReservedAt: then},
+		{Network: network, IP: ip("10.0.0.3"), Owner: Malformed, ReservedAt: then},
+		{Network: network, IP: ip("10.0.0.10"), ContainerID: "def", Owner: Owned, ReservedAt: then},
+		{Network: network, IP: ip("fd00::2"), ContainerID: "abc", IfName: "eth0", Owner: Owned, ReservedAt: then},
+		{Network: network, IP: ip("fd00::10"), ContainerID: "ghi", IfName: "net1", Owner: Owned, ReservedAt: then},
 	}
 	if diff := cmp.Diff(want, list(t, s), equal); diff != "" {
 		t.Errorf("List (-want +got):\n%s", diff)
-	}
-	for i, r := range want {
-		want[i] = Reservation{IP: r.IP}
-	}
-	if diff := cmp.Diff(want, scan(t, s), equal); diff != "" {
-		t.Errorf("Scan reads names alone (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(before, tree(t, s.DataDir())); diff != "" {
 		t.Errorf("listing touched the disk (-before +after):\n%s", diff)
 	}
 }
 
-// TestListCreatesNothing: no lock, and no folder either.
+// TestListCreatesNothing: no lock, and no directory either.
 func TestListCreatesNothing(t *testing.T) {
 	s := newStore(t)
 	reserve(t, s, "10.0.0.1")
@@ -279,100 +248,76 @@ func TestListAll(t *testing.T) {
 	}
 }
 
-func TestReadOwners(t *testing.T) {
+// TestListNetworks: all networks are listed, sorted, also beside one without
+// reservations and one with the addresses of another.
+func TestListNetworks(t *testing.T) {
 	s := newStore(t)
-	reserve(t, s, "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4")
-	rs := scan(t, s)
-	if err := os.Remove(at(s, "10.0.0.3")); err != nil {
-		t.Fatal(err)
+	reserve(t, s, "10.0.0.2", "10.0.0.1")
+	addNetwork(t, s, "none")
+	for network, ips := range map[string][]string{"a": {"10.0.0.9", "fd00::1"}, "podnet-2": {"10.0.0.1"}, "Z": {"10.1.0.1"}, ".hidden": {"10.2.0.1"}} {
+		path := addNetwork(t, s, network)
+		for _, ip := range ips {
+			write(t, filepath.Join(path, fileName(netip.MustParseAddr(ip), colon)), "abc\r\neth0")
+		}
 	}
-	rs[3].Owner = Malformed // as if it had been read before
-
-	var asked []int
-	failures, err := s.ReadOwners(t.Context(), rs, func(i int) bool {
-		asked = append(asked, i)
-		return i > 0
-	}, nil)
-	if len(failures) != 0 || err != nil {
-		t.Fatalf("ReadOwners: %v, %v", failures, err)
+	write(t, filepath.Join(s.DataDir(), "10.3.0.1"), "abc\r\neth0")
+	want := []string{
+		"Z 10.1.0.1", "a 10.0.0.9", "a fd00::1", "podnet 10.0.0.1", "podnet 10.0.0.2", "podnet-2 10.0.0.1",
 	}
-	if diff := cmp.Diff([]int{0, 1, 2}, asked); diff != "" {
-		t.Errorf("asked for what was read already (-want +got):\n%s", diff)
-	}
-	want := []Reservation{
-		{IP: netip.MustParseAddr("10.0.0.1"), Owner: Unread},
-		{IP: netip.MustParseAddr("10.0.0.2"), Owner: Owned, ContainerID: "abc", IfName: "eth0", ReservedAt: rs[1].ReservedAt},
-		{IP: netip.MustParseAddr("10.0.0.3"), Owner: Vanished},
-		{IP: netip.MustParseAddr("10.0.0.4"), Owner: Malformed},
-	}
-	if diff := cmp.Diff(want, rs, equal); diff != "" {
-		t.Errorf("ReadOwners (-want +got):\n%s", diff)
-	}
-	if rs[1].ReservedAt.IsZero() || !rs[0].ReservedAt.IsZero() {
-		t.Errorf("ReservedAt is %v of what was read and %v of what was not", rs[1].ReservedAt, rs[0].ReservedAt)
+	if diff := cmp.Diff(want, files(list(t, s))); diff != "" {
+		t.Errorf("List (-want +got):\n%s", diff)
 	}
 }
 
-// TestReadOwnersByName: the caller may lend its own strings, and turn down owners
-// that are of no interest to it. Those stay Unread and can be read later.
-func TestReadOwnersByName(t *testing.T) {
-	s := newStore(t)
-	files := []string{"abc\r\neth0", "def\r\nnet1", "abc", "", "abc\r\nnet1", "not an ID", "ghi\r\neth0", "abc\r\neth0"}
-	ip := netip.MustParseAddr("10.0.0.1")
-	for _, content := range files {
-		write(t, at(s, ip.String()), content)
-		ip = ip.Next()
-	}
-	owners := func(rs []Reservation) (all []string) {
-		for _, r := range rs {
-			all = append(all, fmt.Sprintf("%s %s %s", r.Owner, r.ContainerID, r.IfName))
-			if (r.Owner == Unread) != r.ReservedAt.IsZero() {
-				t.Errorf("%v is %v and was reserved at %v", r.IP, r.Owner, r.ReservedAt)
+// TestListNetworkVanishes: a network that is removed while List is at work is not
+// there, and the others are listed.
+func TestListNetworkVanishes(t *testing.T) {
+	for _, row := range []struct {
+		reason string
+		// when the directory is removed: at which call of Done, or of Err
+		done, err int
+	}{
+		{"before its addresses are read", 1, 0},
+		{"before any owner is read", 0, 1},
+		{"before its owners are read", 0, 2},
+	} {
+		s := newStore(t)
+		reserve(t, s, "10.0.0.1")
+		for _, network := range []string{"a", "z"} {
+			write(t, filepath.Join(addNetwork(t, s, network), "10.0.0.1"), "abc\r\neth0")
+		}
+		remove := func() {
+			if err := os.RemoveAll(dirOf(s)); err != nil {
+				t.Error(err)
 			}
 		}
-		return all
-	}
-
-	rs := scan(t, s)
-	mine := strings.Repeat("abc", 2)[:3] // a string of its own
-	var asked []string
-	failures, err := s.ReadOwners(t.Context(), rs, all, func(id []byte) (string, bool) {
-		asked = append(asked, string(id))
-		if string(id) == mine {
-			return mine, true
-		}
-		return "nonsense", false
-	})
-	if len(failures) != 0 || err != nil {
-		t.Fatalf("ReadOwners: %v, %v", failures, err)
-	}
-	if diff := cmp.Diff([]string{"abc", "def", "abc", "abc", "ghi", "abc"}, asked); diff != "" {
-		t.Errorf("asked for (-want +got):\n%s", diff)
-	}
-	want := []string{
-		"owned abc eth0", "unread  ", "owned abc ", "empty  ", "owned abc net1", "malformed  ", "unread  ", "owned abc eth0",
-	}
-	if diff := cmp.Diff(want, owners(rs)); diff != "" {
-		t.Errorf("those of interest (-want +got):\n%s", diff)
-	}
-	for _, r := range rs {
-		if r.ContainerID == mine && unsafe.StringData(r.ContainerID) != unsafe.StringData(mine) {
-			t.Errorf("%v has a copy of the caller's string", r.IP)
+		done := atCall(row.done, remove)
+		rs, err := s.List(hookContext{Context: t.Context(), done: func() { _ = done() }, err: atCall(row.err, remove)})
+		if diff := cmp.Diff([]string{"a 10.0.0.1", "z 10.0.0.1"}, files(rs)); diff != "" || err != nil {
+			t.Errorf("List: %v: %s (-want +got):\n%s", err, row.reason, diff)
 		}
 	}
+}
 
-	if done, err := s.Release(t.Context(), rs[1]); done.Outcomes[0] != Failed || !errors.Is(err, errUnread) {
-		t.Errorf("Release of one turned down: %v, %v, want it kept", done.Outcomes, err)
-	}
-	if failures, err := s.ReadOwners(t.Context(), rs, all, nil); len(failures) != 0 || err != nil {
-		t.Fatalf("ReadOwners of the rest: %v, %v", failures, err)
-	}
-	want[1], want[6] = "owned def net1", "owned ghi eth0"
-	if diff := cmp.Diff(want, owners(rs)); diff != "" {
-		t.Errorf("all (-want +got):\n%s", diff)
-	}
-	if done, err := s.Release(t.Context(), rs[1]); done.Outcomes[0] != Released || err != nil {
-		t.Errorf("Release of it once it was read: %v, %v", done.Outcomes, err)
+// TestIdentity: it tells one file of a name from the next, and is the same as
+// long as nothing happens to the file.
+func TestIdentity(t *testing.T) {
+	s := newStore(t)
+	known := map[Identity]string{new(Reservation).Identity(): "a reservation made by hand"}
+	for _, row := range []struct{ reason, content string }{
+		{"the first file", "abc\r\neth0"},
+		{"another owner", "abcd\r\neth0"},
+		{"cut short", "abc"},
+	} {
+		write(t, at(s, "10.0.0.1"), row.content)
+		first, second := list(t, s)[0].Identity(), list(t, s)[0].Identity()
+		if first != second {
+			t.Errorf("nothing happened to the file, and its identity changed: %s", row.reason)
+		}
+		if other, ok := known[first]; ok {
+			t.Errorf("%s: the identity is that of %s", row.reason, other)
+		}
+		known[first] = row.reason
 	}
 }
 
@@ -383,27 +328,10 @@ func TestListEndsWithItsContext(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 
-	if rs, err := s.Scan(ended); rs != nil || !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), s.dir()) {
-		t.Errorf("Scan: %v, %v", rs, err)
-	}
-	if rs, err := s.List(ended); rs != nil || !errors.Is(err, context.Canceled) {
+	if rs, err := s.List(ended); rs != nil || !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), s.DataDir()) {
 		t.Errorf("List: %v, %v", rs, err)
 	}
-	rs := scan(t, s)
 	asked := 0
-	failures, err := s.ReadOwners(hookContext{Context: t.Context(), err: func() error {
-		if asked++; asked > 2 {
-			return context.Canceled
-		}
-		return nil
-	}}, rs, all, nil)
-	if len(failures) != 0 || !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), s.dir()) {
-		t.Errorf("ReadOwners: %v, %v", failures, err)
-	}
-	if diff := cmp.Diff([]OwnerState{Owned, Owned, Unread}, states(rs)); diff != "" {
-		t.Errorf("ReadOwners (-want +got):\n%s", diff)
-	}
-	asked = 0
 	if rs, err := s.List(hookContext{Context: t.Context(), err: func() error {
 		if asked++; asked > 2 {
 			return context.Canceled
@@ -411,6 +339,136 @@ func TestListEndsWithItsContext(t *testing.T) {
 		return nil
 	}}); rs != nil || !errors.Is(err, context.Canceled) {
 		t.Errorf("List that is cut short: %v, %v, want no half list", rs, err)
+	}
+	asked = 0
+	if _, err := s.List(hookContext{Context: t.Context(), err: func() error { asked++; return nil }}); err != nil || asked != 3 {
+		t.Errorf("List: %v; the context was asked %d times, want once before each owner", err, asked)
+	}
+}
+
+// twoReaderNetworks makes two networks with reservations for two readers, and
+// returns the store.
+func twoReaderNetworks(t *testing.T) *Store {
+	s := newStore(t)
+	other := addNetwork(t, s, "other")
+	ip := netip.MustParseAddr("10.0.0.1")
+	for i := range twoReaders {
+		path := at(s, ip.String())
+		if i%3 == 0 {
+			path = filepath.Join(other, ip.String())
+		}
+		write(t, path, fmt.Sprintf("container%d\r\neth%d", i, i%3))
+		ip = ip.Next()
+	}
+	return s
+}
+
+// TestListOfMany: two goroutines read what one would.
+func TestListOfMany(t *testing.T) {
+	s := twoReaderNetworks(t)
+	var want []string
+	for _, other := range []bool{true, false} {
+		ip := netip.MustParseAddr("10.0.0.1")
+		for i := range twoReaders {
+			if (i%3 == 0) == other {
+				want = append(want, fmt.Sprintf("%s %v container%d eth%d", map[bool]string{true: "other", false: network}[other], ip, i, i%3))
+			}
+			ip = ip.Next()
+		}
+	}
+	arrive := meet() // returns when two goroutines read
+	var first sync.Map
+	rs, err := s.List(hookContext{Context: t.Context(), err: func() error {
+		helper := isHelper()
+		if _, known := first.LoadOrStore(helper, true); !known {
+			within(t, "two readers", arrive)
+		}
+		return nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, r := range rs {
+		got = append(got, fmt.Sprintf("%s %v %s %s", r.Network, r.IP, r.ContainerID, r.IfName))
+		if r.Owner != Owned || r.ReservedAt.IsZero() {
+			t.Errorf("%v is %v, reserved at %v", r.IP, r.Owner, r.ReservedAt)
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("List (-want +got):\n%s", diff)
+	}
+
+	if err := os.Remove(s.filePath(&rs[0])); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.List(hookContext{Context: t.Context(), err: func() error {
+		if isHelper() {
+			t.Error("a second goroutine reads fewer than 2,048")
+		}
+		return nil
+	}}); err != nil {
+		t.Error(err)
+	}
+}
+
+// meet returns a function that returns when two goroutines have called it.
+func meet() (arrive func()) {
+	var both sync.WaitGroup
+	both.Add(2)
+	return func() {
+		both.Done()
+		both.Wait()
+	}
+}
+
+// isHelper reports whether a second reader calls.
+func isHelper() bool {
+	buf := make([]byte, 8<<10)
+	return strings.Contains(string(buf[:runtime.Stack(buf, false)]), "WaitGroup).Go")
+}
+
+// TestListOfManyFails: whichever reader panics or ends, the process lives, the
+// caller learns of it, and nothing is read after the call (R13).
+func TestListOfManyFails(t *testing.T) {
+	s := twoReaderNetworks(t)
+	for _, row := range []struct {
+		reason         string
+		helper, panics bool
+	}{
+		{"the helper panics", true, true},
+		{"the caller's context panics in the caller's goroutine", false, true},
+		{"the context ends for the helper", true, false},
+		{"the context ends for the caller", false, false},
+	} {
+		var after atomic.Bool
+		var rs []Reservation
+		told := func() (told string) {
+			defer func() {
+				if p := recover(); p != nil {
+					told = fmt.Sprint("panic: ", p)
+				}
+			}()
+			var err error
+			rs, err = s.List(hookContext{Context: t.Context(), err: func() error {
+				if after.Load() {
+					t.Errorf("it reads after the call: %s", row.reason)
+				}
+				switch {
+				case isHelper() != row.helper:
+				case row.panics:
+					panic("out of ink")
+				default:
+					return errors.New("out of ink")
+				}
+				return nil
+			}})
+			return fmt.Sprint(err)
+		}()
+		after.Store(true)
+		if rs != nil || !strings.Contains(told, "out of ink") || strings.HasPrefix(told, "panic") != (row.panics && !row.helper) {
+			t.Errorf("List: %d reservations, %s: %s", len(rs), told, row.reason)
+		}
 	}
 }
 
@@ -424,9 +482,9 @@ func states(rs []Reservation) []OwnerState {
 
 func TestWords(t *testing.T) {
 	for want, got := range map[string]fmt.Stringer{
-		"unread": Unread, "owned": Owned, "empty": Empty, "malformed": Malformed,
-		"unreadable": Unreadable, "replaced": Replaced, "vanished": Vanished,
-		"not-tried": NotTried, "released": Released, "changed": Changed, "gone": Gone, "failed": Failed,
+		"unknown": Unknown, "owned": Owned, "empty": Empty, "malformed": Malformed,
+		"unreadable": Unreadable,
+		"not-tried":  NotTried, "released": Released, "changed": Changed, "gone": Gone, "failed": Failed,
 	} {
 		if got.String() != want {
 			t.Errorf("got %q, want %q", got, want)

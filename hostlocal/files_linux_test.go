@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
 // node makes a pipe or a socket. Neither has anybody at its other end.
@@ -25,7 +26,7 @@ func node(t *testing.T, path string, kind uint32) {
 	}
 }
 
-// mkdir makes a folder with a reservation in it, as a backup would be.
+// mkdir makes a directory with a reservation in it, as a backup would be.
 func mkdir(t *testing.T, path string) {
 	t.Helper()
 	if err := os.Mkdir(path, 0o755); err != nil {
@@ -49,12 +50,12 @@ func move(t *testing.T, from, to string) {
 	}
 }
 
-// TestHazard17StrangersInTheFolder: none is listed, none is touched, none
+// TestHazard17ForeignFiles: none is listed, none is touched, none
 // blocks (R7).
-func TestHazard17StrangersInTheFolder(t *testing.T) {
+func TestHazard17ForeignFiles(t *testing.T) {
 	s := newStore(t)
-	in := func(name string) string { return filepath.Join(s.dir(), name) }
-	outside := filepath.Join(s.DataDir(), "10.0.0.22") // the name of an address, but not in the folder
+	in := func(name string) string { return filepath.Join(dirOf(s), name) }
+	outside := filepath.Join(s.DataDir(), "10.0.0.22") // the name of an address, but not in the directory
 	write(t, outside, "abc\r\neth0")
 	mkdir(t, in("backup"))
 	mkdir(t, in("10.0.0.20"))
@@ -79,14 +80,7 @@ func TestHazard17StrangersInTheFolder(t *testing.T) {
 
 	good := []string{"10.0.0.1", "10.0.0.2", "fd00::1"}
 	reserve(t, s, good...)
-	within(t, "a listing and a release among strangers", func() {
-		names, err := s.Scan(t.Context())
-		if err != nil {
-			t.Errorf("Scan: %v", err)
-		}
-		if diff := cmp.Diff(good, addresses(names)); diff != "" {
-			t.Errorf("Scan goes by what the directory says, and opens nothing (-want +got):\n%s", diff)
-		}
+	within(t, "a listing and a release among foreign files", func() {
 		rs, err := s.List(t.Context())
 		if err != nil {
 			t.Errorf("List: %v", err)
@@ -94,7 +88,7 @@ func TestHazard17StrangersInTheFolder(t *testing.T) {
 		if diff := cmp.Diff(good, addresses(rs)); diff != "" {
 			t.Errorf("List (-want +got):\n%s", diff)
 		}
-		done, err := s.Release(t.Context(), rs...)
+		done, err := s.Release(t.Context(), pointers(rs)...)
 		if err != nil {
 			t.Errorf("Release: %v", err)
 		}
@@ -103,7 +97,7 @@ func TestHazard17StrangersInTheFolder(t *testing.T) {
 		}
 	})
 	if diff := cmp.Diff(before, tree(t, s.DataDir())); diff != "" {
-		t.Errorf("strangers were touched (-before +after):\n%s", diff)
+		t.Errorf("foreign files were touched (-before +after):\n%s", diff)
 	}
 }
 
@@ -111,46 +105,46 @@ func TestHazard17StrangersInTheFolder(t *testing.T) {
 var swaps = []struct {
 	reason string
 	swap   func(t *testing.T, path, aside string)
-	read   OwnerState // what ReadOwners says of it after a Scan
+	read   OwnerState // what List says if it happens after the names are read; Unknown: left out
 	want   Outcome    // what Release says of it after a List
 }{
 	{"a new file, made while the old one is still there, so that it is another inode", func(t *testing.T, path, aside string) {
 		write(t, aside, "new\r\neth0")
 		move(t, aside, path)
-	}, Replaced, Changed},
+	}, Owned, Changed},
 	{"a new file for the same owner", func(t *testing.T, path, aside string) {
 		write(t, aside, "abc\r\neth0")
 		move(t, aside, path)
-	}, Replaced, Changed},
+	}, Owned, Changed},
 	{"nothing", func(t *testing.T, path, _ string) {
 		if err := os.Remove(path); err != nil {
 			t.Error(err)
 		}
-	}, Vanished, Gone},
+	}, Unknown, Gone},
 	{"a link to the very file that was seen", func(t *testing.T, path, aside string) {
 		move(t, path, aside)
 		symlink(t, aside, path)
-	}, Replaced, Changed},
+	}, Unknown, Changed},
 	{"a link that leads to itself", func(t *testing.T, path, aside string) {
 		move(t, path, aside)
 		symlink(t, path, path)
-	}, Replaced, Changed},
+	}, Unknown, Changed},
 	{"a link that leads nowhere", func(t *testing.T, path, aside string) {
 		move(t, path, aside)
 		symlink(t, "/missing", path)
-	}, Replaced, Changed},
+	}, Unknown, Changed},
 	{"a pipe", func(t *testing.T, path, aside string) {
 		move(t, path, aside)
 		node(t, path, syscall.S_IFIFO)
-	}, Replaced, Changed},
+	}, Unknown, Changed},
 	{"a socket", func(t *testing.T, path, aside string) {
 		move(t, path, aside)
 		node(t, path, syscall.S_IFSOCK)
-	}, Replaced, Changed},
-	{"a folder", func(t *testing.T, path, aside string) {
+	}, Unknown, Changed},
+	{"a directory", func(t *testing.T, path, aside string) {
 		move(t, path, aside)
 		mkdir(t, path)
-	}, Replaced, Changed},
+	}, Unknown, Changed},
 	{"the same file after a chmod", func(t *testing.T, path, _ string) {
 		changeTime(t, path, func() error { return os.Chmod(path, 0o640) })
 	}, Owned, Changed},
@@ -187,26 +181,27 @@ func changeTime(t *testing.T, path string, do func() error) {
 	})
 }
 
-// TestReadOwnersOfAnotherFile: what was put in a reservation's place since the
-// Scan is not mistaken for it, not followed, and blocks nothing.
-func TestReadOwnersOfAnotherFile(t *testing.T) {
+// TestListOfAnotherFile: what is put in a reservation's place while List is at
+// work is read as what it is or left out, not followed, and blocks nothing.
+func TestListOfAnotherFile(t *testing.T) {
 	for _, row := range swaps {
 		s := newStore(t)
 		reserve(t, s, "10.0.0.1", "10.0.0.2", "10.0.0.3")
-		rs := scan(t, s)
-		row.swap(t, at(s, "10.0.0.2"), filepath.Join(s.DataDir(), "aside"))
+		want := []OwnerState{Owned, row.read, Owned}
+		if row.read == Unknown {
+			want = []OwnerState{Owned, Owned}
+		}
 		within(t, row.reason, func() {
-			failures, err := s.ReadOwners(t.Context(), rs, all, nil)
-			if len(failures) != 0 || err != nil {
-				t.Errorf("ReadOwners: %v, %v: %s", failures, err, row.reason)
+			rs, err := s.List(hookContext{Context: t.Context(), err: atCall(2, func() {
+				row.swap(t, at(s, "10.0.0.2"), filepath.Join(s.DataDir(), "aside"))
+			})})
+			if err != nil {
+				t.Errorf("List: %v: %s", err, row.reason)
+			}
+			if diff := cmp.Diff(want, states(rs)); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", row.reason, diff)
 			}
 		})
-		if diff := cmp.Diff([]OwnerState{Owned, row.read, Owned}, states(rs)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
-		}
-		if r := rs[1]; r.Owner != Owned && (r.ContainerID != "" || r.IfName != "") {
-			t.Errorf("%v, and still of %q, %q: %s", r.Owner, r.ContainerID, r.IfName, row.reason)
-		}
 	}
 }
 
@@ -215,13 +210,13 @@ func TestReadOwnersOfAnotherFile(t *testing.T) {
 // before its turn, and whether the owner is read again or not.
 func TestHazard09AnotherFile(t *testing.T) {
 	for variant := range 4 {
-		during, settled := variant%2 == 1, variant/2 == 1
+		during, ctimeStable := variant%2 == 1, variant/2 == 1
 		for _, row := range swaps {
 			s := newStore(t)
 			reserve(t, s, "10.0.0.1", "10.0.0.2", "10.0.0.3")
 			rs := list(t, s)
 			for i := range rs {
-				rs[i].settled = settled
+				rs[i].ctimeStable = ctimeStable
 			}
 			aside := filepath.Join(s.DataDir(), "aside")
 			var before map[string]string
@@ -231,18 +226,12 @@ func TestHazard09AnotherFile(t *testing.T) {
 			}
 			ctx := hookContext{Context: t.Context()}
 			if during {
-				asked := 0
-				ctx.err = func() error {
-					if asked++; asked == 2 {
-						swap()
-					}
-					return nil
-				}
+				ctx.err = atCall(2, swap)
 			} else {
 				swap()
 			}
 			within(t, row.reason, func() {
-				done, err := s.Release(ctx, rs...)
+				done, err := s.Release(ctx, pointers(rs)...)
 				if err != nil {
 					t.Errorf("Release: %v: %s", err, row.reason)
 				}
@@ -253,7 +242,7 @@ func TestHazard09AnotherFile(t *testing.T) {
 			after := tree(t, s.DataDir())
 			for _, m := range []map[string]string{before, after} {
 				for _, name := range []string{"10.0.0.1", "10.0.0.3", "lock"} {
-					delete(m, filepath.Join(s.Network(), name))
+					delete(m, filepath.Join(network, name))
 				}
 			}
 			if diff := cmp.Diff(before, after); diff != "" {
@@ -263,38 +252,13 @@ func TestHazard09AnotherFile(t *testing.T) {
 	}
 }
 
-// TestListLeavesOut: what goes away or is replaced while List reads is left
-// out, without an error.
-func TestListLeavesOut(t *testing.T) {
-	s := newStore(t)
-	reserve(t, s, "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4")
-	asked := 0
-	rs, err := s.List(hookContext{Context: t.Context(), err: func() error {
-		if asked++; asked == 2 { // the names are read
-			aside := filepath.Join(s.DataDir(), "aside")
-			write(t, aside, "new\r\neth0")
-			move(t, aside, at(s, "10.0.0.1"))
-			if err := os.Remove(at(s, "10.0.0.3")); err != nil {
-				t.Error(err)
-			}
-		}
-		return nil
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff([]string{"10.0.0.2", "10.0.0.4"}, addresses(rs)); diff != "" {
-		t.Errorf("List (-want +got):\n%s", diff)
-	}
-}
-
 // TestListTellsWhatItCouldNotRead: a file that can't be opened hides no other,
 // and is no candidate.
 func TestListTellsWhatItCouldNotRead(t *testing.T) {
 	s := newStore(t)
 	reserve(t, s, "10.0.0.1", "10.0.0.2", "10.0.0.3")
 
-	// Let the process have one more descriptor: the folder's.
+	// Let the process have one more descriptor: the directory's.
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		t.Fatal(err)
@@ -314,22 +278,23 @@ func TestListTellsWhatItCouldNotRead(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	ip := netip.MustParseAddr
-	want := []Reservation{
-		{IP: ip("10.0.0.1"), Owner: Unreadable}, {IP: ip("10.0.0.2"), Owner: Unreadable}, {IP: ip("10.0.0.3"), Owner: Unreadable},
+	if err != nil || len(rs) != 3 {
+		t.Fatalf("List: %v, %v", addresses(rs), err)
 	}
-	if diff := cmp.Diff(want, rs, equal); diff != "" {
-		t.Errorf("List (-want +got):\n%s", diff)
-	}
-	if !errors.Is(err, syscall.EMFILE) {
-		t.Fatalf("List: %v, want %v", err, syscall.EMFILE)
-	}
-	for _, r := range want {
-		if !strings.Contains(err.Error(), s.path(&r)) {
-			t.Errorf("%q does not name %s", err, s.path(&r))
+	for _, r := range rs {
+		info, err := os.Stat(s.filePath(&r))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := Reservation{Network: network, IP: r.IP, Owner: Unreadable, Err: r.Err, ReservedAt: info.ModTime()}
+		if diff := cmp.Diff(want, r, equal, cmpopts.EquateErrors()); diff != "" {
+			t.Errorf("List (-want +got):\n%s", diff)
+		}
+		if !errors.Is(r.Err, syscall.EMFILE) || !strings.Contains(r.Err.Error(), s.filePath(&r)) {
+			t.Errorf("%v: %v, want an error that names the file", r.IP, r.Err)
 		}
 	}
-	done, err := s.Release(t.Context(), rs...)
+	done, err := s.Release(t.Context(), pointers(rs)...)
 	if diff := cmp.Diff([]Outcome{Failed, Failed, Failed}, done.Outcomes); diff != "" || err == nil {
 		t.Errorf("Release of what could not be read: %v (-want +got):\n%s", err, diff)
 	}
@@ -338,10 +303,9 @@ func TestListTellsWhatItCouldNotRead(t *testing.T) {
 	}
 }
 
-// TestLook: what look opens is a regular file of the folder, whatever the
-// directory said before. The callers' comparison of inodes would catch most of
-// the rest, but an inode's number is used again.
-func TestLook(t *testing.T) {
+// TestRead: what read opens is a regular file of the directory, whatever the
+// listing of names said before.
+func TestRead(t *testing.T) {
 	s := newStore(t)
 	write(t, at(s, "10.0.0.1"), "content")
 	symlink(t, "10.0.0.1", at(s, "10.0.0.2"))
@@ -350,7 +314,7 @@ func TestLook(t *testing.T) {
 	node(t, at(s, "10.0.0.5"), syscall.S_IFIFO)
 	node(t, at(s, "10.0.0.6"), syscall.S_IFSOCK)
 	mkdir(t, at(s, "10.0.0.7"))
-	d, err := openDir(s.dir())
+	d, err := openDir(dirOf(s))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -366,74 +330,158 @@ func TestLook(t *testing.T) {
 		{"a link to nothing", "10.0.0.4", errNotRegular},
 		{"a pipe", "10.0.0.5", errNotRegular},
 		{"a socket", "10.0.0.6", errNotRegular},
-		{"a folder", "10.0.0.7", errNotRegular},
+		{"a directory", "10.0.0.7", errNotRegular},
 		{"nothing", "10.0.0.8", fs.ErrNotExist},
 	} {
 		within(t, row.reason, func() {
-			if _, _, err := d.look(netip.MustParseAddr(row.ip), make([]byte, 10)); !errors.Is(err, row.want) {
-				t.Errorf("look: %v, want %v: %s", err, row.want, row.reason)
+			if _, _, err := d.read(netip.MustParseAddr(row.ip), make([]byte, 10)); !errors.Is(err, row.want) {
+				t.Errorf("read: %v, want %v: %s", err, row.want, row.reason)
 			}
 		})
 	}
 
-	got, content, err := d.look(netip.MustParseAddr("10.0.0.1"), make([]byte, 4))
+	got, content, err := d.read(netip.MustParseAddr("10.0.0.1"), make([]byte, 4))
 	if err != nil || string(content) != "cont" {
-		t.Errorf("look: %q, %v, want no more than fits", content, err)
+		t.Errorf("read: %q, %v, want no more than fits", content, err)
 	}
 	var st syscall.Stat_t
 	if err := syscall.Stat(at(s, "10.0.0.1"), &st); err != nil {
 		t.Fatal(err)
 	}
-	want := seen{ino: st.Ino, changed: st.Ctim.Nano(), size: 7, modified: time.Unix(st.Mtim.Unix())}
+	want := fileState{Identity{ino: st.Ino, changed: st.Ctim.Nano(), size: 7}, time.Unix(st.Mtim.Unix())}
 	if got != want {
-		t.Errorf("look: %+v, want %+v", got, want)
+		t.Errorf("read: %+v, want %+v", got, want)
 	}
 }
 
-// TestFolderIsHeldOpen: once a release has begun, it works in the folder that it
-// opened, also when another one gets its name. What that one holds is another
-// network's, or newer.
-func TestFolderIsHeldOpen(t *testing.T) {
+// TestDirectoryIsHeldOpen: once a release has begun, it works in the directory
+// that it opened, also when another one gets its name. What that one holds is
+// another network's, or newer.
+func TestDirectoryIsHeldOpen(t *testing.T) {
 	s := newStore(t)
 	reserve(t, s, "10.0.0.1", "10.0.0.2")
 	rs := list(t, s)
-	asked := 0
-	done, err := s.Release(hookContext{Context: t.Context(), err: func() error {
-		if asked++; asked == 2 {
-			move(t, s.dir(), s.dir()+".old")
-			if err := os.Mkdir(s.dir(), 0o755); err != nil {
-				t.Error(err)
-			}
-			// The very file under the new folder's name, too.
-			if err := os.Link(filepath.Join(s.dir()+".old", "10.0.0.2"), at(s, "10.0.0.2")); err != nil {
-				t.Error(err)
-			}
+	done, err := s.Release(hookContext{Context: t.Context(), err: atCall(2, func() {
+		move(t, dirOf(s), dirOf(s)+".old")
+		if err := os.Mkdir(dirOf(s), 0o755); err != nil {
+			t.Error(err)
 		}
-		return nil
-	}}, rs...)
+		// The very file under the new directory's name, too.
+		if err := os.Link(filepath.Join(dirOf(s)+".old", "10.0.0.2"), at(s, "10.0.0.2")); err != nil {
+			t.Error(err)
+		}
+	})}, pointers(rs)...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff([]Outcome{Released, Changed}, done.Outcomes); diff != "" {
 		t.Errorf("Release (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]string{"10.0.0.2"}, left(t, s)); diff != "" {
-		t.Errorf("what is left (-want +got):\n%s", diff)
+	if _, err := os.Lstat(at(s, "10.0.0.2")); err != nil {
+		t.Errorf("the new directory's file: %v", err)
 	}
 }
 
-// TestNetworksFollowsNoLink: a link to a folder is no network.
-func TestNetworksFollowsNoLink(t *testing.T) {
+// TestHazard17LinkAsNetwork: a link to a directory is not followed, and is an
+// error that says what to do, because the siblings in there would go unread (R3,
+// R7). What leads to no directory is ignored.
+func TestHazard17LinkAsNetwork(t *testing.T) {
+	for _, row := range []struct {
+		reason string
+		make   func(t *testing.T, path, outside string)
+		good   bool
+	}{
+		{"a link to a directory", func(t *testing.T, path, outside string) { symlink(t, outside, path) }, false},
+		{"a link to a network beside it", func(t *testing.T, path, _ string) { symlink(t, network, path) }, false},
+		{"a link to such a link", func(t *testing.T, path, outside string) {
+			symlink(t, outside, outside+"-link")
+			symlink(t, outside+"-link", path)
+		}, false},
+		{"a link to a file", func(t *testing.T, path, outside string) {
+			symlink(t, filepath.Join(outside, "10.0.0.9"), path)
+		}, true},
+		{"a link to nothing", func(t *testing.T, path, _ string) { symlink(t, "/missing", path) }, true},
+		{"a link below a file", func(t *testing.T, path, outside string) {
+			symlink(t, filepath.Join(outside, "10.0.0.9", "x"), path)
+		}, true},
+		{"a link to itself", func(t *testing.T, path, _ string) { symlink(t, path, path) }, true},
+		{"a pipe", func(t *testing.T, path, _ string) { node(t, path, syscall.S_IFIFO) }, true},
+		{"a link to a pipe", func(t *testing.T, path, outside string) {
+			node(t, outside+"-pipe", syscall.S_IFIFO)
+			symlink(t, outside+"-pipe", path)
+		}, true},
+	} {
+		s := newStore(t)
+		reserve(t, s, "10.0.0.1")
+		outside := filepath.Join(t.TempDir(), "outside")
+		mkdir(t, outside)
+		path := filepath.Join(s.DataDir(), "linked")
+		row.make(t, path, outside)
+		within(t, row.reason, func() {
+			networks, networksErr := s.Networks()
+			rs, err := s.List(t.Context())
+			if row.good {
+				if err != nil || networksErr != nil || len(rs) != 1 || len(networks) != 1 {
+					t.Errorf("List: %v, %v; Networks: %v, %v: %s", addresses(rs), err, networks, networksErr, row.reason)
+				}
+				return
+			}
+			for what, err := range map[string]error{"List": err, "Networks": networksErr} {
+				if err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "put the directory itself") {
+					t.Errorf("%s: %v, want an error that names the link and says what to do: %s", what, err, row.reason)
+				}
+			}
+			if rs != nil || networks != nil {
+				t.Errorf("List: %v; Networks: %v, want nothing: %s", addresses(rs), networks, row.reason)
+			}
+		})
+	}
+}
+
+// TestHazard17LinkInPlaceOfNetwork: the directory is moved away and a link to it
+// put in its place, after the names were read and before the owners are, and
+// before Release opens it.
+func TestHazard17LinkInPlaceOfNetwork(t *testing.T) {
 	s := newStore(t)
-	symlink(t, s.dir(), filepath.Join(s.DataDir(), "link"))
-	node(t, filepath.Join(s.DataDir(), "pipe"), syscall.S_IFIFO)
-	got, err := Networks(s.DataDir())
-	if err != nil {
-		t.Fatal(err)
+	reserve(t, s, "10.0.0.1")
+	rs := list(t, s)
+	swap := func() {
+		outside := filepath.Join(t.TempDir(), "outside")
+		move(t, dirOf(s), outside)
+		symlink(t, outside, dirOf(s))
 	}
-	if diff := cmp.Diff([]string{"podnet"}, got); diff != "" {
-		t.Errorf("Networks (-want +got):\n%s", diff)
+	if got, err := s.List(hookContext{Context: t.Context(), err: atCall(1, swap)}); got != nil || err == nil || !strings.Contains(err.Error(), "put the directory itself") {
+		t.Errorf("List: %v, %v", addresses(got), err)
 	}
+	before := tree(t, dirOf(s)+"/.")
+	result, err := s.Release(t.Context(), pointers(rs)...)
+	if result.Outcomes[0] != NotTried || err == nil || !strings.Contains(err.Error(), "put the directory itself") {
+		t.Errorf("Release: %v, %v", result.Outcomes, err)
+	}
+	if diff := cmp.Diff(before, tree(t, dirOf(s)+"/.")); diff != "" {
+		t.Errorf("what the link leads to was touched (-before +after):\n%s", diff)
+	}
+}
+
+// TestDataDirLink: the data directory itself may be a link: the caller named it.
+// A pipe in its place blocks nothing.
+func TestDataDirLink(t *testing.T) {
+	s := newStore(t)
+	reserve(t, s, "10.0.0.1")
+	link := filepath.Join(t.TempDir(), "link")
+	symlink(t, s.DataDir(), link)
+	rs := list(t, New(link))
+	result, err := New(link).Release(t.Context(), pointers(rs)...)
+	if diff := cmp.Diff([]Outcome{Released}, result.Outcomes); diff != "" || err != nil {
+		t.Errorf("Release: %v (-want +got):\n%s", err, diff)
+	}
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	node(t, pipe, syscall.S_IFIFO)
+	within(t, "a pipe as data directory", func() {
+		if rs, err := New(pipe).List(t.Context()); rs != nil || err == nil {
+			t.Errorf("List: %v, %v", rs, err)
+		}
+	})
 }
 
 // TestNoDescriptorIsLeft: whichever way a call ends, it closes what it opened.
@@ -448,18 +496,19 @@ func TestNoDescriptorIsLeft(t *testing.T) {
 		}
 		return len(entries)
 	}
+	write(t, filepath.Join(addNetwork(t, s, "piped"), "10.0.0.1"), "abc\r\neth0")
+	node(t, filepath.Join(s.DataDir(), "piped", "lock"), syscall.S_IFIFO)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	work := func() {
 		reserve(t, s, "10.0.0.1")
 		rs := list(t, s)
-		_, _ = s.ReadOwners(ended, scan(t, s), all, nil)
-		_, _ = s.ReadOwners(t.Context(), []Reservation{{IP: netip.MustParseAddr("10.0.0.2")}}, all, nil)
-		within(t, "a release", func() {
-			_, _ = s.Release(ended, rs...)
-			_, _ = s.Release(t.Context(), append(rs, rs[0], Reservation{IP: netip.MustParseAddr("10.0.0.2"), Owner: Owned})...)
-		})
-		until(t, "the abandoned wait for the lock has ended", func() bool { return len(s.turn) == 0 })
+		_, _ = s.List(ended)
+		unlock := hold(t, dirOf(s))
+		_, _ = s.Release(ended, pointers(rs)...)
+		unlock()
+		_, _ = s.Release(hookContext{Context: t.Context(), err: atCall(1, func() { removeLock(t, s) })},
+			&rs[0], &rs[0], &rs[1], &Reservation{Network: network, IP: netip.MustParseAddr("10.0.0.2"), Owner: Owned})
 	}
 	work()
 	before := open()
@@ -471,9 +520,9 @@ func TestNoDescriptorIsLeft(t *testing.T) {
 	}
 }
 
-// TestSettled: a change time counts for the owner only where a later change must
+// TestCtimeStable: a change time counts for the owner only where a later change must
 // have moved it.
-func TestSettled(t *testing.T) {
+func TestCtimeStable(t *testing.T) {
 	now := time.Unix(1_700_000_000, 500_000_000)
 	for _, row := range []struct {
 		reason  string
@@ -487,26 +536,26 @@ func TestSettled(t *testing.T) {
 		{"in the future: the clock was stepped back", now.Add(time.Hour), false},
 		{"a whole second: the file system may not know better", now.Add(-time.Hour - 500*time.Millisecond), false},
 	} {
-		if got := (seen{changed: row.changed.UnixNano()}).settled(now); got != row.want {
-			t.Errorf("settled: %t, want %t: %s", got, row.want, row.reason)
+		if got := (Identity{changed: row.changed.UnixNano()}).ctimeStable(now); got != row.want {
+			t.Errorf("ctimeStable: %t, want %t: %s", got, row.want, row.reason)
 		}
 	}
 }
 
-// TestSeenInRemoved: what is open and has no name any more is gone, not changed.
-func TestSeenInRemoved(t *testing.T) {
-	if _, err := seenIn(&syscall.Stat_t{Mode: syscall.S_IFREG}); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("seenIn: %v, want %v", err, fs.ErrNotExist)
+// TestStateOfRemoved: what is open and has no name any more is gone, not changed.
+func TestStateOfRemoved(t *testing.T) {
+	if _, err := stateOf(&syscall.Stat_t{Mode: syscall.S_IFREG}); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("stateOf: %v, want %v", err, fs.ErrNotExist)
 	}
 }
 
-// TestFilesSettle: what has been left alone is settled when it is read, and not
-// what was just made. It is enough to look at such a file's status.
-func TestFilesSettle(t *testing.T) {
+// TestFilesGetStable: the change time of what has been left alone is stable when it
+// is read, and not of what was just made. It is enough to read such a file's status.
+func TestFilesGetStable(t *testing.T) {
 	s := newStore(t)
 	reserve(t, s, "10.0.0.1")
-	until(t, "the file is settled", func() bool { return list(t, s)[0].settled })
-	d, err := openDir(s.dir())
+	until(t, "its change time is stable", func() bool { return list(t, s)[0].ctimeStable })
+	d, err := openDir(dirOf(s))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -531,13 +580,13 @@ func TestFilesSettle(t *testing.T) {
 		}, false, fs.ErrNotExist},
 	} {
 		row.change(t)
-		if same, err := d.holds(&r, nil); same != row.want || !errors.Is(err, row.err) {
-			t.Errorf("holds: %t, %v, want %t, %v: %s", same, err, row.want, row.err, row.reason)
+		if same, err := d.isSame(&r, nil); same != row.want || !errors.Is(err, row.err) {
+			t.Errorf("isSame: %t, %v, want %t, %v: %s", same, err, row.want, row.err, row.reason)
 		}
 	}
-	until(t, "a file is read right after it was made, and is not settled", func() bool {
+	until(t, "a file is read right after it was made, and its change time is not stable", func() bool {
 		_ = os.Remove(at(s, "10.0.0.2"))
 		reserve(t, s, "10.0.0.2")
-		return !list(t, s)[0].settled
+		return !list(t, s)[0].ctimeStable
 	})
 }

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cniconf tells which networks of host-local a CNI configuration names,
+// with their data directories and ranges.
+//
+// It is a package of its own because it uses the plugin's parser, which brings
+// netlink. Nothing in this module imports it: an operator's tool may, to find
+// the data directories of a node, or the addresses that a network has in all.
+//
+// Which plugins count:
+//   - a plugin whose ipam.type is host-local, alone or in a list;
+//   - flannel, which gives host-local the node's subnet at run time;
+//   - the delegates of a meta plugin such as Multus, each of which is a
+//     configuration or a list of its own.
+//
+// Ranges that are known at run time only are nil: flannel's, those of Calico's
+// usePodCidr, and those of the capability ipRanges.
+package cniconf
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/allocator"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+)
+
+// A Network is a network whose addresses host-local allocates.
+type Network struct {
+	// Name is the network's name, and that of its directory in DataDir.
+	Name string
+	// DataDir is host-local's data directory; [hostlocal.DefaultDataDir] if the
+	// configuration names none.
+	DataDir string
+	// Ranges are the range sets, of each of which a container gets one address.
+	// It is nil if they are known at run time only.
+	Ranges [][]Range
+	// Plugin is the type of the plugin that calls host-local, as in "bridge".
+	Plugin string
+}
+
+// A Range is a part of a subnet, in host-local's canonical form.
+type Range struct {
+	Subnet     netip.Prefix
+	Start, End netip.Addr // the first and the last address
+	Gateway    netip.Addr // never allocated
+}
+
+// maxDepth is how deep delegates may be nested.
+const maxDepth = 8
+
+// config is what counts in a configuration of a plugin or of a list. What other
+// plugins may have in another form is any: it is no error there.
+type config struct {
+	CNIVersion   string            `json:"cniVersion"`
+	Name         string            `json:"name"`
+	Type         string            `json:"type"`
+	Plugins      []json.RawMessage `json:"plugins"`
+	InlinedOnly  any               `json:"loadOnlyInlinedPlugins"`
+	Delegates    json.RawMessage   `json:"delegates"`
+	Delegate     json.RawMessage   `json:"delegate"`
+	Capabilities any               `json:"capabilities"`
+	IPAM         *ipam             `json:"ipam"`
+
+	raw []byte
+}
+
+type ipam struct {
+	Type    string `json:"type"`
+	DataDir any    `json:"dataDir"`
+	Subnet  any    `json:"subnet"`
+	Ranges  any    `json:"ranges"`
+}
+
+// Parse returns the networks that a configuration names: of a single plugin
+// (.conf) or of a list (.conflist). One that host-local has no part in names
+// none, which is not an error. An error about one plugin of a list, or about one
+// delegate, does not hide the others: what could be read is returned beside the
+// joined errors.
+func Parse(conf []byte) ([]Network, error) {
+	c, err := decode(conf)
+	if err != nil {
+		return nil, fmt.Errorf("parsing a CNI configuration: %w", err)
+	}
+	return c.networks(0)
+}
+
+func decode(conf []byte) (*config, error) {
+	c := &config{raw: conf}
+	if err := json.Unmarshal(conf, c); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// networks returns those of a plugin or of a list, at a depth of delegates.
+func (c *config) networks(depth int) (networks []Network, err error) {
+	var errs []error
+	each := func(what string, raws []json.RawMessage, networksOf func(*config) ([]Network, error)) {
+		for i, raw := range raws {
+			inner, err := decode(raw)
+			if err == nil {
+				var more []Network
+				more, err = networksOf(inner)
+				networks = append(networks, more...)
+			}
+			if err != nil {
+				errs = append(errs, fmt.Errorf("network %q, %s %d: %w", c.Name, what, i, err))
+			}
+		}
+	}
+	var delegates []json.RawMessage
+	_ = json.Unmarshal(c.Delegates, &delegates) // in another form they mean something else
+	switch {
+	case depth > maxDepth:
+		return nil, fmt.Errorf("delegates are nested more than %d deep", maxDepth)
+	case len(c.Plugins) > 0:
+		each("plugin", c.Plugins, func(plugin *config) ([]Network, error) {
+			plugin.Name, plugin.CNIVersion, plugin.Plugins = c.Name, c.CNIVersion, nil // as libcni does
+			return plugin.networks(depth)
+		})
+	case len(delegates) > 0:
+		each("delegate", delegates, func(delegate *config) ([]Network, error) { return delegate.networks(depth + 1) })
+	case c.Type == "":
+		return nil, fmt.Errorf("network %q: neither the type of a plugin nor a list of plugins", c.Name)
+	default:
+		return c.plugin()
+	}
+	return networks, errors.Join(errs...)
+}
+
+// plugin returns the network of a plugin if that calls host-local.
+func (c *config) plugin() ([]Network, error) {
+	in := c.IPAM
+	if c.Type == "flannel" { // it passes its own ipam on, and adds a type and the node's subnet
+		if in == nil {
+			var delegate config
+			_ = json.Unmarshal(c.Delegate, &delegate)
+			in = cmp.Or(delegate.IPAM, &ipam{})
+		}
+		in.Type = cmp.Or(in.Type, "host-local")
+	}
+	if in == nil || in.Type != "host-local" {
+		return nil, nil
+	}
+	if c.Name == "" {
+		return nil, fmt.Errorf("plugin %q: the network has no name", c.Type)
+	}
+	dataDir, ok := in.DataDir.(string)
+	if !ok && in.DataDir != nil {
+		return nil, fmt.Errorf("network %q, plugin %q: dataDir is not a string", c.Name, c.Type)
+	}
+	network := Network{Name: c.Name, DataDir: filepath.Clean(cmp.Or(dataDir, hostlocal.DefaultDataDir)), Plugin: c.Type}
+	capabilities, _ := c.Capabilities.(map[string]any)
+	switch {
+	case c.Type == "flannel" || atRunTime(in.Subnet) || atRunTime(in.Ranges):
+	case capabilities["ipRanges"] == true && in.Subnet == nil && in.Ranges == nil:
+	default:
+		var err error
+		if network.Ranges, err = c.ranges(); err != nil {
+			return nil, fmt.Errorf("network %q, plugin %q: %w", c.Name, c.Type, err)
+		}
+	}
+	return []Network{network}, nil
+}
+
+// atRunTime reports whether a subnet, or one in a list of range sets, is one of
+// the words for which Calico puts the node's.
+func atRunTime(v any) bool {
+	switch v := v.(type) {
+	case string:
+		return strings.EqualFold(v, "usePodCidr") || strings.EqualFold(v, "usePodCidrIPv6")
+	case []any:
+		return slices.ContainsFunc(v, atRunTime)
+	case map[string]any:
+		return atRunTime(v["subnet"])
+	}
+	return false
+}
+
+// ranges returns the range sets as the plugin's own parser reads them.
+func (c *config) ranges() (sets [][]Range, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			sets, err = nil, fmt.Errorf("host-local's parser panicked: %v", p)
+		}
+	}()
+	fields := make(map[string]any)
+	if err := json.Unmarshal(c.raw, &fields); err != nil {
+		return nil, err
+	}
+	fields["name"], fields["cniVersion"] = c.Name, c.CNIVersion
+	conf, err := json.Marshal(fields)
+	if err != nil {
+		return nil, err
+	}
+	loaded, _, err := allocator.LoadIPAMConfig(conf, "")
+	if err != nil {
+		return nil, err
+	}
+	for _, set := range loaded.Ranges {
+		var ranges []Range
+		for _, r := range set {
+			ones, _ := r.Subnet.Mask.Size()
+			ranges = append(ranges, Range{
+				Subnet: netip.PrefixFrom(addr(r.Subnet.IP), ones),
+				Start:  addr(r.RangeStart), End: addr(r.RangeEnd), Gateway: addr(r.Gateway),
+			})
+		}
+		sets = append(sets, ranges)
+	}
+	return sets, nil
+}
+
+func addr(ip net.IP) netip.Addr {
+	a, _ := netip.AddrFromSlice(ip)
+	return a.Unmap()
+}

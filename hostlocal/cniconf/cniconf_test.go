@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cniconf
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+)
+
+var equal = cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})
+
+// r makes a range of a subnet, its first and last address, and its gateway.
+func r(subnet, start, end, gateway string) Range {
+	return Range{netip.MustParsePrefix(subnet), netip.MustParseAddr(start), netip.MustParseAddr(end), netip.MustParseAddr(gateway)}
+}
+
+// The range set that most rows have.
+const subnet = `"type": "host-local", "subnet": "10.1.0.0/16"`
+
+var tenOne = [][]Range{{r("10.1.0.0/16", "10.1.0.1", "10.1.255.254", "10.1.0.1")}}
+
+// rows are configurations of a single plugin or of a list.
+var rows = []struct {
+	reason string
+	conf   string
+	want   []Network
+	err    string // a part of the error; "" for none
+}{
+	{
+		"a single plugin, and the default data directory",
+		`{"cniVersion": "1.0.0", "name": "podnet", "type": "bridge", "ipam": {` + subnet + `}}`,
+		[]Network{{"podnet", hostlocal.DefaultDataDir, tenOne, "bridge"}}, "",
+	},
+	{
+		"a data directory of its own, in canonical form",
+		`{"name": "podnet", "type": "antrea", "ipam": {"dataDir": "/run/antrea/cni//networks/", ` + subnet + `}}`,
+		[]Network{{"podnet", "/run/antrea/cni/networks", tenOne, "antrea"}}, "",
+	},
+	{
+		"a list: the plugins have its name, whatever they say, and only those with host-local count",
+		`{"cniVersion": "1.0.0", "name": "list", "plugins": [
+			{"type": "ptp", "name": "other", "ipam": {` + subnet + `}},
+			{"type": "macvlan", "ipam": {"type": "dhcp"}},
+			{"type": "portmap", "capabilities": {"portMappings": true}}]}`,
+		[]Network{{"list", hostlocal.DefaultDataDir, tenOne, "ptp"}}, "",
+	},
+	{
+		"range sets, dual stack, with a part of a subnet",
+		`{"cniVersion": "0.3.1", "name": "n", "type": "ptp", "ipam": {"type": "host-local", "ranges": [
+			[{"subnet": "10.1.0.0/16", "rangeStart": "10.1.2.3", "rangeEnd": "10.1.2.9", "gateway": "10.1.2.254"}, {"subnet": "10.2.0.0/24"}],
+			[{"subnet": "fd00::/64"}]]}}`,
+		[]Network{{"n", hostlocal.DefaultDataDir, [][]Range{
+			{r("10.1.0.0/16", "10.1.2.3", "10.1.2.9", "10.1.2.254"), r("10.2.0.0/24", "10.2.0.1", "10.2.0.254", "10.2.0.1")},
+			{r("fd00::/64", "fd00::1", "fd00::ffff:ffff:ffff:ffff", "fd00::1")},
+		}, "ptp"}}, "",
+	},
+	{
+		"a subnet beside range sets comes first, as the plugin has it",
+		`{"cniVersion": "0.3.1", "name": "n", "type": "ptp", "ipam": {` + subnet + `, "ranges": [[{"subnet": "fd00::/64"}]]}}`,
+		[]Network{{"n", hostlocal.DefaultDataDir, [][]Range{tenOne[0],
+			{r("fd00::/64", "fd00::1", "fd00::ffff:ffff:ffff:ffff", "fd00::1")}}, "ptp"}}, "",
+	},
+	{
+		"flannel gives the node's subnet at run time",
+		`{"name": "cbr0", "plugins": [{"type": "flannel", "delegate": {"hairpinMode": true, "isDefaultGateway": true}}]}`,
+		[]Network{{"cbr0", hostlocal.DefaultDataDir, nil, "flannel"}}, "",
+	},
+	{
+		"flannel passes its ipam on; its own dataDir is for something else",
+		`{"name": "cbr0", "type": "flannel", "dataDir": "/var/lib/cni/flannel", "ipam": {"dataDir": "/data", "subnet": "ignored"}}`,
+		[]Network{{"cbr0", "/data", nil, "flannel"}}, "",
+	},
+	{
+		"flannel with an ipam in its delegate",
+		`{"name": "cbr0", "type": "flannel", "delegate": {"ipam": {"type": "host-local", "dataDir": "/data"}}}`,
+		[]Network{{"cbr0", "/data", nil, "flannel"}}, "",
+	},
+	{
+		"flannel with another ipam",
+		`{"name": "cbr0", "type": "flannel", "ipam": {"type": "whereabouts"}}`, nil, "",
+	},
+	{
+		"Multus: a delegate is a configuration or a list, with a name of its own",
+		`{"name": "multus-cni-network", "type": "multus", "delegates": [
+			{"name": "first", "plugins": [{"type": "ptp", "ipam": {` + subnet + `}}]},
+			{"name": "second", "type": "flannel"}]}`,
+		[]Network{{"first", hostlocal.DefaultDataDir, tenOne, "ptp"}, {"second", hostlocal.DefaultDataDir, nil, "flannel"}}, "",
+	},
+	{
+		"Multus in a list, and a delegate that host-local has no part in",
+		`{"name": "multus", "plugins": [{"type": "multus", "delegates": [{"name": "calico", "type": "calico", "ipam": {"type": "calico-ipam"}}]}]}`,
+		nil, "",
+	},
+	{
+		"Calico's word for the node's subnet",
+		`{"name": "k8s-pod-network", "plugins": [{"type": "calico", "ipam": {"type": "host-local", "subnet": "usePodCidr"}}]}`,
+		[]Network{{"k8s-pod-network", hostlocal.DefaultDataDir, nil, "calico"}}, "",
+	},
+	{
+		"Calico, dual stack; Calico ignores case",
+		`{"name": "n", "type": "calico", "ipam": {"type": "host-local", "ranges": [[{"subnet": "usepodcidr"}], [{"subnet": "usePodCidrIPv6"}]]}}`,
+		[]Network{{"n", hostlocal.DefaultDataDir, nil, "calico"}}, "",
+	},
+	{
+		"the runtime gives the ranges",
+		`{"name": "n", "type": "ptp", "capabilities": {"ipRanges": true}, "ipam": {"type": "host-local", "dataDir": "/data"}}`,
+		[]Network{{"n", "/data", nil, "ptp"}}, "",
+	},
+	{
+		"the runtime could give ranges, and some are there",
+		`{"name": "n", "type": "ptp", "capabilities": {"ipRanges": true}, "ipam": {` + subnet + `}}`,
+		[]Network{{"n", hostlocal.DefaultDataDir, tenOne, "ptp"}}, "",
+	},
+	{"no ipam at all", `{"name": "lo", "type": "loopback"}`, nil, ""},
+	{"another ipam, whose fields have other forms", `{"name": "n", "type": "macvlan", "ipam": {"type": "x", "ranges": ["10.0.0.0/8"], "subnet": 5, "dataDir": []}}`, nil, ""},
+	{"delegates of another form are no delegates", `{"name": "n", "type": "ptp", "delegates": {"a": 1}, "delegate": 5, "ipam": {` + subnet + `}}`,
+		[]Network{{"n", hostlocal.DefaultDataDir, tenOne, "ptp"}}, ""},
+
+	{
+		"one bad plugin hides no other",
+		`{"name": "n", "plugins": [{"type": "ptp", "ipam": {"type": "host-local", "subnet": "10.0.0.1/24"}}, {"type": "macvlan", "ipam": {` + subnet + `}}]}`,
+		[]Network{{"n", hostlocal.DefaultDataDir, tenOne, "macvlan"}}, `network "n", plugin 0: network "n", plugin "ptp": invalid range set 0: Network has host bits set`,
+	},
+	{
+		"one bad delegate hides no other",
+		`{"name": "m", "type": "multus", "delegates": [{"name": "a"}, 5, {"name": "b", "type": "flannel"}]}`,
+		[]Network{{"b", hostlocal.DefaultDataDir, nil, "flannel"}}, `network "m", delegate 1: json`,
+	},
+	{"no ranges", `{"name": "n", "type": "ptp", "ipam": {"type": "host-local"}}`, nil, "no IP ranges specified"},
+	{"no address in the range", `{"name": "n", "type": "ptp", "ipam": {"type": "host-local", "subnet": "10.0.0.0/31"}}`, nil, "too small"},
+	{"a range outside of its subnet", `{"name": "n", "type": "ptp", "ipam": {` + subnet + `, "rangeStart": "10.2.0.0"}}`, nil, "not in network"},
+	{"ranges that overlap", `{"cniVersion": "1.0.0", "name": "n", "type": "ptp", "ipam": {` + subnet + `, "ranges": [[{"subnet": "10.1.2.0/24"}]]}}`, nil, "overlaps"},
+	{"a subnet that is none", `{"name": "n", "type": "ptp", "ipam": {"type": "host-local", "subnet": "podCidr"}}`, nil, "invalid CIDR"},
+	{"an old version allows one address of a family", `{"cniVersion": "0.2.0", "name": "n", "plugins": [{"cniVersion": "1.0.0", "type": "ptp", "ipam": {` + subnet + `, "ranges": [[{"subnet": "10.9.0.0/16"}]]}}]}`, nil, "does not support more than 1 address"},
+	{"a null address, at which the plugin's parser panics", `{"name": "n", "type": "ptp", "args": {"cni": {"ips": [null]}}, "ipam": {` + subnet + `}}`, nil, "panicked"},
+	{"no name: host-local would use the data directory itself", `{"type": "ptp", "ipam": {` + subnet + `}}`, nil, "no name"},
+	{"a data directory that is no string", `{"name": "n", "type": "flannel", "ipam": {"dataDir": 5}}`, nil, "dataDir is not a string"},
+	{"neither a plugin nor a list", `{"name": "n"}`, nil, "neither"},
+	{"an empty list", `{"name": "n", "plugins": []}`, nil, "neither"},
+	{"a list in a list is none", `{"name": "n", "plugins": [{"plugins": [{"type": "flannel"}]}]}`, nil, "neither"},
+	{"delegates without an end", strings.Repeat(`{"name": "m", "type": "multus", "delegates": [`, 10) + strings.Repeat(`]}`, 10), nil, "more than 8 deep"},
+	{"no JSON", `name: n`, nil, "parsing a CNI configuration"},
+	{"an array", `[]`, nil, "parsing a CNI configuration"},
+	{"nothing", ``, nil, "parsing a CNI configuration"},
+	{"null", `null`, nil, "neither"},
+}
+
+func TestParse(t *testing.T) {
+	for _, row := range rows {
+		got, err := Parse([]byte(row.conf))
+		if diff := cmp.Diff(row.want, got, equal); diff != "" {
+			t.Errorf("Parse: %s (-want +got):\n%s", row.reason, diff)
+		}
+		if (err != nil) != (row.err != "") || err != nil && !strings.Contains(err.Error(), row.err) {
+			t.Errorf("Parse: %v, want %q: %s", err, row.err, row.reason)
+		}
+	}
+}
+
+// TestDepth: delegates may be nested as deep as the limit says.
+func TestDepth(t *testing.T) {
+	conf := `{"name": "n", "type": "flannel"}`
+	for range maxDepth {
+		conf = `{"name": "m", "type": "multus", "delegates": [` + conf + `]}`
+	}
+	if got, err := Parse([]byte(conf)); len(got) != 1 || err != nil {
+		t.Errorf("Parse: %v, %v", got, err)
+	}
+}
+
+// TestReadDir: the files that libcni reads, in their order; an error names its
+// file and hides no other.
+func TestReadDir(t *testing.T) {
+	dir := t.TempDir()
+	flannel := func(name string) string { return fmt.Sprintf(`{"name": %q, "type": "flannel"}`, name) }
+	for path, content := range map[string]string{
+		"30-single.conf":        flannel("single"),
+		"20-json.json":          flannel("json"),
+		"10-list.conflist":      `{"name": "list", "plugins": [` + flannel("") + `]}`,
+		"40-bad.conf":           `{`,
+		"50-half.conflist":      `{"name": "half", "plugins": [5, {"type": "flannel"}]}`,
+		"60-split.conflist":     `{"name": "split", "cniVersion": "1.1.0"}`,
+		"split/b.conf":          flannel("other"),
+		"split/a.conf":          `{"type": "ptp", "ipam": {` + subnet + `}}`,
+		"split/c.conflist":      `{`,
+		"70-inlined.conflist":   `{"name": "inlined", "loadOnlyInlinedPlugins": true, "plugins": [{"type": "flannel"}]}`,
+		"inlined/a.conf":        `{`,
+		"80-outside.conflist":   `{"name": "../outside", "plugins": [{"type": "flannel"}]}`,
+		"README":                `{`,
+		"00-old.conf.bak":       `{`,
+		"00-directory.conf/x":   ``,
+		"90-linked/target.conf": ``,
+	} {
+		path = filepath.Join(dir, path)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := ReadDir(dir)
+	var names []string
+	for _, n := range got {
+		names = append(names, n.Name+" "+n.Plugin)
+	}
+	want := []string{
+		"list flannel", "json flannel", "single flannel", "half flannel", "split ptp", "split flannel", "inlined flannel", "../outside flannel",
+	}
+	if diff := cmp.Diff(want, names); diff != "" {
+		t.Errorf("ReadDir (-want +got):\n%s", diff)
+	}
+	lines := strings.Split(fmt.Sprint(err), "\n")
+	if len(lines) != 2 || !strings.Contains(lines[0], "40-bad.conf") || !strings.Contains(lines[1], "50-half.conflist") {
+		t.Errorf("ReadDir: %v, want an error for each bad file", err)
+	}
+
+	if got, err := ReadDir(filepath.Join(dir, "missing")); got != nil || !os.IsNotExist(unwrap(err)) || !strings.Contains(err.Error(), "missing") {
+		t.Errorf("ReadDir of a missing directory: %v, %v", got, err)
+	}
+}
+
+func unwrap(err error) error {
+	if u, ok := err.(interface{ Unwrap() error }); ok {
+		return u.Unwrap()
+	}
+	return err
+}
+
+// FuzzParse: whatever the input, Parse does not panic, names every network, and
+// returns ranges that are in their subnets.
+func FuzzParse(f *testing.F) {
+	for _, row := range rows {
+		f.Add([]byte(row.conf))
+	}
+	f.Fuzz(func(t *testing.T, conf []byte) {
+		networks, _ := Parse(conf)
+		for _, n := range networks {
+			if n.Name == "" || n.DataDir == "" || n.Plugin == "" {
+				t.Errorf("%+v lacks something", n)
+			}
+			for _, set := range n.Ranges {
+				if slices.ContainsFunc(set, func(r Range) bool {
+					return !r.Subnet.IsValid() || !r.Subnet.Contains(r.Start) || !r.Subnet.Contains(r.End) || !r.Gateway.IsValid()
+				}) {
+					t.Errorf("%+v has a range that is none", n)
+				}
+			}
+		}
+	})
+}

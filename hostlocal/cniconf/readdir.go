@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cniconf
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// ReadDir returns the networks that the configurations in a directory name, such
+// as /etc/cni/net.d, in the order of their file names: of the files that libcni
+// reads, which are *.conf, *.conflist and *.json. To a list belong also the
+// plugins in <dir>/<name of the network>/*.conf, unless it says
+// loadOnlyInlinedPlugins. Most runtimes use the first file alone.
+//
+// Each error names its file. What could be read is returned beside the joined
+// errors. A directory that is missing is an error.
+func ReadDir(dir string) ([]Network, error) {
+	files, err := confFiles(dir, ".conf", ".conflist", ".json")
+	if err != nil {
+		return nil, fmt.Errorf("reading CNI configurations: %w", err)
+	}
+	var networks []Network
+	var errs []error
+	for _, path := range files {
+		found, err := readFile(path)
+		networks = append(networks, found...)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("reading %s: %w", path, err))
+		}
+	}
+	return networks, errors.Join(errs...)
+}
+
+// readFile is Parse of a file and of what libcni adds to it.
+func readFile(path string) ([]Network, error) {
+	content, err := readRegular(path)
+	if err != nil {
+		return nil, err
+	}
+	c, err := decode(content)
+	if err != nil {
+		return nil, err
+	}
+	if filepath.Ext(path) == ".conflist" && c.Name != "" && !strings.EqualFold(fmt.Sprint(c.InlinedOnly), "true") {
+		added, err := confFiles(filepath.Join(filepath.Dir(path), filepath.Base(c.Name)), ".conf")
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		for _, path := range added {
+			plugin, err := readRegular(path)
+			if err != nil {
+				return nil, err
+			}
+			c.Plugins = append(c.Plugins, json.RawMessage(plugin))
+		}
+	}
+	return c.networks(0)
+}
+
+// confFiles returns the paths of what is no directory and has an extension.
+func confFiles(dir string, extensions ...string) (paths []string, err error) {
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		if !e.IsDir() && slices.Contains(extensions, filepath.Ext(e.Name())) {
+			paths = append(paths, filepath.Join(dir, e.Name()))
+		}
+	}
+	return paths, err
+}
+
+// readRegular reads a file or what a link leads to. A pipe would block.
+func readRegular(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("not a regular file (%s)", info.Mode())
+	}
+	return os.ReadFile(path)
+}
