@@ -19,10 +19,10 @@ import (
 
 // BenchmarkPass says what a whole pass costs: time, and bytes and allocations
 // for each reservation. Every tenth reservation leaked, or none did. Beside the
-// passes two contestants do the same work with less care:
+// passes two others do the same work with less care:
 //
 //   - floor reads the directory once and removes the leaks, checking nothing;
-//   - walk does what collectors are often seen to do: it walks the folder, takes
+//   - walk does what collectors are often seen to do: it walks the directory, takes
 //     every file's status, and removes while it holds the plugin's lock.
 func BenchmarkPass(b *testing.B) {
 	for _, size := range []int{256, 65536} {
@@ -38,8 +38,8 @@ func BenchmarkPass(b *testing.B) {
 	}
 }
 
-// contestants are passes with less care. live holds the addresses in use.
-var contestants = map[string]func(dir string, live map[netip.Addr]bool) error{
+// careless are passes with less care. live holds the addresses in use.
+var careless = map[string]func(dir string, live map[netip.Addr]bool) error{
 	"floor": func(dir string, live map[netip.Addr]bool) error {
 		d, err := os.Open(dir)
 		if err != nil {
@@ -112,15 +112,15 @@ func benchmarkPass(b *testing.B, size, leakEvery int, by string) {
 		}
 		ip = ip.Next()
 	}
-	r := New(n.store, pods, Options{})
+	r := n.reconciler(pods, Options{})
 	pass := func() error {
 		report, err := r.Reconcile(b.Context())
 		held += report.LockHeld
 		longest = max(longest, report.LongestHold)
 		return err
 	}
-	if rival := contestants[by]; rival != nil {
-		pass = func() error { return rival(filepath.Join(n.dataDir, network1), live) }
+	if other := careless[by]; other != nil {
+		pass = func() error { return other(filepath.Join(n.dataDir, network1), live) }
 	}
 	var before, after runtime.MemStats
 	var bytes, mallocs uint64
@@ -136,7 +136,7 @@ func benchmarkPass(b *testing.B, size, leakEvery int, by string) {
 		runtime.ReadMemStats(&after)
 		bytes += after.TotalAlloc - before.TotalAlloc
 		mallocs += after.Mallocs - before.Mallocs
-		rs, listErr := n.store.Scan(b.Context())
+		rs, listErr := n.store.List(b.Context())
 		if err != nil || listErr != nil || len(rs) != size-len(leaks) {
 			b.Fatalf("%d reservations are left, errors %v and %v", len(rs), err, listErr)
 		}

@@ -4,6 +4,7 @@ package gc
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -44,6 +45,20 @@ type clock struct {
 	// What this process saw, in the last pass and in all before it without a gap.
 	firstUnowned  map[file]time.Duration // reservations that nobody alive was known to hold
 	firstFinished map[podID]time.Duration
+	dated         map[sourceID]dated // the dates of the sources' answers
+}
+
+// A sourceID is a source by its name and its place among the others.
+type sourceID struct {
+	name  string
+	place int
+}
+
+// dated is the date that a source's answer bore in a pass.
+type dated struct {
+	asOf   time.Time
+	placed time.Duration // that date on the monotonic clock, at the earliest
+	seen   time.Duration // when that pass asked
 }
 
 // A file is one reservation file, as long as nobody changes it.
@@ -148,6 +163,37 @@ func (c *clock) beforeBoot(r *hostlocal.Reservation) bool {
 	return !c.bootedAt.IsZero() && !r.ReservedAt.IsZero() && r.ReservedAt.Before(c.bootedAt.Add(-time.Second))
 }
 
+// asOf places the date of a source's answer on the monotonic clock, at the
+// earliest. A date that may be from before a step was given since the source
+// last bore another one; where that is not known, or the date lies in the
+// future, it is always.
+func (c *clock) asOf(at, now reading, source sourceID, asOf time.Time) time.Duration {
+	last, known := c.dated[source]
+	switch {
+	case asOf.IsZero():
+		return at.mono
+	case asOf.After(now.wall.Add(clockTolerance)):
+		return always
+	case !asOf.Before(c.trustedSince):
+		return at.mono - max(0, at.wall.Sub(asOf))
+	case !known:
+		return always
+	case last.asOf.Equal(asOf):
+		return last.placed
+	}
+	return min(last.seen, at.mono-max(0, at.wall.Sub(asOf)))
+}
+
+// rememberDates takes note of the dates of a look's answers.
+func (c *clock) rememberDates(look []declaration, at reading) {
+	c.dated = make(map[sourceID]dated)
+	for i, d := range look {
+		if !d.AsOf.IsZero() {
+			c.dated[sourceID{d.Source, i}] = dated{d.AsOf, d.asOf, at.mono}
+		}
+	}
+}
+
 // finishedFor returns for how long a pod has been finished at least: since its
 // reported end, or since it was first seen so.
 func (c *clock) finishedFor(at reading, p *podsource.Pod) time.Duration {
@@ -170,7 +216,8 @@ func podIDOf(p *podsource.Pod) podID {
 
 // remember takes note of what a pass found unowned, and of the pods that it saw
 // finished. What is not among them any more is forgotten.
-func (c *clock) remember(at reading, entries []Entry, answers []podsource.Answer) {
+func (c *clock) remember(s *snapshot, entries []Entry) {
+	at := s.at
 	var unowned map[file]time.Duration
 	for i := range entries {
 		e := &entries[i]
@@ -184,9 +231,9 @@ func (c *clock) remember(at reading, entries []Entry, answers []podsource.Answer
 	}
 	c.firstUnowned = unowned
 	finished := make(map[podID]time.Duration)
-	for i := range answers {
-		for j := range answers[i].Pods {
-			p := &answers[i].Pods[j]
+	for _, a := range slices.Concat(s.looks...) {
+		for j := range a.Pods {
+			p := &a.Pods[j]
 			id := podIDOf(p)
 			if !p.HasFinished() || id == (podID{}) {
 				continue

@@ -3,11 +3,14 @@
 package gc
 
 import (
+	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"testing"
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
 // R4 and R5: however the clock is set, no age is overstated, and no reservation that a pod
@@ -19,19 +22,19 @@ func TestHazard19AgesAreNeverOverstated(t *testing.T) {
 		epoch := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 		var offset time.Duration // of the wall clock
 		now := time.Duration(0)  // real time, as the monotonic clock has it
-		reading := func() moment { return moment{epoch.Add(now + offset), now} }
+		read := func() reading { return reading{wall: epoch.Add(now + offset), mono: now} }
 		pick := func(d time.Duration) time.Duration { return time.Duration(rnd.Int64N(int64(d))) }
 
 		type stamped struct {
 			made time.Duration
 			r    hostlocal.Reservation
 		}
-		var all []stamped
+		var all []stamped // their networks tell them apart
 		make1 := func() { // what is made before the first reading is not covered: see A4
-			all = append(all, stamped{now, hostlocal.Reservation{ReservedAt: epoch.Add(now + offset), Owner: hostlocal.Empty}})
+			all = append(all, stamped{now, hostlocal.Reservation{Network: strconv.Itoa(len(all)), ReservedAt: epoch.Add(now + offset), Owner: hostlocal.Empty}})
 		}
 		var c clock
-		c.observe(reading())
+		c.observe(read())
 		for range 12 {
 			now += pick(10 * time.Minute)
 			make1()
@@ -44,60 +47,89 @@ func TestHazard19AgesAreNeverOverstated(t *testing.T) {
 			}
 			now += pick(10 * time.Minute)
 			make1()
-			at := reading()
+			at := read()
 			c.observe(at)
-			rs := make([]hostlocal.Reservation, len(all))
+			entries := make([]Entry, len(all))
 			for i := range all {
-				rs[i] = all[i].r
+				entries[i] = Entry{Reservation: &all[i].r, Reason: TooYoung}
 			}
-			c.sight(at, rs)
+			remember(&c, at, entries)
 			for i, a := range all {
 				age, sure := c.age(at, &a.r)
 				if real := now - a.made; age > real {
-					t.Fatalf("seed %d: a reservation that is %v old passes for %v (by its stamp: %t)", seed, real, age, sure)
+					t.Fatalf("seed %d: a reservation that is %v old counts as %v old (by its timestamp: %t)", seed, real, age, sure)
 				}
 				// Each as a pod's start, and all later ones as reservations that may be its own.
 				if !c.startKnown(at, a.r.ReservedAt) {
 					continue
 				}
 				for _, b := range all[i:] {
-					if b.r.ReservedAt.Before(a.r.ReservedAt.Add(-grain)) {
-						t.Fatalf("seed %d: what was made %v after a start passes for older than it", seed, b.made-a.made)
+					if b.r.ReservedAt.Before(a.r.ReservedAt.Add(-timestampGranularity)) {
+						t.Fatalf("seed %d: what was made %v after a start counts as older than it", seed, b.made-a.made)
 					}
 				}
 			}
 		}
 		// Liveness: whatever has been seen is old when the clock was left alone long enough.
-		rs := make([]hostlocal.Reservation, len(all))
-		for i := range all {
-			rs[i] = all[i].r
-		}
 		now += time.Hour
-		at := reading()
+		at := read()
 		c.observe(at)
-		c.sight(at, rs)
 		for _, a := range all {
-			if age, _ := c.age(at, &a.r); age < time.Hour-noise {
-				t.Fatalf("seed %d: after an hour of peace a reservation passes for %v", seed, age)
+			if age, _ := c.age(at, &a.r); age < time.Hour-clockTolerance {
+				t.Fatalf("seed %d: after an hour in which the clock was left alone a reservation counts as %v old", seed, age)
 			}
 		}
 	}
 }
 
-func TestClockForgetsWhatIsGone(t *testing.T) {
+// remember is what a pass of one look has the clock remember.
+func remember(c *clock, at reading, entries []Entry, look ...podsource.Answer) {
+	s := &snapshot{at: at, looks: [][]podsource.Answer{look}, clock: c}
+	s.evidence = newEvidence(s.looks, indexReservations(nil), c, at, at, DefaultMinAge)
+	c.remember(s, entries)
+}
+
+// What is in use, gone or another file is forgotten, and so is a pod that is not
+// listed as finished any more: none of them is remembered from pass to pass
+// without a gap.
+func TestClockForgets(t *testing.T) {
 	epoch := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	future := hostlocal.Reservation{ReservedAt: epoch.Add(time.Hour), Owner: hostlocal.Empty}
-	past := hostlocal.Reservation{ReservedAt: epoch.Add(-time.Hour), Owner: hostlocal.Empty}
-	var c clock
-	at := moment{epoch, 0}
-	c.observe(at)
-	c.sight(at, []hostlocal.Reservation{future, past})
-	if len(c.sightings) != 1 {
-		t.Errorf("remembers %d reservations, want the one whose stamp says nothing", len(c.sightings))
+	entry := func(ip string, why Reason) Entry {
+		r := owned(network1, ip, "leaked")
+		r.ReservedAt = epoch.Add(time.Hour)
+		return Entry{Reservation: &r, Reason: why}
 	}
-	c.sight(at, []hostlocal.Reservation{past})
-	if len(c.sightings) != 0 {
-		t.Errorf("remembers %d reservations that are gone", len(c.sightings))
+	finished := func(names ...string) (out []podsource.Answer) {
+		for _, name := range names {
+			out = append(out, podsource.Answer{Pods: []podsource.Pod{{NamespacedName: named(name), Finished: true}}})
+		}
+		return out
+	}
+	var c clock
+	at := func(d time.Duration) reading { return reading{wall: epoch.Add(d), mono: d} }
+	c.observe(at(0))
+	unowned := []Reason{TooYoung, NotYetListed, UntrustedTimestamp, StaleAnswer, PodStarting, PodStartUnknown, StartingNoEnd, ForeignOwner, NoSourceForNetwork,
+		Unowned, EmptyOwner, NetworkNotNamed, NotTried, OwnerUnreadable, SiblingUnreadable, ReleaseFailed}
+	owned := []Reason{ContainerLive, AddressClaimed, SiblingInUse, OtherContainer, TwoPods, ClaimedInOtherNetwork, OwnerInConflict, OwnerMalformed}
+	var entries []Entry
+	for i, why := range append(unowned, owned...) {
+		entries = append(entries, entry(fmt.Sprintf("10.0.0.%d", i+1), why))
+	}
+	remember(&c, at(0), entries, finished("a", "b")...)
+	if len(c.firstUnowned) != len(unowned) || len(c.firstFinished) != 2 {
+		t.Errorf("remembers %d reservations and %d pods, want %d and 2", len(c.firstUnowned), len(c.firstFinished), len(unowned))
+	}
+	remember(&c, at(time.Minute), []Entry{entry("10.0.0.1", Unowned), entry("10.0.0.2", ContainerLive), entry("10.0.0.99", Unowned)}, finished("b", "c")...)
+	for ip, want := range map[string]time.Duration{"10.0.0.1": 0, "10.0.0.2": time.Hour, "10.0.0.3": time.Hour, "10.0.0.99": time.Minute} {
+		e := entry(ip, Unowned)
+		if got := c.firstSeen(at(time.Hour), e.Reservation); got != want {
+			t.Errorf("%s was first seen at %v, want %v", ip, got, want)
+		}
+	}
+	for name, want := range map[string]time.Duration{"a": 0, "b": time.Hour, "c": 59 * time.Minute} {
+		if got := c.finishedFor(at(time.Hour), &podsource.Pod{NamespacedName: named(name), Finished: true}); got != want {
+			t.Errorf("pod %s has been finished for %v, want %v", name, got, want)
+		}
 	}
 }
 
@@ -105,11 +137,44 @@ func TestClockForgetsWhatIsGone(t *testing.T) {
 func TestClockTakesSmallGainsOff(t *testing.T) {
 	epoch := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	var c clock
-	c.observe(moment{epoch, 0})
-	at := moment{epoch.Add(time.Minute + 50*time.Millisecond), time.Minute}
+	c.observe(reading{wall: epoch})
+	at := reading{wall: epoch.Add(time.Minute + 50*time.Millisecond), mono: time.Minute}
 	c.observe(at)
-	age, sure := c.age(at, &hostlocal.Reservation{ReservedAt: epoch})
-	if !sure || age != time.Minute {
-		t.Errorf("got age %v (by its stamp: %t), want 1m0s by its stamp", age, sure)
+	age, byTimestamp := c.age(at, &hostlocal.Reservation{ReservedAt: epoch})
+	if !byTimestamp || age != time.Minute {
+		t.Errorf("got age %v (by its timestamp: %t), want 1m0s by its timestamp", age, byTimestamp)
+	}
+}
+
+// The boot is as early as any reading says: a clock that was set forward since
+// makes nothing a reservation from before it.
+func TestClockTakesTheEarliestBoot(t *testing.T) {
+	epoch := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	var c clock
+	made := hostlocal.Reservation{ReservedAt: epoch.Add(-2 * time.Second)}
+	if c.beforeBoot(&made) {
+		t.Error("without a reading the boot is unknown")
+	}
+	c.observe(reading{wall: epoch, mono: 0})
+	if c.beforeBoot(&made) {
+		t.Error("with no boot in the readings it is unknown")
+	}
+	for _, row := range []struct {
+		reason string
+		now    reading
+		want   bool
+	}{
+		{"made since", reading{wall: epoch.Add(time.Minute), mono: time.Minute, boot: 2 * time.Minute}, false},
+		{"the clock was set forward", reading{wall: epoch.Add(time.Hour), mono: 2 * time.Minute, boot: 3 * time.Minute}, false},
+	} {
+		if c.observe(row.now); c.beforeBoot(&made) != row.want {
+			t.Errorf("%s: before the boot: %t", row.reason, !row.want)
+		}
+	}
+	if !c.beforeBoot(&hostlocal.Reservation{ReservedAt: epoch.Add(-2 * time.Minute)}) {
+		t.Error("what was made before the earliest boot is not from before it")
+	}
+	if c.beforeBoot(&hostlocal.Reservation{}) {
+		t.Error("a reservation without a timestamp is not from before the boot")
 	}
 }

@@ -142,12 +142,14 @@ func (s *snapshot) judgeClaimed(r *hostlocal.Reservation, claimants []claim) Ent
 		return pods.entry(r, ContainerLive, owner)
 	}
 	// A claimant whose container is known, and this is none of its own.
-	other := slices.IndexFunc(claimants, func(c claim) bool { return len(pods.pods[c.pod].ContainerIDs) > 0 })
+	hasContainer := func(c claim) bool { return len(pods.pods[c.pod].ContainerIDs) > 0 }
+	other := slices.IndexFunc(claimants, hasContainer)
 	if r.Owner != hostlocal.Owned || other < 0 {
 		return pods.entry(r, AddressClaimed, claimants[0].pod)
 	}
+	inAny := func(c claim) bool { return hasContainer(c) && pods.pods[c.pod].Network == "" }
 	inAnother := func(o *hostlocal.Reservation) bool { return o.Network != r.Network && pods.owner(o) != noPod }
-	if s.reservations.any(r.IP, inAnother) {
+	if slices.ContainsFunc(claimants, inAny) && s.reservations.any(r.IP, inAnother) {
 		return pods.entry(r, ClaimedInOtherNetwork, claimants[other].pod)
 	}
 	return pods.entry(r, OtherContainer, claimants[other].pod)
@@ -195,10 +197,14 @@ func (s *snapshot) judgeUnowned(r *hostlocal.Reservation, a age) (Entry, time.Du
 	}
 	lag, named := s.evidence.names(r, seen)
 	if need := s.minAge(r, seen); a.least < need && !(s.noADD && named && lag == 0) {
-		if a.byTimestamp {
-			return pods.entry(r, TooYoung, noPod), need - a.least
+		why := TooYoung
+		switch {
+		case !a.byTimestamp:
+			why = UntrustedTimestamp
+		case a.least >= s.limits.minAge:
+			why = NotYetListed
 		}
-		return pods.entry(r, UntrustedTimestamp, noPod), need - a.least
+		return pods.entry(r, why, noPod), need - a.least
 	}
 	if pod, why := s.startingPod(r); pod != noPod {
 		in := s.claimEnds(r, a, seen, lag, named)
@@ -260,7 +266,7 @@ func (s *snapshot) claimEnds(r *hostlocal.Reservation, a age, seen, lag time.Dur
 		return 0
 	}
 	ends := forever
-	unseen := s.limits.lag - (s.at.mono - seen)
+	unseen := s.limits.lag - (s.at.mono - seen - s.stale)
 	if named {
 		ends = min(ends, max(0, unseen, s.limits.startingFor-a.least+1, lag-a.least+1))
 	} else if _, later := s.evidence.names(r, always); later { // by an answer from before r was seen
@@ -275,17 +281,24 @@ func (s *snapshot) claimEnds(r *hostlocal.Reservation, a age, seen, lag time.Dur
 // wantsSecondLook reports whether something might be released that needs to be
 // unowned in two looks (R5). It is asked after the first.
 func (s *snapshot) wantsSecondLook() bool {
-	starting := s.pods.starting.earliest != noPod || s.pods.starting.unknown != noPod
-	if !starting && s.limits.minAge >= s.limits.lag || !s.evidence.inEveryLook(always, seesADDs) {
+	if !s.evidence.inEveryLook(always, seesADDs) {
 		return false
 	}
-	return slices.ContainsFunc(s.reservations.all, func(r hostlocal.Reservation) bool {
-		if s.pods.owner(&r) != noPod || s.age(&r).least < s.limits.minAge || len(s.pods.claimants(&r)) > 0 {
-			return false
+	for i := range s.reservations.all {
+		r := &s.reservations.all[i]
+		if r.Owner != hostlocal.Owned && r.Owner != hostlocal.Empty || !slices.Contains(s.networks, r.Network) {
+			continue
 		}
-		lag, named := s.evidence.names(&r, s.clock.firstSeen(s.at, &r))
-		return named && lag == 0
-	})
+		if s.age(r).least < s.limits.minAge || s.pods.owner(r) != noPod || len(s.pods.claimants(r)) > 0 {
+			continue
+		}
+		starting, _ := s.startingPod(r)
+		lag, named := s.evidence.names(r, s.clock.firstSeen(s.at, r))
+		if (starting != noPod || s.limits.minAge < s.limits.lag) && named && lag == 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // entry returns what a report says of r.

@@ -3,6 +3,7 @@
 package gc
 
 import (
+	"net/netip"
 	"slices"
 	"time"
 
@@ -24,15 +25,12 @@ type declaration struct {
 
 // newEvidence takes the declarations of each look's answers. runtimeLag is what
 // podsource.RuntimeLag stands for.
-func newEvidence(looks [][]podsource.Answer, rs *reservations, at reading, runtimeLag time.Duration) evidence {
+func newEvidence(looks [][]podsource.Answer, rs *reservations, c *clock, at, now reading, runtimeLag time.Duration) evidence {
 	e := make(evidence, len(looks))
 	for i, look := range looks {
 		for j := range look {
 			a := &look[j]
-			d := declaration{Answer: a, asOf: at.mono, names: slices.Clone(a.Names)}
-			if !a.AsOf.IsZero() {
-				d.asOf -= max(0, at.wall.Sub(a.AsOf))
-			}
+			d := declaration{Answer: a, asOf: c.asOf(at, now, sourceID{a.Source, j}, a.AsOf), names: slices.Clone(a.Names)}
 			if a.Recorded != nil {
 				d.proven = proven(a, look, rs)
 			}
@@ -54,6 +52,20 @@ func newEvidence(looks [][]podsource.Answer, rs *reservations, at reading, runti
 	return e
 }
 
+// staleness returns by how much the stalest answer is older than the reading at
+// (R5): forever where that can't be told.
+func (e evidence) staleness(at reading) (stale time.Duration) {
+	for _, look := range e {
+		for i := range look {
+			if look[i].asOf == always {
+				return forever
+			}
+			stale = max(stale, at.mono-look[i].asOf)
+		}
+	}
+	return stale
+}
+
 // covers reports whether a list of networks, of which nil is all, has one.
 func covers(networks []string, network string) bool {
 	return networks == nil || slices.Contains(networks, network)
@@ -68,14 +80,14 @@ func proven(cache *podsource.Answer, look []podsource.Answer, rs *reservations) 
 	for _, a := range cache.Recorded {
 		recorded[a] = true
 	}
-	seen, inFlight, sees := make(map[string]bool), make(map[string]bool), false
+	seen, inFlight, sees := make(map[netip.Addr]bool), make(map[string]bool), false
 	for i := range look {
 		sees = sees || look[i].SeesAddresses
 		for j := range look[i].Pods {
 			p := &look[i].Pods[j]
 			for _, ip := range p.IPs {
 				if look[i].SeesAddresses {
-					seen[ip.Unmap().WithZone("").String()] = true
+					seen[normalize(ip)] = true
 				}
 			}
 			for _, id := range p.ContainerIDs {
@@ -95,7 +107,7 @@ func proven(cache *podsource.Answer, look []podsource.Answer, rs *reservations) 
 			r := &n[i]
 			known := r.Owner == hostlocal.Owned && recorded[podsource.Attachment{Network: r.Network, ContainerID: r.ContainerID}]
 			some = some || known
-			if len(seen) > 0 && seen[r.IP.String()] && !known && !(r.Owner == hostlocal.Owned && inFlight[r.ContainerID]) {
+			if seen[r.IP] && !known && !(r.Owner == hostlocal.Owned && inFlight[r.ContainerID]) {
 				all = false
 			}
 		}
@@ -150,6 +162,7 @@ func (e evidence) speaksOf(network string) bool {
 
 // foreign reports whether no source could mean a container of r's ID: some of
 // them say of which form those are that they mean, and none says this one (R14).
+// This is a matter of form alone, however old the answer is.
 func (e evidence) foreign(r *hostlocal.Reservation) bool {
 	if r.Owner != hostlocal.Owned {
 		return false
@@ -177,8 +190,8 @@ func seesAddresses(d *declaration) bool { return d.SeesAddresses }
 // of r's ID when its ADD has ended.
 func cached(r *hostlocal.Reservation) func(*declaration) bool {
 	return func(d *declaration) bool {
-		return slices.Contains(d.proven, r.Network) && slices.ContainsFunc(d.names, func(n podsource.Names) bool {
-			return n.Lag == 0 && n.Form.Matches(r.ContainerID)
+		return d.Recorded != nil && slices.ContainsFunc(d.names, func(n podsource.Names) bool {
+			return n.Lag == 0 && covers(n.Networks, r.Network) && n.Form.Matches(r.ContainerID)
 		})
 	}
 }

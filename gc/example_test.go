@@ -4,6 +4,7 @@ package gc_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -41,21 +42,22 @@ func ExampleReconciler_Reconcile() {
 	dataDir := exampleNode(map[string]string{"10.0.0.2": "sandbox1", "10.0.0.3": "sandbox2", "10.0.0.4": "sandbox3"})
 	defer func() { _ = os.RemoveAll(dataDir) }()
 
-	store, err := hostlocal.New(dataDir, "podnet")
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	store := hostlocal.New(dataDir)
 	source := podsource.Static{
 		{ContainerIDs: []string{"sandbox1"}},                 // as a runtime knows a pod
 		{IPs: []netip.Addr{netip.MustParseAddr("10.0.0.4")}}, // as an API server does
 	}
-	report, err := gc.New(store, source, gc.Options{}).Reconcile(context.Background())
+	reconciler, err := gc.New(store, []string{"podnet"}, source, gc.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	report, err := reconciler.Reconcile(context.Background())
 	if err != nil {
 		fmt.Println(err)
 	}
 	for _, e := range report.Reservations {
-		fmt.Println(e.IP, e.Verdict, "-", e.Reason)
+		fmt.Println(e.IP, e.Verdict, "-", e.Reason.Text())
 	}
 	// Output:
 	// 10.0.0.2 in-use - its container belongs to a live pod
@@ -68,11 +70,7 @@ func ExampleReconciler_AtStartup() {
 	dataDir := exampleNode(map[string]string{"10.0.0.2": "sandbox1", "10.0.0.3": "sandbox2"})
 	defer func() { _ = os.RemoveAll(dataDir) }()
 
-	store, err := hostlocal.New(dataDir, "podnet")
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	store := hostlocal.New(dataDir)
 	synced := false
 	source := podsource.Func(func(context.Context) ([]podsource.Pod, error) {
 		if !synced {
@@ -81,33 +79,34 @@ func ExampleReconciler_AtStartup() {
 		}
 		return []podsource.Pod{{ContainerIDs: []string{"sandbox2"}}}, nil
 	})
-	report, err := gc.New(store, source, gc.Options{}).AtStartup(context.Background())
+	reconciler, err := gc.New(store, []string{"podnet"}, source, gc.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	report, err := reconciler.AtStartup(context.Background())
 	fmt.Println(report.Counts()[gc.Released], "released, error:", err)
 	// Output:
 	// 1 released, error: <nil>
 }
 
 // A dry run shows what would be released, before an agent is trusted with it. A
-// source that sees nobody is refused unless that is said to be normal.
+// source that names no pod is refused unless the caller asserts that this is normal.
 func ExampleOptions_dryRun() {
 	dataDir := exampleNode(map[string]string{"10.0.0.2": "sandbox1"})
 	defer func() { _ = os.RemoveAll(dataDir) }()
 
-	store, err := hostlocal.New(dataDir, "podnet")
-	if err != nil {
-		fmt.Println(err)
-		return
+	store := hostlocal.New(dataDir)
+	for _, source := range []podsource.Source{podsource.Static{}, podsource.AllowEmpty(podsource.Static{})} {
+		reconciler, err := gc.New(store, []string{"podnet"}, source, gc.Options{DryRun: true})
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		report, err := reconciler.Reconcile(context.Background())
+		fmt.Println(report.Reservations[0].Verdict, errors.Is(err, gc.ErrNoPods))
 	}
-	report, err := gc.New(store, podsource.Static{}, gc.Options{DryRun: true}).Reconcile(context.Background())
-	fmt.Println(err)
-	fmt.Println(report.Reservations[0].Verdict)
-
-	report, err = gc.New(store, podsource.Static{}, gc.Options{DryRun: true, AllowEmpty: true}).Reconcile(context.Background())
-	fmt.Println(err)
-	fmt.Println(report.Reservations[0].Verdict)
 	// Output:
-	// pod source reports no pod at all: its view may be of another node, or not complete; if this node may really be empty, set AllowEmpty
-	// failed
-	// <nil>
-	// leaked
+	// failed true
+	// leaked false
 }

@@ -21,7 +21,7 @@ import (
 const faultEnv = "HOSTLOCAL_GC_TEST_FAULT_DIR"
 
 // TestHazard30Faults injects an error, and a death, at every occurrence of every
-// system call that a small pass makes in its folder. Whatever happens, the
+// system call that a small pass makes in its directory. Whatever happens, the
 // report is true, what is live stays, the lock is free afterwards, and the next
 // pass finishes the work.
 func TestHazard30Faults(t *testing.T) {
@@ -156,11 +156,11 @@ var faultPod = podsource.Pod{NamespacedName: named("live"), IPs: ips("10.0.0.4")
 // faultyPass is the process that meets the fault.
 func faultyPass(t *testing.T, dir string) {
 	runtime.LockOSThread() // strace counts occurrences by thread
-	store, err := hostlocal.New(dir, network1)
+	r, err := New(hostlocal.New(dir), []string{network1}, podsource.Static{faultPod}, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	report, err := New(store, podsource.Static{faultPod}, Options{}).Reconcile(t.Context())
+	report, err := r.Reconcile(t.Context())
 	out := struct {
 		Err    string
 		Report Report

@@ -18,7 +18,8 @@ import (
 // Interval on they are spread, and ever more so.
 func TestFleet(t *testing.T) {
 	const nodes, rounds = 1000, 7
-	store := newNode(t).store
+	n := newNode(t)
+	n.reserve("10.0.0.9", "other", old)
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
 		var mu sync.Mutex
@@ -32,7 +33,8 @@ func TestFleet(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var agents sync.WaitGroup
 		for range nodes {
-			agents.Go(func() { _ = New(store, source, Options{}).Start(ctx) })
+			r := n.reconciler(source, Options{})
+			agents.Go(func() { _ = r.Start(ctx) })
 		}
 		time.Sleep(rounds * DefaultInterval)
 		cancel()

@@ -4,16 +4,19 @@ package gc
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
+	"os"
 	"path/filepath"
-	"runtime"
-	"syscall"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
 
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
@@ -31,7 +34,7 @@ func TestHazard09ReplacedBetweenJudgingAndDeleting(t *testing.T) {
 			}
 			ctx := newTurnContext(t)
 			source := podsource.Func(func(context.Context) ([]podsource.Pod, error) {
-				// From the answer on, at the first look under the lock.
+				// From the answer on, as soon as the lock is held.
 				ctx.on(func() {
 					if n.locked() && n.owner("10.0.0.2") == "dead" {
 						n.replace("10.0.0.2", "live", old)
@@ -39,7 +42,7 @@ func TestHazard09ReplacedBetweenJudgingAndDeleting(t *testing.T) {
 				})
 				return []podsource.Pod{other}, nil
 			})
-			report, err := New(n.store, source, Options{}).Reconcile(ctx)
+			report, err := n.reconciler(source, Options{}).Reconcile(ctx)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -48,18 +51,6 @@ func TestHazard09ReplacedBetweenJudgingAndDeleting(t *testing.T) {
 				t.Errorf("10.0.0.2 is of %q now, want the new owner", got)
 			}
 		})
-	}
-}
-
-// settle waits until a file has its change time for longer than any clock's tick.
-func (n *node) settle(ip string) {
-	n.t.Helper()
-	var st syscall.Stat_t
-	if err := syscall.Stat(n.path(ip), &st); err != nil {
-		n.t.Fatal(err)
-	}
-	for changed := time.Unix(st.Ctim.Unix()); time.Since(changed) < 200*time.Millisecond; {
-		runtime.Gosched()
 	}
 }
 
@@ -87,7 +78,7 @@ func TestHazard18APassHoldsTheLock(t *testing.T) {
 			if err := lock.Lock(); err != nil {
 				t.Error(err)
 			}
-			rs, err := n.store.Scan(context.Background())
+			rs, err := n.store.List(context.Background())
 			if err != nil {
 				t.Error(err)
 			}
@@ -95,7 +86,7 @@ func TestHazard18APassHoldsTheLock(t *testing.T) {
 		}()
 		<-asking
 	})
-	report, err := New(n.store, podsource.Static{other}, Options{}).Reconcile(ctx)
+	report, err := n.reconciler(podsource.Static{other}, Options{}).Reconcile(ctx)
 	if err != nil || report.Counts()[Released] != 4000 {
 		t.Fatalf("released %v, error %v", report.Counts(), err)
 	}
@@ -104,5 +95,137 @@ func TestHazard18APassHoldsTheLock(t *testing.T) {
 	}
 	if report.LongestHold >= report.LockHeld {
 		t.Errorf("the longest hold is %v of %v in all", report.LongestHold, report.LockHeld)
+	}
+}
+
+// R8: the lock is removed and made anew while the pass waits for it or holds it.
+// Nothing is released under a lock that is not the directory's.
+func TestHazard47LockIsReplacedUnderAPass(t *testing.T) {
+	n := newNode(t)
+	for i := range 5 {
+		n.reserve(fmt.Sprintf("10.0.0.%d", i+2), "leaked", old)
+	}
+	deadline, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	ctx := newTurnContext(t)
+	ctx.Context = deadline
+	replaced := false
+	ctx.on(func() {
+		if replaced || !n.locked() {
+			return
+		}
+		replaced = true
+		// rm -rf net/*, and then an ADD makes the lock anew, takes it and goes on.
+		if err := os.Remove(n.path("lock")); err != nil {
+			t.Error(err)
+		}
+		lock, err := disk.NewFileLock(filepath.Join(n.dataDir, network1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = lock.Close() })
+		if err := lock.Lock(); err != nil {
+			t.Error(err)
+		}
+	})
+	report, err := n.reconciler(podsource.Static{other}, Options{}).Reconcile(ctx)
+	if !replaced || !errors.Is(err, hostlocal.ErrLocked) || report.Counts()[Leaked] != 5 {
+		t.Errorf("replaced: %t; got %v and error %v, want nothing released, and %v", replaced, report.Counts(), err, hostlocal.ErrLocked)
+	}
+}
+
+// One file can't be read: the pass says so, keeps what may be its sibling, and
+// judges the rest.
+func TestHazard68OneFileOfManyCanNotBeRead(t *testing.T) {
+	for _, c := range []struct {
+		reason string
+		age    time.Duration
+		want   Verdict
+	}{
+		{"it is young", young, Failed},
+		{"it is old, and nobody has its address", old, Released},
+	} {
+		t.Run(c.reason, func(t *testing.T) {
+			n := newNode(t)
+			n.reserve("10.0.0.2", hex64("web"), c.age) // readable for root, and for nobody else
+			if os.Geteuid() != 0 {
+				if err := os.Chmod(n.path("10.0.0.2"), 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+			n.reserve("10.0.0.3", hex64("leaked"), old)
+			n.reserve("10.0.0.4", hex64("db"), old)
+			for _, ip := range []string{"10.0.0.3", "10.0.0.4"} {
+				if err := os.Chmod(n.path(ip), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := os.Chmod(n.path(""), 0o777); err != nil {
+				t.Fatal(err)
+			}
+			r := n.reconciler(answers(criAnswer(sandbox("1", hex64("db")))), Options{})
+			n.unprivileged(func() {
+				report, err := r.Reconcile(t.Context())
+				if !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "10.0.0.2") {
+					t.Errorf("got error %v, want one about the file", err)
+				}
+				n.check(report, map[string]Verdict{"10.0.0.2": Failed, "10.0.0.3": c.want, "10.0.0.4": InUse})
+				if err := report.Reservations[0].Err; !errors.Is(err, fs.ErrPermission) {
+					t.Errorf("the entry's error is %v", err)
+				}
+			})
+		})
+	}
+}
+
+// Thousands of failures make one error that can be read, and a report that has
+// them all.
+func TestHazard30ThousandsOfFailures(t *testing.T) {
+	const most = 16 << 10
+	all := func(files int, mode os.FileMode) *node {
+		n := newNode(t)
+		for i := range files {
+			ip := netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}).String()
+			n.reserve(ip, "leaked", old)
+			if err := os.Chmod(n.path(ip), mode); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n.file("lock", "", old)
+		if err := os.Chmod(n.path("lock"), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(n.path(""), 0o555); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = os.Chmod(n.path(""), 0o755) })
+		return n
+	}
+	for _, c := range []struct {
+		reason string
+		files  int
+		mode   os.FileMode
+		want   Reason
+	}{
+		{"none can be removed", 4096, 0o444, ReleaseFailed},
+		{"none can be read", 2000, 0, OwnerUnreadable}, // of more, a thread with other rights reads a part
+	} {
+		t.Run(c.reason, func(t *testing.T) {
+			n := all(c.files, c.mode)
+			n.unprivileged(func() {
+				report, err := n.reconciler(podsource.Static{other}, Options{}).Reconcile(t.Context())
+				if !errors.Is(err, fs.ErrPermission) || len(err.Error()) > most || !strings.Contains(err.Error(), "more") {
+					t.Errorf("got an error of %d bytes: %.500v", len(fmt.Sprint(err)), err)
+				}
+				for _, e := range report.Reservations {
+					if e.Reason != c.want || e.Err == nil {
+						t.Fatalf("%s: %s, error %v", e.IP, e.Reason, e.Err)
+					}
+				}
+				if len(report.Reservations) != c.files {
+					t.Errorf("%d entries", len(report.Reservations))
+				}
+			})
+		})
 	}
 }

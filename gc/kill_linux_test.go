@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"syscall"
 	"testing"
@@ -18,10 +17,10 @@ import (
 
 const killEnv = "HOSTLOCAL_GC_TEST_KILL"
 
-// TestKilledAtAnyMoment kills a pass, in a process of its own, at every moment
-// at which it looks at its context: that is between any two of its steps. What
-// it leaves are whole reservations or none, the lock is free, and the next pass
-// finishes the work (R12).
+// TestKilledAtAnyMoment kills a pass, in a process of its own, each time that it
+// asks for the state of its context: between any two of its steps. It leaves
+// whole reservations or none, the lock is free, and the next pass finishes the
+// work (R12).
 func TestKilledAtAnyMoment(t *testing.T) {
 	if os.Getenv(killEnv) != "" {
 		killedPass(t)
@@ -31,7 +30,7 @@ func TestKilledAtAnyMoment(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for moment := 1; ; moment++ {
+	for step := 1; ; step++ {
 		n := newNode(t)
 		want := make(map[string]string)
 		for i := range 6 {
@@ -41,12 +40,12 @@ func TestKilledAtAnyMoment(t *testing.T) {
 			want[leaked], want[live] = "leaked\r\neth0", "other\r\neth0"
 		}
 		cmd := exec.Command(exe, "-test.run=^TestKilledAtAnyMoment$")
-		cmd.Env = append(os.Environ(), killEnv+"="+strconv.Itoa(moment), killEnv+"_DIR="+n.dataDir)
+		cmd.Env = append(os.Environ(), killEnv+"="+strconv.Itoa(step), killEnv+"_DIR="+n.dataDir)
 		out, err := cmd.CombinedOutput()
 		var exit *exec.ExitError
 		died := errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL
 		if err != nil && !died {
-			t.Fatalf("moment %d: %v\n%s", moment, err, out)
+			t.Fatalf("step %d: %v\n%s", step, err, out)
 		}
 		left := 0
 		for ip, content := range want {
@@ -55,24 +54,24 @@ func TestKilledAtAnyMoment(t *testing.T) {
 				continue
 			}
 			if err != nil || string(got) != content {
-				t.Errorf("moment %d: %s holds %q (error %v), want it whole", moment, ip, got, err)
+				t.Errorf("step %d: %s holds %q (error %v), want it whole", step, ip, got, err)
 			}
 			left++
 		}
 		if n.locked() {
-			t.Errorf("moment %d: the dead process holds the lock", moment)
+			t.Errorf("step %d: the dead process holds the lock", step)
 		}
 		n.pass(podsource.Static{other}, Options{})
 		for ip, content := range want {
 			if n.exists(ip) != (content == "other\r\neth0") {
-				t.Errorf("moment %d: after the next pass %s is there: %t", moment, ip, n.exists(ip))
+				t.Errorf("step %d: after the next pass %s is there: %t", step, ip, n.exists(ip))
 			}
 		}
 		if !died {
-			if moment < 15 {
-				t.Errorf("the pass ended by itself at moment %d, so nearly nothing was tried", moment)
+			if step < 10 {
+				t.Errorf("the pass ended by itself at step %d, so nearly nothing was tried", step)
 			}
-			t.Logf("killed at each of %d moments", moment-1)
+			t.Logf("killed at each of %d steps", step-1)
 			return
 		}
 		if t.Failed() {
@@ -83,22 +82,23 @@ func TestKilledAtAnyMoment(t *testing.T) {
 
 // killedPass is the process that dies.
 func killedPass(t *testing.T) {
-	moments, err := strconv.Atoi(os.Getenv(killEnv))
+	steps, err := strconv.Atoi(os.Getenv(killEnv))
 	if err != nil {
 		t.Fatal(err)
 	}
-	store, err := hostlocal.New(filepath.Clean(os.Getenv(killEnv+"_DIR")), network1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := hostlocal.New(os.Getenv(killEnv + "_DIR"))
 	ctx := newTurnContext(t)
 	ctx.on(func() {
-		if moments--; moments == 0 {
+		if steps--; steps == 0 {
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 			select {} // until it arrives
 		}
 	})
-	if _, err := New(store, podsource.Static{other}, Options{}).Reconcile(ctx); err != nil {
+	r, err := New(store, []string{network1}, podsource.Static{other}, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Reconcile(ctx); err != nil {
 		t.Fatal(err)
 	}
 }

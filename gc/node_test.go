@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -20,7 +21,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// A node is a data dir with one network's folder, as host-local leaves it.
+// A node is a data directory with one network, as host-local leaves it.
 type node struct {
 	t       testing.TB
 	dataDir string
@@ -32,36 +33,37 @@ const network1 = "podnet"
 func newNode(t testing.TB) *node {
 	t.Helper()
 	n := &node{t: t, dataDir: t.TempDir()}
-	n.store = n.network(network1)
+	n.store = hostlocal.New(n.dataDir)
+	n.network(network1)
 	return n
 }
 
-// network makes the folder of one more network.
-func (n *node) network(name string) *hostlocal.Store {
+// network makes the directory of one more network.
+func (n *node) network(name string) {
 	n.t.Helper()
 	if err := os.Mkdir(filepath.Join(n.dataDir, name), 0o755); err != nil {
 		n.t.Fatal(err)
 	}
-	s, err := hostlocal.New(n.dataDir, name)
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	return s
 }
 
 func (n *node) path(name string) string { return filepath.Join(n.dataDir, network1, name) }
 
-// file writes a file of the network's folder that is age old.
+// file writes a file of the first network that is age old.
 func (n *node) file(name, content string, age time.Duration) { n.fileIn(network1, name, content, age) }
 
 func (n *node) fileIn(network, name, content string, age time.Duration) {
+	n.t.Helper()
+	n.fileAt(network, name, content, time.Now().Add(-age))
+}
+
+// fileAt writes a file with a given modification time.
+func (n *node) fileAt(network, name, content string, stamp time.Time) {
 	n.t.Helper()
 	path := filepath.Join(n.dataDir, network, name)
 	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 		n.t.Fatal(err)
 	}
-	at := time.Now().Add(-age)
-	if err := os.Chtimes(path, at, at); err != nil {
+	if err := os.Chtimes(path, stamp, stamp); err != nil {
 		n.t.Fatal(err)
 	}
 }
@@ -69,7 +71,12 @@ func (n *node) fileIn(network, name, content string, age time.Duration) {
 // reserve writes a reservation as today's host-local does.
 func (n *node) reserve(ip, containerID string, age time.Duration) {
 	n.t.Helper()
-	n.file(ip, containerID+"\r\neth0", age)
+	n.reserveIn(network1, ip, containerID, age)
+}
+
+func (n *node) reserveIn(network, ip, containerID string, age time.Duration) {
+	n.t.Helper()
+	n.fileIn(network, ip, containerID+"\r\neth0", age)
 }
 
 // replace gives an address to another container, as a DEL and an ADD do, and
@@ -87,19 +94,58 @@ func (n *node) exists(name string) bool {
 	return err == nil
 }
 
-// check fails unless the report has exactly these verdicts, and the folder is as
-// they say.
+// place names a reservation: its address, and the network if that is not the
+// first.
+func place(e Entry) string {
+	if e.Network == network1 {
+		return e.IP.String()
+	}
+	return e.Network + "/" + e.IP.String()
+}
+
+// check fails unless the report has exactly these verdicts, and the directory is
+// as they say. Keys are addresses, or "network/address" in other networks than
+// the first.
 func (n *node) check(report Report, want map[string]Verdict) {
 	n.t.Helper()
 	got := make(map[string]Verdict)
 	for _, e := range report.Reservations {
-		got[e.IP.String()] = e.Verdict
+		got[place(e)] = e.Verdict
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		n.t.Errorf("verdicts (-want +got):\n%s", diff)
 	}
+	n.checkFiles(want)
+}
+
+// checkReasons is check by the reasons.
+func (n *node) checkReasons(report Report, want map[string]Reason) {
+	n.t.Helper()
+	got, verdicts := make(map[string]Reason), make(map[string]Verdict)
+	for _, e := range report.Reservations {
+		got[place(e)] = e.Reason
+		if e.Verdict != e.Reason.Verdict() {
+			n.t.Errorf("%s has verdict %s and reason %s", place(e), e.Verdict, e.Reason)
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		n.t.Errorf("reasons (-want +got):\n%s", diff)
+	}
+	for ip, r := range want {
+		verdicts[ip] = r.Verdict()
+	}
+	n.checkFiles(verdicts)
+}
+
+func (n *node) checkFiles(want map[string]Verdict) {
+	n.t.Helper()
 	for ip, v := range want {
-		there, stays := n.exists(ip), v != Released && v != Gone
+		path := n.path(ip)
+		if strings.Contains(ip, "/") {
+			path = filepath.Join(n.dataDir, ip)
+		}
+		_, err := os.Lstat(path)
+		there, stays := err == nil, v != Released && v != Gone
 		if there != stays {
 			n.t.Errorf("%s was judged %s; its file is there: %t, want %t", ip, v, there, stays)
 		}
@@ -117,10 +163,57 @@ func (n *node) owner(ip string) string {
 	return id
 }
 
-// pass does one pass that must not fail.
+// reconciler makes one that releases in the first network. The node has been up
+// for a month.
+func (n *node) reconciler(source podsource.Source, opts Options) *Reconciler {
+	n.t.Helper()
+	return n.reconcilerOf([]string{network1}, source, opts)
+}
+
+func (n *node) reconcilerOf(networks []string, source podsource.Source, opts Options) *Reconciler {
+	n.t.Helper()
+	return newReconciler(n.t, n.store, networks, source, opts, &clocks{uptime: 30 * 24 * time.Hour})
+}
+
+func newReconciler(t testing.TB, store *hostlocal.Store, networks []string, source podsource.Source, opts Options, c *clocks) *Reconciler {
+	t.Helper()
+	r, err := New(store, networks, source, opts)
+	if err != nil {
+		t.Fatalf("New: %v", err)
+	}
+	c.base = time.Now()
+	r.now, r.clock = c.now, clock{}
+	r.clock.observe(r.now())
+	return r
+}
+
+// clocks are those of a node whose wall clock a test sets. The monotonic clock
+// is the process's, or that of a synctest bubble.
+type clocks struct {
+	base   time.Time     // when the reconciler was made
+	uptime time.Duration // of the node at that time
+	step   time.Duration // by how much the wall clock was set since
+}
+
+func (c *clocks) now() reading {
+	now := time.Now()
+	mono := now.Sub(c.base)
+	return reading{wall: now.Round(0).Add(c.step), mono: mono, boot: c.uptime + mono}
+}
+
+// wall is the time that the node's wall clock shows.
+func (c *clocks) wall() time.Time { return c.now().wall }
+
+// pass does one pass of a new reconciler. It must not fail.
 func (n *node) pass(source podsource.Source, opts Options) Report {
 	n.t.Helper()
-	report, err := New(n.store, source, opts).Reconcile(context.Background())
+	return n.reconcile(n.reconciler(source, opts))
+}
+
+// reconcile does one pass that must not fail.
+func (n *node) reconcile(r *Reconciler) Report {
+	n.t.Helper()
+	report, err := r.Reconcile(context.Background())
 	if err != nil {
 		n.t.Fatalf("Reconcile: %v", err)
 	}
@@ -138,8 +231,8 @@ func named(name string) types.NamespacedName {
 	return types.NamespacedName{Namespace: "default", Name: name}
 }
 
-// other is a pod that has nothing to do with the case at hand: a view of nobody
-// would be refused.
+// other is a pod that has nothing to do with the case at hand: a list without
+// any pod would be refused.
 var other = podsource.Pod{NamespacedName: named("other"), UID: "other", ContainerIDs: []string{"other"}}
 
 const (
@@ -147,8 +240,13 @@ const (
 	young = time.Minute
 )
 
+// inBubble is a test in a synctest bubble, in which waiting takes no time.
+func inBubble(test func(t *testing.T)) func(t *testing.T) {
+	return func(t *testing.T) { synctest.Test(t, test) }
+}
+
 // figures says what a test measured where it can be seen: on the terminal of
-// whoever runs go test in this folder, and in the file that the environment
+// whoever runs go test in this directory, and in the file that the environment
 // names, which .ci/run prints in the end. A log is shown of failures only.
 func figures(t testing.TB, text string) {
 	t.Helper()
@@ -165,8 +263,8 @@ func figures(t testing.TB, text string) {
 	}
 }
 
-// A turnContext gives a test the turn wherever the code under test looks at its
-// context: before it waits, and between any two reservations.
+// A turnContext gives a test the turn wherever the code under test asks for the
+// state of its context: before it waits, and between any two reservations.
 type turnContext struct {
 	context.Context
 	turn atomic.Pointer[func()]
@@ -174,7 +272,7 @@ type turnContext struct {
 
 func newTurnContext(t testing.TB) *turnContext { return &turnContext{Context: t.Context()} }
 
-// on sets what is called at every look; nil is nothing.
+// on sets what is called each time; nil is nothing.
 func (c *turnContext) on(turn func()) { c.turn.Store(&turn) }
 
 func (c *turnContext) take() {

@@ -110,7 +110,7 @@ func (l *livePods) add(p *podsource.Pod, source string, answer int32, startKnown
 		return
 	}
 	for _, ip := range p.IPs {
-		l.claims = append(l.claims, claim{ip.Unmap().WithZone(""), pod})
+		l.claims = append(l.claims, claim{normalize(ip), pod})
 	}
 	if p.MoreIPs || len(p.ContainerIDs) == 0 && len(p.IPs) == 0 {
 		s := &l.starting
@@ -128,6 +128,9 @@ func (l *livePods) add(p *podsource.Pod, source string, answer int32, startKnown
 func refOf(p *podsource.Pod, source string) Pod {
 	return Pod{p.Namespace, p.Name, p.UID, from(p, source)}
 }
+
+// normalize returns an address as host-local names it.
+func normalize(ip netip.Addr) netip.Addr { return ip.Unmap().WithZone("") }
 
 // from says where a pod was seen. Of one that has no other name it says more.
 func from(p *podsource.Pod, source string) string {
@@ -151,7 +154,7 @@ func from(p *podsource.Pod, source string) string {
 func (l *livePods) compare(a, b int32) int {
 	p, q := l.pods[a], l.pods[b]
 	return cmp.Or(cmp.Compare(p.Name, q.Name), cmp.Compare(p.Namespace, q.Namespace), cmp.Compare(p.UID, q.UID),
-		slices.Compare(p.ContainerIDs, q.ContainerIDs), cmp.Compare(p.Origin, q.Origin))
+		cmp.Compare(p.Network, q.Network), slices.Compare(p.ContainerIDs, q.ContainerIDs), cmp.Compare(l.refs[a].From, l.refs[b].From))
 }
 
 // ref returns what a report says of a pod.
@@ -239,7 +242,9 @@ func (l *livePods) duplicates() (dups []Duplicate) {
 			if rivals := l.rivals(same, noPod); len(rivals) > 0 {
 				d := Duplicate{IP: rest[0].ip}
 				for _, pod := range rivals {
-					d.Pods = append(d.Pods, l.ref(pod))
+					if ref := l.ref(pod); !slices.ContainsFunc(d.Pods, func(p *Pod) bool { return *p == *ref }) {
+						d.Pods = append(d.Pods, ref)
+					}
 				}
 				dups = append(dups, d)
 			}

@@ -42,9 +42,10 @@ type Reconciler struct {
 	source     podsource.Source
 	opts       Options
 	now        func() reading
-	sem        chan struct{} // holds a token during a pass, which guards clock and missing
-	trigger    chan struct{} // holds a token when Trigger was called
-	sourceBusy chan struct{} // holds a token while the source works
+	sleep      func(context.Context, time.Duration) bool // between two looks
+	sem        chan struct{}                             // holds a token during a pass, which guards clock and missing
+	trigger    chan struct{}                             // holds a token when Trigger was called
+	sourceBusy chan struct{}                             // holds a token while the source works
 	clock      clock
 	missing    []string // the directories that were missing in the last pass
 }
@@ -80,7 +81,7 @@ func New(store *hostlocal.Store, networks []string, source podsource.Source, opt
 	base := time.Now()
 	r := &Reconciler{
 		store: store, networks: networks, source: source, opts: opts,
-		sem: make(chan struct{}, 1), trigger: make(chan struct{}, 1), sourceBusy: make(chan struct{}, 1),
+		sleep: sleep, sem: make(chan struct{}, 1), trigger: make(chan struct{}, 1), sourceBusy: make(chan struct{}, 1),
 		now: func() reading {
 			now := time.Now()
 			return reading{wall: now.Round(0), mono: now.Sub(base), boot: sinceBoot()}
@@ -172,7 +173,7 @@ func (r *Reconciler) pass(ctx context.Context, o occasion, report *Report) error
 		return errors.Join(unreadable, fmt.Errorf("%w: %w", ErrRefused, err))
 	}
 	entries, next := decide(s)
-	r.clock.remember(s.at, entries, slices.Concat(s.looks...))
+	r.clock.remember(s, entries)
 	report.Reservations = entries
 	report.Duplicates, report.Unreserved = s.pods.duplicates(), s.pods.unreserved(s.reservations)
 	if next > 0 {
@@ -197,20 +198,23 @@ func (r *Reconciler) ask(ctx context.Context, o occasion, s *snapshot, report *R
 			return SourceFailed, err
 		}
 		now := r.read()
+		s.looks = append(s.looks, answers)
+		s.evidence = newEvidence(s.looks, s.reservations, s.clock, s.at, now, s.limits.lag)
+		s.stale = s.evidence.staleness(s.at)
+		last := s.evidence[len(s.evidence)-1]
+		r.clock.rememberDates(last, s.at)
 		if err := r.checkView(answers, s.at); err != nil {
 			return NoPods, err
 		}
-		stale, err := r.staleness(answers, s.at, now, o.inLoop)
-		if err != nil {
+		if err := r.checkAge(last, s.at); err != nil && o.inLoop {
 			return SourceFailed, err
 		}
-		s.looks, s.stale = append(s.looks, answers), max(s.stale, stale)
-		s.evidence = newEvidence(s.looks, s.reservations, s.at, s.limits.lag)
 		s.pods = indexPods(slices.Concat(s.looks...), s.clock, s.at, now)
 		if len(s.looks) == 2 || !s.wantsSecondLook() {
 			return 0, nil
 		}
-		if !sleep(ctx, between) {
+		s.looks[0] = clone(answers)
+		if !r.sleep(ctx, between) {
 			return SourceFailed, fmt.Errorf("waiting to ask the pod source once more: %w", ctx.Err())
 		}
 	}
@@ -236,7 +240,9 @@ func (r *Reconciler) release(ctx context.Context, report *Report) error {
 	report.LockHeld, report.LongestHold = done.LockHeld, done.LongestHold
 	for n, outcome := range done.Outcomes {
 		e := &report.Reservations[index[n]]
-		e.Reason = reasonOf(outcome, e.Reason)
+		if e.Reason = outcomes[outcome]; outcome == hostlocal.Released && e.Owner == hostlocal.Empty {
+			e.Reason = ReleasedEmpty
+		}
 		e.Verdict = e.Reason.Verdict()
 		if err := done.Errs[n]; err != nil {
 			e.Err = err
@@ -245,24 +251,10 @@ func (r *Reconciler) release(ctx context.Context, report *Report) error {
 	return err
 }
 
-// reasonOf says what became of a reservation that was judged leaked for a
-// reason.
-func reasonOf(o hostlocal.Outcome, leak Reason) Reason {
-	switch o {
-	case hostlocal.Released:
-		if leak == EmptyOwner {
-			return ReleasedEmpty
-		}
-		return ReleasedLeak
-	case hostlocal.Changed:
-		return FileChanged
-	case hostlocal.Gone:
-		return FileGone
-	case hostlocal.Failed:
-		return ReleaseFailed
-	default:
-		return NotTried
-	}
+// outcomes says what became of a leak.
+var outcomes = [...]Reason{
+	hostlocal.NotTried: NotTried, hostlocal.Released: ReleasedLeak, hostlocal.Changed: FileChanged,
+	hostlocal.Gone: FileGone, hostlocal.Failed: ReleaseFailed,
 }
 
 // unreadable joins the first errors about single files: the report has all.

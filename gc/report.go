@@ -4,6 +4,7 @@ package gc
 
 import (
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -18,6 +19,8 @@ type Report struct {
 	// releases in.
 	DataDir  string    `json:"dataDir"`
 	Networks []Network `json:"networks,omitempty"`
+	// DataDirMissing says that the data directory does not exist.
+	DataDirMissing bool `json:"dataDirMissing,omitempty"`
 	// Started is when the pass began, by the wall clock.
 	Started time.Time `json:"started"`
 	// Duration is how long the pass took, and SourceDuration how much of that
@@ -101,15 +104,18 @@ func (r *Report) Counts() map[Verdict]int {
 	return counts
 }
 
-// Missing returns the directories that do not exist: the data directory alone
-// where that is missing, else those of networks that the Reconciler releases in.
-func (r *Report) Missing() (names []string) {
+// Missing returns the paths of directories that do not exist: that of the data
+// directory, or those of networks that the Reconciler releases in.
+func (r *Report) Missing() (paths []string) {
+	if r.DataDirMissing {
+		return []string{r.DataDir}
+	}
 	for _, n := range r.Networks {
 		if n.Missing {
-			names = append(names, n.Name)
+			paths = append(paths, filepath.Join(r.DataDir, n.Name))
 		}
 	}
-	return names
+	return paths
 }
 
 // reportNetworks says which of the networks to release in have a directory, and
@@ -119,13 +125,13 @@ func (r *Reconciler) reportNetworks(report *Report) error {
 	if err != nil {
 		return err
 	}
+	report.DataDirMissing = there == nil
 	for _, n := range r.networks {
 		report.Networks = append(report.Networks, Network{Name: n, Missing: !slices.Contains(there, n)})
 	}
 	missing := report.Missing()
 	if len(missing) > 0 && !slices.Equal(missing, r.missing) {
-		r.opts.Logger.Info("Directories of networks are missing; are their names and the data directory right?",
-			"networks", missing, "dataDir", report.DataDir)
+		r.opts.Logger.Info("Directories are missing; are the networks' names and the data directory right?", "missing", missing)
 	}
 	r.missing = missing
 	return nil

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -57,6 +58,9 @@ func (r *Reconciler) listPods(ctx context.Context) ([]podsource.Answer, error) {
 				res.err = checkAnswer(&answers[i])
 			}
 		}
+		if cause := context.Cause(ctx); res.err != nil && errors.Is(cause, ErrSourceTimeout) {
+			res.err = fmt.Errorf("%w: %w", cause, res.err)
+		}
 		if res.err != nil {
 			return answers, fmt.Errorf("asking the pod source: %w", res.err)
 		}
@@ -64,6 +68,22 @@ func (r *Reconciler) listPods(ctx context.Context) ([]podsource.Answer, error) {
 	case <-done:
 		return nil, fmt.Errorf("asking the pod source: %w", context.Cause(ctx))
 	}
+}
+
+// clone copies answers, so that a source that uses its memory again does not
+// change what it said before.
+func clone(answers []podsource.Answer) []podsource.Answer {
+	answers = slices.Clone(answers)
+	for i := range answers {
+		a := &answers[i]
+		a.Pods, a.Names, a.Recorded = slices.Clone(a.Pods), slices.Clone(a.Names), slices.Clone(a.Recorded)
+		a.Networks, a.Forms = slices.Clone(a.Networks), slices.Clone(a.Forms)
+		for j := range a.Pods {
+			p := &a.Pods[j]
+			p.ContainerIDs, p.IPs = slices.Clone(p.ContainerIDs), slices.Clone(p.IPs)
+		}
+	}
+	return answers
 }
 
 // checkAnswer refuses an answer of which one item can't be what it says: then
@@ -121,24 +141,13 @@ func sourceName(a *podsource.Answer, i int) string {
 	return fmt.Sprintf("source %d", i+1)
 }
 
-// staleness returns by how much the stalest answer is older than the reading at
-// (R5): forever where that can't be told. In a loop one older than two intervals
-// is an error.
-func (r *Reconciler) staleness(answers []podsource.Answer, at, now reading, inLoop bool) (time.Duration, error) {
-	stale := time.Duration(0)
-	for i := range answers {
-		asOf := answers[i].AsOf
-		if asOf.IsZero() {
-			continue
+// checkAge refuses an answer of a loop that is older than two intervals.
+func (r *Reconciler) checkAge(look []declaration, at reading) error {
+	for i := range look {
+		if d := &look[i]; d.asOf != always && at.mono-d.asOf > 2*r.opts.Interval {
+			return fmt.Errorf("%s was last known to be true %v ago, which is more than two intervals of %v: is its connection lost?",
+				sourceName(d.Answer, i), (at.mono - d.asOf).Round(time.Second), r.opts.Interval)
 		}
-		if asOf.After(now.wall.Add(clockTolerance)) || asOf.Before(r.clock.trustedSince) {
-			stale = forever
-		}
-		if old := at.wall.Sub(asOf); inLoop && old > 2*r.opts.Interval {
-			return 0, fmt.Errorf("%s was last known to be true %v ago, which is more than two intervals of %v: is its connection lost?",
-				sourceName(&answers[i], i), old.Round(time.Second), r.opts.Interval)
-		}
-		stale = max(stale, at.wall.Sub(asOf))
 	}
-	return stale, nil
+	return nil
 }

@@ -49,13 +49,21 @@ func (v Verdict) MarshalText() ([]byte, error) { return []byte(v.String()), nil 
 
 // UnmarshalText reads a verdict's word. Any other text is an error.
 func (v *Verdict) UnmarshalText(text []byte) error {
-	for i, word := range verdicts {
-		if word == string(text) {
-			*v = Verdict(i)
+	return fromWord(v, len(verdicts), text)
+}
+
+// fromWord looks for the value below n that prints as a word.
+func fromWord[T interface {
+	~uint8
+	String() string
+}](v *T, n int, word []byte) error {
+	for i := range n {
+		if T(i).String() == string(word) {
+			*v = T(i)
 			return nil
 		}
 	}
-	return fmt.Errorf("%q is not the word of a verdict", text)
+	return fmt.Errorf("%q is not a word of %T", word, *v)
 }
 
 // A Reason says why a reservation got its verdict. Each belongs to one verdict
@@ -70,6 +78,7 @@ const (
 	SiblingInUse                 // InUse
 
 	TooYoung           // Young
+	NotYetListed       // Young
 	UntrustedTimestamp // Young
 	StaleAnswer        // Young
 
@@ -106,17 +115,19 @@ const (
 	NoPods            // Failed
 )
 
-var reasons = [...]struct {
-	verdict Verdict
-	rule    string
-	word    string
-	text    string
-}{
+type reason struct {
+	verdict          Verdict
+	rule, word, text string
+}
+
+var reasons = [...]reason{
 	ContainerLive:  {InUse, "R3", "container-live", "its container belongs to a live pod"},
 	AddressClaimed: {InUse, "R3", "address-claimed", "a live pod has its address"},
 	SiblingInUse:   {InUse, "R3", "sibling-in-use", "its container holds another address, which is in use"},
 
-	TooYoung:           {Young, "R5", "too-young", "younger than the minimum age"},
+	TooYoung: {Young, "R5", "too-young", "younger than the minimum age"},
+	NotYetListed: {Young, "R5", "not-yet-listed",
+		"older than the minimum age that was set, but not than these sources may take to list its container"},
 	UntrustedTimestamp: {Young, "R5", "untrusted-timestamp", "its timestamp says no age, so it counts from when it was first seen"},
 	StaleAnswer:        {Young, "R5", "stale-answer", "a source's list is dated in the future, or from before the clock was set"},
 
@@ -154,50 +165,31 @@ var reasons = [...]struct {
 	NoPods:            {Failed, "R9", "no-pods", "not judged: a pod source reports no pod at all"},
 }
 
-// String returns the reason's word, as in "container-live".
-func (r Reason) String() string {
+func (r Reason) row() reason {
 	if int(r) < len(reasons) {
-		return reasons[r].word
+		return reasons[r]
 	}
-	return fmt.Sprintf("reason-%d", uint8(r))
+	return reason{verdict: Failed, word: fmt.Sprintf("reason-%d", uint8(r))}
 }
 
+// String returns the reason's word, as in "container-live".
+func (r Reason) String() string { return r.row().word }
+
 // Text returns the reason as half a sentence for people. Its wording may change.
-func (r Reason) Text() string {
-	if int(r) < len(reasons) {
-		return reasons[r].text
-	}
-	return r.String()
-}
+func (r Reason) Text() string { return r.row().text }
+
+// Verdict returns the verdict that r leads to.
+func (r Reason) Verdict() Verdict { return r.row().verdict }
+
+// Rule returns the number of the safety rule behind r, as in "R3".
+func (r Reason) Rule() string { return r.row().rule }
 
 // MarshalText returns the reason's word.
 func (r Reason) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 
 // UnmarshalText reads a reason's word. Any other text is an error.
 func (r *Reason) UnmarshalText(text []byte) error {
-	for i := range reasons {
-		if reasons[i].word == string(text) {
-			*r = Reason(i)
-			return nil
-		}
-	}
-	return fmt.Errorf("%q is not the word of a reason", text)
-}
-
-// Verdict returns the verdict that r leads to.
-func (r Reason) Verdict() Verdict {
-	if int(r) < len(reasons) {
-		return reasons[r].verdict
-	}
-	return Failed
-}
-
-// Rule returns the number of the safety rule behind r, as in "R3".
-func (r Reason) Rule() string {
-	if int(r) < len(reasons) {
-		return reasons[r].rule
-	}
-	return ""
+	return fromWord(r, len(reasons), text)
 }
 
 // unowned reports whether no live pod was known to hold a reservation of that

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"runtime"
 	"syscall"
 	"time"
@@ -18,45 +19,23 @@ import (
 // colon is what host-local writes for ':' in a file's name here.
 var colon = map[bool]byte{true: '_', false: ':'}[runtime.GOOS == "windows"]
 
-// dir is an open network directory. An os.Root lets nothing lead out of it (R7).
-// Here a file's identity is its size, its modification time and its owner: the
-// standard library has no portable inode.
-type dir struct {
-	path string
-	root *os.Root
-}
+// dir is a network directory. Here a file's identity is its size, its
+// modification time and its owner: the standard library has no portable inode.
+type dir struct{ path string }
 
 func openDir(path string) (*dir, error) {
-	before, err := os.Lstat(path)
-	if err != nil {
-		return nil, err
+	info, err := os.Lstat(path)
+	if err == nil && !info.IsDir() {
+		err = &fs.PathError{Op: "open", Path: path, Err: syscall.ENOTDIR}
 	}
-	root, err := os.OpenRoot(path)
-	if err != nil {
-		return nil, err
-	}
-	now, err := root.Stat(".")
-	if err != nil || !os.SameFile(before, now) { // it is a link, or was replaced
-		_ = root.Close() // nothing was written through it
-		return nil, errors.Join(&fs.PathError{Op: "open", Path: path, Err: syscall.ENOTDIR}, err)
-	}
-	return &dir{path: path, root: root}, nil
+	return &dir{path}, err
 }
 
-func (d *dir) close() {
-	if d != nil {
-		_ = d.root.Close() // nothing was written through it
-	}
-}
+func (d *dir) close() {}
 
 // names calls found for each reservation, in the order of the disk.
 func (d *dir) names(found func(netip.Addr)) error {
-	f, err := d.root.Open(".")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = f.Close() }() // only read from
-	entries, err := f.ReadDir(-1)
+	entries, err := os.ReadDir(d.path)
 	for _, e := range entries {
 		if ip, ok := parseName(e.Name(), colon); ok && e.Type().IsRegular() {
 			found(ip)
@@ -65,20 +44,23 @@ func (d *dir) names(found func(netip.Addr)) error {
 	return err
 }
 
+func (d *dir) file(ip netip.Addr) string {
+	return filepath.Join(d.path, string(appendName(nil, ip, colon)))
+}
+
 // read reads a file's identity and content. What is no regular file is not
 // opened, and what was opened must be what was looked at before.
-func (d *dir) read(ip netip.Addr, buf []byte) (fileState, []byte, error) {
-	name := string(appendName(nil, ip, colon))
-	before, err := d.root.Lstat(name)
+func (d *dir) read(ip netip.Addr, buf []byte) (state fileState, content []byte, err error) {
+	before, err := os.Lstat(d.file(ip))
 	if err == nil && !before.Mode().IsRegular() {
 		err = errNotRegular
 	}
 	if err != nil {
-		return fileState{}, nil, err
+		return state, nil, err
 	}
-	f, err := d.root.Open(name)
+	f, err := os.Open(d.file(ip))
 	if err != nil {
-		return fileState{}, nil, err
+		return state, nil, err
 	}
 	defer func() { _ = f.Close() }() // only read from
 	now, err := f.Stat()
@@ -86,27 +68,26 @@ func (d *dir) read(ip netip.Addr, buf []byte) (fileState, []byte, error) {
 		err = fs.ErrNotExist // the one that was looked at is gone
 	}
 	if err != nil {
-		return fileState{}, nil, err
+		return state, nil, err
 	}
 	n, err := io.ReadFull(f, buf)
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		err = nil
 	}
-	return fileState{
-		Identity: Identity{changed: now.ModTime().UnixNano(), size: uint32(min(now.Size(), maxOwner+1))},
-		modified: now.ModTime(),
-	}, buf[:n], err
+	state.changed, state.size = now.ModTime().UnixNano(), uint32(min(now.Size(), maxOwner+1))
+	state.modified = now.ModTime()
+	return state, buf[:n], err
 }
 
 // stat reads a file's identity alone.
 func (d *dir) stat(ip netip.Addr) (fileState, error) {
-	file, _, err := d.read(ip, nil)
-	return file, err
+	state, _, err := d.read(ip, nil)
+	return state, err
 }
 
 // ctimeStable is never so here: without inode and change time the owner has to
 // be read again.
 func (Identity) ctimeStable(time.Time) bool { return false }
 
-// remove unlinks a reservation's file.
-func (d *dir) remove(ip netip.Addr) error { return d.root.Remove(string(appendName(nil, ip, colon))) }
+// remove removes a file of the directory.
+func (d *dir) remove(ip netip.Addr) error { return os.Remove(d.file(ip)) }

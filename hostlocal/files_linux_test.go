@@ -287,6 +287,9 @@ func TestListTellsWhatItCouldNotRead(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := Reservation{Network: network, IP: r.IP, Owner: Unreadable, Err: r.Err, ReservedAt: info.ModTime()}
+		if sysFstatat == 0 { // its status can't be read without a descriptor
+			want.ReservedAt = time.Time{}
+		}
 		if diff := cmp.Diff(want, r, equal, cmpopts.EquateErrors()); diff != "" {
 			t.Errorf("List (-want +got):\n%s", diff)
 		}

@@ -331,6 +331,9 @@ func TestListEndsWithItsContext(t *testing.T) {
 	if rs, err := s.List(ended); rs != nil || !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), s.DataDir()) {
 		t.Errorf("List: %v, %v", rs, err)
 	}
+	if rs, err := newStore(t).List(ended); rs != nil || !errors.Is(err, context.Canceled) {
+		t.Errorf("List of a network without reservations: %v, %v", rs, err)
+	}
 	asked := 0
 	if rs, err := s.List(hookContext{Context: t.Context(), err: func() error {
 		if asked++; asked > 2 {

@@ -19,18 +19,15 @@ import (
 // They are asked one after the other, by their [Rank], whatever the order of
 // arguments, also through nested Union, [Fallback] and [Require]. After an error
 // no more is asked.
-func Union(sources ...Source) Source { return union(slices.Clone(sources)) }
-
-type union []Source
-
-func (u union) Pods(ctx context.Context) (Answer, error) { return run(ctx, u.query()) }
-
-func (u union) query() query {
-	q := make(unionQuery, len(u))
-	for i, s := range u {
-		q[i] = queryOf(s)
-	}
-	return q
+func Union(sources ...Source) Source {
+	sources = slices.Clone(sources)
+	return composite(func() query {
+		q := make(unionQuery, len(sources))
+		for i, s := range sources {
+			q[i] = queryOf(s)
+		}
+		return q
+	})
 }
 
 type unionQuery []query
@@ -97,13 +94,8 @@ func name(a Answer, i, n int) string {
 // Fallback asks first, and then only where first says that it does not exist on
 // this node: [ErrNotHere]. Any other error of first is the answer. A source that
 // is merely not ready must not be replaced by one that knows less.
-func Fallback(first, then Source) Source { return fallback{first, then} }
-
-type fallback struct{ first, then Source }
-
-func (f fallback) Pods(ctx context.Context) (Answer, error) { return run(ctx, f.query()) }
-func (f fallback) query() query {
-	return &fallbackQuery{query: queryOf(f.first), then: f.then}
+func Fallback(first, then Source) Source {
+	return composite(func() query { return &fallbackQuery{query: queryOf(first), then: then} })
 }
 
 // A fallbackQuery is the query of first, and from when that is not here the
@@ -119,12 +111,11 @@ func (f *fallbackQuery) next() (Rank, bool) {
 	if ok || f.then == nil {
 		return rank, ok
 	}
-	if _, err := f.query.answer(); !errors.Is(err, ErrNotHere) {
+	_, err := f.query.answer()
+	if !errors.Is(err, ErrNotHere) {
 		return 0, false
-	} else {
-		f.notHere = err
 	}
-	f.query, f.then = queryOf(f.then), nil
+	f.query, f.then, f.notHere = queryOf(f.then), nil, err
 	return f.query.next()
 }
 
@@ -143,7 +134,7 @@ func (f *fallbackQuery) answer() (Answer, error) {
 // name, as of an environment variable that is not set, is an error too: sources
 // may well list pods without one.
 func Require(s Source, pod types.NamespacedName) Source {
-	return checked{s, func(a Answer) (Answer, error) {
+	return checked(s, func(a Answer) (Answer, error) {
 		if pod.Name == "" {
 			return a, fmt.Errorf("the required pod %q has no name; was it left unset?", pod)
 		}
@@ -156,13 +147,13 @@ func Require(s Source, pod types.NamespacedName) Source {
 		}
 		return a, fmt.Errorf("%w: %d pods, and the required %s does not run among them; is the node's name right?",
 			ErrIncomplete, n, pod)
-	}}
+	})
 }
 
 // AllowEmpty is s with the caller's assertion that no pods in its answer means
 // that there are none (R9): for a node that may really be empty.
 func AllowEmpty(s Source) Source {
-	return checked{s, func(a Answer) (Answer, error) {
+	return checked(s, func(a Answer) (Answer, error) {
 		members := slices.Clone(a.Members())
 		for i := range members {
 			members[i].Authoritative = true
@@ -172,17 +163,13 @@ func AllowEmpty(s Source) Source {
 		}
 		a.Parts = members
 		return a, nil
-	}}
+	})
 }
 
 // checked is a source whose answers go through a function.
-type checked struct {
-	source Source
-	check  func(Answer) (Answer, error)
+func checked(s Source, check func(Answer) (Answer, error)) Source {
+	return composite(func() query { return checkedQuery{queryOf(s), check} })
 }
-
-func (c checked) Pods(ctx context.Context) (Answer, error) { return run(ctx, c.query()) }
-func (c checked) query() query                             { return checkedQuery{queryOf(c.source), c.check} }
 
 type checkedQuery struct {
 	query

@@ -7,97 +7,54 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// errNoSocket is what a source on a socket that is missing returns.
-var errNoSocket = fmt.Errorf("listing pods: %w", &fs.PathError{Op: "dial", Path: "/run/kubelet.sock", Err: os.ErrNotExist})
+// errMissing is what a client returns whose socket, certificate or configuration
+// is missing.
+var errMissing = fmt.Errorf("listing pods: %w", &fs.PathError{Op: "open", Path: "/etc/client.pem", Err: os.ErrNotExist})
 
-func ips(list ...string) []netip.Addr {
-	var all []netip.Addr
-	for _, ip := range list {
-		all = append(all, netip.MustParseAddr(ip))
-	}
-	return all
+// says is a source that gives just this.
+func says(a Answer, err error) Source {
+	return AnswerFunc(func(context.Context) (Answer, error) { return a, err })
 }
 
+// A declaring answer has all that an answer may have.
+func declaring(name string) Answer {
+	return Answer{
+		Source: name, Pods: []Pod{{UID: "1", ContainerIDs: []string{name}}}, AsOf: time.Unix(1700000000, 0), Networks: []string{"podnet"},
+		Names: []Names{{Form: Hex64, Lag: RuntimeLag}}, Forms: []Form{Hex64}, SeesADDs: true, SeesAddresses: true,
+		Authoritative: true, Supplementary: true, Recorded: []Attachment{{"podnet", name}},
+	}
+}
+
+// TestUnion: answers stand side by side, and the whole of them says nothing
+// itself.
 func TestUnion(t *testing.T) {
-	name := types.NamespacedName{Namespace: "default", Name: "web"}
-	early := time.Date(2025, 1, 1, 12, 0, 0, 0, time.UTC)
-	late := early.Add(time.Hour)
 	for _, row := range []struct {
 		reason  string
 		sources []Source
-		want    []Pod
+		want    []Answer
 	}{
-		{"one source says it all", []Source{Static{named("a"), named("b")}}, []Pod{named("a"), named("b")}},
-		{"live where any says so, in the order in which they say it",
-			[]Source{Static{named("b")}, Static{}, Static{named("a"), named("c")}},
-			[]Pod{named("b"), named("a"), named("c")}},
-		{"nobody has seen a pod", []Source{Static{}, Static{}}, nil},
-		{"one UID: the API knows the addresses and the start, the runtime the container", []Source{
-			Static{{NamespacedName: name, UID: "1", IPs: ips("10.0.0.1"), StartedAt: early}},
-			Static{{UID: "1", ContainerIDs: []string{"abc"}, IPs: ips("10.0.0.1", "fd00::1")}},
-		}, []Pod{{NamespacedName: name, UID: "1", ContainerIDs: []string{"abc"}, IPs: ips("10.0.0.1", "fd00::1"), StartedAt: early}}},
-		{"the same, asked the other way round", []Source{
-			Static{{UID: "1", ContainerIDs: []string{"abc"}, IPs: ips("10.0.0.1", "fd00::1")}},
-			Static{{NamespacedName: name, UID: "1", IPs: ips("10.0.0.1"), StartedAt: early}},
-		}, []Pod{{NamespacedName: name, UID: "1", ContainerIDs: []string{"abc"}, IPs: ips("10.0.0.1", "fd00::1"), StartedAt: early}}},
-		{"one source lists two sandboxes of a pod, the third source a third", []Source{
-			Static{{UID: "1", ContainerIDs: []string{"a", "b"}}, {UID: "1", ContainerIDs: []string{"b", "c"}}},
-			Static{},
-			Static{{UID: "1", ContainerIDs: []string{"d", "a"}}},
-		}, []Pod{{UID: "1", ContainerIDs: []string{"a", "b", "c", "d"}}}},
-		{"a name that is known is kept", []Source{
-			Static{{NamespacedName: name, UID: "1"}},
-			Static{{NamespacedName: types.NamespacedName{Namespace: "x", Name: "y"}, UID: "1"}},
-		}, []Pod{{NamespacedName: name, UID: "1"}}},
-		{"the earliest start: what was reserved since may be the pod's", []Source{
-			Static{{UID: "1", StartedAt: late}}, Static{{UID: "1", StartedAt: early}}, Static{{UID: "1", StartedAt: late}},
-		}, []Pod{{UID: "1", StartedAt: early}}},
-		{"zero is no start", []Source{
-			Static{{UID: "1"}}, Static{{UID: "1", StartedAt: late}}, Static{{UID: "1"}},
-		}, []Pod{{UID: "1", StartedAt: late}}},
-		{"host network, says one", []Source{
-			Static{{UID: "1"}}, Static{{UID: "1", HostNetwork: true}}, Static{{UID: "1"}},
-		}, []Pod{{UID: "1", HostNetwork: true}}},
-		{"what a finished pod's status still lists is no claim of its running sandbox", []Source{
-			Static{{UID: "1", IPs: ips("10.0.0.1"), FinishedAt: late}},
-			Static{{UID: "1", ContainerIDs: []string{"abc"}, IPs: ips("10.0.0.2")}},
-			Static{{UID: "1", IPs: ips("10.0.0.3"), FinishedAt: early}},
-			Static{{UID: "1", ContainerIDs: []string{"def"}}},
-		}, []Pod{
-			{UID: "1", IPs: ips("10.0.0.1", "10.0.0.3"), FinishedAt: late},
-			{UID: "1", ContainerIDs: []string{"abc", "def"}, IPs: ips("10.0.0.2")},
-		}},
-		{"the latest end: until MinAge after it the pod is live", []Source{
-			Static{{UID: "1", FinishedAt: early}}, Static{{UID: "1", FinishedAt: late}},
-		}, []Pod{{UID: "1", FinishedAt: late}}},
-		{"two UIDs of one name are two pods: it was made anew", []Source{
-			Static{{NamespacedName: name, UID: "1", IPs: ips("10.0.0.1")}},
-			Static{{NamespacedName: name, UID: "2", IPs: ips("10.0.0.2")}},
-		}, []Pod{
-			{NamespacedName: name, UID: "1", IPs: ips("10.0.0.1")},
-			{NamespacedName: name, UID: "2", IPs: ips("10.0.0.2")},
-		}},
-		{"without a UID nobody knows that two are one", []Source{
-			Static{{NamespacedName: name, IPs: ips("10.0.0.1")}, {ContainerIDs: []string{"abc"}}},
-			Static{{NamespacedName: name, IPs: ips("10.0.0.1")}, {ContainerIDs: []string{"abc"}}},
-		}, []Pod{
-			{NamespacedName: name, IPs: ips("10.0.0.1")}, {ContainerIDs: []string{"abc"}},
-			{NamespacedName: name, IPs: ips("10.0.0.1")}, {ContainerIDs: []string{"abc"}},
-		}},
-		{"a union of unions", []Source{
-			Union(Static{{UID: "1", ContainerIDs: []string{"a"}}}, Static{named("x")}),
-			Union(Static{{UID: "1", ContainerIDs: []string{"b"}}}),
-		}, []Pod{{UID: "1", ContainerIDs: []string{"a", "b"}}, named("x")}},
+		{"one source", []Source{Static{named("a"), named("b")}}, []Answer{{Pods: []Pod{named("a"), named("b")}}}},
+		{"nobody has seen a pod", []Source{Static{}, Static(nil)}, []Answer{{Pods: []Pod{}}, {}}},
+		{"two that know one pod are not merged: what one says does not weaken what the other says", []Source{
+			Static{{UID: "1", HostNetwork: true, Finished: true}}, Static{{UID: "1", ContainerIDs: []string{"abc"}}},
+		}, []Answer{{Pods: []Pod{{UID: "1", HostNetwork: true, Finished: true}}}, {Pods: []Pod{{UID: "1", ContainerIDs: []string{"abc"}}}}}},
+		{"the same pod twice stays there twice", []Source{Static{named("a")}, Static{named("a")}},
+			[]Answer{{Pods: []Pod{named("a")}}, {Pods: []Pod{named("a")}}}},
+		{"each keeps what it declares", []Source{says(declaring("a"), nil), Static{named("b")}, says(declaring("c"), nil)},
+			[]Answer{declaring("a"), {Pods: []Pod{named("b")}}, declaring("c")}},
+		{"a union of unions has the members of both", []Source{Union(Static{named("a")}, says(declaring("b"), nil)), Union(Static{named("c")})},
+			[]Answer{{Pods: []Pod{named("a")}}, declaring("b"), {Pods: []Pod{named("c")}}}},
 	} {
 		s := Union(row.sources...)
 		for range 2 { // asking changes nothing
@@ -105,123 +62,184 @@ func TestUnion(t *testing.T) {
 			if err != nil {
 				t.Errorf("%v: %s", err, row.reason)
 			}
-			if diff := cmp.Diff(row.want, got, equal); diff != "" {
+			if diff := cmp.Diff(row.want, got.Members(), equal); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", row.reason, diff)
+			}
+			got.Parts = nil
+			if diff := cmp.Diff(Answer{}, got, equal); diff != "" {
+				t.Errorf("the whole says something itself: %s (-want +got):\n%s", row.reason, diff)
+			}
+		}
+	}
+}
+
+// TestUnionOfErrors: one silent source, and nobody knows who lives here (R2).
+// Beside the error stands who was asked, and what each of them said (R11).
+func TestUnionOfErrors(t *testing.T) {
+	broken := errors.New("broken")
+	agent := types.NamespacedName{Namespace: "default", Name: "agent"}
+	a := declaring("a")
+	failed := func(a Answer, err error) Answer { a.Err = err; return a }
+	half := Answer{Pods: []Pod{named("half-a-list")}}
+	for _, row := range []struct {
+		reason  string
+		sources []Source
+		want    error
+		says    string
+		parts   []Answer
+	}{
+		{"the only one fails", []Source{failing(broken)}, broken, "pod source 1 of 1: broken", []Answer{failed(half, broken)}},
+		{"the last one fails: the others have answered", []Source{says(a, nil), Static{named("b")}, failing(broken)}, broken,
+			"pod source 3 of 3: broken", []Answer{a, {Pods: []Pod{named("b")}}, failed(half, broken)}},
+		{"the first one fails: the others are not asked, and did not answer", []Source{failing(broken), unasked(t)}, broken,
+			"pod source 1 of 2: broken", []Answer{failed(half, broken)}},
+		{"it has a name", []Source{Static{named("b")}, says(Answer{Source: "kubelet"}, broken), unasked(t)}, broken,
+			"pod source kubelet: broken", []Answer{{Pods: []Pod{named("b")}}, {Source: "kubelet", Err: broken}}},
+		{"in a union within: both say which", []Source{Static{named("b")}, Union(says(a, nil), says(Answer{Source: "kubelet"}, broken), unasked(t))},
+			broken, "pod source 2 of 2: pod source kubelet: broken", []Answer{{Pods: []Pod{named("b")}}, a, {Source: "kubelet", Err: broken}}},
+		{"a required pod is missing: the source did answer, and not well enough", []Source{says(a, nil), Require(says(declaring("c"), nil), agent)},
+			ErrIncomplete, "pod source c: ", []Answer{a, failed(declaring("c"), ErrIncomplete)}},
+		{"a list that is not complete", []Source{Static{named("a")}, failing(ErrIncomplete)}, ErrIncomplete, "pod source 2 of 2",
+			[]Answer{{Pods: []Pod{named("a")}}, failed(half, ErrIncomplete)}},
+		{"a file that is missing somewhere", []Source{Static{named("a")}, failing(errMissing)}, fs.ErrNotExist, "client.pem",
+			[]Answer{{Pods: []Pod{named("a")}}, failed(half, errMissing)}},
+	} {
+		got, err := Union(row.sources...).Pods(t.Context())
+		if !errors.Is(err, row.want) || !strings.Contains(err.Error(), row.says) {
+			t.Errorf("got %v, want %v that says %q: %s", err, row.want, row.says, row.reason)
+		}
+		if diff := cmp.Diff(row.parts, got.Members(), equal); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
+		}
+	}
+	if got, err := Union().Pods(t.Context()); err == nil {
+		t.Errorf("a union of nothing has seen nothing: got %v, want an error", got)
+	}
+}
+
+// TestTook: parts say how long each of them took, one that failed too.
+func TestTook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow := func(d time.Duration, err error) Source {
+			return AnswerFunc(func(context.Context) (Answer, error) {
+				time.Sleep(d)
+				return Answer{Took: time.Hour}, err
+			})
+		}
+		got, _ := Union(slow(time.Second, nil), Union(slow(2*time.Second, nil)), slow(3*time.Second, errors.New("broken"))).Pods(t.Context())
+		var took []time.Duration
+		for _, m := range got.Members() {
+			took = append(took, m.Took)
+		}
+		if want := []time.Duration{time.Second, 2 * time.Second, 3 * time.Second}; !slices.Equal(took, want) {
+			t.Errorf("got %v, want %v", took, want)
+		}
+	})
+}
+
+// TestSourcesStayTheirs: neither the arguments' slice nor what a source returns
+// is changed or shared.
+func TestSourcesStayTheirs(t *testing.T) {
+	arguments := []Source{Static{named("a")}, Static{named("b")}}
+	s := Union(arguments...)
+	arguments[0] = unasked(t)
+	if _, err := s.Pods(t.Context()); err != nil {
+		t.Errorf("it went on with a source that was put in the place of its own: %v", err)
+	}
+
+	inner := Answer{Parts: []Answer{{Pods: []Pod{named("a")}}, {Pods: []Pod{named("b")}}}}
+	all := AllowEmpty(says(inner, nil))
+	got, err := all.Pods(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got.Parts[0].Source = "changed"
+	if diff := cmp.Diff(Answer{Parts: []Answer{{Pods: []Pod{named("a")}}, {Pods: []Pod{named("b")}}}}, inner, equal); diff != "" {
+		t.Errorf("the source's own answer was changed (-want +got):\n%s", diff)
+	}
+}
+
+func TestFallback(t *testing.T) {
+	broken := errors.New("broken")
+	notHere := fmt.Errorf("no socket of a kubelet: %w", ErrNotHere)
+	for _, row := range []struct {
+		reason string
+		first  Source
+		then   Source
+		want   Answer
+		errs   []error
+		says   string
+	}{
+		{reason: "the first is there", first: says(declaring("a"), nil), then: unasked(t), want: declaring("a")},
+		{reason: "the first is there and has nothing to tell: an answer", first: Static{}, then: unasked(t), want: Answer{Pods: []Pod{}}},
+		{reason: "the first is not here: all that the second says", first: failing(notHere), then: says(declaring("b"), nil), want: declaring("b")},
+		{reason: "one of several errors", first: failing(errors.Join(broken, notHere)), then: Static{named("b")}, want: Answer{Pods: []Pod{named("b")}}},
+		{reason: "the first is broken: the second may know less", first: failing(broken), then: unasked(t), errs: []error{broken}},
+		{reason: "the first is not ready", first: failing(ErrIncomplete), then: unasked(t), errs: []error{ErrIncomplete}},
+		{reason: "the first may not be read", first: failing(fs.ErrPermission), then: unasked(t), errs: []error{fs.ErrPermission}},
+		{reason: "the first was out of time", first: failing(context.DeadlineExceeded), then: unasked(t), errs: []error{context.DeadlineExceeded}},
+		{reason: "neither answers: both are told", first: failing(notHere), then: failing(broken), errs: []error{broken}, says: "no socket of a kubelet"},
+		{reason: "neither is here", first: failing(notHere), then: failing(ErrNotHere), errs: []error{ErrNotHere}, says: "no socket of a kubelet"},
+		{reason: "what the second lacks is its own", first: failing(notHere), then: failing(ErrIncomplete), errs: []error{ErrIncomplete}},
+	} {
+		for range 2 { // asking changes nothing
+			got, err := Fallback(row.first, row.then).Pods(t.Context())
+			if (err != nil) != (row.errs != nil) {
+				t.Errorf("%v: %s", err, row.reason)
+				continue
+			}
+			for _, want := range row.errs {
+				if !errors.Is(err, want) || !strings.Contains(err.Error(), row.says) {
+					t.Errorf("got %v, want %v that says %q: %s", err, want, row.says, row.reason)
+				}
+				if want != ErrNotHere && errors.Is(err, ErrNotHere) {
+					t.Errorf("%v invites to fall back from a source that exists: %s", err, row.reason)
+				}
+			}
+			if diff := cmp.Diff(row.want, got, equal); err == nil && diff != "" {
 				t.Errorf("%s (-want +got):\n%s", row.reason, diff)
 			}
 		}
 	}
 }
 
-// TestUnionOfErrors: one silent witness, and nobody knows who lives here (R2).
-func TestUnionOfErrors(t *testing.T) {
-	broken := errors.New("broken")
-	for _, row := range []struct {
-		reason  string
-		sources []Source
-		want    error
-		says    string
-	}{
-		{"the only one fails", []Source{failing(broken)}, broken, "pod source 1 of 1"},
-		{"the last one fails", []Source{Static{named("a")}, Static{named("b")}, failing(broken)}, broken, "pod source 3 of 3"},
-		{"the first one fails, and the others need not be asked", []Source{failing(broken), unasked(t)}, broken, "pod source 1 of 2"},
-		{"a source that is not there is silent too", []Source{Static{named("a")}, failing(errNoSocket)}, fs.ErrNotExist, "kubelet.sock"},
-		{"a list that is not complete", []Source{Static{named("a")}, failing(ErrIncomplete)}, ErrIncomplete, "pod source 2 of 2"},
-	} {
-		got, err := Union(row.sources...).Pods(t.Context())
-		if got != nil || !errors.Is(err, row.want) || !strings.Contains(err.Error(), row.says) {
-			t.Errorf("got %v, %v, want %v that says %q: %s", got, err, row.want, row.says, row.reason)
-		}
-	}
-	if got, err := Union().Pods(t.Context()); got != nil || err == nil {
-		t.Errorf("a union of nothing has seen nothing: got %v, %v, want an error", got, err)
-	}
-}
-
-// TestUnionLeavesItsSources: what sources return stays theirs, and so does what
-// lies behind the end of their slices.
-func TestUnionLeavesItsSources(t *testing.T) {
-	roomy := func(id, ip string) Pod {
-		return Pod{
-			UID:          "1",
-			ContainerIDs: append(make([]string, 0, 8), id),
-			IPs:          append(make([]netip.Addr, 0, 8), netip.MustParseAddr(ip)),
-		}
-	}
-	sources := []Static{
-		append(make(Static, 0, 8), roomy("a", "10.0.0.1")),
-		{roomy("b", "10.0.0.2"), roomy("c", "10.0.0.3")},
-		{roomy("d", "10.0.0.4")},
-	}
-	s := Union(sources[0], sources[1], sources[2])
-	first, err := s.Pods(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := []Pod{{UID: "1", ContainerIDs: []string{"a", "b", "c", "d"}, IPs: ips("10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4")}}
-	if diff := cmp.Diff(want, first, equal); diff != "" {
-		t.Fatalf("(-want +got):\n%s", diff)
-	}
-	for i, want := range []Static{{roomy("a", "10.0.0.1")}, {roomy("b", "10.0.0.2"), roomy("c", "10.0.0.3")}, {roomy("d", "10.0.0.4")}} {
-		if diff := cmp.Diff(want, sources[i], equal); diff != "" {
-			t.Errorf("source %d was changed (-want +got):\n%s", i, diff)
-		}
-		for _, p := range sources[i] {
-			if id, ip := p.ContainerIDs[:2][1], p.IPs[:2][1]; id != "" || ip.IsValid() {
-				t.Errorf("source %d was written to behind its end: %q, %v", i, id, ip)
-			}
-		}
-	}
-	if p := sources[0][:2][1]; p.UID != "" {
-		t.Errorf("source 0 was written to behind its end: %v", p)
-	}
-
-	// Nor does one answer share what it merged with the next.
-	first[0].ContainerIDs[0], first[0].IPs[0] = "changed", netip.IPv6Loopback()
-	second, err := s.Pods(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(want, second, equal); diff != "" {
-		t.Errorf("the second answer (-want +got):\n%s", diff)
-	}
-}
-
-func TestFallback(t *testing.T) {
-	broken := errors.New("broken")
+// TestHazard41NotReadyIsHere: the first choice exists, and is not ready or not
+// complete. Nothing from deep below may look as if it did not exist.
+func TestHazard41NotReadyIsHere(t *testing.T) {
+	agent := types.NamespacedName{Namespace: "default", Name: "agent"}
+	here := Static{named("agent")}
 	for _, row := range []struct {
 		reason string
 		first  Source
-		then   Source
-		want   []Pod
-		errs   []error
-		says   string
 	}{
-		{reason: "the first is there", first: Static{named("a")}, then: unasked(t), want: []Pod{named("a")}},
-		{reason: "the first is there and has nothing to tell: an answer", first: Static{}, then: unasked(t), want: []Pod{}},
-		{reason: "the first is not there", first: failing(fs.ErrNotExist), then: Static{named("b")}, want: []Pod{named("b")}},
-		{reason: "the first is not there, as a client says it", first: failing(errNoSocket), then: Static{named("b")}, want: []Pod{named("b")}},
-		{reason: "one of several errors", first: failing(errors.Join(broken, errNoSocket)), then: Static{named("b")}, want: []Pod{named("b")}},
-		{reason: "the first is broken: the second may know less", first: failing(broken), then: unasked(t), errs: []error{broken}},
-		{reason: "the first is not ready", first: failing(ErrIncomplete), then: unasked(t), errs: []error{ErrIncomplete}},
-		{reason: "the first may not be read", first: failing(fs.ErrPermission), then: unasked(t), errs: []error{fs.ErrPermission}},
-		{reason: "the first was out of time", first: failing(context.DeadlineExceeded), then: unasked(t), errs: []error{context.DeadlineExceeded}},
-		{reason: "neither answers: both are told", first: failing(errNoSocket), then: failing(broken), errs: []error{broken, fs.ErrNotExist}, says: "kubelet.sock"},
-		{reason: "neither is there", first: failing(errNoSocket), then: failing(fs.ErrNotExist), errs: []error{fs.ErrNotExist}},
-		{reason: "the third is", first: failing(errNoSocket), then: Fallback(failing(errNoSocket), Static{named("c")}), want: []Pod{named("c")}},
-		{reason: "neither of two, then the third", first: Fallback(failing(errNoSocket), failing(errNoSocket)), then: Static{named("c")}, want: []Pod{named("c")}},
+		{"its certificate is missing", failing(errMissing)},
+		{"its certificate is missing, and it is the second choice of another", Fallback(failing(ErrNotHere), failing(errMissing))},
+		{"a fallback in a fallback: the second choice is here and not ready", Fallback(failing(ErrNotHere), failing(ErrIncomplete))},
+		{"one member of a union lacks a file", Union(here, failing(errMissing))},
+		{"one member of a union is not here: the others are", Union(here, failing(ErrNotHere))},
+		{"the only member of a union is not here", Union(failing(ErrNotHere))},
+		{"neither of two choices of a member is here", Union(here, Fallback(failing(ErrNotHere), failing(ErrNotHere)))},
+		{"a member of a union in a union", Union(here, Union(here, failing(ErrNotHere)))},
+		{"behind Require", Require(Union(here, failing(ErrNotHere)), agent)},
+		{"behind AllowEmpty", AllowEmpty(Union(here, failing(ErrNotHere)))},
+		{"it lacks the required pod", Require(Static{named("other")}, agent)},
 	} {
-		got, err := Fallback(row.first, row.then).Pods(t.Context())
-		if (err != nil) != (row.errs != nil) {
-			t.Errorf("%v: %s", err, row.reason)
-			continue
+		got, err := Fallback(row.first, unasked(t)).Pods(t.Context())
+		if err == nil || errors.Is(err, ErrNotHere) {
+			t.Errorf("got %v, %v, want an error that is not %v: %s", got, err, ErrNotHere, row.reason)
 		}
-		for _, want := range row.errs {
-			if !errors.Is(err, want) || !strings.Contains(err.Error(), row.says) {
-				t.Errorf("got %v, want %v that says %q: %s", err, want, row.says, row.reason)
-			}
-		}
-		if diff := cmp.Diff(row.want, got, equal); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
+	}
+	for _, row := range []struct {
+		reason string
+		first  Source
+	}{
+		{"a fallback in a fallback: neither is here", Fallback(failing(ErrNotHere), failing(ErrNotHere))},
+		{"behind Require: it has not even answered", Require(failing(ErrNotHere), agent)},
+		{"behind AllowEmpty", AllowEmpty(failing(ErrNotHere))},
+	} {
+		got, err := Fallback(row.first, here).Pods(t.Context())
+		if diff := cmp.Diff(Answer{Pods: here}, got, equal); err != nil || diff != "" {
+			t.Errorf("%v: the second choice is right: %s (-want +got):\n%s", err, row.reason, diff)
 		}
 	}
 }
@@ -229,27 +247,41 @@ func TestFallback(t *testing.T) {
 func TestRequire(t *testing.T) {
 	agent := types.NamespacedName{Namespace: "kube-system", Name: "agent-x7k2p"}
 	here := Pod{NamespacedName: agent, UID: "1", HostNetwork: true}
+	finished := func(p Pod, at time.Time) Pod { p.Finished, p.FinishedAt = true, at; return p }
 	broken := errors.New("broken")
 	for _, row := range []struct {
 		reason string
 		source Source
-		want   []Pod
+		want   []Pod // of all members, when there is no error
 		err    error
 	}{
 		{"the agent is there", Static{named("a"), here}, []Pod{named("a"), here}, nil},
 		{"the agent alone", Static{here}, []Pod{here}, nil},
+		{"one member of a union has it: who asks the whole, wants any of them", Union(Static{named("a")}, Static{here}), []Pod{named("a"), here}, nil},
+		{"a member that must have it, in a union", Union(Static{named("a")}, Require(Static{here}, agent)), []Pod{named("a"), here}, nil},
+		{"an older one of its name has finished, and it runs", Static{finished(here, time.Time{}), here}, []Pod{finished(here, time.Time{}), here}, nil},
 		{"nobody is there", Static{}, nil, ErrIncomplete},
 		{"others are there", Static{named("a"), named("b")}, nil, ErrIncomplete},
 		{"another of its name", Static{named(agent.Name)}, nil, ErrIncomplete},
 		{"another in its namespace", Static{{NamespacedName: types.NamespacedName{Namespace: agent.Namespace, Name: "agent"}}}, nil, ErrIncomplete},
 		{"a sandbox without a name", Static{{UID: "1", ContainerIDs: []string{"abc"}}}, nil, ErrIncomplete},
+		{"it has finished: this process has not, so the list is old or another's", Static{finished(here, time.Unix(1700000000, 0))}, nil, ErrIncomplete},
+		{"it has finished, and nobody knows when", Static{finished(here, time.Time{})}, nil, ErrIncomplete},
+		{"it has finished a moment ago, and the mark was left out", Static{{NamespacedName: agent, FinishedAt: time.Unix(1700000000, 0)}}, nil, ErrIncomplete},
+		{"another member of the union has it: that does not speak for this one", Union(Static{here}, Require(Static{named("a")}, agent)), nil, ErrIncomplete},
+		{"it has finished in each member of a union", Require(Union(Static{finished(here, time.Time{})}, Static{}), agent), nil, ErrIncomplete},
 		{"the source fails", failing(broken), nil, broken},
+		{"the source fails, with the agent in its half of a list", says(Answer{Pods: []Pod{here}}, broken), nil, broken},
 	} {
 		got, err := Require(row.source, agent).Pods(t.Context())
 		if !errors.Is(err, row.err) {
 			t.Errorf("got %v, want %v: %s", err, row.err, row.reason)
 		}
-		if diff := cmp.Diff(row.want, got, equal); diff != "" {
+		var pods []Pod
+		for _, m := range got.Members() {
+			pods = append(pods, m.Pods...)
+		}
+		if diff := cmp.Diff(row.want, pods, equal); err == nil && diff != "" {
 			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
 		}
 		if errors.Is(row.err, ErrIncomplete) && !strings.Contains(err.Error(), agent.String()) {
@@ -257,8 +289,40 @@ func TestRequire(t *testing.T) {
 		}
 	}
 	for _, unset := range []types.NamespacedName{{}, {Namespace: "kube-system"}} {
-		if pods, err := Require(Static{{ContainerIDs: []string{"abc"}}, here}, unset).Pods(t.Context()); err == nil {
-			t.Errorf("a required pod without a name is found: %v", pods)
+		if got, err := Require(Static{{ContainerIDs: []string{"abc"}}, here}, unset).Pods(t.Context()); err == nil {
+			t.Errorf("a required pod without a name is found: %v", got)
+		}
+	}
+	got, err := Require(says(declaring("a"), nil), types.NamespacedName{}).Pods(t.Context())
+	if diff := cmp.Diff(declaring("a"), got, equal); diff != "" || err == nil {
+		t.Errorf("beside its error %v stands what the source said (-want +got):\n%s", err, diff)
+	}
+}
+
+// TestAllowEmpty: the caller's assertion is for all that the source gives, and
+// for nothing else. An error stays one.
+func TestAllowEmpty(t *testing.T) {
+	plain, asserted := Answer{Pods: []Pod{named("a")}}, Answer{Pods: []Pod{named("a")}, Authoritative: true}
+	broken := errors.New("broken")
+	for _, row := range []struct {
+		reason string
+		source Source
+		want   []Answer
+		err    error
+	}{
+		{"nobody is there", AllowEmpty(Static{}), []Answer{{Pods: []Pod{}, Authoritative: true}}, nil},
+		{"somebody is: the next time nobody may be", AllowEmpty(Static{named("a")}), []Answer{asserted}, nil},
+		{"nothing else that it declares is changed", AllowEmpty(says(declaring("a"), nil)), []Answer{declaring("a")}, nil},
+		{"each member of a union, also of one within", AllowEmpty(Union(Static{named("a")}, Union(Static{named("a")}))), []Answer{asserted, asserted}, nil},
+		{"a member beside it is not meant", Union(AllowEmpty(Static{named("a")}), Static{named("a")}), []Answer{asserted, plain}, nil},
+		{"an error stays one, and asserts nothing", AllowEmpty(says(plain, broken)), []Answer{{Pods: plain.Pods, Err: broken}}, broken},
+	} {
+		got, err := row.source.Pods(t.Context())
+		if !errors.Is(err, row.err) {
+			t.Errorf("got %v, want %v: %s", err, row.err, row.reason)
+		}
+		if diff := cmp.Diff(row.want, got.Members(), equal); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
 		}
 	}
 }

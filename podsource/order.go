@@ -37,28 +37,28 @@ type query interface {
 	answer() (Answer, error)
 }
 
-// composite is a Source that consists of others.
-type composite interface{ query() query }
+// composite is a Source that consists of others. It gives a new query for each
+// round of questions.
+type composite func() query
+
+// Pods asks all questions, one after the other and by rank.
+func (c composite) Pods(ctx context.Context) (Answer, error) {
+	for q := c(); ; q.ask(ctx) {
+		if _, ok := q.next(); !ok {
+			return q.answer()
+		}
+	}
+}
 
 func queryOf(s Source) query {
 	if c, ok := s.(composite); ok {
-		return c.query()
+		return c()
 	}
 	rank := RankPods
 	if r, ok := s.(Ranked); ok {
 		rank = r.Rank()
 	}
 	return &question{source: s, rank: rank}
-}
-
-// run asks all questions, one after the other and by rank.
-func run(ctx context.Context, q query) (Answer, error) {
-	for {
-		if _, ok := q.next(); !ok {
-			return q.answer()
-		}
-		q.ask(ctx)
-	}
 }
 
 // A question is the query of a single source.

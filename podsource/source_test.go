@@ -7,14 +7,17 @@ import (
 	"errors"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// equal compares pods.
-var equal = cmp.Options{cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateApproxTime(0)}
+// equal compares answers, but for how long they took.
+var equal = cmp.Options{
+	cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateApproxTime(0), cmpopts.EquateErrors(), cmpopts.IgnoreFields(Answer{}, "Took"),
+}
 
 // named returns a pod of which nothing but its name is known.
 func named(name string) Pod {
@@ -34,57 +37,108 @@ func unasked(t *testing.T) Source {
 	})
 }
 
-func TestStatic(t *testing.T) {
+func TestPlainPodsClaimNothing(t *testing.T) {
 	for _, row := range []struct {
 		reason string
-		source Static
+		pods   []Pod
 	}{
 		{"no pods", nil},
-		{"none, and said so", Static{}},
-		{"two pods", Static{named("a"), named("b")}},
+		{"none, and said so", []Pod{}},
+		{"two pods", []Pod{named("a"), named("b")}},
 	} {
-		got, err := row.source.Pods(t.Context())
-		if err != nil {
-			t.Errorf("%v: %s", err, row.reason)
+		for kind, s := range map[string]Source{
+			"Static": Static(row.pods), "Func": Func(func(context.Context) ([]Pod, error) { return row.pods, nil }),
+		} {
+			got, err := s.Pods(t.Context())
+			if err != nil {
+				t.Errorf("%v: %s: %s", err, kind, row.reason)
+			}
+			if diff := cmp.Diff(Answer{Pods: row.pods}, got, equal); diff != "" {
+				t.Errorf("%s: %s (-want +got):\n%s", kind, row.reason, diff)
+			}
 		}
-		if diff := cmp.Diff([]Pod(row.source), got, equal); diff != "" {
+	}
+}
+
+func TestFuncs(t *testing.T) {
+	type key struct{}
+	ctx := context.WithValue(t.Context(), key{}, "mine")
+	broken := errors.New("broken")
+	whole := Answer{Source: "agent", Pods: []Pod{named("a")}, SeesADDs: true, AsOf: time.Unix(1700000000, 0)}
+	check := func(ctx context.Context) {
+		if ctx.Value(key{}) != "mine" {
+			t.Error("another context")
+		}
+	}
+	for _, row := range []struct {
+		reason string
+		source Source
+		want   Answer
+	}{
+		{"pods", Func(func(ctx context.Context) ([]Pod, error) { check(ctx); return whole.Pods, broken }), Answer{Pods: whole.Pods}},
+		{"a whole answer", AnswerFunc(func(ctx context.Context) (Answer, error) { check(ctx); return whole, broken }), whole},
+	} {
+		got, err := row.source.Pods(ctx)
+		if !errors.Is(err, broken) || err.Error() != broken.Error() {
+			t.Errorf("got %v, want %v as it is: %s", err, broken, row.reason)
+		}
+		if diff := cmp.Diff(row.want, got, equal); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
 		}
 	}
 }
 
-func TestFunc(t *testing.T) {
-	type key struct{}
-	ctx := context.WithValue(t.Context(), key{}, "mine")
-	broken := errors.New("broken")
-	want := []Pod{named("a")}
-	got, err := Func(func(ctx context.Context) ([]Pod, error) {
-		if ctx.Value(key{}) != "mine" {
-			t.Error("another context")
+func TestHasFinished(t *testing.T) {
+	for _, row := range []struct {
+		reason string
+		pod    Pod
+		want   bool
+	}{
+		{"it runs", Pod{}, false},
+		{"it has, and nobody knows when", Pod{Finished: true}, true},
+		{"it has, and the mark was left out", Pod{FinishedAt: time.Unix(1700000000, 0)}, true},
+		{"it has", Pod{Finished: true, FinishedAt: time.Unix(1700000000, 0)}, true},
+	} {
+		if got := row.pod.HasFinished(); got != row.want {
+			t.Errorf("got %t, want %t: %s", got, row.want, row.reason)
 		}
-		return want, broken
-	}).Pods(ctx)
-	if !errors.Is(err, broken) || err.Error() != broken.Error() {
-		t.Errorf("got %v, want %v as it is", err, broken)
-	}
-	if diff := cmp.Diff(want, got, equal); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
-// TestContext: what a caller gives reaches every source.
+// TestContext: what a caller gives reaches every source, and one that has ended
+// none.
 func TestContext(t *testing.T) {
+	type key struct{}
+	agent := types.NamespacedName{Namespace: "default", Name: "a"}
+	combined := func(s Source) map[string]Source {
+		return map[string]Source{
+			"union":       Union(s, Static{}),
+			"fallback":    Fallback(s, Static{}),
+			"then":        Fallback(failing(ErrNotHere), s),
+			"require":     Require(s, agent),
+			"allow empty": AllowEmpty(s),
+			"all":         AllowEmpty(Require(Union(Fallback(failing(ErrNotHere), Union(s))), agent)),
+		}
+	}
+	ctx := context.WithValue(t.Context(), key{}, "mine")
+	asked := 0
+	for name, s := range combined(Func(func(ctx context.Context) ([]Pod, error) {
+		asked++
+		if ctx.Value(key{}) != "mine" {
+			t.Error("another context")
+		}
+		return []Pod{named("a")}, nil
+	})) {
+		asked = 0
+		if _, err := s.Pods(ctx); err != nil || asked != 1 {
+			t.Errorf("%s: asked %d times, %v", name, asked, err)
+		}
+	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	obedient := Func(func(ctx context.Context) ([]Pod, error) { return []Pod{named("a")}, ctx.Err() })
-	for name, s := range map[string]Source{
-		"union":    Union(Static{}, obedient),
-		"fallback": Fallback(obedient, Static{}),
-		"then":     Fallback(failing(errNoSocket), obedient),
-		"require":  Require(obedient, types.NamespacedName{Namespace: "default", Name: "a"}),
-	} {
-		if pods, err := s.Pods(ended); pods != nil || !errors.Is(err, context.Canceled) {
-			t.Errorf("%s: %v, %v, want %v", name, pods, err, context.Canceled)
+	for name, s := range combined(unasked(t)) {
+		if _, err := s.Pods(ended); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v, want %v", name, err, context.Canceled)
 		}
 	}
 }

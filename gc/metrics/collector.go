@@ -3,62 +3,129 @@
 package metrics
 
 import (
-	"strings"
+	"errors"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
-// A Collector turns reports into metrics. It is a [prometheus.Collector], made by
-// [New]. Its methods may be called from several goroutines.
+// A Collector turns the reports of one [gc.Reconciler] into metrics. It is a
+// [prometheus.Collector], made by [New]. Its methods may be called from several
+// goroutines.
 type Collector struct {
 	descs descs
 
-	mu       sync.Mutex // guards networks and all in it
-	networks map[string]*network
+	mu           sync.Mutex        // guards all that follows
+	passes       map[string]uint64 // by result
+	sources      map[string]*source
+	networks     map[string]*network
+	lockHeld     time.Duration
+	passDuration histogram
+	longestHold  histogram
+	missing      int       // negative as long as no pass knew
+	lastGoodPass time.Time // zero as long as there was none
 }
 
-// New returns a Collector. The networks that are named have their counters from
-// here on, at zero, so that Prometheus sees the first increase; those that are
-// not get them with their first report.
-//
-// Networks are told apart by their names only. For data dirs that hold networks
-// of the same name make a Collector each, and register it with a label more
-// ([prometheus.WrapRegistererWith]).
-func New(networks ...string) *Collector {
-	c := &Collector{descs: newDescs(), networks: make(map[string]*network)}
-	for _, name := range networks {
-		c.network(name)
+// A source is what the reports say of one source.
+type source struct {
+	took     time.Duration
+	failures uint64
+}
+
+// New returns a Collector that has seen no pass.
+func New() *Collector {
+	return &Collector{
+		descs: newDescs(), missing: -1,
+		passes: make(map[string]uint64), sources: make(map[string]*source), networks: make(map[string]*network),
+		// A pass without a leak takes milliseconds. AtStartup ends after 30 s and
+		// a pass of Start after 11 min, if nothing else was asked for.
+		passDuration: newHistogram(.001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60, 300, 600),
+		// A hold is to last no longer than a few milliseconds (R8).
+		longestHold: newHistogram(.0005, .001, .002, .005, .01, .025, .05, .1, .5, 1),
 	}
-	return c
 }
 
 // OnReport takes what a pass returned. It is made to be [gc.Options].OnReport,
-// keeps nothing of the report, and never waits for a scrape.
-//
-// A report without a network is of a pass that never began, because it gave up
-// waiting for another one, say. It is ignored.
+// keeps nothing of the report, and never waits for a scrape. A pass that never
+// began ([gc.ErrBusy]) is ignored.
 func (c *Collector) OnReport(report gc.Report, err error) {
-	if report.Network == "" {
+	if errors.Is(err, gc.ErrBusy) {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.network(report.Network).note(&report, err)
+	c.passes[resultOf(err)]++
+	if err == nil {
+		c.lastGoodPass = report.Started
+	}
+	c.passDuration.observe(report.Duration)
+	c.lockHeld += report.LockHeld
+	if report.LockHeld > 0 {
+		c.longestHold.observe(report.LongestHold)
+	}
+	for i := range report.Sources {
+		s := of(c.sources, report.Sources[i].Name)
+		s.took += report.Sources[i].Took
+		if report.Sources[i].Err != nil {
+			s.failures++
+		}
+	}
+	if len(report.Networks) > 0 { // else the pass did not get as far as to look
+		c.missing = 0
+		for _, n := range report.Networks {
+			if n.Missing {
+				c.missing++
+			}
+		}
+	}
+	c.noteReservations(&report, err)
 }
 
-// network returns the numbers of the network with that name. It needs c.mu,
-// except in New.
-func (c *Collector) network(name string) *network {
-	name = strings.ToValidUTF8(name, "\uFFFD") // a label must be UTF-8; what hostlocal.New accepts is ASCII
-	n, ok := c.networks[name]
-	if !ok {
-		n = newNetwork()
-		c.networks[name] = n
+// noteReservations adds what a pass says of reservations. One that could not
+// list them says nothing: no entry, and an error that is not a source's.
+func (c *Collector) noteReservations(report *gc.Report, err error) {
+	refused := errors.Is(err, gc.ErrRefused)
+	if len(report.Reservations) == 0 && err != nil && !refused {
+		return
 	}
-	return n
+	for _, n := range report.Networks {
+		of(c.networks, n.Name)
+	}
+	for _, n := range c.networks {
+		n.begin(!refused)
+	}
+	var n *network
+	for i := range report.Reservations {
+		e := &report.Reservations[i]
+		if i == 0 || e.Network != report.Reservations[i-1].Network {
+			n = of(c.networks, e.Network)
+		}
+		n.add(e, report.Started, !refused)
+	}
+}
+
+// results are the ways in which a pass ends.
+var results = []string{"ok", "refused", "no-pods", "source-timeout", "locked", "failed"}
+
+// resultOf says how a pass ended.
+func resultOf(err error) string {
+	switch {
+	case err == nil:
+		return "ok"
+	case errors.Is(err, gc.ErrNoPods):
+		return "no-pods"
+	case errors.Is(err, gc.ErrSourceTimeout):
+		return "source-timeout"
+	case errors.Is(err, gc.ErrRefused):
+		return "refused"
+	case errors.Is(err, hostlocal.ErrLocked):
+		return "locked"
+	}
+	return "failed"
 }
 
 // Describe sends the descriptions of all metrics.
@@ -68,7 +135,7 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect sends the metrics of all networks, as they are at one moment.
+// Collect sends all metrics as they are at one moment.
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	// Whoever reads ch may be slow, and a pass must not wait for that.
 	for _, m := range c.snapshot() {
@@ -79,8 +146,27 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 func (c *Collector) snapshot() (all []prometheus.Metric) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	d := &c.descs
+	add := func(desc *prometheus.Desc, t prometheus.ValueType, value float64, labels ...string) {
+		all = append(all, prometheus.MustNewConstMetric(desc, t, value, labels...))
+	}
+	for _, r := range results {
+		add(d.passes, prometheus.CounterValue, float64(c.passes[r]), r)
+	}
+	add(d.lockHeld, prometheus.CounterValue, c.lockHeld.Seconds())
+	all = append(all, c.passDuration.metric(d.passDuration), c.longestHold.metric(d.longestHold))
+	for name, s := range c.sources {
+		add(d.sourceSeconds, prometheus.CounterValue, s.took.Seconds(), name)
+		add(d.sourceFailures, prometheus.CounterValue, float64(s.failures), name)
+	}
+	if c.missing >= 0 {
+		add(d.missing, prometheus.GaugeValue, float64(c.missing))
+	}
+	if !c.lastGoodPass.IsZero() {
+		add(d.lastGoodPass, prometheus.GaugeValue, float64(c.lastGoodPass.UnixNano())/1e9)
+	}
 	for name, n := range c.networks {
-		all = append(all, n.metrics(&c.descs, name)...)
+		n.metrics(d, name, add)
 	}
 	return all
 }

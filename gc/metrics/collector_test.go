@@ -3,6 +3,9 @@
 package metrics
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"os"
 	"regexp"
 	"slices"
@@ -16,27 +19,31 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
 // made is a collector that has seen all that there is to be seen: each reason,
-// each result, and two networks.
+// each result, and a network that is only read.
 func made() *Collector {
 	c := New()
 	report := reportOf()
-	report.SourceDuration, report.LockHeld, report.LongestHold = 250*time.Millisecond, 9*time.Millisecond, 2*time.Millisecond
+	report.Networks = append(report.Networks, gc.Network{Name: "spare", Missing: true})
+	report.LockHeld, report.LongestHold = 9*time.Millisecond, 2*time.Millisecond
+	report.Sources = []gc.Source{{Name: "cri", Took: 50 * time.Millisecond}, {Name: "kubelet", Took: 200 * time.Millisecond}}
 	for i, reason := range reasons() {
 		report.Reservations = append(report.Reservations, entry(reason, time.Duration(i+1)*time.Minute))
 	}
-	report.Reservations = slices.DeleteFunc(report.Reservations, func(e gc.Entry) bool { return e.Reason == gc.NotJudged })
+	report.Reservations = append(report.Reservations, in("storage", entry(gc.NetworkNotNamed, time.Hour)))
 	c.OnReport(report, errAway)
-	unanswered := reportOf(entry(gc.NoAnswer, time.Hour))
-	unanswered.Duration, unanswered.SourceDuration = 30*time.Second, 30*time.Second
-	c.OnReport(unanswered, errAway)
-	report.Reservations = slices.DeleteFunc(report.Reservations, func(e gc.Entry) bool { return e.Verdict == gc.Failed })
+	refused := reportOf(entry(gc.SourceFailed, time.Hour))
+	refused.Sources = []gc.Source{{Name: "cri", Took: time.Second, Err: errAway}}
+	c.OnReport(refused, errRefused)
+	c.OnReport(reportOf(entry(gc.NoPods, time.Hour)), fmt.Errorf("%w: %w", gc.ErrRefused, gc.ErrNoPods))
+	late := reportOf(entry(gc.SourceFailed, time.Hour))
+	late.Duration = 30 * time.Second
+	c.OnReport(late, fmt.Errorf("%w: %w", gc.ErrRefused, gc.ErrSourceTimeout))
+	c.OnReport(reportOf(entry(gc.NotTried, time.Hour)), fmt.Errorf("%w: %w", hostlocal.ErrLocked, context.Canceled))
 	report.LongestHold = 4 * time.Millisecond
-	c.OnReport(report, nil)
-	report = reportOf()
-	report.Network = "storage"
 	c.OnReport(report, nil)
 	return c
 }
@@ -45,7 +52,7 @@ func made() *Collector {
 func TestAllMetrics(t *testing.T) { compare(t, made(), "made.txt") }
 
 func TestLint(t *testing.T) {
-	for what, c := range map[string]*Collector{"every metric": made(), "no report yet": New("podnet"), "nothing": New()} {
+	for what, c := range map[string]*Collector{"every metric": made(), "no report yet": New()} {
 		problems, err := testutil.CollectAndLint(c)
 		if err != nil || len(problems) > 0 {
 			t.Errorf("%s: %v %v", what, problems, err)
@@ -101,6 +108,8 @@ func TestManualNamesEveryMetric(t *testing.T) {
 
 // What single reports do to the metrics that are easily got wrong.
 func TestReports(t *testing.T) {
+	missing := reportOf(entry(gc.NotTried, time.Hour))
+	missing.Networks = []gc.Network{{Name: "misspelt", Missing: true}}
 	for _, row := range []struct {
 		reason string
 		passes []pass
@@ -108,44 +117,52 @@ func TestReports(t *testing.T) {
 		want   string
 	}{
 		{
-			"a pass that never began has no network and leaves no trace",
-			[]pass{{gc.Report{}, errAway}, {gc.Report{}, nil}}, "passes_total released_total pass_duration_seconds_count",
-			"",
-		}, {
-			"verdicts that none has any more go to zero and stay",
-			[]pass{{reportOf(entry(gc.TooYoung, time.Minute)), nil}, {reportOf(), nil}}, "reservations",
+			"a pass that never began leaves no trace",
+			[]pass{{gc.Report{}, fmt.Errorf("waiting for %w: %w", gc.ErrBusy, context.Canceled)}}, "passes_total pass_duration_seconds_count released_total",
 			`
-			reservations{network="podnet",verdict="changed"} 0
-			reservations{network="podnet",verdict="conflict"} 0
-			reservations{network="podnet",verdict="failed"} 0
-			reservations{network="podnet",verdict="gone"} 0
-			reservations{network="podnet",verdict="in-use"} 0
-			reservations{network="podnet",verdict="leaked"} 0
-			reservations{network="podnet",verdict="malformed"} 0
-			reservations{network="podnet",verdict="released"} 0
-			reservations{network="podnet",verdict="starting"} 0
-			reservations{network="podnet",verdict="young"} 0
+			pass_duration_seconds_count 0
+			passes_total{result="failed"} 0
+			passes_total{result="locked"} 0
+			passes_total{result="no-pods"} 0
+			passes_total{result="ok"} 0
+			passes_total{result="refused"} 0
+			passes_total{result="source-timeout"} 0
 			`,
 		}, {
-			"a folder that could not be listed is not empty",
+			"what is in no report any more goes to zero and stays",
+			[]pass{{reportOf(in("another", entry(gc.NetworkNotNamed, time.Minute)), entry(gc.TooYoung, time.Minute)), nil}, {reportOf(), nil}}, "reservations",
+			`
+			reservations{network="another",reason="network-not-named",verdict="leaked"} 0
+			reservations{network="podnet",reason="too-young",verdict="young"} 0
+			`,
+		}, {
+			"directories that could not be listed are not empty",
+			[]pass{{missing, nil}, {gc.Report{}, errAway}}, "reservations oldest_kept_leak_age_seconds missing_networks",
+			`
+			missing_networks 1
+			oldest_kept_leak_age_seconds{network="misspelt"} 0
+			oldest_kept_leak_age_seconds{network="podnet"} 3600
+			reservations{network="podnet",reason="not-tried",verdict="leaked"} 1
+			`,
+		}, {
+			"a pass that panicked after it had listed says nothing of reservations",
 			[]pass{{reportOf(entry(gc.NotTried, time.Hour)), nil}, {reportOf(), errAway}}, "reservations oldest_kept_leak_age_seconds",
 			`
 			oldest_kept_leak_age_seconds{network="podnet"} 3600
-			reservations{network="podnet",verdict="changed"} 0
-			reservations{network="podnet",verdict="conflict"} 0
-			reservations{network="podnet",verdict="failed"} 0
-			reservations{network="podnet",verdict="gone"} 0
-			reservations{network="podnet",verdict="in-use"} 0
-			reservations{network="podnet",verdict="leaked"} 1
-			reservations{network="podnet",verdict="malformed"} 0
-			reservations{network="podnet",verdict="released"} 0
-			reservations{network="podnet",verdict="starting"} 0
-			reservations{network="podnet",verdict="young"} 0
+			reservations{network="podnet",reason="not-tried",verdict="leaked"} 1
 			`,
 		}, {
+			"a refused pass has seen that nothing is reserved any more",
+			[]pass{{reportOf(entry(gc.NotTried, time.Hour)), nil}, {reportOf(), errRefused}}, "reservations",
+			`reservations{network="podnet",reason="not-tried",verdict="leaked"} 0`,
+		}, {
 			"a refused pass knows of no leak, and so does not say that there is none",
-			[]pass{{reportOf(entry(gc.NotTried, time.Hour)), nil}, {reportOf(entry(gc.NoAnswer, time.Hour)), errAway}}, "oldest_kept_leak_age_seconds",
+			[]pass{{reportOf(entry(gc.NotTried, time.Hour)), nil}, {reportOf(entry(gc.SourceFailed, 2*time.Hour)), errRefused}}, "oldest_kept_leak_age_seconds",
 			`oldest_kept_leak_age_seconds{network="podnet"} 3600`,
+		}, {
+			"as long as all are refused there is no leak to tell of",
+			[]pass{{reportOf(entry(gc.SourceFailed, 2*time.Hour)), errRefused}}, "oldest_kept_leak_age_seconds released_total",
+			`released_total{network="podnet"} 0`,
 		}, {
 			"the leak is gone",
 			[]pass{{reportOf(entry(gc.NotTried, time.Hour)), nil}, {reportOf(entry(gc.ReleasedLeak, time.Hour)), nil}}, "oldest_kept_leak_age_seconds released_total",
@@ -155,8 +172,8 @@ func TestReports(t *testing.T) {
 			`,
 		}, {
 			"only good passes move the time of the last good one",
-			[]pass{{gc.Report{Network: "podnet", Started: time.Unix(1600000000, 0)}, nil}, {reportOf(), errAway}}, "last_good_pass_timestamp_seconds",
-			`last_good_pass_timestamp_seconds{network="podnet"} 1.6e+09`,
+			[]pass{{gc.Report{Started: time.Unix(1600000000, 0)}, nil}, {reportOf(), errAway}}, "last_good_pass_timestamp_seconds",
+			`last_good_pass_timestamp_seconds 1.6e+09`,
 		}, {
 			"without a good pass there is no time of one",
 			[]pass{{reportOf(), errAway}}, "last_good_pass_timestamp_seconds oldest_kept_leak_age_seconds reservations",
@@ -169,27 +186,36 @@ func TestReports(t *testing.T) {
 			released_total{network="podnet"} 0
 			`,
 		}, {
+			"each network has its own",
+			[]pass{{reportOf(in("another", entry(gc.ReleasedLeak, time.Hour)), entry(gc.ReleasedEmpty, 0), entry(gc.TooYoung, time.Minute), entry(gc.ReleasedLeak, 0)), nil}},
+			"released_total oldest_kept_leak_age_seconds",
+			`
+			oldest_kept_leak_age_seconds{network="another"} 0
+			oldest_kept_leak_age_seconds{network="podnet"} 60
+			released_total{network="another"} 1
+			released_total{network="podnet"} 2
+			`,
+		}, {
 			"a pass that did not hold the lock is no short hold",
-			[]pass{{gc.Report{Network: "podnet", LockHeld: 3 * time.Second, LongestHold: 2 * time.Second}, nil}, {reportOf(), nil}},
+			[]pass{{gc.Report{LockHeld: 3 * time.Second, LongestHold: 2 * time.Second}, nil}, {reportOf(), nil}},
 			"lock_longest_hold_seconds_count lock_longest_hold_seconds_sum lock_held_seconds_total pass_duration_seconds_count",
 			`
-			lock_held_seconds_total{network="podnet"} 3
-			lock_longest_hold_seconds_sum{network="podnet"} 2
-			lock_longest_hold_seconds_count{network="podnet"} 1
-			pass_duration_seconds_count{network="podnet"} 2
+			lock_held_seconds_total 3
+			lock_longest_hold_seconds_sum 2
+			lock_longest_hold_seconds_count 1
+			pass_duration_seconds_count 2
 			`,
 		}, {
-			"a network's name that is no UTF-8 ends no scrape",
-			[]pass{{gc.Report{Network: "pod\xffnet"}, nil}}, "released_total",
-			"released_total{network=\"pod\uFFFDnet\"} 0",
-		}, {
-			"a verdict that there is not makes no series",
-			[]pass{{reportOf(gc.Entry{Verdict: 200, Reason: 200}), nil}}, "released_total release_failures_total oldest_kept_leak_age_seconds",
+			"names that are no UTF-8 end no scrape",
+			[]pass{{gc.Report{Networks: []gc.Network{{Name: "pod\xffnet"}}, Sources: []gc.Source{{Name: "\xff"}}}, nil}}, "released_total source_failures_total",
 			`
-			oldest_kept_leak_age_seconds{network="podnet"} 0
-			release_failures_total{network="podnet"} 0
-			released_total{network="podnet"} 0
+			released_total{network="pod�net"} 0
+			source_failures_total{source="�"} 0
 			`,
+		}, {
+			"the directory was made meanwhile",
+			[]pass{{gc.Report{Networks: []gc.Network{{Name: "a", Missing: true}, {Name: "b", Missing: true}, {Name: "c"}}}, nil}, {reportOf(), nil}}, "missing_networks",
+			"missing_networks 0",
 		},
 	} {
 		c := New()
@@ -208,12 +234,37 @@ func TestReports(t *testing.T) {
 	}
 }
 
-// Networks that are known beforehand count from zero, and their gauges say
-// nothing before there is something to say.
-func TestNetworksBeforeTheirFirstPass(t *testing.T) {
-	compare(t, New("podnet"), "new.txt")
-	if n := testutil.CollectAndCount(New()); n != 0 {
-		t.Errorf("without a network there are %d series", n)
+// Before the first pass counters of passes are at zero, so that Prometheus sees
+// the first increase, and gauges say nothing.
+func TestBeforeTheFirstPass(t *testing.T) { compare(t, New(), "new.txt") }
+
+// How a pass ended is told by its error alone.
+func TestResults(t *testing.T) {
+	for _, row := range []struct {
+		reason string
+		err    error
+		want   string
+	}{
+		{"no error", nil, "ok"},
+		{"a source failed", errRefused, "refused"},
+		{"a source failed, and an owner could not be read before", errors.Join(errAway, errRefused), "refused"},
+		{"a source sees no pod", fmt.Errorf("%w: %w", gc.ErrRefused, fmt.Errorf("%w: cri", gc.ErrNoPods)), "no-pods"},
+		{"a source did not answer in time", fmt.Errorf("%w: %w", gc.ErrRefused, fmt.Errorf("asking: %w", gc.ErrSourceTimeout)), "source-timeout"},
+		{"the plugin's lock could not be had", fmt.Errorf("podnet: %w", hostlocal.ErrLocked), "locked"},
+		{"a release failed", errAway, "failed"},
+	} {
+		c := New()
+		c.OnReport(reportOf(entry(gc.SourceFailed, 0)), row.err) // whatever its entries say
+		for _, result := range results {
+			want := 0.0
+			if result == row.want {
+				want = 1
+			}
+			line := fmt.Sprintf("passes_total{result=%q} %v\n", result, want)
+			if !strings.Contains(shown(t, c, "passes_total"), line) {
+				t.Errorf("%s: lacks %s", row.reason, line)
+			}
+		}
 	}
 }
 
@@ -254,7 +305,7 @@ func TestSlowScrape(t *testing.T) {
 // Reports and scrapes at once: nothing is lost, and no scrape sees half a report.
 func TestConcurrentUse(t *testing.T) {
 	const writers, each = 4, 200
-	c := New("podnet")
+	c := New()
 	registry := prometheus.NewPedanticRegistry()
 	if err := registry.Register(c); err != nil {
 		t.Fatal(err)
@@ -263,7 +314,9 @@ func TestConcurrentUse(t *testing.T) {
 	for w := range writers {
 		reports.Go(func() {
 			report := reportOf(entry(gc.ReleasedLeak, time.Hour), entry(gc.TooYoung, time.Minute))
-			report.Network = []string{"podnet", "storage"}[w%2]
+			if w%2 == 1 {
+				report = reportOf(in("storage", entry(gc.ReleasedLeak, time.Hour)))
+			}
 			for range each {
 				c.OnReport(report, nil)
 			}

@@ -2,34 +2,32 @@
 
 // Package metrics shows the passes of package gc to Prometheus.
 //
-//	collector := metrics.New("podnet")
+//	collector := metrics.New()
 //	prometheus.MustRegister(collector)
-//	r := gc.New(store, source, gc.Options{OnReport: collector.OnReport})
+//	r, err := gc.New(store, networks, source, gc.Options{OnReport: collector.OnReport})
 //
-// One [Collector] serves all networks of a data dir. It keeps numbers only, and
-// none of a report's addresses, containers or pods becomes a label.
+// One [Collector] serves one [gc.Reconciler], and so all networks of a data
+// directory. Where a process has several data directories, make a Collector for
+// each and register it with a label more ([prometheus.WrapRegistererWith]).
 //
-// # Metrics
+// A Collector keeps numbers only. None of a report's addresses, containers or
+// pods becomes a label: labels are names of networks and of sources, and the
+// words of verdicts and reasons, which are stable.
 //
-// All have the label network, the report's Network. Times are in seconds.
-// Counters and histograms count from the process's start.
+// # Metrics of passes
+//
+// Times are in seconds. Counters and histograms count from the process's start.
 //
 //   - hostlocal_gc_passes_total, a counter with the label result: passes, by how
-//     they ended. "ok": without an error. "refused": the pod source gave no
-//     answer that counts, so nothing was judged and nothing released (R2, R9).
-//     "failed": every other error, and much may have been done all the same
-//     (R11).
-//   - hostlocal_gc_reservations, a gauge with the label verdict: reservations
-//     that the last pass found, by what it decided or did. It has all verdicts
-//     of [gc.Verdicts], those that none has too. "released" and "gone" are no
-//     longer there. A pass that could not list the folder leaves it as it was.
-//   - hostlocal_gc_released_total, a counter: reservations released.
-//   - hostlocal_gc_release_failures_total, a counter: leaks that could not be
-//     removed ([gc.ReleaseFailed]). A leak that stays counts in each pass.
+//     they ended. "ok": without an error. "refused": a source failed or its
+//     answer is too old; "no-pods": a source reports no pod at all
+//     ([gc.ErrNoPods]); "source-timeout": no answer in time
+//     ([gc.ErrSourceTimeout]). With these three nothing was judged and nothing
+//     released (R2, R9). "locked": host-local's lock could not be had
+//     ([hostlocal.ErrLocked]). "failed": every other error. With these two much
+//     may have been done all the same (R11).
 //   - hostlocal_gc_pass_duration_seconds, a histogram: how long passes took,
 //     however they ended.
-//   - hostlocal_gc_source_seconds_total, a counter: time spent waiting for the
-//     pod source's answers.
 //   - hostlocal_gc_lock_held_seconds_total, a counter: time for which passes held
 //     the plugin's lock.
 //   - hostlocal_gc_lock_longest_hold_seconds, a histogram: the longest single
@@ -37,29 +35,59 @@
 //     have had to wait for that pass.
 //   - hostlocal_gc_last_good_pass_timestamp_seconds, a gauge: when the last pass
 //     with the result "ok" began, in Unix time.
+//   - hostlocal_gc_missing_networks, a gauge: how many of the networks to release
+//     in have no directory: all of them where the data directory is missing.
+//     Nothing was ever reserved in them on this node, or a name or the data
+//     directory is wrong.
+//
+// # Metrics of sources
+//
+// These have the label source, the name in [gc.Source]. Of a pass that asked
+// twice they have the second answer.
+//
+//   - hostlocal_gc_source_seconds_total, a counter: time that the source took to
+//     answer.
+//   - hostlocal_gc_source_failures_total, a counter: questions to which it gave
+//     an error. An answer that was refused is in passes_total alone, and so is
+//     one that did not come in time.
+//
+// # Metrics of reservations
+//
+// These have the label network, and there are those of every network of the data
+// directory, also of those that are only read.
+//
+//   - hostlocal_gc_reservations, a gauge with the labels verdict and reason:
+//     reservations that the last pass found, by what it decided or did, and why.
+//     Each reason belongs to one verdict. Its series begins with the first pass
+//     that gives it, and then goes to zero where none has it. "released" and
+//     "gone" are no longer there.
+//   - hostlocal_gc_released_total, a counter: reservations released.
+//   - hostlocal_gc_release_failures_total, a counter: leaks that could not be
+//     removed ([gc.ReleaseFailed]). A leak that stays counts in each pass.
 //   - hostlocal_gc_oldest_kept_leak_age_seconds, a gauge: how old the oldest
 //     reservation was that the last pass kept although it found no live pod
 //     that holds it; zero if there was none.
 //
-// The gauges appear with the first pass that knows their value. For a network
-// that never had a good pass there is no timestamp to compare with: look for
+// A gauge appears with the first pass that knows its value, and a pass that does
+// not know leaves it as it was: one that could not list the reservations, or, of
+// the oldest kept leak, one that judged nothing. As long as there was no good
+// pass there is no timestamp to compare with: look for
 // hostlocal_gc_passes_total{result="ok"} that stays at zero.
 //
 // # The oldest kept leak
 //
 // Its age is from the file's modification time to the start of the pass, by the
-// node's clock. A pass that judged nothing (it was refused, or ended early)
-// leaves the gauge as it was. What counts are the reservations
+// node's clock. What counts are reservations
 //
 //   - that nobody holds and that are still there: a dry run's leaks, those that
 //     the pass did not get to, and those that could not be removed;
 //   - that may have a holder nobody has named yet: too young, or perhaps a
 //     starting pod's;
-//   - whose owner could not be told, or not be compared with others: malformed,
-//     unreadable, or a container that may hold an address over which there is a
-//     conflict, an error or a change.
+//   - whose owner could not be told: malformed, unreadable, or perhaps a sibling
+//     of one that is unreadable.
 //
-// What a live pod claims does not count, whatever the conflict: that address is
-// in use. Nor does a file that was replaced meanwhile, which is new, nor one
-// whose time says no age ([gc.TimeInDoubt], or in the future).
+// What is in conflict does not count, and neither does what is foreign: both have
+// a holder, as far as anybody knows. Nor do leaks in networks that are only read,
+// a file that was replaced meanwhile, which is new, or one whose time says no age
+// ([gc.UntrustedTimestamp], or in the future).
 package metrics

@@ -38,17 +38,16 @@ func Example() {
 		}
 	}
 
-	collector := metrics.New("podnet")
+	collector := metrics.New()
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collector)
 
-	store, err := hostlocal.New(dataDir, "podnet")
+	source := podsource.Static{{ContainerIDs: []string{"sandbox1"}}}
+	r, err := gc.New(hostlocal.New(dataDir), []string{"podnet"}, source, gc.Options{OnReport: collector.OnReport})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	source := podsource.Static{{ContainerIDs: []string{"sandbox1"}}}
-	r := gc.New(store, source, gc.Options{OnReport: collector.OnReport})
 	if _, err := r.Reconcile(context.Background()); err != nil {
 		fmt.Println(err)
 	}
@@ -62,28 +61,23 @@ func Example() {
 		}
 	}
 	// Output:
-	// hostlocal_gc_passes_total{network="podnet",result="failed"} 0
-	// hostlocal_gc_passes_total{network="podnet",result="ok"} 1
-	// hostlocal_gc_passes_total{network="podnet",result="refused"} 0
+	// hostlocal_gc_passes_total{result="failed"} 0
+	// hostlocal_gc_passes_total{result="locked"} 0
+	// hostlocal_gc_passes_total{result="no-pods"} 0
+	// hostlocal_gc_passes_total{result="ok"} 1
+	// hostlocal_gc_passes_total{result="refused"} 0
+	// hostlocal_gc_passes_total{result="source-timeout"} 0
 	// hostlocal_gc_release_failures_total{network="podnet"} 0
 	// hostlocal_gc_released_total{network="podnet"} 1
-	// hostlocal_gc_reservations{network="podnet",verdict="changed"} 0
-	// hostlocal_gc_reservations{network="podnet",verdict="conflict"} 0
-	// hostlocal_gc_reservations{network="podnet",verdict="failed"} 0
-	// hostlocal_gc_reservations{network="podnet",verdict="gone"} 0
-	// hostlocal_gc_reservations{network="podnet",verdict="in-use"} 1
-	// hostlocal_gc_reservations{network="podnet",verdict="leaked"} 0
-	// hostlocal_gc_reservations{network="podnet",verdict="malformed"} 0
-	// hostlocal_gc_reservations{network="podnet",verdict="released"} 1
-	// hostlocal_gc_reservations{network="podnet",verdict="starting"} 0
-	// hostlocal_gc_reservations{network="podnet",verdict="young"} 0
+	// hostlocal_gc_reservations{network="podnet",reason="container-live",verdict="in-use"} 1
+	// hostlocal_gc_reservations{network="podnet",reason="released-leak",verdict="released"} 1
 }
 
-func reserve(folder, ip, owner string) error {
-	if err := os.MkdirAll(folder, 0o755); err != nil {
+func reserve(dir, ip, owner string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	file := filepath.Join(folder, ip)
+	file := filepath.Join(dir, ip)
 	if err := os.WriteFile(file, []byte(owner), 0o600); err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ package metrics
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -29,22 +30,30 @@ type pass struct {
 }
 
 var (
-	errAway = errors.New("server is away")
-	started = time.Unix(1700000000, 500e6)
+	errAway    = errors.New("server is away")
+	errRefused = fmt.Errorf("%w: %w", gc.ErrRefused, errAway)
+	started    = time.Unix(1700000000, 500e6)
 )
 
 // entry is a reservation that was made so long before started. Zero is unknown.
 func entry(reason gc.Reason, age time.Duration) gc.Entry {
-	r := &hostlocal.Reservation{IP: netip.MustParseAddr("10.0.0.2"), ContainerID: "abc"}
+	r := &hostlocal.Reservation{Network: "podnet", IP: netip.MustParseAddr("10.0.0.2"), ContainerID: "abc"}
 	if age != 0 {
 		r.ReservedAt = started.Add(-age)
 	}
 	return gc.Entry{Reservation: r, Reason: reason, Verdict: reason.Verdict()}
 }
 
-// reportOf is the report of a pass over podnet that took a second.
+// in is an entry of another network, of which there is one: the first by name.
+func in(network string, e gc.Entry) gc.Entry {
+	e.Network = network
+	return e
+}
+
+// reportOf is the report of a pass that was to release in podnet and took a
+// second.
 func reportOf(entries ...gc.Entry) gc.Report {
-	return gc.Report{Network: "podnet", Started: started, Duration: time.Second, Reservations: entries}
+	return gc.Report{Networks: []gc.Network{{Name: "podnet"}}, Started: started, Duration: time.Second, Reservations: entries}
 }
 
 // reasons returns all reasons that there are.

@@ -3,6 +3,7 @@
 package metrics
 
 import (
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -10,86 +11,76 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
 
-// A network is what the reports of one network add up to.
+// A network is what the reports say of the reservations of one network.
 type network struct {
-	passes          [results]uint64
 	released        uint64
 	releaseFailures uint64
-	sourceTime      time.Duration
-	lockHeld        time.Duration
-	passDuration    histogram
-	longestHold     histogram
+	reservations    map[gc.Reason]int // of the last pass that listed them, with each reason that was ever seen
 
-	// Of the last pass that knew: nil, negative and zero as long as none did.
-	reservations   map[gc.Verdict]int
-	oldestKeptLeak time.Duration
-	lastGoodPass   time.Time
+	judged         bool          // some pass has judged them
+	oldestKeptLeak time.Duration // of the last such pass
 }
 
-func newNetwork() *network {
-	return &network{
-		// A pass without a leak takes milliseconds. AtStartup ends after 30 s and
-		// a pass of Start after 10 min, if nothing else was asked for.
-		passDuration: newHistogram(.001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60, 300, 600),
-		// A hold is to last no longer than a few milliseconds (R8).
-		longestHold:    newHistogram(.0005, .001, .002, .005, .01, .025, .05, .1, .5, 1),
-		oldestKeptLeak: -1,
+// begin takes note that a pass has listed the reservations, and maybe judged
+// them.
+func (n *network) begin(judged bool) {
+	for why := range n.reservations {
+		n.reservations[why] = 0
+	}
+	if judged {
+		n.judged, n.oldestKeptLeak = true, 0
 	}
 }
 
-// note adds a pass.
-func (n *network) note(report *gc.Report, err error) {
-	ended := resultOf(report, err)
-	n.passes[ended]++
-	if ended == ok {
-		n.lastGoodPass = report.Started
+// add takes note of a reservation in a pass that began at started.
+func (n *network) add(e *gc.Entry, started time.Time, judged bool) {
+	if n.reservations == nil {
+		n.reservations = make(map[gc.Reason]int)
 	}
-	n.sourceTime += report.SourceDuration
-	n.lockHeld += report.LockHeld
-	n.passDuration.observe(report.Duration)
-	if report.LockHeld > 0 {
-		n.longestHold.observe(report.LongestHold)
+	n.reservations[e.Reason]++
+	switch {
+	case e.Verdict == gc.Released:
+		n.released++
+	case e.Reason == gc.ReleaseFailed:
+		n.releaseFailures++
 	}
-	for i := range report.Reservations {
-		switch e := &report.Reservations[i]; {
-		case e.Verdict == gc.Released:
-			n.released++
-		case e.Reason == gc.ReleaseFailed:
-			n.releaseFailures++
-		}
+	if !judged {
+		return
 	}
-	if listed(report, err) {
-		n.reservations = report.Counts()
-		if age, known := oldestKeptLeak(report); known {
-			n.oldestKeptLeak = age
-		}
+	n.judged = true
+	if keptLeak(e) {
+		n.oldestKeptLeak = max(n.oldestKeptLeak, started.Sub(e.ReservedAt))
 	}
 }
 
-// metrics returns what is known of the network called name.
-func (n *network) metrics(d *descs, name string) (all []prometheus.Metric) {
-	add := func(desc *prometheus.Desc, t prometheus.ValueType, value float64, labels ...string) {
-		all = append(all, prometheus.MustNewConstMetric(desc, t, value, append([]string{name}, labels...)...))
+// keptLeak reports whether a reservation was kept although no live pod is known
+// to hold it, and its timestamp says how old it is.
+func keptLeak(e *gc.Entry) bool {
+	switch e.Verdict {
+	case gc.Young, gc.Starting, gc.Malformed, gc.Leaked, gc.Failed:
+		return e.Reason != gc.UntrustedTimestamp && e.Reason != gc.NetworkNotNamed && !e.ReservedAt.IsZero()
 	}
-	for r, passes := range n.passes {
-		add(d.passes, prometheus.CounterValue, float64(passes), result(r).String())
-	}
-	add(d.released, prometheus.CounterValue, float64(n.released))
-	add(d.releaseFailures, prometheus.CounterValue, float64(n.releaseFailures))
-	add(d.sourceSeconds, prometheus.CounterValue, n.sourceTime.Seconds())
-	add(d.lockHeld, prometheus.CounterValue, n.lockHeld.Seconds())
-	all = append(all, n.passDuration.metric(d.passDuration, name), n.longestHold.metric(d.longestHold, name))
+	return false
+}
 
-	if n.reservations != nil {
-		for _, v := range gc.Verdicts() {
-			add(d.reservations, prometheus.GaugeValue, float64(n.reservations[v]), v.String())
-		}
+// metrics adds what is known of the network called name.
+func (n *network) metrics(d *descs, name string, add func(*prometheus.Desc, prometheus.ValueType, float64, ...string)) {
+	add(d.released, prometheus.CounterValue, float64(n.released), name)
+	add(d.releaseFailures, prometheus.CounterValue, float64(n.releaseFailures), name)
+	for why, count := range n.reservations {
+		add(d.reservations, prometheus.GaugeValue, float64(count), name, why.Verdict().String(), why.String())
 	}
-	if n.oldestKeptLeak >= 0 {
-		add(d.oldestKeptLeak, prometheus.GaugeValue, n.oldestKeptLeak.Seconds())
+	if n.judged {
+		add(d.oldestKeptLeak, prometheus.GaugeValue, n.oldestKeptLeak.Seconds(), name)
 	}
-	if !n.lastGoodPass.IsZero() {
-		add(d.lastGoodPass, prometheus.GaugeValue, float64(n.lastGoodPass.UnixNano())/1e9)
+}
+
+// of returns what m has under a name, which becomes a label and so must be
+// UTF-8, and makes it where there is none.
+func of[T any](m map[string]*T, name string) *T {
+	name = strings.ToValidUTF8(name, "\uFFFD")
+	if m[name] == nil {
+		m[name] = new(T)
 	}
-	return all
+	return m[name]
 }

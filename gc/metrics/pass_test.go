@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,7 +21,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// Real passes over one folder, in false time, so that every value is known: the
+// Real passes over one network, in false time, so that every value is known: the
 // disk takes none, the source as much as it sleeps.
 func TestRealPasses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -33,24 +35,24 @@ func TestRealPasses(t *testing.T) {
 		reserve(t, dir, "10.0.0.7", "maybe"+owner, 20*time.Minute)
 		reserve(t, dir, "10.0.0.8", "not an owner\nat\nall", 2*time.Hour)
 		reserve(t, dir, "10.0.0.9", "other"+owner, 3*time.Hour)
-		store, err := hostlocal.New(dir, "podnet")
-		if err != nil {
-			t.Fatal(err)
-		}
 		pods := []podsource.Pod{
 			{ContainerIDs: []string{"live"}},
 			{IPs: []netip.Addr{netip.MustParseAddr("10.0.0.3")}},
 			{ContainerIDs: []string{"rival"}, IPs: []netip.Addr{netip.MustParseAddr("10.0.0.9")}},
 			{StartedAt: time.Now().Add(-30 * time.Minute)},
 		}
-		var answer func() ([]podsource.Pod, error)
-		c := New("podnet")
-		source := podsource.Func(func(context.Context) ([]podsource.Pod, error) { return answer() })
-		r := gc.New(store, source, gc.Options{OnReport: c.OnReport})
+		type answer func() ([]podsource.Pod, error)
+		var next atomic.Pointer[answer] // a question that was given up goes on beside the next
+		c := New()
+		source := podsource.Func(func(context.Context) ([]podsource.Pod, error) { return (*next.Load())() })
+		r, err := gc.New(hostlocal.New(dir), []string{"podnet"}, source, gc.Options{OnReport: c.OnReport})
+		if err != nil {
+			t.Fatal(err)
+		}
 
 		errAway := errors.New("server is away")
-		folder := filepath.Join(dir, "podnet")
-		lock := filepath.Join(folder, "lock")
+		network := filepath.Join(dir, "podnet")
+		lock := filepath.Join(network, "lock")
 		for _, step := range []struct {
 			reason string
 			before func() error // done a minute after the step before
@@ -63,51 +65,62 @@ func TestRealPasses(t *testing.T) {
 				reason: "releases two, keeps the malformed one",
 				takes:  2 * time.Second, pods: pods,
 				want: `oldest_kept_leak_age_seconds{network="podnet"} 7260
-passes_total{network="podnet",result="failed"} 0
-passes_total{network="podnet",result="ok"} 1
-passes_total{network="podnet",result="refused"} 0
+passes_total{result="ok"} 1
 `,
 			}, {
 				reason: "the source fails",
-				takes:  30 * time.Second, err: errAway,
+				takes:  10 * time.Second, err: errAway,
 				want: `oldest_kept_leak_age_seconds{network="podnet"} 7260
-passes_total{network="podnet",result="failed"} 0
-passes_total{network="podnet",result="ok"} 1
-passes_total{network="podnet",result="refused"} 1
+passes_total{result="ok"} 1
+passes_total{result="refused"} 1
+`,
+			}, {
+				reason: "the source does not answer",
+				takes:  30 * time.Second, pods: pods,
+				want: `oldest_kept_leak_age_seconds{network="podnet"} 7260
+passes_total{result="ok"} 1
+passes_total{result="refused"} 1
+passes_total{result="source-timeout"} 1
 `,
 			}, {
 				reason: "the source sees nobody",
 				want: `oldest_kept_leak_age_seconds{network="podnet"} 7260
-passes_total{network="podnet",result="failed"} 0
-passes_total{network="podnet",result="ok"} 1
-passes_total{network="podnet",result="refused"} 2
+passes_total{result="no-pods"} 1
+passes_total{result="ok"} 1
+passes_total{result="refused"} 1
+passes_total{result="source-timeout"} 1
 `,
 			}, {
 				reason: "somebody removed the malformed one: the starting pod's is the oldest",
-				before: func() error { return os.Remove(filepath.Join(folder, "10.0.0.8")) },
+				before: func() error { return os.Remove(filepath.Join(network, "10.0.0.8")) },
 				pods:   pods,
-				want: `oldest_kept_leak_age_seconds{network="podnet"} 1472
-passes_total{network="podnet",result="failed"} 0
-passes_total{network="podnet",result="ok"} 2
-passes_total{network="podnet",result="refused"} 2
+				want: `oldest_kept_leak_age_seconds{network="podnet"} 1527
+passes_total{result="no-pods"} 1
+passes_total{result="ok"} 2
+passes_total{result="refused"} 1
+passes_total{result="source-timeout"} 1
 `,
 			}, {
 				reason: "the starting pod never came, and the lock can't be taken: its leak stays",
 				before: func() error { return errors.Join(os.Remove(lock), os.Mkdir(lock, 0o755)) },
 				pods:   pods[:3],
-				want: `oldest_kept_leak_age_seconds{network="podnet"} 1532
-passes_total{network="podnet",result="failed"} 1
-passes_total{network="podnet",result="ok"} 2
-passes_total{network="podnet",result="refused"} 2
+				want: `oldest_kept_leak_age_seconds{network="podnet"} 1587
+passes_total{result="locked"} 1
+passes_total{result="no-pods"} 1
+passes_total{result="ok"} 2
+passes_total{result="refused"} 1
+passes_total{result="source-timeout"} 1
 `,
 			}, {
 				reason: "the lock can be taken again, and all that leaked is old enough",
 				before: func() error { return os.Remove(lock) },
 				takes:  500 * time.Millisecond, pods: pods[:3],
 				want: `oldest_kept_leak_age_seconds{network="podnet"} 0
-passes_total{network="podnet",result="failed"} 1
-passes_total{network="podnet",result="ok"} 3
-passes_total{network="podnet",result="refused"} 2
+passes_total{result="locked"} 1
+passes_total{result="no-pods"} 1
+passes_total{result="ok"} 3
+passes_total{result="refused"} 1
+passes_total{result="source-timeout"} 1
 `,
 			},
 		} {
@@ -117,12 +130,19 @@ passes_total{network="podnet",result="refused"} 2
 					t.Fatal(err)
 				}
 			}
-			answer = func() ([]podsource.Pod, error) {
+			say := answer(func() ([]podsource.Pod, error) {
 				time.Sleep(step.takes)
 				return step.pods, step.err
-			}
+			})
+			next.Store(&say)
 			report, err := r.Reconcile(t.Context())
-			if diff := cmp.Diff(step.want, shown(t, c, "passes_total", "oldest_kept_leak_age_seconds")); diff != "" {
+			got := ""
+			for line := range strings.Lines(shown(t, c, "passes_total", "oldest_kept_leak_age_seconds")) {
+				if strings.HasPrefix(line, "oldest") || !strings.HasSuffix(line, " 0\n") {
+					got += line
+				}
+			}
+			if diff := cmp.Diff(step.want, got); diff != "" {
 				t.Errorf("%s (-want +got):\n%s\n%v, %v", step.reason, diff, report.Counts(), err)
 			}
 		}
@@ -135,13 +155,13 @@ func TestDryRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
 		reserve(t, dir, "10.0.0.4", "leaked\r\neth0", time.Hour)
-		store, err := hostlocal.New(dir, "podnet")
+		c := New()
+		source := podsource.Static{{ContainerIDs: []string{"live"}}}
+		r, err := gc.New(hostlocal.New(dir), []string{"podnet"}, source, gc.Options{DryRun: true, OnReport: c.OnReport})
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := New()
-		source := podsource.Static{{ContainerIDs: []string{"live"}}}
-		if _, err := gc.New(store, source, gc.Options{DryRun: true, OnReport: c.OnReport}).Reconcile(t.Context()); err != nil {
+		if _, err := r.Reconcile(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		want := "oldest_kept_leak_age_seconds{network=\"podnet\"} 3600\nreleased_total{network=\"podnet\"} 0\n"
@@ -149,4 +169,34 @@ func TestDryRun(t *testing.T) {
 			t.Errorf("after a dry run (-want +got):\n%s", diff)
 		}
 	})
+}
+
+// A name that is wrong, or a data directory that is not mounted, is no silent
+// success.
+func TestHazard63MissingDirectories(t *testing.T) {
+	dir := t.TempDir()
+	reserve(t, dir, "10.0.0.4", "live\r\neth0", time.Hour)
+	for _, row := range []struct {
+		reason   string
+		dataDir  string
+		networks []string
+		want     string
+	}{
+		{"all is there", dir, []string{"podnet"}, "missing_networks 0\n"},
+		{"one of two names is wrong", dir, []string{"podnet", "prodnet"}, "missing_networks 1\n"},
+		{"the data directory is not there", filepath.Join(dir, "unmounted"), []string{"podnet", "storage"}, "missing_networks 2\n"},
+	} {
+		c := New()
+		source := podsource.Static{{ContainerIDs: []string{"live"}}}
+		r, err := gc.New(hostlocal.New(row.dataDir), row.networks, source, gc.Options{OnReport: c.OnReport})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.Reconcile(t.Context()); err != nil {
+			t.Errorf("%s: %v", row.reason, err)
+		}
+		if diff := cmp.Diff(row.want, shown(t, c, "missing_networks")); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
+		}
+	}
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/gc/plugintest"
@@ -35,14 +36,14 @@ func (r *register) strike(id string) {
 	delete(r.live, id)
 }
 
-func (r *register) Pods(context.Context) ([]podsource.Pod, error) {
+func (r *register) Pods(context.Context) (podsource.Answer, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	pods := []podsource.Pod{someone}
 	for _, p := range r.live {
 		pods = append(pods, p)
 	}
-	return pods, nil
+	return podsource.Answer{Pods: pods}, nil
 }
 
 // passes counts passes, and lets others wait for the next.
@@ -70,7 +71,8 @@ func (p *passes) awaitWhole() {
 
 // Workers add and delete through the plugin, and lose a container now and then,
 // while passes run back to back. No live reservation may ever vanish, and each
-// leak must be released, once (R12).
+// leak must be released, once (R12). All are made old as soon as their ADD has
+// ended, so that from then on their age keeps none (R5).
 func TestPassesBesideAddAndDel(t *testing.T) {
 	const workers, rounds, loseEvery, lostPrefix = 4, 40, 5, "lost-"
 	p := plugintest.New(t, "podnet",
@@ -79,7 +81,7 @@ func TestPassesBesideAddAndDel(t *testing.T) {
 	live := &register{live: make(map[string]podsource.Pod)}
 	count := &passes{}
 	count.next = sync.NewCond(&count.mu)
-	reconciler := gc.New(storeOf(t, p), live, gc.Options{MinAge: gc.NoADDInFlight})
+	reconciler := reconcilerOf(t, p, live, gc.Options{})
 
 	released := 0
 	pass := func() {
@@ -130,6 +132,7 @@ func TestPassesBesideAddAndDel(t *testing.T) {
 					live.strike(id)
 					continue
 				}
+				age(t, p, time.Hour, ips...)
 				if w%2 == 0 { // one half of the pods has its addresses in the status
 					live.set(id, ips)
 				}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -14,6 +15,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
 
@@ -26,10 +29,10 @@ import (
 // The only address goes from one container to the next.
 var one4 = plugintest.Range{Subnet: "10.1.0.0/24", Start: "10.1.0.5", End: "10.1.0.5"}
 
-// awaitQueue returns when n wait for the lock of the network's folder, as the
-// kernel says: blocked, and not merely slow. It fails the test when one of those
-// that are to wait is done before.
-func awaitQueue(t *testing.T, p *plugintest.Plugin, n int, done <-chan struct{}) {
+// awaitQueue returns when a plugin waits for the lock of the network's directory,
+// as the kernel says: blocked, and not merely slow. It fails the test when the
+// plugin is done before.
+func awaitQueue(t *testing.T, p *plugintest.Plugin, done <-chan struct{}) {
 	t.Helper()
 	info, err := os.Stat(filepath.Join(p.Dir(), "lock"))
 	if err != nil {
@@ -41,16 +44,12 @@ func awaitQueue(t *testing.T, p *plugintest.Plugin, n int, done <-chan struct{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		waiting := 0
 		for line := range strings.Lines(string(locks)) {
 			// "1: -> FLOCK  ADVISORY  WRITE 4711 fe:00:12345 0 EOF"
 			f := strings.Fields(line)
 			if len(f) == 9 && f[1] == "->" && strings.HasSuffix(f[6], ":"+inode) {
-				waiting++
+				return
 			}
-		}
-		if waiting >= n {
-			return
 		}
 		select {
 		case <-done:
@@ -99,10 +98,10 @@ func hold(t *testing.T, p *plugintest.Plugin) (letGo func()) {
 func TestHazard18LockIsHeld(t *testing.T) {
 	p := plugintest.New(t, "podnet", six4)
 	lost := add(t, p, "lost", "eth0")[0]
-	store := storeOf(t, p)
-	leaks, err := store.List(t.Context())
-	if err != nil {
-		t.Fatal(err)
+	store := hostlocal.New(p.DataDir)
+	rs, err := store.List(t.Context())
+	if err != nil || len(rs) != 1 {
+		t.Fatal(rs, err)
 	}
 	letGo := hold(t, p)
 	t.Cleanup(letGo)
@@ -111,29 +110,23 @@ func TestHazard18LockIsHeld(t *testing.T) {
 	var addErr error
 	added := inBackground(t, func() { _, addErr = p.Add(t.Context(), "new", "eth0") })
 	t.Cleanup(letGo)
-	awaitQueue(t, p, 1, added)
+	awaitQueue(t, p, added)
 
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	var done hostlocal.Releases
-	var releaseErr error
-	released := inBackground(t, func() { done, releaseErr = store.Release(ctx, leaks...) })
-	t.Cleanup(letGo)
-	awaitQueue(t, p, 2, released)
-	cancel()
-	<-released
-	if !errors.Is(releaseErr, context.Canceled) {
-		t.Errorf("release that gave up: got error %v, want the context's", releaseErr)
-	}
-	wantDiff(t, "release that gave up", "it never had the lock (R8)",
-		hostlocal.Releases{Outcomes: []hostlocal.Outcome{hostlocal.NotTried}}, done)
-
-	done, err = store.Release(ctx, leaks...)
-	if !errors.Is(err, context.Canceled) {
-		t.Errorf("release with a context that is over: got error %v, want the context's", err)
-	}
-	wantDiff(t, "release with a context that is over", "it never had the lock (R8)",
-		hostlocal.Releases{Outcomes: []hostlocal.Outcome{hostlocal.NotTried}}, done)
+	const patience = 3 * time.Second
+	synctest.Test(t, func(t *testing.T) {
+		begun := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		done, err := store.Release(ctx, &rs[0])
+		if !errors.Is(err, hostlocal.ErrLocked) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("release that gave up: got error %v, want ErrLocked and the context's", err)
+		}
+		if waited := time.Since(begun); waited != patience {
+			t.Errorf("release gave up after %v, want %v, when its context ends", waited, patience)
+		}
+		wantDiff(t, "release that gave up", "it never had the lock (R8)",
+			hostlocal.ReleaseResult{Outcomes: []hostlocal.Outcome{hostlocal.NotTried}}, done)
+	})
 	wantDiff(t, "disk while the lock is held", "neither ADD nor release did anything", before, files(t, p))
 	select {
 	case <-added:
@@ -146,7 +139,7 @@ func TestHazard18LockIsHeld(t *testing.T) {
 	if addErr != nil {
 		t.Errorf("ADD that had waited: %v", addErr)
 	}
-	done, err = store.Release(t.Context(), leaks...)
+	done, err := store.Release(t.Context(), &rs[0])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -208,21 +201,29 @@ func TestHazard09AddressReusedBeforeTheRelease(t *testing.T) {
 				t.Fatal(err)
 			}
 			letGo := hold(t, p)
-			var report gc.Report
-			var passErr error
-			passed := inBackground(t, func() {
-				report, passErr = gc.New(storeOf(t, p), podsource.Static{someone}, gc.Options{MinAge: gc.NoADDInFlight}).Reconcile(t.Context())
-			})
 			t.Cleanup(letGo)
-			awaitQueue(t, p, 1, passed)
-			awaitTick(t, p.File(ip))
-			row.swap(t, plugin)
-			letGo()
-			<-passed
-			if passErr != nil {
-				t.Error(passErr)
-			}
-			wantDiff(t, "report", row.reason, map[string]gc.Reason{ip.String(): row.want}, reasons(report))
+			synctest.Test(t, func(t *testing.T) {
+				age(t, p, time.Hour, ip)
+				var report gc.Report
+				var passErr error
+				passed := inBackground(t, func() {
+					report, passErr = reconcilerOf(t, p, podsource.Static{someone}, gc.Options{}).Reconcile(t.Context())
+				})
+				synctest.Wait() // it sleeps until it tries for the lock again
+				select {
+				case <-passed:
+					t.Fatal("the pass did not wait for the plugin's lock (R8)")
+				default:
+				}
+				awaitTick(t, p.File(ip))
+				row.swap(t, plugin)
+				letGo()
+				<-passed
+				if passErr != nil {
+					t.Error(passErr)
+				}
+				wantDiff(t, "report", row.reason, map[string]gc.Reason{ip.String(): row.want}, reasons(report))
+			})
 			wantDiff(t, "disk", row.reason, row.disk, reservations(t, p))
 			if err := plugin.Close(); err != nil {
 				t.Error(err)
@@ -231,23 +232,23 @@ func TestHazard09AddressReusedBeforeTheRelease(t *testing.T) {
 	}
 }
 
-// awaitTick returns when a file made now gets a later time than the given one:
-// many kernels stamp files by a clock that ticks every few milliseconds.
+// awaitTick returns when a file made now gets a later change time than the given
+// one: many kernels stamp files by a clock that ticks every few milliseconds.
 func awaitTick(t *testing.T, path string) {
 	t.Helper()
-	then, err := os.Stat(path)
-	if err != nil {
-		t.Fatal(err)
+	changed := func(path string) (at time.Time) {
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return time.Unix(info.Sys().(*syscall.Stat_t).Ctim.Unix())
 	}
+	then := changed(path)
 	for probe := filepath.Join(t.TempDir(), "probe"); ; runtime.Gosched() {
 		if err := os.WriteFile(probe, []byte("x"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		now, err := os.Stat(probe)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if now.ModTime().After(then.ModTime()) {
+		if changed(probe).After(then) {
 			return
 		}
 	}
@@ -274,7 +275,8 @@ func TestHazard21FailedAdd(t *testing.T) {
 	wantDiff(t, "disk", "the ADD that failed has reserved", map[string]string{
 		"10.1.0.2": "failed\r\neth0", "fd00:1::2": "failed\r\neth0",
 	}, reservations(t, p))
-	report := reconcile(t, p, podsource.Static{someone}, gc.Options{MinAge: gc.NoADDInFlight})
+	age(t, p, time.Hour, netip.MustParseAddr("10.1.0.2"), netip.MustParseAddr("fd00:1::2"))
+	report := reconcile(t, p, podsource.Static{someone}, gc.Options{})
 	wantDiff(t, "counts", "no sandbox has it (R3)", map[gc.Verdict]int{gc.Released: 2}, report.Counts())
 	wantDiff(t, "disk after the pass", "no sandbox has it (R3)", map[string]string{}, reservations(t, p))
 }

@@ -14,7 +14,6 @@ import (
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/gc/plugintest"
-	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
@@ -22,33 +21,32 @@ import (
 // second.
 func TestPass(t *testing.T) {
 	const live, lost = "live", "lost"
+	byID := func([]netip.Addr) podsource.Pod { return podsource.Pod{ContainerIDs: []string{live}} }
 	for _, row := range []struct {
 		name   string
 		reason string
 		ranges []plugintest.Range
-		opts   gc.Options
 		aged   time.Duration
+		dryRun bool
 		live   func(ips []netip.Addr) podsource.Pod // what the source says of the first, given its addresses
 		want   [2][]gc.Reason                       // of the first and the second, for each range
 	}{
 		{
 			name: "single stack, live by container ID", reason: "the owner in the file decides (R3)",
 			ranges: []plugintest.Range{six4},
-			opts:   gc.Options{MinAge: gc.NoADDInFlight},
-			live:   func([]netip.Addr) podsource.Pod { return podsource.Pod{ContainerIDs: []string{live}} },
-			want:   [2][]gc.Reason{{gc.ContainerLive}, {gc.ReleasedLeak}},
+			aged:   time.Hour, live: byID,
+			want: [2][]gc.Reason{{gc.ContainerLive}, {gc.ReleasedLeak}},
 		},
 		{
 			name: "dual stack, live by container ID", reason: "both families are kept, and both are released (R3)",
 			ranges: []plugintest.Range{six4, six6},
-			opts:   gc.Options{MinAge: gc.NoADDInFlight},
-			live:   func([]netip.Addr) podsource.Pod { return podsource.Pod{ContainerIDs: []string{live}} },
-			want:   [2][]gc.Reason{{gc.ContainerLive, gc.ContainerLive}, {gc.ReleasedLeak, gc.ReleasedLeak}},
+			aged:   time.Hour, live: byID,
+			want: [2][]gc.Reason{{gc.ContainerLive, gc.ContainerLive}, {gc.ReleasedLeak, gc.ReleasedLeak}},
 		},
 		{
 			name: "hazard 08, live by its IPv4 address", reason: "the status lacks the IPv6 address, which has the same owner (R3)",
 			ranges: []plugintest.Range{six4, six6},
-			opts:   gc.Options{MinAge: gc.NoADDInFlight},
+			aged:   time.Hour,
 			live:   func(ips []netip.Addr) podsource.Pod { return podsource.Pod{IPs: ips[:1]} },
 			want:   [2][]gc.Reason{{gc.AddressClaimed, gc.SiblingInUse}, {gc.ReleasedLeak, gc.ReleasedLeak}},
 		},
@@ -60,30 +58,28 @@ func TestPass(t *testing.T) {
 			want:   [2][]gc.Reason{{gc.SiblingInUse, gc.AddressClaimed}, {gc.ReleasedLeak, gc.ReleasedLeak}},
 		},
 		{
-			name: "default minimum age, fresh", reason: "the second may be an ADD in flight (R5)",
+			name: "just over the minimum age", reason: "no ADD takes so long whose pod nobody knows (R5)",
 			ranges: []plugintest.Range{six4, six6},
-			live:   func([]netip.Addr) podsource.Pod { return podsource.Pod{ContainerIDs: []string{live}} },
-			want:   [2][]gc.Reason{{gc.ContainerLive, gc.ContainerLive}, {gc.TooYoung, gc.TooYoung}},
+			aged:   gc.DefaultMinAge, live: byID,
+			want: [2][]gc.Reason{{gc.ContainerLive, gc.ContainerLive}, {gc.ReleasedLeak, gc.ReleasedLeak}},
 		},
 		{
-			name: "default minimum age, old", reason: "no ADD takes an hour (R5)",
+			name: "young", reason: "the second may be an ADD in flight (R5)",
 			ranges: []plugintest.Range{six4, six6},
-			aged:   time.Hour,
-			live:   func([]netip.Addr) podsource.Pod { return podsource.Pod{ContainerIDs: []string{live}} },
-			want:   [2][]gc.Reason{{gc.ContainerLive, gc.ContainerLive}, {gc.ReleasedLeak, gc.ReleasedLeak}},
+			live:   byID,
+			want:   [2][]gc.Reason{{gc.ContainerLive, gc.ContainerLive}, {gc.TooYoung, gc.TooYoung}},
 		},
 		{
 			name: "dry run", reason: "it says what it would do and leaves it",
 			ranges: []plugintest.Range{six4, six6},
-			opts:   gc.Options{MinAge: gc.NoADDInFlight, DryRun: true},
-			live:   func([]netip.Addr) podsource.Pod { return podsource.Pod{ContainerIDs: []string{live}} },
-			want:   [2][]gc.Reason{{gc.ContainerLive, gc.ContainerLive}, {gc.Unowned, gc.Unowned}},
+			aged:   time.Hour, dryRun: true, live: byID,
+			want: [2][]gc.Reason{{gc.ContainerLive, gc.ContainerLive}, {gc.Unowned, gc.Unowned}},
 		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			p := plugintest.New(t, "podnet", row.ranges...)
 			ips := [2][]netip.Addr{add(t, p, live, "eth0"), add(t, p, lost, "eth0")}
-			age(t, p, row.aged, append(ips[0], ips[1]...)...)
+			age(t, p, row.aged, slices.Concat(ips[0], ips[1])...)
 			source := podsource.Static{row.live(ips[0])}
 
 			want, left := make(map[string]gc.Reason), files(t, p)
@@ -95,7 +91,7 @@ func TestPass(t *testing.T) {
 					}
 				}
 			}
-			reconciler := gc.New(storeOf(t, p), source, row.opts)
+			reconciler := reconcilerOf(t, p, source, gc.Options{DryRun: row.dryRun})
 			report, err := reconciler.Reconcile(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -129,7 +125,7 @@ func TestPass(t *testing.T) {
 func TestFullPoolServesAgain(t *testing.T) {
 	p := plugintest.New(t, "podnet", six4, six6)
 	for _, id := range containers(6) {
-		add(t, p, id, "eth0")
+		age(t, p, time.Hour, add(t, p, id, "eth0")...)
 	}
 	full := reservations(t, p)
 	if len(full) != 12 {
@@ -139,7 +135,7 @@ func TestFullPoolServesAgain(t *testing.T) {
 	wantError(t, err, "no IP addresses available in range set", "the pool is full")
 	wantDiff(t, "disk after the ADD that failed", "it reserved nothing", full, reservations(t, p))
 
-	report := reconcile(t, p, podsource.Static{someone}, gc.Options{MinAge: gc.NoADDInFlight})
+	report := reconcile(t, p, podsource.Static{someone}, gc.Options{})
 	wantDiff(t, "counts", "all twelve leaked", map[gc.Verdict]int{gc.Released: 12}, report.Counts())
 	wantDiff(t, "disk", "all twelve leaked", map[string]string{}, reservations(t, p))
 
@@ -156,9 +152,9 @@ func TestFullPoolServesAgain(t *testing.T) {
 func TestAllocationGoesOnAfterAPass(t *testing.T) {
 	p := plugintest.New(t, "podnet", six4, six6)
 	for _, id := range containers(3) {
-		add(t, p, id, "eth0")
+		age(t, p, time.Hour, add(t, p, id, "eth0")...)
 	}
-	reconcile(t, p, podsource.Static{someone}, gc.Options{MinAge: gc.NoADDInFlight})
+	reconcile(t, p, podsource.Static{someone}, gc.Options{})
 	wantDiff(t, "disk", "only reservations are ever touched (R7)",
 		map[string]string{"lock": "", "last_reserved_ip.0": "10.1.0.4", "last_reserved_ip.1": "fd00:1::4"}, files(t, p))
 	wantDiff(t, "next ADD", "it goes on behind the last address",
@@ -171,17 +167,17 @@ func TestHazard14EmptyReservation(t *testing.T) {
 	for _, row := range []struct {
 		name   string
 		reason string
-		opts   gc.Options
+		hook   bool
 		aged   time.Duration
 		want   gc.Reason
 	}{
-		{"old", "nobody owns it, and the write of an ADD takes no hour", gc.Options{}, time.Hour, gc.ReleasedEmpty},
-		{"young", "an ADD may be about to write it (R5)", gc.Options{}, 0, gc.TooYoung},
-		{"young, and no ADD in flight", "then nobody will write it", gc.Options{MinAge: gc.NoADDInFlight}, 0, gc.ReleasedEmpty},
+		{"old", "nobody owns it, and the write of an ADD takes no hour", false, time.Hour, gc.ReleasedEmpty},
+		{"young", "an ADD may be about to write it (R5)", false, 0, gc.TooYoung},
+		{"young, and the hook's caller asserts that no ADD is in flight", "then nobody will write it", true, 0, gc.ReleasedEmpty},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			p := plugintest.New(t, "podnet", plugintest.Range{Subnet: "10.1.0.0/24", Start: "10.1.0.2", End: "10.1.0.4"})
-			source := podsource.Static{{ContainerIDs: []string{"a", "c"}}}
+			pods := []podsource.Pod{{ContainerIDs: []string{"a", "c"}}}
 			add(t, p, "a", "eth0")
 			empty := add(t, p, "b", "eth0")[0]
 			add(t, p, "c", "eth0")
@@ -199,7 +195,12 @@ func TestHazard14EmptyReservation(t *testing.T) {
 			_, err := p.Add(t.Context(), "new", "eth0")
 			wantError(t, err, "no IP addresses available in range set", "ADD skips it")
 
-			report := reconcile(t, p, source, row.opts)
+			var report gc.Report
+			if row.hook {
+				report = atStartup(t, p, func(context.Context) ([]podsource.Pod, error) { return pods, nil })
+			} else {
+				report = reconcile(t, p, podsource.Static(pods), gc.Options{})
+			}
 			wantDiff(t, "report", row.reason, map[string]gc.Reason{
 				"10.1.0.2": gc.ContainerLive, "10.1.0.3": row.want, "10.1.0.4": gc.ContainerLive,
 			}, reasons(report))
@@ -216,38 +217,35 @@ func TestHazard14EmptyReservation(t *testing.T) {
 // gives its address to another, of which the source's answer knows nothing yet.
 func TestHazard09AddressReusedWhileTheSourceIsAsked(t *testing.T) {
 	one := plugintest.Range{Subnet: "10.1.0.0/24", Start: "10.1.0.5", End: "10.1.0.5"}
+	requested := []netip.Addr{netip.MustParseAddr("10.1.0.4"), netip.MustParseAddr("fd00:1::4")}
 	for _, row := range []struct {
 		name    string
 		reason  string
 		ranges  []plugintest.Range
 		request []netip.Addr
-		opts    gc.Options
+		hook    bool
 		aged    time.Duration
 		want    []gc.Verdict // any of these
 	}{
 		{
-			name: "only address, no ADD in flight", reason: "the caller was wrong, and still the owner is compared (R6)",
-			ranges: []plugintest.Range{one}, opts: gc.Options{MinAge: gc.NoADDInFlight},
+			name: "only address, in a hook that asserts that no ADD is in flight", reason: "the caller was wrong, and still the owner is compared (R6)",
+			ranges: []plugintest.Range{one}, hook: true,
 			want: []gc.Verdict{gc.Changed},
 		},
 		{
-			name: "only address, default minimum age", reason: "the listed file is gone; if the new one has its inode, it is young (R1, R5)",
+			name: "only address", reason: "the listed file is gone; if the new one has its inode, it is young (R1, R5)",
 			ranges: []plugintest.Range{one}, aged: time.Hour,
 			want: []gc.Verdict{gc.Changed, gc.Young},
 		},
 		{
-			name: "requested addresses, no ADD in flight", reason: "the same in both families (R6)",
-			ranges:  []plugintest.Range{six4, six6},
-			request: []netip.Addr{netip.MustParseAddr("10.1.0.4"), netip.MustParseAddr("fd00:1::4")},
-			opts:    gc.Options{MinAge: gc.NoADDInFlight},
-			want:    []gc.Verdict{gc.Changed},
+			name: "requested addresses, in a hook that asserts that no ADD is in flight", reason: "the same in both families (R6)",
+			ranges: []plugintest.Range{six4, six6}, request: requested, hook: true,
+			want: []gc.Verdict{gc.Changed},
 		},
 		{
-			name: "requested addresses, default minimum age", reason: "the same in both families (R1, R5)",
-			ranges:  []plugintest.Range{six4, six6},
-			request: []netip.Addr{netip.MustParseAddr("10.1.0.4"), netip.MustParseAddr("fd00:1::4")},
-			aged:    time.Hour,
-			want:    []gc.Verdict{gc.Changed, gc.Young},
+			name: "requested addresses", reason: "the same in both families (R1, R5)",
+			ranges: []plugintest.Range{six4, six6}, request: requested, aged: time.Hour,
+			want: []gc.Verdict{gc.Changed, gc.Young},
 		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -264,7 +262,12 @@ func TestHazard09AddressReusedWhileTheSourceIsAsked(t *testing.T) {
 				}
 				return []podsource.Pod{someone}, err
 			})
-			report := reconcile(t, p, source, row.opts)
+			var report gc.Report
+			if row.hook {
+				report = atStartup(t, p, source)
+			} else {
+				report = reconcile(t, p, source, gc.Options{})
+			}
 			want := make(map[string]string)
 			for _, ip := range ips {
 				want[name(ip)] = "new\r\neth0"
@@ -285,10 +288,11 @@ func TestHazard09AddressReusedWhileTheSourceIsAsked(t *testing.T) {
 func TestDelWhileTheSourceIsAsked(t *testing.T) {
 	p := plugintest.New(t, "podnet", six4, six6)
 	ips := add(t, p, "old", "eth0")
+	age(t, p, time.Hour, ips...)
 	source := podsource.Func(func(ctx context.Context) ([]podsource.Pod, error) {
 		return []podsource.Pod{someone}, p.Del(ctx, "old", "eth0")
 	})
-	report := reconcile(t, p, source, gc.Options{MinAge: gc.NoADDInFlight})
+	report := reconcile(t, p, source, gc.Options{})
 	wantDiff(t, "report", "what is gone is no error, and not this pass's doing (R6, R11)",
 		map[string]gc.Reason{ips[0].String(): gc.FileGone, ips[1].String(): gc.FileGone}, reasons(report))
 }
@@ -298,12 +302,14 @@ func TestDelWhileTheSourceIsAsked(t *testing.T) {
 func TestHazard03AddWhileTheSourceIsAsked(t *testing.T) {
 	p := plugintest.New(t, "podnet", six4, six6)
 	lost := add(t, p, "lost", "eth0")
+	age(t, p, time.Hour, lost...)
 	var late []netip.Addr
 	source := podsource.Func(func(ctx context.Context) (pods []podsource.Pod, err error) {
 		late, err = p.Add(ctx, "late", "eth0")
+		age(t, p, time.Hour, late...) // so that it is not its age that keeps it
 		return []podsource.Pod{someone}, err
 	})
-	report := reconcile(t, p, source, gc.Options{MinAge: gc.NoADDInFlight})
+	report := reconcile(t, p, source, gc.Options{})
 	wantDiff(t, "report", "only what was listed is judged (R1)",
 		map[string]gc.Reason{lost[0].String(): gc.ReleasedLeak, lost[1].String(): gc.ReleasedLeak}, reasons(report))
 	want := make(map[string]string)
@@ -317,58 +323,57 @@ func TestHazard03AddWhileTheSourceIsAsked(t *testing.T) {
 // status.
 func TestHazard22SecondNetwork(t *testing.T) {
 	for _, row := range []struct {
-		name     string
-		reason   string
-		live     func(ips []netip.Addr) podsource.Pod // given the addresses in the first network
-		siblings bool
-		want     gc.Reason
+		name   string
+		reason string
+		live   func(ips []netip.Addr) podsource.Pod // given the addresses in the first network
+		want   [2]gc.Reason                         // in the first network and in the second
 	}{
 		{
 			name: "source of addresses, told of the first network", reason: "the container's first network tells that it lives (R3)",
-			live:     func(ips []netip.Addr) podsource.Pod { return podsource.Pod{IPs: ips[:1]} },
-			siblings: true, want: gc.SiblingInUse,
+			live: func(ips []netip.Addr) podsource.Pod { return podsource.Pod{IPs: ips} },
+			want: [2]gc.Reason{gc.AddressClaimed, gc.SiblingInUse},
 		},
 		{
 			name: "source of container IDs", reason: "the owner in the file decides (R3)",
 			live: func([]netip.Addr) podsource.Pod { return podsource.Pod{ContainerIDs: []string{"live"}} },
-			want: gc.ContainerLive,
+			want: [2]gc.Reason{gc.ContainerLive, gc.ContainerLive},
 		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			first := plugintest.New(t, "podnet", six4, six6)
+			first := plugintest.New(t, "podnet", six4)
 			second := &plugintest.Plugin{
 				Binary: first.Binary, DataDir: first.DataDir, Network: "storage",
 				Ranges: []plugintest.Range{{Subnet: "192.168.5.0/24"}},
 			}
-			source := podsource.Static{row.live(add(t, first, "live", "eth0"))}
-			live := add(t, second, "live", "net1")
-			add(t, first, "lost", "eth0")
-			lost := add(t, second, "lost", "net1")
+			live := [2][]netip.Addr{add(t, first, "live", "eth0"), add(t, second, "live", "net1")}
+			lost := [2][]netip.Addr{add(t, first, "lost", "eth0"), add(t, second, "lost", "net1")}
+			age(t, first, time.Hour, live[0][0], lost[0][0])
+			age(t, second, time.Hour, live[1][0], lost[1][0])
 			untouched := files(t, first)
 
-			opts := gc.Options{MinAge: gc.NoADDInFlight}
-			if row.siblings {
-				opts.Siblings = []*hostlocal.Store{storeOf(t, first)}
-			}
-			report := reconcile(t, second, source, opts)
-			wantDiff(t, "report", row.reason,
-				map[string]gc.Reason{live[0].String(): row.want, lost[0].String(): gc.ReleasedLeak}, reasons(report))
+			report := reconcile(t, second, podsource.Static{row.live(live[0])}, gc.Options{})
+			wantDiff(t, "report", row.reason, map[string]gc.Reason{
+				live[0][0].String(): row.want[0], live[1][0].String(): row.want[1],
+				lost[0][0].String(): gc.NetworkNotNamed, lost[1][0].String(): gc.ReleasedLeak,
+			}, reasons(report))
 			wantDiff(t, "disk of the second network", row.reason,
-				map[string]string{name(live[0]): "live\r\nnet1"}, reservations(t, second))
-			wantDiff(t, "disk of the first network", "a sibling is only read", untouched, files(t, first))
+				map[string]string{name(live[1][0]): "live\r\nnet1"}, reservations(t, second))
+			wantDiff(t, "disk of the first network", "a network that is not named is only read (R14)", untouched, files(t, first))
 		})
 	}
 }
 
-// A folder that the plugin never made is an empty network, and stays unmade.
+// A directory that the plugin never made is an empty network, which is told, and
+// stays unmade.
 func TestPassBeforeTheFirstAdd(t *testing.T) {
 	p := plugintest.New(t, "podnet", six4)
-	report := reconcile(t, p, podsource.Static{someone}, gc.Options{MinAge: gc.NoADDInFlight})
+	report := reconcile(t, p, podsource.Static{someone}, gc.Options{})
 	if len(report.Reservations) != 0 {
-		t.Errorf("%d reservations in a folder that is not there", len(report.Reservations))
+		t.Errorf("%d reservations in a directory that is not there", len(report.Reservations))
 	}
+	wantDiff(t, "missing directories", "it is not there (R11)", []string{p.Dir()}, report.Missing())
 	if _, err := os.Stat(p.Dir()); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the folder was made, or %v: a pass must not (R7)", err)
+		t.Errorf("the directory was made, or %v: a pass must not (R7)", err)
 	}
 	wantDiff(t, "first ADD after it", "nothing is in its way", []string{"10.1.0.2"}, texts(add(t, p, "a", "eth0")))
 }

@@ -11,7 +11,7 @@
 //		p := plugintest.New(t, "podnet", plugintest.Range{Subnet: "10.1.0.0/24"})
 //		ips, err := p.Add(t.Context(), "abc", "eth0") // 10.1.0.2, and never a DEL
 //		...
-//		store, err := hostlocal.New(p.DataDir, p.Network)
+//		store := hostlocal.New(p.DataDir)
 //		...
 //	}
 //
@@ -51,8 +51,8 @@ const (
 	cniVersion = "1.0.0"
 )
 
-// One binary serves a whole test process, so it outlives the temporary folder of
-// each single test. Main makes its folder before the tests run and removes it
+// One binary serves a whole test process, so it outlives the temporary directory
+// of each single test. Main makes its directory before the tests run and removes it
 // after them.
 var (
 	binDir string
@@ -67,7 +67,7 @@ func Main(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer func() { _ = os.RemoveAll(dir) }() // a leftover in the temporary folder fails no test
+	defer func() { _ = os.RemoveAll(dir) }() // a leftover in the temporary directory fails no test
 	binDir = dir
 	return m.Run()
 }
@@ -143,14 +143,14 @@ type Plugin struct {
 
 type attachment struct{ containerID, ifName string }
 
-// New returns the plugin for a network whose data dir is a temporary folder of
-// the test. It writes nothing there before the first ADD.
+// New returns the plugin for a network whose data dir is a temporary directory
+// of the test. It writes nothing there before the first ADD.
 func New(tb testing.TB, network string, ranges ...Range) *Plugin {
 	tb.Helper()
 	return &Plugin{Binary: Build(tb), DataDir: tb.TempDir(), Network: network, Ranges: ranges}
 }
 
-// Dir returns the network's folder.
+// Dir returns the network's directory.
 func (p *Plugin) Dir() string { return filepath.Join(p.DataDir, p.Network) }
 
 // File returns the path at which the plugin keeps the reservation of an address.

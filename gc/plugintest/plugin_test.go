@@ -147,7 +147,7 @@ func TestListReadsWhatThePluginWrote(t *testing.T) {
 			*want = append(*want, row{ips[i].String(), a.id, a.ifName, hostlocal.Owned, info.ModTime()})
 		}
 	}
-	rs, err := storeOf(t, p).List(t.Context())
+	rs, err := hostlocal.New(p.DataDir).List(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,10 +28,13 @@ var stressFor = flag.Duration("stress.for", 90*time.Second, "how long TestStress
 const (
 	stressEnv     = "PLUGINTEST_COLLECTOR" // set in a collector's process: what its source knows
 	stressWorkers = 12
-	stressMinAge  = 2 * time.Second
+	// What is left of the minimum age when an ADD has ended: reservations and
+	// starts are set back by the rest of it, so that minutes pass in seconds.
+	stressMinAge = 2 * time.Second
+	stressAged   = gc.DefaultMinAge - stressMinAge
 	// How late the truth may be, and how old its file. A collector refuses an
-	// older one, so that a busy machine can't break what MinAge has to cover
-	// (A2): together they stay below it.
+	// older one, so that a busy machine can't break what the minimum age has to
+	// cover (A2): together they stay below what is left of it.
 	stressLate, stressStale = time.Second, 500 * time.Millisecond
 )
 
@@ -84,7 +87,7 @@ func truthSource(path string, addresses bool) podsource.Source {
 			case r.IP.IsValid():
 				pods = append(pods, podsource.Pod{IPs: []netip.Addr{r.IP}})
 			default:
-				pods = append(pods, podsource.Pod{StartedAt: r.Since})
+				pods = append(pods, podsource.Pod{StartedAt: r.Since.Add(-stressAged)})
 			}
 		}
 		return pods, nil
@@ -102,12 +105,11 @@ type collected struct {
 // collect is a collector's process: passes back to back until its standard input
 // ends. Then it writes what it did.
 func collect(t *testing.T, knows string) {
-	store, err := hostlocal.New(os.Getenv(stressEnv+"_DIR"), "podnet")
+	source := truthSource(os.Getenv(stressEnv+"_TRUTH"), knows == byAddress)
+	reconciler, err := gc.New(hostlocal.New(os.Getenv(stressEnv+"_DIR")), []string{"podnet"}, source, gc.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	source := truthSource(os.Getenv(stressEnv+"_TRUTH"), knows == byAddress)
-	reconciler := gc.New(store, source, gc.Options{MinAge: stressMinAge})
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -153,7 +155,7 @@ func startCollector(t *testing.T, p *plugintest.Plugin, truth, knows string) (fi
 	}
 	cmd := exec.CommandContext(t.Context(), exe, "-test.run=^TestStress$") // killed before the clean-up
 	cmd.Env = append(os.Environ(), stressEnv+"="+knows, stressEnv+"_DIR="+p.DataDir, stressEnv+"_TRUTH="+truth,
-		"TMPDIR="+t.TempDir()) // where it leaves a folder when it is killed
+		"TMPDIR="+t.TempDir()) // where it leaves a directory when it is killed
 	var stdout, stderr strings.Builder
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	stdin, err := cmd.StdinPipe()

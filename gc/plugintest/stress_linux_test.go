@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc/plugintest"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
 // A stress is the truth, told at once, and what went wrong.
@@ -148,6 +149,7 @@ func (s *stress) round(ctx context.Context, id string) {
 		return
 	}
 	s.count("ADDs")
+	age(s.t, s.p, stressAged, ips...)
 	s.took(id, ips)
 	held := rand.N(300 * time.Millisecond)
 	if rand.N(4) == 0 { // only what is older than MinAge needs the truth
@@ -235,9 +237,9 @@ func TestStress(t *testing.T) {
 	working.Wait()
 	settled, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	store, tick := storeOf(t, p), time.Tick(20*time.Millisecond)
+	store, tick := hostlocal.New(p.DataDir), time.Tick(20*time.Millisecond)
 	for settled.Err() == nil {
-		if left, err := store.Scan(settled); err == nil && len(left) == 0 {
+		if left, err := store.List(settled); err == nil && len(left) == 0 {
 			break
 		}
 		<-tick

@@ -27,7 +27,7 @@ func BenchmarkAdd(b *testing.B) {
 	if _, err := replace(path, content); err != nil {
 		b.Fatal(err)
 	}
-	c := opened(b, path, Options{BootID: "5c7b9a1e-0000-0000-0000-000000000000"})
+	c := opened(b, path, ofBoot("5c7b9a1e-0000-0000-0000-000000000000"))
 	b.ReportAllocs()
 	var disk time.Duration
 	for i := 0; b.Loop(); i++ {
@@ -50,7 +50,7 @@ func BenchmarkAdd(b *testing.B) {
 
 // BenchmarkPods answers of 1,000 attachments.
 func BenchmarkPods(b *testing.B) {
-	c := begun(b, filepath.Join(b.TempDir(), "attachments"), Options{})
+	c := begun(b, filepath.Join(b.TempDir(), "attachments"), served)
 	s := &state{written: true}
 	for i := range 1000 {
 		s.items = append(s.items, &item{Entry: entry(fmt.Sprintf("%064x", i), "10.0.0.2")})

@@ -3,23 +3,24 @@
 package checkpoint
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"slices"
 	"sync"
 	"sync/atomic"
-
-	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
 // ErrLocked is returned, wrapped, by [Open] while the record is open for writing
 // already, in this process or in another one.
 var ErrLocked = errors.New("record of attachments is open for writing elsewhere")
 
-// Options say how a record is read. The zero value is right on a node.
+// Options say what a record is about, and how it is read.
 type Options struct {
+	// Networks are those of which the agent serves every ADD. Of them, and of no
+	// other, the record says who lives. There is no default: to ask a record
+	// without them is an error.
+	Networks []string
 	// BootID names the boot of the kernel in which the recorded namespaces live.
 	// A record of another boot is empty. Zero is the kernel's own,
 	// /proc/sys/kernel/random/boot_id, and on other systems than Linux unknown:
@@ -46,11 +47,12 @@ func (o Options) bootID() (string, error) {
 // anew, whatever somebody else made of it.
 type Checkpoint struct {
 	path, bootID string
+	networks     []string
 	state        atomic.Pointer[state] // nil when closed; what it points to is never changed
 
-	turn   sync.Mutex // for changes; guards what follows, and the storing of state
+	mu     sync.Mutex // held during a change; guards what follows, and the storing of state
 	unlock func() error
-	unsure bool // the file has a content of which its writer was told that it failed
+	dirty  bool // the file has a content of which its writer was told that it failed
 }
 
 // state is what the file holds.
@@ -73,7 +75,7 @@ func (s *state) entries() []Entry {
 }
 
 // Open opens the record at path for writing, of which there is one at a time:
-// a second one is [ErrLocked] at once. Its folder must be there. A file that
+// a second one is [ErrLocked] at once. Its directory must be there. A file that
 // can't be read is an error ([ErrVersion], [ErrCorrupt]); none is not, and then
 // [Checkpoint.Backfill] comes before the first Add.
 func Open(path string, opts Options) (c *Checkpoint, err error) {
@@ -90,7 +92,7 @@ func Open(path string, opts Options) (c *Checkpoint, err error) {
 			err = errors.Join(err, unlock())
 		}
 	}()
-	if err := discard(path + ".tmp"); err != nil {
+	if err := removeIfExists(path + ".tmp"); err != nil {
 		return nil, fmt.Errorf("removing what a crash left: %w", err)
 	}
 	entries, err := load(path, bootID)
@@ -104,25 +106,9 @@ func Open(path string, opts Options) (c *Checkpoint, err error) {
 			return nil, fmt.Errorf("%s: %w", e.Key, err)
 		}
 	}
-	c = &Checkpoint{path: path, bootID: bootID, unlock: unlock}
+	c = &Checkpoint{path: path, bootID: bootID, networks: slices.Clone(opts.Networks), unlock: unlock}
 	c.state.Store(&state{items, written})
 	return c, nil
-}
-
-// Read is the record at path as a source, for whoever does not write it. It
-// reads the file whenever it is asked, and takes no lock.
-func Read(path string, opts Options) podsource.Source {
-	return podsource.Func(func(ctx context.Context) ([]podsource.Pod, error) {
-		bootID, err := opts.bootID()
-		if err != nil {
-			return nil, err
-		}
-		entries, err := load(path, bootID)
-		if err != nil {
-			return nil, err
-		}
-		return live(ctx, entries)
-	})
 }
 
 // Add records an attachment, or records it anew. When it returns nil the entry
@@ -130,7 +116,7 @@ func Read(path string, opts Options) podsource.Source {
 // the end of has failed. Without a file it is [fs.ErrNotExist]: see
 // [Checkpoint.Backfill].
 func (c *Checkpoint) Add(e Entry) error {
-	added, err := complete(e)
+	added, err := normalize(e)
 	if err != nil {
 		return fmt.Errorf("recording %s: %w", e.Key, err)
 	}
@@ -203,24 +189,11 @@ func (c *Checkpoint) Entries() []Entry {
 	return nil
 }
 
-// Pods returns the live containers of the record, one pod each, or
-// [fs.ErrNotExist] where nothing was ever recorded. It reads no file.
-func (c *Checkpoint) Pods(ctx context.Context) ([]podsource.Pod, error) {
-	s := c.state.Load()
-	switch {
-	case s == nil:
-		return nil, fmt.Errorf("asking the record %s: %w", c.path, fs.ErrClosed)
-	case !s.written:
-		return nil, fmt.Errorf("asking the record %s, which was never written: %w", c.path, fs.ErrNotExist)
-	}
-	return live(ctx, s.entries()) // of the state that was looked at: c may be closed by now
-}
-
 // Close lets another process open the record. What was changed is on the disk
 // already.
 func (c *Checkpoint) Close() error {
-	c.turn.Lock()
-	defer c.turn.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if c.state.Swap(nil) == nil {
 		return nil
 	}
@@ -229,8 +202,8 @@ func (c *Checkpoint) Close() error {
 
 // change commits what becomes of the entries; nil is that they stay as they are.
 func (c *Checkpoint) change(doing string, become func(*state) ([]*item, error)) error {
-	c.turn.Lock()
-	defer c.turn.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	s := c.state.Load()
 	if s == nil {
 		return fmt.Errorf("%s: %w", doing, fs.ErrClosed)
@@ -240,7 +213,7 @@ func (c *Checkpoint) change(doing string, become func(*state) ([]*item, error)) 
 		return fmt.Errorf("%s: %w", doing, err)
 	}
 	if next == nil {
-		if !c.unsure || !s.written {
+		if !c.dirty || !s.written {
 			return nil
 		}
 		next = s.items // the file may say otherwise
@@ -251,10 +224,10 @@ func (c *Checkpoint) change(doing string, become func(*state) ([]*item, error)) 
 	}
 	renamed, err := replace(c.path, content)
 	if err != nil {
-		c.unsure = c.unsure || renamed
+		c.dirty = c.dirty || renamed
 		return fmt.Errorf("%s in %s: %w", doing, c.path, err)
 	}
-	c.unsure = false
+	c.dirty = false
 	c.state.Store(&state{next, true})
 	return nil
 }

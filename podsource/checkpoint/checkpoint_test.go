@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -25,11 +26,11 @@ import (
 // and to the next writer.
 func TestRoundTrip(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "attachments")
-	c := begun(t, path, Options{})
+	c := begun(t, path, served)
 	full := Entry{
 		Key: key("b"), IPs: []netip.Addr{netip.MustParseAddr("10.0.0.3"), netip.MustParseAddr("fd00::3")},
 		Pod: types.NamespacedName{Namespace: "default", Name: "web"}, UID: "6ba7b810",
-		NetNS: NetNS{Path: "/no/such/<folder>/\u2028ns", Dev: 4, Inode: 1<<64 - 1}, Time: time.Now(),
+		NetNS: NetNS{Path: "/no/such/<directory>/\u2028ns", Dev: 4, Inode: 1<<64 - 1}, Time: time.Now(),
 	}
 	bare := Entry{Key: Key{network1, "a", "net1"}, Time: full.Time}
 	again := full
@@ -88,7 +89,7 @@ func TestRoundTrip(t *testing.T) {
 func TestFormat(t *testing.T) {
 	web := entry("ee3b0f0c", "10.0.0.2")
 	web.NetNS = NetNS{Path: "/run/netns/web", Dev: 4, Inode: 4026532001}
-	got := string(written(t, Options{BootID: "5c7b9a1e"}, web, Entry{Key: Key{network1, "ee3b0f0c", "net1"}, Time: web.Time}))
+	got := string(written(t, ofBoot("5c7b9a1e"), web, Entry{Key: Key{network1, "ee3b0f0c", "net1"}, Time: web.Time}))
 	want := `{"format":"hostlocal-gc/attachments/1","crc32c":"3b4d755e","record":{"bootID":"5c7b9a1e","attachments":[
 {"network":"podnet","containerID":"ee3b0f0c","ifName":"eth0","ips":["10.0.0.2"],"pod":{"Namespace":"default","Name":"pod-ee3b0f0c"},"uid":"uid-ee3b0f0c","netns":{"path":"/run/netns/web","dev":4,"inode":4026532001},"time":"2025-03-01T12:00:00.000000005Z"},
 {"network":"podnet","containerID":"ee3b0f0c","ifName":"net1","ips":[],"time":"2025-03-01T12:00:00.000000005Z"}
@@ -102,7 +103,7 @@ func TestFormat(t *testing.T) {
 // TestAddRefuses what can't be an attachment, or would not come back as it was.
 func TestAddRefuses(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "attachments")
-	c := begun(t, path, Options{}, entry("a", "10.0.0.2"))
+	c := begun(t, path, served, entry("a", "10.0.0.2"))
 	before := string(read(t, path))
 	for _, row := range []struct {
 		reason string
@@ -133,19 +134,25 @@ func TestAddRefuses(t *testing.T) {
 	}
 }
 
-// TestPods: one pod a container, whatever its interfaces and networks.
+// TestPods: one pod for each attachment, and what the answer declares.
 func TestPods(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "attachments")
 	second := entry("a", "10.1.0.2")
 	second.Network, second.IfName, second.Pod, second.UID = "storage", "net1", types.NamespacedName{}, ""
-	c := begun(t, path, Options{}, second, entry("a", "10.0.0.2"), entry("b", "10.0.0.3"))
-	want := []podsource.Pod{
-		{NamespacedName: entry("a", "::").Pod, UID: "uid-a", ContainerIDs: []string{"a"},
-			IPs: []netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.1.0.2")}},
-		{NamespacedName: entry("b", "::").Pod, UID: "uid-b", ContainerIDs: []string{"b"},
-			IPs: []netip.Addr{netip.MustParseAddr("10.0.0.3")}},
+	networks := []string{network1, "other"}
+	c := begun(t, path, Options{Networks: networks}, second, entry("a", "10.0.0.2"), entry("b", "10.0.0.3"))
+	want := podsource.Answer{
+		Source: "checkpoint", Authoritative: true, Networks: networks,
+		Names: []podsource.Names{{Form: podsource.AnyForm, Networks: networks}},
+		Pods: []podsource.Pod{
+			{NamespacedName: entry("a", "::").Pod, UID: "uid-a", ContainerIDs: []string{"a"},
+				IPs: []netip.Addr{netip.MustParseAddr("10.0.0.2")}, Network: network1},
+			{NamespacedName: entry("b", "::").Pod, UID: "uid-b", ContainerIDs: []string{"b"},
+				IPs: []netip.Addr{netip.MustParseAddr("10.0.0.3")}, Network: network1},
+			{ContainerIDs: []string{"a"}, IPs: []netip.Addr{netip.MustParseAddr("10.1.0.2")}, Network: "storage"},
+		},
 	}
-	for name, source := range map[string]podsource.Source{"writer": c, "reader": Read(path, Options{})} {
+	for name, source := range map[string]podsource.Source{"writer": c, "reader": Read(path, Options{Networks: networks})} {
 		got, err := source.Pods(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -155,15 +162,48 @@ func TestPods(t *testing.T) {
 		}
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
-		if pods, err := source.Pods(ended); pods != nil || !errors.Is(err, context.Canceled) {
-			t.Errorf("%s: %v, %v after the context's end", name, pods, err)
+		if got, err := source.Pods(ended); !cmp.Equal(got, silent, equal) || !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v, %v after the context's end", name, got, err)
+		}
+		if r, ok := source.(podsource.Ranked); !ok || r.Rank() != podsource.RankCache {
+			t.Errorf("%s: it is to be asked after what sees ADDs and addresses, and before the runtime", name)
+		}
+	}
+}
+
+// silent is what must come beside an error: who it is that does not answer, and
+// nothing else.
+var silent = podsource.Answer{Source: "checkpoint"}
+
+// TestNoNetworks: who asks a record must have said what it is about, also where it
+// was never written. To write it that is not needed.
+func TestNoNetworks(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "attachments")
+	c := opened(t, path, Options{})
+	for _, reason := range []string{"never written", "written"} {
+		for name, source := range map[string]podsource.Source{"writer": c, "reader": Read(path, Options{})} {
+			got, err := source.Pods(t.Context())
+			if !cmp.Equal(got, silent, equal) || err == nil || !strings.Contains(err.Error(), "Options.Networks") || errors.Is(err, podsource.ErrNotHere) {
+				t.Errorf("%s, %s: %v, %v", name, reason, got, err)
+			}
+		}
+		if reason == "written" {
+			break
+		}
+		if err := errors.Join(c.Backfill(t.Context(), nobody, nil), c.Add(entry("a", "10.0.0.2"))); err != nil {
+			t.Fatal(err)
 		}
 	}
 }
 
 // TestCallersSlices: what was handed in and handed out is not what is recorded.
 func TestCallersSlices(t *testing.T) {
-	c := begun(t, filepath.Join(t.TempDir(), "attachments"), Options{})
+	networks := []string{network1}
+	c := begun(t, filepath.Join(t.TempDir(), "attachments"), Options{Networks: networks})
+	networks[0] = "changed"
+	if got, err := c.Pods(t.Context()); err != nil || !slices.Equal(got.Networks, []string{network1}) {
+		t.Errorf("it speaks of %v, %v, want %s", got.Networks, err, network1)
+	}
 	e := entry("a", "10.0.0.2")
 	if err := c.Add(e); err != nil {
 		t.Fatal(err)
@@ -181,7 +221,7 @@ func TestCallersSlices(t *testing.T) {
 // TestGoroutines: changes come one after the other, and none gets lost.
 func TestGoroutines(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "attachments")
-	c := begun(t, path, Options{})
+	c := begun(t, path, served)
 	var wg sync.WaitGroup
 	for i := range 8 {
 		wg.Go(func() {
@@ -208,13 +248,13 @@ func TestGoroutines(t *testing.T) {
 // TestClosed: after Close nothing is answered and nothing written.
 func TestClosed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "attachments")
-	c := begun(t, path, Options{}, entry("a", "10.0.0.2"))
+	c := begun(t, path, served, entry("a", "10.0.0.2"))
 	for range 2 {
 		if err := c.Close(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	other := opened(t, path, Options{})
+	other := opened(t, path, served)
 	if _, ok := c.Get(key("a")); ok || len(c.Entries()) != 0 {
 		t.Error("a closed record has entries")
 	}
@@ -224,7 +264,7 @@ func TestClosed(t *testing.T) {
 		"add": c.Add(entry("b", "10.0.0.3")), "remove": c.Remove(key("a")), "pods": podsErr, "prune": pruneErr,
 		"backfill": c.Backfill(t.Context(), nobody, nil),
 	} {
-		if !errors.Is(err, fs.ErrClosed) || errors.Is(err, fs.ErrNotExist) {
+		if !errors.Is(err, fs.ErrClosed) || errors.Is(err, podsource.ErrNotHere) {
 			t.Errorf("%s: %v, want %v", name, err, fs.ErrClosed)
 		}
 	}
@@ -244,6 +284,11 @@ func TestBackfill(t *testing.T) {
 	}
 	broken := errors.New("broken")
 	pod := podsource.Pod{UID: "1", ContainerIDs: []string{"a", "b"}, IPs: []netip.Addr{netip.MustParseAddr("10.0.0.2")}}
+	supplementary := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) { return podsource.Answer{Supplementary: true}, nil })
+	past, recent := time.Now().Add(-5*time.Minute), time.Now().Add(-time.Minute)
+	finished := func(at time.Time) podsource.Pod {
+		return podsource.Pod{UID: "f", ContainerIDs: []string{"f"}, IPs: pod.IPs, Finished: true, FinishedAt: at}
+	}
 	for _, row := range []struct {
 		reason string
 		source podsource.Source
@@ -255,13 +300,20 @@ func TestBackfill(t *testing.T) {
 		{"a pod in the node's network has no attachment", podsource.Static{pod, {HostNetwork: true}}, attachments, []string{"a", "b"}, nil},
 		{"seen twice", podsource.Static{pod, pod}, attachments, []string{"a", "b"}, nil},
 		{"an address that is not of this network", podsource.Static{pod, {IPs: pod.IPs}}, attachments, []string{"a", "b"}, nil},
-		{"nobody, and the source vouches for it", nobody, nil, []string{}, nil},
+		{"members of a union, each with its own", podsource.Union(podsource.Static{pod}, podsource.Static{{ContainerIDs: []string{"c"}}}),
+			attachments, []string{"a", "b", "c"}, nil},
+		{"a member that only adds, and has nothing to add", podsource.Union(podsource.Static{pod}, supplementary), attachments, []string{"a", "b"}, nil},
+		{"nobody, and the source declares it", nobody, nil, []string{}, nil},
 		{"nobody, and it does not (R9)", podsource.Static{}, attachments, nil, errAny},
+		{"nobody in one member, and it does not declare it (R9)", podsource.Union(podsource.Static{pod}, podsource.Static{}), attachments, nil, errAny},
+		{"nobody but who finished long ago (R9, hazard 43)", podsource.Static{finished(past)}, attachments, nil, errAny},
 		{"the source fails", podsource.Func(func(context.Context) ([]podsource.Pod, error) {
 			return []podsource.Pod{pod}, broken
 		}), attachments, nil, broken},
 		{"nobody knows what a pod has", podsource.Static{pod}, func(podsource.Pod) ([]Entry, error) { return nil, broken }, nil, broken},
 		{"nobody is there to say it", podsource.Static{pod}, nil, nil, errAny},
+		{"a pod that ended a moment ago: its sandbox may be up, so it has what it lists", podsource.Static{finished(recent)}, attachments, []string{"f"}, nil},
+		{"... and nobody knows when", podsource.Static{finished(time.Time{})}, attachments, []string{"f"}, nil},
 		{"a pod that is starting (R4)", podsource.Static{pod, {UID: "2"}}, attachments, nil, podsource.ErrIncomplete},
 		{"one attachment that can't be one", podsource.Static{pod}, func(podsource.Pod) ([]Entry, error) {
 			return []Entry{{Key: key("a")}, {Key: key("")}}, nil
@@ -269,7 +321,7 @@ func TestBackfill(t *testing.T) {
 	} {
 		t.Run(row.reason, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "attachments")
-			c := opened(t, path, Options{})
+			c := opened(t, path, served)
 			err := c.Backfill(t.Context(), row.source, row.of)
 			if row.is != nil {
 				if err == nil || row.is != errAny && !errors.Is(err, row.is) {
@@ -278,8 +330,8 @@ func TestBackfill(t *testing.T) {
 				if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 					t.Errorf("a file was written all the same: %v", err)
 				}
-				if _, err := c.Pods(t.Context()); !errors.Is(err, fs.ErrNotExist) {
-					t.Errorf("asked afterwards: %v, want %v", err, fs.ErrNotExist)
+				if _, err := c.Pods(t.Context()); !errors.Is(err, podsource.ErrNotHere) {
+					t.Errorf("asked afterwards: %v, want %v", err, podsource.ErrNotHere)
 				}
 				return
 			}
@@ -305,7 +357,7 @@ func TestBackfill(t *testing.T) {
 	}
 	t.Run("a file that came meanwhile stays", func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "attachments")
-		c := opened(t, path, Options{})
+		c := opened(t, path, served)
 		write(t, path, "restored from a backup")
 		if err := c.Backfill(t.Context(), nobody, nil); !errors.Is(err, fs.ErrExist) {
 			t.Errorf("%v, want %v", err, fs.ErrExist)
@@ -318,11 +370,44 @@ func TestBackfill(t *testing.T) {
 
 var errAny = errors.New("any error")
 
+// Pods that were evicted, and finished ones that still list an address, are no
+// obstacle to the first record, and are not in it.
+func TestHazard61FinishedPods(t *testing.T) {
+	reserved := map[netip.Addr]string{ // what an agent finds on the disk
+		netip.MustParseAddr("10.0.0.2"): "live", netip.MustParseAddr("10.0.0.3"): "another-by-now",
+	}
+	byAddress := func(p podsource.Pod) (of []Entry, err error) {
+		for _, ip := range p.IPs {
+			of = append(of, Entry{Key: key(reserved[ip]), UID: p.UID})
+		}
+		return of, nil
+	}
+	path := filepath.Join(t.TempDir(), "attachments")
+	c := opened(t, path, served)
+	source := podsource.Static{
+		{UID: "evicted-long-ago", Finished: true, FinishedAt: time.Now().Add(-24 * time.Hour)},
+		{UID: "live", IPs: []netip.Addr{netip.MustParseAddr("10.0.0.2")}},
+		{UID: "evicted", Finished: true},
+		{UID: "evicted-and-known-when", Finished: true, FinishedAt: time.Now().Add(-time.Minute)},
+		{UID: "job", IPs: []netip.Addr{netip.MustParseAddr("10.0.0.3")}, Finished: true, FinishedAt: time.Now().Add(-time.Hour)},
+	}
+	given := slices.Clone(source)
+	if err := c.Backfill(t.Context(), source, byAddress); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(given, source, equal); diff != "" {
+		t.Errorf("what the source gave was changed (-want +got):\n%s", diff)
+	}
+	if got := c.Entries(); len(got) != 1 || got[0].UID != "live" {
+		t.Errorf("recorded is %+v, want the one attachment", got)
+	}
+}
+
 // TestAddBeforeBackfill: a record that began with one attachment would say that
 // there is no other, and the node's older pods would lose their addresses.
 func TestAddBeforeBackfill(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "attachments")
-	c := opened(t, path, Options{})
+	c := opened(t, path, served)
 	if err := c.Add(entry("a", "10.0.0.2")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("%v, want %v", err, fs.ErrNotExist)
 	}
@@ -335,8 +420,8 @@ func TestAddBeforeBackfill(t *testing.T) {
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a file was written: %v", err)
 	}
-	if _, err := c.Pods(t.Context()); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("asked: %v, want %v", err, fs.ErrNotExist)
+	if got, err := c.Pods(t.Context()); !cmp.Equal(got, silent, equal) || !errors.Is(err, podsource.ErrNotHere) {
+		t.Errorf("asked: %v, %v, want %v", got, err, podsource.ErrNotHere)
 	}
 }
 
@@ -352,16 +437,16 @@ func TestBoot(t *testing.T) {
 		{"the kernel's own", "", "", []string{"10.0.0.2"}},
 	} {
 		path := filepath.Join(t.TempDir(), "attachments")
-		write(t, path, string(written(t, Options{BootID: row.wrote}, entry("a", "10.0.0.2"))))
+		write(t, path, string(written(t, ofBoot(row.wrote), entry("a", "10.0.0.2"))))
 		before := string(read(t, path))
-		c := opened(t, path, Options{BootID: row.reads})
+		c := opened(t, path, ofBoot(row.reads))
 		if diff := cmp.Diff(row.want, recorded(c)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
 		}
-		for name, source := range map[string]podsource.Source{"writer": c, "reader": Read(path, Options{BootID: row.reads})} {
-			pods, err := source.Pods(t.Context())
-			if err != nil || len(pods) != 1 || pods[0].HostNetwork != (row.want == nil) {
-				t.Errorf("%s: the %s says %v, %v", row.reason, name, pods, err)
+		for name, source := range map[string]podsource.Source{"writer": c, "reader": Read(path, ofBoot(row.reads))} {
+			got, err := source.Pods(t.Context())
+			if err != nil || len(got.Pods) != len(row.want) || !got.Authoritative {
+				t.Errorf("%s: the %s says %v, %v", row.reason, name, got, err)
 			}
 		}
 		if got := string(read(t, path)); got != before {
@@ -373,7 +458,7 @@ func TestBoot(t *testing.T) {
 		if err := c.Close(); err != nil {
 			t.Fatal(err)
 		}
-		c = opened(t, path, Options{BootID: row.reads})
+		c = opened(t, path, ofBoot(row.reads))
 		if diff := cmp.Diff(append(row.want, "10.0.0.3"), recorded(c)); diff != "" {
 			t.Errorf("%s, after a change (-want +got):\n%s", row.reason, diff)
 		}
@@ -391,22 +476,22 @@ func TestBoot(t *testing.T) {
 	}
 }
 
-// TestOpenFails where the folder is missing: that is a mistake of the caller's,
+// TestOpenFails where the directory is missing: that is a mistake of the caller's,
 // and not a record that was never written.
 func TestOpenFails(t *testing.T) {
 	dir := t.TempDir()
-	if _, err := Open(filepath.Join(dir, "missing", "attachments"), Options{}); err == nil {
-		t.Error("no error without a folder")
+	if _, err := Open(filepath.Join(dir, "missing", "attachments"), served); err == nil {
+		t.Error("no error without a directory")
 	}
 	if err := os.Mkdir(filepath.Join(dir, "attachments.tmp"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	write(t, filepath.Join(dir, "attachments.tmp", "x"), "")
-	if _, err := Open(filepath.Join(dir, "attachments"), Options{}); err == nil {
-		t.Error("no error with a folder where the temporary file goes")
+	if _, err := Open(filepath.Join(dir, "attachments"), served); err == nil {
+		t.Error("no error with a directory where the temporary file goes")
 	}
 	if err := os.RemoveAll(filepath.Join(dir, "attachments.tmp")); err != nil {
 		t.Fatal(err)
 	}
-	opened(t, filepath.Join(dir, "attachments"), Options{}) // and the failed ones let go of the lock
+	opened(t, filepath.Join(dir, "attachments"), served) // and the failed ones let go of the lock
 }

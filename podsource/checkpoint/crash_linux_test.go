@@ -17,13 +17,11 @@ import (
 
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
 
 // An agent serves one ADD and one DEL in a process of its own: ADD reserves and
 // records last, DEL releases and forgets last. A fault hits one system call of
-// it. Reservations and the record lie in the same folder.
+// it. Reservations and the record lie in the same directory.
 type agent struct {
 	dir string
 	*Checkpoint
@@ -33,7 +31,7 @@ type agent struct {
 const newIP = "10.0.0.3"
 
 func startAgent(dir string) (*agent, error) {
-	c, err := Open(filepath.Join(dir, "attachments"), Options{})
+	c, err := Open(filepath.Join(dir, "attachments"), served)
 	if err != nil {
 		return nil, err
 	}
@@ -130,7 +128,7 @@ func newRig(t *testing.T) *rig {
 	return &rig{strace, exe}
 }
 
-// run has the agent of the test meet a fault, in a folder in which one
+// run has the agent of the test meet a fault, in a directory in which one
 // attachment is recorded, and returns what it said and the trace.
 func (r *rig) run(t *testing.T, expression string) (n *node, out, trace string, err error) {
 	t.Helper()
@@ -138,7 +136,7 @@ func (r *rig) run(t *testing.T, expression string) (n *node, out, trace string, 
 	n = newNode(t, dir)
 	n.reserve("10.0.0.2", "a")
 	path := filepath.Join(dir, "attachments")
-	if err := begun(t, path, Options{}, entry("a", "10.0.0.2")).Close(); err != nil {
+	if err := begun(t, path, served, entry("a", "10.0.0.2")).Close(); err != nil {
 		t.Fatal(err)
 	}
 	traceFile := filepath.Join(t.TempDir(), "trace")
@@ -159,7 +157,7 @@ func (r *rig) run(t *testing.T, expression string) (n *node, out, trace string, 
 var calls = []string{"openat", "flock", "write", "fsync", "/^rename", "/^unlink", "close"}
 
 // TestHazard24KilledAtEveryCall kills the agent at every system call that it
-// makes in its folder. The next start's hook leaves as many reservations as
+// makes in its directory. The next start's hook leaves as many reservations as
 // recorded attachments, and never fewer than the live ones.
 func TestHazard24KilledAtEveryCall(t *testing.T) {
 	if dir := os.Getenv(childEnv); dir != "" {
@@ -207,7 +205,7 @@ func afterDeath(t *testing.T, n *node, out string) {
 	if added && !isRecorded && slices.Contains(n.left(), newIP) || deleted && isRecorded {
 		t.Errorf("recorded: %t; it said\n%s", isRecorded, out)
 	}
-	if err := n.pass(a.Checkpoint, gc.Options{MinAge: gc.NoADDInFlight}); err != nil {
+	if err := n.hook(a.Checkpoint); err != nil {
 		t.Error(err)
 	}
 	check := func(when string) {
@@ -264,9 +262,9 @@ func TestHazard25EveryCallFailsOnce(t *testing.T) {
 					if strings.Contains(out, "no record") && !strings.Contains(out, "failed once: DEL") {
 						t.Errorf("%s at %d: DEL found no record\n%s", fault, when, out)
 					}
-					c := opened(t, filepath.Join(filepath.Dir(n.dir), "attachments"), Options{})
+					c := opened(t, filepath.Join(filepath.Dir(n.dir), "attachments"), served)
 					// The plugin keeps quiet about an unlink that failed.
-					if err := n.pass(c, gc.Options{MinAge: gc.NoADDInFlight}); err != nil {
+					if err := n.hook(c); err != nil {
 						t.Error(err)
 					}
 					want := []string{"10.0.0.2"}
@@ -286,7 +284,7 @@ func TestHazard25EveryCallFailsOnce(t *testing.T) {
 func TestRemoveAfterFailedAdd(t *testing.T) {
 	if dir := os.Getenv(childEnv); dir != "" {
 		runtime.LockOSThread()
-		c, err := Open(filepath.Join(dir, "attachments"), Options{})
+		c, err := Open(filepath.Join(dir, "attachments"), served)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -310,11 +308,11 @@ func TestRemoveAfterFailedAdd(t *testing.T) {
 		}
 		return
 	}
-	n, out, trace, err := newRig(t).run(t, "inject=fsync:error=EIO:when=2") // the folder's
+	n, out, trace, err := newRig(t).run(t, "inject=fsync:error=EIO:when=2") // the directory's
 	if err != nil || !strings.Contains(out, "add: recording") || !strings.Contains(out, "in memory: [10.0.0.2]") {
 		t.Fatalf("%v\n%s\n%s", err, out, trace)
 	}
-	c := opened(t, filepath.Join(filepath.Dir(n.dir), "attachments"), Options{})
+	c := opened(t, filepath.Join(filepath.Dir(n.dir), "attachments"), served)
 	if diff := cmp.Diff([]string{"10.0.0.2"}, recorded(c)); diff != "" {
 		t.Errorf("(-want +got):\n%s\n%s", diff, out)
 	}
@@ -324,7 +322,7 @@ func TestRemoveAfterFailedAdd(t *testing.T) {
 // its name is before the caller is told.
 func TestDurable(t *testing.T) {
 	if dir := os.Getenv(childEnv); dir != "" {
-		c, err := Open(filepath.Join(dir, "attachments"), Options{})
+		c, err := Open(filepath.Join(dir, "attachments"), served)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -343,14 +341,14 @@ func TestDurable(t *testing.T) {
 	for line := range strings.Lines(trace) {
 		for _, step := range []struct{ call, on, name string }{
 			{"write(", "<" + dir + "/attachments.tmp>", "write"}, {"fsync(", "<" + dir + "/attachments.tmp>", "fsync file"},
-			{"rename", dir + "/attachments.tmp", "rename"}, {"fsync(", "<" + dir + ">", "fsync folder"}, {"chmod", n.dir, "told"},
+			{"rename", dir + "/attachments.tmp", "rename"}, {"fsync(", "<" + dir + ">", "fsync directory"}, {"chmod", n.dir, "told"},
 		} {
 			if strings.Contains(line, step.call) && strings.Contains(line, step.on) {
 				got = append(got, step.name)
 			}
 		}
 	}
-	if diff := cmp.Diff([]string{"write", "fsync file", "rename", "fsync folder", "told"}, got); diff != "" {
+	if diff := cmp.Diff([]string{"write", "fsync file", "rename", "fsync directory", "told"}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s\n%s", diff, trace)
 	}
 }

@@ -9,30 +9,40 @@
 // belongs to an ADD that never ended or to a DEL that got as far as its release,
 // and a record without a reservation to a DEL that comes again.
 //
-//	record, err := checkpoint.Open(path, checkpoint.Options{}) // the only writer
+//	networks := []string{"podnet"} // those of which the agent serves every ADD
+//	record, err := checkpoint.Open(path, checkpoint.Options{Networks: networks}) // the only writer
 //	...
 //	source := podsource.Fallback(record, runtime) // no file yet: ask the runtime
-//	report, err := gc.New(store, source, gc.Options{MinAge: gc.NoADDInFlight}).AtStartup(ctx)
+//	reconciler, err := gc.New(store, networks, source, gc.Options{})
+//	...
+//	report, err := reconciler.AtStartup(ctx, gc.NoADDInFlight)
 //	...
 //	err = record.Backfill(ctx, runtime, attachmentsOf) // no file yet: write the first one
 //	...
 //	listen() // and from here on record.Add ends an ADD, record.Remove ends a DEL
 //
-// Where there is no file, Pods is [fs.ErrNotExist], for podsource.Fallback, and
-// Add refuses: a record that began with one attachment would say that there is
-// no other. [Checkpoint.Backfill] writes the first file.
+// Where there is no file, Pods is [podsource.ErrNotHere], for
+// [podsource.Fallback], and Add refuses: a record that began with one attachment
+// would say that there is no other. [Checkpoint.Backfill] writes the first file.
 //
 // # What it answers
 //
-// The record vouches for its answer, also where nobody is left in it (R9,
-// podsource.Vouched). A record of an earlier boot of the node is empty. Left out
-// is what is surely dead: an entry whose network namespace was seen mounted at
-// its path when it was recorded, and of which now that path, but not its folder,
-// is gone, or holds another namespace. So a DEL that never came is a leak like
-// any other, and [Checkpoint.Prune] forgets it. What can't be checked counts as
-// live: no path, a path through /proc (its process may have ended before its
-// namespace), one that can't be reached, and any path on other systems than
-// Linux. The paths and the boot are those of the agent's own view of the node.
+// Of Options.Networks, and of no other network, the record says who lives: it
+// names each container, whatever its ID looks like, from the end of its ADD on.
+// So the claims of pods that are starting end, with [gc.NoADDInFlight] the hook
+// releases whatever the age (R4, R5), and an answer without anybody is one (R9). An
+// agent that serves only some of the ADDs of a network must not name it there.
+// There is one pod for each attachment, whose addresses are claimed in the
+// attachment's network alone, also where that is not among Options.Networks.
+//
+// A record of an earlier boot of the node is empty. Left out is what is surely
+// dead: an entry whose network namespace was seen mounted at its path when it was
+// recorded, and of which now that path, but not its directory, is gone, or holds
+// another namespace. So a DEL that never came is a leak like any other, and
+// [Checkpoint.Prune] forgets it. What can't be checked counts as live: no path, a
+// path through /proc (its process may have ended before its namespace), one that
+// can't be reached, and any path on other systems than Linux. The paths and the
+// boot are those of the agent's own view of the node.
 //
 // # When the file is not what it should be
 //
@@ -49,4 +59,6 @@
 // ".lock" added to its name, which is never removed, and for the time of a
 // commit a file with ".tmp" added. Both the record and that file need their
 // room: on a full disk Add and Remove are errors, and the old state stands.
+//
+// [gc.NoADDInFlight]: https://pkg.go.dev/github.com/hostlocal-gc/hostlocal-gc/gc#NoADDInFlight
 package checkpoint

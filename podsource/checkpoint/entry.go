@@ -71,8 +71,8 @@ func (n NetNS) seen() NetNS {
 }
 
 // What CNI allows as the name of a network and as a container ID (SPEC.md,
-// sections 1 and 2). Nothing else comes from a runtime, and gc.checkPods refuses
-// some of it.
+// sections 1 and 2). Nothing else comes from a runtime, and package gc
+// refuses some of it.
 var name = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*$`)
 
 // check refuses what no attachment can be, and what would not come back from
@@ -97,9 +97,9 @@ func (e *Entry) check() error {
 	return nil
 }
 
-// complete checks an entry, fills in what it may leave out, and makes it ready
+// normalize checks an entry, fills in what it may leave out, and makes it ready
 // for the file.
-func complete(e Entry) (*item, error) {
+func normalize(e Entry) (*item, error) {
 	if err := e.check(); err != nil {
 		return nil, err
 	}

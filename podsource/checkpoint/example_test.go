@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -27,19 +26,20 @@ func Example() {
 	ctx := context.Background()
 	runtime := podsource.Static{{UID: "6ba7b810", ContainerIDs: []string{"ee3b0f0c"}}}
 
-	record, err := checkpoint.Open(filepath.Join(dir, "attachments"), checkpoint.Options{})
+	served := checkpoint.Options{Networks: []string{"podnet"}} // those of which this agent serves the ADDs
+	record, err := checkpoint.Open(filepath.Join(dir, "attachments"), served)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 	defer func() { _ = record.Close() }()
 	_, err = record.Pods(ctx)
-	fmt.Println("never written:", errors.Is(err, fs.ErrNotExist))
+	fmt.Println("never written:", errors.Is(err, podsource.ErrNotHere))
 
 	source := podsource.Fallback(record, runtime) // for the start-up hook, which runs here
 	show(source.Pods(ctx))
 
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, podsource.ErrNotHere) {
 		err = record.Backfill(ctx, runtime, func(p podsource.Pod) (entries []checkpoint.Entry, err error) {
 			for _, id := range p.ContainerIDs {
 				key := checkpoint.Key{Network: "podnet", ContainerID: id, IfName: "eth0"}
@@ -74,11 +74,11 @@ func Example() {
 	// live: [ee3b0f0c] []
 }
 
-func show(pods []podsource.Pod, err error) {
+func show(answer podsource.Answer, err error) {
 	if err != nil {
 		fmt.Println(err)
 	}
-	for _, p := range pods {
+	for _, p := range answer.Pods {
 		fmt.Println("live:", p.ContainerIDs, p.IPs)
 	}
 }
@@ -93,22 +93,23 @@ func ExampleRead() {
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	path := filepath.Join(dir, "attachments")
-	record, err := checkpoint.Open(path, checkpoint.Options{})
+	served := checkpoint.Options{Networks: []string{"podnet"}}
+	record, err := checkpoint.Open(path, served)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 	defer func() { _ = record.Close() }()
-	// No pod runs here, and somebody knows.
-	if err := record.Backfill(context.Background(), podsource.Static(podsource.Vouched(nil)), nil); err != nil {
+	// No pod runs here, and the caller knows.
+	if err := record.Backfill(context.Background(), podsource.AllowEmpty(podsource.Static{}), nil); err != nil {
 		fmt.Println(err)
 	}
 	if err := record.Add(checkpoint.Entry{Key: checkpoint.Key{Network: "podnet", ContainerID: "ee3b0f0c", IfName: "eth0"}}); err != nil {
 		fmt.Println(err)
 	}
 
-	show(checkpoint.Read(path, checkpoint.Options{}).Pods(context.Background()))
-	_, err = checkpoint.Open(path, checkpoint.Options{})
+	show(checkpoint.Read(path, served).Pods(context.Background()))
+	_, err = checkpoint.Open(path, served)
 	fmt.Println(errors.Is(err, checkpoint.ErrLocked))
 	// Output:
 	// live: [ee3b0f0c] []

@@ -106,14 +106,14 @@ func decode(content []byte) (*record, error) {
 		return nil, fmt.Errorf("%w: %q, and this program knows %q", ErrVersion, stamp.Format, Format)
 	}
 	var doc document
-	if err := strictly(content, &doc); err != nil {
+	if err := decodeStrict(content, &doc); err != nil {
 		return corrupt(err)
 	}
 	if sum := fmt.Sprintf("%08x", crc32.Checksum(doc.Record, castagnoli)); sum != doc.Sum {
 		return corrupt(fmt.Errorf("its checksum is %s, and it says %q", sum, doc.Sum))
 	}
 	var r record
-	if err := strictly(doc.Record, &r); err != nil {
+	if err := decodeStrict(doc.Record, &r); err != nil {
 		return corrupt(err)
 	}
 	if r.Entries == nil {
@@ -133,9 +133,9 @@ func decode(content []byte) (*record, error) {
 	return &r, nil
 }
 
-// strictly decodes what is known to be one JSON value, if nothing in it is
+// decodeStrict decodes what is known to be one JSON value, if nothing in it is
 // unknown.
-func strictly(content []byte, into any) error {
+func decodeStrict(content []byte, into any) error {
 	d := json.NewDecoder(bytes.NewReader(content))
 	d.DisallowUnknownFields()
 	return d.Decode(into)
@@ -179,10 +179,10 @@ func replace(path string, content []byte) (renamed bool, err error) {
 	defer func() { _ = dir.Close() }() // only read from
 	temp := path + ".tmp"
 	if err := create(temp, content); err != nil {
-		return false, errors.Join(err, discard(temp))
+		return false, errors.Join(err, removeIfExists(temp))
 	}
 	if err := os.Rename(temp, path); err != nil {
-		return false, errors.Join(err, discard(temp))
+		return false, errors.Join(err, removeIfExists(temp))
 	}
 	if err := dir.Sync(); err != nil {
 		return true, err
@@ -192,7 +192,7 @@ func replace(path string, content []byte) (renamed bool, err error) {
 
 // create makes a new file, what a crash left under its name aside.
 func create(path string, content []byte) error {
-	if err := discard(path); err != nil {
+	if err := removeIfExists(path); err != nil {
 		return err
 	}
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
@@ -206,8 +206,8 @@ func create(path string, content []byte) error {
 	return errors.Join(err, f.Close())
 }
 
-// discard removes what a commit that did not end has left.
-func discard(temp string) error {
+// removeIfExists removes what a commit that did not end has left.
+func removeIfExists(temp string) error {
 	if err := os.Remove(temp); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

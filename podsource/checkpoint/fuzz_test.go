@@ -12,8 +12,8 @@ import (
 // FuzzDecode: any bytes are a record or an error, and a record comes back from
 // its own encoding as it was.
 func FuzzDecode(f *testing.F) {
-	f.Add(written(f, Options{BootID: "5c7b9a1e"}))
-	f.Add(written(f, Options{BootID: "5c7b9a1e"}, entry("a", "10.0.0.2"), entry("b", "fd00::2")))
+	f.Add(written(f, ofBoot("5c7b9a1e")))
+	f.Add(written(f, ofBoot("5c7b9a1e"), entry("a", "10.0.0.2"), entry("b", "fd00::2")))
 	for _, record := range []string{
 		`{"bootID":"","attachments":[{"network":"n","containerID":"a","ifName":"e","ips":null,"pod":{"name":"x"},"time":"2025-03-01T12:00:00+02:00"}]}`,
 		`{"bootID":"\u2028","attachments":[{"network":"n","containerID":"a","ifName":"e","ips":["::ffff:10.0.0.1","fe80::1%eth0"],"netns":{"path":"x","inode":1}}]}`,

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -39,14 +38,14 @@ func scene(t *testing.T) (n *node, path string) {
 func refused(t *testing.T, n *node, path string, is error) {
 	t.Helper()
 	before, beforeErr := os.ReadFile(path)
-	_, readErr := Read(path, Options{}).Pods(t.Context())
-	c, openErr := Open(path, Options{})
+	_, readErr := Read(path, served).Pods(t.Context())
+	c, openErr := Open(path, served)
 	if c != nil {
 		t.Error("a writer came with the error")
 	}
-	passErr := n.pass(podsource.Fallback(Read(path, Options{}), runtime1), gc.Options{})
+	passErr := n.pass(podsource.Fallback(Read(path, served), runtime1), gc.Options{})
 	for who, err := range map[string]error{"reader": readErr, "writer": openErr, "pass": passErr} {
-		if !errors.Is(err, is) || errors.Is(err, fs.ErrNotExist) {
+		if !errors.Is(err, is) || errors.Is(err, podsource.ErrNotHere) {
 			t.Errorf("%s: %v, want %v", who, err, is)
 			continue
 		}
@@ -68,18 +67,18 @@ func refused(t *testing.T, n *node, path string, is error) {
 // error, after which nothing was released and the file is as it was.
 func TestHazard26RecordMissing(t *testing.T) {
 	n, path := scene(t)
-	if err := n.pass(podsource.Fallback(Read(path, Options{}), runtime1), gc.Options{DryRun: true}); err != nil {
+	if err := n.pass(podsource.Fallback(Read(path, served), runtime1), gc.Options{DryRun: true}); err != nil {
 		t.Errorf("a reader: %v", err)
 	}
-	c := opened(t, path, Options{})
+	c := opened(t, path, served)
 	if err := n.pass(podsource.Fallback(c, runtime1), gc.Options{}); err != nil {
 		t.Errorf("a writer: %v", err)
 	}
 	if diff := cmp.Diff([]string{"10.0.0.3"}, n.left()); diff != "" {
 		t.Errorf("what the fallback knows (-want +got):\n%s", diff)
 	}
-	if err := n.pass(c, gc.Options{}); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("without a fallback: %v, want %v", err, fs.ErrNotExist)
+	if err := n.pass(c, gc.Options{}); !errors.Is(err, podsource.ErrNotHere) {
+		t.Errorf("without a fallback: %v, want %v", err, podsource.ErrNotHere)
 	}
 	if diff := cmp.Diff([]string{"10.0.0.3"}, n.left()); diff != "" {
 		t.Errorf("after an error (-want +got):\n%s", diff)
@@ -87,7 +86,7 @@ func TestHazard26RecordMissing(t *testing.T) {
 }
 
 func TestHazard26RecordTruncatedAtEveryByte(t *testing.T) {
-	content := written(t, Options{}, entry("a", "10.0.0.2"))
+	content := written(t, served, entry("a", "10.0.0.2"))
 	n, path := scene(t)
 	for size := range len(content) - 1 { // all but its last newline is all
 		write(t, path, string(content[:size]))
@@ -97,7 +96,7 @@ func TestHazard26RecordTruncatedAtEveryByte(t *testing.T) {
 		}
 	}
 	write(t, path, string(content))
-	if err := n.pass(Read(path, Options{}), gc.Options{}); err != nil {
+	if err := n.pass(Read(path, served), gc.Options{}); err != nil {
 		t.Error(err)
 	}
 	if diff := cmp.Diff([]string{"10.0.0.2"}, n.left()); diff != "" {
@@ -108,7 +107,7 @@ func TestHazard26RecordTruncatedAtEveryByte(t *testing.T) {
 // A bit that turned in the boot ID or in a container ID would cost live
 // addresses. In the outer form it may mean nothing, as in a key's letter case.
 func TestHazard26EveryBitTurned(t *testing.T) {
-	content := written(t, Options{BootID: "5c7b9a1e"}, entry("a", "10.0.0.2"))
+	content := written(t, ofBoot("5c7b9a1e"), entry("a", "10.0.0.2"))
 	whole, err := decode(content)
 	if err != nil {
 		t.Fatal(err)
@@ -177,7 +176,7 @@ func TestHazard26RecordUnknownOrDamaged(t *testing.T) {
 			if err := os.Rename(path, path+".aside"); err != nil {
 				t.Fatal(err)
 			}
-			c := opened(t, path, Options{})
+			c := opened(t, path, served)
 			if err := n.pass(podsource.Fallback(c, runtime1), gc.Options{}); err != nil {
 				t.Error(err)
 			}
@@ -186,7 +185,7 @@ func TestHazard26RecordUnknownOrDamaged(t *testing.T) {
 			}
 		})
 	}
-	t.Run("a folder", func(t *testing.T) {
+	t.Run("a directory", func(t *testing.T) {
 		n, path := scene(t)
 		if err := os.Mkdir(path, 0o755); err != nil {
 			t.Fatal(err)
@@ -196,7 +195,8 @@ func TestHazard26RecordUnknownOrDamaged(t *testing.T) {
 }
 
 // An empty record of this boot, and one of an earlier boot, are answers: what is
-// reserved has leaked. The same list without the record's word is refused (R9).
+// reserved has leaked. The same list without the record's declaration is refused
+// (R9).
 func TestHazard34EmptyRecord(t *testing.T) {
 	for _, row := range []struct {
 		reason string
@@ -204,27 +204,31 @@ func TestHazard34EmptyRecord(t *testing.T) {
 		is     error
 	}{
 		{"begun, and nothing attached", func(t *testing.T, path string) podsource.Source {
-			return begun(t, path, Options{})
+			return begun(t, path, served)
 		}, nil},
 		{"read by somebody else", func(t *testing.T, path string) podsource.Source {
-			begun(t, path, Options{})
-			return Read(path, Options{})
+			begun(t, path, served)
+			return Read(path, served)
 		}, nil},
 		{"the last one detached", func(t *testing.T, path string) podsource.Source {
-			c := begun(t, path, Options{}, entry("a", "10.0.0.2"))
+			c := begun(t, path, served, entry("a", "10.0.0.2"))
 			if err := c.Remove(key("a")); err != nil {
 				t.Fatal(err)
 			}
 			return c
 		}, nil},
 		{"of an earlier boot", func(t *testing.T, path string) podsource.Source {
-			write(t, path, string(written(t, Options{BootID: "before"}, entry("a", "10.0.0.2"))))
-			return opened(t, path, Options{})
+			write(t, path, string(written(t, ofBoot("before"), entry("a", "10.0.0.2"))))
+			return opened(t, path, served)
 		}, nil},
-		{"from behind the others", func(t *testing.T, path string) podsource.Source {
-			return podsource.Union(podsource.Static{}, podsource.Fallback(begun(t, path, Options{}), podsource.Static{}))
+		{"beside a source that sees somebody, and with a fallback", func(t *testing.T, path string) podsource.Source {
+			agent := podsource.Static{{UID: "agent", HostNetwork: true}}
+			return podsource.Union(agent, podsource.Fallback(begun(t, path, served), podsource.Static{}))
 		}, nil},
-		{"nobody, without a record's word", func(*testing.T, string) podsource.Source { return podsource.Static{} }, gc.ErrNoPods},
+		{"it does not speak for a runtime that sees nobody", func(t *testing.T, path string) podsource.Source {
+			return podsource.Union(podsource.Static{}, begun(t, path, served))
+		}, gc.ErrNoPods},
+		{"nobody, and no record that declares it", func(*testing.T, string) podsource.Source { return podsource.Static{} }, gc.ErrNoPods},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
 			n, path := scene(t)
@@ -235,5 +239,42 @@ func TestHazard34EmptyRecord(t *testing.T) {
 				t.Errorf("left are %v", left)
 			}
 		})
+	}
+}
+
+// Two networks hold one address. The record's claim names its network, so the
+// other one's reservation is not kept for it. Of a network whose ADDs it does not
+// serve it says nothing.
+func TestHazard69OneAddressInTwoNetworks(t *testing.T) {
+	n := newNode(t, t.TempDir())
+	storage := &node{t, filepath.Join(n.store.DataDir(), "storage"), n.store}
+	if err := os.Mkdir(storage.dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	n.reserve("10.0.0.2", "a")
+	storage.reserve("10.0.0.2", "leaked")
+	record := func(networks ...string) podsource.Source {
+		return begun(t, filepath.Join(t.TempDir(), "attachments"), Options{Networks: networks}, entry("a", "10.0.0.2"))
+	}
+	for _, row := range []struct {
+		reason string
+		source podsource.Source
+		left   []string // in storage
+	}{
+		{"it does not serve that network", record(network1), []string{"10.0.0.2"}},
+		{"somebody else has the address, and does not say in which network",
+			podsource.Union(record(network1, "storage"), podsource.Static{{UID: "1", IPs: entry("a", "10.0.0.2").IPs}}), []string{"10.0.0.2"}},
+		{"it serves both", record(network1, "storage"), nil},
+	} {
+		r, err := gc.New(n.store, []string{network1, "storage"}, row.source, gc.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.Reconcile(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(row.left, storage.left()) + cmp.Diff([]string{"10.0.0.2"}, n.left()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
+		}
 	}
 }

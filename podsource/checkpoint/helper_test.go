@@ -39,8 +39,14 @@ func entry(containerID, ip string) Entry {
 	}
 }
 
-// nobody is a source that vouches that no pod is here.
-var nobody = podsource.Static(podsource.Vouched(nil))
+// served are the options of an agent that serves the ADDs of network1.
+var served = Options{Networks: []string{network1}}
+
+// ofBoot are the same on a node of which the boot has this ID.
+func ofBoot(id string) Options { return Options{Networks: []string{network1}, BootID: id} }
+
+// nobody is a source that declares that no pod is here.
+var nobody = podsource.AllowEmpty(podsource.Static{})
 
 // opened opens the record at path and ends with the test.
 func opened(t testing.TB, path string, opts Options) *Checkpoint {
@@ -112,7 +118,7 @@ func write(t testing.TB, path, content string) {
 	}
 }
 
-// A node is a data dir with one network's folder, as host-local leaves it.
+// A node is a data directory with one network, as host-local leaves it.
 type node struct {
 	t     testing.TB
 	dir   string
@@ -121,11 +127,7 @@ type node struct {
 
 func newNode(t testing.TB, dataDir string) *node {
 	t.Helper()
-	store, err := hostlocal.New(dataDir, network1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := &node{t, filepath.Join(dataDir, network1), store}
+	n := &node{t, filepath.Join(dataDir, network1), hostlocal.New(dataDir)}
 	if err := os.Mkdir(n.dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		t.Fatal(err)
 	}
@@ -159,9 +161,26 @@ func (n *node) left() []string {
 	return out
 }
 
+func (n *node) reconciler(source podsource.Source, opts gc.Options) *gc.Reconciler {
+	n.t.Helper()
+	r, err := gc.New(n.store, []string{network1}, source, opts)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return r
+}
+
 // pass runs one pass with this source.
 func (n *node) pass(source podsource.Source, opts gc.Options) error {
-	_, err := gc.New(n.store, source, opts).Reconcile(n.t.Context())
+	n.t.Helper()
+	_, err := n.reconciler(source, opts).Reconcile(n.t.Context())
+	return err
+}
+
+// hook is the pass at the start of an agent that serves the ADDs.
+func (n *node) hook(source podsource.Source) error {
+	n.t.Helper()
+	_, err := n.reconciler(source, gc.Options{}).AtStartup(n.t.Context(), gc.NoADDInFlight)
 	return err
 }
 
@@ -186,7 +205,7 @@ func skipLoudly(t *testing.T, what string, err error) {
 	t.Skipf("SKIPPED, NOT TESTED: %s does not run here: %v", what, err)
 }
 
-// leftovers are the files in the record's folder besides the record and its lock.
+// leftovers are the files in the record's directory besides the record and its lock.
 func leftovers(t testing.TB, path string) (out []string) {
 	t.Helper()
 	files, err := os.ReadDir(filepath.Dir(path))
@@ -209,11 +228,11 @@ func ExampleKey() {
 // ids returns the containers that a source calls live.
 func ids(t testing.TB, source podsource.Source) (out []string) {
 	t.Helper()
-	pods, err := source.Pods(t.Context())
+	answer, err := source.Pods(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range pods {
+	for _, p := range answer.Pods {
 		out = append(out, p.ContainerIDs...)
 	}
 	return out

@@ -53,7 +53,7 @@ func look(path string) (NetNS, error) {
 }
 
 // gone reports whether the namespace is surely no more at its path: nothing is
-// there in a folder that is, or another namespace. Where the folder is missing,
+// there in a directory that is, or another namespace. Where the directory is missing,
 // too, this process may not see what the one saw that recorded it.
 func (n NetNS) gone() bool {
 	if n.Inode == 0 {

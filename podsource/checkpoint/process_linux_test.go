@@ -18,9 +18,11 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// childEnv makes a test a child of itself, which works in the folder named.
+// childEnv makes a test a child of itself, which works in the directory named.
 const childEnv = "HOSTLOCAL_GC_TEST_RECORD_DIR"
 
 // child is a command that runs this very test in a process of its own.
@@ -65,7 +67,7 @@ func apart(t *testing.T, flags uintptr) {
 // once; readers are free, and the writer's death lets go of it.
 func TestTwoWriters(t *testing.T) {
 	if dir := os.Getenv(childEnv); dir != "" {
-		if _, err := Open(filepath.Join(dir, "attachments"), Options{}); err != nil {
+		if _, err := Open(filepath.Join(dir, "attachments"), served); err != nil {
 			t.Fatal(err)
 		}
 		fmt.Println("OPEN")
@@ -74,14 +76,14 @@ func TestTwoWriters(t *testing.T) {
 	}
 	dir := t.TempDir()
 	path := filepath.Join(dir, "attachments")
-	first := begun(t, path, Options{}, entry("a", "10.0.0.2"))
+	first := begun(t, path, served, entry("a", "10.0.0.2"))
 	refused := func(whose string) {
 		t.Helper()
-		if c, err := Open(path, Options{}); c != nil || !errors.Is(err, ErrLocked) || errors.Is(err, fs.ErrNotExist) {
+		if c, err := Open(path, served); c != nil || !errors.Is(err, ErrLocked) || errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("while %s writes: %v, want %v", whose, err, ErrLocked)
 		}
-		if pods, err := Read(path, Options{}).Pods(t.Context()); err != nil || len(pods) != 1 {
-			t.Errorf("a reader while %s writes: %v, %v", whose, pods, err)
+		if got, err := Read(path, served).Pods(t.Context()); err != nil || len(got.Pods) != 1 {
+			t.Errorf("a reader while %s writes: %v, %v", whose, got, err)
 		}
 	}
 	refused("this process")
@@ -108,7 +110,7 @@ func TestTwoWriters(t *testing.T) {
 		t.Error(err)
 	}
 	_ = cmd.Wait() // it was killed
-	if diff := cmp.Diff([]string{"10.0.0.2"}, recorded(opened(t, path, Options{}))); diff != "" {
+	if diff := cmp.Diff([]string{"10.0.0.2"}, recorded(opened(t, path, served))); diff != "" {
 		t.Errorf("after its death (-want +got):\n%s", diff)
 	}
 }
@@ -128,7 +130,7 @@ func TestDiskFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	path := filepath.Join(dir, "attachments")
-	c := begun(t, path, Options{})
+	c := begun(t, path, served)
 	n := 0
 	var err error
 	for ; err == nil && n < 5000; n++ {
@@ -162,7 +164,7 @@ func TestDiskFull(t *testing.T) {
 		t.Error("the file was changed")
 	}
 	if diff := cmp.Diff([]string{"filler"}, leftovers(t, path)); diff != "" {
-		t.Errorf("in the folder (-want +got):\n%s", diff)
+		t.Errorf("in the directory (-want +got):\n%s", diff)
 	}
 	if e, ok := c.Get(key("a0001")); !ok || e.IPs[0].String() != "10.0.0.2" {
 		t.Errorf("in memory is %v, want it as it was", e)
@@ -176,7 +178,7 @@ func TestDiskFull(t *testing.T) {
 	if err := errors.Join(c.Remove(key("a0000")), c.Remove(key("a0001")), c.Add(entry("b", "10.0.0.3")), c.Close()); err != nil {
 		t.Error(err)
 	}
-	if got := len(opened(t, path, Options{}).Entries()); got != n-1 {
+	if got := len(opened(t, path, served).Entries()); got != n-1 {
 		t.Errorf("%d attachments on the disk, want %d", got, n-1)
 	}
 }
@@ -196,14 +198,14 @@ func TestNoBootID(t *testing.T) {
 		t.Fatal(err)
 	}
 	path := filepath.Join(dir, "attachments")
-	_, openErr := Open(path, Options{})
-	_, readErr := Read(path, Options{}).Pods(t.Context())
+	_, openErr := Open(path, served)
+	_, readErr := Read(path, served).Pods(t.Context())
 	for who, err := range map[string]error{"writer": openErr, "reader": readErr} {
-		if err == nil || errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "boot ID") {
+		if err == nil || errors.Is(err, podsource.ErrNotHere) || !strings.Contains(err.Error(), "boot ID") {
 			t.Errorf("%s: %v, want an error about the boot ID", who, err)
 		}
 	}
-	if err := opened(t, path, Options{BootID: "1"}).Close(); err != nil {
+	if err := opened(t, path, ofBoot("1")).Close(); err != nil {
 		t.Errorf("told by the caller: %v", err)
 	}
 }
@@ -261,7 +263,7 @@ func TestNetNS(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, false},
-		{"the folder is gone, too: it may not be mounted for us", mount, func(path string) {
+		{"the directory is gone, too: it may not be mounted for us", mount, func(path string) {
 			unmount(path)
 			if err := os.RemoveAll(filepath.Dir(path)); err != nil {
 				t.Fatal(err)
@@ -284,13 +286,13 @@ func TestNetNS(t *testing.T) {
 		row.before(nsPath)
 		e := entry("a", "10.0.0.2")
 		e.NetNS.Path = nsPath
-		c := begun(t, path, Options{}, e)
+		c := begun(t, path, served, e)
 		recordedNS := c.Entries()[0].NetNS
 		row.then(nsPath)
 		if err := c.Add(entry("b", "10.0.0.3")); err != nil {
 			t.Fatal(err)
 		}
-		for who, pods := range map[string][]string{"writer": ids(t, c), "reader": ids(t, Read(path, Options{}))} {
+		for who, pods := range map[string][]string{"writer": ids(t, c), "reader": ids(t, Read(path, served))} {
 			if alive := slices.Contains(pods, "a"); alive == row.dead || !slices.Contains(pods, "b") {
 				t.Errorf("%s: the %s sees %v (recorded: %+v)", row.reason, who, pods, recordedNS)
 			}

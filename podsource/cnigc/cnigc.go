@@ -3,19 +3,22 @@
 // Package cnigc makes a pod source of a CNI GC request: the attachments that the
 // runtime calls still valid.
 //
-// The list is that of the network that the request names, so it is for that
-// network's reservations only. As reservations are matched by container ID, a
-// container that is valid by one of its interfaces keeps what all of them hold,
-// which is stricter than GC demands. Owners that old versions of host-local
-// wrote, of a container ID alone, match like any other.
+// The list is that of the network that the request names, and the source speaks
+// of that network alone: in another one nothing is released on its word, whatever
+// networks the reconciler has (hazard 74). As reservations are matched by
+// container ID, a container that is valid by one of its interfaces keeps what all
+// of them hold, which is stricter than GC demands. Owners that old versions of
+// host-local wrote, of a container ID alone, match like any other.
 //
-// The CNI specification lets no ADD be in flight during a GC. Whoever trusts the
-// runtime in this may set gc.NoADDInFlight; otherwise what is younger than the
-// minimum age waits for the next GC.
+// The CNI specification lets no ADD be in flight during a GC. A pass does not rely
+// on that: what is younger than the minimum age waits for the next one. The hook's
+// assertion, gc.NoADDInFlight, is for who serves the ADDs and has not begun to. It
+// is not for answering a request.
 package cnigc
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -34,73 +37,85 @@ const (
 	valid0 = "cni.dev/attachments"
 )
 
-// containerID is what CNI allows as one (SPEC.md, section 2, "Parameters").
-var containerID = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*$`)
+// name is what CNI allows as a container ID and as the name of a network (SPEC.md,
+// section 2, "Parameters", and section 1).
+var name = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*$`)
 
 // FromConfig returns the attachments that a GC request calls valid; stdin is
-// what the plugin was given there. With null or an empty list nothing is valid,
-// and the source vouches for that (R9). Where both keys are there, an attachment
-// in either list is valid.
+// what the plugin was given there. Every container of that network that lives is
+// among them, and where the list is null or empty none does: the source declares
+// both (R4, R9, R14). Where both keys are there, an attachment in either list is
+// valid.
 //
-// A request without the list is an error, as is one that is not a whole and
-// unambiguous JSON object, or an attachment without a container ID (R2). libcni
-// leaves out the list when its caller gives no arguments at all. Keys that are
-// not known mean nothing, in the request and in its attachments.
+// A request without the list is an error, as is one without the name of its
+// network, one that is not a whole and unambiguous JSON object, or an attachment
+// without a container ID (R2). libcni leaves out the list when its caller gives no
+// arguments at all. Keys that are not known mean nothing, in the request and in
+// its attachments.
 func FromConfig(stdin []byte) (podsource.Source, error) {
-	ids, err := validIDs(stdin)
+	network, ids, err := read(stdin)
 	if err != nil {
 		return nil, fmt.Errorf("reading a CNI GC request: %w", err)
 	}
-	pods := make([]podsource.Pod, len(ids))
-	for i, id := range ids {
-		pods[i].ContainerIDs = []string{id}
+	networks := []string{network}
+	a := podsource.Answer{
+		Source: "cnigc", Networks: networks, Authoritative: true,
+		Names: []podsource.Names{{Form: podsource.AnyForm, Networks: networks}},
+		Pods:  make([]podsource.Pod, len(ids)),
 	}
-	return podsource.Static(podsource.Vouched(pods)), nil
+	for i, id := range ids {
+		a.Pods[i].ContainerIDs = []string{id}
+	}
+	return podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) { return a, nil }), nil
 }
 
-// validIDs returns the container IDs of a request, each once.
-func validIDs(stdin []byte) (ids []string, err error) {
-	request, err := object(stdin, valid, valid0)
+// read returns the network of a request, and its container IDs, each once.
+func read(stdin []byte) (network string, ids []string, err error) {
+	request, err := object(stdin, "name", valid, valid0)
 	if err != nil {
-		return nil, err
+		return "", nil, err
 	}
+	if network, err = nameIn(request, "name"); err != nil {
+		return "", nil, err
+	}
+	delete(request, "name")
 	if len(request) == 0 {
-		return nil, fmt.Errorf("it has no %q, so it does not say what is valid", valid)
+		return "", nil, fmt.Errorf("it has no %q, so it does not say what is valid", valid)
 	}
 	for key, raw := range request {
 		var attachments []json.RawMessage
 		if err := json.Unmarshal(raw, &attachments); err != nil {
-			return nil, fmt.Errorf("%q: %w", key, err)
+			return "", nil, fmt.Errorf("%q: %w", key, err)
 		}
 		for i, a := range attachments {
-			id, err := idOf(a)
+			fields, err := object(a, "containerID")
 			if err != nil {
-				return nil, fmt.Errorf("%q: attachment %d: %w", key, i+1, err)
+				return "", nil, fmt.Errorf("%q: attachment %d: %w", key, i+1, err)
+			}
+			id, err := nameIn(fields, "containerID")
+			if err != nil {
+				return "", nil, fmt.Errorf("%q: attachment %d: %w", key, i+1, err)
 			}
 			ids = append(ids, id)
 		}
 	}
 	slices.Sort(ids)
-	return slices.Compact(ids), nil
+	return network, slices.Compact(ids), nil
 }
 
-// idOf returns the container ID of one attachment.
-func idOf(attachment []byte) (id string, err error) {
-	fields, err := object(attachment, "containerID")
-	if err != nil {
-		return "", err
-	}
-	raw, ok := fields["containerID"]
+// nameIn returns the field of an object that has a name as CNI allows it.
+func nameIn(fields map[string]json.RawMessage, key string) (s string, err error) {
+	raw, ok := fields[key]
 	if !ok {
-		return "", errors.New("it has no containerID")
+		return "", fmt.Errorf("it has no %s", key)
 	}
-	if err := json.Unmarshal(raw, &id); err != nil {
-		return "", fmt.Errorf("its containerID: %w", err)
+	if err := json.Unmarshal(raw, &s); err != nil {
+		return "", fmt.Errorf("its %s: %w", key, err)
 	}
-	if !containerID.MatchString(id) {
-		return "", fmt.Errorf("%q is not a container ID as CNI allows it", id)
+	if !name.MatchString(s) {
+		return "", fmt.Errorf("its %s is %q, which CNI does not allow", key, s)
 	}
-	return id, nil
+	return s, nil
 }
 
 // object returns the wanted fields of a JSON object. Unlike json.Unmarshal it

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -22,75 +23,100 @@ import (
 // second interface's, and as it wrote them before v0.8.0.
 var files = map[string]string{"10.0.0.2": "a\r\neth0", "10.0.0.3": "a\r\nnet1", "10.0.0.4": "b", "fd00::5": "c\r\neth0"}
 
-// pass runs a pass over these reservations, and returns those that are left.
-func pass(t *testing.T, source podsource.Source) (left []string, err error) {
+// newNode returns a data directory with these reservations in network n, and the
+// same in another one. They are as old as given.
+func newNode(t *testing.T, age time.Duration) *hostlocal.Store {
 	t.Helper()
 	dataDir := t.TempDir()
-	dir := filepath.Join(dataDir, "n")
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	for name, content := range files {
-		path := filepath.Join(dir, name)
-		old := time.Now().Add(-time.Hour)
-		if err := errors.Join(os.WriteFile(path, []byte(content), 0o600), os.Chtimes(path, old, old)); err != nil {
+	for _, network := range []string{"n", "other"} {
+		dir := filepath.Join(dataDir, network)
+		if err := os.Mkdir(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
+		for name, content := range files {
+			path, then := filepath.Join(dir, name), time.Now().Add(-age)
+			if err := errors.Join(os.WriteFile(path, []byte(content), 0o600), os.Chtimes(path, then, then)); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
-	store, err := hostlocal.New(dataDir, "n")
+	return hostlocal.New(dataDir)
+}
+
+// left returns the reservations that are left in a network.
+func left(t *testing.T, store *hostlocal.Store, network string) (all []string) {
+	t.Helper()
+	names, err := os.ReadDir(filepath.Join(store.DataDir(), network))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = gc.New(store, source, gc.Options{}).Reconcile(t.Context())
-	names, readErr := os.ReadDir(dir)
-	if readErr != nil {
-		t.Fatal(readErr)
-	}
 	for _, n := range names {
 		if n.Name() != "lock" {
-			left = append(left, n.Name())
+			all = append(all, n.Name())
 		}
 	}
-	return left, err
+	return all
+}
+
+func newReconciler(t *testing.T, store *hostlocal.Store, source podsource.Source) *gc.Reconciler {
+	t.Helper()
+	r, err := gc.New(store, []string{"n", "other"}, source, gc.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// pass runs a pass of a reconciler for both networks over reservations that are an
+// hour old, and returns those that are left in network n. In the other one all
+// must be (hazard 74).
+func pass(t *testing.T, source podsource.Source) (inN []string, err error) {
+	t.Helper()
+	store := newNode(t, time.Hour)
+	_, err = newReconciler(t, store, source).Reconcile(t.Context())
+	if other := left(t, store, "other"); len(other) != len(files) {
+		t.Errorf("what a request for network n says is taken for the other one: only %v are left there", other)
+	}
+	return left(t, store, "n"), err
 }
 
 // The list is there, or it is an error. Where it says that nobody is valid, the
-// source vouches for it, and the pass is not refused (R9).
+// source declares that, and the pass is not refused (R9).
 func TestHazard27ValidAttachments(t *testing.T) {
 	for _, row := range []struct {
 		reason, stdin string
 		left          []string
 	}{
-		{"null: nobody is valid", `{"cni.dev/valid-attachments":null}`, nil},
+		{"null: nobody is valid", `{"name":"n","cni.dev/valid-attachments":null}`, nil},
 		{"empty: nobody is valid", `{"name":"n","cni.dev/valid-attachments":[]}`, nil},
 		{"one container: what its other interface holds is kept, too",
-			`{"cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"}]}`, []string{"10.0.0.2", "10.0.0.3"}},
-		{"both interfaces", `{"cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"},{"containerID":"a","ifname":"net1"}]}`,
+			`{"name":"n","cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"}]}`, []string{"10.0.0.2", "10.0.0.3"}},
+		{"both interfaces", `{"name":"n","cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"},{"containerID":"a","ifname":"net1"}]}`,
 			[]string{"10.0.0.2", "10.0.0.3"}},
-		{"an owner that is a container ID alone", `{"cni.dev/valid-attachments":[{"containerID":"b","ifname":"eth0"}]}`, []string{"10.0.0.4"}},
-		{"as libcni sends it", `{"cni.dev/attachments":[{"containerID":"c","ifname":"eth0"}],"cni.dev/valid-attachments":` +
-			`[{"containerID":"c","ifname":"eth0"}],"cniVersion":"1.1.0","name":"n","type":"x"}`, []string{"fd00::5"}},
-		{"as libcni sends null", `{"cni.dev/attachments":null,"cni.dev/valid-attachments":null,"cniVersion":"1.1.0"}`, nil},
-		{"the earlier wording alone", `{"cni.dev/attachments":[{"containerID":"b","ifname":"eth0"}]}`, []string{"10.0.0.4"}},
+		{"an owner that is a container ID alone", `{"name":"n","cni.dev/valid-attachments":[{"containerID":"b","ifname":"eth0"}]}`, []string{"10.0.0.4"}},
+		{"as libcni sends it", `{"name":"n","cni.dev/attachments":[{"containerID":"c","ifname":"eth0"}],"cni.dev/valid-attachments":` +
+			`[{"containerID":"c","ifname":"eth0"}],"cniVersion":"1.1.0","type":"x"}`, []string{"fd00::5"}},
+		{"as libcni sends null", `{"name":"n","cni.dev/attachments":null,"cni.dev/valid-attachments":null,"cniVersion":"1.1.0"}`, nil},
+		{"the earlier wording alone", `{"name":"n","cni.dev/attachments":[{"containerID":"b","ifname":"eth0"}]}`, []string{"10.0.0.4"}},
 		{"both, and they differ: either keeps",
-			`{"cni.dev/attachments":[{"containerID":"b"}],"cni.dev/valid-attachments":[{"containerID":"c"}]}`, []string{"10.0.0.4", "fd00::5"}},
+			`{"name":"n","cni.dev/attachments":[{"containerID":"b"}],"cni.dev/valid-attachments":[{"containerID":"c"}]}`, []string{"10.0.0.4", "fd00::5"}},
 		{"both, and one is null: the other keeps",
-			`{"cni.dev/attachments":[{"containerID":"b"}],"cni.dev/valid-attachments":null}`, []string{"10.0.0.4"}},
+			`{"name":"n","cni.dev/attachments":[{"containerID":"b"}],"cni.dev/valid-attachments":null}`, []string{"10.0.0.4"}},
 		{"unknown keys, in the request and in an attachment",
-			`{"cni.dev/new":[{}],"Cni.dev/valid-attachments":[],"cni.dev/valid-attachments":[{"new":{"containerID":"b"},"containerID":"a","containerid":"c","ifname":7}]}`,
+			`{"name":"n","cni.dev/new":[{}],"Cni.dev/valid-attachments":[],"cni.dev/valid-attachments":[{"new":{"containerID":"b"},"containerID":"a","containerid":"c","ifname":7}]}`,
 			[]string{"10.0.0.2", "10.0.0.3"}},
-		{"a container of which nothing is reserved", ` {"cni.dev/valid-attachments" : [ {"containerID" : "x"} ] } ` + "\n", nil},
+		{"a container of which nothing is reserved", ` {"name":"n","cni.dev/valid-attachments" : [ {"containerID" : "x"} ] } ` + "\n", nil},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
 			source, err := cnigc.FromConfig([]byte(row.stdin))
 			if err != nil {
 				t.Fatal(err)
 			}
-			left, err := pass(t, source)
+			got, err := pass(t, source)
 			if err != nil {
 				t.Error(err)
 			}
-			if diff := cmp.Diff(row.left, left); diff != "" {
+			if diff := cmp.Diff(row.left, got); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
@@ -100,34 +126,41 @@ func TestHazard27ValidAttachments(t *testing.T) {
 func TestHazard27NoValidAttachments(t *testing.T) {
 	for _, row := range []struct{ reason, stdin, want string }{
 		{"the list is missing: libcni without arguments", `{"cniVersion":"1.1.0","name":"n","type":"x"}`, "cni.dev/valid-attachments"},
-		{"in another letter case", `{"CNI.dev/valid-attachments":[]}`, "cni.dev/valid-attachments"},
+		{"no network: the list could be any one's", `{"cni.dev/valid-attachments":[]}`, "it has no name"},
+		{"a network in another letter case", `{"Name":"n","cni.dev/valid-attachments":[]}`, "it has no name"},
+		{"null for the network", `{"name":null,"cni.dev/valid-attachments":[]}`, "its name"},
+		{"an empty one", `{"name":"","cni.dev/valid-attachments":[]}`, "its name"},
+		{"a number for it", `{"name":7,"cni.dev/valid-attachments":[]}`, "its name"},
+		{"a path for it", `{"name":"../n","cni.dev/valid-attachments":[]}`, "its name"},
+		{"two networks", `{"name":"n","name":"other","cni.dev/valid-attachments":[]}`, "twice"},
+		{"in another letter case", `{"name":"n","CNI.dev/valid-attachments":[]}`, "cni.dev/valid-attachments"},
 		{"no request at all", ``, "unexpected EOF"},
 		{"not an object", `[]`, "not a JSON object"},
 		{"null", `null`, "not a JSON object"},
 		{"not JSON", `GC`, "invalid"},
-		{"something after the end", `{"cni.dev/valid-attachments":[]} {}`, "follows"},
-		{"garbage after the end", `{"cni.dev/valid-attachments":[]}]`, "follows"},
-		{"the list twice", `{"cni.dev/valid-attachments":[{"containerID":"a"}],"cni.dev/valid-attachments":[]}`, "twice"},
-		{"a list that is an object", `{"cni.dev/valid-attachments":{}}`, "cni.dev/valid-attachments"},
-		{"a list that is a string", `{"cni.dev/valid-attachments":"a"}`, "cni.dev/valid-attachments"},
-		{"the other list is no list", `{"cni.dev/valid-attachments":[],"cni.dev/attachments":0}`, "cni.dev/attachments"},
-		{"null for an attachment", `{"cni.dev/valid-attachments":[null]}`, "attachment 1"},
-		{"a string for an attachment", `{"cni.dev/valid-attachments":[{"containerID":"a"},"b"]}`, "attachment 2"},
-		{"no container ID", `{"cni.dev/valid-attachments":[{"containerID":"a"},{"ifname":"eth0"}]}`, "attachment 2: it has no containerID"},
-		{"a container ID in another letter case", `{"cni.dev/valid-attachments":[{"containerid":"a"}]}`, "no containerID"},
-		{"null for one", `{"cni.dev/valid-attachments":[{"containerID":null}]}`, "not a container ID"},
-		{"an empty one", `{"cni.dev/valid-attachments":[{"containerID":""}]}`, "not a container ID"},
-		{"a number", `{"cni.dev/valid-attachments":[{"containerID":7}]}`, "containerID"},
-		{"two of them", `{"cni.dev/valid-attachments":[{"containerID":"a","containerID":"b"}]}`, "twice"},
-		{"one with a scheme", `{"cni.dev/valid-attachments":[{"containerID":"containerd://a"}]}`, "not a container ID"},
-		{"one with bytes that JSON replaces", "{\"cni.dev/valid-attachments\":[{\"containerID\":\"a\xff\"}]}", "not a container ID"},
+		{"something after the end", `{"name":"n","cni.dev/valid-attachments":[]} {}`, "follows"},
+		{"garbage after the end", `{"name":"n","cni.dev/valid-attachments":[]}]`, "follows"},
+		{"the list twice", `{"name":"n","cni.dev/valid-attachments":[{"containerID":"a"}],"cni.dev/valid-attachments":[]}`, "twice"},
+		{"a list that is an object", `{"name":"n","cni.dev/valid-attachments":{}}`, "cni.dev/valid-attachments"},
+		{"a list that is a string", `{"name":"n","cni.dev/valid-attachments":"a"}`, "cni.dev/valid-attachments"},
+		{"the other list is no list", `{"name":"n","cni.dev/valid-attachments":[],"cni.dev/attachments":0}`, "cni.dev/attachments"},
+		{"null for an attachment", `{"name":"n","cni.dev/valid-attachments":[null]}`, "attachment 1"},
+		{"a string for an attachment", `{"name":"n","cni.dev/valid-attachments":[{"containerID":"a"},"b"]}`, "attachment 2"},
+		{"no container ID", `{"name":"n","cni.dev/valid-attachments":[{"containerID":"a"},{"ifname":"eth0"}]}`, "attachment 2: it has no containerID"},
+		{"a container ID in another letter case", `{"name":"n","cni.dev/valid-attachments":[{"containerid":"a"}]}`, "no containerID"},
+		{"null for one", `{"name":"n","cni.dev/valid-attachments":[{"containerID":null}]}`, "its containerID"},
+		{"an empty one", `{"name":"n","cni.dev/valid-attachments":[{"containerID":""}]}`, "its containerID"},
+		{"a number", `{"name":"n","cni.dev/valid-attachments":[{"containerID":7}]}`, "containerID"},
+		{"two of them", `{"name":"n","cni.dev/valid-attachments":[{"containerID":"a","containerID":"b"}]}`, "twice"},
+		{"one with a scheme", `{"name":"n","cni.dev/valid-attachments":[{"containerID":"containerd://a"}]}`, "its containerID"},
+		{"one with bytes that JSON replaces", "{\"name\":\"n\",\"cni.dev/valid-attachments\":[{\"containerID\":\"a\xff\"}]}", "its containerID"},
 	} {
 		source, err := cnigc.FromConfig([]byte(row.stdin))
 		if err == nil || source != nil || !strings.Contains(err.Error(), row.want) {
 			t.Errorf("%s: %v, %v, want an error that says %q", row.reason, source, err, row.want)
 		}
 	}
-	const request = `{"cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"}],"name":"n"}`
+	const request = `{"name":"n","cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"}]}`
 	for size := range len(request) {
 		if source, err := cnigc.FromConfig([]byte(request[:size])); err == nil || source != nil {
 			t.Errorf("truncated to %q: %v, %v, want an error", request[:size], source, err)
@@ -135,54 +168,92 @@ func TestHazard27NoValidAttachments(t *testing.T) {
 	}
 }
 
-// The same list of nobody, without the request's word for it, is refused.
+// The same list of nobody, without the request's declaration, is refused.
 func TestHazard34NobodyIsValid(t *testing.T) {
-	left, err := pass(t, podsource.Static{})
-	if !errors.Is(err, gc.ErrNoPods) || len(left) != len(files) {
-		t.Errorf("left %v, %v, want all and %v", left, err, gc.ErrNoPods)
+	got, err := pass(t, podsource.Static{})
+	if !errors.Is(err, gc.ErrNoPods) || len(got) != len(files) {
+		t.Errorf("left %v, %v, want all and %v", got, err, gc.ErrNoPods)
 	}
-	source, err := cnigc.FromConfig([]byte(`{"cni.dev/valid-attachments":null}`))
+	source, err := cnigc.FromConfig([]byte(`{"name":"n","cni.dev/valid-attachments":null}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for reason, source := range map[string]podsource.Source{
-		"alone": source, "with an idle runtime": podsource.Union(podsource.Static{}, source),
-	} {
-		if left, err := pass(t, source); err != nil || left != nil {
-			t.Errorf("%s: left %v, %v, want nothing", reason, left, err)
-		}
+	if got, err := pass(t, source); err != nil || got != nil {
+		t.Errorf("left %v, %v, want nothing", got, err)
 	}
+	// It does not speak for a runtime that has no pods, either.
+	if got, err := pass(t, podsource.Union(podsource.Static{}, source)); !errors.Is(err, gc.ErrNoPods) || len(got) != len(files) {
+		t.Errorf("with an idle runtime: left %v, %v, want all and %v", got, err, gc.ErrNoPods)
+	}
+}
+
+// What a request for network n says is for n alone. All other hazard tests here
+// look at the other network as well; here some source speaks of that, too.
+func TestHazard74AnotherNetwork(t *testing.T) {
+	source, err := cnigc.FromConfig([]byte(`{"name":"n","cni.dev/valid-attachments":[{"containerID":"c"}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Pods that are starting claim what nobody names. In n the request ends that,
+	// for what is old enough and was seen for long enough.
+	kubelet := podsource.Static{{UID: "starting"}}
+	synctest.Test(t, func(t *testing.T) {
+		store := newNode(t, 0)
+		r := newReconciler(t, store, podsource.Union(kubelet, source))
+		all := []string{"10.0.0.2", "10.0.0.3", "10.0.0.4", "fd00::5"}
+		for _, row := range []struct {
+			reason string
+			sleep  time.Duration
+			want   []string // in n
+		}{
+			{"young", 0, all},
+			{"older than StartingFor", gc.DefaultStartingFor + time.Second, []string{"fd00::5"}},
+		} {
+			time.Sleep(row.sleep)
+			if _, err := r.Reconcile(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			for network, want := range map[string][]string{"n": row.want, "other": all} {
+				if diff := cmp.Diff(want, left(t, store, network)); diff != "" {
+					t.Errorf("%s: network %s (-want +got):\n%s", row.reason, network, diff)
+				}
+			}
+		}
+	})
 }
 
 // FuzzFromConfig: any bytes are a request or an error, and the container IDs of
 // a request can be any that CNI allows, each once.
 func FuzzFromConfig(f *testing.F) {
 	for _, seed := range []string{
-		`{"cni.dev/valid-attachments":null}`, `{"cni.dev/attachments":[]}`, `{}`, `{"a":1,"a":2}`,
-		`{"cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"},{"containerID":"a","ifname":"net1"}],"cni.dev/attachments":[{"containerID":"b"}]}`,
-		`{"cni.dev/valid-attachments":[{"containerID":"\ud800"}]}`, `{"cni.dev/valid-attachments":[{"containerID":"a","containerID":"b"}]}`,
+		`{"name":"n","cni.dev/valid-attachments":null}`, `{"cni.dev/attachments":[],"name":"n"}`, `{}`, `{"a":1,"a":2}`,
+		`{"name":"n","cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"},{"containerID":"a","ifname":"net1"}],"cni.dev/attachments":[{"containerID":"b"}]}`,
+		`{"name":"n","cni.dev/valid-attachments":[{"containerID":"\ud800"}]}`, `{"name":"n","cni.dev/valid-attachments":[{"containerID":"a","containerID":"b"}]}`,
+		`{"name":"\ud800","cni.dev/valid-attachments":[]}`,
 	} {
 		f.Add([]byte(seed))
 	}
+	const notCNI = "/: \t\r\n\ufffd"
 	f.Fuzz(func(t *testing.T, stdin []byte) {
 		source, err := cnigc.FromConfig(stdin)
 		if err != nil {
 			if source != nil {
-				t.Errorf("%v came with %v", source, err)
+				t.Errorf("%v came with %v", err, source)
 			}
 			return
 		}
-		pods, err := source.Pods(t.Context())
-		if err != nil || len(pods) == 0 {
-			t.Fatalf("%v, %v", pods, err)
+		a, err := source.Pods(t.Context())
+		if err != nil || !a.Authoritative || len(a.Networks) != 1 || a.Networks[0] == "" || strings.ContainsAny(a.Networks[0], notCNI) {
+			t.Fatalf("%+v, %v", a, err)
+		}
+		want := []podsource.Names{{Form: podsource.AnyForm, Networks: a.Networks}}
+		if diff := cmp.Diff(want, a.Names); diff != "" {
+			t.Errorf("what it declares (-want +got):\n%s", diff)
 		}
 		seen := make(map[string]bool)
-		for _, p := range pods {
-			if p.HostNetwork && len(pods) == 1 {
-				break
-			}
-			if len(p.ContainerIDs) != 1 || seen[p.ContainerIDs[0]] || strings.ContainsAny(p.ContainerIDs[0], "/: \t\r\n\ufffd") {
-				t.Errorf("%v", pods)
+		for _, p := range a.Pods {
+			if len(p.ContainerIDs) != 1 || seen[p.ContainerIDs[0]] || p.ContainerIDs[0] == "" || strings.ContainsAny(p.ContainerIDs[0], notCNI) {
+				t.Fatalf("%+v", a.Pods)
 			}
 			seen[p.ContainerIDs[0]] = true
 		}

@@ -27,18 +27,20 @@ func ExampleFromConfig() {
 		fmt.Println(err)
 		return
 	}
-	pods, err := source.Pods(context.Background())
+	answer, err := source.Pods(context.Background())
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	for _, p := range pods {
+	fmt.Println(answer.Source, answer.Networks)
+	for _, p := range answer.Pods {
 		fmt.Println(p.ContainerIDs)
 	}
 
 	_, err = cnigc.FromConfig([]byte(`{"cniVersion": "1.1.0", "name": "podnet", "type": "vendor"}`))
 	fmt.Println(err)
 	// Output:
+	// cnigc [podnet]
 	// [5c7b9a1e]
 	// [ee3b0f0c]
 	// reading a CNI GC request: it has no "cni.dev/valid-attachments", so it does not say what is valid

@@ -33,7 +33,7 @@ const (
 
 var (
 	// A runtime that is stopped takes its socket with it, and its sandboxes run
-	// on. So this is no fs.ErrNotExist, which Fallback would act on.
+	// on. So this is not podsource.ErrNotHere, on which Fallback would act.
 	errNoSocket = fmt.Errorf("%w: there is no socket", podsource.ErrIncomplete)
 	errNoCRI    = errors.New("what answers does not serve version 1 of the CRI; " +
 		"is it too old, or its CRI plugin disabled?")

@@ -16,14 +16,20 @@
 //
 // What the runtime does not know:
 //
-//   - A sandbox that is being set up. It is listed only after its ADD, and until
-//     then nothing but the minimum age (R5) stands for it.
+//   - A sandbox that is being set up. It is listed only after its ADD, and after
+//     the pause image was pulled. So what nobody but a runtime could name is kept
+//     until it is older than [podsource.RuntimeLag] (R5).
 //   - A sandbox whose record it lost, while the processes and the network
 //     namespace live on (hazard 33).
+//   - Containers that were not made over the CRI, as those of nerdctl and ctr.
+//     Their IDs have another form where their namespace is part of it, and then
+//     what they own is kept as foreign (R14, hazard 49).
 //
 // So do not ask it alone. The recommended source is [podsource.Union] of kubelet
 // and the runtime: kubelet knows pods that are still starting, the runtime knows
-// every sandbox. Add package netns where the agent has the privilege.
+// every sandbox. A pod that is starting claims what nobody else owns, and the
+// runtime ends that claim on a reservation whose container it does not list for
+// long enough (R4). Add package netns where the agent has the privilege.
 //
 // # One runtime, or several
 //
@@ -31,13 +37,13 @@
 // through, and all runtimes that answer there are united. A search can't know of
 // a runtime that is stopped at that moment, as it takes its socket with it: on a
 // node with two runtimes name both, each in a source of its own, and unite them
-// (hazard 29).
+// (hazard 29). Whoever searches asserts that all runtimes of the node run.
 //
 // # Errors
 //
 // What can't be read is an error of the whole list (R2). An error wraps
 // [podsource.ErrIncomplete] where waiting may help: the runtime is starting,
 // recovering or stopped. A socket that is missing is that too, and never
-// [io/fs.ErrNotExist], so that [podsource.Fallback] does not go round a runtime
+// [podsource.ErrNotHere], so that [podsource.Fallback] does not replace a runtime
 // that is being restarted while its sandboxes run.
 package cri

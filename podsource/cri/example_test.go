@@ -13,17 +13,17 @@ import (
 
 // A runtime that is stopped is not a node without pods.
 func ExampleNew() {
-	runtime, err := cri.New("unix:///no/such/folder/containerd.sock", cri.Options{})
+	runtime, err := cri.New("unix:///no/such/directory/containerd.sock", cri.Options{})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	pods, err := runtime.Pods(context.Background())
-	fmt.Println(len(pods), errors.Is(err, podsource.ErrIncomplete))
+	answer, err := runtime.Pods(context.Background())
+	fmt.Println(len(answer.Pods), errors.Is(err, podsource.ErrIncomplete))
 	fmt.Println(err)
 	// Output:
 	// 0 true
-	// container runtime at unix:///no/such/folder/containerd.sock: list of pods is incomplete: there is no socket
+	// container runtime at unix:///no/such/directory/containerd.sock: list of pods is incomplete: there is no socket
 }
 
 // The recommended source: kubelet knows pods that are still starting, and the
@@ -31,7 +31,7 @@ func ExampleNew() {
 // runtime is stopped: without it nothing is known (R2).
 func Example() {
 	kubelet := podsource.Static{{UID: "6ba7b810"}}
-	runtime, err := cri.New("unix:///no/such/folder/crio.sock", cri.Options{})
+	runtime, err := cri.New("unix:///no/such/directory/crio.sock", cri.Options{})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -39,5 +39,5 @@ func Example() {
 	_, err = podsource.Union(kubelet, runtime).Pods(context.Background())
 	fmt.Println(err)
 	// Output:
-	// pod source 2 of 2: container runtime at unix:///no/such/folder/crio.sock: list of pods is incomplete: there is no socket
+	// pod source cri: container runtime at unix:///no/such/directory/crio.sock: list of pods is incomplete: there is no socket
 }

@@ -7,7 +7,9 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -22,7 +24,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/cri"
 )
 
-// Here passes run over a real folder, with a runtime on a real socket as their
+// Here passes run over a real data directory, with a runtime on a real socket as their
 // source.
 
 const (
@@ -30,10 +32,14 @@ const (
 	young = time.Minute
 )
 
-// A node is a data dir with one network's folder.
+// id returns a container ID as runtimes make them, in which one can read a name
+// of a few hexadecimal digits.
+func id(name string) string { return name + strings.Repeat("0", 64-len(name)) }
+
+// A node is a data directory with one network.
 type node struct {
 	t     *testing.T
-	dir   string
+	dir   string // the network's
 	store *hostlocal.Store
 }
 
@@ -44,10 +50,7 @@ func newNode(t *testing.T) *node {
 	if err := os.Mkdir(n.dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	var err error
-	if n.store, err = hostlocal.New(data, "podnet"); err != nil {
-		t.Fatal(err)
-	}
+	n.store = hostlocal.New(data)
 	return n
 }
 
@@ -64,7 +67,7 @@ func (n *node) reserve(ip, containerID string, age time.Duration) {
 	}
 }
 
-// check fails unless a pass gave these verdicts, and the folder is as they say.
+// check fails unless a pass gave these verdicts, and the directory is as they say.
 func (n *node) check(report gc.Report, err error, want map[string]gc.Verdict) {
 	n.t.Helper()
 	if err != nil {
@@ -85,9 +88,18 @@ func (n *node) check(report gc.Report, err error, want map[string]gc.Verdict) {
 	}
 }
 
+func (n *node) reconciler(s podsource.Source) *gc.Reconciler {
+	n.t.Helper()
+	r, err := gc.New(n.store, []string{"podnet"}, s, gc.Options{})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return r
+}
+
 func (n *node) pass(s podsource.Source, want map[string]gc.Verdict) gc.Report {
 	n.t.Helper()
-	report, err := gc.New(n.store, s, gc.Options{}).Reconcile(n.t.Context())
+	report, err := n.reconciler(s).Reconcile(n.t.Context())
 	n.check(report, err, want)
 	return report
 }
@@ -95,7 +107,7 @@ func (n *node) pass(s podsource.Source, want map[string]gc.Verdict) gc.Report {
 // refused fails unless a pass released nothing and says why.
 func (n *node) refused(s podsource.Source, why error, ips ...string) {
 	n.t.Helper()
-	report, err := gc.New(n.store, s, gc.Options{}).Reconcile(n.t.Context())
+	report, err := n.reconciler(s).Reconcile(n.t.Context())
 	if !errors.Is(err, why) {
 		n.t.Errorf("got %v, want %v", err, why)
 	}
@@ -107,33 +119,80 @@ func (n *node) refused(s podsource.Source, why error, ips ...string) {
 }
 
 // R3: the API has no addresses of the pod yet, and the runtime has its sandbox.
+// That the API knows it as starting claims the rest for a while (R4, hazard 39).
 func TestHazard02SandboxKnownToTheRuntime(t *testing.T) {
 	n := newNode(t)
-	n.reserve("10.0.0.2", "a1", old)
-	n.reserve("10.0.0.3", "leaked", old)
-	f := serve(t, &fakeRuntime{items: []*runtimeapi.PodSandbox{sandbox("a1", "web", ready)}})
+	n.reserve("10.0.0.2", id("a1"), old)
+	n.reserve("10.0.0.3", id("1eaced"), old)
+	f := serve(t, &fakeRuntime{items: []*runtimeapi.PodSandbox{sandbox(id("a1"), "web", ready)}})
 	api := podsource.Static{{UID: "web", StartedAt: time.Now().Add(-2 * old)}}
 	n.pass(podsource.Union(api, source(t, f.socket, cri.Options{})),
-		map[string]gc.Verdict{"10.0.0.2": gc.InUse, "10.0.0.3": gc.Released})
+		map[string]gc.Verdict{"10.0.0.2": gc.InUse, "10.0.0.3": gc.Starting})
+}
+
+// R4: kubelet knows a pod that never gets as far as an address, and each of its
+// tries leaks one. The runtime lists none of those containers, and that ends the
+// pod's claim on them once they are older than StartingFor and were seen so for
+// long enough. What the runtime does list stays.
+func TestHazard39EachTryLeaks(t *testing.T) {
+	f := serve(t, &fakeRuntime{items: []*runtimeapi.PodSandbox{sandbox(id("a1"), "web", ready)}}) // outside of the bubble, as its own
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		begun := time.Now()
+		n.reserve("10.0.0.2", id("a1"), 0)
+		n.reserve("10.0.0.3", id("1eaced"), 0)
+		kubelet := podsource.Static{{UID: "stuck", StartedAt: begun.Add(-time.Minute)}}
+		alone := n.reconciler(kubelet)
+		both := n.reconciler(podsource.Union(kubelet, source(t, f.socket, cri.Options{})))
+		for _, row := range []struct {
+			reason      string
+			age         time.Duration
+			alone, both gc.Verdict // of the leak
+		}{
+			{"younger than the runtime's lag", gc.DefaultMinAge - time.Second, gc.Young, gc.Young},
+			{"older than that, but younger than StartingFor", gc.DefaultStartingFor, gc.Starting, gc.Starting},
+			{"older than StartingFor", gc.DefaultStartingFor + time.Second, gc.Starting, gc.Released},
+		} {
+			time.Sleep(row.age - time.Since(begun))
+			report, err := alone.Reconcile(t.Context())
+			n.check(report, err, map[string]gc.Verdict{"10.0.0.2": row.alone, "10.0.0.3": row.alone})
+			report, err = both.Reconcile(t.Context())
+			n.check(report, err, map[string]gc.Verdict{"10.0.0.2": gc.InUse, "10.0.0.3": row.both})
+			if t.Failed() {
+				t.Fatal(row.reason)
+			}
+		}
+	})
+}
+
+// R14: no CRI lists what nerdctl made, and who lists sandboxes can't know whether
+// it lives. That of a sandbox is let go beside it.
+func TestHazard49ContainersOfNerdctl(t *testing.T) {
+	n := newNode(t)
+	n.reserve("10.0.0.2", id("a1"), old)
+	n.reserve("10.0.0.3", id("1eaced"), old)
+	n.reserve("10.0.0.4", "default-"+id("f0e"), old)
+	f := serve(t, &fakeRuntime{items: []*runtimeapi.PodSandbox{sandbox(id("a1"), "web", ready)}})
+	n.pass(source(t, f.socket, cri.Options{}), map[string]gc.Verdict{"10.0.0.2": gc.InUse, "10.0.0.3": gc.Released, "10.0.0.4": gc.Foreign})
 }
 
 // R5 and R4 while the sandbox is not listed, R3 as soon as it is.
 func TestHazard04ADDInFlight(t *testing.T) {
 	n := newNode(t)
-	n.reserve("10.0.0.2", "a1", young)
-	n.reserve("10.0.0.3", "leaked", 2*old)
-	other := sandbox("b1", "db", ready)
+	n.reserve("10.0.0.2", id("a1"), young)
+	n.reserve("10.0.0.3", id("1eaced"), 2*old)
+	other := sandbox(id("b1"), "db", ready)
 	f := serve(t, &fakeRuntime{items: []*runtimeapi.PodSandbox{other}})
 	s := source(t, f.socket, cri.Options{WithStatus: true})
 	n.pass(s, map[string]gc.Verdict{"10.0.0.2": gc.Young, "10.0.0.3": gc.Released})
 
 	// It takes long, and kubelet knows since when.
-	n.reserve("10.0.0.2", "a1", 10*time.Minute)
+	n.reserve("10.0.0.2", id("a1"), 10*time.Minute)
 	kubelet := podsource.Static{{NamespacedName: types.NamespacedName{Namespace: "default", Name: "web"}, UID: "web",
 		StartedAt: time.Now().Add(-11 * time.Minute)}}
 	n.pass(podsource.Union(kubelet, s), map[string]gc.Verdict{"10.0.0.2": gc.Starting})
 
-	f.items = []*runtimeapi.PodSandbox{other, sandbox("a1", "web", ready)}
+	f.items = []*runtimeapi.PodSandbox{other, sandbox(id("a1"), "web", ready)}
 	n.pass(podsource.Union(kubelet, s), map[string]gc.Verdict{"10.0.0.2": gc.InUse})
 	n.pass(s, map[string]gc.Verdict{"10.0.0.2": gc.InUse})
 }
@@ -143,11 +202,11 @@ func TestHazard04ADDInFlight(t *testing.T) {
 func TestHazard05SandboxNotReady(t *testing.T) {
 	for _, withStatus := range []bool{false, true} {
 		n := newNode(t)
-		n.reserve("10.0.0.2", "a1", old)
-		n.reserve("fd00::2", "a1", old)
-		n.reserve("10.0.0.3", "b1", old)
-		n.reserve("10.0.0.4", "leaked", old)
-		web, db, job := sandbox("a1", "web", notReady), sandbox("b1", "db", ready), sandbox("c1", "job", notReady)
+		n.reserve("10.0.0.2", id("a1"), old)
+		n.reserve("fd00::2", id("a1"), old)
+		n.reserve("10.0.0.3", id("b1"), old)
+		n.reserve("10.0.0.4", id("1eaced"), old)
+		web, db, job := sandbox(id("a1"), "web", notReady), sandbox(id("b1"), "db", ready), sandbox(id("c1"), "job", notReady)
 		f := serve(t, &fakeRuntime{
 			items:    []*runtimeapi.PodSandbox{web, db, job},
 			statuses: byID(statusOf(web), statusOf(db, "10.0.0.3"), statusOf(job, "10.0.0.3")),
@@ -165,10 +224,10 @@ func TestHazard05SandboxNotReady(t *testing.T) {
 // released.
 func TestHazard29TwoRuntimes(t *testing.T) {
 	n := newNode(t)
-	n.reserve("10.0.0.2", "a1", old)
-	n.reserve("10.0.0.3", "b1", old)
-	first := serve(t, &fakeRuntime{items: []*runtimeapi.PodSandbox{sandbox("a1", "web", ready)}})
-	second := serve(t, &fakeRuntime{items: []*runtimeapi.PodSandbox{sandbox("b1", "db", ready)}})
+	n.reserve("10.0.0.2", id("a1"), old)
+	n.reserve("10.0.0.3", id("b1"), old)
+	first := serve(t, &fakeRuntime{items: []*runtimeapi.PodSandbox{sandbox(id("a1"), "web", ready)}})
+	second := serve(t, &fakeRuntime{items: []*runtimeapi.PodSandbox{sandbox(id("b1"), "db", ready)}})
 	found, err := cri.Among(cri.Options{}, first.socket, second.socket)
 	if err != nil {
 		t.Fatal(err)
@@ -180,18 +239,18 @@ func TestHazard29TwoRuntimes(t *testing.T) {
 	n.refused(found, podsource.ErrIncomplete, "10.0.0.2", "10.0.0.3")
 
 	second.listing = nil
-	n.reserve("10.0.0.4", "leaked", old)
+	n.reserve("10.0.0.4", id("1eaced"), old)
 	n.pass(both, map[string]gc.Verdict{"10.0.0.2": gc.InUse, "10.0.0.3": gc.InUse, "10.0.0.4": gc.Released})
-	n.reserve("10.0.0.4", "leaked", old)
+	n.reserve("10.0.0.4", id("1eaced"), old)
 	n.pass(found, map[string]gc.Verdict{"10.0.0.2": gc.InUse, "10.0.0.3": gc.InUse, "10.0.0.4": gc.Released})
 }
 
 // The API and kubelet have forgotten the pod, the runtime runs its sandbox.
 func TestHazard35DeletedByForce(t *testing.T) {
 	n := newNode(t)
-	n.reserve("10.0.0.2", "a1", old)
-	n.reserve("10.0.0.3", "leaked", old)
-	f := serve(t, &fakeRuntime{items: []*runtimeapi.PodSandbox{sandbox("a1", "web", ready)}})
+	n.reserve("10.0.0.2", id("a1"), old)
+	n.reserve("10.0.0.3", id("1eaced"), old)
+	f := serve(t, &fakeRuntime{items: []*runtimeapi.PodSandbox{sandbox(id("a1"), "web", ready)}})
 	kubelet := podsource.Static{{UID: "other", IPs: pod("", "", "10.0.0.9").IPs}}
 	n.pass(podsource.Union(kubelet, source(t, f.socket, cri.Options{})),
 		map[string]gc.Verdict{"10.0.0.2": gc.InUse, "10.0.0.3": gc.Released})
@@ -200,9 +259,9 @@ func TestHazard35DeletedByForce(t *testing.T) {
 // The hook waits for a runtime that recovers, and takes nothing in its absence.
 func TestStartupWhileTheRuntimeRecovers(t *testing.T) {
 	n := newNode(t)
-	n.reserve("10.0.0.2", "a1", old)
-	n.reserve("10.0.0.3", "leaked", old)
-	f := &fakeRuntime{items: []*runtimeapi.PodSandbox{sandbox("a1", "web", notReady)}}
+	n.reserve("10.0.0.2", id("a1"), old)
+	n.reserve("10.0.0.3", id("1eaced"), old)
+	f := &fakeRuntime{items: []*runtimeapi.PodSandbox{sandbox(id("a1"), "web", notReady)}}
 	f.listing = func(context.Context) error {
 		if f.lists.Load() < 3 {
 			return status.Error(codes.Unavailable, "server is not initialized yet")
@@ -210,7 +269,7 @@ func TestStartupWhileTheRuntimeRecovers(t *testing.T) {
 		return nil
 	}
 	serve(t, f)
-	report, err := gc.New(n.store, source(t, f.socket, cri.Options{}), gc.Options{}).AtStartup(t.Context())
+	report, err := n.reconciler(source(t, f.socket, cri.Options{})).AtStartup(t.Context())
 	n.check(report, err, map[string]gc.Verdict{"10.0.0.2": gc.InUse, "10.0.0.3": gc.Released})
 	if f.lists.Load() != 3 {
 		t.Errorf("asked %d times, want 3", f.lists.Load())
@@ -221,10 +280,10 @@ func TestStartupWhileTheRuntimeRecovers(t *testing.T) {
 // idle runtime alone (R9).
 func TestNothingIsReleasedOnErrors(t *testing.T) {
 	n := newNode(t)
-	n.reserve("10.0.0.2", "a1", old)
-	web := sandbox("a1", "web", ready)
+	n.reserve("10.0.0.2", id("a1"), old)
+	web := sandbox(id("a1"), "web", ready)
 	broken := serve(t, &fakeRuntime{items: []*runtimeapi.PodSandbox{web, {}}})
-	if _, err := gc.New(n.store, source(t, broken.socket, cri.Options{}), gc.Options{}).Reconcile(t.Context()); err == nil {
+	if _, err := n.reconciler(source(t, broken.socket, cri.Options{})).Reconcile(t.Context()); err == nil {
 		t.Error("a sandbox without an ID is no error")
 	}
 	n.refused(source(t, serve(t, &fakeRuntime{}).socket, cri.Options{}), gc.ErrNoPods, "10.0.0.2")

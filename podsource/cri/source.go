@@ -42,7 +42,7 @@ type Source struct {
 // alone; on Windows npipe:////./pipe/containerd-containerd.
 //
 // Without an endpoint each call of Pods looks at [DefaultEndpoints] and unites
-// what answers there. A socket that is missing is passed over, and so is a server
+// what answers there. A socket that is missing is skipped, and so is a server
 // that does not speak CRI, as Docker's containerd. Anything else that is wrong
 // with one of them is an error, as it may be the one that has the pods. So is it
 // when a runtime that answered once is missing later.
@@ -62,44 +62,62 @@ func New(endpoint string, opts Options) (*Source, error) {
 	return s, nil
 }
 
-// Pods returns one pod for each sandbox that the runtime lists, in any state.
-func (s *Source) Pods(ctx context.Context) ([]podsource.Pod, error) {
+// Rank returns [podsource.RankRuntime].
+func (s *Source) Rank() podsource.Rank { return podsource.RankRuntime }
+
+// Pods returns one pod for each sandbox that the runtime lists, in any state. It
+// declares that sandboxes are named by their container IDs, which have 64
+// hexadecimal digits, in every network, and no later than
+// [podsource.RuntimeLag] after their addresses were reserved.
+func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
+	a := podsource.Answer{Source: "cri"}
+	pods, err := s.list(ctx)
+	if err != nil {
+		return a, err
+	}
+	a.Pods = pods
+	a.Names = []podsource.Names{{Form: podsource.Hex64, Lag: podsource.RuntimeLag}}
+	return a, nil
+}
+
+// list asks the runtimes.
+func (s *Source) list(ctx context.Context) ([]podsource.Pod, error) {
 	var all []podsource.Pod
-	var passed []string // over, and why
+	var skipped []string // and why
 	found := false
 	for _, e := range s.endpoints {
 		pods, err := s.ask(ctx, e)
-		if s.mayPass(e, err) {
+		if s.skippable(e, err) {
 			why := "no socket"
 			if errors.Is(err, errNoCRI) {
 				why = err.Error()
 			}
-			passed = append(passed, fmt.Sprintf("%s (%s)", e.name, why))
+			skipped = append(skipped, fmt.Sprintf("%s (%s)", e.name, why))
 			continue
 		}
 		if err != nil {
 			return nil, fmt.Errorf("container runtime at %s: %w", e.name, err)
 		}
 		found = true
-		s.heard(e)
+		s.markAnswered(e)
 		all = append(all, pods...)
 	}
 	if !found {
 		return nil, fmt.Errorf("%w: no container runtime was found at %s; if it listens elsewhere, name its endpoint",
-			podsource.ErrIncomplete, strings.Join(passed, ", "))
+			podsource.ErrIncomplete, strings.Join(skipped, ", "))
 	}
 	return all, nil
 }
 
-// mayPass reports whether a search goes on after this error.
-func (s *Source) mayPass(e endpoint, err error) bool {
+// skippable reports whether a search goes on after this error.
+func (s *Source) skippable(e endpoint, err error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.search && !s.answered[e.name] && (errors.Is(err, errNoSocket) || errors.Is(err, errNoCRI))
 }
 
-// heard notes that a runtime answered.
-func (s *Source) heard(e endpoint) {
+// markAnswered notes that a runtime answered.
+func (s *Source) markAnswered(e endpoint) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.search && !s.answered[e.name] {

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/netip"
 	"runtime"
 	"strings"
@@ -45,6 +44,11 @@ func pod(id, name string, addresses ...string) podsource.Pod {
 		p.IPs = append(p.IPs, netip.MustParseAddr(a))
 	}
 	return p
+}
+
+// answer is all that must be said with these pods.
+func answer(pods ...podsource.Pod) podsource.Answer {
+	return podsource.Answer{Source: "cri", Pods: pods, Names: []podsource.Names{{Form: podsource.Hex64, Lag: podsource.RuntimeLag}}}
 }
 
 func onHost(p podsource.Pod) podsource.Pod {
@@ -105,7 +109,7 @@ func TestPods(t *testing.T) {
 			if err != nil {
 				t.Errorf("%v: %s", err, row.reason)
 			}
-			if diff := cmp.Diff(row.want, got, equal); diff != "" {
+			if diff := cmp.Diff(answer(row.want...), got, equal); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", row.reason, diff)
 			}
 		}
@@ -121,6 +125,18 @@ func TestPods(t *testing.T) {
 		}
 	}
 }
+
+// A runtime is asked before kubelet and the API server, and after what sees ADDs
+// and addresses.
+func TestRank(t *testing.T) {
+	if got := podsource.Ranked(source(t, "", cri.Options{})).Rank(); got != podsource.RankRuntime {
+		t.Errorf("got %d, want %d", got, podsource.RankRuntime)
+	}
+}
+
+// silent is what must come beside an error: who it is that does not answer, and
+// nothing else.
+var silent = podsource.Answer{Source: "cri"}
 
 // R2: all or an error, and never both.
 func TestErrors(t *testing.T) {
@@ -170,13 +186,13 @@ func TestErrors(t *testing.T) {
 		}
 		serve(t, f)
 		got, err := source(t, f.socket, cri.Options{WithStatus: true}).Pods(t.Context())
-		if got != nil || err == nil || !strings.Contains(err.Error(), row.says) || !strings.Contains(err.Error(), f.socket) {
+		if !cmp.Equal(got, silent, equal) || err == nil || !strings.Contains(err.Error(), row.says) || !strings.Contains(err.Error(), f.socket) {
 			t.Errorf("got %v, %v, want an error that says %q and where: %s", got, err, row.says, row.reason)
 		}
 		if errors.Is(err, podsource.ErrIncomplete) != (row.is == podsource.ErrIncomplete) || row.is != nil && !errors.Is(err, row.is) {
 			t.Errorf("got %v, want %v: %s", err, row.is, row.reason)
 		}
-		if errors.Is(err, fs.ErrNotExist) {
+		if errors.Is(err, podsource.ErrNotHere) {
 			t.Errorf("%v invites to fall back: %s", err, row.reason)
 		}
 	}
@@ -214,7 +230,7 @@ func TestManySandboxes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(want, got, equal); diff != "" {
+	if diff := cmp.Diff(answer(want...), got, equal); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if most := f.most.Load(); most != 8 {
@@ -223,8 +239,8 @@ func TestManySandboxes(t *testing.T) {
 
 	// The bound holds, too: what is longer is an error, not the agent's memory.
 	f.items = []*runtimeapi.PodSandbox{{Id: "a1", Annotations: map[string]string{"long": strings.Repeat("x", cri.MaxAnswer)}}}
-	if got, err := source(t, f.socket, cri.Options{}).Pods(t.Context()); got != nil || status.Code(err) != codes.ResourceExhausted {
-		t.Errorf("got %d pods, %v, want %v", len(got), err, codes.ResourceExhausted)
+	if got, err := source(t, f.socket, cri.Options{}).Pods(t.Context()); !cmp.Equal(got, silent, equal) || status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("got %d pods, %v, want %v", len(got.Pods), err, codes.ResourceExhausted)
 	}
 }
 

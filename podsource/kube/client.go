@@ -40,8 +40,8 @@ func New(client Client, nodeName string, opts Options) *Source {
 	return s
 }
 
-// errOtherMoment is that a page is not of the moment of the first.
-var errOtherMoment = errors.New("pages of the list are of different moments")
+// errInconsistentPages is that a page is not of the moment of the first.
+var errInconsistentPages = errors.New("pages of the list are of different moments")
 
 // listPages lists page by page. Where the server has forgotten the moment of the
 // first page before the last one was read (410, after some five minutes), what
@@ -55,7 +55,7 @@ func (s *Source) listPages(ctx context.Context, client typedcorev1.PodInterface)
 		opts.ResourceVersion, opts.Limit = "0", 0 // servers may heed or ignore a limit then
 	}
 	pods, err := s.pages(ctx, client, opts)
-	if apierrors.IsResourceExpired(err) || errors.Is(err, errOtherMoment) {
+	if apierrors.IsResourceExpired(err) || errors.Is(err, errInconsistentPages) {
 		opts.Limit = 0
 		pods, err = s.pages(ctx, client, opts)
 	}
@@ -73,10 +73,10 @@ func (s *Source) pages(ctx context.Context, client typedcorev1.PodInterface, opt
 			return nil, explain(err, "listing its pods", `verb "list" on resource "pods"`)
 		}
 		if opts.Continue != "" && page.ResourceVersion != moment {
-			return nil, errOtherMoment
+			return nil, errInconsistentPages
 		}
 		for i := range page.Items {
-			if pods, err = s.take(pods, &page.Items[i]); err != nil {
+			if pods, err = s.appendIfLocal(pods, &page.Items[i]); err != nil {
 				return nil, err
 			}
 		}

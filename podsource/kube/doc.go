@@ -23,8 +23,9 @@
 //
 // The API forgets a pod that was deleted by force while its sandbox still runs
 // (hazard 35), and never knew the addresses of a second network unless they are
-// in the annotation k8s.v1.cni.cncf.io/network-status. Unite it with a source
-// that asks the container runtime. Which pods count as live, and for how long
+// in the annotation k8s.v1.cni.cncf.io/network-status. It has no container IDs,
+// so nothing in its list ends the claim of a pod that is starting (R4). Unite it
+// with a source that asks the container runtime. Which pods count as live, and for how long
 // after they finished, is said in
 // [github.com/hostlocal-gc/hostlocal-gc/podsource/kube/kubepod].
 //

@@ -20,7 +20,8 @@ import (
 // The informer may hold the pods of other nodes as well. If it has a transform,
 // that must leave the name, UID and annotations of a pod, spec.nodeName,
 // spec.hostNetwork, the spec's containers and the whole status. Without
-// metadata.managedFields some finished pods count as live for longer.
+// metadata.managedFields some finished pods hold what they held until five
+// minutes after this process first saw them.
 //
 // Options.GetNode is needed for the check of the node, or SkipNodeCheck has to
 // say that there is none. With a node lister:
@@ -47,7 +48,7 @@ func FromLister(lister listerscorev1.PodLister, synced func() bool, nodeName str
 		}
 		pods := []podsource.Pod{}
 		for _, pod := range cached {
-			if pods, err = s.take(pods, pod); err != nil {
+			if pods, err = s.appendIfLocal(pods, pod); err != nil {
 				return nil, err
 			}
 		}

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -85,14 +84,20 @@ type Source struct {
 }
 
 // Pods returns all pods that are bound to the node, or an error (R2). It wraps
-// [podsource.ErrIncomplete] where waiting may help, and never fs.ErrNotExist: a
-// file that a client misses is no sign that there is no API server.
-func (s *Source) Pods(ctx context.Context) ([]podsource.Pod, error) {
+// [podsource.ErrIncomplete] where waiting may help, and never
+// [podsource.ErrNotHere]: a file that a client misses is no sign that there is no
+// API server.
+//
+// The pods come without container IDs. The answer declares that those have 64
+// hexadecimal digits, so that what other containers own counts as foreign (R14).
+func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
+	a := podsource.Answer{Source: "kube"}
 	pods, err := s.ask(ctx)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, errors.New(err.Error()) // or podsource.Fallback would take it for one
+	if err != nil {
+		return a, err
 	}
-	return pods, err
+	a.Pods, a.Forms = pods, []podsource.Form{podsource.Hex64}
+	return a, nil
 }
 
 func (s *Source) ask(ctx context.Context) ([]podsource.Pod, error) {
@@ -121,10 +126,10 @@ func (s *Source) ask(ctx context.Context) ([]podsource.Pod, error) {
 	return nil, fmt.Errorf("node %s: %w", s.nodeName, err)
 }
 
-// take adds a pod to pods if it is bound to the node. The server was asked for
+// appendIfLocal adds a pod to pods if it is bound to the node. The server was asked for
 // no others, but what does not know or drops the selector, as a proxy or a fake
 // may, answers with those of all nodes.
-func (s *Source) take(pods []podsource.Pod, pod *corev1.Pod) ([]podsource.Pod, error) {
+func (s *Source) appendIfLocal(pods []podsource.Pod, pod *corev1.Pod) ([]podsource.Pod, error) {
 	if pod.Spec.NodeName != s.nodeName {
 		return pods, nil
 	}

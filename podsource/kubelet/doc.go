@@ -7,13 +7,16 @@
 // root alone. Its answer is complete, or FAILED_PRECONDITION while kubelet does
 // not know all its pods yet. It is fresher than what the API server knows, is
 // there when the control plane is not, and costs the control plane nothing. On a
-// node without it the source's error is one that [podsource.Fallback] waits for:
+// node without it the source's error is [podsource.ErrNotHere], and
+// [podsource.Fallback] asks another:
 //
 //	source := podsource.Fallback(kubelet.New("", kubelet.Options{}), apiServer)
 //
 // Two things it can't see. A pod that was deleted by force is gone from its list
 // while the sandbox may still run (hazard 35), and so is a static pod, from the
-// moment its manifest is removed. Ask the container runtime too:
+// moment its manifest is removed. It names no container IDs either, so nothing in
+// its list ends the claim of a pod that is starting (R4). Ask the container
+// runtime too:
 //
 //	source := podsource.Union(kubelet.New("", kubelet.Options{}), runtime)
 //

@@ -19,12 +19,14 @@ import (
 var errTimeout = fmt.Errorf("%w: %w: kubelet hangs, or Options.Timeout is too short",
 	podsource.ErrIncomplete, context.DeadlineExceeded)
 
-// explainDial says what an error of connecting to the socket means.
+// explainDial says what an error of connecting to the socket means. That of a
+// missing socket is told in words alone, so that nobody takes it for the error of
+// some other file.
 func explainDial(err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("%w; kubelet serves it from Kubernetes 1.37 on (feature gate PodsAPI), below its --root-dir; "+
-			"in a container the folder must be mounted", err)
+		return fmt.Errorf("%w: %v; kubelet serves it from Kubernetes 1.37 on (feature gate PodsAPI), below its --root-dir; "+ //nolint:errorlint // see above
+			"in a container the directory must be mounted", podsource.ErrNotHere, err)
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("%w; only root may ask: run as root, and see to SELinux or AppArmor", err)
 	case errors.Is(err, syscall.ECONNREFUSED):
@@ -52,7 +54,7 @@ func explainCall(err error) error {
 		}
 		return fmt.Errorf("%w: kubelet limits how often it is asked: %w", podsource.ErrIncomplete, err)
 	case codes.Unimplemented:
-		return fmt.Errorf("what listens here does not serve the Pods API v1alpha1 (%w): %w", fs.ErrNotExist, err)
+		return fmt.Errorf("%w: what listens here does not serve the Pods API v1alpha1: %w", podsource.ErrNotHere, err)
 	}
 	return err
 }

@@ -12,9 +12,9 @@ import (
 
 // On a node whose kubelet does not serve the Pods API, the API server is asked.
 func ExampleNew() {
-	fromKubelet := kubelet.New("no-such-folder/pods-api.sock", kubelet.Options{})
+	fromKubelet := kubelet.New("no-such-directory/pods-api.sock", kubelet.Options{})
 	fromAPIServer := podsource.Static{{UID: "6ba7b810"}}
-	pods, err := podsource.Fallback(fromKubelet, fromAPIServer).Pods(context.Background())
-	fmt.Println(len(pods), err)
+	answer, err := podsource.Fallback(fromKubelet, fromAPIServer).Pods(context.Background())
+	fmt.Println(len(answer.Pods), err)
 	// Output: 1 <nil>
 }

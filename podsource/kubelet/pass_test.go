@@ -5,6 +5,7 @@ package kubelet_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -20,9 +21,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// folder makes a network's folder in which each address has been reserved for an
-// hour.
-func folder(t *testing.T, addresses ...string) (*hostlocal.Store, string) {
+// reserved makes a network's directory in which each address has been reserved for
+// an hour, by a container with an ID as runtimes make them.
+func reserved(t *testing.T, addresses ...string) (*hostlocal.Store, string) {
 	t.Helper()
 	dataDir := t.TempDir()
 	dir := filepath.Join(dataDir, "podnet")
@@ -30,20 +31,25 @@ func folder(t *testing.T, addresses ...string) (*hostlocal.Store, string) {
 		t.Fatal(err)
 	}
 	old := time.Now().Add(-time.Hour)
-	for _, ip := range addresses {
+	for i, ip := range addresses {
 		file := filepath.Join(dir, ip)
-		if err := os.WriteFile(file, []byte("container-of-"+ip+"\r\neth0"), 0o600); err != nil {
+		if err := os.WriteFile(file, fmt.Appendf(nil, "%064x\r\neth0", i+1), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if err := os.Chtimes(file, old, old); err != nil {
 			t.Fatal(err)
 		}
 	}
-	store, err := hostlocal.New(dataDir, "podnet")
+	return hostlocal.New(dataDir), dir
+}
+
+func reconciler(t *testing.T, store *hostlocal.Store, source podsource.Source) *gc.Reconciler {
+	t.Helper()
+	r, err := gc.New(store, []string{"podnet"}, source, gc.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return store, dir
+	return r
 }
 
 func exists(t *testing.T, path string) bool {
@@ -58,7 +64,7 @@ func exists(t *testing.T, path string) bool {
 // R2: whatever goes wrong between kubelet and a pass, nothing is released. As
 // soon as kubelet answers, what leaked is, and nothing else.
 func TestHazard06PassesWithARealSocket(t *testing.T) {
-	store, dir := folder(t, "10.0.0.2", "10.0.0.3")
+	store, dir := reserved(t, "10.0.0.2", "10.0.0.3")
 	live, leaked := filepath.Join(dir, "10.0.0.2"), filepath.Join(dir, "10.0.0.3")
 	web := running("web", "10.0.0.2")
 	garbage := func(context.Context) ([][]byte, error) { return append(marshal(t, web), []byte("?")), nil }
@@ -69,9 +75,9 @@ func TestHazard06PassesWithARealSocket(t *testing.T) {
 		answer answer
 		want   error // nil for any
 	}{
-		{"no socket", nil, fs.ErrNotExist},
+		{"no socket", nil, podsource.ErrNotHere},
 		{"it has just been started", fails(status.Error(codes.FailedPrecondition, "Kubelet is initializing")), podsource.ErrIncomplete},
-		{"it does not serve this", fails(status.Error(codes.Unimplemented, "?")), fs.ErrNotExist},
+		{"it does not serve this", fails(status.Error(codes.Unimplemented, "?")), podsource.ErrNotHere},
 		{hanging, hangs(began), podsource.ErrIncomplete},
 		{"one pod can't be read", garbage, nil},
 		{"no pod at all", says(t), gc.ErrNoPods},
@@ -85,7 +91,7 @@ func TestHazard06PassesWithARealSocket(t *testing.T) {
 			opts.Timeout = 50 * time.Millisecond
 		}
 		source := kubelet.New(socket, opts)
-		report, err := gc.New(store, source, gc.Options{}).Reconcile(t.Context())
+		report, err := reconciler(t, store, source).Reconcile(t.Context())
 		if err == nil || row.want != nil && !errors.Is(err, row.want) {
 			t.Errorf("%s: got error %v, want %v", row.reason, err, row.want)
 		}
@@ -96,7 +102,7 @@ func TestHazard06PassesWithARealSocket(t *testing.T) {
 
 	socket := socketIn(t)
 	serve(t, socket, says(t, web))
-	report, err := gc.New(store, kubelet.New(socket, kubelet.Options{}), gc.Options{}).Reconcile(t.Context())
+	report, err := reconciler(t, store, kubelet.New(socket, kubelet.Options{})).Reconcile(t.Context())
 	if err != nil || report.Counts()[gc.Released] != 1 || !exists(t, live) || exists(t, leaked) {
 		t.Errorf("ready: got %v and error %v; the live address is there: %t, the leak: %t",
 			report.Counts(), err, exists(t, live), exists(t, leaked))
@@ -106,7 +112,7 @@ func TestHazard06PassesWithARealSocket(t *testing.T) {
 // The hook waits for a kubelet that does not know all its pods yet, and what it
 // knows so far never counts.
 func TestStartupWaitsForKubelet(t *testing.T) {
-	store, dir := folder(t, "10.0.0.2", "10.0.0.3")
+	store, dir := reserved(t, "10.0.0.2", "10.0.0.3")
 	socket := socketIn(t)
 	asked := 0
 	serve(t, socket, func(context.Context) ([][]byte, error) {
@@ -115,7 +121,7 @@ func TestStartupWaitsForKubelet(t *testing.T) {
 		}
 		return marshal(t, running("web", "10.0.0.2")), nil
 	})
-	report, err := gc.New(store, kubelet.New(socket, kubelet.Options{}), gc.Options{}).AtStartup(t.Context())
+	report, err := reconciler(t, store, kubelet.New(socket, kubelet.Options{})).AtStartup(t.Context())
 	if err != nil || report.Counts()[gc.Released] != 1 {
 		t.Errorf("got %v and error %v", report.Counts(), err)
 	}
@@ -137,7 +143,7 @@ func TestHazard13KubeletFailsAPodBeforeItEnds(t *testing.T) {
 		{"its container runs", corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: hourAgo}}},
 		{"its container waits, and the sandbox is up", corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}},
 	} {
-		store, _ := folder(t, "10.0.0.2")
+		store, _ := reserved(t, "10.0.0.2")
 		evicted.Status.ContainerStatuses = []corev1.ContainerStatus{{State: row.state}}
 		evicted.Status.Conditions = []corev1.PodCondition{
 			{Type: corev1.PodReady, Status: corev1.ConditionFalse, LastTransitionTime: hourAgo},
@@ -145,7 +151,7 @@ func TestHazard13KubeletFailsAPodBeforeItEnds(t *testing.T) {
 		}
 		socket := socketIn(t)
 		serve(t, socket, says(t, evicted))
-		report, err := gc.New(store, kubelet.New(socket, kubelet.Options{}), gc.Options{}).Reconcile(t.Context())
+		report, err := reconciler(t, store, kubelet.New(socket, kubelet.Options{})).Reconcile(t.Context())
 		if err != nil || report.Reservations[0].Verdict != gc.Starting {
 			t.Errorf("%s: got %v and error %v, want %v", row.reason, report.Reservations[0].Verdict, err, gc.Starting)
 		}

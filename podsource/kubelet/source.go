@@ -66,18 +66,24 @@ func New(socket string, opts Options) *Source {
 // Pods returns all pods that kubelet knows of, as [kubepod.Convert] makes them:
 // also static pods, and pods that have finished.
 //
+// The pods come without container IDs. The answer declares that those have 64
+// hexadecimal digits, so that what other containers own counts as foreign (R14).
+//
 // The error wraps [podsource.ErrIncomplete] where kubelet is there but does not
 // answer now, so that waiting may help: it has just been started and does not
 // know all pods yet, nobody listens on its socket, it closes the connection,
-// takes too long or has too many callers. The error wraps [fs.ErrNotExist] where
-// kubelet does not serve the API: the socket is missing, or the service behind it
-// is another. One pod that can't be read is an error of the whole answer (R2).
-func (s *Source) Pods(ctx context.Context) ([]podsource.Pod, error) {
+// takes too long or has too many callers. The error wraps [podsource.ErrNotHere]
+// where kubelet does not serve the API: the socket is missing, or the service
+// behind it is another. One pod that can't be read is an error of the whole
+// answer (R2).
+func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
+	a := podsource.Answer{Source: "kubelet"}
 	pods, err := s.ask(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("asking kubelet for its pods on %s: %w", s.socket, err)
+		return a, fmt.Errorf("asking kubelet for its pods on %s: %w", s.socket, err)
 	}
-	return pods, nil
+	a.Pods, a.Forms = pods, []podsource.Form{podsource.Hex64}
+	return a, nil
 }
 
 func (s *Source) ask(outer context.Context) ([]podsource.Pod, error) {

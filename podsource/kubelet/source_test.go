@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net/netip"
 	"os"
 	"strings"
@@ -27,6 +26,12 @@ import (
 )
 
 var equal = cmp.Options{cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateApproxTime(0)}
+
+// silent reports whether an answer is what must come beside an error: who does
+// not answer, and nothing else.
+func silent(a podsource.Answer) bool {
+	return cmp.Equal(podsource.Answer{Source: "kubelet"}, a, equal)
+}
 
 func TestPods(t *testing.T) {
 	static := running("etcd-node1", "10.0.0.9")
@@ -55,7 +60,7 @@ func TestPods(t *testing.T) {
 	}
 	pod := func(name string, start, end time.Time, ips ...string) podsource.Pod {
 		p := podsource.Pod{NamespacedName: types.NamespacedName{Namespace: "default", Name: name}, UID: types.UID("uid-of-" + name),
-			StartedAt: start, FinishedAt: end}
+			StartedAt: start, Finished: !end.IsZero(), FinishedAt: end}
 		for _, ip := range ips {
 			p.IPs = append(p.IPs, netip.MustParseAddr(ip))
 		}
@@ -71,7 +76,9 @@ func TestPods(t *testing.T) {
 		pod("evicted", begun, never), // its end is not known: its managed fields tell of an earlier status
 	}
 	want[3].HostNetwork = true
-	if diff := cmp.Diff(want, got, equal); diff != "" {
+	want[5].Finished = true
+	all := podsource.Answer{Source: "kubelet", Pods: want, Forms: []podsource.Form{podsource.Hex64}}
+	if diff := cmp.Diff(all, got, equal); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
@@ -79,8 +86,8 @@ func TestPods(t *testing.T) {
 func TestNoPods(t *testing.T) {
 	socket := socketIn(t)
 	serve(t, socket, says(t))
-	if pods, err := kubelet.New(socket, kubelet.Options{}).Pods(t.Context()); len(pods) != 0 || err != nil {
-		t.Errorf("what an empty list means is the caller's to judge (R9): got %v, %v", pods, err)
+	if got, err := kubelet.New(socket, kubelet.Options{}).Pods(t.Context()); len(got.Pods) != 0 || got.Authoritative || err != nil {
+		t.Errorf("what an empty list means is the caller's to judge (R9): got %v, %v", got, err)
 	}
 }
 
@@ -98,7 +105,7 @@ func TestErrors(t *testing.T) {
 		{reason: "too many callers", err: status.Error(codes.ResourceExhausted, "rejected by rate limit"), want: podsource.ErrIncomplete, says: "how often"},
 		{reason: "its clock is faster", err: status.Error(codes.DeadlineExceeded, "late"), want: podsource.ErrIncomplete, says: "Options.Timeout"},
 		{reason: "this version has no such call", err: status.Error(codes.Unimplemented, "method ListPods not implemented"),
-			want: fs.ErrNotExist, says: "does not serve the Pods API", fallback: true},
+			want: podsource.ErrNotHere, says: "does not serve the Pods API", fallback: true},
 		{reason: "a pod that it can't marshal", err: status.Error(codes.Internal, "failed to marshal pod"), says: "failed to marshal pod"},
 		{reason: "not for us", err: status.Error(codes.PermissionDenied, "no"), says: "PermissionDenied"},
 		{reason: "something else", err: errors.New("disk on fire"), says: "disk on fire"},
@@ -106,12 +113,12 @@ func TestErrors(t *testing.T) {
 		socket := socketIn(t)
 		serve(t, socket, fails(row.err))
 		source := kubelet.New(socket, kubelet.Options{})
-		pods, err := source.Pods(t.Context())
-		if pods != nil || err == nil {
-			t.Errorf("%s: got %v, %v", row.reason, pods, err)
+		got, err := source.Pods(t.Context())
+		if !silent(got) || err == nil {
+			t.Errorf("%s: got %v, %v", row.reason, got, err)
 			continue
 		}
-		for _, kind := range []error{podsource.ErrIncomplete, fs.ErrNotExist} {
+		for _, kind := range []error{podsource.ErrIncomplete, podsource.ErrNotHere} {
 			if got, want := errors.Is(err, kind), row.want == kind; got != want {
 				t.Errorf("%s: %q is %v: %t, want %t", row.reason, err, kind, got, want)
 			}
@@ -119,9 +126,9 @@ func TestErrors(t *testing.T) {
 		if !strings.Contains(err.Error(), row.says) || !strings.Contains(err.Error(), socket) {
 			t.Errorf("%s: %q does not say %q and where", row.reason, err, row.says)
 		}
-		pods, err = podsource.Fallback(source, podsource.Static{{UID: "1"}}).Pods(t.Context())
-		if got := err == nil && len(pods) == 1; got != row.fallback {
-			t.Errorf("%s: the second choice was asked: %t, want %t (%v)", row.reason, got, row.fallback, err)
+		got, err = podsource.Fallback(source, podsource.Static{{UID: "1"}}).Pods(t.Context())
+		if asked := err == nil && len(got.Pods) == 1; asked != row.fallback {
+			t.Errorf("%s: the second choice was asked: %t, want %t (%v)", row.reason, asked, row.fallback, err)
 		}
 	}
 }
@@ -134,15 +141,15 @@ func TestNotServed(t *testing.T) {
 	serveGRPC(t, other, func(*grpc.Server) {})
 	for _, row := range []struct{ reason, socket string }{
 		{"an older kubelet: no socket", missing},
-		{"nor a folder for it", missing + "/s"},
+		{"nor a directory for it", missing + "/s"},
 		{"a gRPC server without the service", other},
 	} {
 		source := kubelet.New(row.socket, kubelet.Options{})
-		if _, err := source.Pods(t.Context()); !errors.Is(err, fs.ErrNotExist) || errors.Is(err, podsource.ErrIncomplete) {
-			t.Errorf("%s: got %v, want %v", row.reason, err, fs.ErrNotExist)
+		if _, err := source.Pods(t.Context()); !errors.Is(err, podsource.ErrNotHere) || errors.Is(err, podsource.ErrIncomplete) {
+			t.Errorf("%s: got %v, want %v", row.reason, err, podsource.ErrNotHere)
 		}
-		pods, err := podsource.Fallback(source, podsource.Static{{UID: "1"}}).Pods(t.Context())
-		if err != nil || len(pods) != 1 {
+		got, err := podsource.Fallback(source, podsource.Static{{UID: "1"}}).Pods(t.Context())
+		if err != nil || len(got.Pods) != 1 {
 			t.Errorf("%s: the second choice was not asked: %v", row.reason, err)
 		}
 	}
@@ -155,12 +162,12 @@ func TestRestart(t *testing.T) {
 	source := kubelet.New(socket, kubelet.Options{})
 	ask := func(reason string, want error) {
 		t.Helper()
-		pods, err := source.Pods(t.Context())
-		if !errors.Is(err, want) || (err == nil) != (len(pods) == 1) {
-			t.Errorf("%s: got %v, %v, want error %v", reason, pods, err, want)
+		got, err := source.Pods(t.Context())
+		if !errors.Is(err, want) || (err == nil) != (len(got.Pods) == 1) {
+			t.Errorf("%s: got %v, %v, want error %v", reason, got, err, want)
 		}
 	}
-	ask("before its first start", fs.ErrNotExist)
+	ask("before its first start", podsource.ErrNotHere)
 	stop := serve(t, socket, says(t, running("web", "10.0.0.2")))
 	ask("up", nil)
 	stop()
@@ -249,11 +256,11 @@ func TestLargeAnswer(t *testing.T) {
 	serve(t, socket, func(context.Context) ([][]byte, error) { return texts, nil })
 
 	got, err := kubelet.New(socket, kubelet.Options{Timeout: time.Minute}).Pods(t.Context())
-	if err != nil || len(got) != len(pods) {
-		t.Fatalf("got %d pods and error %v", len(got), err)
+	if err != nil || len(got.Pods) != len(pods) {
+		t.Fatalf("got %d pods and error %v", len(got.Pods), err)
 	}
-	if want := netip.MustParseAddr("10.0.3.251"); !cmp.Equal(got[999].IPs, []netip.Addr{want}, equal) {
-		t.Errorf("the last pod has %v, want %v", got[999].IPs, want)
+	if want := netip.MustParseAddr("10.0.3.251"); !cmp.Equal(got.Pods[999].IPs, []netip.Addr{want}, equal) {
+		t.Errorf("the last pod has %v, want %v", got.Pods[999].IPs, want)
 	}
 
 	_, err = kubelet.New(socket, kubelet.Options{Timeout: time.Minute, MaxBytes: bytes}).Pods(t.Context())
@@ -340,9 +347,9 @@ func TestHazard07GarbageInTheAnswer(t *testing.T) {
 	} {
 		socket := socketIn(t)
 		serve(t, socket, func(context.Context) ([][]byte, error) { return [][]byte{good, row.text, good}, nil })
-		pods, err := kubelet.New(socket, kubelet.Options{}).Pods(t.Context())
-		if pods != nil || err == nil || !strings.Contains(err.Error(), row.want) {
-			t.Errorf("%s: got %d pods, and error %v does not say %q", row.reason, len(pods), err, row.want)
+		got, err := kubelet.New(socket, kubelet.Options{}).Pods(t.Context())
+		if !silent(got) || err == nil || !strings.Contains(err.Error(), row.want) {
+			t.Errorf("%s: got %d pods, and error %v does not say %q", row.reason, len(got.Pods), err, row.want)
 		}
 	}
 }

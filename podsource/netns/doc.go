@@ -7,15 +7,22 @@
 //	...
 //	source := podsource.Union(kubelet, runtime, kernel)
 //
-// It is the witness that no record can lose. A runtime that lost a sandbox's
-// record, while the processes and the network namespace live on, does not list
-// it; kubelet and the API forget a pod that was deleted by force. The kernel
-// still has the address (hazards 33 and 35).
+// No record can lose what it sees. A runtime that lost a sandbox's record, while
+// the processes and the network namespace live on, does not list it; kubelet and
+// the API forget a pod that was deleted by force. The kernel still has the address
+// (hazards 33 and 35).
 //
 // It knows neither names nor containers, so what it says only adds reasons to
 // keep. It does not see a pod that has no address yet: for that one stand the
-// minimum age (R5), and the sources that it is united with. Alone it does not
-// do.
+// minimum age (R5), and the sources that it is united with. Its answer is
+// supplementary: alone it lets nothing go, and finding nothing is no error.
+//
+// It sees addresses: every address that is configured in a network namespace of
+// this node is in the answer, and the answer says so. A reservation whose
+// container no other source could know is then not kept as foreign, but for as
+// long as its address is configured (R14, hazard 49). The report says of each
+// address where it was seen: in which namespace, and by which process or at which
+// mount that was found (hazard 79).
 //
 // # What is looked at
 //
@@ -26,17 +33,15 @@
 //     shown by.
 //   - those that are mounted anywhere, in the mount namespace of any process:
 //     under /run/netns, as containerd and CRI-O do, or /run/docker/netns. Where
-//     they are mounted need not be told, and the folder need not be mounted into
-//     the agent's container.
+//     they are mounted need not be told, and the directory need not be mounted
+//     into the agent's container.
 //
 // A namespace that nothing but an open descriptor holds is not found, and
 // neither is one whose only mount is hidden under another. Nobody is in those.
 //
 // Of each namespace come all addresses of all interfaces, except loopback and
 // link-local ones. One without any is left out: it would be a pod that may hold
-// whatever nobody else does (R4). So the answer is empty on a node without pods,
-// and that is the empty view that a pass refuses (R9), unless another source has
-// seen somebody, if only a pod in the node's network.
+// whatever nobody else does (R4).
 //
 // # What it needs
 //

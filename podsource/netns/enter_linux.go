@@ -20,7 +20,7 @@ import (
 // loopback and link-local ones.
 func addresses(ns int, setns func(fd, kind int) error) (ips []netip.Addr, err error) {
 	var h *netlink.Handle
-	err = inside(ns, setns, func() (err error) {
+	err = withNetNS(ns, setns, func() (err error) {
 		h, err = netlink.NewHandle(unix.NETLINK_ROUTE)
 		return err
 	})
@@ -60,11 +60,11 @@ func addresses(ns int, setns func(fd, kind int) error) (ips []netip.Addr, err er
 	return ips, nil
 }
 
-// inside calls do on a thread that is in a network namespace, and does nothing
+// withNetNS calls do on a thread that is in a network namespace, and does nothing
 // else meanwhile. A thread that does not come back must not be used again: it
 // stays locked to its goroutine, and so ends with it. (The handles that package
 // netlink makes for a namespace would let it go on.)
-func inside(ns int, setns func(fd, kind int) error, do func() error) error {
+func withNetNS(ns int, setns func(fd, kind int) error, do func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		var err error
@@ -73,7 +73,7 @@ func inside(ns int, setns func(fd, kind int) error, do func() error) error {
 		if unix.Gettid() == unix.Getpid() {
 			// The main thread is the one that the process is shown by. While this
 			// goroutine has it, another one gets another.
-			err = inside(ns, setns, do)
+			err = withNetNS(ns, setns, do)
 			runtime.UnlockOSThread()
 			return
 		}
@@ -89,7 +89,7 @@ func inside(ns int, setns func(fd, kind int) error, do func() error) error {
 			err = fmt.Errorf("entering it: %w", err)
 			return
 		}
-		err = guarded(do)
+		err = recoverPanic(do)
 		if setns(home, unix.CLONE_NEWNET) == nil {
 			runtime.UnlockOSThread()
 		}
@@ -97,8 +97,8 @@ func inside(ns int, setns func(fd, kind int) error, do func() error) error {
 	return <-done
 }
 
-// guarded makes an error of a panic: the agent lives (R13).
-func guarded(do func() error) (err error) {
+// recoverPanic makes an error of a panic: the agent lives (R13).
+func recoverPanic(do func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panicked: %v", p)

@@ -2,6 +2,11 @@
 
 package netns
 
+import "github.com/hostlocal-gc/hostlocal-gc/podsource"
+
+// Rank returns [podsource.RankAddresses].
+func (*Source) Rank() podsource.Rank { return podsource.RankAddresses }
+
 // Options say where the node is looked at. The zero value is right for an agent
 // in a container with hostPID, and outside of containers.
 type Options struct {

@@ -213,7 +213,7 @@ func mountNamespace(t testing.TB, path string, ips ...string) {
 // inNewNamespace calls do on a thread that is in a new network namespace.
 func inNewNamespace(do func() error) error {
 	const none = -1
-	return inside(none, func(fd, kind int) error {
+	return withNetNS(none, func(fd, kind int) error {
 		if fd == none {
 			return unix.Unshare(unix.CLONE_NEWNET)
 		}
@@ -238,10 +238,10 @@ func nested(t testing.TB) *Source {
 	return s
 }
 
-// answer makes text of pods: a line for each, sorted.
-func answer(pods []podsource.Pod) []string {
+// answer makes text of an answer's pods: a line for each, sorted.
+func answer(a podsource.Answer) []string {
 	var lines []string
-	for _, p := range pods {
+	for _, p := range a.Pods {
 		var ips []string
 		for _, ip := range p.IPs {
 			ips = append(ips, ip.String())
@@ -259,10 +259,10 @@ func beAsker() error {
 	if err != nil {
 		return err
 	}
-	pods, err := s.Pods(context.Background())
+	got, err := s.Pods(context.Background())
 	if err != nil {
-		return fmt.Errorf("%d pods, %w", len(pods), err)
+		return fmt.Errorf("%d pods, %w", len(got.Pods), err)
 	}
-	fmt.Printf("%q\n", answer(pods))
+	fmt.Printf("%q\n", answer(got))
 	return nil
 }

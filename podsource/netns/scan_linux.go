@@ -7,13 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
 	"os"
 	"strconv"
 	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
 // A scan goes through all processes of a node.
@@ -21,15 +22,15 @@ type scan struct {
 	proc  string
 	setns func(fd, kind int) error
 
-	found  map[uint64][]netip.Addr // the network namespaces, by inode
-	order  []uint64                // in which they were found
-	mounts map[uint64]bool         // the mount namespaces whose mounts were looked at
+	found  map[uint64]bool // the network namespaces, by inode
+	pods   []podsource.Pod // one for each of those that have an address
+	mounts map[uint64]bool // the mount namespaces whose mounts were looked at
 }
 
 // processes looks at every process, its threads and its mounts.
 func (s *scan) processes(ctx context.Context) error {
 	clear(s.mounts)
-	pids, err := numbered(s.proc)
+	pids, err := numericEntries(s.proc)
 	if err != nil {
 		return fmt.Errorf("listing the node's processes: %w", err)
 	}
@@ -37,7 +38,7 @@ func (s *scan) processes(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := s.process(s.proc + "/" + pid); err != nil {
+		if err := s.process(pid); err != nil {
 			return fmt.Errorf("looking at process %s: %w", pid, hint(err))
 		}
 	}
@@ -47,31 +48,32 @@ func (s *scan) processes(ctx context.Context) error {
 // process looks at one process. A thread that has ended has left the namespace,
 // and the others stay: a process is shown by its first thread, which may end
 // before the rest.
-func (s *scan) process(dir string) error {
-	threads, err := numbered(dir + "/task")
+func (s *scan) process(pid string) error {
+	dir := s.proc + "/" + pid
+	threads, err := numericEntries(dir + "/task")
 	if err != nil {
-		return unlessEnded(dir, err)
+		return ignoreExited(dir, err)
 	}
 	for _, tid := range threads {
 		thread := dir + "/task/" + tid
-		inode, err := linked(thread + "/ns/net")
-		if err == nil && !s.knows(inode) {
-			err = s.lookAt(thread + "/ns/net")
+		inode, err := nsInode(thread + "/ns/net")
+		if err == nil && !s.found[inode] {
+			err = s.lookAt(thread+"/ns/net", "of process "+pid)
 		}
-		if err := unlessEnded(thread, err); err != nil {
+		if err := ignoreExited(thread, err); err != nil {
 			return err
 		}
 	}
-	inode, err := linked(dir + "/ns/mnt")
+	inode, err := nsInode(dir + "/ns/mnt")
 	if err != nil || s.mounts[inode] {
-		return unlessEnded(dir, err)
+		return ignoreExited(dir, err)
 	}
 	text, err := os.ReadFile(dir + "/mountinfo")
 	if errors.Is(err, syscall.EINVAL) { // it has ended, and nobody waited for it yet
 		return nil
 	}
 	if err != nil {
-		return unlessEnded(dir, err)
+		return ignoreExited(dir, err)
 	}
 	s.mounts[inode] = true
 	return s.mounted(dir, string(text))
@@ -84,20 +86,21 @@ func (s *scan) mounted(dir, mountinfo string) error {
 		return fmt.Errorf("%s/mountinfo: %w", dir, err)
 	}
 	for _, m := range mounts {
-		if s.knows(m.inode) {
+		if s.found[m.inode] {
 			continue
 		}
-		if err := unlessEnded(dir, s.lookAtMount(dir+"/root"+m.point, m.inode)); err != nil {
+		if err := ignoreExited(dir, s.lookAtMount(dir+"/root", m)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// lookAtMount looks at the namespace that should be mounted there. Something
-// else in its place hides it. It is opened only after that is known: others
-// could have put a pipe there, or a device.
-func (s *scan) lookAtMount(path string, inode uint64) error {
+// lookAtMount looks at the namespace that should be mounted there, as seen from a
+// process's root. Something else in its place hides it. It is opened only after
+// that is known: others could have put a pipe there, or a device.
+func (s *scan) lookAtMount(root string, m namespaceMount) error {
+	path := root + m.point
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return &fs.PathError{Op: "open", Path: path, Err: err}
@@ -108,14 +111,15 @@ func (s *scan) lookAtMount(path string, inode uint64) error {
 	if err := errors.Join(unix.Fstatfs(fd, &on), unix.Fstat(fd, &stat)); err != nil {
 		return &fs.PathError{Op: "stat", Path: path, Err: err}
 	}
-	if on.Type != unix.NSFS_MAGIC || stat.Ino != inode {
+	if on.Type != unix.NSFS_MAGIC || stat.Ino != m.inode {
 		return nil
 	}
-	return s.lookAt("/proc/self/fd/" + strconv.Itoa(fd))
+	return s.lookAt("/proc/self/fd/"+strconv.Itoa(fd), "mounted at "+m.point)
 }
 
-// lookAt notes the addresses of the namespace that a file shows.
-func (s *scan) lookAt(path string) error {
+// lookAt notes the addresses of the namespace that a file shows, and where it was
+// found.
+func (s *scan) lookAt(path, where string) error {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return &fs.PathError{Op: "open", Path: path, Err: err}
@@ -125,15 +129,17 @@ func (s *scan) lookAt(path string) error {
 	if err := unix.Fstat(fd, &stat); err != nil {
 		return &fs.PathError{Op: "stat", Path: path, Err: err}
 	}
-	if s.knows(stat.Ino) { // the thread went elsewhere meanwhile
+	if s.found[stat.Ino] { // the thread went elsewhere meanwhile
 		return nil
 	}
 	ips, err := addresses(fd, s.setns)
 	if err != nil {
 		return &namespaceError{stat.Ino, err}
 	}
-	s.found[stat.Ino] = ips
-	s.order = append(s.order, stat.Ino)
+	s.found[stat.Ino] = true
+	if len(ips) > 0 {
+		s.pods = append(s.pods, podsource.Pod{IPs: ips, Origin: fmt.Sprintf("network namespace %d, %s", stat.Ino, where)})
+	}
 	return nil
 }
 
@@ -149,14 +155,9 @@ func (e *namespaceError) Error() string {
 }
 func (e *namespaceError) Unwrap() error { return e.err }
 
-func (s *scan) knows(inode uint64) bool {
-	_, ok := s.found[inode]
-	return ok
-}
-
-// numbered returns the entries of a folder that are numbers: processes, or
+// numericEntries returns the entries of a directory that are numbers: processes, or
 // threads.
-func numbered(dir string) ([]string, error) {
+func numericEntries(dir string) ([]string, error) {
 	d, err := os.Open(dir)
 	if err != nil {
 		return nil, err
@@ -175,9 +176,9 @@ func numbered(dir string) ([]string, error) {
 	return numbers, nil
 }
 
-// linked returns the number of a namespace that a link such as "net:[4026531833]"
+// nsInode returns the number of a namespace that a link such as "net:[4026531833]"
 // names.
-func linked(path string) (uint64, error) {
+func nsInode(path string) (uint64, error) {
 	text, err := os.Readlink(path)
 	if err != nil {
 		return 0, err
@@ -190,11 +191,11 @@ func linked(path string) (uint64, error) {
 	return inode, nil
 }
 
-// unlessEnded is err, unless it says that a process, a thread or one of its
+// ignoreExited is err, unless it says that a process, a thread or one of its
 // mounts has ended. Of one that ends just then the kernel says that permission
 // is denied (proc_ns_get_link and its like in fs/proc), and only afterwards that
-// nothing is there: dir, which is the folder of the process or thread.
-func unlessEnded(dir string, err error) error {
+// nothing is there: dir, which is the directory of the process or thread.
+func ignoreExited(dir string, err error) error {
 	var there *namespaceError
 	switch {
 	case errors.As(err, &there):

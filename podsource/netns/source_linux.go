@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -22,7 +21,7 @@ import (
 const initialPIDNamespace = 0xEFFFFFFC
 
 // maxScans bounds how often the node is looked at in one pass, where namespaces
-// come all the time. What is that new is too young to be judged (R5).
+// come all the time.
 const maxScans = 5
 
 // A Source asks the kernel which addresses are in use. It holds nothing open
@@ -44,38 +43,32 @@ func New(opts Options) (*Source, error) {
 	return &Source{opts: opts, setns: unix.Setns}, nil
 }
 
-// Pods returns one pod for each network namespace that has an address, with
-// nothing but its addresses. It names none: a name would set it apart from what
-// other sources say of the same pod, as a conflict.
-func (s *Source) Pods(ctx context.Context) ([]podsource.Pod, error) {
+// Pods returns one pod for each network namespace that has an address, with its
+// addresses and where it was found. It names none: a name would set it apart from
+// what other sources say of the same pod, as a conflict.
+//
+// The answer is supplementary, so it may be empty. It declares that every address
+// in a network namespace is in it, unless namespaces came faster than they could
+// be looked at.
+func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
+	a := podsource.Answer{Source: "netns", Supplementary: true}
 	host, err := s.checkNode()
 	if err != nil {
-		return nil, err
+		return a, err
 	}
-	sc := scan{
-		proc: s.opts.Proc, setns: s.setns,
-		found:  map[uint64][]netip.Addr{host: nil},
-		mounts: make(map[uint64]bool),
-	}
+	sc := scan{proc: s.opts.Proc, setns: s.setns, found: map[uint64]bool{host: true}, mounts: make(map[uint64]bool)}
 	// A process may come where the scan has been, when the last one in its
 	// namespace goes where it has not been yet. So it ends with a scan that
 	// finds nothing new.
-	for range maxScans {
+	for n := 0; n < maxScans && !a.SeesAddresses; n++ {
 		before := len(sc.found)
 		if err := sc.processes(ctx); err != nil {
-			return nil, err
+			return a, err
 		}
-		if len(sc.found) == before {
-			break
-		}
+		a.SeesAddresses = len(sc.found) == before
 	}
-	var pods []podsource.Pod
-	for _, inode := range sc.order {
-		if ips := sc.found[inode]; len(ips) > 0 {
-			pods = append(pods, podsource.Pod{IPs: ips})
-		}
-	}
-	return pods, nil
+	a.Pods = sc.pods
+	return a, nil
 }
 
 // checkNode makes sure that all processes of the node can be seen, and returns
@@ -85,8 +78,7 @@ func (s *Source) checkNode() (uint64, error) {
 	first := filepath.Join(s.opts.Proc, "1", "ns", "pid")
 	inode, err := inodeOf(first)
 	if errors.Is(err, fs.ErrNotExist) {
-		//nolint:errorlint // Fallback must not act on it
-		return 0, fmt.Errorf("looking at process 1: %v; is a procfs mounted at %s, and without hidepid?", err, s.opts.Proc)
+		return 0, fmt.Errorf("looking at process 1: %w; is a procfs mounted at %s, and without hidepid?", err, s.opts.Proc)
 	}
 	if err != nil {
 		return 0, fmt.Errorf("looking at process 1: %w", hint(err))
@@ -97,10 +89,6 @@ func (s *Source) checkNode() (uint64, error) {
 			filepath.Dir(filepath.Dir(first)))
 	}
 	host, err := inodeOf(s.opts.HostNetNS)
-	if errors.Is(err, fs.ErrNotExist) {
-		//nolint:errorlint // Fallback must not act on it
-		return 0, fmt.Errorf("looking at the node's network namespace: %v", err)
-	}
 	if err != nil {
 		return 0, fmt.Errorf("looking at the node's network namespace: %w", hint(err))
 	}

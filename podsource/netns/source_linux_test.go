@@ -18,23 +18,41 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
 // sees fails unless the source sees just these namespaces, each as a line of its
 // addresses.
 func sees(t *testing.T, reason string, want ...string) {
 	t.Helper()
-	pods, err := nested(t).Pods(t.Context())
+	got, err := nested(t).Pods(t.Context())
 	if err != nil {
 		t.Fatalf("%v: %s", err, reason)
 	}
-	if diff := cmp.Diff(want, answer(pods)); diff != "" {
+	if diff := cmp.Diff(want, answer(got)); diff != "" {
 		t.Errorf("%s (-want +got):\n%s", reason, diff)
 	}
-	for _, p := range pods {
+	origins := make(map[string]bool)
+	for _, p := range got.Pods {
+		if !strings.HasPrefix(p.Origin, "network namespace ") || origins[p.Origin] {
+			t.Errorf("%q does not say which of several namespaces it is: %s", p.Origin, reason)
+		}
+		origins[p.Origin] = true
 		if p.Name != "" || p.Namespace != "" || p.UID != "" || p.ContainerIDs != nil || p.HostNetwork || !p.StartedAt.IsZero() {
 			t.Errorf("the kernel knows addresses alone, and said %+v", p)
 		}
+	}
+	got.Pods = nil
+	if diff := cmp.Diff(podsource.Answer{Source: "netns", Supplementary: true, SeesAddresses: true}, got); diff != "" {
+		t.Errorf("what the answer declares: %s (-want +got):\n%s", reason, diff)
+	}
+}
+
+// The kernel is asked after what sees ADDs, and before what has records.
+func TestRank(t *testing.T) {
+	if got := podsource.Ranked(nested(t)).Rank(); got != podsource.RankAddresses {
+		t.Errorf("got %d, want %d", got, podsource.RankAddresses)
 	}
 }
 
@@ -132,8 +150,8 @@ func TestProcessesComeAndGo(t *testing.T) {
 	}()
 	s := nested(t)
 	for range 100 {
-		pods, err := s.Pods(t.Context())
-		if got := answer(pods); err != nil || !slices.Equal(got, []string{"10.0.0.2"}) {
+		all, err := s.Pods(t.Context())
+		if got := answer(all); err != nil || !slices.Equal(got, []string{"10.0.0.2"}) {
 			t.Errorf("got %q, %v", got, err)
 		}
 	}
@@ -157,9 +175,31 @@ func TestProcessComesBehindTheScan(t *testing.T) {
 		}
 		return unix.Setns(fd, kind)
 	}
-	pods, err := s.Pods(t.Context())
-	if diff := cmp.Diff([]string{"10.0.0.2", "10.0.0.3"}, answer(pods)); err != nil || diff != "" {
+	got, err := s.Pods(t.Context())
+	if diff := cmp.Diff([]string{"10.0.0.2", "10.0.0.3"}, answer(got)); err != nil || diff != "" {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+	if !got.SeesAddresses {
+		t.Error("nothing new came in the end, and the answer does not say that it has all")
+	}
+}
+
+// Where namespaces come all the time, the answer does not say that it has all.
+func TestNamespacesComeAllTheTime(t *testing.T) {
+	if !onNode(t) {
+		return
+	}
+	startPod(t, "10.0.0.2")
+	s := nested(t)
+	n := 0
+	s.setns = func(fd, kind int) error {
+		n++
+		startPod(t, fmt.Sprintf("10.0.1.%d", n))
+		return unix.Setns(fd, kind)
+	}
+	got, err := s.Pods(t.Context())
+	if err != nil || got.SeesAddresses || !got.Supplementary || len(got.Pods) < maxScans {
+		t.Errorf("got %+v, %v, want what was seen, and no word of the rest", got, err)
 	}
 }
 
@@ -270,18 +310,18 @@ func TestErrors(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.setns = row.setns
-		pods, err := s.Pods(t.Context())
-		if pods != nil || err == nil || !strings.Contains(err.Error(), row.says) {
-			t.Errorf("got %v, %v, want an error that says %q: %s", pods, err, row.says, row.reason)
+		got, err := s.Pods(t.Context())
+		if got.Source != "netns" || got.Pods != nil || got.SeesAddresses || err == nil || !strings.Contains(err.Error(), row.says) {
+			t.Errorf("got %v, %v, want an error that says %q: %s", got, err, row.says, row.reason)
 		}
-		if row.opts != (Options{Nested: true}) && errors.Is(err, fs.ErrNotExist) {
+		if errors.Is(err, podsource.ErrNotHere) {
 			t.Errorf("%v invites to fall back: %s", err, row.reason)
 		}
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if pods, err := nested(t).Pods(ended); pods != nil || !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v, %v, want %v", pods, err, context.Canceled)
+	if got, err := nested(t).Pods(ended); got.Pods != nil || got.SeesAddresses || !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, %v, want %v", got, err, context.Canceled)
 	}
 }
 
@@ -308,8 +348,8 @@ func TestNothingIsLeft(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if pods, err := nested(t).Pods(t.Context()); err != nil || len(pods) != 2 {
-		t.Fatalf("got %v, %v", pods, err)
+	if got, err := nested(t).Pods(t.Context()); err != nil || len(got.Pods) != 2 {
+		t.Fatalf("got %v, %v", got, err)
 	}
 	before := descriptors(t)
 	stray := nested(t)
@@ -326,14 +366,14 @@ func TestNothingIsLeft(t *testing.T) {
 	refused := nested(t)
 	refused.setns = func(int, int) error { return unix.EPERM }
 	for range 20 {
-		if pods, err := stray.Pods(t.Context()); err != nil || len(pods) != 2 {
-			t.Errorf("a thread that can't come back has its answer all the same: got %v, %v", pods, err)
+		if got, err := stray.Pods(t.Context()); err != nil || len(got.Pods) != 2 {
+			t.Errorf("a thread that can't come back has its answer all the same: got %v, %v", got, err)
 		}
-		if pods, err := nested(t).Pods(t.Context()); err != nil || len(pods) != 2 {
-			t.Errorf("got %v, %v", pods, err)
+		if got, err := nested(t).Pods(t.Context()); err != nil || len(got.Pods) != 2 {
+			t.Errorf("got %v, %v", got, err)
 		}
-		if pods, err := refused.Pods(t.Context()); err == nil {
-			t.Errorf("got %v, want an error", pods)
+		if got, err := refused.Pods(t.Context()); err == nil {
+			t.Errorf("got %v, want an error", got)
 		}
 	}
 	if after := descriptors(t); after != before {
@@ -353,12 +393,12 @@ func TestNothingIsLeft(t *testing.T) {
 // elsewhere returns the threads of this process that are not at home.
 func elsewhere(t *testing.T, home uint64) (strays []string) {
 	t.Helper()
-	threads, err := numbered("/proc/self/task")
+	threads, err := numericEntries("/proc/self/task")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, tid := range threads {
-		if inode, err := linked("/proc/self/task/" + tid + "/ns/net"); err == nil && inode != home {
+		if inode, err := nsInode("/proc/self/task/" + tid + "/ns/net"); err == nil && inode != home {
 			strays = append(strays, tid)
 		}
 	}
@@ -395,21 +435,21 @@ func TestManyNamespaces(t *testing.T) {
 	var least time.Duration
 	for range passes {
 		begun := time.Now()
-		pods, err := s.Pods(t.Context())
+		got, err := s.Pods(t.Context())
 		if took := time.Since(begun); least == 0 || took < least {
 			least = took
 		}
-		if diff := cmp.Diff(want, answer(pods)); err != nil || diff != "" {
+		if diff := cmp.Diff(want, answer(got)); err != nil || diff != "" {
 			t.Fatalf("%v (-want +got):\n%s", err, diff)
 		}
 	}
 	threads := 0
-	pids, err := numbered("/proc")
+	pids, err := numericEntries("/proc")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, pid := range pids {
-		tids, _ := numbered("/proc/" + pid + "/task")
+		tids, _ := numericEntries("/proc/" + pid + "/task")
 		threads += len(tids)
 	}
 	figures(t, fmt.Sprintf("podsource/netns: %d network namespaces, %d processes with %d threads looked at in %v",
@@ -437,7 +477,7 @@ func figures(t *testing.T, text string) {
 
 // What ends while it is looked at has left. What is there and can't be looked
 // into is an error, whatever the kernel calls it (R2).
-func TestUnlessEnded(t *testing.T) {
+func TestIgnoreExited(t *testing.T) {
 	there, ended := t.TempDir(), filepath.Join(t.TempDir(), "ended")
 	wrap := func(err error) error { return fmt.Errorf("looking: %w", &fs.PathError{Op: "open", Err: err}) }
 	for _, row := range []struct {
@@ -455,7 +495,7 @@ func TestUnlessEnded(t *testing.T) {
 		{"a namespace that is open", ended, wrap(&namespaceError{1, unix.ENOENT}), true},
 		{"a namespace that may not be entered", ended, wrap(&namespaceError{1, unix.EPERM}), true},
 	} {
-		if got := unlessEnded(row.dir, row.err); (got != nil) != row.want {
+		if got := ignoreExited(row.dir, row.err); (got != nil) != row.want {
 			t.Errorf("got %v of %v: %s", got, row.err, row.reason)
 		}
 	}

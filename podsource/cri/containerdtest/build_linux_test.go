@@ -66,7 +66,7 @@ func binaries() (env []string, err error) {
 	return []string{binEnv + "=" + bin, debianEnv + "=" + debian, "PATH=" + path}, nil
 }
 
-// findRunc says so where no folder of the search path has a runc: containerd
+// findRunc says so where no directory of the search path has a runc: containerd
 // would say it once for each pod.
 func findRunc(path string) error {
 	for _, dir := range filepath.SplitList(path) {
@@ -81,7 +81,7 @@ func say(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "containerdtest: "+format+"\n", args...)
 }
 
-// build builds packages of the module in dir, each into a binary of the folder
+// build builds packages of the module in dir, each into a binary of the directory
 // bin, whatever the tests were started with: the race detector needs cgo, and
 // with cgo the binaries would need libraries.
 func build(dir, bin string, what ...string) error {

@@ -72,11 +72,8 @@ func (n *node) visit(ctx context.Context, l *ledger, name string, passed, over <
 	if err := n.awaitListed(ctx, p.id); err != nil {
 		return err
 	}
-	then := time.Now().Add(-time.Hour)
-	for _, ip := range p.ips {
-		if err := os.Chtimes(reservationFile(n.network, ip), then, then); err != nil {
-			return fmt.Errorf("the reservation of live pod %s: %w", name, err)
-		}
+	if err := stamp(n.network, time.Hour, p.ips...); err != nil {
+		return fmt.Errorf("the reservations of live pod %s: %w", name, err)
 	}
 	select {
 	case <-passed:

@@ -57,7 +57,7 @@ func TestHazard21FailedADDAndFailedDELOnContainerd(t *testing.T) {
 		if len(before) != 4 || len(ids) != 1 {
 			t.Fatalf("reservations %v: nothing has leaked", before)
 		}
-		same(t, "released", "younger than five minutes", nil, n.release(n.network).released)
+		same(t, "released", "younger than the minimum age", nil, n.release(n.network).released)
 		if n.name == debian().name {
 			n.wantState(ids[0], notReady, "its clean-up has to be tried again")
 			n.keptThenFreed(ids[0], live)

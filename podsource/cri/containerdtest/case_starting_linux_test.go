@@ -5,6 +5,7 @@ package containerdtest
 import (
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
@@ -57,10 +58,15 @@ func (n *node) keptWhileStarting(live pod) (id string) {
 		n.t.Fatalf("%s holds %v, listed: %t; nothing can be learned from that", ids[0], ips, listed)
 	}
 	inUse := verdicts("in-use", live.ips...)
-	same(n.t, "plan without a minimum age", "that is the danger: the runtime does not know the pod",
-		joined(inUse, verdicts("leaked", ips...)), n.plan(n.network, "--min-age", "0s").verdicts)
+	n.must(stamp(n.network, time.Hour, ips...))
+	same(n.t, "plan when they look old", "that is the danger: the runtime does not know the pod",
+		joined(inUse, verdicts("leaked", ips...)), n.plan(n.network).verdicts)
+	n.must(stamp(n.network, 2*time.Minute, ips...))
+	same(n.t, "plan with a minimum age of a second", "what a runtime does not list yet counts as young for longer",
+		joined(inUse, verdicts("young", ips...)), n.plan(n.network, "--min-age", "1s").verdicts)
+	n.must(stamp(n.network, 0, ips...))
 
-	same(n.t, "pass", "younger than five minutes", joined(inUse, verdicts("young", ips...)), n.release(n.network).verdicts)
+	same(n.t, "pass", "younger than the minimum age", joined(inUse, verdicts("young", ips...)), n.release(n.network).verdicts)
 	same(n.t, "reservations", "after the pass", before, n.reservations(n.network))
 
 	got := make(map[netip.Addr]string)
@@ -68,18 +74,24 @@ func (n *node) keptWhileStarting(live pod) (id string) {
 		got[e.IP] = e.Verdict.String()
 	}
 	same(n.t, "hook", "an agent that starts knows no more", joined(inUse, verdicts("young", ips...)), got)
+	clear(got)
+	for _, e := range n.hook(gc.Options{}, gc.NoADDInFlight).Reservations {
+		got[e.IP] = e.Verdict.String()
+	}
+	same(n.t, "hook of an agent that asserts too much", "a runtime lists a container too late for it (hazard 73)",
+		joined(inUse, verdicts("young", ips...)), got)
 	same(n.t, "reservations", "after the hook", before, n.reservations(n.network))
 	return ids[0]
 }
 
 // hook is what an agent does when it starts.
-func (n *node) hook(opts gc.Options) gc.Report {
+func (n *node) hook(opts gc.Options, assertions ...gc.Assertion) gc.Report {
 	n.t.Helper()
-	store, err := hostlocal.New("", n.network)
-	n.must(err)
 	runtime, err := cri.New(n.endpoint(), cri.Options{})
 	n.must(err)
-	report, err := gc.New(store, runtime, opts).AtStartup(n.t.Context())
+	r, err := gc.New(hostlocal.New(""), []string{n.network}, runtime, opts)
+	n.must(err)
+	report, err := r.AtStartup(n.t.Context(), assertions...)
 	if err != nil {
 		n.t.Fatalf("the start-up hook: %v", err)
 	}

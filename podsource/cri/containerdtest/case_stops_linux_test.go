@@ -127,7 +127,7 @@ func TestHazard14PowerLossOnContainerd(t *testing.T) {
 		n.must(os.Truncate(filepath.Join(hostlocal.DefaultDataDir, n.network, lost.String()), 0))
 		n.start()
 		want := joined(holding(pods...), map[netip.Addr]string{lost: ""})
-		same(t, "pass", "younger than five minutes", nil, n.release(n.network).released)
+		same(t, "pass", "younger than the minimum age", nil, n.release(n.network).released)
 		same(t, "reservations", "after a pass while it is young", want, n.reservations(n.network))
 		n.age(n.network)
 		same(t, "released", "nobody owns an empty file, nor has its address", map[netip.Addr]string{lost: ""}, n.release(n.network).released)

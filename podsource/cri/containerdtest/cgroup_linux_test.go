@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// cgroups returns the folders of the control groups of that name, which may be a
+// cgroups returns the directories of the control groups of that name, which may be a
 // pattern: one in the unified hierarchy, or one in each of those of version 1.
 func cgroups(name string) []string {
 	var out []string

@@ -28,7 +28,7 @@ func (p pass) String() string {
 }
 
 // collector is hostlocal-gc as it was built, asking the node's runtime. Further
-// flags may overrule: the minimum age is the command's own, five minutes.
+// flags may overrule: the minimum age is the command's own, seven minutes.
 func (n *node) collector(ctx context.Context, command, network string, flags ...string) (pass, error) {
 	args := append([]string{command, "--network", network, "-o", "json", "--source", "cri:" + n.endpoint()}, flags...)
 	return hostlocalGC(ctx, args...)
@@ -46,8 +46,12 @@ func hostlocalGC(ctx context.Context, args ...string) (pass, error) {
 		status: cmd.ProcessState.ExitCode(), stderr: stderr.String(),
 		verdicts: make(map[netip.Addr]string), reasons: make(map[netip.Addr]string), released: make(map[netip.Addr]string),
 	}
-	var networks []struct {
+	var report struct {
+		Networks []struct {
+			Name string `json:"name"`
+		} `json:"networks"` // those to release in; of all others it tells, too
 		Reservations []struct {
+			Network     string     `json:"network"`
 			IP          netip.Addr `json:"ip"`
 			ContainerID string     `json:"containerID"`
 			Verdict     string     `json:"verdict"`
@@ -55,12 +59,15 @@ func hostlocalGC(ctx context.Context, args ...string) (pass, error) {
 		} `json:"reservations"`
 	}
 	if stdout.Len() > 0 {
-		if err := json.Unmarshal(stdout.Bytes(), &networks); err != nil {
+		if err := json.Unmarshal(stdout.Bytes(), &report); err != nil {
 			return p, fmt.Errorf("hostlocal-gc %v: reading what it printed: %w: %s", args, err, stdout.Bytes())
 		}
 	}
-	for _, network := range networks {
-		for _, r := range network.Reservations {
+	for _, network := range report.Networks {
+		for _, r := range report.Reservations {
+			if r.Network != network.Name {
+				continue
+			}
 			p.verdicts[r.IP], p.reasons[r.IP] = r.Verdict, r.Reason
 			if r.Verdict == "released" {
 				p.released[r.IP] = r.ContainerID

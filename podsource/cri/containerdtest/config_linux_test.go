@@ -109,7 +109,7 @@ func (n *node) configure(network string) {
 	n.network = network
 }
 
-// layPlugins puts the CNI plugins into the node's own folder, where a case can
+// layPlugins puts the CNI plugins into the node's own directory, where a case can
 // take them away.
 func (n *node) layPlugins() error {
 	for _, name := range []string{"bridge", "host-local", "loopback", "gate"} {

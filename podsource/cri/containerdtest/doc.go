@@ -37,7 +37,7 @@
 // # Reading the source
 //
 // main_linux_test.go has the processes, from outside to inside; node_linux_test.go
-// a node, which is a containerd with its folders; pods_linux_test.go and
+// a node, which is a containerd with its directories; pods_linux_test.go and
 // collector_linux_test.go what is done with it; internal/gate the CNI plugin that
 // goes wrong on request. The cases are in the files case_*_linux_test.go and
 // soak_linux_test.go, and leftovers_linux_test.go ends suites half-way.

@@ -74,7 +74,7 @@ func cover() error {
 		}
 	}
 	// libcni keeps its results in /var/lib/cni, come what may. Where the machine
-	// has no such folder it must not get one.
+	// has no such directory it must not get one.
 	if _, err := os.Stat("/var/lib/cni"); errors.Is(err, fs.ErrNotExist) {
 		for _, dir := range []string{"/run/lib", "/run/lib/upper", "/run/lib/work"} {
 			if err := os.Mkdir(dir, 0o755); err != nil {

@@ -34,8 +34,8 @@ import (
 // between outside and guardian, or by the end of the namespaces.
 const (
 	roleEnv   = "CONTAINERDTEST_ROLE"
-	binEnv    = "CONTAINERDTEST_BIN"    // folder of the binaries that were built
-	debianEnv = "CONTAINERDTEST_DEBIAN" // folder of what Debian's packages hold; empty: there is none
+	binEnv    = "CONTAINERDTEST_BIN"    // directory of the binaries that were built
+	debianEnv = "CONTAINERDTEST_DEBIAN" // directory of what Debian's packages hold; empty: there is none
 	cgroupEnv = "CONTAINERDTEST_CGROUP" // name of the control group that all pods are below
 )
 

@@ -27,7 +27,7 @@ const patience = time.Minute
 // A flavour is one containerd that the cases run against.
 type flavour struct {
 	name   string
-	bin    string // folder with containerd, its shim and ctr
+	bin    string // directory with containerd, its shim and ctr
 	config func(*node) string
 }
 
@@ -53,7 +53,7 @@ func onEach(t *testing.T, run func(*testing.T, *node)) {
 	}
 }
 
-// A node is a containerd with its folders. One lives at a time: with it ends
+// A node is a containerd with its directories. One lives at a time: with it ends
 // every process in the namespaces but the tests.
 type node struct {
 	t *testing.T

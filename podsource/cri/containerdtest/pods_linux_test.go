@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -141,13 +140,13 @@ func (n *node) sandboxes() map[string]string {
 // network; "" where the file is empty.
 func (n *node) reservations(network string) map[netip.Addr]string {
 	n.t.Helper()
-	store, err := hostlocal.New("", network)
-	n.must(err)
-	all, err := store.List(context.WithoutCancel(n.t.Context()))
+	all, err := hostlocal.New("").List(context.WithoutCancel(n.t.Context()))
 	n.must(err)
 	out := make(map[netip.Addr]string)
 	for _, r := range all {
-		out[r.IP] = r.ContainerID
+		if r.Network == network {
+			out[r.IP] = r.ContainerID
+		}
 	}
 	return out
 }
@@ -169,8 +168,20 @@ func (n *node) heldBy(network string, ids ...string) []netip.Addr {
 // for its youth (R5).
 func (n *node) age(network string) {
 	n.t.Helper()
-	then := time.Now().Add(-time.Hour)
+	var all []netip.Addr
 	for ip := range n.reservations(network) {
-		n.must(os.Chtimes(filepath.Join(hostlocal.DefaultDataDir, network, ip.String()), then, then))
+		all = append(all, ip)
 	}
+	n.must(stamp(network, time.Hour, all...))
+}
+
+// stamp makes reservations look as if they had been made so long ago.
+func stamp(network string, age time.Duration, ips ...netip.Addr) error {
+	then := time.Now().Add(-age)
+	for _, ip := range ips {
+		if err := os.Chtimes(reservationFile(network, ip), then, then); err != nil {
+			return err
+		}
+	}
+	return nil
 }

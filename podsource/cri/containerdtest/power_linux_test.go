@@ -123,7 +123,7 @@ func removeBridges() error {
 	return errors.Join(errs...)
 }
 
-// empty removes what a folder holds, which may be missing.
+// empty removes what a directory holds, which may be missing.
 func empty(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) {

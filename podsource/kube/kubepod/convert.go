@@ -26,8 +26,10 @@ import (
 //     machine's clock and an earlier moment, and so no substitute (R4, hazards
 //     32 and 36).
 //   - A pod that is being deleted is as live as any. In phase Succeeded or Failed
-//     it carries FinishedAt once that is known (hazards 12, 13 and 31); see
-//     finishedAt for what that rests on.
+//     it has Finished, unless a container is reported as running or the sandbox as
+//     up. FinishedAt says when its containers ended, its sandbox went or its status
+//     was last written, and is zero where none of these is known (hazards 12, 13,
+//     31 and 56).
 //   - ContainerIDs stays empty. The IDs in a pod's status are those of its
 //     containers, not of the sandbox that owns the reservation.
 //
@@ -53,9 +55,9 @@ func convert(pod *corev1.Pod) (podsource.Pod, error) {
 	p := podsource.Pod{
 		NamespacedName: types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name},
 		UID:            pod.UID,
-		FinishedAt:     finishedAt(pod),
 		HostNetwork:    pod.Spec.HostNetwork,
 	}
+	p.Finished, p.FinishedAt = finished(pod)
 	if pod.Name == "" || pod.UID == "" {
 		return p, fmt.Errorf("pod %s (UID %q): without a name and a UID it is no pod", p.NamespacedName, pod.UID)
 	}

@@ -67,7 +67,9 @@ func TestConvert(t *testing.T) {
 		{"no addresses at all in an entry", pod(annotated(NetworkStatusAnnotation, `[{"ips":null},{}]`)), podsource.Pod{StartedAt: begun}},
 		{"which networks it wants is another annotation", pod(annotated("k8s.v1.cni.cncf.io/networks", "storage@net1")), podsource.Pod{StartedAt: begun}},
 		{"finished", pod(phase(corev1.PodSucceeded, ""), podIPs("10.0.0.2"), container(ended(ago(day)))),
-			podsource.Pod{IPs: addrs("10.0.0.2"), StartedAt: begun, FinishedAt: ago(day)}},
+			podsource.Pod{IPs: addrs("10.0.0.2"), StartedAt: begun, Finished: true, FinishedAt: ago(day)}},
+		{"finished, and nothing says when", pod(phase(corev1.PodFailed, "Evicted"), podIPs("10.0.0.2")),
+			podsource.Pod{IPs: addrs("10.0.0.2"), StartedAt: begun, Finished: true}},
 	} {
 		row.want.NamespacedName, row.want.UID = types.NamespacedName{Namespace: "default", Name: "web"}, "6ba7b810"
 		got, err := Convert(row.pod)

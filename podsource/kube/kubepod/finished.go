@@ -10,12 +10,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// finishedAt returns when a pod in phase Succeeded or Failed came to its end, or
-// zero while that is not known and the pod has to count as live.
+// finished reports whether a pod in phase Succeeded or Failed came to its end,
+// and when, or zero where nothing says when. A pod whose phase is contradicted by
+// what else is reported has not finished: one of its containers is reported as
+// running, or its sandbox as up.
 //
-// What it returns must not be too early: a minimum age later the pod holds
-// nothing any more. The phase alone has no time. These tell the end, the first
-// that is there:
+// The time must not be too early: five minutes later the pod holds nothing any
+// more. The phase alone has no time. These tell the end, the first that is there:
 //
 //  1. All containers have terminated, each at a known time: the last of these.
 //  2. Kubelet says that the pod has no sandbox with a network any more, and since
@@ -23,30 +24,28 @@ import (
 //     Kubernetes 1.29, KEP-3085). It tells of pods that were evicted, or ran out
 //     of time, while a container was waiting with the sandbox up (hazard 13), and
 //     of containers that kubelet lost ("ContainerStatusUnknown", without a time).
-//     Where it is True the end is not known.
+//     Where it is True the pod has not finished.
 //  3. The last change of the status that metadata.managedFields knows of: the pod
-//     was in this phase then. It is a time of the API server's clock, so the
-//     minimum age has to cover how far the two clocks are apart.
-//  4. Kubelet rejected the pod (OutOfcpu, Evicted and so on, hazard 31): it writes
-//     a status with little but a phase, a reason and startTime, and makes no
-//     sandbox. That startTime is the moment of the rejection, but for one case: a
-//     kubelet that was restarted may reject a pod that runs, and keeps its start.
-//     For the moments until that pod is killed, 3 knows better, where managed
-//     fields were not stripped, and the runtime, where it is asked too.
+//     was in this phase then. It is a time of the API server's clock, so the five
+//     minutes have to cover how far the two clocks are apart.
 //
-// In 2 to 4 no time is taken that is before another that the pod has to show. A
-// container that is reported as running overrules the phase.
-func finishedAt(pod *corev1.Pod) time.Time {
+// In 2 and 3 no time is taken that is before another that the pod has to show.
+//
+// Nothing says when kubelet rejected a pod (OutOfcpu, Evicted and so on): it then
+// writes a status with little but a phase, a reason and startTime. That is the
+// moment of the rejection for most (hazard 31), but a kubelet that was restarted
+// may reject a pod that runs, and keeps its start (hazard 56).
+func finished(pod *corev1.Pod) (ended bool, at time.Time) {
 	status := &pod.Status
 	if status.Phase != corev1.PodSucceeded && status.Phase != corev1.PodFailed {
-		return time.Time{}
+		return false, time.Time{}
 	}
 	c := lookAt(pod)
-	if c.running {
-		return time.Time{}
-	}
-	if c.all {
-		return c.lastEnd
+	switch {
+	case c.running:
+		return false, time.Time{}
+	case c.all:
+		return true, c.lastEnd
 	}
 	seen := latest(c.lastEnd, lastTransition(status.Conditions))
 	if status.StartTime != nil {
@@ -54,17 +53,14 @@ func finishedAt(pod *corev1.Pod) time.Time {
 	}
 	switch sandbox(status.Conditions) {
 	case corev1.ConditionFalse:
-		return seen
+		return true, seen
 	case corev1.ConditionTrue:
-		return time.Time{}
+		return false, time.Time{}
 	}
 	if written := statusWritten(pod.ManagedFields); !written.IsZero() {
-		return latest(seen, written)
+		return true, latest(seen, written)
 	}
-	if rejected(status) {
-		return seen
-	}
-	return time.Time{}
+	return true, time.Time{}
 }
 
 // containers is what the statuses of a pod's containers say together.
@@ -127,14 +123,6 @@ func sandbox(conditions []corev1.PodCondition) corev1.ConditionStatus {
 		}
 	}
 	return ""
-}
-
-// rejected reports whether status is one of those that kubelet writes for pods
-// that it does not admit.
-func rejected(s *corev1.PodStatus) bool {
-	return s.Phase == corev1.PodFailed && s.Reason != "" && s.StartTime != nil &&
-		s.PodIP == "" && len(s.PodIPs) == 0 && lastTransition(s.Conditions).IsZero() &&
-		len(s.InitContainerStatuses)+len(s.ContainerStatuses)+len(s.EphemeralContainerStatuses) == 0
 }
 
 // statusWritten returns when the API server last took a change of the status, or

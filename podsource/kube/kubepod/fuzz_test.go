@@ -47,9 +47,12 @@ func FuzzConvert(f *testing.F) {
 		if got.Name == "" || got.UID == "" || got.Name != p.Name || got.UID != p.UID || len(got.ContainerIDs) != 0 {
 			t.Errorf("got %+v of %s/%s %s", got, p.Namespace, p.Name, p.UID)
 		}
-		finished := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
-		if !got.FinishedAt.IsZero() && !finished {
+		mayFinish := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+		if got.HasFinished() && !mayFinish {
 			t.Errorf("a pod in phase %q has finished", p.Status.Phase)
+		}
+		if got.HasFinished() != got.Finished {
+			t.Errorf("it finished at %v, and the mark is missing", got.FinishedAt)
 		}
 		if got.HostNetwork {
 			if len(got.IPs) != 0 {

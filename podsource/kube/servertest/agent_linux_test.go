@@ -17,21 +17,21 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// agentFolder has the agent, and its manifests in deploy.
-const agentFolder = "../../../examples/agent"
+// agentDir has the agent, and its manifests in deploy.
+const agentDir = "../../../examples/agent"
 
 // manifests returns the objects of the agent's manifests.
 func manifests(t *testing.T) []*unstructured.Unstructured {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(agentFolder, "deploy", "*.yaml"))
+	files, err := filepath.Glob(filepath.Join(agentDir, "deploy", "*.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(files) == 0 {
 		if os.Getenv("CI") == "true" {
-			t.Fatalf("there are no manifests in %s/deploy", agentFolder)
+			t.Fatalf("there are no manifests in %s/deploy", agentDir)
 		}
-		t.Skipf("there are no manifests in %s/deploy", agentFolder)
+		t.Skipf("there are no manifests in %s/deploy", agentDir)
 	}
 	var all []*unstructured.Unstructured
 	for _, file := range files {
@@ -71,7 +71,7 @@ func TestAgentWithItsManifests(t *testing.T) {
 	n.pod("web", with(held...))
 	n.pod("agent", onHostNetwork)
 	agent := filepath.Join(t.TempDir(), "agent")
-	goBuild(t, filepath.Dir(agentFolder), agent, "./"+filepath.Base(agentFolder))
+	goBuild(t, filepath.Dir(agentDir), agent, "./"+filepath.Base(agentDir))
 
 	cmd := exec.Command(agent,
 		"--data-dir", n.plugin.DataDir, "--network", n.plugin.Network, "--node", n.name,

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -16,7 +17,6 @@ import (
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/gc/plugintest"
-	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/kube"
 )
@@ -138,30 +138,22 @@ func TestHazard22SecondNetwork(t *testing.T) {
 	for _, row := range []struct {
 		reason    string
 		annotated bool
-		siblings  bool
 	}{
-		{"the annotation tells", true, false},
-		{"the first network tells", false, true},
+		{"the annotation tells, and the first network is not host-local's", true},
+		{"the first network tells, in the same data directory", false},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
 			n := newNode(t)
 			storage := &plugintest.Plugin{Binary: n.plugin.Binary, DataDir: n.plugin.DataDir, Network: "storage", Ranges: []plugintest.Range{{Subnet: "10.9.0.0/24"}}}
-			first := n.reserve("web", old)
 			second, leaked := reserveIn(t, storage, "web", old), reserveIn(t, storage, "leaked", old)
-			changes := []change{with(first...)}
 			if row.annotated {
-				changes = append(changes, annotated("k8s.v1.cni.cncf.io/network-status", fmt.Sprintf(
-					`[{"name":"podnet","interface":"eth0","ips":["%s"],"default":true},{"name":"ns/storage","interface":"net1","ips":["%s"]}]`, first[0], second[0])))
-			}
-			n.pod("web", changes...)
-			var opts gc.Options
-			if row.siblings {
-				opts.Siblings = []*hostlocal.Store{storeOf(t, n.plugin)}
+				n.pod("web", with(netip.MustParseAddr("192.0.2.7")), annotated("k8s.v1.cni.cncf.io/network-status", fmt.Sprintf(
+					`[{"name":"other","interface":"eth0","ips":["192.0.2.7"],"default":true},{"name":"ns/storage","interface":"net1","ips":["%s"]}]`, second[0])))
+			} else {
+				n.pod("web", with(n.reserve("web", old)...))
 			}
 			n.plugin = storage
-			report, err := n.pass(n.source(), opts)
-			n.must(err)
-			n.check(report, map[string]gc.Verdict{only(second): gc.InUse, only(leaked): gc.Released})
+			n.collect(map[string]gc.Verdict{only(second): gc.InUse, only(leaked): gc.Released})
 		})
 	}
 }
@@ -259,4 +251,16 @@ func TestHazard36StartUnknown(t *testing.T) {
 			n.collect(map[string]gc.Verdict{only(unmatched): gc.Starting, only(held): gc.InUse})
 		})
 	}
+}
+
+// A container of nerdctl, of which no API server knows anything (R14).
+func TestHazard49ContainersOfNerdctl(t *testing.T) {
+	n := newNode(t)
+	leaked, held := n.reserve("leaked", old), n.reserve("held", old)
+	n.pod("web", with(held...))
+	foreign, err := n.plugin.Add(t.Context(), "default-"+strings.Repeat("5c7b9a1e", 8), "eth0")
+	n.must(err)
+	then := time.Now().Add(-old)
+	n.must(os.Chtimes(n.plugin.File(foreign[0]), then, then))
+	n.collect(map[string]gc.Verdict{only(leaked): gc.Released, only(held): gc.InUse, only(foreign): gc.Foreign})
 }

@@ -27,7 +27,7 @@ func testMain(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer func() { _ = os.RemoveAll(dir) }() // a leftover in the temporary folder fails no test
+	defer func() { _ = os.RemoveAll(dir) }() // a leftover in the temporary directory fails no test
 	begun := time.Now()
 	if cluster, err = newServer(dir); err == nil {
 		defer cluster.close()

@@ -4,6 +4,7 @@ package servertest
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -35,7 +36,7 @@ var (
 // numbers tells the nodes and namespaces of tests apart.
 var numbers atomic.Int64
 
-// A node is a Node object, and a folder that the real plugin fills. It was
+// A node is a Node object, and a directory that the real plugin fills. It was
 // booted as this machine was.
 type node struct {
 	t               *testing.T
@@ -115,14 +116,15 @@ func (n *node) source() podsource.Source {
 }
 
 // reserve has the plugin reserve addresses for a container, that long ago.
-func (n *node) reserve(containerID string, age time.Duration) []netip.Addr {
+func (n *node) reserve(container string, age time.Duration) []netip.Addr {
 	n.t.Helper()
-	return reserveIn(n.t, n.plugin, containerID, age)
+	return reserveIn(n.t, n.plugin, container, age)
 }
 
-func reserveIn(t *testing.T, p *plugintest.Plugin, containerID string, age time.Duration) []netip.Addr {
+// reserveIn does it in a network. The container's ID is one as runtimes make them.
+func reserveIn(t *testing.T, p *plugintest.Plugin, container string, age time.Duration) []netip.Addr {
 	t.Helper()
-	ips, err := p.Add(t.Context(), containerID, "eth0")
+	ips, err := p.Add(t.Context(), fmt.Sprintf("%x", sha256.Sum256([]byte(container))), "eth0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,19 +137,12 @@ func reserveIn(t *testing.T, p *plugintest.Plugin, containerID string, age time.
 	return ips
 }
 
-func storeOf(t *testing.T, p *plugintest.Plugin) *hostlocal.Store {
-	t.Helper()
-	s, err := hostlocal.New(p.DataDir, p.Network)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
-// pass makes one pass over the node's folder with the source given.
+// pass makes one pass over the node's network with the source given.
 func (n *node) pass(source podsource.Source, opts gc.Options) (gc.Report, error) {
 	n.t.Helper()
-	return gc.New(storeOf(n.t, n.plugin), source, opts).Reconcile(n.t.Context())
+	r, err := gc.New(hostlocal.New(n.plugin.DataDir), []string{n.plugin.Network}, source, opts)
+	n.must(err)
+	return r.Reconcile(n.t.Context())
 }
 
 // collect makes one pass with the API server as the source, which must succeed,
@@ -163,7 +158,7 @@ func (n *node) collect(want map[string]gc.Verdict) gc.Report {
 // check compares the report, and the disk with it.
 func (n *node) check(report gc.Report, want map[string]gc.Verdict) {
 	n.t.Helper()
-	if diff := cmp.Diff(want, verdicts(report)); diff != "" {
+	if diff := cmp.Diff(want, n.verdicts(report)); diff != "" {
 		n.t.Errorf("verdicts (-want +got):\n%s", diff)
 	}
 	for ip, verdict := range want {
@@ -192,11 +187,13 @@ func (n *node) refused(source podsource.Source) error {
 	return err
 }
 
-// verdicts returns what became of each address.
-func verdicts(r gc.Report) map[string]gc.Verdict {
+// verdicts returns what became of each address of the node's network.
+func (n *node) verdicts(r gc.Report) map[string]gc.Verdict {
 	m := make(map[string]gc.Verdict)
 	for i := range r.Reservations {
-		m[r.Reservations[i].IP.String()] = r.Reservations[i].Verdict
+		if e := &r.Reservations[i]; e.Network == n.plugin.Network {
+			m[e.IP.String()] = e.Verdict
+		}
 	}
 	return m
 }

@@ -70,8 +70,8 @@ func TestServerGoesAwayAndComesBack(t *testing.T) {
 			t.Errorf("away: %v", err)
 		}
 		again(t)
-		if got, err := source.Pods(t.Context()); err != nil || len(got) != 5 {
-			t.Errorf("after it came back: %d pods, %v", len(got), err)
+		if got, err := source.Pods(t.Context()); err != nil || len(got.Pods) != 5 {
+			t.Errorf("after it came back: %d pods, %v", len(got.Pods), err)
 		}
 	}
 	n.collect(want)
@@ -106,8 +106,8 @@ func TestServerRestartsBetweenPages(t *testing.T) {
 				atPages(r)
 			}
 			got, err := kube.New(m, n.name, kube.Options{PageSize: 2, Timeout: 5 * time.Minute}).Pods(t.Context())
-			if err != nil || len(got) != 9 || anew != row.anew {
-				t.Errorf("got %d pods of 9, %v; asked all over again: %v, want %v", len(got), err, anew, row.anew)
+			if err != nil || len(got.Pods) != 9 || anew != row.anew {
+				t.Errorf("got %d pods of 9, %v; asked all over again: %v, want %v", len(got.Pods), err, anew, row.anew)
 			}
 		})
 	}

@@ -41,7 +41,7 @@ type server struct {
 	etcd, api         *process
 }
 
-// newServer builds what start starts, in an empty folder.
+// newServer builds what start starts, in an empty directory.
 func newServer(dir string) (*server, error) {
 	s := &server{dir: dir}
 	var err error

@@ -94,7 +94,7 @@ func TestNodeWith300Pods(t *testing.T) {
 			t.Errorf("%s: %v", way, err)
 			continue
 		}
-		if diff := cmp.Diff(planned, verdicts(report)); diff != "" {
+		if diff := cmp.Diff(planned, n.verdicts(report)); diff != "" {
 			t.Errorf("%s: verdicts of the plan (-want +got):\n%s", way, diff)
 		}
 	}
@@ -123,7 +123,7 @@ func caughtUp(n *node, source podsource.Source, pods int) podsource.Source {
 	n.t.Helper()
 	err := wait.PollUntilContextTimeout(n.t.Context(), 50*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
 		got, err := source.Pods(ctx)
-		return len(got) == pods, err
+		return len(got.Pods) == pods, err
 	})
 	n.must(err)
 	return source

@@ -106,12 +106,12 @@ func (n *node) report(p *corev1.Pod, s corev1.PodStatus) {
 // list asks, and returns the pods by name.
 func (n *node) list() map[string]podsource.Pod {
 	n.t.Helper()
-	all, err := n.source.Pods(n.t.Context())
+	answer, err := n.source.Pods(n.t.Context())
 	if err != nil {
 		n.t.Fatal(err)
 	}
 	byName := make(map[string]podsource.Pod)
-	for _, p := range all {
+	for _, p := range answer.Pods {
 		byName[p.Name] = p
 	}
 	return byName
@@ -125,7 +125,7 @@ func TestNotReadyThenReady(t *testing.T) {
 			n.sources.AddSource(source)
 		}
 		got, err := n.source.Pods(t.Context())
-		if got != nil || !errors.Is(err, podsource.ErrIncomplete) || !strings.Contains(err.Error(), "initializing") {
+		if got.Pods != nil || !errors.Is(err, podsource.ErrIncomplete) || !strings.Contains(err.Error(), "initializing") {
 			t.Errorf("after source %q: got %v, %v, want %v", source, got, err, podsource.ErrIncomplete)
 		}
 	}
@@ -155,6 +155,9 @@ func TestStatuses(t *testing.T) {
 	})
 	rejected := n.add("rejected", nil) // as rejectPod writes it
 	n.report(rejected, corev1.PodStatus{Phase: corev1.PodFailed, Reason: "OutOfcpu", Message: "Pod was rejected: Node didn't have enough resource"})
+	// The same of a kubelet that was restarted, and finds that the pod runs.
+	ran := n.add("ran", func(p *corev1.Pod) { p.Status = corev1.PodStatus{Phase: corev1.PodRunning, StartTime: &hourAgo} })
+	n.report(ran, corev1.PodStatus{Phase: corev1.PodFailed, Reason: "NodeAffinity", Message: "Pod was rejected: Predicate NodeAffinity failed"})
 	done := n.add("done", func(p *corev1.Pod) { p.Status.StartTime = &hourAgo })
 	n.report(done, corev1.PodStatus{Phase: corev1.PodSucceeded, ContainerStatuses: []corev1.ContainerStatus{{
 		Name: "main", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{FinishedAt: hourAgo}},
@@ -170,7 +173,7 @@ func TestStatuses(t *testing.T) {
 	n.ready()
 
 	got := n.list()
-	if p := got["fresh"]; len(p.IPs) != 1 || p.StartedAt.IsZero() || !p.FinishedAt.IsZero() {
+	if p := got["fresh"]; len(p.IPs) != 1 || p.StartedAt.IsZero() || p.HasFinished() {
 		t.Errorf("kubelet's status is newer than the object's: got %+v", p)
 	}
 	if p, ok := got["not-reported"]; !ok || !p.StartedAt.IsZero() {
@@ -179,17 +182,20 @@ func TestStatuses(t *testing.T) {
 	if p := got["static"]; p.UID != static.UID {
 		t.Errorf("a static pod is there once, as kubelet knows it: got %+v", p)
 	}
-	if p := got["rejected"]; p.FinishedAt.IsZero() || !p.FinishedAt.Equal(p.StartedAt) {
-		t.Errorf("it was rejected when it was first reported (hazard 31): got %+v", p)
+	if p := got["rejected"]; !p.Finished || !p.FinishedAt.IsZero() {
+		t.Errorf("whether it ran before it was rejected is not said (hazards 31 and 56): got %+v", p)
 	}
-	if p := got["done"]; !p.FinishedAt.Equal(hourAgo.Time) || !p.StartedAt.Equal(hourAgo.Time) {
+	if p := got["ran"]; !p.Finished || !p.FinishedAt.IsZero() || !p.StartedAt.Equal(hourAgo.Time) {
+		t.Errorf("it ran since its start, and nothing says when its containers end (hazard 56): got %+v", p)
+	}
+	if p := got["done"]; !p.Finished || !p.FinishedAt.Equal(hourAgo.Time) || !p.StartedAt.Equal(hourAgo.Time) {
 		t.Errorf("got %+v, want its end at %v", p, hourAgo)
 	}
-	if p := got["evicted"]; !p.FinishedAt.IsZero() {
-		t.Errorf("nobody knows whether its sandbox is up (hazard 13): got %+v", p)
+	if p := got["evicted"]; !p.Finished || !p.FinishedAt.IsZero() {
+		t.Errorf("the managed fields are of another status, and nothing else says when it ended: got %+v", p)
 	}
-	if len(got) != 6 {
-		t.Errorf("got %d pods, want 6: %v", len(got), got)
+	if len(got) != 7 {
+		t.Errorf("got %d pods, want 7: %v", len(got), got)
 	}
 }
 

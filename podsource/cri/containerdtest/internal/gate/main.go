@@ -2,7 +2,7 @@
 
 // Gate is a CNI plugin that has bridge do the work, and goes wrong on request.
 //
-// Its configuration is bridge's, with one more key: "control", a folder. A file
+// Its configuration is bridge's, with one more key: "control", a directory. A file
 // <command>.<pod name> in it, or <command> for every pod, says what to do:
 //
 //	fail   an ADD fails after bridge has done it all, so after IPAM, and nothing
@@ -91,7 +91,7 @@ func bridge(conf []byte) ([]byte, error) {
 	return nil, errors.New("gate: there is no bridge plugin in CNI_PATH")
 }
 
-// obey does what the control folder asks for.
+// obey does what the control directory asks for.
 func obey(control, command string) error {
 	what, err := os.ReadFile(filepath.Join(control, command+"."+podName()))
 	if errors.Is(err, fs.ErrNotExist) {

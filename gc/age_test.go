@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gc
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// R5, clause by clause: how old a reservation must be. Seconds and the hook's
+// assertion are in seconds_test.go, stale answers in stale_test.go.
+
+// What is younger than MinAge is kept, what is as old is not.
+func TestMinAgeIsABoundary(t *testing.T) {
+	for _, c := range []struct {
+		reason string
+		opts   Options
+		age    time.Duration
+		want   Reason
+	}{
+		{"the default is L", Options{}, 7*time.Minute - 1, TooYoung},
+		{"... exactly", Options{}, 7 * time.Minute, ReleasedLeak},
+		{"L follows T", Options{RuntimeRequestTimeout: 10 * time.Minute}, 23*time.Minute - 1, TooYoung},
+		{"... exactly", Options{RuntimeRequestTimeout: 10 * time.Minute}, 23 * time.Minute, ReleasedLeak},
+		{"the caller sets more", Options{MinAge: time.Hour}, time.Hour - 1, TooYoung},
+		{"... exactly", Options{MinAge: time.Hour}, time.Hour, ReleasedLeak},
+		{"what the caller sets below L does not count by itself, and the report says so", Options{MinAge: time.Second}, 7*time.Minute - 1, NotYetListed},
+		{"... where it is as old as what is set", Options{MinAge: time.Second}, time.Second, NotYetListed},
+		{"... and not younger", Options{MinAge: time.Second}, time.Second - 1, TooYoung},
+		{"... but L does", Options{MinAge: time.Second}, 7 * time.Minute, ReleasedLeak},
+	} {
+		t.Run(c.reason, inBubble(func(t *testing.T) {
+			n := newNode(t)
+			n.reserve("10.0.0.2", "owned", c.age)
+			n.file("10.0.0.3", "", c.age)
+			empty := c.want
+			if c.want == ReleasedLeak {
+				empty = ReleasedEmpty
+			}
+			report := n.pass(podsource.Static{other}, c.opts)
+			n.checkReasons(report, map[string]Reason{"10.0.0.2": c.want, "10.0.0.3": empty})
+		}))
+	}
+}
+
+// Three delegates of two minutes each: the container's first reservation is as
+// young as its last, in whatever network that is.
+func TestHazard77MultusWithThreeDelegates(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.network("second")
+		n.network("third")
+		n.reserve("10.0.0.2", "web", 8*time.Minute)
+		n.reserve("10.0.0.3", "web", 7*time.Minute)
+		n.fileIn("second", "10.9.0.2", "web\r\nnet1", 4*time.Minute)
+		n.fileIn("third", "10.8.0.2", "web\r\nnet2", 2*time.Minute)
+		n.reserve("10.0.0.4", "leaked", 8*time.Minute)
+		// Nobody owns an empty file, so it has no siblings whose age could count.
+		n.file("10.0.0.5", "", 8*time.Minute)
+		n.file("10.0.0.6", "", 2*time.Minute)
+		r := n.reconcilerOf([]string{network1}, podsource.Static{other}, Options{})
+		report := n.reconcile(r)
+		n.check(report, map[string]Verdict{
+			"10.0.0.2": Young, "10.0.0.3": Young, "second/10.9.0.2": Young, "third/10.8.0.2": Young,
+			"10.0.0.4": Released, "10.0.0.5": Released, "10.0.0.6": Young})
+		if want := time.Now().Add(5 * time.Minute); !report.NextCheck.Equal(want) {
+			t.Errorf("the next check is at %v, want %v, when the youngest is old enough", report.NextCheck, want)
+		}
+		time.Sleep(5 * time.Minute)
+		n.check(n.reconcile(r), map[string]Verdict{
+			"10.0.0.2": Released, "10.0.0.3": Released, "second/10.9.0.2": Leaked, "third/10.8.0.2": Leaked, "10.0.0.6": Released})
+	})
+}
+
+// The runtime lists the sandbox minutes after its ADD ended, because the pause
+// image is pulled in between, and nothing shows an address (VFIO, gVisor).
+func TestHazard71RuntimeListsTheSandboxLate(t *testing.T) {
+	const minAge = 10 * time.Second
+	for _, c := range []struct {
+		reason  string
+		age     time.Duration
+		members []podsource.Answer
+		want    Verdict
+	}{
+		{"the runtime's lag is L, whatever is set", 6 * time.Minute, []podsource.Answer{criAnswer()}, Young},
+		{"... also where namespaces are read", 6 * time.Minute, []podsource.Answer{netnsAnswer(), criAnswer()}, Young},
+		{"after L the runtime would list it", 7 * time.Minute, []podsource.Answer{criAnswer()}, Released},
+		{"with the cache it is in use", minAge, []podsource.Answer{netnsAnswer(), cacheAnswer([]podsource.Pod{attached(network1, hex64("web"))}), criAnswer()}, InUse},
+		{"a source that needs longer than L gets it", 29 * time.Minute, []podsource.Answer{slowRuntime(30 * time.Minute)}, Young},
+		{"... and no longer", 30 * time.Minute, []podsource.Answer{slowRuntime(30 * time.Minute)}, Released},
+		{"the lag is that of the fastest who could name it", 8 * time.Minute, []podsource.Answer{slowRuntime(30 * time.Minute), criAnswer()}, Released},
+		{"a source of other containers does not count", 8 * time.Minute, []podsource.Answer{slowRuntime(30 * time.Minute), recordAnswer([]string{"second"})}, Young},
+	} {
+		t.Run(c.reason, inBubble(func(t *testing.T) {
+			n := newNode(t)
+			n.reserve("10.0.0.2", hex64("web"), c.age)
+			n.check(n.pass(answers(c.members...), Options{MinAge: minAge}), map[string]Verdict{"10.0.0.2": c.want})
+		}))
+	}
+}
+
+// slowRuntime lists a sandbox so long after its ADD.
+func slowRuntime(lag time.Duration) podsource.Answer {
+	a := criAnswer()
+	a.Source, a.Names = "slow", []podsource.Names{{Form: podsource.Hex64, Lag: lag}}
+	return a
+}
+
+// An ADD takes longer than a minimum age of five minutes would have allowed for.
+func TestADDTakesLongerThanMinAge(t *testing.T) {
+	for _, c := range []struct {
+		reason  string
+		members []podsource.Answer
+		want    Verdict
+	}{
+		{"L is longer than any ADD", []podsource.Answer{criAnswer()}, Young},
+		{"the ADD is seen", []podsource.Answer{netnsAnswer(adding(hex64("web"))), criAnswer()}, InUse},
+		{"the pod is known", []podsource.Answer{kubeletAnswer(startingPod("web", time.Time{}))}, Young},
+	} {
+		t.Run(c.reason, inBubble(func(t *testing.T) {
+			n := newNode(t)
+			n.reserve("10.0.0.2", hex64("web"), 325*time.Second)
+			n.check(n.pass(answers(c.members...), Options{MinAge: 5 * time.Minute}), map[string]Verdict{"10.0.0.2": c.want})
+		}))
+	}
+	// The timestamp may be older than the reservation, as after a copy: then the
+	// age is no help, and the ADD or the pod is.
+	for _, c := range []struct {
+		reason  string
+		members []podsource.Answer
+		want    Verdict
+	}{
+		{"aged, and the ADD is seen", []podsource.Answer{netnsAnswer(adding(hex64("web"))), criAnswer()}, InUse},
+		{"aged, and the pod is known", []podsource.Answer{kubeletAnswer(startingPod("web", time.Time{})), criAnswer()}, Starting},
+	} {
+		t.Run(c.reason, func(t *testing.T) {
+			n := newNode(t)
+			n.reserve("10.0.0.2", hex64("web"), 24*time.Hour)
+			n.check(n.pass(answers(c.members...), Options{}), map[string]Verdict{"10.0.0.2": c.want})
+		})
+	}
+}

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gc
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// A cache proves to be the node's, network by network, and was not wiped: some
+// entry names the owner of a reservation, and so does one for each reserved
+// address that is seen in a namespace.
+func TestCacheProvesToBeTheNodes(t *testing.T) {
+	const second = "second"
+	a, b, dead := hex64("a"), hex64("b"), hex64("dead")
+	empty := hostlocal.Reservation{Network: network1, IP: ips("10.0.0.5")[0], Owner: hostlocal.Empty}
+	malformed := hostlocal.Reservation{Network: network1, IP: ips("10.0.0.6")[0], Owner: hostlocal.Malformed}
+	all := []hostlocal.Reservation{owned(network1, "10.0.0.2", a), owned(network1, "10.0.0.3", dead), owned(second, "10.9.0.2", b)}
+	for _, c := range []struct {
+		reason   string
+		reserved []hostlocal.Reservation
+		cache    podsource.Answer
+		others   []podsource.Answer
+		want     []string
+	}{
+		{"each has its live entries", all, cacheAnswer([]podsource.Pod{attached(network1, a), attached(second, b)}),
+			[]podsource.Answer{netnsAnswer(configured("10.0.0.2"), configured("10.9.0.2"))}, []string{network1, second}},
+		{"after a reboot nothing is seen, and stale entries are enough", all, cacheAnswer(nil, stale(network1, dead), stale(second, b)),
+			[]podsource.Answer{netnsAnswer()}, []string{network1, second}},
+		{"a stale entry for one network proves nothing of another", all, cacheAnswer(nil, stale(network1, dead)),
+			[]podsource.Answer{netnsAnswer()}, []string{network1}},
+		{"the wrong directory: its entries name nobody here", all, cacheAnswer([]podsource.Pod{attached(network1, hex64("x"))}, stale(second, hex64("y"))),
+			[]podsource.Answer{netnsAnswer(configured("10.0.0.2"))}, nil},
+		{"... although their network has another name", all, cacheAnswer(nil, stale("third", a), stale("third", b)),
+			[]podsource.Answer{netnsAnswer()}, nil},
+		{"wiped", all, cacheAnswer(nil), []podsource.Answer{netnsAnswer(configured("10.0.0.2"))}, nil},
+		{"wiped, and one attachment made since", all, cacheAnswer(nil, stale(network1, dead)),
+			[]podsource.Answer{netnsAnswer(configured("10.0.0.2"), configured("10.9.0.2"))}, nil},
+		{"a live entry is missing for one network only", all, cacheAnswer([]podsource.Pod{attached(network1, a)}, stale(second, dead)),
+			[]podsource.Answer{netnsAnswer(configured("10.0.0.2"), configured("10.9.0.2"))}, []string{network1}},
+		{"its ADD is in flight", all, cacheAnswer(nil, stale(network1, dead)),
+			[]podsource.Answer{netnsAnswer(configured("10.0.0.2"), adding(a))}, []string{network1}},
+		{"another's ADD is in flight", all, cacheAnswer(nil, stale(network1, dead)),
+			[]podsource.Answer{netnsAnswer(configured("10.0.0.2"), adding(b))}, nil},
+		{"who does not see ADDs excuses nothing", all, cacheAnswer(nil, stale(network1, dead)),
+			[]podsource.Answer{netnsAnswer(configured("10.0.0.2")), criAnswer(sandbox("1", a))}, nil},
+		{"an address that is not reserved is nobody's here", all, cacheAnswer(nil, stale(network1, dead)),
+			[]podsource.Answer{netnsAnswer(configured("192.168.0.1"))}, []string{network1}},
+		{"an address that only a runtime tells is not seen", all, cacheAnswer(nil, stale(network1, dead)),
+			[]podsource.Answer{netnsAnswer(), criAnswer(sandbox("1", a, "10.0.0.2"))}, []string{network1}},
+		{"who reads namespaces is not asked", all, cacheAnswer([]podsource.Pod{attached(network1, a), attached(second, b)}),
+			[]podsource.Answer{criAnswer(sandbox("1", a, "10.0.0.2"))}, nil},
+		{"an IPv4-mapped address is the same", all, cacheAnswer(nil, stale(network1, dead)),
+			[]podsource.Answer{netnsAnswer(configured("::ffff:10.0.0.2"))}, nil},
+		{"a reserved address without an owner is seen", append(slices.Clone(all[:2]), empty), cacheAnswer([]podsource.Pod{attached(network1, a)}),
+			[]podsource.Answer{netnsAnswer(configured("10.0.0.5"))}, nil},
+		{"files without an owner that nobody has count for nothing", append(slices.Clone(all[:2]), empty, malformed), cacheAnswer([]podsource.Pod{attached(network1, a)}),
+			[]podsource.Answer{netnsAnswer(configured("10.0.0.2"))}, []string{network1}},
+		{"nothing is reserved", nil, cacheAnswer([]podsource.Pod{attached(network1, a)}), []podsource.Answer{netnsAnswer()}, nil},
+	} {
+		got := proven(&c.cache, append(c.others, c.cache), indexReservations(c.reserved))
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", c.reason, diff)
+		}
+	}
+}
+
+func owned(network, ip, containerID string) hostlocal.Reservation {
+	return hostlocal.Reservation{Network: network, IP: ips(ip)[0], Owner: hostlocal.Owned, ContainerID: containerID}
+}
+
+// What a cache declares counts in the networks in which it passed, and in no
+// other: neither for R4 and R5 nor for R14.
+func TestCacheThatDoesNotPassDeclaresNothing(t *testing.T) {
+	for _, c := range []struct {
+		reason string
+		cache  podsource.Answer
+		want   map[string]Reason
+	}{
+		{"it passes in both", cacheAnswer(nil, stale(network1, hex64("leaked")), stale("second", hex64("leaked2"))), map[string]Reason{
+			"10.0.0.2": ReleasedLeak, "second/10.9.0.2": ReleasedLeak}},
+		{"it passes in one", cacheAnswer(nil, stale(network1, hex64("leaked"))), map[string]Reason{
+			"10.0.0.2": ReleasedLeak, "second/10.9.0.2": NoSourceForNetwork}},
+		{"in none", cacheAnswer(nil), map[string]Reason{
+			"10.0.0.2": NoSourceForNetwork, "second/10.9.0.2": NoSourceForNetwork}},
+		{"it passes in both, and declares for one", func() podsource.Answer {
+			a := cacheAnswer(nil, stale(network1, hex64("leaked")), stale("second", hex64("leaked2")))
+			a.Names[0].Networks = []string{network1}
+			return a
+		}(), map[string]Reason{"10.0.0.2": ReleasedLeak, "second/10.9.0.2": NotYetListed}},
+	} {
+		t.Run(c.reason, inBubble(func(t *testing.T) {
+			n := newNode(t)
+			n.network("second")
+			n.reserve("10.0.0.2", hex64("leaked"), young)
+			n.reserveIn("second", "10.9.0.2", hex64("leaked2"), young)
+			r := n.reconcilerOf([]string{network1, "second"}, answers(netnsAnswer(), c.cache), Options{MinAge: young})
+			n.checkReasons(n.reconcile(r), c.want)
+		}))
+	}
+}

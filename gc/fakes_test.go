@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gc
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// hex64 returns a container ID as the runtimes of Kubernetes make them.
+func hex64(name string) string {
+	sum := sha256.Sum256([]byte(name))
+	return hex.EncodeToString(sum[:])
+}
+
+// The fakes below answer as the sources of their names do, with what they
+// declare.
+
+// criAnswer lists sandboxes by their ID, and a host-network one, minutes after
+// their ADD.
+func criAnswer(pods ...podsource.Pod) podsource.Answer {
+	return podsource.Answer{
+		Source: "cri",
+		Pods:   append([]podsource.Pod{{UID: "proxy", ContainerIDs: []string{hex64("proxy")}, HostNetwork: true}}, pods...),
+		Names:  []podsource.Names{{Form: podsource.Hex64, Lag: podsource.RuntimeLag}},
+	}
+}
+
+// kubeletAnswer lists Kubernetes pods, and one in the node's network.
+func kubeletAnswer(pods ...podsource.Pod) podsource.Answer {
+	return podsource.Answer{
+		Source: "kubelet",
+		Pods:   append([]podsource.Pod{{NamespacedName: named("proxy"), UID: "proxy", HostNetwork: true}}, pods...),
+		Forms:  []podsource.Form{podsource.Hex64},
+	}
+}
+
+// netnsAnswer lists ADDs in flight and addresses in network namespaces.
+func netnsAnswer(pods ...podsource.Pod) podsource.Answer {
+	return podsource.Answer{Source: "netns", Pods: pods, SeesADDs: true, SeesAddresses: true, Supplementary: true}
+}
+
+// cacheAnswer lists the attachments in libcni's cache whose namespaces live. Those
+// that ended are only in recorded.
+func cacheAnswer(pods []podsource.Pod, recorded ...podsource.Attachment) podsource.Answer {
+	for _, p := range pods {
+		for _, id := range p.ContainerIDs {
+			recorded = append(recorded, podsource.Attachment{Network: p.Network, ContainerID: id})
+		}
+	}
+	return podsource.Answer{
+		Source: "cnicache", Pods: pods, Supplementary: true,
+		Names:    []podsource.Names{{Form: podsource.AnyForm}},
+		Recorded: append([]podsource.Attachment{}, recorded...),
+	}
+}
+
+// recordAnswer lists the attachments in an agent's own record of some networks.
+func recordAnswer(networks []string, ids ...string) podsource.Answer {
+	a := podsource.Answer{
+		Source: "checkpoint", Authoritative: true, Networks: networks,
+		Names: []podsource.Names{{Form: podsource.AnyForm, Networks: networks}},
+	}
+	for _, id := range ids {
+		a.Pods = append(a.Pods, podsource.Pod{ContainerIDs: []string{id}})
+	}
+	return a
+}
+
+// sandbox is a pod as a runtime knows it.
+func sandbox(uid, containerID string, addresses ...string) podsource.Pod {
+	return podsource.Pod{UID: types.UID(uid), ContainerIDs: []string{containerID}, IPs: ips(addresses...)}
+}
+
+// startingPod is a pod as kubelet knows it before it has an address.
+func startingPod(name string, startedAt time.Time) podsource.Pod {
+	return podsource.Pod{NamespacedName: named(name), UID: types.UID(name), StartedAt: startedAt}
+}
+
+// adding is an ADD in flight, as its process shows it.
+func adding(containerID string) podsource.Pod {
+	return podsource.Pod{ContainerIDs: []string{containerID}, Origin: "process 4711"}
+}
+
+// configured is an address in a network namespace.
+func configured(address string) podsource.Pod {
+	return podsource.Pod{IPs: []netip.Addr{netip.MustParseAddr(address)}, Origin: "namespace of " + address}
+}
+
+// attached is a live attachment in libcni's cache.
+func attached(network, containerID string, addresses ...string) podsource.Pod {
+	return podsource.Pod{Network: network, ContainerIDs: []string{containerID}, IPs: ips(addresses...), Origin: "cache file of " + containerID}
+}
+
+// stale is an attachment in libcni's cache whose namespace is gone.
+func stale(network, containerID string) podsource.Attachment {
+	return podsource.Attachment{Network: network, ContainerID: containerID}
+}
+
+// answers is a union of sources that give the same answers each time.
+func answers(members ...podsource.Answer) podsource.Source { return inTurn(members) }
+
+// A script is a source that answers by the number of the question, the last
+// answer for all later ones too.
+type script struct {
+	looks [][]podsource.Answer
+
+	mu    sync.Mutex
+	asked []time.Time
+}
+
+// inTurn is a script.
+func inTurn(looks ...[]podsource.Answer) *script { return &script{looks: looks} }
+
+func (s *script) Pods(context.Context) (podsource.Answer, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	look := s.looks[min(len(s.asked), len(s.looks)-1)]
+	s.asked = append(s.asked, time.Now())
+	return podsource.Answer{Parts: atNow(look)}, nil
+}
+
+// times returns when it was asked.
+func (s *script) times() []time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.asked)
+}
+
+// plain is an answer without declarations, as one part of a script.
+func plain(pods ...podsource.Pod) []podsource.Answer { return []podsource.Answer{{Pods: pods}} }
+
+// asOf is an answer of the fakes that was true so long before or after it is
+// given: -time.Second is a second before.
+func asOf(a podsource.Answer, d time.Duration) podsource.Answer {
+	a.AsOf = time.Unix(0, int64(d))
+	return a
+}
+
+// atNow counts the AsOf of asOf from now on.
+func atNow(members []podsource.Answer) []podsource.Answer {
+	parts := slices.Clone(members)
+	for i := range parts {
+		if at := parts[i].AsOf; !at.IsZero() {
+			parts[i].AsOf = time.Now().Add(time.Duration(at.UnixNano()))
+		}
+	}
+	return parts
+}

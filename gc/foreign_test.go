@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gc
+
+import (
+	"testing"
+	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// R14: which containers a source could mean, which networks it speaks of, and
+// which networks the caller named.
+
+func TestForeignOwner(t *testing.T) {
+	nerdctl, docker := "default-"+hex64("nerdctl"), "Docker_1"
+	unread := asOf(netnsAnswer(), -time.Second)
+	allOfSecond := podsource.Answer{Source: "record", Pods: []podsource.Pod{other}, Names: []podsource.Names{{Form: podsource.AnyForm, Networks: []string{"second"}}}}
+	both := map[string]Reason{"10.0.0.2": ForeignOwner, "10.0.0.3": ForeignOwner, "10.0.0.4": ReleasedLeak, "10.0.0.5": ReleasedEmpty}
+	none := map[string]Reason{"10.0.0.2": ReleasedLeak, "10.0.0.3": ReleasedLeak, "10.0.0.4": ReleasedLeak, "10.0.0.5": ReleasedEmpty}
+	for _, c := range []struct {
+		reason  string
+		members []podsource.Answer
+		allow   []podsource.Form
+		want    map[string]Reason
+	}{
+		{"a runtime means 64 hex digits", []podsource.Answer{criAnswer()}, nil, both},
+		{"a list of Kubernetes pods, too", []podsource.Answer{kubeletAnswer()}, nil, both},
+		{"beside plain pods", []podsource.Answer{kubeletAnswer(), {Pods: []podsource.Pod{other}}}, nil, both},
+		{"plain pods alone say of no form that it is theirs", []podsource.Answer{{Pods: []podsource.Pod{other}}}, nil, none},
+		{"a source that sees addresses has answered", []podsource.Answer{kubeletAnswer(), netnsAnswer()}, nil, none},
+		{"... from before the owner was first seen", []podsource.Answer{kubeletAnswer(), unread}, nil, both},
+		{"a record means every form", []podsource.Answer{kubeletAnswer(), recordAnswer([]string{network1})}, nil, none},
+		{"... in its network", []podsource.Answer{kubeletAnswer(), allOfSecond}, nil, both},
+		{"a record of another network says nothing of forms here", []podsource.Answer{allOfSecond}, nil, none},
+		{"the caller allows a form", []podsource.Answer{kubeletAnswer()}, []podsource.Form{"default-" + podsource.Hex64},
+			map[string]Reason{"10.0.0.2": ReleasedLeak, "10.0.0.3": ForeignOwner, "10.0.0.4": ReleasedLeak, "10.0.0.5": ReleasedEmpty}},
+		{"the caller allows a form of another prefix", []podsource.Answer{kubeletAnswer()}, []podsource.Form{"k8s.io-" + podsource.Hex64}, both},
+		{"the caller allows every form", []podsource.Answer{kubeletAnswer()}, []podsource.Form{"k8s.io-" + podsource.Hex64, podsource.AnyForm}, none},
+	} {
+		t.Run(c.reason, func(t *testing.T) {
+			n := newNode(t)
+			n.reserve("10.0.0.2", nerdctl, old)
+			n.reserve("10.0.0.3", docker, old)
+			n.reserve("10.0.0.4", hex64("leaked"), old)
+			n.file("10.0.0.5", "", old)
+			n.checkReasons(n.pass(answers(c.members...), Options{Foreign: c.allow}), c.want)
+		})
+	}
+	t.Run("a form shows who could not be meant, never who was", func(t *testing.T) {
+		n := newNode(t)
+		n.reserve("10.0.0.2", nerdctl, old)
+		n.reserve("10.0.0.3", docker, old)
+		n.reserve("10.0.0.4", nerdctl, old)
+		live := podsource.Pod{UID: "1", ContainerIDs: []string{docker}}
+		report := n.pass(answers(kubeletAnswer(live, podsource.Pod{UID: "2", IPs: ips("10.0.0.2")})), Options{})
+		n.checkReasons(report, map[string]Reason{"10.0.0.2": AddressClaimed, "10.0.0.3": ContainerLive, "10.0.0.4": SiblingInUse})
+	})
+}
+
+// Nothing is released in a network that no answer speaks of.
+func TestHazard74NobodySpeaksOfTheNetwork(t *testing.T) {
+	const x, y = "x", "y"
+	speaks := func(networks []string, supplementary bool) podsource.Answer {
+		return podsource.Answer{Pods: []podsource.Pod{other}, Networks: networks, Supplementary: supplementary}
+	}
+	request := recordAnswer([]string{x})
+	request.Source = "cnigc"
+	for _, c := range []struct {
+		reason  string
+		members []podsource.Answer
+		x, y    Reason
+	}{
+		{"a GC request for one of the two", []podsource.Answer{request}, ReleasedLeak, NoSourceForNetwork},
+		{"requests for both", []podsource.Answer{request, recordAnswer([]string{y})}, ReleasedLeak, ReleasedLeak},
+		{"plain pods speak of every network", []podsource.Answer{speaks(nil, false)}, ReleasedLeak, ReleasedLeak},
+		{"a list of no networks speaks of none", []podsource.Answer{speaks([]string{}, false)}, NoSourceForNetwork, NoSourceForNetwork},
+		{"a supplementary answer speaks of none by itself", []podsource.Answer{speaks(nil, true)}, NoSourceForNetwork, NoSourceForNetwork},
+		{"... unless somebody named some", []podsource.Answer{speaks([]string{y}, true)}, NoSourceForNetwork, ReleasedLeak},
+		{"namespaces alone", []podsource.Answer{netnsAnswer()}, NoSourceForNetwork, NoSourceForNetwork},
+		{"a cache alone", []podsource.Answer{cacheAnswer(nil, stale(x, hex64("leaked")), stale(y, hex64("leaked")))}, NoSourceForNetwork, NoSourceForNetwork},
+		{"both, where the cache passed", []podsource.Answer{netnsAnswer(), cacheAnswer(nil, stale(x, hex64("leaked")))}, ReleasedLeak, NoSourceForNetwork},
+		{"the first of two speaks of it", []podsource.Answer{request, netnsAnswer()}, ReleasedLeak, NoSourceForNetwork},
+	} {
+		t.Run(c.reason, func(t *testing.T) {
+			n := newNode(t)
+			n.network(x)
+			n.network(y)
+			n.reserveIn(x, "10.1.0.2", hex64("leaked"), old)
+			n.reserveIn(y, "10.2.0.2", hex64("leaked2"), old)
+			if c.reason == "a cache alone" || c.reason == "both, where the cache passed" {
+				n.reserveIn(y, "10.2.0.2", hex64("leaked"), old)
+			}
+			r := n.reconcilerOf([]string{x, y}, answers(c.members...), Options{})
+			n.checkReasons(n.reconcile(r), map[string]Reason{x + "/10.1.0.2": c.x, y + "/10.2.0.2": c.y})
+		})
+	}
+	t.Run("what an answer names counts in every network", func(t *testing.T) {
+		n := newNode(t)
+		n.network(x)
+		n.network(y)
+		n.reserveIn(y, "10.2.0.2", hex64("live"), old)
+		n.reserveIn(y, "10.2.0.3", hex64("leaked"), old)
+		r := n.reconcilerOf([]string{x, y}, answers(recordAnswer([]string{x}, hex64("live"))), Options{})
+		n.checkReasons(n.reconcile(r), map[string]Reason{y + "/10.2.0.2": ContainerLive, y + "/10.2.0.3": NoSourceForNetwork})
+	})
+}
+
+// A reservation without any sandbox is released in the networks that are named,
+// and in no other, whatever the sources speak of.
+func TestHazard21FailedDELAndRenamedNetwork(t *testing.T) {
+	for _, source := range []podsource.Source{
+		podsource.Static{{ContainerIDs: []string{hex64("live")}}},
+		answers(netnsAnswer(), criAnswer(sandbox("1", hex64("live"))), recordAnswer([]string{network1, "renamed"})),
+	} {
+		n := newNode(t)
+		n.network("renamed")
+		n.reserve("10.0.0.2", hex64("failed add"), old)
+		n.reserveIn("renamed", "10.0.0.2", hex64("live"), old)
+		n.reserveIn("renamed", "10.0.0.3", hex64("failed add"), old)
+		n.fileIn("renamed", "10.0.0.4", "", old)
+		n.reserveIn("renamed", "10.0.0.5", hex64("young"), young)
+		n.checkReasons(n.pass(source, Options{}), map[string]Reason{
+			"10.0.0.2": ReleasedLeak, "renamed/10.0.0.2": ContainerLive, "renamed/10.0.0.3": NetworkNotNamed,
+			"renamed/10.0.0.4": NetworkNotNamed, "renamed/10.0.0.5": TooYoung})
+		renamed := n.reconcile(n.reconcilerOf([]string{"renamed"}, source, Options{}))
+		n.checkReasons(renamed, map[string]Reason{
+			"renamed/10.0.0.2": ContainerLive, "renamed/10.0.0.3": ReleasedLeak,
+			"renamed/10.0.0.4": ReleasedEmpty, "renamed/10.0.0.5": TooYoung})
+	}
+}

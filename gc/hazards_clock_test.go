@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gc
+
+import (
+	"context"
+	"os"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// This file has the hazards about clocks, and about how long a pass takes (R1,
+// R5, A4).
+
+// R5 while the clock is set. See also TestHazard19AgesAreNeverOverstated.
+func TestHazard19TheClockIsSet(t *testing.T) {
+	for _, c := range []struct {
+		reason string
+		step   time.Duration // of the wall clock, right after the reservation was made
+		stamp  time.Duration // of the reservation, against the clock of that moment
+	}{
+		{"back by an hour", -time.Hour, 0},
+		{"forward by years", 10 * 365 * 24 * time.Hour, 0},
+		{"not at all, but the reservation is dated in the future", 0, time.Hour},
+		{"from 1970, where boards without a clock begin", 30 * 365 * 24 * time.Hour, 0},
+	} {
+		t.Run(c.reason, inBubble(func(t *testing.T) {
+			n := newNode(t)
+			clk := &clocks{uptime: time.Hour}
+			r := newReconciler(t, n.store, []string{network1}, podsource.Static{other}, Options{}, clk)
+			n.reserve("10.0.0.2", "starting", -c.stamp)
+			time.Sleep(time.Second)
+			clk.step = c.step
+			report := n.reconcile(r)
+			n.checkReasons(report, map[string]Reason{"10.0.0.2": UntrustedTimestamp})
+			if want := clk.wall().Add(DefaultMinAge); !report.NextCheck.Equal(want) {
+				t.Errorf("the next check is at %v, want %v", report.NextCheck, want)
+			}
+			time.Sleep(DefaultMinAge - 1)
+			n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Young})
+			time.Sleep(1)
+			n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Released})
+		}))
+	}
+}
+
+// The clock is watched from when the reconciler is made, not only from the first
+// pass on: what was reserved in between is not older than that.
+func TestHazard19TheClockIsWatchedFromTheStart(t *testing.T) {
+	n := newNode(t)
+	r, err := New(n.store, []string{network1}, podsource.Static{other}, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.clock.last.wall.IsZero() {
+		t.Error("New did not read the clocks")
+	}
+	now := r.now()
+	if later := r.now(); later.mono < now.mono || now.mono <= 0 || now.wall != now.wall.Round(0) {
+		t.Errorf("two readings: %v, %v, want a monotonic clock, and a wall clock without it", now, later)
+	}
+}
+
+// A container that gets the address and the inode of a listed reservation while
+// a slow source is asked, after the clock was set back, has a timestamp as old
+// as the step is large.
+func TestHazard46InodeIsUsedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.reserve("10.0.0.2", "dead", 2*time.Hour)
+		clk := &clocks{uptime: 30 * 24 * time.Hour}
+		asked := 0
+		r := newReconciler(t, n.store, []string{network1}, podsource.Func(func(context.Context) ([]podsource.Pod, error) {
+			if asked++; asked == 1 {
+				time.Sleep(10 * time.Second)
+				clk.step = -time.Hour
+				n.fileAt(network1, "10.0.0.2", "new1\r\neth0", clk.wall().Add(-time.Hour))
+			}
+			return []podsource.Pod{other}, nil
+		}), Options{}, clk)
+		n.checkReasons(n.reconcile(r), map[string]Reason{"10.0.0.2": UntrustedTimestamp}) // since the step was seen
+		n.checkReasons(n.reconcile(r), map[string]Reason{"10.0.0.2": UntrustedTimestamp})
+		time.Sleep(DefaultMinAge - 10*time.Second) // for so long the one that is gone was seen
+		n.checkReasons(n.reconcile(r), map[string]Reason{"10.0.0.2": UntrustedTimestamp})
+		time.Sleep(10 * time.Second)
+		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Released})
+	})
+}
+
+// The first sight is taken after the owner was read: a listing that takes long
+// makes nothing older.
+func TestHazard46FirstSeenAfterTheOwnerWasRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.reserve("10.0.0.2", "dead", -time.Hour)
+		r := n.reconciler(podsource.Static{other}, Options{})
+		ctx := newTurnContext(t)
+		ctx.on(func() { // in the listing, before the owner is read
+			ctx.on(nil)
+			time.Sleep(2 * DefaultMinAge)
+			n.reserve("10.0.0.2", "new1", -time.Hour)
+		})
+		for range 2 {
+			report, err := r.Reconcile(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			n.checkReasons(report, map[string]Reason{"10.0.0.2": UntrustedTimestamp})
+			time.Sleep(time.Minute)
+		}
+	})
+}
+
+// A small step of the clock, as NTP makes it, and pods that are known from
+// before it: hazards 12, 31 and 32 hold as without a step.
+func TestHazard48SmallStepOfTheClock(t *testing.T) {
+	const day = 24 * time.Hour
+	for _, c := range []struct {
+		reason string
+		step   time.Duration
+		pod    func() podsource.Pod // when the reconciler is made
+		wait   time.Duration        // after the first pass
+		want   Verdict              // of a leak that is two hours old, or older than the pod
+		age    time.Duration
+	}{
+		{"evicted, and never had an address", 150 * time.Millisecond, func() podsource.Pod {
+			return podsource.Pod{NamespacedName: named("evicted"), UID: "1", FinishedAt: time.Now().Add(-2 * day)}
+		}, DefaultMinAge, Released, 2 * time.Hour},
+		{"a finished job that lists its address", 150 * time.Millisecond, func() podsource.Pod {
+			return podsource.Pod{NamespacedName: named("job"), UID: "1", IPs: ips("10.0.0.2"), FinishedAt: time.Now().Add(-2 * time.Hour)}
+		}, 5 * time.Minute, Young, 2 * time.Hour}, // from then on nobody has it
+		{"stuck for days, and the leak is older", 150 * time.Millisecond, func() podsource.Pod {
+			return startingPod("stuck", time.Now().Add(-day))
+		}, DefaultMinAge, Released, 2 * day},
+		{"stuck for days, and the leak is younger", 150 * time.Millisecond, func() podsource.Pod {
+			return startingPod("stuck", time.Now().Add(-day))
+		}, DefaultMinAge, Starting, 2 * time.Hour},
+		{"back: evicted", -150 * time.Millisecond, func() podsource.Pod {
+			return podsource.Pod{NamespacedName: named("evicted"), UID: "1", FinishedAt: time.Now().Add(-2 * day)}
+		}, DefaultMinAge, Released, 2 * time.Hour},
+		{"back: stuck for days, and the leak is older", -150 * time.Millisecond, func() podsource.Pod {
+			return startingPod("stuck", time.Now().Add(-day))
+		}, DefaultMinAge, Released, 2 * day},
+		{"back: started in a time that the clock showed twice", -2 * time.Hour, func() podsource.Pod {
+			return startingPod("stuck", time.Now().Add(-time.Hour))
+		}, DefaultMinAge, Starting, 2 * day},
+	} {
+		t.Run(c.reason, inBubble(func(t *testing.T) {
+			n := newNode(t)
+			n.reserve("10.0.0.2", "leaked", c.age)
+			clk := &clocks{uptime: 30 * day}
+			r := newReconciler(t, n.store, []string{network1}, podsource.Static{other, c.pod()}, Options{}, clk)
+			time.Sleep(time.Second)
+			clk.step = c.step
+			n.reconcile(r)
+			time.Sleep(c.wait)
+			n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": c.want})
+		}))
+	}
+	// Without a step that was seen, a timestamp from before the process counts.
+	n := newNode(t)
+	n.reserve("10.0.0.2", "leaked", time.Hour)
+	n.check(n.pass(podsource.Static{other}, Options{}), map[string]Verdict{"10.0.0.2": Released})
+}
+
+// R1 and R5: the age is taken before the source is asked.
+func TestHazard37SourceSlowerThanTheMinimumAge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.reserve("10.0.0.2", "sandbox", DefaultMinAge-time.Minute)
+		n.reserve("10.0.0.3", "leaked", DefaultMinAge)
+		r := n.reconciler(podsource.Func(func(context.Context) ([]podsource.Pod, error) {
+			time.Sleep(10 * time.Minute)
+			return []podsource.Pod{other}, nil
+		}), Options{SourceTimeout: time.Hour})
+		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Young, "10.0.0.3": Released})
+	})
+}
+
+// R4: whether a start is in the future is told after the answer, by which the
+// clock may have been set.
+func TestHazard36StartAfterTheSourceWasAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.reserve("10.0.0.2", "leaked", time.Hour)
+		r := n.reconciler(podsource.Func(func(context.Context) ([]podsource.Pod, error) {
+			time.Sleep(10 * time.Second)
+			return []podsource.Pod{other, startingPod("web", time.Now().Add(-time.Second))}, nil
+		}), Options{})
+		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Released})
+	})
+}
+
+// The clock is looked at after the answer, too: a step while the source is asked
+// makes a start unknown.
+func TestHazard19StepWhileTheSourceIsAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		clk := &clocks{uptime: 30 * 24 * time.Hour}
+		r := newReconciler(t, n.store, []string{network1}, podsource.Func(func(context.Context) ([]podsource.Pod, error) {
+			time.Sleep(10 * time.Second)
+			clk.step = -time.Hour
+			// By the clock before the step, or after it? Nobody knows.
+			return []podsource.Pod{other, startingPod("web", clk.wall().Add(-time.Second))}, nil
+		}), Options{}, clk)
+		n.reserve("10.0.0.2", "web", 2*time.Hour)
+		n.checkReasons(n.reconcile(r), map[string]Reason{"10.0.0.2": UntrustedTimestamp})
+	})
+}
+
+// R1: the reservations are listed before the source is asked, with their
+// identities. The ages are faked, so that R5 can't help.
+func TestHazard03PodAddedBetweenTheTwoLists(t *testing.T) {
+	t.Run("a reservation comes after the list", func(t *testing.T) {
+		n := newNode(t)
+		n.reserve("10.0.0.2", "leaked", old)
+		source := podsource.Func(func(context.Context) ([]podsource.Pod, error) {
+			n.reserve("10.0.0.3", "new", old)
+			return []podsource.Pod{other}, nil
+		})
+		n.check(n.pass(source, Options{}), map[string]Verdict{"10.0.0.2": Released})
+		if !n.exists("10.0.0.3") {
+			t.Error("a reservation that came after the list was released")
+		}
+	})
+	t.Run("a reservation comes in the place of a listed one", func(t *testing.T) {
+		n := newNode(t)
+		n.reserve("10.0.0.2", "gone", old)
+		source := podsource.Func(func(context.Context) ([]podsource.Pod, error) {
+			n.replace("10.0.0.2", "new1", old)
+			return []podsource.Pod{other}, nil
+		})
+		n.check(n.pass(source, Options{}), map[string]Verdict{"10.0.0.2": Changed})
+	})
+	t.Run("a listed one is written anew", func(t *testing.T) {
+		n := newNode(t)
+		n.reserve("10.0.0.2", "gone", old)
+		source := podsource.Func(func(context.Context) ([]podsource.Pod, error) {
+			n.reserve("10.0.0.2", "new1", old) // the same inode
+			return []podsource.Pod{other}, nil
+		})
+		n.check(n.pass(source, Options{}), map[string]Verdict{"10.0.0.2": Changed})
+	})
+	t.Run("a pod comes after the list", func(t *testing.T) {
+		n := newNode(t)
+		n.reserve("10.0.0.2", "new", old)
+		source := podsource.Func(func(context.Context) ([]podsource.Pod, error) {
+			return []podsource.Pod{{ContainerIDs: []string{"new"}}}, nil
+		})
+		n.check(n.pass(source, Options{}), map[string]Verdict{"10.0.0.2": InUse})
+	})
+	t.Run("a sibling goes after the list", func(t *testing.T) {
+		n := newNode(t)
+		n.reserve("10.0.0.2", "sandbox", old)
+		n.reserve("fd00::2", "sandbox", old)
+		source := podsource.Func(func(context.Context) ([]podsource.Pod, error) {
+			return []podsource.Pod{{IPs: ips("10.0.0.2")}}, os.Remove(n.path("10.0.0.2"))
+		})
+		report := n.pass(source, Options{})
+		if got := report.Reservations[1]; got.Verdict != InUse || !n.exists("fd00::2") {
+			t.Errorf("fd00::2 is %s (%s), want it in use", got.Verdict, got.Reason)
+		}
+	})
+}

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gc
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// This file has the hazards about what is in a data directory (R6, R7, R8, R11).
+
+// R5: an empty file may be an ADD between creating and writing it. R3: an empty
+// owner has no siblings, and is nobody's container.
+func TestHazard14EmptyReservation(t *testing.T) {
+	n := newNode(t)
+	n.file("10.0.0.2", "", old)
+	n.file("10.0.0.3", "", young)
+	n.file("10.0.0.4", " \r\n", old)
+	n.file("10.0.0.5", "", old)
+	report := n.pass(podsource.Static{{NamespacedName: named("web"), IPs: ips("10.0.0.5")}}, Options{})
+	n.checkReasons(report, map[string]Reason{
+		"10.0.0.2": ReleasedEmpty, "10.0.0.3": TooYoung, "10.0.0.4": ReleasedEmpty, "10.0.0.5": AddressClaimed})
+}
+
+// What can't be read as an owner may be anybody's.
+func TestHazard16Garbage(t *testing.T) {
+	n := newNode(t)
+	n.file("10.0.0.2", "\x00\xff\x7fELF", old)
+	n.file("10.0.0.3", "a\r\neth0\r\nthird", old)
+	n.file("10.0.0.4", strings.Repeat("a", 5000), old)
+	n.file("10.0.0.5", strings.Repeat("a", 1<<20), old)
+	n.file("10.0.0.6", "leaked", old)
+	report := n.pass(podsource.Static{other}, Options{})
+	n.check(report, map[string]Verdict{
+		"10.0.0.2": Malformed, "10.0.0.3": Malformed, "10.0.0.4": Malformed, "10.0.0.5": Malformed, "10.0.0.6": Released,
+	})
+}
+
+// R7: see also the test of this number in package hostlocal.
+func TestHazard17Strangers(t *testing.T) {
+	n := newNode(t)
+	strangers := []string{"lock", "last_reserved_ip.0", "last_reserved_ip", "10.0.0.01", "::ffff:10.0.0.1", "10.0.0.9.bak", "FD00::1"}
+	for _, name := range strangers {
+		n.file(name, "dead", old)
+	}
+	for _, dir := range []string{"backup", "10.0.0.7"} {
+		if err := os.MkdirAll(n.path(dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		n.file(filepath.Join(dir, "10.0.0.8"), "dead", old)
+		strangers = append(strangers, filepath.Join(dir, "10.0.0.8"))
+	}
+	target := filepath.Join(t.TempDir(), "10.0.0.5")
+	if err := os.WriteFile(target, []byte("dead"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(target, n.path("10.0.0.5")); err != nil {
+		t.Fatal(err)
+	}
+	n.reserve("10.0.0.2", "leaked", old)
+	report, err := n.reconciler(answers(recordAnswer([]string{network1})), Options{}).AtStartup(t.Context(), NoADDInFlight)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.check(report, map[string]Verdict{"10.0.0.2": Released})
+	for _, name := range append(strangers, "10.0.0.5") {
+		if !n.exists(name) {
+			t.Errorf("%s was removed", name)
+		}
+	}
+	if _, err := os.Stat(target); err != nil {
+		t.Errorf("what a link leads to was touched: %v", err)
+	}
+}
+
+// R8: the deadline ends the wait, and nothing is held afterwards.
+func TestHazard18SomebodyHoldsTheLock(t *testing.T) {
+	n := newNode(t)
+	n.reserve("10.0.0.2", "leaked", old)
+	lock, err := disk.NewFileLock(filepath.Join(n.dataDir, network1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if err := lock.Lock(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	report, err := n.reconciler(podsource.Static{other}, Options{}).Reconcile(ctx)
+	if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, hostlocal.ErrLocked) || errors.Is(err, ErrRefused) {
+		t.Errorf("got error %v, want %v and the context's", err, hostlocal.ErrLocked)
+	}
+	n.checkReasons(report, map[string]Reason{"10.0.0.2": NotTried})
+	if err := lock.Unlock(); err != nil {
+		t.Fatal(err)
+	}
+	// The wait that was given up does not take the lock later: else this pass would
+	// wait for ever.
+	n.check(n.pass(podsource.Static{other}, Options{}), map[string]Verdict{"10.0.0.2": Released})
+}
+
+// A directory is missing while live pods have addresses: the report says so, and
+// the log does once.
+func TestHazard63DirectoryIsMissing(t *testing.T) {
+	live := podsource.Static{{NamespacedName: named("web"), UID: "1", IPs: ips("10.0.0.2")}}
+	for _, c := range []struct {
+		reason   string
+		make     func(n *node)
+		networks []string
+		want     []string // below the data directory
+	}{
+		{"the network's: a typo", func(*node) {}, []string{"podnett", network1}, []string{"podnett"}},
+		{"of two networks", func(*node) {}, []string{"a", "b"}, []string{"a", "b"}},
+		{"the data directory: a mount was lost", func(n *node) { n.store = hostlocal.New(filepath.Join(n.dataDir, "lost")) }, []string{network1}, []string{"."}},
+		{"none", func(*node) {}, []string{network1}, nil},
+	} {
+		t.Run(c.reason, func(t *testing.T) {
+			n := newNode(t)
+			c.make(n)
+			var want []string
+			for _, name := range c.want {
+				want = append(want, filepath.Join(n.store.DataDir(), name))
+			}
+			logs := newLogs(0)
+			r := n.reconcilerOf(c.networks, live, Options{Logger: logs.logger()})
+			for range 2 {
+				report := n.reconcile(r)
+				if diff := cmp.Diff(want, report.Missing()); diff != "" {
+					t.Errorf("missing (-want +got):\n%s", diff)
+				}
+				if len(report.Networks) != len(c.networks) {
+					t.Errorf("the report has networks %v, want those to release in", report.Networks)
+				}
+				if len(report.Unreserved) != 1 || report.Unreserved[0].Pod.Name != "web" {
+					t.Errorf("unreserved addresses: %v, want web's", report.Unreserved)
+				}
+				// The hook asks nobody where nothing is reserved, and tells it all the same.
+				report, err := r.AtStartup(t.Context())
+				if err != nil || len(report.Sources) != 0 || !slices.Equal(report.Missing(), want) {
+					t.Errorf("the hook asked %v, and says that %v are missing (error %v)", report.Sources, report.Missing(), err)
+				}
+			}
+			const msg = "Directories are missing; are the networks' names and the data directory right?"
+			if got, want := logs.count(msg), min(1, len(c.want)); got != want {
+				t.Errorf("logged %d times, want %d", got, want)
+			}
+			// Each pass's own line has it, too.
+			if len(c.want) > 0 && logs.with("Compared reservations with live pods", "missing") != 2 {
+				t.Errorf("the passes' lines don't say what is missing: %v", logs.lines)
+			}
+			if len(c.want) == 0 {
+				return
+			}
+			// It comes, and goes again.
+			for _, name := range append(c.networks, c.want...) {
+				if err := os.MkdirAll(filepath.Join(n.store.DataDir(), name), 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if report := n.reconcile(r); report.Missing() != nil {
+				t.Errorf("%v are there, and reported as missing", report.Missing())
+			}
+			if err := os.RemoveAll(want[0]); err != nil {
+				t.Fatal(err)
+			}
+			n.reconcile(r)
+			if got := logs.count(msg); got != 2 {
+				t.Errorf("logged %d times after it came and went, want 2", got)
+			}
+		})
+	}
+}
+
+// One file can't be read: it may be a sibling of any other whose container is
+// not named, while its own address is claimed or it is young.
+func TestHazard68OneFileCanNotBeRead(t *testing.T) {
+	const l = DefaultMinAge
+	for _, c := range []struct {
+		reason string
+		age    time.Duration // of what can't be read
+		zero   bool          // nor can its status
+		minAge time.Duration
+		pods   []podsource.Pod
+		want   Reason // of a leak
+	}{
+		{"a pod has its address", 24 * time.Hour, false, l, []podsource.Pod{{IPs: ips("10.0.0.2")}}, SiblingUnreadable},
+		{"a pod whose container is known has it", 24 * time.Hour, false, l, []podsource.Pod{{IPs: ips("10.0.0.2"), ContainerIDs: []string{"live"}}}, SiblingUnreadable},
+		{"it is young", l - 1, false, l, nil, SiblingUnreadable},
+		{"it is as young as L, and less is set", l - 1, false, time.Second, nil, SiblingUnreadable},
+		{"it is young by what is set", 24*time.Hour - 1, false, 24 * time.Hour, nil, SiblingUnreadable},
+		{"nobody knows how old it is", 0, true, l, nil, SiblingUnreadable},
+		{"it is old, and nobody has its address", l, false, l, nil, Unowned},
+	} {
+		t.Run(c.reason, func(t *testing.T) {
+			at := reading{wall: time.Now(), mono: time.Hour, boot: time.Hour}
+			made := at.wall.Add(-48 * time.Hour)
+			unreadable := hostlocal.Reservation{Network: network1, IP: ips("10.0.0.2")[0], Owner: hostlocal.Unreadable, ReservedAt: at.wall.Add(-c.age)}
+			if c.zero {
+				unreadable.ReservedAt = time.Time{}
+			}
+			rs := []hostlocal.Reservation{
+				unreadable,
+				{Network: network1, IP: ips("10.0.0.3")[0], Owner: hostlocal.Owned, ContainerID: "suspect", ReservedAt: made},
+				{Network: network1, IP: ips("10.0.0.4")[0], Owner: hostlocal.Owned, ContainerID: "live", ReservedAt: made},
+				{Network: network1, IP: ips("10.0.0.5")[0], Owner: hostlocal.Empty, ReservedAt: made},
+				{Network: "second", IP: ips("10.9.0.3")[0], Owner: hostlocal.Owned, ContainerID: "suspect", ReservedAt: made},
+			}
+			pods := append([]podsource.Pod{{ContainerIDs: []string{"live"}}}, c.pods...)
+			entries, next := judge(rs, plain(pods...), at, limits{minAge: c.minAge, lag: l, startingFor: 2 * l})
+			want := []Reason{OwnerUnreadable, c.want, ContainerLive, EmptyOwner, NetworkNotNamed}
+			if len(c.pods) > 0 {
+				want[0] = AddressClaimed
+			}
+			if c.want == SiblingUnreadable {
+				want[4] = SiblingUnreadable
+			}
+			var got []Reason
+			for _, e := range entries {
+				got = append(got, e.Reason)
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			if (next == 0) != (c.want == Unowned) {
+				t.Errorf("the next check is in %v", next)
+			}
+		})
+	}
+}
+
+// judge decides over reservations in hand, of which those of the first network
+// may be released.
+func judge(rs []hostlocal.Reservation, look []podsource.Answer, at reading, l limits) ([]Entry, time.Duration) {
+	s := &snapshot{reservations: indexReservations(rs), clock: &clock{}, at: at, limits: l, networks: []string{network1}, looks: [][]podsource.Answer{look}}
+	s.clock.observe(at)
+	s.evidence = newEvidence(s.looks, s.reservations, s.clock, at, at, l.lag)
+	s.pods = indexPods(look, s.clock, at, at)
+	return decide(s)
+}

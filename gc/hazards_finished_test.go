@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gc
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// This file has the hazards about pods that have finished: they hold what they
+// name for five minutes (R5), and are no sign of life (R9).
+
+// A pod that has finished long ago holds nothing, whatever its status lists.
+func TestHazard12FinishedPodListsItsAddress(t *testing.T) {
+	finished := podsource.Pod{NamespacedName: named("job"), UID: "1", IPs: ips("10.0.0.2"), FinishedAt: time.Now().Add(-6 * time.Minute)}
+	t.Run("leaked", func(t *testing.T) {
+		n := newNode(t)
+		n.reserve("10.0.0.2", "dead", old)
+		n.check(n.pass(podsource.Static{other, finished}, Options{}), map[string]Verdict{"10.0.0.2": Released})
+	})
+	t.Run("used again", func(t *testing.T) {
+		n := newNode(t)
+		n.reserve("10.0.0.2", "live", old)
+		report := n.pass(podsource.Static{finished, {NamespacedName: named("web"), UID: "2", IPs: ips("10.0.0.2")}}, Options{})
+		n.check(report, map[string]Verdict{"10.0.0.2": InUse})
+		if len(report.Duplicates) != 0 {
+			t.Errorf("the finished pod's address counts as a duplicate: %v", report.Duplicates)
+		}
+	})
+	t.Run("at the boundary", inBubble(func(t *testing.T) {
+		n := newNode(t)
+		n.reserve("10.0.0.2", "dead", old)
+		job := finished
+		job.FinishedAt = time.Now()
+		r := n.reconciler(podsource.Static{other, job}, Options{})
+		time.Sleep(5*time.Minute - 1)
+		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": InUse})
+		time.Sleep(1)
+		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Released})
+	}))
+}
+
+// A pod that has just finished is live: its sandbox goes after its containers.
+func TestHazard13JustFinished(t *testing.T) {
+	for _, c := range []struct {
+		reason string
+		pod    podsource.Pod
+		want   Verdict
+	}{
+		{"with its address", podsource.Pod{IPs: ips("10.0.0.2"), FinishedAt: time.Now().Add(-4 * time.Minute)}, InUse},
+		{"without any, but with its start", podsource.Pod{StartedAt: time.Now().Add(-2 * old), FinishedAt: time.Now().Add(-4 * time.Minute)}, Starting},
+		{"by a timestamp in the future", podsource.Pod{IPs: ips("10.0.0.2"), FinishedAt: time.Now().Add(old)}, InUse},
+		{"when, nobody says", podsource.Pod{IPs: ips("10.0.0.2"), Finished: true}, InUse},
+	} {
+		for _, minAge := range []time.Duration{0, time.Second, 24 * time.Hour} { // sandboxes take as long to go either way
+			t.Run(c.reason, func(t *testing.T) {
+				n := newNode(t)
+				n.reserve("10.0.0.2", "sandbox", 48*time.Hour)
+				pod := c.pod
+				if pod.StartedAt != (time.Time{}) {
+					pod.StartedAt = pod.StartedAt.Add(-72 * time.Hour)
+				}
+				n.check(n.pass(podsource.Static{pod}, Options{MinAge: minAge}), map[string]Verdict{"10.0.0.2": c.want})
+			})
+		}
+	}
+	// Where no end is reported, or one that can't be used, the five minutes count
+	// from when this process first saw it finished.
+	for _, c := range []struct {
+		reason string
+		pod    podsource.Pod
+	}{
+		{"no end is reported, by name", podsource.Pod{NamespacedName: named("job"), Finished: true, IPs: ips("10.0.0.2")}},
+		{"no end is reported, by UID", podsource.Pod{UID: "1", Finished: true, IPs: ips("10.0.0.2")}},
+		{"no end is reported, by container", podsource.Pod{Finished: true, IPs: ips("10.0.0.2"), ContainerIDs: []string{"dead"}}},
+		{"the end is in the future", podsource.Pod{UID: "1", IPs: ips("10.0.0.2"), FinishedAt: time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC)}},
+	} {
+		t.Run(c.reason, inBubble(func(t *testing.T) {
+			n := newNode(t)
+			n.reserve("10.0.0.2", "dead", old)
+			r := n.reconciler(podsource.Static{other, c.pod}, Options{})
+			report := n.reconcile(r)
+			n.check(report, map[string]Verdict{"10.0.0.2": InUse})
+			if want := time.Now().Add(5 * time.Minute); !report.NextCheck.Equal(want) {
+				t.Errorf("the next check is at %v, want %v", report.NextCheck, want)
+			}
+			time.Sleep(5*time.Minute - 1)
+			n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": InUse})
+			time.Sleep(1)
+			n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Released})
+		}))
+	}
+	// A pod that runs again in between has not finished since then.
+	t.Run("it ran in between", inBubble(func(t *testing.T) {
+		n := newNode(t)
+		n.reserve("10.0.0.2", "dead", old)
+		finished := podsource.Pod{UID: "1", Finished: true, IPs: ips("10.0.0.2")}
+		runs := podsource.Pod{UID: "1", IPs: ips("10.0.0.2")}
+		r := n.reconciler(inTurn(plain(other, finished), plain(other, runs), plain(other, finished)), Options{})
+		for range 3 {
+			n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": InUse})
+			time.Sleep(4 * time.Minute)
+		}
+		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": InUse})
+		time.Sleep(time.Minute)
+		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Released})
+	}))
+}
+
+// Failed pods stay in the API for days. What has finished holds back nothing,
+// also when nobody ever knew its start.
+func TestHazard31EvictedPods(t *testing.T) {
+	n := newNode(t)
+	n.reserve("10.0.0.2", "leaked", old)
+	report := n.pass(podsource.Static{
+		other,
+		{NamespacedName: named("evicted"), UID: "1", FinishedAt: time.Now().Add(-48 * time.Hour)},
+		{NamespacedName: named("outofcpu"), UID: "2", StartedAt: time.Now().Add(-48 * time.Hour), FinishedAt: time.Now().Add(-48 * time.Hour)},
+	}, Options{})
+	n.check(report, map[string]Verdict{"10.0.0.2": Released})
+	t.Run("the API never said when", inBubble(func(t *testing.T) {
+		n := newNode(t)
+		n.reserve("10.0.0.2", "leaked", old)
+		r := n.reconciler(podsource.Static{other, {NamespacedName: named("evicted"), UID: "1", Finished: true}}, Options{})
+		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Starting})
+		time.Sleep(5 * time.Minute)
+		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Released})
+	}))
+}
+
+// R9 counts no pod that finished long ago: on a node of batch jobs it may be all
+// that another node's list, or an old one, has.
+func TestHazard43OnlyFinishedPods(t *testing.T) {
+	long, just := time.Now().Add(-6*time.Minute), time.Now().Add(-4*time.Minute)
+	for _, c := range []struct {
+		reason string
+		source podsource.Source
+		err    error
+		want   Verdict
+	}{
+		{"all finished long ago", podsource.Static{{UID: "1", FinishedAt: long}, {UID: "2", FinishedAt: long}}, ErrNoPods, Failed},
+		{"one finished just now", podsource.Static{{UID: "1", FinishedAt: long}, {UID: "2", FinishedAt: just, IPs: ips("10.0.0.9")}}, nil, Released},
+		{"one runs", podsource.Static{{UID: "1", FinishedAt: long}, other}, nil, Released},
+		{"the caller says that this is normal", podsource.AllowEmpty(podsource.Static{{UID: "1", FinishedAt: long}}), nil, Released},
+		{"the required pod has finished", podsource.Require(podsource.Static{other, {NamespacedName: named("agent"), FinishedAt: just}}, named("agent")),
+			podsource.ErrIncomplete, Failed},
+	} {
+		t.Run(c.reason, func(t *testing.T) {
+			n := newNode(t)
+			n.reserve("10.0.0.2", "leaked", old)
+			report, err := n.reconciler(c.source, Options{}).Reconcile(t.Context())
+			if !errors.Is(err, c.err) {
+				t.Errorf("got error %v, want %v", err, c.err)
+			}
+			n.check(report, map[string]Verdict{"10.0.0.2": c.want})
+		})
+	}
+}

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gc
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// The hazards are the ways in which collectors of addresses went wrong, by their
+// numbers in testdata/hazards.txt. Each test fails when a guard is taken out:
+// testdata/guards.md says which. This file has those about who owns a
+// reservation (R3, R10).
+
+// R3 by the container ID.
+func TestHazard02SandboxKnownPodIPsNot(t *testing.T) {
+	n := newNode(t)
+	n.reserve("10.0.0.2", hex64("web"), old)
+	n.reserve("10.0.0.3", hex64("leaked"), old)
+	pod := podsource.Pod{NamespacedName: named("web"), UID: "1", IPs: ips("10.0.0.9")}
+	report := n.pass(answers(kubeletAnswer(pod), criAnswer(sandbox("1", hex64("web")))), Options{})
+	n.check(report, map[string]Verdict{"10.0.0.2": InUse, "10.0.0.3": Released})
+}
+
+// R3: a sandbox is live in any state, and needs no address to be.
+func TestHazard05SandboxNotReady(t *testing.T) {
+	n := newNode(t)
+	n.reserve("10.0.0.2", "notready", old)
+	n.reserve("10.0.0.3", "leaked", old)
+	report := n.pass(podsource.Static{{NamespacedName: named("web"), UID: "1", ContainerIDs: []string{"notready"}}}, Options{})
+	n.check(report, map[string]Verdict{"10.0.0.2": InUse, "10.0.0.3": Released})
+}
+
+// R3, siblings: the status has only one of the two addresses.
+func TestHazard08DualStackWithHalfAStatus(t *testing.T) {
+	n := newNode(t)
+	n.reserve("10.0.0.2", "sandbox", old)
+	n.reserve("fd00::2", "sandbox", old)
+	n.reserve("10.0.0.3", "leaked", old)
+	n.reserve("fd00::3", "leaked", old)
+	report := n.pass(podsource.Static{{NamespacedName: named("web"), IPs: ips("10.0.0.2")}}, Options{})
+	n.check(report, map[string]Verdict{"10.0.0.2": InUse, "fd00::2": InUse, "10.0.0.3": Released, "fd00::3": Released})
+}
+
+// R3 and R10: neither the name of a pod nor its address is an identity.
+func TestHazard10RecreatedUnderTheSameName(t *testing.T) {
+	n := newNode(t)
+	n.reserve("10.0.0.2", "old-sandbox", old)
+	n.reserve("10.0.0.3", "new-sandbox", old)
+	report := n.pass(podsource.Static{
+		{NamespacedName: named("web-0"), UID: "new", ContainerIDs: []string{"new-sandbox"}, IPs: ips("10.0.0.3")},
+	}, Options{})
+	n.check(report, map[string]Verdict{"10.0.0.2": Released, "10.0.0.3": InUse})
+}
+
+// R10.
+func TestHazard11AnotherContainerHasTheAddress(t *testing.T) {
+	n := newNode(t)
+	n.reserve("10.0.0.2", "dead", old)
+	n.reserve("fd00::2", "dead", old) // the owner's other address
+	n.reserve("10.0.0.3", "leaked", old)
+	report := n.pass(podsource.Static{{NamespacedName: named("web"), ContainerIDs: []string{"live"}, IPs: ips("10.0.0.2")}}, Options{})
+	n.check(report, map[string]Verdict{"10.0.0.2": Conflict, "fd00::2": Conflict, "10.0.0.3": Released})
+	if pod := report.Reservations[0].Pod; pod == nil || pod.Name != "web" {
+		t.Errorf("the conflict names pod %v, want web", pod)
+	}
+}
+
+// The owner is read as every version of host-local wrote it.
+func TestHazard15OwnerFilesOfEveryVersion(t *testing.T) {
+	forms := map[string]string{
+		"10.0.0.2": "%",
+		"10.0.0.3": "%\n",
+		"10.0.0.4": "%\neth0",
+		"10.0.0.5": "%\r\neth0",
+		"10.0.0.6": "%\r\neth0\r\n",
+		"10.0.0.7": " %\r\neth0\n ",
+		"10.0.0.8": "%\r\n",
+	}
+	for _, c := range []struct {
+		reason, owner string
+		want          Verdict
+	}{
+		{"live in every form", "sandbox", InUse},
+		{"leaked in every form", "dead", Released},
+	} {
+		t.Run(c.reason, func(t *testing.T) {
+			n := newNode(t)
+			want := make(map[string]Verdict)
+			for ip, form := range forms {
+				n.file(ip, strings.Replace(form, "%", c.owner, 1), old)
+				want[ip] = c.want
+			}
+			n.check(n.pass(podsource.Static{{ContainerIDs: []string{"sandbox"}}}, Options{}), want)
+		})
+	}
+}
+
+// R3, siblings in another network: every network of the data directory is read,
+// and no caller has to name it.
+func TestHazard22SecondNetwork(t *testing.T) {
+	for _, c := range []struct {
+		reason   string
+		networks []string
+		want     map[string]Verdict
+	}{
+		{"a pass over the second network, whose addresses no source reports", []string{"second"}, map[string]Verdict{
+			"10.0.0.2": InUse, "10.0.0.3": Leaked, "second/10.9.0.2": InUse, "second/10.9.0.3": Released}},
+		{"over both", []string{"second", network1}, map[string]Verdict{
+			"10.0.0.2": InUse, "10.0.0.3": Released, "second/10.9.0.2": InUse, "second/10.9.0.3": Released}},
+	} {
+		t.Run(c.reason, func(t *testing.T) {
+			n := newNode(t)
+			n.network("second")
+			n.reserve("10.0.0.2", "sandbox", old)
+			n.reserve("10.0.0.3", "dead", old)
+			n.fileIn("second", "10.9.0.2", "sandbox\r\nnet1", old)
+			n.fileIn("second", "10.9.0.3", "dead\r\nnet1", old)
+			source := podsource.Static{{NamespacedName: named("web"), IPs: ips("10.0.0.2")}}
+			n.check(n.reconcile(n.reconcilerOf(c.networks, source, Options{})), c.want)
+		})
+	}
+}
+
+// Pods in the node's network claim no pool address, and are seen all the same.
+func TestHazard28HostNetwork(t *testing.T) {
+	n := newNode(t)
+	n.reserve("10.0.0.2", "leaked", old)
+	n.reserve("10.0.0.3", "sandbox", old)
+	report := n.pass(podsource.Static{
+		{NamespacedName: named("proxy"), HostNetwork: true, IPs: ips("10.0.0.2")},
+		{NamespacedName: named("logs"), HostNetwork: true, IPs: ips("10.0.0.2")},
+		{NamespacedName: named("starting"), HostNetwork: true},
+		{NamespacedName: named("web"), ContainerIDs: []string{"sandbox"}},
+	}, Options{})
+	n.check(report, map[string]Verdict{"10.0.0.2": Released, "10.0.0.3": InUse})
+	if len(report.Duplicates) != 0 || len(report.Unreserved) != 0 {
+		t.Errorf("the node's address counts as a pod's: duplicates %v, unreserved %v", report.Duplicates, report.Unreserved)
+	}
+}
+
+// Two runtimes on one network: the union of both sources keeps both.
+func TestHazard29TwoRuntimes(t *testing.T) {
+	n := newNode(t)
+	n.reserve("10.0.0.2", "containerd-1", old)
+	n.reserve("10.0.0.3", "crio-1", old)
+	n.reserve("10.0.0.4", "leaked", old)
+	report := n.pass(podsource.Union(
+		podsource.Static{{UID: "1", ContainerIDs: []string{"containerd-1"}}},
+		podsource.Static{{UID: "2", ContainerIDs: []string{"crio-1"}}},
+	), Options{})
+	n.check(report, map[string]Verdict{"10.0.0.2": InUse, "10.0.0.3": InUse, "10.0.0.4": Released})
+}
+
+// Two network namespaces have one address: told as a duplicate, whichever is
+// found first, and also when the kernel is asked twice.
+func TestHazard66TwoNamespacesHaveOneAddress(t *testing.T) {
+	one := podsource.Pod{IPs: ips("10.0.0.2"), Origin: "namespace 1, process 100"}
+	two := podsource.Pod{IPs: ips("10.0.0.2"), Origin: "namespace 2, process 200"}
+	want := []string{"netns: namespace 2, process 200", "netns: namespace 1, process 100"} // the same order each time
+	for _, c := range []struct {
+		reason string
+		source podsource.Source
+		looks  int
+	}{
+		{"in one order", answers(kubeletAnswer(), netnsAnswer(one, two)), 1},
+		{"in the other", answers(netnsAnswer(two, one), kubeletAnswer()), 1},
+		{"in two answers of one pass", answers(recordAnswer([]string{network1}), netnsAnswer(one, two), kubeletAnswer(starts())), 2},
+	} {
+		t.Run(c.reason, inBubble(func(t *testing.T) {
+			n := newNode(t)
+			n.reserve("10.0.0.2", hex64("web"), old)
+			n.reserve("10.0.0.3", hex64("leaked"), old)
+			report := n.pass(c.source, Options{})
+			n.checkReasons(report, map[string]Reason{"10.0.0.2": TwoPods, "10.0.0.3": ReleasedLeak})
+			if report.Looks != c.looks {
+				t.Errorf("asked %d times, want %d", report.Looks, c.looks)
+			}
+			if len(report.Duplicates) != 1 {
+				t.Fatalf("got duplicates %v, want one", report.Duplicates)
+			}
+			var got []string
+			for _, p := range report.Duplicates[0].Pods {
+				got = append(got, p.From)
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("duplicates (-want +got):\n%s", diff)
+			}
+		}))
+	}
+	t.Run("one namespace told by two sources is none", func(t *testing.T) {
+		n := newNode(t)
+		n.reserve("10.0.0.2", hex64("web"), old)
+		report := n.pass(answers(netnsAnswer(one), criAnswer(sandbox("1", hex64("web"), "10.0.0.2"))), Options{})
+		n.check(report, map[string]Verdict{"10.0.0.2": InUse})
+		if len(report.Duplicates) != 0 {
+			t.Errorf("got duplicates %v, want none", report.Duplicates)
+		}
+	})
+}
+
+// Two networks have the same address: R3's claim by IP alone keeps it in both,
+// and the report tells what can be told.
+func TestHazard69OverlappingSubnets(t *testing.T) {
+	for _, c := range []struct {
+		reason string
+		pods   podsource.Static
+		want   Reason // of the dead container's, in the second network
+	}{
+		{"the claim does not name its network", podsource.Static{{ContainerIDs: []string{"live"}, IPs: ips("10.0.0.2")}}, ClaimedInOtherNetwork},
+		{"it names it", podsource.Static{{ContainerIDs: []string{"live"}, IPs: ips("10.0.0.2"), Network: network1}}, ReleasedLeak},
+		{"one of two claims does not", podsource.Static{
+			{ContainerIDs: []string{"live"}, IPs: ips("10.0.0.2"), Network: network1},
+			{ContainerIDs: []string{"live"}, IPs: ips("10.0.0.2")},
+		}, ClaimedInOtherNetwork},
+		{"the claimant's container holds neither: a plain conflict", podsource.Static{
+			{ContainerIDs: []string{"live"}},
+			{ContainerIDs: []string{"third"}, IPs: ips("10.0.0.2"), Network: "second"},
+		}, OtherContainer},
+	} {
+		t.Run(c.reason, func(t *testing.T) {
+			n := newNode(t)
+			n.network("second")
+			n.reserve("10.0.0.2", "live", old)
+			n.reserveIn("second", "10.0.0.2", "dead", old)
+			n.reserveIn("second", "10.0.0.3", "leaked", old)
+			report := n.reconcile(n.reconcilerOf([]string{network1, "second"}, c.pods, Options{}))
+			n.checkReasons(report, map[string]Reason{
+				"10.0.0.2": ContainerLive, "second/10.0.0.2": c.want, "second/10.0.0.3": ReleasedLeak})
+		})
+	}
+}

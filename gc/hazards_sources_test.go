@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gc
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// This file has the hazards about answers that don't count: R2, R9 and R13.
+
+// R9, and R2: nothing is released.
+func TestHazard06EmptyView(t *testing.T) {
+	host := podsource.Pod{NamespacedName: named("kube-proxy"), HostNetwork: true}
+	for _, c := range []struct {
+		reason string
+		source podsource.Source
+		err    error
+		want   Verdict
+	}{
+		{"a list of nobody", podsource.Static{}, ErrNoPods, Failed},
+		{"the caller says that this is normal", podsource.AllowEmpty(podsource.Static{}), nil, Released},
+		{"a pod in the node's network was seen", podsource.Static{host}, nil, Released},
+		{"the agent itself must be in the list", podsource.AllowEmpty(podsource.Require(podsource.Static{host}, named("agent"))),
+			podsource.ErrIncomplete, Failed},
+		{"a source may be an authority", answers(podsource.Answer{Authoritative: true}), nil, Released},
+	} {
+		t.Run(c.reason, func(t *testing.T) {
+			n := newNode(t)
+			n.reserve("10.0.0.2", "leaked", old)
+			report, err := n.reconciler(c.source, Options{}).Reconcile(t.Context())
+			if !errors.Is(err, c.err) || errors.Is(err, ErrRefused) != (c.err != nil) {
+				t.Errorf("got error %v, want %v", err, c.err)
+			}
+			n.check(report, map[string]Verdict{"10.0.0.2": c.want})
+			if c.err == ErrNoPods && report.Reservations[0].Reason != NoPods {
+				t.Errorf("the reason is %s", report.Reservations[0].Reason)
+			}
+		})
+	}
+}
+
+// R9 by member: whose silence lets go must have seen somebody.
+func TestHazard42OneMemberSeesNobody(t *testing.T) {
+	nobody := podsource.Answer{Source: "docker"}
+	for _, c := range []struct {
+		reason  string
+		members []podsource.Answer
+		err     error
+		names   string // in the error
+	}{
+		{"the other one names pods", []podsource.Answer{criAnswer(), nobody}, ErrNoPods, "docker"},
+		{"in any order", []podsource.Answer{nobody, criAnswer()}, ErrNoPods, "docker"},
+		{"one without a name is told by its place", []podsource.Answer{criAnswer(), {}}, ErrNoPods, "source 2"},
+		{"an authority", []podsource.Answer{criAnswer(), {Authoritative: true}}, nil, ""},
+		{"supplementary answers may be empty", []podsource.Answer{criAnswer(), netnsAnswer(), cacheAnswer(nil)}, nil, ""},
+	} {
+		t.Run(c.reason, func(t *testing.T) {
+			n := newNode(t)
+			n.reserve("10.0.0.2", hex64("leaked"), old)
+			report, err := n.reconciler(answers(c.members...), Options{}).Reconcile(t.Context())
+			if !errors.Is(err, c.err) || err != nil && !strings.Contains(err.Error(), c.names) {
+				t.Errorf("got error %v, want %v about %q", err, c.err, c.names)
+			}
+			want := map[string]Verdict{"10.0.0.2": Released}
+			if c.err != nil {
+				want["10.0.0.2"] = Failed
+			}
+			n.check(report, want)
+		})
+	}
+}
+
+// R2: one item that is not what it says makes the list worthless.
+func TestHazard07OneItemFails(t *testing.T) {
+	for _, c := range []struct {
+		reason string
+		answer podsource.Answer
+		names  string
+	}{
+		{"an address that is none", podsource.Answer{Pods: []podsource.Pod{other, {NamespacedName: named("web"), IPs: append(ips("10.0.0.9"), netip.Addr{})}}}, "default/web"},
+		{"a container ID that is empty", podsource.Answer{Pods: []podsource.Pod{other, {NamespacedName: named("web"), ContainerIDs: []string{""}}}}, "default/web"},
+		{"a container ID with a scheme", podsource.Answer{Pods: []podsource.Pod{other, {NamespacedName: named("web"), ContainerIDs: []string{"containerd://abc"}}}}, "default/web"},
+		{"a container ID with white space", podsource.Answer{Pods: []podsource.Pod{other, {NamespacedName: named("web"), ContainerIDs: []string{"abc\n"}}}}, "default/web"},
+		{"a lag that can't be", podsource.Answer{Source: "mine", Pods: []podsource.Pod{other}, Names: []podsource.Names{{Form: podsource.AnyForm, Lag: -2}}}, "mine"},
+	} {
+		for _, in := range []string{"alone", "in a union"} {
+			t.Run(c.reason+" "+in, func(t *testing.T) {
+				n := newNode(t)
+				n.reserve("10.0.0.2", "leaked", old)
+				members := []podsource.Answer{c.answer}
+				if in == "in a union" {
+					members = []podsource.Answer{{Pods: []podsource.Pod{other}}, c.answer}
+				}
+				report, err := n.reconciler(answers(members...), Options{}).Reconcile(t.Context())
+				if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), c.names) {
+					t.Errorf("got error %v, want one that names %s", err, c.names)
+				}
+				n.check(report, map[string]Verdict{"10.0.0.2": Failed})
+			})
+		}
+	}
+}
+
+// R2: whatever is wrong with the source, nothing is released, and the error says
+// what was being done.
+func TestHazard64SourceFails(t *testing.T) {
+	errAway := errors.New("server is away")
+	fails := func(context.Context) ([]podsource.Pod, error) { return []podsource.Pod{other}, errAway }
+	for _, c := range []struct {
+		reason string
+		source podsource.Source
+		want   string
+	}{
+		{"an error", podsource.Func(fails), "server is away"},
+		{"a panic", podsource.Func(func(context.Context) ([]podsource.Pod, error) { panic("out of range") }), "panicked: out of range"},
+		{"it ends its goroutine", podsource.Func(func(context.Context) ([]podsource.Pod, error) { runtime.Goexit(); return nil, nil }), "runtime.Goexit"},
+		{"one of two fails", podsource.Union(podsource.Static{other}, podsource.Func(fails)), "source 2 of 2"},
+	} {
+		t.Run(c.reason, func(t *testing.T) {
+			n := newNode(t)
+			n.reserve("10.0.0.2", "leaked", old)
+			r := n.reconciler(c.source, Options{})
+			for range 2 { // and the next pass is not blocked
+				report, err := r.Reconcile(t.Context())
+				if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), c.want) {
+					t.Errorf("got error %v, want one with %q", err, c.want)
+				}
+				n.checkReasons(report, map[string]Reason{"10.0.0.2": SourceFailed})
+			}
+		})
+	}
+}
+
+// R13: a source that hangs on one call costs its passes and no more: it is given
+// up after SourceTimeout, and not asked a second time while it hangs.
+func TestHazard64SourceHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.reserve("10.0.0.2", "leaked", old)
+		calls := make(chan struct{}, 10)
+		wake := make(chan struct{})
+		r := n.reconciler(podsource.Func(func(context.Context) ([]podsource.Pod, error) {
+			calls <- struct{}{}
+			<-wake
+			return []podsource.Pod{other}, nil
+		}), Options{SourceTimeout: 7 * time.Second})
+		for range 3 {
+			begun := time.Now()
+			report, err := r.Reconcile(t.Context())
+			if !errors.Is(err, ErrRefused) || !errors.Is(err, ErrSourceTimeout) || errors.Is(err, ErrNoPods) || time.Since(begun) != 7*time.Second {
+				t.Fatalf("got error %v after %v, want %v after 7s", err, time.Since(begun), ErrSourceTimeout)
+			}
+			n.check(report, map[string]Verdict{"10.0.0.2": Failed})
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := r.Reconcile(ctx); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrSourceTimeout) {
+			t.Errorf("got error %v, want the context's where that ends first", err)
+		}
+		if len(calls) != 1 {
+			t.Errorf("a hanging source was asked %d times", len(calls))
+		}
+		close(wake)
+		synctest.Wait()
+		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Released})
+	})
+}
+
+// A source that uses its memory again changes neither what the first look said
+// nor a report that was given out.
+func TestHazard64SourceReusesItsSlice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.reserve("10.0.0.2", hex64("web"), old)
+		n.reserve("10.0.0.9", hex64("db"), old)
+		calls := 0
+		ids := [][]string{{""}, {""}}
+		pods := make([]podsource.Pod, 2)
+		reuses := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
+			calls++
+			ids[0][0], ids[1][0] = hex64("web"), hex64("db")
+			pods[0] = podsource.Pod{NamespacedName: named("web"), ContainerIDs: ids[0], Origin: "process 1"}
+			pods[1] = podsource.Pod{NamespacedName: named("db"), ContainerIDs: ids[1]}
+			if calls > 1 { // web's chain is between two plugins
+				ids[0][0] = hex64("third")
+				pods[0].NamespacedName = named("third")
+			}
+			a := netnsAnswer(pods...)
+			a.Pods = pods // the very memory
+			return a, nil
+		})
+		source := podsource.Union(reuses, answers(recordAnswer([]string{network1}), kubeletAnswer(starts())))
+		n.reserve("10.0.0.8", hex64("leaked"), old)
+		r := n.reconciler(source, Options{})
+		report := n.reconcile(r)
+		n.check(report, map[string]Verdict{"10.0.0.2": InUse, "10.0.0.8": Released, "10.0.0.9": InUse})
+		for i := range pods {
+			pods[i] = podsource.Pod{NamespacedName: named("changed")}
+		}
+		for _, e := range report.Reservations {
+			if e.Pod != nil && e.Pod.Name == "changed" {
+				t.Errorf("%s: the report changed after it was given out: %v", e.IP, e.Pod)
+			}
+		}
+	})
+}

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gc
+
+import (
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// This file has the hazards about pods that name nothing yet, and may hold any
+// reservation made since they were started (R4). The ends of that claim are in
+// starting_test.go, clause by clause.
+
+// R4 for a pod that names nothing yet.
+func TestHazard01RunningPodWithoutPodIPs(t *testing.T) {
+	n := newNode(t)
+	n.reserve("10.0.0.2", "sandbox", 30*time.Minute)
+	n.reserve("10.0.0.3", "leaked", 2*time.Hour)
+	report := n.pass(podsource.Static{startingPod("web", time.Now().Add(-31*time.Minute))}, Options{})
+	n.check(report, map[string]Verdict{"10.0.0.2": Starting, "10.0.0.3": Released})
+}
+
+// R5 for what no source can know yet, R4 for a pod that is known to be coming.
+func TestHazard04ADDInFlight(t *testing.T) {
+	const unknown = time.Duration(-1)
+	for _, c := range []struct {
+		reason  string
+		age     time.Duration
+		known   bool          // that the pod is starting
+		started time.Duration // how long before the reservation was made
+		want    Verdict
+	}{
+		{"no source knows the pod yet", 6*time.Minute + 50*time.Second, false, 0, Young},
+		{"an ADD can't be in flight for so long", 7*time.Minute + time.Second, false, 0, Released},
+		{"the pod is known, and started before the reservation was made", 10 * time.Minute, true, time.Minute, Starting},
+		{"the pod is known, but nobody knows since when", 10 * time.Minute, true, unknown, Starting},
+		{"the pod is known, and the reservation older than it", 10 * time.Minute, true, -time.Minute, Released},
+		{"the pod started in the very tick of the clock in which the reservation was made", 10 * time.Minute, true, -5 * time.Millisecond, Starting},
+		{"the pod started in the next tick", 10 * time.Minute, true, -11 * time.Millisecond, Released},
+	} {
+		t.Run(c.reason, func(t *testing.T) {
+			n := newNode(t)
+			n.reserve("10.0.0.2", "sandbox", c.age)
+			info, err := os.Stat(n.path("10.0.0.2"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			pods := podsource.Static{other}
+			if c.known {
+				p := podsource.Pod{NamespacedName: named("web")}
+				if c.started != unknown {
+					p.StartedAt = info.ModTime().Add(-c.started)
+				}
+				pods = append(pods, p)
+			}
+			n.check(n.pass(pods, Options{}), map[string]Verdict{"10.0.0.2": c.want})
+		})
+	}
+}
+
+// R4 with a start: what is older than a pod is not that pod's.
+func TestHazard32PodStuckForDays(t *testing.T) {
+	const day = 24 * time.Hour
+	n := newNode(t)
+	n.reserve("10.0.0.2", "older", 4*day)
+	n.reserve("10.0.0.3", "younger", 2*day)
+	report := n.pass(podsource.Static{other, startingPod("stuck", time.Now().Add(-3*day))}, Options{})
+	n.check(report, map[string]Verdict{"10.0.0.2": Released, "10.0.0.3": Starting})
+	if pod := report.Reservations[1].Pod; pod == nil || pod.Name != "stuck" {
+		t.Errorf("the report names pod %v, want the one that is stuck", pod)
+	}
+	// The earliest start counts, in any order of the pods.
+	for _, pods := range []podsource.Static{
+		{startingPod("a", time.Now()), startingPod("stuck", time.Now().Add(-3*day))},
+		{startingPod("stuck", time.Now().Add(-3*day)), startingPod("a", time.Now())},
+	} {
+		n.check(n.pass(pods, Options{}), map[string]Verdict{"10.0.0.3": Starting})
+	}
+}
+
+// R4: a start that can't be compared is unknown.
+func TestHazard36StartInTheFutureOrUnknown(t *testing.T) {
+	for _, c := range []struct {
+		reason string
+		start  time.Time
+	}{
+		{"not reported yet", time.Time{}},
+		{"in the future", time.Now().Add(old)},
+	} {
+		t.Run(c.reason, func(t *testing.T) {
+			n := newNode(t)
+			n.reserve("10.0.0.2", "sandbox", 2*old)
+			n.reserve("10.0.0.3", "claimed", 2*old)
+			report := n.pass(podsource.Static{
+				{NamespacedName: named("web"), StartedAt: c.start},
+				{NamespacedName: named("db"), IPs: ips("10.0.0.3")},
+			}, Options{})
+			n.check(report, map[string]Verdict{"10.0.0.2": Starting, "10.0.0.3": InUse})
+		})
+	}
+}
+
+// A union is monotone: the old sandbox, which the runtime still lists, is an
+// entry of its own, and does not end the claim of the pod that starts anew
+// (cri-o#4221).
+func TestHazard38OldSandboxOfAStartingPod(t *testing.T) {
+	for _, names := range []bool{true, false} {
+		t.Run(fmt.Sprintf("the runtime declares what it names: %t", names), func(t *testing.T) {
+			n := newNode(t)
+			n.reserve("10.0.0.2", hex64("new"), 8*time.Minute) // its ADD goes on
+			n.reserve("10.0.0.3", hex64("old"), old)
+			n.reserve("10.0.0.4", hex64("leaked"), 2*old)
+			runtime := criAnswer(sandbox("web", hex64("old"), "10.0.0.3")) // NOTREADY
+			if !names {
+				runtime.Names = nil
+			}
+			source := answers(kubeletAnswer(startingPod("web", time.Now().Add(-90*time.Minute))), runtime)
+			n.check(n.pass(source, Options{}), map[string]Verdict{"10.0.0.2": Starting, "10.0.0.3": InUse, "10.0.0.4": Released})
+		})
+	}
+}
+
+// Each retry of a pod leaks an address, so that the pod never starts, and its
+// claim would hold its own leaks for ever (containerd#12130).
+func TestHazard39LeaksOfAPodThatNeverStarts(t *testing.T) {
+	const started = 40 * time.Minute
+	web := func() podsource.Pod { return startingPod("web", time.Now().Add(-started)) }
+	fill := func(n *node) {
+		n.reserve("10.0.0.2", hex64("try 1"), 30*time.Minute)
+		n.reserve("10.0.0.3", hex64("try 2"), 15*time.Minute)
+		n.reserve("10.0.0.4", hex64("try 3"), 8*time.Minute)
+		n.reserve("10.0.0.5", hex64("try 4"), 2*time.Minute) // its ADD goes on
+	}
+	t.Run("kubelet and the runtime: within StartingFor", inBubble(func(t *testing.T) {
+		n := newNode(t)
+		fill(n)
+		r := n.reconciler(answers(kubeletAnswer(web()), criAnswer()), Options{})
+		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Starting, "10.0.0.3": Starting, "10.0.0.4": Starting, "10.0.0.5": Young})
+		time.Sleep(DefaultMinAge) // L: seen unnamed for that long
+		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Released, "10.0.0.3": Released, "10.0.0.4": Released, "10.0.0.5": Starting})
+		time.Sleep(DefaultStartingFor - DefaultMinAge)
+		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.5": Released})
+	}))
+	t.Run("with netns and a cache that passed: at MinAge", inBubble(func(t *testing.T) {
+		n := newNode(t)
+		fill(n)
+		n.reserve("10.0.0.9", hex64("db"), old)
+		db := attached(network1, hex64("db"), "10.0.0.9")
+		source := answers(netnsAnswer(adding(hex64("try 4")), configured("10.0.0.9")), cacheAnswer([]podsource.Pod{db}), kubeletAnswer(web()))
+		report := n.pass(source, Options{MinAge: 5 * time.Minute})
+		n.check(report, map[string]Verdict{
+			"10.0.0.2": Released, "10.0.0.3": Released, "10.0.0.4": Released, "10.0.0.5": InUse, "10.0.0.9": InUse})
+		if report.Looks != 2 {
+			t.Errorf("asked %d times, want twice", report.Looks)
+		}
+	}))
+	t.Run("the API server alone: kept for as long as the pod is starting", inBubble(func(t *testing.T) {
+		n := newNode(t)
+		fill(n)
+		r := n.reconciler(answers(kubeletAnswer(web())), Options{})
+		n.reconcile(r)
+		time.Sleep(24 * time.Hour)
+		report := n.reconcile(r)
+		want := map[string]Reason{"10.0.0.2": StartingNoEnd, "10.0.0.3": StartingNoEnd, "10.0.0.4": StartingNoEnd, "10.0.0.5": StartingNoEnd}
+		n.checkReasons(report, want)
+		if pod := report.Reservations[0].Pod; pod == nil || pod.Name != "web" {
+			t.Errorf("the report names pod %v, want the one that is starting", pod)
+		}
+	}))
+}
+
+// After a reboot the pool may be full of reservations from before it, while all
+// pods are starting under their old UIDs.
+func TestHazard40RebootWithAFullPool(t *testing.T) {
+	booted := func(t *testing.T, n *node, source podsource.Source) *Reconciler {
+		return newReconciler(t, n.store, []string{network1}, source, Options{}, &clocks{uptime: 5 * time.Minute})
+	}
+	fill := func(n *node) {
+		n.reserve("10.0.0.2", hex64("web"), old)
+		n.reserve("10.0.0.3", hex64("db"), 20*time.Minute)
+		n.file("10.0.0.4", "", 20*time.Minute)
+	}
+	all := func(v Verdict) map[string]Verdict {
+		return map[string]Verdict{"10.0.0.2": v, "10.0.0.3": v, "10.0.0.4": v}
+	}
+	starting := func() []podsource.Pod {
+		return []podsource.Pod{startingPod("web", time.Now().Add(-2*old)), startingPod("static", time.Time{})}
+	}
+	t.Run("netns and the cache: in the hook", inBubble(func(t *testing.T) {
+		n := newNode(t)
+		fill(n)
+		cache := cacheAnswer(nil, stale(network1, hex64("web"))) // the other entry is lost
+		r := booted(t, n, answers(netnsAnswer(), cache, kubeletAnswer(starting()...)))
+		report, err := r.AtStartup(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.check(report, all(Released))
+	}))
+	for _, c := range []struct {
+		reason  string
+		members func() []podsource.Answer
+	}{
+		{"kube alone", func() []podsource.Answer { return []podsource.Answer{kubeletAnswer(starting()...)} }},
+		{"kubelet and the runtime", func() []podsource.Answer { return []podsource.Answer{kubeletAnswer(starting()...), criAnswer()} }},
+	} {
+		t.Run(c.reason+": once seen unnamed for L", inBubble(func(t *testing.T) {
+			n := newNode(t)
+			fill(n)
+			n.reserve("10.0.0.9", hex64("new"), 4*time.Minute) // made since
+			r := booted(t, n, answers(c.members()...))
+			report, err := r.AtStartup(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := all(Starting)
+			want["10.0.0.9"] = Young
+			n.check(report, want)
+			time.Sleep(DefaultMinAge - 1)
+			want["10.0.0.9"] = Starting
+			n.check(n.reconcile(r), want)
+			time.Sleep(1)
+			want = all(Released)
+			want["10.0.0.9"] = Starting
+			n.check(n.reconcile(r), want)
+		}))
+	}
+}
+
+// CRI-O adopts a stored sandbox after a restart of kubelet, which gives a static
+// pod a new start. Its source must say that the start is unknown; then any
+// reservation may be the pod's, however old.
+func TestHazard76StaticPodAfterAKubeletRestart(t *testing.T) {
+	for _, c := range []struct {
+		reason string
+		pod    podsource.Pod
+		want   Verdict
+	}{
+		{"its start is unknown", startingPod("static", time.Time{}), Starting},
+		{"a start that was reset would cost the pod its address", startingPod("static", time.Now()), Released},
+		{"more addresses than these, start unknown", podsource.Pod{NamespacedName: named("static"), IPs: ips("10.0.0.9"), MoreIPs: true}, Starting},
+		{"more addresses than these, its container known", podsource.Pod{ContainerIDs: []string{"db"}, MoreIPs: true}, Starting},
+	} {
+		t.Run(c.reason, func(t *testing.T) {
+			n := newNode(t)
+			n.reserve("10.0.0.2", hex64("static"), 24*time.Hour)
+			n.check(n.pass(answers(kubeletAnswer(c.pod), criAnswer()), Options{}), map[string]Verdict{"10.0.0.2": c.want})
+		})
+	}
+}

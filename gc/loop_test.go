@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gc
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// A loop is Start under observation: it tells when passes were.
+type loop struct {
+	*Reconciler
+	begun  time.Time
+	mu     sync.Mutex
+	passes []time.Duration
+	answer atomic.Pointer[error]
+}
+
+// startLoop runs Start until the bubble's test ends, and checks that it leaves
+// nothing behind.
+func startLoop(t *testing.T, n *node, source podsource.Source, opts Options) *loop {
+	l := &loop{begun: time.Now()}
+	var none error
+	l.answer.Store(&none)
+	opts.OnReport = func(Report, error) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.passes = append(l.passes, time.Since(l.begun))
+	}
+	if source == nil {
+		source = podsource.Func(func(context.Context) ([]podsource.Pod, error) {
+			return []podsource.Pod{other}, *l.answer.Load()
+		})
+	}
+	l.Reconciler = n.reconciler(source, opts)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- l.Start(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("Start returned %v, want nil when its context ends", err)
+		}
+		synctest.Wait() // the bubble fails if a goroutine is left
+	})
+	synctest.Wait()
+	return l
+}
+
+// sinceLast waits, and returns when there were passes meanwhile, from now on.
+func (l *loop) sinceLast(d time.Duration) []time.Duration {
+	before, from := len(l.all()), time.Since(l.begun)
+	time.Sleep(d)
+	var out []time.Duration
+	for _, at := range l.all()[before:] {
+		out = append(out, at-from)
+	}
+	return out
+}
+
+// all returns when all passes were until now.
+func (l *loop) all() []time.Duration {
+	synctest.Wait()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.passes)
+}
+
+// inUse is a node on which nothing calls for a pass before it is due.
+func inUse(t *testing.T) *node {
+	n := newNode(t)
+	n.reserve("10.0.0.9", "other", old)
+	return n
+}
+
+func gaps(passes []time.Duration) (out []time.Duration) {
+	for i := 1; i < len(passes); i++ {
+		out = append(out, passes[i]-passes[i-1])
+	}
+	return out
+}
+
+func TestScheduleOfAHealthyNode(t *testing.T) {
+	for _, interval := range []time.Duration{time.Second, DefaultInterval, 24 * time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			l := startLoop(t, inUse(t), nil, Options{Interval: interval})
+			if diff := cmp.Diff([]time.Duration{0}, l.all()); diff != "" {
+				t.Errorf("passes at the start (-want +got):\n%s", diff)
+			}
+			time.Sleep(60 * interval)
+			passes := l.all()
+			for i, gap := range gaps(passes) {
+				if gap < interval || gap > interval*11/10 {
+					t.Errorf("pass %d came after %v, want %v and up to a tenth more", i+1, gap, interval)
+				}
+			}
+			if len(passes) < 50 || slices.Max(gaps(passes)) == slices.Min(gaps(passes)) {
+				t.Errorf("%d passes in 60 intervals, at gaps of %v", len(passes), gaps(passes))
+			}
+		})
+	}
+}
+
+func TestScheduleAfterErrors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		logs := newLogs(0)
+		l := startLoop(t, inUse(t), nil, Options{Logger: logs.logger()})
+		err := errors.New("server is away")
+		l.answer.Store(&err)
+		passes := l.sinceLast(3 * time.Hour)
+		// The first comes when it is due, the next ones after 1, 2, 4 ... seconds and
+		// up to a half more, and never rarer than the interval.
+		if len(passes) < 13 {
+			t.Fatalf("passes after an error: %v", passes)
+		}
+		want := time.Second
+		for i, gap := range gaps(passes) {
+			if low := min(want, 10*time.Minute); gap < low || gap > min(low*3/2, 11*time.Minute) {
+				t.Errorf("gap %d is %v, want %v and up to a half more", i, gap, low)
+			}
+			want = min(2*want, time.Hour)
+		}
+		logged := 0
+		for _, line := range logs.lines {
+			if text, _ := line["error"].(string); strings.Contains(text, "server is away") && line["in"] != nil {
+				logged++
+			}
+		}
+		if logged != len(passes) {
+			t.Errorf("%d errors are logged of %d passes", logged, len(passes))
+		}
+		var none error
+		l.answer.Store(&none)
+		if passes := l.sinceLast(time.Hour); len(passes) < 5 || len(passes) > 7 {
+			t.Errorf("%d passes in the hour after the errors ended", len(passes))
+		}
+		l.answer.Store(&err) // the pauses begin anew
+		if g := gaps(l.sinceLast(12 * time.Minute)); len(g) < 3 || g[0] > 1500*time.Millisecond {
+			t.Errorf("gaps after the next error: %v", g)
+		}
+	})
+}
+
+// A pass comes when a report says that it is worth it. Between such passes that
+// release nothing the pauses grow, up to the interval.
+func TestScheduleOfChecks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := inUse(t)
+		n.reserve("10.0.0.2", "leaked", DefaultMinAge-3*time.Minute)
+		l := startLoop(t, n, nil, Options{})
+		if got := l.sinceLast(198 * time.Second); len(got) != 1 || got[0] < 3*time.Minute { // and a tenth more
+			t.Errorf("passes at %v, want one after 3 minutes", got)
+		}
+		if n.exists("10.0.0.2") {
+			t.Error("what was young is old now, and still there")
+		}
+		// One ripens every second: the pauses between the passes are 15 seconds at
+		// least, and what they release keeps them so short.
+		for i := range 200 {
+			n.reserve(ips("10.0.1.0")[0].Next().String(), "leaked", 0)
+			ip := ips("10.0.1.0")[0]
+			for range i + 1 {
+				ip = ip.Next()
+			}
+			n.reserve(ip.String(), "leaked", DefaultMinAge-time.Duration(i)*time.Second)
+		}
+		l.Trigger()
+		for i, gap := range gaps(l.sinceLast(3 * time.Minute)) {
+			if gap < 15*time.Second || gap > 17*time.Second {
+				t.Errorf("pass %d came after %v, want 15 s and up to a tenth more", i+1, gap)
+			}
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		n := inUse(t)
+		l := startLoop(t, n, podsource.Func(func(context.Context) ([]podsource.Pod, error) {
+			// There is always a pod that ends to hold something in a second.
+			return []podsource.Pod{other, {UID: "1", IPs: ips("10.0.0.77"), FinishedAt: time.Now().Add(time.Second - 5*time.Minute)}}, nil
+		}), Options{})
+		want := 15 * time.Second
+		for i, gap := range gaps(append([]time.Duration{0}, l.sinceLast(3*time.Hour)...)) {
+			if low := min(want, 10*time.Minute); gap < low || gap > low*11/10 {
+				t.Errorf("gap %d is %v, want %v and up to a tenth more", i, gap, low)
+			}
+			want = min(2*want, time.Hour)
+		}
+	})
+}
+
+// A hook that asked nobody is followed by a pass that does, soon, and not by all
+// nodes of a fleet at once.
+func TestScheduleAfterAHookThatAskedNobody(t *testing.T) {
+	var first []time.Duration
+	for range 20 {
+		synctest.Test(t, func(t *testing.T) {
+			l := startLoop(t, newNode(t), nil, Options{})
+			passes := l.sinceLast(13 * time.Minute)
+			if len(passes) < 2 || passes[0] < time.Minute || passes[0] > 2*time.Minute || passes[1]-passes[0] < 10*time.Minute {
+				t.Errorf("passes at %v, want the first after one to two minutes, and then an interval", passes)
+				return
+			}
+			first = append(first, passes[0])
+		})
+	}
+	if len(first) == 0 || slices.Max(first)-slices.Min(first) < 10*time.Second {
+		t.Errorf("20 nodes ask at %v, want them spread", first)
+	}
+}
+
+// Trigger has a floor of five seconds, and many calls lead to one pass.
+func TestTrigger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := startLoop(t, inUse(t), nil, Options{})
+		for range 100 { // the pass of the start has just been
+			l.Trigger()
+		}
+		if passes := l.sinceLast(time.Minute); len(passes) != 1 || passes[0] != 5*time.Second {
+			t.Errorf("100 triggers at once led to passes at %v, want one after 5 s", passes)
+		}
+		before := len(l.all())
+		l.Trigger()
+		if got := len(l.all()) - before; got != 1 {
+			t.Errorf("a trigger a minute after a pass led to %d passes at once, want one", got)
+		}
+		for range 600 { // a caller who never stops
+			l.Trigger()
+			time.Sleep(100 * time.Millisecond)
+		}
+		passes := l.all()
+		for _, gap := range gaps(passes) {
+			if gap < 5*time.Second {
+				t.Errorf("two passes %v apart", gap)
+			}
+		}
+		if got := l.sinceLast(9 * time.Minute); len(got) > 1 {
+			t.Errorf("passes at %v without a trigger", got)
+		}
+		// After an error not even Trigger shortens the pause.
+		err := errors.New("server is away")
+		l.answer.Store(&err)
+		l.sinceLast(15 * time.Minute)
+		for range 3000 {
+			l.Trigger()
+			time.Sleep(time.Second)
+		}
+		want := time.Second
+		g := gaps(l.all())
+		g = g[slices.IndexFunc(g, func(d time.Duration) bool { return d < 2*time.Second }):]
+		for i, gap := range g {
+			if low := min(want, 10*time.Minute); gap < low {
+				t.Errorf("gap %d after an error is %v, want at least %v", i, gap, low)
+			}
+			want *= 2
+		}
+	})
+}
+
+// A hanging source costs its passes and no more: each is over after
+// SourceTimeout, Start still ends with its context, and works again once the
+// source does.
+func TestHazard64StartWithAHangingSource(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var calls atomic.Int32
+		var good, bad int
+		var longest time.Duration
+		n := inUse(t)
+		r := n.reconciler(podsource.Func(func(context.Context) ([]podsource.Pod, error) {
+			if calls.Add(1) == 1 {
+				time.Sleep(2 * time.Hour)
+			}
+			return []podsource.Pod{other}, nil
+		}), Options{OnReport: func(report Report, err error) {
+			longest = max(longest, report.Duration)
+			if err == nil {
+				good++
+			} else if bad++; !errors.Is(err, ErrRefused) {
+				t.Error(err)
+			}
+		}})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- r.Start(ctx) }()
+		time.Sleep(4 * time.Hour)
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if good < 10 || bad < 12 || longest > DefaultSourceTimeout {
+			t.Errorf("%d good passes in the two hours after the source came back, %d bad ones before, the longest %v", good, bad, longest)
+		}
+	})
+}
+
+// A pass of the loop that waits for the plugin's lock is given up in the end.
+func TestLoopGivesUpAPass(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := inUse(t)
+		r := n.reconciler(podsource.Static{other}, Options{Interval: time.Second})
+		r.sem <- struct{}{} // another pass, which does not end
+		begun := time.Now()
+		_, err := r.reconcileWithTimeout(t.Context())
+		if !errors.Is(err, ErrBusy) || time.Since(begun) != time.Minute+time.Second {
+			t.Errorf("got error %v after %v, want an interval and a minute", err, time.Since(begun))
+		}
+	})
+}
+
+// A panic of what the caller has hung into a pass is an error of that pass.
+func TestHazard64PanicInAPass(t *testing.T) {
+	n := newNode(t)
+	r := n.reconciler(podsource.Static{other}, Options{OnReport: func(Report, error) { panic("no") }})
+	for range 2 { // and the next pass is not blocked
+		if _, err := r.Reconcile(t.Context()); err == nil || !strings.Contains(err.Error(), "panicked: no") {
+			t.Errorf("got error %v, want the panic", err)
+		}
+	}
+	n.reserve("10.0.0.2", "leaked", old)
+	ctx := newTurnContext(t)
+	asked := 0
+	ctx.on(func() { // in the listing, after the wait for another pass
+		if asked++; asked == 2 {
+			panic("in the context")
+		}
+	})
+	if _, err := n.reconciler(podsource.Static{other}, Options{}).Reconcile(ctx); err == nil || !strings.Contains(err.Error(), "panicked: in the context") {
+		t.Errorf("got error %v, want the panic", err)
+	}
+	if r.NeedLeaderElection() {
+		t.Error("only the leader would release")
+	}
+}

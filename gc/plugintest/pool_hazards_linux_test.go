@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plugintest_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// In minutes: how long a starting pod's claim lasts at least (StartingFor), and
+// for how long what is to end it must have been seen unnamed (L, as is MinAge).
+const (
+	startingFor = int(gc.DefaultStartingFor / time.Minute)
+	lag         = int(gc.DefaultMinAge / time.Minute)
+)
+
+// Each retry of a pod fails after the plugin's ADD, and so does its DEL
+// (containerd#12130), until the pool is full. Kubelet and the runtime are asked:
+// each leak goes with the first pass after StartingFor in which this process has
+// seen it for L. Meanwhile an ADD takes longer than MinAge, and its pod is all
+// that anybody knows of it.
+func TestHazard39PoolFullOfLeaks(t *testing.T) {
+	const addTakes = 12 // minutes
+	for _, row := range []struct {
+		reason string
+		starts int // the minute of the first pass
+	}{
+		{"the agent ran all the time: StartingFor decides", 0},
+		{"the agent starts when the pool is full: L decides for the oldest", retries + 2},
+	} {
+		t.Run(row.reason, func(t *testing.T) {
+			onSmallNode(t, func(t *testing.T, n *smallNode) {
+				var r *gc.Reconciler
+				var report gc.Report
+				pass := func(minute int) {
+					if minute < row.starts {
+						return
+					}
+					if r == nil {
+						r = reconcilerOf(t, n.p, unionOf(n.cri, n.kubelet), gc.Options{})
+					}
+					var released, want []string
+					report, released = n.pass(r)
+					for made := 1; made <= retries; made++ {
+						if minute == max(made+startingFor, row.starts+lag) {
+							want = append(want, containerID(made))
+						}
+					}
+					wantDiff(t, fmt.Sprintf("released in minute %d", minute), row.reason, want, released)
+				}
+				n.fill(pass)
+				minute := retries + 2
+				for ; minute < retries+1+addTakes; minute++ {
+					n.until(minute)
+					pass(minute)
+				}
+				e := of(t, report, slow)
+				wantDiff(t, "ADD that takes longer than MinAge", "its pod is starting (R4)", gc.PodStarting, e.Reason)
+				if age := time.Since(e.ReservedAt); age <= gc.DefaultMinAge {
+					t.Errorf("the ADD is %v old, which the minimum age alone would keep", age)
+				}
+				n.adding, n.sandboxes = nil, append(n.sandboxes, slow)
+				for ; minute <= retries+startingFor; minute++ {
+					n.until(minute)
+					pass(minute)
+				}
+				n.wantOwners("what nobody holds is gone, and nothing else", web, slow)
+				n.add(app)
+			})
+		})
+	}
+}
+
+// The same with sources that see ADDs in flight, and that name containers without
+// a lag: all leaks go in one pass as soon as they are older than MinAge, the first
+// of a new process. It looks twice. The ADD in flight is older, too, and stays.
+func TestHazard39PoolFullOfLeaksWithADDsSeen(t *testing.T) {
+	const soon = retries + 1 // the minute in which the pool is full
+	for _, row := range []struct {
+		reason  string
+		sources func(n *smallNode) podsource.Source
+		minAge  time.Duration
+		at      int // the minute of the pass
+		want    []string
+		adding  gc.Reason
+	}{
+		{
+			reason:  "the record names whose ADD has ended, and netns the one whose ADD has not (R4)",
+			sources: func(n *smallNode) podsource.Source { return unionOf(n.netns, n.record, n.kubelet) },
+			at:      soon + lag, want: leaked(), adding: gc.ContainerLive,
+		}, {
+			reason:  "a minute earlier the last leak is too young, and R4's claim has ended all the same",
+			sources: func(n *smallNode) podsource.Source { return unionOf(n.netns, n.record, n.kubelet) },
+			at:      retries + lag - 1, want: leaked()[:retries-1], adding: gc.ContainerLive,
+		}, {
+			reason:  "between two plugins no process is seen: the second look sees it (R5)",
+			sources: func(n *smallNode) podsource.Source { return unionOf(n.netnsBetween(1), n.record, n.kubelet) },
+			at:      soon + lag, want: leaked(), adding: gc.ContainerLive,
+		}, {
+			reason:  "and so does the first (R5)",
+			sources: func(n *smallNode) podsource.Source { return unionOf(n.netnsBetween(2), n.record, n.kubelet) },
+			at:      soon + lag, want: leaked(), adding: gc.ContainerLive,
+		}, {
+			reason:  "a cache that is this node's lets a MinAge of seconds count (R5)",
+			sources: func(n *smallNode) podsource.Source { return unionOf(n.netns, n.cache, n.kubelet) },
+			minAge:  5 * time.Second,
+			at:      soon, want: leaked(), adding: gc.ContainerLive,
+		}, {
+			reason:  "without a cache a MinAge of seconds does not count (R5)",
+			sources: func(n *smallNode) podsource.Source { return unionOf(n.netns, n.record, n.kubelet) },
+			minAge:  5 * time.Second,
+			at:      soon, want: leaked()[:retries+1-lag], adding: gc.ContainerLive,
+		}, {
+			reason:  "nobody sees ADDs in flight, so one may be of the starting pod's (R4)",
+			sources: func(n *smallNode) podsource.Source { return unionOf(n.record, n.kubelet) },
+			at:      soon + lag, adding: gc.PodStarting,
+		}, {
+			reason:  "in the second look the processes can't be read (R5)",
+			sources: func(n *smallNode) podsource.Source { return unionOf(n.netnsOnce, n.record, n.kubelet) },
+			at:      soon + lag, adding: gc.ContainerLive,
+		}, {
+			reason:  "the runtime lists sandboxes minutes late, so a leak may be one (R4)",
+			sources: func(n *smallNode) podsource.Source { return unionOf(n.netns, n.cri, n.kubelet) },
+			at:      soon + lag, adding: gc.ContainerLive,
+		},
+	} {
+		t.Run(row.reason, func(t *testing.T) {
+			onSmallNode(t, func(t *testing.T, n *smallNode) {
+				n.fill(func(int) {})
+				n.until(row.at)
+				report, released := n.pass(reconcilerOf(t, n.p, row.sources(n), gc.Options{MinAge: row.minAge}))
+				wantDiff(t, "released", row.reason, row.want, released)
+				wantDiff(t, "ADD in flight", row.reason, row.adding, of(t, report, slow).Reason)
+				if row.want == nil {
+					n.wantFull("nothing was released")
+					return
+				}
+				wantDiff(t, "looks", "what is released on this was unowned in two (R5)", 2, report.Looks)
+				n.add(app)
+			})
+		})
+	}
+}
+
+// With kubelet or the API server alone nobody can tell a leak from an ADD of the
+// pod that is starting. What was made since its start, in this boot, is kept for
+// as long as it is starting, and the report says why.
+func TestHazard39PoolFullOfLeaksForKubeletAlone(t *testing.T) {
+	onSmallNode(t, func(t *testing.T, n *smallNode) {
+		r := reconcilerOf(t, n.p, unionOf(n.kubelet), gc.Options{})
+		pass := func(minute int) {
+			report, released := n.pass(r)
+			wantDiff(t, fmt.Sprintf("released in minute %d", minute), "the starting pod may hold it (R4)", []string(nil), released)
+			for made := 1; made <= retries && minute > made+lag; made++ {
+				e := of(t, report, containerID(made))
+				if e.Reason != gc.StartingNoEnd || e.Pod == nil || e.Pod.Name != "app" {
+					t.Errorf("a leak of minute %d in minute %d: %s (%s) of pod %v, want that of a pod that is starting without end",
+						made, minute, e.Verdict, e.Reason, e.Pod)
+				}
+			}
+		}
+		n.fill(pass)
+		for minute := retries + 2; minute < 24*60; minute += 30 {
+			n.until(minute)
+			pass(minute)
+		}
+		n.wantFull("all leaks are there")
+	})
+}
+
+// The node has booted: its pods are all starting again, the sandboxes and network
+// namespaces from before are gone, and the pool is full of what they held.
+func TestHazard40PoolFullAfterReboot(t *testing.T) {
+	runtimeToo := func(n *smallNode) podsource.Source { return unionOf(n.cri, n.kubelet) }
+	kubeletAlone := func(n *smallNode) podsource.Source { return unionOf(n.kubelet) }
+	kernelToo := func(n *smallNode) podsource.Source { return unionOf(n.netns, n.cache, n.kubelet) }
+	for _, row := range []struct {
+		reason  string
+		sources func(n *smallNode) podsource.Source
+		known   bool // the pods' starts, which are from before the reboot
+		hook    bool // the leaks go in the hook; else when they were seen for L
+	}{
+		{"a host-network sandbox is listed: with the runtime; known starts", runtimeToo, true, false},
+		{"a host-network sandbox is listed: with the runtime; unknown starts", runtimeToo, false, false},
+		{"with kubelet alone; known starts", kubeletAlone, true, false},
+		{"with kubelet alone; unknown starts", kubeletAlone, false, false},
+		{"stale entries show that the cache is this node's, and no ADD is in flight; known starts", kernelToo, true, true},
+		{"stale entries show that the cache is this node's, and no ADD is in flight; unknown starts", kernelToo, false, true},
+	} {
+		t.Run(row.reason, func(t *testing.T) {
+			onSmallNode(t, func(t *testing.T, n *smallNode) {
+				// Also in here the time since boot is the machine's, and no machine has
+				// been up for ten years.
+				const day = 24 * time.Hour
+				for i := range poolSize {
+					pod := podsource.Pod{}
+					if row.known {
+						pod.StartedAt = time.Now().Add(-4000 * day)
+					}
+					n.pods[fmt.Sprintf("pod-%d", i)] = pod
+					old := containerID(1 + i)
+					age(t, n.p, 3650*day, n.add(old).IPs...)
+					n.stale = append(n.stale, old)
+				}
+				n.wantFull("no pod can start")
+
+				r := reconcilerOf(t, n.p, row.sources(n), gc.Options{})
+				first, err := r.AtStartup(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				released := releasedBy(first)
+				for minute := 0; !row.hook && minute <= lag; minute++ {
+					wantDiff(t, fmt.Sprintf("released before minute %d", minute), "not yet seen for L (R4)", []string(nil), released)
+					n.until(minute)
+					_, released = n.pass(r)
+				}
+				wantDiff(t, "released in the end", row.reason, n.stale, released)
+				for i := range poolSize {
+					n.add(containerID(200 + i))
+				}
+			})
+		})
+	}
+}

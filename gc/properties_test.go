@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gc
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+var (
+	propCases = flag.Uint64("prop.cases", 100_000, "how many random cases each property of Union is checked with")
+	propFirst = flag.Uint64("prop.first", 0, "the first of them")
+)
+
+// A propCase is a random pass: what is on the disk, what the sources say in each
+// look, and what the process saw before.
+type propCase struct {
+	all      []hostlocal.Reservation
+	looks    [][]podsource.Answer // one or two
+	clock    clock
+	opts     Options
+	networks []string
+	noADD    bool
+}
+
+var propNow = reading{wall: time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC), mono: 20 * time.Hour, boot: 24 * time.Hour}
+
+var (
+	propNetworks = []string{"a", "b", "c"}
+	propForms    = []podsource.Form{podsource.Hex64, podsource.AnyForm, "default-" + podsource.Hex64}
+	propIPs      = []netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.3"), netip.MustParseAddr("10.0.0.4"), netip.MustParseAddr("fd00::2")}
+	propIDs      = []string{fmt.Sprintf("%064x", 1), fmt.Sprintf("%064x", 2), fmt.Sprintf("%064x", 3), "default-" + fmt.Sprintf("%064x", 4), "odd"}
+	// Around the limits: the settings of MinAge, L and StartingFor.
+	propAges = []time.Duration{-time.Minute, 0, time.Second, 30 * time.Second, time.Minute, 2 * time.Minute, 7*time.Minute - 1, 7 * time.Minute,
+		8 * time.Minute, 14 * time.Minute, 14*time.Minute + 1, 20 * time.Minute, 2 * time.Hour, 30 * time.Hour}
+)
+
+// judge does with a case what a pass does: see ask and pass. It returns the
+// entries, and an error where no answer counts. How many looks there are is the
+// case's: see TestSecondLook for when a pass takes two.
+func (c *propCase) judge() ([]Entry, error) {
+	_, entries, err := c.snapshot()
+	return entries, err
+}
+
+func (c *propCase) snapshot() (*snapshot, []Entry, error) {
+	opts, err := c.opts.withDefaults()
+	if err != nil {
+		return nil, nil, err
+	}
+	r := &Reconciler{opts: opts, clock: c.clock}
+	s := &snapshot{reservations: indexReservations(c.all), clock: &r.clock, at: propNow, limits: opts.limits(), networks: c.networks,
+		foreign: opts.Foreign, noADD: c.noADD, looks: c.looks}
+	for _, answers := range c.looks {
+		for i := range answers {
+			if err := checkAnswer(&answers[i]); err != nil {
+				return nil, nil, err
+			}
+		}
+		if err := r.checkView(answers, s.at); err != nil {
+			return nil, nil, err
+		}
+	}
+	s.evidence = newEvidence(s.looks, s.reservations, s.clock, s.at, propNow, s.limits.lag)
+	s.stale = s.evidence.staleness(s.at)
+	s.pods = indexPods(slices.Concat(s.looks...), s.clock, s.at, propNow)
+	entries, _ := decide(s)
+	return s, entries, nil
+}
+
+// released says whether a pass would remove it.
+func released(e *Entry) bool { return e.Reason == Unowned || e.Reason == EmptyOwner }
+
+func maybe(rnd *rand.Rand, one int) bool { return rnd.IntN(one) == 0 }
+
+func someOf[T any](rnd *rand.Rand, one int, from []T) (some []T) {
+	for _, x := range from {
+		if maybe(rnd, one) {
+			some = append(some, x)
+		}
+	}
+	return some
+}
+
+func randomCase(rnd *rand.Rand) *propCase {
+	c := &propCase{opts: Options{MinAge: oneOf(rnd, 0, 0, time.Second, time.Minute, 10*time.Minute)}, networks: propNetworks[:1+rnd.IntN(3)]}
+	c.noADD = maybe(rnd, 8)
+	if maybe(rnd, 8) {
+		c.opts.Foreign = propForms[2:]
+	}
+	for _, network := range propNetworks[:1+rnd.IntN(3)] {
+		for _, ip := range someOf(rnd, 2, propIPs) {
+			r := hostlocal.Reservation{Network: network, IP: ip, ReservedAt: propNow.wall.Add(-oneOf(rnd, propAges...)), Owner: hostlocal.Owned}
+			switch rnd.IntN(16) {
+			case 0:
+				r.Owner = hostlocal.Empty
+			case 1:
+				r.Owner = hostlocal.Malformed
+			case 2:
+				r.Owner = hostlocal.Unreadable
+			default:
+				r.ContainerID, r.IfName = oneOf(rnd, propIDs...), "eth0"
+			}
+			c.all = append(c.all, r)
+		}
+	}
+	c.clock = randomClock(rnd, c.all)
+	c.looks = make([][]podsource.Answer, 1+rnd.IntN(2))
+	for i := range 1 + rnd.IntN(4) {
+		a := randomAnswer(rnd)
+		a.Source = fmt.Sprintf("source%d", i)
+		for l := range c.looks {
+			if l > 0 && maybe(rnd, 4) { // other entries, the same declarations
+				a.Pods = slices.Concat(someOf(rnd, 2, a.Pods), randomPods(rnd))
+			}
+			c.looks[l] = append(c.looks[l], a)
+		}
+	}
+	return c
+}
+
+// randomClock is what a process may have seen before a pass.
+func randomClock(rnd *rand.Rand, all []hostlocal.Reservation) clock {
+	c := clock{firstUnowned: make(map[file]time.Duration), firstFinished: make(map[podID]time.Duration)}
+	c.observe(reading{wall: propNow.wall.Add(-time.Hour), mono: propNow.mono - time.Hour, boot: propNow.boot - time.Hour})
+	switch rnd.IntN(4) {
+	case 0:
+		c.trustedSince = propNow.wall.Add(-oneOf(rnd, propAges[1:]...))
+	case 1:
+		c.twiceFrom, c.twiceTo = propNow.wall.Add(-time.Hour), propNow.wall.Add(-10*time.Minute)
+	}
+	for i := range all {
+		if maybe(rnd, 2) {
+			c.firstUnowned[fileOf(&all[i])] = propNow.mono - oneOf(rnd, propAges[1:]...)
+		}
+	}
+	c.observe(propNow)
+	return c
+}
+
+func randomAnswer(rnd *rand.Rand) (a podsource.Answer) {
+	a.Pods = randomPods(rnd)
+	a.Supplementary, a.Authoritative = maybe(rnd, 3), maybe(rnd, 2)
+	if maybe(rnd, 3) {
+		a.Networks = someOf(rnd, 2, propNetworks)
+	}
+	if maybe(rnd, 4) {
+		a.AsOf = propNow.wall.Add(-oneOf(rnd, propAges[:10]...))
+	}
+	for range rnd.IntN(3) {
+		n := podsource.Names{Form: oneOf(rnd, propForms...), Lag: oneOf(rnd, 0, 0, podsource.RuntimeLag, time.Minute)}
+		if maybe(rnd, 3) {
+			n.Networks = someOf(rnd, 2, propNetworks)
+		}
+		a.Names = append(a.Names, n)
+	}
+	if maybe(rnd, 3) {
+		a.Forms = propForms[:1]
+	}
+	a.SeesADDs, a.SeesAddresses = maybe(rnd, 3), maybe(rnd, 3)
+	if maybe(rnd, 4) {
+		a.Recorded = []podsource.Attachment{}
+		for _, id := range someOf(rnd, 2, propIDs) {
+			for _, network := range someOf(rnd, 2, propNetworks) {
+				a.Recorded = append(a.Recorded, podsource.Attachment{Network: network, ContainerID: id})
+			}
+		}
+	}
+	return a
+}
+
+func randomPods(rnd *rand.Rand) (pods []podsource.Pod) {
+	for range rnd.IntN(4) {
+		pods = append(pods, randomPod(rnd))
+	}
+	return pods
+}
+
+func randomPod(rnd *rand.Rand) (p podsource.Pod) {
+	if maybe(rnd, 2) {
+		p.Namespace, p.Name = "default", oneOf(rnd, "web", "db")
+	}
+	if maybe(rnd, 3) {
+		p.UID = oneOf[typesUID](rnd, "1", "2")
+	}
+	p.ContainerIDs, p.IPs = someOf(rnd, 5, propIDs), someOf(rnd, 5, propIPs)
+	if maybe(rnd, 4) {
+		p.Network = oneOf(rnd, propNetworks...)
+	}
+	p.MoreIPs, p.HostNetwork, p.Finished = maybe(rnd, 10), maybe(rnd, 10), maybe(rnd, 8)
+	if maybe(rnd, 8) {
+		p.FinishedAt = propNow.wall.Add(-oneOf(rnd, propAges...))
+	}
+	if maybe(rnd, 2) {
+		p.StartedAt = propNow.wall.Add(-oneOf(rnd, propAges...))
+	}
+	if maybe(rnd, 3) {
+		p.Origin = oneOf(rnd, "here", "there")
+	}
+	return p
+}
+
+// forCases calls check with random cases. It fails with the first of which check
+// says what is wrong.
+func forCases(t *testing.T, check func(*rand.Rand, *propCase) (counts bool, wrong string)) {
+	t.Parallel()
+	counted := 0
+	for seed := *propFirst; seed < *propFirst+*propCases; seed++ {
+		rnd := rand.New(rand.NewPCG(seed, 3))
+		c := randomCase(rnd)
+		counts, wrong := check(rnd, c)
+		if wrong != "" {
+			t.Fatalf("case %d: %s\nreservations: %+v\nlooks: %+v\noptions: %+v, networks %v, asserted: %t",
+				seed, wrong, c.all, c.looks, c.opts, c.networks, c.noADD)
+		}
+		if counts {
+			counted++
+		}
+	}
+	if counted < int(*propCases/20) {
+		t.Errorf("only %d of %d cases say anything", counted, *propCases)
+	}
+}
+
+// keptThenReleased returns what a pass would keep before a change, and release
+// after it.
+func keptThenReleased(before, after []Entry) string {
+	for i := range before {
+		if !released(&before[i]) && released(&after[i]) {
+			return fmt.Sprintf("%s/%v of %q: %v before, %v after", before[i].Network, before[i].IP, before[i].ContainerID, before[i].Reason, after[i].Reason)
+		}
+	}
+	return ""
+}
+
+// edit returns the case with one member of both looks changed.
+func (c *propCase) edit(member int, change func(*podsource.Answer)) *propCase {
+	d := c.clone()
+	for i := range d.looks {
+		change(&d.looks[i][member])
+	}
+	return d
+}
+
+// clone returns a copy in which answers can be changed, but nothing in them.
+func (c *propCase) clone() *propCase {
+	d := *c
+	d.looks = make([][]podsource.Answer, len(c.looks))
+	for i := range d.looks {
+		d.looks[i] = slices.Clone(c.looks[i])
+	}
+	return &d
+}

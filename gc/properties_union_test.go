@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gc
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+type typesUID = types.UID
+
+// The four properties of Union (see its comment, and R2 to R14), over random
+// passes. Among passes that R2 and R9 let through:
+
+// U1: adding an entry never turns a keep into a release. The exception is one of
+// a member that sees ADDs, where another has a cache: that a container's ADD is
+// under way explains why the cache has no record of it yet. So it is part of
+// what is declared.
+func TestU1AddingAnEntry(t *testing.T) {
+	forCases(t, func(rnd *rand.Rand, c *propCase) (bool, string) {
+		member := rnd.IntN(len(c.looks[0]))
+		pod := randomPod(rnd)
+		if a := &c.looks[0][member]; a.SeesADDs && slices.ContainsFunc(c.looks[0], func(a podsource.Answer) bool { return a.Recorded != nil }) {
+			pod.ContainerIDs = nil
+		}
+		look := rnd.IntN(len(c.looks) + 1) // one, or all
+		d := c.clone()
+		for i := range d.looks {
+			if look == i || look == len(c.looks) {
+				d.looks[i][member].Pods = append(slices.Clone(d.looks[i][member].Pods), pod)
+			}
+		}
+		return compare(c, d, fmt.Sprintf("added to source%d: %+v", member, pod))
+	})
+}
+
+// U1: neither does adding a member that declares nothing, and speaks of no
+// network that the others do not speak of.
+func TestU1AddingAMember(t *testing.T) {
+	forCases(t, func(rnd *rand.Rand, c *propCase) (bool, string) {
+		a := podsource.Answer{Source: "another", Pods: randomPods(rnd)}
+		if maybe(rnd, 2) {
+			a.AsOf = propNow.wall.Add(-oneOf(rnd, propAges...))
+		}
+		a.Supplementary = maybe(rnd, 2)
+		if !slices.ContainsFunc(c.looks[0], func(o podsource.Answer) bool { return o.Networks == nil && !o.Supplementary }) && !a.Supplementary {
+			a.Networks = []string{}
+			for _, o := range c.looks[0] {
+				a.Networks = append(a.Networks, someOf(rnd, 2, o.Networks)...)
+			}
+		}
+		d := c.clone()
+		place := rnd.IntN(len(d.looks[0]) + 1)
+		for i := range d.looks {
+			d.looks[i] = slices.Insert(d.looks[i], place, a)
+		}
+		return compare(c, d, fmt.Sprintf("added: %+v", a))
+	})
+}
+
+func compare(c, d *propCase, what string) (bool, string) {
+	before, err1 := c.judge()
+	after, err2 := d.judge()
+	if err1 != nil || err2 != nil {
+		return false, ""
+	}
+	if wrong := keptThenReleased(before, after); wrong != "" {
+		return true, wrong + "\n" + what
+	}
+	return true, ""
+}
+
+// declarations are the ways to take one away from an answer.
+var declarations = []struct {
+	name string
+	// exists says whether a has it, remove takes it away.
+	exists func(a *podsource.Answer) bool
+	remove func(a *podsource.Answer)
+}{
+	{"names", func(a *podsource.Answer) bool { return len(a.Names) > 0 }, func(a *podsource.Answer) { a.Names = a.Names[1:] }},
+	{"forms", func(a *podsource.Answer) bool { return len(a.Forms) > 0 }, func(a *podsource.Answer) { a.Forms = nil }},
+	{"sees ADDs", func(a *podsource.Answer) bool { return a.SeesADDs }, func(a *podsource.Answer) { a.SeesADDs = false }},
+	{"sees addresses", func(a *podsource.Answer) bool { return a.SeesAddresses }, func(a *podsource.Answer) { a.SeesAddresses = false }},
+	{"recorded", func(a *podsource.Answer) bool { return a.Recorded != nil }, func(a *podsource.Answer) { a.Names, a.Recorded = nil, nil }},
+	{"authoritative", func(a *podsource.Answer) bool { return a.Authoritative }, func(a *podsource.Answer) { a.Authoritative = false }},
+}
+
+// U2: taking a declaration away never turns a keep into a release. What it
+// changes is a claim of R4, a foreign of R14, or the part of R5's default above
+// the caller's setting, within its form and networks, and not by an answer from
+// before the reservation was first seen.
+//
+// There are two exceptions, which are what R14 and the cache's check say. That
+// some source says which containers it means is what makes others foreign. And
+// where two sources see addresses, the cache has to explain those of both: there
+// is one such source in these cases.
+func TestU2TakingADeclarationAway(t *testing.T) {
+	forCases(t, func(rnd *rand.Rand, c *propCase) (bool, string) {
+		member := rnd.IntN(len(c.looks[0]))
+		for i := range c.looks[0] {
+			if i != member {
+				for l := range c.looks {
+					c.looks[l][i].SeesAddresses = c.looks[l][i].SeesAddresses && !c.looks[l][member].SeesAddresses
+				}
+			}
+		}
+		a := c.looks[0][member]
+		declaration := declarations[rnd.IntN(len(declarations))]
+		if !declaration.exists(&a) {
+			return false, ""
+		}
+		d := c.edit(member, declaration.remove)
+		with, err := c.judge()
+		if err != nil {
+			return false, ""
+		}
+		without, err := d.judge()
+		if err != nil {
+			return true, "" // R9: nothing is released
+		}
+		for i := range with {
+			what := fmt.Sprintf("%s/%v of %q: %v with %s of source%d, %v without", with[i].Network, with[i].IP, with[i].ContainerID, with[i].Reason,
+				declaration.name, member, without[i].Reason)
+			switch wasReleased, isReleased := released(&with[i]), released(&without[i]); {
+			case !wasReleased && isReleased && with[i].Reason != ForeignOwner:
+				return true, what
+			case wasReleased && !isReleased:
+				if wrong := c.endsTooMuch(&a, declaration.name, &without[i]); wrong != "" {
+					return true, what + ": " + wrong
+				}
+			}
+		}
+		return true, ""
+	})
+}
+
+// endsTooMuch says what is wrong where a declaration has let go of what is kept
+// without it.
+func (c *propCase) endsTooMuch(a *podsource.Answer, declaration string, kept *Entry) string {
+	opts, _ := c.opts.withDefaults()
+	at := propNow
+	if !a.AsOf.IsZero() {
+		at.mono -= max(0, propNow.wall.Sub(a.AsOf))
+	}
+	switch kept.Verdict {
+	case Starting, Foreign:
+	case Young:
+		age, _ := c.clock.age(propNow, kept.Reservation)
+		if age < opts.MinAge && !c.noADD {
+			return "it is younger than the minimum age that was set"
+		}
+	default:
+		return "that is no claim of R4, no foreign and not young"
+	}
+	if kept.Verdict != Foreign && at.mono < c.clock.firstSeen(propNow, kept.Reservation) {
+		return "the answer is from before it was first seen"
+	}
+	if declaration == "names" && (!covers(a.Names[0].Networks, kept.Network) || !a.Names[0].Form.Matches(kept.ContainerID)) {
+		return "it is not of that network and form"
+	}
+	return ""
+}
+
+// U3: what R3, R10 or the minimum age that was set keep on one member's entries
+// alone stays kept, whatever the others say.
+func TestU3OneMemberAlone(t *testing.T) {
+	forCases(t, func(rnd *rand.Rand, c *propCase) (bool, string) {
+		c.noADD = false // which is of R5's age, too
+		member := rnd.IntN(len(c.looks[0]))
+		alone := c.clone()
+		for i := range alone.looks {
+			alone.looks[i] = c.looks[i][member : member+1]
+		}
+		one, err1 := alone.judge()
+		all, err2 := c.judge()
+		if err1 != nil || err2 != nil {
+			return false, ""
+		}
+		opts, _ := c.opts.withDefaults()
+		for i := range one {
+			age, _ := c.clock.age(propNow, one[i].Reservation)
+			switch rule := one[i].Reason.Rule(); {
+			case !released(&all[i]):
+			case rule == "R3" && !released(&one[i]), rule == "R10", rule == "R5" && age < opts.MinAge:
+				return true, fmt.Sprintf("%s/%v of %q: %v with source%d alone, %v with all", one[i].Network, one[i].IP, one[i].ContainerID, one[i].Reason, member, all[i].Reason)
+			}
+		}
+		return true, ""
+	})
+}
+
+// U4: the order of members changes no verdict.
+func TestU4OrderOfMembers(t *testing.T) {
+	forCases(t, func(rnd *rand.Rand, c *propCase) (bool, string) {
+		d := c.clone()
+		order := rnd.Perm(len(c.looks[0]))
+		for i := range d.looks {
+			d.looks[i] = nil
+			for _, from := range order {
+				d.looks[i] = append(d.looks[i], c.looks[i][from])
+			}
+		}
+		return same(c, d, fmt.Sprintf("in the order %v", order))
+	})
+}
+
+// U4: neither does a member that is there twice, nor an entry.
+func TestU4Duplicates(t *testing.T) {
+	forCases(t, func(rnd *rand.Rand, c *propCase) (bool, string) {
+		d := c.clone()
+		member := rnd.IntN(len(c.looks[0]))
+		if maybe(rnd, 2) {
+			for i := range d.looks {
+				d.looks[i] = append(d.looks[i], d.looks[i][member])
+			}
+			return same(c, d, fmt.Sprintf("with source%d twice", member))
+		}
+		return same(c, c.edit(member, func(a *podsource.Answer) {
+			if len(a.Pods) > 0 {
+				a.Pods = append(slices.Clone(a.Pods), a.Pods[rnd.IntN(len(a.Pods))])
+			}
+		}), fmt.Sprintf("with an entry of source%d twice", member))
+	})
+}
+
+func same(c, d *propCase, what string) (bool, string) {
+	before, err1 := c.judge()
+	after, err2 := d.judge()
+	if (err1 == nil) != (err2 == nil) {
+		return true, fmt.Sprintf("%v before, %v %s", err1, err2, what)
+	}
+	for i := range before {
+		if before[i].Verdict != after[i].Verdict || before[i].Reason != after[i].Reason {
+			return true, fmt.Sprintf("%s/%v of %q: %v, and %s %v", before[i].Network, before[i].IP, before[i].ContainerID, before[i].Reason, what, after[i].Reason)
+		}
+	}
+	return err1 == nil, ""
+}
+
+// U4: an item that can't be what it says is an error, wherever it is (R2).
+func TestU4Error(t *testing.T) {
+	forCases(t, func(rnd *rand.Rand, c *propCase) (bool, string) {
+		d, look, member := c.clone(), rnd.IntN(len(c.looks)), rnd.IntN(len(c.looks[0]))
+		d.looks[look][member].Pods = append(slices.Clone(d.looks[look][member].Pods), podsource.Pod{ContainerIDs: []string{"cri-o://1"}})
+		if _, err := d.judge(); err == nil {
+			return true, "the error of an item was lost"
+		}
+		return true, ""
+	})
+}
+
+// A pass takes a second look wherever two would let something go that one does
+// not (R5).
+func TestSecondLook(t *testing.T) {
+	forCases(t, func(_ *rand.Rand, c *propCase) (bool, string) {
+		c.looks = c.looks[:1]
+		s, one, err := c.snapshot()
+		if err != nil {
+			return false, ""
+		}
+		c.looks = [][]podsource.Answer{c.looks[0], c.looks[0]}
+		two, err := c.judge()
+		if wrong := keptThenReleased(one, two); wrong != "" && !s.wantsSecondLook() {
+			return true, "with a second look, for which nobody asks: " + wrong
+		}
+		return err == nil, ""
+	})
+}

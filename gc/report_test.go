@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gc
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// When a second pass is worth it.
+func TestNextCheck(t *testing.T) {
+	ago := func(d time.Duration) time.Time { return time.Now().Add(-d) }
+	for _, c := range []struct {
+		reason  string
+		age     time.Duration // of one reservation of container "sandbox"
+		members func() []podsource.Answer
+		want    time.Duration // from now, 0 for no next check
+	}{
+		{"young: when it is old enough", time.Minute, func() []podsource.Answer { return plain(other) }, 6 * time.Minute},
+		{"from the future: counted from the first sight", -time.Hour, func() []podsource.Answer { return plain(other) }, 7 * time.Minute},
+		{"by a list that is not up to date", 10 * time.Minute, func() []podsource.Answer {
+			return []podsource.Answer{asOf(criAnswer(), -5*time.Minute)}
+		}, 2 * time.Minute},
+		{"starting: when the source would name it, and it has been seen for L", 10 * time.Minute, func() []podsource.Answer {
+			return []podsource.Answer{criAnswer(), kubeletAnswer(startingPod("web", ago(20*time.Minute)))}
+		}, 7 * time.Minute},
+		{"starting: StartingFor, and a moment", 7 * time.Minute, func() []podsource.Answer {
+			return []podsource.Answer{criAnswer(), kubeletAnswer(starts())}
+		}, 7*time.Minute + 1},
+		{"starting, and no source would name it", 10 * time.Minute, func() []podsource.Answer {
+			return []podsource.Answer{kubeletAnswer(startingPod("web", ago(20*time.Minute)))}
+		}, 0},
+		{"in use by a pod that has finished: when that holds nothing any more", time.Hour, func() []podsource.Answer {
+			return plain(other, podsource.Pod{ContainerIDs: []string{hex64("sandbox")}, FinishedAt: ago(2 * time.Minute)})
+		}, 3 * time.Minute},
+		{"in use: never", time.Hour, func() []podsource.Answer { return plain(sandbox("1", hex64("sandbox"))) }, 0},
+		{"released: never", time.Hour, func() []podsource.Answer { return plain(other) }, 0},
+		{"foreign: never", time.Hour, func() []podsource.Answer { return []podsource.Answer{recordAnswer([]string{"x"})} }, 0},
+	} {
+		t.Run(c.reason, inBubble(func(t *testing.T) {
+			n := newNode(t)
+			n.reserve("10.0.0.2", hex64("sandbox"), c.age)
+			begun := time.Now()
+			report := n.pass(answers(c.members()...), Options{})
+			var want time.Time
+			if c.want != 0 {
+				want = begun.Add(c.want)
+			}
+			if !report.NextCheck.Equal(want) {
+				t.Errorf("got %v, want %v", report.NextCheck.Sub(begun), c.want)
+			}
+		}))
+	}
+}
+
+// What each source contributed, and how the pass went.
+func TestReportOfAPass(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.network("second")
+		n.reserve("10.0.0.2", hex64("leaked"), old)
+		n.reserve("10.0.0.10", hex64("web"), old)
+		n.reserve("fd00::2", hex64("db"), old)
+		n.reserveIn("second", "10.0.0.2", hex64("leaked"), old)
+		begun := time.Now()
+		slow := podsource.Func(func(context.Context) ([]podsource.Pod, error) {
+			time.Sleep(3 * time.Second)
+			return []podsource.Pod{sandbox("1", hex64("web"), "10.0.0.10", "10.0.0.77")}, nil
+		})
+		kubelet := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
+			return podsource.Answer{Source: "kubelet", AsOf: begun.Add(time.Second), Pods: []podsource.Pod{
+				{NamespacedName: named("db"), IPs: ips("fd00::2", "::ffff:10.0.0.77")}}}, nil
+		})
+		report := n.pass(podsource.Union(slow, kubelet), Options{})
+		want := []Source{{Name: "source 1", Entries: 1, Took: 3 * time.Second}, {Name: "kubelet", Entries: 1, AsOf: begun.Add(time.Second)}}
+		if diff := cmp.Diff(want, report.Sources); diff != "" {
+			t.Errorf("sources (-want +got):\n%s", diff)
+		}
+		if report.SourceDuration != 3*time.Second || report.Duration < 3*time.Second || !report.Started.Equal(begun) || report.Looks != 1 ||
+			report.DataDir != n.dataDir || report.DataDirMissing || !slices.Equal(report.Networks, []Network{{Name: network1}}) || report.Err != nil {
+			t.Errorf("got %+v", report)
+		}
+		var order []string
+		for _, e := range report.Reservations {
+			order = append(order, place(e))
+		}
+		if diff := cmp.Diff([]string{"10.0.0.2", "10.0.0.10", "fd00::2", "second/10.0.0.2"}, order); diff != "" {
+			t.Errorf("one entry for each reservation, sorted (-want +got):\n%s", diff)
+		}
+		if diff := cmp.Diff(map[Verdict]int{InUse: 2, Released: 1, Leaked: 1}, report.Counts()); diff != "" {
+			t.Errorf("counts (-want +got):\n%s", diff)
+		}
+		if len(report.Unreserved) != 1 || report.Unreserved[0].IP != ips("10.0.0.77")[0] {
+			t.Errorf("unreserved: %v, want 10.0.0.77, once", report.Unreserved)
+		}
+	})
+}
+
+// An error is in the report, too, and beside it what it kept from being judged.
+func TestReportOfAnError(t *testing.T) {
+	errAway := errors.New("server is away")
+	n := newNode(t)
+	n.reserve("10.0.0.2", hex64("leaked"), old)
+	n.reserve("10.0.0.3", hex64("proxy"), old)
+	source := podsource.Union(answers(criAnswer()), podsource.Func(func(context.Context) ([]podsource.Pod, error) { return nil, errAway }))
+	report, err := n.reconciler(source, Options{}).Reconcile(t.Context())
+	if !errors.Is(err, errAway) || report.Err != err {
+		t.Errorf("got error %v, and %v in the report", err, report.Err)
+	}
+	n.checkReasons(report, map[string]Reason{"10.0.0.2": SourceFailed, "10.0.0.3": SourceFailed})
+	if len(report.Sources) != 2 || report.Sources[0].Err != nil || !errors.Is(report.Sources[1].Err, errAway) {
+		t.Errorf("sources %v, want the second with its error", report.Sources)
+	}
+}
+
+// Where a claim comes from: the source, and what it saw.
+func TestReportSaysWhereAClaimComesFrom(t *testing.T) {
+	for _, c := range []struct {
+		source string
+		pod    podsource.Pod
+		from   string
+		text   string
+	}{
+		{"kubelet", podsource.Pod{NamespacedName: named("web"), UID: "1"}, "kubelet", "default/web"},
+		{"netns", podsource.Pod{Origin: "namespace 4026532000, process 4711"}, "netns: namespace 4026532000, process 4711", "netns: namespace 4026532000, process 4711"},
+		{"cri", podsource.Pod{UID: "1", Origin: "sandbox abc"}, "cri: sandbox abc", "1"},
+		{"", podsource.Pod{Origin: "cache file x"}, "cache file x", "cache file x"},
+		{"", podsource.Pod{ContainerIDs: []string{"abc"}}, "container abc", "container abc"},
+		{"file", podsource.Pod{IPs: ips("10.0.0.2")}, "file: address 10.0.0.2", "file: address 10.0.0.2"},
+		{"", podsource.Pod{}, "", "without a name"},
+	} {
+		ref := refOf(&c.pod, c.source)
+		if ref.From != c.from || ref.String() != c.text {
+			t.Errorf("%+v of %q: from %q, and called %q; want %q and %q", c.pod, c.source, ref.From, ref.String(), c.from, c.text)
+		}
+	}
+}
+
+// The JSON is a contract: see MarshalJSON.
+func TestReportJSON(t *testing.T) {
+	start := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+	reservation := func(ip, id, ifName string) *hostlocal.Reservation {
+		return &hostlocal.Reservation{Network: "podnet", IP: netip.MustParseAddr(ip), ContainerID: id, IfName: ifName, ReservedAt: start, Owner: hostlocal.Owned}
+	}
+	unreadable := &hostlocal.Reservation{Network: "second", IP: ips("10.9.0.3")[0], Owner: hostlocal.Unreadable, Err: errors.New("input/output error")}
+	web := &Pod{Namespace: "default", Name: "web", UID: "1", From: "kubelet"}
+	report := Report{
+		DataDir: "/data", Networks: []Network{{Name: "podnet"}, {Name: "typo", Missing: true}}, Started: start,
+		Duration: 1500 * time.Millisecond, SourceDuration: time.Second, LockHeld: 2 * time.Millisecond, LongestHold: time.Millisecond,
+		NextCheck: start.Add(time.Minute), Looks: 2,
+		Sources:    []Source{{Name: "kubelet", Entries: 3, AsOf: start, Took: time.Millisecond}, {Name: "cri", Err: errors.New("away")}},
+		Duplicates: []Duplicate{{ips("10.0.0.2")[0], []*Pod{web, {From: "netns: process 1"}}}},
+		Unreserved: []Unreserved{{ips("10.0.0.9")[0], web}},
+		Reservations: []Entry{
+			{Reservation: reservation("10.0.0.2", "c", "eth0"), Verdict: InUse, Reason: ContainerLive, Pod: web},
+			{Reservation: reservation("fd00::3", "d", ""), Verdict: Released, Reason: ReleasedLeak},
+			{Reservation: unreadable, Verdict: Failed, Reason: OwnerUnreadable},
+		},
+		Err: errors.New("one file could not be read"),
+	}
+	var got bytes.Buffer
+	text, err := json.Marshal(report)
+	if err == nil {
+		err = json.Indent(&got, text, "", "  ")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "report.json", got.String()+"\n")
+	// A pointer marshals alike, and what is empty or unknown is left out.
+	pointer, err := json.Marshal(&report)
+	if err != nil || !bytes.Equal(pointer, text) {
+		t.Errorf("a pointer to the report marshals as %s (error %v)", pointer, err)
+	}
+	empty, err := json.Marshal(Report{})
+	if err != nil || bytes.Contains(empty, []byte("null")) || bytes.Contains(empty, []byte(`"error"`)) {
+		t.Errorf("got %s and error %v, want nothing that is null", empty, err)
+	}
+	entry, err := json.Marshal(Entry{})
+	if err != nil {
+		t.Errorf("an entry without a reservation: %s, error %v", entry, err)
+	}
+}
+
+// What was released is logged for all, what was kept for those who ask, and one
+// line says what the pass came to.
+func TestLog(t *testing.T) {
+	const released, kept, compared = "Released a leaked reservation", "Kept a reservation", "Compared reservations with live pods"
+	for _, c := range []struct {
+		verbosity int
+		want      map[string]int
+	}{
+		{0, map[string]int{released: 1, compared: 1}},
+		{2, map[string]int{released: 1, kept: 2, compared: 1}},
+		{4, map[string]int{released: 1, kept: 3, compared: 1}},
+	} {
+		logs := newLogs(c.verbosity)
+		n := newNode(t)
+		n.reserve("10.0.0.2", hex64("leaked"), old)
+		n.reserve("10.0.0.3", hex64("new"), young)
+		n.reserve("10.0.0.4", hex64("web"), old)
+		n.file("10.0.0.5", "a b c", old)
+		n.pass(answers(criAnswer(podsource.Pod{NamespacedName: named("web"), ContainerIDs: []string{hex64("web")}})), Options{Logger: logs.logger()})
+		got := make(map[string]int)
+		for _, line := range logs.lines {
+			got[fmt.Sprint(line["msg"])]++
+		}
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("verbosity %d (-want +got):\n%s", c.verbosity, diff)
+		}
+		keys := map[string][]string{
+			released: {"IP", "containerID", "ifName", "network", "reason", "verdict"},
+			kept:     {"IP", "containerID", "ifName", "network", "pod", "reason", "verdict"},
+			compared: {"dataDir", "duration", "in-use", "malformed", "released", "source cri", "young"},
+		}
+		for _, line := range logs.lines {
+			if line["IP"] != nil && line["IP"] != "10.0.0.2" && line["IP"] != "10.0.0.4" {
+				continue
+			}
+			names := slices.DeleteFunc(slices.Sorted(maps.Keys(line)), func(k string) bool { return k == "msg" || k == "level" || k == "logger" })
+			if diff := cmp.Diff(keys[fmt.Sprint(line["msg"])], names); diff != "" {
+				t.Errorf("keys of %v (-want +got):\n%s", line["msg"], diff)
+			}
+		}
+	}
+}

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gc
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/allocator"
+	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
+
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// A simulation is a node with everything on it that matters to reservations:
+// pods, sandboxes, three networks, clocks, and what each kind of source says of
+// them. It knows the truth, so it can tell when a live address was released. The
+// data directory, host-local's allocator and the Reconciler are real; only time
+// is not. It is driven by operations: see simOp.
+//
+// It does what A1 to A4 allow, and nothing that they exclude. What they exclude
+// is kept in sim_rules_linux_test.go.
+type simulation struct {
+	dir    string
+	config simConfig
+	limits limits
+	nets   []*simNet
+	trace  func(format string, args ...any)
+	broken error // the first violation
+
+	now      time.Duration // real time, and the monotonic clock
+	offset   time.Duration // of the wall clock
+	bootedAt time.Duration
+	stepAt   time.Duration // of the clock's last step; zero: it was never set
+	unread   bool          // the agent has not read the clock since
+
+	serial    int
+	pods      []*simPod // that kubelet knows
+	api       []podsource.Pod
+	apiAt     time.Duration
+	apiWall   time.Time
+	sandboxes []*simSandbox // that are alive, or that a source still lists
+	pending   []*simSandbox // dead ones, whose DEL is still to come
+	leaked    []*simSandbox // dead ones that left reservations behind, perhaps
+	cache     map[simAttachment]*simSandbox
+	held      map[simAddress]*simSandbox
+	files     map[simAddress]*simFile // what is on the disk, as far as the simulation knows
+	inodes    map[simAddress]uint64   // of the last file there
+	agent     *Reconciler
+	pass      *simPass // that is under way, or nil
+	fault     simFault // of the next pass
+
+	steps, passes, releases int
+	worst                   time.Duration // that a leak outlived the faults
+}
+
+// A simConfig is what does not change in a simulation. It is made of the seed.
+type simConfig struct {
+	sources      []simKind // united, in this order
+	opts         Options   // the durations
+	overlap      bool      // two networks have the same IPv4 subnet
+	allowEmpty   bool      // an empty answer is asserted to be one; else each source always lists the agent's own pod
+	asOf         bool      // the API server's list says how old it is; else it is never old
+	allowForeign bool      // Options.Foreign allows the second tool's containers
+	noBoot       bool      // when the node booted is unknown
+	recordAll    bool      // the record is of all networks, not only of those to release in
+	stuck        bool      // pods are still starting when the faults have stopped
+}
+
+// The networks: those named to release in come first.
+var simNetworks = []struct {
+	name    string
+	subnets []string
+}{
+	{"podnet", []string{"10.1.0.0/28", "fd00:1::/124"}},
+	{"second", []string{"10.2.0.0/28"}},
+	{"third", []string{"10.3.0.0/28"}},
+}
+
+const simNamed = 2
+
+type simNet struct {
+	name   string
+	plugin *disk.Store
+	ranges []*allocator.IPAllocator
+}
+
+type simPod struct {
+	name, uid           string
+	hostNetwork, static bool
+	nets                []int
+	elsewhere           bool // its first address is not host-local's, and the status does not tell the others
+	second              bool // the second runtime runs it
+	noEnd               bool // nobody reports when it ended
+	started, finished   time.Duration
+	startedAt           time.Time // by the wall clock of then
+	finishedAt          time.Time
+	sandboxes           []*simSandbox
+
+	// What kubelet has put into the status, late and in part.
+	reported, ended bool
+	statusIPs       []netip.Addr
+}
+
+type simSandbox struct {
+	name, id   string
+	serial     int
+	pod        *simPod       // nil: a second tool runs it
+	made, last time.Duration // when its first and its last reservation were made
+	addrs      []simAddress
+	todo       []func() bool // what is left of its ADD
+	wants      netip.Addr    // an address that the runtime asks for by name
+	alive      bool          // its network namespace is there, or about to be
+	done       bool          // its ADD is
+	listed     bool          // by the runtime, in any state
+	lost       bool          // the runtime has no record of it (hazard 33)
+	invisible  bool          // its namespace shows no address (hazard 59)
+}
+
+type simAddress struct {
+	net int
+	ip  netip.Addr
+}
+
+type simAttachment struct {
+	net int
+	id  string
+}
+
+type simFile struct {
+	owner *simSandbox // nil: it is malformed, or empty
+	ino   uint64
+	empty bool
+	at    int // the pass during which it was made
+}
+
+func (b *simSandbox) inFlight() bool { return b.alive && !b.done }
+func (b *simSandbox) foreign() bool  { return b.pod == nil }
+
+var simEpoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func newSimulation(dir string, config simConfig, trace func(string, ...any)) (*simulation, error) {
+	opts, err := config.opts.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	s := &simulation{dir: dir, config: config, limits: opts.limits(), trace: trace, now: time.Second, // zero is never
+		cache: make(map[simAttachment]*simSandbox), held: make(map[simAddress]*simSandbox), files: make(map[simAddress]*simFile),
+		inodes: make(map[simAddress]uint64)}
+	for _, def := range simNetworks {
+		n := &simNet{name: def.name}
+		if n.plugin, err = disk.New(def.name, dir); err != nil {
+			return nil, err
+		}
+		for id, subnet := range def.subnets {
+			if config.overlap && def.name == "second" {
+				subnet = simNetworks[0].subnets[0]
+			}
+			_, ipnet, err := net.ParseCIDR(subnet)
+			if err != nil {
+				return nil, err
+			}
+			set := make(allocator.RangeSet, 1)
+			set[0].Subnet.IP, set[0].Subnet.Mask = ipnet.IP, ipnet.Mask
+			if err := set.Canonicalize(); err != nil {
+				return nil, err
+			}
+			n.ranges = append(n.ranges, allocator.NewIPAllocator(&set, n.plugin, id))
+		}
+		s.nets = append(s.nets, n)
+	}
+	if !config.allowEmpty {
+		s.startPod(&simPod{hostNetwork: true, nets: []int{}})
+		if s.has(fromRuntime2) {
+			s.startPod(&simPod{hostNetwork: true, nets: []int{}, second: true})
+		}
+	}
+	return s, s.restart()
+}
+
+func (s *simulation) close() {
+	for _, n := range s.nets {
+		_ = n.plugin.Close()
+	}
+}
+
+func (s *simulation) wall() time.Time { return simEpoch.Add(s.now + s.offset) }
+
+func (s *simulation) reading() reading {
+	r := reading{wall: s.wall(), mono: s.now, boot: s.now - s.bootedAt}
+	if s.config.noBoot {
+		r.boot = 0
+	}
+	return r
+}
+
+// restart starts the agent anew: it forgets what it saw, and its list of the API
+// server is a new one.
+func (s *simulation) restart() error {
+	opts := s.config.opts
+	opts.SourceTimeout = time.Hour // a machine may be slow; hanging sources are stopped by the context
+	if s.config.allowForeign {
+		opts.Foreign = []podsource.Form{"default-" + podsource.Hex64}
+	}
+	var names []string
+	for _, n := range s.nets[:simNamed] {
+		names = append(names, n.name)
+	}
+	r, err := New(hostlocal.New(s.dir), names, s.source(), opts)
+	if err != nil {
+		return err
+	}
+	r.clock = clock{}
+	r.clock.observe(s.reading())
+	r.now, r.sleep = s.readClock, s.sleep
+	s.agent, s.unread = r, false
+	s.syncAPI()
+	return nil
+}
+
+// readClock is how a pass reads the clocks. The node goes on before and after.
+func (s *simulation) readClock() reading {
+	if s.pass != nil {
+		s.pass.begun = true
+	}
+	s.turn()
+	now := s.reading()
+	s.unread = false
+	s.turn()
+	return now
+}
+
+// sleep is the pause between two looks.
+func (s *simulation) sleep(ctx context.Context, d time.Duration) bool {
+	s.advance(d)
+	s.turn()
+	return ctx.Err() == nil
+}
+
+func (s *simulation) has(kinds ...simKind) bool {
+	return slices.ContainsFunc(s.config.sources, func(k simKind) bool { return slices.Contains(kinds, k) })
+}
+
+func (s *simulation) violate(format string, args ...any) {
+	if s.broken == nil {
+		s.broken = fmt.Errorf(format, args...)
+		s.trace("VIOLATION: %v", s.broken)
+	}
+}
+
+func (s *simulation) path(a simAddress) string {
+	return filepath.Join(s.dir, s.nets[a.net].name, a.ip.String())
+}
+
+func (s *simulation) name(a simAddress) string { return s.nets[a.net].name + "/" + a.ip.String() }
+
+func (s *simulation) onDisk(a simAddress) bool {
+	var st syscall.Stat_t
+	return syscall.Lstat(s.path(a), &st) == nil
+}
+
+// check compares the disk with the truth: who lives has its reservations, and
+// what is malformed stays.
+func (s *simulation) check() {
+	for _, b := range s.sandboxes {
+		if !b.alive {
+			continue
+		}
+		for _, a := range b.addrs {
+			if f := s.files[a]; f == nil || f.owner != b || !s.unchanged(a) {
+				s.violate("%s of the live %s (of %s, in flight: %t, made %v ago) was released", s.name(a), b.name, b.podName(), b.inFlight(), s.now-b.made)
+			}
+		}
+	}
+}
+
+func (s *simulation) unchanged(a simAddress) bool {
+	var st syscall.Stat_t
+	return syscall.Lstat(s.path(a), &st) == nil && st.Ino == s.files[a].ino
+}
+
+// simDir returns a directory for simulations, in memory where that is possible.
+func simDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "hostlocal-gc-")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gc
+
+import (
+	"net/netip"
+	"os"
+	"slices"
+	"time"
+)
+
+// doOther is what others do than the runtime and kubelet.
+func (s *simulation) doOther(op simOp) {
+	n := op.n
+	switch op.what {
+	case opLateDEL:
+		if len(s.pending) > 0 {
+			i := int(n) % len(s.pending)
+			s.del(s.pending[i])
+			s.pending = slices.Delete(s.pending, i, i+1)
+		}
+	case opForeign: // a second tool's container, in a network of ours
+		net, ok := pick(s.foreignNetworks(), n, anyOf)
+		if !ok {
+			return
+		}
+		b := s.beginADD(nil, []int{net}, netip.Addr{}, false)
+		if !s.canRunForeign() && b.alive {
+			s.stop(b, delLost)
+		}
+	case opTakeOver: // a DEL that was thought lost, and another container gets the address at once
+		b, ok := pick(s.leaked, n, func(b *simSandbox) bool { return len(b.addrs) > 0 && b.addrs[0].net == 0 })
+		if ok && len(s.pods) < 10 {
+			s.leaked = slices.DeleteFunc(s.leaked, func(o *simSandbox) bool { return o == b })
+			s.del(b)
+			p := s.startPod(&simPod{})
+			s.beginADD(p, p.nets, b.addrs[0].ip, false)
+		}
+	}
+}
+
+func (s *simulation) doFile(op simOp) {
+	switch op.what {
+	case opRemove: // a person with rm, who knows what is leaked
+		a, ok := pick(s.known(), op.n, func(a simAddress) bool { return s.held[a] == nil && s.files[a].owner != nil })
+		if ok && s.onDisk(a) {
+			_ = os.Remove(s.path(a))
+			delete(s.files, a)
+			s.trace("somebody removes %s", s.name(a))
+		}
+	case opGarbage:
+		a := simAddress{int(op.n % 3), netip.AddrFrom4([4]byte{10, 99, 0, byte(op.n >> 8)})}
+		if s.files[a] == nil && os.WriteFile(s.path(a), []byte("not\na\nreservation"), 0o600) == nil {
+			s.stamp(a, nil)
+		}
+	}
+}
+
+// known returns what is on the disk, as far as the simulation knows, sorted.
+func (s *simulation) known() (all []simAddress) {
+	for a := range s.files {
+		all = append(all, a)
+	}
+	slices.SortFunc(all, func(a, b simAddress) int {
+		if n := a.net - b.net; n != 0 {
+			return n
+		}
+		return a.ip.Compare(b.ip)
+	})
+	return all
+}
+
+// stepClock sets the wall clock, or suspends the node: then the clock since boot
+// goes on too.
+func (s *simulation) stepClock(n uint32) {
+	if !s.canStep() {
+		return
+	}
+	if s.unread { // the agent sees each step
+		s.agent.clock.observe(s.reading())
+	}
+	step := clockSteps[int(n)%len(clockSteps)]
+	s.offset += step
+	if step > 0 && n>>8%8 == 0 {
+		s.bootedAt -= step
+		s.trace("the node was suspended")
+	}
+	s.stepAt, s.unread = s.now, true
+	s.trace("the clock is set by %v", step)
+}
+
+// doRestart starts the agent or the node anew, and may call the hook.
+func (s *simulation) doRestart(op simOp) {
+	if op.what == opReboot {
+		s.reboot(op.n)
+	} else if !s.canRestart() {
+		return
+	}
+	s.trace("the agent restarts")
+	if err := s.restart(); err != nil {
+		s.violate("making a reconciler: %v", err)
+	}
+	if op.n%4 == 0 {
+		s.doPass(occasion{hook: true, noADD: op.n>>4%2 == 0 && s.canAssert()}, op.inner)
+	}
+}
+
+func (s *simulation) reboot(n uint32) {
+	s.trace("the node reboots")
+	s.bootedAt = s.now
+	for _, b := range slices.Clone(s.sandboxes) {
+		s.die(b)
+		if b.listed = b.listed && n>>8%2 == 0; !b.listed { // containerd's root is kept, or wiped
+			s.sandboxes = slices.DeleteFunc(s.sandboxes, func(o *simSandbox) bool { return o == b })
+		}
+		if n>>9%3 == 0 && len(b.addrs) > 0 { // the last write is lost
+			if a := b.addrs[0]; s.files[a] != nil && s.files[a].owner == b && s.onDisk(a) {
+				_ = os.Truncate(s.path(a), 0)
+				s.stamp(a, nil)
+			}
+		}
+	}
+	for _, p := range s.pods {
+		if n>>12%2 == 0 {
+			p.statusIPs = nil // kubelet found out
+		}
+	}
+	s.pending = nil
+	s.now += 5 * time.Second // before the agent is started
+}

@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gc
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"runtime"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// A simKind is a kind of source.
+type simKind int
+
+const (
+	fromAPI simKind = iota
+	fromKubelet
+	fromRuntime
+	fromRuntime2 // another one, which lists only its own
+	fromKernel   // addresses in network namespaces
+	fromProcesses
+	fromCache
+	fromRecord
+	fromIntents // what a CNI server is about to record
+)
+
+var simKindNames = [...]string{"API server", "kubelet", "runtime", "second runtime", "kernel", "kernel with processes", "cache", "record", "intents"}
+
+func (k simKind) String() string { return simKindNames[k] }
+
+// simSets are the sets of sources under which the promise must hold.
+var simSets = [][]simKind{
+	{fromKubelet, fromRuntime},
+	{fromAPI, fromRuntime},
+	{fromKubelet, fromRuntime, fromKernel},
+	{fromKubelet, fromRuntime, fromProcesses},
+	{fromKubelet},
+	{fromAPI},
+	{fromRuntime},
+	{fromRecord, fromRuntime},
+	{fromKernel, fromKubelet},
+	{fromProcesses, fromCache},
+	{fromProcesses, fromCache, fromKubelet},
+	{fromProcesses, fromCache, fromKubelet, fromRuntime},
+	{fromRecord, fromIntents},
+	{fromRecord, fromIntents, fromKubelet},
+	{fromRuntime, fromRuntime2, fromKubelet},
+}
+
+// A simSource is one of them, as the Reconciler asks it.
+type simSource struct {
+	s    *simulation
+	kind simKind
+}
+
+// Rank is when it is to be asked: see podsource.Rank.
+func (q simSource) Rank() podsource.Rank {
+	return map[simKind]podsource.Rank{
+		fromAPI: podsource.RankPods, fromKubelet: podsource.RankPods, fromRuntime: podsource.RankRuntime, fromRuntime2: podsource.RankRuntime,
+		fromKernel: podsource.RankAddresses, fromProcesses: podsource.RankADDs, fromCache: podsource.RankCache, fromRecord: podsource.RankCache,
+		fromIntents: podsource.RankADDs,
+	}[q.kind]
+}
+
+// source unites the sources of the config.
+func (s *simulation) source() podsource.Source {
+	var all []podsource.Source
+	for _, k := range s.config.sources {
+		all = append(all, simSource{s, k})
+	}
+	if len(all) > 2 { // nested, which must make no difference
+		all = []podsource.Source{podsource.Union(all[0], all[1]), podsource.Union(all[2:]...)}
+	}
+	u := podsource.Union(all...)
+	if s.config.allowEmpty {
+		return podsource.AllowEmpty(u)
+	}
+	return u
+}
+
+// A simFault is what goes wrong with a source in the next pass.
+type simFault struct {
+	kind   simFaultKind
+	source int // by index
+	look   int
+}
+
+type simFaultKind int
+
+const (
+	noFault simFaultKind = iota
+	faultError
+	faultIncomplete
+	faultEmpty
+	faultPanic
+	faultGoexit
+	faultHang
+	faultBadID
+	faultFuture // the answer is dated in the future
+	simFaults
+)
+
+var errAway = errors.New("source is away")
+
+// Pods answers. The node goes on before and after.
+func (q simSource) Pods(ctx context.Context) (podsource.Answer, error) {
+	s, p := q.s, q.s.pass
+	p.asking = true
+	s.turn()
+	if p.looks == 0 || p.asked[q.kind] == p.looks {
+		p.looks++
+	}
+	p.asked[q.kind] = p.looks
+	answer := s.answerOf(q.kind)
+	answer.Source = q.kind.String()
+	var err error
+	if f := s.fault; f.kind != noFault && s.config.sources[f.source%len(s.config.sources)] == q.kind && f.look == p.looks {
+		answer, err = s.doFault(f.kind, answer)
+	}
+	s.turn()
+	if hang := p.hang; hang != nil { // last: the pass may go on at once
+		hang()
+		<-ctx.Done()
+		return podsource.Answer{}, ctx.Err()
+	}
+	p.asking = false
+	return answer, err
+}
+
+func (s *simulation) doFault(kind simFaultKind, a podsource.Answer) (podsource.Answer, error) {
+	if kind == faultEmpty && (s.config.allowEmpty || a.Supplementary || a.Authoritative) {
+		return a, nil // that would be a lie (A2)
+	}
+	s.pass.faulted = s.pass.faulted || kind != faultFuture
+	s.trace("source %s fails: %d", a.Source, kind)
+	switch kind {
+	case faultIncomplete:
+		return a, podsource.ErrIncomplete
+	case faultEmpty:
+		return podsource.Answer{}, nil
+	case faultPanic:
+		panic("source panics")
+	case faultGoexit:
+		runtime.Goexit()
+	case faultHang:
+		s.pass.hang, s.pass.cancelled = s.pass.cancel, true
+	case faultBadID:
+		a.Pods = append(slices.Clone(a.Pods), podsource.Pod{ContainerIDs: []string{"containerd://1"}})
+	case faultFuture:
+		a.AsOf, s.pass.future = s.wall().Add(24*time.Hour), true
+	default:
+		return a, errAway
+	}
+	return a, nil
+}
+
+// answerOf is what a kind of source says now.
+func (s *simulation) answerOf(k simKind) (a podsource.Answer) {
+	hex := []podsource.Form{podsource.Hex64}
+	switch k {
+	case fromAPI:
+		a.Forms = hex
+		if s.config.asOf {
+			a.AsOf = s.apiWall
+		} else if s.now-s.apiAt > maxStaleness {
+			s.syncAPI()
+		}
+		a.Pods = s.api
+	case fromKubelet:
+		a.Forms = hex
+		for _, p := range s.pods {
+			a.Pods = append(a.Pods, p.status())
+		}
+	case fromRuntime, fromRuntime2:
+		a.Names = []podsource.Names{{Form: podsource.Hex64, Lag: podsource.RuntimeLag}}
+		for _, b := range s.sandboxes {
+			if b.listed && b.pod.second == (k == fromRuntime2) {
+				a.Pods = append(a.Pods, podsource.Pod{UID: types.UID(b.pod.uid), ContainerIDs: []string{b.id}})
+			}
+		}
+		for _, p := range s.pods {
+			if p.hostNetwork && p.second == (k == fromRuntime2) {
+				a.Pods = append(a.Pods, podsource.Pod{UID: types.UID(p.uid), ContainerIDs: []string{p.uid}, HostNetwork: true})
+			}
+		}
+	case fromKernel:
+		a.Supplementary, a.SeesAddresses, a.Pods = true, true, s.namespaces()
+	case fromProcesses:
+		a.Supplementary, a.SeesADDs, a.SeesAddresses = true, true, true
+		for _, b := range s.sandboxes {
+			if b.inFlight() && !s.betweenPlugins(b) {
+				a.Pods = append(a.Pods, podsource.Pod{ContainerIDs: []string{b.id}, Origin: "process of " + b.name})
+			}
+		}
+		s.turn() // processes are read before namespaces
+		a.Pods = append(a.Pods, s.namespaces()...)
+	case fromCache:
+		a.Supplementary, a.Names = true, []podsource.Names{{Form: podsource.AnyForm}}
+		a.Recorded = []podsource.Attachment{}
+		for _, b := range s.cached() {
+			net := s.nets[b.net].name
+			a.Recorded = append(a.Recorded, podsource.Attachment{Network: net, ContainerID: b.id})
+			if owner := s.cache[b]; owner.alive {
+				a.Pods = append(a.Pods, podsource.Pod{ContainerIDs: []string{b.id}, IPs: owner.ips(b.net), Network: net})
+			}
+		}
+	case fromRecord:
+		a.Authoritative = true
+		for _, n := range s.recordNetworks() {
+			a.Networks = append(a.Networks, s.nets[n].name)
+		}
+		a.Names = []podsource.Names{{Form: podsource.AnyForm, Networks: a.Networks}}
+		for _, b := range s.sandboxes {
+			for _, net := range s.recordNetworks() {
+				if b.done && !b.foreign() && len(b.ips(net)) > 0 {
+					a.Pods = append(a.Pods, podsource.Pod{ContainerIDs: []string{b.id}, IPs: b.ips(net), Network: s.nets[net].name})
+				}
+			}
+		}
+	case fromIntents:
+		a.Supplementary, a.SeesADDs = true, true
+		for _, b := range s.sandboxes {
+			if b.inFlight() {
+				a.Pods = append(a.Pods, podsource.Pod{ContainerIDs: []string{b.id}})
+			}
+		}
+	}
+	return a
+}
+
+func (s *simulation) recordNetworks() []int {
+	if s.config.recordAll {
+		return []int{0, 1, 2}
+	}
+	return []int{0, 1}
+}
+
+// cached returns the keys of libcni's cache, in order.
+func (s *simulation) cached() (keys []simAttachment) {
+	for k := range s.cache {
+		keys = append(keys, k)
+	}
+	slices.SortFunc(keys, func(a, b simAttachment) int {
+		if n := a.net - b.net; n != 0 {
+			return n
+		}
+		return s.cache[a].serial - s.cache[b].serial
+	})
+	return keys
+}
+
+// ips are a sandbox's addresses in one network.
+func (b *simSandbox) ips(net int) (ips []netip.Addr) {
+	for _, a := range b.addrs {
+		if a.net == net {
+			ips = append(ips, a.ip)
+		}
+	}
+	return ips
+}
+
+// namespaces are the network namespaces with their addresses. An ADD configures
+// them as it goes on.
+func (s *simulation) namespaces() (pods []podsource.Pod) {
+	for _, b := range s.sandboxes {
+		if b.invisible || !b.alive || b.inFlight() && b.serial%2 == 0 {
+			continue
+		}
+		p := podsource.Pod{Origin: "namespace of " + b.name}
+		for _, a := range b.addrs {
+			p.IPs = append(p.IPs, a.ip)
+		}
+		if len(p.IPs) > 0 {
+			pods = append(pods, p)
+		}
+	}
+	return pods
+}
+
+// status is a pod as kubelet and the API server tell of it.
+func (p *simPod) status() podsource.Pod {
+	out := podsource.Pod{
+		NamespacedName: types.NamespacedName{Namespace: "default", Name: p.name}, UID: types.UID(p.uid),
+		IPs: slices.Clone(p.statusIPs), HostNetwork: p.hostNetwork, MoreIPs: p.elsewhere, Finished: p.ended,
+	}
+	if p.hostNetwork {
+		out.IPs = []netip.Addr{netip.MustParseAddr("10.1.0.3")} // the node's, which claims nothing (hazard 28)
+	}
+	if p.ended && !p.noEnd {
+		out.FinishedAt = p.finishedAt
+	}
+	if p.reported && !p.static {
+		out.StartedAt = p.startedAt.Truncate(time.Second)
+	}
+	return out
+}
+
+// report puts into a pod's status what kubelet knows by now: all of it, or only
+// its start, or only one address.
+func (s *simulation) report(p *simPod, part uint32) {
+	p.reported, p.ended = true, p.finished > 0
+	if part%3 == 2 && len(p.statusIPs) == 0 {
+		return // without addresses for now
+	}
+	var ips []netip.Addr
+	for _, b := range p.sandboxes {
+		if b.alive && b.done {
+			ips = append(ips, b.ips(0)...) // the other networks are in no status
+			if p.elsewhere {
+				ips = append(ips, netip.AddrFrom4([4]byte{192, 0, 2, byte(b.serial)}))
+			}
+		}
+	}
+	if part%3 == 1 && len(ips) > 1 {
+		ips = ips[:1]
+	}
+	if len(ips) > 0 {
+		p.statusIPs = ips
+	}
+	s.trace("status of %s: %v, ended %t", p.uid, p.statusIPs, p.ended)
+}
+
+// syncAPI brings the API server's list up to date.
+func (s *simulation) syncAPI() {
+	s.api, s.apiAt, s.apiWall = nil, s.now, s.wall()
+	for _, p := range s.pods {
+		s.api = append(s.api, p.status())
+	}
+}

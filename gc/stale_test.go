@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gc
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// R5 where answers are older than the pass: ages count up to the stalest one.
+
+// The list is an hour old.
+func TestHazard62StaleList(t *testing.T) {
+	const hour = time.Hour
+	for _, c := range []struct {
+		reason  string
+		members []podsource.Answer
+		age     time.Duration
+		want    Reason
+	}{
+		{"younger than the list", []podsource.Answer{asOf(criAnswer(), -hour)}, 59 * time.Minute, TooYoung},
+		{"L before the list was true, less a moment", []podsource.Answer{asOf(criAnswer(), -hour)}, hour + DefaultMinAge - 1, TooYoung},
+		{"L before the list was true", []podsource.Answer{asOf(criAnswer(), -hour)}, hour + DefaultMinAge, ReleasedLeak},
+		{"the stalest counts", []podsource.Answer{kubeletAnswer(), asOf(criAnswer(), -hour), netnsAnswer()}, hour, TooYoung},
+		{"... wherever it stands", []podsource.Answer{asOf(kubeletAnswer(), -hour), criAnswer()}, hour, TooYoung},
+		{"... also one that is supplementary", []podsource.Answer{kubeletAnswer(), asOf(netnsAnswer(), -hour)}, hour, TooYoung},
+		{"in the future", []podsource.Answer{asOf(criAnswer(), time.Second)}, 24 * hour, StaleAnswer},
+		{"in the future by less than clocks are apart", []podsource.Answer{asOf(criAnswer(), clockTolerance)}, 24 * hour, ReleasedLeak},
+		{"one of two is in the future", []podsource.Answer{asOf(kubeletAnswer(), hour), criAnswer()}, 24 * hour, StaleAnswer},
+	} {
+		t.Run(c.reason, inBubble(func(t *testing.T) {
+			n := newNode(t)
+			n.reserve("10.0.0.2", hex64("web"), c.age)
+			n.reserve("10.0.0.3", hex64("proxy"), c.age) // which the runtime lists: no staleness ends R3
+			report := n.pass(answers(append(c.members, podsource.Answer{Pods: []podsource.Pod{sandbox("1", hex64("proxy"))}})...), Options{})
+			n.checkReasons(report, map[string]Reason{"10.0.0.2": c.want, "10.0.0.3": ContainerLive})
+		}))
+	}
+	// What passed before the sources were asked counts, not how slow they are: an
+	// answer of while the pass asked is not stale.
+	t.Run("true while the source was slow to answer", inBubble(func(t *testing.T) {
+		n := newNode(t)
+		n.reserve("10.0.0.2", hex64("web"), DefaultMinAge)
+		source := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
+			a := criAnswer()
+			a.AsOf = time.Now()
+			time.Sleep(10 * time.Second)
+			return a, nil
+		})
+		n.check(n.pass(source, Options{}), map[string]Verdict{"10.0.0.2": Released})
+	}))
+	t.Run("in a loop, older than two intervals is an error", inBubble(func(t *testing.T) {
+		n := newNode(t)
+		n.reserve("10.0.0.2", hex64("leaked"), 24*hour)
+		n.reserve("10.0.0.3", hex64("proxy"), 24*hour)
+		age := 21 * time.Minute
+		source := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
+			a := criAnswer(sandbox("1", hex64("proxy")))
+			a.AsOf = time.Now().Add(-age)
+			return a, nil
+		})
+		var errs []error
+		r := n.reconciler(source, Options{Interval: 10 * time.Minute, OnReport: func(_ Report, err error) { errs = append(errs, err) }})
+		ctx, cancel := context.WithTimeout(t.Context(), 12*time.Minute)
+		defer cancel()
+		_ = r.Start(ctx)
+		if len(errs) < 2 || errs[0] != nil { // outside of the loop's own passes ages count up to it, and that is all
+			t.Fatalf("got errors %v, want none from the hook, and then one", errs)
+		}
+		for _, err := range errs[1:] {
+			if !errors.Is(err, ErrRefused) || errors.Is(err, ErrNoPods) || errors.Is(err, ErrSourceTimeout) ||
+				!strings.Contains(err.Error(), "cri was last known to be true 21m0s ago, which is more than two intervals of 10m0s") {
+				t.Errorf("got error %v, want one of its own words", err)
+			}
+		}
+		errs, age = nil, 20*time.Minute // exactly two intervals
+		ctx, cancel = context.WithTimeout(t.Context(), 12*time.Minute)
+		defer cancel()
+		_ = r.Start(ctx)
+		for _, err := range errs {
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	}))
+}
+
+// A list that was written before the clock stepped, and that this process did
+// not see then: its date says nothing, for as long as it is not another.
+func TestHazard75ListFromBeforeAStepOfTheClock(t *testing.T) {
+	for _, c := range []struct {
+		reason string
+		step   time.Duration
+		after  time.Duration // the pass, from the step on
+	}{
+		{"back, and the time has not come again", -time.Hour, 10 * time.Minute},
+		{"back, and the time has come again", -time.Hour, 70 * time.Minute},
+		{"forward", time.Hour, 10 * time.Minute},
+		{"back by little", -200 * time.Millisecond, 10 * time.Minute},
+	} {
+		t.Run(c.reason, inBubble(func(t *testing.T) {
+			n := newNode(t)
+			n.reserve("10.0.0.2", hex64("web"), 24*time.Hour)
+			d := newDatedSource(t, n)
+			d.written = d.wall()
+			time.Sleep(time.Second)
+			d.step = c.step
+			time.Sleep(c.after)
+			for range 3 {
+				n.checkReasons(n.reconcile(d.Reconciler), map[string]Reason{"10.0.0.2": StaleAnswer})
+				time.Sleep(DefaultMinAge)
+			}
+			// It is written anew, and the reservation has been seen unnamed for long.
+			d.written = d.wall()
+			n.check(n.reconcile(d.Reconciler), map[string]Verdict{"10.0.0.2": Released})
+		}))
+	}
+}
+
+// A datedSource is a source with a date, on a node whose clock a test sets.
+type datedSource struct {
+	*Reconciler
+	*clocks
+	written time.Time
+}
+
+func newDatedSource(t *testing.T, n *node) *datedSource {
+	d := &datedSource{clocks: &clocks{uptime: 30 * 24 * time.Hour}}
+	d.Reconciler = newReconciler(t, n.store, []string{network1}, podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
+		a := criAnswer()
+		a.Source, a.AsOf = "file", d.written
+		return a, nil
+	}), Options{}, d.clocks)
+	return d
+}
+
+// After a step back all dates look like such from before it, until the clock has
+// caught up. They are placed by when they were first given.
+func TestHazard75DateAfterAStepBack(t *testing.T) {
+	const minute = time.Minute
+	for _, c := range []struct {
+		reason string
+		write  func(d *datedSource, pass int)
+		want   time.Duration // of real time, until what is made with the step is released
+	}{
+		{"its list is of each moment", func(d *datedSource, _ int) { d.written = d.wall() }, DefaultMinAge + minute},
+		{"written anew at every other pass", func(d *datedSource, pass int) {
+			if pass%2 == 1 {
+				d.written = d.wall()
+			}
+		}, DefaultMinAge + 2*minute},
+		{"its list is always ten minutes old", func(d *datedSource, _ int) { d.written = d.wall().Add(-10 * minute) }, DefaultMinAge + 10*minute},
+		{"never written anew", func(*datedSource, int) {}, 0},
+	} {
+		t.Run(c.reason, inBubble(func(t *testing.T) {
+			n := newNode(t)
+			d := newDatedSource(t, n)
+			d.written = d.wall()
+			n.reconcile(d.Reconciler)
+			time.Sleep(minute)
+			d.step = -24 * time.Hour
+			n.fileAt(network1, "10.0.0.2", hex64("web")+"\r\neth0", d.wall())
+			begun := time.Now()
+			for pass := range 60 {
+				c.write(d, pass)
+				report := n.reconcile(d.Reconciler)
+				if age := time.Since(begun); report.Counts()[Released] > 0 {
+					if age < c.want || c.want == 0 || age > c.want+2*minute {
+						t.Errorf("released after %v, want %v", age, c.want)
+					}
+					return
+				}
+				time.Sleep(minute)
+			}
+			if c.want != 0 {
+				t.Errorf("not released in an hour, want it after %v", c.want)
+			}
+		}))
+	}
+}
+
+// Dates on the monotonic clock.
+func TestClockPlacesDates(t *testing.T) {
+	epoch := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	at := func(d, step time.Duration) reading { return reading{wall: epoch.Add(d + step), mono: d} }
+	var c clock
+	c.observe(at(0, 0))
+	give := func(now reading, name string, date time.Time) {
+		remember(&c, now, nil, podsource.Answer{Source: name, AsOf: date})
+	}
+	give(at(time.Minute, 0), "a", epoch.Add(30*time.Second))
+	const step = -time.Hour
+	now := at(2*time.Minute, step)
+	c.observe(now)
+	for _, row := range []struct {
+		reason string
+		source sourceID
+		date   time.Time
+		want   time.Duration
+	}{
+		{"none: while it was asked", sourceID{"a", 0}, time.Time{}, now.mono},
+		{"in the future", sourceID{"a", 0}, now.wall.Add(time.Second), always},
+		{"the same as before the step", sourceID{"a", 0}, epoch.Add(30 * time.Second), always}, // it is in the future now
+		{"another: not before that was given", sourceID{"a", 0}, now.wall, time.Minute},
+		{"another source", sourceID{"b", 0}, now.wall, always},
+		{"another place", sourceID{"a", 1}, now.wall, always},
+	} {
+		if got := c.asOf(now, now, row.source, row.date); got != row.want {
+			t.Errorf("%s: %v, want %v", row.reason, got, row.want)
+		}
+	}
+	// The same as before a step forward is where it was.
+	c = clock{}
+	c.observe(at(0, 0))
+	give(at(time.Minute, 0), "a", epoch.Add(30*time.Second))
+	now = at(2*time.Minute, time.Hour)
+	c.observe(now)
+	if got := c.asOf(now, now, sourceID{"a", 0}, epoch.Add(30*time.Second)); got != 30*time.Second {
+		t.Errorf("the same as before a step forward: %v, want 30s", got)
+	}
+	give(now, "a", epoch.Add(30*time.Second))
+	if now = at(3*time.Minute, time.Hour); c.asOf(now, now, sourceID{"a", 0}, epoch.Add(30*time.Second)) != 30*time.Second {
+		t.Error("and from then on it is not")
+	}
+	if got := c.asOf(now, now, sourceID{"a", 0}, now.wall.Add(-10*time.Second)); got != now.mono-10*time.Second {
+		t.Errorf("a date since the step: %v", got)
+	}
+}
