@@ -86,6 +86,7 @@ func TestHazard19AgesAreNeverOverstated(t *testing.T) {
 func remember(c *clock, at reading, entries []Entry, look ...podsource.Answer) {
 	s := &snapshot{at: at, looks: [][]podsource.Answer{look}, clock: c}
 	s.evidence = newEvidence(s.looks, indexReservations(nil), c, at, at, DefaultMinAge)
+	c.rememberDates(s.evidence[0], at)
 	c.remember(s, entries)
 }
 

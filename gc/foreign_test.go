@@ -30,6 +30,7 @@ func TestForeignOwner(t *testing.T) {
 		{"plain pods alone say of no form that it is theirs", []podsource.Answer{{Pods: []podsource.Pod{other}}}, nil, none},
 		{"a source that sees addresses has answered", []podsource.Answer{kubeletAnswer(), netnsAnswer()}, nil, none},
 		{"... from before the owner was first seen", []podsource.Answer{kubeletAnswer(), unread}, nil, both},
+		{"a record from before it is old, and means the same", []podsource.Answer{asOf(recordAnswer([]string{network1}), -time.Second)}, nil, none},
 		{"a record means every form", []podsource.Answer{kubeletAnswer(), recordAnswer([]string{network1})}, nil, none},
 		{"... in its network", []podsource.Answer{kubeletAnswer(), allOfSecond}, nil, both},
 		{"a record of another network says nothing of forms here", []podsource.Answer{allOfSecond}, nil, none},

@@ -38,7 +38,7 @@ func TestHazard12FinishedPodListsItsAddress(t *testing.T) {
 		r := n.reconciler(podsource.Static{other, job}, Options{})
 		time.Sleep(5*time.Minute - 1)
 		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": InUse})
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Released})
 	}))
 }
@@ -89,7 +89,7 @@ func TestHazard13JustFinished(t *testing.T) {
 			}
 			time.Sleep(5*time.Minute - 1)
 			n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": InUse})
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 			n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Released})
 		}))
 	}

@@ -5,6 +5,7 @@ package gc
 import (
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -170,6 +171,9 @@ func TestHazard39LeaksOfAPodThatNeverStarts(t *testing.T) {
 		if pod := report.Reservations[0].Pod; pod == nil || pod.Name != "web" {
 			t.Errorf("the report names pod %v, want the one that is starting", pod)
 		}
+		if text := report.Reservations[0].Reason.Text(); !strings.Contains(text, "with the container runtime as a source this would end") {
+			t.Errorf("the report does not say which source would end it: %s", text)
+		}
 	}))
 }
 
@@ -223,7 +227,7 @@ func TestHazard40RebootWithAFullPool(t *testing.T) {
 			time.Sleep(DefaultMinAge - 1)
 			want["10.0.0.9"] = Starting
 			n.check(n.reconcile(r), want)
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 			want = all(Released)
 			want["10.0.0.9"] = Starting
 			n.check(n.reconcile(r), want)

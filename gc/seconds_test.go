@@ -201,6 +201,21 @@ func TestHookAssertion(t *testing.T) {
 	}
 }
 
+// ... also not where another reservation has a second look taken.
+func TestHookAssertionBesideTwoLooks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.reserve("10.0.0.2", hex64("web"), time.Second)
+		n.reserve("10.0.0.3", hex64("leaked"), old)
+		source := answers(netnsAnswer(), recordAnswer([]string{network1}), kubeletAnswer(starts()))
+		report, err := n.reconciler(source, Options{}).AtStartup(t.Context(), NoADDInFlight)
+		if err != nil || report.Looks != 2 {
+			t.Fatalf("got error %v, %d looks", err, report.Looks)
+		}
+		n.check(report, map[string]Verdict{"10.0.0.2": Starting, "10.0.0.3": Released})
+	})
+}
+
 // The assertion is of the moment of the hook: an ADD that reserves later is
 // young for the passes that come.
 func TestHazard45TheAssertionIsForOnePass(t *testing.T) {

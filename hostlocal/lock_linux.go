@@ -50,7 +50,7 @@ func (locker) lock(ctx context.Context, d *dir, wait bool) (*fileLock, error) {
 			return l, nil
 		}
 		_ = syscall.Close(l.fd) // unlocks, too
-		if err != errLockBusy {
+		if !errors.Is(err, errLockBusy) {
 			return nil, fmt.Errorf("%w: %w", ErrLocked, err)
 		}
 		if !wait {

@@ -113,7 +113,7 @@ func (s *Store) Release(ctx context.Context, rs ...*Reservation) (ReleaseResult,
 	for n := 0; n < len(queue); n++ {
 		network := queue[n]
 		left, err := w.release(ctx, network, byNetwork[network], n >= len(byNetwork))
-		if err == errLockBusy {
+		if errors.Is(err, errLockBusy) && !errors.Is(err, ErrLocked) { // it was not waited for
 			queue, byNetwork[network] = append(queue, network), left
 			continue
 		}

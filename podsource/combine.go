@@ -76,7 +76,7 @@ func (u unionQuery) answer() (Answer, error) {
 		all.Parts = append(all.Parts, a)
 		switch {
 		case errors.Is(err, ErrNotHere): // of this member: the others are here
-			errs = append(errs, fmt.Errorf("pod source %s: %v", name(a, i, len(u)), err))
+			errs = append(errs, fmt.Errorf("pod source %s: %s", name(a, i, len(u)), err.Error()))
 		case err != nil:
 			errs = append(errs, fmt.Errorf("pod source %s: %w", name(a, i, len(u)), err))
 		}
@@ -122,7 +122,7 @@ func (f *fallbackQuery) next() (Rank, bool) {
 func (f *fallbackQuery) answer() (Answer, error) {
 	a, err := f.query.answer()
 	if err != nil && f.notHere != nil {
-		err = fmt.Errorf("%w (asked because: %v)", err, f.notHere)
+		err = fmt.Errorf("%w (asked because: %s)", err, f.notHere.Error())
 	}
 	return a, err
 }

@@ -15,8 +15,6 @@ require (
 	github.com/containernetworking/plugins v1.9.0 // indirect
 	github.com/go-logr/logr v1.4.3 // indirect
 	github.com/vishvananda/netns v0.0.5 // indirect
-	k8s.io/klog/v2 v2.130.1 // indirect
-	k8s.io/utils v0.0.0-20250604170112-4c0f3b243397 // indirect
 )
 
 replace github.com/hostlocal-gc/hostlocal-gc => ../..

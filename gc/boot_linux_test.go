@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gc
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// The third end of a starting pod's claim rests on when the node booted (R4).
+func TestHazard40BootIsTheKernels(t *testing.T) {
+	uptime := func() time.Duration {
+		content, err := os.ReadFile("/proc/uptime") // in seconds with two digits, rounded down
+		if err != nil {
+			t.Fatal(err)
+		}
+		first, _, _ := strings.Cut(string(content), " ")
+		seconds, err := strconv.ParseFloat(first, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return time.Duration(seconds * float64(time.Second))
+	}
+	r, err := New(newNode(t).store, []string{network1}, podsource.Static{other}, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := uptime()
+	boot, now := sinceBoot(), r.now()
+	after := uptime() + 10*time.Millisecond
+	if boot < before || now.boot < boot || now.boot > after {
+		t.Errorf("the node has been up for %v, and then for %v; the kernel said %v before, and %v after", boot, now.boot, before, after)
+	}
+}
