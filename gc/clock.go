@@ -218,16 +218,12 @@ func podIDOf(p *podsource.Pod) podID {
 // finished. What is not among them any more is forgotten.
 func (c *clock) remember(s *snapshot, entries []Entry) {
 	at := s.at
-	var unowned map[file]time.Duration
+	n := count(entries, Reason.unowned) // a map that grows would cost twice as much
+	unowned := make(map[file]time.Duration, n)
 	for i := range entries {
-		e := &entries[i]
-		if !e.Reason.unowned() {
-			continue
+		if e := &entries[i]; e.Reason.unowned() {
+			unowned[fileOf(e.Reservation)] = c.firstSeen(at, e.Reservation)
 		}
-		if unowned == nil {
-			unowned = make(map[file]time.Duration)
-		}
-		unowned[fileOf(e.Reservation)] = c.firstSeen(at, e.Reservation)
 	}
 	c.firstUnowned = unowned
 	finished := make(map[podID]time.Duration)

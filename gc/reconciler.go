@@ -226,20 +226,21 @@ func (r *Reconciler) release(ctx context.Context, report *Report) error {
 	if r.opts.DryRun {
 		return nil
 	}
-	var leaks []*hostlocal.Reservation
-	var index []int
-	for i := range report.Reservations {
-		if e := &report.Reservations[i]; e.Reason == Unowned || e.Reason == EmptyOwner {
-			leaks, index = append(leaks, e.Reservation), append(index, i)
-		}
-	}
-	if len(leaks) == 0 {
+	leaked := func(why Reason) bool { return why == Unowned || why == EmptyOwner }
+	n := count(report.Reservations, leaked)
+	if n == 0 {
 		return nil
+	}
+	leaks, entries := make([]*hostlocal.Reservation, 0, n), make([]*Entry, 0, n)
+	for i := range report.Reservations {
+		if e := &report.Reservations[i]; leaked(e.Reason) {
+			leaks, entries = append(leaks, e.Reservation), append(entries, e)
+		}
 	}
 	done, err := r.store.Release(ctx, leaks...)
 	report.LockHeld, report.LongestHold = done.LockHeld, done.LongestHold
 	for n, outcome := range done.Outcomes {
-		e := &report.Reservations[index[n]]
+		e := entries[n]
 		if e.Reason = outcomes[outcome]; outcome == hostlocal.Released && e.Owner == hostlocal.Empty {
 			e.Reason = ReleasedEmpty
 		}
@@ -249,6 +250,16 @@ func (r *Reconciler) release(ctx context.Context, report *Report) error {
 		}
 	}
 	return err
+}
+
+// count returns how many entries have a reason for which is says so.
+func count(entries []Entry, is func(Reason) bool) (n int) {
+	for i := range entries {
+		if is(entries[i].Reason) {
+			n++
+		}
+	}
+	return n
 }
 
 // outcomes says what became of a leak.

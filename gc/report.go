@@ -47,7 +47,8 @@ type Report struct {
 	// directory has a reservation: host-local may give them to the next pod.
 	Unreserved []Unreserved `json:"unreserved,omitempty"`
 	// Reservations has one entry for each reservation of every network, sorted
-	// by network and address. It is empty when they could not be listed.
+	// by network and address. It is empty when they could not be listed, and
+	// where nobody was asked (see Sources).
 	Reservations []Entry `json:"reservations,omitempty"`
 	// Err is the error of the pass, or nil.
 	Err error `json:"-"`
