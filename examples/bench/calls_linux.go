@@ -30,7 +30,7 @@ func traceAll(ctx context.Context, r *results, p place, sizes []int) error {
 		}
 	}
 	for _, leaked := range []share{none, tenth, all} {
-		for _, who := range []string{floor, walk, byAddress, byID} {
+		for _, who := range []string{floor, walk, ours} {
 			s := scenario{Size: size, Leaked: leaked}
 			byName, err := trace(ctx, strace, p, s, who)
 			if err != nil {
@@ -45,17 +45,17 @@ func traceAll(ctx context.Context, r *results, p place, sizes []int) error {
 // trace runs this program twice under strace, with the pass and without, and
 // returns the difference.
 func trace(ctx context.Context, strace string, p place, s scenario, who string) (_ map[string]int, err error) {
-	f, err := makeFolder(p.dir, s)
+	d, err := makeNetDir(p.dir, s)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(f.dataDir)) }()
+	defer func() { err = errors.Join(err, os.RemoveAll(d.dataDir)) }()
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
 	count := func(idle bool) (map[string]int, error) {
-		spec, err := json.Marshal(tracedSpec{f.dataDir, s, who, idle})
+		spec, err := json.Marshal(tracedSpec{d.dataDir, s, who, idle})
 		if err != nil {
 			return nil, err
 		}
@@ -71,7 +71,7 @@ func trace(ctx context.Context, strace string, p place, s scenario, who string) 
 	if err != nil {
 		return nil, err
 	}
-	if err := f.check(); err != nil {
+	if err := d.check(); err != nil {
 		return nil, err
 	}
 	without, err := count(true)

@@ -24,21 +24,20 @@ const (
 	walk      = "walk"
 	del       = "DEL"
 	delPlugin = "DEL, plugin"
-	byAddress = "ours, addresses"
-	byID      = "ours, container IDs"
+	ours      = "ours"
 )
 
-// A pass releases the leaks of a folder once. It says how long it took and how
+// A pass releases the leaks of a directory once. It says how long it took and how
 // long it held the lock; what else there is to measure, its caller measures.
 type pass func(ctx context.Context) (timing, error)
 
 type timing struct{ took, held, longest time.Duration }
 
 // contestants returns those that take part in a scenario, in the order of the
-// tables.
-func contestants(s scenario) []string {
-	out := []string{floor, walk, byAddress, byID}
-	if s.Leaked == none {
+// tables: with or without DEL.
+func contestants(s scenario, dels bool) []string {
+	out := []string{floor, walk, ours}
+	if s.Leaked == none || !dels {
 		return out
 	}
 	out = append(out, del)
@@ -48,37 +47,37 @@ func contestants(s scenario) []string {
 	return out
 }
 
-// newPass gets a contestant ready for passes over f. What it knows of the live
+// newPass gets a contestant ready for passes over d. What it knows of the live
 // pods it is told here, off the clock.
-func newPass(name string, f *folder, binary string) (pass, error) {
+func newPass(name string, d *netDir, binary string) (pass, error) {
 	switch name {
 	case floor:
-		return floorPass(f), nil
+		return floorPass(d), nil
 	case walk:
-		return walkPass(f.dir, f.live()), nil
+		return walkPass(d.dir, d.live()), nil
 	case del:
-		return delPass(f), nil
+		return delPass(d), nil
 	case delPlugin:
-		return pluginPass(f, binary), nil
+		return pluginPass(d, binary), nil
 	}
-	return ourPass(f, name == byID)
+	return ourPass(d)
 }
 
 // floorPass is what the kernel alone takes: one read of the directory and one
 // unlink a leak, with no lock and nothing checked.
-func floorPass(f *folder) pass {
+func floorPass(d *netDir) pass {
 	return func(context.Context) (timing, error) {
 		begun := time.Now()
-		d, err := os.Open(f.dir)
+		f, err := os.Open(d.dir)
 		if err != nil {
 			return timing{}, err
 		}
-		_, err = d.Readdirnames(-1)
-		if err := errors.Join(err, d.Close()); err != nil {
+		_, err = f.Readdirnames(-1)
+		if err := errors.Join(err, f.Close()); err != nil {
 			return timing{}, err
 		}
-		for i := range f.leaks {
-			if err := os.Remove(f.leaks[i].path); err != nil {
+		for i := range d.leaks {
+			if err := os.Remove(d.leaks[i].path); err != nil {
 				return timing{}, err
 			}
 		}
@@ -87,7 +86,7 @@ func floorPass(f *folder) pass {
 }
 
 // walkPass does what collectors are often seen to do: under the plugin's lock it
-// walks the folder, which takes the status of every file, and removes what is
+// walks the directory, which takes the status of every file, and removes what is
 // not among the live addresses.
 func walkPass(dir string, live map[netip.Addr]bool) pass {
 	return func(context.Context) (t timing, err error) {
@@ -119,16 +118,17 @@ func walkPass(dir string, live map[netip.Addr]bool) pass {
 	}
 }
 
-// ourPass is this library's.
-func ourPass(f *folder, byID bool) (pass, error) {
-	store, err := hostlocal.New(f.dataDir, network)
+// ourPass is this library's: it reads every owner, and asks a source that names
+// the live containers. Indexing what that says is on the clock. Static has it at
+// hand, so how long a real source takes is not.
+func ourPass(d *netDir) (pass, error) {
+	r, err := gc.New(hostlocal.New(d.dataDir), []string{network}, d.pods(), gc.Options{})
 	if err != nil {
 		return nil, err
 	}
-	r := gc.New(store, f.pods(byID), gc.Options{})
 	return func(ctx context.Context) (timing, error) {
 		report, err := r.Reconcile(ctx)
-		return timing{took: report.Duration - report.SourceDuration, held: report.LockHeld, longest: report.LongestHold}, err
+		return timing{took: report.Duration, held: report.LockHeld, longest: report.LongestHold}, err
 	}, nil
 }
 
@@ -136,24 +136,24 @@ func ourPass(f *folder, byID bool) (pass, error) {
 // host-local's own ReleaseByID under its lock, once for each range, which reads
 // every file there is. That is quadratic, so of many leaks some are released on
 // the clock, spread evenly, with as many files around them as there would be.
-func delPass(f *folder) pass {
+func delPass(d *netDir) pass {
 	return func(ctx context.Context) (t timing, err error) {
-		store, err := disk.New(network, f.dataDir)
+		store, err := disk.New(network, d.dataDir)
 		if err != nil {
 			return timing{}, err
 		}
 		defer func() { err = errors.Join(err, store.Close()) }()
 		addresses := 1
-		if f.Dual {
+		if d.Dual {
 			addresses = 2
 		}
-		containers := len(f.leaks) / addresses
-		onClock := min(containers, delsOnClock(f.Size))
+		containers := len(d.leaks) / addresses
+		onClock := min(containers, delsOnClock(d.Size))
 		for i, next := 0, 0; i < containers; i++ {
 			if err := ctx.Err(); err != nil {
 				return t, err
 			}
-			theirs := f.leaks[i*addresses : (i+1)*addresses]
+			theirs := d.leaks[i*addresses : (i+1)*addresses]
 			if i < (2*next+1)*containers/(2*onClock) {
 				for _, r := range theirs {
 					if err := os.Remove(r.path); err != nil {
@@ -179,7 +179,7 @@ func delPass(f *folder) pass {
 	}
 }
 
-// delsOnClock is how many DELs are timed in a folder of that many reservations.
+// delsOnClock is how many DELs are timed in a directory of that many reservations.
 func delsOnClock(size int) int { return min(32, max(1, maxSize/size)) }
 
 func releaseByID(store *disk.Store, id string) error {
@@ -190,12 +190,12 @@ func releaseByID(store *disk.Store, id string) error {
 }
 
 // pluginPass runs the real plugin's DEL once for each leak, as a runtime would.
-func pluginPass(f *folder, binary string) pass {
-	p := &plugintest.Plugin{Binary: binary, DataDir: f.dataDir, Network: network, Ranges: ranges(f.Dual)}
+func pluginPass(d *netDir, binary string) pass {
+	p := &plugintest.Plugin{Binary: binary, DataDir: d.dataDir, Network: network, Ranges: ranges(d.Dual)}
 	return func(ctx context.Context) (timing, error) {
 		begun := time.Now()
 		last := -1
-		for _, r := range f.leaks {
+		for _, r := range d.leaks {
 			if r.container == last { // a DEL takes both addresses of a container
 				continue
 			}

@@ -40,17 +40,17 @@ func (l *latencies) at(q float64) time.Duration {
 // passes of one contestant after the other. Loads take turns, so that each is
 // measured early and late.
 func timeADDs(ctx context.Context, r *results, p place, size int, c *config, binary string) (err error) {
-	f, err := makeFolder(p.dir, scenario{Size: size, Leaked: tenth})
+	d, err := makeNetDir(p.dir, scenario{Size: size, Leaked: tenth})
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(f.dataDir)) }()
-	l := &loader{f: f, spare: filepath.Join(f.dataDir, "spare")}
+	defer func() { err = errors.Join(err, os.RemoveAll(d.dataDir)) }()
+	l := &loader{d: d, spare: filepath.Join(d.dataDir, "spare")}
 	if err := l.moveLeaks(); err != nil {
 		return err
 	}
-	adder := &adder{plugin: plugintest.Plugin{Binary: binary, DataDir: f.dataDir, Network: network, Ranges: ranges(false)}}
-	loads := []string{idle, byAddress, byID, walk}
+	adder := &adder{plugin: plugintest.Plugin{Binary: binary, DataDir: d.dataDir, Network: network, Ranges: ranges(false)}}
+	loads := []string{idle, ours, walk}
 	all := make([]latencies, len(loads))
 	const turns = 5
 	for range turns {
@@ -104,16 +104,16 @@ func (a *adder) add(ctx context.Context) (time.Duration, error) {
 
 // A loader keeps passes running.
 type loader struct {
-	f     *folder
-	spare string // holds a second name of each leaked file, beside the network's folder
+	d     *netDir
+	spare string // holds a second name of each leaked file, beside the network's directory
 }
 
-// moveLeaks gives the leaked files a second name outside the folder.
+// moveLeaks gives the leaked files a second name outside the directory.
 func (l *loader) moveLeaks() error {
 	if err := os.Mkdir(l.spare, 0o755); err != nil {
-		return fmt.Errorf("making a folder for spare files: %w", err)
+		return fmt.Errorf("making a directory for spare files: %w", err)
 	}
-	for _, r := range l.f.leaks {
+	for _, r := range l.d.leaks {
 		if err := os.Rename(r.path, filepath.Join(l.spare, r.ip.String())); err != nil {
 			return fmt.Errorf("setting leaked files aside: %w", err)
 		}
@@ -121,10 +121,10 @@ func (l *loader) moveLeaks() error {
 	return nil
 }
 
-// relink puts the leaked files back into the folder, without the lock and as
+// relink puts the leaked files back into the directory, without the lock and as
 // fast as can be: with a hard link each, as the next pass is to begin soon.
 func (l *loader) relink() error {
-	for _, r := range l.f.leaks {
+	for _, r := range l.d.leaks {
 		err := os.Link(filepath.Join(l.spare, r.ip.String()), r.path)
 		if err != nil && !errors.Is(err, fs.ErrExist) {
 			return fmt.Errorf("putting a leaked file back: %w", err)
@@ -176,11 +176,11 @@ func (l *loader) during(ctx context.Context, load string, passes *int, work func
 // that ADD gives are told as live.
 func (l *loader) pass(load string) (pass, error) {
 	if load != walk {
-		return newPass(load, l.f, "")
+		return newPass(load, l.d, "")
 	}
-	live := l.f.live()
+	live := l.d.live()
 	for ip := netip.MustParseAddr("10.67.0.1"); ip != netip.MustParseAddr("10.67.64.0"); ip = ip.Next() {
 		live[ip] = true
 	}
-	return walkPass(l.f.dir, live), nil
+	return walkPass(l.d.dir, live), nil
 }

@@ -4,6 +4,7 @@
 // the real plugin's ADD takes while passes run back to back.
 //
 //	go run ./examples/bench                    everything, in some forty minutes
+//	go run ./examples/bench --passes           passes over IPv4 alone, in a few minutes
 //	go run ./examples/bench --quick            a smoke test of itself, in seconds
 //	go run ./examples/bench --markdown FILE --svg DIR
 //
@@ -58,6 +59,7 @@ func entry(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 type config struct {
 	sizes    []int
 	runs     int
+	passes   bool          // nothing but passes over IPv4, with none and 10 % leaked, and no DEL
 	adds     int           // samples of ADD's latency for each load
 	addTime  time.Duration // for all of one load's samples together
 	dir      string
@@ -75,12 +77,13 @@ func parse(args []string, stderr io.Writer) (*config, error) {
 	flags.IntVar(&c.runs, "runs", 5, "how often each contestant runs")
 	flags.IntVar(&c.adds, "adds", 300, "how many ADDs are timed under each load")
 	flags.DurationVar(&c.addTime, "add-time", time.Minute, "stop timing ADDs under one load after this time, however few they were")
+	flags.BoolVar(&c.passes, "passes", false, "measure passes alone: IPv4, none and 10 % leaked, no DEL, no ADD, no system calls")
 	quick := flags.Bool("quick", false, "a few seconds with small sizes: proves that it works, and nothing else")
-	flags.StringVar(&c.dir, "dir", os.TempDir(), "a `FOLDER` on the disk to work in; empty: without one")
-	flags.StringVar(&c.tmpfs, "tmpfs", "/dev/shm", "a `FOLDER` on a tmpfs to work in; empty, or not a tmpfs: without one")
+	flags.StringVar(&c.dir, "dir", os.TempDir(), "a `DIRECTORY` on the disk to work in; empty: without one")
+	flags.StringVar(&c.tmpfs, "tmpfs", "/dev/shm", "a `DIRECTORY` on a tmpfs to work in; empty, or not a tmpfs: without one")
 	flags.StringVar(&c.plugin, "plugin", "", "host-local's `BINARY`; empty: built with go, at the version in gc/plugintest/go.mod")
 	flags.StringVar(&c.markdown, "markdown", "", "write the tables to this `FILE`, too")
-	flags.StringVar(&c.svg, "svg", "", "draw the two plots into this `FOLDER`")
+	flags.StringVar(&c.svg, "svg", "", "draw the two plots into this `DIRECTORY`")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
@@ -118,32 +121,56 @@ func (c *config) run(ctx context.Context, stdout, stderr io.Writer) (err error) 
 		return err
 	}
 	binary := c.plugin
-	if binary == "" {
+	if binary == "" && !c.passes {
 		say("building host-local")
 		if binary, err = buildPlugin(ctx, places[0].dir); err != nil {
 			return err
 		}
 	}
 	for _, p := range places {
-		for _, s := range scenarios(c.sizes) {
+		for _, s := range c.scenarios() {
 			say("%s, %s", p.name, s)
-			if err := measure(ctx, r, p, s, c.runs, binary); err != nil {
+			if err := measure(ctx, r, p, s, contestants(s, !c.passes), binary); err != nil {
 				return fmt.Errorf("%s, %s: %w", p.name, s, err)
 			}
 		}
 	}
-	say("counting system calls")
-	if err := traceAll(ctx, r, places[0], c.sizes); err != nil {
-		return err
-	}
-	for _, size := range c.sizes {
-		say("timing the plugin's ADD beside %d reservations, on %s", size, places[0].name)
-		if err := timeADDs(ctx, r, places[0], size, c, binary); err != nil {
-			return fmt.Errorf("timing ADDs: %w", err)
+	if !c.passes {
+		if err := c.runPlugin(ctx, r, places[0], binary, say); err != nil {
+			return err
 		}
 	}
 	r.took, r.load[1] = time.Since(begun), load()
 	return c.publish(r, stdout)
+}
+
+// scenarios are those in which passes are measured.
+func (c *config) scenarios() (out []scenario) {
+	for _, dual := range []bool{false, true} {
+		for _, size := range c.sizes {
+			for _, leaked := range []share{none, tenth, all} {
+				if !c.passes || !dual && leaked != all {
+					out = append(out, scenario{size, leaked, dual})
+				}
+			}
+		}
+	}
+	return out
+}
+
+// runPlugin measures what is not a pass.
+func (c *config) runPlugin(ctx context.Context, r *results, p place, binary string, say func(string, ...any)) error {
+	say("counting system calls")
+	if err := traceAll(ctx, r, p, c.sizes); err != nil {
+		return err
+	}
+	for _, size := range c.sizes {
+		say("timing the plugin's ADD beside %d reservations, on %s", size, p.name)
+		if err := timeADDs(ctx, r, p, size, c, binary); err != nil {
+			return fmt.Errorf("timing ADDs: %w", err)
+		}
+	}
+	return nil
 }
 
 // publish prints the tables, and writes what the flags ask for.
@@ -161,9 +188,13 @@ func (c *config) publish(r *results, stdout io.Writer) error {
 		return nil
 	}
 	if err := os.MkdirAll(c.svg, 0o755); err != nil {
-		return fmt.Errorf("making the folder for plots: %w", err)
+		return fmt.Errorf("making the directory for plots: %w", err)
 	}
-	for name, draw := range map[string]func() string{"time.svg": r.plotTime, "add-latency.svg": r.plotADD} {
+	plots := map[string]func() string{"time.svg": r.plotTime}
+	if len(r.adds) > 0 {
+		plots["add-latency.svg"] = r.plotADD
+	}
+	for name, draw := range plots {
 		if err := os.WriteFile(filepath.Join(c.svg, name), []byte(draw()), 0o644); err != nil {
 			return fmt.Errorf("writing a plot: %w", err)
 		}
@@ -171,19 +202,19 @@ func (c *config) publish(r *results, stdout io.Writer) error {
 	return nil
 }
 
-// A place is a folder to work in, on one kind of file system.
+// A place is a directory to work in, on one kind of file system.
 type place struct {
 	name string // "tmpfs" or "disk"
 	dir  string // removed in the end
 }
 
-// places makes the folders. The first is the one for what is measured once only.
+// places makes the directories. The first is the one for what is measured once only.
 func (c *config) places(r *results) ([]place, error) {
 	var out []place
 	add := func(name, parent string) error {
 		dir, err := os.MkdirTemp(parent, "hostlocal-gc-bench-")
 		if err != nil {
-			return fmt.Errorf("making a folder to work in: %w", err)
+			return fmt.Errorf("making a directory to work in: %w", err)
 		}
 		out = append(out, place{name, dir})
 		return nil
@@ -199,7 +230,7 @@ func (c *config) places(r *results) ([]place, error) {
 	}
 	if c.dir != "" {
 		if isTmpfs(c.dir) {
-			r.remark("The folder for the disk is on a tmpfs, too.")
+			r.remark("The directory for the disk is on a tmpfs, too.")
 		}
 		if err := add("disk", c.dir); err != nil {
 			return out, err

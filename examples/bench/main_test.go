@@ -59,12 +59,12 @@ func TestQuick(t *testing.T) {
 			}
 		}
 	}
-	passes := 2 * (4 + 5 + 5) // sizes; contestants with nothing, a tenth and all leaked
+	passes := 2 * (3 + 4 + 4) // sizes; contestants with nothing, a tenth and all leaked
 	passes += 2 * 2           // the plugin's own DEL, where something leaked
 	want := map[string]int{
 		"Targets": len(targets()), "Passes: disk, IPv4": passes, "Passes: disk, dual stack": passes,
-		"Latency of the plugin's ADD, with 10 % of the reservations leaked": 2 * 4,
-		"System calls on files, a reservation":                              3 * 4,
+		"Latency of the plugin's ADD, with 10 % of the reservations leaked": 2 * 3,
+		"System calls on files, a reservation":                              3 * 3,
 	}
 	if calls := "System calls on files, a reservation"; len(tables[calls]) == 0 && os.Getenv("CI") != "true" {
 		t.Log("no system calls were counted: strace is missing, or not for this system")
@@ -78,8 +78,30 @@ func TestQuick(t *testing.T) {
 			checkFigures(t, heading, table)
 		}
 	}
-	checkSVG(t, filepath.Join(plots, "time.svg"), 6)        // all contestants
-	checkSVG(t, filepath.Join(plots, "add-latency.svg"), 4) // all loads
+	checkSVG(t, filepath.Join(plots, "time.svg"), 5)        // all contestants
+	checkSVG(t, filepath.Join(plots, "add-latency.svg"), 3) // all loads
+}
+
+// TestPasses: with --passes there is nothing else, and no plugin is built.
+func TestPasses(t *testing.T) {
+	var stdout, stderr strings.Builder
+	dir, plots := t.TempDir(), filepath.Join(t.TempDir(), "plots")
+	args := []string{"--passes", "--sizes", "16,32", "--runs", "1", "--dir", dir, "--tmpfs", "", "--plugin", "/nonexistent", "--svg", plots}
+	if err := entry(t.Context(), args, &stdout, &stderr); err != nil {
+		t.Fatalf("%v\n%s", err, stderr.String())
+	}
+	rows := make(map[string]int)
+	for heading, table := range readTables(t, stdout.String()) {
+		rows[heading] = len(table) - 1
+		if heading != "Targets" {
+			checkFigures(t, heading, table)
+		}
+	}
+	want := map[string]int{"Targets": len(targets()), "Passes: disk, IPv4": 2 * 2 * 3} // sizes, shares, contestants
+	if diff := cmp.Diff(want, rows); diff != "" {
+		t.Errorf("rows by table (-want +got):\n%s", diff)
+	}
+	checkSVG(t, filepath.Join(plots, "time.svg"), 3)
 }
 
 // readTables returns the tables by the headings above them.

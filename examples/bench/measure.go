@@ -19,7 +19,7 @@ import (
 type figure int
 
 const (
-	seconds figure = iota // from the call to its return, without the source
+	seconds figure = iota // from the call to its return
 	cpu                   // seconds of this process, user and system
 	held                  // seconds for which the lock was held, in all
 	longest               // ... and at most at once
@@ -32,37 +32,36 @@ const (
 type sample [figures]float64
 
 // measure runs all contestants in one scenario. In each round every one has its
-// turn on the same folder, each round another one first, and the folder is made
-// whole again before each turn.
-func measure(ctx context.Context, r *results, p place, s scenario, runs int, binary string) (err error) {
-	f, err := makeFolder(p.dir, s)
+// turn on the same directory, each round another one first, and the directory is
+// made whole again before each turn.
+func measure(ctx context.Context, r *results, p place, s scenario, names []string, binary string) (err error) {
+	d, err := makeNetDir(p.dir, s)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(f.dataDir)) }()
-	names := contestants(s)
+	defer func() { err = errors.Join(err, os.RemoveAll(d.dataDir)) }()
 	passes := make([]pass, len(names))
 	for i, name := range names {
-		if passes[i], err = newPass(name, f, binary); err != nil {
+		if passes[i], err = newPass(name, d, binary); err != nil {
 			return err
 		}
 	}
-	for round := range runs {
+	for round := range r.config.runs {
 		for turn := range names {
 			i := (round + turn) % len(names)
 			if err := ctx.Err(); err != nil {
 				return err
 			}
 			if round+turn > 0 {
-				if err := f.refill(); err != nil {
+				if err := d.refill(); err != nil {
 					return err
 				}
 			}
-			sample, err := take(ctx, f, names[i], passes[i])
+			sample, err := take(ctx, d, names[i], passes[i])
 			if err != nil {
 				return fmt.Errorf("%s: %w", names[i], err)
 			}
-			if err := f.check(); err != nil {
+			if err := d.check(); err != nil {
 				return fmt.Errorf("%s: %w", names[i], err)
 			}
 			r.add(key{p.name, s, names[i]}, sample)
@@ -72,8 +71,8 @@ func measure(ctx context.Context, r *results, p place, s scenario, runs int, bin
 }
 
 // take measures one pass. The garbage of what went before is not its own.
-func take(ctx context.Context, f *folder, name string, do pass) (s sample, err error) {
-	lock := filepath.Join(f.dir, "lock")
+func take(ctx context.Context, d *netDir, name string, do pass) (s sample, err error) {
+	lock := filepath.Join(d.dir, "lock")
 	if err := os.Remove(lock); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return s, fmt.Errorf("making the lock's file anew: %w", err)
 	}
@@ -89,15 +88,15 @@ func take(ctx context.Context, f *folder, name string, do pass) (s sample, err e
 	}
 	s = sample{
 		seconds: t.took.Seconds(), cpu: cpuAfter - cpuBefore, held: t.held.Seconds(), longest: t.longest.Seconds(),
-		memory: float64(after.TotalAlloc-before.TotalAlloc) / float64(f.Size),
-		allocs: float64(after.Mallocs-before.Mallocs) / float64(f.Size),
+		memory: float64(after.TotalAlloc-before.TotalAlloc) / float64(d.Size),
+		allocs: float64(after.Mallocs-before.Mallocs) / float64(d.Size),
 	}
 	switch unknown := math.NaN(); {
 	case name == delPlugin: // what happens in another process can't be seen from here
 		s[cpu], s[held], s[longest], s[memory], s[allocs] = unknown, unknown, unknown, unknown, unknown
-	case name == del && delsOnClock(f.Size) < len(f.leaks): // what was done off the clock is among these
+	case name == del && delsOnClock(d.Size) < len(d.leaks): // what was done off the clock is among these
 		s[cpu], s[memory], s[allocs] = unknown, unknown, unknown
-	case f.Leaked == none && (name == byAddress || name == byID):
+	case d.Leaked == none && name == ours:
 		if _, err := os.Lstat(lock); err == nil {
 			return s, errors.New("took the lock where nothing was leaked")
 		}

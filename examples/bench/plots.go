@@ -11,9 +11,7 @@ import (
 // color is one that most eyes can tell from the others.
 func color(who string) string {
 	switch who {
-	case byAddress:
-		return "#009e73"
-	case byID:
+	case ours:
 		return "#0072b2"
 	case walk:
 		return "#d55e00"
@@ -33,7 +31,7 @@ func (r *results) plotTime() string {
 		x:    axis{label: "reservations", log: true}, y: axis{label: "time of a pass", log: true},
 	}
 	low, high := math.Inf(1), 0.0
-	for _, who := range []string{delPlugin, del, byID, byAddress, walk, floor} {
+	for _, who := range []string{delPlugin, del, ours, walk, floor} {
 		l := line{name: who, color: color(who), dash: who == floor}
 		for _, size := range slices.Sorted(slices.Values(r.config.sizes)) {
 			took := r.median(key{r.places[0], scenario{Size: size, Leaked: tenth}, who}, seconds)

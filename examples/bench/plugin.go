@@ -28,7 +28,7 @@ func buildPlugin(ctx context.Context, dir string) (string, error) {
 	return path, err
 }
 
-// goTool runs the go command, in a folder as if that were no part of a workspace.
+// goTool runs the go command, in a directory as if that were no part of a workspace.
 func goTool(ctx context.Context, dir string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	if dir != "" {

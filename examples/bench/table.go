@@ -26,16 +26,35 @@ func (r *results) markdown() string {
 		fmt.Fprintf(&b, "\n%s\n", remark)
 	}
 	b.WriteString("\n### Targets\n\n" + r.targetTable())
-	for _, place := range r.places {
-		for _, dual := range []bool{false, true} {
-			fmt.Fprintf(&b, "\n### Passes: %s, %s\n\n%s", place, scenario{Dual: dual}.family(), r.passTable(place, dual))
-		}
+	for _, c := range r.columns() {
+		fmt.Fprintf(&b, "\n### Passes: %s\n\n%s", c, r.passTable(c))
+	}
+	if r.config.passes {
+		return b.String()
 	}
 	b.WriteString("\n- : can't be seen from outside of the plugin's process, or, of DEL, not told apart from what was done off the clock.\n" +
 		"DEL is quadratic: of many leaks " + dels(r.config.sizes) + " were timed, and the sum extrapolated.\n")
 	b.WriteString("\n### System calls on files, a reservation\n\n" + r.callTable())
 	b.WriteString("\n### Latency of the plugin's ADD, with 10 % of the reservations leaked\n\n" + r.addTable())
 	return b.String()
+}
+
+// A column is one place and family.
+type column struct {
+	place string
+	dual  bool
+}
+
+func (c column) String() string { return c.place + ", " + scenario{Dual: c.dual}.family() }
+
+// columns are those in which passes were measured.
+func (r *results) columns() (out []column) {
+	for _, k := range r.order {
+		if c := (column{k.place, k.Dual}); !slices.Contains(out, c) {
+			out = append(out, c)
+		}
+	}
+	return out
 }
 
 func dels(sizes []int) string {
@@ -48,16 +67,9 @@ func dels(sizes []int) string {
 
 func (r *results) targetTable() string {
 	head := []string{"what", "target"}
-	type column struct {
-		place string
-		dual  bool
-	}
-	var columns []column
-	for _, place := range r.places {
-		for _, dual := range []bool{false, true} {
-			columns = append(columns, column{place, dual})
-			head = append(head, place+", "+scenario{Dual: dual}.family())
-		}
+	columns := r.columns()
+	for _, c := range columns {
+		head = append(head, c.String())
 	}
 	rows := [][]string{append(head, "verdict")}
 	for _, t := range targets() {
@@ -73,11 +85,11 @@ func (r *results) targetTable() string {
 	return align(rows, 2)
 }
 
-func (r *results) passTable(place string, dual bool) string {
+func (r *results) passTable(of column) string {
 	rows := [][]string{{"reservations", "leaked", "who", "ms", "x walk", "x floor", "CPU ms", "CPU, x walk", "lock held ms", "longest hold ms",
 		"B a reservation", "allocations a reservation"}}
 	for _, k := range r.order {
-		if k.place != place || k.Dual != dual {
+		if k.place != of.place || k.Dual != of.dual {
 			continue
 		}
 		rows = append(rows, []string{
@@ -128,7 +140,7 @@ func (r *results) addTable() string {
 			millis(l.at(0.5).Seconds()), millis(l.at(0.99).Seconds()), millis(l.at(1).Seconds()),
 			number(float64(l.at(0.99)) / float64(base)), strconv.Itoa(len(l.sorted)), strconv.Itoa(l.passes)})
 	}
-	return align(rows, 2) + "\nThe p99 of fewer than 100 ADDs is their maximum. The plugin reads every file of the folder itself, under the lock, in each\n" +
+	return align(rows, 2) + "\nThe p99 of fewer than 100 ADDs is their maximum. The plugin reads every file of the directory itself, under the lock, in each\n" +
 		"ADD. Released files come back between the passes as hard links.\n"
 }
 

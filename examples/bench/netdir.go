@@ -13,6 +13,8 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
@@ -29,7 +31,7 @@ const (
 	minSize, maxSize = 16, 1 << 17
 )
 
-// A scenario is a node's folder before a pass.
+// A scenario is a network's directory before a pass.
 type scenario struct {
 	Size   int // reservations, dual stack: half of them for each family
 	Leaked share
@@ -47,17 +49,6 @@ const (
 
 func (s share) has(container int) bool { return s == all || s == tenth && container%10 == 0 }
 
-func scenarios(sizes []int) (out []scenario) {
-	for _, dual := range []bool{false, true} {
-		for _, size := range sizes {
-			for _, leaked := range []share{none, tenth, all} {
-				out = append(out, scenario{size, leaked, dual})
-			}
-		}
-	}
-	return out
-}
-
 func (s scenario) family() string {
 	if s.Dual {
 		return "dual stack"
@@ -69,8 +60,8 @@ func (s scenario) String() string {
 	return fmt.Sprintf("%s, %d reservations, leaked: %s", s.family(), s.Size, s.Leaked)
 }
 
-// A folder is a network's folder and what is known of it from outside.
-type folder struct {
+// A netDir is a network's directory and what is known of it from outside.
+type netDir struct {
 	scenario
 	dataDir, dir string
 	files        []file
@@ -85,17 +76,17 @@ type file struct {
 	id        string // the container's
 }
 
-// describe says what is, or will be, in the scenario's folder.
-func describe(dataDir string, s scenario) *folder {
-	f := &folder{scenario: s, dataDir: dataDir, dir: filepath.Join(dataDir, network)}
+// describe says what is, or will be, in the scenario's directory.
+func describe(dataDir string, s scenario) *netDir {
+	d := &netDir{scenario: s, dataDir: dataDir, dir: filepath.Join(dataDir, network)}
 	ip4, ip6 := netip.MustParseAddr("10.64.0.1"), netip.MustParseAddr("fd00:10:64::1")
-	for container := 0; len(f.files) < s.Size; container++ {
+	for container := 0; len(d.files) < s.Size; container++ {
 		sum := sha256.Sum256(fmt.Append(nil, container))
 		add := func(ip netip.Addr) {
-			r := file{ip, filepath.Join(f.dir, ip.String()), container, hex.EncodeToString(sum[:])}
-			f.files = append(f.files, r)
+			r := file{ip, filepath.Join(d.dir, ip.String()), container, hex.EncodeToString(sum[:])}
+			d.files = append(d.files, r)
 			if s.Leaked.has(container) {
-				f.leaks = append(f.leaks, r)
+				d.leaks = append(d.leaks, r)
 			}
 		}
 		add(ip4)
@@ -105,33 +96,33 @@ func describe(dataDir string, s scenario) *folder {
 			ip6 = ip6.Next()
 		}
 	}
-	return f
+	return d
 }
 
-// makeFolder makes the scenario's folder in a data dir of its own.
-func makeFolder(parent string, s scenario) (*folder, error) {
+// makeNetDir makes the scenario's directory in a data dir of its own.
+func makeNetDir(parent string, s scenario) (*netDir, error) {
 	dataDir, err := os.MkdirTemp(parent, "data-")
 	if err != nil {
 		return nil, fmt.Errorf("making a data dir: %w", err)
 	}
-	f := describe(dataDir, s)
-	if err := os.Mkdir(f.dir, 0o755); err != nil {
-		return nil, fmt.Errorf("making the network's folder: %w", err)
+	d := describe(dataDir, s)
+	if err := os.Mkdir(d.dir, 0o755); err != nil {
+		return nil, fmt.Errorf("making the network's directory: %w", err)
 	}
-	return f, write(f.files)
+	return d, write(d.files)
 }
 
 // refill makes the leaks again that a pass has released: as new files, whose
 // removal costs what it costs on a node.
-func (f *folder) refill() error { return write(f.leaks) }
+func (d *netDir) refill() error { return write(d.leaks) }
 
-// write makes files as host-local does, with two hands.
+// write makes files as host-local does, in two goroutines.
 func write(files []file) error {
 	made := time.Now().Add(-old)
-	half := len(files) / 2
+	middle := len(files) / 2
 	var errs [2]error
 	var wg sync.WaitGroup
-	for hand, mine := range [][]file{files[:half], files[half:]} {
+	for half, mine := range [][]file{files[:middle], files[middle:]} {
 		wg.Go(func() {
 			for i := range mine {
 				err := os.WriteFile(mine[i].path, []byte(mine[i].id+"\r\n"+ifName), 0o600)
@@ -139,7 +130,7 @@ func write(files []file) error {
 					err = os.Chtimes(mine[i].path, made, made)
 				}
 				if err != nil {
-					errs[hand] = fmt.Errorf("making a reservation: %w", err)
+					errs[half] = fmt.Errorf("making a reservation: %w", err)
 					return
 				}
 			}
@@ -151,13 +142,13 @@ func write(files []file) error {
 }
 
 // check fails unless exactly the live reservations are left.
-func (f *folder) check() error {
-	d, err := os.Open(f.dir)
+func (d *netDir) check() error {
+	f, err := os.Open(d.dir)
 	if err != nil {
 		return fmt.Errorf("checking what a pass left: %w", err)
 	}
-	names, err := d.Readdirnames(-1)
-	if err := errors.Join(err, d.Close()); err != nil {
+	names, err := f.Readdirnames(-1)
+	if err := errors.Join(err, f.Close()); err != nil {
 		return fmt.Errorf("checking what a pass left: %w", err)
 	}
 	left := 0
@@ -166,7 +157,7 @@ func (f *folder) check() error {
 			left++
 		}
 	}
-	if want := len(f.files) - len(f.leaks); left != want {
+	if want := len(d.files) - len(d.leaks); left != want {
 		return fmt.Errorf("a pass left %d reservations, want %d", left, want)
 	}
 	return nil
@@ -174,35 +165,27 @@ func (f *folder) check() error {
 
 // live are the names of the files that are in use, as collectors that go by
 // names want them.
-func (f *folder) live() map[netip.Addr]bool {
-	out := make(map[netip.Addr]bool, len(f.files))
-	for _, r := range f.files {
-		if !f.Leaked.has(r.container) {
+func (d *netDir) live() map[netip.Addr]bool {
+	out := make(map[netip.Addr]bool, len(d.files))
+	for _, r := range d.files {
+		if !d.Leaked.has(r.container) {
 			out[r.ip] = true
 		}
 	}
 	return out
 }
 
-// pods is a source's answer: the live pods, by their addresses or by their
-// container IDs, and the agent itself.
-func (f *folder) pods(byID bool) podsource.Static {
+// pods is a source's answer: the live pods by UID and container ID, as a runtime
+// has them, and the agent itself.
+func (d *netDir) pods() podsource.Static {
 	pods := podsource.Static{{HostNetwork: true}}
 	last := -1
-	for _, r := range f.files {
-		if f.Leaked.has(r.container) {
+	for _, r := range d.files {
+		if r.container == last || d.Leaked.has(r.container) {
 			continue
 		}
-		if r.container != last {
-			pods = append(pods, podsource.Pod{})
-			last = r.container
-			if byID {
-				pods[len(pods)-1].ContainerIDs = []string{r.id}
-			}
-		}
-		if p := &pods[len(pods)-1]; !byID {
-			p.IPs = append(p.IPs, r.ip)
-		}
+		last = r.container
+		pods = append(pods, podsource.Pod{UID: types.UID(r.id[:32]), ContainerIDs: []string{r.id}})
 	}
 	return pods
 }
