@@ -20,10 +20,7 @@ func main() {
 	if len(os.Args) < 3 {
 		log.Fatal("usage: embed NETWORK COMMAND [ARGUMENT ...]")
 	}
-	store, err := hostlocal.New(os.Getenv("DATA_DIR"), os.Args[1]) // "" is /var/lib/cni/networks
-	if err != nil {
-		log.Fatal(err)
-	}
+	store := hostlocal.New(os.Getenv("DATA_DIR")) // "" is /var/lib/cni/networks
 	source := podsource.Func(func(ctx context.Context) (pods []podsource.Pod, err error) {
 		out, err := exec.CommandContext(ctx, os.Args[2], os.Args[3:]...).Output()
 		for id := range strings.FieldsSeq(string(out)) {
@@ -31,9 +28,13 @@ func main() {
 		}
 		return pods, err // all or an error: what comes beside one counts for nothing (R2)
 	})
-	report, err := gc.New(store, source, gc.Options{}).AtStartup(context.Background()) // 30 s at most
+	reconciler, err := gc.New(store, []string{os.Args[1]}, source, gc.Options{})
 	if err != nil {
-		log.Printf("collecting leaked addresses at start-up: %v; going on", err)
+		log.Fatal(err)
+	}
+	report, err := reconciler.AtStartup(context.Background()) // 30 s at most
+	if err != nil {
+		log.Printf("releasing leaked addresses at start-up: %v; going on", err)
 	}
 	log.Printf("released %d of %d addresses; ready", report.Counts()[gc.Released], len(report.Reservations))
 } // an agent begins to serve here

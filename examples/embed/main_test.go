@@ -25,8 +25,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// The example, started as a program on a folder that the plugin's own code
-// filled.
+// The example, started as a program on reservations that the plugin's own code
+// made.
 func TestEmbed(t *testing.T) {
 	all := []string{"10.244.1.2", "10.244.1.3", "10.244.1.4"}
 	for _, row := range []struct {
@@ -69,8 +69,8 @@ func TestUsage(t *testing.T) {
 		says   string
 	}{
 		{"nothing is said", nil, "usage: embed NETWORK COMMAND"},
-		{"who lives here is not said", []string{"podnet"}, "usage: embed NETWORK COMMAND"},
-		{"a network is a folder's name", []string{"../podnet", "true"}, "../podnet"},
+		{"how to list the sandboxes is not said", []string{"podnet"}, "usage: embed NETWORK COMMAND"},
+		{"a network is the name of a directory", []string{"../podnet", "true"}, "../podnet"},
 	} {
 		if status, said := embed(t, t.TempDir(), row.args...); status != 1 || !bytes.Contains(said, []byte(row.says)) {
 			t.Errorf("%s: exit status %d, and it said, without %q:\n%s", row.reason, status, row.says, said)

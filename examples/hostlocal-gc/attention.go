@@ -4,7 +4,7 @@ package main
 
 import (
 	"fmt"
-	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
@@ -15,11 +15,10 @@ import (
 
 // What stands under the tables: what no pass can settle.
 
-// conflicts lists who is in conflict with whom.
-func (a *app) conflicts(r *gc.Report) string {
+// conflicts lists for each conflict who is in it.
+func (a *app) conflicts(entries []*gc.Entry) string {
 	var rows [][]term.Cell
-	for i := range r.Reservations {
-		e := &r.Reservations[i]
+	for _, e := range entries {
 		if e.Verdict != gc.Conflict && e.Verdict != gc.Malformed {
 			continue
 		}
@@ -32,7 +31,7 @@ func (a *app) conflicts(r *gc.Report) string {
 	return a.section(term.Red, "A person has to look at these, which are kept:", rows)
 }
 
-// holder is whom the file names.
+// holder is the container that the file names.
 func holder(r *hostlocal.Reservation) string {
 	if r.Owner != hostlocal.Owned {
 		return "nobody: " + r.Owner.String()
@@ -42,58 +41,99 @@ func holder(r *hostlocal.Reservation) string {
 
 // claim is what speaks against the holder.
 func claim(e *gc.Entry) string {
-	switch e.Reason {
-	case gc.OtherContainer:
-		return "not live, while " + podName(e.Pod) + itsContainer(e.Pod) + " has the address"
-	case gc.TwoPods:
-		return "and " + podName(e.Pod) + " has the address as well"
+	switch {
+	case e.Pod == nil:
+	case e.Reason == gc.OtherContainer:
+		return "not live, while " + podAndSource(e.Pod) + " has the address"
+	case e.Reason == gc.TwoPods:
+		return "and " + podAndSource(e.Pod) + " has the address as well"
+	case e.Reason == gc.ClaimedInOtherNetwork:
+		return "not live, while " + podAndSource(e.Pod) + " has the address in another network"
 	}
-	return e.Reason.String()
+	return e.Reason.Text()
 }
 
-// itsContainer names a pod's container, where it is known.
-func itsContainer(p *podsource.Pod) string {
-	if p == nil || len(p.ContainerIDs) == 0 {
-		return ""
+// podAndSource names a pod, and says which source told of it and where that saw
+// it.
+func podAndSource(p *gc.Pod) string {
+	name := p.String()
+	if p.From == "" || p.From == name {
+		return name
 	}
-	return " (" + term.ID(p.ContainerIDs[0]) + ")"
+	return name + " (" + p.From + ")"
 }
 
-// duplicates lists the addresses that several pods have, of all networks. Each
-// pass sees all pods, so they mostly report the same.
-func (a *app) duplicates(reports []gc.Report) string {
-	seen := make(map[netip.Addr]bool)
-	var rows [][]term.Cell
-	for i := range reports {
-		for _, d := range reports[i].Duplicates {
-			if seen[d.IP] {
-				continue
-			}
-			seen[d.IP] = true
-			names := make([]string, len(d.Pods))
-			for i, p := range d.Pods {
-				names[i] = podName(p)
-			}
-			rows = append(rows, []term.Cell{{Text: d.IP.String(), Style: term.Red}, {Text: strings.Join(names, " and ")}})
+// foreign lists what containers hold that no source could know: a row for each
+// form of their IDs, with what could be done about it.
+func (a *app) foreign(r *result) string {
+	type group struct{ network, form string }
+	var order []group
+	counts := make(map[group]int)
+	for i := range r.Reservations {
+		e := &r.Reservations[i]
+		if e.Verdict != gc.Foreign || !r.shows(e.Network) {
+			continue
 		}
+		g := group{e.Network, form(e)}
+		if counts[g]++; counts[g] == 1 {
+			order = append(order, g)
+		}
+	}
+	var rows [][]term.Cell
+	for _, g := range order {
+		remedy := "--source netns would see which of them have an address"
+		if g.form == anybody {
+			remedy = "no --source here speaks of this network; add one that lists pods"
+		}
+		rows = append(rows, []term.Cell{{Text: g.network, Style: term.Blue}, {Text: count(counts[g], "reservation")}, {Text: g.form}, {Text: remedy}})
+	}
+	return a.section(term.Blue, "No source here could know whether these owners live, so they are kept:", rows)
+}
+
+const anybody = "of any container"
+
+// form is what the ID of a container has in common with others of the same
+// runtime: what comes before its last 64 hexadecimal digits.
+func form(e *gc.Entry) string {
+	if e.Reason == gc.NoSourceForNetwork {
+		return anybody
+	}
+	if n := len(e.ContainerID) - 64; n >= 0 && podsource.Hex64.Matches(e.ContainerID[n:]) {
+		return "of containers " + e.ContainerID[:n] + "<64 hex digits>"
+	}
+	return "of containers with other IDs"
+}
+
+// duplicates lists the addresses that several pods have.
+func (a *app) duplicates(r *result) string {
+	var rows [][]term.Cell
+	for _, d := range r.Duplicates {
+		names := make([]string, len(d.Pods))
+		for i, p := range d.Pods {
+			names[i] = podAndSource(p)
+		}
+		slices.Sort(names)
+		rows = append(rows, []term.Cell{{Text: d.IP.String(), Style: term.Red}, {Text: strings.Join(names, " and ")}})
 	}
 	return a.section(term.Red, "Several live pods have the same address:", rows)
 }
 
-// unreserved lists the addresses of live pods that nothing is reserved for, of
-// all networks: each pass is told of the others, so they report the same.
-func (a *app) unreserved(reports []gc.Report) string {
-	seen := make(map[netip.Addr]bool)
+// unreserved lists the addresses of live pods that nothing is reserved for.
+func (a *app) unreserved(r *result) string {
 	var rows [][]term.Cell
-	for i := range reports {
-		for _, u := range reports[i].Unreserved {
-			if !seen[u.IP] {
-				seen[u.IP] = true
-				rows = append(rows, []term.Cell{{Text: u.IP.String(), Style: term.Yellow}, {Text: podName(u.Pod)}})
-			}
-		}
+	for _, u := range r.Unreserved {
+		rows = append(rows, []term.Cell{{Text: u.IP.String(), Style: term.Yellow}, {Text: podAndSource(u.Pod)}})
 	}
 	return a.section(term.Yellow, "Addresses of live pods without a reservation, which host-local may hand out again:", rows)
+}
+
+// missing lists the directories that do not exist.
+func (a *app) missing(r *result) string {
+	var rows [][]term.Cell
+	for _, path := range r.Missing() {
+		rows = append(rows, []term.Cell{{Text: path, Style: term.Red}})
+	}
+	return a.section(term.Red, "Directories that do not exist; are --network and --data-dir right?", rows)
 }
 
 // section is a heading with a small table under it, or nothing.

@@ -3,7 +3,7 @@
 package main
 
 import (
-	"os"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -26,11 +26,13 @@ type flags struct {
 	timeout  time.Duration
 	verbose  int
 
-	sources    []string
-	kubeconfig string
-	minAge     time.Duration
-	allowEmpty bool
-	require    []string
+	sources        []string
+	kubeconfig     string
+	minAge         minAge
+	requestTimeout time.Duration
+	foreign        []string
+	allowEmpty     bool
+	require        []string
 
 	format   string
 	exitCode bool
@@ -52,17 +54,17 @@ func formats() []string { return []string{formatTable, formatWide, formatJSON} }
 func (f *flags) data(c *cobra.Command) {
 	f.dir(c)
 	c.Flags().StringArrayVar(&f.networks, "network", nil,
-		"look at this `NAME` only (repeatable; without it: all networks; release insists on it)")
+		"show, and with release: release in, the network of this `NAME` only (repeatable; without it all networks are shown; release insists on it)")
 	_ = c.RegisterFlagCompletionFunc("network", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		names, _ := hostlocal.Networks(f.dataDir) // a completion has nobody to tell an error to
+		names, _ := hostlocal.New(f.dataDir).Networks() // a completion has nobody to tell an error to
 		return names, cobra.ShellCompDirectiveNoFileComp
 	})
 }
 
 // dir adds the flags that every command has.
 func (f *flags) dir(c *cobra.Command) {
-	c.Flags().StringVar(&f.dataDir, "data-dir", hostlocal.DefaultDataDir, "host-local's data `DIR`, which holds a folder for each network")
-	c.Flags().DurationVar(&f.timeout, "timeout", 30*time.Second, "give up after this time, for all networks together; 0 waits without end")
+	c.Flags().StringVar(&f.dataDir, "data-dir", hostlocal.DefaultDataDir, "host-local's data `DIR`, which holds a directory for each network")
+	c.Flags().DurationVar(&f.timeout, "timeout", 30*time.Second, "give up after this time; 0 waits for a day")
 	c.Flags().IntVarP(&f.verbose, "verbose", "v", -1,
 		"log to stderr up to this `LEVEL`: 0 each release, 2 also what was kept though no pod has it, 4 everything; -1 nothing but errors")
 	_ = c.MarkFlagDirname("data-dir")
@@ -74,9 +76,14 @@ func (f *flags) judge(c *cobra.Command) {
 		"which pods live here, as `KIND[:ARG]` (repeatable, united): "+source.Usage())
 	c.Flags().StringVar(&f.kubeconfig, "kubeconfig", "",
 		"`FILE` that says how --source kube reaches the API server (default: as a pod in the cluster does)")
-	c.Flags().DurationVar(&f.minAge, "min-age", gc.DefaultMinAge,
-		"keep what is younger. It must cover an ADD in flight and the age of the sources' answer together; 0 is right only while no ADD can be in flight")
-	c.Flags().BoolVar(&f.allowEmpty, "allow-empty", false, "believe a source that reports no pod at all")
+	c.Flags().Var(&f.minAge, "min-age",
+		"keep what is younger than this `DURATION`, at least 1s (default "+short(gc.DefaultMinAge)+", or what --runtime-request-timeout asks for). "+
+			"Less than the default counts only where the sources see every ADD under way, every address and every attachment")
+	c.Flags().DurationVar(&f.requestTimeout, "runtime-request-timeout", gc.DefaultRuntimeRequestTimeout,
+		"kubelet's runtimeRequestTimeout on this node: an ADD may take twice as long")
+	c.Flags().StringArrayVar(&f.foreign, "foreign", nil,
+		"judge also what containers hold that no source here could know, by their IDs: `PREFIX` and 64 hex digits, or \"any\" (repeatable). It is for containers that surely do not live any more")
+	c.Flags().BoolVar(&f.allowEmpty, "allow-empty", false, "believe sources that report no pod at all")
 	c.Flags().StringArrayVar(&f.require, "require-pod", nil,
 		"refuse an answer without this pod, as `NS/NAME` (repeatable): one that surely runs here")
 	_ = c.MarkFlagFilename("kubeconfig")
@@ -105,12 +112,14 @@ func (f *flags) check() error {
 	if f.timeout < 0 {
 		return usagef("--timeout %v is negative", f.timeout)
 	}
-	if f.minAge < 0 {
-		return usagef("--min-age %v is negative", f.minAge)
-	}
 	for _, name := range f.networks {
-		if _, err := hostlocal.New(f.dataDir, name); err != nil {
-			return usageError{err}
+		if !hostlocal.ValidNetwork(name) {
+			return usagef("--network %q is not the name of a network", name)
+		}
+	}
+	for _, prefix := range f.foreign {
+		if prefix == "" {
+			return usagef("--foreign is empty")
 		}
 	}
 	return nil
@@ -130,7 +139,9 @@ func (a *app) source() (podsource.Source, error) {
 	if err != nil {
 		return nil, usageError{err}
 	}
-	a.noteStale()
+	if f.allowEmpty {
+		s = podsource.AllowEmpty(s)
+	}
 	for _, text := range f.require {
 		namespace, name, ok := strings.Cut(text, "/")
 		if !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
@@ -141,27 +152,48 @@ func (a *app) source() (podsource.Source, error) {
 	return s, nil
 }
 
-// noteStale tells of files that are older than the minimum age. Whatever was
-// reserved between their writing and that age looks leaked by them.
-func (a *app) noteStale() {
-	for _, spec := range a.flags.sources {
-		path, ok := strings.CutPrefix(spec, "file:")
-		info, err := os.Stat(path)
-		if !ok || err != nil || !info.Mode().IsRegular() { // an error is the source's to tell
-			continue
-		}
-		if time.Since(info.ModTime()) > a.flags.minAge {
-			a.note("%s is %s old: it can't know the pods that came since, and --min-age is %v",
-				path, term.Age(time.Now(), info.ModTime()), a.flags.minAge)
-		}
-	}
-}
-
 // options are those of a pass.
 func (a *app) options() gc.Options {
-	minAge := a.flags.minAge
-	if minAge == 0 {
-		minAge = gc.NoADDInFlight // the zero Options mean the default
+	f := &a.flags
+	opts := gc.Options{
+		MinAge: time.Duration(f.minAge), RuntimeRequestTimeout: f.requestTimeout,
+		SourceTimeout: f.timeout, // one question may take as long as the whole
+		Logger:        a.logger(),
 	}
-	return gc.Options{MinAge: minAge, ReadAll: true, AllowEmpty: a.flags.allowEmpty, Logger: a.logger()}
+	if f.timeout == 0 {
+		opts.SourceTimeout = 24 * time.Hour // the most that there is
+	}
+	for _, prefix := range f.foreign {
+		form := podsource.Form(prefix) + podsource.Hex64
+		if prefix == "any" {
+			form = podsource.AnyForm
+		}
+		opts.Foreign = append(opts.Foreign, form)
+	}
+	return opts
 }
+
+// minAge is the value of --min-age. Zero is that the flag was not given: the
+// default then follows from another flag.
+type minAge time.Duration
+
+func (m *minAge) Set(text string) error {
+	d, err := time.ParseDuration(text)
+	if err == nil && d < time.Second {
+		err = errors.New("it must be at least 1s")
+	}
+	*m = minAge(d)
+	return err
+}
+
+func (m *minAge) String() string {
+	if *m == 0 {
+		return "" // the help says what the default is
+	}
+	return short(time.Duration(*m))
+}
+
+func (m *minAge) Type() string { return "duration" }
+
+// short writes a duration without the units that are zero: "7m".
+func short(d time.Duration) string { return term.Age(time.Time{}.Add(d+1), time.Time{}.Add(1)) }

@@ -19,39 +19,56 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
 
-// A report is what -o json prints of one network, as far as tests read it.
+// A report is what -o json prints, as far as tests read it.
 type report struct {
-	Network      string         `json:"network"`
-	Counts       map[string]int `json:"counts"`
-	Duplicates   []any          `json:"duplicates"`
-	Unreserved   []any          `json:"unreserved"`
+	SchemaVersion int            `json:"schemaVersion"`
+	Counts        map[string]int `json:"counts"`
+	Error         string         `json:"error"`
+	Networks      []struct {
+		Name    string `json:"name"`
+		Missing bool   `json:"missing"`
+	} `json:"networks"`
+	Sources []struct {
+		Name    string `json:"name"`
+		Entries int    `json:"entries"`
+		Error   string `json:"error"`
+	} `json:"sources"`
 	Reservations []struct {
-		IP          netip.Addr `json:"ip"`
-		ContainerID string     `json:"containerID"`
-		Verdict     string     `json:"verdict"`
-		Error       string     `json:"error"`
+		Network string     `json:"network"`
+		IP      netip.Addr `json:"ip"`
+		Verdict string     `json:"verdict"`
+		Reason  string     `json:"reason"`
+		Error   string     `json:"error"`
 	} `json:"reservations"`
 }
 
-// reports reads -o json, after a check against the schema.
-func reports(t *testing.T, stdout string) []report {
+// readReport reads -o json, after a check against the schema.
+func readReport(t *testing.T, stdout string) report {
 	t.Helper()
 	checkSchema(t, stdout)
-	var out []report
-	if err := json.Unmarshal([]byte(stdout), &out); err != nil {
+	var r report
+	if err := json.Unmarshal([]byte(stdout), &r); err != nil {
 		t.Fatal(err)
 	}
-	return out
+	return r
 }
 
 // verdicts returns the verdict of each address of all networks.
 func verdicts(t *testing.T, stdout string) map[string]string {
 	t.Helper()
 	out := make(map[string]string)
-	for _, r := range reports(t, stdout) {
-		for _, e := range r.Reservations {
-			out[e.IP.String()] = e.Verdict
-		}
+	for _, e := range readReport(t, stdout).Reservations {
+		out[e.IP.String()] = e.Verdict
+	}
+	return out
+}
+
+// reasons returns the reason of each address of all networks.
+func reasons(t *testing.T, stdout string) map[string]string {
+	t.Helper()
+	out := make(map[string]string)
+	for _, e := range readReport(t, stdout).Reservations {
+		out[e.IP.String()] = e.Reason
 	}
 	return out
 }
@@ -87,9 +104,14 @@ func TestSchemaRefuses(t *testing.T) {
 		{"a count of one", `"leaked": 1`, `"orphaned": 1`},
 		{"no address", `"ip": "10.244.1.2"`, `"ip": "10.244.1"`},
 		{"no time", `"started": "`, `"started": "about `},
-		{"a field that is missing", `"lockHeldSeconds": 0,`, ``},
-		{"a field of another name", `"durationSeconds"`, `"seconds"`},
-		{"a list that is null", `"duplicates": []`, `"duplicates": null`},
+		{"a reason that the library does not have", `"reason": "unowned"`, `"reason": "orphaned"`},
+		{"a sentence for a reason", `"reason": "unowned"`, `"reason": "no live pod has it"`},
+		{"another version", `"schemaVersion": 1`, `"schemaVersion": 2`},
+		{"a field that is missing", `"lockHeld": 0,`, ``},
+		{"a field of another name", `"duration"`, `"seconds"`},
+		{"a reservation of no network", `"network": "podnet",`, ``},
+		{"a field with Go's name", `"ip": "10.244.1.2"`, `"IP": "10.244.1.2"`},
+		{"a list that is null", `"unreserved": [`, `"duplicates": null, "unreserved": [`},
 	} {
 		bad := strings.Replace(good, row.old, row.new, 1)
 		if bad == good {
@@ -106,33 +128,39 @@ func TestSchemaRefuses(t *testing.T) {
 	}
 }
 
-// The schema has exactly the library's verdicts.
-func TestSchemaVerdicts(t *testing.T) {
+// The schema has exactly the library's words.
+func TestSchemaWords(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("testdata", "report.schema.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	var s struct {
 		Defs struct {
-			Verdict struct {
+			Verdict, Reason struct {
 				Enum []string `json:"enum"`
-			} `json:"verdict"`
+			}
 		} `json:"$defs"`
 	}
 	if err := json.Unmarshal(text, &s); err != nil {
 		t.Fatal(err)
 	}
-	var want []string
+	var verdicts, reasons []string
 	for _, v := range gc.Verdicts() {
-		want = append(want, v.String())
+		verdicts = append(verdicts, v.String())
 	}
-	if diff := cmp.Diff(want, s.Defs.Verdict.Enum); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+	for r := gc.Reason(0); r.Rule() != ""; r++ {
+		reasons = append(reasons, r.String())
+	}
+	if diff := cmp.Diff(verdicts, s.Defs.Verdict.Enum); diff != "" {
+		t.Errorf("verdicts (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(reasons, s.Defs.Reason.Enum); diff != "" {
+		t.Errorf("reasons (-want +got):\n%s", diff)
 	}
 }
 
 // Every scene, by every command, gives JSON by the schema, with the same
-// verdicts, sorted by address.
+// verdicts, sorted by network and address.
 func TestJSONOfScenes(t *testing.T) {
 	for _, name := range slices.Sorted(maps.Keys(scenes)) {
 		t.Run(name, func(t *testing.T) {
@@ -153,13 +181,10 @@ func TestJSONOfScenes(t *testing.T) {
 				if diff := cmp.Diff(first, v); diff != "" {
 					t.Errorf("list and %s differ (-list +%s):\n%s", args[0], args[0], diff)
 				}
-				for _, r := range reports(t, got.stdout) {
-					var ips []netip.Addr
-					for _, e := range r.Reservations {
-						ips = append(ips, e.IP)
-					}
-					if !slices.IsSortedFunc(ips, netip.Addr.Compare) {
-						t.Errorf("%s: not sorted by address: %v", args[0], ips)
+				rs := readReport(t, got.stdout).Reservations
+				for i := range rs[1:] {
+					if a, b := rs[i], rs[i+1]; a.Network > b.Network || a.Network == b.Network && !a.IP.Less(b.IP) {
+						t.Errorf("%s: %s of %s comes before %s of %s", args[0], a.IP, a.Network, b.IP, b.Network)
 					}
 				}
 			}
@@ -167,13 +192,19 @@ func TestJSONOfScenes(t *testing.T) {
 	}
 }
 
+// A data dir without a network is no error, and its report is a report.
 func TestJSONOfNothing(t *testing.T) {
 	n := newNode(t)
-	for _, args := range [][]string{{"list"}, {"plan", "--source", "file:-"}, {"map"}, {"networks"}} {
+	for _, args := range [][]string{{"list"}, {"plan", "--source", "file:-"}, {"map"}} {
 		got := run(t, n.dir, strings.NewReader("[{}]"), append(args, "--data-dir", "networks", "-o", "json")...)
-		if got.stdout != "[]\n" || got.status != statusDone {
-			t.Errorf("%s: exit status %d and %q, want an empty array", args[0], got.status, got.stdout)
+		r := readReport(t, got.stdout)
+		if len(r.Networks)+len(r.Reservations)+len(r.Sources) > 0 || got.status != statusDone {
+			t.Errorf("%s: exit status %d and %q, want a report of nothing", args[0], got.status, got.stdout)
 		}
+	}
+	got := run(t, n.dir, nil, "networks", "--data-dir", "networks", "-o", "json")
+	if got.stdout != "[]\n" || got.status != statusDone {
+		t.Errorf("networks: exit status %d and %q, want an empty array", got.status, got.stdout)
 	}
 }
 
@@ -184,7 +215,7 @@ func TestJSONUnjudged(t *testing.T) {
 	if got.status != statusDone || !strings.Contains(got.stderr, "nothing was judged") {
 		t.Errorf("exit status %d, stderr %q", got.status, got.stderr)
 	}
-	if diff := cmp.Diff(map[string]int{"failed": 13}, reports(t, got.stdout)[0].Counts); diff != "" {
+	if diff := cmp.Diff(map[string]int{"failed": 13}, readReport(t, got.stdout).Counts); diff != "" {
 		t.Errorf("counts (-want +got):\n%s", diff)
 	}
 }

@@ -5,7 +5,7 @@
 //
 //	hostlocal-gc list      every reservation with its verdict
 //	hostlocal-gc plan      what release would do, and why
-//	hostlocal-gc release   one pass
+//	hostlocal-gc release   one pass, which releases in the networks that are named
 //	hostlocal-gc map       the address range as a picture
 //	hostlocal-gc networks  the networks under the data dir
 //
@@ -13,7 +13,7 @@
 // wrong usage, 3 for plan --exit-code when something is leaked. README.md has
 // worked examples.
 //
-// Start reading at root.go; a pass is in passes.go, what is printed of it in
+// Start reading at root.go; a pass is in pass.go, what is printed of it in
 // table.go.
 package main
 
@@ -31,7 +31,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	a := &app{
 		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr,
-		screen: term.Of(os.Stdout), errScreen: term.Of(os.Stderr),
+		screen: term.Of(os.Stdout),
 	}
 	status := a.run(ctx, os.Args[1:])
 	stop()
@@ -43,6 +43,5 @@ type app struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	screen         term.Screen // behind stdout
-	errScreen      term.Screen // behind stderr
 	flags          flags
 }

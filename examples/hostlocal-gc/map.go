@@ -9,12 +9,12 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/picture"
-	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
 func (a *app) mapCommand() *cobra.Command {
@@ -57,48 +57,45 @@ func (a *app) draw(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	f, err := a.folders()
+	_, names, err := a.dataDir()
 	if err != nil {
 		return err
 	}
-	ranges, err := a.ranges(f)
+	ranges, err := a.ranges(a.asked(names))
 	if err != nil {
 		return err
 	}
 	if err := a.svgOutside(); err != nil {
 		return err
 	}
-	done := a.passesOver(ctx, f, s, true)
-	pictures, err := drawAll(f, done, ranges)
+	done, err := a.pass(ctx, s, true)
 	if err != nil {
-		return errors.Join(done.err, err)
+		return err
+	}
+	pictures, err := drawAll(&done, ranges)
+	if err != nil {
+		return errors.Join(done.Err, err)
 	}
 	if s == nil {
 		a.noteUnjudged()
 	}
-	return errors.Join(a.show(done, pictures), done.err)
+	return errors.Join(a.show(&done, pictures), done.Err)
 }
 
 // ranges reads the configurations, of which each must be of a network that is
 // drawn.
-func (a *app) ranges(f folders) (map[string][]picture.Range, error) {
+func (a *app) ranges(networks []string) (map[string][]picture.Range, error) {
 	out := make(map[string][]picture.Range)
 	for _, path := range a.flags.cniConf {
 		conf, err := picture.ReadConf(path)
 		if err != nil {
 			return nil, err
 		}
-		var names []string
-		known := false
-		for _, s := range f.wanted {
-			names = append(names, s.Network())
-			known = known || s.Network() == conf.Network
-		}
-		if !known {
+		if !slices.Contains(networks, conf.Network) {
 			return nil, fmt.Errorf("CNI configuration %s is of network %q, which is none of those that are drawn: %s",
-				path, conf.Network, strings.Join(names, ", "))
+				path, conf.Network, strings.Join(networks, ", "))
 		}
-		if conf.DataDir != "" && !sameFolder(conf.DataDir, a.flags.dataDir) {
+		if conf.DataDir != "" && !sameDirectory(conf.DataDir, a.flags.dataDir) {
 			a.note("by %s host-local keeps %s in %s, and not in %s", path, conf.Network, conf.DataDir, a.flags.dataDir)
 		}
 		out[conf.Network] = append(out[conf.Network], conf.Ranges...)
@@ -106,7 +103,7 @@ func (a *app) ranges(f folders) (map[string][]picture.Range, error) {
 	return out, nil
 }
 
-func sameFolder(a, b string) bool {
+func sameDirectory(a, b string) bool {
 	if filepath.Clean(a) == filepath.Clean(b) {
 		return true
 	}
@@ -115,26 +112,26 @@ func sameFolder(a, b string) bool {
 	return errX == nil && errY == nil && os.SameFile(x, y)
 }
 
-// drawAll makes a picture of each network that was looked at.
-func drawAll(f folders, done results, ranges map[string][]picture.Range) ([]picture.Picture, error) {
+// drawAll makes a picture of each network that was asked for and has a directory.
+func drawAll(r *result, ranges map[string][]picture.Range) ([]picture.Picture, error) {
 	var pictures []picture.Picture
-	for i := range done.reports {
-		r := &done.reports[i]
-		last, err := picture.ReadLast(folderOf(f.wanted[i]))
+	for _, n := range r.Networks {
+		if n.Missing {
+			continue
+		}
+		last, err := picture.ReadLast(filepath.Join(r.DataDir, n.Name))
 		if err != nil {
-			return nil, fmt.Errorf("network %s: %w", r.Network, err)
+			return nil, fmt.Errorf("network %s: %w", n.Name, err)
 		}
 		pictures = append(pictures, picture.Draw(picture.Input{
-			Title: r.Network, Ranges: ranges[r.Network], Reservations: picture.FromReport(r), Last: last,
+			Title: n.Name, Ranges: ranges[n.Name], Reservations: picture.FromReport(&r.Report, n.Name), Last: last,
 		}))
 	}
 	return pictures, nil
 }
 
-func folderOf(s *hostlocal.Store) string { return filepath.Join(s.DataDir(), s.Network()) }
-
 // show writes the pictures where the flags want them.
-func (a *app) show(done results, pictures []picture.Picture) error {
+func (a *app) show(r *result, pictures []picture.Picture) error {
 	switch a.flags.svg {
 	case "":
 	case "-":
@@ -146,10 +143,12 @@ func (a *app) show(done results, pictures []picture.Picture) error {
 		}
 	}
 	if a.flags.format == formatJSON {
-		return a.printJSON(done.reports)
+		return a.printJSON(&r.Report)
 	}
 	if len(pictures) == 0 {
-		fmt.Fprintf(a.stdout, "No network has a folder in %s.\n", a.flags.dataDir)
+		if r.Err == nil {
+			fmt.Fprintf(a.stdout, "No network has a directory in %s.\n", a.flags.dataDir)
+		}
 		return nil
 	}
 	_, err := io.WriteString(a.stdout, picture.Text(a.screen, pictures))

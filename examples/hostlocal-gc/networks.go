@@ -5,10 +5,10 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/netip"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -23,9 +23,9 @@ func (a *app) networksCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "networks",
 		Short: "Show the networks under the data dir, with counts",
-		Long: `Show the networks that have a folder under the data dir, how many addresses are
-reserved in each, and which one host-local handed out last. It reads names alone,
-takes no lock and writes nothing.`,
+		Long: `Show the networks that have a directory under the data dir, how many addresses are
+reserved in each, and which one host-local handed out last. It takes no lock and
+writes nothing.`,
 		Args: noArgs,
 		RunE: work(a.networks),
 	}
@@ -49,39 +49,40 @@ func (a *app) networks(ctx context.Context) error {
 	if err := a.flags.check(); err != nil {
 		return err
 	}
-	f, err := a.folders()
+	store, names, err := a.dataDir()
 	if err != nil {
 		return err
 	}
 	ctx, cancel := a.within(ctx)
 	defer cancel()
+	rs, err := store.List(ctx)
+	if err != nil {
+		return err
+	}
 	rows := []networkRow{}
-	var errs []error
-	for _, s := range f.all {
-		row, err := countNetwork(ctx, s)
+	for _, name := range names {
+		row, err := countNetwork(store, name, rs)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("network %s: %w", s.Network(), err))
-			continue
+			return fmt.Errorf("network %s: %w", name, err)
 		}
 		rows = append(rows, row)
 	}
-	return errors.Join(append(errs, a.printNetworks(rows))...)
+	return a.printNetworks(rows)
 }
 
-func countNetwork(ctx context.Context, s *hostlocal.Store) (networkRow, error) {
-	row := networkRow{Network: s.Network(), DataDir: s.DataDir()}
-	rs, err := s.Scan(ctx)
-	if err != nil {
-		return row, err
-	}
-	row.Reservations = len(rs)
+func countNetwork(store *hostlocal.Store, name string, rs []hostlocal.Reservation) (networkRow, error) {
+	row := networkRow{Network: name, DataDir: store.DataDir()}
 	for i := range rs {
-		if rs[i].IP.Is4() {
+		switch {
+		case rs[i].Network != name:
+		case rs[i].IP.Is4():
 			row.IPv4++
+		default:
+			row.IPv6++
 		}
 	}
-	row.IPv6 = row.Reservations - row.IPv4
-	last, err := picture.ReadLast(folderOf(s))
+	row.Reservations = row.IPv4 + row.IPv6
+	last, err := picture.ReadLast(filepath.Join(store.DataDir(), name))
 	row.LastReserved = append([]netip.Addr{}, last...)
 	return row, err
 }
@@ -93,7 +94,7 @@ func (a *app) printNetworks(rows []networkRow) error {
 		return enc.Encode(rows)
 	}
 	if len(rows) == 0 {
-		fmt.Fprintf(a.stdout, "No network has a folder in %s.\n", a.flags.dataDir)
+		fmt.Fprintf(a.stdout, "No network has a directory in %s.\n", a.flags.dataDir)
 		return nil
 	}
 	head := []term.Column{

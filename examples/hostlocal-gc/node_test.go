@@ -18,7 +18,7 @@ import (
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
 )
 
-// A node is a folder with a data dir "networks", which host-local's own code
+// A node is a directory with a data dir "networks", which host-local's own code
 // fills, and files of pods beside it. Commands run in it, so that their flags
 // and outputs are the same wherever it is.
 type node struct {
@@ -119,10 +119,11 @@ type pod struct {
 	ContainerIDs []string   `json:"containerIDs,omitempty"`
 	IPs          []string   `json:"ips,omitempty"`
 	StartedAt    *time.Time `json:"startedAt,omitempty"`
+	Finished     bool       `json:"finished,omitempty"`
 	HostNetwork  bool       `json:"hostNetwork,omitempty"`
 }
 
-// pods writes a list of pods into the node's folder.
+// pods writes a list of pods into the node's directory.
 func (n *node) pods(name string, pods ...pod) {
 	n.t.Helper()
 	if pods == nil {

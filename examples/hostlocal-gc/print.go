@@ -10,36 +10,40 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
 
-// A view is what a command shows of its reports.
+// A view is what a command shows of a report.
 type view struct {
 	inUse    bool   // also what is in use
 	released bool   // something may have been released
 	tail     string // ends the summary
 }
 
-// print writes the reports to stdout in the format that -o asks for.
-func (a *app) print(done results, v view) error {
+// print writes a result to stdout in the format that -o asks for.
+func (a *app) print(r *result, v view) error {
 	if a.flags.format == formatJSON {
-		return a.printJSON(done.reports)
+		return a.printJSON(&r.Report)
+	}
+	if len(r.Networks) == 0 && r.Err != nil {
+		return nil // nothing could be listed, and the error says why
 	}
 	var out strings.Builder
-	for i := range done.reports {
-		a.showReport(&out, &done.reports[i], done.judged, len(done.reports) > 1, v)
+	for _, n := range r.Networks {
+		if !n.Missing {
+			a.showNetwork(&out, r, n.Name, v)
+		}
 	}
-	out.WriteString(a.duplicates(done.reports))
-	out.WriteString(a.unreserved(done.reports))
-	out.WriteString(a.summary(done, v))
+	out.WriteString(a.foreign(r))
+	out.WriteString(a.duplicates(r))
+	out.WriteString(a.unreserved(r))
+	out.WriteString(a.missing(r))
+	out.WriteString(a.summary(r, v))
 	_, err := io.WriteString(a.stdout, out.String())
 	return err
 }
 
-// printJSON writes an array with one object for each network.
-func (a *app) printJSON(reports []gc.Report) error {
-	if reports == nil {
-		reports = []gc.Report{}
-	}
+// printJSON writes the report as one object.
+func (a *app) printJSON(r *gc.Report) error {
 	enc := json.NewEncoder(a.stdout)
 	enc.SetIndent("", "  ")
 	enc.SetEscapeHTML(false)
-	return enc.Encode(reports)
+	return enc.Encode(r)
 }

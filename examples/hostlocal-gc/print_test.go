@@ -3,12 +3,17 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
 // IDs are cut in a table and whole in wide; the summary is the last line.
@@ -21,7 +26,7 @@ func TestTableAndWide(t *testing.T) {
 		head   string
 	}{
 		{"table", false, "ADDRESS CONTAINER AGE VERDICT POD REASON"},
-		{"wide", true, "ADDRESS CONTAINER IFNAME AGE VERDICT RULE POD REASON"},
+		{"wide", true, "ADDRESS CONTAINER IFNAME AGE VERDICT RULE POD FROM REASON"},
 	} {
 		got := run(t, n.dir, nil, "list", "--data-dir", "networks", "--source", "file:pods.json", "-o", row.format)
 		lines := strings.Split(strings.TrimSuffix(got.stdout, "\n"), "\n")
@@ -31,7 +36,10 @@ func TestTableAndWide(t *testing.T) {
 		if whole := strings.Contains(got.stdout, id); whole != row.whole || !strings.Contains(got.stdout, id[:12]) {
 			t.Errorf("%s: is the ID whole? %v, want %v:\n%s", row.format, whole, row.whole, got.stdout)
 		}
-		want := "podnet, 7 reservations: 1 in-use, 1 young, 1 starting, 1 conflict, 1 malformed, 2 leaked. A second look is worth it in "
+		want := "podnet, 7 reservations: 1 in-use, 1 young, 1 starting, 1 conflict, 1 malformed, 2 leaked. A second pass is worth it in "
+		if want := "Sources: file (3 entries)."; lines[len(lines)-2] != want {
+			t.Errorf("%s: the last line but one is %q, want %q", row.format, lines[len(lines)-2], want)
+		}
 		if last := lines[len(lines)-1]; !strings.HasPrefix(last, want) {
 			t.Errorf("%s: the last line is %q, want %q", row.format, last, want)
 		}
@@ -61,12 +69,73 @@ func TestAttention(t *testing.T) {
 	)
 	got := run(t, n.dir, nil, "plan", "--data-dir", "networks", "--source", "file:pods.json").stdout
 	for _, want := range []string{
-		"Several live pods have the same address:\n  10.244.1.2  a/one and a/two\n",
-		"which host-local may hand out again:\n  10.9.9.9  a/one\n",
+		"Several live pods have the same address:\n  10.244.1.2  a/one (file) and a/two (file)\n",
+		"which host-local may hand out again:\n  10.9.9.9  a/one (file)\n",
 	} {
 		if strings.Count(got, want) != 1 {
 			t.Errorf("%q is not once in:\n%s", want, got)
 		}
+	}
+}
+
+// What can't be read is an error also where nothing is judged (R11), and of what
+// could not be listed nothing is said but the error.
+func TestErrorsOfDisk(t *testing.T) {
+	broken := errors.New("input/output error")
+	entries, err := notJudged([]hostlocal.Reservation{{Owner: hostlocal.Owned}, {Owner: hostlocal.Unreadable, Err: broken}})
+	if !errors.Is(err, broken) || len(entries) != 2 || entries[0].Reason != gc.SourceFailed || entries[1].Reason != gc.OwnerUnreadable {
+		t.Errorf("got %v and error %v", entries, err)
+	}
+	var stdout strings.Builder
+	a := &app{stdout: &stdout}
+	if err := a.print(&result{Report: gc.Report{Err: broken}}, view{}); err != nil || stdout.Len() > 0 {
+		t.Errorf("of what could not be listed is printed %q, error %v", &stdout, err)
+	}
+}
+
+// Foreign owners are told in one row for each form of their IDs, of the networks
+// that were asked for (R14).
+func TestForeignRows(t *testing.T) {
+	r := result{Report: gc.Report{Networks: []gc.Network{{Name: "podnet"}, {Name: "storage"}}}}
+	add := func(network, containerID string, why gc.Reason) {
+		res := &hostlocal.Reservation{Network: network, ContainerID: containerID}
+		r.Reservations = append(r.Reservations, gc.Entry{Reservation: res, Verdict: why.Verdict(), Reason: why})
+	}
+	add("other", "default-"+sandbox("1"), gc.ForeignOwner)
+	add("podnet", "default-"+sandbox("1"), gc.ForeignOwner)
+	add("podnet", "default-"+sandbox("2"), gc.ForeignOwner)
+	add("podnet", "k8s.io-"+sandbox("3"), gc.ForeignOwner)
+	add("podnet", sandbox("4"), gc.ForeignOwner)
+	add("podnet", "a-name", gc.ForeignOwner)
+	add("podnet", sandbox("5"), gc.Unowned)
+	add("storage", sandbox("6"), gc.NoSourceForNetwork)
+	add("storage", "default-"+sandbox("7"), gc.NoSourceForNetwork)
+	netns := "--source netns would see which of them have an address"
+	want := "No source here could know whether these owners live, so they are kept:\n" +
+		"  podnet   2 reservations  of containers default-<64 hex digits>  " + netns + "\n" +
+		"  podnet   1 reservation   of containers k8s.io-<64 hex digits>   " + netns + "\n" +
+		"  podnet   1 reservation   of containers <64 hex digits>          " + netns + "\n" +
+		"  podnet   1 reservation   of containers with other IDs           " + netns + "\n" +
+		"  storage  2 reservations  of any container                       no --source here speaks of this network; add one that lists pods\n\n"
+	if diff := cmp.Diff(want, new(app).foreign(&r)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// What a source contributed is told in one line, whatever its error holds.
+func TestSourcesLine(t *testing.T) {
+	started := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+	r := gc.Report{Started: started, Looks: 2, Sources: []gc.Source{
+		{Name: "netns"},
+		{Name: "checkpoint", Entries: 1, AsOf: started.Add(-90 * time.Second)},
+		{Name: "kubelet", Entries: 30, AsOf: started.Add(-59 * time.Second)},
+		{Name: "file", Entries: 2, AsOf: started.Add(2 * time.Hour)},
+		{Name: "cri", Err: errors.New("it says \x1b[2J\nand more")},
+	}}
+	want := "Sources, asked twice: netns (0 entries), checkpoint (1 entry, 1m30s old), kubelet (30 entries), " +
+		"file (2 entries, dated 2h in the future), cri (no answer: it says ?[2J?and more)."
+	if diff := cmp.Diff(want, sources(&r)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 

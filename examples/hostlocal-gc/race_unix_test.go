@@ -75,14 +75,11 @@ func TestTimeout(t *testing.T) {
 	if err := syscall.Mkfifo(filepath.Join(n.dir, "pipe"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	n.network("a", "10.1.0.0/24").add(sandbox("x"), time.Hour)
-	n.network("z", "10.2.0.0/24").add(sandbox("x"), time.Hour)
-	got := run(t, n.dir, nil, "release", "--data-dir", "networks", "--network", "podnet", "--network", "z", "--source", "file:pipe", "--timeout", "500ms", "-o", "json")
-	if got.status != statusError || !bytes.Contains([]byte(got.stderr), []byte("deadline exceeded")) ||
-		!bytes.Contains([]byte(got.stderr), []byte("1 network more, which time did not allow to look at")) {
+	got := run(t, n.dir, nil, "release", "--data-dir", "networks", "--network", "podnet", "--source", "file:pipe", "--timeout", "500ms", "-o", "json")
+	if got.status != statusError || !bytes.Contains([]byte(got.stderr), []byte("deadline exceeded")) {
 		t.Errorf("exit status %d, stderr %q", got.status, got.stderr)
 	}
-	if diff := cmp.Diff(map[string]int{"failed": 13}, reports(t, got.stdout)[0].Counts); diff != "" {
+	if diff := cmp.Diff(map[string]int{"failed": 13}, readReport(t, got.stdout).Counts); diff != "" {
 		t.Errorf("counts (-want +got):\n%s", diff)
 	}
 }
@@ -109,10 +106,10 @@ func TestSignal(t *testing.T) {
 	}
 	got := finish(t, cmd.Wait(), &stdout, &stderr)
 	_ = w.Close()
-	if got.status != statusError || !bytes.Contains(stderr.Bytes(), []byte("context canceled")) {
+	if got.status != statusError || !bytes.Contains(stderr.Bytes(), []byte("terminated")) {
 		t.Errorf("exit status %d, stderr %q", got.status, got.stderr)
 	}
-	if diff := cmp.Diff(map[string]int{"failed": 13}, reports(t, got.stdout)[0].Counts); diff != "" {
+	if diff := cmp.Diff(map[string]int{"failed": 13}, readReport(t, got.stdout).Counts); diff != "" {
 		t.Errorf("counts (-want +got):\n%s", diff)
 	}
 }

@@ -26,7 +26,7 @@ func (a *app) roomForReasons(head []term.Column, rows [][]term.Cell, entries []*
 	}
 	broken := 0
 	for _, e := range entries {
-		if len(e.Reason.String()) > left {
+		if len(e.Reason.Text()) > left {
 			broken++
 		}
 	}
@@ -52,7 +52,7 @@ func (f *footnotes) mark(r gc.Reason) string {
 func (f *footnotes) text(screen term.Screen) string {
 	var out strings.Builder
 	for i, r := range f.order {
-		fmt.Fprintln(&out, screen.Fold(screen.Paint(term.Dim, fmt.Sprintf("(%d)", i+1))+" "+r.String()))
+		fmt.Fprintln(&out, screen.Fold(screen.Paint(term.Dim, fmt.Sprintf("(%d)", i+1))+" "+r.Text()))
 	}
 	return out.String()
 }

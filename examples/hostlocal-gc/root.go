@@ -18,7 +18,7 @@ Where a pod went away without a CNI DEL its file stays, until the node can start
 no pod: "no IP addresses available in range set".
 
 hostlocal-gc compares those files with the pods that live here, and releases what
-leaked, under the plugin's own lock. What is in doubt is kept, and the doubt is
+leaked, under the plugin's own lock. What is in doubt is kept, and the reason is
 told. Start with list, go on with plan, and end with release.
 
 Exit status: 0 done, 1 error, 2 wrong usage, 3 for plan --exit-code when something
@@ -77,8 +77,9 @@ func (a *app) releaseCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "release",
 		Short: "Release what leaked, in one pass",
-		Long: `Release what leaked, in one pass over each network that is named, and say what
-was done. The plugin's lock is held for about a millisecond at once. What is in
+		Long: `Release what leaked in the networks that are named, in one pass, and say what was
+done. All networks of the data dir are read, because a container may hold addresses
+in several. The plugin's lock is held for about a millisecond at once. What is in
 use is counted and not shown; list shows it.`,
 		Example: `  hostlocal-gc release --network podnet --source file:pods.json
   hostlocal-gc release --network podnet --source file:pods.json --dry-run`,

@@ -70,12 +70,17 @@ func TestWrongUsage(t *testing.T) {
 		{reason: "an unknown output", args: "list -o yaml", status: statusUsage, stderr: `there is no output format "yaml"; wanted is table, wide, json`},
 		{reason: "an argument", args: "list podnet", status: statusUsage, stderr: "a network is named with --network"},
 		{reason: "no duration", args: "list --min-age soon", status: statusUsage, stderr: "invalid argument \"soon\""},
-		{reason: "a negative age", args: "list --min-age -5m", status: statusUsage, stderr: "--min-age -5m0s is negative"},
+		{reason: "a negative age", args: "list --min-age -5m", status: statusUsage, stderr: "it must be at least 1s"},
+		{reason: "no minimum age at all, which only who serves the ADDs can do without", args: "release --data-dir networks --network podnet --source file:pods.json --min-age 0", status: statusUsage, stderr: "it must be at least 1s"},
+		{reason: "an age below the least", args: "list --min-age 999ms", status: statusUsage, stderr: "it must be at least 1s"},
+		{reason: "an age above the most, which the library refuses", args: "plan --data-dir networks --source file:pods.json --min-age 99999h", status: statusUsage, stderr: "MinAge is 99999h"},
+		{reason: "a timeout of the runtime that none has", args: "plan --data-dir networks --source file:pods.json --runtime-request-timeout 2h", status: statusUsage, stderr: "RuntimeRequestTimeout is 2h"},
+		{reason: "a form of foreign IDs that is empty", args: "list --foreign=", status: statusUsage, stderr: "--foreign is empty"},
 		{reason: "a negative timeout", args: "list --timeout -1s", status: statusUsage, stderr: "--timeout -1s is negative"},
 		{reason: "no level", args: "list -v high", status: statusUsage, stderr: "invalid argument \"high\""},
 		{reason: "a flag without its value", args: "list --network", status: statusUsage, stderr: "flag needs an argument: --network"},
-		{reason: "a name that leads out of the data dir", args: "list --network ../etc", status: statusUsage, stderr: `network name "../etc"`},
-		{reason: "an empty name", args: "list --network=", status: statusUsage, stderr: `network name ""`},
+		{reason: "a name that leads out of the data dir", args: "list --network ../etc", status: statusUsage, stderr: `--network "../etc" is not the name of a network`},
+		{reason: "an empty name", args: "list --network=", status: statusUsage, stderr: `--network "" is not the name of a network`},
 		{reason: "no data dir", args: "list --data-dir=", status: statusUsage, stderr: "--data-dir is empty"},
 		{reason: "an unknown source", args: "list --source docker", status: statusUsage, stderr: `there is no kind "docker"; wanted is one of file:PATH`},
 		{reason: "a source without its path", args: "list --source file:", status: statusUsage, stderr: "a path is missing"},
@@ -96,22 +101,22 @@ func TestWrongUsage(t *testing.T) {
 func TestBadInput(t *testing.T) {
 	const release = "release --network podnet "
 	check(t, []refusal{
-		{reason: "no such folder", args: "list --data-dir none", status: statusError, stderr: "data dir none: there is no such folder"},
-		{reason: "a data dir that is a file", args: "list --data-dir pods.json", status: statusError, stderr: "data dir pods.json is not a folder"},
-		{reason: "a data dir that is a network's folder", args: "list --data-dir networks/podnet", status: statusError, stderr: "is itself a network's folder"},
-		{reason: "not a network", args: "list --data-dir networks --network pdonet", status: statusError, stderr: `network "pdonet" has no folder in networks; it holds podnet, storage`},
-		{reason: "one of two is not a network", args: "release --data-dir networks --network podnet --network x --source file:pods.json", status: statusError, stderr: `network "x" has no folder`},
-		{reason: "networks of no folder", args: "networks --data-dir none", status: statusError, stderr: "there is no such folder"},
-		{reason: "no such file of pods", args: release + "--data-dir networks --source file:none.json", status: statusError, stderr: "file:none.json: open none.json: "},
+		{reason: "no such directory", args: "list --data-dir none", status: statusError, stderr: "data dir none: there is no such directory"},
+		{reason: "a data dir that is a file", args: "list --data-dir pods.json", status: statusError, stderr: "data dir pods.json is not a directory"},
+		{reason: "a data dir that is a network's directory", args: "list --data-dir networks/podnet", status: statusError, stderr: "is itself a network's directory"},
+		{reason: "not a network", args: "list --data-dir networks --network pdonet", status: statusError, stderr: `network "pdonet" has no directory in networks; it holds podnet, storage`},
+		{reason: "a release where there is no network", args: "release --data-dir networks --network x --source file:pods.json", status: statusError, stderr: `network "x" has no directory`},
+		{reason: "networks of no directory", args: "networks --data-dir none", status: statusError, stderr: "there is no such directory"},
+		{reason: "no such file of pods", args: release + "--data-dir networks --source file:none.json", status: statusError, stderr: "file:none.json: source does not exist on this node: open none.json: "},
 		{reason: "a file of pods that ends in the middle", args: release + "--data-dir networks --source file:cut.json", status: statusError, stderr: "file:cut.json: pod 2: field \"ips\": it ends in the middle"},
 		{reason: "an empty file of pods", args: release + "--data-dir networks --source file:empty.json", status: statusError, stderr: "it is empty"},
 		{reason: "stdin that ends in the middle", args: release + "--data-dir networks --source file:-", stdin: `[{"name":"x"},`, status: statusError, stderr: "file:-: pod 2: "},
 		{reason: "an unknown field", args: release + "--data-dir networks --source file:unknown.json", status: statusError, stderr: `unknown field "ip"`},
 		{reason: "an unparsable address", args: release + "--data-dir networks --source file:address.json", status: statusError, stderr: `"10.244.1.2000" is not an IP address`},
 		{reason: "text behind the array", args: release + "--data-dir networks --source file:trailing.json", status: statusError, stderr: "something comes after the array"},
-		{reason: "two sources, of which the second fails", args: release + "--data-dir networks --source file:pods.json --source file:cut.json", status: statusError, stderr: "pod source 2 of 2: file:cut.json: "},
-		{reason: "two sources, of which the first fails", args: release + "--data-dir networks --source file:cut.json --source file:pods.json", status: statusError, stderr: "pod source 1 of 2: file:cut.json: "},
-		{reason: "a source that says there is nothing", args: release + "--data-dir networks --source file:-", stdin: "[]", status: statusError, stderr: "pod source reports no pod at all"},
+		{reason: "two sources, of which the second fails", args: release + "--data-dir networks --source file:pods.json --source file:cut.json", status: statusError, stderr: "pod source file: file:cut.json: "},
+		{reason: "two sources, of which the first fails", args: release + "--data-dir networks --source file:cut.json --source file:pods.json", status: statusError, stderr: "pod source file: file:cut.json: "},
+		{reason: "a source that says there is nothing", args: release + "--data-dir networks --source file:-", stdin: "[]", status: statusError, stderr: "a pod source reports no pod at all"},
 		{reason: "a list by a source that fails", args: "list --data-dir networks --source file:cut.json", status: statusError, stderr: "it ends in the middle"},
 		{reason: "an error goes before what is leaked", args: "plan --exit-code --data-dir networks --source file:cut.json", status: statusError, stderr: "it ends in the middle"},
 		{reason: "no such configuration", args: "map --data-dir networks --cni-conf none.conf", status: statusError, stderr: "reading the CNI configuration: open none.conf"},
@@ -132,12 +137,14 @@ func TestExitCode(t *testing.T) {
 		{"something is leaked", "plan --exit-code", []pod{{Name: "x", IPs: []string{"10.244.1.99"}}}, statusLeaked},
 		{"a dry run is a plan", "release --dry-run --exit-code", []pod{{Name: "x", IPs: []string{"10.244.1.99"}}}, statusLeaked},
 		{"in one of two networks", "plan --exit-code --network storage", []pod{{Name: "x", IPs: []string{"10.244.1.99"}}}, statusLeaked},
+		{"only in networks that were not asked for", "plan --exit-code --network none-yet", []pod{{Name: "x", IPs: []string{"10.244.1.99"}}}, statusDone},
 		{"nothing is leaked", "plan --exit-code", []pod{{Name: "x", ContainerIDs: []string{sandbox("gone")}}}, statusDone},
 		{"young ones are not leaked", "plan --exit-code --min-age 2h", []pod{{Name: "x", IPs: []string{"10.244.1.99"}}}, statusDone},
 		{"without the flag", "plan", []pod{{Name: "x", IPs: []string{"10.244.1.99"}}}, statusDone},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
 			n, _ := spoiled(t)
+			n.network("none-yet", "10.3.0.0/24")
 			n.pods("pods.json", row.pods...)
 			args := append(strings.Fields(row.args), "--data-dir", "networks", "--source", "file:pods.json")
 			got := run(t, n.dir, nil, args...)
@@ -160,7 +167,7 @@ func TestReleaseFails(t *testing.T) {
 	}
 	args := []string{"release", "--data-dir", "networks", "--network", "podnet", "--network", "storage", "--source", "file:pods.json", "-o", "json"}
 	got := run(t, n.dir, nil, args...)
-	if got.status != statusError || !strings.Contains(got.stderr, "hostlocal-gc: network podnet: opening the lock ") {
+	if got.status != statusError || !strings.Contains(got.stderr, "hostlocal-gc: releasing reservations in "+filepath.Join("networks", "podnet")) {
 		t.Errorf("exit status %d, stderr %q", got.status, got.stderr)
 	}
 	if !nw.there("10.244.1.2") {
@@ -172,6 +179,48 @@ func TestReleaseFails(t *testing.T) {
 	}
 	if v["10.2.0.2"] != "released" {
 		t.Errorf("the other network's leak is said to be %s: an error must not keep it", v["10.2.0.2"])
+	}
+}
+
+// A network without a directory is a mistake of the caller's: it is told, and is
+// an error, but keeps nothing from being released elsewhere.
+func TestMissingNetwork(t *testing.T) {
+	n, nw := spoiled(t)
+	args := []string{"release", "--data-dir", "networks", "--network", "podnet", "--network", "pdonet", "--source", "file:pods.json"}
+	got := run(t, n.dir, nil, args...)
+	if want := `network "pdonet" has no directory in networks; it holds podnet, storage`; got.status != statusError || !strings.Contains(got.stderr, want) {
+		t.Errorf("exit status %d, and stderr %q does not say %q", got.status, got.stderr, want)
+	}
+	if want := "Directories that do not exist; are --network and --data-dir right?\n  " + filepath.Join("networks", "pdonet") + "\n"; !strings.Contains(got.stdout, want) {
+		t.Errorf("%q is not in:\n%s", want, got.stdout)
+	}
+	if nw.there("10.244.1.2") {
+		t.Error("the leak in the other network was not released")
+	}
+	r := readReport(t, run(t, n.dir, nil, append(args, "-o", "json")...).stdout)
+	if len(r.Networks) != 2 || r.Networks[0].Name != "pdonet" || !r.Networks[0].Missing || r.Networks[1].Missing || r.Error == "" {
+		t.Errorf("the report has networks %v and error %q", r.Networks, r.Error)
+	}
+}
+
+// Where a source gives no answer that counts, nothing was judged, and the output
+// says so: which source it was, and not that everything failed.
+func TestRefused(t *testing.T) {
+	n, _ := spoiled(t)
+	args := []string{"list", "--data-dir", "networks", "--network", "podnet", "--source", "file:pods.json", "--source", "file:cut.json"}
+	got := run(t, n.dir, nil, args...)
+	for _, want := range []string{
+		"ADDRESS     CONTAINER     AGE\n",
+		"Sources: file (1 entry), file (no answer: file:cut.json: pod 2: ",
+		"\npodnet, 1 reservation: not judged.\n",
+	} {
+		if got.status != statusError || !strings.Contains(got.stdout, want) {
+			t.Errorf("exit status %d, and %q is not in:\n%s", got.status, want, got.stdout)
+		}
+	}
+	r := readReport(t, run(t, n.dir, nil, append(args, "-o", "json")...).stdout)
+	if len(r.Sources) != 2 || r.Sources[0].Error != "" || !strings.Contains(r.Sources[1].Error, "cut.json") || !strings.Contains(r.Error, "cut.json") {
+		t.Errorf("the report has sources %v and error %q", r.Sources, r.Error)
 	}
 }
 

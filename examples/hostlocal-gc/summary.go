@@ -11,31 +11,60 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
 
-// summary is the last line: all networks in one sentence, and what was done.
-func (a *app) summary(done results, v view) string {
-	return a.screen.Fold(a.sentence(done, v)) + "\n"
+// summary is what comes last: what each source contributed, and all networks in
+// one sentence.
+func (a *app) summary(r *result, v view) string {
+	var out strings.Builder
+	if len(r.Sources) > 0 {
+		fmt.Fprintln(&out, a.screen.Fold(sources(&r.Report)))
+	}
+	fmt.Fprintln(&out, a.screen.Fold(a.sentence(r, v)))
+	return out.String()
 }
 
-func (a *app) sentence(done results, v view) string {
-	if len(done.reports) == 0 {
-		return fmt.Sprintf("No network has a folder in %s.", a.flags.dataDir)
+// sources says what each source contributed. An age of less than a minute is not
+// worth a word.
+func sources(r *gc.Report) string {
+	var said []string
+	for _, s := range r.Sources {
+		switch text := fmt.Sprintf("%s (%s", s.Name, entries(s.Entries)); {
+		case s.Err != nil:
+			said = append(said, fmt.Sprintf("%s (no answer: %v)", s.Name, term.Clean(s.Err.Error())))
+		case s.AsOf.After(r.Started.Add(time.Minute)):
+			said = append(said, text+", dated "+term.Age(s.AsOf, r.Started)+" in the future)")
+		case !s.AsOf.IsZero() && s.AsOf.Before(r.Started.Add(-time.Minute)):
+			said = append(said, text+", "+term.Age(r.Started, s.AsOf)+" old)")
+		default:
+			said = append(said, text+")")
+		}
+	}
+	text := "Sources: "
+	if r.Looks > 1 {
+		text = "Sources, asked twice: "
+	}
+	return text + strings.Join(said, ", ") + "."
+}
+
+func (a *app) sentence(r *result, v view) string {
+	if len(r.Networks) == 0 {
+		return fmt.Sprintf("No network has a directory in %s.", a.flags.dataDir)
 	}
 	counts := make(map[gc.Verdict]int)
 	total := 0
-	for i := range done.reports {
-		total += len(done.reports[i].Reservations)
-		for verdict, n := range done.reports[i].Counts() {
-			counts[verdict] += n
+	for i := range r.Reservations {
+		if e := &r.Reservations[i]; r.shows(e.Network) {
+			counts[e.Verdict]++
+			total++
 		}
 	}
 	var out strings.Builder
-	if len(done.reports) == 1 {
-		fmt.Fprintf(&out, "%s, ", done.reports[0].Network)
+	if len(r.Networks) == 1 {
+		fmt.Fprintf(&out, "%s, ", r.Networks[0].Name)
 	} else {
-		fmt.Fprintf(&out, "%d networks, ", len(done.reports))
+		fmt.Fprintf(&out, "%d networks, ", len(r.Networks))
 	}
 	out.WriteString(count(total, "reservation"))
-	if !done.judged {
+	if !r.judged {
 		return out.String() + ": not judged."
 	}
 	separator := ": "
@@ -50,38 +79,27 @@ func (a *app) sentence(done results, v view) string {
 		out.WriteString(" " + v.tail)
 	}
 	if v.released {
-		out.WriteString(lockTime(done.reports))
+		out.WriteString(lockTime(&r.Report))
 	}
-	return out.String() + nextLook(done.reports)
+	return out.String() + nextCheck(&r.Report)
 }
 
 // lockTime says for how long ADDs may have had to wait.
-func lockTime(reports []gc.Report) string {
-	var held, longest time.Duration
-	for i := range reports {
-		held += reports[i].LockHeld
-		longest = max(longest, reports[i].LongestHold)
-	}
-	if held == 0 {
+func lockTime(r *gc.Report) string {
+	if r.LockHeld == 0 {
 		return " The plugin's lock was not needed."
 	}
 	return fmt.Sprintf(" The plugin's lock was held for %s, at most %s at once.",
-		held.Round(time.Microsecond), longest.Round(time.Microsecond))
+		r.LockHeld.Round(time.Microsecond), r.LongestHold.Round(time.Microsecond))
 }
 
-// nextLook says when a second look is worth it, counted from the passes, which
+// nextCheck says when a second pass is worth it, counted from this one, which
 // took no time to speak of.
-func nextLook(reports []gc.Report) string {
-	var next, started time.Time
-	for i := range reports {
-		if t := reports[i].NextCheck; !t.IsZero() && (next.IsZero() || t.Before(next)) {
-			next, started = t, reports[i].Started
-		}
-	}
-	if next.IsZero() {
+func nextCheck(r *gc.Report) string {
+	if r.NextCheck.IsZero() {
 		return ""
 	}
-	return fmt.Sprintf(" A second look is worth it in %s.", term.Age(next, started))
+	return fmt.Sprintf(" A second pass is worth it in %s.", term.Age(r.NextCheck, r.Started))
 }
 
 func count(n int, noun string) string {
@@ -89,4 +107,11 @@ func count(n int, noun string) string {
 		return "1 " + noun
 	}
 	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+func entries(n int) string {
+	if n == 1 {
+		return "1 entry"
+	}
+	return fmt.Sprintf("%d entries", n)
 }

@@ -4,36 +4,33 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
-	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// showReport writes the table of one network, and under it what a person has to
+// showNetwork writes the table of one network, and under it what a person has to
 // look at.
-func (a *app) showReport(out *strings.Builder, r *gc.Report, judged, several bool, v view) {
+func (a *app) showNetwork(out *strings.Builder, r *result, network string, v view) {
+	several := len(r.Networks) > 1
 	if several {
-		fmt.Fprintf(out, "%s\n", a.screen.Paint(term.Bold, "Network "+r.Network))
+		fmt.Fprintf(out, "%s\n", a.screen.Paint(term.Bold, "Network "+network))
 	}
-	var shown []*gc.Entry
-	for i := range r.Reservations {
-		if e := &r.Reservations[i]; v.inUse || e.Verdict != gc.InUse {
-			shown = append(shown, e)
-		}
-	}
+	entries := r.entries(network)
+	shown := slices.DeleteFunc(slices.Clone(entries), func(e *gc.Entry) bool { return !v.inUse && e.Verdict == gc.InUse })
 	if len(shown) > 0 {
-		out.WriteString(a.table(r, shown, judged))
+		out.WriteString(a.table(r, shown))
 	} else if several {
 		fmt.Fprintln(out, a.screen.Paint(term.Dim, "nothing to show"))
 	}
 	if len(shown) > 0 || several {
 		out.WriteByte('\n')
 	}
-	out.WriteString(a.conflicts(r))
+	out.WriteString(a.conflicts(entries))
 }
 
 // A column of the table: its head, and its cell for an entry.
@@ -44,10 +41,10 @@ type column struct {
 
 // table lays out entries. The reasons are the last column where the screen has
 // room for them, else they are numbered and explained under the table.
-func (a *app) table(r *gc.Report, entries []*gc.Entry, judged bool) string {
+func (a *app) table(r *result, entries []*gc.Entry) string {
 	wide := a.flags.format == formatWide
 	columns := whatColumns(r.Started, wide)
-	if judged {
+	if r.judged {
 		columns = append(columns, verdictColumns(wide)...)
 	}
 	head := make([]term.Column, len(columns))
@@ -60,7 +57,7 @@ func (a *app) table(r *gc.Report, entries []*gc.Entry, judged bool) string {
 			rows[i] = append(rows[i], c.cell(e))
 		}
 	}
-	if !judged {
+	if !r.judged {
 		return a.screen.Table(head, rows)
 	}
 	head = append(head, term.Column{Title: "REASON"})
@@ -72,7 +69,7 @@ func (a *app) table(r *gc.Report, entries []*gc.Entry, judged bool) string {
 		return a.screen.Table(head, rows) + notes.text(a.screen)
 	}
 	for i, e := range entries {
-		rows[i] = append(rows[i], term.Cell{Text: e.Reason.String()})
+		rows[i] = append(rows[i], term.Cell{Text: e.Reason.Text()})
 	}
 	return a.screen.Table(head, rows)
 }
@@ -105,9 +102,21 @@ func verdictColumns(wide bool) []column {
 			return term.Cell{Text: e.Reason.Rule(), Style: term.Dim}
 		}})
 	}
-	return append(columns, column{term.Column{Title: "POD"}, func(e *gc.Entry) term.Cell {
-		return term.Cell{Text: podName(e.Pod)}
+	columns = append(columns, column{term.Column{Title: "POD"}, func(e *gc.Entry) term.Cell {
+		if e.Pod == nil {
+			return term.Cell{Text: "-"}
+		}
+		return term.Cell{Text: e.Pod.String()}
 	}})
+	if wide {
+		columns = append(columns, column{term.Column{Title: "FROM"}, func(e *gc.Entry) term.Cell {
+			if e.Pod == nil {
+				return term.Cell{Text: "-", Style: term.Dim}
+			}
+			return term.Cell{Text: orDash(e.Pod.From), Style: term.Dim}
+		}})
+	}
+	return columns
 }
 
 // container is the owner as the file has it, or what the file has instead.
@@ -119,23 +128,6 @@ func container(r *hostlocal.Reservation, whole bool) string {
 		return r.ContainerID
 	}
 	return term.ID(r.ContainerID)
-}
-
-// podName names a pod for people, with what is known of it, as the JSON does.
-func podName(p *podsource.Pod) string {
-	switch {
-	case p == nil:
-		return "-"
-	case p.Name != "":
-		return p.NamespacedName.String()
-	case p.UID != "":
-		return string(p.UID)
-	case len(p.ContainerIDs) > 0:
-		return term.ID(p.ContainerIDs[0])
-	case len(p.IPs) > 0:
-		return "with " + p.IPs[0].String()
-	}
-	return "without a name"
 }
 
 func orDash(text string) string {

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
@@ -95,35 +94,5 @@ func TestColoursAndWidth(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-func TestProgress(t *testing.T) {
-	n := newNode(t)
-	for _, name := range []string{"a", "b", "c"} {
-		n.network(name, "10.1.0.0/24").add(sandbox("x"), time.Hour)
-	}
-	for _, row := range []struct {
-		reason string
-		args   []string
-		want   string
-	}{
-		{"several networks", nil, "\r\x1b[KLooking at network 1 of 3: a\r\x1b[KLooking at network 2 of 3: b\r\x1b[KLooking at network 3 of 3: c\r\x1b[K"},
-		{"a single one", []string{"--network", "b"}, ""},
-	} {
-		end, written := terminal(t, 80)
-		cmd := command(t, n.dir, append([]string{"plan", "--data-dir", "networks", "--source", "file:-"}, row.args...)...)
-		cmd.Stdin = strings.NewReader("[{}]")
-		cmd.Stderr = end
-		stdout, err := cmd.Output()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := written(); got != row.want {
-			t.Errorf("%s: got %q, want %q", row.reason, got, row.want)
-		}
-		if bytes.Contains(stdout, []byte("\x1b")) {
-			t.Errorf("%s: stdout is a pipe, and has escape sequences: %q", row.reason, stdout)
-		}
 	}
 }

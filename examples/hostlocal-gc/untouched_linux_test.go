@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// A trace is what a change of a file or folder would show in. The time of the
+// A trace is what a change of a file or directory would show in. The time of the
 // last reading is no part of it.
 type trace struct {
 	Inode             uint64
@@ -89,8 +89,8 @@ func TestLookingChangesNothing(t *testing.T) {
 	before := traces(t, data)
 	for _, args := range []string{
 		"list", "list --source file:pods.json", "list -o wide --source file:pods.json", "list -o json --source file:cut.json",
-		"plan --source file:pods.json", "plan --exit-code --min-age 0 --source file:pods.json", "plan --source file:cut.json",
-		"release --dry-run --source file:pods.json", "release --dry-run --network podnet --min-age 0 --source file:pods.json",
+		"plan --source file:pods.json", "plan --exit-code --min-age 1s --foreign any --source file:pods.json", "plan --source file:cut.json",
+		"release --dry-run --source file:pods.json", "release --dry-run --network podnet --min-age 1s --source file:pods.json",
 		"map", "map --source file:pods.json --cni-conf podnet.conf --svg map.svg", "map --source file:pods.json --svg -", "map --source file:cut.json",
 		"networks", "networks -o json",
 		"list --network none", "release --network podnet", "release --network podnet --source file:cut.json",

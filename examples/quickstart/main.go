@@ -66,10 +66,7 @@ func tour(ctx context.Context, out *bytes.Buffer, screen term.Screen, dataDir st
 	}
 
 	// 2. What is on the disk by now, as the library reads it.
-	store, err := hostlocal.New(dataDir, network)
-	if err != nil {
-		return err
-	}
+	store := hostlocal.New(dataDir)
 	before, err := store.List(ctx)
 	if err != nil {
 		return err
@@ -78,14 +75,18 @@ func tour(ctx context.Context, out *bytes.Buffer, screen term.Screen, dataDir st
 		return err
 	}
 
-	// 3. Who lives here? A real agent asks the kubelet or the API server and the
-	// runtime, joined by podsource.Union. Here the answer is known in advance,
-	// with the gaps that real answers have.
+	// 3. Which pods live here? A real agent asks kubelet or the API server and the
+	// container runtime, joined by podsource.Union. Here the answer is known in
+	// advance, with the gaps that real answers have.
 	var source podsource.Source = podsource.Static(livePods(attachments, now))
 
-	// 4. The pass. This is all that an agent has to call, and the zero Options
-	// are the safe ones.
-	report, err := gc.New(store, source, gc.Options{}).Reconcile(ctx)
+	// 4. The pass. This is all that an agent has to call: it names the networks to
+	// release in, and the zero Options are the safe ones.
+	reconciler, err := gc.New(store, []string{network}, source, gc.Options{})
+	if err != nil {
+		return err
+	}
+	report, err := reconciler.Reconcile(ctx)
 	if err != nil {
 		return err
 	}

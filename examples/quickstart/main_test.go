@@ -82,7 +82,7 @@ func TestTour(t *testing.T) {
 		t.Errorf("verdicts in the second table (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(wantThere, reserved(t, dataDir)); diff != "" {
-		t.Errorf("reservations left in the folder (-want +got):\n%s", diff)
+		t.Errorf("reservations that are left (-want +got):\n%s", diff)
 	}
 	for _, says := range []string{"Released 5, kept 12: 8 in-use, 1 young, 2 starting, 1 conflict.", "lock was held for "} {
 		if !strings.Contains(after, says) {
@@ -91,14 +91,10 @@ func TestTour(t *testing.T) {
 	}
 }
 
-// reserved returns the addresses that have a file in the folder.
+// reserved returns the addresses that have a file.
 func reserved(t *testing.T, dataDir string) map[string]bool {
 	t.Helper()
-	store, err := hostlocal.New(dataDir, network)
-	if err != nil {
-		t.Fatal(err)
-	}
-	rs, err := store.List(t.Context())
+	rs, err := hostlocal.New(dataDir).List(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,7 +36,7 @@ var pods = []pod{
 	{"db", "mysql-0", false, 20 * time.Hour, false, "running, but in another sandbox", false, withOtherContainer},
 	{"shop", "web-2", false, 9 * time.Hour, false, "running, all in its status", false, withAddresses},
 	{"jobs", "backup", false, 3 * time.Hour, false, "finished 2h ago, DEL never came", true, finished},
-	{"shop", "web-3", true, 6 * time.Minute, false, "started 7m ago, no IPs yet", false, withStartOnly},
+	{"shop", "web-3", true, 8 * time.Minute, false, "started 9m ago, no IPs yet", false, withStartOnly},
 	{"shop", "web-4", false, 20 * time.Second, false, "ADD in flight, not listed yet", false, nil},
 }
 
@@ -81,7 +81,7 @@ func withOtherContainer(a *attachment, _ time.Time) podsource.Pod {
 // withStartOnly is a pod that runs already, but its status doesn't say more
 // than when it was started.
 func withStartOnly(a *attachment, now time.Time) podsource.Pod {
-	return podsource.Pod{NamespacedName: a.pod.key(), StartedAt: now.Add(-7 * time.Minute)}
+	return podsource.Pod{NamespacedName: a.pod.key(), StartedAt: now.Add(-9 * time.Minute)}
 }
 
 // finished is a pod that ended by itself. Its status lists its addresses for as

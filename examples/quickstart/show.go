@@ -17,7 +17,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
-// showBefore prints the folder as the plugin and time left it.
+// showBefore prints the network's directory as the plugin and time left it.
 func showBefore(out *bytes.Buffer, screen term.Screen, store *hostlocal.Store, rs []hostlocal.Reservation, attachments []attachment, now time.Time) error {
 	owners := make(map[netip.Addr]*pod)
 	for _, a := range attachments {
@@ -59,13 +59,14 @@ func showBefore(out *bytes.Buffer, screen term.Screen, store *hostlocal.Store, r
 	return nil
 }
 
-// notReservations returns the names in the folder that are no reservations.
+// notReservations returns the names in the network's directory that are no
+// reservations.
 func notReservations(store *hostlocal.Store, rs []hostlocal.Reservation) ([]string, error) {
 	reserved := make(map[string]bool)
 	for _, r := range rs {
 		reserved[filepath.Base(fileOf(store.DataDir(), r.IP))] = true
 	}
-	entries, err := os.ReadDir(filepath.Join(store.DataDir(), store.Network()))
+	entries, err := os.ReadDir(filepath.Join(store.DataDir(), network))
 	if err != nil {
 		return nil, err
 	}
@@ -78,24 +79,23 @@ func notReservations(store *hostlocal.Store, rs []hostlocal.Reservation) ([]stri
 	return names, nil
 }
 
-// showAfter prints what a pass did; left is how many reservations the folder
-// holds now.
+// showAfter prints what a pass did; left is how many reservations there are now.
 func showAfter(out *bytes.Buffer, screen term.Screen, report *gc.Report, left int) {
 	var rows [][]term.Cell
 	for _, e := range report.Reservations {
 		style, pod := term.VerdictStyle(e.Verdict), "-"
 		if e.Pod != nil {
-			pod = e.Pod.NamespacedName.String()
+			pod = e.Pod.String()
 		}
 		rows = append(rows, []term.Cell{
 			{Text: e.IP.String()},
 			{Text: e.Verdict.String(), Style: style},
 			{Text: e.Reason.Rule(), Style: term.Dim},
 			{Text: pod},
-			{Text: e.Reason.String()},
+			{Text: e.Reason.Text()},
 		})
 	}
-	fmt.Fprintf(out, "\n%s one pass was made, and %d reservations are left in the folder.\n\n",
+	fmt.Fprintf(out, "\n%s one pass was made, and %d reservations are left.\n\n",
 		screen.Paint(term.Bold, "After:"), left)
 	out.WriteString(screen.Table([]term.Column{
 		{Title: "ADDRESS"}, {Title: "VERDICT"}, {Title: "RULE"}, {Title: "POD"}, {Title: "REASON"},
@@ -120,7 +120,7 @@ func summary(screen term.Screen, report *gc.Report) string {
 		report.LockHeld.Round(time.Microsecond), report.Duration.Round(time.Microsecond))
 	if !report.NextCheck.IsZero() {
 		// Counted from the pass, which took no time to speak of.
-		text += fmt.Sprintf(" A second look is worth it in %s.", term.Age(report.NextCheck, report.Started))
+		text += fmt.Sprintf(" A second pass is worth it in %s.", term.Age(report.NextCheck, report.Started))
 	}
 	return text + "\n"
 }

@@ -51,17 +51,19 @@ func run(ctx context.Context, args []string) error {
 	return mgr.Start(ctx)
 }
 
-// collect has the manager run passes over a network of the data dir for as long
-// as it runs itself. The caller keeps nothing: the Reconciler is a Runnable.
+// collect has the manager run passes over the data dir for as long as it runs
+// itself, which release in one network. The caller keeps nothing: the Reconciler
+// is a Runnable.
 func collect(mgr manager.Manager, dataDir, network string, source podsource.Source, opts gc.Options) error {
-	store, err := hostlocal.New(dataDir, network) // "" is /var/lib/cni/networks
+	store := hostlocal.New(dataDir) // "" is /var/lib/cni/networks
+	reconciler, err := gc.New(store, []string{network}, source, opts)
 	if err != nil {
 		return err
 	}
-	return mgr.Add(gc.New(store, source, opts))
+	return mgr.Add(reconciler)
 }
 
-// sandboxes are the live ones by the output of a command.
+// sandboxes lists the live ones by the output of a command.
 func sandboxes(command []string) podsource.Source {
 	return podsource.Func(func(ctx context.Context) ([]podsource.Pod, error) {
 		out, err := exec.CommandContext(ctx, command[0], command[1:]...).Output()

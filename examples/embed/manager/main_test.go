@@ -156,7 +156,7 @@ func TestSandboxes(t *testing.T) {
 		{"no such command", []string{"/no/such/command"}, nil, true},
 	} {
 		got, err := sandboxes(row.command).Pods(t.Context())
-		if diff := cmp.Diff(row.want, got); diff != "" || (err != nil) != row.bad {
+		if diff := cmp.Diff(row.want, got.Pods); diff != "" || (err != nil) != row.bad {
 			t.Errorf("%s: %v (-want +got):\n%s", row.reason, err, diff)
 		}
 	}

@@ -103,6 +103,6 @@ func TestReadLast(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if got, err := ReadLast(filepath.Join(dir, "none")); err != nil || got != nil {
-		t.Errorf("a missing folder: got %v and error %v", got, err)
+		t.Errorf("a missing directory: got %v and error %v", got, err)
 	}
 }

@@ -17,9 +17,9 @@ import (
 const lastReserved = "last_reserved_ip"
 
 // ReadLast returns the addresses that host-local handed out last in a network's
-// folder, in the order of their files. It writes nothing. Files that hold no
+// directory, in the order of their files. It writes nothing. Files that hold no
 // address are left out, since host-local itself starts over then; a missing
-// folder has none.
+// directory has none.
 func ReadLast(dir string) ([]netip.Addr, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {

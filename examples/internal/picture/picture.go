@@ -13,7 +13,7 @@ const (
 	maxCells = 1024
 	// maxBlock is the most addresses that a cell stands for as long as less
 	// would do if only the occupied part of the range were drawn. host-local
-	// fills a range from its start, so the rest of a /64 is one free desert.
+	// fills a range from its start, so the rest of a /64 is free.
 	maxBlock = 256
 	// grid is the number of cells that a row may have at most, and to which
 	// rows are aligned, so that a row begins at a round address.

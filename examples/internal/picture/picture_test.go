@@ -102,12 +102,13 @@ func TestDraw(t *testing.T) {
 			Input{
 				Ranges: []Range{{ip("10.0.0.1"), ip("10.0.255.254"), netip.Addr{}}},
 				Reservations: all(held(InUse, "10.0.0.2", "10.0.0.63", "10.0.0.64", "10.0.255.254"), held(Leaked, "10.0.0.65"),
-					held(Young, "10.0.1.0", "10.0.1.63"), held(InUse, "10.0.1.1")),
+					held(Young, "10.0.1.0", "10.0.1.63"), held(InUse, "10.0.1.1"),
+					held(Foreign, "10.0.2.0", "10.0.2.64"), held(Young, "10.0.2.1"), held(Leaked, "10.0.2.65")),
 			},
-			[]string{"#x 2 o 1,018 #"}, []string{"64"}, nil,
+			[]string{"#x 2 o 3 fx 1,013 #"}, []string{"64"}, nil,
 		},
 		{
-			"of a desert only the occupied part is drawn, in whole rows",
+			"of a range that is nearly empty only the occupied part is drawn, in whole rows",
 			Input{
 				Ranges:       []Range{{ip("fd00::1"), ip("fd00::ffff:ffff:ffff:ffff"), ip("fd00::1")}},
 				Reservations: held(InUse, "fd00::2", "fd00::21"), Last: []netip.Addr{ip("fd00::3")},
@@ -115,12 +116,12 @@ func TestDraw(t *testing.T) {
 			[]string{"g#[.] 29 # 30"}, []string{"1"}, nil,
 		},
 		{
-			"the occupied part of a desert may need a scale, too",
+			"the occupied part of such a range may need a scale, too",
 			Input{Ranges: []Range{{ip("fd00::"), ip("fd00::ffff:ffff:ffff:ffff"), netip.Addr{}}}, Reservations: held(InUse, "fd00::2", "fd00:0:0:0:1::")},
 			[]string{"# 511 #"}, []string{"549,755,813,888"}, nil,
 		},
 		{
-			"an empty desert shows its first row",
+			"such a range without any reservation shows its first row",
 			Input{Ranges: []Range{{ip("fd00::1"), ip("fd00::ffff:ffff:ffff:ffff"), netip.Addr{}}}},
 			[]string{"31"}, []string{"1"}, nil,
 		},
@@ -224,9 +225,11 @@ func TestNumber(t *testing.T) {
 
 func TestFromReport(t *testing.T) {
 	var r gc.Report
-	add := func(address string, verdict gc.Verdict, reason gc.Reason) {
-		r.Reservations = append(r.Reservations, gc.Entry{Reservation: &hostlocal.Reservation{IP: ip(address)}, Verdict: verdict, Reason: reason})
+	add := func(network, address string, reason gc.Reason) {
+		res := &hostlocal.Reservation{Network: network, IP: ip(address)}
+		r.Reservations = append(r.Reservations, gc.Entry{Reservation: res, Verdict: reason.Verdict(), Reason: reason})
 	}
+	add("another", "10.0.0.0", gc.TwoPods) // the same address in another network is none of this one's
 	var want []Reservation
 	for i, row := range []struct {
 		reason string
@@ -236,23 +239,26 @@ func TestFromReport(t *testing.T) {
 		{"held", gc.ContainerLive, InUse},
 		{"too young to be judged", gc.TooYoung, Young},
 		{"may be a starting pod's", gc.PodStarting, Young},
+		{"of a container that no source could know", gc.ForeignOwner, Foreign},
+		{"in a network that no source speaks of", gc.NoSourceForNetwork, Foreign},
 		{"somebody reserved it anew", gc.FileChanged, Young},
 		{"leaked", gc.Unowned, Leaked},
+		{"leaked, and only read", gc.NetworkNotNamed, Leaked},
 		{"given back", gc.ReleasedLeak, Free},
 		{"somebody else removed it", gc.FileGone, Free},
 		{"in conflict", gc.TwoPods, Conflict},
 		{"malformed", gc.OwnerMalformed, Conflict},
 		{"could not be removed", gc.ReleaseFailed, Conflict},
-		{"nobody was asked, or nobody answered", gc.NoAnswer, Unjudged},
-		{"an empty view", gc.EmptyView, Unjudged},
+		{"no source was asked, or one failed", gc.SourceFailed, Unjudged},
+		{"a source reports no pod", gc.NoPods, Unjudged},
 	} {
 		address := netip.AddrFrom4([4]byte{10, 0, 0, byte(i)})
-		add(address.String(), row.why.Verdict(), row.why)
+		add("podnet", address.String(), row.why)
 		if row.state != Free {
 			want = append(want, Reservation{address, row.state})
 		}
 	}
-	if diff := cmp.Diff(want, FromReport(&r), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+	if diff := cmp.Diff(want, FromReport(&r, "podnet"), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

@@ -117,10 +117,33 @@ func TestTextFits(t *testing.T) {
 	}
 }
 
-func TestLegendOfUnjudged(t *testing.T) {
-	got, _, _ := strings.Cut(Text(term.Screen{}, []Picture{Draw(Input{Title: "n", Reservations: held(Unjudged, "10.0.0.1")})}), "\n")
-	if want := "? reserved, not judged   . free"; got != want {
-		t.Errorf("got %q, want %q", got, want)
+// A state that is rare is explained where it occurs.
+func TestLegend(t *testing.T) {
+	for _, row := range []struct {
+		reason string
+		rs     []Reservation
+		want   string
+	}{
+		{"nothing was judged, so no other state can occur", held(Unjudged, "10.0.0.1"), "? reserved, not judged   . free"},
+		{"a foreign owner", held(Foreign, "10.0.0.1"), "! conflict, malformed or failed   x leaked   f foreign   o young or starting\n# in use   . free"},
+	} {
+		got, _, _ := strings.Cut(Text(term.Screen{}, []Picture{Draw(Input{Title: "n", Reservations: row.rs})}), "\n\n")
+		if got != row.want {
+			t.Errorf("%s: got %q, want %q", row.reason, got, row.want)
+		}
+	}
+}
+
+// Each state can be told from every other, with colours and without them.
+func TestStatesDiffer(t *testing.T) {
+	seen := make(map[string]State)
+	for s := Free; s < states; s++ {
+		for _, sign := range []string{"glyph " + styles[s].glyph, "fill " + styles[s].fill, "class " + styles[s].class} {
+			if other, ok := seen[sign]; ok {
+				t.Errorf("%s and %s have the same %s", other.Label(), s.Label(), sign)
+			}
+			seen[sign] = s
+		}
 	}
 }
 
@@ -210,7 +233,7 @@ func TestInline(t *testing.T) {
 			t.Errorf("%q is not in both", text)
 		}
 	}
-	for _, state := range []State{Gateway, Unjudged, Young, Leaked, Conflict} {
+	for _, state := range []State{Gateway, Unjudged, Young, Foreign, Leaked, Conflict} {
 		if want := ".g." + styles[state].class + " { fill: " + styles[state].ink + " }"; !strings.Contains(Style(), want) {
 			t.Errorf("the style has no %q", want)
 		}

@@ -16,8 +16,9 @@ const (
 	Free     State = iota
 	Gateway        // never handed out
 	InUse          // by a live pod
-	Unjudged       // reserved, and nobody was asked for whom
+	Unjudged       // reserved, and no source gave an answer that counts
 	Young          // young or starting: may be in use
+	Foreign        // no source could know its owner
 	Leaked         // nobody holds it
 	Conflict       // a person should look: in conflict, malformed, or failed
 	states         // how many there are
@@ -39,6 +40,7 @@ var styles = [states]style{
 	InUse:    {"in use", "#", "in-use", "7;32", "#2da44e", "#ffffff"},
 	Unjudged: {"reserved, not judged", "?", "unjudged", "7;36", "#54a3d8", "#08233a"},
 	Young:    {"young or starting", "o", "young", "7;33", "#e3b341", "#3d2c00"},
+	Foreign:  {"foreign", "f", "foreign", "7;34", "#0f5c73", "#ffffff"},
 	Leaked:   {"leaked", "x", "leaked", "7;35", "#a371f7", "#ffffff"},
 	Conflict: {"conflict, malformed or failed", "!", "conflict", "7;31", "#cf222e", "#ffffff"},
 }
@@ -57,14 +59,16 @@ type Reservation struct {
 	State State
 }
 
-// FromReport returns what is reserved after the pass that the report is of.
-func FromReport(r *gc.Report) []Reservation {
+// FromReport returns what is reserved in a network after the pass that the
+// report is of.
+func FromReport(r *gc.Report, network string) []Reservation {
 	var out []Reservation
-	for _, e := range r.Reservations {
-		if e.Reservation == nil {
+	for i := range r.Reservations {
+		e := &r.Reservations[i]
+		if e.Reservation == nil || e.Network != network {
 			continue
 		}
-		if s := stateOf(&e); s != Free {
+		if s := stateOf(e); s != Free {
 			out = append(out, Reservation{e.IP, s})
 		}
 	}
@@ -73,7 +77,7 @@ func FromReport(r *gc.Report) []Reservation {
 
 func stateOf(e *gc.Entry) State {
 	switch e.Reason {
-	case gc.NotJudged, gc.NoAnswer, gc.EmptyView:
+	case gc.SourceFailed, gc.NoPods:
 		return Unjudged
 	}
 	switch e.Verdict {
@@ -81,6 +85,8 @@ func stateOf(e *gc.Entry) State {
 		return InUse
 	case gc.Young, gc.Starting, gc.Changed: // a file that is another now is a new ADD's
 		return Young
+	case gc.Foreign:
+		return Foreign
 	case gc.Leaked:
 		return Leaked
 	case gc.Released, gc.Gone:

@@ -33,7 +33,7 @@ func SVG(pictures []Picture) string {
 // Inline draws the same to stand in an HTML page, in shorter rows. It has no
 // style of its own, which a page's Content-Security-Policy may forbid: the page
 // brings [Style], and may go on from there. Cells have the class of their state:
-// free, gateway, in-use, unjudged, young, leaked, conflict.
+// free, gateway, in-use, unjudged, young, foreign, leaked, conflict.
 func Inline(pictures []Picture) string { return draw(pictures, inlineColumns, border).element("") }
 
 // Style returns the style sheet for what is drawn, which has the class "range".

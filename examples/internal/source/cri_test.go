@@ -52,9 +52,9 @@ func TestCRI(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		pods, err := s.Pods(t.Context())
-		if err != nil || len(pods) != 1 || len(pods[0].ContainerIDs) != 1 || len(pods[0].IPs) != 1 {
-			t.Errorf("%s: got %v, %v, want one pod with its container and its address", spec, pods, err)
+		pods, err := podsOf(t, s)
+		if err != nil || len(pods) != 2 || len(pods[0].ContainerIDs) != 1 || len(pods[0].IPs) != 1 {
+			t.Errorf("%s: got %v, %v, want the sandbox with its address, and the file's pod beside it", spec, pods, err)
 		}
 	}
 }
@@ -66,12 +66,12 @@ func TestCRIRefuses(t *testing.T) {
 	if _, err := Parse([]string{"cri"}, Env{}); err != nil {
 		t.Errorf("the endpoint may be left out: got %v", err)
 	}
-	spec := "cri:" + filepath.Join(t.TempDir(), "none")
-	s, err := Parse([]string{spec}, Env{})
+	socket := filepath.Join(t.TempDir(), "none")
+	s, err := Parse([]string{"cri:" + socket}, Env{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if pods, err := s.Pods(t.Context()); pods != nil || !errors.Is(err, podsource.ErrIncomplete) || !strings.HasPrefix(err.Error(), spec+": ") {
+	if pods, err := podsOf(t, s); pods != nil || !errors.Is(err, podsource.ErrIncomplete) || !strings.Contains(err.Error(), socket) {
 		t.Errorf("a runtime that is stopped: got %v, %v", pods, err)
 	}
 }

@@ -9,8 +9,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
@@ -24,25 +26,55 @@ const maxFile = 64 << 20
 // Standard input is read once, when it is first asked, and answers every pass
 // of this process.
 func openFile(path string, env *Env) (podsource.Source, error) {
+	read := func() (podsource.Answer, error) { return readFile(path) }
 	switch {
 	case path == "":
 		return nil, errors.New("a path is missing after the colon")
-	case path != "-":
-		return podsource.Func(func(context.Context) ([]podsource.Pod, error) { return readFile(path) }), nil
-	case env.Stdin == nil:
+	case path == "-" && env.Stdin == nil:
 		return nil, errors.New("there is no standard input to read from")
+	case path == "-":
+		read = sync.OnceValues(func() (podsource.Answer, error) { return answer(env.Stdin) })
 	}
-	once := sync.OnceValues(func() ([]podsource.Pod, error) { return read(env.Stdin) })
-	return podsource.Func(func(context.Context) ([]podsource.Pod, error) { return once() }), nil
+	return podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
+		a, err := read()
+		a.Source = "file"
+		if err != nil {
+			return a, fmt.Errorf("file:%s: %w", path, err)
+		}
+		return a, nil
+	}), nil
 }
 
-func readFile(path string) ([]podsource.Pod, error) {
+// readFile reads the file at path. Only its own absence is ErrNotHere, which
+// lets the next of several alternatives be asked.
+func readFile(path string) (podsource.Answer, error) {
 	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return podsource.Answer{}, fmt.Errorf("%w: %w", podsource.ErrNotHere, err)
+	}
 	if err != nil {
-		return nil, err
+		return podsource.Answer{}, err
 	}
 	defer func() { _ = f.Close() }() // nothing was written through it
-	return read(f)
+	return answer(f)
+}
+
+// answer reads all of r. What it reads was last known to be true when the file
+// was modified (R5), and where r is no regular file, when reading began.
+func answer(r io.Reader) (podsource.Answer, error) {
+	a := podsource.Answer{AsOf: time.Now()}
+	if f, ok := r.(fs.File); ok {
+		info, err := f.Stat()
+		if err != nil {
+			return a, err
+		}
+		if info.Mode().IsRegular() {
+			a.AsOf = info.ModTime()
+		}
+	}
+	pods, err := read(r)
+	a.Pods = pods
+	return a, err
 }
 
 // read decodes all of r, which must be one list of pods and nothing else.
@@ -62,8 +94,10 @@ func read(r io.Reader) ([]podsource.Pod, error) {
 //	[{"namespace": "shop", "name": "web-1", "uid": "…", "containerIDs": ["…"],
 //	  "ips": ["10.244.1.5"], "startedAt": "2025-03-01T12:00:00Z", "hostNetwork": false}]
 //
-// Every field may be missing or null, and is not known then. A pod that has
-// finished says when in "finishedAt"; see [podsource.Pod].
+// Every field may be missing or null, and is not known then. More are
+// understood, as in [podsource.Pod]: "finished" and "finishedAt" of a pod that has
+// ended for good, "moreIPs" of one that may hold more addresses than "ips", and
+// "network", the network that "ips" are in.
 //
 // It is all or an error (R2): text that ends early or goes on behind the array,
 // a field that is unknown or given twice, an address or a time that can't be

@@ -14,6 +14,7 @@ func FuzzDecode(f *testing.F) {
 	for _, seed := range []string{
 		`[]`, `null`, ``, `[{}]`, `[{"name":"a"},{"name":"b"}]`, `[{"ips":["10.0.0.2","fd00::2"],"containerIDs":["abc"]}]`,
 		`[{"namespace":"shop","name":"web-1","uid":"1","startedAt":"2026-01-01T00:00:00Z","finishedAt":null,"hostNetwork":true}]`,
+		`[{"network":"podnet","ips":["10.0.0.2"],"moreIPs":true,"finished":true}]`, `[{"network":"../podnet"}]`,
 		`[{"ip":"10.0.0.2"}]`, `[{"ips":["10.0.0.256"]}]`, `[{"ips":["10.0.0.2"]`, `[{"ips":["10.0.0.2"]}] []`, `[{"name":"a","name":"b"}]`,
 		`[{"startedAt":"yesterday"}]`, `[{"hostNetwork":"true"}]`, `[{"ips":[""]}]`, `[[[[[[`, "[{\"name\":\"\xff\"}]",
 	} {
@@ -42,6 +43,9 @@ func FuzzDecode(f *testing.F) {
 			}
 			if ips, _ := items[i]["ips"].([]any); len(ips) != len(p.IPs) {
 				t.Errorf("pod %d has %d addresses of %d", i, len(p.IPs), len(ips))
+			}
+			if name, _ := items[i]["network"].(string); name != p.Network {
+				t.Errorf("pod %d has its addresses in network %q of %q", i, p.Network, name)
 			}
 			if ids, _ := items[i]["containerIDs"].([]any); len(ids) != len(p.ContainerIDs) {
 				t.Errorf("pod %d has %d containers of %d", i, len(p.ContainerIDs), len(ids))

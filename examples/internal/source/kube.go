@@ -37,10 +37,10 @@ type kubeSource struct {
 	source podsource.Source
 }
 
-func (s *kubeSource) Pods(ctx context.Context) ([]podsource.Pod, error) {
+func (s *kubeSource) Pods(ctx context.Context) (podsource.Answer, error) {
 	source, err := s.open()
 	if err != nil {
-		return nil, err
+		return podsource.Answer{Source: "kube"}, err
 	}
 	return source.Pods(ctx)
 }
@@ -67,13 +67,12 @@ func (s *kubeSource) open() (podsource.Source, error) {
 	return s.source, nil
 }
 
-// config says how to reach the API server. Errors of files are told and not
-// wrapped: that one is missing does not mean that there is no API server.
+// config says how to reach the API server.
 func (s *kubeSource) config() (*rest.Config, error) {
 	if s.kubeconfig != "" {
 		config, err := clientcmd.BuildConfigFromFlags("", s.kubeconfig)
 		if err != nil {
-			return nil, fmt.Errorf("reading the kubeconfig: %v", err) //nolint:errorlint // see above
+			return nil, fmt.Errorf("reading the kubeconfig: %w", err)
 		}
 		return config, nil
 	}
@@ -82,7 +81,7 @@ func (s *kubeSource) config() (*rest.Config, error) {
 		return nil, errors.New("this is no pod with an account of its own; name a kubeconfig with --kubeconfig")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading the account of this pod: %v; or name a kubeconfig with --kubeconfig", err) //nolint:errorlint // see above
+		return nil, fmt.Errorf("reading the account of this pod: %w; or name a kubeconfig with --kubeconfig", err)
 	}
 	return config, nil
 }

@@ -5,13 +5,14 @@ package source
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
 // kubeconfig writes a file that leads to the server.
@@ -62,7 +63,7 @@ func TestKubeNode(t *testing.T) {
 				t.Logf("this system has no boot ID, so nobody is asked: %v", err)
 				return
 			}
-			if want := row.spec + ": node " + row.want + ": there is no such Node"; err == nil || !strings.Contains(err.Error(), want) {
+			if want := "node " + row.want + ": there is no such Node"; err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("got error %v, want one that says %q", err, want)
 			}
 			if want := "/api/v1/nodes/" + row.want; len(asked) != 1 || asked[0] != want {
@@ -91,7 +92,7 @@ func TestKubeUnreachable(t *testing.T) {
 			t.Fatalf("%s: Parse looks at it: %v", row.reason, err)
 		}
 		_, err = s.Pods(t.Context())
-		if err == nil || !strings.Contains(err.Error(), row.want) || errors.Is(err, fs.ErrNotExist) {
+		if err == nil || !strings.Contains(err.Error(), row.want) || errors.Is(err, podsource.ErrNotHere) {
 			t.Errorf("%s: got error %v, want one that says %q", row.reason, err, row.want)
 		}
 	}

@@ -4,6 +4,7 @@ package source
 
 import (
 	"context"
+	"errors"
 	"net"
 	"path/filepath"
 	"strings"
@@ -13,6 +14,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	podsv1alpha1 "k8s.io/kubelet/pkg/apis/pods/v1alpha1"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
 // onePod is a kubelet with one pod.
@@ -50,9 +53,9 @@ func TestKubelet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pods, err := s.Pods(t.Context())
-	if err != nil || len(pods) != 1 || pods[0].Name != "web-1" || len(pods[0].ContainerIDs) != 1 {
-		t.Errorf("united with a file by UID: got %v and error %v", pods, err)
+	pods, err := podsOf(t, s)
+	if err != nil || len(pods) != 2 || pods[0].Name != "web-1" || len(pods[1].ContainerIDs) != 1 {
+		t.Errorf("beside a file: got %v and error %v", pods, err)
 	}
 
 	missing := "kubelet:" + socket + "-not"
@@ -60,8 +63,8 @@ func TestKubelet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Pods(t.Context()); err == nil || !strings.HasPrefix(err.Error(), missing+": asking kubelet for its pods on "+socket+"-not: ") {
-		t.Errorf("error %v does not say which source and where", err)
+	if _, err := podsOf(t, s); !errors.Is(err, podsource.ErrNotHere) || !strings.Contains(err.Error(), socket+"-not") {
+		t.Errorf("error %v does not say that nothing is there, and where", err)
 	}
 	if _, err := Parse([]string{"kubelet"}, Env{}); err != nil {
 		t.Errorf("kubelet's own socket needs no argument: %v", err)

@@ -13,7 +13,7 @@ func TestNetNS(t *testing.T) {
 	for _, row := range []struct{ reason, spec, want string }{
 		{"a node", "netns", ""},
 		{"a node that is a container", "netns:nested", ""},
-		{"a folder, which need not be told", "netns:/run/netns", `pod source "netns:/run/netns": there is no "/run/netns"`},
+		{"a directory, which need not be named", "netns:/run/netns", `pod source "netns:/run/netns": there is no "/run/netns"`},
 	} {
 		_, err := Parse([]string{row.spec}, Env{})
 		if runtime.GOOS != "linux" && row.want == "" {

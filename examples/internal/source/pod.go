@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
@@ -19,7 +20,8 @@ func decodePod(dec *json.Decoder) (podsource.Pod, error) {
 	fields := map[string]any{
 		"namespace": &p.Namespace, "name": &p.Name, "uid": &p.UID,
 		"containerIDs": (*ids)(&p.ContainerIDs), "ips": (*addresses)(&p.IPs),
-		"startedAt": &p.StartedAt, "finishedAt": &p.FinishedAt, "hostNetwork": &p.HostNetwork,
+		"startedAt": &p.StartedAt, "finishedAt": &p.FinishedAt, "finished": &p.Finished, "hostNetwork": &p.HostNetwork,
+		"moreIPs": &p.MoreIPs, "network": (*network)(&p.Network),
 	}
 	if err := expect(dec, '{'); err != nil {
 		return p, fmt.Errorf("an object is wanted: %w", err)
@@ -43,6 +45,22 @@ func decodePod(dec *json.Decoder) (podsource.Pod, error) {
 		fields[key] = nil
 	}
 	return p, expect(dec, '}')
+}
+
+// network is the name of a network. With a name that none can have the addresses
+// beside it would be claimed nowhere.
+type network string
+
+func (n *network) UnmarshalJSON(text []byte) error {
+	var name *string
+	if err := json.Unmarshal(text, &name); err != nil || name == nil {
+		return err
+	}
+	if !hostlocal.ValidNetwork(*name) {
+		return fmt.Errorf("%q is not the name of a network", *name)
+	}
+	*n = network(*name)
+	return nil
 }
 
 // ids are container IDs, of which none may be null.

@@ -8,7 +8,6 @@
 package source
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -54,7 +53,7 @@ func kinds() []kind {
 
 // Parse returns the union of the sources that specs ask for, of which there must
 // be one at least. It touches nothing: whether a file exists is seen when the
-// source is asked. Each error of a source says which one it is from.
+// source is asked.
 func Parse(specs []string, env Env) (podsource.Source, error) {
 	if len(specs) == 0 {
 		return nil, errors.New("no pod source was given")
@@ -70,10 +69,10 @@ func Parse(specs []string, env Env) (podsource.Source, error) {
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, named(spec, s))
+		all = append(all, s)
 	}
 	if len(all) == 1 {
-		return all[0], nil // its errors need no "pod source 1 of 1"
+		return all[0], nil // its errors need no "pod source file" before them
 	}
 	return podsource.Union(all...), nil
 }
@@ -120,17 +119,6 @@ func open(spec string, env *Env) (podsource.Source, error) {
 		return s, nil
 	}
 	return nil, fmt.Errorf("pod source %q: there is no kind %q; wanted is one of %s", spec, name, strings.Join(Forms(), ", "))
-}
-
-// named puts what the user wrote before each error of s.
-func named(spec string, s podsource.Source) podsource.Source {
-	return podsource.Func(func(ctx context.Context) ([]podsource.Pod, error) {
-		pods, err := s.Pods(ctx)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", spec, err)
-		}
-		return pods, nil
-	})
 }
 
 // Forms returns the form of each kind, as in "file:PATH" and "cri[:ENDPOINT]".

@@ -3,6 +3,7 @@
 package source
 
 import (
+	"io"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -21,7 +22,9 @@ const whole = `[
   {"namespace": "shop", "name": "web-1", "uid": "u1", "containerIDs": ["c1", "c2"],
    "ips": ["10.244.1.5", "fd00::5", "::ffff:10.244.1.6"], "startedAt": "2025-03-01T12:00:00Z", "hostNetwork": false},
   {"name": "done", "finishedAt": "2025-03-01T13:00:00+01:00"},
-  {"hostNetwork": true, "ips": null, "containerIDs": [], "startedAt": null}
+  {"name": "evicted", "finished": true},
+  {"name": "multus", "network": "storage", "ips": ["10.2.0.5"], "moreIPs": true},
+  {"network": null, "hostNetwork": true, "ips": null, "containerIDs": [], "startedAt": null}
 ]`
 
 func TestDecode(t *testing.T) {
@@ -38,6 +41,8 @@ func TestDecode(t *testing.T) {
 			StartedAt:    noon,
 		},
 		{NamespacedName: types.NamespacedName{Name: "done"}, FinishedAt: noon},
+		{NamespacedName: types.NamespacedName{Name: "evicted"}, Finished: true},
+		{NamespacedName: types.NamespacedName{Name: "multus"}, Network: "storage", IPs: []netip.Addr{netip.MustParseAddr("10.2.0.5")}, MoreIPs: true},
 		{HostNetwork: true},
 	}
 	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateEmpty()); diff != "" {
@@ -65,6 +70,8 @@ func TestDecodeRefuses(t *testing.T) {
 		{"one address without its array", `[{"ips":"10.0.0.1"}]`, `pod 1: field "ips"`},
 		{"an ID that could not be read", `[{"containerIDs":[null]}]`, `field "containerIDs": an element is null`},
 		{"an empty ID", `[{"containerIDs":[""]}]`, `a container ID is empty`},
+		{"a name that no network can have, where its addresses would be claimed nowhere", `[{"network":"pod net"}]`, `field "network": "pod net" is not the name of a network`},
+		{"an empty name, which is not the same as none", `[{"network":""}]`, `field "network": "" is not the name of a network`},
 		{"no time", `[{"startedAt":"yesterday"}]`, `field "startedAt"`},
 		{"an empty time", `[{"startedAt":""}]`, `field "startedAt"`},
 		{"a pod that could not be read", `[null]`, "pod 1: an object is wanted"},
@@ -139,13 +146,13 @@ func TestSources(t *testing.T) {
 		want   string
 	}{
 		{reason: "one file", specs: []string{a}, pods: 1},
-		{reason: "two are united by UID", specs: []string{a, b}, pods: 2},
+		{reason: "two stand side by side", specs: []string{a, b}, pods: 3},
 		{reason: "stdin", specs: []string{"file:-"}, stdin: "[{},{},{}]", pods: 3},
 		{reason: "stdin beside a file", specs: []string{a, "file:-"}, stdin: `[{"uid":"9"}]`, pods: 2},
 		{reason: "an empty list is the caller's to judge", specs: []string{"file:-"}, stdin: "[]"},
-		{reason: "one of two fails, so nothing is known", specs: []string{a, cut}, want: "pod source 2 of 2: " + cut + ": "},
-		{reason: "no such file", specs: []string{"file:" + dir + "/none"}, want: "open "},
-		{reason: "a folder", specs: []string{"file:" + dir}, want: "file:" + dir + ": "},
+		{reason: "one of two fails, so nothing is known", specs: []string{a, cut}, want: "pod source file: " + cut + ": "},
+		{reason: "no such file", specs: []string{"file:" + dir + "/none"}, want: "file:" + dir + "/none: source does not exist on this node: open "},
+		{reason: "a directory", specs: []string{"file:" + dir}, want: "file:" + dir + ": "},
 		{reason: "far too long", specs: []string{huge}, want: "longer than 64 MiB"},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
@@ -154,7 +161,7 @@ func TestSources(t *testing.T) {
 				t.Fatal(err)
 			}
 			for range 2 { // stdin, too, answers every pass
-				pods, err := s.Pods(t.Context())
+				pods, err := podsOf(t, s)
 				if row.want != "" {
 					if err == nil || !strings.Contains(err.Error(), row.want) {
 						t.Errorf("error %v does not say %q", err, row.want)
@@ -182,13 +189,81 @@ func TestFileIsReadAnew(t *testing.T) {
 		if err := os.WriteFile(path, []byte(row.text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if pods, err := s.Pods(t.Context()); err != nil || len(pods) != row.pods {
+		if pods, err := podsOf(t, s); err != nil || len(pods) != row.pods {
 			t.Errorf("%s: got %d pods and error %v", row.text, len(pods), err)
 		}
 	}
 }
 
-// TestAlternatives: behind a comma stands who is asked where the first does not
+// podsOf asks a source, and returns the pods of all its members.
+func podsOf(t *testing.T, s podsource.Source) (pods []podsource.Pod, err error) {
+	t.Helper()
+	a, err := s.Pods(t.Context())
+	for _, m := range a.Members() {
+		if m.Source == "" {
+			t.Errorf("an answer says not from which source it is: %v", m)
+		}
+		pods = append(pods, m.Pods...)
+	}
+	return pods, err
+}
+
+// A list of pods is as old as its file (hazards 62 and 75). What comes through a
+// pipe is as old as the reading of it, however often it is given.
+func TestAsOf(t *testing.T) {
+	hourAgo := time.Now().Add(-time.Hour).Truncate(time.Second)
+	path := filepath.Join(t.TempDir(), "pods")
+	if err := os.WriteFile(path, []byte("[{}]"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chtimes(path, hourAgo, hourAgo); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = file.Close() }()
+	begun := time.Now()
+	for _, row := range []struct {
+		reason string
+		spec   string
+		stdin  io.Reader
+		old    bool
+	}{
+		{"a file", "file:" + path, nil, true},
+		{"standard input from a file", "file:-", file, true},
+		{"standard input from a pipe", "file:-", strings.NewReader("[{}]"), false},
+	} {
+		s, err := Parse([]string{row.spec}, Env{Stdin: row.stdin})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := s.Pods(t.Context())
+		if err != nil || a.AsOf.Equal(hourAgo) != row.old || !row.old && a.AsOf.Before(begun) {
+			t.Errorf("%s: as of %v, error %v; is it an hour old? %v", row.reason, a.AsOf, err, row.old)
+		}
+		if again, err := s.Pods(t.Context()); err != nil || !again.AsOf.Equal(a.AsOf) {
+			t.Errorf("%s: as of %v, error %v when asked again, want %v", row.reason, again.AsOf, err, a.AsOf)
+		}
+	}
+}
+
+// TestOrderOfAsking: a runtime is asked before lists of pods, whatever the order
+// of the flags (U4). Neither is there, and after an error no more is asked.
+func TestOrderOfAsking(t *testing.T) {
+	for _, specs := range [][]string{{"cri:/no/such/socket", "file:none"}, {"file:none", "cri:/no/such/socket"}} {
+		s, err := Parse(specs, Env{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Pods(t.Context()); err == nil || !strings.Contains(err.Error(), "container runtime at ") {
+			t.Errorf("%q: got %v, want the runtime's error", specs, err)
+		}
+	}
+}
+
+// TestAlternatives: behind a comma stands what is asked where the first does not
 // exist, and only then.
 func TestAlternatives(t *testing.T) {
 	dir := t.TempDir()
@@ -204,6 +279,7 @@ func TestAlternatives(t *testing.T) {
 		{"a socket that is not there", "kubelet:none.sock,file:two.json", "two", ""},
 		{"the first is there and fails", "file:bad.json,file:two.json", "", "ends in the middle"},
 		{"none is there", "file:none.json,file:none", "", "none.json"},
+		{"a file in the place of a directory is not its absence", "file:one.json/x,file:two.json", "", "one.json/x"},
 		{"a comma in a path", "file:a,b.json", "comma", ""},
 	} {
 		spec := strings.NewReplacer("file:", "file:"+dir+"/", "kubelet:", "kubelet:"+dir+"/").Replace(row.spec)
@@ -211,7 +287,7 @@ func TestAlternatives(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", row.reason, err)
 		}
-		pods, err := s.Pods(t.Context())
+		pods, err := podsOf(t, s)
 		switch {
 		case row.err != "":
 			if err == nil || !strings.Contains(err.Error(), row.err) {

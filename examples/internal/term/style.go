@@ -16,6 +16,7 @@ const (
 	Red     Style = "31"
 	Green   Style = "32"
 	Yellow  Style = "33"
+	Blue    Style = "34"
 	Magenta Style = "35"
 	Cyan    Style = "36"
 )
@@ -28,15 +29,17 @@ func (s Screen) Paint(style Style, text string) string {
 	return "\x1b[" + string(style) + "m" + text + "\x1b[0m"
 }
 
-// VerdictStyle is green for what is held, yellow for what may be, cyan for what
-// was released, magenta for what would be, red for what a person should look at,
-// and dim for what others changed meanwhile.
+// VerdictStyle is green for what is held, yellow for what may be, blue for what
+// no source could know, cyan for what was released, magenta for what would be,
+// red for what a person should look at, and dim for what others changed meanwhile.
 func VerdictStyle(v gc.Verdict) Style {
 	switch v {
 	case gc.InUse:
 		return Green
 	case gc.Young, gc.Starting:
 		return Yellow
+	case gc.Foreign:
+		return Blue
 	case gc.Released:
 		return Cyan
 	case gc.Leaked:

@@ -41,7 +41,7 @@ func (s Screen) Table(head []Column, rows [][]Cell) string {
 	for _, row := range rows {
 		line := make([]Cell, len(head))
 		for i := range min(len(row), len(head)) {
-			line[i] = Cell{clean(row[i].Text), row[i].Style}
+			line[i] = Cell{Clean(row[i].Text), row[i].Style}
 		}
 		lines = append(lines, line)
 	}

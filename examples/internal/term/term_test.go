@@ -170,7 +170,10 @@ func TestOfPipe(t *testing.T) {
 func TestVerdictStyle(t *testing.T) {
 	for _, v := range gc.Verdicts() {
 		if VerdictStyle(v) == Plain {
-			t.Errorf("verdict %s has no style of its own", v)
+			t.Errorf("verdict %s has no style", v)
+		}
+		if v != gc.Foreign && VerdictStyle(v) == VerdictStyle(gc.Foreign) {
+			t.Errorf("verdict %s looks like foreign, which tells neither of a live pod nor of a leak", v)
 		}
 	}
 }

@@ -60,9 +60,9 @@ func units(d time.Duration) string {
 	return fmt.Sprintf("%ds", s)
 }
 
-// clean makes text safe for one line of a terminal: names and errors come from
+// Clean makes text safe for one line of a terminal: names and errors come from
 // other programs, and a control character among them could move the cursor.
-func clean(text string) string {
+func Clean(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsGraphic(r) {
 			return r
@@ -71,7 +71,7 @@ func clean(text string) string {
 	}, text)
 }
 
-// columns returns how many columns clean text takes. Addresses, IDs and the
+// columns returns how many columns text takes that was cleaned. Addresses, IDs and the
 // names of pods are ASCII; wide and combining characters would be miscounted.
 func columns(text string) int { return utf8.RuneCountInString(text) }
 

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+)
+
+// dataDir looks into the data dir and returns the names of its networks. A data
+// dir that is missing is an error: to the library it has no network, as an agent
+// needs it, but a person mistyped.
+func (a *app) dataDir() (*hostlocal.Store, []string, error) {
+	dir := a.flags.dataDir
+	switch info, err := os.Stat(dir); {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil, fmt.Errorf("data dir %s: there is no such directory; --data-dir says where host-local keeps its networks", dir)
+	case err != nil:
+		return nil, nil, fmt.Errorf("data dir: %w", err)
+	case !info.IsDir():
+		return nil, nil, fmt.Errorf("data dir %s is not a directory", dir)
+	}
+	store := hostlocal.New(dir)
+	names, err := store.Networks()
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(names) == 0 && isNetwork(dir) {
+		return nil, nil, fmt.Errorf("data dir %s is itself a network's directory; the data dir is the directory above it", dir)
+	}
+	return store, names, nil
+}
+
+// asked returns the networks that --network names, or all.
+func (a *app) asked(names []string) []string {
+	if len(a.flags.networks) == 0 {
+		return names
+	}
+	asked := slices.Clone(a.flags.networks)
+	slices.Sort(asked)
+	return slices.Compact(asked)
+}
+
+// checkNetworks is an error if a network that was asked for has no directory. To
+// the library it is an empty one, but a person mistyped. The names are those of
+// the networks that do have one.
+func (a *app) checkNetworks(networks []gc.Network, names []string) error {
+	var errs []error
+	for _, n := range networks {
+		if n.Missing {
+			errs = append(errs, fmt.Errorf("network %q has no directory in %s; %s", n.Name, a.flags.dataDir, those(names)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// isNetwork reports whether dir holds what host-local writes into a network's
+// directory.
+func isNetwork(dir string) bool {
+	found, _ := filepath.Glob(filepath.Join(dir, "last_reserved_ip*")) // an error is about the pattern
+	return len(found) > 0
+}
+
+// those lists the networks that exist.
+func those(names []string) string {
+	switch {
+	case len(names) == 0:
+		return "it holds no network"
+	case len(names) > 20:
+		return fmt.Sprintf("it holds %d others, which the command networks lists", len(names))
+	}
+	return "it holds " + strings.Join(names, ", ")
+}

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// A result is the report of a pass with its error. Like the report, it is true
+// also where an error comes with it.
+type result struct {
+	gc.Report
+	judged bool // the sources gave an answer that counts
+}
+
+// within bounds ctx by --timeout.
+func (a *app) within(ctx context.Context) (context.Context, context.CancelFunc) {
+	if a.flags.timeout == 0 {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, a.flags.timeout)
+}
+
+// pass makes one pass over the data dir. Without a source it judges nothing.
+func (a *app) pass(ctx context.Context, s podsource.Source, dryRun bool) (result, error) {
+	store, names, err := a.dataDir()
+	if err != nil {
+		return result{}, err
+	}
+	ctx, cancel := a.within(ctx)
+	defer cancel()
+	if s == nil || len(a.asked(names)) == 0 {
+		return a.unjudged(ctx, store, names), nil
+	}
+	opts := a.options()
+	opts.DryRun = dryRun
+	reconciler, err := gc.New(store, a.asked(names), s, opts)
+	if err != nil {
+		return result{}, usageError{err}
+	}
+	report, err := reconciler.Reconcile(ctx)
+	refused := errors.Is(err, gc.ErrRefused)
+	if errors.Is(err, gc.ErrNoPods) {
+		a.note("if there may really be no pod on this node, --allow-empty says so")
+	}
+	report.Err = errors.Join(err, a.checkNetworks(report.Networks, names))
+	return result{report, !refused}, nil
+}
+
+// unjudged reports what the disk alone says.
+func (a *app) unjudged(ctx context.Context, store *hostlocal.Store, names []string) result {
+	r := result{Report: gc.Report{DataDir: store.DataDir(), Started: time.Now()}}
+	rs, err := store.List(ctx)
+	if err != nil {
+		r.Err = err
+		return r
+	}
+	for _, name := range a.asked(names) {
+		r.Networks = append(r.Networks, gc.Network{Name: name, Missing: !slices.Contains(names, name)})
+	}
+	r.Reservations, err = notJudged(rs)
+	r.Err = errors.Join(err, a.checkNetworks(r.Networks, names))
+	r.Duration = time.Since(r.Started)
+	return r
+}
+
+// notJudged makes entries of reservations. That no source was asked is told as a
+// source that failed would be. The error joins those of single files.
+func notJudged(rs []hostlocal.Reservation) (entries []gc.Entry, err error) {
+	for i := range rs {
+		why := gc.SourceFailed
+		if rs[i].Err != nil {
+			why, err = gc.OwnerUnreadable, errors.Join(err, rs[i].Err)
+		}
+		entries = append(entries, gc.Entry{Reservation: &rs[i], Verdict: why.Verdict(), Reason: why})
+	}
+	return entries, err
+}
+
+// entries returns those of a network.
+func (r *result) entries(network string) []*gc.Entry {
+	var of []*gc.Entry
+	for i := range r.Reservations {
+		if e := &r.Reservations[i]; e.Network == network {
+			of = append(of, e)
+		}
+	}
+	return of
+}
+
+// shows reports whether a network was asked for.
+func (r *result) shows(network string) bool {
+	return slices.ContainsFunc(r.Networks, func(n gc.Network) bool { return n.Name == network })
+}
+
+// leaked reports whether something is leaked in the networks that were asked for.
+func (r *result) leaked() bool {
+	return slices.ContainsFunc(r.Reservations, func(e gc.Entry) bool {
+		return e.Verdict == gc.Leaked && e.Reason != gc.NetworkNotNamed
+	})
+}
+
+// list is the command of that name.
+func (a *app) list(ctx context.Context) error {
+	if err := a.flags.check(); err != nil {
+		return err
+	}
+	s, err := a.source()
+	if err != nil {
+		return err
+	}
+	done, err := a.pass(ctx, s, true)
+	if err != nil {
+		return err
+	}
+	if s == nil {
+		a.noteUnjudged()
+	}
+	return errors.Join(a.print(&done, view{inUse: true}), done.Err)
+}
+
+func (a *app) noteUnjudged() {
+	a.note("without a --source nothing was judged: these are the reservations, whoever holds them")
+}
+
+// requiredSource checks the flags and returns the source that they name. It is
+// for commands that are nothing without a verdict.
+func (a *app) requiredSource() (podsource.Source, error) {
+	if err := a.flags.check(); err != nil {
+		return nil, err
+	}
+	s, err := a.source()
+	if err == nil && s == nil {
+		err = usagef("a --source is missing: which pods live here?")
+	}
+	return s, err
+}
+
+// plan is the command of that name, and release --dry-run.
+func (a *app) plan(ctx context.Context) error {
+	s, err := a.requiredSource()
+	if err != nil {
+		return err
+	}
+	done, err := a.pass(ctx, s, true)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(a.print(&done, view{tail: "Nothing was released: this is a plan."}), done.Err); err != nil {
+		return err
+	}
+	if a.flags.exitCode && done.leaked() {
+		return errLeaked
+	}
+	return nil
+}
+
+// release is the command of that name.
+func (a *app) release(ctx context.Context) error {
+	if a.flags.dryRun {
+		return a.plan(ctx)
+	}
+	if a.flags.exitCode {
+		return usagef("--exit-code tells what is leaked of a plan; use it with plan, or with --dry-run")
+	}
+	if len(a.flags.networks) == 0 {
+		return usagef("a --network is missing: release works only on networks that are named")
+	}
+	s, err := a.requiredSource()
+	if err != nil {
+		return err
+	}
+	done, err := a.pass(ctx, s, false)
+	if err != nil {
+		return err
+	}
+	return errors.Join(a.print(&done, view{released: true}), done.Err)
+}
