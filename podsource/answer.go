@@ -51,7 +51,8 @@ type Answer struct {
 	// saw has its owner in Recorded or in an ADD under way.
 	Recorded []Attachment
 
-	// Parts are the answers of the members of a [Union], in the order of asking.
+	// Parts are the answers of the members of a [Union], in the order of its
+	// arguments; after an error without those that were not asked.
 	// The answer itself has no pods then, and declares nothing.
 	Parts []Answer
 	// Took is how long the source took, and Err why it gave no answer. Union

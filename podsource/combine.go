@@ -108,6 +108,11 @@ type fallbackQuery struct {
 
 func (f *fallbackQuery) next() (Rank, bool) {
 	rank, ok := f.query.next()
+	if ok && f.then != nil { // first is asked as early as then would be
+		if early, some := queryOf(f.then).next(); some {
+			rank = min(rank, early)
+		}
+	}
 	if ok || f.then == nil {
 		return rank, ok
 	}

@@ -25,8 +25,8 @@ var errTimeout = fmt.Errorf("%w: %w: kubelet hangs, or Options.Timeout is too sh
 func explainDial(err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("%w: %v; kubelet serves it from Kubernetes 1.37 on (feature gate PodsAPI), below its --root-dir; "+ //nolint:errorlint // see above
-			"in a container the directory must be mounted", podsource.ErrNotHere, err)
+		return fmt.Errorf("%w: %s; kubelet serves it from Kubernetes 1.37 on (feature gate PodsAPI), below its --root-dir; "+
+			"in a container the directory must be mounted", podsource.ErrNotHere, err.Error())
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("%w; only root may ask: run as root, and see to SELinux or AppArmor", err)
 	case errors.Is(err, syscall.ECONNREFUSED):
