@@ -70,8 +70,8 @@ type file struct {
 
 type podID struct {
 	types.NamespacedName
-	uid         types.UID
-	containerID string // where it has neither name nor UID
+	uid   types.UID
+	other string // what else is known of one without a UID: another may have its name later
 }
 
 const (
@@ -79,8 +79,10 @@ const (
 	// a step.
 	clockTolerance = 100 * time.Millisecond
 	// timestampGranularity is how much too early the kernel may stamp a file: it
-	// uses the time of its last tick, 10 ms apart at most.
+	// uses the time of its last tick, 10 ms apart at most. Some file systems keep
+	// whole seconds only, the coarsest of them even ones.
 	timestampGranularity = 10 * time.Millisecond
+	wholeSeconds         = 2 * time.Second
 	// holdFinished is for how long a finished pod holds what it names: its
 	// sandbox goes later than its containers.
 	holdFinished = 5 * time.Minute
@@ -157,6 +159,16 @@ func (c *clock) startKnown(now reading, start time.Time) bool {
 	return start.Before(c.twiceFrom) || start.After(c.twiceTo)
 }
 
+// madeSince reports whether a reservation may have been made since a pod's start:
+// its timestamp may be too early, and a step within the tolerance not be seen.
+func madeSince(r *hostlocal.Reservation, start time.Time) bool {
+	grace := timestampGranularity + 2*clockTolerance
+	if r.ReservedAt.Nanosecond() == 0 {
+		grace += wholeSeconds
+	}
+	return !r.ReservedAt.Before(start.Add(-grace))
+}
+
 // beforeBoot reports whether a reservation was made before the node booted, by
 // every clock that this process has seen (R4).
 func (c *clock) beforeBoot(r *hostlocal.Reservation) bool {
@@ -168,20 +180,22 @@ func (c *clock) beforeBoot(r *hostlocal.Reservation) bool {
 // last bore another one; where that is not known, or the date lies in the
 // future, it is always.
 func (c *clock) asOf(at, now reading, source sourceID, asOf time.Time) time.Duration {
+	const tooOld = 100 * 365 * 24 * time.Hour
 	last, known := c.dated[source]
+	byWall := at.mono - max(0, min(at.wall.Sub(asOf), tooOld))
 	switch {
 	case asOf.IsZero():
 		return at.mono
-	case asOf.After(now.wall.Add(clockTolerance)):
+	case asOf.After(now.wall.Add(clockTolerance)), at.wall.Sub(asOf) > tooOld:
 		return always
 	case !asOf.Before(c.trustedSince):
-		return at.mono - max(0, at.wall.Sub(asOf))
+		return byWall
 	case !known:
 		return always
 	case last.asOf.Equal(asOf):
 		return last.placed
 	}
-	return min(last.seen, at.mono-max(0, at.wall.Sub(asOf)))
+	return min(last.seen, byWall)
 }
 
 // rememberDates takes note of the dates of a look's answers.
@@ -208,8 +222,12 @@ func (c *clock) finishedFor(at reading, p *podsource.Pod) time.Duration {
 
 func podIDOf(p *podsource.Pod) podID {
 	id := podID{NamespacedName: p.NamespacedName, uid: p.UID}
-	if id == (podID{}) && len(p.ContainerIDs) > 0 {
-		id.containerID = p.ContainerIDs[0]
+	switch {
+	case p.UID != "":
+	case len(p.ContainerIDs) > 0:
+		id.other = p.ContainerIDs[0]
+	case len(p.IPs) > 0:
+		id.other = p.IPs[0].String()
 	}
 	return id
 }
@@ -231,7 +249,7 @@ func (c *clock) remember(s *snapshot, entries []Entry) {
 		for j := range a.Pods {
 			p := &a.Pods[j]
 			id := podIDOf(p)
-			if !p.HasFinished() || id == (podID{}) {
+			if !p.HasFinished() {
 				continue
 			}
 			finished[id] = at.mono

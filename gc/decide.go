@@ -253,7 +253,7 @@ func (s *snapshot) startingPod(r *hostlocal.Reservation) (pod int32, why Reason)
 	switch {
 	case starting.unknown != noPod:
 		return starting.unknown, PodStartUnknown
-	case starting.earliest != noPod && !r.ReservedAt.Before(starting.since.Add(-timestampGranularity)):
+	case starting.earliest != noPod && madeSince(r, starting.since):
 		return starting.earliest, PodStarting
 	}
 	return noPod, PodStarting

@@ -11,6 +11,9 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
+// betweenLooks is how far two looks of a pass are apart at least (R5).
+const betweenLooks = time.Second
+
 // evidence is what the answers of a pass declare, look by look. What is declared
 // counts where some source declares it in every look.
 type evidence [][]declaration
@@ -19,6 +22,7 @@ type evidence [][]declaration
 type declaration struct {
 	*podsource.Answer
 	asOf   time.Duration     // when the answer was last true, on the monotonic clock
+	counts time.Duration     // the same, or always where it is the list of the look before
 	names  []podsource.Names // those that count
 	proven []string          // networks in which a cache proved to be the node's
 }
@@ -31,6 +35,9 @@ func newEvidence(looks [][]podsource.Answer, rs *reservations, c *clock, at, now
 		for j := range look {
 			a := &look[j]
 			d := declaration{Answer: a, asOf: c.asOf(at, now, sourceID{a.Source, j}, a.AsOf), names: slices.Clone(a.Names)}
+			if d.counts = d.asOf; i > 0 && j < len(looks[0]) && !a.AsOf.IsZero() && a.AsOf.Sub(looks[0][j].AsOf) < betweenLooks {
+				d.counts = always
+			}
 			if a.Recorded != nil {
 				d.proven = proven(a, look, rs)
 			}
@@ -122,7 +129,7 @@ func proven(cache *podsource.Answer, look []podsource.Answer, rs *reservations) 
 // that was true at a moment or later. A look without answers declares nothing.
 func (e evidence) inEveryLook(since time.Duration, declares func(*declaration) bool) bool {
 	for _, look := range e {
-		if !slices.ContainsFunc(look, func(d declaration) bool { return d.asOf >= since && declares(&d) }) {
+		if !slices.ContainsFunc(look, func(d declaration) bool { return d.counts >= since && declares(&d) }) {
 			return false
 		}
 	}
@@ -137,7 +144,7 @@ func (e evidence) names(r *hostlocal.Reservation, since time.Duration) (lag time
 		for i := range look {
 			d := &look[i]
 			for _, n := range d.names {
-				if d.asOf >= since && covers(n.Networks, r.Network) && n.Form.Matches(r.ContainerID) && (best < 0 || n.Lag < best) {
+				if d.counts >= since && covers(n.Networks, r.Network) && n.Form.Matches(r.ContainerID) && (best < 0 || n.Lag < best) {
 					best = n.Lag
 				}
 			}

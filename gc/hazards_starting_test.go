@@ -40,8 +40,8 @@ func TestHazard04ADDInFlight(t *testing.T) {
 		{"the pod is known, and started before the reservation was made", 10 * time.Minute, true, time.Minute, Starting},
 		{"the pod is known, but nobody knows since when", 10 * time.Minute, true, unknown, Starting},
 		{"the pod is known, and the reservation older than it", 10 * time.Minute, true, -time.Minute, Released},
-		{"the pod started in the very tick of the clock in which the reservation was made", 10 * time.Minute, true, -5 * time.Millisecond, Starting},
-		{"the pod started in the next tick", 10 * time.Minute, true, -11 * time.Millisecond, Released},
+		{"the pod started within what the clock and the kernel's timestamps may be off", 10 * time.Minute, true, -210 * time.Millisecond, Starting},
+		{"the pod started later than that", 10 * time.Minute, true, -211 * time.Millisecond, Released},
 	} {
 		t.Run(c.reason, func(t *testing.T) {
 			n := newNode(t)
@@ -171,7 +171,7 @@ func TestHazard39LeaksOfAPodThatNeverStarts(t *testing.T) {
 		if pod := report.Reservations[0].Pod; pod == nil || pod.Name != "web" {
 			t.Errorf("the report names pod %v, want the one that is starting", pod)
 		}
-		if text := report.Reservations[0].Reason.Text(); !strings.Contains(text, "with the container runtime as a source this would end") {
+		if text := report.Reservations[0].Reason.Text(); !strings.Contains(text, "such as the container runtime, would end this") {
 			t.Errorf("the report does not say which source would end it: %s", text)
 		}
 	}))

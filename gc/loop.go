@@ -4,6 +4,7 @@ package gc
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
@@ -36,9 +37,10 @@ func (r *Reconciler) Start(ctx context.Context) error {
 func (r *Reconciler) NeedLeaderElection() bool { return false }
 
 // Trigger asks Start for a pass now: an agent calls it when its pool has just
-// run dry. The pass comes five seconds after the last one at the earliest, and
-// not before its pause is over after an error. Trigger never blocks, and many
-// calls before that pass begins lead to one.
+// run dry. The pass comes five seconds after the last one at the earliest, up to a
+// minute where files could not be read or removed, and not before its pause is
+// over where no answer counted. Trigger never blocks, and many calls before that
+// pass begins lead to one.
 func (r *Reconciler) Trigger() {
 	select {
 	case r.trigger <- struct{}{}:
@@ -50,6 +52,7 @@ const (
 	minPause     = time.Second      // after an error
 	minRecheck   = 15 * time.Second // before a pass that a report asked for
 	triggerFloor = 5 * time.Second  // before a pass that Trigger asked for
+	maxFloor     = time.Minute      // before one that Trigger asked for after errors about files
 	firstAsk     = time.Minute      // before the pass after a hook that asked nobody
 )
 
@@ -66,7 +69,13 @@ func (p *pauses) after(report *Report, err error, interval time.Duration) (pause
 	if err != nil {
 		pause = min(regular, jitter(minPause<<min(p.failures, 20), 0.5))
 		p.failures++
-		return pause, pause
+		if errors.Is(err, ErrRefused) || len(report.Reservations) == 0 {
+			return pause, pause
+		}
+		if !report.NextCheck.IsZero() { // a file can't be read or removed, and the others go on
+			pause = min(pause, max(minRecheck, time.Until(report.NextCheck)))
+		}
+		return pause, min(pause, maxFloor)
 	}
 	p.failures = 0
 	switch {

@@ -212,18 +212,17 @@ func try(t *testing.T, row int, kinds []simKind) string {
 	defer s.close()
 	r := &matrixRows[row]
 	r.happens(s)
-	begun, rechecks, pause := s.now, 0, time.Duration(0)
+	begun, loop := s.now, simPauses{}
 	for s.broken == nil && s.now-begun <= time.Hour {
 		s.syncAPI()
-		report := s.doPass(occasion{inLoop: true}, nil)
+		report, err := s.doPass(occasion{inLoop: true}, nil)
 		if s.broken == nil && !s.leaks() && (s.worst == 0) {
 			s.worst = max(s.now-begun, 1)
 		}
 		if !r.lasts {
 			break
 		}
-		pause, rechecks = s.pauseAfter(&report, rechecks)
-		s.now += pause
+		s.now += loop.after(s, &report, err)
 	}
 	switch {
 	case s.broken != nil && strings.HasSuffix(s.broken.Error(), "was released"):

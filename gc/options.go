@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -90,8 +91,8 @@ func (o Options) withDefaults() (Options, error) {
 	set("StartupTimeout", &o.StartupTimeout, DefaultStartupTimeout, time.Millisecond, day)
 	set("Interval", &o.Interval, DefaultInterval, time.Second, day)
 	for _, f := range o.Foreign {
-		if f == "" {
-			errs = append(errs, errors.New("a form in Foreign is empty"))
+		if f != podsource.AnyForm && !strings.HasSuffix(string(f), string(podsource.Hex64)) {
+			errs = append(errs, fmt.Errorf("%q in Foreign is no form: it must be AnyForm, or Hex64 with or without a prefix", f))
 		}
 	}
 	return o, errors.Join(errs...)

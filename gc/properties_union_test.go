@@ -140,6 +140,48 @@ func TestU2TakingADeclarationAway(t *testing.T) {
 	})
 }
 
+// U2: a declaration counts where it is made in every look (R5).
+func TestU2InOneLookOnly(t *testing.T) {
+	forCases(t, func(rnd *rand.Rand, c *propCase) (bool, string) {
+		member, declaration := rnd.IntN(len(c.looks[0])), declarations[rnd.IntN(len(declarations))]
+		if len(c.looks) < 2 || !declaration.exists(&c.looks[0][member]) {
+			return false, ""
+		}
+		c.looks[1] = slices.Clone(c.looks[0]) // the entries alike
+		d := c.clone()
+		declaration.remove(&d.looks[rnd.IntN(2)][member])
+		inOne, err1 := d.judge()
+		inNone, err2 := c.edit(member, declaration.remove).judge()
+		if err1 != nil || err2 != nil {
+			return false, ""
+		}
+		if wrong := keptThenReleased(inNone, inOne); wrong != "" {
+			return true, fmt.Sprintf("without %s of source%d, and with it in one look: %s", declaration.name, member, wrong)
+		}
+		return true, ""
+	})
+}
+
+// What is released on a minimum age below L, or because a source sees ADDs, was
+// unowned in two looks (R4, R5).
+func TestOneLook(t *testing.T) {
+	forCases(t, func(_ *rand.Rand, c *propCase) (bool, string) {
+		c.looks = c.looks[:1]
+		cache := slices.ContainsFunc(c.looks[0], func(a podsource.Answer) bool { return a.Recorded != nil })
+		d := c.clone()
+		d.opts.MinAge = max(c.opts.MinAge, DefaultMinAge)
+		for i := range d.looks[0] {
+			d.looks[0][i].SeesADDs = d.looks[0][i].SeesADDs && cache // it explains what a cache lacks
+		}
+		one, err := c.judge()
+		if err != nil {
+			return false, ""
+		}
+		strict, _ := d.judge()
+		return true, keptThenReleased(strict, one)
+	})
+}
+
 // endsTooMuch says what is wrong where a declaration has let go of what is kept
 // without it.
 func (c *propCase) endsTooMuch(a *podsource.Answer, declaration string, kept *Entry) string {

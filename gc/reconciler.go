@@ -188,7 +188,6 @@ func (r *Reconciler) pass(ctx context.Context, o occasion, report *Report) error
 // apart where something might be released that R5 wants to be unowned in both.
 // With an error it says why no answer counts.
 func (r *Reconciler) ask(ctx context.Context, o occasion, s *snapshot, report *Report) (why Reason, err error) {
-	const between = time.Second
 	begun := time.Now()
 	defer func() { report.SourceDuration = time.Since(begun) }()
 	for {
@@ -214,7 +213,7 @@ func (r *Reconciler) ask(ctx context.Context, o occasion, s *snapshot, report *R
 			return 0, nil
 		}
 		s.looks[0] = clone(answers)
-		if !r.sleep(ctx, between) {
+		if !r.sleep(ctx, betweenLooks) {
 			return SourceFailed, fmt.Errorf("waiting to ask the pod source once more: %w", ctx.Err())
 		}
 	}

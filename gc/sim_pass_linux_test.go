@@ -76,7 +76,7 @@ func (c simContext) Done() <-chan struct{} {
 }
 
 // doPass does a pass.
-func (s *simulation) doPass(o occasion, inner []simOp) Report {
+func (s *simulation) doPass(o occasion, inner []simOp) (Report, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	s.passes++
@@ -95,7 +95,7 @@ func (s *simulation) doPass(o occasion, inner []simOp) Report {
 	s.judgeError(p, o, &report, err)
 	s.judgeReport(p, &report)
 	s.check()
-	return report
+	return report, err
 }
 
 // judgeError holds the error of a pass against what went wrong in it (R2).
@@ -173,8 +173,11 @@ func (s *simulation) settle() {
 			p.statusIPs = nil
 		}
 	}
-	faultsEnd, rechecks := s.now, 0
+	faultsEnd, loop := s.now, simPauses{}
 	bound := s.limits.startingFor + max(s.limits.minAge, s.limits.lag, holdFinished) + 2*s.agent.opts.Interval
+	if s.config.asOf && s.stepAt > 0 {
+		bound += s.agent.opts.Interval // such a list may be as old as the last pass (R5)
+	}
 	pause := s.agent.opts.Interval
 	for s.broken == nil {
 		s.advance(pause)
@@ -186,13 +189,13 @@ func (s *simulation) settle() {
 			}
 			return
 		}
-		report := s.doPass(occasion{inLoop: true}, nil)
+		report, err := s.doPass(occasion{inLoop: true}, nil)
 		if after := s.mustStillGo(); len(before) > len(after) {
 			s.worst = max(s.worst, s.now-faultsEnd)
 		} else if len(after) == 0 {
 			return
 		}
-		pause, rechecks = s.pauseAfter(&report, rechecks)
+		pause = loop.after(s, &report, err)
 	}
 }
 
@@ -206,14 +209,23 @@ func (s *simulation) mustStillGo() (leaks []simAddress) {
 	return leaks
 }
 
-// pauseAfter is pauses.after without its jitter, by simulated time.
-func (s *simulation) pauseAfter(report *Report, rechecks int) (time.Duration, int) {
+// simPauses is pauses without its jitter, by simulated time.
+type simPauses struct{ failures, rechecks int }
+
+func (p *simPauses) after(s *simulation, report *Report, err error) time.Duration {
 	interval := s.agent.opts.Interval
+	if err != nil {
+		p.failures++
+		return min(interval, minPause<<min(p.failures-1, 20))
+	}
+	p.failures = 0
 	if report.NextCheck.IsZero() {
-		return interval, 0
+		p.rechecks = 0
+		return interval
 	}
 	if report.Counts()[Released] > 0 {
-		rechecks = 0
+		p.rechecks = 0
 	}
-	return min(interval, max(minRecheck<<min(rechecks, 20), report.NextCheck.Sub(s.wall()))), rechecks + 1
+	p.rechecks++
+	return min(interval, max(minRecheck<<min(p.rechecks-1, 20), report.NextCheck.Sub(s.wall())))
 }

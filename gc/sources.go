@@ -3,6 +3,7 @@
 package gc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,15 +46,19 @@ func (r *Reconciler) listPods(ctx context.Context) ([]podsource.Answer, error) {
 		}()
 		begun := time.Now()
 		answer, err := r.source.Pods(ctx)
-		if answer.Parts == nil {
-			answer.Took, answer.Err = time.Since(begun), err
+		if answer.Took == 0 {
+			answer.Took = time.Since(begun)
 		}
+		answer.Err = cmp.Or(err, answer.Err)
 		res = result{answer, err}
 	}()
 	select {
 	case res := <-got:
 		answers := res.answer.Members()
 		for i := range answers {
+			if res.err == nil {
+				res.err = answers[i].Err
+			}
 			if res.err == nil {
 				res.err = checkAnswer(&answers[i])
 			}
@@ -78,6 +83,9 @@ func clone(answers []podsource.Answer) []podsource.Answer {
 		a := &answers[i]
 		a.Pods, a.Names, a.Recorded = slices.Clone(a.Pods), slices.Clone(a.Names), slices.Clone(a.Recorded)
 		a.Networks, a.Forms = slices.Clone(a.Networks), slices.Clone(a.Forms)
+		for j := range a.Names {
+			a.Names[j].Networks = slices.Clone(a.Names[j].Networks)
+		}
 		for j := range a.Pods {
 			p := &a.Pods[j]
 			p.ContainerIDs, p.IPs = slices.Clone(p.ContainerIDs), slices.Clone(p.IPs)

@@ -134,7 +134,7 @@ var reasons = [...]reason{
 	PodStarting:     {Starting, "R4", "pod-starting", "made since a pod started that has neither address nor container yet"},
 	PodStartUnknown: {Starting, "R4", "pod-start-unknown", "a pod has neither address nor container yet, and when it started is unknown"},
 	StartingNoEnd: {Starting, "R4", "pod-starting-no-end",
-		"a pod has neither address nor container yet, and no source names containers: with the container runtime as a source this would end"},
+		"a pod has neither address nor container yet, and no source names containers of its form and network: a source that does, such as the container runtime, would end this"},
 
 	ForeignOwner: {Foreign, "R14", "foreign-owner",
 		"no source here knows containers with such an ID: ask one that sees addresses, or allow the form"},

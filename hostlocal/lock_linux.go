@@ -4,26 +4,12 @@ package hostlocal
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"syscall"
-	"time"
 )
-
-// While somebody else holds the lock, it is tried for again after a pause that
-// grows from the first of these to the second. An ADD holds it for a few
-// milliseconds.
-const (
-	minLockPoll = time.Millisecond
-	maxLockPoll = 10 * time.Millisecond
-)
-
-// locker has no state here: a lock that is polled for leaves nothing behind
-// when the wait for it ends.
-type locker struct{}
 
 // fileLock is the plugin's lock on a network's directory: flock(2) of the file
 // that is named lock in there (plugins, backend/disk NewFileLock, and
@@ -34,32 +20,24 @@ type fileLock struct {
 	st  syscall.Stat_t // of fd
 }
 
-// lock takes the plugin's lock. While somebody else has it, lock waits until ctx
-// ends, or returns errLockBusy if it is not to wait. It asks for the lock
-// without blocking and pauses in between, so that giving up never leaves the
-// lock taken later (R8). The file is opened anew each time: the one that was
-// waited for may have been removed meanwhile (hazard 47). An error that is
-// fs.ErrNotExist means that the directory was removed.
-func (locker) lock(ctx context.Context, d *dir, wait bool) (*fileLock, error) {
-	for pause := minLockPoll; ; pause = min(2*pause, maxLockPoll) {
-		l, err := d.openLock()
-		if err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrLocked, err)
-		}
-		if err = l.try(); err == nil {
-			return l, nil
-		}
-		_ = syscall.Close(l.fd) // unlocks, too
-		if !errors.Is(err, errLockBusy) {
-			return nil, fmt.Errorf("%w: %w", ErrLocked, err)
-		}
-		if !wait {
-			return nil, err
-		}
-		if !sleep(ctx, pause) {
-			return nil, fmt.Errorf("%w: %w: %w", ErrLocked, err, ctx.Err())
-		}
+// lock takes the plugin's lock, or returns errLockBusy if somebody else has it. It
+// never blocks, so that giving up never leaves the lock taken later (R8). The file
+// is opened anew each time: the one that was waited for may have been removed
+// meanwhile (hazard 47). An error that is fs.ErrNotExist means that the directory
+// was removed.
+func (d *dir) lock() (*fileLock, error) {
+	l, err := d.openLock()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrLocked, err)
 	}
+	if err = l.try(); err == nil {
+		return l, nil
+	}
+	_ = syscall.Close(l.fd) // unlocks, too
+	if !errors.Is(err, errLockBusy) {
+		err = fmt.Errorf("%w: %w", ErrLocked, err)
+	}
+	return nil, err
 }
 
 // openLock opens the lock, and makes it if there is none, as the plugin does.

@@ -5,23 +5,21 @@
 package hostlocal
 
 import (
-	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
 )
 
-// locker has no state here either.
-type locker struct{}
-
 // fileLock is the plugin's lock on a network's directory, taken by its own code.
 type fileLock struct{ *disk.FileLock }
 
-// lock takes the plugin's lock, which can only be waited for in a system call
-// that nothing interrupts. So a goroutine waits for it, and when the caller gives
-// up, it lets go of the lock in the moment it gets it.
-func (locker) lock(ctx context.Context, d *dir, _ bool) (*fileLock, error) {
+// lock takes the plugin's lock, or returns errLockBusy if somebody else has it for
+// a second. It can only be waited for in a system call that nothing interrupts.
+// So a goroutine waits for it, and when that is given up, it lets go of the lock
+// in the moment it gets it.
+func (d *dir) lock() (*fileLock, error) {
 	l, err := disk.NewFileLock(d.path)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrLocked, err)
@@ -34,12 +32,12 @@ func (locker) lock(ctx context.Context, d *dir, _ bool) (*fileLock, error) {
 			return nil, fmt.Errorf("%w: %w", ErrLocked, errors.Join(err, l.Close()))
 		}
 		return &fileLock{l}, nil
-	case <-ctx.Done():
+	case <-time.After(time.Second):
 		go func() {
 			<-locked
 			_ = l.Close() // unlocks; nobody is left to hear of an error
 		}()
-		return nil, fmt.Errorf("%w: %w: %w", ErrLocked, errLockBusy, ctx.Err())
+		return nil, errLockBusy
 	}
 }
 

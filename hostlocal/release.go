@@ -70,6 +70,12 @@ const (
 	// maxReplaced is how many holds in a row may end without a release because
 	// the lock was replaced.
 	maxReplaced = 5
+	// Locks that are busy are tried for again in turns, after a pause that grows
+	// from the first of these to the second, as long as some network gets on, and
+	// for the third after that. An ADD holds a lock for a few milliseconds.
+	minLockPoll = time.Millisecond
+	maxLockPoll = 10 * time.Millisecond
+	maxLockWait = 10 * time.Second
 	// maxErrors is how many errors Release joins.
 	maxErrors = 8
 )
@@ -87,8 +93,8 @@ const (
 // where the owner is read again.
 //
 // It goes on after a failure, and with the other networks if one can't be
-// locked; a network whose lock is busy comes last. When ctx ends the rest is
-// NotTried. The error joins what went wrong, at most eight errors and the number
+// locked; those whose locks are busy are tried in turns, for ten seconds after the
+// last of them got on. When ctx ends the rest is NotTried. The error joins what went wrong, at most eight errors and the number
 // of the others; those about networks come first. The result beside it is true
 // in any case (R11).
 //
@@ -110,23 +116,40 @@ func (s *Store) Release(ctx context.Context, rs ...*Reservation) (ReleaseResult,
 		}
 	}
 	queue := slices.Sorted(maps.Keys(byNetwork))
-	for n := 0; n < len(queue); n++ {
-		network := queue[n]
-		left, err := w.release(ctx, network, byNetwork[network], n >= len(byNetwork))
-		if errors.Is(err, errLockBusy) && !errors.Is(err, ErrLocked) { // it was not waited for
-			queue, byNetwork[network] = append(queue, network), left
+	for waited, pause := time.Now(), minLockPoll; len(queue) > 0; pause = min(2*pause, maxLockPoll) {
+		var busy []string
+		for _, network := range queue {
+			before := len(byNetwork[network])
+			left, err := w.release(ctx, network, byNetwork[network])
+			if len(left) < before {
+				waited, pause = time.Now(), minLockPoll
+			}
+			byNetwork[network] = left
+			switch {
+			case errors.Is(err, errLockBusy):
+				busy = append(busy, network)
+			case err != nil:
+				w.errs = append(w.errs, w.notTried(network, len(left), err))
+			}
+		}
+		queue = busy
+		if len(busy) > 0 && time.Since(waited) < maxLockWait && sleep(ctx, pause) {
 			continue
 		}
-		if err != nil {
-			err = fmt.Errorf("releasing reservations in %s, with %d not tried: %w", filepath.Join(s.dataDir, network), len(left), err)
-			w.errs = append(w.errs, err)
+		for _, network := range busy {
+			err := fmt.Errorf("%w: %w", ErrLocked, errLockBusy)
+			if ended := ctx.Err(); ended != nil {
+				err = fmt.Errorf("%w: %w", err, ended)
+			}
+			w.errs = append(w.errs, w.notTried(network, len(byNetwork[network]), err))
 		}
-		if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-			w.errs = append([]error{err}, w.errs[:len(w.errs)-1]...)
-			break
-		}
+		break
 	}
 	return w.ReleaseResult, w.join()
+}
+
+func (w *releaser) notTried(network string, n int, err error) error {
+	return fmt.Errorf("releasing reservations in %s, with %d not tried: %w", filepath.Join(w.store.dataDir, network), n, err)
 }
 
 // A releaser is one call of Release.
@@ -159,7 +182,7 @@ func (w *releaser) join() error {
 
 // release releases the reservations of one network whose indexes are given, and
 // returns those that were not tried.
-func (w *releaser) release(ctx context.Context, network string, order []int, wait bool) (left []int, err error) {
+func (w *releaser) release(ctx context.Context, network string, order []int) (left []int, err error) {
 	d, err := w.store.open(network)
 	if err == nil {
 		defer d.close()
@@ -167,7 +190,7 @@ func (w *releaser) release(ctx context.Context, network string, order []int, wai
 	for replaced := 0; len(order) > 0; {
 		n := 0
 		if err == nil {
-			n, err = w.hold(ctx, d, order, wait)
+			n, err = w.hold(ctx, d, order)
 			order = order[n:]
 		}
 		if n > 0 {
@@ -194,8 +217,8 @@ func (w *releaser) release(ctx context.Context, network string, order []int, wai
 
 // hold takes the lock of d once, and releases what it comes to in that time, at
 // least one. It returns how many that were.
-func (w *releaser) hold(ctx context.Context, d *dir, order []int, wait bool) (n int, err error) {
-	lock, err := w.store.locker.lock(ctx, d, wait)
+func (w *releaser) hold(ctx context.Context, d *dir, order []int) (n int, err error) {
+	lock, err := d.lock()
 	if err != nil {
 		return 0, err
 	}

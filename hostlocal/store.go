@@ -21,7 +21,6 @@ const DefaultDataDir = "/var/lib/cni/networks"
 // processes may change the directories at any time (R12).
 type Store struct {
 	dataDir string
-	locker  locker
 }
 
 // New returns the store of a data directory. An empty dataDir is

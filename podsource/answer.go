@@ -53,7 +53,7 @@ type Answer struct {
 
 	// Parts are the answers of the members of a [Union], in the order of its
 	// arguments; after an error without those that were not asked.
-	// The answer itself has no pods then, and declares nothing.
+	// What the answer itself has stands beside them.
 	Parts []Answer
 	// Took is how long the source took, and Err why it gave no answer. Union
 	// sets both for its parts.
@@ -121,12 +121,17 @@ func (f Form) Matches(containerID string) bool {
 }
 
 // Members returns the answers that a is made of: those of its Parts and theirs,
-// or a itself.
+// and a itself where it has no Parts, or pods beside them.
 func (a Answer) Members() []Answer {
 	if a.Parts == nil {
 		return []Answer{a}
 	}
+	own := a
+	own.Parts = nil
 	var all []Answer
+	if len(a.Pods) > 0 {
+		all = append(all, own)
+	}
 	for _, p := range a.Parts {
 		all = append(all, p.Members()...)
 	}

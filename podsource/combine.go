@@ -22,50 +22,53 @@ import (
 func Union(sources ...Source) Source {
 	sources = slices.Clone(sources)
 	return composite(func() query {
-		q := make(unionQuery, len(sources))
+		u := &unionQuery{members: make([]query, len(sources))}
 		for i, s := range sources {
-			q[i] = queryOf(s)
+			u.members[i] = queryOf(s)
 		}
-		return q
+		return u
 	})
 }
 
-type unionQuery []query
+type unionQuery struct {
+	members []query
+	failed  bool // one of them, and so no more is asked
+}
 
 // first returns the member whose turn it is, or nil.
-func (u unionQuery) first() (first query, rank Rank) {
-	for _, q := range u {
-		r, ok := q.next()
-		if ok && (first == nil || r < rank) {
+func (u *unionQuery) first() (first query, rank Rank) {
+	for _, q := range u.members {
+		if r, ok := q.next(); ok && !u.failed && (first == nil || r < rank) {
 			first, rank = q, r
-		}
-		if !ok {
-			if _, err := q.answer(); err != nil {
-				return nil, 0
-			}
 		}
 	}
 	return first, rank
 }
 
-func (u unionQuery) next() (Rank, bool) {
+func (u *unionQuery) next() (Rank, bool) {
 	first, rank := u.first()
 	return rank, first != nil
 }
 
-func (u unionQuery) ask(ctx context.Context) {
-	if first, _ := u.first(); first != nil {
-		first.ask(ctx)
+func (u *unionQuery) ask(ctx context.Context) {
+	first, _ := u.first()
+	if first == nil {
+		return
+	}
+	first.ask(ctx)
+	if _, more := first.next(); !more {
+		_, err := first.answer()
+		u.failed = err != nil
 	}
 }
 
-func (u unionQuery) answer() (Answer, error) {
-	if len(u) == 0 {
+func (u *unionQuery) answer() (Answer, error) {
+	if len(u.members) == 0 {
 		return Answer{}, errors.New("union of no pod sources")
 	}
-	all := Answer{Parts: make([]Answer, 0, len(u))}
+	all := Answer{Parts: make([]Answer, 0, len(u.members))}
 	var errs []error
-	for i, q := range u {
+	for i, q := range u.members {
 		if _, pending := q.next(); pending {
 			continue // another one failed
 		}
@@ -76,9 +79,9 @@ func (u unionQuery) answer() (Answer, error) {
 		all.Parts = append(all.Parts, a)
 		switch {
 		case errors.Is(err, ErrNotHere): // of this member: the others are here
-			errs = append(errs, fmt.Errorf("pod source %s: %s", name(a, i, len(u)), err.Error()))
+			errs = append(errs, fmt.Errorf("pod source %s: %s", name(a, i, len(u.members)), err.Error()))
 		case err != nil:
-			errs = append(errs, fmt.Errorf("pod source %s: %w", name(a, i, len(u)), err))
+			errs = append(errs, fmt.Errorf("pod source %s: %w", name(a, i, len(u.members)), err))
 		}
 	}
 	return all, errors.Join(errs...)
@@ -117,10 +120,11 @@ func (f *fallbackQuery) next() (Rank, bool) {
 		return rank, ok
 	}
 	_, err := f.query.answer()
-	if !errors.Is(err, ErrNotHere) {
+	then := f.then
+	if f.then = nil; !errors.Is(err, ErrNotHere) {
 		return 0, false
 	}
-	f.query, f.then, f.notHere = queryOf(f.then), nil, err
+	f.query, f.notHere = queryOf(then), err
 	return f.query.next()
 }
 

@@ -64,10 +64,10 @@ func TestRank(t *testing.T) {
 		{"a union as the second choice, its members each by their rank",
 			Union(kubelet, Fallback(noCache, Union(unranked, runtime)), cache2), "no-cache cache2 runtime kubelet unranked"},
 		{"a union as the first choice", Union(cache, Fallback(Union(kubelet, adds), unranked), namespaces), "adds namespaces cache kubelet"},
-		{"a second choice of a lower rank is asked at once, since its turn has passed",
-			Union(namespaces, Fallback(noKubelet, runtime), unranked), "namespaces no-kubelet runtime unranked"},
+		{"a first choice is asked as early as the second would be, so that this is not asked after its turn",
+			Union(unranked, Fallback(noKubelet, runtime), namespaces), "namespaces no-kubelet runtime unranked"},
 		{"all of them nested", AllowEmpty(require(Union(Fallback(noKubelet, require(Union(kubelet, Fallback(noCache, adds)), "kubelet")), runtime), "runtime")),
-			"runtime no-kubelet no-cache adds kubelet"},
+			"no-kubelet no-cache adds runtime kubelet"},
 
 		{"after an error nobody is asked", Union(kubelet, broken, cache), "cache broken"},
 		{"after an error in a union within", Union(kubelet, Union(runtime, incomplete), namespaces), "namespaces incomplete"},
