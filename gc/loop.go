@@ -23,7 +23,10 @@ func (r *Reconciler) Start(ctx context.Context) error {
 	for ctx.Err() == nil {
 		pause, floor := p.after(&report, err, r.opts.Interval)
 		if err != nil {
-			r.opts.Logger.Error(err, "Releasing leaked addresses; trying again later", "in", pause.String())
+			_ = recoverPanic(func() error { // the logger is the caller's
+				r.opts.Logger.Error(err, "Releasing leaked addresses; trying again later", "in", pause.String())
+				return nil
+			})
 		}
 		if !r.await(ctx, pause, floor) {
 			break

@@ -51,7 +51,10 @@ func (r *Reconciler) AtStartup(ctx context.Context, assertions ...Assertion) (Re
 				time.Since(begun).Round(time.Millisecond), try, last)
 		}
 		pause = min(2*pause, 5*time.Second)
-		r.opts.Logger.V(2).Info("Waiting for the pod source", "try", try, "reason", err.Error())
+		_ = recoverPanic(func() error { // the logger is the caller's
+			r.opts.Logger.V(2).Info("Waiting for the pod source", "try", try, "reason", err.Error())
+			return nil
+		})
 	}
 }
 

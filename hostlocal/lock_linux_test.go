@@ -610,3 +610,38 @@ func TestReleaseDirectoryRemoved(t *testing.T) {
 		}
 	}
 }
+
+// TestReleaseTakesTurns: a network whose lock is held for good does not starve
+// one whose lock is busy for a moment, and the wait for it ends by itself.
+func TestReleaseTakesTurns(t *testing.T) {
+	dir := t.TempDir()
+	hold := func(network string) *os.File {
+		if err := os.Mkdir(filepath.Join(dir, network), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(dir, network, "10.0.0.2"), "dead\r\neth0")
+		f, err := os.OpenFile(filepath.Join(dir, network, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	stuck, busy := hold("a"), hold("b")
+	defer stuck.Close()
+	s := New(dir)
+	rs := list(t, s)
+	synctest.Test(t, func(t *testing.T) {
+		time.AfterFunc(50*time.Millisecond, func() { _ = busy.Close() }) // an ADD ends
+		begun := time.Now()
+		result, err := s.Release(t.Context(), pointers(rs)...)
+		if diff := cmp.Diff([]Outcome{NotTried, Released}, result.Outcomes); diff != "" || !errors.Is(err, ErrLocked) {
+			t.Errorf("Release: %v (-want +got):\n%s", err, diff)
+		}
+		if waited := time.Since(begun); waited < maxLockWait || waited > maxLockWait+time.Second {
+			t.Errorf("it gave up after %v, want %v", waited, maxLockWait)
+		}
+	})
+}

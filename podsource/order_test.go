@@ -85,3 +85,17 @@ func TestRank(t *testing.T) {
 		}
 	}
 }
+
+// A union that was folded, Union(Union(Union(a, b), c), d), costs no more than the
+// square of its depth: with a doubling at each level this would not end.
+func TestFoldedUnion(t *testing.T) {
+	one := Static{{UID: "a"}}
+	var folded Source = one
+	for range 60 {
+		folded = Union(folded, one)
+	}
+	answer, err := folded.Pods(t.Context())
+	if err != nil || len(answer.Members()) != 61 {
+		t.Errorf("%d members answered, want 61: %v", len(answer.Members()), err)
+	}
+}
