@@ -76,6 +76,7 @@ func TestHazard13JustFinished(t *testing.T) {
 		{"no end is reported, by name", podsource.Pod{NamespacedName: named("job"), Finished: true, IPs: ips("10.0.0.2")}},
 		{"no end is reported, by UID", podsource.Pod{UID: "1", Finished: true, IPs: ips("10.0.0.2")}},
 		{"no end is reported, by container", podsource.Pod{Finished: true, IPs: ips("10.0.0.2"), ContainerIDs: []string{"dead"}}},
+		{"no end is reported, by address", podsource.Pod{Finished: true, IPs: ips("10.0.0.2")}},
 		{"the end is in the future", podsource.Pod{UID: "1", IPs: ips("10.0.0.2"), FinishedAt: time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC)}},
 	} {
 		t.Run(c.reason, inBubble(func(t *testing.T) {
@@ -93,6 +94,29 @@ func TestHazard13JustFinished(t *testing.T) {
 			n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Released})
 		}))
 	}
+	// One that names nothing holds everything as long.
+	t.Run("it names nothing at all", inBubble(func(t *testing.T) {
+		n := newNode(t)
+		n.reserve("10.0.0.2", "dead", old)
+		r := n.reconciler(podsource.Static{other, {Finished: true}}, Options{})
+		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Starting})
+		time.Sleep(5 * time.Minute)
+		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Released})
+	}))
+	// A later pod of the same name has not finished when the earlier one did.
+	t.Run("another of its name finished before", inBubble(func(t *testing.T) {
+		n := newNode(t)
+		n.reserve("10.0.0.2", "second", old)
+		job := func(id string) podsource.Pod {
+			return podsource.Pod{NamespacedName: named("job"), ContainerIDs: []string{id}, Finished: true}
+		}
+		r := n.reconciler(inTurn(plain(other, job("first"), sandbox("2", "second")), plain(other, job("second"))), Options{})
+		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": InUse})
+		time.Sleep(10 * time.Minute)
+		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": InUse})
+		time.Sleep(5 * time.Minute)
+		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Released})
+	}))
 	// A pod that runs again in between has not finished since then.
 	t.Run("it ran in between", inBubble(func(t *testing.T) {
 		n := newNode(t)

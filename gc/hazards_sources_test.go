@@ -140,6 +140,46 @@ func TestHazard64SourceFails(t *testing.T) {
 	}
 }
 
+// R2: an answer that can't be what it says is an error, wherever that shows.
+func TestHazard07AnswerThatContradictsItself(t *testing.T) {
+	errAway := errors.New("server is away")
+	inner := []podsource.Answer{{Pods: []podsource.Pod{other}}}
+	for _, c := range []struct {
+		reason string
+		answer podsource.Answer
+		err    error
+	}{
+		{"it is an error, and says so in itself only", podsource.Answer{Pods: []podsource.Pod{other}, Err: errAway}, errAway},
+		{"so does a part", podsource.Answer{Parts: append(inner, podsource.Answer{Supplementary: true, Err: errAway})}, errAway},
+		{"it consists of no parts", podsource.Answer{Parts: []podsource.Answer{}}, nil},
+	} {
+		t.Run(c.reason, func(t *testing.T) {
+			n := newNode(t)
+			n.reserve("10.0.0.2", "leaked", old)
+			source := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) { return c.answer, nil })
+			report, err := n.reconciler(source, Options{}).Reconcile(t.Context())
+			if !errors.Is(err, ErrRefused) || c.err != nil && !errors.Is(err, c.err) {
+				t.Errorf("got error %v, want %v", err, c.err)
+			}
+			n.check(report, map[string]Verdict{"10.0.0.2": Failed})
+		})
+	}
+}
+
+// R3: pods beside parts count as any.
+func TestPodsBesideParts(t *testing.T) {
+	n := newNode(t)
+	n.reserve("10.0.0.2", "live", old)
+	n.reserve("10.0.0.3", "leaked", old)
+	union := podsource.Union(podsource.Static{other})
+	report := n.pass(podsource.AnswerFunc(func(ctx context.Context) (podsource.Answer, error) {
+		a, err := union.Pods(ctx)
+		a.Pods = append(a.Pods, podsource.Pod{ContainerIDs: []string{"live"}})
+		return a, err
+	}), Options{})
+	n.check(report, map[string]Verdict{"10.0.0.2": InUse, "10.0.0.3": Released})
+}
+
 // R13: a source that hangs on one call costs its passes and no more: it is given
 // up after SourceTimeout, and not asked a second time while it hangs.
 func TestHazard64SourceHangs(t *testing.T) {
@@ -211,5 +251,25 @@ func TestHazard64SourceReusesItsSlice(t *testing.T) {
 				t.Errorf("%s: the report changed after it was given out: %v", e.IP, e.Pod)
 			}
 		}
+	})
+}
+
+// ... nor what the first look declared.
+func TestHazard64SourceReusesItsNetworks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.network("second")
+		n.reserve("10.0.0.2", hex64("leaked"), old)
+		n.reserveIn("second", "10.9.0.2", hex64("leaked2"), old) // has a second look taken
+		networks, asked := []string{""}, 0
+		record := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
+			networks[0] = []string{"second", network1}[asked]
+			asked++
+			a := recordAnswer(nil)
+			a.Names[0].Networks = networks
+			return a, nil
+		})
+		r := n.reconcilerOf([]string{network1, "second"}, podsource.Union(record, answers(netnsAnswer(), kubeletAnswer(starts()))), Options{})
+		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Starting, "second/10.9.0.2": Starting})
 	})
 }

@@ -56,6 +56,8 @@ func TestHazard44ConstructorRefuses(t *testing.T) {
 		{"a negative interval", store, some, source, Options{Interval: -1}, "Interval"},
 		{"a busy loop", store, some, source, Options{Interval: time.Second - 1}, "Interval"},
 		{"of a second", store, some, source, Options{Interval: time.Second}, ""},
+		{"a prefix is no form", store, some, source, Options{Foreign: []podsource.Form{"default-"}}, `"default-"`},
+		{"forms", store, some, source, Options{Foreign: []podsource.Form{podsource.AnyForm, podsource.Hex64, "default-" + podsource.Hex64}}, ""},
 		{"a form that is none", store, some, source, Options{Foreign: []podsource.Form{podsource.Hex64, ""}}, "Foreign"},
 	} {
 		t.Run(c.reason, func(t *testing.T) {

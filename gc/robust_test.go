@@ -134,21 +134,6 @@ func TestErrorInAnAnswer(t *testing.T) {
 	}
 }
 
-// Pods beside parts.
-func TestPodsBesideParts(t *testing.T) {
-	n := newNode(t)
-	n.reserve("10.0.0.2", "web", 24*time.Hour)
-	inner := podsource.Union(podsource.Static{other})
-	_, _ = n.reconciler(podsource.AnswerFunc(func(ctx context.Context) (podsource.Answer, error) {
-		a, err := inner.Pods(ctx)
-		a.Pods = append(a.Pods, podsource.Pod{ContainerIDs: []string{"web"}}) // and one more that I know of
-		return a, err
-	}), Options{}).Reconcile(t.Context())
-	if !n.exists("10.0.0.2") {
-		t.Error("released although the answer names it")
-	}
-}
-
 func TestLoggerPanicsInStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

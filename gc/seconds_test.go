@@ -3,6 +3,7 @@
 package gc
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -49,6 +50,9 @@ func TestSecondsCountOnlyWithBoth(t *testing.T) {
 		{"a cache read before it was first seen", []podsource.Answer{namespaces, asOf(cache, -time.Second), criAnswer()}, nil, 6 * time.Minute, NotYetListed, 1},
 		{"no ADDs are seen", []podsource.Answer{noADDs, cache}, nil, 6 * time.Minute, NotYetListed, 1},
 		{"no addresses are seen", []podsource.Answer{noAddresses, cache, criAnswer()}, nil, 6 * time.Minute, NotYetListed, 1},
+		{"addresses read before it was first seen, ADDs now", []podsource.Answer{with(namespaces, func(a *podsource.Answer) { a.SeesAddresses = false }),
+			with(asOf(namespaces, -time.Second), func(a *podsource.Answer) { a.SeesADDs = false }), cache}, nil, 6 * time.Minute, NotYetListed, 2},
+		{"a cache that names with a lag, beside a record", []podsource.Answer{namespaces, lagging, recordAnswer([]string{network1})}, nil, 6 * time.Minute, NotYetListed, 2},
 		{"no cache", []podsource.Answer{namespaces, criAnswer()}, nil, 6 * time.Minute, NotYetListed, 1},
 		{"a record is no cache", []podsource.Answer{namespaces, recordAnswer([]string{network1})}, nil, 6 * time.Minute, NotYetListed, 2},
 		{"a cache that names with a lag", []podsource.Answer{namespaces, lagging}, nil, 6 * time.Minute, NotYetListed, 1},
@@ -115,6 +119,38 @@ func TestHazard72ADDBetweenTwoPlugins(t *testing.T) {
 				}
 			}))
 		}
+	}
+}
+
+// A source that dates its answers was asked twice, and answered once, where the
+// date is not a second later: that is no second look.
+func TestHazard72TwoAnswersOfOneMoment(t *testing.T) {
+	for _, c := range []struct {
+		reason string
+		later  time.Duration // the second date
+		want   Reason
+	}{
+		{"the same date", 0, NotYetListed},
+		{"a moment less than a second", time.Second - 1, NotYetListed},
+		{"a second", time.Second, ReleasedLeak},
+	} {
+		t.Run(c.reason, inBubble(func(t *testing.T) {
+			n := newNode(t)
+			n.reserve("10.0.0.2", hex64("web"), 2*time.Minute)
+			n.reserve("10.0.0.9", hex64("db"), old)
+			namespaces, cache := complete()
+			asked := 0
+			begun := time.Now()
+			r := n.reconciler(podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
+				namespaces.AsOf = begun.Add(time.Duration(asked) * c.later)
+				asked++
+				return podsource.Answer{Parts: []podsource.Answer{namespaces, cache}}, nil
+			}), Options{MinAge: time.Second})
+			n.checkReasons(n.reconcile(r), map[string]Reason{"10.0.0.2": c.want, "10.0.0.9": ContainerLive})
+			if asked != 2 {
+				t.Errorf("asked %d times, want twice", asked)
+			}
+		}))
 	}
 }
 

@@ -55,6 +55,9 @@ func (r *Reconciler) listPods(ctx context.Context) ([]podsource.Answer, error) {
 	select {
 	case res := <-got:
 		answers := res.answer.Members()
+		if len(answers) == 0 && res.err == nil {
+			res.err = errors.New("the answer has no parts")
+		}
 		for i := range answers {
 			if res.err == nil {
 				res.err = answers[i].Err

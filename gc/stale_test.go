@@ -184,6 +184,24 @@ func TestHazard75DateAfterAStepBack(t *testing.T) {
 	}
 }
 
+// A list of centuries ago, as a zero time becomes that went through a format,
+// supports no release, whatever happens to the clock.
+func TestHazard62ListOfCenturiesAgo(t *testing.T) {
+	for _, date := range []time.Time{time.Date(1, 1, 1, 0, 0, 1, 0, time.UTC), time.Date(1750, 1, 1, 0, 0, 0, 0, time.UTC), time.Unix(0, 0).Add(-1 << 62)} {
+		t.Run(date.String(), inBubble(func(t *testing.T) {
+			n := newNode(t)
+			n.reserve("10.0.0.2", hex64("web"), 24*time.Hour)
+			d := newDatedSource(t, n)
+			d.written = date
+			for _, step := range []time.Duration{0, time.Hour, -time.Hour, 200 * 365 * 24 * time.Hour} {
+				d.step = step
+				n.checkReasons(n.reconcile(d.Reconciler), map[string]Reason{"10.0.0.2": StaleAnswer})
+				time.Sleep(10 * time.Minute)
+			}
+		}))
+	}
+}
+
 // Dates on the monotonic clock.
 func TestClockPlacesDates(t *testing.T) {
 	epoch := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -206,13 +224,15 @@ func TestClockPlacesDates(t *testing.T) {
 		{"none: while it was asked", sourceID{"a", 0}, time.Time{}, now.mono},
 		{"in the future", sourceID{"a", 0}, now.wall.Add(time.Second), always},
 		{"the same as before the step", sourceID{"a", 0}, epoch.Add(30 * time.Second), always}, // it is in the future now
-		{"another: not before that was given", sourceID{"a", 0}, now.wall, time.Minute},
 		{"another source", sourceID{"b", 0}, now.wall, always},
 		{"another place", sourceID{"a", 1}, now.wall, always},
 	} {
 		if got := c.asOf(now, now, row.source, row.date); got != row.want {
 			t.Errorf("%s: %v, want %v", row.reason, got, row.want)
 		}
+	}
+	if got := c.asOf(now, now, sourceID{"a", 0}, now.wall); got == always || got > time.Minute {
+		t.Errorf("another: %v, want no later than when the last one was given", got)
 	}
 	// The same as before a step forward is where it was.
 	c = clock{}

@@ -177,6 +177,7 @@ func TestStartingEndsByTwoLooks(t *testing.T) {
 	}{
 		{"a record and who sees ADDs", 7 * time.Minute, []podsource.Answer{addsOnly, recordAnswer([]string{network1})}, Options{}, Released, 2},
 		{"younger than MinAge", 7*time.Minute - 2, []podsource.Answer{addsOnly, recordAnswer([]string{network1})}, Options{}, Young, 1},
+		{"the record is from before it was first seen", old, []podsource.Answer{netnsAnswer(), asOf(recordAnswer([]string{network1}), -time.Second)}, Options{}, Starting, 1},
 		{"the record is of another network", old, []podsource.Answer{addsOnly, recordAnswer([]string{"second"})}, Options{}, Starting, 1},
 		{"nobody sees ADDs", old, []podsource.Answer{recordAnswer([]string{network1})}, Options{}, Starting, 1},
 		{"a runtime has a lag", old, []podsource.Answer{addsOnly, criAnswer()}, Options{}, Starting, 1},

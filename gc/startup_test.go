@@ -133,7 +133,7 @@ func TestAtStartup(t *testing.T) {
 				}
 				n.check(report, map[string]Verdict{"10.0.0.2": Failed, "10.0.0.3": Failed})
 			}
-			time.Sleep(2 * time.Hour) // whoever hangs comes to his end
+			time.Sleep(2 * time.Hour) // a source that hangs returns
 		}))
 	}
 }

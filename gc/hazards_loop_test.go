@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gc
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// A hanging source costs its passes and no more: each is over after
+// SourceTimeout, Start still ends with its context, and works again once the
+// source does.
+func TestHazard64StartWithAHangingSource(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var calls atomic.Int32
+		var good, bad int
+		var longest time.Duration
+		n := inUse(t)
+		r := n.reconciler(podsource.Func(func(context.Context) ([]podsource.Pod, error) {
+			if calls.Add(1) == 1 {
+				time.Sleep(2 * time.Hour)
+			}
+			return []podsource.Pod{other}, nil
+		}), Options{OnReport: func(report Report, err error) {
+			longest = max(longest, report.Duration)
+			if err == nil {
+				good++
+			} else if bad++; !errors.Is(err, ErrRefused) {
+				t.Error(err)
+			}
+		}})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- r.Start(ctx) }()
+		time.Sleep(4 * time.Hour)
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if good < 10 || bad < 12 || longest > DefaultSourceTimeout {
+			t.Errorf("%d good passes in the two hours after the source came back, %d bad ones before, the longest %v", good, bad, longest)
+		}
+	})
+}
+
+// A panic of what the caller has hung into a pass is an error of that pass.
+func TestHazard64PanicInAPass(t *testing.T) {
+	n := newNode(t)
+	r := n.reconciler(podsource.Static{other}, Options{OnReport: func(Report, error) { panic("no") }})
+	for range 2 { // and the next pass is not blocked
+		if _, err := r.Reconcile(t.Context()); err == nil || !strings.Contains(err.Error(), "panicked: no") {
+			t.Errorf("got error %v, want the panic", err)
+		}
+	}
+	n.reserve("10.0.0.2", "leaked", old)
+	ctx := newTurnContext(t)
+	asked := 0
+	ctx.on(func() { // in the listing, after the wait for another pass
+		if asked++; asked == 2 {
+			panic("in the context")
+		}
+	})
+	if _, err := n.reconciler(podsource.Static{other}, Options{}).Reconcile(ctx); err == nil || !strings.Contains(err.Error(), "panicked: in the context") {
+		t.Errorf("got error %v, want the panic", err)
+	}
+	if r.NeedLeaderElection() {
+		t.Error("only the leader would release")
+	}
+}

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mutation
+
+import "slices"
+
+// A guard is a piece of code that a safety rule rests on, what is left of the
+// code without it, and a test that fails then.
+type guard struct {
+	rule    string // of R1 to R14
+	hazards string // by their numbers in gc/testdata/hazards.txt, with spaces between; may be empty
+	guard   string // in words
+	test    string // in the package of the file, or in gc
+
+	file          string // in the module
+	code, without string
+}
+
+// guards are those of all files, in the order of the pass: what is on the disk,
+// what sources say, decide, the pass around it.
+var guards = slices.Concat(diskGuards, sourceGuards, evidenceGuards, decideGuards, startingGuards, podGuards, clockGuards, passGuards, loopGuards)
+
+var diskGuards = []guard{
+	{"R1", "03 46", "a file that was replaced is another one", "TestHazard46InodeIsUsedAgain", "hostlocal/dir_linux.go",
+		"ino: st.Ino, changed: st.Ctim.Nano()", "ino: 0, changed: 0"},
+	{"R3", "22", "a network that can't be listed is an error of the whole", "TestBadDirectory", "hostlocal/store.go",
+		"			return nil, linkError(path)\n		}\n		if err != nil && !isMissing", "			continue\n		}\n		if err != nil && !isMissing"},
+	{"R6", "09", "a file is compared with what was judged before it is removed", "TestHazard09ReplacedBetweenJudgingAndDeleting", "hostlocal/release.go",
+		"same, err := d.isSame(r, w.buf)", "same, err := true, error(nil)"},
+	{"R6", "09", "... also one of which the owner is not read again", "TestHazard09AnotherFile", "hostlocal/release.go",
+		"return file.Identity == r.Identity(), err", "return file.Identity == file.Identity, err"},
+	{"R6", "09", "... and of the others the owner is", "TestHazard09AnotherFile", "hostlocal/release.go",
+		" && owner == r.Owner && string(containerID) == r.ContainerID", " && (owner == r.Owner && string(containerID) == r.ContainerID || true)"},
+	{"R7", "17", "only canonical names are reservations", "TestHazard17Strangers", "hostlocal/reservation.go",
+		"string(appendName(buf[:0], ip, colon)) != name {", "string(appendName(buf[:0], ip, colon)) == \"\" {"},
+	{"R7", "17", "only regular files are reservations", "TestHazard17ForeignFiles", "hostlocal/dir_linux.go",
+		"bool { return st.Mode&syscall.S_IFMT == syscall.S_IFREG }", "bool { return true }"},
+	{"R7", "17", "no link is followed in the place of a network's directory", "TestHazard17LinkInPlaceOfNetwork", "hostlocal/dir_linux.go",
+		"syscall.O_DIRECTORY | syscall.O_NOFOLLOW |", "syscall.O_DIRECTORY |"},
+	{"R7", "17", "no link is followed in the place of a file", "TestHazard17ForeignFiles", "hostlocal/dir_linux.go",
+		"const flags = syscall.O_RDONLY | syscall.O_NOFOLLOW |", "const flags = syscall.O_RDONLY |"},
+	{"R8", "18", "nothing is released without the lock", "TestHazard18SomebodyHoldsTheLock", "hostlocal/lock_linux.go",
+		"	if errors.Is(err, syscall.EWOULDBLOCK) {\n", "	if errors.Is(err, syscall.EWOULDBLOCK) {\n		return nil\n"},
+	{"R8", "18", "the wait for the lock ends with the context", "TestHazard18SomebodyHoldsTheLock", "hostlocal/release.go",
+		"maxLockWait && sleep(ctx, pause) {", "maxLockWait && sleep(context.Background(), pause) {"},
+	{"R8", "18", "no single hold lasts long", "TestHazard18APassHoldsTheLock", "hostlocal/release.go",
+		"maxHold = 2 * time.Millisecond", "maxHold = time.Hour"},
+	{"R8", "47", "before each removal the lock is still the directory's", "TestHazard47LockIsReplacedUnderAPass", "hostlocal/release.go",
+		"if err = lock.check(); err == nil {", "if true {"},
+	{"R8", "47", "... and when it was taken", "TestHazard47LockReplacedAsItComes", "hostlocal/lock_linux.go",
+		"if err = l.check(); errors.Is(", "if errors.Is("},
+	{"R11", "68 30", "an error about one file does not hide the others", "TestListTellsWhatItCouldNotRead", "hostlocal/read.go",
+		"	owner := Unreadable\n", "	owner := Unknown\n"},
+	{"R12", "29 30", "what somebody else removed first is done, and no error", "TestHazard29TwoCollectors", "hostlocal/release.go",
+		"case errors.Is(err, fs.ErrNotExist): // also", "case false: // also"},
+	{"R3", "15", "owner files of every version are read", "TestHazard15OwnerFilesOfEveryVersion", "hostlocal/reservation.go",
+		"bytes.Cut(content, []byte{'\\n'})", "bytes.Cut(content, []byte(\"\\r\\n\"))"},
+	{"R7", "16", "a long file is not an owner", "TestHazard16Garbage", "hostlocal/reservation.go",
+		"if len(content) > maxOwner {", "if false {"},
+	{"R7", "16", "what is no container ID is not an owner", "TestHazard16Garbage", "hostlocal/reservation.go",
+		"if !validName(id) || two", "if two"},
+}
+
+var sourceGuards = []guard{
+	{"R2", "07", "an error of one member is an error of the union", "TestUnionOfErrors", "podsource/combine.go",
+		"	return all, errors.Join(errs...)\n", "	return all, nil\n"},
+	{"R2", "41", "a source that exists and is not ready is not replaced", "TestHazard41NotReadyIsHere", "podsource/combine.go",
+		"f.then = nil; !errors.Is(err, ErrNotHere) {", "f.then = nil; err == nil {"},
+	{"R2", "41", "a member that is not here does not make a union one that is not here", "TestHazard41NotReadyIsHere", "podsource/combine.go",
+		"case errors.Is(err, ErrNotHere): // of", "case false: // of"},
+	{"R1", "72 58", "sources are asked by their rank", "TestRank", "podsource/combine.go",
+		"(first == nil || r < rank)", "first == nil"},
+	{"R9", "06", "a required pod must be in the list", "TestHazard06EmptyView", "podsource/combine.go",
+		"p.NamespacedName == pod && !p.HasFinished()", "true"},
+	{"R9", "43", "... and must not have finished", "TestHazard43OnlyFinishedPods", "podsource/combine.go",
+		"p.NamespacedName == pod && !p.HasFinished()", "p.NamespacedName == pod"},
+	{"R14", "49", "a form is matched whole", "TestFormMatches", "podsource/answer.go",
+		"if !ok || len(digits) != 64 {", "if !ok {"},
+}

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mutation
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+var seeds = flag.Int("mutation.seeds", 0, "how many seeds the simulator gets to find that a guard is missing; 0: it is not run")
+
+// slow are tests that find nothing which the others don't, or that look at the
+// source itself.
+const slow = "Faults|Killed|Fleet|Dependencies|EveryHazard|Matrix|Simulator|Fuzz|Thousands|18APass|TestU[0-9]"
+
+// TestMutations takes out one guard at a time, in a copy of its file that only
+// the compiler sees, and fails unless the guard's test does. It prints how many
+// seeds the simulator needs to find the same.
+func TestMutations(t *testing.T) {
+	m := &mutations{dir: t.TempDir()}
+	if err := os.Chmod(filepath.Dir(m.dir), 0o755); err != nil { // some tests give up root's rights in here
+		t.Fatal(err)
+	}
+	for _, pkg := range []string{"gc", "hostlocal", "podsource"} {
+		m.build(t, "", pkg, "whole-"+pkg)
+	}
+	rows := make([]string, len(guards))
+	var mu sync.Mutex
+	slots := make(chan struct{}, 2)
+	t.Run("guards", func(t *testing.T) {
+		for i, g := range guards {
+			t.Run(g.rule+" "+g.guard, func(t *testing.T) {
+				t.Parallel()
+				slots <- struct{}{}
+				defer func() { <-slots }()
+				needed := m.mutate(t, i, g)
+				mu.Lock()
+				defer mu.Unlock()
+				rows[i] = fmt.Sprintf("| %s | %s | %s | %s |", g.rule, g.guard, g.test, orDash(needed))
+			})
+		}
+	})
+	table := "| rule | without the guard: | the test that fails | seeds until the simulator finds it |\n|---|---|---|---|\n" +
+		strings.Join(rows, "\n") + "\n"
+	fmt.Println(table)
+	if path := os.Getenv("HOSTLOCAL_GC_FIGURES"); path != "" { // .ci/run prints it in the end
+		if err := os.WriteFile(path+".mutations", []byte(table), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+// mutations are the binaries of tests.
+type mutations struct{ dir string }
+
+// mutate takes out one guard, and runs its test, which passes with the guard.
+func (m *mutations) mutate(t *testing.T, i int, g guard) (needed string) {
+	overlay := m.without(t, i, g)
+	pkg := packageOf(t, g)
+	if *find {
+		m.find(t, overlay, i, g)
+		return ""
+	}
+	run := "-test.run=^" + g.test + "$"
+	if out, err := m.start(t.Context(), "whole-"+pkg, pkg, run); err != nil {
+		t.Fatalf("%s fails with the guard in its place:\n%s", g.test, out)
+	}
+	bin := fmt.Sprint("without-", i)
+	defer func() { _ = os.Remove(filepath.Join(m.dir, bin)) }() // the directory goes in the end, but many binaries are large
+	m.build(t, overlay, pkg, bin)
+	if out, err := m.start(t.Context(), bin, pkg, run); err == nil {
+		t.Errorf("%s does not fail\n%s", g.test, out)
+	}
+	if *seeds == 0 || pkg != "gc" {
+		return ""
+	}
+	return m.simulate(t.Context(), bin)
+}
+
+// find says which quick tests fail without a guard.
+func (m *mutations) find(t *testing.T, overlay string, i int, g guard) {
+	pkgs := []string{"gc"}
+	if dir := filepath.Dir(g.file); dir != "gc" {
+		pkgs = append(pkgs, dir)
+	}
+	for _, pkg := range pkgs {
+		bin := fmt.Sprint("without-", i, "-", pkg)
+		m.build(t, overlay, pkg, bin)
+		out, err := m.start(t.Context(), bin, pkg, "-test.skip="+slow)
+		_ = os.Remove(filepath.Join(m.dir, bin))
+		var failed []string
+		for _, f := range failedTest.FindAllStringSubmatch(out, -1) {
+			failed = append(failed, f[1])
+		}
+		if err != nil && len(failed) == 0 {
+			failed = append(failed, "the process dies: "+lastTest(out))
+		}
+		fmt.Printf("FIND %d\t%s\t%s\t%s\n", i, pkg, g.guard, strings.Join(failed, " "))
+	}
+}
+
+var failedTest = regexp.MustCompile(`(?m)^--- FAIL: (\w+)`)
+
+// lastTest is the test in which a process that printed no result was.
+func lastTest(out string) string {
+	if m := regexp.MustCompile(`gc\.(Test\w+)`).FindAllStringSubmatch(out, -1); len(m) > 0 {
+		return m[len(m)-1][1]
+	}
+	return "?"
+}
+
+// without writes the file without the guard and an overlay that puts it in the
+// place of the file.
+func (m *mutations) without(t *testing.T, i int, g guard) (overlay string) {
+	t.Helper()
+	file := filepath.Join(root(t), filepath.FromSlash(g.file))
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := bytes.Count(content, []byte(g.code)); n != 1 {
+		t.Fatalf("%s has the guard's code %d times, want once; mend the table:\n%s", g.file, n, g.code)
+	}
+	mutated := filepath.Join(m.dir, fmt.Sprintf("mutated%d.go", i))
+	if err := os.WriteFile(mutated, bytes.Replace(content, []byte(g.code), []byte(g.without), 1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	replace, err := json.Marshal(map[string]any{"Replace": map[string]string{file: mutated}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	overlay = filepath.Join(m.dir, fmt.Sprintf("overlay%d.json", i))
+	if err := os.WriteFile(overlay, replace, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return overlay
+}
+
+// build makes the binary of a package's tests.
+func (m *mutations) build(t *testing.T, overlay, pkg, bin string) {
+	t.Helper()
+	args := []string{"test", "-c", "-vet=off", "-ldflags=-s -w", "-o", filepath.Join(m.dir, bin), "./" + pkg}
+	if overlay != "" {
+		args = slices.Insert(args, 1, "-overlay", overlay)
+	}
+	cmd := exec.CommandContext(t.Context(), "go", args...)
+	cmd.Dir = root(t)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("the code without the guard does not compile; mend the table: %v\n%s", err, out)
+	}
+}
+
+var afterSeeds = regexp.MustCompile(`after (\d+) seeds`)
+
+// simulate runs the simulator and returns how many seeds it took to find a
+// violation, or "".
+func (m *mutations) simulate(ctx context.Context, bin string) string {
+	out, err := m.start(ctx, bin, "gc", "-test.run=^TestSimulator$", fmt.Sprintf("-sim.seeds=%d", *seeds), "-sim.shrink=false")
+	if err == nil {
+		return ""
+	}
+	if m := afterSeeds.FindStringSubmatch(out); m != nil {
+		return m[1]
+	}
+	return "hangs or dies"
+}
+
+// start runs a binary of tests in its package's directory.
+func (m *mutations) start(ctx context.Context, bin, pkg string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, filepath.Join(m.dir, bin), append(args, "-test.timeout=60s")...)
+	cmd.Dir = filepath.Join("..", "..", "..", pkg)
+	// What a killed one leaves goes with this test, and its figures are nobody's.
+	cmd.Env = append(os.Environ(), "TMPDIR="+m.dir, "HOSTLOCAL_GC_FIGURES=")
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
