@@ -23,26 +23,28 @@ const hostile = `<script>alert("1&2")</script>`
 
 const escaped = `&lt;script&gt;alert(&#34;1&amp;2&#34;)&lt;/script&gt;`
 
-// The agent runs for real on a folder that the plugin filled.
+// The agent runs for real on directories that the plugin filled.
 func TestAgent(t *testing.T) {
 	n := plugintest.New(t, "podnet", plugintest.Range{Subnet: "10.1.0.0/24", Start: "10.1.0.2", End: "10.1.0.19"})
 	storage := &plugintest.Plugin{Binary: n.Binary, DataDir: n.DataDir, Network: "storage", Ranges: []plugintest.Range{{Subnet: "10.2.0.0/24"}}}
+	others := &plugintest.Plugin{Binary: n.Binary, DataDir: n.DataDir, Network: "others", Ranges: []plugintest.Range{{Subnet: "10.3.0.0/24"}}}
 	live, byAddress := add(t, n, "live", time.Hour), add(t, n, "by-address", time.Hour)
 	leaked, young := add(t, n, "leaked", time.Hour), add(t, n, "young", 0)
 	named := add(t, n, "named", time.Hour) // one of its pods has a strange name
 	second := add(t, storage, "by-address", time.Hour)
 	lost := add(t, storage, "leaked", time.Hour)
+	elsewhere := add(t, others, "leaked", time.Hour)
 	put(t, n.File(live), "live\r\n\"><b>x") // an interface may be called so
 	date(t, n, live, time.Hour)
 
-	dir := filepath.Join(t.TempDir(), "<i>&")
+	dir := t.TempDir()
 	pods := put(t, filepath.Join(dir, "pods.json"), "[]")
 	writePods(t, pods, pod{ContainerIDs: []string{"live"}}, pod{IPs: []netip.Addr{byAddress}},
 		pod{Namespace: "ns", Name: hostile, ContainerIDs: []string{"named"}})
 	conf := put(t, filepath.Join(dir, "podnet.conf"), `{"cniVersion":"1.0.0","name":"podnet","type":"bridge",
 		"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24","rangeStart":"10.1.0.2","rangeEnd":"10.1.0.19"}]]}}`)
 	p := start(t, []string{"NODE_NAME=" + hostile, "HOSTLOCAL_GC_CNI_CONF=" + conf},
-		"--data-dir", n.DataDir, "--source", "file:"+pods)
+		"--data-dir", n.DataDir, "--network", "podnet", "--network", "storage", "--source", "file:"+pods)
 	p.untilReady()
 
 	for _, row := range []struct {
@@ -58,6 +60,7 @@ func TestAgent(t *testing.T) {
 		{"its container has an address in use in another network (R3)", storage, second, true},
 		{"nobody holds it", n, leaked, false},
 		{"nobody holds it, in the other network", storage, lost, false},
+		{"nobody holds it, but its network is not named (R14)", others, elsewhere, true},
 	} {
 		if got := there(row.at, row.ip); got != row.want {
 			t.Errorf("%v is reserved: %t, want %t: %s", row.ip, got, row.want, row.reason)
@@ -66,7 +69,7 @@ func TestAgent(t *testing.T) {
 
 	verdicts := map[string]string{
 		live.String(): "in-use", byAddress.String(): "in-use", named.String(): "in-use", young.String(): "young",
-		leaked.String(): "released", second.String(): "in-use", lost.String(): "released",
+		leaked.String(): "released", second.String(): "in-use", lost.String(): "released", elsewhere.String(): "leaked",
 	}
 	page := p.ask(http.MethodGet, debugPath, "text/html,*/*;q=0.8")
 	report := p.get(debugPath)
@@ -78,7 +81,8 @@ func TestAgent(t *testing.T) {
 			t.Errorf("the page lacks %s", ip)
 		}
 	}
-	for _, text := range []string{"in-use", "young", "released", "younger than the minimum age", "10.1.0.2 to 10.1.0.19, 18 addresses", "<svg "} {
+	for _, text := range []string{"in-use", "young", "released", "younger than the minimum age", "10.1.0.2 to 10.1.0.19, 18 addresses", "<svg ",
+		"<h2>others <small>only read", "1 address released since the start", "<td>file</td><td>3</td>"} {
 		if !strings.Contains(page.body, text) {
 			t.Errorf("the page lacks %q", text)
 		}
@@ -98,7 +102,7 @@ func checkHarmless(t *testing.T, page answer) {
 			t.Errorf("the page has %q", text)
 		}
 	}
-	for _, text := range []string{escaped, "ns/" + escaped, "&#34;&gt;&lt;b&gt;x", "&lt;i&gt;&amp;"} {
+	for _, text := range []string{escaped, "ns/" + escaped, "&#34;&gt;&lt;b&gt;x"} {
 		if !strings.Contains(page.body, text) {
 			t.Errorf("the page lacks %q", text)
 		}
@@ -126,8 +130,9 @@ func checkEndpoints(t *testing.T, p *process) {
 		kind, body                   string
 	}{
 		{"it lives", "GET", "/healthz", "", 200, "text/plain", "ok"},
-		{"all hooks have ended", "GET", "/readyz", "", 200, "text/plain", "ok"},
+		{"the hook has ended", "GET", "/readyz", "", 200, "text/plain", "ok"},
 		{"of the collector", "GET", "/metrics", "", 200, "text/plain", "hostlocal_gc_released_total{network=\"podnet\"} 1\n"},
+		{"of the collector, of another network", "GET", "/metrics", "", 200, "text/plain", "hostlocal_gc_reservations{network=\"others\",reason=\"network-not-named\",verdict=\"leaked\"} 1\n"},
 		{"of the process", "GET", "/metrics", "", 200, "text/plain", "go_goroutines"},
 		{"a program takes anything", "GET", debugPath, "*/*", 200, "application/json", `"verdict"`},
 		{"a program asks for JSON", "GET", debugPath, "application/json", 200, "application/json", `"verdict"`},
@@ -164,17 +169,15 @@ func verdictsOf(t *testing.T, text string) map[string]string {
 	if err := s.Validate(value); err != nil {
 		t.Error(err)
 	}
-	var reports []struct {
+	var report struct {
 		Reservations []struct{ IP, Verdict string }
 	}
-	if err := json.Unmarshal([]byte(text), &reports); err != nil {
+	if err := json.Unmarshal([]byte(text), &report); err != nil {
 		t.Fatal(err)
 	}
 	out := make(map[string]string)
-	for _, r := range reports {
-		for _, e := range r.Reservations {
-			out[e.IP] = e.Verdict
-		}
+	for _, e := range report.Reservations {
+		out[e.IP] = e.Verdict
 	}
 	return out
 }

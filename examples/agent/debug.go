@@ -17,7 +17,7 @@ import (
 
 const debugPath = "/debug/hostlocal-gc"
 
-// debug shows the last report of each network: as JSON, or as a page where the
+// debug shows the report of the last pass: as JSON, or as a page where the
 // client would rather have that, as browsers do, or says ?format=html.
 func (a *agent) debug(w http.ResponseWriter, r *http.Request) {
 	var body bytes.Buffer // an error in the middle becomes no half answer
@@ -27,8 +27,13 @@ func (a *agent) debug(w http.ResponseWriter, r *http.Request) {
 	h.Set("Vary", "Accept")
 	switch format := r.URL.Query().Get("format"); {
 	case format == "json", format == "" && !prefersHTML(r.Header.Values("Accept")):
+		last := a.statuses.get()
+		if last.passes == 0 {
+			http.Error(w, "no pass has ended yet", http.StatusServiceUnavailable)
+			return
+		}
 		h.Set("Content-Type", "application/json")
-		err = writeJSON(&body, a.board.states())
+		err = writeJSON(&body, &last.report)
 	case format == "html", format == "":
 		h.Set("Content-Type", "text/html; charset=utf-8")
 		h.Set("Content-Security-Policy", contentPolicy())
@@ -38,23 +43,18 @@ func (a *agent) debug(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if err != nil {
-		a.log.Error(err, "Writing the last reports")
-		http.Error(w, "writing the last reports: "+err.Error(), http.StatusInternalServerError)
+		a.log.Error(err, "Writing the last report")
+		http.Error(w, "writing the last report: "+err.Error(), http.StatusInternalServerError)
 		return
 	}
 	_, _ = body.WriteTo(w) // the client may be gone
 }
 
-// writeJSON writes what the command hostlocal-gc prints with -o json: an array
-// with one object for each network.
-func writeJSON(w io.Writer, states []state) error {
-	reports := make([]gc.Report, len(states))
-	for i := range states {
-		reports[i] = states[i].report
-	}
+// writeJSON writes what the command hostlocal-gc prints with -o json.
+func writeJSON(w io.Writer, report *gc.Report) error {
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
-	return enc.Encode(reports)
+	return enc.Encode(report)
 }
 
 // prefersHTML reports whether a client names HTML, and likes JSON no better.

@@ -54,7 +54,7 @@ func (l *pipeListener) dial() net.Conn {
 // than a second: no longer than the grace that answers under way have.
 func TestServeEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := &agent{settings: &settings{}, log: textlog.New(t.Output(), 0), board: newBoard(), registry: prometheus.NewRegistry()}
+		a := &agent{settings: &settings{}, log: textlog.New(t.Output(), 0), statuses: newStatusStore(), registry: prometheus.NewRegistry()}
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		l := newPipeListener()

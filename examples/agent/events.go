@@ -4,7 +4,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,13 +29,13 @@ const (
 	eventRefused  = "LeakedAddressesNotJudged"
 )
 
-// maxEvent is the most of an error that an Event tells. The API server takes
-// messages of 1024 bytes.
+// maxEvent is the most of a text of any length that an Event tells. The API
+// server takes messages of 1024 bytes.
 const maxEvent = 600
 
 // events tells of passes in Kubernetes Events on the node: one at most for a
-// pass over a network, however many addresses it is about. client-go counts
-// those that say the same in one Event, and lets only so many through.
+// pass, however many addresses it is about. client-go counts those that say the
+// same in one Event, and lets only so many through.
 //
 // It never waits for the API server: Events queue up, and are dropped where the
 // queue is full or the server does not take them.
@@ -72,22 +75,36 @@ func (e *events) start(ctx context.Context) {
 	e.recorder = b.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "hostlocal-gc", Host: e.node.Name})
 }
 
-// note returns what tells of a pass. Before a network's hook is over a refusal
-// is worth no word: sources come up one after the other when a node starts.
-func (e *events) note(b *board) func(gc.Report, error) {
+// note returns what tells of a pass. Before the hook has ended a refusal is worth
+// no word: sources come up one after the other when a node starts.
+func (e *events) note(statuses *statusStore) func(gc.Report, error) {
 	return func(report gc.Report, err error) {
-		if e.recorder == nil || report.Network == "" {
+		if e.recorder == nil {
 			return
 		}
-		switch n := report.Counts()[gc.Released]; {
-		case n > 0:
-			e.recorder.Eventf(e.node, corev1.EventTypeNormal, eventReleased, "Released %s of network %s that no live pod holds",
-				plural(n, "address", "addresses"), report.Network)
-		case refused(&report, err) && b.started(report.Network):
-			e.recorder.Eventf(e.node, corev1.EventTypeWarning, eventRefused, "Released nothing of network %s: %s",
-				report.Network, short(err.Error(), maxEvent))
+		switch text := releasedIn(&report); {
+		case text != "":
+			e.recorder.Event(e.node, corev1.EventTypeNormal, eventReleased, "Released what no live pod holds: "+short(text, maxEvent))
+		case errors.Is(err, gc.ErrRefused) && statuses.isReady():
+			e.recorder.Event(e.node, corev1.EventTypeWarning, eventRefused, short(err.Error(), maxEvent))
 		}
 	}
+}
+
+// releasedIn says how many addresses a pass released in which networks, or
+// nothing.
+func releasedIn(report *gc.Report) string {
+	counts := make(map[string]int)
+	for i := range report.Reservations {
+		if e := &report.Reservations[i]; e.Verdict == gc.Released {
+			counts[e.Network]++
+		}
+	}
+	var parts []string
+	for _, network := range slices.Sorted(maps.Keys(counts)) {
+		parts = append(parts, plural(counts[network], "address", "addresses")+" in network "+network)
+	}
+	return strings.Join(parts, ", ")
 }
 
 // short cuts text to n bytes.

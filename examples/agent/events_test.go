@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/gc/plugintest"
 )
 
@@ -103,9 +104,9 @@ func TestEvents(t *testing.T) {
 	pods := filepath.Join(t.TempDir(), "pods.json")
 	writePods(t, pods, pod{ContainerIDs: []string{"live"}})
 	api := newAPIServer(t)
-	p := start(t, []string{"NODE_NAME=node-1"}, "--data-dir", n.DataDir, "--source", "file:"+pods,
+	p := start(t, []string{"NODE_NAME=node-1"}, "--data-dir", n.DataDir, "--network", "podnet", "--source", "file:"+pods,
 		"--events", "--kubeconfig", api.config, "--interval", "1s")
-	released := told{"Normal", eventReleased, "Released 20 addresses of network podnet that no live pod holds", "Node", "node-1", "node-1", "hostlocal-gc"}
+	released := told{"Normal", eventReleased, "Released what no live pod holds: 20 addresses in network podnet", "Node", "node-1", "node-1", "hostlocal-gc"}
 	p.eventually("it told what it released", func() bool { return api.told()[released] > 0 })
 	writePods(t, pods)
 	refusal := func() (e told, n int) {
@@ -123,7 +124,7 @@ func TestEvents(t *testing.T) {
 	p.terminate()
 
 	e, times := refusal()
-	if !strings.HasPrefix(e.Message, "Released nothing of network podnet: pod source reports no pod at all") || e.Type != "Warning" || e.Name != "node-1" {
+	if !strings.HasPrefix(e.Message, gc.ErrRefused.Error()) || !strings.Contains(e.Message, gc.ErrNoPods.Error()) || e.Type != "Warning" || e.Name != "node-1" {
 		t.Errorf("the refusal: %+v", e)
 	}
 	if diff := cmp.Diff(map[told]int{released: 1, e: times}, api.told()); diff != "" {
@@ -150,15 +151,15 @@ func TestNoEventsAtStart(t *testing.T) {
 	leaked := add(t, n, "leaked", time.Hour)
 	pods := filepath.Join(t.TempDir(), "pods.json")
 	api := newAPIServer(t)
-	p := start(t, []string{"NODE_NAME=node-1"}, "--data-dir", n.DataDir, "--source", "file:"+pods,
+	p := start(t, []string{"NODE_NAME=node-1"}, "--data-dir", n.DataDir, "--network", "podnet", "--source", "file:"+pods,
 		"--events", "--kubeconfig", api.config, "--startup-timeout", "1h")
 	p.eventually("a pass was refused", func() bool {
-		return strings.Contains(p.get("/metrics").body, `hostlocal_gc_reservations{network="podnet",verdict="failed"} 1`)
+		return strings.Contains(p.get("/metrics").body, `hostlocal_gc_reservations{network="podnet",reason="source-failed",verdict="failed"} 1`)
 	})
 	writePods(t, pods, pod{ContainerIDs: []string{"live"}})
 	p.eventually("it told what it released", func() bool { return len(api.told()) > 0 })
 	for e := range api.told() {
-		if e.Reason != eventReleased || e.Message != "Released 1 address of network podnet that no live pod holds" {
+		if e.Reason != eventReleased || e.Message != "Released what no live pod holds: 1 address in network podnet" {
 			t.Errorf("%+v", e)
 		}
 	}
@@ -194,7 +195,10 @@ func TestEventsBlockNothing(t *testing.T) {
 				"--events", "--kubeconfig", kubeconfig(t, row.url), "--interval", "1s")
 			for i := range 3 { // each a pass after one that had an Event
 				leaked := add(t, n, fmt.Sprintf("leaked-%d", i), time.Hour)
-				p.eventually("what leaked is released", func() bool { return !there(n, leaked) })
+				p.eventually("what leaked is released", func() bool {
+					writePods(t, pods, pod{ContainerIDs: []string{"live"}}) // a list that is old is refused
+					return !there(n, leaked)
+				})
 			}
 			p.terminate()
 		})

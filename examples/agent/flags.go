@@ -3,10 +3,10 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
-	"slices"
 	"strings"
 	"time"
 
@@ -26,19 +26,21 @@ no pod. This agent compares those files with the pods that live here, when it
 starts and from time to time, and releases what leaked under the plugin's own
 lock. What is in doubt is kept, and the doubt is told.
 
+All networks of the data directory are read: a container that holds an address in
+one is live in the others. Addresses are released only in the networks that are
+named with --network.
+
 Each flag can be set by the environment variable that stands behind it. A flag on
 the command line wins, and an empty variable counts as not set. What may be given
 several times is separated by white space there.
 
-SIGHUP asks for a pass now. SIGTERM ends the agent within a second.
+SIGHUP asks for a pass, which comes five seconds after the last one at the
+earliest. SIGTERM ends the agent within a second.
 
 Exit status: 0 told to end, 1 error, 2 wrong usage.`
 
 // defaultListen is on loopback: a report names pods and addresses.
 const defaultListen = "127.0.0.1:9776"
-
-// everyNetwork, as a --network, is all that have a folder.
-const everyNetwork = "*"
 
 // settings are the values of all flags.
 type settings struct {
@@ -49,7 +51,9 @@ type settings struct {
 	require    []string
 	allowEmpty bool
 
+	requestTimeout time.Duration
 	minAge         time.Duration
+	startingFor    time.Duration
 	interval       time.Duration
 	startupTimeout time.Duration
 	dryRun         bool
@@ -66,14 +70,18 @@ type settings struct {
 
 func (s *settings) register(f *pflag.FlagSet) {
 	f.SortFlags = false
-	f.StringVar(&s.dataDir, "data-dir", hostlocal.DefaultDataDir, "host-local's data `DIR`, which holds a folder for each network")
+	f.StringVar(&s.dataDir, "data-dir", hostlocal.DefaultDataDir, "host-local's data `DIR`, which has a directory for each network")
 	f.StringArrayVar(&s.networks, "network", nil,
-		"look after this `NAME` only, whether it has a folder yet or not (repeatable; without it, or with '*': all networks that have a folder, now or later)")
+		"release in the network of this `NAME`, whether it has a directory yet or not (repeatable; one at least): one whose containers the sources know")
 	f.StringArrayVar(&s.sources, "source", nil, "which pods live here, as `KIND[:ARG]` (repeatable, united; one at least): "+source.Usage())
 	f.StringArrayVar(&s.require, "require-pod", nil, "refuse an answer without this pod, as `NS/NAME` (repeatable): one that surely runs here, as this agent's own")
 	f.BoolVar(&s.allowEmpty, "allow-empty", false, "believe a source that reports no pod at all")
-	f.DurationVar(&s.minAge, "min-age", gc.DefaultMinAge,
-		"keep what is younger. It must cover an ADD in flight (kubelet allows 4m) and the age of the sources' answer together")
+	f.DurationVar(&s.requestTimeout, "runtime-request-timeout", gc.DefaultRuntimeRequestTimeout,
+		"kubelet's runtimeRequestTimeout `T`: an ADD may be in flight for twice as long")
+	f.DurationVar(&s.minAge, "min-age", 0,
+		"keep what is younger; less than 2T+3m counts only where the sources see every ADD in flight, every address and every attachment (default 2T+3m)")
+	f.DurationVar(&s.startingFor, "starting-for", 0,
+		"keep what is younger while a pod is starting, and what is older, too, unless a source would have named its container by then; 2T+10m or more (default 2T+10m)")
 	f.DurationVar(&s.interval, "interval", gc.DefaultInterval, "make a pass so often, and earlier when one is worth it")
 	f.DurationVar(&s.startupTimeout, "startup-timeout", gc.DefaultStartupTimeout, "wait so long for the sources at the start, with growing pauses")
 	f.BoolVar(&s.dryRun, "dry-run", false, "release nothing, and take no lock: only show what leaked")
@@ -82,35 +90,24 @@ func (s *settings) register(f *pflag.FlagSet) {
 	f.StringVar(&s.node, "node", "", "`NAME` of this node (also $NODE_NAME)")
 	f.BoolVar(&s.events, "events", false, "tell of releases and refused passes in Kubernetes Events on the node")
 	f.StringVar(&s.kubeconfig, "kubeconfig", "", "`FILE` that says how to reach the API server (default: as a pod in the cluster does)")
-	f.IntVarP(&s.verbose, "verbose", "v", 0, "log to stderr up to this `LEVEL`: 0 each release and each error, 2 also what was kept though no pod has it, 4 everything")
+	f.IntVarP(&s.verbose, "verbose", "v", 0, "log to stderr up to this `LEVEL`: 0 each pass, release and error, 2 also what was kept though no pod has it, 4 everything")
 	nameVariables(f)
 }
 
-// check refuses what is wrong whatever the node looks like.
+// check refuses what is wrong whatever the node looks like. Names of networks
+// and durations are left to gc.New.
 func (s *settings) check() error {
 	if s.dataDir == "" {
 		return errors.New("--data-dir is empty")
 	}
+	if len(s.networks) == 0 {
+		// Not all that have a directory: podman, say, may keep its networks in the
+		// same place, and no source here knows its containers (R14).
+		return errors.New("a --network is missing: in which networks may addresses be released? " +
+			"The names are those of the CNI configuration, and of the directories in the data directory")
+	}
 	if len(s.sources) == 0 {
 		return errors.New("a --source is missing: which pods live here?")
-	}
-	for _, name := range s.networks {
-		if name == everyNetwork {
-			continue
-		}
-		if _, err := hostlocal.New(s.dataDir, name); err != nil {
-			return fmt.Errorf("--network: %w", err)
-		}
-	}
-	if s.minAge <= 0 {
-		// NoADDInFlight is the word of who serves the ADDs. This agent does not.
-		return fmt.Errorf("--min-age %v: it must be more than 0, as an ADD may be in flight at any time", s.minAge)
-	}
-	if s.interval < time.Second {
-		return fmt.Errorf("--interval %v is less than a second", s.interval)
-	}
-	if s.startupTimeout <= 0 {
-		return fmt.Errorf("--startup-timeout %v: it must be more than 0", s.startupTimeout)
 	}
 	if s.listen != "" {
 		if _, _, err := net.SplitHostPort(s.listen); err != nil {
@@ -121,20 +118,6 @@ func (s *settings) check() error {
 		return errors.New("--events needs --node, or NODE_NAME in the environment: which node are they about?")
 	}
 	return nil
-}
-
-// wanted returns the networks that are named, and whether all others are wanted
-// too.
-func (s *settings) wanted() (named []string, all bool) {
-	for _, name := range s.networks {
-		if name == everyNetwork {
-			return nil, true
-		}
-		if !slices.Contains(named, name) {
-			named = append(named, name)
-		}
-	}
-	return named, len(named) == 0
 }
 
 // podSource returns what answers which pods are live. What a kind of source
@@ -151,14 +134,22 @@ func (s *settings) podSource(log logr.Logger) (podsource.Source, error) {
 		}
 		pods = podsource.Require(pods, types.NamespacedName{Namespace: namespace, Name: name})
 	}
+	if s.allowEmpty {
+		pods = podsource.AllowEmpty(pods)
+	}
 	return pods, nil
 }
 
-// options are those of every Reconciler.
+// options are those of the Reconciler.
 func (s *settings) options() gc.Options {
 	return gc.Options{
-		MinAge: s.minAge, Interval: s.interval, StartupTimeout: s.startupTimeout,
-		DryRun: s.dryRun, AllowEmpty: s.allowEmpty,
-		ReadAll: true, // for who reads the report
+		RuntimeRequestTimeout: s.requestTimeout, MinAge: s.minAge, StartingFor: s.startingFor,
+		Interval: s.interval, StartupTimeout: s.startupTimeout, DryRun: s.dryRun,
 	}
+}
+
+// minimumAge is --min-age, or what it is without it.
+func (s *settings) minimumAge() time.Duration {
+	const margin = gc.DefaultMinAge - 2*gc.DefaultRuntimeRequestTimeout
+	return cmp.Or(s.minAge, 2*cmp.Or(s.requestTimeout, gc.DefaultRuntimeRequestTimeout)+margin)
 }

@@ -6,23 +6,43 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
 
 // healthy says that the process answers. That a pod source fails, or the disk
-// does, is no reason to be started anew: that mends neither, and forgets what
-// was seen of the node's clock (R5).
-func healthy(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") }
+// does, is no reason to start it anew: that mends neither, and forgets what was
+// seen of the node's clock (R5).
+func (a *agent) healthy(w http.ResponseWriter, _ *http.Request) { a.ok(w) }
 
-// ready says whether every hook of the start has ended, well or not: whoever
-// waits for the node's addresses has waited long enough then.
+// ready says whether the hook at the start has ended, well or not: whoever waits
+// for the node's addresses has waited long enough then.
 func (a *agent) ready(w http.ResponseWriter, _ *http.Request) {
-	networks, ready := a.board.waiting()
-	switch {
-	case ready:
-		fmt.Fprintln(w, "ok")
-	case len(networks) == 0:
-		http.Error(w, "starting", http.StatusServiceUnavailable)
-	default:
-		http.Error(w, "waiting for the first pass over "+strings.Join(networks, ", "), http.StatusServiceUnavailable)
+	if !a.statuses.isReady() {
+		http.Error(w, "waiting for the first pass", http.StatusServiceUnavailable)
+		return
 	}
+	a.ok(w)
+}
+
+// ok also tells what no restart would mend, and nobody should have to find.
+func (a *agent) ok(w http.ResponseWriter) {
+	fmt.Fprintln(w, "ok")
+	last := a.statuses.get()
+	if text := missing(&last.report); text != "" {
+		fmt.Fprintln(w, text)
+	}
+}
+
+// missing says which directories do not exist although live pods have addresses
+// that are reserved nowhere, or nothing: a network's directory comes with its
+// first ADD, but a name with a typing error, a wrong data directory and a lost
+// mount look like that, too (hazard 63).
+func missing(r *gc.Report) string {
+	paths := r.Missing()
+	if len(paths) == 0 || len(r.Unreserved) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("missing: %s, while live pods have %s that no network has reserved; are --network and --data-dir right?",
+		strings.Join(paths, ", "), plural(len(r.Unreserved), "address", "addresses"))
 }

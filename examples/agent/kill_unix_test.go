@@ -25,15 +25,16 @@ import (
 )
 
 const (
-	killed     = 50 // times
-	killMinAge = time.Second
-	residents  = 8 // containers that live all the time
-	guests     = 4 // at once, of those that come and go
+	killed    = 50  // times
+	residents = 8   // containers that live all the time
+	guests    = 4   // at once, of those that come and go
+	lost      = 200 // that leaked before each start of the agent
 )
 
 // A crowd is the containers of a node. It says of each that it is starting
-// before its ADD begins, and names it before that counts: so the list of pods is
-// true at every moment, however slow the machine is (A2, A3).
+// before its ADD begins, and names it before the reservation is dated back: so
+// the list of pods is true at every moment, however slow the machine is (A2, A3),
+// and from then on the list alone keeps the address.
 type crowd struct {
 	t    *testing.T
 	p    *plugintest.Plugin
@@ -73,6 +74,10 @@ func (c *crowd) arrive(id string) (netip.Addr, bool) {
 		return netip.Addr{}, false
 	}
 	c.tell(id, &pod{Name: id, ContainerIDs: []string{id}})
+	at := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(c.p.File(ips[0]), at, at); err != nil {
+		c.t.Error(err)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.adds++
@@ -107,17 +112,12 @@ func (c *crowd) check(id string, ip netip.Addr) {
 	}
 }
 
-// come and go until ctx ends. Some stay for longer than the minimum age, and
-// some leave without a DEL.
+// come and go until ctx ends. Some leave without a DEL.
 func (c *crowd) come(ctx context.Context, worker int) {
 	for i := 0; ctx.Err() == nil; i++ {
 		id := fmt.Sprintf("guest-%d-%d", worker, i)
 		ip, ok := c.arrive(id)
-		stay := rand.N(100 * time.Millisecond)
-		if rand.N(8) == 0 {
-			stay = killMinAge + rand.N(killMinAge)
-		}
-		over := time.NewTimer(stay)
+		over := time.NewTimer(rand.N(100 * time.Millisecond))
 		select {
 		case <-over.C:
 		case <-ctx.Done():
@@ -130,8 +130,26 @@ func (c *crowd) come(ctx context.Context, worker int) {
 	}
 }
 
-// The agent is ended and killed at random moments, while the plugin's ADD and
-// DEL go on beside it. No live container loses its address, nothing is half
+// lose leaves reservations behind that nobody holds, outside of the range that
+// the plugin hands out, and returns the files.
+func (c *crowd) lose(life int) (files []string) {
+	at := time.Now().Add(-time.Hour)
+	for i := range lost {
+		file := c.p.File(netip.AddrFrom4([4]byte{10, 9, 0, byte(i + 1)}))
+		err := os.WriteFile(file, fmt.Appendf(nil, "lost-%d-%d\r\neth0", life, i), 0o600)
+		if err == nil {
+			err = os.Chtimes(file, at, at)
+		}
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		files = append(files, file)
+	}
+	return files
+}
+
+// The agent is ended and killed at random moments and while it releases, beside
+// the plugin's ADD and DEL. No live container loses its address, nothing is half
 // released, and the last agent finishes what those before it have left.
 func TestKilled(t *testing.T) {
 	seed := rand.Uint64()
@@ -147,7 +165,6 @@ func TestKilled(t *testing.T) {
 	for i := range residents {
 		id := fmt.Sprintf("resident-%d", i)
 		ip, _ := c.arrive(id)
-		date(t, n, ip, time.Hour)
 		lives[ip.String()] = id + "\r\neth0"
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -160,58 +177,78 @@ func TestKilled(t *testing.T) {
 		working.Wait()
 	})
 
-	args := []string{"--data-dir", n.DataDir, "--source", "file:" + c.path, "--min-age", killMinAge.String(), "--interval", "1s", "-v", "0"}
-	released, longest := 0, time.Duration(0)
+	args := []string{"--data-dir", n.DataDir, "--network", "podnet", "--source", "file:" + c.path, "--interval", "1s", "-v", "0"}
+	inTheMiddle, longest := 0, time.Duration(0)
 	for i := range times {
+		files := c.lose(i)
 		p := start(t, nil, args...)
-		p.address()
-		p.passesFor(time.Duration(random.Int64N(int64(250 * time.Millisecond))))
+		if random.IntN(2) == 0 {
+			p.untilGone(files[0])
+		} else {
+			p.wait(time.Duration(random.Int64N(int64(250 * time.Millisecond))))
+		}
 		if i%2 == 0 {
 			longest = max(longest, p.terminate())
 		} else {
 			p.end(syscall.SIGKILL)
 		}
-		released += strings.Count(p.log.String(), "Released a leaked reservation")
+		left := slices.DeleteFunc(files, func(f string) bool { return !exists(f) })
+		if len(left) > 0 && len(left) < lost {
+			inTheMiddle++
+		}
 		if strings.Contains(p.log.String(), "DATA RACE") || strings.Contains(p.log.String(), "panic") {
 			t.Fatal(p.log)
 		}
 	}
 	cancel()
 	working.Wait()
-	byKilled := released
 
 	p := start(t, nil, args...)
 	p.eventually("nothing is left that leaked", func() bool { return cmp.Equal(lives, reserved(t, n)) })
 	took := p.terminate()
-	released += strings.Count(p.log.String(), "Released a leaked reservation")
 	// Not even the lock is: the plugin would wait for it for ever.
 	bound, cancelBound := context.WithTimeout(t.Context(), patience)
 	defer cancelBound()
 	if _, err := n.Add(bound, "last", "eth0"); err != nil {
 		t.Error(err)
 	}
-	if byKilled == 0 {
-		t.Errorf("the test is of no use: %d leaks, of which %d were released by agents that were killed", c.left, byKilled)
+	if c.left == 0 {
+		t.Error("the test is of no use: no container left without a DEL")
 	}
-	fmt.Printf("Killed %d times beside %d ADDs: %d leaks, of which %d were released before the last start and %d after it (a kill may come between a release and its log line). "+
-		"After SIGTERM it took %v at most, and %v in the end\n",
-		times, c.adds, c.left, byKilled, released-byKilled, longest.Round(time.Millisecond), took.Round(time.Millisecond))
+	fmt.Printf("Killed %d times beside %d ADDs, %d times in the middle of the releases; %d containers left without a DEL. After SIGTERM it took %v at most, and %v in the end\n",
+		times, c.adds, inTheMiddle, c.left, longest.Round(time.Millisecond), took.Round(time.Millisecond))
 }
 
-// passesFor has the agent make passes back to back for a while.
-func (p *process) passesFor(d time.Duration) {
-	over, tick := time.NewTimer(d), time.NewTicker(3*time.Millisecond)
-	defer over.Stop()
-	defer tick.Stop()
-	for {
+// untilGone waits until the agent has released a file.
+func (p *process) untilGone(file string) {
+	p.t.Helper()
+	ctx, cancel := context.WithTimeout(p.t.Context(), patience)
+	defer cancel()
+	for exists(file) { // without a pause, as the others are gone a moment later
 		select {
-		case <-over.C:
-			return
 		case <-p.ended:
 			p.t.Fatalf("the agent ended by itself: %v\n%s", p.cmd.ProcessState, p.log)
-		case <-tick.C:
-			_ = p.cmd.Process.Signal(syscall.SIGHUP) // that it ended is seen above
+		case <-ctx.Done():
+			p.t.Fatalf("%s is not released\n%s", file, p.log)
+		default:
 		}
+	}
+}
+
+func exists(file string) bool {
+	_, err := os.Lstat(file)
+	return err == nil
+}
+
+// wait lets the agent work for a while.
+func (p *process) wait(d time.Duration) {
+	p.t.Helper()
+	over := time.NewTimer(d)
+	defer over.Stop()
+	select {
+	case <-over.C:
+	case <-p.ended:
+		p.t.Fatalf("the agent ended by itself: %v\n%s", p.cmd.ProcessState, p.log)
 	}
 }
 

@@ -29,10 +29,10 @@ func TestReadyAfterTheHook(t *testing.T) {
 	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p := start(t, nil, "--data-dir", n.DataDir, "--source", "file:"+pipe, "--startup-timeout", "1h")
+	p := start(t, nil, "--data-dir", n.DataDir, "--network", "podnet", "--source", "file:"+pipe, "--startup-timeout", "1h")
 	w := openPipe(t, pipe) // by now it asks
 	got := p.get("/readyz")
-	if got.status != http.StatusServiceUnavailable || !strings.Contains(got.body, "waiting for the first pass over podnet") {
+	if got.status != http.StatusServiceUnavailable || !strings.Contains(got.body, "waiting for the first pass") {
 		t.Errorf("while the source works: %d, %q", got.status, got.body)
 	}
 	if got := p.get("/healthz"); got.status != http.StatusOK {
@@ -55,7 +55,7 @@ func TestReadyAfterTheHook(t *testing.T) {
 func TestReadyWithoutAnAnswer(t *testing.T) {
 	n := plugintest.New(t, "podnet", plugintest.Range{Subnet: "10.1.0.0/24"})
 	leaked := add(t, n, "leaked", time.Hour)
-	p := start(t, nil, "--data-dir", n.DataDir, "--source", "file:"+filepath.Join(t.TempDir(), "none"), "--startup-timeout", "300ms", "--network", "podnet", "--network", "other")
+	p := start(t, nil, "--data-dir", n.DataDir, "--network", "podnet", "--source", "file:"+filepath.Join(t.TempDir(), "none"), "--startup-timeout", "300ms")
 	p.untilReady()
 	if !there(n, leaked) {
 		t.Error("something was released without an answer (R2)")
@@ -76,7 +76,7 @@ func TestTerminateInTheMiddle(t *testing.T) {
 	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p := start(t, nil, "--data-dir", n.DataDir, "--source", "file:"+pipe)
+	p := start(t, nil, "--data-dir", n.DataDir, "--network", "podnet", "--source", "file:"+pipe)
 	w := openPipe(t, pipe)
 	for _, say := range []string{
 		"", "GET /metr", "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -102,13 +102,13 @@ func TestTerminateInTheMiddle(t *testing.T) {
 	}
 }
 
-// SIGHUP asks for a pass now, and the interval is long.
+// SIGHUP asks for a pass, and the interval is long.
 func TestHangup(t *testing.T) {
 	n := plugintest.New(t, "podnet", plugintest.Range{Subnet: "10.1.0.0/24"})
 	other := add(t, n, "other", time.Hour)
 	pods := filepath.Join(t.TempDir(), "pods.json")
 	writePods(t, pods, pod{ContainerIDs: []string{"other"}}, pod{ContainerIDs: []string{"more"}})
-	p := start(t, nil, "--data-dir", n.DataDir, "--source", "file:"+pods, "--interval", "1h")
+	p := start(t, nil, "--data-dir", n.DataDir, "--network", "podnet", "--source", "file:"+pods, "--interval", "1h")
 	p.untilReady()
 	writePods(t, pods, pod{ContainerIDs: []string{"more"}})
 	if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/gc/plugintest"
 )
 
-// One binary serves the whole test process. TestMain makes its folder, and the
+// One binary serves the whole test process. TestMain makes its directory, and the
 // first test that starts the agent builds it.
 var (
 	binDir string

@@ -188,9 +188,12 @@ func (p *process) end(s os.Signal) (*os.ProcessState, time.Duration) {
 	return p.cmd.ProcessState, time.Since(begun)
 }
 
-// terminate ends it as a kubelet does, which must end well.
+// terminate ends it as a kubelet does, which must end well. It waits until the
+// agent says that it is up: a signal that comes before main runs ends any
+// process, and no program can do anything about it.
 func (p *process) terminate() time.Duration {
 	p.t.Helper()
+	p.address()
 	if runtime.GOOS == "windows" { // which has no such signal
 		_, took := p.end(os.Kill)
 		return took

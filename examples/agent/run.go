@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,7 +19,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/textlog"
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/gc/metrics"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
 // The exit statuses.
@@ -80,33 +83,39 @@ func run(ctx context.Context, args []string, lookup func(string) (string, bool),
 
 // An agent is what runs, put together from the settings.
 type agent struct {
-	settings *settings
-	log      logr.Logger
-	board    *board
-	fleet    *fleet
-	events   *events // nil without --events
-	registry *prometheus.Registry
+	settings   *settings
+	log        logr.Logger
+	statuses   *statusStore
+	reconciler *gc.Reconciler
+	events     *events // nil without --events
+	registry   *prometheus.Registry
 }
 
 // newAgent touches neither disk nor network, but for the kubeconfig.
 func newAgent(s *settings, stderr io.Writer) (*agent, error) {
-	a := &agent{settings: s, log: textlog.New(stderr, max(0, s.verbose)), board: newBoard(), registry: prometheus.NewRegistry()}
+	a := &agent{settings: s, log: textlog.New(stderr, max(0, s.verbose)), statuses: newStatusStore(), registry: prometheus.NewRegistry()}
 	pods, err := s.podSource(a.log)
 	if err != nil {
 		return nil, err
 	}
-	named, _ := s.wanted()
-	collector := metrics.New(named...)
+	collector := metrics.New()
 	a.registry.MustRegister(collector, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	a.fleet = &fleet{settings: s, source: pods, log: a.log, board: a.board}
-	a.fleet.tell = append(a.fleet.tell, collector.OnReport, a.board.note)
+	tell := []func(gc.Report, error){collector.OnReport, a.statuses.note}
 	if s.events {
 		if a.events, err = newEvents(s, a.log); err != nil {
 			return nil, failure{err}
 		}
-		a.fleet.tell = append(a.fleet.tell, a.events.note(a.board)) // asks the board, which knows of the pass by now
+		tell = append(tell, a.events.note(a.statuses))
 	}
-	return a, nil
+	opts := s.options()
+	opts.Logger = a.log
+	opts.OnReport = func(report gc.Report, err error) {
+		for _, t := range tell {
+			t(report, err)
+		}
+	}
+	a.reconciler, err = gc.New(hostlocal.New(s.dataDir), s.networks, pods, opts)
+	return a, err
 }
 
 // run works until ctx ends, or something without which there is no agent.
@@ -128,16 +137,26 @@ func (a *agent) run(ctx context.Context, hangup <-chan os.Signal) error {
 	if a.events != nil {
 		a.events.start(ctx)
 	}
-	working.Go(func() { a.fleet.run(ctx) })
+	working.Go(func() { a.work(ctx) })
 	for ctx.Err() == nil {
 		select {
 		case <-hangup:
-			a.fleet.trigger()
+			a.reconciler.Trigger()
 		case <-ctx.Done():
 		}
 	}
 	a.end(&working)
 	return ended(ctx)
+}
+
+// work makes the passes until ctx ends.
+func (a *agent) work(ctx context.Context) {
+	a.log.Info("Releasing what leaked", "networks", a.settings.networks, "dataDir", a.settings.dataDir, "dryRun", a.settings.dryRun)
+	// The hook has ended with the first pass that was not refused, which the
+	// store sees, or by this time.
+	hook := time.AfterFunc(cmp.Or(a.settings.startupTimeout, gc.DefaultStartupTimeout), a.statuses.hookEnded)
+	defer hook.Stop()
+	_ = a.reconciler.Start(ctx) // always nil
 }
 
 // end waits for what runs, but not for ever: a disk that hangs keeps a pass from

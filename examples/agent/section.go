@@ -7,13 +7,11 @@ import (
 	"fmt"
 	"html/template"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
-	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
 // maxRows is how many rows a table of the page has at most. The JSON has all.
@@ -21,15 +19,14 @@ const maxRows = 512
 
 // A section is what the page shows of a network.
 type section struct {
-	Name    string
-	Chips   []chip
-	Pass    string // the last one, in a sentence
-	Total   string // all since the start
-	Refused bool
-	Error   string
-	Picture template.HTML
-	Tables  []table // to be read
-	Folded  []table // the rest
+	Name     string
+	ReadOnly bool // it is not among those to release in
+	Missing  bool // it has no directory
+	Chips    []chip
+	Total    string // since the start
+	Picture  template.HTML
+	Tables   []table // to be read
+	Folded   []table // the rest
 }
 
 // A chip is a verdict with its number.
@@ -47,33 +44,53 @@ type table struct {
 }
 
 type row struct {
-	IP, Container, Full, IfName, Age, Pod string
-	Verdict, Reason, Rule, Error          string
+	IP, Container, Full, IfName, Age, Pod, From string
+	Verdict, Reason, Rule, Error                string
 }
 
-func newSection(s *state, now time.Time) section {
-	r := &s.report
-	n := section{Name: s.network, Refused: s.refused, Pass: lastPass(r, now), Total: total(s, now)}
-	if s.err != nil {
-		n.Error = s.err.Error()
+// networksOf returns the networks of a report: those to release in, and then
+// those that are only read and have reservations.
+func networksOf(r *gc.Report) (all []gc.Network) {
+	all = slices.Clone(r.Networks)
+	for i := range r.Reservations {
+		name := r.Reservations[i].Network
+		if !slices.ContainsFunc(all, func(n gc.Network) bool { return n.Name == name }) {
+			all = append(all, gc.Network{Name: name})
+		}
 	}
-	n.Chips = tally(r)
-	n.tables(r)
-	return n
+	return all
 }
 
-// tally counts the verdicts of reports. What could not be judged has no verdict
-// that is worth the name.
-func tally(reports ...*gc.Report) (chips []chip) {
+// sections are one for each network.
+func sections(s *status, now time.Time) (all []section) {
+	for i, network := range networksOf(&s.report) {
+		n := section{Name: network.Name, Missing: network.Missing, ReadOnly: i >= len(s.report.Networks)}
+		var entries []gc.Entry
+		for _, e := range s.report.Reservations {
+			if e.Network == network.Name {
+				entries = append(entries, e)
+			}
+		}
+		n.Chips = tally(entries)
+		n.tables(entries, s.report.Started)
+		if r := s.released[n.Name]; r.addresses > 0 {
+			n.Total = fmt.Sprintf("%s released since the start, the last %s ago.", plural(r.addresses, "address", "addresses"), term.Age(now, r.last))
+		}
+		all = append(all, n)
+	}
+	return all
+}
+
+// tally counts the verdicts. What could not be judged has no verdict that is
+// worth the name.
+func tally(entries []gc.Entry) (chips []chip) {
 	counts := make(map[gc.Verdict]int)
 	unjudged := 0
-	for _, r := range reports {
-		for i := range r.Reservations {
-			if e := &r.Reservations[i]; judged(e) {
-				counts[e.Verdict]++
-			} else {
-				unjudged++
-			}
+	for i := range entries {
+		if judged(&entries[i]) {
+			counts[entries[i].Verdict]++
+		} else {
+			unjudged++
 		}
 	}
 	for _, v := range gc.Verdicts() {
@@ -87,16 +104,15 @@ func tally(reports ...*gc.Report) (chips []chip) {
 	return chips
 }
 
-func judged(e *gc.Entry) bool {
-	return e.Reason != gc.NoAnswer && e.Reason != gc.EmptyView && e.Reason != gc.NotJudged
-}
+func judged(e *gc.Entry) bool { return e.Reason != gc.SourceFailed && e.Reason != gc.NoPods }
 
 // tables sorts the entries: those that somebody may want to look at, the most
 // urgent first, and the rest.
-func (n *section) tables(r *gc.Report) {
+func (n *section) tables(entries []gc.Entry, now time.Time) {
 	look := table{Title: "Needs a person", Note: "Kept. No program can settle these."}
 	kept := table{Title: "Kept, and why"}
 	leaked := table{Title: "Leaked", Note: "Nobody holds these, and they are still reserved."}
+	foreign := table{Title: "Foreign", Note: "Kept: of these no source here could know whether their containers live."}
 	released := table{Title: "Released by the last pass"}
 	inUse, unjudged := table{Title: "In use"}, table{Title: "Not judged"}
 	of := func(e *gc.Entry) *table {
@@ -108,6 +124,8 @@ func (n *section) tables(r *gc.Report) {
 			return &inUse
 		case gc.Leaked:
 			return &leaked
+		case gc.Foreign:
+			return &foreign
 		case gc.Released, gc.Gone:
 			return &released
 		case gc.Conflict, gc.Malformed, gc.Failed:
@@ -115,12 +133,12 @@ func (n *section) tables(r *gc.Report) {
 		}
 		return &kept
 	}
-	entries := slices.Clone(r.Reservations)
+	entries = slices.Clone(entries)
 	slices.SortStableFunc(entries, func(a, b gc.Entry) int { return cmp.Compare(urgency(a.Verdict), urgency(b.Verdict)) })
 	for i := range entries {
-		of(&entries[i]).add(newRow(&entries[i], r.Started))
+		of(&entries[i]).add(newRow(&entries[i], now))
 	}
-	n.Tables = filled(look, leaked, kept, released)
+	n.Tables = filled(look, leaked, kept, foreign, released)
 	n.Folded = filled(unjudged, inUse)
 }
 
@@ -143,103 +161,23 @@ func filled(tables ...table) []table {
 }
 
 func urgency(v gc.Verdict) int {
-	return slices.Index([]gc.Verdict{gc.Conflict, gc.Malformed, gc.Failed, gc.Leaked, gc.Starting, gc.Changed, gc.Young, gc.Released, gc.Gone, gc.InUse}, v)
+	return slices.Index([]gc.Verdict{gc.Conflict, gc.Malformed, gc.Failed, gc.Leaked, gc.Starting, gc.Changed, gc.Young, gc.Foreign,
+		gc.Released, gc.Gone, gc.InUse}, v)
 }
 
 func newRow(e *gc.Entry, now time.Time) row {
-	out := row{Verdict: e.Verdict.String(), Reason: e.Reason.String(), Rule: e.Reason.Rule(), Pod: podName(e.Pod)}
-	if e.Err != nil {
-		out.Error = e.Err.Error()
+	out := row{Verdict: e.Verdict.String(), Reason: e.Reason.Text(), Rule: e.Reason.Rule()}
+	if e.Pod != nil {
+		out.Pod, out.From = e.Pod.String(), e.Pod.From
 	}
-	if r := e.Reservation; r != nil {
-		out.IP, out.IfName, out.Full, out.Age = r.IP.String(), r.IfName, r.ContainerID, term.Age(now, r.ReservedAt)
-		out.Container = term.ID(r.ContainerID)
-		if r.Owner != hostlocal.Owned {
-			out.Container = r.Owner.String()
-		}
+	r := e.Reservation
+	if r.Err != nil {
+		out.Error = r.Err.Error()
+	}
+	out.IP, out.IfName, out.Full, out.Age = r.IP.String(), r.IfName, r.ContainerID, term.Age(now, r.ReservedAt)
+	out.Container = term.ID(r.ContainerID)
+	if r.Owner != hostlocal.Owned {
+		out.Container = r.Owner.String()
 	}
 	return out
-}
-
-// lastPass says when the last pass was, and when the next is worth it.
-func lastPass(r *gc.Report, now time.Time) string {
-	text := fmt.Sprintf("Last pass %s ago, at %s; it took %s", term.Age(now, r.Started), stamp(r.Started), roughly(r.Duration))
-	if r.LockHeld > 0 {
-		text += fmt.Sprintf(", and held the plugin's lock for %s at most at once", roughly(r.LongestHold))
-	}
-	text += "."
-	if !r.NextCheck.IsZero() {
-		if in := r.NextCheck.Sub(now); in > time.Second {
-			text += " A second look is worth it in " + term.Age(r.NextCheck, now) + "."
-		} else {
-			text += " A second look is worth it now."
-		}
-	}
-	return text
-}
-
-// total is what was done since the process started.
-func total(s *state, now time.Time) string {
-	text := plural(s.passes, "pass", "passes") + " since the start, "
-	if s.released == 0 {
-		return text + "nothing released."
-	}
-	return text + fmt.Sprintf("%s released, the last %s ago.", plural(s.released, "address", "addresses"), term.Age(now, s.lastRelease))
-}
-
-func roughly(d time.Duration) string {
-	switch {
-	case d >= time.Second:
-		return d.Round(10 * time.Millisecond).String()
-	case d >= time.Millisecond:
-		return d.Round(100 * time.Microsecond).String()
-	}
-	return d.Round(time.Microsecond).String()
-}
-
-// remarks are what the reports say of addresses beside the reservations. Each
-// pass sees all pods, so those of several networks say much the same.
-func remarks(states []state) (lines []string) {
-	seen := make(map[string]bool)
-	add := func(text string) {
-		if !seen[text] {
-			seen[text] = true
-			lines = append(lines, text)
-		}
-	}
-	for i := range states {
-		for _, d := range states[i].report.Duplicates {
-			names := make([]string, len(d.Pods))
-			for i, p := range d.Pods {
-				names[i] = podName(p)
-			}
-			add("Several live pods have " + d.IP.String() + ": " + strings.Join(names, ", ") + ".")
-		}
-	}
-	for i := range states {
-		for _, u := range states[i].report.Unreserved {
-			add(u.IP.String() + " of " + podName(u.Pod) + " has no reservation: host-local may hand it out again.")
-		}
-	}
-	if left := len(lines) - maxRows; left > 0 {
-		lines = append(lines[:maxRows], fmt.Sprintf("%d more are in the JSON.", left))
-	}
-	return lines
-}
-
-// podName names a pod for people, with what is known of it.
-func podName(p *podsource.Pod) string {
-	switch {
-	case p == nil:
-		return ""
-	case p.Name != "":
-		return p.NamespacedName.String()
-	case p.UID != "":
-		return string(p.UID)
-	case len(p.ContainerIDs) > 0:
-		return term.ID(p.ContainerIDs[0])
-	case len(p.IPs) > 0:
-		return "with " + p.IPs[0].String()
-	}
-	return "without a name"
 }

@@ -67,7 +67,7 @@ func (a *agent) handler() http.Handler {
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, debugPath, http.StatusFound)
 	})
-	mux.HandleFunc("GET /healthz", healthy)
+	mux.HandleFunc("GET /healthz", a.healthy)
 	mux.HandleFunc("GET /readyz", a.ready)
 	mux.HandleFunc("GET "+debugPath, a.debug)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(a.registry, promhttp.HandlerOpts{Registry: a.registry}))

@@ -16,10 +16,8 @@ import (
 )
 
 // gc detaches what is recorded and not valid any more, has a pass release what
-// nobody recorded, and passes the request on. Nothing else runs beside it. What
-// is younger than the minimum age is kept: the runtime may have made its list
-// before an ADD ended.
-func (s *server) gc(ctx context.Context, r *request, d *delegation, n *network) error {
+// nobody recorded, and passes the request on. Nothing else runs beside it.
+func (s *server) gc(ctx context.Context, r *request, d *delegation) error {
 	valid, err := cnigc.FromConfig(r.Config)
 	if err != nil {
 		return err
@@ -27,9 +25,8 @@ func (s *server) gc(ctx context.Context, r *request, d *delegation, n *network) 
 	at(gcBegun)
 	errs := []error{s.detachInvalid(ctx, valid, r, d)}
 	at(gcDetached)
-	report, err := gc.New(n.store, podsource.Union(valid, s.live()), gc.Options{MinAge: s.minAge, Logger: s.log}).Reconcile(ctx)
-	if err != nil {
-		errs = append(errs, fmt.Errorf("releasing leaked addresses (%d released): %w", report.Counts()[gc.Released], err))
+	if err := s.release(ctx, valid, d.network); err != nil {
+		errs = append(errs, fmt.Errorf("releasing leaked addresses: %w", err))
 	}
 	at(gcReconciled)
 	if _, err := s.delegate(ctx, "GC", r, d); err != nil {
@@ -40,16 +37,17 @@ func (s *server) gc(ctx context.Context, r *request, d *delegation, n *network) 
 }
 
 // detachInvalid does a DEL for each attachment that is recorded in the network
-// and whose container has none that is valid.
+// and whose container has none that is valid. What is young stays: the runtime
+// may have made its list before an ADD ended.
 func (s *server) detachInvalid(ctx context.Context, valid podsource.Source, r *request, d *delegation) error {
-	pods, err := valid.Pods(ctx)
+	answer, err := valid.Pods(ctx)
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for _, e := range s.record.Entries() {
-		isValid := slices.ContainsFunc(pods, func(p podsource.Pod) bool { return slices.Contains(p.ContainerIDs, e.ContainerID) })
-		if e.Network != d.network || isValid || time.Since(e.Time) < s.youngFor() {
+		isValid := slices.ContainsFunc(answer.Pods, func(p podsource.Pod) bool { return slices.Contains(p.ContainerIDs, e.ContainerID) })
+		if e.Network != d.network || isValid || time.Since(e.Time) < s.gcMinAge {
 			continue
 		}
 		one := &request{Command: "DEL", ContainerID: e.ContainerID, IfName: e.IfName, NetNS: sameNetNS(e.NetNS), Path: r.Path, Config: r.Config}
@@ -60,43 +58,54 @@ func (s *server) detachInvalid(ctx context.Context, valid podsource.Source, r *r
 	return errors.Join(errs...)
 }
 
-// youngFor is the minimum age as a time.
-func (s *server) youngFor() time.Duration {
-	switch s.minAge {
-	case gc.NoADDInFlight:
-		return 0
-	case 0:
-		return gc.DefaultMinAge
+// release releases what nobody holds in the network of a GC request, and in no
+// other one: the request speaks of that alone (hazard 74).
+//
+// The assertion is not the request's but this server's, which serves every ADD
+// of the network: while it answers a GC none is under way, and the record has
+// every container whose ADD ended. With it age does not count, so a reconciler
+// that has not watched the clock will do.
+func (s *server) release(ctx context.Context, valid podsource.Source, network string) error {
+	// All sources are here: one that fails is not going to come up.
+	opts := gc.Options{Logger: s.log, StartupTimeout: time.Second}
+	r, err := gc.New(s.store, []string{network}, podsource.Union(valid, s.live()), opts)
+	if err == nil {
+		_, err = r.AtStartup(ctx, gc.NoADDInFlight)
 	}
-	return s.minAge
+	return err
 }
 
 // recordExisting writes the first record, of the attachments that exist: those
-// of which a source sees the pod and host-local has the reservation.
+// of which a source sees the pod and host-local has the reservation. What a source
+// does not see because it is too young is recorded, too, or else its address would
+// be released once it is older (hazard 52): a DEL or a GC forgets it.
 func (s *server) recordExisting(ctx context.Context, existing podsource.Source) error {
-	var all []checkpoint.Entry
-	for name, n := range s.networks {
-		rs, err := n.store.List(ctx)
-		if err != nil {
-			return err
-		}
-		for _, res := range rs {
-			if res.ContainerID == "" {
-				continue
-			}
-			k := checkpoint.Key{Network: name, ContainerID: res.ContainerID, IfName: res.IfName}
-			if k.IfName == "" {
-				k.IfName = "eth0" // host-local before v0.8 did not say
-			}
-			i := slices.IndexFunc(all, func(e checkpoint.Entry) bool { return e.Key == k })
-			if i < 0 {
-				i = len(all)
-				all = append(all, checkpoint.Entry{Key: k, Time: res.ReservedAt})
-			}
-			all[i].IPs = append(all[i].IPs, res.IP)
-		}
+	rs, err := s.store.List(ctx)
+	if err != nil {
+		return err
 	}
-	return s.record.Backfill(ctx, existing, func(p podsource.Pod) (of []checkpoint.Entry, err error) {
+	var all []checkpoint.Entry
+	young := podsource.Answer{Source: "young reservations", Supplementary: true}
+	for _, res := range rs {
+		if res.ContainerID == "" || !slices.Contains(s.networks, res.Network) {
+			continue
+		}
+		k := checkpoint.Key{Network: res.Network, ContainerID: res.ContainerID, IfName: res.IfName}
+		if k.IfName == "" {
+			k.IfName = "eth0" // host-local before v0.8 did not say
+		}
+		if time.Since(res.ReservedAt) < gc.DefaultMinAge {
+			young.Pods = append(young.Pods, podsource.Pod{ContainerIDs: []string{res.ContainerID}})
+		}
+		i := slices.IndexFunc(all, func(e checkpoint.Entry) bool { return e.Key == k })
+		if i < 0 {
+			i = len(all)
+			all = append(all, checkpoint.Entry{Key: k, Time: res.ReservedAt})
+		}
+		all[i].IPs = append(all[i].IPs, res.IP)
+	}
+	youngToo := podsource.Union(existing, podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) { return young, nil }))
+	return s.record.Backfill(ctx, youngToo, func(p podsource.Pod) (of []checkpoint.Entry, err error) {
 		for _, e := range all {
 			mine := slices.Contains(p.ContainerIDs, e.ContainerID)
 			for _, ip := range e.IPs {

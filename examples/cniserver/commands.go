@@ -21,7 +21,7 @@ import (
 // add is intend, reserve and plumb (both are the delegate's), record. What fails
 // is undone at once, and by the next request or the next start if that fails
 // too.
-func (s *server) add(ctx context.Context, r *request, d *delegation, n *network) ([]byte, error) {
+func (s *server) add(ctx context.Context, r *request, d *delegation) ([]byte, error) {
 	if err := s.settle(ctx, r, d); err != nil {
 		return nil, fmt.Errorf("ending what an earlier request left: %w", err)
 	}
@@ -32,7 +32,7 @@ func (s *server) add(ctx context.Context, r *request, d *delegation, n *network)
 	result, err := s.attach(ctx, r, d)
 	if err != nil {
 		if full(err) {
-			n.loop.Trigger()
+			s.loop.Trigger()
 		}
 		return nil, errors.Join(err, s.detach(ctx, r, d))
 	}

@@ -10,9 +10,12 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
 var dual = kind{"1.1.0", "bridge", true}
@@ -141,7 +144,7 @@ func TestHazard24KilledAtStart(t *testing.T) {
 	})
 }
 
-// ownBin gives the node a folder of plugins that it may change.
+// ownBin gives the node a directory of plugins that it may change.
 func (n *node) ownBin(names ...string) {
 	n.t.Helper()
 	n.bin = filepath.Join(n.dir, "bin")
@@ -339,7 +342,7 @@ func TestHazard26RecordCutAtEveryByte(t *testing.T) {
 }
 
 // The upgrade: pods run, and no agent has written a record so far. Another
-// witness says which exist, once; from then on the record does.
+// source says which exist, once; from then on the record does.
 func TestHazard26Upgrade(t *testing.T) {
 	n := newNode(t)
 	list := n.list("one", dual)
@@ -348,11 +351,12 @@ func TestHazard26Upgrade(t *testing.T) {
 		n.mustAdd(list, id)
 	}
 	n.kill()
+	n.dateBack()
 	if err := os.RemoveAll(n.state()); err != nil {
 		t.Fatal(err)
 	}
 	if n.start("") {
-		t.Fatal("without a record and a witness the server starts, on a node with reservations")
+		t.Fatal("without a record and a source the server starts, on a node with reservations")
 	}
 	if !strings.Contains(n.log.String(), "--existing") {
 		t.Error("the error does not say what to do")
@@ -368,7 +372,7 @@ func TestHazard26Upgrade(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !n.start("", "--existing", "file:"+runtime) {
-		t.Fatal("with a witness the server does not start")
+		t.Fatal("with a source the server does not start")
 	}
 	n.kill()
 	n.unmake("leaked")
@@ -379,6 +383,50 @@ func TestHazard26Upgrade(t *testing.T) {
 	n.agree(2, "a", "b")
 	n.mustDel(list, "a")
 	n.agree(2, "b")
+}
+
+// dateBack makes all reservations an hour old.
+func (n *node) dateBack() {
+	n.t.Helper()
+	rs, err := hostlocal.New(n.dataDir()).List(n.t.Context())
+	if err != nil || len(rs) == 0 {
+		n.t.Fatalf("%d reservations, %v", len(rs), err)
+	}
+	at := time.Now().Add(-time.Hour)
+	for _, r := range rs {
+		if err := os.Chtimes(filepath.Join(n.dataDir(), r.Network, r.IP.String()), at, at); err != nil {
+			n.t.Fatal(err)
+		}
+	}
+}
+
+// The first start: a container was attached a moment ago, and no runtime lists
+// it yet. It is recorded, so it is live for the starts and passes to come, until
+// its DEL.
+func TestHazard52FirstRecordWhileASandboxIsNotListed(t *testing.T) {
+	n := newNode(t)
+	list := n.list("one", dual)
+	n.restart()
+	n.mustAdd(list, "a")
+	n.dateBack()
+	n.mustAdd(list, "young")
+	n.kill()
+	if err := os.RemoveAll(n.state()); err != nil {
+		t.Fatal(err)
+	}
+	runtime := filepath.Join(n.dir, "runtime.json")
+	if err := os.WriteFile(runtime, []byte(`[{"name":"web-a","containerIDs":["a"]}]`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if !n.start("", "--existing", "file:"+runtime) {
+		t.Fatal("the server does not start")
+	}
+	n.kill()
+	n.dateBack()
+	n.restart()
+	n.agree(2, "a", "young")
+	n.mustDel(list, "young")
+	n.agree(2, "a")
 }
 
 // An idle node: the record of this boot is empty, and that is an answer.

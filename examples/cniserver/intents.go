@@ -31,7 +31,7 @@ type intent struct {
 	NetNSID string `json:"netnsID,omitempty"`
 }
 
-// intents is a folder with one file for each.
+// intents is a directory with one file for each. It is a source of pods.
 type intents struct{ dir string }
 
 func (in intents) path(k checkpoint.Key) string {
@@ -119,18 +119,22 @@ func readIntent(path string) (*intent, error) {
 	return i, nil
 }
 
+// Rank has the intents asked before the record: the record is written before the
+// intent goes, so whoever is no longer among these is in that already (hazard 58).
+func (in intents) Rank() podsource.Rank { return podsource.RankADDs }
+
 // Pods are the containers with which something is under way: nothing that they
-// hold is a leak yet.
-func (in intents) Pods(context.Context) ([]podsource.Pod, error) {
+// hold is a leak yet. Every ADD of this server is among them until it is recorded.
+func (in intents) Pods(context.Context) (podsource.Answer, error) {
+	a := podsource.Answer{Source: "intents", SeesADDs: true, Supplementary: true}
 	all, err := in.all()
 	if err != nil {
-		return nil, err
+		return a, err
 	}
-	pods := make([]podsource.Pod, len(all))
-	for i, one := range all {
-		pods[i].ContainerIDs = []string{one.ContainerID}
+	for _, i := range all {
+		a.Pods = append(a.Pods, podsource.Pod{ContainerIDs: []string{i.ContainerID}, Origin: in.path(i.key(i.Network))})
 	}
-	return pods, nil
+	return a, nil
 }
 
 func syncDir(dir string) error {

@@ -5,7 +5,7 @@
 //
 //	cniserver plugin   what the runtime calls; it passes the request on
 //	cniserver serve    delegates to bridge or ptp with host-local, and keeps the
-//	                   record from which lost addresses are told
+//	                   record that tells which addresses leaked
 //
 // A runtime calls it without an argument and with CNI_COMMAND set, which means
 // plugin as well.
@@ -17,8 +17,11 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
+	"os/signal"
+	"syscall"
 
 	"github.com/spf13/cobra"
 )
@@ -28,6 +31,9 @@ func main() {
 		runPlugin()
 		return
 	}
+	// Before anything else: until here a signal ends the process in the middle of
+	// what it does, as kill -9 would.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	root := &cobra.Command{
 		Use:           "cniserver",
 		Short:         "A CNI plugin and server that loses no address",
@@ -38,9 +44,14 @@ func main() {
 		Use:   "plugin",
 		Short: "Pass one CNI request on, as the environment and stdin have it",
 		Args:  cobra.NoArgs,
-		Run:   func(*cobra.Command, []string) { runPlugin() },
+		Run: func(*cobra.Command, []string) {
+			stop() // it has nothing to end in good order
+			runPlugin()
+		},
 	})
-	if err := root.Execute(); err != nil {
+	err := root.ExecuteContext(ctx)
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "cniserver:", err)
 		os.Exit(1)
 	}

@@ -95,7 +95,7 @@ func (n *node) startWaiting(failpoint string, waits func(), flags ...string) boo
 	n.t.Helper()
 	args := append([]string{
 		"serve", "--network", "one", "--network", "two", "--socket", n.socket(), "--state-dir", n.state(),
-		"--data-dir", n.dataDir(), "--min-age", "0", "-v", "4",
+		"--data-dir", n.dataDir(), "--gc-min-age", "0", "-v", "4",
 	}, flags...)
 	n.server = exec.Command("/proc/self/exe", args...)
 	n.server.Env = append(os.Environ(), "CNISERVER_FAILPOINT="+failpoint)
@@ -270,18 +270,12 @@ type holding struct{ Reserved, Recorded, Configured []string }
 func (n *node) holding() holding {
 	n.t.Helper()
 	var h holding
-	for _, network := range []string{"one", "two"} {
-		store, err := hostlocal.New(n.dataDir(), network)
-		if err != nil {
-			n.t.Fatal(err)
-		}
-		rs, err := store.List(context.Background())
-		if err != nil {
-			n.t.Fatal(err)
-		}
-		for _, r := range rs {
-			h.Reserved = append(h.Reserved, r.ContainerID+" "+r.IP.String())
-		}
+	rs, err := hostlocal.New(n.dataDir()).List(context.Background())
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for _, r := range rs {
+		h.Reserved = append(h.Reserved, r.ContainerID+" "+r.IP.String())
 	}
 	for _, e := range n.recorded() {
 		for _, ip := range e.IPs {

@@ -11,10 +11,9 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/signal"
 	"path/filepath"
+	"slices"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -32,7 +31,7 @@ import (
 type serving struct {
 	socket, stateDir, dataDir string
 	networks, existing        []string
-	minAge, timeout           time.Duration
+	gcMinAge, timeout         time.Duration
 	verbose                   int
 }
 
@@ -40,22 +39,19 @@ func serveCommand() *cobra.Command {
 	var o serving
 	cmd := &cobra.Command{
 		Use:   "serve --network NAME [flags]",
-		Short: "Serve CNI requests, once lost addresses were given back",
+		Short: "Serve CNI requests, once what leaked was released",
 		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
-			defer stop()
-			return o.run(ctx)
-		},
+		RunE:  func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.socket, "socket", defaultSocket, "unix socket to listen on")
-	f.StringVar(&o.stateDir, "state-dir", "/var/lib/cniserver", "folder of the record")
-	f.StringVar(&o.dataDir, "data-dir", hostlocal.DefaultDataDir, "host-local's data dir")
-	f.StringArrayVar(&o.networks, "network", nil, "network to serve (repeatable)")
+	f.StringVar(&o.stateDir, "state-dir", "/var/lib/cniserver", "directory of the record")
+	f.StringVar(&o.dataDir, "data-dir", hostlocal.DefaultDataDir, "host-local's data directory")
+	f.StringArrayVar(&o.networks, "network", nil, "network to serve, of which nobody else serves an ADD (repeatable)")
 	f.StringArrayVar(&o.existing, "existing", nil,
 		"who knows the attachments that exist when there is no record yet: KIND[:ARG] as hostlocal-gc's --source has it (repeatable, united)")
-	f.DurationVar(&o.minAge, "min-age", gc.DefaultMinAge, "what is younger is not released while requests are served; 0: nothing is too young")
+	f.DurationVar(&o.gcMinAge, "gc-min-age", gc.DefaultMinAge,
+		"a GC detaches nothing that was attached less than this ago, as the runtime may have made its list before; 0: nothing is too young")
 	f.DurationVar(&o.timeout, "timeout", time.Minute, "how long a request may take, waiting for its turn left aside")
 	f.IntVarP(&o.verbose, "verbose", "v", 0, "level of the log on stderr")
 	_ = cmd.MarkFlagRequired("network") // it exists
@@ -83,48 +79,34 @@ func (o *serving) run(ctx context.Context) error {
 	if err := s.start(started, o.existing); err != nil {
 		return err
 	}
-	var loops sync.WaitGroup
-	defer loops.Wait()
+	var loop sync.WaitGroup
+	defer loop.Wait()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	for _, n := range s.networks {
-		loops.Go(func() { _ = n.loop.Start(ctx) }) // always nil
-	}
+	loop.Go(func() { _ = s.loop.Start(ctx) }) // always nil
 	return s.listen(ctx, o.socket)
 }
 
-func (o *serving) newServer() (*server, error) {
-	s := &server{
-		dataDir: o.dataDir, networks: make(map[string]*network), intents: intents{filepath.Join(o.stateDir, "intents")},
-		minAge: o.minAge, timeout: o.timeout, log: textlog.New(os.Stderr, o.verbose), turns: keymutex.NewHashed(64),
+func (o *serving) newServer() (s *server, err error) {
+	s = &server{
+		store: hostlocal.New(o.dataDir), networks: o.networks, intents: intents{filepath.Join(o.stateDir, "intents")},
+		gcMinAge: o.gcMinAge, timeout: o.timeout, log: textlog.New(os.Stderr, o.verbose), turns: keymutex.NewHashed(64),
 	}
-	if s.minAge == 0 {
-		s.minAge = gc.NoADDInFlight
-	}
-	var err error
-	if s.record, err = checkpoint.Open(filepath.Join(o.stateDir, "attachments.json"), checkpoint.Options{}); err != nil {
+	s.record, err = checkpoint.Open(filepath.Join(o.stateDir, "attachments.json"), checkpoint.Options{Networks: o.networks})
+	if err != nil {
 		return nil, err
 	}
-	var stores []*hostlocal.Store
-	for _, name := range o.networks {
-		store, err := hostlocal.New(o.dataDir, name)
-		if err != nil {
-			return nil, errors.Join(err, s.record.Close())
-		}
-		stores = append(stores, store)
-	}
-	for i, store := range stores {
-		s.networks[o.networks[i]] = &network{store: store, loop: gc.New(store, s.live(), gc.Options{MinAge: s.minAge, Logger: s.log})}
+	if s.loop, err = gc.New(s.store, s.networks, s.live(), gc.Options{Logger: s.log}); err != nil {
+		return nil, errors.Join(err, s.record.Close())
 	}
 	return s, nil
 }
 
 // start brings the disk to where nothing is half done and nothing is lost.
 func (s *server) start(ctx context.Context, existing []string) error {
-	minAge := gc.NoADDInFlight // it serves the ADDs, and has not begun
-	if _, err := s.record.Pods(ctx); errors.Is(err, fs.ErrNotExist) {
-		// Somebody else may have served them until a moment ago.
-		minAge = s.minAge
+	asserts := []gc.Assertion{gc.NoADDInFlight} // it serves the ADDs, and has not begun
+	if _, err := s.record.Pods(ctx); errors.Is(err, podsource.ErrNotHere) {
+		asserts = nil // somebody else may have served them until a moment ago
 		if err := s.firstRecord(ctx, existing); err != nil {
 			return err
 		}
@@ -144,12 +126,8 @@ func (s *server) start(ctx context.Context, existing []string) error {
 		s.log.Info("Forgot an attachment whose network namespace is gone", "network", e.Network, "containerID", e.ContainerID, "ifName", e.IfName)
 	}
 	at(startPruned)
-	for name, n := range s.networks {
-		report, err := gc.New(n.store, s.live(), gc.Options{MinAge: minAge, Logger: s.log}).AtStartup(ctx)
-		if err != nil {
-			s.log.Error(err, "Collecting leaked addresses at start-up; going on", "network", name)
-		}
-		s.log.Info("Collected leaked addresses", "network", name, "released", report.Counts()[gc.Released], "inUse", report.Counts()[gc.InUse])
+	if _, err := s.loop.AtStartup(ctx, asserts...); err != nil {
+		s.log.Error(err, "Releasing leaked addresses at start-up; going on")
 	}
 	at(startHooked)
 	return nil
@@ -182,16 +160,16 @@ func (s *server) firstRecord(ctx context.Context, existing []string) error {
 		}
 		return s.recordExisting(ctx, src)
 	}
-	for name, n := range s.networks {
-		rs, err := n.store.Scan(ctx)
-		if err != nil {
-			return err
-		}
-		if len(rs) > 0 {
-			return fmt.Errorf("network %s has %d reservations, and there is no record: say with --existing who knows the attachments that exist", name, len(rs))
-		}
+	rs, err := s.store.List(ctx)
+	if err != nil {
+		return err
 	}
-	return s.recordExisting(ctx, podsource.Static(podsource.Vouched(nil)))
+	rs = slices.DeleteFunc(rs, func(r hostlocal.Reservation) bool { return !slices.Contains(s.networks, r.Network) })
+	if len(rs) > 0 {
+		return fmt.Errorf("network %s has reservations, %d with those of the other networks, and there is no record: say with --existing who knows the attachments that exist",
+			rs[0].Network, len(rs))
+	}
+	return s.recordExisting(ctx, podsource.AllowEmpty(podsource.Static{}))
 }
 
 // listen answers until ctx ends, and lets the requests that it has come to their

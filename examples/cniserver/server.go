@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -23,11 +24,12 @@ import (
 // A server does what the requests ask for. Its state is on the disk: the record
 // of what is complete, the intents of what is not, and host-local's reservations.
 type server struct {
-	dataDir  string
-	networks map[string]*network
+	store    *hostlocal.Store
+	networks []string // that it serves
+	loop     *gc.Reconciler
 	record   *checkpoint.Checkpoint
 	intents  intents
-	minAge   time.Duration
+	gcMinAge time.Duration
 	timeout  time.Duration
 	log      logr.Logger
 
@@ -37,23 +39,16 @@ type server struct {
 	turns keymutex.KeyMutex
 }
 
-// A network is one that this server is told of when it starts.
-type network struct {
-	store *hostlocal.Store
-	loop  *gc.Reconciler
-}
-
 // live is who holds addresses: what is recorded, and what is under way.
 func (s *server) live() podsource.Source { return podsource.Union(s.record, s.intents) }
 
 // handle does one request and returns the result, if the command has one.
 func (s *server) handle(ctx context.Context, r *request) ([]byte, error) {
-	d, err := delegationOf(r.Config, s.dataDir)
+	d, err := delegationOf(r.Config, s.store.DataDir())
 	if err != nil {
 		return nil, err
 	}
-	n := s.networks[d.network]
-	if n == nil {
+	if !slices.Contains(s.networks, d.network) {
 		return nil, types.NewError(types.ErrInvalidNetworkConfig,
 			fmt.Sprintf("network %q is not served here; start the server with --network %s", d.network, d.network), "")
 	}
@@ -65,9 +60,9 @@ func (s *server) handle(ctx context.Context, r *request) ([]byte, error) {
 	case "GC":
 		s.single.Lock()
 		defer s.single.Unlock()
-		return nil, s.gc(ctx, r, d, n)
+		return nil, s.gc(ctx, r, d)
 	case "STATUS":
-		return nil, s.status(ctx, r, d, n)
+		return nil, s.status(ctx, r, d)
 	case "ADD", "DEL", "CHECK":
 	default:
 		return nil, types.NewError(types.ErrInvalidEnvironmentVariables, fmt.Sprintf("unknown CNI_COMMAND %q", r.Command), "")
@@ -81,7 +76,7 @@ func (s *server) handle(ctx context.Context, r *request) ([]byte, error) {
 	defer func() { _ = s.turns.UnlockKey(r.ContainerID) }() // never fails
 	switch r.Command {
 	case "ADD":
-		return s.add(ctx, r, d, n)
+		return s.add(ctx, r, d)
 	case "DEL":
 		return nil, s.del(ctx, r, d)
 	}
@@ -127,7 +122,7 @@ func (s *server) settle(ctx context.Context, r *request, d *delegation) error {
 
 // finish undoes an ADD or ends a DEL that an intent tells of.
 func (s *server) finish(ctx context.Context, left *intent) error {
-	d, err := delegationOf(left.Config, s.dataDir)
+	d, err := delegationOf(left.Config, s.store.DataDir())
 	if err != nil {
 		return err
 	}

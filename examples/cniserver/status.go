@@ -18,7 +18,7 @@ const notAvailable = 50
 
 // status asks the delegate, and says when a range set has no address left: the
 // next ADD would fail.
-func (s *server) status(ctx context.Context, r *request, d *delegation, n *network) error {
+func (s *server) status(ctx context.Context, r *request, d *delegation) error {
 	if _, err := s.delegate(ctx, "STATUS", r, d); err != nil {
 		return err
 	}
@@ -26,19 +26,19 @@ func (s *server) status(ctx context.Context, r *request, d *delegation, n *netwo
 	if err != nil {
 		return types.NewError(types.ErrInvalidNetworkConfig, "reading the ranges", err.Error())
 	}
-	reserved, err := n.store.Scan(ctx)
+	reserved, err := s.store.List(ctx)
 	if err != nil {
 		return err
 	}
 	for i, set := range conf.Ranges {
 		used := new(big.Int)
 		for _, res := range reserved {
-			if set.Contains(res.IP.AsSlice()) {
+			if res.Network == d.network && set.Contains(res.IP.AsSlice()) {
 				used.Add(used, big.NewInt(1))
 			}
 		}
 		if used.Cmp(room(set)) >= 0 {
-			n.loop.Trigger()
+			s.loop.Trigger()
 			return types.NewError(notAvailable, fmt.Sprintf("network %s has no IP addresses available in range set %d", d.network, i),
 				fmt.Sprintf("%v of %v are reserved in %s", used, room(set), set.String()))
 		}

@@ -27,7 +27,12 @@ type pass struct {
 // Prometheus's own engine: which alert fires at which minute, and no other at all.
 func TestAlerts(t *testing.T) {
 	good := func(now time.Time) pass { return pass{report(now, gc.ContainerLive, gc.ReleasedLeak), nil} }
-	refused := func(now time.Time) pass { return pass{report(now, gc.NoAnswer), errAway} }
+	refused := func(now time.Time) pass { return pass{report(now, gc.SourceFailed), errRefused} }
+	misnamed := func(now time.Time) pass {
+		p := pass{report: report(now)}
+		p.report.Networks[0].Missing = true
+		return p
+	}
 	every11 := func(m int) bool { return m%11 == 0 } // the longest that jitter makes of 10
 	backoff := func(m int) bool { return slices.Contains([]int{0, 1, 2, 4, 8, 16}, m) || m > 16 && (m-16)%11 == 0 }
 	failing := func(now time.Time) pass { return pass{report(now, gc.ReleaseFailed), errAway} }
@@ -63,6 +68,15 @@ func TestAlerts(t *testing.T) {
 			"the source never answers",
 			func(m int, now time.Time) []pass { return only(backoff(m), refused(now)) },
 			map[string]int{"HostlocalGCNoGoodPass": 31, "HostlocalGCPassesRefused": 31},
+		}, {
+			"the source fails and sees no pod by turns",
+			func(m int, now time.Time) []pass {
+				if m%20 < 10 {
+					return only(m%10 == 0, refused(now))
+				}
+				return only(m%10 == 0, pass{report(now, gc.NoPods), errNoPods})
+			},
+			map[string]int{"HostlocalGCNoGoodPass": 31, "HostlocalGCPassesRefused": 40},
 		}, {
 			"after an hour the source goes away",
 			func(m int, now time.Time) []pass {
@@ -112,6 +126,26 @@ func TestAlerts(t *testing.T) {
 				return only(every11(m), pass{report(now, gc.TwoPods), nil})
 			},
 			map[string]int{"HostlocalGCConflict": 59},
+		}, {
+			"a conflict whose reason changes: a second pod with the address is listed now and then",
+			func(m int, now time.Time) []pass {
+				why := []gc.Reason{gc.TwoPods, gc.OtherContainer}[m/11%2]
+				return only(every11(m), pass{report(now, why), nil})
+			},
+			map[string]int{"HostlocalGCConflict": 15},
+		}, {
+			"the network's name is mistyped, or nothing was ever reserved in it here",
+			func(m int, now time.Time) []pass { return only(every11(m), misnamed(now)) },
+			map[string]int{"HostlocalGCDirectoryMissing": 60},
+		}, {
+			"the network's first pod comes half an hour after the agent",
+			func(m int, now time.Time) []pass {
+				if m < 30 {
+					return only(every11(m), misnamed(now))
+				}
+				return only(every11(m), good(now))
+			},
+			nil,
 		}, {
 			"a pod that takes an hour to come up holds back what was made since",
 			func(m int, now time.Time) []pass {

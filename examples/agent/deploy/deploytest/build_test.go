@@ -33,13 +33,13 @@ type manifests struct {
 }
 
 const (
-	plain     = "" // the folder's own kustomization
+	plain     = "" // the directory's own kustomization
 	monitored = "resources: [../deploy]\ncomponents: [../deploy/monitoring]\n"
-	inPlace   = "in place" // the folder's own, with what is commented out in it about components
+	inPlace   = "in place" // the directory's own, with what is commented out in it about components
 )
 
-// build has kustomize make the objects of the folder, or of a kustomization
-// beside it that uses the folder. No object may have a field that its type has
+// build has kustomize make the objects of the directory, or of a kustomization
+// beside it that uses the directory. No object may have a field that its type has
 // not, and none may be of a kind that is not looked at here.
 func build(t *testing.T, overlay string) manifests {
 	t.Helper()

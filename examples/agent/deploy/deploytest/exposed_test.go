@@ -4,6 +4,7 @@ package deploytest
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"testing"
 	"time"
@@ -16,7 +17,11 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
-var errAway = errors.New("server is away")
+var (
+	errAway    = errors.New("server is away")
+	errRefused = fmt.Errorf("%w: %w", gc.ErrRefused, errAway)
+	errNoPods  = fmt.Errorf("%w: %w", gc.ErrRefused, gc.ErrNoPods)
+)
 
 // node is the label that the monitor gives to every series.
 const node = "instance"
@@ -39,7 +44,10 @@ func served(t *testing.T, c *metrics.Collector) func() []*dto.MetricFamily {
 
 // report is that of a pass that took a second, with an entry for each reason.
 func report(started time.Time, reasons ...gc.Reason) gc.Report {
-	r := gc.Report{Network: "podnet", Started: started, Duration: time.Second}
+	r := gc.Report{
+		Networks: []gc.Network{{Name: "podnet"}}, Started: started, Duration: time.Second,
+		Sources: []gc.Source{{Name: "cri", Entries: 3}},
+	}
 	for _, why := range reasons {
 		r.Reservations = append(r.Reservations, entry(started, why, time.Minute))
 	}
@@ -48,7 +56,7 @@ func report(started time.Time, reasons ...gc.Reason) gc.Report {
 
 // entry is a reservation that was made so long before the pass.
 func entry(started time.Time, why gc.Reason, age time.Duration) gc.Entry {
-	made := &hostlocal.Reservation{IP: netip.MustParseAddr("10.0.0.2"), ContainerID: "abc", ReservedAt: started.Add(-age)}
+	made := &hostlocal.Reservation{Network: "podnet", IP: netip.MustParseAddr("10.0.0.2"), ContainerID: "abc", ReservedAt: started.Add(-age)}
 	return gc.Entry{Reservation: made, Reason: why, Verdict: why.Verdict()}
 }
 

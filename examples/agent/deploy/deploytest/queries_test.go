@@ -279,8 +279,22 @@ func selects(e *parser.VectorSelector, have map[string]map[string]map[string]boo
 		values, ok := metric[m.Name]
 		if !ok {
 			problems = append(problems, e.Name+" has no label "+m.Name)
-		} else if m.Type == labels.MatchEqual && !values[m.Value] {
-			problems = append(problems, fmt.Sprintf("%s has no %s %q", e.Name, m.Name, m.Value))
+			continue
+		}
+		wanted := []string{m.Value}
+		switch {
+		case m.Type == labels.MatchEqual:
+		case m.Type == labels.MatchRegexp && m.Value == ".*": // one of the dashboard's variables
+			continue
+		case m.Type == labels.MatchRegexp && regexp.MustCompile(`^[\w|-]+$`).MatchString(m.Value):
+			wanted = strings.Split(m.Value, "|")
+		default:
+			problems = append(problems, "this test does not know what "+m.String()+" means")
+		}
+		for _, v := range wanted {
+			if !values[v] {
+				problems = append(problems, fmt.Sprintf("%s has no %s %q", e.Name, m.Name, v))
+			}
 		}
 	}
 	result = make(map[string]bool)

@@ -24,7 +24,7 @@ import (
 // tell returns what Prometheus has stored after a story.
 func tell(t *testing.T, at func(minute int, now time.Time) []pass) storage.Queryable {
 	t.Helper()
-	c := metrics.New("podnet")
+	c := metrics.New()
 	scrape := served(t, c)
 	samples := make(map[string][]chunks.Sample)
 	series := make(map[string]labels.Labels)

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/checkpoint"
+)
+
+// reserve makes a reservation as host-local does, of which nobody was told.
+func (n *node) reserve(network, ip, id string) (file string) {
+	n.t.Helper()
+	file = filepath.Join(n.dataDir(), network, ip)
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		n.t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(id+"\r\neth0"), 0o600); err != nil {
+		n.t.Fatal(err)
+	}
+	return file
+}
+
+func exists(file string) bool {
+	_, err := os.Lstat(file)
+	return err == nil
+}
+
+// An asked source does something once it has answered.
+type asked struct {
+	podsource.Source
+	then func()
+}
+
+func (a asked) Pods(ctx context.Context) (podsource.Answer, error) {
+	defer a.then()
+	return a.Source.Pods(ctx)
+}
+
+func (a asked) Rank() podsource.Rank {
+	if r, ok := a.Source.(podsource.Ranked); ok {
+		return r.Rank()
+	}
+	return podsource.RankPods
+}
+
+// An ADD ends between the two questions of a pass: its record is written, and
+// then its intent goes. In whatever order the sources are united, one of them
+// names the container, and age protects nothing here.
+func TestHazard58AnADDEndsBetweenTwoQuestions(t *testing.T) {
+	for _, row := range []struct {
+		reason string
+		unite  func(s *server, end func()) podsource.Source
+	}{
+		{"as the server has it", func(s *server, end func()) podsource.Source {
+			return podsource.Union(asked{s.record, end}, asked{s.intents, end})
+		}},
+		{"the other way round", func(s *server, end func()) podsource.Source {
+			return podsource.Union(asked{s.intents, end}, asked{s.record, end})
+		}},
+	} {
+		n := newNode(t)
+		s := n.newServer()
+		file := n.reserve("one", "10.9.1.7", "c")
+		doing := &intent{request: request{ContainerID: "c", IfName: "eth0"}, Network: "one"}
+		if err := s.intents.write(doing); err != nil {
+			t.Fatal(err)
+		}
+		key := doing.key("one")
+		end := sync.OnceFunc(func() {
+			e := checkpoint.Entry{Key: key, IPs: []netip.Addr{netip.MustParseAddr("10.9.1.7")}}
+			if err := errors.Join(s.record.Add(e), s.intents.forget(key)); err != nil {
+				t.Error(err)
+			}
+		})
+		r, err := gc.New(s.store, []string{"one"}, row.unite(s, end), gc.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		report, err := r.AtStartup(t.Context(), gc.NoADDInFlight)
+		if err != nil || !exists(file) {
+			t.Errorf("%s: the live container lost its address, or the pass failed: %v, %+v", row.reason, err, report.Counts())
+		}
+		if left, err := s.intents.all(); err != nil || len(left) > 0 {
+			t.Errorf("%s: the test is of no use: the ADD did not end: %v, %v", row.reason, left, err)
+		}
+	}
+}
+
+// newServer is a server of this process, with an empty record.
+func (n *node) newServer() *server {
+	n.t.Helper()
+	o := serving{stateDir: n.state(), dataDir: n.dataDir(), networks: []string{"one", "two"}, timeout: time.Minute}
+	if err := os.MkdirAll(filepath.Join(o.stateDir, "intents"), 0o700); err != nil {
+		n.t.Fatal(err)
+	}
+	s, err := o.newServer()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { _ = s.record.Close() })
+	if err := s.firstRecord(n.t.Context(), nil); err != nil {
+		n.t.Fatal(err)
+	}
+	return s
+}
+
+// A GC releases at once what nobody recorded, in its own network and in no other.
+func TestHazard74GCOfOneNetwork(t *testing.T) {
+	n := newNode(t)
+	n.restart()
+	one, two := n.list("one", dual), n.list("two", kind{"1.1.0", "ptp", true})
+	n.mustAdd(one, "a")
+	n.mustAdd(two, "b")
+	n.forget()
+	here, there, unserved := n.reserve("one", "10.9.1.200", "lost"), n.reserve("two", "10.9.2.200", "gone"), n.reserve("three", "10.9.3.200", "c")
+	if err := n.gcNow(one, "a"); err != nil {
+		t.Fatal(err)
+	}
+	if exists(here) || !exists(there) || !exists(unserved) {
+		t.Errorf("reserved in the network of the request: %t, in the other: %t, in one that is not served: %t; want only the last two",
+			exists(here), exists(there), exists(unserved))
+	}
+	if err := n.gcNow(two, "b"); err != nil {
+		t.Fatal(err)
+	}
+	if exists(there) || !exists(unserved) {
+		t.Errorf("after a GC of the other network, reserved there: %t, in one that is not served: %t", exists(there), exists(unserved))
+	}
+	if err := os.RemoveAll(filepath.Dir(unserved)); err != nil {
+		t.Fatal(err)
+	}
+	n.agree(2, "a", "b")
+}
+
+// The runtime made its list before an ADD ended, and sends it then: what was
+// attached a moment ago stays.
+func TestGCWithAnOldList(t *testing.T) {
+	n := newNode(t)
+	if !n.start("", "--gc-min-age", "1h") {
+		t.Fatal("the server does not start")
+	}
+	list := n.list("one", dual)
+	n.mustAdd(list, "a")
+	n.forget()
+	if err := n.gcNow(list); err != nil {
+		t.Fatal(err)
+	}
+	n.agree(2, "a")
+}
+
+// At its start the server releases what nobody recorded in the networks that it
+// serves, however young it is, and nothing in others.
+func TestStartReleases(t *testing.T) {
+	n := newNode(t)
+	n.restart()
+	n.mustAdd(n.list("one", dual), "a")
+	n.kill()
+	lost, unserved := n.reserve("two", "10.9.2.200", "lost"), n.reserve("three", "10.9.3.200", "c")
+	n.restart()
+	if exists(lost) || !exists(unserved) {
+		t.Errorf("reserved in a network that is served: %t, in one that is not: %t", exists(lost), exists(unserved))
+	}
+	if strings.Contains(n.log.String(), "ERROR") || strings.Contains(n.log.String(), `"error"=`) {
+		t.Errorf("errors:\n%s", n.log)
+	}
+	if err := os.RemoveAll(filepath.Dir(unserved)); err != nil {
+		t.Fatal(err)
+	}
+	n.agree(2, "a")
+}
+
+// At the first start of all, nothing that is young is released: another server
+// may be in the middle of an ADD.
+func TestFirstStartKeepsTheYoung(t *testing.T) {
+	n := newNode(t)
+	n.restart()
+	n.mustAdd(n.list("one", dual), "a")
+	n.kill()
+	n.dateBack()
+	if err := os.RemoveAll(n.state()); err != nil {
+		t.Fatal(err)
+	}
+	runtime := filepath.Join(n.dir, "runtime.json")
+	if err := os.WriteFile(runtime, []byte(`[{"name":"web-a","containerIDs":["a"]}]`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	empty := n.reserve("one", "10.9.1.200", "")
+	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if !n.start("", "--existing", "file:"+runtime) {
+		t.Fatal("the server does not start")
+	}
+	if !exists(empty) {
+		t.Error("a file that a plugin of another server may be about to fill is gone")
+	}
+	n.restart()
+	if exists(empty) {
+		t.Error("with a record of its own the server still keeps it")
+	}
+	n.agree(2, "a")
+}
