@@ -200,12 +200,11 @@ func (r *Reconciler) ask(ctx context.Context, o occasion, s *snapshot, report *R
 		s.looks = append(s.looks, answers)
 		s.evidence = newEvidence(s.looks, s.reservations, s.clock, s.at, now, s.limits.lag)
 		s.stale = s.evidence.staleness(s.at)
-		last := s.evidence[len(s.evidence)-1]
-		r.clock.rememberDates(last, s.at)
+		r.clock.rememberDates(s.evidence[len(s.evidence)-1], s.at)
 		if err := r.checkView(answers, s.at); err != nil {
 			return NoPods, err
 		}
-		if err := r.checkAge(last, s.at); err != nil && o.inLoop {
+		if err := r.checkAge(answers, s.at); err != nil && o.inLoop {
 			return SourceFailed, err
 		}
 		s.pods = indexPods(slices.Concat(s.looks...), s.clock, s.at, now)

@@ -152,12 +152,15 @@ func sourceName(a *podsource.Answer, i int) string {
 	return fmt.Sprintf("source %d", i+1)
 }
 
-// checkAge refuses an answer of a loop that is older than two intervals.
-func (r *Reconciler) checkAge(look []declaration, at reading) error {
-	for i := range look {
-		if d := &look[i]; d.asOf != always && at.mono-d.asOf > 2*r.opts.Interval {
+// checkAge refuses an answer of a loop that is older than two intervals, by the
+// clock as it is. One whose date can't be placed after a step is not refused, but
+// supports no release.
+func (r *Reconciler) checkAge(answers []podsource.Answer, at reading) error {
+	for i := range answers {
+		a := &answers[i]
+		if old := at.wall.Sub(a.AsOf); !a.AsOf.IsZero() && old > 2*r.opts.Interval {
 			return fmt.Errorf("%s was last known to be true %v ago, which is more than two intervals of %v: is its connection lost?",
-				sourceName(d.Answer, i), (at.mono - d.asOf).Round(time.Second), r.opts.Interval)
+				sourceName(a, i), old.Round(time.Second), r.opts.Interval)
 		}
 	}
 	return nil
