@@ -45,7 +45,7 @@ func (s *simulation) doFile(op simOp) {
 		a, ok := pick(s.known(), op.n, func(a simAddress) bool { return s.held[a] == nil && s.files[a].owner != nil })
 		if ok && s.onDisk(a) {
 			_ = os.Remove(s.path(a))
-			delete(s.files, a)
+			s.forgetFile(a)
 			s.trace("somebody removes %s", s.name(a))
 		}
 	case opGarbage:

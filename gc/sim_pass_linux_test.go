@@ -25,6 +25,7 @@ type simPass struct {
 	asked        map[simKind]int      // in which look
 	inFlight     map[*simSandbox]bool // when it began
 	last         map[*simSandbox]time.Duration
+	removed      map[simAddress]bool // by others, meanwhile
 }
 
 // turn lets the next operation happen, if a pass is under way.
@@ -81,7 +82,7 @@ func (s *simulation) doPass(o occasion, inner []simOp) (Report, error) {
 	defer cancel()
 	s.passes++
 	p := &simPass{inner: inner, noADD: o.noADD, cancel: cancel, asked: make(map[simKind]int), inFlight: make(map[*simSandbox]bool),
-		last: make(map[*simSandbox]time.Duration)}
+		last: make(map[*simSandbox]time.Duration), removed: make(map[simAddress]bool)}
 	for _, b := range s.sandboxes {
 		p.inFlight[b], p.last[b] = b.inFlight(), b.last
 	}
@@ -131,6 +132,9 @@ func (s *simulation) judgeReport(p *simPass, report *Report) {
 		}
 		s.releases++
 		released[a] = true
+		if p.removed[a] {
+			s.violate("%s is reported as released, and somebody else removed it", s.name(a))
+		}
 		if a.net >= simNamed {
 			s.violate("%s was released, and its network was not named", s.name(a))
 		}
@@ -176,7 +180,7 @@ func (s *simulation) settle() {
 	faultsEnd, loop := s.now, simPauses{}
 	bound := s.limits.startingFor + max(s.limits.minAge, s.limits.lag, holdFinished) + 2*s.agent.opts.Interval
 	if s.config.asOf && s.stepAt > 0 {
-		bound += s.agent.opts.Interval // such a list may be as old as the last pass (R5)
+		bound += 2 * s.agent.opts.Interval // such a list may be as old as the last pass (R5), and the first may not count
 	}
 	pause := s.agent.opts.Interval
 	for s.broken == nil {

@@ -109,6 +109,9 @@ func (s *simulation) stamp(a simAddress, owner *simSandbox) {
 		}
 	}
 	s.inodes[a] = st.Ino
+	if s.pass != nil {
+		delete(s.pass.removed, a)
+	}
 	s.files[a] = &simFile{owner: owner, ino: st.Ino, empty: owner == nil && st.Size == 0, at: s.passes}
 }
 
@@ -186,6 +189,12 @@ func (s *simulation) die(b *simSandbox) {
 
 // del is CNI DEL: host-local's own code, in every network.
 func (s *simulation) del(b *simSandbox) {
+	var there []simAddress
+	for _, a := range b.addrs {
+		if f := s.files[a]; f != nil && f.owner == b && s.onDisk(a) {
+			there = append(there, a)
+		}
+	}
 	for i, n := range s.nets {
 		for _, r := range n.ranges {
 			if err := r.Release(b.id, "eth0"); err != nil {
@@ -195,9 +204,22 @@ func (s *simulation) del(b *simSandbox) {
 		delete(s.cache, simAttachment{i, b.id})
 	}
 	for _, a := range b.addrs {
-		if !s.onDisk(a) {
+		if !s.onDisk(a) && !slices.Contains(there, a) {
 			delete(s.files, a)
 		}
 	}
+	for _, a := range there {
+		if !s.onDisk(a) {
+			s.forgetFile(a)
+		}
+	}
 	s.trace("DEL of %s", b.name)
+}
+
+// forgetFile takes note that somebody else than the pass removed a file.
+func (s *simulation) forgetFile(a simAddress) {
+	if s.pass != nil && s.files[a].at < s.passes {
+		s.pass.removed[a] = true
+	}
+	delete(s.files, a)
 }
