@@ -82,7 +82,7 @@ const (
 	// uses the time of its last tick, 10 ms apart at most. Some file systems keep
 	// whole seconds only, the coarsest of them even ones.
 	timestampGranularity = 10 * time.Millisecond
-	wholeSeconds         = 2 * time.Second
+	coarseTimestamps     = 2 * time.Second
 	// holdFinished is for how long a finished pod holds what it names: its
 	// sandbox goes later than its containers.
 	holdFinished = 5 * time.Minute
@@ -164,7 +164,7 @@ func (c *clock) startKnown(now reading, start time.Time) bool {
 func madeSince(r *hostlocal.Reservation, start time.Time) bool {
 	grace := timestampGranularity + 2*clockTolerance
 	if r.ReservedAt.Nanosecond() == 0 {
-		grace += wholeSeconds
+		grace += coarseTimestamps
 	}
 	return !r.ReservedAt.Before(start.Add(-grace))
 }

@@ -35,10 +35,10 @@
 // A reservation that no live pod holds is released once it is older than
 // Options.MinAge. While some pod is starting, and may hold it without naming it
 // yet, it stays until a source that would have named its container by then does
-// not: with a container runtime as a source until it is older than
-// Options.StartingFor, with sources that see CNI ADDs in flight and libcni's
-// cache no longer than without that pod. See the package podsource for what
-// sources can declare.
+// not. With a container runtime as a source that is when it is older than
+// Options.StartingFor, and this process has seen it unowned for 2 T and 3 minutes.
+// With sources that see CNI ADDs in flight and libcni's cache that pod delays
+// nothing. See the package podsource for what sources can declare.
 //
 // # What the promise rests on
 //

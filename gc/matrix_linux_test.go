@@ -132,7 +132,7 @@ var matrixRows = []struct {
 		s.beginADD(p, p.nets, netip.Addr{}, false)
 		for range 6 {
 			s.now += time.Minute
-			s.doPass(occasion{}, nil)
+			_, _ = s.doPass(occasion{}, nil)
 		}
 	}},
 	{"39", "each retry of a stuck pod leaks, the pool is full of them", true, func(s *simulation) {

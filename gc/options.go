@@ -20,18 +20,19 @@ import (
 type Options struct {
 	// RuntimeRequestTimeout is kubelet's setting of that name, T in the rules: the
 	// node's runtime may take twice as long for an ADD. Zero is 2 minutes,
-	// kubelet's default; at most 1 hour. From it follows L, how long a runtime
+	// kubelet's default; from 1 second to 1 hour. From it follows L, how long a runtime
 	// may take to list a container after its address was reserved: 2 T and 3
 	// minutes.
 	RuntimeRequestTimeout time.Duration
-	// MinAge is how old a reservation must be to be released (R5). Zero is L; at
-	// least 1 second. A value below L counts only in passes in which sources
+	// MinAge is how old a reservation must be to be released (R5). Zero is L; from
+	// 1 second to 30 days. A value below L counts only in passes in which sources
 	// saw every ADD under way, every address, and every attachment since its ADD
 	// ended; in others L counts, and the report says so.
 	MinAge time.Duration
 	// StartingFor is how old a reservation must be before a source that names
 	// containers, and does not name its owner, ends the claim of a pod that is
-	// starting (R4). Zero is the least that is allowed, 2 T and 10 minutes.
+	// starting (R4). Zero is the least that is allowed, 2 T and 10 minutes;
+	// at most 30 days.
 	StartingFor time.Duration
 	// Foreign are forms of container IDs that may be released although none of
 	// the sources could know them (R14).
@@ -40,9 +41,10 @@ type Options struct {
 	// calls Leaked what would have been Released.
 	DryRun bool
 	// SourceTimeout is how long one question to the source may take (R13). Zero
-	// is 15 seconds.
+	// is 15 seconds; from 1 millisecond to 24 hours.
 	SourceTimeout time.Duration
-	// StartupTimeout is how long AtStartup may take in all. Zero is 30 seconds.
+	// StartupTimeout is how long AtStartup may take in all. Zero is 30 seconds;
+	// from 1 millisecond to 24 hours.
 	StartupTimeout time.Duration
 	// Interval is how long Start waits from pass to pass when nothing calls for
 	// one before, with jitter of a tenth to spread load. Zero is 10 minutes; at

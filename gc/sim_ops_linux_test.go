@@ -125,7 +125,7 @@ func (s *simulation) do(op simOp) {
 	n := op.n
 	switch op.what {
 	case opPass:
-		s.doPass(occasion{inLoop: n%4 > 0}, op.inner)
+		_, _ = s.doPass(occasion{inLoop: n%4 > 0}, op.inner)
 	case opTime:
 		d := timeSteps[int(n)%len(timeSteps)]
 		if locked {

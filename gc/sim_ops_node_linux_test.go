@@ -101,7 +101,7 @@ func (s *simulation) doRestart(op simOp) {
 		s.violate("making a reconciler: %v", err)
 	}
 	if op.n%4 == 0 {
-		s.doPass(occasion{hook: true, noADD: op.n>>4%2 == 0 && s.canAssert()}, op.inner)
+		_, _ = s.doPass(occasion{hook: true, noADD: op.n>>4%2 == 0 && s.canAssert()}, op.inner)
 	}
 }
 

@@ -134,7 +134,7 @@ var reasons = [...]reason{
 	PodStarting:     {Starting, "R4", "pod-starting", "made since a pod started that has neither address nor container yet"},
 	PodStartUnknown: {Starting, "R4", "pod-start-unknown", "a pod has neither address nor container yet, and when it started is unknown"},
 	StartingNoEnd: {Starting, "R4", "pod-starting-no-end",
-		"a pod has neither address nor container yet, and no source names containers of its form and network: a source that does, such as the container runtime, would end this"},
+		"a starting pod may hold it; a source that names containers of its form, such as the container runtime, would end this"},
 
 	ForeignOwner: {Foreign, "R14", "foreign-owner",
 		"no source here knows containers with such an ID: ask one that sees addresses, or allow the form"},
@@ -150,7 +150,7 @@ var reasons = [...]reason{
 	Unowned:         {Leaked, "R3", "unowned", "no live pod has its container or its address"},
 	EmptyOwner:      {Leaked, "R3", "empty-owner", "its file is empty, and no live pod has its address"},
 	NetworkNotNamed: {Leaked, "R14", "network-not-named", "nobody holds it, but its network is not among those to release in"},
-	NotTried:        {Leaked, "R8", "not-tried", "nobody holds it, but the pass ended before its turn"},
+	NotTried:        {Leaked, "R8", "not-tried", "nobody holds it, but the pass ended or the lock could not be had before its turn"},
 
 	ReleasedLeak:  {Released, "R3", "released-leak", "no live pod had its container or its address"},
 	ReleasedEmpty: {Released, "R3", "released-empty", "its file was empty, and no live pod had its address"},

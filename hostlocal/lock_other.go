@@ -34,8 +34,10 @@ func (d *dir) lock() (*fileLock, error) {
 		return &fileLock{l}, nil
 	case <-time.After(time.Second):
 		go func() {
-			<-locked
-			_ = l.Close() // unlocks; nobody is left to hear of an error
+			if <-locked == nil {
+				_ = l.Unlock() // nobody is left to hear of an error
+			}
+			_ = l.Close()
 		}()
 		return nil, errLockBusy
 	}

@@ -14,7 +14,8 @@ import (
 )
 
 // ErrLocked is returned, wrapped, by Release if the plugin's lock on a network's
-// directory could not be taken: another process held it until ctx ended, the
+// directory could not be taken: another process held it until ctx ended or for
+// ten seconds, the
 // file is not usable as a lock (a link, a pipe, a directory), or it was removed
 // or replaced again and again while Release held it.
 var ErrLocked = errors.New("host-local's lock is not available")

@@ -22,8 +22,8 @@ func (a *app) print(r *result, v view) error {
 	if a.flags.format == formatJSON {
 		return a.printJSON(&r.Report)
 	}
-	if len(r.Networks) == 0 && r.Err != nil {
-		return nil // nothing could be listed, and the error says why
+	if nothingListed := len(r.Networks) == 0 && r.Err != nil; nothingListed {
+		return nil // the error says why
 	}
 	var out strings.Builder
 	for _, n := range r.Networks {
