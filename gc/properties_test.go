@@ -259,3 +259,5 @@ func (c *propCase) clone() *propCase {
 	}
 	return &d
 }
+
+func oneOf[T any](rnd *rand.Rand, values ...T) T { return values[rnd.IntN(len(values))] }

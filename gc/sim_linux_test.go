@@ -49,8 +49,6 @@ func simRun(base string, config simConfig, script []simOp, trace func(string, ..
 	return s, s.broken
 }
 
-func oneOf[T any](rnd *rand.Rand, values ...T) T { return values[rnd.IntN(len(values))] }
-
 func simScript(seed uint64) (simConfig, []simOp) {
 	rnd := rand.New(rand.NewPCG(seed, 2))
 	c := simConfig{sources: slices.Clone(oneOf(rnd, simSets...))}
