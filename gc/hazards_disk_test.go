@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
@@ -85,31 +86,52 @@ func TestHazard17Strangers(t *testing.T) {
 	}
 }
 
-// R8: the deadline ends the wait, and nothing is held afterwards.
+// R8: the deadline ends the wait, and nothing is held afterwards. R13: without a
+// deadline the wait ends, too.
 func TestHazard18SomebodyHoldsTheLock(t *testing.T) {
-	n := newNode(t)
-	n.reserve("10.0.0.2", "leaked", old)
-	lock, err := disk.NewFileLock(filepath.Join(n.dataDir, network1))
-	if err != nil {
-		t.Fatal(err)
+	for _, c := range []struct {
+		reason   string
+		deadline time.Duration
+		atMost   time.Duration
+	}{
+		{"until the deadline", 200 * time.Millisecond, 200 * time.Millisecond},
+		{"for ever", 0, time.Minute},
+	} {
+		t.Run(c.reason, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t)
+				n.reserve("10.0.0.2", "leaked", old)
+				lock, err := disk.NewFileLock(filepath.Join(n.dataDir, network1))
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer lock.Close()
+				if err := lock.Lock(); err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				if c.deadline > 0 {
+					ctx, cancel = context.WithTimeout(t.Context(), c.deadline)
+				}
+				defer cancel()
+				begun := time.Now()
+				report, err := n.reconciler(podsource.Static{other}, Options{}).Reconcile(ctx)
+				if !errors.Is(err, hostlocal.ErrLocked) || errors.Is(err, ErrRefused) || errors.Is(err, context.DeadlineExceeded) != (c.deadline > 0) {
+					t.Errorf("got error %v, want %v", err, hostlocal.ErrLocked)
+				}
+				if took := time.Since(begun); took < c.deadline || took > c.atMost {
+					t.Errorf("took %v, want %v", took, c.atMost)
+				}
+				n.checkReasons(report, map[string]Reason{"10.0.0.2": NotTried})
+				if err := lock.Unlock(); err != nil {
+					t.Fatal(err)
+				}
+				// The wait that was given up does not take the lock later: else this pass
+				// would have to wait.
+				n.check(n.pass(podsource.Static{other}, Options{}), map[string]Verdict{"10.0.0.2": Released})
+			})
+		})
 	}
-	defer lock.Close()
-	if err := lock.Lock(); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-	defer cancel()
-	report, err := n.reconciler(podsource.Static{other}, Options{}).Reconcile(ctx)
-	if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, hostlocal.ErrLocked) || errors.Is(err, ErrRefused) {
-		t.Errorf("got error %v, want %v and the context's", err, hostlocal.ErrLocked)
-	}
-	n.checkReasons(report, map[string]Reason{"10.0.0.2": NotTried})
-	if err := lock.Unlock(); err != nil {
-		t.Fatal(err)
-	}
-	// The wait that was given up does not take the lock later: else this pass would
-	// wait for ever.
-	n.check(n.pass(podsource.Static{other}, Options{}), map[string]Verdict{"10.0.0.2": Released})
 }
 
 // A directory is missing while live pods have addresses: the report says so, and

@@ -5,6 +5,7 @@ package gc
 import (
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
@@ -30,17 +31,19 @@ func TestHazard12FinishedPodListsItsAddress(t *testing.T) {
 			t.Errorf("the finished pod's address counts as a duplicate: %v", report.Duplicates)
 		}
 	})
-	t.Run("at the boundary", inBubble(func(t *testing.T) {
-		n := newNode(t)
-		n.reserve("10.0.0.2", "dead", old)
-		job := finished
-		job.FinishedAt = time.Now()
-		r := n.reconciler(podsource.Static{other, job}, Options{})
-		time.Sleep(5*time.Minute - 1)
-		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": InUse})
-		time.Sleep(time.Nanosecond)
-		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Released})
-	}))
+	t.Run("at the boundary", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNode(t)
+			n.reserve("10.0.0.2", "dead", old)
+			job := finished
+			job.FinishedAt = time.Now()
+			r := n.reconciler(podsource.Static{other, job}, Options{})
+			time.Sleep(5*time.Minute - 1)
+			n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": InUse})
+			time.Sleep(time.Nanosecond)
+			n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Released})
+		})
+	})
 }
 
 // A pod that has just finished is live: its sandbox goes after its containers.
@@ -94,6 +97,18 @@ func TestHazard13JustFinished(t *testing.T) {
 			n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Released})
 		}))
 	}
+	// An end from before a step of the clock says nothing.
+	t.Run("the clock was set forward since", inBubble(func(t *testing.T) {
+		n := newNode(t)
+		n.reserve("10.0.0.2", "dead", 24*time.Hour)
+		clk := &clocks{uptime: 30 * 24 * time.Hour}
+		job := podsource.Pod{UID: "1", IPs: ips("10.0.0.2"), FinishedAt: time.Now().Add(-time.Minute)}
+		r := newReconciler(t, n.store, []string{network1}, podsource.Static{other, job}, Options{}, clk)
+		clk.step = time.Hour
+		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": InUse})
+		time.Sleep(5*time.Minute - time.Nanosecond)
+		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": InUse})
+	}))
 	// One that names nothing holds everything as long.
 	t.Run("it names nothing at all", inBubble(func(t *testing.T) {
 		n := newNode(t)

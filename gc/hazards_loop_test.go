@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
+
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
@@ -73,4 +75,24 @@ func TestHazard64PanicInAPass(t *testing.T) {
 	if r.NeedLeaderElection() {
 		t.Error("only the leader would release")
 	}
+}
+
+// So is a panic of the caller's logger, in a pass and between passes: it ends
+// neither the hook nor the loop.
+func TestHazard64LoggerPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.reserve("10.0.0.2", "leaked", old)
+		logger := funcr.New(func(string, string) { panic("in the logger") }, funcr.Options{Verbosity: 4})
+		asked := 0
+		r := n.reconciler(podsource.Func(func(context.Context) ([]podsource.Pod, error) {
+			asked++
+			return nil, nil
+		}), Options{Logger: logger})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		if err := r.Start(ctx); err != nil || asked < 10 {
+			t.Errorf("asked %d times, error %v", asked, err)
+		}
+	})
 }

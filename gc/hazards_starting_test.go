@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
@@ -152,16 +153,18 @@ func TestHazard39LeaksOfAPodThatNeverStarts(t *testing.T) {
 		n.reserve("10.0.0.4", hex64("try 3"), 8*time.Minute)
 		n.reserve("10.0.0.5", hex64("try 4"), 2*time.Minute) // its ADD goes on
 	}
-	t.Run("kubelet and the runtime: within StartingFor", inBubble(func(t *testing.T) {
-		n := newNode(t)
-		fill(n)
-		r := n.reconciler(answers(kubeletAnswer(web()), criAnswer()), Options{})
-		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Starting, "10.0.0.3": Starting, "10.0.0.4": Starting, "10.0.0.5": Young})
-		time.Sleep(DefaultMinAge) // L: seen unnamed for that long
-		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Released, "10.0.0.3": Released, "10.0.0.4": Released, "10.0.0.5": Starting})
-		time.Sleep(DefaultStartingFor - DefaultMinAge)
-		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.5": Released})
-	}))
+	t.Run("kubelet and the runtime: within StartingFor", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNode(t)
+			fill(n)
+			r := n.reconciler(answers(kubeletAnswer(web()), criAnswer()), Options{})
+			n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Starting, "10.0.0.3": Starting, "10.0.0.4": Starting, "10.0.0.5": Young})
+			time.Sleep(DefaultMinAge) // L: seen unnamed for that long
+			n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Released, "10.0.0.3": Released, "10.0.0.4": Released, "10.0.0.5": Starting})
+			time.Sleep(DefaultStartingFor - DefaultMinAge)
+			n.check(n.reconcile(r), map[string]Verdict{"10.0.0.5": Released})
+		})
+	})
 	t.Run("with netns and a cache that passed: at MinAge", inBubble(func(t *testing.T) {
 		n := newNode(t)
 		fill(n)

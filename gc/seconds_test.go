@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
@@ -83,6 +84,25 @@ func TestSecondsCountOnlyWithBoth(t *testing.T) {
 				t.Errorf("got %s in %d looks, want %s in %d", got, report.Looks, c.want, c.looks)
 			}
 		}))
+	}
+}
+
+// What one look declares is not enough, were it the only one.
+func TestOneLookEndsNothing(t *testing.T) {
+	at := reading{wall: time.Now(), mono: time.Hour, boot: 30 * 24 * time.Hour}
+	l := limits{minAge: time.Second, lag: DefaultMinAge, startingFor: DefaultStartingFor}
+	reserved := func(id string, age time.Duration) []hostlocal.Reservation {
+		r := owned(network1, "10.0.0.2", hex64(id))
+		r.ReservedAt = at.wall.Add(-age)
+		return []hostlocal.Reservation{r}
+	}
+	look := []podsource.Answer{netnsAnswer(), cacheAnswer(nil, stale(network1, hex64("leaked"))), criAnswer()}
+	if entries, _ := judge(reserved("leaked", time.Minute), look, at, l); entries[0].Reason != NotYetListed {
+		t.Errorf("younger than L: %s", entries[0].Reason)
+	}
+	look = append(look, kubeletAnswer(starts()))
+	if entries, _ := judge(reserved("leaked", DefaultMinAge), look, at, l); entries[0].Verdict != Starting {
+		t.Errorf("beside a starting pod: %s", entries[0].Reason)
 	}
 }
 

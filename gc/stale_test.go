@@ -7,6 +7,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
@@ -33,13 +34,15 @@ func TestHazard62StaleList(t *testing.T) {
 		{"in the future by less than clocks are apart", []podsource.Answer{asOf(criAnswer(), clockTolerance)}, 24 * hour, ReleasedLeak},
 		{"one of two is in the future", []podsource.Answer{asOf(kubeletAnswer(), hour), criAnswer()}, 24 * hour, StaleAnswer},
 	} {
-		t.Run(c.reason, inBubble(func(t *testing.T) {
-			n := newNode(t)
-			n.reserve("10.0.0.2", hex64("web"), c.age)
-			n.reserve("10.0.0.3", hex64("proxy"), c.age) // which the runtime lists: no staleness ends R3
-			report := n.pass(answers(append(c.members, podsource.Answer{Pods: []podsource.Pod{sandbox("1", hex64("proxy"))}})...), Options{})
-			n.checkReasons(report, map[string]Reason{"10.0.0.2": c.want, "10.0.0.3": ContainerLive})
-		}))
+		t.Run(c.reason, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t)
+				n.reserve("10.0.0.2", hex64("web"), c.age)
+				n.reserve("10.0.0.3", hex64("proxy"), c.age) // which the runtime lists: no staleness ends R3
+				report := n.pass(answers(append(c.members, podsource.Answer{Pods: []podsource.Pod{sandbox("1", hex64("proxy"))}})...), Options{})
+				n.checkReasons(report, map[string]Reason{"10.0.0.2": c.want, "10.0.0.3": ContainerLive})
+			})
+		})
 	}
 	// What passed before the sources were asked counts, not how slow they are: an
 	// answer of while the pass asked is not stale.

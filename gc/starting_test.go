@@ -121,6 +121,35 @@ func TestStartingIsNotEndedByAnAnswerFromBefore(t *testing.T) {
 	})
 }
 
+// ... also where another reservation has a second look taken.
+func TestStartingBesideTwoLooks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.network("second")
+		n.reserve("10.0.0.2", hex64("seen"), old)
+		n.reserveIn("second", "10.9.0.2", hex64("leaked"), old) // only the runtime names it, with its lag
+		record, asked := recordAnswer([]string{network1}), 0
+		r := n.reconcilerOf([]string{network1, "second"}, podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
+			if asked++; asked > 1 {
+				record.AsOf = record.AsOf.Add(time.Second)
+			}
+			return podsource.Answer{Parts: []podsource.Answer{netnsAnswer(), record, criAnswer(), kubeletAnswer(starts())}}, nil
+		}), Options{DryRun: true})
+		record.AsOf = time.Now().Add(-time.Second)
+		if report := n.reconcile(r); report.Looks != 1 || report.Reservations[0].Verdict != Starting {
+			t.Errorf("at the first sight: %d looks, %s", report.Looks, report.Reservations[0].Reason)
+		}
+		time.Sleep(time.Minute)
+		n.reserve("10.0.0.3", hex64("new"), old) // after the record's date
+		record.AsOf = time.Now().Add(-10 * time.Second)
+		report := n.reconcile(r)
+		n.checkReasons(report, map[string]Reason{"10.0.0.2": Unowned, "10.0.0.3": PodStartUnknown, "second/10.9.0.2": PodStartUnknown})
+		if report.Looks != 2 {
+			t.Errorf("asked %d times, want twice", report.Looks)
+		}
+	})
+}
+
 // "For L" counts up to when the stalest answer was true, like every age (R5): a
 // list that is written once does not see anything unnamed for L.
 func TestStartingIsSeenOnlyUpToAsOf(t *testing.T) {

@@ -5,12 +5,12 @@ package mutation
 import "slices"
 
 // A guard is a piece of code that a safety rule rests on, what is left of the
-// code without it, and a test that fails then.
+// code without it, and tests that fail then.
 type guard struct {
 	rule    string // of R1 to R14
 	hazards string // by their numbers in gc/testdata/hazards.txt, with spaces between; may be empty
-	guard   string // in words
-	test    string // in the package of the file, or in gc
+	guard   string // in words; "..." goes on from the row before
+	tests   string // each of which fails, in the package of the file or in gc, with spaces between
 
 	file          string // in the module
 	code, without string
@@ -29,20 +29,22 @@ var diskGuards = []guard{
 		"same, err := d.isSame(r, w.buf)", "same, err := true, error(nil)"},
 	{"R6", "09", "... also one of which the owner is not read again", "TestHazard09AnotherFile", "hostlocal/release.go",
 		"return file.Identity == r.Identity(), err", "return file.Identity == file.Identity, err"},
-	{"R6", "09", "... and of the others the owner is", "TestHazard09AnotherFile", "hostlocal/release.go",
+	{"R6", "09", "... and of the others the owner is", "TestReleaseCompares", "hostlocal/release.go",
 		" && owner == r.Owner && string(containerID) == r.ContainerID", " && (owner == r.Owner && string(containerID) == r.ContainerID || true)"},
-	{"R7", "17", "only canonical names are reservations", "TestHazard17Strangers", "hostlocal/reservation.go",
+	{"R7", "17", "only canonical names are reservations", "TestParseName", "hostlocal/reservation.go",
 		"string(appendName(buf[:0], ip, colon)) != name {", "string(appendName(buf[:0], ip, colon)) == \"\" {"},
-	{"R7", "17", "only regular files are reservations", "TestHazard17ForeignFiles", "hostlocal/dir_linux.go",
+	{"R7", "17", "only regular files are reservations", "TestRead", "hostlocal/dir_linux.go",
 		"bool { return st.Mode&syscall.S_IFMT == syscall.S_IFREG }", "bool { return true }"},
 	{"R7", "17", "no link is followed in the place of a network's directory", "TestHazard17LinkInPlaceOfNetwork", "hostlocal/dir_linux.go",
 		"syscall.O_DIRECTORY | syscall.O_NOFOLLOW |", "syscall.O_DIRECTORY |"},
-	{"R7", "17", "no link is followed in the place of a file", "TestHazard17ForeignFiles", "hostlocal/dir_linux.go",
+	{"R7", "17", "no link is followed in the place of a file", "TestRead", "hostlocal/dir_linux.go",
 		"const flags = syscall.O_RDONLY | syscall.O_NOFOLLOW |", "const flags = syscall.O_RDONLY |"},
 	{"R8", "18", "nothing is released without the lock", "TestHazard18SomebodyHoldsTheLock", "hostlocal/lock_linux.go",
 		"	if errors.Is(err, syscall.EWOULDBLOCK) {\n", "	if errors.Is(err, syscall.EWOULDBLOCK) {\n		return nil\n"},
 	{"R8", "18", "the wait for the lock ends with the context", "TestHazard18SomebodyHoldsTheLock", "hostlocal/release.go",
 		"maxLockWait && sleep(ctx, pause) {", "maxLockWait && sleep(context.Background(), pause) {"},
+	{"R13", "18", "... or after a while by itself", "TestHazard18SomebodyHoldsTheLock", "hostlocal/release.go",
+		"time.Since(waited) < maxLockWait &&", "!waited.IsZero() &&"},
 	{"R8", "18", "no single hold lasts long", "TestHazard18APassHoldsTheLock", "hostlocal/release.go",
 		"maxHold = 2 * time.Millisecond", "maxHold = time.Hour"},
 	{"R8", "47", "before each removal the lock is still the directory's", "TestHazard47LockIsReplacedUnderAPass", "hostlocal/release.go",
