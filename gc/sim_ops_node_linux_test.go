@@ -91,9 +91,10 @@ func (s *simulation) stepClock(n uint32) {
 
 // doRestart starts the agent or the node anew, and may call the hook.
 func (s *simulation) doRestart(op simOp) {
-	if op.what == opReboot {
+	switch {
+	case op.what == opReboot && s.canReboot():
 		s.reboot(op.n)
-	} else if !s.canRestart() {
+	case op.what == opReboot || !s.canRestart():
 		return
 	}
 	s.trace("the agent restarts")

@@ -143,14 +143,19 @@ func (s *simulation) canForceDelete(p *simPod) bool {
 // end of a pod and that of its sandbox. A pod's start must not lie in the future
 // by the new clock: its next reservation would be from before it (A3).
 func (s *simulation) canRestart() bool {
-	inFuture := func(p *simPod) bool { return !p.hostNetwork && p.startedAt.After(s.wall()) }
-	return s.stepAt == 0 || !slices.ContainsFunc(s.pods, inFuture) && !slices.ContainsFunc(s.sandboxes, func(b *simSandbox) bool {
+	return s.canReboot() && (s.stepAt == 0 || !slices.ContainsFunc(s.sandboxes, func(b *simSandbox) bool {
 		since := b.made
 		if b.pod != nil {
 			since = min(since, b.pod.started)
 		}
 		return b.alive && since <= s.stepAt && !s.surelyNamed(b)
-	})
+	}))
+}
+
+// canReboot says whether the node may boot, which no sandbox outlives: only the
+// last of these matters then.
+func (s *simulation) canReboot() bool {
+	return !slices.ContainsFunc(s.pods, func(p *simPod) bool { return !p.hostNetwork && p.startedAt.After(s.wall()) })
 }
 
 // surelyNamed says whether a source names a sandbox, by ID or address, and will

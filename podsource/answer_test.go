@@ -60,8 +60,9 @@ func TestMembers(t *testing.T) {
 		{"the members of a union, in the order of asking", Answer{Parts: []Answer{b, a}}, []Answer{b, a}},
 		{"those of a union in a union", Answer{Parts: []Answer{a, {Parts: []Answer{b, c}}}}, []Answer{a, b, c}},
 		{"a union of which nobody was asked", Answer{Parts: []Answer{}}, nil},
-		{"what a union's answer itself has counts for nothing",
-			Answer{Source: "union", Authoritative: true, Pods: []Pod{named("x")}, Parts: []Answer{a}}, []Answer{a}},
+		{"pods beside the parts are not lost",
+			Answer{Source: "union", Authoritative: true, Pods: []Pod{named("x")}, Parts: []Answer{a}},
+			[]Answer{{Source: "union", Authoritative: true, Pods: []Pod{named("x")}}, a}},
 	} {
 		if diff := cmp.Diff(row.want, row.answer.Members(), equal); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
