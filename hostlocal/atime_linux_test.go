@@ -63,7 +63,7 @@ func TestReadingFilesOfOthers(t *testing.T) {
 			got <- result{"", errno}
 			return
 		}
-		_, content, err := d.read(netip.MustParseAddr("10.0.0.2"), make([]byte, 64))
+		content, err := d.read(&Reservation{IP: netip.MustParseAddr("10.0.0.2")}, make([]byte, 64))
 		got <- result{string(content), err}
 	}()
 	if r := <-got; r.err != nil || r.content != "abc\r\neth0" {

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"slices"
 	"syscall"
 	"time"
 	"unsafe"
@@ -52,10 +53,11 @@ const (
 	direntName = 19
 )
 
-// names calls found for each reservation, in the order of the disk. The kernel
+// names calls found with the addresses of all reservations, in parts. The kernel
 // tells the type beside each name, so this needs no stat.
-func (d *dir) names(found func(netip.Addr)) error {
+func (d *dir) names(found func([]netip.Addr)) error {
 	buf := make([]byte, 16<<10)
+	ips := make([]netip.Addr, 0, len(buf)/32) // as many as fit with short names
 	for {
 		n, err := retry(func() (int, error) { return syscall.ReadDirent(d.fd, buf) })
 		if err != nil {
@@ -64,6 +66,7 @@ func (d *dir) names(found func(netip.Addr)) error {
 		if n <= 0 {
 			return nil
 		}
+		ips = ips[:0]
 		for rest := buf[:n]; len(rest) > direntName; {
 			size := int(binary.NativeEndian.Uint16(rest[direntLen:]))
 			if size <= direntName || size > len(rest) {
@@ -77,63 +80,45 @@ func (d *dir) names(found func(netip.Addr)) error {
 			// A string over the buffer itself saves an allocation a file.
 			name, _, _ := bytes.Cut(entry[direntName:], []byte{0})
 			if ip, ok := parseName(unsafe.String(unsafe.SliceData(name), len(name)), colon); ok {
-				found(ip)
+				ips = append(ips, ip)
 			}
 		}
+		found(slices.Clone(ips)) // no larger than it has to be
 	}
 }
 
-// read reads a file's identity and content. No link is followed, no pipe
-// blocks, and no more is read than fits buf.
-func (d *dir) read(ip netip.Addr, buf []byte) (fileState, []byte, error) {
-	const flags = syscall.O_RDONLY | syscall.O_NOFOLLOW | syscall.O_NONBLOCK | syscall.O_NOCTTY | syscall.O_CLOEXEC
-	fd, err := d.openat(d.nameOf(ip), flags|d.noatime)
-	if d.noatime != 0 && errors.Is(err, syscall.EPERM) {
-		d.noatime = 0
-		fd, err = d.openat(d.nameOf(ip), flags)
-	}
-	if errors.Is(err, syscall.ELOOP) || errors.Is(err, syscall.ENXIO) { // a link; a socket
-		return fileState{}, nil, errNotRegular
-	}
+// read fills in r's identity and time, and returns what its file holds, as far as
+// that fits buf.
+func (d *dir) read(r *Reservation, buf []byte) ([]byte, error) {
+	since := time.Now() // by the wall clock
+	var st syscall.Stat_t
+	fd, err := d.openFile(d.nameOf(r.IP), syscall.O_RDONLY, &st)
 	if err != nil {
-		return fileState{}, nil, os.NewSyscallError("openat", err)
+		return nil, err
 	}
 	defer func() { _ = syscall.Close(fd) }() // only read from
-	var st syscall.Stat_t
-	if err := syscall.Fstat(fd, &st); err != nil {
-		return fileState{}, nil, os.NewSyscallError("fstat", err)
-	}
-	file, err := stateOf(&st)
-	if err != nil {
-		return fileState{}, nil, err
-	}
+	r.setStatus(&st)
+	r.ctimeStable = ctimeStable(r.changed, since)
 	n, err := retry(func() (int, error) { return syscall.Read(fd, buf) })
 	if err != nil {
-		return fileState{}, nil, os.NewSyscallError("read", err)
+		return nil, os.NewSyscallError("read", err)
 	}
-	return file, buf[:n], nil
+	return buf[:n], nil
 }
 
-// stat reads a file's identity alone, with a single system call.
-func (d *dir) stat(ip netip.Addr) (fileState, error) {
+// stat fills in r's identity and time alone, with a single system call.
+func (d *dir) stat(r *Reservation) error {
 	var st syscall.Stat_t
-	if err := d.fstatat(d.nameOf(ip), &st); err != nil {
-		return fileState{}, err
+	if err := d.fstatat(d.nameOf(r.IP), &st); err != nil {
+		return err
 	}
-	return stateOf(&st)
+	r.setStatus(&st)
+	return nil
 }
 
-func stateOf(st *syscall.Stat_t) (fileState, error) {
-	if st.Nlink == 0 { // removed since its name was looked up
-		return fileState{}, syscall.ENOENT
-	}
-	if !isRegular(st) {
-		return fileState{}, errNotRegular
-	}
-	return fileState{
-		Identity: Identity{ino: st.Ino, changed: st.Ctim.Nano(), size: uint32(min(st.Size, maxOwner+1))},
-		modified: time.Unix(st.Mtim.Unix()),
-	}, nil
+func (r *Reservation) setStatus(st *syscall.Stat_t) {
+	r.ino, r.changed, r.size = st.Ino, st.Ctim.Nano(), uint32(min(st.Size, maxOwner+1))
+	r.ReservedAt = time.Unix(st.Mtim.Unix())
 }
 
 func isRegular(st *syscall.Stat_t) bool { return st.Mode&syscall.S_IFMT == syscall.S_IFREG }
@@ -143,47 +128,76 @@ func isRegular(st *syscall.Stat_t) bool { return st.Mode&syscall.S_IFMT == sysca
 // since. The kernel counts change times in ticks of up to 10 ms (before Linux
 // 6.13), and some file systems keep whole seconds only: what looks like those
 // never counts as stable.
-func (id Identity) ctimeStable(since time.Time) bool {
+func ctimeStable(changed int64, since time.Time) bool {
 	const ticks = 100 * time.Millisecond
-	return id.changed%int64(time.Second) != 0 && id.changed < since.Add(-ticks).UnixNano()
+	return changed%int64(time.Second) != 0 && changed < since.Add(-ticks).UnixNano()
 }
 
-// nameOf returns the name of an address's file with a NUL at its end, in a
-// buffer that d holds: package syscall would allocate twice for each file.
-func (d *dir) nameOf(ip netip.Addr) []byte { return append(appendName(d.name[:0], ip, colon), 0) }
+// nameOf returns the name of an address's file with a NUL at its end, in a buffer
+// that d holds: as a string it would be allocated for each system call.
+func (d *dir) nameOf(ip netip.Addr) []byte { return append(ip.AppendTo(d.name[:0]), 0) }
 
+// openFile opens a regular file of the directory, and reads its status. No link
+// is followed, and no pipe blocks.
+func (d *dir) openFile(name []byte, flags int, st *syscall.Stat_t) (int, error) {
+	flags |= syscall.O_NOFOLLOW | syscall.O_NONBLOCK | syscall.O_NOCTTY | syscall.O_CLOEXEC
+	fd, err := d.openat(name, flags|d.noatime)
+	if d.noatime != 0 && errors.Is(err, syscall.EPERM) {
+		d.noatime = 0
+		fd, err = d.openat(name, flags)
+	}
+	if errors.Is(err, syscall.ELOOP) || errors.Is(err, syscall.ENXIO) { // a link; a socket
+		return -1, errNotRegular
+	}
+	if err != nil {
+		return -1, os.NewSyscallError("openat", err)
+	}
+	err = os.NewSyscallError("fstat", syscall.Fstat(fd, st))
+	if err == nil && !isRegular(st) {
+		err = errNotRegular
+	}
+	if err != nil {
+		_ = syscall.Close(fd) // nothing was written through it
+		return -1, err
+	}
+	return fd, nil
+}
+
+// openat is syscall.Openat without an allocation for the name.
 func (d *dir) openat(name []byte, flags int) (int, error) {
 	return retry(func() (int, error) {
-		fd, _, errno := syscall.Syscall6(syscall.SYS_OPENAT, uintptr(d.fd), uintptr(unsafe.Pointer(&name[0])), uintptr(flags), 0, 0, 0)
+		fd, _, errno := syscall.Syscall6(syscall.SYS_OPENAT, uintptr(d.fd), uintptr(unsafe.Pointer(&name[0])), uintptr(flags), 0o750, 0, 0)
 		return int(fd), asError(errno)
 	})
 }
 
-// sysFstatat is the number of fstatat(2) where it is known, and 0 elsewhere.
-// Package syscall has no name for it that all architectures share, nor one for
-// its flag, nor for O_PATH.
-var sysFstatat = map[string]uintptr{"amd64": 262, "arm64": 79}[runtime.GOARCH]
+// sysFstatat is the number of fstatat(2), for which package syscall has no name
+// that all architectures share. It has none for these flags either.
+var sysFstatat = map[string]uintptr{"amd64": 262, "arm64": 79, "riscv64": 79, "loong64": 79}[runtime.GOARCH]
 
 const (
 	symlinkNofollow = 0x100
 	oPath           = 0x200000
 )
 
-// fstatat reads the status of what has a name, which ends with a NUL. It
-// follows no link.
+// fstatat reads the status of a regular file. It follows no link. Where the number
+// of the system call is not known a descriptor is opened that can't read.
 func (d *dir) fstatat(name []byte, st *syscall.Stat_t) error {
-	if sysFstatat == 0 {
-		fd, err := d.openat(name, oPath|syscall.O_NOFOLLOW|syscall.O_CLOEXEC)
-		if err == nil {
-			err = syscall.Fstat(fd, st)
-			_ = syscall.Close(fd)
-		}
-		return os.NewSyscallError("fstatat", err)
-	}
 	_, err := retry(func() (int, error) {
+		if sysFstatat == 0 {
+			fd, err := d.openat(name, oPath|syscall.O_NOFOLLOW|syscall.O_CLOEXEC)
+			if err == nil {
+				err = syscall.Fstat(fd, st)
+				_ = syscall.Close(fd) // nothing was written through it
+			}
+			return 0, err
+		}
 		_, _, errno := syscall.Syscall6(sysFstatat, uintptr(d.fd), uintptr(unsafe.Pointer(&name[0])), uintptr(unsafe.Pointer(st)), symlinkNofollow, 0, 0)
 		return 0, asError(errno)
 	})
+	if err == nil && !isRegular(st) {
+		return errNotRegular
+	}
 	return os.NewSyscallError("fstatat", err)
 }
 

@@ -5,7 +5,6 @@
 package hostlocal
 
 import (
-	"errors"
 	"io"
 	"io/fs"
 	"net/netip"
@@ -13,7 +12,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"syscall"
-	"time"
 )
 
 // colon is what host-local writes for ':' in a file's name here.
@@ -33,61 +31,54 @@ func openDir(path string) (*dir, error) {
 
 func (d *dir) close() {}
 
-// names calls found for each reservation, in the order of the disk.
-func (d *dir) names(found func(netip.Addr)) error {
+// names calls found with the addresses of all reservations.
+func (d *dir) names(found func([]netip.Addr)) error {
 	entries, err := os.ReadDir(d.path)
+	var ips []netip.Addr
 	for _, e := range entries {
 		if ip, ok := parseName(e.Name(), colon); ok && e.Type().IsRegular() {
-			found(ip)
+			ips = append(ips, ip)
 		}
 	}
+	found(ips)
 	return err
 }
 
-func (d *dir) file(ip netip.Addr) string {
-	return filepath.Join(d.path, string(appendName(nil, ip, colon)))
-}
+func (d *dir) file(ip netip.Addr) string { return filepath.Join(d.path, fileName(ip, colon)) }
 
-// read reads a file's identity and content. What is no regular file is not
-// opened, and what was opened must be what was looked at before.
-func (d *dir) read(ip netip.Addr, buf []byte) (state fileState, content []byte, err error) {
-	before, err := os.Lstat(d.file(ip))
-	if err == nil && !before.Mode().IsRegular() {
-		err = errNotRegular
-	}
+// read fills in r's identity and time, and returns what its file holds, as far as
+// that fits buf. What is no regular file is not opened, and what was opened must
+// be what was looked at before. r's change time is never stable: without inode
+// and change time the owner has to be read again.
+func (d *dir) read(r *Reservation, buf []byte) ([]byte, error) {
+	before, err := os.Lstat(d.file(r.IP))
 	if err != nil {
-		return state, nil, err
+		return nil, err
 	}
-	f, err := os.Open(d.file(ip))
+	if !before.Mode().IsRegular() {
+		return nil, errNotRegular
+	}
+	r.changed, r.size, r.ReservedAt = before.ModTime().UnixNano(), uint32(min(before.Size(), maxOwner+1)), before.ModTime()
+	f, err := os.Open(d.file(r.IP))
 	if err != nil {
-		return state, nil, err
+		return nil, err
 	}
 	defer func() { _ = f.Close() }() // only read from
 	now, err := f.Stat()
-	if err == nil && !os.SameFile(before, now) {
-		err = fs.ErrNotExist // the one that was looked at is gone
-	}
 	if err != nil {
-		return state, nil, err
+		return nil, err
 	}
-	n, err := io.ReadFull(f, buf)
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		err = nil
+	if !os.SameFile(before, now) {
+		return nil, fs.ErrNotExist // the one that was looked at is gone
 	}
-	state.changed, state.size = now.ModTime().UnixNano(), uint32(min(now.Size(), maxOwner+1))
-	state.modified = now.ModTime()
-	return state, buf[:n], err
+	return io.ReadAll(io.LimitReader(f, int64(len(buf))))
 }
 
-// stat reads a file's identity alone.
-func (d *dir) stat(ip netip.Addr) (fileState, error) {
-	state, _, err := d.read(ip, nil)
-	return state, err
+// stat fills in r's identity and time alone.
+func (d *dir) stat(r *Reservation) error {
+	_, err := d.read(r, nil)
+	return err
 }
-
-// ctimeStable is never so here: without inode and change time the owner has to
-// be read again.
-func (Identity) ctimeStable(time.Time) bool { return false }
 
 // remove removes a file of the directory.
 func (d *dir) remove(ip netip.Addr) error { return os.Remove(d.file(ip)) }

@@ -111,9 +111,6 @@ func pointers(rs []Reservation) []*Reservation {
 	return ps
 }
 
-// fileName is appendName as a string.
-func fileName(ip netip.Addr, colon byte) string { return string(appendName(nil, ip, colon)) }
-
 // addresses returns the addresses of reservations.
 func addresses(rs []Reservation) []string {
 	var ips []string

@@ -39,7 +39,7 @@ func (d *dir) lock() (*fileLock, error) {
 			}
 			_ = l.Close()
 		}()
-		return nil, errLockBusy
+		return nil, fmt.Errorf("%w: %w", ErrLocked, errLockBusy)
 	}
 }
 

@@ -3,6 +3,7 @@
 package hostlocal
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,15 +16,15 @@ import (
 
 // ErrLocked is returned, wrapped, by Release if the plugin's lock on a network's
 // directory could not be taken: another process held it until ctx ended or for
-// ten seconds, the
-// file is not usable as a lock (a link, a pipe, a directory), or it was removed
-// or replaced again and again while Release held it.
+// ten seconds, it was removed or replaced again and again for as long, or the file
+// is not usable as a lock (a link, a pipe, a directory).
 var ErrLocked = errors.New("host-local's lock is not available")
 
 var (
 	errLockBusy     = errors.New("the lock is held by another process")
 	errLockReplaced = errors.New("the lock was removed or replaced")
 	errNotListed    = errors.New("its owner was not read by List, so it can't be told whether it is still the same")
+	errChanged      = errors.New("it is not the file that was read any more")
 )
 
 // An Outcome says what became of a reservation that was given to Release.
@@ -36,7 +37,7 @@ const (
 	Released
 	// Changed: the file is not the one that was read any more, and was kept.
 	Changed
-	// Gone: the file was not there any more.
+	// Gone: the file, or its network's directory, was not there any more.
 	Gone
 	// Failed: the file is still there, or may be, and Errs says why.
 	Failed
@@ -63,19 +64,15 @@ const (
 	// maxHold is for how long a lock is held before others may take it. An ADD
 	// that comes meanwhile waits no longer than this and one unlink (R8).
 	maxHold = 2 * time.Millisecond
-	// lockPause is for how long the lock is left alone then. A flock is not
-	// handed on in the order of arrival: whoever is awake takes it, and this
-	// leaves those who sleep for it the time to wake up. In the latency of ADDs
-	// beside passes no difference to twice as long was seen beyond the noise.
-	lockPause = 500 * time.Microsecond
-	// maxReplaced is how many holds in a row may end without a release because
-	// the lock was replaced.
-	maxReplaced = 5
-	// Locks that are busy are tried for again in turns, after a pause that grows
-	// from the first of these to the second, as long as some network gets on, and
-	// for the third after that. An ADD holds a lock for a few milliseconds.
-	minLockPoll = time.Millisecond
-	maxLockPoll = 10 * time.Millisecond
+	// Locks are taken in turns, with a pause between two turns. It is minPause as
+	// long as some network gets on, and else it doubles up to maxPause: an ADD holds
+	// a lock for a few milliseconds. A flock is not handed on in the order of arrival:
+	// whoever is awake takes it, and the pause leaves those who sleep for it the time
+	// to wake up. In the latency of ADDs beside passes no difference to twice as long
+	// was seen beyond the noise.
+	minPause = 500 * time.Microsecond
+	maxPause = 10 * time.Millisecond
+	// maxLockWait is for how long no network may get on before Release gives up.
 	maxLockWait = 10 * time.Second
 	// maxErrors is how many errors Release joins.
 	maxErrors = 8
@@ -90,75 +87,86 @@ const (
 // Release holds the plugin's own lock of each network meanwhile, but never for
 // longer than about two milliseconds at once, and creates nothing but that
 // lock's file (R8). Before each removal it makes sure that the lock is still
-// the directory's. A release costs three system calls under the lock, or six
+// the directory's. A release costs three system calls under the lock, or seven
 // where the owner is read again.
 //
 // It goes on after a failure, and with the other networks if one can't be
-// locked; those whose locks are busy are tried in turns, for ten seconds after the
-// last of them got on. When ctx ends the rest is NotTried. The error joins what went wrong, at most eight errors and the number
-// of the others; those about networks come first. The result beside it is true
-// in any case (R11).
+// locked. All networks take turns, for ten seconds after the last of them got on.
+// When ctx ends the rest is NotTried. The error joins what went wrong, at most
+// eight errors and the number of the others; those about networks come first. The
+// result beside it is true in any case (R11).
 //
 // What was not read by List, or is Unreadable, is never removed: it is Failed.
 func (s *Store) Release(ctx context.Context, rs ...*Reservation) (ReleaseResult, error) {
-	w := releaser{store: s, rs: rs, buf: make([]byte, maxOwner+1)}
+	w := releaser{store: s, rs: rs, owner: ownerReader{buf: make([]byte, maxOwner+1)}}
 	w.Outcomes = make([]Outcome, len(rs))
-	byNetwork := make(map[string][]int)
+	left := make(map[string][]int) // the indexes of those that are not tried yet, by network
 	for i, r := range rs {
 		switch {
 		case r == nil:
 			w.fail(i, errors.New("releasing a reservation that is nil"))
 		case !validName(r.Network):
 			w.fail(i, fmt.Errorf("releasing %v: invalid network name %q", r.IP, r.Network))
-		case r.Owner != Owned && r.Owner != Empty && r.Owner != Malformed:
+		case r.IP.Zone() != "" || r.Owner != Owned && r.Owner != Empty && r.Owner != Malformed:
 			w.fail(i, fmt.Errorf("releasing %s: %w", s.filePath(r), errNotListed))
 		default:
-			byNetwork[r.Network] = append(byNetwork[r.Network], i)
+			left[r.Network] = append(left[r.Network], i)
 		}
 	}
-	queue := slices.Sorted(maps.Keys(byNetwork))
-	for waited, pause := time.Now(), minLockPoll; len(queue) > 0; pause = min(2*pause, maxLockPoll) {
-		var busy []string
-		for _, network := range queue {
-			before := len(byNetwork[network])
-			left, err := w.release(ctx, network, byNetwork[network])
-			if len(left) < before {
-				waited, pause = time.Now(), minLockPoll
+	var errs []error
+	giveUp := func(network string, err error) {
+		path := filepath.Join(s.dataDir, network)
+		errs = append(errs, fmt.Errorf("releasing reservations in %s, with %d not tried: %w", path, len(left[network]), err))
+		delete(left, network)
+	}
+	unavailable := make(map[string]error) // why a network's lock was not to be had the last time
+	for progress, pause := time.Now(), minPause; len(left) > 0; pause = min(2*pause, maxPause) {
+		for _, network := range slices.Sorted(maps.Keys(left)) {
+			n, err := w.hold(ctx, network, left[network])
+			if n > 0 {
+				progress, pause = time.Now(), minPause
 			}
-			byNetwork[network] = left
+			left[network] = left[network][n:]
+			delete(unavailable, network)
 			switch {
-			case errors.Is(err, errLockBusy):
-				busy = append(busy, network)
-			case err != nil:
-				w.errs = append(w.errs, w.notTried(network, len(left), err))
+			case err == nil && len(left[network]) == 0:
+				delete(left, network)
+			case err == nil:
+			case errors.Is(err, fs.ErrNotExist) && ctx.Err() == nil: // the directory was removed
+				for _, i := range left[network] {
+					w.Outcomes[i] = Gone
+				}
+				delete(left, network)
+			case !errors.Is(err, errLockBusy) && !errors.Is(err, errLockReplaced),
+				pause == maxPause && time.Since(progress) >= maxLockWait: // after several tries, however long they took
+				giveUp(network, err)
+			default:
+				unavailable[network] = err
 			}
 		}
-		queue = busy
-		if len(busy) > 0 && time.Since(waited) < maxLockWait && sleep(ctx, pause) {
-			continue
+		if len(left) == 0 {
+			break
 		}
-		for _, network := range busy {
-			err := fmt.Errorf("%w: %w", ErrLocked, errLockBusy)
-			if ended := ctx.Err(); ended != nil {
-				err = fmt.Errorf("%w: %w", err, ended)
+		select {
+		case <-ctx.Done():
+			for _, network := range slices.Sorted(maps.Keys(left)) {
+				err := cmp.Or(ctx.Err(), context.Canceled)
+				if why := unavailable[network]; why != nil {
+					err = fmt.Errorf("%w: %w", why, err)
+				}
+				giveUp(network, err)
 			}
-			w.errs = append(w.errs, w.notTried(network, len(byNetwork[network]), err))
+		case <-time.After(pause):
 		}
-		break
 	}
-	return w.ReleaseResult, w.join()
-}
-
-func (w *releaser) notTried(network string, n int, err error) error {
-	return fmt.Errorf("releasing reservations in %s, with %d not tried: %w", filepath.Join(w.store.dataDir, network), n, err)
+	return w.ReleaseResult, w.join(errs)
 }
 
 // A releaser is one call of Release.
 type releaser struct {
 	store *Store
 	rs    []*Reservation
-	buf   []byte
-	errs  []error // about networks
+	owner ownerReader
 	ReleaseResult
 }
 
@@ -170,55 +178,24 @@ func (w *releaser) fail(i int, err error) {
 }
 
 // join joins the errors about networks, and then those about files.
-func (w *releaser) join() error {
-	errs := w.errs
+func (w *releaser) join(errs []error) error {
 	for _, i := range slices.Sorted(maps.Keys(w.Errs)) {
 		errs = append(errs, w.Errs[i])
 	}
 	if more := len(errs) - maxErrors; more > 0 {
-		errs = append(errs[:maxErrors:maxErrors], fmt.Errorf("and %d more errors", more))
+		errs = append(errs[:maxErrors], fmt.Errorf("and %d more errors", more))
 	}
 	return errors.Join(errs...)
 }
 
-// release releases the reservations of one network whose indexes are given, and
-// returns those that were not tried.
-func (w *releaser) release(ctx context.Context, network string, order []int) (left []int, err error) {
-	d, err := w.store.open(network)
-	if err == nil {
-		defer d.close()
-	}
-	for replaced := 0; len(order) > 0; {
-		n := 0
-		if err == nil {
-			n, err = w.hold(ctx, d, order)
-			order = order[n:]
-		}
-		if n > 0 {
-			replaced = 0
-		}
-		switch {
-		case errors.Is(err, fs.ErrNotExist): // the directory was removed
-			for _, i := range order {
-				w.Outcomes[i] = Gone
-			}
-			return nil, nil
-		case errors.Is(err, errLockReplaced) && replaced < maxReplaced:
-			replaced++
-			err = nil
-		case err != nil:
-			return order, err
-		}
-		if len(order) > 0 && !sleep(ctx, lockPause) {
-			return order, ctx.Err()
-		}
-	}
-	return nil, err
-}
-
-// hold takes the lock of d once, and releases what it comes to in that time, at
+// hold takes a network's lock once, and releases what it comes to in that time, at
 // least one. It returns how many that were.
-func (w *releaser) hold(ctx context.Context, d *dir, order []int) (n int, err error) {
+func (w *releaser) hold(ctx context.Context, network string, order []int) (n int, err error) {
+	d, err := w.store.open(network)
+	if err != nil {
+		return 0, err
+	}
+	defer d.close()
 	lock, err := d.lock()
 	if err != nil {
 		return 0, err
@@ -235,12 +212,16 @@ func (w *releaser) hold(ctx context.Context, d *dir, order []int) (n int, err er
 			return n, err
 		}
 		i := order[n]
-		outcome, err := w.releaseOne(d, lock, w.rs[i])
-		if errors.Is(err, errLockReplaced) {
+		switch err := w.release(d, lock, w.rs[i]); {
+		case err == nil:
+			w.Outcomes[i] = Released
+		case errors.Is(err, errLockReplaced):
 			return n, fmt.Errorf("%w: %w", ErrLocked, err)
-		}
-		w.Outcomes[i] = outcome
-		if err != nil {
+		case errors.Is(err, fs.ErrNotExist): // also where somebody who takes no lock was faster
+			w.Outcomes[i] = Gone
+		case errors.Is(err, errChanged) || errors.Is(err, errNotRegular):
+			w.Outcomes[i] = Changed
+		default:
 			w.fail(i, fmt.Errorf("releasing %s: %w", w.store.filePath(w.rs[i]), err))
 		}
 		n++
@@ -248,48 +229,25 @@ func (w *releaser) hold(ctx context.Context, d *dir, order []int) (n int, err er
 	return n, nil
 }
 
-// releaseOne removes r's file if it is still the one that r was read from, and
-// if the lock is still the directory's.
-func (w *releaser) releaseOne(d *dir, lock *fileLock, r *Reservation) (Outcome, error) {
-	same, err := d.isSame(r, w.buf)
-	if err == nil && same {
-		if err = lock.check(); err == nil {
-			err = d.remove(r.IP)
-		}
+// release removes r's file if it is still the one that r was read from (R6), and
+// if the lock is still the directory's. A file whose change time is stable has its
+// owner still if it has its change time. That spares an ADD that waits for the lock
+// an open, a read and a close for each release. Of the others the owner is compared,
+// too.
+func (w *releaser) release(d *dir, lock *fileLock, r *Reservation) error {
+	now := Reservation{IP: r.IP, Owner: r.Owner, ContainerID: r.ContainerID, IfName: r.IfName}
+	err := d.stat(&now)
+	if err == nil && !r.ctimeStable {
+		err = w.owner.read(d, &now)
 	}
-	switch {
-	case errors.Is(err, fs.ErrNotExist): // also where somebody who takes no lock was faster
-		return Gone, nil
-	case errors.Is(err, errNotRegular) || err == nil && !same:
-		return Changed, nil
-	case err != nil:
-		return Failed, err
+	if err != nil {
+		return err
 	}
-	return Released, nil
-}
-
-// isSame reports whether the directory still has the very file that r was read
-// from (R6). A file whose change time is stable has its owner still if it has
-// its change time. That spares an ADD that waits for the lock an open, a read
-// and a close for each release. Of the others the owner is compared, too.
-func (d *dir) isSame(r *Reservation, buf []byte) (bool, error) {
-	if r.ctimeStable {
-		file, err := d.stat(r.IP)
-		return file.Identity == r.Identity(), err
+	if now.Identity() != r.Identity() || now.Owner != r.Owner || now.ContainerID != r.ContainerID || now.IfName != r.IfName {
+		return errChanged
 	}
-	file, content, err := d.read(r.IP, buf)
-	containerID, ifName, owner := parseOwner(content)
-	return file.Identity == r.Identity() && owner == r.Owner && string(containerID) == r.ContainerID && string(ifName) == r.IfName, err
-}
-
-// sleep waits and reports whether ctx is still alive.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
+	if err := lock.check(); err != nil {
+		return err
 	}
+	return d.remove(r.IP)
 }

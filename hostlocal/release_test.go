@@ -229,12 +229,14 @@ func TestReleaseConcurrent(t *testing.T) {
 	all := make([]ReleaseResult, len(collectors))
 	var wg sync.WaitGroup
 	for i, c := range collectors {
-		wg.Go(func() {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
 			var err error
 			if all[i], err = c.Release(t.Context(), pointers(rs)...); err != nil {
 				t.Errorf("Release: %v", err)
 			}
-		})
+		}()
 	}
 	within(t, "releasing from all sides", wg.Wait)
 
@@ -270,14 +272,16 @@ func TestReleaseBesideRm(t *testing.T) {
 		var wg sync.WaitGroup
 		begun := make(chan struct{})
 		var once sync.Once
-		wg.Go(func() {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
 			<-begun
 			for i := range rs {
 				if err := os.Remove(s.filePath(&rs[i])); err != nil && !errors.Is(err, os.ErrNotExist) {
 					t.Error(err)
 				}
 			}
-		})
+		}()
 		done, err := s.Release(hookContext{Context: t.Context(), err: func() error {
 			once.Do(func() { close(begun) })
 			return nil

@@ -147,29 +147,17 @@ func validIfName(s []byte) bool {
 // files by net.IP.String, with colon for each ':' (plugins, backend/disk
 // GetEscapedPath: '_' on Windows, ':' elsewhere).
 func parseName(name string, colon byte) (netip.Addr, bool) {
-	if len(name) < 2 || len(name) > 39 { // as the shortest and the longest address
-		return netip.Addr{}, false
-	}
-	text := name
-	if colon != ':' {
-		text = strings.ReplaceAll(name, string(colon), ":")
-	}
+	text := strings.ReplaceAll(name, string(colon), ":")
 	ip, err := netip.ParseAddr(text)
 	var buf [48]byte
-	if err != nil || ip.Is4In6() || ip.Zone() != "" || string(appendName(buf[:0], ip, colon)) != name {
+	canonical := string(ip.AppendTo(buf[:0])) == text && (colon == ':' || !strings.Contains(name, ":"))
+	if err != nil || ip.Is4In6() || ip.Zone() != "" || !canonical {
 		return netip.Addr{}, false
 	}
 	return ip, true
 }
 
-// appendName is the reverse of parseName.
-func appendName(b []byte, ip netip.Addr, colon byte) []byte {
-	start := len(b)
-	b = ip.AppendTo(b)
-	for i := start; i < len(b); i++ {
-		if b[i] == ':' {
-			b[i] = colon
-		}
-	}
-	return b
+// fileName is the reverse of parseName.
+func fileName(ip netip.Addr, colon byte) string {
+	return strings.ReplaceAll(ip.String(), ":", string(colon))
 }

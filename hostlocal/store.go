@@ -38,10 +38,10 @@ func (s *Store) DataDir() string { return s.dataDir }
 
 // Networks returns the names of the networks that have a directory, sorted. A
 // missing data directory has none, and then the slice is nil, which is not an
-// error. Files, and names that
-// the CNI specification does not allow, are left out. A symbolic link to a
-// directory is an error, here as in [Store.List]: it is not followed (R7), so
-// what is reserved in there would go unseen.
+// error. Files, and names that the CNI specification does not allow, are left out
+// and not looked at. A symbolic link to a directory is an error, here as in
+// [Store.List]: it is not followed (R7), so what is reserved in there would go
+// unseen.
 func (s *Store) Networks() ([]string, error) {
 	// With a separator at its end the path can't be a pipe's, which would block.
 	entries, err := os.ReadDir(s.dataDir + string(filepath.Separator))
@@ -53,7 +53,7 @@ func (s *Store) Networks() ([]string, error) {
 	}
 	names := []string{}
 	for _, e := range entries {
-		if !validName(e.Name()) || e.Type().IsRegular() {
+		if !validName(e.Name()) || e.Type().IsRegular() { // no network: it is not looked at
 			continue
 		}
 		if e.IsDir() {
@@ -62,10 +62,10 @@ func (s *Store) Networks() ([]string, error) {
 		}
 		path := filepath.Join(s.dataDir, e.Name())
 		info, err := os.Stat(path)
-		if err == nil && info.IsDir() {
+		switch {
+		case err == nil && info.IsDir():
 			return nil, linkError(path)
-		}
-		if err != nil && !isMissing(err) && !errors.Is(err, syscall.ELOOP) { // ELOOP: the link leads nowhere
+		case err != nil && !isMissing(err) && !errors.Is(err, syscall.ELOOP): // ELOOP: the link leads nowhere
 			return nil, fmt.Errorf("listing networks: %w", err)
 		}
 	}
@@ -96,7 +96,7 @@ func isMissing(err error) bool {
 
 // filePath returns the path of a reservation's file, for errors.
 func (s *Store) filePath(r *Reservation) string {
-	return filepath.Join(s.dataDir, r.Network, string(appendName(nil, r.IP, colon)))
+	return filepath.Join(s.dataDir, r.Network, fileName(r.IP, colon))
 }
 
 // ValidNetwork reports whether name is one that the CNI spec allows for a
