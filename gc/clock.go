@@ -3,6 +3,7 @@
 package gc
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -45,18 +46,13 @@ type clock struct {
 	// What this process saw, in the last pass and in all before it without a gap.
 	firstUnowned  map[file]time.Duration // reservations that nobody alive was known to hold
 	firstFinished map[podID]time.Duration
-	dated         map[sourceID]dated // the dates of the sources' answers
-}
-
-// A sourceID is a source by its name and its place among the others.
-type sourceID struct {
-	name  string
-	place int
+	dated         []dated // by the places of the sources
 }
 
 // dated is the date that a source's answer bore in a pass.
 type dated struct {
-	asOf   time.Time
+	source string
+	asOf   time.Time     // zero: none
 	placed time.Duration // that date on the monotonic clock, at the earliest
 	seen   time.Duration // when that pass asked
 }
@@ -106,13 +102,13 @@ func (c *clock) observe(now reading) {
 	if c.drift.Abs() <= clockTolerance {
 		return
 	}
-	c.trustedSince = latest(c.trustedSince, now.wall, onOldClock.Add(clockTolerance))
+	c.trustedSince = slices.MaxFunc([]time.Time{c.trustedSince, now.wall, onOldClock.Add(clockTolerance)}, time.Time.Compare)
 	if c.drift < 0 {
 		from := now.wall.Add(before.mono - now.mono) // where the step led to, at the lowest
 		if c.twiceFrom.IsZero() || from.Before(c.twiceFrom) {
 			c.twiceFrom = from
 		}
-		c.twiceTo = latest(c.twiceTo, onOldClock.Add(clockTolerance))
+		c.twiceTo = slices.MaxFunc([]time.Time{c.twiceTo, onOldClock.Add(clockTolerance)}, time.Time.Compare)
 	}
 	c.anchor, c.drift = now, 0
 }
@@ -134,6 +130,23 @@ func (c *clock) firstSeen(at reading, r *hostlocal.Reservation) time.Duration {
 		return first
 	}
 	return at.mono
+}
+
+// firstSeenFinished is the same of a pod that it has seen finished.
+func (c *clock) firstSeenFinished(at reading, p *podsource.Pod) time.Duration {
+	if first, ok := c.firstFinished[podIDOf(p)]; ok {
+		return first
+	}
+	return at.mono
+}
+
+// finishedFor returns for how long a pod has been finished at least: since its
+// reported end, or since it was first seen so.
+func (c *clock) finishedFor(at reading, p *podsource.Pod) time.Duration {
+	if c.trusted(at, p.FinishedAt) {
+		return c.since(at, p.FinishedAt)
+	}
+	return at.mono - c.firstSeenFinished(at, p)
 }
 
 func fileOf(r *hostlocal.Reservation) file { return file{r.Network, r.IP, r.Identity()} }
@@ -175,59 +188,44 @@ func (c *clock) beforeBoot(r *hostlocal.Reservation) bool {
 	return !c.bootedAt.IsZero() && !r.ReservedAt.IsZero() && r.ReservedAt.Before(c.bootedAt.Add(-time.Second))
 }
 
-// asOf places the date of a source's answer on the monotonic clock, at the
-// earliest. A date that may be from before a step was given since the source
-// last bore another one; where that is not known, or the date lies in the
-// future, it is always.
-func (c *clock) asOf(at, now reading, source sourceID, asOf time.Time) time.Duration {
+// asOf places the date of the answer of a source, by its place, on the monotonic
+// clock, at the earliest. A date that may be from before a step was given since
+// the source last bore another one, and may have been as old then as listAge;
+// where the last one is not known, or the date lies in the future, it is always.
+func (c *clock) asOf(at, now reading, place int, a *podsource.Answer, listAge time.Duration) time.Duration {
 	const tooOld = 100 * 365 * 24 * time.Hour
-	last, known := c.dated[source]
-	byWall := at.mono - max(0, min(at.wall.Sub(asOf), tooOld))
+	old := max(0, at.wall.Sub(a.AsOf))
+	var last dated
+	if place < len(c.dated) && c.dated[place].source == a.Source {
+		last = c.dated[place]
+	}
 	switch {
-	case asOf.IsZero():
+	case a.AsOf.IsZero():
 		return at.mono
-	case asOf.After(now.wall.Add(clockTolerance)), at.wall.Sub(asOf) > tooOld:
+	case a.AsOf.After(now.wall.Add(clockTolerance)), old > tooOld:
 		return always
-	case !asOf.Before(c.trustedSince):
-		return byWall
-	case !known:
+	case !a.AsOf.Before(c.trustedSince):
+		return at.mono - old
+	case last.asOf.IsZero():
 		return always
-	case last.asOf.Equal(asOf):
+	case last.asOf.Equal(a.AsOf):
 		return last.placed
 	}
-	return min(last.seen, byWall)
+	return min(last.seen-listAge, at.mono-old)
 }
 
 // rememberDates takes note of the dates of a look's answers.
 func (c *clock) rememberDates(look []declaration, at reading) {
-	c.dated = make(map[sourceID]dated)
+	c.dated = make([]dated, len(look))
 	for i, d := range look {
-		if !d.AsOf.IsZero() {
-			c.dated[sourceID{d.Source, i}] = dated{d.AsOf, d.asOf, at.mono}
-		}
+		c.dated[i] = dated{d.Source, d.AsOf, d.asOf, at.mono}
 	}
-}
-
-// finishedFor returns for how long a pod has been finished at least: since its
-// reported end, or since it was first seen so.
-func (c *clock) finishedFor(at reading, p *podsource.Pod) time.Duration {
-	if c.trusted(at, p.FinishedAt) {
-		return c.since(at, p.FinishedAt)
-	}
-	if first, ok := c.firstFinished[podIDOf(p)]; ok {
-		return at.mono - first
-	}
-	return 0
 }
 
 func podIDOf(p *podsource.Pod) podID {
 	id := podID{NamespacedName: p.NamespacedName, uid: p.UID}
-	switch {
-	case p.UID != "":
-	case len(p.ContainerIDs) > 0:
-		id.other = p.ContainerIDs[0]
-	case len(p.IPs) > 0:
-		id.other = p.IPs[0].String()
+	if p.UID == "" {
+		id.other = fmt.Sprint(p.ContainerIDs, p.IPs)
 	}
 	return id
 }
@@ -235,37 +233,22 @@ func podIDOf(p *podsource.Pod) podID {
 // remember takes note of what a pass found unowned, and of the pods that it saw
 // finished. What is not among them any more is forgotten.
 func (c *clock) remember(s *snapshot, entries []Entry) {
-	at := s.at
-	n := count(entries, Reason.unowned) // a map that grows would cost twice as much
-	unowned := make(map[file]time.Duration, n)
+	unowned := make(map[file]time.Duration)
 	for i := range entries {
-		if e := &entries[i]; e.Reason.unowned() {
-			unowned[fileOf(e.Reservation)] = c.firstSeen(at, e.Reservation)
+		r := entries[i].Reservation
+		switch entries[i].Reason.Verdict() {
+		case InUse, Conflict, Malformed, Released:
+		default:
+			unowned[fileOf(r)] = c.firstSeen(s.at, r)
 		}
 	}
-	c.firstUnowned = unowned
 	finished := make(map[podID]time.Duration)
-	for _, a := range slices.Concat(s.looks...) {
-		for j := range a.Pods {
-			p := &a.Pods[j]
-			id := podIDOf(p)
-			if !p.HasFinished() {
-				continue
-			}
-			finished[id] = at.mono
-			if first, ok := c.firstFinished[id]; ok {
-				finished[id] = first
+	for _, d := range slices.Concat(s.evidence...) {
+		for i := range d.Pods {
+			if p := &d.Pods[i]; p.HasFinished() {
+				finished[podIDOf(p)] = c.firstSeenFinished(s.at, p)
 			}
 		}
 	}
-	c.firstFinished = finished
-}
-
-func latest(t time.Time, more ...time.Time) time.Time {
-	for _, u := range more {
-		if u.After(t) {
-			t = u
-		}
-	}
-	return t
+	c.firstUnowned, c.firstFinished = unowned, finished
 }

@@ -84,8 +84,8 @@ func TestHazard19AgesAreNeverOverstated(t *testing.T) {
 
 // remember is what a pass of one look has the clock remember.
 func remember(c *clock, at reading, entries []Entry, look ...podsource.Answer) {
-	s := &snapshot{at: at, looks: [][]podsource.Answer{look}, clock: c}
-	s.evidence = newEvidence(s.looks, indexReservations(nil), c, at, at, DefaultMinAge)
+	s := &snapshot{at: at, clock: c, opts: &Options{RuntimeRequestTimeout: DefaultRuntimeRequestTimeout}}
+	s.addLook(look, at)
 	c.rememberDates(s.evidence[0], at)
 	c.remember(s, entries)
 }

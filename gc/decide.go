@@ -4,6 +4,7 @@ package gc
 
 import (
 	"math"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -13,24 +14,15 @@ import (
 
 // A snapshot is everything a decision may rest on.
 type snapshot struct {
-	reservations *reservations // of all networks of the data dir
-	looks        [][]podsource.Answer
-	pods         *livePods
+	reservations []hostlocal.Reservation // of all networks of the data dir
 	evidence     evidence
+	pods         *livePods
 	clock        *clock        // read, not written
 	at           reading       // before the sources were asked
 	stale        time.Duration // by how much the stalest answer is older than that; forever: it can't be told
-	limits       limits
+	opts         *Options
 	networks     []string // to release in; all others are only read
-	foreign      []podsource.Form
-	noADD        bool // the hook's assertion (R5)
-}
-
-// limits are the durations of R4 and R5.
-type limits struct {
-	minAge      time.Duration // as set
-	startingFor time.Duration
-	lag         time.Duration // L: how long a runtime may take to list a sandbox
+	noADD        bool     // the hook's assertion (R5)
 }
 
 const (
@@ -50,14 +42,13 @@ const (
 // later than the reservation was made, and then it is kept by R4 until a source
 // that would have named it by then does not.
 func decide(s *snapshot) (entries []Entry, next time.Duration) {
-	rs := s.reservations.all
+	rs := s.reservations
 	entries = make([]Entry, len(rs))
-	o := owners{inUse: make(map[string]*Pod), inConflict: make(map[string]*Pod)}
+	o := owners{held: make(map[string]holding)}
 	for i := range rs {
 		o.unreadable = o.unreadable || s.mayBeSibling(&rs[i])
 		if claimants := s.pods.claimants(&rs[i]); len(claimants) > 0 {
-			entries[i] = s.judgeClaimed(&rs[i], claimants)
-			o.note(&entries[i])
+			entries[i] = s.judgeClaimed(&rs[i], claimants, &o)
 		}
 	}
 	ages := make(map[string]age)
@@ -81,7 +72,7 @@ func decide(s *snapshot) (entries []Entry, next time.Duration) {
 		case EmptyOwner:
 			entries[i], in = s.judgeUnowned(&rs[i], s.age(&rs[i]))
 		case SiblingUnreadable:
-			in = s.limits.minAge
+			in = s.opts.MinAge
 		}
 		if in > 0 && (next == 0 || in < next) {
 			next = in
@@ -107,52 +98,70 @@ func (s *snapshot) age(r *hostlocal.Reservation) age {
 // mayBeSibling reports whether r can't be read and may belong to any container:
 // its address is claimed, or it is young (hazard 68).
 func (s *snapshot) mayBeSibling(r *hostlocal.Reservation) bool {
-	return r.Owner == hostlocal.Unreadable && (len(s.pods.claimants(r)) > 0 || s.age(r).least < max(s.limits.minAge, s.limits.lag))
+	return r.Owner == hostlocal.Unreadable && (len(s.pods.claimants(r)) > 0 || s.age(r).least < max(s.opts.MinAge, s.opts.lag()))
 }
 
 // owners is what the claimed reservations tell about others of the same owner.
 type owners struct {
-	inUse      map[string]*Pod // container IDs that hold an address in use
-	inConflict map[string]*Pod // container IDs that hold an address in conflict
-	unreadable bool            // an address in use may belong to any container
+	held       map[string]holding  // by container ID
+	live       map[netip.Addr]bool // addresses of live containers in whatever network, once somebody asks
+	unreadable bool                // an address in use may belong to any container
 }
 
-func (o *owners) note(e *Entry) {
-	switch {
-	case e.Owner != hostlocal.Owned: // nobody's siblings
-	case e.Reason == AddressClaimed:
-		o.inUse[e.ContainerID] = e.Pod
-	case e.Verdict == Conflict:
-		o.inConflict[e.ContainerID] = e.Pod
-	}
+// A holding is why other reservations of a container are kept.
+type holding struct {
+	why Reason
+	pod *livePod
 }
 
 // judgeClaimed judges a reservation whose address live pods claim (R3, R10).
-func (s *snapshot) judgeClaimed(r *hostlocal.Reservation, claimants []claim) Entry {
-	pods := s.pods
-	owner := pods.owner(r)
-	if rivals := pods.rivals(claimants, owner); len(rivals) > 0 {
+func (s *snapshot) judgeClaimed(r *hostlocal.Reservation, claimants []claim, o *owners) Entry {
+	owner := s.pods.owner(r)
+	if rivals := rivals(claimants, owner); len(rivals) > 0 {
 		rival := rivals[0]
 		if rival == owner {
 			rival = rivals[1]
 		}
-		return pods.entry(r, TwoPods, rival)
+		o.note(r, OwnerInConflict, rival)
+		return entry(r, TwoPods, rival)
 	}
-	if owner != noPod {
-		return pods.entry(r, ContainerLive, owner)
+	if owner != nil {
+		return entry(r, ContainerLive, owner)
 	}
 	// A claimant whose container is known, and this is none of its own.
-	hasContainer := func(c claim) bool { return len(pods.pods[c.pod].ContainerIDs) > 0 }
+	hasContainer := func(c claim) bool { return len(c.pod.ContainerIDs) > 0 }
 	other := slices.IndexFunc(claimants, hasContainer)
 	if r.Owner != hostlocal.Owned || other < 0 {
-		return pods.entry(r, AddressClaimed, claimants[0].pod)
+		o.note(r, SiblingInUse, claimants[0].pod)
+		return entry(r, AddressClaimed, claimants[0].pod)
 	}
-	inAny := func(c claim) bool { return hasContainer(c) && pods.pods[c.pod].Network == "" }
-	inAnother := func(o *hostlocal.Reservation) bool { return o.Network != r.Network && pods.owner(o) != noPod }
-	if slices.ContainsFunc(claimants, inAny) && s.reservations.any(r.IP, inAnother) {
-		return pods.entry(r, ClaimedInOtherNetwork, claimants[other].pod)
+	o.note(r, OwnerInConflict, claimants[other].pod)
+	inAny := func(c claim) bool { return hasContainer(c) && c.pod.Network == "" }
+	if slices.ContainsFunc(claimants, inAny) && s.hasLiveOwner(r.IP, o) {
+		return entry(r, ClaimedInOtherNetwork, claimants[other].pod)
 	}
-	return pods.entry(r, OtherContainer, claimants[other].pod)
+	return entry(r, OtherContainer, claimants[other].pod)
+}
+
+// note takes note of why other reservations of r's owner are kept. That one of
+// them is in use comes before a conflict.
+func (o *owners) note(r *hostlocal.Reservation, why Reason, pod *livePod) {
+	if _, ok := o.held[r.ContainerID]; !ok || why == SiblingInUse {
+		o.held[r.ContainerID] = holding{why, pod}
+	}
+}
+
+// hasLiveOwner reports whether a live container holds an address in some network.
+func (s *snapshot) hasLiveOwner(ip netip.Addr, o *owners) bool {
+	if o.live == nil {
+		o.live = make(map[netip.Addr]bool)
+		for i := range s.reservations {
+			if r := &s.reservations[i]; s.pods.owner(r) != nil {
+				o.live[r.IP] = true
+			}
+		}
+	}
+	return o.live[ip]
 }
 
 // judgeOwned judges a reservation whose address no live pod claims, by its owner
@@ -160,122 +169,130 @@ func (s *snapshot) judgeClaimed(r *hostlocal.Reservation, claimants []claim) Ent
 func (s *snapshot) judgeOwned(r *hostlocal.Reservation, o *owners) Entry {
 	switch r.Owner {
 	case hostlocal.Malformed:
-		return s.pods.entry(r, OwnerMalformed, noPod)
+		return entry(r, OwnerMalformed, nil)
 	case hostlocal.Empty:
-		return s.pods.entry(r, EmptyOwner, noPod)
+		return entry(r, EmptyOwner, nil)
 	case hostlocal.Owned:
 	default:
-		return s.pods.entry(r, OwnerUnreadable, noPod)
+		return entry(r, OwnerUnreadable, nil)
 	}
-	if owner := s.pods.owner(r); owner != noPod {
-		return s.pods.entry(r, ContainerLive, owner)
+	if owner := s.pods.owner(r); owner != nil {
+		return entry(r, ContainerLive, owner)
 	}
-	if pod, ok := o.inUse[r.ContainerID]; ok {
-		return Entry{r, pod, SiblingInUse.Verdict(), SiblingInUse}
-	}
-	if pod, ok := o.inConflict[r.ContainerID]; ok {
-		return Entry{r, pod, OwnerInConflict.Verdict(), OwnerInConflict}
+	if other, ok := o.held[r.ContainerID]; ok {
+		return entry(r, other.why, other.pod)
 	}
 	if o.unreadable {
-		return s.pods.entry(r, SiblingUnreadable, noPod)
+		return entry(r, SiblingUnreadable, nil)
 	}
-	return s.pods.entry(r, Unowned, noPod)
+	return entry(r, Unowned, nil)
 }
 
 // judgeUnowned judges a reservation whose address and owner no live pod is known
 // to hold. It returns in how long the verdict may change; zero is never.
 func (s *snapshot) judgeUnowned(r *hostlocal.Reservation, a age) (Entry, time.Duration) {
-	pods, seen := s.pods, s.clock.firstSeen(s.at, r)
-	if !s.evidence.speaksOf(r.Network) {
-		return pods.entry(r, NoSourceForNetwork, noPod), 0
+	seen := s.clock.firstSeen(s.at, r)
+	switch {
+	case !s.evidence.speaksOf(r.Network):
+		return entry(r, NoSourceForNetwork, nil), 0
+	case s.evidence.foreign(r) && !s.evidence.inEveryLook(seen, seesAddresses) && !s.allowed(r):
+		return entry(r, ForeignOwner, nil), 0
+	case s.stale == forever:
+		return entry(r, StaleAnswer, nil), 0
 	}
-	if s.evidence.foreign(r) && !s.evidence.inEveryLook(seen, seesAddresses) && !s.allowed(r) {
-		return pods.entry(r, ForeignOwner, noPod), 0
-	}
-	if s.stale == forever {
-		return pods.entry(r, StaleAnswer, noPod), 0
-	}
-	lag, named := s.evidence.names(r, seen)
-	if need := s.minAge(r, seen); a.least < need && !(s.noADD && named && lag == 0) {
-		why := TooYoung
+	if need := s.minAge(r, seen); a.least < need && !(s.noADD && s.evidence.lag(r, seen) == 0) {
 		switch {
 		case !a.byTimestamp:
-			why = UntrustedTimestamp
-		case a.least >= s.limits.minAge:
-			why = NotYetListed
+			return entry(r, UntrustedTimestamp, nil), need - a.least
+		case a.least >= s.opts.MinAge:
+			return entry(r, NotYetListed, nil), need - a.least
 		}
-		return pods.entry(r, why, noPod), need - a.least
+		return entry(r, TooYoung, nil), need - a.least
 	}
-	if pod, why := s.startingPod(r); pod != noPod {
-		in := s.claimEnds(r, a, seen, lag, named)
-		if in == forever {
-			return pods.entry(r, StartingNoEnd, pod), 0
+	if pod, why := s.startingPod(r); pod != nil {
+		in := s.claimEnds(r, a, seen)
+		if why == EntryUnproven {
+			in = s.unprovenEnds(r, a, seen)
 		}
-		if in > 0 {
-			return pods.entry(r, why, pod), in
+		switch {
+		case in == forever && why == EntryUnproven:
+			return entry(r, why, pod), 0
+		case in == forever:
+			return entry(r, StartingNoEnd, pod), 0
+		case in > 0:
+			return entry(r, why, pod), in
 		}
 	}
 	switch {
 	case !slices.Contains(s.networks, r.Network):
-		return pods.entry(r, NetworkNotNamed, noPod), 0
+		return entry(r, NetworkNotNamed, nil), 0
 	case r.Owner == hostlocal.Empty:
-		return pods.entry(r, EmptyOwner, noPod), 0
+		return entry(r, EmptyOwner, nil), 0
 	}
-	return pods.entry(r, Unowned, noPod), 0
+	return entry(r, Unowned, nil), 0
 }
 
 func (s *snapshot) allowed(r *hostlocal.Reservation) bool {
-	return slices.ContainsFunc(s.foreign, func(f podsource.Form) bool { return f.Matches(r.ContainerID) })
+	return slices.ContainsFunc(s.opts.ReleaseForms, func(f podsource.Form) bool { return f.Matches(r.ContainerID) })
 }
 
 // minAge returns how old r must be (R5): what the caller set, but at least as
-// old as it takes until it is named, and L unless this pass can see what no
-// source would name by then.
+// old as it takes until it is named, and L unless this pass would have seen, in
+// both of its looks, an ADD under way and a container whose ADD has ended.
 func (s *snapshot) minAge(r *hostlocal.Reservation, seen time.Duration) time.Duration {
-	need := s.limits.minAge
-	if need < s.limits.lag && !s.seconds(r, seen) {
-		need = s.limits.lag
+	e, need := s.evidence, s.opts.MinAge
+	if len(e) < 2 || !e.inEveryLook(seen, seesADDs) || !e.inEveryLook(seen, seesAddresses) || !e.inEveryLook(seen, cached(r)) {
+		need = max(need, s.opts.lag())
 	}
-	lag, _ := s.evidence.names(r, always)
-	return max(need, lag)
+	if lag := e.lag(r, always); lag < forever {
+		need = max(need, lag)
+	}
+	return need
 }
 
-// seconds reports whether this pass would have seen an ADD under way, and a
-// container whose ADD has ended, in both of its looks (R5).
-func (s *snapshot) seconds(r *hostlocal.Reservation, seen time.Duration) bool {
-	e := s.evidence
-	return len(e) > 1 && e.inEveryLook(seen, seesADDs) && e.inEveryLook(seen, seesAddresses) && e.inEveryLook(seen, cached(r))
-}
-
-// startingPod returns a pod that may hold r without naming it yet, or noPod.
-func (s *snapshot) startingPod(r *hostlocal.Reservation) (pod int32, why Reason) {
-	starting := &s.pods.starting
-	switch {
-	case starting.unknown != noPod:
-		return starting.unknown, PodStartUnknown
-	case starting.earliest != noPod && madeSince(r, starting.since):
-		return starting.earliest, PodStarting
+// startingPod returns a pod that may hold r without naming it yet, or nil.
+func (s *snapshot) startingPod(r *hostlocal.Reservation) (pod *livePod, why Reason) {
+	if pod = s.pods.unproven[r.ContainerID]; pod != nil && r.Owner == hostlocal.Owned {
+		return pod, EntryUnproven
 	}
-	return noPod, PodStarting
+	if pod = s.pods.startUnknown; pod != nil {
+		return pod, PodStartUnknown
+	}
+	if pod = s.pods.startEarliest; pod != nil && madeSince(r, pod.StartedAt) {
+		return pod, PodStarting
+	}
+	return nil, PodStarting
 }
 
 // claimEnds returns in how long a starting pod's claim on r ends (R4): zero is
 // that it has ended, forever that no source here can end it.
-func (s *snapshot) claimEnds(r *hostlocal.Reservation, a age, seen, lag time.Duration, named bool) time.Duration {
-	if named && lag == 0 && len(s.evidence) > 1 && s.evidence.inEveryLook(seen, seesADDs) && a.least >= s.minAge(r, seen) {
+func (s *snapshot) claimEnds(r *hostlocal.Reservation, a age, seen time.Duration) time.Duration {
+	lag := s.evidence.lag(r, seen)
+	if lag == 0 && len(s.evidence) > 1 && s.evidence.inEveryLook(seen, seesADDs) && a.least >= s.minAge(r, seen) {
 		return 0
 	}
 	ends := forever
-	unseen := s.limits.lag - (s.at.mono - seen - s.stale)
-	if named {
-		ends = min(ends, max(0, unseen, s.limits.startingFor-a.least+1, lag-a.least+1))
-	} else if _, later := s.evidence.names(r, always); later { // by an answer from before r was seen
-		ends = min(ends, s.limits.lag)
+	unseen := s.opts.lag() - (s.at.mono - seen - s.stale)
+	switch {
+	case lag < forever:
+		ends = max(0, unseen, s.opts.StartingFor-a.least+1, lag-a.least+1)
+	case s.evidence.lag(r, always) < forever: // by an answer from before r was seen
+		ends = s.opts.lag()
 	}
 	if s.clock.beforeBoot(r) {
 		ends = min(ends, max(0, unseen))
 	}
 	return ends
+}
+
+// unprovenEnds returns in how long the claim of an unproven entry on r ends (R4):
+// only what is no cache itself, and would name r's container, can end it.
+func (s *snapshot) unprovenEnds(r *hostlocal.Reservation, a age, seen time.Duration) time.Duration {
+	lag := s.evidence.withoutCaches().lag(r, seen)
+	if lag == forever {
+		return forever
+	}
+	return max(0, s.opts.lag()-(s.at.mono-seen-s.stale), s.opts.StartingFor-a.least+1, lag-a.least+1)
 }
 
 // wantsSecondLook reports whether something might be released that needs to be
@@ -284,17 +301,14 @@ func (s *snapshot) wantsSecondLook() bool {
 	if !s.evidence.inEveryLook(always, seesADDs) {
 		return false
 	}
-	for i := range s.reservations.all {
-		r := &s.reservations.all[i]
-		if r.Owner != hostlocal.Owned && r.Owner != hostlocal.Empty || !slices.Contains(s.networks, r.Network) {
-			continue
-		}
-		if s.age(r).least < s.limits.minAge || s.pods.owner(r) != noPod || len(s.pods.claimants(r)) > 0 {
+	for i := range s.reservations {
+		r := &s.reservations[i]
+		if !slices.Contains(s.networks, r.Network) || r.Owner != hostlocal.Owned && r.Owner != hostlocal.Empty {
 			continue
 		}
 		starting, _ := s.startingPod(r)
-		lag, named := s.evidence.names(r, s.clock.firstSeen(s.at, r))
-		if (starting != noPod || s.limits.minAge < s.limits.lag) && named && lag == 0 {
+		needsTwo := (starting != nil || s.opts.MinAge < s.opts.lag()) && s.age(r).least >= s.opts.MinAge
+		if needsTwo && s.pods.owner(r) == nil && len(s.pods.claimants(r)) == 0 && s.evidence.lag(r, s.clock.firstSeen(s.at, r)) == 0 {
 			return true
 		}
 	}
@@ -302,6 +316,10 @@ func (s *snapshot) wantsSecondLook() bool {
 }
 
 // entry returns what a report says of r.
-func (l *livePods) entry(r *hostlocal.Reservation, why Reason, pod int32) Entry {
-	return Entry{Reservation: r, Pod: l.ref(pod), Verdict: why.Verdict(), Reason: why}
+func entry(r *hostlocal.Reservation, why Reason, pod *livePod) Entry {
+	e := Entry{Reservation: r, Verdict: why.Verdict(), Reason: why}
+	if pod != nil {
+		e.Pod = &pod.ref
+	}
+	return e
 }

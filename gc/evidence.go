@@ -3,6 +3,7 @@
 package gc
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -15,62 +16,71 @@ import (
 const betweenLooks = time.Second
 
 // evidence is what the answers of a pass declare, look by look. What is declared
-// counts where some source declares it in every look.
+// counts where one and the same source declares it in every look.
 type evidence [][]declaration
 
-// A declaration is what one answer declares.
+// A declaration is an answer, in which Networks and Names say what they come to:
+// of a cache what it says of networks in which it proved to be the node's.
 type declaration struct {
-	*podsource.Answer
-	asOf   time.Duration     // when the answer was last true, on the monotonic clock
-	counts time.Duration     // the same, or always where it is the list of the look before
-	names  []podsource.Names // those that count
-	proven []string          // networks in which a cache proved to be the node's
+	podsource.Answer
+	asOf   time.Duration // when the answer was last true, on the monotonic clock
+	counts time.Duration // the same, or always where it is the list of the look before
 }
 
-// newEvidence takes the declarations of each look's answers. runtimeLag is what
-// podsource.RuntimeLag stands for.
-func newEvidence(looks [][]podsource.Answer, rs *reservations, c *clock, at, now reading, runtimeLag time.Duration) evidence {
-	e := make(evidence, len(looks))
-	for i, look := range looks {
-		for j := range look {
-			a := &look[j]
-			d := declaration{Answer: a, asOf: c.asOf(at, now, sourceID{a.Source, j}, a.AsOf), names: slices.Clone(a.Names)}
-			if d.counts = d.asOf; i > 0 && j < len(looks[0]) && !a.AsOf.IsZero() && a.AsOf.Sub(looks[0][j].AsOf) < betweenLooks {
-				d.counts = always
-			}
-			if a.Recorded != nil {
-				d.proven = proven(a, look, rs)
-			}
-			for k := range d.names {
-				n := &d.names[k]
-				if n.Lag == podsource.RuntimeLag {
-					n.Lag = runtimeLag
-				}
-				if a.Recorded != nil {
-					n.Networks = slices.DeleteFunc(slices.Clone(d.proven), func(network string) bool { return !covers(n.Networks, network) })
-				}
-			}
-			if a.Recorded != nil && len(d.proven) == 0 {
-				d.names = nil
-			}
-			e[i] = append(e[i], d)
+// addLook takes in the answers of one look, after which the reading now was
+// taken.
+func (s *snapshot) addLook(answers []podsource.Answer, now reading) {
+	look := make([]declaration, len(answers))
+	for i, a := range answers {
+		d := declaration{Answer: a, asOf: s.clock.asOf(s.at, now, i, &a, 2*s.opts.Interval)}
+		d.counts = d.asOf
+		if len(s.evidence) > 0 && i < len(s.evidence[0]) && !a.AsOf.IsZero() && a.AsOf.Sub(s.evidence[0][i].AsOf) < betweenLooks {
+			d.counts = always
 		}
+		if s.stale = max(s.stale, s.at.mono-d.asOf); d.asOf == always {
+			s.stale = forever
+		}
+		if a.Supplementary && a.Networks == nil {
+			d.Networks = []string{}
+		}
+		d.Names = slices.Clone(a.Names)
+		for k := range d.Names {
+			if d.Names[k].Lag == podsource.RuntimeLag {
+				d.Names[k].Lag = s.opts.lag() // what podsource.RuntimeLag stands for
+			}
+		}
+		if a.Recorded != nil {
+			d.restrict(proven(&a, answers, s.reservations))
+		}
+		look[i] = d
 	}
-	return e
+	s.evidence = append(s.evidence, look)
+	s.pods = indexPods(s.evidence, s.clock, s.at, now)
 }
 
-// staleness returns by how much the stalest answer is older than the reading at
-// (R5): forever where that can't be told.
-func (e evidence) staleness(at reading) (stale time.Duration) {
-	for _, look := range e {
-		for i := range look {
-			if look[i].asOf == always {
-				return forever
-			}
-			stale = max(stale, at.mono-look[i].asOf)
-		}
+// restrict leaves of what a cache declares that of networks in which it proved to
+// be the node's. Of these it speaks.
+func (d *declaration) restrict(proven []string) {
+	if d.Networks != nil {
+		d.Networks = append(slices.Clip(d.Networks), proven...)
 	}
-	return stale
+	for i := range d.Names {
+		n := &d.Names[i]
+		some := append([]string{}, proven...) // never nil, which is all
+		n.Networks = slices.DeleteFunc(some, func(network string) bool { return !covers(n.Networks, network) })
+	}
+}
+
+// keep copies what a source may use again for its next answer.
+func (d *declaration) keep() {
+	d.Networks, d.Forms, d.Pods = slices.Clone(d.Networks), slices.Clone(d.Forms), slices.Clone(d.Pods)
+	for i := range d.Names {
+		d.Names[i].Networks = slices.Clone(d.Names[i].Networks)
+	}
+	for i := range d.Pods {
+		p := &d.Pods[i]
+		p.ContainerIDs, p.IPs = slices.Clone(p.ContainerIDs), slices.Clone(p.IPs)
+	}
 }
 
 // covers reports whether a list of networks, of which nil is all, has one.
@@ -82,7 +92,7 @@ func covers(networks []string, network string) bool {
 // not wiped: some record in it is that of a reservation's owner, and every
 // reserved address that some source sees configured has a record of its owner,
 // or its owner's ADD is under way. Where no source sees addresses that is none.
-func proven(cache *podsource.Answer, look []podsource.Answer, rs *reservations) []string {
+func proven(cache *podsource.Answer, look []podsource.Answer, rs []hostlocal.Reservation) []string {
 	recorded := make(map[podsource.Attachment]bool, len(cache.Recorded))
 	for _, a := range cache.Recorded {
 		recorded[a] = true
@@ -93,101 +103,105 @@ func proven(cache *podsource.Answer, look []podsource.Answer, rs *reservations) 
 		for j := range look[i].Pods {
 			p := &look[i].Pods[j]
 			for _, ip := range p.IPs {
-				if look[i].SeesAddresses {
-					seen[normalize(ip)] = true
-				}
+				seen[normalize(ip)] = seen[normalize(ip)] || look[i].SeesAddresses
 			}
 			for _, id := range p.ContainerIDs {
-				if look[i].SeesADDs {
-					inFlight[id] = true
-				}
+				inFlight[id] = inFlight[id] || look[i].SeesADDs
 			}
 		}
 	}
 	if !sees {
 		return nil
 	}
-	var networks []string
-	for _, n := range rs.networks {
-		some, all := false, true
-		for i := range n {
-			r := &n[i]
-			known := r.Owner == hostlocal.Owned && recorded[podsource.Attachment{Network: r.Network, ContainerID: r.ContainerID}]
-			some = some || known
-			if seen[r.IP] && !known && !(r.Owner == hostlocal.Owned && inFlight[r.ContainerID]) {
-				all = false
-			}
-		}
-		if some && all {
-			networks = append(networks, n[0].Network)
+	some, lacking := make(map[string]bool), make(map[string]bool) // networks
+	for i := range rs {
+		r := &rs[i]
+		switch {
+		case r.Owner == hostlocal.Owned && recorded[podsource.Attachment{Network: r.Network, ContainerID: r.ContainerID}]:
+			some[r.Network] = true
+		case seen[r.IP] && !inFlight[r.ContainerID]:
+			lacking[r.Network] = true
 		}
 	}
-	return networks
+	maps.DeleteFunc(some, func(network string, _ bool) bool { return lacking[network] })
+	return slices.Sorted(maps.Keys(some))
 }
 
-// inEveryLook reports whether in each look some source declares it, by an answer
-// that was true at a moment or later. A look without answers declares nothing.
+// inEveryLook reports whether some source declares it in each look, by an answer
+// that was true at a moment or later.
 func (e evidence) inEveryLook(since time.Duration, declares func(*declaration) bool) bool {
-	for _, look := range e {
-		if !slices.ContainsFunc(look, func(d declaration) bool { return d.counts >= since && declares(&d) }) {
-			return false
+	for i := range e.sources() {
+		silent := func(look []declaration) bool { return look[i].counts < since || !declares(&look[i]) }
+		if !slices.ContainsFunc(e, silent) {
+			return true
 		}
 	}
-	return len(e) > 0
+	return false
 }
 
-// names returns by how much later than its reservation r's container is named at
-// the latest, in every look. False is: none of the sources would name it.
-func (e evidence) names(r *hostlocal.Reservation, since time.Duration) (lag time.Duration, ok bool) {
-	for _, look := range e {
-		best := time.Duration(-1)
-		for i := range look {
-			d := &look[i]
-			for _, n := range d.names {
-				if d.counts >= since && covers(n.Networks, r.Network) && n.Form.Matches(r.ContainerID) && (best < 0 || n.Lag < best) {
-					best = n.Lag
-				}
+// sources returns how many sources answered in each look.
+func (e evidence) sources() int {
+	if len(e) == 0 {
+		return 0
+	}
+	return len(slices.MinFunc(e, func(a, b []declaration) int { return len(a) - len(b) }))
+}
+
+// lag returns by how much later than its reservation r's container is named at
+// the latest, by a source whose answers were true at a moment or later: forever
+// where none of them would name it in every look.
+func (e evidence) lag(r *hostlocal.Reservation, since time.Duration) time.Duration {
+	best := forever
+	for i := range e.sources() {
+		lag := time.Duration(0)
+		for _, look := range e {
+			if lag = max(lag, look[i].lag(r)); look[i].counts < since {
+				lag = forever
 			}
 		}
-		if best < 0 {
-			return 0, false
-		}
-		lag = max(lag, best)
+		best = min(best, lag)
 	}
-	return lag, len(e) > 0
+	return best
+}
+
+// lag returns by how much later than its reservation r's container is named at
+// the latest, or forever where it is none of those that are named.
+func (d *declaration) lag(r *hostlocal.Reservation) time.Duration {
+	lag := forever
+	for _, n := range d.Names {
+		if covers(n.Networks, r.Network) && n.Form.Matches(r.ContainerID) {
+			lag = min(lag, n.Lag)
+		}
+	}
+	return lag
+}
+
+// withoutCaches is what sources declare that are no caches of results.
+func (e evidence) withoutCaches() evidence {
+	rest := make(evidence, len(e))
+	for i, look := range e {
+		rest[i] = slices.DeleteFunc(slices.Clone(look), func(d declaration) bool { return d.Recorded != nil })
+	}
+	return rest
 }
 
 // speaksOf reports whether some source speaks of a network (R14).
 func (e evidence) speaksOf(network string) bool {
-	return e.inEveryLook(always, func(d *declaration) bool {
-		if slices.Contains(d.proven, network) {
-			return true
-		}
-		return covers(d.Networks, network) && !(d.Supplementary && d.Networks == nil)
-	})
+	return e.inEveryLook(always, func(d *declaration) bool { return covers(d.Networks, network) })
 }
 
 // foreign reports whether no source could mean a container of r's ID: some of
 // them say of which form those are that they mean, and none says this one (R14).
 // This is a matter of form alone, however old the answer is.
 func (e evidence) foreign(r *hostlocal.Reservation) bool {
-	if r.Owner != hostlocal.Owned {
-		return false
-	}
-	some := false // says in r's network which containers it means
 	means := func(d *declaration) bool {
-		matches := false
-		for _, n := range d.names {
-			if covers(n.Networks, r.Network) {
-				some, matches = true, matches || n.Form.Matches(r.ContainerID)
-			}
-		}
-		for _, f := range d.Forms {
-			some, matches = true, matches || f.Matches(r.ContainerID)
-		}
-		return matches
+		return d.lag(r) < forever || slices.ContainsFunc(d.Forms, func(f podsource.Form) bool { return f.Matches(r.ContainerID) })
 	}
-	return !e.inEveryLook(always, means) && some
+	says := func(d declaration) bool {
+		return len(d.Forms) > 0 || slices.ContainsFunc(d.Names, func(n podsource.Names) bool { return covers(n.Networks, r.Network) })
+	}
+	someSay := func(look []declaration) bool { return slices.ContainsFunc(look, says) }
+	return r.Owner == hostlocal.Owned && !e.inEveryLook(always, means) && slices.ContainsFunc(e, someSay)
 }
 
 func seesADDs(d *declaration) bool      { return d.SeesADDs }
@@ -196,9 +210,5 @@ func seesAddresses(d *declaration) bool { return d.SeesAddresses }
 // cached reports whether a cache that proved to be the node's names a container
 // of r's ID when its ADD has ended.
 func cached(r *hostlocal.Reservation) func(*declaration) bool {
-	return func(d *declaration) bool {
-		return d.Recorded != nil && slices.ContainsFunc(d.names, func(n podsource.Names) bool {
-			return n.Lag == 0 && covers(n.Networks, r.Network) && n.Form.Matches(r.ContainerID)
-		})
-	}
+	return func(d *declaration) bool { return d.Recorded != nil && d.lag(r) == 0 }
 }

@@ -86,6 +86,9 @@ func startingPod(name string, startedAt time.Time) podsource.Pod {
 	return podsource.Pod{NamespacedName: named(name), UID: types.UID(name), StartedAt: startedAt}
 }
 
+// starts is a pod that claims every reservation.
+func starts() podsource.Pod { return startingPod("web", time.Time{}) }
+
 // adding is an ADD in flight, as its process shows it.
 func adding(containerID string) podsource.Pod {
 	return podsource.Pod{ContainerIDs: []string{containerID}, Origin: "process 4711"}

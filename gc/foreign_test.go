@@ -45,7 +45,7 @@ func TestForeignOwner(t *testing.T) {
 			n.reserve("10.0.0.3", docker, old)
 			n.reserve("10.0.0.4", hex64("leaked"), old)
 			n.file("10.0.0.5", "", old)
-			n.checkReasons(n.pass(answers(c.members...), Options{Foreign: c.allow}), c.want)
+			n.checkReasons(n.pass(answers(c.members...), Options{ReleaseForms: c.allow}), c.want)
 		})
 	}
 	t.Run("a form shows who could not be meant, never who was", func(t *testing.T) {

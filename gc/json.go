@@ -38,15 +38,6 @@ func (e Entry) MarshalJSON() ([]byte, error) {
 	return json.Marshal(out)
 }
 
-// MarshalJSON adds the error.
-func (s Source) MarshalJSON() ([]byte, error) {
-	type plain Source
-	return json.Marshal(struct {
-		plain
-		Error string `json:"error,omitempty"`
-	}{plain(s), text(s.Err)})
-}
-
 // text is an error's, or empty.
 func text(err error) string {
 	if err == nil {

@@ -23,7 +23,7 @@ func (r *Reconciler) Start(ctx context.Context) error {
 	for ctx.Err() == nil {
 		pause, floor := p.after(&report, err, r.opts.Interval)
 		if err != nil {
-			_ = recoverPanic(func() error { // the logger is the caller's
+			_ = recoverPanic("logger", func() error {
 				r.opts.Logger.Error(err, "Releasing leaked addresses; trying again later", "in", pause.String())
 				return nil
 			})
@@ -40,9 +40,8 @@ func (r *Reconciler) Start(ctx context.Context) error {
 func (r *Reconciler) NeedLeaderElection() bool { return false }
 
 // Trigger asks Start for a pass now: an agent calls it when its pool has just
-// run dry. The pass comes five seconds after the last one at the earliest, up to a
-// minute where files could not be read or removed, and not before its pause is
-// over where no answer counted. Trigger never blocks, and many calls before that
+// run dry. The pass comes five seconds after the last one at the earliest, and not
+// before its pause is over where no answer counted. Trigger never blocks, and many calls before that
 // pass begins lead to one.
 func (r *Reconciler) Trigger() {
 	select {
@@ -55,8 +54,6 @@ const (
 	minPause     = time.Second      // after an error
 	minRecheck   = 15 * time.Second // before a pass that a report asked for
 	triggerFloor = 5 * time.Second  // before a pass that Trigger asked for
-	maxFloor     = time.Minute      // before one that Trigger asked for after errors about files
-	firstAsk     = time.Minute      // before the pass after a hook that asked nobody
 )
 
 // pauses is what the pauses between passes depend on.
@@ -68,32 +65,25 @@ type pauses struct {
 // after returns how long to wait after a pass, and for how long of that also
 // Trigger has to.
 func (p *pauses) after(report *Report, err error, interval time.Duration) (pause, floor time.Duration) {
-	regular := jitter(interval, 0.1)
-	if err != nil {
-		pause = min(regular, jitter(minPause<<min(p.failures, 20), 0.5))
-		p.failures++
-		if errors.Is(err, ErrRefused) || len(report.Reservations) == 0 {
-			return pause, pause
-		}
-		if !report.NextCheck.IsZero() { // a file can't be read or removed, and the others go on
-			pause = min(pause, max(minRecheck, time.Until(report.NextCheck)))
-		}
-		return pause, min(pause, maxFloor)
-	}
-	p.failures = 0
+	refused := err != nil && (errors.Is(err, ErrRefused) || len(report.Reservations) == 0)
+	pause, floor = jitter(interval, 0.1), triggerFloor
 	switch {
-	case len(report.Sources) == 0:
-		pause = min(regular, jitter(firstAsk, 1))
+	case refused, err != nil && report.NextCheck.IsZero():
+		pause = min(pause, jitter(minPause<<min(p.failures, 20), 0.5))
+		p.failures++
 	case report.NextCheck.IsZero():
-		p.rechecks, pause = 0, regular
-	default:
+		*p = pauses{}
+	default: // also beside a file that can't be read or removed: the others go on
 		if report.Counts()[Released] > 0 {
 			p.rechecks = 0
 		}
-		pause = min(regular, jitter(max(minRecheck<<min(p.rechecks, 20), time.Until(report.NextCheck)), 0.1))
-		p.rechecks++
+		pause = min(pause, jitter(max(minRecheck<<min(p.rechecks, 20), time.Until(report.NextCheck)), 0.1))
+		*p = pauses{rechecks: p.rechecks + 1}
 	}
-	return pause, min(pause, triggerFloor)
+	if refused {
+		floor = pause
+	}
+	return pause, min(pause, floor)
 }
 
 // await waits for the pause to end, or, after its floor, for Trigger. It reports

@@ -21,11 +21,13 @@ var matrixColumns = []struct {
 	{"API server", []simKind{fromAPI}},
 	{"kubelet", []simKind{fromKubelet}},
 	{"runtime", []simKind{fromRuntime}},
-	{"kernel", []simKind{fromKernel}},
+	{"kernel", []simKind{fromProcesses}},
+	{"cache", []simKind{fromCache}},
 	{"own record", []simKind{fromRecord}},
 	{"kubelet + runtime", []simKind{fromKubelet, fromRuntime}},
-	{"kubelet + runtime + kernel", []simKind{fromKubelet, fromRuntime, fromKernel}},
+	{"kubelet + runtime + kernel", []simKind{fromKubelet, fromRuntime, fromProcesses}},
 	{"kernel + cache", []simKind{fromProcesses, fromCache}},
+	{"kubelet + runtime + kernel + cache", []simKind{fromKubelet, fromRuntime, fromProcesses, fromCache}},
 }
 
 // matrixRows are cases in which a source can go wrong. Here the simulation does

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -239,11 +238,6 @@ const (
 	old   = time.Hour
 	young = time.Minute
 )
-
-// inBubble is a test in a synctest bubble, in which waiting takes no time.
-func inBubble(test func(t *testing.T)) func(t *testing.T) {
-	return func(t *testing.T) { synctest.Test(t, test) }
-}
 
 // figures says what a test measured where it can be seen: on the terminal of
 // whoever runs go test in this directory, and in the file that the environment

@@ -34,9 +34,9 @@ type Options struct {
 	// starting (R4). Zero is the least that is allowed, 2 T and 10 minutes;
 	// at most 30 days.
 	StartingFor time.Duration
-	// Foreign are forms of container IDs that may be released although none of
-	// the sources could know them (R14).
-	Foreign []podsource.Form
+	// ReleaseForms are forms of container IDs whose reservations may be released
+	// although none of the sources could know such containers (R14).
+	ReleaseForms []podsource.Form
 	// DryRun judges and releases nothing: it writes nothing, takes no lock, and
 	// calls Leaked what would have been Released.
 	DryRun bool
@@ -65,7 +65,6 @@ const (
 	DefaultRuntimeRequestTimeout = 2 * time.Minute
 	DefaultMinAge                = 2*DefaultRuntimeRequestTimeout + lagMargin
 	DefaultStartingFor           = 2*DefaultRuntimeRequestTimeout + startingMargin
-	DefaultSourceTimeout         = 15 * time.Second
 	DefaultStartupTimeout        = 30 * time.Second
 	DefaultInterval              = 10 * time.Minute
 )
@@ -86,20 +85,19 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	const day = 24 * time.Hour
 	set("RuntimeRequestTimeout", &o.RuntimeRequestTimeout, DefaultRuntimeRequestTimeout, time.Second, time.Hour)
-	t := o.RuntimeRequestTimeout
-	set("MinAge", &o.MinAge, 2*t+lagMargin, time.Second, 30*day)
-	set("StartingFor", &o.StartingFor, 2*t+startingMargin, 2*t+startingMargin, 30*day)
-	set("SourceTimeout", &o.SourceTimeout, DefaultSourceTimeout, time.Millisecond, day)
+	set("MinAge", &o.MinAge, o.lag(), time.Second, 30*day)
+	startingFor := 2*o.RuntimeRequestTimeout + startingMargin
+	set("StartingFor", &o.StartingFor, startingFor, startingFor, 30*day)
+	set("SourceTimeout", &o.SourceTimeout, 15*time.Second, time.Millisecond, day)
 	set("StartupTimeout", &o.StartupTimeout, DefaultStartupTimeout, time.Millisecond, day)
 	set("Interval", &o.Interval, DefaultInterval, time.Second, day)
-	for _, f := range o.Foreign {
+	for _, f := range o.ReleaseForms {
 		if f != podsource.AnyForm && !strings.HasSuffix(string(f), string(podsource.Hex64)) {
-			errs = append(errs, fmt.Errorf("%q in Foreign is no form: it must be AnyForm, or Hex64 with or without a prefix", f))
+			errs = append(errs, fmt.Errorf("%q in ReleaseForms is no form: it must be AnyForm, or Hex64 with or without a prefix", f))
 		}
 	}
 	return o, errors.Join(errs...)
 }
 
-func (o Options) limits() limits {
-	return limits{minAge: o.MinAge, startingFor: o.StartingFor, lag: 2*o.RuntimeRequestTimeout + lagMargin}
-}
+// lag is L: how long a runtime may take to list a container.
+func (o *Options) lag() time.Duration { return 2*o.RuntimeRequestTimeout + lagMargin }

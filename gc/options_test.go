@@ -56,9 +56,9 @@ func TestHazard44ConstructorRefuses(t *testing.T) {
 		{"a negative interval", store, some, source, Options{Interval: -1}, "Interval"},
 		{"a busy loop", store, some, source, Options{Interval: time.Second - 1}, "Interval"},
 		{"of a second", store, some, source, Options{Interval: time.Second}, ""},
-		{"a prefix is no form", store, some, source, Options{Foreign: []podsource.Form{"default-"}}, `"default-"`},
-		{"forms", store, some, source, Options{Foreign: []podsource.Form{podsource.AnyForm, podsource.Hex64, "default-" + podsource.Hex64}}, ""},
-		{"a form that is none", store, some, source, Options{Foreign: []podsource.Form{podsource.Hex64, ""}}, "Foreign"},
+		{"a prefix is no form", store, some, source, Options{ReleaseForms: []podsource.Form{"default-"}}, `"default-"`},
+		{"forms", store, some, source, Options{ReleaseForms: []podsource.Form{podsource.AnyForm, podsource.Hex64, "default-" + podsource.Hex64}}, ""},
+		{"a form that is none", store, some, source, Options{ReleaseForms: []podsource.Form{podsource.Hex64, ""}}, "ReleaseForms"},
 	} {
 		t.Run(c.reason, func(t *testing.T) {
 			r, err := New(c.store, c.networks, c.source, c.opts)
@@ -88,8 +88,8 @@ func TestDefaults(t *testing.T) {
 		opts.SourceTimeout != 15*time.Second || opts.StartupTimeout != 30*time.Second || opts.Interval != 10*time.Minute {
 		t.Errorf("got %+v", opts)
 	}
-	if got, want := opts.limits(), (limits{minAge: 7 * time.Minute, startingFor: 14 * time.Minute, lag: 7 * time.Minute}); got != want {
-		t.Errorf("got %+v, want %+v", got, want)
+	if opts.lag() != 7*time.Minute {
+		t.Errorf("L is %v", opts.lag())
 	}
 	if opts, err = (Options{RuntimeRequestTimeout: 4 * time.Minute}).withDefaults(); err != nil || opts.MinAge != 11*time.Minute || opts.StartingFor != 18*time.Minute {
 		t.Errorf("with a T of 4 minutes: %+v, error %v", opts, err)

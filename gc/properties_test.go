@@ -57,21 +57,13 @@ func (c *propCase) snapshot() (*snapshot, []Entry, error) {
 		return nil, nil, err
 	}
 	r := &Reconciler{opts: opts, clock: c.clock}
-	s := &snapshot{reservations: indexReservations(c.all), clock: &r.clock, at: propNow, limits: opts.limits(), networks: c.networks,
-		foreign: opts.Foreign, noADD: c.noADD, looks: c.looks}
+	s := &snapshot{reservations: c.all, clock: &r.clock, at: propNow, opts: &opts, networks: c.networks, noADD: c.noADD}
 	for _, answers := range c.looks {
-		for i := range answers {
-			if err := checkAnswer(&answers[i]); err != nil {
-				return nil, nil, err
-			}
-		}
-		if err := r.checkView(answers, s.at); err != nil {
+		if err := r.check(answers, s.at, false); err != nil {
 			return nil, nil, err
 		}
+		s.addLook(answers, propNow)
 	}
-	s.evidence = newEvidence(s.looks, s.reservations, s.clock, s.at, propNow, s.limits.lag)
-	s.stale = s.evidence.staleness(s.at)
-	s.pods = indexPods(slices.Concat(s.looks...), s.clock, s.at, propNow)
 	entries, _ := decide(s)
 	return s, entries, nil
 }
@@ -94,7 +86,7 @@ func randomCase(rnd *rand.Rand) *propCase {
 	c := &propCase{opts: Options{MinAge: oneOf(rnd, 0, 0, time.Second, time.Minute, 10*time.Minute)}, networks: propNetworks[:1+rnd.IntN(3)]}
 	c.noADD = maybe(rnd, 8)
 	if maybe(rnd, 8) {
-		c.opts.Foreign = propForms[2:]
+		c.opts.ReleaseForms = propForms[2:]
 	}
 	for _, network := range propNetworks[:1+rnd.IntN(3)] {
 		for _, ip := range someOf(rnd, 2, propIPs) {
@@ -196,6 +188,7 @@ func randomPod(rnd *rand.Rand) (p podsource.Pod) {
 		p.Network = oneOf(rnd, propNetworks...)
 	}
 	p.MoreIPs, p.HostNetwork, p.Finished = maybe(rnd, 10), maybe(rnd, 10), maybe(rnd, 8)
+	p.Unproven = maybe(rnd, 8)
 	if maybe(rnd, 8) {
 		p.FinishedAt = propNow.wall.Add(-oneOf(rnd, propAges...))
 	}

@@ -3,6 +3,7 @@
 package gc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -116,12 +117,10 @@ func (r *Reconciler) reconcile(ctx context.Context, o occasion) (report Report, 
 		return Report{}, fmt.Errorf("waiting for %w: %w", ErrBusy, ctx.Err())
 	}
 	defer func() { <-r.sem }()
-	err = recoverPanic(func() error {
-		return r.pass(ctx, o, &report)
-	})
+	err = recoverPanic("pass", func() error { return r.pass(ctx, o, &report) })
 	report.Err = err
 	if r.opts.OnReport != nil {
-		err = errors.Join(err, recoverPanic(func() error {
+		err = errors.Join(err, recoverPanic("OnReport", func() error {
 			r.opts.OnReport(report, err)
 			return nil
 		}))
@@ -129,12 +128,12 @@ func (r *Reconciler) reconcile(ctx context.Context, o occasion) (report Report, 
 	return report, err
 }
 
-// recoverPanic makes an error of a panic (R13): the caller's context, logger and
-// OnReport run inside a pass, too.
-func recoverPanic(do func() error) (err error) {
+// recoverPanic makes an error of a panic (R13), in what is the caller's: source,
+// context, logger, OnReport.
+func recoverPanic(what string, do func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = fmt.Errorf("pass panicked: %v\n%s", p, debug.Stack())
+			err = fmt.Errorf("%s panicked: %v\n%s", what, p, debug.Stack())
 		}
 	}()
 	return do()
@@ -159,61 +158,55 @@ func (r *Reconciler) pass(ctx context.Context, o occasion, report *Report) error
 	if err := r.reportNetworks(report); err != nil {
 		return err
 	}
-	s := &snapshot{
-		reservations: indexReservations(all), clock: &r.clock, at: r.read(), limits: r.opts.limits(),
-		networks: r.networks, foreign: r.opts.Foreign, noADD: o.noADD,
-	}
 	unreadable := unreadable(all)
+	s := &snapshot{
+		reservations: all, clock: &r.clock, at: r.read(), opts: &r.opts, networks: r.networks, noADD: o.noADD,
+	}
 	named := func(res hostlocal.Reservation) bool { return slices.Contains(r.networks, res.Network) }
 	if o.hook && !slices.ContainsFunc(all, named) {
+		r.log(report)
 		return unreadable
 	}
-	if why, err := r.ask(ctx, o, s, report); err != nil {
-		report.refuse(s, why)
+	if err := r.ask(ctx, o, s, report); err != nil {
+		report.refuse(all, err)
 		return errors.Join(unreadable, fmt.Errorf("%w: %w", ErrRefused, err))
 	}
 	entries, next := decide(s)
-	r.clock.remember(s, entries)
 	report.Reservations = entries
-	report.Duplicates, report.Unreserved = s.pods.duplicates(), s.pods.unreserved(s.reservations)
+	report.Duplicates, report.Unreserved = s.pods.compareClaims(all)
 	if next > 0 {
 		report.NextCheck = s.at.wall.Add(next)
 	}
 	err = r.release(ctx, report)
+	r.clock.remember(s, report.Reservations)
 	r.log(report)
 	return errors.Join(unreadable, err)
 }
 
 // ask fills in what the sources say: in one look, or in two at least a second
-// apart where something might be released that R5 wants to be unowned in both.
-// With an error it says why no answer counts.
-func (r *Reconciler) ask(ctx context.Context, o occasion, s *snapshot, report *Report) (why Reason, err error) {
-	begun := time.Now()
-	defer func() { report.SourceDuration = time.Since(begun) }()
+// apart where something might be released that R5 wants to be unowned in both. An
+// error is that no answer counts.
+func (r *Reconciler) ask(ctx context.Context, o occasion, s *snapshot, report *Report) error {
 	for {
 		answers, err := r.listPods(ctx)
 		report.addLook(answers)
-		if err != nil {
-			return SourceFailed, err
-		}
 		now := r.read()
-		s.looks = append(s.looks, answers)
-		s.evidence = newEvidence(s.looks, s.reservations, s.clock, s.at, now, s.limits.lag)
-		s.stale = s.evidence.staleness(s.at)
+		if err != nil {
+			return fmt.Errorf("asking the pod source: %w", err)
+		}
+		if err := r.check(answers, s.at, o.inLoop); err != nil {
+			return err
+		}
+		s.addLook(answers, now)
 		r.clock.rememberDates(s.evidence[len(s.evidence)-1], s.at)
-		if err := r.checkView(answers, s.at); err != nil {
-			return NoPods, err
+		if len(s.evidence) == 2 || !s.wantsSecondLook() {
+			return nil
 		}
-		if err := r.checkAge(answers, s.at); err != nil && o.inLoop {
-			return SourceFailed, err
+		for i := range s.evidence[0] {
+			s.evidence[0][i].keep()
 		}
-		s.pods = indexPods(slices.Concat(s.looks...), s.clock, s.at, now)
-		if len(s.looks) == 2 || !s.wantsSecondLook() {
-			return 0, nil
-		}
-		s.looks[0] = clone(answers)
 		if !r.sleep(ctx, betweenLooks) {
-			return SourceFailed, fmt.Errorf("waiting to ask the pod source once more: %w", ctx.Err())
+			return fmt.Errorf("waiting to ask the pod source once more: %w", ctx.Err())
 		}
 	}
 }
@@ -224,16 +217,15 @@ func (r *Reconciler) release(ctx context.Context, report *Report) error {
 	if r.opts.DryRun {
 		return nil
 	}
-	leaked := func(why Reason) bool { return why == Unowned || why == EmptyOwner }
-	n := count(report.Reservations, leaked)
-	if n == 0 {
-		return nil
-	}
-	leaks, entries := make([]*hostlocal.Reservation, 0, n), make([]*Entry, 0, n)
+	var leaks []*hostlocal.Reservation
+	var entries []*Entry
 	for i := range report.Reservations {
-		if e := &report.Reservations[i]; leaked(e.Reason) {
+		if e := &report.Reservations[i]; e.Reason == Unowned || e.Reason == EmptyOwner {
 			leaks, entries = append(leaks, e.Reservation), append(entries, e)
 		}
+	}
+	if len(leaks) == 0 {
+		return nil
 	}
 	done, err := r.store.Release(ctx, leaks...)
 	report.LockHeld, report.LongestHold = done.LockHeld, done.LongestHold
@@ -250,37 +242,23 @@ func (r *Reconciler) release(ctx context.Context, report *Report) error {
 	return err
 }
 
-// count returns how many entries have a reason for which is says so.
-func count(entries []Entry, is func(Reason) bool) (n int) {
-	for i := range entries {
-		if is(entries[i].Reason) {
-			n++
-		}
-	}
-	return n
-}
-
 // outcomes says what became of a leak.
 var outcomes = [...]Reason{
 	hostlocal.NotTried: NotTried, hostlocal.Released: ReleasedLeak, hostlocal.Changed: FileChanged,
 	hostlocal.Gone: FileGone, hostlocal.Failed: ReleaseFailed,
 }
 
-// unreadable joins the first errors about single files: the report has all.
+// unreadable tells of the first file that can't be read, and how many there are:
+// the report has all.
 func unreadable(all []hostlocal.Reservation) error {
-	const most = 8
-	var errs []error
-	n := 0
+	n, first := 0, error(nil)
 	for i := range all {
-		if all[i].Err == nil {
-			continue
-		}
-		if n++; n <= most {
-			errs = append(errs, all[i].Err)
+		if all[i].Err != nil {
+			n, first = n+1, cmp.Or(first, all[i].Err)
 		}
 	}
-	if n > most {
-		errs = append(errs, fmt.Errorf("and %d more reservations that can't be read; see the report", n-most))
+	if n > 1 {
+		return fmt.Errorf("%d reservations can't be read; see the report for all; the first: %w", n, first)
 	}
-	return errors.Join(errs...)
+	return first
 }

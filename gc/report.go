@@ -3,6 +3,7 @@
 package gc
 
 import (
+	"errors"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -23,10 +24,9 @@ type Report struct {
 	DataDirMissing bool `json:"dataDirMissing,omitempty"`
 	// Started is when the pass began, by the wall clock.
 	Started time.Time `json:"started"`
-	// Duration is how long the pass took, and SourceDuration how much of that
-	// went by until the source had answered.
-	Duration       time.Duration `json:"duration"`
-	SourceDuration time.Duration `json:"sourceDuration"`
+	// Duration is how long the pass took. What of it the sources took, Sources
+	// says.
+	Duration time.Duration `json:"duration"`
 	// LockHeld is for how long the plugin's lock was held in all, LongestHold
 	// for how long at most at once: so long an ADD may have had to wait.
 	LockHeld    time.Duration `json:"lockHeld"`
@@ -37,7 +37,7 @@ type Report struct {
 	NextCheck time.Time `json:"nextCheck,omitzero"`
 	// Sources says what each source contributed. It is empty where none was
 	// asked: see AtStartup.
-	Sources []Source `json:"sources,omitempty"`
+	Sources []SourceReport `json:"sources,omitempty"`
 	// Looks is how often the sources were asked: twice where something might be
 	// released that R5 wants to be unowned in two looks.
 	Looks int `json:"looks"`
@@ -62,14 +62,14 @@ type Network struct {
 	Missing bool `json:"missing,omitempty"`
 }
 
-// A Source says what one source contributed to a pass. Where sources were asked
+// A SourceReport says what one source contributed to a pass. Where sources were asked
 // twice it tells of the second time.
-type Source struct {
+type SourceReport struct {
 	Name    string        `json:"name"` // as it calls itself, or its place
 	Entries int           `json:"entries"`
 	AsOf    time.Time     `json:"asOf,omitzero"` // zero: when it was asked
 	Took    time.Duration `json:"took"`
-	Err     error         `json:"-"`
+	Error   string        `json:"error,omitempty"` // why it gave no answer
 }
 
 // An Entry is a reservation and what became of it.
@@ -144,15 +144,19 @@ func (r *Report) addLook(answers []podsource.Answer) {
 	r.Sources = r.Sources[:0]
 	for i := range answers {
 		a := &answers[i]
-		r.Sources = append(r.Sources, Source{Name: sourceName(a, i), Entries: len(a.Pods), AsOf: a.AsOf, Took: a.Took, Err: a.Err})
+		r.Sources = append(r.Sources, SourceReport{Name: sourceName(a, i), Entries: len(a.Pods), AsOf: a.AsOf, Took: a.Took, Error: text(a.Err)})
 	}
 }
 
 // refuse lists all reservations as not judged.
-func (r *Report) refuse(s *snapshot, why Reason) {
-	r.Reservations = make([]Entry, len(s.reservations.all))
-	for i := range r.Reservations {
-		r.Reservations[i] = Entry{Reservation: &s.reservations.all[i], Verdict: why.Verdict(), Reason: why}
+func (r *Report) refuse(all []hostlocal.Reservation, err error) {
+	why := SourceFailed
+	if errors.Is(err, ErrNoPods) {
+		why = NoPods
+	}
+	r.Reservations = make([]Entry, len(all))
+	for i := range all {
+		r.Reservations[i] = entry(&all[i], why, nil)
 	}
 }
 
@@ -180,13 +184,11 @@ func (r *Reconciler) log(report *Report) {
 		}
 		l.Info(msg, keys...)
 	}
-	if !log.Enabled() {
-		return
-	}
 	keys := []any{"dataDir", report.DataDir, "duration", time.Since(report.Started).Round(time.Millisecond).String()}
+	counts := report.Counts()
 	for _, v := range Verdicts() {
-		if n := report.Counts()[v]; n > 0 {
-			keys = append(keys, v.String(), n)
+		if counts[v] > 0 {
+			keys = append(keys, v.String(), counts[v])
 		}
 	}
 	for _, s := range report.Sources {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+//go:build go1.25
+
 package gc
 
 import (
@@ -86,11 +88,11 @@ func TestReportOfAPass(t *testing.T) {
 				{NamespacedName: named("db"), IPs: ips("fd00::2", "::ffff:10.0.0.77")}}}, nil
 		})
 		report := n.pass(podsource.Union(slow, kubelet), Options{})
-		want := []Source{{Name: "source 1", Entries: 1, Took: 3 * time.Second}, {Name: "kubelet", Entries: 1, AsOf: begun.Add(time.Second)}}
+		want := []SourceReport{{Name: "source 1", Entries: 1, Took: 3 * time.Second}, {Name: "kubelet", Entries: 1, AsOf: begun.Add(time.Second)}}
 		if diff := cmp.Diff(want, report.Sources); diff != "" {
 			t.Errorf("sources (-want +got):\n%s", diff)
 		}
-		if report.SourceDuration != 3*time.Second || report.Duration < 3*time.Second || !report.Started.Equal(begun) || report.Looks != 1 ||
+		if report.Duration < 3*time.Second || !report.Started.Equal(begun) || report.Looks != 1 ||
 			report.DataDir != n.dataDir || report.DataDirMissing || !slices.Equal(report.Networks, []Network{{Name: network1}}) || report.Err != nil {
 			t.Errorf("got %+v", report)
 		}
@@ -122,7 +124,7 @@ func TestReportOfAnError(t *testing.T) {
 		t.Errorf("got error %v, and %v in the report", err, report.Err)
 	}
 	n.checkReasons(report, map[string]Reason{"10.0.0.2": SourceFailed, "10.0.0.3": SourceFailed})
-	if len(report.Sources) != 2 || report.Sources[0].Err != nil || !errors.Is(report.Sources[1].Err, errAway) {
+	if len(report.Sources) != 2 || report.Sources[0].Error != "" || report.Sources[1].Error != errAway.Error() {
 		t.Errorf("sources %v, want the second with its error", report.Sources)
 	}
 }
@@ -160,9 +162,9 @@ func TestReportJSON(t *testing.T) {
 	web := &Pod{Namespace: "default", Name: "web", UID: "1", From: "kubelet"}
 	report := Report{
 		DataDir: "/data", Networks: []Network{{Name: "podnet"}, {Name: "typo", Missing: true}}, Started: start,
-		Duration: 1500 * time.Millisecond, SourceDuration: time.Second, LockHeld: 2 * time.Millisecond, LongestHold: time.Millisecond,
+		Duration: 1500 * time.Millisecond, LockHeld: 2 * time.Millisecond, LongestHold: time.Millisecond,
 		NextCheck: start.Add(time.Minute), Looks: 2,
-		Sources:    []Source{{Name: "kubelet", Entries: 3, AsOf: start, Took: time.Millisecond}, {Name: "cri", Err: errors.New("away")}},
+		Sources:    []SourceReport{{Name: "kubelet", Entries: 3, AsOf: start, Took: time.Millisecond}, {Name: "cri", Error: "away"}},
 		Duplicates: []Duplicate{{ips("10.0.0.2")[0], []*Pod{web, {From: "netns: process 1"}}}},
 		Unreserved: []Unreserved{{ips("10.0.0.9")[0], web}},
 		Reservations: []Entry{

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+//go:build go1.25
+
 package gc
 
 import (
@@ -90,7 +92,7 @@ func TestSecondsCountOnlyWithBoth(t *testing.T) {
 // What one look declares is not enough, were it the only one.
 func TestOneLookEndsNothing(t *testing.T) {
 	at := reading{wall: time.Now(), mono: time.Hour, boot: 30 * 24 * time.Hour}
-	l := limits{minAge: time.Second, lag: DefaultMinAge, startingFor: DefaultStartingFor}
+	l := Options{MinAge: time.Second, StartingFor: DefaultStartingFor}
 	reserved := func(id string, age time.Duration) []hostlocal.Reservation {
 		r := owned(network1, "10.0.0.2", hex64(id))
 		r.ReservedAt = at.wall.Add(-age)

@@ -135,7 +135,9 @@ func TestSimulator(t *testing.T) {
 	var mu sync.Mutex // guards worst
 	var wg sync.WaitGroup
 	for range runtime.NumCPU() {
-		wg.Go(func() {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
 			for {
 				seed := next.Add(1) - 1
 				if seed >= first+*simSeeds || len(failed) > 0 {
@@ -154,7 +156,7 @@ func TestSimulator(t *testing.T) {
 				worst = max(worst, s.worst)
 				mu.Unlock()
 			}
-		})
+		}()
 	}
 	wg.Wait()
 	violations := len(failed)

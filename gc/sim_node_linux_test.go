@@ -32,7 +32,7 @@ import (
 type simulation struct {
 	dir    string
 	config simConfig
-	limits limits
+	opts   Options
 	nets   []*simNet
 	trace  func(format string, args ...any)
 	broken error // the first violation
@@ -70,7 +70,7 @@ type simConfig struct {
 	overlap      bool      // two networks have the same IPv4 subnet
 	allowEmpty   bool      // an empty answer is asserted to be one; else each source always lists the agent's own pod
 	asOf         bool      // the API server's list says how old it is; else it is never old
-	allowForeign bool      // Options.Foreign allows the second tool's containers
+	allowForeign bool      // Options.ReleaseForms allows the second tool's containers
 	noBoot       bool      // when the node booted is unknown
 	recordAll    bool      // the record is of all networks, not only of those to release in
 	stuck        bool      // pods are still starting when the faults have stopped
@@ -153,7 +153,7 @@ func newSimulation(dir string, config simConfig, trace func(string, ...any)) (*s
 	if err != nil {
 		return nil, err
 	}
-	s := &simulation{dir: dir, config: config, limits: opts.limits(), trace: trace, now: time.Second, // zero is never
+	s := &simulation{dir: dir, config: config, opts: opts, trace: trace, now: time.Second, // zero is never
 		cache: make(map[simAttachment]*simSandbox), held: make(map[simAddress]*simSandbox), files: make(map[simAddress]*simFile),
 		inodes: make(map[simAddress]uint64)}
 	for _, def := range simNetworks {
@@ -209,7 +209,7 @@ func (s *simulation) restart() error {
 	opts := s.config.opts
 	opts.SourceTimeout = time.Hour // a machine may be slow; hanging sources are stopped by the context
 	if s.config.allowForeign {
-		opts.Foreign = []podsource.Form{"default-" + podsource.Hex64}
+		opts.ReleaseForms = []podsource.Form{"default-" + podsource.Hex64}
 	}
 	var names []string
 	for _, n := range s.nets[:simNamed] {

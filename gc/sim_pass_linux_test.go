@@ -178,9 +178,9 @@ func (s *simulation) settle() {
 		}
 	}
 	faultsEnd, loop := s.now, simPauses{}
-	bound := s.limits.startingFor + max(s.limits.minAge, s.limits.lag, holdFinished) + 2*s.agent.opts.Interval
+	bound := s.opts.StartingFor + max(s.opts.MinAge, s.opts.lag(), holdFinished) + 2*s.agent.opts.Interval
 	if s.config.asOf && s.stepAt > 0 {
-		bound += 2 * s.agent.opts.Interval // such a list may be as old as the last pass (R5), and the first may not count
+		bound += 2*s.agent.opts.Interval + 2*s.opts.Interval // such a list counts as two intervals older than the last pass (R5), and the first may not count
 	}
 	pause := s.agent.opts.Interval
 	for s.broken == nil {

@@ -18,7 +18,7 @@ const (
 
 // due is the age at which a sandbox must be named by its sources (A2, A3): a
 // little less than L.
-func (s *simulation) due() time.Duration { return s.limits.lag - dueMargin }
+func (s *simulation) due() time.Duration { return s.opts.lag() - dueMargin }
 
 // statusOnly says that only the pods' own status names who holds what.
 func (s *simulation) statusOnly() bool {
@@ -102,7 +102,7 @@ func (s *simulation) mayTakeLong(b *simSandbox) bool {
 // than an ADD can be (2 T, far less than StartingFor).
 func (s *simulation) betweenPlugins(b *simSandbox) bool {
 	age := s.now - b.made
-	if age >= s.due() && !(s.knownStarting(b) && age < s.limits.startingFor-dueMargin) {
+	if age >= s.due() && !(s.knownStarting(b) && age < s.opts.StartingFor-dueMargin) {
 		return false
 	}
 	n := (b.serial*7 + s.passes*13) % 6

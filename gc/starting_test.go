@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+//go:build go1.25
+
 package gc
 
 import (
@@ -13,9 +15,6 @@ import (
 )
 
 // R4, clause by clause: how the claim of a starting pod ends.
-
-// starts is a pod that claims every reservation.
-func starts() podsource.Pod { return startingPod("web", time.Time{}) }
 
 // First end: a source names containers of the form and network, the age exceeds
 // StartingFor, and this process has seen that very file unnamed, in every pass,

@@ -51,10 +51,6 @@ func (r *Reconciler) AtStartup(ctx context.Context, assertions ...Assertion) (Re
 				time.Since(begun).Round(time.Millisecond), try, last)
 		}
 		pause = min(2*pause, 5*time.Second)
-		_ = recoverPanic(func() error { // the logger is the caller's
-			r.opts.Logger.V(2).Info("Waiting for the pod source", "try", try, "reason", err.Error())
-			return nil
-		})
 	}
 }
 

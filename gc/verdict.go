@@ -48,9 +48,7 @@ func (v Verdict) String() string {
 func (v Verdict) MarshalText() ([]byte, error) { return []byte(v.String()), nil }
 
 // UnmarshalText reads a verdict's word. Any other text is an error.
-func (v *Verdict) UnmarshalText(text []byte) error {
-	return fromWord(v, len(verdicts), text)
-}
+func (v *Verdict) UnmarshalText(text []byte) error { return fromWord(v, len(verdicts), text) }
 
 // fromWord looks for the value below n that prints as a word.
 func fromWord[T interface {
@@ -85,6 +83,7 @@ const (
 	PodStarting     // Starting
 	PodStartUnknown // Starting
 	StartingNoEnd   // Starting
+	EntryUnproven   // Starting
 
 	ForeignOwner       // Foreign
 	NoSourceForNetwork // Foreign
@@ -135,6 +134,8 @@ var reasons = [...]reason{
 	PodStartUnknown: {Starting, "R4", "pod-start-unknown", "a pod has neither address nor container yet, and when it started is unknown"},
 	StartingNoEnd: {Starting, "R4", "pod-starting-no-end",
 		"a starting pod may hold it; a source that names containers of its form, such as the container runtime, would end this"},
+	EntryUnproven: {Starting, "R4", "entry-unproven",
+		"a cache names its container, and can't tell whether it lives; a container runtime that does not name it for long ends this"},
 
 	ForeignOwner: {Foreign, "R14", "foreign-owner",
 		"no source here knows containers with such an ID: ask one that sees addresses, or allow the form"},
@@ -188,16 +189,4 @@ func (r Reason) Rule() string { return r.row().rule }
 func (r Reason) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 
 // UnmarshalText reads a reason's word. Any other text is an error.
-func (r *Reason) UnmarshalText(text []byte) error {
-	return fromWord(r, len(reasons), text)
-}
-
-// unowned reports whether no live pod was known to hold a reservation of that
-// verdict.
-func (r Reason) unowned() bool {
-	switch r.Verdict() {
-	case Young, Starting, Foreign, Leaked:
-		return true
-	}
-	return r == OwnerUnreadable || r == SiblingUnreadable || r == ReleaseFailed
-}
+func (r *Reason) UnmarshalText(text []byte) error { return fromWord(r, len(reasons), text) }

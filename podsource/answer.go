@@ -109,15 +109,7 @@ func (f Form) Matches(containerID string) bool {
 		return true
 	}
 	digits, ok := strings.CutPrefix(containerID, prefix)
-	if !ok || len(digits) != 64 {
-		return false
-	}
-	for i := range len(digits) {
-		if c := digits[i]; (c < '0' || c > '9') && (c < 'a' || c > 'f') {
-			return false
-		}
-	}
-	return true
+	return ok && len(digits) == 64 && strings.Trim(digits, "0123456789abcdef") == ""
 }
 
 // Members returns the answers that a is made of: those of its Parts and theirs,
@@ -126,10 +118,10 @@ func (a Answer) Members() []Answer {
 	if a.Parts == nil {
 		return []Answer{a}
 	}
-	own := a
-	own.Parts = nil
 	var all []Answer
 	if len(a.Pods) > 0 {
+		own := a
+		own.Parts = nil
 		all = append(all, own)
 	}
 	for _, p := range a.Parts {

@@ -4,6 +4,7 @@ package podsource
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
@@ -27,57 +28,70 @@ type Ranked interface {
 	Rank() Rank
 }
 
-// A query is one round of questions to a source that may consist of others.
-type query interface {
-	// next returns the rank of the next question, and false when there is none.
-	next() (Rank, bool)
-	// ask asks it.
-	ask(ctx context.Context)
-	// answer is called once there is no next question.
-	answer() (Answer, error)
+// A composite is a Source that consists of others, which may do so too. Those
+// that don't are its leaves.
+type composite struct {
+	rank Rank // the lowest of its leaves
+	// answer is what it says by what its leaves have said in a round, or
+	// errNotAsked. Those that it needs yet it names to the round, by their rank,
+	// but by atMost where that is lower.
+	answer func(r *round, atMost Rank) (Answer, error)
 }
 
-// composite is a Source that consists of others. It gives a new query for each
-// round of questions.
-type composite func() query
+var errNotAsked = errors.New("a source was not asked yet")
 
-// Pods asks all questions, one after the other and by rank.
+// A round is one round of questions to the leaves of a composite.
+type round struct {
+	said map[*leaf]Answer
+	next *leaf // of those that are needed yet the one that is to be asked first
+	rank Rank  // when it is
+}
+
+// A leaf is a single source among others.
+type leaf struct{ Source }
+
+func (c composite) Rank() Rank { return c.rank }
+
+// Pods asks one leaf after the other, by rank, until the answer is known.
 func (c composite) Pods(ctx context.Context) (Answer, error) {
-	for q := c(); ; q.ask(ctx) {
-		if _, ok := q.next(); !ok {
-			return q.answer()
+	r := round{said: make(map[*leaf]Answer)}
+	for {
+		a, err := c.answer(&r, RankPods)
+		if !errors.Is(err, errNotAsked) {
+			return a, err
 		}
+		r.said[r.next] = r.next.ask(ctx)
+		r.next = nil
 	}
 }
 
-func queryOf(s Source) query {
-	if c, ok := s.(composite); ok {
-		return c()
+// ask asks l. An error stands in the answer.
+func (l *leaf) ask(ctx context.Context) (a Answer) {
+	begun := time.Now()
+	err := ctx.Err()
+	if err == nil {
+		a, err = l.Pods(ctx)
 	}
-	rank := RankPods
+	a.Took, a.Err = time.Since(begun), err
+	return a
+}
+
+// compositeOf returns s as a composite, of one leaf where it is none itself.
+func compositeOf(s Source) composite {
+	if c, ok := s.(composite); ok {
+		return c
+	}
+	l, rank := &leaf{s}, RankPods
 	if r, ok := s.(Ranked); ok {
 		rank = r.Rank()
 	}
-	return &question{source: s, rank: rank}
-}
-
-// A question is the query of a single source.
-type question struct {
-	source Source
-	rank   Rank
-	asked  bool
-	got    Answer
-	err    error
-}
-
-func (q *question) next() (Rank, bool)      { return q.rank, !q.asked }
-func (q *question) answer() (Answer, error) { return q.got, q.err }
-
-func (q *question) ask(ctx context.Context) {
-	q.asked = true
-	begun := time.Now()
-	if q.err = ctx.Err(); q.err == nil {
-		q.got, q.err = q.source.Pods(ctx)
-	}
-	q.got.Took, q.got.Err = time.Since(begun), q.err
+	return composite{rank, func(r *round, atMost Rank) (Answer, error) {
+		if a, ok := r.said[l]; ok {
+			return a, a.Err
+		}
+		if rank := min(rank, atMost); r.next == nil || rank < r.rank {
+			r.next, r.rank = l, rank
+		}
+		return Answer{}, errNotAsked
+	}}
 }

@@ -96,6 +96,11 @@ type Pod struct {
 	// nor IPs are known: the pod may then own any reservation made since (R4).
 	// Zero is unknown, and keeps every reservation that nobody else owns.
 	StartedAt time.Time
+	// Unproven marks an entry of which the source can't tell whether it lives: it
+	// names containers, and nothing more is known of them. It keeps what it names
+	// as a starting pod does (R4): until a container runtime that would name the
+	// container has not for long.
+	Unproven bool
 	// Origin says where the source saw it: a network namespace and a process, a
 	// cache file, a sandbox. Two entries of one answer with different origins are
 	// about different pods, unless they agree in UID, name or container ID.

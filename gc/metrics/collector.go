@@ -70,7 +70,7 @@ func (c *Collector) OnReport(report gc.Report, err error) {
 	for i := range report.Sources {
 		s := of(c.sources, report.Sources[i].Name)
 		s.took += report.Sources[i].Took
-		if report.Sources[i].Err != nil {
+		if report.Sources[i].Error != "" {
 			s.failures++
 		}
 	}

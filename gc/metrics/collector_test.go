@@ -29,14 +29,14 @@ func made() *Collector {
 	report := reportOf()
 	report.Networks = append(report.Networks, gc.Network{Name: "spare", Missing: true})
 	report.LockHeld, report.LongestHold = 9*time.Millisecond, 2*time.Millisecond
-	report.Sources = []gc.Source{{Name: "cri", Took: 50 * time.Millisecond}, {Name: "kubelet", Took: 200 * time.Millisecond}}
+	report.Sources = []gc.SourceReport{{Name: "cri", Took: 50 * time.Millisecond}, {Name: "kubelet", Took: 200 * time.Millisecond}}
 	for i, reason := range reasons() {
 		report.Reservations = append(report.Reservations, entry(reason, time.Duration(i+1)*time.Minute))
 	}
 	report.Reservations = append(report.Reservations, in("storage", entry(gc.NetworkNotNamed, time.Hour)))
 	c.OnReport(report, errAway)
 	refused := reportOf(entry(gc.SourceFailed, time.Hour))
-	refused.Sources = []gc.Source{{Name: "cri", Took: time.Second, Err: errAway}}
+	refused.Sources = []gc.SourceReport{{Name: "cri", Took: time.Second, Error: errAway.Error()}}
 	c.OnReport(refused, errRefused)
 	c.OnReport(reportOf(entry(gc.NoPods, time.Hour)), fmt.Errorf("%w: %w", gc.ErrRefused, gc.ErrNoPods))
 	late := reportOf(entry(gc.SourceFailed, time.Hour))
@@ -207,7 +207,7 @@ func TestReports(t *testing.T) {
 			`,
 		}, {
 			"names that are no UTF-8 end no scrape",
-			[]pass{{gc.Report{Networks: []gc.Network{{Name: "pod\xffnet"}}, Sources: []gc.Source{{Name: "\xff"}}}, nil}}, "released_total source_failures_total",
+			[]pass{{gc.Report{Networks: []gc.Network{{Name: "pod\xffnet"}}, Sources: []gc.SourceReport{{Name: "\xff"}}}, nil}}, "released_total source_failures_total",
 			`
 			released_total{network="pod�net"} 0
 			source_failures_total{source="�"} 0
@@ -312,7 +312,9 @@ func TestConcurrentUse(t *testing.T) {
 	}
 	var reports, scrapes sync.WaitGroup
 	for w := range writers {
-		reports.Go(func() {
+		reports.Add(1)
+		go func() {
+			defer reports.Done()
 			report := reportOf(entry(gc.ReleasedLeak, time.Hour), entry(gc.TooYoung, time.Minute))
 			if w%2 == 1 {
 				report = reportOf(in("storage", entry(gc.ReleasedLeak, time.Hour)))
@@ -320,11 +322,13 @@ func TestConcurrentUse(t *testing.T) {
 			for range each {
 				c.OnReport(report, nil)
 			}
-		})
+		}()
 	}
 	done := make(chan struct{})
 	for range 2 {
-		scrapes.Go(func() {
+		scrapes.Add(1)
+		go func() {
+			defer scrapes.Done()
 			for stop := false; !stop; {
 				select {
 				case <-done:
@@ -348,7 +352,7 @@ func TestConcurrentUse(t *testing.T) {
 					t.Errorf("the last scrape saw %v passes, want %d", p, writers*each)
 				}
 			}
-		})
+		}()
 	}
 	reports.Wait()
 	close(done)

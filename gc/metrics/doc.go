@@ -42,7 +42,7 @@
 //
 // # Metrics of sources
 //
-// These have the label source, the name in [gc.Source]. Of a pass that asked
+// These have the label source, the name in [gc.SourceReport]. Of a pass that asked
 // twice they have the second answer.
 //
 //   - hostlocal_gc_source_seconds_total, a counter: time that the source took to

@@ -1,10 +1,10 @@
 module github.com/hostlocal-gc/hostlocal-gc/gc/metrics
 
-go 1.25.0
+go 1.24.2
 
 require (
 	github.com/google/go-cmp v0.7.0
-	github.com/hostlocal-gc/hostlocal-gc v0.0.0
+	github.com/hostlocal-gc/hostlocal-gc v0.1.0
 	github.com/prometheus/client_golang v1.19.1
 )
 
@@ -20,7 +20,7 @@ require (
 	github.com/prometheus/procfs v0.12.0 // indirect
 	golang.org/x/sys v0.35.0 // indirect
 	google.golang.org/protobuf v1.36.7 // indirect
-	k8s.io/apimachinery v0.34.1 // indirect
+	k8s.io/apimachinery v0.28.0 // indirect
 )
 
 replace github.com/hostlocal-gc/hostlocal-gc => ../..

@@ -25,7 +25,7 @@ func TestKeptLeakByReason(t *testing.T) {
 
 		gc.Unowned: counts, gc.EmptyOwner: counts, gc.NotTried: counts, gc.ReleaseFailed: counts, // surely leaks
 		gc.TooYoung: counts, gc.NotYetListed: counts, gc.StaleAnswer: counts, // perhaps not yet named
-		gc.PodStarting: counts, gc.PodStartUnknown: counts, gc.StartingNoEnd: counts,
+		gc.PodStarting: counts, gc.PodStartUnknown: counts, gc.StartingNoEnd: counts, gc.EntryUnproven: counts,
 		gc.OwnerMalformed: counts, gc.OwnerUnreadable: counts, gc.SiblingUnreadable: counts, // nobody can tell
 		gc.SourceFailed: counts, gc.NoPods: counts, // only in refused passes, which say nothing of leaks
 	}

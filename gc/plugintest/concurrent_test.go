@@ -118,7 +118,9 @@ func TestPassesBesideAddAndDel(t *testing.T) {
 	}()
 	var working sync.WaitGroup
 	for w := range workers {
-		working.Go(func() {
+		working.Add(1)
+		go func() {
+			defer working.Done()
 			for i := range rounds {
 				lose := i%loseEvery == 0
 				id := fmt.Sprintf("%d-%d", w, i)
@@ -150,7 +152,7 @@ func TestPassesBesideAddAndDel(t *testing.T) {
 				}
 				live.strike(id)
 			}
-		})
+		}()
 	}
 	working.Wait()
 	close(stop)

@@ -164,3 +164,15 @@ func texts(ips []netip.Addr) []string {
 	}
 	return s
 }
+
+// inBackground runs f and closes the channel when it has ended. The test does
+// not end before it.
+func inBackground(t *testing.T, f func()) <-chan struct{} {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	t.Cleanup(func() { <-done })
+	return done
+}

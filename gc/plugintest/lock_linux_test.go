@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+//go:build go1.25
+
 package plugintest_test
 
 import (
@@ -58,18 +60,6 @@ func awaitQueue(t *testing.T, p *plugintest.Plugin, done <-chan struct{}) {
 			runtime.Gosched()
 		}
 	}
-}
-
-// inBackground runs f and closes the channel when it has ended. The test does
-// not end before it.
-func inBackground(t *testing.T, f func()) <-chan struct{} {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		f()
-	}()
-	t.Cleanup(func() { <-done })
-	return done
 }
 
 // hold takes the plugin's lock. Letting go of it a second time does nothing, so

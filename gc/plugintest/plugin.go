@@ -15,10 +15,9 @@
 //		...
 //	}
 //
-// Which version runs is set in this module's go.mod, and a test holds it to the
-// one in the root's, whose lock and file format the library relies on. This is a
-// module of its own because the plugin's dependencies would otherwise become
-// those of everybody who imports the library.
+// Which version runs is set in the go.mod of this module: its lock and file
+// format are those that the library relies on. The library imports none of it
+// outside its tests.
 //
 // It is made for tests of reservations and their files. It is not for what a
 // plugin does with interfaces, and unlike a runtime it forgets the results of ADD

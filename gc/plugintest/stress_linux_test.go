@@ -228,11 +228,13 @@ func TestStress(t *testing.T) {
 	defer cancel()
 	var working sync.WaitGroup
 	for w := range stressWorkers {
-		working.Go(func() {
+		working.Add(1)
+		go func() {
+			defer working.Done()
 			for i := 0; ctx.Err() == nil; i++ {
 				s.round(ctx, fmt.Sprintf("%d-%d", w, i))
 			}
-		})
+		}()
 	}
 	working.Wait()
 	settled, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -3,7 +3,6 @@
 package mutation
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"flag"
@@ -137,18 +136,11 @@ func lastTest(out string) string {
 // place of the file.
 func (m *mutations) without(t *testing.T, i int, g guard) (overlay string) {
 	t.Helper()
-	file := filepath.Join(root(t), filepath.FromSlash(g.file))
-	content, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n := bytes.Count(content, []byte(g.code)); n != 1 {
-		t.Fatalf("%s has the guard's code %d times, want once; mend the table:\n%s", g.file, n, g.code)
-	}
 	mutated := filepath.Join(m.dir, fmt.Sprintf("mutated%d.go", i))
-	if err := os.WriteFile(mutated, bytes.Replace(content, []byte(g.code), []byte(g.without), 1), 0o600); err != nil {
+	if err := os.WriteFile(mutated, []byte(strings.Replace(source(t, g.file), g.code, g.without, 1)), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	file := filepath.Join(root(t), filepath.FromSlash(g.file))
 	replace, err := json.Marshal(map[string]any{"Replace": map[string]string{file: mutated}})
 	if err != nil {
 		t.Fatal(err)

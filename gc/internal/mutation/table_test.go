@@ -32,12 +32,16 @@ var unguarded = map[string]string{
 
 // TestGuards fails when gc/testdata/guards.md is not the table of guards, when a
 // hazard that has tests here has no guard without which one of them fails, or a
-// guard no test. That the tests do fail without it is what TestMutations shows.
+// guard no test, or when a guard's code is not in its file, just once. That the
+// tests do fail without it is what TestMutations shows.
 func TestGuards(t *testing.T) {
 	hazards := make(map[string][]string) // the rows of each
 	fails := make(map[string]bool)       // the hazards one of whose own tests fails
 	for i, g := range guards {
 		packageOf(t, g)
+		if n := strings.Count(source(t, g.file), g.code); n != 1 {
+			t.Errorf("%s has the code of this guard %d times, want once; mend the table:\n%s: %s\n%s", g.file, n, g.rule, sentence(i), g.code)
+		}
 		named := strings.Fields(g.hazards)
 		if len(named) == 0 {
 			named = []string{"-"}
@@ -88,6 +92,16 @@ func TestGuards(t *testing.T) {
 	if string(got) != table.String() {
 		t.Errorf("%s differs from the table of guards; write it with: go test ./gc/internal/mutation -run TestGuards -update", file)
 	}
+}
+
+// source is what a file of the module holds.
+func source(t *testing.T, file string) string {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join(root(t), filepath.FromSlash(file)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(content)
 }
 
 // sentence is what a guard says, with what it goes on from.
