@@ -1,12 +1,14 @@
 module github.com/hostlocal-gc/hostlocal-gc
 
-go 1.25.0
+go 1.24.2
+
+tool github.com/containernetworking/plugins/plugins/ipam/host-local
 
 require (
 	github.com/containernetworking/plugins v1.9.0
 	github.com/go-logr/logr v1.4.3
 	github.com/google/go-cmp v0.7.0
-	k8s.io/apimachinery v0.34.1
+	k8s.io/apimachinery v0.28.0
 )
 
 require (

@@ -7,13 +7,12 @@ require (
 	github.com/containernetworking/plugins v1.9.0
 	github.com/go-logr/logr v1.4.3
 	github.com/google/go-cmp v0.7.0
-	github.com/hostlocal-gc/hostlocal-gc v0.0.0
-	github.com/hostlocal-gc/hostlocal-gc/gc/metrics v0.0.0
-	github.com/hostlocal-gc/hostlocal-gc/gc/plugintest v0.0.0
-	github.com/hostlocal-gc/hostlocal-gc/podsource/cri v0.0.0
-	github.com/hostlocal-gc/hostlocal-gc/podsource/kube v0.0.0
-	github.com/hostlocal-gc/hostlocal-gc/podsource/kubelet v0.0.0
-	github.com/hostlocal-gc/hostlocal-gc/podsource/netns v0.0.0
+	github.com/hostlocal-gc/hostlocal-gc v0.1.0
+	github.com/hostlocal-gc/hostlocal-gc/gc/metrics v0.1.0
+	github.com/hostlocal-gc/hostlocal-gc/podsource/cri v0.1.0
+	github.com/hostlocal-gc/hostlocal-gc/podsource/kube v0.1.0
+	github.com/hostlocal-gc/hostlocal-gc/podsource/kubelet v0.1.0
+	github.com/hostlocal-gc/hostlocal-gc/podsource/netns v0.1.0
 	github.com/prometheus/client_golang v1.23.2
 	github.com/santhosh-tekuri/jsonschema/v6 v6.0.2
 	github.com/spf13/cobra v1.10.2
@@ -46,6 +45,7 @@ require (
 	github.com/go-openapi/swag v0.23.0 // indirect
 	github.com/google/gnostic-models v0.7.0 // indirect
 	github.com/google/uuid v1.6.0 // indirect
+	github.com/hostlocal-gc/hostlocal-gc/podsource/kube/kubepod v0.1.0 // indirect
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
 	github.com/josharian/intern v1.0.0 // indirect
 	github.com/json-iterator/go v1.1.12 // indirect
@@ -77,14 +77,4 @@ require (
 	sigs.k8s.io/randfill v1.0.0 // indirect
 	sigs.k8s.io/structured-merge-diff/v6 v6.3.2 // indirect
 	sigs.k8s.io/yaml v1.6.0 // indirect
-)
-
-replace (
-	github.com/hostlocal-gc/hostlocal-gc => ..
-	github.com/hostlocal-gc/hostlocal-gc/gc/metrics => ../gc/metrics
-	github.com/hostlocal-gc/hostlocal-gc/gc/plugintest => ../gc/plugintest
-	github.com/hostlocal-gc/hostlocal-gc/podsource/cri => ../podsource/cri
-	github.com/hostlocal-gc/hostlocal-gc/podsource/kube => ../podsource/kube
-	github.com/hostlocal-gc/hostlocal-gc/podsource/kubelet => ../podsource/kubelet
-	github.com/hostlocal-gc/hostlocal-gc/podsource/netns => ../podsource/netns
 )

@@ -147,7 +147,7 @@ func TestHazard13KubeletFailsAPodBeforeItEnds(t *testing.T) {
 		evicted.Status.ContainerStatuses = []corev1.ContainerStatus{{State: row.state}}
 		evicted.Status.Conditions = []corev1.PodCondition{
 			{Type: corev1.PodReady, Status: corev1.ConditionFalse, LastTransitionTime: hourAgo},
-			{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionTrue, LastTransitionTime: hourAgo},
+			{Type: "PodReadyToStartContainers", Status: corev1.ConditionTrue, LastTransitionTime: hourAgo},
 		}
 		socket := socketIn(t)
 		serve(t, socket, says(t, evicted))

@@ -8,44 +8,80 @@ import (
 	"net"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	podsv1alpha1 "k8s.io/kubelet/pkg/apis/pods/v1alpha1"
 )
 
 // answer is what a kubelet says to ListPods.
 type answer func(context.Context) ([][]byte, error)
 
-// A server is a kubelet's Pods API with a say of the test.
-type server struct {
-	podsv1alpha1.UnimplementedPodsServer
-	answer answer
+// A server is a kubelet's Pods API with a say of the test. Its messages are what
+// the generated code of k8s.io/kubelet makes of them: podsource/kubelet/servertest
+// has that.
+type server struct{ answer answer }
+
+// A wire is a codec that takes and gives messages as they are.
+type wire struct{}
+
+func (wire) Name() string                  { return "proto" }
+func (wire) Marshal(v any) ([]byte, error) { return v.([]byte), nil }
+func (wire) Unmarshal(message []byte, v any) error {
+	*v.(*[]byte) = slices.Clone(message)
+	return nil
 }
 
-func (s server) ListPods(ctx context.Context, _ *podsv1alpha1.ListPodsRequest) (*podsv1alpha1.ListPodsResponse, error) {
+func (s server) listPods(ctx context.Context, read func(any) error) (any, error) {
+	var request []byte
+	if err := read(&request); err != nil {
+		return nil, err
+	}
+	if len(request) > 0 {
+		return nil, status.Errorf(codes.InvalidArgument, "a request of %d bytes; it has no field", len(request))
+	}
 	pods, err := s.answer(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return &podsv1alpha1.ListPodsResponse{Pods: pods}, nil
+	response := []byte{}
+	for _, pod := range pods {
+		response = protowire.AppendTag(response, 1, protowire.BytesType)
+		response = protowire.AppendBytes(response, pod)
+	}
+	return response, nil
+}
+
+// pods is the service as k8s.io/kubelet describes it.
+var pods = grpc.ServiceDesc{
+	ServiceName: "v1alpha1.Pods",
+	HandlerType: (*any)(nil),
+	Methods: []grpc.MethodDesc{{
+		MethodName: "ListPods",
+		Handler: func(srv any, ctx context.Context, read func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+			return srv.(server).listPods(ctx, read)
+		},
+	}},
 }
 
 // serve serves a on the socket until the test or the returned function ends it.
 // As after a kubelet that was killed, the file of the socket stays.
 func serve(t testing.TB, socket string, a answer) (stop func()) {
 	t.Helper()
-	return serveGRPC(t, socket, func(g *grpc.Server) { podsv1alpha1.RegisterPodsServer(g, server{answer: a}) })
+	return serveGRPC(t, socket, func(g *grpc.Server) { g.RegisterService(&pods, server{answer: a}) })
 }
 
 func serveGRPC(t testing.TB, socket string, register func(*grpc.Server)) (stop func()) {
 	t.Helper()
-	g := grpc.NewServer()
+	g := grpc.NewServer(grpc.ForceServerCodec(wire{}))
 	register(g)
 	l := listen(t, socket)
 	done := make(chan error, 1)

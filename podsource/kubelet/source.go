@@ -15,7 +15,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	corev1 "k8s.io/api/core/v1"
-	podsv1alpha1 "k8s.io/kubelet/pkg/apis/pods/v1alpha1"
 )
 
 // DefaultSocket is where a kubelet with the default root directory
@@ -122,11 +121,11 @@ func (s *Source) list(ctx context.Context) ([][]byte, error) {
 		return nil, err
 	}
 	defer client.Close() //nolint:errcheck // there is nothing to lose
-	answer, err := podsv1alpha1.NewPodsClient(client).ListPods(ctx, &podsv1alpha1.ListPodsRequest{})
-	if err != nil {
+	var pods [][]byte
+	if err := client.Invoke(ctx, listPods, nil, &pods, grpc.ForceCodec(wire{})); err != nil {
 		return nil, explainCall(err)
 	}
-	return answer.GetPods(), nil
+	return pods, nil
 }
 
 // decode makes pods of what kubelet answered: each is a marshalled v1.Pod.

@@ -1,11 +1,12 @@
+// Not released: tests of manifests.
 module github.com/hostlocal-gc/hostlocal-gc/examples/agent/deploy
 
 go 1.25.0
 
 require (
 	github.com/google/go-cmp v0.7.0
-	github.com/hostlocal-gc/hostlocal-gc v0.0.0
-	github.com/hostlocal-gc/hostlocal-gc/gc/metrics v0.0.0
+	github.com/hostlocal-gc/hostlocal-gc v0.1.0
+	github.com/hostlocal-gc/hostlocal-gc/gc/metrics v0.1.0
 	github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring v0.79.2
 	github.com/prometheus/client_golang v1.22.0
 	github.com/prometheus/client_model v0.6.2

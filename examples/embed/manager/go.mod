@@ -1,3 +1,4 @@
+// Not released: nobody imports an example of a manager.
 module github.com/hostlocal-gc/hostlocal-gc/examples/embed/manager
 
 go 1.26.0
@@ -5,7 +6,7 @@ go 1.26.0
 require (
 	github.com/go-logr/logr v1.4.3
 	github.com/google/go-cmp v0.7.0
-	github.com/hostlocal-gc/hostlocal-gc v0.0.0
+	github.com/hostlocal-gc/hostlocal-gc v0.1.0
 	go.uber.org/goleak v1.3.0
 	k8s.io/apimachinery v0.36.0
 	k8s.io/client-go v0.36.0

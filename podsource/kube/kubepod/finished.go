@@ -106,19 +106,22 @@ func (c *containers) note(s *corev1.ContainerStatus) {
 func lastTransition(conditions []corev1.PodCondition) (t time.Time) {
 	for _, c := range conditions {
 		switch c.Type {
-		case corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady, corev1.PodReadyToStartContainers:
+		case corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady, podReadyToStartContainers:
 			t = latest(t, c.LastTransitionTime.Time)
 		}
 	}
 	return t
 }
 
+// podReadyToStartContainers is a constant of k8s.io/api since v0.29.
+const podReadyToStartContainers corev1.PodConditionType = "PodReadyToStartContainers"
+
 // sandbox returns what kubelet says of the pod's sandbox: True if there is one
 // with a network, False if there is none since a known time, or nothing.
 func sandbox(conditions []corev1.PodCondition) corev1.ConditionStatus {
 	for i := range conditions {
 		c := &conditions[i]
-		if c.Type == corev1.PodReadyToStartContainers && (c.Status != corev1.ConditionFalse || !c.LastTransitionTime.IsZero()) {
+		if c.Type == podReadyToStartContainers && (c.Status != corev1.ConditionFalse || !c.LastTransitionTime.IsZero()) {
 			return c.Status
 		}
 	}

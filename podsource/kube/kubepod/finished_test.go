@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	sandboxUp = corev1.PodReadyToStartContainers
+	sandboxUp = podReadyToStartContainers
 	yes, no   = corev1.ConditionTrue, corev1.ConditionFalse
 )
 

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -153,19 +152,6 @@ func endedBefore(at time.Time) corev1.ContainerStatus {
 func verdict(t *testing.T, reserved time.Duration, pods ...*corev1.Pod) gc.Verdict {
 	t.Helper()
 	return passes(t, reserved, pods...)()
-}
-
-// verdicts runs two passes of one reconciler, some time apart.
-func verdicts(t *testing.T, apart, reserved time.Duration, pods ...*corev1.Pod) (first, second gc.Verdict) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		time.Sleep(time.Until(now)) // a bubble begins in the year 2000
-		pass := passes(t, reserved, pods...)
-		first = pass()
-		time.Sleep(apart)
-		second = pass()
-	})
-	return first, second
 }
 
 // passes returns what runs a pass as verdict says, always of the same reconciler.

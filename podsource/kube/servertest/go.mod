@@ -10,9 +10,8 @@ tool (
 
 require (
 	github.com/google/go-cmp v0.7.0
-	github.com/hostlocal-gc/hostlocal-gc v0.0.0
-	github.com/hostlocal-gc/hostlocal-gc/gc/plugintest v0.0.0
-	github.com/hostlocal-gc/hostlocal-gc/podsource/kube v0.0.0
+	github.com/hostlocal-gc/hostlocal-gc v0.1.0
+	github.com/hostlocal-gc/hostlocal-gc/podsource/kube v0.1.0
 	go.etcd.io/etcd/client/v3 v3.6.4
 	golang.org/x/sys v0.35.0
 	k8s.io/api v0.34.1
@@ -62,6 +61,7 @@ require (
 	github.com/grpc-ecosystem/go-grpc-middleware/v2 v2.3.0 // indirect
 	github.com/grpc-ecosystem/go-grpc-prometheus v1.2.0 // indirect
 	github.com/grpc-ecosystem/grpc-gateway/v2 v2.26.3 // indirect
+	github.com/hostlocal-gc/hostlocal-gc/podsource/kube/kubepod v0.1.0 // indirect
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
 	github.com/jonboulle/clockwork v0.5.0 // indirect
 	github.com/josharian/intern v1.0.0 // indirect
@@ -159,8 +159,8 @@ require (
 
 replace (
 	github.com/hostlocal-gc/hostlocal-gc => ../../..
-	github.com/hostlocal-gc/hostlocal-gc/gc/plugintest => ../../../gc/plugintest
 	github.com/hostlocal-gc/hostlocal-gc/podsource/kube => ..
+	github.com/hostlocal-gc/hostlocal-gc/podsource/kube/kubepod => ../kubepod
 )
 
 // Kubernetes' own go.mod takes these from its source tree, and has them at

@@ -161,11 +161,12 @@ subjects:
 	}
 }
 
-// goBuild builds a program of another module of this repository.
+// goBuild builds a program of another module of this repository, in the workspace:
+// what that module requires of the others may not be published yet.
 func goBuild(t *testing.T, module, path, pkg string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", "build", "-C", module, "-o", path, pkg)
-	cmd.Env = append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0", "GOFLAGS=")
+	cmd.Env = append(os.Environ(), "GOWORK=", "CGO_ENABLED=0", "GOFLAGS=")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %v\n%s", cmd.Args, err, out)
 	}

@@ -4,10 +4,11 @@ module github.com/hostlocal-gc/hostlocal-gc/podsource/kubelet/servertest
 go 1.26.0
 
 require (
-	github.com/hostlocal-gc/hostlocal-gc v0.0.0
-	github.com/hostlocal-gc/hostlocal-gc/podsource/kubelet v0.0.0
+	github.com/hostlocal-gc/hostlocal-gc v0.1.0
+	github.com/hostlocal-gc/hostlocal-gc/podsource/kubelet v0.1.0
 	golang.org/x/time v0.15.0
 	google.golang.org/grpc v1.82.1
+	google.golang.org/protobuf v1.36.12-0.20260120151049-f2248ac996af
 	k8s.io/api v0.37.0
 	k8s.io/apimachinery v0.37.0
 	k8s.io/klog/v2 v2.140.0
@@ -48,7 +49,7 @@ require (
 	github.com/google/gnostic-models v0.7.0 // indirect
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/gorilla/websocket v1.5.4-0.20250319132907-e064f32e3674 // indirect
-	github.com/hostlocal-gc/hostlocal-gc/podsource/kube v0.0.0 // indirect
+	github.com/hostlocal-gc/hostlocal-gc/podsource/kube/kubepod v0.1.0 // indirect
 	github.com/json-iterator/go v1.1.12 // indirect
 	github.com/moby/spdystream v0.5.1 // indirect
 	github.com/moby/sys/mountinfo v0.7.2 // indirect
@@ -81,7 +82,6 @@ require (
 	golang.org/x/term v0.45.0 // indirect
 	golang.org/x/text v0.40.0 // indirect
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260526163538-3dc84a4a5aaa // indirect
-	google.golang.org/protobuf v1.36.12-0.20260120151049-f2248ac996af // indirect
 	gopkg.in/evanphx/json-patch.v4 v4.13.0 // indirect
 	gopkg.in/inf.v0 v0.9.1 // indirect
 	k8s.io/apiextensions-apiserver v0.0.0 // indirect
@@ -104,7 +104,7 @@ require (
 
 replace (
 	github.com/hostlocal-gc/hostlocal-gc => ../../..
-	github.com/hostlocal-gc/hostlocal-gc/podsource/kube => ../../kube
+	github.com/hostlocal-gc/hostlocal-gc/podsource/kube/kubepod => ../../kube/kubepod
 	github.com/hostlocal-gc/hostlocal-gc/podsource/kubelet => ..
 	k8s.io/api => k8s.io/api v0.37.0
 	k8s.io/apiextensions-apiserver => k8s.io/apiextensions-apiserver v0.37.0

@@ -46,7 +46,7 @@ func served(t *testing.T, c *metrics.Collector) func() []*dto.MetricFamily {
 func report(started time.Time, reasons ...gc.Reason) gc.Report {
 	r := gc.Report{
 		Networks: []gc.Network{{Name: "podnet"}}, Started: started, Duration: time.Second,
-		Sources: []gc.Source{{Name: "cri", Entries: 3}},
+		Sources: []gc.SourceReport{{Name: "cri", Entries: 3}},
 	}
 	for _, why := range reasons {
 		r.Reservations = append(r.Reservations, entry(started, why, time.Minute))

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// A frame makes a file of one of README.md's Go blocks.
+type frame struct {
+	begins string   // the block's first line begins with it
+	file   string   // its name
+	before string   // ROOT stands for the path of the root module
+	dots   []string // what stands for each line that is an ellipsis
+	after  string
+}
+
+var frames = []frame{
+	{
+		begins: "import (", file: "imports.go",
+		before: "package outside\n\n",
+		after:  "\nvar (\n\t_ gc.Report\n\t_ hostlocal.Store\n\t_ podsource.Pod\n\t_ = cri.New\n)\n",
+	},
+	{
+		begins: `store := hostlocal.New("")`, file: "embed.go",
+		before: `package outside
+
+import (
+	"context"
+
+	"github.com/go-logr/logr"
+
+	"ROOT/gc"
+	"ROOT/hostlocal"
+	"ROOT/podsource"
+)
+
+func embed(ctx context.Context, source podsource.Source, log logr.Logger) error {
+`,
+		after: "return nil\n}\n\nvar _ = embed\n",
+	},
+	{
+		begins: "source := podsource.Func(", file: "source.go",
+		before: `package outside
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"ROOT/podsource"
+)
+
+func source(listSandboxes func(context.Context) ([]struct{ PodUID, ID string }, error)) podsource.Source {
+`,
+		after: "return source\n}\n\nvar _ = source\n",
+	},
+	{
+		begins: "dir := t.TempDir()", file: "outside_test.go",
+		before: `package outside
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"ROOT/gc"
+	"ROOT/hostlocal"
+	"ROOT/podsource"
+)
+
+func TestOutside(t *testing.T) {
+`,
+		dots: []string{"if err != nil {\nt.Fatal(err)\n}\n"},
+		after: `if err != nil || report.Counts()[gc.Released] != 1 {
+	t.Errorf("got %v, %v", report, err)
+}
+}
+`,
+	},
+	{
+		begins: "record, err := checkpoint.Open(", file: "server.go",
+		before: `package outside
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+
+	"ROOT/gc"
+	"ROOT/hostlocal"
+	"ROOT/podsource"
+	"ROOT/podsource/checkpoint"
+)
+
+func serve(ctx context.Context, path string, networks []string, store *hostlocal.Store, runtime podsource.Source,
+	attachmentsOf func(podsource.Pod) ([]checkpoint.Entry, error), listen func()) error {
+`,
+		dots:  []string{"if err != nil {\nreturn err\n}\n", "_, _ = gone, err\n", "_, _ = report, err\n"},
+		after: "return nil\n}\n\nvar _ = serve\n",
+	},
+}
+
+// snippets are the Go blocks of README.md, all of them and as they are.
+func (h *rehearsal) snippets() ([]trial, error) {
+	text, err := os.ReadFile(filepath.Join(h.root, "README.md"))
+	if err != nil {
+		return nil, err
+	}
+	var all []trial
+	known := make(map[string]bool)
+	for _, block := range goBlocks(string(text)) {
+		first, _, _ := strings.Cut(block, "\n")
+		name, content, err := frameOf(block, h.root1().path)
+		if err != nil {
+			return nil, err
+		}
+		if known[name] {
+			return nil, fmt.Errorf("README.md has two blocks that begin as %q", first)
+		}
+		known[name] = true
+		all = append(all, trial{"README: " + first[:min(len(first), 30)], func(ctx context.Context, dir string) (string, error) {
+			var requires []string
+			for _, m := range h.modules {
+				if m.released && strings.Contains(content, `"`+m.path) {
+					requires = append(requires, h.require(m))
+				}
+			}
+			if err := write(dir, h.root1().file.Go.Version, requires, map[string]string{name: content}); err != nil {
+				return "", err
+			}
+			if err := h.buildAndVet(ctx, dir); err != nil || !strings.HasSuffix(name, "_test.go") {
+				return "", err
+			}
+			_, err := h.goCommand(ctx, dir, "test", "./...")
+			return "a test, and passes", err
+		}})
+	}
+	if len(all) != len(frames) {
+		return nil, fmt.Errorf("README.md has %d Go blocks, and the rehearsal knows %d", len(all), len(frames))
+	}
+	return all, nil
+}
+
+// goBlocks returns the fenced blocks of Go in a Markdown text.
+func goBlocks(text string) (blocks []string) {
+	var block strings.Builder
+	inside := false
+	for line := range strings.Lines(text) {
+		switch {
+		case inside && strings.TrimSpace(line) == "```":
+			blocks, inside = append(blocks, block.String()), false
+			block.Reset()
+		case inside:
+			block.WriteString(line)
+		case strings.TrimSpace(line) == "```go":
+			inside = true
+		}
+	}
+	return blocks
+}
+
+// frameOf returns the file that a block makes, and its name.
+func frameOf(block, root string) (name, content string, err error) {
+	for _, f := range frames {
+		if !strings.HasPrefix(block, f.begins) {
+			continue
+		}
+		text, dots := strings.ReplaceAll(f.before, "ROOT", root), f.dots
+		for line := range strings.Lines(block) {
+			if strings.TrimSpace(line) != "..." {
+				text += line
+				continue
+			}
+			if len(dots) == 0 {
+				return "", "", errors.New("README.md: more ellipses than the rehearsal knows in the block that begins with " + f.begins)
+			}
+			text, dots = text+dots[0], dots[1:]
+		}
+		if len(dots) > 0 {
+			return "", "", errors.New("README.md: fewer ellipses than the rehearsal knows in the block that begins with " + f.begins)
+		}
+		return f.file, text + f.after, nil
+	}
+	first, _, _ := strings.Cut(block, "\n")
+	return "", "", fmt.Errorf("README.md: the rehearsal knows no block that begins with %q", first)
+}

@@ -1,0 +1,416 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"go/parser"
+	"go/token"
+	"go/version"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/mod/semver"
+)
+
+const (
+	// helloWorld is how many packages a program with gc, hostlocal and podsource
+	// may import.
+	helloWorld = 110
+	// command is what a user installs.
+	command = "examples/hostlocal-gc"
+	plugins = "github.com/containernetworking/plugins"
+	lock    = plugins + "/plugins/ipam/host-local/backend/disk"
+	grpc    = "google.golang.org/grpc"
+
+	clientGo = "k8s.io/client-go"
+)
+
+// Agents' versions of client-go, k8s.io/api and k8s.io/apimachinery, and of the go
+// line that these need.
+var agents = []struct{ version, goLine string }{
+	{"v0.31.1", "1.24.2"},
+	{"v0.33.3", "1.24.2"},
+	{"v0.34.1", "1.24.2"},
+	{"v0.36.0", "1.26.0"},
+}
+
+// floors are the highest versions that library modules may require: an agent that
+// embeds one gets at least these. Raising one is a decision.
+var floors = map[string]string{
+	"github.com/Microsoft/go-winio": "v0.6.2", "github.com/go-logr/logr": "v1.4.3", "github.com/google/go-cmp": "v0.7.0",
+	"github.com/prometheus/client_golang": "v1.19.1", "github.com/vishvananda/netlink": "v1.3.1", "golang.org/x/sys": "v0.35.0",
+	"google.golang.org/protobuf": "v1.36.7", grpc: "v1.69.0", plugins: "v1.9.0",
+	"k8s.io/api": "v0.28.0", "k8s.io/apimachinery": "v0.28.0", clientGo: "v0.28.0", "k8s.io/cri-api": "v0.28.0",
+}
+
+// floorOfGo is the highest go line of a library module.
+const floorOfGo = "1.24.2"
+
+// checkFloors fails where a module requires more than an agent should have to have.
+func checkFloors(m *mod) error {
+	var errs []error
+	if version.Compare("go"+m.file.Go.Version, "go"+floorOfGo) > 0 {
+		errs = append(errs, fmt.Errorf("%s: go %s is more than %s", m.path, m.file.Go.Version, floorOfGo))
+	}
+	for _, req := range m.file.Require {
+		floor, ok := floors[req.Mod.Path]
+		if ok && semver.Compare(req.Mod.Version, floor) > 0 {
+			errs = append(errs, fmt.Errorf("%s requires %s %s, which is more than %s", m.path, req.Mod.Path, req.Mod.Version, floor))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// agent is what an agent has before it embeds anything. It does without the whole
+// clientset, which takes a minute to compile and needs no other module.
+const agent = `package agent
+
+import (
+	"context"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	listers "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+)
+
+func run(ctx context.Context, indexer cache.Indexer) (listers.PodLister, error) {
+	config, err := rest.InClusterConfig()
+	if err != nil {
+		return nil, err
+	}
+	client, err := corev1.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	_, err = client.Pods("").List(ctx, metav1.ListOptions{})
+	return listers.NewPodLister(indexer), err
+}
+
+var _ = run
+`
+
+func (h *rehearsal) trials(ctx context.Context) ([]trial, error) {
+	var libraries []*mod
+	packages := make(map[*mod][]string)
+	for _, m := range h.modules {
+		if !m.released {
+			continue
+		}
+		var err error
+		if packages[m], err = h.packages(m); err != nil {
+			return nil, err
+		}
+		if len(packages[m]) > 0 {
+			libraries = append(libraries, m)
+		}
+	}
+	var all []trial
+	for _, m := range libraries {
+		all = append(all, trial{"alone: " + m.dir, func(ctx context.Context, dir string) (string, error) {
+			if err := checkFloors(m); err != nil {
+				return "", err
+			}
+			if err := h.importing(ctx, dir, []*mod{m}, packages[m]); err != nil {
+				return "", err
+			}
+			return h.without(ctx, dir, m)
+		}})
+	}
+	for i, a := range libraries {
+		for _, b := range libraries[i+1:] {
+			all = append(all, trial{"pair: " + a.dir + " and " + b.dir, func(ctx context.Context, dir string) (string, error) {
+				return "", h.importing(ctx, dir, []*mod{a, b}, slices.Concat(packages[a], packages[b]))
+			}})
+		}
+	}
+	all = append(all, trial{"all of them", func(ctx context.Context, dir string) (string, error) {
+		var everything []string
+		for _, m := range libraries {
+			everything = append(everything, packages[m]...)
+		}
+		return "", h.importing(ctx, dir, libraries, everything)
+	}})
+	for _, a := range agents {
+		all = append(all, trial{"agent: client-go " + a.version, func(ctx context.Context, dir string) (string, error) {
+			return h.agent(ctx, dir, a.version, a.goLine, libraries)
+		}})
+	}
+	snippets, err := h.snippets()
+	if err != nil {
+		return nil, err
+	}
+	return append(append(all, snippets...),
+		trial{"hello world", h.hello},
+		trial{"go install " + command, h.install}), nil
+}
+
+// packages returns the packages of m that others may import.
+func (h *rehearsal) packages(m *mod) ([]string, error) {
+	names, err := h.files(m.dir)
+	if err != nil {
+		return nil, err
+	}
+	var found []string
+	for _, name := range names {
+		dir := path.Dir(name)
+		rel := strings.TrimPrefix(strings.TrimPrefix(dir, m.dir), "/")
+		if m.dir == "." {
+			rel = dir
+		}
+		if !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") || h.owner(name) != m ||
+			slices.ContainsFunc(strings.Split(rel, "/"), func(s string) bool {
+				return s == "internal" || s == "testdata" || s != "." && strings.HasPrefix(s, ".")
+			}) {
+			continue
+		}
+		parsed, err := parser.ParseFile(token.NewFileSet(), filepath.Join(h.root, name), nil, parser.PackageClauseOnly)
+		if err != nil {
+			return nil, err
+		}
+		if p := path.Join(m.path, rel); parsed.Name.Name != "main" && !slices.Contains(found, p) {
+			found = append(found, p)
+		}
+	}
+	return found, nil
+}
+
+// owner returns the module that a file is part of.
+func (h *rehearsal) owner(name string) *mod {
+	var found *mod
+	for _, m := range h.modules {
+		if m.dir == "." && found == nil || strings.HasPrefix(name, m.dir+"/") && (found == nil || found.dir == "." || len(m.dir) > len(found.dir)) {
+			found = m
+		}
+	}
+	return found
+}
+
+// write writes the files of a module that is not of this repository.
+func write(dir, goLine string, requires []string, files map[string]string) error {
+	text := "module example.com/outside\n\ngo " + goLine + "\n"
+	for _, r := range requires {
+		text += "\nrequire " + r + "\n"
+	}
+	errs := []error{os.WriteFile(filepath.Join(dir, "go.mod"), []byte(text), 0o644)}
+	for name, content := range files {
+		errs = append(errs, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644))
+	}
+	return errors.Join(errs...)
+}
+
+// goLine is the highest go line of the modules.
+func goLine(modules []*mod) string {
+	highest := ""
+	for _, m := range modules {
+		if highest == "" || version.Compare("go"+m.file.Go.Version, "go"+highest) > 0 {
+			highest = m.file.Go.Version
+		}
+	}
+	return highest
+}
+
+// require returns the requirement of m at the made-up version.
+func (h *rehearsal) require(m *mod) string { return m.path + " " + h.version }
+
+// buildAndVet is what somebody does who embeds a module.
+func (h *rehearsal) buildAndVet(ctx context.Context, dir string) error {
+	if _, err := h.goCommand(ctx, dir, "build", "./..."); err != nil {
+		return err
+	}
+	_, err := h.goCommand(ctx, dir, "vet", "./...")
+	return err
+}
+
+// tidyAndBuild tidies before: that considers what is imported on all systems, the
+// plugins too, so that all that they require counts.
+func (h *rehearsal) tidyAndBuild(ctx context.Context, dir string) error {
+	if _, err := h.goCommand(ctx, dir, "mod", "tidy"); err != nil {
+		return err
+	}
+	return h.buildAndVet(ctx, dir)
+}
+
+// importing builds a module that imports the packages.
+func (h *rehearsal) importing(ctx context.Context, dir string, modules []*mod, packages []string) error {
+	var requires []string
+	for _, m := range modules {
+		requires = append(requires, h.require(m))
+	}
+	if err := write(dir, goLine(modules), requires, map[string]string{"outside.go": "package outside\n\n" + imports(packages)}); err != nil {
+		return err
+	}
+	return h.buildAndVet(ctx, dir)
+}
+
+// without says of how many modules the one in dir knows. Only podsource/kube may
+// bring along client-go.
+func (h *rehearsal) without(ctx context.Context, dir string, m *mod) (string, error) {
+	out, err := h.goCommand(ctx, dir, "list", "-m", "-f", "{{.Path}}", "all")
+	if err != nil {
+		return "", err
+	}
+	all := strings.Fields(out)
+	if m.dir != "podsource/kube" && slices.Contains(all, clientGo) {
+		err = fmt.Errorf("%s brings along %s", m.path, clientGo)
+	}
+	return fmt.Sprintf("%d modules", len(all)-1), err
+}
+
+func imports(packages []string) string {
+	text := "import (\n"
+	for _, p := range packages {
+		text += fmt.Sprintf("\t_ %q\n", p)
+	}
+	return text + ")\n"
+}
+
+// hello counts what the smallest program imports.
+func (h *rehearsal) hello(ctx context.Context, dir string) (string, error) {
+	root := h.root1()
+	err := write(dir, root.file.Go.Version, []string{h.require(root)}, map[string]string{"main.go": "package main\n\n" +
+		imports([]string{root.path + "/gc", root.path + "/hostlocal", root.path + "/podsource"}) + "\nfunc main() { println(\"hello, world\") }\n"})
+	if err != nil {
+		return "", err
+	}
+	if err := h.buildAndVet(ctx, dir); err != nil {
+		return "", err
+	}
+	out, err := h.goCommand(ctx, dir, "list", "-deps", ".")
+	if err != nil {
+		return "", err
+	}
+	n := len(strings.Fields(out)) - 1 // itself
+	note := fmt.Sprintf("imports %d packages, may import %d", n, helloWorld)
+	if n > helloWorld {
+		return note, errors.New(note)
+	}
+	return note, nil
+}
+
+// install installs the command as a user does, without a module around, and runs
+// it.
+func (h *rehearsal) install(ctx context.Context, dir string) (string, error) {
+	env := append(slices.Clone(h.env), "GOFLAGS=", "GOBIN="+dir)
+	if _, err := output(ctx, dir, env, "go", "install", h.root1().path+"/"+command+"@"+h.version); err != nil {
+		return "", err
+	}
+	_, err := output(ctx, dir, env, filepath.Join(dir, path.Base(command)), "--help")
+	return "", err
+}
+
+// agent builds an agent with that client-go, then again with all libraries. No
+// version of what the agent had may be another than before, except where the plugins
+// and gRPC alone move it, too, and its go line must stay.
+func (h *rehearsal) agent(ctx context.Context, dir, version, goLine string, libraries []*mod) (string, error) {
+	requires := []string{"k8s.io/api " + version, "k8s.io/apimachinery " + version, clientGo + " " + version}
+	if err := write(dir, goLine, requires, map[string]string{"agent.go": agent}); err != nil {
+		return "", err
+	}
+	if err := h.tidyAndBuild(ctx, dir); err != nil {
+		return "", err
+	}
+	before, err := h.used(ctx, dir)
+	if err != nil {
+		return "", err
+	}
+	root := h.root1()
+	packages := []string{root.path + "/gc", root.path + "/hostlocal", root.path + "/podsource"}
+	for _, m := range libraries {
+		requires = append(requires, h.require(m))
+		if m != root {
+			packages = append(packages, m.path)
+		}
+	}
+	err = write(dir, goLine, requires, map[string]string{"collect.go": "package agent\n\n" + imports(packages)})
+	if err != nil {
+		return "", err
+	}
+	if err := h.tidyAndBuild(ctx, dir); err != nil {
+		return "", err
+	}
+	if line, err := h.goCommand(ctx, dir, "list", "-m", "-f", "{{.GoVersion}}"); err != nil || line != goLine {
+		return "", errors.Join(err, fmt.Errorf("the go line moves from %s to %s", goLine, line))
+	}
+	after, err := h.used(ctx, dir)
+	if err != nil {
+		return "", err
+	}
+	allowed, err := h.withPlugins(ctx, filepath.Join(dir, "plugins"), goLine, requires[:3])
+	if err != nil {
+		return "", err
+	}
+	return moved(before, after, allowed)
+}
+
+// moved compares the versions of modules. It fails where one is another than
+// before, and not as in allowed.
+func moved(before, after, allowed map[string]string) (string, error) {
+	var notes []string
+	var errs []error
+	for module, version := range before {
+		switch now := after[module]; {
+		case now == version || now == "":
+		case allowed[module] == now:
+			notes = append(notes, fmt.Sprintf("%s %s -> %s", path.Base(module), version, now))
+		default:
+			errs = append(errs, fmt.Errorf("%s moves from %s to %s", module, version, now))
+		}
+	}
+	slices.Sort(notes)
+	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+	if len(notes) == 0 {
+		return "nothing moves", errors.Join(errs...)
+	}
+	return "the plugins and gRPC move " + strings.Join(notes, ", "), errors.Join(errs...)
+}
+
+// used returns the versions of all modules of which the module in dir builds a
+// package.
+func (h *rehearsal) used(ctx context.Context, dir string) (map[string]string, error) {
+	out, err := h.goCommand(ctx, dir, "list", "-deps", "-f", "{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}}{{end}}{{end}}", ".")
+	if err != nil {
+		return nil, err
+	}
+	versions := make(map[string]string)
+	for line := range strings.Lines(out) {
+		if module, version, ok := strings.Cut(strings.TrimSpace(line), " "); ok {
+			versions[module] = version
+		}
+	}
+	return versions, nil
+}
+
+// withPlugins returns the versions of an agent that has the plugins and gRPC, as
+// they are required here, and nothing of this repository.
+func (h *rehearsal) withPlugins(ctx context.Context, dir, goLine string, requires []string) (map[string]string, error) {
+	requires = slices.Clone(requires)
+	for _, m := range h.modules {
+		if m.dir != "." && m.dir != "podsource/kubelet" {
+			continue
+		}
+		for _, req := range m.file.Require {
+			if path := req.Mod.Path; m.dir == "." && path == plugins || m.dir != "." && path == grpc {
+				requires = append(requires, path+" "+req.Mod.Version)
+			}
+		}
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return nil, err
+	}
+	files := map[string]string{"agent.go": agent, "plugins.go": "package agent\n\n" + imports([]string{lock, grpc})}
+	if err := write(dir, goLine, requires, files); err != nil {
+		return nil, err
+	}
+	if err := h.tidyAndBuild(ctx, dir); err != nil {
+		return nil, err
+	}
+	return h.used(ctx, dir)
+}
