@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package netns is a pod source that asks the kernel: which addresses are
-// configured in the network namespaces on this node?
+// Package netns is a pod source that asks the kernel: which CNI ADDs are under way
+// on this node, and which addresses are configured in its network namespaces?
 //
 //	kernel, err := netns.New(netns.Options{})
 //	...
@@ -10,11 +10,10 @@
 // No record can lose what it sees. A runtime that lost a sandbox's record, while
 // the processes and the network namespace live on, does not list it; kubelet and
 // the API forget a pod that was deleted by force. The kernel still has the address
-// (hazards 33 and 35).
+// (hazards 33 and 35). And no source but this one sees an ADD while it runs: the
+// runtime lists a sandbox only when its start is over.
 //
-// It knows neither names nor containers, so what it says only adds reasons to
-// keep. It does not see a pod that has no address yet: for that one stand the
-// minimum age (R5), and the sources that it is united with. Its answer is
+// It knows no names, so what it says only adds reasons to keep. Its answer is
 // supplementary: alone it lets nothing go, and finding nothing is no error.
 //
 // It sees addresses: every address that is configured in a network namespace of
@@ -23,6 +22,18 @@
 // long as its address is configured (R14, hazard 49). The report says of each
 // address where it was seen: in which namespace, and by which process or at which
 // mount that was found (hazard 79).
+//
+// It sees ADDs in flight: whoever runs a CNI plugin sets CNI_COMMAND and
+// CNI_CONTAINERID in its environment, so a process that has ADD there runs one,
+// and claims what its container holds, however long that takes (hazard 65).
+// Between two plugins of a chain there is no such process for a moment (hazard
+// 72): processes are looked at at least twice in each question. A process that
+// runs for longer than Options.LongestADD claims nothing, nor does one that is in
+// the very namespace that it says it sets up (hazard 78).
+//
+// With libcni's cache of results, which names a container from when its ADD has
+// ended, there is no moment in which a container shows nothing. See package
+// cnicache.
 //
 // # What is looked at
 //
@@ -34,7 +45,8 @@
 //   - those that are mounted anywhere, in the mount namespace of any process:
 //     under /run/netns, as containerd and CRI-O do, or /run/docker/netns. Where
 //     they are mounted need not be told, and the directory need not be mounted
-//     into the agent's container.
+//     into the agent's container. Processes of one mount namespace with different
+//     roots see different mounts, so each is looked at (hazard 60).
 //
 // A namespace that nothing but an open descriptor holds is not found, and
 // neither is one whose only mount is hidden under another. Nobody is in those.
@@ -42,6 +54,10 @@
 // Of each namespace come all addresses of all interfaces, except loopback and
 // link-local ones. One without any is left out: it would be a pod that may hold
 // whatever nobody else does (R4).
+//
+// Of each process comes its environment. Of 1,000 processes and 250 namespaces a
+// question takes some 60 ms of CPU time, and twice as much where each process has
+// mounts of its own.
 //
 // # What it needs
 //

@@ -1,13 +1,13 @@
 module github.com/hostlocal-gc/hostlocal-gc/podsource/netns
 
-go 1.25.0
+go 1.24.2
 
 require (
 	github.com/google/go-cmp v0.7.0
-	github.com/hostlocal-gc/hostlocal-gc v0.0.0
+	github.com/hostlocal-gc/hostlocal-gc v0.1.0
 	github.com/vishvananda/netlink v1.3.1
 	golang.org/x/sys v0.35.0
-	k8s.io/apimachinery v0.34.1
+	k8s.io/apimachinery v0.28.0
 )
 
 require (

@@ -3,6 +3,7 @@
 package netns
 
 import (
+	"bytes"
 	"fmt"
 	"strconv"
 	"strings"
@@ -17,16 +18,22 @@ type namespaceMount struct {
 // namespaceMounts reads what proc(5) calls mountinfo. All or an error (R2).
 //
 //	36 24 0:4 net:[4026532255] /run/netns/web rw shared:9 - nsfs nsfs rw
-func namespaceMounts(text string) ([]namespaceMount, error) {
+func namespaceMounts(text []byte) ([]namespaceMount, error) {
 	var mounts []namespaceMount
-	for line := range strings.Lines(text) {
-		before, after, ok := strings.Cut(line, " - ")
-		fields := strings.Fields(before)
-		if !ok || len(fields) < 5 {
+	for line := range bytes.Lines(text) {
+		before, after, ok := bytes.Cut(line, []byte(" - "))
+		if !ok {
+			return nil, fmt.Errorf("%q is not a mount", line)
+		}
+		if !bytes.HasPrefix(after, []byte("nsfs ")) {
+			continue
+		}
+		fields := strings.Split(string(before), " ") // a mount point may have any other white space
+		if len(fields) < 5 {
 			return nil, fmt.Errorf("%q is not a mount", line)
 		}
 		number, isNet := strings.CutPrefix(fields[3], "net:[")
-		if !isNet || !strings.HasPrefix(after, "nsfs ") {
+		if !isNet {
 			continue
 		}
 		inode, err := strconv.ParseUint(strings.TrimSuffix(number, "]"), 10, 64)

@@ -16,9 +16,11 @@ const mountinfo = `22 1 0:21 / /proc rw,nosuid shared:5 - proc proc rw
 39 24 8:1 /net:[4026532258] /mnt rw - ext4 /dev/sda1 rw
 `
 
+func mountsOf(text string) ([]namespaceMount, error) { return namespaceMounts([]byte(text)) }
+
 func TestNamespaceMounts(t *testing.T) {
 	want := []namespaceMount{{4026532255, "/run/netns/web"}, {4026532257, "/run/a b\\\t"}}
-	if got, err := namespaceMounts(mountinfo); err != nil || !slices.Equal(got, want) {
+	if got, err := mountsOf(mountinfo); err != nil || !slices.Equal(got, want) {
 		t.Errorf("got %v, %v, want %v", got, err, want)
 	}
 	for _, row := range []struct{ reason, text string }{
@@ -28,7 +30,7 @@ func TestNamespaceMounts(t *testing.T) {
 		{"a relative mount point", "36 24 0:4 net:[1] run/netns/web rw - nsfs nsfs rw"},
 		{"an empty line", "\n"},
 	} {
-		if got, err := namespaceMounts(mountinfo + row.text); got != nil || err == nil {
+		if got, err := mountsOf(mountinfo + row.text); got != nil || err == nil {
 			t.Errorf("got %v, %v, want an error: %s", got, err, row.reason)
 		}
 	}
@@ -36,7 +38,7 @@ func TestNamespaceMounts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := namespaceMounts(string(own)); err != nil {
+	if _, err := namespaceMounts(own); err != nil {
 		t.Errorf("what this kernel writes: %v", err)
 	}
 }
@@ -47,7 +49,7 @@ func FuzzNamespaceMounts(f *testing.F) {
 	f.Add(`36 24 0:4 net:[1] /\0 rw - nsfs nsfs rw`)
 	f.Add(`36 24 0:4 net:[ /\999\040 rw - nsfs `)
 	f.Fuzz(func(t *testing.T, text string) {
-		mounts, err := namespaceMounts(text)
+		mounts, err := mountsOf(text)
 		if err != nil {
 			if mounts != nil {
 				t.Errorf("an error, and %d mounts beside it", len(mounts))

@@ -2,10 +2,19 @@
 
 package netns
 
-import "github.com/hostlocal-gc/hostlocal-gc/podsource"
+import (
+	"time"
 
-// Rank returns [podsource.RankAddresses].
-func (*Source) Rank() podsource.Rank { return podsource.RankAddresses }
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// DefaultLongestADD is how long an ADD takes at most where Options don't say: what
+// gc.DefaultStartingFor is.
+const DefaultLongestADD = 14 * time.Minute
+
+// Rank returns [podsource.RankADDs]: an ADD that is not under way any more when
+// processes are looked at has left its traces with the sources after that.
+func (*Source) Rank() podsource.Rank { return podsource.RankADDs }
 
 // Options say where the node is looked at. The zero value is right for an agent
 // in a container with hostPID, and outside of containers.
@@ -20,4 +29,9 @@ type Options struct {
 	// mostly means that the agent sees none but its own processes, because its
 	// pod lacks hostPID.
 	Nested bool
+	// LongestADD is for how long a process may run a CNI ADD at most. One that
+	// has the environment of an ADD for longer is a daemon that inherited it, and
+	// claims nothing. Zero is 14 minutes; agents that set gc.Options.StartingFor
+	// give its value.
+	LongestADD time.Duration
 }

@@ -7,6 +7,7 @@ package netns
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
@@ -22,4 +23,9 @@ func New(Options) (*Source, error) { return nil, errLinuxOnly }
 // Pods returns an error: network namespaces exist on Linux only.
 func (*Source) Pods(context.Context) (podsource.Answer, error) {
 	return podsource.Answer{Source: "netns"}, errLinuxOnly
+}
+
+// Living returns an error: network namespaces exist on Linux only.
+func (*Source) Living(context.Context) (func(path string, at time.Time) bool, error) {
+	return nil, errLinuxOnly
 }

@@ -34,6 +34,7 @@ const (
 	node    = "node"            // process 1 of a node, which runs one test
 	pause   = "pause"           // a pod's process
 	asker   = "asker"           // asks the source and prints its answer
+	mounter = "mounter"         // mounts a namespace where a process in a chroot does not see it
 )
 
 func TestMain(m *testing.M) {
@@ -44,6 +45,8 @@ func TestMain(m *testing.M) {
 			err = bePause(strings.Fields(os.Getenv("NETNS_TEST_IPS")))
 		case asker:
 			err = beAsker()
+		case mounter:
+			err = beMounter()
 		case node:
 			if err = beNode(); err == nil {
 				return m.Run()
@@ -163,9 +166,16 @@ func bePause(ips []string) error {
 // addresses. The function returned ends it.
 func startPod(t testing.TB, ips ...string) (pid int, stop func()) {
 	t.Helper()
+	return start(t, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}, "NETNS_TEST_IPS="+strings.Join(ips, " "))
+}
+
+// start starts a process that waits for its end, with these variables. The
+// function returned ends it.
+func start(t testing.TB, attr *syscall.SysProcAttr, env ...string) (pid int, stop func()) {
+	t.Helper()
 	cmd := exec.Command("/proc/self/exe") // it dies with process 1
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
-	cmd.Env = append(environment(pause), "NETNS_TEST_IPS="+strings.Join(ips, " "))
+	cmd.SysProcAttr = attr
+	cmd.Env = append(environment(pause), env...)
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -238,10 +248,23 @@ func nested(t testing.TB) *Source {
 	return s
 }
 
-// answer makes text of an answer's pods: a line for each, sorted.
+// parts returns the two parts of an answer: ADDs and addresses.
+func parts(t testing.TB, a podsource.Answer) (adds, addresses podsource.Answer) {
+	t.Helper()
+	if len(a.Parts) != 2 || a.Pods != nil {
+		t.Fatalf("got %+v, want two parts", a)
+	}
+	return a.Parts[0], a.Parts[1]
+}
+
+// answer makes text of the addresses of an answer: a line for each namespace,
+// sorted.
 func answer(a podsource.Answer) []string {
 	var lines []string
-	for _, p := range a.Pods {
+	for _, p := range slices.Concat(podsOf(a)...) {
+		if len(p.IPs) == 0 {
+			continue
+		}
 		var ips []string
 		for _, ip := range p.IPs {
 			ips = append(ips, ip.String())
@@ -253,6 +276,13 @@ func answer(a podsource.Answer) []string {
 	return lines
 }
 
+func podsOf(a podsource.Answer) (pods [][]podsource.Pod) {
+	for _, m := range a.Members() {
+		pods = append(pods, m.Pods)
+	}
+	return pods
+}
+
 // beAsker asks as whoever it was begun as.
 func beAsker() error {
 	s, err := New(Options{Proc: os.Getenv("NETNS_TEST_PROC"), Nested: os.Getenv("NETNS_TEST_NESTED") != ""})
@@ -261,8 +291,41 @@ func beAsker() error {
 	}
 	got, err := s.Pods(context.Background())
 	if err != nil {
-		return fmt.Errorf("%d pods, %w", len(got.Pods), err)
+		return fmt.Errorf("%d pods, %w", len(slices.Concat(podsOf(got)...)), err)
 	}
 	fmt.Printf("%q\n", answer(got))
 	return nil
+}
+
+// beMounter mounts a network namespace in its own mount namespace, puts itself in a
+// chroot that does not show it, and starts a process that sees it.
+func beMounter() error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return err
+	}
+	if err := os.WriteFile("/run/netns/hidden", nil, 0o444); err != nil {
+		return err
+	}
+	err := inNewNamespace(func() error {
+		return errors.Join(configure([]string{"10.0.0.7"}), unix.Mount("/proc/thread-self/ns/net", "/run/netns/hidden", "", unix.MS_BIND, ""))
+	})
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command("/proc/self/exe")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd.Env = environment(pause)
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	if err := unix.Chroot("/run/empty"); err != nil {
+		return err
+	}
+	fmt.Println("ready")
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	return errors.Join(stdin.Close(), cmd.Wait())
 }

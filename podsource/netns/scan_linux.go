@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -17,28 +18,50 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// A scan goes through all processes of a node.
+// A scan goes through all processes of a node, several times.
 type scan struct {
 	proc  string
 	setns func(fd, kind int) error
+	buf   []byte // what is read from procfs goes through it
 
-	found  map[uint64]bool // the network namespaces, by inode
-	pods   []podsource.Pod // one for each of those that have an address
-	mounts map[uint64]bool // the mount namespaces whose mounts were looked at
+	found     map[uint64]bool     // the network namespaces, by inode
+	pods      []podsource.Pod     // one for each of those that have an address
+	views     map[view]bool       // those whose mounts were looked at this time
+	mountedAt map[string][]uint64 // the network namespaces that are mounted at a path, in some view
+	adds      []cniADD
 }
 
-// processes looks at every process, its threads and its mounts.
+// A view is what processes see of mounts: those of their mount namespace that are
+// under their root. Two processes of one mount namespace may see different ones
+// (hazard 60).
+type view struct {
+	mountNS, rootMount, root uint64
+}
+
+// processes looks at every process: its threads, its mounts and its environment.
 func (s *scan) processes(ctx context.Context) error {
-	clear(s.mounts)
+	clear(s.views)
 	pids, err := numericEntries(s.proc)
 	if err != nil {
 		return fmt.Errorf("listing the node's processes: %w", err)
 	}
+	// The environments come first, and the youngest first of them: a plugin may be
+	// there for milliseconds, and the rest takes longer.
+	youngest := slices.Clone(pids)
+	slices.Reverse(youngest)
+	if err := each(ctx, youngest, s.environment); err != nil {
+		return err
+	}
+	return each(ctx, pids, s.process)
+}
+
+// each looks at one process after the other.
+func each(ctx context.Context, pids []string, look func(pid string) error) error {
 	for _, pid := range pids {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := s.process(pid); err != nil {
+		if err := look(pid); err != nil {
 			return fmt.Errorf("looking at process %s: %w", pid, hint(err))
 		}
 	}
@@ -64,52 +87,68 @@ func (s *scan) process(pid string) error {
 			return err
 		}
 	}
-	inode, err := nsInode(dir + "/ns/mnt")
-	if err != nil || s.mounts[inode] {
-		return ignoreExited(dir, err)
+	return ignoreExited(dir, s.mounted(dir))
+}
+
+// mounted looks at the network namespaces that a process sees mounted. They are
+// looked up from its root, which is held open meanwhile: the process may end.
+func (s *scan) mounted(dir string) error {
+	mountNS, err := nsInode(dir + "/ns/mnt")
+	if err != nil {
+		return err
 	}
-	text, err := os.ReadFile(dir + "/mountinfo")
+	root, err := unix.Open(dir+"/root", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &fs.PathError{Op: "open", Path: dir + "/root", Err: err}
+	}
+	defer func() { _ = unix.Close(root) }() // nothing was written through it
+	// Of a root on a file system that does not answer, or not to us, as on FUSE, it
+	// is not known which one it is: then its mounts are looked at in any case.
+	var stat unix.Statx_t
+	err = unix.Statx(root, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_INO|unix.STATX_MNT_ID, &stat)
+	known := err == nil && stat.Mask&unix.STATX_MNT_ID != 0 // since Linux 5.8
+	v := view{mountNS, stat.Mnt_id, stat.Ino}
+	if known && s.views[v] {
+		return nil
+	}
+	text, err := s.read(dir + "/mountinfo")
 	if errors.Is(err, syscall.EINVAL) { // it has ended, and nobody waited for it yet
 		return nil
 	}
 	if err != nil {
-		return ignoreExited(dir, err)
+		return err
 	}
-	s.mounts[inode] = true
-	return s.mounted(dir, string(text))
-}
-
-// mounted looks at the network namespaces that a process sees mounted.
-func (s *scan) mounted(dir, mountinfo string) error {
-	mounts, err := namespaceMounts(mountinfo)
+	mounts, err := namespaceMounts(text)
 	if err != nil {
 		return fmt.Errorf("%s/mountinfo: %w", dir, err)
 	}
 	for _, m := range mounts {
-		if s.found[m.inode] {
-			continue
+		if at := s.mountedAt[m.point]; !slices.Contains(at, m.inode) {
+			s.mountedAt[m.point] = append(at, m.inode)
 		}
-		if err := ignoreExited(dir, s.lookAtMount(dir+"/root", m)); err != nil {
-			return err
+		if !s.found[m.inode] {
+			if err := ignoreExited(dir, s.lookAtMount(root, m)); err != nil {
+				return err
+			}
 		}
 	}
+	s.views[v] = known
 	return nil
 }
 
 // lookAtMount looks at the namespace that should be mounted there, as seen from a
 // process's root. Something else in its place hides it. It is opened only after
 // that is known: others could have put a pipe there, or a device.
-func (s *scan) lookAtMount(root string, m namespaceMount) error {
-	path := root + m.point
-	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+func (s *scan) lookAtMount(root int, m namespaceMount) error {
+	fd, err := unix.Openat(root, "."+m.point, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return &fs.PathError{Op: "open", Path: path, Err: err}
+		return &fs.PathError{Op: "open", Path: m.point, Err: err}
 	}
 	defer func() { _ = unix.Close(fd) }() // nothing was written through it
 	var on unix.Statfs_t
 	var stat unix.Stat_t
 	if err := errors.Join(unix.Fstatfs(fd, &on), unix.Fstat(fd, &stat)); err != nil {
-		return &fs.PathError{Op: "stat", Path: path, Err: err}
+		return &fs.PathError{Op: "stat", Path: m.point, Err: err}
 	}
 	if on.Type != unix.NSFS_MAGIC || stat.Ino != m.inode {
 		return nil

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cnicache
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// object is a part of an entry.
+type object map[string]any
+
+// written is an entry as libcni writes it, with some fields changed. A nil field
+// is left out.
+func written(t *testing.T, change object) string {
+	t.Helper()
+	all := object{
+		"kind": "cniCacheV1", "containerId": "ee3b0f0c", "ifName": "eth0", "networkName": "podnet",
+		"netns": "/var/run/netns/cni-1", "config": []byte(`{"name":"podnet"}`),
+		"result": object{
+			"cniVersion": "1.0.0",
+			"interfaces": []object{{"name": "cni0"}, {"name": "eth0", "sandbox": "/var/run/netns/cni-9"}},
+			"ips":        []object{{"address": "10.0.0.2/24", "gateway": "10.0.0.1"}, {"address": "fd00::2/64"}},
+		},
+	}
+	for k, v := range change {
+		if all[k] = v; v == nil {
+			delete(all, k)
+		}
+	}
+	text, err := json.Marshal(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// ask asks a source about one directory. Namespaces live by their paths, and a
+// path that is not known since lastBoot.
+func ask(t *testing.T, dir string, living ...string) podsource.Answer {
+	t.Helper()
+	a, err := askAll(t, []string{dir}, living...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+var lastBoot = time.Now().Add(-time.Hour)
+
+func askAll(t *testing.T, dirs []string, living ...string) (podsource.Answer, error) {
+	t.Helper()
+	s, err := New(Options{Dirs: dirs, Living: func(context.Context) (func(string, time.Time) bool, error) {
+		return func(path string, at time.Time) bool {
+			for _, l := range living {
+				if path == l && path != "" {
+					return true
+				}
+			}
+			return path == "" && at.After(lastBoot)
+		}, nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.Pods(t.Context())
+}
+
+// file writes a file, and says when.
+func file(t *testing.T, dir, name, text string, at time.Time) {
+	t.Helper()
+	path := filepath.Join(dir, name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chtimes(path, at, at); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What an answer says of one file.
+func TestHazard70Entries(t *testing.T) {
+	const path = "/var/run/netns/cni-1"
+	recorded := []podsource.Attachment{{Network: "podnet", ContainerID: "ee3b0f0c"}}
+	ips := []netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("fd00::2")}
+	live := []podsource.Pod{{ContainerIDs: []string{"ee3b0f0c"}, IPs: ips, Network: "podnet"}}
+	byName := []podsource.Pod{{ContainerIDs: []string{"ee3b0f0c"}, Unproven: true}}
+	noIPs := []podsource.Pod{{ContainerIDs: []string{"ee3b0f0c"}, Network: "podnet"}}
+	now, beforeBoot := time.Now(), lastBoot.Add(-time.Hour)
+	for _, c := range []struct {
+		reason   string
+		text     string
+		at       time.Time
+		living   string
+		pods     []podsource.Pod
+		recorded []podsource.Attachment
+	}{
+		{"its namespace lives", written(t, nil), now, path, live, recorded},
+		{"... also where it was made before the node booted: what lives, lives", written(t, nil), beforeBoot, path, live, recorded},
+		{"its namespace is gone", written(t, nil), now, "", nil, recorded},
+		{"the namespace of the result is not asked where libcni says which it was", written(t, nil), now, "/var/run/netns/cni-9", nil, recorded},
+		{"libcni before 1.2: the result says", written(t, object{"netns": nil}), now, "/var/run/netns/cni-9", live, recorded},
+		{"... and it is gone", written(t, object{"netns": nil}), now, path, nil, recorded},
+		{"no path at all, of this boot", written(t, object{"netns": nil, "result": object{}}), now, path, byName, recorded},
+		{"... from before it", written(t, object{"netns": nil, "result": object{}}), beforeBoot, path, nil, recorded},
+		{"an old result", written(t, object{"result": object{"ip4": object{"ip": "10.0.0.2/24"}, "ip6": object{"ip": "fd00::2/64"}}}), now, path, live, recorded},
+		{"an address that is none does not hide the container", written(t, object{"result": object{"ips": []object{{"address": "x"}}}}), now, path, noIPs, recorded},
+		{"empty", "", now, path, byName, nil},
+		{"torn", written(t, nil)[:200], now, path, byName, nil},
+		{"torn, from before the node booted", written(t, nil)[:200], beforeBoot, path, nil, nil},
+		{"of another kind", written(t, object{"kind": "cniCacheV2"}), now, path, byName, nil},
+		{"a result alone, as the oldest libcni wrote it", `{"cniVersion":"0.3.1","ips":[{"address":"10.0.0.2/24"}]}`, now, path, byName, nil},
+		{"an ID that CNI does not allow", written(t, object{"containerId": "a/b"}), now, path, byName, nil},
+		{"a network that CNI does not allow", written(t, object{"networkName": "../x"}), now, path, byName, nil},
+		{"too long", strings.Repeat(" ", maxEntry) + written(t, nil), now, path, byName, nil},
+	} {
+		t.Run(c.reason, func(t *testing.T) {
+			dir := t.TempDir()
+			file(t, dir, "podnet-ee3b0f0c-eth0", c.text, c.at)
+			want := podsource.Answer{
+				Source: "cnicache", Supplementary: true, Pods: c.pods,
+				Names: []podsource.Names{{Form: podsource.AnyForm}}, Recorded: c.recorded,
+			}
+			got := ask(t, dir, c.living)
+			for i := range got.Pods {
+				if p := &got.Pods[i]; p.Origin != "CNI cache "+filepath.Join(dir, "podnet-ee3b0f0c-eth0") {
+					t.Errorf("the origin is %q", p.Origin)
+				}
+			}
+			if got.Recorded == nil {
+				t.Error("a cache without entries looks like a source that is none")
+			}
+			if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.IgnoreFields(podsource.Pod{}, "Origin"),
+				cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A name may be read in several ways, and each may be the right one.
+func TestIDsInName(t *testing.T) {
+	for _, c := range []struct {
+		file string
+		want []string
+	}{
+		{"podnet-ee3b0f0c-eth0", []string{"ee3b0f0c"}},
+		{"pod-net-ee3b0f0c-eth0", []string{"net", "net-ee3b0f0c", "ee3b0f0c"}},
+		{"podnet-default-ee3b-eth0", []string{"default", "default-ee3b", "ee3b"}},
+		{"podnet-ee3b0f0c", nil},
+		{"lock", nil},
+		{"a-.b-c", nil},
+		{"", nil},
+	} {
+		if diff := cmp.Diff(c.want, idsInName(c.file)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", c.file, diff)
+		}
+	}
+	if got := idsInName(strings.Repeat("a-", 2000)); len(got) > 300 {
+		t.Errorf("%d candidates", len(got))
+	}
+}
+
+// What is in a directory beside entries, and what is not there.
+func TestDirectories(t *testing.T) {
+	dir, other := t.TempDir(), t.TempDir()
+	file(t, dir, "podnet-ee3b0f0c-eth0", written(t, nil), time.Now())
+	file(t, other, "macvlan-5c7b9a1e-net1", written(t, object{"containerId": "5c7b9a1e", "networkName": "macvlan"}), time.Now())
+	if err := os.Mkdir(filepath.Join(dir, "podnet-d1e2c7-eth0"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(filepath.Join(other, "macvlan-5c7b9a1e-net1"), filepath.Join(dir, "podnet-5117-eth0")); err != nil {
+		t.Skipf("links can't be made here: %v", err)
+	}
+	got, err := askAll(t, []string{dir, filepath.Join(dir, "missing"), other}, "/var/run/netns/cni-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []podsource.Attachment{{Network: "podnet", ContainerID: "ee3b0f0c"}, {Network: "macvlan", ContainerID: "5c7b9a1e"}}
+	if diff := cmp.Diff(want, got.Recorded); diff != "" || len(got.Pods) != 2 {
+		t.Errorf("got %d pods; recorded (-want +got):\n%s", len(got.Pods), diff)
+	}
+	if got, err := askAll(t, []string{filepath.Join(dir, "podnet-ee3b0f0c-eth0")}); err == nil || got.Names != nil || got.Recorded != nil || errors.Is(err, podsource.ErrNotHere) {
+		t.Errorf("a file in the place of the directory: got %+v, %v", got, err)
+	}
+}
+
+// Whatever does not let the cache be read is an error, and declares nothing.
+func TestErrors(t *testing.T) {
+	for _, opts := range []Options{{}, {Dirs: []string{"/a"}}} {
+		if _, err := New(opts); err == nil || !strings.Contains(err.Error(), "nobody tells") {
+			t.Errorf("without Living: %v", err)
+		}
+	}
+	away := errors.New("away")
+	living := func(context.Context) (func(string, time.Time) bool, error) { return nil, away }
+	if _, err := New(Options{Dirs: []string{"results"}, Living: living}); err == nil {
+		t.Error("a relative path is accepted")
+	}
+	s, err := New(Options{Living: living})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.dirs[0] != DefaultDir || s.Rank() != podsource.RankCache {
+		t.Errorf("got %q, rank %d", s.dirs, s.Rank())
+	}
+	if got, err := s.Pods(t.Context()); !errors.Is(err, away) || got.Names != nil || got.Recorded != nil {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	dir := t.TempDir()
+	file(t, dir, "podnet-ee3b0f0c-eth0", written(t, nil), time.Now())
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	s, err = New(Options{Dirs: []string{dir}, Living: func(context.Context) (func(string, time.Time) bool, error) {
+		return func(string, time.Time) bool { return true }, nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := s.Pods(ctx); !errors.Is(err, context.Canceled) || got.Pods != nil {
+		t.Errorf("the context has ended: got %+v, %v", got, err)
+	}
+}
+
+// FuzzEntry: any bytes make an entry whose names CNI allows, or an error.
+func FuzzEntry(f *testing.F) {
+	f.Add([]byte(`{"kind":"cniCacheV1","containerId":"a","networkName":"n","result":{"interfaces":[{"sandbox":"/x"}],"ips":[{"address":"10.0.0.1/8"}]}}`))
+	f.Add([]byte(`{"kind":"cniCacheV1","containerId":"a","networkName":"n","result":null}`))
+	f.Add([]byte{0})
+	f.Fuzz(func(t *testing.T, text []byte) {
+		e, err := parseEntry(text)
+		if err != nil {
+			return
+		}
+		if !name.MatchString(e.network) || len(e.containerIDs) != 1 || !name.MatchString(e.containerIDs[0]) {
+			t.Errorf("got %+v", e)
+		}
+		for _, ip := range e.ips {
+			if !ip.IsValid() {
+				t.Error("an address that is none")
+			}
+		}
+	})
+}

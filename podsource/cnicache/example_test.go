@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cnicache_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/cnicache"
+)
+
+// Two attachments are in the cache, and the network namespace of one of them
+// lives. Package netns would know that; here it is known in advance.
+func Example() {
+	dir, err := os.MkdirTemp("", "results")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = os.RemoveAll(dir) }() // a directory for temporary files
+	for _, id := range []string{"ee3b0f0c", "5c7b9a1e"} {
+		entry := fmt.Sprintf(`{"kind":"cniCacheV1","containerId":%q,"networkName":"podnet","netns":"/run/netns/%s"}`, id, id)
+		if err := os.WriteFile(filepath.Join(dir, "podnet-"+id+"-eth0"), []byte(entry), 0o600); err != nil {
+			fmt.Println(err)
+			return
+		}
+	}
+	living := func(context.Context) (func(path string, at time.Time) bool, error) {
+		return func(path string, _ time.Time) bool { return path == "/run/netns/ee3b0f0c" }, nil
+	}
+	cache, err := cnicache.New(cnicache.Options{Dirs: []string{dir}, Living: living})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	answer, err := cache.Pods(context.Background())
+	fmt.Println(len(answer.Recorded), len(answer.Pods), answer.Pods[0].ContainerIDs, err)
+	// Output: 2 1 [ee3b0f0c] <nil>
+}
