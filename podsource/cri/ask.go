@@ -133,7 +133,9 @@ func askStatuses(ctx context.Context, runtime runtimeapi.RuntimeServiceClient, i
 	var next atomic.Int64
 	var workers sync.WaitGroup
 	for range min(parallel, len(items)) {
-		workers.Go(func() {
+		workers.Add(1)
+		go func() {
+			defer workers.Done()
 			for ctx.Err() == nil {
 				i := int(next.Add(1)) - 1
 				if i >= len(items) {
@@ -145,7 +147,7 @@ func askStatuses(ctx context.Context, runtime runtimeapi.RuntimeServiceClient, i
 				}
 				statuses[i] = status
 			}
-		})
+		}()
 	}
 	workers.Wait()
 	if ctx.Err() != nil {

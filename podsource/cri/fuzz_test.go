@@ -5,7 +5,9 @@ package cri_test
 import (
 	"testing"
 
-	"google.golang.org/protobuf/proto"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/encoding/proto"
+	"google.golang.org/grpc/mem"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/cri"
@@ -14,16 +16,17 @@ import (
 // FuzzAnswer takes the bytes of a list, and of the status that every sandbox in
 // it has. The answer is an error, or it has each sandbox and each address.
 func FuzzAnswer(f *testing.F) {
+	codec := encoding.GetCodecV2(proto.Name) // whichever way the types were generated
 	add := func(list *runtimeapi.ListPodSandboxResponse, s *runtimeapi.PodSandboxStatusResponse) {
-		a, err := proto.Marshal(list)
+		a, err := codec.Marshal(list)
 		if err != nil {
 			f.Fatal(err)
 		}
-		b, err := proto.Marshal(s)
+		b, err := codec.Marshal(s)
 		if err != nil {
 			f.Fatal(err)
 		}
-		f.Add(a, b)
+		f.Add(a.Materialize(), b.Materialize())
 	}
 	web, job := sandbox("a1", "web", ready), sandbox("b1", "job", notReady)
 	add(&runtimeapi.ListPodSandboxResponse{}, &runtimeapi.PodSandboxStatusResponse{})
@@ -40,7 +43,10 @@ func FuzzAnswer(f *testing.F) {
 	f.Fuzz(func(t *testing.T, listBytes, statusBytes []byte) {
 		var list runtimeapi.ListPodSandboxResponse
 		var one runtimeapi.PodSandboxStatusResponse
-		if proto.Unmarshal(listBytes, &list) != nil || proto.Unmarshal(statusBytes, &one) != nil {
+		read := func(message []byte, into any) error {
+			return codec.Unmarshal(mem.BufferSlice{mem.SliceBuffer(message)}, into)
+		}
+		if read(listBytes, &list) != nil || read(statusBytes, &one) != nil {
 			return // as gRPC would
 		}
 		items := list.GetItems()

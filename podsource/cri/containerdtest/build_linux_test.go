@@ -43,9 +43,9 @@ func binaries() (env []string, err error) {
 	say("building containerd, the plugins and hostlocal-gc into %s; the first time takes minutes", bin)
 	const tags = "-tags=no_btrfs,no_zfs,no_devmapper"
 	if err := errors.Join(
-		build(".", bin, tags, "tool"), // all tools of go.mod
-		build(".", bin, "./internal/pause", "./internal/gate", "./internal/runclite"),
-		build(top+"/examples", bin, "./hostlocal-gc"),
+		build(".", "off", bin, tags, "tool"), // all tools of go.mod
+		build(".", "off", bin, "./internal/pause", "./internal/gate", "./internal/runclite"),
+		build(top+"/examples", "", bin, "./hostlocal-gc"), // in the workspace: what it requires may not be published yet
 	); err != nil {
 		return nil, err
 	}
@@ -81,14 +81,14 @@ func say(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "containerdtest: "+format+"\n", args...)
 }
 
-// build builds packages of the module in dir, each into a binary of the directory
-// bin, whatever the tests were started with: the race detector needs cgo, and
+// build builds packages of the module in dir, with that GOWORK, each into a binary of
+// the directory bin, whatever the tests were started with: the race detector needs cgo, and
 // with cgo the binaries would need libraries.
-func build(dir, bin string, what ...string) error {
+func build(dir, work, bin string, what ...string) error {
 	args := append([]string{"build", "-race=false", "-buildvcs=false", "-o", bin + "/"}, what...)
 	cmd := exec.Command("go", args...)
 	cmd.Dir, cmd.Stderr = dir, os.Stderr
-	cmd.Env = append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0")
+	cmd.Env = append(os.Environ(), "GOWORK="+work, "CGO_ENABLED=0")
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("go %s in %s: %w", strings.Join(args, " "), dir, err)
 	}

@@ -43,8 +43,9 @@ oom_score = 0
   [plugins.'io.containerd.cri.v1.runtime'.cni]
     bin_dirs = [%[8]q]
     conf_dir = %[9]q
+    use_internal_loopback = %[10]t
 `, n.path("root"), n.path("state"), n.socket(), n.path("opt"), n.image, n.path("certs"), runc(),
-		n.path("cni/bin"), n.path("cni/conf"))
+		n.path("cni/bin"), n.path("cni/conf"), n.ownLoopback)
 }
 
 // configVersion2 is the same for containerd 1.
@@ -93,16 +94,24 @@ func (n *node) configure(network string) {
 	if n.pool > 0 {
 		v4.End, v6.End = fmt.Sprintf("10.88.0.%d", 1+n.pool), fmt.Sprintf("fd00:88::%x", 1+n.pool)
 	}
+	ipam := "host-local"
+	if n.chained {
+		ipam = "lease"
+	}
+	plugins := []any{map[string]any{
+		"type":      "gate",
+		"control":   n.path("control"),
+		"bridge":    "cni0",
+		"isGateway": true,
+		"ipam":      map[string]any{"type": ipam, "ranges": [][]subnet{{v4}, {v6}}},
+	}}
+	if n.chained {
+		plugins = append(plugins, map[string]any{"type": "gate", "control": n.path("control"), "chained": true})
+	}
 	content, err := json.MarshalIndent(map[string]any{
 		"cniVersion": "1.0.0",
 		"name":       network,
-		"plugins": []any{map[string]any{
-			"type":      "gate",
-			"control":   n.path("control"),
-			"bridge":    "cni0",
-			"isGateway": true,
-			"ipam":      map[string]any{"type": "host-local", "ranges": [][]subnet{{v4}, {v6}}},
-		}},
+		"plugins":    plugins,
 	}, "", "  ")
 	n.must(err)
 	n.must(os.WriteFile(n.path("cni/conf/10-pods.conflist"), content, 0o644))
@@ -117,5 +126,5 @@ func (n *node) layPlugins() error {
 			return err
 		}
 	}
-	return nil
+	return os.Symlink(filepath.Join(os.Getenv(binEnv), "gate"), n.path("cni/bin/lease"))
 }

@@ -9,8 +9,10 @@ import (
 	"syscall"
 )
 
-// tell tells the plugin gate what to do at a command for a pod: "fail" or
-// "hold". An empty pod is every one.
+// tell tells the plugin gate what to do at a command for a pod: "fail", "hold" or
+// "sleep 20s". An empty pod is every one. A command "chained-ADD" is of the second
+// plugin of a chain, "lease-ADD" of its IPAM plugin. START is of the runtime, and
+// what it is told is a time.
 func (n *node) tell(command, pod, what string) {
 	n.t.Helper()
 	name := command
@@ -41,12 +43,18 @@ type call struct {
 // has not returned. Until goOn is called it stays so.
 func (n *node) runHeld(name string) *call {
 	n.t.Helper()
+	return n.runHeldIn("ADD", name)
+}
+
+// runHeldIn is the same for an ADD of one of the plugins.
+func (n *node) runHeldIn(command, name string) *call {
+	n.t.Helper()
 	for _, pipe := range []string{"arrived", "go"} {
 		if err := syscall.Mkfifo(n.path("control/"+pipe), 0o600); err != nil && !errors.Is(err, os.ErrExist) {
 			n.must(fmt.Errorf("making the pipe %s: %w", pipe, err))
 		}
 	}
-	n.tell("ADD", name, "hold")
+	n.tell(command, name, "hold")
 	c := n.begin(name)
 	arrived := make(chan error, 1)
 	go func() { arrived <- touch(n.path("control/arrived"), os.O_RDONLY) }()

@@ -13,10 +13,15 @@
 // are compared with sandboxes. The cases that need nothing newer run against the
 // containerd 1.6 of Debian 12, too.
 //
-// It takes about three minutes and a half, of which -soak is one, and the first
-// time three more for building containerd. What was built stays in .cache at the
+// It takes about six minutes, of which -soak is one and -seconds one and a half,
+// and the first time three more for building containerd. What was built stays in .cache at the
 // top of the repository. With package arguments, as in "go test ./...", the
-// progress is shown with -v only. With -short the soak takes ten seconds.
+// progress is shown with -v only. With -short the soaks take ten seconds.
+//
+//	GOWORK=off go test -race -timeout 30m -run TestSeconds -seconds 5m
+//
+// is the long form of what shows that a minimum age of seconds is safe, with more
+// combinations of sources.
 //
 // # What it needs
 //
@@ -39,8 +44,9 @@
 // main_linux_test.go has the processes, from outside to inside; node_linux_test.go
 // a node, which is a containerd with its directories; pods_linux_test.go and
 // collector_linux_test.go what is done with it; internal/gate the CNI plugin that
-// goes wrong on request. The cases are in the files case_*_linux_test.go and
-// soak_linux_test.go, and leftovers_linux_test.go ends suites half-way.
+// goes wrong on request. The cases are in the files case_*_linux_test.go,
+// soak_linux_test.go and seconds_*linux_test.go, and leftovers_linux_test.go ends
+// suites half-way.
 //
 // It is a module of its own, and not in go.work, because containerd's hundred
 // modules would otherwise raise everybody's versions.

@@ -14,8 +14,9 @@ tool (
 
 require (
 	github.com/google/go-cmp v0.7.0
-	github.com/hostlocal-gc/hostlocal-gc v0.0.0
-	github.com/hostlocal-gc/hostlocal-gc/podsource/cri v0.0.0
+	github.com/hostlocal-gc/hostlocal-gc v0.1.0
+	github.com/hostlocal-gc/hostlocal-gc/podsource/cri v0.1.0
+	github.com/hostlocal-gc/hostlocal-gc/podsource/netns v0.1.0
 	github.com/vishvananda/netlink v1.3.1
 	google.golang.org/grpc v1.83.2
 	k8s.io/cri-api v0.37.0
@@ -168,3 +169,5 @@ replace github.com/containernetworking/plugins => github.com/containernetworking
 replace github.com/hostlocal-gc/hostlocal-gc => ../../..
 
 replace github.com/hostlocal-gc/hostlocal-gc/podsource/cri => ..
+
+replace github.com/hostlocal-gc/hostlocal-gc/podsource/netns => ../../netns

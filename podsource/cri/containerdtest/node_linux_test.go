@@ -60,8 +60,14 @@ type node struct {
 	flavour
 	network string // name of the CNI network that pods get
 	pool    int    // how many addresses it has of each family; 0: a /24 and a /64
+	chained bool   // there is a second plugin in the list, which does nothing, and gate is before host-local, too
 	image   string // of the sandboxes
 	pinned  bool   // the image was imported, and stays
+
+	// The runtime sets up lo by itself. Else the loopback plugin does, and leaves
+	// an entry in libcni's cache that names the container while its ADD runs.
+	// containerd 1.6 can't.
+	ownLoopback bool
 
 	cmd *exec.Cmd // containerd, or nil while it does not run
 	cri runtimeapi.RuntimeServiceClient
@@ -143,7 +149,8 @@ func (n *node) launch() {
 	n.must(err)
 	defer log.Close()
 	n.cmd = exec.Command(filepath.Join(n.bin, "containerd"), "--config", config, "--log-level", "info")
-	n.cmd.Env = append(os.Environ(), "PATH="+n.bin+":"+os.Getenv("PATH"), "TMPDIR="+nodeDir)
+	n.cmd.Env = append(os.Environ(), "PATH="+n.bin+":"+os.Getenv("PATH"), "TMPDIR="+nodeDir,
+		"CONTAINERDTEST_CONTROL="+n.path("control")) // of runclite
 	n.cmd.Stdout, n.cmd.Stderr = log, log
 	n.must(n.cmd.Start())
 	if n.cri == nil {

@@ -258,7 +258,7 @@ func (s *soak) settle() {
 	}
 }
 
-// tell prints the figures, also where .ci/run looks for them.
+// tell prints the figures.
 func (s *soak) tell(length, took time.Duration) {
 	s.t.Helper()
 	version, err := s.n.cri.Version(s.t.Context(), &runtimeapi.VersionRequest{})
@@ -266,14 +266,20 @@ func (s *soak) tell(length, took time.Duration) {
 	line := fmt.Sprintf("On %s %s for %v, with an ADD in flight for %v at most: %v, in %v",
 		version.GetRuntimeName(), version.GetRuntimeVersion(), length,
 		s.inFlight.Round(time.Millisecond), s.ledger, took.Round(time.Second))
+	s.n.figure(line)
+}
+
+// figure prints a line, also where .ci/run looks for it.
+func (n *node) figure(line string) {
+	n.t.Helper()
 	fmt.Println(line)
 	path := os.Getenv("HOSTLOCAL_GC_FIGURES")
 	if path == "" {
 		return
 	}
 	f, err := os.OpenFile(path+".containerd", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	s.n.must(err)
+	n.must(err)
 	defer f.Close()
 	_, err = fmt.Fprintln(f, line)
-	s.n.must(err)
+	n.must(err)
 }

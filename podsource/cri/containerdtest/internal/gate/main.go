@@ -5,11 +5,17 @@
 // Its configuration is bridge's, with one more key: "control", a directory. A file
 // <command>.<pod name> in it, or <command> for every pod, says what to do:
 //
-//	fail   an ADD fails after bridge has done it all, so after IPAM, and nothing
-//	       is undone, and leaves a file failed.<container ID> there; a DEL fails
-//	       before bridge is asked
-//	hold   the plugin says in the pipe "arrived" that it has come to the same
-//	       point, and goes on when the pipe "go" has been opened and closed
+//	fail       an ADD fails after bridge has done it all, so after IPAM, and
+//	           nothing is undone, and leaves files failed.<container ID> and
+//	           container.<pod name> there, the latter with the container ID; a DEL
+//	           fails before bridge is asked
+//	hold       the plugin says in the pipe "arrived" that it has come to the same
+//	           point, and goes on when the pipe "go" has been opened and closed
+//	sleep 20s  the plugin takes so long at the same point
+//
+// With the key "chained" it is a plugin further down in a list: it does nothing,
+// and obeys files chained-<command>. Called by the name "lease" it is an IPAM
+// plugin: it has host-local do the work, and obeys files lease-<command>.
 package main
 
 import (
@@ -22,6 +28,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 )
 
 func main() {
@@ -38,7 +45,7 @@ func main() {
 	os.Exit(1) //nolint:forbidigo // so a plugin tells that it failed
 }
 
-// told is an error in bridge's own words, which are passed on.
+// told is an error in the other plugin's own words, which are passed on.
 type told []byte
 
 func (t told) Error() string { return string(t) }
@@ -49,23 +56,39 @@ func run() error {
 		return err
 	}
 	var own struct {
-		Control string `json:"control"`
+		Control    string          `json:"control"`
+		Chained    bool            `json:"chained"`
+		PrevResult json.RawMessage `json:"prevResult"`
 	}
 	if err := json.Unmarshal(conf.Bytes(), &own); err != nil {
 		return fmt.Errorf("gate: reading its configuration: %w", err)
 	}
 	command := os.Getenv("CNI_COMMAND")
+	if own.Chained {
+		if err := obey(own.Control, command, "chained-"); err != nil {
+			return err
+		}
+		if command != "ADD" {
+			return nil
+		}
+		_, err := os.Stdout.Write(own.PrevResult)
+		return err
+	}
+	behind, prefix := "bridge", ""
+	if filepath.Base(os.Args[0]) == "lease" {
+		behind, prefix = "host-local", "lease-"
+	}
 	if command == "DEL" {
-		if err := obey(own.Control, command); err != nil {
+		if err := obey(own.Control, command, prefix); err != nil {
 			return err
 		}
 	}
-	out, err := bridge(conf.Bytes())
+	out, err := delegate(behind, conf.Bytes())
 	if err != nil {
 		return err
 	}
 	if command == "ADD" {
-		if err := obey(own.Control, command); err != nil {
+		if err := obey(own.Control, command, prefix); err != nil {
 			return err
 		}
 	}
@@ -73,10 +96,10 @@ func run() error {
 	return err
 }
 
-// bridge runs the plugin of that name with our environment.
-func bridge(conf []byte) ([]byte, error) {
+// delegate runs the plugin of that name with our environment.
+func delegate(name string, conf []byte) ([]byte, error) {
 	for _, dir := range filepath.SplitList(os.Getenv("CNI_PATH")) {
-		path := filepath.Join(dir, "bridge")
+		path := filepath.Join(dir, name)
 		if _, err := os.Stat(path); err != nil {
 			continue
 		}
@@ -88,14 +111,14 @@ func bridge(conf []byte) ([]byte, error) {
 		}
 		return out, err
 	}
-	return nil, errors.New("gate: there is no bridge plugin in CNI_PATH")
+	return nil, fmt.Errorf("gate: there is no plugin %s in CNI_PATH", name)
 }
 
 // obey does what the control directory asks for.
-func obey(control, command string) error {
-	what, err := os.ReadFile(filepath.Join(control, command+"."+podName()))
+func obey(control, command, prefix string) error {
+	what, err := os.ReadFile(filepath.Join(control, prefix+command+"."+podName()))
 	if errors.Is(err, fs.ErrNotExist) {
-		what, err = os.ReadFile(filepath.Join(control, command))
+		what, err = os.ReadFile(filepath.Join(control, prefix+command))
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -103,18 +126,30 @@ func obey(control, command string) error {
 	if err != nil {
 		return fmt.Errorf("gate: %w", err)
 	}
-	switch w := strings.TrimSpace(string(what)); w {
+	word, long, _ := strings.Cut(strings.TrimSpace(string(what)), " ")
+	switch word {
 	case "fail":
 		if command == "ADD" {
-			if err := os.WriteFile(filepath.Join(control, "failed."+os.Getenv("CNI_CONTAINERID")), nil, 0o600); err != nil {
+			id := os.Getenv("CNI_CONTAINERID")
+			if err := errors.Join(
+				os.WriteFile(filepath.Join(control, "failed."+id), nil, 0o600),
+				os.WriteFile(filepath.Join(control, "container."+podName()), []byte(id), 0o600),
+			); err != nil {
 				return fmt.Errorf("gate: %w", err)
 			}
 		}
 		return fmt.Errorf("gate: told to fail %s", command)
 	case "hold":
 		return hold(control)
+	case "sleep":
+		d, err := time.ParseDuration(long)
+		if err != nil {
+			return fmt.Errorf("gate: %w", err)
+		}
+		<-time.After(d)
+		return nil
 	default:
-		return fmt.Errorf("gate: told to %q, which is nothing it knows", w)
+		return fmt.Errorf("gate: told to %q, which is nothing it knows", what)
 	}
 }
 

@@ -5,16 +5,22 @@
 // containerd gives each sandbox a share of the processor. With version 2 of
 // control groups that takes a controller which the root group must pass on, and
 // in a container on such a machine it can't. A pod is as good without.
+//
+// A file START.<pod name> in the directory that CONTAINERDTEST_CONTROL names says
+// for how long the sandbox of that pod takes to start.
 package main
 
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"syscall"
+	"time"
 )
 
 func main() {
@@ -58,5 +64,27 @@ func lift(file string) error {
 	if err != nil {
 		return fmt.Errorf("writing %s: %w", file, err)
 	}
-	return os.WriteFile(file, content, 0o600)
+	if err := os.WriteFile(file, content, 0o600); err != nil {
+		return err
+	}
+	annotations, _ := config["annotations"].(map[string]any)
+	name, _ := annotations["io.kubernetes.cri.sandbox-name"].(string) // as containerd sets it
+	return linger(name)
+}
+
+// linger takes as long as a sandbox is told to take.
+func linger(name string) error {
+	long, err := os.ReadFile(filepath.Join(os.Getenv("CONTAINERDTEST_CONTROL"), "START."+name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	d, err := time.ParseDuration(string(long))
+	if err != nil {
+		return err
+	}
+	<-time.After(d)
+	return nil
 }
