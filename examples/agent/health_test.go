@@ -58,7 +58,7 @@ func TestHazard63NetworkWithATypingError(t *testing.T) {
 	if got := p.get("/metrics"); !strings.Contains(got.body, "\nhostlocal_gc_missing_networks 1\n") {
 		t.Errorf("the metric does not tell of it:\n%s", got.body)
 	}
-	if !strings.Contains(p.log.String(), "Directories are missing") {
+	if !strings.Contains(p.log.String(), "missing") {
 		t.Errorf("the log does not tell of it:\n%s", p.log)
 	}
 	p.terminate()

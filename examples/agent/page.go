@@ -98,13 +98,10 @@ func (a *agent) writePage(w io.Writer, now time.Time) error {
 	return pageTemplate.Execute(w, p)
 }
 
-func newSourceRow(s *gc.Source, now time.Time) sourceRow {
-	row := sourceRow{Name: s.Name, Entries: s.Entries, Took: roughly(s.Took), AsOf: "when it was asked"}
+func newSourceRow(s *gc.SourceReport, now time.Time) sourceRow {
+	row := sourceRow{Name: s.Name, Entries: s.Entries, Took: roughly(s.Took), AsOf: "when it was asked", Error: s.Error}
 	if !s.AsOf.IsZero() {
 		row.AsOf = term.Age(now, s.AsOf) + " ago"
-	}
-	if s.Err != nil {
-		row.Error = s.Err.Error()
 	}
 	return row
 }

@@ -56,7 +56,7 @@ func TestPageSays(t *testing.T) {
 	report := func(change func(*gc.Report), e ...gc.Entry) *gc.Report {
 		r := &gc.Report{
 			Networks: []gc.Network{{Name: "n"}}, DataDir: t.TempDir(), Started: at, Looks: 1, Reservations: e,
-			Sources: []gc.Source{{Name: "cri", Entries: 3, Took: 20 * time.Millisecond}},
+			Sources: []gc.SourceReport{{Name: "cri", Entries: 3, Took: 20 * time.Millisecond}},
 		}
 		change(r)
 		return r
@@ -85,7 +85,7 @@ func TestPageSays(t *testing.T) {
 		},
 		{"the sources", settings{}, report(func(r *gc.Report) {
 			r.Looks = 2
-			r.Sources = append(r.Sources, gc.Source{Name: "file", AsOf: at.Add(-time.Minute), Took: time.Second, Err: errors.New("half a list")})
+			r.Sources = append(r.Sources, gc.SourceReport{Name: "file", AsOf: at.Add(-time.Minute), Took: time.Second, Error: "half a list"})
 		}), away, []string{
 			"<td>cri</td><td>3</td><td>when it was asked</td><td>20ms</td>",
 			"<td>file<br><em>half a list</em></td><td>0</td><td>2m ago</td><td>1s</td>", "asked the sources twice",
@@ -187,7 +187,7 @@ func marks(t *testing.T, v string) string {
 	e.Pod = &gc.Pod{Namespace: v, Name: v, From: v}
 	report := gc.Report{
 		Networks: []gc.Network{{Name: "n", Missing: true}}, DataDir: "none", Reservations: []gc.Entry{e},
-		Sources:    []gc.Source{{Name: v, Err: errors.New(v)}},
+		Sources:    []gc.SourceReport{{Name: v, Error: v}},
 		Unreserved: []gc.Unreserved{{IP: netip.MustParseAddr("10.0.0.3"), Pod: e.Pod}},
 	}
 	page := show(t, settings{node: v, dataDir: v}, &report, errors.New(v))

@@ -81,7 +81,7 @@ func parse(args []string, stderr io.Writer) (*config, error) {
 	quick := flags.Bool("quick", false, "a few seconds with small sizes: proves that it works, and nothing else")
 	flags.StringVar(&c.dir, "dir", os.TempDir(), "a `DIRECTORY` on the disk to work in; empty: without one")
 	flags.StringVar(&c.tmpfs, "tmpfs", "/dev/shm", "a `DIRECTORY` on a tmpfs to work in; empty, or not a tmpfs: without one")
-	flags.StringVar(&c.plugin, "plugin", "", "host-local's `BINARY`; empty: built with go, at the version in gc/plugintest/go.mod")
+	flags.StringVar(&c.plugin, "plugin", "", "host-local's `BINARY`; empty: built with go, at the version in the library's go.mod")
 	flags.StringVar(&c.markdown, "markdown", "", "write the tables to this `FILE`, too")
 	flags.StringVar(&c.svg, "svg", "", "draw the two plots into this `DIRECTORY`")
 	if err := flags.Parse(args); err != nil {

@@ -135,7 +135,8 @@ func (a *app) source() (podsource.Source, error) {
 		}
 		return nil, nil
 	}
-	s, err := source.Parse(f.sources, source.Env{Kubeconfig: f.kubeconfig, Stdin: a.stdin, Logger: a.logger()})
+	s, err := source.Parse(f.sources, source.Env{Kubeconfig: f.kubeconfig, Stdin: a.stdin, Logger: a.logger(),
+		LongestADD: source.LongestADD(f.requestTimeout)})
 	if err != nil {
 		return nil, usageError{err}
 	}
@@ -168,7 +169,7 @@ func (a *app) options() gc.Options {
 		if prefix == "any" {
 			form = podsource.AnyForm
 		}
-		opts.Foreign = append(opts.Foreign, form)
+		opts.ReleaseForms = append(opts.ReleaseForms, form)
 	}
 	return opts
 }

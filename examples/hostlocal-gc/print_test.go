@@ -125,12 +125,12 @@ func TestForeignRows(t *testing.T) {
 // What a source contributed is told in one line, whatever its error holds.
 func TestSourcesLine(t *testing.T) {
 	started := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
-	r := gc.Report{Started: started, Looks: 2, Sources: []gc.Source{
+	r := gc.Report{Started: started, Looks: 2, Sources: []gc.SourceReport{
 		{Name: "netns"},
 		{Name: "checkpoint", Entries: 1, AsOf: started.Add(-90 * time.Second)},
 		{Name: "kubelet", Entries: 30, AsOf: started.Add(-59 * time.Second)},
 		{Name: "file", Entries: 2, AsOf: started.Add(2 * time.Hour)},
-		{Name: "cri", Err: errors.New("it says \x1b[2J\nand more")},
+		{Name: "cri", Error: "it says \x1b[2J\nand more"},
 	}}
 	want := "Sources, asked twice: netns (0 entries), checkpoint (1 entry, 1m30s old), kubelet (30 entries), " +
 		"file (2 entries, dated 2h in the future), cri (no answer: it says ?[2J?and more)."

@@ -28,8 +28,8 @@ func sources(r *gc.Report) string {
 	var said []string
 	for _, s := range r.Sources {
 		switch text := fmt.Sprintf("%s (%s", s.Name, entries(s.Entries)); {
-		case s.Err != nil:
-			said = append(said, fmt.Sprintf("%s (no answer: %v)", s.Name, term.Clean(s.Err.Error())))
+		case s.Error != "":
+			said = append(said, fmt.Sprintf("%s (no answer: %v)", s.Name, term.Clean(s.Error)))
 		case s.AsOf.After(r.Started.Add(time.Minute)):
 			said = append(said, text+", dated "+term.Age(s.AsOf, r.Started)+" in the future)")
 		case !s.AsOf.IsZero() && s.AsOf.Before(r.Started.Add(-time.Minute)):

@@ -224,7 +224,9 @@ func TestGoroutines(t *testing.T) {
 	c := begun(t, path, served)
 	var wg sync.WaitGroup
 	for i := range 8 {
-		wg.Go(func() {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
 			for j := range 3 {
 				stay, go1 := fmt.Sprintf("s%d-%d", i, j), fmt.Sprintf("g%d-%d", i, j)
 				err := errors.Join(c.Add(entry(stay, "10.0.0.2")), c.Add(entry(go1, "10.0.0.3")), c.Remove(key(go1)))
@@ -233,7 +235,7 @@ func TestGoroutines(t *testing.T) {
 					t.Error(err)
 				}
 			}
-		})
+		}()
 	}
 	wg.Wait()
 	r, err := decode(read(t, path))

@@ -6,6 +6,9 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
 
 // What it sees is tested where it is made; here it is that it can be asked for.
@@ -22,5 +25,25 @@ func TestNetNS(t *testing.T) {
 		if (err != nil) != (row.want != "") || err != nil && !strings.Contains(err.Error(), row.want) {
 			t.Errorf("got %v, want an error that says %q: %s", err, row.want, row.reason)
 		}
+	}
+}
+
+// The longest ADD follows kubelet's setting, as StartingFor does.
+func TestLongestADD(t *testing.T) {
+	for _, row := range []struct {
+		reason               string
+		requestTimeout, want time.Duration
+	}{
+		{"the default", 0, gc.DefaultStartingFor},
+		{"the default, said", gc.DefaultRuntimeRequestTimeout, gc.DefaultStartingFor},
+		{"a slow node: twice that, and ten minutes", 15 * time.Minute, 40 * time.Minute},
+		{"nonsense is left to the passes", -time.Hour, 10 * time.Minute},
+	} {
+		if got := LongestADD(row.requestTimeout); got != row.want {
+			t.Errorf("%s: got %v, want %v", row.reason, got, row.want)
+		}
+	}
+	if _, err := Parse([]string{"netns"}, Env{LongestADD: -1}); err == nil {
+		t.Error("netns does not get what is in Env")
 	}
 }

@@ -8,15 +8,20 @@
 package source
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/go-logr/logr"
 
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/netns"
 )
 
 // Env is what a kind may need beside its argument.
@@ -30,6 +35,20 @@ type Env struct {
 	// Logger is told what a source finds out by itself. The zero Logger is
 	// silent.
 	Logger logr.Logger
+	// LongestADD is how long a CNI ADD takes at most: the StartingFor of the passes.
+	// Zero is the default of package netns.
+	LongestADD time.Duration
+
+	kernel    func() (*netns.Source, error) // that of this node: one, whoever uses it
+	cacheDirs []string                      // of all cnicache sources, which are one
+}
+
+// LongestADD is how long an ADD takes at most on a node with kubelet's
+// runtimeRequestTimeout, zero being its default: StartingFor where nobody sets it
+// (R4). What is out of bounds is left to the passes, which say so.
+func LongestADD(requestTimeout time.Duration) time.Duration {
+	const margin = gc.DefaultStartingFor - 2*gc.DefaultRuntimeRequestTimeout
+	return 2*max(cmp.Or(requestTimeout, gc.DefaultRuntimeRequestTimeout), 0) + margin
 }
 
 // A kind is one way to learn which pods are live.
@@ -47,7 +66,8 @@ func kinds() []kind {
 		{"kubelet", "[SOCKET]", "kubelet's Pods API, from Kubernetes 1.37 on", openKubelet},
 		{"kube", "[NODE]", "the API server; without a node name $NODE_NAME, or else the host's name", openKube},
 		{"cri", "[ENDPOINT]", "the container runtime, as unix:///run/containerd/containerd.sock; without an endpoint those that are found", openCRI},
-		{"netns", "[nested]", "the kernel: the addresses in all network namespaces of this node; nested where the node is itself a container", openNetNS},
+		{"netns", "[nested]", "the kernel: the CNI ADDs under way and the addresses in all network namespaces of this node; nested where the node is itself a container", openNetNS},
+		{"cnicache", "[DIR]", "libcni's cache of results, beside netns; several directories are one cache", openCNICache},
 	}
 }
 
@@ -58,6 +78,10 @@ func Parse(specs []string, env Env) (podsource.Source, error) {
 	if len(specs) == 0 {
 		return nil, errors.New("no pod source was given")
 	}
+	env.kernel = sync.OnceValues(func() (*netns.Source, error) {
+		return netns.New(netns.Options{Nested: slices.Contains(specs, "netns:nested"), LongestADD: env.LongestADD})
+	})
+	specs, env.cacheDirs = mergeCaches(specs)
 	var all []podsource.Source
 	seen := make(map[string]bool)
 	for _, spec := range specs {
