@@ -109,7 +109,7 @@ func TestClockForgets(t *testing.T) {
 	var c clock
 	at := func(d time.Duration) reading { return reading{wall: epoch.Add(d), mono: d} }
 	c.observe(at(0))
-	unowned := []Reason{TooYoung, NotYetListed, UntrustedTimestamp, StaleAnswer, PodStarting, PodStartUnknown, StartingNoEnd, ForeignOwner, NoSourceForNetwork,
+	unowned := []Reason{TooYoung, NotYetListed, UntrustedTimestamp, StaleAnswer, PodStarting, PodStartUnknown, StartingNoEnd, ForeignOwner, NoSourceForNetwork, CacheIsNewer,
 		Unowned, EmptyOwner, NetworkNotNamed, NotTried, OwnerUnreadable, SiblingUnreadable, ReleaseFailed}
 	owned := []Reason{ContainerLive, AddressClaimed, SiblingInUse, OtherContainer, TwoPods, ClaimedInOtherNetwork, OwnerInConflict, OwnerMalformed}
 	var entries []Entry

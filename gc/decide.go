@@ -193,8 +193,10 @@ func (s *snapshot) judgeOwned(r *hostlocal.Reservation, o *owners) Entry {
 func (s *snapshot) judgeUnowned(r *hostlocal.Reservation, a age) (Entry, time.Duration) {
 	seen := s.clock.firstSeen(s.at, r)
 	switch {
-	case !s.evidence.speaksOf(r.Network):
+	case !s.evidence.inEveryLook(always, speaksOf(r)):
 		return entry(r, NoSourceForNetwork, nil), 0
+	case !s.evidence.inEveryLook(always, mayName(r)):
+		return entry(r, CacheIsNewer, nil), 0
 	case s.evidence.foreign(r) && !s.evidence.inEveryLook(seen, seesAddresses) && !s.allowed(r):
 		return entry(r, ForeignOwner, nil), 0
 	case s.stale == forever:

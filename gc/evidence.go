@@ -3,9 +3,8 @@
 package gc
 
 import (
-	"maps"
-	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
@@ -25,11 +24,14 @@ type declaration struct {
 	podsource.Answer
 	asOf   time.Duration // when the answer was last true, on the monotonic clock
 	counts time.Duration // the same, or always where it is the list of the look before
+	// mustName reports whether a cache would name r's container if that lives. Nil
+	// is of every container.
+	mustName func(r *hostlocal.Reservation) bool
 }
 
 // addLook takes in the answers of one look, after which the reading now was
-// taken.
-func (s *snapshot) addLook(answers []podsource.Answer, now reading) {
+// taken, and returns what they come to.
+func (s *snapshot) addLook(answers []podsource.Answer, now reading) []declaration {
 	look := make([]declaration, len(answers))
 	for i, a := range answers {
 		d := declaration{Answer: a, asOf: s.clock.asOf(s.at, now, i, &a, 2*s.opts.Interval)}
@@ -50,25 +52,16 @@ func (s *snapshot) addLook(answers []podsource.Answer, now reading) {
 			}
 		}
 		if a.Recorded != nil {
-			d.restrict(proven(&a, answers, s.reservations))
+			networks, why := proven(&a, answers, s.reservations)
+			d.restrict(networks)
+			d.mustName = s.mustRecord(&a)
+			d.Note = strings.Trim(d.Note+"; "+why, "; ")
 		}
 		look[i] = d
 	}
 	s.evidence = append(s.evidence, look)
 	s.pods = indexPods(s.evidence, s.clock, s.at, now)
-}
-
-// restrict leaves of what a cache declares that of networks in which it proved to
-// be the node's. Of these it speaks.
-func (d *declaration) restrict(proven []string) {
-	if d.Networks != nil {
-		d.Networks = append(slices.Clip(d.Networks), proven...)
-	}
-	for i := range d.Names {
-		n := &d.Names[i]
-		some := append([]string{}, proven...) // never nil, which is all
-		n.Networks = slices.DeleteFunc(some, func(network string) bool { return !covers(n.Networks, network) })
-	}
+	return look
 }
 
 // keep copies what a source may use again for its next answer.
@@ -86,45 +79,6 @@ func (d *declaration) keep() {
 // covers reports whether a list of networks, of which nil is all, has one.
 func covers(networks []string, network string) bool {
 	return networks == nil || slices.Contains(networks, network)
-}
-
-// proven returns the networks in which a cache of results is the node's and was
-// not wiped: some record in it is that of a reservation's owner, and every
-// reserved address that some source sees configured has a record of its owner,
-// or its owner's ADD is under way. Where no source sees addresses that is none.
-func proven(cache *podsource.Answer, look []podsource.Answer, rs []hostlocal.Reservation) []string {
-	recorded := make(map[podsource.Attachment]bool, len(cache.Recorded))
-	for _, a := range cache.Recorded {
-		recorded[a] = true
-	}
-	seen, inFlight, sees := make(map[netip.Addr]bool), make(map[string]bool), false
-	for i := range look {
-		sees = sees || look[i].SeesAddresses
-		for j := range look[i].Pods {
-			p := &look[i].Pods[j]
-			for _, ip := range p.IPs {
-				seen[normalize(ip)] = seen[normalize(ip)] || look[i].SeesAddresses
-			}
-			for _, id := range p.ContainerIDs {
-				inFlight[id] = inFlight[id] || look[i].SeesADDs
-			}
-		}
-	}
-	if !sees {
-		return nil
-	}
-	some, lacking := make(map[string]bool), make(map[string]bool) // networks
-	for i := range rs {
-		r := &rs[i]
-		switch {
-		case r.Owner == hostlocal.Owned && recorded[podsource.Attachment{Network: r.Network, ContainerID: r.ContainerID}]:
-			some[r.Network] = true
-		case seen[r.IP] && !inFlight[r.ContainerID]:
-			lacking[r.Network] = true
-		}
-	}
-	maps.DeleteFunc(some, func(network string, _ bool) bool { return lacking[network] })
-	return slices.Sorted(maps.Keys(some))
 }
 
 // inEveryLook reports whether some source declares it in each look, by an answer
@@ -168,6 +122,9 @@ func (e evidence) lag(r *hostlocal.Reservation, since time.Duration) time.Durati
 // the latest, or forever where it is none of those that are named.
 func (d *declaration) lag(r *hostlocal.Reservation) time.Duration {
 	lag := forever
+	if d.mustName != nil && !d.mustName(r) {
+		return lag
+	}
 	for _, n := range d.Names {
 		if covers(n.Networks, r.Network) && n.Form.Matches(r.ContainerID) {
 			lag = min(lag, n.Lag)
@@ -185,9 +142,17 @@ func (e evidence) withoutCaches() evidence {
 	return rest
 }
 
-// speaksOf reports whether some source speaks of a network (R14).
-func (e evidence) speaksOf(network string) bool {
-	return e.inEveryLook(always, func(d *declaration) bool { return covers(d.Networks, network) })
+// speaksOf reports whether some source speaks of r's network (R14).
+func speaksOf(r *hostlocal.Reservation) func(*declaration) bool {
+	return func(d *declaration) bool { return covers(d.Networks, r.Network) }
+}
+
+// mayName reports the same of r itself: a cache does not speak of what it may
+// have lost.
+func mayName(r *hostlocal.Reservation) func(*declaration) bool {
+	return func(d *declaration) bool {
+		return covers(d.Networks, r.Network) && (d.mustName == nil || d.mustName(r))
+	}
 }
 
 // foreign reports whether no source could mean a container of r's ID: some of
@@ -206,9 +171,3 @@ func (e evidence) foreign(r *hostlocal.Reservation) bool {
 
 func seesADDs(d *declaration) bool      { return d.SeesADDs }
 func seesAddresses(d *declaration) bool { return d.SeesAddresses }
-
-// cached reports whether a cache that proved to be the node's names a container
-// of r's ID when its ADD has ended.
-func cached(r *hostlocal.Reservation) func(*declaration) bool {
-	return func(d *declaration) bool { return d.Recorded != nil && d.lag(r) == 0 }
-}

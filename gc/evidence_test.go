@@ -5,6 +5,7 @@ package gc
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -63,7 +64,7 @@ func TestCacheProvesToBeTheNodes(t *testing.T) {
 			[]podsource.Answer{netnsAnswer(configured("10.0.0.2"))}, []string{network1}},
 		{"nothing is reserved", nil, cacheAnswer([]podsource.Pod{attached(network1, a)}), []podsource.Answer{netnsAnswer()}, nil},
 	} {
-		got := proven(&c.cache, append(c.others, c.cache), c.reserved)
+		got, _ := proven(&c.cache, append(c.others, c.cache), c.reserved)
 		if diff := cmp.Diff(c.want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", c.reason, diff)
 		}
@@ -72,6 +73,108 @@ func TestCacheProvesToBeTheNodes(t *testing.T) {
 
 func owned(network, ip, containerID string) hostlocal.Reservation {
 	return hostlocal.Reservation{Network: network, IP: ips(ip)[0], Owner: hostlocal.Owned, ContainerID: containerID}
+}
+
+// The report says in which network a cache does not count, and why; a source's own
+// note is told, too.
+func TestNotes(t *testing.T) {
+	inBubble(func(t *testing.T) {
+		n := newNode(t)
+		n.network("second")
+		n.reserve("10.0.0.2", hex64("web"), time.Hour)
+		n.reserve("10.0.0.3", hex64("dead"), time.Hour)
+		n.reserveIn("second", "10.9.0.2", hex64("db"), time.Hour)
+		cache := cacheAnswer(nil, stale(network1, hex64("dead")))
+		cache.Note = "it rains"
+		const unseen, unknown = "in podnet it does not count: 10.0.0.2 is configured, and its owner has no record", "in second it does not count: no reservation's owner has a record"
+		for _, c := range []struct {
+			reason  string
+			members []podsource.Answer
+			want    []string
+		}{
+			{"it counts in one of two", []podsource.Answer{netnsAnswer(), cache}, []string{"", "it rains; " + unknown}},
+			{"it counts in none", []podsource.Answer{netnsAnswer(configured("10.0.0.2")), cache}, []string{"", "it rains; " + unseen + "; " + unknown}},
+			{"nobody sees addresses", []podsource.Answer{cache, criAnswer()}, []string{"it rains; it counts in no network, as no source sees addresses", ""}},
+		} {
+			var got []string
+			for _, s := range n.pass(answers(c.members...), Options{DryRun: true}).Sources {
+				got = append(got, s.Note)
+			}
+			if diff := cmp.Diff(c.want, got); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", c.reason, diff)
+			}
+		}
+	})(t)
+}
+
+// A cache that was wiped passes its check again with the first record since, where
+// no container shows an address. It speaks only of what it would have a record of.
+func TestHazard70WipedCache(t *testing.T) {
+	const hour = time.Hour
+	for _, c := range []struct {
+		reason string
+		since  time.Duration // how long ago the oldest record was made; zero: unknown
+		age    time.Duration // of the reservation
+		booted time.Duration // how long ago
+		record bool          // of its container
+		want   Reason        // with namespaces and the cache alone
+		other  Reason        // with a runtime beside them, which speaks of every network and has a lag
+	}{
+		{"it is older than the oldest record", hour, 2 * hour, 24 * hour, false, CacheIsNewer, ReleasedLeak},
+		{"... and old by too little for the runtime", time.Minute, 2 * time.Minute, 24 * hour, false, CacheIsNewer, NotYetListed},
+		{"it is younger", 2 * hour, hour, 24 * hour, false, ReleasedLeak, ReleasedLeak},
+		{"... and too young for the runtime alone", 2 * hour, 2 * time.Minute, 24 * hour, false, ReleasedLeak, ReleasedLeak},
+		{"it is younger by less than files tell", hour, hour - coarseTimestamps, 24 * hour, false, CacheIsNewer, ReleasedLeak},
+		{"it is younger by just what files tell", hour, hour - coarseTimestamps - 1, 24 * hour, false, ReleasedLeak, ReleasedLeak},
+		{"since when there are records is unknown", 0, hour, 24 * hour, false, CacheIsNewer, ReleasedLeak},
+		{"its container has a record, which is stale", hour, 2 * hour, 24 * hour, true, ReleasedLeak, ReleasedLeak},
+		{"what lived before the node booted does not", hour, 4 * hour, 3 * hour, false, ReleasedLeak, ReleasedLeak},
+	} {
+		t.Run(c.reason, inBubble(func(t *testing.T) {
+			n := newNode(t)
+			n.reserve("10.0.0.2", hex64("web"), c.age)
+			n.reserve("10.0.0.3", hex64("new"), 30*time.Second) // since, by which the cache passes
+			cache := cacheAnswer([]podsource.Pod{attached(network1, hex64("new"))})
+			if c.record {
+				cache.Recorded = append(cache.Recorded, stale(network1, hex64("web")))
+			}
+			cache.RecordedSince = time.Time{}
+			if c.since > 0 {
+				cache.RecordedSince = time.Now().Add(-c.since)
+			}
+			for want, members := range map[Reason][]podsource.Answer{c.want: {netnsAnswer(), cache}, c.other: {netnsAnswer(), cache, criAnswer()}} {
+				r := n.reconciler(answers(members...), Options{MinAge: time.Minute, DryRun: true})
+				read := r.now
+				r.now = func() reading {
+					now := read()
+					now.boot = c.booted
+					return now
+				}
+				r.clock = clock{}
+				if want == ReleasedLeak {
+					want = Unowned
+				}
+				n.checkReasons(n.reconcile(r), map[string]Reason{"10.0.0.2": want, "10.0.0.3": ContainerLive})
+			}
+		}))
+	}
+}
+
+// A stamp from before a step of the clock does not show that a reservation is
+// younger than the oldest record.
+func TestHazard70WipedCacheAndAStepOfTheClock(t *testing.T) {
+	inBubble(func(t *testing.T) {
+		n := newNode(t)
+		n.reserve("10.0.0.2", hex64("web"), time.Hour)
+		cache := cacheAnswer(nil, stale(network1, hex64("dead")))
+		n.reserve("10.0.0.3", hex64("dead"), 0)
+		cache.RecordedSince = time.Now().Add(-2 * time.Hour)
+		r := n.reconciler(answers(netnsAnswer(), cache), Options{DryRun: true})
+		r.clock.trustedSince = time.Now().Add(-time.Minute)
+		n.checkReasons(n.reconcile(r), map[string]Reason{"10.0.0.2": CacheIsNewer, "10.0.0.3": TooYoung})
+		r.clock.trustedSince = time.Time{}
+		n.checkReasons(n.reconcile(r), map[string]Reason{"10.0.0.2": Unowned, "10.0.0.3": TooYoung})
+	})(t)
 }
 
 // What a cache declares counts in the networks in which it passed, and in no

@@ -60,7 +60,7 @@ func cacheAnswer(pods []podsource.Pod, recorded ...podsource.Attachment) podsour
 	return podsource.Answer{
 		Source: "cnicache", Pods: pods, Supplementary: true,
 		Names:    []podsource.Names{{Form: podsource.AnyForm}},
-		Recorded: append([]podsource.Attachment{}, recorded...),
+		Recorded: append([]podsource.Attachment{}, recorded...), RecordedSince: time.Unix(1, 0),
 	}
 }
 

@@ -160,6 +160,9 @@ func randomAnswer(rnd *rand.Rand) (a podsource.Answer) {
 	a.SeesADDs, a.SeesAddresses = maybe(rnd, 3), maybe(rnd, 3)
 	if maybe(rnd, 4) {
 		a.Recorded = []podsource.Attachment{}
+		if maybe(rnd, 2) {
+			a.RecordedSince = propNow.wall.Add(-oneOf(rnd, propAges...))
+		}
 		for _, id := range someOf(rnd, 2, propIDs) {
 			for _, network := range someOf(rnd, 2, propNetworks) {
 				a.Recorded = append(a.Recorded, podsource.Attachment{Network: network, ContainerID: id})

@@ -197,8 +197,11 @@ func (r *Reconciler) ask(ctx context.Context, o occasion, s *snapshot, report *R
 		if err := r.check(answers, s.at, o.inLoop); err != nil {
 			return err
 		}
-		s.addLook(answers, now)
-		r.clock.rememberDates(s.evidence[len(s.evidence)-1], s.at)
+		look := s.addLook(answers, now)
+		for i := range look {
+			report.Sources[i].Note = look[i].Note
+		}
+		r.clock.rememberDates(look, s.at)
 		if len(s.evidence) == 2 || !s.wantsSecondLook() {
 			return nil
 		}

@@ -70,6 +70,7 @@ type SourceReport struct {
 	AsOf    time.Time     `json:"asOf,omitzero"` // zero: when it was asked
 	Took    time.Duration `json:"took"`
 	Error   string        `json:"error,omitempty"` // why it gave no answer
+	Note    string        `json:"note,omitempty"`  // as why it declares less than it could
 }
 
 // An Entry is a reservation and what became of it.
@@ -144,7 +145,7 @@ func (r *Report) addLook(answers []podsource.Answer) {
 	r.Sources = r.Sources[:0]
 	for i := range answers {
 		a := &answers[i]
-		r.Sources = append(r.Sources, SourceReport{Name: sourceName(a, i), Entries: len(a.Pods), AsOf: a.AsOf, Took: a.Took, Error: text(a.Err)})
+		r.Sources = append(r.Sources, SourceReport{Name: sourceName(a, i), Entries: len(a.Pods), AsOf: a.AsOf, Took: a.Took, Error: text(a.Err), Note: a.Note})
 	}
 }
 
@@ -193,6 +194,9 @@ func (r *Reconciler) log(report *Report) {
 	}
 	for _, s := range report.Sources {
 		keys = append(keys, "source "+s.Name, s.Entries)
+		if s.Note != "" {
+			keys = append(keys, "note of "+s.Name, s.Note)
+		}
 	}
 	if missing := report.Missing(); len(missing) > 0 {
 		keys = append(keys, "missing", missing)

@@ -51,13 +51,16 @@ type simulation struct {
 	sandboxes []*simSandbox // that are alive, or that a source still lists
 	pending   []*simSandbox // dead ones, whose DEL is still to come
 	leaked    []*simSandbox // dead ones that left reservations behind, perhaps
-	cache     map[simAttachment]*simSandbox
-	held      map[simAddress]*simSandbox
-	files     map[simAddress]*simFile // what is on the disk, as far as the simulation knows
-	inodes    map[simAddress]uint64   // of the last file there
-	agent     *Reconciler
-	pass      *simPass // that is under way, or nil
-	fault     simFault // of the next pass
+	cache     map[simAttachment]simRecord
+	// What the cache's source remembers from question to question.
+	cacheSeen  map[simAttachment]simRecord
+	cacheSince time.Time
+	held       map[simAddress]*simSandbox
+	files      map[simAddress]*simFile // what is on the disk, as far as the simulation knows
+	inodes     map[simAddress]uint64   // of the last file there
+	agent      *Reconciler
+	pass       *simPass // that is under way, or nil
+	fault      simFault // of the next pass
 
 	steps, passes, releases int
 	worst                   time.Duration // that a leak outlived the faults
@@ -141,6 +144,13 @@ type simFile struct {
 	ino   uint64
 	empty bool
 	at    int // the pass during which it was made
+	stamp time.Time
+}
+
+// A simRecord is a file in libcni's cache.
+type simRecord struct {
+	owner *simSandbox
+	stamp time.Time
 }
 
 func (b *simSandbox) inFlight() bool { return b.alive && !b.done }
@@ -154,7 +164,7 @@ func newSimulation(dir string, config simConfig, trace func(string, ...any)) (*s
 		return nil, err
 	}
 	s := &simulation{dir: dir, config: config, opts: opts, trace: trace, now: time.Second, // zero is never
-		cache: make(map[simAttachment]*simSandbox), held: make(map[simAddress]*simSandbox), files: make(map[simAddress]*simFile),
+		cache: make(map[simAttachment]simRecord), held: make(map[simAddress]*simSandbox), files: make(map[simAddress]*simFile),
 		inodes: make(map[simAddress]uint64)}
 	for _, def := range simNetworks {
 		n := &simNet{name: def.name}
@@ -222,7 +232,7 @@ func (s *simulation) restart() error {
 	r.clock = clock{}
 	r.clock.observe(s.reading())
 	r.now, r.sleep = s.readClock, s.sleep
-	s.agent, s.unread = r, false
+	s.agent, s.unread, s.cacheSeen = r, false, nil
 	s.syncAPI()
 	return nil
 }

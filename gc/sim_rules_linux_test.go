@@ -121,11 +121,10 @@ func (s *simulation) canLoseRecord(b *simSandbox) bool {
 	return s.has(fromKernel, fromProcesses) && !b.invisible && b.done
 }
 
-// canWipeCache says whether libcni's cache may be wiped: what is in no namespace
-// either would not be missed, and so the cache would still pass its check
-// (hazard 70 together with 59).
+// canWipeCache says whether libcni's cache may be wiped: where another source
+// speaks of every network, that has to name what is in no namespace either (A2).
 func (s *simulation) canWipeCache() bool {
-	return !slices.ContainsFunc(s.sandboxes, func(b *simSandbox) bool { return b.alive && b.invisible })
+	return s.has(fromRuntime) || !s.has(fromAPI, fromKubelet) || !slices.ContainsFunc(s.sandboxes, func(b *simSandbox) bool { return b.alive && b.invisible })
 }
 
 // canForceDelete says whether a pod may go from kubelet and the API server while
@@ -209,7 +208,7 @@ func (s *simulation) canRunForeign() bool {
 func (s *simulation) mustGo(a simAddress) bool {
 	f := s.files[a]
 	switch {
-	case a.net >= simNamed, !s.spokenOf(a.net): // R14
+	case a.net >= simNamed, !s.spokenOf(a): // R14
 		return false
 	case f.owner == nil && !f.empty: // R7: malformed
 		return false
@@ -224,9 +223,18 @@ func (s *simulation) mustGo(a simAddress) bool {
 	return !slices.ContainsFunc(f.owner.addrs, s.claimedElsewhere)
 }
 
-// spokenOf says whether some source speaks of a network.
-func (s *simulation) spokenOf(net int) bool {
-	return s.has(fromAPI, fromKubelet, fromRuntime, fromRuntime2) || s.has(fromRecord) && slices.Contains(s.recordNetworks(), net) || s.cacheProves(net)
+// spokenOf says whether some source speaks of a reservation.
+func (s *simulation) spokenOf(a simAddress) bool {
+	return s.has(fromAPI, fromKubelet, fromRuntime, fromRuntime2) || s.has(fromRecord) && slices.Contains(s.recordNetworks(), a.net) || s.cacheNames(a)
+}
+
+// cacheNames says whether libcni's cache would name the container of a
+// reservation, and will go on to.
+func (s *simulation) cacheNames(a simAddress) bool {
+	f, since := s.files[a], s.recordedSince()
+	return s.cacheProves(a.net) && (f.owner != nil && s.cache[simAttachment{a.net, f.owner.id}].owner != nil ||
+		s.stepAt == 0 && (!since.IsZero() && f.stamp.After(since.Add(coarseTimestamps)) ||
+			f.owner != nil && f.owner.last < s.bootedAt-time.Second && !s.config.noBoot))
 }
 
 // cacheProves says whether libcni's cache passes its check for a network, and
@@ -241,12 +249,12 @@ func (s *simulation) cacheProves(net int) bool {
 		for _, a := range b.addrs {
 			if b.alive {
 				seen[a.ip] = seen[a.ip] || !b.invisible
-				some = some || a.net == net && s.cache[simAttachment{net, b.id}] != nil
+				some = some || a.net == net && s.cache[simAttachment{net, b.id}].owner != nil
 			}
 		}
 	}
 	for a, f := range s.files {
-		if a.net == net && seen[a.ip] && (f.owner == nil || s.cache[simAttachment{net, f.owner.id}] == nil) {
+		if a.net == net && seen[a.ip] && (f.owner == nil || s.cache[simAttachment{net, f.owner.id}].owner == nil) {
 			return false
 		}
 	}
@@ -268,7 +276,7 @@ func (s *simulation) claimedByStarting(a simAddress) bool {
 func (s *simulation) claimEnds(a simAddress) bool {
 	owner := s.files[a].owner
 	return s.has(fromRuntime, fromRuntime2) && (owner == nil || !owner.foreign()) ||
-		s.has(fromRecord) && slices.Contains(s.recordNetworks(), a.net) || s.cacheProves(a.net) ||
+		s.has(fromRecord) && slices.Contains(s.recordNetworks(), a.net) || s.cacheNames(a) ||
 		owner != nil && owner.last < s.bootedAt-time.Second && !s.config.noBoot && s.stepAt == 0
 }
 

@@ -43,7 +43,7 @@ func (s *simulation) beginADD(p *simPod, nets []int, wants netip.Addr, invisible
 			b.todo = append(b.todo, func() bool { return s.reserve(b, net, set) })
 		}
 		b.todo = append(b.todo, func() bool { // the chain of this network has succeeded
-			s.cache[simAttachment{net, b.id}] = b
+			s.cache[simAttachment{net, b.id}] = simRecord{b, s.wall()}
 			return true
 		})
 	}
@@ -112,7 +112,7 @@ func (s *simulation) stamp(a simAddress, owner *simSandbox) {
 	if s.pass != nil {
 		delete(s.pass.removed, a)
 	}
-	s.files[a] = &simFile{owner: owner, ino: st.Ino, empty: owner == nil && st.Size == 0, at: s.passes}
+	s.files[a] = &simFile{owner: owner, ino: st.Ino, empty: owner == nil && st.Size == 0, at: s.passes, stamp: at}
 }
 
 // proceed does the next step of an ADD that is in flight.

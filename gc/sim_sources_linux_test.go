@@ -5,6 +5,7 @@ package gc
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/netip"
 	"runtime"
 	"slices"
@@ -202,11 +203,11 @@ func (s *simulation) answerOf(k simKind) (a podsource.Answer) {
 		a.Pods = append(a.Pods, s.namespaces()...)
 	case fromCache:
 		a.Supplementary, a.Names = true, []podsource.Names{{Form: podsource.AnyForm}}
-		a.Recorded = []podsource.Attachment{}
+		a.Recorded, a.RecordedSince = []podsource.Attachment{}, s.recordedSince()
 		for _, b := range s.cached() {
 			net := s.nets[b.net].name
 			a.Recorded = append(a.Recorded, podsource.Attachment{Network: net, ContainerID: b.id})
-			if owner := s.cache[b]; owner.alive {
+			if owner := s.cache[b].owner; owner.alive {
 				a.Pods = append(a.Pods, podsource.Pod{ContainerIDs: []string{b.id}, IPs: owner.ips(b.net), Network: net})
 			}
 		}
@@ -250,9 +251,26 @@ func (s *simulation) cached() (keys []simAttachment) {
 		if n := a.net - b.net; n != 0 {
 			return n
 		}
-		return s.cache[a].serial - s.cache[b].serial
+		return s.cache[a].owner.serial - s.cache[b].owner.serial
 	})
 	return keys
+}
+
+// recordedSince is since when libcni's cache was not wiped, as far as its source
+// knows, which remembers what it saw the last time.
+func (s *simulation) recordedSince() time.Time {
+	since, goesOn := time.Time{}, false
+	for a, r := range s.cache {
+		goesOn = goesOn || s.cacheSeen[a] == r
+		if since.IsZero() || r.stamp.Before(since) {
+			since = r.stamp
+		}
+	}
+	if goesOn && s.cacheSince.Before(since) {
+		since = s.cacheSince
+	}
+	s.cacheSince, s.cacheSeen = since, maps.Clone(s.cache)
+	return since
 }
 
 // ips are a sandbox's addresses in one network.

@@ -87,6 +87,7 @@ const (
 
 	ForeignOwner       // Foreign
 	NoSourceForNetwork // Foreign
+	CacheIsNewer       // Foreign
 
 	OtherContainer        // Conflict
 	TwoPods               // Conflict
@@ -140,6 +141,8 @@ var reasons = [...]reason{
 	ForeignOwner: {Foreign, "R14", "foreign-owner",
 		"no source here knows containers with such an ID: ask one that sees addresses, or allow the form"},
 	NoSourceForNetwork: {Foreign, "R14", "no-source-for-network", "no source speaks of its network"},
+	CacheIsNewer: {Foreign, "R14", "cache-is-newer",
+		"only a cache speaks of its network, and has no record as old as it, so one of its container may have been wiped"},
 
 	OtherContainer:        {Conflict, "R10", "other-container", "its owner is not live, but a live pod with another container has its address"},
 	TwoPods:               {Conflict, "R10", "two-pods", "two live pods have its address"},

@@ -48,8 +48,17 @@ type Answer struct {
 	// that ended. Where it is not nil, Names counts only in those networks in
 	// which the cache proves to be the node's: one of Recorded is the owner of a
 	// reservation, and each reserved address that a source which SeesAddresses
-	// saw has its owner in Recorded or in an ADD under way.
+	// saw has its owner in Recorded or in an ADD under way. Even there it counts
+	// only for containers that must be recorded if they live: those in Recorded,
+	// those reserved before the node booted, and those since RecordedSince.
 	Recorded []Attachment
+	// RecordedSince is since when the cache was not wiped: the time of a record
+	// that is still in it. Zero is unknown.
+	RecordedSince time.Time
+
+	// Note is what people should know beside, as why the answer declares less than
+	// it could. Reports have it; nothing is decided by it.
+	Note string
 
 	// Parts are the answers of the members of a [Union], in the order of its
 	// arguments; after an error without those that were not asked.

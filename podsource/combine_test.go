@@ -34,7 +34,7 @@ func declaring(name string) Answer {
 	return Answer{
 		Source: name, Pods: []Pod{{UID: "1", ContainerIDs: []string{name}}}, AsOf: time.Unix(1700000000, 0), Networks: []string{"podnet"},
 		Names: []Names{{Form: Hex64, Lag: RuntimeLag}}, Forms: []Form{Hex64}, SeesADDs: true, SeesAddresses: true,
-		Authoritative: true, Supplementary: true, Recorded: []Attachment{{"podnet", name}},
+		Authoritative: true, Supplementary: true, Recorded: []Attachment{{"podnet", name}}, RecordedSince: time.Unix(1600000000, 0), Note: "it rains",
 	}
 }
 

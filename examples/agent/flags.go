@@ -123,7 +123,7 @@ func (s *settings) check() error {
 // podSource returns what answers which pods are live. What a kind of source
 // needs beside its argument is given here, and nowhere else.
 func (s *settings) podSource(log logr.Logger) (podsource.Source, error) {
-	pods, err := source.Parse(s.sources, source.Env{Node: s.node, Kubeconfig: s.kubeconfig, Logger: log, 
+	pods, err := source.Parse(s.sources, source.Env{Node: s.node, Kubeconfig: s.kubeconfig, Logger: log,
 		LongestADD: max(s.startingFor, source.LongestADD(s.requestTimeout))}) // a daemon has no standard input
 	if err != nil {
 		return nil, err

@@ -64,7 +64,7 @@ type page struct {
 
 // A sourceRow is what one source contributed to the last pass.
 type sourceRow struct {
-	Name, AsOf, Took, Error string
+	Name, AsOf, Took, Error, Note string
 	Entries                 int
 }
 
@@ -99,7 +99,7 @@ func (a *agent) writePage(w io.Writer, now time.Time) error {
 }
 
 func newSourceRow(s *gc.SourceReport, now time.Time) sourceRow {
-	row := sourceRow{Name: s.Name, Entries: s.Entries, Took: roughly(s.Took), AsOf: "when it was asked", Error: s.Error}
+	row := sourceRow{Name: s.Name, Entries: s.Entries, Took: roughly(s.Took), AsOf: "when it was asked", Error: s.Error, Note: s.Note}
 	if !s.AsOf.IsZero() {
 		row.AsOf = term.Age(now, s.AsOf) + " ago"
 	}

@@ -127,12 +127,13 @@ func TestSourcesLine(t *testing.T) {
 	started := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 	r := gc.Report{Started: started, Looks: 2, Sources: []gc.SourceReport{
 		{Name: "netns"},
+		{Name: "cnicache", Entries: 2, Note: "in podnet it does not count:\n10.0.0.2"},
 		{Name: "checkpoint", Entries: 1, AsOf: started.Add(-90 * time.Second)},
 		{Name: "kubelet", Entries: 30, AsOf: started.Add(-59 * time.Second)},
 		{Name: "file", Entries: 2, AsOf: started.Add(2 * time.Hour)},
 		{Name: "cri", Error: "it says \x1b[2J\nand more"},
 	}}
-	want := "Sources, asked twice: netns (0 entries), checkpoint (1 entry, 1m30s old), kubelet (30 entries), " +
+	want := "Sources, asked twice: netns (0 entries), cnicache (2 entries; in podnet it does not count:?10.0.0.2), checkpoint (1 entry, 1m30s old), kubelet (30 entries), " +
 		"file (2 entries, dated 2h in the future), cri (no answer: it says ?[2J?and more)."
 	if diff := cmp.Diff(want, sources(&r)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -27,7 +27,11 @@ func (a *app) summary(r *result, v view) string {
 func sources(r *gc.Report) string {
 	var said []string
 	for _, s := range r.Sources {
-		switch text := fmt.Sprintf("%s (%s", s.Name, entries(s.Entries)); {
+		text := fmt.Sprintf("%s (%s", s.Name, entries(s.Entries))
+		if s.Note != "" {
+			text += "; " + term.Clean(s.Note)
+		}
+		switch {
 		case s.Error != "":
 			said = append(said, fmt.Sprintf("%s (no answer: %v)", s.Name, term.Clean(s.Error)))
 		case s.AsOf.After(r.Started.Add(time.Minute)):

@@ -17,7 +17,7 @@ func TestKeptLeakByReason(t *testing.T) {
 	want := map[gc.Reason]string{
 		gc.ContainerLive: not, gc.AddressClaimed: not, gc.SiblingInUse: not, // live
 		gc.OtherContainer: not, gc.TwoPods: not, gc.ClaimedInOtherNetwork: not, gc.OwnerInConflict: not, // told as conflicts
-		gc.ForeignOwner: not, gc.NoSourceForNetwork: not, // nobody here could know the holder
+		gc.ForeignOwner: not, gc.NoSourceForNetwork: not, gc.CacheIsNewer: not, // nobody here could know the holder
 		gc.ReleasedLeak: not, gc.ReleasedEmpty: not, gc.FileGone: not, // not there any more
 		gc.FileChanged:        not, // what is there now is new
 		gc.UntrustedTimestamp: not, // of no age

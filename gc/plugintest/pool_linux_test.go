@@ -192,7 +192,7 @@ func (n *smallNode) record(context.Context) (podsource.Answer, error) {
 func (n *smallNode) cache(context.Context) (podsource.Answer, error) {
 	a := podsource.Answer{
 		Source: "cnicache", Pods: byContainerID(n.sandboxes), Names: []podsource.Names{{Form: podsource.AnyForm}},
-		Supplementary: true, Recorded: []podsource.Attachment{},
+		Supplementary: true, Recorded: []podsource.Attachment{}, RecordedSince: time.Unix(1, 0),
 	}
 	for _, id := range slices.Concat(n.sandboxes, n.stale) {
 		a.Recorded = append(a.Recorded, podsource.Attachment{Network: n.p.Network, ContainerID: id})

@@ -13,6 +13,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
@@ -136,7 +137,12 @@ func (r *rig) run(t *testing.T, expression string) (n *node, out, trace string, 
 	n = newNode(t, dir)
 	n.reserve("10.0.0.2", "a")
 	path := filepath.Join(dir, "attachments")
-	if err := begun(t, path, served, entry("a", "10.0.0.2")).Close(); err != nil {
+	// A process that another test is just starting would hold the record's lock
+	// until it has become strace.
+	syscall.ForkLock.RLock()
+	err = begun(t, path, served, entry("a", "10.0.0.2")).Close()
+	syscall.ForkLock.RUnlock()
+	if err != nil {
 		t.Fatal(err)
 	}
 	traceFile := filepath.Join(t.TempDir(), "trace")

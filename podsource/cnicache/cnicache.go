@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
@@ -31,11 +32,44 @@ type Options struct {
 	Living func(context.Context) (func(path string, at time.Time) bool, error)
 }
 
-// A Source reads caches of CNI results. It keeps nothing between two calls of
-// Pods.
+// A Source reads caches of CNI results. Make one for the life of the process: it
+// remembers which records it saw the last time, and so for how long a cache was
+// not wiped.
 type Source struct {
 	dirs   []string
 	living func(context.Context) (func(path string, at time.Time) bool, error)
+
+	mu     sync.Mutex
+	caches []cache // by the places of dirs
+}
+
+// A cache is what was seen in a directory the last time.
+type cache struct {
+	records map[string]time.Time // when each file was written
+	since   time.Time            // the earliest of these that is known, without a gap, or when they were all gone; zero: there were none
+}
+
+// next is the cache with the records that it has now. While one of those that it
+// had is still there, it was not wiped.
+func (c *cache) next(records map[string]time.Time) cache {
+	switch {
+	case len(records) == 0 && len(c.records) == 0:
+		return *c
+	case len(records) == 0:
+		return cache{since: time.Now()}
+	}
+	since, goesOn := time.Time{}, false
+	for file, at := range records {
+		before, had := c.records[file]
+		goesOn = goesOn || had && before.Equal(at)
+		if since.IsZero() || at.Before(since) {
+			since = at
+		}
+	}
+	if goesOn && c.since.Before(since) {
+		since = c.since
+	}
+	return cache{records, since}
 }
 
 // New returns a source and touches nothing. Without Living, or with a directory
@@ -54,7 +88,7 @@ func New(opts Options) (*Source, error) {
 		}
 		dirs[i] = filepath.Clean(dir)
 	}
-	return &Source{dirs, opts.Living}, nil
+	return &Source{dirs: dirs, living: opts.Living, caches: make([]cache, len(dirs))}, nil
 }
 
 // Rank returns [podsource.RankCache]: an ADD that is not under way any more when
@@ -64,6 +98,9 @@ func (*Source) Rank() podsource.Rank { return podsource.RankCache }
 // Pods returns one pod for each entry that lives, and records all entries. A
 // directory that can't be read is an error. A pass costs three system calls an
 // entry, and what it takes to parse its JSON.
+//
+// Of several directories that have records the answer's RecordedSince is the
+// latest: any of them may be the one that was wiped.
 func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 	a := podsource.Answer{
 		Source: "cnicache", Supplementary: true,
@@ -73,26 +110,35 @@ func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 	if err != nil {
 		return podsource.Answer{Source: a.Source}, fmt.Errorf("reading CNI caches: which network namespaces live is not known: %w", err)
 	}
-	for _, dir := range s.dirs {
-		if err := readDir(ctx, dir, lives, &a); err != nil {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, dir := range s.dirs {
+		records, err := readDir(ctx, dir, lives, &a)
+		if err != nil {
 			return podsource.Answer{Source: a.Source}, fmt.Errorf("reading the CNI cache %s: %w", dir, err)
+		}
+		s.caches[i] = s.caches[i].next(records)
+		if since := s.caches[i].since; since.After(a.RecordedSince) {
+			a.RecordedSince = since
 		}
 	}
 	return a, nil
 }
 
-// readDir adds the entries of a directory to an answer.
-func readDir(ctx context.Context, dir string, lives func(string, time.Time) bool, a *podsource.Answer) error {
+// readDir adds the entries of a directory to an answer, and returns when each of
+// its files was written.
+func readDir(ctx context.Context, dir string, lives func(string, time.Time) bool, a *podsource.Answer) (map[string]time.Time, error) {
 	files, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return nil, nil
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
+	records := make(map[string]time.Time, len(files))
 	for _, f := range files {
 		if err := ctx.Err(); err != nil {
-			return err
+			return nil, err
 		}
 		path := filepath.Join(dir, f.Name())
 		info, err := os.Lstat(path)
@@ -109,30 +155,32 @@ func readDir(ctx context.Context, dir string, lives func(string, time.Time) bool
 			continue
 		}
 		if err != nil {
-			e = entry{containerIDs: idsInName(f.Name())}
+			e = entry{attachments: inName(f.Name())}
 		}
-		if e.network != "" {
-			for _, id := range e.containerIDs {
-				a.Recorded = append(a.Recorded, podsource.Attachment{Network: e.network, ContainerID: id})
-			}
+		if len(e.attachments) > 0 {
+			records[f.Name()] = made
 		}
+		a.Recorded = append(a.Recorded, e.attachments...)
 		if p, ok := e.pod(path, made, lives); ok {
 			a.Pods = append(a.Pods, p)
 		}
 	}
-	return nil
+	return records, nil
 }
 
 // pod returns what an entry claims, if it does.
 func (e *entry) pod(path string, made time.Time, lives func(string, time.Time) bool) (podsource.Pod, bool) {
-	p := podsource.Pod{ContainerIDs: e.containerIDs, Origin: "CNI cache " + path}
-	if len(e.containerIDs) == 0 {
+	p := podsource.Pod{Origin: "CNI cache " + path}
+	for _, a := range e.attachments {
+		p.ContainerIDs = append(p.ContainerIDs, a.ContainerID)
+	}
+	if len(e.attachments) == 0 {
 		return p, false
 	}
 	if len(e.paths) == 0 {
 		p.Unproven = true
 		return p, lives("", made)
 	}
-	p.IPs, p.Network = e.ips, e.network
+	p.IPs, p.Network = e.ips, e.attachments[0].Network
 	return p, slices.ContainsFunc(e.paths, func(path string) bool { return lives(path, made) })
 }

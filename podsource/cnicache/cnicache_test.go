@@ -96,7 +96,7 @@ func TestHazard70Entries(t *testing.T) {
 	recorded := []podsource.Attachment{{Network: "podnet", ContainerID: "ee3b0f0c"}}
 	ips := []netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("fd00::2")}
 	live := []podsource.Pod{{ContainerIDs: []string{"ee3b0f0c"}, IPs: ips, Network: "podnet"}}
-	byName := []podsource.Pod{{ContainerIDs: []string{"ee3b0f0c"}, Unproven: true}}
+	byName := []podsource.Pod{{ContainerIDs: []string{"ee3b0f0c"}, Unproven: true}} // its network is not known
 	noIPs := []podsource.Pod{{ContainerIDs: []string{"ee3b0f0c"}, Network: "podnet"}}
 	now, beforeBoot := time.Now(), lastBoot.Add(-time.Hour)
 	for _, c := range []struct {
@@ -117,21 +117,21 @@ func TestHazard70Entries(t *testing.T) {
 		{"... from before it", written(t, object{"netns": nil, "result": object{}}), beforeBoot, path, nil, recorded},
 		{"an old result", written(t, object{"result": object{"ip4": object{"ip": "10.0.0.2/24"}, "ip6": object{"ip": "fd00::2/64"}}}), now, path, live, recorded},
 		{"an address that is none does not hide the container", written(t, object{"result": object{"ips": []object{{"address": "x"}}}}), now, path, noIPs, recorded},
-		{"empty", "", now, path, byName, nil},
-		{"torn", written(t, nil)[:200], now, path, byName, nil},
-		{"torn, from before the node booted", written(t, nil)[:200], beforeBoot, path, nil, nil},
-		{"of another kind", written(t, object{"kind": "cniCacheV2"}), now, path, byName, nil},
-		{"a result alone, as the oldest libcni wrote it", `{"cniVersion":"0.3.1","ips":[{"address":"10.0.0.2/24"}]}`, now, path, byName, nil},
-		{"an ID that CNI does not allow", written(t, object{"containerId": "a/b"}), now, path, byName, nil},
-		{"a network that CNI does not allow", written(t, object{"networkName": "../x"}), now, path, byName, nil},
-		{"too long", strings.Repeat(" ", maxEntry) + written(t, nil), now, path, byName, nil},
+		{"empty", "", now, path, byName, recorded},
+		{"torn", written(t, nil)[:200], now, path, byName, recorded},
+		{"torn, from before the node booted", written(t, nil)[:200], beforeBoot, path, nil, recorded},
+		{"of another kind", written(t, object{"kind": "cniCacheV2"}), now, path, byName, recorded},
+		{"a result alone, as the oldest libcni wrote it", `{"cniVersion":"0.3.1","ips":[{"address":"10.0.0.2/24"}]}`, now, path, byName, recorded},
+		{"an ID that CNI does not allow", written(t, object{"containerId": "a/b"}), now, path, byName, recorded},
+		{"a network that CNI does not allow", written(t, object{"networkName": "../x"}), now, path, byName, recorded},
+		{"too long", strings.Repeat(" ", maxEntry) + written(t, nil), now, path, byName, recorded},
 	} {
 		t.Run(c.reason, func(t *testing.T) {
 			dir := t.TempDir()
 			file(t, dir, "podnet-ee3b0f0c-eth0", c.text, c.at)
 			want := podsource.Answer{
 				Source: "cnicache", Supplementary: true, Pods: c.pods,
-				Names: []podsource.Names{{Form: podsource.AnyForm}}, Recorded: c.recorded,
+				Names: []podsource.Names{{Form: podsource.AnyForm}}, Recorded: c.recorded, RecordedSince: c.at,
 			}
 			got := ask(t, dir, c.living)
 			for i := range got.Pods {
@@ -150,25 +150,73 @@ func TestHazard70Entries(t *testing.T) {
 	}
 }
 
+// Since when a cache was not wiped: since the oldest record that was seen, as long
+// as each question finds a record of the one before.
+func TestHazard70RecordedSince(t *testing.T) {
+	dir, other := t.TempDir(), t.TempDir()
+	s, err := New(Options{Dirs: []string{dir, other}, Living: func(context.Context) (func(string, time.Time) bool, error) {
+		return func(string, time.Time) bool { return false }, nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := func(minute int) time.Time { return time.Date(2026, 1, 1, 12, minute, 0, 0, time.UTC) }
+	for _, step := range []struct {
+		reason string
+		in     string
+		write  map[string]int // files, and when
+		remove []string
+		want   time.Time
+	}{
+		{"there is none", dir, nil, nil, time.Time{}},
+		{"what is no entry is no record", dir, map[string]int{"lock": 1}, nil, time.Time{}},
+		{"the oldest of two", dir, map[string]int{"podnet-a-eth0": 10, "podnet-b-eth0": 20}, nil, at(10)},
+		{"the oldest ended, and the other is still there", dir, nil, []string{"podnet-a-eth0"}, at(10)},
+		{"... and then a new one comes", dir, map[string]int{"podnet-c-eth0": 30}, nil, at(10)},
+		{"... and the first new one ends", dir, nil, []string{"podnet-b-eth0"}, at(10)},
+		{"nothing is there that was there before", dir, map[string]int{"podnet-d-eth0": 40}, []string{"podnet-c-eth0"}, at(40)},
+		{"a file of the same name, which is another", dir, map[string]int{"podnet-d-eth0": 50}, nil, at(50)},
+		{"an older one counts", dir, map[string]int{"podnet-e-eth0": 45}, nil, at(45)},
+		{"of two directories the later one", other, map[string]int{"podnet-f-eth0": 55}, nil, at(55)},
+		{"... whichever that is", other, map[string]int{"podnet-f-eth0": 5}, nil, at(45)},
+		{"one is wiped: since it was seen to be", dir, nil, []string{"podnet-d-eth0", "podnet-e-eth0"}, time.Now()},
+		{"... also the next time", dir, nil, nil, time.Now()},
+		{"... until there is a new one", dir, map[string]int{"podnet-g-eth0": 59}, nil, at(59)},
+	} {
+		for name, minute := range step.write {
+			file(t, step.in, name, "", at(minute))
+		}
+		for _, name := range step.remove {
+			if err := os.Remove(filepath.Join(step.in, name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		a, err := s.Pods(t.Context())
+		if err != nil || a.RecordedSince.Sub(step.want).Abs() > time.Minute-1 {
+			t.Errorf("%s: got %v, %v; want %v", step.reason, a.RecordedSince, err, step.want)
+		}
+	}
+}
+
 // A name may be read in several ways, and each may be the right one.
-func TestIDsInName(t *testing.T) {
+func TestInName(t *testing.T) {
 	for _, c := range []struct {
 		file string
-		want []string
+		want []podsource.Attachment
 	}{
-		{"podnet-ee3b0f0c-eth0", []string{"ee3b0f0c"}},
-		{"pod-net-ee3b0f0c-eth0", []string{"net", "net-ee3b0f0c", "ee3b0f0c"}},
-		{"podnet-default-ee3b-eth0", []string{"default", "default-ee3b", "ee3b"}},
+		{"podnet-ee3b0f0c-eth0", []podsource.Attachment{{Network: "podnet", ContainerID: "ee3b0f0c"}}},
+		{"pod-net-ee3b0f0c-eth0", []podsource.Attachment{{Network: "pod", ContainerID: "net"}, {Network: "pod", ContainerID: "net-ee3b0f0c"}, {Network: "pod-net", ContainerID: "ee3b0f0c"}}},
+		{"podnet-default-ee3b-eth0", []podsource.Attachment{{Network: "podnet", ContainerID: "default"}, {Network: "podnet", ContainerID: "default-ee3b"}, {Network: "podnet-default", ContainerID: "ee3b"}}},
 		{"podnet-ee3b0f0c", nil},
 		{"lock", nil},
 		{"a-.b-c", nil},
 		{"", nil},
 	} {
-		if diff := cmp.Diff(c.want, idsInName(c.file)); diff != "" {
+		if diff := cmp.Diff(c.want, inName(c.file)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", c.file, diff)
 		}
 	}
-	if got := idsInName(strings.Repeat("a-", 2000)); len(got) > 300 {
+	if got := inName(strings.Repeat("a-", 2000)); len(got) > 300 {
 		t.Errorf("%d candidates", len(got))
 	}
 }
@@ -244,7 +292,7 @@ func FuzzEntry(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if !name.MatchString(e.network) || len(e.containerIDs) != 1 || !name.MatchString(e.containerIDs[0]) {
+		if len(e.attachments) != 1 || !name.MatchString(e.attachments[0].Network) || !name.MatchString(e.attachments[0].ContainerID) {
 			t.Errorf("got %+v", e)
 		}
 		for _, ip := range e.ips {

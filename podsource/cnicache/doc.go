@@ -35,12 +35,14 @@
 // counts in a network only if the cache proves to be the node's in this very pass:
 // some record in it, live or stale, is that of a reservation's owner, and every
 // reserved address that is seen in a network namespace has a record of its owner,
-// or its owner's ADD is under way. So a wrong directory, an empty
-// one, and a node of which the kernel was not asked make nothing less safe.
+// or its owner's ADD is under way. Even there it counts only for reservations that
+// are younger than the oldest record, or have a record themselves, or are from
+// before the node booted: a record of the others may have been wiped. So a wrong
+// directory, an empty or a wiped one, and a node of which the kernel was not asked
+// make nothing less safe.
 //
-// One case is not covered: a cache that was wiped while containers run whose
-// namespaces show no address, and that has an entry of a later container since,
-// passes. Reservations of those containers are then judged without their entries.
+// The source remembers the records of the question before. While one of those is
+// still there, the oldest of them counts as the oldest.
 //
 // # Where it is
 //

@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
 // maxEntry is the most that is read of a file. A configuration and a result are
@@ -21,10 +23,9 @@ const maxEntry = 4 << 20
 
 // An entry is what a file says of an attachment.
 type entry struct {
-	network      string // empty where the file does not say
-	containerIDs []string
-	paths        []string // of its network namespace; none is known where it is empty
-	ips          []netip.Addr
+	attachments []podsource.Attachment // just one, or all that its name may mean
+	paths       []string               // of its network namespace; none is known where it is empty
+	ips         []netip.Addr
 }
 
 // name is what CNI allows as a container ID and as the name of a network (SPEC.md,
@@ -67,7 +68,7 @@ func parseEntry(text []byte) (entry, error) {
 	if e.Kind != "cniCacheV1" || !name.MatchString(e.ContainerID) || !name.MatchString(e.NetworkName) {
 		return entry{}, errors.New("it is not an entry of libcni's cache")
 	}
-	out := entry{network: e.NetworkName, containerIDs: []string{e.ContainerID}}
+	out := entry{attachments: []podsource.Attachment{{Network: e.NetworkName, ContainerID: e.ContainerID}}}
 	if e.NetNS != "" {
 		out.paths = []string{e.NetNS}
 	}
@@ -89,16 +90,17 @@ func parseEntry(text []byte) (entry, error) {
 	return out, nil
 }
 
-// idsInName returns every container ID that a file of this name may be about:
+// inName returns every attachment that a file of this name may be about:
 // <network>-<container ID>-<interface>, of which each may hold hyphens.
-func idsInName(file string) (ids []string) {
+func inName(file string) (all []podsource.Attachment) {
 	parts := strings.SplitN(file, "-", 24) // a UUID has four hyphens
 	for from := 1; from < len(parts); from++ {
+		network := strings.Join(parts[:from], "-")
 		for to := from + 1; to < len(parts); to++ {
-			if id := strings.Join(parts[from:to], "-"); name.MatchString(id) {
-				ids = append(ids, id)
+			if id := strings.Join(parts[from:to], "-"); name.MatchString(id) && name.MatchString(network) {
+				all = append(all, podsource.Attachment{Network: network, ContainerID: id})
 			}
 		}
 	}
-	return ids
+	return all
 }

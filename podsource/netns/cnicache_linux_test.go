@@ -41,17 +41,28 @@ func (n *cachedNode) reserved(ip, containerID string, age time.Duration) {
 	}
 }
 
-// cached makes an entry of the cache, as libcni does when an ADD has ended.
+// cached makes an entry of the cache, as libcni did an hour ago, when an ADD had
+// ended.
 func (n *cachedNode) cached(containerID, netNS string) {
 	n.t.Helper()
-	n.entry(containerID, fmt.Sprintf(`{"kind":"cniCacheV1","containerId":%q,"ifName":"eth0","networkName":"podnet","netns":%q}`, containerID, netNS))
-}
-
-func (n *cachedNode) entry(containerID, text string) {
-	n.t.Helper()
-	if err := os.WriteFile(filepath.Join(n.cache, "podnet-"+containerID+"-eth0"), []byte(text), 0o600); err != nil {
+	at := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(n.cachedNow(containerID, netNS), at, at); err != nil {
 		n.t.Fatal(err)
 	}
+}
+
+func (n *cachedNode) cachedNow(containerID, netNS string) (path string) {
+	n.t.Helper()
+	return n.entry(containerID, fmt.Sprintf(`{"kind":"cniCacheV1","containerId":%q,"ifName":"eth0","networkName":"podnet","netns":%q}`, containerID, netNS))
+}
+
+func (n *cachedNode) entry(containerID, text string) (path string) {
+	n.t.Helper()
+	path = filepath.Join(n.cache, "podnet-"+containerID+"-eth0")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		n.t.Fatal(err)
+	}
+	return path
 }
 
 // pass fails unless a pass with a minimum age of two seconds, and with these
@@ -169,6 +180,25 @@ func TestHazard70CacheThatProvesNothing(t *testing.T) {
 		map[string]gc.Reason{"10.0.0.2": gc.ContainerLive, "10.0.0.3": gc.ReleasedLeak, "10.0.0.4": gc.EntryUnproven})
 	n.cached(id("f1f0"), "/run/netns/cni-2")
 	n.pass("whole", map[string]gc.Reason{"10.0.0.2": gc.ContainerLive, "10.0.0.4": gc.ContainerLive})
+}
+
+// A cache that was wiped while containers run whose namespaces show no address, and
+// that has an entry since, does not speak of what was reserved before.
+func TestHazard70WipedCacheOfContainersWithoutAddress(t *testing.T) {
+	if !onNode(t) {
+		return
+	}
+	n := newCachedNode(t)
+	n.reserved("10.0.0.2", id("51039"), 5*time.Second)
+	n.cached(id("51039"), mountEmpty(t, "cni-1"))
+	n.reserved("10.0.0.3", id("f1f0"), 0)
+	path := mountEmpty(t, "cni-2")
+	n.cachedNow(id("f1f0"), path)
+	n.pass("whole", map[string]gc.Reason{"10.0.0.2": gc.ContainerLive, "10.0.0.3": gc.ContainerLive})
+	n.cache = t.TempDir()
+	n.cachedNow(id("f1f0"), path)
+	n.pass("wiped", map[string]gc.Reason{"10.0.0.2": gc.CacheIsNewer, "10.0.0.3": gc.ContainerLive})
+	n.pass("... beside a runtime", map[string]gc.Reason{"10.0.0.2": gc.NotYetListed, "10.0.0.3": gc.ContainerLive}, runtimeLists)
 }
 
 // After a power loss the cache and the reservations are there, and nothing else.
