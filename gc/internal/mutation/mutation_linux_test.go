@@ -29,12 +29,13 @@ const slow = "Faults|Killed|Fleet|Dependencies|EveryHazard|Matrix|Simulator|Fuzz
 // the compiler sees, and fails unless the guard's tests do. It prints how many
 // seeds the simulator needs to find the same.
 func TestMutations(t *testing.T) {
-	m := &mutations{dir: t.TempDir()}
+	m := &mutations{t.TempDir(), make(map[string]testFiles)}
 	if err := os.Chmod(filepath.Dir(m.dir), 0o755); err != nil { // some tests give up root's rights in here
 		t.Fatal(err)
 	}
 	for _, pkg := range []string{"gc", "hostlocal", "podsource"} {
 		m.build(t, "", pkg, "whole-"+pkg)
+		m.tests[pkg] = parseTests(t, filepath.Join(root(t), pkg))
 	}
 	rows := make([]string, len(guards))
 	var mu sync.Mutex
@@ -70,12 +71,19 @@ func orDash(s string) string {
 }
 
 // mutations are the binaries of tests.
-type mutations struct{ dir string }
+type mutations struct {
+	dir   string
+	tests map[string]testFiles // by package
+}
 
 // mutate takes out one guard, and runs its tests, which pass with the guard.
 func (m *mutations) mutate(t *testing.T, i int, g guard) (needed string) {
-	overlay := m.without(t, i, g)
 	pkg := packageOf(t, g)
+	var unneeded []string
+	if !*find && *seeds == 0 {
+		unneeded = m.tests[pkg].unneeded(g.tests)
+	}
+	overlay := m.without(t, i, g, unneeded)
 	if *find {
 		m.find(t, overlay, i, g)
 		return ""
@@ -132,16 +140,20 @@ func lastTest(out string) string {
 	return "?"
 }
 
-// without writes the file without the guard and an overlay that puts it in the
-// place of the file.
-func (m *mutations) without(t *testing.T, i int, g guard) (overlay string) {
+// without writes the file without the guard, and an overlay that puts it in the
+// place of the file and has no unneeded ones.
+func (m *mutations) without(t *testing.T, i int, g guard, unneeded []string) (overlay string) {
 	t.Helper()
 	mutated := filepath.Join(m.dir, fmt.Sprintf("mutated%d.go", i))
 	if err := os.WriteFile(mutated, []byte(strings.Replace(source(t, g.file), g.code, g.without, 1)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	file := filepath.Join(root(t), filepath.FromSlash(g.file))
-	replace, err := json.Marshal(map[string]any{"Replace": map[string]string{file: mutated}})
+	files := map[string]string{file: mutated}
+	for _, f := range unneeded {
+		files[f] = ""
+	}
+	replace, err := json.Marshal(map[string]any{"Replace": files})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +167,7 @@ func (m *mutations) without(t *testing.T, i int, g guard) (overlay string) {
 // build makes the binary of a package's tests.
 func (m *mutations) build(t *testing.T, overlay, pkg, bin string) {
 	t.Helper()
-	args := []string{"test", "-c", "-vet=off", "-ldflags=-s -w", "-o", filepath.Join(m.dir, bin), "./" + pkg}
+	args := []string{"test", "-c", "-vet=off", "-gcflags=-l", "-ldflags=-s -w", "-o", filepath.Join(m.dir, bin), "./" + pkg}
 	if overlay != "" {
 		args = slices.Insert(args, 1, "-overlay", overlay)
 	}
