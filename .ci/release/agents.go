@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Agents' versions of client-go, k8s.io/api and k8s.io/apimachinery, and of the go
+// line that these need.
+var agents = []struct{ version, goLine string }{
+	{"v0.31.1", "1.24.2"},
+	{"v0.33.3", "1.24.2"},
+	{"v0.34.1", "1.24.2"},
+	{"v0.36.0", "1.26.0"},
+}
+
+// agent is what an agent has before it embeds anything. It does without the whole
+// clientset, which takes a minute to compile and needs no other module.
+const agent = `package agent
+
+import (
+	"context"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	listers "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+)
+
+func run(ctx context.Context, indexer cache.Indexer) (listers.PodLister, error) {
+	config, err := rest.InClusterConfig()
+	if err != nil {
+		return nil, err
+	}
+	client, err := corev1.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	_, err = client.Pods("").List(ctx, metav1.ListOptions{})
+	return listers.NewPodLister(indexer), err
+}
+
+var _ = run
+`
+
+// agent builds an agent with that client-go, then again with all libraries. No
+// version of what the agent had may be another than before, except where the plugins
+// and gRPC alone move it, too, and its go line must stay.
+func (h *rehearsal) agent(ctx context.Context, dir, version, goLine string, libraries []*mod) (string, error) {
+	requires := []string{"k8s.io/api " + version, "k8s.io/apimachinery " + version, clientGo + " " + version}
+	if err := write(dir, goLine, requires, map[string]string{"agent.go": agent}); err != nil {
+		return "", err
+	}
+	if err := h.tidyAndBuild(ctx, dir); err != nil {
+		return "", err
+	}
+	before, err := h.used(ctx, dir)
+	if err != nil {
+		return "", err
+	}
+	root := h.root1()
+	packages := []string{root.path + "/gc", root.path + "/hostlocal", root.path + "/podsource"}
+	for _, m := range libraries {
+		requires = append(requires, h.require(m))
+		if m != root {
+			packages = append(packages, m.path)
+		}
+	}
+	err = write(dir, goLine, requires, map[string]string{"collect.go": "package agent\n\n" + imports(packages)})
+	if err != nil {
+		return "", err
+	}
+	if err := h.tidyAndBuild(ctx, dir); err != nil {
+		return "", err
+	}
+	if line, err := h.goCommand(ctx, dir, "list", "-m", "-f", "{{.GoVersion}}"); err != nil || line != goLine {
+		return "", errors.Join(err, fmt.Errorf("the go line moves from %s to %s", goLine, line))
+	}
+	after, err := h.used(ctx, dir)
+	if err != nil {
+		return "", err
+	}
+	allowed, err := h.withPlugins(ctx, filepath.Join(dir, "plugins"), goLine, requires[:3])
+	if err != nil {
+		return "", err
+	}
+	return moved(before, after, allowed)
+}
+
+// moved compares the versions of modules. It fails where one is another than
+// before, and not as in allowed.
+func moved(before, after, allowed map[string]string) (string, error) {
+	var notes []string
+	var errs []error
+	for module, version := range before {
+		switch now := after[module]; {
+		case now == version || now == "":
+		case allowed[module] == now:
+			notes = append(notes, fmt.Sprintf("%s %s -> %s", path.Base(module), version, now))
+		default:
+			errs = append(errs, fmt.Errorf("%s moves from %s to %s", module, version, now))
+		}
+	}
+	slices.Sort(notes)
+	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+	if len(notes) == 0 {
+		return "nothing moves", errors.Join(errs...)
+	}
+	return "the plugins and gRPC move " + strings.Join(notes, ", "), errors.Join(errs...)
+}
+
+// used returns the versions of all modules of which the module in dir builds a
+// package.
+func (h *rehearsal) used(ctx context.Context, dir string) (map[string]string, error) {
+	out, err := h.goCommand(ctx, dir, "list", "-deps", "-f", "{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}}{{end}}{{end}}", ".")
+	if err != nil {
+		return nil, err
+	}
+	versions := make(map[string]string)
+	for line := range strings.Lines(out) {
+		if module, version, ok := strings.Cut(strings.TrimSpace(line), " "); ok {
+			versions[module] = version
+		}
+	}
+	return versions, nil
+}
+
+// withPlugins returns the versions of an agent that has the plugins and gRPC, as
+// they are required here, and nothing of this repository.
+func (h *rehearsal) withPlugins(ctx context.Context, dir, goLine string, requires []string) (map[string]string, error) {
+	requires = slices.Clone(requires)
+	for _, m := range h.modules {
+		if m.dir != "." && m.dir != "podsource/kubelet" {
+			continue
+		}
+		for _, req := range m.file.Require {
+			if path := req.Mod.Path; m.dir == "." && path == plugins || m.dir != "." && path == grpc {
+				requires = append(requires, path+" "+req.Mod.Version)
+			}
+		}
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return nil, err
+	}
+	files := map[string]string{"agent.go": agent, "plugins.go": "package agent\n\n" + imports([]string{lock, grpc})}
+	if err := write(dir, goLine, requires, files); err != nil {
+		return nil, err
+	}
+	if err := h.tidyAndBuild(ctx, dir); err != nil {
+		return nil, err
+	}
+	return h.used(ctx, dir)
+}
