@@ -34,12 +34,19 @@ type cniADD struct {
 // environment notes the ADD that a process runs.
 func (s *scan) environment(pid string) error {
 	dir := s.proc + "/" + pid
-	text, err := s.read(dir + "/environ")
+	var text []byte
+	_, err := anyThread(dir, func(dir string) (err error) {
+		text, err = s.read(dir + "/environ")
+		if err == nil && len(text) == 0 {
+			return errExited // or a thread of the kernel's, or none that was given any
+		}
+		return err
+	})
 	if errors.Is(err, errTooLong) { // no runtime starts a plugin so
 		return nil
 	}
 	if err != nil {
-		return ignoreExited(dir, err)
+		return err
 	}
 	if !bytes.Contains(text, []byte("CNI_COMMAND=ADD\x00")) { // nearly all end here
 		return nil
@@ -210,8 +217,8 @@ const maxProcfs = 8 << 20
 
 var errTooLong = fmt.Errorf("it has more than %d bytes", maxProcfs)
 
-// read reads a file of procfs into a buffer that the scan keeps. Of a process
-// that has ended, and for which nobody waited yet, it is empty.
+// read reads a file of procfs into a buffer that the scan keeps. Of a thread
+// that has ended, and for which nobody waited yet, an environment is empty.
 func (s *scan) read(path string) ([]byte, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

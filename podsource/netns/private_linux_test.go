@@ -35,7 +35,15 @@ const (
 	pause   = "pause"           // a pod's process
 	asker   = "asker"           // asks the source and prints its answer
 	mounter = "mounter"         // mounts a namespace where a process in a chroot does not see it
+	outlive = "outlive"         // a process whose first thread has ended
 )
+
+// The first thread is at hand for the main goroutine alone, and only from here.
+func init() {
+	if os.Getenv(roleVar) == outlive {
+		runtime.LockOSThread()
+	}
+}
 
 func TestMain(m *testing.M) {
 	os.Exit(func() int {
@@ -47,6 +55,8 @@ func TestMain(m *testing.M) {
 			err = beAsker()
 		case mounter:
 			err = beMounter()
+		case outlive:
+			err = beOutlive()
 		case node:
 			if err = beNode(); err == nil {
 				return m.Run()
@@ -173,9 +183,14 @@ func startPod(t testing.TB, ips ...string) (pid int, stop func()) {
 // function returned ends it.
 func start(t testing.TB, attr *syscall.SysProcAttr, env ...string) (pid int, stop func()) {
 	t.Helper()
+	return startAs(t, pause, attr, env...)
+}
+
+func startAs(t testing.TB, role string, attr *syscall.SysProcAttr, env ...string) (pid int, stop func()) {
+	t.Helper()
 	cmd := exec.Command("/proc/self/exe") // it dies with process 1
 	cmd.SysProcAttr = attr
-	cmd.Env = append(environment(pause), env...)
+	cmd.Env = append(environment(role), env...)
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -328,4 +343,39 @@ func beMounter() error {
 	fmt.Println("ready")
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	return errors.Join(stdin.Close(), cmd.Wait())
+}
+
+// beOutlive has an address, mounts a namespace that no other process sees, and ends
+// its first thread. The others wait for the end.
+func beOutlive() error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return err
+	}
+	if err := configure([]string{"10.0.0.2"}); err != nil {
+		return err
+	}
+	if err := os.WriteFile("/run/netns/outlived", nil, 0o444); err != nil {
+		return err
+	}
+	err := inNewNamespace(func() error {
+		return errors.Join(configure([]string{"10.0.0.3"}), unix.Mount("/proc/thread-self/ns/net", "/run/netns/outlived", "", unix.MS_BIND, ""))
+	})
+	if err != nil {
+		return err
+	}
+	go func() {
+		for ended := false; !ended; {
+			text, err := os.ReadFile("/proc/self/stat")
+			_, state, _ := strings.Cut(string(text), ") ")
+			if ended = strings.HasPrefix(state, "Z"); err != nil {
+				fmt.Println("error:", err)
+				os.Exit(1)
+			}
+		}
+		fmt.Println("ready")
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(0)
+	}()
+	_, _, errno := syscall.Syscall(syscall.SYS_EXIT, 0, 0, 0) // of this thread alone
+	return errno
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -87,11 +88,50 @@ func (s *scan) process(pid string) error {
 			return err
 		}
 	}
-	return ignoreExited(dir, s.mounted(dir))
+	_, err = anyThread(dir, s.mounted)
+	return err
 }
 
-// mounted looks at the network namespaces that a process sees mounted. They are
-// looked up from its root, which is held open meanwhile: the process may end.
+// A process whose threads come faster than they are listed is listed this often.
+const maxListings = 10
+
+// errExited says of a thread that it has ended, where the kernel does not.
+var errExited = fmt.Errorf("the thread has ended: %w", syscall.ESRCH)
+
+// anyThread calls look with the directory of a process, which shows the first
+// thread. Where that has ended, and only then, others may live on, and show what
+// it does not: look is called with each of theirs, until one has not ended either.
+// It reports whether there was one.
+func anyThread(dir string, look func(dir string) error) (answered bool, err error) {
+	if err := look(dir); err == nil || ignoreExited(dir, err) != nil {
+		return true, err
+	}
+	tried := map[string]bool{path.Base(dir): true}
+	for range maxListings {
+		threads, err := numericEntries(dir + "/task")
+		if err != nil {
+			return false, ignoreExited(dir, err)
+		}
+		before := len(tried)
+		for _, tid := range threads {
+			if tried[tid] {
+				continue
+			}
+			tried[tid] = true
+			thread := dir + "/task/" + tid
+			if err := look(thread); err == nil || ignoreExited(thread, err) != nil {
+				return true, err
+			}
+		}
+		if len(tried) == before { // all that there is has ended
+			return false, nil
+		}
+	}
+	return false, errors.New("its threads come and go faster than they can be looked at")
+}
+
+// mounted looks at the network namespaces that a thread sees mounted. They are
+// looked up from its root, which is held open meanwhile: the thread may end.
 func (s *scan) mounted(dir string) error {
 	mountNS, err := nsInode(dir + "/ns/mnt")
 	if err != nil {
@@ -112,8 +152,8 @@ func (s *scan) mounted(dir string) error {
 		return nil
 	}
 	text, err := s.read(dir + "/mountinfo")
-	if errors.Is(err, syscall.EINVAL) { // it has ended, and nobody waited for it yet
-		return nil
+	if errors.Is(err, syscall.EINVAL) { // that of a thread without a mount namespace
+		return errExited
 	}
 	if err != nil {
 		return err
@@ -158,15 +198,15 @@ func (s *scan) lookAtMount(root int, m namespaceMount) error {
 
 // lookAt notes the addresses of the namespace that a file shows, and where it was
 // found.
-func (s *scan) lookAt(path, where string) error {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+func (s *scan) lookAt(file, where string) error {
+	fd, err := unix.Open(file, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return &fs.PathError{Op: "open", Path: path, Err: err}
+		return &fs.PathError{Op: "open", Path: file, Err: err}
 	}
 	defer func() { _ = unix.Close(fd) }() // nothing was written through it
 	var stat unix.Stat_t
 	if err := unix.Fstat(fd, &stat); err != nil {
-		return &fs.PathError{Op: "stat", Path: path, Err: err}
+		return &fs.PathError{Op: "stat", Path: file, Err: err}
 	}
 	if s.found[stat.Ino] { // the thread went elsewhere meanwhile
 		return nil
@@ -217,15 +257,15 @@ func numericEntries(dir string) ([]string, error) {
 
 // nsInode returns the number of a namespace that a link such as "net:[4026531833]"
 // names.
-func nsInode(path string) (uint64, error) {
-	text, err := os.Readlink(path)
+func nsInode(file string) (uint64, error) {
+	text, err := os.Readlink(file)
 	if err != nil {
 		return 0, err
 	}
 	_, number, _ := strings.Cut(text, ":[")
 	inode, err := strconv.ParseUint(strings.TrimSuffix(number, "]"), 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("%s is a link to %q, and not to a namespace", path, text)
+		return 0, fmt.Errorf("%s is a link to %q, and not to a namespace", file, text)
 	}
 	return inode, nil
 }

@@ -126,12 +126,20 @@ func (s *Source) Living(ctx context.Context) (func(path string, at time.Time) bo
 		default:
 			return names[filepath.Base(path)]
 		}
-		since, _, err := startOf(sc.proc + "/" + pid)
-		if err == nil { // of a process that has ended, and for which nobody waited yet, it is gone
-			_, err = nsInode(sc.proc + "/" + pid + "/ns/net")
-		}
+		dir := sc.proc + "/" + pid
+		since, _, err := startOf(dir)
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
 			return false
+		}
+		if err == nil { // of a process that has ended, and for which nobody waited yet, no thread is in it
+			var inside bool
+			inside, err = anyThread(dir, func(dir string) error {
+				_, err := nsInode(dir + "/ns/net")
+				return err
+			})
+			if err == nil && !inside {
+				return false
+			}
 		}
 		return err != nil || !boot.Add(since).After(at.Add(timeSlack)) // in doubt it lives
 	}, nil

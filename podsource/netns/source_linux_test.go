@@ -226,16 +226,29 @@ func TestZombie(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	awaitZombie(t, cmd.Process.Pid)
+	sees(t, "nobody waited for a process yet", "10.0.0.2")
+	lives, err := nested(t).Living(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lives(fmt.Sprintf("/proc/%d/ns/net", cmd.Process.Pid), time.Now()) {
+		t.Error("the namespace of a process without threads lives")
+	}
+	_, _ = io.Copy(io.Discard, stdout)
+	_ = cmd.Wait()
+}
+
+// awaitZombie returns when a process has ended for which nobody waits.
+func awaitZombie(t *testing.T, pid int) {
+	t.Helper()
 	for state := ""; !strings.HasPrefix(state, "Z"); {
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", cmd.Process.Pid))
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 		if err != nil {
 			t.Fatal(err)
 		}
 		_, state, _ = strings.Cut(string(text), ") ")
 	}
-	sees(t, "nobody waited for a process yet", "10.0.0.2")
-	_, _ = io.Copy(io.Discard, stdout)
-	_ = cmd.Wait()
 }
 
 // Whoever may not see all sees nothing, and says what is missing (R2).
