@@ -176,29 +176,17 @@ func processOf(p string) (pid string, ok bool) {
 }
 
 // startOf returns when a process or thread started, since the node's boot, and
-// what it runs (proc(5), /proc/<pid>/stat).
+// what it runs.
 func startOf(dir string) (since time.Duration, comm string, err error) {
-	text, err := os.ReadFile(dir + "/stat")
+	comm, fields, err := status(dir)
 	if err != nil {
 		return 0, "", err
 	}
-	// The second field is in brackets and may hold anything, brackets included.
-	before, after, ok := cutLast(string(text), ") ")
-	fields := strings.Fields(after)
-	if ok && len(fields) > 19 {
-		if n, err := strconv.ParseInt(fields[19], 10, 64); err == nil {
-			_, comm, _ = strings.Cut(before, "(")
-			return time.Duration(n) * (time.Second / ticks), comm, nil
-		}
+	n, err := strconv.ParseInt(fields[19], 10, 64)
+	if err != nil {
+		return 0, "", fmt.Errorf("%s/stat: the time of its start: %w", dir, err)
 	}
-	return 0, "", fmt.Errorf("%s/stat: %q is not the status of a process", dir, text)
-}
-
-func cutLast(s, sep string) (before, after string, ok bool) {
-	if i := strings.LastIndex(s, sep); i >= 0 {
-		return s[:i], s[i+len(sep):], true
-	}
-	return s, "", false
+	return time.Duration(n) * (time.Second / ticks), comm, nil
 }
 
 // sinceBoot returns for how long the node has been up, sleep included.

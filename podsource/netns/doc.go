@@ -62,7 +62,9 @@
 // # What it needs
 //
 // Linux, CAP_SYS_PTRACE and CAP_SYS_ADMIN, and to see all processes of the node:
-// a privileged container with hostPID. What it may not look into is an error
+// a privileged container with hostPID. On a node that is itself a container, some
+// process must show that it is one (Options.Nested): to an agent without hostPID
+// its own pod looks like such a node. What it may not look into is an error
 // that says what is missing, and never a shorter list (R2). A process that ends
 // meanwhile has left its namespaces.
 //

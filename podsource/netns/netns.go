@@ -27,7 +27,11 @@ type Options struct {
 	// Nested says that the node is itself a container, as in kind: its process 1
 	// is not that of the machine. Without it such a process 1 is an error, as it
 	// mostly means that the agent sees none but its own processes, because its
-	// pod lacks hostPID.
+	// pod lacks hostPID. With it that is still an error, unless a process shows
+	// that process 1 is a node's: one in a PID namespace below, as those of
+	// containers are, or one with other mounts that started the agent. So an
+	// agent that runs directly on a nested node without any container needs a PID
+	// namespace of its own, as by unshare --pid --fork.
 	Nested bool
 	// LongestADD is for how long a process may run a CNI ADD at most. One that
 	// has the environment of an ADD for longer is a daemon that inherited it, and

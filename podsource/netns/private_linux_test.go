@@ -36,6 +36,7 @@ const (
 	asker   = "asker"           // asks the source and prints its answer
 	mounter = "mounter"         // mounts a namespace where a process in a chroot does not see it
 	outlive = "outlive"         // a process whose first thread has ended
+	starter = "starter"         // starts the next of a row of processes, as NETNS_TEST_ROW says
 )
 
 // The first thread is at hand for the main goroutine alone, and only from here.
@@ -57,6 +58,8 @@ func TestMain(m *testing.M) {
 			err = beMounter()
 		case outlive:
 			err = beOutlive()
+		case starter:
+			err = beStarter(strings.Fields(os.Getenv("NETNS_TEST_ROW")))
 		case node:
 			if err = beNode(); err == nil {
 				return m.Run()
@@ -125,19 +128,74 @@ func unable(t *testing.T, why error) {
 	t.Skipf("NOT TESTED: this needs root, and namespaces of its own: %v", why)
 }
 
-// beNode sets up a node: mounts that nobody else sees, its own processes, and an
-// empty /run.
+// beNode sets up a node: mounts that nobody else sees, its own processes, an empty
+// /run, and a container without a network of its own.
 func beNode() error {
+	if err := mountProc(); err != nil {
+		return err
+	}
+	if err := unix.Mount("run", "/run", "tmpfs", 0, ""); err != nil {
+		return fmt.Errorf("mounting /run: %w", err)
+	}
+	container := exec.Command("sleep", "infinity") // it dies with process 1
+	container.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
+	return errors.Join(container.Start(), os.Mkdir("/run/netns", 0o755))
+}
+
+// mountProc gives a process that has mounts of its own the procfs of its PID
+// namespace.
+func mountProc() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("making mounts private: %w", err)
 	}
 	if err := unix.Mount("proc", "/proc", "proc", 0, ""); err != nil {
 		return fmt.Errorf("mounting /proc: %w", err)
 	}
-	if err := unix.Mount("run", "/run", "tmpfs", 0, ""); err != nil {
-		return fmt.Errorf("mounting /run: %w", err)
+	return nil
+}
+
+// beStarter starts the next process of a row, in which each word says how one is
+// started; the last one asks. It ends when that has.
+func beStarter(row []string) error {
+	if os.Getenv("NETNS_TEST_MOUNT") != "" {
+		if err := mountProc(); err != nil {
+			return err
+		}
 	}
-	return os.Mkdir("/run/netns", 0o755)
+	if len(row) == 0 {
+		return beAsker()
+	}
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(environment(starter), "NETNS_TEST_ROW="+strings.Join(row[1:], " "), "NETNS_TEST_MOUNT=")
+	cmd.Stdout = os.Stdout
+	cmd.SysProcAttr = &syscall.SysProcAttr{}
+	switch row[0] {
+	case "child":
+	case "mounts": // of its own
+		cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWNS
+	case "processes": // of its own, under the procfs that is there
+		cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWPID
+	case "container":
+		cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWNS | syscall.CLONE_NEWPID
+		cmd.Env = append(cmd.Env, "NETNS_TEST_MOUNT=1")
+	case "beside": // in a second container, which shares the processes of a first one
+		cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWNS
+		cmd.Env = append(cmd.Env, "NETNS_TEST_MOUNT=1")
+		first := exec.Command("sleep", "infinity")
+		first.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL}
+		runtime.LockOSThread() // what it starts from here on is in there
+		if err := first.Start(); err != nil {
+			return err
+		}
+		fd, err := unix.Open(fmt.Sprintf("/proc/%d/ns/pid", first.Process.Pid), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		if err := unix.Setns(fd, unix.CLONE_NEWPID); err != nil {
+			return err
+		}
+	}
+	return cmd.Run()
 }
 
 // configure gives addresses to the interface lo of the thread's namespace.

@@ -202,6 +202,11 @@ func (s *Source) checkNode() (uint64, error) {
 			"the agent's pod needs hostPID (where the node is itself a container, as in kind, say so with Nested)",
 			filepath.Dir(filepath.Dir(first)))
 	}
+	if inode != initialPIDNamespace {
+		if err := s.checkNested(inode); err != nil {
+			return 0, err
+		}
+	}
 	host, err := inodeOf(s.opts.HostNetNS)
 	if err != nil {
 		return 0, fmt.Errorf("looking at the node's network namespace: %w", hint(err))

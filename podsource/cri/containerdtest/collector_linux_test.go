@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"syscall"
 )
 
 // A pass is what one run of the command said: the part of its JSON that the
@@ -34,9 +35,11 @@ func (n *node) collector(ctx context.Context, command, network string, flags ...
 	return hostlocalGC(ctx, args...)
 }
 
-// hostlocalGC runs the command. Its exit status is not an error here.
+// hostlocalGC runs the command. Its exit status is not an error here. It has a PID
+// namespace of its own, as netns:nested wants where no container runs.
 func hostlocalGC(ctx context.Context, args ...string) (pass, error) {
 	cmd := exec.CommandContext(ctx, filepath.Join(os.Getenv(binEnv), "hostlocal-gc"), args...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); cmd.ProcessState == nil || !cmd.ProcessState.Exited() {
