@@ -20,8 +20,9 @@
 // An entry is live while its network namespace is. libcni writes down the
 // namespace's path since 1.2; before, the result often has it, as the sandbox of an
 // interface. Whether a namespace lives at a path, [Options].Living says: package
-// netns looks at the mounts of all processes of the node for that. Nothing else is
-// taken for a sign of life, least of all this process's own view of the path.
+// netns looks at the mounts of all processes of the node for that, and follows
+// symbolic links as process 1 sees them. Nothing else is taken for a sign of life,
+// least of all this process's own view of the path.
 //
 // An entry without any path can't be looked up. It counts as unproven for as long
 // as it is of this boot: it keeps what it names until a container runtime that

@@ -12,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -90,78 +89,6 @@ func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 	s.last.Store(sc)
 	return a, nil
 }
-
-// Living returns a function that reports whether the network namespace lives that
-// somebody called by a path at a time. One at any other path is looked for among
-// the mounts of all processes of the node, never as this process sees the path,
-// and by its name alone: the directory may be another one in another view. One of
-// a process, as /proc/4711/ns/net, lives if the process is there and had started
-// by then. Of an empty path, and of one that only its writer could follow, it
-// reports whether the time is since the node's boot, since nothing older lives.
-//
-// It looks at the node anew, unless Pods was called since the last time: then it
-// has what that saw. The function is for package cnicache.
-func (s *Source) Living(ctx context.Context) (func(path string, at time.Time) bool, error) {
-	sc := s.last.Swap(nil)
-	if sc == nil {
-		var err error
-		if sc, _, err = s.scan(ctx); err != nil {
-			return nil, err
-		}
-	}
-	boot, err := s.booted()
-	if err != nil {
-		return nil, err
-	}
-	names := make(map[string]bool, len(sc.mountedAt))
-	for point := range sc.mountedAt {
-		names[filepath.Base(point)] = true
-	}
-	return func(path string, at time.Time) bool {
-		pid, ok := processOf(path)
-		switch {
-		case ok:
-		case !filepath.IsAbs(path), strings.Contains(path, "/proc/"): // none, or as only its writer saw it
-			return !at.Before(boot.Add(-timeSlack))
-		default:
-			return names[filepath.Base(path)]
-		}
-		dir := sc.proc + "/" + pid
-		since, _, err := startOf(dir)
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
-			return false
-		}
-		if err == nil { // of a process that has ended, and for which nobody waited yet, no thread is in it
-			var inside bool
-			inside, err = anyThread(dir, func(dir string) error {
-				_, err := nsInode(dir + "/ns/net")
-				return err
-			})
-			if err == nil && !inside {
-				return false
-			}
-		}
-		return err != nil || !boot.Add(since).After(at.Add(timeSlack)) // in doubt it lives
-	}, nil
-}
-
-// booted returns when the node booted, by the wall clock as it was earliest.
-func (s *Source) booted() (time.Time, error) {
-	up, err := sinceBoot()
-	if err != nil {
-		return time.Time{}, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if boot := time.Now().Add(-up).Round(0); s.boot.IsZero() || boot.Before(s.boot) {
-		s.boot = boot
-	}
-	return s.boot, nil
-}
-
-// timeSlack is by how much the times of files and of processes may be apart: some
-// file systems keep whole seconds only.
-const timeSlack = 2 * time.Second
 
 // scan looks at the node until a look finds nothing new. stable is false if it
 // gave up before.

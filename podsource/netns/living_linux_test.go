@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netns
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// What Living says of paths.
+func TestLiving(t *testing.T) {
+	if !onNode(t) {
+		return
+	}
+	mountNamespace(t, "/run/netns/cni-1", "10.0.0.2")
+	if err := os.WriteFile("/run/netns/cni-2", nil, 0o444); err != nil {
+		t.Fatal(err)
+	}
+	pid, stop := startPod(t)
+	ofPod, ofNone := fmt.Sprintf("/proc/%d/ns/net", pid), "/proc/4194303/ns/net"
+	for _, dir := range []string{"/run/other/deeper", "/run/other/aside"} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for link, target := range map[string]string{
+		"/run/netns/process": ofPod, "/run/netns/ended": ofNone, "/run/netns/second": "ended", "/run/netns/third": "second", "/run/netns/twice": "process", "/run/netns/named": "../netns/./cni-1",
+		"/run/netns/unnamed": "cni-2", "/run/netns/nowhere": "none", "/run/netns/circle": "circle", "/run/netns/there": "back", "/run/netns/back": "there",
+		"/run/alias": "/run/other/deeper", "/run/other/aside/process": ofPod,
+	} {
+		if err := os.Symlink(target, link); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := nested(t)
+	now := time.Now()
+	for _, row := range []struct {
+		reason string
+		path   string
+		at     time.Time
+		want   bool
+	}{
+		{"mounted", "/run/netns/cni-1", now.Add(-time.Hour), true},
+		{"mounted, by another path", "/var/run/netns/cni-1", now, true},
+		{"a file that is no mount", "/run/netns/cni-2", now, false},
+		{"nothing", "/run/netns/cni-3", now, false},
+		{"a process", ofPod, now, true},
+		{"one of its threads", fmt.Sprintf("/proc/%d/task/%d/ns/net", pid, pid), now, true},
+		{"a process that came later, under its number", ofPod, now.Add(-time.Minute), false},
+		{"no process", ofNone, now, false},
+		{"a process, as an agent's container sees procfs", fmt.Sprintf("/host/proc/%d/ns/net", pid), now, true},
+		{"mounted, with more than its path", "/run/netns/cni-1/.", now, true},
+		{"a link to a process", "/run/netns/process", now, true},
+		{"... that came later", "/run/netns/process", now.Add(-time.Minute), false},
+		{"... that has ended", "/run/netns/ended", now, false},
+		{"... by two more links", "/run/netns/third", now, false},
+		{"a link to a link to a process", "/var/run/../../run/netns/twice", now, true},
+		{"a link to a mount of another name", "/run/netns/named", now, true},
+		{"a link to a file that is no mount", "/run/netns/unnamed", now, false},
+		{"a link to nothing", "/run/netns/nowhere", now, false},
+		{"a link in a directory beside that which a link leads to", "/run/alias/../aside/process", now, true},
+		{"a path through a file", "/run/netns/cni-2/process", now, false},
+		{"a link to itself", "/run/netns/circle", now, true},
+		{"links in a circle", "/run/netns/there", now, true},
+		{"... from before this boot", "/run/netns/there", time.Unix(1, 0), false},
+		{"what can't be looked up", "/run/netns/" + strings.Repeat("x", 300), now, true},
+		{"... from before this boot", "/run/netns/" + strings.Repeat("x", 300), time.Unix(1, 0), false},
+		{"a procfs by another name", "/hostproc/4711/ns/net", now, true},
+		{"what is open, in a procfs by another name", "/hostproc/self/fd/7", now, true},
+		{"... from before this boot", "/hostproc/self/fd/7", time.Unix(1, 0), false},
+		{"as only its writer could follow it", "/proc/self/fd/7", now, true},
+		{"... from before this boot", "/proc/self/fd/7", time.Unix(1, 0), false},
+		{"a relative path", "cni-3", now, true},
+		{"unknown, of this boot", "", now, true},
+		{"unknown, from before it", "", time.Unix(1, 0), false},
+	} {
+		lives, err := s.Living(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := lives(row.path, row.at); got != row.want {
+			t.Errorf("%s: got %t, want %t", row.reason, got, row.want)
+		}
+	}
+	// The clock is set forward by a minute while this process runs.
+	entry := time.Now().Add(-time.Minute)
+	stepped := nested(t)
+	stepped.boot = stepped.boot.Add(-time.Minute)
+	if lives, err := stepped.Living(t.Context()); err != nil || !lives(ofPod, entry) {
+		t.Errorf("a process from before a step forward does not live, %v", err)
+	}
+	// What Pods saw is used once.
+	if _, err := s.Pods(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	unmount(t, "/run/netns/cni-1")
+	for _, want := range []bool{true, false} {
+		lives, err := s.Living(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := lives("/run/netns/cni-1", now); got != want {
+			t.Errorf("unmounted after Pods had looked: got %t, want %t", got, want)
+		}
+	}
+	stop()
+	if lives, err := s.Living(t.Context()); err != nil || lives(ofPod, now) {
+		t.Errorf("a process that has ended lives, %v", err)
+	}
+	hidden, err := New(Options{Proc: t.TempDir(), Nested: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lives, err := hidden.Living(t.Context()); err == nil || lives != nil {
+		t.Error("a node that can't be looked at is no error")
+	}
+}
+
+// Links are followed as process 1 sees them, whatever this process's own root is.
+func TestFollow(t *testing.T) {
+	proc := t.TempDir()
+	root := filepath.Join(proc, "1", "root")
+	for _, dir := range []string{"/private/netns", "/var"} {
+		if err := os.MkdirAll(root+dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for link, target := range map[string]string{"/var/run": "/private", "/private/netns/x": "/proc/7/ns/net", "/private/up": "../../.."} {
+		if err := os.Symlink(target, root+link); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := scan{proc: proc}
+	for _, row := range []struct{ path, want string }{
+		{"/var/run/netns/x", "/private/netns/x"},
+		{"/private/netns/x", "/proc/7/ns/net/"},
+		{"/private/../../private//./netns/x/y", "/proc/7/ns/net/y"},
+		{"/private/up/private/netns/x", "/private/../../../private/netns/x"},
+	} {
+		if got, err := s.follow(row.path); got != row.want || err != nil {
+			t.Errorf("%s: got %q, %v, want %q", row.path, got, err, row.want)
+		}
+	}
+	for _, path := range []string{"/private/netns", "/", "/private/../.."} {
+		if got, err := s.follow(path); got != "" || !errors.Is(err, errNoLink) {
+			t.Errorf("%s: got %q, %v, want %v", path, got, err, errNoLink)
+		}
+	}
+}
