@@ -206,7 +206,8 @@ const maxProcfs = 8 << 20
 var errTooLong = fmt.Errorf("it has more than %d bytes", maxProcfs)
 
 // read reads a file of procfs into a buffer that the scan keeps. Of a thread
-// that has ended, and for which nobody waited yet, an environment is empty.
+// that has ended, and for which nobody waited yet, an environment is empty. What
+// is too long comes with errTooLong, as far as it is read.
 func (s *scan) read(path string) ([]byte, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -215,7 +216,7 @@ func (s *scan) read(path string) ([]byte, error) {
 	defer func() { _ = unix.Close(fd) }() // it was only read
 	for n := 0; ; {
 		if n > maxProcfs {
-			return nil, &os.PathError{Op: "read", Path: path, Err: errTooLong}
+			return s.buf[:maxProcfs], &os.PathError{Op: "read", Path: path, Err: errTooLong}
 		}
 		if n == len(s.buf) {
 			s.buf = append(s.buf, make([]byte, max(16<<10, len(s.buf)))...)

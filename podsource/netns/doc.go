@@ -68,6 +68,11 @@
 // that says what is missing, and never a shorter list (R2). A process that ends
 // meanwhile has left its namespaces.
 //
+// Where a tenant could make that fail, what was found is an answer all the same,
+// without the declaration that all addresses are in it: see [Source.Pods]. That
+// goes for a namespace that can't be opened where it is mounted, for one whose
+// addresses change all the time, and for mounts without number.
+//
 // A network namespace is entered by a thread that is used for nothing else
 // meanwhile, and for one system call: there a socket is made, which answers from
 // outside. A thread that can't come back ends.

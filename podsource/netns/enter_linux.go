@@ -17,7 +17,8 @@ import (
 )
 
 // addresses returns those of all interfaces in a network namespace, but for
-// loopback and link-local ones.
+// loopback and link-local ones. With podsource.ErrIncomplete come those that were
+// seen while others changed.
 func addresses(ns int, setns func(fd, kind int) error) (ips []netip.Addr, err error) {
 	var h *netlink.Handle
 	err = withNetNS(ns, setns, func() (err error) {
@@ -31,12 +32,18 @@ func addresses(ns int, setns func(fd, kind int) error) (ips []netip.Addr, err er
 	if err := h.SetSocketTimeout(10 * time.Second); err != nil {
 		return nil, err
 	}
-	list, err := h.AddrList(nil, netlink.FAMILY_ALL)
+	return dump(h.AddrList)
+}
+
+// dump lists addresses until none changes meanwhile, or five times.
+func dump(addrList func(netlink.Link, int) ([]netlink.Addr, error)) (ips []netip.Addr, err error) {
+	list, err := addrList(nil, netlink.FAMILY_ALL)
 	for try := 1; errors.Is(err, netlink.ErrDumpInterrupted) && try < 5; try++ {
-		list, err = h.AddrList(nil, netlink.FAMILY_ALL) // they changed meanwhile
+		list, err = addrList(nil, netlink.FAMILY_ALL)
 	}
+	var incomplete error
 	if errors.Is(err, netlink.ErrDumpInterrupted) {
-		err = fmt.Errorf("%w: %w", podsource.ErrIncomplete, err)
+		incomplete, err = fmt.Errorf("listing its addresses: %w: %w", podsource.ErrIncomplete, err), nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("listing its addresses: %w", err)
@@ -57,7 +64,7 @@ func addresses(ns int, setns func(fd, kind int) error) (ips []netip.Addr, err er
 			ips = append(ips, ip)
 		}
 	}
-	return ips, nil
+	return ips, incomplete
 }
 
 // withNetNS calls do on a thread that is in a network namespace, and does nothing

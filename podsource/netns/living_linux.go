@@ -26,8 +26,8 @@ import (
 //
 // Of an empty path, and of one that nobody but its writer could follow, it reports
 // whether the time is since the node's boot, since nothing older lives. That holds
-// wherever it can't be decided: links that lead in a circle or can't be read, and a
-// procfs by another name.
+// wherever it can't be decided: links that lead in a circle or can't be read, a
+// procfs by another name, and mounts that are too many to be read.
 //
 // Living looks at the node anew, unless Pods was called since the last time: then
 // it has what that saw.
@@ -62,7 +62,7 @@ func (s *Source) Living(ctx context.Context) (func(path string, at time.Time) bo
 			next, err := sc.follow(file)
 			switch {
 			case errors.Is(err, errNoLink), errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
-				return thisBoot && otherProcfs.MatchString(path.Clean(file))
+				return thisBoot && (sc.truncated || otherProcfs.MatchString(path.Clean(file)))
 			case err != nil:
 				return thisBoot
 			}

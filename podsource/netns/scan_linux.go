@@ -3,6 +3,7 @@
 package netns
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -30,6 +31,10 @@ type scan struct {
 	views     map[view]bool       // those whose mounts were looked at this time
 	mountedAt map[string][]uint64 // the network namespaces that are mounted at a path, in some view
 	adds      []cniADD
+
+	// What the last look could not see, of namespaces that are there.
+	unseen    map[uint64]podsource.Pod // by inode, with what was seen of each
+	truncated bool                     // not all mounts of some view were read
 }
 
 // A view is what processes see of mounts: those of their mount namespace that are
@@ -42,6 +47,8 @@ type view struct {
 // processes looks at every process: its threads, its mounts and its environment.
 func (s *scan) processes(ctx context.Context) error {
 	clear(s.views)
+	clear(s.unseen)
+	s.truncated = false
 	pids, err := numericEntries(s.proc)
 	if err != nil {
 		return fmt.Errorf("listing the node's processes: %w", err)
@@ -155,6 +162,10 @@ func (s *scan) mounted(dir string) error {
 	if errors.Is(err, syscall.EINVAL) { // that of a thread without a mount namespace
 		return errExited
 	}
+	if errors.Is(err, errTooLong) {
+		s.truncated = true
+		text, err = text[:bytes.LastIndexByte(text, '\n')+1], nil
+	}
 	if err != nil {
 		return err
 	}
@@ -167,7 +178,7 @@ func (s *scan) mounted(dir string) error {
 			s.mountedAt[m.point] = append(at, m.inode)
 		}
 		if !s.found[m.inode] {
-			if err := ignoreExited(dir, s.lookAtMount(root, m)); err != nil {
+			if err := s.lookAtMount(root, m); err != nil {
 				return err
 			}
 		}
@@ -175,64 +186,6 @@ func (s *scan) mounted(dir string) error {
 	s.views[v] = known
 	return nil
 }
-
-// lookAtMount looks at the namespace that should be mounted there, as seen from a
-// process's root. Something else in its place hides it. It is opened only after
-// that is known: others could have put a pipe there, or a device.
-func (s *scan) lookAtMount(root int, m namespaceMount) error {
-	fd, err := unix.Openat(root, "."+m.point, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return &fs.PathError{Op: "open", Path: m.point, Err: err}
-	}
-	defer func() { _ = unix.Close(fd) }() // nothing was written through it
-	var on unix.Statfs_t
-	var stat unix.Stat_t
-	if err := errors.Join(unix.Fstatfs(fd, &on), unix.Fstat(fd, &stat)); err != nil {
-		return &fs.PathError{Op: "stat", Path: m.point, Err: err}
-	}
-	if on.Type != unix.NSFS_MAGIC || stat.Ino != m.inode {
-		return nil
-	}
-	return s.lookAt("/proc/self/fd/"+strconv.Itoa(fd), "mounted at "+m.point)
-}
-
-// lookAt notes the addresses of the namespace that a file shows, and where it was
-// found.
-func (s *scan) lookAt(file, where string) error {
-	fd, err := unix.Open(file, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return &fs.PathError{Op: "open", Path: file, Err: err}
-	}
-	defer func() { _ = unix.Close(fd) }() // nothing was written through it
-	var stat unix.Stat_t
-	if err := unix.Fstat(fd, &stat); err != nil {
-		return &fs.PathError{Op: "stat", Path: file, Err: err}
-	}
-	if s.found[stat.Ino] { // the thread went elsewhere meanwhile
-		return nil
-	}
-	ips, err := addresses(fd, s.setns)
-	if err != nil {
-		return &namespaceError{stat.Ino, err}
-	}
-	s.found[stat.Ino] = true
-	if len(ips) > 0 {
-		s.pods = append(s.pods, podsource.Pod{IPs: ips, Origin: fmt.Sprintf("network namespace %d, %s", stat.Ino, where)})
-	}
-	return nil
-}
-
-// A namespaceError is about a namespace that is there: it is open. No error of
-// the kernel's, whichever, means then that it is gone.
-type namespaceError struct {
-	inode uint64
-	err   error
-}
-
-func (e *namespaceError) Error() string {
-	return fmt.Sprintf("network namespace %d: %v", e.inode, e.err)
-}
-func (e *namespaceError) Unwrap() error { return e.err }
 
 // numericEntries returns the entries of a directory that are numbers: processes, or
 // threads.

@@ -68,8 +68,14 @@ func New(opts Options) (*Source, error) {
 // would set it apart from what other sources say of the same pod, as a conflict.
 //
 // The answer is supplementary, so it may be empty. It declares that every ADD
-// under way is in it, and every address in a network namespace, the latter unless
-// namespaces came faster than they could be looked at.
+// under way is in it, and every address in a network namespace. The latter it does
+// not declare, and has but what was found, where a namespace is known to be there
+// and was not seen: namespaces came faster than they could be looked at, the
+// addresses of one changed faster than they could be listed, one is mounted where
+// a file system does not let it be opened (FUSE) and was not found elsewhere, or
+// the mounts that a process sees are more than 8 MiB of text. All else that can't
+// be looked into is an error, also any environment: an ADD that is not seen would
+// lose its reservation.
 func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 	a := podsource.Answer{Source: "netns"}
 	s.last.Store(nil)
@@ -85,7 +91,8 @@ func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 	for _, id := range slices.Sorted(maps.Keys(claims)) {
 		adds.Pods = append(adds.Pods, podsource.Pod{ContainerIDs: []string{id}, Origin: "CNI ADD by " + claims[id]})
 	}
-	a.Parts = []podsource.Answer{adds, {Source: "netns", Supplementary: true, SeesAddresses: stable, Pods: sc.pods}}
+	pods, complete := sc.all()
+	a.Parts = []podsource.Answer{adds, {Source: "netns", Supplementary: true, SeesAddresses: stable && complete, Pods: pods}}
 	s.last.Store(sc)
 	return a, nil
 }
@@ -97,7 +104,7 @@ func (s *Source) scan(ctx context.Context) (sc *scan, stable bool, err error) {
 	if err != nil {
 		return nil, false, err
 	}
-	sc = &scan{proc: s.opts.Proc, setns: s.setns, found: map[uint64]bool{host: true},
+	sc = &scan{proc: s.opts.Proc, setns: s.setns, found: map[uint64]bool{host: true}, unseen: make(map[uint64]podsource.Pod),
 		views: make(map[view]bool), mountedAt: make(map[string][]uint64)}
 	// A process may come where the scan has been, when the last one in its
 	// namespace goes where it has not been yet. So it ends with a scan that

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netns
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// seesSome fails unless the answer has these addresses, and declares that it has
+// all ADDs, and all addresses or not.
+func seesSome(t *testing.T, s *Source, reason string, complete bool, want ...string) {
+	t.Helper()
+	all, err := s.Pods(t.Context())
+	if err != nil {
+		t.Fatalf("%s: %v", reason, err)
+	}
+	if diff := cmp.Diff(want, answer(all)); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", reason, diff)
+	}
+	adds, addresses := parts(t, all)
+	if !adds.SeesADDs || addresses.SeesAddresses != complete || !addresses.Supplementary {
+		t.Errorf("%s: ADDs %t, addresses %t, want true and %t", reason, adds.SeesADDs, addresses.SeesAddresses, complete)
+	}
+}
+
+// A namespace is mounted where nobody can open it, as on FUSE, and may be found
+// elsewhere.
+func TestMountCannotBeOpened(t *testing.T) {
+	if !onNode(t) {
+		return
+	}
+	startPod(t, "10.0.0.2")
+	if err := os.MkdirAll("/run/deep/down", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	mountNamespace(t, "/run/deep/down/cni-1", "10.0.0.3")
+	if err := os.WriteFile("/run/netns/again", nil, 0o444); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("/run/deep/down/cni-1", "/run/netns/again", "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(unix.Mount("over", "/run/deep", "tmpfs", 0, ""), os.Symlink("down", "/run/deep/down")); err != nil {
+		t.Fatal(err)
+	}
+	seesSome(t, nested(t), "it is found elsewhere", true, "10.0.0.2", "10.0.0.3")
+	unmount(t, "/run/netns/again")
+	s := nested(t)
+	seesSome(t, s, "it is found nowhere", false, "10.0.0.2")
+	if lives, err := s.Living(t.Context()); err != nil || !lives("/run/netns/cni-1", time.Now()) {
+		t.Errorf("its name does not live, %v", err)
+	}
+	if err := errors.Join(os.Remove("/run/deep/down"), os.WriteFile("/run/deep/down", nil, 0o444)); err != nil {
+		t.Fatal(err)
+	}
+	seesSome(t, nested(t), "it is hidden, and nobody is in it", true, "10.0.0.2")
+	unmount(t, "/run/deep")
+	seesSome(t, nested(t), "it can be opened again", true, "10.0.0.2", "10.0.0.3")
+}
+
+// What this process lacks is an error.
+func TestNotSeen(t *testing.T) {
+	s := scan{unseen: make(map[uint64]podsource.Pod)}
+	for _, err := range []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM} {
+		if got := ignoreExited(t.TempDir(), s.notSeen(7, "mounted at /run/netns/web", err)); !errors.Is(got, err) || len(s.unseen) > 0 {
+			t.Errorf("got %v of %v", got, err)
+		}
+	}
+	for _, err := range []error{unix.EACCES, unix.EIO, unix.ENOTCONN, unix.ELOOP} {
+		if got := s.notSeen(7, "mounted at /run/netns/web", err); got != nil || len(s.unseen) != 1 {
+			t.Errorf("got %v of %v", got, err)
+		}
+	}
+}
+
+// A process sees more mounts than are read. What is read counts.
+func TestMountsAreTooMany(t *testing.T) {
+	if !onNode(t) {
+		return
+	}
+	startPod(t, "10.0.0.2")
+	mountNamespace(t, "/run/netns/cni-1", "10.0.0.3")
+	dir := "/run" + strings.Repeat("/"+strings.Repeat(" ", 255), 15) // a space takes four bytes there
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	const mounts = maxProcfs/(4*15*255) + 1
+	for range mounts {
+		if err := unix.Mount(dir, dir, "", unix.MS_BIND, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := nested(t)
+	seesSome(t, s, "too many", false, "10.0.0.2", "10.0.0.3")
+	lives, err := s.Living(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !lives("/run/netns/cni-2", time.Now()) {
+		t.Error("it may be among the mounts that were not read, and does not live")
+	}
+	if lives("/run/netns/cni-2", time.Unix(1, 0)) {
+		t.Error("a namespace from before the boot lives")
+	}
+}
+
+// Only what the last look did not see counts.
+func TestSeenInTheEnd(t *testing.T) {
+	if !onNode(t) {
+		return
+	}
+	startPod(t, "10.0.0.2")
+	sc, _, err := nested(t).scan(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	sc.truncated, sc.unseen[1] = true, podsource.Pod{}
+	if _, complete := sc.all(); complete {
+		t.Error("something was not seen, and the answer would be complete")
+	}
+	if err := sc.processes(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if pods, complete := sc.all(); !complete || len(pods) != 1 {
+		t.Errorf("got %v, %t", pods, complete)
+	}
+}
+
+// The addresses of one namespace change all the time.
+func TestNamespaceChangesAllTheTime(t *testing.T) {
+	if !onNode(t) {
+		return
+	}
+	startPod(t, "10.0.0.2")
+	pid, _ := startPod(t, "10.0.0.3")
+	changing, err := nsInode(fmt.Sprintf("/proc/%d/ns/net", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := nested(t)
+	interrupted := 0
+	s.setns = func(fd, kind int) error {
+		var stat unix.Stat_t
+		if err := unix.Fstat(fd, &stat); err != nil {
+			return err
+		}
+		if stat.Ino == changing && interrupted != 0 {
+			interrupted--
+			return podsource.ErrIncomplete
+		}
+		return unix.Setns(fd, kind)
+	}
+	interrupted = minScans - 1
+	seesSome(t, s, "the last look has all", true, "10.0.0.2", "10.0.0.3")
+	interrupted = -1
+	seesSome(t, s, "it never ends", false, "10.0.0.2")
+}
+
+// What is seen of a namespace that changes all the time counts.
+func TestAll(t *testing.T) {
+	s := scan{found: make(map[uint64]bool), unseen: make(map[uint64]podsource.Pod)}
+	check := func(reason string, complete bool, want ...string) {
+		t.Helper()
+		pods, all := s.all()
+		var got []string
+		for _, p := range pods {
+			got = append(got, fmt.Sprintf("%v, %s", p.IPs, p.Origin))
+		}
+		if diff := cmp.Diff(want, got); diff != "" || all != complete {
+			t.Errorf("%s: complete is %t, want %t (-want +got):\n%s", reason, all, complete, diff)
+		}
+	}
+	note := func(inode uint64, ip string, err error) {
+		t.Helper()
+		if err := s.note(inode, "of process 1", []netip.Addr{netip.MustParseAddr(ip)}, err); err != nil {
+			t.Fatal(err)
+		}
+	}
+	note(7, "10.0.0.2", nil)
+	const first = "[10.0.0.2], network namespace 7, of process 1"
+	check("all is found", true, first)
+	note(8, "10.0.0.3", podsource.ErrIncomplete)
+	s.unseen[9] = podsource.Pod{}
+	check("one changes, and one can't be opened", false, first, "[10.0.0.3], network namespace 8, of process 1")
+	note(8, "10.0.0.4", nil)
+	note(9, "10.0.0.5", nil)
+	check("they are found in the end", true, first, "[10.0.0.4], network namespace 8, of process 1", "[10.0.0.5], network namespace 9, of process 1")
+}
+
+func TestDump(t *testing.T) {
+	for _, row := range []struct {
+		reason string
+		errs   []error // of one try after the other, and of all after that the last one
+		want   error
+		n      int
+	}{
+		{"at rest", []error{nil}, nil, 1},
+		{"they changed once", []error{netlink.ErrDumpInterrupted, nil}, nil, 1},
+		{"they change all the time", []error{netlink.ErrDumpInterrupted}, podsource.ErrIncomplete, 1},
+		{"the kernel refuses", []error{unix.ENOBUFS}, unix.ENOBUFS, 0},
+	} {
+		ips, err := dump(func(netlink.Link, int) ([]netlink.Addr, error) {
+			now := row.errs[0]
+			row.errs = row.errs[min(1, len(row.errs)-1):]
+			return []netlink.Addr{{IPNet: &net.IPNet{IP: net.IPv4(10, 0, 0, 2), Mask: net.CIDRMask(32, 32)}}}, now
+		})
+		if len(ips) != row.n || !errors.Is(err, row.want) {
+			t.Errorf("got %v, %v, want %v: %s", ips, err, row.want, row.reason)
+		}
+	}
+}
