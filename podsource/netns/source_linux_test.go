@@ -239,15 +239,18 @@ func TestZombie(t *testing.T) {
 	_ = cmd.Wait()
 }
 
-// awaitZombie returns when a process has ended for which nobody waits.
+// awaitZombie returns when a process has ended, with all its threads, for which
+// nobody waits.
 func awaitZombie(t *testing.T, pid int) {
 	t.Helper()
-	for state := ""; !strings.HasPrefix(state, "Z"); {
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	for dir := fmt.Sprintf("/proc/%d", pid); ; {
+		_, fields, err := status(dir)
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, state, _ = strings.Cut(string(text), ") ")
+		if threads, err := numericEntries(dir + "/task"); err == nil && len(threads) == 1 && fields[0] == "Z" {
+			return
+		}
 	}
 }
 
