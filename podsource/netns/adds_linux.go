@@ -131,7 +131,7 @@ func (s *scan) claims(longest time.Duration) (map[string]string, error) {
 			return nil, err
 		}
 		if now-started <= longest && !s.atHome(a) {
-			claims[a.containerID] = fmt.Sprintf("process %s (%s)", a.pid, comm)
+			claims[a.containerID] = fmt.Sprintf("process %s (%s)", a.pid, printable(comm))
 		}
 	}
 	return claims, nil

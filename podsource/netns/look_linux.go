@@ -21,7 +21,7 @@ import (
 // process's root. Something else in its place hides it. It is opened only after
 // that is known: others could have put a pipe there, or a device.
 func (s *scan) lookAtMount(root int, m namespaceMount) error {
-	where := "mounted at " + m.point
+	where := "mounted at " + printable(m.point)
 	fd, err := unix.Openat(root, "."+m.point, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 		return nil

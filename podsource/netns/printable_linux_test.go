@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netns
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// A tenant's name of a process, or of a mount point, can't pass for more of the
+// report, nor fill it (hazards 78 and 79).
+func TestHazard78NamesInReports(t *testing.T) {
+	if !onNode(t) {
+		return
+	}
+	const name = "x)\nof 1 (init"
+	if err := os.Symlink("/bin/sleep", "/run/"+name); err != nil {
+		t.Fatal(err)
+	}
+	pid, err := syscall.ForkExec("/run/"+name, []string{"sleep", "60"}, &syscall.ProcAttr{
+		Env: []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=ee3b0f0c"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = syscall.Kill(pid, syscall.SIGKILL) }()
+	point := "/run/netns/x, of process 1\n" + strings.Repeat("y", 200)
+	mountNamespace(t, point, "10.0.0.2")
+	all, err := nested(t).Pods(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	adds, addresses := parts(t, all)
+	if len(adds.Pods) != 1 || len(addresses.Pods) != 1 {
+		t.Fatalf("got %+v", all)
+	}
+	if got, want := adds.Pods[0].Origin, fmt.Sprintf(`CNI ADD by process %d ("x)\nof 1 (init")`, pid); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	_, got, _ := strings.Cut(addresses.Pods[0].Origin, ", ")
+	if want := `mounted at "/run/netns/x, of process 1\n` + strings.Repeat("y", maxPrintable-27) + `"...`; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+func TestPrintable(t *testing.T) {
+	for _, row := range []struct{ reason, text, want string }{
+		{"a plain name", "host-local", "host-local"},
+		{"a plain path", "/run/netns/cni-5c7b_9.a@b:c=d+e%f", "/run/netns/cni-5c7b_9.a@b:c=d+e%f"},
+		{"nothing", "", `""`},
+		{"a space", "a b", `"a b"`},
+		{"control characters", "a\x1b[2J\n\x00", `"a\x1b[2J\n\x00"`},
+		{"what ends a quotation", `a"b`, `"a\"b"`},
+		{"what ends a name in brackets", "a)b", `"a)b"`},
+		{"what turns the direction of writing", "a\u202eb", `"a\u202eb"`},
+		{"no UTF-8", "a\xffb", `"a\xffb"`},
+		{"as long as may be", strings.Repeat("a", maxPrintable), strings.Repeat("a", maxPrintable)},
+		{"longer", strings.Repeat("a", maxPrintable+1), strings.Repeat("a", maxPrintable) + "..."},
+		{"cut within a character", strings.Repeat("a", maxPrintable-1) + "ä", `"` + strings.Repeat("a", maxPrintable-1) + `\xc3"...`},
+	} {
+		if got := printable(row.text); got != row.want {
+			t.Errorf("got %s, want %s: %s", got, row.want, row.reason)
+		}
+	}
+}
