@@ -358,7 +358,7 @@ func podsOf(a podsource.Answer) (pods [][]podsource.Pod) {
 
 // beAsker asks as whoever it was begun as.
 func beAsker() error {
-	s, err := New(Options{Proc: os.Getenv("NETNS_TEST_PROC"), Nested: os.Getenv("NETNS_TEST_NESTED") != ""})
+	s, err := New(Options{Proc: os.Getenv("NETNS_TEST_PROC"), HostNetNS: os.Getenv("NETNS_TEST_HOST"), Nested: os.Getenv("NETNS_TEST_NESTED") != ""})
 	if err != nil {
 		return err
 	}

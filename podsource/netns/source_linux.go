@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -136,14 +137,15 @@ func (s *Source) checkNode() (uint64, error) {
 			"the agent's pod needs hostPID (where the node is itself a container, as in kind, say so with Nested)",
 			filepath.Dir(filepath.Dir(first)))
 	}
-	if inode != initialPIDNamespace {
-		if err := s.checkNested(inode); err != nil {
-			return 0, err
-		}
-	}
 	host, err := inodeOf(s.opts.HostNetNS)
+	if strings.HasPrefix(s.opts.HostNetNS, s.opts.Proc+"/") {
+		err = hint(err)
+	}
 	if err != nil {
-		return 0, fmt.Errorf("looking at the node's network namespace: %w", hint(err))
+		return 0, fmt.Errorf("looking at the node's network namespace: %w", err)
+	}
+	if inode != initialPIDNamespace {
+		return host, s.checkNested(inode)
 	}
 	return host, nil
 }
@@ -161,10 +163,17 @@ func inodeOf(path string) (uint64, error) {
 	return stat.Ino, nil
 }
 
-// hint adds to a refused permission what is needed.
+// hint adds to a refused permission what is needed. It is for what procfs and the
+// kernel's namespaces refuse, and not for other file systems.
 func hint(err error) error {
-	if errors.Is(err, fs.ErrPermission) {
-		return fmt.Errorf("%w; this needs CAP_SYS_PTRACE and CAP_SYS_ADMIN over the node, as a privileged container with hostPID has them", err)
+	var there *namespaceError
+	switch {
+	case !errors.Is(err, fs.ErrPermission):
+		return err
+	case errors.As(err, &there):
+		return fmt.Errorf("%w; this needs CAP_SYS_ADMIN over the node, as a privileged container with hostPID has it", err)
+	case errors.Is(err, syscall.EPERM): // what may not be traced is EACCES
+		return fmt.Errorf("%w; procfs is mounted with hidepid: this needs CAP_SYS_PTRACE over the node, or Proc without hidepid", err)
 	}
-	return err
+	return fmt.Errorf("%w; this needs CAP_SYS_PTRACE and CAP_SYS_ADMIN over the node, as a privileged container with hostPID has them", err)
 }

@@ -302,6 +302,20 @@ func TestNoPrivilege(t *testing.T) {
 		t.Errorf("one of several processes: got %q", got)
 	}
 
+	// Other file systems refuse for reasons of their own.
+	if err := os.Mkdir("/run/closed", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if got := ask(nobody, isNested, "NETNS_TEST_PROC=/run/proc", "NETNS_TEST_HOST=/run/closed/netns"); !strings.HasSuffix(got, "/run/closed/netns: permission denied\n") {
+		t.Errorf("the node's namespace may not be looked at: got %q", got)
+	}
+
+	if err := unix.Mount("proc", "/proc", "proc", unix.MS_REMOUNT, "hidepid=1"); err != nil {
+		t.Fatal(err)
+	}
+	if got := ask(nobody, isNested); !strings.Contains(got, "operation not permitted; procfs is mounted with hidepid: this needs CAP_SYS_PTRACE") {
+		t.Errorf("others' processes are closed: got %q", got)
+	}
 	if err := unix.Mount("proc", "/proc", "proc", unix.MS_REMOUNT, "hidepid=2"); err != nil {
 		t.Fatal(err)
 	}
@@ -325,7 +339,7 @@ func TestErrors(t *testing.T) {
 	}{
 		{"no procfs", Options{Proc: empty, Nested: true}, unix.Setns, "is a procfs mounted at " + empty},
 		{"no such namespace", Options{HostNetNS: filepath.Join(empty, "none"), Nested: true}, unix.Setns, "looking at the node's network namespace"},
-		{"no entry", Options{Nested: true}, func(int, int) error { return unix.EPERM }, "entering it: operation not permitted; this needs"},
+		{"no entry", Options{Nested: true}, func(int, int) error { return unix.EPERM }, "entering it: operation not permitted; this needs CAP_SYS_ADMIN over"},
 		{"an entry as if it were gone, though it is open", Options{Nested: true}, func(int, int) error { return unix.ENOENT }, "entering it"},
 		{"an entry that is strange", Options{Nested: true}, func(int, int) error { return unix.EINVAL }, "entering it"},
 	} {
