@@ -31,8 +31,8 @@ func seesSome(t *testing.T, s *Source, reason string, complete bool, want ...str
 		t.Errorf("%s (-want +got):\n%s", reason, diff)
 	}
 	adds, addresses := parts(t, all)
-	if !adds.SeesADDs || addresses.SeesAddresses != complete || !addresses.Supplementary {
-		t.Errorf("%s: ADDs %t, addresses %t, want true and %t", reason, adds.SeesADDs, addresses.SeesAddresses, complete)
+	if !adds.SeesADDs || addresses.SeesAddresses != complete || !addresses.Supplementary || (addresses.Note == "") != complete {
+		t.Errorf("%s: ADDs %t, addresses %t, want true and %t; %q", reason, adds.SeesADDs, addresses.SeesAddresses, complete, addresses.Note)
 	}
 }
 
@@ -123,19 +123,19 @@ func TestSeenInTheEnd(t *testing.T) {
 		return
 	}
 	startPod(t, "10.0.0.2")
-	sc, _, err := nested(t).scan(t.Context())
+	sc, err := nested(t).scan(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	sc.truncated, sc.unseen[1] = true, podsource.Pod{}
-	if _, complete := sc.all(); complete {
+	if _, missing := sc.all(); missing == "" {
 		t.Error("something was not seen, and the answer would be complete")
 	}
 	if err := sc.processes(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if pods, complete := sc.all(); !complete || len(pods) != 1 {
-		t.Errorf("got %v, %t", pods, complete)
+	if pods, missing := sc.all(); missing != "" || len(pods) != 1 {
+		t.Errorf("got %v, %q", pods, missing)
 	}
 }
 
@@ -174,13 +174,13 @@ func TestAll(t *testing.T) {
 	s := scan{found: make(map[uint64]bool), unseen: make(map[uint64]podsource.Pod)}
 	check := func(reason string, complete bool, want ...string) {
 		t.Helper()
-		pods, all := s.all()
+		pods, missing := s.all()
 		var got []string
 		for _, p := range pods {
 			got = append(got, fmt.Sprintf("%v, %s", p.IPs, p.Origin))
 		}
-		if diff := cmp.Diff(want, got); diff != "" || all != complete {
-			t.Errorf("%s: complete is %t, want %t (-want +got):\n%s", reason, all, complete, diff)
+		if diff := cmp.Diff(want, got); diff != "" || (missing == "") != complete {
+			t.Errorf("%s: missing is %q, want all: %t (-want +got):\n%s", reason, missing, complete, diff)
 		}
 	}
 	note := func(inode uint64, ip string, err error) {

@@ -35,7 +35,7 @@ func (s *Source) Living(ctx context.Context) (func(path string, at time.Time) bo
 	sc := s.last.Swap(nil)
 	if sc == nil {
 		var err error
-		if sc, _, err = s.scan(ctx); err != nil {
+		if sc, err = s.scan(ctx); err != nil {
 			return nil, err
 		}
 	}

@@ -99,20 +99,28 @@ func (s *scan) note(inode uint64, where string, ips []netip.Addr, err error) err
 	return nil
 }
 
-// all returns every namespace with an address, and whether those are all that
-// there are.
-func (s *scan) all() (pods []podsource.Pod, complete bool) {
-	pods, complete = s.pods, !s.truncated
+// all returns every namespace with an address, and what is missing in that: empty
+// is nothing.
+func (s *scan) all() (pods []podsource.Pod, missing string) {
+	pods = s.pods
+	if s.truncated {
+		missing = "some process has more mounts than are read"
+	}
+	unseen := 0
 	for _, inode := range slices.Sorted(maps.Keys(s.unseen)) {
 		if s.found[inode] { // elsewhere
 			continue
 		}
-		complete = false
+		unseen++
+		missing = fmt.Sprintf("%d network namespaces could not be looked into, among them %d", unseen, inode)
 		if p := s.unseen[inode]; len(p.IPs) > 0 {
 			pods = append(pods, p)
 		}
 	}
-	return pods, complete
+	if s.restless {
+		missing = "network namespaces come faster than they are looked at"
+	}
+	return pods, missing
 }
 
 // A namespaceError is about a namespace that is there: it is open. No error of

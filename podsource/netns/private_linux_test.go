@@ -139,7 +139,10 @@ func beNode() error {
 	}
 	container := exec.Command("sleep", "infinity") // it dies with process 1
 	container.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
-	return errors.Join(container.Start(), os.Mkdir("/run/netns", 0o755))
+	if err := container.Start(); err != nil {
+		return err
+	}
+	return errors.Join(container.Process.Release(), os.Mkdir("/run/netns", 0o755))
 }
 
 // mountProc gives a process that has mounts of its own the procfs of its PID

@@ -35,6 +35,7 @@ type scan struct {
 	// What the last look could not see, of namespaces that are there.
 	unseen    map[uint64]podsource.Pod // by inode, with what was seen of each
 	truncated bool                     // not all mounts of some view were read
+	restless  bool                     // it found namespaces that no look before had found
 }
 
 // A view is what processes see of mounts: those of their mount namespace that are

@@ -80,7 +80,7 @@ func New(opts Options) (*Source, error) {
 func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 	a := podsource.Answer{Source: "netns"}
 	s.last.Store(nil)
-	sc, stable, err := s.scan(ctx)
+	sc, err := s.scan(ctx)
 	if err != nil {
 		return a, err
 	}
@@ -92,32 +92,35 @@ func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 	for _, id := range slices.Sorted(maps.Keys(claims)) {
 		adds.Pods = append(adds.Pods, podsource.Pod{ContainerIDs: []string{id}, Origin: "CNI ADD by " + claims[id]})
 	}
-	pods, complete := sc.all()
-	a.Parts = []podsource.Answer{adds, {Source: "netns", Supplementary: true, SeesAddresses: stable && complete, Pods: pods}}
+	pods, missing := sc.all()
+	seen := podsource.Answer{Source: "netns", Supplementary: true, SeesAddresses: missing == "", Pods: pods}
+	if missing != "" {
+		seen.Note = "not all addresses are seen: " + missing
+	}
+	a.Parts = []podsource.Answer{adds, seen}
 	s.last.Store(sc)
 	return a, nil
 }
 
-// scan looks at the node until a look finds nothing new. stable is false if it
-// gave up before.
-func (s *Source) scan(ctx context.Context) (sc *scan, stable bool, err error) {
+// scan looks at the node until a look finds nothing new, or often enough.
+func (s *Source) scan(ctx context.Context) (*scan, error) {
 	host, err := s.checkNode()
 	if err != nil {
-		return nil, false, err
+		return nil, err
 	}
-	sc = &scan{proc: s.opts.Proc, setns: s.setns, found: map[uint64]bool{host: true}, unseen: make(map[uint64]podsource.Pod),
+	sc := &scan{restless: true, proc: s.opts.Proc, setns: s.setns, found: map[uint64]bool{host: true}, unseen: make(map[uint64]podsource.Pod),
 		views: make(map[view]bool), mountedAt: make(map[string][]uint64)}
 	// A process may come where the scan has been, when the last one in its
 	// namespace goes where it has not been yet. So it ends with a scan that
 	// finds nothing new.
-	for n := 0; n < maxScans && (n < minScans || !stable); n++ {
+	for n := 0; n < maxScans && (n < minScans || sc.restless); n++ {
 		before := len(sc.pods) // those without an address come and go as they like
 		if err := sc.processes(ctx); err != nil {
-			return nil, false, err
+			return nil, err
 		}
-		stable = len(sc.pods) == before
+		sc.restless = len(sc.pods) > before
 	}
-	return sc, stable, nil
+	return sc, nil
 }
 
 // checkNode makes sure that all processes of the node can be seen, and returns
