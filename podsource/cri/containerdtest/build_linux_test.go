@@ -44,7 +44,8 @@ func binaries() (env []string, err error) {
 	const tags = "-tags=no_btrfs,no_zfs,no_devmapper"
 	if err := errors.Join(
 		build(".", "off", bin, tags, "tool"), // all tools of go.mod
-		build(".", "off", bin, "./internal/pause", "./internal/gate", "./internal/runclite"),
+		build(".", "off", bin, "./internal/pause", "./internal/gate", "./internal/runclite", "./internal/gocni"),
+		build("internal/tools/nerdctl", "off", bin, "tool"),
 		build(top+"/examples", "", bin, "./hostlocal-gc"), // in the workspace: what it requires may not be published yet
 	); err != nil {
 		return nil, err

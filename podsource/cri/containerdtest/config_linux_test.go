@@ -112,6 +112,8 @@ func (n *node) configure(network string) {
 		"cniVersion": "1.0.0",
 		"name":       network,
 		"plugins":    plugins,
+		// Where nerdctl finds no network with this label it makes one.
+		"nerdctlLabels": map[string]any{"nerdctl/default-network": "true"},
 	}, "", "  ")
 	n.must(err)
 	n.must(os.WriteFile(n.path("cni/conf/10-pods.conflist"), content, 0o644))

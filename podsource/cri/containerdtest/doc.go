@@ -13,10 +13,14 @@
 // are compared with sandboxes. The cases that need nothing newer run against the
 // containerd 1.6 of Debian 12, too.
 //
-// It takes about six minutes, of which -soak is one and -seconds one and a half,
-// and the first time three more for building containerd. What was built stays in .cache at the
-// top of the repository. With package arguments, as in "go test ./...", the
-// progress is shown with -v only. With -short the soaks take ten seconds.
+// Without Kubernetes containers are run by ctr, nerdctl 1.7 and a small client of
+// our own on go-cni, and the command asks only the kernel and libcni's cache.
+//
+// It takes about seven minutes, of which -soak is one and -seconds one and a half,
+// and the first time five more for building containerd and nerdctl. What was built
+// stays in .cache at the top of the repository. With package arguments, as in
+// "go test ./...", the progress is shown with -v only. With -short the soaks take
+// ten seconds.
 //
 //	GOWORK=off go test -race -timeout 30m -run TestSeconds -seconds 5m
 //
@@ -34,20 +38,23 @@
 //
 // # What it leaves behind
 //
-// Nothing but .cache. The machine's /run and /var/lib are covered by others for
-// the tests alone, and processes, mounts and network namespaces end with the
-// first process of the namespaces. A guardian outside of them waits for that and
-// then removes the control groups, whoever was killed, and checks all of it.
+// Nothing but .cache. The machine's /run, /var/lib, /etc, /opt and
+// /sys/kernel/security are covered by others for the tests alone, and processes,
+// mounts and network namespaces end with the first process of the namespaces. A
+// guardian outside of them waits for that and then removes the control groups,
+// whoever was killed, and checks all of it.
 //
 // # Reading the source
 //
 // main_linux_test.go has the processes, from outside to inside; node_linux_test.go
 // a node, which is a containerd with its directories; pods_linux_test.go and
 // collector_linux_test.go what is done with it; internal/gate the CNI plugin that
-// goes wrong on request. The cases are in the files case_*_linux_test.go,
+// goes wrong on request. bare_linux_test.go has the clients without Kubernetes, and
+// internal/gocni ours. The cases are in the files case_*_linux_test.go,
 // soak_linux_test.go and seconds_*linux_test.go, and leftovers_linux_test.go ends
 // suites half-way.
 //
 // It is a module of its own, and not in go.work, because containerd's hundred
-// modules would otherwise raise everybody's versions.
+// modules would otherwise raise everybody's versions. nerdctl, below
+// internal/tools, is one more, with its own versions of the same libraries.
 package containerdtest

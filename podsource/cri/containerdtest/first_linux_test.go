@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"syscall"
 
 	"github.com/vishvananda/netlink"
@@ -56,7 +57,7 @@ func first() (status int, err error) {
 	}
 }
 
-// cover gives the namespaces a /proc, /run and /var/lib/cni of their own.
+// cover gives the namespaces a /proc, a /run and CNI directories of their own.
 func cover() error {
 	type mount struct {
 		source, target, kind string
@@ -73,22 +74,41 @@ func cover() error {
 			return fmt.Errorf("mounting %s on %s: %w", m.kind, m.target, err)
 		}
 	}
-	// libcni keeps its results in /var/lib/cni, come what may. Where the machine
-	// has no such directory it must not get one.
-	if _, err := os.Stat("/var/lib/cni"); errors.Is(err, fs.ErrNotExist) {
-		for _, dir := range []string{"/run/lib", "/run/lib/upper", "/run/lib/work"} {
-			if err := os.Mkdir(dir, 0o755); err != nil {
-				return err
-			}
+	// libcni keeps its results in /var/lib/cni, come what may, and ctr finds networks
+	// and plugins where go-cni looks for them.
+	for _, dir := range []string{"/var/lib/cni", "/etc/cni", "/opt/cni"} {
+		if err := coverOne(dir); err != nil {
+			return fmt.Errorf("covering %s: %w", dir, err)
 		}
-		const layers = "lowerdir=/var/lib,upperdir=/run/lib/upper,workdir=/run/lib/work"
-		if err := syscall.Mount("overlay", "/var/lib", "overlay", 0, layers); err != nil {
-			return fmt.Errorf("covering /var/lib: %w", err)
-		}
-		return os.Mkdir("/var/lib/cni", 0o755)
 	}
-	if err := syscall.Mount("tmpfs", "/var/lib/cni", "tmpfs", 0, "mode=0755"); err != nil {
-		return fmt.Errorf("covering /var/lib/cni: %w", err)
+	// nerdctl would load an AppArmor profile into the machine's kernel.
+	const security = "/sys/kernel/security"
+	if _, err := os.Stat(security); err == nil {
+		if err := syscall.Mount("tmpfs", security, "tmpfs", 0, "mode=0755"); err != nil {
+			return fmt.Errorf("covering %s: %w", security, err)
+		}
 	}
 	return nil
+}
+
+// coverOne covers a directory by an empty one. Where the machine has no such
+// directory it must not get one.
+func coverOne(dir string) error {
+	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+		if err != nil {
+			return err
+		}
+		return syscall.Mount("tmpfs", dir, "tmpfs", 0, "mode=0755")
+	}
+	parent, layers := filepath.Dir(dir), "/run/layers"+filepath.Dir(dir)
+	for _, d := range []string{layers + "/upper", layers + "/work"} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			return err
+		}
+	}
+	data := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", parent, layers+"/upper", layers+"/work")
+	if err := syscall.Mount("overlay", parent, "overlay", 0, data); err != nil {
+		return err
+	}
+	return os.Mkdir(dir, 0o755)
 }

@@ -71,20 +71,34 @@ func digest(content []byte) string { return fmt.Sprintf("sha256:%x", sha256.Sum2
 // in the tests.
 func (n *node) importImage() {
 	n.t.Helper()
+	n.importImageAs(ofCRI)
+}
+
+// importImageAs gives the image to a namespace in containerd.
+func (n *node) importImageAs(namespace string) {
+	n.t.Helper()
 	pause, err := newPauseImage()
 	n.must(err)
 	packed, err := pause.docker(n.image)
 	n.must(err)
 	file := n.path("pause.tar")
 	n.must(os.WriteFile(file, packed, 0o600))
-	n.ctr("images", "import", file)
+	n.ctrIn(namespace, "images", "import", file)
 	n.must(os.Remove(file))
 }
+
+// ofCRI is the namespace in containerd of what the CRI keeps there.
+const ofCRI = "k8s.io"
 
 // ctr runs containerd's own client on what the CRI keeps there.
 func (n *node) ctr(args ...string) {
 	n.t.Helper()
-	args = append([]string{"--address", n.socket(), "--namespace", "k8s.io"}, args...)
+	n.ctrIn(ofCRI, args...)
+}
+
+func (n *node) ctrIn(namespace string, args ...string) {
+	n.t.Helper()
+	args = append([]string{"--address", n.socket(), "--namespace", namespace}, args...)
 	if out, err := exec.CommandContext(n.t.Context(), filepath.Join(n.bin, "ctr"), args...).CombinedOutput(); err != nil {
 		n.t.Fatalf("ctr %v: %v: %s", args, err, out)
 	}

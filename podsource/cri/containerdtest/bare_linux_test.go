@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package containerdtest
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/cnicache"
+)
+
+// A client runs containers without a kubelet, and calls libcni itself.
+type client struct {
+	name   string
+	run    func(n *node, name string) container
+	netns  string // how its entries in libcni's cache begin that have a namespace's path
+	result string // else how the one does that a plugin left in the result
+}
+
+// clients are those that a node without Kubernetes has. Only what ctr writes
+// depends on containerd: it comes with it.
+func (n *node) clients() []client {
+	ctr := client{name: "ctr", run: (*node).runByCtr, netns: "/proc/"}
+	if n.name != current().name {
+		ctr.netns, ctr.result = "", "/proc/" // libcni 1.1
+	}
+	return []client{
+		ctr,
+		{name: "nerdctl", run: (*node).runByNerdctl, result: "/proc/"}, // 1.7 has libcni 1.1
+		{name: "go-cni", run: (*node).runByGocni, netns: "/run/netns/"},
+	}
+}
+
+// A container is what such a client runs.
+type container struct {
+	pod  // with the ID that libcni was told
+	kill func()
+}
+
+// bare is the namespace in containerd of what no CRI knows.
+const bare = "bare"
+
+// forClients lets the node's clients find what they need.
+func (n *node) forClients() {
+	n.t.Helper()
+	for link, to := range map[string]string{"/etc/cni/net.d": "cni/conf", "/opt/cni/bin": "cni/bin"} { // go-cni's defaults
+		n.must(os.Symlink(n.path(to), link))
+		n.t.Cleanup(func() { n.must(os.Remove(link)) })
+	}
+	n.importImageAs(bare)
+}
+
+// command runs a client's command to its end and returns what it says.
+func (n *node) command(name string, args ...string) string {
+	n.t.Helper()
+	cmd := exec.CommandContext(n.t.Context(), name, args...)
+	cmd.Env = append(os.Environ(), "PATH="+n.bin+":"+os.Getenv("PATH"), "TMPDIR="+nodeDir, "NERDCTL_TOML="+n.path("none.toml"))
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		n.t.Fatalf("%s %v: %v: %s", name, args, err, &stderr)
+	}
+	return strings.TrimSpace(stdout.String())
+}
+
+// runByCtr runs a container as `ctr run --cni --detach` does, which never does the DEL.
+func (n *node) runByCtr(name string) container {
+	n.t.Helper()
+	n.command(filepath.Join(n.bin, "ctr"), "--address", n.socket(), "--namespace", bare, "run", "--detach", "--null-io", "--cni",
+		"--snapshotter", "overlayfs", "--runc-binary", runc(), "--cgroup", "/"+os.Getenv(cgroupEnv)+"/"+name, n.image, name)
+	return n.ranAs(name, bare+"-"+name, name)
+}
+
+// runByNerdctl runs a container as nerdctl does: runc's hooks do the ADD, and the
+// DEL when it is deleted.
+func (n *node) runByNerdctl(name string) container {
+	n.t.Helper()
+	id := n.command("nerdctl", "--address", n.socket(), "--namespace", bare, "--snapshotter", "overlayfs",
+		"--data-root", n.path("nerdctl"), "--cgroup-manager", "cgroupfs",
+		"--cni-path", n.path("cni/bin"), "--cni-netconfpath", n.path("cni/conf"),
+		"run", "--detach", "--name", name, "--net", n.network, "--pull", "never", "--runtime", runc(),
+		"--security-opt", "apparmor=unconfined", "--cgroup-parent", "/"+os.Getenv(cgroupEnv), n.image)
+	return n.ranAs(name, bare+"-"+id, id)
+}
+
+// runByGocni runs a container as our own small client does, in a namespace that is
+// mounted and of which the runtime that is killed would be rid.
+func (n *node) runByGocni(name string) container {
+	n.t.Helper()
+	cmd := exec.Command(filepath.Join(os.Getenv(binEnv), "gocni"),
+		n.path("cni/conf"), n.path("cni/bin"), name, filepath.Join(os.Getenv(binEnv), "pause"))
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	stdout, err := cmd.StdoutPipe()
+	n.must(err)
+	n.must(cmd.Start())
+	end := func() {
+		_ = cmd.Process.Kill() // the power may have been off since
+		_ = cmd.Wait()         // how it ended was our doing
+	}
+	n.t.Cleanup(end)
+	if line, err := bufio.NewReader(stdout).ReadString('\n'); err != nil {
+		end()
+		n.t.Fatalf("gocni: %q, %v: %s", line, err, &stderr)
+	}
+	return container{n.holder(name, name), func() {
+		end()
+		path := filepath.Join("/run/netns", name)
+		n.must(errors.Join(syscall.Unmount(path, syscall.MNT_DETACH), os.Remove(path)))
+	}}
+}
+
+// ranAs is a container that containerd runs. Killed are its shim, too, and whatever
+// that started, so nobody is left to do the DEL.
+func (n *node) ranAs(name, cniID, id string) container {
+	n.t.Helper()
+	p := n.holder(name, cniID)
+	return container{p, func() {
+		n.t.Helper()
+		pids := n.processesOf(pod{name: name, id: id})
+		if len(pids) < 2 {
+			n.t.Fatalf("container %s has the processes %v, and a shim and a program were wanted", name, pids)
+		}
+		for _, pid := range pids {
+			if err := syscall.Kill(pid, syscall.SIGKILL); !errors.Is(err, syscall.ESRCH) { // it may end with another
+				n.must(err)
+			}
+		}
+		n.awaitGone(pids)
+	}}
+}
+
+// holder is the pod that has the reservations of a container.
+func (n *node) holder(name, cniID string) pod {
+	n.t.Helper()
+	p := pod{name: name, id: cniID, ips: n.heldBy(n.network, cniID)}
+	if len(p.ips) != 2 {
+		n.t.Fatalf("container %s has the addresses %v, and dual stack was wanted", name, p.ips)
+	}
+	return p
+}
+
+// awaitGone waits until processes have ended.
+func (n *node) awaitGone(pids []int) {
+	n.t.Helper()
+	timeout := time.After(patience)
+	for tick := time.Tick(10 * time.Millisecond); ; {
+		left, err := others()
+		n.must(err)
+		left = slices.DeleteFunc(left, func(pid int) bool { return !slices.Contains(pids, pid) })
+		if len(left) == 0 {
+			return
+		}
+		select {
+		case <-timeout:
+			n.t.Fatalf("processes %v can't be killed", left)
+		case <-tick:
+		}
+	}
+}
+
+// A cached is what libcni's cache says of a container.
+type cached struct {
+	Netns  string
+	Result struct {
+		Interfaces []struct{ Sandbox string }
+	}
+}
+
+// sandboxes are the paths in the result.
+func (c cached) sandboxes() (paths []string) {
+	for _, i := range c.Result.Interfaces {
+		if i.Sandbox != "" {
+			paths = append(paths, i.Sandbox)
+		}
+	}
+	return paths
+}
+
+// cachedOf returns the entry of a container, and its file.
+func (n *node) cachedOf(p pod) (c cached, file string) {
+	n.t.Helper()
+	file = filepath.Join(cnicache.DefaultDir, fmt.Sprintf("%s-%s-eth0", n.network, p.id))
+	text, err := os.ReadFile(file)
+	n.must(err)
+	n.must(json.Unmarshal(text, &c))
+	return c, file
+}
+
+// proves checks that the container's entry has the path of its namespace where its
+// client is here to have it, and returns the file.
+func (c client) proves(n *node, p pod) (entry cached, file string) {
+	n.t.Helper()
+	entry, file = n.cachedOf(p)
+	result := strings.Join(entry.sandboxes(), " ")
+	hasNot := c.netns == "" && entry.Netns != ""
+	if hasNot || !strings.HasPrefix(entry.Netns, c.netns) || !strings.HasPrefix(result, c.result) {
+		n.t.Fatalf("%s writes %q and %q as paths, and %q and %q were wanted", c.name, entry.Netns, result, c.netns, c.result)
+	}
+	return entry, file
+}
+
+// numbersOf returns the process numbers in the entries of containers, and makes
+// these entries older than what is started from now on.
+func (n *node) numbersOf(containers []container) (numbers []int) {
+	n.t.Helper()
+	then := time.Now().Add(-10 * time.Second)
+	for _, c := range containers {
+		entry, file := n.cachedOf(c.pod)
+		n.must(os.Chtimes(file, then, then))
+		for _, path := range append(entry.sandboxes(), entry.Netns) {
+			var pid int
+			if _, err := fmt.Sscanf(path, "/proc/%d/ns/net", &pid); err == nil && !slices.Contains(numbers, pid) {
+				numbers = append(numbers, pid)
+			}
+		}
+	}
+	if len(numbers) == 0 {
+		n.t.Fatal("no entry has the number of a process")
+	}
+	return numbers
+}
+
+// givenAgain starts processes that get these numbers, as after a boot, when the
+// kernel counts from the beginning.
+func (n *node) givenAgain(numbers []int) {
+	n.t.Helper()
+	for _, pid := range numbers {
+		n.await(fmt.Sprintf("the number %d to be given again", pid), func(context.Context) error {
+			if _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); err == nil {
+				return nil // somebody has it
+			}
+			if err := os.WriteFile("/proc/sys/kernel/ns_last_pid", fmt.Append(nil, pid-1), 0o600); err != nil {
+				return err
+			}
+			cmd := exec.Command(filepath.Join(os.Getenv(binEnv), "pause"))
+			cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+			if err := cmd.Start(); err != nil {
+				return err
+			}
+			n.t.Cleanup(func() {
+				_ = cmd.Process.Kill()
+				_ = cmd.Wait() // how it ended was our doing
+			})
+			if cmd.Process.Pid != pid {
+				return fmt.Errorf("somebody else was faster: it is %d", cmd.Process.Pid)
+			}
+			return nil
+		})
+	}
+}

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Gocni is a runtime as small as it gets, on the library that containerd's own
+// clients use: it makes a network namespace, has CNI give it addresses, says
+// "ready", and becomes the container's program in there.
+//
+//	gocni CONF-DIR PLUGIN-DIR CONTAINER-ID PROGRAM
+//
+// The namespace is mounted below /run/netns, so it outlives the program until
+// somebody unmounts it. Nobody calls DEL.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"syscall"
+
+	gocni "github.com/containerd/go-cni"
+	"golang.org/x/sys/unix"
+)
+
+func main() {
+	fmt.Fprintf(os.Stderr, "gocni: %v\n", run(os.Args[1:]))
+	os.Exit(1) //nolint:forbidigo // so it tells that it failed
+}
+
+// run becomes the program. It returns only when it can't.
+func run(args []string) error {
+	if len(args) != 4 {
+		return errors.New("usage: gocni CONF-DIR PLUGIN-DIR CONTAINER-ID PROGRAM")
+	}
+	conf, plugins, id, program := args[0], args[1], args[2], args[3]
+	network, err := gocni.New(gocni.WithPluginConfDir(conf), gocni.WithPluginDir([]string{plugins}), gocni.WithDefaultConf)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join("/run/netns", id)
+	made := make(chan error)
+	go func() {
+		runtime.LockOSThread() // it ends with the goroutine: nothing else may run in the new namespace
+		made <- mountNew(path)
+	}()
+	if err := <-made; err != nil {
+		return fmt.Errorf("making the network namespace %s: %w", path, err)
+	}
+	if _, err := network.Setup(context.Background(), id, path); err != nil {
+		return err
+	}
+	runtime.LockOSThread()
+	ns, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	if err := unix.Setns(ns, unix.CLONE_NEWNET); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintln(os.Stdout, "ready"); err != nil {
+		return err
+	}
+	return syscall.Exec(program, []string{program}, nil)
+}
+
+// mountNew moves this thread into a new network namespace and mounts that.
+func mountNew(path string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		return err
+	}
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return err
+	}
+	return unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, "")
+}
