@@ -26,18 +26,19 @@ type client struct {
 	run    func(n *node, name string) container
 	netns  string // how its entries in libcni's cache begin that have a namespace's path
 	result string // else how the one does that a plugin left in the result
+	oci    bool   // it can run containers in gVisor
 }
 
 // clients are those that a node without Kubernetes has. Only what ctr writes
 // depends on containerd: it comes with it.
 func (n *node) clients() []client {
-	ctr := client{name: "ctr", run: (*node).runByCtr, netns: "/proc/"}
+	ctr := client{name: "ctr", run: (*node).runByCtr, netns: "/proc/", oci: true}
 	if n.name != current().name {
 		ctr.netns, ctr.result = "", "/proc/" // libcni 1.1
 	}
 	return []client{
 		ctr,
-		{name: "nerdctl", run: (*node).runByNerdctl, result: "/proc/"}, // 1.7 has libcni 1.1
+		{name: "nerdctl", run: (*node).runByNerdctl, result: "/proc/", oci: true}, // 1.7 has libcni 1.1
 		{name: "go-cni", run: (*node).runByGocni, netns: "/run/netns/"},
 	}
 }
@@ -78,7 +79,7 @@ func (n *node) command(name string, args ...string) string {
 func (n *node) runByCtr(name string) container {
 	n.t.Helper()
 	n.command(filepath.Join(n.bin, "ctr"), "--address", n.socket(), "--namespace", bare, "run", "--detach", "--null-io", "--cni",
-		"--snapshotter", "overlayfs", "--runc-binary", runc(), "--cgroup", "/"+os.Getenv(cgroupEnv)+"/"+name, n.image, name)
+		"--snapshotter", "overlayfs", "--runc-binary", n.ociRuntime(name), "--cgroup", "/"+os.Getenv(cgroupEnv)+"/"+name, n.image, name)
 	return n.ranAs(name, bare+"-"+name, name)
 }
 
@@ -89,7 +90,7 @@ func (n *node) runByNerdctl(name string) container {
 	id := n.command("nerdctl", "--address", n.socket(), "--namespace", bare, "--snapshotter", "overlayfs",
 		"--data-root", n.path("nerdctl"), "--cgroup-manager", "cgroupfs",
 		"--cni-path", n.path("cni/bin"), "--cni-netconfpath", n.path("cni/conf"),
-		"run", "--detach", "--name", name, "--net", n.network, "--pull", "never", "--runtime", runc(),
+		"run", "--detach", "--name", name, "--net", n.network, "--pull", "never", "--runtime", n.ociRuntime(name),
 		"--security-opt", "apparmor=unconfined", "--cgroup-parent", "/"+os.Getenv(cgroupEnv), n.image)
 	return n.ranAs(name, bare+"-"+id, id)
 }

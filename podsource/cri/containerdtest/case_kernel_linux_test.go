@@ -4,6 +4,7 @@ package containerdtest
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -50,6 +51,44 @@ func TestHazard33OnContainerd(t *testing.T) {
 	})
 }
 
+// The same for a pod in gVisor, whose namespace shows no address: nothing but its
+// entry in libcni's cache is left.
+func TestHazard59NoAddressInTheKernelOnContainerd(t *testing.T) {
+	n := newNode(t, current(), withGVisor)
+	live, victim := n.run("live"), n.run(gvisorPods+"-victim")
+	network := n.netnsOf(victim)
+	n.loseRecord(victim)
+	if _, listed := n.sandboxes()[victim.id]; listed {
+		t.Fatal("the runtime still lists the sandbox")
+	}
+	pids := n.processesOf(victim)
+	if len(pids) < 3 {
+		t.Fatalf("processes %v survived, and a shim, a gofer and a sandbox were wanted", pids)
+	}
+	n.age(n.network)
+	before := n.reservations(n.network)
+	both := joined(verdicts("in-use", live.ips...), verdicts("in-use", victim.ips...))
+	same(t, "plan with the runtime and the kernel", "that is the danger: gVisor has taken the addresses",
+		joined(verdicts("in-use", live.ips...), verdicts("leaked", victim.ips...)), n.plan(n.network, kernel).verdicts)
+	same(t, "pass at the default age", "the entry's namespace is mounted", both, n.release(n.network, kernel, "--source", "cnicache").verdicts)
+	n.ripen()
+	same(t, "pass in seconds", "the entry's namespace is mounted", both, n.release(n.network, inSeconds()...).verdicts)
+	same(t, "pass in seconds without the runtime", "the entry's namespace is mounted", both, n.bare("release", inSeconds()...).verdicts)
+	same(t, "reservations", "after all passes", before, n.reservations(n.network))
+
+	for _, pid := range pids {
+		if err := syscall.Kill(pid, syscall.SIGKILL); !errors.Is(err, syscall.ESRCH) { // it may end with another
+			n.must(err)
+		}
+	}
+	n.awaitGone(pids)
+	same(t, "pass in seconds", "the namespace is still mounted", both, n.release(n.network, inSeconds()...).verdicts)
+	n.must(syscall.Unmount(network, 0))
+	n.must(os.Remove(network))
+	same(t, "released", "nobody has them any more", holding(victim), n.release(n.network, inSeconds()...).released)
+	same(t, "reservations", "after the pass", holding(live), n.reservations(n.network))
+}
+
 // netnsOf returns where the network namespace of a pod is mounted.
 func (n *node) netnsOf(p pod) string {
 	n.t.Helper()
@@ -76,7 +115,8 @@ func (n *node) netnsOf(p pod) string {
 	return ""
 }
 
-// processesOf are those of a pod: its shim, and what that started.
+// processesOf are those of a pod: its shim, and what that started. gVisor's, which
+// are in no control group of the pod, have its ID among their arguments, too.
 func (n *node) processesOf(p pod) []int {
 	n.t.Helper()
 	all, err := others()
@@ -87,8 +127,7 @@ func (n *node) processesOf(p pod) []int {
 		if err != nil {
 			continue // it has just ended
 		}
-		isShim := strings.Contains(strings.Join(arguments(pid), " "), "-id "+p.id)
-		if isShim || strings.Contains(string(group), p.id) {
+		if strings.Contains(strings.Join(arguments(pid), " "), p.id) || strings.Contains(string(group), p.id) {
 			out = append(out, pid)
 		}
 	}

@@ -45,7 +45,7 @@ oom_score = 0
     conf_dir = %[9]q
     use_internal_loopback = %[10]t
 `, n.path("root"), n.path("state"), n.socket(), n.path("opt"), n.image, n.path("certs"), runc(),
-		n.path("cni/bin"), n.path("cni/conf"), n.ownLoopback)
+		n.path("cni/bin"), n.path("cni/conf"), n.ownLoopback) + n.configGVisor()
 }
 
 // configVersion2 is the same for containerd 1.

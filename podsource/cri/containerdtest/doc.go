@@ -3,7 +3,7 @@
 // Package containerdtest runs the collector against a real containerd.
 //
 //	cd podsource/cri/containerdtest
-//	GOWORK=off go test -race -timeout 20m
+//	GOWORK=off go test -race -timeout 30m
 //
 // builds containerd, its shim, the CNI plugins and the operator's command, at the
 // versions of this module's go.mod, and starts them in network, mount and process
@@ -14,13 +14,14 @@
 // containerd 1.6 of Debian 12, too.
 //
 // Without Kubernetes containers are run by ctr, nerdctl 1.7 and a small client of
-// our own on go-cni, and the command asks only the kernel and libcni's cache.
+// our own on go-cni, and the command asks only the kernel and libcni's cache. Some
+// pods and containers run in gVisor, whose namespaces show no address.
 //
 // It takes about seven minutes, of which -soak is one and -seconds one and a half,
-// and the first time five more for building containerd and nerdctl. What was built
-// stays in .cache at the top of the repository. With package arguments, as in
-// "go test ./...", the progress is shown with -v only. With -short the soaks take
-// ten seconds.
+// and the first time eight more for building containerd, nerdctl and gVisor's
+// runsc. What was built stays in .cache at the top of the repository. With package
+// arguments, as in "go test ./...", the progress is shown with -v only. With -short
+// the soaks take ten seconds.
 //
 //	GOWORK=off go test -race -timeout 30m -run TestSeconds -seconds 5m
 //
@@ -50,11 +51,11 @@
 // a node, which is a containerd with its directories; pods_linux_test.go and
 // collector_linux_test.go what is done with it; internal/gate the CNI plugin that
 // goes wrong on request. bare_linux_test.go has the clients without Kubernetes, and
-// internal/gocni ours. The cases are in the files case_*_linux_test.go,
-// soak_linux_test.go and seconds_*linux_test.go, and leftovers_linux_test.go ends
-// suites half-way.
+// internal/gocni ours; gvisor_linux_test.go what pods in gVisor need. The cases are
+// in the files case_*_linux_test.go, soak_linux_test.go and seconds_*linux_test.go,
+// and leftovers_linux_test.go ends suites half-way.
 //
 // It is a module of its own, and not in go.work, because containerd's hundred
-// modules would otherwise raise everybody's versions. nerdctl, below
-// internal/tools, is one more, with its own versions of the same libraries.
+// modules would otherwise raise everybody's versions. nerdctl and gVisor, below
+// internal/tools, have one each, with their own versions of the same libraries.
 package containerdtest

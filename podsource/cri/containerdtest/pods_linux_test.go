@@ -42,7 +42,7 @@ func sandboxConfig(name string, mode runtimeapi.NamespaceMode) *runtimeapi.PodSa
 // tryRun runs a pod, as kubelet does, or says why it can't be run.
 func (n *node) tryRun(ctx context.Context, name string) (pod, error) {
 	answer, err := n.cri.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{
-		Config: sandboxConfig(name, runtimeapi.NamespaceMode_POD),
+		Config: sandboxConfig(name, runtimeapi.NamespaceMode_POD), RuntimeHandler: handlerOf(name),
 	})
 	if err != nil {
 		return pod{}, err

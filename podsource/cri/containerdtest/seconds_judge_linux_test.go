@@ -63,6 +63,9 @@ func (s *seconds) judge(e gc.Entry, began time.Time, looks [][]podsource.Answer,
 	if began.Sub(e.ReservedAt) >= secondsAge && !listed(looks, id) {
 		s.late[id] = true
 	}
+	if e.Verdict == gc.InUse && began.Sub(e.ReservedAt) >= secondsAge && shownByCacheAlone(looks, e) {
+		s.ledger.count(cacheAlone)
+	}
 	since, leaked := s.leaks[id]
 	if e.Verdict != gc.Released {
 		if leaked && !blind && began.Sub(since) >= secondsAge {
@@ -153,6 +156,9 @@ func (s *seconds) check(reason string, alone, long bool) {
 	}
 	if !alone && s.n.name == current().name {
 		must = append(must, "addresses released under load")
+	}
+	if s.n.gvisor {
+		must = append(must, "gVisor pods", cacheAlone)
 	}
 	for _, kind := range must {
 		if s.counted(kind) == 0 {

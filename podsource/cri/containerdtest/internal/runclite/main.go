@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Runclite is the runc in PATH, for containers without limits.
+// Runclite is the runc in PATH, for containers without limits. Called by the name
+// "runsclite" it is gVisor's runsc in the same way.
 //
 // containerd gives each sandbox a share of the processor. With version 2 of
 // control groups that takes a controller which the root group must pass on, and
@@ -19,16 +20,22 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 )
 
 func main() {
-	fmt.Fprintf(os.Stderr, "runclite: %v\n", run())
-	os.Exit(1) //nolint:forbidigo // so runc tells that it failed
+	if err := run(); err != nil {
+		fmt.Fprintf(os.Stderr, "runclite: %v\n", err)
+		os.Exit(1) //nolint:forbidigo // so runc tells that it failed
+	}
 }
 
-// run becomes runc. It returns only when it can't.
+// gvisor are runsc's flags. Systrap takes no KVM.
+var gvisor = []string{"--platform=systrap", "--network=sandbox", "--ignore-cgroups"}
+
+// run becomes runc, or returns when that has ended or can't be run.
 func run() error {
 	for i, arg := range os.Args[:len(os.Args)-1] {
 		if arg == "--bundle" {
@@ -37,11 +44,29 @@ func run() error {
 			}
 		}
 	}
+	args := os.Args
 	runc, err := exec.LookPath("runc")
+	if filepath.Base(args[0]) == "runsclite" {
+		runc, err = exec.LookPath("runsc")
+		args = slices.Concat(args[:1], gvisor, args[1:])
+		if err == nil && slices.Contains(args, "kill") {
+			return kill(runc, args[1:])
+		}
+	}
 	if err != nil {
 		return err
 	}
-	return fmt.Errorf("running %s: %w", runc, syscall.Exec(runc, os.Args, os.Environ()))
+	return fmt.Errorf("running %s: %w", runc, syscall.Exec(runc, args, os.Environ()))
+}
+
+// kill has runsc kill a container. That one has ended it says in other words than
+// runc, of which the shim knows what they mean.
+func kill(runsc string, args []string) error {
+	out, err := exec.Command(runsc, args...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%w: %s", err, bytes.ReplaceAll(out, []byte("sandbox is not running"), []byte("container not running")))
+	}
+	return nil
 }
 
 // lift takes the limits out of a container's configuration (OCI runtime spec,
