@@ -3,6 +3,7 @@
 package gc
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -30,7 +31,7 @@ func (d *declaration) restrict(proven []string) {
 // node's has a record of r's container if that lives: it has one, or it was not
 // wiped since r was made, or what was made then can't live (hazard 70).
 func (s *snapshot) mustRecord(cache *podsource.Answer) func(*hostlocal.Reservation) bool {
-	recorded, since := recordedIn(cache), cache.RecordedSince.Add(coarseTimestamps)
+	recorded, since := recordedIn(cache), cache.RecordedSince.Add(granularity(cache.RecordedSince))
 	return func(r *hostlocal.Reservation) bool {
 		return recorded[attachmentOf(r)] || s.clock.beforeBoot(r) ||
 			!cache.RecordedSince.IsZero() && s.clock.trusted(s.at, r.ReservedAt) && r.ReservedAt.After(since)
@@ -73,23 +74,23 @@ func proven(cache *podsource.Answer, look []podsource.Answer, rs []hostlocal.Res
 	if !sees {
 		return nil, "it counts in no network, as no source sees addresses"
 	}
-	some, lacking := make(map[string]bool), make(map[string]netip.Addr) // by network
+	some, lacking := make(map[string]bool), make(map[string][]*hostlocal.Reservation) // by network
 	for i := range rs {
 		r := &rs[i]
 		has := r.Owner == hostlocal.Owned && recorded[attachmentOf(r)]
 		some[r.Network] = some[r.Network] || has
 		if !has && seen[r.IP] && !inFlight[r.ContainerID] {
-			lacking[r.Network] = r.IP
+			lacking[r.Network] = append(lacking[r.Network], r)
 		}
 	}
 	var reasons []string
 	for _, network := range slices.Sorted(maps.Keys(some)) {
-		ip, lacks := lacking[network]
-		switch {
-		case lacks:
-			reasons = append(reasons, fmt.Sprintf("in %s it does not count: %v is configured, and its owner has no record", network, ip))
+		switch lack := lacking[network]; {
+		case len(lack) > 0:
+			reasons = append(reasons, fmt.Sprintf("in %s it does not count: of the addresses in network namespaces %d have no record of their owner, as %v of %s",
+				network, len(lack), lack[0].IP, cmp.Or(lack[0].ContainerID, "an empty file")))
 		case !some[network]:
-			reasons = append(reasons, fmt.Sprintf("in %s it does not count: no reservation's owner has a record", network))
+			reasons = append(reasons, fmt.Sprintf("in %s it does not count: it has no record of any reservation's owner", network))
 		default:
 			networks = append(networks, network)
 		}

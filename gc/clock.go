@@ -175,11 +175,15 @@ func (c *clock) startKnown(now reading, start time.Time) bool {
 // madeSince reports whether a reservation may have been made since a pod's start:
 // its timestamp may be too early, and a step within the tolerance not be seen.
 func madeSince(r *hostlocal.Reservation, start time.Time) bool {
-	grace := timestampGranularity + 2*clockTolerance
-	if r.ReservedAt.Nanosecond() == 0 {
-		grace += coarseTimestamps
+	return !r.ReservedAt.Before(start.Add(-granularity(r.ReservedAt) - 2*clockTolerance))
+}
+
+// granularity is how much too early a file's timestamp may be.
+func granularity(stamp time.Time) time.Duration {
+	if stamp.Nanosecond() == 0 {
+		return timestampGranularity + coarseTimestamps
 	}
-	return !r.ReservedAt.Before(start.Add(-grace))
+	return timestampGranularity
 }
 
 // beforeBoot reports whether a reservation was made before the node booted, by

@@ -24,8 +24,9 @@ type declaration struct {
 	podsource.Answer
 	asOf   time.Duration // when the answer was last true, on the monotonic clock
 	counts time.Duration // the same, or always where it is the list of the look before
-	// mustName reports whether a cache would name r's container if that lives. Nil
-	// is of every container.
+	// Of a cache: the networks that it speaks of whatever it proved, and whether it
+	// would name r's container if that lives.
+	unasked  []string
 	mustName func(r *hostlocal.Reservation) bool
 }
 
@@ -52,6 +53,7 @@ func (s *snapshot) addLook(answers []podsource.Answer, now reading) []declaratio
 			}
 		}
 		if a.Recorded != nil {
+			d.unasked = slices.Clone(d.Networks)
 			networks, why := proven(&a, answers, s.reservations)
 			d.restrict(networks)
 			d.mustName = s.mustRecord(&a)
@@ -151,7 +153,7 @@ func speaksOf(r *hostlocal.Reservation) func(*declaration) bool {
 // have lost.
 func mayName(r *hostlocal.Reservation) func(*declaration) bool {
 	return func(d *declaration) bool {
-		return covers(d.Networks, r.Network) && (d.mustName == nil || d.mustName(r))
+		return covers(d.Networks, r.Network) && (d.mustName == nil || covers(d.unasked, r.Network) || d.mustName(r))
 	}
 }
 

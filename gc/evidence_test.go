@@ -86,7 +86,8 @@ func TestNotes(t *testing.T) {
 		n.reserveIn("second", "10.9.0.2", hex64("db"), time.Hour)
 		cache := cacheAnswer(nil, stale(network1, hex64("dead")))
 		cache.Note = "it rains"
-		const unseen, unknown = "in podnet it does not count: 10.0.0.2 is configured, and its owner has no record", "in second it does not count: no reservation's owner has a record"
+		unseen := "in podnet it does not count: of the addresses in network namespaces 1 have no record of their owner, as 10.0.0.2 of " + hex64("web")
+		const unknown = "in second it does not count: it has no record of any reservation's owner"
 		for _, c := range []struct {
 			reason  string
 			members []podsource.Answer
@@ -124,8 +125,10 @@ func TestHazard70WipedCache(t *testing.T) {
 		{"... and old by too little for the runtime", time.Minute, 2 * time.Minute, 24 * hour, false, CacheIsNewer, NotYetListed},
 		{"it is younger", 2 * hour, hour, 24 * hour, false, ReleasedLeak, ReleasedLeak},
 		{"... and too young for the runtime alone", 2 * hour, 2 * time.Minute, 24 * hour, false, ReleasedLeak, ReleasedLeak},
-		{"it is younger by less than files tell", hour, hour - coarseTimestamps, 24 * hour, false, CacheIsNewer, ReleasedLeak},
-		{"it is younger by just what files tell", hour, hour - coarseTimestamps - 1, 24 * hour, false, ReleasedLeak, ReleasedLeak},
+		{"it is younger by less than whole seconds tell", hour, hour - coarseTimestamps, 24 * hour, false, CacheIsNewer, ReleasedLeak},
+		{"it is younger by more", hour, hour - coarseTimestamps - timestampGranularity - 1, 24 * hour, false, ReleasedLeak, ReleasedLeak},
+		{"it is younger by less than a clock's tick", hour - 1, hour - 1 - timestampGranularity, 24 * hour, false, CacheIsNewer, ReleasedLeak},
+		{"it is younger by more", hour - 1, hour - 2 - timestampGranularity, 24 * hour, false, ReleasedLeak, ReleasedLeak},
 		{"since when there are records is unknown", 0, hour, 24 * hour, false, CacheIsNewer, ReleasedLeak},
 		{"its container has a record, which is stale", hour, 2 * hour, 24 * hour, true, ReleasedLeak, ReleasedLeak},
 		{"what lived before the node booted does not", hour, 4 * hour, 3 * hour, false, ReleasedLeak, ReleasedLeak},

@@ -233,7 +233,7 @@ func (s *simulation) spokenOf(a simAddress) bool {
 func (s *simulation) cacheNames(a simAddress) bool {
 	f, since := s.files[a], s.recordedSince()
 	return s.cacheProves(a.net) && (f.owner != nil && s.cache[simAttachment{a.net, f.owner.id}].owner != nil ||
-		s.stepAt == 0 && (!since.IsZero() && f.stamp.After(since.Add(coarseTimestamps)) ||
+		s.stepAt == 0 && (!since.IsZero() && f.stamp.After(since.Add(granularity(since))) ||
 			f.owner != nil && f.owner.last < s.bootedAt-time.Second && !s.config.noBoot))
 }
 

@@ -136,13 +136,13 @@ var reasons = [...]reason{
 	StartingNoEnd: {Starting, "R4", "pod-starting-no-end",
 		"a starting pod may hold it; a source that names containers of its form, such as the container runtime, would end this"},
 	EntryUnproven: {Starting, "R4", "entry-unproven",
-		"a cache names its container, and can't tell whether it lives; a container runtime that does not name it for long ends this"},
+		"a CNI cache entry without a network namespace names its container; the node's boot ends this, or a runtime that does not name it for long"},
 
 	ForeignOwner: {Foreign, "R14", "foreign-owner",
 		"no source here knows containers with such an ID: ask one that sees addresses, or allow the form"},
-	NoSourceForNetwork: {Foreign, "R14", "no-source-for-network", "no source speaks of its network"},
+	NoSourceForNetwork: {Foreign, "R14", "no-source-for-network", "no source that counts speaks of its network"},
 	CacheIsNewer: {Foreign, "R14", "cache-is-newer",
-		"only a cache speaks of its network, and has no record as old as it, so one of its container may have been wiped"},
+		"reserved before the oldest record of the CNI cache: that of its container may have been wiped"},
 
 	OtherContainer:        {Conflict, "R10", "other-container", "its owner is not live, but a live pod with another container has its address"},
 	TwoPods:               {Conflict, "R10", "two-pods", "two live pods have its address"},

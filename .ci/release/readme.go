@@ -61,6 +61,25 @@ func source(listSandboxes func(context.Context) ([]struct{ PodUID, ID string }, 
 		after: "return source\n}\n\nvar _ = source\n",
 	},
 	{
+		begins: "kernel, err := netns.New(", file: "kernel.go",
+		before: `package outside
+
+import (
+	"time"
+
+	"ROOT/gc"
+	"ROOT/hostlocal"
+	"ROOT/podsource"
+	"ROOT/podsource/cnicache"
+	"ROOT/podsource/netns"
+)
+
+func kernel() (*gc.Reconciler, error) {
+`,
+		dots:  []string{"if err != nil {\nreturn nil, err\n}\n", "if err != nil {\nreturn nil, err\n}\n"},
+		after: "return reconciler, err\n}\n\nvar _ = kernel\n",
+	},
+	{
 		begins: "dir := t.TempDir()", file: "outside_test.go",
 		before: `package outside
 

@@ -65,7 +65,7 @@ type page struct {
 // A sourceRow is what one source contributed to the last pass.
 type sourceRow struct {
 	Name, AsOf, Took, Error, Note string
-	Entries                 int
+	Entries                       int
 }
 
 // writePage writes the page as it is now.

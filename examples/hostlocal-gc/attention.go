@@ -75,6 +75,9 @@ func (a *app) foreign(r *result) string {
 			continue
 		}
 		g := group{e.Network, form(e)}
+		if e.Reason == gc.CacheIsNewer {
+			g.form = cacheIsNewer
+		}
 		if counts[g]++; counts[g] == 1 {
 			order = append(order, g)
 		}
@@ -82,15 +85,24 @@ func (a *app) foreign(r *result) string {
 	var rows [][]term.Cell
 	for _, g := range order {
 		remedy := "--source netns would see which of them have an address"
-		if g.form == anybody {
-			remedy = "no --source here speaks of this network; add one that lists pods"
+		switch asked := func(s gc.SourceReport) bool { return s.Name == "cnicache" }; {
+		case g.form == cacheIsNewer:
+			remedy = "kept until the node boots; a list of all containers ends this: --source file:PATH"
+		case g.form == anybody && slices.ContainsFunc(r.Sources, asked):
+			remedy = "the CNI cache does not count here, see Sources: check the directory of --source cnicache"
+		case g.form == anybody:
+			remedy = "no --source here speaks of this network; add one that lists pods or containers"
 		}
 		rows = append(rows, []term.Cell{{Text: g.network, Style: term.Blue}, {Text: count(counts[g], "reservation")}, {Text: g.form}, {Text: remedy}})
 	}
 	return a.section(term.Blue, "No source here could know whether these owners live, so they are kept:", rows)
 }
 
-const anybody = "of any container"
+// The forms of those about which no form says anything.
+const (
+	anybody      = "of any container"
+	cacheIsNewer = "older than the CNI cache's records"
+)
 
 // form is what the ID of a container has in common with others of the same
 // runtime: what comes before its last 64 hexadecimal digits.

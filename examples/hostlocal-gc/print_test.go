@@ -110,15 +110,21 @@ func TestForeignRows(t *testing.T) {
 	add("podnet", sandbox("5"), gc.Unowned)
 	add("storage", sandbox("6"), gc.NoSourceForNetwork)
 	add("storage", "default-"+sandbox("7"), gc.NoSourceForNetwork)
+	add("storage", sandbox("8"), gc.CacheIsNewer)
 	netns := "--source netns would see which of them have an address"
 	want := "No source here could know whether these owners live, so they are kept:\n" +
 		"  podnet   2 reservations  of containers default-<64 hex digits>  " + netns + "\n" +
 		"  podnet   1 reservation   of containers k8s.io-<64 hex digits>   " + netns + "\n" +
 		"  podnet   1 reservation   of containers <64 hex digits>          " + netns + "\n" +
 		"  podnet   1 reservation   of containers with other IDs           " + netns + "\n" +
-		"  storage  2 reservations  of any container                       no --source here speaks of this network; add one that lists pods\n\n"
+		"  storage  2 reservations  of any container                       no --source here speaks of this network; add one that lists pods or containers\n" +
+		"  storage  1 reservation   older than the CNI cache's records     kept until the node boots; a list of all containers ends this: --source file:PATH\n\n"
 	if diff := cmp.Diff(want, new(app).foreign(&r)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+	r.Sources = []gc.SourceReport{{Name: "cnicache"}}
+	if got := new(app).foreign(&r); !strings.Contains(got, "the CNI cache does not count here, see Sources") {
+		t.Errorf("beside a cache: %s", got)
 	}
 }
 

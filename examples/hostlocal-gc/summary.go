@@ -103,6 +103,9 @@ func nextCheck(r *gc.Report) string {
 	if r.NextCheck.IsZero() {
 		return ""
 	}
+	if !r.NextCheck.After(r.Started.Add(time.Second)) {
+		return " A second pass is worth it now."
+	}
 	return fmt.Sprintf(" A second pass is worth it in %s.", term.Age(r.NextCheck, r.Started))
 }
 

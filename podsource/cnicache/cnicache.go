@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -26,10 +27,10 @@ type Options struct {
 	// does not exist is empty.
 	Dirs []string
 	// Living gives a function that reports whether the network namespace lives
-	// that somebody called by a path at a time, and, of an empty path, whether
-	// that time is since the node's boot. It is that of a source of package netns,
-	// and must be given.
-	Living func(context.Context) (func(path string, at time.Time) bool, error)
+	// that somebody called by a path at a time, and whether that is sure: of an
+	// empty path it reports whether that time is since the node's boot. It is that
+	// of a source of package netns, and must be given.
+	Living func(context.Context) (func(path string, at time.Time) (lives, sure bool), error)
 }
 
 // A Source reads caches of CNI results. Make one for the life of the process: it
@@ -37,7 +38,7 @@ type Options struct {
 // not wiped.
 type Source struct {
 	dirs   []string
-	living func(context.Context) (func(path string, at time.Time) bool, error)
+	living func(context.Context) (func(path string, at time.Time) (lives, sure bool), error)
 
 	mu     sync.Mutex
 	caches []cache // by the places of dirs
@@ -45,25 +46,31 @@ type Source struct {
 
 // A cache is what was seen in a directory the last time.
 type cache struct {
-	records map[string]time.Time // when each file was written
-	since   time.Time            // the earliest of these that is known, without a gap, or when they were all gone; zero: there were none
+	records map[string]record // by file name
+	since   time.Time         // the earliest of their times that is known, without a gap
 }
 
-// next is the cache with the records that it has now. While one of those that it
-// had is still there, it was not wiped.
-func (c *cache) next(records map[string]time.Time) cache {
-	switch {
-	case len(records) == 0 && len(c.records) == 0:
-		return *c
-	case len(records) == 0:
-		return cache{since: time.Now()}
-	}
+// A record is a file of the cache.
+type record struct {
+	entry
+	made time.Time // when it was written
+}
+
+// next is the cache with the records that it has now. It was not wiped if one of
+// those that it had is still there, and the others ended: their namespaces are gone.
+func (c *cache) next(records map[string]record, lives living) cache {
 	since, goesOn := time.Time{}, false
-	for file, at := range records {
+	for file, r := range records {
 		before, had := c.records[file]
-		goesOn = goesOn || had && before.Equal(at)
-		if since.IsZero() || at.Before(since) {
-			since = at
+		goesOn = goesOn || had && before.made.Equal(r.made)
+		if since.IsZero() || r.made.Before(since) {
+			since = r.made
+		}
+	}
+	for file, r := range c.records {
+		if _, still := records[file]; !still && goesOn {
+			claims, _ := r.claims(r.made, lives)
+			goesOn = !claims
 		}
 	}
 	if goesOn && c.since.Before(since) {
@@ -99,8 +106,8 @@ func (*Source) Rank() podsource.Rank { return podsource.RankCache }
 // directory that can't be read is an error. A pass costs three system calls an
 // entry, and what it takes to parse its JSON.
 //
-// Of several directories that have records the answer's RecordedSince is the
-// latest: any of them may be the one that was wiped.
+// Of several directories that exist the answer's RecordedSince is the latest: any
+// of them may be the one that was wiped.
 func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 	a := podsource.Answer{
 		Source: "cnicache", Supplementary: true,
@@ -112,22 +119,36 @@ func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	var notes []string
 	for i, dir := range s.dirs {
 		records, err := readDir(ctx, dir, lives, &a)
 		if err != nil {
 			return podsource.Answer{Source: a.Source}, fmt.Errorf("reading the CNI cache %s: %w", dir, err)
 		}
-		s.caches[i] = s.caches[i].next(records)
+		switch {
+		case records == nil:
+			notes = append(notes, fmt.Sprintf("the directory %s does not exist", dir))
+		case len(records) == 0:
+			notes = append(notes, fmt.Sprintf("%s holds no record; is it the directory of this node's runtime?", dir))
+		}
+		if s.caches[i] = s.caches[i].next(records, lives); records != nil && len(records) == 0 {
+			if s.caches[i].since, err = emptySince(dir); err != nil {
+				return podsource.Answer{Source: a.Source}, fmt.Errorf("reading the CNI cache: %w", err)
+			}
+		}
 		if since := s.caches[i].since; since.After(a.RecordedSince) {
 			a.RecordedSince = since
 		}
+	}
+	if len(notes) == len(s.dirs) { // else one is the right one, and others may never be used
+		a.Note = strings.Join(notes, "; ")
 	}
 	return a, nil
 }
 
 // readDir adds the entries of a directory to an answer, and returns when each of
-// its files was written.
-func readDir(ctx context.Context, dir string, lives func(string, time.Time) bool, a *podsource.Answer) (map[string]time.Time, error) {
+// its files was written: nil where there is no such directory.
+func readDir(ctx context.Context, dir string, lives living, a *podsource.Answer) (map[string]record, error) {
 	files, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -135,7 +156,7 @@ func readDir(ctx context.Context, dir string, lives func(string, time.Time) bool
 	if err != nil {
 		return nil, err
 	}
-	records := make(map[string]time.Time, len(files))
+	records := make(map[string]record, len(files))
 	for _, f := range files {
 		if err := ctx.Err(); err != nil {
 			return nil, err
@@ -155,10 +176,10 @@ func readDir(ctx context.Context, dir string, lives func(string, time.Time) bool
 			continue
 		}
 		if err != nil {
-			e = entry{attachments: inName(f.Name())}
+			e = entry{attachments: inName(f.Name()), damaged: true}
 		}
 		if len(e.attachments) > 0 {
-			records[f.Name()] = made
+			records[f.Name()] = record{e, made}
 		}
 		a.Recorded = append(a.Recorded, e.attachments...)
 		if p, ok := e.pod(path, made, lives); ok {
@@ -168,19 +189,48 @@ func readDir(ctx context.Context, dir string, lives func(string, time.Time) bool
 	return records, nil
 }
 
+// emptySince is when a directory's last record went, if it had one.
+func emptySince(dir string) (time.Time, error) {
+	info, err := os.Stat(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return time.Time{}, nil
+	}
+	if err != nil {
+		return time.Time{}, err
+	}
+	return info.ModTime(), nil
+}
+
+// living is what Options.Living gives.
+type living = func(path string, at time.Time) (lives, sure bool)
+
+// claims reports whether an entry's container may live, and whether that is sure.
+func (e *entry) claims(made time.Time, lives living) (may, sure bool) {
+	if len(e.paths) == 0 {
+		return lives("", made)
+	}
+	for _, path := range e.paths {
+		pathLives, pathSure := lives(path, made)
+		may, sure = may || pathLives, sure || pathLives && pathSure
+	}
+	return may, sure
+}
+
 // pod returns what an entry claims, if it does.
-func (e *entry) pod(path string, made time.Time, lives func(string, time.Time) bool) (podsource.Pod, bool) {
+func (e *entry) pod(path string, made time.Time, lives living) (podsource.Pod, bool) {
 	p := podsource.Pod{Origin: "CNI cache " + path}
+	if e.damaged {
+		p.Origin += ", which is damaged"
+	}
 	for _, a := range e.attachments {
 		p.ContainerIDs = append(p.ContainerIDs, a.ContainerID)
 	}
 	if len(e.attachments) == 0 {
 		return p, false
 	}
-	if len(e.paths) == 0 {
-		p.Unproven = true
-		return p, lives("", made)
+	may, sure := e.claims(made, lives)
+	if p.Unproven = !sure; sure {
+		p.IPs, p.Network = e.ips, e.attachments[0].Network
 	}
-	p.IPs, p.Network = e.ips, e.attachments[0].Network
-	return p, slices.ContainsFunc(e.paths, func(path string) bool { return lives(path, made) })
+	return p, may
 }

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -58,18 +59,19 @@ func ask(t *testing.T, dir string, living ...string) podsource.Answer {
 	return a
 }
 
+// unclear is a path of which nobody can say whether it lives.
+const unclear = "/proc/self/fd/7"
+
 var lastBoot = time.Now().Add(-time.Hour)
 
 func askAll(t *testing.T, dirs []string, living ...string) (podsource.Answer, error) {
 	t.Helper()
-	s, err := New(Options{Dirs: dirs, Living: func(context.Context) (func(string, time.Time) bool, error) {
-		return func(path string, at time.Time) bool {
-			for _, l := range living {
-				if path == l && path != "" {
-					return true
-				}
+	s, err := New(Options{Dirs: dirs, Living: func(context.Context) (func(string, time.Time) (bool, bool), error) {
+		return func(path string, at time.Time) (bool, bool) {
+			if path == "" || path == unclear {
+				return at.After(lastBoot), false
 			}
-			return path == "" && at.After(lastBoot)
+			return slices.Contains(living, path), true
 		}, nil
 	}})
 	if err != nil {
@@ -113,6 +115,9 @@ func TestHazard70Entries(t *testing.T) {
 		{"the namespace of the result is not asked where libcni says which it was", written(t, nil), now, "/var/run/netns/cni-9", nil, recorded},
 		{"libcni before 1.2: the result says", written(t, object{"netns": nil}), now, "/var/run/netns/cni-9", live, recorded},
 		{"... and it is gone", written(t, object{"netns": nil}), now, path, nil, recorded},
+		{"nobody can say whether it lives", written(t, object{"netns": unclear}), now, path, byName, recorded},
+		{"... from before the node booted", written(t, object{"netns": unclear}), beforeBoot, path, nil, recorded},
+		{"one of two paths lives surely", written(t, object{"netns": nil, "result": object{"interfaces": []object{{"sandbox": unclear}, {"sandbox": path}}}}), now, path, noIPs, recorded},
 		{"no path at all, of this boot", written(t, object{"netns": nil, "result": object{}}), now, path, byName, recorded},
 		{"... from before it", written(t, object{"netns": nil, "result": object{}}), beforeBoot, path, nil, recorded},
 		{"an old result", written(t, object{"result": object{"ip4": object{"ip": "10.0.0.2/24"}, "ip6": object{"ip": "fd00::2/64"}}}), now, path, live, recorded},
@@ -135,8 +140,12 @@ func TestHazard70Entries(t *testing.T) {
 			}
 			got := ask(t, dir, c.living)
 			for i := range got.Pods {
-				if p := &got.Pods[i]; p.Origin != "CNI cache "+filepath.Join(dir, "podnet-ee3b0f0c-eth0") {
-					t.Errorf("the origin is %q", p.Origin)
+				want := "CNI cache " + filepath.Join(dir, "podnet-ee3b0f0c-eth0")
+				if _, err := parseEntry([]byte(c.text)); err != nil || len(c.text) > maxEntry {
+					want += ", which is damaged"
+				}
+				if p := &got.Pods[i]; p.Origin != want {
+					t.Errorf("the origin is %q, want %q", p.Origin, want)
 				}
 			}
 			if got.Recorded == nil {
@@ -154,47 +163,92 @@ func TestHazard70Entries(t *testing.T) {
 // as each question finds a record of the one before.
 func TestHazard70RecordedSince(t *testing.T) {
 	dir, other := t.TempDir(), t.TempDir()
-	s, err := New(Options{Dirs: []string{dir, other}, Living: func(context.Context) (func(string, time.Time) bool, error) {
-		return func(string, time.Time) bool { return false }, nil
+	var living []string
+	s, err := New(Options{Dirs: []string{dir, other}, Living: func(context.Context) (func(string, time.Time) (bool, bool), error) {
+		return func(path string, _ time.Time) (bool, bool) { return slices.Contains(living, path), true }, nil
 	}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	at := func(minute int) time.Time { return time.Date(2026, 1, 1, 12, minute, 0, 0, time.UTC) }
+	for _, empty := range []string{dir, other} {
+		if err := os.Chtimes(empty, at(0), at(0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const lives = "/var/run/netns/cni-1"
 	for _, step := range []struct {
 		reason string
 		in     string
 		write  map[string]int // files, and when
 		remove []string
+		living []string
 		want   time.Time
 	}{
-		{"there is none", dir, nil, nil, time.Time{}},
-		{"what is no entry is no record", dir, map[string]int{"lock": 1}, nil, time.Time{}},
-		{"the oldest of two", dir, map[string]int{"podnet-a-eth0": 10, "podnet-b-eth0": 20}, nil, at(10)},
-		{"the oldest ended, and the other is still there", dir, nil, []string{"podnet-a-eth0"}, at(10)},
-		{"... and then a new one comes", dir, map[string]int{"podnet-c-eth0": 30}, nil, at(10)},
-		{"... and the first new one ends", dir, nil, []string{"podnet-b-eth0"}, at(10)},
-		{"nothing is there that was there before", dir, map[string]int{"podnet-d-eth0": 40}, []string{"podnet-c-eth0"}, at(40)},
-		{"a file of the same name, which is another", dir, map[string]int{"podnet-d-eth0": 50}, nil, at(50)},
-		{"an older one counts", dir, map[string]int{"podnet-e-eth0": 45}, nil, at(45)},
-		{"of two directories the later one", other, map[string]int{"podnet-f-eth0": 55}, nil, at(55)},
-		{"... whichever that is", other, map[string]int{"podnet-f-eth0": 5}, nil, at(45)},
-		{"one is wiped: since it was seen to be", dir, nil, []string{"podnet-d-eth0", "podnet-e-eth0"}, time.Now()},
-		{"... also the next time", dir, nil, nil, time.Now()},
-		{"... until there is a new one", dir, map[string]int{"podnet-g-eth0": 59}, nil, at(59)},
+		{"both are empty, since they were made", dir, nil, nil, nil, at(0)},
+		{"what is no entry is no record", dir, map[string]int{"lock": 1}, nil, nil, at(1)},
+		{"the oldest of two", dir, map[string]int{"podnet-a-eth0": 10, "podnet-b-eth0": 20}, nil, nil, at(10)},
+		{"the oldest ended, and the other is still there", dir, nil, []string{"podnet-a-eth0"}, nil, at(10)},
+		{"... and then a new one comes", dir, map[string]int{"podnet-c-eth0": 30}, nil, nil, at(10)},
+		{"... and the first new one ends", dir, nil, []string{"podnet-b-eth0"}, nil, at(10)},
+		{"nothing is there that was there before", dir, map[string]int{"podnet-d-eth0": 40}, []string{"podnet-c-eth0"}, nil, at(40)},
+		{"a file of the same name, which is another", dir, map[string]int{"podnet-d-eth0": 50}, nil, nil, at(50)},
+		{"an older one counts", dir, map[string]int{"podnet-e-eth0": 45}, nil, nil, at(45)},
+		{"a record goes, and its namespace lives: purged by age", dir, nil, []string{"podnet-e-eth0"}, []string{lives}, at(50)},
+		{"... which counts for good", dir, nil, nil, nil, at(50)},
+		{"of two directories the later one", other, map[string]int{"podnet-f-eth0": 55}, nil, nil, at(55)},
+		{"... whichever that is", other, map[string]int{"podnet-f-eth0": 5}, nil, nil, at(50)},
+		{"one is wiped: since then", dir, nil, []string{"podnet-d-eth0"}, nil, at(58)},
+		{"... until there is a new one", dir, map[string]int{"podnet-g-eth0": 59}, nil, nil, at(59)},
 	} {
+		living = step.living
 		for name, minute := range step.write {
-			file(t, step.in, name, "", at(minute))
+			text := written(t, nil)
+			if name == "lock" {
+				text = ""
+			}
+			file(t, step.in, name, text, at(minute))
 		}
 		for _, name := range step.remove {
 			if err := os.Remove(filepath.Join(step.in, name)); err != nil {
 				t.Fatal(err)
 			}
 		}
+		when := at(58) // of a change in the directory, which counts if it is empty
+		if len(step.write) == 0 && step.remove == nil {
+			when = at(0)
+		} else if step.write["lock"] > 0 {
+			when = at(1)
+		}
+		if err := os.Chtimes(step.in, when, when); err != nil {
+			t.Fatal(err)
+		}
 		a, err := s.Pods(t.Context())
-		if err != nil || a.RecordedSince.Sub(step.want).Abs() > time.Minute-1 {
+		if err != nil || !a.RecordedSince.Equal(step.want) {
 			t.Errorf("%s: got %v, %v; want %v", step.reason, a.RecordedSince, err, step.want)
 		}
+	}
+}
+
+// Where there is no record in any directory, people are told of each.
+func TestNote(t *testing.T) {
+	dir, missing := t.TempDir(), filepath.Join(t.TempDir(), "missing")
+	for _, c := range []struct {
+		reason string
+		dirs   []string
+		want   string
+	}{
+		{"missing", []string{missing}, "the directory " + missing + " does not exist"},
+		{"empty", []string{dir}, dir + " holds no record; is it the directory of this node's runtime?"},
+		{"both", []string{dir, missing}, dir + " holds no record; is it the directory of this node's runtime?; the directory " + missing + " does not exist"},
+	} {
+		if got, err := askAll(t, c.dirs); err != nil || got.Note != c.want {
+			t.Errorf("%s: got %q, %v", c.reason, got.Note, err)
+		}
+	}
+	file(t, dir, "podnet-ee3b0f0c-eth0", written(t, nil), time.Now())
+	if got, err := askAll(t, []string{dir, missing}); err != nil || got.Note != "" {
+		t.Errorf("one has a record: got %q, %v", got.Note, err)
 	}
 }
 
@@ -207,6 +261,7 @@ func TestInName(t *testing.T) {
 		{"podnet-ee3b0f0c-eth0", []podsource.Attachment{{Network: "podnet", ContainerID: "ee3b0f0c"}}},
 		{"pod-net-ee3b0f0c-eth0", []podsource.Attachment{{Network: "pod", ContainerID: "net"}, {Network: "pod", ContainerID: "net-ee3b0f0c"}, {Network: "pod-net", ContainerID: "ee3b0f0c"}}},
 		{"podnet-default-ee3b-eth0", []podsource.Attachment{{Network: "podnet", ContainerID: "default"}, {Network: "podnet", ContainerID: "default-ee3b"}, {Network: "podnet-default", ContainerID: "ee3b"}}},
+		{"podnet-" + strings.Repeat("-", 30) + "x", nil},
 		{"podnet-ee3b0f0c", nil},
 		{"lock", nil},
 		{"a-.b-c", nil},
@@ -216,7 +271,7 @@ func TestInName(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", c.file, diff)
 		}
 	}
-	if got := inName(strings.Repeat("a-", 2000)); len(got) > 300 {
+	if got := inName(strings.Repeat("a-", 127)); len(got) > 8200 {
 		t.Errorf("%d candidates", len(got))
 	}
 }
@@ -253,7 +308,7 @@ func TestErrors(t *testing.T) {
 		}
 	}
 	away := errors.New("away")
-	living := func(context.Context) (func(string, time.Time) bool, error) { return nil, away }
+	living := func(context.Context) (func(string, time.Time) (bool, bool), error) { return nil, away }
 	if _, err := New(Options{Dirs: []string{"results"}, Living: living}); err == nil {
 		t.Error("a relative path is accepted")
 	}
@@ -271,8 +326,8 @@ func TestErrors(t *testing.T) {
 	file(t, dir, "podnet-ee3b0f0c-eth0", written(t, nil), time.Now())
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	s, err = New(Options{Dirs: []string{dir}, Living: func(context.Context) (func(string, time.Time) bool, error) {
-		return func(string, time.Time) bool { return true }, nil
+	s, err = New(Options{Dirs: []string{dir}, Living: func(context.Context) (func(string, time.Time) (bool, bool), error) {
+		return func(string, time.Time) (bool, bool) { return true, true }, nil
 	}})
 	if err != nil {
 		t.Fatal(err)

@@ -26,6 +26,7 @@ type entry struct {
 	attachments []podsource.Attachment // just one, or all that its name may mean
 	paths       []string               // of its network namespace; none is known where it is empty
 	ips         []netip.Addr
+	damaged     bool // it can't be read, or is no entry
 }
 
 // name is what CNI allows as a container ID and as the name of a network (SPEC.md,
@@ -93,7 +94,7 @@ func parseEntry(text []byte) (entry, error) {
 // inName returns every attachment that a file of this name may be about:
 // <network>-<container ID>-<interface>, of which each may hold hyphens.
 func inName(file string) (all []podsource.Attachment) {
-	parts := strings.SplitN(file, "-", 24) // a UUID has four hyphens
+	parts := strings.Split(file, "-")
 	for from := 1; from < len(parts); from++ {
 		network := strings.Join(parts[:from], "-")
 		for to := from + 1; to < len(parts); to++ {

@@ -28,8 +28,8 @@ func Example() {
 			return
 		}
 	}
-	living := func(context.Context) (func(path string, at time.Time) bool, error) {
-		return func(path string, _ time.Time) bool { return path == "/run/netns/ee3b0f0c" }, nil
+	living := func(context.Context) (func(path string, at time.Time) (lives, sure bool), error) {
+		return func(path string, _ time.Time) (lives, sure bool) { return path == "/run/netns/ee3b0f0c", true }, nil
 	}
 	cache, err := cnicache.New(cnicache.Options{Dirs: []string{dir}, Living: living})
 	if err != nil {

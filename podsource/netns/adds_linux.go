@@ -51,9 +51,24 @@ func (s *scan) environment(pid string) error {
 	if !bytes.Contains(text, []byte("CNI_COMMAND=ADD\x00")) { // nearly all end here
 		return nil
 	}
+	netNS, containerIDs := addIn(text)
+	if len(containerIDs) == 0 {
+		return nil
+	}
+	homes, err := s.homes(dir)
+	if err != nil {
+		return err
+	}
+	for _, containerID := range containerIDs {
+		s.adds = append(s.adds, cniADD{pid, containerID, netNS, homes})
+	}
+	return nil
+}
+
+// addIn returns the container IDs of the ADD that an environment names. Of several
+// variables of one name some programs take the first, and some the last.
+func addIn(text []byte) (netNS string, containerIDs []string) {
 	var add bool
-	var netNS string
-	var containerIDs []string // of two of one name some programs take the first, and some the last
 	for entry := range bytes.SplitSeq(text, []byte{0}) {
 		name, value, _ := strings.Cut(string(entry), "=")
 		switch name {
@@ -65,18 +80,13 @@ func (s *scan) environment(pid string) error {
 			netNS = value
 		}
 	}
-	homes, err := s.homes(dir)
-	if err != nil {
-		return err
+	if last := len(containerIDs) - 1; last > 1 {
+		containerIDs = []string{containerIDs[0], containerIDs[last]}
 	}
-	for _, containerID := range containerIDs {
-		// What CNI does not allow no runtime sets, and no plugin takes (cni,
-		// pkg/utils ValidateContainerID).
-		if add && validID(containerID) {
-			s.adds = append(s.adds, cniADD{pid, containerID, netNS, homes})
-		}
-	}
-	return nil
+	// What CNI does not allow no runtime sets, and no plugin takes (cni, pkg/utils
+	// ValidateContainerID).
+	containerIDs = slices.DeleteFunc(containerIDs, func(id string) bool { return !add || !validID(id) })
+	return netNS, containerIDs
 }
 
 // homes returns the network namespaces that the threads of a process are in.
@@ -113,8 +123,8 @@ func validID(id string) bool {
 // claims returns the container IDs of the ADDs under way, each with a process
 // that runs it. Left out are processes that can't be plugins (hazard 78): those
 // that run for longer than any ADD, as a daemon does that inherited the
-// variables, and those in the very namespace that they say they set up, as a
-// container does whose owner sets them.
+// variables, and those of a container in the very namespace that they say they set
+// up, as one is whose owner sets them.
 func (s *scan) claims(longest time.Duration) (map[string]string, error) {
 	claims := make(map[string]string)
 	for _, a := range s.adds {
@@ -137,9 +147,16 @@ func (s *scan) claims(longest time.Duration) (map[string]string, error) {
 	return claims, nil
 }
 
-// atHome reports whether all threads of an ADD's process are in the namespace
-// that it says it sets up. What is not surely so is not so.
+// atHome reports whether all threads of an ADD's process are in the network
+// namespace that it says it sets up, and the process is in another PID namespace
+// than the node. A plugin that does its work in the former is not. What is not
+// surely so is not so.
 func (s *scan) atHome(a cniADD) bool {
+	node, nodeErr := nsInode(s.proc + "/1/ns/pid")
+	its, err := nsInode(s.proc + "/" + a.pid + "/ns/pid")
+	if nodeErr != nil || err != nil || its == node {
+		return false
+	}
 	inodes := s.mountedAt[cleanPath(a.netNS)]
 	if a.netNS == "/proc/self/ns/net" || a.netNS == "/proc/thread-self/ns/net" {
 		return true

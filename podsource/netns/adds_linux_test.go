@@ -135,6 +135,7 @@ func TestHazard78EnvironmentOfOthers(t *testing.T) {
 	if !onNode(t) {
 		return
 	}
+	container := &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWPID}
 	for _, row := range []struct {
 		reason string
 		start  func()
@@ -144,15 +145,15 @@ func TestHazard78EnvironmentOfOthers(t *testing.T) {
 		{"a daemon that inherited them, and runs for longer than any ADD", func() { startADD(t, "ADD", "daemon", "/run/netns/cni-1") }, time.Nanosecond, nil},
 		{"the same, as long as it could be one", func() {}, time.Minute, []string{"daemon"}},
 		{"a tenant in the very namespace, by its mount", func() {
-			pid, _ := start(t, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}, "CNI_COMMAND=ADD", "CNI_CONTAINERID=tenant", "CNI_NETNS=/var/run/netns/tenant")
+			pid, _ := start(t, container, "CNI_COMMAND=ADD", "CNI_CONTAINERID=tenant", "CNI_NETNS=/var/run/netns/tenant")
 			bindNamespace(t, pid, "/run/netns/tenant")
 		}, 0, []string{"daemon"}},
 		{"... by its process", func() {
 			home, _ := startPod(t)
-			enter(t, home, "CNI_COMMAND=ADD", "CNI_CONTAINERID=tenant", fmt.Sprintf("CNI_NETNS=/proc/%d/ns/net", home))
+			enter(t, home, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}, "CNI_COMMAND=ADD", "CNI_CONTAINERID=tenant", fmt.Sprintf("CNI_NETNS=/proc/%d/ns/net", home))
 		}, 0, []string{"daemon"}},
 		{"... by itself", func() {
-			start(t, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}, "CNI_COMMAND=ADD", "CNI_CONTAINERID=tenant", "CNI_NETNS=/proc/self/ns/net")
+			start(t, container, "CNI_COMMAND=ADD", "CNI_CONTAINERID=tenant", "CNI_NETNS=/proc/self/ns/net")
 		}, 0, []string{"daemon"}},
 		{"a plugin in the node's namespace, which is not the one that it sets up", func() {
 			home, _ := startPod(t)
@@ -160,8 +161,13 @@ func TestHazard78EnvironmentOfOthers(t *testing.T) {
 			startADD(t, "ADD", "plugin", "/run/netns/plugin")
 		}, 0, []string{"daemon", "plugin"}},
 		{"a tenant in a namespace of another name", func() {
-			start(t, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}, "CNI_COMMAND=ADD", "CNI_CONTAINERID=unclear", "CNI_NETNS=/run/netns/unclear")
+			start(t, container, "CNI_COMMAND=ADD", "CNI_CONTAINERID=unclear", "CNI_NETNS=/run/netns/unclear")
 		}, 0, []string{"daemon", "plugin", "unclear"}},
+		{"a plugin that has gone into the namespace", func() {
+			home, _ := startPod(t)
+			bindNamespace(t, home, "/run/netns/inside")
+			enter(t, home, nil, "CNI_COMMAND=ADD", "CNI_CONTAINERID=inside", "CNI_NETNS=/run/netns/inside")
+		}, 0, []string{"daemon", "inside", "plugin", "unclear"}},
 	} {
 		row.start()
 		s, err := New(Options{Nested: true, LongestADD: row.limit})
@@ -177,6 +183,25 @@ func TestHazard78EnvironmentOfOthers(t *testing.T) {
 	}
 }
 
+// Which containers an environment names.
+func TestAddIn(t *testing.T) {
+	for _, row := range []struct {
+		reason, text string
+		want         []string
+	}{
+		{"an ADD", "CNI_COMMAND=ADD\x00CNI_CONTAINERID=a", []string{"a"}},
+		{"the first and the last of many", "CNI_CONTAINERID=a\x00CNI_CONTAINERID=b\x00CNI_CONTAINERID=c\x00CNI_COMMAND=ADD\x00CNI_CONTAINERID=d\x00", []string{"a", "d"}},
+		{"another command", "CNI_COMMAND=DEL\x00CNI_CONTAINERID=a\x00", nil},
+		{"one of two commands", "CNI_COMMAND=ADD\x00CNI_COMMAND=DEL\x00CNI_CONTAINERID=a\x00", []string{"a"}},
+		{"an ID that CNI does not allow", "CNI_COMMAND=ADD\x00CNI_CONTAINERID=a/b\x00CNI_CONTAINERID=c\x00", []string{"c"}},
+		{"none", "CNI_COMMAND=ADD\x00", nil},
+	} {
+		if _, got := addIn([]byte(row.text)); !slices.Equal(got, row.want) {
+			t.Errorf("%s: got %q, want %q", row.reason, got, row.want)
+		}
+	}
+}
+
 // bindNamespace mounts a process's network namespace.
 func bindNamespace(t testing.TB, pid int, path string) {
 	t.Helper()
@@ -189,7 +214,7 @@ func bindNamespace(t testing.TB, pid int, path string) {
 }
 
 // enter starts a process in the network namespace of another one.
-func enter(t testing.TB, home int, env ...string) {
+func enter(t testing.TB, home int, attr *syscall.SysProcAttr, env ...string) {
 	t.Helper()
 	fd, err := unix.Open(fmt.Sprintf("/proc/%d/ns/net", home), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -197,7 +222,7 @@ func enter(t testing.TB, home int, env ...string) {
 	}
 	defer func() { _ = unix.Close(fd) }()
 	if err := withNetNS(fd, unix.Setns, func() error {
-		start(t, nil, env...)
+		start(t, attr, env...)
 		return nil
 	}); err != nil {
 		t.Fatal(err)

@@ -60,11 +60,12 @@ func dump(addrList func(netlink.Link, int) ([]netlink.Addr, error)) (ips []netip
 		// The kernel's scope and the address itself must agree that nobody else
 		// can reach it. In doubt it is one more reason to keep.
 		local := a.Scope != unix.RT_SCOPE_UNIVERSE && (ip.IsLoopback() || ip.IsLinkLocalUnicast())
-		if !local && !slices.Contains(ips, ip) {
+		if !local {
 			ips = append(ips, ip)
 		}
 	}
-	return ips, incomplete
+	slices.SortFunc(ips, netip.Addr.Compare) // a tenant may have any number
+	return slices.Compact(ips), incomplete
 }
 
 // withNetNS calls do on a thread that is in a network namespace, and does nothing

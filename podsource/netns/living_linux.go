@@ -15,7 +15,8 @@ import (
 )
 
 // Living returns a function that reports whether the network namespace lives that
-// somebody called by a path at a time. It is for package cnicache.
+// somebody called by a path at a time, and whether that is sure. It is for package
+// cnicache.
 //
 // A path of a process, as /proc/4711/ns/net, lives if the process is there and had
 // started by then. Any other is looked for among the mounts of all processes of
@@ -25,13 +26,17 @@ import (
 // to counts in the same way.
 //
 // Of an empty path, and of one that nobody but its writer could follow, it reports
-// whether the time is since the node's boot, since nothing older lives. That holds
-// wherever it can't be decided: links that lead in a circle or can't be read, a
-// procfs by another name, and mounts that are too many to be read.
+// whether the time is since the node's boot, since nothing older lives, and that
+// this is not sure. That holds wherever it can't be decided: links that lead in a
+// circle or can't be read, a procfs by another name, and mounts that are too many
+// to be read.
+//
+// A clock that was set forward between that time and the start of this process
+// makes processes look younger than they are.
 //
 // Living looks at the node anew, unless Pods was called since the last time: then
 // it has what that saw.
-func (s *Source) Living(ctx context.Context) (func(path string, at time.Time) bool, error) {
+func (s *Source) Living(ctx context.Context) (func(path string, at time.Time) (lives, sure bool), error) {
 	sc := s.last.Swap(nil)
 	if sc == nil {
 		var err error
@@ -47,28 +52,29 @@ func (s *Source) Living(ctx context.Context) (func(path string, at time.Time) bo
 	for point := range sc.mountedAt {
 		names[path.Base(point)] = true
 	}
-	return func(file string, at time.Time) bool {
+	return func(file string, at time.Time) (lives, sure bool) {
 		thisBoot := !at.Before(boot.Add(-timeSlack))
 		for range maxLinks {
 			if pid, ok := processOf(file); ok {
-				return sc.processLives(pid, boot, at)
+				return sc.processLives(pid, boot, at), true
 			}
 			if !path.IsAbs(file) || strings.Contains(file, "/proc/") { // none, or as only its writer saw it
-				return thisBoot
+				return thisBoot, false
 			}
 			if names[path.Base(path.Clean(file))] {
-				return true
+				return true, true
 			}
 			next, err := sc.follow(file)
 			switch {
 			case errors.Is(err, errNoLink), errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
-				return thisBoot && (sc.truncated || otherProcfs.MatchString(path.Clean(file)))
+				unclear := sc.truncated || otherProcfs.MatchString(path.Clean(file))
+				return thisBoot && unclear, !unclear
 			case err != nil:
-				return thisBoot
+				return thisBoot, false
 			}
 			file = next
 		}
-		return thisBoot
+		return thisBoot, false
 	}, nil
 }
 

@@ -26,6 +26,6 @@ func (*Source) Pods(context.Context) (podsource.Answer, error) {
 }
 
 // Living returns an error: network namespaces exist on Linux only.
-func (*Source) Living(context.Context) (func(path string, at time.Time) bool, error) {
+func (*Source) Living(context.Context) (func(path string, at time.Time) (lives, sure bool), error) {
 	return nil, errLinuxOnly
 }

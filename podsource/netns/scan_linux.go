@@ -34,8 +34,12 @@ type scan struct {
 
 	// What the last look could not see, of namespaces that are there.
 	unseen    map[uint64]podsource.Pod // by inode, with what was seen of each
-	truncated bool                     // not all mounts of some view were read
-	restless  bool                     // it found namespaces that no look before had found
+	mountText int                      // bytes that were read of mounts
+	// maxMountText is how many it may be in all: a tenant may make as many views as
+	// it likes.
+	maxMountText int
+	truncated    bool // not all mounts of some view were read
+	restless     bool // it found namespaces that no look before had found
 }
 
 // A view is what processes see of mounts: those of their mount namespace that are
@@ -49,7 +53,7 @@ type view struct {
 func (s *scan) processes(ctx context.Context) error {
 	clear(s.views)
 	clear(s.unseen)
-	s.truncated = false
+	s.truncated, s.mountText = false, 0
 	pids, err := numericEntries(s.proc)
 	if err != nil {
 		return fmt.Errorf("listing the node's processes: %w", err)
@@ -162,6 +166,10 @@ func (s *scan) mounted(dir string) error {
 	text, err := s.read(dir + "/mountinfo")
 	if errors.Is(err, syscall.EINVAL) { // that of a thread without a mount namespace
 		return errExited
+	}
+	if s.mountText += len(text); s.mountText > s.maxMountText {
+		s.truncated = true
+		return nil
 	}
 	if errors.Is(err, errTooLong) {
 		s.truncated = true

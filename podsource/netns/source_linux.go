@@ -108,7 +108,7 @@ func (s *Source) scan(ctx context.Context) (*scan, error) {
 	if err != nil {
 		return nil, err
 	}
-	sc := &scan{restless: true, proc: s.opts.Proc, setns: s.setns, found: map[uint64]bool{host: true}, unseen: make(map[uint64]podsource.Pod),
+	sc := &scan{restless: true, maxMountText: 8 * maxProcfs, proc: s.opts.Proc, setns: s.setns, found: map[uint64]bool{host: true}, unseen: make(map[uint64]podsource.Pod),
 		views: make(map[view]bool), mountedAt: make(map[string][]uint64)}
 	// A process may come where the scan has been, when the last one in its
 	// namespace goes where it has not been yet. So it ends with a scan that

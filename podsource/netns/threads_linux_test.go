@@ -41,7 +41,7 @@ func TestHazard60FirstThreadHasEnded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := lives(path, time.Now()); got != want {
+		if got, _ := lives(path, time.Now()); got != want {
 			t.Errorf("the namespace that its threads are in: got %t, want %t", got, want)
 		}
 		stop()

@@ -25,7 +25,7 @@ func openCNICache(_ string, env *Env) (podsource.Source, error) {
 func mergeCaches(specs []string) (merged, dirs []string) {
 	for _, spec := range specs {
 		name, dir, _ := strings.Cut(spec, ":")
-		if name != "cnicache" {
+		if name != "cnicache" || len(alternatives(spec)) > 1 { // the latter is an error
 			merged = append(merged, spec)
 			continue
 		}

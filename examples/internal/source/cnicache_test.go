@@ -31,6 +31,11 @@ func TestCNICache(t *testing.T) {
 			t.Errorf("%s: %v", row.reason, err)
 		}
 	}
+	for _, spec := range []string{"cri,cnicache:/x", "cnicache:/x,cri", "netns,cnicache"} {
+		if _, err := Parse([]string{spec}, Env{}); err == nil || !strings.Contains(err.Error(), "a --source of its own") {
+			t.Errorf("%s is accepted, and its directory or the others would count for nothing: %v", spec, err)
+		}
+	}
 	if _, err := Parse([]string{"netns", "cnicache:results"}, Env{}); err == nil || runtime.GOOS == "linux" && !strings.Contains(err.Error(), "absolute") {
 		t.Errorf("a relative path: %v", err)
 	}

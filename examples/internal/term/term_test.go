@@ -130,6 +130,7 @@ func TestID(t *testing.T) {
 		{"none", "", "-"},
 		{"a PID, as rkt had it", "4711", "4711"},
 		{"a sandbox's", "162c369c9fc6a1b2c3d4", "162c369c9fc6"},
+		{"nerdctl's, of which all begin alike", "default-162c369c9fc6" + strings.Repeat("0", 52), "default-162c369c9fc6"},
 	} {
 		if got := ID(row.id); got != row.want {
 			t.Errorf("%s: got %q, want %q", row.reason, got, row.want)

@@ -13,12 +13,14 @@ import (
 // idLength is what people compare of a container ID, as crictl and docker do.
 const idLength = 12
 
-// ID returns as much of a container ID as people need, or "-" for none.
+// ID returns as much of a container ID as people need, or "-" for none. What comes
+// before its last 64 characters, as "default-" of nerdctl's, says nothing of which
+// container it is, and stays.
 func ID(id string) string {
 	if id == "" {
 		return "-"
 	}
-	return id[:min(len(id), idLength)]
+	return id[:min(len(id), max(0, len(id)-64)+idLength)]
 }
 
 // Age returns how long before now t was, in its two largest units: "3d4h", "7m",
