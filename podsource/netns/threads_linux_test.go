@@ -154,7 +154,7 @@ func TestHazard60FirstThreadEndsMeanwhile(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s := scan{proc: proc, views: make(map[view]bool), mountedAt: make(map[string][]uint64)}
+	s := scan{proc: proc, maxMountText: maxProcfs, views: make(map[view]bool), mountedAt: make(map[string][]uint64)}
 	if err := s.process("7"); err != nil || len(s.mountedAt["/run/netns/web"]) != 1 {
 		t.Errorf("got %v, %v", s.mountedAt, err)
 	}

@@ -108,6 +108,9 @@ func unmountAll() error {
 // whose other end is about to go with its namespace.
 func removeBridges() error {
 	links, err := netlink.LinkList()
+	for errors.Is(err, netlink.ErrDumpInterrupted) { // by those that go meanwhile, of which there is an end
+		links, err = netlink.LinkList()
+	}
 	if err != nil {
 		return fmt.Errorf("listing interfaces: %w", err)
 	}
