@@ -134,6 +134,7 @@ func TestHazard65StartTakesLongerThanTheMinimumAgeOnContainerd(t *testing.T) {
 			before := n.reservations(n.network)
 			all := slices.Collect(maps.Keys(before))
 			n.must(stamp(n.network, 10*time.Second, all...))
+			n.must(stampRecords(20 * time.Second)) // else all would be from before the oldest record (hazard 70)
 			held := slices.DeleteFunc(all, func(ip netip.Addr) bool { return slices.Contains(leaked, ip) || slices.Contains(live.ips, ip) })
 			same(t, "addresses of the pod that starts", "in dual stack", 2, len(held))
 			for _, id := range strangers(before, live) {

@@ -4,15 +4,18 @@ package containerdtest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/cnicache"
 )
 
 // A pod is a sandbox that was run, with the addresses that the runtime reports.
@@ -173,6 +176,16 @@ func (n *node) age(network string) {
 		all = append(all, ip)
 	}
 	n.must(stamp(network, time.Hour, all...))
+}
+
+// stampRecords makes all records of libcni's cache look so old.
+func stampRecords(age time.Duration) error {
+	records, err := filepath.Glob(cnicache.DefaultDir + "/*")
+	then := time.Now().Add(-age)
+	for _, file := range records {
+		err = errors.Join(err, os.Chtimes(file, then, then))
+	}
+	return err
 }
 
 // stamp makes reservations look as if they had been made so long ago.
