@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+)
+
+const (
+	// plainName is the file name of the real host-local, and realName the one that it
+	// has where this plugin was installed under plainName.
+	plainName = "host-local"
+	realName  = "host-local.real"
+
+	// mark is set in the environment of the delegate. Whoever finds it set is its own
+	// delegate, and would execute itself for ever.
+	mark = "HOSTLOCAL_GC_IPAM_DELEGATE"
+)
+
+// findDelegate returns the path of the real host-local: the first file called
+// host-local, in the directories of CNI_PATH and then in that of this program, that
+// is not this program; else the first called host-local.real. Runtimes ask for the
+// VERSION with a CNI_PATH that leads nowhere.
+func findDelegate(cniPath string) (string, error) {
+	self, err := readSelf()
+	if err != nil {
+		return "", fmt.Errorf("looking for the real host-local: %w", err)
+	}
+	dirs := filepath.SplitList(cniPath)
+	if dir := filepath.Dir(self.path); !slices.Contains(dirs, dir) {
+		dirs = append(dirs, dir)
+	}
+	for _, name := range []string{plainName, realName} {
+		if runtime.GOOS == "windows" {
+			name += ".exe"
+		}
+		for _, dir := range dirs {
+			path := filepath.Join(dir, name)
+			same, err := self.is(path)
+			if err == nil && !same {
+				return path, nil
+			}
+		}
+	}
+	return "", fmt.Errorf("hostlocal-gc-ipam found no host-local but itself in %v: install the real one there, as %s or as %s",
+		dirs, plainName, realName)
+}
+
+// A program is this program's own file.
+type program struct {
+	path string // as it was called
+	file string // by which it is read, also when path leads elsewhere by now
+	info fs.FileInfo
+}
+
+func readSelf() (*program, error) {
+	path, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	p := &program{path: path, file: selfFile(path)}
+	p.info, err = os.Stat(p.file)
+	return p, err
+}
+
+var errNoProgram = errors.New("it is no program")
+
+// is reports whether path is this program, or a copy of it. An error is that there
+// is no program at that path.
+func (p *program) is(path string) (bool, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return false, err
+	}
+	if !info.Mode().IsRegular() || runtime.GOOS != "windows" && info.Mode()&0o111 == 0 {
+		return false, errNoProgram
+	}
+	if os.SameFile(info, p.info) {
+		return true, nil
+	}
+	if info.Size() != p.info.Size() {
+		return false, nil
+	}
+	mine, err := os.ReadFile(p.file)
+	if err != nil {
+		return false, err
+	}
+	other, err := os.ReadFile(path)
+	return bytes.Equal(mine, other), err
+}
+
+// delegateEnv is the environment of the delegate: this process's own, marked.
+func delegateEnv() []string { return append(os.Environ(), mark+"=1") }

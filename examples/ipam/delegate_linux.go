@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+)
+
+// selfFile is where this program can be read, also after an upgrade has put another
+// one at its path.
+func selfFile(string) string { return "/proc/self/exe" }
+
+// become replaces this process by the delegate, which inherits stdin, stdout and
+// stderr. It returns only if that is not possible.
+func become(delegate string) int {
+	err := syscall.Exec(delegate, []string{delegate}, delegateEnv())
+	return printError(fmt.Sprintf("executing %s: %v", delegate, err), "")
+}
+
+// A result is what the delegate printed, and its exit code.
+type result struct {
+	out  []byte
+	code int
+}
+
+// runDelegate executes the delegate and waits for its end. An error is that it did
+// not run, or was killed.
+func runDelegate(delegate string, stdin []byte) (result, error) {
+	cmd := exec.Command(delegate)
+	var out bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.Env = bytes.NewReader(stdin), &out, os.Stderr, delegateEnv()
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.Exited() {
+		return result{out.Bytes(), exit.ExitCode()}, nil
+	}
+	if err != nil {
+		return result{}, fmt.Errorf("executing %s: %w", delegate, err)
+	}
+	return result{out.Bytes(), 0}, nil
+}

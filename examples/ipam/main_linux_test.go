@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+)
+
+// inside says that this process has namespaces of its own.
+const inside = "HOSTLOCAL_GC_IPAM_TEST_BIN"
+
+// bin holds what the tests run: hostlocal-gc-ipam, host-local and bridge.
+var bin string //nolint:gochecknoglobals // set once, in TestMain
+
+// TestMain runs the tests in a network, mount and PID namespace of their own:
+// whatever they leave, processes and mounts included, ends with it.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if bin = os.Getenv(inside); bin != "" {
+		os.Exit(runInside(m))
+	}
+	code, err := runOutside()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "ipam:", err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func runOutside() (code int, err error) {
+	if os.Geteuid() != 0 {
+		if os.Getenv("CI") == "true" {
+			return 1, errors.New("the tests need root, and CI skips nothing")
+		}
+		fmt.Fprintln(os.Stderr, "--- SKIP: ALL TESTS of ipam: they make network namespaces, which needs root")
+		return 0, nil
+	}
+	dir, err := os.MkdirTemp("", "ipam-test-")
+	if err != nil {
+		return 1, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if err := buildAll(dir); err != nil {
+		return 1, err
+	}
+	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.Env = append(os.Environ(), inside+"="+dir)
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags:   syscall.CLONE_NEWNET | syscall.CLONE_NEWPID,
+		Unshareflags: syscall.CLONE_NEWNS,
+		Pdeathsig:    syscall.SIGKILL,
+	}
+	err = cmd.Run()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return max(exit.ExitCode(), 1), nil
+	}
+	return 0, err
+}
+
+// buildAll builds the plugin and those that it works with, at the versions of go.mod.
+func buildAll(dir string) error {
+	const plugins = "github.com/containernetworking/plugins/plugins/"
+	cmd := exec.Command("go", "build", "-o", dir+"/", plugins+"main/bridge", plugins+"ipam/host-local")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%v: %w\n%s", cmd, err, out)
+	}
+	cmd = exec.Command("go", "build", "-o", dir+"/hostlocal-gc-ipam", ".")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%v: %w\n%s", cmd, err, out)
+	}
+	return nil
+}
+
+func runInside(m *testing.M) int {
+	for _, mount := range []struct {
+		source, target, fs string
+		flags              uintptr
+	}{
+		{"none", "/", "", syscall.MS_REC | syscall.MS_PRIVATE},
+		{"proc", "/proc", "proc", 0},
+		{"tmpfs", "/run", "tmpfs", 0},
+		{"tmpfs", "/var/lib", "tmpfs", 0}, // where libcni's caches are that are always read
+	} {
+		if err := syscall.Mount(mount.source, mount.target, mount.fs, mount.flags, ""); err != nil {
+			fmt.Fprintf(os.Stderr, "mounting %s: %v\n", mount.target, err)
+			return 1
+		}
+	}
+	return m.Run()
+}

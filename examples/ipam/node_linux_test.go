@@ -1,0 +1,398 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/invoke"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/plugins/pkg/ns"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+)
+
+// network is the one of the tests, with 253 addresses for containers: the bridge has
+// .1.
+const (
+	network   = "podnet"
+	addresses = 253
+	bridgeIP  = "10.9.0.1"
+)
+
+func address(i int) string { return fmt.Sprintf("10.9.0.%d", 2+i) }
+
+// old is older than every minimum age.
+const old = time.Hour
+
+// A testNode is a data directory, a directory of plugins, and a runtime, which is
+// libcni.
+type testNode struct {
+	t       testing.TB
+	dir     string
+	bin     string // CNI_PATH
+	cni     *libcni.CNIConfig
+	log     *lockedBuffer // what plugins wrote to stderr
+	mu      sync.Mutex
+	spaces  map[string]bool // names of namespaces
+	plugin  string          // the main plugin
+	gc      string          // in the configuration
+	noCache bool            // libcni's results are kept where nobody looks
+}
+
+func newTestNode(t testing.TB) *testNode {
+	t.Helper()
+	n := &testNode{t: t, dir: t.TempDir(), bin: bin, log: new(lockedBuffer), spaces: make(map[string]bool), plugin: "bridge"}
+	n.gc = fmt.Sprintf(`{"nested":true,"cacheDirs":[%q]}`, n.cacheDir())
+	n.cni = libcni.NewCNIConfigWithCacheDir([]string{n.bin}, filepath.Dir(n.cacheDir()),
+		&invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: n.log}})
+	t.Cleanup(func() {
+		for id := range n.spaces {
+			n.unmake(id)
+		}
+		if link, err := netlink.LinkByName("br-test"); err == nil {
+			if err := netlink.LinkDel(link); err != nil {
+				t.Errorf("removing the bridge: %v", err)
+			}
+		}
+		if t.Failed() {
+			t.Logf("what plugins said:\n%s", n.said())
+		}
+	})
+	return n
+}
+
+// said is what plugins said, without the lines of single releases.
+func (n *testNode) said() string {
+	var lines []string
+	for line := range strings.Lines(n.log.String()) {
+		if !strings.Contains(line, ": released ") {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, "")
+}
+
+func (n *testNode) cacheDir() string { return filepath.Join(n.dir, "cache", "results") }
+func (n *testNode) dataDir() string  { return filepath.Join(n.dir, "networks") }
+func (n *testNode) file(ip string) string {
+	return filepath.Join(n.dataDir(), network, ip)
+}
+
+// config is the configuration of the main plugin, as libcni completes it.
+func (n *testNode) config() string {
+	return fmt.Sprintf(`{"cniVersion":"1.0.0","name":%q,%s}`, network, n.inner("hostlocal-gc-ipam"))
+}
+
+func (n *testNode) inner(ipam string) string {
+	return fmt.Sprintf(`"type":%q,"bridge":"br-test","isGateway":true,"capabilities":{"ips":true,"portMappings":true},`+
+		`"ipam":{"type":%q,"dataDir":%q,"ranges":[[{"subnet":"10.9.0.0/24"}]],"gc":%s}`,
+		n.plugin, ipam, n.dataDir(), n.gc)
+}
+
+// list is what a runtime has, with one IPAM plugin or the other.
+func (n *testNode) list(ipam string) *libcni.NetworkConfigList {
+	n.t.Helper()
+	list, err := libcni.NetworkConfFromBytes(fmt.Appendf(nil, `{"cniVersion":"1.0.0","name":%q,"plugins":[{%s}]}`, network, n.inner(ipam)))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return list
+}
+
+// make makes the network namespace of a container.
+func (n *testNode) make(id string) {
+	n.t.Helper()
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // the thread ends with this goroutine
+		h, err := netns.NewNamed(id)
+		if err == nil {
+			err = h.Close()
+		}
+		done <- err
+	}()
+	if err := <-done; err != nil {
+		n.t.Errorf("making the namespace of %s: %v", id, err)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.spaces[id] = true
+}
+
+func (n *testNode) unmake(id string) {
+	n.t.Helper()
+	if err := netns.DeleteNamed(id); err != nil {
+		n.t.Errorf("removing the namespace of %s: %v", id, err)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.spaces, id)
+}
+
+// of is what a runtime says of a container.
+func (n *testNode) of(id string) *libcni.RuntimeConf {
+	return &libcni.RuntimeConf{ContainerID: id, NetNS: "/run/netns/" + id, IfName: "eth0"}
+}
+
+// add is an ADD of a runtime.
+func (n *testNode) add(id string) (netip.Addr, error) { return n.addAs(n.of(id), "hostlocal-gc-ipam") }
+
+func (n *testNode) addAs(rt *libcni.RuntimeConf, ipam string) (netip.Addr, error) {
+	result, err := n.cni.AddNetworkList(context.Background(), n.list(ipam), rt)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	current, err := types100.NewResultFromResult(result)
+	if err != nil || len(current.IPs) != 1 {
+		return netip.Addr{}, fmt.Errorf("result %v: %w", result, err)
+	}
+	ip, _ := netip.AddrFromSlice(current.IPs[0].Address.IP)
+	return ip.Unmap(), nil
+}
+
+func (n *testNode) mustAdd(id string) netip.Addr {
+	n.t.Helper()
+	n.make(id)
+	ip, err := n.add(id)
+	if err != nil {
+		n.t.Fatalf("ADD of %s: %v", id, err)
+	}
+	return ip
+}
+
+func (n *testNode) del(id string) error {
+	return n.cni.DelNetworkList(context.Background(), n.list("hostlocal-gc-ipam"), n.of(id))
+}
+
+// reserve makes a reservation as host-local does, of an age.
+func (n *testNode) reserve(ip, id string, age time.Duration) {
+	n.t.Helper()
+	if err := os.MkdirAll(filepath.Dir(n.file(ip)), 0o755); err != nil {
+		n.t.Fatal(err)
+	}
+	content := id + "\r\neth0"
+	if id == "" {
+		content = ""
+	}
+	n.write(n.file(ip), content, age)
+}
+
+// record makes an entry of libcni's cache, of an age.
+func (n *testNode) record(id, netNS string, age time.Duration) {
+	n.t.Helper()
+	n.write(n.recordFile(id), fmt.Sprintf(`{"kind":"cniCacheV1","containerId":%q,"ifName":"eth0","networkName":%q,"netns":%q}`, id, network, netNS), age)
+}
+
+func (n *testNode) recordFile(id string) string {
+	return filepath.Join(n.cacheDir(), network+"-"+id+"-eth0")
+}
+
+func (n *testNode) write(path, content string, age time.Duration) {
+	n.t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		n.t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		n.t.Fatal(err)
+	}
+	n.dateBack(path, age)
+}
+
+// dateBack makes a file older.
+func (n *testNode) dateBack(path string, age time.Duration) {
+	n.t.Helper()
+	at := time.Now().Add(-age)
+	if err := os.Chtimes(path, at, at); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// fill reserves every address that is free, for containers that are gone.
+func (n *testNode) fill(age time.Duration) {
+	n.t.Helper()
+	for i := range addresses {
+		if _, err := os.Lstat(n.file(address(i))); err != nil {
+			n.reserve(address(i), fmt.Sprintf("gone%d", i), age)
+		}
+	}
+}
+
+// reserved is who holds which address, by the files.
+func (n *testNode) reserved() map[string]string {
+	n.t.Helper()
+	rs, err := hostlocal.New(n.dataDir()).List(context.Background())
+	if err != nil {
+		n.t.Error(err)
+	}
+	all := make(map[string]string)
+	for _, r := range rs {
+		all[r.IP.String()] = r.ContainerID
+	}
+	return all
+}
+
+// configured asks the kernel for the addresses in a namespace.
+func (n *testNode) configured(id string) (ips []netip.Addr) {
+	n.t.Helper()
+	err := ns.WithNetNSPath("/run/netns/"+id, func(ns.NetNS) error {
+		addrs, err := netlink.AddrList(nil, netlink.FAMILY_V4)
+		for _, a := range addrs {
+			if ip, ok := netip.AddrFromSlice(a.IP); ok && a.Scope == int(netlink.SCOPE_UNIVERSE) {
+				ips = append(ips, ip.Unmap())
+			}
+		}
+		return err
+	})
+	if err != nil {
+		n.t.Errorf("asking the kernel: %v", err)
+	}
+	return ips
+}
+
+// hide removes the address from a namespace, as gVisor does and as VFIO leaves it.
+func (n *testNode) hide(id string) {
+	n.t.Helper()
+	err := ns.WithNetNSPath("/run/netns/"+id, func(ns.NetNS) error {
+		link, err := netlink.LinkByName("eth0")
+		if err != nil {
+			return err
+		}
+		addrs, err := netlink.AddrList(link, netlink.FAMILY_V4)
+		for i := range addrs {
+			if err := netlink.AddrDel(link, &addrs[i]); err != nil {
+				return err
+			}
+		}
+		return err
+	})
+	if err != nil {
+		n.t.Fatalf("removing the address of %s: %v", id, err)
+	}
+}
+
+// keeps fails unless each of these containers has the address that it was given, in
+// its namespace and by the reservation.
+func (n *testNode) keeps(held map[string]netip.Addr) {
+	n.t.Helper()
+	reserved := n.reserved()
+	for id, ip := range held {
+		if got := n.configured(id); len(got) != 1 || got[0] != ip || reserved[ip.String()] != id {
+			n.t.Errorf("container %s was given %v; its namespace has %v, and the address is reserved for %q", id, ip, got, reserved[ip.String()])
+		}
+	}
+}
+
+// A call is one execution of the plugin, as a main plugin executes it.
+type call struct {
+	command, id, ifName, args string
+	env                       []string
+	stdin                     string // the node's configuration if empty
+	program                   string // hostlocal-gc-ipam if empty
+}
+
+// An outcome is how a call ended.
+type outcome struct {
+	out, stderr string
+	code        int
+	pid         int
+}
+
+func (n *testNode) call(c call) outcome {
+	n.t.Helper()
+	cmd := n.command(c)
+	var out, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &stderr
+	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
+		n.t.Fatal(err)
+	}
+	return outcome{out.String(), stderr.String(), cmd.ProcessState.ExitCode(), cmd.Process.Pid}
+}
+
+func (n *testNode) command(c call) *exec.Cmd {
+	if c.program == "" {
+		c.program = filepath.Join(n.bin, "hostlocal-gc-ipam")
+	}
+	if c.stdin == "" {
+		c.stdin = n.config()
+	}
+	if c.ifName == "" {
+		c.ifName = "eth0"
+	}
+	cmd := exec.Command(c.program)
+	cmd.Stdin = strings.NewReader(c.stdin)
+	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "CNI_PATH=" + n.bin, "CNI_COMMAND=" + c.command, "CNI_CONTAINERID=" + c.id,
+		"CNI_NETNS=/run/netns/" + c.id, "CNI_IFNAME=" + c.ifName, "CNI_ARGS=" + c.args}, c.env...)
+	return cmd
+}
+
+// copyFile copies a program.
+func copyFile(t testing.TB, from, to string, more ...byte) {
+	t.Helper()
+	content, err := os.ReadFile(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(to, append(content, more...), 0o755); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return !os.IsNotExist(err)
+}
+
+// modes says which files a directory has, and what they hold, to see that nothing
+// changed in it.
+func modes(t testing.TB, dir string) (all []string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() {
+			content, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			path += " " + string(content)
+		}
+		all = append(all, path)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// lockedBuffer takes what several plugins say.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
