@@ -1,8 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command hostlocal-gc-ipam is a CNI IPAM plugin around the real host-local. It hands
-// every command to it, with the configuration as it is, and gives its bytes and its
-// exit code back.
+// Command hostlocal-gc-ipam is the CNI IPAM plugin host-local with one addition:
+// an ADD that fails for want of an address releases what leaked, and tries again.
+//
+// It hands every command to the real host-local, with the configuration as it is,
+// and gives its bytes and its exit code back. So there is one directory, one lock
+// and one format, and going back is a matter of the configuration. Three failures of
+// ADD are treated (add_linux.go):
+//
+//   - no address is left: one pass of package gc over the network, with the kernel
+//     and libcni's cache as sources (pass_linux.go), however many ADDs fail at once
+//     (storm_linux.go);
+//   - the container has an address already, of an ADD before a crash or a reboot
+//     (own_linux.go);
+//   - a requested address is not free: the first or the second of these, by whose
+//     it is.
+//
+// Nothing of this is done, nor read, before an ADD failed. On other systems than
+// Linux the plugin only delegates. See README.md beside this file.
 package main
 
 import "os"

@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io/fs"
 	"net/netip"
@@ -296,6 +297,22 @@ func (n *testNode) keeps(held map[string]netip.Addr) {
 			n.t.Errorf("container %s was given %v; its namespace has %v, and the address is reserved for %q", id, ip, got, reserved[ip.String()])
 		}
 	}
+}
+
+// note is the note that the last pass left.
+func (n *testNode) note() (last note) {
+	n.t.Helper()
+	text, err := os.ReadFile(filepath.Join(n.dataDir(), "."+network+".gc"))
+	if os.IsNotExist(err) {
+		return last
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &last)
+	}
+	if err != nil {
+		n.t.Error(err)
+	}
+	return last
 }
 
 // A call is one execution of the plugin, as a main plugin executes it.

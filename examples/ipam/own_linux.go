@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/cnicache"
+)
+
+// owner is who asks for an address, as the runtime said.
+func owner() (containerID, ifName string) {
+	return os.Getenv("CNI_CONTAINERID"), os.Getenv("CNI_IFNAME")
+}
+
+// isMine reports whether a reservation is that of an earlier ADD of the container and
+// the interface that this one is for. Versions of host-local before 0.8.0 wrote no
+// interface.
+func (a *attempt) isMine(r *hostlocal.Reservation) bool {
+	id, ifName := owner()
+	return r.Network == a.node.conf.network && r.Owner == hostlocal.Owned && id != "" && r.ContainerID == id &&
+		(r.IfName == ifName || r.IfName == "")
+}
+
+// isOwn reports whether an address of the network is reserved for the one who asks.
+func (a *attempt) isOwn(ip netip.Addr) (bool, error) {
+	rs, err := a.node.store.List(a.ctx)
+	return slices.ContainsFunc(rs, func(r hostlocal.Reservation) bool { return r.IP == ip && a.isMine(&r) }), err
+}
+
+// releaseOwn releases what an earlier ADD of this very container and interface has
+// reserved, as before a reboot or a crash. How old that is says nothing: it is not
+// judged by a pass. It goes only if nobody can be using it (R3 stays):
+//
+//   - no process but this one and its ancestors serves that container;
+//   - no network namespace has an address that the container has reserved in whatever
+//     network;
+//   - no entry of libcni's cache says that the container was attached to a namespace
+//     which lives and is another one than that of this ADD.
+//
+// Reservations are listed before the sources are asked (R1), the sources are asked in
+// the order of a container's life, and the release compares each file under the lock
+// (R6, R8).
+func (a *attempt) releaseOwn() (again bool, err error) {
+	id, _ := owner()
+	rs, err := a.node.store.List(a.ctx)
+	if err != nil {
+		return false, err
+	}
+	var own []*hostlocal.Reservation
+	for i := range rs {
+		if a.isMine(&rs[i]) {
+			own = append(own, &rs[i])
+		}
+	}
+	if len(own) == 0 { // released by somebody else meanwhile
+		return true, nil
+	}
+	ctx, cancel := context.WithTimeout(a.ctx, sourceTime)
+	defer cancel()
+	holder, err := a.ownHolder(ctx, id, rs)
+	if err != nil {
+		return false, fmt.Errorf("finding out whether container %s still uses its earlier address: %w", id, err)
+	}
+	if holder != "" {
+		a.found(fmt.Sprintf("the address that container %s has is kept: %s", id, holder))
+		return false, nil
+	}
+	return a.release(own, "an earlier ADD of the same container and interface reserved it, and nobody uses it") == len(own), nil
+}
+
+// ownHolder says who may be using what container id has reserved, or nothing.
+func (a *attempt) ownHolder(ctx context.Context, id string, rs []hostlocal.Reservation) (string, error) {
+	if other, err := otherProcess(id); err != nil || other != "" {
+		return other, err
+	}
+	seen, err := a.node.kernel.Pods(ctx)
+	if err != nil {
+		return "", err
+	}
+	if !slices.ContainsFunc(seen.Parts, func(p podsource.Answer) bool { return p.SeesAddresses }) {
+		return "", errors.New("network namespaces come faster than they can be looked at")
+	}
+	for _, part := range seen.Parts {
+		for _, p := range part.Pods {
+			for _, ip := range p.IPs {
+				if slices.ContainsFunc(rs, func(r hostlocal.Reservation) bool { return r.ContainerID == id && r.IP == ip }) {
+					return fmt.Sprintf("%v is configured in %s", ip, p.Origin), nil
+				}
+			}
+		}
+	}
+	// To the cache the namespace of this ADD is as one that is gone: an entry that has
+	// it says nothing against this ADD.
+	cache, err := cnicache.New(cnicache.Options{Dirs: a.node.conf.cacheDirs, Living: a.livingElsewhere})
+	if err != nil {
+		return "", err
+	}
+	recorded, err := cache.Pods(ctx)
+	if err != nil {
+		return "", err
+	}
+	for _, p := range recorded.Pods {
+		if slices.Contains(p.ContainerIDs, id) {
+			return "it may live by " + p.Origin, nil
+		}
+	}
+	return otherProcess(id) // once more: between two plugins of a chain none runs for a moment
+}
+
+// livingElsewhere says which namespaces live, but for that of this ADD.
+func (a *attempt) livingElsewhere(ctx context.Context) (func(string, time.Time) bool, error) {
+	lives, err := a.node.kernel.Living(ctx)
+	if err != nil {
+		return nil, err
+	}
+	here := cleanNetNS(os.Getenv("CNI_NETNS"))
+	return func(path string, at time.Time) bool {
+		return (path == "" || cleanNetNS(path) != here) && lives(path, at)
+	}, nil
+}
+
+// cleanNetNS is a path of a namespace without what makes two of one: /var/run is /run.
+func cleanNetNS(p string) string {
+	p = path.Clean(p)
+	if rest, ok := strings.CutPrefix(p, "/var/run/"); ok {
+		return "/run/" + rest
+	}
+	return p
+}
+
+// otherProcess returns a process that serves container id, and is neither this one nor
+// an ancestor of it with the same interface: an ADD in flight, or a DEL. It is empty if
+// there is none.
+func otherProcess(id string) (string, error) {
+	own := ancestors()
+	_, ifName := owner()
+	processes, err := os.ReadDir("/proc")
+	if err != nil {
+		return "", err
+	}
+	for _, p := range processes {
+		pid, err := strconv.Atoi(p.Name())
+		if err != nil {
+			continue
+		}
+		env, err := os.ReadFile("/proc/" + p.Name() + "/environ")
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) { // it has ended
+			continue
+		}
+		if err != nil {
+			return "", fmt.Errorf("looking for other plugins that serve it: %w", err)
+		}
+		vars := bytes.Split(env, []byte{0})
+		has := func(v string) bool {
+			return slices.ContainsFunc(vars, func(e []byte) bool { return string(e) == v })
+		}
+		if has("CNI_CONTAINERID="+id) && !(slices.Contains(own, pid) && has("CNI_IFNAME="+ifName)) {
+			return fmt.Sprintf("process %d serves it", pid), nil
+		}
+	}
+	return "", nil
+}
+
+// ancestors returns this process and those that it descends from.
+func ancestors() []int {
+	all := []int{os.Getpid()}
+	for pid := os.Getppid(); pid > 0 && !slices.Contains(all, pid); pid = parentOf(pid) {
+		all = append(all, pid)
+	}
+	return all
+}
+
+// parentOf returns the parent of a process, or 0 (proc(5), /proc/<pid>/stat: the name,
+// which may hold anything, is in brackets, and the parent follows the state).
+func parentOf(pid int) int {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return 0
+	}
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	if len(fields) < 2 {
+		return 0
+	}
+	parent, err := strconv.Atoi(fields[1])
+	if err != nil {
+		return 0
+	}
+	return parent
+}

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/cnicache"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/netns"
+)
+
+// shortAge is the minimum age that counts where the kernel and a cache that proved
+// to be the node's both answered (R5).
+const shortAge = 30 * time.Second
+
+// A node is what this process asks, and where it releases.
+type node struct {
+	conf   *config
+	store  *hostlocal.Store
+	kernel *netns.Source
+	cache  *lastAnswer
+	source podsource.Source
+}
+
+func newNode(conf *config) (*node, error) {
+	kernel, err := netns.New(netns.Options{Nested: conf.nested})
+	if err != nil {
+		return nil, err
+	}
+	cache, err := cnicache.New(cnicache.Options{Dirs: conf.cacheDirs, Living: kernel.Living})
+	if err != nil {
+		return nil, err
+	}
+	n := &node{conf: conf, store: hostlocal.New(conf.dataDir), kernel: kernel, cache: &lastAnswer{Source: cache}}
+	n.source = podsource.Union(&speaking{kernel, conf}, n.cache)
+	return n, nil
+}
+
+// speaking is the kernel, which speaks of the network where its main plugin
+// configures the addresses in the namespace: there an address that no namespace has
+// is in use by nobody. Elsewhere only a cache that proved to be the node's speaks of
+// it (R14).
+type speaking struct {
+	*netns.Source
+	conf *config
+}
+
+// Pods is the kernel's answer, which speaks of the network if that may be said.
+func (s *speaking) Pods(ctx context.Context) (podsource.Answer, error) {
+	a, err := s.Source.Pods(ctx)
+	if err != nil || !slices.Contains(addressing, s.conf.plugin) {
+		return a, err
+	}
+	for i := range a.Parts {
+		if a.Parts[i].SeesAddresses {
+			a.Parts[i].Networks = []string{s.conf.network}
+		}
+	}
+	return a, nil
+}
+
+// lastAnswer is a cache whose last answer is kept.
+type lastAnswer struct {
+	*cnicache.Source
+	answer podsource.Answer
+}
+
+// Pods is the cache's answer.
+func (l *lastAnswer) Pods(ctx context.Context) (podsource.Answer, error) {
+	a, err := l.Source.Pods(ctx)
+	l.answer = a
+	return a, err
+}
+
+// A finding is what a pass came to.
+type finding struct {
+	released int
+	minAge   time.Duration
+	text     string
+	entries  []gc.Entry // of the network
+}
+
+// pass does one pass, in up to two steps. What is older than the library's default
+// minimum age takes one look at the node, in some milliseconds, and mostly does. Only
+// if that releases nothing, and something younger may be a leak, is the network judged
+// again with the short minimum age, which takes two looks a second apart (R5).
+//
+// The minimum age of a finding is the short one unless something older than that was
+// kept for its age: because the second step was not needed, or because it found that
+// the short age does not count here.
+//
+// enough says of the entries of the network that the second step is not needed.
+func (a *attempt) pass(n *note, enough func([]gc.Entry) bool) (finding, error) {
+	report, err := a.reconcile(gc.DefaultMinAge)
+	if err != nil {
+		return finding{}, err
+	}
+	f := finding{entries: a.entries(&report)}
+	f.released = a.tell(f.entries) + a.releaseUndated(n, &report)
+	if f.released == 0 && !enough(f.entries) && keptForAge(&report, f.entries) {
+		if report, err = a.reconcile(shortAge); err != nil {
+			return finding{}, err
+		}
+		f.entries = a.entries(&report)
+		f.released = a.tell(f.entries)
+	}
+	if f.minAge = shortAge; keptForAge(&report, f.entries) {
+		f.minAge = gc.DefaultMinAge
+	}
+	f.text = a.describe(&f, &report)
+	return f, nil
+}
+
+// keptForAge reports whether something is kept for its age that is older than the
+// short minimum age.
+func keptForAge(report *gc.Report, entries []gc.Entry) bool {
+	return slices.ContainsFunc(entries, func(e gc.Entry) bool {
+		old := report.Started.Sub(e.ReservedAt) >= shortAge+time.Second // timestamps may be of whole seconds
+		return e.Reason == gc.NotYetListed || e.Reason == gc.TooYoung && old
+	})
+}
+
+// reconcile is a pass of the library. What went wrong with single files or with the
+// plugin's lock is in the report, and not an error here.
+func (a *attempt) reconcile(minAge time.Duration) (gc.Report, error) {
+	r, err := gc.New(a.node.store, []string{a.node.conf.network}, a.node.source, gc.Options{MinAge: minAge, SourceTimeout: sourceTime})
+	if err != nil {
+		return gc.Report{}, err
+	}
+	report, err := r.Reconcile(a.ctx)
+	if err != nil && (len(report.Sources) == 0 || errors.Is(err, gc.ErrRefused)) {
+		return report, fmt.Errorf("releasing what leaked in network %s: %w", a.node.conf.network, err)
+	}
+	return report, nil
+}
+
+// entries are those of the network that is to get an address.
+func (a *attempt) entries(report *gc.Report) (entries []gc.Entry) {
+	for _, e := range report.Reservations {
+		if e.Network == a.node.conf.network {
+			entries = append(entries, e)
+		}
+	}
+	return entries
+}
+
+// tell logs what was released, and returns how many that were.
+func (a *attempt) tell(entries []gc.Entry) (released int) {
+	for i := range entries {
+		if entries[i].Verdict == gc.Released {
+			released++
+			a.logReleased(entries[i].Reservation, entries[i].Reason.Text())
+		}
+	}
+	return released
+}
+
+// describe says in one sentence what a pass came to.
+func (a *attempt) describe(f *finding, report *gc.Report) string {
+	counts, reasons := make(map[gc.Reason]int), []gc.Reason{}
+	for i := range f.entries {
+		why := f.entries[i].Reason
+		if counts[why]++; counts[why] == 1 {
+			reasons = append(reasons, why)
+		}
+	}
+	slices.Sort(reasons)
+	parts := make([]string, len(reasons))
+	for i, why := range reasons {
+		parts[i] = fmt.Sprintf("%d %s (%s)", counts[why], why.Verdict(), why)
+	}
+	text := fmt.Sprintf("a pass with a minimum age of %v released %d of %d reservations in network %s: %s",
+		f.minAge, f.released, len(f.entries), a.node.conf.network, strings.Join(parts, ", "))
+	for _, s := range report.Sources {
+		if s.Note != "" {
+			text += fmt.Sprintf("; %s: %s", s.Name, s.Note)
+		}
+	}
+	if report.Err != nil {
+		text += "; " + report.Err.Error()
+	}
+	return text
+}
+
+// passFor does a pass for a requested address, and says who holds it if that is not
+// free then.
+func (a *attempt) passFor(ip netip.Addr) (again bool, err error) {
+	lock, err := lockStorm(a.ctx, a.node.conf)
+	if err != nil {
+		return false, err
+	}
+	defer lock.unlock()
+	of := func(entries []gc.Entry) *gc.Entry {
+		for i := range entries {
+			if entries[i].IP == ip {
+				return &entries[i]
+			}
+		}
+		return nil
+	}
+	f, err := a.passNoted(lock, func(entries []gc.Entry) bool {
+		e := of(entries)
+		return e == nil || e.Verdict != gc.Young
+	})
+	if err != nil {
+		return false, err
+	}
+	e := of(f.entries)
+	if e == nil || e.Verdict == gc.Released || e.Verdict == gc.Gone {
+		return true, nil
+	}
+	holder := "container " + e.ContainerID
+	if e.Pod != nil {
+		holder += ", seen as " + e.Pod.String()
+	}
+	a.found(fmt.Sprintf("%v is %s: %s (%s)", ip, e.Verdict, e.Reason.Text(), holder))
+	return false, nil
+}
