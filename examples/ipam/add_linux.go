@@ -59,7 +59,7 @@ func add(delegate string) int {
 			break
 		}
 		if try == maxTries {
-			a.found(fmt.Sprintf("given up after %d tries, since others took what was released", maxTries))
+			a.found(fmt.Sprintf("given up after %d tries", maxTries))
 			break
 		}
 		if a.ctx == nil {

@@ -358,6 +358,21 @@ func (n *testNode) command(c call) *exec.Cmd {
 	return cmd
 }
 
+// until waits for a condition. What never comes is an error.
+func (n *testNode) until(what string, holds func() bool) {
+	n.t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	tooLong := time.After(time.Minute)
+	for !holds() {
+		select {
+		case <-tick.C:
+		case <-tooLong:
+			n.t.Fatalf("waited a minute until %s", what)
+		}
+	}
+}
+
 // copyFile copies a program.
 func copyFile(t testing.TB, from, to string, more ...byte) {
 	t.Helper()

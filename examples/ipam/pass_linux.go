@@ -89,29 +89,37 @@ type finding struct {
 	entries  []gc.Entry // of the network
 }
 
+// of returns the entry of an address, or nil.
+func (f *finding) of(ip netip.Addr) *gc.Entry {
+	for i := range f.entries {
+		if f.entries[i].IP == ip {
+			return &f.entries[i]
+		}
+	}
+	return nil
+}
+
 // pass does one pass, in up to two steps. What is older than the library's default
 // minimum age takes one look at the node, in some milliseconds, and mostly does. Only
-// if that releases nothing, and something younger may be a leak, is the network judged
+// if that is not enough, and something younger may be a leak, is the network judged
 // again with the short minimum age, which takes two looks a second apart (R5).
 //
 // The minimum age of a finding is the short one unless something older than that was
 // kept for its age: because the second step was not needed, or because it found that
 // the short age does not count here.
-//
-// enough says of the entries of the network that the second step is not needed.
-func (a *attempt) pass(n *note, enough func([]gc.Entry) bool) (finding, error) {
+func (a *attempt) pass(n *note, enough func(*finding) bool) (finding, error) {
 	report, err := a.reconcile(gc.DefaultMinAge)
 	if err != nil {
 		return finding{}, err
 	}
 	f := finding{entries: a.entries(&report)}
 	f.released = a.tell(f.entries) + a.releaseUndated(n, &report)
-	if f.released == 0 && !enough(f.entries) && keptForAge(&report, f.entries) {
+	if !enough(&f) && keptForAge(&report, f.entries) {
 		if report, err = a.reconcile(shortAge); err != nil {
 			return finding{}, err
 		}
 		f.entries = a.entries(&report)
-		f.released = a.tell(f.entries)
+		f.released += a.tell(f.entries)
 	}
 	if f.minAge = shortAge; keptForAge(&report, f.entries) {
 		f.minAge = gc.DefaultMinAge
@@ -199,22 +207,14 @@ func (a *attempt) passFor(ip netip.Addr) (again bool, err error) {
 		return false, err
 	}
 	defer lock.unlock()
-	of := func(entries []gc.Entry) *gc.Entry {
-		for i := range entries {
-			if entries[i].IP == ip {
-				return &entries[i]
-			}
-		}
-		return nil
-	}
-	f, err := a.passNoted(lock, func(entries []gc.Entry) bool {
-		e := of(entries)
+	f, err := a.passNoted(lock, func(f *finding) bool {
+		e := f.of(ip)
 		return e == nil || e.Verdict != gc.Young
 	})
 	if err != nil {
 		return false, err
 	}
-	e := of(f.entries)
+	e := f.of(ip)
 	if e == nil || e.Verdict == gc.Released || e.Verdict == gc.Gone {
 		return true, nil
 	}

@@ -51,7 +51,14 @@ func (a *attempt) passForAll(began time.Duration) (again bool, err error) {
 		a.found("another ADD's answer: " + last.Found)
 		return false, nil
 	}
-	f, err := a.passNoted(lock, func([]gc.Entry) bool { return false })
+	if err := a.pauseAfter(&last); err != nil {
+		return false, err
+	}
+	f, err := a.passNoted(lock, func(f *finding) bool { return f.released > 0 })
+	if errors.Is(err, gc.ErrSourceTimeout) { // the CPU has more to do than this; later tries may fare better
+		a.found(err.Error())
+		return true, nil
+	}
 	if err != nil {
 		return false, err
 	}
@@ -61,9 +68,30 @@ func (a *attempt) passForAll(began time.Duration) (again bool, err error) {
 	return f.released > 0, nil
 }
 
-// passNoted does a pass and notes it. A pass that failed is noted too: it has the
-// same answer for all who wait.
-func (a *attempt) passNoted(lock *stormLock, enough func([]gc.Entry) bool) (finding, error) {
+// passPause is how long after the begin of a pass that released nothing the next one
+// begins at the earliest. On a node that is full for good the runtime repeats its ADDs
+// for ever: they cost one pass in that time, and the ADDs that come meanwhile share it.
+const passPause = 2 * time.Second
+
+// pauseAfter waits until a pass may begin after the last one. The lock is held
+// meanwhile, so that all who wait take the answer of that pass.
+func (a *attempt) pauseAfter(last *note) error {
+	pause := time.NewTimer(last.Begin + passPause - sinceBoot())
+	defer pause.Stop()
+	if last.Released > 0 || last.Begin == 0 {
+		return nil
+	}
+	select {
+	case <-pause.C:
+		return nil
+	case <-a.ctx.Done():
+		return fmt.Errorf("waiting to search network %s for leaks once more: %w", a.node.conf.network, a.ctx.Err())
+	}
+}
+
+// passNoted does a pass and notes it. One that failed is noted too, since it would fail
+// for all who wait, unless it lacked time: that answers nobody else.
+func (a *attempt) passNoted(lock *stormLock, enough func(*finding) bool) (finding, error) {
 	n := lock.read()
 	n.Passes++
 	n.Begin = sinceBoot()
@@ -71,6 +99,9 @@ func (a *attempt) passNoted(lock *stormLock, enough func([]gc.Entry) bool) (find
 	n.End, n.EndedAt, n.Released, n.MinAge, n.Found = sinceBoot(), time.Now(), f.released, f.minAge.String(), f.text
 	if err != nil {
 		n.MinAge, n.Found = "", err.Error()
+		if errors.Is(err, gc.ErrSourceTimeout) {
+			n.Begin, n.End = 0, 0
+		}
 	}
 	if noteErr := lock.write(&n); noteErr != nil {
 		logf("network %s: %v", a.node.conf.network, noteErr)
@@ -148,15 +179,15 @@ func flock(file *os.File) error {
 // unlock gives the lock to the next.
 func (l *stormLock) unlock() { _ = l.file.Close() }
 
-// read returns the note. One of another boot, or that was torn when a pass was killed,
-// says nothing.
+// read returns the note. One of another boot or from the future, or that was torn when
+// a pass was killed, says nothing.
 func (l *stormLock) read() note {
 	var n note
 	text, err := io.ReadAll(io.NewSectionReader(l.file, 0, 64<<20))
 	if err == nil {
 		err = json.Unmarshal(text, &n)
 	}
-	if err != nil || n.BootID != l.boot {
+	if err != nil || n.BootID != l.boot || n.Begin > n.End || n.End > sinceBoot() {
 		return note{BootID: l.boot}
 	}
 	return n

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// storm is as many ADDs at once, of containers that have namespaces already. It
+// returns the addresses of those that succeeded, and the errors of the others.
+func (n *testNode) storm(count int) (held map[string]netip.Addr, errs []error) {
+	held = make(map[string]netip.Addr)
+	for i := range count {
+		n.make(fmt.Sprint("storm", i))
+	}
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	begun := time.Now()
+	for i := range count {
+		all.Go(func() {
+			id := fmt.Sprint("storm", i)
+			ip, err := n.add(id)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				errs = append(errs, err)
+				return
+			}
+			held[id] = ip
+		})
+	}
+	all.Wait()
+	last := n.note()
+	n.t.Logf("%d ADDs took %v in %d passes; %d succeeded", count, time.Since(begun).Round(time.Millisecond), last.Passes, len(held))
+	return held, errs
+}
+
+// Of 200 ADDs at once on a full network whose reservations all leaked every one
+// succeeds, and gets an address that nobody else has.
+func TestStormOnLeaks(t *testing.T) {
+	n := newTestNode(t)
+	n.fill(old)
+	held, errs := n.storm(200)
+	for _, err := range errs[:min(len(errs), 3)] {
+		t.Error(err)
+	}
+	if len(held) != 200 {
+		t.Errorf("%d ADDs succeeded", len(held))
+	}
+	n.keeps(held)
+	by := make(map[netip.Addr]string)
+	for id, ip := range held {
+		if other, ok := by[ip]; ok {
+			t.Errorf("%s and %s both have %v", id, other, ip)
+		}
+		by[ip] = id
+	}
+}
+
+// 200 ADDs at once that must fail do a few passes, and not one each.
+func TestStormOnYoung(t *testing.T) {
+	n := newTestNode(t)
+	n.fill(0)
+	held, errs := n.storm(200)
+	if len(held) > 0 || len(n.reserved()) != addresses {
+		t.Errorf("%d ADDs succeeded, %d reservations are left", len(held), len(n.reserved()))
+	}
+	for _, err := range errs {
+		if !strings.Contains(err.Error(), noneLeft) || !strings.Contains(err.Error(), "minimum age of 30s") {
+			t.Error(err)
+			break
+		}
+	}
+	if last := n.note(); last.Passes < 1 || last.Passes > 6 {
+		t.Errorf("%d passes, want at most 6", last.Passes)
+	}
+}
+
+// lock takes the lock under which passes are done, as another ADD does.
+func (n *testNode) lock() *stormLock {
+	n.t.Helper()
+	if err := os.MkdirAll(n.dataDir(), 0o755); err != nil {
+		n.t.Fatal(err)
+	}
+	lock, err := lockStorm(n.t.Context(), &config{network: network, dataDir: n.dataDir()})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return lock
+}
+
+// An ADD that waited for the pass of another takes its result, by when that began and
+// ended.
+func TestTakesTheResultOfAnother(t *testing.T) {
+	const before, after = -time.Hour, time.Duration(0)
+	for _, row := range []struct {
+		reason     string
+		begin, end time.Duration // of the last pass, against a moment after the try has failed
+		released   int
+		boot       string
+		passes     int // done by this ADD
+		want       string
+	}{
+		{"it began after this try, and released nothing", after, after, 0, "", 0, "another ADD's answer: nothing"},
+		{"it began before this try, and released nothing", before, after, 0, "", 1, "253 young"},
+		{"it ended before this try", before, before, 5, "", 1, "253 young"},
+		{"it released something, which is taken again", before, after, 5, "", 1, "253 young"},
+		{"it belongs to another boot", after, after, 0, "another", 1, "253 young"},
+		{"it is from the future", time.Hour, time.Hour, 0, "", 1, "253 young"},
+	} {
+		n := newTestNode(t)
+		n.fill(0)
+		lock := n.lock()
+		ended := make(chan outcome)
+		go func() { ended <- n.call(call{command: "ADD", id: "a"}) }()
+		n.until("the plugin waits for the lock", func() bool { return isAwaited(t, lock) })
+		now := sinceBoot()
+		last := note{BootID: lock.boot + row.boot, Begin: now + row.begin, End: now + row.end, Released: row.released, Found: "nothing"}
+		if err := lock.write(&last); err != nil {
+			t.Fatal(err)
+		}
+		lock.unlock()
+		if got := <-ended; got.code == 0 || !strings.Contains(got.out, row.want) {
+			t.Errorf("%s: %s", row.reason, got.out)
+		}
+		if done := n.note().Passes; done != row.passes {
+			t.Errorf("%s: this ADD did %d passes, want %d", row.reason, done, row.passes)
+		}
+	}
+}
+
+// A note that was torn when a pass was killed says nothing, and is replaced.
+func TestTornNote(t *testing.T) {
+	for _, text := range []string{"", "{", `{"bootID":`, "\x00", strings.Repeat("x", 1<<20)} {
+		n := newTestNode(t)
+		n.fill(old)
+		n.write(filepath.Join(n.dataDir(), "."+network+".gc"), text, 0)
+		if got := n.call(call{command: "ADD", id: "a"}); got.code != 0 {
+			t.Errorf("%.20q: %s", text, got.out)
+		}
+		if last := n.note(); last.Passes != 1 {
+			t.Errorf("%.20q: %+v", text, last)
+		}
+	}
+}
+
+// A lock that can't be used is told, and nothing is released without it.
+func TestLockThatIsNone(t *testing.T) {
+	for _, row := range []struct {
+		reason string
+		put    func(path string) error
+		want   string
+	}{
+		{"a link", func(path string) error { return os.Symlink("/run/elsewhere", path) }, "symbolic links"},
+		{"a directory", func(path string) error { return os.Mkdir(path, 0o755) }, "directory"},
+		{"a pipe", func(path string) error { return syscall.Mkfifo(path, 0o600) }, "not a regular file"},
+	} {
+		n := newTestNode(t)
+		n.fill(old)
+		if err := row.put(filepath.Join(n.dataDir(), "."+network+".gc")); err != nil {
+			t.Fatal(err)
+		}
+		got := n.call(call{command: "ADD", id: "a"})
+		if got.code == 0 || !strings.Contains(errorMessage([]byte(got.out)), noneLeft) || !strings.Contains(got.out, row.want) {
+			t.Errorf("%s: %s", row.reason, got.out)
+		}
+		if left := len(n.reserved()); left != addresses || exists("/run/elsewhere") {
+			t.Errorf("%s: %d reservations are left", row.reason, left)
+		}
+	}
+}
+
+// A plugin whose parent ends while it waits tries no more: nobody would hear of the
+// address.
+func TestOrphan(t *testing.T) {
+	n := newTestNode(t)
+	n.fill(old)
+	lock := n.lock()
+	out, err := os.Create(filepath.Join(n.dir, "out"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	conf := filepath.Join(n.dir, "conf")
+	n.write(conf, n.config(), 0)
+	cmd := n.command(call{command: "ADD", id: "a", program: "/bin/sh"})
+	cmd.Args = []string{"sh", "-c", fmt.Sprintf("%s/hostlocal-gc-ipam <%s & wait", n.bin, conf)}
+	cmd.Stdin, cmd.Stdout = nil, out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	n.until("the plugin waits for the lock", func() bool { return isAwaited(t, lock) })
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // it was killed
+	lock.unlock()
+	var said []byte
+	n.until("the plugin has said something", func() bool {
+		said, err = os.ReadFile(out.Name())
+		return err != nil || len(said) > 0
+	})
+	if err != nil || !strings.Contains(string(said), "the plugin that asked for an address has ended") {
+		t.Errorf("it said %s, %v", said, err)
+	}
+	if left := n.reserved(); len(left) > 0 {
+		t.Errorf("reserved: %v", left)
+	}
+}
+
+// isAwaited reports whether a process waits for a lock (proc(5), /proc/locks).
+func isAwaited(t *testing.T, lock *stormLock) bool {
+	t.Helper()
+	info, err := lock.file.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile("/proc/locks")
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := fmt.Sprintf(":%d ", info.Sys().(*syscall.Stat_t).Ino)
+	for line := range strings.Lines(string(text)) {
+		if strings.Contains(line, "-> FLOCK") && strings.Contains(line, of) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+)
+
+// sightsAt dates all first sights in the note back, as if the node had run on.
+func (n *testNode) sightsAt(ago time.Duration) int {
+	n.t.Helper()
+	lock := n.lock()
+	defer lock.unlock()
+	last := lock.read()
+	for key := range last.FirstSeen {
+		last.FirstSeen[key] = sinceBoot() - ago
+	}
+	if err := lock.write(&last); err != nil {
+		n.t.Fatal(err)
+	}
+	return len(last.FirstSeen)
+}
+
+// Reservations from the future say no age. They go once they were seen unowned for the
+// default minimum age, which no process of an ADD lives for.
+func TestReservationsFromTheFuture(t *testing.T) {
+	n := newTestNode(t)
+	n.fill(-100 * old)
+	if got := n.call(call{command: "ADD", id: "a"}); got.code == 0 {
+		t.Fatal("they went at first sight")
+	}
+	if seen := n.sightsAt(gc.DefaultMinAge - 20*time.Second); seen != addresses {
+		t.Fatalf("%d sights are noted", seen)
+	}
+	if got := n.call(call{command: "ADD", id: "a"}); got.code == 0 {
+		t.Fatal("they went too early")
+	}
+	// What changed meanwhile is another one, and so is seen for the first time.
+	n.reserve(address(0), "new", -100*old)
+	// A container is as young as its youngest reservation.
+	n.write(n.file(address(1)), "both\r\neth0", -100*old)
+	n.write(n.dataDir()+"/othernet/10.8.0.2", "both\r\neth0", 0)
+	// What a torn record may name is kept.
+	n.write(n.recordFile("gone2"), "{", 0)
+	// An empty file is nobody's.
+	n.sightsAt(gc.DefaultMinAge + time.Second)
+	if got := n.call(call{command: "ADD", id: "a"}); got.code != 0 {
+		t.Fatal(got.out)
+	}
+	reserved := n.reserved()
+	for ip, id := range map[string]string{address(0): "new", address(1): "both", address(2): "gone2", "10.8.0.2": "both"} {
+		if reserved[ip] != id {
+			t.Errorf("%s is reserved for %q, want %q", ip, reserved[ip], id)
+		}
+	}
+	if len(reserved) != 5 {
+		t.Errorf("%d reservations are left, want these and the new one", len(reserved))
+	}
+}
+
+// A sight is forgotten when its reservation is in use in between.
+func TestSightEndsWithUse(t *testing.T) {
+	n := newTestNode(t)
+	n.fill(-100 * old)
+	n.call(call{command: "ADD", id: "a"})
+	n.make("gone3")
+	n.record("gone3", "/run/netns/gone3", 0) // it lives after all
+	n.call(call{command: "ADD", id: "a"})
+	if seen := n.sightsAt(gc.DefaultMinAge + time.Second); seen != addresses-1 {
+		t.Errorf("%d sights are noted, want all but one", seen)
+	}
+	n.unmake("gone3")
+	if got := n.call(call{command: "ADD", id: "a"}); got.code != 0 {
+		t.Fatal(got.out)
+	}
+	if reserved := n.reserved(); reserved[address(3)] != "gone3" || len(reserved) != 2 {
+		t.Errorf("left: %s", fmt.Sprint(reserved))
+	}
+}
