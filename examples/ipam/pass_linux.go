@@ -104,6 +104,10 @@ func (f *finding) of(ip netip.Addr) *gc.Entry {
 // if that is not enough, and something younger may be a leak, is the network judged
 // again with the short minimum age, which takes two looks a second apart (R5).
 //
+// A plugin that is killed leaves an address in a namespace without a record, until its
+// runtime has removed that. For such a moment the cache does not count, so the second
+// step is repeated if a record of some reservation says that it is the right one.
+//
 // The minimum age of a finding is the short one unless something older than that was
 // kept for its age: because the second step was not needed, or because it found that
 // the short age does not count here.
@@ -114,7 +118,10 @@ func (a *attempt) pass(n *note, enough func(*finding) bool) (finding, error) {
 	}
 	f := finding{entries: a.entries(&report)}
 	f.released = a.tell(f.entries) + a.releaseUndated(n, &report)
-	if !enough(&f) && keptForAge(&report, f.entries) {
+	for step := 1; !enough(&f) && keptForAge(&report, f.entries) && step <= maxSteps; step++ {
+		if step > 1 && !a.recordsSome(f.entries) || step > 1 && !a.pause(stepPause) {
+			break
+		}
 		if report, err = a.reconcile(shortAge); err != nil {
 			return finding{}, err
 		}
@@ -126,6 +133,34 @@ func (a *attempt) pass(n *note, enough func(*finding) bool) (finding, error) {
 	}
 	f.text = a.describe(&f, &report)
 	return f, nil
+}
+
+const (
+	maxSteps  = 3
+	stepPause = 500 * time.Millisecond
+)
+
+// recordsSome reports whether the caches have a record of some reservation's owner.
+func (a *attempt) recordsSome(entries []gc.Entry) bool {
+	recorded := make(map[podsource.Attachment]bool)
+	for _, r := range a.node.cache.answer.Recorded {
+		recorded[r] = true
+	}
+	return slices.ContainsFunc(entries, func(e gc.Entry) bool {
+		return recorded[podsource.Attachment{Network: e.Network, ContainerID: e.ContainerID}]
+	})
+}
+
+// pause waits, and reports whether there is time left.
+func (a *attempt) pause(d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-a.ctx.Done():
+		return false
+	}
 }
 
 // keptForAge reports whether something is kept for its age that is older than the

@@ -76,17 +76,11 @@ const passPause = 2 * time.Second
 // pauseAfter waits until a pass may begin after the last one. The lock is held
 // meanwhile, so that all who wait take the answer of that pass.
 func (a *attempt) pauseAfter(last *note) error {
-	pause := time.NewTimer(last.Begin + passPause - sinceBoot())
-	defer pause.Stop()
-	if last.Released > 0 || last.Begin == 0 {
+	wait := last.Begin + passPause - sinceBoot()
+	if last.Released > 0 || last.Begin == 0 || a.pause(wait) {
 		return nil
 	}
-	select {
-	case <-pause.C:
-		return nil
-	case <-a.ctx.Done():
-		return fmt.Errorf("waiting to search network %s for leaks once more: %w", a.node.conf.network, a.ctx.Err())
-	}
+	return fmt.Errorf("waiting to search network %s for leaks once more: %w", a.node.conf.network, a.ctx.Err())
 }
 
 // passNoted does a pass and notes it. One that failed is noted too, since it would fail

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+var (
+	chaosFor  = flag.Duration("chaos", 20*time.Second, "how long TestChaos runs")
+	chaosSeed = flag.Uint64("chaos.seed", 0, "seed of TestChaos; 0 is a random one")
+)
+
+const (
+	chaosWorkers = 20
+	// graceOfFailure is for how long more than the minimum age a leak may be there
+	// before it is wrong that an ADD finds no address: what the pass may take.
+	graceOfFailure = healTime
+)
+
+// A chaos is a network on which runtimes work that lose a tenth of their DELs, and
+// whose plugins are killed.
+type chaos struct {
+	*testNode
+	mu     sync.Mutex
+	held   map[netip.Addr]string // by live containers
+	died   map[string]time.Time
+	ops    int
+	failed map[string]int // ADDs that failed, by why
+	passes map[string]int // by their minimum age
+}
+
+// TestChaos lets twenty workers add and delete containers on a /24 that leaks. No
+// address is held twice, none of a live container is released, and an ADD finds no
+// address only while no leak is older than the minimum age of its pass and twelve
+// seconds.
+func TestChaos(t *testing.T) {
+	seed := *chaosSeed
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	t.Logf("seed %d", seed)
+	c := &chaos{testNode: newTestNode(t), held: make(map[netip.Addr]string), died: make(map[string]time.Time),
+		failed: make(map[string]int), passes: make(map[string]int)}
+	blocked := 0
+	if *chaosFor < 5*time.Minute {
+		blocked = 170 // so that the network is full again and again also in a short time
+	}
+	c.fill(blocked, rand.New(rand.NewPCG(seed, 0)))
+	end := time.Now().Add(*chaosFor)
+	var workers, killer sync.WaitGroup
+	stop := make(chan struct{})
+	killer.Go(func() { c.killPlugins(rand.New(rand.NewPCG(seed, 1)), stop) })
+	for w := range chaosWorkers {
+		workers.Go(func() {
+			rng := rand.New(rand.NewPCG(seed, uint64(w)+2))
+			for i := 0; time.Now().Before(end) && !t.Failed(); i++ {
+				c.container(fmt.Sprintf("w%d-%d", w, i), rng)
+			}
+		})
+	}
+	workers.Wait()
+	close(stop)
+	killer.Wait()
+	last, all := c.note(), 0
+	for _, told := range toldAge.FindAllStringSubmatch(c.log.String(), -1) { // those that released something
+		c.passes[told[1]]++
+	}
+	for _, count := range c.passes {
+		all += count
+	}
+	t.Logf("%d operations succeeded in %v, %d passes, by their minimum age: %v; failed ADDs: %v", c.ops, *chaosFor, last.Passes, c.passes, c.failed)
+	if short := c.passes[shortAge.String()]; all >= 20 && short < all*9/10 {
+		t.Errorf("%d of %d passes had the short minimum age, want nine in ten", short, all)
+	}
+	reserved := c.reserved()
+	for i := range blocked {
+		if id := reserved[address(i)]; id != fmt.Sprint("blocker", i) {
+			t.Errorf("%s was released, and is reserved for %q", address(i), id)
+		}
+	}
+	if c.ops == 0 || last.Passes == 0 {
+		t.Error("the test is of no use")
+	}
+}
+
+// fill leaves few addresses free. Some are held for as long as the test runs, by
+// containers that only libcni's cache knows. The rest leaked at some time in the last
+// twenty minutes, with the records that libcni then has.
+func (c *chaos) fill(blocked int, rng *rand.Rand) {
+	c.make("blocker")
+	for i := range addresses - chaosWorkers {
+		age := time.Duration(rng.IntN(1200)) * time.Second
+		id, netNS := fmt.Sprint("gone", i), "/run/netns/gone"
+		if i < blocked {
+			id, netNS, age = fmt.Sprint("blocker", i), "/run/netns/blocker", 2*old
+		} else {
+			c.died[id] = time.Now().Add(-age)
+		}
+		c.reserve(address(i), id, age)
+		c.record(id, netNS, age)
+	}
+}
+
+// container is the life of one: ADD, a look at what it has, and its end, which one in
+// ten times nobody tells the plugins.
+func (c *chaos) container(id string, rng *rand.Rand) {
+	c.make(id)
+	begun := time.Now()
+	ip, err := c.add(id)
+	if err != nil {
+		c.judge(id, begun, err)
+	} else {
+		c.mu.Lock()
+		c.ops++
+		if other := c.held[ip]; other != "" {
+			c.t.Errorf("%v was given to %s, and %s has it", ip, id, other)
+		}
+		c.held[ip] = id
+		c.mu.Unlock()
+		for range rng.IntN(3) { // it lives for a while
+			c.keeps(map[string]netip.Addr{id: ip})
+		}
+		c.keeps(map[string]netip.Addr{id: ip})
+		c.mu.Lock()
+		delete(c.held, ip)
+		c.mu.Unlock()
+	}
+	leaks := rng.IntN(10) == 0
+	if !leaks && c.del(id) == nil {
+		c.mu.Lock()
+		c.ops++
+		c.mu.Unlock()
+	}
+	c.unmake(id)
+	c.mu.Lock()
+	c.died[id] = time.Now()
+	c.mu.Unlock()
+}
+
+var toldAge = regexp.MustCompile(`minimum age of ([0-9hms.]+)`)
+
+// judge checks an ADD that failed. That its plugin was killed is no fault. That no
+// address was left is one, if a leak was there that its pass had to release.
+func (c *chaos) judge(id string, begun time.Time, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !strings.Contains(err.Error(), noneLeft) {
+		c.failed["killed, or its parent was"]++
+		if !strings.Contains(err.Error(), "killed") && !strings.Contains(err.Error(), "has ended") && !strings.Contains(err.Error(), "no error message") {
+			c.t.Errorf("ADD of %s: %v", id, err)
+		}
+		return
+	}
+	c.failed["no address"]++
+	minAge := shortAge
+	if told := toldAge.FindStringSubmatch(err.Error()); told != nil {
+		if !strings.Contains(err.Error(), "another ADD's answer") {
+			c.passes[told[1]]++
+		}
+		if minAge, err = time.ParseDuration(told[1]); err != nil {
+			c.t.Error(err)
+		}
+	} else {
+		c.t.Logf("ADD of %s, after %v: %v", id, time.Since(begun).Round(time.Millisecond), err)
+	}
+	limit := begun.Add(-minAge - graceOfFailure)
+	for ip, owner := range c.reserved() {
+		died, ok := c.died[owner]
+		info, statErr := os.Stat(c.file(ip))
+		if ok && statErr == nil && info.ModTime().Before(limit) && died.Before(begun.Add(-graceOfFailure)) {
+			c.t.Errorf("ADD of %s found no address, and %s leaked: reserved %v ago, its container %s ended %v ago: %v",
+				id, ip, time.Since(info.ModTime()), owner, time.Since(died), err)
+			return
+		}
+	}
+}
+
+// killPlugins kills one plugin after the other, whichever it finds.
+func (c *chaos) killPlugins(rng *rand.Rand, stop <-chan struct{}) {
+	for {
+		select {
+		case <-stop:
+			return
+		case <-time.After(time.Duration(rng.IntN(2000)) * time.Millisecond):
+		}
+		programs, err := filepath.Glob("/proc/[0-9]*/exe")
+		if err != nil {
+			c.t.Error(err)
+			return
+		}
+		for _, i := range rng.Perm(len(programs)) {
+			to, err := os.Readlink(programs[i])
+			pid, numberErr := strconv.Atoi(strings.Split(programs[i], "/")[2])
+			if err == nil && numberErr == nil && filepath.Dir(to) == bin {
+				_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
+				break
+			}
+		}
+	}
+}
