@@ -15,7 +15,8 @@ import (
 // inside says that this process has namespaces of its own.
 const inside = "HOSTLOCAL_GC_IPAM_TEST_BIN"
 
-// bin holds what the tests run: hostlocal-gc-ipam, host-local and bridge.
+// bin holds what the tests run: hostlocal-gc-ipam, host-local, bridge, and
+// the program only.
 var bin string //nolint:gochecknoglobals // set once, in TestMain
 
 // TestMain runs the tests in a network, mount and PID namespace of their own:
@@ -68,15 +69,15 @@ func runOutside() (code int, err error) {
 // buildAll builds the plugin and those that it works with, at the versions of go.mod.
 func buildAll(dir string) error {
 	const plugins = "github.com/containernetworking/plugins/plugins/"
-	cmd := exec.Command("go", "build", "-o", dir+"/", plugins+"main/bridge", plugins+"ipam/host-local")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%v: %w\n%s", cmd, err, out)
-	}
-	cmd = exec.Command("go", "build", "-o", dir+"/hostlocal-gc-ipam", ".")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%v: %w\n%s", cmd, err, out)
+	for to, what := range map[string][]string{
+		"/":                  {plugins + "main/bridge", plugins + "ipam/host-local", "./testdata/only"},
+		"/hostlocal-gc-ipam": {"."},
+	} {
+		cmd := exec.Command("go", append([]string{"build", "-o", dir + to}, what...)...)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("%v: %w\n%s", cmd, err, out)
+		}
 	}
 	return nil
 }

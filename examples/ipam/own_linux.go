@@ -163,7 +163,7 @@ func otherProcess(id string) (string, error) {
 			continue
 		}
 		if err != nil {
-			return "", fmt.Errorf("looking for other plugins that serve it: %w", err)
+			return "", fmt.Errorf("looking for other plugins that serve it: %w; this needs CAP_SYS_PTRACE over the node", err)
 		}
 		vars := bytes.Split(env, []byte{0})
 		has := func(v string) bool {

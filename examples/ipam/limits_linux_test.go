@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// In a user namespace, and where other processes are hidden, an ADD ends as with
+// host-local alone, says why nothing was released, and releases nothing.
+func TestSeesTooLittle(t *testing.T) {
+	for _, row := range []struct {
+		reason string
+		in     func(*exec.Cmd)
+		want   string
+	}{
+		{"a user namespace", func(cmd *exec.Cmd) {
+			ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1}}
+			cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: ids, GidMappings: ids}
+		}, "CAP_SYS_PTRACE"},
+		{"a PID namespace of its own", func(cmd *exec.Cmd) {
+			cmd.Args = []string{"unshare", "--pid", "--fork", "--kill-child", "--mount-proc", cmd.Path}
+			cmd.Path = "/usr/bin/unshare"
+		}, "hostPID"},
+	} {
+		n := newTestNode(t)
+		nested := n.gc
+		n.gc = "{}"
+		if strings.Contains(row.want, "CAP") {
+			n.gc = nested
+		}
+		n.fill(old)
+		n.reserve(address(7), "b", old) // an earlier self of b
+		for _, c := range []call{{command: "ADD", id: "a"}, {command: "ADD", id: "b"}} {
+			cmd := n.command(c)
+			row.in(cmd)
+			out, err := cmd.Output()
+			why := noneLeft
+			if c.id == "b" {
+				why = twice
+			}
+			if err == nil || !strings.Contains(errorMessage(out), why) || !strings.Contains(string(out), row.want) {
+				t.Errorf("%s: %s: %v, %s", row.reason, c.id, err, out)
+			}
+		}
+		if left := len(n.reserved()); left != addresses {
+			t.Errorf("%s: %d reservations are left, want all", row.reason, left)
+		}
+	}
+}
+
+// A container whose ports were mapped is named when its address is released.
+func TestTellsOfMappedPorts(t *testing.T) {
+	n := newTestNode(t)
+	n.fill(old)
+	n.write(n.recordFile("gone5"), fmt.Sprintf(`{"kind":"cniCacheV1","containerId":"gone5","ifName":"eth0","networkName":%q,"netns":"/run/netns/gone5",`+
+		`"capabilityArgs":{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"}]}}`, network), old)
+	got := n.call(call{command: "ADD", id: "a"})
+	if got.code != 0 {
+		t.Fatal(got.out)
+	}
+	for line := range strings.Lines(got.stderr) {
+		if named := strings.Contains(line, "host ports 8080/tcp may still lead to that address"); named != strings.Contains(line, `"gone5"`) {
+			t.Errorf("it says: %s", line)
+		}
+	}
+	if !strings.Contains(got.stderr, "8080") {
+		t.Errorf("nothing is said of the port: %s", got.stderr)
+	}
+}
