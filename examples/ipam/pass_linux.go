@@ -100,13 +100,14 @@ func (f *finding) of(ip netip.Addr) *gc.Entry {
 }
 
 // pass does one pass, in up to two steps. What is older than the library's default
-// minimum age takes one look at the node, in some milliseconds, and mostly does. Only
+// minimum age takes one look at the node, in some milliseconds, and goes at once. Only
 // if that is not enough, and something younger may be a leak, is the network judged
 // again with the short minimum age, which takes two looks a second apart (R5).
 //
 // A plugin that is killed leaves an address in a namespace without a record, until its
 // runtime has removed that. For such a moment the cache does not count, so the second
-// step is repeated if a record of some reservation says that it is the right one.
+// step is repeated if nothing was released yet, and a record of some reservation says
+// that it is the right one.
 //
 // The minimum age of a finding is the short one unless something older than that was
 // kept for its age: because the second step was not needed, or because it found that
@@ -119,7 +120,7 @@ func (a *attempt) pass(n *note, enough func(*finding) bool) (finding, error) {
 	f := finding{entries: a.entries(&report)}
 	f.released = a.tell(f.entries) + a.releaseUndated(n, &report)
 	for step := 1; !enough(&f) && keptForAge(&report, f.entries) && step <= maxSteps; step++ {
-		if step > 1 && !a.recordsSome(f.entries) || step > 1 && !a.pause(stepPause) {
+		if step > 1 && (f.released > 0 || !a.recordsSome(f.entries) || !a.pause(stepPause)) {
 			break
 		}
 		if report, err = a.reconcile(shortAge); err != nil {

@@ -137,6 +137,27 @@ func TestTakesTheResultOfAnother(t *testing.T) {
 	}
 }
 
+// A lock that was removed while somebody waited for it is no lock any more: others have
+// made and taken another one.
+func TestRemovedLock(t *testing.T) {
+	n := newTestNode(t)
+	n.fill(old)
+	removed := n.lock()
+	ended := make(chan outcome)
+	go func() { ended <- n.call(call{command: "ADD", id: "a"}) }()
+	n.until("the plugin waits for the lock", func() bool { return isAwaited(t, removed) })
+	if err := os.Remove(removed.file.Name()); err != nil {
+		t.Fatal(err)
+	}
+	current := n.lock()
+	removed.unlock()
+	n.until("the plugin waits for the new lock", func() bool { return isAwaited(t, current) })
+	current.unlock()
+	if got := <-ended; got.code != 0 {
+		t.Error(got.out)
+	}
+}
+
 // A note that was torn when a pass was killed says nothing, and is replaced.
 func TestTornNote(t *testing.T) {
 	for _, text := range []string{"", "{", `{"bootID":`, "\x00", strings.Repeat("x", 1<<20)} {

@@ -33,6 +33,7 @@ func TestReservationsFromTheFuture(t *testing.T) {
 	if got := n.call(call{command: "ADD", id: "a"}); got.code == 0 {
 		t.Fatal("they went at first sight")
 	}
+	n.write(n.file(address(1)), "both\r\neth0", -100*old)
 	if seen := n.sightsAt(gc.DefaultMinAge - 20*time.Second); seen != addresses {
 		t.Fatalf("%d sights are noted", seen)
 	}
@@ -42,11 +43,9 @@ func TestReservationsFromTheFuture(t *testing.T) {
 	// What changed meanwhile is another one, and so is seen for the first time.
 	n.reserve(address(0), "new", -100*old)
 	// A container is as young as its youngest reservation.
-	n.write(n.file(address(1)), "both\r\neth0", -100*old)
 	n.write(n.dataDir()+"/othernet/10.8.0.2", "both\r\neth0", 0)
 	// What a torn record may name is kept.
 	n.write(n.recordFile("gone2"), "{", 0)
-	// An empty file is nobody's.
 	n.sightsAt(gc.DefaultMinAge + time.Second)
 	if got := n.call(call{command: "ADD", id: "a"}); got.code != 0 {
 		t.Fatal(got.out)
