@@ -44,16 +44,15 @@ const old = time.Hour
 // A testNode is a data directory, a directory of plugins, and a runtime, which is
 // libcni.
 type testNode struct {
-	t       testing.TB
-	dir     string
-	bin     string // CNI_PATH
-	cni     *libcni.CNIConfig
-	log     *lockedBuffer // what plugins wrote to stderr
-	mu      sync.Mutex
-	spaces  map[string]bool // names of namespaces
-	plugin  string          // the main plugin
-	gc      string          // in the configuration
-	noCache bool            // libcni's results are kept where nobody looks
+	t      testing.TB
+	dir    string
+	bin    string // CNI_PATH
+	cni    *libcni.CNIConfig
+	log    *lockedBuffer // what plugins wrote to stderr
+	mu     sync.Mutex
+	spaces map[string]bool // names of namespaces
+	plugin string          // the main plugin
+	gc     string          // in the configuration
 }
 
 func newTestNode(t testing.TB) *testNode {
