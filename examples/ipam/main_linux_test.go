@@ -97,5 +97,12 @@ func runInside(m *testing.M) int {
 			return 1
 		}
 	}
+	// A process in a PID namespace below shows that this is a node (netns, Options.Nested).
+	container := exec.Command("sleep", "infinity") // it dies with this process, the first of its namespace
+	container.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
+	if err := container.Start(); err != nil {
+		fmt.Fprintln(os.Stderr, "starting what stands for a container:", err)
+		return 1
+	}
 	return m.Run()
 }

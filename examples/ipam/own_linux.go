@@ -123,14 +123,17 @@ func (a *attempt) ownHolder(ctx context.Context, id string, rs []hostlocal.Reser
 }
 
 // livingElsewhere says which namespaces live, but for that of this ADD.
-func (a *attempt) livingElsewhere(ctx context.Context) (func(string, time.Time) bool, error) {
+func (a *attempt) livingElsewhere(ctx context.Context) (func(path string, at time.Time) (may, sure bool), error) {
 	lives, err := a.node.kernel.Living(ctx)
 	if err != nil {
 		return nil, err
 	}
 	here := cleanNetNS(os.Getenv("CNI_NETNS"))
-	return func(path string, at time.Time) bool {
-		return (path == "" || cleanNetNS(path) != here) && lives(path, at)
+	return func(path string, at time.Time) (may, sure bool) {
+		if path != "" && cleanNetNS(path) == here {
+			return false, true
+		}
+		return lives(path, at)
 	}, nil
 }
 
