@@ -40,7 +40,7 @@ const (
 )
 
 // The first thread is at hand for the main goroutine alone, and only from here.
-func init() {
+func init() { //nolint:gochecknoinits // in main it would be too late
 	if os.Getenv(roleVar) == outlive {
 		runtime.LockOSThread()
 	}
