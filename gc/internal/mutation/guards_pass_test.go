@@ -49,7 +49,7 @@ var clockGuards = []guard{
 	{"R4", "36", "a start in the future is unknown", "TestHazard36StartInTheFutureOrUnknown", "gc/clock.go",
 		"start.IsZero() || start.After(now.wall)", "start.IsZero()"},
 	{"R4", "36", "... of the time after the answers", "TestHazard36StartAfterTheSourceWasAsked", "gc/reconciler.go",
-		"s.addLook(answers, now)", "_ = now\n		s.addLook(answers, s.at)"},
+		"look := s.addLook(answers, now)", "_ = now\n		look := s.addLook(answers, s.at)"},
 	{"R4", "19 48", "a start in a time that the clock showed twice is unknown", "TestHazard48SmallStepOfTheClock", "gc/clock.go",
 		"return start.Before(c.twiceFrom) || start.After(c.twiceTo)", "return true"},
 	{"R4", "48 32", "... and one from before a small step is not", "TestHazard48SmallStepOfTheClock", "gc/clock.go",
