@@ -25,35 +25,3 @@ func printError(msg, details string) int {
 	_, _ = os.Stdout.Write(append(text, '\n')) // nobody is left to be told
 	return 1
 }
-
-// errorMessage returns the message of a delegate's error.
-func errorMessage(text []byte) string {
-	var e struct{ Msg string }
-	if err := json.Unmarshal(text, &e); err != nil {
-		return ""
-	}
-	return e.Msg
-}
-
-// withDetails is a delegate's error with more in its details. Everything else in
-// it stays as it is, so that who looks for the message finds it.
-func withDetails(text []byte, details string) []byte {
-	var e map[string]json.RawMessage
-	if err := json.Unmarshal(text, &e); err != nil || e == nil || details == "" {
-		return text
-	}
-	var before string
-	if err := json.Unmarshal(e["details"], &before); err == nil && before != "" {
-		details = before + "; " + details
-	}
-	quoted, err := json.Marshal(details)
-	if err != nil {
-		return text
-	}
-	e["details"] = quoted
-	whole, err := json.MarshalIndent(e, "", "    ")
-	if err != nil {
-		return text
-	}
-	return append(whole, '\n')
-}
