@@ -52,8 +52,9 @@ type Answer struct {
 	// only for containers that must be recorded if they live: those in Recorded,
 	// those reserved before the node booted, and those since RecordedSince.
 	Recorded []Attachment
-	// RecordedSince is since when the cache was not wiped: the time of a record
-	// that is still in it. Zero is unknown.
+	// RecordedSince is since when no record went from the cache whose container
+	// lives, by this node's clock: at the latest the time of the oldest that is in
+	// it. Zero is unknown.
 	RecordedSince time.Time
 
 	// Note is what people should know beside, as why the answer declares less than

@@ -24,7 +24,7 @@ const DefaultDir = "/var/lib/cni/results"
 // Options say where the caches are, and who knows which namespaces live.
 type Options struct {
 	// Dirs are the directories with results. None is [DefaultDir] alone. One that
-	// does not exist is empty.
+	// does not exist counts for nothing.
 	Dirs []string
 	// Living gives a function that reports whether the network namespace lives
 	// that somebody called by a path at a time, and whether that is sure: of an
@@ -146,8 +146,8 @@ func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 	return a, nil
 }
 
-// readDir adds the entries of a directory to an answer, and returns when each of
-// its files was written: nil where there is no such directory.
+// readDir adds the entries of a directory to an answer, and returns its records:
+// nil where there is no such directory.
 func readDir(ctx context.Context, dir string, lives living, a *podsource.Answer) (map[string]record, error) {
 	files, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -26,7 +26,8 @@
 //
 // An entry without any path can't be looked up. It counts as unproven for as long
 // as it is of this boot: it keeps what it names until a container runtime that
-// would name it has not for long (R4). A file that is torn, empty or can't be read
+// would name it has not for long (R4). So does one whose path can't be decided. A
+// file that is torn, empty or can't be read
 // claims by its name in the same way (hazard 70).
 //
 // # What its silence means
@@ -43,7 +44,9 @@
 // make nothing less safe.
 //
 // The source remembers the records of the question before. While one of those is
-// still there, the oldest of them counts as the oldest.
+// still there, and the namespaces of those that are not are gone, the oldest of them
+// counts as the oldest. A directory that is there and empty counts from its last
+// change.
 //
 // # Where it is
 //
