@@ -15,8 +15,8 @@ import (
 // inside says that this process has namespaces of its own.
 const inside = "HOSTLOCAL_GC_IPAM_TEST_BIN"
 
-// bin holds what the tests run: hostlocal-gc-ipam, host-local, bridge, and
-// the program only.
+// bin holds what the tests run: hostlocal-gc-ipam, host-local, the main plugins, flannel,
+// Multus, and the program only.
 var bin string //nolint:gochecknoglobals // set once, in TestMain
 
 // TestMain runs the tests in a network, mount and PID namespace of their own:
@@ -68,13 +68,21 @@ func runOutside() (code int, err error) {
 
 // buildAll builds the plugin and those that it works with, at the versions of go.mod.
 func buildAll(dir string) error {
-	const plugins = "github.com/containernetworking/plugins/plugins/"
-	for to, what := range map[string][]string{
-		"/":                  {plugins + "main/bridge", plugins + "ipam/host-local", "./testdata/only"},
-		"/hostlocal-gc-ipam": {"."},
+	const plugins, tools = "github.com/containernetworking/plugins/plugins/", "../internal/tools/"
+	for _, b := range []struct {
+		in, work, to string
+		what         []string
+	}{
+		{".", "", "/", []string{plugins + "main/bridge", plugins + "main/macvlan", plugins + "ipam/host-local", "./testdata/only"}},
+		{".", "", "/hostlocal-gc-ipam", []string{"."}},
+		{tools + "multus", "off", "/", []string{"tool"}},
+		{tools + "flannel", "off", "/", []string{"tool"}},
 	} {
-		cmd := exec.Command("go", append([]string{"build", "-o", dir + to}, what...)...)
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		cmd := exec.Command("go", append([]string{"build", "-o", dir + b.to}, b.what...)...)
+		cmd.Dir, cmd.Env = b.in, append(os.Environ(), "CGO_ENABLED=0")
+		if b.work != "" {
+			cmd.Env = append(cmd.Env, "GOWORK="+b.work)
+		}
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("%v: %w\n%s", cmd, err, out)
 		}

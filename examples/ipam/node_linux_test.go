@@ -95,8 +95,10 @@ func (n *testNode) file(ip string) string {
 }
 
 // config is the configuration of the main plugin, as libcni completes it.
-func (n *testNode) config() string {
-	return fmt.Sprintf(`{"cniVersion":"1.0.0","name":%q,%s}`, network, n.inner("hostlocal-gc-ipam"))
+func (n *testNode) config() string { return n.configOf("hostlocal-gc-ipam") }
+
+func (n *testNode) configOf(ipam string) string {
+	return fmt.Sprintf(`{"cniVersion":"1.0.0","name":%q,%s}`, network, n.inner(ipam))
 }
 
 func (n *testNode) inner(ipam string) string {

@@ -1,0 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package multus is there for its go.mod, which has Multus' thin plugin as a tool.
+package multus
