@@ -65,14 +65,21 @@ func (n *node) forClients() {
 // command runs a client's command to its end and returns what it says.
 func (n *node) command(name string, args ...string) string {
 	n.t.Helper()
+	said, err := n.tryCommand(name, args...)
+	n.must(err)
+	return said
+}
+
+// tryCommand does so with a command that may fail.
+func (n *node) tryCommand(name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(n.t.Context(), name, args...)
 	cmd.Env = append(os.Environ(), "PATH="+n.bin+":"+os.Getenv("PATH"), "TMPDIR="+nodeDir, "NERDCTL_TOML="+n.path("none.toml"))
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
-		n.t.Fatalf("%s %v: %v: %s", name, args, err, &stderr)
+		return "", fmt.Errorf("%s %v: %w: %s", name, args, err, &stderr)
 	}
-	return strings.TrimSpace(stdout.String())
+	return strings.TrimSpace(stdout.String()), nil
 }
 
 // runByCtr runs a container as `ctr run --cni --detach` does, which never does the DEL.
@@ -87,12 +94,29 @@ func (n *node) runByCtr(name string) container {
 // DEL when it is deleted.
 func (n *node) runByNerdctl(name string) container {
 	n.t.Helper()
-	id := n.command("nerdctl", "--address", n.socket(), "--namespace", bare, "--snapshotter", "overlayfs",
+	c, err := n.tryRunByNerdctl(name)
+	n.must(err)
+	return c
+}
+
+// tryRunByNerdctl does so where that may fail. Flags are those of nerdctl run.
+func (n *node) tryRunByNerdctl(name string, flags ...string) (container, error) {
+	n.t.Helper()
+	id, err := n.nerdctl(slices.Concat([]string{"run", "--detach", "--name", name, "--net", n.network, "--pull", "never",
+		"--runtime", n.ociRuntime(name), "--security-opt", "apparmor=unconfined", "--cgroup-parent", "/" + os.Getenv(cgroupEnv)},
+		flags, []string{n.image})...)
+	if err != nil {
+		return container{}, err
+	}
+	return n.ranAs(name, bare+"-"+id, id), nil
+}
+
+// nerdctl runs one of its commands.
+func (n *node) nerdctl(args ...string) (string, error) {
+	n.t.Helper()
+	return n.tryCommand("nerdctl", append([]string{"--address", n.socket(), "--namespace", bare, "--snapshotter", "overlayfs",
 		"--data-root", n.path("nerdctl"), "--cgroup-manager", "cgroupfs",
-		"--cni-path", n.path("cni/bin"), "--cni-netconfpath", n.path("cni/conf"),
-		"run", "--detach", "--name", name, "--net", n.network, "--pull", "never", "--runtime", n.ociRuntime(name),
-		"--security-opt", "apparmor=unconfined", "--cgroup-parent", "/"+os.Getenv(cgroupEnv), n.image)
-	return n.ranAs(name, bare+"-"+id, id)
+		"--cni-path", n.path("cni/bin"), "--cni-netconfpath", n.path("cni/conf")}, args...)...)
 }
 
 // runByGocni runs a container as our own small client does, in a namespace that is

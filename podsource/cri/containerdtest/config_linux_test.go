@@ -103,7 +103,8 @@ func (n *node) configure(network string) {
 		"control":   n.path("control"),
 		"bridge":    "cni0",
 		"isGateway": true,
-		"ipam":      map[string]any{"type": ipam, "ranges": [][]subnet{{v4}, {v6}}},
+		"ipam": map[string]any{"type": ipam, "ranges": [][]subnet{{v4}, {v6}},
+			"gc": map[string]any{"nested": true}}, // for the IPAM plugin of examples/ipam; host-local ignores it
 	}}
 	if n.chained {
 		plugins = append(plugins, map[string]any{"type": "gate", "control": n.path("control"), "chained": true})
