@@ -30,8 +30,8 @@ type config struct {
 var knownCacheDirs = []string{cnicache.DefaultDir, "/var/lib/cni/multus/results"}
 
 // addressing are the main plugins that configure the addresses which IPAM gave them
-// in the container's network namespace. A container of these shows its address as
-// long as it lives.
+// in the container's network namespace. A container of these shows its address as long
+// as it lives, or an interface without any (netns, Options.Networks).
 var addressing = []string{"bridge", "ptp", "macvlan", "ipvlan", "vlan"}
 
 // parseConfig reads a configuration that host-local has accepted. What does not

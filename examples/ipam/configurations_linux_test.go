@@ -64,7 +64,12 @@ func TestConfigurationsOfREADME(t *testing.T) {
 
 func (c configuration) try(t *testing.T, block string) {
 	n := newTestNode(t)
-	t.Cleanup(func() { removeLinks(t, "cni0", "eth1") })
+	t.Cleanup(func() {
+		removeLinks(t, "cni0", "eth1")
+		if err := os.RemoveAll("/var/lib/cni"); err != nil { // what flannel and Multus keep
+			t.Error(err)
+		}
+	})
 	if c.setUp != nil {
 		c.setUp(t)
 	}
@@ -83,8 +88,12 @@ func (c configuration) try(t *testing.T, block string) {
 	}
 	n.dateBack(filepath.Join(dir, live.String()), old)
 
-	if err := n.addListed("control", c.listOf(n, block, "host-local")); err == nil || !strings.Contains(err.Error(), noneLeft) {
+	alone := c.listOf(n, block, "host-local")
+	if err := n.addListed("control", alone); err == nil || !strings.Contains(err.Error(), noneLeft) {
 		t.Errorf("the test is of no use: host-local alone says %v", err)
+	}
+	if err := n.cni.DelNetworkList(context.Background(), alone, n.of("control")); err != nil { // as runtimes do then
+		t.Error(err)
 	}
 	if err := n.addListed("new", c.listOf(n, block, "hostlocal-gc-ipam")); err != nil {
 		t.Error(err)
@@ -162,17 +171,6 @@ func secondInterface(t *testing.T) {
 	eth1 := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth1"}, PeerName: "eth1-far"}
 	if err := errors.Join(netlink.LinkAdd(eth1), netlink.LinkSetUp(eth1)); err != nil {
 		t.Fatal(err)
-	}
-}
-
-// removeLinks removes those interfaces that there are.
-func removeLinks(t *testing.T, names ...string) {
-	for _, name := range names {
-		if link, err := netlink.LinkByName(name); err == nil {
-			if err := netlink.LinkDel(link); err != nil {
-				t.Errorf("removing %s: %v", name, err)
-			}
-		}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"syscall"
 	"testing"
 )
@@ -18,6 +19,10 @@ const inside = "HOSTLOCAL_GC_IPAM_TEST_BIN"
 // bin holds what the tests run: hostlocal-gc-ipam, host-local, the main plugins, flannel,
 // Multus, and the program only.
 var bin string //nolint:gochecknoglobals // set once, in TestMain
+
+// The first thread is what the process is shown by, and process 1 shows the node's
+// network namespace. It stays there: only the main goroutine has it.
+func init() { runtime.LockOSThread() } //nolint:gochecknoinits // in main it would be too late
 
 // TestMain runs the tests in a network, mount and PID namespace of their own:
 // whatever they leave, processes and mounts included, ends with it.

@@ -65,11 +65,7 @@ func newTestNode(t testing.TB) *testNode {
 		for id := range n.spaces {
 			n.unmake(id)
 		}
-		if link, err := netlink.LinkByName("br-test"); err == nil {
-			if err := netlink.LinkDel(link); err != nil {
-				t.Errorf("removing the bridge: %v", err)
-			}
-		}
+		removeLinks(t, "br-test")
 		if t.Failed() {
 			t.Logf("what plugins said:\n%s", n.said())
 		}
@@ -285,6 +281,18 @@ func (n *testNode) hide(id string) {
 	})
 	if err != nil {
 		n.t.Fatalf("removing the address of %s: %v", id, err)
+	}
+}
+
+// removeLinks removes those interfaces that there are.
+func removeLinks(t testing.TB, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		if link, err := netlink.LinkByName(name); err == nil {
+			if err := netlink.LinkDel(link); err != nil {
+				t.Errorf("removing %s: %v", name, err)
+			}
+		}
 	}
 }
 

@@ -32,7 +32,11 @@ type node struct {
 }
 
 func newNode(conf *config) (*node, error) {
-	kernel, err := netns.New(netns.Options{Nested: conf.nested})
+	opts := netns.Options{Nested: conf.nested}
+	if slices.Contains(addressing, conf.plugin) {
+		opts.Networks = []string{conf.network}
+	}
+	kernel, err := netns.New(opts)
 	if err != nil {
 		return nil, err
 	}
@@ -41,31 +45,8 @@ func newNode(conf *config) (*node, error) {
 		return nil, err
 	}
 	n := &node{conf: conf, store: hostlocal.New(conf.dataDir), kernel: kernel, cache: &lastAnswer{Source: cache}}
-	n.source = podsource.Union(&speaking{kernel, conf}, n.cache)
+	n.source = podsource.Union(kernel, n.cache)
 	return n, nil
-}
-
-// speaking is the kernel, which speaks of the network where its main plugin
-// configures the addresses in the namespace: there an address that no namespace has
-// is in use by nobody. Elsewhere only a cache that proved to be the node's speaks of
-// it (R14).
-type speaking struct {
-	*netns.Source
-	conf *config
-}
-
-// Pods is the kernel's answer, which speaks of the network if that may be said.
-func (s *speaking) Pods(ctx context.Context) (podsource.Answer, error) {
-	a, err := s.Source.Pods(ctx)
-	if err != nil || !slices.Contains(addressing, s.conf.plugin) {
-		return a, err
-	}
-	for i := range a.Parts {
-		if a.Parts[i].SeesAddresses {
-			a.Parts[i].Networks = []string{s.conf.network}
-		}
-	}
-	return a, nil
 }
 
 // lastAnswer is a cache whose last answer is kept.

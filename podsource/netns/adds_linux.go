@@ -134,6 +134,7 @@ func (s *scan) claims(longest time.Duration) (map[string]string, error) {
 				return nil, fmt.Errorf("looking at process %s: %w", a.pid, hint(err))
 			}
 			claims[a.containerID] = "process " + a.pid // it has ended since, and counts
+			s.underWay = append(s.underWay, a)
 			continue
 		}
 		now, err := sinceBoot()
@@ -142,6 +143,7 @@ func (s *scan) claims(longest time.Duration) (map[string]string, error) {
 		}
 		if now-started <= longest && !s.atHome(a) {
 			claims[a.containerID] = fmt.Sprintf("process %s (%s)", a.pid, printable(comm))
+			s.underWay = append(s.underWay, a)
 		}
 	}
 	return claims, nil
@@ -157,18 +159,23 @@ func (s *scan) atHome(a cniADD) bool {
 	if nodeErr != nil || err != nil || its == node {
 		return false
 	}
-	inodes := s.mountedAt[cleanPath(a.netNS)]
 	if a.netNS == "/proc/self/ns/net" || a.netNS == "/proc/thread-self/ns/net" {
 		return true
 	}
-	if pid, ok := processOf(a.netNS); ok {
+	inodes := s.namespacesAt(a.netNS)
+	return len(inodes) == 1 && len(a.homes) == 1 && inodes[0] == a.homes[0]
+}
+
+// namespacesAt returns the network namespaces that a CNI_NETNS may mean.
+func (s *scan) namespacesAt(netNS string) []uint64 {
+	if pid, ok := processOf(netNS); ok {
 		inode, err := nsInode(s.proc + "/" + pid + "/ns/net")
 		if err != nil {
-			return false
+			return nil
 		}
-		inodes = []uint64{inode}
+		return []uint64{inode}
 	}
-	return len(inodes) == 1 && len(a.homes) == 1 && inodes[0] == a.homes[0]
+	return s.mountedAt[cleanPath(netNS)]
 }
 
 // cleanPath is a path without what makes two of one: /var/run is /run.

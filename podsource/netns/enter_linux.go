@@ -16,26 +16,26 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// addresses returns those of all interfaces in a network namespace, but for
-// loopback and link-local ones. With podsource.ErrIncomplete come those that were
-// seen while others changed.
-func addresses(ns int, setns func(fd, kind int) error) (ips []netip.Addr, err error) {
+// inside calls look with a socket that answers from inside a network namespace.
+func inside(ns int, setns func(fd, kind int) error, look func(*netlink.Handle) error) error {
 	var h *netlink.Handle
-	err = withNetNS(ns, setns, func() (err error) {
+	err := withNetNS(ns, setns, func() (err error) {
 		h, err = netlink.NewHandle(unix.NETLINK_ROUTE)
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("opening a socket in it: %w", err)
+		return fmt.Errorf("opening a socket in it: %w", err)
 	}
 	defer h.Close()
 	if err := h.SetSocketTimeout(10 * time.Second); err != nil {
-		return nil, err
+		return err
 	}
-	return dump(h.AddrList)
+	return look(h)
 }
 
-// dump lists addresses until none changes meanwhile, or five times.
+// dump lists addresses, but for loopback and link-local ones, until none changes
+// meanwhile, or five times. With podsource.ErrIncomplete come those that were seen
+// while others changed.
 func dump(addrList func(netlink.Link, int) ([]netlink.Addr, error)) (ips []netip.Addr, err error) {
 	list, err := addrList(nil, netlink.FAMILY_ALL)
 	for try := 1; errors.Is(err, netlink.ErrDumpInterrupted) && try < 5; try++ {

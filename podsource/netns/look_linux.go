@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"syscall"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
@@ -79,7 +80,14 @@ func (s *scan) lookInto(fd int, where string) error {
 	if s.found[stat.Ino] { // the thread went elsewhere meanwhile
 		return nil
 	}
-	ips, err := addresses(fd, s.setns)
+	var ips []netip.Addr
+	err := inside(fd, s.setns, func(h *netlink.Handle) (err error) {
+		if s.bare != nil {
+			s.noteBare(stat.Ino, where, h)
+		}
+		ips, err = dump(h.AddrList)
+		return err
+	})
 	return s.note(stat.Ino, where, ips, err)
 }
 

@@ -33,6 +33,15 @@ type Options struct {
 	// agent that runs directly on a nested node without any container needs a PID
 	// namespace of its own, as by unshare --pid --fork.
 	Nested bool
+	// Networks are those whose main plugin configures the addresses that it is given
+	// in the container's network namespace: bridge, ptp, macvlan, ipvlan, vlan. There an
+	// address that no namespace has is in use by nobody, so the answer speaks of these
+	// networks, and what nobody is seen to use may be released though no other source
+	// speaks of them (R14). It does not, and its Note says why, while not all addresses
+	// are seen, or while an interface of a container shows none: gVisor and KubeVirt
+	// take the address out of the namespace and use it. A question takes longer with it,
+	// as the interfaces of each namespace are listed, too. Empty: the answer speaks of no network.
+	Networks []string
 	// LongestADD is for how long a process may run a CNI ADD at most. One that
 	// has the environment of an ADD for longer is a daemon that inherited it, and
 	// claims nothing. Zero is 14 minutes; agents that set gc.Options.StartingFor

@@ -31,6 +31,8 @@ type scan struct {
 	views     map[view]bool       // those whose mounts were looked at this time
 	mountedAt map[string][]uint64 // the network namespaces that are mounted at a path, in some view
 	adds      []cniADD
+	underWay  []cniADD          // those that count
+	bare      map[uint64]string // the network namespaces with an interface that shows no address; nil: not asked for
 
 	// What the last look could not see, of namespaces that are there.
 	unseen    map[uint64]podsource.Pod // by inode, with what was seen of each

@@ -96,6 +96,8 @@ func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 	seen := podsource.Answer{Source: "netns", Supplementary: true, SeesAddresses: missing == "", Pods: pods}
 	if missing != "" {
 		seen.Note = "not all addresses are seen: " + missing
+	} else {
+		seen.Networks, seen.Note = sc.speaks(s.opts.Networks)
 	}
 	a.Parts = []podsource.Answer{adds, seen}
 	s.last.Store(sc)
@@ -110,6 +112,9 @@ func (s *Source) scan(ctx context.Context) (*scan, error) {
 	}
 	sc := &scan{restless: true, maxMountText: 8 * maxProcfs, proc: s.opts.Proc, setns: s.setns, found: map[uint64]bool{host: true}, unseen: make(map[uint64]podsource.Pod),
 		views: make(map[view]bool), mountedAt: make(map[string][]uint64)}
+	if len(s.opts.Networks) > 0 {
+		sc.bare = make(map[uint64]string)
+	}
 	// A process may come where the scan has been, when the last one in its
 	// namespace goes where it has not been yet. So it ends with a scan that
 	// finds nothing new.

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netns
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+)
+
+// kinds are those of the interfaces that main plugins make which configure addresses:
+// bridge and ptp, macvlan, ipvlan, vlan.
+var kinds = []string{"veth", "macvlan", "ipvlan", "vlan"}
+
+// noteBare notes a namespace with an interface of such a kind that shows no address. Its
+// container may use one nevertheless, as gVisor and KubeVirt take theirs away.
+func (s *scan) noteBare(inode uint64, where string, h *netlink.Handle) {
+	links, err := h.LinkList()
+	if err != nil {
+		s.bare[inode] = fmt.Sprintf("the interfaces in network namespace %d, %s, can't be listed: %v", inode, where, err)
+		return
+	}
+	for _, link := range links {
+		if !slices.Contains(kinds, link.Type()) {
+			continue
+		}
+		ips, err := dump(func(_ netlink.Link, family int) ([]netlink.Addr, error) { return h.AddrList(link, family) })
+		if err != nil || len(ips) == 0 {
+			s.bare[inode] = fmt.Sprintf("interface %s in network namespace %d, %s, shows no address", printable(link.Attrs().Name), inode, where)
+			return
+		}
+	}
+}
+
+// speaks returns the networks that the answer may speak of, and why not of those that
+// the options name. A namespace that an ADD is about to set up hides nothing: the ADD
+// names its container.
+func (s *scan) speaks(networks []string) (of []string, note string) {
+	if len(networks) == 0 {
+		return nil, ""
+	}
+	for _, a := range s.underWay {
+		for _, inode := range s.namespacesAt(a.netNS) {
+			delete(s.bare, inode)
+		}
+	}
+	for _, inode := range slices.Sorted(maps.Keys(s.bare)) {
+		return nil, s.bare[inode] + ": its container may use one that is not seen, so no address is known to be free (networks " + fmt.Sprint(networks) + ")"
+	}
+	return slices.Clone(networks), ""
+}

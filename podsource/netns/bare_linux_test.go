@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netns
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// within calls do in a pod's network namespace.
+func within(t *testing.T, pid int, do func() error) {
+	t.Helper()
+	fd, err := unix.Open(fmt.Sprintf("/proc/%d/ns/net", pid), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(withNetNS(fd, unix.Setns, do), unix.Close(fd)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// give gives an address to an interface of a pod.
+func give(t *testing.T, pid int, name, ip string) {
+	t.Helper()
+	within(t, pid, func() error {
+		link, err := netlink.LinkByName(name)
+		if err != nil {
+			return err
+		}
+		addr, err := netlink.ParseAddr(ip)
+		if err != nil {
+			return err
+		}
+		return netlink.AddrAdd(link, addr)
+	})
+}
+
+// A container that took its address out of its namespace, as gVisor does, has an
+// interface without one. While there is one, no address is known to be free.
+func TestHazard59InterfaceShowsNoAddress(t *testing.T) {
+	if !onNode(t) {
+		return
+	}
+	networks := []string{"podnet", "storage"}
+	s, err := New(Options{Nested: true, Networks: networks})
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := func(reason string, want []string, note string) {
+		t.Helper()
+		a, err := s.Pods(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		adds, seen := parts(t, a)
+		if !seen.SeesAddresses || !slices.Equal(seen.Networks, want) || !strings.Contains(seen.Note, note) || note == "" && seen.Note != "" {
+			t.Errorf("speaks of %v, note %q: %s", seen.Networks, seen.Note, reason)
+		}
+		if adds.Networks != nil {
+			t.Errorf("the ADDs speak of %v: they release nothing", adds.Networks)
+		}
+	}
+	check("no container", networks, "")
+	pod, _ := startPod(t, "10.0.0.9")
+	within(t, pod, func() error {
+		bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "docker0"}}
+		return errors.Join(netlink.LinkAdd(bridge), netlink.LinkSetUp(bridge))
+	})
+	check("no interface that a plugin makes for a container", networks, "")
+	within(t, pod, func() error {
+		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "net1"})
+	})
+	give(t, pod, "eth0", "10.0.0.2/24")
+	check("one of two shows none", nil, "interface net1 in network namespace")
+	_, ended := startADD(t, "ADD", "c1", fmt.Sprintf("/proc/%d/ns/net", pod))
+	check("an ADD is about to give it one, and names the container", networks, "")
+	ended()
+	check("the ADD has ended", nil, "interface net1")
+	give(t, pod, "net1", "fe80::1/64")
+	check("a link-local address is not that of a container", nil, "interface net1")
+	give(t, pod, "net1", "10.0.1.2/24")
+	check("both show one", networks, "")
+	s, err = New(Options{Nested: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	check("no network is named", nil, "")
+}
