@@ -23,6 +23,10 @@
 // address where it was seen: in which namespace, and by which process or at which
 // mount that was found (hazard 79).
 //
+// It speaks of a network only where the caller says that the main plugin configures
+// addresses in the namespace, and while no interface of a container shows none
+// ([Options].Networks; hazard 59).
+//
 // It sees ADDs in flight: whoever runs a CNI plugin sets CNI_COMMAND and
 // CNI_CONTAINERID in its environment, so a process that has ADD there runs one,
 // and claims what its container holds, however long that takes (hazard 65).
