@@ -40,6 +40,9 @@ type flags struct {
 
 	cniConf []string
 	svg     string
+
+	cniDir string
+	ranges []string
 }
 
 const (

@@ -25,6 +25,8 @@ var (
 	sceneLine = regexp.MustCompile(`^<!-- scene: ([a-z]+) -->$`)
 	// What differs from run to run: for how long the lock was held.
 	holdTime = regexp.MustCompile(`\b[0-9.]+(µs|ms)\b`)
+	// And who holds a lock.
+	lockHolders = regexp.MustCompile(`process [0-9]+ \([^)]*\)`)
 	// What differs from machine to machine: what was reserved before the last
 	// boot is no starting pod's after a while, also without a runtime as a source
 	// (R4). README.md shows a machine that has been up for longer.
@@ -107,7 +109,8 @@ func (p *player) play(line string) string {
 	if piped {
 		return p.jq(filter, got.stdout) + got.stderr
 	}
-	return upForLong.Replace(holdTime.ReplaceAllString(got.stdout, "0.1ms")) + got.stderr
+	out := lockHolders.ReplaceAllString(holdTime.ReplaceAllString(got.stdout, "0.1ms"), "process 4711 (cp)")
+	return upForLong.Replace(out) + got.stderr
 }
 
 // filters are the jq filters of the examples, in Go: the test must not depend on

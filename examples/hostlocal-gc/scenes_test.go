@@ -13,7 +13,7 @@ import (
 
 // scenes are named in README.md above the examples that play on them.
 var scenes = map[string]func(*testing.T) *node{
-	"full": fullNode, "conflict": conflictNode, "dual": dualNode,
+	"full": fullNode, "busy": busyNode, "conflict": conflictNode, "dual": dualNode,
 }
 
 // fullNode has no address left, though only half of them are in use.
@@ -39,6 +39,20 @@ func fullNode(t *testing.T) *node {
 		case i%2 == 0:
 			live = append(live, pod{Namespace: "shop", Name: name, UID: name, ContainerIDs: []string{sandbox(name)}, IPs: ips})
 		}
+	}
+	n.pods("pods.json", live...)
+	return n
+}
+
+// busyNode has no address left, and each is in use.
+func busyNode(t *testing.T) *node {
+	n := newNode(t)
+	podnet := n.network("podnet", "10.244.1.0/28")
+	var live []pod
+	for i := range 13 {
+		name := fmt.Sprintf("web-%d", i)
+		ips := podnet.add(sandbox(name), 3*day)
+		live = append(live, pod{Namespace: "shop", Name: name, UID: name, ContainerIDs: []string{sandbox(name)}, IPs: ips})
 	}
 	n.pods("pods.json", live...)
 	return n

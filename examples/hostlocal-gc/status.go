@@ -56,7 +56,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 	switch {
 	case err == nil:
 		return statusDone
-	case errors.Is(err, errLeaked):
+	case errors.Is(err, errLeaked), errors.Is(err, errWrong):
 		return statusLeaked
 	case errors.As(err, &failed):
 		fmt.Fprintf(a.stderr, "%s: %v\n", root.Name(), err)

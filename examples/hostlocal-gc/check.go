@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/source"
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/cniconf"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// defaultCNIDir is where runtimes look for configurations.
+const defaultCNIDir = "/etc/cni/net.d"
+
+// lockedFor is for how long one process must hold the plugin's lock to be told of: an
+// ADD holds it for milliseconds.
+const lockedFor = 2 * time.Second
+
+// errWrong ends check when something is wrong. It is no error: what is wrong was
+// printed.
+var errWrong = errors.New("something is wrong")
+
+func (a *app) checkCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "check",
+		Short: "Find out why pods get no address on this node",
+		Long: `Find out what is wrong with this node's addresses, and say so in the first line:
+
+  MISSING     a network has no directory where it should have one
+  DUPLICATE   two live pods have the same address
+  UNRESERVED  host-local may hand out the address of a live pod
+  LOCKED      a process holds the plugin's lock, so each ADD waits
+  UNKNOWN     which pods live here can't be told
+  FULL        no address is left: leaked, or the range is too small
+  LEAKED      some addresses are leaked
+  CONFLICT    a person has to look at some reservation
+  OK
+
+Without flags it finds the networks, their data directories and ranges in
+/etc/cni/net.d, and asks whoever answers: kubelet, the container runtime, the
+kernel, and libcni's cache. It releases nothing, takes no lock and writes nothing.
+
+Exit status: 0 all is well, 3 something is wrong, 1 it could not be told.`,
+		Example: `  hostlocal-gc check
+  hostlocal-gc check --network podnet --range 10.244.1.0/24 --source cri`,
+		Args: noArgs,
+	}
+	a.flags.data(c)
+	a.flags.judge(c)
+	a.flags.output(c)
+	c.Flags().StringVar(&a.flags.cniDir, "cni-dir", defaultCNIDir, "`DIR` with CNI configurations, which say what networks there are")
+	c.Flags().StringArrayVar(&a.flags.ranges, "range", nil,
+		"the range of the network of --network, as a `SUBNET` (repeatable), where no configuration says so")
+	_ = c.MarkFlagDirname("cni-dir")
+	c.RunE = work(func(ctx context.Context) error {
+		return a.check(ctx, c.Flags().Changed("data-dir"), c.Flags().Changed("cni-dir"))
+	})
+	return c
+}
+
+// check is the command of that name.
+func (a *app) check(ctx context.Context, dirGiven, cniDirGiven bool) error {
+	if err := a.flags.check(); err != nil {
+		return err
+	}
+	ctx, cancel := a.within(ctx)
+	defer cancel()
+	confs, confErr, err := a.configurations(cniDirGiven)
+	if err != nil {
+		return err
+	}
+	asked, err := a.findSources(ctx)
+	if err != nil {
+		return err
+	}
+	var all checked
+	for _, dir := range a.dataDirs(confs, dirGiven) {
+		p, err := a.lookAt(ctx, dir, confs, asked)
+		if err != nil {
+			return err
+		}
+		all.Findings = append(all.Findings, diagnose(p)...)
+		all.Reports = append(all.Reports, &p.report)
+	}
+	slices.SortStableFunc(all.Findings, func(a, b finding) int { return slices.Index(words(), a.Word) - slices.Index(words(), b.Word) })
+	all.Sources = asked.told
+	if err := a.printChecked(&all, confErr); err != nil {
+		return err
+	}
+	switch {
+	case slices.ContainsFunc(all.Findings, func(f finding) bool { return f.Word == wordUnknown }):
+		return failure{errors.New("which pods live here can't be told")}
+	case slices.ContainsFunc(all.Findings, func(f finding) bool { return f.Word != wordOK }):
+		return errWrong
+	}
+	return nil
+}
+
+// configurations returns the networks that host-local serves by the node's
+// configurations and by --range, and what could not be read of them. That there is no
+// directory for configurations is an error only where it was named.
+func (a *app) configurations(dirGiven bool) (confs []cniconf.Network, unread, err error) {
+	for _, subnet := range a.flags.ranges {
+		if len(a.flags.networks) != 1 {
+			return nil, nil, usagef("--range is about the network of --network, and there is not one")
+		}
+		text, err := json.Marshal(map[string]any{"cniVersion": "1.0.0", "name": a.flags.networks[0], "type": "bridge",
+			"ipam": map[string]any{"type": "host-local", "dataDir": a.flags.dataDir, "subnet": subnet}})
+		if err != nil {
+			return nil, nil, err
+		}
+		networks, err := cniconf.Parse(text)
+		if err != nil {
+			return nil, nil, usagef("--range %q: %w", subnet, err)
+		}
+		confs = append(confs, networks...)
+	}
+	found, unread := cniconf.ReadDir(a.flags.cniDir)
+	if errors.Is(unread, fs.ErrNotExist) && !dirGiven {
+		unread = nil
+	}
+	return append(confs, found...), unread, nil
+}
+
+// dataDirs are those that are looked at: that of --data-dir, or else those of the
+// configurations, or else host-local's own.
+func (a *app) dataDirs(confs []cniconf.Network, given bool) (dirs []string) {
+	if given {
+		return []string{a.flags.dataDir}
+	}
+	for _, c := range confs {
+		if !slices.Contains(dirs, c.DataDir) {
+			dirs = append(dirs, c.DataDir)
+		}
+	}
+	if len(dirs) == 0 {
+		dirs = []string{a.flags.dataDir}
+	}
+	return dirs
+}
+
+// foundSources are those that answer on this node.
+type foundSources struct {
+	union  podsource.Source // nil: nobody answers
+	flags  string           // that name them
+	failed []string         // those that should answer and do not, each with its error
+	told   []told
+}
+
+// told is what became of a source that was looked for.
+type told struct {
+	Source  string `json:"source"`
+	Used    bool   `json:"used"`
+	Entries int    `json:"entries,omitempty"`
+	Why     string `json:"why,omitempty"` // it is not used
+}
+
+// findSources returns those of --source, or else asks those that a node may have and
+// takes whoever answers.
+func (a *app) findSources(ctx context.Context) (*foundSources, error) {
+	if len(a.flags.sources) > 0 {
+		s, err := a.source()
+		if err != nil {
+			return nil, err
+		}
+		return &foundSources{union: s, flags: " --source " + strings.Join(a.flags.sources, " --source ")}, nil
+	}
+	var found foundSources
+	var specs []string
+	for _, spec := range []string{"kubelet", "cri", "netns", "cnicache"} {
+		entries, err := a.ask(ctx, spec)
+		switch {
+		case err == nil:
+			specs = append(specs, spec)
+			found.told = append(found.told, told{Source: spec, Used: true, Entries: entries})
+		case errors.Is(err, podsource.ErrNotHere):
+			found.told = append(found.told, told{Source: spec, Why: err.Error()})
+		default:
+			found.failed = append(found.failed, fmt.Sprintf("%s: %v", spec, err))
+			found.told = append(found.told, told{Source: spec, Why: err.Error()})
+		}
+	}
+	if len(specs) == 0 {
+		return &found, nil
+	}
+	found.flags = " --source " + strings.Join(specs, " --source ")
+	a.flags.sources = specs
+	var err error
+	found.union, err = a.source()
+	return &found, err
+}
+
+// ask asks one source, and returns how many entries its answer has.
+func (a *app) ask(ctx context.Context, spec string) (entries int, err error) {
+	s, err := source.Parse([]string{spec}, source.Env{Logger: a.logger()})
+	if err != nil {
+		return 0, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	answer, err := s.Pods(ctx)
+	for _, m := range answer.Members() {
+		entries += len(m.Pods)
+	}
+	return entries, err
+}
+
+// lookAt finds out about a data directory.
+func (a *app) lookAt(ctx context.Context, dir string, confs []cniconf.Network, asked *foundSources) (*place, error) {
+	p := &place{asked: a.flags.networks, unknown: asked.failed, locks: make(map[string]string), release: "hostlocal-gc release" + asked.flags}
+	if dir != hostlocal.DefaultDataDir {
+		p.release += " --data-dir " + dir
+	}
+	store := hostlocal.New(dir)
+	p.report.DataDir = dir
+	names, err := store.Networks()
+	if err != nil {
+		return nil, err
+	}
+	p.networks = names
+	networks := slices.Clone(names)
+	for _, c := range confs {
+		if c.DataDir == filepath.Clean(dir) {
+			p.confs = append(p.confs, c)
+			networks = append(networks, c.Name)
+		}
+	}
+	if len(a.flags.networks) > 0 {
+		networks = slices.Clone(a.flags.networks)
+	}
+	slices.Sort(networks)
+	networks = slices.Compact(networks)
+	held := holders(dir, networks)
+	if asked.union == nil || len(asked.failed) > 0 || len(networks) == 0 {
+		p.judged = len(networks) == 0 && len(asked.failed) == 0 && asked.union != nil
+		r := a.unjudged(ctx, store, names)
+		p.report = r.Report
+		p.report.Networks = nil
+		for _, name := range networks {
+			p.report.Networks = append(p.report.Networks, gc.Network{Name: name, Missing: !slices.Contains(names, name)})
+		}
+		if len(p.unknown) == 0 {
+			p.unknown = []string{"no source was found on this node"}
+		}
+	} else {
+		opts := a.options()
+		opts.DryRun = true
+		reconciler, err := gc.New(store, networks, asked.union, opts)
+		if err != nil {
+			return nil, usageError{err}
+		}
+		p.report, err = reconciler.Reconcile(ctx)
+		if p.judged = !errors.Is(err, gc.ErrRefused); !p.judged {
+			p.unknown = unanswered(&p.report, err)
+		}
+	}
+	return p, a.stillHeld(ctx, dir, held, p)
+}
+
+// unanswered says why a pass was refused: what each source that failed said.
+func unanswered(r *gc.Report, err error) (why []string) {
+	for _, s := range r.Sources {
+		if s.Error != "" {
+			why = append(why, s.Name+": "+s.Error)
+		}
+	}
+	if len(why) == 0 {
+		why = []string{err.Error()}
+	}
+	return why
+}
+
+// holders returns who holds the locks of networks now.
+func holders(dir string, networks []string) map[string]int {
+	held := make(map[string]int)
+	for _, n := range networks {
+		if pid, err := lockHolder(filepath.Join(dir, n)); err == nil && pid != 0 {
+			held[n] = pid
+		}
+	}
+	return held
+}
+
+// stillHeld notes which locks the same process still holds after a while. Where none was
+// held it does not wait.
+func (a *app) stillHeld(ctx context.Context, dir string, before map[string]int, p *place) error {
+	if len(before) == 0 {
+		return nil
+	}
+	timer := time.NewTimer(lockedFor)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return fmt.Errorf("watching the lock: %w", ctx.Err())
+	case <-timer.C:
+	}
+	for n, pid := range holders(dir, p.networks) {
+		if before[n] == pid {
+			p.locks[n] = fmt.Sprintf("%s holds %s for more than %v", describeProcess(pid), filepath.Join(dir, n, "lock"), lockedFor)
+		}
+	}
+	return nil
+}
+
+// checked is what check prints. Its JSON is a contract.
+type checked struct {
+	Findings []finding    `json:"findings"`
+	Sources  []told       `json:"sources,omitempty"` // that were looked for
+	Reports  []*gc.Report `json:"reports"`           // one for each data directory
+}
+
+func (a *app) printChecked(all *checked, unread error) error {
+	if a.flags.format == formatJSON {
+		enc := json.NewEncoder(a.stdout)
+		enc.SetIndent("", "  ")
+		enc.SetEscapeHTML(false)
+		return enc.Encode(all)
+	}
+	var out strings.Builder
+	for _, f := range all.Findings {
+		text := f.Word + ": "
+		if f.Network != "" {
+			text += f.Network + ": "
+		}
+		text += term.Clean(f.Text)
+		if f.Run != "" {
+			text += ": run"
+		}
+		fmt.Fprintln(&out, a.screen.Fold(a.screen.Paint(wordStyle(f.Word), text)))
+		if f.Run != "" {
+			fmt.Fprintln(&out, "  "+f.Run)
+		}
+	}
+	if len(all.Sources) > 0 {
+		out.WriteByte('\n')
+		rows := make([][]term.Cell, len(all.Sources))
+		for i, s := range all.Sources {
+			rows[i] = []term.Cell{{Text: s.Source}, {Text: count(s.Entries, "entry")}, {Text: s.Why, Style: term.Dim}}
+			if !s.Used {
+				rows[i][1] = term.Cell{Text: "not used", Style: term.Yellow}
+			} else {
+				rows[i][1].Text = entries(s.Entries)
+			}
+		}
+		out.WriteString(a.screen.Table([]term.Column{{Title: "SOURCE"}, {Title: "ANSWER"}, {Title: ""}}, rows))
+	}
+	if unread != nil {
+		fmt.Fprintln(&out, a.screen.Fold("Not read: "+term.Clean(unread.Error())))
+	}
+	_, err := io.WriteString(a.stdout, out.String())
+	return err
+}
+
+// wordStyle is red for what stops pods or harms them, yellow for what will.
+func wordStyle(word string) term.Style {
+	switch word {
+	case wordOK:
+		return term.Green
+	case wordLeaked, wordConflict, wordUnknown:
+		return term.Yellow
+	}
+	return term.Red
+}

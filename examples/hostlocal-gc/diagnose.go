@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/cniconf"
+)
+
+// The words of findings, the gravest first. They are a contract.
+const (
+	wordMissing    = "MISSING"    // a network has no directory
+	wordDuplicate  = "DUPLICATE"  // two live pods have one address
+	wordUnreserved = "UNRESERVED" // host-local may hand out the address of a live pod
+	wordLocked     = "LOCKED"     // somebody holds the plugin's lock, and each ADD waits
+	wordUnknown    = "UNKNOWN"    // which pods live can't be told
+	wordFull       = "FULL"       // no address is left
+	wordLeaked     = "LEAKED"     // some are leaked, and some are left
+	wordConflict   = "CONFLICT"   // a person has to look at a reservation
+	wordOK         = "OK"
+)
+
+// words are those of all findings, in the order in which they are told.
+func words() []string {
+	return []string{wordMissing, wordDuplicate, wordUnreserved, wordLocked, wordUnknown, wordFull, wordLeaked, wordConflict, wordOK}
+}
+
+// A finding is what check says of a network, or of the whole data directory.
+type finding struct {
+	Word    string `json:"word"`
+	Network string `json:"network,omitempty"`
+	Text    string `json:"text"`
+	Run     string `json:"run,omitempty"` // a command that mends it
+}
+
+// A place is a data directory, with what check found out about it. diagnose makes
+// findings of it, and asks nobody.
+type place struct {
+	report   gc.Report // of a pass that released nothing
+	judged   bool      // else the sources gave no answer
+	unknown  []string  // why not: each source that failed, with its error
+	confs    []cniconf.Network
+	locks    map[string]string // networks whose lock is held for long, and by whom
+	asked    []string          // networks that the user named
+	release  string            // the command that releases, without its networks
+	networks []string          // that have a directory
+}
+
+// diagnose says what is wrong with a data directory, the gravest first.
+func diagnose(p *place) (all []finding) {
+	unreserved := p.unreserved()
+	for _, n := range p.report.Networks {
+		all = append(all, p.network(n, unreserved)...)
+	}
+	for _, d := range p.report.Duplicates {
+		all = append(all, finding{Word: wordDuplicate, Text: fmt.Sprintf("%v is the address of several live pods: %s", d.IP, podNames(d.Pods))})
+	}
+	if missing := slices.ContainsFunc(all, func(f finding) bool { return f.Word == wordMissing }); len(unreserved) > 0 && !missing {
+		all = append(all, finding{Word: wordUnreserved, Text: fmt.Sprintf("%s of live pods not reserved, so host-local may hand them out again: %s",
+			wereOrWas(len(unreserved)), strings.Join(unreserved, ", "))})
+	}
+	if !p.judged {
+		all = append(all, finding{Word: wordUnknown, Text: "which pods live here can't be told: " + strings.Join(p.unknown, "; ")})
+	}
+	if len(p.report.Networks) == 0 && p.judged {
+		all = append(all, finding{Word: wordOK, Text: "no network has a directory in " + p.report.DataDir + ": nothing was ever reserved"})
+	}
+	slices.SortStableFunc(all, func(a, b finding) int {
+		return cmp.Compare(slices.Index(words(), a.Word), slices.Index(words(), b.Word))
+	})
+	return all
+}
+
+// network says what is wrong with one network.
+func (p *place) network(n gc.Network, unreserved []string) (all []finding) {
+	if n.Missing {
+		return p.missing(n.Name, unreserved)
+	}
+	if holder := p.locks[n.Name]; holder != "" {
+		all = append(all, finding{Word: wordLocked, Network: n.Name,
+			Text: holder + ". Each ADD and DEL of the network waits for it: find out what the process does, or end it"})
+	}
+	c := p.count(n.Name)
+	if !p.judged {
+		if c.full() {
+			all = append(all, finding{Word: wordFull, Network: n.Name, Text: c.used() + ", and it is not known how many are leaked"})
+		}
+		return all
+	}
+	if c.people > 0 {
+		all = append(all, finding{Word: wordConflict, Network: n.Name,
+			Text: fmt.Sprintf("%s for a person to look at: hostlocal-gc list shows them", count(c.people, "reservation"))})
+	}
+	run := p.release + " --network " + n.Name
+	switch {
+	case c.full() && c.leaked > 0:
+		all = append(all, finding{wordFull, n.Name, fmt.Sprintf("%s, %d leaked", c.used(), c.leaked), run})
+	case c.full() && c.inUse == c.reserved:
+		all = append(all, finding{Word: wordFull, Network: n.Name, Text: c.used() + ", all in use: the range is too small"})
+	case c.full():
+		all = append(all, finding{Word: wordFull, Network: n.Name, Text: c.used() + ", none leaked: " + c.kept()})
+	case c.leaked > 0:
+		all = append(all, finding{wordLeaked, n.Name, fmt.Sprintf("%s, %d leaked", c.used(), c.leaked), run})
+	case len(all) == 0:
+		all = append(all, finding{Word: wordOK, Network: n.Name, Text: c.used() + c.rest()})
+	}
+	return all
+}
+
+// missing is about a network without a directory. That comes with its first ADD, so it
+// is well where nobody says otherwise.
+func (p *place) missing(name string, unreserved []string) []finding {
+	there := those(p.networks)
+	switch {
+	case len(unreserved) > 0:
+		return []finding{{Word: wordMissing, Network: name, Text: fmt.Sprintf(
+			"it has no directory in %s, and %s of live pods not reserved anywhere: is the name right, is the directory mounted, did somebody remove it? %s: %s",
+			p.report.DataDir, wereOrWas(len(unreserved)), capital(there), strings.Join(unreserved, ", "))}}
+	case slices.Contains(p.asked, name):
+		return []finding{{Word: wordMissing, Network: name, Text: fmt.Sprintf("it has no directory in %s; %s", p.report.DataDir, there)}}
+	}
+	return []finding{{Word: wordOK, Network: name, Text: "nothing was ever reserved in it"}}
+}
+
+// A tally counts the reservations of a network.
+type tally struct {
+	reserved, inUse, leaked, people int
+	other                           map[gc.Verdict]int // the rest
+	size, left                      int                // of the range set with the fewest addresses left; size is 0 if not known
+}
+
+func (p *place) count(network string) tally {
+	t := tally{other: make(map[gc.Verdict]int)}
+	var ips []netip.Addr
+	for i := range p.report.Reservations {
+		e := &p.report.Reservations[i]
+		if e.Network != network {
+			continue
+		}
+		t.reserved++
+		ips = append(ips, e.IP)
+		switch e.Verdict {
+		case gc.InUse:
+			t.inUse++
+		case gc.Leaked:
+			t.leaked++
+		case gc.Conflict, gc.Malformed:
+			t.people++
+			t.other[e.Verdict]++
+		default:
+			t.other[e.Verdict]++
+		}
+	}
+	for _, c := range p.confs {
+		for _, set := range c.Ranges {
+			if c.Name != network {
+				continue
+			}
+			size := 0
+			for _, r := range set {
+				size += addresses(r)
+			}
+			left := size
+			for _, ip := range ips {
+				if slices.ContainsFunc(set, func(r cniconf.Range) bool { return within(r, ip) }) {
+					left--
+				}
+			}
+			if t.size == 0 || left < t.left {
+				t.size, t.left = size, left
+			}
+		}
+	}
+	return t
+}
+
+func (t *tally) full() bool { return t.size > 0 && t.left <= 0 }
+
+// used says how many addresses are reserved, and of how many if that is known. Of
+// several ranges it is about the one with the fewest left.
+func (t *tally) used() string {
+	if t.size == 0 {
+		return fmt.Sprintf("%s (how large the range is can't be told; --range says so)", count(t.reserved, "reservation"))
+	}
+	return fmt.Sprintf("%d of %d addresses reserved", t.size-t.left, t.size)
+}
+
+func (t *tally) rest() string {
+	if t.inUse == t.reserved {
+		return ", all in use"
+	}
+	return fmt.Sprintf(", %d in use, %s", t.inUse, t.kept())
+}
+
+// kept says what is neither in use nor leaked.
+func (t *tally) kept() string {
+	var parts []string
+	for _, v := range gc.Verdicts() {
+		if n := t.other[v]; n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n, v))
+		}
+	}
+	if len(parts) == 0 {
+		return "none is kept for another reason"
+	}
+	return strings.Join(parts, ", ")
+}
+
+// unreserved are the addresses of live pods that no file reserves, with their pods: those
+// in the ranges where these are known, since a pod may have others of other plugins.
+func (p *place) unreserved() (all []string) {
+	known := slices.ContainsFunc(p.confs, func(c cniconf.Network) bool { return c.Ranges != nil })
+	for _, u := range p.report.Unreserved {
+		in := slices.ContainsFunc(p.confs, func(c cniconf.Network) bool {
+			return slices.ContainsFunc(c.Ranges, func(set []cniconf.Range) bool {
+				return slices.ContainsFunc(set, func(r cniconf.Range) bool { return within(r, u.IP) })
+			})
+		})
+		if in || !known {
+			all = append(all, fmt.Sprintf("%v (%s)", u.IP, u.Pod))
+		}
+	}
+	return all
+}
+
+// within reports whether an address may be handed out from a range.
+func within(r cniconf.Range, ip netip.Addr) bool {
+	return r.Start.Compare(ip) <= 0 && ip.Compare(r.End) <= 0 && ip != r.Gateway
+}
+
+// addresses counts those that a range has for containers, up to a million.
+func addresses(r cniconf.Range) (n int) {
+	const most = 1_000_000 // more than a node can use
+	for ip := r.Start; ip.IsValid() && ip.Compare(r.End) <= 0 && n < most; ip = ip.Next() {
+		if ip != r.Gateway {
+			n++
+		}
+	}
+	return n
+}
+
+func podNames(pods []*gc.Pod) string {
+	names := make([]string, len(pods))
+	for i, p := range pods {
+		names[i] = podAndSource(p)
+	}
+	slices.Sort(names)
+	return strings.Join(names, ", ")
+}
+
+func wereOrWas(n int) string {
+	if n == 1 {
+		return "1 address is"
+	}
+	return fmt.Sprintf("%d addresses are", n)
+}
+
+func capital(text string) string { return strings.ToUpper(text[:1]) + text[1:] }
