@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
@@ -37,6 +38,10 @@ type Options struct {
 	// ReleaseForms are forms of container IDs whose reservations may be released
 	// although none of the sources could know such containers (R14).
 	ReleaseForms []podsource.Form
+	// Only, if set, says which reservations may be released, of those that leaked: the
+	// others are reported as Leaked. It is called for each leak, before its release,
+	// and must not change it.
+	Only func(*hostlocal.Reservation) bool
 	// DryRun judges and releases nothing: it writes nothing, takes no lock, and
 	// calls Leaked what would have been Released.
 	DryRun bool

@@ -223,7 +223,8 @@ func (r *Reconciler) release(ctx context.Context, report *Report) error {
 	var leaks []*hostlocal.Reservation
 	var entries []*Entry
 	for i := range report.Reservations {
-		if e := &report.Reservations[i]; e.Reason == Unowned || e.Reason == EmptyOwner {
+		e := &report.Reservations[i]
+		if leaked := e.Reason == Unowned || e.Reason == EmptyOwner; leaked && (r.opts.Only == nil || r.opts.Only(e.Reservation)) {
 			leaks, entries = append(leaks, e.Reservation), append(entries, e)
 		}
 	}

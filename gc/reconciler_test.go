@@ -121,6 +121,26 @@ func TestPassesDoNotOverlap(t *testing.T) {
 	})
 }
 
+// Only narrows what is released, and nothing else: what it leaves out is reported as
+// leaked.
+func TestOnly(t *testing.T) {
+	n := newNode(t)
+	for _, ip := range []string{"10.0.0.2", "10.0.0.3", "10.0.0.4"} {
+		n.reserve(ip, hex64("gone"+ip), old)
+	}
+	n.reserve("10.0.0.5", hex64("live"), old)
+	live := podsource.Static{{ContainerIDs: []string{hex64("live")}}}
+	report := n.pass(live, Options{Only: func(r *hostlocal.Reservation) bool {
+		return r.IP.String() == "10.0.0.3" || r.IP.String() == "10.0.0.5"
+	}})
+	n.checkReasons(report, map[string]Reason{
+		"10.0.0.2": Unowned, "10.0.0.3": ReleasedLeak, "10.0.0.4": Unowned, "10.0.0.5": ContainerLive,
+	})
+	if n.exists("10.0.0.3") || !n.exists("10.0.0.2") || !n.exists("10.0.0.5") {
+		t.Error("released was not what the report says")
+	}
+}
+
 // DryRun writes nothing, takes no lock, and says what would be.
 func TestDryRun(t *testing.T) {
 	n := newNode(t)

@@ -41,6 +41,9 @@ type flags struct {
 	cniConf []string
 	svg     string
 
+	ips  []string
+	from string
+
 	cniDir string
 	ranges []string
 }

@@ -30,6 +30,11 @@ func (a *app) within(ctx context.Context) (context.Context, context.CancelFunc) 
 
 // pass makes one pass over the data dir. Without a source it judges nothing.
 func (a *app) pass(ctx context.Context, s podsource.Source, dryRun bool) (result, error) {
+	return a.passOver(ctx, s, func(opts *gc.Options) { opts.DryRun = dryRun })
+}
+
+// passOver makes a pass with options that a command changes.
+func (a *app) passOver(ctx context.Context, s podsource.Source, change func(*gc.Options)) (result, error) {
 	store, names, err := a.dataDir()
 	if err != nil {
 		return result{}, err
@@ -40,7 +45,7 @@ func (a *app) pass(ctx context.Context, s podsource.Source, dryRun bool) (result
 		return a.unjudged(ctx, store, names), nil
 	}
 	opts := a.options()
-	opts.DryRun = dryRun
+	change(&opts)
 	reconciler, err := gc.New(store, a.asked(names), s, opts)
 	if err != nil {
 		return result{}, usageError{err}
@@ -165,6 +170,9 @@ func (a *app) plan(ctx context.Context) error {
 // release is the command of that name.
 func (a *app) release(ctx context.Context) error {
 	if a.flags.dryRun {
+		if len(a.flags.ips) > 0 || a.flags.from != "" {
+			return usagef("--ip and --from narrow what is released, and --dry-run releases nothing; plan shows all")
+		}
 		return a.plan(ctx)
 	}
 	if a.flags.exitCode {
@@ -177,9 +185,17 @@ func (a *app) release(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	done, err := a.pass(ctx, s, false)
+	chosen, err := a.flags.selection()
 	if err != nil {
 		return err
 	}
-	return errors.Join(a.print(&done, view{released: true}), done.Err)
+	done, err := a.passOver(ctx, s, func(opts *gc.Options) { opts.Only = chosen.has })
+	if err != nil {
+		return err
+	}
+	err = a.print(&done, view{released: true})
+	if text := chosen.outdated(&done); text != "" && done.judged {
+		a.note(text)
+	}
+	return errors.Join(err, done.Err, chosen.refused(&done))
 }

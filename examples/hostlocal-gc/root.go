@@ -82,7 +82,9 @@ done. All networks of the data dir are read, because a container may hold addres
 in several. The plugin's lock is held for about a millisecond at once. What is in
 use is counted and not shown; list shows it.`,
 		Example: `  hostlocal-gc release --network podnet --source file:pods.json
-  hostlocal-gc release --network podnet --source file:pods.json --dry-run`,
+  hostlocal-gc release --network podnet --source file:pods.json --ip 10.244.1.7
+  hostlocal-gc plan --network podnet --source cri -o json >plan.json
+  hostlocal-gc release --network podnet --source cri --from plan.json`,
 		Args: noArgs,
 		RunE: work(a.release),
 	}
@@ -90,6 +92,10 @@ use is counted and not shown; list shows it.`,
 	a.flags.judge(c)
 	a.flags.output(c)
 	a.flags.exit(c)
+	c.Flags().StringArrayVar(&a.flags.ips, "ip", nil, "release this `ADDRESS` only, if it is leaked (repeatable)")
+	c.Flags().StringVar(&a.flags.from, "from", "",
+		"release only what this `FILE` calls leaked, which plan -o json has printed, where it is still the same reservation and a fresh look agrees")
+	_ = c.MarkFlagFilename("from", "json")
 	c.Flags().BoolVar(&a.flags.dryRun, "dry-run", false, "release nothing: the same as plan")
 	return c
 }

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+)
+
+// planned is a reservation that a plan called leaked. It is the same one later if
+// all of this is the same.
+type planned struct {
+	Network     string     `json:"network"`
+	IP          netip.Addr `json:"ip"`
+	ContainerID string     `json:"containerID"`
+	IfName      string     `json:"ifName"`
+	ReservedAt  time.Time  `json:"reservedAt"`
+}
+
+func (p *planned) is(r *hostlocal.Reservation) bool {
+	return p.Network == r.Network && p.IP == r.IP && p.ContainerID == r.ContainerID && p.IfName == r.IfName && p.ReservedAt.Equal(r.ReservedAt)
+}
+
+// readPlan returns what a report that plan -o json has printed calls leaked, in the
+// networks that it was about.
+func readPlan(path string) ([]planned, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("reading the plan: %w", err)
+	}
+	var plan struct {
+		SchemaVersion int `json:"schemaVersion"`
+		Reservations  []struct {
+			planned
+			Verdict string `json:"verdict"`
+			Reason  string `json:"reason"`
+		} `json:"reservations"`
+	}
+	if err := json.Unmarshal(text, &plan); err != nil {
+		return nil, fmt.Errorf("reading the plan %s: %w; it is what hostlocal-gc plan -o json prints", path, err)
+	}
+	if plan.SchemaVersion != 1 {
+		return nil, fmt.Errorf("reading the plan %s: its schemaVersion is %d, and 1 is known; plan anew with this version", path, plan.SchemaVersion)
+	}
+	var leaked []planned
+	for _, r := range plan.Reservations {
+		if r.Verdict == gc.Leaked.String() && r.Reason != gc.NetworkNotNamed.String() {
+			leaked = append(leaked, r.planned)
+		}
+	}
+	return leaked, nil
+}
+
+// A selection is what --ip and --from narrow a release to.
+type selection struct {
+	ips  []netip.Addr // empty: all
+	plan []planned
+	from string // "": there is no plan
+}
+
+// selection reads the flags, and the plan.
+func (f *flags) selection() (*selection, error) {
+	s := &selection{from: f.from}
+	for _, text := range f.ips {
+		ip, err := netip.ParseAddr(text)
+		if err != nil {
+			return nil, usagef("--ip %q: %w", text, err)
+		}
+		s.ips = append(s.ips, ip.Unmap())
+	}
+	var err error
+	if s.from != "" {
+		s.plan, err = readPlan(s.from)
+	}
+	return s, err
+}
+
+// has reports whether a leak is among what is asked for.
+func (s *selection) has(r *hostlocal.Reservation) bool {
+	planned := s.from == "" || slices.ContainsFunc(s.plan, func(p planned) bool { return p.is(r) })
+	return planned && (len(s.ips) == 0 || slices.Contains(s.ips, r.IP))
+}
+
+// refused says why addresses that --ip names were not released.
+func (s *selection) refused(r *result) error {
+	var errs []error
+	for _, ip := range s.ips {
+		why := "nobody has reserved it"
+		for i := range r.Reservations {
+			e := &r.Reservations[i]
+			if e.IP != ip || !r.shows(e.Network) {
+				continue
+			}
+			if e.Verdict == gc.Released {
+				why = ""
+				break
+			}
+			why = fmt.Sprintf("it is %s in network %s: %s", e.Verdict, e.Network, e.Reason.Text())
+			if e.Verdict == gc.Leaked {
+				why = "it is leaked, but not the reservation that the plan has"
+			}
+		}
+		if why != "" {
+			errs = append(errs, fmt.Errorf("%v was not released: %s", ip, why))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// outdated says how much of a plan was not carried out, because what it called leaked
+// is another reservation by now, or none, or is not leaked any more.
+func (s *selection) outdated(r *result) string {
+	if s.from == "" {
+		return ""
+	}
+	released := 0
+	for i := range r.Reservations {
+		if e := &r.Reservations[i]; e.Verdict == gc.Released {
+			released++
+		}
+	}
+	if released == len(s.plan) {
+		return fmt.Sprintf("all of the plan %s was carried out", s.from)
+	}
+	return fmt.Sprintf("%d of %d of the plan %s were released; the rest has changed since, or is in a network that was not named", released, len(s.plan), s.from)
+}

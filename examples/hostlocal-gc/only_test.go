@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A plan is carried out an hour later, when half of its reservations have changed: only
+// the others are released.
+func TestPlanIsCarriedOutLater(t *testing.T) {
+	n := newNode(t)
+	podnet, storage := n.network("podnet", "10.1.0.0/24"), n.network("storage", "10.2.0.0/24")
+	live := []pod{{Namespace: "shop", Name: "web", ContainerIDs: []string{sandbox("web")}}}
+	podnet.add(sandbox("web"), 2*time.Hour)
+	var leaked []string
+	for i := range 10 {
+		leaked = append(leaked, podnet.add(sandbox(fmt.Sprint("gone", i)), 2*time.Hour)...)
+	}
+	other := storage.add(sandbox("gone in another network"), 2*time.Hour)
+	n.pods("pods.json", live...)
+	args := []string{"--data-dir", "networks", "--network", "podnet", "--source", "file:pods.json"}
+	plan := run(t, n.dir, nil, append([]string{"plan", "-o", "json"}, args...)...)
+	if plan.status != 0 {
+		t.Fatal(plan.stderr)
+	}
+	n.put("plan.json", plan.stdout)
+
+	podnet.write(leaked[0], sandbox("new")+"\r\neth0", 2*time.Hour)   // another container has it, as old as the first
+	podnet.date(leaked[1], 90*time.Minute)                            // reserved anew, for the same container
+	podnet.write(leaked[2], sandbox("gone2")+"\r\neth1", 2*time.Hour) // of another interface
+	live = append(live, pod{Namespace: "shop", Name: "back", ContainerIDs: []string{sandbox("gone3")}}, pod{Namespace: "shop", Name: "claims", IPs: leaked[4:5]})
+	n.pods("pods.json", live...) // and two are in use now
+	later := podnet.add(sandbox("leaked after the plan"), time.Hour)
+
+	args = append([]string{"release", "--from", "plan.json"}, args...)
+	got := run(t, n.dir, nil, args...)
+	if want := "5 of 10 of the plan plan.json were released"; got.status != 0 || !strings.Contains(got.stderr, want) {
+		t.Errorf("exit status %d, and stderr %q, want %q", got.status, got.stderr, want)
+	}
+	for i, ip := range slices.Concat(leaked, later, other) {
+		if released := i >= 5 && i < 10; podnet.there(ip) == released && storage.there(ip) == released {
+			t.Errorf("%s, the %dth: released is not %v", ip, i, released)
+		}
+	}
+	if again := run(t, n.dir, nil, args...); !strings.Contains(again.stderr, "0 of 10") || again.status != 0 {
+		t.Errorf("once more: exit status %d, %q", again.status, again.stderr)
+	}
+}
+
+// What --ip names is released if it is leaked, and else it is an error that says why not.
+func TestReleaseByAddress(t *testing.T) {
+	for _, row := range []struct {
+		reason string
+		flags  []string
+		left   int
+		status int
+		stderr string
+	}{
+		{"leaked", []string{"--ip", "10.1.0.3"}, 2, 0, ""},
+		{"an IPv4 address written as IPv6", []string{"--ip", "::ffff:10.1.0.3"}, 2, 0, ""},
+		{"two of them", []string{"--ip", "10.1.0.3", "--ip", "10.1.0.4"}, 1, 0, ""},
+		{"in use", []string{"--ip", "10.1.0.2"}, 3, 1, "10.1.0.2 was not released: it is in-use in network podnet"},
+		{"one leaked and one not reserved", []string{"--ip", "10.1.0.3", "--ip", "10.1.0.99"}, 2, 1, "10.1.0.99 was not released: nobody has reserved it"},
+		{"no address", []string{"--ip", "web"}, 3, 2, `--ip "web"`},
+		{"no such plan", []string{"--from", "nowhere.json"}, 3, 1, "reading the plan"},
+		{"not a plan", []string{"--from", "pods.json"}, 3, 1, "reading the plan pods.json"},
+		{"a plan of another version", []string{"--from", "version.json"}, 3, 1, "schemaVersion is 2"},
+		{"not in the plan", []string{"--ip", "10.1.0.3", "--from", "empty.json"}, 3, 1, "not the reservation that the plan has"},
+		{"a dry run shows all", []string{"--ip", "10.1.0.3", "--dry-run"}, 3, 2, "--dry-run"},
+	} {
+		n := newNode(t)
+		podnet := n.network("podnet", "10.1.0.0/24")
+		for _, name := range []string{"web", "gone", "gone too"} {
+			podnet.add(sandbox(name), time.Hour)
+		}
+		n.pods("pods.json", pod{Namespace: "shop", Name: "web", ContainerIDs: []string{sandbox("web")}})
+		n.put("version.json", `{"schemaVersion": 2}`)
+		n.put("empty.json", `{"schemaVersion": 1}`)
+		got := run(t, n.dir, nil, append([]string{"release", "--data-dir", "networks", "--network", "podnet", "--source", "file:pods.json"}, row.flags...)...)
+		left := 0
+		for _, ip := range []string{"10.1.0.2", "10.1.0.3", "10.1.0.4"} {
+			if podnet.there(ip) {
+				left++
+			}
+		}
+		if left != row.left || got.status != row.status || !strings.Contains(got.stderr, row.stderr) {
+			t.Errorf("%s: %d left, exit status %d, stderr %q", row.reason, left, got.status, got.stderr)
+		}
+	}
+}
