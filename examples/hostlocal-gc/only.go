@@ -127,8 +127,14 @@ func (s *selection) outdated(r *result) string {
 			released++
 		}
 	}
-	if released == len(s.plan) {
-		return fmt.Sprintf("all of the plan %s was carried out", s.from)
+	asked := 0
+	for _, p := range s.plan {
+		if len(s.ips) == 0 || slices.Contains(s.ips, p.IP) {
+			asked++
+		}
 	}
-	return fmt.Sprintf("%d of %d of the plan %s were released; the rest has changed since, or is in a network that was not named", released, len(s.plan), s.from)
+	if released == asked {
+		return ""
+	}
+	return fmt.Sprintf("%d of %d of the plan %s were released; the rest has changed since, or is in a network that was not named", released, asked, s.from)
 }

@@ -100,12 +100,17 @@ func (p *player) play(line string) string {
 		return fmt.Sprintln(p.status)
 	}
 	line, filter, piped := strings.Cut(line, " | jq ")
+	line, file, redirected := strings.Cut(line, " > ")
 	args := strings.Fields(line)
 	if args[0] != "hostlocal-gc" {
 		p.t.Fatalf("only hostlocal-gc is played, not %q", line)
 	}
 	got := run(p.t, p.node.dir, nil, args[1:]...)
 	p.status = got.status
+	if redirected {
+		p.node.put(file, got.stdout)
+		return got.stderr
+	}
 	if piped {
 		return p.jq(filter, got.stdout) + got.stderr
 	}

@@ -19,12 +19,12 @@ no pod: "no IP addresses available in range set".
 
 hostlocal-gc compares those files with the pods that live here, and releases what
 leaked, under the plugin's own lock. What is in doubt is kept, and the reason is
-told. Start with list, go on with plan, and end with release.
+told. Start with check, go on with plan, and end with release.
 
 Exit status: 0 done, 1 error, 2 wrong usage, 3 for plan --exit-code when something
 is leaked.`,
 		RunE: func(*cobra.Command, []string) error {
-			return usagef("a command is missing: check, list, plan, release, map or networks")
+			return usagef("a command is missing: check, list, show, plan, release, map or networks")
 		},
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -32,7 +32,7 @@ is leaked.`,
 	root.SetIn(a.stdin)
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
-	root.AddCommand(a.checkCommand(), a.listCommand(), a.planCommand(), a.releaseCommand(), a.mapCommand(), a.networksCommand())
+	root.AddCommand(a.checkCommand(), a.listCommand(), a.showCommand(), a.planCommand(), a.releaseCommand(), a.mapCommand(), a.networksCommand())
 	return root
 }
 

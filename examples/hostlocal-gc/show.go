@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+func (a *app) showCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "show ADDRESS",
+		Short: "Show everything about one address",
+		Long: `Show everything about one address: who has reserved it, since when, what else that
+container has reserved, what each source says of both, and the verdict with its
+reason. It releases nothing, takes no lock and writes nothing.`,
+		Example: `  hostlocal-gc show 10.244.1.7 --source cri --source netns`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usagef("show takes one address")
+			}
+			return nil
+		},
+	}
+	a.flags.data(c)
+	a.flags.judge(c)
+	c.RunE = func(cmd *cobra.Command, args []string) error {
+		return work(func(ctx context.Context) error { return a.showAddress(ctx, args[0]) })(cmd, args)
+	}
+	return c
+}
+
+// A listener is a source that keeps the last answer.
+type listener struct {
+	podsource.Source
+	answer podsource.Answer
+}
+
+// Pods asks the source.
+func (l *listener) Pods(ctx context.Context) (podsource.Answer, error) {
+	a, err := l.Source.Pods(ctx)
+	l.answer = a
+	return a, err
+}
+
+// showAddress is the command show.
+func (a *app) showAddress(ctx context.Context, text string) error {
+	a.flags.format = formatTable
+	if err := a.flags.check(); err != nil {
+		return err
+	}
+	ip, err := netip.ParseAddr(text)
+	if err != nil {
+		return usagef("%q is no address: %w", text, err)
+	}
+	ip = ip.Unmap()
+	s, err := a.source()
+	if err != nil {
+		return err
+	}
+	var heard *listener
+	if s != nil {
+		heard = &listener{Source: s}
+		s = heard
+	}
+	done, err := a.pass(ctx, s, true)
+	if err != nil {
+		return err
+	}
+	if s == nil {
+		a.noteUnjudged()
+	}
+	var out strings.Builder
+	found := false
+	for i := range done.Reservations {
+		if e := &done.Reservations[i]; e.IP == ip && done.shows(e.Network) {
+			found = true
+			a.describe(&out, &done, e, heard)
+		}
+	}
+	if !found {
+		fmt.Fprintf(&out, "%v is not reserved in %s\n", ip, a.flags.dataDir)
+		out.WriteString(a.section(term.Plain, "What the sources say:", a.said(heard, ip, "")))
+	}
+	_, err = io.WriteString(a.stdout, out.String())
+	return errors.Join(err, done.Err)
+}
+
+// describe writes what is known of a reservation.
+func (a *app) describe(out *strings.Builder, r *result, e *gc.Entry, heard *listener) {
+	head := fmt.Sprintf("%v in network %s", e.IP, e.Network)
+	if r.judged {
+		head += " is " + a.screen.Paint(term.VerdictStyle(e.Verdict), e.Verdict.String())
+		fmt.Fprintf(out, "%s\n%s\n", head, a.screen.Fold(fmt.Sprintf("  %s (%s, %s)", e.Reason.Text(), e.Reason, e.Reason.Rule())))
+	} else {
+		fmt.Fprintln(out, head)
+	}
+	rows := [][]term.Cell{
+		{{Text: "container"}, {Text: container(e.Reservation, true)}},
+		{{Text: "interface"}, {Text: orDash(e.IfName)}},
+		{{Text: "reserved"}, {Text: term.Age(r.Started, e.ReservedAt) + " ago"}},
+		{{Text: "file"}, {Text: filepath.Join(r.DataDir, e.Network, e.IP.String())}},
+	}
+	if e.Pod != nil {
+		rows = append(rows, []term.Cell{{Text: "pod"}, {Text: podAndSource(e.Pod)}})
+	}
+	for i := range r.Reservations {
+		if s := &r.Reservations[i]; s != e && e.Owner == hostlocal.Owned && s.ContainerID == e.ContainerID {
+			rows = append(rows, []term.Cell{{Text: "also has"}, {Text: fmt.Sprintf("%v in network %s, %s", s.IP, s.Network, s.Verdict)}})
+		}
+	}
+	out.WriteString(a.section(term.Plain, "The reservation:", rows))
+	out.WriteString(a.section(term.Plain, "What the sources say:", a.said(heard, e.IP, e.ContainerID)))
+}
+
+// said is what each source says of an address and of a container.
+func (a *app) said(heard *listener, ip netip.Addr, containerID string) (rows [][]term.Cell) {
+	if heard == nil {
+		return nil
+	}
+	for _, m := range heard.answer.Members() {
+		before := len(rows)
+		for i := range m.Pods {
+			p := &m.Pods[i]
+			var what []string
+			if containerID != "" && slices.Contains(p.ContainerIDs, containerID) {
+				what = append(what, "has the container")
+			}
+			if slices.Contains(p.IPs, ip) {
+				what = append(what, "has the address")
+			}
+			if len(what) == 0 {
+				continue
+			}
+			rows = append(rows, []term.Cell{{Text: m.Source}, {Text: podText(p) + " " + strings.Join(what, " and ")}})
+		}
+		if len(rows) == before {
+			rows = append(rows, []term.Cell{{Text: m.Source}, {Text: "nothing of either", Style: term.Dim}})
+		}
+	}
+	return rows
+}
+
+// podText names an entry of a source.
+func podText(p *podsource.Pod) string {
+	name := p.Origin
+	if p.Name != "" {
+		name = p.Namespace + "/" + p.Name
+	}
+	if p.HasFinished() {
+		name += ", which has finished,"
+	}
+	if name == "" {
+		name = "an entry without a name"
+	}
+	return name
+}
