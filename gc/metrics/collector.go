@@ -26,7 +26,10 @@ type Collector struct {
 	lockHeld     time.Duration
 	passDuration histogram
 	longestHold  histogram
-	missing      int       // negative as long as no pass knew
+	missing      int // negative as long as no pass knew
+	unreserved   int // of the last pass that judged, as the next; judged says whether there was one
+	duplicates   int
+	judged       bool
 	lastGoodPass time.Time // zero as long as there was none
 }
 
@@ -85,18 +88,18 @@ func (c *Collector) OnReport(report gc.Report, err error) {
 	c.noteReservations(&report, err)
 }
 
-// noteReservations adds what a pass says of reservations. One that could not
-// list them says nothing: no entry, and an error that is not a source's.
+// noteReservations adds what a pass says of reservations. One that could not list
+// them, or judged nothing, says nothing of them: what was found before stands.
 func (c *Collector) noteReservations(report *gc.Report, err error) {
-	refused := errors.Is(err, gc.ErrRefused)
-	if len(report.Reservations) == 0 && err != nil && !refused {
-		return
-	}
 	for _, n := range report.Networks {
 		of(c.networks, n.Name)
 	}
+	if errors.Is(err, gc.ErrRefused) || len(report.Reservations) == 0 && err != nil {
+		return
+	}
+	c.unreserved, c.duplicates, c.judged = len(report.Unreserved), len(report.Duplicates), true
 	for _, n := range c.networks {
-		n.begin(!refused)
+		n.begin()
 	}
 	var n *network
 	for i := range report.Reservations {
@@ -104,7 +107,7 @@ func (c *Collector) noteReservations(report *gc.Report, err error) {
 		if i == 0 || e.Network != report.Reservations[i-1].Network {
 			n = of(c.networks, e.Network)
 		}
-		n.add(e, report.Started, !refused)
+		n.add(e, report.Started)
 	}
 }
 
@@ -161,6 +164,10 @@ func (c *Collector) snapshot() (all []prometheus.Metric) {
 	}
 	if c.missing >= 0 {
 		add(d.missing, prometheus.GaugeValue, float64(c.missing))
+	}
+	if c.judged {
+		add(d.unreserved, prometheus.GaugeValue, float64(c.unreserved))
+		add(d.duplicates, prometheus.GaugeValue, float64(c.duplicates))
 	}
 	if !c.lastGoodPass.IsZero() {
 		add(d.lastGoodPass, prometheus.GaugeValue, float64(c.lastGoodPass.UnixNano())/1e9)

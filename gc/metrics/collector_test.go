@@ -110,6 +110,10 @@ func TestManualNamesEveryMetric(t *testing.T) {
 func TestReports(t *testing.T) {
 	missing := reportOf(entry(gc.NotTried, time.Hour))
 	missing.Networks = []gc.Network{{Name: "misspelt", Missing: true}}
+	conflicts := reportOf(entry(gc.TwoPods, time.Hour))
+	conflicts.Started = time.Unix(1600000000, 0)
+	conflicts.Unreserved = make([]gc.Unreserved, 2)
+	conflicts.Duplicates = make([]gc.Duplicate, 1)
 	for _, row := range []struct {
 		reason string
 		passes []pass
@@ -152,9 +156,27 @@ func TestReports(t *testing.T) {
 			reservations{network="podnet",reason="not-tried",verdict="leaked"} 1
 			`,
 		}, {
-			"a refused pass has seen that nothing is reserved any more",
+			"a refused pass judged nothing, so what was found before stands: also a conflict",
+			[]pass{{conflicts, nil}, {reportOf(entry(gc.SourceFailed, time.Hour)), errRefused}}, "reservations unreserved_addresses duplicate_addresses last_good_pass_timestamp_seconds",
+			`
+			duplicate_addresses 1
+			last_good_pass_timestamp_seconds 1.6e+09
+			reservations{network="podnet",reason="two-pods",verdict="conflict"} 1
+			unreserved_addresses 2
+			`,
+		}, {
+			"and a pass that is judged clears it",
+			[]pass{{conflicts, nil}, {reportOf(entry(gc.ContainerLive, time.Hour)), nil}}, "reservations unreserved_addresses duplicate_addresses",
+			`
+			duplicate_addresses 0
+			reservations{network="podnet",reason="container-live",verdict="in-use"} 1
+			reservations{network="podnet",reason="two-pods",verdict="conflict"} 0
+			unreserved_addresses 0
+			`,
+		}, {
+			"a refused pass has seen that nothing is reserved any more, and says nothing of it",
 			[]pass{{reportOf(entry(gc.NotTried, time.Hour)), nil}, {reportOf(), errRefused}}, "reservations",
-			`reservations{network="podnet",reason="not-tried",verdict="leaked"} 0`,
+			`reservations{network="podnet",reason="not-tried",verdict="leaked"} 1`,
 		}, {
 			"a refused pass knows of no leak, and so does not say that there is none",
 			[]pass{{reportOf(entry(gc.NotTried, time.Hour)), nil}, {reportOf(entry(gc.SourceFailed, 2*time.Hour)), errRefused}}, "oldest_kept_leak_age_seconds",

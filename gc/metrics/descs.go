@@ -12,6 +12,8 @@ type descs struct {
 	longestHold     *prometheus.Desc // histogram, seconds
 	lastGoodPass    *prometheus.Desc // gauge, seconds since 1970
 	missing         *prometheus.Desc // gauge
+	unreserved      *prometheus.Desc // gauge
+	duplicates      *prometheus.Desc // gauge
 	sourceSeconds   *prometheus.Desc // counter, seconds, by source
 	sourceFailures  *prometheus.Desc // counter, by source
 	reservations    *prometheus.Desc // gauge, by network, verdict and reason
@@ -31,9 +33,11 @@ func newDescs() descs {
 		longestHold:     desc("lock_longest_hold_seconds", "Longest single hold of host-local's lock in each pass that held it."),
 		lastGoodPass:    desc("last_good_pass_timestamp_seconds", "When the last pass without an error began, in Unix time."),
 		missing:         desc("missing_networks", "Networks to release in whose directory does not exist."),
+		unreserved:      desc("unreserved_addresses", "Addresses of live pods that no network has reserved, so that host-local may hand them out again."),
+		duplicates:      desc("duplicate_addresses", "Addresses that several live pods have."),
 		sourceSeconds:   desc("source_seconds_total", "Time that a pod source took to answer.", "source"),
 		sourceFailures:  desc("source_failures_total", "Questions to which a pod source gave an error.", "source"),
-		reservations:    desc("reservations", "Reservations that the last pass found, by its verdict and the reason for it.", "network", "verdict", "reason"),
+		reservations:    desc("reservations", "Reservations that the last pass that judged any found, by its verdict and the reason for it.", "network", "verdict", "reason"),
 		released:        desc("released_total", "Leaked reservations that were released.", "network"),
 		releaseFailures: desc("release_failures_total", "Leaked reservations that could not be removed, counted in each pass.", "network"),
 		oldestKeptLeak:  desc("oldest_kept_leak_age_seconds", "Age of the oldest reservation that was kept without a live pod that holds it, 0 if there is none.", "network"),
@@ -42,7 +46,7 @@ func newDescs() descs {
 
 func (d *descs) all() []*prometheus.Desc {
 	return []*prometheus.Desc{
-		d.passes, d.passDuration, d.lockHeld, d.longestHold, d.lastGoodPass, d.missing,
+		d.passes, d.passDuration, d.lockHeld, d.longestHold, d.lastGoodPass, d.missing, d.unreserved, d.duplicates,
 		d.sourceSeconds, d.sourceFailures, d.reservations, d.released, d.releaseFailures, d.oldestKeptLeak,
 	}
 }

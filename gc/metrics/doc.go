@@ -39,6 +39,11 @@
 //     in have no directory: all of them where the data directory is missing.
 //     Nothing was ever reserved in them on this node, or a name or the data
 //     directory is wrong.
+//   - hostlocal_gc_unreserved_addresses, a gauge: addresses of live pods that are
+//     reserved in no network of the data directory, so that host-local may hand
+//     them out again. Pods may also have addresses that are not host-local's.
+//   - hostlocal_gc_duplicate_addresses, a gauge: addresses that several live pods
+//     have (R10).
 //
 // # Metrics of sources
 //
@@ -57,7 +62,7 @@
 // directory, also of those that are only read.
 //
 //   - hostlocal_gc_reservations, a gauge with the labels verdict and reason:
-//     reservations that the last pass found, by what it decided or did, and why.
+//     reservations by what the last pass decided or did, and why.
 //     Each reason belongs to one verdict. Its series begins with the first pass
 //     that gives it, and then goes to zero where none has it. "released" and
 //     "gone" are no longer there.
@@ -69,8 +74,9 @@
 //     that holds it; zero if there was none.
 //
 // A gauge appears with the first pass that knows its value, and a pass that does
-// not know leaves it as it was: one that could not list the reservations, or, of
-// the oldest kept leak, one that judged nothing. As long as there was no good
+// not know leaves it as it was: one that was refused, or that could not list the
+// reservations. So a conflict that stands is not cleared by a source that fails
+// once. As long as there was no good
 // pass there is no timestamp to compare with: look for
 // hostlocal_gc_passes_total{result="ok"} that stays at zero.
 //

@@ -15,25 +15,22 @@ import (
 type network struct {
 	released        uint64
 	releaseFailures uint64
-	reservations    map[gc.Reason]int // of the last pass that listed them, with each reason that was ever seen
+	reservations    map[gc.Reason]int // of the last pass that judged them, with each reason that was ever seen
 
-	judged         bool          // some pass has judged them
+	judged         bool          // some pass has
 	oldestKeptLeak time.Duration // of the last such pass
 }
 
-// begin takes note that a pass has listed the reservations, and maybe judged
-// them.
-func (n *network) begin(judged bool) {
+// begin takes note that a pass has judged the reservations.
+func (n *network) begin() {
 	for why := range n.reservations {
 		n.reservations[why] = 0
 	}
-	if judged {
-		n.judged, n.oldestKeptLeak = true, 0
-	}
+	n.judged, n.oldestKeptLeak = true, 0
 }
 
 // add takes note of a reservation in a pass that began at started.
-func (n *network) add(e *gc.Entry, started time.Time, judged bool) {
+func (n *network) add(e *gc.Entry, started time.Time) {
 	if n.reservations == nil {
 		n.reservations = make(map[gc.Reason]int)
 	}
@@ -43,9 +40,6 @@ func (n *network) add(e *gc.Entry, started time.Time, judged bool) {
 		n.released++
 	case e.Reason == gc.ReleaseFailed:
 		n.releaseFailures++
-	}
-	if !judged {
-		return
 	}
 	n.judged = true
 	if keptLeak(e) {

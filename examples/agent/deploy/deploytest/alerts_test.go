@@ -134,6 +134,42 @@ func TestAlerts(t *testing.T) {
 			},
 			map[string]int{"HostlocalGCConflict": 15},
 		}, {
+			"a conflict that stands for 75 minutes, while one pass in eleven is refused",
+			func(m int, now time.Time) []pass {
+				switch {
+				case m%11 == 10:
+					return []pass{refused(now)}
+				case m < 75:
+					return []pass{{report(now, gc.TwoPods), nil}}
+				}
+				return []pass{good(now)}
+			},
+			map[string]int{"HostlocalGCConflict": 15, "HostlocalGCPassesRefused": 40},
+		}, {
+			"somebody removed the directory under running pods",
+			func(m int, now time.Time) []pass {
+				p := good(now)
+				p.report.Unreserved = make([]gc.Unreserved, 3)
+				return only(every11(m), p)
+			},
+			map[string]int{"HostlocalGCUnreserved": 15},
+		}, {
+			"two pods have one address, which no file reserves",
+			func(m int, now time.Time) []pass {
+				p := good(now)
+				p.report.Duplicates = make([]gc.Duplicate, 1)
+				return only(every11(m), p)
+			},
+			map[string]int{"HostlocalGCDuplicate": 15},
+		}, {
+			"an ADD was under way when the pods were listed: the next pass sees its reservation",
+			func(m int, now time.Time) []pass {
+				p := good(now)
+				p.report.Unreserved = make([]gc.Unreserved, m/11%2)
+				return only(every11(m), p)
+			},
+			nil,
+		}, {
 			"the network's name is mistyped, or nothing was ever reserved in it here",
 			func(m int, now time.Time) []pass { return only(every11(m), misnamed(now)) },
 			map[string]int{"HostlocalGCDirectoryMissing": 60},
