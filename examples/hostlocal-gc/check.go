@@ -53,7 +53,8 @@ func (a *app) checkCommand() *cobra.Command {
 
 Without flags it finds the networks, their data directories and ranges in
 /etc/cni/net.d, and asks whoever answers: kubelet, the container runtime, the
-kernel, and libcni's cache. It releases nothing, takes no lock and writes nothing.
+kernel, and libcni's cache. It releases nothing, takes no lock and writes
+nothing.
 
 Exit status: 0 all is well, 3 something is wrong, 1 it could not be told.`,
 		Example: `  hostlocal-gc check

@@ -79,11 +79,11 @@ func (f *flags) dir(c *cobra.Command) {
 // judge adds the flags that say how reservations are judged.
 func (f *flags) judge(c *cobra.Command) {
 	c.Flags().StringArrayVar(&f.sources, "source", nil,
-		"which pods live here, as `KIND[:ARG]` (repeatable, united): "+source.Usage())
+		"which pods live here, as `KIND[:ARG]` (repeatable, united): "+strings.Join(source.Forms(), ", ")+"; see help sources")
 	c.Flags().StringVar(&f.kubeconfig, "kubeconfig", "",
 		"`FILE` that says how --source kube reaches the API server (default: as a pod in the cluster does)")
 	c.Flags().Var(&f.minAge, "min-age",
-		"keep what is younger than this `DURATION`, at least 1s (default "+short(gc.DefaultMinAge)+", or what --runtime-request-timeout asks for). "+
+		"keep what is younger than this `AGE`, at least 1s (default "+short(gc.DefaultMinAge)+", or what --runtime-request-timeout asks for). "+
 			"Less than the default counts only where the sources see every ADD under way, every address and every attachment")
 	c.Flags().DurationVar(&f.requestTimeout, "runtime-request-timeout", gc.DefaultRuntimeRequestTimeout,
 		"kubelet's runtimeRequestTimeout on this node: an ADD may take twice as long")

@@ -28,13 +28,18 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	interrupted, stopInterrupt := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(interrupted, syscall.SIGTERM)
 	a := &app{
 		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr,
 		screen: term.Of(os.Stdout),
 	}
 	status := a.run(ctx, os.Args[1:])
+	if status == statusError && interrupted.Err() != nil {
+		status = statusInterrupted
+	}
 	stop()
+	stopInterrupt()
 	os.Exit(status)
 }
 

@@ -21,15 +21,15 @@ func (a *app) mapCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "map",
 		Short: "Draw the address range as a picture",
-		Long: `Draw the address range as a grid of cells: one for each address, or for a block of
-addresses where the range is too large for a screen. In a block the worst wins, so
-that no conflict and no leak hides. It releases nothing, takes no lock and writes
-nothing but what --svg asks for.
+		Long: `Draw the address range as a grid of cells: one for each address, or for a block
+of addresses where the range is too large for a screen. In a block the worst
+wins, so that no conflict and no leak hides. It releases nothing, takes no lock
+and writes nothing but what --svg asks for.
 
 Without --cni-conf the range is not known, and what lies between the lowest and
 the highest reservation stands for it. Without a --source nothing is judged.
 With -o json it prints what list prints.`,
-		Example: `  hostlocal-gc map --source file:pods.json --cni-conf /etc/cni/net.d/10-podnet.conflist
+		Example: `  hostlocal-gc map --source file:pods.json --cni-conf 10-podnet.conflist
   hostlocal-gc map --network podnet --source file:pods.json --svg podnet.svg`,
 		Args: noArgs,
 		RunE: work(a.draw),

@@ -23,9 +23,9 @@ func (a *app) networksCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "networks",
 		Short: "Show the networks under the data dir, with counts",
-		Long: `Show the networks that have a directory under the data dir, how many addresses are
-reserved in each, and which one host-local handed out last. It takes no lock and
-writes nothing.`,
+		Long: `Show the networks that have a directory under the data dir, how many addresses
+are reserved in each, and which one host-local handed out last. It takes no lock
+and writes nothing.`,
 		Args: noArgs,
 		RunE: work(a.networks),
 	}

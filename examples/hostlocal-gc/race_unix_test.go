@@ -84,8 +84,13 @@ func TestTimeout(t *testing.T) {
 	}
 }
 
-// SIGTERM ends the command while it waits, with an error and its report.
+// A signal ends the command while it waits, with an error and its report.
 func TestSignal(t *testing.T) {
+	t.Run("SIGTERM", func(t *testing.T) { signalled(t, syscall.SIGTERM, "terminated", statusError) })
+	t.Run("Ctrl-C", func(t *testing.T) { signalled(t, syscall.SIGINT, "interrupt", statusInterrupted) })
+}
+
+func signalled(t *testing.T, signal syscall.Signal, said string, status int) {
 	n := fullNode(t)
 	pipe := filepath.Join(n.dir, "pipe")
 	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
@@ -101,12 +106,12 @@ func TestSignal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+	if err := cmd.Process.Signal(signal); err != nil {
 		t.Fatal(err)
 	}
 	got := finish(t, cmd.Wait(), &stdout, &stderr)
 	_ = w.Close()
-	if got.status != statusError || !bytes.Contains(stderr.Bytes(), []byte("terminated")) {
+	if got.status != status || !bytes.Contains(stderr.Bytes(), []byte(said)) {
 		t.Errorf("exit status %d, stderr %q", got.status, got.stderr)
 	}
 	if diff := cmp.Diff(map[string]int{"failed": 13}, readReport(t, got.stdout).Counts); diff != "" {

@@ -3,9 +3,13 @@
 package main
 
 import (
+	"runtime/debug"
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/source"
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 )
 
 // root puts the commands together.
@@ -13,26 +17,39 @@ func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "hostlocal-gc",
 		Short: "See, plan and release the IP addresses that host-local lost on this node",
-		Long: `The CNI plugin host-local keeps one file for each address that it has handed out.
+		Long: `The CNI plugin host-local keeps one file for each address that it handed out.
 Where a pod went away without a CNI DEL its file stays, until the node can start
 no pod: "no IP addresses available in range set".
 
-hostlocal-gc compares those files with the pods that live here, and releases what
-leaked, under the plugin's own lock. What is in doubt is kept, and the reason is
-told. Start with check, go on with plan, and end with release.
+hostlocal-gc compares those files with the pods that live here, and releases
+what leaked, under the plugin's own lock. What is in doubt is kept, and the
+reason is told. Start with check, go on with plan, and end with release.
 
-Exit status: 0 done, 1 error, 2 wrong usage, 3 for plan --exit-code when something
-is leaked.`,
+Exit status: 0 done, 1 error, 2 wrong usage, 3 where plan --exit-code finds a
+leak and check something wrong, 130 after Ctrl-C.`,
 		RunE: func(*cobra.Command, []string) error {
 			return usagef("a command is missing: check, list, show, plan, release, map or networks")
 		},
+		Version:       version(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), "Flags.FlagUsages", "Flags.FlagUsagesWrapped 80"))
+	root.SetHelpCommand(&cobra.Command{
+		Use:   "help [command]",
+		Short: "Help about any command",
+		RunE: func(c *cobra.Command, args []string) error {
+			about, left, err := root.Find(args)
+			if err != nil || len(left) > 0 {
+				return usagef("there is no command %q", strings.Join(args, " "))
+			}
+			return about.Help()
+		},
+	})
 	root.SetIn(a.stdin)
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
-	root.AddCommand(a.checkCommand(), a.listCommand(), a.showCommand(), a.planCommand(), a.releaseCommand(), a.mapCommand(), a.networksCommand())
+	root.AddCommand(a.checkCommand(), a.listCommand(), a.showCommand(), a.planCommand(), a.releaseCommand(), a.mapCommand(), a.networksCommand(), sourcesTopic())
 	return root
 }
 
@@ -62,7 +79,7 @@ func (a *app) planCommand() *cobra.Command {
 it releases nothing, takes no lock and writes nothing. What is in use is counted
 and not shown; list shows it.`,
 		Example: `  hostlocal-gc plan --source file:pods.json
-  hostlocal-gc plan --source file:pods.json --exit-code >/dev/null || echo "look at this node"`,
+  hostlocal-gc plan --source file:pods.json --exit-code >/dev/null || echo leaks`,
 		Args: noArgs,
 		RunE: work(a.plan),
 	}
@@ -77,10 +94,10 @@ func (a *app) releaseCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "release",
 		Short: "Release what leaked, in one pass",
-		Long: `Release what leaked in the networks that are named, in one pass, and say what was
-done. All networks of the data dir are read, because a container may hold addresses
-in several. The plugin's lock is held for about a millisecond at once. What is in
-use is counted and not shown; list shows it.`,
+		Long: `Release what leaked in the networks that are named, in one pass, and say what
+was done. All networks of the data dir are read, because a container may hold
+addresses in several. The plugin's lock is held for about a millisecond at once.
+What is in use is counted and not shown; list shows it.`,
 		Example: `  hostlocal-gc release --network podnet --source file:pods.json
   hostlocal-gc release --network podnet --source file:pods.json --ip 10.244.1.7
   hostlocal-gc plan --network podnet --source cri -o json >plan.json
@@ -107,4 +124,31 @@ func noArgs(cmd *cobra.Command, args []string) error {
 	}
 	return usagef("%s takes no arguments, and got %q; a network is named with --network",
 		cmd.Name(), strings.Join(args, " "))
+}
+
+// sourcesTopic is what help sources shows.
+func sourcesTopic() *cobra.Command {
+	rows := make([][]term.Cell, 0, len(source.Forms()))
+	for _, k := range source.Kinds() {
+		rows = append(rows, []term.Cell{{Text: "  " + k.Form}, {Text: k.Help}})
+	}
+	table := term.Screen{Width: 80}.Table([]term.Column{{Title: "  SOURCE"}, {Title: "WHAT ANSWERS"}}, rows)
+	return &cobra.Command{
+		Use:   "sources",
+		Short: "Which sources --source can name",
+		Long: `A source says which pods live on this node. No source sees everything, so give
+several: what any of them says is live is kept.
+
+` + table + `
+"A,B" asks B only where A does not exist, as in kubelet,kube.`,
+	}
+}
+
+// version is what go install or the release has put into the binary.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok || info.Main.Version == "" {
+		return "(devel)"
+	}
+	return info.Main.Version + " " + info.GoVersion
 }

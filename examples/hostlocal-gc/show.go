@@ -24,9 +24,9 @@ func (a *app) showCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "show ADDRESS",
 		Short: "Show everything about one address",
-		Long: `Show everything about one address: who has reserved it, since when, what else that
-container has reserved, what each source says of both, and the verdict with its
-reason. It releases nothing, takes no lock and writes nothing.`,
+		Long: `Show everything about one address: who has reserved it, since when, what else
+that container has reserved, what each source says of both, and the verdict with
+its reason. It releases nothing, takes no lock and writes nothing.`,
 		Example: `  hostlocal-gc show 10.244.1.7 --source cri --source netns`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {

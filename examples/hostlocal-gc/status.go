@@ -16,6 +16,8 @@ const (
 	statusError  = 1
 	statusUsage  = 2
 	statusLeaked = 3
+	// statusInterrupted is that of a program that a shell's Ctrl-C has ended.
+	statusInterrupted = 130
 )
 
 // errLeaked ends plan --exit-code when something is leaked. It is no error, and

@@ -64,6 +64,7 @@ func TestWrongUsage(t *testing.T) {
 	check(t, []refusal{
 		{reason: "no command", args: "", status: statusUsage, stderr: "a command is missing"},
 		{reason: "an unknown command", args: "lsit", status: statusUsage, stderr: "Did you mean this?\n\tlist"},
+		{reason: "help about nothing", args: "help lsit", status: statusUsage, stderr: `there is no command "lsit"`},
 		{reason: "an unknown flag", args: "list --bogus", status: statusUsage, stderr: "unknown flag: --bogus"},
 		{reason: "an unknown flag before the command", args: "--bogus list", status: statusUsage, stderr: "unknown flag: --bogus"},
 		{reason: "an unknown short flag", args: "list -x", status: statusUsage, stderr: "unknown shorthand flag: 'x'"},

@@ -167,6 +167,17 @@ func Forms() []string {
 	return forms
 }
 
+// A Kind is a source that a spec can name, for help texts.
+type Kind struct{ Form, Help string }
+
+// Kinds returns all of them.
+func Kinds() (all []Kind) {
+	for i, form := range Forms() {
+		all = append(all, Kind{form, kinds()[i].help})
+	}
+	return all
+}
+
 // Completions returns how each kind may begin: with a colon where an argument
 // follows, without one where it may be left out.
 func Completions() []string {
