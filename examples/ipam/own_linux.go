@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/netip"
 	"os"
@@ -16,6 +17,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
@@ -50,7 +53,9 @@ func (a *attempt) isOwn(ip netip.Addr) (bool, error) {
 //   - no network namespace has an address that the container has reserved in whatever
 //     network;
 //   - no entry of libcni's cache says that the container was attached to a namespace
-//     which lives and is another one than that of this ADD.
+//     which lives, that of this ADD included if it is no younger than the entry;
+//   - if its namespace need not show its address, because the main plugin is none of
+//     those that configure it there, a cache must have had to name it (unrecorded).
 //
 // Reservations are listed before the sources are asked (R1), the sources are asked in
 // the order of a container's life, and the release compares each file under the lock
@@ -72,7 +77,7 @@ func (a *attempt) releaseOwn() (again bool, err error) {
 	}
 	ctx, cancel := context.WithTimeout(a.ctx, sourceTime)
 	defer cancel()
-	holder, err := a.ownHolder(ctx, id, rs)
+	holder, err := a.ownHolder(ctx, id, own, rs)
 	if err != nil {
 		return false, fmt.Errorf("finding out whether container %s still uses its earlier address: %w", id, err)
 	}
@@ -80,11 +85,13 @@ func (a *attempt) releaseOwn() (again bool, err error) {
 		a.found(fmt.Sprintf("the address that container %s has is kept: %s", id, holder))
 		return false, nil
 	}
-	return a.release(own, "an earlier ADD of the same container and interface reserved it, and nobody uses it") == len(own), nil
+	_, away := a.release(own, "an earlier ADD of the same container and interface reserved it, and nobody uses it")
+	return away == len(own), nil
 }
 
-// ownHolder says who may be using what container id has reserved, or nothing.
-func (a *attempt) ownHolder(ctx context.Context, id string, rs []hostlocal.Reservation) (string, error) {
+// ownHolder says who may be using own, or anything else that container id has
+// reserved, or nothing.
+func (a *attempt) ownHolder(ctx context.Context, id string, own []*hostlocal.Reservation, rs []hostlocal.Reservation) (string, error) {
 	if other, err := otherProcess(id); err != nil || other != "" {
 		return other, err
 	}
@@ -104,9 +111,7 @@ func (a *attempt) ownHolder(ctx context.Context, id string, rs []hostlocal.Reser
 			}
 		}
 	}
-	// To the cache the namespace of this ADD is as one that is gone: an entry that has
-	// it says nothing against this ADD.
-	cache, err := cnicache.New(cnicache.Options{Dirs: a.node.conf.cacheDirs, Living: a.livingElsewhere})
+	cache, err := cnicache.New(cnicache.Options{Dirs: a.node.conf.cacheDirs, Living: a.livingButHere})
 	if err != nil {
 		return "", err
 	}
@@ -119,22 +124,58 @@ func (a *attempt) ownHolder(ctx context.Context, id string, rs []hostlocal.Reser
 			return "it may live by " + p.Origin, nil
 		}
 	}
+	if !slices.Contains(addressing, a.node.conf.plugin) && unrecorded(&recorded, own, rs) {
+		return fmt.Sprintf("with %q its namespace need not show it, and no CNI cache in %v would have to name it; "+
+			"is the runtime's directory among these (cacheDirs)?", a.node.conf.plugin, a.node.conf.cacheDirs), nil
+	}
 	return otherProcess(id) // once more: between two plugins of a chain none runs for a moment
 }
 
-// livingElsewhere says which namespaces live, but for that of this ADD.
-func (a *attempt) livingElsewhere(ctx context.Context) (func(path string, at time.Time) (may, sure bool), error) {
+// unrecorded reports whether the owner of own may live and have no entry in the caches:
+// it has none now, not even a stale one, and either none of the entries there are is that
+// of a reservation of the network, so that the caches may be another node's, or own is
+// older than they are, so that its entry may have been wiped (R5, cnicache).
+func unrecorded(caches *podsource.Answer, own []*hostlocal.Reservation, rs []hostlocal.Reservation) bool {
+	has := func(r *hostlocal.Reservation) bool {
+		return slices.Contains(caches.Recorded, podsource.Attachment{Network: r.Network, ContainerID: r.ContainerID})
+	}
+	if has(own[0]) {
+		return false
+	}
+	proven := slices.ContainsFunc(rs, func(r hostlocal.Reservation) bool { return r.Network == own[0].Network && has(&r) })
+	older := func(r *hostlocal.Reservation) bool { return r.ReservedAt.Before(caches.RecordedSince) }
+	return !proven || caches.RecordedSince.IsZero() || slices.ContainsFunc(own, older)
+}
+
+// livingButHere says which namespaces live. That of this ADD is no sign of life to an
+// entry which is older than it: the one that had its path before is gone.
+func (a *attempt) livingButHere(ctx context.Context) (func(path string, at time.Time) (may, sure bool), error) {
 	lives, err := a.node.kernel.Living(ctx)
 	if err != nil {
 		return nil, err
 	}
-	here := cleanNetNS(os.Getenv("CNI_NETNS"))
+	here := os.Getenv("CNI_NETNS")
+	since := mountedSince(here)
 	return func(path string, at time.Time) (may, sure bool) {
-		if path != "" && cleanNetNS(path) == here {
+		if path != "" && cleanNetNS(path) == cleanNetNS(here) && since.After(at) {
 			return false, true
 		}
 		return lives(path, at)
 	}, nil
+}
+
+// mountedSince returns since when a network namespace is mounted at a path, at the latest:
+// the kernel makes its inode, with the time of that moment, when the namespace is first
+// looked at, and a mount keeps it (Linux, fs/nsfs.c and fs/libfs.c, path_from_stashed).
+// It is zero where nothing of the kind is there. Of a process's namespace the inode need
+// not stay, but such a path is older than the process in no case.
+func mountedSince(netNS string) time.Time {
+	var fs unix.Statfs_t
+	info, err := os.Stat(netNS)
+	if err != nil || unix.Statfs(netNS, &fs) != nil || fs.Type != unix.NSFS_MAGIC || strings.Contains(netNS, "/proc/") {
+		return time.Time{}
+	}
+	return info.ModTime()
 }
 
 // cleanNetNS is a path of a namespace without what makes two of one: /var/run is /run.
@@ -161,7 +202,7 @@ func otherProcess(id string) (string, error) {
 		if err != nil {
 			continue
 		}
-		env, err := os.ReadFile("/proc/" + p.Name() + "/environ")
+		env, err := readEnviron("/proc/" + p.Name() + "/environ")
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) { // it has ended
 			continue
 		}
@@ -177,6 +218,17 @@ func otherProcess(id string) (string, error) {
 		}
 	}
 	return "", nil
+}
+
+// readEnviron reads an environment. A program is started with 6 MiB at most (execve(2)), but
+// a process may show any memory of its own as that (prctl(2), PR_SET_MM_MAP): no plugin does.
+func readEnviron(path string) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }() // it was only read
+	return io.ReadAll(io.LimitReader(file, 8<<20))
 }
 
 // ancestors returns this process and those that it descends from.

@@ -47,7 +47,8 @@ func (a *attempt) releaseUndated(n *note, report *gc.Report) int {
 			leaks = append(leaks, e.Reservation)
 		}
 	}
-	return a.release(leaks, fmt.Sprintf("its timestamp says no age, and it was first seen unowned more than %v ago", gc.DefaultMinAge))
+	released, _ := a.release(leaks, fmt.Sprintf("its timestamp says no age, and it was first seen unowned more than %v ago", gc.DefaultMinAge))
+	return released
 }
 
 // sightOf tells a reservation's file from every other, also for another process.
@@ -66,20 +67,24 @@ func (a *attempt) unproven(containerID string) bool {
 	return false
 }
 
-// release releases, and logs it. It returns how many it released.
-func (a *attempt) release(leaks []*hostlocal.Reservation, why string) (released int) {
+// release releases, and logs it. It returns how many it released, and with those that
+// somebody else removed meanwhile how many are away.
+func (a *attempt) release(leaks []*hostlocal.Reservation, why string) (released, away int) {
 	if len(leaks) == 0 {
-		return 0
+		return 0, 0
 	}
 	done, err := a.node.store.Release(a.ctx, leaks...)
 	if err != nil {
 		a.found(err.Error())
 	}
 	for i, outcome := range done.Outcomes {
-		if outcome == hostlocal.Released {
-			released++
+		switch outcome {
+		case hostlocal.Released:
+			released, away = released+1, away+1
 			a.logReleased(leaks[i], why)
+		case hostlocal.Gone:
+			away++
 		}
 	}
-	return released
+	return released, away
 }

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+)
+
+// attempt is an ADD in the process of the test, whose first try has failed.
+func (n *testNode) attempt(ctx context.Context) *attempt {
+	n.t.Helper()
+	conf, err := parseConfig([]byte(n.config()))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	a := &attempt{ctx: ctx, stdin: []byte(n.config())}
+	if a.node, err = newNode(conf); err != nil {
+		n.t.Fatal(err)
+	}
+	return a
+}
+
+// A container whose namespace shows no address keeps what it has when its runtime asks
+// for an address once more, unless its record says that it ended.
+func TestKeepsItsOwnWithoutAddress(t *testing.T) {
+	for _, row := range []struct {
+		reason string
+		setUp  func(*testNode) call // container lives, and has the address 0
+		heals  bool
+	}{
+		{"the wrong cache, and another namespace", func(n *testNode) call {
+			n.make("again")
+			n.gc = fmt.Sprintf(`{"nested":true,"cacheDirs":[%q]}`, n.dir)
+			return call{env: []string{"CNI_NETNS=/run/netns/again"}}
+		}, false},
+		{"the cache was wiped, and has newer records", func(n *testNode) call {
+			n.make("again")
+			n.mustRemove(n.recordFile(container))
+			n.dateBack(n.file(address(0)), old)
+			n.reserve(address(1), "other", time.Minute)
+			n.record("other", "/run/netns/other", time.Minute)
+			return call{env: []string{"CNI_NETNS=/run/netns/again"}}
+		}, false},
+		{"its record has the namespace of this ADD, which it was attached to", func(*testNode) call {
+			return call{}
+		}, false},
+		{"the same, and its reservation is that of another interface, as host-local wrote it before 0.8.0", func(n *testNode) call {
+			n.write(n.file(address(0)), container, 0)
+			return call{}
+		}, false},
+		{"its record is older than the namespace of this ADD", func(n *testNode) call {
+			n.dateBack(n.recordFile(container), old)
+			return call{}
+		}, true},
+		{"its record has a namespace that is gone", func(n *testNode) call {
+			n.make("again")
+			n.unmake(container)
+			return call{env: []string{"CNI_NETNS=/run/netns/again"}}
+		}, true},
+		{"its ADD did not end, and others are recorded since", func(n *testNode) call {
+			n.mustRemove(n.recordFile(container))
+			n.reserve(address(1), "other", time.Hour)
+			n.record("other", "/run/netns/other", time.Hour)
+			return call{}
+		}, true},
+	} {
+		t.Run(row.reason, func(t *testing.T) {
+			n := newTestNode(t)
+			n.reserve(address(0), container, 0)
+			n.make(container)
+			n.record(container, "/run/netns/"+container, 0)
+			n.plugin = "vfio"
+			c := row.setUp(n)
+			before, err := os.Stat(n.file(address(0)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.command, c.id = "ADD", container
+			got := n.call(c)
+			if healed := got.code == 0; healed != row.heals || !healed && !strings.Contains(errorMessage([]byte(got.out)), twice) {
+				t.Errorf("code %d: %s", got.code, got.out)
+			}
+			after, err := os.Stat(n.file(address(0)))
+			if kept := err == nil && os.SameFile(before, after) && after.ModTime().Equal(before.ModTime()); kept == row.heals {
+				t.Errorf("its reservation is kept: %t", kept)
+			}
+		})
+	}
+}
+
+func (n *testNode) mustRemove(path string) {
+	n.t.Helper()
+	if err := os.Remove(path); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// A container's own reservation that somebody else released meanwhile is out of the way
+// as well.
+func TestReleasedByAnother(t *testing.T) {
+	n := newTestNode(t)
+	n.reserve(address(0), container, old)
+	a := n.attempt(t.Context())
+	rs, err := hostlocal.New(n.dataDir()).List(t.Context())
+	if err != nil || len(rs) != 1 {
+		t.Fatal(rs, err)
+	}
+	n.mustRemove(n.file(address(0)))
+	if released, away := a.release([]*hostlocal.Reservation{&rs[0]}, ""); released != 0 || away != 1 {
+		t.Errorf("%d released, %d away", released, away)
+	}
+}
