@@ -4,8 +4,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -99,6 +101,74 @@ func (n *testNode) mustRemove(path string) {
 	n.t.Helper()
 	if err := os.Remove(path); err != nil {
 		n.t.Fatal(err)
+	}
+}
+
+// A pass for a requested address ends when it has judged that. What it left undone is
+// no answer to an ADD that wants any address.
+func TestPassForOneAnswersNobodyElse(t *testing.T) {
+	n := newTestNode(t)
+	held := n.mustAdd("live").String()
+	n.dateBack(n.file(held), old)
+	for i := range addresses { // they leaked a minute ago, and their records prove the cache
+		if ip := address(i); ip != held {
+			n.reserve(ip, fmt.Sprintf("gone%d", i), time.Minute)
+			n.record(fmt.Sprintf("gone%d", i), fmt.Sprintf("/run/netns/gone%d", i), time.Minute)
+		}
+	}
+	lock := n.lock()
+	one, any := make(chan outcome), make(chan outcome)
+	go func() { one <- n.call(call{command: "ADD", id: "a", args: "IgnoreUnknown=1;IP=" + held}) }()
+	n.until("the first plugin waits for the lock", func() bool { return awaited(t, lock) == 1 })
+	go func() { any <- n.call(call{command: "ADD", id: "b"}) }()
+	n.until("the second plugin waits for the lock", func() bool { return awaited(t, lock) == 2 })
+	lock.unlock()
+	if got := <-one; got.code == 0 || !strings.Contains(got.out, "is in-use") {
+		t.Errorf("the requested address: %s", got.out)
+	}
+	if got := <-any; got.code != 0 {
+		t.Errorf("any address: %s", got.out)
+	}
+}
+
+// A pass that ended because the time of its own ADD was up answers nobody else.
+func TestTimeOfOneAnswersNobodyElse(t *testing.T) {
+	n := newTestNode(t)
+	n.fill(old)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	a := n.attempt(ctx)
+	lock := n.lock()
+	defer lock.unlock()
+	if _, err := a.passNoted(lock, func(*finding) bool { return false }); !errors.Is(err, context.Canceled) {
+		t.Fatalf("the test is of no use: %v", err)
+	}
+	if last := lock.read(); last.Begin != 0 || last.End != 0 {
+		t.Errorf("ADDs that wait would take its answer: %+v", last)
+	}
+}
+
+// What the first step of a pass has released is reason enough for another try, however
+// the second one ends.
+func TestSecondStepFails(t *testing.T) {
+	n := newTestNode(t)
+	n.fill(time.Minute)
+	n.record("gone1", "/run/netns/gone1", time.Minute)
+	n.reserve(address(0), "gone0", old)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	a := n.attempt(ctx)
+	go func() { // the second step takes a second
+		for exists(n.file(address(0))) {
+			runtime.Gosched()
+		}
+		cancel()
+	}()
+	if again, err := a.passForAll(sinceBoot()); !again || err != nil {
+		t.Errorf("another try: %t, %v", again, err)
+	}
+	if last := n.note(); last.Released != 1 {
+		t.Errorf("%+v", last)
 	}
 }
 

@@ -68,6 +68,7 @@ type finding struct {
 	minAge   time.Duration
 	text     string
 	entries  []gc.Entry // of the network
+	cut      bool       // the pass left a step undone, which was not needed for what it was for
 }
 
 // of returns the entry of an address, or nil.
@@ -88,7 +89,8 @@ func (f *finding) of(ip netip.Addr) *gc.Entry {
 // A plugin that is killed leaves an address in a namespace without a record, until its
 // runtime has removed that. For such a moment the cache does not count, so the second
 // step is repeated if nothing was released yet, and a record of some reservation says
-// that it is the right one.
+// that it is the right one. An error of the second step does not undo what the first has
+// released.
 //
 // The minimum age of a finding is the short one unless something older than that was
 // kept for its age: because the second step was not needed, or because it found that
@@ -104,14 +106,20 @@ func (a *attempt) pass(n *note, enough func(*finding) bool) (finding, error) {
 		if step > 1 && (f.released > 0 || !a.recordsSome(f.entries) || !a.pause(stepPause)) {
 			break
 		}
-		if report, err = a.reconcile(shortAge); err != nil {
+		younger, err := a.reconcile(shortAge)
+		if err != nil && f.released > 0 {
+			a.found(err.Error())
+			break
+		}
+		if err != nil {
 			return finding{}, err
 		}
+		report = younger
 		f.entries = a.entries(&report)
 		f.released += a.tell(f.entries)
 	}
 	if f.minAge = shortAge; keptForAge(&report, f.entries) {
-		f.minAge = gc.DefaultMinAge
+		f.minAge, f.cut = gc.DefaultMinAge, enough(&f)
 	}
 	f.text = a.describe(&f, &report)
 	return f, nil

@@ -84,24 +84,26 @@ func (a *attempt) pauseAfter(last *note) error {
 }
 
 // passNoted does a pass and notes it. One that failed is noted too, since it would fail
-// for all who wait, unless it lacked time: that answers nobody else.
+// for all who wait. What answers nobody else is a pass that lacked time, whether its
+// sources' or its own ADD's, and one that released nothing and was cut short.
 func (a *attempt) passNoted(lock *stormLock, enough func(*finding) bool) (finding, error) {
 	n := lock.read()
 	n.Passes++
 	n.Begin = sinceBoot()
 	f, err := a.pass(&n, enough)
 	n.End, n.EndedAt, n.Released, n.MinAge, n.Found = sinceBoot(), time.Now(), f.released, f.minAge.String(), f.text
+	took := n.End - n.Begin
 	if err != nil {
 		n.MinAge, n.Found = "", err.Error()
-		if errors.Is(err, gc.ErrSourceTimeout) {
-			n.Begin, n.End = 0, 0
-		}
+	}
+	if errors.Is(err, gc.ErrSourceTimeout) || a.ctx.Err() != nil && err != nil || f.cut && f.released == 0 {
+		n.Begin, n.End = 0, 0
 	}
 	if noteErr := lock.write(&n); noteErr != nil {
 		logf("network %s: %v", a.node.conf.network, noteErr)
 	}
 	if f.released > 0 {
-		logf("%s, in %v", f.text, (n.End - n.Begin).Round(time.Millisecond))
+		logf("%s, in %v", f.text, took.Round(time.Millisecond))
 	}
 	return f, err
 }

@@ -237,8 +237,14 @@ func TestOrphan(t *testing.T) {
 	}
 }
 
-// isAwaited reports whether a process waits for a lock (proc(5), /proc/locks).
+// isAwaited reports whether a process waits for a lock.
 func isAwaited(t *testing.T, lock *stormLock) bool {
+	t.Helper()
+	return awaited(t, lock) > 0
+}
+
+// awaited returns how many processes wait for a lock (proc(5), /proc/locks).
+func awaited(t *testing.T, lock *stormLock) (count int) {
 	t.Helper()
 	info, err := lock.file.Stat()
 	if err != nil {
@@ -251,8 +257,8 @@ func isAwaited(t *testing.T, lock *stormLock) bool {
 	of := fmt.Sprintf(":%d ", info.Sys().(*syscall.Stat_t).Ino)
 	for line := range strings.Lines(string(text)) {
 		if strings.Contains(line, "-> FLOCK") && strings.Contains(line, of) {
-			return true
+			count++
 		}
 	}
-	return false
+	return count
 }
