@@ -159,8 +159,9 @@ func (c *chaos) judge(id string, begun time.Time, err error) {
 	defer c.mu.Unlock()
 	if !strings.Contains(err.Error(), noneLeft) {
 		c.failed["killed, or its parent was"]++
-		// One that is killed when it has printed its result fails with an empty message.
-		if !strings.HasSuffix(err.Error(), "(add): ") && !strings.Contains(err.Error(), "killed") && !strings.Contains(err.Error(), "has ended") && !strings.Contains(err.Error(), "no error message") {
+		// One that is killed when it has printed its result fails with an empty message, and
+		// one that is killed before that with what was written to stderr.
+		if !strings.HasSuffix(err.Error(), "(add): ") && !strings.Contains(err.Error(), "netplugin failed: ") && !strings.Contains(err.Error(), "killed") && !strings.Contains(err.Error(), "has ended") && !strings.Contains(err.Error(), "no error message") {
 			c.t.Errorf("ADD of %s: %v", id, err)
 		}
 		return
