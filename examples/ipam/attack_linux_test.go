@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -185,5 +186,20 @@ func TestReleasedByAnother(t *testing.T) {
 	n.mustRemove(n.file(address(0)))
 	if released, away := a.release([]*hostlocal.Reservation{&rs[0]}, ""); released != 0 || away != 1 {
 		t.Errorf("%d released, %d away", released, away)
+	}
+}
+
+// The delegate is found also where CNI_PATH is relative, and then is what is executed.
+func TestRelativePath(t *testing.T) {
+	for _, path := range []string{".", ":/nowhere", "./", "../" + filepath.Base(bin)} {
+		n := newTestNode(t)
+		for _, command := range []string{"ADD", "DEL"} {
+			c := call{command: command, id: "a", env: []string{"CNI_PATH=" + path}}
+			cmd := n.command(c)
+			cmd.Dir = bin
+			if out, err := cmd.Output(); err != nil {
+				t.Errorf("%q: %s: %v: %s", path, command, err, out)
+			}
+		}
 	}
 }

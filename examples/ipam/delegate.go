@@ -42,7 +42,10 @@ func findDelegate(cniPath string) (string, error) {
 			name += ".exe"
 		}
 		for _, dir := range dirs {
-			path := filepath.Join(dir, name)
+			path, err := filepath.Abs(filepath.Join(dir, name)) // a bare name would be looked for in PATH
+			if err != nil {
+				return "", fmt.Errorf("looking for the real host-local: %w", err)
+			}
 			same, err := self.is(path)
 			if err == nil && !same {
 				return path, nil
