@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -22,6 +23,9 @@ const (
 	// healTime is how long all that is done between the tries of one ADD may take:
 	// once the sources' time, and ten seconds for the locks.
 	healTime = sourceTime + 10*time.Second
+	// endTime is how long after that what is under way may take to end. What has not
+	// ended then hangs, as a read does in a file system that does not answer.
+	endTime = time.Second
 )
 
 // An attempt is one ADD, until it has succeeded or is given up.
@@ -31,7 +35,9 @@ type attempt struct {
 	parent   int
 	ctx      context.Context // ends with healTime, which begins when the first try has failed
 
-	node     *node // nil before the first failure that is treated
+	node *node // nil before the first failure that is treated
+
+	mu       sync.Mutex
 	findings []string
 }
 
@@ -39,6 +45,7 @@ type attempt struct {
 // which can be treated, it is, and the delegate is executed again. The last failure
 // is printed with what was found in its details.
 func add(delegate string) int {
+	defer flushLog()
 	a := &attempt{delegate: delegate, parent: os.Getppid()}
 	var err error
 	if a.stdin, err = io.ReadAll(os.Stdin); err != nil {
@@ -67,7 +74,7 @@ func add(delegate string) int {
 			defer cancel()
 			a.ctx = ctx
 		}
-		if again, err := a.treat(why, ip, began); err != nil {
+		if again, err := a.treatInTime(why, ip, began); err != nil {
 			a.found(err.Error())
 			break
 		} else if !again {
@@ -116,6 +123,27 @@ func treatable(r result) (failure, netip.Addr) {
 	return taken, ip.Unmap()
 }
 
+// treatInTime is treat, but for what hangs: then it is an error, and the process ends.
+// Nothing that treat does is wrong to end at any moment.
+func (a *attempt) treatInTime(why failure, ip netip.Addr, began time.Duration) (again bool, err error) {
+	type treated struct {
+		again bool
+		err   error
+	}
+	done := make(chan treated, 1)
+	go func() {
+		again, err := a.treat(why, ip, began)
+		done <- treated{again, err}
+	}()
+	deadline, _ := a.ctx.Deadline()
+	select {
+	case t := <-done:
+		return t.again, t.err
+	case <-time.After(time.Until(deadline) + endTime):
+		return false, fmt.Errorf("looking for leaks has not ended after %v: does a file system hang?", healTime+endTime)
+	}
+}
+
 // treat removes what a failure comes from, if it can, and reports whether another try
 // is worth it. began is when the try that failed began.
 func (a *attempt) treat(why failure, ip netip.Addr, began time.Duration) (again bool, err error) {
@@ -145,9 +173,15 @@ func (a *attempt) treat(why failure, ip netip.Addr, began time.Duration) (again 
 }
 
 // found notes something for the details of an error.
-func (a *attempt) found(text string) { a.findings = append(a.findings, text) }
+func (a *attempt) found(text string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.findings = append(a.findings, text)
+}
 
 func (a *attempt) details() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	if len(a.findings) == 0 {
 		return ""
 	}
@@ -162,10 +196,4 @@ func sinceBoot() time.Duration {
 		return 0
 	}
 	return time.Duration(ts.Nano())
-}
-
-// logf writes a line to stderr, which libcni passes on to the runtime's own where a
-// plugin succeeds.
-func logf(format string, args ...any) {
-	fmt.Fprintf(os.Stderr, "hostlocal-gc-ipam: "+format+"\n", args...)
 }

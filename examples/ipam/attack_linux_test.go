@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -189,6 +190,63 @@ func TestReleasedByAnother(t *testing.T) {
 	}
 }
 
+// Nobody reads what a plugin writes to stderr: an ADD heals all the same, whether the
+// pipe is closed or full.
+func TestNobodyReadsStderr(t *testing.T) {
+	for _, full := range []bool{false, true} {
+		t.Run(fmt.Sprintf("full %t", full), func(t *testing.T) {
+			n := newTestNode(t)
+			n.fill(old)
+			r, w, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer w.Close()
+			if full {
+				fill(t, w)
+				defer r.Close()
+			} else if err := r.Close(); err != nil {
+				t.Fatal(err)
+			}
+			cmd := n.command(call{command: "ADD", id: "a"})
+			cmd.Stderr = w
+			ended := make(chan error, 1)
+			var out []byte
+			go func() {
+				var err error
+				out, err = cmd.Output()
+				ended <- err
+			}()
+			select {
+			case err = <-ended:
+			case <-time.After(time.Minute):
+				_ = cmd.Process.Kill()
+				t.Fatal("it did not end in a minute")
+			}
+			if err != nil {
+				t.Errorf("%v: %s", err, out)
+			}
+		})
+	}
+}
+
+// fill writes to a pipe what it takes.
+func fill(t *testing.T, w *os.File) {
+	t.Helper()
+	conn, err := w.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = conn.Control(func(fd uintptr) {
+		for err == nil {
+			_, err = syscall.Write(int(fd), make([]byte, 4096))
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // The delegate is found also where CNI_PATH is relative, and then is what is executed.
 func TestRelativePath(t *testing.T) {
 	for _, path := range []string{".", ":/nowhere", "./", "../" + filepath.Base(bin)} {
@@ -202,4 +260,36 @@ func TestRelativePath(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A directory of results on a file system that does not answer costs time, and not the
+// ADD: it ends as with host-local alone.
+func TestHangingFileSystem(t *testing.T) {
+	n := newTestNode(t)
+	n.reserve(address(0), container, old)
+	n.gc = fmt.Sprintf(`{"nested":true,"cacheDirs":[%q]}`, hanging(t))
+	got := n.call(call{command: "ADD", id: container})
+	if got.code == 0 || !strings.Contains(errorMessage([]byte(got.out)), twice) || !strings.Contains(got.out, "does a file system hang?") {
+		t.Errorf("code %d: %s", got.code, got.out)
+	}
+}
+
+// hanging mounts a FUSE file system whose server never answers.
+func hanging(t *testing.T) string {
+	t.Helper()
+	server, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	options := fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", server.Fd())
+	if err := syscall.Mount("hanging", dir, "fuse", 0, options); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(server.Close(), syscall.Unmount(dir, syscall.MNT_DETACH)); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
 }
