@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/netip"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"time"
@@ -45,6 +46,7 @@ type attempt struct {
 // which can be treated, it is, and the delegate is executed again. The last failure
 // is printed with what was found in its details.
 func add(delegate string) int {
+	runtime.LockOSThread() // for runDelegate
 	defer flushLog()
 	a := &attempt{delegate: delegate, parent: os.Getppid()}
 	var err error

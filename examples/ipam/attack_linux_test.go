@@ -262,6 +262,38 @@ func TestRelativePath(t *testing.T) {
 	}
 }
 
+// A plugin that is killed while its delegate waits takes that along: what it reserved
+// later would be a leak that host-local alone does not make.
+func TestKilledWithItsDelegate(t *testing.T) {
+	for _, signal := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM} {
+		n := newTestNode(t)
+		n.reserve(address(0), "other", 0)
+		held, err := os.OpenFile(filepath.Join(n.dataDir(), network, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Flock(int(held.Fd()), syscall.LOCK_EX); err != nil {
+			t.Fatal(err)
+		}
+		cmd := n.command(call{command: "ADD", id: "a"})
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		n.until("the delegate waits for its lock", func() bool { return awaited(t, &stormLock{file: held}) == 1 })
+		if err := cmd.Process.Signal(signal); err != nil {
+			t.Fatal(err)
+		}
+		_ = cmd.Wait() // it was killed
+		n.until("its delegate waits no more", func() bool { return awaited(t, &stormLock{file: held}) == 0 })
+		if err := held.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if left := n.reserved(); len(left) != 1 {
+			t.Errorf("%v: reserved: %v", signal, left)
+		}
+	}
+}
+
 // A directory of results on a file system that does not answer costs time, and not the
 // ADD: it ends as with host-local alone.
 func TestHangingFileSystem(t *testing.T) {

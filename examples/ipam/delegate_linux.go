@@ -29,11 +29,14 @@ type result struct {
 }
 
 // runDelegate executes the delegate and waits for its end. An error is that it did
-// not run, or was killed.
+// not run, or was killed. It ends with this process, as host-local alone would that was
+// killed: what it reserved later would be a leak. The kernel sees to that when the thread
+// ends that started it, so the caller must be locked to its thread.
 func runDelegate(delegate string, stdin []byte) (result, error) {
 	cmd := exec.Command(delegate)
 	var out bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.Env = bytes.NewReader(stdin), &out, os.Stderr, delegateEnv()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	err := cmd.Run()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.Exited() {
