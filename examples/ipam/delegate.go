@@ -3,13 +3,14 @@
 package main
 
 import (
-	"bytes"
+	"debug/buildinfo"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"slices"
 )
 
@@ -59,7 +60,6 @@ func findDelegate(cniPath string) (string, error) {
 // A program is this program's own file.
 type program struct {
 	path string // as it was called
-	file string // by which it is read, also when path leads elsewhere by now
 	info fs.FileInfo
 }
 
@@ -68,15 +68,15 @@ func readSelf() (*program, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &program{path: path, file: selfFile(path)}
-	p.info, err = os.Stat(p.file)
+	p := &program{path: path}
+	p.info, err = os.Stat(selfFile(path))
 	return p, err
 }
 
 var errNoProgram = errors.New("it is no program")
 
-// is reports whether path is this program, or a copy of it. An error is that there
-// is no program at that path.
+// is reports whether path is this program, a copy of it or another version, which is told
+// by the package that it was built of. An error is that there is no program at that path.
 func (p *program) is(path string) (bool, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -88,15 +88,9 @@ func (p *program) is(path string) (bool, error) {
 	if os.SameFile(info, p.info) {
 		return true, nil
 	}
-	if info.Size() != p.info.Size() {
-		return false, nil
-	}
-	mine, err := os.ReadFile(p.file)
-	if err != nil {
-		return false, err
-	}
-	other, err := os.ReadFile(path)
-	return bytes.Equal(mine, other), err
+	mine, ok := debug.ReadBuildInfo()
+	other, err := buildinfo.ReadFile(path)
+	return ok && err == nil && other.Path == mine.Path, nil // an error: not built by Go, as a script
 }
 
 // delegateEnv is the environment of the delegate: this process's own, marked.

@@ -107,9 +107,29 @@ func TestFindsTheDelegate(t *testing.T) {
 			copyFile(t, ours, first+"/host-local.real")
 			return first + "/host-local"
 		}, "found no host-local but itself"},
-		{"another version of itself", func(first, _ string) string {
+		{"in place, upgraded only by type", func(first, _ string) string {
+			mustWrite(t, first+"/host-local.real", script)
 			copyFile(t, ours, first+"/host-local", 0)
 			copyFile(t, ours, first+"/hostlocal-gc-ipam")
+			return first + "/hostlocal-gc-ipam"
+		}, "first/host-local.real"},
+		{"a link that leads to it, and one that leads nowhere", func(first, second string) string {
+			mustWrite(t, first+"/real", script)
+			copyFile(t, ours, second+"/hostlocal-gc-ipam")
+			if err := errors.Join(os.Symlink("../second/hostlocal-gc-ipam", first+"/host-local"), os.Symlink("host-local", second+"/host-local"),
+				os.Symlink("real", first+"/host-local.real")); err != nil {
+				t.Fatal(err)
+			}
+			return second + "/hostlocal-gc-ipam"
+		}, "first/host-local.real"},
+		{"only another version of itself", func(first, _ string) string {
+			copyFile(t, ours, first+"/host-local", 0)
+			copyFile(t, ours, first+"/hostlocal-gc-ipam")
+			return first + "/hostlocal-gc-ipam"
+		}, "found no host-local but itself"},
+		{"a script that executes it again", func(first, _ string) string {
+			copyFile(t, ours, first+"/hostlocal-gc-ipam")
+			mustWrite(t, first+"/host-local", "#!/bin/sh\nexec "+first+"/hostlocal-gc-ipam\n")
 			return first + "/hostlocal-gc-ipam"
 		}, "executed as its own delegate"},
 	} {
