@@ -119,16 +119,39 @@ func TestPassForOneAnswersNobodyElse(t *testing.T) {
 		}
 	}
 	lock := n.lock()
-	one, any := make(chan outcome), make(chan outcome)
+	one, other := make(chan outcome), make(chan outcome)
 	go func() { one <- n.call(call{command: "ADD", id: "a", args: "IgnoreUnknown=1;IP=" + held}) }()
 	n.until("the first plugin waits for the lock", func() bool { return awaited(t, lock) == 1 })
-	go func() { any <- n.call(call{command: "ADD", id: "b"}) }()
+	go func() { other <- n.call(call{command: "ADD", id: "b"}) }()
 	n.until("the second plugin waits for the lock", func() bool { return awaited(t, lock) == 2 })
 	lock.unlock()
 	if got := <-one; got.code == 0 || !strings.Contains(got.out, "is in-use") {
 		t.Errorf("the requested address: %s", got.out)
 	}
-	if got := <-any; got.code != 0 {
+	if got := <-other; got.code != 0 {
+		t.Errorf("any address: %s", got.out)
+	}
+}
+
+// Nor does it hide from such an ADD that another pass released something meanwhile.
+func TestPassForOneHidesNoRelease(t *testing.T) {
+	n := newTestNode(t)
+	n.fill(0)
+	lock := n.lock()
+	one, other := make(chan outcome), make(chan outcome)
+	go func() { one <- n.call(call{command: "ADD", id: "a", args: "IgnoreUnknown=1;IP=" + address(0)}) }()
+	n.until("the first plugin waits for the lock", func() bool { return awaited(t, lock) == 1 })
+	go func() { other <- n.call(call{command: "ADD", id: "b"}) }()
+	n.until("the second plugin waits for the lock", func() bool { return awaited(t, lock) == 2 })
+	n.mustRemove(n.file(address(7)))
+	if err := lock.write(&note{BootID: lock.boot, Begin: sinceBoot(), End: sinceBoot(), Released: 1}); err != nil {
+		t.Fatal(err)
+	}
+	lock.unlock()
+	if got := <-one; got.code == 0 || !strings.Contains(got.out, "is young") {
+		t.Errorf("the requested address: %s", got.out)
+	}
+	if got := <-other; got.code != 0 || n.reserved()[address(7)] != "b" {
 		t.Errorf("any address: %s", got.out)
 	}
 }
@@ -142,7 +165,7 @@ func TestTimeOfOneAnswersNobodyElse(t *testing.T) {
 	a := n.attempt(ctx)
 	lock := n.lock()
 	defer lock.unlock()
-	if _, err := a.passNoted(lock, func(*finding) bool { return false }); !errors.Is(err, context.Canceled) {
+	if _, err := a.passNoted(lock, func(*finding) bool { return false }, true); !errors.Is(err, context.Canceled) {
 		t.Fatalf("the test is of no use: %v", err)
 	}
 	if last := lock.read(); last.Begin != 0 || last.End != 0 {

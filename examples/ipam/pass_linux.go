@@ -68,7 +68,6 @@ type finding struct {
 	minAge   time.Duration
 	text     string
 	entries  []gc.Entry // of the network
-	cut      bool       // the pass left a step undone, which was not needed for what it was for
 }
 
 // of returns the entry of an address, or nil.
@@ -119,7 +118,7 @@ func (a *attempt) pass(n *note, enough func(*finding) bool) (finding, error) {
 		f.released += a.tell(f.entries)
 	}
 	if f.minAge = shortAge; keptForAge(&report, f.entries) {
-		f.minAge, f.cut = gc.DefaultMinAge, enough(&f)
+		f.minAge = gc.DefaultMinAge
 	}
 	f.text = a.describe(&f, &report)
 	return f, nil
@@ -235,7 +234,7 @@ func (a *attempt) passFor(ip netip.Addr) (again bool, err error) {
 	f, err := a.passNoted(lock, func(f *finding) bool {
 		e := f.of(ip)
 		return e == nil || e.Verdict != gc.Young
-	})
+	}, false)
 	if err != nil {
 		return false, err
 	}

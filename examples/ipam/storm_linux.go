@@ -54,7 +54,7 @@ func (a *attempt) passForAll(began time.Duration) (again bool, err error) {
 	if err := a.pauseAfter(&last); err != nil {
 		return false, err
 	}
-	f, err := a.passNoted(lock, func(*finding) bool { return false })
+	f, err := a.passNoted(lock, func(*finding) bool { return false }, true)
 	if errors.Is(err, gc.ErrSourceTimeout) { // the CPU has more to do than this; later tries may fare better
 		a.found(err.Error())
 		return true, nil
@@ -84,26 +84,28 @@ func (a *attempt) pauseAfter(last *note) error {
 }
 
 // passNoted does a pass and notes it. One that failed is noted too, since it would fail
-// for all who wait. What answers nobody else is a pass that lacked time, whether its
-// sources' or its own ADD's, and one that released nothing and was cut short.
-func (a *attempt) passNoted(lock *stormLock, enough func(*finding) bool) (finding, error) {
-	n := lock.read()
+// for all who wait. A pass that released nothing and lacked time, whether its sources' or
+// its own ADD's, or was done for one address (not forAll) answers nobody else: the note
+// keeps what the pass before has found.
+func (a *attempt) passNoted(lock *stormLock, enough func(*finding) bool, forAll bool) (finding, error) {
+	before := lock.read()
+	n := before
 	n.Passes++
 	n.Begin = sinceBoot()
 	f, err := a.pass(&n, enough)
 	n.End, n.EndedAt, n.Released, n.MinAge, n.Found = sinceBoot(), time.Now(), f.released, f.minAge.String(), f.text
-	took := n.End - n.Begin
 	if err != nil {
 		n.MinAge, n.Found = "", err.Error()
 	}
-	if errors.Is(err, gc.ErrSourceTimeout) || a.ctx.Err() != nil && err != nil || f.cut && f.released == 0 {
-		n.Begin, n.End = 0, 0
+	if f.released == 0 && (!forAll || errors.Is(err, gc.ErrSourceTimeout) || err != nil && a.ctx.Err() != nil) {
+		before.Passes, before.FirstSeen = n.Passes, n.FirstSeen
+		n = before
 	}
 	if noteErr := lock.write(&n); noteErr != nil {
 		logf("network %s: %v", a.node.conf.network, noteErr)
 	}
 	if f.released > 0 {
-		logf("%s, in %v", f.text, took.Round(time.Millisecond))
+		logf("%s, in %v", f.text, (n.End - n.Begin).Round(time.Millisecond))
 	}
 	return f, err
 }
