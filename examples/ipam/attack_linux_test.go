@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
@@ -347,4 +349,72 @@ func hanging(t *testing.T) string {
 		}
 	})
 	return dir
+}
+
+// Whatever host-local takes as a data directory, a network or ranges heals, and what
+// lives keeps its addresses.
+func TestOddConfigurations(t *testing.T) {
+	const one, two = `[{"subnet":"10.9.0.0/29"}]`, `[{"subnet":"10.9.0.0/29"}],[{"subnet":"fd00::/125"}]`
+	for _, row := range []struct {
+		reason, network, dataDir, ranges, id string
+		addresses                            int // of a container
+	}{
+		{"a relative data directory", network, "networks", one, "a", 1},
+		{"a relative data directory that is this one", network, ".", one, "a", 1},
+		{"a link to the data directory", network, ".link", one, "a", 1},
+		{"a data directory with more in its path than it takes", network, ".link/../networks//./", one, "a", 1},
+		{"two families", network, "networks", two, "a", 2},
+		{"IPv6", network, "networks", `[{"subnet":"fd00::/125"}]`, "a", 1},
+		{"a range set of two parts", network, "networks", `[{"subnet":"10.9.0.0/30"},{"subnet":"10.9.7.0/30"}]`, "a", 1},
+		{"a name with all that is allowed", "0.a_b-C..gc", "networks", one, "a", 1},
+		{"a name that looks like an address", "10.9.0.2", "networks", one, "a", 1},
+		{"a long name", strings.Repeat("n", 200), "networks", one, "a", 1},
+		{"a container ID with all that is allowed", network, "networks", one, "0.a_b-C..gc", 1},
+	} {
+		t.Run(row.reason, func(t *testing.T) {
+			n := newTestNode(t)
+			if err := errors.Join(os.Mkdir(n.dataDir(), 0o755), os.Symlink("networks", n.dir+"/.link")); err != nil {
+				t.Fatal(err)
+			}
+			conf := fmt.Sprintf(`{"cniVersion":"1.0.0","name":%q,"type":"bridge","ipam":{"type":"hostlocal-gc-ipam","dataDir":%q,"ranges":[%s],"gc":%s}}`,
+				row.network, row.dataDir, row.ranges, n.gc)
+			add := func(id, program string) (string, error) {
+				cmd := n.command(call{command: "ADD", id: id, stdin: conf, program: program})
+				cmd.Dir = n.dir
+				out, err := cmd.Output()
+				return string(out), err
+			}
+			n.make("live")
+			n.write(filepath.Join(n.cacheDir(), row.network+"-live-eth0"),
+				fmt.Sprintf(`{"kind":"cniCacheV1","containerId":"live","ifName":"eth0","networkName":%q,"netns":"/run/netns/live"}`, row.network), old)
+			out, err := add("live", "")
+			for i := 0; err == nil; i++ {
+				out, err = add(fmt.Sprint("gone", i), filepath.Join(bin, "host-local"))
+			}
+			if !strings.Contains(out, noneLeft) {
+				t.Fatalf("the test is of no use: %s", out)
+			}
+			reserved, err := filepath.Glob(filepath.Join(n.dir, row.dataDir, row.network, "*"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, file := range reserved {
+				n.dateBack(file, old)
+			}
+			if out, err := add(row.id, ""); err != nil {
+				t.Errorf("%v: %s", err, out)
+			}
+			count := make(map[string]int)
+			left, err := hostlocal.New(filepath.Join(n.dir, row.dataDir)).List(t.Context())
+			if err != nil {
+				t.Error(err)
+			}
+			for i := range left {
+				count[left[i].ContainerID]++
+			}
+			if diff := cmp.Diff(map[string]int{"live": row.addresses, row.id: row.addresses}, count); diff != "" {
+				t.Errorf("reserved: (-want +got)\n%s", diff)
+			}
+		})
+	}
 }
