@@ -101,6 +101,52 @@ func TestKeepsItsOwnWithoutAddress(t *testing.T) {
 	}
 }
 
+// Between two plugins of a chain no process serves the container, and before its end
+// nothing records it. Where no namespace need show its address either, such a moment is
+// not the end of it (hazard 72).
+func TestHazard72KeepsItsOwnBetweenPlugins(t *testing.T) {
+	n := newTestNode(t)
+	n.plugin = "vfio"
+	n.reserve(address(0), container, 0)
+	n.reserve(address(1), "other", old)
+	n.record("other", "/run/netns/other", old)
+	t.Setenv("CNI_CONTAINERID", container)
+	t.Setenv("CNI_IFNAME", "eth0")
+	events, err := syscall.InotifyInit1(syscall.IN_NONBLOCK)
+	if err == nil {
+		_, err = syscall.InotifyAddWatch(events, n.cacheDir(), syscall.IN_OPEN)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Close(events)
+	begun := false
+	next := func() { // begins the next plugin once the cache was read
+		if size, _ := syscall.Read(events, make([]byte, 4096)); size > 0 && !begun {
+			begun = true
+			n.process("CNI_COMMAND=ADD", "CNI_CONTAINERID="+container, "CNI_IFNAME=eth0")
+		}
+	}
+	a := n.attempt(watchedContext{t.Context(), next})
+	if again, err := a.releaseOwn(); again || err != nil || !strings.Contains(a.details(), "serves it") {
+		t.Errorf("another try: %t, %v, %s", again, err, a.details())
+	}
+	if n.reserved()[address(0)] != container {
+		t.Error("its address was released")
+	}
+}
+
+// A watchedContext tells when somebody is going to wait for it.
+type watchedContext struct {
+	context.Context
+	waits func()
+}
+
+func (c watchedContext) Done() <-chan struct{} {
+	c.waits()
+	return c.Context.Done()
+}
+
 func (n *testNode) mustRemove(path string) {
 	n.t.Helper()
 	if err := os.Remove(path); err != nil {

@@ -34,6 +34,9 @@ var knownCacheDirs = []string{cnicache.DefaultDir, "/var/lib/cni/multus/results"
 // as it lives, or an interface without any (netns, Options.Networks).
 var addressing = []string{"bridge", "ptp", "macvlan", "ipvlan", "vlan"}
 
+// addresses reports whether the main plugin is one of these.
+func (c *config) addresses() bool { return slices.Contains(addressing, c.plugin) }
+
 // parseConfig reads a configuration that host-local has accepted. What does not
 // belong into "gc" is an error: a directory that is not read could cost a container
 // its address.

@@ -30,6 +30,9 @@ func owner() (containerID, ifName string) {
 	return os.Getenv("CNI_CONTAINERID"), os.Getenv("CNI_IFNAME")
 }
 
+// betweenLooks is how far two looks at a container are apart, as those of a pass are (R5).
+const betweenLooks = time.Second
+
 // isMine reports whether a reservation is that of an earlier ADD of the container and
 // the interface that this one is for. Versions of host-local before 0.8.0 wrote no
 // interface.
@@ -55,7 +58,8 @@ func (a *attempt) isOwn(ip netip.Addr) (bool, error) {
 //   - no entry of libcni's cache says that the container was attached to a namespace
 //     which lives, that of this ADD included if it is no younger than the entry;
 //   - if its namespace need not show its address, because the main plugin is none of
-//     those that configure it there, a cache must have had to name it (unrecorded).
+//     those that configure it there, a cache must have had to name it (unrecorded), and
+//     two looks a second apart must find nothing: its ADD may be between two plugins.
 //
 // Reservations are listed before the sources are asked (R1), the sources are asked in
 // the order of a container's life, and the release compares each file under the lock
@@ -75,9 +79,14 @@ func (a *attempt) releaseOwn() (again bool, err error) {
 	if len(own) == 0 { // released by somebody else meanwhile
 		return true, nil
 	}
-	ctx, cancel := context.WithTimeout(a.ctx, sourceTime)
-	defer cancel()
-	holder, err := a.ownHolder(ctx, id, own, rs)
+	holder, err := a.ownHolder(id, own, rs)
+	if err == nil && holder == "" && !a.node.conf.addresses() { // its ADD may be between two plugins (hazard 72)
+		if a.pause(betweenLooks) {
+			holder, err = a.ownHolder(id, own, rs)
+		} else {
+			err = a.ctx.Err()
+		}
+	}
 	if err != nil {
 		return false, fmt.Errorf("finding out whether container %s still uses its earlier address: %w", id, err)
 	}
@@ -91,7 +100,9 @@ func (a *attempt) releaseOwn() (again bool, err error) {
 
 // ownHolder says who may be using own, or anything else that container id has
 // reserved, or nothing.
-func (a *attempt) ownHolder(ctx context.Context, id string, own []*hostlocal.Reservation, rs []hostlocal.Reservation) (string, error) {
+func (a *attempt) ownHolder(id string, own []*hostlocal.Reservation, rs []hostlocal.Reservation) (string, error) {
+	ctx, cancel := context.WithTimeout(a.ctx, sourceTime)
+	defer cancel()
 	if other, err := otherProcess(id); err != nil || other != "" {
 		return other, err
 	}
@@ -124,7 +135,7 @@ func (a *attempt) ownHolder(ctx context.Context, id string, own []*hostlocal.Res
 			return "it may live by " + p.Origin, nil
 		}
 	}
-	if !slices.Contains(addressing, a.node.conf.plugin) && unrecorded(&recorded, own, rs) {
+	if !a.node.conf.addresses() && unrecorded(&recorded, own, rs) {
 		return fmt.Sprintf("with %q its namespace need not show it, and no CNI cache in %v would have to name it; "+
 			"is the runtime's directory among these (cacheDirs)?", a.node.conf.plugin, a.node.conf.cacheDirs), nil
 	}

@@ -33,7 +33,7 @@ type node struct {
 
 func newNode(conf *config) (*node, error) {
 	opts := netns.Options{Nested: conf.nested}
-	if slices.Contains(addressing, conf.plugin) {
+	if conf.addresses() {
 		opts.Networks = []string{conf.network}
 	}
 	kernel, err := netns.New(opts)
