@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -13,8 +14,10 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
@@ -463,4 +466,63 @@ func TestOddConfigurations(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A process may show any memory as its environment: that costs a plugin neither its own nor
+// much time.
+func TestHugeEnvironment(t *testing.T) {
+	n := newTestNode(t)
+	n.reserve(address(0), container, old)
+	showHugeEnvironment(t)
+	cmd := n.command(call{command: "ADD", id: container})
+	if out, err := cmd.Output(); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+	if usage, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage); !ok || usage.Maxrss > 200<<10 { // getrusage(2): in KiB
+		t.Errorf("it needed %v KiB", usage.Maxrss)
+	}
+}
+
+// showHugeEnvironment lets this process show 1 GiB as its environment until the end of the
+// test, as one without any capability can (prctl(2), PR_SET_MM_MAP).
+func showHugeEnvironment(t *testing.T) {
+	t.Helper()
+	memory, err := unix.Mmap(-1, 0, 1<<30, unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile("/proc/self/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])) // from the third on, proc(5)
+	field := func(n int) (value uint64) {
+		if _, err := fmt.Sscan(fields[n-3], &value); err != nil {
+			t.Fatal(err)
+		}
+		return value
+	}
+	brk, _, _ := unix.Syscall(unix.SYS_BRK, 0, 0, 0)
+	// struct prctl_mm_map, linux/prctl.h
+	layout := struct {
+		startCode, endCode, startData, endData, startBrk, brk, startStack, argStart, argEnd, envStart, envEnd, auxv uint64
+		auxvSize, exe                                                                                               uint32
+	}{
+		field(26), field(27), field(45), field(46), field(47), uint64(brk), field(28), field(48), field(49), field(50), field(51), 0, 0, ^uint32(0),
+	}
+	show := func() {
+		if err := unix.Prctl(unix.PR_SET_MM, unix.PR_SET_MM_MAP, uintptr(unsafe.Pointer(&layout)), unsafe.Sizeof(layout), 0); err != nil {
+			t.Errorf("showing another environment: %v", err)
+		}
+	}
+	from := uint64(uintptr(unsafe.Pointer(&memory[0])))
+	layout.envStart, layout.envEnd = from, from+uint64(len(memory))-1
+	show()
+	t.Cleanup(func() {
+		layout.envStart, layout.envEnd = field(50), field(51)
+		show()
+		if err := unix.Munmap(memory); err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -220,10 +220,7 @@ func otherProcess(id string) (string, error) {
 		if err != nil {
 			return "", fmt.Errorf("looking for other plugins that serve it: %w; this needs CAP_SYS_PTRACE over the node", err)
 		}
-		vars := bytes.Split(env, []byte{0})
-		has := func(v string) bool {
-			return slices.ContainsFunc(vars, func(e []byte) bool { return string(e) == v })
-		}
+		has := func(v string) bool { return bytes.Contains(env, []byte("\x00"+v+"\x00")) }
 		if has("CNI_CONTAINERID="+id) && !(slices.Contains(own, pid) && has("CNI_IFNAME="+ifName)) {
 			return fmt.Sprintf("process %d serves it", pid), nil
 		}
@@ -233,13 +230,15 @@ func otherProcess(id string) (string, error) {
 
 // readEnviron reads an environment. A program is started with 6 MiB at most (execve(2)), but
 // a process may show any memory of its own as that (prctl(2), PR_SET_MM_MAP): no plugin does.
+// Each variable in what it returns is between two zeros.
 func readEnviron(path string) ([]byte, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = file.Close() }() // it was only read
-	return io.ReadAll(io.LimitReader(file, 8<<20))
+	text, err := io.ReadAll(io.LimitReader(file, 8<<20))
+	return slices.Concat([]byte{0}, text, []byte{0}), err
 }
 
 // ancestors returns this process and those that it descends from.
