@@ -64,6 +64,15 @@ func TestKeepsItsOwnWithoutAddress(t *testing.T) {
 			n.write(n.file(address(0)), container, 0)
 			return call{}
 		}, false},
+		{"the same, and its record is from the future", func(n *testNode) call {
+			n.dateBack(n.recordFile(container), -old)
+			return call{}
+		}, false},
+		{"the same, but its namespace would show its address", func(n *testNode) call {
+			n.dateBack(n.recordFile(container), -old)
+			n.plugin = "bridge"
+			return call{}
+		}, true},
 		{"its record is older than the namespace of this ADD", func(n *testNode) call {
 			n.dateBack(n.recordFile(container), old)
 			return call{}

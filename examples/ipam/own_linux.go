@@ -159,7 +159,9 @@ func unrecorded(caches *podsource.Answer, own []*hostlocal.Reservation, rs []hos
 }
 
 // livingButHere says which namespaces live. That of this ADD is no sign of life to an
-// entry which is older than it: the one that had its path before is gone.
+// entry which is older than it: the one that had its path before is gone. An entry from
+// the future, as after a start without a clock, may be older; where the container's
+// namespace would show its address, it is taken for that.
 func (a *attempt) livingButHere(ctx context.Context) (func(path string, at time.Time) (may, sure bool), error) {
 	lives, err := a.node.kernel.Living(ctx)
 	if err != nil {
@@ -168,7 +170,8 @@ func (a *attempt) livingButHere(ctx context.Context) (func(path string, at time.
 	here := os.Getenv("CNI_NETNS")
 	since := mountedSince(here)
 	return func(path string, at time.Time) (may, sure bool) {
-		if path != "" && cleanNetNS(path) == cleanNetNS(here) && since.After(at) {
+		older := since.After(at) || at.After(time.Now()) && a.node.conf.addresses()
+		if path != "" && cleanNetNS(path) == cleanNetNS(here) && older {
 			return false, true
 		}
 		return lives(path, at)
