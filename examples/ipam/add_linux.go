@@ -56,7 +56,7 @@ func add(delegate string) int {
 	var r result
 	for try := 1; ; try++ {
 		// Nobody waits for an orphan's result, so what it reserved would be a new leak.
-		if os.Getppid() != a.parent {
+		if os.Getppid() != a.parent || nobodyReads(os.Stdout) {
 			return printError("the plugin that asked for an address has ended, so none was reserved", a.details())
 		}
 		began := sinceBoot()
@@ -90,6 +90,14 @@ func add(delegate string) int {
 		return 1
 	}
 	return r.code
+}
+
+// nobodyReads reports whether a file is a pipe whose readers are all gone. That shows an
+// orphan also where the parent ended before this process could look at it.
+func nobodyReads(file *os.File) bool {
+	pipe := []unix.PollFd{{Fd: int32(file.Fd())}}
+	_, err := unix.Poll(pipe, 0)
+	return err == nil && pipe[0].Revents&unix.POLLERR != 0
 }
 
 // A failure is what the delegate failed for.

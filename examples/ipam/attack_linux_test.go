@@ -535,3 +535,26 @@ func showHugeEnvironment(t *testing.T) {
 		}
 	})
 }
+
+// Where nobody reads the result there is no second try: what it reserves would be a leak.
+func TestNobodyReadsStdout(t *testing.T) {
+	n := newTestNode(t)
+	n.fill(old)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := n.command(call{command: "ADD", id: "a"})
+	cmd.Stdout = w
+	if err := errors.Join(r.Close(), cmd.Start(), w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err == nil {
+		t.Error("it succeeded")
+	}
+	for ip, id := range n.reserved() {
+		if id == "a" {
+			t.Errorf("%s is reserved", ip)
+		}
+	}
+}
