@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -63,6 +64,17 @@ func TestKeepsItsOwnWithoutAddress(t *testing.T) {
 		{"the same, and its reservation is that of another interface, as host-local wrote it before 0.8.0", func(n *testNode) call {
 			n.write(n.file(address(0)), container, 0)
 			return call{}
+		}, false},
+		{"the same, by a link to the namespace of a process", func(n *testNode) call {
+			process := exec.Command("/bin/cat")
+			process.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+			n.start(process)
+			link := filepath.Join(n.dir, "netns")
+			if err := os.Symlink(fmt.Sprintf("/proc/%d/ns/net", process.Process.Pid), link); err != nil {
+				n.t.Fatal(err)
+			}
+			n.record(container, link, 0)
+			return call{env: []string{"CNI_NETNS=" + link}}
 		}, false},
 		{"the same, and its record is from the future", func(n *testNode) call {
 			n.dateBack(n.recordFile(container), -old)

@@ -181,12 +181,12 @@ func (a *attempt) livingButHere(ctx context.Context) (func(path string, at time.
 // mountedSince returns since when a network namespace is mounted at a path, at the latest:
 // the kernel makes its inode, with the time of that moment, when the namespace is first
 // looked at, and a mount keeps it (Linux, fs/nsfs.c and fs/libfs.c, path_from_stashed).
-// It is zero where nothing of the kind is there. Of a process's namespace the inode need
-// not stay, but such a path is older than the process in no case.
+// It is zero where nothing of the kind is there: what a link leads to, as those of procfs
+// do, may be made anew at each look.
 func mountedSince(netNS string) time.Time {
 	var fs unix.Statfs_t
-	info, err := os.Stat(netNS)
-	if err != nil || unix.Statfs(netNS, &fs) != nil || fs.Type != unix.NSFS_MAGIC || strings.Contains(netNS, "/proc/") {
+	info, err := os.Lstat(netNS)
+	if err != nil || !info.Mode().IsRegular() || unix.Statfs(netNS, &fs) != nil || fs.Type != unix.NSFS_MAGIC {
 		return time.Time{}
 	}
 	return info.ModTime()

@@ -208,6 +208,12 @@ func (n *testNode) process(env ...string) {
 	cmd := exec.Command("/bin/cat")
 	cmd.Env = env
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	n.start(cmd)
+}
+
+// start starts a process that ends when its stdin does, which is with the test.
+func (n *testNode) start(cmd *exec.Cmd) {
+	n.t.Helper()
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		n.t.Fatal(err)
