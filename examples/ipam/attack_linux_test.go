@@ -570,3 +570,32 @@ func TestNobodyReadsStdout(t *testing.T) {
 		}
 	}
 }
+
+// Where there is no room for the lock's file the network heals all the same: to release is
+// what makes room.
+func TestNoRoomForTheLock(t *testing.T) {
+	n := newTestNode(t)
+	if err := os.Mkdir(n.dataDir(), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	// The root, the network's directory, host-local's lock and its note of the last address.
+	if err := syscall.Mount("small", n.dataDir(), "tmpfs", 0, fmt.Sprintf("nr_inodes=%d", addresses+4)); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := syscall.Unmount(n.dataDir(), syscall.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	}()
+	n.reserve(address(0), "gone0", old)
+	for _, name := range []string{"lock", "last_reserved_ip.0"} {
+		n.write(filepath.Join(n.dataDir(), network, name), "", 0)
+	}
+	n.fill(old)
+	if err := os.WriteFile(filepath.Join(n.dataDir(), "more"), nil, 0o600); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("the test is of no use: %v", err)
+	}
+	if got := n.call(call{command: "ADD", id: "a"}); got.code != 0 {
+		t.Error(got.out)
+	}
+}

@@ -118,7 +118,8 @@ type stormLock struct {
 	boot string
 }
 
-// lockStorm waits for the lock.
+// lockStorm waits for the lock. Where there is no room for its file the data directory is
+// locked in its place, and nothing is noted: to release is what makes room.
 func lockStorm(ctx context.Context, conf *config) (*stormLock, error) {
 	path := filepath.Join(conf.dataDir, "."+conf.network+".gc")
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
@@ -127,6 +128,10 @@ func lockStorm(ctx context.Context, conf *config) (*stormLock, error) {
 	}
 	for {
 		file, err := openLock(path)
+		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+			path = conf.dataDir
+			file, err = os.Open(path)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("opening the lock under which network %s is searched for leaks: %w", conf.network, err)
 		}
@@ -140,7 +145,7 @@ func lockStorm(ctx context.Context, conf *config) (*stormLock, error) {
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("locking %s: %w", path, err), file.Close())
 		}
-		there, err := os.Lstat(path)
+		there, err := os.Stat(path) // no link was opened but the one to the data directory
 		mine, mineErr := file.Stat()
 		if err == nil && mineErr == nil && os.SameFile(there, mine) {
 			return &stormLock{file, strings.TrimSpace(string(boot))}, nil
