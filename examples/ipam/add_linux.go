@@ -48,6 +48,9 @@ type attempt struct {
 func add(delegate string) int {
 	runtime.LockOSThread() // for runDelegate
 	defer flushLog()
+	if descendsFromItself() {
+		return printError(ownDelegate, "")
+	}
 	a := &attempt{delegate: delegate, parent: os.Getppid()}
 	var err error
 	if a.stdin, err = io.ReadAll(os.Stdin); err != nil {

@@ -599,3 +599,23 @@ func TestNoRoomForTheLock(t *testing.T) {
 		t.Error(got.out)
 	}
 }
+
+// A script in the place of host-local that executes this plugin again, and hides its mark,
+// does not get a process for each that it is given.
+func TestScriptThatHidesTheMark(t *testing.T) {
+	for _, how := range []string{"exec ", ""} {
+		n := newTestNode(t)
+		n.bin = t.TempDir()
+		copyFile(t, filepath.Join(bin, "hostlocal-gc-ipam"), n.bin+"/hostlocal-gc-ipam")
+		mustWrite(t, n.bin+"/host-local", fmt.Sprintf(`#!/bin/sh
+printf x >>%[1]s/count
+[ $(wc -c <%[1]s/count) -gt 9 ] && exit 1 # or it would never end
+%[2]senv -i CNI_COMMAND=$CNI_COMMAND CNI_CONTAINERID=$CNI_CONTAINERID CNI_NETNS=$CNI_NETNS CNI_IFNAME=$CNI_IFNAME CNI_PATH=$CNI_PATH %[1]s/hostlocal-gc-ipam
+`, n.bin, how))
+		got := n.call(call{command: "ADD", id: "a"})
+		count, err := os.ReadFile(n.bin + "/count")
+		if err != nil || len(count) != 1 || got.code == 0 || !strings.Contains(got.out, "executed as its own delegate") {
+			t.Errorf("%q: executed %d times, %v: %s", how, len(count), err, got.out)
+		}
+	}
+}

@@ -47,3 +47,20 @@ func runDelegate(delegate string, stdin []byte) (result, error) {
 	}
 	return result{out.Bytes(), 0}, nil
 }
+
+// descendsFromItself reports whether this process descends from one of the same program,
+// as it does where a script in the place of host-local executes it and does not pass the
+// mark on. A runtime that executes CNI plugins is none.
+func descendsFromItself() bool {
+	self, err := os.Stat("/proc/self/exe")
+	if err != nil {
+		return false
+	}
+	for _, pid := range ancestors()[1:] {
+		info, err := os.Stat(fmt.Sprintf("/proc/%d/exe", pid))
+		if err == nil && os.SameFile(info, self) {
+			return true
+		}
+	}
+	return false
+}

@@ -24,10 +24,12 @@ import "os"
 
 func main() { os.Exit(run()) }
 
+const ownDelegate = "hostlocal-gc-ipam was executed as its own delegate: put the real host-local beside it as " + realName
+
 // run does what the runtime asks for, and returns the exit code.
 func run() int {
 	if os.Getenv(mark) != "" {
-		return printError("hostlocal-gc-ipam was executed as its own delegate: put the real host-local beside it as "+realName, "")
+		return printError(ownDelegate, "")
 	}
 	delegate, err := findDelegate(os.Getenv("CNI_PATH"))
 	if err != nil {
