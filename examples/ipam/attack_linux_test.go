@@ -66,11 +66,8 @@ func TestKeepsItsOwnWithoutAddress(t *testing.T) {
 			return call{}
 		}, false},
 		{"the same, by a link to the namespace of a process", func(n *testNode) call {
-			process := exec.Command("/bin/cat")
-			process.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
-			n.start(process)
 			link := filepath.Join(n.dir, "netns")
-			if err := os.Symlink(fmt.Sprintf("/proc/%d/ns/net", process.Process.Pid), link); err != nil {
+			if err := os.Symlink(n.processNetNS(), link); err != nil {
 				n.t.Fatal(err)
 			}
 			n.record(container, link, 0)
@@ -89,6 +86,16 @@ func TestKeepsItsOwnWithoutAddress(t *testing.T) {
 			n.dateBack(n.recordFile(container), old)
 			return call{}
 		}, true},
+		{"its record is older than the process that this ADD is for, as with nerdctl after a reboot", func(n *testNode) call {
+			netNS := n.processNetNS()
+			n.record(container, netNS, old)
+			return call{env: []string{"CNI_NETNS=" + netNS}}
+		}, true},
+		{"its record has the namespace of the process that this ADD is for", func(n *testNode) call {
+			netNS := n.processNetNS()
+			n.record(container, netNS, 0)
+			return call{env: []string{"CNI_NETNS=" + netNS}}
+		}, false},
 		{"its record has a namespace that is gone", func(n *testNode) call {
 			n.make("again")
 			n.unmake(container)
@@ -123,6 +130,15 @@ func TestKeepsItsOwnWithoutAddress(t *testing.T) {
 			}
 		})
 	}
+}
+
+// processNetNS starts a process in a network namespace of its own, and returns its path.
+func (n *testNode) processNetNS() string {
+	n.t.Helper()
+	process := exec.Command("/bin/cat")
+	process.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	n.start(process)
+	return fmt.Sprintf("/proc/%d/ns/net", process.Process.Pid)
 }
 
 // Between two plugins of a chain no process serves the container, and before its end
