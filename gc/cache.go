@@ -55,8 +55,8 @@ func attachmentOf(r *hostlocal.Reservation) podsource.Attachment {
 // not wiped: some record in it is that of a reservation's owner, and every
 // reserved address that some source sees configured has a record of its owner,
 // or its owner's ADD is under way. Where no source sees addresses that is none. Of
-// each other network with reservations it says what is missing.
-func proven(cache *podsource.Answer, look []podsource.Answer, rs []hostlocal.Reservation) (networks []string, why string) {
+// the others that are to be released in it says what is missing.
+func proven(cache *podsource.Answer, look []podsource.Answer, rs []hostlocal.Reservation, named []string) (networks []string, why string) {
 	recorded := recordedIn(cache)
 	seen, inFlight, sees := make(map[netip.Addr]bool), make(map[string]bool), false
 	for i := range look {
@@ -86,6 +86,7 @@ func proven(cache *podsource.Answer, look []podsource.Answer, rs []hostlocal.Res
 	var reasons []string
 	for _, network := range slices.Sorted(maps.Keys(some)) {
 		switch lack := lacking[network]; {
+		case (len(lack) > 0 || !some[network]) && !slices.Contains(named, network):
 		case len(lack) > 0:
 			reasons = append(reasons, fmt.Sprintf("in %s it does not count: of the addresses in network namespaces %d have no record of their owner, as %v of %s",
 				network, len(lack), lack[0].IP, cmp.Or(lack[0].ContainerID, "an empty file")))

@@ -54,7 +54,7 @@ func (s *snapshot) addLook(answers []podsource.Answer, now reading) []declaratio
 		}
 		if a.Recorded != nil {
 			d.unasked = slices.Clone(d.Networks)
-			networks, why := proven(&a, answers, s.reservations)
+			networks, why := proven(&a, answers, s.reservations, s.networks)
 			d.restrict(networks)
 			d.mustName = s.mustRecord(&a)
 			d.Note = strings.Trim(d.Note+"; "+why, "; ")

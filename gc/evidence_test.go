@@ -64,7 +64,7 @@ func TestCacheProvesToBeTheNodes(t *testing.T) {
 			[]podsource.Answer{netnsAnswer(configured("10.0.0.2"))}, []string{network1}},
 		{"nothing is reserved", nil, cacheAnswer([]podsource.Pod{attached(network1, a)}), []podsource.Answer{netnsAnswer()}, nil},
 	} {
-		got, _ := proven(&c.cache, append(c.others, c.cache), c.reserved)
+		got, _ := proven(&c.cache, append(c.others, c.cache), c.reserved, nil)
 		if diff := cmp.Diff(c.want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", c.reason, diff)
 		}

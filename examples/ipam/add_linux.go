@@ -80,7 +80,7 @@ func add(delegate string) int {
 			a.ctx = ctx
 		}
 		if again, err := a.treatInTime(why, ip, began); err != nil {
-			a.found(err.Error())
+			a.found(explain(err))
 			break
 		} else if !again {
 			break

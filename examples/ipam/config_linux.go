@@ -5,7 +5,11 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
@@ -23,6 +27,52 @@ type config struct {
 	dataDir   string
 	cacheDirs []string
 	nested    bool
+	lacking   []string // those of the cacheDirs that the settings name and that do not exist
+}
+
+// settings are what "gc" in the "ipam" of a configuration may hold, and the file beside
+// this program, for configurations that software writes.
+type settings struct {
+	CacheDirs []string `json:"cacheDirs"`
+	Nested    bool     `json:"nested"`
+}
+
+// settingsFile is the name of that file.
+const settingsFile = "hostlocal-gc-ipam.json"
+
+// readSettings returns what the file beside this program says, or nothing where there is
+// none.
+func readSettings() (s settings, err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return s, err
+	}
+	path := filepath.Join(filepath.Dir(self), settingsFile)
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return s, nil
+	}
+	if err == nil {
+		err = decodeSettings(text, &s)
+	}
+	if err != nil {
+		return s, fmt.Errorf("reading the settings in %s: %w", path, err)
+	}
+	return s, nil
+}
+
+// decodeSettings takes no key that it does not know: a directory that is not read could
+// cost a container its address.
+func decodeSettings(text []byte, s *settings) error {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	var wrong *json.UnmarshalTypeError
+	if err := d.Decode(s); errors.As(err, &wrong) && wrong.Field == "" {
+		return fmt.Errorf(`it is of the type %s, and wanted is an object with "cacheDirs" and "nested"`, wrong.Value)
+	} else if err != nil {
+		return fmt.Errorf(`%w; it may have "cacheDirs" and "nested"`, err)
+	}
+	return nil
 }
 
 // knownCacheDirs are directories in which libcni keeps results: its own, which
@@ -37,9 +87,7 @@ var addressing = []string{"bridge", "ptp", "macvlan", "ipvlan", "vlan"}
 // addresses reports whether the main plugin is one of these.
 func (c *config) addresses() bool { return slices.Contains(addressing, c.plugin) }
 
-// parseConfig reads a configuration that host-local has accepted. What does not
-// belong into "gc" is an error: a directory that is not read could cost a container
-// its address.
+// parseConfig reads a configuration that host-local has accepted, and the settings.
 func parseConfig(text []byte) (*config, error) {
 	var whole struct {
 		Name string `json:"name"`
@@ -52,16 +100,17 @@ func parseConfig(text []byte) (*config, error) {
 	if err := json.Unmarshal(text, &whole); err != nil {
 		return nil, fmt.Errorf("reading the network configuration: %w", err)
 	}
-	var own struct {
-		CacheDirs []string `json:"cacheDirs"`
-		Nested    bool     `json:"nested"`
+	own, err := readSettings()
+	if err != nil {
+		return nil, err
 	}
 	if whole.IPAM.GC != nil {
-		d := json.NewDecoder(bytes.NewReader(whole.IPAM.GC))
-		d.DisallowUnknownFields()
-		if err := d.Decode(&own); err != nil {
-			return nil, fmt.Errorf(`reading "gc" in the "ipam" of network %s (it may have "cacheDirs" and "nested"): %w`, whole.Name, err)
+		var inConf settings
+		if err := decodeSettings(whole.IPAM.GC, &inConf); err != nil {
+			return nil, fmt.Errorf(`reading "gc" in the "ipam" of network %s: %w`, whole.Name, err)
 		}
+		own.Nested = own.Nested || inConf.Nested
+		own.CacheDirs = append(own.CacheDirs, inConf.CacheDirs...)
 	}
 	if !hostlocal.ValidNetwork(whole.Name) {
 		return nil, fmt.Errorf("reading the network configuration: %q is not the name of a CNI network", whole.Name)
@@ -73,6 +122,9 @@ func parseConfig(text []byte) (*config, error) {
 	for _, dir := range own.CacheDirs {
 		if !slices.Contains(c.cacheDirs, dir) {
 			c.cacheDirs = append(c.cacheDirs, dir)
+			if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+				c.lacking = append(c.lacking, dir)
+			}
 		}
 	}
 	return c, nil

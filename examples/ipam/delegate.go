@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"strings"
 )
 
 const (
@@ -38,6 +39,7 @@ func findDelegate(cniPath string) (string, error) {
 	if dir := filepath.Dir(self.path); !slices.Contains(dirs, dir) {
 		dirs = append(dirs, dir)
 	}
+	var unfit []string
 	for _, name := range []string{plainName, realName} {
 		if runtime.GOOS == "windows" {
 			name += ".exe"
@@ -51,11 +53,21 @@ func findDelegate(cniPath string) (string, error) {
 			if err == nil && !same {
 				return path, nil
 			}
+			if errors.Is(err, errNoProgram) {
+				unfit = append(unfit, path)
+			}
 		}
+	}
+	if len(unfit) > 0 {
+		return "", fmt.Errorf("hostlocal-gc-ipam found no host-local that can be executed: %s is not a file with the right to be", strings.Join(unfit, " nor "))
 	}
 	return "", fmt.Errorf("hostlocal-gc-ipam found no host-local but itself in %v: install the real one there, as %s or as %s",
 		dirs, plainName, realName)
 }
+
+// calledAs is the name by which the delegate is called, whatever its file is called: in
+// k3s it is a link to a program that is all plugins, and that name says which one.
+func calledAs(delegate string) string { return filepath.Join(filepath.Dir(delegate), plainName) }
 
 // A program is this program's own file.
 type program struct {

@@ -18,7 +18,7 @@ func selfFile(string) string { return "/proc/self/exe" }
 // become replaces this process by the delegate, which inherits stdin, stdout and
 // stderr. It returns only if that is not possible.
 func become(delegate string) int {
-	err := syscall.Exec(delegate, []string{delegate}, delegateEnv())
+	err := syscall.Exec(delegate, []string{calledAs(delegate)}, delegateEnv())
 	return printError(fmt.Sprintf("executing %s: %v", delegate, err), "")
 }
 
@@ -34,6 +34,7 @@ type result struct {
 // ends that started it, so the caller must be locked to its thread.
 func runDelegate(delegate string, stdin []byte) (result, error) {
 	cmd := exec.Command(delegate)
+	cmd.Args[0] = calledAs(delegate)
 	var out bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.Env = bytes.NewReader(stdin), &out, os.Stderr, delegateEnv()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

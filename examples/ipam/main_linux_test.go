@@ -78,7 +78,7 @@ func buildAll(dir string) error {
 		in, work, to string
 		what         []string
 	}{
-		{".", "", "/", []string{plugins + "main/bridge", plugins + "main/macvlan", plugins + "ipam/host-local", "./testdata/only"}},
+		{".", "", "/", []string{plugins + "main/bridge", plugins + "main/macvlan", plugins + "ipam/host-local", "./testdata/only", "./testdata/multicall"}},
 		{".", "", "/hostlocal-gc-ipam", []string{"."}},
 		{tools + "multus", "off", "/", []string{"tool"}},
 		{tools + "flannel", "off", "/", []string{"tool"}},

@@ -210,12 +210,21 @@ func (a *attempt) describe(f *finding, report *gc.Report) string {
 	for i, why := range reasons {
 		parts[i] = fmt.Sprintf("%d %s (%s)", counts[why], why.Verdict(), why)
 	}
+	if counts[gc.ContainerLive]+counts[gc.AddressClaimed]+counts[gc.SiblingInUse] == len(f.entries) {
+		return fmt.Sprintf("all %d reservations in network %s are in use: its range is too small", len(f.entries), a.node.conf.network)
+	}
 	text := fmt.Sprintf("a pass with a minimum age of %v released %d of %d reservations in network %s: %s",
 		f.minAge, f.released, len(f.entries), a.node.conf.network, strings.Join(parts, ", "))
 	for _, s := range report.Sources {
 		if s.Note != "" {
 			text += fmt.Sprintf("; %s: %s", s.Name, s.Note)
 		}
+	}
+	if !report.NextCheck.IsZero() {
+		text += "; more may be free at " + report.NextCheck.Format("15:04:05")
+	}
+	for _, dir := range a.node.conf.lacking {
+		text += fmt.Sprintf("; the cache directory %s does not exist", dir)
 	}
 	if report.Err != nil {
 		text += "; " + report.Err.Error()
