@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -338,6 +339,40 @@ func TestNobodyReadsStderr(t *testing.T) {
 				t.Errorf("%v: %s", err, out)
 			}
 		})
+	}
+}
+
+// Who reads slowly reads it all.
+func TestReadsStderrLate(t *testing.T) {
+	n := newTestNode(t)
+	n.fill(old)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.FcntlInt(w.Fd(), unix.F_SETPIPE_SZ, 4096); err != nil {
+		t.Fatal(err)
+	}
+	cmd := n.command(call{command: "ADD", id: "a"})
+	cmd.Stderr = w
+	if err := errors.Join(cmd.Start(), w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	n.until("it has its address", func() bool {
+		count := 0
+		for _, id := range n.reserved() {
+			if id == "a" {
+				count++
+			}
+		}
+		return count == 1
+	})
+	said, err := io.ReadAll(r)
+	if err := errors.Join(err, cmd.Wait(), r.Close()); err != nil {
+		t.Error(err)
+	}
+	if lines := strings.Count(string(said), "\n"); lines != addresses+1 {
+		t.Errorf("%d lines, want one for each address and one for the pass", lines)
 	}
 }
 

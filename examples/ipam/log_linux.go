@@ -12,7 +12,7 @@ import (
 )
 
 // logTime is for how long an ADD that is done waits until its lines are read.
-const logTime = time.Second
+const logTime = 2 * time.Second
 
 // A logger writes lines to stderr. That may be a pipe which nobody reads, or whose reader
 // is gone: it neither holds up an ADD, which may have a lock that others wait for, nor ends
