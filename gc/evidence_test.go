@@ -75,8 +75,8 @@ func owned(network, ip, containerID string) hostlocal.Reservation {
 	return hostlocal.Reservation{Network: network, IP: ips(ip)[0], Owner: hostlocal.Owned, ContainerID: containerID}
 }
 
-// The report says in which network a cache does not count, and why; a source's own
-// note is told, too.
+// The report says in which of the named networks a cache does not count, and why; a
+// source's own note is told, too.
 func TestNotes(t *testing.T) {
 	inBubble(func(t *testing.T) {
 		n := newNode(t)
@@ -84,6 +84,8 @@ func TestNotes(t *testing.T) {
 		n.reserve("10.0.0.2", hex64("web"), time.Hour)
 		n.reserve("10.0.0.3", hex64("dead"), time.Hour)
 		n.reserveIn("second", "10.9.0.2", hex64("db"), time.Hour)
+		n.network("third")
+		n.reserveIn("third", "10.8.0.2", hex64("db"), time.Hour) // is only read
 		cache := cacheAnswer(nil, stale(network1, hex64("dead")))
 		cache.Note = "it rains"
 		unseen := "in podnet it does not count: of the addresses in network namespaces 1 have no record of their owner, as 10.0.0.2 of " + hex64("web")
@@ -98,7 +100,7 @@ func TestNotes(t *testing.T) {
 			{"nobody sees addresses", []podsource.Answer{cache, criAnswer()}, []string{"it rains; it counts in no network, as no source sees addresses", ""}},
 		} {
 			var got []string
-			for _, s := range n.pass(answers(c.members...), Options{DryRun: true}).Sources {
+			for _, s := range n.reconcile(n.reconcilerOf([]string{network1, "second"}, answers(c.members...), Options{DryRun: true})).Sources {
 				got = append(got, s.Note)
 			}
 			if diff := cmp.Diff(c.want, got); diff != "" {

@@ -172,8 +172,9 @@ func (c *chaos) judge(id string, begun time.Time, err error) {
 		if !strings.Contains(err.Error(), "another ADD's answer") {
 			c.passes[told[1]]++
 		}
-		if minAge, err = time.ParseDuration(told[1]); err != nil {
-			c.t.Error(err)
+		var wrong error
+		if minAge, wrong = time.ParseDuration(told[1]); wrong != nil {
+			c.t.Error(wrong)
 		}
 	} else {
 		c.t.Logf("ADD of %s, after %v: %v", id, time.Since(begun).Round(time.Millisecond), err)

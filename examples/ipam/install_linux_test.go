@@ -95,7 +95,7 @@ func TestSettingsBesideThePlugin(t *testing.T) {
 	}{
 		{"none", "", false, "is itself a container"},
 		{"it says that the node is nested", `{"nested": true}`, true, ""},
-		{"a key that nobody knows", `{"nested": true, "cacheDir": "/x"}`, false, `unknown field \\\"cacheDir\\\"`},
+		{"a key that nobody knows", `{"nested": true, "cacheDir": "/x"}`, false, `unknown field \"cacheDir\"`},
 		{"no object", `[]`, false, "it is of the type array"},
 	} {
 		n := newTestNode(t)

@@ -5,6 +5,7 @@ package netns
 import (
 	"fmt"
 	"maps"
+	"net"
 	"slices"
 
 	"github.com/vishvananda/netlink"
@@ -14,8 +15,10 @@ import (
 // bridge and ptp, macvlan, ipvlan, vlan.
 var kinds = []string{"veth", "macvlan", "ipvlan", "vlan"}
 
-// noteBare notes a namespace with an interface of such a kind that shows no address. Its
-// container may use one nevertheless, as gVisor and KubeVirt take theirs away.
+// noteBare notes a namespace with an interface of such a kind that is up and shows no
+// address. Its container may use one nevertheless, as gVisor and KubeVirt take theirs
+// away. One that is down is what an ADD leaves that failed or was killed: the plugins set
+// it up with its address (plugins, pkg/ipam ConfigureIface).
 func (s *scan) noteBare(inode uint64, where string, h *netlink.Handle) {
 	links, err := h.LinkList()
 	if err != nil {
@@ -23,7 +26,7 @@ func (s *scan) noteBare(inode uint64, where string, h *netlink.Handle) {
 		return
 	}
 	for _, link := range links {
-		if !slices.Contains(kinds, link.Type()) {
+		if !slices.Contains(kinds, link.Type()) || link.Attrs().Flags&net.FlagUp == 0 {
 			continue
 		}
 		ips, err := dump(func(_ netlink.Link, family int) ([]netlink.Addr, error) { return h.AddrList(link, family) })

@@ -25,6 +25,14 @@ func within(t *testing.T, pid int, do func() error) {
 	}
 }
 
+func setUp(name string) error {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	return netlink.LinkSetUp(link)
+}
+
 // give gives an address to an interface of a pod.
 func give(t *testing.T, pid int, name, ip string) {
 	t.Helper()
@@ -76,6 +84,8 @@ func TestHazard59InterfaceShowsNoAddress(t *testing.T) {
 	within(t, pod, func() error {
 		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "net1"})
 	})
+	check("both are down, as after an ADD that was killed", networks, "")
+	within(t, pod, func() error { return errors.Join(setUp("eth0"), setUp("net1")) })
 	give(t, pod, "eth0", "10.0.0.2/24")
 	check("one of two shows none", nil, "interface net1 in network namespace")
 	_, ended := startADD(t, "ADD", "c1", fmt.Sprintf("/proc/%d/ns/net", pod))

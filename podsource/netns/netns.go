@@ -38,7 +38,7 @@ type Options struct {
 	// address that no namespace has is in use by nobody, so the answer speaks of these
 	// networks, and what nobody is seen to use may be released though no other source
 	// speaks of them (R14). It does not, and its Note says why, while not all addresses
-	// are seen, or while an interface of a container shows none: gVisor and KubeVirt
+	// are seen, or while an interface of a container is up and shows none: gVisor and KubeVirt
 	// take the address out of the namespace and use it. A question takes longer with it,
 	// as the interfaces of each namespace are listed, too. Empty: the answer speaks of no network.
 	Networks []string
