@@ -9,12 +9,10 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -138,105 +136,36 @@ func TestHangingServer(t *testing.T) {
 	}
 }
 
-func TestSearch(t *testing.T) {
-	web, db := sandbox("a1", "web", ready), sandbox("b1", "db", ready)
-	none := filepath.Join(t.TempDir(), "none")
-	first := serve(t, &fakeRuntime{items: []*runtimeapi.PodSandbox{web}}).socket
-	second := serve(t, &fakeRuntime{items: []*runtimeapi.PodSandbox{db}}).socket
-	docker := serve(t, &fakeRuntime{listing: func(context.Context) error {
-		return status.Error(codes.Unimplemented, "unknown service runtime.v1.RuntimeService")
-	}}).socket
-	recovering := serve(t, &fakeRuntime{listing: func(context.Context) error { return status.Error(codes.Unavailable, "no") }}).socket
-	stale := deserted(t)
-	for _, row := range []struct {
-		reason  string
-		sockets []string
-		want    []podsource.Pod
-		found   []string
-		says    []string // an error, when there is one
-	}{
-		{reason: "the first is there", sockets: []string{first, none}, want: []podsource.Pod{pod("a1", "web")}, found: []string{first}},
-		{reason: "the second is there", sockets: []string{none, second}, want: []podsource.Pod{pod("b1", "db")}, found: []string{second}},
-		{reason: "what Docker brings serves no CRI", sockets: []string{docker, none, second}, want: []podsource.Pod{pod("b1", "db")}, found: []string{second}},
-		{reason: "both are there: who knows which has the pods", sockets: []string{first, second},
-			want: []podsource.Pod{pod("a1", "web"), pod("b1", "db")}, found: []string{first, second}},
-		{reason: "the first recovers: the pods may be its", sockets: []string{recovering, second}, says: []string{recovering}},
-		{reason: "the second recovers", sockets: []string{first, recovering}, says: []string{recovering}, found: []string{first}},
-		{reason: "the first was killed: its sandboxes run on", sockets: []string{stale, second}, says: []string{stale}},
-		{reason: "nobody is there", sockets: []string{none, docker, none + "2"},
-			says: []string{"unix://" + none + " (", "unix://" + docker + " (", "unix://" + none + "2 (", "name its endpoint"}},
-	} {
-		var log []string
-		logger := funcr.New(func(_, args string) { log = append(log, args) }, funcr.Options{})
-		s, err := cri.Among(cri.Options{Logger: logger}, row.sockets...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for range 2 {
-			got, err := s.Pods(t.Context())
-			if (err != nil) != (row.says != nil) || err != nil && !errors.Is(err, podsource.ErrIncomplete) || errors.Is(err, podsource.ErrNotHere) {
-				t.Errorf("got %v: %s", err, row.reason)
-			}
-			for _, says := range row.says {
-				if err == nil || !strings.Contains(err.Error(), says) {
-					t.Errorf("%v does not say %q: %s", err, says, row.reason)
-				}
-			}
-			want := silent
-			if row.says == nil {
-				want = answer(row.want...)
-			}
-			if diff := cmp.Diff(want, got, equal); diff != "" {
-				t.Errorf("%s (-want +got):\n%s", row.reason, diff)
-			}
-		}
-		var want []string
-		for _, path := range row.found {
-			want = append(want, "unix://"+path)
-		}
-		if got := s.Endpoints(); !slices.Equal(got, want) {
-			t.Errorf("found %q, want %q: %s", got, want, row.reason)
-		}
-		if len(log) != len(want) {
-			t.Errorf("logged %q in two passes, want one line for each of %q", log, want)
-		}
+// Without a context that ends, the source's own time limit ends every call (R13,
+// hazard 64). It covers all runtimes of a search together.
+func TestTimeLimit(t *testing.T) {
+	hanging := func(asked *int) string {
+		return serve(t, &fakeRuntime{listing: func(ctx context.Context) error {
+			*asked++
+			<-ctx.Done()
+			return ctx.Err()
+		}}).socket
 	}
-}
-
-// What answered once has sandboxes, also while it is stopped.
-func TestSearchMissesWhatItFound(t *testing.T) {
-	web, db := sandbox("a1", "web", ready), sandbox("b1", "db", ready)
-	first := serve(t, &fakeRuntime{items: []*runtimeapi.PodSandbox{web}})
-	second := serve(t, &fakeRuntime{items: []*runtimeapi.PodSandbox{db}})
-	s, err := cri.Among(cri.Options{}, first.socket, second.socket)
+	var first, second int
+	among, err := cri.Among(cri.Options{Timeout: time.Millisecond}, hanging(&first), hanging(&second))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := s.Pods(t.Context()); len(got.Pods) != 2 || err != nil {
-		t.Fatalf("got %v, %v", got, err)
+	for _, row := range []struct {
+		reason string
+		source *cri.Source
+	}{
+		{"a search", among},
+		{"one runtime", source(t, mute(t, func(net.Conn) {}), cri.Options{Timeout: time.Millisecond})},
+	} {
+		got, err := row.source.Pods(context.Background())
+		if !cmp.Equal(got, silent, equal) || !errors.Is(err, podsource.ErrIncomplete) || !errors.Is(err, context.DeadlineExceeded) ||
+			!strings.Contains(err.Error(), "container runtime at unix://") || !strings.Contains(err.Error(), "no answer within 1ms") {
+			t.Errorf("got %v, %v: %s", got, err, row.reason)
+		}
 	}
-	if err := os.Rename(first.socket, first.socket+"-stopped"); err != nil {
-		t.Fatal(err)
-	}
-	if got, err := s.Pods(t.Context()); !cmp.Equal(got, silent, equal) || !errors.Is(err, podsource.ErrIncomplete) || !strings.Contains(err.Error(), first.socket) {
-		t.Errorf("got %v, %v, want an error about %s", got, err, first.socket)
-	}
-	if err := os.Rename(first.socket+"-stopped", first.socket); err != nil {
-		t.Fatal(err)
-	}
-	if got, err := s.Pods(t.Context()); len(got.Pods) != 2 || err != nil {
-		t.Errorf("it is back: got %v, %v", got, err)
-	}
-}
-
-// The defaults must be endpoints: New without one relies on it.
-func TestDefaultEndpoints(t *testing.T) {
-	s := source(t, "", cri.Options{})
-	if got := s.Endpoints(); got != nil {
-		t.Errorf("nobody was asked, and %q answered", got)
-	}
-	if len(cri.DefaultEndpoints()) < 2 {
-		t.Error("there are several runtimes")
+	if second != 0 {
+		t.Error("the second was asked after the time was up")
 	}
 }
 

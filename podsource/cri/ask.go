@@ -22,14 +22,8 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-const (
-	// maxAnswer is the most that one answer may have, in bytes. A sandbox has a
-	// few KiB, mostly annotations, so gRPC's 4 MiB would be too little for some
-	// nodes. kubelet allows 16 MiB, and so does containerd.
-	maxAnswer = 64 << 20
-	// parallel is how many statuses are asked for at a time.
-	parallel = 8
-)
+// parallel is how many statuses are asked for at a time.
+const parallel = 8
 
 var (
 	// A runtime that is stopped takes its socket with it, and its sandboxes run
@@ -46,7 +40,7 @@ func (s *Source) ask(ctx context.Context, e endpoint) ([]podsource.Pod, error) {
 		return nil, err
 	}
 	defer func() { _ = conn.Close() }() // for when gRPC has not taken it over
-	cc, err := client(conn)
+	cc, err := client(conn, s.opts.MaxAnswer)
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +79,7 @@ func dial(ctx context.Context, e endpoint) (net.Conn, error) {
 
 // client makes a client of a connection. When that is lost there is no second
 // one: what was asked for then is an error.
-func client(conn net.Conn) (*grpc.ClientConn, error) {
+func client(conn net.Conn, maxAnswer int) (*grpc.ClientConn, error) {
 	only := make(chan net.Conn, 1)
 	only <- conn
 	return grpc.NewClient("passthrough:///cri",
@@ -118,6 +112,8 @@ func explain(ctx context.Context, err error) error {
 		return fmt.Errorf("%w: the runtime is not ready: %w", podsource.ErrIncomplete, err)
 	case codes.Unimplemented:
 		return fmt.Errorf("%w (%w)", errNoCRI, err)
+	case codes.ResourceExhausted:
+		return fmt.Errorf("%w (if its answer is too long, raise Options.MaxAnswer)", err)
 	case codes.DeadlineExceeded:
 		return fmt.Errorf("%w: %w", context.DeadlineExceeded, err)
 	}

@@ -3,13 +3,17 @@
 package cri
 
 import (
+	"cmp"
+	"os"
+
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// Among returns a source that searches among these sockets.
+// Among returns a source that searches among these sockets, and where it is told to.
 func Among(opts Options, paths ...string) (*Source, error) {
+	opts.CrictlConfig = cmp.Or(opts.CrictlConfig, os.DevNull) // not the machine's own
 	s, err := New("", opts)
 	s.endpoints = nil
 	for _, path := range paths {
@@ -22,9 +26,6 @@ func Among(opts Options, paths ...string) (*Source, error) {
 	return s, err
 }
 
-// MaxAnswer is the most that one answer may have.
-const MaxAnswer = maxAnswer
-
 // PodsOf makes pods of an answer.
 func PodsOf(items []*runtimeapi.PodSandbox, statuses []*runtimeapi.PodSandboxStatus) ([]podsource.Pod, error) {
 	return podsOf(items, statuses)
@@ -35,3 +36,6 @@ func ParseEndpoint(name string) (string, string, error) {
 	e, err := parseEndpoint(name)
 	return e.name, e.address, err
 }
+
+// RuntimeEndpoint returns the endpoint in crictl's configuration.
+func RuntimeEndpoint(text string) (string, error) { return runtimeEndpoint(text) }

@@ -122,6 +122,8 @@ func (n *node) refused(s podsource.Source, why error, ips ...string) {
 
 // R3: the API has no addresses of the pod yet, and the runtime has its sandbox.
 // That the API knows it as starting claims the rest for a while (R4, hazard 39).
+//
+// Guard: [Source.Pods] names a sandbox by its container ID.
 func TestHazard02SandboxKnownToTheRuntime(t *testing.T) {
 	n := newNode(t)
 	n.reserve("10.0.0.2", id("a1"), old)
@@ -132,10 +134,44 @@ func TestHazard02SandboxKnownToTheRuntime(t *testing.T) {
 		map[string]gc.Verdict{"10.0.0.2": gc.InUse, "10.0.0.3": gc.Starting})
 }
 
+// A search finds a containerd that nobody uses, and the node's own listens
+// elsewhere. That nothing runs in it says nothing, whatever the caller asserts of
+// the node.
+//
+// Guard: [Source.list] takes no sandbox at all for no answer in a search.
+func TestHazard53IdleRuntimeIsFound(t *testing.T) {
+	n := newNode(t)
+	n.reserve("10.0.0.2", id("a1"), old)
+	stranger := serve(t, &fakeRuntime{})
+	own := serve(t, &fakeRuntime{items: []*runtimeapi.PodSandbox{sandbox(id("a1"), "web", ready)}})
+	kubelet := podsource.Static{{UID: "proxy", HostNetwork: true}}
+	idle, err := cri.Among(cri.Options{}, stranger.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []podsource.Source{
+		idle, podsource.AllowEmpty(idle), podsource.Union(kubelet, podsource.AllowEmpty(idle)), podsource.Fallback(podsource.AllowEmpty(idle), kubelet),
+	} {
+		n.refused(s, podsource.ErrIncomplete, "10.0.0.2")
+	}
+	n.reserve("10.0.0.3", id("1eaced"), old)
+	both, err := cri.Among(cri.Options{}, stranger.socket, own.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.pass(both, map[string]gc.Verdict{"10.0.0.2": gc.InUse, "10.0.0.3": gc.Released})
+	// Who names a runtime knows that it is the node's.
+	n.refused(source(t, stranger.socket, cri.Options{}), gc.ErrNoPods, "10.0.0.2")
+	n.pass(podsource.AllowEmpty(source(t, stranger.socket, cri.Options{})), map[string]gc.Verdict{"10.0.0.2": gc.Released})
+}
+
 // R4: kubelet knows a pod that never gets as far as an address, and each of its
 // tries leaks one. The runtime lists none of those containers, and that ends the
 // pod's claim on them once they are older than StartingFor and were seen so for
 // long enough. What the runtime does list stays.
+//
+// Guard: [Source.Pods] declares that it names such containers, with the lag of
+// a runtime.
 func TestHazard39EachTryLeaks(t *testing.T) {
 	f := serve(t, &fakeRuntime{items: []*runtimeapi.PodSandbox{sandbox(id("a1"), "web", ready)}}) // outside of the bubble, as its own
 	synctest.Test(t, func(t *testing.T) {
@@ -169,6 +205,8 @@ func TestHazard39EachTryLeaks(t *testing.T) {
 
 // R14: no CRI lists what nerdctl made, and who lists sandboxes can't know whether
 // it lives. That of a sandbox is let go beside it.
+//
+// Guard: [Source.Pods] declares the one form of IDs that it names.
 func TestHazard49ContainersOfNerdctl(t *testing.T) {
 	n := newNode(t)
 	n.reserve("10.0.0.2", id("a1"), old)
@@ -179,6 +217,8 @@ func TestHazard49ContainersOfNerdctl(t *testing.T) {
 }
 
 // R5 and R4 while the sandbox is not listed, R3 as soon as it is.
+//
+// Guard: [Source.Pods] declares the lag of a runtime.
 func TestHazard04ADDInFlight(t *testing.T) {
 	n := newNode(t)
 	n.reserve("10.0.0.2", id("a1"), young)
@@ -201,6 +241,9 @@ func TestHazard04ADDInFlight(t *testing.T) {
 
 // R3: who is not ready still owns what it holds. R10: what it once had is no
 // claim against who has it now.
+//
+// Guard: [podsOf] takes sandboxes in any state, and [dropStale] what the
+// stopped ones once had.
 func TestHazard05SandboxNotReady(t *testing.T) {
 	for _, withStatus := range []bool{false, true} {
 		n := newNode(t)
@@ -224,6 +267,9 @@ func TestHazard05SandboxNotReady(t *testing.T) {
 
 // Two runtimes, each of which knows the half: both are asked, or nothing is
 // released.
+//
+// Guard: [Source.list] unites what answers, and [Source.skippable] none that
+// fails.
 func TestHazard29TwoRuntimes(t *testing.T) {
 	n := newNode(t)
 	n.reserve("10.0.0.2", id("a1"), old)
@@ -248,6 +294,8 @@ func TestHazard29TwoRuntimes(t *testing.T) {
 }
 
 // The API and kubelet have forgotten the pod, the runtime runs its sandbox.
+//
+// Guard: [Source.Pods] names a sandbox by its container ID.
 func TestHazard35DeletedByForce(t *testing.T) {
 	n := newNode(t)
 	n.reserve("10.0.0.2", id("a1"), old)

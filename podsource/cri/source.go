@@ -3,25 +3,53 @@
 package cri
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/go-logr/logr"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// Options say what a Source asks for. The zero value asks for the sandboxes
-// alone.
+// What the zero Options stand for.
+const (
+	// DefaultTimeout is less than gc gives all sources together, so that an error
+	// names the runtime.
+	DefaultTimeout = 10 * time.Second
+	// DefaultMaxAnswer is the most that one answer may have, in bytes. A sandbox
+	// has a few KiB, mostly annotations, so gRPC's 4 MiB would be too little for
+	// some nodes. kubelet allows 16 MiB, and so does containerd.
+	DefaultMaxAnswer = 64 << 20
+	// DefaultCrictlConfig is where crictl looks for its configuration.
+	DefaultCrictlConfig = "/etc/crictl.yaml"
+)
+
+// Options say how a Source asks, and for what. The zero value is the safe default:
+// it asks for the sandboxes alone.
 type Options struct {
 	// WithStatus asks for the addresses of each sandbox, too, with one more call
 	// for each. A sandbox keeps its reservations without them. They are for
 	// conflicts (R10): an address in use whose reservation is another's, or is
 	// missing. And they tell which sandboxes are in the node's network.
 	WithStatus bool
+	// Timeout is how long one answer may take in all: every runtime that is asked,
+	// with every status. The context given to Pods may end it earlier. Zero is
+	// [DefaultTimeout]; it must not be negative.
+	Timeout time.Duration
+	// MaxAnswer is the most that one answer of a runtime may have, in bytes. What
+	// is longer is an error. Zero is [DefaultMaxAnswer]; it must not be negative.
+	MaxAnswer int
+	// CrictlConfig is the file in which a search looks for the runtime's endpoint:
+	// the node's /etc/crictl.yaml, wherever it is mounted. One that does not exist
+	// names none. Empty is [DefaultCrictlConfig].
+	CrictlConfig string
 	// Logger is told which runtimes a search found. The zero Logger is silent.
 	Logger logr.Logger
 }
@@ -33,21 +61,34 @@ type Source struct {
 	endpoints []endpoint
 	search    bool // the endpoints are guesses: not all of them need be there
 
-	mu       sync.Mutex      // guards answered
-	answered map[string]bool // the endpoints that ever gave a list, by name
+	mu       sync.Mutex // guards answered
+	answered []endpoint // those that ever gave a list
 }
 
 // New returns a source that asks the runtime at the endpoint, and touches
 // nothing. An endpoint is unix:///run/containerd/containerd.sock, or the path
-// alone; on Windows npipe:////./pipe/containerd-containerd.
+// alone; on Windows npipe:////./pipe/containerd-containerd. Anything else, and an
+// option that is negative, is an error.
 //
-// Without an endpoint each call of Pods looks at [DefaultEndpoints] and unites
-// what answers there. A socket that is missing is skipped, and so is a server
-// that does not speak CRI, as Docker's containerd. Anything else that is wrong
-// with one of them is an error, as it may be the one that has the pods. So is it
-// when a runtime that answered once is missing later.
+// Without an endpoint each call of Pods searches: it asks the runtime that
+// $CONTAINER_RUNTIME_ENDPOINT names, or else [Options].CrictlConfig, and looks at
+// [DefaultEndpoints], too. It unites what answers there.
+//
+//   - A runtime that is named must be there.
+//   - Of the others a socket that is missing is skipped, and so is a server that
+//     does not speak CRI, as Docker's containerd. Anything else that is wrong with
+//     one of them is an error, as it may be the one that has the pods. So is it
+//     when a runtime that answered once is missing later.
+//   - No sandbox at all is an error: what was found may be an idle stranger, and
+//     the node's own runtime listen elsewhere (hazard 53).
 func New(endpoint string, opts Options) (*Source, error) {
-	s := &Source{opts: opts, search: endpoint == "", answered: make(map[string]bool)}
+	if opts.Timeout < 0 || opts.MaxAnswer < 0 {
+		return nil, fmt.Errorf("asking a container runtime: Timeout is %v and MaxAnswer %d; neither may be negative", opts.Timeout, opts.MaxAnswer)
+	}
+	opts.Timeout = cmp.Or(opts.Timeout, DefaultTimeout)
+	opts.MaxAnswer = cmp.Or(opts.MaxAnswer, DefaultMaxAnswer)
+	opts.CrictlConfig = cmp.Or(opts.CrictlConfig, DefaultCrictlConfig)
+	s := &Source{opts: opts, search: endpoint == ""}
 	names := []string{endpoint}
 	if s.search {
 		names = DefaultEndpoints()
@@ -80,31 +121,46 @@ func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 	return a, nil
 }
 
-// list asks the runtimes.
+// list asks the runtimes, all of them within the time limit.
 func (s *Source) list(ctx context.Context) ([]podsource.Pod, error) {
+	bounded, cancel := context.WithTimeout(ctx, s.opts.Timeout)
+	defer cancel()
+	endpoints, err := s.candidates()
+	if err != nil {
+		return nil, fmt.Errorf("searching for a container runtime: %w", err)
+	}
 	var all []podsource.Pod
-	var skipped []string // and why
-	found := false
-	for _, e := range s.endpoints {
-		pods, err := s.ask(ctx, e)
-		if s.skippable(e, err) {
+	var without []string // sandboxes, and why
+	var asked []os.FileInfo
+	for _, e := range endpoints {
+		socket, isNew := unlessAmong(asked, e)
+		if !isNew {
+			continue
+		}
+		pods, err := s.ask(bounded, e)
+		switch {
+		case s.skippable(e, err):
 			why := "no socket"
 			if errors.Is(err, errNoCRI) {
 				why = err.Error()
 			}
-			skipped = append(skipped, fmt.Sprintf("%s (%s)", e.name, why))
+			without = append(without, fmt.Sprintf("%s (%s)", e.name, why))
 			continue
+		case err != nil && ctx.Err() == nil && bounded.Err() != nil:
+			return nil, fmt.Errorf("container runtime at %s: %w: no answer within %v: %w", e, podsource.ErrIncomplete, s.opts.Timeout, err)
+		case err != nil:
+			return nil, fmt.Errorf("container runtime at %s: %w", e, err)
 		}
-		if err != nil {
-			return nil, fmt.Errorf("container runtime at %s: %w", e.name, err)
+		if len(pods) == 0 {
+			without = append(without, e.name+" (no sandbox)")
 		}
-		found = true
-		s.markAnswered(e)
+		asked = append(asked, socket)
+		s.markAnswered(e, len(pods))
 		all = append(all, pods...)
 	}
-	if !found {
-		return nil, fmt.Errorf("%w: no container runtime was found at %s; if it listens elsewhere, name its endpoint",
-			podsource.ErrIncomplete, strings.Join(skipped, ", "))
+	if s.search && len(all) == 0 {
+		return nil, fmt.Errorf("%w: no container runtime with a sandbox was found: %s; the node's own may listen elsewhere: name its endpoint",
+			podsource.ErrIncomplete, strings.Join(without, ", "))
 	}
 	return all, nil
 }
@@ -113,29 +169,31 @@ func (s *Source) list(ctx context.Context) ([]podsource.Pod, error) {
 func (s *Source) skippable(e endpoint, err error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.search && !s.answered[e.name] && (errors.Is(err, errNoSocket) || errors.Is(err, errNoCRI))
+	isGuess := s.search && e.namedBy == "" && !slices.ContainsFunc(s.answered, e.same)
+	return isGuess && (errors.Is(err, errNoSocket) || errors.Is(err, errNoCRI))
 }
 
 // markAnswered notes that a runtime answered.
-func (s *Source) markAnswered(e endpoint) {
+func (s *Source) markAnswered(e endpoint, sandboxes int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.search && !s.answered[e.name] {
-		s.opts.Logger.Info("Found a container runtime", "endpoint", e.name)
+	if slices.ContainsFunc(s.answered, e.same) {
+		return
 	}
-	s.answered[e.name] = true
+	if s.search {
+		s.opts.Logger.Info("Found a container runtime", "endpoint", e.name, "sandboxes", sandboxes)
+	}
+	s.answered = append(s.answered, e)
 }
 
 // Endpoints returns the endpoints that have answered so far, in the order in
-// which they are asked. It may be called at any time.
+// which they did first. It may be called at any time.
 func (s *Source) Endpoints() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var names []string
-	for _, e := range s.endpoints {
-		if s.answered[e.name] {
-			names = append(names, e.name)
-		}
+	for _, e := range s.answered {
+		names = append(names, e.name)
 	}
 	return names
 }

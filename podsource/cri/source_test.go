@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -226,7 +227,7 @@ func TestManySandboxes(t *testing.T) {
 		return ctx.Err()
 	}
 	serve(t, f)
-	got, err := source(t, f.socket, cri.Options{WithStatus: true}).Pods(t.Context())
+	got, err := source(t, f.socket, cri.Options{WithStatus: true, Timeout: time.Hour}).Pods(t.Context()) // however slow the machine is
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -238,9 +239,33 @@ func TestManySandboxes(t *testing.T) {
 	}
 
 	// The bound holds, too: what is longer is an error, not the agent's memory.
-	f.items = []*runtimeapi.PodSandbox{{Id: "a1", Annotations: map[string]string{"long": strings.Repeat("x", cri.MaxAnswer)}}}
-	if got, err := source(t, f.socket, cri.Options{}).Pods(t.Context()); !cmp.Equal(got, silent, equal) || status.Code(err) != codes.ResourceExhausted {
-		t.Errorf("got %d pods, %v, want %v", len(got.Pods), err, codes.ResourceExhausted)
+	for _, row := range []struct {
+		reason string
+		length int
+		most   int // MaxAnswer
+		ok     bool
+	}{
+		{"as much as the default", cri.DefaultMaxAnswer - 1<<10, 0, true},
+		{"more than the default", cri.DefaultMaxAnswer, 0, false},
+		{"more than the default, and as much as is allowed", cri.DefaultMaxAnswer, 2 * cri.DefaultMaxAnswer, true},
+		{"more than the little that is allowed", 10 << 10, 9 << 10, false},
+	} {
+		f.items = []*runtimeapi.PodSandbox{{Id: "a1", Annotations: map[string]string{"long": strings.Repeat("x", row.length)}}}
+		got, err := source(t, f.socket, cri.Options{MaxAnswer: row.most, Timeout: time.Hour}).Pods(t.Context())
+		if row.ok && (err != nil || len(got.Pods) != 1) {
+			t.Errorf("got %d pods, %v: %s", len(got.Pods), err, row.reason)
+		}
+		if !row.ok && (!cmp.Equal(got, silent, equal) || status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "raise Options.MaxAnswer")) {
+			t.Errorf("got %d pods, %v, want %v: %s", len(got.Pods), err, codes.ResourceExhausted, row.reason)
+		}
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	for _, opts := range []cri.Options{{Timeout: -1}, {MaxAnswer: -1}} {
+		if s, err := cri.New("", opts); s != nil || err == nil || !strings.Contains(err.Error(), "negative") {
+			t.Errorf("%+v: got %v, %v", opts, s, err)
+		}
 	}
 }
 

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cri
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// endpointVariable is the environment variable in which crictl, too, looks for
+// the runtime's endpoint before it looks into its configuration.
+const endpointVariable = "CONTAINER_RUNTIME_ENDPOINT"
+
+// candidates returns the endpoints to ask: for a search the one that is named, the
+// guesses, and those that have answered before.
+func (s *Source) candidates() ([]endpoint, error) {
+	if !s.search {
+		return s.endpoints, nil
+	}
+	all, err := s.named()
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range slices.Concat(s.endpoints, s.answered) {
+		if !slices.ContainsFunc(all, e.same) {
+			all = append(all, e)
+		}
+	}
+	return all, nil
+}
+
+// named returns the endpoint that crictl would use, if one is configured.
+func (s *Source) named() ([]endpoint, error) {
+	by, name := "$"+endpointVariable, os.Getenv(endpointVariable)
+	if name == "" {
+		by = s.opts.CrictlConfig
+		text, err := os.ReadFile(by)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("reading crictl's configuration: %w", err)
+		}
+		if name, err = runtimeEndpoint(string(text)); err != nil {
+			return nil, fmt.Errorf("reading crictl's configuration %s: %w; name the runtime's endpoint", by, err)
+		}
+	}
+	if name == "" {
+		return nil, nil
+	}
+	e, err := parseEndpoint(name)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", by, err)
+	}
+	e.namedBy = by
+	return []endpoint{e}, nil
+}
+
+const endpointKey = "runtime-endpoint"
+
+// endpointLine is a line of YAML with a key, a plain or a quoted value, and perhaps
+// a comment.
+var endpointLine = regexp.MustCompile(`^\s*["']?` + endpointKey + `["']?\s*:(?:\s+(?:"([^"\\]*)"|'([^']*)'|([^\s"'#]\S*)))?\s*(?:\s#.*)?$`)
+
+// runtimeEndpoint returns the endpoint in crictl's configuration, which is a flat
+// map in YAML, or "" where it has none. A line about it that is not understood is
+// an error: it may name the node's runtime.
+func runtimeEndpoint(text string) (string, error) {
+	found, name := false, ""
+	for line := range strings.Lines(text) {
+		line = strings.TrimRight(line, "\r\n")
+		if content, _, _ := strings.Cut(line, "#"); !strings.Contains(content, endpointKey) {
+			continue
+		}
+		m := endpointLine.FindStringSubmatch(line)
+		if m == nil {
+			return "", fmt.Errorf("%q is not understood; wanted is one line as in %s: unix:///run/containerd/containerd.sock", line, endpointKey)
+		}
+		if found {
+			return "", fmt.Errorf("it has %s twice", endpointKey)
+		}
+		found, name = true, m[1]+m[2]+m[3]
+	}
+	return name, nil
+}
+
+// unlessAmong returns what is at an endpoint, and whether that is none of those
+// that were asked: /var/run may be a link to /run.
+func unlessAmong(asked []os.FileInfo, e endpoint) (socket os.FileInfo, isNew bool) {
+	if e.pipe {
+		return nil, true
+	}
+	socket, err := os.Stat(e.address)
+	if err != nil {
+		return nil, true // connecting tells what is wrong
+	}
+	return socket, !slices.ContainsFunc(asked, func(other os.FileInfo) bool { return other != nil && os.SameFile(socket, other) })
+}
