@@ -18,7 +18,8 @@ import (
 // gc detaches what is recorded and not valid any more, has a pass release what
 // nobody recorded, and passes the request on. Nothing else runs beside it.
 func (s *server) gc(ctx context.Context, r *request, d *delegation) error {
-	valid, err := cnigc.FromConfig(r.Config)
+	// Nothing runs beside it, so the request stays true until it is answered.
+	valid, err := cnigc.New(r.Config, cnigc.Options{MaxAge: time.Hour})
 	if err != nil {
 		return err
 	}

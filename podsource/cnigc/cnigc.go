@@ -1,23 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cnigc makes a pod source of a CNI GC request: the attachments that the
-// runtime calls still valid.
-//
-// The list is that of the network that the request names, and the source speaks
-// of that network alone: in another one nothing is released on its word, whatever
-// networks the reconciler has (hazard 74). As reservations are matched by
-// container ID, a container that is valid by one of its interfaces keeps what all
-// of them hold, which is stricter than GC demands. Owners that old versions of
-// host-local wrote, of a container ID alone, match like any other.
-//
-// The CNI specification lets no ADD be in flight during a GC. A pass does not rely
-// on that: what is younger than the minimum age waits for the next one. The hook's
-// assertion, gc.NoADDInFlight, is for who serves the ADDs and has not begun to. It
-// is not for answering a request.
 package cnigc
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -25,6 +12,7 @@ import (
 	"io"
 	"regexp"
 	"slices"
+	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
@@ -41,19 +29,43 @@ const (
 // section 2, "Parameters", and section 1).
 var name = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*$`)
 
-// FromConfig returns the attachments that a GC request calls valid; stdin is
-// what the plugin was given there. Every container of that network that lives is
-// among them, and where the list is null or empty none does: the source declares
-// both (R4, R9, R14). Where both keys are there, an attachment in either list is
-// valid.
+// DefaultMaxAge is less than the minimum age of a reservation can be where only
+// the request names its holder: what was reserved after the request is young as
+// long as the request counts (R5).
+const DefaultMaxAge = 2 * time.Minute
+
+// Options say for how long a request counts. The zero value is the safe default.
+type Options struct {
+	// MaxAge is how long after [New] the request is taken for true. What was
+	// attached since is not in it, so one for longer than two minutes is for who
+	// lets no ADD begin meanwhile. Zero is [DefaultMaxAge]; it must not be negative.
+	MaxAge time.Duration
+}
+
+// A Source is a GC request. Make one for each request.
+type Source struct {
+	opts   Options
+	made   time.Time
+	answer podsource.Answer
+}
+
+// New returns the attachments that a GC request calls valid; request is what the
+// plugin was given on its standard input, just before. Every container of that
+// network that lives is among them, and where the list is null or empty none does:
+// the source declares both (R4, R9, R14). Where both keys are there, an attachment
+// in either list is valid.
 //
 // A request without the list is an error, as is one without the name of its
 // network, one that is not a whole and unambiguous JSON object, or an attachment
 // without a container ID (R2). libcni leaves out the list when its caller gives no
 // arguments at all. Keys that are not known mean nothing, in the request and in
 // its attachments.
-func FromConfig(stdin []byte) (podsource.Source, error) {
-	network, ids, err := read(stdin)
+func New(request []byte, opts Options) (*Source, error) {
+	if opts.MaxAge < 0 {
+		return nil, fmt.Errorf("reading a CNI GC request: MaxAge is %v; it must not be negative", opts.MaxAge)
+	}
+	opts.MaxAge = cmp.Or(opts.MaxAge, DefaultMaxAge)
+	network, ids, err := read(request)
 	if err != nil {
 		return nil, fmt.Errorf("reading a CNI GC request: %w", err)
 	}
@@ -66,8 +78,23 @@ func FromConfig(stdin []byte) (podsource.Source, error) {
 	for i, id := range ids {
 		a.Pods[i].ContainerIDs = []string{id}
 	}
-	return podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) { return a, nil }), nil
+	return &Source{opts: opts, made: time.Now(), answer: a}, nil
 }
+
+// Pods returns one pod for each container with a valid attachment. It waits for
+// nothing. A request that is older than Options.MaxAge is an error: ask for
+// another one (hazard 62).
+func (s *Source) Pods(context.Context) (podsource.Answer, error) {
+	if age := time.Since(s.made); age > s.opts.MaxAge {
+		return podsource.Answer{Source: s.answer.Source}, fmt.Errorf("the CNI GC request for network %s is %v old, and counts for %v; "+
+			"make a source of each request", s.answer.Networks[0], age.Round(time.Second), s.opts.MaxAge)
+	}
+	return s.answer, nil
+}
+
+// Network returns the network that the request names, the only one that the source
+// speaks of.
+func (s *Source) Network() string { return s.answer.Networks[0] }
 
 // read returns the network of a request, and its container IDs, each once.
 func read(stdin []byte) (network string, ids []string, err error) {

@@ -5,6 +5,7 @@
 package cnigc_test
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -19,6 +20,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/cnigc"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/internal/hazardtable"
 )
 
 // files are the reservations of each row: as host-local writes them today, a
@@ -84,6 +86,8 @@ func pass(t *testing.T, source podsource.Source) (inN []string, err error) {
 
 // The list is there, or it is an error. Where it says that nobody is valid, the
 // source declares that, and the pass is not refused (R9).
+//
+// Guard: [read] takes either key, and every attachment.
 func TestHazard27ValidAttachments(t *testing.T) {
 	for _, row := range []struct {
 		reason, stdin string
@@ -110,7 +114,7 @@ func TestHazard27ValidAttachments(t *testing.T) {
 		{"a container of which nothing is reserved", ` {"name":"n","cni.dev/valid-attachments" : [ {"containerID" : "x"} ] } ` + "\n", nil},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
-			source, err := cnigc.FromConfig([]byte(row.stdin))
+			source, err := cnigc.New([]byte(row.stdin), cnigc.Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -125,6 +129,9 @@ func TestHazard27ValidAttachments(t *testing.T) {
 	}
 }
 
+// The list is there, or it is an error.
+//
+// Guard: [read] wants the list, and [object] each key once.
 func TestHazard27NoValidAttachments(t *testing.T) {
 	for _, row := range []struct{ reason, stdin, want string }{
 		{"the list is missing: libcni without arguments", `{"cniVersion":"1.1.0","name":"n","type":"x"}`, "cni.dev/valid-attachments"},
@@ -157,26 +164,28 @@ func TestHazard27NoValidAttachments(t *testing.T) {
 		{"one with a scheme", `{"name":"n","cni.dev/valid-attachments":[{"containerID":"containerd://a"}]}`, "its containerID"},
 		{"one with bytes that JSON replaces", "{\"name\":\"n\",\"cni.dev/valid-attachments\":[{\"containerID\":\"a\xff\"}]}", "its containerID"},
 	} {
-		source, err := cnigc.FromConfig([]byte(row.stdin))
+		source, err := cnigc.New([]byte(row.stdin), cnigc.Options{})
 		if err == nil || source != nil || !strings.Contains(err.Error(), row.want) {
 			t.Errorf("%s: %v, %v, want an error that says %q", row.reason, source, err, row.want)
 		}
 	}
 	const request = `{"name":"n","cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"}]}`
 	for size := range len(request) {
-		if source, err := cnigc.FromConfig([]byte(request[:size])); err == nil || source != nil {
+		if source, err := cnigc.New([]byte(request[:size]), cnigc.Options{}); err == nil || source != nil {
 			t.Errorf("truncated to %q: %v, %v, want an error", request[:size], source, err)
 		}
 	}
 }
 
 // The same list of nobody, without the request's declaration, is refused.
+//
+// Guard: [New] declares that no pods means that there are none.
 func TestHazard34NobodyIsValid(t *testing.T) {
 	got, err := pass(t, podsource.Static{})
 	if !errors.Is(err, gc.ErrNoPods) || len(got) != len(files) {
 		t.Errorf("left %v, %v, want all and %v", got, err, gc.ErrNoPods)
 	}
-	source, err := cnigc.FromConfig([]byte(`{"name":"n","cni.dev/valid-attachments":null}`))
+	source, err := cnigc.New([]byte(`{"name":"n","cni.dev/valid-attachments":null}`), cnigc.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,17 +200,26 @@ func TestHazard34NobodyIsValid(t *testing.T) {
 
 // What a request for network n says is for n alone. All other hazard tests here
 // look at the other network as well; here some source speaks of that, too.
+//
+// Guard: [New] declares the network of which the answer speaks, and in which it
+// names containers.
 func TestHazard74AnotherNetwork(t *testing.T) {
-	source, err := cnigc.FromConfig([]byte(`{"name":"n","cni.dev/valid-attachments":[{"containerID":"c"}]}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	requests := podsource.AnswerFunc(func(ctx context.Context) (podsource.Answer, error) { // one for each pass
+		source, err := cnigc.New([]byte(`{"name":"n","cni.dev/valid-attachments":[{"containerID":"c"}]}`), cnigc.Options{})
+		if err != nil {
+			return podsource.Answer{}, err
+		}
+		if source.Network() != "n" {
+			t.Errorf("it is about network %q, want n", source.Network())
+		}
+		return source.Pods(ctx)
+	})
 	// Pods that are starting claim what nobody names. In n the request ends that,
 	// for what is old enough and was seen for long enough.
 	kubelet := podsource.Static{{UID: "starting"}}
 	synctest.Test(t, func(t *testing.T) {
 		store := newNode(t, 0)
-		r := newReconciler(t, store, podsource.Union(kubelet, source))
+		r := newReconciler(t, store, podsource.Union(kubelet, requests))
 		all := []string{"10.0.0.2", "10.0.0.3", "10.0.0.4", "fd00::5"}
 		for _, row := range []struct {
 			reason string
@@ -224,9 +242,52 @@ func TestHazard74AnotherNetwork(t *testing.T) {
 	})
 }
 
-// FuzzFromConfig: any bytes are a request or an error, and the container IDs of
+// A request says nothing of who came after it. Whoever keeps its source, as in a
+// loop, gets an error, and not the addresses of those who live.
+//
+// Guard: [Source.Pods] compares the request's age with [Options.MaxAge].
+func TestHazard62OldRequest(t *testing.T) {
+	const request = `{"name":"n","cni.dev/valid-attachments":[{"containerID":"a"}]}`
+	for _, row := range []struct {
+		reason string
+		opts   cnigc.Options
+		lasts  time.Duration
+	}{
+		{"the default", cnigc.Options{}, cnigc.DefaultMaxAge},
+		{"as long as the caller lets no ADD begin", cnigc.Options{MaxAge: time.Hour}, time.Hour},
+	} {
+		t.Run(row.reason, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				source, err := cnigc.New([]byte(request), row.opts)
+				if err != nil {
+					t.Fatal(err)
+				}
+				store := newNode(t, 0)
+				r := newReconciler(t, store, source)
+				time.Sleep(row.lasts)
+				if _, err := r.Reconcile(t.Context()); err != nil {
+					t.Errorf("it counts for %v: %v", row.lasts, err)
+				}
+				time.Sleep(time.Second)
+				store = newNode(t, gc.DefaultMinAge) // all came since, and are old enough by now
+				_, err = newReconciler(t, store, source).Reconcile(t.Context())
+				if !errors.Is(err, gc.ErrRefused) || !strings.Contains(err.Error(), "make a source of each request") {
+					t.Errorf("got %v, want %v and what to do", err, gc.ErrRefused)
+				}
+				if got := left(t, store, "n"); len(got) != len(files) {
+					t.Errorf("only %v are left", got)
+				}
+			})
+		})
+	}
+	if source, err := cnigc.New([]byte(request), cnigc.Options{MaxAge: -1}); source != nil || err == nil || !strings.Contains(err.Error(), "negative") {
+		t.Errorf("got %v, %v", source, err)
+	}
+}
+
+// FuzzNew: any bytes are a request or an error, and the container IDs of
 // a request can be any that CNI allows, each once.
-func FuzzFromConfig(f *testing.F) {
+func FuzzNew(f *testing.F) {
 	for _, seed := range []string{
 		`{"name":"n","cni.dev/valid-attachments":null}`, `{"cni.dev/attachments":[],"name":"n"}`, `{}`, `{"a":1,"a":2}`,
 		`{"name":"n","cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"},{"containerID":"a","ifname":"net1"}],"cni.dev/attachments":[{"containerID":"b"}]}`,
@@ -237,7 +298,7 @@ func FuzzFromConfig(f *testing.F) {
 	}
 	const notCNI = "/: \t\r\n\ufffd"
 	f.Fuzz(func(t *testing.T, stdin []byte) {
-		source, err := cnigc.FromConfig(stdin)
+		source, err := cnigc.New(stdin, cnigc.Options{})
 		if err != nil {
 			if source != nil {
 				t.Errorf("%v came with %v", err, source)
@@ -261,3 +322,6 @@ func FuzzFromConfig(f *testing.F) {
 		}
 	})
 }
+
+// The table of hazards is what the tests and the package's comment say.
+func TestHazardTable(t *testing.T) { hazardtable.Check(t) }

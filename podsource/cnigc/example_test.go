@@ -11,7 +11,7 @@ import (
 
 // What a plugin does with a GC request, between reading its standard input and
 // running a pass over the network that the request names.
-func ExampleFromConfig() {
+func ExampleNew() {
 	stdin := []byte(`{
 		"cniVersion": "1.1.0",
 		"name": "podnet",
@@ -22,7 +22,7 @@ func ExampleFromConfig() {
 			{"containerID": "5c7b9a1e", "ifname": "eth0"}
 		]
 	}`)
-	source, err := cnigc.FromConfig(stdin)
+	source, err := cnigc.New(stdin, cnigc.Options{})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -37,7 +37,7 @@ func ExampleFromConfig() {
 		fmt.Println(p.ContainerIDs)
 	}
 
-	_, err = cnigc.FromConfig([]byte(`{"cniVersion": "1.1.0", "name": "podnet", "type": "vendor"}`))
+	_, err = cnigc.New([]byte(`{"cniVersion": "1.1.0", "name": "podnet", "type": "vendor"}`), cnigc.Options{})
 	fmt.Println(err)
 	// Output:
 	// cnigc [podnet]
