@@ -11,6 +11,7 @@ require (
 	github.com/hostlocal-gc/hostlocal-gc/gc/metrics v0.1.0
 	github.com/hostlocal-gc/hostlocal-gc/podsource/cri v0.1.0
 	github.com/hostlocal-gc/hostlocal-gc/podsource/kube v0.1.0
+	github.com/hostlocal-gc/hostlocal-gc/podsource/kube/kubepod v0.1.0
 	github.com/hostlocal-gc/hostlocal-gc/podsource/kubelet v0.1.0
 	github.com/hostlocal-gc/hostlocal-gc/podsource/netns v0.1.0
 	github.com/prometheus/client_golang v1.23.2
@@ -45,7 +46,6 @@ require (
 	github.com/go-openapi/swag v0.23.0 // indirect
 	github.com/google/gnostic-models v0.7.0 // indirect
 	github.com/google/uuid v1.6.0 // indirect
-	github.com/hostlocal-gc/hostlocal-gc/podsource/kube/kubepod v0.1.0 // indirect
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
 	github.com/josharian/intern v1.0.0 // indirect
 	github.com/json-iterator/go v1.1.12 // indirect

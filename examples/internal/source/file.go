@@ -26,14 +26,15 @@ const maxFile = 64 << 20
 // Standard input is read once, when it is first asked, and answers every pass
 // of this process.
 func openFile(path string, env *Env) (podsource.Source, error) {
-	read := func() (podsource.Answer, error) { return readFile(path) }
+	node := (&kubeSource{node: env.Node}).nodeName
+	read := func() (podsource.Answer, error) { return readFile(path, node) }
 	switch {
 	case path == "":
 		return nil, errors.New("a path is missing after the colon")
 	case path == "-" && env.Stdin == nil:
 		return nil, errors.New("there is no standard input to read from")
 	case path == "-":
-		read = sync.OnceValues(func() (podsource.Answer, error) { return answer(env.Stdin) })
+		read = sync.OnceValues(func() (podsource.Answer, error) { return answer(env.Stdin, node) })
 	}
 	return podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
 		a, err := read()
@@ -47,7 +48,7 @@ func openFile(path string, env *Env) (podsource.Source, error) {
 
 // readFile reads the file at path. Only its own absence is ErrNotHere, which
 // lets the next of several alternatives be asked.
-func readFile(path string) (podsource.Answer, error) {
+func readFile(path string, node func() (string, error)) (podsource.Answer, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return podsource.Answer{}, fmt.Errorf("%w: %w", podsource.ErrNotHere, err)
@@ -56,40 +57,46 @@ func readFile(path string) (podsource.Answer, error) {
 		return podsource.Answer{}, err
 	}
 	defer func() { _ = f.Close() }() // nothing was written through it
-	return answer(f)
+	return answer(f, node)
 }
 
 // answer reads all of r. What it reads was last known to be true when the file
-// was modified (R5), and where r is no regular file, when reading began.
-func answer(r io.Reader) (podsource.Answer, error) {
-	a := podsource.Answer{AsOf: time.Now()}
+// was modified (R5, hazards 62 and 75), and where r is no regular file, when
+// reading began.
+func answer(r io.Reader, node func() (string, error)) (podsource.Answer, error) {
+	asOf := time.Now()
 	if f, ok := r.(fs.File); ok {
 		info, err := f.Stat()
 		if err != nil {
-			return a, err
+			return podsource.Answer{}, err
 		}
 		if info.Mode().IsRegular() {
-			a.AsOf = info.ModTime()
+			asOf = info.ModTime()
 		}
 	}
-	pods, err := read(r)
-	a.Pods = pods
+	text, err := io.ReadAll(io.LimitReader(r, maxFile+1))
+	if err != nil {
+		return podsource.Answer{}, err
+	}
+	if len(text) > maxFile {
+		return podsource.Answer{}, fmt.Errorf("longer than %d MiB", maxFile>>20)
+	}
+	a, err := decode(text, node)
+	a.AsOf = asOf
 	return a, err
 }
 
-// read decodes all of r, which must be one list of pods and nothing else.
-func read(r io.Reader) ([]podsource.Pod, error) {
-	text, err := io.ReadAll(io.LimitReader(r, maxFile+1))
-	if err != nil {
-		return nil, err
+// decode reads text in one of three forms, which it tells by how it begins: an
+// array of pods, or an object that kubectl or crictl printed.
+func decode(text []byte, node func() (string, error)) (podsource.Answer, error) {
+	if bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) {
+		return decodePrinted(text, node)
 	}
-	if len(text) > maxFile {
-		return nil, fmt.Errorf("longer than %d MiB", maxFile>>20)
-	}
-	return Decode(text)
+	pods, err := Decode(text)
+	return podsource.Answer{Pods: pods}, err
 }
 
-// Decode reads a JSON array of pods, as file:PATH does:
+// Decode reads a JSON array of pods, as file:PATH does where it has one:
 //
 //	[{"namespace": "shop", "name": "web-1", "uid": "…", "containerIDs": ["…"],
 //	  "ips": ["10.244.1.5"], "startedAt": "2025-03-01T12:00:00Z", "hostNetwork": false}]

@@ -62,7 +62,7 @@ type kind struct {
 // kinds returns all kinds, in the order in which help texts list them.
 func kinds() []kind {
 	return []kind{
-		{"file", "PATH", "a JSON array of pods; - is standard input", openFile},
+		{"file", "PATH", "a JSON array of pods, or what kubectl or crictl printed of them; - is standard input", openFile},
 		{"kubelet", "[SOCKET]", "kubelet's Pods API, from Kubernetes 1.37 on", openKubelet},
 		{"kube", "[NODE]", "the API server; without a node name $NODE_NAME, or else the host's name", openKube},
 		{"cri", "[ENDPOINT]", "the container runtime, as unix:///run/containerd/containerd.sock; without an endpoint those that are found", openCRI},

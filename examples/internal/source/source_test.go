@@ -208,7 +208,7 @@ func podsOf(t *testing.T, s podsource.Source) (pods []podsource.Pod, err error) 
 	return pods, err
 }
 
-// A list of pods is as old as its file (hazards 62 and 75). What comes through a
+// A list of pods is as old as its file. What comes through a
 // pipe is as old as the reading of it, however often it is given.
 func TestAsOf(t *testing.T) {
 	hourAgo := time.Now().Add(-time.Hour).Truncate(time.Second)

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package source
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	kubejson "k8s.io/apimachinery/pkg/util/json"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/kube/kubepod"
+)
+
+// decodePrinted reads what `kubectl get pods -A -o json` or `crictl pods -o json`
+// printed: an object with items, and a kind where it is Kubernetes'.
+func decodePrinted(text []byte, node func() (string, error)) (podsource.Answer, error) {
+	list, err := object(text)
+	if err != nil {
+		return podsource.Answer{}, err
+	}
+	var items []json.RawMessage
+	if err := json.Unmarshal(list["items"], &items); err != nil || items == nil {
+		return podsource.Answer{}, errors.New("an array of pods is wanted, or what `kubectl get pods -A -o json` or `crictl pods -o json` prints: " +
+			"it is an object, and has no array of items")
+	}
+	if kind, ok := list["kind"]; ok {
+		return kubectlAnswer(string(kind), list["metadata"], items, node)
+	}
+	return crictlAnswer(items)
+}
+
+// crictlAnswer is that of package cri, as of when crictl printed it: every
+// sandbox, in any state, by its container ID.
+func crictlAnswer(items []json.RawMessage) (podsource.Answer, error) {
+	a := podsource.Answer{
+		Pods:  make([]podsource.Pod, len(items)),
+		Names: []podsource.Names{{Form: podsource.Hex64, Lag: podsource.RuntimeLag}},
+	}
+	for i, item := range items {
+		var sandbox struct {
+			ID       string `json:"id"`
+			Metadata struct{ Namespace, Name, UID string }
+		}
+		if err := json.Unmarshal(item, &sandbox); err != nil {
+			return podsource.Answer{}, fmt.Errorf("sandbox %d: %w", i+1, err)
+		}
+		if sandbox.ID == "" {
+			return podsource.Answer{}, fmt.Errorf("sandbox %d has no id", i+1)
+		}
+		a.Pods[i] = podsource.Pod{
+			NamespacedName: types.NamespacedName{Namespace: sandbox.Metadata.Namespace, Name: sandbox.Metadata.Name},
+			UID:            types.UID(sandbox.Metadata.UID),
+			ContainerIDs:   []string{sandbox.ID},
+		}
+	}
+	return a, nil
+}
+
+// kubectlAnswer is that of package kube, as of when kubectl printed it, but
+// nothing tells whether the Node is this machine. Pods of other nodes, and those
+// of none, don't count.
+//
+// Where all pods are of one namespace kubectl may not have been asked for the
+// others. Then the answer only adds reasons to keep.
+func kubectlAnswer(kind string, metadata json.RawMessage, items []json.RawMessage, nodeName func() (string, error)) (podsource.Answer, error) {
+	if kind != `"List"` && kind != `"PodList"` {
+		return podsource.Answer{}, fmt.Errorf("its kind is %s, and a List of pods is wanted", kind)
+	}
+	var page struct{ Continue string }
+	if err := json.Unmarshal(metadata, &page); err != nil && metadata != nil {
+		return podsource.Answer{}, fmt.Errorf("its metadata: %w", err)
+	}
+	if page.Continue != "" {
+		return podsource.Answer{}, errors.New("it is one page of a list that goes on")
+	}
+	node, err := nodeName()
+	if err != nil {
+		return podsource.Answer{}, err
+	}
+	a := podsource.Answer{Forms: []podsource.Form{podsource.Hex64}}
+	namespaces, nodes := make(map[string]bool), make(map[string]bool)
+	for i, item := range items {
+		var pod corev1.Pod
+		if err := kubejson.Unmarshal(item, &pod); err != nil {
+			return podsource.Answer{}, fmt.Errorf("item %d: %w", i+1, err)
+		}
+		if pod.Kind != "Pod" && (pod.Kind != "" || kind == `"List"`) {
+			return podsource.Answer{}, fmt.Errorf("item %d is a %q, and not a Pod", i+1, pod.Kind)
+		}
+		namespaces[pod.Namespace], nodes[pod.Spec.NodeName] = true, true
+		if pod.Spec.NodeName != node {
+			continue
+		}
+		p, err := kubepod.Convert(&pod)
+		if err != nil {
+			return podsource.Answer{}, fmt.Errorf("item %d: %w", i+1, err)
+		}
+		a.Pods = append(a.Pods, p)
+	}
+	if len(a.Pods) == 0 {
+		delete(nodes, "")
+		return podsource.Answer{}, fmt.Errorf("none of its %d pods is on node %s, but on %q; is that the node's name? set NODE_NAME if not",
+			len(items), node, slices.Sorted(maps.Keys(nodes)))
+	}
+	if len(namespaces) == 1 {
+		a.Supplementary = true
+		a.Note = fmt.Sprintf("all pods are of namespace %s: without those of others (kubectl get pods -A) the list only keeps, and lets nothing go", a.Pods[0].Namespace)
+	}
+	return a, nil
+}
+
+// object returns the fields of one JSON object, with nothing behind it. A field
+// that is given twice is an error: which of two lists is meant?
+func object(text []byte) (map[string]json.RawMessage, error) {
+	dec := json.NewDecoder(bytes.NewReader(text))
+	if err := expect(dec, '{'); err != nil {
+		return nil, err
+	}
+	fields := make(map[string]json.RawMessage)
+	for dec.More() {
+		t, err := token(dec)
+		if err != nil {
+			return nil, err
+		}
+		key, _ := t.(string) // the decoder lets nothing else through here
+		if _, twice := fields[key]; twice {
+			return nil, fmt.Errorf("field %q is given twice", key)
+		}
+		var value json.RawMessage
+		if err := dec.Decode(&value); err != nil {
+			return nil, fmt.Errorf("field %q: %w", key, early(err))
+		}
+		fields[key] = value
+	}
+	if err := expect(dec, '}'); err != nil {
+		return nil, err
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("something comes after the object, from byte %d on", dec.InputOffset())
+	}
+	return fields, nil
+}

@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package source
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+const thisNode = "node-1"
+
+// kubePod is a pod as the API server has it.
+func kubePod(namespace, name, node, ip string) corev1.Pod {
+	p := corev1.Pod{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID("uid-" + name)},
+		Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "c"}}},
+		Status:     corev1.PodStatus{Phase: corev1.PodRunning, PodIP: ip},
+	}
+	if ip == "" {
+		p.Status.Phase = corev1.PodPending
+	}
+	return p
+}
+
+// kubectl is what `kubectl get pods -o json` prints.
+func kubectl(t testing.TB, pods ...corev1.Pod) string {
+	t.Helper()
+	items := append([]corev1.Pod{}, pods...)
+	list := map[string]any{"apiVersion": "v1", "kind": "List", "metadata": map[string]any{"resourceVersion": ""}, "items": items}
+	text, err := json.MarshalIndent(list, "", "    ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text) + "\n"
+}
+
+// crictl is what `crictl pods -o json` prints of sandboxes of pods with these IDs.
+func crictl(ids ...string) string {
+	var items []string
+	for i, id := range ids {
+		items = append(items, fmt.Sprintf(`    {
+      "id": %q,
+      "metadata": {"name": "web-%d", "uid": "uid-web-%d", "namespace": "shop", "attempt": 0},
+      "state": %q,
+      "createdAt": "1751371200000000000",
+      "labels": {"io.kubernetes.pod.name": "web-%d"},
+      "annotations": {"id": "x", "items": "[]"},
+      "runtimeHandler": ""
+    }`, id, i, i, []string{"SANDBOX_READY", "SANDBOX_NOTREADY"}[i%2], i))
+	}
+	return "{\n  \"items\": [\n" + strings.Join(items, ",\n") + "\n  ]\n}\n"
+}
+
+// answerOf asks file:- for what text says.
+func answerOf(t testing.TB, text string) (podsource.Answer, error) {
+	t.Helper()
+	s, err := Parse([]string{"file:-"}, Env{Node: thisNode, Stdin: strings.NewReader(text)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := s.Pods(t.Context())
+	a.AsOf = time.Time{} // see TestAsOf
+	return a, err
+}
+
+func TestPrinted(t *testing.T) {
+	a1, b1 := strings.Repeat("a1", 32), strings.Repeat("b1", 32)
+	web, proxy := kubePod("shop", "web-0", thisNode, "10.244.1.5"), kubePod("kube-system", "proxy", thisNode, "192.168.0.1")
+	proxy.Spec.HostNetwork = true
+	other, unscheduled := kubePod("shop", "web-9", "node-2", "10.244.2.5"), kubePod("shop", "late", "", "")
+	broken := kubePod("shop", "broken", "node-2", "pending")
+	raw := func(kind, metadata string, pods ...corev1.Pod) string { // as the API server answers
+		for i := range pods {
+			pods[i].TypeMeta = metav1.TypeMeta{}
+		}
+		return strings.NewReplacer(`"kind": "List"`, fmt.Sprintf(`"kind": %q`, kind), `"resourceVersion": ""`, metadata).Replace(kubectl(t, pods...))
+	}
+	hex := []podsource.Form{podsource.Hex64}
+	webPod := podsource.Pod{NamespacedName: types.NamespacedName{Namespace: "shop", Name: "web-0"}, UID: "uid-web-0",
+		IPs: []netip.Addr{netip.MustParseAddr("10.244.1.5")}}
+	proxyPod := podsource.Pod{NamespacedName: types.NamespacedName{Namespace: "kube-system", Name: "proxy"}, UID: "uid-proxy", HostNetwork: true}
+	sandbox := func(id string, i int) podsource.Pod {
+		return podsource.Pod{NamespacedName: types.NamespacedName{Namespace: "shop", Name: fmt.Sprintf("web-%d", i)},
+			UID: types.UID(fmt.Sprintf("uid-web-%d", i)), ContainerIDs: []string{id}}
+	}
+	cri := []podsource.Names{{Form: podsource.Hex64, Lag: podsource.RuntimeLag}}
+	for _, row := range []struct {
+		reason, text string
+		want         podsource.Answer
+		says         string // an error, when there is one
+	}{
+		{reason: "kubectl get pods -A", text: kubectl(t, web, proxy), want: podsource.Answer{Pods: []podsource.Pod{webPod, proxyPod}, Forms: hex}},
+		{reason: "... of all nodes: others' pods hold nothing here, even what can't be read", text: kubectl(t, other, web, broken, unscheduled, proxy),
+			want: podsource.Answer{Pods: []podsource.Pod{webPod, proxyPod}, Forms: hex}},
+		{reason: "kubectl get --raw", text: raw("PodList", `"resourceVersion": "7"`, web, proxy), want: podsource.Answer{Pods: []podsource.Pod{webPod, proxyPod}, Forms: hex}},
+		{reason: "without -A: the other namespaces are missing", text: kubectl(t, web), want: podsource.Answer{Pods: []podsource.Pod{webPod}, Forms: hex, Supplementary: true,
+			Note: "all pods are of namespace shop: without those of others (kubectl get pods -A) the list only keeps, and lets nothing go"}},
+		{reason: "crictl pods: live in any state", text: crictl(a1, b1), want: podsource.Answer{Pods: []podsource.Pod{sandbox(a1, 0), sandbox(b1, 1)}, Names: cri}},
+		{reason: "crictl pods, and there are none: that is for the caller to judge", text: crictl(), want: podsource.Answer{Names: cri}},
+		{reason: "a sandbox without metadata", text: `{"items":[{"id":"x"}]}`, want: podsource.Answer{Pods: []podsource.Pod{{ContainerIDs: []string{"x"}}}, Names: cri}},
+
+		{reason: "one page of several", text: raw("PodList", `"continue": "abc"`, web, proxy), says: "one page of a list that goes on"},
+		{reason: "kubectl get pod NAME", text: `{"apiVersion":"v1","kind":"Pod","metadata":{}}`, says: "has no array of items"},
+		{reason: "other things among the pods", text: strings.Replace(kubectl(t, web, proxy), `"Pod"`, `"Service"`, 1), says: `item 1 is a "Service", and not a Pod`},
+		{reason: "a list of no kind", text: raw("List", `"resourceVersion": ""`, web, proxy), says: `item 1 is a "", and not a Pod`},
+		{reason: "a list of others", text: `{"kind":"NodeList","items":[{}]}`, says: `its kind is "NodeList"`},
+		{reason: "an address that can't be read", text: kubectl(t, web, kubePod("shop", "broken", thisNode, "pending")), says: `item 2: pod shop/broken`},
+		{reason: "a pod without a name", text: kubectl(t, web, kubePod("shop", "", thisNode, "")), says: "item 2: "},
+		{reason: "a field of the wrong type", text: strings.Replace(kubectl(t, web), `"10.244.1.5"`, `[]`, 1), says: "item 1: "},
+		{reason: "null for a pod", text: `{"kind":"List","items":[null]}`, says: `item 1 is a ""`},
+		{reason: "another node's pods", text: kubectl(t, other, broken, unscheduled), says: `none of its 3 pods is on node node-1, but on ["node-2"]; is that the node's name? set NODE_NAME`},
+		{reason: "no pods: kubectl was asked for a namespace that has none", text: kubectl(t), says: "none of its 0 pods is on node node-1"},
+		{reason: "kubectl's metadata is none", text: `{"kind":"List","metadata":7,"items":[]}`, says: "its metadata"},
+		{reason: "a sandbox without an ID", text: `{"items":[{"id":"x"},{"Id":""}]}`, says: "sandbox 2 has no id"},
+		{reason: "null for a sandbox", text: `{"items":[null]}`, says: "sandbox 1 has no id"},
+		{reason: "a number for an ID", text: `{"items":[{"id":7}]}`, says: "sandbox 1: "},
+		{reason: "crictl ps", text: `{"containers":[{"id":"x"}]}`, says: "has no array of items"},
+		{reason: "null for the items", text: `{"items":null}`, says: "has no array of items"},
+		{reason: "the items twice", text: `{"items":[{"id":"x"}],"items":[]}`, says: `field "items" is given twice`},
+		{reason: "in other letters", text: `{"Items":[{"id":"x"}]}`, says: "has no array of items"},
+		{reason: "two objects, as of kubectl --watch", text: kubectl(t, web, proxy) + kubectl(t, web, proxy), says: "something comes after the object"},
+	} {
+		t.Run(row.reason, func(t *testing.T) {
+			got, err := answerOf(t, row.text)
+			if (err != nil) != (row.says != "") || err != nil && !strings.Contains(err.Error(), row.says) {
+				t.Errorf("error %v does not say %q", err, row.says)
+			}
+			row.want.Source = "file"
+			if diff := cmp.Diff(row.want, got, cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+	for _, text := range []string{kubectl(t, web, proxy), crictl(a1, b1)} {
+		text = strings.TrimSpace(text)
+		for n := range len(text) {
+			if a, err := answerOf(t, text[:n]); err == nil || a.Pods != nil {
+				t.Errorf("the first %d bytes are taken for %d pods", n, len(a.Pods))
+			}
+		}
+	}
+}
+
+// reserved is a node with one network, in which a container that ended and one of
+// a live pod have had addresses for a day, and a third has one for an hour.
+func reserved(t *testing.T, live string) (store *hostlocal.Store, ips map[string]string) {
+	t.Helper()
+	dataDir := t.TempDir()
+	ips = map[string]string{"ended": "10.244.1.4", "live": "10.244.1.5", "later": "10.244.1.6"}
+	if err := os.Mkdir(filepath.Join(dataDir, "n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for what, of := range map[string]struct {
+		id  string
+		age time.Duration
+	}{"ended": {strings.Repeat("e0", 32), 24 * time.Hour}, "live": {live, 24 * time.Hour}, "later": {strings.Repeat("1a", 32), time.Hour}} {
+		path, at := filepath.Join(dataDir, "n", ips[what]), time.Now().Add(-of.age)
+		if err := errors.Join(os.WriteFile(path, []byte(of.id+"\r\neth0"), 0o600), os.Chtimes(path, at, at)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return hostlocal.New(dataDir), ips
+}
+
+// verdictsBy does a pass with a file of this text, modified so long ago.
+func verdictsBy(t *testing.T, text string, ago time.Duration) map[string]gc.Reason {
+	t.Helper()
+	store, ips := reserved(t, strings.Repeat("a1", 32))
+	path, at := filepath.Join(t.TempDir(), "pods"), time.Now().Add(-ago)
+	if err := errors.Join(os.WriteFile(path, []byte(text), 0o600), os.Chtimes(path, at, at)); err != nil {
+		t.Fatal(err)
+	}
+	s, err := Parse([]string{"file:" + path}, Env{Node: thisNode})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := gc.New(store, []string{"n"}, s, gc.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	report, err := r.Reconcile(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(map[string]gc.Reason)
+	for _, e := range report.Reservations {
+		for what, ip := range ips {
+			if e.IP.String() == ip {
+				got[what] = e.Reason
+			}
+		}
+	}
+	return got
+}
+
+// forms are lists of the one live pod, in each form that is read.
+func forms(t *testing.T) map[string]string {
+	return map[string]string{
+		"an array": `[{"uid":"1","ips":["10.244.1.5"]}]`,
+		"kubectl":  kubectl(t, kubePod("shop", "web", thisNode, "10.244.1.5"), kubePod("db", "db", thisNode, "10.244.1.9")),
+		"crictl":   crictl(strings.Repeat("a1", 32)),
+	}
+}
+
+// What was reserved shortly before the list was written, or later, is kept,
+// however long ago that is.
+func TestHazard62ListOfAnHourAgo(t *testing.T) {
+	for form, text := range forms(t) {
+		inUse := gc.AddressClaimed
+		if form == "crictl" {
+			inUse = gc.ContainerLive
+		}
+		for _, row := range []struct {
+			ago   time.Duration
+			later gc.Reason
+		}{
+			{0, gc.ReleasedLeak},
+			{time.Hour - 5*time.Minute, gc.TooYoung},
+			{2 * time.Hour, gc.TooYoung},
+		} {
+			want := map[string]gc.Reason{"ended": gc.ReleasedLeak, "live": inUse, "later": row.later}
+			if diff := cmp.Diff(want, verdictsBy(t, text, row.ago)); diff != "" {
+				t.Errorf("%s, written %v ago (-want +got):\n%s", form, row.ago, diff)
+			}
+		}
+	}
+}
+
+// The list was written before the clock was set back: who knows when.
+func TestHazard75ListFromBeforeTheClockWasSetBack(t *testing.T) {
+	for form, text := range forms(t) {
+		inUse := gc.AddressClaimed
+		if form == "crictl" {
+			inUse = gc.ContainerLive
+		}
+		want := map[string]gc.Reason{"ended": gc.StaleAnswer, "live": inUse, "later": gc.StaleAnswer}
+		if diff := cmp.Diff(want, verdictsBy(t, text, -time.Hour)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", form, diff)
+		}
+	}
+}
+
+// kubectl printed the pods of one namespace: those of others hold addresses, too.
+func TestHazard54ListOfOneNamespace(t *testing.T) {
+	text := kubectl(t, kubePod("shop", "web", thisNode, "10.244.1.5"))
+	want := map[string]gc.Reason{"ended": gc.NoSourceForNetwork, "live": gc.AddressClaimed, "later": gc.NoSourceForNetwork}
+	if diff := cmp.Diff(want, verdictsBy(t, text, 0)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// FuzzPrinted: any object is an answer or an error, and an answer has every item.
+func FuzzPrinted(f *testing.F) {
+	for _, seed := range []string{
+		crictl(), crictl("x", "y"), kubectl(f, kubePod("a", "b", thisNode, "10.0.0.1"), kubePod("c", "d", "other", "10.0.0.2")),
+		`{}`, `{"items":[]}`, `{"items":[{"id":"x","id":""}]}`, `{"kind":"PodList","items":[{"metadata":{"name":"a","uid":"1"},"spec":{"nodeName":"node-1"}}]}`, `{"items":[{"ID":"x"}]} {}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		a, err := decodePrinted(text, func() (string, error) { return thisNode, nil })
+		if err != nil {
+			if a.Pods != nil {
+				t.Errorf("an error, and %d pods beside it", len(a.Pods))
+			}
+			return
+		}
+		var list struct {
+			Kind  *string
+			Items []struct{ Spec struct{ NodeName string } }
+		}
+		if err := json.Unmarshal(text, &list); err != nil {
+			return // the types may be others where Kubernetes' own letters count
+		}
+		if list.Kind == nil && len(a.Pods) != len(list.Items) {
+			t.Errorf("%d pods of %d sandboxes", len(a.Pods), len(list.Items))
+		}
+		for _, p := range a.Pods {
+			if len(p.ContainerIDs) != 1 && p.UID == "" || len(p.ContainerIDs) == 1 && p.ContainerIDs[0] == "" {
+				t.Errorf("a pod that nothing tells from others: %+v", p)
+			}
+		}
+	})
+}
