@@ -3,6 +3,7 @@
 package cnicache
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +22,10 @@ import (
 // libcni CacheDir).
 const DefaultDir = "/var/lib/cni/results"
 
+// DefaultTimeout is less than gc gives all sources together, so that an error names
+// the source.
+const DefaultTimeout = 10 * time.Second
+
 // Options say where the caches are, and who knows which namespaces live.
 type Options struct {
 	// Dirs are the directories with results. None is [DefaultDir] alone. One that
@@ -31,14 +36,18 @@ type Options struct {
 	// empty path it reports whether that time is since the node's boot. It is that
 	// of a source of package netns, and must be given.
 	Living func(context.Context) (func(path string, at time.Time) (lives, sure bool), error)
+	// Timeout is how long one question may take, with that to Living. The context
+	// may end it earlier. Zero is [DefaultTimeout]; it must not be negative.
+	Timeout time.Duration
 }
 
 // A Source reads caches of CNI results. Make one for the life of the process: it
 // remembers which records it saw the last time, and so for how long a cache was
 // not wiped.
 type Source struct {
-	dirs   []string
-	living func(context.Context) (func(path string, at time.Time) (lives, sure bool), error)
+	dirs    []string
+	living  func(context.Context) (func(path string, at time.Time) (lives, sure bool), error)
+	timeout time.Duration
 
 	mu     sync.Mutex
 	caches []cache // by the places of dirs
@@ -79,11 +88,14 @@ func (c *cache) next(records map[string]record, lives living) cache {
 	return cache{records, since}
 }
 
-// New returns a source and touches nothing. Without Living, or with a directory
-// that is not an absolute path, it is an error.
+// New returns a source and touches nothing. Without Living, with a directory that
+// is not an absolute path, or with a Timeout that is negative, it is an error.
 func New(opts Options) (*Source, error) {
 	if opts.Living == nil {
 		return nil, errors.New("reading CNI caches: nobody tells which network namespaces live; give the method of a netns source")
+	}
+	if opts.Timeout < 0 {
+		return nil, fmt.Errorf("reading CNI caches: Timeout is %v; it must not be negative", opts.Timeout)
 	}
 	dirs := slices.Clone(opts.Dirs)
 	if len(dirs) == 0 {
@@ -95,7 +107,7 @@ func New(opts Options) (*Source, error) {
 		}
 		dirs[i] = filepath.Clean(dir)
 	}
-	return &Source{dirs: dirs, living: opts.Living, caches: make([]cache, len(dirs))}, nil
+	return &Source{dirs: dirs, living: opts.Living, timeout: cmp.Or(opts.Timeout, DefaultTimeout), caches: make([]cache, len(dirs))}, nil
 }
 
 // Rank returns [podsource.RankCache]: an ADD that is not under way any more when
@@ -109,6 +121,16 @@ func (*Source) Rank() podsource.Rank { return podsource.RankCache }
 // Of several directories that exist the answer's RecordedSince is the latest: any
 // of them may be the one that was wiped.
 func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
+	bounded, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	a, err := s.ask(bounded)
+	if err != nil && ctx.Err() == nil && bounded.Err() != nil {
+		err = fmt.Errorf("%w: no answer within %v: %w", podsource.ErrIncomplete, s.timeout, err)
+	}
+	return a, err
+}
+
+func (s *Source) ask(ctx context.Context) (podsource.Answer, error) {
 	a := podsource.Answer{
 		Source: "cnicache", Supplementary: true,
 		Names: []podsource.Names{{Form: podsource.AnyForm}}, Recorded: []podsource.Attachment{},

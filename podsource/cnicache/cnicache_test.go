@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/internal/hazardtable"
 )
 
 // object is a part of an entry.
@@ -93,6 +94,9 @@ func file(t *testing.T, dir, name, text string, at time.Time) {
 }
 
 // What an answer says of one file.
+//
+// Guard: [parseEntry] and [inName] find whose a file is, and [entry.claims]
+// whether it counts.
 func TestHazard70Entries(t *testing.T) {
 	const path = "/var/run/netns/cni-1"
 	recorded := []podsource.Attachment{{Network: "podnet", ContainerID: "ee3b0f0c"}}
@@ -161,6 +165,9 @@ func TestHazard70Entries(t *testing.T) {
 
 // Since when a cache was not wiped: since the oldest record that was seen, as long
 // as each question finds a record of the one before.
+//
+// Guard: [cache.next] goes on only while a record of the question before is
+// there, and all that went have ended.
 func TestHazard70RecordedSince(t *testing.T) {
 	dir, other := t.TempDir(), t.TempDir()
 	var living []string
@@ -357,3 +364,30 @@ func FuzzEntry(f *testing.F) {
 		}
 	})
 }
+
+// A question ends when its time is up, whether its context does or not (R13).
+func TestTimeLimit(t *testing.T) {
+	hangs := func(ctx context.Context) (func(string, time.Time) (bool, bool), error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	s, err := New(Options{Dirs: []string{t.TempDir()}, Living: hangs, Timeout: time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := s.Pods(context.Background())
+	if a.Names != nil || !errors.Is(err, podsource.ErrIncomplete) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "within 1ms") {
+		t.Errorf("got %+v, %v", a, err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := s.Pods(ended); !errors.Is(err, context.Canceled) || errors.Is(err, podsource.ErrIncomplete) {
+		t.Errorf("a context that ended: got %v", err)
+	}
+	if s, err := New(Options{Living: hangs, Timeout: -1}); s != nil || err == nil || !strings.Contains(err.Error(), "negative") {
+		t.Errorf("got %v, %v", s, err)
+	}
+}
+
+// The table of hazards is what the tests and the package's comment say.
+func TestHazardTable(t *testing.T) { hazardtable.Check(t) }

@@ -48,6 +48,18 @@
 // counts as the oldest. A directory that is there and empty counts from its last
 // change.
 //
+// # What it cannot see
+//
+//   - An ADD under way, and one that failed: libcni writes an entry when the whole
+//     chain has succeeded. Package netns sees the former.
+//   - Whether a namespace lives: it asks [Options].Living. Where that can't tell, or
+//     the entry names no namespace, the container is kept as unproven (hazard 70).
+//   - A container that was attached without libcni, or with a cache in a directory
+//     that [Options].Dirs does not have.
+//   - That an entry was wiped, but by what is gone with it: it speaks only of what is
+//     younger than its oldest record (hazard 70).
+//   - Pods, by name: it knows containers.
+//
 // # Where it is
 //
 // libcni's own directory is /var/lib/cni/results. Multus has one for its

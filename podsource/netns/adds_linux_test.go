@@ -77,6 +77,9 @@ func TestADDsUnderWay(t *testing.T) {
 
 // A reservation that is older than any minimum age, of an ADD that takes longer:
 // its process claims it. No other source could know of it.
+//
+// Guard: [Source.Pods] has the container of each ADD under way, of whatever
+// age.
 func TestHazard65SlowADD(t *testing.T) {
 	if !onNode(t) {
 		return
@@ -109,13 +112,19 @@ func (b between) Err() error {
 
 // Between two plugins of a chain an ADD runs in no process. The node is looked at
 // twice, also where the first look found nothing new.
+//
+// Guard: [Source.scan] looks at processes [minScans] times.
 func TestHazard72BetweenTwoPlugins(t *testing.T) {
 	if !onNode(t) {
 		return
 	}
 	ctx := between{t.Context(), new(sync.Once), func() { startADD(t, "ADD", "ee3b0f0c", "/run/netns/cni-1") }}
-	if got := underWay(t, ctx, nested(t)); !slices.Equal(got, []string{"ee3b0f0c"}) {
-		t.Errorf("the next plugin came when processes had been listed: got %q", got)
+	sc, err := nested(t).scan(ctx) // Pods gives it a context with a time limit
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(sc.adds) == 0 || sc.adds[0].containerID != "ee3b0f0c" {
+		t.Errorf("the next plugin came when processes had been listed: got %+v", sc.adds)
 	}
 	var stop func()
 	startPod(t, "10.0.0.2")
@@ -131,6 +140,9 @@ func TestHazard72BetweenTwoPlugins(t *testing.T) {
 }
 
 // What bears the variables of an ADD and can't be one claims nothing.
+//
+// Guard: [scan.claims] lets out who runs for longer than [Options.LongestADD],
+// and [scan.atHome] who is in the namespace itself.
 func TestHazard78EnvironmentOfOthers(t *testing.T) {
 	if !onNode(t) {
 		return
@@ -178,8 +190,10 @@ func TestHazard78EnvironmentOfOthers(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
 		}
 	}
-	if _, err := New(Options{LongestADD: -1}); err == nil {
-		t.Error("a negative LongestADD is accepted")
+	for _, opts := range []Options{{LongestADD: -1}, {Timeout: -1}} {
+		if _, err := New(opts); err == nil || !strings.Contains(err.Error(), "negative") {
+			t.Errorf("%+v: got %v", opts, err)
+		}
 	}
 }
 
@@ -231,6 +245,9 @@ func enter(t testing.TB, home int, attr *syscall.SysProcAttr, env ...string) {
 
 // A process in a chroot sees none of the mounts, and the next one of its mount
 // namespace sees them.
+//
+// Guard: [scan.mounted] reads the mounts of each [view], which is a mount
+// namespace and a root.
 func TestHazard60FirstProcessIsChrooted(t *testing.T) {
 	if !onNode(t) {
 		return
@@ -247,6 +264,8 @@ func TestHazard60FirstProcessIsChrooted(t *testing.T) {
 
 // A process in a chroot on a plain bind of the root has a root of the same file
 // system and inode, and sees no mounts below it.
+//
+// Guard: [scan.mounted] tells roots apart by where they are mounted, too.
 func TestHazard60TwoRootsOfOneInode(t *testing.T) {
 	if !onNode(t) {
 		return

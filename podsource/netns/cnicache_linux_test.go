@@ -106,6 +106,8 @@ func mountEmpty(t *testing.T, name string) (path string) {
 
 // Its namespace shows no address, the runtime lost its record, and the cache names
 // its container.
+//
+// Guard: [Source.Living] says that the namespace of the entry lives.
 func TestHazard59NamespaceShowsNoAddress(t *testing.T) {
 	if !onNode(t) {
 		return
@@ -123,6 +125,9 @@ func TestHazard59NamespaceShowsNoAddress(t *testing.T) {
 // Seconds after its ADD has ended nothing but the cache shows a container: the
 // runtime lists it minutes later. What leaked meanwhile goes at once, without a
 // runtime.
+//
+// Guard: [Source.Living] says that the namespace of the entry lives, and
+// [Source.Pods] that no ADD is under way.
 func TestHazard71SecondsAfterTheADD(t *testing.T) {
 	if !onNode(t) {
 		return
@@ -147,6 +152,9 @@ func TestHazard71SecondsAfterTheADD(t *testing.T) {
 // A cache that is not the node's, or that is empty, lets nothing go: what is
 // younger than the default minimum age waits for it, and what shows its address is
 // kept anyway.
+//
+// Guard: [Source.Pods] has the addresses that a cache must know, and
+// [gc.Options.MinAge] below L does not count without it.
 func TestHazard70CacheThatProvesNothing(t *testing.T) {
 	if !onNode(t) {
 		return
@@ -184,6 +192,9 @@ func TestHazard70CacheThatProvesNothing(t *testing.T) {
 
 // A cache that was wiped while containers run whose namespaces show no address, and
 // that has an entry since, does not speak of what was reserved before.
+//
+// Guard: [podsource.Answer.RecordedSince] tells since when a cache was not
+// wiped.
 func TestHazard70WipedCacheOfContainersWithoutAddress(t *testing.T) {
 	if !onNode(t) {
 		return

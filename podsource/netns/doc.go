@@ -53,9 +53,6 @@
 //     into the agent's container. Processes of one mount namespace with different
 //     roots see different mounts, so each is looked at (hazard 60).
 //
-// A namespace that nothing but an open descriptor holds is not found, and
-// neither is one whose only mount is hidden under another. Nobody is in those.
-//
 // Of each namespace come all addresses of all interfaces, except loopback and
 // link-local ones. One without any is left out: it would be a pod that may hold
 // whatever nobody else does (R4).
@@ -63,6 +60,20 @@
 // Of each process comes its environment. Of 1,000 processes and 250 namespaces a
 // question takes some 0.1 s of CPU time, and twice as much where each process has
 // mounts of its own.
+//
+// # What it cannot see
+//
+//   - Whose an address is: it knows no names, and no container but that of an ADD
+//     under way. So it speaks of no network by itself.
+//   - A container whose ADD has ended and whose namespace shows no address, as with
+//     gVisor, VFIO and KubeVirt (hazards 59 and 71). Package cnicache names it.
+//   - An ADD that runs in no process with CNI's environment, as in a server that
+//     does without plugins.
+//   - A namespace that nothing but an open descriptor holds, and one whose only
+//     mount is hidden under another. Nobody is in those.
+//   - Whether an address is that of a pod of this node, or of a container of a node
+//     within it: either is kept (hazard 79).
+//   - Loopback and link-local addresses.
 //
 // # What it needs
 //

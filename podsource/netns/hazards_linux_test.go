@@ -81,6 +81,9 @@ func id(name string) string { return name + strings.Repeat("0", 64-len(name)) }
 // The runtime lost a sandbox's record, and the sandbox lives on. The kernel's
 // answer keeps all that it holds, and is no conflict with what the runtime says of
 // the sandboxes that it lists.
+//
+// Guard: [Source.Pods] has each address that is configured, whoever knows the
+// container.
 func TestHazard33RecordLost(t *testing.T) {
 	if !onNode(t) {
 		return
@@ -104,6 +107,9 @@ func TestHazard33RecordLost(t *testing.T) {
 }
 
 // Neither the API nor kubelet knows the pod any more, and its address is up.
+//
+// Guard: [Source.Pods] has each address that is configured, whoever knows the
+// pod.
 func TestHazard35DeletedByForce(t *testing.T) {
 	if !onNode(t) {
 		return
@@ -119,6 +125,8 @@ func TestHazard35DeletedByForce(t *testing.T) {
 
 // Containers that no CRI lists hold addresses. Their IDs tell that the runtime
 // could not know them (R14), and the kernel tells which of them live.
+//
+// Guard: [Source.Pods] declares that it sees addresses.
 func TestHazard49ContainersOfNerdctl(t *testing.T) {
 	if !onNode(t) {
 		return
@@ -143,6 +151,8 @@ func TestHazard49ContainersOfNerdctl(t *testing.T) {
 // A container of a node within this one has an address of our range. The report
 // says in which namespace and process it is, for who has to find it. Two such
 // namespaces are told as a duplicate (hazard 66).
+//
+// Guard: [scan.note] says where an address was seen.
 func TestHazard79NodeInAPod(t *testing.T) {
 	if !onNode(t) {
 		return

@@ -40,7 +40,7 @@ func (s *Source) Living(ctx context.Context) (func(path string, at time.Time) (l
 	sc := s.last.Swap(nil)
 	if sc == nil {
 		var err error
-		if sc, err = s.scan(ctx); err != nil {
+		if sc, err = s.boundedScan(ctx); err != nil {
 			return nil, err
 		}
 	}

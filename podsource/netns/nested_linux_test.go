@@ -11,6 +11,9 @@ import (
 // Who sees but the processes of its own pod must not take them for a node's: it
 // would declare to see what it does not, and all that it does not see would be
 // released (hazard 79).
+//
+// Guard: [Source.checkNested] wants a process that shows that process 1 is a
+// node's.
 func TestHazard79OwnPodTakenForNode(t *testing.T) {
 	if !onNode(t) {
 		return

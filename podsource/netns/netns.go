@@ -12,6 +12,10 @@ import (
 // gc.DefaultStartingFor is.
 const DefaultLongestADD = 14 * time.Minute
 
+// DefaultTimeout is less than gc gives all sources together, so that an error names
+// the source.
+const DefaultTimeout = 10 * time.Second
+
 // Rank returns [podsource.RankADDs]: an ADD that is not under way any more when
 // processes are looked at has left its traces with the sources after that.
 func (*Source) Rank() podsource.Rank { return podsource.RankADDs }
@@ -47,4 +51,8 @@ type Options struct {
 	// claims nothing. Zero is 14 minutes; agents that set gc.Options.StartingFor
 	// give its value.
 	LongestADD time.Duration
+	// Timeout is how long one question may take. The context may end it earlier. A
+	// node with 1,000 processes takes some 0.1 s. Zero is [DefaultTimeout]; it must
+	// not be negative.
+	Timeout time.Duration
 }

@@ -12,6 +12,8 @@ import (
 
 // A tenant's name of a process, or of a mount point, can't pass for more of the
 // report, nor fill it (hazards 78 and 79).
+//
+// Guard: [printable] cuts names and escapes what they hold.
 func TestHazard78NamesInReports(t *testing.T) {
 	if !onNode(t) {
 		return

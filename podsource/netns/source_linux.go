@@ -45,8 +45,8 @@ type Source struct {
 	boot time.Time
 }
 
-// New returns a source and touches nothing. It refuses a LongestADD that is
-// negative. On other systems than Linux it is an error.
+// New returns a source and touches nothing. It refuses a LongestADD or a Timeout
+// that is negative. On other systems than Linux it is an error.
 func New(opts Options) (*Source, error) {
 	if opts.Proc == "" {
 		opts.Proc = "/proc"
@@ -54,10 +54,11 @@ func New(opts Options) (*Source, error) {
 	if opts.HostNetNS == "" {
 		opts.HostNetNS = filepath.Join(opts.Proc, "1", "ns", "net")
 	}
-	if opts.LongestADD < 0 {
-		return nil, fmt.Errorf("LongestADD is %v; it must not be negative", opts.LongestADD)
+	if opts.LongestADD < 0 || opts.Timeout < 0 {
+		return nil, fmt.Errorf("LongestADD is %v and Timeout %v; neither may be negative", opts.LongestADD, opts.Timeout)
 	}
 	opts.LongestADD = cmp.Or(opts.LongestADD, DefaultLongestADD)
+	opts.Timeout = cmp.Or(opts.Timeout, DefaultTimeout)
 	s := &Source{opts: opts, setns: unix.Setns}
 	_, err := s.booted() // the clock is watched from here on
 	return s, err
@@ -80,7 +81,7 @@ func New(opts Options) (*Source, error) {
 func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 	a := podsource.Answer{Source: "netns"}
 	s.last.Store(nil)
-	sc, err := s.scan(ctx)
+	sc, err := s.boundedScan(ctx)
 	if err != nil {
 		return a, err
 	}
@@ -102,6 +103,17 @@ func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 	a.Parts = []podsource.Answer{adds, seen}
 	s.last.Store(sc)
 	return a, nil
+}
+
+// boundedScan is scan within Options.Timeout.
+func (s *Source) boundedScan(ctx context.Context) (*scan, error) {
+	bounded, cancel := context.WithTimeout(ctx, s.opts.Timeout)
+	defer cancel()
+	sc, err := s.scan(bounded)
+	if err != nil && ctx.Err() == nil && bounded.Err() != nil {
+		err = fmt.Errorf("%w: the node could not be looked at within %v: %w", podsource.ErrIncomplete, s.opts.Timeout, err)
+	}
+	return sc, err
 }
 
 // scan looks at the node until a look finds nothing new, or often enough.

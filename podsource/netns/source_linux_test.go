@@ -570,3 +570,26 @@ func TestIgnoreExited(t *testing.T) {
 		}
 	}
 }
+
+// A question ends when its time is up, whether its context does or not (R13).
+func TestTimeLimit(t *testing.T) {
+	if !onNode(t) {
+		return
+	}
+	s, err := New(Options{Nested: true, Timeout: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := s.Pods(context.Background())
+	if a.Parts != nil || !errors.Is(err, podsource.ErrIncomplete) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "within 1ns") {
+		t.Errorf("Pods: got %+v, %v", a, err)
+	}
+	if lives, err := s.Living(context.Background()); lives != nil || !errors.Is(err, podsource.ErrIncomplete) {
+		t.Errorf("Living: got %v", err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := s.Pods(ended); !errors.Is(err, context.Canceled) || errors.Is(err, podsource.ErrIncomplete) {
+		t.Errorf("a context that ended: got %v", err)
+	}
+}

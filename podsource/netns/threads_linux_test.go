@@ -17,6 +17,8 @@ import (
 
 // Of a process whose first thread has ended, the kernel shows environment,
 // namespaces, root and mounts by its other threads only (hazard 60).
+//
+// Guard: [anyThread] asks the other threads.
 func TestHazard60FirstThreadHasEnded(t *testing.T) {
 	if !onNode(t) {
 		return
@@ -106,6 +108,8 @@ func TestAnyThread(t *testing.T) {
 
 // Before Linux 6.16 the environment of a thread that has ended is no error, but
 // empty.
+//
+// Guard: [scan.environment] takes no empty environment for that of the process.
 func TestHazard60EnvironmentOfFirstThreadIsEmpty(t *testing.T) {
 	proc := t.TempDir()
 	for file, text := range map[string]string{
@@ -130,6 +134,9 @@ func TestHazard60EnvironmentOfFirstThreadIsEmpty(t *testing.T) {
 
 // The first thread ends between two looks at it: its mount namespace is known, and
 // its mounts are not.
+//
+// Guard: [scan.mounted] notes a [view] when its mounts were read, and not
+// before.
 func TestHazard60FirstThreadEndsMeanwhile(t *testing.T) {
 	if !onNode(t) {
 		return
