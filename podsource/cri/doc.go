@@ -30,7 +30,9 @@
 //     which of several is kubelet's: a stranger with a sandbox of its own counts as
 //     one of the node's.
 //
-// So do not ask it alone. The recommended source is [podsource.Union] of kubelet
+// # What to ask beside it
+//
+// Do not ask it alone. The recommended source is [podsource.Union] of kubelet
 // and the runtime: kubelet knows pods that are still starting, the runtime knows
 // every sandbox. A pod that is starting claims what nobody else owns, and the
 // runtime ends that claim on a reservation whose container it does not list for

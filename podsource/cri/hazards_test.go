@@ -24,6 +24,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/cri"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/internal/hazardtable"
 )
 
 // Here passes run over a real data directory, with a runtime on a real socket as their
@@ -339,3 +340,7 @@ func TestNothingIsReleasedOnErrors(t *testing.T) {
 	n.refused(source(t, serve(t, &fakeRuntime{}).socket, cri.Options{}), gc.ErrNoPods, "10.0.0.2")
 	n.refused(source(t, deserted(t), cri.Options{}), podsource.ErrIncomplete, "10.0.0.2")
 }
+
+// The table of hazards is what the tests and the package's comment say, those of the
+// suite on a real containerd with it.
+func TestHazardTable(t *testing.T) { hazardtable.Check(t, "containerdtest") }

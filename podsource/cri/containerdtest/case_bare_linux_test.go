@@ -13,14 +13,20 @@ import (
 )
 
 // runEach runs containers by every client, and one more in gVisor where it can.
-func (n *node) runEach(name string, count int) (all []container) {
+func (n *node) runEach(name string, count int) []container {
+	n.t.Helper()
+	return n.runEachIn(name, count, true)
+}
+
+// runEachIn is the same with gVisor, or without.
+func (n *node) runEachIn(name string, count int, gVisor bool) (all []container) {
 	n.t.Helper()
 	for _, c := range n.clients() {
 		var names []string
 		for i := range count {
 			names = append(names, fmt.Sprintf("%s-%s-%d", name, c.name, i))
 		}
-		if c.oci {
+		if c.oci && gVisor {
 			names = append(names, fmt.Sprintf("%s-%s-%s", gvisorPods, name, c.name))
 		}
 		for _, name := range names {

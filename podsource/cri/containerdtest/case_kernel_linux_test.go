@@ -21,6 +21,8 @@ const kernel = "--source=netns:nested"
 
 // The runtime loses a sandbox's record, while its process and its network
 // namespace live on. Only the kernel knows of it.
+//
+// Guard: [netns.Source.Pods] has the address. The runtime alone loses it.
 func TestHazard33OnContainerd(t *testing.T) {
 	onEach(t, func(t *testing.T, n *node) {
 		live, victim := n.run("live"), n.run("victim")
@@ -53,6 +55,9 @@ func TestHazard33OnContainerd(t *testing.T) {
 
 // The same for a pod in gVisor, whose namespace shows no address: nothing but its
 // entry in libcni's cache is left.
+//
+// Guard: [cnicache.Source.Pods] names the container. Runtime and kernel lose
+// it.
 func TestHazard59NoAddressInTheKernelOnContainerd(t *testing.T) {
 	n := newNode(t, current(), withGVisor)
 	live, victim := n.run("live"), n.run(gvisorPods+"-victim")
@@ -156,6 +161,8 @@ func (n *node) loseRecord(p pod) {
 
 // A pod is deleted by force: gone from the API, and from kubelet. Its sandbox is
 // up, and has its addresses.
+//
+// Guard: [Source.Pods] names a sandbox by its container ID.
 func TestHazard35OnContainerd(t *testing.T) {
 	onEach(t, func(t *testing.T, n *node) {
 		live, victim := n.run("live"), n.run("victim")

@@ -15,6 +15,9 @@ import (
 
 // Between a pod's ADD and its DEL somebody renames the network. The DEL asks
 // host-local about the new one, in which there is nothing.
+//
+// Guard: [Source.Pods] names each sandbox, in whatever network, and [gc.New] is
+// told where to release.
 func TestHazard21NetworkRenamedOnContainerd(t *testing.T) {
 	onEach(t, func(t *testing.T, n *node) {
 		const old, renamed = "podnet", "podnet2"
@@ -48,6 +51,9 @@ func (n *node) awaitNetwork(name string) {
 
 // The runtime gives up on a pod after its IPAM, and the clean-up fails, too.
 // containerd 2 forgets such a sandbox. 1.6 lists it, as not ready.
+//
+// Guard: [gc.Options.MinAge] keeps what is young, and [Source.Pods] what the
+// runtime lists.
 func TestHazard21FailedADDAndFailedDELOnContainerd(t *testing.T) {
 	onEach(t, func(t *testing.T, n *node) {
 		live := n.run("live")

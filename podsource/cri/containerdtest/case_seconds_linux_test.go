@@ -26,6 +26,9 @@ func inSeconds() []string {
 // A pod is tried again and again. Each time a plugin further down in the chain
 // fails in ADD, and again in DEL, before the one that has an address: one more has
 // leaked. The pool is as large as that of a /28.
+//
+// Guard: [gc.Options.MinAge] counts below L only beside [netns.Source.Pods] and
+// a [cnicache.Source.Pods] that is proven.
 func TestHazard39LeakPerRetryOnContainerd(t *testing.T) {
 	const size = 13
 	for _, c := range []struct {
@@ -105,6 +108,9 @@ func TestHazard39LeakPerRetryOnContainerd(t *testing.T) {
 // A pod's start takes its time, somewhere between its IPAM ADD and the end of the
 // call, and its reservations are older than the minimum age. Beside it there is a
 // leak, which goes: so the cache is proven, and nothing is kept for its age.
+//
+// Guard: [netns.Source.Pods] has the container of each ADD under way, and
+// [cnicache.Source.Pods] that of each that ended.
 func TestHazard65StartTakesLongerThanTheMinimumAgeOnContainerd(t *testing.T) {
 	for _, c := range []struct{ command, reason string }{
 		{"lease-ADD", "it has no address yet: nothing but the plugin's process shows it"},

@@ -14,6 +14,8 @@ import (
 
 // A pod's ADD has got its addresses and has not returned. The runtime does not
 // list the sandbox: nothing but the minimum age stands for it.
+//
+// Guard: [Source.Pods] declares the lag of a runtime.
 func TestHazard04ADDInFlightOnContainerd(t *testing.T) {
 	onEach(t, func(t *testing.T, n *node) {
 		live := n.run("live")
@@ -26,6 +28,8 @@ func TestHazard04ADDInFlightOnContainerd(t *testing.T) {
 
 // The addresses are there, and the image of the sandbox is on its way for
 // minutes. containerd 1 pulls it before the ADD.
+//
+// Guard: [Source.Pods] declares the lag of a runtime.
 func TestHazard04PauseImagePulledSlowlyOnContainerd(t *testing.T) {
 	n := newNode(t, current(), fromRegistry)
 	registry := n.serveImage()

@@ -36,6 +36,8 @@ const notReady = "SANDBOX_NOTREADY"
 
 // The runtime dies after the IPAM of an ADD. It has noted the sandbox by then,
 // and lists it when it is back.
+//
+// Guard: [podsOf] takes sandboxes in any state.
 func TestHazard05KilledDuringADDOnContainerd(t *testing.T) {
 	onEach(t, func(t *testing.T, n *node) {
 		live := n.run("live")
@@ -54,6 +56,8 @@ func TestHazard05KilledDuringADDOnContainerd(t *testing.T) {
 }
 
 // A plugin's binary is missing when a pod is stopped, as while it is updated.
+//
+// Guard: [podsOf] takes sandboxes in any state.
 func TestHazard05PluginAbsentAtStopOnContainerd(t *testing.T) {
 	onEach(t, func(t *testing.T, n *node) {
 		live, victim := n.run("live"), n.run("victim")
@@ -71,6 +75,8 @@ func TestHazard05PluginAbsentAtStopOnContainerd(t *testing.T) {
 }
 
 // The network's configuration is missing when a pod is stopped.
+//
+// Guard: [podsOf] takes sandboxes in any state.
 func TestHazard05ConfigAbsentAtStopOnContainerd(t *testing.T) {
 	onEach(t, func(t *testing.T, n *node) {
 		live, victim := n.run("live"), n.run("victim")
@@ -94,6 +100,8 @@ func TestHazard05ConfigAbsentAtStopOnContainerd(t *testing.T) {
 
 // A reboot takes processes, namespaces and containerd's state, and leaves its
 // root and the reservations. The sandboxes are listed, and have no addresses.
+//
+// Guard: [podsOf] takes sandboxes in any state.
 func TestHazard05RebootOnContainerd(t *testing.T) {
 	onEach(t, func(t *testing.T, n *node) {
 		pods := n.runSome("web", 3)
@@ -119,6 +127,8 @@ func TestHazard05RebootOnContainerd(t *testing.T) {
 
 // The power fails before the disk has what host-local wrote: the file of one
 // address is there, and empty. No DEL will ever remove it.
+//
+// Guard: [gc.Options.MinAge] keeps an empty file while it is young.
 func TestHazard14PowerLossOnContainerd(t *testing.T) {
 	onEach(t, func(t *testing.T, n *node) {
 		pods := n.runSome("web", 2)
@@ -137,6 +147,8 @@ func TestHazard14PowerLossOnContainerd(t *testing.T) {
 }
 
 // The node was installed anew, but for /var/lib/cni: no sandbox is known.
+//
+// Guard: [gc.ErrNoPods] refuses an answer without a sandbox.
 func TestHazard20AllSandboxesGoneOnContainerd(t *testing.T) {
 	onEach(t, func(t *testing.T, n *node) {
 		pods := n.runSome("web", 3)

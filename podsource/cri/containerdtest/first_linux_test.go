@@ -81,6 +81,13 @@ func cover() error {
 			return fmt.Errorf("covering %s: %w", dir, err)
 		}
 	}
+	// A search for a runtime would ask the machine's.
+	const crictl = "/etc/crictl.yaml"
+	if _, err := os.Stat(crictl); err == nil {
+		if err := syscall.Mount(os.DevNull, crictl, "", syscall.MS_BIND, ""); err != nil {
+			return fmt.Errorf("covering %s: %w", crictl, err)
+		}
+	}
 	// nerdctl would load an AppArmor profile into the machine's kernel.
 	const security = "/sys/kernel/security"
 	if _, err := os.Stat(security); err == nil {

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package containerdtest
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Another containerd listens in the usual place, and nobody uses it. The node's own
+// listens where k3s has it, and, at first, nowhere that is known.
+//
+// Guard: [Source.list] takes no sandbox at all for no answer in a search, and
+// [DefaultEndpoints] has the place.
+func TestHazard53IdleRuntimeIsFoundOnContainerd(t *testing.T) {
+	onEach(t, func(t *testing.T, n *node) {
+		live, victim := n.run("live"), n.run("victim")
+		n.leak(victim)
+		n.startStranger()
+		before := n.reservations(n.network)
+		for _, flags := range [][]string{nil, {"--allow-empty"}, {"--allow-empty", kernel}} {
+			p, err := hostlocalGC(t.Context(), append([]string{"release", "--network", n.network, "-o", "json", "--source", "cri"}, flags...)...)
+			n.must(err)
+			n.wantRefusal(p, "unix:///run/containerd/containerd.sock (no sandbox)")
+		}
+		same(t, "reservations", "nothing is known of the node's own runtime", before, n.reservations(n.network))
+
+		n.must(os.MkdirAll("/run/k3s/containerd", 0o755))
+		t.Cleanup(func() { n.must(os.RemoveAll("/run/k3s")) })
+		n.must(os.Symlink(n.socket(), "/run/k3s/containerd/containerd.sock"))
+		p, err := hostlocalGC(t.Context(), "release", "--network", n.network, "-o", "json", "--source", "cri")
+		n.must(err)
+		same(t, "released: "+p.stderr, "the node's own is found", holding(victim), p.released)
+		same(t, "reservations", "after the pass", holding(live), n.reservations(n.network))
+	})
+}
+
+// startStranger starts a containerd that is not the node's, in the usual place.
+func (n *node) startStranger() {
+	n.t.Helper()
+	const dir, socket = "/run/containerd", "/run/containerd/containerd.sock"
+	n.must(os.MkdirAll(dir, 0o755))
+	cmd := exec.Command(filepath.Join(n.bin, "containerd"), "--config", n.path("config.toml"),
+		"--address", socket, "--root", dir+"/root", "--state", dir+"/state")
+	cmd.Env = append(os.Environ(), "PATH="+n.bin+":"+os.Getenv("PATH"), "TMPDIR="+nodeDir)
+	n.must(cmd.Start())
+	n.t.Cleanup(func() {
+		_ = cmd.Process.Kill() // the node's end may have been before
+		_ = cmd.Wait()         // how it ended was our doing
+		n.must(os.RemoveAll(dir))
+	})
+	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	n.must(err)
+	n.t.Cleanup(func() { _ = conn.Close() }) // the last thing that is done with it
+	n.await("the other containerd to answer", func(ctx context.Context) error {
+		answer, err := runtimeapi.NewRuntimeServiceClient(conn).ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{}, grpc.WaitForReady(true))
+		if err == nil && len(answer.GetItems()) > 0 {
+			err = errors.New("it has sandboxes")
+		}
+		return err
+	})
+}
