@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -69,6 +70,8 @@ func dial(ctx context.Context, e endpoint) (net.Conn, error) {
 		return conn, nil
 	case ctx.Err() != nil:
 		return nil, fmt.Errorf("connecting: %w", ctx.Err())
+	case errors.Is(err, os.ErrDeadlineExceeded): // the context's, a moment before it ends
+		return nil, fmt.Errorf("connecting: %w", context.DeadlineExceeded)
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
 		return nil, errNoSocket
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.EAGAIN):

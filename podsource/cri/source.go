@@ -146,8 +146,8 @@ func (s *Source) list(ctx context.Context) ([]podsource.Pod, error) {
 			}
 			without = append(without, fmt.Sprintf("%s (%s)", e.name, why))
 			continue
-		case err != nil && ctx.Err() == nil && bounded.Err() != nil:
-			return nil, fmt.Errorf("container runtime at %s: %w: no answer within %v: %w", e, podsource.ErrIncomplete, s.opts.Timeout, err)
+		case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
+			return nil, fmt.Errorf("container runtime at %s: %w: no answer in time (Options.Timeout is %v): %w", e, podsource.ErrIncomplete, s.opts.Timeout, err)
 		case err != nil:
 			return nil, fmt.Errorf("container runtime at %s: %w", e, err)
 		}

@@ -158,7 +158,7 @@ func TestErrors(t *testing.T) {
 		{reason: "its CRI plugin is off", listing: status.Error(codes.Unimplemented, "unknown service runtime.v1.RuntimeService"),
 			says: "does not serve version 1 of the CRI"},
 		{reason: "its store is broken", listing: status.Error(codes.Internal, "broken"), says: "listing sandboxes: "},
-		{reason: "its own time is up", listing: status.Error(codes.DeadlineExceeded, "busy"), is: context.DeadlineExceeded, says: "busy"},
+		{reason: "its own time is up", listing: status.Error(codes.DeadlineExceeded, "busy"), is: podsource.ErrIncomplete, says: "no answer in time (Options.Timeout is 10s): listing sandboxes: context deadline exceeded"},
 		{reason: "a sandbox without an ID", items: []*runtimeapi.PodSandbox{web, {}, db}, says: "sandbox 2 of 3 has no ID"},
 		{reason: "one status in the middle", status: status.Error(codes.Internal, "broken"), says: "status of sandbox b1: "},
 		{reason: "the runtime stops in the middle", status: status.Error(codes.Unavailable, "stopping"),
