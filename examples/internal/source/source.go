@@ -26,9 +26,10 @@ import (
 
 // Env is what a kind may need beside its argument.
 type Env struct {
-	// Node is the name of this node in Kubernetes, and Kubeconfig the file that
-	// says how to reach the API server. Empty they are NODE_NAME of the
-	// environment or the host's name, and what a pod in the cluster has.
+	// Node is the name of this node in Kubernetes, also in a list that kubectl
+	// printed, and Kubeconfig the file that says how to reach the API server. Empty
+	// they are NODE_NAME of the environment or the host's name, and what a pod in
+	// the cluster has.
 	Node, Kubeconfig string
 	// Stdin is what file:- reads. Nil refuses it: a daemon has none.
 	Stdin io.Reader
