@@ -24,7 +24,9 @@
 //   - Containers that were not made over the CRI, as those of nerdctl and ctr.
 //     Their IDs have another form where their namespace is part of it, and then
 //     what they own is kept as foreign (R14, hazard 49). A list of sandboxes names
-//     IDs of 64 hexadecimal digits and no others.
+//     IDs of 64 hexadecimal digits and no others. Where theirs are just that, as
+//     those of Podman with CNI, nothing tells them apart: unite it with packages
+//     netns and cnicache, or give such containers a network of their own.
 //   - A runtime that is stopped when a search looks for it, as it takes its socket
 //     with it, and one that listens where nobody looks (hazards 29 and 53). Nor
 //     which of several is kubelet's: a stranger with a sandbox of its own counts as

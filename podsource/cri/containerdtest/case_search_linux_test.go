@@ -26,18 +26,27 @@ func TestHazard53IdleRuntimeIsFoundOnContainerd(t *testing.T) {
 		n.leak(victim)
 		n.startStranger()
 		before := n.reservations(n.network)
-		for _, flags := range [][]string{nil, {"--allow-empty"}, {"--allow-empty", kernel}} {
-			p, err := hostlocalGC(t.Context(), append([]string{"release", "--network", n.network, "-o", "json", "--source", "cri"}, flags...)...)
+		search := func(command string, flags ...string) pass {
+			t.Helper()
+			p, err := hostlocalGC(t.Context(), append([]string{command, "--network", n.network, "-o", "json", "--source", "cri"}, flags...)...)
 			n.must(err)
-			n.wantRefusal(p, "unix:///run/containerd/containerd.sock (no sandbox)")
+			return p
+		}
+		for _, flags := range [][]string{nil, {"--allow-empty"}, {"--allow-empty", kernel}} {
+			n.wantRefusal(search("release", flags...), "unix:///run/containerd/containerd.sock (no sandbox)")
 		}
 		same(t, "reservations", "nothing is known of the node's own runtime", before, n.reservations(n.network))
+
+		t.Setenv(endpointEnv, n.endpoint())
+		p := search("plan")
+		same(t, "plan: "+p.stderr, "it is named as for crictl",
+			joined(verdicts("in-use", live.ips...), verdicts("leaked", victim.ips...)), p.verdicts)
+		t.Setenv(endpointEnv, "")
 
 		n.must(os.MkdirAll("/run/k3s/containerd", 0o755))
 		t.Cleanup(func() { n.must(os.RemoveAll("/run/k3s")) })
 		n.must(os.Symlink(n.socket(), "/run/k3s/containerd/containerd.sock"))
-		p, err := hostlocalGC(t.Context(), "release", "--network", n.network, "-o", "json", "--source", "cri")
-		n.must(err)
+		p = search("release")
 		same(t, "released: "+p.stderr, "the node's own is found", holding(victim), p.released)
 		same(t, "reservations", "after the pass", holding(live), n.reservations(n.network))
 	})
