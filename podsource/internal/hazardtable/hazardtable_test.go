@@ -92,6 +92,18 @@ func TestTable(t *testing.T) {
 			t.Errorf("%s: got %v, want %q", row.reason, err, row.says)
 		}
 	}
+	dir := t.TempDir()
+	for name, text := range map[string]string{"p.go": pkg, "below/below_test.go": strings.ReplaceAll(tested, "TestNumber", "TestHazard")} {
+		if err := os.MkdirAll(filepath.Join(dir, "below"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := Table(dir, "below"); err != nil || got != strings.ReplaceAll(want, "| TestHazard", "| below/TestHazard") {
+		t.Errorf("of a directory below: got\n%s\n%v", got, err)
+	}
 	if _, err := Table(t.TempDir()); err == nil {
 		t.Error("a directory without Go has a table")
 	}
