@@ -51,6 +51,8 @@ func give(t *testing.T, pid int, name, ip string) {
 
 // A container that took its address out of its namespace, as gVisor does, has an
 // interface without one. While there is one, no address is known to be free.
+//
+// Guard: [scan.noteBare] looks at each interface, not at each namespace.
 func TestHazard59InterfaceShowsNoAddress(t *testing.T) {
 	if !onNode(t) {
 		return
