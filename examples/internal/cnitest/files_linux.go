@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cnitest
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+)
+
+// Reserve makes a reservation as host-local does, of an age. Without a container ID
+// the file is empty. It returns the file's path.
+func Reserve(t testing.TB, dataDir, network, ip, containerID string, age time.Duration) string {
+	t.Helper()
+	content := containerID + "\r\neth0"
+	if containerID == "" {
+		content = ""
+	}
+	file := filepath.Join(dataDir, network, ip)
+	Write(t, file, content, age)
+	return file
+}
+
+// Write writes a file of an age, and its directory if need be.
+func Write(t testing.TB, path, content string, age time.Duration) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if age != 0 { // else the kernel's stamp stands
+		DateBack(t, path, age)
+	}
+}
+
+// DateBack gives a file an age.
+func DateBack(t testing.TB, path string, age time.Duration) {
+	t.Helper()
+	at := time.Now().Add(-age)
+	if err := os.Chtimes(path, at, at); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Exists reports whether a file is there.
+func Exists(path string) bool {
+	_, err := os.Lstat(path)
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// Until waits for a condition. What does not come within a minute is a failure.
+func Until(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	tooLong := time.After(time.Minute)
+	for !holds() {
+		select {
+		case <-tick.C:
+		case <-tooLong:
+			t.Fatalf("waited a minute until %s", what)
+		}
+	}
+}
+
+// A Log takes what several goroutines or processes write. The zero value is empty.
+type Log struct {
+	mu sync.Mutex // guards b
+	b  bytes.Buffer
+}
+
+// Write adds to the log.
+func (l *Log) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+// String returns what was written so far.
+func (l *Log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
