@@ -76,7 +76,7 @@ func (in intents) forget(k checkpoint.Key) error {
 
 // of returns the intent that is left of a key, or nil.
 func (in intents) of(k checkpoint.Key) (*intent, error) {
-	i, err := readIntent(in.path(k))
+	i, err := in.read(in.path(k))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -95,7 +95,7 @@ func (in intents) all() ([]*intent, error) {
 		if !strings.HasSuffix(e.Name(), ".json") {
 			continue // what a crash left in the middle of write
 		}
-		i, err := readIntent(filepath.Join(in.dir, e.Name()))
+		i, err := in.read(filepath.Join(in.dir, e.Name()))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // ended meanwhile
 		}
@@ -107,14 +107,19 @@ func (in intents) all() ([]*intent, error) {
 	return all, nil
 }
 
-func readIntent(path string) (*intent, error) {
+// read reads an intent. Its file is named after its attachment, so one that is
+// about another, or about none, is damaged.
+func (in intents) read(path string) (*intent, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
 	i := new(intent)
-	if err := json.Unmarshal(content, i); err != nil {
-		return nil, fmt.Errorf("reading the intent %s: %w; if it is damaged, end its container and move it away", path, err)
+	if err = json.Unmarshal(content, i); err == nil && in.path(i.key(i.Network)) != path {
+		err = errors.New("it is not about the attachment that its name stands for")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the intent %s: %w; it is damaged: end its container and move it away", path, err)
 	}
 	return i, nil
 }
@@ -124,9 +129,10 @@ func readIntent(path string) (*intent, error) {
 func (in intents) Rank() podsource.Rank { return podsource.RankADDs }
 
 // Pods are the containers with which something is under way: nothing that they
-// hold is a leak yet. Every ADD of this server is among them until it is recorded.
+// hold is a leak yet. Every ADD of this server is among them until it is recorded. It
+// does not declare that it sees the ADDs under way: others serve other networks.
 func (in intents) Pods(context.Context) (podsource.Answer, error) {
-	a := podsource.Answer{Source: "intents", SeesADDs: true, Supplementary: true}
+	a := podsource.Answer{Source: "intents", Supplementary: true}
 	all, err := in.all()
 	if err != nil {
 		return a, err
