@@ -22,7 +22,9 @@ func unplumb(netns, ifName string) (there bool, err error) {
 	if netns == "" {
 		return false, nil
 	}
-	if id := netnsID(netns); id != "" && id == netnsID("/proc/self/ns/net") {
+	// Not /proc/self: the process's first thread may be in a container's for a moment,
+	// as that on which the function below runs.
+	if id := netnsID(netns); id != "" && id == netnsID("/proc/thread-self/ns/net") {
 		return false, fmt.Errorf("%s is the network namespace of the server itself, and no container's", netns)
 	}
 	err = ns.WithNetNSPath(netns, func(ns.NetNS) error {
