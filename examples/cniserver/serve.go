@@ -182,6 +182,10 @@ func (s *server) listen(ctx context.Context, socket string) error {
 	var l net.Listener
 	var err error
 	private(func() { l, err = net.Listen("unix", socket) })
+	// /run is empty after a boot. The plugins that runtimes start are root's.
+	if err := os.MkdirAll(filepath.Dir(socket), 0o700); err != nil {
+		return fmt.Errorf("making the socket's directory: %w", err)
+	}
 	if err != nil {
 		return err
 	}
