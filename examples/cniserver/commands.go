@@ -19,8 +19,8 @@ import (
 )
 
 // add is intend, reserve and plumb (both are the delegate's), record. What fails
-// is undone at once, and by the next request or the next start if that fails
-// too.
+// is undone at once, also when its time was up, and by the next request or the next
+// start if that fails too.
 func (s *server) add(ctx context.Context, r *request, d *delegation) ([]byte, error) {
 	if err := s.settle(ctx, r, d); err != nil {
 		return nil, fmt.Errorf("ending what an earlier request left: %w", err)
@@ -34,6 +34,8 @@ func (s *server) add(ctx context.Context, r *request, d *delegation) ([]byte, er
 		if full(err) {
 			s.loop.Trigger()
 		}
+		ctx, cancel := s.inTime(ctx)
+		defer cancel()
 		return nil, errors.Join(err, s.detach(ctx, r, d))
 	}
 	return result, nil

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"net/http"
@@ -52,7 +53,7 @@ func serveCommand() *cobra.Command {
 		"who knows the attachments that exist when there is no record yet: KIND[:ARG] as hostlocal-gc's --source has it (repeatable, united)")
 	f.DurationVar(&o.gcMinAge, "gc-min-age", gc.DefaultMinAge,
 		"a GC detaches nothing that was attached less than this ago, as the runtime may have made its list before; 0: nothing is too young")
-	f.DurationVar(&o.timeout, "timeout", time.Minute, "how long a request may take, waiting for its turn left aside")
+	f.DurationVar(&o.timeout, "timeout", time.Minute, "how long a request may take, and as long again to undo an ADD that failed; waiting for its turn left aside")
 	f.IntVarP(&o.verbose, "verbose", "v", 0, "level of the log on stderr")
 	_ = cmd.MarkFlagRequired("network") // it exists
 	return cmd
@@ -181,11 +182,11 @@ func (s *server) listen(ctx context.Context, socket string) error {
 	}
 	var l net.Listener
 	var err error
-	private(func() { l, err = net.Listen("unix", socket) })
 	// /run is empty after a boot. The plugins that runtimes start are root's.
 	if err := os.MkdirAll(filepath.Dir(socket), 0o700); err != nil {
 		return fmt.Errorf("making the socket's directory: %w", err)
 	}
+	private(func() { l, err = net.Listen("unix", socket) })
 	if err != nil {
 		return err
 	}

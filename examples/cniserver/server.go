@@ -43,7 +43,7 @@ type server struct {
 func (s *server) live() podsource.Source { return podsource.Union(s.record, s.intents) }
 
 // handle does one request and returns the result, if the command has one.
-func (s *server) handle(ctx context.Context, r *request) ([]byte, error) {
+func (s *server) handle(ctx context.Context, r *request) (result []byte, err error) {
 	d, err := delegationOf(r.Config, s.store.DataDir())
 	if err != nil {
 		return nil, err
@@ -52,35 +52,62 @@ func (s *server) handle(ctx context.Context, r *request) ([]byte, error) {
 		return nil, types.NewError(types.ErrInvalidNetworkConfig,
 			fmt.Sprintf("network %q is not served here; start the server with --network %s", d.network, d.network), "")
 	}
-	// A plugin that was killed does not stop what it asked for: half done would be
-	// worse, and whoever asks again waits for its turn.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.timeout)
-	defer cancel()
+	switch r.Command {
+	case "ADD", "DEL", "CHECK":
+		if err := attachable(r); err != nil {
+			return nil, err
+		}
+	case "GC", "STATUS":
+	default:
+		return nil, types.NewError(types.ErrInvalidEnvironmentVariables, fmt.Sprintf("unknown CNI_COMMAND %q", r.Command), "")
+	}
+	err = s.inTurn(ctx, r, func(ctx context.Context) (err error) {
+		switch r.Command {
+		case "ADD":
+			result, err = s.add(ctx, r, d)
+		case "DEL":
+			err = s.del(ctx, r, d)
+		case "CHECK":
+			err = s.check(ctx, r, d)
+		case "GC":
+			err = s.gc(ctx, r, d)
+		case "STATUS":
+			err = s.status(ctx, r, d)
+		}
+		return err
+	})
+	return result, err
+}
+
+// inTurn does a request when its turn has come: a GC alone, STATUS at any time,
+// and the rest one after the other for each container. The time limit begins then.
+//
+// A plugin that is killed does not stop what was begun for it: half done would be
+// worse. What was not begun yet is left undone, since its runtime has given up and
+// may have asked for the opposite meanwhile.
+func (s *server) inTurn(ctx context.Context, r *request, do func(context.Context) error) error {
 	switch r.Command {
 	case "GC":
 		s.single.Lock()
 		defer s.single.Unlock()
-		return nil, s.gc(ctx, r, d)
 	case "STATUS":
-		return nil, s.status(ctx, r, d)
-	case "ADD", "DEL", "CHECK":
 	default:
-		return nil, types.NewError(types.ErrInvalidEnvironmentVariables, fmt.Sprintf("unknown CNI_COMMAND %q", r.Command), "")
+		s.single.RLock()
+		defer s.single.RUnlock()
+		s.turns.LockKey(r.ContainerID)
+		defer func() { _ = s.turns.UnlockKey(r.ContainerID) }() // never fails
 	}
-	if err := attachable(r); err != nil {
-		return nil, err
+	if err := ctx.Err(); err != nil {
+		return types.NewError(types.ErrTryAgainLater, "the plugin ended before it was the request's turn", err.Error())
 	}
-	s.single.RLock()
-	defer s.single.RUnlock()
-	s.turns.LockKey(r.ContainerID)
-	defer func() { _ = s.turns.UnlockKey(r.ContainerID) }() // never fails
-	switch r.Command {
-	case "ADD":
-		return s.add(ctx, r, d)
-	case "DEL":
-		return nil, s.del(ctx, r, d)
-	}
-	return nil, s.check(ctx, r, d)
+	ctx, cancel := s.inTime(ctx)
+	defer cancel()
+	return do(ctx)
+}
+
+// inTime is a context that ends when the time limit is up, and not before.
+func (s *server) inTime(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), s.timeout)
 }
 
 // delegate runs the plugin that does the work.
