@@ -11,7 +11,6 @@ import (
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
-	"github.com/hostlocal-gc/hostlocal-gc/podsource/checkpoint"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/cnigc"
 )
 
@@ -67,56 +66,25 @@ func (s *server) detachInvalid(ctx context.Context, valid podsource.Source, r *r
 // every container whose ADD ended. With it age does not count, so a reconciler
 // that has not watched the clock will do.
 func (s *server) release(ctx context.Context, valid podsource.Source, network string) error {
+	asserts, err := s.asserts(ctx)
+	if err != nil {
+		return err
+	}
 	// All sources are here: one that fails is not going to come up.
 	opts := gc.Options{Logger: s.log, StartupTimeout: time.Second}
 	r, err := gc.New(s.store, []string{network}, podsource.Union(valid, s.live()), opts)
 	if err == nil {
-		_, err = r.AtStartup(ctx, gc.NoADDInFlight)
+		_, err = r.AtStartup(ctx, asserts...)
 	}
 	return err
 }
 
-// recordExisting writes the first record, of the attachments that exist: those
-// of which a source sees the pod and host-local has the reservation. What a source
-// does not see because it is too young is recorded, too, or else its address would
-// be released once it is older (hazard 52): a DEL or a GC forgets it.
-func (s *server) recordExisting(ctx context.Context, existing podsource.Source) error {
-	rs, err := s.store.List(ctx)
-	if err != nil {
-		return err
+// asserts is what this server may assert while it does no ADD. As long as a
+// take-over lasts another one may.
+func (s *server) asserts(ctx context.Context) ([]gc.Assertion, error) {
+	over, err := s.takeOver.end(ctx)
+	if err != nil || !over {
+		return nil, err
 	}
-	var all []checkpoint.Entry
-	young := podsource.Answer{Source: "young reservations", Supplementary: true}
-	for _, res := range rs {
-		if res.ContainerID == "" || !slices.Contains(s.networks, res.Network) {
-			continue
-		}
-		k := checkpoint.Key{Network: res.Network, ContainerID: res.ContainerID, IfName: res.IfName}
-		if k.IfName == "" {
-			k.IfName = "eth0" // host-local before v0.8 did not say
-		}
-		if time.Since(res.ReservedAt) < gc.DefaultMinAge {
-			young.Pods = append(young.Pods, podsource.Pod{ContainerIDs: []string{res.ContainerID}})
-		}
-		i := slices.IndexFunc(all, func(e checkpoint.Entry) bool { return e.Key == k })
-		if i < 0 {
-			i = len(all)
-			all = append(all, checkpoint.Entry{Key: k, Time: res.ReservedAt})
-		}
-		all[i].IPs = append(all[i].IPs, res.IP)
-	}
-	youngToo := podsource.Union(existing, podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) { return young, nil }))
-	return s.record.Backfill(ctx, youngToo, func(p podsource.Pod) (of []checkpoint.Entry, err error) {
-		for _, e := range all {
-			mine := slices.Contains(p.ContainerIDs, e.ContainerID)
-			for _, ip := range e.IPs {
-				mine = mine || slices.Contains(p.IPs, ip)
-			}
-			if mine {
-				e.Pod, e.UID = p.NamespacedName, p.UID
-				of = append(of, e)
-			}
-		}
-		return of, nil
-	})
+	return []gc.Assertion{gc.NoADDInFlight}, nil
 }

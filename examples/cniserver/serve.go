@@ -90,14 +90,15 @@ func (o *serving) run(ctx context.Context) error {
 
 func (o *serving) newServer() (s *server, err error) {
 	s = &server{
-		store: hostlocal.New(o.dataDir), networks: o.networks, intents: intents{filepath.Join(o.stateDir, "intents")},
+		store: hostlocal.New(o.dataDir), networks: o.networks, stateDir: o.stateDir, intents: intents{filepath.Join(o.stateDir, "intents")},
 		gcMinAge: o.gcMinAge, timeout: o.timeout, log: textlog.New(os.Stderr, o.verbose), turns: keymutex.NewHashed(64),
 	}
+	s.takeOver = takeOver{s, filepath.Join(o.stateDir, "taking-over")}
 	s.record, err = checkpoint.Open(filepath.Join(o.stateDir, "attachments.json"), checkpoint.Options{Networks: o.networks})
 	if err != nil {
 		return nil, err
 	}
-	if s.loop, err = gc.New(s.store, s.networks, s.live(), gc.Options{Logger: s.log}); err != nil {
+	if s.loop, err = gc.New(s.store, s.networks, podsource.Union(s.takeOver, s.live()), gc.Options{Logger: s.log}); err != nil {
 		return nil, errors.Join(err, s.record.Close())
 	}
 	return s, nil
@@ -105,9 +106,7 @@ func (o *serving) newServer() (s *server, err error) {
 
 // start brings the disk to where nothing is half done and nothing is lost.
 func (s *server) start(ctx context.Context, existing []string) error {
-	asserts := []gc.Assertion{gc.NoADDInFlight} // it serves the ADDs, and has not begun
 	if _, err := s.record.Pods(ctx); errors.Is(err, podsource.ErrNotHere) {
-		asserts = nil // somebody else may have served them until a moment ago
 		if err := s.firstRecord(ctx, existing); err != nil {
 			return err
 		}
@@ -127,6 +126,10 @@ func (s *server) start(ctx context.Context, existing []string) error {
 		s.log.Info("Forgot an attachment whose network namespace is gone", "network", e.Network, "containerID", e.ContainerID, "ifName", e.IfName)
 	}
 	at(startPruned)
+	asserts, err := s.asserts(ctx)
+	if err != nil {
+		return err
+	}
 	if _, err := s.loop.AtStartup(ctx, asserts...); err != nil {
 		s.log.Error(err, "Releasing leaked addresses at start-up; going on")
 	}
@@ -159,6 +162,9 @@ func (s *server) firstRecord(ctx context.Context, existing []string) error {
 		if err != nil {
 			return err
 		}
+		if err := s.takeOver.begin(); err != nil {
+			return fmt.Errorf("noting when the take-over began: %w", err)
+		}
 		return s.recordExisting(ctx, src)
 	}
 	rs, err := s.store.List(ctx)
@@ -176,16 +182,16 @@ func (s *server) firstRecord(ctx context.Context, existing []string) error {
 // listen answers until ctx ends, and lets the requests that it has come to their
 // end.
 func (s *server) listen(ctx context.Context, socket string) error {
+	// /run is empty after a boot. The plugins that runtimes start are root's.
+	if err := os.MkdirAll(filepath.Dir(socket), 0o700); err != nil {
+		return fmt.Errorf("making the socket's directory: %w", err)
+	}
 	// The record is locked, so nobody else's socket is removed here.
 	if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	var l net.Listener
 	var err error
-	// /run is empty after a boot. The plugins that runtimes start are root's.
-	if err := os.MkdirAll(filepath.Dir(socket), 0o700); err != nil {
-		return fmt.Errorf("making the socket's directory: %w", err)
-	}
 	private(func() { l, err = net.Listen("unix", socket) })
 	if err != nil {
 		return err
@@ -207,9 +213,13 @@ func (s *server) listen(ctx context.Context, socket string) error {
 func (s *server) routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST "+requestPath, func(w http.ResponseWriter, req *http.Request) {
+		// To its end: only from there on does the server see that the plugin ends.
 		r := new(request)
-		dec := json.NewDecoder(http.MaxBytesReader(w, req.Body, maxRequest))
-		if err := dec.Decode(r); err != nil {
+		body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, maxRequest))
+		if err == nil {
+			err = json.Unmarshal(body, r)
+		}
+		if err != nil {
 			http.Error(w, fmt.Sprintf("reading the request: %v", err), http.StatusBadRequest)
 			return
 		}

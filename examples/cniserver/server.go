@@ -25,10 +25,12 @@ import (
 // of what is complete, the intents of what is not, and host-local's reservations.
 type server struct {
 	store    *hostlocal.Store
+	stateDir string   // of the record, the intents and the take-over
 	networks []string // that it serves
 	loop     *gc.Reconciler
 	record   *checkpoint.Checkpoint
 	intents  intents
+	takeOver takeOver
 	gcMinAge time.Duration
 	timeout  time.Duration
 	log      logr.Logger
