@@ -4,6 +4,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -15,23 +16,25 @@ import (
 	"github.com/containernetworking/cni/libcni"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/cnitest"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
 var dual = kind{"1.1.0", "bridge", true}
 
 // Killed between any two steps, the server loses no address and forgets none:
-// after its next start disk, record and kernel agree, whatever the runtime does
-// then, and what it asks for again succeeds (hazards 24 and 25).
+// after its next start disk, record and kernel agree, and go on to do so when the
+// runtime repeats its request, and when it asks for the opposite (hazards 24 and 25).
+// That start leaves the same behind at each point, so what the runtime does then need
+// not be tried by itself.
 func TestHazard24KilledBetweenSteps(t *testing.T) {
 	type action struct {
-		name string
-		do   func(n *node, list *libcni.NetworkConfigList)
-		has  bool // whether c holds addresses after it
+		do  func(n *node, list *libcni.NetworkConfigList)
+		has bool // whether c holds addresses after it
 	}
-	add := action{"ADD", func(n *node, list *libcni.NetworkConfigList) { n.mustAdd(list, "c") }, true}
-	del := action{"DEL", func(n *node, list *libcni.NetworkConfigList) { n.mustDel(list, "c") }, false}
-	gc := action{"GC", func(n *node, list *libcni.NetworkConfigList) {
+	add := action{func(n *node, list *libcni.NetworkConfigList) { n.mustAdd(list, "c") }, true}
+	del := action{func(n *node, list *libcni.NetworkConfigList) { n.mustDel(list, "c") }, false}
+	gc := action{func(n *node, list *libcni.NetworkConfigList) {
 		if err := n.gcNow(list, "a"); err != nil {
 			n.t.Errorf("GC again: %v", err)
 		}
@@ -52,7 +55,7 @@ func TestHazard24KilledBetweenSteps(t *testing.T) {
 		{
 			"ADD", []string{addDone}, // it is complete, and only the answer is lost
 			func(n *node, list *libcni.NetworkConfigList) error { _, err := n.add(list, "c"); return err },
-			false, true, []action{add, del},
+			false, true, []action{add, add, del},
 		},
 		{
 			"DEL", []string{delIntended, delUnplumbed, delReleased, delForgotten, delDone},
@@ -67,35 +70,34 @@ func TestHazard24KilledBetweenSteps(t *testing.T) {
 		{
 			"GC", []string{delIntended, delUnplumbed, delReleased, delForgotten, delDone, gcDetached, gcReconciled, gcForwarded},
 			func(n *node, list *libcni.NetworkConfigList) error { n.forget(); return n.gcNow(list, "a") },
-			true, false, []action{gc, del},
+			true, false, []action{gc, add},
 		},
 	} {
-		nothing := action{"nothing", func(*node, *libcni.NetworkConfigList) {}, row.left}
 		for _, point := range row.points {
-			for _, then := range append(row.then, nothing) {
-				t.Run(fmt.Sprintf("%s dies at %s, then %s", row.verb, point, then.name), func(t *testing.T) {
-					n := newNode(t)
-					list := n.list("one", dual)
-					n.restart()
-					n.mustAdd(list, "a") // somebody else, who must not notice
-					n.make("c")
-					if row.before {
-						n.mustAdd(list, "c")
-					}
-					n.kill()
-					if !n.start(point) {
-						t.Fatal("the server died before it was asked for anything")
-					}
-					if err := row.begin(n, list); err == nil {
-						t.Fatal("the server should have died")
-					}
-					n.died()
-					n.restart()
-					n.agree(2, holders(row.left)...)
+			t.Run(fmt.Sprintf("%s dies at %s", row.verb, point), func(t *testing.T) {
+				n := newNode(t)
+				list := n.list("one", dual)
+				n.restart()
+				n.mustAdd(list, "a") // somebody else, who must not notice
+				n.Make("c")
+				if row.before {
+					n.mustAdd(list, "c")
+				}
+				n.kill()
+				if !n.start(point) {
+					t.Fatal("the server died before it was asked for anything")
+				}
+				if err := row.begin(n, list); err == nil {
+					t.Fatal("the server should have died")
+				}
+				n.died()
+				n.restart()
+				n.agree(2, holders(row.left)...)
+				for _, then := range row.then {
 					then.do(n, list)
 					n.agree(2, holders(then.has)...)
-				})
-			}
+				}
+			})
 		}
 	}
 }
@@ -118,14 +120,14 @@ func TestHazard24KilledAtStart(t *testing.T) {
 			for _, id := range []string{"a", "dead"} {
 				n.mustAdd(list, id)
 			}
-			n.make("c")
+			n.Make("c")
 			n.kill()
 			n.start(addPlumbed)
 			if _, err := n.add(list, "c"); err == nil {
 				t.Fatal("the server should have died")
 			}
 			n.died()
-			n.unmake("dead") // no DEL
+			n.Remove("dead") // no DEL
 			if n.start(point) {
 				t.Fatal("the server should have died while it started")
 			}
@@ -152,7 +154,7 @@ func (n *node) ownBin(names ...string) {
 		n.t.Fatal(err)
 	}
 	for _, name := range names {
-		if err := os.Symlink(filepath.Join(bin, name), filepath.Join(n.bin, name)); err != nil {
+		if err := os.Symlink(filepath.Join(cnitest.Bin(), name), filepath.Join(n.bin, name)); err != nil {
 			n.t.Fatal(err)
 		}
 	}
@@ -166,26 +168,15 @@ func TestHazard24KilledWhileADelegateGoesOn(t *testing.T) {
 	for _, row := range []struct{ verb, plugin string }{{"ADD", "bridge"}, {"ADD", "ptp"}, {"DEL", "bridge"}, {"DEL", "ptp"}} {
 		t.Run(row.verb+" "+row.plugin, func(t *testing.T) {
 			n := newNode(t)
-			n.ownBin("cniserver", "bridge", "ptp")
-			// It does what host-local does, and then waits until the test says so.
-			pipe := filepath.Join(n.dir, "pipe")
-			script := fmt.Sprintf("#!/bin/sh\n%s/host-local; code=$?\n"+
-				"if [ -p %[2]s ] && [ $CNI_COMMAND = %[3]s ]; then echo there >%[2]s; cat %[2]s.go; fi >&2\nexit $code\n", bin, pipe, row.verb)
-			if err := os.WriteFile(filepath.Join(n.bin, "host-local"), []byte(script), 0o700); err != nil {
-				t.Fatal(err)
-			}
+			arrived, goOn := n.stopAt(row.verb)
 			list := n.list("one", kind{"1.1.0", row.plugin, true})
 			n.restart()
 			n.mustAdd(list, "a")
-			n.make("c")
+			n.Make("c")
 			if row.verb == "DEL" {
 				n.mustAdd(list, "c")
 			}
-			for _, p := range []string{pipe, pipe + ".go"} {
-				if err := syscall.Mkfifo(p, 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
+			n.stops()
 			failed := make(chan error)
 			go func() {
 				if row.verb == "ADD" {
@@ -195,27 +186,17 @@ func TestHazard24KilledWhileADelegateGoesOn(t *testing.T) {
 					failed <- n.del(list, "c")
 				}
 			}()
-			if _, err := os.ReadFile(pipe); err != nil { // returns when the script has come there
-				t.Fatal(err)
-			}
-			if ips := n.configured("/run/netns/c"); len(ips) > 0 {
+			arrived()
+			if ips := n.Addresses("c"); len(ips) > 0 {
 				t.Errorf("%v are configured, and not yet or no longer plumbed", ips)
 			}
 			n.kill()
 			if err := <-failed; err == nil {
 				t.Fatal("the server is dead, and the request succeeds")
 			}
-			if err := os.Remove(pipe); err != nil { // later ones need not wait
-				t.Fatal(err)
-			}
 			// The delegate goes on once the next server says that it waits for it.
 			waited := false
-			if !n.startWaiting("", func() {
-				waited = true
-				if err := os.WriteFile(pipe+".go", nil, 0); err != nil {
-					t.Error(err)
-				}
-			}) || !waited {
+			if !n.startWaiting("", func() { waited = true; goOn() }) || !waited {
 				t.Fatalf("the server did not wait for the delegate (%t)", waited)
 			}
 			n.agree(2, "a")
@@ -233,7 +214,7 @@ func TestHazard25WhatCannotBeFinished(t *testing.T) {
 	list := n.list("one", dual)
 	n.restart()
 	n.mustAdd(list, "a")
-	n.make("c")
+	n.Make("c")
 	n.kill()
 	n.start(addPlumbed)
 	if _, err := n.add(list, "c"); err == nil {
@@ -284,7 +265,7 @@ func TestDiskFull(t *testing.T) {
 			break
 		}
 	}
-	n.make("c")
+	n.Make("c")
 	if _, err := n.add(list, "c"); err == nil || !strings.Contains(err.Error(), "no space left") {
 		t.Errorf("ADD on a full disk: %v", err)
 	}
@@ -314,23 +295,30 @@ func TestHazard26RecordCutAtEveryByte(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for cut := range whole {
-		if cut == len(whole)-1 && whole[cut] == '\n' {
-			continue
-		}
+	refused := func(cut int, start func() error) {
+		t.Helper()
 		if err := os.WriteFile(n.recordFile(), whole[:cut], 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if n.start("") {
-			t.Fatalf("with %d of %d bytes the server starts", cut, len(whole))
+		if err := start(); err == nil || !strings.Contains(err.Error(), n.recordFile()) {
+			t.Fatalf("with %d of %d bytes: %v", cut, len(whole), err)
 		}
 		got, err := os.ReadFile(n.recordFile())
 		if err != nil || string(got) != string(whole[:cut]) {
 			t.Fatalf("cut at byte %d, the record was changed: %q, %v", cut, got, err)
 		}
 	}
-	if !strings.Contains(n.log.String(), n.recordFile()) {
-		t.Error("the log does not name the file")
+	// The end of newServer is the end of a start; whether it is, a few of them show.
+	for cut := range len(whole) - 1 {
+		refused(cut, func() error { _, err := n.serving().newServer(); return err })
+	}
+	for _, cut := range []int{0, len(whole) / 2, len(whole) - 2} {
+		refused(cut, func() error {
+			if n.start("") {
+				return nil
+			}
+			return errors.New(n.log.String())
+		})
 	}
 	if err := os.WriteFile(n.recordFile(), whole, 0o600); err != nil {
 		t.Fatal(err)
@@ -362,7 +350,7 @@ func TestHazard26Upgrade(t *testing.T) {
 		t.Error("the error does not say what to do")
 	}
 	// The runtime knows a by its sandbox, and b by one of its addresses.
-	ipOfB := n.configured("/run/netns/b")[0]
+	ipOfB := n.Addresses("b")[0]
 	runtime := filepath.Join(n.dir, "runtime.json")
 	pods, err := json.Marshal([]map[string]any{{"name": "web-a", "containerIDs": []string{"a"}}, {"name": "web-b", "ips": []string{ipOfB.String()}}})
 	if err != nil {
@@ -375,7 +363,7 @@ func TestHazard26Upgrade(t *testing.T) {
 		t.Fatal("with a source the server does not start")
 	}
 	n.kill()
-	n.unmake("leaked")
+	n.Remove("leaked")
 	if err := os.Remove(runtime); err != nil {
 		t.Fatal(err)
 	}
@@ -392,11 +380,8 @@ func (n *node) dateBack() {
 	if err != nil || len(rs) == 0 {
 		n.t.Fatalf("%d reservations, %v", len(rs), err)
 	}
-	at := time.Now().Add(-time.Hour)
 	for _, r := range rs {
-		if err := os.Chtimes(filepath.Join(n.dataDir(), r.Network, r.IP.String()), at, at); err != nil {
-			n.t.Fatal(err)
-		}
+		cnitest.DateBack(n.t, filepath.Join(n.dataDir(), r.Network, r.IP.String()), time.Hour)
 	}
 }
 
@@ -435,7 +420,7 @@ func TestHazard34EmptyRecord(t *testing.T) {
 	list := n.list("one", dual)
 	n.restart()
 	n.mustAdd(list, "a")
-	n.unmake("a") // its DEL never comes
+	n.Remove("a") // its DEL never comes
 	n.restart()
 	n.agree(2)
 	if h := n.holding(); len(h.Reserved) != 0 {

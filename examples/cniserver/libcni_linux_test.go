@@ -12,10 +12,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/cnitest"
 )
 
 // libcni drives the plugin as a runtime does, in each version and kind.
@@ -43,6 +46,9 @@ func TestLibcni(t *testing.T) {
 				}
 			}
 			n.agree(row.each, "a", "b")
+			if e := n.recorded()[0]; e.Pod.String() != "shop/web-a" || e.UID != "uid-a" {
+				t.Errorf("%s: recorded is the pod %v, UID %q", row.reason, e.Pod, e.UID)
+			}
 			if row.kind.version != "0.3.1" {
 				if err := n.cni.CheckNetworkList(t.Context(), list, n.of("a")); err != nil {
 					t.Errorf("%s: CHECK: %v", row.reason, err)
@@ -75,7 +81,7 @@ func TestCheck(t *testing.T) {
 	if err := n.cni.CheckNetworkList(t.Context(), list, n.of("a")); err == nil {
 		t.Error("the interface is gone, and CHECK sees nothing")
 	}
-	n.make("b")
+	n.Make("b")
 	var e *types.Error
 	err := n.cni.CheckNetworkList(t.Context(), list, n.of("b"))
 	if err == nil {
@@ -105,7 +111,7 @@ func TestEmptyPool(t *testing.T) {
 	if err := n.cni.GetStatusNetworkList(t.Context(), small); !errors.As(err, &e) || e.Code != notAvailable {
 		t.Errorf("STATUS of a full network: %v", err)
 	}
-	n.make("f")
+	n.Make("f")
 	if _, err := n.add(small, "f"); err == nil || !strings.Contains(err.Error(), "no IP addresses available") {
 		t.Errorf("ADD in a full network: %v", err)
 	}
@@ -115,11 +121,35 @@ func TestEmptyPool(t *testing.T) {
 	n.agree(1, "a", "b", "d", "e", "f")
 }
 
+// An ADD that finds no address, and STATUS that sees that there is none, call for a
+// pass, which the loop would do minutes later.
+func TestAFullPoolCallsForAPass(t *testing.T) {
+	n := newNode(t)
+	n.restart()
+	list := n.list("one", kind{"1.1.0", "bridge", false})
+	small, err := libcni.NetworkConfFromBytes(bytes.Replace(list.Bytes, []byte("10.9.1.0/24"), []byte("10.9.1.0/30"), 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Make("a")
+	for what, ask := range map[string]func() error{
+		"ADD":    func() error { _, err := n.add(small, "a"); return err },
+		"STATUS": func() error { return n.cni.GetStatusNetworkList(t.Context(), small) },
+	} {
+		leak := cnitest.Reserve(t, n.dataDir(), "one", "10.9.1.2", "gone", time.Hour)
+		if err := ask(); err == nil {
+			t.Errorf("%s in a full network succeeds", what)
+		}
+		cnitest.Until(t, "the pass that "+what+" calls for has released the leak", func() bool { return !cnitest.Exists(leak) })
+	}
+	n.agree(1)
+}
+
 // What the server refuses, it refuses before anything was done.
 func TestRefused(t *testing.T) {
 	n := newNode(t)
 	n.restart()
-	n.make("a")
+	n.Make("a")
 	good := string(n.list("one", kind{"1.1.0", "bridge", false}).Bytes)
 	for _, row := range []struct{ reason, old, new, want string }{
 		{"a network that nobody watches", `"name":"one"`, `"name":"three"`, "--network three"},
@@ -140,6 +170,10 @@ func TestRefused(t *testing.T) {
 	r := &request{Command: "ADD", ContainerID: "../a", IfName: "eth0", Path: n.bin, Config: []byte(n.plugin("one"))}
 	if _, err := ask(n.socket(), r); err == nil || !strings.Contains(err.Error(), "containerID") {
 		t.Errorf("an ID that no runtime has: %v", err)
+	}
+	r = &request{Command: "DEL", ContainerID: "a", IfName: "a/b", Path: n.bin, Config: []byte(n.plugin("one"))}
+	if _, err := ask(n.socket(), r); err == nil || !strings.Contains(err.Error(), "interface name") {
+		t.Errorf("a name that no interface has: %v", err)
 	}
 	r = &request{Command: "ADD", ContainerID: "a", IfName: "eth0", Path: n.bin, Args: strings.Repeat("x", maxRequest), Config: []byte("{}")}
 	if _, err := ask(n.socket(), r); err == nil || !strings.Contains(err.Error(), "too large") {
@@ -162,7 +196,7 @@ func TestOneContainerAtATime(t *testing.T) {
 	n := newNode(t)
 	n.restart()
 	list := n.list("one", kind{"1.1.0", "bridge", true})
-	n.make("a")
+	n.Make("a")
 	done := make(chan error)
 	for range 4 {
 		go func() { _, err := n.add(list, "a"); done <- err }()
@@ -262,11 +296,11 @@ func TestCnitool(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(conf, "one.conflist"), list.Bytes, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	n.make("a")
+	n.Make("a")
 	tool := func(verb string) error {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		cmd := exec.CommandContext(ctx, filepath.Join(bin, "cnitool"), verb, "one", "/run/netns/a")
+		cmd := exec.CommandContext(ctx, filepath.Join(cnitest.Bin(), "cnitool"), verb, "one", "/run/netns/a")
 		cmd.Env = append(os.Environ(), "CNI_PATH="+n.bin, "NETCONFPATH="+conf)
 		out, err := cmd.CombinedOutput()
 		if err != nil {

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/cnitest"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/checkpoint"
@@ -21,19 +22,7 @@ import (
 // reserve makes a reservation as host-local does, of which nobody was told.
 func (n *node) reserve(network, ip, id string) (file string) {
 	n.t.Helper()
-	file = filepath.Join(n.dataDir(), network, ip)
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-		n.t.Fatal(err)
-	}
-	if err := os.WriteFile(file, []byte(id+"\r\neth0"), 0o600); err != nil {
-		n.t.Fatal(err)
-	}
-	return file
-}
-
-func exists(file string) bool {
-	_, err := os.Lstat(file)
-	return err == nil
+	return cnitest.Reserve(n.t, n.dataDir(), network, ip, id, 0)
 }
 
 // An asked source does something once it has answered.
@@ -88,7 +77,7 @@ func TestHazard58AnADDEndsBetweenTwoQuestions(t *testing.T) {
 			t.Fatal(err)
 		}
 		report, err := r.AtStartup(t.Context(), gc.NoADDInFlight)
-		if err != nil || !exists(file) {
+		if err != nil || !cnitest.Exists(file) {
 			t.Errorf("%s: the live container lost its address, or the pass failed: %v, %+v", row.reason, err, report.Counts())
 		}
 		if left, err := s.intents.all(); err != nil || len(left) > 0 {
@@ -97,14 +86,20 @@ func TestHazard58AnADDEndsBetweenTwoQuestions(t *testing.T) {
 	}
 }
 
-// newServer is a server of this process, with an empty record.
-func (n *node) newServer() *server {
+// serving is what the flags of a server of this process would say.
+func (n *node) serving() *serving {
 	n.t.Helper()
-	o := serving{stateDir: n.state(), dataDir: n.dataDir(), networks: []string{"one", "two"}, timeout: time.Minute}
+	o := &serving{stateDir: n.state(), dataDir: n.dataDir(), networks: []string{"one", "two"}, timeout: time.Hour}
 	if err := os.MkdirAll(filepath.Join(o.stateDir, "intents"), 0o700); err != nil {
 		n.t.Fatal(err)
 	}
-	s, err := o.newServer()
+	return o
+}
+
+// newServer is a server of this process, with an empty record.
+func (n *node) newServer() *server {
+	n.t.Helper()
+	s, err := n.serving().newServer()
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -124,18 +119,25 @@ func TestHazard74GCOfOneNetwork(t *testing.T) {
 	n.mustAdd(two, "b")
 	n.forget()
 	here, there, unserved := n.reserve("one", "10.9.1.200", "lost"), n.reserve("two", "10.9.2.200", "gone"), n.reserve("three", "10.9.3.200", "c")
-	if err := n.gcNow(one, "a"); err != nil {
+	valid := n.reserve("one", "10.9.1.201", "valid") // the runtime knows it, and the record does not
+	if err := n.gcNow(one, "a", "valid"); err != nil {
 		t.Fatal(err)
 	}
-	if exists(here) || !exists(there) || !exists(unserved) {
+	if !cnitest.Exists(valid) {
+		t.Error("what the request calls valid has lost its address")
+	}
+	if err := os.Remove(valid); err != nil {
+		t.Fatal(err)
+	}
+	if cnitest.Exists(here) || !cnitest.Exists(there) || !cnitest.Exists(unserved) {
 		t.Errorf("reserved in the network of the request: %t, in the other: %t, in one that is not served: %t; want only the last two",
-			exists(here), exists(there), exists(unserved))
+			cnitest.Exists(here), cnitest.Exists(there), cnitest.Exists(unserved))
 	}
 	if err := n.gcNow(two, "b"); err != nil {
 		t.Fatal(err)
 	}
-	if exists(there) || !exists(unserved) {
-		t.Errorf("after a GC of the other network, reserved there: %t, in one that is not served: %t", exists(there), exists(unserved))
+	if cnitest.Exists(there) || !cnitest.Exists(unserved) {
+		t.Errorf("after a GC of the other network, reserved there: %t, in one that is not served: %t", cnitest.Exists(there), cnitest.Exists(unserved))
 	}
 	if err := os.RemoveAll(filepath.Dir(unserved)); err != nil {
 		t.Fatal(err)
@@ -168,8 +170,8 @@ func TestStartReleases(t *testing.T) {
 	n.kill()
 	lost, unserved := n.reserve("two", "10.9.2.200", "lost"), n.reserve("three", "10.9.3.200", "c")
 	n.restart()
-	if exists(lost) || !exists(unserved) {
-		t.Errorf("reserved in a network that is served: %t, in one that is not: %t", exists(lost), exists(unserved))
+	if cnitest.Exists(lost) || !cnitest.Exists(unserved) {
+		t.Errorf("reserved in a network that is served: %t, in one that is not: %t", cnitest.Exists(lost), cnitest.Exists(unserved))
 	}
 	if strings.Contains(n.log.String(), "ERROR") || strings.Contains(n.log.String(), `"error"=`) {
 		t.Errorf("errors:\n%s", n.log)
@@ -196,18 +198,20 @@ func TestFirstStartKeepsTheYoung(t *testing.T) {
 		t.Fatal(err)
 	}
 	empty := n.reserve("one", "10.9.1.200", "")
-	if err := os.WriteFile(empty, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
 	if !n.start("", "--existing", "file:"+runtime) {
 		t.Fatal("the server does not start")
 	}
-	if !exists(empty) {
+	if !cnitest.Exists(empty) {
 		t.Error("a file that a plugin of another server may be about to fill is gone")
 	}
 	n.restart()
-	if exists(empty) {
-		t.Error("with a record of its own the server still keeps it")
+	if !cnitest.Exists(empty) {
+		t.Error("the next start, a moment later, is no safer, and the file is gone")
+	}
+	cnitest.DateBack(t, filepath.Join(n.state(), "taking-over"), gc.DefaultMinAge)
+	n.restart()
+	if cnitest.Exists(empty) {
+		t.Error("the take-over is over, and the server still keeps it")
 	}
 	n.agree(2, "a")
 }

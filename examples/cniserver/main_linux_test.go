@@ -3,103 +3,28 @@
 package main
 
 import (
-	"errors"
-	"flag"
-	"fmt"
 	"os"
-	"os/exec"
+	"runtime"
 	"syscall"
 	"testing"
+
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/cnitest"
 )
 
-// inside says that this process has namespaces of its own.
-const inside = "CNISERVER_TEST_BIN"
-
-// bin holds what the tests run: cniserver, bridge, ptp, host-local, cnitool. The
-// server itself is this test's own program, so that it is built as the test is.
-var bin string //nolint:gochecknoglobals // set once, in TestMain
-
-// TestMain runs the tests in a network, mount and PID namespace of their own:
-// whatever they leave, processes and mounts included, ends with it.
+// TestMain runs the tests in namespaces of their own. The server is this test's own
+// program, so that it is built as the test is; what runtimes call is built apart.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "serve" {
 		main()
 		return
 	}
-	flag.Parse()
-	if bin = os.Getenv(inside); bin != "" {
-		os.Exit(runInside(m))
-	}
-	code, err := runOutside()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "cniserver:", err)
-		code = 1
-	}
-	os.Exit(code)
-}
-
-func runOutside() (code int, err error) {
-	if os.Geteuid() != 0 {
-		if os.Getenv("CI") == "true" {
-			return 1, errors.New("the tests need root, and CI skips nothing")
-		}
-		fmt.Fprintln(os.Stderr, "--- SKIP: ALL TESTS of cniserver: they make network namespaces, which needs root")
-		return 0, nil
-	}
-	dir, err := os.MkdirTemp("", "cniserver-test-")
-	if err != nil {
-		return 1, err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	if err := buildAll(dir); err != nil {
-		return 1, err
-	}
-	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.Env = append(os.Environ(), inside+"="+dir)
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags:   syscall.CLONE_NEWNET | syscall.CLONE_NEWPID,
-		Unshareflags: syscall.CLONE_NEWNS,
-		Pdeathsig:    syscall.SIGKILL,
-	}
-	err = cmd.Run()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
-		return max(exit.ExitCode(), 1), nil
-	}
-	return 0, err
-}
-
-// buildAll builds the plugin, and what server and tests call, at the versions of
-// go.mod.
-func buildAll(dir string) error {
-	const plugins, cni = "github.com/containernetworking/plugins/plugins/", "github.com/containernetworking/cni/"
-	build := func(env []string, args ...string) error {
-		cmd := exec.Command("go", append([]string{"build"}, args...)...)
-		cmd.Env = append(os.Environ(), env...)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("%v: %w\n%s", cmd, err, out)
-		}
-		return nil
-	}
-	return build([]string{"CGO_ENABLED=0"}, "-o", dir+"/", ".", plugins+"main/bridge", plugins+"main/ptp",
-		plugins+"ipam/host-local", cni+"cnitool")
-}
-
-func runInside(m *testing.M) int {
-	for _, mount := range []struct {
-		source, target, fs string
-		flags              uintptr
-	}{
-		{"none", "/", "", syscall.MS_REC | syscall.MS_PRIVATE},
-		{"proc", "/proc", "proc", 0},
-		{"tmpfs", "/run", "tmpfs", 0},
-		{"tmpfs", "/var/lib", "tmpfs", 0}, // where cnitool keeps what it attached
-	} {
-		if err := syscall.Mount(mount.source, mount.target, mount.fs, mount.flags, ""); err != nil {
-			fmt.Fprintf(os.Stderr, "mounting %s: %v\n", mount.target, err)
-			return 1
-		}
-	}
-	return m.Run()
+	os.Exit(cnitest.Main(m, map[string]string{
+		"cniserver": ".", "bridge": cnitest.Plugins + "main/bridge", "ptp": cnitest.Plugins + "main/ptp",
+		"host-local": cnitest.Plugins + "ipam/host-local", "cnitool": cnitest.CNI + "cnitool",
+	}, func() error {
+		// The first thread is in another network namespace, as it may be at any moment
+		// in which a server works in a container's. The tests have threads of their own.
+		runtime.LockOSThread()
+		return syscall.Unshare(syscall.CLONE_NEWNET)
+	}))
 }

@@ -4,7 +4,6 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -13,7 +12,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -21,13 +19,9 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
-	"github.com/containernetworking/cni/pkg/invoke"
-	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/google/go-cmp/cmp"
-	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/cnitest"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/checkpoint"
 )
@@ -35,32 +29,24 @@ import (
 // A node is a data dir, a server that may be killed, and a runtime, which is
 // libcni.
 type node struct {
+	*cnitest.Containers
 	t      testing.TB
 	dir    string
 	bin    string // CNI_PATH
 	cni    *libcni.CNIConfig
 	server *exec.Cmd
 	gone   chan struct{} // closed when the server has ended
-	log    *lockedBuffer
-	spaces map[string]string // container ID to path of its namespace
+	log    *cnitest.Log
 }
 
 func newNode(t testing.TB) *node {
 	t.Helper()
-	n := &node{t: t, dir: t.TempDir(), bin: bin, log: new(lockedBuffer), spaces: make(map[string]string)}
+	n := &node{Containers: cnitest.NewContainers(t), t: t, dir: t.TempDir(), bin: cnitest.Bin(), log: new(cnitest.Log)}
 	n.runtime()
+	cnitest.RemoveLinkAtEnd(t, "br-one")
+	cnitest.RemoveLinkAtEnd(t, "br-two")
 	t.Cleanup(func() {
 		n.kill()
-		for id := range n.spaces {
-			n.unmake(id)
-		}
-		for _, name := range []string{"br-one", "br-two"} {
-			if link, err := netlink.LinkByName(name); err == nil {
-				if err := netlink.LinkDel(link); err != nil {
-					t.Errorf("removing %s: %v", name, err)
-				}
-			}
-		}
 		if t.Failed() {
 			t.Logf("the server's log:\n%s", n.log)
 		}
@@ -68,11 +54,9 @@ func newNode(t testing.TB) *node {
 	return n
 }
 
-// runtime makes libcni look for plugins where the node has them. What runs them
-// is given, since libcni would make it later and without a lock.
+// runtime makes libcni look for plugins where the node has them.
 func (n *node) runtime() {
-	n.cni = libcni.NewCNIConfigWithCacheDir([]string{n.bin}, filepath.Join(n.dir, "cache"),
-		&invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: os.Stderr}})
+	n.cni = cnitest.Runtime(n.bin, filepath.Join(n.dir, "cache"), os.Stderr)
 }
 
 func (n *node) socket() string  { return filepath.Join(n.dir, "s") }
@@ -98,7 +82,8 @@ func (n *node) startWaiting(failpoint string, waits func(), flags ...string) boo
 		"--data-dir", n.dataDir(), "--gc-min-age", "0", "-v", "4",
 	}, flags...)
 	n.server = exec.Command("/proc/self/exe", args...)
-	n.server.Env = append(os.Environ(), "CNISERVER_FAILPOINT="+failpoint)
+	// The race detector would let each of them that ends well wait for a second.
+	n.server.Env = append(os.Environ(), "CNISERVER_FAILPOINT="+failpoint, "GORACE=atexit_sleep_ms=0")
 	stderr, err := n.server.StderrPipe()
 	if err != nil {
 		n.t.Fatal(err)
@@ -191,34 +176,8 @@ func (n *node) list(name string, k kind) *libcni.NetworkConfigList {
 	return list
 }
 
-// make makes the network namespace of a container.
-func (n *node) make(id string) {
-	n.t.Helper()
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // the thread ends with this goroutine
-		h, err := netns.NewNamed(id)
-		if err == nil {
-			err = h.Close()
-		}
-		done <- err
-	}()
-	if err := <-done; err != nil {
-		n.t.Fatalf("making the namespace of %s: %v", id, err)
-	}
-	n.spaces[id] = "/run/netns/" + id
-}
-
-func (n *node) unmake(id string) {
-	n.t.Helper()
-	if err := netns.DeleteNamed(id); err != nil {
-		n.t.Errorf("removing the namespace of %s: %v", id, err)
-	}
-	delete(n.spaces, id)
-}
-
 func (n *node) of(id string) *libcni.RuntimeConf {
-	return &libcni.RuntimeConf{ContainerID: id, NetNS: "/run/netns/" + id, IfName: "eth0", Args: [][2]string{
+	return &libcni.RuntimeConf{ContainerID: id, NetNS: cnitest.NetNS(id), IfName: "eth0", Args: [][2]string{
 		{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "shop"}, {"K8S_POD_NAME", "web-" + id}, {"K8S_POD_UID", "uid-" + id},
 	}}
 }
@@ -228,23 +187,12 @@ func (n *node) add(list *libcni.NetworkConfigList, id string) ([]netip.Addr, err
 	if err != nil {
 		return nil, err
 	}
-	current, err := types100.NewResultFromResult(result)
-	if err != nil {
-		return nil, err
-	}
-	var ips []netip.Addr
-	for _, ip := range current.IPs {
-		addr, _ := netip.AddrFromSlice(ip.Address.IP)
-		ips = append(ips, addr.Unmap())
-	}
-	return ips, nil
+	return cnitest.IPs(result)
 }
 
 func (n *node) mustAdd(list *libcni.NetworkConfigList, id string) []netip.Addr {
 	n.t.Helper()
-	if n.spaces[id] == "" {
-		n.make(id)
-	}
+	n.Make(id)
 	ips, err := n.add(list, id)
 	if err != nil {
 		n.t.Fatalf("ADD of %s: %v", id, err)
@@ -282,8 +230,8 @@ func (n *node) holding() holding {
 			h.Recorded = append(h.Recorded, e.ContainerID+" "+ip.String())
 		}
 	}
-	for id, path := range n.spaces {
-		for _, ip := range n.configured(path) {
+	for _, id := range n.IDs() {
+		for _, ip := range n.Addresses(id) {
 			h.Configured = append(h.Configured, id+" "+ip.String())
 		}
 	}
@@ -309,24 +257,6 @@ func (n *node) recorded() []checkpoint.Entry {
 	return file.Record.Attachments
 }
 
-// configured asks the kernel for the global addresses in a namespace.
-func (n *node) configured(path string) (ips []netip.Addr) {
-	n.t.Helper()
-	err := ns.WithNetNSPath(path, func(ns.NetNS) error {
-		addrs, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
-		for _, a := range addrs {
-			if ip, ok := netip.AddrFromSlice(a.IP); ok && a.Scope == int(netlink.SCOPE_UNIVERSE) {
-				ips = append(ips, ip.Unmap())
-			}
-		}
-		return err
-	})
-	if err != nil {
-		n.t.Fatalf("asking the kernel: %v", err)
-	}
-	return ips
-}
-
 // agree fails unless disk, record and kernel hold the same, and it is what these
 // containers should have: each the given number of addresses, and no other any.
 func (n *node) agree(each int, ids ...string) {
@@ -350,26 +280,12 @@ func (n *node) agree(each int, ids ...string) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		n.t.Errorf("addresses of each container (-want +got):\n%s", diff)
 	}
-	left, err := filepath.Glob(filepath.Join(n.state(), "intents", "*.json"))
-	if err != nil || len(left) > 0 {
+	if left, err := n.left(); err != nil || len(left) > 0 {
 		n.t.Errorf("intents are left: %v (%v)", left, err)
 	}
 }
 
-// lockedBuffer takes a log from one goroutine while another may read it.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
+// left are the files of intents.
+func (n *node) left() ([]string, error) {
+	return filepath.Glob(filepath.Join(n.state(), "intents", "*.json"))
 }

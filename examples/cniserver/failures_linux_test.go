@@ -1,0 +1,347 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/plugins/pkg/ns"
+	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/cnitest"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/checkpoint"
+)
+
+// failing makes the delegate fail the commands that are named in the file which it
+// returns, and note all of them in another one.
+func (n *node) failing() (fails, asked string) {
+	n.t.Helper()
+	n.ownBin("cniserver", "host-local")
+	fails, asked = filepath.Join(n.dir, "fails"), filepath.Join(n.dir, "asked")
+	cnitest.Write(n.t, fails, "", 0)
+	script := fmt.Sprintf("#!/bin/sh\necho $CNI_COMMAND >>%s\nif grep -qx $CNI_COMMAND %s; then\n"+
+		"echo '{\"cniVersion\":\"1.1.0\",\"code\":120,\"msg\":\"no '$CNI_COMMAND' today\"}'; exit 1; fi\nexec %s/bridge\n", asked, fails, cnitest.Bin())
+	if err := os.WriteFile(filepath.Join(n.bin, "bridge"), []byte(script), 0o700); err != nil {
+		n.t.Fatal(err)
+	}
+	return fails, asked
+}
+
+// Each command is passed on, what the delegate says of it is the answer, and nothing
+// is forgotten that it did not do (hazard 25).
+func TestHazard25TheDelegateFails(t *testing.T) {
+	n := newNode(t)
+	fails, asked := n.failing()
+	s := n.newServer()
+	for _, id := range []string{"a", "b", "c"} {
+		n.Make(id)
+	}
+	for _, id := range []string{"a", "b"} {
+		if _, err := s.handle(t.Context(), n.request("ADD", id)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	record := s.record.Entries()
+	for _, row := range []struct {
+		command, id, fails string
+		intents            int
+	}{
+		{"CHECK", "a", "CHECK", 0},
+		{"STATUS", "", "STATUS", 0},
+		{"GC", "", "DEL", 2}, // of both, also of b after that of a failed
+		{"DEL", "a", "DEL", 2},
+		{"ADD", "a", "DEL", 2},      // what an earlier request left can't be ended
+		{"ADD", "c", "ADD", 2},      // undone
+		{"ADD", "c", "ADD\nDEL", 3}, // not undone
+		{"DEL", "c", "", 2},
+		{"GC", "", "GC", 0},
+	} {
+		cnitest.Write(t, fails, row.fails, 0)
+		cnitest.Write(t, asked, "", 0)
+		_, err := s.handle(t.Context(), n.request(row.command, row.id))
+		for _, command := range strings.Fields(row.fails) {
+			if want := "no " + command + " today"; err == nil || !strings.Contains(err.Error(), want) || asCNI(err).Code != 120 {
+				t.Errorf("%s of %q, while %q fail: %v; want it to say %q", row.command, row.id, row.fails, err, want)
+			}
+		}
+		if row.fails == "" && err != nil {
+			t.Errorf("%s of %q: %v", row.command, row.id, err)
+		}
+		if commands, err := os.ReadFile(asked); err != nil || !strings.Contains(string(commands), row.command) && row.fails != "DEL" {
+			t.Errorf("%s was not passed on, but %q (%v)", row.command, commands, err)
+		}
+		if left, err := s.intents.all(); err != nil || len(left) != row.intents {
+			t.Errorf("%s of %q, while %q fail: %d intents are left, %v; want %d", row.command, row.id, row.fails, len(left), err, row.intents)
+		}
+		if row.fails == "GC" {
+			record = nil // only the last step failed
+		}
+		if diff := cmp.Diff(len(record), len(s.record.Entries())); diff != "" {
+			t.Errorf("%s of %q, while %q fail: recorded (-want +got):\n%s", row.command, row.id, row.fails, diff)
+		}
+	}
+	n.agree(2)
+}
+
+// A record that can't be written fails an ADD, which is undone, and a DEL, which is
+// not forgotten. Without an intent neither begins. An intent that can't be dropped fails an ADD, since the next start
+// would undo what a pod uses.
+func TestHazard25TheDiskFails(t *testing.T) {
+	n := newNode(t)
+	arrived, goOn := n.stopAt("ADD")
+	s := n.newServer()
+	for _, id := range []string{"a", "c"} {
+		n.Make(id)
+	}
+	if _, err := s.handle(t.Context(), n.request("ADD", "a")); err != nil {
+		t.Fatal(err)
+	}
+	inTheWay := n.recordFile() + ".tmp"
+	if err := os.MkdirAll(filepath.Join(inTheWay, "x"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.handle(t.Context(), n.request("ADD", "c")); err == nil || len(n.Addresses("c")) > 0 {
+		t.Fatalf("ADD without a record: %v; its namespace has %v", err, n.Addresses("c"))
+	}
+	if _, err := s.handle(t.Context(), n.request("DEL", "a")); err == nil {
+		t.Error("DEL without a record succeeds")
+	}
+	if left, err := s.intents.all(); err != nil || len(left) != 1 || len(s.record.Entries()) != 1 {
+		t.Errorf("%d intents are left, %v; recorded are %v", len(left), err, s.record.Entries())
+	}
+	if err := os.RemoveAll(inTheWay); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.handle(t.Context(), n.request("DEL", "a")); err != nil {
+		t.Fatal(err)
+	}
+	n.agree(2)
+
+	key := func(id string) checkpoint.Key { return checkpoint.Key{Network: "one", ContainerID: id, IfName: "eth0"} }
+	inTheWay = s.intents.path(key("c")) + ".tmp"
+	if err := os.MkdirAll(filepath.Join(inTheWay, "x"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range []string{"ADD", "DEL"} {
+		if _, err := s.handle(t.Context(), n.request(command, "c")); err == nil {
+			t.Errorf("%s without an intent succeeds", command)
+		}
+		n.agree(2)
+	}
+	if err := os.RemoveAll(inTheWay); err != nil {
+		t.Fatal(err)
+	}
+
+	n.stops()
+	done := make(chan error)
+	go func() { _, err := s.handle(t.Context(), n.request("ADD", "c")); done <- err }()
+	arrived()
+	file := s.intents.path(key("c"))
+	if err := syscall.Mount(file, file, "", syscall.MS_BIND, ""); err != nil { // now it is busy
+		t.Fatal(err)
+	}
+	goOn()
+	if err := <-done; !errors.Is(err, syscall.EBUSY) || len(n.Addresses("c")) > 0 || len(s.record.Entries()) > 0 {
+		t.Errorf("ADD whose intent stays: %v; its namespace has %v, recorded are %v", err, n.Addresses("c"), s.record.Entries())
+	}
+	if err := syscall.Unmount(file, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.start(t.Context(), nil); err != nil {
+		t.Error(err)
+	}
+	n.agree(2)
+}
+
+// replace makes another container's namespace at the path of one, with an interface of
+// the same name in it. The old one lives on, so that the new one has another identity.
+func (n *node) replace(id string) (has func() bool) {
+	n.t.Helper()
+	old, err := ns.GetNS(cnitest.NetNS(id))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { old.Close() })
+	n.Remove(id)
+	n.Make(id)
+	in := func(do func() error) error {
+		return ns.WithNetNSPath(cnitest.NetNS(id), func(ns.NetNS) error { return do() })
+	}
+	if err := in(func() error { return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}}) }); err != nil {
+		n.t.Fatal(err)
+	}
+	return func() bool {
+		return in(func() error { _, err := netlink.LinkByName("eth0"); return err }) == nil
+	}
+}
+
+// A namespace that another container has by now is left alone, whoever knows its path:
+// an intent, a GC by the record, an ADD that comes again.
+func TestAnothersNamespaceAtTheSamePath(t *testing.T) {
+	for _, row := range []struct {
+		reason string
+		begin  func(s *server, n *node) error
+		then   func(s *server, n *node) error
+	}{
+		{"an intent", func(s *server, n *node) error {
+			r := n.request("ADD", "c")
+			return s.intents.write(&intent{request: *r, Network: "one", NetNSID: netnsID(r.NetNS)})
+		}, func(s *server, n *node) error { return s.start(n.t.Context(), nil) }},
+		{"the intent of a DEL", func(s *server, n *node) error {
+			r := n.request("DEL", "c")
+			r.Path = "" // the delegate is not found
+			if s.del(n.t.Context(), r, n.delegation()) == nil {
+				return errors.New("the DEL succeeds")
+			}
+			left, err := s.intents.all()
+			if err != nil || len(left) != 1 {
+				return fmt.Errorf("%d intents: %w", len(left), err)
+			}
+			left[0].Path = n.bin // it is found again
+			return s.intents.write(left[0])
+		}, func(s *server, n *node) error { return s.start(n.t.Context(), nil) }},
+		{"a GC", func(s *server, n *node) error { _, err := s.handle(n.t.Context(), n.request("ADD", "c")); return err },
+			func(s *server, n *node) error { _, err := s.handle(n.t.Context(), n.request("GC", "")); return err }},
+		{"an ADD with another path", func(s *server, n *node) error { _, err := s.handle(n.t.Context(), n.request("ADD", "c")); return err },
+			func(s *server, n *node) error {
+				r := n.request("ADD", "c")
+				r.NetNS = cnitest.NetNS("d")
+				if _, err := s.handle(n.t.Context(), r); err != nil {
+					return err
+				}
+				r.Command = "DEL"
+				_, err := s.handle(n.t.Context(), r)
+				return err
+			}},
+	} {
+		t.Run(row.reason, func(t *testing.T) {
+			n := newNode(t)
+			s := n.newServer()
+			n.Make("c")
+			n.Make("d")
+			if err := row.begin(s, n); err != nil {
+				t.Fatal(err)
+			}
+			has := n.replace("c")
+			if err := row.then(s, n); err != nil || !has() {
+				t.Errorf("%v; the other container has its interface: %t", err, has())
+			}
+			n.agree(2)
+		})
+	}
+}
+
+// An ADD that comes again with a new namespace detaches the old one, which the record
+// knows.
+func TestADDComesAgainWithAnotherNamespace(t *testing.T) {
+	n := newNode(t)
+	s := n.newServer()
+	n.Make("c")
+	n.Make("d")
+	r := n.request("ADD", "c")
+	if _, err := s.handle(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	again := *r
+	again.NetNS = cnitest.NetNS("d")
+	if _, err := s.handle(t.Context(), &again); err != nil {
+		t.Fatal(err)
+	}
+	if had, has := n.Addresses("c"), n.Addresses("d"); len(had) != 0 || len(has) != 2 || len(n.holding().Reserved) != 2 {
+		t.Errorf("the old namespace has %v, the new one %v, reserved are %v", had, has, n.holding().Reserved)
+	}
+}
+
+// A signal lets a request that was begun come to its end.
+func TestSignalDuringAnADD(t *testing.T) {
+	n := newNode(t)
+	arrived, goOn := n.stopAt("ADD")
+	n.restart()
+	n.Make("c")
+	n.stops()
+	done := make(chan error)
+	go func() { _, err := n.add(n.list("one", dual), "c"); done <- err }()
+	arrived()
+	if err := n.server.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	cnitest.Until(t, "the server listens no more", func() bool { return !cnitest.Exists(n.socket()) })
+	goOn()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	n.died()
+	n.agree(2, "c")
+}
+
+// A second server waits for the first one, no longer than twice its time limit.
+func TestTwoServers(t *testing.T) {
+	n := newNode(t)
+	n.restart()
+	n.mustAdd(n.list("one", dual), "a")
+	o := n.serving()
+	o.timeout = 1 // a nanosecond
+	if err := o.run(t.Context()); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "serving.lock") {
+		t.Errorf("a second server: %v", err)
+	}
+	n.mustDel(n.list("one", dual), "a")
+	n.agree(2)
+}
+
+// What the server says reaches the runtime with its code, also from below, and with
+// all of its text.
+func TestErrorsAsCNIHasThem(t *testing.T) {
+	code := types.NewError(types.ErrTryAgainLater, "later", "in an hour")
+	for _, row := range []struct {
+		reason string
+		err    error
+		want   *types.Error
+	}{
+		{"as it is", code, code},
+		{"below another", fmt.Errorf("asking: %w", code), types.NewError(types.ErrTryAgainLater, "asking: later; in an hour", "")},
+		{"without a code", errors.New("no"), types.NewError(types.ErrInternal, "no", "")},
+		{"code zero is none", &types.Error{Msg: "no"}, types.NewError(types.ErrInternal, "no", "")},
+	} {
+		if diff := cmp.Diff(row.want, asCNI(row.err)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
+		}
+	}
+	var e *types.Error
+	socket := filepath.Join(t.TempDir(), "s")
+	if _, err := ask(socket, &request{}); !errors.As(err, &e) || e.Code != types.ErrTryAgainLater {
+		t.Errorf("no server is there: %v", err)
+	}
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() { // a server that dies while it answers
+		c, err := l.Accept()
+		if err == nil {
+			_, err = http.ReadRequest(bufio.NewReader(c))
+		}
+		if err == nil {
+			_, err = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")
+		}
+		if err = errors.Join(err, c.Close()); err != nil {
+			t.Error(err)
+		}
+	}()
+	if answer, err := ask(socket, &request{}); !errors.As(err, &e) || e.Code != types.ErrTryAgainLater {
+		t.Errorf("half an answer: %q, %v", answer, err)
+	}
+}

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/cnitest"
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+)
+
+// request is one to this process's server, of a container of the network one.
+func (n *node) request(command, id string) *request {
+	return &request{
+		Command: command, ContainerID: id, IfName: "eth0", NetNS: cnitest.NetNS(id), Path: n.bin,
+		Config: []byte(strings.Replace(n.plugin("one"), "{", `{"cni.dev/valid-attachments":[],`, 1)),
+	}
+}
+
+// delegation is what its server makes of the configuration in n.request.
+func (n *node) delegation() *delegation {
+	n.t.Helper()
+	d, err := delegationOf(n.request("", "").Config, n.dataDir())
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return d
+}
+
+// unreadable has reading a file end with an I/O error.
+func unreadable(t *testing.T, file string) {
+	t.Helper()
+	if err := syscall.Mount("/proc/self/mem", file, "", syscall.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(file, syscall.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	if _, err := os.ReadFile(file); !errors.Is(err, syscall.EIO) {
+		t.Fatalf("reading %s: %v, want %v", file, err, syscall.EIO)
+	}
+}
+
+// An intent that is damaged may be anybody's: no pass releases anything, no start
+// goes on, no request for its attachment begins, and the error names the file.
+func TestDamagedIntent(t *testing.T) {
+	n := newNode(t)
+	s := n.newServer()
+	whole := &intent{request: *n.request("ADD", "c"), Network: "one", NetNSID: "1:2"}
+	file := s.intents.path(whole.key("one"))
+	if err := s.intents.write(whole); err != nil {
+		t.Fatal(err)
+	}
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range []struct{ reason, content string }{
+		{"nothing in it", ""},
+		{"half of it", string(content[:len(content)/2])},
+		{"nobody's", "{}"},
+		{"null", "null"},
+		{"another container's", strings.Replace(string(content), `"containerID":"c"`, `"containerID":"d"`, 1)},
+		{"another network's", strings.Replace(string(content), `"network":"one"`, `"network":"two"`, 1)},
+		{"another interface's", strings.Replace(string(content), `"ifName":"eth0"`, `"ifName":"eth1"`, 1)},
+		{"it can't be read", "EIO"},
+	} {
+		t.Run(row.reason, func(t *testing.T) {
+			cnitest.Write(t, file, row.content, 0)
+			if row.content == "EIO" {
+				unreadable(t, file)
+			}
+			held := cnitest.Reserve(t, n.dataDir(), "one", "10.9.1.7", "c", 2*gc.DefaultMinAge)
+			_, pass := s.loop.Reconcile(t.Context())
+			_, add := s.add(t.Context(), n.request("ADD", "c"), n.delegation())
+			for what, err := range map[string]error{"a pass": pass, "a start": s.start(t.Context(), nil), "an ADD": add} {
+				if err == nil || !strings.Contains(err.Error(), file) {
+					t.Errorf("%s: %v; want an error that names %s", what, err, file)
+				}
+			}
+			if !cnitest.Exists(held) || !cnitest.Exists(file) {
+				t.Errorf("its address is there: %t, and the intent: %t", cnitest.Exists(held), cnitest.Exists(file))
+			}
+		})
+	}
+	held := n.reserve("one", "10.9.1.7", "c")
+	if err := s.gc(t.Context(), n.request("GC", "c"), n.delegation()); err == nil || !strings.Contains(err.Error(), file) || !cnitest.Exists(held) {
+		t.Errorf("a GC: %v; the address is there: %t", err, cnitest.Exists(held))
+	}
+}
+
+// What a crash left of the writing of an intent is none, nor is one that went after it
+// was listed, as a link to nothing seems to have done.
+func TestIntentHalfWritten(t *testing.T) {
+	n := newNode(t)
+	s := n.newServer()
+	i := &intent{request: *n.request("ADD", "c"), Network: "one"}
+	cnitest.Write(t, s.intents.path(i.key("one"))+".tmp", `{"containerID":`, 0)
+	if err := os.Symlink("nothing", filepath.Join(s.intents.dir, "ended.json")); err != nil {
+		t.Fatal(err)
+	}
+	lost := n.reserve("one", "10.9.1.7", "lost")
+	if err := s.start(t.Context(), nil); err != nil || cnitest.Exists(lost) {
+		t.Errorf("%v; what leaked is there: %t", err, cnitest.Exists(lost))
+	}
+	if err := s.intents.write(i); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := s.intents.all(); err != nil || len(all) != 1 {
+		t.Errorf("%v, %v", all, err)
+	}
+}
+
+// What is done is on the disk before the next step begins: the intent before the
+// delegate starts, the record before the intent goes, and all of it before the answer.
+func TestStepsAreDurable(t *testing.T) {
+	n := newNode(t)
+	n.restart()
+	list := n.list("one", dual)
+	n.Make("c")
+	trace := n.traced(func() {
+		n.mustAdd(list, "c")
+		n.mustDel(list, "c")
+	})
+	var got []string
+	intents, record := filepath.Join(n.state(), "intents"), n.recordFile()
+	for line := range strings.Lines(trace) {
+		for _, step := range []struct{ call, on, name string }{
+			{"write(", "<" + intents + "/", "write intent"}, {"fsync(", "<" + intents + "/", "sync intent"},
+			{"rename", `"` + intents + "/", "name intent"}, {"fsync(", "<" + intents + ">", "sync intents"},
+			{"unlink", `"` + intents + "/", "drop intent"},
+			{"fsync(", "<" + record + ".tmp>", "sync record"}, {"rename", `"` + record, "name record"},
+			{"fsync(", "<" + n.state() + ">", "sync state"},
+			{"execve(", `"` + n.bin + "/bridge", "delegate"}, {"write(", `"HTTP/1.1 200 OK`, "answer"},
+		} {
+			if strings.Contains(line, step.call) && strings.Contains(line, step.on) {
+				got = append(got, step.name)
+			}
+		}
+	}
+	intend := []string{"write intent", "sync intent", "name intent", "sync intents", "delegate"}
+	record1 := []string{"sync record", "name record", "sync state", "drop intent", "sync intents", "answer"}
+	var want []string
+	for range 2 { // ADD, DEL
+		want = append(append(want, intend...), record1...)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s\n%s", diff, trace)
+	}
+}
+
+// traced returns which calls the server did meanwhile, and those that it started.
+func (n *node) traced(do func()) string {
+	n.t.Helper()
+	file := filepath.Join(n.dir, "trace")
+	cmd := exec.Command("strace", "-f", "-y", "-s", "64", "-o", file, "-e", "trace=write,fsync,fdatasync,execve,/^rename,/^unlink",
+		"-p", fmt.Sprint(n.server.Process.Pid))
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		n.t.Fatal(err)
+	}
+	lines := bufio.NewScanner(stderr)
+	for said := ""; !strings.Contains(said, " attached"); said = lines.Text() {
+		if !lines.Scan() {
+			n.t.Fatalf("strace did not attach: %v", cmd.Wait())
+		}
+	}
+	do()
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		n.t.Fatal(err)
+	}
+	for lines.Scan() { // until it has let go
+	}
+	_ = cmd.Wait() // by the signal
+	trace, err := os.ReadFile(file)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return string(trace)
+}
+
+// The server takes no interface away from its own network namespace, by whatever path
+// a request names that, and wherever its first thread is just now (TestMain).
+func TestOwnNetworkNamespace(t *testing.T) {
+	n := newNode(t)
+	link := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "own0"}}
+	if err := netlink.LinkAdd(link); err != nil {
+		t.Fatal(err)
+	}
+	cnitest.RemoveLinkAtEnd(t, link.Name)
+	s := n.newServer()
+	mounted := filepath.Join(n.dir, "own")
+	cnitest.Write(t, mounted, "", 0)
+	if err := syscall.Mount("/proc/thread-self/ns/net", mounted, "", syscall.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(mounted, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	held := n.reserve("one", "10.9.1.7", "c")
+	for _, path := range []string{"/proc/thread-self/ns/net", mounted} {
+		r := n.request("DEL", "c")
+		r.NetNS, r.IfName = path, link.Name
+		if err := s.del(t.Context(), r, n.delegation()); err == nil || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s: %v", path, err)
+		}
+		if _, err := netlink.LinkByName(link.Name); err != nil || !cnitest.Exists(held) {
+			t.Errorf("%s: the interface: %v; the address is reserved: %t", path, err, cnitest.Exists(held))
+		}
+	}
+}
+
+// After a boot /run is empty: the server makes the directory of its socket, for root,
+// where plugins look when the configuration does not say.
+func TestFreshRun(t *testing.T) {
+	n := newNode(t)
+	dir := filepath.Dir(defaultSocket)
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if !n.start("", "--socket", defaultSocket) {
+		t.Fatal("the server does not start")
+	}
+	info, err := os.Stat(dir)
+	if err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("%v, %v", info, err)
+	}
+	list, err := libcni.NetworkConfFromBytes(bytes.Replace(n.list("one", dual).Bytes, fmt.Appendf(nil, `"socket":%q,`, n.socket()), nil, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.mustAdd(list, "a")
+	n.agree(2, "a")
+}

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/cnitest"
+)
+
+// waiting reports whether a goroutine waits in inTurn for a lock, by its stack.
+func waiting(lock string) bool {
+	stacks := make([]byte, 1<<20)
+	for g := range strings.SplitSeq(string(stacks[:runtime.Stack(stacks, true)]), "\n\n") {
+		state, _, _ := strings.Cut(g, "\n")
+		if strings.Contains(state, "["+lock) && strings.Contains(g, ".inTurn(") {
+			return true
+		}
+	}
+	return false
+}
+
+// A turn is a request that has to wait for its turn.
+type turn struct {
+	reason string
+	r      request
+	lock   string // for which it has to wait
+	before func(s *server) (done func())
+}
+
+func turns() []turn {
+	during := func(command string) func(s *server) func() {
+		return func(s *server) func() {
+			begun, end := make(chan struct{}), make(chan struct{})
+			go func() {
+				_ = s.inTurn(context.Background(), &request{Command: command, ContainerID: "a"}, func(context.Context) error {
+					close(begun)
+					<-end
+					return nil
+				})
+			}()
+			<-begun
+			return func() { close(end) }
+		}
+	}
+	return []turn{
+		{"a GC while an ADD is under way", request{Command: "GC"}, "sync.RWMutex.Lock", during("ADD")},
+		{"an ADD while a GC is under way", request{Command: "ADD", ContainerID: "b"}, "sync.RWMutex.RLock", during("GC")},
+		{"a GC during a GC", request{Command: "GC"}, "sync.Mutex.Lock", during("GC")},
+		{"a DEL while an ADD of the container is under way", request{Command: "DEL", ContainerID: "a"}, "sync.Mutex.Lock", during("ADD")},
+		{"a CHECK while a DEL of the container is under way", request{Command: "CHECK", ContainerID: "a"}, "sync.Mutex.Lock", during("DEL")},
+	}
+}
+
+// The time limit of a request begins with its turn, however long it waited, and one
+// whose plugin has ended meanwhile is not begun.
+func TestTurns(t *testing.T) {
+	for _, row := range turns() {
+		s := newNode(t).newServer()
+		ended := row.before(s)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 2)
+		var began bool
+		var deadline time.Time
+		go func() {
+			done <- s.inTurn(t.Context(), &row.r, func(ctx context.Context) error {
+				deadline, _ = ctx.Deadline()
+				return nil
+			})
+		}()
+		cnitest.Until(t, row.reason+" waits", func() bool { return waiting(row.lock) || len(done) > 0 })
+		if len(done) > 0 {
+			t.Errorf("%s does not wait", row.reason)
+		}
+		due := time.Now().Add(s.timeout)
+		ended()
+		if err := <-done; err != nil || deadline.Before(due) {
+			t.Errorf("%s: %v; its time is up %v too early", row.reason, err, due.Sub(deadline))
+		}
+		// The plugin ends while its request waits.
+		ended = row.before(s)
+		go func() {
+			done <- s.inTurn(ctx, &row.r, func(context.Context) error { began = true; return nil })
+		}()
+		cnitest.Until(t, row.reason+" waits", func() bool { return waiting(row.lock) || len(done) > 0 })
+		cancel()
+		ended()
+		var e *types.Error
+		if err := <-done; !errors.As(err, &e) || e.Code != types.ErrTryAgainLater || began {
+			t.Errorf("%s: the plugin has ended: %v, begun: %t", row.reason, err, began)
+		}
+	}
+}
+
+// STATUS waits for nobody: runtimes ask for it all the time, and call a node not
+// ready that does not answer.
+func TestStatusWaitsForNobody(t *testing.T) {
+	s := newNode(t).newServer()
+	s.single.Lock()
+	defer s.single.Unlock()
+	began := false
+	if err := s.inTurn(t.Context(), &request{Command: "STATUS"}, func(context.Context) error { began = true; return nil }); err != nil || !began {
+		t.Errorf("%v, begun: %t", err, began)
+	}
+}
+
+// stopAt makes host-local stop once it did what it was asked for by a command, until
+// goOn is called. arrived returns when it has come there.
+func (n *node) stopAt(command string) (arrived, goOn func()) {
+	n.t.Helper()
+	n.ownBin("cniserver", "bridge", "ptp")
+	pipe := filepath.Join(n.dir, "pipe")
+	script := fmt.Sprintf("#!/bin/sh\n%s/host-local; code=$?\n"+
+		"if [ -p %[2]s ] && [ $CNI_COMMAND = %[3]s ]; then echo there >%[2]s; cat %[2]s.go; fi >&2\nexit $code\n", cnitest.Bin(), pipe, command)
+	if err := os.WriteFile(filepath.Join(n.bin, "host-local"), []byte(script), 0o700); err != nil {
+		n.t.Fatal(err)
+	}
+	arrived = func() {
+		n.t.Helper()
+		if _, err := os.ReadFile(pipe); err != nil {
+			n.t.Fatal(err)
+		}
+	}
+	return arrived, func() { // also called by the goroutine that reads the server's log
+		if err := errors.Join(os.Remove(pipe), os.WriteFile(pipe+".go", nil, 0)); err != nil { // later ones need not wait
+			n.t.Error(err)
+		}
+	}
+}
+
+// stops is what stopAt needs to stop anything.
+func (n *node) stops() {
+	n.t.Helper()
+	pipe := filepath.Join(n.dir, "pipe")
+	if err := errors.Join(syscall.Mkfifo(pipe, 0o600), syscall.Mkfifo(pipe+".go", 0o600)); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// A plugin that is killed does not stop the ADD that was begun for it.
+func TestPluginIsKilledDuringItsADD(t *testing.T) {
+	n := newNode(t)
+	arrived, goOn := n.stopAt("ADD")
+	n.restart()
+	n.Make("c")
+	n.stops()
+	cmd := exec.Command(filepath.Join(n.bin, "cniserver"))
+	cmd.Env = append(os.Environ(), "CNI_COMMAND=ADD", "CNI_CONTAINERID=c", "CNI_IFNAME=eth0", "CNI_NETNS="+cnitest.NetNS("c"), "CNI_PATH="+n.bin)
+	cmd.Stdin = strings.NewReader(n.plugin("one"))
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	arrived()
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // it was killed
+	goOn()
+	cnitest.Until(t, "the ADD has ended", func() bool {
+		left, err := n.left()
+		return err != nil || len(left) == 0
+	})
+	n.agree(2, "c")
+}
+
+// An ADD whose time is up is undone all the same, at once.
+func TestUndoneWhenItsTimeIsUp(t *testing.T) {
+	n := newNode(t)
+	arrived, goOn := n.stopAt("ADD")
+	s := n.newServer()
+	n.Make("c")
+	n.stops()
+	ctx, timeIsUp := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { _, err := s.add(ctx, n.request("ADD", "c"), n.delegation()); done <- err }()
+	arrived()
+	if h := n.holding(); len(h.Reserved) != 2 {
+		t.Errorf("the test is of no use: reserved are %v", h.Reserved)
+	}
+	timeIsUp()
+	goOn()
+	if err := <-done; err == nil {
+		t.Error("its time was up, and the ADD succeeds")
+	}
+	if diff := cmp.Diff(holding{}, n.holding()); diff != "" {
+		t.Errorf("left (+):\n%s", diff)
+	}
+	n.agree(2)
+}
