@@ -65,10 +65,6 @@ func findDelegate(cniPath string) (string, error) {
 		dirs, plainName, realName)
 }
 
-// calledAs is the name by which the delegate is called, whatever its file is called: in
-// k3s it is a link to a program that is all plugins, and that name says which one.
-func calledAs(delegate string) string { return filepath.Join(filepath.Dir(delegate), plainName) }
-
 // A program is this program's own file.
 type program struct {
 	path string // as it was called

@@ -8,12 +8,17 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"syscall"
 )
 
 // selfFile is where this program can be read, also after an upgrade has put another
 // one at its path.
 func selfFile(string) string { return "/proc/self/exe" }
+
+// calledAs is the name by which the delegate is called, whatever its file is called: in
+// k3s it is a link to a program that is all plugins, and that name says which one.
+func calledAs(delegate string) string { return filepath.Join(filepath.Dir(delegate), plainName) }
 
 // become replaces this process by the delegate, which inherits stdin, stdout and
 // stderr. It returns only if that is not possible.
