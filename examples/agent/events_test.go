@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -154,7 +155,8 @@ func TestNoEventsAtStart(t *testing.T) {
 	p := start(t, []string{"NODE_NAME=node-1"}, "--data-dir", n.DataDir, "--network", "podnet", "--source", "file:"+pods,
 		"--events", "--kubeconfig", api.config, "--startup-timeout", "1h")
 	p.eventually("a pass was refused", func() bool {
-		return strings.Contains(p.get("/metrics").body, `hostlocal_gc_reservations{network="podnet",reason="source-failed",verdict="failed"} 1`)
+		refused := regexp.MustCompile(`hostlocal_gc_passes_total{result="refused"} [1-9]`)
+		return refused.MatchString(p.get("/metrics").body)
 	})
 	writePods(t, pods, pod{ContainerIDs: []string{"live"}})
 	p.eventually("it told what it released", func() bool { return len(api.told()) > 0 })

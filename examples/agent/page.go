@@ -195,12 +195,13 @@ func roughly(d time.Duration) string {
 func readRanges(files []string) (ranges map[string][]picture.Range, notes []string) {
 	ranges = make(map[string][]picture.Range)
 	for _, path := range files {
-		conf, err := picture.ReadConf(path)
+		confs, err := picture.ReadConf(path)
 		if err != nil {
 			notes = append(notes, err.Error())
-			continue
 		}
-		ranges[conf.Network] = append(ranges[conf.Network], conf.Ranges...)
+		for _, conf := range confs {
+			ranges[conf.Network] = append(ranges[conf.Network], conf.Ranges...)
+		}
 	}
 	return ranges, notes
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/picture"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
 func (a *app) mapCommand() *cobra.Command {
@@ -87,18 +88,25 @@ func (a *app) draw(ctx context.Context) error {
 func (a *app) ranges(networks []string) (map[string][]picture.Range, error) {
 	out := make(map[string][]picture.Range)
 	for _, path := range a.flags.cniConf {
-		conf, err := picture.ReadConf(path)
+		confs, err := picture.ReadConf(path)
 		if err != nil {
 			return nil, err
 		}
-		if !slices.Contains(networks, conf.Network) {
+		drawn := 0
+		for _, conf := range confs {
+			if !slices.Contains(networks, conf.Network) {
+				continue
+			}
+			drawn++
+			if !sameDirectory(conf.DataDir, a.flags.dataDir) && conf.DataDir != hostlocal.DefaultDataDir {
+				a.note("by %s host-local keeps %s in %s, and not in %s", path, conf.Network, conf.DataDir, a.flags.dataDir)
+			}
+			out[conf.Network] = append(out[conf.Network], conf.Ranges...)
+		}
+		if drawn == 0 {
 			return nil, fmt.Errorf("CNI configuration %s is of network %q, which is none of those that are drawn: %s",
-				path, conf.Network, strings.Join(networks, ", "))
+				path, confs[0].Network, strings.Join(networks, ", "))
 		}
-		if conf.DataDir != "" && !sameDirectory(conf.DataDir, a.flags.dataDir) {
-			a.note("by %s host-local keeps %s in %s, and not in %s", path, conf.Network, conf.DataDir, a.flags.dataDir)
-		}
-		out[conf.Network] = append(out[conf.Network], conf.Ranges...)
 	}
 	return out, nil
 }

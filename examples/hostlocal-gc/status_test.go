@@ -33,7 +33,7 @@ func spoiled(t *testing.T) (*node, *podNetwork) {
 	n.put("address.json", `[{"name":"x","ips":["10.244.1.2000"]}]`)
 	n.put("trailing.json", `[{"name":"x"}] and more`)
 	n.put("empty.json", ``)
-	n.put("conf.conf", `{"cniVersion":"1.0.0","name":"other","ipam":{"type":"host-local","subnet":"10.0.0.0/24"}}`)
+	n.put("conf.conf", `{"cniVersion":"1.0.0","name":"other","type":"bridge","ipam":{"type":"host-local","subnet":"10.0.0.0/24"}}`)
 	return n, nw
 }
 

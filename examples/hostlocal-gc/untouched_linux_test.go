@@ -64,7 +64,7 @@ func traces(t *testing.T, dir string) map[string]trace {
 func TestLookingChangesNothing(t *testing.T) {
 	n, nw := every(t)
 	n.put("cut.json", "[{")
-	conf := `{"cniVersion":"1.0.0","name":"podnet","ipam":{"type":"host-local","subnet":"10.244.1.0/24"}}`
+	conf := `{"cniVersion":"1.0.0","name":"podnet","type":"bridge","ipam":{"type":"host-local","subnet":"10.244.1.0/24"}}`
 	n.put("podnet.conf", conf)
 	// A network without a lock file, one that is empty, and what is no network.
 	bare := filepath.Join(n.dir, "networks", "bare")

@@ -14,7 +14,7 @@ import (
 
 var sameAddr = cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
 
-func readConf(t *testing.T, text string) (Conf, error) {
+func readConf(t *testing.T, text string) ([]Conf, error) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "10-net.conf")
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -26,28 +26,38 @@ func readConf(t *testing.T, text string) (Conf, error) {
 func TestReadConf(t *testing.T) {
 	for _, row := range []struct {
 		reason, text string
-		want         Conf
+		want         []Conf
 	}{
 		{
 			"a subnet, as of old", `{"cniVersion":"0.3.1","name":"n","type":"bridge","ipam":{"type":"host-local","subnet":"10.1.0.0/24","dataDir":"/run/x"}}`,
-			Conf{"n", "/run/x", []Range{{ip("10.1.0.1"), ip("10.1.0.254"), ip("10.1.0.1")}}},
+			[]Conf{{"n", "/run/x", []Range{{ip("10.1.0.1"), ip("10.1.0.254"), ip("10.1.0.1")}}}},
 		},
 		{
 			"range sets of both families, one with two ranges",
 			`{"cniVersion":"1.0.0","name":"n","type":"ptp","ipam":{"type":"host-local","ranges":[
 			  [{"subnet":"10.1.0.0/24","rangeStart":"10.1.0.10","rangeEnd":"10.1.0.19"},{"subnet":"10.1.1.0/24","gateway":"10.1.1.254"}],
 			  [{"subnet":"fd00::/64"}]]}}`,
-			Conf{"n", "", []Range{
+			[]Conf{{"n", "/var/lib/cni/networks", []Range{
 				{ip("10.1.0.10"), ip("10.1.0.19"), ip("10.1.0.1")},
 				{ip("10.1.1.1"), ip("10.1.1.254"), ip("10.1.1.254")},
 				{ip("fd00::1"), ip("fd00::ffff:ffff:ffff:ffff"), ip("fd00::1")},
-			}},
+			}}},
+		},
+		{
+			"two networks behind Multus",
+			`{"cniVersion":"1.0.0","name":"m","type":"multus","delegates":[
+			  {"cniVersion":"1.0.0","name":"a","type":"bridge","ipam":{"type":"host-local","subnet":"10.1.0.0/30"}},
+			  {"cniVersion":"1.0.0","name":"b","type":"bridge","ipam":{"type":"host-local","subnet":"10.2.0.0/30"}}]}`,
+			[]Conf{
+				{"a", "/var/lib/cni/networks", []Range{{ip("10.1.0.1"), ip("10.1.0.2"), ip("10.1.0.1")}}},
+				{"b", "/var/lib/cni/networks", []Range{{ip("10.2.0.1"), ip("10.2.0.2"), ip("10.2.0.1")}}},
+			},
 		},
 		{
 			"a list of plugins, whose name and version it hands on",
 			`{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"portmap"},
 			  {"type":"bridge","ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/30"}],[{"subnet":"10.2.0.0/30"}]]}},{"type":"x","ipam":{"type":"dhcp"}}]}`,
-			Conf{"n", "", []Range{{ip("10.1.0.1"), ip("10.1.0.2"), ip("10.1.0.1")}, {ip("10.2.0.1"), ip("10.2.0.2"), ip("10.2.0.1")}}},
+			[]Conf{{"n", "/var/lib/cni/networks", []Range{{ip("10.1.0.1"), ip("10.1.0.2"), ip("10.1.0.1")}, {ip("10.2.0.1"), ip("10.2.0.2"), ip("10.2.0.1")}}}},
 		},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
@@ -64,14 +74,14 @@ func TestReadConf(t *testing.T) {
 
 func TestReadConfRefuses(t *testing.T) {
 	for _, row := range []struct{ reason, text, want string }{
-		{"no JSON", "plugins:", "10-net.conf: invalid character"},
-		{"no IPAM", `{"name":"n","type":"bridge"}`, "'ipam'"},
-		{"another IPAM", `{"name":"n","ipam":{"type":"whereabouts","subnet":"10.0.0.0/24"}}`, `its IPAM is "whereabouts", not host-local`},
-		{"a list without host-local", `{"name":"n","plugins":[{"type":"flannel"}]}`, "none of its plugins has host-local"},
-		{"a subnet that the runtime fills in", `{"name":"n","ipam":{"type":"host-local","subnet":"usePodCidr"}}`, "usePodCidr"},
-		{"ranges that come with each ADD", `{"name":"n","ipam":{"type":"host-local"}}`, "no IP ranges specified"},
-		{"no name", `{"ipam":{"type":"host-local","subnet":"10.0.0.0/24"}}`, "it has no name"},
-		{"a broken plugin in a list", `{"name":"n","plugins":[{"type":"a"},{"ipam":{"type":"host-local","subnet":"10.0.0.1/24"}}]}`, "plugin 2: invalid range set"},
+		{"no JSON", "plugins:", "10-net.conf: parsing a CNI configuration: invalid character"},
+		{"no IPAM", `{"name":"n","type":"bridge"}`, "none of its plugins has host-local"},
+		{"another IPAM", `{"name":"n","type":"bridge","ipam":{"type":"whereabouts","subnet":"10.0.0.0/24"}}`, "none of its plugins has host-local"},
+		{"a list without host-local", `{"name":"n","plugins":[{"type":"portmap"}]}`, "none of its plugins has host-local"},
+		{"a subnet that the runtime fills in", `{"name":"n","type":"calico","ipam":{"type":"host-local","subnet":"usePodCidr"}}`, "set at run time"},
+		{"ranges that come with each ADD", `{"name":"n","type":"bridge","ipam":{"type":"host-local"}}`, "no IP ranges specified"},
+		{"no name", `{"type":"bridge","ipam":{"type":"host-local","subnet":"10.0.0.0/24"}}`, "has no name"},
+		{"a broken plugin in a list", `{"name":"n","plugins":[{"type":"a"},{"type":"b","ipam":{"type":"host-local","subnet":"10.0.0.1/24"}}]}`, "invalid range set"},
 	} {
 		if _, err := readConf(t, row.text); err == nil || !strings.Contains(err.Error(), row.want) {
 			t.Errorf("%s: error %v does not say %q", row.reason, err, row.want)
