@@ -245,23 +245,68 @@ func TestAnothersNamespaceAtTheSamePath(t *testing.T) {
 }
 
 // An ADD that comes again with a new namespace detaches the old one, which the record
-// knows.
+// knows, or the intent of an ADD that went no further.
 func TestADDComesAgainWithAnotherNamespace(t *testing.T) {
+	for _, row := range []struct {
+		reason string
+		first  func(s *server, n *node, r *request) error
+	}{
+		{"recorded", func(s *server, n *node, r *request) error { _, err := s.handle(n.t.Context(), r); return err }},
+		{"plumbed, and its server died", func(s *server, n *node, r *request) error {
+			_, err := s.delegate(n.t.Context(), "ADD", r, n.delegation())
+			return errors.Join(err, s.intents.write(&intent{request: *r, Network: "one", NetNSID: netnsID(r.NetNS)}))
+		}},
+	} {
+		t.Run(row.reason, func(t *testing.T) {
+			n := newNode(t)
+			s := n.newServer()
+			n.Make("c")
+			n.Make("d")
+			r := n.request("ADD", "c")
+			if err := row.first(s, n, r); err != nil || len(n.Addresses("c")) != 2 {
+				t.Fatalf("%v; its namespace has %v", err, n.Addresses("c"))
+			}
+			again := *r
+			again.NetNS = cnitest.NetNS("d")
+			if _, err := s.handle(t.Context(), &again); err != nil {
+				t.Fatal(err)
+			}
+			if had, has := n.Addresses("c"), n.Addresses("d"); len(had) != 0 || len(has) != 2 || len(n.holding().Reserved) != 2 {
+				t.Errorf("the old namespace has %v, the new one %v, reserved are %v", had, has, n.holding().Reserved)
+			}
+		})
+	}
+}
+
+// A DEL succeeds and releases also where the namespace is gone before it.
+func TestDELWithoutItsNamespace(t *testing.T) {
 	n := newNode(t)
 	s := n.newServer()
-	n.Make("c")
-	n.Make("d")
-	r := n.request("ADD", "c")
-	if _, err := s.handle(t.Context(), r); err != nil {
-		t.Fatal(err)
-	}
-	again := *r
-	again.NetNS = cnitest.NetNS("d")
-	if _, err := s.handle(t.Context(), &again); err != nil {
-		t.Fatal(err)
-	}
-	if had, has := n.Addresses("c"), n.Addresses("d"); len(had) != 0 || len(has) != 2 || len(n.holding().Reserved) != 2 {
-		t.Errorf("the old namespace has %v, the new one %v, reserved are %v", had, has, n.holding().Reserved)
+	for _, row := range []struct {
+		reason string
+		netns  func(path string) string
+	}{
+		{"its path is gone", func(path string) string { return path }},
+		{"its mount is gone, and the file below is left", func(path string) string {
+			cnitest.Write(t, path, "", 0)
+			return path
+		}},
+		{"the runtime does not name it", func(string) string { return "" }},
+	} {
+		n.Make("c")
+		r := n.request("ADD", "c")
+		if _, err := s.handle(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+		n.Remove("c")
+		r.Command, r.NetNS = "DEL", row.netns(r.NetNS)
+		if _, err := s.handle(t.Context(), r); err != nil {
+			t.Errorf("%s: %v", row.reason, err)
+		}
+		n.agree(2)
+		if r.NetNS != "" {
+			_ = os.Remove(r.NetNS) // it may be gone
+		}
 	}
 }
 
