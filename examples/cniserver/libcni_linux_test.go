@@ -84,10 +84,8 @@ func TestCheck(t *testing.T) {
 	n.Make("b")
 	var e *types.Error
 	err := n.cni.CheckNetworkList(t.Context(), list, n.of("b"))
-	if err == nil {
-		t.Error("nobody added b, and CHECK sees nothing")
-	} else if errors.As(err, &e) && e.Code == types.ErrUnknownContainer {
-		t.Log(err)
+	if !errors.As(err, &e) || e.Code != types.ErrUnknownContainer {
+		t.Errorf("nobody added b, and CHECK says %v", err)
 	}
 }
 
@@ -170,6 +168,10 @@ func TestRefused(t *testing.T) {
 	r := &request{Command: "ADD", ContainerID: "../a", IfName: "eth0", Path: n.bin, Config: []byte(n.plugin("one"))}
 	if _, err := ask(n.socket(), r); err == nil || !strings.Contains(err.Error(), "containerID") {
 		t.Errorf("an ID that no runtime has: %v", err)
+	}
+	r = &request{Command: "X", ContainerID: "a", IfName: "eth0", Path: n.bin, Config: []byte(n.plugin("one"))}
+	if _, err := ask(n.socket(), r); err == nil || !strings.Contains(err.Error(), "CNI_COMMAND") {
+		t.Errorf("a command that CNI does not have: %v", err)
 	}
 	r = &request{Command: "DEL", ContainerID: "a", IfName: "a/b", Path: n.bin, Config: []byte(n.plugin("one"))}
 	if _, err := ask(n.socket(), r); err == nil || !strings.Contains(err.Error(), "interface name") {
