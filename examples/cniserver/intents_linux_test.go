@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/google/go-cmp/cmp"
@@ -114,7 +115,7 @@ func TestIntentHalfWritten(t *testing.T) {
 	if err := os.Symlink("nothing", filepath.Join(s.intents.dir, "ended.json")); err != nil {
 		t.Fatal(err)
 	}
-	lost := n.reserve("one", "10.9.1.7", "lost")
+	lost := cnitest.Reserve(t, n.dataDir(), "one", "10.9.1.7", "lost", time.Second)
 	if err := s.start(t.Context(), nil); err != nil || cnitest.Exists(lost) {
 		t.Errorf("%v; what leaked is there: %t", err, cnitest.Exists(lost))
 	}
