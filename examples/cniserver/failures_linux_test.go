@@ -310,6 +310,24 @@ func TestDELWithoutItsNamespace(t *testing.T) {
 	}
 }
 
+// An interface that can't be removed, as lo, keeps its address: nothing is released
+// before it is unplumbed.
+func TestHazard25AnInterfaceThatStays(t *testing.T) {
+	n := newNode(t)
+	s := n.newServer()
+	n.Make("c")
+	held := cnitest.Reserve(t, n.dataDir(), "one", "10.9.1.7", "c", 0)
+	cnitest.Write(t, held, "c\r\nlo", 0)
+	r := n.request("DEL", "c")
+	r.IfName = "lo"
+	if _, err := s.handle(t.Context(), r); err == nil || !strings.Contains(err.Error(), "removing interface lo") || !cnitest.Exists(held) {
+		t.Errorf("%v; the address is reserved: %t", err, cnitest.Exists(held))
+	}
+	if left, err := s.intents.all(); err != nil || len(left) != 1 {
+		t.Errorf("%d intents are left, %v", len(left), err)
+	}
+}
+
 // A signal lets a request that was begun come to its end.
 func TestSignalDuringAnADD(t *testing.T) {
 	n := newNode(t)
