@@ -99,7 +99,7 @@ func TestEmptyPool(t *testing.T) {
 		t.Fatal(err)
 	}
 	other := n.reserve("three", "10.9.1.3", "x") // another network's, that has the same range
-	ids := []string{"a", "b", "c", "d", "e"} // .1 is the gateway's
+	ids := []string{"a", "b", "c", "d", "e"}     // .1 is the gateway's
 	for _, id := range ids {
 		if err := n.cni.GetStatusNetworkList(t.Context(), small); err != nil {
 			t.Fatalf("STATUS before ADD of %s: %v", id, err)
