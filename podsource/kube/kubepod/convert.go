@@ -18,18 +18,22 @@ import (
 //
 //   - Its addresses are those in status.podIPs and status.podIP, and those of
 //     every entry of its network status annotation: secondary networks, whose
-//     addresses no other field has (hazard 22).
+//     addresses no other field has (hazard 22). Anybody may write there who may
+//     change the pod, so what can't be read is no error: the pod then counts as one
+//     with more addresses than these, which may own any reservation made since it
+//     started (MoreIPs, R4, hazard 67). [Note] names such pods.
 //   - A pod in the node's network is seen but claims nothing, and its annotation
 //     is not read (hazard 28).
 //   - StartedAt is status.startTime, which is kubelet's reading of the node's
 //     clock. Without it the start is unknown; the creation time is another
 //     machine's clock and an earlier moment, and so no substitute (R4, hazards
-//     32 and 36).
+//     32 and 36). The start of a static pod is unknown as well: a kubelet that is
+//     restarted gives it a new one, while its sandbox lives on (hazard 76).
 //   - A pod that is being deleted is as live as any. In phase Succeeded or Failed
 //     it has Finished, unless a container is reported as running or the sandbox as
 //     up. FinishedAt says when its containers ended, its sandbox went or its status
 //     was last written, and is zero where none of these is known (hazards 12, 13,
-//     31 and 56).
+//     31, 56 and 57).
 //   - ContainerIDs stays empty. The IDs in a pod's status are those of its
 //     containers, not of the sandbox that owns the reservation.
 //
@@ -37,8 +41,8 @@ import (
 // another status into it, as kubelet's Pods API does, its managed fields tell of
 // the old one and have to be taken out first.
 //
-// What can't be read is an error that names the pod, and then no pod of the list
-// may be used (R2): an address or an annotation that does not parse, or an
+// What can't be read elsewhere is an error that names the pod, and then no pod of
+// the list may be used (R2): an address in the status that does not parse, or an
 // object that is no pod because it has no name or no UID.
 func Convert(pod *corev1.Pod) (podsource.Pod, error) {
 	p, err := convert(pod)
@@ -46,6 +50,25 @@ func Convert(pod *corev1.Pod) (podsource.Pod, error) {
 		return podsource.Pod{}, err
 	}
 	return p, nil
+}
+
+// Note says of which pods the network status annotation could not be read, for
+// the Note of an answer. It is empty where there are none.
+func Note(pods []podsource.Pod) string {
+	var first *podsource.Pod
+	n := 0
+	for i := range pods {
+		if pods[i].MoreIPs {
+			if n++; first == nil {
+				first = &pods[i]
+			}
+		}
+	}
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("the annotation %s can't be read of %d pods, the first is %s: any of them may have more addresses than are known",
+		NetworkStatusAnnotation, n, first.NamespacedName)
 }
 
 func convert(pod *corev1.Pod) (podsource.Pod, error) {
@@ -61,53 +84,51 @@ func convert(pod *corev1.Pod) (podsource.Pod, error) {
 	if pod.Name == "" || pod.UID == "" {
 		return p, fmt.Errorf("pod %s (UID %q): without a name and a UID it is no pod", p.NamespacedName, pod.UID)
 	}
-	if pod.Status.StartTime != nil {
+	if pod.Status.StartTime != nil && !static(pod) {
 		p.StartedAt = pod.Status.StartTime.Time
 	}
 	if p.HostNetwork {
 		return p, nil
 	}
-	ips, err := addresses(pod)
+	reported, err := statusIPs(&pod.Status)
 	if err != nil {
 		return p, fmt.Errorf("pod %s (UID %s): %w", p.NamespacedName, pod.UID, err)
 	}
-	p.IPs = ips
+	annotated, whole := annotatedIPs(pod.Annotations)
+	p.MoreIPs = !whole
+	for _, ip := range append(reported, annotated...) {
+		ip = ip.Unmap().WithZone("") // as host-local names its files
+		if !slices.Contains(p.IPs, ip) {
+			p.IPs = append(p.IPs, ip)
+		}
+	}
 	return p, nil
 }
 
-// addresses returns all addresses that pod names, each once.
-func addresses(pod *corev1.Pod) ([]netip.Addr, error) {
+// static reports whether kubelet has the pod from a file or a URL of its own, or
+// whether it is what the API server shows of such a pod.
+func static(pod *corev1.Pod) bool {
+	_, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]
+	source, known := pod.Annotations["kubernetes.io/config.source"] // kubelet, pkg/kubelet/types: ConfigSourceAnnotationKey
+	return mirror || known && source != "api"
+}
+
+// statusIPs returns all addresses that a pod's status names.
+func statusIPs(status *corev1.PodStatus) ([]netip.Addr, error) {
 	var ips []netip.Addr
-	add := func(ip netip.Addr) {
-		ip = ip.Unmap().WithZone("") // as host-local names its files
-		if !slices.Contains(ips, ip) {
-			ips = append(ips, ip)
-		}
-	}
-	for i, podIP := range pod.Status.PodIPs {
+	for i, podIP := range status.PodIPs {
 		ip, err := netip.ParseAddr(podIP.IP)
 		if err != nil {
 			return nil, fmt.Errorf("status.podIPs[%d]: %q is not an IP address", i, podIP.IP)
 		}
-		add(ip)
+		ips = append(ips, ip)
 	}
-	if s := pod.Status.PodIP; s != "" { // empty until kubelet reports one
+	if s := status.PodIP; s != "" { // empty until kubelet reports one
 		ip, err := netip.ParseAddr(s)
 		if err != nil {
 			return nil, fmt.Errorf("status.podIP: %q is not an IP address", s)
 		}
-		add(ip)
-	}
-	for _, key := range []string{NetworkStatusAnnotation, networksStatusAnnotation} {
-		entries, err := networkStatus(pod.Annotations[key])
-		if err != nil {
-			return nil, fmt.Errorf("annotation %s: %w", key, err)
-		}
-		for _, entry := range entries {
-			for _, ip := range entry.IPs {
-				add(ip)
-			}
-		}
+		ips = append(ips, ip)
 	}
 	return ips, nil
 }

@@ -84,8 +84,9 @@ func TestConvert(t *testing.T) {
 }
 
 // R2: an item that can't be read is an error of the whole, and says whose.
+//
+// Guard: [statusIPs] and [convert] refuse what can't be read.
 func TestHazard07ConvertRefuses(t *testing.T) {
-	annotation := func(text string) *corev1.Pod { return pod(annotated(NetworkStatusAnnotation, text)) }
 	const whose = "pod default/web (UID 6ba7b810): "
 	for _, row := range []struct {
 		reason string
@@ -100,20 +101,6 @@ func TestHazard07ConvertRefuses(t *testing.T) {
 		{"an empty entry", pod(podIPs("10.0.0.2", "")), whose + `status.podIPs[1]: "" is not an IP address`},
 		{"a prefix where none belongs", pod(podIPs("10.0.0.2/24")), whose + `status.podIPs[0]`},
 		{"podIP alone", pod(func(p *corev1.Pod) { p.Status.PodIP = "pending" }), whose + `status.podIP: "pending" is not an IP address`},
-		{"no JSON", annotation("eth0: 10.0.0.2"), whose + "annotation k8s.v1.cni.cncf.io/network-status: not a JSON array of attachments"},
-		{"cut short", annotation(twoNetworks[:len(twoNetworks)-9]), whose},
-		{"text behind it", annotation(`[] []`), whose},
-		{"one attachment without its array", annotation(`{"ips":["10.0.0.2"]}`), whose},
-		{"null", annotation(`null`), "not a JSON array of attachments, but null"},
-		{"an attachment that is null", annotation(`[{},null]`), "attachment 2 is null"},
-		{"an address that is null", annotation(`[{"ips":[null]}]`), "an address is null"},
-		{"an address that is a number", annotation(`[{"ips":[10]}]`), whose},
-		{"one address without its array", annotation(`[{"ips":"10.0.0.2"}]`), whose},
-		{"an address that is none", annotation(`[{"ips":["10.0.0.2","dhcp"]}]`), `"dhcp" is not an IP address`},
-		{"an empty one", annotation(`[{"ips":[""]}]`), `"" is not an IP address`},
-		{"the older key", pod(annotated("k8s.v1.cni.cncf.io/networks-status", "{")), whose + "annotation k8s.v1.cni.cncf.io/networks-status: "},
-		{"also where it has finished: it may still hold what can't be read",
-			pod(phase(corev1.PodFailed, ""), container(ended(ago(day))), annotated(NetworkStatusAnnotation, "?")), whose},
 	} {
 		got, err := Convert(row.pod)
 		if err == nil || !strings.Contains(err.Error(), row.want) {
@@ -125,6 +112,7 @@ func TestHazard07ConvertRefuses(t *testing.T) {
 	}
 }
 
+// Guard: [annotatedIPs] reads the addresses of the other networks.
 func TestHazard22SecondNetworkByAnnotation(t *testing.T) {
 	p := pod(podIPs("192.168.7.9"), annotated(NetworkStatusAnnotation, twoNetworks))
 	if got := verdict(t, past, p); got != gc.InUse {
@@ -132,7 +120,97 @@ func TestHazard22SecondNetworkByAnnotation(t *testing.T) {
 	}
 }
 
+// What a tenant wrote into an annotation that can't be read makes its pod one with
+// more addresses than these, and no error of the whole list. What can be read in it
+// is claimed.
+//
+// Guard: [annotatedIPs] says whether it could read all, and [convert] that there
+// may be more.
+func TestHazard67GarbageInTheAnnotation(t *testing.T) {
+	annotation := func(text string) *corev1.Pod { return pod(podIPs("10.0.0.9"), annotated(NetworkStatusAnnotation, text)) }
+	for _, row := range []struct {
+		reason string
+		pod    *corev1.Pod
+		ips    string // beside 10.0.0.9
+	}{
+		{"no JSON", annotation("eth0: 10.0.0.2"), ""},
+		{"cut short", annotation(twoNetworks[:len(twoNetworks)-9]), ""},
+		{"text behind it", annotation(`[] []`), ""},
+		{"one attachment without its array", annotation(`{"ips":["10.0.0.2"]}`), ""},
+		{"null", annotation(`null`), ""},
+		{"an attachment that is null", annotation(`[{"ips":["10.0.0.2"]},null]`), "10.0.0.2"},
+		{"an attachment that is a number", annotation(`[1,{"ips":["10.0.0.2"]}]`), "10.0.0.2"},
+		{"an address that is null", annotation(`[{"ips":[null,"10.0.0.2"]}]`), "10.0.0.2"},
+		{"an address that is a number", annotation(`[{"ips":[10,"10.0.0.2"]}]`), "10.0.0.2"},
+		{"one address without its array", annotation(`[{"ips":"10.0.0.2"}]`), ""},
+		{"a key twice, the second is read", annotation(`[{"ips":"10.0.0.3","ips":["10.0.0.2"]}]`), "10.0.0.2"},
+		{"an address that is none", annotation(`[{"ips":["10.0.0.2","dhcp"]}]`), "10.0.0.2"},
+		{"an empty one", annotation(`[{"ips":["","10.0.0.2/24"]}]`), "10.0.0.2"},
+		{"the older key", pod(podIPs("10.0.0.9"), annotated("k8s.v1.cni.cncf.io/networks-status", "{")), ""},
+		{"the older key, and the other can be read", pod(podIPs("10.0.0.9"), annotated("k8s.v1.cni.cncf.io/networks-status", "{"),
+			annotated(NetworkStatusAnnotation, `[{"ips":["10.0.0.2"]}]`)), "10.0.0.2"},
+	} {
+		got, err := Convert(row.pod)
+		if err != nil {
+			t.Errorf("%s: %v", row.reason, err)
+			continue
+		}
+		want := podsource.Pod{NamespacedName: types.NamespacedName{Namespace: "default", Name: "web"}, UID: "6ba7b810",
+			StartedAt: ago(3 * day), IPs: addrs("10.0.0.9"), MoreIPs: true}
+		if row.ips != "" {
+			want.IPs = append(want.IPs, addrs(row.ips)...)
+		}
+		if diff := cmp.Diff(want, got, equal); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
+		}
+		if note := Note([]podsource.Pod{{}, got, got}); !strings.Contains(note, NetworkStatusAnnotation) || !strings.Contains(note, "of 2 pods, the first is default/web") {
+			t.Errorf("%s: the note is %q", row.reason, note)
+		}
+	}
+	if note := Note([]podsource.Pod{{}}); note != "" {
+		t.Errorf("nothing was garbage, and the note is %q", note)
+	}
+
+	// As for a pod that is starting: what is older than its start is released.
+	garbage := annotation("?")
+	if got := verdict(t, 2*day, garbage); got != gc.Starting {
+		t.Errorf("reserved since its start: got %v, want %v", got, gc.Starting)
+	}
+	if got := verdict(t, 4*day, garbage); got != gc.Released {
+		t.Errorf("reserved before its start: got %v, want %v", got, gc.Released)
+	}
+	done := pod(phase(corev1.PodFailed, ""), container(ended(ago(day))), annotated(NetworkStatusAnnotation, "?"))
+	if got := verdict(t, 2*day, done, agent()); got != gc.Released {
+		t.Errorf("it has finished: got %v, want %v", got, gc.Released)
+	}
+}
+
+// The start of a static pod is that of kubelet, which may have been restarted
+// while the sandbox lived on: it may hold what was reserved before.
+//
+// Guard: [static] pods have no start.
+func TestHazard76StaticPod(t *testing.T) {
+	pending := phase(corev1.PodPending, "")
+	for _, row := range []struct {
+		reason string
+		pod    *corev1.Pod
+		want   gc.Verdict
+	}{
+		{"from a file, as kubelet has it", pod(pending, annotated("kubernetes.io/config.source", "file")), gc.Starting},
+		{"from a URL", pod(pending, annotated("kubernetes.io/config.source", "http")), gc.Starting},
+		{"its mirror, as the API server has it", pod(pending, annotated("kubernetes.io/config.mirror", "5c7b9a1e")), gc.Starting},
+		{"from the API server, as kubelet has it", pod(pending, annotated("kubernetes.io/config.source", "api")), gc.Released},
+		{"from the API server", pod(pending), gc.Released},
+	} {
+		if got := verdict(t, 4*day, row.pod); got != row.want {
+			t.Errorf("%s: got %v, want %v", row.reason, got, row.want)
+		}
+	}
+}
+
 // A pod in the node's network is there, and that is all.
+//
+// Guard: [convert] leaves out the addresses of a pod in the node's network.
 func TestHazard28HostNetworkClaimsNothing(t *testing.T) {
 	for _, row := range []struct {
 		reason string
@@ -161,6 +239,8 @@ func TestHazard28HostNetworkClaimsNothing(t *testing.T) {
 }
 
 // R4: a pod that is stuck without an address holds back what is younger than it.
+//
+// Guard: [convert] says when the pod was started.
 func TestHazard32Stuck(t *testing.T) {
 	stuck := pod(phase(corev1.PodPending, ""), container(waiting("ContainerCreating")))
 	if got := verdict(t, 4*day, stuck); got != gc.Released {
@@ -172,6 +252,8 @@ func TestHazard32Stuck(t *testing.T) {
 }
 
 // R4: the creation time stands for no start, and the scheduler's time for none.
+//
+// Guard: [convert] takes no other time for the start.
 func TestHazard36StartUnknown(t *testing.T) {
 	created := func(p *corev1.Pod) { p.CreationTimestamp = *stamp(ago(day)) }
 	scheduled := condition(corev1.PodScheduled, corev1.ConditionTrue, ago(day))

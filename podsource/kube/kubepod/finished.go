@@ -3,7 +3,6 @@
 package kubepod
 
 import (
-	"bytes"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,23 +12,23 @@ import (
 // finished reports whether a pod in phase Succeeded or Failed came to its end,
 // and when, or zero where nothing says when. A pod whose phase is contradicted by
 // what else is reported has not finished: one of its containers is reported as
-// running, or its sandbox as up.
+// running, or its sandbox as up, although all containers have ended (condition
+// PodReadyToStartContainers, on by default since Kubernetes 1.29, KEP-3085; hazard
+// 57).
 //
 // The time must not be too early: five minutes later the pod holds nothing any
-// more. The phase alone has no time. These tell the end, the first that is there:
+// more. The phase alone has no time. These tell the end:
 //
-//  1. All containers have terminated, each at a known time: the last of these.
-//  2. Kubelet says that the pod has no sandbox with a network any more, and since
-//     when: condition PodReadyToStartContainers is False (on by default since
-//     Kubernetes 1.29, KEP-3085). It tells of pods that were evicted, or ran out
-//     of time, while a container was waiting with the sandbox up (hazard 13), and
-//     of containers that kubelet lost ("ContainerStatusUnknown", without a time).
-//     Where it is True the pod has not finished.
-//  3. The last change of the status that metadata.managedFields knows of: the pod
-//     was in this phase then. It is a time of the API server's clock, so the five
-//     minutes have to cover how far the two clocks are apart.
+//   - All containers have terminated, each at a known time.
+//   - Kubelet says that the pod has no sandbox with a network any more, and since
+//     when. It tells of pods that were evicted, or ran out of time, while a
+//     container was waiting with the sandbox up (hazard 13), and of containers that
+//     kubelet lost ("ContainerStatusUnknown", without a time).
+//   - Else the last change of the status that metadata.managedFields knows of: the
+//     pod was in this phase then. It is a time of the API server's clock, so the
+//     five minutes have to cover how far the two clocks are apart.
 //
-// In 2 and 3 no time is taken that is before another that the pod has to show.
+// No time is taken that is before another that the pod has to show.
 //
 // Nothing says when kubelet rejected a pod (OutOfcpu, Evicted and so on): it then
 // writes a status with little but a phase, a reason and startTime. That is the
@@ -40,22 +39,16 @@ func finished(pod *corev1.Pod) (ended bool, at time.Time) {
 	if status.Phase != corev1.PodSucceeded && status.Phase != corev1.PodFailed {
 		return false, time.Time{}
 	}
-	c := lookAt(pod)
-	switch {
-	case c.running:
+	c, sandbox := lookAt(pod), sandbox(status.Conditions)
+	if c.running || sandbox == corev1.ConditionTrue {
 		return false, time.Time{}
-	case c.all:
-		return true, c.lastEnd
 	}
 	seen := latest(c.lastEnd, lastTransition(status.Conditions))
 	if status.StartTime != nil {
 		seen = latest(seen, status.StartTime.Time)
 	}
-	switch sandbox(status.Conditions) {
-	case corev1.ConditionFalse:
+	if c.all || sandbox == corev1.ConditionFalse {
 		return true, seen
-	case corev1.ConditionTrue:
-		return false, time.Time{}
 	}
 	if written := statusWritten(pod.ManagedFields); !written.IsZero() {
 		return true, latest(seen, written)
@@ -129,13 +122,12 @@ func sandbox(conditions []corev1.PodCondition) corev1.ConditionStatus {
 }
 
 // statusWritten returns when the API server last took a change of the status, or
-// zero if the object does not say. Before Kubernetes 1.22 the entries do not name
-// the subresource.
+// zero if the object does not say: before Kubernetes 1.22 an entry does not name
+// its subresource. The fields themselves are not looked at, as their type depends
+// on how apimachinery is built.
 func statusWritten(entries []metav1.ManagedFieldsEntry) (t time.Time) {
 	for i := range entries {
-		e := &entries[i]
-		ofStatus := e.Subresource == "status" || e.FieldsV1 != nil && bytes.Contains(e.FieldsV1.Raw, []byte(`"f:status"`))
-		if ofStatus && e.Time != nil {
+		if e := &entries[i]; e.Subresource == "status" && e.Time != nil {
 			t = latest(t, e.Time.Time)
 		}
 	}

@@ -19,7 +19,6 @@ func TestFinished(t *testing.T) {
 	failed, evicted := phase(corev1.PodFailed, ""), phase(corev1.PodFailed, "Evicted")
 	succeeded := phase(corev1.PodSucceeded, "")
 	const live, unknown = 0, -1 // it has not finished; it has, and nothing says when
-	const ofStatus, ofMeta = `{"f:status":{"f:phase":{}}}`, `{"f:metadata":{"f:labels":{}}}`
 	for _, row := range []struct {
 		reason string
 		pod    *corev1.Pod
@@ -38,11 +37,12 @@ func TestFinished(t *testing.T) {
 			s.LastTerminationState = ended(ago(past)).State
 			return s
 		}())), day},
-		{"conditions are no part of it", pod(succeeded, container(ended(ago(past))), condition(corev1.PodReady, no, ago(day))), past},
+		{"it was ready after that, by the clock as it is since", pod(succeeded, container(ended(ago(past))), condition(corev1.PodReady, no, ago(day))), day},
+		{"it was started after that, by the clock as it is since", pod(succeeded, started(stamp(ago(day))), container(ended(ago(past)))), day},
 
 		{"evicted, says kubelet, and a container runs still", pod(evicted, container(ended(ago(past)), running()), condition(sandboxUp, no, ago(past))), live},
 		{"an ephemeral container runs still", pod(failed, container(ended(ago(past))), ephemeral(running())), live},
-		{"marked from afar: what the node reported last is that it runs", pod(evicted, container(running()), written("status", ofStatus, stamp(ago(past)))), live},
+		{"marked from afar: what the node reported last is that it runs", pod(evicted, container(running()), written("status", stamp(ago(past)))), live},
 
 		{"evicted while it waited to be started again", pod(evicted, container(endedBefore(ago(past)))), unknown},
 		{"evicted while an image was pulled", pod(evicted, container(waiting("ImagePullBackOff")), condition(corev1.PodReady, no, ago(past))), unknown},
@@ -68,19 +68,21 @@ func TestFinished(t *testing.T) {
 		{"gone, nobody knows when", pod(failed, container(lost()), condition(sandboxUp, no, time.Time{})), unknown},
 		{"the scheduler's clock is another", pod(failed, container(lost()), condition(corev1.PodScheduled, yes, ago(recent)), condition(sandboxUp, no, ago(past))), past},
 		{"still up", pod(failed, container(lost()), condition(sandboxUp, yes, ago(past))), live},
-		{"still up, and the status was written long ago", pod(failed, container(lost()), condition(sandboxUp, yes, ago(past)), written("status", ofStatus, stamp(ago(past)))), live},
+		{"still up, and all containers have ended", pod(succeeded, container(ended(ago(past))), condition(sandboxUp, yes, ago(past))), live},
+		{"nobody knows whether it is up", pod(succeeded, container(ended(ago(past))), condition(sandboxUp, corev1.ConditionUnknown, ago(past))), past},
+		{"still up, and the status was written long ago", pod(failed, container(lost()), condition(sandboxUp, yes, ago(past)), written("status", stamp(ago(past)))), live},
 
-		{"older kubelets: the status has not changed for a day", pod(failed, container(lost()), written("status", ofStatus, stamp(ago(day)))), day},
-		{"it has just changed", pod(failed, container(lost()), written("status", ofStatus, stamp(ago(past))), written("status", ofStatus, stamp(ago(recent)))), recent},
-		{"before 1.22 the subresource is not named", pod(failed, container(lost()), written("", ofStatus, stamp(ago(day)))), day},
-		{"a label is no status", pod(failed, container(lost()), written("", ofMeta, stamp(ago(past)))), unknown},
-		{"an entry without a time", pod(failed, container(lost()), written("status", ofStatus, nil)), unknown},
-		{"the API server's clock is behind", pod(failed, container(ended(ago(recent)), lost()), written("status", ofStatus, stamp(ago(day)))), recent},
+		{"older kubelets: the status has not changed for a day", pod(failed, container(lost()), written("status", stamp(ago(day)))), day},
+		{"it has just changed", pod(failed, container(lost()), written("status", stamp(ago(past))), written("status", stamp(ago(recent)))), recent},
+		{"before 1.22 the subresource is not named", pod(failed, container(lost()), written("", stamp(ago(day)))), unknown},
+		{"another subresource is no status", pod(failed, container(lost()), written("resize", stamp(ago(past)))), unknown},
+		{"an entry without a time", pod(failed, container(lost()), written("status", nil)), unknown},
+		{"the API server's clock is behind", pod(failed, container(ended(ago(recent)), lost()), written("status", stamp(ago(day)))), recent},
 
 		{"rejected: its start is that of the rejection, or an older one", pod(phase(corev1.PodFailed, "OutOfcpu")), unknown},
-		{"rejected, and the status was written then", pod(phase(corev1.PodFailed, "OutOfcpu"), written("status", ofStatus, stamp(ago(recent)))), recent},
+		{"rejected, and the status was written then", pod(phase(corev1.PodFailed, "OutOfcpu"), written("status", stamp(ago(recent)))), recent},
 		{"rejected, and scheduled before", pod(evicted, condition(corev1.PodScheduled, yes, ago(4*day))), unknown},
-		{"never seen by a kubelet, marked from afar", pod(evicted, started(nil), written("status", ofStatus, stamp(ago(day)))), day},
+		{"never seen by a kubelet, marked from afar", pod(evicted, started(nil), written("status", stamp(ago(day)))), day},
 		{"the phase alone", pod(succeeded, started(nil)), unknown},
 	} {
 		ended, at := finished(row.pod)
@@ -95,6 +97,8 @@ func TestFinished(t *testing.T) {
 }
 
 // A pod that finished long ago holds nothing, whatever its status lists.
+//
+// Guard: [finished] tells when a pod ended.
 func TestHazard12FinishedLongAgo(t *testing.T) {
 	succeeded := pod(phase(corev1.PodSucceeded, ""), podIPs("10.0.0.2"), container(ended(ago(past))))
 	if got := verdict(t, 4*day, succeeded, agent()); got != gc.Released {
@@ -109,6 +113,9 @@ func TestHazard12FinishedLongAgo(t *testing.T) {
 
 // A pod that has just finished is live: its sandbox goes after its containers.
 // One whose containers run, or whose sandbox is up, has not finished at all.
+//
+// Guard: [finished] takes no time that is before the last one that the pod has to show, and
+// none while a container runs or the sandbox is up.
 func TestHazard13JustFinished(t *testing.T) {
 	evicted := phase(corev1.PodFailed, "Evicted")
 	for _, row := range []struct {
@@ -132,6 +139,8 @@ func TestHazard13JustFinished(t *testing.T) {
 
 // Pods that failed without ever having an address stay for days. Five minutes
 // after that, or after they were first seen so, they hold back nobody's leak.
+//
+// Guard: [finished] marks a pod without any time as finished, too.
 func TestHazard31NeverHadAnAddress(t *testing.T) {
 	const firstSeen = gc.Starting // what becomes of the leak when the pod is first seen
 	for _, row := range []struct {
@@ -141,13 +150,13 @@ func TestHazard31NeverHadAnAddress(t *testing.T) {
 	}{
 		{"rejected: its status has next to nothing", firstSeen, pod(phase(corev1.PodFailed, "OutOfcpu"), started(stamp(ago(past))))},
 		{"rejected, as the API server holds it", gc.Released, pod(phase(corev1.PodFailed, "Evicted"), started(stamp(ago(past))),
-			condition(corev1.PodScheduled, yes, ago(past)), written("status", `{"f:status":{}}`, stamp(ago(past))))},
+			condition(corev1.PodScheduled, yes, ago(past)), written("status", stamp(ago(past))))},
 		{"evicted before a container started", gc.Released, pod(phase(corev1.PodFailed, "Evicted"), container(waiting("ContainerCreating")),
 			condition(sandboxUp, no, ago(past)), condition(corev1.PodReady, no, ago(past)))},
 		{"evicted before a container started, by a kubelet that does not tell of sandboxes", firstSeen,
 			pod(phase(corev1.PodFailed, "Evicted"), container(waiting("ContainerCreating")))},
 		{"out of time, its containers unknown", gc.Released, pod(phase(corev1.PodFailed, "DeadlineExceeded"), container(lost()), condition(sandboxUp, no, ago(past)))},
-		{"marked from afar, and never seen by a kubelet", gc.Released, pod(phase(corev1.PodFailed, ""), started(nil), written("status", `{"f:status":{}}`, stamp(ago(past))))},
+		{"marked from afar, and never seen by a kubelet", gc.Released, pod(phase(corev1.PodFailed, ""), started(nil), written("status", stamp(ago(past))))},
 		{"marked from afar, and nothing says when", firstSeen, pod(phase(corev1.PodFailed, ""), started(nil))},
 	} {
 		if got := verdict(t, day, row.pod, agent()); got != row.first {
@@ -161,8 +170,33 @@ func TestHazard31NeverHadAnAddress(t *testing.T) {
 	}
 }
 
+// A step of the clock makes no finished pod one that holds for ever: where the
+// time of its end is of a clock that was set, its five minutes count from when it
+// was first seen so.
+//
+// Guard: [finished] marks a pod as finished whatever its times are.
+func TestHazard48FinishedBeforeAStepOfTheClock(t *testing.T) {
+	for _, row := range []struct {
+		reason string
+		pod    *corev1.Pod
+	}{
+		{"evicted: there is no time at all", pod(phase(corev1.PodFailed, "Evicted"))},
+		{"a finished job, whose end lies in the future since the clock went back", pod(phase(corev1.PodSucceeded, ""), container(ended(ago(-day))))},
+		{"started before the clock went back, ended after it", pod(phase(corev1.PodSucceeded, ""), started(stamp(ago(-day))), container(ended(ago(past))))},
+	} {
+		if first, second := verdicts(t, 5*time.Minute-time.Second, past, row.pod, agent()); first != gc.Starting || second != gc.Starting {
+			t.Errorf("%s: got %v and then %v, want %v", row.reason, first, second, gc.Starting)
+		}
+		if _, second := verdicts(t, 5*time.Minute, past, row.pod, agent()); second != gc.Released {
+			t.Errorf("%s: five minutes later got %v, want %v", row.reason, second, gc.Released)
+		}
+	}
+}
+
 // A kubelet that was restarted rejects a pod that runs: the phase is Failed, no
 // container has a status, and the start is the old one. Its containers end later.
+//
+// Guard: [finished] gives a rejected pod no time: its start is not that of the rejection.
 func TestHazard56RejectedWhileItRuns(t *testing.T) {
 	rejected := pod(phase(corev1.PodFailed, "NodeAffinity"), started(stamp(ago(past))))
 	for _, row := range []struct {
@@ -179,6 +213,26 @@ func TestHazard56RejectedWhileItRuns(t *testing.T) {
 		}
 		if _, second = verdicts(t, 5*time.Minute, day, row.pod, agent()); second != gc.Released {
 			t.Errorf("%s: five minutes later got %v, want %v", row.reason, second, gc.Released)
+		}
+	}
+}
+
+// All containers have ended, and kubelet says that the sandbox is up: it may be
+// stopped hours later, as where a volume can't be unmounted before.
+//
+// Guard: [finished] takes the word of the condition for the containers'.
+func TestHazard57SandboxStillUp(t *testing.T) {
+	for _, row := range []struct {
+		reason string
+		pod    *corev1.Pod
+		want   gc.Verdict
+	}{
+		{"it lists its address", pod(phase(corev1.PodSucceeded, ""), podIPs("10.0.0.2"), container(ended(ago(past))), condition(sandboxUp, yes, ago(past))), gc.InUse},
+		{"it lists none", pod(phase(corev1.PodFailed, ""), container(ended(ago(past))), condition(sandboxUp, yes, ago(past))), gc.Starting},
+		{"the sandbox is gone", pod(phase(corev1.PodSucceeded, ""), podIPs("10.0.0.2"), container(ended(ago(past))), condition(sandboxUp, no, ago(past))), gc.Released},
+	} {
+		if got := verdict(t, day, row.pod, agent()); got != row.want {
+			t.Errorf("%s: got %v, want %v", row.reason, got, row.want)
 		}
 	}
 }

@@ -20,7 +20,7 @@ func FuzzConvert(f *testing.F) {
 	for _, p := range []*corev1.Pod{
 		{}, pod(), pod(podIPs("10.0.0.2", "fd00::2")), pod(podIPs("x")), pod(hostNetwork),
 		pod(phase(corev1.PodFailed, "Evicted")), pod(phase(corev1.PodSucceeded, ""), container(ended(ago(past)), lost())),
-		pod(phase(corev1.PodFailed, ""), condition(sandboxUp, no, ago(past)), written("status", `{}`, stamp(ago(past)))),
+		pod(phase(corev1.PodFailed, ""), condition(sandboxUp, no, ago(past)), written("status", stamp(ago(past)))),
 	} {
 		object, err := json.Marshal(p)
 		if err != nil {
@@ -54,8 +54,11 @@ func FuzzConvert(f *testing.F) {
 		if got.HasFinished() != got.Finished {
 			t.Errorf("it finished at %v, and the mark is missing", got.FinishedAt)
 		}
+		if !got.StartedAt.IsZero() && static(&p) {
+			t.Error("a static pod has a start")
+		}
 		if got.HostNetwork {
-			if len(got.IPs) != 0 {
+			if len(got.IPs) != 0 || got.MoreIPs {
 				t.Errorf("a pod in the node's network claims %v", got.IPs)
 			}
 			return

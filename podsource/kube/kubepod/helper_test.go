@@ -106,11 +106,11 @@ func condition(kind corev1.PodConditionType, status corev1.ConditionStatus, sinc
 }
 
 // written adds what the API server notes of an update.
-func written(subresource, fields string, at *metav1.Time) change {
+func written(subresource string, at *metav1.Time) change {
 	return func(pod *corev1.Pod) {
 		pod.ManagedFields = append(pod.ManagedFields, metav1.ManagedFieldsEntry{
 			Manager: "kubelet", Operation: metav1.ManagedFieldsOperationUpdate,
-			Subresource: subresource, FieldsV1: &metav1.FieldsV1{Raw: []byte(fields)}, Time: at,
+			Subresource: subresource, Time: at,
 		})
 	}
 }
@@ -186,7 +186,10 @@ func passes(t *testing.T, reserved time.Duration, pods ...*corev1.Pod) func() gc
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := report.Reservations[0].Verdict
+		got := gc.Released // in an earlier pass
+		if len(report.Reservations) > 0 {
+			got = report.Reservations[0].Verdict
+		}
 		if _, err := os.Stat(file); (err == nil) == (got == gc.Released) {
 			t.Errorf("the verdict is %v, and the file is another matter: %v", got, err)
 		}

@@ -4,8 +4,6 @@ package kubepod
 
 import (
 	"encoding/json"
-	"errors"
-	"fmt"
 	"net/netip"
 	"strings"
 )
@@ -28,50 +26,67 @@ type attachment struct {
 
 // attachmentIPs are the addresses of one attachment. They add up where a key is
 // given twice, of which encoding/json would keep the last.
-type attachmentIPs []netip.Addr
+type attachmentIPs struct {
+	ips     []netip.Addr
+	garbled bool // some can't be read
+}
 
+// UnmarshalJSON takes all that can be read, and is never an error.
 func (a *attachmentIPs) UnmarshalJSON(text []byte) error {
 	var list []*string
-	if err := json.Unmarshal(text, &list); err != nil {
-		return err
+	if json.Unmarshal(text, &list) != nil {
+		a.garbled = true // and list has the strings that are there
 	}
 	for _, s := range list {
-		if s == nil {
-			return errors.New("an address is null")
+		ip, ok := parseIP(s)
+		if !ok {
+			a.garbled = true
+			continue
 		}
-		ip, err := netip.ParseAddr(*s)
-		if err != nil {
-			// With its prefix length, as it is in a CNI result, it means the same.
-			prefix, prefixErr := netip.ParsePrefix(*s)
-			if prefixErr != nil {
-				return fmt.Errorf("%q is not an IP address", *s)
-			}
-			ip = prefix.Addr()
-		}
-		*a = append(*a, ip)
+		a.ips = append(a.ips, ip)
 	}
 	return nil
 }
 
-// networkStatus reads a network status annotation. An empty one says nothing:
-// Multus used to write that when it had detached a pod.
-func networkStatus(text string) ([]attachment, error) {
-	if strings.TrimSpace(text) == "" {
-		return nil, nil
+// parseIP reads an address. With its prefix length, as it is in a CNI result, it
+// means the same.
+func parseIP(s *string) (ip netip.Addr, ok bool) {
+	if s == nil {
+		return ip, false
 	}
-	var items []*attachment
-	if err := json.Unmarshal([]byte(text), &items); err != nil {
-		return nil, fmt.Errorf("not a JSON array of attachments: %w", err)
+	ip, err := netip.ParseAddr(*s)
+	if err != nil {
+		prefix, err := netip.ParsePrefix(*s)
+		return prefix.Addr(), err == nil
 	}
-	if items == nil {
-		return nil, errors.New("not a JSON array of attachments, but null")
-	}
-	entries := make([]attachment, len(items))
-	for i, item := range items {
-		if item == nil {
-			return nil, fmt.Errorf("attachment %d is null", i+1)
+	return ip, true
+}
+
+// annotatedIPs returns the addresses that the network status annotations of a pod
+// name, and whether these are all: a tenant may have written anything there. An
+// empty annotation says nothing: Multus used to write that when it had detached a
+// pod.
+func annotatedIPs(annotations map[string]string) (ips []netip.Addr, whole bool) {
+	whole = true
+	for _, key := range []string{NetworkStatusAnnotation, networksStatusAnnotation} {
+		text := annotations[key]
+		if strings.TrimSpace(text) == "" {
+			continue
 		}
-		entries[i] = *item
+		var items []json.RawMessage
+		if json.Unmarshal([]byte(text), &items) != nil || items == nil {
+			whole = false
+			continue
+		}
+		for _, item := range items {
+			var a *attachment
+			if json.Unmarshal(item, &a) != nil || a == nil {
+				whole = false
+				continue
+			}
+			ips = append(ips, a.IPs.ips...)
+			whole = whole && !a.IPs.garbled
+		}
 	}
-	return entries, nil
+	return ips, whole
 }
