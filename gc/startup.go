@@ -9,6 +9,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
 // An Assertion is what the caller of [Reconciler.AtStartup] knows and no source
@@ -25,7 +27,8 @@ const NoADDInFlight Assertion = 1
 
 // AtStartup is the hook for an agent's start: one pass, as soon as the source
 // gives an answer that counts. As long as it gives none ([ErrRefused]), AtStartup
-// asks again with growing pauses. Each time the reservations are listed anew, so
+// asks again with growing pauses, unless the source says that this will not help
+// ([podsource.ErrPermanent]). Each time the reservations are listed anew, so
 // that nothing grows old while it waits (R1, R5). Where nothing is reserved in
 // the networks to release in, it returns at once and asks nobody.
 //
@@ -40,7 +43,7 @@ func (r *Reconciler) AtStartup(ctx context.Context, assertions ...Assertion) (Re
 	var last error // what the source said before the time was up
 	for try := 1; ; try++ {
 		report, err := r.reconcile(ctx, o)
-		if !errors.Is(err, ErrRefused) {
+		if !errors.Is(err, ErrRefused) || errors.Is(err, podsource.ErrPermanent) {
 			return report, err
 		}
 		if ctx.Err() == nil || last == nil {

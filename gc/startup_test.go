@@ -140,6 +140,43 @@ func TestAtStartup(t *testing.T) {
 	}
 }
 
+// What asking again can't mend does not use up the hook's time.
+func TestAtStartupGivesUpOnPermanentErrors(t *testing.T) {
+	for _, c := range []struct {
+		reason string
+		err    error
+		asked  int
+	}{
+		{"no such node", fmt.Errorf("no such Node: %w", podsource.ErrPermanent), 1},
+		{"one of two sources has the wrong node", fmt.Errorf("another's Node: %w, %w", podsource.ErrPermanent, podsource.ErrIncomplete), 1},
+		{"not ready the first time", podsource.ErrIncomplete, 2},
+	} {
+		t.Run(c.reason, inBubble(func(t *testing.T) {
+			n := newNode(t)
+			n.reserve("10.0.0.2", "leaked", old)
+			asked := 0
+			source := podsource.Func(func(context.Context) ([]podsource.Pod, error) {
+				if asked++; asked == 1 {
+					return nil, c.err
+				}
+				return []podsource.Pod{other}, nil
+			})
+			begun := time.Now()
+			report, err := n.reconciler(podsource.Union(source), Options{}).AtStartup(t.Context())
+			if c.asked == 2 {
+				if err != nil || asked != 2 {
+					t.Errorf("asked %d times, %v", asked, err)
+				}
+				return
+			}
+			if asked != 1 || time.Since(begun) != 0 || !errors.Is(err, ErrRefused) || !errors.Is(err, podsource.ErrPermanent) {
+				t.Errorf("asked %d times in %v, %v", asked, time.Since(begun), err)
+			}
+			n.check(report, map[string]Verdict{"10.0.0.2": Failed})
+		}))
+	}
+}
+
 // The times that bound the hook are the caller's.
 func TestAtStartupWithTheCallersTimes(t *testing.T) {
 	for _, c := range []struct {

@@ -58,6 +58,10 @@ var (
 	// written. [Fallback] acts on it, and on nothing else. A source that exists
 	// and does not answer now must not return it.
 	ErrNotHere = errors.New("source does not exist on this node")
+	// ErrPermanent is returned where to ask again helps nobody: the source was
+	// made with the name of another node. The hook of package gc returns it at
+	// once instead of waiting.
+	ErrPermanent = errors.New("asking again will not help")
 )
 
 // A Pod is what a source knows of one live pod, of one sandbox, of one network

@@ -127,7 +127,9 @@ func TestHazard22SecondNetworkByAnnotation(t *testing.T) {
 // Guard: [annotatedIPs] says whether it could read all, and [convert] that there
 // may be more.
 func TestHazard67GarbageInTheAnnotation(t *testing.T) {
-	annotation := func(text string) *corev1.Pod { return pod(podIPs("10.0.0.9"), annotated(NetworkStatusAnnotation, text)) }
+	annotation := func(text string) *corev1.Pod {
+		return pod(podIPs("10.0.0.9"), annotated(NetworkStatusAnnotation, text))
+	}
 	for _, row := range []struct {
 		reason string
 		pod    *corev1.Pod
