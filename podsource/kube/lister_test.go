@@ -7,6 +7,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -30,42 +31,47 @@ func indexer(t *testing.T, pods ...corev1.Pod) cache.Indexer {
 	return index
 }
 
+// inStepAt is an AsOf that is always the same.
+func inStepAt(t time.Time) func() time.Time { return func() time.Time { return t } }
+
 func TestFromLister(t *testing.T) {
-	yes, no := func() bool { return true }, func() bool { return false }
+	then := time.Now().Add(-time.Minute)
 	got := func(n *corev1.Node, err error) func(context.Context, string) (*corev1.Node, error) {
 		return func(context.Context, string) (*corev1.Node, error) { return n, err }
 	}
+	right := Options{GetNode: got(node("here", "boot-1"), nil), BootID: boot("boot-1")}
 	for _, row := range []struct {
 		reason     string
-		synced     func() bool
+		asOf       time.Time
 		opts       Options
 		extra      []corev1.Pod
 		want       string
 		err        string
 		incomplete bool
 	}{
-		{reason: "the node's pods, and no other's", synced: yes, opts: Options{SkipNodeCheck: true}, want: "a"},
-		{reason: "the right node", synced: yes, opts: Options{GetNode: got(node("here", "boot-1"), nil)}, want: "a"},
-		{reason: "not synced: it holds a part", synced: no, opts: Options{SkipNodeCheck: true}, err: "has not synced", incomplete: true},
-		{reason: "nobody knows whether it has synced", opts: Options{SkipNodeCheck: true}, err: "HasSynced"},
-		{reason: "nothing tells whether this is the right node", synced: yes, err: "set Options.GetNode"},
-		{reason: "another kernel's node", synced: yes, opts: Options{GetNode: got(node("here", "boot-0"), nil)}, err: "boot-0", incomplete: true},
-		{reason: "no such node", synced: yes, opts: Options{GetNode: got(nil, apierrors.NewNotFound(schema.GroupResource{Resource: "nodes"}, "here"))}, err: "no such Node"},
-		{reason: "a pod that does not parse", synced: yes, opts: Options{SkipNodeCheck: true}, extra: []corev1.Pod{pod("bad", "here", "nonsense")}, err: "shop/bad"},
-		{reason: "another node's pod that does not parse is not ours", synced: yes, opts: Options{SkipNodeCheck: true}, extra: []corev1.Pod{pod("bad", "there", "nonsense")}, want: "a"},
+		{reason: "the node's pods, and no other's", asOf: then, opts: Options{SkipNodeCheck: true}, want: "a"},
+		{reason: "the right node", asOf: then, opts: right, want: "a"},
+		{reason: "not in step: it holds a part", opts: Options{SkipNodeCheck: true}, err: "not known to be in step", incomplete: true},
+		{reason: "another kernel's node", asOf: then, opts: Options{GetNode: got(node("here", "boot-0"), nil), BootID: boot("boot-1")}, err: "boot-0", incomplete: true},
+		{reason: "no such node, or the lister of nodes does not know it yet", asOf: then, err: "no such Node",
+			opts: Options{GetNode: got(nil, apierrors.NewNotFound(schema.GroupResource{Resource: "nodes"}, "here")), BootID: boot("boot-1")}},
+		{reason: "a pod that does not parse", asOf: then, opts: right, extra: []corev1.Pod{pod("bad", "here", "nonsense")}, err: "shop/bad"},
+		{reason: "another node's pod that does not parse is not ours", asOf: then, opts: right, extra: []corev1.Pod{pod("bad", "there", "nonsense")}, want: "a"},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
 			lister := listerscorev1.NewPodLister(indexer(t, append(row.extra, pod("a", "here"), pod("b", "there"), pod("c", ""))...))
-			row.opts.BootID = boot("boot-1")
-			pods, err := FromLister(lister, row.synced, "here", row.opts).Pods(t.Context())
+			pods, err := must(FromLister(lister, inStepAt(row.asOf), "here", row.opts)).Pods(t.Context())
 			if row.err == "" {
-				if err != nil || names(pods) != row.want {
-					t.Errorf("got %q, %v, want %q", names(pods), err, row.want)
+				if err != nil || names(pods) != row.want || !pods.AsOf.Equal(then) {
+					t.Errorf("got %q as of %v, %v, want %q as of %v", names(pods), pods.AsOf, err, row.want, then)
 				}
 				return
 			}
 			if !silent(pods) || err == nil || !strings.Contains(err.Error(), row.err) || errors.Is(err, podsource.ErrIncomplete) != row.incomplete {
 				t.Errorf("got %v, %v, want an error that says %q (waiting may help: %v)", pods, err, row.err, row.incomplete)
+			}
+			if errors.Is(err, podsource.ErrPermanent) {
+				t.Errorf("what a caller's cache says now is not for ever: %v", err)
 			}
 		})
 	}
@@ -77,13 +83,13 @@ type brokenLister struct{ listerscorev1.PodLister }
 func (brokenLister) List(labels.Selector) ([]*corev1.Pod, error) { return nil, errors.New("broken") }
 
 func TestBrokenLister(t *testing.T) {
-	s := FromLister(brokenLister{}, func() bool { return true }, "here", Options{SkipNodeCheck: true})
+	s := must(FromLister(brokenLister{}, time.Now, "here", Options{SkipNodeCheck: true}))
 	if pods, err := s.Pods(t.Context()); !silent(pods) || err == nil || !strings.Contains(err.Error(), "broken") {
 		t.Errorf("got %v, %v", pods, err)
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	s = FromLister(listerscorev1.NewPodLister(indexer(t)), func() bool { return true }, "here", Options{SkipNodeCheck: true})
+	s = must(FromLister(listerscorev1.NewPodLister(indexer(t)), time.Now, "here", Options{SkipNodeCheck: true}))
 	if pods, err := s.Pods(ended); !silent(pods) || !errors.Is(err, context.Canceled) {
 		t.Errorf("the context had ended: got %v, %v", pods, err)
 	}

@@ -7,8 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
+	"strconv"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -17,50 +18,102 @@ import (
 )
 
 // checkNode makes sure that the pods which the API has for this node's name are
-// those of this machine, as it is booted now (R9, hazard 23).
-func (s *Source) checkNode(ctx context.Context) error {
+// those of this machine, as it is booted now (R9, hazard 23), and that kubelet is
+// heard of (hazard 55). It returns the Node, or nil where that is not checked.
+func (s *Source) checkNode(ctx context.Context) (*corev1.Node, error) {
 	if s.opts.SkipNodeCheck {
-		return nil
-	}
-	if s.opts.GetNode == nil {
-		return errors.New("nothing tells that this is the right node: set Options.GetNode, or SkipNodeCheck to trust its name")
+		return nil, nil
 	}
 	// The kernel first: what is wrong there costs the API server nothing.
 	bootID, err := s.bootID()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	node, err := s.opts.GetNode(ctx, s.nodeName)
 	switch {
 	case apierrors.IsNotFound(err):
-		return fmt.Errorf("there is no such Node: is this the name under which kubelet registered it? "+
-			"In a pod that is spec.nodeName, and not always the host's name: %w", err)
+		return nil, s.permanent(fmt.Errorf("there is no such Node: is this the name under which kubelet registered it? "+
+			"In a pod that is spec.nodeName, and not always the host's name: %w", err))
 	case err != nil:
-		return explain(err, "reading its Node", `verb "get" on resource "nodes"`)
+		return nil, explain(err, "reading its Node", `verb "get" on resource "nodes"`)
 	case node == nil:
-		return errors.New("reading its Node: got none, and no error")
+		return nil, errors.New("reading its Node: got none, and no error")
 	case node.Name != s.nodeName:
-		return fmt.Errorf("reading its Node: got that of %q", node.Name)
+		return nil, fmt.Errorf("reading its Node: got that of %q", node.Name)
 	}
-	return s.sameNode(node, bootID)
+	if err := s.sameNode(node, bootID); err != nil {
+		return nil, err
+	}
+	return node, heardOf(node)
 }
 
 // sameNode compares the Node with this machine.
 func (s *Source) sameNode(node *corev1.Node, bootID string) error {
 	if want := s.opts.NodeUID; want != "" && node.UID != want {
-		return fmt.Errorf("its Node has the UID %s, and expected was %s: it was deleted and made anew, "+
-			"or another machine has taken its name", node.UID, want)
+		return s.permanent(fmt.Errorf("its Node has the UID %s, and expected was %s: it was deleted and made anew, "+
+			"or another machine has taken its name", node.UID, want))
 	}
-	switch got := strings.TrimSpace(node.Status.NodeInfo.BootID); got {
-	case bootID:
+	got, booted, beat := strings.TrimSpace(node.Status.NodeInfo.BootID), bootedAt(), heartbeat(node)
+	switch {
+	case got == bootID:
 		return nil
-	case "":
+	case got == "":
 		return fmt.Errorf("%w: its Node has no boot ID, so kubelet has not reported yet", podsource.ErrIncomplete)
-	default:
-		return fmt.Errorf("%w: its Node (UID %s) was last reported by a kernel with the boot ID %s, and this kernel's is %s: "+
-			"kubelet has not reported since the boot, or the Node is another machine's and the name is wrong here",
-			podsource.ErrIncomplete, node.UID, got, bootID)
+	case !booted.IsZero() && beat.After(booted) && !beat.After(time.Now()):
+		return s.permanent(fmt.Errorf("its Node (UID %s) was reported at %v by a kernel with the boot ID %s, and this kernel's is %s, "+
+			"and it has run since %v: the Node is another machine's and the name is wrong here",
+			node.UID, beat.UTC(), got, bootID, booted.UTC()))
 	}
+	return fmt.Errorf("%w: its Node (UID %s) was last reported by a kernel with the boot ID %s, and this kernel's is %s: "+
+		"kubelet has not reported since the boot, or the Node is another machine's and the name is wrong here",
+		podsource.ErrIncomplete, node.UID, got, bootID)
+}
+
+// permanent is err as one that asking again does not mend, unless the Node comes
+// from the caller, whose cache may have another one later.
+func (s *Source) permanent(err error) error {
+	if !s.ownNode {
+		return err
+	}
+	return fmt.Errorf("%w (%w)", err, podsource.ErrPermanent)
+}
+
+// heardOf is an error where the control plane does not hear of the Node's kubelet:
+// it runs pods that nobody reports, as after its certificate has expired.
+func heardOf(node *corev1.Node) error {
+	ready := readiness(node)
+	switch {
+	case ready == nil:
+		return fmt.Errorf("%w: its Node does not say whether it is ready, so kubelet has not reported yet", podsource.ErrIncomplete)
+	case ready.Status != corev1.ConditionTrue && ready.Status != corev1.ConditionFalse:
+		return fmt.Errorf("%w: its Node is Ready=%s since %v (%s: %s): the control plane does not hear of its kubelet, "+
+			"so what it knows of the pods is old; is kubelet running, and its certificate valid?",
+			podsource.ErrIncomplete, ready.Status, ready.LastTransitionTime.UTC(), ready.Reason, ready.Message)
+	}
+	return nil
+}
+
+// readiness returns the Node's condition Ready, or nil.
+func readiness(node *corev1.Node) *corev1.NodeCondition {
+	for i := range node.Status.Conditions {
+		if c := &node.Status.Conditions[i]; c.Type == corev1.NodeReady {
+			return c
+		}
+	}
+	return nil
+}
+
+// heartbeat returns when kubelet last reported the node's state, by the node's
+// clock, or zero.
+func heartbeat(node *corev1.Node) time.Time {
+	if node == nil {
+		return time.Time{}
+	}
+	ready := readiness(node)
+	if ready == nil {
+		return time.Time{}
+	}
+	return ready.LastHeartbeatTime.Time
 }
 
 // bootIDFile is where Linux tells the boot ID; kubelet reads it there, too.
@@ -71,9 +124,6 @@ func (s *Source) bootID() (string, error) {
 	const advice = "set Options.BootID, or SkipNodeCheck to trust the node's name"
 	read := s.opts.BootID
 	if read == nil {
-		if runtime.GOOS != "linux" {
-			return "", fmt.Errorf("%s has no %s with the kernel's boot ID: %s", runtime.GOOS, bootIDFile, advice)
-		}
 		read = func() (string, error) {
 			text, err := os.ReadFile(bootIDFile)
 			return string(text), err
@@ -87,4 +137,21 @@ func (s *Source) bootID() (string, error) {
 		return "", fmt.Errorf("this kernel's boot ID is empty; %s", advice)
 	}
 	return id, nil
+}
+
+// bootedAt returns when this kernel was booted, by its clock, or zero where that
+// can't be known (proc(5): the line btime of /proc/stat).
+func bootedAt() time.Time {
+	text, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return time.Time{}
+	}
+	for line := range strings.Lines(string(text)) {
+		if seconds, ok := strings.CutPrefix(line, "btime "); ok {
+			if n, err := strconv.ParseInt(strings.TrimSpace(seconds), 10, 64); err == nil {
+				return time.Unix(n, 0)
+			}
+		}
+	}
+	return time.Time{}
 }

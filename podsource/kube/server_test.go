@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -112,7 +113,7 @@ func (a *apiServer) list(w http.ResponseWriter, r *http.Request) {
 			moment = a.now
 		}
 	}
-	if query.Get("resourceVersion") == "0" {
+	if query.Get("resourceVersionMatch") == "NotOlderThan" {
 		moment, limit = a.cached, 0
 	}
 	pods, ok := a.moments[moment]
@@ -150,7 +151,19 @@ func refuse(w http.ResponseWriter, err *apierrors.StatusError) {
 
 func node(name, bootID string) *corev1.Node {
 	n := &corev1.Node{TypeMeta: metav1.TypeMeta{Kind: "Node", APIVersion: "v1"}}
-	n.Name, n.UID, n.Status.NodeInfo.BootID = name, "uid-of-here", bootID
+	n.Name, n.UID, n.ResourceVersion, n.Status.NodeInfo.BootID = name, "uid-of-here", "9", bootID
+	return ready(n, corev1.ConditionTrue)
+}
+
+// beat is when kubelet reported last: before any machine here was booted.
+var beat = time.Date(2001, 2, 3, 4, 5, 6, 0, time.UTC)
+
+// ready sets the Node's condition Ready.
+func ready(n *corev1.Node, status corev1.ConditionStatus) *corev1.Node {
+	n.Status.Conditions = []corev1.NodeCondition{
+		{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionUnknown},
+		{Type: corev1.NodeReady, Status: status, LastHeartbeatTime: metav1.NewTime(beat), Reason: "NodeStatusUnknown", Message: "Kubelet stopped posting node status."},
+	}
 	return n
 }
 

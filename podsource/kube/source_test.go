@@ -3,6 +3,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,10 +16,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	listerscorev1 "k8s.io/client-go/listers/core/v1"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
@@ -55,6 +58,7 @@ func TestRequests(t *testing.T) {
 		set      func(a *apiServer)
 		want     string
 		requests []string
+		asOf     time.Time
 	}{
 		{
 			reason: "one GET and one LIST, as things are now", want: here,
@@ -75,7 +79,18 @@ func TestRequests(t *testing.T) {
 			reason: "the watch cache answers with what it has, in one piece", opts: Options{WatchCache: true, PageSize: 2},
 			set:      func(a *apiServer) { a.set(false, pod("new", "here")) },
 			want:     here,
-			requests: []string{getNode, listAll + "&resourceVersion=0"},
+			requests: []string{getNode, listAll + "&resourceVersion=9&resourceVersionMatch=NotOlderThan"},
+			asOf:     beat,
+		},
+		{
+			reason: "nobody knows how old the watch cache is: as things are now", opts: Options{WatchCache: true}, want: here,
+			set:      func(a *apiServer) { a.node.Status.Conditions[1].LastHeartbeatTime = metav1.Time{} },
+			requests: []string{getNode, listAll + "&limit=500"},
+		},
+		{
+			reason: "a Node without a version, as a fake may give", opts: Options{WatchCache: true}, want: here,
+			set:      func(a *apiServer) { a.node.ResourceVersion = "" },
+			requests: []string{getNode, listAll + "&limit=500"},
 		},
 		{
 			reason: "a server that drops the selector: other nodes' pods are not ours", opts: Options{PageSize: 3}, want: here,
@@ -146,8 +161,10 @@ func TestRequests(t *testing.T) {
 			if row.set != nil {
 				row.set(a)
 			}
-			row.opts.BootID = boot("boot-1")
-			got, err := New(a.client(t), "here", row.opts).Pods(t.Context())
+			if !row.opts.SkipNodeCheck {
+				row.opts.BootID = boot("boot-1")
+			}
+			got, err := must(New(a.client(t), "here", row.opts)).Pods(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -155,10 +172,10 @@ func TestRequests(t *testing.T) {
 				t.Errorf("got %q, want %q", names(got), row.want)
 			}
 			got.Pods = nil
-			if diff := cmp.Diff(podsource.Answer{Source: "kube", Forms: []podsource.Form{podsource.Hex64}}, got); diff != "" {
+			if diff := gocmp.Diff(podsource.Answer{Source: "kube", AsOf: row.asOf, Forms: []podsource.Form{podsource.Hex64}}, got); diff != "" {
 				t.Errorf("what the answer declares (-want +got):\n%s", diff)
 			}
-			if diff := cmp.Diff(row.requests, a.requests()); diff != "" {
+			if diff := gocmp.Diff(row.requests, a.requests()); diff != "" {
 				t.Errorf("requests (-want +got):\n%s", diff)
 			}
 		})
@@ -187,6 +204,7 @@ func TestErrors(t *testing.T) {
 		set        func(a *apiServer)
 		want       []string
 		incomplete bool // waiting may help
+		permanent  bool // asking again does not
 	}{
 		{
 			reason: "no right to read the node", set: on(1, apierrors.NewForbidden(nodes, "here", errors.New("no"))),
@@ -198,8 +216,7 @@ func TestErrors(t *testing.T) {
 		},
 		{reason: "an unknown client", set: on(1, apierrors.NewUnauthorized("no")), want: []string{"does not know this client", "has expired"}},
 		{reason: "the token expires between two requests", set: on(2, apierrors.NewUnauthorized("no")), want: []string{"listing its pods", "does not know this client"}},
-		{reason: "a wrong node name", nodeName: "nowhere", want: []string{"node nowhere: there is no such Node", "under which kubelet registered", `nodes "nowhere" not found`}},
-		{reason: "no node name would choose the pods that have no node", nodeName: "-", want: []string{"without a node name", "downward API"}},
+		{reason: "a wrong node name", nodeName: "nowhere", permanent: true, want: []string{"node nowhere: there is no such Node", "asking again will not help", "under which kubelet registered", `nodes "nowhere" not found`}},
 		{reason: "another page is refused: no part of a list", opts: Options{PageSize: 1}, set: on(3, apierrors.NewForbidden(pods, "", errors.New("no"))), want: []string{"listing its pods"}},
 		{reason: "the moment is forgotten again and again", opts: Options{PageSize: 1}, set: func(a *apiServer) {
 			a.before = func(n int, w http.ResponseWriter) bool {
@@ -236,7 +253,18 @@ func TestErrors(t *testing.T) {
 		{reason: "another machine, or this one before its boot", opts: Options{BootID: boot("boot-2")},
 			want: []string{"boot ID boot-1, and this kernel's is boot-2", "another machine's"}, incomplete: true},
 		{reason: "kubelet has not reported", set: func(a *apiServer) { a.node = node("here", "") }, want: []string{"has no boot ID"}, incomplete: true},
-		{reason: "the node was deleted and made anew", opts: Options{NodeUID: "old"}, want: []string{"has the UID uid-of-here, and expected was old"}},
+		{reason: "another machine, which has reported since this one was booted", opts: Options{BootID: boot("boot-2")}, permanent: true,
+			set: func(a *apiServer) {
+				a.node.Status.Conditions[1].LastHeartbeatTime = metav1.NewTime(time.Now().Add(-time.Second))
+			},
+			want: []string{"by a kernel with the boot ID boot-1, and this kernel's is boot-2", "the name is wrong here"}},
+		{reason: "its time is of another clock: it tells nothing", opts: Options{BootID: boot("boot-2")}, incomplete: true,
+			set: func(a *apiServer) {
+				a.node.Status.Conditions[1].LastHeartbeatTime = metav1.NewTime(time.Now().Add(time.Hour))
+			},
+			want: []string{"was last reported by a kernel"}},
+		{reason: "nobody says whether it is ready", set: func(a *apiServer) { a.node.Status.Conditions = nil }, incomplete: true, want: []string{"has not reported yet"}},
+		{reason: "the node was deleted and made anew", permanent: true, opts: Options{NodeUID: "old"}, want: []string{"has the UID uid-of-here, and expected was old"}},
 		{reason: "this kernel has no boot ID", opts: Options{BootID: boot("\n")}, want: []string{"boot ID is empty", "Options.BootID"}},
 		{reason: "this kernel's boot ID can't be read", opts: Options{BootID: func() (string, error) { return "", fs.ErrPermission }}, want: []string{"reading this kernel's boot ID", "permission", "Options.BootID"}},
 		{reason: "a missing file is no missing API server", opts: Options{BootID: func() (string, error) { return "", fs.ErrNotExist }}, want: []string{"reading this kernel's boot ID"}},
@@ -251,14 +279,7 @@ func TestErrors(t *testing.T) {
 			if row.opts.BootID == nil {
 				row.opts.BootID = boot("boot-1")
 			}
-			name := row.nodeName
-			switch name {
-			case "":
-				name = "here"
-			case "-":
-				name = ""
-			}
-			got, err := New(a.client(t), name, row.opts).Pods(t.Context())
+			got, err := must(New(a.client(t), cmp.Or(row.nodeName, "here"), row.opts)).Pods(t.Context())
 			if err == nil || !silent(got) {
 				t.Fatalf("got %v, %v, want nothing but an error", got, err)
 			}
@@ -269,6 +290,9 @@ func TestErrors(t *testing.T) {
 			}
 			if errors.Is(err, podsource.ErrIncomplete) != row.incomplete {
 				t.Errorf("waiting may help: want %v of: %v", row.incomplete, err)
+			}
+			if errors.Is(err, podsource.ErrPermanent) != row.permanent {
+				t.Errorf("asking again does not help: want %v of: %v", row.permanent, err)
 			}
 			if errors.Is(err, podsource.ErrNotHere) {
 				t.Errorf("Fallback would take this for a source that does not exist: %v", err)
@@ -306,7 +330,7 @@ func TestContext(t *testing.T) {
 					return got == n
 				}
 				row.opts.BootID, row.opts.PageSize = boot("boot-1"), 1
-				pods, err := New(a.client(t), "here", row.opts).Pods(ctx)
+				pods, err := must(New(a.client(t), "here", row.opts)).Pods(ctx)
 				close(over)
 				if !silent(pods) || !errors.Is(err, row.want) || !strings.Contains(err.Error(), row.says) {
 					t.Errorf("got %v, %v, want %v that says %q", pods, err, row.want, row.says)
@@ -319,21 +343,67 @@ func TestContext(t *testing.T) {
 	}
 }
 
-func TestWithoutClient(t *testing.T) {
-	for name, s := range map[string]*Source{
-		"no client": New(nil, "here", Options{}), "no lister": FromLister(nil, func() bool { return true }, "here", Options{}), "nothing": new(Source),
+// TestArguments: each constructor names all that is wrong with what it was given.
+func TestArguments(t *testing.T) {
+	client, lister, asOf := newAPIServer(t).client(t), listerscorev1.NewPodLister(indexer(t)), func() time.Time { return time.Time{} }
+	checked := Options{GetNode: func(context.Context, string) (*corev1.Node, error) { return nil, nil }}
+	for _, row := range []struct {
+		reason   string
+		client   Client
+		lister   listerscorev1.PodLister
+		asOf     func() time.Time
+		nodeName string
+		opts     Options
+		want     string // of all; "" is that nothing is wrong
+		own      [3]string
+	}{
+		{"nothing is wrong", client, lister, asOf, "here", checked, "", [3]string{}},
+		{"nor with a name as a cloud gives it", client, lister, asOf, "ip-10-0-0-1.eu-west-1.compute.internal", checked, "", [3]string{}},
+		{"no node's name", client, lister, asOf, "", checked, "it has no node name; in a pod that is the field spec.nodeName of the downward API", [3]string{}},
+		{"a host's name that is not in lower case", client, lister, asOf, "Here", checked, `no Node can have the name "Here", as kubelet registers a host's name in lower case`, [3]string{}},
+		{"the line of a file", client, lister, asOf, "here\n", checked, `no Node can have the name "here\n"`, [3]string{}},
+		{"negative", client, lister, asOf, "here", Options{Timeout: -1, PageSize: -1, GetNode: checked.GetNode}, "Options.Timeout is -1ns; it must not be negative\nOptions.PageSize is -1", [3]string{}},
+		{"a check that would not be made: of the UID", client, lister, asOf, "here", Options{SkipNodeCheck: true, NodeUID: "1"}, "SkipNodeCheck reads no Node", [3]string{}},
+		{"... of the kernel", client, lister, asOf, "here", Options{SkipNodeCheck: true, BootID: boot("1")}, "SkipNodeCheck reads no Node", [3]string{}},
+		{"... of the Node", client, lister, asOf, "here", Options{SkipNodeCheck: true, GetNode: checked.GetNode}, "SkipNodeCheck reads no Node", [3]string{}},
+		{"nothing would tell how old an answer is", client, lister, asOf, "here", Options{SkipNodeCheck: true, WatchCache: true}, "",
+			[3]string{"WatchCache without the Node", "WatchCache is for New", "WatchCache is for New"}},
+		{"several at once", nil, nil, nil, "", Options{}, "no node name", [3]string{"it needs a client", "it needs a client", "it needs a lister"}},
+		{"nothing to ask", nil, nil, asOf, "here", checked, "", [3]string{"it needs a client", "it needs a client", "it needs a lister"}},
+		{"nothing tells how old the pods are", client, lister, nil, "here", checked, "", [3]string{"", "", "nothing tells how old the lister's pods are"}},
+		{"nothing tells whether this is the right node", client, lister, asOf, "here", Options{}, "", [3]string{"", "", "set Options.GetNode, or SkipNodeCheck"}},
 	} {
-		if pods, err := s.Pods(t.Context()); !silent(pods) || err == nil || !strings.Contains(err.Error(), "without a client or a lister") {
-			t.Errorf("%s: got %v, %v", name, pods, err)
+		source, newErr := New(row.client, row.nodeName, row.opts)
+		informer, informerErr := NewInformer(row.client, row.nodeName, row.opts)
+		cached, cachedErr := FromLister(row.lister, row.asOf, row.nodeName, row.opts)
+		for i, err := range []error{newErr, informerErr, cachedErr} {
+			which := []string{"New", "NewInformer", "FromLister"}[i]
+			made := []bool{source != nil, informer != nil, cached != nil}[i]
+			if wrong := row.want != "" || row.own[i] != ""; wrong != (err != nil) || made == wrong {
+				t.Errorf("%s: %s gives a source: %v, and error %v", row.reason, which, made, err)
+			} else if wrong && (!strings.Contains(err.Error(), row.want) || !strings.Contains(err.Error(), row.own[i])) {
+				t.Errorf("%s: %s does not say %q and %q: %v", row.reason, which, row.want, row.own[i], err)
+			}
 		}
 	}
+	if pods, err := new(Source).Pods(t.Context()); !silent(pods) || err == nil || !strings.Contains(err.Error(), "not made with") {
+		t.Errorf("a zero Source: got %v, %v", pods, err)
+	}
+}
+
+// must returns a source of which nothing is wrong.
+func must[S any](s S, err error) S {
+	if err != nil {
+		panic(err)
+	}
+	return s
 }
 
 // TestThisKernel: without an option the boot ID is this machine's, as kubelet
 // reads it.
 func TestThisKernel(t *testing.T) {
 	a := newAPIServer(t, pod("a", "here"))
-	s := New(a.client(t), "here", Options{})
+	s := must(New(a.client(t), "here", Options{}))
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		if _, err := s.Pods(t.Context()); err == nil || !strings.Contains(err.Error(), "Options.BootID") {
@@ -353,7 +423,7 @@ func TestThisKernel(t *testing.T) {
 // TestAskedAnew: nothing of one answer is left for the next.
 func TestAskedAnew(t *testing.T) {
 	a := newAPIServer(t, pod("a", "here"))
-	s := New(a.client(t), "here", Options{BootID: boot("boot-1")})
+	s := must(New(a.client(t), "here", Options{BootID: boot("boot-1")}))
 	for _, want := range [][]corev1.Pod{{pod("b", "here")}, {pod("c", "here"), pod("d", "here")}, {}} {
 		a.set(true, want...)
 		pods, err := s.Pods(t.Context())

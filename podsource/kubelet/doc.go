@@ -10,16 +10,27 @@
 // node without it the source's error is [podsource.ErrNotHere], and
 // [podsource.Fallback] asks another:
 //
-//	source := podsource.Fallback(kubelet.New("", kubelet.Options{}), apiServer)
+//	fromKubelet, err := kubelet.New("", kubelet.Options{})
+//	...
+//	source := podsource.Fallback(fromKubelet, apiServer)
 //
-// Two things it can't see. A pod that was deleted by force is gone from its list
-// while the sandbox may still run (hazard 35), and so is a static pod, from the
-// moment its manifest is removed. It names no container IDs either, so nothing in
-// its list ends the claim of a pod that is starting (R4). Ask the container
-// runtime too:
+// It knows of no sandbox, so ask the container runtime too:
 //
-//	source := podsource.Union(kubelet.New("", kubelet.Options{}), runtime)
+//	source := podsource.Union(fromKubelet, runtime)
 //
 // Do not use it with the alpha of Kubernetes 1.36, which is off by default: that
 // answers before kubelet knows all its pods, and nothing in the answer says so.
+//
+// # What it cannot see
+//
+//   - A pod that was deleted by force is gone from its list while the sandbox may
+//     still run (hazard 35), and so is a static pod, from the moment its manifest is
+//     removed.
+//   - Which containers a pod has: it names none, so nothing in its list ends the
+//     claim of a pod that is starting (R4).
+//   - When a pod came to its end that kubelet rejected: it may have run until a
+//     moment ago, so it holds what it names for five minutes from when it was first
+//     seen so (hazard 56).
+//   - A sandbox in a second network whose addresses are not in the annotation
+//     k8s.v1.cni.cncf.io/network-status (hazard 22).
 package kubelet

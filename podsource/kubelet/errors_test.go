@@ -44,13 +44,36 @@ func TestExplainDial(t *testing.T) {
 	}
 }
 
-func TestZeroOptions(t *testing.T) {
-	got, want := New("", Options{}), Source{socket: DefaultSocket, opts: Options{Timeout: DefaultTimeout, MaxBytes: DefaultMaxBytes}}
-	if *got != want {
-		t.Errorf("got %+v, want %+v", *got, want)
+// TestNew: the zero value of each option stands for its default, and everything
+// that is wrong is named.
+func TestNew(t *testing.T) {
+	long := "/" + strings.Repeat("s", 107)
+	for _, row := range []struct {
+		reason, socket string
+		opts           Options
+		want           Source
+		says           string
+	}{
+		{"all by default", "", Options{}, Source{DefaultSocket, Options{DefaultTimeout, DefaultMaxBytes}}, ""},
+		{"all set", "/s", Options{1, 1}, Source{"/s", Options{1, 1}}, ""},
+		{"as long as may be", long[:107], Options{}, Source{long[:107], Options{DefaultTimeout, DefaultMaxBytes}}, ""},
+		{"longer", long, Options{}, Source{}, "has 108 bytes"},
+		{"relative to nobody knows what", "pods-api.sock", Options{}, Source{}, `"pods-api.sock" is not an absolute path`},
+		{"an endpoint", "unix:///pods-api.sock", Options{}, Source{}, "is not an absolute path"},
+		{"several at once", "s", Options{-1, -1}, Source{}, "is not an absolute path\nOptions.Timeout is -1ns; it must not be negative\nOptions.MaxBytes is -1"},
+	} {
+		got, err := New(row.socket, row.opts)
+		if row.says != "" {
+			if got != nil || err == nil || !strings.Contains(err.Error(), row.says) {
+				t.Errorf("%s: got %v, %v, want an error that says %q", row.reason, got, err, row.says)
+			}
+			continue
+		}
+		if err != nil || *got != row.want {
+			t.Errorf("%s: got %+v, %v, want %+v", row.reason, got, err, row.want)
+		}
 	}
-	set := Options{Timeout: 1, MaxBytes: 1}
-	if got, want := New("s", set), (Source{socket: "s", opts: set}); *got != want {
-		t.Errorf("got %+v, want %+v", *got, want)
+	if a, err := new(Source).Pods(t.Context()); a.Pods != nil || err == nil || !strings.Contains(err.Error(), "not made with New") {
+		t.Errorf("a zero Source: got %v, %v", a, err)
 	}
 }

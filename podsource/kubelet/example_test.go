@@ -12,7 +12,11 @@ import (
 
 // On a node whose kubelet does not serve the Pods API, the API server is asked.
 func ExampleNew() {
-	fromKubelet := kubelet.New("no-such-directory/pods-api.sock", kubelet.Options{})
+	fromKubelet, err := kubelet.New("/no-such-directory/pods-api.sock", kubelet.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
 	fromAPIServer := podsource.Static{{UID: "6ba7b810"}}
 	answer, err := podsource.Fallback(fromKubelet, fromAPIServer).Pods(context.Background())
 	fmt.Println(len(answer.Pods), err)

@@ -63,6 +63,8 @@ func exists(t *testing.T, path string) bool {
 
 // R2: whatever goes wrong between kubelet and a pass, nothing is released. As
 // soon as kubelet answers, what leaked is, and nothing else.
+//
+// Guard: [Source.Pods] gives an error, or a list that is whole.
 func TestHazard06PassesWithARealSocket(t *testing.T) {
 	store, dir := reserved(t, "10.0.0.2", "10.0.0.3")
 	live, leaked := filepath.Join(dir, "10.0.0.2"), filepath.Join(dir, "10.0.0.3")
@@ -90,7 +92,7 @@ func TestHazard06PassesWithARealSocket(t *testing.T) {
 		if row.reason == hanging {
 			opts.Timeout = 50 * time.Millisecond
 		}
-		source := kubelet.New(socket, opts)
+		source := made(kubelet.New(socket, opts))
 		report, err := reconciler(t, store, source).Reconcile(t.Context())
 		if err == nil || row.want != nil && !errors.Is(err, row.want) {
 			t.Errorf("%s: got error %v, want %v", row.reason, err, row.want)
@@ -102,7 +104,7 @@ func TestHazard06PassesWithARealSocket(t *testing.T) {
 
 	socket := socketIn(t)
 	serve(t, socket, says(t, web))
-	report, err := reconciler(t, store, kubelet.New(socket, kubelet.Options{})).Reconcile(t.Context())
+	report, err := reconciler(t, store, made(kubelet.New(socket, kubelet.Options{}))).Reconcile(t.Context())
 	if err != nil || report.Counts()[gc.Released] != 1 || !exists(t, live) || exists(t, leaked) {
 		t.Errorf("ready: got %v and error %v; the live address is there: %t, the leak: %t",
 			report.Counts(), err, exists(t, live), exists(t, leaked))
@@ -121,7 +123,7 @@ func TestStartupWaitsForKubelet(t *testing.T) {
 		}
 		return marshal(t, running("web", "10.0.0.2")), nil
 	})
-	report, err := reconciler(t, store, kubelet.New(socket, kubelet.Options{})).AtStartup(t.Context())
+	report, err := reconciler(t, store, made(kubelet.New(socket, kubelet.Options{}))).AtStartup(t.Context())
 	if err != nil || report.Counts()[gc.Released] != 1 {
 		t.Errorf("got %v and error %v", report.Counts(), err)
 	}
@@ -132,6 +134,8 @@ func TestStartupWaitsForKubelet(t *testing.T) {
 
 // Kubelet says that a pod failed before it has ended its containers and sandbox:
 // until then the pod is live.
+//
+// Guard: [kubepod.Convert] looks at the containers and the sandbox.
 func TestHazard13KubeletFailsAPodBeforeItEnds(t *testing.T) {
 	hourAgo := ago(time.Hour)
 	evicted := running("evicted")
@@ -151,7 +155,7 @@ func TestHazard13KubeletFailsAPodBeforeItEnds(t *testing.T) {
 		}
 		socket := socketIn(t)
 		serve(t, socket, says(t, evicted))
-		report, err := reconciler(t, store, kubelet.New(socket, kubelet.Options{})).Reconcile(t.Context())
+		report, err := reconciler(t, store, made(kubelet.New(socket, kubelet.Options{}))).Reconcile(t.Context())
 		if err != nil || report.Reservations[0].Verdict != gc.Starting {
 			t.Errorf("%s: got %v and error %v, want %v", row.reason, report.Reservations[0].Verdict, err, gc.Starting)
 		}

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/kubelet"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -21,6 +22,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
+
+// made is a source of which nothing is wrong.
+func made(s *kubelet.Source, err error) *kubelet.Source {
+	if err != nil {
+		panic(err)
+	}
+	return s
+}
 
 // answer is what a kubelet says to ListPods.
 type answer func(context.Context) ([][]byte, error)

@@ -3,10 +3,12 @@
 package kubelet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
+	"path"
 	"sync/atomic"
 	"time"
 
@@ -40,26 +42,41 @@ type Options struct {
 
 // A Source asks kubelet for its pods. It keeps no connection and no goroutine
 // from one question to the next, so there is nothing to close, and kubelet may be
-// restarted in between.
+// restarted in between. Make it with [New].
 type Source struct {
 	socket string
 	opts   Options
 }
 
-// New returns the source that asks on the given unix socket; "" is
-// [DefaultSocket]. It touches nothing: whether the socket exists is seen when the
-// source is asked.
-func New(socket string, opts Options) *Source {
-	if socket == "" {
+// maxSocket is how long the path of a unix socket may be (Linux, unix(7): 108 bytes
+// with the one that ends it).
+const maxSocket = 107
+
+// New returns the source that asks on the given unix socket, an absolute path; ""
+// is [DefaultSocket]. It touches nothing: whether the socket exists is seen when
+// the source is asked. The error names all that is wrong with the arguments.
+func New(socket string, opts Options) (*Source, error) {
+	var errs []error
+	switch {
+	case socket == "":
 		socket = DefaultSocket
+	case !path.IsAbs(socket):
+		errs = append(errs, fmt.Errorf("the socket %q is not an absolute path", socket))
+	case len(socket) > maxSocket:
+		errs = append(errs, fmt.Errorf("the path of the socket has %d bytes, and no socket's may have more than %d: %s", len(socket), maxSocket, socket))
 	}
-	if opts.Timeout <= 0 {
-		opts.Timeout = DefaultTimeout
+	if opts.Timeout < 0 {
+		errs = append(errs, fmt.Errorf("Options.Timeout is %v; it must not be negative", opts.Timeout))
 	}
-	if opts.MaxBytes <= 0 {
-		opts.MaxBytes = DefaultMaxBytes
+	if opts.MaxBytes < 0 {
+		errs = append(errs, fmt.Errorf("Options.MaxBytes is %d; it must not be negative", opts.MaxBytes))
 	}
-	return &Source{socket: socket, opts: opts}
+	if len(errs) > 0 {
+		return nil, fmt.Errorf("making a kubelet source: %w", errors.Join(errs...))
+	}
+	opts.Timeout = cmp.Or(opts.Timeout, DefaultTimeout)
+	opts.MaxBytes = cmp.Or(opts.MaxBytes, DefaultMaxBytes)
+	return &Source{socket: socket, opts: opts}, nil
 }
 
 // Pods returns all pods that kubelet knows of, as [kubepod.Convert] makes them:
@@ -74,18 +91,22 @@ func New(socket string, opts Options) *Source {
 // takes too long or has too many callers. The error wraps [podsource.ErrNotHere]
 // where kubelet does not serve the API: the socket is missing, or the service
 // behind it is another. One pod that can't be read is an error of the whole
-// answer (R2).
+// answer (R2), but for its network status annotation: the answer's Note names pods
+// of which that can't be read.
 func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 	a := podsource.Answer{Source: "kubelet"}
 	pods, err := s.ask(ctx)
 	if err != nil {
 		return a, fmt.Errorf("asking kubelet for its pods on %s: %w", s.socket, err)
 	}
-	a.Pods, a.Forms = pods, []podsource.Form{podsource.Hex64}
+	a.Pods, a.Forms, a.Note = pods, []podsource.Form{podsource.Hex64}, kubepod.Note(pods)
 	return a, nil
 }
 
 func (s *Source) ask(outer context.Context) ([]podsource.Pod, error) {
+	if s.socket == "" {
+		return nil, errors.New("the source was not made with New")
+	}
 	ctx, cancel := context.WithTimeout(outer, s.opts.Timeout)
 	defer cancel()
 	answer, err := s.list(ctx)

@@ -54,7 +54,7 @@ func TestPods(t *testing.T) {
 
 	socket := socketIn(t)
 	serve(t, socket, says(t, running("web", "10.0.0.2", "fd00::2"), running("new"), static, agent, done, evicted))
-	got, err := kubelet.New(socket, kubelet.Options{}).Pods(t.Context())
+	got, err := made(kubelet.New(socket, kubelet.Options{})).Pods(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func TestPods(t *testing.T) {
 func TestNoPods(t *testing.T) {
 	socket := socketIn(t)
 	serve(t, socket, says(t))
-	if got, err := kubelet.New(socket, kubelet.Options{}).Pods(t.Context()); len(got.Pods) != 0 || got.Authoritative || err != nil {
+	if got, err := made(kubelet.New(socket, kubelet.Options{})).Pods(t.Context()); len(got.Pods) != 0 || got.Authoritative || err != nil {
 		t.Errorf("what an empty list means is the caller's to judge (R9): got %v, %v", got, err)
 	}
 }
@@ -112,7 +112,7 @@ func TestErrors(t *testing.T) {
 	} {
 		socket := socketIn(t)
 		serve(t, socket, fails(row.err))
-		source := kubelet.New(socket, kubelet.Options{})
+		source := made(kubelet.New(socket, kubelet.Options{}))
 		got, err := source.Pods(t.Context())
 		if !silent(got) || err == nil {
 			t.Errorf("%s: got %v, %v", row.reason, got, err)
@@ -144,7 +144,7 @@ func TestNotServed(t *testing.T) {
 		{"nor a directory for it", missing + "/s"},
 		{"a gRPC server without the service", other},
 	} {
-		source := kubelet.New(row.socket, kubelet.Options{})
+		source := made(kubelet.New(row.socket, kubelet.Options{}))
 		if _, err := source.Pods(t.Context()); !errors.Is(err, podsource.ErrNotHere) || errors.Is(err, podsource.ErrIncomplete) {
 			t.Errorf("%s: got %v, want %v", row.reason, err, podsource.ErrNotHere)
 		}
@@ -159,7 +159,7 @@ func TestNotServed(t *testing.T) {
 // finds it again.
 func TestRestart(t *testing.T) {
 	socket := socketIn(t)
-	source := kubelet.New(socket, kubelet.Options{})
+	source := made(kubelet.New(socket, kubelet.Options{}))
 	ask := func(reason string, want error) {
 		t.Helper()
 		got, err := source.Pods(t.Context())
@@ -207,7 +207,7 @@ func TestClosedAtOnce(t *testing.T) {
 			c.Close() //nolint:errcheck // that is all this server does
 		}
 	}()
-	if _, err := kubelet.New(socket, kubelet.Options{}).Pods(t.Context()); !errors.Is(err, podsource.ErrIncomplete) {
+	if _, err := made(kubelet.New(socket, kubelet.Options{})).Pods(t.Context()); !errors.Is(err, podsource.ErrIncomplete) {
 		t.Errorf("got %v, want %v", err, podsource.ErrIncomplete)
 	}
 }
@@ -232,7 +232,7 @@ func TestGoingAway(t *testing.T) {
 			_, _ = io.Copy(io.Discard, c)
 		}
 	}()
-	_, err := kubelet.New(socket, kubelet.Options{}).Pods(t.Context())
+	_, err := made(kubelet.New(socket, kubelet.Options{})).Pods(t.Context())
 	if !errors.Is(err, podsource.ErrIncomplete) || !strings.Contains(err.Error(), "the connection was lost") {
 		t.Errorf("got %v, want %v", err, podsource.ErrIncomplete)
 	}
@@ -255,7 +255,7 @@ func TestLargeAnswer(t *testing.T) {
 	socket := socketIn(t)
 	serve(t, socket, func(context.Context) ([][]byte, error) { return texts, nil })
 
-	got, err := kubelet.New(socket, kubelet.Options{Timeout: time.Minute}).Pods(t.Context())
+	got, err := made(kubelet.New(socket, kubelet.Options{Timeout: time.Minute})).Pods(t.Context())
 	if err != nil || len(got.Pods) != len(pods) {
 		t.Fatalf("got %d pods and error %v", len(got.Pods), err)
 	}
@@ -263,7 +263,7 @@ func TestLargeAnswer(t *testing.T) {
 		t.Errorf("the last pod has %v, want %v", got.Pods[999].IPs, want)
 	}
 
-	_, err = kubelet.New(socket, kubelet.Options{Timeout: time.Minute, MaxBytes: bytes}).Pods(t.Context())
+	_, err = made(kubelet.New(socket, kubelet.Options{Timeout: time.Minute, MaxBytes: bytes})).Pods(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "raise Options.MaxBytes") || errors.Is(err, podsource.ErrIncomplete) {
 		t.Errorf("got %v, want an error that says what to raise: waiting does not help", err)
 	}
@@ -302,12 +302,12 @@ func TestHanging(t *testing.T) {
 
 			ctx, cancel := context.WithCancel(t.Context())
 			go func() { <-began; cancel() }()
-			_, err := kubelet.New(socket, kubelet.Options{Timeout: time.Hour}).Pods(ctx)
+			_, err := made(kubelet.New(socket, kubelet.Options{Timeout: time.Hour})).Pods(ctx)
 			if !errors.Is(err, context.Canceled) || errors.Is(err, podsource.ErrIncomplete) {
 				t.Errorf("got %v, want %v", err, context.Canceled)
 			}
 
-			_, err = kubelet.New(socket, kubelet.Options{Timeout: 50 * time.Millisecond}).Pods(t.Context())
+			_, err = made(kubelet.New(socket, kubelet.Options{Timeout: 50 * time.Millisecond})).Pods(t.Context())
 			if !errors.Is(err, podsource.ErrIncomplete) || !strings.Contains(err.Error(), "Options.Timeout") {
 				t.Errorf("got %v, want %v that says which timeout", err, podsource.ErrIncomplete)
 			}
@@ -320,7 +320,7 @@ func TestNothingIsLeft(t *testing.T) {
 	t.Run("asked", func(t *testing.T) {
 		socket := socketIn(t)
 		serve(t, socket, says(t, running("web", "10.0.0.2")))
-		source := kubelet.New(socket, kubelet.Options{})
+		source := made(kubelet.New(socket, kubelet.Options{}))
 		for range 20 {
 			if _, err := source.Pods(t.Context()); err != nil {
 				t.Fatal(err)
@@ -331,10 +331,11 @@ func TestNothingIsLeft(t *testing.T) {
 }
 
 // R2: one pod that can't be read is an error of the whole answer.
+//
+// Guard: [decode] and [parseResponse] leave out no pod.
 func TestHazard07GarbageInTheAnswer(t *testing.T) {
 	good := marshal(t, running("web", "10.0.0.2"))[0]
-	notAnAddress := running("db")
-	notAnAddress.Annotations = map[string]string{"k8s.v1.cni.cncf.io/network-status": "?"}
+	notAnAddress := running("db", "10.0.0.300")
 	for _, row := range []struct {
 		reason string
 		text   []byte
@@ -343,13 +344,28 @@ func TestHazard07GarbageInTheAnswer(t *testing.T) {
 		{"nothing at all decodes to a pod without a name", nil, "pod 2 of 3: "},
 		{"no protobuf", []byte("web"), "pod 2 of 3 can't be read: "},
 		{"cut short", good[:len(good)-1], "pod 2 of 3"},
-		{"a pod with an annotation that can't be read", marshal(t, notAnAddress)[0], "pod 2 of 3: pod default/db (UID uid-of-db): "},
+		{"a pod with an address that is none", marshal(t, notAnAddress)[0], "pod 2 of 3: pod default/db (UID uid-of-db): "},
 	} {
 		socket := socketIn(t)
 		serve(t, socket, func(context.Context) ([][]byte, error) { return [][]byte{good, row.text, good}, nil })
-		got, err := kubelet.New(socket, kubelet.Options{}).Pods(t.Context())
+		got, err := made(kubelet.New(socket, kubelet.Options{})).Pods(t.Context())
 		if !silent(got) || err == nil || !strings.Contains(err.Error(), row.want) {
 			t.Errorf("%s: got %d pods, and error %v does not say %q", row.reason, len(got.Pods), err, row.want)
 		}
+	}
+}
+
+// What a tenant wrote into an annotation is no error of the whole answer: its pod
+// may hold more than is known.
+//
+// Guard: [kubepod.Convert] marks the pod, and [Source.Pods] names it.
+func TestHazard67GarbageInTheAnnotation(t *testing.T) {
+	garbage := running("db", "10.0.0.3")
+	garbage.Annotations = map[string]string{"k8s.v1.cni.cncf.io/network-status": "?"}
+	socket := socketIn(t)
+	serve(t, socket, says(t, running("web", "10.0.0.2"), garbage))
+	got, err := made(kubelet.New(socket, kubelet.Options{})).Pods(t.Context())
+	if err != nil || len(got.Pods) != 2 || got.Pods[0].MoreIPs || !got.Pods[1].MoreIPs || !strings.Contains(got.Note, "default/db") {
+		t.Errorf("got %+v, %v", got, err)
 	}
 }

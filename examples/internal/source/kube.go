@@ -63,8 +63,12 @@ func (s *kubeSource) open() (podsource.Source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making a client of the API server: %w", err)
 	}
-	s.source = kube.New(client, node, kube.Options{})
-	return s.source, nil
+	source, err := kube.New(client, node, kube.Options{})
+	if err != nil {
+		return nil, fmt.Errorf("%w (%w)", err, podsource.ErrPermanent)
+	}
+	s.source = source
+	return source, nil
 }
 
 // config says how to reach the API server.

@@ -98,6 +98,17 @@ func TestKubeUnreachable(t *testing.T) {
 	}
 }
 
+// TestKubeNameOfNoNode: what can't be a node's name is said at once, and for good.
+func TestKubeNameOfNoNode(t *testing.T) {
+	s, err := Parse([]string{"kube:Node_1"}, Env{Kubeconfig: kubeconfig(t, "http://127.0.0.1:1")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Pods(t.Context()); !errors.Is(err, podsource.ErrPermanent) || !strings.Contains(err.Error(), `no Node can have the name "Node_1"`) {
+		t.Errorf("got error %v", err)
+	}
+}
+
 // TestKubeconfigComesLate: what could not be read is read again.
 func TestKubeconfigComesLate(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kubeconfig")

@@ -10,5 +10,5 @@ import (
 // openKubelet returns a source that asks kubelet on its own socket, or on the
 // given one where kubelet has another root directory.
 func openKubelet(socket string, _ *Env) (podsource.Source, error) {
-	return kubelet.New(socket, kubelet.Options{}), nil
+	return kubelet.New(socket, kubelet.Options{})
 }

@@ -67,7 +67,7 @@ func Note(pods []podsource.Pod) string {
 	if n == 0 {
 		return ""
 	}
-	return fmt.Sprintf("the annotation %s can't be read of %d pods, the first is %s: any of them may have more addresses than are known",
+	return fmt.Sprintf("the annotation %s can't be read of %d pods, one is %s: any of them may have more addresses than are known",
 		NetworkStatusAnnotation, n, first.NamespacedName)
 }
 

@@ -165,7 +165,7 @@ func TestHazard67GarbageInTheAnnotation(t *testing.T) {
 		if diff := cmp.Diff(want, got, equal); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
 		}
-		if note := Note([]podsource.Pod{{}, got, got}); !strings.Contains(note, NetworkStatusAnnotation) || !strings.Contains(note, "of 2 pods, the first is default/web") {
+		if note := Note([]podsource.Pod{{}, got, got}); !strings.Contains(note, NetworkStatusAnnotation) || !strings.Contains(note, "of 2 pods, one is default/web") {
 			t.Errorf("%s: the note is %q", row.reason, note)
 		}
 	}

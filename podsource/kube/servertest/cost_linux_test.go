@@ -43,7 +43,7 @@ func TestCost(t *testing.T) {
 			{"no check of the node", "", kube.Options{SkipNodeCheck: true}, "LIST" + more},
 		} {
 			m := newMeter(t, row.contentType)
-			source := caughtUp(n, kube.New(m, n.name, row.opts), size.to)
+			source := caughtUp(n, made(kube.New(m, n.name, row.opts)), size.to)
 			m.take() // what went before, and the connection
 			n.plan(source)
 			requests, bodies, wire := m.take()

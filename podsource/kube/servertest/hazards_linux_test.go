@@ -29,6 +29,8 @@ import (
 func only(ips []netip.Addr) string { return ips[0].String() }
 
 // The address reaches the API long after the ADD returned (R4).
+//
+// Guard: [kubepod.Convert] says when the pod was started.
 func TestHazard01RunningWithoutPodIPs(t *testing.T) {
 	n := newNode(t)
 	leaked, held := n.reserve("leaked", 3*old), n.reserve("held", time.Hour)
@@ -37,6 +39,8 @@ func TestHazard01RunningWithoutPodIPs(t *testing.T) {
 }
 
 // No pods, or not the one that surely runs here, is no answer (R9).
+//
+// Guard: [gc.ErrNoPods] and [podsource.Require]: the source never says that empty is an answer.
 func TestHazard06EmptyOrWithoutTheAgent(t *testing.T) {
 	n := newNode(t)
 	n.reserve("held", old)
@@ -50,18 +54,9 @@ func TestHazard06EmptyOrWithoutTheAgent(t *testing.T) {
 	}
 }
 
-// One pod's annotation does not parse (R2).
-func TestHazard07OneAnnotationDoesNotParse(t *testing.T) {
-	n := newNode(t)
-	n.reserve("leaked", old)
-	n.pod("web", with(n.reserve("web", old)...))
-	n.pod("broken", with(n.reserve("broken", old)...), annotated("k8s.v1.cni.cncf.io/network-status", `[{"ips":["10.9.0.3"]`))
-	if err := n.refused(n.source()); !strings.Contains(err.Error(), n.namespace+"/broken") {
-		t.Errorf("the error does not name the pod: %v", err)
-	}
-}
-
 // The status has only the IPv4 address of two (R3, sibling).
+//
+// Guard: [gc.InUse] by the other address of the container.
 func TestHazard08DualStackHalfReported(t *testing.T) {
 	n := newNode(t, pool4, pool6)
 	web, leaked := n.reserve("web", old), n.reserve("leaked", old)
@@ -73,6 +68,8 @@ func TestHazard08DualStackHalfReported(t *testing.T) {
 }
 
 // A pod of the same name is made anew, and the old one's reservation leaked.
+//
+// Guard: [kubepod.Convert] takes no name for an address.
 func TestHazard10RecreatedUnderItsName(t *testing.T) {
 	n := newNode(t)
 	before := n.reserve("before", old)
@@ -89,6 +86,8 @@ func TestHazard10RecreatedUnderItsName(t *testing.T) {
 }
 
 // A pod that finished long ago still lists its address.
+//
+// Guard: [kubepod.Convert] tells when a pod ended.
 func TestHazard12FinishedLongAgo(t *testing.T) {
 	for _, p := range []corev1.PodPhase{corev1.PodSucceeded, corev1.PodFailed} {
 		t.Run(string(p), func(t *testing.T) {
@@ -106,6 +105,8 @@ func TestHazard12FinishedLongAgo(t *testing.T) {
 }
 
 // A pod that has just finished, its sandbox still up.
+//
+// Guard: [kubepod.Convert] takes no time that is too early.
 func TestHazard13JustFinished(t *testing.T) {
 	for _, p := range []corev1.PodPhase{corev1.PodSucceeded, corev1.PodFailed} {
 		t.Run(string(p)+" with addresses", func(t *testing.T) {
@@ -134,6 +135,8 @@ func TestHazard13JustFinished(t *testing.T) {
 
 // The second network's addresses are in no podIPs, but in Multus' annotation
 // (R3), or belong to the container that holds the first.
+//
+// Guard: [kubepod.Convert] reads the annotation.
 func TestHazard22SecondNetwork(t *testing.T) {
 	for _, row := range []struct {
 		reason    string
@@ -160,12 +163,14 @@ func TestHazard22SecondNetwork(t *testing.T) {
 
 // The list is an older incarnation's of a node with the same name (R9). Without
 // the check each of these passes would release the address of a live pod.
+//
+// Guard: [Source.sameNode] compares the boot ID and the UID.
 func TestHazard23OtherNodeOfTheName(t *testing.T) {
 	n := newNode(t)
 	n.reserve("live", old)
 	// The machine was replaced, or booted anew, and the API has yesterday's pods.
 	n.pod("of-before", with(netip.MustParseAddr("10.1.0.77")))
-	report, err := n.pass(kube.New(n.client.CoreV1(), n.name, kube.Options{SkipNodeCheck: true}), gc.Options{DryRun: true})
+	report, err := n.pass(made(kube.New(n.client.CoreV1(), n.name, kube.Options{SkipNodeCheck: true})), gc.Options{DryRun: true})
 	n.must(err)
 	if report.Counts()[gc.Leaked] != 1 {
 		t.Fatalf("there is nothing to lose here: %v", report.Counts())
@@ -175,11 +180,7 @@ func TestHazard23OtherNodeOfTheName(t *testing.T) {
 	n.must(err)
 	setBoot := func(id string) {
 		t.Helper()
-		node, err := n.client.CoreV1().Nodes().Get(t.Context(), n.name, metav1.GetOptions{})
-		n.must(err)
-		node.Status.NodeInfo.BootID = id
-		_, err = n.client.CoreV1().Nodes().UpdateStatus(t.Context(), node, metav1.UpdateOptions{})
-		n.must(err)
+		n.setStatus(func(s *corev1.NodeStatus) { s.NodeInfo.BootID = id })
 	}
 	says := func(source podsource.Source, parts ...string) {
 		t.Helper()
@@ -200,10 +201,12 @@ func TestHazard23OtherNodeOfTheName(t *testing.T) {
 	n.must(n.client.CoreV1().Nodes().Delete(t.Context(), n.name, metav1.DeleteOptions{}))
 	says(n.source(), "there is no such Node", n.name)
 	now := n.register(bootID(t))
-	says(kube.New(n.client.CoreV1(), n.name, kube.Options{NodeUID: then.UID}), string(then.UID), string(now.UID))
+	says(made(kube.New(n.client.CoreV1(), n.name, kube.Options{NodeUID: then.UID})), string(then.UID), string(now.UID))
 }
 
 // Pods in the node's network have its address, and claim nothing (R3, R9).
+//
+// Guard: [kubepod.Convert] leaves out the addresses of a pod in the node's network.
 func TestHazard28HostNetwork(t *testing.T) {
 	n := newNode(t)
 	leaked := n.reserve("leaked", old)
@@ -212,6 +215,8 @@ func TestHazard28HostNetwork(t *testing.T) {
 }
 
 // Failed pods that never had an address stay in the API for days.
+//
+// Guard: [kubepod.Convert] marks a pod without an end as finished.
 func TestHazard31Evicted(t *testing.T) {
 	n := newNode(t)
 	leaked, held := n.reserve("leaked", time.Hour), n.reserve("held", old)
@@ -223,6 +228,8 @@ func TestHazard31Evicted(t *testing.T) {
 }
 
 // A pod in ContainerCreating for days.
+//
+// Guard: [kubepod.Convert] says when the pod was started.
 func TestHazard32Stuck(t *testing.T) {
 	n := newNode(t)
 	older, younger := n.reserve("older", 3*old), n.reserve("younger", old)
@@ -241,6 +248,8 @@ func TestHazard32Stuck(t *testing.T) {
 }
 
 // A pod's start lies in the future, or is not reported yet (R4).
+//
+// Guard: [kubepod.Convert] takes no other time for the start.
 func TestHazard36StartUnknown(t *testing.T) {
 	for reason, since := range map[string]time.Duration{"kubelet has not reported a start": 0, "the start lies in the future": -time.Hour} {
 		t.Run(reason, func(t *testing.T) {
@@ -254,6 +263,8 @@ func TestHazard36StartUnknown(t *testing.T) {
 }
 
 // A container of nerdctl, of which no API server knows anything (R14).
+//
+// Guard: [Source.Pods] says which form the IDs of its containers have.
 func TestHazard49ContainersOfNerdctl(t *testing.T) {
 	n := newNode(t)
 	leaked, held := n.reserve("leaked", old), n.reserve("held", old)

@@ -77,12 +77,31 @@ func (n *node) clear() {
 // register makes the Node object, as kubelet does.
 func (n *node) register(bootID string) *corev1.Node {
 	n.t.Helper()
-	made, err := n.client.CoreV1().Nodes().Create(n.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.name}}, metav1.CreateOptions{})
+	got, err := n.client.CoreV1().Nodes().Create(n.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.name}}, metav1.CreateOptions{})
 	n.must(err)
-	made.Status.NodeInfo.BootID = bootID
-	made, err = n.client.CoreV1().Nodes().UpdateStatus(n.t.Context(), made, metav1.UpdateOptions{})
+	got.Status.NodeInfo.BootID = bootID
+	got.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now()}}
+	got, err = n.client.CoreV1().Nodes().UpdateStatus(n.t.Context(), got, metav1.UpdateOptions{})
 	n.must(err)
-	return made
+	return got
+}
+
+// setStatus has kubelet, or who speaks for it, change the Node's status.
+func (n *node) setStatus(change func(*corev1.NodeStatus)) {
+	n.t.Helper()
+	got, err := n.client.CoreV1().Nodes().Get(n.t.Context(), n.name, metav1.GetOptions{})
+	n.must(err)
+	change(&got.Status)
+	_, err = n.client.CoreV1().Nodes().UpdateStatus(n.t.Context(), got, metav1.UpdateOptions{})
+	n.must(err)
+}
+
+// made is a source of which nothing is wrong.
+func made[S any](s S, err error) S {
+	if err != nil {
+		panic(err)
+	}
+	return s
 }
 
 func (n *node) must(err error) {
@@ -112,7 +131,7 @@ func bootID(t *testing.T) string {
 
 // source is what an agent on the node would use.
 func (n *node) source() podsource.Source {
-	return kube.New(n.client.CoreV1(), n.name, kube.Options{})
+	return made(kube.New(n.client.CoreV1(), n.name, kube.Options{}))
 }
 
 // reserve has the plugin reserve addresses for a container, that long ago.

@@ -38,9 +38,15 @@ func (n *node) pod(name string, changes ...change) *corev1.Pod {
 	made, err := n.client.CoreV1().Pods(n.namespace).Create(n.t.Context(), want, metav1.CreateOptions{})
 	n.must(err)
 	made.Status = want.Status
-	made, err = n.client.CoreV1().Pods(n.namespace).UpdateStatus(n.t.Context(), made, metav1.UpdateOptions{})
+	return n.setPodStatus(made)
+}
+
+// setPodStatus has kubelet write a pod's status.
+func (n *node) setPodStatus(pod *corev1.Pod) *corev1.Pod {
+	n.t.Helper()
+	got, err := n.client.CoreV1().Pods(n.namespace).UpdateStatus(n.t.Context(), pod, metav1.UpdateOptions{})
 	n.must(err)
-	return made
+	return got
 }
 
 // remove deletes a pod, at once or, as seen from the API, in a while.
@@ -106,6 +112,21 @@ func finished(p corev1.PodPhase, since time.Duration) change {
 func evicted(since time.Duration) change {
 	return func(pod *corev1.Pod) {
 		pod.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted", Message: "The node was low on resource: memory.", StartTime: ago(since)}
+	}
+}
+
+// running has the pod's container run.
+func running(pod *corev1.Pod) {
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
+		Name: "main", Image: "registry.example/main:1", ContainerID: "containerd://5c7b9a1e",
+		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: *ago(old)}},
+	}}
+}
+
+// sandboxUp sets what kubelet says of the pod's sandbox, and since when.
+func sandboxUp(status corev1.ConditionStatus, since time.Duration) change {
+	return func(pod *corev1.Pod) {
+		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers, Status: status, LastTransitionTime: *ago(since)}}
 	}
 }
 

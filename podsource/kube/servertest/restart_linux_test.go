@@ -62,7 +62,7 @@ func TestServerGoesAwayAndComesBack(t *testing.T) {
 	for list, when := range map[int]string{1: "between the Node and the list", 2: "between two pages"} {
 		m := newMeter(t, "")
 		onList(m, list, cluster.crash)
-		source := kube.New(m, n.name, kube.Options{PageSize: 2})
+		source := made(kube.New(m, n.name, kube.Options{PageSize: 2}))
 		if err := n.refused(source); !errors.Is(err, podsource.ErrIncomplete) || !strings.Contains(err.Error(), "listing its pods: no answer from the API server") {
 			t.Errorf("killed %s: %v", when, err)
 		}
@@ -105,7 +105,7 @@ func TestServerRestartsBetweenPages(t *testing.T) {
 				anew = anew || strings.HasSuffix(r.URL.Path, "/pods") && !r.URL.Query().Has("limit")
 				atPages(r)
 			}
-			got, err := kube.New(m, n.name, kube.Options{PageSize: 2, Timeout: 5 * time.Minute}).Pods(t.Context())
+			got, err := made(kube.New(m, n.name, kube.Options{PageSize: 2, Timeout: 5 * time.Minute})).Pods(t.Context())
 			if err != nil || len(got.Pods) != 9 || anew != row.anew {
 				t.Errorf("got %d pods of 9, %v; asked all over again: %v, want %v", len(got.Pods), err, anew, row.anew)
 			}

@@ -4,12 +4,14 @@ package servertest
 
 import (
 	"context"
+	"errors"
 	"os"
 	"strings"
 	"testing"
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -17,6 +19,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/kube"
 )
 
@@ -101,36 +105,45 @@ func TestRights(t *testing.T) {
 		{"it may do nothing", "nobody", `lacks the verb "get" on resource "nodes"`},
 		{"nobody knows it", "wrong-token", "the API server does not know this client"},
 	} {
-		err := n.refused(kube.New(clientset(t, row.token).CoreV1(), n.name, kube.Options{}))
+		err := n.refused(made(kube.New(clientset(t, row.token).CoreV1(), n.name, kube.Options{})))
 		if !strings.Contains(err.Error(), row.want) {
 			t.Errorf("%s: the error does not say %q: %v", row.reason, row.want, err)
 		}
 	}
 	// What the documentation asks for is enough.
-	report, err := n.pass(kube.New(clientset(t, "minimal").CoreV1(), n.name, kube.Options{}), gc.Options{})
+	report, err := n.pass(made(kube.New(clientset(t, "minimal").CoreV1(), n.name, kube.Options{})), gc.Options{})
 	n.must(err)
 	n.check(report, map[string]gc.Verdict{only(leaked): gc.Released, only(held): gc.InUse})
 }
 
-// The name of no node, and that of another, are no empty node.
+// The name of no node, and that of another, are no empty node, and the hook does
+// not wait for them to become right.
 func TestWrongNodeName(t *testing.T) {
 	n, other := newNode(t), newNode(t)
 	n.reserve("held", old)
 	other.pod("web", onHostNetwork)
+	other.setStatus(func(s *corev1.NodeStatus) { s.NodeInfo.BootID = "another-machine" })
 	for name, want := range map[string]string{
 		"no-such-node": "there is no such Node: is this the name under which kubelet registered it?",
-		"":             "without a node name",
+		other.name:     "another-machine",
 	} {
-		if err := n.refused(kube.New(n.client.CoreV1(), name, kube.Options{})); !strings.Contains(err.Error(), want) {
-			t.Errorf("node name %q: the error does not say %q: %v", name, want, err)
+		m := newMeter(t, "")
+		r, err := gc.New(hostlocal.New(n.plugin.DataDir), []string{n.plugin.Network}, made(kube.New(m, name, kube.Options{})), gc.Options{})
+		n.must(err)
+		report, err := r.AtStartup(t.Context())
+		if !errors.Is(err, podsource.ErrPermanent) || !strings.Contains(err.Error(), want) || report.Counts()[gc.Released] != 0 {
+			t.Errorf("node name %q: got %v, %v, want an error that says %q", name, report.Counts(), err, want)
+		}
+		if requests, _, _ := m.take(); requests != "GET" {
+			t.Errorf("node name %q: the hook asked %q, want once", name, requests)
 		}
 	}
-	node, err := n.client.CoreV1().Nodes().Get(t.Context(), other.name, metav1.GetOptions{})
-	n.must(err)
-	node.Status.NodeInfo.BootID = "another-machine"
-	_, err = n.client.CoreV1().Nodes().UpdateStatus(t.Context(), node, metav1.UpdateOptions{})
-	n.must(err)
-	if err := n.refused(kube.New(n.client.CoreV1(), other.name, kube.Options{})); !strings.Contains(err.Error(), "another-machine") {
-		t.Errorf("another node's name: %v", err)
+	// Before kubelet has reported after a boot, waiting helps.
+	n.setStatus(func(s *corev1.NodeStatus) {
+		s.NodeInfo.BootID = "of-before-the-boot"
+		s.Conditions[0].LastHeartbeatTime = *ago(100 * 365 * old)
+	})
+	if err := n.refused(n.source()); !errors.Is(err, podsource.ErrIncomplete) || errors.Is(err, podsource.ErrPermanent) {
+		t.Errorf("its own name, and kubelet has not reported: %v", err)
 	}
 }

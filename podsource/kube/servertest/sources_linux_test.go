@@ -4,10 +4,12 @@ package servertest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
 	"net/netip"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
@@ -80,14 +83,16 @@ func TestNodeWith300Pods(t *testing.T) {
 			planned[ip] = gc.Leaked
 		}
 	}
+	own, _ := watching(n, n.client.CoreV1())
 	for way, source := range map[string]podsource.Source{
 		"as it is":                 n.source(),
-		"JSON":                     kube.New(newMeter(t, "application/json"), n.name, kube.Options{}),
-		"pages of 7":               kube.New(newMeter(t, ""), n.name, kube.Options{PageSize: 7}),
-		"watch cache":              caughtUp(n, kube.New(n.client.CoreV1(), n.name, kube.Options{WatchCache: true}), 300),
-		"a proxy without selector": kube.New(withoutSelector(t), n.name, kube.Options{}),
+		"JSON":                     made(kube.New(newMeter(t, "application/json"), n.name, kube.Options{})),
+		"pages of 7":               made(kube.New(newMeter(t, ""), n.name, kube.Options{PageSize: 7})),
+		"watch cache":              caughtUp(n, made(kube.New(n.client.CoreV1(), n.name, kube.Options{WatchCache: true})), 300),
+		"a proxy without selector": made(kube.New(withoutSelector(t), n.name, kube.Options{})),
 		"an informer":              informer(n, "spec.nodeName="+n.name),
 		"an informer of all nodes": informer(n, ""),
+		"an informer of its own":   own,
 	} {
 		report, err := n.pass(source, gc.Options{DryRun: true})
 		if err != nil {
@@ -130,16 +135,24 @@ func caughtUp(n *node, source podsource.Source, pods int) podsource.Source {
 }
 
 // informer runs an informer of pods and one of nodes, as agents do, and returns
-// a source of their listers once they have synced.
+// a source of their listers once they are in step.
 func informer(n *node, selector string) podsource.Source {
 	n.t.Helper()
+	source, _ := lister(n, informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = selector }))
+	n.inStep(source)
+	return source
+}
+
+// lister is such a source, which is not in step yet, with the informer of pods.
+func lister(n *node, filter informers.SharedInformerOption) (podsource.Source, cache.SharedIndexInformer) {
+	n.t.Helper()
 	ctx, cancel := context.WithCancel(n.t.Context())
-	factory := informers.NewSharedInformerFactoryWithOptions(n.client, 0)
-	pods := informers.NewSharedInformerFactoryWithOptions(n.client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = selector }))
+	factory := informers.NewSharedInformerFactory(n.client, 0)
+	pods := informers.NewSharedInformerFactoryWithOptions(n.client, 0, filter)
 	nodes, podInformer := factory.Core().V1().Nodes(), pods.Core().V1().Pods()
-	source := kube.FromLister(podInformer.Lister(), podInformer.Informer().HasSynced, n.name, kube.Options{
+	source := made(kube.FromLister(podInformer.Lister(), kube.InStep(podInformer.Informer()), n.name, kube.Options{
 		GetNode: func(_ context.Context, name string) (*corev1.Node, error) { return nodes.Lister().Get(name) },
-	})
+	}))
 	nodes.Informer() // has the factory start it
 	n.t.Cleanup(func() {
 		cancel()
@@ -153,5 +166,52 @@ func informer(n *node, selector string) podsource.Source {
 	}
 	pods.Start(ctx.Done())
 	pods.WaitForCacheSync(ctx.Done())
-	return source
+	if _, err := source.Pods(ctx); !errors.Is(err, podsource.ErrIncomplete) {
+		n.t.Errorf("a first list that may be from the server's memory is an answer: %v", err)
+	}
+	return source, podInformer.Informer()
+}
+
+// inStep has something happen on the node until the source knows that its informer
+// is in step.
+func (n *node) inStep(source podsource.Source) {
+	n.t.Helper()
+	n.pod(fmt.Sprintf("event-%d", numbers.Add(1)), onHostNetwork)
+	err := wait.PollUntilContextTimeout(n.t.Context(), 20*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+		_, err := source.Pods(ctx)
+		return err == nil, nil //nolint:nilerr // it is asked again
+	})
+	n.must(err)
+}
+
+// watching is a source with an informer of its own, and what ends it.
+func watching(n *node, client kube.Client) (*kube.Informer, func()) {
+	n.t.Helper()
+	source := made(kube.NewInformer(client, n.name, kube.Options{}))
+	ctx, cancel := context.WithCancel(n.t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- source.Start(ctx) }()
+	stop := sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			n.t.Error(err)
+		}
+	})
+	n.t.Cleanup(stop)
+	n.until(source, "a list", func(a podsource.Answer) bool { return true })
+	return source, stop
+}
+
+// until returns the first answer of the source that is as wanted.
+func (n *node) until(source podsource.Source, what string, as func(podsource.Answer) bool) (a podsource.Answer) {
+	n.t.Helper()
+	err := wait.PollUntilContextTimeout(n.t.Context(), 20*time.Millisecond, 2*time.Minute, true, func(ctx context.Context) (bool, error) {
+		var err error
+		a, err = source.Pods(ctx)
+		return err == nil && as(a), nil //nolint:nilerr // it is asked again
+	})
+	if err != nil {
+		n.t.Fatalf("waiting for %s: %v, the last answer had %d pods", what, err, len(a.Pods))
+	}
+	return a
 }

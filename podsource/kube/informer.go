@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// An Informer is a source that watches the pods of its node, for an agent that
+// makes passes often or runs on many nodes: a pass costs the API server one GET of
+// the Node. Make it with [NewInformer].
+//
+// Nobody can filter it, and it says how old its pods are: the AsOf of an answer is
+// when the API server last gave it anything newer than before. That is a pod, or a
+// bookmark, which comes about once a minute where anything at all has happened in
+// the cluster. Where nothing has for five minutes it lists anew.
+type Informer struct {
+	source  *Source
+	client  Client
+	running atomic.Bool
+
+	mu      sync.Mutex                           // guards what follows
+	pods    map[types.NamespacedName]*corev1.Pod // nil before the first list
+	version string                               // the resource version of pods
+	asOf    time.Time                            // when they were in step last
+	broken  error                                // why the last list or watch failed
+}
+
+// watchFor is how long a watch is asked for at most, and for how long nothing may
+// come before all is listed anew.
+const watchFor = 5 * time.Minute
+
+// NewInformer returns an informer of the pods bound to the node. It touches
+// nothing before [Informer.Start]. Its account needs the verb watch on pods beside
+// the two permissions that [New] needs. Options.Timeout is for one answer, and for
+// one list. The error names all that is wrong with the arguments.
+func NewInformer(client Client, nodeName string, opts Options) (*Informer, error) {
+	if opts.WatchCache {
+		return nil, errors.New("making a kube informer: Options.WatchCache is for New")
+	}
+	s, err := withClient(client, nodeName, opts)
+	if err != nil {
+		return nil, err
+	}
+	i := &Informer{source: s, client: client}
+	s.list = i.answer
+	return i, nil
+}
+
+// Start lists and watches until ctx ends, and returns then. Until the first list
+// is there, answers are [podsource.ErrIncomplete]. It may be added to
+// controller-runtime's manager, which runs it on every node.
+func (i *Informer) Start(ctx context.Context) error {
+	if i.running.Swap(true) {
+		return errors.New("the kube informer runs already")
+	}
+	defer i.running.Store(false)
+	listed, failures := false, 0
+	for ctx.Err() == nil {
+		if !listed {
+			err := i.relist(ctx)
+			if listed = err == nil; listed {
+				i.setBroken(nil)
+				continue // and watch at once
+			}
+			i.setBroken(err)
+			failures++
+		} else {
+			goOn, err := i.watch(ctx)
+			i.setBroken(err)
+			if failures++; goOn && err == nil {
+				failures = 0
+			}
+			listed = goOn && i.age() < watchFor
+		}
+		pause(ctx, failures)
+	}
+	return nil
+}
+
+// age is how long ago the pods were in step last.
+func (i *Informer) age() time.Duration {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return time.Since(i.asOf)
+}
+
+func (i *Informer) setBroken(err error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.broken = err
+}
+
+// Pods returns the pods as they are known, or an error, as [Source.Pods] does. The
+// Note of the answer says why a watch is broken.
+func (i *Informer) Pods(ctx context.Context) (podsource.Answer, error) { return i.source.Pods(ctx) }
+
+// NeedLeaderElection tells controller-runtime's manager to run it on every node.
+func (*Informer) NeedLeaderElection() bool { return false }
+
+// pause waits a second, longer after watches that brought nothing and lists that
+// failed, up to half a minute, and up to twice that to spread load.
+func pause(ctx context.Context, failures int) {
+	d := min(time.Second<<min(failures, 5), 30*time.Second)
+	t := time.NewTimer(d + rand.N(d))
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}
+
+// relist replaces all pods by those that the API server has now. It is a
+// consistent read, which a server without etcd can't answer.
+func (i *Informer) relist(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, i.source.opts.Timeout)
+	defer cancel()
+	begun := time.Now()
+	opts := i.source.selector()
+	opts.Limit = i.source.opts.PageSize
+	all, version, err := listPages(ctx, i.client.Pods(metav1.NamespaceAll), opts, func(pod *corev1.Pod) (*corev1.Pod, bool, error) {
+		return pod, pod.Spec.NodeName == i.source.nodeName, nil
+	})
+	if err != nil {
+		return err
+	}
+	pods := make(map[types.NamespacedName]*corev1.Pod, len(all))
+	for _, pod := range all {
+		pods[types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}] = pod
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.pods, i.version, i.asOf = pods, version, begun
+	return nil
+}
+
+// watch takes events until the watch ends. It reports whether the next watch may
+// go on from there; else the pods have to be listed anew: where the server has
+// forgotten the version, where an event could not be read, and where nothing
+// tells that the watch was alive.
+func (i *Informer) watch(ctx context.Context) (goOn bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, watchFor+time.Minute) // where the connection hangs
+	defer cancel()
+	seconds := int64((watchFor - rand.N(watchFor/5)).Seconds())
+	opts := i.source.selector()
+	i.mu.Lock()
+	opts.ResourceVersion = i.version
+	i.mu.Unlock()
+	opts.AllowWatchBookmarks, opts.TimeoutSeconds = true, &seconds
+	w, err := i.client.Pods(metav1.NamespaceAll).Watch(ctx, opts)
+	if err != nil {
+		return !forgotten(err), explain(err, "watching its pods", `verb "watch" on resource "pods"`)
+	}
+	defer w.Stop()
+	i.setBroken(nil)
+	for {
+		select {
+		case <-ctx.Done():
+			return goOn, nil
+		case event, open := <-w.ResultChan():
+			if !open {
+				return goOn, nil
+			}
+			moved, err := i.take(event)
+			if err != nil {
+				return false, fmt.Errorf("watching its pods: %w", err)
+			}
+			goOn = goOn || moved
+		}
+	}
+}
+
+func forgotten(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }
+
+// take applies an event, and reports whether the version moved on.
+func (i *Informer) take(event watch.Event) (moved bool, err error) {
+	if event.Type == watch.Error {
+		return false, apierrors.FromObject(event.Object)
+	}
+	pod, ok := event.Object.(*corev1.Pod)
+	if !ok || pod.ResourceVersion == "" {
+		return false, fmt.Errorf("an event %s that can't be read: %T", event.Type, event.Object)
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	name := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+	switch event.Type {
+	case watch.Added, watch.Modified:
+		i.pods[name] = pod
+	case watch.Deleted:
+		delete(i.pods, name)
+	case watch.Bookmark:
+	default:
+		return false, fmt.Errorf("an event of the unknown type %q", event.Type)
+	}
+	if pod.ResourceVersion == i.version {
+		return false, nil // a server that is cut off from etcd repeats what it has
+	}
+	i.version, i.asOf = pod.ResourceVersion, time.Now()
+	return true, nil
+}
+
+// answer gives the pods as they are known.
+func (i *Informer) answer(context.Context, *corev1.Node) (podsource.Answer, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	switch {
+	case i.pods == nil && i.broken != nil:
+		return podsource.Answer{}, fmt.Errorf("%w: the informer has no list of pods yet: %w", podsource.ErrIncomplete, i.broken)
+	case i.pods == nil && !i.running.Load():
+		return podsource.Answer{}, fmt.Errorf("%w: the informer was not started; call its Start", podsource.ErrIncomplete)
+	case i.pods == nil:
+		return podsource.Answer{}, fmt.Errorf("%w: the informer has no list of pods yet", podsource.ErrIncomplete)
+	}
+	a := podsource.Answer{AsOf: i.asOf}
+	if i.broken != nil {
+		a.Note = "its watch is broken: " + i.broken.Error()
+	}
+	var err error
+	a.Pods, err = i.source.localOf(slices.Collect(maps.Values(i.pods)))
+	return a, err
+}

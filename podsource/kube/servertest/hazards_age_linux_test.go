@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package servertest
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// The hazards that lie in a list that is not whole, or old.
+
+// An informer that is filtered passes every check, and costs the other pods their
+// addresses. The one that NewInformer makes can't be filtered.
+//
+// Guard: [NewInformer] lists and watches all namespaces, and [Source.selector] has
+// the node alone.
+func TestHazard54FilteredInformer(t *testing.T) {
+	n, other := newNode(t), newNode(t)
+	early, late := n.reserve("early", old), n.reserve("late", old)
+	watched, _ := watching(n, n.client.CoreV1())
+	in := func(namespace, name string, changes ...change) {
+		t.Helper()
+		mine := n.namespace
+		n.namespace = namespace
+		defer func() { n.namespace = mine }()
+		n.pod(name, changes...)
+	}
+	in(n.namespace, "agent", onHostNetwork)
+	in(other.namespace, "early", with(early...))
+	all := n.until(watched, "two pods", func(a podsource.Answer) bool { return len(a.Pods) == 2 })
+	in(other.namespace, "late", with(late...))
+	n.until(watched, "the pod that came later", func(a podsource.Answer) bool { return len(a.Pods) > len(all.Pods) })
+	report, err := n.pass(watched, gc.Options{DryRun: true})
+	n.must(err)
+	if report.Counts()[gc.InUse] != 2 {
+		t.Errorf("got %v, want both addresses in use", report.Counts())
+	}
+
+	// Nothing tells this one from a node with fewer pods, unless the pod that is
+	// required is filtered out as well.
+	filtered, _ := lister(n, informers.WithNamespace(n.namespace))
+	n.inStep(filtered)
+	report, err = n.pass(filtered, gc.Options{DryRun: true})
+	n.must(err)
+	if report.Counts()[gc.Leaked] != 2 {
+		t.Errorf("there is nothing to lose here: %v", report.Counts())
+	}
+	err = n.refused(podsource.Require(filtered, types.NamespacedName{Namespace: other.namespace, Name: "early"}))
+	if !errors.Is(err, podsource.ErrIncomplete) {
+		t.Errorf("got %v, want %v", err, podsource.ErrIncomplete)
+	}
+}
+
+// Kubelet's certificate has expired: it runs pods of which the control plane hears
+// nothing, and the node's controller says so.
+//
+// Guard: [heardOf] takes no list of a node that is Ready=Unknown.
+func TestHazard55NodeNotHeardOf(t *testing.T) {
+	n := newNode(t)
+	n.reserve("started since", old)
+	n.pod("web", with(n.reserve("web", old)...))
+	source, _ := lister(n, informers.WithNamespace(metav1.NamespaceAll))
+	n.inStep(source)
+	watched, _ := watching(n, n.client.CoreV1())
+	n.setStatus(func(s *corev1.NodeStatus) {
+		// As kube-controller-manager writes it (pkg/controller/nodelifecycle).
+		s.Conditions[0].Status, s.Conditions[0].Reason = corev1.ConditionUnknown, "NodeStatusUnknown"
+		s.Conditions[0].Message, s.Conditions[0].LastTransitionTime = "Kubelet stopped posting node status.", metav1.Now()
+	})
+	n.until(podsource.AnswerFunc(func(ctx context.Context) (podsource.Answer, error) {
+		_, err := source.Pods(ctx)
+		return podsource.Answer{Err: err}, nil
+	}), "the informer's Node to be unknown", func(a podsource.Answer) bool { return a.Err != nil })
+	for way, source := range map[string]podsource.Source{"asked": n.source(), "an informer of its own": watched, "an informer of the agent's": source} {
+		err := n.refused(source)
+		if !errors.Is(err, podsource.ErrIncomplete) || !strings.Contains(err.Error(), "Ready=Unknown") || !strings.Contains(err.Error(), "stopped posting") {
+			t.Errorf("%s: got %v, want %v that says why", way, err, podsource.ErrIncomplete)
+		}
+	}
+	n.setStatus(func(s *corev1.NodeStatus) { s.Conditions[0].Status = corev1.ConditionFalse })
+	if _, err := n.pass(n.source(), gc.Options{DryRun: true}); err != nil {
+		t.Errorf("it is not ready, and heard of: %v", err)
+	}
+}
+
+// The API server is away, and an informer goes on to answer with what it had: it is
+// as old as it was then.
+//
+// Guard: [InStep] does not take a watch that stands still for one that has nothing
+// to say.
+func TestHazard62InformerWhileTheServerIsAway(t *testing.T) {
+	n := newNode(t)
+	leaked := n.reserve("leaked", old)
+	source, _ := lister(n, informers.WithNamespace(metav1.NamespaceAll))
+	n.inStep(source)
+	kills(t)
+	cluster.crash()
+	crashed := time.Now()
+	for range 3 {
+		a, err := source.Pods(t.Context())
+		n.must(err)
+		if a.AsOf.IsZero() || a.AsOf.After(crashed) {
+			t.Errorf("as of %v, and the server is away since %v", a.AsOf, crashed)
+		}
+	}
+	again(t)
+	n.inStep(source)
+	a := n.until(source, "a list since the server is back", func(a podsource.Answer) bool { return a.AsOf.After(crashed) })
+	if len(a.Pods) != 2 {
+		t.Errorf("got %d pods", len(a.Pods))
+	}
+	report, err := n.pass(source, gc.Options{})
+	n.must(err)
+	n.check(report, map[string]gc.Verdict{only(leaked): gc.Released})
+}
+
+// An informer whose account may list and not watch has a list of the past, and says
+// why.
+//
+// Guard: [Informer.relist] dates a list by when it was asked for, and [Informer.take]
+// what came since.
+func TestHazard62NoRightToWatch(t *testing.T) {
+	grant(t, "minimal", documentedRules(t)...)
+	n := newNode(t)
+	n.pod("agent", onHostNetwork)
+	source, _ := watching(n, clientset(t, "minimal").CoreV1())
+	n.until(source, "a watch that is refused", func(a podsource.Answer) bool {
+		return strings.Contains(a.Note, `lacks the verb "watch" on resource "pods"`)
+	})
+	before := time.Now()
+	n.pod("web")
+	a, err := source.Pods(t.Context())
+	n.must(err)
+	if len(a.Pods) != 1 || !a.AsOf.Before(before) {
+		t.Errorf("got %d pods as of %v, want one, and as of before %v", len(a.Pods), a.AsOf, before)
+	}
+}
+
+// An informer follows what happens, also across a restart of the API server.
+func TestInformerFollows(t *testing.T) {
+	n := newNode(t)
+	source, stop := watching(n, n.client.CoreV1())
+	names := func(want ...string) {
+		t.Helper()
+		n.until(source, strings.Join(want, " "), func(a podsource.Answer) bool {
+			var got []string
+			for _, p := range a.Pods {
+				if p.Name == "web" && len(p.IPs) == 0 {
+					return false
+				}
+				got = append(got, p.Name)
+			}
+			slices.Sort(got)
+			return slices.Equal(got, want)
+		})
+	}
+	n.pod("agent", onHostNetwork)
+	n.pod("web", with(n.reserve("web", old)...))
+	names("agent", "web")
+	n.remove("web", 0)
+	names("agent")
+	kills(t)
+	cluster.crash()
+	if err := n.refused(source); !errors.Is(err, podsource.ErrIncomplete) {
+		t.Errorf("the server is away: %v", err)
+	}
+	again(t)
+	n.pod("web", with(n.reserve("other", old)...))
+	n.pod("elsewhere", boundTo("another-node"))
+	names("agent", "web")
+	stop()
+}
