@@ -33,8 +33,9 @@ type fakeClient struct {
 	mu      sync.Mutex // guards what follows
 	listed  []corev1.Pod
 	version string
-	err     error    // of the next lists and watches
-	asked   []string // "list" and "watch", with the resource version
+	err     error         // of the next lists and watches
+	asked   []string      // "list" and "watch", with the resource version
+	slow    time.Duration // how long a list takes
 	stream  *watch.FakeWatcher
 }
 
@@ -56,6 +57,9 @@ func (f *fakeClient) now() (w *watch.FakeWatcher) {
 }
 
 func (f *fakeClient) List(_ context.Context, opts metav1.ListOptions) (*corev1.PodList, error) {
+	var slow time.Duration
+	f.set(func() { slow = f.slow })
+	time.Sleep(slow)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.note("list", opts)
@@ -210,10 +214,23 @@ func TestHazard62BrokenWatch(t *testing.T) {
 		if a := i.has("away for long", "a c", time.Hour, ""); a.Note == "" {
 			t.Error("nothing says that it is away")
 		}
-		i.client.set(func() { i.client.err, i.client.version = nil, "50" })
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		if asked := i.client.askedSince(); asked != "list@, watch@50" {
+		i.client.set(func() { i.client.err, i.client.version, i.client.slow = nil, "50", 20*time.Second })
+		for {
+			time.Sleep(time.Second)
+			synctest.Wait()
+			a, err := i.Pods(i.t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if a.Note != "" {
+				continue
+			}
+			if age := time.Since(a.AsOf); age < 20*time.Second || age > 21*time.Second {
+				t.Errorf("a list that took 20 seconds is of %v ago", age)
+			}
+			break
+		}
+		if asked := i.client.askedSince(); !strings.HasSuffix(asked, "list@, watch@50") {
 			t.Errorf("back again, it asked for %q", asked)
 		}
 	})
@@ -240,6 +257,10 @@ func TestListedAnew(t *testing.T) {
 		{"an event without a version", func(f *fakeClient) { f.now().Add(at("", pod("c", "here"))) }, nil},
 		{"an event of an unknown type", func(f *fakeClient) { f.now().Action("MOVED", at("11", pod("c", "here"))) }, nil},
 		{"nothing came in all the time of a watch", func(f *fakeClient) { f.now().Stop() }, nil},
+		{"nothing but the same version again", func(f *fakeClient) {
+			f.now().Action(watch.Bookmark, at("10", corev1.Pod{}))
+			f.now().Stop()
+		}, nil},
 		{"the connection hangs", func(*fakeClient) { time.Sleep(watchFor + time.Minute) }, nil},
 	} {
 		t.Run(row.reason, func(t *testing.T) {

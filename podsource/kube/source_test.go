@@ -138,6 +138,11 @@ func TestRequests(t *testing.T) {
 			requests: []string{getNode, listAll + "&limit=4", "GET /api/v1/pods?continue=10%3A7&" + selector + "&limit=4", listAll},
 		},
 		{
+			reason: "a node that is not ready is heard of", want: here,
+			set:      func(a *apiServer) { ready(a.node, corev1.ConditionFalse) },
+			requests: []string{getNode, listAll + "&limit=500"},
+		},
+		{
 			reason: "no check of the node, no GET", opts: Options{SkipNodeCheck: true}, want: here,
 			set:      func(a *apiServer) { a.node = nil },
 			requests: []string{listAll + "&limit=500"},
@@ -179,6 +184,17 @@ func TestRequests(t *testing.T) {
 				t.Errorf("requests (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestNote: an answer names the pods that may have more addresses than it says.
+func TestNote(t *testing.T) {
+	garbage := pod("garbage", "here", "10.0.0.1")
+	garbage.Annotations = map[string]string{"k8s.v1.cni.cncf.io/network-status": "{"}
+	a := newAPIServer(t, pod("a", "here"), garbage)
+	got, err := must(New(a.client(t), "here", Options{BootID: boot("boot-1")})).Pods(t.Context())
+	if err != nil || len(got.Pods) != 2 || !strings.Contains(got.Note, "shop/garbage") {
+		t.Errorf("got %+v, %v", got, err)
 	}
 }
 
@@ -263,6 +279,8 @@ func TestErrors(t *testing.T) {
 				a.node.Status.Conditions[1].LastHeartbeatTime = metav1.NewTime(time.Now().Add(time.Hour))
 			},
 			want: []string{"was last reported by a kernel"}},
+		{reason: "kubelet is not heard of", set: func(a *apiServer) { ready(a.node, corev1.ConditionUnknown) }, incomplete: true,
+			want: []string{"Ready=Unknown", "NodeStatusUnknown: Kubelet stopped posting node status.", "certificate"}},
 		{reason: "nobody says whether it is ready", set: func(a *apiServer) { a.node.Status.Conditions = nil }, incomplete: true, want: []string{"has not reported yet"}},
 		{reason: "the node was deleted and made anew", permanent: true, opts: Options{NodeUID: "old"}, want: []string{"has the UID uid-of-here, and expected was old"}},
 		{reason: "this kernel has no boot ID", opts: Options{BootID: boot("\n")}, want: []string{"boot ID is empty", "Options.BootID"}},
