@@ -13,13 +13,49 @@ import (
 	"strings"
 )
 
-// Agents' versions of client-go, k8s.io/api and k8s.io/apimachinery, and of the go
-// line that these need.
-var agents = []struct{ version, goLine string }{
-	{"v0.31.1", "1.24.2"},
-	{"v0.33.3", "1.24.2"},
-	{"v0.34.1", "1.24.2"},
-	{"v0.36.0", "1.26.0"},
+// A kubernetes is a version of client-go, k8s.io/api and k8s.io/apimachinery, and
+// of the go line that these need.
+type kubernetes struct {
+	version, goLine string
+	agent           bool // an agent is built with it
+}
+
+// versions has each minor version from the floor to the newest.
+var versions = []kubernetes{
+	{"v0.28.0", "1.24.2", false},
+	{"v0.29.15", "1.24.2", false},
+	{"v0.30.14", "1.24.2", false},
+	{"v0.31.1", "1.24.2", true},
+	{"v0.32.3", "1.24.2", false},
+	{"v0.33.3", "1.24.2", true},
+	{"v0.34.1", "1.24.2", true},
+	{"v0.35.0", "1.25.0", false},
+	{"v0.36.0", "1.26.0", true},
+	{"v0.37.0", "1.26.0", true},
+}
+
+// fieldsAsString has apimachinery keep managed fields in another type, from v0.36
+// on. What touches them must compile with both.
+const fieldsAsString = "-tags=fieldsv1string"
+
+// types builds what needs the types of the API alone with that version, as an agent
+// with another client may have it.
+func (h *rehearsal) types(ctx context.Context, dir string, k kubernetes, m *mod) (string, error) {
+	requires := []string{"k8s.io/api " + k.version, apimachinery + " " + k.version, h.require(m)}
+	if err := write(dir, k.goLine, requires, map[string]string{"outside.go": "package outside\n\n" + imports([]string{m.path})}); err != nil {
+		return "", err
+	}
+	if err := h.buildAndVet(ctx, dir); err != nil {
+		return "", err
+	}
+	if _, err := h.goCommand(ctx, dir, "build", fieldsAsString, "./..."); err != nil {
+		return "", err
+	}
+	got, err := h.goCommand(ctx, dir, "list", "-m", "-f", "{{.Version}}", apimachinery)
+	if err == nil && got != k.version {
+		err = fmt.Errorf("it was built with %s %s, and meant was %s", apimachinery, got, k.version)
+	}
+	return "", err
 }
 
 // agent is what an agent has before it embeds anything. It does without the whole
@@ -56,7 +92,7 @@ var _ = run
 // version of what the agent had may be another than before, except where the plugins
 // and gRPC alone move it, too, and its go line must stay.
 func (h *rehearsal) agent(ctx context.Context, dir, version, goLine string, libraries []*mod) (string, error) {
-	requires := []string{"k8s.io/api " + version, "k8s.io/apimachinery " + version, clientGo + " " + version}
+	requires := []string{"k8s.io/api " + version, apimachinery + " " + version, clientGo + " " + version}
 	if err := write(dir, goLine, requires, map[string]string{"agent.go": agent}); err != nil {
 		return "", err
 	}

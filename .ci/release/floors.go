@@ -16,7 +16,7 @@ var floors = map[string]string{
 	"github.com/Microsoft/go-winio": "v0.6.2", "github.com/go-logr/logr": "v1.4.3", "github.com/google/go-cmp": "v0.7.0",
 	"github.com/prometheus/client_golang": "v1.19.1", "github.com/vishvananda/netlink": "v1.3.1", "golang.org/x/sys": "v0.35.0",
 	"google.golang.org/protobuf": "v1.36.7", grpc: "v1.69.0", plugins: "v1.9.0",
-	"k8s.io/api": "v0.28.0", "k8s.io/apimachinery": "v0.28.0", clientGo: "v0.28.0", "k8s.io/cri-api": "v0.28.0",
+	"k8s.io/api": "v0.28.0", apimachinery: "v0.28.0", clientGo: "v0.28.0", "k8s.io/cri-api": "v0.28.0",
 }
 
 // floorOfGo is the highest go line of a library module.

@@ -26,7 +26,10 @@ const (
 	lock    = plugins + "/plugins/ipam/host-local/backend/disk"
 	grpc    = "google.golang.org/grpc"
 
-	clientGo = "k8s.io/client-go"
+	clientGo     = "k8s.io/client-go"
+	apimachinery = "k8s.io/apimachinery"
+	// kubepod needs the types of the API and nothing else of Kubernetes.
+	kubepod = "podsource/kube/kubepod"
 )
 
 func (h *rehearsal) trials(ctx context.Context) ([]trial, error) {
@@ -70,10 +73,19 @@ func (h *rehearsal) trials(ctx context.Context) ([]trial, error) {
 		}
 		return "", h.importing(ctx, dir, libraries, everything)
 	}})
-	for _, a := range agents {
-		all = append(all, trial{"agent: client-go " + a.version, func(ctx context.Context, dir string) (string, error) {
-			return h.agent(ctx, dir, a.version, a.goLine, libraries)
-		}})
+	for _, k := range versions {
+		for _, m := range libraries {
+			if m.dir == kubepod {
+				all = append(all, trial{"types: apimachinery " + k.version, func(ctx context.Context, dir string) (string, error) {
+					return h.types(ctx, dir, k, m)
+				}})
+			}
+		}
+		if k.agent {
+			all = append(all, trial{"agent: client-go " + k.version, func(ctx context.Context, dir string) (string, error) {
+				return h.agent(ctx, dir, k.version, k.goLine, libraries)
+			}})
+		}
 	}
 	snippets, err := h.snippets()
 	if err != nil {
