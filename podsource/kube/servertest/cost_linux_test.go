@@ -58,6 +58,15 @@ func TestCost(t *testing.T) {
 	source := informer(n, "spec.nodeName="+n.name)
 	n.plan(source)
 	fmt.Fprintf(&out, "%5d  %-28s %-16s %12s %12s %9s\n", 1000, "informer of the agent's", "none", kib(0), kib(0), n.cpu(source))
+	m := newMeter(t, "")
+	own, _ := watching(n, m)
+	m.take()
+	n.plan(own)
+	requests, bodies, wire := m.take()
+	if requests != "GET" {
+		t.Errorf("an informer of its own: requests %q, want one GET of the Node", requests)
+	}
+	fmt.Fprintf(&out, "%5d  %-28s %-16s %12s %12s %9s\n", 1000, "NewInformer", "1 GET, 0 LIST", kib(bodies), kib(wire), n.cpu(own))
 	figures(t, out.String())
 }
 

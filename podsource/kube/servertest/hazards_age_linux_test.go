@@ -5,6 +5,7 @@ package servertest
 import (
 	"context"
 	"errors"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/kube"
 )
 
 // The hazards that lie in a list that is not whole, or old.
@@ -145,6 +147,32 @@ func TestHazard62NoRightToWatch(t *testing.T) {
 	n.must(err)
 	if len(a.Pods) != 1 || !a.AsOf.Before(before) {
 		t.Errorf("got %d pods as of %v, want one, and as of before %v", len(a.Pods), a.AsOf, before)
+	}
+}
+
+// An answer from the API server's memory is not older than the Node, and is dated by
+// kubelet's last report of that.
+//
+// Guard: [New] asks for a list that is not older than the Node object.
+func TestHazard62WatchCache(t *testing.T) {
+	n := newNode(t)
+	n.pod("web")
+	beat := metav1.NewTime(time.Now().Add(-3 * time.Minute)).Rfc3339Copy()
+	n.setStatus(func(s *corev1.NodeStatus) { s.Conditions[0].LastHeartbeatTime = beat })
+	m := newMeter(t, "")
+	var version string
+	m.before = func(r *http.Request) {
+		if q := r.URL.Query(); strings.HasSuffix(r.URL.Path, "/pods") && q.Get("resourceVersionMatch") == "NotOlderThan" {
+			version = q.Get("resourceVersion")
+		}
+	}
+	a, err := made(kube.New(m, n.name, kube.Options{WatchCache: true})).Pods(t.Context())
+	n.must(err)
+	node, err := n.client.CoreV1().Nodes().Get(t.Context(), n.name, metav1.GetOptions{})
+	n.must(err)
+	// The pod was made before the Node was written, so the list has it.
+	if len(a.Pods) != 1 || !a.AsOf.Equal(beat.Time) || version != node.ResourceVersion {
+		t.Errorf("got %d pods as of %v and of version %s, want one, as of %v and of %s", len(a.Pods), a.AsOf, version, beat, node.ResourceVersion)
 	}
 }
 

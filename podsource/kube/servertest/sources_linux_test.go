@@ -179,7 +179,7 @@ func (n *node) inStep(source podsource.Source) {
 	n.pod(fmt.Sprintf("event-%d", numbers.Add(1)), onHostNetwork)
 	err := wait.PollUntilContextTimeout(n.t.Context(), 20*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
 		_, err := source.Pods(ctx)
-		return err == nil, nil //nolint:nilerr // it is asked again
+		return err == nil, nil
 	})
 	n.must(err)
 }
@@ -208,7 +208,7 @@ func (n *node) until(source podsource.Source, what string, as func(podsource.Ans
 	err := wait.PollUntilContextTimeout(n.t.Context(), 20*time.Millisecond, 2*time.Minute, true, func(ctx context.Context) (bool, error) {
 		var err error
 		a, err = source.Pods(ctx)
-		return err == nil && as(a), nil //nolint:nilerr // it is asked again
+		return err == nil && as(a), nil
 	})
 	if err != nil {
 		n.t.Fatalf("waiting for %s: %v, the last answer had %d pods", what, err, len(a.Pods))
