@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/informers"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
@@ -31,7 +32,6 @@ import (
 func TestHazard54FilteredInformer(t *testing.T) {
 	n, other := newNode(t), newNode(t)
 	early, late := n.reserve("early", old), n.reserve("late", old)
-	watched, _ := watching(n, n.client.CoreV1())
 	in := func(namespace, name string, changes ...change) {
 		t.Helper()
 		mine := n.namespace
@@ -41,9 +41,12 @@ func TestHazard54FilteredInformer(t *testing.T) {
 	}
 	in(n.namespace, "agent", onHostNetwork)
 	in(other.namespace, "early", with(early...))
-	all := n.until(watched, "two pods", func(a podsource.Answer) bool { return len(a.Pods) == 2 })
+	watched, _ := watching(n, n.client.CoreV1())
+	if a := n.until(watched, "its first list", func(podsource.Answer) bool { return true }); len(a.Pods) != 2 {
+		t.Errorf("listed %d pods of two namespaces, want 2", len(a.Pods))
+	}
 	in(other.namespace, "late", with(late...))
-	n.until(watched, "the pod that came later", func(a podsource.Answer) bool { return len(a.Pods) > len(all.Pods) })
+	n.until(watched, "the pod that came later", func(a podsource.Answer) bool { return len(a.Pods) == 3 })
 	report, err := n.pass(watched, gc.Options{DryRun: true})
 	n.must(err)
 	if report.Counts()[gc.InUse] != 2 {
@@ -105,8 +108,13 @@ func TestHazard55NodeNotHeardOf(t *testing.T) {
 func TestHazard62InformerWhileTheServerIsAway(t *testing.T) {
 	n := newNode(t)
 	leaked := n.reserve("leaked", old)
-	source, _ := lister(n, informers.WithNamespace(metav1.NamespaceAll))
+	source, shared := lister(n, informers.WithNamespace(metav1.NamespaceAll))
 	n.inStep(source)
+	version := shared.LastSyncResourceVersion()
+	n.pod("last", onHostNetwork)
+	n.must(wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
+		return shared.LastSyncResourceVersion() != version, nil
+	}))
 	kills(t)
 	cluster.crash()
 	crashed := time.Now()
@@ -120,7 +128,7 @@ func TestHazard62InformerWhileTheServerIsAway(t *testing.T) {
 	again(t)
 	n.inStep(source)
 	a := n.until(source, "a list since the server is back", func(a podsource.Answer) bool { return a.AsOf.After(crashed) })
-	if len(a.Pods) != 2 {
+	if len(a.Pods) != 3 {
 		t.Errorf("got %d pods", len(a.Pods))
 	}
 	report, err := n.pass(source, gc.Options{})
