@@ -68,7 +68,7 @@ func (s *snapshot) addLook(answers []podsource.Answer, now reading) []declaratio
 
 // keep copies what a source may use again for its next answer.
 func (d *declaration) keep() {
-	d.Networks, d.Forms, d.Pods = slices.Clone(d.Networks), slices.Clone(d.Forms), slices.Clone(d.Pods)
+	d.Networks, d.Forms, d.Pods, d.Gaps = slices.Clone(d.Networks), slices.Clone(d.Forms), slices.Clone(d.Pods), slices.Clone(d.Gaps)
 	for i := range d.Names {
 		d.Names[i].Networks = slices.Clone(d.Names[i].Networks)
 	}
@@ -123,6 +123,14 @@ func (e evidence) lag(r *hostlocal.Reservation, since time.Duration) time.Durati
 // lag returns by how much later than its reservation r's container is named at
 // the latest, or forever where it is none of those that are named.
 func (d *declaration) lag(r *hostlocal.Reservation) time.Duration {
+	if d.inGap(r) {
+		return forever
+	}
+	return d.lagAtOtherTimes(r)
+}
+
+// lagAtOtherTimes is lag, as if r had not been made in a gap.
+func (d *declaration) lagAtOtherTimes(r *hostlocal.Reservation) time.Duration {
 	lag := forever
 	if d.mustName != nil && !d.mustName(r) {
 		return lag
@@ -133,6 +141,15 @@ func (d *declaration) lag(r *hostlocal.Reservation) time.Duration {
 		}
 	}
 	return lag
+}
+
+// inGap reports whether r may have been made in a gap of the source: its timestamp
+// may be too early.
+func (d *declaration) inGap(r *hostlocal.Reservation) bool {
+	latest := r.ReservedAt.Add(granularity(r.ReservedAt))
+	return slices.ContainsFunc(d.Gaps, func(g podsource.Gap) bool {
+		return r.ReservedAt.IsZero() || !latest.Before(g.From) && (g.To.IsZero() || !r.ReservedAt.After(g.To))
+	})
 }
 
 // withoutCaches is what sources declare that are no caches of results.
@@ -150,19 +167,19 @@ func speaksOf(r *hostlocal.Reservation) func(*declaration) bool {
 }
 
 // mayName reports the same of r itself: a cache does not speak of what it may
-// have lost.
+// have lost, and no source of its gaps.
 func mayName(r *hostlocal.Reservation) func(*declaration) bool {
 	return func(d *declaration) bool {
-		return covers(d.Networks, r.Network) && (d.mustName == nil || covers(d.unasked, r.Network) || d.mustName(r))
+		return !d.inGap(r) && covers(d.Networks, r.Network) && (d.mustName == nil || covers(d.unasked, r.Network) || d.mustName(r))
 	}
 }
 
 // foreign reports whether no source could mean a container of r's ID: some of
 // them say of which form those are that they mean, and none says this one (R14).
-// This is a matter of form alone, however old the answer is.
+// This is a matter of form alone, however old the answer is and whenever r was made.
 func (e evidence) foreign(r *hostlocal.Reservation) bool {
 	means := func(d *declaration) bool {
-		return d.lag(r) < forever || slices.ContainsFunc(d.Forms, func(f podsource.Form) bool { return f.Matches(r.ContainerID) })
+		return d.lagAtOtherTimes(r) < forever || slices.ContainsFunc(d.Forms, func(f podsource.Form) bool { return f.Matches(r.ContainerID) })
 	}
 	says := func(d declaration) bool {
 		return len(d.Forms) > 0 || slices.ContainsFunc(d.Names, func(n podsource.Names) bool { return covers(n.Networks, r.Network) })

@@ -157,6 +157,9 @@ func randomAnswer(rnd *rand.Rand) (a podsource.Answer) {
 	if maybe(rnd, 3) {
 		a.Forms = propForms[:1]
 	}
+	if maybe(rnd, 4) {
+		a.Gaps = []podsource.Gap{{From: propNow.wall.Add(-oneOf(rnd, propAges...)), To: propNow.wall.Add(-oneOf(rnd, propAges...))}}
+	}
 	a.SeesADDs, a.SeesAddresses = maybe(rnd, 3), maybe(rnd, 3)
 	if maybe(rnd, 4) {
 		a.Recorded = []podsource.Attachment{}

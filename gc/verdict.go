@@ -142,7 +142,7 @@ var reasons = [...]reason{
 		"no source here knows containers with such an ID: ask one that sees addresses, or allow the form"},
 	NoSourceForNetwork: {Foreign, "R14", "no-source-for-network", "no source that counts speaks of its network"},
 	CacheIsNewer: {Foreign, "R14", "cache-is-newer",
-		"reserved before the oldest record of the CNI cache: that of its container may have been wiped"},
+		"reserved before the oldest record of the CNI cache, or while no record was kept: that of its container may be missing"},
 
 	OtherContainer:        {Conflict, "R10", "other-container", "its owner is not live, but a live pod with another container has its address"},
 	TwoPods:               {Conflict, "R10", "two-pods", "two live pods have its address"},

@@ -56,6 +56,10 @@ type Answer struct {
 	// lives, by this node's clock: at the latest the time of the oldest that is in
 	// it. Zero is unknown.
 	RecordedSince time.Time
+	// Gaps are when the source was not told who was attached, as a record that nobody
+	// kept: Pods may lack containers whose addresses were reserved then. For what was
+	// reserved in a gap Names does not count, and the answer speaks of no network (R14).
+	Gaps []Gap
 
 	// Note is what people should know beside, as why the answer declares less than
 	// it could. Reports have it; nothing is decided by it.
@@ -82,6 +86,13 @@ type Names struct {
 	// Lag is how much later than its reservation a container is listed. Zero is:
 	// at the latest when its ADD ends. [RuntimeLag] is for container runtimes.
 	Lag time.Duration
+}
+
+// A Gap is the time from From to To, both included, by this node's clock. A zero
+// From is any time before To, a zero To any time since From.
+type Gap struct {
+	From time.Time `json:"from,omitzero"`
+	To   time.Time `json:"to,omitzero"`
 }
 
 // RuntimeLag, as the Lag of [Names], is that of a container runtime, which lists

@@ -25,8 +25,9 @@
 // flight or every address, that no pods means that there are none. A pod that is
 // starting claims what it may hold until sources that would have named the
 // container by then do not; without such declarations it claims as long as it is
-// starting. Plain pods, as [Func] and [Static] give them, declare nothing and are
-// always safe.
+// starting. It also declares when the source was not told who was attached: of what
+// was reserved then it does not speak. Plain pods, as [Func] and [Static] give them,
+// declare nothing and are always safe.
 //
 // The package has no client and touches no disk. Sources that need a client are
 // modules of their own.

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gc
+
+import (
+	"testing"
+	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// A record that was not kept for a while says nothing of what was reserved then:
+// neither that its container does not live, nor, with the hook's assertion, that
+// it is no ADD's. Who else lists containers may.
+func TestHazard51ReservedInAGap(t *testing.T) {
+	const from, to = 2*time.Hour + 1, time.Hour + 1 // ago; no file system keeps whole seconds only
+	gap := func(from, to time.Duration) podsource.Gap {
+		var g podsource.Gap
+		if from != 0 {
+			g.From = time.Now().Add(-from)
+		}
+		if to != 0 {
+			g.To = time.Now().Add(-to)
+		}
+		return g
+	}
+	for _, c := range []struct {
+		reason   string
+		age      time.Duration
+		from, to time.Duration // of the gap; zero: none
+		alone    Reason        // the record
+		cri      Reason        // and a runtime
+		kubelet  Reason        // and a list of pods
+	}{
+		{"in it", 90 * time.Minute, from, to, CacheIsNewer, Unowned, Unowned},
+		{"with its first moment", from, from, to, CacheIsNewer, Unowned, Unowned},
+		{"a clock's tick before it", from + timestampGranularity, from, to, CacheIsNewer, Unowned, Unowned},
+		{"more than that before it", from + timestampGranularity + 1, from, to, Unowned, Unowned, Unowned},
+		{"... where whole seconds are all that it tells", from - 1 + 2*time.Second, from, to, CacheIsNewer, Unowned, Unowned},
+		{"with its last moment", to, from, to, CacheIsNewer, Unowned, Unowned},
+		{"after it", to - 1, from, to, Unowned, Unowned, Unowned},
+		{"before the end of one without a beginning", 1000 * time.Hour, 0, to, CacheIsNewer, Unowned, Unowned},
+		{"after that", to - 1, 0, to, Unowned, Unowned, Unowned},
+		{"since the beginning of one without an end", 10 * time.Minute, from, 0, CacheIsNewer, Unowned, Unowned},
+		{"before that", 3 * time.Hour, from, 0, Unowned, Unowned, Unowned},
+		{"in one without either", time.Hour, 0, 0, CacheIsNewer, Unowned, Unowned},
+		{"in it, and young: the runtime may not list it yet", time.Minute, from, 0, CacheIsNewer, TooYoung, TooYoung},
+	} {
+		t.Run(c.reason, inBubble(func(t *testing.T) {
+			n := newNode(t)
+			n.reserve("10.0.0.2", hex64("web"), c.age)
+			record := recordAnswer([]string{network1})
+			record.Gaps = []podsource.Gap{gap(1000*time.Hour, 999*time.Hour), gap(c.from, c.to)}
+			for _, row := range []struct {
+				members []podsource.Answer
+				want    Reason
+			}{
+				{[]podsource.Answer{record}, c.alone}, {[]podsource.Answer{record, criAnswer()}, c.cri},
+				{[]podsource.Answer{record, kubeletAnswer()}, c.kubelet},
+				{[]podsource.Answer{record, recordAnswer([]string{network1})}, Unowned},
+			} {
+				report, err := n.reconciler(answers(row.members...), Options{DryRun: true}).AtStartup(t.Context(), NoADDInFlight)
+				if err != nil {
+					t.Fatal(err)
+				}
+				n.checkReasons(report, map[string]Reason{"10.0.0.2": row.want})
+			}
+		}))
+	}
+}
+
+// What is in a gap is of no form that the source could not mean.
+func TestHazard51AGapMakesNobodyForeign(t *testing.T) {
+	inBubble(func(t *testing.T) {
+		n := newNode(t)
+		n.reserve("10.0.0.2", "of-no-known-form", time.Hour)
+		record := recordAnswer([]string{network1})
+		record.Gaps = []podsource.Gap{{}}
+		report := n.pass(answers(record, podsource.Answer{Pods: []podsource.Pod{other}}), Options{DryRun: true})
+		n.checkReasons(report, map[string]Reason{"10.0.0.2": Unowned})
+	})(t)
+}
