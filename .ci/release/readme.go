@@ -113,13 +113,15 @@ import (
 	"errors"
 	"io/fs"
 
+	"github.com/go-logr/logr"
+
 	"ROOT/gc"
 	"ROOT/hostlocal"
 	"ROOT/podsource"
 	"ROOT/podsource/checkpoint"
 )
 
-func serve(ctx context.Context, path string, networks []string, store *hostlocal.Store, runtime podsource.Source,
+func serve(ctx context.Context, log logr.Logger, path string, networks []string, store *hostlocal.Store, runtime podsource.Source,
 	attachmentsOf func(podsource.Pod) ([]checkpoint.Entry, error), listen func()) error {
 `,
 		dots:  []string{"if err != nil {\nreturn err\n}\n", "_, _ = gone, err\n", "_, _ = report, err\n"},

@@ -120,6 +120,7 @@ func TestHazard24KilledAtStart(t *testing.T) {
 			for _, id := range []string{"a", "dead"} {
 				n.mustAdd(list, id)
 			}
+			n.dateBack() // by more than a file's timestamp may be wrong
 			n.Make("c")
 			n.kill()
 			n.start(addPlumbed)

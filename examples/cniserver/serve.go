@@ -94,7 +94,10 @@ func (o *serving) newServer() (s *server, err error) {
 		gcMinAge: o.gcMinAge, timeout: o.timeout, log: textlog.New(os.Stderr, o.verbose), turns: keymutex.NewHashed(64),
 	}
 	s.takeOver = takeOver{s, filepath.Join(o.stateDir, "taking-over")}
-	s.record, err = checkpoint.Open(filepath.Join(o.stateDir, "attachments.json"), checkpoint.Options{Networks: o.networks})
+	s.record, err = checkpoint.Open(filepath.Join(o.stateDir, "attachments.json"), checkpoint.Options{
+		Networks: o.networks,
+		Lag:      1, // whoever is too young to be listed is taken for an attachment
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -112,15 +115,15 @@ func (s *server) start(ctx context.Context, existing []string) error {
 		}
 		at(startBackfill)
 	} else if err != nil {
-		return err
+		s.log.Error(err, "Asking the record; as long as it does not answer nothing is released")
 	}
 	if err := s.settleAll(ctx); err != nil {
 		return err
 	}
 	at(startSettled)
-	gone, err := s.record.Prune()
+	gone, err := s.record.Prune(ctx)
 	if err != nil {
-		return err
+		s.log.Error(err, "Forgetting attachments whose network namespaces are gone; going on")
 	}
 	for _, e := range gone {
 		s.log.Info("Forgot an attachment whose network namespace is gone", "network", e.Network, "containerID", e.ContainerID, "ifName", e.IfName)

@@ -164,7 +164,7 @@ func (s *server) finish(ctx context.Context, left *intent) error {
 
 // sameNetNS is the path of a recorded namespace if it is still the same there.
 func sameNetNS(n checkpoint.NetNS) string {
-	if netnsID(n.Path) != fmt.Sprintf("%d:%d", n.Dev, n.Inode) {
+	if !n.Present() {
 		return ""
 	}
 	return n.Path

@@ -14,47 +14,107 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// Backfill writes the first file: of the attachments that attachmentsOf makes of
-// the pods that source sees. It is for the first start of an agent, or one after
-// which a damaged file was moved away, before it serves. Several entries of a
-// [podsource.Union] may be about one pod, and each of them is asked about. Not
-// asked about are pods in the node's network, and those that have been finished
-// for five minutes: they have no attachment any more (hazard 61).
+// Backfill adds to the record who was attached while it was not kept: the
+// attachments that attachmentsOf makes of the pods that source sees. Where there is
+// no file it writes the first one. Call it at every start, before the agent serves,
+// and again, when Lag has passed twice and while the agent serves, until it is
+// [fs.ErrExist]: then nothing is left to learn, nobody is asked and nothing changed.
+//
+// What the source can't list yet is not recorded, and the record does not speak of
+// it: what was reserved less than Options.Lag before the source was asked and up to
+// Options.Lag after the record was opened, by an ADD that was in flight (hazard 52),
+// or since the start of a pod of which neither container nor address is known (R4).
+//
+// Several entries of a [podsource.Union] may be about one pod, and each of them is
+// asked about. Not asked about are pods in the node's network, and those that have
+// been finished for five minutes: they have no attachment any more (hazard 61). What
+// is recorded already, or was removed meanwhile, stays as it is.
 //
 // Where the source, or a member of it that is not supplementary, sees no other
 // pod, it must declare that it is authoritative (R9); podsource.AllowEmpty is the
-// caller's word for it. A pod of which neither containers nor addresses are known,
-// and nothing becomes, is podsource.ErrIncomplete, unless it has finished: its
-// attachment may be there (R4). Where a file is there already Backfill is
-// [fs.ErrExist] and changes nothing, so an agent may call it at every start.
+// caller's word for it. With an error nothing was changed. The agent may go on and
+// try again: without a file Add refuses, and of what is not recorded nothing is said.
 func (c *Checkpoint) Backfill(ctx context.Context, source podsource.Source,
 	attachmentsOf func(podsource.Pod) ([]Entry, error)) error {
-	doing := "writing the first record " + c.path
-	if s := c.state.Load(); s != nil && s.written {
+	doing := "adding to the record " + c.path
+	if !c.filling.TryLock() {
+		return fmt.Errorf("%s: somebody else is doing it", doing)
+	}
+	defer c.filling.Unlock()
+	if s := c.state.Load(); s != nil && s.written && len(s.gaps) == 0 {
 		return fmt.Errorf("%s: %w", doing, fs.ErrExist)
 	}
-	all, err := source.Pods(ctx)
-	if err != nil {
+	c.watchRemoved(true)
+	defer c.watchRemoved(false)
+	f := filling{attachmentsOf: attachmentsOf, asked: time.Now(), lag: c.lag}
+	if err := f.ask(ctx, source); err != nil {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
-	items := []*item{}
+	return c.change(doing, func(s *state) (*state, error) {
+		if _, err := os.Lstat(c.path); !s.written && err == nil && !c.dirty {
+			return nil, fs.ErrExist
+		}
+		next := &state{slices.Clone(s.items), narrowed(s.gaps, f.before, time.Now().Add(c.lag)), true}
+		for _, added := range f.items {
+			if i, found := find(next.items, added.Key); !found && !c.removed[added.Key] {
+				next.items = slices.Insert(next.items, i, added)
+			}
+		}
+		return next, nil
+	})
+}
+
+// watchRemoved begins or ends to take note of what is removed.
+func (c *Checkpoint) watchRemoved(begin bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.removed = nil; begin {
+		c.removed = make(map[Key]bool)
+	}
+}
+
+// A filling is what a Backfill learns.
+type filling struct {
+	attachmentsOf func(podsource.Pod) ([]Entry, error)
+	asked         time.Time
+	lag           time.Duration // of the source
+	items         []*item       // sorted by key
+	before        time.Time     // all are listed whose address was reserved before this
+}
+
+func (f *filling) ask(ctx context.Context, source podsource.Source) error {
+	all, err := source.Pods(ctx)
+	if err != nil {
+		return err
+	}
+	f.before = f.asked.Add(-f.lag)
 	for _, a := range all.Members() {
 		a.Pods = slices.DeleteFunc(slices.Clone(a.Pods), finishedLongAgo)
 		if len(a.Pods) == 0 && !a.Authoritative && !a.Supplementary {
-			return fmt.Errorf("%s: a source (%q) sees no pod at all, and does not declare that there is none", doing, a.Source)
+			return fmt.Errorf("a source (%q) sees no pod at all, and does not declare that there is none", a.Source)
+		}
+		if !a.AsOf.IsZero() {
+			f.notSince(a.AsOf)
+			f.notSince(a.AsOf.Add(-f.lag))
 		}
 		for _, p := range a.Pods {
-			if items, err = addOf(items, p, attachmentsOf); err != nil {
-				return fmt.Errorf("%s: pod %s (UID %q): %w", doing, p.NamespacedName, p.UID, err)
+			if err := f.add(p); err != nil {
+				return fmt.Errorf("pod %s (UID %q): %w", p.NamespacedName, p.UID, err)
 			}
 		}
 	}
-	return c.change(doing, func(s *state) ([]*item, error) {
-		if _, err := os.Lstat(c.path); s.written || err == nil && !c.dirty {
-			return nil, fs.ErrExist
-		}
-		return items, nil
-	})
+	return nil
+}
+
+// notSince takes note that somebody may not be listed whose address was reserved
+// since a time. One that is unknown or lies in the future is any (hazard 36).
+func (f *filling) notSince(t time.Time) {
+	switch {
+	case t.After(f.asked):
+		f.before = time.Time{}
+	case t.Before(f.before):
+		f.before = t
+	}
 }
 
 // finishedLongAgo reports whether the pod holds nothing any more. One of which
@@ -63,29 +123,30 @@ func finishedLongAgo(p podsource.Pod) bool {
 	return !p.FinishedAt.IsZero() && time.Since(p.FinishedAt) >= 5*time.Minute
 }
 
-// addOf adds the attachments of a pod. One that is there already was seen twice.
-func addOf(items []*item, p podsource.Pod, attachmentsOf func(podsource.Pod) ([]Entry, error)) ([]*item, error) {
+// add adds the attachments of a pod. One that is there already was seen twice.
+func (f *filling) add(p podsource.Pod) error {
 	if p.HostNetwork {
-		return items, nil
+		return nil
 	}
-	if attachmentsOf == nil {
-		return nil, errors.New("nobody says which attachments it has")
+	if f.attachmentsOf == nil {
+		return errors.New("nobody says which attachments it has")
 	}
-	entries, err := attachmentsOf(p)
+	entries, err := f.attachmentsOf(p)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if len(entries) == 0 && len(p.ContainerIDs) == 0 && len(p.IPs) == 0 && !p.HasFinished() {
-		return nil, fmt.Errorf("neither its containers nor its addresses are known: %w", podsource.ErrIncomplete)
+	starting := len(p.ContainerIDs) == 0 && (len(p.IPs) == 0 || p.MoreIPs) && !p.HasFinished()
+	if starting && len(entries) == 0 {
+		f.notSince(p.StartedAt)
 	}
 	for _, e := range entries {
 		added, err := normalize(e)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		if i, found := find(items, e.Key); !found {
-			items = slices.Insert(items, i, added)
+		if i, found := find(f.items, e.Key); !found {
+			f.items = slices.Insert(f.items, i, added)
 		}
 	}
-	return items, nil
+	return nil
 }

@@ -17,10 +17,10 @@ func BenchmarkAdd(b *testing.B) {
 	for i := range entries {
 		e := entry(fmt.Sprintf("%064x", i), fmt.Sprintf("10.0.%d.%d", i/250, i%250))
 		e.IPs = append(e.IPs, entry("x", fmt.Sprintf("fd00::%x", i+1)).IPs...)
-		e.NetNS = NetNS{Path: fmt.Sprintf("/run/netns/cni-%08x-0000-0000-0000-000000000000", i), Dev: 4, Inode: 4026532000 + uint64(i)}
+		e.NetNS = NetNS{Path: fmt.Sprintf("/run/netns/cni-%08x-0000-0000-0000-000000000000", i), Dev: 4, Inode: 4026532000 + uint64(i), ID: uint64(i + 1), Dir: Directory{25, 2, 1 << 60}}
 		entries[i] = e
 	}
-	content, err := encoded(&record{"5c7b9a1e-0000-0000-0000-000000000000", entries})
+	content, err := encoded(&record{BootID: "5c7b9a1e-0000-0000-0000-000000000000", Written: time.Now(), Entries: entries})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -3,42 +3,21 @@
 package checkpoint
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
 // ErrLocked is returned, wrapped, by [Open] while the record is open for writing
 // already, in this process or in another one.
 var ErrLocked = errors.New("record of attachments is open for writing elsewhere")
-
-// Options say what a record is about, and how it is read.
-type Options struct {
-	// Networks are those of which the agent serves every ADD. Of them, and of no
-	// other, the record says who lives. There is no default: to ask a record
-	// without them is an error.
-	Networks []string
-	// BootID names the boot of the kernel in which the recorded namespaces live.
-	// A record of another boot is empty. Zero is the kernel's own,
-	// /proc/sys/kernel/random/boot_id, and on other systems than Linux unknown:
-	// there a record outlives the boot.
-	BootID string
-}
-
-func (o Options) bootID() (string, error) {
-	if o.BootID != "" {
-		return o.BootID, nil
-	}
-	id, err := kernelBootID()
-	if err != nil {
-		// Not %w: this must not look as if there were no record.
-		return "", fmt.Errorf("reading the kernel's boot ID, which Options.BootID can stand for: %v", err) //nolint:errorlint // see above
-	}
-	return id, nil
-}
 
 // A Checkpoint is a record that is open for writing. It is a [podsource.Source].
 // Its methods may be called from several goroutines.
@@ -47,18 +26,22 @@ func (o Options) bootID() (string, error) {
 // anew, whatever somebody else made of it.
 type Checkpoint struct {
 	path, bootID string
-	networks     []string
-	state        atomic.Pointer[state] // nil when closed; what it points to is never changed
+	lag          time.Duration
+	asking
+	state   atomic.Pointer[state] // nil when closed; what it points to is never changed
+	filling sync.Mutex            // held during a Backfill
 
-	mu     sync.Mutex // held during a change; guards what follows, and the storing of state
-	unlock func() error
-	dirty  bool // the file has a content of which its writer was told that it failed
+	mu      sync.Mutex // held during a change; guards what follows, and the storing of state
+	unlock  func() error
+	dirty   bool         // the file has a content of which its writer was told that it failed
+	removed map[Key]bool // since a Backfill began that has not ended; else nil
 }
 
 // state is what the file holds.
 type state struct {
-	items   []*item // sorted by key; what they point to is never changed
-	written bool    // false: there is no file
+	items   []*item         // sorted by key; what they point to is never changed
+	gaps    []podsource.Gap // never changed
+	written bool            // false: there is no file
 }
 
 // find looks a key up in items, which are sorted by it.
@@ -78,36 +61,55 @@ func (s *state) entries() []Entry {
 // a second one is [ErrLocked] at once. Its directory must be there. A file that
 // can't be read is an error ([ErrVersion], [ErrCorrupt]); none is not, and then
 // [Checkpoint.Backfill] comes before the first Add.
+//
+// A path that is a link is the file that it leads to, for all who open it; a link
+// to nothing is an error. Nothing is known of those who were attached since the file
+// was last written: see [Checkpoint.Backfill].
 func Open(path string, opts Options) (c *Checkpoint, err error) {
-	bootID, err := opts.bootID()
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("opening the record of attachments %q: %w", path, err)
+		}
+	}()
+	file, opts, err := opts.checked(path)
 	if err != nil {
 		return nil, err
 	}
-	unlock, err := lock(path + ".lock")
+	if file, err = resolved(file); err != nil {
+		return nil, err
+	}
+	unlock, err := lock(file + ".lock")
 	if err != nil {
-		return nil, fmt.Errorf("opening the record %s: %w", path, err)
+		return nil, err
 	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, unlock())
 		}
 	}()
-	if err := removeIfExists(path + ".tmp"); err != nil {
+	if err := removeIfExists(file + ".tmp"); err != nil {
 		return nil, fmt.Errorf("removing what a crash left: %w", err)
 	}
-	entries, err := load(path, bootID)
-	written := !errors.Is(err, fs.ErrNotExist)
-	if err != nil && written {
+	s := &state{gaps: []podsource.Gap{{}}}
+	switch r, sameBoot, err := load(file, opts.BootID); {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
 		return nil, err
-	}
-	items := make([]*item, len(entries))
-	for i, e := range entries {
-		if items[i], err = newItem(e); err != nil {
-			return nil, fmt.Errorf("%s: %w", e.Key, err)
+	default:
+		opened := now()
+		s.written, s.gaps = true, r.gapsSince(sameBoot, opened, opened.wall.Add(opts.Lag))
+		s.items = make([]*item, len(r.Entries))
+		for i, e := range r.Entries {
+			if s.items[i], err = newItem(e); err != nil {
+				return nil, fmt.Errorf("%s: %w", e.Key, err)
+			}
 		}
 	}
-	c = &Checkpoint{path: path, bootID: bootID, networks: slices.Clone(opts.Networks), unlock: unlock}
-	c.state.Store(&state{items, written})
+	c = &Checkpoint{
+		path: file, bootID: opts.BootID, lag: opts.Lag, unlock: unlock,
+		asking: asking{slices.Clone(opts.Networks), opts.Timeout, make(chan struct{}, 1)},
+	}
+	c.state.Store(s)
 	return c, nil
 }
 
@@ -120,7 +122,7 @@ func (c *Checkpoint) Add(e Entry) error {
 	if err != nil {
 		return fmt.Errorf("recording %s: %w", e.Key, err)
 	}
-	return c.change("recording "+e.Key.String(), func(s *state) ([]*item, error) {
+	return c.change("recording "+e.Key.String(), func(s *state) (*state, error) {
 		if !s.written {
 			return nil, fmt.Errorf("%w: older attachments would be forgotten; Backfill first", fs.ErrNotExist)
 		}
@@ -128,45 +130,65 @@ func (c *Checkpoint) Add(e Entry) error {
 		i, found := find(next, e.Key)
 		if found {
 			next[i] = added
-			return next, nil
+		} else {
+			next = slices.Insert(next, i, added)
 		}
-		return slices.Insert(next, i, added), nil
+		return &state{next, s.gaps, true}, nil
 	})
 }
 
 // Remove forgets an attachment. One that is not recorded is no error, so that a
 // DEL can be repeated. With an error the entry is there still.
 func (c *Checkpoint) Remove(k Key) error {
-	return c.change("forgetting "+k.String(), func(s *state) ([]*item, error) {
+	return c.change("forgetting "+k.String(), func(s *state) (*state, error) {
+		if c.removed != nil {
+			c.removed[k] = true
+		}
 		i, found := find(s.items, k)
 		if !found {
 			return nil, nil
 		}
-		return slices.Delete(slices.Clone(s.items), i, i+1), nil
+		return &state{slices.Delete(slices.Clone(s.items), i, i+1), s.gaps, true}, nil
 	})
 }
 
-// Prune forgets the attachments whose network namespaces are gone, those that
-// Pods leaves out, and returns them.
-func (c *Checkpoint) Prune() (gone []Entry, err error) {
-	err = c.change("forgetting what is gone", func(s *state) ([]*item, error) {
-		left := []*item{}
-		for _, i := range s.items {
-			if i.NetNS.gone() {
-				gone = append(gone, i.copy())
-			} else {
-				left = append(left, i)
-			}
+// Prune forgets the attachments whose network namespaces are surely gone, those
+// that Pods leaves out, and returns them. Where Pods is an error, nothing is
+// forgotten, and the error is that.
+func (c *Checkpoint) Prune(ctx context.Context) (gone []Entry, err error) {
+	const doing = "forgetting what is gone"
+	_, gone, err = bounded(ctx, &c.asking, func(ctx context.Context) (live, gone []Entry, err error) {
+		if s := c.state.Load(); s != nil {
+			return divide(ctx, s.entries())
 		}
-		if len(gone) == 0 {
-			return nil, nil
-		}
-		return left, nil
+		return nil, nil, fs.ErrClosed
 	})
 	if err != nil {
+		return nil, fmt.Errorf("%s: %w", doing, err)
+	}
+	err = c.change(doing, func(s *state) (*state, error) {
+		var next *state
+		if next, gone = s.without(gone); len(gone) == 0 {
+			return nil, nil
+		}
+		return next, nil
+	})
+	if err != nil || len(gone) == 0 {
 		return nil, err
 	}
 	return gone, nil
+}
+
+// without is s without those of the entries that are in it still, and these. One
+// that was recorded anew, with another namespace, is another one.
+func (s *state) without(entries []Entry) (next *state, those []Entry) {
+	next = &state{slices.Clone(s.items), s.gaps, true}
+	for _, e := range entries {
+		if i, found := find(next.items, e.Key); found && next.items[i].NetNS == e.NetNS {
+			next.items, those = slices.Delete(next.items, i, i+1), append(those, e)
+		}
+	}
+	return next, those
 }
 
 // Get returns the entry of one attachment, which a DEL or CHECK may need, and
@@ -189,19 +211,25 @@ func (c *Checkpoint) Entries() []Entry {
 	return nil
 }
 
-// Close lets another process open the record. What was changed is on the disk
-// already.
+// Close notes until when the record was kept, and lets another process open it.
+// What was changed is on the disk already: an error means that the record can't
+// speak for the time since the last change.
 func (c *Checkpoint) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.state.Swap(nil) == nil {
+	s := c.state.Swap(nil)
+	if s == nil {
 		return nil
 	}
-	return c.unlock()
+	var err error
+	if s.written {
+		err = c.commit("closing the record", s)
+	}
+	return errors.Join(err, c.unlock())
 }
 
-// change commits what becomes of the entries; nil is that they stay as they are.
-func (c *Checkpoint) change(doing string, become func(*state) ([]*item, error)) error {
+// change commits what becomes of the state; nil is that it stays as it is.
+func (c *Checkpoint) change(doing string, become func(*state) (*state, error)) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.state.Load()
@@ -216,9 +244,19 @@ func (c *Checkpoint) change(doing string, become func(*state) ([]*item, error)) 
 		if !c.dirty || !s.written {
 			return nil
 		}
-		next = s.items // the file may say otherwise
+		next = s // the file may say otherwise
 	}
-	content, err := encode(c.bootID, next)
+	if err := c.commit(doing, next); err != nil {
+		return err
+	}
+	c.state.Store(next)
+	return nil
+}
+
+// commit writes a state. With an error the file may have it or not.
+func (c *Checkpoint) commit(doing string, s *state) error {
+	at := now()
+	content, err := encode(record{BootID: c.bootID, Written: at.wall.Round(0).UTC(), SinceBoot: at.boot, Gaps: s.gaps}, s.items)
 	if err != nil {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
@@ -228,6 +266,5 @@ func (c *Checkpoint) change(doing string, become func(*state) ([]*item, error)) 
 		return fmt.Errorf("%s in %s: %w", doing, c.path, err)
 	}
 	c.dirty = false
-	c.state.Store(&state{next, true})
 	return nil
 }

@@ -89,9 +89,16 @@ func TestRoundTrip(t *testing.T) {
 func TestFormat(t *testing.T) {
 	web := entry("ee3b0f0c", "10.0.0.2")
 	web.NetNS = NetNS{Path: "/run/netns/web", Dev: 4, Inode: 4026532001}
-	got := string(written(t, ofBoot("5c7b9a1e"), web, Entry{Key: Key{network1, "ee3b0f0c", "net1"}, Time: web.Time}))
-	want := `{"format":"hostlocal-gc/attachments/1","crc32c":"3b4d755e","record":{"bootID":"5c7b9a1e","attachments":[
-{"network":"podnet","containerID":"ee3b0f0c","ifName":"eth0","ips":["10.0.0.2"],"pod":{"Namespace":"default","Name":"pod-ee3b0f0c"},"uid":"uid-ee3b0f0c","netns":{"path":"/run/netns/web","dev":4,"inode":4026532001},"time":"2025-03-01T12:00:00.000000005Z"},
+	web.NetNS.ID, web.NetNS.Dir = 7, Directory{Dev: 25, Inode: 2, FS: 1 << 60}
+	gaps := []podsource.Gap{{To: web.Time}, {From: web.Time, To: web.Time}}
+	content, err := encoded(&record{BootID: "5c7b9a1e", Written: web.Time, SinceBoot: time.Minute, Gaps: gaps,
+		Entries: []Entry{web, {Key: Key{network1, "ee3b0f0c", "net1"}, Time: web.Time, IPs: []netip.Addr{}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := string(content)
+	want := `{"format":"hostlocal-gc/attachments/2","crc32c":"8011d5a4","record":{"bootID":"5c7b9a1e","written":"2025-03-01T12:00:00.000000005Z","sinceBoot":60000000000,"gaps":[{"to":"2025-03-01T12:00:00.000000005Z"},{"from":"2025-03-01T12:00:00.000000005Z","to":"2025-03-01T12:00:00.000000005Z"}],"attachments":[
+{"network":"podnet","containerID":"ee3b0f0c","ifName":"eth0","ips":["10.0.0.2"],"pod":{"Namespace":"default","Name":"pod-ee3b0f0c"},"uid":"uid-ee3b0f0c","netns":{"path":"/run/netns/web","dev":4,"inode":4026532001,"id":7,"dir":{"dev":25,"inode":2,"fs":1152921504606846976}},"time":"2025-03-01T12:00:00.000000005Z"},
 {"network":"podnet","containerID":"ee3b0f0c","ifName":"net1","ips":[],"time":"2025-03-01T12:00:00.000000005Z"}
 ]}}
 `
@@ -152,12 +159,12 @@ func TestPods(t *testing.T) {
 			{ContainerIDs: []string{"a"}, IPs: []netip.Addr{netip.MustParseAddr("10.1.0.2")}, Network: "storage"},
 		},
 	}
-	for name, source := range map[string]podsource.Source{"writer": c, "reader": Read(path, Options{Networks: networks})} {
+	for name, source := range map[string]podsource.Source{"writer": c, "reader": reader(t, path, Options{Networks: networks})} {
 		got, err := source.Pods(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(want, got, equal); diff != "" {
+		if diff := cmp.Diff(want, got, equal, withoutGaps); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 		ended, cancel := context.WithCancel(t.Context())
@@ -175,23 +182,52 @@ func TestPods(t *testing.T) {
 // nothing else.
 var silent = podsource.Answer{Source: "checkpoint"}
 
-// TestNoNetworks: who asks a record must have said what it is about, also where it
-// was never written. To write it that is not needed.
-func TestNoNetworks(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "attachments")
-	c := opened(t, path, Options{})
-	for _, reason := range []string{"never written", "written"} {
-		for name, source := range map[string]podsource.Source{"writer": c, "reader": Read(path, Options{})} {
-			got, err := source.Pods(t.Context())
-			if !cmp.Equal(got, silent, equal) || err == nil || !strings.Contains(err.Error(), "Options.Networks") || errors.Is(err, podsource.ErrNotHere) {
-				t.Errorf("%s, %s: %v, %v", name, reason, got, err)
+// TestArguments: what a record can't be about is refused at once, by writers and
+// readers. Nothing is touched before.
+func TestArguments(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "attachments")
+	for _, row := range []struct {
+		reason, path string
+		opts         Options
+		says         string
+	}{
+		{"no path", "", served, "path"},
+		{"no networks: it could be about none", path, Options{}, "Options.Networks"},
+		{"a network that none can be", path, Options{Networks: []string{network1, "a/b"}}, `"a/b"`},
+		{"a negative timeout", path, Options{Networks: []string{network1}, Timeout: -1}, "Options.Timeout"},
+		{"a negative lag", path, Options{Networks: []string{network1}, Lag: -1}, "Options.Lag"},
+	} {
+		s, newErr := New(row.path, row.opts)
+		c, openErr := Open(row.path, row.opts)
+		if s != nil || c != nil {
+			t.Errorf("%s: %v, %v beside an error", row.reason, s, c)
+		}
+		for who, err := range map[string]error{"reader": newErr, "writer": openErr} {
+			if err == nil || !strings.Contains(err.Error(), row.says) || errors.Is(err, podsource.ErrNotHere) {
+				t.Errorf("%s: the %s says %v", row.reason, who, err)
 			}
 		}
-		if reason == "written" {
-			break
-		}
-		if err := errors.Join(c.Backfill(t.Context(), nobody, nil), c.Add(entry("a", "10.0.0.2"))); err != nil {
-			t.Fatal(err)
+	}
+	reader(t, path, served)
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("there are %v, %v", left, err)
+	}
+}
+
+// A relative path stays that of the directory in which the record was opened.
+func TestRelativePath(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	c := begun(t, "attachments", served)
+	r := reader(t, "attachments", served)
+	t.Chdir(t.TempDir())
+	if err := c.Add(entry("a", "10.0.0.2")); err != nil {
+		t.Fatal(err)
+	}
+	for who, r := range map[string]*Source{"it": r, "one with the whole path": reader(t, filepath.Join(dir, "attachments"), served)} {
+		if got := ids(t, r); !slices.Equal(got, []string{"a"}) {
+			t.Errorf("a reader, %s, sees %v", who, got)
 		}
 	}
 }
@@ -261,7 +297,7 @@ func TestClosed(t *testing.T) {
 		t.Error("a closed record has entries")
 	}
 	_, podsErr := c.Pods(t.Context())
-	_, pruneErr := c.Prune()
+	_, pruneErr := c.Prune(t.Context())
 	for name, err := range map[string]error{
 		"add": c.Add(entry("b", "10.0.0.3")), "remove": c.Remove(key("a")), "pods": podsErr, "prune": pruneErr,
 		"backfill": c.Backfill(t.Context(), nobody, nil),
@@ -316,7 +352,7 @@ func TestBackfill(t *testing.T) {
 		{"nobody is there to say it", podsource.Static{pod}, nil, nil, errAny},
 		{"a pod that ended a moment ago: its sandbox may be up, so it has what it lists", podsource.Static{finished(recent)}, attachments, []string{"f"}, nil},
 		{"... and nobody knows when", podsource.Static{finished(time.Time{})}, attachments, []string{"f"}, nil},
-		{"a pod that is starting (R4)", podsource.Static{pod, {UID: "2"}}, attachments, nil, podsource.ErrIncomplete},
+		{"a pod that is starting is no obstacle", podsource.Static{pod, {UID: "2"}}, attachments, []string{"a", "b"}, nil},
 		{"one attachment that can't be one", podsource.Static{pod}, func(podsource.Pod) ([]Entry, error) {
 			return []Entry{{Key: key("a")}, {Key: key("")}}, nil
 		}, nil, errAny},
@@ -347,14 +383,6 @@ func TestBackfill(t *testing.T) {
 			if diff := cmp.Diff(row.want, got); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
-			before := string(read(t, path))
-			unasked := podsource.Func(func(context.Context) ([]podsource.Pod, error) { return nil, errors.New("asked in vain") })
-			if err := c.Backfill(t.Context(), unasked, attachments); !errors.Is(err, fs.ErrExist) {
-				t.Errorf("a second time: %v, want %v", err, fs.ErrExist)
-			}
-			if got := string(read(t, path)); got != before {
-				t.Errorf("the file was changed to %s", got)
-			}
 		})
 	}
 	t.Run("a file that came meanwhile stays", func(t *testing.T) {
@@ -374,6 +402,9 @@ var errAny = errors.New("any error")
 
 // Pods that were evicted, and finished ones that still list an address, are no
 // obstacle to the first record, and are not in it.
+//
+// Guard: [finishedLongAgo] leaves out whom nobody asks about, and [filling.add] does not
+// mind a pod of which nothing is known.
 func TestHazard61FinishedPods(t *testing.T) {
 	reserved := map[netip.Addr]string{ // what an agent finds on the disk
 		netip.MustParseAddr("10.0.0.2"): "live", netip.MustParseAddr("10.0.0.3"): "another-by-now",
@@ -416,7 +447,7 @@ func TestAddBeforeBackfill(t *testing.T) {
 	if err := c.Remove(key("a")); err != nil {
 		t.Errorf("a DEL of what was never recorded: %v", err)
 	}
-	if gone, err := c.Prune(); gone != nil || err != nil {
+	if gone, err := c.Prune(t.Context()); gone != nil || err != nil {
 		t.Errorf("nothing to prune: %v, %v", gone, err)
 	}
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
@@ -445,7 +476,7 @@ func TestBoot(t *testing.T) {
 		if diff := cmp.Diff(row.want, recorded(c)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
 		}
-		for name, source := range map[string]podsource.Source{"writer": c, "reader": Read(path, ofBoot(row.reads))} {
+		for name, source := range map[string]podsource.Source{"writer": c, "reader": reader(t, path, ofBoot(row.reads))} {
 			got, err := source.Pods(t.Context())
 			if err != nil || len(got.Pods) != len(row.want) || !got.Authoritative {
 				t.Errorf("%s: the %s says %v, %v", row.reason, name, got, err)
@@ -466,15 +497,34 @@ func TestBoot(t *testing.T) {
 		}
 	}
 	for _, boots := range [][2]string{{"", "1"}, {"1", ""}} {
-		content, err := encoded(&record{boots[0], []Entry{entry("a", "10.0.0.2")}})
+		content, err := encoded(&record{BootID: boots[0], Written: time.Now(), Entries: []Entry{entry("a", "10.0.0.2")}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		path := filepath.Join(t.TempDir(), "attachments")
 		write(t, path, string(content))
-		if got, err := load(path, boots[1]); err != nil || len(got) != 1 {
+		if got, same, err := load(path, boots[1]); err != nil || !same || len(got.Entries) != 1 {
 			t.Errorf("boots %q: %v, %v, want the entry", boots, got, err)
 		}
+	}
+}
+
+// TestPruneLeavesNew: what was removed or recorded anew while Prune looked at
+// namespaces stays as it is.
+func TestPruneLeavesNew(t *testing.T) {
+	c := begun(t, filepath.Join(t.TempDir(), "attachments"), served, entry("a", "10.0.0.2"), entry("b", "10.0.0.3"), entry("c", "10.0.0.4"))
+	gone := c.Entries() // as if all of their namespaces were
+	anew := entry("b", "10.0.0.3")
+	anew.NetNS = NetNS{Path: "/run/netns/other", Dev: 4, Inode: 4026532001}
+	if err := errors.Join(c.Remove(key("a")), c.Add(anew)); err != nil {
+		t.Fatal(err)
+	}
+	next, those := c.state.Load().without(gone)
+	if len(next.items) != 1 || next.items[0].Key != key("b") || len(those) != 1 || those[0].Key != key("c") {
+		t.Errorf("left are %v, gone are %v", next.entries(), those)
+	}
+	if got := recorded(c); len(got) != 2 {
+		t.Errorf("the record itself has %v now", got)
 	}
 }
 

@@ -12,18 +12,19 @@
 //	networks := []string{"podnet"} // those of which the agent serves every ADD
 //	record, err := checkpoint.Open(path, checkpoint.Options{Networks: networks}) // the only writer
 //	...
-//	source := podsource.Fallback(record, runtime) // no file yet: ask the runtime
+//	err = record.Backfill(ctx, runtime, attachmentsOf) // who exists, and is not recorded
+//	...
+//	source := podsource.Union(record, runtime)
 //	reconciler, err := gc.New(store, networks, source, gc.Options{})
 //	...
 //	report, err := reconciler.AtStartup(ctx, gc.NoADDInFlight)
 //	...
-//	err = record.Backfill(ctx, runtime, attachmentsOf) // no file yet: write the first one
-//	...
 //	listen() // and from here on record.Add ends an ADD, record.Remove ends a DEL
 //
-// Where there is no file, Pods is [podsource.ErrNotHere], for
-// [podsource.Fallback], and Add refuses: a record that began with one attachment
-// would say that there is no other. [Checkpoint.Backfill] writes the first file.
+// Where there is no file, Pods is [podsource.ErrNotHere], and Add refuses: a record
+// that began with one attachment would say that there is no other.
+// [Checkpoint.Backfill] writes the first file. Whoever does not write the record
+// reads it with [New].
 //
 // # What it answers
 //
@@ -37,12 +38,38 @@
 //
 // A record of an earlier boot of the node is empty. Left out is what is surely
 // dead: an entry whose network namespace was seen mounted at its path when it was
-// recorded, and of which now that path, but not its directory, is gone, or holds
-// another namespace. So a DEL that never came is a leak like any other, and
-// [Checkpoint.Prune] forgets it. What can't be checked counts as live: no path, a
-// path through /proc (its process may have ended before its namespace), one that
-// can't be reached, and any path on other systems than Linux. The paths and the
-// boot are those of the agent's own view of the node.
+// recorded, and of which now that path is gone, or holds another namespace, in the
+// very directory in which it was recorded. So a DEL that never came is a leak like
+// any other, and [Checkpoint.Prune] forgets it. What can't be checked counts as live:
+// no path, a path through /proc (its process may have ended before its namespace),
+// one that can't be reached, one in another directory of that name, and any path on
+// other systems than Linux.
+//
+// # What it cannot see
+//
+//   - Who was attached while nobody kept the record, as by a version of the agent
+//     that has none (hazard 51), or by its predecessor until the first start (hazard
+//     52). Of what was reserved then it does not speak: it is kept until a runtime
+//     beside the record would have listed its container, or [Checkpoint.Backfill] has
+//     asked one, or the node boots. Nobody tells the record of a rollback, so that is
+//     the whole time since its last change, or since it was closed.
+//   - The leak of an ADD that died with its agent, in the time before: it looks the
+//     same (hazard 24). An agent that writes down what it is about to do, as
+//     examples/cniserver, undoes it by itself.
+//   - Namespaces that are not mounted in its own view of the node. Where it sees none
+//     of those that were recorded, and not their directory either, that is
+//     [podsource.ErrIncomplete], and nothing is released (hazard 50): the hostPath is
+//     missing, or its mounts are not passed on. An attachment whose directory was
+//     removed after its container ended is forgotten with its DEL, or by a Remove.
+//   - Before Linux 6.18, that a namespace ended when another one at its path has got
+//     its inode number. The entry counts as live as long as that one is there.
+//   - That a finished or evicted pod's address is still up when Backfill asks: what
+//     has been finished for five minutes has no attachment (hazard 61).
+//   - What another CNI server, or a person with a CNI plugin, attached in its networks.
+//   - That a container ended whose DEL got lost, where its namespace can't be checked:
+//     its entry counts as live until the boot.
+//   - A clock that was set between two readings and set back before the record is
+//     opened.
 //
 // # When the file is not what it should be
 //

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -48,26 +47,6 @@ type Entry struct {
 	NetNS NetNS `json:"netns,omitzero"`
 	// Time is when the attachment was complete, for people. Zero is now.
 	Time time.Time `json:"time"`
-}
-
-// A NetNS is a network namespace, which is mounted at a path.
-type NetNS struct {
-	Path string `json:"path"`
-	// Dev and Inode are the namespace's identity. They are zero where it could
-	// not be taken, and then the entry counts as live until it is removed.
-	Dev   uint64 `json:"dev,omitempty"`
-	Inode uint64 `json:"inode,omitempty"`
-}
-
-// seen returns n with the identity of what is mounted at its path now, if that
-// is a network namespace.
-func (n NetNS) seen() NetNS {
-	if n.Inode == 0 && filepath.IsAbs(n.Path) {
-		if now, err := look(n.Path); err == nil {
-			return now
-		}
-	}
-	return n
 }
 
 // What CNI allows as the name of a network and as a container ID (SPEC.md,

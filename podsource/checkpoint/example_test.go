@@ -10,12 +10,15 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/checkpoint"
 )
 
-// The first start of an agent on a node where pods run already: it asks the
-// runtime, writes down what it was told, and needs the runtime no more.
+// The start of an agent, the first one on a node where pods run already. It asks the
+// runtime who exists and writes that down. As long as the runtime may not list those
+// who were attached just before, both are asked.
 func Example() {
 	dir, err := os.MkdirTemp("", "record")
 	if err != nil {
@@ -25,6 +28,13 @@ func Example() {
 	defer func() { _ = os.RemoveAll(dir) }()
 	ctx := context.Background()
 	runtime := podsource.Static{{UID: "6ba7b810", ContainerIDs: []string{"ee3b0f0c"}}}
+	attachmentsOf := func(p podsource.Pod) (entries []checkpoint.Entry, err error) {
+		for _, id := range p.ContainerIDs {
+			key := checkpoint.Key{Network: "podnet", ContainerID: id, IfName: "eth0"}
+			entries = append(entries, checkpoint.Entry{Key: key, IPs: p.IPs, Pod: p.NamespacedName, UID: p.UID})
+		}
+		return entries, nil
+	}
 
 	served := checkpoint.Options{Networks: []string{"podnet"}} // those of which this agent serves the ADDs
 	record, err := checkpoint.Open(filepath.Join(dir, "attachments"), served)
@@ -32,23 +42,14 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	defer func() { _ = record.Close() }()
+	defer func() { _ = record.Close() }() // says until when the record was kept
 	_, err = record.Pods(ctx)
 	fmt.Println("never written:", errors.Is(err, podsource.ErrNotHere))
 
-	source := podsource.Fallback(record, runtime) // for the start-up hook, which runs here
+	err = record.Backfill(ctx, runtime, attachmentsOf) // at each start, and some minutes after it
+	fmt.Println("asked:", err)
+	source := podsource.Union(record, runtime) // for the start-up hook, which runs here, and for the loop
 	show(source.Pods(ctx))
-
-	if errors.Is(err, podsource.ErrNotHere) {
-		err = record.Backfill(ctx, runtime, func(p podsource.Pod) (entries []checkpoint.Entry, err error) {
-			for _, id := range p.ContainerIDs {
-				key := checkpoint.Key{Network: "podnet", ContainerID: id, IfName: "eth0"}
-				entries = append(entries, checkpoint.Entry{Key: key, IPs: p.IPs, Pod: p.NamespacedName, UID: p.UID})
-			}
-			return entries, nil
-		})
-		fmt.Println("backfilled:", err)
-	}
 
 	// From here on the agent serves. The last step of an ADD:
 	added := checkpoint.Key{Network: "podnet", ContainerID: "5c7b9a1e", IfName: "eth0"}
@@ -58,15 +59,16 @@ func Example() {
 		NetNS: checkpoint.NetNS{Path: "/run/netns/cni-d0b5"}, // CNI_NETNS
 	})
 	fmt.Println("added:", err)
-	show(source.Pods(ctx))
+	show(record.Pods(ctx))
 
 	// The last step of a DEL, which may come twice:
 	fmt.Println("removed:", errors.Join(record.Remove(added), record.Remove(added)))
-	show(source.Pods(ctx))
+	show(record.Pods(ctx))
 	// Output:
 	// never written: true
+	// asked: <nil>
 	// live: [ee3b0f0c] []
-	// backfilled: <nil>
+	// live: [ee3b0f0c] []
 	// added: <nil>
 	// live: [5c7b9a1e] [10.244.1.3]
 	// live: [ee3b0f0c] []
@@ -74,18 +76,86 @@ func Example() {
 	// live: [ee3b0f0c] []
 }
 
+// A version of the agent that has no record served for an hour. The record does not
+// speak of that hour, so who was attached then keeps its address, and what leaked
+// goes once the runtime would have listed it.
+func Example_rollback() {
+	dir, err := os.MkdirTemp("", "rollback")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	path, dataDir := filepath.Join(dir, "attachments"), filepath.Join(dir, "networks")
+	served := checkpoint.Options{Networks: []string{"podnet"}}
+	ctx := context.Background()
+
+	record, err := checkpoint.Open(path, served)
+	if err == nil {
+		err = errors.Join(record.Backfill(ctx, podsource.AllowEmpty(podsource.Static{}), nil), record.Close())
+	}
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	// Here the other version serves two ADDs, and loses one of the DELs.
+	for ip, containerID := range map[string]string{"10.244.1.2": "5c7b9a1e", "10.244.1.3": "d0b5ee3b"} {
+		if err := reserve(dataDir, ip, containerID); err != nil {
+			fmt.Println(err)
+			return
+		}
+	}
+	runtime := podsource.Static{{ContainerIDs: []string{"5c7b9a1e"}}} // as it would list it
+
+	if record, err = checkpoint.Open(path, served); err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = record.Close() }()
+	for _, set := range []struct {
+		name   string
+		source podsource.Source
+	}{{"the record alone", record}, {"the record and the runtime", podsource.Union(record, runtime)}} {
+		reconciler, err := gc.New(hostlocal.New(dataDir), served.Networks, set.source, gc.Options{})
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		report, err := reconciler.AtStartup(ctx, gc.NoADDInFlight)
+		if err != nil {
+			fmt.Println(err)
+		}
+		for _, e := range report.Reservations {
+			fmt.Println(set.name+":", e.IP, e.Verdict, e.Reason)
+		}
+	}
+	// Output:
+	// the record alone: 10.244.1.2 foreign cache-is-newer
+	// the record alone: 10.244.1.3 foreign cache-is-newer
+	// the record and the runtime: 10.244.1.2 in-use container-live
+	// the record and the runtime: 10.244.1.3 young too-young
+}
+
+// reserve makes a reservation as host-local does.
+func reserve(dataDir, ip, containerID string) error {
+	file := filepath.Join(dataDir, "podnet", ip)
+	return errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(containerID+"\r\neth0"), 0o600))
+}
+
 func show(answer podsource.Answer, err error) {
 	if err != nil {
 		fmt.Println(err)
 	}
-	for _, p := range answer.Pods {
-		fmt.Println("live:", p.ContainerIDs, p.IPs)
+	for _, member := range answer.Members() {
+		for _, p := range member.Pods {
+			fmt.Println("live:", p.ContainerIDs, p.IPs)
+		}
 	}
 }
 
 // A second process, such as the operator's command, reads the same record and
 // can't write it.
-func ExampleRead() {
+func ExampleNew() {
 	dir, err := os.MkdirTemp("", "record")
 	if err != nil {
 		fmt.Println(err)
@@ -108,7 +178,12 @@ func ExampleRead() {
 		fmt.Println(err)
 	}
 
-	show(checkpoint.Read(path, served).Pods(context.Background()))
+	source, err := checkpoint.New(path, served)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	show(source.Pods(context.Background()))
 	_, err = checkpoint.Open(path, served)
 	fmt.Println(errors.Is(err, checkpoint.ErrLocked))
 	// Output:

@@ -13,10 +13,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
 // Format is the stamp of the files that this package reads and writes.
-const Format = "hostlocal-gc/attachments/1"
+const Format = "hostlocal-gc/attachments/2"
 
 var (
 	// ErrVersion is returned, wrapped, when a file has another stamp than
@@ -41,8 +44,13 @@ type document struct {
 }
 
 type record struct {
-	BootID  string  `json:"bootID"`
-	Entries []Entry `json:"attachments"`
+	BootID string `json:"bootID"`
+	// When it was written, by the wall clock and since the boot; zero is unknown.
+	Written   time.Time     `json:"written"`
+	SinceBoot time.Duration `json:"sinceBoot"`
+	// Gaps are when nobody kept it, see gapsSince.
+	Gaps    []podsource.Gap `json:"gaps,omitempty"`
+	Entries []Entry         `json:"attachments"`
 }
 
 // An item is an entry and what it is in the file, made once: a change writes all
@@ -64,27 +72,30 @@ func (i *item) copy() Entry {
 	return e
 }
 
-// encode makes a file of entries, one a line for people and their tools.
-func encode(bootID string, items []*item) ([]byte, error) {
-	boot, err := json.Marshal(bootID)
+// encode makes a file of a record that has items for Entries, one a line for people
+// and their tools.
+func encode(r record, items []*item) ([]byte, error) {
+	r.Entries = []Entry{}
+	frame, err := json.Marshal(r)
 	if err != nil {
 		return nil, err
 	}
+	frame, end := frame[:len(frame)-len("]}")], "\n]}"
 	const room = 128 // for what is not a line
-	size := room + len(boot)
+	size := room + len(frame)
 	for _, i := range items {
 		size += len(",\n") + len(i.line)
 	}
 	head := fmt.Sprintf(`{"format":%q,"crc32c":"00000000","record":`, Format)
 	out := append(make([]byte, 0, size), head...)
-	out = append(append(append(out, `{"bootID":`...), boot...), `,"attachments":[`...)
+	out = append(out, frame...)
 	for n, i := range items {
 		if n > 0 {
 			out = append(out, ',')
 		}
 		out = append(append(out, '\n'), i.line...)
 	}
-	out = append(out, "\n]}"...)
+	out = append(out, end...)
 	sum := fmt.Sprintf("%08x", crc32.Checksum(out[len(head):], castagnoli))
 	copy(out[strings.Index(head, "00000000"):], sum)
 	return append(out, "}\n"...), nil
@@ -119,6 +130,9 @@ func decode(content []byte) (*record, error) {
 	if r.Entries == nil {
 		return corrupt(errors.New("it lists no attachments, not even none"))
 	}
+	if r.Written.IsZero() || r.SinceBoot < 0 {
+		return corrupt(errors.New("it does not say when it was written"))
+	}
 	for i := range r.Entries {
 		if err := r.Entries[i].check(); err != nil {
 			return corrupt(fmt.Errorf("attachment %d: %w", i+1, err))
@@ -141,30 +155,38 @@ func decodeStrict(content []byte, into any) error {
 	return d.Decode(into)
 }
 
-// load reads a file, as of the given boot of the node. It is fs.ErrNotExist
-// where there is none.
-func load(path, bootID string) ([]Entry, error) {
+// load reads a file, as of the given boot of the node: of another boot it is empty.
+// It is fs.ErrNotExist where there is none.
+func load(path, bootID string) (r *record, sameBoot bool, err error) {
 	// Opening a pipe of that name would wait for ever for a writer.
 	switch info, err := os.Stat(path); {
+	case errors.Is(err, fs.ErrNotExist) && isLink(path):
+		// Not %w: whoever made the link meant a file.
+		return nil, false, fmt.Errorf("reading the record of attachments: it is a link to nothing: %v", err) //nolint:errorlint // see above
 	case err != nil:
-		return nil, fmt.Errorf("reading the record of attachments: %w", err)
+		return nil, false, fmt.Errorf("reading the record of attachments: %w", err)
 	case !info.Mode().IsRegular() || info.Size() > maxSize:
-		return nil, fmt.Errorf("reading %s: %w: a file of mode %s and %d bytes can't be one; move it away",
+		return nil, false, fmt.Errorf("reading %s: %w: a file of mode %s and %d bytes can't be one; move it away",
 			path, ErrCorrupt, info.Mode(), info.Size())
 	}
 	content, err := os.ReadFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("reading the record of attachments: %w", err)
+		return nil, false, fmt.Errorf("reading the record of attachments: %w", err)
 	}
-	r, err := decode(content)
-	if err != nil {
-		return nil, fmt.Errorf("reading %s: %w; it is left as it is: to start anew from the fallback, move it away", path, err)
+	if r, err = decode(content); err != nil {
+		return nil, false, fmt.Errorf("reading %s: %w; it is left as it is: to start anew from the fallback, move it away", path, err)
 	}
 	// A boot ID that is not known is not another one.
 	if r.BootID != bootID && r.BootID != "" && bootID != "" {
-		return nil, nil
+		r.Entries = []Entry{}
+		return r, false, nil
 	}
-	return r.Entries, nil
+	return r, true, nil
+}
+
+func isLink(path string) bool {
+	info, err := os.Lstat(path)
+	return err == nil && info.Mode()&fs.ModeSymlink != 0
 }
 
 // replace gives the file at path new content: all of it or none, and so that it

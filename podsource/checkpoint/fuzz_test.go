@@ -15,14 +15,14 @@ func FuzzDecode(f *testing.F) {
 	f.Add(written(f, ofBoot("5c7b9a1e")))
 	f.Add(written(f, ofBoot("5c7b9a1e"), entry("a", "10.0.0.2"), entry("b", "fd00::2")))
 	for _, record := range []string{
-		`{"bootID":"","attachments":[{"network":"n","containerID":"a","ifName":"e","ips":null,"pod":{"name":"x"},"time":"2025-03-01T12:00:00+02:00"}]}`,
-		`{"bootID":"\u2028","attachments":[{"network":"n","containerID":"a","ifName":"e","ips":["::ffff:10.0.0.1","fe80::1%eth0"],"netns":{"path":"x","inode":1}}]}`,
-		`{"bootID":"","attachments":[null]}`, `{"bootid":"","ATTACHMENTS":[]}`,
+		`{"bootID":"","written":"2025-03-01T12:00:00Z","attachments":[{"network":"n","containerID":"a","ifName":"e","ips":null,"pod":{"name":"x"},"time":"2025-03-01T12:00:00+02:00"}]}`,
+		`{"bootID":"\u2028","written":"2025-03-01T12:00:00Z","attachments":[{"network":"n","containerID":"a","ifName":"e","ips":["::ffff:10.0.0.1","fe80::1%eth0"],"netns":{"path":"x","inode":1}}]}`,
+		`{"bootID":"","written":"2025-03-01T12:00:00Z","attachments":[null]}`, `{"bootid":"","WRITTEN":"2025-03-01T12:00:00Z","ATTACHMENTS":[]}`,
 	} {
 		f.Add([]byte(stamped(Format, record)))
 		f.Add([]byte(record)) // see below
 	}
-	f.Add([]byte(`{"format":"hostlocal-gc/attachments/2"}`))
+	f.Add([]byte(`{"format":"hostlocal-gc/attachments/3"}`))
 	f.Add([]byte(`{}`))
 	check := func(t *testing.T, content []byte) {
 		r, err := decode(content)

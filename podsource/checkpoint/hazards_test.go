@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -38,12 +39,12 @@ func scene(t *testing.T) (n *node, path string) {
 func refused(t *testing.T, n *node, path string, is error) {
 	t.Helper()
 	before, beforeErr := os.ReadFile(path)
-	_, readErr := Read(path, served).Pods(t.Context())
+	_, readErr := reader(t, path, served).Pods(t.Context())
 	c, openErr := Open(path, served)
 	if c != nil {
 		t.Error("a writer came with the error")
 	}
-	passErr := n.pass(podsource.Fallback(Read(path, served), runtime1), gc.Options{})
+	passErr := n.pass(podsource.Fallback(reader(t, path, served), runtime1), gc.Options{})
 	for who, err := range map[string]error{"reader": readErr, "writer": openErr, "pass": passErr} {
 		if !errors.Is(err, is) || errors.Is(err, podsource.ErrNotHere) {
 			t.Errorf("%s: %v, want %v", who, err, is)
@@ -65,9 +66,12 @@ func refused(t *testing.T, n *node, path string, is error) {
 
 // A missing record is the fallback's turn, and a damaged or a newer one an
 // error, after which nothing was released and the file is as it was.
+//
+// Guard: [Checkpoint.Pods] and [Source.Pods] are [podsource.ErrNotHere] where nothing was
+// written.
 func TestHazard26RecordMissing(t *testing.T) {
 	n, path := scene(t)
-	if err := n.pass(podsource.Fallback(Read(path, served), runtime1), gc.Options{DryRun: true}); err != nil {
+	if err := n.pass(podsource.Fallback(reader(t, path, served), runtime1), gc.Options{DryRun: true}); err != nil {
 		t.Errorf("a reader: %v", err)
 	}
 	c := opened(t, path, served)
@@ -85,6 +89,9 @@ func TestHazard26RecordMissing(t *testing.T) {
 	}
 }
 
+// A file that ends early is damaged, wherever it ends.
+//
+// Guard: [decode] takes all of a file or nothing.
 func TestHazard26RecordTruncatedAtEveryByte(t *testing.T) {
 	content := written(t, served, entry("a", "10.0.0.2"))
 	n, path := scene(t)
@@ -96,7 +103,7 @@ func TestHazard26RecordTruncatedAtEveryByte(t *testing.T) {
 		}
 	}
 	write(t, path, string(content))
-	if err := n.pass(Read(path, served), gc.Options{}); err != nil {
+	if err := n.pass(reader(t, path, served), gc.Options{}); err != nil {
 		t.Error(err)
 	}
 	if diff := cmp.Diff([]string{"10.0.0.2"}, n.left()); diff != "" {
@@ -106,6 +113,8 @@ func TestHazard26RecordTruncatedAtEveryByte(t *testing.T) {
 
 // A bit that turned in the boot ID or in a container ID would cost live
 // addresses. In the outer form it may mean nothing, as in a key's letter case.
+//
+// Guard: [decode] compares [document.Sum].
 func TestHazard26EveryBitTurned(t *testing.T) {
 	content := written(t, ofBoot("5c7b9a1e"), entry("a", "10.0.0.2"))
 	whole, err := decode(content)
@@ -133,9 +142,15 @@ func stamped(format, record string) string {
 	return fmt.Sprintf(`{"format":%q,"crc32c":"%08x","record":%s}`, format, crc32.Checksum([]byte(record), castagnoli), record)
 }
 
+// A file with another stamp, or one that is not what its stamp says, is refused, and a
+// person moves it away.
+//
+// Guard: [decode] knows [Format] and nothing else, and [decodeStrict] no unknown field.
 func TestHazard26RecordUnknownOrDamaged(t *testing.T) {
 	const a = `{"network":"podnet","containerID":"a","ifName":"eth0","ips":[],"time":"2025-03-01T12:00:00Z"}`
-	of := func(entries string) string { return stamped(Format, `{"bootID":"","attachments":[`+entries+`]}`) }
+	of := func(entries string) string {
+		return stamped(Format, `{"bootID":"","written":"2025-03-01T12:00:00Z","attachments":[`+entries+`]}`)
+	}
 	if _, err := decode([]byte(of(a))); err != nil {
 		t.Fatalf("the one that the rows differ from: %v", err)
 	}
@@ -143,8 +158,8 @@ func TestHazard26RecordUnknownOrDamaged(t *testing.T) {
 		reason, content string
 		is              error
 	}{
-		{"the next version", stamped("hostlocal-gc/attachments/2", `{"bootID":"","attachments":[]}`), ErrVersion},
-		{"the next version, of another make", `{"format":"hostlocal-gc/attachments/2","pages":7}`, ErrVersion},
+		{"the next version", stamped("hostlocal-gc/attachments/3", `{"bootID":"","written":"2025-03-01T12:00:00Z","attachments":[]}`), ErrVersion},
+		{"the next version, of another make", `{"format":"hostlocal-gc/attachments/3","pages":7}`, ErrVersion},
 		{"somebody else's file", `{"format":"theirs"}`, ErrVersion},
 		{"no stamp", `{}`, ErrCorrupt},
 		{"a stamp that is no string", `{"format":1}`, ErrCorrupt},
@@ -155,9 +170,9 @@ func TestHazard26RecordUnknownOrDamaged(t *testing.T) {
 		{"something after the end", of(a) + "{}", ErrCorrupt},
 		{"no record", `{"format":"` + Format + `"}`, ErrCorrupt},
 		{"a wrong sum", strings.Replace(of(a), `"containerID":"a"`, `"containerID":"b"`, 1), ErrCorrupt},
-		{"no attachments, not even none", stamped(Format, `{"bootID":""}`), ErrCorrupt},
-		{"null for them", stamped(Format, `{"bootID":"","attachments":null}`), ErrCorrupt},
-		{"an unknown field, which the next change would lose", stamped(Format, `{"bootID":"","attachments":[],"new":1}`), ErrCorrupt},
+		{"no attachments, not even none", stamped(Format, `{"bootID":"","written":"2025-03-01T12:00:00Z"}`), ErrCorrupt},
+		{"null for them", stamped(Format, `{"bootID":"","written":"2025-03-01T12:00:00Z","attachments":null}`), ErrCorrupt},
+		{"an unknown field, which the next change would lose", stamped(Format, `{"bootID":"","written":"2025-03-01T12:00:00Z","attachments":[],"new":1}`), ErrCorrupt},
 		{"an unknown field of an attachment", of(strings.Replace(a, "{", `{"new":1,`, 1)), ErrCorrupt},
 		{"the same attachment twice", of(a + "," + a), ErrCorrupt},
 		{"the same twice, and one between", of(a + "," + strings.Replace(a, `"a"`, `"b"`, 1) + "," + a), ErrCorrupt},
@@ -197,6 +212,8 @@ func TestHazard26RecordUnknownOrDamaged(t *testing.T) {
 // An empty record of this boot, and one of an earlier boot, are answers: what is
 // reserved has leaked. The same list without the record's declaration is refused
 // (R9).
+//
+// Guard: [asking.answer] declares that it is authoritative.
 func TestHazard34EmptyRecord(t *testing.T) {
 	for _, row := range []struct {
 		reason string
@@ -208,7 +225,7 @@ func TestHazard34EmptyRecord(t *testing.T) {
 		}, nil},
 		{"read by somebody else", func(t *testing.T, path string) podsource.Source {
 			begun(t, path, served)
-			return Read(path, served)
+			return reader(t, path, served)
 		}, nil},
 		{"the last one detached", func(t *testing.T, path string) podsource.Source {
 			c := begun(t, path, served, entry("a", "10.0.0.2"))
@@ -232,6 +249,9 @@ func TestHazard34EmptyRecord(t *testing.T) {
 	} {
 		t.Run(row.reason, func(t *testing.T) {
 			n, path := scene(t)
+			for _, ip := range n.left() { // before this boot
+				n.date(ip, sinceBoot()+time.Hour)
+			}
 			if err := n.pass(row.source(t, path), gc.Options{}); !errors.Is(err, row.is) {
 				t.Errorf("%v, want %v", err, row.is)
 			}
@@ -245,6 +265,8 @@ func TestHazard34EmptyRecord(t *testing.T) {
 // Two networks hold one address. The record's claim names its network, so the
 // other one's reservation is not kept for it. Of a network whose ADDs it does not
 // serve it says nothing.
+//
+// Guard: [asking.answer] gives each pod the network of its addresses.
 func TestHazard69OneAddressInTwoNetworks(t *testing.T) {
 	n := newNode(t, t.TempDir())
 	storage := &node{t, filepath.Join(n.store.DataDir(), "storage"), n.store}

@@ -26,6 +26,9 @@ import (
 // equal compares entries and pods.
 var equal = cmp.Options{cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateApproxTime(0), cmpopts.EquateEmpty()}
 
+// withoutGaps leaves out when a record was not kept.
+var withoutGaps = cmpopts.IgnoreFields(podsource.Answer{}, "Gaps", "Note")
+
 const network1 = "podnet"
 
 func key(containerID string) Key { return Key{network1, containerID, "eth0"} }
@@ -41,6 +44,10 @@ func entry(containerID, ip string) Entry {
 
 // served are the options of an agent that serves the ADDs of network1.
 var served = Options{Networks: []string{network1}}
+
+// atOnce are the same where the runtime lists a container as soon as its address is
+// reserved.
+var atOnce = Options{Networks: []string{network1}, Lag: 1}
 
 // ofBoot are the same on a node of which the boot has this ID.
 func ofBoot(id string) Options { return Options{Networks: []string{network1}, BootID: id} }
@@ -61,6 +68,16 @@ func opened(t testing.TB, path string, opts Options) *Checkpoint {
 		}
 	})
 	return c
+}
+
+// reader reads the record at path.
+func reader(t testing.TB, path string, opts Options) *Source {
+	t.Helper()
+	s, err := New(path, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
 }
 
 // begun opens a record that was never written, and begins it with entries.
@@ -99,7 +116,7 @@ func encoded(r *record) ([]byte, error) {
 		}
 		items = append(items, i)
 	}
-	return encode(r.BootID, items)
+	return encode(*r, items)
 }
 
 func read(t testing.TB, path string) []byte {
@@ -137,10 +154,15 @@ func newNode(t testing.TB, dataDir string) *node {
 // reserve writes a reservation as host-local does, made an hour ago.
 func (n *node) reserve(ip, containerID string) {
 	n.t.Helper()
-	path := filepath.Join(n.dir, ip)
-	write(n.t, path, containerID+"\r\neth0")
-	at := time.Now().Add(-time.Hour)
-	if err := os.Chtimes(path, at, at); err != nil {
+	write(n.t, filepath.Join(n.dir, ip), containerID+"\r\neth0")
+	n.date(ip, time.Hour)
+}
+
+// date has a reservation made that long ago.
+func (n *node) date(ip string, ago time.Duration) {
+	n.t.Helper()
+	at := time.Now().Add(-ago)
+	if err := os.Chtimes(filepath.Join(n.dir, ip), at, at); err != nil {
 		n.t.Fatal(err)
 	}
 }

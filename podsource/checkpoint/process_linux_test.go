@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -82,7 +81,7 @@ func TestTwoWriters(t *testing.T) {
 		if c, err := Open(path, served); c != nil || !errors.Is(err, ErrLocked) || errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("while %s writes: %v, want %v", whose, err, ErrLocked)
 		}
-		if got, err := Read(path, served).Pods(t.Context()); err != nil || len(got.Pods) != 1 {
+		if got, err := reader(t, path, served).Pods(t.Context()); err != nil || len(got.Pods) != 1 {
 			t.Errorf("a reader while %s writes: %v, %v", whose, got, err)
 		}
 	}
@@ -149,7 +148,7 @@ func TestDiskFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := string(read(t, path))
-	_, pruneErr := c.Prune() // has nothing to do
+	_, pruneErr := c.Prune(t.Context()) // has nothing to do
 	for what, err := range map[string]error{
 		"add": c.Add(entry("b", "10.0.0.3")), "add anew": c.Add(entry("a0001", "10.0.0.3")), "remove": c.Remove(key("a0000")),
 	} {
@@ -199,115 +198,13 @@ func TestNoBootID(t *testing.T) {
 	}
 	path := filepath.Join(dir, "attachments")
 	_, openErr := Open(path, served)
-	_, readErr := Read(path, served).Pods(t.Context())
-	for who, err := range map[string]error{"writer": openErr, "reader": readErr} {
+	_, newErr := New(path, served)
+	for who, err := range map[string]error{"writer": openErr, "reader": newErr} {
 		if err == nil || errors.Is(err, podsource.ErrNotHere) || !strings.Contains(err.Error(), "boot ID") {
 			t.Errorf("%s: %v, want an error about the boot ID", who, err)
 		}
 	}
 	if err := opened(t, path, ofBoot("1")).Close(); err != nil {
 		t.Errorf("told by the caller: %v", err)
-	}
-}
-
-// TestNetNS: an entry is dead when the namespace that was mounted at its path is
-// gone, or is another one by now; and only then.
-func TestNetNS(t *testing.T) {
-	dir := os.Getenv(childEnv)
-	if dir == "" {
-		apart(t, syscall.CLONE_NEWNS|syscall.CLONE_NEWNET)
-		return
-	}
-	runtime.LockOSThread() // and never unlocked: the thread ends with the test
-	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
-		skipLoudly(t, "mounting", err)
-	}
-	mount := func(path string) { // a new namespace, as `ip netns add` and runtimes do
-		t.Helper()
-		f, err := os.Create(path)
-		if err == nil {
-			err = f.Close()
-		}
-		if err = errors.Join(err, syscall.Unshare(syscall.CLONE_NEWNET),
-			syscall.Mount("/proc/thread-self/ns/net", path, "", syscall.MS_BIND, "")); err != nil {
-			t.Fatal(err)
-		}
-	}
-	unmount := func(path string) {
-		t.Helper()
-		if err := syscall.Unmount(path, syscall.MNT_DETACH); err != nil {
-			t.Fatal(err)
-		}
-	}
-	keep := func(path string) { // its inode is not given to another namespace
-		t.Helper()
-		f, err := os.Open(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { f.Close() })
-	}
-	for _, row := range []struct {
-		reason string
-		before func(path string) // what is there when it is recorded
-		then   func(path string)
-		dead   bool
-	}{
-		{"it is there still", mount, func(string) {}, false},
-		{"it is gone", mount, func(path string) { unmount(path); _ = os.Remove(path) }, true},
-		{"another one has its path", mount, func(path string) { keep(path); unmount(path); mount(path) }, true},
-		{"its path holds no namespace: its mount may not be passed on to us", mount, unmount, false},
-		{"its path is a link now", mount, func(path string) {
-			unmount(path)
-			if err := errors.Join(os.Remove(path), os.Symlink("/proc/self/ns/net", path)); err != nil {
-				t.Fatal(err)
-			}
-		}, false},
-		{"the directory is gone, too: it may not be mounted for us", mount, func(path string) {
-			unmount(path)
-			if err := os.RemoveAll(filepath.Dir(path)); err != nil {
-				t.Fatal(err)
-			}
-		}, false},
-		{"a path that was no namespace", func(path string) { write(t, path, "") }, func(path string) { _ = os.Remove(path) }, false},
-		{"a path that was nothing", func(string) {}, func(string) {}, false},
-		{"a link into /proc, whose process may end before", func(path string) {
-			if err := os.Symlink("/proc/thread-self/ns/net", path); err != nil {
-				t.Fatal(err)
-			}
-		}, func(path string) { _ = os.Remove(path) }, false},
-	} {
-		sub, err := os.MkdirTemp(dir, "netns") //nolint:usetesting // a mount below it is detached with the process
-		if err != nil {
-			t.Fatal(err)
-		}
-		nsPath := filepath.Join(sub, "ns")
-		path := filepath.Join(t.TempDir(), "attachments")
-		row.before(nsPath)
-		e := entry("a", "10.0.0.2")
-		e.NetNS.Path = nsPath
-		c := begun(t, path, served, e)
-		recordedNS := c.Entries()[0].NetNS
-		row.then(nsPath)
-		if err := c.Add(entry("b", "10.0.0.3")); err != nil {
-			t.Fatal(err)
-		}
-		for who, pods := range map[string][]string{"writer": ids(t, c), "reader": ids(t, Read(path, served))} {
-			if alive := slices.Contains(pods, "a"); alive == row.dead || !slices.Contains(pods, "b") {
-				t.Errorf("%s: the %s sees %v (recorded: %+v)", row.reason, who, pods, recordedNS)
-			}
-		}
-		gone, err := c.Prune()
-		if err != nil || (len(gone) == 1) != row.dead {
-			t.Errorf("%s: pruned %v, %v", row.reason, gone, err)
-		}
-		if r, err := decode(read(t, path)); err != nil || (len(r.Entries) == 1) != row.dead {
-			t.Errorf("%s: on the disk is %v, %v", row.reason, r, err)
-		}
-		if row.dead {
-			if err := c.Remove(key("b")); err != nil || len(c.Entries()) != 0 {
-				t.Errorf("%s: %v, %v", row.reason, err, c.Entries())
-			}
-		}
 	}
 }

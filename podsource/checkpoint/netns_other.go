@@ -4,11 +4,19 @@
 
 package checkpoint
 
-import "errors"
+import (
+	"context"
+	"errors"
+	"time"
+)
 
 func kernelBootID() (string, error) { return "", nil }
+
+func sinceBoot() time.Duration { return 0 }
 
 // There are no network namespaces here.
 func look(string) (NetNS, error) { return NetNS{}, errors.ErrUnsupported }
 
-func (n NetNS) gone() bool { return false }
+func goneOf(_ context.Context, all []NetNS) (gone []bool, err error) {
+	return make([]bool, len(all)), nil
+}

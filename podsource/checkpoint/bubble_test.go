@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build go1.25
+
+package checkpoint
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// An agent starts for the first time, with ADDs of somebody else in flight: one has
+// reserved, one is about to, and the runtime lists neither. Both are kept, and in the
+// record later.
+//
+// Guard: [filling.before] leaves a gap of the [Options.Lag] before, [narrowed] one
+// after a [Checkpoint.Backfill].
+func TestHazard52FirstStartWithADDsInFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, t.TempDir())
+		n.reserve("10.0.0.2", "old")
+		n.reserve("10.0.0.3", "leaked")
+		n.reserve("10.0.0.4", "reserved")
+		n.date("10.0.0.4", time.Minute)
+		n.reserve("10.0.0.5", "leaked-a-moment-ago")
+		n.date("10.0.0.5", time.Minute)
+		ips := map[string]string{"old": "10.0.0.2", "reserved": "10.0.0.4", "about-to": "10.0.0.6"}
+		listed := []string{"old"}
+		runtime := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) { return runtimeOf(listed...), nil })
+		of := func(p podsource.Pod) ([]Entry, error) {
+			id := p.ContainerIDs[0]
+			return []Entry{entry(id, ips[id])}, nil
+		}
+		c := opened(t, filepath.Join(t.TempDir(), "attachments"), served)
+		r := n.reconciler(c, gc.Options{})
+		check := func(when string, left, inRecord []string) {
+			t.Helper()
+			if diff := cmp.Diff(left, n.left()) + cmp.Diff(inRecord, recorded(c)); diff != "" {
+				t.Errorf("%s: reserved and recorded (-want +got):\n%s", when, diff)
+			}
+		}
+		fill := func() {
+			t.Helper()
+			if err := c.Backfill(t.Context(), runtime, of); err != nil {
+				t.Fatal(err)
+			}
+		}
+		pass := func() {
+			t.Helper()
+			if _, err := r.Reconcile(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+
+		fill()
+		if _, err := r.AtStartup(t.Context(), gc.NoADDInFlight); err != nil {
+			t.Fatal(err)
+		}
+		check("after the hook", []string{"10.0.0.2", "10.0.0.4", "10.0.0.5"}, []string{"10.0.0.2"})
+
+		time.Sleep(3 * time.Minute)
+		n.reserve("10.0.0.6", "about-to")
+		n.date("10.0.0.6", 0)
+		time.Sleep(DefaultLag)
+		pass()
+		check("older than the minimum age", []string{"10.0.0.2", "10.0.0.4", "10.0.0.5", "10.0.0.6"}, []string{"10.0.0.2"})
+
+		listed = []string{"old", "reserved", "about-to"}
+		fill()
+		pass()
+		check("the runtime lists them", []string{"10.0.0.2", "10.0.0.4", "10.0.0.6"}, []string{"10.0.0.2", "10.0.0.4", "10.0.0.6"})
+
+		time.Sleep(DefaultLag)
+		n.reserve("10.0.0.7", "leaked-since")
+		n.date("10.0.0.7", DefaultLag+2*time.Minute)
+		fill()
+		pass()
+		check("in the end", []string{"10.0.0.2", "10.0.0.4", "10.0.0.6"}, []string{"10.0.0.2", "10.0.0.4", "10.0.0.6"})
+		if err := c.Backfill(t.Context(), runtime, of); !errors.Is(err, fs.ErrExist) {
+			t.Errorf("something is left to learn: %v", err)
+		}
+	})
+}
+
+// TestTimeout: a question that hangs ends, and while it hangs there is no second one.
+func TestTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := &asking{timeout: time.Second, busy: make(chan struct{}, 1)}
+		hang := make(chan struct{})
+		ask := func(ctx context.Context, of func() error) error {
+			_, _, err := bounded(ctx, q, func(context.Context) (int, int, error) { return 0, 0, of() })
+			return err
+		}
+		for _, says := range []string{"longer than 1s", "an earlier question"} {
+			begun := time.Now()
+			err := ask(t.Context(), func() error { <-hang; return nil })
+			if took := time.Since(begun); took != time.Second || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), says) {
+				t.Errorf("after %v: %v, want that says %q", took, err, says)
+			}
+		}
+		close(hang)
+		synctest.Wait()
+		broken := errors.New("broken")
+		if err := ask(t.Context(), func() error { return broken }); !errors.Is(err, broken) {
+			t.Errorf("got %v, want %v", err, broken)
+		}
+		var none map[string]int
+		if err := ask(t.Context(), func() error { none["x"]++; return nil }); err == nil || !strings.Contains(err.Error(), "panic") {
+			t.Errorf("a panic is %v", err)
+		}
+		if err := ask(t.Context(), func() error { return nil }); err != nil {
+			t.Error(err)
+		}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		for range 100 { // of two things that can go on a select takes any
+			if err := ask(ended, func() error { t.Error("asked"); return nil }); !errors.Is(err, context.Canceled) {
+				t.Errorf("got %v, want %v", err, context.Canceled)
+			}
+		}
+	})
+}

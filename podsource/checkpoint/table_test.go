@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package checkpoint
+
+import (
+	"testing"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/internal/hazardtable"
+)
+
+// TestHazardTable: hazards.md says what the tests and the package's comment say.
+func TestHazardTable(t *testing.T) { hazardtable.Check(t) }
