@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 	os.Exit(cnitest.Main(m, map[string]string{
 		"cniserver": ".", "bridge": cnitest.Plugins + "main/bridge", "ptp": cnitest.Plugins + "main/ptp",
 		"host-local": cnitest.Plugins + "ipam/host-local", "cnitool": cnitest.CNI + "cnitool",
-	}, func() error {
+	}, nil, func() error {
 		// The first thread is in another network namespace, as it may be at any moment
 		// in which a server works in a container's. The tests have threads of their own.
 		runtime.LockOSThread()

@@ -21,6 +21,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/cnitest"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
@@ -47,14 +48,14 @@ func TestKeepsItsOwnWithoutAddress(t *testing.T) {
 		heals  bool
 	}{
 		{"the wrong cache, and another namespace", func(n *testNode) call {
-			n.make("again")
+			n.Make("again")
 			n.gc = fmt.Sprintf(`{"nested":true,"cacheDirs":[%q]}`, n.dir)
 			return call{env: []string{"CNI_NETNS=/run/netns/again"}}
 		}, false},
 		{"the cache was wiped, and has newer records", func(n *testNode) call {
-			n.make("again")
+			n.Make("again")
 			n.mustRemove(n.recordFile(container))
-			n.dateBack(n.file(address(0)), old)
+			cnitest.DateBack(n.t, n.file(address(0)), old)
 			n.reserve(address(1), "other", time.Minute)
 			n.record("other", "/run/netns/other", time.Minute)
 			return call{env: []string{"CNI_NETNS=/run/netns/again"}}
@@ -75,16 +76,16 @@ func TestKeepsItsOwnWithoutAddress(t *testing.T) {
 			return call{env: []string{"CNI_NETNS=" + link}}
 		}, false},
 		{"the same, and its record is from the future", func(n *testNode) call {
-			n.dateBack(n.recordFile(container), -old)
+			cnitest.DateBack(n.t, n.recordFile(container), -old)
 			return call{}
 		}, false},
 		{"the same, but its namespace would show its address", func(n *testNode) call {
-			n.dateBack(n.recordFile(container), -old)
+			cnitest.DateBack(n.t, n.recordFile(container), -old)
 			n.plugin = "bridge"
 			return call{}
 		}, true},
 		{"its record is older than the namespace of this ADD", func(n *testNode) call {
-			n.dateBack(n.recordFile(container), old)
+			cnitest.DateBack(n.t, n.recordFile(container), old)
 			return call{}
 		}, true},
 		{"its record is older than the process that this ADD is for, as with nerdctl after a reboot", func(n *testNode) call {
@@ -98,8 +99,8 @@ func TestKeepsItsOwnWithoutAddress(t *testing.T) {
 			return call{env: []string{"CNI_NETNS=" + netNS}}
 		}, false},
 		{"its record has a namespace that is gone", func(n *testNode) call {
-			n.make("again")
-			n.unmake(container)
+			n.Make("again")
+			n.Remove(container)
 			return call{env: []string{"CNI_NETNS=/run/netns/again"}}
 		}, true},
 		{"its ADD did not end, and others are recorded since", func(n *testNode) call {
@@ -112,7 +113,7 @@ func TestKeepsItsOwnWithoutAddress(t *testing.T) {
 		t.Run(row.reason, func(t *testing.T) {
 			n := newTestNode(t)
 			n.reserve(address(0), container, 0)
-			n.make(container)
+			n.Make(container)
 			n.record(container, "/run/netns/"+container, 0)
 			n.plugin = "vfio"
 			c := row.setUp(n)
@@ -200,7 +201,7 @@ func (n *testNode) mustRemove(path string) {
 func TestPassForOneAnswersNobodyElse(t *testing.T) {
 	n := newTestNode(t)
 	held := n.mustAdd("live").String()
-	n.dateBack(n.file(held), old)
+	cnitest.DateBack(n.t, n.file(held), old)
 	for i := range addresses { // they leaked a minute ago, and their records prove the cache
 		if ip := address(i); ip != held {
 			n.reserve(ip, fmt.Sprintf("gone%d", i), time.Minute)
@@ -210,9 +211,9 @@ func TestPassForOneAnswersNobodyElse(t *testing.T) {
 	lock := n.lock()
 	one, other := make(chan outcome), make(chan outcome)
 	go func() { one <- n.call(call{command: "ADD", id: "a", args: "IgnoreUnknown=1;IP=" + held}) }()
-	n.until("the first plugin waits for the lock", func() bool { return awaited(t, lock) == 1 })
+	cnitest.Until(n.t, "the first plugin waits for the lock", func() bool { return awaited(t, lock) == 1 })
 	go func() { other <- n.call(call{command: "ADD", id: "b"}) }()
-	n.until("the second plugin waits for the lock", func() bool { return awaited(t, lock) == 2 })
+	cnitest.Until(n.t, "the second plugin waits for the lock", func() bool { return awaited(t, lock) == 2 })
 	lock.unlock()
 	if got := <-one; got.code == 0 || !strings.Contains(got.out, "is in-use") {
 		t.Errorf("the requested address: %s", got.out)
@@ -229,9 +230,9 @@ func TestPassForOneHidesNoRelease(t *testing.T) {
 	lock := n.lock()
 	one, other := make(chan outcome), make(chan outcome)
 	go func() { one <- n.call(call{command: "ADD", id: "a", args: "IgnoreUnknown=1;IP=" + address(0)}) }()
-	n.until("the first plugin waits for the lock", func() bool { return awaited(t, lock) == 1 })
+	cnitest.Until(n.t, "the first plugin waits for the lock", func() bool { return awaited(t, lock) == 1 })
 	go func() { other <- n.call(call{command: "ADD", id: "b"}) }()
-	n.until("the second plugin waits for the lock", func() bool { return awaited(t, lock) == 2 })
+	cnitest.Until(n.t, "the second plugin waits for the lock", func() bool { return awaited(t, lock) == 2 })
 	n.mustRemove(n.file(address(7)))
 	if err := lock.write(&note{BootID: lock.boot, Begin: sinceBoot(), End: sinceBoot(), Released: 1}); err != nil {
 		t.Fatal(err)
@@ -273,7 +274,7 @@ func TestSecondStepFails(t *testing.T) {
 	defer cancel()
 	a := n.attempt(ctx)
 	go func() { // the second step takes a second
-		for exists(n.file(address(0))) {
+		for cnitest.Exists(n.file(address(0))) {
 			runtime.Gosched()
 		}
 		cancel()
@@ -358,7 +359,7 @@ func TestReadsStderrLate(t *testing.T) {
 	if err := errors.Join(cmd.Start(), w.Close()); err != nil {
 		t.Fatal(err)
 	}
-	n.until("it has its address", func() bool {
+	cnitest.Until(n.t, "it has its address", func() bool {
 		count := 0
 		for _, id := range n.reserved() {
 			if id == "a" {
@@ -425,12 +426,12 @@ func TestKilledWithItsDelegate(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		n.until("the delegate waits for its lock", func() bool { return awaited(t, &stormLock{file: held}) == 1 })
+		cnitest.Until(n.t, "the delegate waits for its lock", func() bool { return awaited(t, &stormLock{file: held}) == 1 })
 		if err := cmd.Process.Signal(signal); err != nil {
 			t.Fatal(err)
 		}
 		_ = cmd.Wait() // it was killed
-		n.until("its delegate waits no more", func() bool { return awaited(t, &stormLock{file: held}) == 0 })
+		cnitest.Until(n.t, "its delegate waits no more", func() bool { return awaited(t, &stormLock{file: held}) == 0 })
 		if err := held.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -505,7 +506,7 @@ func TestOddConfigurations(t *testing.T) {
 				out, err := cmd.Output()
 				return string(out), err
 			}
-			n.make("live")
+			n.Make("live")
 			n.write(filepath.Join(n.cacheDir(), row.network+"-live-eth0"),
 				fmt.Sprintf(`{"kind":"cniCacheV1","containerId":"live","ifName":"eth0","networkName":%q,"netns":"/run/netns/live"}`, row.network), old)
 			out, err := add("live", "")
@@ -520,7 +521,7 @@ func TestOddConfigurations(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, file := range reserved {
-				n.dateBack(file, old)
+				cnitest.DateBack(n.t, file, old)
 			}
 			if out, err := add(row.id, ""); err != nil {
 				t.Errorf("%v: %s", err, out)

@@ -100,7 +100,7 @@ func TestChaos(t *testing.T) {
 // containers that only libcni's cache knows. The rest leaked at some time in the last
 // twenty minutes, with the records that libcni then has.
 func (c *chaos) fill(blocked int, rng *rand.Rand) {
-	c.make("blocker")
+	c.Make("blocker")
 	for i := range addresses - chaosWorkers {
 		age := time.Duration(rng.IntN(1200)) * time.Second
 		id, netNS := fmt.Sprint("gone", i), "/run/netns/gone"
@@ -117,7 +117,7 @@ func (c *chaos) fill(blocked int, rng *rand.Rand) {
 // container is the life of one: ADD, a look at what it has, and its end, which one in
 // ten times nobody tells the plugins.
 func (c *chaos) container(id string, rng *rand.Rand) {
-	c.make(id)
+	c.Make(id)
 	begun := time.Now()
 	ip, err := c.add(id)
 	if err != nil {
@@ -144,7 +144,7 @@ func (c *chaos) container(id string, rng *rand.Rand) {
 		c.ops++
 		c.mu.Unlock()
 	}
-	c.unmake(id)
+	c.Remove(id)
 	c.mu.Lock()
 	c.died[id] = time.Now()
 	c.mu.Unlock()

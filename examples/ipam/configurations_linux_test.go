@@ -19,6 +19,8 @@ import (
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
+
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/cnitest"
 )
 
 // A configuration is one of README's, in what it is meant for.
@@ -73,20 +75,20 @@ func (c configuration) try(t *testing.T, block string) {
 	if c.setUp != nil {
 		c.setUp(t)
 	}
-	n.make("live")
-	n.make("control")
-	n.make("new")
+	n.Make("live")
+	n.Make("control")
+	n.Make("new")
 	if err := n.addListed("live", c.listOf(n, block, "hostlocal-gc-ipam")); err != nil {
 		t.Fatal(err)
 	}
 	live := addressOn(t, "live", c.ifName)
 	dir := filepath.Join(n.dataDir(), c.network)
 	for i, ip := 0, live; i < addresses; i, ip = i+1, ip.Next() {
-		if file := filepath.Join(dir, ip.String()); !exists(file) {
+		if file := filepath.Join(dir, ip.String()); !cnitest.Exists(file) {
 			n.write(file, fmt.Sprintf("gone%d\r\neth0", i), old)
 		}
 	}
-	n.dateBack(filepath.Join(dir, live.String()), old)
+	cnitest.DateBack(n.t, filepath.Join(dir, live.String()), old)
 
 	alone := c.listOf(n, block, "host-local")
 	if err := n.addListed("control", alone); err == nil || !strings.Contains(err.Error(), noneLeft) {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/cnitest"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
 
@@ -28,7 +29,7 @@ func TestAllLeaked(t *testing.T) {
 					n.record(fmt.Sprintf("gone%d", i), fmt.Sprintf("/run/netns/gone%d", i), old)
 				}
 			}
-			n.make("control")
+			n.Make("control")
 			if _, err := n.addAs(n.of("control"), "host-local"); err == nil || !strings.Contains(err.Error(), noneLeft) {
 				t.Fatalf("the test is of no use: host-local alone says %v", err)
 			}
@@ -36,7 +37,7 @@ func TestAllLeaked(t *testing.T) {
 				t.Fatal(err)
 			}
 			removeLinks(t, "br-test") // without a port it has no MAC address, and bridge can't use it
-			n.make("first")
+			n.Make("first")
 			begun := time.Now()
 			ip, err := n.add("first")
 			if err != nil {
@@ -71,7 +72,7 @@ func TestSixtyLive(t *testing.T) {
 		held[id] = n.mustAdd(id)
 	}
 	for ip := range n.reserved() { // the age protects nobody
-		n.dateBack(n.file(ip), old)
+		cnitest.DateBack(n.t, n.file(ip), old)
 	}
 	n.fill(old)
 	for i := range 20 {
@@ -131,7 +132,7 @@ func TestHalfAMinute(t *testing.T) {
 			n := newTestNode(t)
 			row.setUp(n)
 			n.fill(50 * time.Second)
-			n.make("a")
+			n.Make("a")
 			_, err := n.add("a")
 			if healed := err == nil; healed != row.heals {
 				t.Errorf("ADD says %v", err)
@@ -167,10 +168,10 @@ func TestContainersWithoutAddress(t *testing.T) {
 				for i := range live {
 					n.mustAdd(fmt.Sprint("live", i))
 					n.hide(fmt.Sprint("live", i))
-					n.dateBack(n.recordFile(fmt.Sprint("live", i)), 2*old)
+					cnitest.DateBack(n.t, n.recordFile(fmt.Sprint("live", i)), 2*old)
 				}
 				for ip := range n.reserved() {
-					n.dateBack(n.file(ip), 2*old)
+					cnitest.DateBack(n.t, n.file(ip), 2*old)
 				}
 				n.fill(old)
 				right := n.gc

@@ -121,7 +121,7 @@ func TestDetails(t *testing.T) {
 		want   string
 	}{
 		{"all in use", func(n *testNode) {
-			n.make("live")
+			n.Make("live")
 			for i := range addresses {
 				n.reserve(address(i), "live", old)
 			}

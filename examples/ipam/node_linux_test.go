@@ -12,19 +12,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
-	"github.com/containernetworking/cni/pkg/invoke"
-	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/cnitest"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
@@ -44,28 +40,23 @@ const old = time.Hour
 // A testNode is a data directory, a directory of plugins, and a runtime, which is
 // libcni.
 type testNode struct {
-	t      testing.TB
-	dir    string
-	bin    string // CNI_PATH
-	cni    *libcni.CNIConfig
-	log    *lockedBuffer // what plugins wrote to stderr
-	mu     sync.Mutex
-	spaces map[string]bool // names of namespaces
-	plugin string          // the main plugin
-	gc     string          // in the configuration
+	t   testing.TB
+	dir string
+	bin string // CNI_PATH
+	cni *libcni.CNIConfig
+	*cnitest.Containers
+	log    *cnitest.Log // what plugins wrote to stderr
+	plugin string       // the main plugin
+	gc     string       // in the configuration
 }
 
 func newTestNode(t testing.TB) *testNode {
 	t.Helper()
-	n := &testNode{t: t, dir: t.TempDir(), bin: bin, log: new(lockedBuffer), spaces: make(map[string]bool), plugin: "bridge"}
+	cnitest.RemoveLinkAtEnd(t, "br-test")
+	n := &testNode{t: t, dir: t.TempDir(), bin: bin, Containers: cnitest.NewContainers(t), log: new(cnitest.Log), plugin: "bridge"}
 	n.gc = fmt.Sprintf(`{"nested":true,"cacheDirs":[%q]}`, n.cacheDir())
-	n.cni = libcni.NewCNIConfigWithCacheDir([]string{n.bin}, filepath.Dir(n.cacheDir()),
-		&invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: n.log}})
+	n.cni = cnitest.Runtime(n.bin, filepath.Dir(n.cacheDir()), n.log)
 	t.Cleanup(func() {
-		for id := range n.spaces {
-			n.unmake(id)
-		}
-		removeLinks(t, "br-test")
 		if t.Failed() {
 			t.Logf("what plugins said:\n%s", n.said())
 		}
@@ -113,39 +104,9 @@ func (n *testNode) list(ipam string) *libcni.NetworkConfigList {
 	return list
 }
 
-// make makes the network namespace of a container.
-func (n *testNode) make(id string) {
-	n.t.Helper()
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // the thread ends with this goroutine
-		h, err := netns.NewNamed(id)
-		if err == nil {
-			err = h.Close()
-		}
-		done <- err
-	}()
-	if err := <-done; err != nil {
-		n.t.Errorf("making the namespace of %s: %v", id, err)
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.spaces[id] = true
-}
-
-func (n *testNode) unmake(id string) {
-	n.t.Helper()
-	if err := netns.DeleteNamed(id); err != nil {
-		n.t.Errorf("removing the namespace of %s: %v", id, err)
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	delete(n.spaces, id)
-}
-
 // of is what a runtime says of a container.
 func (n *testNode) of(id string) *libcni.RuntimeConf {
-	return &libcni.RuntimeConf{ContainerID: id, NetNS: "/run/netns/" + id, IfName: "eth0"}
+	return &libcni.RuntimeConf{ContainerID: id, NetNS: cnitest.NetNS(id), IfName: "eth0"}
 }
 
 // add is an ADD of a runtime.
@@ -156,17 +117,16 @@ func (n *testNode) addAs(rt *libcni.RuntimeConf, ipam string) (netip.Addr, error
 	if err != nil {
 		return netip.Addr{}, err
 	}
-	current, err := types100.NewResultFromResult(result)
-	if err != nil || len(current.IPs) != 1 {
+	ips, err := cnitest.IPs(result)
+	if err != nil || len(ips) != 1 {
 		return netip.Addr{}, fmt.Errorf("result %v: %w", result, err)
 	}
-	ip, _ := netip.AddrFromSlice(current.IPs[0].Address.IP)
-	return ip.Unmap(), nil
+	return ips[0], nil
 }
 
 func (n *testNode) mustAdd(id string) netip.Addr {
 	n.t.Helper()
-	n.make(id)
+	n.Make(id)
 	ip, err := n.add(id)
 	if err != nil {
 		n.t.Fatalf("ADD of %s: %v", id, err)
@@ -181,14 +141,7 @@ func (n *testNode) del(id string) error {
 // reserve makes a reservation as host-local does, of an age.
 func (n *testNode) reserve(ip, id string, age time.Duration) {
 	n.t.Helper()
-	if err := os.MkdirAll(filepath.Dir(n.file(ip)), 0o755); err != nil {
-		n.t.Fatal(err)
-	}
-	content := id + "\r\neth0"
-	if id == "" {
-		content = ""
-	}
-	n.write(n.file(ip), content, age)
+	cnitest.Reserve(n.t, n.dataDir(), network, ip, id, age)
 }
 
 // record makes an entry of libcni's cache, of an age.
@@ -203,22 +156,7 @@ func (n *testNode) recordFile(id string) string {
 
 func (n *testNode) write(path, content string, age time.Duration) {
 	n.t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		n.t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		n.t.Fatal(err)
-	}
-	n.dateBack(path, age)
-}
-
-// dateBack makes a file older.
-func (n *testNode) dateBack(path string, age time.Duration) {
-	n.t.Helper()
-	at := time.Now().Add(-age)
-	if err := os.Chtimes(path, at, at); err != nil {
-		n.t.Fatal(err)
-	}
+	cnitest.Write(n.t, path, content, age)
 }
 
 // fill reserves every address that is free, for containers that are gone.
@@ -243,24 +181,6 @@ func (n *testNode) reserved() map[string]string {
 		all[r.IP.String()] = r.ContainerID
 	}
 	return all
-}
-
-// configured asks the kernel for the addresses in a namespace.
-func (n *testNode) configured(id string) (ips []netip.Addr) {
-	n.t.Helper()
-	err := ns.WithNetNSPath("/run/netns/"+id, func(ns.NetNS) error {
-		addrs, err := netlink.AddrList(nil, netlink.FAMILY_V4)
-		for _, a := range addrs {
-			if ip, ok := netip.AddrFromSlice(a.IP); ok && a.Scope == int(netlink.SCOPE_UNIVERSE) {
-				ips = append(ips, ip.Unmap())
-			}
-		}
-		return err
-	})
-	if err != nil {
-		n.t.Errorf("asking the kernel: %v", err)
-	}
-	return ips
 }
 
 // hide removes the address from a namespace, as gVisor does and as VFIO leaves it.
@@ -302,7 +222,7 @@ func (n *testNode) keeps(held map[string]netip.Addr) {
 	n.t.Helper()
 	reserved := n.reserved()
 	for id, ip := range held {
-		if got := n.configured(id); len(got) != 1 || got[0] != ip || reserved[ip.String()] != id {
+		if got := n.Addresses(id); len(got) != 1 || got[0] != ip || reserved[ip.String()] != id {
 			n.t.Errorf("container %s was given %v; its namespace has %v, and the address is reserved for %q", id, ip, got, reserved[ip.String()])
 		}
 	}
@@ -367,21 +287,6 @@ func (n *testNode) command(c call) *exec.Cmd {
 	return cmd
 }
 
-// until waits for a condition. What never comes is an error.
-func (n *testNode) until(what string, holds func() bool) {
-	n.t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	tooLong := time.After(time.Minute)
-	for !holds() {
-		select {
-		case <-tick.C:
-		case <-tooLong:
-			n.t.Fatalf("waited a minute until %s", what)
-		}
-	}
-}
-
 // copyFile copies a program.
 func copyFile(t testing.TB, from, to string, more ...byte) {
 	t.Helper()
@@ -392,11 +297,6 @@ func copyFile(t testing.TB, from, to string, more ...byte) {
 	if err := os.WriteFile(to, append(content, more...), 0o755); err != nil {
 		t.Fatal(err)
 	}
-}
-
-func exists(path string) bool {
-	_, err := os.Lstat(path)
-	return !os.IsNotExist(err)
 }
 
 // modes says which files a directory has, and what they hold, to see that nothing
@@ -418,22 +318,4 @@ func modes(t testing.TB, dir string) (all []string) {
 		t.Fatal(err)
 	}
 	return all
-}
-
-// lockedBuffer takes what several plugins say.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
+
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/cnitest"
 )
 
 const (
@@ -25,8 +27,8 @@ const (
 // were.
 func (n *testNode) reboot() {
 	n.t.Helper()
-	for id := range n.spaces {
-		n.unmake(id)
+	for _, id := range n.IDs() {
+		n.Remove(id)
 	}
 }
 
@@ -49,7 +51,7 @@ func TestStartsAgain(t *testing.T) {
 				of, want = func(id string) *libcni.RuntimeConf { return n.requesting(id, ip) }, notFree
 			}
 			for _, id := range []string{container, "other"} {
-				n.make(id)
+				n.Make(id)
 				if id == container {
 					if _, err := n.addAs(of(id), "hostlocal-gc-ipam"); err != nil {
 						t.Fatal(err)
@@ -59,12 +61,12 @@ func TestStartsAgain(t *testing.T) {
 				}
 			}
 			n.reboot()
-			n.make(container)
+			n.Make(container)
 			if _, err := n.addAs(of(container), "host-local"); err == nil || !strings.Contains(err.Error(), want) {
 				t.Fatalf("the test is of no use: host-local alone says %v", err)
 			}
-			n.unmake(container) // bridge leaves its interface when IPAM fails
-			n.make(container)
+			n.Remove(container) // bridge leaves its interface when IPAM fails
+			n.Make(container)
 			got, err := n.addAs(of(container), "hostlocal-gc-ipam")
 			if err != nil {
 				t.Fatal(err)
@@ -98,12 +100,12 @@ func TestKeepsItsOwn(t *testing.T) {
 			if err := os.Mkdir(path, 0o755); err != nil {
 				n.t.Fatal(err)
 			}
-			n.write(path+"/"+n.configured("other")[0].String(), container+"\r\nnet1", 0)
+			n.write(path+"/"+n.Addresses("other")[0].String(), container+"\r\nnet1", 0)
 			return call{}
 		}, "is configured in"},
 		{"a record names a living namespace", func(n *testNode) call {
 			n.reserve(address(0), container, 0)
-			n.make("elsewhere")
+			n.Make("elsewhere")
 			n.record(container, "/var/run/netns/elsewhere", 0)
 			return call{}
 		}, "it may live by CNI cache"},
@@ -152,11 +154,11 @@ func TestOwnIsNoOther(t *testing.T) {
 	n.write(n.file(address(2)), container, old) // as host-local wrote before 0.8.0
 	n.write(n.dataDir()+"/othernet/10.8.0.2", container+"\r\neth0", old)
 	n.record(container, "/run/netns/"+container, old) // its own namespace, which is there again
-	n.make(container)
+	n.Make(container)
 	if got := n.call(call{command: "ADD", id: container}); got.code != 0 {
 		t.Fatal(got.out)
 	}
-	if left := n.reserved(); len(left) != 3 || !exists(n.file(address(1))) || !exists(n.dataDir()+"/othernet/10.8.0.2") {
+	if left := n.reserved(); len(left) != 3 || !cnitest.Exists(n.file(address(1))) || !cnitest.Exists(n.dataDir()+"/othernet/10.8.0.2") {
 		t.Errorf("left: %v, want those two and the new one", left)
 	}
 }
@@ -185,7 +187,7 @@ func TestRequestedOfAnother(t *testing.T) {
 		}, false, "10.9.0.2 is young"},
 		{"its holder lives", func(n *testNode) string {
 			ip := n.mustAdd("live").String()
-			n.dateBack(n.file(ip), old)
+			cnitest.DateBack(n.t, n.file(ip), old)
 			return ip
 		}, false, "is in-use"},
 	} {

@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/cnitest"
 )
 
 // storm is as many ADDs at once, of containers that have namespaces already. It
@@ -19,7 +21,7 @@ import (
 func (n *testNode) storm(count int) (held map[string]netip.Addr, errs []error) {
 	held = make(map[string]netip.Addr)
 	for i := range count {
-		n.make(fmt.Sprint("storm", i))
+		n.Make(fmt.Sprint("storm", i))
 	}
 	var mu sync.Mutex
 	var all sync.WaitGroup
@@ -121,7 +123,7 @@ func TestTakesTheResultOfAnother(t *testing.T) {
 		lock := n.lock()
 		ended := make(chan outcome)
 		go func() { ended <- n.call(call{command: "ADD", id: "a"}) }()
-		n.until("the plugin waits for the lock", func() bool { return isAwaited(t, lock) })
+		cnitest.Until(n.t, "the plugin waits for the lock", func() bool { return isAwaited(t, lock) })
 		now := sinceBoot()
 		last := note{BootID: lock.boot + row.boot, Begin: now + row.begin, End: now + row.end, Released: row.released, Found: "nothing"}
 		if err := lock.write(&last); err != nil {
@@ -145,13 +147,13 @@ func TestRemovedLock(t *testing.T) {
 	removed := n.lock()
 	ended := make(chan outcome)
 	go func() { ended <- n.call(call{command: "ADD", id: "a"}) }()
-	n.until("the plugin waits for the lock", func() bool { return isAwaited(t, removed) })
+	cnitest.Until(n.t, "the plugin waits for the lock", func() bool { return isAwaited(t, removed) })
 	if err := os.Remove(removed.file.Name()); err != nil {
 		t.Fatal(err)
 	}
 	current := n.lock()
 	removed.unlock()
-	n.until("the plugin waits for the new lock", func() bool { return isAwaited(t, current) })
+	cnitest.Until(n.t, "the plugin waits for the new lock", func() bool { return isAwaited(t, current) })
 	current.unlock()
 	if got := <-ended; got.code != 0 {
 		t.Error(got.out)
@@ -193,7 +195,7 @@ func TestLockThatIsNone(t *testing.T) {
 		if got.code == 0 || !strings.Contains(errorMessage([]byte(got.out)), noneLeft) || !strings.Contains(got.out, row.want) {
 			t.Errorf("%s: %s", row.reason, got.out)
 		}
-		if left := len(n.reserved()); left != addresses || exists("/run/elsewhere") {
+		if left := len(n.reserved()); left != addresses || cnitest.Exists("/run/elsewhere") {
 			t.Errorf("%s: %d reservations are left", row.reason, left)
 		}
 	}
@@ -218,14 +220,14 @@ func TestOrphan(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	n.until("the plugin waits for the lock", func() bool { return isAwaited(t, lock) })
+	cnitest.Until(n.t, "the plugin waits for the lock", func() bool { return isAwaited(t, lock) })
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait() // it was killed
 	lock.unlock()
 	var said []byte
-	n.until("the plugin has said something", func() bool {
+	cnitest.Until(n.t, "the plugin has said something", func() bool {
 		said, err = os.ReadFile(out.Name())
 		return err != nil || len(said) > 0
 	})

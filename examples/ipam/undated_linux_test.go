@@ -66,13 +66,13 @@ func TestSightEndsWithUse(t *testing.T) {
 	n := newTestNode(t)
 	n.fill(-100 * old)
 	n.call(call{command: "ADD", id: "a"})
-	n.make("gone3")
+	n.Make("gone3")
 	n.record("gone3", "/run/netns/gone3", 0) // it lives after all
 	n.call(call{command: "ADD", id: "a"})
 	if seen := n.sightsAt(gc.DefaultMinAge + time.Second); seen != addresses-1 {
 		t.Errorf("%d sights are noted, want all but one", seen)
 	}
-	n.unmake("gone3")
+	n.Remove("gone3")
 	if got := n.call(call{command: "ADD", id: "a"}); got.code != 0 {
 		t.Fatal(got.out)
 	}

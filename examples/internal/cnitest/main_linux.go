@@ -29,18 +29,19 @@ func Bin() string { return os.Getenv(inside) }
 // Main runs the tests of a package in a network, mount and PID namespace of their
 // own, in which /run and /var/lib are empty: whatever the tests leave, processes and
 // mounts included, ends with it. Before, it builds programs into the directory Bin,
-// once: each under its name, from a package at the version of go.mod. Then prepare, if
-// not nil, runs in those namespaces.
+// once: each under its name, from a package at the version of go.mod, and those that the
+// modules in the directories tools have as tools. Then prepare, if not nil, runs in those
+// namespaces.
 //
 // The result is for os.Exit in TestMain. Without root no test runs, which in CI is a
 // failure.
-func Main(m *testing.M, programs map[string]string, prepare func() error) int {
+func Main(m *testing.M, programs map[string]string, tools []string, prepare func() error) int {
 	if !flag.Parsed() {
 		flag.Parse()
 	}
 	run := outside
 	if Bin() != "" {
-		run = func(map[string]string) (int, error) {
+		run = func(map[string]string, []string) (int, error) {
 			if err := errors.Join(mounts(), sysctls()); err != nil {
 				return 1, err
 			}
@@ -52,7 +53,7 @@ func Main(m *testing.M, programs map[string]string, prepare func() error) int {
 			return m.Run(), nil
 		}
 	}
-	code, err := run(programs)
+	code, err := run(programs, tools)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "cnitest:", err)
 		return 1
@@ -61,7 +62,7 @@ func Main(m *testing.M, programs map[string]string, prepare func() error) int {
 }
 
 // outside builds, and runs this program once more in namespaces of its own.
-func outside(programs map[string]string) (code int, err error) {
+func outside(programs map[string]string, tools []string) (code int, err error) {
 	if os.Geteuid() != 0 {
 		if os.Getenv("CI") == "true" {
 			return 1, errors.New("the tests need root, and CI skips nothing")
@@ -76,6 +77,13 @@ func outside(programs map[string]string) (code int, err error) {
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	if err := build(dir, programs); err != nil {
 		return 1, err
+	}
+	for _, module := range tools {
+		cmd := exec.Command("go", "build", "-ldflags=-w", "-o", dir+"/", "tool")
+		cmd.Dir, cmd.Env = module, append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return 1, fmt.Errorf("%v in %s: %w\n%s", cmd, module, err, out)
+		}
 	}
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
