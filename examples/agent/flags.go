@@ -86,7 +86,7 @@ func (s *settings) register(f *pflag.FlagSet) {
 	f.DurationVar(&s.startupTimeout, "startup-timeout", gc.DefaultStartupTimeout, "wait so long for the sources at the start, with growing pauses")
 	f.BoolVar(&s.dryRun, "dry-run", false, "release nothing, and take no lock: only show what leaked")
 	f.StringVar(&s.listen, "listen", defaultListen, "serve HTTP at this `HOST:PORT`; --listen= serves nothing")
-	f.StringArrayVar(&s.cniConf, "cni-conf", nil, "take the ranges of the picture from this conf or conflist `FILE` (repeatable)")
+	f.StringArrayVar(&s.cniConf, "cni-conf", nil, "take the ranges, for the picture and the metrics, from this conf or conflist `FILE` (repeatable)")
 	f.StringVar(&s.node, "node", "", "`NAME` of this node (also $NODE_NAME)")
 	f.BoolVar(&s.events, "events", false, "tell of releases and refused passes in Kubernetes Events on the node")
 	f.StringVar(&s.kubeconfig, "kubeconfig", "", "`FILE` that says how to reach the API server (default: as a pod in the cluster does)")

@@ -100,7 +100,11 @@ func newAgent(s *settings, stderr io.Writer) (*agent, error) {
 	}
 	collector := metrics.New()
 	a.registry.MustRegister(collector, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	tell := []func(gc.Report, error){collector.OnReport, a.statuses.note}
+	a.registry.MustRegister(aboutItself(s)...)
+	tell := []func(gc.Report, error){
+		func(gc.Report, error) { collector.SetRanges(rangeSets(s.cniConf)) }, // a network's configuration often comes after the agent
+		collector.OnReport, a.statuses.note,
+	}
 	if s.events {
 		if a.events, err = newEvents(s, a.log); err != nil {
 			return nil, failure{err}
@@ -151,7 +155,7 @@ func (a *agent) run(ctx context.Context, hangup <-chan os.Signal) error {
 
 // work makes the passes until ctx ends.
 func (a *agent) work(ctx context.Context) {
-	a.log.Info("Releasing what leaked", "networks", a.settings.networks, "dataDir", a.settings.dataDir, "dryRun", a.settings.dryRun)
+	a.log.Info("Releasing what leaked", "version", version(), "sources", a.settings.sources, "networks", a.settings.networks, "dataDir", a.settings.dataDir, "dryRun", a.settings.dryRun)
 	// The hook has ended with the first pass that was not refused, which the
 	// store sees, or by this time.
 	hook := time.AfterFunc(cmp.Or(a.settings.startupTimeout, gc.DefaultStartupTimeout), a.statuses.hookEnded)

@@ -4,6 +4,7 @@ package metrics
 
 import (
 	"errors"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -31,6 +32,9 @@ type Collector struct {
 	duplicates   int
 	judged       bool
 	lastGoodPass time.Time // zero as long as there was none
+
+	ranges   map[string][]*rangeSet  // of networks whose ranges are known
+	reserved map[string][]netip.Addr // by network, of the last pass that judged
 }
 
 // A source is what the reports say of one source.
@@ -98,6 +102,7 @@ func (c *Collector) noteReservations(report *gc.Report, err error) {
 		return
 	}
 	c.unreserved, c.duplicates, c.judged = len(report.Unreserved), len(report.Duplicates), true
+	c.noteReserved(report)
 	for _, n := range c.networks {
 		n.begin()
 	}
@@ -172,6 +177,7 @@ func (c *Collector) snapshot() (all []prometheus.Metric) {
 	if !c.lastGoodPass.IsZero() {
 		add(d.lastGoodPass, prometheus.GaugeValue, float64(c.lastGoodPass.UnixNano())/1e9)
 	}
+	c.rangeMetrics(add)
 	for name, n := range c.networks {
 		n.metrics(d, name, add)
 	}

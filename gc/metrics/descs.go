@@ -16,6 +16,8 @@ type descs struct {
 	duplicates      *prometheus.Desc // gauge
 	sourceSeconds   *prometheus.Desc // counter, seconds, by source
 	sourceFailures  *prometheus.Desc // counter, by source
+	rangeAddresses  *prometheus.Desc // gauge, by network and range set
+	rangeReserved   *prometheus.Desc // gauge, by network and range set
 	reservations    *prometheus.Desc // gauge, by network, verdict and reason
 	released        *prometheus.Desc // counter, by network, as all that follow
 	releaseFailures *prometheus.Desc // counter
@@ -37,6 +39,8 @@ func newDescs() descs {
 		duplicates:      desc("duplicate_addresses", "Addresses that several live pods have."),
 		sourceSeconds:   desc("source_seconds_total", "Time that a pod source took to answer.", "source"),
 		sourceFailures:  desc("source_failures_total", "Questions to which a pod source gave an error.", "source"),
+		rangeAddresses:  desc("range_addresses", "Addresses that a range set has for containers.", "network", "set"),
+		rangeReserved:   desc("range_reserved_addresses", "Addresses of a range set that the last pass that judged any found reserved.", "network", "set"),
 		reservations:    desc("reservations", "Reservations that the last pass that judged any found, by its verdict and the reason for it.", "network", "verdict", "reason"),
 		released:        desc("released_total", "Leaked reservations that were released.", "network"),
 		releaseFailures: desc("release_failures_total", "Leaked reservations that could not be removed, counted in each pass.", "network"),
@@ -47,6 +51,6 @@ func newDescs() descs {
 func (d *descs) all() []*prometheus.Desc {
 	return []*prometheus.Desc{
 		d.passes, d.passDuration, d.lockHeld, d.longestHold, d.lastGoodPass, d.missing, d.unreserved, d.duplicates,
-		d.sourceSeconds, d.sourceFailures, d.reservations, d.released, d.releaseFailures, d.oldestKeptLeak,
+		d.sourceSeconds, d.sourceFailures, d.reservations, d.rangeAddresses, d.rangeReserved, d.released, d.releaseFailures, d.oldestKeptLeak,
 	}
 }

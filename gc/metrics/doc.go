@@ -10,8 +10,7 @@
 // directory. Where a process has several data directories, make a Collector for
 // each and register it with a label more ([prometheus.WrapRegistererWith]).
 //
-// A Collector keeps numbers only. None of a report's addresses, containers or
-// pods becomes a label: labels are names of networks and of sources, and the
+// No address, container or pod of a report becomes a label: labels are names of networks and of sources, and the
 // words of verdicts and reasons, which are stable.
 //
 // # Metrics of passes
@@ -66,6 +65,11 @@
 //     Each reason belongs to one verdict. Its series begins with the first pass
 //     that gives it, and then goes to zero where none has it. "released" and
 //     "gone" are no longer there.
+//   - hostlocal_gc_range_addresses, a gauge with the label set, the number of a range
+//     set in the configuration: how many addresses it has for containers. It is there
+//     for networks whose ranges were set ([Collector.SetRanges]).
+//   - hostlocal_gc_range_reserved_addresses, a gauge with the same labels: how many of
+//     them are reserved. The network is full where the two are equal.
 //   - hostlocal_gc_released_total, a counter: reservations released.
 //   - hostlocal_gc_release_failures_total, a counter: leaks that could not be
 //     removed ([gc.ReleaseFailed]). A leak that stays counts in each pass.

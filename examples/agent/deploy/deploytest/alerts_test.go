@@ -3,6 +3,7 @@
 package deploytest
 
 import (
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -153,6 +154,18 @@ func TestAlerts(t *testing.T) {
 				return only(every11(m), p)
 			},
 			map[string]int{"HostlocalGCUnreserved": 15},
+		}, {
+			"the node fills up, and an hour later half of the pods leave",
+			func(m int, now time.Time) []pass {
+				p := pass{report: report(now)}
+				for i := range map[bool]int{true: 10, false: 5}[m < 66] {
+					e := entry(now, gc.ContainerLive, time.Hour)
+					e.IP = netip.AddrFrom4([4]byte{10, 1, 0, byte(1 + i)})
+					p.report.Reservations = append(p.report.Reservations, e)
+				}
+				return only(every11(m), p)
+			},
+			map[string]int{"HostlocalGCRangeNearlyFull": 30},
 		}, {
 			"two pods have one address, which no file reserves",
 			func(m int, now time.Time) []pass {

@@ -70,6 +70,7 @@ func exposed(t *testing.T) map[string]map[string]map[string]bool {
 	}
 	now := time.Unix(1_700_000_000, 0)
 	c := metrics.New()
+	c.SetRanges(map[string][]metrics.RangeSet{"podnet": {{{First: netip.MustParseAddr("10.0.0.1"), Last: netip.MustParseAddr("10.0.0.10")}}}})
 	released := report(now, gc.ReleasedLeak, gc.TooYoung)
 	released.LockHeld, released.LongestHold = time.Millisecond, time.Millisecond
 	c.OnReport(released, nil)

@@ -4,6 +4,7 @@ package deploytest
 
 import (
 	"log/slog"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -25,6 +26,7 @@ import (
 func tell(t *testing.T, at func(minute int, now time.Time) []pass) storage.Queryable {
 	t.Helper()
 	c := metrics.New()
+	c.SetRanges(map[string][]metrics.RangeSet{"podnet": {{{First: netip.MustParseAddr("10.1.0.1"), Last: netip.MustParseAddr("10.1.0.10")}}}})
 	scrape := served(t, c)
 	samples := make(map[string][]chunks.Sample)
 	series := make(map[string]labels.Labels)

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+)
+
+func rangeOf(first, last, gateway string) Range {
+	r := Range{First: netip.MustParseAddr(first), Last: netip.MustParseAddr(last)}
+	if gateway != "" {
+		r.Gateway = netip.MustParseAddr(gateway)
+	}
+	return r
+}
+
+// How full a network is goes by the range set, and by what is still there after a pass.
+func TestRanges(t *testing.T) {
+	reserved := func(ip string, why gc.Reason) gc.Entry {
+		e := entry(why, 0)
+		e.IP = netip.MustParseAddr(ip)
+		return e
+	}
+	c := New()
+	sets := map[string][]RangeSet{
+		"podnet": {
+			{rangeOf("10.1.0.1", "10.1.0.6", "10.1.0.1"), rangeOf("10.1.1.1", "10.1.1.2", "10.1.1.9")},
+			{rangeOf("fd00::1", "fd00::ffff:ffff:ffff:ffff", "fd00::1")},
+		},
+		"wrong": {{rangeOf("10.2.0.9", "10.2.0.1", "")}},
+	}
+	c.SetRanges(sets)
+	check := func(reason, want string) {
+		t.Helper()
+		if diff := cmp.Diff(want, shown(t, c, "range_addresses", "range_reserved_addresses")); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", reason, diff)
+		}
+	}
+	const sizes = `range_addresses{network="podnet",set="0"} 7
+range_addresses{network="podnet",set="1"} 1.8446744073709552e+19
+range_addresses{network="wrong",set="0"} 0
+`
+	check("no pass has judged", sizes)
+	c.OnReport(reportOf(
+		reserved("10.1.0.1", gc.ContainerLive), // the gateway is no container's
+		reserved("10.1.0.2", gc.ContainerLive), reserved("10.1.0.3", gc.TooYoung), reserved("10.1.1.2", gc.Unowned),
+		reserved("10.1.0.4", gc.ReleasedLeak), reserved("10.1.0.5", gc.FileGone), // not there any more
+		reserved("10.1.2.1", gc.ContainerLive), // of an earlier range
+		reserved("fd00::2", gc.ContainerLive),
+	), nil)
+	const full = sizes + `range_reserved_addresses{network="podnet",set="0"} 3
+range_reserved_addresses{network="podnet",set="1"} 1
+range_reserved_addresses{network="wrong",set="0"} 0
+`
+	check("after a pass", full)
+	c.OnReport(reportOf(reserved("10.1.0.2", gc.SourceFailed)), errRefused)
+	check("a refused pass says nothing", full)
+	c.SetRanges(sets)
+	check("ranges that are said again need no pass", full)
+	c.SetRanges(nil)
+	check("no network has a range any more", "")
+}
