@@ -8,9 +8,12 @@ import (
 )
 
 // An Answer is what a source says: the pods that it sees, and what it means that
-// it does not see others. The zero value of each declaration claims nothing, so
-// Answer{Pods: pods} is always safe. A declaration that does not hold costs a
-// live pod its address.
+// it does not see others. Without declarations it is believed as it stands: whoever
+// is not in Pods does not live, whatever its container's ID looks like, in every
+// network. So Pods must have everybody who can hold an address there. A source that
+// lists Kubernetes pods or sandboxes alone sets Forms or Names to [Hex64], and other
+// runtimes' containers are kept as foreign (R14). A declaration that does not hold
+// costs a live pod its address.
 type Answer struct {
 	// Source names who answers, for reports: "cri", "kubelet".
 	Source string

@@ -27,7 +27,9 @@
 // container by then do not; without such declarations it claims as long as it is
 // starting. It also declares when the source was not told who was attached: of what
 // was reserved then it does not speak. Plain pods, as [Func] and [Static] give them,
-// declare nothing and are always safe.
+// declare nothing: they end no starting pod's claim, but an owner that is not among
+// them is released, whatever runtime made it. Where another one may use the network,
+// give an [AnswerFunc] with Forms or Names.
 //
 // The package has no client and touches no disk. Sources that need a client are
 // modules of their own.

@@ -45,7 +45,7 @@ func embed(ctx context.Context, source podsource.Source, log logr.Logger) error 
 		after: "return nil\n}\n\nvar _ = embed\n",
 	},
 	{
-		begins: "source := podsource.Func(", file: "source.go",
+		begins: "source := podsource.AnswerFunc(", file: "source.go",
 		before: `package outside
 
 import (

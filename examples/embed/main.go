@@ -21,12 +21,14 @@ func main() {
 		log.Fatal("usage: embed NETWORK COMMAND [ARGUMENT ...]")
 	}
 	store := hostlocal.New(os.Getenv("DATA_DIR")) // "" is /var/lib/cni/networks
-	source := podsource.Func(func(ctx context.Context) (pods []podsource.Pod, err error) {
+	source := podsource.AnswerFunc(func(ctx context.Context) (a podsource.Answer, err error) {
 		out, err := exec.CommandContext(ctx, os.Args[2], os.Args[3:]...).Output()
 		for id := range strings.FieldsSeq(string(out)) {
-			pods = append(pods, podsource.Pod{ContainerIDs: []string{id}})
+			a.Pods = append(a.Pods, podsource.Pod{ContainerIDs: []string{id}})
 		}
-		return pods, err // all or an error: what comes beside one counts for nothing (R2)
+		// These are sandboxes: what nerdctl, say, runs in the network has other IDs, and is kept.
+		a.Names = []podsource.Names{{Form: podsource.Hex64, Lag: podsource.RuntimeLag}}
+		return a, err // all or an error: what comes beside one counts for nothing (R2)
 	})
 	reconciler, err := gc.New(store, []string{os.Args[1]}, source, gc.Options{})
 	if err != nil {

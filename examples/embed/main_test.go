@@ -4,6 +4,8 @@ package main
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -28,7 +30,7 @@ func TestMain(m *testing.M) {
 // The example, started as a program on reservations that the plugin's own code
 // made.
 func TestEmbed(t *testing.T) {
-	all := []string{"10.244.1.2", "10.244.1.3", "10.244.1.4"}
+	all := []string{"10.244.1.2", "10.244.1.3", "10.244.1.4", "10.244.1.5"}
 	for _, row := range []struct {
 		reason string
 		script string // prints the sandboxes; $0 is a path that nothing has yet
@@ -36,21 +38,22 @@ func TestEmbed(t *testing.T) {
 		says   string
 	}{
 		{
-			"of the two old ones one is live; the young one may be of an ADD in flight",
-			"echo live another", []string{"10.244.1.2", "10.244.1.4"}, "released 1 of 3 addresses; ready",
+			"of the two old ones one is live; the young one may be of an ADD in flight, and nerdctl's container is no sandbox",
+			"echo " + sandbox("live") + " another", []string{"10.244.1.2", "10.244.1.4", "10.244.1.5"}, "released 1 of 4 addresses; ready",
 		}, {
-			"all three are live",
-			"echo live; echo leaked; echo young", all, "released 0 of 3 addresses; ready",
+			"all are live",
+			"echo " + sandbox("live") + "; echo " + sandbox("leaked") + "; echo " + sandbox("young"), all, "released 0 of 4 addresses; ready",
 		}, {
 			"a list that breaks off is none: the hook asks again",
-			`if mkdir "$0"; then echo another; exit 1; fi; echo live leaked`, all, "released 0 of 3 addresses; ready",
+			`if mkdir "$0"; then echo another; exit 1; fi; echo ` + sandbox("live") + " " + sandbox("leaked"), all, "released 0 of 4 addresses; ready",
 		},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
 			dir := t.TempDir()
-			reserve(t, dir, "10.244.1.2", "live", time.Hour)
-			reserve(t, dir, "10.244.1.3", "leaked", time.Hour)
-			reserve(t, dir, "10.244.1.4", "young", 0)
+			reserve(t, dir, "10.244.1.2", sandbox("live"), time.Hour)
+			reserve(t, dir, "10.244.1.3", sandbox("leaked"), time.Hour)
+			reserve(t, dir, "10.244.1.4", sandbox("young"), 0)
+			reserve(t, dir, "10.244.1.5", "default-"+sandbox("nerdctl's"), time.Hour)
 			status, said := embed(t, dir, "podnet", "sh", "-c", row.script, filepath.Join(t.TempDir(), "tried"))
 			if status != 0 || !bytes.Contains(said, []byte(row.says)) {
 				t.Errorf("exit status %d, and it said, without %q:\n%s", status, row.says, said)
@@ -77,6 +80,9 @@ func TestUsage(t *testing.T) {
 		}
 	}
 }
+
+// sandbox makes up the ID of a sandbox.
+func sandbox(name string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(name))) }
 
 // embed runs the example to its end.
 func embed(t *testing.T, dataDir string, args ...string) (status int, said []byte) {

@@ -91,7 +91,7 @@ func (f *filling) ask(ctx context.Context, source podsource.Source) error {
 	for _, a := range all.Members() {
 		a.Pods = slices.DeleteFunc(slices.Clone(a.Pods), finishedLongAgo)
 		if len(a.Pods) == 0 && !a.Authoritative && !a.Supplementary {
-			return fmt.Errorf("a source (%q) sees no pod at all, and does not declare that there is none", a.Source)
+			return fmt.Errorf("source %q lists no pod at all: where the node may be empty wrap it in podsource.AllowEmpty; the record takes no Add before", a.Source)
 		}
 		if !a.AsOf.IsZero() {
 			f.notSince(a.AsOf)

@@ -124,7 +124,7 @@ func (c *Checkpoint) Add(e Entry) error {
 	}
 	return c.change("recording "+e.Key.String(), func(s *state) (*state, error) {
 		if !s.written {
-			return nil, fmt.Errorf("%w: older attachments would be forgotten; Backfill first", fs.ErrNotExist)
+			return nil, fmt.Errorf("%w: call Backfill before the first Add, else older attachments would be forgotten", fs.ErrNotExist)
 		}
 		next := slices.Clone(s.items)
 		i, found := find(next, e.Key)
@@ -154,7 +154,8 @@ func (c *Checkpoint) Remove(k Key) error {
 
 // Prune forgets the attachments whose network namespaces are surely gone, those
 // that Pods leaves out, and returns them. Where Pods is an error, nothing is
-// forgotten, and the error is that.
+// forgotten, and the error is that. A record that was never written has nothing to
+// forget, which is no error.
 func (c *Checkpoint) Prune(ctx context.Context) (gone []Entry, err error) {
 	const doing = "forgetting what is gone"
 	_, gone, err = bounded(ctx, &c.asking, func(ctx context.Context) (live, gone []Entry, err error) {

@@ -174,7 +174,7 @@ func load(path, bootID string) (r *record, sameBoot bool, err error) {
 		return nil, false, fmt.Errorf("reading the record of attachments: %w", err)
 	}
 	if r, err = decode(content); err != nil {
-		return nil, false, fmt.Errorf("reading %s: %w; it is left as it is: to start anew from the fallback, move it away", path, err)
+		return nil, false, fmt.Errorf("reading %s: %w; it is left as it is: move it away, and the next start begins a new record with Backfill", path, err)
 	}
 	// A boot ID that is not known is not another one.
 	if r.BootID != bootID && r.BootID != "" && bootID != "" {

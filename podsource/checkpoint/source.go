@@ -142,7 +142,7 @@ func note(gaps []podsource.Gap) string {
 	for _, g := range gaps {
 		all = append(all, text(g.From, "ever")+" to "+text(g.To, "now"))
 	}
-	return "it does not speak of what was reserved while it was not kept: " + strings.Join(all, ", ")
+	return "it says nothing of reservations that were made while it was not kept, or may not have been: " + strings.Join(all, ", ")
 }
 
 // bounded asks, but not for longer than the timeout. A question that goes on after

@@ -119,5 +119,5 @@ func ExampleFromLister() {
 	_, err = source.Pods(context.Background())
 	fmt.Println(err)
 	// Output:
-	// node node-1: list of pods is incomplete: the informer of pods is not known to be in step with the API server yet
+	// node node-1: list of pods is incomplete: the informer of pods is not known to be in step with the API server yet; that takes its next event or bookmark, a minute or so
 }

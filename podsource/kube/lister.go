@@ -25,7 +25,12 @@ import (
 // informer whose watch has broken, and which goes on to answer with what it had,
 // releases less and less, and a loop refuses it after two intervals. [InStep] makes
 // the function of an informer. One that returns time.Now() would cost pods their
-// addresses.
+// addresses, as a list from a dead watch would pass for a current one.
+//
+// Right after the start the hook gets no answer from it, for about a minute on a
+// quiet node: AtStartup then waits in vain, and a later pass releases. Where the node
+// must have its addresses back before its first ADD, give the hook a source by [New],
+// or use [NewInformer].
 //
 // The informer may hold the pods of other nodes as well, but it must not be
 // filtered in any other way: one that holds the pods of some namespaces, or those
@@ -64,7 +69,7 @@ func FromLister(lister listerscorev1.PodLister, asOf func() time.Time, nodeName 
 	s.list = func(ctx context.Context, _ *corev1.Node) (podsource.Answer, error) {
 		a := podsource.Answer{AsOf: asOf()} // before the list is read, which may be newer
 		if a.AsOf.IsZero() {
-			return a, fmt.Errorf("%w: the informer of pods is not known to be in step with the API server yet", podsource.ErrIncomplete)
+			return a, fmt.Errorf("%w: the informer of pods is not known to be in step with the API server yet; that takes its next event or bookmark, a minute or so", podsource.ErrIncomplete)
 		}
 		cached, err := lister.List(labels.Everything())
 		if err != nil {
@@ -110,7 +115,10 @@ type Synced interface {
 // API servers send about once a minute where anything at all has happened in the
 // cluster. So right after the start it takes about a minute until anything is
 // known, longer than the hook of package gc waits; [New] and [NewInformer] know at
-// once. The function may be called from several goroutines. Nothing is known of how
+// once. It learns only when it is called: make one for the life of the process, when
+// the informer is started, and call it also from a ticker, once a minute. With passes
+// every ten minutes alone an answer is ten minutes old, and a leak stays as much longer.
+// The function may be called from several goroutines. Nothing is known of how
 // long an event was under way.
 func InStep(informer Synced) func() time.Time {
 	var mu sync.Mutex

@@ -20,8 +20,9 @@ import (
 
 // What the zero Options stand for.
 const (
-	// DefaultTimeout is what kubelet, too, gives the API server.
-	DefaultTimeout = 30 * time.Second
+	// DefaultTimeout is less than gc.Options.SourceTimeout, so that an error names
+	// the source.
+	DefaultTimeout = 10 * time.Second
 	// DefaultPageSize is more than nearly all nodes may run, so that one page is
 	// the rule, and what kubectl asks for at once.
 	DefaultPageSize = 500

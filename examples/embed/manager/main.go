@@ -65,15 +65,16 @@ func collect(mgr manager.Manager, dataDir, network string, source podsource.Sour
 
 // sandboxes lists the live ones by the output of a command.
 func sandboxes(command []string) podsource.Source {
-	return podsource.Func(func(ctx context.Context) ([]podsource.Pod, error) {
+	return podsource.AnswerFunc(func(ctx context.Context) (podsource.Answer, error) {
 		out, err := exec.CommandContext(ctx, command[0], command[1:]...).Output()
 		if err != nil {
-			return nil, fmt.Errorf("listing sandboxes with %s: %w", command[0], err)
+			return podsource.Answer{}, fmt.Errorf("listing sandboxes with %s: %w", command[0], err)
 		}
-		var pods []podsource.Pod
+		// What other runtimes run in the network has other IDs, and is kept.
+		a := podsource.Answer{Names: []podsource.Names{{Form: podsource.Hex64, Lag: podsource.RuntimeLag}}}
 		for id := range strings.FieldsSeq(string(out)) {
-			pods = append(pods, podsource.Pod{ContainerIDs: []string{id}})
+			a.Pods = append(a.Pods, podsource.Pod{ContainerIDs: []string{id}})
 		}
-		return pods, nil
+		return a, nil
 	})
 }

@@ -112,7 +112,7 @@ func kubectlAnswer(kind string, metadata json.RawMessage, items []json.RawMessag
 	}
 	if len(namespaces) == 1 {
 		a.Supplementary = true
-		a.Note = fmt.Sprintf("all pods are of namespace %s: without those of others (kubectl get pods -A) the list only keeps, and lets nothing go", a.Pods[0].Namespace)
+		a.Note = fmt.Sprintf("all pods are of namespace %s, so the list only keeps, and lets nothing go: without -A kubectl prints no others, and with -A leave out --field-selector (the pods of this node are picked here)", a.Pods[0].Namespace)
 	}
 	return a, nil
 }

@@ -112,7 +112,7 @@ func TestPrinted(t *testing.T) {
 			want: podsource.Answer{Pods: []podsource.Pod{webPod, proxyPod}, Forms: hex}},
 		{reason: "kubectl get --raw", text: raw("PodList", `"resourceVersion": "7"`, web, proxy), want: podsource.Answer{Pods: []podsource.Pod{webPod, proxyPod}, Forms: hex}},
 		{reason: "without -A: the other namespaces are missing", text: kubectl(t, web), want: podsource.Answer{Pods: []podsource.Pod{webPod}, Forms: hex, Supplementary: true,
-			Note: "all pods are of namespace shop: without those of others (kubectl get pods -A) the list only keeps, and lets nothing go"}},
+			Note: "all pods are of namespace shop, so the list only keeps, and lets nothing go: without -A kubectl prints no others, and with -A leave out --field-selector (the pods of this node are picked here)"}},
 		{reason: "crictl pods: live in any state", text: crictl(a1, b1), want: podsource.Answer{Pods: []podsource.Pod{sandbox(a1, 0), sandbox(b1, 1)}, Names: cri}},
 		{reason: "crictl pods, and there are none: that is for the caller to judge", text: crictl(), want: podsource.Answer{Names: cri}},
 		{reason: "a sandbox without metadata", text: `{"items":[{"id":"x"}]}`, want: podsource.Answer{Pods: []podsource.Pod{{ContainerIDs: []string{"x"}}}, Names: cri}},
