@@ -39,6 +39,12 @@ const File = "hazards.md"
 
 const head = `<!-- written by: go test -run TestHazardTable -update -->
 
+# What this source was tested against
+
+The hazards are those of gc/testdata/hazards.txt in this repository: cases in which a collector released an address in use, or
+kept a leak. Without its guard the test fails. What the source cannot see is for another source to cover; beside "-" it belongs to no
+hazard with a test here.
+
 | hazard | test | guard | cannot see |
 |---|---|---|---|
 `
