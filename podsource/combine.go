@@ -11,9 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Union is live where any of the sources says so. Their answers stand side by
-// side and are never merged, so that what one says does not weaken what another
-// says. An error of any of them is the error of the whole (R2); beside it the
+// Union is live where any of the sources says so. Each answer keeps its own
+// declarations, and they are never merged. An error of any of them is the error of the whole (R2); beside it the
 // answer's Parts tell who did answer. It is never [ErrNotHere]: a union exists.
 //
 // They are asked one after the other, by their [Rank], whatever the order of

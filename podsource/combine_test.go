@@ -161,6 +161,16 @@ func TestSourcesStayTheirs(t *testing.T) {
 	}
 }
 
+// A source whose error nobody looked at is nil: that is an error of the answer, which
+// asking again does not mend.
+func TestNilSource(t *testing.T) {
+	for _, s := range []Source{Union(Static{named("a")}, nil), Fallback(nil, Static{named("a")}), Fallback(failing(ErrNotHere), nil), Union(nil)} {
+		if a, err := s.Pods(t.Context()); !errors.Is(err, ErrPermanent) || !strings.Contains(err.Error(), "nil") {
+			t.Errorf("got %v, %v", a, err)
+		}
+	}
+}
+
 func TestFallback(t *testing.T) {
 	broken := errors.New("broken")
 	notHere := fmt.Errorf("no socket of a kubelet: %w", ErrNotHere)

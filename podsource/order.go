@@ -5,6 +5,7 @@ package podsource
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 )
 
@@ -76,10 +77,16 @@ func (l *leaf) ask(ctx context.Context) (a Answer) {
 	return a
 }
 
+// errNil is the answer of a source that is nil, whose error somebody did not look at.
+var errNil = fmt.Errorf("it is nil; %w", ErrPermanent)
+
 // compositeOf returns s as a composite, of one leaf where it is none itself.
 func compositeOf(s Source) composite {
 	if c, ok := s.(composite); ok {
 		return c
+	}
+	if s == nil {
+		return composite{RankPods, func(*round, Rank) (Answer, error) { return Answer{}, errNil }}
 	}
 	l, rank := &leaf{s}, RankPods
 	if r, ok := s.(Ranked); ok {
