@@ -44,8 +44,8 @@ type Answer struct {
 	// none. Without it such an answer is an error (R9).
 	Authoritative bool
 	// Supplementary marks an answer that only ever adds reasons to keep:
-	// network namespaces, a cache of results. Its silence lets nothing go but
-	// by what it declares, so it may be empty.
+	// network namespaces, a cache of results. Alone it never lets a reservation be
+	// released; only its declarations can. So it may be empty.
 	Supplementary bool
 	// Recorded are the attachments that a cache of CNI results holds, also those
 	// that ended. Where it is not nil, Names counts only in those networks in

@@ -9,10 +9,9 @@ import (
 	"time"
 )
 
-// A Rank is when a source is asked among others. The life of a container runs in
-// the order of the ranks: a container that has not come as far as one source
-// when that is asked can't have left the ones before it. So nothing slips
-// through between two questions.
+// A Rank is when a source is asked among others: in the order in which a container
+// reaches them. So one that moves on between two questions is still seen by the later
+// one.
 type Rank uint8
 
 const (

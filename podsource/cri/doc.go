@@ -34,8 +34,9 @@
 //
 // # What to ask beside it
 //
-// Do not ask it alone. The recommended source is [podsource.Union] of kubelet
-// and the runtime: kubelet knows pods that are still starting, the runtime knows
+// Do not ask it alone. Ask [podsource.Union] of kubelet and the runtime at least, and of
+// netns and cnicache where the agent may see the node's processes: without those a
+// sandbox whose record the runtime lost loses its address (hazards 33 and 59). kubelet knows pods that are still starting, the runtime knows
 // every sandbox. A pod that is starting claims what nobody else owns, and the
 // runtime ends that claim on a reservation whose container it does not list for
 // long enough (R4, hazard 39). Add package netns where the agent has the privilege.

@@ -141,7 +141,7 @@ func TestHazard72BetweenTwoPlugins(t *testing.T) {
 
 // What bears the variables of an ADD and can't be one claims nothing.
 //
-// Guard: [scan.claims] lets out who runs for longer than [Options.LongestADD],
+// Guard: [scan.claims] leaves out who runs for longer than [Options.LongestADD],
 // and [scan.atHome] who is in the namespace itself.
 func TestHazard78EnvironmentOfOthers(t *testing.T) {
 	if !onNode(t) {

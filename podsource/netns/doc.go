@@ -81,8 +81,9 @@
 // a privileged container with hostPID. On a node that is itself a container, some
 // process must show that it is one (Options.Nested): to an agent without hostPID
 // its own pod looks like such a node. What it may not look into is an error
-// that says what is missing, and never a shorter list (R2). A process that ends
-// meanwhile has left its namespaces.
+// that says what is missing, and never a shorter list (R2). The hook of package gc
+// tries again all the same: without these rights each start of the agent waits out
+// gc.Options.StartupTimeout. A process that ends meanwhile has left its namespaces.
 //
 // Where a tenant could make that fail, what was found is an answer all the same,
 // without the declaration that all addresses are in it: see [Source.Pods]. That
