@@ -123,16 +123,8 @@ func (e evidence) lag(r *hostlocal.Reservation, since time.Duration) time.Durati
 // lag returns by how much later than its reservation r's container is named at
 // the latest, or forever where it is none of those that are named.
 func (d *declaration) lag(r *hostlocal.Reservation) time.Duration {
-	if d.inGap(r) {
-		return forever
-	}
-	return d.lagAtOtherTimes(r)
-}
-
-// lagAtOtherTimes is lag, as if r had not been made in a gap.
-func (d *declaration) lagAtOtherTimes(r *hostlocal.Reservation) time.Duration {
 	lag := forever
-	if d.mustName != nil && !d.mustName(r) {
+	if d.inGap(r) || d.mustName != nil && !d.mustName(r) {
 		return lag
 	}
 	for _, n := range d.Names {
@@ -176,13 +168,14 @@ func mayName(r *hostlocal.Reservation) func(*declaration) bool {
 
 // foreign reports whether no source could mean a container of r's ID: some of
 // them say of which form those are that they mean, and none says this one (R14).
-// This is a matter of form alone, however old the answer is and whenever r was made.
+// This is a matter of form alone, however old the answer is. A source that was not
+// told when r was made says nothing of it, also not that r is none of another's.
 func (e evidence) foreign(r *hostlocal.Reservation) bool {
 	means := func(d *declaration) bool {
-		return d.lagAtOtherTimes(r) < forever || slices.ContainsFunc(d.Forms, func(f podsource.Form) bool { return f.Matches(r.ContainerID) })
+		return d.lag(r) < forever || slices.ContainsFunc(d.Forms, func(f podsource.Form) bool { return f.Matches(r.ContainerID) })
 	}
 	says := func(d declaration) bool {
-		return len(d.Forms) > 0 || slices.ContainsFunc(d.Names, func(n podsource.Names) bool { return covers(n.Networks, r.Network) })
+		return len(d.Forms) > 0 || !d.inGap(r) && slices.ContainsFunc(d.Names, func(n podsource.Names) bool { return covers(n.Networks, r.Network) })
 	}
 	someSay := func(look []declaration) bool { return slices.ContainsFunc(look, says) }
 	return r.Owner == hostlocal.Owned && !e.inEveryLook(always, means) && slices.ContainsFunc(e, someSay)

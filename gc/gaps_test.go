@@ -80,3 +80,21 @@ func TestHazard51AGapMakesNobodyForeign(t *testing.T) {
 		n.checkReasons(report, map[string]Reason{"10.0.0.2": Unowned})
 	})(t)
 }
+
+// A nerdctl container whose address was reserved in a gap of the record: the runtime
+// beside it could not mean that one either, so it is as foreign as without the record.
+//
+// Guard: [evidence.foreign] asks no source for what was reserved in one of its gaps.
+func TestHazard49ForeignInAGap(t *testing.T) {
+	inBubble(func(t *testing.T) {
+		n := newNode(t)
+		n.reserve("10.0.0.2", "default-"+hex64("nerdctl"), time.Hour)
+		n.reserve("10.0.0.3", "default-"+hex64("told"), 3*time.Hour)
+		record := recordAnswer([]string{network1})
+		record.Gaps = []podsource.Gap{{From: time.Now().Add(-2 * time.Hour)}}
+		for _, beside := range []podsource.Answer{criAnswer(), kubeletAnswer()} {
+			report := n.pass(answers(record, beside), Options{DryRun: true})
+			n.checkReasons(report, map[string]Reason{"10.0.0.2": ForeignOwner, "10.0.0.3": Unowned})
+		}
+	})(t)
+}
