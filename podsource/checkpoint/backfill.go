@@ -32,7 +32,9 @@ import (
 //
 // Where the source, or a member of it that is not supplementary, sees no other
 // pod, it must declare that it is authoritative (R9); podsource.AllowEmpty is the
-// caller's word for it. With an error nothing was changed. The agent may go on and
+// caller's word for it. Of each of Options.Networks a member must speak that is not
+// supplementary. What was reserved in a gap of the source, and of no other such
+// member, stays one of the record's. With an error nothing was changed. The agent may go on and
 // try again: without a file Add refuses, and of what is not recorded nothing is said.
 func (c *Checkpoint) Backfill(ctx context.Context, source podsource.Source,
 	attachmentsOf func(podsource.Pod) ([]Entry, error)) error {
@@ -46,7 +48,7 @@ func (c *Checkpoint) Backfill(ctx context.Context, source podsource.Source,
 	}
 	c.watchRemoved(true)
 	defer c.watchRemoved(false)
-	f := filling{attachmentsOf: attachmentsOf, asked: time.Now(), lag: c.lag}
+	f := filling{attachmentsOf: attachmentsOf, networks: c.networks, asked: time.Now(), lag: c.lag}
 	if err := f.ask(ctx, source); err != nil {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
@@ -54,7 +56,8 @@ func (c *Checkpoint) Backfill(ctx context.Context, source podsource.Source,
 		if _, err := os.Lstat(c.path); !s.written && err == nil && !c.dirty {
 			return nil, fs.ErrExist
 		}
-		next := &state{slices.Clone(s.items), narrowed(s.gaps, f.before, time.Now().Add(c.lag)), true}
+		left := append(narrowed(s.gaps, f.before, time.Now().Add(c.lag)), common(s.gaps, f.gaps)...)
+		next := &state{slices.Clone(s.items), joined(left), true}
 		for _, added := range f.items {
 			if i, found := find(next.items, added.Key); !found && !c.removed[added.Key] {
 				next.items = slices.Insert(next.items, i, added)
@@ -76,10 +79,12 @@ func (c *Checkpoint) watchRemoved(begin bool) {
 // A filling is what a Backfill learns.
 type filling struct {
 	attachmentsOf func(podsource.Pod) ([]Entry, error)
+	networks      []string // of the record
 	asked         time.Time
-	lag           time.Duration // of the source
-	items         []*item       // sorted by key
-	before        time.Time     // all are listed whose address was reserved before this
+	lag           time.Duration   // of the source
+	items         []*item         // sorted by key
+	before        time.Time       // all are listed whose address was reserved before this
+	gaps          []podsource.Gap // but for those whose address was reserved in these
 }
 
 func (f *filling) ask(ctx context.Context, source podsource.Source) error {
@@ -88,6 +93,9 @@ func (f *filling) ask(ctx context.Context, source podsource.Source) error {
 		return err
 	}
 	f.before = f.asked.Add(-f.lag)
+	if err := f.complete(all.Members()); err != nil {
+		return err
+	}
 	for _, a := range all.Members() {
 		a.Pods = slices.DeleteFunc(slices.Clone(a.Pods), finishedLongAgo)
 		if len(a.Pods) == 0 && !a.Authoritative && !a.Supplementary {
@@ -101,6 +109,29 @@ func (f *filling) ask(ctx context.Context, source podsource.Source) error {
 			if err := f.add(p); err != nil {
 				return fmt.Errorf("pod %s (UID %q): %w", p.NamespacedName, p.UID, err)
 			}
+		}
+	}
+	return nil
+}
+
+// complete takes note of what the members of an answer were not told. It is an error
+// where they do not speak of all networks of the record: what that says afterwards is
+// that nobody else lives. A supplementary one may lack anybody.
+func (f *filling) complete(members []podsource.Answer) error {
+	members = slices.DeleteFunc(slices.Clone(members), func(a podsource.Answer) bool { return a.Supplementary })
+	for _, network := range f.networks {
+		var gaps []podsource.Gap
+		speaks, told := false, false
+		for _, a := range members {
+			if a.Networks == nil || slices.Contains(a.Networks, network) {
+				speaks, told, gaps = true, told || len(a.Gaps) == 0, append(gaps, a.Gaps...)
+			}
+		}
+		if !speaks {
+			return fmt.Errorf("no source lists all pods of network %q; ask a runtime, kubelet or the API server, too", network)
+		}
+		if !told {
+			f.gaps = append(f.gaps, gaps...)
 		}
 	}
 	return nil

@@ -87,3 +87,21 @@ func narrowed(gaps []podsource.Gap, before, to time.Time) (left []podsource.Gap)
 	}
 	return joined(left)
 }
+
+// common returns the times that are in gaps of both.
+func common(a, b []podsource.Gap) (both []podsource.Gap) {
+	for _, g := range a {
+		for _, h := range b {
+			if h.From.Before(g.From) {
+				h.From = g.From
+			}
+			if h.To.IsZero() || !g.To.IsZero() && g.To.Before(h.To) {
+				h.To = g.To
+			}
+			if h.To.IsZero() || !h.From.After(h.To) {
+				both = append(both, h)
+			}
+		}
+	}
+	return both
+}

@@ -211,6 +211,31 @@ func TestJoined(t *testing.T) {
 	}
 }
 
+// TestCommon: what is in gaps of both, also of those without a beginning or an end.
+func TestCommon(t *testing.T) {
+	at := func(minutes int) time.Time { return time.Date(2025, 3, 1, 12, minutes, 0, 0, time.UTC) }
+	gap := func(from, to int) podsource.Gap { return podsource.Gap{From: at(from), To: at(to)} }
+	for _, row := range []struct {
+		reason string
+		a, b   podsource.Gap
+		want   []podsource.Gap
+	}{
+		{"apart", gap(1, 2), gap(3, 4), nil},
+		{"a moment", gap(1, 2), gap(2, 3), []podsource.Gap{gap(2, 2)}},
+		{"a part", gap(1, 5), gap(3, 9), []podsource.Gap{gap(3, 5)}},
+		{"one in another", gap(1, 9), gap(3, 4), []podsource.Gap{gap(3, 4)}},
+		{"one in all there is", gap(1, 9), podsource.Gap{}, []podsource.Gap{gap(1, 9)}},
+		{"no beginning, and no end", podsource.Gap{To: at(5)}, podsource.Gap{From: at(3)}, []podsource.Gap{gap(3, 5)}},
+		{"both without an end", podsource.Gap{From: at(5)}, podsource.Gap{From: at(3)}, []podsource.Gap{{From: at(5)}}},
+	} {
+		for _, gaps := range [][2]podsource.Gap{{row.a, row.b}, {row.b, row.a}} {
+			if diff := cmp.Diff(row.want, common(gaps[:1], gaps[1:])); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", row.reason, diff)
+			}
+		}
+	}
+}
+
 // TestBackfillLeavesOpen: what the source can't list yet stays a gap, however often
 // it is asked.
 func TestBackfillLeavesOpen(t *testing.T) {
