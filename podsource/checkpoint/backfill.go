@@ -49,6 +49,10 @@ func (c *Checkpoint) Backfill(ctx context.Context, source podsource.Source,
 	c.watchRemoved(true)
 	defer c.watchRemoved(false)
 	f := filling{attachmentsOf: attachmentsOf, networks: c.networks, asked: time.Now(), lag: c.lag}
+	if s := c.state.Load(); s != nil {
+		f.stepped = s.steppedAt(f.asked)
+		f.slack = f.stepped.within(c.lag, f.asked)
+	}
 	if err := f.ask(ctx, source); err != nil {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
@@ -56,8 +60,11 @@ func (c *Checkpoint) Backfill(ctx context.Context, source podsource.Source,
 		if _, err := os.Lstat(c.path); !s.written && err == nil && !c.dirty {
 			return nil, fs.ErrExist
 		}
-		left := append(narrowed(s.gaps, f.before, time.Now().Add(c.lag)), common(s.gaps, f.gaps)...)
-		next := &state{slices.Clone(s.items), joined(left), true}
+		now := time.Now()
+		gaps := s.gapsAt(now)
+		next := s.with(slices.Clone(s.items))
+		next.gaps = joined(append(narrowed(gaps, f.before, now.Round(0).Add(c.lag)), common(gaps, f.gaps)...))
+		next.at, next.stepped = readingOf(now), f.stepped
 		for _, added := range f.items {
 			if i, found := find(next.items, added.Key); !found && !c.removed[added.Key] {
 				next.items = slices.Insert(next.items, i, added)
@@ -82,6 +89,8 @@ type filling struct {
 	networks      []string // of the record
 	asked         time.Time
 	lag           time.Duration   // of the source
+	stepped       stepped         // of the clock
+	slack         time.Duration   // by how much what was reserved within the lag may bear another timestamp
 	items         []*item         // sorted by key
 	before        time.Time       // all are listed whose address was reserved before this
 	gaps          []podsource.Gap // but for those whose address was reserved in these
@@ -92,7 +101,7 @@ func (f *filling) ask(ctx context.Context, source podsource.Source) error {
 	if err != nil {
 		return err
 	}
-	f.before = f.asked.Add(-f.lag)
+	f.before = f.asked.Add(-f.lag - f.slack).Round(0) // an AsOf has no monotonic part either
 	if err := f.complete(all.Members()); err != nil {
 		return err
 	}
@@ -103,7 +112,7 @@ func (f *filling) ask(ctx context.Context, source podsource.Source) error {
 		}
 		if !a.AsOf.IsZero() {
 			f.notSince(a.AsOf)
-			f.notSince(a.AsOf.Add(-f.lag))
+			f.notSince(a.AsOf.Add(-f.lag - f.slack))
 		}
 		for _, p := range a.Pods {
 			if err := f.add(p); err != nil {

@@ -40,8 +40,17 @@ type Checkpoint struct {
 // state is what the file holds.
 type state struct {
 	items   []*item         // sorted by key; what they point to is never changed
-	gaps    []podsource.Gap // never changed
-	written bool            // false: there is no file
+	gaps    []podsource.Gap // never changed; see gapsAt
+	at      reading         // by which gaps are right
+	stepped stepped
+	written bool // false: there is no file
+}
+
+// with is s with other items.
+func (s *state) with(items []*item) *state {
+	next := *s
+	next.items, next.written = items, true
+	return &next
 }
 
 // find looks a key up in items, which are sorted by it.
@@ -90,14 +99,15 @@ func Open(path string, opts Options) (c *Checkpoint, err error) {
 	if err := removeIfExists(file + ".tmp"); err != nil {
 		return nil, fmt.Errorf("removing what a crash left: %w", err)
 	}
-	s := &state{gaps: []podsource.Gap{{}}}
+	opened := now()
+	s := &state{gaps: []podsource.Gap{{}}, at: readingOf(opened.wall)}
 	switch r, sameBoot, err := load(file, opts.BootID); {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
 		return nil, err
 	default:
-		opened := now()
-		s.written, s.gaps = true, r.gapsSince(sameBoot, opened, opened.wall.Add(opts.Lag))
+		s.written, s.gaps = true, r.gapsSince(sameBoot, opened, opened.wall.Round(0).Add(opts.Lag))
+		s.stepped = stepped{r.stepSince(sameBoot, opened).Abs(), opened.wall}
 		s.items = make([]*item, len(r.Entries))
 		for i, e := range r.Entries {
 			if s.items[i], err = newItem(e); err != nil {
@@ -133,7 +143,7 @@ func (c *Checkpoint) Add(e Entry) error {
 		} else {
 			next = slices.Insert(next, i, added)
 		}
-		return &state{next, s.gaps, true}, nil
+		return s.with(next), nil
 	})
 }
 
@@ -148,7 +158,7 @@ func (c *Checkpoint) Remove(k Key) error {
 		if !found {
 			return nil, nil
 		}
-		return &state{slices.Delete(slices.Clone(s.items), i, i+1), s.gaps, true}, nil
+		return s.with(slices.Delete(slices.Clone(s.items), i, i+1)), nil
 	})
 }
 
@@ -183,7 +193,7 @@ func (c *Checkpoint) Prune(ctx context.Context) (gone []Entry, err error) {
 // without is s without those of the entries that are in it still, and these. One
 // that was recorded anew, with another namespace, is another one.
 func (s *state) without(entries []Entry) (next *state, those []Entry) {
-	next = &state{slices.Clone(s.items), s.gaps, true}
+	next = s.with(slices.Clone(s.items))
 	for _, e := range entries {
 		if i, found := find(next.items, e.Key); found && next.items[i].NetNS == e.NetNS {
 			next.items, those = slices.Delete(next.items, i, i+1), append(those, e)
@@ -257,7 +267,7 @@ func (c *Checkpoint) change(doing string, become func(*state) (*state, error)) e
 // commit writes a state. With an error the file may have it or not.
 func (c *Checkpoint) commit(doing string, s *state) error {
 	at := now()
-	content, err := encode(record{BootID: c.bootID, Written: at.wall.Round(0).UTC(), SinceBoot: at.boot, Gaps: s.gaps}, s.items)
+	content, err := encode(record{BootID: c.bootID, Written: at.wall.Round(0).UTC(), SinceBoot: at.boot, Gaps: s.gapsAt(at.wall)}, s.items)
 	if err != nil {
 		return fmt.Errorf("%s: %w", doing, err)
 	}

@@ -44,13 +44,89 @@ func (r *record) gapsSince(sameBoot bool, now moment, to time.Time) []podsource.
 		gap.From = booted.Add(-clockTolerance)
 		return []podsource.Gap{gap}
 	}
-	if step := booted.Sub(r.Written.Add(-r.SinceBoot)); step.Abs() > clockTolerance {
+	if step := r.stepSince(sameBoot, now); step != 0 {
 		gap.From = time.Time{}
 		if !to.IsZero() && step < 0 {
 			gap.To = to.Add(-step) // as the clock was
 		}
 	}
 	return joined(append(slices.Clone(r.Gaps), gap))
+}
+
+// stepSince returns by how much the clock was set forward since the record was
+// written, as far as that is known.
+func (r *record) stepSince(sameBoot bool, now moment) time.Duration {
+	if !sameBoot || now.boot == 0 || r.SinceBoot == 0 {
+		return 0
+	}
+	step := now.wall.Add(-now.boot).Sub(r.Written.Add(-r.SinceBoot))
+	if step.Abs() <= clockTolerance {
+		return 0
+	}
+	return step
+}
+
+// A reading is one of the clocks while the record is open.
+type reading struct {
+	wall time.Time // may be set at any time
+	mono time.Time // of which only the monotonic part counts
+}
+
+func readingOf(now time.Time) reading { return reading{now.Round(0), now} }
+
+// step returns by how much the wall clock was set forward between two readings.
+func (r reading) step(now time.Time) time.Duration {
+	step := now.Round(0).Sub(r.wall) - now.Sub(r.mono)
+	if step.Abs() <= clockTolerance {
+		return 0
+	}
+	return step
+}
+
+// stepped says that the clock was set, by how much in all, and when that was seen last.
+type stepped struct {
+	by   time.Duration
+	seen time.Time
+}
+
+// within returns by how much the clock may have been set in the time before now.
+func (s stepped) within(last time.Duration, now time.Time) time.Duration {
+	if now.Sub(s.seen) > last {
+		return 0
+	}
+	return s.by
+}
+
+// steppedAt is how the clock was set until now, without what was long ago.
+func (s *state) steppedAt(now time.Time) stepped {
+	step := s.at.step(now).Abs()
+	if step == 0 {
+		return s.stepped
+	}
+	return stepped{s.stepped.by + step, now}
+}
+
+// gapsAt returns the gaps as of now. In those that had not ended, what was reserved
+// after the clock was set bears a timestamp of the other clock.
+func (s *state) gapsAt(now time.Time) []podsource.Gap {
+	step := s.at.step(now)
+	if step == 0 {
+		return s.gaps
+	}
+	gaps := slices.Clone(s.gaps)
+	for i := range gaps {
+		g := &gaps[i]
+		if !g.To.IsZero() && g.To.Before(s.at.wall) {
+			continue
+		}
+		if step < 0 && !g.From.IsZero() {
+			g.From = g.From.Add(step)
+		}
+		if step > 0 && !g.To.IsZero() {
+			g.To = g.To.Add(step)
+		}
+	}
+	return joined(gaps)
 }
 
 // joined returns gaps in order, those that overlap as one.

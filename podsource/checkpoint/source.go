@@ -70,7 +70,7 @@ func (c *Checkpoint) Pods(ctx context.Context) (podsource.Answer, error) {
 		case !s.written:
 			return nil, nil, fmt.Errorf("%w: the record %s was never written", podsource.ErrNotHere, c.path)
 		}
-		return s.entries(), s.gaps, nil // of the state that was looked at: c may be closed by now
+		return s.entries(), s.gapsAt(time.Now()), nil // of the state that was looked at: c may be closed by now
 	})
 }
 
