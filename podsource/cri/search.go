@@ -70,12 +70,23 @@ var endpointLine = regexp.MustCompile(`^\s*["']?` + endpointKey + `["']?\s*:(?:\
 // map in YAML, or "" where it has none. A line about it that is not understood is
 // an error: it may name the node's runtime.
 func runtimeEndpoint(text string) (string, error) {
-	found, name := false, ""
+	if strings.ContainsRune(text, 0) {
+		return "", errors.New("it is no text in UTF-8")
+	}
+	found, name, above := false, "", -1 // above: how far the line is indented on which a value may go on
 	for line := range strings.Lines(text) {
 		line = strings.TrimRight(line, "\r\n")
-		if content, _, _ := strings.Cut(line, "#"); !strings.Contains(content, endpointKey) {
+		content, _, _ := strings.Cut(line, "#")
+		if strings.TrimSpace(content) == "" {
 			continue
 		}
+		if above >= 0 && indent(content) > above {
+			return "", fmt.Errorf("the value of %s goes on in %q; wanted is one line", endpointKey, line)
+		}
+		if above = -1; !strings.Contains(content, endpointKey) {
+			continue
+		}
+		above = indent(content)
 		m := endpointLine.FindStringSubmatch(line)
 		if m == nil {
 			return "", fmt.Errorf("%q is not understood; wanted is one line as in %s: unix:///run/containerd/containerd.sock", line, endpointKey)
@@ -87,6 +98,8 @@ func runtimeEndpoint(text string) (string, error) {
 	}
 	return name, nil
 }
+
+func indent(line string) int { return len(line) - len(strings.TrimLeft(line, " \t")) }
 
 // unlessAmong returns what is at an endpoint, and whether that is none of those
 // that were asked: /var/run may be a link to /run.

@@ -248,6 +248,11 @@ func TestCrictlConfig(t *testing.T) {
 		{"two words", "runtime-endpoint: /x y", "", "is not understood"},
 		{"a quote that is open", `runtime-endpoint: "/x`, "", "is not understood"},
 		{"another key", "my-runtime-endpoint: /x", "", "is not understood"},
+		{"the value is on the next line", "runtime-endpoint:\n  unix:///x\ndebug: true\n", "", "goes on"},
+		{"... behind a comment and an empty line", "debug: true\nruntime-endpoint: # ours\r\n\r\n    # of the node\r\n  \"/x\"\r\n", "", "goes on"},
+		{"a value that goes on", "runtime-endpoint: /x\n y\n", "", "goes on"},
+		{"indented, and without a value", "  runtime-endpoint:\n  debug: true\n", "", ""},
+		{"in UTF-16", "r\x00u\x00n\x00t\x00i\x00m\x00e\x00", "", "no text in UTF-8"},
 		{"twice", "runtime-endpoint: /x\nruntime-endpoint: /y\n", "", "twice"},
 	} {
 		got, err := cri.RuntimeEndpoint(row.text)
