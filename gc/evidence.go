@@ -140,6 +140,9 @@ func (d *declaration) lag(r *hostlocal.Reservation) time.Duration {
 func (d *declaration) inGap(r *hostlocal.Reservation) bool {
 	latest := r.ReservedAt.Add(granularity(r.ReservedAt))
 	return slices.ContainsFunc(d.Gaps, func(g podsource.Gap) bool {
+		if g.But.Matches(r.ContainerID) {
+			return false
+		}
 		return r.ReservedAt.IsZero() || !latest.Before(g.From) && (g.To.IsZero() || !r.ReservedAt.After(g.To))
 	})
 }

@@ -91,10 +91,13 @@ func TestHazard49ForeignInAGap(t *testing.T) {
 		n.reserve("10.0.0.2", "default-"+hex64("nerdctl"), time.Hour)
 		n.reserve("10.0.0.3", "default-"+hex64("told"), 3*time.Hour)
 		record := recordAnswer([]string{network1})
-		record.Gaps = []podsource.Gap{{From: time.Now().Add(-2 * time.Hour)}}
+		record.Gaps = []podsource.Gap{{From: time.Now().Add(-2 * time.Hour), But: podsource.Hex64}}
+		n.reserve("10.0.0.4", hex64("leaked"), time.Hour)
+		report := n.pass(answers(record), Options{DryRun: true})
+		n.checkReasons(report, map[string]Reason{"10.0.0.2": CacheIsNewer, "10.0.0.3": Unowned, "10.0.0.4": Unowned})
 		for _, beside := range []podsource.Answer{criAnswer(), kubeletAnswer()} {
 			report := n.pass(answers(record, beside), Options{DryRun: true})
-			n.checkReasons(report, map[string]Reason{"10.0.0.2": ForeignOwner, "10.0.0.3": Unowned})
+			n.checkReasons(report, map[string]Reason{"10.0.0.2": ForeignOwner, "10.0.0.3": Unowned, "10.0.0.4": Unowned})
 		}
 	})(t)
 }

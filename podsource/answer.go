@@ -96,6 +96,9 @@ type Names struct {
 type Gap struct {
 	From time.Time `json:"from,omitzero"`
 	To   time.Time `json:"to,omitzero"`
+	// But is the form of the containers that the source was told of nevertheless, as
+	// by a runtime afterwards. The zero Form is none.
+	But Form `json:"but,omitempty"`
 }
 
 // RuntimeLag, as the Lag of [Names], is that of a container runtime, which lists

@@ -34,7 +34,8 @@ import (
 // pod, it must declare that it is authoritative (R9); podsource.AllowEmpty is the
 // caller's word for it. Of each of Options.Networks a member must speak that is not
 // supplementary. What was reserved in a gap of the source, and of no other such
-// member, stays one of the record's. With an error nothing was changed. The agent may go on and
+// member, stays one of the record's. Where they mean one form of container IDs alone, as
+// a runtime does, all time until then is a gap but for that (hazard 49). With an error nothing was changed. The agent may go on and
 // try again: without a file Add refuses, and of what is not recorded nothing is said.
 func (c *Checkpoint) Backfill(ctx context.Context, source podsource.Source,
 	attachmentsOf func(podsource.Pod) ([]Entry, error)) error {
@@ -43,7 +44,7 @@ func (c *Checkpoint) Backfill(ctx context.Context, source podsource.Source,
 		return fmt.Errorf("%s: somebody else is doing it", doing)
 	}
 	defer c.filling.Unlock()
-	if s := c.state.Load(); s != nil && s.written && len(s.gaps) == 0 {
+	if s := c.state.Load(); s != nil && s.written && !slices.ContainsFunc(s.gaps, func(g podsource.Gap) bool { return g.But == "" }) {
 		return fmt.Errorf("%s: %w", doing, fs.ErrExist)
 	}
 	c.watchRemoved(true)
@@ -63,7 +64,7 @@ func (c *Checkpoint) Backfill(ctx context.Context, source podsource.Source,
 		now := time.Now()
 		gaps := s.gapsAt(now)
 		next := s.with(slices.Clone(s.items))
-		next.gaps = joined(append(narrowed(gaps, f.before, now.Round(0).Add(c.lag)), common(gaps, f.gaps)...))
+		next.gaps = joined(append(narrowed(gaps, f.form, f.before, now.Round(0).Add(c.lag)), common(gaps, f.gaps)...))
 		next.at, next.stepped = readingOf(now), f.stepped
 		for _, added := range f.items {
 			if i, found := find(next.items, added.Key); !found && !c.removed[added.Key] {
@@ -93,7 +94,8 @@ type filling struct {
 	slack         time.Duration   // by how much what was reserved within the lag may bear another timestamp
 	items         []*item         // sorted by key
 	before        time.Time       // all are listed whose address was reserved before this
-	gaps          []podsource.Gap // but for those whose address was reserved in these
+	form          podsource.Form  // if its ID is of this form
+	gaps          []podsource.Gap // and but for those whose address was reserved in these
 }
 
 func (f *filling) ask(ctx context.Context, source podsource.Source) error {
@@ -123,27 +125,55 @@ func (f *filling) ask(ctx context.Context, source podsource.Source) error {
 	return nil
 }
 
-// complete takes note of what the members of an answer were not told. It is an error
-// where they do not speak of all networks of the record: what that says afterwards is
-// that nobody else lives. A supplementary one may lack anybody.
+// complete takes note of what the members of an answer were not told, and of which
+// containers they could mean. It is an error where they do not speak of all networks of
+// the record: what that says afterwards is that nobody else lives. A supplementary one
+// may lack anybody.
 func (f *filling) complete(members []podsource.Answer) error {
-	members = slices.DeleteFunc(slices.Clone(members), func(a podsource.Answer) bool { return a.Supplementary })
+	f.form = podsource.AnyForm
 	for _, network := range f.networks {
-		var gaps []podsource.Gap
-		speaks, told := false, false
-		for _, a := range members {
-			if a.Networks == nil || slices.Contains(a.Networks, network) {
-				speaks, told, gaps = true, told || len(a.Gaps) == 0, append(gaps, a.Gaps...)
-			}
-		}
-		if !speaks {
+		of := slices.DeleteFunc(slices.Clone(members), func(a podsource.Answer) bool {
+			return a.Supplementary || a.Networks != nil && !slices.Contains(a.Networks, network)
+		})
+		if len(of) == 0 {
 			return fmt.Errorf("no source lists all pods of network %q; ask a runtime, kubelet or the API server, too", network)
 		}
-		if !told {
-			f.gaps = append(f.gaps, gaps...)
+		wasTold := func(a podsource.Answer) bool { return len(a.Gaps) == 0 }
+		if slices.ContainsFunc(of, wasTold) {
+			of = slices.DeleteFunc(of, func(a podsource.Answer) bool { return !wasTold(a) })
+		}
+		for _, a := range of {
+			f.gaps = append(f.gaps, a.Gaps...)
+		}
+		switch form := formOf(of, network); {
+		case f.form == podsource.AnyForm:
+			f.form = form
+		case form != podsource.AnyForm && form != f.form:
+			f.form = ""
 		}
 	}
 	return nil
+}
+
+// formOf returns a form of container IDs of which the members list all in a network:
+// any where none of them says which it means (R14).
+func formOf(members []podsource.Answer, network string) podsource.Form {
+	var forms []podsource.Form
+	for _, a := range members {
+		forms = append(forms, a.Forms...)
+		for _, n := range a.Names {
+			if n.Networks == nil || slices.Contains(n.Networks, network) {
+				forms = append(forms, n.Form)
+			}
+		}
+	}
+	switch {
+	case len(forms) == 0, slices.Contains(forms, podsource.AnyForm):
+		return podsource.AnyForm
+	case slices.Contains(forms, podsource.Hex64):
+		return podsource.Hex64
+	}
+	return forms[0]
 }
 
 // notSince takes note that somebody may not be listed whose address was reserved

@@ -53,6 +53,9 @@
 //     beside the record would have listed its container, or [Checkpoint.Backfill] has
 //     asked one, or the node boots. Nobody tells the record of a rollback, so that is
 //     the whole time since its last change, or since it was closed.
+//   - Containers that the source of a Backfill could not mean, as those of nerdctl
+//     beside a runtime: of what was reserved in the time that it told of, the record
+//     speaks of containers of the source's form alone (hazard 49).
 //   - The leak of an ADD that died with its agent, in the time before: it looks the
 //     same (hazard 24). An agent that writes down what it is about to do, as
 //     examples/cniserver, undoes it by itself.

@@ -3,6 +3,7 @@
 package checkpoint
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -130,9 +131,23 @@ func (s *state) gapsAt(now time.Time) []podsource.Gap {
 }
 
 // joined returns gaps in order, those that overlap as one.
-func joined(gaps []podsource.Gap) []podsource.Gap {
-	slices.SortFunc(gaps, func(a, b podsource.Gap) int { return a.From.Compare(b.From) })
-	var out []podsource.Gap
+func joined(gaps []podsource.Gap) (out []podsource.Gap) {
+	slices.SortStableFunc(gaps, func(a, b podsource.Gap) int {
+		return cmp.Or(cmp.Compare(a.But, b.But), a.From.Compare(b.From))
+	})
+	for len(gaps) > 0 {
+		n := slices.IndexFunc(gaps, func(g podsource.Gap) bool { return g.But != gaps[0].But })
+		if n < 0 {
+			n = len(gaps)
+		}
+		out = append(out, joinedAlike(gaps[:n])...)
+		gaps = gaps[n:]
+	}
+	return out
+}
+
+// joinedAlike is joined of sorted gaps that are alike but for their times.
+func joinedAlike(gaps []podsource.Gap) (out []podsource.Gap) {
 	for i, g := range gaps {
 		last := len(out) - 1
 		overlaps := last >= 0 && (out[last].To.IsZero() || !g.From.After(out[last].To))
@@ -147,12 +162,21 @@ func joined(gaps []podsource.Gap) []podsource.Gap {
 	return out
 }
 
-// narrowed returns what is left of gaps when everybody is recorded whose address
-// was reserved before a time. A gap without an end has one at to.
-func narrowed(gaps []podsource.Gap, before, to time.Time) (left []podsource.Gap) {
+// narrowed returns what is left of gaps when everybody of a form is recorded whose
+// address was reserved before a time: the time since then, and of the others what it
+// was. A gap without an end has one at to.
+func narrowed(gaps []podsource.Gap, form podsource.Form, before, to time.Time) (left []podsource.Gap) {
 	for _, g := range gaps {
 		if g.To.IsZero() {
 			g.To = to
+		}
+		if others := g; form != podsource.AnyForm {
+			if g.But == form || form == "" {
+				left = append(left, g)
+				continue
+			}
+			others.But = form
+			left = append(left, others)
 		}
 		if before.After(g.From) {
 			g.From = before
@@ -174,6 +198,7 @@ func common(a, b []podsource.Gap) (both []podsource.Gap) {
 			if h.To.IsZero() || !g.To.IsZero() && g.To.Before(h.To) {
 				h.To = g.To
 			}
+			h.But = cmp.Or(g.But, h.But)
 			if h.To.IsZero() || !h.From.After(h.To) {
 				both = append(both, h)
 			}

@@ -141,6 +141,9 @@ func note(gaps []podsource.Gap) string {
 	var all []string
 	for _, g := range gaps {
 		all = append(all, text(g.From, "ever")+" to "+text(g.To, "now"))
+		if g.But != "" {
+			all[len(all)-1] += fmt.Sprintf(" (but for container IDs of the form %s)", g.But)
+		}
 	}
 	return "it says nothing of reservations that were made while it was not kept, or may not have been: " + strings.Join(all, ", ")
 }
