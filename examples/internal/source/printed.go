@@ -39,11 +39,15 @@ func decodePrinted(text []byte, node func() (string, error)) (podsource.Answer, 
 
 // crictlAnswer is that of package cri, as of when crictl printed it: every
 // sandbox, in any state, by its container ID.
+//
+// Where all are of one namespace crictl may not have been asked for the others. Then
+// the answer only adds reasons to keep.
 func crictlAnswer(items []json.RawMessage) (podsource.Answer, error) {
 	a := podsource.Answer{
 		Pods:  make([]podsource.Pod, len(items)),
 		Names: []podsource.Names{{Form: podsource.Hex64, Lag: podsource.RuntimeLag}},
 	}
+	namespaces := make(map[string]bool)
 	for i, item := range items {
 		var sandbox struct {
 			ID       string `json:"id"`
@@ -60,6 +64,11 @@ func crictlAnswer(items []json.RawMessage) (podsource.Answer, error) {
 			UID:            types.UID(sandbox.Metadata.UID),
 			ContainerIDs:   []string{sandbox.ID},
 		}
+		namespaces[sandbox.Metadata.Namespace] = true
+	}
+	if len(namespaces) == 1 {
+		a.Names, a.Supplementary = nil, true
+		a.Note = fmt.Sprintf("all sandboxes are of namespace %s: without those of others (crictl pods, without --namespace) the list only keeps, and lets nothing go", a.Pods[0].Namespace)
 	}
 	return a, nil
 }

@@ -52,19 +52,21 @@ func kubectl(t testing.TB, pods ...corev1.Pod) string {
 	return string(text) + "\n"
 }
 
+var namespaces = [2]string{"shop", "db"}
+
 // crictl is what `crictl pods -o json` prints of sandboxes of pods with these IDs.
 func crictl(ids ...string) string {
 	var items []string
 	for i, id := range ids {
 		items = append(items, fmt.Sprintf(`    {
       "id": %q,
-      "metadata": {"name": "web-%d", "uid": "uid-web-%d", "namespace": "shop", "attempt": 0},
+      "metadata": {"name": "web-%d", "uid": "uid-web-%d", "namespace": %q, "attempt": 0},
       "state": %q,
       "createdAt": "1751371200000000000",
       "labels": {"io.kubernetes.pod.name": "web-%d"},
       "annotations": {"id": "x", "items": "[]"},
       "runtimeHandler": ""
-    }`, id, i, i, []string{"SANDBOX_READY", "SANDBOX_NOTREADY"}[i%2], i))
+    }`, id, i, i, namespaces[i%2], []string{"SANDBOX_READY", "SANDBOX_NOTREADY"}[i%2], i))
 	}
 	return "{\n  \"items\": [\n" + strings.Join(items, ",\n") + "\n  ]\n}\n"
 }
@@ -98,7 +100,7 @@ func TestPrinted(t *testing.T) {
 		IPs: []netip.Addr{netip.MustParseAddr("10.244.1.5")}}
 	proxyPod := podsource.Pod{NamespacedName: types.NamespacedName{Namespace: "kube-system", Name: "proxy"}, UID: "uid-proxy", HostNetwork: true}
 	sandbox := func(id string, i int) podsource.Pod {
-		return podsource.Pod{NamespacedName: types.NamespacedName{Namespace: "shop", Name: fmt.Sprintf("web-%d", i)},
+		return podsource.Pod{NamespacedName: types.NamespacedName{Namespace: namespaces[i%2], Name: fmt.Sprintf("web-%d", i)},
 			UID: types.UID(fmt.Sprintf("uid-web-%d", i)), ContainerIDs: []string{id}}
 	}
 	cri := []podsource.Names{{Form: podsource.Hex64, Lag: podsource.RuntimeLag}}
@@ -115,7 +117,10 @@ func TestPrinted(t *testing.T) {
 			Note: "all pods are of namespace shop, so the list only keeps, and lets nothing go: without -A kubectl prints no others, and with -A leave out --field-selector (the pods of this node are picked here)"}},
 		{reason: "crictl pods: live in any state", text: crictl(a1, b1), want: podsource.Answer{Pods: []podsource.Pod{sandbox(a1, 0), sandbox(b1, 1)}, Names: cri}},
 		{reason: "crictl pods, and there are none: that is for the caller to judge", text: crictl(), want: podsource.Answer{Names: cri}},
-		{reason: "a sandbox without metadata", text: `{"items":[{"id":"x"}]}`, want: podsource.Answer{Pods: []podsource.Pod{{ContainerIDs: []string{"x"}}}, Names: cri}},
+		{reason: "crictl pods --namespace: the other namespaces are missing", text: crictl(a1), want: podsource.Answer{Pods: []podsource.Pod{sandbox(a1, 0)}, Supplementary: true,
+			Note: "all sandboxes are of namespace shop: without those of others (crictl pods, without --namespace) the list only keeps, and lets nothing go"}},
+		{reason: "a sandbox without metadata", text: `{"items":[{"id":"x"},{"id":"y","metadata":{"namespace":"db"}}]}`,
+			want: podsource.Answer{Pods: []podsource.Pod{{ContainerIDs: []string{"x"}}, {NamespacedName: types.NamespacedName{Namespace: "db"}, ContainerIDs: []string{"y"}}}, Names: cri}},
 
 		{reason: "one page of several", text: raw("PodList", `"continue": "abc"`, web, proxy), says: "one page of a list that goes on"},
 		{reason: "kubectl get pod NAME", text: `{"apiVersion":"v1","kind":"Pod","metadata":{}}`, says: "has no array of items"},
@@ -216,7 +221,7 @@ func forms(t *testing.T) map[string]string {
 	return map[string]string{
 		"an array": `[{"uid":"1","ips":["10.244.1.5"]}]`,
 		"kubectl":  kubectl(t, kubePod("shop", "web", thisNode, "10.244.1.5"), kubePod("db", "db", thisNode, "10.244.1.9")),
-		"crictl":   crictl(strings.Repeat("a1", 32)),
+		"crictl":   crictl(strings.Repeat("a1", 32), strings.Repeat("b1", 32)),
 	}
 }
 
@@ -258,12 +263,17 @@ func TestHazard75ListFromBeforeTheClockWasSetBack(t *testing.T) {
 	}
 }
 
-// kubectl printed the pods of one namespace: those of others hold addresses, too.
+// kubectl or crictl printed the pods of one namespace: those of others hold addresses,
+// too.
 func TestHazard54ListOfOneNamespace(t *testing.T) {
-	text := kubectl(t, kubePod("shop", "web", thisNode, "10.244.1.5"))
-	want := map[string]gc.Reason{"ended": gc.NoSourceForNetwork, "live": gc.AddressClaimed, "later": gc.NoSourceForNetwork}
-	if diff := cmp.Diff(want, verdictsBy(t, text, 0)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+	for text, inUse := range map[string]gc.Reason{
+		kubectl(t, kubePod("shop", "web", thisNode, "10.244.1.5")): gc.AddressClaimed,
+		crictl(strings.Repeat("a1", 32)):                           gc.ContainerLive,
+	} {
+		want := map[string]gc.Reason{"ended": gc.NoSourceForNetwork, "live": inUse, "later": gc.NoSourceForNetwork}
+		if diff := cmp.Diff(want, verdictsBy(t, text, 0)); diff != "" {
+			t.Errorf("(-want +got):\n%s\n%s", text, diff)
+		}
 	}
 }
 
