@@ -52,7 +52,7 @@ type Source struct {
 // New returns the attachments that a GC request calls valid; request is what the
 // plugin was given on its standard input, just before. Every container of that
 // network that lives is among them, and where the list is null or empty none does:
-// the source declares both (R4, R9, R14). Where both keys are there, an attachment
+// the source declares both (R4, R9, R14), but not for what was reserved since. Where both keys are there, an attachment
 // in either list is valid.
 //
 // A request without the list is an error, as is one without the name of its
@@ -70,15 +70,17 @@ func New(request []byte, opts Options) (*Source, error) {
 		return nil, fmt.Errorf("reading a CNI GC request: %w", err)
 	}
 	networks := []string{network}
+	made := time.Now()
 	a := podsource.Answer{
 		Source: "cnigc", Networks: networks, Authoritative: true,
 		Names: []podsource.Names{{Form: podsource.AnyForm, Networks: networks}},
 		Pods:  make([]podsource.Pod, len(ids)),
+		Gaps:  []podsource.Gap{{From: made.Round(0)}},
 	}
 	for i, id := range ids {
 		a.Pods[i].ContainerIDs = []string{id}
 	}
-	return &Source{opts: opts, made: time.Now(), answer: a}, nil
+	return &Source{opts: opts, made: made, answer: a}, nil
 }
 
 // Pods returns one pod for each container with a valid attachment. It waits for

@@ -285,6 +285,37 @@ func TestHazard62OldRequest(t *testing.T) {
 	}
 }
 
+// Who came after the request is none of those whom it could call valid, for however
+// long it counts.
+//
+// Guard: [New] declares that it says nothing of what was reserved since.
+func TestHazard62ReservedAfterTheRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(time.Hour)
+		source, err := cnigc.New([]byte(`{"name":"n","cni.dev/valid-attachments":[]}`), cnigc.Options{MaxAge: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		store := newNode(t, 0)
+		ended, then := filepath.Join(store.DataDir(), "n", "10.0.0.9"), time.Now().Add(-2*time.Minute)
+		if err := errors.Join(os.WriteFile(ended, []byte("ended\r\neth0"), 0o600), os.Chtimes(ended, then, then)); err != nil {
+			t.Fatal(err)
+		}
+		r := newReconciler(t, store, source)
+		if _, err := r.AtStartup(t.Context(), gc.NoADDInFlight); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * gc.DefaultMinAge)
+		if _, err := r.Reconcile(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := left(t, store, "n"); len(got) != len(files) {
+			t.Errorf("left are %v, want those that came since, and not 10.0.0.9", got)
+		}
+	})
+}
+
 // FuzzNew: any bytes are a request or an error, and the container IDs of
 // a request can be any that CNI allows, each once.
 func FuzzNew(f *testing.F) {
