@@ -29,6 +29,7 @@ type cniADD struct {
 	containerID string
 	netNS       string   // CNI_NETNS
 	homes       []uint64 // the network namespaces that its threads are in
+	ofNode      bool     // surely in the node's PID namespace, and so no container's
 }
 
 // environment notes the ADD that a process runs.
@@ -59,8 +60,11 @@ func (s *scan) environment(pid string) error {
 	if err != nil {
 		return err
 	}
+	node, nodeErr := nsInode(s.proc + "/1/ns/pid")
+	its, itsErr := nsInode(dir + "/ns/pid")
+	ofNode := nodeErr == nil && itsErr == nil && its == node
 	for _, containerID := range containerIDs {
-		s.adds = append(s.adds, cniADD{pid, containerID, netNS, homes})
+		s.adds = append(s.adds, cniADD{pid, containerID, netNS, homes, ofNode})
 	}
 	return nil
 }

@@ -39,12 +39,16 @@ func (s *scan) noteBare(inode uint64, where string, h *netlink.Handle) {
 
 // speaks returns the networks that the answer may speak of, and why not of those that
 // the options name. A namespace that an ADD is about to set up hides nothing: the ADD
-// names its container.
+// names its container. That a container's process says so of any namespace counts for
+// nothing: a tenant may set CNI_NETNS to another's.
 func (s *scan) speaks(networks []string) (of []string, note string) {
 	if len(networks) == 0 {
 		return nil, ""
 	}
 	for _, a := range s.underWay {
+		if !a.ofNode {
+			continue
+		}
 		for _, inode := range s.namespacesAt(a.netNS) {
 			delete(s.bare, inode)
 		}
