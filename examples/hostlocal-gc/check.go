@@ -7,21 +7,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/source"
-	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/cniconf"
-	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
 // defaultCNIDir is where runtimes look for configurations.
@@ -90,13 +85,16 @@ func (a *app) check(ctx context.Context, dirGiven, cniDirGiven bool) error {
 		return err
 	}
 	var all checked
+	var places []*place
 	for _, dir := range a.dataDirs(confs, dirGiven) {
 		p, err := a.lookAt(ctx, dir, confs, asked)
 		if err != nil {
 			return err
 		}
-		all.Findings = append(all.Findings, diagnose(p)...)
-		all.Reports = append(all.Reports, &p.report)
+		places, all.Reports = append(places, p), append(all.Reports, &p.report)
+	}
+	for _, p := range places {
+		all.Findings = append(all.Findings, diagnose(p, places)...)
 	}
 	slices.SortStableFunc(all.Findings, func(a, b finding) int { return slices.Index(words(), a.Word) - slices.Index(words(), b.Word) })
 	all.Sources = asked.told
@@ -155,75 +153,12 @@ func (a *app) dataDirs(confs []cniconf.Network, given bool) (dirs []string) {
 	return dirs
 }
 
-// foundSources are those that answer on this node.
-type foundSources struct {
-	union  podsource.Source // nil: nobody answers
-	flags  string           // that name them
-	failed []string         // those that should answer and do not, each with its error
-	told   []told
-}
-
-// told is what became of a source that was looked for.
-type told struct {
-	Source  string `json:"source"`
-	Used    bool   `json:"used"`
-	Entries int    `json:"entries,omitempty"`
-	Why     string `json:"why,omitempty"` // it is not used
-}
-
-// findSources returns those of --source, or else asks those that a node may have and
-// takes whoever answers.
-func (a *app) findSources(ctx context.Context) (*foundSources, error) {
-	if len(a.flags.sources) > 0 {
-		s, err := a.source()
-		if err != nil {
-			return nil, err
-		}
-		return &foundSources{union: s, flags: " --source " + strings.Join(a.flags.sources, " --source ")}, nil
-	}
-	var found foundSources
-	var specs []string
-	for _, spec := range []string{"kubelet", "cri", "netns", "cnicache"} {
-		entries, err := a.ask(ctx, spec)
-		switch {
-		case err == nil:
-			specs = append(specs, spec)
-			found.told = append(found.told, told{Source: spec, Used: true, Entries: entries})
-		case errors.Is(err, podsource.ErrNotHere):
-			found.told = append(found.told, told{Source: spec, Why: err.Error()})
-		default:
-			found.failed = append(found.failed, fmt.Sprintf("%s: %v", spec, err))
-			found.told = append(found.told, told{Source: spec, Why: err.Error()})
-		}
-	}
-	if len(specs) == 0 {
-		return &found, nil
-	}
-	found.flags = " --source " + strings.Join(specs, " --source ")
-	a.flags.sources = specs
-	var err error
-	found.union, err = a.source()
-	return &found, err
-}
-
-// ask asks one source, and returns how many entries its answer has.
-func (a *app) ask(ctx context.Context, spec string) (entries int, err error) {
-	s, err := source.Parse([]string{spec}, source.Env{Logger: a.logger()})
-	if err != nil {
-		return 0, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	answer, err := s.Pods(ctx)
-	for _, m := range answer.Members() {
-		entries += len(m.Pods)
-	}
-	return entries, err
-}
-
 // lookAt finds out about a data directory.
 func (a *app) lookAt(ctx context.Context, dir string, confs []cniconf.Network, asked *foundSources) (*place, error) {
-	p := &place{asked: a.flags.networks, unknown: asked.failed, locks: make(map[string]string), release: "hostlocal-gc release" + asked.flags}
+	p := &place{asked: a.flags.networks, locks: make(map[string]string), release: "hostlocal-gc release" + asked.flags}
+	for _, u := range asked.failed {
+		p.unknown = append(p.unknown, fmt.Sprintf("%s: %v", u.spec, u.err))
+	}
 	if dir != hostlocal.DefaultDataDir {
 		p.release += " --data-dir " + dir
 	}
@@ -316,64 +251,4 @@ func (a *app) stillHeld(ctx context.Context, dir string, before map[string]int, 
 		}
 	}
 	return nil
-}
-
-// checked is what check prints. Its JSON is a contract.
-type checked struct {
-	Findings []finding    `json:"findings"`
-	Sources  []told       `json:"sources,omitempty"` // that were looked for
-	Reports  []*gc.Report `json:"reports"`           // one for each data directory
-}
-
-func (a *app) printChecked(all *checked, unread error) error {
-	if a.flags.format == formatJSON {
-		enc := json.NewEncoder(a.stdout)
-		enc.SetIndent("", "  ")
-		enc.SetEscapeHTML(false)
-		return enc.Encode(all)
-	}
-	var out strings.Builder
-	for _, f := range all.Findings {
-		text := f.Word + ": "
-		if f.Network != "" {
-			text += f.Network + ": "
-		}
-		text += term.Clean(f.Text)
-		if f.Run != "" {
-			text += ": run"
-		}
-		fmt.Fprintln(&out, a.screen.Fold(a.screen.Paint(wordStyle(f.Word), text)))
-		if f.Run != "" {
-			fmt.Fprintln(&out, "  "+f.Run)
-		}
-	}
-	if len(all.Sources) > 0 {
-		out.WriteByte('\n')
-		rows := make([][]term.Cell, len(all.Sources))
-		for i, s := range all.Sources {
-			rows[i] = []term.Cell{{Text: s.Source}, {Text: count(s.Entries, "entry")}, {Text: s.Why, Style: term.Dim}}
-			if !s.Used {
-				rows[i][1] = term.Cell{Text: "not used", Style: term.Yellow}
-			} else {
-				rows[i][1].Text = entries(s.Entries)
-			}
-		}
-		out.WriteString(a.screen.Table([]term.Column{{Title: "SOURCE"}, {Title: "ANSWER"}, {Title: ""}}, rows))
-	}
-	if unread != nil {
-		fmt.Fprintln(&out, a.screen.Fold("Not read: "+term.Clean(unread.Error())))
-	}
-	_, err := io.WriteString(a.stdout, out.String())
-	return err
-}
-
-// wordStyle is red for what stops pods or harms them, yellow for what will.
-func wordStyle(word string) term.Style {
-	switch word {
-	case wordOK:
-		return term.Green
-	case wordLeaked, wordConflict, wordUnknown:
-		return term.Yellow
-	}
-	return term.Red
 }

@@ -52,9 +52,10 @@ type place struct {
 	networks []string          // that have a directory
 }
 
-// diagnose says what is wrong with a data directory, the gravest first.
-func diagnose(p *place) (all []finding) {
-	unreserved := p.unreserved()
+// diagnose says what is wrong with a data directory, the gravest first. What is reserved
+// in another of them is reserved.
+func diagnose(p *place, places []*place) (all []finding) {
+	unreserved := p.unreserved(places)
 	for _, n := range p.report.Networks {
 		all = append(all, p.network(n, unreserved)...)
 	}
@@ -62,7 +63,7 @@ func diagnose(p *place) (all []finding) {
 		all = append(all, finding{Word: wordDuplicate, Text: fmt.Sprintf("%v is the address of several live pods: %s", d.IP, podNames(d.Pods))})
 	}
 	if missing := slices.ContainsFunc(all, func(f finding) bool { return f.Word == wordMissing }); len(unreserved) > 0 && !missing {
-		all = append(all, finding{Word: wordUnreserved, Text: fmt.Sprintf("%s of live pods not reserved, so host-local may hand them out again: %s",
+		all = append(all, finding{Word: wordUnreserved, Text: fmt.Sprintf("%s not reserved, so host-local may hand them out again: %s",
 			wereOrWas(len(unreserved)), strings.Join(unreserved, ", "))})
 	}
 	if !p.judged {
@@ -120,7 +121,7 @@ func (p *place) missing(name string, unreserved []string) []finding {
 	switch {
 	case len(unreserved) > 0:
 		return []finding{{Word: wordMissing, Network: name, Text: fmt.Sprintf(
-			"it has no directory in %s, and %s of live pods not reserved anywhere: is the name right, is the directory mounted, did somebody remove it? %s: %s",
+			"it has no directory in %s, and %s not reserved anywhere: is the name right, is the directory mounted, did somebody remove it? %s: %s",
 			p.report.DataDir, wereOrWas(len(unreserved)), capital(there), strings.Join(unreserved, ", "))}}
 	case slices.Contains(p.asked, name):
 		return []finding{{Word: wordMissing, Network: name, Text: fmt.Sprintf("it has no directory in %s; %s", p.report.DataDir, there)}}
@@ -213,16 +214,26 @@ func (t *tally) kept() string {
 }
 
 // unreserved are the addresses of live pods that no file reserves, with their pods: those
-// in the ranges where these are known, since a pod may have others of other plugins.
-func (p *place) unreserved() (all []string) {
-	known := slices.ContainsFunc(p.confs, func(c cniconf.Network) bool { return c.Ranges != nil })
+// in the ranges where these are known, since a pod may have others of other plugins, and
+// else those of pods with a name, since the kernel sees other runtimes' containers, too.
+func (p *place) unreserved(places []*place) (all []string) {
+	reserved := make(map[netip.Addr]bool)
+	for _, other := range places {
+		for i := range other.report.Reservations {
+			reserved[other.report.Reservations[i].IP] = true
+		}
+	}
+	known, ours := false, func(netip.Addr) bool { return false }
+	for _, c := range p.confs {
+		for _, set := range c.Ranges {
+			before := ours
+			known, ours = true, func(ip netip.Addr) bool {
+				return before(ip) || slices.ContainsFunc(set, func(r cniconf.Range) bool { return within(r, ip) })
+			}
+		}
+	}
 	for _, u := range p.report.Unreserved {
-		in := slices.ContainsFunc(p.confs, func(c cniconf.Network) bool {
-			return slices.ContainsFunc(c.Ranges, func(set []cniconf.Range) bool {
-				return slices.ContainsFunc(set, func(r cniconf.Range) bool { return within(r, u.IP) })
-			})
-		})
-		if in || !known {
+		if !reserved[u.IP] && (ours(u.IP) || !known && u.Pod.Name != "") {
 			all = append(all, fmt.Sprintf("%v (%s)", u.IP, u.Pod))
 		}
 	}
@@ -256,9 +267,9 @@ func podNames(pods []*gc.Pod) string {
 
 func wereOrWas(n int) string {
 	if n == 1 {
-		return "1 address is"
+		return "1 address of a live pod is"
 	}
-	return fmt.Sprintf("%d addresses are", n)
+	return fmt.Sprintf("%d addresses of live pods are", n)
 }
 
 func capital(text string) string { return strings.ToUpper(text[:1]) + text[1:] }

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/cniconf"
+)
+
+// What check makes of what it found out, the gravest first.
+func TestDiagnose(t *testing.T) {
+	ip := netip.MustParseAddr
+	at := func(text string, why gc.Reason) gc.Entry {
+		return gc.Entry{Reservation: &hostlocal.Reservation{Network: "podnet", IP: ip(text)}, Reason: why, Verdict: why.Verdict()}
+	}
+	small := []cniconf.Network{{Name: "podnet", Ranges: [][]cniconf.Range{{{Start: ip("10.1.0.1"), End: ip("10.1.0.3"), Gateway: ip("10.1.0.1")}}}}}
+	podnet := []gc.Network{{Name: "podnet"}}
+	missing := []gc.Network{{Name: "podnet", Missing: true}}
+	unreserved := func(text, name string) []gc.Unreserved {
+		return []gc.Unreserved{{IP: ip(text), Pod: &gc.Pod{Name: name}}}
+	}
+	elsewhere := &place{report: gc.Report{Reservations: []gc.Entry{at("10.1.0.2", gc.ContainerLive)}}}
+	for _, row := range []struct {
+		reason string
+		place  place
+		others []*place
+		want   string // the words
+		says   string // in the first text
+	}{
+		{"all is well", place{judged: true, report: gc.Report{Networks: podnet, Reservations: []gc.Entry{at("10.1.0.2", gc.ContainerLive)}}, confs: small}, nil, "OK", "1 of 2 addresses reserved, all in use"},
+		{"nothing was ever reserved", place{judged: true, report: gc.Report{DataDir: "/d"}}, nil, "OK", "/d"},
+		{"the network's first pod has not come yet", place{judged: true, report: gc.Report{Networks: missing}}, nil, "OK", "nothing was ever reserved"},
+		{"the user named it", place{judged: true, asked: []string{"podnet"}, report: gc.Report{Networks: missing}}, nil, "MISSING", "no directory"},
+		{"somebody removed it", place{judged: true, report: gc.Report{Networks: missing, Unreserved: unreserved("10.1.0.2", "web")}, confs: small}, nil, "MISSING", "1 address of a live pod is not reserved anywhere"},
+		{"a live pod's address is free to host-local", place{judged: true, report: gc.Report{Networks: podnet, Unreserved: unreserved("10.1.0.2", "web")}, confs: small}, nil, "UNRESERVED OK", "10.1.0.2 (/web)"},
+		{"it is of no range of host-local's", place{judged: true, report: gc.Report{Networks: podnet, Unreserved: unreserved("192.168.0.2", "web")}, confs: small}, nil, "OK", ""},
+		{"it is reserved in another data directory", place{judged: true, report: gc.Report{Networks: podnet, Unreserved: unreserved("10.1.0.2", "web")}, confs: small}, []*place{elsewhere}, "OK", ""},
+		{"the ranges are not known, and the kernel has seen another runtime's", place{judged: true, report: gc.Report{Networks: podnet, Unreserved: unreserved("172.17.0.2", "")}}, nil, "OK", ""},
+		{"the ranges are not known, and it is a pod's", place{judged: true, report: gc.Report{Networks: podnet, Unreserved: unreserved("10.1.0.2", "web")}}, nil, "UNRESERVED OK", ""},
+		{"two pods have one address, and the range is full of leaks", place{judged: true, confs: small, report: gc.Report{Networks: podnet,
+			Duplicates:   []gc.Duplicate{{IP: ip("10.1.0.2"), Pods: []*gc.Pod{{Name: "a"}, {Name: "b"}}}},
+			Reservations: []gc.Entry{at("10.1.0.2", gc.TwoPods), at("10.1.0.3", gc.Unowned)}}}, nil, "DUPLICATE FULL CONFLICT", "10.1.0.2"},
+		{"full, and none is leaked or in use", place{judged: true, confs: small, report: gc.Report{Networks: podnet, Reservations: []gc.Entry{at("10.1.0.2", gc.TooYoung), at("10.1.0.3", gc.ForeignOwner)}}}, nil, "FULL", "none leaked: 1 young, 1 foreign"},
+		{"leaks, and how large the range is can't be told", place{judged: true, report: gc.Report{Networks: podnet, Reservations: []gc.Entry{at("10.1.0.2", gc.Unowned)}}}, nil, "LEAKED", "--range"},
+		{"nobody answers, and the lock is held", place{unknown: []string{"cri: away"}, locks: map[string]string{"podnet": "process 1 holds it"}, report: gc.Report{Networks: podnet}}, nil, "LOCKED UNKNOWN", "process 1"},
+		{"nobody answers, and it is full", place{unknown: []string{"cri: away"}, confs: small, report: gc.Report{Networks: podnet, Reservations: []gc.Entry{at("10.1.0.2", gc.SourceFailed), at("10.1.0.3", gc.SourceFailed)}}}, nil, "UNKNOWN FULL", "cri: away"},
+	} {
+		var words []string
+		found := diagnose(&row.place, append(row.others, &row.place))
+		for _, f := range found {
+			words = append(words, f.Word)
+		}
+		if got := strings.Join(words, " "); got != row.want || !strings.Contains(found[0].Text, row.says) {
+			t.Errorf("%s: %v, want %s that says %q", row.reason, found, row.want, row.says)
+		}
+	}
+}
+
+// Which sources must answer depends on the node.
+func TestCauses(t *testing.T) {
+	kubernetes, none := t.TempDir(), "/nowhere/kubelet"
+	for _, row := range []struct {
+		reason, dir string
+		failed      string
+		used        []string
+		want        string
+	}{
+		{"a Kubernetes node's runtime is down", kubernetes, "cri", []string{"netns", "cnicache"}, "cri"},
+		{"a node of nerdctl's has a runtime that the CRI does not use", none, "cri", []string{"netns", "cnicache"}, ""},
+		{"... and nobody may look into namespaces", none, "cri netns cnicache", nil, "cri netns cnicache"},
+		{"the kernel is out of reach in this pod, and the runtime answers", kubernetes, "netns cnicache", []string{"cri"}, ""},
+		{"kubelet is there and does not answer", kubernetes, "kubelet netns", []string{"cri"}, "kubelet"},
+	} {
+		var failed []unanswering
+		for _, spec := range strings.Fields(row.failed) {
+			failed = append(failed, unanswering{spec, errors.New("away")})
+		}
+		var got []string
+		for _, u := range causes(failed, row.used, row.dir) {
+			got = append(got, u.spec)
+		}
+		if diff := cmp.Diff(row.want, strings.Join(got, " ")); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
+		}
+	}
+}
