@@ -3,12 +3,26 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 )
+
+// rewrite replaces what an address's file holds, and keeps its timestamp.
+func (nw *podNetwork) rewrite(ip, content string) {
+	nw.t.Helper()
+	info, err := os.Stat(nw.file(ip))
+	if err != nil {
+		nw.t.Fatal(err)
+	}
+	if err := errors.Join(os.WriteFile(nw.file(ip), []byte(content), 0o600), os.Chtimes(nw.file(ip), info.ModTime(), info.ModTime())); err != nil {
+		nw.t.Fatal(err)
+	}
+}
 
 // A plan is carried out an hour later, when half of its reservations have changed: only
 // the others are released.
@@ -30,9 +44,9 @@ func TestPlanIsCarriedOutLater(t *testing.T) {
 	}
 	n.put("plan.json", plan.stdout)
 
-	podnet.write(leaked[0], sandbox("new")+"\r\neth0", 2*time.Hour)   // another container has it, as old as the first
-	podnet.date(leaked[1], 90*time.Minute)                            // reserved anew, for the same container
-	podnet.write(leaked[2], sandbox("gone2")+"\r\neth1", 2*time.Hour) // of another interface
+	podnet.rewrite(leaked[0], sandbox("new")+"\r\neth0")   // another container has it, since the same moment
+	podnet.date(leaked[1], 90*time.Minute)                 // reserved anew, for the same container
+	podnet.rewrite(leaked[2], sandbox("gone2")+"\r\neth1") // of another interface
 	live = append(live, pod{Namespace: "shop", Name: "back", ContainerIDs: []string{sandbox("gone3")}}, pod{Namespace: "shop", Name: "claims", IPs: leaked[4:5]})
 	n.pods("pods.json", live...) // and two are in use now
 	later := podnet.add(sandbox("leaked after the plan"), time.Hour)
