@@ -21,6 +21,7 @@ import (
 func TestHazard49TogetherOnContainerd(t *testing.T) {
 	onEach(t, func(t *testing.T, n *node) {
 		n.forClients()
+		n.runAgent() // what crictl prints is of several namespaces, so it was asked for all
 		pods, containers := n.runSome("live", 2), podsOf(n.runEachIn("live", 2, false))
 		live := slices.Concat(pods, containers)
 		deadPods, deadContainers := n.runSome("dead", 2), n.runEachIn("dead", 2, false)

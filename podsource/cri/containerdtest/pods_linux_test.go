@@ -24,14 +24,19 @@ type pod struct {
 	ips      []netip.Addr
 }
 
-// namespace is that of all pods.
+// namespace is that of all pods but those in the node's own network, which are the
+// cluster's.
 const namespace = "test"
 
 // sandboxConfig is what kubelet would send for the pod. Without servers of its
 // own the sandbox would want the machine's resolv.conf.
 func sandboxConfig(name string, mode runtimeapi.NamespaceMode) *runtimeapi.PodSandboxConfig {
+	of := namespace
+	if mode == runtimeapi.NamespaceMode_NODE {
+		of = "kube-system"
+	}
 	return &runtimeapi.PodSandboxConfig{
-		Metadata:  &runtimeapi.PodSandboxMetadata{Name: name, Namespace: namespace, Uid: "uid-" + name},
+		Metadata:  &runtimeapi.PodSandboxMetadata{Name: name, Namespace: of, Uid: "uid-" + name},
 		DnsConfig: &runtimeapi.DNSConfig{Servers: []string{"127.0.0.1"}},
 		Linux: &runtimeapi.LinuxPodSandboxConfig{
 			CgroupParent: "/" + os.Getenv(cgroupEnv),
