@@ -21,7 +21,7 @@ import (
 	"k8s.io/utils/keymutex"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/source"
-	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/textlog"
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/logs"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
@@ -69,7 +69,7 @@ func (o *serving) run(ctx context.Context) error {
 	}
 	started, cancel := context.WithTimeout(ctx, 2*o.timeout)
 	defer cancel()
-	if err := gate(started, filepath.Join(o.stateDir, "serving.lock"), textlog.New(os.Stderr, o.verbose)); err != nil {
+	if err := gate(started, filepath.Join(o.stateDir, "serving.lock"), logs.New(os.Stderr, logs.Text, o.verbose)); err != nil {
 		return err
 	}
 	s, err := o.newServer()
@@ -91,7 +91,7 @@ func (o *serving) run(ctx context.Context) error {
 func (o *serving) newServer() (s *server, err error) {
 	s = &server{
 		store: hostlocal.New(o.dataDir), networks: o.networks, stateDir: o.stateDir, intents: intents{filepath.Join(o.stateDir, "intents")},
-		gcMinAge: o.gcMinAge, timeout: o.timeout, log: textlog.New(os.Stderr, o.verbose), turns: keymutex.NewHashed(64),
+		gcMinAge: o.gcMinAge, timeout: o.timeout, log: logs.New(os.Stderr, logs.Text, o.verbose), turns: keymutex.NewHashed(64),
 	}
 	s.takeOver = takeOver{s, filepath.Join(o.stateDir, "taking-over")}
 	s.record, err = checkpoint.Open(filepath.Join(o.stateDir, "attachments.json"), checkpoint.Options{

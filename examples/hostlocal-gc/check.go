@@ -58,9 +58,10 @@ Exit status: 0 all is well, 3 something is wrong, 1 it could not be told.`,
 	}
 	a.flags.data(c)
 	a.flags.judge(c)
+	a.flags.others(c)
 	a.flags.output(c)
 	c.Flags().StringVar(&a.flags.cniDir, "cni-dir", defaultCNIDir, "`DIR` with CNI configurations, which say what networks there are")
-	c.Flags().StringArrayVar(&a.flags.ranges, "range", nil,
+	c.Flags().StringArrayVar(&a.flags.subnets, "range", nil,
 		"the range of the network of --network, as a `SUBNET` (repeatable), where no configuration says so")
 	_ = c.MarkFlagDirname("cni-dir")
 	c.RunE = work(func(ctx context.Context) error {
@@ -114,7 +115,7 @@ func (a *app) check(ctx context.Context, dirGiven, cniDirGiven bool) error {
 // configurations and by --range, and what could not be read of them. That there is no
 // directory for configurations is an error only where it was named.
 func (a *app) configurations(dirGiven bool) (confs []cniconf.Network, unread, err error) {
-	for _, subnet := range a.flags.ranges {
+	for _, subnet := range a.flags.subnets {
 		if len(a.flags.networks) != 1 {
 			return nil, nil, usagef("--range is about the network of --network, and there is not one")
 		}
@@ -194,7 +195,7 @@ func (a *app) lookAt(ctx context.Context, dir string, confs []cniconf.Network, a
 			p.unknown = []string{"no source was found on this node"}
 		}
 	} else {
-		opts := a.options()
+		opts := a.onceOptions()
 		opts.DryRun = true
 		reconciler, err := gc.New(store, networks, asked.union, opts)
 		if err != nil {

@@ -21,14 +21,17 @@ import (
 // flags are the values of all flags. Each command has only those that mean
 // something to it.
 type flags struct {
-	dataDir  string
-	networks []string
-	timeout  time.Duration
-	verbose  int
+	dataDir   string
+	networks  []string
+	timeout   time.Duration
+	verbose   int
+	logFormat string
 
 	sources        []string
+	node           string
 	kubeconfig     string
 	minAge         minAge
+	startingFor    time.Duration
 	requestTimeout time.Duration
 	foreign        []string
 	allowEmpty     bool
@@ -44,8 +47,13 @@ type flags struct {
 	ips  []string
 	from string
 
-	cniDir string
-	ranges []string
+	cniDir  string
+	subnets []string
+
+	// of the agent
+	interval, startupTimeout time.Duration
+	listen, metricsListen    string
+	events                   bool
 }
 
 const (
@@ -56,11 +64,16 @@ const (
 
 func formats() []string { return []string{formatTable, formatWide, formatJSON} }
 
-// data adds the flags that say what is looked at.
+// data adds the flags that say what a command looks at, and for how long.
 func (f *flags) data(c *cobra.Command) {
+	f.network(c, "show, and with release: release in, the network of this `NAME` only (repeatable; without it all networks are shown; release insists on it)")
+	f.once(c)
+}
+
+// network adds the flags that say what is looked at.
+func (f *flags) network(c *cobra.Command, usage string) {
 	f.dir(c)
-	c.Flags().StringArrayVar(&f.networks, "network", nil,
-		"show, and with release: release in, the network of this `NAME` only (repeatable; without it all networks are shown; release insists on it)")
+	c.Flags().StringArrayVar(&f.networks, "network", nil, usage)
 	_ = c.RegisterFlagCompletionFunc("network", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		names, _ := hostlocal.New(f.dataDir).Networks() // a completion has nobody to tell an error to
 		return names, cobra.ShellCompDirectiveNoFileComp
@@ -70,25 +83,33 @@ func (f *flags) data(c *cobra.Command) {
 // dir adds the flags that every command has.
 func (f *flags) dir(c *cobra.Command) {
 	c.Flags().StringVar(&f.dataDir, "data-dir", hostlocal.DefaultDataDir, "host-local's data `DIR`, which holds a directory for each network")
-	c.Flags().DurationVar(&f.timeout, "timeout", 30*time.Second, "give up after this time; 0 waits for a day")
-	c.Flags().IntVarP(&f.verbose, "verbose", "v", -1,
-		"log to stderr up to this `LEVEL`: 0 each release, 2 also what was kept though no pod has it, 4 everything; -1 nothing but errors")
 	_ = c.MarkFlagDirname("data-dir")
+}
+
+// once adds the flags of a command that does its work once.
+func (f *flags) once(c *cobra.Command) {
+	c.Flags().DurationVar(&f.timeout, "timeout", 30*time.Second, "give up after this time; 0 waits for a day")
+	f.log(c, -1, "log to stderr up to this `LEVEL`: 0 each release, 2 also what was kept though no pod has it, 4 everything; -1 nothing but errors")
+}
+
+func (f *flags) log(c *cobra.Command, level int, usage string) {
+	c.Flags().IntVarP(&f.verbose, "verbose", "v", level, usage)
 }
 
 // judge adds the flags that say how reservations are judged.
 func (f *flags) judge(c *cobra.Command) {
 	c.Flags().StringArrayVar(&f.sources, "source", nil,
 		"which pods live here, as `KIND[:ARG]` (repeatable, united): "+strings.Join(source.Forms(), ", ")+"; see help sources")
+	c.Flags().StringVar(&f.node, "node", "", "`NAME` of this node in Kubernetes (default: $NODE_NAME, or else the host's name)")
 	c.Flags().StringVar(&f.kubeconfig, "kubeconfig", "",
-		"`FILE` that says how --source kube reaches the API server (default: as a pod in the cluster does)")
+		"`FILE` that says how to reach the API server (default: as a pod in the cluster does)")
 	c.Flags().Var(&f.minAge, "min-age",
 		"keep what is younger than this `AGE`, at least 1s (default "+short(gc.DefaultMinAge)+", or what --runtime-request-timeout asks for). "+
 			"Less than the default counts only where the sources see every ADD under way, every address and every attachment")
 	c.Flags().DurationVar(&f.requestTimeout, "runtime-request-timeout", gc.DefaultRuntimeRequestTimeout,
-		"kubelet's runtimeRequestTimeout on this node: an ADD may take twice as long")
-	c.Flags().StringArrayVar(&f.foreign, "foreign", nil,
-		"judge also what containers hold that no source here could know, by their IDs: `PREFIX` and 64 hex digits, or \"any\" (repeatable). It is for containers that surely do not live any more")
+		"kubelet's runtimeRequestTimeout `T` on this node: an ADD may take twice as long")
+	c.Flags().DurationVar(&f.startingFor, "starting-for", 0,
+		"keep what is younger while a pod is starting, and what is older, too, unless a source would have named its container by then; 2T+10m or more (default 2T+10m)")
 	c.Flags().BoolVar(&f.allowEmpty, "allow-empty", false, "believe sources that report no pod at all")
 	c.Flags().StringArrayVar(&f.require, "require-pod", nil,
 		"refuse an answer without this pod, as `NS/NAME` (repeatable): one that surely runs here")
@@ -96,6 +117,20 @@ func (f *flags) judge(c *cobra.Command) {
 	_ = c.RegisterFlagCompletionFunc("source", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return source.Completions(), cobra.ShellCompDirectiveNoSpace
 	})
+}
+
+// others adds the flag that judges what no source knows. It is for a person and not for
+// the agent: it is true of the moment.
+func (f *flags) others(c *cobra.Command) {
+	c.Flags().StringArrayVar(&f.foreign, "foreign", nil,
+		"judge also what containers hold that no source here could know, by their IDs: `PREFIX` and 64 hex digits, or \"any\" (repeatable). It is for containers that surely do not live any more")
+}
+
+// ranges adds the flag that says which ranges there are.
+func (f *flags) ranges(c *cobra.Command) {
+	c.Flags().StringArrayVar(&f.cniConf, "cni-conf", nil,
+		"take the ranges from this CNI configuration `FILE`, a conf or a conflist (repeatable, for several networks)")
+	_ = c.MarkFlagFilename("cni-conf", "conf", "conflist", "json")
 }
 
 func (f *flags) output(c *cobra.Command) {
@@ -141,8 +176,8 @@ func (a *app) source() (podsource.Source, error) {
 		}
 		return nil, nil
 	}
-	s, err := source.Parse(f.sources, source.Env{Kubeconfig: f.kubeconfig, Stdin: a.stdin, Logger: a.logger(),
-		LongestADD: source.LongestADD(f.requestTimeout)})
+	s, err := source.Parse(f.sources, source.Env{Node: f.node, Kubeconfig: f.kubeconfig, Stdin: a.stdin, Logger: a.logger(),
+		LongestADD: max(f.startingFor, source.LongestADD(f.requestTimeout))})
 	if err != nil {
 		return nil, usageError{err}
 	}
@@ -159,16 +194,12 @@ func (a *app) source() (podsource.Source, error) {
 	return s, nil
 }
 
-// options are those of a pass.
+// options are those of the passes of any command.
 func (a *app) options() gc.Options {
 	f := &a.flags
 	opts := gc.Options{
-		MinAge: time.Duration(f.minAge), RuntimeRequestTimeout: f.requestTimeout,
-		SourceTimeout: f.timeout, // one question may take as long as the whole
-		Logger:        a.logger(),
-	}
-	if f.timeout == 0 {
-		opts.SourceTimeout = 24 * time.Hour // the most that there is
+		MinAge: time.Duration(f.minAge), RuntimeRequestTimeout: f.requestTimeout, StartingFor: f.startingFor,
+		Logger: a.logger(),
 	}
 	for _, prefix := range f.foreign {
 		form := podsource.Form(prefix) + podsource.Hex64

@@ -7,12 +7,12 @@ import (
 
 	"github.com/go-logr/logr"
 
-	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/textlog"
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/logs"
 )
 
-// logger writes lines of text to stderr, up to the level that -v gives. Below
-// level 0 the report alone says what was done.
-func (a *app) logger() logr.Logger { return textlog.New(a.stderr, a.flags.verbose) }
+// logger logs to stderr, up to the level that -v gives. Below level 0 the report alone
+// says what was done.
+func (a *app) logger() logr.Logger { return logs.New(a.stderr, a.flags.logFormat, a.flags.verbose) }
 
 // note tells the user something beside the output, which may go to a pipe.
 func (a *app) note(format string, args ...any) {

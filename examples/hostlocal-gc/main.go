@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Hostlocal-gc shows, plans and releases by hand the addresses that host-local
-// holds on this node for containers which are no more.
+// Hostlocal-gc finds and releases the addresses that host-local holds on this node for
+// containers which are no more: by hand, or as an agent.
 //
+//	hostlocal-gc check     what is wrong, in one line
 //	hostlocal-gc list      every reservation with its verdict
 //	hostlocal-gc plan      what release would do, and why
 //	hostlocal-gc release   one pass, which releases in the networks that are named
+//	hostlocal-gc agent     such passes at its start and from then on
+//	hostlocal-gc show      all that is known of one address
 //	hostlocal-gc map       the address range as a picture
 //	hostlocal-gc networks  the networks under the data dir
 //
@@ -31,7 +34,7 @@ func main() {
 	interrupted, stopInterrupt := signal.NotifyContext(context.Background(), os.Interrupt)
 	ctx, stop := signal.NotifyContext(interrupted, syscall.SIGTERM)
 	a := &app{
-		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr,
+		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, lookup: os.LookupEnv,
 		screen: term.Of(os.Stdout),
 	}
 	status := a.run(ctx, os.Args[1:])
@@ -47,6 +50,7 @@ func main() {
 type app struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
-	screen         term.Screen // behind stdout
+	screen         term.Screen                 // behind stdout
+	lookup         func(string) (string, bool) // in the environment
 	flags          flags
 }

@@ -12,6 +12,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strings"
 	"testing"
 )
 
@@ -52,12 +54,13 @@ type outcome struct {
 }
 
 // command makes the built command, to run in dir. Nothing of the tester's
-// environment colours its output.
+// environment sets its flags or colours its output.
 func command(t *testing.T, dir string, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), built, args...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "NO_COLOR=", "TERM=xterm")
+	mine := func(v string) bool { return strings.HasPrefix(v, "HOSTLOCAL_GC_") || strings.HasPrefix(v, nodeName+"=") }
+	cmd.Env = append(slices.DeleteFunc(os.Environ(), mine), "NO_COLOR=", "TERM=xterm")
 	return cmd
 }
 

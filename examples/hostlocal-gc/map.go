@@ -37,11 +37,10 @@ With -o json it prints what list prints.`,
 	}
 	a.flags.data(c)
 	a.flags.judge(c)
+	a.flags.others(c)
 	a.flags.output(c)
-	c.Flags().StringArrayVar(&a.flags.cniConf, "cni-conf", nil,
-		"take the range from this CNI configuration `FILE`, a conf or a conflist (repeatable, for several networks)")
+	a.flags.ranges(c)
 	c.Flags().StringVar(&a.flags.svg, "svg", "", "write the picture to this `FILE` as an SVG, too; - is stdout, and then it is all that is printed")
-	_ = c.MarkFlagFilename("cni-conf", "conf", "conflist", "json")
 	_ = c.MarkFlagFilename("svg", "svg")
 	return c
 }

@@ -30,6 +30,7 @@ and writes nothing.`,
 		RunE: work(a.networks),
 	}
 	a.flags.dir(c)
+	a.flags.once(c)
 	a.flags.output(c)
 	return c
 }

@@ -44,7 +44,7 @@ func (a *app) passOver(ctx context.Context, s podsource.Source, change func(*gc.
 	if s == nil || len(a.asked(names)) == 0 {
 		return a.unjudged(ctx, store, names), nil
 	}
-	opts := a.options()
+	opts := a.onceOptions()
 	change(&opts)
 	reconciler, err := gc.New(store, a.asked(names), s, opts)
 	if err != nil {
@@ -57,6 +57,16 @@ func (a *app) passOver(ctx context.Context, s podsource.Source, change func(*gc.
 	}
 	report.Err = errors.Join(err, a.checkNetworks(report.Networks, names))
 	return result{report, !refused}, nil
+}
+
+// onceOptions are those of a command's one pass, of which a question may take as long as
+// the whole.
+func (a *app) onceOptions() gc.Options {
+	opts := a.options()
+	if opts.SourceTimeout = a.flags.timeout; a.flags.timeout == 0 {
+		opts.SourceTimeout = 24 * time.Hour // the most that there is
+	}
+	return opts
 }
 
 // unjudged reports what the disk alone says.

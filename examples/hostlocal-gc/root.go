@@ -23,16 +23,22 @@ no pod: "no IP addresses available in range set".
 
 hostlocal-gc compares those files with the pods that live here, and releases
 what leaked, under the plugin's own lock. What is in doubt is kept, and the
-reason is told. Start with check, go on with plan, and end with release.
+reason is told. Start with check, go on with plan, and end with release, or have
+the agent do it from now on.
+
+Each flag can be set by an environment variable: --min-age by HOSTLOCAL_GC_MIN_AGE.
+A flag on the command line wins, and an empty variable counts as not set. What may
+be given several times is separated by white space there.
 
 Exit status: 0 done, 1 error, 2 wrong usage, 3 where plan --exit-code finds a
 leak and check something wrong, 130 after Ctrl-C.`,
 		RunE: func(*cobra.Command, []string) error {
-			return usagef("a command is missing: check, list, show, plan, release, map or networks")
+			return usagef("a command is missing: check, list, show, plan, release, agent, map or networks")
 		},
-		Version:       version(),
-		SilenceErrors: true,
-		SilenceUsage:  true,
+		Version:           version(),
+		PersistentPreRunE: func(c *cobra.Command, _ []string) error { return fromEnvironment(c.Flags(), a.lookup) },
+		SilenceErrors:     true,
+		SilenceUsage:      true,
 	}
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), "Flags.FlagUsages", "Flags.FlagUsagesWrapped 80"))
 	root.SetHelpCommand(&cobra.Command{
@@ -49,7 +55,7 @@ leak and check something wrong, 130 after Ctrl-C.`,
 	root.SetIn(a.stdin)
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
-	root.AddCommand(a.checkCommand(), a.listCommand(), a.showCommand(), a.planCommand(), a.releaseCommand(), a.mapCommand(), a.networksCommand(), sourcesTopic())
+	root.AddCommand(a.checkCommand(), a.listCommand(), a.showCommand(), a.planCommand(), a.releaseCommand(), a.agentCommand(), a.mapCommand(), a.networksCommand(), sourcesTopic())
 	return root
 }
 
@@ -67,6 +73,7 @@ disk alone says, and judges nothing.`,
 	}
 	a.flags.data(c)
 	a.flags.judge(c)
+	a.flags.others(c)
 	a.flags.output(c)
 	return c
 }
@@ -85,6 +92,7 @@ and not shown; list shows it.`,
 	}
 	a.flags.data(c)
 	a.flags.judge(c)
+	a.flags.others(c)
 	a.flags.output(c)
 	a.flags.exit(c)
 	return c
@@ -107,6 +115,7 @@ What is in use is counted and not shown; list shows it.`,
 	}
 	a.flags.data(c)
 	a.flags.judge(c)
+	a.flags.others(c)
 	a.flags.output(c)
 	a.flags.exit(c)
 	c.Flags().StringArrayVar(&a.flags.ips, "ip", nil, "release this `ADDRESS` only, if it is leaked (repeatable)")

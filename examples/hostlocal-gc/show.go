@@ -37,6 +37,7 @@ its reason. It releases nothing, takes no lock and writes nothing.`,
 	}
 	a.flags.data(c)
 	a.flags.judge(c)
+	a.flags.others(c)
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		return work(func(ctx context.Context) error { return a.showAddress(ctx, args[0]) })(cmd, args)
 	}

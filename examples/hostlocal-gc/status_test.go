@@ -250,7 +250,7 @@ func TestHelp(t *testing.T) {
 func TestInProcess(t *testing.T) {
 	n, _ := spoiled(t)
 	var stdout, stderr strings.Builder
-	a := &app{stdin: strings.NewReader("[{}]"), stdout: &stdout, stderr: &stderr}
+	a := &app{stdin: strings.NewReader("[{}]"), stdout: &stdout, stderr: &stderr, lookup: lookup(nil)}
 	args := []string{"release", "--data-dir", filepath.Join(n.dir, "networks"), "--network", "podnet", "--source", "file:-"}
 	if status := a.run(t.Context(), args); status != statusDone || !strings.Contains(stdout.String(), "podnet, 1 reservation: 1 starting.") {
 		t.Errorf("exit status %d, stderr %q, stdout %q", status, &stderr, &stdout)

@@ -203,7 +203,7 @@ func TestOptions(t *testing.T) {
 		if row.want.RuntimeRequestTimeout == 0 {
 			row.want.RuntimeRequestTimeout = gc.DefaultRuntimeRequestTimeout
 		}
-		if diff := cmp.Diff(row.want, a.options(), cmpopts.IgnoreUnexported(row.want.Logger)); diff != "" {
+		if diff := cmp.Diff(row.want, a.onceOptions(), cmpopts.IgnoreUnexported(row.want.Logger)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
 		}
 	}
@@ -253,8 +253,8 @@ func TestLogging(t *testing.T) {
 	}{
 		{"nothing but errors", nil, map[string]bool{"Released": false, "Kept": false}},
 		{"each release", []string{"-v", "0"}, map[string]bool{"Released": true, "Kept": false}},
-		{"also what was kept though no pod has it", []string{"-v", "2"}, map[string]bool{"Released": true, "Kept": true, `"IP"="10.244.1.2"`: false}},
-		{"everything", []string{"-v", "4"}, map[string]bool{"Released": true, `"IP"="10.244.1.2"`: true}},
+		{"also what was kept though no pod has it", []string{"-v", "2"}, map[string]bool{"Released": true, "Kept": true, "IP=10.244.1.2 ": false}},
+		{"everything", []string{"-v", "4"}, map[string]bool{"Released": true, "IP=10.244.1.2 ": true}},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
 			n, _ := every(t)

@@ -18,7 +18,7 @@ import (
 )
 
 // agentDir has the agent, and its manifests in deploy.
-const agentDir = "../../../examples/agent"
+const agentDir = "../../../examples/hostlocal-gc"
 
 // manifests returns the objects of the agent's manifests.
 func manifests(t *testing.T) []*unstructured.Unstructured {
@@ -70,10 +70,10 @@ func TestAgentWithItsManifests(t *testing.T) {
 	leaked, held := n.reserve("leaked", old), n.reserve("held", old)
 	n.pod("web", with(held...))
 	n.pod("agent", onHostNetwork)
-	agent := filepath.Join(t.TempDir(), "agent")
+	agent := filepath.Join(t.TempDir(), "hostlocal-gc")
 	goBuild(t, filepath.Dir(agentDir), agent, "./"+filepath.Base(agentDir))
 
-	cmd := exec.Command(agent,
+	cmd := exec.Command(agent, "agent",
 		"--data-dir", n.plugin.DataDir, "--network", n.plugin.Network, "--node", n.name,
 		"--source", "kube", "--kubeconfig", writeKubeconfig(t, mint(t, namespace, account)),
 		"--require-pod", n.namespace+"/agent", "--events", "--listen=")

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"net"
+	"os"
+	"os/signal"
+	"slices"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/agent"
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/logs"
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+)
+
+// defaultListen is on loopback: a report names pods and addresses.
+const defaultListen = "127.0.0.1:9776"
+
+func (a *app) agentCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "agent",
+		Short: "Release what leaked, now and from now on",
+		Long: `Release what leaked in the networks that are named, at the start and from then
+on, and show what was done as metrics, as JSON and as a page for people.
+
+All networks of the data directory are read: a container that holds an address
+in one is live in the others. Addresses are released only in the networks of
+--network.
+
+SIGHUP asks for a pass, which comes five seconds after the last one at the
+earliest. SIGTERM ends the agent within a second.
+
+Exit status: 0 told to end, 1 error, 2 wrong usage.`,
+		Example: `  hostlocal-gc agent --network podnet --source kubelet,kube --source cri
+  hostlocal-gc agent --network podnet --source cri --source netns --dry-run`,
+		Args: noArgs,
+		RunE: work(a.agent),
+	}
+	f := &a.flags
+	f.network(c, "release in the network of this `NAME`, whether it has a directory yet or not (repeatable; one at least): one whose containers the sources know")
+	f.log(c, 0, "log up to this `LEVEL`: 0 each pass, release and error, 2 also what was kept though no pod has it, 4 everything")
+	f.judge(c)
+	f.ranges(c)
+	p := c.Flags()
+	p.DurationVar(&f.interval, "interval", gc.DefaultInterval, "make a pass so often, and earlier when one is worth it")
+	p.DurationVar(&f.startupTimeout, "startup-timeout", gc.DefaultStartupTimeout, "wait so long for the sources at the start, with growing pauses")
+	p.BoolVar(&f.dryRun, "dry-run", false, "release nothing, and take no lock: only show what leaked")
+	p.StringVar(&f.listen, "listen", defaultListen, "serve all endpoints at this `HOST:PORT`; --listen= serves nothing")
+	p.StringVar(&f.metricsListen, "metrics-listen", "", "serve also here what names no pod: /metrics, /healthz and /readyz, at this `HOST:PORT`")
+	p.BoolVar(&f.events, "events", false, "tell of releases and refused passes in Kubernetes Events on the node of --node")
+	p.StringVar(&f.logFormat, "log-format", logs.Text, "`FORMAT` of the log: text (key=value) or json")
+	_ = c.RegisterFlagCompletionFunc("log-format", cobra.FixedCompletions(logs.Formats(), cobra.ShellCompDirectiveNoFileComp))
+	return c
+}
+
+// agent is the command of that name.
+func (a *app) agent(ctx context.Context) error {
+	f := &a.flags
+	if len(f.networks) == 0 {
+		// Not all that have a directory: podman, say, may keep its networks in the
+		// same place, and no source here knows its containers (R14).
+		return usagef("a --network is missing: in which networks may addresses be released? " +
+			"The names are those of the CNI configuration, and of the directories in the data directory")
+	}
+	if !slices.Contains(logs.Formats(), f.logFormat) {
+		return usagef("there is no log format %q; wanted is text or json", f.logFormat)
+	}
+	for flag, address := range map[string]string{"--listen": f.listen, "--metrics-listen": f.metricsListen} {
+		if _, _, err := net.SplitHostPort(address); err != nil && address != "" {
+			return usagef("%s: %w", flag, err)
+		}
+	}
+	if f.events && f.node == "" {
+		return usagef("--events needs --node, or NODE_NAME in the environment: which node are they about?")
+	}
+	a.stdin = nil                 // a daemon has none
+	f.verbose = max(0, f.verbose) // and is never silent
+	s, err := a.requiredSource()
+	if err != nil {
+		return err
+	}
+	run, err := agent.New(agent.Options{
+		Version: version(), DataDir: f.dataDir, Networks: f.networks, Source: s, SourceNames: f.sources, Passes: a.passes(),
+		Listen: f.listen, MetricsListen: f.metricsListen, CNIConf: f.cniConf, Node: f.node, Events: f.events, Kubeconfig: f.kubeconfig,
+	})
+	if err != nil {
+		return usageError{err}
+	}
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
+	defer signal.Stop(hangup)
+	return run.Run(ctx, hangup)
+}
+
+// passes are the options of the agent's passes.
+func (a *app) passes() gc.Options {
+	opts := a.options()
+	opts.Interval, opts.StartupTimeout, opts.DryRun = a.flags.interval, a.flags.startupTimeout, a.flags.dryRun
+	return opts
+}

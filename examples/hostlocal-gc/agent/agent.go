@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package agent is the command's subcommand of that name: it makes passes from its
+// start on, and shows what they did as metrics, as JSON, as a page for people and as
+// Kubernetes Events.
+//
+// Start reading at Agent.Run. status.go keeps what the passes report, and serve.go
+// shows it.
+package agent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/gc/metrics"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// endTime is how long the end may take in all. What has not ended by then ends
+// with the process, which is safe at any moment (R12).
+const endTime = 900 * time.Millisecond
+
+// Options say what an Agent does.
+type Options struct {
+	// Version is what build_info and the first line of the log say.
+	Version string
+	// DataDir is host-local's, and Networks are those to release in.
+	DataDir  string
+	Networks []string
+	// Source answers which pods live here. SourceNames are what the user called it.
+	Source      podsource.Source
+	SourceNames []string
+	// Passes are the options of the passes. Its Logger is the agent's, too; its
+	// OnReport is not used.
+	Passes gc.Options
+	// Listen is the HOST:PORT of all endpoints, MetricsListen that of those which name
+	// no pod. Empty is none.
+	Listen, MetricsListen string
+	// CNIConf are the files that say which ranges there are. They are read anew for
+	// each pass and page.
+	CNIConf []string
+	// Node is the node's name. With Events it is told of releases and refused passes in
+	// Kubernetes Events, by the API server of Kubeconfig, or of the cluster that the
+	// process is a pod of.
+	Node       string
+	Events     bool
+	Kubeconfig string
+}
+
+// An Agent is what runs, put together from the options.
+type Agent struct {
+	opts       Options
+	statuses   *statusStore
+	reconciler *gc.Reconciler
+	events     *events // nil without Options.Events
+	registry   *prometheus.Registry
+}
+
+// New touches neither disk nor network. Its errors are about the options.
+func New(opts Options) (*Agent, error) {
+	a := &Agent{opts: opts, statuses: newStatusStore(), registry: prometheus.NewRegistry()}
+	collector := metrics.New()
+	a.registry.MustRegister(collector, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	a.registry.MustRegister(aboutItself(&opts)...)
+	opts.Passes.OnReport = func(report gc.Report, err error) {
+		collector.SetRanges(rangeSets(opts.CNIConf)) // a network's configuration often comes after the agent
+		collector.OnReport(report, err)
+		a.statuses.note(report, err)
+		if a.events != nil {
+			a.events.note(&report, err, a.statuses.isReady())
+		}
+	}
+	var err error
+	a.reconciler, err = gc.New(hostlocal.New(opts.DataDir), opts.Networks, opts.Source, opts.Passes)
+	return a, err
+}
+
+// Run works until ctx ends, and then returns nil within a second, also from the
+// middle of a pass. It returns an error where it can't serve or, with Events, has no way
+// to the API server. Each value on hangup asks for a pass, which comes five seconds after
+// the last one at the earliest.
+func (a *Agent) Run(ctx context.Context, hangup <-chan os.Signal) error {
+	if a.opts.Events {
+		var err error
+		if a.events, err = newEvents(&a.opts); err != nil {
+			return err
+		}
+	}
+	servers, err := a.listen(ctx)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var working sync.WaitGroup
+	for _, s := range servers {
+		working.Go(func() {
+			if err := s.serve(ctx); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	if a.events != nil {
+		a.events.start(ctx)
+	}
+	working.Go(func() { a.work(ctx) })
+	for ctx.Err() == nil {
+		select {
+		case <-hangup:
+			a.reconciler.Trigger()
+		case <-ctx.Done():
+		}
+	}
+	a.end(&working)
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// work makes the passes until ctx ends.
+func (a *Agent) work(ctx context.Context) {
+	o := &a.opts
+	o.Passes.Logger.Info("Releasing what leaked", "version", o.Version, "sources", o.SourceNames, "networks", o.Networks,
+		"dataDir", o.DataDir, "minAge", minimumAge(&o.Passes).String(), "dryRun", o.Passes.DryRun)
+	// The hook has ended with the first pass that was not refused, which the
+	// store sees, or by this time.
+	hook := time.AfterFunc(cmp.Or(o.Passes.StartupTimeout, gc.DefaultStartupTimeout), a.statuses.hookEnded)
+	defer hook.Stop()
+	_ = a.reconciler.Start(ctx) // always nil
+}
+
+// minimumAge is that of the passes.
+func minimumAge(o *gc.Options) time.Duration {
+	const margin = gc.DefaultMinAge - 2*gc.DefaultRuntimeRequestTimeout
+	return cmp.Or(o.MinAge, 2*cmp.Or(o.RuntimeRequestTimeout, gc.DefaultRuntimeRequestTimeout)+margin)
+}
+
+// end waits for what runs, but not for ever: a disk that hangs keeps a pass from
+// ending.
+func (a *Agent) end(working *sync.WaitGroup) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		working.Wait()
+	}()
+	t := time.NewTimer(endTime)
+	defer t.Stop()
+	select {
+	case <-done:
+	case <-t.C:
+		a.opts.Passes.Logger.Info("Ended in the middle of a pass, which did not come back")
+	}
+}

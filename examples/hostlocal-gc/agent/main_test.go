@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"testing"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc/plugintest"
+)
+
+// One binary serves the whole test process. TestMain makes its directory, and the
+// first test that starts the agent builds it.
+var (
+	binDir string
+	build  = sync.OnceValues(buildAgent)
+)
+
+func TestMain(m *testing.M) { os.Exit(testMain(m)) }
+
+func testMain(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "agent-test-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	binDir = dir
+	return plugintest.Main(m)
+}
+
+// built returns the path of the command whose subcommand the agent is.
+func built(t *testing.T) string {
+	t.Helper()
+	path, err := build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func buildAgent() (string, error) {
+	path := filepath.Join(binDir, "hostlocal-gc")
+	if runtime.GOOS == "windows" {
+		path += ".exe"
+	}
+	args := append(append([]string{"build"}, raceDetector...), "-o", path, "..")
+	if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building the agent: %w\n%s", err, out)
+	}
+	return path, nil
+}

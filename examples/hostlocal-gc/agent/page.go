@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"cmp"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"html/template"
+	"io"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/picture"
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+)
+
+var (
+	//go:embed page.html
+	pageText string
+	//go:embed page.css
+	pageStyle string
+
+	pageTemplate = template.Must(template.New("page").Parse(pageText))
+)
+
+// style is the whole style sheet of the page: what the picture needs, and on top
+// of it the page's own.
+func style() string { return "\n" + picture.Style() + pageStyle }
+
+// contentPolicy allows the page its style sheet and nothing else, so that even a
+// value that was not escaped could do no harm.
+func contentPolicy() string {
+	sum := sha256.Sum256([]byte(style()))
+	return "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) +
+		"'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+}
+
+// A page is what page.html shows.
+type page struct {
+	Style    template.CSS
+	Node     string
+	Now      string
+	DataDir  string
+	MinAge   time.Duration
+	Interval time.Duration
+	Since    string
+	DryRun   bool
+
+	Sentence string // all networks in one
+	Pass     string // the last one, in a sentence
+	Missing  string // that directories are missing, and should not be
+	Refused  bool
+	Error    string // of the last pass
+	Sources  []sourceRow
+	Networks []section
+	Remarks  []string // on addresses
+	Notes    []string // on this page
+}
+
+// A sourceRow is what one source contributed to the last pass.
+type sourceRow struct {
+	Name, AsOf, Took, Error, Note string
+	Entries                       int
+}
+
+// writePage writes the page as it is now.
+func (a *Agent) writePage(w io.Writer, now time.Time) error {
+	o, last := &a.opts, a.statuses.get()
+	p := page{
+		Style: template.CSS(style()), // of this program, and no one else's
+		Node:  o.Node, DataDir: o.DataDir, MinAge: minimumAge(&o.Passes), Interval: cmp.Or(o.Passes.Interval, gc.DefaultInterval), DryRun: o.Passes.DryRun,
+		Now: stamp(now), Since: term.Age(now, a.statuses.since), Sentence: sentence(&last),
+	}
+	if last.passes > 0 {
+		var ranges map[string][]picture.Range
+		ranges, p.Notes = readRanges(o.CNIConf)
+		p.Pass, p.Missing, p.Remarks = lastPass(&last, now), missing(&last.report), remarks(&last.report)
+		p.Refused = errors.Is(last.err, gc.ErrRefused)
+		if last.err != nil {
+			p.Error = last.err.Error()
+		}
+		for i := range last.report.Sources {
+			p.Sources = append(p.Sources, newSourceRow(&last.report.Sources[i], now))
+		}
+		p.Networks = sections(&last, now)
+		for i := range p.Networks {
+			n := &p.Networks[i]
+			if err := n.draw(&last.report, ranges[n.Name]); err != nil {
+				p.Notes = append(p.Notes, "network "+n.Name+": "+err.Error())
+			}
+		}
+	}
+	return pageTemplate.Execute(w, p)
+}
+
+func newSourceRow(s *gc.SourceReport, now time.Time) sourceRow {
+	row := sourceRow{Name: s.Name, Entries: s.Entries, Took: roughly(s.Took), AsOf: "when it was asked", Error: s.Error, Note: s.Note}
+	if !s.AsOf.IsZero() {
+		row.AsOf = term.Age(now, s.AsOf) + " ago"
+	}
+	return row
+}
+
+// sentence is the page in one.
+func sentence(s *status) string {
+	if s.passes == 0 {
+		return "No pass has ended yet."
+	}
+	all := s.report.Reservations
+	var parts []string
+	for _, c := range tally(all) {
+		parts = append(parts, c.Text)
+	}
+	text := plural(len(all), "reservation", "reservations") + " in " + plural(len(networksOf(&s.report)), "network", "networks")
+	if len(parts) > 0 {
+		text += ": " + strings.Join(parts, ", ")
+	}
+	return text + "."
+}
+
+// lastPass says when the last pass was, and when the next is worth it.
+func lastPass(s *status, now time.Time) string {
+	r := &s.report
+	text := fmt.Sprintf("Last pass %s ago, at %s; it took %s", term.Age(now, r.Started), stamp(r.Started), roughly(r.Duration))
+	if r.Looks > 1 {
+		text += ", asked the sources twice"
+	}
+	if r.LockHeld > 0 {
+		text += fmt.Sprintf(", and held the plugin's lock for %s at most at once", roughly(r.LongestHold))
+	}
+	text += "."
+	if !r.NextCheck.IsZero() {
+		if in := r.NextCheck.Sub(now); in > time.Second {
+			text += " A second look is worth it in " + term.Age(r.NextCheck, now) + "."
+		} else {
+			text += " A second look is worth it now."
+		}
+	}
+	return text + " " + plural(s.passes, "pass", "passes") + " since the start."
+}
+
+// draw adds the picture of the range.
+func (n *section) draw(report *gc.Report, ranges []picture.Range) error {
+	last, err := picture.ReadLast(filepath.Join(report.DataDir, n.Name))
+	svg := picture.Inline([]picture.Picture{picture.Draw(picture.Input{
+		Title: n.Name, Ranges: ranges, Reservations: picture.FromReport(report, n.Name), Last: last,
+	})})
+	n.Picture = template.HTML(svg) // every text in it is escaped
+	return err
+}
+
+// remarks are what a report says of addresses beside the reservations.
+func remarks(r *gc.Report) (lines []string) {
+	for _, d := range r.Duplicates {
+		names := make([]string, len(d.Pods))
+		for i, p := range d.Pods {
+			names[i] = podName(p)
+		}
+		lines = append(lines, "Several live pods have "+d.IP.String()+": "+strings.Join(names, ", ")+".")
+	}
+	for _, u := range r.Unreserved {
+		lines = append(lines, u.IP.String()+" of "+podName(u.Pod)+" has no reservation: host-local may hand it out again.")
+	}
+	if left := len(lines) - maxRows; left > 0 {
+		lines = append(lines[:maxRows], fmt.Sprintf("%d more are in the JSON.", left))
+	}
+	return lines
+}
+
+// podName names a pod for people, and says where it was seen.
+func podName(p *gc.Pod) string {
+	if p.From == "" || p.String() == p.From {
+		return p.String()
+	}
+	return p.String() + " (" + p.From + ")"
+}
+
+func roughly(d time.Duration) string {
+	switch {
+	case d >= time.Second:
+		return d.Round(10 * time.Millisecond).String()
+	case d >= time.Millisecond:
+		return d.Round(100 * time.Microsecond).String()
+	}
+	return d.Round(time.Microsecond).String()
+}
+
+// readRanges reads the configurations anew for each page: a network's often
+// comes after the agent. What can't be read is told, and the picture guesses.
+func readRanges(files []string) (ranges map[string][]picture.Range, notes []string) {
+	ranges = make(map[string][]picture.Range)
+	for _, path := range files {
+		confs, err := picture.ReadConf(path)
+		if err != nil {
+			notes = append(notes, err.Error())
+		}
+		for _, conf := range confs {
+			ranges[conf.Network] = append(ranges[conf.Network], conf.Ranges...)
+		}
+	}
+	return ranges, notes
+}
+
+func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }

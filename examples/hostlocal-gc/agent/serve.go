@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Bounds for clients, so that none keeps a goroutine for ever.
+const (
+	headerTime = 5 * time.Second
+	readTime   = 10 * time.Second
+	writeTime  = 30 * time.Second
+	idleTime   = time.Minute
+	maxHeader  = 16 << 10
+	// graceTime is for answers that are under way when the agent ends. Whoever
+	// hangs on its connection then loses it.
+	graceTime = 300 * time.Millisecond
+)
+
+// A server answers on one address.
+type server struct {
+	listener net.Listener
+	handler  http.Handler
+}
+
+// listen opens the addresses that the options name.
+func (a *Agent) listen(ctx context.Context) (servers []server, err error) {
+	for _, s := range []struct {
+		flag, address, what string
+		handler             http.Handler
+	}{
+		{"--listen", a.opts.Listen, "Serving HTTP", a.handler()},
+		{"--metrics-listen", a.opts.MetricsListen, "Serving metrics", a.metricsHandler()},
+	} {
+		if s.address == "" {
+			continue
+		}
+		l, err := new(net.ListenConfig).Listen(ctx, "tcp", s.address)
+		if err != nil {
+			for _, opened := range servers {
+				_ = opened.listener.Close()
+			}
+			return nil, fmt.Errorf("serving HTTP: %w; %s says where", err, s.flag)
+		}
+		a.opts.Passes.Logger.Info(s.what, "address", l.Addr().String())
+		servers = append(servers, server{l, s.handler})
+	}
+	return servers, nil
+}
+
+// serve answers until ctx ends, and then soon ends itself.
+func (s server) serve(ctx context.Context) error {
+	h := &http.Server{
+		Handler:           s.handler,
+		ReadHeaderTimeout: headerTime, ReadTimeout: readTime, WriteTimeout: writeTime, IdleTimeout: idleTime,
+		MaxHeaderBytes: maxHeader,
+	}
+	ended := make(chan struct{})
+	defer context.AfterFunc(ctx, func() {
+		defer close(ended)
+		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceTime)
+		defer cancel()
+		if h.Shutdown(grace) != nil {
+			_ = h.Close() // of the connections that are left; there is nobody to tell
+		}
+	})()
+	if err := h.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serving HTTP: %w", err)
+	}
+	<-ended
+	return nil
+}
+
+// handler has all endpoints. They are read only.
+func (a *Agent) handler() http.Handler {
+	mux := a.harmless()
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, debugPath, http.StatusFound)
+	})
+	mux.HandleFunc("GET "+debugPath, a.debug)
+	return a.guarded(mux)
+}
+
+// metricsHandler has those endpoints that name no pod.
+func (a *Agent) metricsHandler() http.Handler { return a.guarded(a.harmless()) }
+
+func (a *Agent) harmless() *http.ServeMux {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", a.healthy)
+	mux.HandleFunc("GET /readyz", a.ready)
+	mux.Handle("GET /metrics", promhttp.HandlerFor(a.registry, promhttp.HandlerOpts{Registry: a.registry}))
+	return mux
+}
+
+// guarded sets the headers of every answer, and refuses requests for a name that is not
+// this server's. A browser would let a page of another site read the answers, once that
+// site's name leads to loopback (DNS rebinding).
+func (a *Agent) guarded(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		w.Header().Set("Referrer-Policy", "no-referrer")
+		if !a.meant(r.Host) {
+			http.Error(w, "this is no server of that name; ask by address, or as localhost", http.StatusMisdirectedRequest)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// meant reports whether a Host header means this server: an address, which no name
+// service has led here, or a name that is known.
+func (a *Agent) meant(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	if len(host) > 1 && host[0] == '[' && host[len(host)-1] == ']' {
+		host = host[1 : len(host)-1]
+	}
+	listen, _, _ := net.SplitHostPort(a.opts.Listen)
+	switch host {
+	case "":
+		return false
+	case "localhost", listen, a.opts.Node:
+		return true
+	}
+	_, err := netip.ParseAddr(host)
+	return err == nil
+}

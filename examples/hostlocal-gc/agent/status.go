@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"errors"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+)
+
+// A statusStore keeps what the passes reported, for whoever asks. A report that
+// was noted is not changed any more.
+type statusStore struct {
+	since time.Time
+
+	mu    sync.Mutex // guards what follows
+	ready bool       // the hook at the start has ended, well or not; stays so
+	last  status
+}
+
+// A status is what the passes reported so far.
+type status struct {
+	report   gc.Report // of the last pass
+	err      error     // that came with it
+	passes   int       // since the process started
+	released map[string]released
+}
+
+// released is what was released in a network since the process started.
+type released struct {
+	addresses int
+	last      time.Time
+}
+
+func newStatusStore() *statusStore {
+	return &statusStore{since: time.Now(), last: status{released: make(map[string]released)}}
+}
+
+// note takes what a pass returned.
+func (s *statusStore) note(report gc.Report, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.last.report, s.last.err = report, err
+	s.last.passes++
+	for i := range report.Reservations {
+		if e := &report.Reservations[i]; e.Verdict == gc.Released {
+			s.last.released[e.Network] = released{s.last.released[e.Network].addresses + 1, report.Started}
+		}
+	}
+	if !errors.Is(err, gc.ErrRefused) { // else the hook tries again
+		s.ready = true
+	}
+}
+
+// hookEnded says that the hook's time is over.
+func (s *statusStore) hookEnded() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ready = true
+}
+
+// isReady reports whether the hook at the start has ended.
+func (s *statusStore) isReady() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ready
+}
+
+// get returns what was reported so far.
+func (s *statusStore) get() status {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	last := s.last
+	last.released = maps.Clone(last.released)
+	return last
+}

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// parsed returns the command that command line and environment make, as its body has it.
+func parsed(args string, env map[string]string) (*app, error) {
+	a := &app{stdout: io.Discard, stderr: io.Discard, lookup: lookup(env)}
+	root := a.root()
+	c, _, err := root.Find([]string{"agent"})
+	if err != nil {
+		return nil, err
+	}
+	c.RunE = func(*cobra.Command, []string) error { return nil }
+	root.SetArgs(append([]string{"agent"}, strings.Fields(args)...))
+	return a, root.Execute()
+}
+
+func lookup(env map[string]string) func(string) (string, bool) {
+	return func(name string) (string, bool) {
+		v, ok := env[name]
+		return v, ok
+	}
+}
+
+func defaults(change func(*flags)) flags {
+	a := &app{}
+	a.root()
+	a.flags.networks, a.flags.sources = []string{"a"}, []string{"file:a"}
+	change(&a.flags)
+	return a.flags
+}
+
+func TestAgentFlags(t *testing.T) {
+	for _, row := range []struct {
+		reason, args string
+		env          map[string]string
+		want         flags
+	}{
+		{"the defaults", "--network a --source file:a", nil, defaults(func(*flags) {})},
+		{"an environment alone", "", map[string]string{
+			"HOSTLOCAL_GC_DATA_DIR": "/run/x", "HOSTLOCAL_GC_NETWORK": "a b\n c", "HOSTLOCAL_GC_SOURCE": "file:a\tfile:b",
+			"HOSTLOCAL_GC_REQUIRE_POD": "ns/me", "HOSTLOCAL_GC_ALLOW_EMPTY": "true", "HOSTLOCAL_GC_MIN_AGE": "6m",
+			"HOSTLOCAL_GC_RUNTIME_REQUEST_TIMEOUT": "1m", "HOSTLOCAL_GC_STARTING_FOR": "1h",
+			"HOSTLOCAL_GC_INTERVAL": "1m", "HOSTLOCAL_GC_STARTUP_TIMEOUT": "10s", "HOSTLOCAL_GC_DRY_RUN": "1",
+			"HOSTLOCAL_GC_LISTEN": ":80", "HOSTLOCAL_GC_METRICS_LISTEN": ":81", "HOSTLOCAL_GC_LOG_FORMAT": "json", "HOSTLOCAL_GC_CNI_CONF": "/etc/x", "HOSTLOCAL_GC_NODE": "n", "NODE_NAME": "other",
+			"HOSTLOCAL_GC_EVENTS": "true", "HOSTLOCAL_GC_KUBECONFIG": "/k", "HOSTLOCAL_GC_VERBOSE": "2",
+		}, defaults(func(f *flags) {
+			f.dataDir, f.networks, f.sources, f.require = "/run/x", []string{"a", "b", "c"}, []string{"file:a", "file:b"}, []string{"ns/me"}
+			f.allowEmpty, f.requestTimeout, f.minAge, f.startingFor = true, time.Minute, minAge(6*time.Minute), time.Hour
+			f.interval, f.startupTimeout, f.dryRun = time.Minute, 10*time.Second, true
+			f.listen, f.metricsListen, f.cniConf, f.node, f.events, f.kubeconfig = ":80", ":81", []string{"/etc/x"}, "n", true, "/k"
+			f.verbose, f.logFormat = 2, "json"
+		})},
+		{
+			"the command line wins, for all values of a flag", "--source file:a --network c --min-age 7m --dry-run=false --node me --listen=",
+			map[string]string{
+				"HOSTLOCAL_GC_SOURCE": "file:b", "HOSTLOCAL_GC_NETWORK": "b", "HOSTLOCAL_GC_MIN_AGE": "6m",
+				"HOSTLOCAL_GC_DRY_RUN": "true", "NODE_NAME": "other", "HOSTLOCAL_GC_LISTEN": ":80",
+			},
+			defaults(func(s *flags) { s.networks, s.minAge, s.node, s.listen = []string{"c"}, minAge(7*time.Minute), "me", "" }),
+		},
+		{
+			"what is empty is not set", "--network a --source file:a", map[string]string{"HOSTLOCAL_GC_MIN_AGE": "", "HOSTLOCAL_GC_LISTEN": "", "NODE_NAME": "n"},
+			defaults(func(s *flags) { s.node = "n" }),
+		},
+		{
+			"what Kubernetes makes for a Service called hostlocal-gc", "--network a --source file:a",
+			map[string]string{"HOSTLOCAL_GC_SERVICE_HOST": "10.0.0.1", "HOSTLOCAL_GC_PORT": "tcp://10.0.0.1:80"},
+			defaults(func(*flags) {}),
+		},
+	} {
+		got, err := parsed(row.args, row.env)
+		if err != nil {
+			t.Errorf("%s: %v", row.reason, err)
+		}
+		if diff := cmp.Diff(row.want, got.flags, cmp.AllowUnexported(flags{})); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
+		}
+	}
+}
+
+// Each flag comes to the library.
+func TestAgentOptions(t *testing.T) {
+	a, err := parsed("--network a --source file:a --runtime-request-timeout 1m --min-age 6m --starting-for 1h --interval 2m --startup-timeout 3s --dry-run -v=-1", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := gc.Options{
+		RuntimeRequestTimeout: time.Minute, MinAge: 6 * time.Minute, StartingFor: time.Hour, Interval: 2 * time.Minute,
+		StartupTimeout: 3 * time.Second, DryRun: true,
+	}
+	if got := a.passes(); !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
+// What a source without any pod is worth, with the flags that say so.
+func TestEmptySource(t *testing.T) {
+	list := filepath.Join(t.TempDir(), "pods.json")
+	if err := os.WriteFile(list, []byte("[]"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range []struct {
+		reason, args  string
+		authoritative bool
+		err           error
+	}{
+		{"an empty list is no word on its own (R9)", "", false, nil},
+		{"the user gives theirs", "--allow-empty", true, nil},
+		{"a pod that has to be there is not", "--require-pod ns/agent", false, podsource.ErrIncomplete},
+		{"nor does the user's word for an empty node make up for it", "--allow-empty --require-pod ns/agent", false, podsource.ErrIncomplete},
+	} {
+		a, err := parsed("--network a --source file:"+list+" "+row.args, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pods, err := a.source()
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, err := pods.Pods(t.Context())
+		if !errors.Is(err, row.err) {
+			t.Errorf("%s: error %v, want %v", row.reason, err, row.err)
+		}
+		for _, a := range answer.Members() {
+			if err == nil && a.Authoritative != row.authoritative {
+				t.Errorf("%s: authoritative %t", row.reason, a.Authoritative)
+			}
+		}
+	}
+}
+
+// Wrong usage, and what can't work, ends the agent with a status before it did
+// anything.
+func TestAgentStatus(t *testing.T) {
+	dir := t.TempDir()
+	noConfig := filepath.Join(dir, "none")
+	for _, row := range []struct {
+		reason, args string
+		env          map[string]string
+		status       int
+		says         string
+	}{
+		{"help", "--help", nil, statusDone, "Usage:"},
+		{"no network: R14 wants them named", "--source file:a", nil, statusUsage, "a --network is missing"},
+		{"no source", "--network a", nil, statusUsage, "a --source is missing"},
+		{"no such kind", "--network a --source x:y", nil, statusUsage, `there is no kind "x"`},
+		{"a daemon has no standard input", "--network a --source file:-", nil, statusUsage, "no standard input"},
+		{"a typing error", "--network a --sauce file:a", nil, statusUsage, "unknown flag"},
+		{"an argument", "--network a --source file:a podnet", nil, statusUsage, "takes no arguments"},
+		{"a network that is none", "--source file:a --network ../x", nil, statusUsage, `"../x" is not the name of a CNI network`},
+		{"a network twice", "--source file:a --network a --network a", nil, statusUsage, "named twice"},
+		{"no pattern: a network that appears later is not meant", "--source file:a --network *", nil, statusUsage, `"*" is not the name of a CNI network`},
+		{"an age that is negative", "--network a --source file:a --min-age -1ns", nil, statusUsage, "it must be at least 1s"},
+		{"an age in nanoseconds", "--network a --source file:a --min-age 300ns", nil, statusUsage, "it must be at least 1s"},
+		{"less than what a start may take", "--network a --source file:a --starting-for 5m", nil, statusUsage, "StartingFor is 5m"},
+		{"a T like no kubelet's", "--network a --source file:a --runtime-request-timeout 2h", nil, statusUsage, "RuntimeRequestTimeout is 2h"},
+		{"an interval like a spin", "--network a --source file:a --interval 1ms", nil, statusUsage, "Interval is 1ms"},
+		{"no time to start", "--network a --source file:a --startup-timeout -1s", nil, statusUsage, "StartupTimeout is -1s"},
+		{"no port", "--network a --source file:a --listen localhost", nil, statusUsage, "--listen"},
+		{"half a pod", "--network a --source file:a --require-pod agent", nil, statusUsage, "is not NAMESPACE/NAME"},
+		{"no data directory", "--network a --source file:a --data-dir=", nil, statusUsage, "--data-dir is empty"},
+		{"Events about no node", "--network a --source file:a --events", nil, statusUsage, "--events needs --node"},
+		{"a value of the environment", "--network a --source file:a", map[string]string{"HOSTLOCAL_GC_MIN_AGE": "5"}, statusUsage, "HOSTLOCAL_GC_MIN_AGE: "},
+		{"Events without a way to the API server", "--network a --source file:a --events --node n --kubeconfig " + noConfig, nil, statusError, "reaching the API server for --events"},
+		{"a port that is not ours", "--network a --source file:a --listen 203.0.113.1:1", nil, statusError, "--listen says where"},
+	} {
+		var out bytes.Buffer
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel() // should it run, it ends at once
+		args := append([]string{"agent", "--data-dir", dir}, strings.Fields(row.args)...)
+		status := (&app{stdin: strings.NewReader("[]"), stdout: &out, stderr: &out, lookup: lookup(row.env)}).run(ctx, args)
+		if status != row.status || !strings.Contains(out.String(), row.says) {
+			t.Errorf("%s: status %d, want %d, without %q in:\n%s", row.reason, status, row.status, row.says, out.String())
+		}
+	}
+}
+
+// The agent's manual has every flag of its own.
+func TestAgentReadmeIsWhole(t *testing.T) {
+	readme, err := os.ReadFile(filepath.Join("agent", "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, _, err := (&app{}).root().Find([]string{"agent"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Flags().VisitAll(func(f *pflag.Flag) {
+		if !strings.Contains(string(readme), "`--"+f.Name) {
+			t.Errorf("agent/README.md lacks --%s", f.Name)
+		}
+	})
+	if !strings.Contains(string(readme), defaultListen) {
+		t.Errorf("agent/README.md lacks %s", defaultListen)
+	}
+}
