@@ -101,9 +101,9 @@ func (n *node) startWaiting(failpoint string, waits func(), flags ...string) boo
 		once := sync.OnceFunc(func() { close(serving) })
 		for lines.Scan() {
 			switch {
-			case strings.Contains(lines.Text(), `"msg"="Serving"`):
+			case strings.Contains(lines.Text(), `msg=Serving `):
 				once()
-			case strings.Contains(lines.Text(), `"msg"="Waiting for another server`):
+			case strings.Contains(lines.Text(), `msg="Waiting for another server`):
 				waits()
 			}
 		}
