@@ -265,7 +265,7 @@ func TestHazard33Matrix(t *testing.T) {
 		table.WriteString("\n")
 	}
 	t.Log("\n" + table.String())
-	readme, err := os.ReadFile("../README.md")
+	readme, err := os.ReadFile("../podsource/README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -273,16 +273,16 @@ func TestHazard33Matrix(t *testing.T) {
 	before, rest, ok1 := strings.Cut(string(readme), begin)
 	old, after, ok2 := strings.Cut(rest, end)
 	if !ok1 || !ok2 {
-		t.Fatal("the README has no place for the matrix")
+		t.Fatal("podsource/README.md has no place for the matrix")
 	}
 	if old == table.String() {
 		return
 	}
 	if !*update {
-		t.Error("the README's matrix differs; look at the change, and write it with: go test ./gc -run Matrix -update")
+		t.Error("the matrix in podsource/README.md differs; look at the change, and write it with: go test ./gc -run Matrix -update")
 		return
 	}
-	if err := os.WriteFile("../README.md", []byte(before+begin+table.String()+end+after), 0o644); err != nil {
+	if err := os.WriteFile("../podsource/README.md", []byte(before+begin+table.String()+end+after), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -11,7 +11,11 @@ import (
 	"strings"
 )
 
-// A frame makes a file of one of README.md's Go blocks.
+// documents have Go blocks that the rehearsal builds. Those of the examples are built by
+// tests of their own.
+var documents = []string{"README.md", "gc/README.md", "podsource/README.md", ".github/CONTRIBUTING.md"}
+
+// A frame makes a file of one of the documents' Go blocks.
 type frame struct {
 	begins string   // the block's first line begins with it
 	file   string   // its name
@@ -129,25 +133,29 @@ func serve(ctx context.Context, log logr.Logger, path string, networks []string,
 	},
 }
 
-// snippets are the Go blocks of README.md, all of them and as they are.
+// snippets are the Go blocks of the documents, all of them and as they are.
 func (h *rehearsal) snippets() ([]trial, error) {
-	text, err := os.ReadFile(filepath.Join(h.root, "README.md"))
-	if err != nil {
-		return nil, err
-	}
 	var all []trial
+	var text strings.Builder
+	for _, name := range documents {
+		content, err := os.ReadFile(filepath.Join(h.root, filepath.FromSlash(name)))
+		if err != nil {
+			return nil, err
+		}
+		text.Write(content)
+	}
 	known := make(map[string]bool)
-	for _, block := range goBlocks(string(text)) {
+	for _, block := range goBlocks(text.String()) {
 		first, _, _ := strings.Cut(block, "\n")
 		name, content, err := frameOf(block, h.root1().path)
 		if err != nil {
 			return nil, err
 		}
 		if known[name] {
-			return nil, fmt.Errorf("README.md has two blocks that begin as %q", first)
+			return nil, fmt.Errorf("the documents have two blocks that begin as %q", first)
 		}
 		known[name] = true
-		all = append(all, trial{"README: " + first[:min(len(first), 30)], func(ctx context.Context, dir string) (string, error) {
+		all = append(all, trial{"Go block: " + first[:min(len(first), 30)], func(ctx context.Context, dir string) (string, error) {
 			var requires []string
 			for _, m := range h.modules {
 				if m.released && strings.Contains(content, `"`+m.path) {
@@ -165,7 +173,7 @@ func (h *rehearsal) snippets() ([]trial, error) {
 		}})
 	}
 	if len(all) != len(frames) {
-		return nil, fmt.Errorf("README.md has %d Go blocks, and the rehearsal knows %d", len(all), len(frames))
+		return nil, fmt.Errorf("the documents have %d Go blocks, and the rehearsal knows %d", len(all), len(frames))
 	}
 	return all, nil
 }
@@ -201,15 +209,15 @@ func frameOf(block, root string) (name, content string, err error) {
 				continue
 			}
 			if len(dots) == 0 {
-				return "", "", errors.New("README.md: more ellipses than the rehearsal knows in the block that begins with " + f.begins)
+				return "", "", errors.New("more ellipses than the rehearsal knows in the block that begins with " + f.begins)
 			}
 			text, dots = text+dots[0], dots[1:]
 		}
 		if len(dots) > 0 {
-			return "", "", errors.New("README.md: fewer ellipses than the rehearsal knows in the block that begins with " + f.begins)
+			return "", "", errors.New("fewer ellipses than the rehearsal knows in the block that begins with " + f.begins)
 		}
 		return f.file, text + f.after, nil
 	}
 	first, _, _ := strings.Cut(block, "\n")
-	return "", "", fmt.Errorf("README.md: the rehearsal knows no block that begins with %q", first)
+	return "", "", fmt.Errorf("the rehearsal knows no block that begins with %q", first)
 }

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// read returns the tracked files of the repository that match a pattern of git's.
+func read(t *testing.T, pattern string) map[string]string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "git", "ls-files", "-co", "--exclude-standard", "--", pattern)
+	cmd.Dir = filepath.Join("..", "..")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := make(map[string]string)
+	for name := range strings.Lines(string(out)) {
+		name = strings.TrimSpace(name)
+		text, err := os.ReadFile(filepath.Join(cmd.Dir, name))
+		switch {
+		case os.IsNotExist(err): // removed, and not yet committed
+		case err != nil:
+			t.Fatal(err)
+		default:
+			files[name] = string(text)
+		}
+	}
+	return files
+}
+
+var (
+	link    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	heading = regexp.MustCompile(`(?m)^#+ +(.+)$`)
+	notSlug = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+	fenced  = regexp.MustCompile("(?ms)^```.*?^```")
+	named   = regexp.MustCompile("`(Test[A-Z][A-Za-z0-9]*)`")
+)
+
+// Links in documents lead somewhere, to chapters also.
+func TestLinks(t *testing.T) {
+	documents := read(t, "*.md")
+	anchors := make(map[string]map[string]bool)
+	for name, text := range documents {
+		anchors[name] = make(map[string]bool)
+		for _, h := range heading.FindAllStringSubmatch(fenced.ReplaceAllString(text, ""), -1) {
+			slug := notSlug.ReplaceAllString(strings.ToLower(strings.TrimSpace(h[1])), "")
+			anchors[name][strings.ReplaceAll(slug, " ", "-")] = true
+		}
+	}
+	links := 0
+	for name, text := range documents {
+		for _, l := range link.FindAllStringSubmatch(fenced.ReplaceAllString(text, ""), -1) {
+			target, anchor, _ := strings.Cut(l[1], "#")
+			if strings.Contains(target, "://") {
+				continue
+			}
+			links++
+			path := name
+			if target != "" {
+				path = filepath.ToSlash(filepath.Join(filepath.Dir(name), target))
+			}
+			if _, err := os.Stat(filepath.Join("..", "..", path)); err != nil {
+				t.Errorf("%s links to %s: %v", name, l[1], err.(*fs.PathError).Err)
+			}
+			if anchor != "" && anchors[path] != nil && !anchors[path][anchor] {
+				t.Errorf("%s links to %s, and %s has no such chapter", name, l[1], path)
+			}
+		}
+	}
+	if links < 50 {
+		t.Errorf("%d links were found, which are too few to be all", links)
+	}
+}
+
+// Tests that documents name exist.
+func TestNamedTests(t *testing.T) {
+	var code strings.Builder
+	for _, text := range read(t, "*_test.go") {
+		code.WriteString(text)
+	}
+	for name, text := range read(t, "*.md") {
+		for _, test := range named.FindAllStringSubmatch(text, -1) {
+			if !strings.Contains(code.String(), "\nfunc "+test[1]+"(") {
+				t.Errorf("%s names %s, which does not exist", name, test[1])
+			}
+		}
+	}
+}
+
+// The first document leads, and is no manual.
+func TestReadmeIsShort(t *testing.T) {
+	if n := strings.Count(read(t, "README.md")["README.md"], "\n"); n > 180 {
+		t.Errorf("README.md has %d lines, more than 180", n)
+	}
+}

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// A page of another site, whose name leads to loopback, reads nothing through a
+// browser that runs on the node or forwards a port to it.
+func TestHostHeader(t *testing.T) {
+	a := &Agent{opts: Options{Listen: "agent.example:9776", Node: "node-1"}, statuses: newStatusStore(), registry: prometheus.NewRegistry()}
+	for _, row := range []struct {
+		reason, host string
+		ok           bool
+	}{
+		{"loopback", "127.0.0.1:9776", true},
+		{"loopback, IPv6", "[::1]:9776", true},
+		{"IPv6 without a port", "[::1]", true},
+		{"the node's address, as probes and Prometheus have it", "192.0.2.7:9777", true},
+		{"a port that was forwarded", "localhost:8080", true},
+		{"the name to listen on", "agent.example:9776", true},
+		{"the node's name", "node-1", true},
+		{"another site", "attacker.example:9776", false},
+		{"another site, whose name begins as an address", "127.0.0.1.attacker.example", false},
+		{"none", "", false},
+	} {
+		for kind, handler := range map[string]http.Handler{"all": a.handler(), "metrics": a.metricsHandler()} {
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/healthz", nil)
+			r.Host = row.host
+			w := httptest.NewRecorder()
+			handler.ServeHTTP(w, r)
+			if got := w.Code == http.StatusOK; got != row.ok || !row.ok && w.Code != http.StatusMisdirectedRequest {
+				t.Errorf("%s, endpoints: %s: Host %q gives %d", row.reason, kind, row.host, w.Code)
+			}
+		}
+	}
+	// What names pods is not where the metrics are.
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, debugPath, nil)
+	r.Host = "127.0.0.1"
+	w := httptest.NewRecorder()
+	a.metricsHandler().ServeHTTP(w, r)
+	if w.Code != http.StatusNotFound {
+		t.Errorf("%s beside the metrics gives %d", debugPath, w.Code)
+	}
+}
