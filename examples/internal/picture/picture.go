@@ -3,13 +3,14 @@
 package picture
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 )
 
 const (
-	// maxCells is the most that one range is drawn with. More would fill no
-	// screen but several.
+	// maxCells is the most that one range is drawn with where Input says nothing.
+	// More would fill no screen but several.
 	maxCells = 1024
 	// maxBlock is the most addresses that a cell stands for as long as less
 	// would do if only the occupied part of the range were drawn. host-local
@@ -41,6 +42,8 @@ type Input struct {
 	Reservations []Reservation
 	// Last are the addresses that host-local handed out last, to be marked.
 	Last []netip.Addr
+	// Cells is the most that one range is drawn with; zero is 1024.
+	Cells int
 }
 
 // A Picture is a network's address space in cells.
@@ -130,7 +133,7 @@ func drawRange(r Range, in Input) Panel {
 			inside = append(inside, res)
 		}
 	}
-	p.lay(inside)
+	p.lay(inside, uint64(cmp.Or(in.Cells, maxCells)))
 	for _, res := range inside {
 		p.put(res.IP, res.State)
 	}
@@ -148,12 +151,12 @@ func drawRange(r Range, in Input) Panel {
 
 // lay decides which part of the range is drawn and in what scale, and makes the
 // cells.
-func (p *Panel) lay(inside []Reservation) {
+func (p *Panel) lay(inside []Reservation, most uint64) {
 	first, last := numberOf(p.Range.First), numberOf(p.Range.Last)
-	if scale(first, last) > scale(number{}, number{lo: maxCells*maxBlock - 1}) {
+	if scale(first, last, most) > scale(number{}, number{lo: most*maxBlock - 1}, most) {
 		first, last = p.occupied(inside, first, last)
 	}
-	p.shift = scale(first, last)
+	p.shift = scale(first, last, most)
 	base := first.over(p.shift)
 	n := last.over(p.shift).minus(base).lo + 1
 	p.Cells = make([]Cell, n)
@@ -171,10 +174,10 @@ func (p *Panel) lay(inside []Reservation) {
 }
 
 // scale returns the smallest shift with which a range needs no more than
-// maxCells cells. Cells begin at multiples of their size.
-func scale(first, last number) uint {
+// most cells. Cells begin at multiples of their size.
+func scale(first, last number, most uint64) uint {
 	shift := uint(0)
-	for !last.over(shift).minus(first.over(shift)).less(number{lo: maxCells}) {
+	for !last.over(shift).minus(first.over(shift)).less(number{lo: most}) {
 		shift++
 	}
 	return shift
@@ -218,6 +221,23 @@ func (p *Panel) cellOf(ip netip.Addr) (int, bool) {
 		return 0, false
 	}
 	return int(numberOf(ip).over(p.shift).minus(numberOf(p.Cells[0].First).over(p.shift)).lo), true
+}
+
+// isBlock reports whether the cell stands for several addresses.
+func (c *Cell) isBlock() bool { return c.First != c.Last }
+
+// share is how much of the cell a number of addresses is, of those that can be handed
+// out.
+func (c *Cell) share(n int) float64 {
+	return float64(n) / max(1, size(c.First, c.Last).float()-float64(c.Counts[Gateway]))
+}
+
+// taken is how many of the cell's addresses are reserved.
+func (c *Cell) taken() (n int) {
+	for s := InUse; s < states; s++ {
+		n += c.Counts[s]
+	}
+	return n
 }
 
 func (p *Panel) put(ip netip.Addr, s State) {

@@ -108,6 +108,11 @@ func TestDraw(t *testing.T) {
 			[]string{"#x 2 o 3 fx 1,013 #"}, []string{"64"}, nil,
 		},
 		{
+			"what has less room is drawn with fewer cells",
+			Input{Ranges: []Range{{ip("10.0.0.0"), ip("10.0.255.255"), netip.Addr{}}}, Reservations: held(InUse, "10.0.0.127", "10.0.0.128"), Cells: 512},
+			[]string{"## 510"}, []string{"128"}, nil,
+		},
+		{
 			"of a range that is nearly empty only the occupied part is drawn, in whole rows",
 			Input{
 				Ranges:       []Range{{ip("fd00::1"), ip("fd00::ffff:ffff:ffff:ffff"), ip("fd00::1")}},

@@ -190,6 +190,13 @@ func TestSVG(t *testing.T) {
 		for _, panel := range p.Panels {
 			cells += len(panel.Cells)
 			for _, c := range panel.Cells {
+				if c.isBlock() { // of the example none has more than one state: a ground, a level and a badge
+					want[styles[Free].fill]++
+					if c.State != Free {
+						want[styles[c.State].fill] += 2
+					}
+					continue
+				}
 				want[styles[c.State].fill]++
 			}
 		}
@@ -213,6 +220,64 @@ func TestSVG(t *testing.T) {
 		if !strings.Contains(svg, text) {
 			t.Errorf("%q is not in it", text)
 		}
+	}
+}
+
+// A block is as full as it is reserved, and hides nothing: not the worst in it, not
+// that anything is reserved, and not that anything is free.
+func TestBlocks(t *testing.T) {
+	run := func(state State, from, n int) (rs []Reservation) {
+		for i := range n {
+			rs = append(rs, Reservation{netip.AddrFrom4([4]byte{10, 0, 0, byte(from + i)}), state})
+		}
+		return rs
+	}
+	for _, row := range []struct {
+		reason string
+		rs     []Reservation
+		parts  []string // class and height of each, from the bottom
+		glyph  string   // in the SVG
+		text   string   // for a terminal
+	}{
+		{"nothing is reserved", nil, nil, "", "."},
+		{"one address", run(InUse, 0, 1), []string{"in-use 2"}, "", "1"},
+		{"a half", run(InUse, 0, 32), []string{"in-use 9"}, "", "5"},
+		{"a tenth and a bit", run(InUse, 0, 7), []string{"in-use 2"}, "", "2"},
+		{"all but one", run(InUse, 0, 63), []string{"in-use 16"}, "", "9"},
+		{"all", run(InUse, 0, 64), []string{"in-use 17"}, "", "#"},
+		{"all but the gateway, which is never handed out", run(InUse, 1, 63), []string{"in-use 17"}, "", "#"},
+		{"one leak among many", all(run(InUse, 0, 63), run(Leaked, 63, 1)), []string{"leaked 2", "in-use 15", "leaked 11"}, "x", "x"},
+		{"a conflict among leaks", all(run(Leaked, 0, 32), run(Conflict, 32, 1), run(Young, 33, 1)), []string{"conflict 2", "leaked 9", "young 2", "conflict 11"}, "!", "!"},
+		{"a conflict alone", run(Conflict, 5, 1), []string{"conflict 2", "conflict 11"}, "!", "!"},
+	} {
+		in := Input{Title: "n", Ranges: []Range{{ip("10.0.0.0"), ip("10.0.255.255"), netip.Addr{}}}, Reservations: row.rs}
+		if strings.Contains(row.reason, "gateway") {
+			in.Ranges[0].Gateway = ip("10.0.0.0")
+		}
+		pictures := []Picture{Draw(in)}
+		_, svg, _ := strings.Cut(Inline(pictures), "<title>10.0.0.0 to 10.0.0.63: ")
+		svg, _, _ = strings.Cut(svg, "<title>")
+		var parts []string
+		for _, m := range regexp.MustCompile(`height="(\d+)" rx="2" class="v ([a-z-]+)"`).FindAllStringSubmatch(svg, -1) {
+			parts = append(parts, m[2]+" "+m[1])
+		}
+		if diff := cmp.Diff(row.parts, parts); diff != "" {
+			t.Errorf("%s: parts (-want +got):\n%s", row.reason, diff)
+		}
+		glyph := ""
+		if m := regexp.MustCompile(`<text class="g [a-z]+" x="\d+" y="\d+">(.)</text>`).FindStringSubmatch(svg); m != nil {
+			glyph = m[1]
+		}
+		if glyph != row.glyph {
+			t.Errorf("%s: glyph %q, want %q", row.reason, glyph, row.glyph)
+		}
+		_, text, _ := strings.Cut(Text(term.Screen{}, pictures), "\n10.0.0.0 ")
+		if text, _, _ = strings.Cut(strings.TrimSpace(text), " "); text != row.text {
+			t.Errorf("%s: text %q, want %q", row.reason, text, row.text)
+		}
+	}
+	if text := Text(term.Screen{}, []Picture{Draw(Input{Reservations: run(InUse, 0, 9)})}); strings.Contains(text, "1-9") {
+		t.Errorf("single addresses are explained as blocks are:\n%s", text)
 	}
 }
 

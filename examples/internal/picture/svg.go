@@ -43,7 +43,8 @@ func Style() string {
 .range .h { font-weight: 600; font-size: 15px }
 .range .l, .range .g { font-family: ui-monospace, "DejaVu Sans Mono", monospace; font-size: 11px; fill: #57606a }
 .range .l { text-anchor: end }
-.range .g { text-anchor: middle; pointer-events: none }
+.range .g { text-anchor: middle }
+.range .g, .range .v { pointer-events: none }
 `)
 	for state := Free; state < states; state++ {
 		if glyphed(state) {
@@ -153,7 +154,7 @@ func (s *sheet) panel(of *Picture, p *Panel) {
 		s.put(s.left-8, s.y+13, "l", row.label)
 		for i, c := range row.cells {
 			if c != nil {
-				s.cell(s.left+i*side, s.y, c.State, c.Marked, c.tooltip())
+				s.cellOf(s.left+i*side, s.y, c)
 			}
 		}
 		s.y += side
@@ -166,20 +167,59 @@ func (s *sheet) panel(of *Picture, p *Panel) {
 	}
 }
 
-// cell draws one. What needs a person's eye has its glyph too, for those who
-// don't see colours.
+// edge is how wide and high a cell is.
+const edge = side - 3
+
+// cellOf draws a cell of the grid. A block is as full as its addresses are reserved,
+// from the worst at its bottom upwards, and says on a badge what is the worst.
+func (s *sheet) cellOf(x, y int, c *Cell) {
+	if !c.isBlock() {
+		s.cell(x, y, c.State, c.Marked, c.tooltip())
+		return
+	}
+	s.cell(x, y, Free, c.Marked, c.tooltip())
+	room := edge
+	if c.share(c.taken()) < 1 {
+		room--
+	}
+	bottom := y + edge
+	for state := states - 1; state >= InUse; state-- {
+		if n := c.Counts[state]; n > 0 {
+			high := min(room, max(2, int(c.share(n)*edge+.5)))
+			room, bottom = room-high, bottom-high
+			s.part(x, bottom, edge, high, state)
+		}
+	}
+	if glyphed(c.State) {
+		const badge = 11
+		s.part(x+(edge-badge)/2, y+(edge-badge)/2, badge, badge, c.State)
+		s.glyph(x, y, c.State)
+	}
+}
+
+// cell draws what is of one state. What needs a person's eye has its glyph too, for
+// those who don't see colours.
 func (s *sheet) cell(x, y int, state State, marked bool, tooltip string) {
-	const size = side - 3
 	st := styles[state]
 	stroke := ""
 	if marked {
 		stroke = ` stroke="#0a0c10" stroke-width="2"`
 	}
 	fmt.Fprintf(&s.body, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" rx=\"3\" class=\"%s\" fill=\"%s\"%s><title>%s</title></rect>\n",
-		x, y, size, size, st.class, st.fill, stroke, escape(tooltip))
+		x, y, edge, edge, st.class, st.fill, stroke, escape(tooltip))
 	if glyphed(state) {
-		fmt.Fprintf(&s.body, "<text class=\"g %s\" x=\"%d\" y=\"%d\">%s</text>\n", st.class, x+size/2, y+12, escape(st.glyph))
+		s.glyph(x, y, state)
 	}
+}
+
+// part draws a part of a block, below which the tooltip is found.
+func (s *sheet) part(x, y, width, height int, state State) {
+	fmt.Fprintf(&s.body, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" rx=\"2\" class=\"v %s\" fill=\"%s\"/>\n",
+		x, y, width, height, styles[state].class, styles[state].fill)
+}
+
+func (s *sheet) glyph(x, y int, state State) {
+	fmt.Fprintf(&s.body, "<text class=\"g %s\" x=\"%d\" y=\"%d\">%s</text>\n", styles[state].class, x+edge/2, y+12, escape(styles[state].glyph))
 }
 
 // glyphed reports whether the cells of a state have their glyph.
@@ -188,18 +228,16 @@ func glyphed(s State) bool { return s > InUse || s == Gateway }
 // tooltip says what a cell stands for.
 func (c *Cell) tooltip() string {
 	text := c.First.String()
-	if c.First == c.Last {
+	if !c.isBlock() {
 		text += ": " + c.State.Label()
 	} else {
 		var parts []string
-		taken := uint64(0)
 		for s := states - 1; s > Free; s-- {
 			if n := c.Counts[s]; n > 0 {
-				taken += uint64(n)
 				parts = append(parts, fmt.Sprintf("%d %s", n, s.Label()))
 			}
 		}
-		if free := size(c.First, c.Last).minus(number{lo: taken}); free != (number{}) {
+		if free := size(c.First, c.Last).minus(number{lo: uint64(c.taken() + c.Counts[Gateway])}); free != (number{}) {
 			parts = append(parts, free.String()+" free")
 		}
 		text += " to " + c.Last.String() + ": " + strings.Join(parts, ", ")

@@ -4,6 +4,9 @@ package picture
 
 import (
 	"fmt"
+	"math"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
@@ -58,10 +61,17 @@ func writeLegend(out *strings.Builder, screen term.Screen, pictures []Picture) {
 	for _, s := range used {
 		add(styles[s].glyph, screen.Paint(term.Style(styles[s].sgr), styles[s].glyph), s.Label())
 	}
+	if slices.ContainsFunc(pictures, hasBlocks) {
+		add("1-9", screen.Paint(term.Style(styles[InUse].sgr), "1-9"), "tenths of a block in use")
+	}
 	if marked {
 		add("[ ]", "[ ]", "last_reserved_ip")
 	}
 	out.WriteByte('\n')
+}
+
+func hasBlocks(p Picture) bool {
+	return slices.ContainsFunc(p.Panels, func(p Panel) bool { return p.shift > 0 })
 }
 
 // text draws one range: heading, grid, summary.
@@ -100,7 +110,7 @@ func (p *Panel) text(out *strings.Builder, screen term.Screen, of *Picture) {
 				line.WriteByte(' ')
 				continue
 			}
-			line.WriteString(screen.Paint(term.Style(styles[c.State].sgr), styles[c.State].glyph))
+			line.WriteString(screen.Paint(term.Style(styles[c.State].sgr), c.glyph()))
 		}
 		if open {
 			line.WriteByte(']')
@@ -112,6 +122,14 @@ func (p *Panel) text(out *strings.Builder, screen term.Screen, of *Picture) {
 			fmt.Fprintln(out, screen.Fold(line))
 		}
 	}
+}
+
+// glyph is that of the cell's state. A block in use has the tenths of it that are.
+func (c *Cell) glyph() string {
+	if share := c.share(c.Counts[InUse]); c.State == InUse && share < 1 {
+		return strconv.Itoa(min(9, int(math.Ceil(10*share))))
+	}
+	return styles[c.State].glyph
 }
 
 // ruler writes above the grid what to add to a row's label.

@@ -25,7 +25,7 @@ func (p *Panel) heading() string {
 	}
 	text := fmt.Sprintf("%s, %s", span, plural(total, "address", "addresses"))
 	if p.shift > 0 {
-		text += fmt.Sprintf("; a cell is a block of %s, and shows the worst in it", number{lo: 1}.times(p.shift))
+		text += fmt.Sprintf("; a cell is a block of %s, and shows how full it is and the worst in it", number{lo: 1}.times(p.shift))
 	}
 	return text
 }
