@@ -12,7 +12,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -28,6 +30,9 @@ import (
 // endTime is how long the end may take in all. What has not ended by then ends
 // with the process, which is safe at any moment (R12).
 const endTime = 900 * time.Millisecond
+
+// maxLogged is the most addresses in a line of the log.
+const maxLogged = 64
 
 // Options say what an Agent does.
 type Options struct {
@@ -60,6 +65,7 @@ type Options struct {
 type Agent struct {
 	opts       Options
 	statuses   *statusStore
+	told       []string // titles of the hazards in the log; only a pass touches it
 	reconciler *gc.Reconciler
 	events     *events // nil without Options.Events
 	registry   *prometheus.Registry
@@ -67,14 +73,16 @@ type Agent struct {
 
 // New touches neither disk nor network. Its errors are about the options.
 func New(opts Options) (*Agent, error) {
-	a := &Agent{opts: opts, statuses: newStatusStore(), registry: prometheus.NewRegistry()}
-	collector := metrics.New()
-	a.registry.MustRegister(collector, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	a := &Agent{opts: opts, statuses: newStatusStore(opts.SourceNames), registry: prometheus.NewRegistry()}
+	collector, answers := metrics.New(), newAnswers()
+	a.registry.MustRegister(collector, answers, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	a.registry.MustRegister(aboutItself(&opts)...)
 	opts.Passes.OnReport = func(report gc.Report, err error) {
 		collector.SetRanges(rangeSets(opts.CNIConf)) // a network's configuration often comes after the agent
 		collector.OnReport(report, err)
+		answers.note(&report)
 		a.statuses.note(report, err)
+		a.log(&report)
 		if a.events != nil {
 			a.events.note(&report, err, a.statuses.isReady())
 		}
@@ -125,6 +133,33 @@ func (a *Agent) Run(ctx context.Context, hangup <-chan os.Signal) error {
 		return err
 	}
 	return nil
+}
+
+// log tells what the library's one line a pass does not: what a dry run would have
+// released, and hazards when they change, but not before the hook has ended: sources
+// come up one after the other when a node starts.
+func (a *Agent) log(report *gc.Report) {
+	var leaked []string
+	for i := range report.Reservations {
+		if e := &report.Reservations[i]; e.Verdict == gc.Leaked && e.Reason != gc.NetworkNotNamed {
+			leaked = append(leaked, e.Network+"/"+e.IP.String())
+		}
+	}
+	if n := len(leaked); a.opts.Passes.DryRun && n > 0 {
+		if n > maxLogged {
+			leaked = append(leaked[:maxLogged], fmt.Sprintf("and %d more", n-maxLogged))
+		}
+		a.opts.Passes.Logger.Info("Would have released, were this no dry run", "count", n, "IPs", leaked)
+	}
+	if !a.statuses.isReady() {
+		return
+	}
+	last := a.statuses.get()
+	found := titles(last.hazards())
+	if len(found) > 0 && !slices.Equal(found, a.told) {
+		a.opts.Passes.Logger.Info("A person should look at this node", "hazards", found)
+	}
+	a.told = found
 }
 
 // work makes the passes until ctx ends.

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-
 )
 
 // A pipeListener gives connections without a network, which false time knows
@@ -53,7 +52,7 @@ func (l *pipeListener) dial() net.Conn {
 // than a second: no longer than the grace that answers under way have.
 func TestServeEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := &Agent{statuses: newStatusStore(), registry: prometheus.NewRegistry()}
+		a := &Agent{statuses: newStatusStore(nil), registry: prometheus.NewRegistry()}
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		l := newPipeListener()

@@ -5,9 +5,7 @@ package agent
 import (
 	"fmt"
 	"net/http"
-	"strings"
-
-	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"time"
 )
 
 // healthy says that the process answers. That a pod source fails, or the disk
@@ -25,24 +23,12 @@ func (a *Agent) ready(w http.ResponseWriter, _ *http.Request) {
 	a.ok(w)
 }
 
-// ok also tells what no restart would mend, and nobody should have to find.
+// ok also tells, a line each, what no restart would mend, and nobody should have to
+// find.
 func (a *Agent) ok(w http.ResponseWriter) {
 	fmt.Fprintln(w, "ok")
 	last := a.statuses.get()
-	if text := missing(&last.report); text != "" {
-		fmt.Fprintln(w, text)
+	for _, title := range titles(append(last.hazards(), last.lastError(time.Now()))) {
+		fmt.Fprintln(w, title)
 	}
-}
-
-// missing says which directories do not exist although live pods have addresses
-// that are reserved nowhere, or nothing: a network's directory comes with its
-// first ADD, but a name with a typing error, a wrong data directory and a lost
-// mount look like that, too (hazard 63).
-func missing(r *gc.Report) string {
-	paths := r.Missing()
-	if len(paths) == 0 || len(r.Unreserved) == 0 {
-		return ""
-	}
-	return fmt.Sprintf("missing: %s, while live pods have %s that no network has reserved; are --network and --data-dir right?",
-		strings.Join(paths, ", "), plural(len(r.Unreserved), "address", "addresses"))
 }

@@ -3,6 +3,8 @@
 package agent
 
 import (
+	"errors"
+	"fmt"
 	"net/http"
 	"net/netip"
 	"path/filepath"
@@ -10,30 +12,68 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/gc/plugintest"
 )
 
-func TestMissing(t *testing.T) {
-	lost := []gc.Unreserved{{IP: netip.MustParseAddr("10.0.0.8")}, {IP: netip.MustParseAddr("10.0.0.9")}}
+// Which hazards there are after passes, and in which order. Their titles name no pod.
+func TestHazards(t *testing.T) {
+	lost := []gc.Unreserved{{IP: netip.MustParseAddr("10.0.0.8"), Pod: &gc.Pod{Namespace: "ns", Name: "web"}}, {IP: netip.MustParseAddr("10.0.0.9"), Pod: &gc.Pod{}}}
+	networks := []gc.Network{{Name: "a", Missing: true}, {Name: "b"}}
+	typo := gc.Report{DataDir: "/d", Networks: networks, Unreserved: lost, Sources: []gc.SourceReport{{Name: "file"}}}
+	unmounted := gc.Report{DataDir: "/d", DataDirMissing: true, Networks: networks}
+	all := gc.Report{
+		DataDir: "/d", Networks: networks, Unreserved: lost[:1], Reservations: []gc.Entry{entry("10.0.0.2", "c", gc.TwoPods)},
+		Duplicates: []gc.Duplicate{{IP: lost[0].IP, Pods: []*gc.Pod{lost[0].Pod, lost[1].Pod}}},
+		Sources:    []gc.SourceReport{{Name: "file"}},
+	}
+	from := func(sources ...gc.SourceReport) gc.Report { return gc.Report{Sources: sources} }
+	heard, silent := gc.SourceReport{Name: "cri"}, gc.SourceReport{Name: "cri", Error: "no such socket"}
+	type pass struct {
+		report gc.Report
+		err    error
+	}
+	const reserved = "2 addresses of live pods are not reserved, so host-local may hand them out again"
+	missing := "Missing: " + filepath.Join("/d", "a") + ", while live pods have 2 addresses that no network has reserved"
 	for _, row := range []struct {
 		reason string
-		report gc.Report
-		want   string
+		passes []pass
+		want   []string
 	}{
-		{"all is well", gc.Report{Networks: []gc.Network{{Name: "a"}}}, ""},
-		{"nothing was ever reserved there, and no live pod has an address", gc.Report{Networks: []gc.Network{{Name: "a", Missing: true}}}, ""},
-		{"host-local has no part in those addresses", gc.Report{Networks: []gc.Network{{Name: "a"}}, Unreserved: lost}, ""},
-		{
-			"both at once", gc.Report{DataDir: "/d", Networks: []gc.Network{{Name: "a", Missing: true}, {Name: "b"}}, Unreserved: lost},
-			"missing: " + filepath.Join("/d", "a") + ", while live pods have 2 addresses that no network has reserved; are --network and --data-dir right?",
-		},
+		{"no pass yet", nil, nil},
+		{"all is well", []pass{{gc.Report{Networks: networks[1:]}, nil}}, nil},
+		{"nothing was ever reserved there, and no live pod has an address", []pass{{gc.Report{Networks: networks}, nil}}, nil},
+		{"host-local may have no part in those addresses", []pass{{gc.Report{Networks: networks[1:], Unreserved: lost}, nil}}, []string{reserved}},
+		{"a directory is missing, and live pods have addresses (hazard 63)", []pass{{typo, nil}}, []string{missing, reserved}},
+		{"a pass that is refused mends nothing", []pass{{typo, nil}, {gc.Report{DataDir: "/d", Networks: networks}, errAway}}, []string{missing, reserved}},
+		{"a pass that could not look mends nothing", []pass{{typo, nil}, {gc.Report{}, errors.New("listing reservations")}}, []string{missing, reserved}},
+		{"a refused pass has seen the directory", []pass{{typo, nil}, {gc.Report{Networks: networks[1:]}, errAway}}, []string{reserved}},
+		{"a pass that judges does", []pass{{typo, nil}, {gc.Report{Networks: networks}, nil}}, nil},
+		{"the data directory is not mounted, or no ADD was ever made", []pass{{unmounted, nil}}, []string{"The data directory does not exist: /d"}},
+		{"it is lost between two passes", []pass{{gc.Report{Networks: networks[1:]}, nil}, {unmounted, errAway}}, []string{"The data directory does not exist: /d", "Never heard since the start: cri,kube, file"}},
+		{"several at once", []pass{{all, nil}}, []string{
+			"Missing: " + filepath.Join("/d", "a") + ", while live pods have 1 address that no network has reserved",
+			"1 address belongs to several live pods", "1 address of a live pod is not reserved, so host-local may hand it out again",
+			"1 reservation is in conflict with a live pod",
+		}},
+		{"a source that never answers", []pass{{from(heard), nil}, {from(gc.SourceReport{Name: "netns"}, gc.SourceReport{Name: "kube", Error: "away"}), errAway}}, []string{"Never heard since the start: kube"}},
+		{"it answered once", []pass{{from(silent), errAway}, {from(heard), nil}, {from(silent), errAway}}, nil},
+		{"it hangs, and no report names it", []pass{{gc.Report{}, errAway}}, []string{"Never heard since the start: cri,kube, file"}},
 	} {
-		if got := missing(&row.report); got != row.want {
-			t.Errorf("%s: %q, want %q", row.reason, got, row.want)
+		s := newStatusStore([]string{"cri,kube", "file"})
+		for _, p := range row.passes {
+			s.note(p.report, p.err)
+		}
+		last := s.get()
+		if diff := cmp.Diff(row.want, titles(last.hazards())); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
 		}
 	}
 }
+
+var errAway = fmt.Errorf("%w: the source is away", gc.ErrRefused)
 
 // A name with a typing error releases nothing, and does not look like success:
 // log, metric, health and page tell of it.
@@ -52,7 +92,7 @@ func TestHazard63NetworkWithATypingError(t *testing.T) {
 			t.Errorf("%s: %d %q; a restart would mend nothing", path, got.status, got.body)
 		}
 	}
-	if page := p.get(debugPath + "?format=html"); !strings.Contains(page.body, "Directories are missing.") {
+	if page := p.get(debugPath + "?format=html"); !strings.Contains(page.body, "Missing: ") {
 		t.Errorf("the page does not tell of it:\n%s", page.body)
 	}
 	if got := p.get("/metrics"); !strings.Contains(got.body, "\nhostlocal_gc_missing_networks 1\n") {
@@ -65,4 +105,27 @@ func TestHazard63NetworkWithATypingError(t *testing.T) {
 	if !there(n, live) || !there(n, leaked) {
 		t.Error("something was released in a directory that is not the data directory's")
 	}
+}
+
+// A data directory that is not mounted is told, though there is nothing to judge and
+// nobody was asked.
+func TestHazard63NoDataDirectory(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "networks")
+	pods := filepath.Join(t.TempDir(), "pods.json")
+	writePods(t, pods, pod{Namespace: "shop", Name: "web"})
+	p := start(t, nil, "--data-dir", dir, "--network", "podnet", "--source", "file:"+pods)
+	p.untilReady()
+	want := "The data directory does not exist: " + dir
+	for _, path := range []string{"/healthz", "/readyz"} {
+		if got := p.get(path); got.status != http.StatusOK || got.body != "ok\n"+want+"\n" {
+			t.Errorf("%s: %d %q", path, got.status, got.body)
+		}
+	}
+	if page := p.get(debugPath + "?format=html"); !strings.Contains(page.body, want) {
+		t.Errorf("the page does not tell of it:\n%s", page.body)
+	}
+	if got := p.get("/metrics"); !strings.Contains(got.body, "\nhostlocal_gc_missing_networks 1\n") {
+		t.Errorf("the metric does not tell of it:\n%s", got.body)
+	}
+	p.terminate()
 }

@@ -60,9 +60,16 @@ func TestReadyWithoutAnAnswer(t *testing.T) {
 	if !there(n, leaked) {
 		t.Error("something was released without an answer (R2)")
 	}
-	if page := p.get(debugPath + "?format=html"); !strings.Contains(page.body, "was refused") {
-		t.Errorf("the page does not say why:\n%s", page.body)
+	const never = "Never heard since the start: file"
+	for path, want := range map[string]string{
+		debugPath + "?format=html": "was refused", "/healthz": never, "/readyz": never,
+		"/metrics": "\nhostlocal_gc_source_last_answer_timestamp_seconds{source=\"file\"} 0\n",
+	} {
+		if got := p.get(path); got.status != http.StatusOK || !strings.Contains(got.body, want) {
+			t.Errorf("%s gives %d without %q:\n%s", path, got.status, want, got.body)
+		}
 	}
+	p.eventually("the log tells of it", func() bool { return strings.Contains(p.log.String(), never) })
 	p.terminate()
 }
 

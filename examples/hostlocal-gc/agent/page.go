@@ -7,12 +7,9 @@ import (
 	"crypto/sha256"
 	_ "embed"
 	"encoding/base64"
-	"errors"
 	"fmt"
 	"html/template"
 	"io"
-	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/picture"
@@ -54,12 +51,10 @@ type page struct {
 
 	Sentence string // all networks in one
 	Pass     string // the last one, in a sentence
-	Missing  string // that directories are missing, and should not be
-	Refused  bool
-	Error    string // of the last pass
+	Hazards  []hazard
+	Error    hazard // of the last pass
 	Sources  []sourceRow
 	Networks []section
-	Remarks  []string // on addresses
 	Notes    []string // on this page
 }
 
@@ -75,23 +70,19 @@ func (a *Agent) writePage(w io.Writer, now time.Time) error {
 	p := page{
 		Style: template.CSS(style()), // of this program, and no one else's
 		Node:  o.Node, DataDir: o.DataDir, MinAge: minimumAge(&o.Passes), Interval: cmp.Or(o.Passes.Interval, gc.DefaultInterval), DryRun: o.Passes.DryRun,
-		Now: stamp(now), Since: term.Age(now, a.statuses.since), Sentence: sentence(&last),
+		Now: stamp(now), Since: term.Age(now, a.statuses.since), Sentence: sentence(&last, now), Hazards: last.hazards(), Error: last.lastError(now),
 	}
 	if last.passes > 0 {
 		var ranges map[string][]picture.Range
 		ranges, p.Notes = readRanges(o.CNIConf)
-		p.Pass, p.Missing, p.Remarks = lastPass(&last, now), missing(&last.report), remarks(&last.report)
-		p.Refused = errors.Is(last.err, gc.ErrRefused)
-		if last.err != nil {
-			p.Error = last.err.Error()
-		}
+		p.Pass = lastPass(&last, now)
 		for i := range last.report.Sources {
 			p.Sources = append(p.Sources, newSourceRow(&last.report.Sources[i], now))
 		}
 		p.Networks = sections(&last, now)
 		for i := range p.Networks {
 			n := &p.Networks[i]
-			if err := n.draw(&last.report, ranges[n.Name]); err != nil {
+			if err := n.draw(&last.shown, ranges[n.Name]); err != nil {
 				p.Notes = append(p.Notes, "network "+n.Name+": "+err.Error())
 			}
 		}
@@ -108,19 +99,30 @@ func newSourceRow(s *gc.SourceReport, now time.Time) sourceRow {
 }
 
 // sentence is the page in one.
-func sentence(s *status) string {
+func sentence(s *status, now time.Time) string {
 	if s.passes == 0 {
 		return "No pass has ended yet."
 	}
-	all := s.report.Reservations
-	var parts []string
-	for _, c := range tally(all) {
-		parts = append(parts, c.Text)
+	r := &s.shown
+	text := plural(len(r.Reservations), "reservation", "reservations") + " in " + plural(len(networksOf(r)), "network", "networks")
+	if s.stale {
+		text = term.Age(now, r.Started) + " ago: " + text
 	}
-	text := plural(len(all), "reservation", "reservations") + " in " + plural(len(networksOf(&s.report)), "network", "networks")
-	if len(parts) > 0 {
-		text += ": " + strings.Join(parts, ", ")
+	counts := make(map[string]int)
+	for i := range r.Reservations {
+		counts[verdictOf(&r.Reservations[i])]++
 	}
+	separator := ": "
+	add := func(word string) {
+		if counts[word] > 0 {
+			text += fmt.Sprintf("%s%d %s", separator, counts[word], word)
+			separator = ", "
+		}
+	}
+	for _, v := range gc.Verdicts() {
+		add(v.String())
+	}
+	add(notJudged)
 	return text + "."
 }
 
@@ -143,42 +145,6 @@ func lastPass(s *status, now time.Time) string {
 		}
 	}
 	return text + " " + plural(s.passes, "pass", "passes") + " since the start."
-}
-
-// draw adds the picture of the range.
-func (n *section) draw(report *gc.Report, ranges []picture.Range) error {
-	last, err := picture.ReadLast(filepath.Join(report.DataDir, n.Name))
-	svg := picture.Inline([]picture.Picture{picture.Draw(picture.Input{
-		Title: n.Name, Ranges: ranges, Reservations: picture.FromReport(report, n.Name), Last: last,
-	})})
-	n.Picture = template.HTML(svg) // every text in it is escaped
-	return err
-}
-
-// remarks are what a report says of addresses beside the reservations.
-func remarks(r *gc.Report) (lines []string) {
-	for _, d := range r.Duplicates {
-		names := make([]string, len(d.Pods))
-		for i, p := range d.Pods {
-			names[i] = podName(p)
-		}
-		lines = append(lines, "Several live pods have "+d.IP.String()+": "+strings.Join(names, ", ")+".")
-	}
-	for _, u := range r.Unreserved {
-		lines = append(lines, u.IP.String()+" of "+podName(u.Pod)+" has no reservation: host-local may hand it out again.")
-	}
-	if left := len(lines) - maxRows; left > 0 {
-		lines = append(lines[:maxRows], fmt.Sprintf("%d more are in the JSON.", left))
-	}
-	return lines
-}
-
-// podName names a pod for people, and says where it was seen.
-func podName(p *gc.Pod) string {
-	if p.From == "" || p.String() == p.From {
-		return p.String()
-	}
-	return p.String() + " (" + p.From + ")"
 }
 
 func roughly(d time.Duration) string {

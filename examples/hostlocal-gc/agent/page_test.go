@@ -31,7 +31,7 @@ func hashOfStyle(t *testing.T, page string) string {
 // show returns the page of an agent that noted one report, or none.
 func show(t *testing.T, o Options, report *gc.Report, err error) string {
 	t.Helper()
-	a := &Agent{opts: o, statuses: newStatusStore()}
+	a := &Agent{opts: o, statuses: newStatusStore(o.SourceNames)}
 	now := time.Date(2025, 3, 1, 12, 1, 0, 0, time.UTC)
 	if report != nil {
 		a.statuses.note(*report, err)
@@ -67,8 +67,17 @@ func TestPageSays(t *testing.T) {
 	other.Network = "other"
 	failed := entry("10.0.0.2", "c", gc.ReleaseFailed)
 	failed.Err = errors.New("unlink: read-only file system")
-	away := fmt.Errorf("%w: the source is away", gc.ErrRefused)
 	two := &gc.Pod{Namespace: "ns", Name: "two", From: "netns: /proc/7/ns/net"}
+	three := &gc.Pod{Namespace: "ns", Name: "three", From: "cri: sandbox " + strings.Repeat("0123456789abcdef", 4)}
+	conflict := entry("10.0.0.4", "c", gc.OtherContainer)
+	conflict.Pod = three
+	many := func(n int) func(*gc.Report) {
+		return func(r *gc.Report) {
+			for i := range n {
+				r.Reservations = append(r.Reservations, entry(fmt.Sprintf("10.0.%d.%d", i/256, i%256), "c", gc.ContainerLive))
+			}
+		}
+	}
 	for _, row := range []struct {
 		reason string
 		o      Options
@@ -80,77 +89,158 @@ func TestPageSays(t *testing.T) {
 		{"nothing yet", Options{}, nil, nil, []string{"No pass has ended yet."}, "<section>"},
 		{
 			"an empty network, of which no source was asked", Options{}, report(func(r *gc.Report) { r.Sources = nil }), nil,
-			[]string{"0 reservations in 1 network.", "nothing reserved", "All that is reserved is in use.", "No source was asked"}, "<table>",
+			[]string{"0 reservations in 1 network.", "Nothing is reserved.", "No source was asked"}, "<table",
 		},
 		{"the sources", Options{}, report(func(r *gc.Report) {
 			r.Looks = 2
 			r.Sources = append(r.Sources, gc.SourceReport{Name: "file", AsOf: at.Add(-time.Minute), Took: time.Second, Error: "half a list"})
-		}), away, []string{
+		}), errAway, []string{
 			"<td>cri</td><td>3</td><td>when it was asked</td><td>20ms</td>",
 			"<td>file<br><em>half a list</em></td><td>0</td><td>2m ago</td><td>1s</td>", "asked the sources twice",
+			`<div class="alert"><b>Never heard since the start: file.</b>`, "<li>file: half a list</li>",
 		}, "No source was asked"},
 		{
 			"a pod, and where it was seen", Options{}, report(asItIs, held), nil,
-			[]string{`<td class="pod" title="cri: sandbox c">ns/web</td>`, "its container belongs to a live pod"}, "Directories are missing",
+			[]string{
+				`<details><summary><span class="chip in-use">1 in-use</span> its container belongs to a live pod <small>R3</small> <span class="ip">10.0.0.2</span></summary>`,
+				`<td class="pod" title="cri: sandbox c">ns/web</td>`,
+			}, "alert",
 		},
 		{
 			"a dry run", Options{Passes: gc.Options{DryRun: true}}, report(asItIs, entry("10.0.0.2", "c", gc.Unowned)), nil,
-			[]string{"1 reservation in 1 network: 1 leaked.", "Dry run: nothing is released.", "<h3>Leaked</h3>", "no live pod has its container or its address"}, "All that is reserved",
+			[]string{"1 reservation in 1 network: 1 leaked.", "Dry run: nothing is released.", "no live pod has its container or its address"}, "<th>Pod</th>",
 		},
 		{
 			"a leak in a network that is only read", Options{}, report(asItIs, held, other), nil,
-			[]string{"2 reservations in 2 networks", "<h2>other <small>only read", "its network is not among those to release in"}, "Directories are missing",
+			[]string{"2 reservations in 2 networks", "<h2>other <small>only read", "its network is not among those to release in"}, "alert",
 		},
 		{
-			"owners that no source could know", Options{}, report(asItIs, held, entry("10.0.0.3", "k8s.io-c", gc.ForeignOwner)), nil,
-			[]string{"1 foreign", "<h3>Foreign</h3>", "no source here knows containers with such an ID"}, "<h3>Leaked</h3>",
+			"those with one reason are one line, and urgent ones come first", Options{},
+			report(asItIs, held, entry("10.0.0.3", "k8s.io-c", gc.ForeignOwner), held, entry("10.0.0.5", "c", gc.TooYoung), held, held, failed), nil,
+			[]string{
+				`<details open><summary><span class="chip failed">1 failed</span>`, `<details><summary><span class="chip young">1 young`, `<details><summary><span class="chip foreign">1 foreign`,
+				`<details><summary><span class="chip in-use">4 in-use</span> its container belongs to a live pod <small>R3</small> <span class="ip">10.0.0.2, 10.0.0.2, 10.0.0.2, …</span>`,
+			}, "1 in-use",
 		},
 		{
 			"a network's first ADD is yet to come", Options{}, report(func(r *gc.Report) { r.Networks[0].Missing = true }), nil,
-			[]string{"<li>no directory</li>"}, "Directories are missing",
+			[]string{"No directory, so nothing is reserved."}, "alert",
+		},
+		{
+			"the data directory is not there", Options{}, report(func(r *gc.Report) { r.DataDirMissing = true }), nil,
+			[]string{`<div class="alert"><b>The data directory does not exist: `, "it is not mounted, or --data-dir is wrong."}, "alert live",
 		},
 		{
 			"live pods have addresses, and there is no directory (hazard 63)", Options{}, report(func(r *gc.Report) {
 				r.Networks[0].Missing, r.Unreserved = true, []gc.Unreserved{{IP: netip.MustParseAddr("10.0.0.8"), Pod: two}}
 			}), nil,
-			[]string{"Directories are missing.", "n, while live pods have 1 address that no network has reserved"}, "refused",
+			[]string{`<div class="alert live"><b>Missing: `, "n, while live pods have 1 address that no network has reserved.</b>", "Are --network and --data-dir right"}, "refused",
 		},
 		{
-			"a refusal", Options{}, report(asItIs, entry("10.0.0.2", "c", gc.SourceFailed), entry("10.0.0.3", "c", gc.NoPods)), away,
-			[]string{"2 not judged", "was refused, and released nothing.", "the source is away", "<summary>Not judged: 2</summary>"}, "2 failed",
+			"a refusal, and nothing was judged before", Options{}, report(asItIs, entry("10.0.0.2", "c", gc.SourceFailed), entry("10.0.0.3", "c", gc.NoPods)), errAway,
+			[]string{": 2 not judged.", "was refused, and released nothing.</b>", "the source is away", `not judged">1 not judged</span>`, "No pass has judged anything yet"}, "2 failed",
 		},
 		{
 			"a failure", Options{}, report(asItIs, failed), failed.Err,
-			[]string{"1 failed", "The last pass met an error.", "<em>unlink: read-only file system</em>", "<h3>Needs a person</h3>"}, "refused",
+			[]string{"1 failed", "The last pass met an error.", "<em>unlink: read-only file system</em>"}, "All verdicts here",
 		},
-		{"more than anybody reads", Options{}, report(func(r *gc.Report) {
-			for i := range maxRows + 8 {
-				r.Reservations = append(r.Reservations, entry(fmt.Sprintf("10.0.%d.%d", i/256, i%256), "c", gc.ContainerLive))
-			}
-		}), nil, []string{"<summary>In use: 520</summary>", "8 more are in the JSON."}, "10.0.2.7<"},
+		{"as many as a node has as a rule", Options{}, report(many(250)), nil, []string{"250 in-use</span>", "<td class=\"ip\">10.0.0.249<"}, "in the JSON."},
+		{"more than anybody reads", Options{}, report(many(5000)), nil, []string{"5000 in-use</span>", "4968 more are in the JSON."}, `<td class="ip">10.0.0.32<`},
 		{
-			"pods that share an address", Options{}, report(func(r *gc.Report) {
+			"hazards for live pods", Options{}, report(func(r *gc.Report) {
 				r.Duplicates = []gc.Duplicate{{IP: netip.MustParseAddr("10.0.0.9"), Pods: []*gc.Pod{{UID: "one"}, two}}}
-				r.Unreserved = []gc.Unreserved{{IP: netip.MustParseAddr("10.0.0.8"), Pod: two}}
-			}, held), nil,
-			[]string{"Several live pods have 10.0.0.9: one, ns/two (netns: /proc/7/ns/net).", "10.0.0.8 of ns/two (netns: /proc/7/ns/net) has no reservation"}, "refused",
+				for i := range 10 {
+					r.Unreserved = append(r.Unreserved, gc.Unreserved{IP: netip.AddrFrom4([4]byte{10, 0, 0, byte(10 + i)}), Pod: two})
+				}
+			}, held, conflict), nil,
+			[]string{
+				`<div class="alert live"><b>1 address belongs to several live pods.</b>`, "<li>10.0.0.9: one, ns/two (netns: /proc/7/ns/net)</li>", "Delete all pods of an address but one",
+				`<div class="alert live"><b>10 addresses of live pods are not reserved, so host-local may hand them out again.</b>`,
+				"<li>10.0.0.17: ns/two (netns: /proc/7/ns/net)</li></ul><details><summary>2 more</summary><ul><li>10.0.0.18: ",
+				`<div class="alert live"><b>1 reservation is in conflict with a live pod.</b>`,
+				"<li>10.0.0.4 in n, of container c: its owner is not live, but a live pod with another container has its address: ns/three (cri: sandbox 0123456789ab)</li>",
+			}, "refused",
 		},
 		{"a configuration that is not there", Options{CNIConf: []string{"none.conf"}}, report(asItIs), nil, []string{"<h2>Notes</h2>", "none.conf"}, "refused"},
 	} {
 		page := show(t, row.o, row.report, row.err)
+		_, body, _ := strings.Cut(page, "</style>")
+		from := 0
 		for _, text := range row.want {
-			if !strings.Contains(page, text) {
+			if !strings.Contains(body, text) {
 				t.Errorf("%s: %q is not in the page", row.reason, text)
 			}
-		}
-		_, body, _ := strings.Cut(page, "</style>")
-		if row.not == "10.0.2.7<" { // the picture has it
-			_, body, _ = strings.Cut(body, "</svg>")
+			if i := strings.Index(body, text); strings.HasPrefix(text, "<details") || strings.HasPrefix(text, "<div") {
+				if i < from {
+					t.Errorf("%s: %q comes too early", row.reason, text)
+				}
+				from = i
+			}
 		}
 		if strings.Contains(body, row.not) {
 			t.Errorf("%s: %q is in the page", row.reason, row.not)
 		}
 	}
+}
+
+// A pass that is refused judged nothing, so the page goes on to show what was found
+// before, hazards first, and says from when that is; the JSON is of the last pass.
+func TestLastVerdictsStay(t *testing.T) {
+	at := time.Date(2025, 3, 1, 11, 30, 0, 0, time.UTC)
+	networks := []gc.Network{{Name: "n"}}
+	good := gc.Report{
+		Networks: networks, Started: at, Sources: []gc.SourceReport{{Name: "cri"}},
+		Reservations: []gc.Entry{entry("10.0.0.2", "c", gc.TwoPods), entry("10.0.0.3", "c", gc.Unowned)},
+		Unreserved:   []gc.Unreserved{{IP: netip.MustParseAddr("10.0.0.8"), Pod: &gc.Pod{UID: "u"}}},
+	}
+	unjudged := []gc.Entry{entry("10.0.0.2", "c", gc.SourceFailed), entry("10.0.0.3", "c", gc.SourceFailed), entry("10.0.0.4", "c", gc.SourceFailed)}
+	refused := gc.Report{Networks: networks, Started: at.Add(30 * time.Minute), Reservations: unjudged, Sources: []gc.SourceReport{{Name: "cri", Error: "no such socket"}}}
+	again := good
+	again.Started, again.Unreserved, again.Reservations = refused.Started, nil, good.Reservations[1:]
+	a := &Agent{statuses: newStatusStore(nil)}
+	page := func() string {
+		var b strings.Builder
+		if err := a.writePage(&b, at.Add(31*time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+		_, body, _ := strings.Cut(b.String(), "</style>")
+		return body
+	}
+	check := func(when string, want, not []string) {
+		t.Helper()
+		got := page()
+		for _, text := range want {
+			if !strings.Contains(got, text) {
+				t.Errorf("%s: %q is not in the page", when, text)
+			}
+		}
+		for _, text := range not {
+			if strings.Contains(got, text) {
+				t.Errorf("%s: %q is in the page", when, text)
+			}
+		}
+	}
+	const (
+		verdicts = "2 reservations in 1 network: 1 conflict, 1 leaked."
+		since    = "All verdicts here are of the last pass that judged, 31m ago, at 2025-03-01 11:30:00 UTC."
+		refusal  = "<b>The last pass was refused, and released nothing.</b>"
+		hazard   = `<div class="alert live"><b>1 address of a live pod is not reserved`
+	)
+	a.statuses.note(good, nil)
+	check("after a good pass", []string{verdicts, hazard}, []string{since, refusal, "ago: 2 reservations"})
+	a.statuses.note(refused, errAway)
+	check("after a refused one", []string{"31m ago: " + verdicts, hazard, refusal, "the source is away", since, "no such socket", "Last pass 1m ago"}, []string{"not judged", "10.0.0.4"})
+	if last := a.statuses.get(); len(last.report.Reservations) != len(unjudged) {
+		t.Error("the JSON is not of the last pass")
+	}
+	a.statuses.note(gc.Report{Started: at.Add(30 * time.Minute)}, errors.New("listing reservations: stale handle"))
+	check("after one that could not list", []string{"31m ago: " + verdicts, hazard, "<b>The last pass met an error.</b>", "stale handle", since}, []string{refusal})
+	a.statuses.note(again, nil)
+	check("after a good pass again", []string{"1 reservation in 1 network: 1 leaked."}, []string{since, hazard, "alert"})
+	failed := again
+	failed.Reservations = []gc.Entry{entry("10.0.0.3", "c", gc.ReleaseFailed)}
+	a.statuses.note(failed, errors.New("unlink: read-only file system"))
+	check("after one that judged and could not release", []string{": 1 failed.", "<b>The last pass met an error.</b>"}, []string{since})
 }
 
 // Each verdict has its place among the others, and a colour.
@@ -181,13 +271,14 @@ func TestPageEscapes(t *testing.T) {
 // places.
 func marks(t *testing.T, v string) string {
 	t.Helper()
-	e := entry("10.0.0.2", v, gc.PodStarting)
+	e := entry("10.0.0.2", v, gc.TwoPods) // which is a hazard, too
 	e.IfName, e.Err = v, errors.New(v)
 	e.Pod = &gc.Pod{Namespace: v, Name: v, From: v}
 	report := gc.Report{
 		Networks: []gc.Network{{Name: "n", Missing: true}}, DataDir: "none", Reservations: []gc.Entry{e},
 		Sources:    []gc.SourceReport{{Name: v, Error: v}},
 		Unreserved: []gc.Unreserved{{IP: netip.MustParseAddr("10.0.0.3"), Pod: e.Pod}},
+		Duplicates: []gc.Duplicate{{IP: netip.MustParseAddr("10.0.0.3"), Pods: []*gc.Pod{e.Pod, e.Pod}}},
 	}
 	page := show(t, Options{Node: v, DataDir: v}, &report, errors.New(v))
 	var counts []string

@@ -6,47 +6,48 @@ import (
 	"cmp"
 	"fmt"
 	"html/template"
+	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/picture"
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
-// maxRows is how many rows a table of the page has at most. The JSON has all.
-const maxRows = 512
+// Bounds that keep the page small. The JSON has all.
+const (
+	maxRows  = 256 // of a list that is whole
+	someRows = 32  // of one that is not, since nobody would find an address in it
+	maxCells = 512 // of a picture
+	few      = 8   // of a list, to be seen at once
+)
 
 // A section is what the page shows of a network.
 type section struct {
 	Name     string
-	ReadOnly bool // it is not among those to release in
-	Missing  bool // it has no directory
-	Chips    []chip
+	ReadOnly bool   // it is not among those to release in
+	Missing  bool   // it has no directory
 	Total    string // since the start
 	Picture  template.HTML
-	Tables   []table // to be read
-	Folded   []table // the rest
+	Groups   []group
 }
 
-// A chip is a verdict with its number.
-type chip struct {
-	Class, Text string
+// A group is the reservations of a network that have one verdict for one reason.
+type group struct {
+	Verdict, Reason, Rule string
+	Sample                string // some of its addresses
+	Count                 int
+	Open, Pods            bool // whether its rows are seen at once, and there are pods to tell
+	Rows                  []row
 }
 
-// A table has a heading and rows; some may have been left out. What is alike in
-// all rows needs no column.
-type table struct {
-	Title, Note    string
-	Verdicts, Pods bool // whether there is something to tell
-	Rows           []row
-	Left           int
-}
+// Left is how many rows are left out.
+func (g group) Left() int { return g.Count - len(g.Rows) }
 
-type row struct {
-	IP, Container, Full, IfName, Age, Pod, From string
-	Verdict, Reason, Rule, Error                string
-}
+type row struct{ IP, Container, Full, Age, Pod, From, Error string }
 
 // networksOf returns the networks of a report: those to release in, and then
 // those that are only read and have reservations.
@@ -63,16 +64,8 @@ func networksOf(r *gc.Report) (all []gc.Network) {
 
 // sections are one for each network.
 func sections(s *status, now time.Time) (all []section) {
-	for i, network := range networksOf(&s.report) {
-		n := section{Name: network.Name, Missing: network.Missing, ReadOnly: i >= len(s.report.Networks)}
-		var entries []gc.Entry
-		for _, e := range s.report.Reservations {
-			if e.Network == network.Name {
-				entries = append(entries, e)
-			}
-		}
-		n.Chips = tally(entries)
-		n.tables(entries, s.report.Started)
+	for i, network := range networksOf(&s.shown) {
+		n := section{Name: network.Name, Missing: network.Missing, ReadOnly: i >= len(s.shown.Networks), Groups: groups(&s.shown, network.Name)}
 		if r := s.released[n.Name]; r.addresses > 0 {
 			n.Total = fmt.Sprintf("%s released since the start, the last %s ago.", plural(r.addresses, "address", "addresses"), term.Age(now, r.last))
 		}
@@ -81,92 +74,71 @@ func sections(s *status, now time.Time) (all []section) {
 	return all
 }
 
-// tally counts the verdicts. What could not be judged has no verdict that is
-// worth the name.
-func tally(entries []gc.Entry) (chips []chip) {
-	counts := make(map[gc.Verdict]int)
-	unjudged := 0
-	for i := range entries {
-		if judged(&entries[i]) {
-			counts[entries[i].Verdict]++
-		} else {
-			unjudged++
+// groups sorts the entries of a network: first those that a person should look at.
+func groups(r *gc.Report, network string) (all []group) {
+	var entries []*gc.Entry
+	for i := range r.Reservations {
+		if e := &r.Reservations[i]; e.Network == network {
+			entries = append(entries, e)
 		}
 	}
-	for _, v := range gc.Verdicts() {
-		if counts[v] > 0 {
-			chips = append(chips, chip{v.String(), fmt.Sprintf("%d %s", counts[v], v)})
+	slices.SortStableFunc(entries, func(a, b *gc.Entry) int {
+		return cmp.Or(cmp.Compare(urgency(a.Verdict), urgency(b.Verdict)), cmp.Compare(a.Reason, b.Reason))
+	})
+	for len(entries) > 0 {
+		first := entries[0]
+		n := slices.IndexFunc(entries, func(e *gc.Entry) bool { return e.Reason != first.Reason || e.Verdict != first.Verdict })
+		if n < 0 {
+			n = len(entries)
 		}
+		all = append(all, newGroup(entries[:n], r.Started))
+		entries = entries[n:]
 	}
-	if unjudged > 0 {
-		chips = append(chips, chip{"unjudged", fmt.Sprintf("%d not judged", unjudged)})
-	}
-	return chips
+	return all
 }
 
-func judged(e *gc.Entry) bool { return e.Reason != gc.SourceFailed && e.Reason != gc.NoPods }
-
-// tables sorts the entries: those that somebody may want to look at, the most
-// urgent first, and the rest.
-func (n *section) tables(entries []gc.Entry, now time.Time) {
-	look := table{Title: "Needs a person", Note: "Kept. No program can settle these."}
-	kept := table{Title: "Kept, and why"}
-	leaked := table{Title: "Leaked", Note: "Nobody holds these, and they are still reserved."}
-	foreign := table{Title: "Foreign", Note: "Kept: of these no source here could know whether their containers live."}
-	released := table{Title: "Released by the last pass"}
-	inUse, unjudged := table{Title: "In use"}, table{Title: "Not judged"}
-	of := func(e *gc.Entry) *table {
-		if !judged(e) {
-			return &unjudged
-		}
-		switch e.Verdict {
-		case gc.InUse:
-			return &inUse
-		case gc.Leaked:
-			return &leaked
-		case gc.Foreign:
-			return &foreign
-		case gc.Released, gc.Gone:
-			return &released
-		case gc.Conflict, gc.Malformed, gc.Failed:
-			return &look
-		}
-		return &kept
+func newGroup(entries []*gc.Entry, now time.Time) group {
+	first := entries[0]
+	g := group{
+		Verdict: verdictOf(first), Reason: first.Reason.Text(), Rule: first.Reason.Rule(), Count: len(entries),
+		Open: len(entries) <= few && urgency(first.Verdict) <= urgency(gc.Failed) && judged(first),
 	}
-	entries = slices.Clone(entries)
-	slices.SortStableFunc(entries, func(a, b gc.Entry) int { return cmp.Compare(urgency(a.Verdict), urgency(b.Verdict)) })
-	for i := range entries {
-		of(&entries[i]).add(newRow(&entries[i], now))
+	if len(entries) > maxRows {
+		entries = entries[:someRows]
 	}
-	n.Tables = filled(look, leaked, kept, foreign, released)
-	n.Folded = filled(unjudged, inUse)
+	for _, e := range entries {
+		g.Rows = append(g.Rows, newRow(e, now))
+		g.Pods = g.Pods || e.Pod != nil
+	}
+	var sample []string
+	for _, r := range g.Rows[:min(len(g.Rows), 3)] {
+		sample = append(sample, r.IP)
+	}
+	if g.Sample = strings.Join(sample, ", "); g.Count > len(sample) {
+		g.Sample += ", …"
+	}
+	return g
 }
 
-func (t *table) add(r row) {
-	if len(t.Rows) == maxRows {
-		t.Left++
-		return
-	}
-	t.Verdicts = t.Verdicts || len(t.Rows) > 0 && r.Verdict != t.Rows[0].Verdict
-	t.Pods = t.Pods || r.Pod != ""
-	t.Rows = append(t.Rows, r)
-}
-
-// Count is how many rows there would be.
-func (t table) Count() int { return len(t.Rows) + t.Left }
-
-// filled returns the tables that have rows.
-func filled(tables ...table) []table {
-	return slices.DeleteFunc(tables, func(t table) bool { return len(t.Rows) == 0 })
-}
-
+// urgency is the place of a verdict on the page.
 func urgency(v gc.Verdict) int {
 	return slices.Index([]gc.Verdict{gc.Conflict, gc.Malformed, gc.Failed, gc.Leaked, gc.Starting, gc.Changed, gc.Young, gc.Foreign,
 		gc.Released, gc.Gone, gc.InUse}, v)
 }
 
-func newRow(e *gc.Entry, now time.Time) row {
-	out := row{Verdict: e.Verdict.String(), Reason: e.Reason.Text(), Rule: e.Reason.Rule()}
+// notJudged is in place of the verdict's word where that is not worth the name.
+const notJudged = "not judged"
+
+func verdictOf(e *gc.Entry) string {
+	if judged(e) {
+		return e.Verdict.String()
+	}
+	return notJudged
+}
+
+func judged(e *gc.Entry) bool { return e.Reason != gc.SourceFailed && e.Reason != gc.NoPods }
+
+func newRow(e *gc.Entry, now time.Time) (out row) {
 	if e.Pod != nil {
 		out.Pod, out.From = e.Pod.String(), e.Pod.From
 	}
@@ -174,10 +146,19 @@ func newRow(e *gc.Entry, now time.Time) row {
 	if r.Err != nil {
 		out.Error = r.Err.Error()
 	}
-	out.IP, out.IfName, out.Full, out.Age = r.IP.String(), r.IfName, r.ContainerID, term.Age(now, r.ReservedAt)
-	out.Container = term.ID(r.ContainerID)
+	out.IP, out.Full, out.Age, out.Container = r.IP.String(), r.ContainerID+" "+r.IfName, term.Age(now, r.ReservedAt), term.ID(r.ContainerID)
 	if r.Owner != hostlocal.Owned {
 		out.Container = r.Owner.String()
 	}
 	return out
+}
+
+// draw adds the picture of the range.
+func (n *section) draw(report *gc.Report, ranges []picture.Range) error {
+	last, err := picture.ReadLast(filepath.Join(report.DataDir, n.Name))
+	svg := picture.Inline([]picture.Picture{picture.Draw(picture.Input{
+		Title: n.Name, Ranges: ranges, Reservations: picture.FromReport(report, n.Name), Last: last, Cells: maxCells,
+	})})
+	n.Picture = template.HTML(svg) // every text in it is escaped
+	return err
 }

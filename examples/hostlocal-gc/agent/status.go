@@ -23,10 +23,16 @@ type statusStore struct {
 
 // A status is what the passes reported so far.
 type status struct {
-	report   gc.Report // of the last pass
-	err      error     // that came with it
-	passes   int       // since the process started
-	released map[string]released
+	report gc.Report // of the last pass
+	err    error     // that came with it
+	passes int       // since the process started
+	// shown is the report of the last pass that judged anything, or of the last one as
+	// long as none did. It is stale where the last pass judged nothing after others had.
+	shown         gc.Report
+	judged, stale bool
+	released      map[string]released
+	sources       []string          // as the user called them
+	silent        map[string]string // by name: why a source gives no answer, and nothing once it gave one
 }
 
 // released is what was released in a network since the process started.
@@ -35,8 +41,8 @@ type released struct {
 	last      time.Time
 }
 
-func newStatusStore() *statusStore {
-	return &statusStore{since: time.Now(), last: status{released: make(map[string]released)}}
+func newStatusStore(sources []string) *statusStore {
+	return &statusStore{since: time.Now(), last: status{sources: sources, released: make(map[string]released), silent: make(map[string]string)}}
 }
 
 // note takes what a pass returned.
@@ -45,6 +51,16 @@ func (s *statusStore) note(report gc.Report, err error) {
 	defer s.mu.Unlock()
 	s.last.report, s.last.err = report, err
 	s.last.passes++
+	judged := !errors.Is(err, gc.ErrRefused) && (err == nil || len(report.Reservations) > 0)
+	s.last.judged, s.last.stale = s.last.judged || judged, s.last.judged && !judged
+	if !s.last.stale {
+		s.last.shown = report
+	}
+	for _, source := range report.Sources {
+		if why, known := s.last.silent[source.Name]; !known || why != "" {
+			s.last.silent[source.Name] = source.Error
+		}
+	}
 	for i := range report.Reservations {
 		if e := &report.Reservations[i]; e.Verdict == gc.Released {
 			s.last.released[e.Network] = released{s.last.released[e.Network].addresses + 1, report.Started}
@@ -74,6 +90,6 @@ func (s *statusStore) get() status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	last := s.last
-	last.released = maps.Clone(last.released)
+	last.released, last.silent = maps.Clone(last.released), maps.Clone(last.silent)
 	return last
 }

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/funcr"
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// lines are what an agent logged at the default verbosity.
+type lines []string
+
+// with returns those that have a text.
+func (l lines) with(text string) (found lines) {
+	for _, line := range l {
+		if strings.Contains(line, text) {
+			found = append(found, line)
+		}
+	}
+	return found
+}
+
+// logging makes an agent whose passes log into the returned lines.
+func logging(t *testing.T, dir string, dryRun bool, source podsource.Func) (*Agent, *lines) {
+	t.Helper()
+	var l lines
+	log := funcr.New(func(_, line string) { l = append(l, line) }, funcr.Options{})
+	a, err := New(Options{DataDir: dir, Networks: []string{"n"}, Source: source, Passes: gc.Options{DryRun: dryRun, Logger: log}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a, &l
+}
+
+// leaks is a data directory in which so many addresses leaked an hour ago, and one
+// in a network that is only read.
+func leaks(t *testing.T, n int) string {
+	t.Helper()
+	dir := t.TempDir()
+	files := []string{put(t, filepath.Join(dir, "n", "10.0.0.2"), "live\r\neth0"), put(t, filepath.Join(dir, "other", "10.1.0.2"), "leaked\r\neth0")}
+	for i := range n {
+		files = append(files, put(t, filepath.Join(dir, "n", fmt.Sprintf("10.0.1.%d", i+1)), "leaked\r\neth0"))
+	}
+	at := time.Now().Add(-time.Hour)
+	for _, file := range files {
+		if err := os.Chtimes(file, at, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func livePod(ips ...netip.Addr) []podsource.Pod {
+	return []podsource.Pod{{ContainerIDs: []string{"live"}, IPs: ips}}
+}
+
+// Each pass has its summary at the default verbosity. A dry run says in one line more
+// what it would have released, and only then.
+func TestLogOfPass(t *testing.T) {
+	for _, row := range []struct {
+		reason   string
+		dryRun   bool
+		leaks    int
+		released int
+		want     []string // in the line of a dry run
+	}{
+		{"what leaked is released, a line each", false, 3, 3, nil},
+		{"a dry run releases nothing", true, 3, 0, []string{`"count"=3`, `"IPs"=["n/10.0.1.1" "n/10.0.1.2" "n/10.0.1.3"]`}},
+		{"more than a line takes", true, maxLogged + 2, 0, []string{`"count"=66`, `"and 2 more"]`}},
+		{"nothing leaked but in a network that is only read", true, 0, 0, nil},
+	} {
+		a, l := logging(t, leaks(t, row.leaks), row.dryRun, func(context.Context) ([]podsource.Pod, error) { return livePod(), nil })
+		if _, err := a.reconciler.Reconcile(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if n := len(l.with("Compared reservations with live pods")); n != 1 {
+			t.Errorf("%s: %d summaries", row.reason, n)
+		}
+		if n := len(l.with("Released a leaked reservation")); n != row.released {
+			t.Errorf("%s: %d releases", row.reason, n)
+		}
+		would := l.with("Would have released")
+		if len(would) != min(1, len(row.want)) {
+			t.Errorf("%s: %q", row.reason, would)
+			continue
+		}
+		for _, text := range row.want {
+			if !strings.Contains(would[0], text) {
+				t.Errorf("%s: %q is not in %s", row.reason, text, would[0])
+			}
+		}
+	}
+}
+
+// Hazards are logged when they change, and not in each pass. A refused pass changes
+// none, but tells of a source that was never heard.
+func TestLogOfHazards(t *testing.T) {
+	var pods []podsource.Pod
+	var away error
+	a, l := logging(t, leaks(t, 0), false, func(context.Context) ([]podsource.Pod, error) { return pods, away })
+	hook := errors.New("not up yet")
+	const hazard = `"A person should look at this node" "hazards"=`
+	for _, row := range []struct {
+		reason string
+		pods   []podsource.Pod
+		err    error
+		want   lines
+	}{
+		{"a source does not answer before the hook has ended", nil, hook, nil},
+		{"a source does not answer", nil, errors.New("no such socket"), lines{hazard + `["Never heard since the start: source 1"]`}},
+		{"nor does it later", nil, errors.New("no such socket"), nil},
+		{"it does", livePod(), nil, nil},
+		{"an address is not reserved", livePod(netip.MustParseAddr("10.0.0.9")), nil, lines{hazard + `["1 address of a live pod is not reserved, so host-local may hand it out again"]`}},
+		{"it is not yet", livePod(netip.MustParseAddr("10.0.0.9")), nil, nil},
+		{"a refused pass does not say so anew", nil, errors.New("no such socket"), nil},
+		{"nor does the next one", livePod(netip.MustParseAddr("10.0.0.9")), nil, nil},
+		{"it is", livePod(), nil, nil},
+		{"it is lost again", livePod(netip.MustParseAddr("10.0.0.9")), nil, lines{hazard + `["1 address of a live pod is not reserved, so host-local may hand it out again"]`}},
+	} {
+		*l, pods, away = nil, row.pods, row.err
+		if !errors.Is(away, hook) {
+			a.statuses.hookEnded()
+		}
+		_, _ = a.reconciler.Reconcile(t.Context()) // the error is the row's
+		var got lines
+		for _, line := range l.with("A person should look") {
+			got = append(got, strings.TrimPrefix(line, `"level"=0 "msg"=`))
+		}
+		if diff := cmp.Diff(row.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
+		}
+	}
+}
+
+// A source that was never heard has the time zero, and one that was keeps the time of
+// its last answer.
+func TestSourceMetric(t *testing.T) {
+	a := newAnswers()
+	for _, row := range []struct {
+		reason string
+		report gc.Report
+		want   float64
+	}{
+		{"it gives no answer", gc.Report{Started: time.Unix(1600000000, 0), Sources: []gc.SourceReport{{Name: "\xffcri", Error: "no such socket"}}}, 0},
+		{"it gives one", gc.Report{Started: time.Unix(1600000600, 0), Sources: []gc.SourceReport{{Name: "\xffcri"}}}, 1600000600},
+		{"it fails again", gc.Report{Started: time.Unix(1600001200, 0), Sources: []gc.SourceReport{{Name: "\xffcri", Error: "no such socket"}}}, 1600000600},
+		{"it hangs, and is in no report", gc.Report{Started: time.Unix(1600001800, 0)}, 1600000600},
+	} {
+		a.note(&row.report)
+		if n, got := testutil.CollectAndCount(a), testutil.ToFloat64(a); n != 1 || got != row.want {
+			t.Errorf("%s: %d series, %v, want %v", row.reason, n, got, row.want)
+		}
+	}
+	if problems, err := testutil.CollectAndLint(a); err != nil || len(problems) > 0 {
+		t.Errorf("%v %v", problems, err)
+	}
+}
