@@ -5,7 +5,6 @@ package agent
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -121,12 +120,13 @@ func (h hazard) of(one, many, do string) hazard {
 // be in no report by name.
 func (s *status) neverHeard() (h hazard) {
 	var names []string
-	for _, name := range slices.Sorted(maps.Keys(s.silent)) {
-		if why := s.silent[name]; why != "" {
-			names, h.Items = append(names, name), append(h.Items, name+": "+why)
+	for name, heard := range s.heard {
+		if !heard {
+			names = append(names, name)
 		}
 	}
-	if len(s.silent) == 0 && errors.Is(s.err, gc.ErrRefused) {
+	slices.Sort(names)
+	if len(s.heard) == 0 && errors.Is(s.err, gc.ErrRefused) {
 		names = s.sources
 	}
 	if len(names) > 0 {

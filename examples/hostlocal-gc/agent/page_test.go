@@ -7,6 +7,8 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"strings"
 	"testing"
@@ -96,8 +98,8 @@ func TestPageSays(t *testing.T) {
 			r.Sources = append(r.Sources, gc.SourceReport{Name: "file", AsOf: at.Add(-time.Minute), Took: time.Second, Error: "half a list"})
 		}), errAway, []string{
 			"<td>cri</td><td>3</td><td>when it was asked</td><td>20ms</td>",
-			"<td>file<br><em>half a list</em></td><td>0</td><td>2m ago</td><td>1s</td>", "asked the sources twice",
-			`<div class="alert"><b>Never heard since the start: file.</b>`, "<li>file: half a list</li>",
+			"<td>file<em>half a list</em></td><td>0</td><td>2m ago</td><td>1s</td>", "asked the sources twice",
+			`<div class="alert"><b>Never heard since the start: file.</b>`, "is its socket mounted",
 		}, "No source was asked"},
 		{
 			"a pod, and where it was seen", Options{}, report(asItIs, held), nil,
@@ -225,13 +227,16 @@ func TestLastVerdictsStay(t *testing.T) {
 		since    = "All verdicts here are of the last pass that judged, 31m ago, at 2025-03-01 11:30:00 UTC."
 		refusal  = "<b>The last pass was refused, and released nothing.</b>"
 		hazard   = `<div class="alert live"><b>1 address of a live pod is not reserved`
+		drawn    = "<title>10.0.0.2: conflict"
 	)
 	a.statuses.note(good, nil)
-	check("after a good pass", []string{verdicts, hazard}, []string{since, refusal, "ago: 2 reservations"})
+	check("after a good pass", []string{verdicts, hazard, drawn}, []string{since, refusal, "ago: 2 reservations"})
 	a.statuses.note(refused, errAway)
-	check("after a refused one", []string{"31m ago: " + verdicts, hazard, refusal, "the source is away", since, "no such socket", "Last pass 1m ago"}, []string{"not judged", "10.0.0.4"})
-	if last := a.statuses.get(); len(last.report.Reservations) != len(unjudged) {
-		t.Error("the JSON is not of the last pass")
+	check("after a refused one", []string{"31m ago: " + verdicts, hazard, drawn, refusal, "the source is away", since, "no such socket", "Last pass 1m ago"}, []string{"not judged", "10.0.0.4"})
+	answer := httptest.NewRecorder()
+	a.debug(answer, httptest.NewRequest(http.MethodGet, debugPath, nil))
+	if body := answer.Body.String(); !strings.Contains(body, `"source-failed"`) || strings.Contains(body, `"two-pods"`) {
+		t.Errorf("the JSON is not of the last pass:\n%s", body)
 	}
 	a.statuses.note(gc.Report{Started: at.Add(30 * time.Minute)}, errors.New("listing reservations: stale handle"))
 	check("after one that could not list", []string{"31m ago: " + verdicts, hazard, "<b>The last pass met an error.</b>", "stale handle", since}, []string{refusal})

@@ -31,8 +31,8 @@ type status struct {
 	shown         gc.Report
 	judged, stale bool
 	released      map[string]released
-	sources       []string          // as the user called them
-	silent        map[string]string // by name: why a source gives no answer, and nothing once it gave one
+	sources       []string        // as the user called them
+	heard         map[string]bool // by the names of sources in reports: whether they ever gave an answer
 }
 
 // released is what was released in a network since the process started.
@@ -42,7 +42,7 @@ type released struct {
 }
 
 func newStatusStore(sources []string) *statusStore {
-	return &statusStore{since: time.Now(), last: status{sources: sources, released: make(map[string]released), silent: make(map[string]string)}}
+	return &statusStore{since: time.Now(), last: status{sources: sources, released: make(map[string]released), heard: make(map[string]bool)}}
 }
 
 // note takes what a pass returned.
@@ -57,9 +57,7 @@ func (s *statusStore) note(report gc.Report, err error) {
 		s.last.shown = report
 	}
 	for _, source := range report.Sources {
-		if why, known := s.last.silent[source.Name]; !known || why != "" {
-			s.last.silent[source.Name] = source.Error
-		}
+		s.last.heard[source.Name] = s.last.heard[source.Name] || source.Error == ""
 	}
 	for i := range report.Reservations {
 		if e := &report.Reservations[i]; e.Verdict == gc.Released {
@@ -90,6 +88,6 @@ func (s *statusStore) get() status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	last := s.last
-	last.released, last.silent = maps.Clone(last.released), maps.Clone(last.silent)
+	last.released, last.heard = maps.Clone(last.released), maps.Clone(last.heard)
 	return last
 }

@@ -41,7 +41,7 @@ var styles = [states]style{
 	Unjudged: {"reserved, not judged", "?", "unjudged", "7;36", "#54a3d8", "#08233a"},
 	Young:    {"young or starting", "o", "young", "7;33", "#e3b341", "#3d2c00"},
 	Foreign:  {"foreign", "f", "foreign", "7;34", "#0f5c73", "#ffffff"},
-	Leaked:   {"leaked", "x", "leaked", "7;35", "#a371f7", "#ffffff"},
+	Leaked:   {"leaked", "x", "leaked", "7;35", "#a371f7", "#1b0a3a"},
 	Conflict: {"conflict, malformed or failed", "!", "conflict", "7;31", "#cf222e", "#ffffff"},
 }
 
