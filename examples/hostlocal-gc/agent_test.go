@@ -77,7 +77,9 @@ func TestAgentFlags(t *testing.T) {
 				"HOSTLOCAL_GC_SOURCE": "file:b", "HOSTLOCAL_GC_NETWORK": "b", "HOSTLOCAL_GC_MIN_AGE": "6m",
 				"HOSTLOCAL_GC_DRY_RUN": "true", "NODE_NAME": "other", "HOSTLOCAL_GC_LISTEN": ":80",
 			},
-			defaults(func(s *flags) { s.networks, s.minAge, s.node, s.listen = []string{"c"}, minAge(7*time.Minute), "me", "" }),
+			defaults(func(s *flags) {
+				s.networks, s.minAge, s.node, s.listen = []string{"c"}, minAge(7*time.Minute), "me", ""
+			}),
 		},
 		{
 			"what is empty is not set", "--network a --source file:a", map[string]string{"HOSTLOCAL_GC_MIN_AGE": "", "HOSTLOCAL_GC_LISTEN": "", "NODE_NAME": "n"},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/cniconf"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/iprange"
 )
 
 // The words of findings, the gravest first. They are a contract.
@@ -133,7 +134,7 @@ func (p *place) missing(name string, unreserved []string) []finding {
 type tally struct {
 	reserved, inUse, leaked, people int
 	other                           map[gc.Verdict]int // the rest
-	size, left                      int                // of the range set with the fewest addresses left; size is 0 if not known
+	size, left                      float64            // of the range set with the fewest addresses left; size is 0 if not known
 }
 
 func (p *place) count(network string) tally {
@@ -163,13 +164,10 @@ func (p *place) count(network string) tally {
 			if c.Name != network {
 				continue
 			}
-			size := 0
-			for _, r := range set {
-				size += addresses(r)
-			}
+			size := set.Size()
 			left := size
 			for _, ip := range ips {
-				if slices.ContainsFunc(set, func(r cniconf.Range) bool { return within(r, ip) }) {
+				if set.Has(ip) {
 					left--
 				}
 			}
@@ -181,6 +179,10 @@ func (p *place) count(network string) tally {
 	return t
 }
 
+// countable is up to how many addresses the size of a range says something: no node fills
+// an IPv6 subnet, not even a /104.
+const countable = 1 << 24
+
 func (t *tally) full() bool { return t.size > 0 && t.left <= 0 }
 
 // used says how many addresses are reserved, and of how many if that is known. Of
@@ -189,7 +191,10 @@ func (t *tally) used() string {
 	if t.size == 0 {
 		return fmt.Sprintf("%s (how large the range is can't be told; --range says so)", count(t.reserved, "reservation"))
 	}
-	return fmt.Sprintf("%d of %d addresses reserved", t.size-t.left, t.size)
+	if t.size > countable {
+		return fmt.Sprintf("%s, of a range that has far more addresses than a node can use", count(t.reserved, "reservation"))
+	}
+	return fmt.Sprintf("%.0f of %.0f addresses reserved", t.size-t.left, t.size)
 }
 
 func (t *tally) rest() string {
@@ -223,37 +228,16 @@ func (p *place) unreserved(places []*place) (all []string) {
 			reserved[other.report.Reservations[i].IP] = true
 		}
 	}
-	known, ours := false, func(netip.Addr) bool { return false }
+	var ours iprange.Set
 	for _, c := range p.confs {
-		for _, set := range c.Ranges {
-			before := ours
-			known, ours = true, func(ip netip.Addr) bool {
-				return before(ip) || slices.ContainsFunc(set, func(r cniconf.Range) bool { return within(r, ip) })
-			}
-		}
+		ours = append(ours, slices.Concat(c.Ranges...)...)
 	}
 	for _, u := range p.report.Unreserved {
-		if !reserved[u.IP] && (ours(u.IP) || !known && u.Pod.Name != "") {
+		if !reserved[u.IP] && (ours.Has(u.IP) || len(ours) == 0 && u.Pod.Name != "") {
 			all = append(all, fmt.Sprintf("%v (%s)", u.IP, u.Pod))
 		}
 	}
 	return all
-}
-
-// within reports whether an address may be handed out from a range.
-func within(r cniconf.Range, ip netip.Addr) bool {
-	return r.Start.Compare(ip) <= 0 && ip.Compare(r.End) <= 0 && ip != r.Gateway
-}
-
-// addresses counts those that a range has for containers, up to a million.
-func addresses(r cniconf.Range) (n int) {
-	const most = 1_000_000 // more than a node can use
-	for ip := r.Start; ip.IsValid() && ip.Compare(r.End) <= 0 && n < most; ip = ip.Next() {
-		if ip != r.Gateway {
-			n++
-		}
-	}
-	return n
 }
 
 func podNames(pods []*gc.Pod) string {

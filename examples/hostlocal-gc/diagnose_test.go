@@ -5,6 +5,7 @@ package main
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/cniconf"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/iprange"
 )
 
 // What check makes of what it found out, the gravest first.
@@ -21,7 +23,9 @@ func TestDiagnose(t *testing.T) {
 	at := func(text string, why gc.Reason) gc.Entry {
 		return gc.Entry{Reservation: &hostlocal.Reservation{Network: "podnet", IP: ip(text)}, Reason: why, Verdict: why.Verdict()}
 	}
-	small := []cniconf.Network{{Name: "podnet", Ranges: [][]cniconf.Range{{{Start: ip("10.1.0.1"), End: ip("10.1.0.3"), Gateway: ip("10.1.0.1")}}}}}
+	small := []cniconf.Network{{Name: "podnet", Ranges: []iprange.Set{{{First: ip("10.1.0.1"), Last: ip("10.1.0.3"), Gateway: ip("10.1.0.1")}}}}}
+	large := []cniconf.Network{{Name: "podnet", Ranges: []iprange.Set{{{First: ip("fd00::1"), Last: ip("fd00::ffff:ffff:ffff:ffff"), Gateway: ip("fd00::1")}}}}}
+	both := []cniconf.Network{{Name: "podnet", Ranges: slices.Concat(large[0].Ranges, small[0].Ranges)}}
 	podnet := []gc.Network{{Name: "podnet"}}
 	missing := []gc.Network{{Name: "podnet", Missing: true}}
 	unreserved := func(text, name string) []gc.Unreserved {
@@ -49,6 +53,9 @@ func TestDiagnose(t *testing.T) {
 			Duplicates:   []gc.Duplicate{{IP: ip("10.1.0.2"), Pods: []*gc.Pod{{Name: "a"}, {Name: "b"}}}},
 			Reservations: []gc.Entry{at("10.1.0.2", gc.TwoPods), at("10.1.0.3", gc.Unowned)}}}, nil, "DUPLICATE FULL CONFLICT", "10.1.0.2"},
 		{"full, and none is leaked or in use", place{judged: true, confs: small, report: gc.Report{Networks: podnet, Reservations: []gc.Entry{at("10.1.0.2", gc.TooYoung), at("10.1.0.3", gc.ForeignOwner)}}}, nil, "FULL", "none leaked: 1 young, 1 foreign"},
+		{"nobody counts the addresses of an IPv6 subnet", place{judged: true, confs: large, report: gc.Report{Networks: podnet, Reservations: []gc.Entry{at("fd00::2", gc.ContainerLive)}}}, nil, "OK", "1 reservation, of a range that has far more addresses than a node can use, all in use"},
+		{"beside an IPv6 subnet the IPv4 range is full", place{judged: true, confs: both, report: gc.Report{Networks: podnet, Reservations: []gc.Entry{
+			at("10.1.0.2", gc.ContainerLive), at("10.1.0.3", gc.Unowned), at("fd00::2", gc.ContainerLive)}}}, nil, "FULL", "2 of 2 addresses reserved, 1 leaked"},
 		{"leaks, and how large the range is can't be told", place{judged: true, report: gc.Report{Networks: podnet, Reservations: []gc.Entry{at("10.1.0.2", gc.Unowned)}}}, nil, "LEAKED", "--range"},
 		{"nobody answers, and the lock is held", place{unknown: []string{"cri: away"}, locks: map[string]string{"podnet": "process 1 holds it"}, report: gc.Report{Networks: podnet}}, nil, "LOCKED UNKNOWN", "process 1"},
 		{"nobody answers, and it is full", place{unknown: []string{"cri: away"}, confs: small, report: gc.Report{Networks: podnet, Reservations: []gc.Entry{at("10.1.0.2", gc.SourceFailed), at("10.1.0.3", gc.SourceFailed)}}}, nil, "UNKNOWN FULL", "cri: away"},

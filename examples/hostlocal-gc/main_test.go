@@ -59,7 +59,9 @@ func command(t *testing.T, dir string, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), built, args...)
 	cmd.Dir = dir
-	mine := func(v string) bool { return strings.HasPrefix(v, "HOSTLOCAL_GC_") || strings.HasPrefix(v, nodeName+"=") }
+	mine := func(v string) bool {
+		return strings.HasPrefix(v, "HOSTLOCAL_GC_") || strings.HasPrefix(v, nodeName+"=")
+	}
 	cmd.Env = append(slices.DeleteFunc(os.Environ(), mine), "NO_COLOR=", "TERM=xterm")
 	return cmd
 }

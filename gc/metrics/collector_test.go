@@ -21,6 +21,7 @@ import (
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/iprange"
 )
 
 // made is a collector that has seen all that there is to be seen: each reason,
@@ -44,7 +45,7 @@ func made() *Collector {
 	late.Duration = 30 * time.Second
 	c.OnReport(late, fmt.Errorf("%w: %w", gc.ErrRefused, gc.ErrSourceTimeout))
 	c.OnReport(reportOf(entry(gc.NotTried, time.Hour)), fmt.Errorf("%w: %w", hostlocal.ErrLocked, context.Canceled))
-	c.SetRanges(map[string][]RangeSet{"podnet": {{{First: netip.MustParseAddr("10.0.0.1"), Last: netip.MustParseAddr("10.0.0.254"), Gateway: netip.MustParseAddr("10.0.0.1")}}}})
+	c.SetRanges(map[string][]iprange.Set{"podnet": {{{First: netip.MustParseAddr("10.0.0.1"), Last: netip.MustParseAddr("10.0.0.254"), Gateway: netip.MustParseAddr("10.0.0.1")}}}})
 	report.LongestHold = 4 * time.Millisecond
 	c.OnReport(report, nil)
 	return c

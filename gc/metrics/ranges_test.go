@@ -9,10 +9,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/iprange"
 )
 
-func rangeOf(first, last, gateway string) Range {
-	r := Range{First: netip.MustParseAddr(first), Last: netip.MustParseAddr(last)}
+func rangeOf(first, last, gateway string) iprange.Range {
+	r := iprange.Range{First: netip.MustParseAddr(first), Last: netip.MustParseAddr(last)}
 	if gateway != "" {
 		r.Gateway = netip.MustParseAddr(gateway)
 	}
@@ -27,7 +28,7 @@ func TestRanges(t *testing.T) {
 		return e
 	}
 	c := New()
-	sets := map[string][]RangeSet{
+	sets := map[string][]iprange.Set{
 		"podnet": {
 			{rangeOf("10.1.0.1", "10.1.0.6", "10.1.0.1"), rangeOf("10.1.1.1", "10.1.1.2", "10.1.1.9")},
 			{rangeOf("fd00::1", "fd00::ffff:ffff:ffff:ffff", "fd00::1")},

@@ -30,6 +30,7 @@ import (
 
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/allocator"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/iprange"
 )
 
 // A Network is a network whose addresses host-local allocates.
@@ -41,16 +42,9 @@ type Network struct {
 	DataDir string
 	// Ranges are the range sets, of each of which a container gets one address.
 	// It is nil if they are known at run time only.
-	Ranges [][]Range
+	Ranges []iprange.Set
 	// Plugin is the type of the plugin that calls host-local, as in "bridge".
 	Plugin string
-}
-
-// A Range is a part of a subnet, in host-local's canonical form.
-type Range struct {
-	Subnet     netip.Prefix
-	Start, End netip.Addr // the first and the last address
-	Gateway    netip.Addr // never allocated
 }
 
 // maxDepth is how deep delegates may be nested.
@@ -186,7 +180,7 @@ func atRunTime(v any) bool {
 }
 
 // ranges returns the range sets as the plugin's own parser reads them.
-func (c *config) ranges() (sets [][]Range, err error) {
+func (c *config) ranges() (sets []iprange.Set, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			sets, err = nil, fmt.Errorf("host-local's parser panicked: %v", p)
@@ -206,13 +200,9 @@ func (c *config) ranges() (sets [][]Range, err error) {
 		return nil, err
 	}
 	for _, set := range loaded.Ranges {
-		var ranges []Range
+		var ranges iprange.Set
 		for _, r := range set {
-			ones, _ := r.Subnet.Mask.Size()
-			ranges = append(ranges, Range{
-				Subnet: netip.PrefixFrom(addr(r.Subnet.IP), ones),
-				Start:  addr(r.RangeStart), End: addr(r.RangeEnd), Gateway: addr(r.Gateway),
-			})
+			ranges = append(ranges, iprange.Range{First: addr(r.RangeStart), Last: addr(r.RangeEnd), Gateway: addr(r.Gateway)})
 		}
 		sets = append(sets, ranges)
 	}

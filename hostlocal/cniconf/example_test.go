@@ -24,9 +24,9 @@ func ExampleParse() {
 	for _, n := range networks {
 		r := n.Ranges[0][0]
 		fmt.Println(n.Name, "in", n.DataDir, "by", n.Plugin)
-		fmt.Println(r.Subnet, "from", r.Start, "to", r.End)
+		fmt.Println(r.First, "to", r.Last, "but", r.Gateway)
 	}
 	// Output:
 	// podnet in /run/cni by ptp
-	// 10.244.1.0/24 from 10.244.1.1 to 10.244.1.254
+	// 10.244.1.1 to 10.244.1.254 but 10.244.1.1
 }

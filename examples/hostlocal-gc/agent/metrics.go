@@ -10,8 +10,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
-	"github.com/hostlocal-gc/hostlocal-gc/gc/metrics"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/cniconf"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/iprange"
 )
 
 // aboutItself are metrics that say what runs, and whether it releases anything: rules
@@ -50,8 +50,8 @@ func (a answers) note(report *gc.Report) {
 
 // rangeSets reads the ranges from CNI configurations. What can't be read has none: the
 // page says why.
-func rangeSets(files []string) map[string][]metrics.RangeSet {
-	ranges := make(map[string][]metrics.RangeSet)
+func rangeSets(files []string) map[string][]iprange.Set {
+	ranges := make(map[string][]iprange.Set)
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
@@ -59,13 +59,7 @@ func rangeSets(files []string) map[string][]metrics.RangeSet {
 		}
 		networks, _ := cniconf.Parse(text) // what it could read comes beside the error
 		for _, n := range networks {
-			for _, set := range n.Ranges {
-				var s metrics.RangeSet
-				for _, r := range set {
-					s = append(s, metrics.Range{First: r.Start, Last: r.End, Gateway: r.Gateway})
-				}
-				ranges[n.Name] = append(ranges[n.Name], s)
-			}
+			ranges[n.Name] = append(ranges[n.Name], n.Ranges...)
 		}
 	}
 	return ranges

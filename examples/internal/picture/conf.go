@@ -33,9 +33,7 @@ func ReadConf(path string) ([]Conf, error) {
 	for _, n := range networks {
 		conf := Conf{Network: n.Name, DataDir: n.DataDir}
 		for _, set := range n.Ranges {
-			for _, r := range set {
-				conf.Ranges = append(conf.Ranges, Range{First: r.Start, Last: r.End, Gateway: r.Gateway})
-			}
+			conf.Ranges = append(conf.Ranges, set...)
 		}
 		if n.Ranges == nil {
 			err = errors.Join(err, fmt.Errorf("the ranges of network %s are set at run time, and not in it", n.Name))

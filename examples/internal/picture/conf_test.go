@@ -30,7 +30,7 @@ func TestReadConf(t *testing.T) {
 	}{
 		{
 			"a subnet, as of old", `{"cniVersion":"0.3.1","name":"n","type":"bridge","ipam":{"type":"host-local","subnet":"10.1.0.0/24","dataDir":"/run/x"}}`,
-			[]Conf{{"n", "/run/x", []Range{{ip("10.1.0.1"), ip("10.1.0.254"), ip("10.1.0.1")}}}},
+			[]Conf{{"n", "/run/x", []Range{{First: ip("10.1.0.1"), Last: ip("10.1.0.254"), Gateway: ip("10.1.0.1")}}}},
 		},
 		{
 			"range sets of both families, one with two ranges",
@@ -38,9 +38,9 @@ func TestReadConf(t *testing.T) {
 			  [{"subnet":"10.1.0.0/24","rangeStart":"10.1.0.10","rangeEnd":"10.1.0.19"},{"subnet":"10.1.1.0/24","gateway":"10.1.1.254"}],
 			  [{"subnet":"fd00::/64"}]]}}`,
 			[]Conf{{"n", "/var/lib/cni/networks", []Range{
-				{ip("10.1.0.10"), ip("10.1.0.19"), ip("10.1.0.1")},
-				{ip("10.1.1.1"), ip("10.1.1.254"), ip("10.1.1.254")},
-				{ip("fd00::1"), ip("fd00::ffff:ffff:ffff:ffff"), ip("fd00::1")},
+				{First: ip("10.1.0.10"), Last: ip("10.1.0.19"), Gateway: ip("10.1.0.1")},
+				{First: ip("10.1.1.1"), Last: ip("10.1.1.254"), Gateway: ip("10.1.1.254")},
+				{First: ip("fd00::1"), Last: ip("fd00::ffff:ffff:ffff:ffff"), Gateway: ip("fd00::1")},
 			}}},
 		},
 		{
@@ -49,15 +49,15 @@ func TestReadConf(t *testing.T) {
 			  {"cniVersion":"1.0.0","name":"a","type":"bridge","ipam":{"type":"host-local","subnet":"10.1.0.0/30"}},
 			  {"cniVersion":"1.0.0","name":"b","type":"bridge","ipam":{"type":"host-local","subnet":"10.2.0.0/30"}}]}`,
 			[]Conf{
-				{"a", "/var/lib/cni/networks", []Range{{ip("10.1.0.1"), ip("10.1.0.2"), ip("10.1.0.1")}}},
-				{"b", "/var/lib/cni/networks", []Range{{ip("10.2.0.1"), ip("10.2.0.2"), ip("10.2.0.1")}}},
+				{"a", "/var/lib/cni/networks", []Range{{First: ip("10.1.0.1"), Last: ip("10.1.0.2"), Gateway: ip("10.1.0.1")}}},
+				{"b", "/var/lib/cni/networks", []Range{{First: ip("10.2.0.1"), Last: ip("10.2.0.2"), Gateway: ip("10.2.0.1")}}},
 			},
 		},
 		{
 			"a list of plugins, whose name and version it hands on",
 			`{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"portmap"},
 			  {"type":"bridge","ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/30"}],[{"subnet":"10.2.0.0/30"}]]}},{"type":"x","ipam":{"type":"dhcp"}}]}`,
-			[]Conf{{"n", "/var/lib/cni/networks", []Range{{ip("10.1.0.1"), ip("10.1.0.2"), ip("10.1.0.1")}, {ip("10.2.0.1"), ip("10.2.0.2"), ip("10.2.0.1")}}}},
+			[]Conf{{"n", "/var/lib/cni/networks", []Range{{First: ip("10.1.0.1"), Last: ip("10.1.0.2"), Gateway: ip("10.1.0.1")}, {First: ip("10.2.0.1"), Last: ip("10.2.0.2"), Gateway: ip("10.2.0.1")}}}},
 		},
 	} {
 		t.Run(row.reason, func(t *testing.T) {

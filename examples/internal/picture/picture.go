@@ -6,6 +6,8 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/iprange"
 )
 
 const (
@@ -22,14 +24,7 @@ const (
 )
 
 // A Range is what host-local hands out addresses from.
-type Range struct {
-	First, Last netip.Addr // both are part of it
-	Gateway     netip.Addr // skipped when it lies inside; zero when not known
-}
-
-func (r Range) contains(ip netip.Addr) bool {
-	return ip.BitLen() == r.First.BitLen() && r.First.Compare(ip) <= 0 && ip.Compare(r.Last) <= 0
-}
+type Range = iprange.Range
 
 // An Input is what Draw draws.
 type Input struct {
@@ -91,7 +86,7 @@ func Draw(in Input) Picture {
 		p.Panels = append(p.Panels, drawRange(r, in))
 	}
 	for _, r := range in.Reservations {
-		if !slices.ContainsFunc(ranges, func(rg Range) bool { return rg.contains(r.IP) }) {
+		if !slices.ContainsFunc(ranges, func(rg Range) bool { return rg.Contains(r.IP) }) {
 			p.Outside = append(p.Outside, r.IP)
 		}
 	}
@@ -121,7 +116,7 @@ func spans(rs []Reservation) []Range {
 func drawRange(r Range, in Input) Panel {
 	p := Panel{Range: r}
 	for _, ip := range in.Last {
-		if r.contains(ip) {
+		if r.Contains(ip) {
 			p.Last = append(p.Last, ip)
 		}
 	}
@@ -129,7 +124,7 @@ func drawRange(r Range, in Input) Panel {
 	p.Last = slices.Compact(p.Last)
 	var inside []Reservation
 	for _, res := range in.Reservations {
-		if r.contains(res.IP) {
+		if r.Contains(res.IP) {
 			inside = append(inside, res)
 		}
 	}
@@ -137,7 +132,7 @@ func drawRange(r Range, in Input) Panel {
 	for _, res := range inside {
 		p.put(res.IP, res.State)
 	}
-	if g := r.Gateway; g.IsValid() && r.contains(g) &&
+	if g := r.Gateway; r.Contains(g) &&
 		!slices.ContainsFunc(inside, func(res Reservation) bool { return res.IP == g }) {
 		p.put(g, Gateway)
 	}

@@ -58,7 +58,7 @@ func sketch(p *Panel) string {
 }
 
 func TestDraw(t *testing.T) {
-	c24 := Range{ip("10.0.0.1"), ip("10.0.0.254"), ip("10.0.0.1")}
+	c24 := Range{First: ip("10.0.0.1"), Last: ip("10.0.0.254"), Gateway: ip("10.0.0.1")}
 	for _, row := range []struct {
 		reason string
 		in     Input
@@ -78,7 +78,7 @@ func TestDraw(t *testing.T) {
 		},
 		{
 			"a gateway outside of the range takes no cell",
-			Input{Ranges: []Range{{ip("10.0.0.8"), ip("10.0.0.11"), ip("10.0.0.1")}}},
+			Input{Ranges: []Range{{First: ip("10.0.0.8"), Last: ip("10.0.0.11"), Gateway: ip("10.0.0.1")}}},
 			[]string{"4"}, []string{"1"}, nil,
 		},
 		{
@@ -100,7 +100,7 @@ func TestDraw(t *testing.T) {
 		{
 			"a range too large is scaled, and of a block the worst is seen",
 			Input{
-				Ranges: []Range{{ip("10.0.0.1"), ip("10.0.255.254"), netip.Addr{}}},
+				Ranges: []Range{{First: ip("10.0.0.1"), Last: ip("10.0.255.254")}},
 				Reservations: all(held(InUse, "10.0.0.2", "10.0.0.63", "10.0.0.64", "10.0.255.254"), held(Leaked, "10.0.0.65"),
 					held(Young, "10.0.1.0", "10.0.1.63"), held(InUse, "10.0.1.1"),
 					held(Foreign, "10.0.2.0", "10.0.2.64"), held(Young, "10.0.2.1"), held(Leaked, "10.0.2.65")),
@@ -115,29 +115,29 @@ func TestDraw(t *testing.T) {
 		{
 			"of a range that is nearly empty only the occupied part is drawn, in whole rows",
 			Input{
-				Ranges:       []Range{{ip("fd00::1"), ip("fd00::ffff:ffff:ffff:ffff"), ip("fd00::1")}},
+				Ranges:       []Range{{First: ip("fd00::1"), Last: ip("fd00::ffff:ffff:ffff:ffff"), Gateway: ip("fd00::1")}},
 				Reservations: held(InUse, "fd00::2", "fd00::21"), Last: []netip.Addr{ip("fd00::3")},
 			},
 			[]string{"g#[.] 29 # 30"}, []string{"1"}, nil,
 		},
 		{
 			"the occupied part of such a range may need a scale, too",
-			Input{Ranges: []Range{{ip("fd00::"), ip("fd00::ffff:ffff:ffff:ffff"), netip.Addr{}}}, Reservations: held(InUse, "fd00::2", "fd00:0:0:0:1::")},
+			Input{Ranges: []Range{{First: ip("fd00::"), Last: ip("fd00::ffff:ffff:ffff:ffff")}}, Reservations: held(InUse, "fd00::2", "fd00:0:0:0:1::")},
 			[]string{"# 511 #"}, []string{"549,755,813,888"}, nil,
 		},
 		{
 			"such a range without any reservation shows its first row",
-			Input{Ranges: []Range{{ip("fd00::1"), ip("fd00::ffff:ffff:ffff:ffff"), netip.Addr{}}}},
+			Input{Ranges: []Range{{First: ip("fd00::1"), Last: ip("fd00::ffff:ffff:ffff:ffff")}}},
 			[]string{"31"}, []string{"1"}, nil,
 		},
 		{
 			"the last addresses there are",
-			Input{Ranges: []Range{{ip("ffff:ffff:ffff:ffff::"), ip("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"), netip.Addr{}}}, Reservations: held(InUse, "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff")},
+			Input{Ranges: []Range{{First: ip("ffff:ffff:ffff:ffff::"), Last: ip("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff")}}, Reservations: held(InUse, "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff")},
 			[]string{"31 #"}, []string{"1"}, nil,
 		},
 		{
 			"what lies in none of the ranges is told",
-			Input{Ranges: []Range{{ip("10.0.0.1"), ip("10.0.0.2"), netip.Addr{}}, {ip("10.0.0.8"), ip("10.0.0.9"), netip.Addr{}}}, Reservations: held(InUse, "fd00::1", "10.0.0.5", "10.0.0.9")},
+			Input{Ranges: []Range{{First: ip("10.0.0.1"), Last: ip("10.0.0.2")}, {First: ip("10.0.0.8"), Last: ip("10.0.0.9")}}, Reservations: held(InUse, "fd00::1", "10.0.0.5", "10.0.0.9")},
 			[]string{"2", "1 #"},
 			[]string{"1", "1"},
 			[]netip.Addr{ip("10.0.0.5"), ip("fd00::1")},
@@ -173,7 +173,7 @@ func checkCells(t *testing.T, p *Panel) {
 		t.Errorf("%d cells", len(p.Cells))
 	}
 	for i, c := range p.Cells {
-		if !p.Range.contains(c.First) || !p.Range.contains(c.Last) || c.Last.Less(c.First) {
+		if !p.Range.Contains(c.First) || !p.Range.Contains(c.Last) || c.Last.Less(c.First) {
 			t.Errorf("cell %d, %s to %s, is not within %s to %s", i, c.First, c.Last, p.Range.First, p.Range.Last)
 		}
 		if i > 0 && c.First != p.Cells[i-1].Last.Next() {

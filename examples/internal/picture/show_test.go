@@ -21,7 +21,7 @@ import (
 func example() []Picture {
 	return []Picture{
 		Draw(Input{
-			Title: "podnet", Ranges: []Range{{ip("10.0.0.1"), ip("10.0.0.46"), ip("10.0.0.1")}},
+			Title: "podnet", Ranges: []Range{{First: ip("10.0.0.1"), Last: ip("10.0.0.46"), Gateway: ip("10.0.0.1")}},
 			Reservations: all(held(InUse, "10.0.0.2", "10.0.0.34"), held(Leaked, "10.0.0.3"), held(Young, "10.0.0.35"), held(Conflict, "10.0.0.46"), held(Leaked, "10.0.7.1")),
 			Last:         []netip.Addr{ip("10.0.0.34"), ip("10.0.0.35")},
 		}),
@@ -106,7 +106,7 @@ what the range is.
 func TestTextFits(t *testing.T) {
 	pictures := append(example(), Draw(Input{
 		Title:  "long",
-		Ranges: []Range{{ip("fd12:3456:789a:bcde:f012:3456:789a:0"), ip("fd12:3456:789a:bcde:f012:3456:789a:ffff"), netip.Addr{}}},
+		Ranges: []Range{{First: ip("fd12:3456:789a:bcde:f012:3456:789a:0"), Last: ip("fd12:3456:789a:bcde:f012:3456:789a:ffff")}},
 	}))
 	for _, width := range []int{80, 100, 120, 200} {
 		for line := range strings.Lines(Text(term.Screen{Width: width}, pictures)) {
@@ -148,7 +148,7 @@ func TestStatesDiffer(t *testing.T) {
 }
 
 func TestSVG(t *testing.T) {
-	pictures := append(example(), Draw(Input{Title: `<script>alert("&")</script>`, Ranges: []Range{{ip("10.0.0.0"), ip("10.255.255.255"), netip.Addr{}}}, Reservations: held(Leaked, "10.0.0.1", "10.200.0.0")}))
+	pictures := append(example(), Draw(Input{Title: `<script>alert("&")</script>`, Ranges: []Range{{First: ip("10.0.0.0"), Last: ip("10.255.255.255")}}, Reservations: held(Leaked, "10.0.0.1", "10.200.0.0")}))
 	svg := SVG(pictures)
 	elements := make(map[string]int)
 	fills := make(map[string]int)
