@@ -147,6 +147,9 @@ func (c *config) plugin() ([]Network, error) {
 	if c.Name == "" {
 		return nil, fmt.Errorf("plugin %q: the network has no name", c.Type)
 	}
+	if !hostlocal.ValidNetwork(c.Name) { // a runtime would refuse it, and so does whoever passes it on
+		return nil, fmt.Errorf("network %q, plugin %q: CNI allows no such name", c.Name, c.Type)
+	}
 	dataDir, ok := in.DataDir.(string)
 	if !ok && in.DataDir != nil {
 		return nil, fmt.Errorf("network %q, plugin %q: dataDir is not a string", c.Name, c.Type)

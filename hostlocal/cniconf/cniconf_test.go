@@ -144,6 +144,7 @@ var rows = []struct {
 	{"an old version allows one address of a family", `{"cniVersion": "0.2.0", "name": "n", "plugins": [{"cniVersion": "1.0.0", "type": "ptp", "ipam": {` + subnet + `, "ranges": [[{"subnet": "10.9.0.0/16"}]]}}]}`, nil, "does not support more than 1 address"},
 	{"a null address, at which the plugin's parser panics", `{"name": "n", "type": "ptp", "args": {"cni": {"ips": [null]}}, "ipam": {` + subnet + `}}`, nil, "panicked"},
 	{"no name: host-local would use the data directory itself", `{"type": "ptp", "ipam": {` + subnet + `}}`, nil, "no name"},
+	{"a name that leads out of the data directory", `{"name": "../n", "type": "ptp", "ipam": {` + subnet + `}}`, nil, "allows no such name"},
 	{"a data directory that is no string", `{"name": "n", "type": "flannel", "ipam": {"dataDir": 5}}`, nil, "dataDir is not a string"},
 	{"neither a plugin nor a list", `{"name": "n"}`, nil, "neither"},
 	{"an empty list", `{"name": "n", "plugins": []}`, nil, "neither"},
@@ -196,6 +197,7 @@ func TestReadDir(t *testing.T) {
 		"70-inlined.conflist":   `{"name": "inlined", "loadOnlyInlinedPlugins": true, "plugins": [{"type": "flannel"}]}`,
 		"inlined/a.conf":        `{`,
 		"80-outside.conflist":   `{"name": "../outside", "plugins": [{"type": "flannel"}]}`,
+		"85-huge.conf":          strings.Repeat(" ", maxFile) + `{}`,
 		"README":                `{`,
 		"00-old.conf.bak":       `{`,
 		"00-directory.conf/x":   ``,
@@ -215,13 +217,16 @@ func TestReadDir(t *testing.T) {
 		names = append(names, n.Name+" "+n.Plugin)
 	}
 	want := []string{
-		"list flannel", "json flannel", "single flannel", "half flannel", "split ptp", "split flannel", "inlined flannel", "../outside flannel",
+		"list flannel", "json flannel", "single flannel", "half flannel", "split ptp", "split flannel", "inlined flannel",
 	}
 	if diff := cmp.Diff(want, names); diff != "" {
 		t.Errorf("ReadDir (-want +got):\n%s", diff)
 	}
 	lines := strings.Split(fmt.Sprint(err), "\n")
-	if len(lines) != 2 || !strings.Contains(lines[0], "40-bad.conf") || !strings.Contains(lines[1], "50-half.conflist") {
+	for i, bad := range []string{"40-bad.conf", "50-half.conflist", "80-outside.conflist", "85-huge.conf"} {
+		if len(lines) == 4 && strings.Contains(lines[i], bad) {
+			continue
+		}
 		t.Errorf("ReadDir: %v, want an error for each bad file", err)
 	}
 

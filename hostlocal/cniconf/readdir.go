@@ -19,7 +19,7 @@ import (
 // plugins in <dir>/<name of the network>/*.conf, unless it says
 // loadOnlyInlinedPlugins. Most runtimes use the first file alone.
 //
-// Each error names its file. What could be read is returned beside the joined
+// A file of more than a MiB is an error. Each error names its file. What could be read is returned beside the joined
 // errors. A directory that is missing is an error.
 func ReadDir(dir string) ([]Network, error) {
 	files, err := confFiles(dir, ".conf", ".conflist", ".json")
@@ -75,6 +75,9 @@ func confFiles(dir string, extensions ...string) (paths []string, err error) {
 	return paths, err
 }
 
+// maxFile is the most bytes that a file may have. A configuration has a few hundred.
+const maxFile = 1 << 20
+
 // readRegular reads a file or what a link leads to. A pipe would block.
 func readRegular(path string) ([]byte, error) {
 	info, err := os.Stat(path)
@@ -83,6 +86,9 @@ func readRegular(path string) ([]byte, error) {
 	}
 	if !info.Mode().IsRegular() {
 		return nil, fmt.Errorf("not a regular file (%s)", info.Mode())
+	}
+	if info.Size() > maxFile {
+		return nil, fmt.Errorf("no CNI configuration has %d bytes", info.Size())
 	}
 	return os.ReadFile(path)
 }
