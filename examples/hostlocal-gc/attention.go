@@ -93,7 +93,7 @@ func (a *app) foreign(r *result) string {
 		case g.form == anybody:
 			remedy = "no --source here speaks of this network; add one that lists pods or containers"
 		}
-		rows = append(rows, []term.Cell{{Text: g.network, Style: term.Blue}, {Text: count(counts[g], "reservation")}, {Text: g.form}, {Text: remedy}})
+		rows = append(rows, []term.Cell{{Text: g.network, Style: term.Blue}, {Text: term.Count(counts[g], "reservation")}, {Text: g.form}, {Text: remedy}})
 	}
 	return a.section(term.Blue, "No source here could know whether these owners live, so they are kept:", rows)
 }
@@ -152,6 +152,9 @@ func (a *app) missing(r *result) string {
 func (a *app) section(style term.Style, heading string, rows [][]term.Cell) string {
 	if len(rows) == 0 {
 		return ""
+	}
+	if left := len(rows) - fewRows; left > 1 && a.flags.format != formatWide {
+		rows = append(rows[:fewRows:fewRows], []term.Cell{{Text: fmt.Sprintf("... %d more (-o wide shows all)", left), Style: style}})
 	}
 	columns := make([]term.Column, len(rows[0])+1) // the first one indents
 	indented := make([][]term.Cell, len(rows))

@@ -10,10 +10,13 @@ import (
 	"io/fs"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
 
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/reportjson"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/cniconf"
@@ -85,21 +88,24 @@ func (a *app) check(ctx context.Context, dirGiven, cniDirGiven bool) error {
 	if err != nil {
 		return err
 	}
-	var all checked
+	all := checked{SchemaVersion: reportjson.SchemaVersion}
 	var places []*place
 	for _, dir := range a.dataDirs(confs, dirGiven) {
 		p, err := a.lookAt(ctx, dir, confs, asked)
 		if err != nil {
 			return err
 		}
-		places, all.Reports = append(places, p), append(all.Reports, &p.report)
+		places, all.Reports = append(places, p), append(all.Reports, reportjson.Report{Report: &p.report})
 	}
 	for _, p := range places {
 		all.Findings = append(all.Findings, diagnose(p, places)...)
 	}
 	slices.SortStableFunc(all.Findings, func(a, b finding) int { return slices.Index(words(), a.Word) - slices.Index(words(), b.Word) })
 	all.Sources = asked.told
-	if err := a.printChecked(&all, confErr); err != nil {
+	if confErr != nil {
+		all.NotRead = confErr.Error()
+	}
+	if err := a.printChecked(&all); err != nil {
 		return err
 	}
 	switch {
@@ -161,7 +167,7 @@ func (a *app) lookAt(ctx context.Context, dir string, confs []cniconf.Network, a
 		p.unknown = append(p.unknown, fmt.Sprintf("%s: %v", u.spec, u.err))
 	}
 	if dir != hostlocal.DefaultDataDir {
-		p.release += " --data-dir " + dir
+		p.release += " --data-dir " + quoted(dir)
 	}
 	store := hostlocal.New(dir)
 	p.report.DataDir = dir
@@ -172,7 +178,7 @@ func (a *app) lookAt(ctx context.Context, dir string, confs []cniconf.Network, a
 	p.networks = names
 	networks := slices.Clone(names)
 	for _, c := range confs {
-		if c.DataDir == filepath.Clean(dir) {
+		if sameDirectory(c.DataDir, dir) {
 			p.confs = append(p.confs, c)
 			networks = append(networks, c.Name)
 		}
@@ -204,6 +210,9 @@ func (a *app) lookAt(ctx context.Context, dir string, confs []cniconf.Network, a
 		p.report, err = reconciler.Reconcile(ctx)
 		if p.judged = !errors.Is(err, gc.ErrRefused); !p.judged {
 			p.unknown = unanswered(&p.report, err)
+			a.notePermission(err)
+		} else {
+			a.complain(err) // what can't be read is not known to be well
 		}
 	}
 	return p, a.stillHeld(ctx, dir, held, p)
@@ -220,6 +229,18 @@ func unanswered(r *gc.Report, err error) (why []string) {
 		why = []string{err.Error()}
 	}
 	return why
+}
+
+// quoted is a word of a command line as a shell takes it whole. A directory's name comes
+// from a configuration, and what is printed may be copied.
+func quoted(word string) string {
+	plain := func(r rune) bool {
+		return r == '_' || r < 0x80 && (unicode.IsLetter(r) || unicode.IsDigit(r)) || strings.ContainsRune("/.,:=@%+-", r)
+	}
+	if word != "" && strings.TrimLeftFunc(word, plain) == "" {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
 // holders returns who holds the locks of networks now.

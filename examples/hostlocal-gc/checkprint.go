@@ -3,28 +3,26 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
 
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/reportjson"
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
-	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
 
 // checked is what check prints. Its JSON is a contract.
 type checked struct {
-	Findings []finding    `json:"findings"`
-	Sources  []told       `json:"sources,omitempty"` // that were looked for
-	Reports  []*gc.Report `json:"reports"`           // one for each data directory
+	SchemaVersion int                 `json:"schemaVersion"`
+	Findings      []finding           `json:"findings"`
+	Sources       []told              `json:"sources,omitempty"` // that were looked for
+	NotRead       string              `json:"notRead,omitempty"` // of the CNI configurations
+	Reports       []reportjson.Report `json:"reports"`           // one for each data directory
 }
 
-func (a *app) printChecked(all *checked, unread error) error {
+func (a *app) printChecked(all *checked) error {
 	if a.flags.format == formatJSON {
-		enc := json.NewEncoder(a.stdout)
-		enc.SetIndent("", "  ")
-		enc.SetEscapeHTML(false)
-		return enc.Encode(all)
+		return reportjson.Write(a.stdout, all)
 	}
 	var out strings.Builder
 	for _, f := range all.Findings {
@@ -38,24 +36,22 @@ func (a *app) printChecked(all *checked, unread error) error {
 		}
 		fmt.Fprintln(&out, a.screen.Fold(a.screen.Paint(wordStyle(f.Word), text)))
 		if f.Run != "" {
-			fmt.Fprintln(&out, "  "+f.Run)
+			fmt.Fprintln(&out, "  "+term.Clean(f.Run))
 		}
 	}
 	if len(all.Sources) > 0 {
 		out.WriteByte('\n')
 		rows := make([][]term.Cell, len(all.Sources))
 		for i, s := range all.Sources {
-			rows[i] = []term.Cell{{Text: s.Source}, {Text: count(s.Entries, "entry")}, {Text: s.Why, Style: term.Dim}}
+			rows[i] = []term.Cell{{Text: s.Source}, {Text: term.Count(s.Entries, "entry")}, {Text: s.Why, Style: term.Dim}}
 			if !s.Used {
 				rows[i][1] = term.Cell{Text: "not used", Style: term.Yellow}
-			} else {
-				rows[i][1].Text = entries(s.Entries)
 			}
 		}
 		out.WriteString(a.screen.Table([]term.Column{{Title: "SOURCE"}, {Title: "ANSWER"}, {Title: ""}}, rows))
 	}
-	if unread != nil {
-		fmt.Fprintln(&out, a.screen.Fold("Not read: "+term.Clean(unread.Error())))
+	for line := range strings.Lines(all.NotRead) {
+		fmt.Fprintln(&out, a.screen.Fold("Not read: "+term.Clean(strings.TrimSpace(line))))
 	}
 	_, err := io.WriteString(a.stdout, out.String())
 	return err

@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/source"
@@ -39,7 +38,7 @@ func (a *app) findSources(ctx context.Context) (*foundSources, error) {
 		if err != nil {
 			return nil, err
 		}
-		return &foundSources{union: s, flags: " --source " + strings.Join(a.flags.sources, " --source ")}, nil
+		return &foundSources{union: s, flags: sourceFlags(a.flags.sources)}, nil
 	}
 	var found foundSources
 	var specs []string
@@ -56,15 +55,28 @@ func (a *app) findSources(ctx context.Context) (*foundSources, error) {
 			found.told = append(found.told, told{Source: spec, Why: err.Error()})
 		}
 	}
+	for _, u := range found.failed {
+		if errors.Is(u.err, fs.ErrPermission) {
+			a.notePermission(u.err)
+			break
+		}
+	}
 	if len(specs) == 0 {
 		return &found, nil
 	}
 	found.failed = causes(found.failed, specs, kubeletDir)
-	found.flags = " --source " + strings.Join(specs, " --source ")
+	found.flags = sourceFlags(specs)
 	a.flags.sources = specs
 	var err error
 	found.union, err = a.source()
 	return &found, err
+}
+
+func sourceFlags(specs []string) (flags string) {
+	for _, spec := range specs {
+		flags += " --source " + quoted(spec)
+	}
+	return flags
 }
 
 // An unanswering source was found and gave no answer.

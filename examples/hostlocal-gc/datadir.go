@@ -9,8 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
@@ -74,8 +74,6 @@ func those(names []string) string {
 	switch {
 	case len(names) == 0:
 		return "it holds no network"
-	case len(names) > 20:
-		return fmt.Sprintf("it holds %d others, which the command networks lists", len(names))
 	}
-	return "it holds " + strings.Join(names, ", ")
+	return "it holds " + term.Few(names, 20)
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/cniconf"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/iprange"
@@ -65,7 +66,7 @@ func diagnose(p *place, places []*place) (all []finding) {
 	}
 	if missing := slices.ContainsFunc(all, func(f finding) bool { return f.Word == wordMissing }); len(unreserved) > 0 && !missing {
 		all = append(all, finding{Word: wordUnreserved, Text: fmt.Sprintf("%s not reserved, so host-local may hand them out again: %s",
-			wereOrWas(len(unreserved)), strings.Join(unreserved, ", "))})
+			wereOrWas(len(unreserved)), term.Few(unreserved, fewRows))})
 	}
 	if !p.judged {
 		all = append(all, finding{Word: wordUnknown, Text: "which pods live here can't be told: " + strings.Join(p.unknown, "; ")})
@@ -97,7 +98,7 @@ func (p *place) network(n gc.Network, unreserved []string) (all []finding) {
 	}
 	if c.people > 0 {
 		all = append(all, finding{Word: wordConflict, Network: n.Name,
-			Text: fmt.Sprintf("%s for a person to look at: hostlocal-gc list shows them", count(c.people, "reservation"))})
+			Text: fmt.Sprintf("%s for a person to look at: hostlocal-gc list shows them", term.Count(c.people, "reservation"))})
 	}
 	run := p.release + " --network " + n.Name
 	switch {
@@ -123,7 +124,7 @@ func (p *place) missing(name string, unreserved []string) []finding {
 	case len(unreserved) > 0:
 		return []finding{{Word: wordMissing, Network: name, Text: fmt.Sprintf(
 			"it has no directory in %s, and %s not reserved anywhere: is the name right, is the directory mounted, did somebody remove it? %s: %s",
-			p.report.DataDir, wereOrWas(len(unreserved)), capital(there), strings.Join(unreserved, ", "))}}
+			p.report.DataDir, wereOrWas(len(unreserved)), capital(there), term.Few(unreserved, fewRows))}}
 	case slices.Contains(p.asked, name):
 		return []finding{{Word: wordMissing, Network: name, Text: fmt.Sprintf("it has no directory in %s; %s", p.report.DataDir, there)}}
 	}
@@ -189,10 +190,10 @@ func (t *tally) full() bool { return t.size > 0 && t.left <= 0 }
 // several ranges it is about the one with the fewest left.
 func (t *tally) used() string {
 	if t.size == 0 {
-		return fmt.Sprintf("%s (how large the range is can't be told; --range says so)", count(t.reserved, "reservation"))
+		return fmt.Sprintf("%s (how large the range is can't be told; --range says so)", term.Count(t.reserved, "reservation"))
 	}
 	if t.size > countable {
-		return fmt.Sprintf("%s, of a range that has far more addresses than a node can use", count(t.reserved, "reservation"))
+		return fmt.Sprintf("%s, of a range that has far more addresses than a node can use", term.Count(t.reserved, "reservation"))
 	}
 	return fmt.Sprintf("%.0f of %.0f addresses reserved", t.size-t.left, t.size)
 }

@@ -46,6 +46,7 @@ type flags struct {
 
 	ips  []string
 	from string
+	yes  bool
 
 	cniDir  string
 	subnets []string
@@ -61,6 +62,9 @@ const (
 	formatWide  = "wide"
 	formatJSON  = "json"
 )
+
+// flagYes answers a question, and so is for the command line alone.
+const flagYes = "yes"
 
 func formats() []string { return []string{formatTable, formatWide, formatJSON} }
 

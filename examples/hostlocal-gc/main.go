@@ -38,7 +38,7 @@ func main() {
 		screen: term.Of(os.Stdout),
 	}
 	status := a.run(ctx, os.Args[1:])
-	if status == statusError && interrupted.Err() != nil {
+	if (status == statusError || status == statusLeaked) && interrupted.Err() != nil {
 		status = statusInterrupted
 	}
 	stop()
@@ -53,4 +53,5 @@ type app struct {
 	screen         term.Screen                 // behind stdout
 	lookup         func(string) (string, bool) // in the environment
 	flags          flags
+	failed         bool // an error was printed, and the exit status must say so
 }

@@ -75,7 +75,7 @@ func run(t *testing.T, dir string, stdin io.Reader, args ...string) outcome {
 	return finish(t, cmd.Run(), &stdout, &stderr)
 }
 
-func finish(t *testing.T, err error, stdout, stderr *bytes.Buffer) outcome {
+func finish(t *testing.T, err error, stdout, stderr fmt.Stringer) outcome {
 	t.Helper()
 	out := outcome{stdout: stdout.String(), stderr: stderr.String()}
 	var exit *exec.ExitError

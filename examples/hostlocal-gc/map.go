@@ -74,12 +74,9 @@ func (a *app) draw(ctx context.Context) error {
 	}
 	pictures, err := drawAll(&done, ranges)
 	if err != nil {
-		return errors.Join(done.Err, err)
+		return err
 	}
-	if s == nil {
-		a.noteUnjudged()
-	}
-	return errors.Join(a.show(&done, pictures), done.Err)
+	return a.show(&done, pictures)
 }
 
 // ranges reads the configurations, of which each must be of a network that is

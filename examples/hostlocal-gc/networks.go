@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/netip"
@@ -15,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/picture"
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/reportjson"
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
@@ -90,9 +90,7 @@ func countNetwork(store *hostlocal.Store, name string, rs []hostlocal.Reservatio
 
 func (a *app) printNetworks(rows []networkRow) error {
 	if a.flags.format == formatJSON {
-		enc := json.NewEncoder(a.stdout)
-		enc.SetIndent("", "  ")
-		return enc.Encode(rows)
+		return reportjson.Write(a.stdout, rows)
 	}
 	if len(rows) == 0 {
 		fmt.Fprintf(a.stdout, "No network has a directory in %s.\n", a.flags.dataDir)
@@ -115,10 +113,10 @@ func (a *app) printNetworks(rows []networkRow) error {
 			{Text: strconv.Itoa(r.Reservations)},
 			{Text: strconv.Itoa(r.IPv4), Style: term.Dim},
 			{Text: strconv.Itoa(r.IPv6), Style: term.Dim},
-			{Text: orDash(strings.Join(last, " "))},
+			{Text: term.Dash(strings.Join(last, " "))},
 		})
 	}
 	_, err := io.WriteString(a.stdout, fmt.Sprintf("%s\n%s: %s, %s.\n", a.screen.Table(head, cells),
-		a.flags.dataDir, count(len(rows), "network"), count(total, "reservation")))
+		a.flags.dataDir, term.Count(len(rows), "network"), term.Count(total, "reservation")))
 	return err
 }

@@ -70,11 +70,13 @@ type selection struct {
 func (f *flags) selection() (*selection, error) {
 	s := &selection{from: f.from}
 	for _, text := range f.ips {
-		ip, err := netip.ParseAddr(text)
+		ip, err := parseAddress(text)
 		if err != nil {
-			return nil, usagef("--ip %q: %w", text, err)
+			return nil, usagef("--ip: %w", err)
 		}
-		s.ips = append(s.ips, ip.Unmap())
+		if !slices.Contains(s.ips, ip) {
+			s.ips = append(s.ips, ip)
+		}
 	}
 	var err error
 	if s.from != "" {

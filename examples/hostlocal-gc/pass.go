@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -13,8 +14,8 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// A result is the report of a pass with its error. Like the report, it is true
-// also where an error comes with it.
+// A result is the report of a pass. It is true also where the pass met an error, which
+// was printed then.
 type result struct {
 	gc.Report
 	judged bool // the sources gave an answer that counts
@@ -42,7 +43,12 @@ func (a *app) passOver(ctx context.Context, s podsource.Source, change func(*gc.
 	ctx, cancel := a.within(ctx)
 	defer cancel()
 	if s == nil || len(a.asked(names)) == 0 {
-		return a.unjudged(ctx, store, names), nil
+		done := a.unjudged(ctx, store, names)
+		a.complain(done.Err)
+		if s == nil {
+			a.note("without a --source nothing was judged: these are the reservations, whoever holds them")
+		}
+		return done, nil
 	}
 	opts := a.onceOptions()
 	change(&opts)
@@ -51,12 +57,9 @@ func (a *app) passOver(ctx context.Context, s podsource.Source, change func(*gc.
 		return result{}, usageError{err}
 	}
 	report, err := reconciler.Reconcile(ctx)
-	refused := errors.Is(err, gc.ErrRefused)
-	if errors.Is(err, gc.ErrNoPods) {
-		a.note("if there may really be no pod on this node, --allow-empty says so")
-	}
 	report.Err = errors.Join(err, a.checkNetworks(report.Networks, names))
-	return result{report, !refused}, nil
+	a.complain(report.Err)
+	return result{report, !errors.Is(err, gc.ErrRefused)}, nil
 }
 
 // onceOptions are those of a command's one pass, of which a question may take as long as
@@ -80,23 +83,19 @@ func (a *app) unjudged(ctx context.Context, store *hostlocal.Store, names []stri
 	for _, name := range a.asked(names) {
 		r.Networks = append(r.Networks, gc.Network{Name: name, Missing: !slices.Contains(names, name)})
 	}
-	r.Reservations, err = notJudged(rs)
-	r.Err = errors.Join(err, a.checkNetworks(r.Networks, names))
+	var unreadable []error
+	for i := range rs {
+		r.Reservations = append(r.Reservations, gc.Entry{Reservation: &rs[i], Verdict: gc.Failed, Reason: gc.SourceFailed})
+		if rs[i].Err != nil {
+			unreadable = append(unreadable, rs[i].Err)
+		}
+	}
+	if more := len(unreadable) - 1; more > 0 { // they are alike
+		unreadable = []error{fmt.Errorf("%w, and %d more can't be read", unreadable[0], more)}
+	}
+	r.Err = errors.Join(append(unreadable, a.checkNetworks(r.Networks, names))...)
 	r.Duration = time.Since(r.Started)
 	return r
-}
-
-// notJudged makes entries of reservations. That no source was asked is told as a
-// source that failed would be. The error joins those of single files.
-func notJudged(rs []hostlocal.Reservation) (entries []gc.Entry, err error) {
-	for i := range rs {
-		why := gc.SourceFailed
-		if rs[i].Err != nil {
-			why, err = gc.OwnerUnreadable, errors.Join(err, rs[i].Err)
-		}
-		entries = append(entries, gc.Entry{Reservation: &rs[i], Verdict: why.Verdict(), Reason: why})
-	}
-	return entries, err
 }
 
 // entries returns those of a network.
@@ -135,14 +134,7 @@ func (a *app) list(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if s == nil {
-		a.noteUnjudged()
-	}
-	return errors.Join(a.print(&done, view{inUse: true}), done.Err)
-}
-
-func (a *app) noteUnjudged() {
-	a.note("without a --source nothing was judged: these are the reservations, whoever holds them")
+	return a.print(&done, view{all: true})
 }
 
 // requiredSource checks the flags and returns the source that they name. It is
@@ -168,7 +160,7 @@ func (a *app) plan(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(a.print(&done, view{tail: "Nothing was released: this is a plan."}), done.Err); err != nil {
+	if err := a.print(&done, view{tail: "Nothing was released: this is a plan."}); err != nil {
 		return err
 	}
 	if a.flags.exitCode && done.leaked() {
@@ -205,7 +197,7 @@ func (a *app) release(ctx context.Context) error {
 	}
 	err = a.print(&done, view{released: true})
 	if text := chosen.outdated(&done); text != "" && done.judged {
-		a.note(text)
+		a.note("%s", text)
 	}
-	return errors.Join(err, done.Err, chosen.refused(&done))
+	return errors.Join(err, chosen.refused(&done))
 }

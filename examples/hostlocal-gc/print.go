@@ -3,16 +3,16 @@
 package main
 
 import (
-	"encoding/json"
 	"io"
 	"strings"
 
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/reportjson"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
 
 // A view is what a command shows of a report.
 type view struct {
-	inUse    bool   // also what is in use
+	all      bool   // also what is in use, and what was not judged
 	released bool   // something may have been released
 	tail     string // ends the summary
 }
@@ -27,7 +27,7 @@ func (a *app) print(r *result, v view) error {
 	}
 	var out strings.Builder
 	for _, n := range r.Networks {
-		if !n.Missing {
+		if !n.Missing && (r.judged || v.all) {
 			a.showNetwork(&out, r, n.Name, v)
 		}
 	}
@@ -42,8 +42,5 @@ func (a *app) print(r *result, v view) error {
 
 // printJSON writes the report as one object.
 func (a *app) printJSON(r *gc.Report) error {
-	enc := json.NewEncoder(a.stdout)
-	enc.SetIndent("", "  ")
-	enc.SetEscapeHTML(false)
-	return enc.Encode(r)
+	return reportjson.Write(a.stdout, reportjson.Report{Report: r})
 }

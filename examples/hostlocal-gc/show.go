@@ -28,12 +28,7 @@ func (a *app) showCommand() *cobra.Command {
 that container has reserved, what each source says of both, and the verdict with
 its reason. It releases nothing, takes no lock and writes nothing.`,
 		Example: `  hostlocal-gc show 10.244.1.7 --source cri --source netns`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return usagef("show takes one address")
-			}
-			return nil
-		},
+		Args:    oneAddress,
 	}
 	a.flags.data(c)
 	a.flags.judge(c)
@@ -42,6 +37,26 @@ its reason. It releases nothing, takes no lock and writes nothing.`,
 		return work(func(ctx context.Context) error { return a.showAddress(ctx, args[0]) })(cmd, args)
 	}
 	return c
+}
+
+// oneAddress is what commands about one address take.
+func oneAddress(cmd *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return usagef("%s takes one address", cmd.Name())
+	}
+	return nil
+}
+
+// parseAddress reads an address in any of its spellings, as host-local names it.
+func parseAddress(text string) (netip.Addr, error) {
+	ip, err := netip.ParseAddr(text)
+	if err == nil && ip.Zone() != "" {
+		err = errors.New("host-local knows no zones")
+	}
+	if err != nil {
+		return ip, usagef("%q is no address: %w", text, err)
+	}
+	return ip.Unmap(), nil
 }
 
 // A listener is a source that keeps the last answer.
@@ -59,15 +74,14 @@ func (l *listener) Pods(ctx context.Context) (podsource.Answer, error) {
 
 // showAddress is the command show.
 func (a *app) showAddress(ctx context.Context, text string) error {
-	a.flags.format = formatTable
+	a.flags.format = formatWide
 	if err := a.flags.check(); err != nil {
 		return err
 	}
-	ip, err := netip.ParseAddr(text)
+	ip, err := parseAddress(text)
 	if err != nil {
-		return usagef("%q is no address: %w", text, err)
+		return err
 	}
-	ip = ip.Unmap()
 	s, err := a.source()
 	if err != nil {
 		return err
@@ -80,9 +94,6 @@ func (a *app) showAddress(ctx context.Context, text string) error {
 	done, err := a.pass(ctx, s, true)
 	if err != nil {
 		return err
-	}
-	if s == nil {
-		a.noteUnjudged()
 	}
 	var out strings.Builder
 	found := false
@@ -97,7 +108,7 @@ func (a *app) showAddress(ctx context.Context, text string) error {
 		out.WriteString(a.section(term.Plain, "What the sources say:", a.said(heard, ip, "")))
 	}
 	_, err = io.WriteString(a.stdout, out.String())
-	return errors.Join(err, done.Err)
+	return err
 }
 
 // describe writes what is known of a reservation.
@@ -111,7 +122,7 @@ func (a *app) describe(out *strings.Builder, r *result, e *gc.Entry, heard *list
 	}
 	rows := [][]term.Cell{
 		{{Text: "container"}, {Text: container(e.Reservation, true)}},
-		{{Text: "interface"}, {Text: orDash(e.IfName)}},
+		{{Text: "interface"}, {Text: term.Dash(e.IfName)}},
 		{{Text: "reserved"}, {Text: term.Age(r.Started, e.ReservedAt) + " ago"}},
 		{{Text: "file"}, {Text: filepath.Join(r.DataDir, e.Network, e.IP.String())}},
 	}

@@ -6,8 +6,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 )
 
 // The exit statuses.
@@ -54,17 +59,49 @@ func (a *app) run(ctx context.Context, args []string) int {
 	root := a.root()
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
+	found := errors.Is(err, errLeaked) || errors.Is(err, errWrong)
+	if !found {
+		a.complain(err)
+	}
 	var failed failure
 	switch {
-	case err == nil:
-		return statusDone
-	case errors.Is(err, errLeaked), errors.Is(err, errWrong):
+	case found && !a.failed:
 		return statusLeaked
-	case errors.As(err, &failed):
-		fmt.Fprintf(a.stderr, "%s: %v\n", root.Name(), err)
+	case err != nil && !found && !errors.As(err, &failed):
+		fmt.Fprintf(a.stderr, "See %q.\n", cmd.CommandPath()+" --help")
+		return statusUsage
+	case a.failed:
 		return statusError
 	}
-	fmt.Fprintf(a.stderr, "%s: %v\n", root.Name(), err)
-	fmt.Fprintf(a.stderr, "See %q.\n", cmd.CommandPath()+" --help")
-	return statusUsage
+	return statusDone
+}
+
+// complain prints an error at once, which comes before what is printed of a pass, and has
+// the command end with it. What errors quote is of other programs.
+func (a *app) complain(err error) {
+	if err == nil {
+		return
+	}
+	a.failed = true
+	for i, line := range strings.Split(flagWords.Replace(err.Error()), "\n") {
+		if line = term.Clean(strings.ReplaceAll(line, "\t", "  ")); i == 0 {
+			line = "hostlocal-gc: " + line
+		}
+		fmt.Fprintln(a.stderr, line)
+	}
+	a.notePermission(err)
+}
+
+// flagWords are the words of the command for those of the library.
+var flagWords = strings.NewReplacer(
+	"making a reconciler: ", "", "MinAge is ", "--min-age is ", "StartingFor is ", "--starting-for is ", "StartupTimeout is ", "--startup-timeout is ",
+	"RuntimeRequestTimeout is ", "--runtime-request-timeout is ", "SourceTimeout is ", "--timeout is ", "Interval is ", "--interval is ",
+	"wrap it in podsource.AllowEmpty", "--allow-empty says so",
+)
+
+// notePermission says how those get permission who lack it: host-local's files are root's.
+func (a *app) notePermission(err error) {
+	if errors.Is(err, fs.ErrPermission) && os.Geteuid() > 0 {
+		a.note("host-local's files are root's: run it as root (sudo)")
+	}
 }

@@ -63,7 +63,7 @@ func check(t *testing.T, rows []refusal) {
 func TestWrongUsage(t *testing.T) {
 	check(t, []refusal{
 		{reason: "no command", args: "", status: statusUsage, stderr: "a command is missing"},
-		{reason: "an unknown command", args: "lsit", status: statusUsage, stderr: "Did you mean this?\n\tlist"},
+		{reason: "an unknown command", args: "lsit", status: statusUsage, stderr: "Did you mean this?\n  list"},
 		{reason: "help about nothing", args: "help lsit", status: statusUsage, stderr: `there is no command "lsit"`},
 		{reason: "an unknown flag", args: "list --bogus", status: statusUsage, stderr: "unknown flag: --bogus"},
 		{reason: "an unknown flag before the command", args: "--bogus list", status: statusUsage, stderr: "unknown flag: --bogus"},
@@ -212,7 +212,7 @@ func TestRefused(t *testing.T) {
 	got := run(t, n.dir, nil, args...)
 	for _, want := range []string{
 		"ADDRESS     CONTAINER     AGE\n",
-		"Sources: file (1 entry), file (no answer: file:cut.json: pod 2: ",
+		"Sources: file (1 entry), file (no answer).",
 		"\npodnet, 1 reservation: not judged.\n",
 	} {
 		if got.status != statusError || !strings.Contains(got.stdout, want) {

@@ -27,13 +27,13 @@ func (a *app) summary(r *result, v view) string {
 func sources(r *gc.Report) string {
 	var said []string
 	for _, s := range r.Sources {
-		text := fmt.Sprintf("%s (%s", s.Name, entries(s.Entries))
+		text := fmt.Sprintf("%s (%s", s.Name, term.Count(s.Entries, "entry"))
 		if s.Note != "" {
 			text += "; " + term.Clean(s.Note)
 		}
 		switch {
 		case s.Error != "":
-			said = append(said, fmt.Sprintf("%s (no answer: %v)", s.Name, term.Clean(s.Error)))
+			said = append(said, s.Name+" (no answer)") // why not was said first
 		case s.AsOf.After(r.Started.Add(time.Minute)):
 			said = append(said, text+", dated "+term.Age(s.AsOf, r.Started)+" in the future)")
 		case !s.AsOf.IsZero() && s.AsOf.Before(r.Started.Add(-time.Minute)):
@@ -67,7 +67,7 @@ func (a *app) sentence(r *result, v view) string {
 	} else {
 		fmt.Fprintf(&out, "%d networks, ", len(r.Networks))
 	}
-	out.WriteString(count(total, "reservation"))
+	out.WriteString(term.Count(total, "reservation"))
 	if !r.judged {
 		return out.String() + ": not judged."
 	}
@@ -107,18 +107,4 @@ func nextCheck(r *gc.Report) string {
 		return " A second pass is worth it now."
 	}
 	return fmt.Sprintf(" A second pass is worth it in %s.", term.Age(r.NextCheck, r.Started))
-}
-
-func count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
-}
-
-func entries(n int) string {
-	if n == 1 {
-		return "1 entry"
-	}
-	return fmt.Sprintf("%d entries", n)
 }

@@ -21,7 +21,7 @@ func (a *app) showNetwork(out *strings.Builder, r *result, network string, v vie
 		fmt.Fprintf(out, "%s\n", a.screen.Paint(term.Bold, "Network "+network))
 	}
 	entries := r.entries(network)
-	shown := slices.DeleteFunc(slices.Clone(entries), func(e *gc.Entry) bool { return !v.inUse && e.Verdict == gc.InUse })
+	shown := slices.DeleteFunc(slices.Clone(entries), func(e *gc.Entry) bool { return !v.all && e.Verdict == gc.InUse })
 	if len(shown) > 0 {
 		out.WriteString(a.table(r, shown))
 	} else if several {
@@ -43,6 +43,7 @@ type column struct {
 // room for them, else they are numbered and explained under the table.
 func (a *app) table(r *result, entries []*gc.Entry) string {
 	wide := a.flags.format == formatWide
+	entries, more := a.fold(r, entries)
 	columns := whatColumns(r.Started, wide)
 	if r.judged {
 		columns = append(columns, verdictColumns(wide)...)
@@ -58,7 +59,7 @@ func (a *app) table(r *result, entries []*gc.Entry) string {
 		}
 	}
 	if !r.judged {
-		return a.screen.Table(head, rows)
+		return a.screen.Table(head, rows) + more
 	}
 	head = append(head, term.Column{Title: "REASON"})
 	notes := newFootnotes()
@@ -66,12 +67,48 @@ func (a *app) table(r *result, entries []*gc.Entry) string {
 		for i, e := range entries {
 			rows[i] = append(rows[i], term.Cell{Text: notes.mark(e.Reason)})
 		}
-		return a.screen.Table(head, rows) + notes.text(a.screen)
+		return a.screen.Table(head, rows) + more + notes.text(a.screen)
 	}
 	for i, e := range entries {
 		rows[i] = append(rows[i], term.Cell{Text: e.Reason.Text()})
 	}
-	return a.screen.Table(head, rows)
+	return a.screen.Table(head, rows) + more
+}
+
+// fewRows is how many rows a table has of those with one reason.
+const fewRows = 12
+
+// fold leaves the first entries of each reason, and says how many more there are.
+func (a *app) fold(r *result, entries []*gc.Entry) (few []*gc.Entry, more string) {
+	if a.flags.format == formatWide {
+		return entries, ""
+	}
+	type kind struct {
+		reason gc.Reason
+		pod    bool
+	}
+	all, seen := make(map[kind]int), make(map[kind]int)
+	for _, e := range entries {
+		all[kind{e.Reason, e.Pod != nil}]++
+	}
+	var out strings.Builder
+	for _, e := range entries {
+		k := kind{e.Reason, e.Pod != nil}
+		left := all[k] - fewRows
+		if seen[k]++; seen[k] <= fewRows || left == 1 { // one row takes no more room than the line that counts it
+			few = append(few, e)
+			continue
+		}
+		if seen[k] > fewRows+1 {
+			continue
+		}
+		what := ""
+		if r.judged {
+			what = fmt.Sprintf(" %s: %s", e.Verdict, e.Reason.Text())
+		}
+		fmt.Fprintln(&out, a.screen.Fold(fmt.Sprintf("... %d more%s (-o wide shows all)", left, what)))
+	}
+	return few, out.String()
 }
 
 // whatColumns say what is reserved.
@@ -84,7 +121,7 @@ func whatColumns(now time.Time, wide bool) []column {
 	}
 	if wide {
 		columns = append(columns, column{term.Column{Title: "IFNAME"}, func(e *gc.Entry) term.Cell {
-			return term.Cell{Text: orDash(e.IfName), Style: term.Dim}
+			return term.Cell{Text: term.Dash(e.IfName), Style: term.Dim}
 		}})
 	}
 	return append(columns, column{term.Column{Title: "AGE", Right: true}, func(e *gc.Entry) term.Cell {
@@ -113,7 +150,7 @@ func verdictColumns(wide bool) []column {
 			if e.Pod == nil {
 				return term.Cell{Text: "-", Style: term.Dim}
 			}
-			return term.Cell{Text: orDash(e.Pod.From), Style: term.Dim}
+			return term.Cell{Text: term.Dash(e.Pod.From), Style: term.Dim}
 		}})
 	}
 	return columns
@@ -128,11 +165,4 @@ func container(r *hostlocal.Reservation, whole bool) string {
 		return r.ContainerID
 	}
 	return term.ID(r.ContainerID)
-}
-
-func orDash(text string) string {
-	if text == "" {
-		return "-"
-	}
-	return text
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"unicode/utf8"
@@ -17,9 +18,45 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminal makes a terminal of the given width, and returns the end that a
-// command writes to, and a function that closes it and returns what came.
-func terminal(t *testing.T, width uint16) (end *os.File, written func() string) {
+// A screen is a terminal, with the end that a command has.
+type screen struct {
+	end, master *os.File
+	done        chan error // when all was read
+
+	mu   sync.Mutex
+	text bytes.Buffer
+	came *sync.Cond // when text grows
+}
+
+// Write takes what the command wrote.
+func (s *screen) Write(text []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer s.came.Broadcast()
+	return s.text.Write(text)
+}
+
+// until waits until a text stands there.
+func (s *screen) until(text string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for !strings.Contains(s.text.String(), text) {
+		s.came.Wait()
+	}
+}
+
+// written closes the terminal and returns what came.
+func (s *screen) written(t *testing.T) string {
+	t.Helper()
+	_ = s.end.Close()
+	if err := <-s.done; err != nil && !errors.Is(err, syscall.EIO) { // so a terminal ends
+		t.Error(err)
+	}
+	return strings.ReplaceAll(s.text.String(), "\r\n", "\n")
+}
+
+// terminal makes a terminal of the given width.
+func terminal(t *testing.T, width uint16) *screen {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
 	if err != nil {
@@ -37,23 +74,17 @@ func terminal(t *testing.T, width uint16) (end *os.File, written func() string) 
 	if err := unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 50, Col: width}); err != nil {
 		t.Fatal(err)
 	}
-	end, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|syscall.O_NOCTTY, 0)
+	end, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|syscall.O_NOCTTY, 0)
 	if err != nil {
 		t.Skipf("no terminal to be had: %v", err)
 	}
-	var all bytes.Buffer
-	done := make(chan error, 1)
+	s := &screen{end: end, master: master, done: make(chan error, 1)}
+	s.came = sync.NewCond(&s.mu)
 	go func() {
-		_, err := io.Copy(&all, master)
-		done <- err
+		_, err := io.Copy(s, master)
+		s.done <- err
 	}()
-	return end, func() string {
-		_ = end.Close()
-		if err := <-done; err != nil && !errors.Is(err, syscall.EIO) { // so a terminal ends
-			t.Error(err)
-		}
-		return strings.ReplaceAll(all.String(), "\r\n", "\n")
-	}
+	return s
 }
 
 var escapes = regexp.MustCompile("\x1b\\[[0-9;]*[mK]|\r")
@@ -73,14 +104,14 @@ func TestColoursAndWidth(t *testing.T) {
 		{"no colours to be had", 160, "TERM=dumb", false, false},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
-			end, written := terminal(t, row.width)
+			s := terminal(t, row.width)
 			cmd := command(t, n.dir, "list", "--data-dir", "networks", "--source", "file:pods.json")
 			cmd.Env = append(cmd.Env, row.env)
-			cmd.Stdout = end
+			cmd.Stdout = s.end
 			if err := cmd.Run(); err != nil {
 				t.Fatal(err)
 			}
-			got := written()
+			got := s.written(t)
 			if colour := strings.Contains(got, "\x1b[35mleaked\x1b[0m"); colour != row.colour || strings.Contains(got, "\x1b") != row.colour {
 				t.Errorf("colours: %v, want %v:\n%q", colour, row.colour, got)
 			}

@@ -4,15 +4,13 @@ package agent
 
 import (
 	"bytes"
-	"encoding/json"
-	"io"
 	"mime"
 	"net/http"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/reportjson"
 )
 
 const debugPath = "/debug/hostlocal-gc"
@@ -33,7 +31,7 @@ func (a *Agent) debug(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		h.Set("Content-Type", "application/json")
-		err = writeJSON(&body, &last.report)
+		err = reportjson.Write(&body, reportjson.Report{Report: &last.report})
 	case format == "html", format == "":
 		h.Set("Content-Type", "text/html; charset=utf-8")
 		h.Set("Content-Security-Policy", contentPolicy())
@@ -48,13 +46,6 @@ func (a *Agent) debug(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	_, _ = body.WriteTo(w) // the client may be gone
-}
-
-// writeJSON writes what the command hostlocal-gc prints with -o json.
-func writeJSON(w io.Writer, report *gc.Report) error {
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	return enc.Encode(report)
 }
 
 // prefersHTML reports whether a client names HTML, and likes JSON no better.

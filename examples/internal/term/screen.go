@@ -5,6 +5,7 @@
 package term
 
 import (
+	"io"
 	"os"
 
 	"golang.org/x/term"
@@ -33,6 +34,12 @@ func Of(f *os.File) Screen {
 	}
 	s.Colour = wantsColour(os.Getenv) && understandsColour(fd)
 	return s
+}
+
+// Interactive reports whether somebody at a terminal can answer a question.
+func Interactive(r io.Reader) bool {
+	f, ok := r.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
 }
 
 // wantsColour reports whether the environment has nothing against colours.

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// At a terminal a person sees the file and says yes. Whatever else is said, and a file that
+// became another meanwhile, stays.
+func TestRemoveMalformedAsks(t *testing.T) {
+	for _, row := range []struct {
+		reason, said string
+		meanwhile    func(nw *podNetwork)
+		removed      bool
+		status       int
+		says         string
+	}{
+		{"yes", "yes\n", nil, true, statusDone, "Removed "},
+		{"y is what one types without reading", "y\n", nil, false, statusError, "nothing was removed"},
+		{"nothing", "\n", nil, false, statusError, "nothing was removed"},
+		{"the end", "\x04", nil, false, statusError, "nothing was removed"},
+		{"Ctrl-C", "\x03", nil, false, statusInterrupted, "nothing was removed"},
+		{"it is an ADD's now", "yes\n", func(nw *podNetwork) { nw.write("10.1.0.3", sandbox("new")+"\r\neth0", 0) }, false, statusError, "10.1.0.3 is young and is not removed"},
+		{"it is another malformed one", "yes\n", func(nw *podNetwork) { nw.write("10.1.0.3", garbage, time.Hour) }, false, statusError, "not the file that was shown"},
+		{"a pod has the address now", "yes\n", func(nw *podNetwork) {
+			nw.pods("pods.json", pod{Namespace: "shop", Name: "web", ContainerIDs: []string{sandbox("web")}}, pod{Name: "db", IPs: []string{"10.1.0.3"}})
+		}, false, statusError, "10.1.0.3 is in-use and is not removed"},
+	} {
+		t.Run(row.reason, func(t *testing.T) {
+			n, nw := malformedNode(t)
+			s := terminal(t, 80)
+			cmd := command(t, n.dir, "remove-malformed", "10.1.0.3", "--data-dir", "networks", "--network", "podnet", "--source", "file:pods.json")
+			cmd.Stdin, cmd.Stdout, cmd.Stderr = s.end, s.end, s.end
+			cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			s.until(`Only "yes" does:`)
+			if row.meanwhile != nil {
+				row.meanwhile(nw)
+			}
+			if _, err := s.master.WriteString(row.said); err != nil {
+				t.Fatal(err)
+			}
+			got := finish(t, cmd.Wait(), &strings.Builder{}, &strings.Builder{})
+			text := s.written(t)
+			if got.status != row.status || !strings.Contains(text, row.says) || nw.there("10.1.0.3") == row.removed {
+				t.Errorf("exit status %d, want %d; removed is not %v, or %q is not in:\n%s", got.status, row.status, row.removed, row.says, text)
+			}
+		})
+	}
+}
+
+// Ctrl-C ends a command that waits for its source, with the status that shells know.
+func TestInterrupt(t *testing.T) {
+	n, nw := spoiled(t)
+	for _, name := range []string{"list", "plan", "release", "show", "map", "check"} {
+		args := []string{name, "--data-dir", "networks", "--network", "podnet", "--source", "file:pipe"}
+		if name == "show" {
+			args = append(args, "10.244.1.2")
+		}
+		pipe := filepath.Join(n.dir, "pipe")
+		if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cmd := command(t, n.dir, args...)
+		var stdout, stderr strings.Builder
+		cmd.Stdout, cmd.Stderr = &stdout, &stderr
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		w, err := os.OpenFile(pipe, os.O_WRONLY, 0) // waits for the reader
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Process.Signal(os.Interrupt); err != nil {
+			t.Fatal(err)
+		}
+		if got := finish(t, cmd.Wait(), &stdout, &stderr); got.status != statusInterrupted || !nw.there("10.244.1.2") {
+			t.Errorf("%s: exit status %d, %q, %q", name, got.status, got.stdout, got.stderr)
+		}
+		_, _ = w.Close(), os.Remove(pipe) // there is no reader any more
+	}
+}
+
+// Who lacks the permission is told how to get it.
+func TestNotRoot(t *testing.T) {
+	n, _ := spoiled(t)
+	nobody := &syscall.SysProcAttr{}
+	if os.Geteuid() == 0 {
+		nobody.Credential = &syscall.Credential{Uid: 65534, Gid: 65534}
+	}
+	open := func(path string) {
+		for ; path != os.TempDir() && path != "/"; path = filepath.Dir(path) {
+			if err := os.Chmod(path, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	open(filepath.Dir(built))
+	open(n.dir)
+	for _, row := range []struct{ reason, path, args string }{
+		{"the files are root's, and their names may be read", filepath.Join("networks", "podnet", "10.244.1.2"), "list"},
+		{"the same of a pass", filepath.Join("networks", "podnet", "10.244.1.2"), "plan --source file:pods.json"},
+		{"the same of check", filepath.Join("networks", "podnet", "10.244.1.2"), "check --source file:pods.json --cni-dir ."},
+		{"the network's directory", filepath.Join("networks", "podnet"), "list"},
+		{"the data dir", "networks", "networks"},
+		{"what is above it", ".", "list"},
+	} {
+		path := filepath.Join(n.dir, row.path)
+		if err := os.Chmod(filepath.Join(n.dir, "pods.json"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(path, 0); err != nil {
+			t.Fatal(err)
+		}
+		cmd := command(t, "/", append(strings.Fields(strings.ReplaceAll(row.args, "file:", "file:"+n.dir+"/")), "--data-dir", filepath.Join(n.dir, "networks"))...)
+		cmd.SysProcAttr = nobody
+		var stdout, stderr strings.Builder
+		cmd.Stdout, cmd.Stderr = &stdout, &stderr
+		got := finish(t, cmd.Run(), &stdout, &stderr)
+		if got.status != statusError || strings.Count(got.stderr, "permission denied") != 1 || !strings.Contains(got.stderr, "run it as root (sudo)") {
+			t.Errorf("%s: exit status %d\n%s", row.reason, got.status, got.stderr)
+		}
+		if err := os.Chmod(path, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/source"
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+func (a *app) removeMalformedCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "remove-malformed ADDRESS",
+		Short: "Remove the file of one address that names no owner",
+		Long: `Remove the file of one address that holds something host-local never writes. No
+pass does that, as nothing says whose it is. This command shows the file first,
+and asks. It removes it under the plugin's lock, if it is still the file that was
+shown, and only where
+
+  - a fresh look at the sources finds no live pod that claims the address;
+  - each pod that they know has another address of the family in that network,
+    or says which other ones it has and the kernel was asked (--source netns);
+  - it is older than the longest ADD, than --min-age and than --starting-for.`,
+		Example: `  hostlocal-gc remove-malformed 10.244.1.5 --network podnet --source cri --source netns`,
+		Args:    oneAddress,
+	}
+	a.flags.data(c)
+	a.flags.judge(c)
+	c.Flags().BoolVar(&a.flags.yes, flagYes, false, "remove it without a question; no variable sets this")
+	c.RunE = func(cmd *cobra.Command, args []string) error {
+		return work(func(ctx context.Context) error { return a.removeMalformed(ctx, args[0]) })(cmd, args)
+	}
+	return c
+}
+
+// removeMalformed is the command of that name.
+func (a *app) removeMalformed(ctx context.Context, text string) error {
+	a.flags.format = formatTable
+	ip, err := parseAddress(text)
+	if err != nil {
+		return err
+	}
+	if len(a.flags.networks) == 0 {
+		return usagef("a --network is missing: in which network is the file of %v?", ip)
+	}
+	s, err := a.requiredSource()
+	if err != nil {
+		return err
+	}
+	r, err := a.malformed(ctx, s, ip)
+	if err != nil {
+		return err
+	}
+	if err := a.showFile(r); err != nil {
+		return err
+	}
+	if !a.flags.yes {
+		if err := a.confirm(ctx); err != nil {
+			return err
+		}
+		shown := r.Identity() // the question may have stood there for long
+		if r, err = a.malformed(ctx, s, ip); err != nil {
+			return err
+		}
+		if r.Identity() != shown {
+			return fmt.Errorf("%s is not the file that was shown any more: nothing was removed", a.path(r))
+		}
+	}
+	ctx, cancel := a.within(ctx)
+	defer cancel()
+	done, err := hostlocal.New(a.flags.dataDir).Release(ctx, r)
+	if err == nil && done.Outcomes[0] != hostlocal.Released {
+		err = fmt.Errorf("%s was not removed: it is %s", a.path(r), done.Outcomes[0])
+	}
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(a.stdout, "Removed %s.\n", a.path(r))
+	return err
+}
+
+func (a *app) path(r *hostlocal.Reservation) string {
+	return filepath.Join(a.flags.dataDir, r.Network, r.IP.String())
+}
+
+// malformed returns the reservation of an address if it is malformed and nothing speaks for
+// a live holder, by a pass of its own. Its error says why not.
+func (a *app) malformed(ctx context.Context, s podsource.Source, ip netip.Addr) (*hostlocal.Reservation, error) {
+	heard := &listener{Source: s}
+	done, err := a.pass(ctx, heard, true)
+	switch {
+	case err != nil:
+		return nil, err
+	case done.Err != nil: // which was printed
+		return nil, errors.New("nothing was removed: it takes a pass without an error")
+	}
+	var found []*gc.Entry
+	for i := range done.Reservations {
+		if e := &done.Reservations[i]; e.IP == ip && done.shows(e.Network) {
+			found = append(found, e)
+		}
+	}
+	switch {
+	case len(found) == 0:
+		return nil, fmt.Errorf("%v is not reserved in %s", ip, strings.Join(a.flags.networks, ", "))
+	case len(found) > 1:
+		return nil, fmt.Errorf("%v is reserved in several of these networks: name one with --network", ip)
+	case found[0].Reason != gc.OwnerMalformed:
+		return nil, fmt.Errorf("%v is %s and is not removed: %s", ip, found[0].Verdict, found[0].Reason.Text())
+	}
+	r := found[0].Reservation
+	return r, a.nobodys(r, &done, heard.answer.Members())
+}
+
+// nobodys is an error that says who may hold a malformed reservation, whose file does not
+// tell.
+func (a *app) nobodys(r *hostlocal.Reservation, done *result, answers []podsource.Answer) error {
+	asOf, lists, sees, records := done.Started, false, false, false
+	for _, m := range answers {
+		if m.AsOf.After(done.Started.Add(time.Second)) {
+			return fmt.Errorf("the list of source %s is dated in the future", m.Source)
+		}
+		if !m.AsOf.IsZero() && m.AsOf.Before(asOf) {
+			asOf = m.AsOf
+		}
+		lists = lists || !m.Supplementary && (m.Networks == nil || slices.Contains(m.Networks, r.Network))
+		sees, records = sees || m.SeesAddresses, records || m.Recorded != nil
+	}
+	if !lists && !(sees && records) {
+		return fmt.Errorf("no source here lists the pods of network %s: add one, such as --source cri", r.Network)
+	}
+	f := &a.flags
+	least := max(time.Duration(f.minAge), f.startingFor, source.LongestADD(f.requestTimeout))
+	if age := asOf.Sub(r.ReservedAt); age < least {
+		return fmt.Errorf("%s is too young: it was written %v before the sources' answers, and %v is the least",
+			a.path(r), age.Round(time.Second), least)
+	}
+	for _, m := range answers {
+		for i := range m.Pods {
+			if p := &m.Pods[i]; mayHold(p, r, done, sees) {
+				return fmt.Errorf("%s of source %s may hold it: it has no other address of its family in network %s that is known",
+					podText(p), m.Source, r.Network)
+			}
+		}
+	}
+	return nil
+}
+
+// mayHold reports whether a pod may hold r, of which it is only known which address it is.
+// sees is that addresses in network namespaces were looked for, so that a pod with some has
+// no others.
+func mayHold(p *podsource.Pod, r *hostlocal.Reservation, done *result, sees bool) bool {
+	const finished = 5 * time.Minute // after which a pod holds nothing (R5)
+	switch {
+	case p.HostNetwork, p.HasFinished() && !p.FinishedAt.IsZero() && done.Started.Sub(p.FinishedAt) > finished:
+		return false
+	case len(p.ContainerIDs) == 0 && r.ReservedAt.Before(p.StartedAt.Add(-time.Second)): // it is older than the pod (R4)
+		return false
+	case sees && len(p.IPs) > 0 && !p.MoreIPs:
+		return false
+	}
+	return !slices.ContainsFunc(done.Reservations, func(e gc.Entry) bool {
+		its := slices.Contains(p.IPs, e.IP) || e.Owner == hostlocal.Owned && slices.Contains(p.ContainerIDs, e.ContainerID)
+		return its && e.Network == r.Network && e.IP.Is4() == r.IP.Is4()
+	})
+}
+
+// showFile prints what a person needs to know a file by.
+func (a *app) showFile(r *hostlocal.Reservation) error {
+	f, err := os.OpenFile(a.path(r), os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe that took its place blocks nothing
+	if err != nil {
+		return err
+	}
+	defer f.Close() //nolint:errcheck // it was only read
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	const few = 64
+	first := make([]byte, few)
+	n, err := io.ReadFull(f, first)
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return err
+	}
+	_, err = io.WriteString(a.stdout, a.section(term.Bold, a.path(r)+" holds nothing that host-local writes:", [][]term.Cell{
+		{{Text: "size"}, {Text: term.Count(int(info.Size()), "byte")}},
+		{{Text: "written"}, {Text: term.Age(time.Now(), r.ReservedAt) + " ago"}},
+		{{Text: "begins"}, {Text: fmt.Sprintf("%+q", first[:n])}},
+	}))
+	return err
+}
+
+// confirm asks whether to go on. An error is that nobody said yes.
+func (a *app) confirm(ctx context.Context) error {
+	if !term.Interactive(a.stdin) {
+		return errors.New("nothing was removed: --yes removes it")
+	}
+	fmt.Fprint(a.stderr, "Remove this file? Only \"yes\" does: ")
+	said := make(chan string, 1)
+	go func() {
+		line, _ := bufio.NewReader(a.stdin).ReadString('\n') // without an end it is no yes either
+		said <- line
+	}()
+	select {
+	case line := <-said:
+		if strings.TrimSpace(line) == "yes" {
+			return nil
+		}
+		return errors.New("nothing was removed")
+	case <-ctx.Done():
+		fmt.Fprintln(a.stderr)
+		return fmt.Errorf("nothing was removed: %w", ctx.Err())
+	}
+}

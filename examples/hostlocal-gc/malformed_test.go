@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// garbage is what no version of host-local wrote, with what could move a cursor.
+const garbage = "half a \x1b[2Jbackup\nof something\nelse\n"
+
+// malformedNode has a live pod at 10.1.0.2, a malformed file at 10.1.0.3, and a leak at
+// 10.1.0.4, each with an IPv6 address, all of two hours ago.
+func malformedNode(t *testing.T) (*node, *podNetwork) {
+	n := newNode(t)
+	nw := n.network("podnet", "10.1.0.0/24", "fd00:1::/64")
+	for _, name := range []string{"web", "spoiled", "gone"} {
+		nw.add(sandbox(name), 2*time.Hour)
+	}
+	nw.write("10.1.0.3", garbage, 2*time.Hour)
+	n.pods("pods.json", pod{Namespace: "shop", Name: "web", ContainerIDs: []string{sandbox("web")}})
+	return n, nw
+}
+
+// A malformed file is removed only where nothing speaks for a live holder.
+func TestRemoveMalformed(t *testing.T) {
+	web := pod{Namespace: "shop", Name: "web", ContainerIDs: []string{sandbox("web")}}
+	for _, row := range []struct {
+		reason  string
+		args    string // "" is the address
+		change  func(n *node, nw *podNetwork)
+		env     string
+		removed bool
+		status  int
+		says    string // on stdout or stderr
+	}{
+		{reason: "nobody's", removed: true, says: `begins   "half a \x1b[2Jbackup\nof something\nelse\n"`},
+		{reason: "in another spelling", args: "::ffff:10.1.0.3", removed: true},
+		{reason: "the pod is known by its address", removed: true, change: func(n *node, _ *podNetwork) {
+			n.pods("pods.json", pod{Name: "web", IPs: []string{"10.1.0.2"}})
+		}},
+		{reason: "a pod that started later", removed: true, change: func(n *node, _ *podNetwork) {
+			n.pods("pods.json", web, pod{Name: "creating", StartedAt: ago(time.Hour)})
+		}},
+		{reason: "a pod in the node's network", removed: true, change: func(n *node, _ *podNetwork) {
+			n.pods("pods.json", web, pod{Name: "proxy", HostNetwork: true, IPs: []string{"10.1.0.3"}})
+		}},
+
+		{reason: "a live pod has the address (R3)", status: statusError, says: "10.1.0.3 is in-use and is not removed", change: func(n *node, _ *podNetwork) {
+			n.pods("pods.json", web, pod{Name: "db", ContainerIDs: []string{sandbox("db")}, IPs: []string{"10.1.0.3"}})
+		}},
+		{reason: "two live pods have it (R10)", status: statusError, says: "10.1.0.3 is conflict and is not removed", change: func(n *node, _ *podNetwork) {
+			n.pods("pods.json", web, pod{Name: "a", UID: "a", IPs: []string{"10.1.0.3"}}, pod{Name: "b", UID: "b", IPs: []string{"10.1.0.3"}})
+		}},
+		{reason: "a pod that has just finished has it (hazard 13)", status: statusError, says: "is in-use", change: func(n *node, _ *podNetwork) {
+			n.pods("pods.json", web, pod{Name: "job", Finished: true, IPs: []string{"10.1.0.3"}})
+		}},
+		{reason: "a pod is starting since before (R4)", status: statusError, says: "/creating of source file may hold it", change: func(n *node, _ *podNetwork) {
+			n.pods("pods.json", web, pod{Name: "creating", StartedAt: ago(3 * time.Hour)})
+		}},
+		{reason: "since when a pod is starting is unknown (R4)", status: statusError, says: "/creating of source file may hold it", change: func(n *node, _ *podNetwork) {
+			n.pods("pods.json", web, pod{Name: "creating"})
+		}},
+		{reason: "of a container only its ID is known, and no file names it", status: statusError, says: "/db of source file may hold it", change: func(n *node, _ *podNetwork) {
+			n.pods("pods.json", web, pod{Name: "db", ContainerIDs: []string{sandbox("db")}})
+		}},
+		{reason: "the pod's address is in another network, and this may be its second one (hazard 22)", status: statusError, says: "/db of source file may hold it", change: func(n *node, _ *podNetwork) {
+			ips := n.network("storage", "10.2.0.0/24").add(sandbox("db"), time.Hour)
+			n.pods("pods.json", web, pod{Name: "db", ContainerIDs: []string{sandbox("db")}, IPs: ips})
+		}},
+		{reason: "dual stack: the status has the IPv4 address alone (hazard 08)", args: "fd00:1::2", status: statusError, says: "shop/web of source file may hold it", change: func(_ *node, nw *podNetwork) {
+			nw.write("fd00:1::2", garbage, 2*time.Hour)
+		}},
+		{reason: "just written", status: statusError, says: "too young", change: func(_ *node, nw *podNetwork) { nw.date("10.1.0.3", 13*time.Minute) }},
+		{reason: "dated in the future", status: statusError, says: "too young", change: func(_ *node, nw *podNetwork) { nw.date("10.1.0.3", -time.Hour) }},
+		{reason: "younger than --min-age", args: "10.1.0.3 --min-age 3h", status: statusError, says: "3h0m0s is the least"},
+		{reason: "younger than --starting-for", args: "10.1.0.3 --starting-for 4h", status: statusError, says: "4h0m0s is the least"},
+		{reason: "younger than an ADD may take here", args: "10.1.0.3 --runtime-request-timeout 1h", status: statusError, says: "2h10m0s is the least"},
+		{reason: "the list is older (hazard 62)", status: statusError, says: "too young", change: func(n *node, _ *podNetwork) {
+			at := time.Now().Add(-time.Hour - 50*time.Minute)
+			if err := os.Chtimes(filepath.Join(n.dir, "pods.json"), at, at); err != nil {
+				n.t.Fatal(err)
+			}
+		}},
+		{reason: "the list is dated in the future (hazard 75)", status: statusError, says: "dated in the future", change: func(n *node, _ *podNetwork) {
+			at := time.Now().Add(time.Hour)
+			if err := os.Chtimes(filepath.Join(n.dir, "pods.json"), at, at); err != nil {
+				n.t.Fatal(err)
+			}
+		}},
+		{reason: "a list that only keeps", status: statusError, says: "no source here lists the pods of network podnet", change: func(n *node, _ *podNetwork) {
+			n.put("pods.json", `{"items": [{"id": "`+sandbox("web")+`", "metadata": {"namespace": "shop", "name": "web"}}]}`)
+		}},
+		{reason: "leaked: that is release's", args: "10.1.0.4", status: statusError, says: "10.1.0.4 is leaked and is not removed"},
+		{reason: "in use", args: "10.1.0.2", status: statusError, says: "10.1.0.2 is in-use and is not removed"},
+		{reason: "free", args: "10.1.0.9", status: statusError, says: "10.1.0.9 is not reserved in podnet"},
+		{reason: "of a network that is not named", args: "10.1.0.3 --network other", status: statusError, says: "is not reserved in podnet, other", change: func(n *node, nw *podNetwork) {
+			nw.write("10.1.0.3", sandbox("web"), time.Hour)
+			if err := os.Remove(nw.file("10.1.0.3")); err != nil {
+				n.t.Fatal(err)
+			}
+			n.network("other", "10.3.0.0/24")
+		}},
+		{reason: "in two of the networks", args: "10.1.0.3 --network other", status: statusError, says: "reserved in several", change: func(n *node, _ *podNetwork) {
+			other := n.network("other", "10.1.0.0/24")
+			other.add(sandbox("x"), time.Hour)
+			other.write("10.1.0.3", garbage, 2*time.Hour)
+		}},
+		{reason: "the source fails", args: "10.1.0.3 --source file:none.json", status: statusError, says: "it takes a pass without an error"},
+		{reason: "one network is misspelt", args: "10.1.0.3 --network pdonet", status: statusError, says: "it takes a pass without an error"},
+		{reason: "two addresses", args: "10.1.0.3 10.1.0.4", status: statusUsage, says: "takes one address"},
+		{reason: "no address", args: "podnet", status: statusUsage, says: "is no address"},
+		{reason: "nobody says yes", args: "10.1.0.3 --yes=false", status: statusError, says: "nothing was removed: --yes removes it"},
+		{reason: "a variable says yes", args: "10.1.0.3 --yes=false", env: "HOSTLOCAL_GC_YES=true", status: statusError, says: "nothing was removed: --yes removes it"},
+	} {
+		t.Run(row.reason, func(t *testing.T) {
+			n, nw := malformedNode(t)
+			if row.change != nil {
+				row.change(n, nw)
+			}
+			args := []string{"remove-malformed", "--data-dir", "networks", "--network", "podnet", "--source", "file:pods.json", "--yes"}
+			if row.args == "" {
+				row.args = "10.1.0.3"
+			}
+			if row.env != "" { // for which no --yes must stand there
+				args, row.args = args[:len(args)-1], "10.1.0.3"
+			}
+			cmd := command(t, n.dir, append(args, strings.Fields(row.args)...)...)
+			cmd.Env = append(cmd.Env, row.env)
+			var stdout, stderr strings.Builder
+			cmd.Stdout, cmd.Stderr = &stdout, &stderr
+			got := finish(t, cmd.Run(), &stdout, &stderr)
+			if got.status != row.status || !strings.Contains(got.stdout+got.stderr, row.says) || strings.Contains(got.stdout, "\x1b") {
+				t.Errorf("exit status %d, want %d, and without %q:\n%s%s", got.status, row.status, row.says, got.stdout, got.stderr)
+			}
+			if row.removed != (strings.Contains(got.stdout, "Removed "+filepath.Join("networks", "podnet", "10.1.0.3"))) {
+				t.Errorf("removed is not %v:\n%s", row.removed, got.stdout)
+			}
+			for _, ip := range []string{"10.1.0.2", "10.1.0.4", "fd00:1::2", "fd00:1::3"} {
+				if !nw.there(ip) {
+					t.Errorf("%s was removed, too", ip)
+				}
+			}
+			if left := nw.there("10.1.0.3"); left == row.removed && row.says != "is not reserved in podnet, other" {
+				t.Errorf("the file is there: %v", left)
+			}
+		})
+	}
+}
