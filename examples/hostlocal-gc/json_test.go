@@ -45,7 +45,7 @@ type report struct {
 // readReport reads -o json, after a check against the schema.
 func readReport(t *testing.T, stdout string) report {
 	t.Helper()
-	checkSchema(t, stdout)
+	checkSchema(t, "report", stdout)
 	var r report
 	if err := json.Unmarshal([]byte(stdout), &r); err != nil {
 		t.Fatal(err)
@@ -73,24 +73,24 @@ func reasons(t *testing.T, stdout string) map[string]string {
 	return out
 }
 
-func schema(t *testing.T) *jsonschema.Schema {
+func schema(t *testing.T, of string) *jsonschema.Schema {
 	t.Helper()
 	c := jsonschema.NewCompiler()
 	c.AssertFormat()
-	s, err := c.Compile(filepath.Join("testdata", "report.schema.json"))
+	s, err := c.Compile(filepath.Join("testdata", of+".schema.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return s
 }
 
-func checkSchema(t *testing.T, text string) {
+func checkSchema(t *testing.T, of, text string) {
 	t.Helper()
 	value, err := jsonschema.UnmarshalJSON(strings.NewReader(text))
 	if err != nil {
 		t.Fatalf("%v in:\n%s", err, text)
 	}
-	if err := schema(t).Validate(value); err != nil {
+	if err := schema(t, of).Validate(value); err != nil {
 		t.Errorf("%v in:\n%s", err, text)
 	}
 }
@@ -112,6 +112,9 @@ func TestSchemaRefuses(t *testing.T) {
 		{"a reservation of no network", `"network": "podnet",`, ``},
 		{"a field with Go's name", `"ip": "10.244.1.2"`, `"IP": "10.244.1.2"`},
 		{"a list that is null", `"unreserved": [`, `"duplicates": null, "unreserved": [`},
+		{"a verdict where nobody was asked", `"looks": 1`, `"looks": 0`},
+		{"no verdict where somebody was", `"verdict": "leaked",`, ``},
+		{"no counts", `"counts": {`, `"count": {`},
 	} {
 		bad := strings.Replace(good, row.old, row.new, 1)
 		if bad == good {
@@ -122,7 +125,57 @@ func TestSchemaRefuses(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if schema(t).Validate(value) == nil {
+		if schema(t, "report").Validate(value) == nil {
+			t.Errorf("%s passes", row.reason)
+		}
+	}
+}
+
+// What check prints has a schema of its own, whatever it finds.
+func TestCheckSchema(t *testing.T) {
+	var good string
+	for _, row := range []struct{ scene, args, word string }{
+		{"full", "--network podnet --range 10.244.1.0/28 --source file:pods.json", "FULL"},
+		{"full", "--network podnet --source file:none.json", "UNKNOWN"},
+		{"full", "--network podnett --source file:pods.json", "MISSING"},
+		{"full", "--cni-dir .", "UNKNOWN"}, // with what is found on the tester's machine, which knows none of these
+		{"busy", "--source file:pods.json", "OK"},
+		{"conflict", "--source file:pods.json", "UNRESERVED"},
+		{"dual", "--source file:pods.json", "LEAKED"},
+	} {
+		n := scenes[row.scene](t)
+		n.put("broken.conf", "{")
+		args := append([]string{"check", "--data-dir", "networks", "--cni-dir", ".", "-o", "json"}, strings.Fields(row.args)...)
+		got := run(t, n.dir, nil, args...)
+		checkSchema(t, "check", got.stdout)
+		var all struct{ Findings []finding }
+		if err := json.Unmarshal([]byte(got.stdout), &all); err != nil {
+			t.Fatal(err)
+		}
+		if row.args != "--cni-dir ." && all.Findings[0].Word != row.word {
+			t.Errorf("%v: the first word is %s, want %s: %s", args, all.Findings[0].Word, row.word, got.stdout)
+		}
+		if good == "" {
+			good = got.stdout
+		}
+	}
+	for _, row := range []struct{ reason, old, new string }{
+		{"a word that check does not have", `"word": "FULL"`, `"word": "EMPTY"`},
+		{"another version", `"schemaVersion": 1`, `"schemaVersion": 2`},
+		{"a report that is none", `"looks": 1`, `"looks": 3`},
+		{"a field of another name", `"notRead"`, `"unread"`},
+		{"a command of another program", `"run": "hostlocal-gc `, `"run": "rm `},
+	} {
+		bad := strings.Replace(good, row.old, row.new, 1)
+		if bad == good {
+			t.Errorf("%s: %q is not in:\n%s", row.reason, row.old, good)
+			continue
+		}
+		value, err := jsonschema.UnmarshalJSON(strings.NewReader(bad))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if schema(t, "check").Validate(value) == nil {
 			t.Errorf("%s passes", row.reason)
 		}
 	}
@@ -156,6 +209,10 @@ func TestSchemaWords(t *testing.T) {
 	}
 	if diff := cmp.Diff(reasons, s.Defs.Reason.Enum); diff != "" {
 		t.Errorf("reasons (-want +got):\n%s", diff)
+	}
+	text, err = os.ReadFile(filepath.Join("testdata", "check.schema.json"))
+	if want := `["` + strings.Join(words(), `", "`) + `"]`; err != nil || !strings.Contains(string(text), want) {
+		t.Errorf("check.schema.json lacks %s: %v", want, err)
 	}
 }
 

@@ -80,7 +80,7 @@ func TestReleaseByAddress(t *testing.T) {
 		{"two of them", []string{"--ip", "10.1.0.3", "--ip", "10.1.0.4"}, 1, 0, ""},
 		{"in use", []string{"--ip", "10.1.0.2"}, 3, 1, "10.1.0.2 was not released: it is in-use in network podnet"},
 		{"one leaked and one not reserved", []string{"--ip", "10.1.0.3", "--ip", "10.1.0.99"}, 2, 1, "10.1.0.99 was not released: nobody has reserved it"},
-		{"no address", []string{"--ip", "web"}, 3, 2, `--ip "web"`},
+		{"no address", []string{"--ip", "web"}, 3, 2, `"web" is no address`},
 		{"no such plan", []string{"--from", "nowhere.json"}, 3, 1, "reading the plan"},
 		{"not a plan", []string{"--from", "pods.json"}, 3, 1, "reading the plan pods.json"},
 		{"a plan of another version", []string{"--from", "version.json"}, 3, 1, "schemaVersion is 2"},
