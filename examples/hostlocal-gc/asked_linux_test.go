@@ -133,3 +133,15 @@ func TestNotRoot(t *testing.T) {
 		}
 	}
 }
+
+// A plan that never comes does not hang the command.
+func TestPlanThatNeverComes(t *testing.T) {
+	n, nw := spoiled(t)
+	if err := syscall.Mkfifo(filepath.Join(n.dir, "pipe"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got := run(t, n.dir, nil, "release", "--data-dir", "networks", "--network", "podnet", "--source", "file:pods.json", "--from", "pipe", "--timeout", "1ms")
+	if got.status != statusError || !strings.Contains(got.stderr, "reading the plan: pipe: context deadline exceeded") || !nw.there("10.244.1.2") {
+		t.Errorf("exit status %d: %s", got.status, got.stderr)
+	}
+}

@@ -3,14 +3,17 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"slices"
 	"time"
 
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/reportjson"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
@@ -25,19 +28,54 @@ type planned struct {
 	ReservedAt  time.Time  `json:"reservedAt"`
 }
 
+// same reports whether two are of one address: a file that somebody has put together may have
+// it twice.
+func (p planned) same(q planned) bool { return p.Network == q.Network && p.IP == q.IP }
+
 func (p *planned) is(r *hostlocal.Reservation) bool {
 	return p.Network == r.Network && p.IP == r.IP && p.ContainerID == r.ContainerID && p.IfName == r.IfName && p.ReservedAt.Equal(r.ReservedAt)
 }
 
+// maxPlan is the most bytes that a plan may have. That of a full /16 has 30 MiB.
+const maxPlan = 64 << 20
+
+// readBounded reads a plan, which may come from a pipe. A pipe that nobody writes into is
+// left alone when ctx ends.
+func readBounded(ctx context.Context, path string) (text []byte, err error) {
+	read := make(chan struct{})
+	var got []byte
+	var failed error
+	go func() {
+		defer close(read)
+		f, err := os.Open(path)
+		if err != nil {
+			failed = err
+			return
+		}
+		defer f.Close() //nolint:errcheck // it was only read
+		if got, failed = io.ReadAll(io.LimitReader(f, maxPlan+1)); len(got) > maxPlan {
+			failed = fmt.Errorf("%s is longer than %d MiB", path, maxPlan>>20)
+		}
+	}()
+	select {
+	case <-read:
+		return got, failed
+	case <-ctx.Done():
+		return nil, fmt.Errorf("%s: %w", path, ctx.Err())
+	}
+}
+
 // readPlan returns what a report that plan -o json has printed calls leaked, in the
 // networks that it was about.
-func readPlan(path string) ([]planned, error) {
-	text, err := os.ReadFile(path)
+func readPlan(ctx context.Context, path string) ([]planned, error) {
+	text, err := readBounded(ctx, path)
 	if err != nil {
 		return nil, fmt.Errorf("reading the plan: %w", err)
 	}
 	var plan struct {
-		SchemaVersion int `json:"schemaVersion"`
+		SchemaVersion int    `json:"schemaVersion"`
+		DataDir       string `json:"dataDir"`
+		Looks         int    `json:"looks"`
 		Reservations  []struct {
 			planned
 			Verdict string `json:"verdict"`
@@ -47,12 +85,16 @@ func readPlan(path string) ([]planned, error) {
 	if err := json.Unmarshal(text, &plan); err != nil {
 		return nil, fmt.Errorf("reading the plan %s: %w; it is what hostlocal-gc plan -o json prints", path, err)
 	}
-	if plan.SchemaVersion != 1 {
-		return nil, fmt.Errorf("reading the plan %s: its schemaVersion is %d, and 1 is known; plan anew with this version", path, plan.SchemaVersion)
+	if plan.SchemaVersion != reportjson.SchemaVersion {
+		return nil, fmt.Errorf("reading the plan %s: its schemaVersion is %d, and %d is known; plan anew with this version",
+			path, plan.SchemaVersion, reportjson.SchemaVersion)
+	}
+	if plan.DataDir == "" || plan.Looks == 0 {
+		return nil, fmt.Errorf("reading the plan %s: nothing was judged in it; it is what hostlocal-gc plan -o json prints", path)
 	}
 	var leaked []planned
 	for _, r := range plan.Reservations {
-		if r.Verdict == gc.Leaked.String() && r.Reason != gc.NetworkNotNamed.String() {
+		if r.Verdict == gc.Leaked.String() && r.Reason != gc.NetworkNotNamed.String() && !slices.ContainsFunc(leaked, r.same) {
 			leaked = append(leaked, r.planned)
 		}
 	}
@@ -67,7 +109,7 @@ type selection struct {
 }
 
 // selection reads the flags, and the plan.
-func (f *flags) selection() (*selection, error) {
+func (f *flags) selection(ctx context.Context) (*selection, error) {
 	s := &selection{from: f.from}
 	for _, text := range f.ips {
 		ip, err := parseAddress(text)
@@ -80,7 +122,7 @@ func (f *flags) selection() (*selection, error) {
 	}
 	var err error
 	if s.from != "" {
-		s.plan, err = readPlan(s.from)
+		s.plan, err = readPlan(ctx, s.from)
 	}
 	return s, err
 }
@@ -138,5 +180,5 @@ func (s *selection) outdated(r *result) string {
 	if released == asked {
 		return ""
 	}
-	return fmt.Sprintf("%d of %d of the plan %s were released; the rest has changed since, or is in a network that was not named", released, asked, s.from)
+	return fmt.Sprintf("%d of %d of the plan %s were released; the rest has changed since, or is in a network that was not named, or is another node's", released, asked, s.from)
 }

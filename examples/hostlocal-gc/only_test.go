@@ -3,9 +3,11 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -66,6 +68,25 @@ func TestPlanIsCarriedOutLater(t *testing.T) {
 	}
 }
 
+// twice has each reservation of a plan twice.
+func twice(t *testing.T, plan string) string {
+	t.Helper()
+	fields := make(map[string]json.RawMessage)
+	var all []json.RawMessage
+	if err := errors.Join(json.Unmarshal([]byte(plan), &fields), json.Unmarshal(fields["reservations"], &all)); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	if fields["reservations"], err = json.Marshal(append(all, all...)); err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(fields)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
 // What --ip names is released if it is leaked, and else it is an error that says why not.
 func TestReleaseByAddress(t *testing.T) {
 	for _, row := range []struct {
@@ -85,6 +106,17 @@ func TestReleaseByAddress(t *testing.T) {
 		{"not a plan", []string{"--from", "pods.json"}, 3, 1, "reading the plan pods.json"},
 		{"a plan of another version", []string{"--from", "version.json"}, 3, 1, "schemaVersion is 2"},
 		{"not in the plan", []string{"--ip", "10.1.0.3", "--from", "empty.json"}, 3, 1, "not the reservation that the plan has"},
+		{"a plan that was edited: a fresh look decides", []string{"--from", "all.json"}, 1, 0, "2 of 3 of the plan all.json were released"},
+		{"a plan that has all twice", []string{"--from", "twice.json"}, 1, 0, ""},
+		{"a plan with more behind it", []string{"--from", "more.json"}, 3, 1, "reading the plan more.json"},
+		{"a plan of nothing", []string{"--from", "null.json"}, 3, 0, "0 of 1 of the plan"},
+		{"a list without verdicts", []string{"--from", "unjudged.json"}, 3, 1, "nothing was judged in it"},
+		{"what check has printed", []string{"--from", "check.json"}, 3, 1, "nothing was judged in it"},
+		{"a plan like no other", []string{"--from", "huge.json"}, 3, 1, "huge.json is longer than 64 MiB"},
+		{"a link to a plan", []string{"--ip", "10.1.0.3", "--from", "link.json"}, 3, 1, "not the reservation that the plan has"},
+		{"a directory", []string{"--from", "networks"}, 3, 1, "reading the plan"},
+		{"one address twice", []string{"--ip", "10.1.0.2", "--ip", "::ffff:10.1.0.2"}, 3, 1, "10.1.0.2 was not released"},
+		{"an address with a zone", []string{"--ip", "fe80::1%eth0"}, 3, 2, "no zones"},
 		{"a dry run shows all", []string{"--ip", "10.1.0.3", "--dry-run"}, 3, 2, "--dry-run"},
 	} {
 		n := newNode(t)
@@ -93,14 +125,41 @@ func TestReleaseByAddress(t *testing.T) {
 			podnet.add(sandbox(name), time.Hour)
 		}
 		n.pods("pods.json", pod{Namespace: "shop", Name: "web", ContainerIDs: []string{sandbox("web")}})
-		n.put("version.json", `{"schemaVersion": 2}`)
-		n.put("empty.json", `{"schemaVersion": 1}`)
+		print := func(args ...string) string {
+			return run(t, n.dir, nil, append(args, "--data-dir", "networks", "-o", "json")...).stdout
+		}
+		plan := func() string { return print("plan", "--source", "file:pods.json") }
+		const nothing = `{"schemaVersion": 1, "dataDir": "networks", "looks": 1}`
+		for name, text := range map[string]func() string{
+			"version.json":  func() string { return `{"schemaVersion": 2}` },
+			"empty.json":    func() string { return nothing },
+			"null.json":     func() string { return nothing[:len(nothing)-1] + `, "reservations": [null, {"verdict": "leaked"}]}` },
+			"huge.json":     func() string { return strings.Repeat(" ", maxPlan+1) },
+			"more.json":     func() string { return plan() + "{}" },
+			"twice.json":    func() string { return twice(t, plan()) },
+			"all.json":      func() string { return strings.NewReplacer(`"in-use"`, `"leaked"`, `"container-live"`, `"unowned"`).Replace(plan()) },
+			"unjudged.json": func() string { return print("list") },
+			"check.json":    func() string { return print("check", "--source", "file:pods.json", "--cni-dir", ".") },
+		} {
+			if slices.Contains(row.flags, name) {
+				n.put(name, text())
+			}
+		}
+		if slices.Contains(row.flags, "link.json") {
+			n.put("target.json", nothing)
+			if err := os.Symlink("target.json", filepath.Join(n.dir, "link.json")); err != nil {
+				t.Fatal(err)
+			}
+		}
 		got := run(t, n.dir, nil, append([]string{"release", "--data-dir", "networks", "--network", "podnet", "--source", "file:pods.json"}, row.flags...)...)
 		left := 0
 		for _, ip := range []string{"10.1.0.2", "10.1.0.3", "10.1.0.4"} {
 			if podnet.there(ip) {
 				left++
 			}
+		}
+		if strings.Count(got.stderr, "was not released") > 1 {
+			t.Errorf("%s: told twice: %s", row.reason, got.stderr)
 		}
 		if left != row.left || got.status != row.status || !strings.Contains(got.stderr, row.stderr) {
 			t.Errorf("%s: %d left, exit status %d, stderr %q", row.reason, left, got.status, got.stderr)

@@ -187,7 +187,9 @@ func (a *app) release(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	chosen, err := a.flags.selection()
+	reading, cancel := a.within(ctx)
+	defer cancel()
+	chosen, err := a.flags.selection(reading)
 	if err != nil {
 		return err
 	}
