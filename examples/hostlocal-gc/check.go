@@ -15,6 +15,7 @@ import (
 	"unicode"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/reportjson"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
@@ -68,19 +69,19 @@ Exit status: 0 all is well, 3 something is wrong, 1 it could not be told.`,
 		"the range of the network of --network, as a `SUBNET` (repeatable), where no configuration says so")
 	_ = c.MarkFlagDirname("cni-dir")
 	c.RunE = work(func(ctx context.Context) error {
-		return a.check(ctx, c.Flags().Changed("data-dir"), c.Flags().Changed("cni-dir"))
+		return a.check(ctx, c.Flags())
 	})
 	return c
 }
 
 // check is the command of that name.
-func (a *app) check(ctx context.Context, dirGiven, cniDirGiven bool) error {
+func (a *app) check(ctx context.Context, given *pflag.FlagSet) error {
 	if err := a.flags.check(); err != nil {
 		return err
 	}
 	ctx, cancel := a.within(ctx)
 	defer cancel()
-	confs, confErr, err := a.configurations(cniDirGiven)
+	confs, confErr, err := a.configurations(given.Changed("cni-dir"))
 	if err != nil {
 		return err
 	}
@@ -88,9 +89,10 @@ func (a *app) check(ctx context.Context, dirGiven, cniDirGiven bool) error {
 	if err != nil {
 		return err
 	}
+	asked.flags += judging(given)
 	all := checked{SchemaVersion: reportjson.SchemaVersion}
 	var places []*place
-	for _, dir := range a.dataDirs(confs, dirGiven) {
+	for _, dir := range a.dataDirs(confs, given.Changed("data-dir")) {
 		p, err := a.lookAt(ctx, dir, confs, asked)
 		if err != nil {
 			return err
@@ -229,6 +231,23 @@ func unanswered(r *gc.Report, err error) (why []string) {
 		why = []string{err.Error()}
 	}
 	return why
+}
+
+// judging are the flags that were given, beside --source, by which a release judges the same.
+func judging(given *pflag.FlagSet) (flags string) {
+	given.Visit(func(f *pflag.Flag) {
+		values := []string{f.Value.String()}
+		if several, ok := f.Value.(pflag.SliceValue); ok {
+			values = several.GetSlice()
+		}
+		switch f.Name {
+		case "node", "kubeconfig", "min-age", "starting-for", "runtime-request-timeout", "foreign", "allow-empty", "require-pod":
+			for _, v := range values {
+				flags += " --" + f.Name + "=" + quoted(v)
+			}
+		}
+	})
+	return flags
 }
 
 // quoted is a word of a command line as a shell takes it whole. A directory's name comes

@@ -5,6 +5,8 @@ package main
 import (
 	"errors"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -96,6 +98,32 @@ func TestCauses(t *testing.T) {
 		}
 		if diff := cmp.Diff(row.want, strings.Join(got, " ")); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
+		}
+	}
+}
+
+// The command that check proposes judges as check did, and is safe to copy.
+func TestProposedCommand(t *testing.T) {
+	n := fullNode(t)
+	dir := filepath.Join(n.dir, "it's $(here); \x1b[2J")
+	if err := os.Rename(filepath.Join(n.dir, "networks"), dir); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{
+		"check", "--data-dir", dir, "--source", "file:pods.json", "--cni-dir", ".", "--min-age", "10m", "--foreign", "default-",
+		"--require-pod", "shop/web-0", "--require-pod", "shop/web-2", "--allow-empty", "--runtime-request-timeout", "3m",
+	}
+	got := run(t, n.dir, nil, args...)
+	_, proposed, _ := strings.Cut(got.stdout, "\n  ")
+	proposed, _, _ = strings.Cut(proposed, "\n")
+	want := "hostlocal-gc release --source file:pods.json --allow-empty=true --foreign=default- --min-age=10m --require-pod=shop/web-0" +
+		" --require-pod=shop/web-2 --runtime-request-timeout=3m0s --data-dir '" + n.dir + `/it'\''s $(here); ?[2J' --network podnet`
+	if diff := cmp.Diff(want, proposed); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	for word, want := range map[string]string{"": "''", "a-b/c:1": "a-b/c:1", "a b": "'a b'", "a'b": `'a'\''b'`, "ü": "'ü'", "$x": "'$x'"} {
+		if got := quoted(word); got != want {
+			t.Errorf("%q is quoted as %s, want %s", word, got, want)
 		}
 	}
 }

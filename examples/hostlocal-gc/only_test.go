@@ -131,13 +131,15 @@ func TestReleaseByAddress(t *testing.T) {
 		plan := func() string { return print("plan", "--source", "file:pods.json") }
 		const nothing = `{"schemaVersion": 1, "dataDir": "networks", "looks": 1}`
 		for name, text := range map[string]func() string{
-			"version.json":  func() string { return `{"schemaVersion": 2}` },
-			"empty.json":    func() string { return nothing },
-			"null.json":     func() string { return nothing[:len(nothing)-1] + `, "reservations": [null, {"verdict": "leaked"}]}` },
-			"huge.json":     func() string { return strings.Repeat(" ", maxPlan+1) },
-			"more.json":     func() string { return plan() + "{}" },
-			"twice.json":    func() string { return twice(t, plan()) },
-			"all.json":      func() string { return strings.NewReplacer(`"in-use"`, `"leaked"`, `"container-live"`, `"unowned"`).Replace(plan()) },
+			"version.json": func() string { return `{"schemaVersion": 2}` },
+			"empty.json":   func() string { return nothing },
+			"null.json":    func() string { return nothing[:len(nothing)-1] + `, "reservations": [null, {"verdict": "leaked"}]}` },
+			"huge.json":    func() string { return strings.Repeat(" ", maxPlan+1) },
+			"more.json":    func() string { return plan() + "{}" },
+			"twice.json":   func() string { return twice(t, plan()) },
+			"all.json": func() string {
+				return strings.NewReplacer(`"in-use"`, `"leaked"`, `"container-live"`, `"unowned"`).Replace(plan())
+			},
 			"unjudged.json": func() string { return print("list") },
 			"check.json":    func() string { return print("check", "--source", "file:pods.json", "--cni-dir", ".") },
 		} {

@@ -48,6 +48,9 @@ func (a *app) table(r *result, entries []*gc.Entry) string {
 	if r.judged {
 		columns = append(columns, verdictColumns(wide)...)
 	}
+	columns = slices.DeleteFunc(columns, func(c column) bool { // of which nothing is known
+		return !slices.ContainsFunc(entries, func(e *gc.Entry) bool { return c.cell(e).Text != "-" })
+	})
 	head := make([]term.Column, len(columns))
 	for i, c := range columns {
 		head[i] = c.Column
