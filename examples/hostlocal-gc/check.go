@@ -100,6 +100,7 @@ func (a *app) check(ctx context.Context, given *pflag.FlagSet) error {
 		places, all.Reports = append(places, p), append(all.Reports, reportjson.Report{Report: &p.report})
 	}
 	for _, p := range places {
+		p.named = given.Changed("data-dir")
 		all.Findings = append(all.Findings, diagnose(p, places)...)
 	}
 	slices.SortStableFunc(all.Findings, func(a, b finding) int { return slices.Index(words(), a.Word) - slices.Index(words(), b.Word) })
@@ -195,7 +196,7 @@ func (a *app) lookAt(ctx context.Context, dir string, confs []cniconf.Network, a
 		p.judged = len(networks) == 0 && len(asked.failed) == 0 && asked.union != nil
 		r := a.unjudged(ctx, store, names)
 		p.report = r.Report
-		p.report.Networks = nil
+		p.report.Networks, p.report.DataDirMissing = nil, names == nil
 		for _, name := range networks {
 			p.report.Networks = append(p.report.Networks, gc.Network{Name: name, Missing: !slices.Contains(names, name)})
 		}

@@ -5,6 +5,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/reportjson"
@@ -46,6 +47,9 @@ func (a *app) printChecked(all *checked) error {
 			rows[i] = []term.Cell{{Text: s.Source}, {Text: term.Count(s.Entries, "entry")}, {Text: s.Why, Style: term.Dim}}
 			if !s.Used {
 				rows[i][1] = term.Cell{Text: "not used", Style: term.Yellow}
+			}
+			if s.Why != "" && slices.ContainsFunc(all.Findings, func(f finding) bool { return strings.Contains(f.Text, s.Why) }) {
+				rows[i][2].Text = "see above"
 			}
 		}
 		out.WriteString(a.screen.Table([]term.Column{{Title: "SOURCE"}, {Title: "ANSWER"}, {Title: ""}}, rows))

@@ -52,6 +52,7 @@ type place struct {
 	asked    []string          // networks that the user named
 	release  string            // the command that releases, without its networks
 	networks []string          // that have a directory
+	named    bool              // the user named the data directory
 }
 
 // diagnose says what is wrong with a data directory, the gravest first. What is reserved
@@ -68,10 +69,13 @@ func diagnose(p *place, places []*place) (all []finding) {
 		all = append(all, finding{Word: wordUnreserved, Text: fmt.Sprintf("%s not reserved, so host-local may hand them out again: %s",
 			wereOrWas(len(unreserved)), term.Few(unreserved, fewRows))})
 	}
+	if p.named && p.report.DataDirMissing {
+		all = append(all, finding{Word: wordMissing, Text: "there is no data directory " + p.report.DataDir + "; --data-dir says where host-local keeps its networks"})
+	}
 	if !p.judged {
 		all = append(all, finding{Word: wordUnknown, Text: "which pods live here can't be told: " + strings.Join(p.unknown, "; ")})
 	}
-	if len(p.report.Networks) == 0 && p.judged {
+	if len(p.report.Networks) == 0 && p.judged && len(all) == 0 {
 		all = append(all, finding{Word: wordOK, Text: "no network has a directory in " + p.report.DataDir + ": nothing was ever reserved"})
 	}
 	slices.SortStableFunc(all, func(a, b finding) int {

@@ -43,6 +43,8 @@ func TestDiagnose(t *testing.T) {
 	}{
 		{"all is well", place{judged: true, report: gc.Report{Networks: podnet, Reservations: []gc.Entry{at("10.1.0.2", gc.ContainerLive)}}, confs: small}, nil, "OK", "1 of 2 addresses reserved, all in use"},
 		{"nothing was ever reserved", place{judged: true, report: gc.Report{DataDir: "/d"}}, nil, "OK", "/d"},
+		{"the user named a data directory that does not exist", place{judged: true, named: true, report: gc.Report{DataDir: "/d", DataDirMissing: true}}, nil, "MISSING", "there is no data directory /d"},
+		{"a data directory that does not exist is host-local's before its first ADD", place{judged: true, report: gc.Report{DataDir: "/d", DataDirMissing: true}}, nil, "OK", "nothing was ever reserved"},
 		{"the network's first pod has not come yet", place{judged: true, report: gc.Report{Networks: missing}}, nil, "OK", "nothing was ever reserved"},
 		{"the user named it", place{judged: true, asked: []string{"podnet"}, report: gc.Report{Networks: missing}}, nil, "MISSING", "no directory"},
 		{"somebody removed it", place{judged: true, report: gc.Report{Networks: missing, Unreserved: unreserved("10.1.0.2", "web")}, confs: small}, nil, "MISSING", "1 address of a live pod is not reserved anywhere"},
@@ -125,5 +127,18 @@ func TestProposedCommand(t *testing.T) {
 		if got := quoted(word); got != want {
 			t.Errorf("%q is quoted as %s, want %s", word, got, want)
 		}
+	}
+}
+
+// What check says first it says once.
+func TestCheckSaysItOnce(t *testing.T) {
+	n := fullNode(t)
+	cmd := command(t, n.dir, "check", "--data-dir", "nowhere", "--cni-dir", ".")
+	cmd.Env = append(cmd.Env, "CONTAINER_RUNTIME_ENDPOINT=unix:///nowhere/containerd.sock")
+	var stdout, stderr strings.Builder
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	got := finish(t, cmd.Run(), &stdout, &stderr)
+	if !strings.HasPrefix(got.stdout, "MISSING: there is no data directory nowhere") || strings.Count(got.stdout, "unix:///nowhere/containerd.sock") != 1 {
+		t.Errorf("exit status %d:\n%s", got.status, got.stdout)
 	}
 }
