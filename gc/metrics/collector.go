@@ -39,8 +39,8 @@ type Collector struct {
 
 // A source is what the reports say of one source.
 type source struct {
-	took     time.Duration
-	failures uint64
+	took              time.Duration
+	answers, failures uint64
 }
 
 // New returns a Collector that has seen no pass.
@@ -77,7 +77,9 @@ func (c *Collector) OnReport(report gc.Report, err error) {
 	for i := range report.Sources {
 		s := of(c.sources, report.Sources[i].Name)
 		s.took += report.Sources[i].Took
-		if report.Sources[i].Error != "" {
+		if report.Sources[i].Error == "" {
+			s.answers++
+		} else {
 			s.failures++
 		}
 	}
@@ -165,6 +167,7 @@ func (c *Collector) snapshot() (all []prometheus.Metric) {
 	all = append(all, c.passDuration.metric(d.passDuration), c.longestHold.metric(d.longestHold))
 	for name, s := range c.sources {
 		add(d.sourceSeconds, prometheus.CounterValue, s.took.Seconds(), name)
+		add(d.sourceAnswers, prometheus.CounterValue, float64(s.answers), name)
 		add(d.sourceFailures, prometheus.CounterValue, float64(s.failures), name)
 	}
 	if c.missing >= 0 {

@@ -231,6 +231,19 @@ func TestReports(t *testing.T) {
 			pass_duration_seconds_count 2
 			`,
 		}, {
+			"a source that was never heard is at zero, and one that fails now was heard",
+			[]pass{
+				{gc.Report{Sources: []gc.SourceReport{{Name: "cri"}, {Name: "kube", Error: "away"}}}, errRefused},
+				{gc.Report{Sources: []gc.SourceReport{{Name: "cri", Error: "away"}}}, errRefused},
+			},
+			"source_answers_total source_failures_total",
+			`
+			source_answers_total{source="cri"} 1
+			source_answers_total{source="kube"} 0
+			source_failures_total{source="cri"} 1
+			source_failures_total{source="kube"} 1
+			`,
+		}, {
 			"names that are no UTF-8 end no scrape",
 			[]pass{{gc.Report{Networks: []gc.Network{{Name: "pod\xffnet"}}, Sources: []gc.SourceReport{{Name: "\xff"}}}, nil}}, "released_total source_failures_total",
 			`

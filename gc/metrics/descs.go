@@ -15,6 +15,7 @@ type descs struct {
 	unreserved      *prometheus.Desc // gauge
 	duplicates      *prometheus.Desc // gauge
 	sourceSeconds   *prometheus.Desc // counter, seconds, by source
+	sourceAnswers   *prometheus.Desc // counter, by source
 	sourceFailures  *prometheus.Desc // counter, by source
 	rangeAddresses  *prometheus.Desc // gauge, by network and range set
 	rangeReserved   *prometheus.Desc // gauge, by network and range set
@@ -38,6 +39,7 @@ func newDescs() descs {
 		unreserved:      desc("unreserved_addresses", "Addresses of live pods that no network has reserved, so that host-local may hand them out again."),
 		duplicates:      desc("duplicate_addresses", "Addresses that several live pods have."),
 		sourceSeconds:   desc("source_seconds_total", "Time that a pod source took to answer.", "source"),
+		sourceAnswers:   desc("source_answers_total", "Questions that a pod source answered without an error.", "source"),
 		sourceFailures:  desc("source_failures_total", "Questions to which a pod source gave an error.", "source"),
 		rangeAddresses:  desc("range_addresses", "Addresses that a range set has for containers.", "network", "set"),
 		rangeReserved:   desc("range_reserved_addresses", "Addresses of a range set that the last pass that judged any found reserved.", "network", "set"),
@@ -51,6 +53,7 @@ func newDescs() descs {
 func (d *descs) all() []*prometheus.Desc {
 	return []*prometheus.Desc{
 		d.passes, d.passDuration, d.lockHeld, d.longestHold, d.lastGoodPass, d.missing, d.unreserved, d.duplicates,
-		d.sourceSeconds, d.sourceFailures, d.reservations, d.rangeAddresses, d.rangeReserved, d.released, d.releaseFailures, d.oldestKeptLeak,
+		d.sourceSeconds, d.sourceAnswers, d.sourceFailures, d.reservations, d.rangeAddresses, d.rangeReserved,
+		d.released, d.releaseFailures, d.oldestKeptLeak,
 	}
 }

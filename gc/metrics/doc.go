@@ -51,6 +51,9 @@
 //
 //   - hostlocal_gc_source_seconds_total, a counter: time that the source took to
 //     answer.
+//   - hostlocal_gc_source_answers_total, a counter: questions to which it gave an
+//     answer, also one that was refused. A source at zero was never heard since
+//     the process started: its socket, its account or its name is wrong.
 //   - hostlocal_gc_source_failures_total, a counter: questions to which it gave
 //     an error. An answer that was refused is in passes_total alone, and so is
 //     one that did not come in time.
