@@ -5,9 +5,11 @@ package deploytest
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -22,21 +24,32 @@ import (
 
 // manifests are the objects that a kustomization makes, by their kinds.
 type manifests struct {
-	kinds      []string // of all, in their order
-	daemonSet  appsv1.DaemonSet
-	account    corev1.ServiceAccount
-	role       rbacv1.ClusterRole
-	binding    rbacv1.ClusterRoleBinding
-	rule       monitoringv1.PrometheusRule
-	podMonitor monitoringv1.PodMonitor
-	dashboard  corev1.ConfigMap
+	kinds          []string // of all, sorted
+	daemonSet      appsv1.DaemonSet
+	config         corev1.ConfigMap
+	account        corev1.ServiceAccount
+	clusterRole    rbacv1.ClusterRole
+	clusterBinding rbacv1.ClusterRoleBinding
+	role           rbacv1.Role
+	binding        rbacv1.RoleBinding
+	rule           monitoringv1.PrometheusRule
+	podMonitor     monitoringv1.PodMonitor
+	dashboard      corev1.ConfigMap
+	text           []byte // all objects, as kubectl would send them
 }
 
 const (
 	plain     = "" // the directory's own kustomization
 	monitored = "resources: [../deploy]\ncomponents: [../deploy/monitoring]\n"
+	noAPI     = "resources: [../deploy]\ncomponents: [../deploy/no-api]\n"
 	inPlace   = "in place" // the directory's own, with what is commented out in it about components
 )
+
+// overlays are all of these, by names for tests.
+var overlays = map[string]string{
+	"plain": plain, "monitored": monitored, "no API": noAPI, "in place": inPlace,
+	"no API, monitored": "resources: [../deploy]\ncomponents: [../deploy/no-api, ../deploy/monitoring]\n",
+}
 
 // build has kustomize make the objects of the directory, or of a kustomization
 // beside it that uses the directory. No object may have a field that its type has
@@ -44,7 +57,7 @@ const (
 func build(t *testing.T, overlay string) manifests {
 	t.Helper()
 	fs := filesys.MakeFsInMemory()
-	for _, pattern := range []string{"*.yaml", "monitoring/*"} {
+	for _, pattern := range []string{"*.yaml", "monitoring/*", "no-api/*"} {
 		files, err := filepath.Glob(filepath.Join("..", pattern))
 		if err != nil || len(files) == 0 {
 			t.Fatalf("no file is called %s: %v", pattern, err)
@@ -67,7 +80,11 @@ func build(t *testing.T, overlay string) manifests {
 		if err != nil {
 			t.Fatal(err)
 		}
-		own = bytes.ReplaceAll(own, []byte("# components:\n# - monitoring\n"), []byte("components:\n- monitoring\n"))
+		changed := regexp.MustCompile(`(?m)^# (components:|- monitoring|- no-api)`).ReplaceAll(own, []byte("$1"))
+		if bytes.Count(changed, []byte("\n#"))+3 != bytes.Count(own, []byte("\n#")) {
+			t.Fatal("kustomization.yaml does not have all components commented out")
+		}
+		own = changed
 		if err := fs.WriteFile("/deploy/kustomization.yaml", own); err != nil {
 			t.Fatal(err)
 		}
@@ -82,6 +99,9 @@ func build(t *testing.T, overlay string) manifests {
 		t.Fatalf("building with %q: %v", overlay, err)
 	}
 	var m manifests
+	if m.text, err = made.AsYaml(); err != nil {
+		t.Fatal(err)
+	}
 	for _, object := range made.Resources() {
 		text, err := object.AsYAML()
 		if err != nil {
@@ -89,9 +109,13 @@ func build(t *testing.T, overlay string) manifests {
 		}
 		m.kinds = append(m.kinds, object.GetKind())
 		into := map[string]any{
-			"DaemonSet": &m.daemonSet, "ServiceAccount": &m.account, "ClusterRole": &m.role, "ClusterRoleBinding": &m.binding,
-			"PrometheusRule": &m.rule, "PodMonitor": &m.podMonitor, "ConfigMap": &m.dashboard,
+			"DaemonSet": &m.daemonSet, "ServiceAccount": &m.account, "Role": &m.role, "RoleBinding": &m.binding,
+			"ClusterRole": &m.clusterRole, "ClusterRoleBinding": &m.clusterBinding,
+			"PrometheusRule": &m.rule, "PodMonitor": &m.podMonitor, "ConfigMap": &m.config,
 		}[object.GetKind()]
+		if object.GetName() == "hostlocal-gc-dashboard" {
+			into = &m.dashboard
+		}
 		if into == nil {
 			t.Fatalf("nobody here knows what a %s is", object.GetKind())
 		}
@@ -99,52 +123,101 @@ func build(t *testing.T, overlay string) manifests {
 			t.Errorf("%s: %v\n%s", object.GetKind(), err, text)
 		}
 	}
+	slices.Sort(m.kinds)
 	return m
 }
 
-// What is in the README for people to copy is a kustomization that builds, and
-// does what it says.
+// container is the agent's.
+func (m *manifests) container() *corev1.Container {
+	return &m.daemonSet.Spec.Template.Spec.Containers[0]
+}
+
+// environment is that of the agent's container, as kubelet makes it: the ConfigMap's, then
+// the container's own, in which a variable may name one that comes before.
+func (m *manifests) environment(t *testing.T, fields map[string]string) map[string]string {
+	t.Helper()
+	env := make(map[string]string)
+	for _, from := range m.container().EnvFrom {
+		if from.ConfigMapRef == nil || from.Prefix != "" || from.ConfigMapRef.Name != m.config.Name {
+			t.Fatalf("the environment comes from %+v, and there is a ConfigMap %s", from, m.config.Name)
+		}
+		maps.Copy(env, m.config.Data)
+	}
+	for _, e := range m.container().Env {
+		value := e.Value
+		if e.ValueFrom != nil {
+			known := false
+			if e.ValueFrom.FieldRef != nil {
+				value, known = fields[e.ValueFrom.FieldRef.FieldPath]
+			}
+			if !known {
+				t.Errorf("%s is not of the pod's own fields: %+v", e.Name, e.ValueFrom)
+			}
+		}
+		for name, with := range env {
+			value = strings.ReplaceAll(value, "$("+name+")", with)
+		}
+		if strings.Contains(value, "$(") {
+			t.Errorf("%s=%s names what is not set before it", e.Name, value)
+		}
+		env[e.Name] = value
+	}
+	return env
+}
+
+// podFields are those of some pod that the manifests ask for.
+var podFields = map[string]string{
+	"metadata.name": "hostlocal-gc-x", "metadata.namespace": "kube-system", "spec.nodeName": "node-1", "status.hostIP": "192.0.2.7",
+}
+
+// What the README and the runbook have for people to copy is a kustomization that builds,
+// and does what it says.
 func TestReadmeBuilds(t *testing.T) {
 	readme, err := os.ReadFile("../README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	blocks := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllSubmatch(readme, -1)
-	for i, want := range []struct {
+	variable := func(name string) func(*manifests) string {
+		return func(m *manifests) string { return m.environment(t, podFields)[name] }
+	}
+	want := []struct {
 		reason string
-		made   func(m manifests) string
+		made   func(m *manifests) string
 		want   string
 	}{
-		{
-			"image and network", func(m manifests) string {
-				c := m.daemonSet.Spec.Template.Spec.Containers[0]
-				return c.Image + " " + c.Args[0]
-			}, "registry.example/team/hostlocal-gc-agent:1.0 --network=cbr0",
-		}, {
-			"a second network, and no kubelet", func(m manifests) string {
-				return strings.Join(m.daemonSet.Spec.Template.Spec.Containers[0].Args[:4], " ")
-			}, "--network=storage --network=podnet --source=kube --source=cri",
-		}, {
-			"CRI-O", func(m manifests) string {
-				return m.daemonSet.Spec.Template.Spec.Volumes[1].HostPath.Path + " " + m.daemonSet.Spec.Template.Spec.Containers[0].VolumeMounts[1].MountPath
-			}, "/run/crio /run/crio",
-		},
-	} {
-		if i >= len(blocks) {
-			t.Fatalf("README.md has %d kustomizations, none for: %s", len(blocks), want.reason)
-		}
-		overlay := bytes.ReplaceAll(blocks[i][1], []byte("path/to/deploy"), []byte("../deploy"))
-		if got := want.made(build(t, string(overlay))); got != want.want {
-			t.Errorf("%s: %s, want %s", want.reason, got, want.want)
-		}
+		{"image and network", func(m *manifests) string {
+			return m.container().Image + " " + variable("HOSTLOCAL_GC_NETWORK")(m) + " " + variable("HOSTLOCAL_GC_SOURCE")(m)
+		}, "registry.example/team/hostlocal-gc:1.0 cbr0 kubelet,kube cri"},
+		{"a second network, and nothing of the kubelet", func(m *manifests) string {
+			paths := slices.Sorted(maps.Keys(mounted(t, &m.daemonSet.Spec.Template.Spec)))
+			return variable("HOSTLOCAL_GC_NETWORK")(m) + "; " + variable("HOSTLOCAL_GC_SOURCE")(m) + "; " + strings.Join(paths, " ")
+		}, "podnet storage; kube cri; /run/containerd /var/lib/cni/networks"},
+		{"CRI-O", func(m *manifests) string {
+			return variable("HOSTLOCAL_GC_SOURCE")(m) + "; " + fmt.Sprint(mounted(t, &m.daemonSet.Spec.Template.Spec))
+		}, "kubelet,kube cri:/run/crio/crio.sock; map[/run/crio:/run/crio, Directory /var/lib/cni/networks:/var/lib/cni/networks, " +
+			"written, DirectoryOrCreate /var/lib/kubelet/pods-api:/var/lib/kubelet/pods-api, DirectoryOrCreate]"},
+		{"the ranges", func(m *manifests) string {
+			return variable("HOSTLOCAL_GC_CNI_CONF")(m) + "; " + mounted(t, &m.daemonSet.Spec.Template.Spec)["/etc/cni/net.d"]
+		}, "/etc/cni/net.d/10-podnet.conflist; /etc/cni/net.d, Directory"},
+		{"no rights in the API", func(m *manifests) string {
+			return variable("HOSTLOCAL_GC_SOURCE")(m) + "; " + strings.Join(m.kinds, " ")
+		}, "cri netns cnicache; ConfigMap DaemonSet ServiceAccount"},
+		{"another namespace", func(m *manifests) string {
+			return strings.Join([]string{m.daemonSet.Namespace, m.config.Namespace, m.account.Namespace, m.clusterBinding.Subjects[0].Namespace,
+				m.role.Namespace, m.binding.Namespace, m.binding.Subjects[0].Namespace, variable("HOSTLOCAL_GC_NETWORK")(m)}, " ")
+		}, "agents agents agents agents default default agents podnet"},
+		{"metrics", func(m *manifests) string {
+			return variable("HOSTLOCAL_GC_METRICS_LISTEN")(m) + "; " + m.podMonitor.Labels["release"] + "; " + m.rule.Labels["release"]
+		}, "[192.0.2.7]:9777; prometheus; prometheus"},
 	}
-}
-
-// The component patches by place. Where the arguments have moved it must not
-// build, instead of replacing another argument.
-func TestListenPatchFitsItsPlace(t *testing.T) {
-	m := build(t, monitored)
-	if got := fmt.Sprint(m.daemonSet.Spec.Template.Spec.Containers[0].Args); !strings.Contains(got, "--listen=[$(NODE_IP)]:9776") || strings.Contains(got, "127.0.0.1") {
-		t.Errorf("with monitoring the agent is told %s", got)
+	blocks := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllSubmatch(readme, -1)
+	if len(blocks) != len(want) {
+		t.Fatalf("README.md has %d kustomizations, and %d are known here", len(blocks), len(want))
+	}
+	for i, w := range want {
+		m := build(t, strings.ReplaceAll(string(blocks[i][1]), "path/to/deploy", "../deploy"))
+		if got := w.made(&m); got != w.want {
+			t.Errorf("%s:\n%s, want\n%s", w.reason, got, w.want)
+		}
 	}
 }

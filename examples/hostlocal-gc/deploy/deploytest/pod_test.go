@@ -3,7 +3,8 @@
 package deploytest
 
 import (
-	"regexp"
+	"maps"
+	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -15,40 +16,44 @@ import (
 
 // What the agent may do to a node: each of these is a promise of the README.
 func TestPodIsConfined(t *testing.T) {
-	for name, overlay := range map[string]string{"plain": plain, "monitored": monitored} {
+	root, no, yes := int64(0), false, true
+	confined := &corev1.SecurityContext{
+		RunAsUser: &root, RunAsGroup: &root,
+		Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+		Privileged:               &no,
+		AllowPrivilegeEscalation: &no,
+		ReadOnlyRootFilesystem:   &yes,
+		SeccompProfile:           &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+	}
+	privileged := &corev1.SecurityContext{RunAsUser: &root, RunAsGroup: &root, Privileged: &yes, ReadOnlyRootFilesystem: &yes}
+	const networks, containerd = "/var/lib/cni/networks", "/run/containerd"
+	for name, overlay := range overlays {
 		t.Run(name, func(t *testing.T) {
 			pod := build(t, overlay).daemonSet.Spec.Template.Spec
 			if len(pod.Containers) != 1 || len(pod.InitContainers)+len(pod.EphemeralContainers) != 0 {
 				t.Fatalf("want one container and no others: %+v", pod)
 			}
-			c := pod.Containers[0]
-			s := c.SecurityContext
-			if s == nil {
-				t.Fatal("the container has no security context")
+			want, kernel, token := confined, false, true
+			paths := map[string]string{networks: networks + ", written, DirectoryOrCreate", containerd: containerd + ", Directory"}
+			if name == "plain" || name == "monitored" {
+				paths["/var/lib/kubelet/pods-api"] = "/var/lib/kubelet/pods-api, DirectoryOrCreate"
+			} else {
+				want, kernel, token = privileged, true, false
+				paths["/var/lib/cni/results"] = "/var/lib/cni/results, DirectoryOrCreate"
 			}
-			root, no, yes := int64(0), false, true
-			want := &corev1.SecurityContext{
-				RunAsUser: &root, RunAsGroup: &root,
-				Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
-				Privileged:               &no,
-				AllowPrivilegeEscalation: &no,
-				ReadOnlyRootFilesystem:   &yes,
-				SeccompProfile:           &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
-			}
-			if diff := cmp.Diff(want, s); diff != "" {
+			if diff := cmp.Diff(want, pod.Containers[0].SecurityContext); diff != "" {
 				t.Errorf("security context of the container (-want +got):\n%s", diff)
 			}
 			if pod.SecurityContext != nil {
 				t.Errorf("the pod has a security context of its own: %+v", pod.SecurityContext)
 			}
-			if pod.HostPID || pod.HostIPC || pod.ShareProcessNamespace != nil {
-				t.Errorf("hostPID %v, hostIPC %v, shareProcessNamespace %v; want none of them", pod.HostPID, pod.HostIPC, pod.ShareProcessNamespace)
+			if pod.HostPID != kernel || pod.HostIPC || pod.ShareProcessNamespace != nil {
+				t.Errorf("hostPID %v, hostIPC %v, shareProcessNamespace %v; want %v and none of the others", pod.HostPID, pod.HostIPC, pod.ShareProcessNamespace, kernel)
 			}
-			if diff := cmp.Diff(map[string]string{
-				"/var/lib/cni/networks":     "/var/lib/cni/networks, written, DirectoryOrCreate",
-				"/run/containerd":           "/run/containerd, Directory",
-				"/var/lib/kubelet/pods-api": "/var/lib/kubelet/pods-api, DirectoryOrCreate",
-			}, mounted(t, &pod)); diff != "" {
+			if pod.AutomountServiceAccountToken == nil || *pod.AutomountServiceAccountToken != token {
+				t.Errorf("token of the service account mounted: %v, want %v", pod.AutomountServiceAccountToken, token)
+			}
+			if diff := cmp.Diff(paths, mounted(t, &pod)); diff != "" {
 				t.Errorf("paths of the node (-want +got):\n%s", diff)
 			}
 		})
@@ -108,50 +113,51 @@ func TestPodRunsWhereItIsNeeded(t *testing.T) {
 	}
 }
 
-// Probes ask where the agent listens.
+// Probes and what names pods are on loopback, whatever the components are.
 func TestProbes(t *testing.T) {
-	for name, row := range map[string]struct{ overlay, listen, host string }{
-		"loopback":           {plain, "--listen=127.0.0.1:9776", "127.0.0.1"},
-		"the node's address": {monitored, "--listen=[$(NODE_IP)]:9776", ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			c := build(t, row.overlay).daemonSet.Spec.Template.Spec.Containers[0]
-			if !slices.Contains(c.Args, row.listen) {
-				t.Errorf("%s is not among the arguments %q", row.listen, c.Args)
+	for name, overlay := range overlays {
+		m := build(t, overlay)
+		if listen, ok := m.environment(t, podFields)["HOSTLOCAL_GC_LISTEN"]; ok || len(m.container().Args) != 1 {
+			t.Errorf("%s: the agent listens at %q and has the arguments %q, and the probes ask where it does by default", name, listen, m.container().Args)
+		}
+		for _, p := range []struct {
+			probe *corev1.Probe
+			path  string
+		}{{m.container().LivenessProbe, "/healthz"}, {m.container().ReadinessProbe, "/readyz"}} {
+			if p.probe == nil || p.probe.HTTPGet == nil {
+				t.Fatalf("%s: no probe for %s", name, p.path)
 			}
-			for _, p := range []struct {
-				probe *corev1.Probe
-				path  string
-			}{{c.LivenessProbe, "/healthz"}, {c.ReadinessProbe, "/readyz"}} {
-				if p.probe == nil || p.probe.HTTPGet == nil {
-					t.Fatalf("no probe for %s", p.path)
-				}
-				if g := p.probe.HTTPGet; g.Path != p.path || g.Port.IntValue() != 9776 || g.Host != row.host {
-					t.Errorf("probe %+v; want %s at port 9776 of host %q", g, p.path, row.host)
-				}
+			if g := p.probe.HTTPGet; g.Path != p.path || net.JoinHostPort(g.Host, g.Port.String()) != "127.0.0.1:9776" {
+				t.Errorf("%s: probe %+v; want %s on loopback", name, g, p.path)
 			}
-		})
+		}
 	}
 }
 
-// Each variable of an argument is set, and each that is set is used.
-func TestVariables(t *testing.T) {
-	for name, overlay := range map[string]string{"plain": plain, "monitored": monitored} {
-		c := build(t, overlay).daemonSet.Spec.Template.Spec.Containers[0]
-		var used, set []string
-		for _, m := range regexp.MustCompile(`\$\((\w+)\)`).FindAllStringSubmatch(strings.Join(c.Args, " "), -1) {
-			used = append(used, m[1])
+// What each agent is told, and that all of it is.
+func TestEnvironment(t *testing.T) {
+	base := map[string]string{
+		"HOSTLOCAL_GC_NETWORK": "podnet", "HOSTLOCAL_GC_SOURCE": "kubelet,kube cri", "HOSTLOCAL_GC_EVENTS": "true",
+		"HOSTLOCAL_GC_REQUIRE_POD": "kube-system/hostlocal-gc-x", "NODE_NAME": "node-1",
+	}
+	for name, overlay := range overlays {
+		want := maps.Clone(base)
+		if strings.HasPrefix(name, "no API") || overlay == inPlace {
+			want["HOSTLOCAL_GC_SOURCE"], want["HOSTLOCAL_GC_EVENTS"] = "cri netns cnicache", "false"
 		}
-		for _, e := range c.Env {
-			if e.ValueFrom == nil || e.ValueFrom.FieldRef == nil {
-				t.Errorf("%s: %s is not of the pod's own fields", name, e.Name)
-			}
-			set = append(set, e.Name)
+		if strings.HasSuffix(name, "monitored") || overlay == inPlace {
+			want["HOSTLOCAL_GC_METRICS_LISTEN"] = "[192.0.2.7]:9777"
 		}
-		slices.Sort(used)
-		slices.Sort(set)
-		if diff := cmp.Diff(used, set); diff != "" {
-			t.Errorf("%s: variables (-used +set):\n%s", name, diff)
+		m := build(t, overlay)
+		got := m.environment(t, podFields)
+		for _, name := range []string{"POD_NAME", "POD_NAMESPACE", "NODE_IP"} {
+			delete(got, name) // others are made of these
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+		if links := m.daemonSet.Spec.Template.Spec.EnableServiceLinks; links == nil || *links {
+			t.Errorf("%s: a Service called hostlocal-gc would set variables of the agent's", name)
 		}
 	}
 }
@@ -160,28 +166,42 @@ func TestVariables(t *testing.T) {
 // Events are for people; nothing else is needed.
 func TestRights(t *testing.T) {
 	m := build(t, plain)
-	if diff := cmp.Diff([]string{"ClusterRole", "ClusterRoleBinding", "DaemonSet", "ServiceAccount"}, slices.Sorted(slices.Values(m.kinds))); diff != "" {
+	if diff := cmp.Diff([]string{"ClusterRole", "ClusterRoleBinding", "ConfigMap", "DaemonSet", "Role", "RoleBinding", "ServiceAccount"}, m.kinds); diff != "" {
 		t.Errorf("kinds of objects (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff([]rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"list"}},
 		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get"}},
-		{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
-	}, m.role.Rules); diff != "" {
+	}, m.clusterRole.Rules); diff != "" {
 		t.Errorf("rules (-want +got):\n%s", diff)
 	}
-	if m.role.AggregationRule != nil {
+	if diff := cmp.Diff([]rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
+	}, m.role.Rules); diff != "" {
+		t.Errorf("rules in %s (-want +got):\n%s", m.role.Namespace, diff)
+	}
+	if m.role.Namespace != corev1.NamespaceDefault || m.binding.Namespace != corev1.NamespaceDefault {
+		t.Errorf("rights for Events in %s, bound in %s; those about a Node are in default", m.role.Namespace, m.binding.Namespace)
+	}
+	if m.clusterRole.AggregationRule != nil {
 		t.Error("rules of other roles come in by aggregation")
 	}
 	pod := m.daemonSet.Spec.Template.Spec
 	if pod.ServiceAccountName != m.account.Name || m.account.Namespace != m.daemonSet.Namespace {
 		t.Errorf("the pod's account %s/%s is not %s/%s", m.daemonSet.Namespace, pod.ServiceAccountName, m.account.Namespace, m.account.Name)
 	}
-	if diff := cmp.Diff([]rbacv1.Subject{{Kind: "ServiceAccount", Name: m.account.Name, Namespace: m.account.Namespace}}, m.binding.Subjects); diff != "" {
-		t.Errorf("who has the rights (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff(rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: m.role.Name}, m.binding.RoleRef); diff != "" {
-		t.Errorf("what is bound (-want +got):\n%s", diff)
+	account := []rbacv1.Subject{{Kind: "ServiceAccount", Name: m.account.Name, Namespace: m.account.Namespace}}
+	for _, row := range []struct {
+		subjects []rbacv1.Subject
+		ref      rbacv1.RoleRef
+		kind     string
+	}{{m.clusterBinding.Subjects, m.clusterBinding.RoleRef, "ClusterRole"}, {m.binding.Subjects, m.binding.RoleRef, "Role"}} {
+		if diff := cmp.Diff(account, row.subjects); diff != "" {
+			t.Errorf("who has the rights (-want +got):\n%s", diff)
+		}
+		if diff := cmp.Diff(rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: row.kind, Name: "hostlocal-gc"}, row.ref); diff != "" {
+			t.Errorf("what is bound (-want +got):\n%s", diff)
+		}
 	}
 	for _, labels := range []map[string]string{m.daemonSet.Spec.Template.Labels, build(t, monitored).podMonitor.Spec.Selector.MatchLabels} {
 		if diff := cmp.Diff(m.daemonSet.Spec.Selector.MatchLabels, labels); diff != "" {
@@ -190,14 +210,23 @@ func TestRights(t *testing.T) {
 	}
 }
 
+// The component without rights leaves nothing that could give one.
+func TestNoAPI(t *testing.T) {
+	m := build(t, noAPI)
+	if diff := cmp.Diff([]string{"ConfigMap", "DaemonSet", "ServiceAccount"}, m.kinds); diff != "" {
+		t.Errorf("kinds of objects (-want +got):\n%s", diff)
+	}
+}
+
 // All that is in a namespace is in one, and moves together.
 func TestNamespace(t *testing.T) {
 	for overlay, want := range map[string]string{
-		monitored: "kube-system", "namespace: agents\n" + monitored: "agents", inPlace: "kube-system",
+		monitored: "kube-system", "namespace: agents\n" + monitored: "agents",
 	} {
 		m := build(t, overlay)
 		for what, got := range map[string]string{
-			"DaemonSet": m.daemonSet.Namespace, "ServiceAccount": m.account.Namespace, "subject": m.binding.Subjects[0].Namespace,
+			"DaemonSet": m.daemonSet.Namespace, "ServiceAccount": m.account.Namespace, "subject": m.clusterBinding.Subjects[0].Namespace,
+			"other subject": m.binding.Subjects[0].Namespace, "ConfigMap": m.config.Namespace,
 			"PodMonitor": m.podMonitor.Namespace, "PrometheusRule": m.rule.Namespace, "dashboard": m.dashboard.Namespace,
 		} {
 			if got != want {
@@ -210,7 +239,7 @@ func TestNamespace(t *testing.T) {
 // The monitor asks the port that the patch opens.
 func TestMonitorFindsThePort(t *testing.T) {
 	m := build(t, monitored)
-	want := []corev1.ContainerPort{{Name: "metrics", ContainerPort: 9776, HostPort: 9776}}
+	want := []corev1.ContainerPort{{Name: "metrics", ContainerPort: 9777, HostPort: 9777}}
 	if diff := cmp.Diff(want, m.daemonSet.Spec.Template.Spec.Containers[0].Ports); diff != "" {
 		t.Errorf("ports (-want +got):\n%s", diff)
 	}
