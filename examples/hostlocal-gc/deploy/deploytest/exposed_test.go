@@ -3,14 +3,28 @@
 package deploytest
 
 import (
+	"bufio"
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/gc/metrics"
@@ -60,9 +74,9 @@ func entry(started time.Time, why gc.Reason, age time.Duration) gc.Entry {
 	return gc.Entry{Reservation: made, Reason: why, Verdict: why.Verdict()}
 }
 
-// exposed are the metrics that the library has, as a scrape shows them: for each
-// name its labels, and all values of each that occur.
-func exposed(t *testing.T) map[string]map[string]map[string]bool {
+// families are the metrics that the library has after passes with every reason, and
+// those of its own that the agent adds.
+func families(t *testing.T) []*dto.MetricFamily {
 	t.Helper()
 	var reasons []gc.Reason
 	for why := gc.Reason(0); why.Rule() != ""; why++ {
@@ -75,7 +89,26 @@ func exposed(t *testing.T) map[string]map[string]map[string]bool {
 	released.LockHeld, released.LongestHold = time.Millisecond, time.Millisecond
 	c.OnReport(released, nil)
 	c.OnReport(report(now, reasons...), errAway)
+	all := served(t, c)()
+	agents := scrape(t)
+	for _, name := range []string{"hostlocal_gc_build_info", "hostlocal_gc_dry_run"} {
+		if agents[name] == nil {
+			t.Fatalf("the agent does not serve %s", name)
+		}
+		all = append(all, agents[name])
+	}
+	for _, f := range all { // the agent serves what the library has
+		if agents[f.GetName()] == nil && (f.GetType() == dto.MetricType_COUNTER && len(f.GetMetric()[0].GetLabel()) == 0) {
+			t.Errorf("the agent does not serve %s", f.GetName())
+		}
+	}
+	return all
+}
 
+// exposed are all these as a scrape shows them: for each name its labels, and all values
+// of each that occur.
+func exposed(t *testing.T) map[string]map[string]map[string]bool {
+	t.Helper()
 	all := make(map[string]map[string]map[string]bool)
 	add := func(name string, pairs []*dto.LabelPair, more ...string) {
 		labels := all[name]
@@ -93,7 +126,7 @@ func exposed(t *testing.T) map[string]map[string]map[string]bool {
 			labels[name] = make(map[string]bool)
 		}
 	}
-	for _, f := range served(t, c)() {
+	for _, f := range families(t) {
 		for _, m := range f.GetMetric() {
 			if f.GetType() != dto.MetricType_HISTOGRAM {
 				add(f.GetName(), m.GetLabel())
@@ -105,4 +138,96 @@ func exposed(t *testing.T) map[string]map[string]map[string]bool {
 		}
 	}
 	return all
+}
+
+// elsewhere are the metrics of others that alerts may ask for: what Prometheus says of
+// each target, and kube-state-metrics of each DaemonSet. The job is the monitor's.
+func elsewhere(t *testing.T) map[string]map[string]map[string]bool {
+	t.Helper()
+	m := build(t, monitored)
+	job := ""
+	for _, r := range m.podMonitor.Spec.PodMetricsEndpoints[0].RelabelConfigs {
+		if r.TargetLabel == "job" && len(r.SourceLabels) == 0 && r.Replacement != nil {
+			job = *r.Replacement
+		}
+	}
+	daemonSet := map[string]map[string]bool{"namespace": {m.daemonSet.Namespace: true}, "daemonset": {m.daemonSet.Name: true}}
+	return map[string]map[string]map[string]bool{
+		"up": {node: {}, "job": {job: true}},
+		"kube_daemonset_status_desired_number_scheduled": daemonSet,
+		"kube_daemonset_status_number_ready":             daemonSet,
+	}
+}
+
+// Names, units and help are as Prometheus wants them.
+func TestMetricsLint(t *testing.T) {
+	if problems, err := promlint.NewWithMetricFamilies(families(t)).Lint(); err != nil || len(problems) != 0 {
+		t.Errorf("%v, %v", problems, err)
+	}
+}
+
+// scraped is what the command's agent answers to Prometheus, set up as the manifests do
+// it, at the address for metrics.
+var scraped = sync.OnceValues(func() ([]byte, error) {
+	binary, err := makeCommand(runtime.GOARCH)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "scraped")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	pods := filepath.Join(dir, "pods.json")
+	if err := os.WriteFile(pods, []byte("[]"), 0o600); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, binary, "agent")
+	cmd.Env = []string{
+		"HOSTLOCAL_GC_DATA_DIR=" + dir, "HOSTLOCAL_GC_NETWORK=podnet storage", "HOSTLOCAL_GC_SOURCE=file:" + pods,
+		"HOSTLOCAL_GC_LISTEN=127.0.0.1:0", "HOSTLOCAL_GC_METRICS_LISTEN=127.0.0.1:0",
+	}
+	log, err := cmd.StderrPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	defer func() { _ = cmd.Wait() }() // it was killed
+	defer cancel()
+	for lines := bufio.NewScanner(log); lines.Scan(); {
+		m := regexp.MustCompile(`msg="Serving metrics" address=(\S+)`).FindStringSubmatch(lines.Text())
+		if m == nil {
+			continue
+		}
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+m[1]+"/metrics", http.NoBody)
+		if err != nil {
+			return nil, err
+		}
+		answer, err := http.DefaultClient.Do(request)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = answer.Body.Close() }()
+		return io.ReadAll(answer.Body)
+	}
+	return nil, errors.New("the agent serves no metrics")
+})
+
+// scrape is scraped as Prometheus reads it.
+func scrape(t *testing.T) map[string]*dto.MetricFamily {
+	t.Helper()
+	text, err := scraped()
+	if err != nil {
+		t.Fatal(err)
+	}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	found, err := parser.TextToMetricFamilies(bytes.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -173,7 +174,9 @@ func rules(t *testing.T) []rulefmt.Rule {
 // what is wrong and what to do, with labels that it has.
 func TestAlertQueries(t *testing.T) {
 	have := exposed(t)
-	for _, r := range rules(t) {
+	maps.Copy(have, elsewhere(t))
+	all := rules(t)
+	for _, r := range all {
 		expr, err := parser.ParseExpr(r.Expr)
 		if err != nil {
 			t.Errorf("%s: %v", r.Alert, err)
@@ -193,8 +196,57 @@ func TestAlertQueries(t *testing.T) {
 		for _, problem := range problems {
 			t.Errorf("%s: %s: %s", r.Alert, r.Expr, problem)
 		}
+		for _, other := range all {
+			if other.Alert == r.Alert && other.Expr != r.Expr || other.Alert != r.Alert && other.Expr == r.Expr {
+				t.Errorf("%s and %s are alike", r.Alert, other.Alert)
+			}
+		}
 		if r.For == 0 || r.Labels["severity"] == "" {
 			t.Errorf("%s waits for %v and has severity %q", r.Alert, r.For, r.Labels["severity"])
+		}
+	}
+}
+
+// Each alert leads to its chapter of the runbook, and there are no others; README.md
+// lists it.
+func TestRunbook(t *testing.T) {
+	text, err := os.ReadFile("../runbook.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	readme, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var alerts, chapters, listed []string
+	for _, m := range regexp.MustCompile(`(?m)^## (.*)\n\n([^#]+)`).FindAllStringSubmatch(string(text), -1) {
+		if !strings.Contains(m[2], "\n1. ") {
+			t.Errorf("%s does not say what to do", m[1])
+		}
+		chapters = append(chapters, m[1])
+	}
+	for _, m := range regexp.MustCompile("(?m)^\\| `(Hostlocal\\w+)` \\|").FindAllStringSubmatch(string(readme), -1) {
+		listed = append(listed, m[1])
+	}
+	for _, r := range rules(t) {
+		alerts = append(alerts, r.Alert)
+		want := "https://github.com/hostlocal-gc/hostlocal-gc/blob/HEAD/examples/hostlocal-gc/deploy/runbook.md#" + strings.ToLower(r.Alert)
+		if r.Annotations["runbook_url"] != want {
+			t.Errorf("%s: runbook_url %q", r.Alert, r.Annotations["runbook_url"])
+		}
+	}
+	slices.Sort(alerts)
+	slices.Sort(chapters)
+	slices.Sort(listed)
+	if diff := cmp.Diff(alerts, chapters); diff != "" {
+		t.Errorf("chapters of the runbook (-alerts +chapters):\n%s", diff)
+	}
+	if diff := cmp.Diff(alerts, listed); diff != "" {
+		t.Errorf("alerts in README.md (-alerts +listed):\n%s", diff)
+	}
+	for _, m := range regexp.MustCompile(`\]\(#(\w+)\)`).FindAllStringSubmatch(string(text), -1) {
+		if !slices.ContainsFunc(chapters, func(c string) bool { return strings.ToLower(c) == m[1] }) {
+			t.Errorf("the runbook leads to a chapter %s that it does not have", m[1])
 		}
 	}
 }
@@ -220,6 +272,10 @@ func check(expr parser.Expr, have map[string]map[string]map[string]bool) (result
 	case *parser.ParenExpr:
 		return check(e.Expr, have)
 	case *parser.Call:
+		if e.Func.Name == "absent" { // what is not there has labels only if it was asked for by them
+			_, problems = check(e.Args[0], have)
+			return nil, problems
+		}
 		result = make(map[string]bool)
 		for _, arg := range e.Args {
 			of, more := check(arg, have)
@@ -253,6 +309,17 @@ func check(expr parser.Expr, have map[string]map[string]map[string]bool) (result
 		left, problems := check(e.LHS, have)
 		right, more := check(e.RHS, have)
 		problems = append(problems, more...)
+		if e.VectorMatching != nil && e.VectorMatching.On {
+			for _, l := range e.VectorMatching.MatchingLabels {
+				if !left[l] || !right[l] {
+					problems = append(problems, "its sides do not both have the label "+l)
+				}
+			}
+			if e.Op != parser.LUNLESS {
+				problems = append(problems, "this test does not know what "+e.Op.String()+" on some labels has")
+			}
+			return left, problems
+		}
 		if e.LHS.Type() == parser.ValueTypeVector && e.RHS.Type() == parser.ValueTypeVector && !maps.Equal(left, right) {
 			problems = append(problems, "its sides have different labels and never meet")
 		}

@@ -3,17 +3,20 @@
 package deploytest
 
 import (
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
-	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/prometheus/model/histogram"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/timestamp"
 	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/tsdb/chunks"
@@ -22,23 +25,15 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/gc/metrics"
 )
 
-// tell returns what Prometheus has stored after a story.
-func tell(t *testing.T, at func(minute int, now time.Time) []pass) storage.Queryable {
+// tell returns what Prometheus has stored after so many minutes of a story.
+func tell(t *testing.T, length int, at func(minute int, now time.Time) []pass, beside func(minute int) figures) storage.Queryable {
 	t.Helper()
 	c := metrics.New()
 	c.SetRanges(map[string][]metrics.RangeSet{"podnet": {{{First: netip.MustParseAddr("10.1.0.1"), Last: netip.MustParseAddr("10.1.0.10")}}}})
 	scrape := served(t, c)
 	samples := make(map[string][]chunks.Sample)
 	series := make(map[string]labels.Labels)
-	store := func(now time.Time, name string, m *dto.Metric, value float64) {
-		b := labels.NewScratchBuilder(4)
-		b.Add(labels.MetricName, name)
-		b.Add(node, "node-1")
-		for _, l := range m.GetLabel() {
-			b.Add(l.GetName(), l.GetValue())
-		}
-		b.Sort()
-		of := b.Labels()
+	store := func(now time.Time, value float64, of labels.Labels) {
 		series[of.String()] = of
 		samples[of.String()] = append(samples[of.String()], sample{timestamp.FromTime(now), value})
 	}
@@ -47,13 +42,35 @@ func tell(t *testing.T, at func(minute int, now time.Time) []pass) storage.Query
 		for _, p := range at(m, now) {
 			c.OnReport(p.report, p.err)
 		}
+		also := usual
+		if beside != nil {
+			also = beside(m)
+		}
+		for name, value := range also {
+			// Names as in rules: labels of a metric in braces.
+			of, err := parser.ParseMetric(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			store(now, value, of)
+		}
+		if also[isUp] != 1 {
+			continue
+		}
 		for _, f := range scrape() {
 			for _, m := range f.GetMetric() {
+				b := labels.NewScratchBuilder(4)
+				b.Add(labels.MetricName, f.GetName())
+				b.Add(node, "node-1")
+				for _, l := range m.GetLabel() {
+					b.Add(l.GetName(), l.GetValue())
+				}
+				b.Sort()
 				switch {
 				case m.GetCounter() != nil:
-					store(now, f.GetName(), m, m.GetCounter().GetValue())
+					store(now, m.GetCounter().GetValue(), b.Labels())
 				case m.GetGauge() != nil:
-					store(now, f.GetName(), m, m.GetGauge().GetValue())
+					store(now, m.GetGauge().GetValue(), b.Labels())
 				}
 			}
 		}
@@ -71,13 +88,13 @@ func tell(t *testing.T, at func(minute int, now time.Time) []pass) storage.Query
 	}}
 }
 
-// fires returns the first minute at which an expression has had a value for so
-// long, evaluated each minute, or -1.
-func fires(t *testing.T, stored storage.Queryable, expr string, waits time.Duration) int {
+// fires says from which minute to which an alert fires, evaluated each minute, as
+// "15-60"; without an end if it does when the story ends, and several with commas.
+func fires(t *testing.T, stored storage.Queryable, length int, expr string, waits time.Duration) string {
 	t.Helper()
 	engine := promql.NewEngine(promql.EngineOpts{Logger: slog.New(slog.DiscardHandler), MaxSamples: 1e6, Timeout: time.Minute})
 	defer func() { _ = engine.Close() }()
-	query, err := engine.NewRangeQuery(t.Context(), stored, nil, expr, begin, begin.Add((length-1)*time.Minute), time.Minute)
+	query, err := engine.NewRangeQuery(t.Context(), stored, nil, expr, begin, begin.Add(time.Duration(length-1)*time.Minute), time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,22 +103,27 @@ func fires(t *testing.T, stored storage.Queryable, expr string, waits time.Durat
 	if err != nil {
 		t.Fatal(err)
 	}
-	first := -1
+	firing := make([]bool, length)
 	for _, s := range matrix {
 		for i, from := 0, 0; i < len(s.Floats); i++ {
 			if i > 0 && s.Floats[i].T-s.Floats[i-1].T > time.Minute.Milliseconds() {
 				from = i
 			}
 			if s.Floats[i].T-s.Floats[from].T >= waits.Milliseconds() {
-				minute := int(timestamp.Time(s.Floats[i].T).Sub(begin).Minutes())
-				if first < 0 || minute < first {
-					first = minute
-				}
-				break
+				firing[int(timestamp.Time(s.Floats[i].T).Sub(begin).Minutes())] = true
 			}
 		}
 	}
-	return first
+	var spans []string
+	for m, now := range firing {
+		switch before := m > 0 && firing[m-1]; {
+		case now && !before:
+			spans = append(spans, fmt.Sprintf("%d-", m))
+		case !now && before:
+			spans[len(spans)-1] += strconv.Itoa(m)
+		}
+	}
+	return strings.Join(spans, ", ")
 }
 
 // A sample is a number at a time, which is in milliseconds.
