@@ -20,8 +20,8 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/utils/keymutex"
 
-	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/source"
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/logs"
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/source"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"

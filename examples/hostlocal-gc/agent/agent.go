@@ -74,13 +74,12 @@ type Agent struct {
 // New touches neither disk nor network. Its errors are about the options.
 func New(opts Options) (*Agent, error) {
 	a := &Agent{opts: opts, statuses: newStatusStore(opts.SourceNames), registry: prometheus.NewRegistry()}
-	collector, answers := metrics.New(), newAnswers()
-	a.registry.MustRegister(collector, answers, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	collector := metrics.New()
+	a.registry.MustRegister(collector, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	a.registry.MustRegister(aboutItself(&opts)...)
 	opts.Passes.OnReport = func(report gc.Report, err error) {
 		collector.SetRanges(rangeSets(opts.CNIConf)) // a network's configuration often comes after the agent
 		collector.OnReport(report, err)
-		answers.note(&report)
 		a.statuses.note(report, err)
 		a.log(&report)
 		if a.events != nil {

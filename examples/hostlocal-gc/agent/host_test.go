@@ -13,7 +13,7 @@ import (
 // A page of another site, whose name leads to loopback, reads nothing through a
 // browser that runs on the node or forwards a port to it.
 func TestHostHeader(t *testing.T) {
-	a := &Agent{opts: Options{Listen: "agent.example:9776", Node: "node-1"}, statuses: newStatusStore(), registry: prometheus.NewRegistry()}
+	a := &Agent{opts: Options{Listen: "agent.example:9776", Node: "node-1"}, statuses: newStatusStore(nil), registry: prometheus.NewRegistry()}
 	for _, row := range []struct {
 		reason, host string
 		ok           bool

@@ -63,7 +63,7 @@ func TestReadyWithoutAnAnswer(t *testing.T) {
 	const never = "Never heard since the start: file"
 	for path, want := range map[string]string{
 		debugPath + "?format=html": "was refused", "/healthz": never + "\nThe last pass was refused, and released nothing\n", "/readyz": never,
-		"/metrics": "\nhostlocal_gc_source_last_answer_timestamp_seconds{source=\"file\"} 0\n",
+		"/metrics": "\nhostlocal_gc_source_answers_total{source=\"file\"} 0\n",
 	} {
 		if got := p.get(path); got.status != http.StatusOK || !strings.Contains(got.body, want) {
 			t.Errorf("%s gives %d without %q:\n%s", path, got.status, want, got.body)

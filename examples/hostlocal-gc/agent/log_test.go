@@ -15,7 +15,6 @@ import (
 
 	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
@@ -143,29 +142,5 @@ func TestLogOfHazards(t *testing.T) {
 		if diff := cmp.Diff(row.want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
 		}
-	}
-}
-
-// A source that was never heard has the time zero, and one that was keeps the time of
-// its last answer.
-func TestSourceMetric(t *testing.T) {
-	a := newAnswers()
-	for _, row := range []struct {
-		reason string
-		report gc.Report
-		want   float64
-	}{
-		{"it gives no answer", gc.Report{Started: time.Unix(1600000000, 0), Sources: []gc.SourceReport{{Name: "\xffcri", Error: "no such socket"}}}, 0},
-		{"it gives one", gc.Report{Started: time.Unix(1600000600, 0), Sources: []gc.SourceReport{{Name: "\xffcri"}}}, 1600000600},
-		{"it fails again", gc.Report{Started: time.Unix(1600001200, 0), Sources: []gc.SourceReport{{Name: "\xffcri", Error: "no such socket"}}}, 1600000600},
-		{"it hangs, and is in no report", gc.Report{Started: time.Unix(1600001800, 0)}, 1600000600},
-	} {
-		a.note(&row.report)
-		if n, got := testutil.CollectAndCount(a), testutil.ToFloat64(a); n != 1 || got != row.want {
-			t.Errorf("%s: %d series, %v, want %v", row.reason, n, got, row.want)
-		}
-	}
-	if problems, err := testutil.CollectAndLint(a); err != nil || len(problems) > 0 {
-		t.Errorf("%v %v", problems, err)
 	}
 }

@@ -5,11 +5,9 @@ package agent
 import (
 	"os"
 	"runtime"
-	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/cniconf"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/iprange"
 )
@@ -27,25 +25,6 @@ func aboutItself(o *Options) []prometheus.Collector {
 		dryRun.Set(1)
 	}
 	return []prometheus.Collector{build, dryRun}
-}
-
-// answers says when each source gave its last answer.
-type answers struct{ *prometheus.GaugeVec }
-
-func newAnswers() answers {
-	return answers{prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "hostlocal_gc_source_last_answer_timestamp_seconds",
-		Help: "When a pass last began in which the pod source gave an answer, in Unix time; 0 as long as it gave none since the agent's start.",
-	}, []string{"source"})}
-}
-
-func (a answers) note(report *gc.Report) {
-	for _, s := range report.Sources {
-		g := a.WithLabelValues(strings.ToValidUTF8(s.Name, "\uFFFD")) // 0 where it is new
-		if s.Error == "" {
-			g.Set(float64(report.Started.Unix()))
-		}
-	}
 }
 
 // rangeSets reads the ranges from CNI configurations. What can't be read has none: the

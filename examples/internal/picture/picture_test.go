@@ -109,7 +109,7 @@ func TestDraw(t *testing.T) {
 		},
 		{
 			"what has less room is drawn with fewer cells",
-			Input{Ranges: []Range{{ip("10.0.0.0"), ip("10.0.255.255"), netip.Addr{}}}, Reservations: held(InUse, "10.0.0.127", "10.0.0.128"), Cells: 512},
+			Input{Ranges: []Range{{First: ip("10.0.0.0"), Last: ip("10.0.255.255")}}, Reservations: held(InUse, "10.0.0.127", "10.0.0.128"), Cells: 512},
 			[]string{"## 510"}, []string{"128"}, nil,
 		},
 		{

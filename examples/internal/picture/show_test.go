@@ -250,7 +250,7 @@ func TestBlocks(t *testing.T) {
 		{"a conflict among leaks", all(run(Leaked, 0, 32), run(Conflict, 32, 1), run(Young, 33, 1)), []string{"conflict 2", "leaked 9", "young 2", "conflict 11"}, "!", "!"},
 		{"a conflict alone", run(Conflict, 5, 1), []string{"conflict 2", "conflict 11"}, "!", "!"},
 	} {
-		in := Input{Title: "n", Ranges: []Range{{ip("10.0.0.0"), ip("10.0.255.255"), netip.Addr{}}}, Reservations: row.rs}
+		in := Input{Title: "n", Ranges: []Range{{First: ip("10.0.0.0"), Last: ip("10.0.255.255")}}, Reservations: row.rs}
 		if strings.Contains(row.reason, "gateway") {
 			in.Ranges[0].Gateway = ip("10.0.0.0")
 		}
