@@ -3,6 +3,7 @@
 package containerdtest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -34,9 +35,10 @@ func (n *node) untell(command, pod string) {
 
 // A call is a RunPodSandbox that may take its time.
 type call struct {
-	done chan struct{} // closed when it has returned
-	pod  pod
-	err  error
+	done   chan struct{} // closed when it has returned
+	giveUp func()        // ends the call, as its client's deadline does
+	pod    pod
+	err    error
 }
 
 // runHeld begins to run a pod and returns when its ADD has got the addresses and
@@ -69,10 +71,12 @@ func (n *node) runHeldIn(command, name string) *call {
 
 // begin begins to run a pod.
 func (n *node) begin(name string) *call {
-	c := &call{done: make(chan struct{})}
+	ctx, giveUp := context.WithCancel(n.t.Context())
+	c := &call{done: make(chan struct{}), giveUp: giveUp}
 	go func() {
 		defer close(c.done)
-		c.pod, c.err = n.tryRun(n.t.Context(), name)
+		defer giveUp()
+		c.pod, c.err = n.tryRun(ctx, name)
 	}()
 	return c
 }

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package containerdtest
+
+import (
+	"context"
+	"debug/buildinfo"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/cnicache"
+)
+
+// incidentEnv names a file into which the test of an incident writes its row.
+const incidentEnv = "CONTAINERDTEST_INCIDENT"
+
+// An incident is an open issue of the field, reproduced on the parts that it is about. Its
+// test, TestIncident_name, is in the file incident_name_linux_test.go, and shows the leak, that
+// the parts alone do not recover, and that the node works again after one pass.
+// examples/incidents runs these tests and makes a table of them.
+//
+// What the parts did is composed of what the test counted. It has no figure that differs from
+// run to run.
+type incident struct {
+	Issues   []string // as in "containerd/containerd#12130"; the first names it
+	Leak     string   // what leaks, and when
+	Advice   string   // what is advised today
+	Alone    string   // what the parts did by themselves
+	Ours     string   // what one pass did
+	Versions []string // of the parts that ran
+}
+
+// tell ends the test of an incident: it writes the row, unless the test has failed.
+func (i incident) tell(t *testing.T) {
+	t.Helper()
+	if t.Failed() {
+		return
+	}
+	row, err := json.MarshalIndent(i, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%s", row)
+	if file := os.Getenv(incidentEnv); file != "" {
+		if err := os.WriteFile(file, row, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// versions are those of programs of the node, or of the modules that one of them was built
+// with, as in "containerd:github.com/containernetworking/cni".
+func (n *node) versions(programs ...string) (all []string) {
+	n.t.Helper()
+	for _, what := range programs {
+		program, module, of := strings.Cut(what, ":")
+		info, err := buildinfo.ReadFile(filepath.Join(os.Getenv(binEnv), program))
+		n.must(err)
+		if !of {
+			m := info.Main
+			if m.Replace != nil {
+				m = *m.Replace
+			}
+			all = append(all, program+" "+m.Version)
+			continue
+		}
+		i := slices.IndexFunc(info.Deps, func(m *debug.Module) bool { return m.Path == module })
+		if i < 0 {
+			n.t.Fatalf("%s was built without %s", program, module)
+		}
+		all = append(all, fmt.Sprintf("its %s %s", strings.TrimPrefix(module, "github.com/"), info.Deps[i].Version))
+	}
+	return all
+}
+
+// collectGarbage has libcni do what a runtime's GC would, with these containers as the valid
+// ones, and returns which addresses it freed. It works on copies of the reservations
+// and of the cache: what it frees is still reserved.
+func (n *node) collectGarbage(valid ...pod) (freed []netip.Addr, err error) {
+	n.t.Helper()
+	const data = "/var/lib/cni/networks"
+	copied := n.t.TempDir()
+	n.must(errors.Join(
+		os.CopyFS(filepath.Join(copied, "networks"), os.DirFS(data)),
+		os.CopyFS(filepath.Join(copied, "results"), os.DirFS(cnicache.DefaultDir)),
+	))
+	conf, err := os.ReadFile(n.path("cni/conf/10-pods.conflist"))
+	n.must(err)
+	before := n.reservations(n.network)
+	list, err := libcni.NetworkConfFromBytes([]byte(strings.ReplaceAll(string(conf),
+		`"ipam": {`, fmt.Sprintf(`"ipam": {"dataDir": %q,`, filepath.Join(copied, "networks")))))
+	n.must(err)
+	args := new(libcni.GCArgs)
+	for _, p := range valid {
+		args.ValidAttachments = append(args.ValidAttachments, types.GCAttachment{ContainerID: p.id, IfName: "eth0"})
+	}
+	err = libcni.NewCNIConfigWithCacheDir([]string{n.path("cni/bin")}, copied, nil).GCNetworkList(context.WithoutCancel(n.t.Context()), list, args)
+	for ip := range before {
+		if _, statErr := os.Stat(filepath.Join(copied, "networks", n.network, ip.String())); errors.Is(statErr, os.ErrNotExist) {
+			freed = append(freed, ip)
+		}
+	}
+	same(n.t, "reservations", "libcni's GC worked on a copy", before, n.reservations(n.network))
+	slices.SortFunc(freed, netip.Addr.Compare)
+	return freed, err
+}
+
+// wantFull checks that a pod can't be run, for want of an address.
+func (n *node) wantFull(when string) {
+	n.t.Helper()
+	const full = "no IP addresses available in range set"
+	if p, err := n.tryRun(n.t.Context(), "late"); err == nil || !strings.Contains(err.Error(), full) {
+		n.t.Fatalf("%s a pod was to fail with %q: %+v, %v", when, full, p, err)
+	}
+}
+
+// wantHeld checks that live pods have their addresses: by host-local, and by the runtime.
+func (n *node) wantHeld(when string, live ...pod) {
+	n.t.Helper()
+	reserved := n.reservations(n.network)
+	for _, p := range live {
+		ips, err := n.addresses(n.t.Context(), p.id)
+		n.must(err)
+		same(n.t, "addresses of "+p.name, when, p.ips, ips)
+		for _, ip := range p.ips {
+			same(n.t, "holder of "+ip.String(), when, p.id, reserved[ip])
+		}
+	}
+}
+
+// restart restarts containerd, as people do first.
+func (n *node) restart() {
+	n.t.Helper()
+	n.stop()
+	n.start()
+}
+
+// pass makes all that is reserved, and libcni's records of it, older than a minimum age of
+// seconds, as a wait would, and does one pass with these sources besides the kernel and the
+// cache.
+func (n *node) pass(sources ...string) pass {
+	n.t.Helper()
+	n.ripen()
+	n.must(stampRecords(20 * time.Second)) // its record is no younger than what it tells of
+	return n.bare("release", append(inSeconds(), sources...)...)
+}
+
+// The passes of the incidents.
+const (
+	passWithRuntime    = "`hostlocal-gc release --min-age 3s` with the sources `cri`, `netns` and `cnicache`"
+	passWithoutRuntime = "`hostlocal-gc release --min-age 3s` with the sources `netns` and `cnicache`"
+)
+
+// uptime is how long ago this machine booted, and an hour.
+func uptime() (time.Duration, error) {
+	text, err := os.ReadFile("/proc/uptime")
+	if err != nil {
+		return 0, err
+	}
+	var seconds float64
+	if _, err := fmt.Sscan(string(text), &seconds); err != nil {
+		return 0, fmt.Errorf("reading /proc/uptime: %w", err)
+	}
+	return time.Duration(seconds*float64(time.Second)) + time.Hour, nil
+}
+
+// debianVersion is that of Debian's containerd, without what updates change.
+func (n *node) debianVersion() string {
+	n.t.Helper()
+	said := n.command(filepath.Join(n.bin, "containerd"), "--version")
+	fields := strings.Fields(said)
+	if len(fields) < 3 {
+		n.t.Fatalf("containerd --version: %q", said)
+	}
+	parts := strings.SplitN(strings.TrimPrefix(fields[2], "v"), ".", 3)
+	return "Debian's containerd " + strings.Join(parts[:min(2, len(parts))], ".")
+}
+
+// removeBridge removes the bridge, as a person has to where nothing runs on it: see
+// [bridgeWithoutMAC].
+func (n *node) removeBridge() {
+	n.t.Helper()
+	n.must(removeBridges())
+}
+
+// bridgeWithoutMAC is what stays where an ADD failed with no other container on the bridge.
+// Without its first port the bridge has no MAC address, and no ADD succeeds.
+const bridgeWithoutMAC = "The bridge has to be deleted, too (`ip link del cni0`): after an ADD that failed when it had no other port " +
+	"the plugin `bridge` says `could not set bridge's mac`."
