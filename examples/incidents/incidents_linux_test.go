@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package incidents
+
+import "testing"
+
+// The incidents, in the order of the table.
+
+func TestIncident_containerd12130(t *testing.T) { run(t) }
+func TestIncident_containerd5768(t *testing.T)  { run(t) }
+func TestIncident_cni1055(t *testing.T)         { run(t) }
+func TestIncident_microk8s5267(t *testing.T)    { run(t) }
+func TestIncident_nerdctl1259(t *testing.T)     { run(t) }

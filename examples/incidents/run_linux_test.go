@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package incidents
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// run runs the incident that the test is named after, by the test of that name in suite, which
+// makes the namespaces and removes what it has made. Then it compares the row with that of
+// the table.
+func run(t *testing.T) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "row.json")
+	cmd := exec.Command("go", "test", "-count=1", "-timeout=15m", "-v", "-run=^"+t.Name()+"$", ".")
+	cmd.Dir = suite
+	cmd.Env = append(os.Environ(), "GOWORK=off", "CONTAINERDTEST_INCIDENT="+file)
+	said, err := cmd.CombinedOutput()
+	t.Logf("%s", said)
+	if err != nil {
+		t.Fatalf("%v in %s: %v", cmd, suite, err)
+	}
+	text, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		if os.Getenv("CI") == "true" {
+			t.Fatal("the incident was not reproduced, and CI skips nothing")
+		}
+		t.Skip("the incident was not reproduced; what was said above has the reason")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found incident
+	decoder := json.NewDecoder(strings.NewReader(string(text)))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&found); err != nil {
+		t.Fatalf("reading the row %s: %v", text, err)
+	}
+	if want := "TestIncident_" + found.name(); t.Name() != want {
+		t.Errorf("the incident's first issue is %s, so its test is to be %s", found.Issues[0], want)
+	}
+	compare(t, found)
+}

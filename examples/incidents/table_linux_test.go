@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package incidents
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write what was found into the tables")
+
+// suite is the module that has the incidents, and a node to run them on.
+const suite = "../../podsource/cri/containerdtest"
+
+const (
+	tableFile = "incidents.md"
+	// tableHead is above the rows, and a line that is none below them.
+	tableHead = "|---|---|---|---|---|---|"
+)
+
+// An incident is a row of the table, as its test wrote it.
+type incident struct {
+	Issues   []string // as in "containerd/containerd#12130"
+	Leak     string
+	Advice   string
+	Alone    string
+	Ours     string
+	Versions []string
+}
+
+// name is what the first issue is called in a test's name, as in containerd12130.
+func (i incident) name() string {
+	_, short, _ := strings.Cut(i.Issues[0], "/")
+	return strings.ReplaceAll(short, "#", "")
+}
+
+// row is a line of the table.
+func (i incident) row() string {
+	var links []string
+	for _, issue := range i.Issues {
+		repository, number, _ := strings.Cut(issue, "#")
+		_, short, _ := strings.Cut(issue, "/")
+		links = append(links, fmt.Sprintf("[%s](https://github.com/%s/issues/%s)", short, repository, number))
+	}
+	return fmt.Sprintf("| %s | %s | %s | %s | %s | %s |", strings.Join(links, ", "), i.Leak, i.Advice, i.Alone, i.Ours, strings.Join(i.Versions, ", "))
+}
+
+// compare fails unless the table has the row, or has it written there.
+func compare(t *testing.T, found incident) {
+	t.Helper()
+	before, rows, after := table(t)
+	row := found.row()
+	t.Log(row)
+	figure(t, fmt.Sprintf("Incident %s: %s", found.Issues[0], found.Ours))
+	at := slices.IndexFunc(rows, func(r string) bool { return nameOf(r) == found.name() })
+	if at >= 0 && rows[at] == row {
+		return
+	}
+	if !*update {
+		t.Errorf("%s has not the row that was found; -update writes it", tableFile)
+		return
+	}
+	if at < 0 {
+		rows = append(rows, row)
+	} else {
+		rows[at] = row
+	}
+	order := tests(t, ".")
+	slices.SortStableFunc(rows, func(a, b string) int { return slices.Index(order, nameOf(a)) - slices.Index(order, nameOf(b)) })
+	text := before + strings.Join(rows, "\n") + after
+	if err := os.WriteFile(tableFile, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// figure adds a line to what .ci/run prints in the end.
+func figure(t *testing.T, line string) {
+	t.Helper()
+	path := os.Getenv("HOSTLOCAL_GC_FIGURES")
+	if path == "" {
+		return
+	}
+	f, err := os.OpenFile(path+".incidents", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := fmt.Fprintln(f, line); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// table returns the rows, and what is before and after them.
+func table(t *testing.T) (before string, rows []string, after string) {
+	t.Helper()
+	content, err := os.ReadFile(tableFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, found := strings.Cut(string(content), tableHead+"\n")
+	if !found {
+		t.Fatalf("%s has no table", tableFile)
+	}
+	lines := strings.Split(rest, "\n")
+	end := slices.IndexFunc(lines, func(line string) bool { return !strings.HasPrefix(line, "| ") })
+	if end < 0 {
+		t.Fatalf("%s does not end with its table", tableFile)
+	}
+	after = strings.Join(lines[end:], "\n")
+	if end > 0 {
+		after = "\n" + after
+	}
+	return before + tableHead + "\n", lines[:end], after
+}
+
+var firstIssue = regexp.MustCompile(`^\| \[(\w+)#(\d+)\]`)
+
+// nameOf is the name of a row's incident.
+func nameOf(row string) string {
+	m := firstIssue.FindStringSubmatch(row)
+	if m == nil {
+		return ""
+	}
+	return m[1] + m[2]
+}
+
+var testFunc = regexp.MustCompile(`(?m)^func TestIncident_(\w+)\(`)
+
+// tests are the incidents that have a test in the directory, in the order of its files.
+func tests(t *testing.T, dir string) (names []string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range testFunc.FindAllStringSubmatch(string(content), -1) {
+			names = append(names, m[1])
+		}
+	}
+	return names
+}
+
+// TestTable: the table has a row for each incident and no other, in the order of the tests, and
+// each incident that can be run is one of them.
+func TestTable(t *testing.T) {
+	_, rows, _ := table(t)
+	var named []string
+	for _, row := range rows {
+		named = append(named, nameOf(row))
+	}
+	want := tests(t, ".")
+	if !slices.Equal(named, want) {
+		t.Errorf("%s has rows for %v, and there are tests for %v", tableFile, named, want)
+	}
+	there := tests(t, suite)
+	slices.Sort(want)
+	slices.Sort(there)
+	if !slices.Equal(there, want) {
+		t.Errorf("incidents are reproduced for %v, and run here for %v", there, want)
+	}
+}
