@@ -40,13 +40,14 @@ func binaries() (env []string, err error) {
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
 		return nil, fmt.Errorf("locking %s: %w", lock.Name(), err)
 	}
-	say("building containerd, nerdctl, runsc, the plugins, hostlocal-gc and the IPAM plugin into %s; the first time takes minutes", bin)
+	say("building containerd, nerdctl, runsc, Multus, the plugins, hostlocal-gc and the IPAM plugin into %s; the first time takes minutes", bin)
 	const tags = "-tags=no_btrfs,no_zfs,no_devmapper"
 	if err := errors.Join(
 		build(".", "off", bin, tags, "tool"), // all tools of go.mod
 		build(".", "off", bin, "./internal/pause", "./internal/gate", "./internal/runclite", "./internal/gocni"),
 		build("internal/tools/nerdctl", "off", bin, "tool"),
 		build("internal/tools/gvisor", "off", bin, "tool"),
+		build(top+"/examples/internal/tools/multus", "off", bin, "tool"),
 		build(top+"/examples", "", bin, "./hostlocal-gc", "./ipam"), // in the workspace: what it requires may not be published yet
 	); err != nil {
 		return nil, err

@@ -35,18 +35,14 @@ func (n *node) collector(ctx context.Context, command, network string, flags ...
 	return hostlocalGC(ctx, args...)
 }
 
-// hostlocalGC runs the command. Its exit status is not an error here. It has a PID
-// namespace of its own, as netns:nested wants where no container runs.
+// hostlocalGC runs the command, which prints a report as JSON.
 func hostlocalGC(ctx context.Context, args ...string) (pass, error) {
-	cmd := exec.CommandContext(ctx, filepath.Join(os.Getenv(binEnv), "hostlocal-gc"), args...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); cmd.ProcessState == nil || !cmd.ProcessState.Exited() {
-		return pass{}, fmt.Errorf("hostlocal-gc %v: %w", args, err)
+	status, stdout, stderr, err := callHostlocalGC(ctx, args...)
+	if err != nil {
+		return pass{}, err
 	}
 	p := pass{
-		status: cmd.ProcessState.ExitCode(), stderr: stderr.String(),
+		status: status, stderr: stderr,
 		verdicts: make(map[netip.Addr]string), reasons: make(map[netip.Addr]string), released: make(map[netip.Addr]string),
 	}
 	var report struct {
@@ -61,9 +57,9 @@ func hostlocalGC(ctx context.Context, args ...string) (pass, error) {
 			Reason      string     `json:"reason"`
 		} `json:"reservations"`
 	}
-	if stdout.Len() > 0 {
-		if err := json.Unmarshal(stdout.Bytes(), &report); err != nil {
-			return p, fmt.Errorf("hostlocal-gc %v: reading what it printed: %w: %s", args, err, stdout.Bytes())
+	if len(stdout) > 0 {
+		if err := json.Unmarshal(stdout, &report); err != nil {
+			return p, fmt.Errorf("hostlocal-gc %v: reading what it printed: %w: %s", args, err, stdout)
 		}
 	}
 	for _, network := range report.Networks {
@@ -78,6 +74,19 @@ func hostlocalGC(ctx context.Context, args ...string) (pass, error) {
 		}
 	}
 	return p, nil
+}
+
+// callHostlocalGC runs the command. Its exit status is not an error here. It has a PID
+// namespace of its own, as netns:nested wants where no container runs.
+func callHostlocalGC(ctx context.Context, args ...string) (status int, stdout []byte, stderr string, err error) {
+	cmd := exec.CommandContext(ctx, filepath.Join(os.Getenv(binEnv), "hostlocal-gc"), args...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
+	var out, said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &said
+	if err := cmd.Run(); cmd.ProcessState == nil || !cmd.ProcessState.Exited() {
+		return 0, nil, "", fmt.Errorf("hostlocal-gc %v: %w", args, err)
+	}
+	return cmd.ProcessState.ExitCode(), out.Bytes(), said.String(), nil
 }
 
 // release does a pass that must succeed.

@@ -17,8 +17,8 @@
 // our own on go-cni, and the command asks only the kernel and libcni's cache. Some
 // pods and containers run in gVisor, whose namespaces show no address.
 //
-// It takes about seven minutes, of which -soak is one and -seconds one and a half,
-// and the first time eight more for building containerd, nerdctl and gVisor's
+// It takes about eight minutes, of which -soak is one and -seconds one and a half,
+// and the first time ten more for building containerd, nerdctl, Multus and gVisor's
 // runsc. What was built stays in .cache at the top of the repository. With package
 // arguments, as in "go test ./...", the progress is shown with -v only. With -short
 // the soaks take ten seconds.

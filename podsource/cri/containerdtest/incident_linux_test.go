@@ -96,7 +96,9 @@ func (n *node) collectGarbage(valid ...pod) (freed []netip.Addr, err error) {
 		os.CopyFS(filepath.Join(copied, "networks"), os.DirFS(data)),
 		os.CopyFS(filepath.Join(copied, "results"), os.DirFS(cnicache.DefaultDir)),
 	))
-	conf, err := os.ReadFile(n.path("cni/conf/10-pods.conflist"))
+	files, err := libcni.ConfFiles(n.path("cni/conf"), []string{".conflist"})
+	n.must(err)
+	conf, err := os.ReadFile(files[0]) // which containerd takes, too
 	n.must(err)
 	before := n.reservations(n.network)
 	list, err := libcni.NetworkConfFromBytes([]byte(strings.ReplaceAll(string(conf),

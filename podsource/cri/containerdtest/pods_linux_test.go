@@ -183,9 +183,11 @@ func (n *node) age(network string) {
 	n.must(stamp(network, time.Hour, all...))
 }
 
-// stampRecords makes all records of libcni's cache look so old.
+// stampRecords makes all records of libcni's cache look so old, also in that of Multus.
 func stampRecords(age time.Duration) error {
 	records, err := filepath.Glob(cnicache.DefaultDir + "/*")
+	more, moreErr := filepath.Glob(multusResults + "/*")
+	records, err = append(records, more...), errors.Join(err, moreErr)
 	then := time.Now().Add(-age)
 	for _, file := range records {
 		err = errors.Join(err, os.Chtimes(file, then, then))

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package containerdtest
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// Multus hands a delegate that is a conflist its whole configuration in ADD, and in DEL only what it
+// could decode of it. host-local is told of no range and refuses. Once the API server has
+// the pod no more, or where Multus' own file of the pod is damaged, Multus reports success and does nothing.
+func TestIncident_multuscni1449(t *testing.T) {
+	const size, running, damaged = 6, 1, 2
+	const said = "no IP ranges specified"
+	n := newNode(t, current(), func(n *node) { n.pool = size })
+	gone := n.behindMultus()
+	n.runAgent()
+	live := n.runSome("live", running)
+	var ended []pod
+	for i := range size - running {
+		p := n.run(fmt.Sprint("ended-", i))
+		if i < damaged {
+			n.must(os.Truncate(filepath.Join("/var/lib/cni/multus", p.id), 0))
+		} else {
+			if err := n.tryStop(t.Context(), p.id); err == nil || !strings.Contains(err.Error(), said) {
+				t.Fatalf("stopping %s was to fail with %q: %v", p.name, said, err)
+			}
+			gone.Store(p.name, true)
+		}
+		n.remove(p.id)
+		if state, ok := n.sandboxes()[p.id]; ok {
+			t.Errorf("containerd lists sandbox %s as %s, and was to have removed it", p.id, state)
+		}
+		ended = append(ended, p)
+	}
+	same(t, "reservations", "no DEL came to host-local", holding(append(ended, live...)...), n.reservations(n.network))
+
+	n.wantFull("with the pool full of leaks")
+	n.restart()
+	n.wantFull("after a restart of containerd")
+	freed, err := n.collectGarbage(live...)
+	n.must(err)
+	same(t, "freed by libcni's GC", "to containerd's libcni each DEL has succeeded", nil, freed)
+
+	p := n.pass("--source", "cri:"+n.endpoint(), "--source", "cnicache:"+multusResults)
+	same(t, "released", "no sandbox, process, namespace or entry has them", holding(ended...), p.released)
+	n.wantHeld("after the pass", live...)
+	for range size - running {
+		live = append(live, n.run(fmt.Sprint("web-", len(live))))
+	}
+	n.wantHeld("on a pool that is full again", live...)
+
+	incident{
+		Issues: []string{"k8snetworkplumbingwg/multus-cni#1449", "k8snetworkplumbingwg/multus-cni#1087"},
+		Leak: "Multus hands a delegate that is a conflist a DEL without its ranges. Once the pod is gone from the API server, or where " +
+			"Multus' own file of the pod is damaged, it reports success and asks no delegate.",
+		Advice: "multus-cni#1521, which is merged, mends the first. For the second there is none.",
+		Alone: fmt.Sprintf("%d of %d first DELs fail (`%s`). Then all %d pods are removed with success, and their addresses stay: no pod starts on the pool "+
+			"of %d, and none after a restart of containerd. libcni's GC succeeds and frees %d.", len(ended)-damaged, len(ended), said, len(ended), size, len(freed)),
+		Ours: fmt.Sprintf("%s, the latter also with Multus' directory: %d of %d leaked addresses released, %d pods start, %d live pod keeps its own.",
+			passWithRuntime, len(p.released), 2*len(ended), len(ended), running),
+		Versions: append(n.versions("multus", "containerd", "containerd:github.com/containernetworking/cni", "host-local"),
+			"instead of an API server one of the test, which knows the pods"),
+	}.tell(t)
+}
+
+// multusResults is where Multus' libcni has its cache.
+const multusResults = "/var/lib/cni/multus/results"
+
+// behindMultus makes the pods' network one that Multus delegates to, from the file of a conflist.
+// Multus asks the API server for the pod, which is a server of the test's. It has no pod of a name
+// that is stored in gone.
+func (n *node) behindMultus() (gone *sync.Map) {
+	n.t.Helper()
+	gone = new(sync.Map)
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// /api/v1/namespaces/NAMESPACE/pods/NAME, and /status below it
+		name := path.Base(strings.TrimSuffix(r.URL.Path, "/status"))
+		w.Header().Set("Content-Type", "application/json")
+		if _, ok := gone.Load(name); ok {
+			w.WriteHeader(http.StatusNotFound)
+			fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`)
+			return
+		}
+		fmt.Fprintf(w, `{"kind":"Pod","apiVersion":"v1","metadata":{"namespace":%q,"name":%q,"uid":%q}}`, namespace, name, "uid-"+name)
+	}))
+	n.t.Cleanup(api.Close)
+	n.must(os.Symlink(filepath.Join(os.Getenv(binEnv), "multus"), n.path("cni/bin/multus")))
+	kubeconfig := n.path("multus.kubeconfig")
+	n.must(os.WriteFile(kubeconfig, fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Config","current-context":"here",
+		"contexts":[{"name":"here","context":{"cluster":"here","user":"me"}}],"users":[{"name":"me","user":{}}],
+		"clusters":[{"name":"here","cluster":{"server":%q}}]}`, api.URL), 0o600))
+	delegate := n.path("pods.conflist")
+	n.must(os.Rename(n.path("cni/conf/10-pods.conflist"), delegate))
+	conf, err := json.Marshal(map[string]any{"cniVersion": "1.0.0", "name": "multus", "plugins": []any{
+		map[string]any{"type": "multus", "kubeconfig": kubeconfig, "clusterNetwork": delegate},
+	}})
+	n.must(err)
+	n.must(os.WriteFile(n.path("cni/conf/00-multus.conflist"), conf, 0o600))
+	n.awaitNetwork("multus")
+	return gone
+}
