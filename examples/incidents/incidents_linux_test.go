@@ -11,3 +11,7 @@ func TestIncident_containerd5768(t *testing.T)  { run(t) }
 func TestIncident_cni1055(t *testing.T)         { run(t) }
 func TestIncident_microk8s5267(t *testing.T)    { run(t) }
 func TestIncident_nerdctl1259(t *testing.T)     { run(t) }
+func TestIncident_multuscni1449(t *testing.T)   { run(t) }
+func TestIncident_k3s5885(t *testing.T)         { run(t) }
+func TestIncident_cni1086(t *testing.T)         { run(t) }
+func TestIncident_antrea8239(t *testing.T)      { run(t) }

@@ -37,8 +37,10 @@ type incident struct {
 // name is what the first issue is called in a test's name, as in containerd12130.
 func (i incident) name() string {
 	_, short, _ := strings.Cut(i.Issues[0], "/")
-	return strings.ReplaceAll(short, "#", "")
+	return notInNames.ReplaceAllString(short, "")
 }
+
+var notInNames = regexp.MustCompile(`\W`)
 
 // row is a line of the table.
 func (i incident) row() string {
@@ -119,7 +121,7 @@ func table(t *testing.T) (before string, rows []string, after string) {
 	return before + tableHead + "\n", lines[:end], after
 }
 
-var firstIssue = regexp.MustCompile(`^\| \[(\w+)#(\d+)\]`)
+var firstIssue = regexp.MustCompile(`^\| \[(.+?)\]`)
 
 // nameOf is the name of a row's incident.
 func nameOf(row string) string {
@@ -127,7 +129,7 @@ func nameOf(row string) string {
 	if m == nil {
 		return ""
 	}
-	return m[1] + m[2]
+	return notInNames.ReplaceAllString(m[1], "")
 }
 
 var testFunc = regexp.MustCompile(`(?m)^func TestIncident_(\w+)\(`)
