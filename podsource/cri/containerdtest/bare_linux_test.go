@@ -123,6 +123,14 @@ func (n *node) nerdctl(args ...string) (string, error) {
 // mounted and of which the runtime that is killed would be rid.
 func (n *node) runByGocni(name string) container {
 	n.t.Helper()
+	c, err := n.tryRunByGocni(name)
+	n.must(err)
+	return c
+}
+
+// tryRunByGocni does so where that may fail.
+func (n *node) tryRunByGocni(name string) (container, error) {
+	n.t.Helper()
 	cmd := exec.Command(filepath.Join(os.Getenv(binEnv), "gocni"),
 		n.path("cni/conf"), n.path("cni/bin"), name, filepath.Join(os.Getenv(binEnv), "pause"))
 	var stderr bytes.Buffer
@@ -137,13 +145,13 @@ func (n *node) runByGocni(name string) container {
 	n.t.Cleanup(end)
 	if line, err := bufio.NewReader(stdout).ReadString('\n'); err != nil {
 		end()
-		n.t.Fatalf("gocni: %q, %v: %s", line, err, &stderr)
+		return container{}, fmt.Errorf("gocni: %q, %w: %s", line, err, &stderr)
 	}
 	return container{n.holder(name, name), func() {
 		end()
 		path := filepath.Join("/run/netns", name)
 		n.must(errors.Join(syscall.Unmount(path, syscall.MNT_DETACH), os.Remove(path)))
-	}}
+	}}, nil
 }
 
 // ranAs is a container that containerd runs. Killed are its shim, too, and whatever

@@ -80,7 +80,7 @@ func (n *node) versions(programs ...string) (all []string) {
 		if i < 0 {
 			n.t.Fatalf("%s was built without %s", program, module)
 		}
-		all = append(all, fmt.Sprintf("its %s %s", strings.TrimPrefix(module, "github.com/"), info.Deps[i].Version))
+		all = append(all, fmt.Sprintf("%s %s", program+"'s "+strings.TrimPrefix(module, "github.com/"), info.Deps[i].Version))
 	}
 	return all
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Gocni is a runtime as small as it gets, on the library that containerd's own
-// clients use: it makes a network namespace, has CNI give it addresses, says
+// clients use: it makes a network namespace, unless it is there, has CNI give it addresses, says
 // "ready", and becomes the container's program in there.
 //
 //	gocni CONF-DIR PLUGIN-DIR CONTAINER-ID PROGRAM
@@ -64,8 +64,12 @@ func run(args []string) error {
 	return syscall.Exec(program, []string{program}, nil)
 }
 
-// mountNew moves this thread into a new network namespace and mounts that.
+// mountNew moves this thread into a new network namespace and mounts that, unless
+// something is there.
 func mountNew(path string) error {
+	if _, err := os.Stat(path); err == nil {
+		return nil
+	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
