@@ -17,9 +17,17 @@
 //
 // writes what it found.
 //
+// # Conformance
+//
+//	GOWORK=off go -C examples/incidents test -v -run TestCollector -collector 'CMD {dir} {pods.json}' .
+//
+// runs hazards of the library against any collector that is a command. conformance.md has those of some
+// designs, and how a command is called.
+//
 // # Reading the source
 //
 // The incidents are in podsource/cri/containerdtest, where a node with a real containerd is: one file
 // for each, incident_NAME_linux_test.go. incidents_linux_test.go lists them in the order of the table,
-// run_linux_test.go runs one, and table_linux_test.go keeps the table.
+// run_linux_test.go runs one, and table_linux_test.go keeps the tables. hazards_linux_test.go has the cases of the conformance,
+// conformance_linux_test.go tries a collector on them, and collectors_linux_test.go has those of the table.
 package incidents

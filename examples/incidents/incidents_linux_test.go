@@ -15,3 +15,4 @@ func TestIncident_multuscni1449(t *testing.T)   { run(t) }
 func TestIncident_k3s5885(t *testing.T)         { run(t) }
 func TestIncident_cni1086(t *testing.T)         { run(t) }
 func TestIncident_antrea8239(t *testing.T)      { run(t) }
+func TestIncident_nomad11272(t *testing.T)      { run(t) }

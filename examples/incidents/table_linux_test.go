@@ -18,10 +18,10 @@ var update = flag.Bool("update", false, "write what was found into the tables")
 // suite is the module that has the incidents, and a node to run them on.
 const suite = "../../podsource/cri/containerdtest"
 
+// The tables, of which tests write the rows.
 const (
-	tableFile = "incidents.md"
-	// tableHead is above the rows, and a line that is none below them.
-	tableHead = "|---|---|---|---|---|---|"
+	tableFile       = "incidents.md"
+	conformanceFile = "conformance.md"
 )
 
 // An incident is a row of the table, as its test wrote it.
@@ -56,28 +56,31 @@ func (i incident) row() string {
 // compare fails unless the table has the row, or has it written there.
 func compare(t *testing.T, found incident) {
 	t.Helper()
-	before, rows, after := table(t)
+	tbl := table(t, tableFile)
 	row := found.row()
 	t.Log(row)
 	figure(t, fmt.Sprintf("Incident %s: %s", found.Issues[0], found.Ours))
-	at := slices.IndexFunc(rows, func(r string) bool { return nameOf(r) == found.name() })
-	if at >= 0 && rows[at] == row {
+	at := slices.IndexFunc(tbl.rows, func(r string) bool { return nameOf(r) == found.name() })
+	switch {
+	case at < 0:
+		tbl.rows = append(tbl.rows, row)
+	case tbl.rows[at] != row:
+		tbl.rows[at] = row
+	default:
 		return
-	}
-	if !*update {
-		t.Errorf("%s has not the row that was found; -update writes it", tableFile)
-		return
-	}
-	if at < 0 {
-		rows = append(rows, row)
-	} else {
-		rows[at] = row
 	}
 	order := tests(t, ".")
-	slices.SortStableFunc(rows, func(a, b string) int { return slices.Index(order, nameOf(a)) - slices.Index(order, nameOf(b)) })
-	text := before + strings.Join(rows, "\n") + after
-	if err := os.WriteFile(tableFile, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
+	slices.SortStableFunc(tbl.rows, func(a, b string) int { return slices.Index(order, nameOf(a)) - slices.Index(order, nameOf(b)) })
+	tbl.write(t)
+}
+
+// compareConformance does so with all rows of the other table.
+func compareConformance(t *testing.T, rows []string) {
+	t.Helper()
+	tbl := table(t, conformanceFile)
+	if !slices.Equal(tbl.rows, rows) {
+		tbl.rows = rows
+		tbl.write(t)
 	}
 }
 
@@ -98,27 +101,44 @@ func figure(t *testing.T, line string) {
 	}
 }
 
-// table returns the rows, and what is before and after them.
-func table(t *testing.T) (before string, rows []string, after string) {
+// A rowFile is a file with one table.
+type rowFile struct {
+	file          string
+	before, after string
+	rows          []string
+}
+
+var tableHead = regexp.MustCompile(`(?m)^\|[-|]+\|\n`)
+
+// table reads a file.
+func table(t *testing.T, file string) (f rowFile) {
 	t.Helper()
-	content, err := os.ReadFile(tableFile)
+	content, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	before, rest, found := strings.Cut(string(content), tableHead+"\n")
-	if !found {
-		t.Fatalf("%s has no table", tableFile)
+	head := tableHead.FindIndex(content)
+	if head == nil {
+		t.Fatalf("%s has no table", file)
 	}
-	lines := strings.Split(rest, "\n")
-	end := slices.IndexFunc(lines, func(line string) bool { return !strings.HasPrefix(line, "| ") })
-	if end < 0 {
-		t.Fatalf("%s does not end with its table", tableFile)
+	f = rowFile{file: file, before: string(content[:head[1]]), after: string(content[head[1]:])}
+	for strings.HasPrefix(f.after, "| ") {
+		row, rest, _ := strings.Cut(f.after, "\n")
+		f.rows, f.after = append(f.rows, row), rest
 	}
-	after = strings.Join(lines[end:], "\n")
-	if end > 0 {
-		after = "\n" + after
+	return f
+}
+
+// write writes the file with -update. Without, it is an error that the rows are others.
+func (f rowFile) write(t *testing.T) {
+	t.Helper()
+	if !*update {
+		t.Errorf("%s has not what was found; -update writes it:\n%s", f.file, strings.Join(f.rows, "\n"))
+		return
 	}
-	return before + tableHead + "\n", lines[:end], after
+	if err := os.WriteFile(f.file, []byte(f.before+strings.Join(f.rows, "\n")+"\n"+f.after), 0o644); err != nil {
+		t.Fatal(err)
+	}
 }
 
 var firstIssue = regexp.MustCompile(`^\| \[(.+?)\]`)
@@ -156,9 +176,8 @@ func tests(t *testing.T, dir string) (names []string) {
 // TestTable: the table has a row for each incident and no other, in the order of the tests, and
 // each incident that can be run is one of them.
 func TestTable(t *testing.T) {
-	_, rows, _ := table(t)
 	var named []string
-	for _, row := range rows {
+	for _, row := range table(t, tableFile).rows {
 		named = append(named, nameOf(row))
 	}
 	want := tests(t, ".")

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package incidents
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc/plugintest"
+)
+
+// The collectors of the table. The first three are designs that are often seen, written here: no
+// product has this code.
+const (
+	floor = "floor" // removes each file whose name is no live address
+	walk  = "walk"  // the same under the plugin's lock, of names that are addresses
+	dels  = "DELs"  // the plugin's DEL for each owner that is no live container
+	ours  = "hostlocal-gc"
+)
+
+// Variables of a process that is one of them.
+const (
+	designEnv = "INCIDENTS_DESIGN"
+	pluginEnv = "INCIDENTS_PLUGIN"
+)
+
+func TestMain(m *testing.M) {
+	if design := os.Getenv(designEnv); design != "" {
+		if err := collect(design, os.Args[1], os.Args[2]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(plugintest.Main(m))
+}
+
+// collectors builds them.
+func collectors(t *testing.T) (all []collector) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	plugin := plugintest.Build(t)
+	for _, design := range []string{floor, walk, dels} {
+		all = append(all, collector{design, []string{self, "{dir}", "{pods.json}"}, []string{designEnv + "=" + design, pluginEnv + "=" + plugin}})
+	}
+	command := filepath.Join(t.TempDir(), "hostlocal-gc")
+	build := exec.Command("go", "build", "-race=false", "-o", command, "./hostlocal-gc")
+	build.Dir, build.Env = "..", append(os.Environ(), "GOWORK=", "CGO_ENABLED=0") // in the workspace: what it requires may not be published yet
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %v\n%s", build, err, out)
+	}
+	return append(all, collector{name: ours, command: []string{command, "release", "--data-dir", "{dir}", "--network", network, "--source", "file:{pods.json}"}})
+}
+
+// collect is one of the designs. It reads the list as they do: what it does not know it passes over.
+func collect(design, dir, list string) error {
+	text, err := os.ReadFile(list)
+	if err != nil {
+		return err
+	}
+	var pods []struct {
+		IPs          []string
+		ContainerIDs []string
+	}
+	if err := json.Unmarshal(text, &pods); err != nil {
+		return err
+	}
+	var ips, containers []string
+	for _, p := range pods {
+		ips, containers = append(ips, p.IPs...), append(containers, p.ContainerIDs...)
+	}
+	reservations := filepath.Join(dir, network)
+	if design == floor {
+		return removeBut(reservations, slices.Concat(ips, []string{"lock", "last_reserved_ip.0"}))
+	}
+	if design == dels {
+		return deleteBut(dir, containers)
+	}
+	lock, err := disk.NewFileLock(reservations)
+	if err != nil {
+		return err
+	}
+	if err := lock.Lock(); err != nil {
+		return errors.Join(err, lock.Close())
+	}
+	return errors.Join(removeAddressesBut(reservations, ips), lock.Unlock(), lock.Close())
+}
+
+// removeBut removes what is in a directory, but for these names.
+func removeBut(dir string, names []string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		if !e.IsDir() && !slices.Contains(names, e.Name()) {
+			errs = append(errs, os.Remove(filepath.Join(dir, e.Name())))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// removeAddressesBut removes files below a directory whose names are addresses, but for these.
+func removeAddressesBut(dir string, ips []string) error {
+	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		if isAddress(d.Name()) && !slices.Contains(ips, d.Name()) {
+			return os.Remove(path)
+		}
+		return nil
+	})
+}
+
+// deleteBut calls the plugin's DEL for the owner of each reservation, but for these containers.
+func deleteBut(dir string, containers []string) error {
+	files, err := filepath.Glob(filepath.Join(dir, network, "*"))
+	if err != nil {
+		return err
+	}
+	plugin := plugintest.Plugin{Binary: os.Getenv(pluginEnv), DataDir: dir, Network: network,
+		Ranges: []plugintest.Range{{Subnet: "10.244.0.0/24"}, {Subnet: "fd00::/64"}}}
+	var errs []error
+	for _, file := range files {
+		if !isAddress(filepath.Base(file)) {
+			continue
+		}
+		content, err := os.ReadFile(file)
+		if errors.Is(err, fs.ErrNotExist) { // its sibling's DEL has removed it
+			continue
+		}
+		id, _, _ := bytes.Cut(bytes.TrimSpace(content), []byte("\n"))
+		owner := string(bytes.TrimSpace(id))
+		if err != nil || owner == "" || slices.Contains(containers, owner) {
+			errs = append(errs, err)
+			continue
+		}
+		errs = append(errs, plugin.Del(context.Background(), owner, "eth0"))
+	}
+	return errors.Join(errs...)
+}
+
+func isAddress(name string) bool { return net.ParseIP(name) != nil }
