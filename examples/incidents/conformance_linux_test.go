@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
 )
 
 var collectorFlag = flag.String("collector", "", "a command to try, as in 'collect --dir {dir} --live {pods.json}'")
@@ -28,7 +30,7 @@ const (
 	loses    = "**loses a live address**"
 	destroys = "**removes what is no reservation**"
 	blocks   = "**does not end**"
-	acts     = "**releases on it**"
+	acts     = "**releases all the same**"
 	silent   = "releases nothing, and does not say why"
 	keeps    = "keeps the leak"
 	fails    = "fails"
@@ -91,7 +93,7 @@ type collector struct {
 // run runs it. What does not end within the time is killed.
 func (c collector) run(t *testing.T, dir, pods string) (said string, err error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 25*time.Second)
 	defer cancel()
 	args := slices.Clone(c.command)
 	for i := range args {
@@ -121,6 +123,10 @@ func (h hazard) try(t *testing.T, c collector) (outcome, said string) {
 	pods := filepath.Join(dir, "pods.json")
 	if err := os.WriteFile(pods, []byte(h.pods), 0o600); err != nil {
 		t.Fatal(err)
+	}
+	dateBack(t, pods, h.listAge)
+	if h.locked {
+		defer lock(t, filepath.Join(data, network))()
 	}
 	before := contents(t, data)
 	said, err := c.run(t, data, pods)
@@ -168,4 +174,21 @@ func contents(t *testing.T, dir string) map[string]string {
 		t.Fatal(err)
 	}
 	return all
+}
+
+// lock takes the plugin's lock of a network.
+func lock(t *testing.T, dir string) (unlock func()) {
+	t.Helper()
+	l, err := disk.NewFileLock(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Lock(); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := errors.Join(l.Unlock(), l.Close()); err != nil {
+			t.Error(err)
+		}
+	}
 }

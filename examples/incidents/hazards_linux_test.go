@@ -15,10 +15,12 @@ import (
 // library's tests. Everything is an hour old, unless it says otherwise.
 type hazard struct {
 	hazard, what string
-	files        map[string]string // content by path, below the data directory
-	young        []string          // paths of those that were made a moment ago
-	others       []string          // paths of what no collector may touch
-	pods         string            // pods.json
+	files        map[string]string        // content by path, below the data directory
+	ages         map[string]time.Duration // of those that are of another age
+	listAge      time.Duration            // of pods.json
+	locked       bool                     // somebody holds the plugin's lock
+	others       []string                 // paths of what no collector may touch
+	pods         string                   // pods.json
 	keep         []string
 	release      []string
 	refuse       bool // the list is none to act on
@@ -49,7 +51,7 @@ func hazards() []hazard {
 		{hazard: "01", what: "a pod runs, and its status has no address yet",
 			files: map[string]string{in("10.244.0.3"): owner(2)}, keep: []string{in("10.244.0.3")},
 			pods: `[` + web + `,{"namespace":"shop","name":"web-2","uid":"u2","startedAt":"` + since(61*time.Minute) + `"}]`},
-		{hazard: "04", what: "an ADD is in flight: reserved, and in no list", young: []string{in("10.244.0.3")},
+		{hazard: "04", what: "an ADD is in flight: reserved, and in no list", ages: map[string]time.Duration{in("10.244.0.3"): 0},
 			files: map[string]string{in("10.244.0.3"): owner(2)}, keep: []string{in("10.244.0.3")}},
 		{hazard: "05", what: "a sandbox is not ready, and the list has its ID only",
 			files: map[string]string{in("10.244.0.3"): owner(2)}, keep: []string{in("10.244.0.3")},
@@ -67,7 +69,7 @@ func hazards() []hazard {
 			pods: `[` + web + `,{"namespace":"shop","name":"job-1","uid":"u2","ips":["10.244.0.3"],"finished":true,"finishedAt":"` + since(time.Hour) + `"}]`},
 		{hazard: "14", what: "a reservation whose file is empty, after a power loss",
 			files: map[string]string{in("10.244.0.3"): ""}, release: []string{in("10.244.0.3")}},
-		{hazard: "14", what: "the same a moment after it was made", young: []string{in("10.244.0.3")},
+		{hazard: "14", what: "the same a moment after it was made", ages: map[string]time.Duration{in("10.244.0.3"): 0},
 			files: map[string]string{in("10.244.0.3"): ""}, keep: []string{in("10.244.0.3")}},
 		{hazard: "15", what: "the owner as old versions of host-local wrote it",
 			files: map[string]string{in("10.244.0.3"): container(2), in("10.244.0.4"): container(3) + "\n"}, keep: []string{in("10.244.0.3"), in("10.244.0.4")},
@@ -82,12 +84,16 @@ func hazards() []hazard {
 			}},
 		{hazard: "17", what: "a pipe whose name is an address", others: []string{in("10.244.0.3")},
 			more: func(dir string) error { return syscall.Mkfifo(filepath.Join(dir, in("10.244.0.3")), 0o600) }},
+		{hazard: "18", what: "somebody holds the plugin's lock", locked: true, refuse: true},
 		{hazard: "22", what: "a live container has more addresses than the list, also in a second network",
 			files: map[string]string{"storage/10.9.0.3": owner(1), in("10.244.0.3"): owner(1)}, keep: []string{"storage/10.9.0.3", in("10.244.0.3")},
 			pods: `[{"namespace":"shop","name":"web-1","uid":"u1","ips":["10.244.0.2"],"startedAt":"2025-03-01T12:00:00Z"}]`},
 		{hazard: "36", what: "a pod starts, and nobody knows since when",
 			files: map[string]string{in("10.244.0.3"): owner(2)}, keep: []string{in("10.244.0.3")}, release: []string{},
 			pods: `[` + web + `,{"namespace":"shop","name":"web-2","uid":"u2"}]`},
+		{hazard: "62", what: "the list is an hour old, and a pod was added half an hour ago", listAge: time.Hour,
+			ages:  map[string]time.Duration{in("10.244.0.3"): time.Hour / 2},
+			files: map[string]string{in("10.244.0.3"): owner(2)}, keep: []string{in("10.244.0.3")}},
 	}
 	for i := range all {
 		h := &all[i]
@@ -124,19 +130,23 @@ func (h hazard) lay(t *testing.T, dir string) {
 		if name == leak {
 			age = 2 * time.Hour // from before any pod that starts
 		}
-		for _, young := range h.young {
-			if name == young {
-				age = 0
-			}
+		if other, ok := h.ages[name]; ok {
+			age = other
 		}
-		then := time.Now().Add(-age)
-		if err := os.Chtimes(path, then, then); err != nil {
-			t.Fatal(err)
-		}
+		dateBack(t, path, age)
 	}
 	if h.more != nil {
 		if err := h.more(dir); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// dateBack gives a file an age.
+func dateBack(t *testing.T, path string, age time.Duration) {
+	t.Helper()
+	then := time.Now().Add(-age)
+	if err := os.Chtimes(path, then, then); err != nil {
+		t.Fatal(err)
 	}
 }
