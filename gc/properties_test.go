@@ -16,7 +16,7 @@ import (
 )
 
 var (
-	propCases = flag.Uint64("prop.cases", 100_000, "how many random cases each property of Union is checked with")
+	propCases = flag.Uint64("prop.cases", 0, "how many random cases each property of Union is checked with; 0: 100,000, with -short 5,000")
 	propFirst = flag.Uint64("prop.first", 0, "the first of them")
 )
 
@@ -211,8 +211,8 @@ func randomPod(rnd *rand.Rand) (p podsource.Pod) {
 // says what is wrong.
 func forCases(t *testing.T, check func(*rand.Rand, *propCase) (counts bool, wrong string)) {
 	t.Parallel()
-	counted := 0
-	for seed := *propFirst; seed < *propFirst+*propCases; seed++ {
+	counted, cases := 0, orUsual(*propCases, 100_000, 5_000)
+	for seed := *propFirst; seed < *propFirst+cases; seed++ {
 		rnd := rand.New(rand.NewPCG(seed, 3))
 		c := randomCase(rnd)
 		counts, wrong := check(rnd, c)
@@ -224,9 +224,21 @@ func forCases(t *testing.T, check func(*rand.Rand, *propCase) (counts bool, wron
 			counted++
 		}
 	}
-	if counted < int(*propCases/20) {
-		t.Errorf("only %d of %d cases say anything", counted, *propCases)
+	if counted < int(cases/20) {
+		t.Errorf("only %d of %d cases say anything", counted, cases)
 	}
+}
+
+// orUsual is how many random cases a test makes: as many as its flag says, else as
+// many as it usually makes, or with -short.
+func orUsual(asked, usual, short uint64) uint64 {
+	switch {
+	case asked > 0:
+		return asked
+	case testing.Short():
+		return short
+	}
+	return usual
 }
 
 // keptThenReleased returns what a pass would keep before a change, and release

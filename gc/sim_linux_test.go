@@ -22,7 +22,7 @@ import (
 )
 
 var (
-	simSeeds  = flag.Uint64("sim.seeds", 1500, "how many seeds TestSimulator runs")
+	simSeeds  = flag.Uint64("sim.seeds", 0, "how many seeds TestSimulator runs; 0: 1,500, with -short 150")
 	simFirst  = flag.Int64("sim.first", -1, "the first of them; -1: such that no commit before this one had them")
 	simShrink = flag.Bool("sim.shrink", true, "look for the shortest trace of a failure")
 )
@@ -127,7 +127,7 @@ func firstSeed() uint64 {
 func TestSimulator(t *testing.T) {
 	log.SetOutput(io.Discard) // host-local's allocator talks
 	defer log.SetOutput(os.Stderr)
-	base, first := simDir(t), firstSeed()
+	base, first, count := simDir(t), firstSeed(), orUsual(*simSeeds, 1500, 150)
 	var next, seeds, steps, releases atomic.Uint64
 	var worst time.Duration
 	next.Store(first)
@@ -140,7 +140,7 @@ func TestSimulator(t *testing.T) {
 			defer wg.Done()
 			for {
 				seed := next.Add(1) - 1
-				if seed >= first+*simSeeds || len(failed) > 0 {
+				if seed >= first+count || len(failed) > 0 {
 					return
 				}
 				config, script := simScript(seed)

@@ -23,7 +23,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-var stressFor = flag.Duration("stress.for", 90*time.Second, "how long TestStress adds and deletes; 5s with -short")
+var stressFor = flag.Duration("stress.for", time.Minute, "how long TestStress adds and deletes; 5s with -short")
 
 const (
 	stressEnv     = "PLUGINTEST_COLLECTOR" // set in a collector's process: what its source knows

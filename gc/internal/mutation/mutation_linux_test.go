@@ -29,6 +29,9 @@ const slow = "Faults|Killed|Fleet|Dependencies|EveryHazard|Matrix|Simulator|Fuzz
 // the compiler sees, and fails unless the guard's tests do. It prints how many
 // seeds the simulator needs to find the same.
 func TestMutations(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it compiles each package many times: run it without -short")
+	}
 	m := &mutations{t.TempDir(), make(map[string]testFiles)}
 	if err := os.Chmod(filepath.Dir(m.dir), 0o755); err != nil { // some tests give up root's rights in here
 		t.Fatal(err)
