@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mutation
+
+import (
+	"fmt"
+	"go/ast"
+	"go/token"
+	"go/types"
+)
+
+// What is changed, in the words of the keys.
+const (
+	errorDropped   = "error dropped"   // a check of an error finds none, or nil is returned or joined in its place
+	firstOnly      = "first only"      // a loop ends after the first time, or a function of slices is given one element
+	boundary       = "boundary"        // < is <= and so on, and of min and max only one side is left
+	contextIgnored = "context ignored" // never done, or without the limit of time that was set
+	removed        = "removed"         // a call, a deferred call or an assignment
+	never, always_ = "never", "always" // a part of a condition is false, or true
+)
+
+// function makes the variants of a function.
+func (v *variants) function(fn *ast.FuncDecl) {
+	results := []*ast.FieldList{fn.Type.Results}
+	inCondition := make(map[ast.Expr]bool)
+	var stack []ast.Node
+	ast.Inspect(fn.Body, func(n ast.Node) bool {
+		if n == nil {
+			if _, ok := stack[len(stack)-1].(*ast.FuncLit); ok {
+				results = results[:len(results)-1]
+			}
+			stack = stack[:len(stack)-1]
+			return true
+		}
+		var parent ast.Node
+		if len(stack) > 0 {
+			parent = stack[len(stack)-1]
+		}
+		stack = append(stack, n)
+		switch n := n.(type) {
+		case *ast.FuncLit:
+			results = append(results, n.Type.Results)
+		case *ast.IfStmt:
+			v.origin = v.before(parent, n)
+			v.condition(n.Cond, inCondition)
+			v.origin = ""
+		case *ast.SwitchStmt:
+			if n.Tag == nil {
+				for _, c := range n.Body.List {
+					for _, e := range c.(*ast.CaseClause).List {
+						v.condition(e, inCondition)
+					}
+				}
+			}
+		case *ast.ReturnStmt:
+			v.returned(n, results[len(results)-1], inCondition)
+		case *ast.BinaryExpr:
+			if (n.Op == token.LAND || n.Op == token.LOR) && !inCondition[n] {
+				v.condition(n, inCondition)
+			}
+			v.comparison(n)
+		case *ast.CallExpr:
+			v.call(n)
+		case *ast.RangeStmt:
+			v.loop(parent, n, n.Body)
+		case *ast.ForStmt:
+			if n.Cond != nil { // else, with a way out, it may be no end of a function any more
+				v.loop(parent, n, n.Body)
+			}
+		case *ast.ExprStmt, *ast.DeferStmt, *ast.GoStmt, *ast.AssignStmt, *ast.IncDecStmt, *ast.SendStmt:
+			v.statement(parent, n.(ast.Stmt))
+		}
+		return true
+	})
+}
+
+// before is what an if statement begins with, or else the statement before it.
+func (v *variants) before(parent ast.Node, s *ast.IfStmt) string {
+	if s.Init != nil {
+		return v.shape(s.Init, s.Init.End()) + "; "
+	}
+	var list []ast.Stmt
+	switch parent := parent.(type) {
+	case *ast.BlockStmt:
+		list = parent.List
+	case *ast.CaseClause:
+		list = parent.Body
+	}
+	for i := range list {
+		if list[i] == ast.Stmt(s) && i > 0 {
+			if a, ok := list[i-1].(*ast.AssignStmt); ok {
+				return v.shape(a, a.End()) + "; "
+			}
+		}
+	}
+	return ""
+}
+
+// condition makes each part of a condition false, and true.
+func (v *variants) condition(e ast.Expr, done map[ast.Expr]bool) {
+	done[e] = true
+	switch x := e.(type) {
+	case *ast.ParenExpr:
+		v.condition(x.X, done)
+		return
+	case *ast.UnaryExpr:
+		if x.Op == token.NOT {
+			v.condition(x.X, done)
+			return
+		}
+	case *ast.BinaryExpr:
+		if x.Op == token.LAND || x.Op == token.LOR {
+			v.condition(x.X, done)
+			v.condition(x.Y, done)
+			return
+		}
+		if isNil(x.Y) && v.isError(x.X) {
+			n := v.numbered(errorDropped, e, v.origin+v.shape(e, e.End()))
+			if x.Op == token.NEQ {
+				v.wrap(e, fmt.Sprintf("(!mutant(%d) && (", n), "))")
+			} else {
+				v.wrap(e, fmt.Sprintf("(mutant(%d) || (", n), "))")
+			}
+			return
+		}
+	}
+	if v.info.Types[e].Value != nil || !types.Identical(types.Default(v.info.TypeOf(e)), types.Typ[types.Bool]) {
+		return
+	}
+	v.wrap(e, fmt.Sprintf("(mutant(%d) || !mutant(%d) && (", v.number(always_, e), v.number(never, e)), "))")
+}
+
+func (v *variants) isError(e ast.Expr) bool {
+	return types.Identical(v.info.TypeOf(e), types.Universe.Lookup("error").Type())
+}
+
+func isNil(e ast.Expr) bool {
+	id, ok := e.(*ast.Ident)
+	return ok && id.Name == "nil"
+}
+
+// returned drops errors that are returned, and changes conditions that are.
+func (v *variants) returned(r *ast.ReturnStmt, results *ast.FieldList, done map[ast.Expr]bool) {
+	for i, e := range r.Results {
+		if len(r.Results) != results.NumFields() { // what another function returns
+			break
+		}
+		switch {
+		case isNil(e):
+		case v.resultIsError(results, i):
+			v.dropped(e, r)
+		case types.Identical(v.info.TypeOf(e), types.Typ[types.Bool]):
+			v.condition(e, done)
+		}
+	}
+}
+
+func (v *variants) resultIsError(results *ast.FieldList, i int) bool {
+	for _, f := range results.List {
+		if i -= max(1, len(f.Names)); i < 0 {
+			return v.isError(f.Type)
+		}
+	}
+	return false
+}
+
+func (v *variants) dropped(e ast.Expr, in ast.Node) {
+	v.wrap(e, fmt.Sprintf("mutantError(%d, ", v.number(errorDropped, in)), ")")
+}
+
+// comparison has the other side of its boundary.
+func (v *variants) comparison(e *ast.BinaryExpr) {
+	if v.info.Types[e].Value != nil || hasFunc(e) {
+		return
+	}
+	equal := fmt.Sprintf("(%s) == (%s)", v.text(e.X), v.text(e.Y))
+	switch e.Op {
+	case token.LSS, token.GTR:
+		v.wrap(e, "((", fmt.Sprintf(") || mutant(%d) && %s)", v.number(boundary, e), equal))
+	case token.LEQ, token.GEQ:
+		v.wrap(e, "((", fmt.Sprintf(") && !(mutant(%d) && %s))", v.number(boundary, e), equal))
+	}
+}
+
+func hasFunc(e ast.Expr) (has bool) {
+	ast.Inspect(e, func(n ast.Node) bool {
+		_, is := n.(*ast.FuncLit)
+		has = has || is
+		return true
+	})
+	return has
+}
+
+// call looks at the arguments of a call: contexts, errors that are joined, times,
+// slices, and the sides of min and max.
+func (v *variants) call(c *ast.CallExpr) {
+	name := ""
+	switch fun := c.Fun.(type) {
+	case *ast.Ident:
+		if _, ok := v.info.Uses[fun].(*types.Builtin); ok {
+			name = fun.Name
+		}
+	case *ast.SelectorExpr:
+		if pkg, ok := fun.X.(*ast.Ident); ok {
+			if p, ok := v.info.Uses[pkg].(*types.PkgName); ok {
+				name = p.Imported().Path() + "." + fun.Sel.Name
+				break
+			}
+		}
+		if isNamed(v.info.TypeOf(fun.X), "context", "Context") {
+			v.ignored(fun.X, c)
+		}
+		if isNamed(v.info.TypeOf(fun.X), "time", "Time") && (fun.Sel.Name == "Before" || fun.Sel.Name == "After") && !hasFunc(c) {
+			v.wrap(c, "(", fmt.Sprintf(" || mutant(%d) && (%s).Equal(%s))", v.number(boundary, c), v.text(fun.X), v.text(c.Args[0])))
+		}
+	}
+	for i, arg := range c.Args {
+		t := v.info.TypeOf(arg)
+		switch {
+		case isNamed(t, "context", "Context"):
+			v.ignored(arg, c)
+		case name == "errors.Join" && v.isError(arg):
+			v.dropped(arg, c)
+		case name == "context.WithTimeout" && i == 1:
+			v.wrap(arg, fmt.Sprintf("mutantDuration(%d, ", v.number(contextIgnored, c)), ")")
+		case len(name) > 7 && name[:7] == "slices." && isSlice(t):
+			v.wrap(arg, fmt.Sprintf("mutantFirst(%d, ", v.number(firstOnly, c)), ")")
+		}
+	}
+	if (name == "min" || name == "max") && len(c.Args) == 2 && v.info.Types[c].Value == nil {
+		v.wrap(c, fmt.Sprintf("mutantSide(%d, %d, ", v.number(boundary, c), v.number(boundary, c)),
+			fmt.Sprintf(", %s, %s)", v.text(c.Args[0]), v.text(c.Args[1])))
+	}
+}
+
+func (v *variants) ignored(ctx ast.Expr, in *ast.CallExpr) {
+	v.wrap(ctx, fmt.Sprintf("mutantContext(%d, ", v.number(contextIgnored, in)), ")")
+}
+
+func isNamed(t types.Type, path, name string) bool {
+	n, ok := t.(*types.Named)
+	return ok && n.Obj().Pkg() != nil && n.Obj().Pkg().Path() == path && n.Obj().Name() == name
+}
+
+func isSlice(t types.Type) bool {
+	if t == nil {
+		return false
+	}
+	_, ok := t.Underlying().(*types.Slice)
+	return ok
+}
+
+// loop ends after the first time.
+func (v *variants) loop(parent, loop ast.Node, body *ast.BlockStmt) {
+	whole := loop
+	if label, ok := parent.(*ast.LabeledStmt); ok {
+		whole = label
+	}
+	n := v.numbered(firstOnly, loop, v.shape(loop, body.Lbrace))
+	v.wrap(whole, "{ mutantTimes := 0; ", "}")
+	v.insert(body.Lbrace+1, fmt.Sprintf(" if mutantTimes++; mutantTimes > 1 && mutant(%d) { break }; ", n))
+}
+
+// statement is left out.
+func (v *variants) statement(parent ast.Node, s ast.Stmt) {
+	switch parent := parent.(type) {
+	case *ast.BlockStmt, *ast.CaseClause:
+	case *ast.CommClause:
+		if parent.Comm == s {
+			return
+		}
+	default:
+		return
+	}
+	switch s := s.(type) {
+	case *ast.ExprStmt:
+		if c, ok := s.X.(*ast.CallExpr); ok {
+			if id, ok := c.Fun.(*ast.Ident); ok && id.Name == "panic" {
+				return // it may be the end of a function
+			}
+		}
+	case *ast.AssignStmt:
+		if s.Tok == token.DEFINE {
+			return
+		}
+		if id, ok := s.Lhs[0].(*ast.Ident); ok && id.Name == "_" {
+			return
+		}
+	}
+	v.wrap(s, fmt.Sprintf("if !mutant(%d) { ", v.number(removed, s)), " }")
+}

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mutation
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+var (
+	variantsIn = flag.String("variants", "", "the `PACKAGES` in which TestVariants changes the code, as gc,podsource/netns")
+	shard      = flag.String("variants.shard", "1/1", "which part of the variants: `I/N`")
+	onlyKeys   = flag.String("variants.only", "", "only variants whose keys match this `REGEXP`")
+)
+
+// tooSlow are tests that take many seconds and find nothing that the others don't find.
+const tooSlow = "Simulator|Faults|Killed|Fleet|Matrix|Dependencies|EveryHazard|HazardTable|Stress|Chaos|Soak|PairsWithKills"
+
+// TestVariants changes a package's code in one place at a time, in a copy that only
+// the compiler sees, and fails when no test of that package fails, unless the change is
+// named with a reason in testdata/named.txt. Nor may that name a change which a test
+// does find, or which can't be made any more.
+//
+//	go test ./gc/internal/mutation -run TestVariants -variants podsource/netns -timeout 2h -v
+func TestVariants(t *testing.T) {
+	named := readNamed(t)
+	if *variantsIn == "" { // at least every name means something
+		for _, dir := range slices.Sorted(maps.Keys(named)) {
+			there := make(map[string]bool)
+			for _, v := range makeVariants(t, dir).all {
+				there[v.key] = true
+			}
+			for key := range named[dir] {
+				if !there[key] {
+					t.Errorf("%s names what can't be changed any more: %s: %s", namedFile, dir, key)
+				}
+			}
+		}
+		return
+	}
+	var figures strings.Builder
+	for _, dir := range strings.Split(*variantsIn, ",") {
+		t.Run(dir, func(t *testing.T) { figures.WriteString(tryVariants(t, dir, named[dir])) })
+	}
+	fmt.Print(figures.String())
+	if path := os.Getenv("HOSTLOCAL_GC_FIGURES"); path != "" {
+		if err := os.WriteFile(path+".variants", []byte(figures.String()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A trial runs the variants of one package.
+type trial struct {
+	t        *testing.T
+	dir, tmp string // of the package, and for all that is written
+	binary   string
+	took     map[string]time.Duration // of each test without a change
+	reaches  map[int][]string         // the tests that come to the place of a variant
+}
+
+// tryVariants runs those of a package, two at a time, and returns a line of figures.
+func tryVariants(t *testing.T, dir string, named map[string]string) string {
+	v := makeVariants(t, dir)
+	tr := &trial{t: t, tmp: t.TempDir(), took: make(map[string]time.Duration), reaches: make(map[int][]string)}
+	if err := os.Chmod(filepath.Dir(tr.tmp), 0o755); err != nil { // some tests give up root's rights in here
+		t.Fatal(err)
+	}
+	tr.dir = filepath.Join(tr.copyTree(), dir)
+	tr.build(v, dir)
+	tr.look()
+	var mine []int
+	only, part, parts := regexp.MustCompile(*onlyKeys), 1, 1
+	if _, err := fmt.Sscanf(*shard, "%d/%d", &part, &parts); err != nil || part < 1 || part > parts {
+		t.Fatalf("-variants.shard %q is not I/N", *shard)
+	}
+	for i := range v.all {
+		if i%parts == part-1 && only.MatchString(v.all[i].key) {
+			mine = append(mine, i)
+		}
+	}
+	found := make([]bool, len(v.all))
+	each(mine, func(i int) { found[i] = tr.found(i + 1) })
+	count := make(map[string]int)
+	for _, i := range mine {
+		_, isNamed := named[v.all[i].key]
+		switch {
+		case found[i] && isNamed:
+			t.Errorf("%s names what a test finds: %s: %s", namedFile, dir, v.all[i].key)
+		case found[i]:
+			count["found"]++
+		case isNamed:
+			count["named"]++
+		default:
+			count["survived"]++
+			how := "no test fails"
+			if len(tr.reaches[i+1]) == 0 {
+				how = "no test comes there"
+			}
+			t.Errorf("%s: %s\n%s: %s", v.all[i].at, how, dir, v.all[i].key)
+		}
+	}
+	return fmt.Sprintf("%s: %d variants, %d found, %d named, %d survived\n", dir, len(mine), count["found"], count["named"], count["survived"])
+}
+
+// each calls f with two of them at a time.
+func each(all []int, f func(int)) {
+	work := make(chan int)
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			for i := range work {
+				f(i)
+			}
+		}()
+	}
+	for _, i := range all {
+		work <- i
+	}
+	close(work)
+	wg.Wait()
+}
+
+// copyTree copies the repository's files: where a guard of paths is missing, a test may
+// write beside itself.
+func (tr *trial) copyTree() string {
+	tr.t.Helper()
+	from, to := root(tr.t), filepath.Join(tr.tmp, "tree")
+	list := exec.CommandContext(tr.t.Context(), "git", "ls-files", "-z", "-co", "--exclude-standard")
+	list.Dir = from
+	names, err := list.Output()
+	if err != nil {
+		tr.t.Fatalf("listing the files of the repository: %v", err)
+	}
+	for _, name := range strings.Split(strings.TrimRight(string(names), "\x00"), "\x00") {
+		content, err := os.ReadFile(filepath.Join(from, name))
+		if errors.Is(err, fs.ErrNotExist) { // removed, not yet committed
+			continue
+		}
+		if err == nil {
+			err = os.MkdirAll(filepath.Dir(filepath.Join(to, name)), 0o755)
+		}
+		if err == nil {
+			err = os.WriteFile(filepath.Join(to, name), content, 0o644)
+		}
+		if err != nil {
+			tr.t.Fatal(err)
+		}
+	}
+	return to
+}
+
+// build makes the binary of the package's tests, with all variants in it.
+func (tr *trial) build(v *variants, dir string) {
+	tr.t.Helper()
+	replace := make(map[string]string)
+	for path, content := range v.files {
+		replace[path] = filepath.Join(tr.tmp, filepath.Base(path))
+		if err := os.WriteFile(replace[path], content, 0o600); err != nil {
+			tr.t.Fatal(err)
+		}
+	}
+	overlay, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		tr.t.Fatal(err)
+	}
+	file := filepath.Join(tr.tmp, "overlay.json")
+	if err := os.WriteFile(file, overlay, 0o600); err != nil {
+		tr.t.Fatal(err)
+	}
+	tr.binary = filepath.Join(tr.tmp, "variants.test")
+	cmd := exec.CommandContext(tr.t.Context(), "go", "test", "-c", "-vet=off", "-overlay", file, "-o", tr.binary, "./"+dir)
+	cmd.Dir = root(tr.t)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		tr.t.Fatalf("the switches do not compile; mend the operators: %v\n%s", err, out)
+	}
+}
+
+// look runs each test alone, and notes how long it takes and which variants it reaches.
+// One that fails with the switches in the code is left out.
+func (tr *trial) look() {
+	tr.t.Helper()
+	out, err := tr.run(nil, time.Minute, "-test.list=^(Test|Example|Fuzz)")
+	if err != nil {
+		tr.t.Fatalf("listing the tests: %v\n%s", err, out)
+	}
+	slow := regexp.MustCompile(tooSlow)
+	var tests []string
+	for _, name := range strings.Fields(out) {
+		if !slow.MatchString(name) {
+			tests = append(tests, name)
+		}
+	}
+	var mu sync.Mutex
+	indexes := make([]int, len(tests))
+	for i := range indexes {
+		indexes[i] = i
+	}
+	each(indexes, func(i int) {
+		file := filepath.Join(tr.tmp, fmt.Sprintf("reached%d", i))
+		if err := os.WriteFile(file, nil, 0o666); err != nil {
+			tr.t.Error(err)
+			return
+		}
+		_ = os.Chmod(file, 0o666) // in spite of the umask, for tests that give up root's rights
+		begun := time.Now()
+		out, err := tr.run([]string{"MUTANTS_REACHED=" + file}, 2*time.Minute, "-test.run=^"+tests[i]+"$")
+		reached, readErr := os.ReadFile(file)
+		mu.Lock()
+		defer mu.Unlock()
+		tr.took[tests[i]] = time.Since(begun)
+		if err != nil || readErr != nil {
+			tr.t.Logf("left out: %s fails when nothing is changed: %v, %v\n%s", tests[i], err, readErr, out)
+			return
+		}
+		for _, text := range slices.Compact(slices.Sorted(slices.Values(strings.Fields(string(reached))))) {
+			if n, err := strconv.Atoi(text); err == nil {
+				tr.reaches[n] = append(tr.reaches[n], tests[i])
+			}
+		}
+	})
+}
+
+// found reports whether some test fails with a variant, the quick ones first. A test
+// that does not end fails, too.
+func (tr *trial) found(n int) bool {
+	const many, quick = 25, time.Second
+	tests := slices.SortedFunc(slices.Values(tr.reaches[n]), func(a, b string) int { return cmp.Compare(tr.took[a], tr.took[b]) })
+	for len(tests) > 0 {
+		k := 0
+		limit := 15 * time.Second
+		for k < len(tests) && k < many && (k == 0 || tr.took[tests[k]] < quick) {
+			limit += 4 * tr.took[tests[k]]
+			k++
+		}
+		run := "-test.run=^(" + strings.Join(tests[:k], "|") + ")$"
+		if _, err := tr.run([]string{fmt.Sprint("MUTANT=", n)}, limit, run, "-test.failfast"); err != nil {
+			return true
+		}
+		tests = tests[k:]
+	}
+	return false
+}
+
+func (tr *trial) run(env []string, limit time.Duration, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(tr.t.Context(), limit+5*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, tr.binary, append(args, "-test.short", fmt.Sprint("-test.timeout=", limit))...)
+	cmd.Dir = tr.dir
+	// What a killed one leaves goes with this test, and its figures are nobody's.
+	cmd.Env = append(os.Environ(), append(env, "TMPDIR="+tr.tmp, "HOSTLOCAL_GC_FIGURES=")...)
+	cmd.WaitDelay = time.Second
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}

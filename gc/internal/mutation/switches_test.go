@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mutation
+
+// switches is the file that is added to a package. A process whose environment names a
+// number runs that variant; one that names a file writes there which it reached.
+const switches = `package PACKAGE
+
+import (
+	"context"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+)
+
+var (
+	mutantOn, _   = strconv.Atoi(os.Getenv("MUTANT"))
+	mutantReached = os.Getenv("MUTANTS_REACHED")
+	mutantSeen    sync.Map
+)
+
+func mutant(n int) bool {
+	if mutantReached != "" {
+		if _, seen := mutantSeen.LoadOrStore(n, true); !seen {
+			if f, err := os.OpenFile(mutantReached, os.O_APPEND|os.O_WRONLY, 0); err == nil {
+				_, _ = f.WriteString(strconv.Itoa(n) + "\n")
+				_ = f.Close()
+			}
+		}
+	}
+	return n == mutantOn
+}
+
+func mutantError(n int, err error) error {
+	if mutant(n) {
+		return nil
+	}
+	return err
+}
+
+func mutantContext(n int, ctx context.Context) context.Context {
+	if mutant(n) {
+		return context.WithoutCancel(ctx)
+	}
+	return ctx
+}
+
+func mutantDuration(n int, d time.Duration) time.Duration {
+	if mutant(n) {
+		return 1 << 62
+	}
+	return d
+}
+
+func mutantFirst[S ~[]E, E any](n int, s S) S {
+	if len(s) > 1 && mutant(n) {
+		return s[:1]
+	}
+	return s
+}
+
+func mutantSide[T any](n, m int, both, a, b T) T {
+	switch {
+	case mutant(n):
+		return a
+	case mutant(m):
+		return b
+	}
+	return both
+}
+`

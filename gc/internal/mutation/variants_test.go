@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mutation
+
+import (
+	"cmp"
+	"fmt"
+	"go/ast"
+	"go/importer"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// A variant is one small change of a package's code that some test of the package
+// should notice. All variants of a package are in one binary, switched on by their
+// numbers, so that a package is compiled once and not once for each.
+type variant struct {
+	// key says what is changed: the function, the kind of change, and the code with
+	// blanks for local names. So it stays the same when code moves to another line
+	// or file, or a local variable gets another name.
+	key string
+	at  string // file and line
+}
+
+// variants are those of a package, and its files with the switches in them.
+type variants struct {
+	all   []variant
+	files map[string][]byte // by their paths
+
+	fset    *token.FileSet
+	info    *types.Info
+	pkg     *types.Package
+	seen    map[string]int
+	content []byte // of the file that is looked at
+	edits   []edit
+	in      string // the function
+	origin  string // of an error that is checked: what is said before the check
+}
+
+// An edit inserts text. Of those at one offset what ends there comes before
+// what begins, an inner one ends before an outer one and begins after it.
+type edit struct {
+	offset int
+	text   string
+	ends   bool
+	length int // of the code that it belongs to
+	n      int // the order of edits of the same code
+}
+
+// makeVariants reads and type-checks the package in a directory below the root of the
+// repository.
+func makeVariants(t *testing.T, dir string) *variants {
+	t.Helper()
+	v := &variants{files: make(map[string][]byte), fset: token.NewFileSet(), seen: make(map[string]int)}
+	exports := make(map[string]string)
+	for line := range strings.Lines(goList(t, "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}", "./"+dir)) {
+		path, file, _ := strings.Cut(strings.TrimSpace(line), " ")
+		exports[path] = file
+	}
+	var files []*ast.File
+	paths := strings.Fields(goList(t, "-f", `{{range .GoFiles}}{{$.Dir}}/{{.}} {{end}}`, "./"+dir))
+	for _, path := range paths {
+		f, err := parser.ParseFile(v.fset, path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, f)
+	}
+	v.info = &types.Info{Types: make(map[ast.Expr]types.TypeAndValue), Defs: make(map[*ast.Ident]types.Object), Uses: make(map[*ast.Ident]types.Object)}
+	config := types.Config{Importer: importer.ForCompiler(v.fset, "gc", func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })}
+	pkg, err := config.Check(dir, v.fset, files, v.info)
+	if err != nil {
+		t.Fatalf("type-checking %s: %v", dir, err)
+	}
+	v.pkg = pkg
+	for i, f := range files {
+		if v.content, err = os.ReadFile(paths[i]); err != nil {
+			t.Fatal(err)
+		}
+		v.edits = nil
+		for _, d := range f.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok && fn.Body != nil {
+				v.in = fn.Name.Name
+				if fn.Recv != nil {
+					v.in = receiver(fn) + "." + v.in
+				}
+				v.function(fn)
+			}
+		}
+		v.files[paths[i]] = v.edited()
+	}
+	v.files[filepath.Join(filepath.Dir(paths[0]), "mutant_switches.go")] = []byte(strings.Replace(switches, "PACKAGE", pkg.Name(), 1))
+	return v
+}
+
+func goList(t *testing.T, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", append([]string{"list"}, args...)...)
+	cmd.Dir = root(t)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list: %v\n%s", err, stderr.String())
+	}
+	return string(out)
+}
+
+// number makes a variant of some code, and returns the number of its switch.
+func (v *variants) number(kind string, code ast.Node) int {
+	return v.numbered(kind, code, v.shape(code, code.End()))
+}
+
+func (v *variants) numbered(kind string, code ast.Node, shape string) int {
+	const longest = 160
+	if len(shape) > longest {
+		shape = strings.ToValidUTF8(shape[:longest], "") + "..."
+	}
+	key := v.in + ": " + kind + ": " + shape
+	v.seen[key]++
+	if n := v.seen[key]; n > 1 {
+		key = fmt.Sprintf("%s (%d)", key, n)
+	}
+	at := v.fset.Position(code.Pos())
+	v.all = append(v.all, variant{key, fmt.Sprintf("%s:%d", filepath.Base(at.Filename), at.Line)})
+	return len(v.all) // 0 is no variant
+}
+
+func (v *variants) offset(p token.Pos) int { return v.fset.Position(p).Offset }
+
+func (v *variants) text(n ast.Node) string {
+	return string(v.content[v.offset(n.Pos()):v.offset(n.End())])
+}
+
+// shape is code up to its end or before on one line, with blanks for local names.
+func (v *variants) shape(code ast.Node, end token.Pos) string {
+	var b strings.Builder
+	from := v.offset(code.Pos())
+	ast.Inspect(code, func(n ast.Node) bool {
+		id, ok := n.(*ast.Ident)
+		if !ok {
+			return true
+		}
+		if id.Pos() >= end {
+			return false
+		}
+		if local, ok := v.info.ObjectOf(id).(*types.Var); ok && !local.IsField() && local.Parent() != v.pkg.Scope() && local.Pkg() == v.pkg {
+			b.Write(v.content[from:v.offset(id.Pos())])
+			b.WriteByte('_')
+			from = v.offset(id.End())
+		}
+		return true
+	})
+	b.Write(v.content[from:v.offset(end)])
+	return strings.Join(strings.Fields(b.String()), " ")
+}
+
+// wrap puts text around code.
+func (v *variants) wrap(code ast.Node, before, after string) {
+	from, to := v.offset(code.Pos()), v.offset(code.End())
+	n := len(v.edits)
+	v.edits = append(v.edits, edit{from, before, false, to - from, n}, edit{to, after, true, to - from, n})
+}
+
+func (v *variants) insert(at token.Pos, text string) {
+	v.edits = append(v.edits, edit{v.offset(at), text, false, 0, len(v.edits)})
+}
+
+// edited is the file with all edits. Of two around the same code the later one is
+// the inner one.
+func (v *variants) edited() []byte {
+	slices.SortStableFunc(v.edits, func(a, b edit) int {
+		switch {
+		case a.offset != b.offset:
+			return a.offset - b.offset
+		case a.ends != b.ends && a.ends:
+			return -1
+		case a.ends != b.ends:
+			return 1
+		case a.ends:
+			return cmp.Or(a.length-b.length, b.n-a.n)
+		}
+		return cmp.Or(b.length-a.length, a.n-b.n)
+	})
+	var out []byte
+	from := 0
+	for _, e := range v.edits {
+		out = append(append(out, v.content[from:e.offset]...), e.text...)
+		from = e.offset
+	}
+	return append(out, v.content[from:]...)
+}
