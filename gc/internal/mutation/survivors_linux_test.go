@@ -5,7 +5,6 @@ package mutation
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -19,6 +18,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -30,10 +30,10 @@ var (
 )
 
 // tooSlow are tests that take many seconds and find nothing that the others don't find.
-const tooSlow = "Simulator|Faults|Killed|Fleet|Matrix|Dependencies|EveryHazard|HazardTable|Stress|Chaos|Soak|PairsWithKills"
+const tooSlow = "Simulator|Faults|Killed|Fleet|Matrix|Dependencies|EveryHazard|HazardTable|Stress|Chaos|Soak|PairsWithKills|ManyNamespaces"
 
-// TestVariants changes a package's code in one place at a time, in a copy that only
-// the compiler sees, and fails when no test of that package fails, unless the change is
+// TestVariants changes a package's code in one place at a time, in a copy of the
+// repository, and fails when no test of that package fails, unless the change is
 // named with a reason in testdata/named.txt. Nor may that name a change which a test
 // does find, or which can't be made any more.
 //
@@ -82,8 +82,7 @@ func tryVariants(t *testing.T, dir string, named map[string]string) string {
 	if err := os.Chmod(filepath.Dir(tr.tmp), 0o755); err != nil { // some tests give up root's rights in here
 		t.Fatal(err)
 	}
-	tr.dir = filepath.Join(tr.copyTree(), dir)
-	tr.build(v, dir)
+	tr.build(v, tr.copyTree(), dir)
 	tr.look()
 	var mine []int
 	only, part, parts := regexp.MustCompile(*onlyKeys), 1, 1
@@ -96,7 +95,13 @@ func tryVariants(t *testing.T, dir string, named map[string]string) string {
 		}
 	}
 	found := make([]bool, len(v.all))
-	each(mine, func(i int) { found[i] = tr.found(i + 1) })
+	var done atomic.Int64
+	each(mine, func(i int) {
+		found[i] = tr.found(i + 1)
+		if n := done.Add(1); n%100 == 0 {
+			t.Logf("%d of %d", n, len(mine))
+		}
+	})
 	count := make(map[string]int)
 	for _, i := range mine {
 		_, isNamed := named[v.all[i].key]
@@ -168,27 +173,18 @@ func (tr *trial) copyTree() string {
 	return to
 }
 
-// build makes the binary of the package's tests, with all variants in it.
-func (tr *trial) build(v *variants, dir string) {
+// build makes the binary of the package's tests in the copy, with all variants in it:
+// programs that the tests build there have them, too.
+func (tr *trial) build(v *variants, tree, dir string) {
 	tr.t.Helper()
-	replace := make(map[string]string)
 	for path, content := range v.files {
-		replace[path] = filepath.Join(tr.tmp, filepath.Base(path))
-		if err := os.WriteFile(replace[path], content, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(tree, dir, filepath.Base(path)), content, 0o644); err != nil {
 			tr.t.Fatal(err)
 		}
 	}
-	overlay, err := json.Marshal(map[string]any{"Replace": replace})
-	if err != nil {
-		tr.t.Fatal(err)
-	}
-	file := filepath.Join(tr.tmp, "overlay.json")
-	if err := os.WriteFile(file, overlay, 0o600); err != nil {
-		tr.t.Fatal(err)
-	}
-	tr.binary = filepath.Join(tr.tmp, "variants.test")
-	cmd := exec.CommandContext(tr.t.Context(), "go", "test", "-c", "-vet=off", "-overlay", file, "-o", tr.binary, "./"+dir)
-	cmd.Dir = root(tr.t)
+	tr.dir, tr.binary = filepath.Join(tree, dir), filepath.Join(tr.tmp, "variants.test")
+	cmd := exec.CommandContext(tr.t.Context(), "go", "test", "-c", "-vet=off", "-o", tr.binary, "./"+dir)
+	cmd.Dir = tree
 	if out, err := cmd.CombinedOutput(); err != nil {
 		tr.t.Fatalf("the switches do not compile; mend the operators: %v\n%s", err, out)
 	}
