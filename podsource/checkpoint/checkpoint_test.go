@@ -123,8 +123,13 @@ func TestAddRefuses(t *testing.T) {
 		{"a container ID with a newline at its end", Entry{Key: Key{network1, "b\n", "eth0"}}},
 		{"no interface", Entry{Key: Key{network1, "b", ""}}},
 		{"an interface with white space", Entry{Key: Key{network1, "b", "eth\u00a00"}}},
+		{"an interface that is a directory", Entry{Key: Key{network1, "b", "."}}},
+		{"... or the one above", Entry{Key: Key{network1, "b", ".."}}},
+		{"... or is in one", Entry{Key: Key{network1, "b", "a/b"}}},
+		{"an interface that is an alias", Entry{Key: Key{network1, "b", "eth0:1"}}},
 		{"an interface of 16 bytes", Entry{Key: Key{network1, "b", strings.Repeat("e", 16)}}},
 		{"no address", Entry{Key: key("b"), IPs: []netip.Addr{{}}}},
+		{"no second address", Entry{Key: key("b"), IPs: []netip.Addr{netip.IPv6Loopback(), {}}}},
 		{"a path that JSON can't hold", Entry{Key: key("b"), NetNS: NetNS{Path: "/run/\xff"}}},
 		{"a name that JSON can't hold", Entry{Key: key("b"), Pod: types.NamespacedName{Name: "\xff"}}},
 		{"a time that JSON can't hold", Entry{Key: key("b"), Time: time.Date(12000, 1, 1, 0, 0, 0, 0, time.UTC)}},
@@ -138,6 +143,9 @@ func TestAddRefuses(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"10.0.0.2"}, recorded(c)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if err := c.Add(Entry{Key: Key{network1, "b", strings.Repeat("e", 15)}}); err != nil {
+		t.Errorf("an interface of 15 bytes, which the kernel allows: %v", err)
 	}
 }
 

@@ -139,7 +139,7 @@ func TestGapsSince(t *testing.T) {
 	const hour = time.Hour
 	at := time.Date(2025, 3, 1, 12, 0, 0, 0, time.UTC)
 	ago := func(d time.Duration) time.Time { return at.Add(-d) }
-	old := podsource.Gap{From: ago(9 * hour), To: ago(8 * hour)}
+	older, old := podsource.Gap{From: ago(12 * hour), To: ago(11 * hour)}, podsource.Gap{From: ago(9 * hour), To: ago(8 * hour)}
 	to := at.Add(DefaultLag)
 	for _, row := range []struct {
 		reason    string
@@ -151,13 +151,13 @@ func TestGapsSince(t *testing.T) {
 		want      []podsource.Gap
 	}{
 		{"since it was written, beside those that it knows of", ago(hour), 23 * hour, true, 24 * hour, to,
-			[]podsource.Gap{old, {From: ago(hour), To: to}}},
-		{"without end", ago(hour), 23 * hour, true, 24 * hour, time.Time{}, []podsource.Gap{old, {From: ago(hour)}}},
-		{"nobody knows since when the node is up", ago(hour), 0, true, 0, to, []podsource.Gap{old, {From: ago(hour), To: to}}},
-		{"... or did when it was written", ago(hour), 0, true, 24 * hour, to, []podsource.Gap{old, {From: ago(hour), To: to}}},
+			[]podsource.Gap{older, old, {From: ago(hour), To: to}}},
+		{"without end", ago(hour), 23 * hour, true, 24 * hour, time.Time{}, []podsource.Gap{older, old, {From: ago(hour)}}},
+		{"nobody knows since when the node is up", ago(hour), 0, true, 0, to, []podsource.Gap{older, old, {From: ago(hour), To: to}}},
+		{"... or did when it was written", ago(hour), 0, true, 24 * hour, to, []podsource.Gap{older, old, {From: ago(hour), To: to}}},
 		{"the clock was set back meanwhile, as is plain", ago(-hour), 0, true, 0, to, []podsource.Gap{{To: to}}},
 		{"the clock was off by as little as two readings may be", ago(hour - clockTolerance), 23 * hour, true, 24 * hour, to,
-			[]podsource.Gap{old, {From: ago(hour - clockTolerance), To: to}}},
+			[]podsource.Gap{older, old, {From: ago(hour - clockTolerance), To: to}}},
 		{"the clock was set forward meanwhile: by a stamp nobody knows what is older", ago(hour), 24*hour - time.Minute, true, 24 * hour, to,
 			[]podsource.Gap{{To: to}}},
 		{"... and back: stamps are as late as it was", ago(-hour), 24*hour - time.Minute, true, 24 * hour, to,
@@ -165,10 +165,12 @@ func TestGapsSince(t *testing.T) {
 		{"... where no end is given", ago(-hour), 24*hour - time.Minute, true, 24 * hour, time.Time{}, []podsource.Gap{{}}},
 		{"it is of an earlier boot: since this one", ago(48 * hour), hour, false, 2 * hour, to,
 			[]podsource.Gap{{From: ago(2*hour + clockTolerance), To: to}}},
+		{"... of which nobody knew since when it was up", ago(48 * hour), 0, false, 2 * hour, to,
+			[]podsource.Gap{{From: ago(2*hour + clockTolerance), To: to}}},
 		{"... and nobody knows since when the node is up", ago(48 * hour), hour, false, 0, to,
 			[]podsource.Gap{{From: ago(48 * hour), To: to}}},
 	} {
-		r := &record{Written: row.written, SinceBoot: row.sinceBoot, Gaps: []podsource.Gap{old}}
+		r := &record{Written: row.written, SinceBoot: row.sinceBoot, Gaps: []podsource.Gap{older, old}}
 		if diff := cmp.Diff(row.want, r.gapsSince(row.sameBoot, moment{at, row.boot}, row.to)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
 		}

@@ -151,7 +151,8 @@ func TestHazard26RecordUnknownOrDamaged(t *testing.T) {
 	of := func(entries string) string {
 		return stamped(Format, `{"bootID":"","written":"2025-03-01T12:00:00Z","attachments":[`+entries+`]}`)
 	}
-	if _, err := decode([]byte(of(a))); err != nil {
+	b := strings.Replace(a, `"a"`, `"b"`, 1)
+	if _, err := decode([]byte(of(a + "," + b))); err != nil {
 		t.Fatalf("the one that the rows differ from: %v", err)
 	}
 	for _, row := range []struct {
@@ -173,8 +174,13 @@ func TestHazard26RecordUnknownOrDamaged(t *testing.T) {
 		{"no attachments, not even none", stamped(Format, `{"bootID":"","written":"2025-03-01T12:00:00Z"}`), ErrCorrupt},
 		{"null for them", stamped(Format, `{"bootID":"","written":"2025-03-01T12:00:00Z","attachments":null}`), ErrCorrupt},
 		{"an unknown field, which the next change would lose", stamped(Format, `{"bootID":"","written":"2025-03-01T12:00:00Z","attachments":[],"new":1}`), ErrCorrupt},
+		{"an unknown field beside the record", strings.Replace(of(a), `"record":`, `"new":1,"record":`, 1), ErrCorrupt},
 		{"an unknown field of an attachment", of(strings.Replace(a, "{", `{"new":1,`, 1)), ErrCorrupt},
 		{"the same attachment twice", of(a + "," + a), ErrCorrupt},
+		{"the same twice after another one", of(a + "," + b + "," + b), ErrCorrupt},
+		{"no container of the second attachment", of(a + "," + strings.Replace(a, `"a"`, `""`, 1)), ErrCorrupt},
+		{"not when it was written", stamped(Format, `{"bootID":"","attachments":[]}`), ErrCorrupt},
+		{"written before the boot", stamped(Format, `{"bootID":"","written":"2025-03-01T12:00:00Z","sinceBoot":-1,"attachments":[]}`), ErrCorrupt},
 		{"the same twice, and one between", of(a + "," + strings.Replace(a, `"a"`, `"b"`, 1) + "," + a), ErrCorrupt},
 		{"an attachment of no container", of(strings.Replace(a, `"a"`, `""`, 1)), ErrCorrupt},
 		{"a container ID that none can be", of(strings.Replace(a, `"a"`, `"\ud800"`, 1)), ErrCorrupt},

@@ -413,3 +413,28 @@ func isInode(path string, inode uint64) bool {
 	now, err := look(path)
 	return err == nil && now.Inode == inode
 }
+
+// TestDirectoriesAreClosed: looking for namespaces leaves no descriptor open.
+func TestDirectoriesAreClosed(t *testing.T) {
+	base := t.TempDir()
+	var all []NetNS
+	for _, name := range []string{"a", "b"} {
+		dir := filepath.Join(base, name)
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, NetNS{Path: filepath.Join(dir, "ns"), Inode: 1, Dir: Directory{Inode: 1}})
+	}
+	if _, err := goneOf(t.Context(), all); !errors.Is(err, podsource.ErrIncomplete) {
+		t.Errorf("got %v, want %v", err, podsource.ErrIncomplete)
+	}
+	descriptors, err := filepath.Glob("/proc/self/fd/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range descriptors {
+		if to, err := os.Readlink(fd); err == nil && strings.HasPrefix(to, base) {
+			t.Errorf("%s is open still", to)
+		}
+	}
+}

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netns
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// TestSpeaksBesideSeveralADDs: each ADD under way explains each namespace at its path, and
+// one that is left explains none of the others.
+func TestSpeaksBesideSeveralADDs(t *testing.T) {
+	const why = "shows no address"
+	for _, row := range []struct {
+		reason string
+		bare   []uint64
+		speaks bool
+	}{
+		{"none shows no address", nil, true},
+		{"those of the second ADD, of whose path there are two", []uint64{1, 2}, true},
+		{"one that no ADD sets up", []uint64{2, 3}, false},
+	} {
+		s := &scan{proc: t.TempDir(), bare: make(map[uint64]string), mountedAt: map[string][]uint64{"/run/netns/b": {1, 2}},
+			underWay: []cniADD{{netNS: "/run/netns/a", ofNode: true}, {netNS: "/run/netns/b", ofNode: true}}}
+		for _, inode := range row.bare {
+			s.bare[inode] = why
+		}
+		of, note := s.speaks([]string{"n", "m"})
+		if speaks := len(of) == 2; speaks != row.speaks || row.speaks == strings.Contains(note, why) {
+			t.Errorf("%s: speaks of %v: %q", row.reason, of, note)
+		}
+	}
+}
+
+// TestValidID: container IDs as CNI allows them.
+func TestValidID(t *testing.T) {
+	for id, want := range map[string]bool{
+		"a": true, "z": true, "A": true, "Z": true, "0": true, "9": true, "a_b": true, "a.b": true, "a-b": true,
+		"": false, "_a": false, ".a": false, "-a": false, "a/b": false, "a b": false, "a{": false, "a`": false, "a[": false, "a@": false, "a:": false,
+	} {
+		if got := validID(id); got != want {
+			t.Errorf("%q: %t, want %t", id, got, want)
+		}
+	}
+}
+
+// TestDumpOfSeveral: all addresses count but those that nobody else can reach, and a list that is
+// not whole is none.
+func TestDumpOfSeveral(t *testing.T) {
+	address := func(text string, scope int) netlink.Addr {
+		return netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP(text)}, Scope: scope}
+	}
+	for _, row := range []struct {
+		reason string
+		list   []netlink.Addr
+		want   []string
+		err    bool
+	}{
+		{"several, one of them twice", []netlink.Addr{address("10.0.0.3", 0), address("10.0.0.2", 0), address("10.0.0.3", 0)}, []string{"10.0.0.2", "10.0.0.3"}, false},
+		{"loopback and link-local", []netlink.Addr{address("127.0.0.1", unix.RT_SCOPE_HOST), address("fe80::1", unix.RT_SCOPE_LINK)}, nil, false},
+		{"a link's, but not a local address", []netlink.Addr{address("10.0.0.2", unix.RT_SCOPE_LINK)}, []string{"10.0.0.2"}, false},
+		{"link-local, but for all", []netlink.Addr{address("169.254.0.2", 0)}, []string{"169.254.0.2"}, false},
+		{"the second lacks its address", []netlink.Addr{address("10.0.0.2", 0), {}}, nil, true},
+		{"the second's is none", []netlink.Addr{address("10.0.0.2", 0), {IPNet: &net.IPNet{IP: net.IP{1, 2, 3}}}}, nil, true},
+	} {
+		ips, err := dump(func(netlink.Link, int) ([]netlink.Addr, error) { return row.list, nil })
+		var want []netip.Addr
+		for _, text := range row.want {
+			want = append(want, netip.MustParseAddr(text))
+		}
+		if diff := cmp.Diff(want, ips, cmpopts.EquateComparable(netip.Addr{})); diff != "" || (err != nil) != row.err {
+			t.Errorf("%s: %v (-want +got):\n%s", row.reason, err, diff)
+		}
+	}
+	times := 0
+	_, err := dump(func(netlink.Link, int) ([]netlink.Addr, error) { times++; return nil, netlink.ErrDumpInterrupted })
+	if times != 5 || !errors.Is(err, podsource.ErrIncomplete) {
+		t.Errorf("a list that is never whole was asked for %d times: %v", times, err)
+	}
+}
+
+// TestStatus: what is not the status of a process is an error, and not a start at the
+// node's boot.
+func TestStatus(t *testing.T) {
+	const whole = "7 (a) b) S 1 1 1 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 4711" // the 20th after the name is the start
+	for _, row := range []struct {
+		reason, text string
+		ok           bool
+	}{
+		{"as the kernel has it", whole, true},
+		{"one field less", strings.TrimSuffix(whole, " 4711"), false},
+		{"no name", strings.ReplaceAll(whole, ")", ""), false},
+		{"a start that is no number", strings.Replace(whole, "4711", "x", 1), false},
+		{"nothing", "", false},
+	} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "stat"), []byte(row.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		since, comm, err := startOf(dir)
+		if (err == nil) != row.ok {
+			t.Errorf("%s: error %v", row.reason, err)
+		}
+		if row.ok && (since.Milliseconds() != 47110 || comm != "a) b") {
+			t.Errorf("%s: %v of %q", row.reason, since, comm)
+		}
+	}
+}
