@@ -29,6 +29,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/gc/metrics"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/iprange"
 )
 
 var (
@@ -84,7 +85,7 @@ func families(t *testing.T) []*dto.MetricFamily {
 	}
 	now := time.Unix(1_700_000_000, 0)
 	c := metrics.New()
-	c.SetRanges(map[string][]metrics.RangeSet{"podnet": {{{First: netip.MustParseAddr("10.0.0.1"), Last: netip.MustParseAddr("10.0.0.10")}}}})
+	c.SetRanges(map[string][]iprange.Set{"podnet": {{{First: netip.MustParseAddr("10.0.0.1"), Last: netip.MustParseAddr("10.0.0.10")}}}})
 	released := report(now, gc.ReleasedLeak, gc.TooYoung)
 	released.LockHeld, released.LongestHold = time.Millisecond, time.Millisecond
 	c.OnReport(released, nil)
