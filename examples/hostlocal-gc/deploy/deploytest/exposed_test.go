@@ -24,7 +24,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/gc/metrics"
@@ -225,10 +224,15 @@ func scrape(t *testing.T) map[string]*dto.MetricFamily {
 	if err != nil {
 		t.Fatal(err)
 	}
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	found, err := parser.TextToMetricFamilies(bytes.NewReader(text))
-	if err != nil {
-		t.Fatal(err)
+	found := make(map[string]*dto.MetricFamily)
+	decoder := expfmt.NewDecoder(bytes.NewReader(text), expfmt.NewFormat(expfmt.TypeTextPlain))
+	for {
+		f := new(dto.MetricFamily)
+		if err := decoder.Decode(f); errors.Is(err, io.EOF) {
+			return found
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		found[f.GetName()] = f
 	}
-	return found
 }
