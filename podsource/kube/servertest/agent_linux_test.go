@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,45 +17,122 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
 )
 
 // agentDir has the agent, and its manifests in deploy.
 const agentDir = "../../../examples/hostlocal-gc"
 
-// manifests returns the objects of the agent's manifests.
-func manifests(t *testing.T) []*unstructured.Unstructured {
+// manifests returns the objects that a kustomization makes which uses the agent's
+// manifests and the components of them that are named.
+func manifests(t *testing.T, components ...string) []*unstructured.Unstructured {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(agentDir, "deploy", "*.yaml"))
+	kustomize, err := build("sigs.k8s.io/kustomize/kustomize/v5")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(files) == 0 {
-		if os.Getenv("CI") == "true" {
-			t.Fatalf("there are no manifests in %s/deploy", agentDir)
-		}
-		t.Skipf("there are no manifests in %s/deploy", agentDir)
+	dir, err := filepath.EvalSymlinks(t.TempDir()) // a root must be relative
+	if err != nil {
+		t.Fatal(err)
 	}
-	var all []*unstructured.Unstructured
-	for _, file := range files {
-		if filepath.Base(file) == "kustomization.yaml" {
-			continue // it is for kubectl, not for the server
+	deploy, err := filepath.Abs(filepath.Join(agentDir, "deploy"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if deploy, err = filepath.EvalSymlinks(deploy); err != nil {
+		t.Fatal(err)
+	}
+	if deploy, err = filepath.Rel(dir, deploy); err != nil {
+		t.Fatal(err)
+	}
+	text := "resources:\n- " + deploy + "\ncomponents:\n"
+	for _, c := range components {
+		text += "- " + filepath.Join(deploy, c) + "\n"
+	}
+	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), kustomize, "build", dir)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	made, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: %v\n%s", cmd.Args, err, stderr.String())
+	}
+	objects, err := decode(made)
+	if err != nil || len(objects) == 0 {
+		t.Fatalf("%d objects, %v", len(objects), err)
+	}
+	return objects
+}
+
+// A real server takes what each component makes of the manifests, strictly. It does not
+// know the Prometheus Operator's kinds.
+func TestManifestsDryRun(t *testing.T) {
+	for _, components := range [][]string{nil, {"no-api"}, {"monitoring"}, {"no-api", "monitoring"}} {
+		kinds := make(map[string]bool)
+		for _, object := range manifests(t, components...) {
+			if object.GroupVersionKind().Group == "monitoring.coreos.com" {
+				continue
+			}
+			resource := resourceOf(t, object)
+			strict := metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict, DryRun: []string{metav1.DryRunAll}}
+			if _, err := resource.Create(t.Context(), object, strict); err != nil {
+				t.Errorf("%v: %s %s: %v", components, object.GetKind(), object.GetName(), err)
+			}
+			kinds[object.GetKind()] = true
+			// What the server takes, it has looked at.
+			if object.GetKind() != "DaemonSet" {
+				continue
+			}
+			wrong := object.DeepCopy()
+			if err := unstructured.SetNestedField(wrong.Object, true, "spec", "template", "spec", "hostNetworks"); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := resource.Create(t.Context(), wrong, strict); err == nil {
+				t.Errorf("%v: a field that there is not is accepted", components)
+			}
 		}
-		text, err := os.ReadFile(file)
+		if rights := !slices.Contains(components, "no-api"); !kinds["DaemonSet"] || !kinds["ConfigMap"] || kinds["ClusterRole"] != rights {
+			t.Errorf("%v: the kinds are %v", components, kinds)
+		}
+	}
+}
+
+// environment is what a kubelet gives to the agent's container: what the server has of
+// ConfigMap and DaemonSet, with these fields of the pod.
+func environment(t *testing.T, client kubernetes.Interface, namespace string, fields map[string]string) (env, args []string) {
+	t.Helper()
+	set, err := client.AppsV1().DaemonSets(namespace).Get(t.Context(), "hostlocal-gc", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	container := set.Spec.Template.Spec.Containers[0]
+	for _, from := range container.EnvFrom {
+		config, err := client.CoreV1().ConfigMaps(namespace).Get(t.Context(), from.ConfigMapRef.Name, metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		objects, err := decode(text)
-		if err != nil || len(objects) == 0 {
-			t.Fatalf("%s: %d objects, %v", file, len(objects), err)
+		for name, value := range config.Data {
+			env = append(env, name+"="+value)
 		}
-		all = append(all, objects...)
 	}
-	return all
+	before := make(map[string]string)
+	for _, e := range container.Env {
+		value := e.Value
+		if e.ValueFrom != nil {
+			value = fields[e.ValueFrom.FieldRef.FieldPath]
+		}
+		value = os.Expand(strings.NewReplacer("$(", "${", ")", "}").Replace(value), func(name string) string { return before[name] })
+		before[e.Name] = value
+		env = append(env, e.Name+"="+value)
+	}
+	return env, container.Args
 }
 
 // The agent's manifests are right in the eyes of a real server, and the rights
 // that they give suffice: the agent releases, and tells of it in an Event, with
-// nothing but a token of their service account.
+// nothing but their settings and a token of their service account.
 func TestAgentWithItsManifests(t *testing.T) {
 	objects := manifests(t)
 	apply(t, objects...)
@@ -65,7 +144,11 @@ func TestAgentWithItsManifests(t *testing.T) {
 	}
 	n := newNode(t)
 	user := "system:serviceaccount:" + namespace + ":" + account
-	allowed(t, n.client, user, "list", "pods") // the server has taken notice of the role
+	allowed(t, n.client, user, "list", "pods") // the server has taken notice of the roles
+	allowedIn(t, n.client, user, "create", "events", metav1.NamespaceDefault)
+	if may(t, n.client, user, "create", "events", n.namespace) {
+		t.Error("the account may write Events in any namespace")
+	}
 
 	leaked, held := n.reserve("leaked", old), n.reserve("held", old)
 	n.pod("web", with(held...))
@@ -73,10 +156,13 @@ func TestAgentWithItsManifests(t *testing.T) {
 	agent := filepath.Join(t.TempDir(), "hostlocal-gc")
 	goBuild(t, filepath.Dir(agentDir), agent, "./"+filepath.Base(agentDir))
 
-	cmd := exec.Command(agent, "agent",
-		"--data-dir", n.plugin.DataDir, "--network", n.plugin.Network, "--node", n.name,
-		"--source", "kube", "--kubeconfig", writeKubeconfig(t, mint(t, namespace, account)),
-		"--require-pod", n.namespace+"/agent", "--events", "--listen=")
+	env, args := environment(t, n.client, namespace, map[string]string{
+		"spec.nodeName": n.name, "metadata.namespace": n.namespace, "metadata.name": "agent",
+	})
+	// What is here in another place than on a node: there is no runtime.
+	cmd := exec.Command(agent, append(args, "--data-dir", n.plugin.DataDir, "--source", "kubelet,kube",
+		"--kubeconfig", writeKubeconfig(t, mint(t, namespace, account)), "--listen=")...)
+	cmd.Env = env
 	var log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &log, &log
 	n.must(cmd.Start())

@@ -49,10 +49,8 @@ func decode(text []byte) ([]*unstructured.Unstructured, error) {
 	}
 }
 
-// apply makes the objects as kubectl does, and has the server refuse fields that
-// it does not know or finds twice. They are removed when the test is over. What
-// there is already stays as it is: only namespaces may be.
-func apply(t *testing.T, objects ...*unstructured.Unstructured) {
+// resourceOf returns where the server has objects of that kind.
+func resourceOf(t *testing.T, object *unstructured.Unstructured) dynamic.ResourceInterface {
 	t.Helper()
 	client, err := dynamic.NewForConfig(cluster.config(adminToken))
 	if err != nil {
@@ -62,27 +60,28 @@ func apply(t *testing.T, objects ...*unstructured.Unstructured) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	mapper := restmapper.NewDiscoveryRESTMapper(groups)
+	kind := object.GroupVersionKind()
+	mapping, err := restmapper.NewDiscoveryRESTMapper(groups).RESTMapping(kind.GroupKind(), kind.Version)
+	if err != nil {
+		t.Fatalf("%s %s: %v", kind.Kind, object.GetName(), err)
+	}
+	if mapping.Scope.Name() != "namespace" {
+		return client.Resource(mapping.Resource)
+	}
+	if object.GetNamespace() == "" {
+		t.Fatalf("%s %s has no namespace", kind.Kind, object.GetName())
+	}
+	return client.Resource(mapping.Resource).Namespace(object.GetNamespace())
+}
+
+// apply makes the objects as kubectl does, and has the server refuse fields that
+// it does not know or finds twice. They are removed when the test is over.
+func apply(t *testing.T, objects ...*unstructured.Unstructured) {
+	t.Helper()
 	for _, object := range objects {
-		kind := object.GroupVersionKind()
-		mapping, err := mapper.RESTMapping(kind.GroupKind(), kind.Version)
-		if err != nil {
-			t.Fatalf("%s %s: %v", kind.Kind, object.GetName(), err)
-		}
-		resource := dynamic.ResourceInterface(client.Resource(mapping.Resource))
-		if mapping.Scope.Name() == "namespace" {
-			if object.GetNamespace() == "" {
-				t.Fatalf("%s %s has no namespace", kind.Kind, object.GetName())
-			}
-			resource = client.Resource(mapping.Resource).Namespace(object.GetNamespace())
-		}
-		if kind.Kind == "Namespace" {
-			if _, err := resource.Get(t.Context(), object.GetName(), metav1.GetOptions{}); err == nil {
-				continue
-			}
-		}
+		resource := resourceOf(t, object)
 		if _, err := resource.Create(t.Context(), object, metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict}); err != nil {
-			t.Fatalf("%s %s: %v", kind.Kind, object.GetName(), err)
+			t.Fatalf("%s %s: %v", object.GetKind(), object.GetName(), err)
 		}
 		t.Cleanup(func() {
 			if err := resource.Delete(context.WithoutCancel(t.Context()), object.GetName(), metav1.DeleteOptions{}); err != nil {

@@ -75,19 +75,34 @@ func grant(t *testing.T, user string, rules ...rbacv1.PolicyRule) {
 	}
 }
 
-// allowed returns when the server lets the user do that.
+// allowed returns when the server lets the user do that in all namespaces.
 func allowed(t *testing.T, client kubernetes.Interface, user, verb, resource string) {
 	t.Helper()
-	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-		User: user, ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb, Resource: resource},
-	}}
-	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
-		got, err := client.AuthorizationV1().SubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
-		return err == nil && got.Status.Allowed, err
+	allowedIn(t, client, user, verb, resource, metav1.NamespaceAll)
+}
+
+// allowedIn is allowed in one namespace.
+func allowedIn(t *testing.T, client kubernetes.Interface, user, verb, resource, namespace string) {
+	t.Helper()
+	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
+		return may(t, client, user, verb, resource, namespace), nil
 	})
 	if err != nil {
 		t.Fatalf("waiting until %s may %s %s: %v", user, verb, resource, err)
 	}
+}
+
+// may reports whether the server lets the user do that now.
+func may(t *testing.T, client kubernetes.Interface, user, verb, resource, namespace string) bool {
+	t.Helper()
+	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+		User: user, ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb, Resource: resource, Namespace: namespace},
+	}}
+	got, err := client.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), review, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got.Status.Allowed
 }
 
 // What is missing is named, in the words of RBAC.

@@ -23,13 +23,14 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc/metrics"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/iprange"
 )
 
 // tell returns what Prometheus has stored after so many minutes of a story.
 func tell(t *testing.T, length int, at func(minute int, now time.Time) []pass, beside func(minute int) figures) storage.Queryable {
 	t.Helper()
 	c := metrics.New()
-	c.SetRanges(map[string][]metrics.RangeSet{"podnet": {{{First: netip.MustParseAddr("10.1.0.1"), Last: netip.MustParseAddr("10.1.0.10")}}}})
+	c.SetRanges(map[string][]iprange.Set{"podnet": {{{First: netip.MustParseAddr("10.1.0.1"), Last: netip.MustParseAddr("10.1.0.10")}}}})
 	scrape := served(t, c)
 	samples := make(map[string][]chunks.Sample)
 	series := make(map[string]labels.Labels)
