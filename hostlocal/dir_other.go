@@ -7,7 +7,6 @@ package hostlocal
 import (
 	"io"
 	"io/fs"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -17,49 +16,37 @@ import (
 // colon is what host-local writes for ':' in a file's name here.
 var colon = map[bool]byte{true: '_', false: ':'}[runtime.GOOS == "windows"]
 
-// dir is a network directory. Here a file's identity is its size, its
+// dir is an open network directory. Here a file's identity is its size, its
 // modification time and its owner: the standard library has no portable inode.
-type dir struct{ path string }
+type dir struct{ *os.File }
 
-func openDir(path string) (*dir, error) {
+func openDir(path string) (dir, error) {
 	info, err := os.Lstat(path)
 	if err == nil && !info.IsDir() {
 		err = &fs.PathError{Op: "open", Path: path, Err: syscall.ENOTDIR}
 	}
-	return &dir{path}, err
-}
-
-func (d *dir) close() {}
-
-// names calls found with the addresses of all reservations.
-func (d *dir) names(found func([]netip.Addr)) error {
-	entries, err := os.ReadDir(d.path)
-	var ips []netip.Addr
-	for _, e := range entries {
-		if ip, ok := parseName(e.Name(), colon); ok && e.Type().IsRegular() {
-			ips = append(ips, ip)
-		}
+	if err != nil {
+		return dir{}, err
 	}
-	found(ips)
-	return err
+	f, err := os.Open(path)
+	return dir{f}, err
 }
 
-func (d *dir) file(ip netip.Addr) string { return filepath.Join(d.path, fileName(ip, colon)) }
+func (d dir) file(r *Reservation) string { return filepath.Join(d.Name(), fileName(r.IP, colon)) }
 
 // read fills in r's identity and time, and returns what its file holds, as far as
 // that fits buf. What is no regular file is not opened, and what was opened must
-// be what was looked at before. r's change time is never stable: without inode
-// and change time the owner has to be read again.
-func (d *dir) read(r *Reservation, buf []byte) ([]byte, error) {
-	before, err := os.Lstat(d.file(r.IP))
+// be what was looked at before.
+func (d dir) read(r *Reservation, buf []byte) ([]byte, error) {
+	before, err := os.Lstat(d.file(r))
 	if err != nil {
 		return nil, err
 	}
 	if !before.Mode().IsRegular() {
 		return nil, errNotRegular
 	}
-	r.changed, r.size, r.ReservedAt = before.ModTime().UnixNano(), uint32(min(before.Size(), maxOwner+1)), before.ModTime()
-	f, err := os.Open(d.file(r.IP))
+	r.identity, r.ReservedAt = Identity{changed: before.ModTime().UnixNano(), size: before.Size()}, before.ModTime()
+	f, err := os.Open(d.file(r))
 	if err != nil {
 		return nil, err
 	}
@@ -75,10 +62,10 @@ func (d *dir) read(r *Reservation, buf []byte) ([]byte, error) {
 }
 
 // stat fills in r's identity and time alone.
-func (d *dir) stat(r *Reservation) error {
+func (d dir) stat(r *Reservation) error {
 	_, err := d.read(r, nil)
 	return err
 }
 
-// remove removes a file of the directory.
-func (d *dir) remove(ip netip.Addr) error { return os.Remove(d.file(ip)) }
+// remove removes a reservation's file.
+func (d dir) remove(r *Reservation) error { return os.Remove(d.file(r)) }

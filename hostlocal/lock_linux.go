@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"syscall"
 )
 
@@ -13,12 +14,10 @@ import (
 // that is named lock in there (plugins, backend/disk NewFileLock, and
 // alexflint/go-filemutex).
 type fileLock struct {
-	dir *dir
-	fd  int
-	st  syscall.Stat_t // of fd
+	path string
+	fd   int
+	st   syscall.Stat_t // of fd
 }
-
-const lockName = "lock\x00"
 
 // lock takes the plugin's lock, and makes it if there is none, as the plugin
 // does. If somebody else has it, or it is replaced in that moment, the error is
@@ -26,10 +25,10 @@ const lockName = "lock\x00"
 // the lock taken later (R8). The file is opened anew each time: the one that was
 // waited for may have been removed meanwhile (hazard 47). An error that is
 // fs.ErrNotExist means that the directory was removed.
-func (d *dir) lock() (*fileLock, error) {
-	l := &fileLock{dir: d}
+func (d dir) lock() (*fileLock, error) {
+	l := &fileLock{path: filepath.Join(d.Name(), "lock")}
 	var err error
-	if l.fd, err = d.openFile([]byte(lockName), syscall.O_RDWR|syscall.O_CREAT, &l.st); err != nil {
+	if l.fd, err = d.openFile("lock", syscall.O_RDWR|syscall.O_CREAT, &l.st); err != nil {
 		return nil, fmt.Errorf("%w: opening the lock: %w", ErrLocked, err)
 	}
 	if err = l.try(); err != nil {
@@ -51,15 +50,15 @@ func (l *fileLock) try() error {
 	return l.check()
 }
 
-// check returns errLockReplaced if the file that is locked is not the
-// directory's lock any more, so that the plugin would lock another one.
+// check returns errLockReplaced if the file that is locked is not the one that the
+// plugin would lock any more, by its path.
 func (l *fileLock) check() error {
 	var st syscall.Stat_t
-	err := l.dir.fstatat([]byte(lockName), &st)
-	if isGone(err) || err == nil && (st.Ino != l.st.Ino || st.Dev != l.st.Dev || st.Nlink == 0) {
+	_, err := retry(func() (int, error) { return 0, syscall.Lstat(l.path, &st) })
+	if isMissing(err) || err == nil && (st.Ino != l.st.Ino || st.Dev != l.st.Dev) {
 		return errLockReplaced
 	}
-	return err
+	return os.NewSyscallError("lstat", err)
 }
 
 // unlock gives the lock back. Closing alone would not do where a process that is

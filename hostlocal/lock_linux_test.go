@@ -193,7 +193,7 @@ func TestReleaseHoldsTheLock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer d.close()
+	defer d.Close()
 	synctest.Test(t, func(t *testing.T) {
 		held, pauses := 0, 0
 		result, err := s.Release(hookContext{Context: t.Context(), err: func() error {
@@ -412,7 +412,7 @@ func TestHazard47LockReplacedWhileWaiting(t *testing.T) {
 }
 
 // openLock opens the lock as Release does, and does not take it.
-func openLock(t *testing.T, d *dir) *fileLock {
+func openLock(t *testing.T, d dir) *fileLock {
 	l, err := d.lock()
 	if err != nil {
 		t.Fatal(err)
@@ -431,7 +431,7 @@ func TestHazard47LockReplacedAsItComes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer d.close()
+	defer d.Close()
 	for _, row := range []struct {
 		reason string
 		do     func()

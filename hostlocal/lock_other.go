@@ -19,8 +19,8 @@ type fileLock struct{ *disk.FileLock }
 // a second. It can only be waited for in a system call that nothing interrupts.
 // So a goroutine waits for it, and when that is given up, it lets go of the lock
 // in the moment it gets it.
-func (d *dir) lock() (*fileLock, error) {
-	l, err := disk.NewFileLock(d.path)
+func (d dir) lock() (*fileLock, error) {
+	l, err := disk.NewFileLock(d.Name())
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrLocked, err)
 	}

@@ -80,15 +80,12 @@ const (
 
 // Release removes those of the given reservations whose files are still the
 // very ones that were read: same inode, same change time, same size, same owner
-// (R6). They may be of several networks, and in any order. The owner is read
-// again only where a change need not have moved the change time, because that
-// was not older than a clock's tick when the owner was read.
+// (R6). They may be of several networks, and in any order.
 //
 // Release holds the plugin's own lock of each network meanwhile, but never for
 // longer than about two milliseconds at once, and creates nothing but that
 // lock's file (R8). Before each removal it makes sure that the lock is still
-// the directory's. A release costs three system calls under the lock, or seven
-// where the owner is read again.
+// the directory's. A release costs six system calls under the lock.
 //
 // It goes on after a failure, and with the other networks if one can't be
 // locked. All networks take turns, for ten seconds after the last of them got on.
@@ -98,7 +95,7 @@ const (
 //
 // What was not read by List, or is Unreadable, is never removed: it is Failed.
 func (s *Store) Release(ctx context.Context, rs ...*Reservation) (ReleaseResult, error) {
-	w := releaser{store: s, rs: rs, owner: ownerReader{buf: make([]byte, maxOwner+1)}}
+	w := releaser{store: s, rs: rs, buf: make([]byte, maxOwner+1)}
 	w.Outcomes = make([]Outcome, len(rs))
 	left := make(map[string][]int) // the indexes of those that are not tried yet, by network
 	for i, r := range rs {
@@ -166,7 +163,7 @@ func (s *Store) Release(ctx context.Context, rs ...*Reservation) (ReleaseResult,
 type releaser struct {
 	store *Store
 	rs    []*Reservation
-	owner ownerReader
+	buf   []byte
 	ReleaseResult
 }
 
@@ -195,7 +192,7 @@ func (w *releaser) hold(ctx context.Context, network string, order []int) (n int
 	if err != nil {
 		return 0, err
 	}
-	defer d.close()
+	defer func() { _ = d.Close() }() // nothing was written through it
 	lock, err := d.lock()
 	if err != nil {
 		return 0, err
@@ -229,25 +226,20 @@ func (w *releaser) hold(ctx context.Context, network string, order []int) (n int
 	return n, nil
 }
 
-// release removes r's file if it is still the one that r was read from (R6), and
-// if the lock is still the directory's. A file whose change time is stable has its
-// owner still if it has its change time. That spares an ADD that waits for the lock
-// an open, a read and a close for each release. Of the others the owner is compared,
-// too.
-func (w *releaser) release(d *dir, lock *fileLock, r *Reservation) error {
-	now := Reservation{IP: r.IP, Owner: r.Owner, ContainerID: r.ContainerID, IfName: r.IfName}
-	err := d.stat(&now)
-	if err == nil && !r.ctimeStable {
-		err = w.owner.read(d, &now)
-	}
-	if err != nil {
+// release removes r's file if it is still the one that r was read from, with the
+// same owner (R6), and if the lock is still the directory's. The owner is compared
+// too, since a file that changes twice within a tick of the kernel's clock keeps its
+// change time.
+func (w *releaser) release(d dir, lock *fileLock, r *Reservation) error {
+	now := Reservation{IP: r.IP}
+	if err := now.read(d, w.buf); err != nil {
 		return err
 	}
-	if now.Identity() != r.Identity() || now.Owner != r.Owner || now.ContainerID != r.ContainerID || now.IfName != r.IfName {
+	if now.identity != r.identity || now.Owner != r.Owner || now.ContainerID != r.ContainerID || now.IfName != r.IfName {
 		return errChanged
 	}
 	if err := lock.check(); err != nil {
 		return err
 	}
-	return d.remove(r.IP)
+	return d.remove(r)
 }

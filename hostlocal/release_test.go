@@ -67,58 +67,48 @@ func TestRelease(t *testing.T) {
 
 // TestReleaseCompares: each part of what was judged must still be so (R6). What
 // the reservation says is changed instead of the file, because a file's change
-// time and inode can't be set one without the other. A ctimeStable file's change time
-// would have told of another owner, so that is not read again.
+// time and inode can't be set one without the other.
 func TestReleaseCompares(t *testing.T) {
 	for _, row := range []struct {
 		reason string
 		change func(*Reservation)
 		want   Outcome
-		// of a file whose change time was stable
-		ctimeStable Outcome
 	}{
-		{"nothing changed", func(*Reservation) {}, Released, Released},
-		{"another file has the name", func(r *Reservation) { r.ino++ }, Changed, Changed},
-		{"it was written to, linked or renamed", func(r *Reservation) { r.changed-- }, Changed, Changed},
-		{"it grew", func(r *Reservation) { r.size-- }, Changed, Changed},
-		{"another container holds it", func(r *Reservation) { r.ContainerID = "other" }, Changed, Released},
-		{"another interface holds it", func(r *Reservation) { r.IfName = "net1" }, Changed, Released},
-		{"it was empty when it was judged", func(r *Reservation) { r.Owner, r.ContainerID, r.IfName = Empty, "", "" }, Changed, Released},
-		{"it was malformed when it was judged", func(r *Reservation) { r.Owner = Malformed }, Changed, Released},
-		{"it was judged as another address's", func(r *Reservation) { r.IP = netip.MustParseAddr("10.0.0.2") }, Changed, Changed},
+		{"nothing changed", func(*Reservation) {}, Released},
+		{"another file has the name", func(r *Reservation) { r.identity.ino++ }, Changed},
+		{"it was written to, linked or renamed", func(r *Reservation) { r.identity.changed-- }, Changed},
+		{"it grew", func(r *Reservation) { r.identity.size-- }, Changed},
+		{"another container holds it", func(r *Reservation) { r.ContainerID = "other" }, Changed},
+		{"another interface holds it", func(r *Reservation) { r.IfName = "net1" }, Changed},
+		{"it was empty when it was judged", func(r *Reservation) { r.Owner, r.ContainerID, r.IfName = Empty, "", "" }, Changed},
+		{"it was malformed when it was judged", func(r *Reservation) { r.Owner = Malformed }, Changed},
+		{"it was judged as another address's", func(r *Reservation) { r.IP = netip.MustParseAddr("10.0.0.2") }, Changed},
 		{"it was put together by hand", func(r *Reservation) {
 			*r = Reservation{Network: r.Network, IP: r.IP, ContainerID: r.ContainerID, IfName: r.IfName, ReservedAt: r.ReservedAt, Owner: r.Owner}
-		}, Changed, Changed},
-		{"its owner is unknown", func(r *Reservation) { r.Owner = Unknown }, Failed, Failed},
-		{"its owner could not be read", func(r *Reservation) { r.Owner = Unreadable }, Failed, Failed},
-		{"no network", func(r *Reservation) { r.Network = "" }, Failed, Failed},
-		{"a network that leads out of the data directory", func(r *Reservation) { r.Network = "../" + filepath.Base(r.Network) }, Failed, Failed},
-		{"a network that leads to itself", func(r *Reservation) { r.Network = "./" + network }, Failed, Failed},
-		{"a network that has no directory", func(r *Reservation) { r.Network = "other" }, Gone, Gone},
-		{"no such state is known", func(r *Reservation) { r.Owner = 99 }, Failed, Failed},
-		{"no address", func(r *Reservation) { r.IP = netip.Addr{} }, Gone, Gone},
+		}, Changed},
+		{"its owner is unknown", func(r *Reservation) { r.Owner = Unknown }, Failed},
+		{"its owner could not be read", func(r *Reservation) { r.Owner = Unreadable }, Failed},
+		{"no network", func(r *Reservation) { r.Network = "" }, Failed},
+		{"a network that leads out of the data directory", func(r *Reservation) { r.Network = "../" + filepath.Base(r.Network) }, Failed},
+		{"a network that leads to itself", func(r *Reservation) { r.Network = "./" + network }, Failed},
+		{"a network that has no directory", func(r *Reservation) { r.Network = "other" }, Gone},
+		{"no such state is known", func(r *Reservation) { r.Owner = 99 }, Failed},
+		{"no address", func(r *Reservation) { r.IP = netip.Addr{} }, Gone},
 	} {
-		for _, ctimeStable := range []bool{false, true} {
-			s := newStore(t)
-			reserve(t, s, "10.0.0.1", "10.0.0.2")
-			r := list(t, s)[0]
-			r.ctimeStable = ctimeStable
-			row.change(&r)
-			wanted := row.want
-			if ctimeStable {
-				wanted = row.ctimeStable
-			}
-			done, err := s.Release(t.Context(), &r)
-			if done.Outcomes[0] != wanted || (err != nil) != (wanted == Failed) || (err != nil) != (done.Errs[0] != nil) {
-				t.Errorf("Release: %v, %v, %v, want %v: ctimeStable %t, %s", done.Outcomes[0], done.Errs, err, wanted, ctimeStable, row.reason)
-			}
-			want := []string{"10.0.0.1", "10.0.0.2"}
-			if wanted == Released {
-				want = want[1:]
-			}
-			if diff := cmp.Diff(want, left(t, s)); diff != "" {
-				t.Errorf("what is left (-want +got): ctimeStable %t, %s\n%s", ctimeStable, row.reason, diff)
-			}
+		s := newStore(t)
+		reserve(t, s, "10.0.0.1", "10.0.0.2")
+		r := list(t, s)[0]
+		row.change(&r)
+		done, err := s.Release(t.Context(), &r)
+		if done.Outcomes[0] != row.want || (err != nil) != (row.want == Failed) || (err != nil) != (done.Errs[0] != nil) {
+			t.Errorf("Release: %v, %v, %v, want %v: %s", done.Outcomes[0], done.Errs, err, row.want, row.reason)
+		}
+		want := []string{"10.0.0.1", "10.0.0.2"}
+		if row.want == Released {
+			want = want[1:]
+		}
+		if diff := cmp.Diff(want, left(t, s)); diff != "" {
+			t.Errorf("what is left (-want +got): %s\n%s", row.reason, diff)
 		}
 	}
 }
@@ -259,16 +249,13 @@ func TestReleaseConcurrent(t *testing.T) {
 // takes the file away, so for a moment that looks changed.
 func TestReleaseBesideRm(t *testing.T) {
 	s := newStore(t)
-	for round := range 20 {
+	for range 20 {
 		ip := netip.MustParseAddr("10.0.0.1")
 		for range 50 {
 			reserve(t, s, ip.String())
 			ip = ip.Next()
 		}
 		rs := list(t, s)
-		for i := range rs {
-			rs[i].ctimeStable = round%2 == 1
-		}
 		var wg sync.WaitGroup
 		begun := make(chan struct{})
 		var once sync.Once

@@ -3,7 +3,6 @@
 package hostlocal
 
 import (
-	"bytes"
 	"net/netip"
 	"strings"
 	"time"
@@ -33,16 +32,10 @@ type Reservation struct {
 	// Err says why the reservation is Unreadable, and is nil otherwise.
 	Err error `json:"-"`
 
-	// The identity.
-	ino     uint64
-	changed int64
-	size    uint32
-
-	// ctimeStable: a change after the owner was read shows in the change time.
-	ctimeStable bool
-
 	// Owner says what is known of the owner, and so which fields above count.
 	Owner OwnerState `json:"-"`
+
+	identity Identity
 }
 
 // An Identity tells a reservation's file from every other file that had its name
@@ -51,12 +44,12 @@ type Reservation struct {
 // by hand.
 type Identity struct {
 	ino     uint64 // 0 where the platform has none
-	changed int64  // change time in ns: moves with every write, link and rename
-	size    uint32 // of the file, at most maxOwner+1: what is longer is not read
+	changed int64  // change time in ns: moves with every write, link and rename, if the kernel's clock ticked since
+	size    int64
 }
 
 // Identity returns the identity of the file that was read.
-func (r *Reservation) Identity() Identity { return Identity{r.ino, r.changed, r.size} }
+func (r *Reservation) Identity() Identity { return r.identity }
 
 // An OwnerState says what is known of a reservation's owner.
 type OwnerState uint8
@@ -99,18 +92,18 @@ const maxOwner = 4096
 // (v0.8.0 and later). White space around either is ignored, as the plugin
 // ignores it when it matches (plugins, backend/disk ReleaseByID). What it
 // returns are parts of content.
-func parseOwner(content []byte) (containerID, ifName []byte, state OwnerState) {
+func parseOwner(content string) (containerID, ifName string, state OwnerState) {
 	if len(content) > maxOwner {
-		return nil, nil, Malformed
+		return "", "", Malformed
 	}
-	content = bytes.TrimSpace(content)
-	if len(content) == 0 {
-		return nil, nil, Empty
+	content = strings.TrimSpace(content)
+	if content == "" {
+		return "", "", Empty
 	}
-	id, name, two := bytes.Cut(content, []byte{'\n'})
-	id, name = bytes.TrimFunc(id, isBlank), bytes.TrimFunc(name, isBlank)
+	id, name, two := strings.Cut(content, "\n")
+	id, name = strings.TrimFunc(id, isBlank), strings.TrimFunc(name, isBlank)
 	if !validName(id) || two && !validIfName(name) {
-		return nil, nil, Malformed
+		return "", "", Malformed
 	}
 	return id, name, Owned
 }
@@ -120,7 +113,7 @@ func isBlank(r rune) bool { return r != '\n' && unicode.IsSpace(r) }
 
 // validName is the CNI spec's rule for container IDs and network names: a
 // letter or digit, then letters, digits, '_', '.' and '-'.
-func validName[T string | []byte](s T) bool {
+func validName(s string) bool {
 	for i := range len(s) {
 		c := s[i]
 		switch {
@@ -137,9 +130,9 @@ func validName[T string | []byte](s T) bool {
 // pkg/utils ValidateInterfaceName: no slash, no white space, Unicode's
 // included), but for the length, which differs between Linux (15) and Windows
 // (256).
-func validIfName(s []byte) bool {
+func validIfName(s string) bool {
 	invalid := func(r rune) bool { return r < ' ' || r == '/' || r == 0x7f || unicode.IsSpace(r) }
-	return len(s) > 0 && len(s) <= 256 && string(s) != "." && string(s) != ".." && !bytes.ContainsFunc(s, invalid)
+	return s != "" && len(s) <= 256 && s != "." && s != ".." && !strings.ContainsFunc(s, invalid)
 }
 
 // parseName returns the address that a file's name stands for, and false for
@@ -149,8 +142,7 @@ func validIfName(s []byte) bool {
 func parseName(name string, colon byte) (netip.Addr, bool) {
 	text := strings.ReplaceAll(name, string(colon), ":")
 	ip, err := netip.ParseAddr(text)
-	var buf [48]byte
-	canonical := string(ip.AppendTo(buf[:0])) == text && (colon == ':' || !strings.Contains(name, ":"))
+	canonical := ip.String() == text && (colon == ':' || !strings.Contains(name, ":"))
 	if err != nil || ip.Is4In6() || ip.Zone() != "" || !canonical {
 		return netip.Addr{}, false
 	}

@@ -73,12 +73,12 @@ func (s *Store) Networks() ([]string, error) {
 }
 
 // open opens a network's directory. It follows no link in its place (R7).
-func (s *Store) open(network string) (*dir, error) {
+func (s *Store) open(network string) (dir, error) {
 	path := filepath.Join(s.dataDir, network)
 	d, err := openDir(path)
 	if err != nil {
 		if info, e := os.Lstat(path); e == nil && info.Mode()&fs.ModeSymlink != 0 {
-			return nil, linkError(path)
+			return dir{}, linkError(path)
 		}
 	}
 	return d, err

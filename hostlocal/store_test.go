@@ -12,8 +12,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -349,129 +347,31 @@ func TestListEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// twoReaderNetworks makes two networks with reservations for two readers, and
-// returns the store.
-func twoReaderNetworks(t *testing.T) *Store {
+// TestListOfTwoNetworks: each network's reservations have its name, and all are
+// sorted by network, then by address.
+func TestListOfTwoNetworks(t *testing.T) {
 	s := newStore(t)
 	other := addNetwork(t, s, "other")
+	want := map[string][]string{network: nil, "other": nil}
 	ip := netip.MustParseAddr("10.0.0.1")
-	for i := range twoReaders {
-		path := at(s, ip.String())
+	for i := range 12 {
+		name, path := network, at(s, ip.String())
 		if i%3 == 0 {
-			path = filepath.Join(other, ip.String())
+			name, path = "other", filepath.Join(other, ip.String())
 		}
 		write(t, path, fmt.Sprintf("container%d\r\neth%d", i, i%3))
+		want[name] = append(want[name], fmt.Sprintf("%s %v container%d eth%d", name, ip, i, i%3))
 		ip = ip.Next()
 	}
-	return s
-}
-
-// TestListOfMany: two goroutines read what one would.
-func TestListOfMany(t *testing.T) {
-	s := twoReaderNetworks(t)
-	var want []string
-	for _, other := range []bool{true, false} {
-		ip := netip.MustParseAddr("10.0.0.1")
-		for i := range twoReaders {
-			if (i%3 == 0) == other {
-				want = append(want, fmt.Sprintf("%s %v container%d eth%d", map[bool]string{true: "other", false: network}[other], ip, i, i%3))
-			}
-			ip = ip.Next()
-		}
-	}
-	arrive := meet() // returns when two goroutines read
-	var first sync.Map
-	rs, err := s.List(hookContext{Context: t.Context(), err: func() error {
-		helper := isHelper()
-		if _, known := first.LoadOrStore(helper, true); !known {
-			within(t, "two readers", arrive)
-		}
-		return nil
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
 	var got []string
-	for _, r := range rs {
+	for _, r := range list(t, s) {
 		got = append(got, fmt.Sprintf("%s %v %s %s", r.Network, r.IP, r.ContainerID, r.IfName))
 		if r.Owner != Owned || r.ReservedAt.IsZero() {
 			t.Errorf("%v is %v, reserved at %v", r.IP, r.Owner, r.ReservedAt)
 		}
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
+	if diff := cmp.Diff(slices.Concat(want["other"], want[network]), got); diff != "" {
 		t.Errorf("List (-want +got):\n%s", diff)
-	}
-
-	if err := os.Remove(s.filePath(&rs[0])); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.List(hookContext{Context: t.Context(), err: func() error {
-		if isHelper() {
-			t.Error("a second goroutine reads fewer than 128")
-		}
-		return nil
-	}}); err != nil {
-		t.Error(err)
-	}
-}
-
-// meet returns a function that returns when two goroutines have called it.
-func meet() (arrive func()) {
-	var both sync.WaitGroup
-	both.Add(2)
-	return func() {
-		both.Done()
-		both.Wait()
-	}
-}
-
-// isHelper reports whether a second reader calls.
-func isHelper() bool {
-	buf := make([]byte, 8<<10)
-	return strings.Contains(string(buf[:runtime.Stack(buf, false)]), "readOwners in goroutine ")
-}
-
-// TestListOfManyFails: whichever reader panics or ends, the process lives, the
-// caller learns of it, and nothing is read after the call (R13).
-func TestListOfManyFails(t *testing.T) {
-	s := twoReaderNetworks(t)
-	for _, row := range []struct {
-		reason         string
-		helper, panics bool
-	}{
-		{"the helper panics", true, true},
-		{"the caller's context panics in the caller's goroutine", false, true},
-		{"the context ends for the helper", true, false},
-		{"the context ends for the caller", false, false},
-	} {
-		var after atomic.Bool
-		var rs []Reservation
-		told := func() (told string) {
-			defer func() {
-				if p := recover(); p != nil {
-					told = fmt.Sprint("panic: ", p)
-				}
-			}()
-			var err error
-			rs, err = s.List(hookContext{Context: t.Context(), err: func() error {
-				if after.Load() {
-					t.Errorf("it reads after the call: %s", row.reason)
-				}
-				switch {
-				case isHelper() != row.helper:
-				case row.panics:
-					panic("out of ink")
-				default:
-					return errors.New("out of ink")
-				}
-				return nil
-			}})
-			return fmt.Sprint(err)
-		}()
-		after.Store(true)
-		if rs != nil || !strings.Contains(told, "out of ink") || strings.HasPrefix(told, "panic") != (row.panics && !row.helper) {
-			t.Errorf("List: %d reservations, %s: %s", len(rs), told, row.reason)
-		}
 	}
 }
 
