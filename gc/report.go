@@ -179,7 +179,7 @@ func (r *Reconciler) log(report *Report) {
 			continue
 		}
 		keys := []any{"network", e.Network, "IP", e.IP, "containerID", e.ContainerID, "ifName", e.IfName,
-			"verdict", e.Verdict.String(), "reason", e.Reason.String()}
+			"verdict", e.Verdict, "reason", e.Reason}
 		if e.Pod != nil {
 			keys = append(keys, "pod", e.Pod.String())
 		}
@@ -189,7 +189,7 @@ func (r *Reconciler) log(report *Report) {
 	counts := report.Counts()
 	for _, v := range Verdicts() {
 		if counts[v] > 0 {
-			keys = append(keys, v.String(), counts[v])
+			keys = append(keys, string(v), counts[v])
 		}
 	}
 	for _, s := range report.Sources {

@@ -201,7 +201,7 @@ func TestSchemaWords(t *testing.T) {
 	for _, v := range gc.Verdicts() {
 		verdicts = append(verdicts, v.String())
 	}
-	for r := gc.Reason(0); r.Rule() != ""; r++ {
+	for _, r := range gc.Reasons() {
 		reasons = append(reasons, r.String())
 	}
 	if diff := cmp.Diff(verdicts, s.Defs.Verdict.Enum); diff != "" {

@@ -58,7 +58,7 @@ func reportOf(entries ...gc.Entry) gc.Report {
 
 // reasons returns all reasons that there are.
 func reasons() (all []gc.Reason) {
-	for r := gc.Reason(0); r.Rule() != ""; r++ {
+	for _, r := range gc.Reasons() {
 		all = append(all, r)
 	}
 	return all

@@ -78,17 +78,13 @@ func entry(started time.Time, why gc.Reason, age time.Duration) gc.Entry {
 // those of its own that the agent adds.
 func families(t *testing.T) []*dto.MetricFamily {
 	t.Helper()
-	var reasons []gc.Reason
-	for why := gc.Reason(0); why.Rule() != ""; why++ {
-		reasons = append(reasons, why)
-	}
 	now := time.Unix(1_700_000_000, 0)
 	c := metrics.New()
 	c.SetRanges(map[string][]iprange.Set{"podnet": {{{First: netip.MustParseAddr("10.0.0.1"), Last: netip.MustParseAddr("10.0.0.10")}}}})
 	released := report(now, gc.ReleasedLeak, gc.TooYoung)
 	released.LockHeld, released.LongestHold = time.Millisecond, time.Millisecond
 	c.OnReport(released, nil)
-	c.OnReport(report(now, reasons...), errAway)
+	c.OnReport(report(now, gc.Reasons()...), errAway)
 	all := served(t, c)()
 	agents := scrape(t)
 	for _, name := range []string{"hostlocal_gc_build_info", "hostlocal_gc_dry_run"} {
