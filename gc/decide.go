@@ -44,9 +44,12 @@ const (
 func decide(s *snapshot) (entries []Entry, next time.Duration) {
 	rs := s.reservations
 	entries = make([]Entry, len(rs))
-	o := owners{held: make(map[string]holding)}
+	o := owners{held: make(map[string]holding), live: make(map[netip.Addr]bool)}
 	for i := range rs {
 		o.unreadable = o.unreadable || s.mayBeSibling(&rs[i])
+		o.live[rs[i].IP] = o.live[rs[i].IP] || s.pods.owner(&rs[i]) != nil
+	}
+	for i := range rs {
 		if claimants := s.pods.claimants(&rs[i]); len(claimants) > 0 {
 			entries[i] = s.judgeClaimed(&rs[i], claimants, &o)
 		}
@@ -104,7 +107,7 @@ func (s *snapshot) mayBeSibling(r *hostlocal.Reservation) bool {
 // owners is what the claimed reservations tell about others of the same owner.
 type owners struct {
 	held       map[string]holding  // by container ID
-	live       map[netip.Addr]bool // addresses of live containers in whatever network, once somebody asks
+	live       map[netip.Addr]bool // addresses of live containers in whatever network
 	unreadable bool                // an address in use may belong to any container
 }
 
@@ -115,9 +118,12 @@ type holding struct {
 }
 
 // judgeClaimed judges a reservation whose address live pods claim (R3, R10).
-func (s *snapshot) judgeClaimed(r *hostlocal.Reservation, claimants []claim, o *owners) Entry {
+func (s *snapshot) judgeClaimed(r *hostlocal.Reservation, claimants []*livePod, o *owners) Entry {
 	owner := s.pods.owner(r)
-	if rivals := rivals(claimants, owner); len(rivals) > 0 {
+	if owner != nil {
+		claimants = slices.Insert(claimants, 0, owner)
+	}
+	if rivals := rivals(claimants); len(rivals) > 0 {
 		rival := rivals[0]
 		if rival == owner {
 			rival = rivals[1]
@@ -129,18 +135,18 @@ func (s *snapshot) judgeClaimed(r *hostlocal.Reservation, claimants []claim, o *
 		return entry(r, ContainerLive, owner)
 	}
 	// A claimant whose container is known, and this is none of its own.
-	hasContainer := func(c claim) bool { return len(c.pod.ContainerIDs) > 0 }
+	hasContainer := func(p *livePod) bool { return len(p.ContainerIDs) > 0 }
 	other := slices.IndexFunc(claimants, hasContainer)
 	if r.Owner != hostlocal.Owned || other < 0 {
-		o.note(r, SiblingInUse, claimants[0].pod)
-		return entry(r, AddressClaimed, claimants[0].pod)
+		o.note(r, SiblingInUse, claimants[0])
+		return entry(r, AddressClaimed, claimants[0])
 	}
-	o.note(r, OwnerInConflict, claimants[other].pod)
-	inAny := func(c claim) bool { return hasContainer(c) && c.pod.Network == "" }
-	if slices.ContainsFunc(claimants, inAny) && s.hasLiveOwner(r.IP, o) {
-		return entry(r, ClaimedInOtherNetwork, claimants[other].pod)
+	o.note(r, OwnerInConflict, claimants[other])
+	inAny := func(p *livePod) bool { return hasContainer(p) && p.Network == "" }
+	if slices.ContainsFunc(claimants, inAny) && o.live[r.IP] {
+		return entry(r, ClaimedInOtherNetwork, claimants[other])
 	}
-	return entry(r, OtherContainer, claimants[other].pod)
+	return entry(r, OtherContainer, claimants[other])
 }
 
 // note takes note of why other reservations of r's owner are kept. That one of
@@ -149,19 +155,6 @@ func (o *owners) note(r *hostlocal.Reservation, why Reason, pod *livePod) {
 	if _, ok := o.held[r.ContainerID]; !ok || why == SiblingInUse {
 		o.held[r.ContainerID] = holding{why, pod}
 	}
-}
-
-// hasLiveOwner reports whether a live container holds an address in some network.
-func (s *snapshot) hasLiveOwner(ip netip.Addr, o *owners) bool {
-	if o.live == nil {
-		o.live = make(map[netip.Addr]bool)
-		for i := range s.reservations {
-			if r := &s.reservations[i]; s.pods.owner(r) != nil {
-				o.live[r.IP] = true
-			}
-		}
-	}
-	return o.live[ip]
 }
 
 // judgeOwned judges a reservation whose address no live pod claims, by its owner

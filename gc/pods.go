@@ -4,6 +4,7 @@ package gc
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -34,9 +35,9 @@ func (p Pod) String() string {
 
 // livePods are the pods of all answers, indexed the way decide looks things up.
 type livePods struct {
-	byContainer map[string]*livePod // by its container IDs
-	unproven    map[string]*livePod // the same, of entries that may not live
-	claims      []claim             // sorted by address
+	byContainer map[string]*livePod       // by its container IDs
+	unproven    map[string]*livePod       // the same, of entries that may not live
+	claims      map[netip.Addr][]*livePod // those that claim an address, in whatever network
 	// Pods that may hold a reservation which they do not name yet (R4): one whose
 	// start is unknown, and of the others the earliest, which claims all that any
 	// of them does. Nil is none.
@@ -50,31 +51,15 @@ type livePod struct {
 	answer int // whose entry it is
 }
 
-// A claim is one address of one live pod.
-type claim struct {
-	ip  netip.Addr
-	pod *livePod
-}
-
 // indexPods leaves out pods that finished long ago: they hold nothing any more
 // (hazards 12 and 13). Pods in the node's network claim no address (hazard 28).
 // Ages count up to the reading at, from before the sources were asked; now is
 // that after their answers.
 func indexPods(looks evidence, c *clock, at, now reading) *livePods {
-	answers := slices.Concat(looks...)
-	pods, ids, ips := 0, 0, 0
-	for i := range answers {
-		pods += len(answers[i].Pods)
-		for j := range answers[i].Pods {
-			ids += len(answers[i].Pods[j].ContainerIDs)
-			ips += len(answers[i].Pods[j].IPs)
-		}
-	}
-	all := make([]livePod, 0, pods) // with room for all, as the others point into it
-	l := &livePods{byContainer: make(map[string]*livePod, ids), unproven: make(map[string]*livePod), claims: make([]claim, 0, ips)}
-	for i := range answers {
-		for j := range answers[i].Pods {
-			p := &answers[i].Pods[j]
+	l := &livePods{make(map[string]*livePod), make(map[string]*livePod), make(map[netip.Addr][]*livePod), nil, nil, 0}
+	for i, a := range slices.Concat(looks...) {
+		for j := range a.Pods {
+			p := &a.Pods[j]
 			if p.HasFinished() {
 				left := holdFinished - c.finishedFor(at, p)
 				if left <= 0 {
@@ -84,13 +69,12 @@ func indexPods(looks evidence, c *clock, at, now reading) *livePods {
 					l.nextFinish = left
 				}
 			}
-			all = append(all, livePod{p, refOf(p, answers[i].Source), i})
-			l.add(&all[len(all)-1], c.startKnown(now, p.StartedAt))
+			l.add(&livePod{p, refOf(p, a.Source), i}, c.startKnown(now, p.StartedAt))
 		}
 	}
-	slices.SortFunc(l.claims, func(a, b claim) int {
-		return cmp.Or(a.ip.Compare(b.ip), -comparePods(a.pod, b.pod))
-	})
+	for _, claimants := range l.claims {
+		slices.SortFunc(claimants, func(p, q *livePod) int { return comparePods(q, p) })
+	}
 	return l
 }
 
@@ -108,7 +92,7 @@ func (l *livePods) add(p *livePod, startKnown bool) {
 		return
 	}
 	for _, ip := range p.IPs {
-		l.claims = append(l.claims, claim{normalize(ip), p})
+		l.claims[normalize(ip)] = append(l.claims[normalize(ip)], p)
 	}
 	if p.MoreIPs || len(p.ContainerIDs) == 0 && len(p.IPs) == 0 {
 		switch {
@@ -156,25 +140,11 @@ func (l *livePods) owner(r *hostlocal.Reservation) *livePod {
 	return l.byContainer[r.ContainerID]
 }
 
-// span returns which claims are on an address, in whatever network.
-func (l *livePods) span(ip netip.Addr) (from, to int) {
-	from, _ = slices.BinarySearchFunc(l.claims, ip, func(c claim, ip netip.Addr) int { return c.ip.Compare(ip) })
-	to = from
-	for to < len(l.claims) && l.claims[to].ip == ip {
-		to++
-	}
-	return from, to
-}
-
-// claimants returns the claims on a reservation: those on its address that don't
-// name another network (R3).
-func (l *livePods) claimants(r *hostlocal.Reservation) []claim {
-	from, to := l.span(r.IP)
-	elsewhere := func(c claim) bool { n := c.pod.Network; return n != "" && n != r.Network }
-	if claims := l.claims[from:to]; !slices.ContainsFunc(claims, elsewhere) {
-		return claims
-	}
-	return slices.DeleteFunc(slices.Clone(l.claims[from:to]), elsewhere)
+// claimants returns the pods that claim a reservation: its address, and no other
+// network than its own (R3).
+func (l *livePods) claimants(r *hostlocal.Reservation) []*livePod {
+	elsewhere := func(p *livePod) bool { return p.Network != "" && p.Network != r.Network }
+	return slices.DeleteFunc(slices.Clone(l.claims[r.IP]), elsewhere)
 }
 
 // distinct reports whether two entries are surely not about the same pod. Most
@@ -195,17 +165,11 @@ func distinct(p, q *livePod) bool {
 	return p.answer == q.answer && p.Origin != "" && q.Origin != "" && p.Origin != q.Origin
 }
 
-// rivals returns those claimants, and the owner where there is one, that are
-// distinct from another of them: none, or at least two.
-func rivals(claimants []claim, owner *livePod) (rivals []*livePod) {
+// rivals returns those of the pods that are distinct from another of them: none, or
+// at least two.
+func rivals(pods []*livePod) (rivals []*livePod) {
 	const most = 32 // of one address; it is a conflict with far fewer
-	pods := make([]*livePod, 0, most+1)
-	if owner != nil {
-		pods = append(pods, owner)
-	}
-	for _, c := range claimants[:min(len(claimants), most)] {
-		pods = append(pods, c.pod)
-	}
+	pods = pods[:min(len(pods), most)]
 	for _, p := range pods {
 		if slices.ContainsFunc(pods, func(q *livePod) bool { return distinct(p, q) }) {
 			rivals = append(rivals, p)
@@ -217,20 +181,16 @@ func rivals(claimants []claim, owner *livePod) (rivals []*livePod) {
 // compareClaims returns the addresses that two live pods surely claim, and those
 // that are not reserved in any network: sorted, each once.
 func (l *livePods) compareClaims(reservations []hostlocal.Reservation) (dups []Duplicate, unreserved []Unreserved) {
-	reserved := make([]bool, len(l.claims)) // of an address the first claim
+	reserved := make(map[netip.Addr]bool, len(reservations))
 	for i := range reservations {
-		if from, to := l.span(reservations[i].IP); from < to {
-			reserved[from] = true
-		}
+		reserved[reservations[i].IP] = true
 	}
-	for from, to := 0, 0; from < len(l.claims); from = to {
-		_, to = l.span(l.claims[from].ip)
-		same := l.claims[from:to]
-		if !reserved[from] {
-			unreserved = append(unreserved, Unreserved{IP: same[0].ip, Pod: &same[0].pod.ref})
+	for _, ip := range slices.SortedFunc(maps.Keys(l.claims), netip.Addr.Compare) {
+		if !reserved[ip] {
+			unreserved = append(unreserved, Unreserved{IP: ip, Pod: &l.claims[ip][0].ref})
 		}
-		d := Duplicate{IP: same[0].ip}
-		for _, rival := range rivals(same, nil) {
+		d := Duplicate{IP: ip}
+		for _, rival := range rivals(l.claims[ip]) {
 			if !slices.ContainsFunc(d.Pods, func(p *Pod) bool { return *p == rival.ref }) {
 				d.Pods = append(d.Pods, &rival.ref)
 			}
