@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/boottime"
 )
 
 // The third end of a starting pod's claim rests on when the node booted (R4).
@@ -31,7 +32,7 @@ func TestHazard40BootIsTheKernels(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := uptime()
-	boot, now := sinceBoot(), r.now()
+	boot, now := boottime.Since(), r.now()
 	after := uptime() + 10*time.Millisecond
 	if boot < before || now.boot < boot || now.boot > after {
 		t.Errorf("the node has been up for %v, and then for %v; the kernel said %v before, and %v after", boot, now.boot, before, after)

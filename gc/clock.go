@@ -43,10 +43,11 @@ type clock struct {
 	// any reading. Zero is unknown.
 	bootedAt time.Time
 
-	// What this process saw, in the last pass and in all before it without a gap.
-	firstUnowned  map[file]time.Duration // reservations that nobody alive was known to hold
-	firstFinished map[podID]time.Duration
-	dated         []dated // by the places of the sources
+	// seen says since when this process has seen something, in the last pass and in
+	// all before it without a gap: a file that nobody alive was known to hold, the pod
+	// of a podID finished.
+	seen  map[any]time.Duration
+	dated []dated // by the places of the sources
 }
 
 // dated is the date that a source's answer bore in a pass.
@@ -116,25 +117,17 @@ func (c *clock) observe(now reading) {
 // age returns how old r is at least, and whether its own timestamp says so. Its
 // timestamp and the time for which it was seen unowned are both lower bounds.
 func (c *clock) age(at reading, r *hostlocal.Reservation) (age time.Duration, byTimestamp bool) {
-	age = at.mono - c.firstSeen(at, r)
+	age = at.mono - c.firstSeen(at, fileOf(r))
 	if c.trusted(at, r.ReservedAt) {
 		return max(age, c.since(at, r.ReservedAt)), true
 	}
 	return age, false
 }
 
-// firstSeen returns since when this process has seen r unowned, on the monotonic
-// clock; for what it sees for the first time, since now.
-func (c *clock) firstSeen(at reading, r *hostlocal.Reservation) time.Duration {
-	if first, ok := c.firstUnowned[fileOf(r)]; ok {
-		return first
-	}
-	return at.mono
-}
-
-// firstSeenFinished is the same of a pod that it has seen finished.
-func (c *clock) firstSeenFinished(at reading, p *podsource.Pod) time.Duration {
-	if first, ok := c.firstFinished[podIDOf(p)]; ok {
+// firstSeen returns since when this process has seen a file unowned or a pod
+// finished, on the monotonic clock; for what it sees for the first time, since now.
+func (c *clock) firstSeen(at reading, what any) time.Duration {
+	if first, ok := c.seen[what]; ok {
 		return first
 	}
 	return at.mono
@@ -146,7 +139,7 @@ func (c *clock) finishedFor(at reading, p *podsource.Pod) time.Duration {
 	if c.trusted(at, p.FinishedAt) {
 		return c.since(at, p.FinishedAt)
 	}
-	return at.mono - c.firstSeenFinished(at, p)
+	return at.mono - c.firstSeen(at, podIDOf(p))
 }
 
 func fileOf(r *hostlocal.Reservation) file { return file{r.Network, r.IP, r.Identity()} }
@@ -237,22 +230,21 @@ func podIDOf(p *podsource.Pod) podID {
 // remember takes note of what a pass found unowned, and of the pods that it saw
 // finished. What is not among them any more is forgotten.
 func (c *clock) remember(s *snapshot, entries []Entry) {
-	unowned := make(map[file]time.Duration)
+	seen := make(map[any]time.Duration)
 	for i := range entries {
-		r := entries[i].Reservation
 		switch entries[i].Reason.Verdict() {
 		case InUse, Conflict, Malformed, Released:
 		default:
-			unowned[fileOf(r)] = c.firstSeen(s.at, r)
+			f := fileOf(entries[i].Reservation)
+			seen[f] = c.firstSeen(s.at, f)
 		}
 	}
-	finished := make(map[podID]time.Duration)
 	for _, d := range slices.Concat(s.evidence...) {
 		for i := range d.Pods {
-			if p := &d.Pods[i]; p.HasFinished() {
-				finished[podIDOf(p)] = c.firstSeenFinished(s.at, p)
+			if id := podIDOf(&d.Pods[i]); d.Pods[i].HasFinished() {
+				seen[id] = c.firstSeen(s.at, id)
 			}
 		}
 	}
-	c.firstUnowned, c.firstFinished = unowned, finished
+	c.seen = seen
 }

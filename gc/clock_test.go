@@ -117,13 +117,13 @@ func TestClockForgets(t *testing.T) {
 		entries = append(entries, entry(fmt.Sprintf("10.0.0.%d", i+1), why))
 	}
 	remember(&c, at(0), entries, finished("a", "b")...)
-	if len(c.firstUnowned) != len(unowned) || len(c.firstFinished) != 2 {
-		t.Errorf("remembers %d reservations and %d pods, want %d and 2", len(c.firstUnowned), len(c.firstFinished), len(unowned))
+	if len(c.seen) != len(unowned)+2 {
+		t.Errorf("remembers %d reservations and pods, want %d and 2", len(c.seen), len(unowned))
 	}
 	remember(&c, at(time.Minute), []Entry{entry("10.0.0.1", Unowned), entry("10.0.0.2", ContainerLive), entry("10.0.0.99", Unowned)}, finished("b", "c")...)
 	for ip, want := range map[string]time.Duration{"10.0.0.1": 0, "10.0.0.2": time.Hour, "10.0.0.3": time.Hour, "10.0.0.99": time.Minute} {
 		e := entry(ip, Unowned)
-		if got := c.firstSeen(at(time.Hour), e.Reservation); got != want {
+		if got := c.firstSeen(at(time.Hour), fileOf(e.Reservation)); got != want {
 			t.Errorf("%s was first seen at %v, want %v", ip, got, want)
 		}
 	}

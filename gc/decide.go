@@ -31,7 +31,7 @@ const (
 )
 
 // decide judges every reservation, in order, and says in how long a verdict may
-// turn to leaked; zero is never. It is a pure function.
+// turn to leaked. It is a pure function.
 //
 // That it never releases what a live pod holds follows from the assumptions A1
 // to A4 (see the package comment). What is younger than the minimum age, or than
@@ -54,37 +54,35 @@ func decide(s *snapshot) (entries []Entry, next time.Duration) {
 			entries[i] = s.judgeClaimed(&rs[i], claimants, &o)
 		}
 	}
-	ages := make(map[string]age)
+	youngest := make(map[string]age) // by container: it is as young as its youngest reservation
 	for i := range rs {
 		if entries[i].Reservation == nil {
 			entries[i] = s.judgeOwned(&rs[i], &o)
 		}
 		if entries[i].Reason == Unowned {
 			a := s.age(&rs[i])
-			if other, ok := ages[rs[i].ContainerID]; !ok || a.least < other.least {
-				ages[rs[i].ContainerID] = a
+			if other, ok := youngest[rs[i].ContainerID]; !ok || a.least < other.least {
+				youngest[rs[i].ContainerID] = a
 			}
 		}
 	}
 	next = s.pods.nextFinish
 	for i := range rs {
-		var in time.Duration
+		in := forever
 		switch entries[i].Reason {
 		case Unowned:
-			entries[i], in = s.judgeUnowned(&rs[i], ages[rs[i].ContainerID])
+			entries[i], in = s.judgeUnowned(&rs[i], youngest[rs[i].ContainerID])
 		case EmptyOwner:
 			entries[i], in = s.judgeUnowned(&rs[i], s.age(&rs[i]))
 		case SiblingUnreadable:
 			in = s.opts.MinAge
 		}
-		if in > 0 && (next == 0 || in < next) {
-			next = in
-		}
+		next = min(next, in)
 	}
 	return entries, next
 }
 
-// An age is how old a container is at least: as old as its youngest reservation.
+// An age is how old something is at least.
 type age struct {
 	least       time.Duration
 	byTimestamp bool
@@ -182,49 +180,44 @@ func (s *snapshot) judgeOwned(r *hostlocal.Reservation, o *owners) Entry {
 }
 
 // judgeUnowned judges a reservation whose address and owner no live pod is known
-// to hold. It returns in how long the verdict may change; zero is never.
+// to hold. It returns in how long the verdict may change to leaked.
 func (s *snapshot) judgeUnowned(r *hostlocal.Reservation, a age) (Entry, time.Duration) {
-	seen := s.clock.firstSeen(s.at, r)
+	seen := s.clock.firstSeen(s.at, fileOf(r))
 	switch {
 	case !s.evidence.inEveryLook(always, speaksOf(r)):
-		return entry(r, NoSourceForNetwork, nil), 0
+		return entry(r, NoSourceForNetwork, nil), forever
 	case !s.evidence.inEveryLook(always, mayName(r)):
-		return entry(r, CacheIsNewer, nil), 0
+		return entry(r, CacheIsNewer, nil), forever
 	case s.evidence.foreign(r) && !s.evidence.inEveryLook(seen, seesAddresses) && !s.allowed(r):
-		return entry(r, ForeignOwner, nil), 0
+		return entry(r, ForeignOwner, nil), forever
 	case s.stale == forever:
-		return entry(r, StaleAnswer, nil), 0
+		return entry(r, StaleAnswer, nil), forever
 	}
 	if need := s.minAge(r, seen); a.least < need && !(s.noADD && s.evidence.lag(r, seen) == 0) {
+		why := TooYoung
 		switch {
 		case !a.byTimestamp:
-			return entry(r, UntrustedTimestamp, nil), need - a.least
+			why = UntrustedTimestamp
 		case a.least >= s.opts.MinAge:
-			return entry(r, NotYetListed, nil), need - a.least
+			why = NotYetListed
 		}
-		return entry(r, TooYoung, nil), need - a.least
+		return entry(r, why, nil), need - a.least
 	}
 	if pod, why := s.startingPod(r); pod != nil {
-		in := s.claimEnds(r, a, seen)
-		if why == EntryUnproven {
-			in = s.unprovenEnds(r, a, seen)
-		}
-		switch {
-		case in == forever && why == EntryUnproven:
-			return entry(r, why, pod), 0
-		case in == forever:
-			return entry(r, StartingNoEnd, pod), 0
-		case in > 0:
+		if in := s.claimEnds(r, why, a, seen); in > 0 {
+			if in == forever && why != EntryUnproven {
+				why = StartingNoEnd
+			}
 			return entry(r, why, pod), in
 		}
 	}
 	switch {
 	case !slices.Contains(s.networks, r.Network):
-		return entry(r, NetworkNotNamed, nil), 0
+		return entry(r, NetworkNotNamed, nil), forever
 	case r.Owner == hostlocal.Empty:
-		return entry(r, EmptyOwner, nil), 0
+		return entry(r, EmptyOwner, nil), forever
 	}
-	return entry(r, Unowned, nil), 0
+	return entry(r, Unowned, nil), forever
 }
 
 func (s *snapshot) allowed(r *hostlocal.Reservation) bool {
@@ -259,18 +252,25 @@ func (s *snapshot) startingPod(r *hostlocal.Reservation) (pod *livePod, why Reas
 	return nil, PodStarting
 }
 
-// claimEnds returns in how long a starting pod's claim on r ends (R4): zero is
-// that it has ended, forever that no source here can end it.
-func (s *snapshot) claimEnds(r *hostlocal.Reservation, a age, seen time.Duration) time.Duration {
-	lag := s.evidence.lag(r, seen)
-	if lag == 0 && len(s.evidence) > 1 && s.evidence.inEveryLook(seen, seesADDs) && a.least >= s.minAge(r, seen) {
-		return 0
-	}
-	ends := forever
+// claimEnds returns in how long the claim of a starting pod or of an unproven entry
+// on r ends (R4): zero is that it has ended, forever that no source here can end it.
+func (s *snapshot) claimEnds(r *hostlocal.Reservation, why Reason, a age, seen time.Duration) time.Duration {
 	unseen := s.opts.lag() - (s.at.mono - seen - s.stale)
+	byName := func(lag time.Duration) time.Duration {
+		return max(0, unseen, s.opts.StartingFor-a.least+1, lag-a.least+1)
+	}
+	lag := s.evidence.lag(r, seen)
+	ends := forever
 	switch {
+	case why == EntryUnproven: // only what is no cache itself, and would name r's container, can end it
+		if lag = s.evidence.least(seen, lagOfRuntime(r)); lag < forever {
+			ends = byName(lag)
+		}
+		return ends
+	case lag == 0 && len(s.evidence) > 1 && s.evidence.inEveryLook(seen, seesADDs) && a.least >= s.minAge(r, seen):
+		return 0
 	case lag < forever:
-		ends = max(0, unseen, s.opts.StartingFor-a.least+1, lag-a.least+1)
+		ends = byName(lag)
 	case s.evidence.lag(r, always) < forever: // by an answer from before r was seen
 		ends = s.opts.lag()
 	}
@@ -278,16 +278,6 @@ func (s *snapshot) claimEnds(r *hostlocal.Reservation, a age, seen time.Duration
 		ends = min(ends, max(0, unseen))
 	}
 	return ends
-}
-
-// unprovenEnds returns in how long the claim of an unproven entry on r ends (R4):
-// only what is no cache itself, and would name r's container, can end it.
-func (s *snapshot) unprovenEnds(r *hostlocal.Reservation, a age, seen time.Duration) time.Duration {
-	lag := s.evidence.withoutCaches().lag(r, seen)
-	if lag == forever {
-		return forever
-	}
-	return max(0, s.opts.lag()-(s.at.mono-seen-s.stale), s.opts.StartingFor-a.least+1, lag-a.least+1)
 }
 
 // wantsSecondLook reports whether something might be released that needs to be
@@ -303,7 +293,7 @@ func (s *snapshot) wantsSecondLook() bool {
 		}
 		starting, _ := s.startingPod(r)
 		needsTwo := (starting != nil || s.opts.MinAge < s.opts.lag()) && s.age(r).least >= s.opts.MinAge
-		if needsTwo && s.pods.owner(r) == nil && len(s.pods.claimants(r)) == 0 && s.evidence.lag(r, s.clock.firstSeen(s.at, r)) == 0 {
+		if needsTwo && s.pods.owner(r) == nil && len(s.pods.claimants(r)) == 0 && s.evidence.lag(r, s.clock.firstSeen(s.at, fileOf(r))) == 0 {
 			return true
 		}
 	}

@@ -83,41 +83,50 @@ func covers(networks []string, network string) bool {
 	return networks == nil || slices.Contains(networks, network)
 }
 
+// least returns the least that holds for one and the same source in each look, by
+// answers that were true at a moment or later; forever where none does.
+func (e evidence) least(since time.Duration, of func(*declaration) time.Duration) time.Duration {
+	least := forever
+	for i := range e[0] {
+		inAll := always
+		for _, look := range e {
+			if i >= len(look) || look[i].counts < since {
+				inAll = forever
+			} else {
+				inAll = max(inAll, of(&look[i]))
+			}
+		}
+		least = min(least, inAll)
+	}
+	return least
+}
+
 // inEveryLook reports whether some source declares it in each look, by an answer
 // that was true at a moment or later.
 func (e evidence) inEveryLook(since time.Duration, declares func(*declaration) bool) bool {
-	for i := range e.sources() {
-		silent := func(look []declaration) bool { return look[i].counts < since || !declares(&look[i]) }
-		if !slices.ContainsFunc(e, silent) {
-			return true
+	return e.least(since, func(d *declaration) time.Duration {
+		if declares(d) {
+			return 0
 		}
-	}
-	return false
-}
-
-// sources returns how many sources answered in each look.
-func (e evidence) sources() int {
-	if len(e) == 0 {
-		return 0
-	}
-	return len(slices.MinFunc(e, func(a, b []declaration) int { return len(a) - len(b) }))
+		return forever
+	}) < forever
 }
 
 // lag returns by how much later than its reservation r's container is named at
 // the latest, by a source whose answers were true at a moment or later: forever
 // where none of them would name it in every look.
 func (e evidence) lag(r *hostlocal.Reservation, since time.Duration) time.Duration {
-	best := forever
-	for i := range e.sources() {
-		lag := time.Duration(0)
-		for _, look := range e {
-			if lag = max(lag, look[i].lag(r)); look[i].counts < since {
-				lag = forever
-			}
+	return e.least(since, func(d *declaration) time.Duration { return d.lag(r) })
+}
+
+// lagOfRuntime is the same of a source that is no cache of results.
+func lagOfRuntime(r *hostlocal.Reservation) func(*declaration) time.Duration {
+	return func(d *declaration) time.Duration {
+		if d.Recorded != nil {
+			return forever
 		}
-		best = min(best, lag)
+		return d.lag(r)
 	}
-	return best
 }
 
 // lag returns by how much later than its reservation r's container is named at
@@ -145,15 +154,6 @@ func (d *declaration) inGap(r *hostlocal.Reservation) bool {
 		}
 		return r.ReservedAt.IsZero() || !latest.Before(g.From) && (g.To.IsZero() || !r.ReservedAt.After(g.To))
 	})
-}
-
-// withoutCaches is what sources declare that are no caches of results.
-func (e evidence) withoutCaches() evidence {
-	rest := make(evidence, len(e))
-	for i, look := range e {
-		rest[i] = slices.DeleteFunc(slices.Clone(look), func(d declaration) bool { return d.Recorded != nil })
-	}
-	return rest
 }
 
 // speaksOf reports whether some source speaks of r's network (R14).

@@ -221,3 +221,18 @@ func TestCacheThatDoesNotPassDeclaresNothing(t *testing.T) {
 		}))
 	}
 }
+
+// A source that answers in one of two looks alone declares nothing.
+func TestSourceThatIsMissingInALook(t *testing.T) {
+	r := owned(network1, "10.0.0.2", hex64("leak"))
+	named := podsource.Answer{SeesADDs: true, Names: []podsource.Names{{Form: podsource.Hex64}}}
+	both := []declaration{{}, {Answer: named}}
+	if e := (evidence{both, both}); !e.inEveryLook(always, seesADDs) || e.lag(&r, always) != 0 {
+		t.Error("what it declares in both looks does not count")
+	}
+	for _, e := range []evidence{{both, both[:1]}, {both[:1], both}} {
+		if e.inEveryLook(always, seesADDs) || e.lag(&r, always) != forever {
+			t.Errorf("looks of %d and %d answers: what it declares in one of them counts", len(e[0]), len(e[1]))
+		}
+	}
+}

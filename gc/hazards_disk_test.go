@@ -258,7 +258,7 @@ func TestHazard68OneFileCanNotBeRead(t *testing.T) {
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
-			if (next == 0) != (c.want == Unowned) {
+			if (next == forever) != (c.want == Unowned) {
 				t.Errorf("the next check is in %v", next)
 			}
 		})

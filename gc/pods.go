@@ -42,7 +42,7 @@ type livePods struct {
 	// start is unknown, and of the others the earliest, which claims all that any
 	// of them does. Nil is none.
 	startUnknown, startEarliest *livePod
-	nextFinish                  time.Duration // until the first finished pod stops to hold anything; zero: none does
+	nextFinish                  time.Duration // until the first finished pod stops to hold anything
 }
 
 type livePod struct {
@@ -56,7 +56,7 @@ type livePod struct {
 // Ages count up to the reading at, from before the sources were asked; now is
 // that after their answers.
 func indexPods(looks evidence, c *clock, at, now reading) *livePods {
-	l := &livePods{make(map[string]*livePod), make(map[string]*livePod), make(map[netip.Addr][]*livePod), nil, nil, 0}
+	l := &livePods{make(map[string]*livePod), make(map[string]*livePod), make(map[netip.Addr][]*livePod), nil, nil, forever}
 	for i, a := range slices.Concat(looks...) {
 		for j := range a.Pods {
 			p := &a.Pods[j]
@@ -65,9 +65,7 @@ func indexPods(looks evidence, c *clock, at, now reading) *livePods {
 				if left <= 0 {
 					continue
 				}
-				if l.nextFinish == 0 || left < l.nextFinish {
-					l.nextFinish = left
-				}
+				l.nextFinish = min(l.nextFinish, left)
 			}
 			l.add(&livePod{p, refOf(p, a.Source), i}, c.startKnown(now, p.StartedAt))
 		}

@@ -121,7 +121,7 @@ func randomCase(rnd *rand.Rand) *propCase {
 
 // randomClock is what a process may have seen before a pass.
 func randomClock(rnd *rand.Rand, all []hostlocal.Reservation) clock {
-	c := clock{firstUnowned: make(map[file]time.Duration), firstFinished: make(map[podID]time.Duration)}
+	c := clock{seen: make(map[any]time.Duration)}
 	c.observe(reading{wall: propNow.wall.Add(-time.Hour), mono: propNow.mono - time.Hour, boot: propNow.boot - time.Hour})
 	switch rnd.IntN(4) {
 	case 0:
@@ -131,7 +131,7 @@ func randomClock(rnd *rand.Rand, all []hostlocal.Reservation) clock {
 	}
 	for i := range all {
 		if maybe(rnd, 2) {
-			c.firstUnowned[fileOf(&all[i])] = propNow.mono - oneOf(rnd, propAges[1:]...)
+			c.seen[fileOf(&all[i])] = propNow.mono - oneOf(rnd, propAges[1:]...)
 		}
 	}
 	c.observe(propNow)

@@ -202,7 +202,7 @@ func (c *propCase) endsTooMuch(a *podsource.Answer, declaration string, kept *En
 	default:
 		return "that is no claim of R4, no foreign and not young"
 	}
-	if kept.Verdict != Foreign && at.mono < c.clock.firstSeen(propNow, kept.Reservation) {
+	if kept.Verdict != Foreign && at.mono < c.clock.firstSeen(propNow, fileOf(kept.Reservation)) {
 		return "the answer is from before it was first seen"
 	}
 	if declaration == "names" && (!covers(a.Names[0].Networks, kept.Network) || !a.Names[0].Form.Matches(kept.ContainerID)) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/boottime"
 )
 
 // The errors of passes. They come wrapped.
@@ -85,7 +86,7 @@ func New(store *hostlocal.Store, networks []string, source podsource.Source, opt
 		sleep: sleep, sem: make(chan struct{}, 1), trigger: make(chan struct{}, 1), sourceBusy: make(chan struct{}, 1),
 		now: func() reading {
 			now := time.Now()
-			return reading{wall: now.Round(0), mono: now.Sub(base), boot: sinceBoot()}
+			return reading{wall: now.Round(0), mono: now.Sub(base), boot: boottime.Since()}
 		},
 	}
 	r.clock.observe(r.now()) // it is watched from here on, not only from the first pass on
@@ -174,7 +175,7 @@ func (r *Reconciler) pass(ctx context.Context, o occasion, report *Report) error
 	entries, next := decide(s)
 	report.Reservations = entries
 	report.Duplicates, report.Unreserved = s.pods.compareClaims(all)
-	if next > 0 {
+	if next < forever {
 		report.NextCheck = s.at.wall.Add(next)
 	}
 	err = r.release(ctx, report)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/boottime"
 )
 
 // A moment is a reading of the node's clocks.
@@ -16,7 +17,7 @@ type moment struct {
 	boot time.Duration // since the node booted; zero: unknown
 }
 
-func now() moment { return moment{time.Now(), sinceBoot()} }
+func now() moment { return moment{time.Now(), boottime.Since()} }
 
 // clockTolerance is how far two readings may be apart without a step of the clock.
 const clockTolerance = 100 * time.Millisecond

@@ -16,6 +16,7 @@ import (
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/boottime"
 )
 
 // runtime1 is what the record falls back to. It knows a container that the
@@ -256,7 +257,7 @@ func TestHazard34EmptyRecord(t *testing.T) {
 		t.Run(row.reason, func(t *testing.T) {
 			n, path := scene(t)
 			for _, ip := range n.left() { // before this boot
-				n.date(ip, sinceBoot()+time.Hour)
+				n.date(ip, boottime.Since()+time.Hour)
 			}
 			if err := n.pass(row.source(t, path), gc.Options{}); !errors.Is(err, row.is) {
 				t.Errorf("%v, want %v", err, row.is)

@@ -7,12 +7,9 @@ package checkpoint
 import (
 	"context"
 	"errors"
-	"time"
 )
 
 func kernelBootID() (string, error) { return "", nil }
-
-func sinceBoot() time.Duration { return 0 }
 
 // There are no network namespaces here.
 func look(string) (NetNS, error) { return NetNS{}, errors.ErrUnsupported }

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/boottime"
 )
 
 // The clock is set while the runtime pulls a pause image: what was reserved minutes ago
@@ -34,7 +35,7 @@ func TestHazard52ClockWasSet(t *testing.T) {
 			n.reserve("10.0.0.3", "leaked")
 			n.date("10.0.0.3", 90*time.Minute)
 			path := filepath.Join(t.TempDir(), "attachments")
-			content, err := encoded(&record{Written: time.Now().Add(-row.since), SinceBoot: sinceBoot() - 5*time.Minute})
+			content, err := encoded(&record{Written: time.Now().Add(-row.since), SinceBoot: boottime.Since() - 5*time.Minute})
 			if err != nil {
 				t.Fatal(err)
 			}

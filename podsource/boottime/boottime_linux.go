@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package gc
+// Package boottime tells for how long a node has been up, for who has to know what
+// is from before its boot.
+package boottime
 
 import (
 	"syscall"
@@ -8,9 +10,9 @@ import (
 	"unsafe"
 )
 
-// sinceBoot returns for how long the node has been up, sleep included, or zero
-// where the kernel does not tell (clock_gettime(2), CLOCK_BOOTTIME).
-func sinceBoot() time.Duration {
+// Since returns for how long the node has been up, sleep included, or zero where
+// the kernel does not tell (clock_gettime(2), CLOCK_BOOTTIME).
+func Since() time.Duration {
 	const clockBoottime = 7
 	var ts syscall.Timespec
 	_, _, errno := syscall.RawSyscall(syscall.SYS_CLOCK_GETTIME, clockBoottime, uintptr(unsafe.Pointer(&ts)), 0)
