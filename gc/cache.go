@@ -14,37 +14,31 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// restrict leaves of what a cache declares that of networks in which it proved to
-// be the node's. Of these it speaks.
-func (d *declaration) restrict(proven []string) {
+// checkCache leaves of what a cache of results declares that of networks in which it
+// proved to be the node's. Of these it speaks. There it names a container if it has a
+// record of it, or if it was not wiped since the container's reservation was made, or
+// if what was made then can't live (hazard 70).
+func (s *snapshot) checkCache(d *declaration, look []podsource.Answer) {
+	recorded := make(map[podsource.Attachment]bool, len(d.Recorded))
+	for _, a := range d.Recorded {
+		recorded[a] = true
+	}
+	networks, why := proven(recorded, look, s.reservations, s.networks)
+	d.Note = strings.Trim(d.Note+"; "+why, "; ")
+	d.unasked = d.Networks
 	if d.Networks != nil {
-		d.Networks = append(slices.Clip(d.Networks), proven...)
+		d.Networks = append(slices.Clip(d.Networks), networks...) // never nil, which is all
 	}
 	for i := range d.Names {
 		n := &d.Names[i]
-		some := append([]string{}, proven...) // never nil, which is all
+		some := append([]string{}, networks...) // nor here
 		n.Networks = slices.DeleteFunc(some, func(network string) bool { return !covers(n.Networks, network) })
 	}
-}
-
-// mustRecord returns a function that reports whether a cache that proved to be the
-// node's has a record of r's container if that lives: it has one, or it was not
-// wiped since r was made, or what was made then can't live (hazard 70).
-func (s *snapshot) mustRecord(cache *podsource.Answer) func(*hostlocal.Reservation) bool {
-	recorded, since := recordedIn(cache), cache.RecordedSince.Add(granularity(cache.RecordedSince))
-	return func(r *hostlocal.Reservation) bool {
+	since := d.RecordedSince.Add(granularity(d.RecordedSince))
+	d.mustName = func(r *hostlocal.Reservation) bool {
 		return recorded[attachmentOf(r)] || s.clock.beforeBoot(r) ||
-			!cache.RecordedSince.IsZero() && s.clock.trusted(s.at, r.ReservedAt) && r.ReservedAt.After(since)
+			!d.RecordedSince.IsZero() && s.clock.trusted(s.at, r.ReservedAt) && r.ReservedAt.After(since)
 	}
-}
-
-// recordedIn returns the attachments that a cache has records of.
-func recordedIn(cache *podsource.Answer) map[podsource.Attachment]bool {
-	recorded := make(map[podsource.Attachment]bool, len(cache.Recorded))
-	for _, a := range cache.Recorded {
-		recorded[a] = true
-	}
-	return recorded
 }
 
 func attachmentOf(r *hostlocal.Reservation) podsource.Attachment {
@@ -56,44 +50,41 @@ func attachmentOf(r *hostlocal.Reservation) podsource.Attachment {
 // reserved address that some source sees configured has a record of its owner,
 // or its owner's ADD is under way. Where no source sees addresses that is none. Of
 // the others that are to be released in it says what is missing.
-func proven(cache *podsource.Answer, look []podsource.Answer, rs []hostlocal.Reservation, named []string) (networks []string, why string) {
-	recorded := recordedIn(cache)
-	seen, inFlight, sees := make(map[netip.Addr]bool), make(map[string]bool), false
-	for i := range look {
-		sees = sees || look[i].SeesAddresses
-		for j := range look[i].Pods {
-			p := &look[i].Pods[j]
+func proven(recorded map[podsource.Attachment]bool, look []podsource.Answer, rs []hostlocal.Reservation, named []string) (networks []string, why string) {
+	if !slices.ContainsFunc(look, func(a podsource.Answer) bool { return a.SeesAddresses }) {
+		return nil, "it counts in no network, as no source sees addresses"
+	}
+	seen, inFlight := make(map[netip.Addr]bool), make(map[string]bool)
+	for _, a := range look {
+		for _, p := range a.Pods {
 			for _, ip := range p.IPs {
-				seen[normalize(ip)] = seen[normalize(ip)] || look[i].SeesAddresses
+				seen[normalize(ip)] = seen[normalize(ip)] || a.SeesAddresses
 			}
 			for _, id := range p.ContainerIDs {
-				inFlight[id] = inFlight[id] || look[i].SeesADDs
+				inFlight[id] = inFlight[id] || a.SeesADDs
 			}
 		}
 	}
-	if !sees {
-		return nil, "it counts in no network, as no source sees addresses"
-	}
-	some, lacking := make(map[string]bool), make(map[string][]*hostlocal.Reservation) // by network
+	some, lacking := make(map[string]bool), make(map[string]*hostlocal.Reservation) // by network
 	for i := range rs {
 		r := &rs[i]
 		has := r.Owner == hostlocal.Owned && recorded[attachmentOf(r)]
 		some[r.Network] = some[r.Network] || has
 		if !has && seen[r.IP] && !inFlight[r.ContainerID] {
-			lacking[r.Network] = append(lacking[r.Network], r)
+			lacking[r.Network] = r
 		}
 	}
 	var reasons []string
 	for _, network := range slices.Sorted(maps.Keys(some)) {
 		switch lack := lacking[network]; {
-		case (len(lack) > 0 || !some[network]) && !slices.Contains(named, network):
-		case len(lack) > 0:
-			reasons = append(reasons, fmt.Sprintf("in %s it does not count: of the addresses in network namespaces %d have no record of their owner, as %v of %s",
-				network, len(lack), lack[0].IP, cmp.Or(lack[0].ContainerID, "an empty file")))
-		case !some[network]:
-			reasons = append(reasons, fmt.Sprintf("in %s it does not count: it has no record of any reservation's owner", network))
-		default:
+		case lack == nil && some[network]:
 			networks = append(networks, network)
+		case !slices.Contains(named, network): // nothing is to be released there
+		case lack != nil:
+			reasons = append(reasons, fmt.Sprintf("in %s it does not count: %v is in a network namespace, and it has no record of the owner %s",
+				network, lack.IP, cmp.Or(lack.ContainerID, "of an empty file")))
+		default:
+			reasons = append(reasons, fmt.Sprintf("in %s it does not count: it has no record of any reservation's owner", network))
 		}
 	}
 	return networks, strings.Join(reasons, "; ")

@@ -4,7 +4,6 @@ package gc
 
 import (
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
@@ -53,11 +52,7 @@ func (s *snapshot) addLook(answers []podsource.Answer, now reading) []declaratio
 			}
 		}
 		if a.Recorded != nil {
-			d.unasked = slices.Clone(d.Networks)
-			networks, why := proven(&a, answers, s.reservations, s.networks)
-			d.restrict(networks)
-			d.mustName = s.mustRecord(&a)
-			d.Note = strings.Trim(d.Note+"; "+why, "; ")
+			s.checkCache(&d, answers)
 		}
 		look[i] = d
 	}

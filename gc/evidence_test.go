@@ -64,7 +64,11 @@ func TestCacheProvesToBeTheNodes(t *testing.T) {
 			[]podsource.Answer{netnsAnswer(configured("10.0.0.2"))}, []string{network1}},
 		{"nothing is reserved", nil, cacheAnswer([]podsource.Pod{attached(network1, a)}), []podsource.Answer{netnsAnswer()}, nil},
 	} {
-		got, _ := proven(&c.cache, append(c.others, c.cache), c.reserved, nil)
+		recorded := make(map[podsource.Attachment]bool)
+		for _, a := range c.cache.Recorded {
+			recorded[a] = true
+		}
+		got, _ := proven(recorded, append(c.others, c.cache), c.reserved, nil)
 		if diff := cmp.Diff(c.want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", c.reason, diff)
 		}
@@ -88,7 +92,7 @@ func TestNotes(t *testing.T) {
 		n.reserveIn("third", "10.8.0.2", hex64("db"), time.Hour) // is only read
 		cache := cacheAnswer(nil, stale(network1, hex64("dead")))
 		cache.Note = "it rains"
-		unseen := "in podnet it does not count: of the addresses in network namespaces 1 have no record of their owner, as 10.0.0.2 of " + hex64("web")
+		unseen := "in podnet it does not count: 10.0.0.2 is in a network namespace, and it has no record of the owner " + hex64("web")
 		const unknown = "in second it does not count: it has no record of any reservation's owner"
 		for _, c := range []struct {
 			reason  string
