@@ -92,12 +92,9 @@ func (r *Reconciler) await(ctx context.Context, pause, floor time.Duration) bool
 	if !sleep(ctx, floor) {
 		return false
 	}
-	t := time.NewTimer(pause - floor)
-	defer t.Stop()
 	select {
 	case <-ctx.Done():
-		return false
-	case <-t.C:
+	case <-time.After(pause - floor):
 	case <-r.trigger:
 	}
 	select { // what was asked for before the pass is done by it

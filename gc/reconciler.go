@@ -45,11 +45,10 @@ type Reconciler struct {
 	opts       Options
 	now        func() reading
 	sleep      func(context.Context, time.Duration) bool // between two looks
-	sem        chan struct{}                             // holds a token during a pass, which guards clock and missing
+	sem        chan struct{}                             // holds a token during a pass, which guards clock
 	trigger    chan struct{}                             // holds a token when Trigger was called
 	sourceBusy chan struct{}                             // holds a token while the source works
 	clock      clock
-	missing    []string // the directories that were missing in the last pass
 }
 
 // New returns a Reconciler that releases in the named networks of the store's
@@ -58,24 +57,18 @@ type Reconciler struct {
 func New(store *hostlocal.Store, networks []string, source podsource.Source, opts Options) (*Reconciler, error) {
 	opts, err := opts.withDefaults()
 	errs := []error{err}
-	if store == nil {
-		errs = append(errs, errors.New("there is no store"))
+	refuse := func(wrong bool, format string, args ...any) {
+		if wrong {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
 	}
-	if source == nil {
-		errs = append(errs, errors.New("there is no pod source"))
-	}
-	if len(networks) == 0 {
-		errs = append(errs, errors.New("no network is named to release in"))
-	}
-	networks = slices.Clone(networks)
-	slices.Sort(networks)
+	refuse(store == nil, "there is no store")
+	refuse(source == nil, "there is no pod source")
+	refuse(len(networks) == 0, "no network is named to release in")
+	networks = slices.Sorted(slices.Values(networks))
 	for i, n := range networks {
-		if !hostlocal.ValidNetwork(n) {
-			errs = append(errs, fmt.Errorf("%q is not the name of a CNI network", n))
-		}
-		if i > 0 && networks[i-1] == n {
-			errs = append(errs, fmt.Errorf("network %s is named twice", n))
-		}
+		refuse(!hostlocal.ValidNetwork(n), "%q is not the name of a CNI network", n)
+		refuse(i > 0 && networks[i-1] == n, "network %s is named twice", n)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("making a reconciler: %w", err)
@@ -156,8 +149,13 @@ func (r *Reconciler) pass(ctx context.Context, o occasion, report *Report) error
 	if err != nil {
 		return fmt.Errorf("listing reservations: %w", err)
 	}
-	if err := r.reportNetworks(report); err != nil {
+	there, err := r.store.Networks()
+	if err != nil {
 		return err
+	}
+	report.DataDirMissing = there == nil
+	for _, n := range r.networks {
+		report.Networks = append(report.Networks, Network{Name: n, Missing: !slices.Contains(there, n)})
 	}
 	unreadable := unreadable(all)
 	s := &snapshot{
@@ -229,9 +227,6 @@ func (r *Reconciler) release(ctx context.Context, report *Report) error {
 			leaks, entries = append(leaks, e.Reservation), append(entries, e)
 		}
 	}
-	if len(leaks) == 0 {
-		return nil
-	}
 	done, err := r.store.Release(ctx, leaks...)
 	report.LockHeld, report.LongestHold = done.LockHeld, done.LongestHold
 	for n, outcome := range done.Outcomes {
@@ -240,9 +235,7 @@ func (r *Reconciler) release(ctx context.Context, report *Report) error {
 			e.Reason = ReleasedEmpty
 		}
 		e.Verdict = e.Reason.Verdict()
-		if err := done.Errs[n]; err != nil {
-			e.Err = err
-		}
+		e.Err = cmp.Or(done.Errs[n], e.Err)
 	}
 	return err
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net/netip"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
@@ -120,25 +119,6 @@ func (r *Report) Missing() (paths []string) {
 	return paths
 }
 
-// reportNetworks says which of the networks to release in have a directory, and
-// logs once which have none.
-func (r *Reconciler) reportNetworks(report *Report) error {
-	there, err := r.store.Networks()
-	if err != nil {
-		return err
-	}
-	report.DataDirMissing = there == nil
-	for _, n := range r.networks {
-		report.Networks = append(report.Networks, Network{Name: n, Missing: !slices.Contains(there, n)})
-	}
-	missing := report.Missing()
-	if len(missing) > 0 && !slices.Equal(missing, r.missing) {
-		r.opts.Logger.Info("Directories are missing; are the networks' names and the data directory right?", "missing", missing)
-	}
-	r.missing = missing
-	return nil
-}
-
 // addLook takes note of what the sources said in one look.
 func (r *Report) addLook(answers []podsource.Answer) {
 	r.Looks++
@@ -165,41 +145,39 @@ func (r *Report) refuse(all []hostlocal.Reservation, err error) {
 // which candidates were kept at V(2), and the rest at V(4).
 func (r *Reconciler) log(report *Report) {
 	log := r.opts.Logger
-	kept, rest := log.V(2), log.V(4)
 	for i := range report.Reservations {
 		e := &report.Reservations[i]
-		l, msg := kept, "Kept a reservation"
+		l, msg := log.V(2), "Kept a reservation"
 		switch e.Verdict {
 		case Released:
 			l, msg = log, "Released a leaked reservation"
 		case InUse:
-			l = rest
+			l = log.V(4)
 		}
 		if !l.Enabled() {
 			continue
 		}
-		keys := []any{"network", e.Network, "IP", e.IP, "containerID", e.ContainerID, "ifName", e.IfName,
-			"verdict", e.Verdict, "reason", e.Reason}
 		if e.Pod != nil {
-			keys = append(keys, "pod", e.Pod.String())
+			l = l.WithValues("pod", e.Pod.String())
 		}
-		l.Info(msg, keys...)
+		l.Info(msg, "network", e.Network, "IP", e.IP, "containerID", e.ContainerID, "ifName", e.IfName,
+			"verdict", e.Verdict, "reason", e.Reason)
 	}
-	keys := []any{"dataDir", report.DataDir, "duration", time.Since(report.Started).Round(time.Millisecond).String()}
+	if missing := report.Missing(); len(missing) > 0 { // are the networks' names and the data directory right?
+		log = log.WithValues("missing", missing)
+	}
 	counts := report.Counts()
 	for _, v := range Verdicts() {
 		if counts[v] > 0 {
-			keys = append(keys, string(v), counts[v])
+			log = log.WithValues(string(v), counts[v])
 		}
 	}
 	for _, s := range report.Sources {
-		keys = append(keys, "source "+s.Name, s.Entries)
+		log = log.WithValues("source "+s.Name, s.Entries)
 		if s.Note != "" {
-			keys = append(keys, "note of "+s.Name, s.Note)
+			log = log.WithValues("note of "+s.Name, s.Note)
 		}
 	}
-	if missing := report.Missing(); len(missing) > 0 {
-		keys = append(keys, "missing", missing)
-	}
-	log.Info("Compared reservations with live pods", keys...)
+	log.Info("Compared reservations with live pods", "dataDir", report.DataDir,
+		"duration", time.Since(report.Started).Round(time.Millisecond).String())
 }

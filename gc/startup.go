@@ -64,12 +64,9 @@ func jitter(d time.Duration, fraction float64) time.Duration {
 
 // sleep waits and reports whether ctx is still alive.
 func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
 	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return ctx.Err() == nil
+	case <-time.After(d):
 	}
+	return ctx.Err() == nil
 }

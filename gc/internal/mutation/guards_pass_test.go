@@ -112,9 +112,9 @@ var passGuards = []guard{
 		"if !a.Authoritative && !a.Supplementary &&", "if !a.Authoritative &&"},
 	{"R11", "09", "what was not released is not reported so", "TestHazard09ReplacedBetweenJudgingAndDeleting", "gc/reconciler.go",
 		"hostlocal.Changed: FileChanged", "hostlocal.Changed: ReleasedLeak"},
-	{"R11", "63", "a network's directory that is missing is reported", "TestHazard63DirectoryIsMissing", "gc/report.go",
+	{"R11", "63", "a network's directory that is missing is reported", "TestHazard63DirectoryIsMissing", "gc/reconciler.go",
 		"Missing: !slices.Contains(there, n)", "Missing: false"},
-	{"R11", "63", "... and so is the data directory", "TestHazard63DirectoryIsMissing", "gc/report.go",
+	{"R11", "63", "... and so is the data directory", "TestHazard63DirectoryIsMissing", "gc/reconciler.go",
 		"report.DataDirMissing = there == nil", "report.DataDirMissing = false"},
 	{"R11", "63", "... and logged, also by the hook", "TestHazard63DirectoryIsMissing", "gc/reconciler.go",
 		"		r.log(report)\n		return unreadable\n", "		return unreadable\n"},
@@ -141,7 +141,7 @@ var passGuards = []guard{
 	{"R14", "44", "... and a form that matches nothing", "TestHazard44ConstructorRefuses", "gc/options.go",
 		"if f != podsource.AnyForm && ", "if false && "},
 	{"R14", "44", "... and so is a network that is not named", "TestHazard44ConstructorRefuses", "gc/reconciler.go",
-		"	if len(networks) == 0 {", "	if false {"},
+		"refuse(len(networks) == 0,", "refuse(false,"},
 }
 
 // The hook and the loop.
