@@ -4,6 +4,7 @@ package gc
 
 import (
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"time"
@@ -45,17 +46,9 @@ type clock struct {
 
 	// seen says since when this process has seen something, in the last pass and in
 	// all before it without a gap: a file that nobody alive was known to hold, the pod
-	// of a podID finished.
-	seen  map[any]time.Duration
-	dated []dated // by the places of the sources
-}
-
-// dated is the date that a source's answer bore in a pass.
-type dated struct {
-	source string
-	asOf   time.Time     // zero: none
-	placed time.Duration // that date on the monotonic clock, at the earliest
-	seen   time.Duration // when that pass asked
+	// of a podID finished; of a source's date where that was placed, and of any date
+	// of it when that pass asked.
+	seen map[any]time.Duration
 }
 
 // A file is one reservation file, as long as nobody changes it.
@@ -70,6 +63,15 @@ type podID struct {
 	uid   types.UID
 	other string // what else is known of one without a UID: another may have its name later
 }
+
+// A date is one that a source's answers bore, in nanoseconds since 1970.
+type date struct {
+	place  int
+	source string
+	asOf   int64
+}
+
+const anyDate = math.MinInt64
 
 const (
 	// clockTolerance is how far two readings of the clocks may be apart without
@@ -192,10 +194,6 @@ func (c *clock) beforeBoot(r *hostlocal.Reservation) bool {
 func (c *clock) asOf(at, now reading, place int, a *podsource.Answer, listAge time.Duration) time.Duration {
 	const tooOld = 100 * 365 * 24 * time.Hour
 	old := max(0, at.wall.Sub(a.AsOf))
-	var last dated
-	if place < len(c.dated) && c.dated[place].source == a.Source {
-		last = c.dated[place]
-	}
 	switch {
 	case a.AsOf.IsZero():
 		return at.mono
@@ -203,20 +201,14 @@ func (c *clock) asOf(at, now reading, place int, a *podsource.Answer, listAge ti
 		return always
 	case !a.AsOf.Before(c.trustedSince):
 		return at.mono - old
-	case last.asOf.IsZero():
-		return always
-	case last.asOf.Equal(a.AsOf):
-		return last.placed
 	}
-	return min(last.seen-listAge, at.mono-old)
-}
-
-// rememberDates takes note of the dates of a look's answers.
-func (c *clock) rememberDates(look []declaration, at reading) {
-	c.dated = make([]dated, len(look))
-	for i, d := range look {
-		c.dated[i] = dated{d.Source, d.AsOf, d.asOf, at.mono}
+	if placed, ok := c.seen[date{place, a.Source, a.AsOf.UnixNano()}]; ok {
+		return placed
 	}
+	if last, ok := c.seen[date{place, a.Source, anyDate}]; ok {
+		return min(last-listAge, at.mono-old)
+	}
+	return always
 }
 
 func podIDOf(p *podsource.Pod) podID {
@@ -227,8 +219,8 @@ func podIDOf(p *podsource.Pod) podID {
 	return id
 }
 
-// remember takes note of what a pass found unowned, and of the pods that it saw
-// finished. What is not among them any more is forgotten.
+// remember takes note of what a pass found unowned, of the pods that it saw finished,
+// and of the dates of answers. What is not among them any more is forgotten.
 func (c *clock) remember(s *snapshot, entries []Entry) {
 	seen := make(map[any]time.Duration)
 	for i := range entries {
@@ -244,6 +236,11 @@ func (c *clock) remember(s *snapshot, entries []Entry) {
 			if id := podIDOf(&d.Pods[i]); d.Pods[i].HasFinished() {
 				seen[id] = c.firstSeen(s.at, id)
 			}
+		}
+	}
+	for i, d := range s.evidence[len(s.evidence)-1] {
+		if !d.AsOf.IsZero() {
+			seen[date{i, d.Source, d.AsOf.UnixNano()}], seen[date{i, d.Source, anyDate}] = d.asOf, s.at.mono
 		}
 	}
 	c.seen = seen

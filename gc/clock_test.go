@@ -86,7 +86,6 @@ func TestHazard19AgesAreNeverOverstated(t *testing.T) {
 func remember(c *clock, at reading, entries []Entry, look ...podsource.Answer) {
 	s := &snapshot{at: at, clock: c, opts: &Options{RuntimeRequestTimeout: DefaultRuntimeRequestTimeout}}
 	s.addLook(look, at)
-	c.rememberDates(s.evidence[0], at)
 	c.remember(s, entries)
 }
 

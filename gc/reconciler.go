@@ -200,7 +200,6 @@ func (r *Reconciler) ask(ctx context.Context, o occasion, s *snapshot, report *R
 		for i := range look {
 			report.Sources[i].Note = look[i].Note
 		}
-		r.clock.rememberDates(look, s.at)
 		if len(s.evidence) == 2 || !s.wantsSecondLook() {
 			return nil
 		}
