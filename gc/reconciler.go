@@ -240,7 +240,7 @@ func (r *Reconciler) release(ctx context.Context, report *Report) error {
 }
 
 // outcomes says what became of a leak.
-var outcomes = [...]Reason{
+var outcomes = map[hostlocal.Outcome]Reason{
 	hostlocal.NotTried: NotTried, hostlocal.Released: ReleasedLeak, hostlocal.Changed: FileChanged,
 	hostlocal.Gone: FileGone, hostlocal.Failed: ReleaseFailed,
 }

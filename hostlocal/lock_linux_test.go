@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"runtime"
 	"strings"
 	"syscall"
@@ -526,7 +527,7 @@ func TestHazard47LockReplacedForEver(t *testing.T) {
 		{"before every second removal", func(call int) bool { return call%2 == 1 }, n, nil},
 	} {
 		s := newStore(t)
-		want := make([]Outcome, n)
+		want := slices.Repeat([]Outcome{NotTried}, n)
 		for i := range n {
 			reserve(t, s, fmt.Sprint("10.0.0.", i+1))
 			if i < row.released {

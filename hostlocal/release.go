@@ -27,26 +27,21 @@ var (
 	errChanged      = errors.New("it is not the file that was read any more")
 )
 
-// An Outcome says what became of a reservation that was given to Release.
-type Outcome uint8
+// An Outcome says, in a word, what became of a reservation that was given to Release.
+type Outcome string
 
 const (
 	// NotTried: Release ended before it came to this one. It is still there.
-	NotTried Outcome = iota
+	NotTried Outcome = "not-tried"
 	// Released: the file was removed.
-	Released
+	Released Outcome = "released"
 	// Changed: the file is not the one that was read any more, and was kept.
-	Changed
+	Changed Outcome = "changed"
 	// Gone: the file, or its network's directory, was not there any more.
-	Gone
+	Gone Outcome = "gone"
 	// Failed: the file is still there, or may be, and Errs says why.
-	Failed
+	Failed Outcome = "failed"
 )
-
-// String returns the outcome in lower case, as in "released".
-func (o Outcome) String() string {
-	return word(o, "not-tried", "released", "changed", "gone", "failed")
-}
 
 // A ReleaseResult says what one call of Release did.
 type ReleaseResult struct {
@@ -96,7 +91,7 @@ const (
 // What was not read by List, or is Unreadable, is never removed: it is Failed.
 func (s *Store) Release(ctx context.Context, rs ...*Reservation) (ReleaseResult, error) {
 	w := releaser{store: s, rs: rs, buf: make([]byte, maxOwner+1)}
-	w.Outcomes = make([]Outcome, len(rs))
+	w.Outcomes = slices.Repeat([]Outcome{NotTried}, len(rs))
 	left := make(map[string][]int) // the indexes of those that are not tried yet, by network
 	for i, r := range rs {
 		switch {

@@ -92,7 +92,7 @@ func TestReleaseCompares(t *testing.T) {
 		{"a network that leads out of the data directory", func(r *Reservation) { r.Network = "../" + filepath.Base(r.Network) }, Failed},
 		{"a network that leads to itself", func(r *Reservation) { r.Network = "./" + network }, Failed},
 		{"a network that has no directory", func(r *Reservation) { r.Network = "other" }, Gone},
-		{"no such state is known", func(r *Reservation) { r.Owner = 99 }, Failed},
+		{"no such state is known", func(r *Reservation) { r.Owner = "other" }, Failed},
 		{"no address", func(r *Reservation) { r.IP = netip.Addr{} }, Gone},
 	} {
 		s := newStore(t)

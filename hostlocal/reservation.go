@@ -51,37 +51,27 @@ type Identity struct {
 // Identity returns the identity of the file that was read.
 func (r *Reservation) Identity() Identity { return r.identity }
 
-// An OwnerState says what is known of a reservation's owner.
-type OwnerState uint8
+// An OwnerState says what is known of a reservation's owner, in a word.
+type OwnerState string
 
 const (
 	// Unknown: the Reservation was made by hand. List returns none.
-	Unknown OwnerState = iota
+	Unknown OwnerState = ""
 	// Owned: the file names a container.
-	Owned
+	Owned OwnerState = "owned"
 	// Empty: the file holds nothing, or white space alone. Nobody owns it, and
 	// no DEL will ever remove it: host-local matches by the owner. A crash or a
 	// full disk leaves such files, because host-local creates the file first
 	// and writes it then (plugins, backend/disk Reserve).
-	Empty
+	Empty OwnerState = "empty"
 	// Malformed: the file holds something that no version of host-local wrote.
-	Malformed
+	Malformed OwnerState = "malformed"
 	// Unreadable: the file is there, and reading it met an error.
-	Unreadable
+	Unreadable OwnerState = "unreadable"
 )
 
-// String returns the state in lower case, as in "owned".
-func (s OwnerState) String() string {
-	return word(s, "unknown", "owned", "empty", "malformed", "unreadable")
-}
-
-// word returns the word with the index i, and "unknown" if there is none.
-func word[T ~uint8](i T, words ...string) string {
-	if int(i) < len(words) {
-		return words[i]
-	}
-	return "unknown"
-}
+// String returns the state's word, as in "owned".
+func (s OwnerState) String() string { return string(s) }
 
 // maxOwner is the most that is read of a file. The longest owner that CNI
 // allows is far shorter; what is longer is malformed.

@@ -382,18 +382,3 @@ func states(rs []Reservation) []OwnerState {
 	}
 	return got
 }
-
-func TestWords(t *testing.T) {
-	for want, got := range map[string]fmt.Stringer{
-		"unknown": Unknown, "owned": Owned, "empty": Empty, "malformed": Malformed,
-		"unreadable": Unreadable,
-		"not-tried":  NotTried, "released": Released, "changed": Changed, "gone": Gone, "failed": Failed,
-	} {
-		if got.String() != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
-	}
-	if OwnerState(99).String() != "unknown" || Outcome(99).String() != "unknown" {
-		t.Errorf("a state or an outcome without a word: %q, %q", OwnerState(99), Outcome(99))
-	}
-}
