@@ -47,7 +47,9 @@ func decide(s *snapshot) (entries []Entry, next time.Duration) {
 	o := owners{held: make(map[string]holding), live: make(map[netip.Addr]bool)}
 	for i := range rs {
 		o.unreadable = o.unreadable || s.mayBeSibling(&rs[i])
-		o.live[rs[i].IP] = o.live[rs[i].IP] || s.pods.owner(&rs[i]) != nil
+		if s.pods.claims[rs[i].IP] != nil && s.pods.owner(&rs[i]) != nil {
+			o.live[rs[i].IP] = true
+		}
 	}
 	for i := range rs {
 		if claimants := s.pods.claimants(&rs[i]); len(claimants) > 0 {
@@ -105,7 +107,7 @@ func (s *snapshot) mayBeSibling(r *hostlocal.Reservation) bool {
 // owners is what the claimed reservations tell about others of the same owner.
 type owners struct {
 	held       map[string]holding  // by container ID
-	live       map[netip.Addr]bool // addresses of live containers in whatever network
+	live       map[netip.Addr]bool // claimed addresses of live containers in whatever network
 	unreadable bool                // an address in use may belong to any container
 }
 

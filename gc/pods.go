@@ -179,12 +179,12 @@ func rivals(pods []*livePod) (rivals []*livePod) {
 // compareClaims returns the addresses that two live pods surely claim, and those
 // that are not reserved in any network: sorted, each once.
 func (l *livePods) compareClaims(reservations []hostlocal.Reservation) (dups []Duplicate, unreserved []Unreserved) {
-	reserved := make(map[netip.Addr]bool, len(reservations))
+	missing := maps.Clone(l.claims)
 	for i := range reservations {
-		reserved[reservations[i].IP] = true
+		delete(missing, reservations[i].IP)
 	}
 	for _, ip := range slices.SortedFunc(maps.Keys(l.claims), netip.Addr.Compare) {
-		if !reserved[ip] {
+		if _, ok := missing[ip]; ok {
 			unreserved = append(unreserved, Unreserved{IP: ip, Pod: &l.claims[ip][0].ref})
 		}
 		d := Duplicate{IP: ip}
