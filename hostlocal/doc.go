@@ -46,7 +46,8 @@
 //
 // Versions of host-local before 0.7.0 take no lock on ADD and DEL, and are not
 // supported. Outside of Linux there is no change time and no inode to compare: a
-// file that was replaced by one of the same owner, size and modification time is taken for the same.
+// file that was replaced by one of the same owner, size and modification time is
+// taken for the same.
 //
 // The rule numbers in this module, R1 to R14, are those of the README's chapter
 // on safety rules. The facts about the format are from the plugin's source,
