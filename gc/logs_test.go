@@ -31,9 +31,6 @@ func (l *logs) logger() logr.Logger {
 	}, funcr.Options{Verbosity: l.verbosity})
 }
 
-// count returns how many lines have a message.
-func (l *logs) count(msg string) int { return l.with(msg, "msg") }
-
 // with returns how many lines have a message and a key.
 func (l *logs) with(msg, key string) (n int) {
 	l.mu.Lock()

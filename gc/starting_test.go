@@ -237,8 +237,6 @@ func TestStartingEndsByTwoLooksOnlyIfBothSaySo(t *testing.T) {
 	noAdds, noNames := adds, record
 	noAdds.SeesADDs = false
 	noNames.Names = nil
-	before := record
-	before.AsOf = time.Unix(0, 0)
 	for _, c := range []struct {
 		reason        string
 		first, second []podsource.Answer
