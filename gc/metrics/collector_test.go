@@ -32,7 +32,7 @@ func made() *Collector {
 	report.Networks = append(report.Networks, gc.Network{Name: "spare", Missing: true})
 	report.LockHeld, report.LongestHold = 9*time.Millisecond, 2*time.Millisecond
 	report.Sources = []gc.SourceReport{{Name: "cri", Took: 50 * time.Millisecond}, {Name: "kubelet", Took: 200 * time.Millisecond}}
-	for i, reason := range reasons() {
+	for i, reason := range gc.Reasons() {
 		report.Reservations = append(report.Reservations, entry(reason, time.Duration(i+1)*time.Minute))
 	}
 	report.Reservations = append(report.Reservations, in("storage", entry(gc.NetworkNotNamed, time.Hour)))
@@ -310,7 +310,7 @@ func TestResults(t *testing.T) {
 func TestSeriesAreBounded(t *testing.T) {
 	c := made()
 	before := testutil.CollectAndCount(c)
-	for i, reason := range reasons() {
+	for i, reason := range gc.Reasons() {
 		c.OnReport(reportOf(entry(reason, time.Duration(i)*time.Hour)), nil)
 		c.OnReport(reportOf(entry(reason, time.Duration(i)*time.Hour)), errAway)
 	}

@@ -56,14 +56,6 @@ func reportOf(entries ...gc.Entry) gc.Report {
 	return gc.Report{Networks: []gc.Network{{Name: "podnet"}}, Started: started, Duration: time.Second, Reservations: entries}
 }
 
-// reasons returns all reasons that there are.
-func reasons() (all []gc.Reason) {
-	for _, r := range gc.Reasons() {
-		all = append(all, r)
-	}
-	return all
-}
-
 // shown returns what a scrape of c shows of the metrics with these names, without
 // comments and the common prefix.
 func shown(t *testing.T, c *Collector, names ...string) string {

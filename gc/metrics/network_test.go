@@ -30,7 +30,7 @@ func TestKeptLeakByReason(t *testing.T) {
 		gc.SourceFailed: counts, gc.NoPods: counts, // only in refused passes, which say nothing of leaks
 	}
 	got := make(map[gc.Reason]string)
-	for _, reason := range reasons() {
+	for _, reason := range gc.Reasons() {
 		e := entry(reason, time.Hour)
 		got[reason] = not
 		if keptLeak(&e) {
