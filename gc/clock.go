@@ -233,7 +233,8 @@ func (c *clock) remember(s *snapshot, entries []Entry) {
 	}
 	for _, d := range slices.Concat(s.evidence...) {
 		for i := range d.Pods {
-			if id := podIDOf(&d.Pods[i]); d.Pods[i].HasFinished() {
+			if p := &d.Pods[i]; p.HasFinished() {
+				id := podIDOf(p)
 				seen[id] = c.firstSeen(s.at, id)
 			}
 		}
