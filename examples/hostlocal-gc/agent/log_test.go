@@ -92,6 +92,9 @@ func TestLogOfPass(t *testing.T) {
 		if n := len(l.with("Released a leaked reservation")); n != row.released {
 			t.Errorf("%s: %d releases", row.reason, n)
 		}
+		if !row.dryRun { // what was not tried is no dry run's
+			a.log(&gc.Report{Reservations: []gc.Entry{entry("10.0.1.9", "leaked", gc.NotTried)}})
+		}
 		would := l.with("Would have released")
 		if len(would) != min(1, len(row.want)) {
 			t.Errorf("%s: %q", row.reason, would)

@@ -62,6 +62,7 @@ func TestPageSays(t *testing.T) {
 		change(r)
 		return r
 	}
+	const longPath = "cnicache: /var/lib/cni/results/podnet-0123456789abcdef0123456789abcdef-eth0"
 	asItIs := func(*gc.Report) {}
 	held := entry("10.0.0.2", "c", gc.ContainerLive)
 	held.Pod = &gc.Pod{Namespace: "ns", Name: "web", From: "cri: sandbox c"}
@@ -140,7 +141,7 @@ func TestPageSays(t *testing.T) {
 		},
 		{
 			"a refusal, and nothing was judged before", Options{}, report(asItIs, entry("10.0.0.2", "c", gc.SourceFailed), entry("10.0.0.3", "c", gc.NoPods)), errAway,
-			[]string{": 2 not judged.", "was refused, and released nothing.</b>", "the source is away", `not judged">1 not judged</span>`, "No pass has judged anything yet"}, "2 failed",
+			[]string{": 2 not judged.", "was refused, and released nothing.</b>", "the source is away", `<details><summary><span class="chip not judged">1 not judged</span>`, "No pass has judged anything yet"}, "2 failed",
 		},
 		{
 			"a failure", Options{}, report(asItIs, failed), failed.Err,
@@ -150,13 +151,13 @@ func TestPageSays(t *testing.T) {
 		{"more than anybody reads", Options{}, report(many(5000)), nil, []string{"5000 in-use</span>", "4968 more are in the JSON."}, `<td class="ip">10.0.0.32<`},
 		{
 			"hazards for live pods", Options{}, report(func(r *gc.Report) {
-				r.Duplicates = []gc.Duplicate{{IP: netip.MustParseAddr("10.0.0.9"), Pods: []*gc.Pod{{UID: "one"}, two}}}
+				r.Duplicates = []gc.Duplicate{{IP: netip.MustParseAddr("10.0.0.9"), Pods: []*gc.Pod{{UID: "one", From: longPath}, two}}}
 				for i := range 10 {
 					r.Unreserved = append(r.Unreserved, gc.Unreserved{IP: netip.AddrFrom4([4]byte{10, 0, 0, byte(10 + i)}), Pod: two})
 				}
 			}, held, conflict), nil,
 			[]string{
-				`<div class="alert live"><b>1 address belongs to several live pods.</b>`, "<li>10.0.0.9: one, ns/two (netns: /proc/7/ns/net)</li>", "Delete all pods of an address but one",
+				`<div class="alert live"><b>1 address belongs to several live pods.</b>`, "<li>10.0.0.9: one (" + longPath + "), ns/two (netns: /proc/7/ns/net)</li>", "Delete all pods of an address but one",
 				`<div class="alert live"><b>10 addresses of live pods are not reserved, so host-local may hand them out again.</b>`,
 				"<li>10.0.0.17: ns/two (netns: /proc/7/ns/net)</li></ul><details><summary>2 more</summary><ul><li>10.0.0.18: ",
 				`<div class="alert live"><b>1 reservation is in conflict with a live pod.</b>`,
