@@ -69,9 +69,8 @@ func (a *app) foreign(r *result) string {
 	type group struct{ network, form string }
 	var order []group
 	counts := make(map[group]int)
-	for i := range r.Reservations {
-		e := &r.Reservations[i]
-		if e.Verdict != gc.Foreign || !r.shows(e.Network) {
+	for _, e := range r.shown() {
+		if e.Verdict != gc.Foreign {
 			continue
 		}
 		g := group{e.Network, form(e)}

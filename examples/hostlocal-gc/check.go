@@ -60,10 +60,7 @@ Exit status: 0 all is well, 3 something is wrong, 1 it could not be told.`,
   hostlocal-gc check --network podnet --range 10.244.1.0/24 --source cri`,
 		Args: noArgs,
 	}
-	a.flags.data(c)
-	a.flags.judge(c)
-	a.flags.others(c)
-	a.flags.output(c)
+	a.flags.pass(c)
 	c.Flags().StringVar(&a.flags.cniDir, "cni-dir", defaultCNIDir, "`DIR` with CNI configurations, which say what networks there are")
 	c.Flags().StringArrayVar(&a.flags.subnets, "range", nil,
 		"the range of the network of --network, as a `SUBNET` (repeatable), where no configuration says so")

@@ -74,6 +74,14 @@ func (f *flags) data(c *cobra.Command) {
 	f.once(c)
 }
 
+// pass adds the flags of a command that makes one pass and prints what it came to.
+func (f *flags) pass(c *cobra.Command) {
+	f.data(c)
+	f.judge(c)
+	f.others(c)
+	f.output(c)
+}
+
 // network adds the flags that say what is looked at.
 func (f *flags) network(c *cobra.Command, usage string) {
 	f.dir(c)

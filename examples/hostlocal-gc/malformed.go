@@ -111,22 +111,17 @@ func (a *app) malformed(ctx context.Context, s podsource.Source, ip netip.Addr) 
 	case done.Err != nil: // which was printed
 		return nil, errors.New("nothing was removed: it takes a pass without an error")
 	}
-	var found []*gc.Entry
-	for i := range done.Reservations {
-		if e := &done.Reservations[i]; e.IP == ip && done.shows(e.Network) {
-			found = append(found, e)
-		}
-	}
-	switch {
+	switch found := done.at(ip); {
 	case len(found) == 0:
 		return nil, fmt.Errorf("%v is not reserved in %s", ip, strings.Join(a.flags.networks, ", "))
 	case len(found) > 1:
 		return nil, fmt.Errorf("%v is reserved in several of these networks: name one with --network", ip)
 	case found[0].Reason != gc.OwnerMalformed:
 		return nil, fmt.Errorf("%v is %s and is not removed: %s", ip, found[0].Verdict, found[0].Reason.Text())
+	default:
+		r := found[0].Reservation
+		return r, a.nobodys(r, &done, heard.answer.Members())
 	}
-	r := found[0].Reservation
-	return r, a.nobodys(r, &done, heard.answer.Members())
 }
 
 // nobodys is an error that says who may hold a malformed reservation, whose file does not

@@ -35,10 +35,7 @@ With -o json it prints what list prints.`,
 		Args: noArgs,
 		RunE: work(a.draw),
 	}
-	a.flags.data(c)
-	a.flags.judge(c)
-	a.flags.others(c)
-	a.flags.output(c)
+	a.flags.pass(c)
 	a.flags.ranges(c)
 	c.Flags().StringVar(&a.flags.svg, "svg", "", "write the picture to this `FILE` as an SVG, too; - is stdout, and then it is all that is printed")
 	_ = c.MarkFlagFilename("svg", "svg")

@@ -138,11 +138,7 @@ func (s *selection) refused(r *result) error {
 	var errs []error
 	for _, ip := range s.ips {
 		why := "nobody has reserved it"
-		for i := range r.Reservations {
-			e := &r.Reservations[i]
-			if e.IP != ip || !r.shows(e.Network) {
-				continue
-			}
+		for _, e := range r.at(ip) {
 			if e.Verdict == gc.Released {
 				why = ""
 				break

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -100,18 +101,23 @@ func (a *app) unjudged(ctx context.Context, store *hostlocal.Store, names []stri
 
 // entries returns those of a network.
 func (r *result) entries(network string) []*gc.Entry {
-	var of []*gc.Entry
+	return slices.DeleteFunc(r.shown(), func(e *gc.Entry) bool { return e.Network != network })
+}
+
+// shown returns the entries of the networks that were asked for.
+func (r *result) shown() (of []*gc.Entry) {
 	for i := range r.Reservations {
-		if e := &r.Reservations[i]; e.Network == network {
+		e := &r.Reservations[i]
+		if slices.ContainsFunc(r.Networks, func(n gc.Network) bool { return n.Name == e.Network }) {
 			of = append(of, e)
 		}
 	}
 	return of
 }
 
-// shows reports whether a network was asked for.
-func (r *result) shows(network string) bool {
-	return slices.ContainsFunc(r.Networks, func(n gc.Network) bool { return n.Name == network })
+// at returns those of an address.
+func (r *result) at(ip netip.Addr) []*gc.Entry {
+	return slices.DeleteFunc(r.shown(), func(e *gc.Entry) bool { return e.IP != ip })
 }
 
 // leaked reports whether something is leaked in the networks that were asked for.

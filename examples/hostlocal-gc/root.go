@@ -72,10 +72,7 @@ disk alone says, and judges nothing.`,
 		Args: noArgs,
 		RunE: work(a.list),
 	}
-	a.flags.data(c)
-	a.flags.judge(c)
-	a.flags.others(c)
-	a.flags.output(c)
+	a.flags.pass(c)
 	return c
 }
 
@@ -91,10 +88,7 @@ and not shown; list shows it.`,
 		Args: noArgs,
 		RunE: work(a.plan),
 	}
-	a.flags.data(c)
-	a.flags.judge(c)
-	a.flags.others(c)
-	a.flags.output(c)
+	a.flags.pass(c)
 	a.flags.exit(c)
 	return c
 }
@@ -114,10 +108,7 @@ What is in use is counted and not shown; list shows it.`,
 		Args: noArgs,
 		RunE: work(a.release),
 	}
-	a.flags.data(c)
-	a.flags.judge(c)
-	a.flags.others(c)
-	a.flags.output(c)
+	a.flags.pass(c)
 	a.flags.exit(c)
 	c.Flags().StringArrayVar(&a.flags.ips, "ip", nil, "release this `ADDRESS` only, if it is leaked (repeatable)")
 	c.Flags().StringVar(&a.flags.from, "from", "",

@@ -96,14 +96,11 @@ func (a *app) showAddress(ctx context.Context, text string) error {
 		return err
 	}
 	var out strings.Builder
-	found := false
-	for i := range done.Reservations {
-		if e := &done.Reservations[i]; e.IP == ip && done.shows(e.Network) {
-			found = true
-			a.describe(&out, &done, e, heard)
-		}
+	found := done.at(ip)
+	for _, e := range found {
+		a.describe(&out, &done, e, heard)
 	}
-	if !found {
+	if len(found) == 0 {
 		fmt.Fprintf(&out, "%v is not reserved in %s\n", ip, a.flags.dataDir)
 		out.WriteString(a.section(term.Plain, "What the sources say:", a.said(heard, ip, "")))
 	}

@@ -54,12 +54,9 @@ func (a *app) sentence(r *result, v view) string {
 		return fmt.Sprintf("No network has a directory in %s.", a.flags.dataDir)
 	}
 	counts := make(map[gc.Verdict]int)
-	total := 0
-	for i := range r.Reservations {
-		if e := &r.Reservations[i]; r.shows(e.Network) {
-			counts[e.Verdict]++
-			total++
-		}
+	shown := r.shown()
+	for _, e := range shown {
+		counts[e.Verdict]++
 	}
 	var out strings.Builder
 	if len(r.Networks) == 1 {
@@ -67,7 +64,7 @@ func (a *app) sentence(r *result, v view) string {
 	} else {
 		fmt.Fprintf(&out, "%d networks, ", len(r.Networks))
 	}
-	out.WriteString(term.Count(total, "reservation"))
+	out.WriteString(term.Count(len(shown), "reservation"))
 	if !r.judged {
 		return out.String() + ": not judged."
 	}

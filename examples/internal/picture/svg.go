@@ -7,6 +7,8 @@ import (
 	"encoding/xml"
 	"fmt"
 	"strings"
+
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 )
 
 // Measures of an SVG, in pixels.
@@ -107,7 +109,7 @@ func (s *sheet) text(x int, class, text string) {
 	if class == "h" {
 		wide = large
 	}
-	for _, part := range breakLines(text, (s.wide-x)/wide) {
+	for part := range strings.SplitSeq(term.Screen{Width: (s.wide - x) / wide}.Fold(text), "\n") {
 		s.y += line
 		s.put(x, s.y-6, class, part)
 	}
@@ -252,19 +254,4 @@ func escape(text string) string {
 	var b bytes.Buffer
 	_ = xml.EscapeText(&b, []byte(text)) // a bytes.Buffer takes everything
 	return b.String()
-}
-
-// breakLines breaks text between words.
-func breakLines(text string, width int) []string {
-	var lines []string
-	rest := text
-	for len(rest) > width {
-		at := strings.LastIndexByte(rest[:width+1], ' ')
-		if at <= 0 {
-			break
-		}
-		lines = append(lines, rest[:at])
-		rest = rest[at+1:]
-	}
-	return append(lines, rest)
 }

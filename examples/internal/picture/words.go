@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 )
 
 // What text and SVG say alike.
@@ -136,12 +138,9 @@ func plural(n number, one, many string) string {
 
 // join lists the first few addresses.
 func join(ips []netip.Addr, few int) string {
-	var words []string
-	for _, ip := range ips[:min(few, len(ips))] {
-		words = append(words, ip.String())
+	words := make([]string, len(ips))
+	for i, ip := range ips {
+		words[i] = ip.String()
 	}
-	if more := len(ips) - few; more > 0 {
-		words = append(words, fmt.Sprintf("and %d more", more))
-	}
-	return strings.Join(words, ", ")
+	return term.Few(words, few)
 }

@@ -194,12 +194,3 @@ func Completions() []string {
 	}
 	return all
 }
-
-// Usage describes all kinds in one line of a help text.
-func Usage() string {
-	forms := Forms()
-	for i, k := range kinds() {
-		forms[i] += " (" + k.help + ")"
-	}
-	return strings.Join(forms, ", ") + "; A,B asks B only where A does not exist, as in kubelet,kube"
-}

@@ -65,7 +65,7 @@ func (s Screen) Table(head []Column, rows [][]Cell) string {
 	for _, line := range lines {
 		parts := []string{line[last].Text}
 		if wraps {
-			parts = wrap(line[last].Text, left)
+			parts = strings.Split(Screen{Width: left}.Fold(line[last].Text), "\n")
 		}
 		for _, part := range parts {
 			line[last].Text = part

@@ -76,22 +76,3 @@ func Clean(text string) string {
 // columns returns how many columns text takes that was cleaned. Addresses, IDs and the
 // names of pods are ASCII; wide and combining characters would be miscounted.
 func columns(text string) int { return utf8.RuneCountInString(text) }
-
-// wrap breaks text between words into lines of at most width columns, where
-// words are not longer than that themselves.
-func wrap(text string, width int) []string {
-	var lines []string
-	line := ""
-	for word := range strings.FieldsSeq(text) {
-		switch {
-		case line == "":
-			line = word
-		case columns(line)+1+columns(word) <= width:
-			line += " " + word
-		default:
-			lines = append(lines, line)
-			line = word
-		}
-	}
-	return append(lines, line)
-}
