@@ -145,3 +145,16 @@ func TestPlanThatNeverComes(t *testing.T) {
 		t.Errorf("exit status %d: %s", got.status, got.stderr)
 	}
 }
+
+// A data dir may be a link, and is the one of the configuration then.
+func TestLinkedDataDir(t *testing.T) {
+	n := fullNode(t)
+	if err := os.Symlink("networks", filepath.Join(n.dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	n.put("10.conf", `{"cniVersion": "1.0.0", "name": "podnet", "type": "bridge", "ipam": {"type": "host-local", "subnet": "10.244.1.0/28", "dataDir": "`+n.dir+`/networks"}}`)
+	args := []string{"check", "--data-dir", "link", "--cni-dir", ".", "--source", "file:pods.json"}
+	if got := run(t, n.dir, nil, args...); !strings.HasPrefix(got.stdout, "FULL: podnet: 13 of 13 addresses reserved, 6 leaked: run\n") {
+		t.Errorf("%q, %q", got.stdout, got.stderr)
+	}
+}

@@ -3,11 +3,16 @@
 package main
 
 import (
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
 // garbage is what no version of host-local wrote, with what could move a cursor.
@@ -47,7 +52,7 @@ func TestRemoveMalformed(t *testing.T) {
 			n.pods("pods.json", web, pod{Name: "creating", StartedAt: ago(time.Hour)})
 		}},
 		{reason: "a pod in the node's network", removed: true, change: func(n *node, _ *podNetwork) {
-			n.pods("pods.json", web, pod{Name: "proxy", HostNetwork: true, IPs: []string{"10.1.0.3"}})
+			n.pods("pods.json", web, pod{Name: "proxy", HostNetwork: true, IPs: []string{"192.168.0.10"}}, pod{Name: "host", HostNetwork: true, IPs: []string{"10.1.0.3"}})
 		}},
 
 		{reason: "a live pod has the address (R3)", status: statusError, says: "10.1.0.3 is in-use and is not removed", change: func(n *node, _ *podNetwork) {
@@ -149,5 +154,33 @@ func TestRemoveMalformed(t *testing.T) {
 				t.Errorf("the file is there: %v", left)
 			}
 		})
+	}
+}
+
+// What the kernel shows of a pod is all that it has. Of one that shows nothing more must be
+// known.
+func TestMayHold(t *testing.T) {
+	now := time.Now()
+	ips := func(text string) []netip.Addr { return []netip.Addr{netip.MustParseAddr(text)} }
+	r := &hostlocal.Reservation{Network: "podnet", IP: netip.MustParseAddr("10.1.0.3"), Owner: hostlocal.Malformed, ReservedAt: now.Add(-time.Hour)}
+	done := &result{Report: gc.Report{Started: now, Reservations: []gc.Entry{{Reservation: r}}}}
+	for _, row := range []struct {
+		reason string
+		pod    podsource.Pod
+		sees   bool
+		want   bool
+	}{
+		{"it has another address, and the kernel was asked", podsource.Pod{IPs: ips("192.168.0.2")}, true, false},
+		{"it has another address, and may have more", podsource.Pod{IPs: ips("192.168.0.2")}, false, true},
+		{"it has another address, and one that could not be read", podsource.Pod{IPs: ips("192.168.0.2"), MoreIPs: true}, true, true},
+		{"its namespace shows no address (hazard 59)", podsource.Pod{ContainerIDs: []string{"a"}}, true, true},
+		{"its ADD is under way", podsource.Pod{ContainerIDs: []string{"a"}, StartedAt: now}, true, true},
+		{"it ended long ago (hazard 31)", podsource.Pod{FinishedAt: now.Add(-6 * time.Minute)}, false, false},
+		{"it has just ended (hazard 56)", podsource.Pod{FinishedAt: now.Add(-4 * time.Minute)}, false, true},
+		{"when it ended is not known", podsource.Pod{Finished: true}, false, true},
+	} {
+		if got := mayHold(&row.pod, r, done, row.sees); got != row.want {
+			t.Errorf("%s: got %v, want %v", row.reason, got, row.want)
+		}
 	}
 }
