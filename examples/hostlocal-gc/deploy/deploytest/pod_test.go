@@ -5,6 +5,11 @@ package deploytest
 import (
 	"maps"
 	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -159,6 +164,47 @@ func TestEnvironment(t *testing.T) {
 		if links := m.daemonSet.Spec.Template.Spec.EnableServiceLinks; links == nil || *links {
 			t.Errorf("%s: a Service called hostlocal-gc would set variables of the agent's", name)
 		}
+	}
+}
+
+// Each variable that manifests, README and runbook speak of is that of a flag of the
+// agent's, which ignores others, and the agent listens by default where probes ask.
+func TestVariables(t *testing.T) {
+	binary, err := makeCommand(runtime.GOARCH)
+	if err != nil {
+		t.Fatal(err)
+	}
+	help, err := exec.CommandContext(t.Context(), binary, "agent", "--help").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	flags := make(map[string]bool)
+	for _, m := range regexp.MustCompile(`(?m)^ +(?:-\w, )?--([\w-]+)`).FindAllStringSubmatch(string(help), -1) {
+		flags["HOSTLOCAL_GC_"+strings.ToUpper(strings.ReplaceAll(m[1], "-", "_"))] = true
+	}
+	if !strings.Contains(strings.Join(strings.Fields(string(help)), " "), `(default "127.0.0.1:9776")`) { // lines are wrapped
+		t.Errorf("the agent does not listen at 127.0.0.1:9776 by default:\n%s", help)
+	}
+	speak := 0
+	for _, pattern := range []string{"../*.yaml", "../*/*.yaml", "../*.md"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range files {
+			text, err := os.ReadFile(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, name := range regexp.MustCompile(`HOSTLOCAL_GC_\w+`).FindAllString(string(text), -1) {
+				if speak++; !flags[name] {
+					t.Errorf("%s: the agent has no flag for %s", f, name)
+				}
+			}
+		}
+	}
+	if speak < 10 {
+		t.Errorf("only %d variables were found", speak)
 	}
 }
 
