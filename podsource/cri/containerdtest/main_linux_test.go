@@ -146,7 +146,7 @@ func guardian() (status int, err error) {
 	if err := cmd.Start(); err != nil {
 		return 1, fmt.Errorf("starting the first process of the namespaces: %w", err)
 	}
-	inside, err := namespacesOf(cmd.Process.Pid)
+	inside, held, err := namespacesOf(cmd.Process.Pid)
 	go func() {
 		_, _ = io.Copy(io.Discard, os.NewFile(3, "outside")) // ends when outside does
 		_ = cmd.Process.Kill()                               // it may be gone, too
@@ -161,6 +161,7 @@ func guardian() (status int, err error) {
 	}
 	group := os.Getenv(cgroupEnv)
 	err = errors.Join(err, removeCgroups(group), leftovers(inside, before, group))
+	runtime.KeepAlive(held)
 	return status, err
 }
 
@@ -196,16 +197,23 @@ func leftovers(inside map[string]bool, before map[string]bool, group string) err
 // kinds are the namespaces by their names in /proc/PID/ns.
 var kinds = []string{"mnt", "net", "pid"}
 
-func namespacesOf(pid int) (map[string]bool, error) {
-	out := make(map[string]bool)
+// namespacesOf returns the names of a process's namespaces. While their files are held the kernel
+// gives these names to no others.
+func namespacesOf(pid int) (names map[string]bool, held []*os.File, err error) {
+	names = make(map[string]bool)
 	for _, kind := range kinds {
-		ns, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", pid, kind))
+		path := fmt.Sprintf("/proc/%d/ns/%s", pid, kind)
+		ns, err := os.Readlink(path)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		out[ns] = true
+		f, err := os.Open(path)
+		if err != nil {
+			return nil, nil, err
+		}
+		names[ns], held = true, append(held, f)
 	}
-	return out, nil
+	return names, held, nil
 }
 
 // mounts are the mount points that this process sees.
