@@ -128,7 +128,7 @@ func TestU4ErrorOfASource(t *testing.T) {
 
 func forTrees(t *testing.T, check func(*rand.Rand, podsource.Source, *tree) string) {
 	t.Parallel()
-	for seed := *propFirst; seed < *propFirst+orUsual(*propCases, 100_000, 5_000); seed++ {
+	for seed := *propFirst; seed < *propFirst+orUsual(*propCases, 25_000, 5_000); seed++ {
 		rnd := rand.New(rand.NewPCG(seed, 4))
 		tr := &tree{rnd: rnd}
 		source := tr.random(4, nil)

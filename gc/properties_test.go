@@ -16,7 +16,7 @@ import (
 )
 
 var (
-	propCases = flag.Uint64("prop.cases", 0, "how many random cases each property of Union is checked with; 0: 100,000, with -short 5,000")
+	propCases = flag.Uint64("prop.cases", 0, "how many random cases each property of Union is checked with; 0: 25,000, with -short 5,000")
 	propFirst = flag.Uint64("prop.first", 0, "the first of them")
 )
 
@@ -211,7 +211,7 @@ func randomPod(rnd *rand.Rand) (p podsource.Pod) {
 // says what is wrong.
 func forCases(t *testing.T, check func(*rand.Rand, *propCase) (counts bool, wrong string)) {
 	t.Parallel()
-	counted, cases := 0, orUsual(*propCases, 100_000, 5_000)
+	counted, cases := 0, orUsual(*propCases, 25_000, 5_000)
 	for seed := *propFirst; seed < *propFirst+cases; seed++ {
 		rnd := rand.New(rand.NewPCG(seed, 3))
 		c := randomCase(rnd)

@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -135,9 +136,15 @@ func packageOf(t *testing.T, g guard) string {
 
 var testFunc = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
 
+var testsOf sync.Map // by package: names, which are asked for by every guard
+
 // tests returns the tests of a package.
 func tests(t *testing.T, pkg string) (names []string) {
 	t.Helper()
+	if known, ok := testsOf.Load(pkg); ok {
+		return known.([]string)
+	}
+	defer func() { testsOf.Store(pkg, names) }()
 	files, err := fs.Glob(os.DirFS(filepath.Join(root(t), pkg)), "*_test.go")
 	if err != nil {
 		t.Fatal(err)
