@@ -4,12 +4,14 @@ package netns
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -85,6 +87,10 @@ func TestDumpOfSeveral(t *testing.T) {
 		}
 	}
 	times := 0
+	if _, err := dump(func(netlink.Link, int) ([]netlink.Addr, error) { times++; return nil, nil }); err != nil || times != 1 {
+		t.Errorf("a list that is whole at once was asked for %d times: %v", times, err)
+	}
+	times = 0
 	_, err := dump(func(netlink.Link, int) ([]netlink.Addr, error) { times++; return nil, netlink.ErrDumpInterrupted })
 	if times != 5 || !errors.Is(err, podsource.ErrIncomplete) {
 		t.Errorf("a list that is never whole was asked for %d times: %v", times, err)
@@ -115,6 +121,39 @@ func TestStatus(t *testing.T) {
 		}
 		if row.ok && (since.Milliseconds() != 47110 || comm != "a) b") {
 			t.Errorf("%s: %v of %q", row.reason, since, comm)
+		}
+	}
+}
+
+// TestClaims: an ADD whose process ended meanwhile counts, one that runs for too long
+// does not, and what can't be read of one is an error (R2).
+func TestClaims(t *testing.T) {
+	up, err := sinceBoot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stat := func(started time.Duration) string {
+		return fmt.Sprintf("7 (bridge) S 1 1 1 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 %d", started/(time.Second/ticks))
+	}
+	for _, row := range []struct {
+		reason, stat string // none: the process has ended
+		want         string
+		err          bool
+	}{
+		{"ended since", "", "process 7", false},
+		{"under way", stat(up), "process 7 (bridge)", false},
+		{"for longer than an ADD takes", stat(up - 2*time.Hour), "", false},
+		{"can't be read", "garbage", "", true},
+	} {
+		s := &scan{proc: t.TempDir(), adds: []cniADD{{pid: "7", containerID: "a"}}}
+		if row.stat != "" {
+			if err := errors.Join(os.Mkdir(filepath.Join(s.proc, "7"), 0o755), os.WriteFile(filepath.Join(s.proc, "7", "stat"), []byte(row.stat), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		claims, err := s.claims(time.Hour)
+		if claims["a"] != row.want || (err != nil) != row.err || (len(s.underWay) == 1) != (row.want != "") {
+			t.Errorf("%s: %v, %d under way, %v", row.reason, claims, len(s.underWay), err)
 		}
 	}
 }
