@@ -33,6 +33,7 @@ func TestRanges(t *testing.T) {
 			{rangeOf("10.1.0.1", "10.1.0.6", "10.1.0.1"), rangeOf("10.1.1.1", "10.1.1.2", "10.1.1.9")},
 			{rangeOf("fd00::1", "fd00::ffff:ffff:ffff:ffff", "fd00::1")},
 		},
+		"other": {{rangeOf("10.3.0.1", "10.3.0.6", "")}},
 		"wrong": {{rangeOf("10.2.0.9", "10.2.0.1", "")}},
 	}
 	c.SetRanges(sets)
@@ -42,19 +43,23 @@ func TestRanges(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", reason, diff)
 		}
 	}
-	const sizes = `range_addresses{network="podnet",set="0"} 7
+	const sizes = `range_addresses{network="other",set="0"} 6
+range_addresses{network="podnet",set="0"} 7
 range_addresses{network="podnet",set="1"} 1.8446744073709552e+19
 range_addresses{network="wrong",set="0"} 0
 `
 	check("no pass has judged", sizes)
+	elsewhere := reserved("10.3.0.2", gc.ContainerLive)
+	elsewhere.Network = "other"
 	c.OnReport(reportOf(
-		reserved("10.1.0.1", gc.ContainerLive), // the gateway is no container's
+		elsewhere, reserved("10.1.0.1", gc.ContainerLive), // the gateway is no container's
 		reserved("10.1.0.2", gc.ContainerLive), reserved("10.1.0.3", gc.TooYoung), reserved("10.1.1.2", gc.Unowned),
 		reserved("10.1.0.4", gc.ReleasedLeak), reserved("10.1.0.5", gc.FileGone), // not there any more
 		reserved("10.1.2.1", gc.ContainerLive), // of an earlier range
 		reserved("fd00::2", gc.ContainerLive),
 	), nil)
-	const full = sizes + `range_reserved_addresses{network="podnet",set="0"} 3
+	const full = sizes + `range_reserved_addresses{network="other",set="0"} 1
+range_reserved_addresses{network="podnet",set="0"} 3
 range_reserved_addresses{network="podnet",set="1"} 1
 range_reserved_addresses{network="wrong",set="0"} 0
 `
