@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+	"unsafe"
 )
 
 // colon is what host-local writes for ':' in a file's name here.
@@ -27,7 +28,8 @@ func openDir(path string) (dir, error) {
 // that fits buf.
 func (d dir) read(r *Reservation, buf []byte) ([]byte, error) {
 	var st syscall.Stat_t
-	fd, err := d.openFile(fileName(r.IP, colon), syscall.O_RDONLY, &st)
+	var name [64]byte // on the stack
+	fd, err := d.openFile(append(r.IP.AppendTo(name[:0]), 0), syscall.O_RDONLY, &st)
 	if err != nil {
 		return nil, err
 	}
@@ -58,10 +60,17 @@ func (r *Reservation) setStatus(st *syscall.Stat_t) {
 }
 
 // openFile opens a regular file of the directory, and reads its status. No link
-// is followed, and no pipe blocks.
-func (d dir) openFile(name string, flags int, st *syscall.Stat_t) (int, error) {
-	flags |= syscall.O_NOFOLLOW | syscall.O_NONBLOCK | syscall.O_NOCTTY | syscall.O_CLOEXEC
-	fd, err := retry(func() (int, error) { return syscall.Openat(int(d.Fd()), name, flags, 0o750) })
+// is followed, and no pipe blocks. The name ends with a zero byte: syscall.Openat would
+// make two copies of each.
+func (d dir) openFile(name []byte, flags int, st *syscall.Stat_t) (int, error) {
+	flags |= syscall.O_NOFOLLOW | syscall.O_NONBLOCK | syscall.O_NOCTTY | syscall.O_CLOEXEC | syscall.O_LARGEFILE
+	fd, err := retry(func() (int, error) {
+		fd, _, errno := syscall.Syscall6(syscall.SYS_OPENAT, d.Fd(), uintptr(unsafe.Pointer(&name[0])), uintptr(flags), 0o750, 0, 0)
+		if errno != 0 {
+			return -1, errno
+		}
+		return int(fd), nil
+	})
 	if errors.Is(err, syscall.ELOOP) || errors.Is(err, syscall.ENXIO) { // a link; a socket
 		return -1, errNotRegular
 	}

@@ -28,7 +28,7 @@ type fileLock struct {
 func (d dir) lock() (*fileLock, error) {
 	l := &fileLock{path: filepath.Join(d.Name(), "lock")}
 	var err error
-	if l.fd, err = d.openFile("lock", syscall.O_RDWR|syscall.O_CREAT, &l.st); err != nil {
+	if l.fd, err = d.openFile([]byte("lock\x00"), syscall.O_RDWR|syscall.O_CREAT, &l.st); err != nil {
 		return nil, fmt.Errorf("%w: opening the lock: %w", ErrLocked, err)
 	}
 	if err = l.try(); err != nil {

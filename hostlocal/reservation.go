@@ -132,7 +132,8 @@ func validIfName(s string) bool {
 func parseName(name string, colon byte) (netip.Addr, bool) {
 	text := strings.ReplaceAll(name, string(colon), ":")
 	ip, err := netip.ParseAddr(text)
-	canonical := ip.String() == text && (colon == ':' || !strings.Contains(name, ":"))
+	var buf [64]byte // on the stack
+	canonical := string(ip.AppendTo(buf[:0])) == text && (colon == ':' || !strings.Contains(name, ":"))
 	if err != nil || ip.Is4In6() || ip.Zone() != "" || !canonical {
 		return netip.Addr{}, false
 	}
