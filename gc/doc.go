@@ -56,6 +56,6 @@
 //     it while the process runs is seen; one before is assumed not to fall
 //     between a reservation and the moment its pod stops to be starting.
 //
-// The rule numbers in this module, R1 to R14, are those of the README's chapter
-// on safety rules.
+// The rule numbers in this module, R1 to R14, are those of the chapter on safety
+// rules in gc/README.md.
 package gc

@@ -3,9 +3,13 @@
 package gc
 
 import (
+	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
@@ -128,5 +132,24 @@ func TestHazard21FailedDELAndRenamedNetwork(t *testing.T) {
 		n.checkReasons(renamed, map[string]Reason{
 			"renamed/10.0.0.2": ContainerLive, "renamed/10.0.0.3": ReleasedLeak,
 			"renamed/10.0.0.4": ReleasedEmpty, "renamed/10.0.0.5": TooYoung})
+	}
+}
+
+// All networks are those that have a directory when a pass begins.
+func TestAllNetworks(t *testing.T) {
+	n := newNode(t)
+	n.reserve("10.0.0.2", "dead", old)
+	r := n.reconcilerOf([]string{AllNetworks}, podsource.Static{other}, Options{})
+	n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Released})
+	n.network("later")
+	n.reserveIn("later", "10.1.0.2", "dead", old)
+	report := n.reconcile(r)
+	n.check(report, map[string]Verdict{"later/10.1.0.2": Released})
+	if diff := cmp.Diff([]Network{{Name: "later"}, {Name: network1}}, report.Networks); diff != "" {
+		t.Errorf("networks (-want +got):\n%s", diff)
+	}
+	none := newReconciler(t, hostlocal.New(filepath.Join(t.TempDir(), "none")), []string{AllNetworks}, podsource.Static{other}, Options{}, &clocks{})
+	if report := n.reconcile(none); !report.DataDirMissing || report.Networks != nil {
+		t.Errorf("without a data directory: %+v", report)
 	}
 }

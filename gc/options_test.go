@@ -34,6 +34,8 @@ func TestHazard44ConstructorRefuses(t *testing.T) {
 		{"an empty name", store, []string{""}, source, Options{}, `""`},
 		{"a path", store, []string{network1, "../other"}, source, Options{}, `"../other"`},
 		{"the data directory itself", store, []string{"."}, source, Options{}, `"."`},
+		{"all networks, and one by its name", store, []string{"*", "a"}, source, Options{}, `"*" is not the name of a CNI network`},
+		{"a pattern", store, []string{"a*"}, source, Options{}, `"a*" is not the name of a CNI network`},
 		{"a network twice", store, []string{"a", "b", "a"}, source, Options{}, "network a is named twice"},
 		{"seconds taken for nanoseconds", store, some, source, Options{MinAge: 300}, "MinAge is 300ns"},
 		{"a negative age", store, some, source, Options{MinAge: -5 * time.Minute}, "MinAge is -5m0s"},

@@ -51,6 +51,12 @@ type Reconciler struct {
 	clock      clock
 }
 
+// AllNetworks stands alone, in place of names, for every network that has a directory
+// when a pass begins. Whatever has its addresses in one of them must then be known to
+// some source: containers of podman, say, whose IDs are like those of sandboxes, to one
+// that sees addresses (R14).
+const AllNetworks = "*"
+
 // New returns a Reconciler that releases in the named networks of the store's
 // data directory; all others are only read (R14). It touches no disk, and its
 // error names everything that is wrong with its arguments.
@@ -67,7 +73,8 @@ func New(store *hostlocal.Store, networks []string, source podsource.Source, opt
 	refuse(len(networks) == 0, "no network is named to release in")
 	networks = slices.Sorted(slices.Values(networks))
 	for i, n := range networks {
-		refuse(!hostlocal.ValidNetwork(n), "%q is not the name of a CNI network", n)
+		all := n == AllNetworks && len(networks) == 1
+		refuse(!all && !hostlocal.ValidNetwork(n), "%q is not the name of a CNI network", n)
 		refuse(i > 0 && networks[i-1] == n, "network %s is named twice", n)
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -154,14 +161,18 @@ func (r *Reconciler) pass(ctx context.Context, o occasion, report *Report) error
 		return err
 	}
 	report.DataDirMissing = there == nil
-	for _, n := range r.networks {
+	networks := r.networks
+	if networks[0] == AllNetworks {
+		networks = there
+	}
+	for _, n := range networks {
 		report.Networks = append(report.Networks, Network{Name: n, Missing: !slices.Contains(there, n)})
 	}
 	unreadable := unreadable(all)
 	s := &snapshot{
-		reservations: all, clock: &r.clock, at: r.read(), opts: &r.opts, networks: r.networks, noADD: o.noADD,
+		reservations: all, clock: &r.clock, at: r.read(), opts: &r.opts, networks: networks, noADD: o.noADD,
 	}
-	named := func(res hostlocal.Reservation) bool { return slices.Contains(r.networks, res.Network) }
+	named := func(res hostlocal.Reservation) bool { return slices.Contains(networks, res.Network) }
 	if o.hook && !slices.ContainsFunc(all, named) {
 		r.log(report)
 		return unreadable

@@ -166,6 +166,12 @@ func (r *Reconciler) log(report *Report) {
 	if missing := report.Missing(); len(missing) > 0 { // are the networks' names and the data directory right?
 		log = log.WithValues("missing", missing)
 	}
+	if n := len(report.Unreserved); n > 0 {
+		log = log.WithValues("unreserved", n)
+	}
+	if n := len(report.Duplicates); n > 0 {
+		log = log.WithValues("duplicates", n)
+	}
 	counts := report.Counts()
 	for _, v := range Verdicts() {
 		if counts[v] > 0 {
@@ -173,9 +179,9 @@ func (r *Reconciler) log(report *Report) {
 		}
 	}
 	for _, s := range report.Sources {
-		log = log.WithValues("source "+s.Name, s.Entries)
+		log = log.WithValues("source."+s.Name, s.Entries)
 		if s.Note != "" {
-			log = log.WithValues("note of "+s.Name, s.Note)
+			log = log.WithValues("note."+s.Name, s.Note)
 		}
 	}
 	log.Info("Compared reservations with live pods", "dataDir", report.DataDir,

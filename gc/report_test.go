@@ -227,7 +227,7 @@ func TestLog(t *testing.T) {
 		keys := map[string][]string{
 			released: {"IP", "containerID", "ifName", "network", "reason", "verdict"},
 			kept:     {"IP", "containerID", "ifName", "network", "pod", "reason", "verdict"},
-			compared: {"dataDir", "duration", "in-use", "malformed", "released", "source cri", "young"},
+			compared: {"dataDir", "duration", "in-use", "malformed", "released", "source.cri", "young"},
 		}
 		for _, line := range logs.lines {
 			if line["IP"] != nil && line["IP"] != "10.0.0.2" && line["IP"] != "10.0.0.4" {

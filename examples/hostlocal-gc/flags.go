@@ -55,6 +55,7 @@ type flags struct {
 	interval, startupTimeout time.Duration
 	listen, metricsListen    string
 	events                   bool
+	all                      bool // --network may be gc.AllNetworks
 }
 
 const (
@@ -166,7 +167,7 @@ func (f *flags) check() error {
 		return usagef("--timeout %v is negative", f.timeout)
 	}
 	for _, name := range f.networks {
-		if !hostlocal.ValidNetwork(name) {
+		if !hostlocal.ValidNetwork(name) && !(f.all && name == gc.AllNetworks) {
 			return usagef("--network %q is not the name of a network", name)
 		}
 	}
