@@ -160,6 +160,9 @@ func TestReleaseByAddress(t *testing.T) {
 				left++
 			}
 		}
+		if row.status == 0 && row.stderr == "" && got.stderr != "" {
+			t.Errorf("%s: stderr %q", row.reason, got.stderr)
+		}
 		if strings.Count(got.stderr, "was not released") > 1 {
 			t.Errorf("%s: told twice: %s", row.reason, got.stderr)
 		}
