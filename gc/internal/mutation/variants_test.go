@@ -61,12 +61,12 @@ func makeVariants(t *testing.T, dir string) *variants {
 	t.Helper()
 	v := &variants{files: make(map[string][]byte), fset: token.NewFileSet(), seen: make(map[string]int)}
 	exports := make(map[string]string)
-	for line := range strings.Lines(goList(t, "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}", "./"+dir)) {
+	for line := range strings.Lines(goList(t, dir, "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}")) {
 		path, file, _ := strings.Cut(strings.TrimSpace(line), " ")
 		exports[path] = file
 	}
 	var files []*ast.File
-	paths := strings.Fields(goList(t, "-f", `{{range .GoFiles}}{{$.Dir}}/{{.}} {{end}}`, "./"+dir))
+	paths := strings.Fields(goList(t, dir, "-f", `{{range .GoFiles}}{{$.Dir}}/{{.}} {{end}}`))
 	for _, path := range paths {
 		f, err := parser.ParseFile(v.fset, path, nil, parser.SkipObjectResolution)
 		if err != nil {
@@ -101,10 +101,31 @@ func makeVariants(t *testing.T, dir string) *variants {
 	return v
 }
 
-func goList(t *testing.T, args ...string) string {
+// ownModule reports whether a package belongs to another module than the root's. It
+// takes the workspace to find what that needs.
+func ownModule(t *testing.T, dir string) bool {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", append([]string{"list"}, args...)...)
-	cmd.Dir = root(t)
+	for ; dir != "." && dir != "/"; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(root(t), dir, "go.mod")); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// environ is that of go commands about a package.
+func environ(t *testing.T, dir string) []string {
+	t.Helper()
+	if ownModule(t, dir) {
+		return append(os.Environ(), "GOWORK=")
+	}
+	return os.Environ()
+}
+
+func goList(t *testing.T, dir string, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", append(append([]string{"list"}, args...), "./"+dir)...)
+	cmd.Dir, cmd.Env = root(t), environ(t, dir)
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
