@@ -203,7 +203,10 @@ func (t *tally) used() string {
 }
 
 func (t *tally) rest() string {
-	if t.inUse == t.reserved {
+	switch {
+	case t.reserved == 0:
+		return ""
+	case t.inUse == t.reserved:
 		return ", all in use"
 	}
 	return fmt.Sprintf(", %d in use, %s", t.inUse, t.kept())

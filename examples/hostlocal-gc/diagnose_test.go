@@ -42,6 +42,7 @@ func TestDiagnose(t *testing.T) {
 		says   string // in the first text
 	}{
 		{"all is well", place{judged: true, report: gc.Report{Networks: podnet, Reservations: []gc.Entry{at("10.1.0.2", gc.ContainerLive)}}, confs: small}, nil, "OK", "1 of 2 addresses reserved, all in use"},
+		{"nothing is reserved now", place{judged: true, report: gc.Report{Networks: podnet}, confs: small}, nil, "OK", "0 of 2 addresses reserved."},
 		{"nothing was ever reserved", place{judged: true, report: gc.Report{DataDir: "/d"}}, nil, "OK", "/d"},
 		{"the user named a data directory that does not exist", place{judged: true, named: true, report: gc.Report{DataDir: "/d", DataDirMissing: true}}, nil, "MISSING", "there is no data directory /d"},
 		{"a data directory that does not exist is host-local's before its first ADD", place{judged: true, report: gc.Report{DataDir: "/d", DataDirMissing: true}}, nil, "OK", "nothing was ever reserved"},
@@ -69,7 +70,7 @@ func TestDiagnose(t *testing.T) {
 		for _, f := range found {
 			words = append(words, f.Word)
 		}
-		if got := strings.Join(words, " "); got != row.want || !strings.Contains(found[0].Text, row.says) {
+		if got := strings.Join(words, " "); got != row.want || !strings.Contains(found[0].Text+".", row.says) {
 			t.Errorf("%s: %v, want %s that says %q", row.reason, found, row.want, row.says)
 		}
 	}

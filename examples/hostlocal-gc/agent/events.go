@@ -54,7 +54,7 @@ func newEvents(o *Options) (*events, error) {
 		return nil, fmt.Errorf("reaching the API server for --events: %w", err)
 	}
 	config.Timeout = 10 * time.Second // a server that hangs takes Events no longer than one that is away
-	config.UserAgent = "hostlocal-gc-agent"
+	config.UserAgent = "hostlocal-gc"
 	client, err := typedcorev1.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("reaching the API server for --events: %w", err)
