@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/agent"
+	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/agent"
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/logs"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )

@@ -202,7 +202,7 @@ func TestAgentStatus(t *testing.T) {
 
 // The agent's manual has every flag of its own.
 func TestAgentReadmeIsWhole(t *testing.T) {
-	readme, err := os.ReadFile(filepath.Join("agent", "README.md"))
+	readme, err := os.ReadFile("agent.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,10 +212,10 @@ func TestAgentReadmeIsWhole(t *testing.T) {
 	}
 	c.Flags().VisitAll(func(f *pflag.Flag) {
 		if !strings.Contains(string(readme), "`--"+f.Name) {
-			t.Errorf("agent/README.md lacks --%s", f.Name)
+			t.Errorf("agent.md lacks --%s", f.Name)
 		}
 	})
 	if !strings.Contains(string(readme), defaultListen) {
-		t.Errorf("agent/README.md lacks %s", defaultListen)
+		t.Errorf("agent.md lacks %s", defaultListen)
 	}
 }

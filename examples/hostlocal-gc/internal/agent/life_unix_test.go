@@ -127,7 +127,7 @@ func TestHangup(t *testing.T) {
 
 // The trial run of the manual does what it says.
 func TestReadmeTrial(t *testing.T) {
-	readme, err := os.ReadFile("README.md")
+	readme, err := os.ReadFile(filepath.Join("..", "..", "agent.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +135,7 @@ func TestReadmeTrial(t *testing.T) {
 	script, _, _ := strings.Cut(rest, "```")
 	const gorun = "go run ./examples/hostlocal-gc agent "
 	if strings.Count(script, gorun) != 1 {
-		t.Fatalf("the first block of README.md runs the agent not once:\n%s", script)
+		t.Fatalf("the first block of agent.md runs the agent not once:\n%s", script)
 	}
 	dir := t.TempDir()
 	cmd := exec.Command("sh", "-ec", strings.Replace(script, gorun, "exec "+built(t)+" agent --listen 127.0.0.1:0 ", 1))

@@ -158,7 +158,7 @@ func checkEndpoints(t *testing.T, p *process) {
 // command promises.
 func verdictsOf(t *testing.T, text string) map[string]string {
 	t.Helper()
-	s, err := jsonschema.NewCompiler().Compile(filepath.Join("..", "testdata", "report.schema.json"))
+	s, err := jsonschema.NewCompiler().Compile(filepath.Join("..", "..", "testdata", "report.schema.json"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -49,7 +49,7 @@ func buildAgent() (string, error) {
 	if runtime.GOOS == "windows" {
 		path += ".exe"
 	}
-	args := append(append([]string{"build"}, raceDetector...), "-o", path, "..")
+	args := append(append([]string{"build"}, raceDetector...), "-o", path, filepath.Join("..", ".."))
 	if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
 		return "", fmt.Errorf("building the agent: %w\n%s", err, out)
 	}
