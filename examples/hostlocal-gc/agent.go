@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/signal"
 	"slices"
-	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -43,7 +42,7 @@ Exit status: 0 told to end, 1 error, 2 wrong usage.`,
 	}
 	f := &a.flags
 	f.network(c, "release in the network of this `NAME`, whether it has a directory yet or not (repeatable; one at least): one whose containers the sources know. "+
-		"* is all that have a directory, now or later, and wants --source netns")
+		"* is all that have a directory, now or later, and needs --source netns")
 	f.log(c, 0, "log up to this `LEVEL`: 0 each pass, release and error, 2 also what was kept though no pod has it, 4 everything")
 	f.judge(c)
 	f.ranges(c)
@@ -68,13 +67,11 @@ func (a *app) agent(ctx context.Context) error {
 		return usagef("a --network is missing: in which networks may addresses be released? " +
 			"The names are those of the CNI configuration, and of the directories in the data directory")
 	}
-	f.all = true
-	kernel := func(spec string) bool { return spec == "netns" || strings.HasPrefix(spec, "netns:") }
-	if slices.Contains(f.networks, gc.AllNetworks) && !slices.ContainsFunc(f.sources, kernel) {
-		return usagef("--network '*' wants --source netns: another runtime may have its containers in some network, and only the kernel sees them all")
+	if err := f.checkAllNetworks(); err != nil {
+		return err
 	}
 	if !slices.Contains(logs.Formats(), f.logFormat) {
-		return usagef("there is no log format %q; wanted is text or json", f.logFormat)
+		return usagef("there is no log format %q: give text or json", f.logFormat)
 	}
 	for flag, address := range map[string]string{"--listen": f.listen, "--metrics-listen": f.metricsListen} {
 		if _, _, err := net.SplitHostPort(address); err != nil && address != "" {

@@ -50,6 +50,9 @@ func claim(e *gc.Entry) string {
 	case e.Reason == gc.ClaimedInOtherNetwork:
 		return "not live, while " + podAndSource(e.Pod) + " has the address in another network"
 	}
+	if e.Reason == gc.OwnerMalformed {
+		return e.Reason.Text() + "; hostlocal-gc remove-malformed removes it, if nobody needs it"
+	}
 	return e.Reason.Text()
 }
 

@@ -122,7 +122,7 @@ func (a *app) check(ctx context.Context, given *pflag.FlagSet) error {
 // directory for configurations is an error only where it was named.
 func (a *app) configurations(dirGiven bool) (confs []cniconf.Network, unread, err error) {
 	for _, subnet := range a.flags.subnets {
-		if len(a.flags.networks) != 1 {
+		if len(a.flags.networks) != 1 || a.flags.allNetworks() {
 			return nil, nil, usagef("--range is about the network of --network, and there is not one")
 		}
 		text, err := json.Marshal(map[string]any{"cniVersion": "1.0.0", "name": a.flags.networks[0], "type": "bridge",
@@ -183,7 +183,7 @@ func (a *app) lookAt(ctx context.Context, dir string, confs []cniconf.Network, a
 			networks = append(networks, c.Name)
 		}
 	}
-	if len(a.flags.networks) > 0 {
+	if len(a.flags.networks) > 0 && !a.flags.allNetworks() {
 		networks = slices.Clone(a.flags.networks)
 	}
 	slices.Sort(networks)

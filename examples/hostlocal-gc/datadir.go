@@ -39,9 +39,9 @@ func (a *app) dataDir() (*hostlocal.Store, []string, error) {
 	return store, names, nil
 }
 
-// asked returns the networks that --network names, or all.
+// asked returns the networks that --network names, or all that have a directory.
 func (a *app) asked(names []string) []string {
-	if len(a.flags.networks) == 0 {
+	if len(a.flags.networks) == 0 || a.flags.allNetworks() {
 		return names
 	}
 	asked := slices.Clone(a.flags.networks)

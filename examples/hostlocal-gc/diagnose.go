@@ -76,7 +76,8 @@ func diagnose(p *place, places []*place) (all []finding) {
 		all = append(all, finding{Word: wordUnknown, Text: "which pods live here can't be told: " + strings.Join(p.unknown, "; ")})
 	}
 	if len(p.report.Networks) == 0 && p.judged && len(all) == 0 {
-		all = append(all, finding{Word: wordOK, Text: "no network has a directory in " + p.report.DataDir + ": nothing was ever reserved"})
+		all = append(all, finding{Word: wordOK, Text: "no network has a directory in " + p.report.DataDir +
+			": nothing was ever reserved there; --data-dir and --cni-dir say where else to look"})
 	}
 	slices.SortStableFunc(all, func(a, b finding) int {
 		return cmp.Compare(slices.Index(words(), a.Word), slices.Index(words(), b.Word))
@@ -102,7 +103,8 @@ func (p *place) network(n gc.Network, unreserved []string) (all []finding) {
 	}
 	if c.people > 0 {
 		all = append(all, finding{Word: wordConflict, Network: n.Name,
-			Text: fmt.Sprintf("%s for a person to look at: hostlocal-gc list shows them", term.Count(c.people, "reservation"))})
+			Text: fmt.Sprintf("%s for a person to look at: %s --network %s shows which, and why", term.Count(c.people, "reservation"),
+				strings.Replace(p.release, " release", " list", 1), n.Name)})
 	}
 	run := p.release + " --network " + n.Name
 	switch {

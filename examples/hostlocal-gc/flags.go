@@ -55,7 +55,6 @@ type flags struct {
 	interval, startupTimeout time.Duration
 	listen, metricsListen    string
 	events                   bool
-	all                      bool // --network may be gc.AllNetworks
 }
 
 const (
@@ -71,7 +70,7 @@ func formats() []string { return []string{formatTable, formatWide, formatJSON} }
 
 // data adds the flags that say what a command looks at, and for how long.
 func (f *flags) data(c *cobra.Command) {
-	f.network(c, "show, and with release: release in, the network of this `NAME` only (repeatable; without it all networks are shown; release insists on it)")
+	f.network(c, "show, and with release: release in, the network of this `NAME` only (repeatable; without it, or with *, all networks are shown; release needs one)")
 	f.once(c)
 }
 
@@ -158,7 +157,7 @@ func (f *flags) exit(c *cobra.Command) {
 // check refuses what is wrong whatever the node looks like.
 func (f *flags) check() error {
 	if !slices.Contains(formats(), f.format) {
-		return usagef("there is no output format %q; wanted is %s", f.format, strings.Join(formats(), ", "))
+		return usagef("there is no output format %q: give one of %s", f.format, strings.Join(formats(), ", "))
 	}
 	if f.dataDir == "" {
 		return usagef("--data-dir is empty")
@@ -167,7 +166,10 @@ func (f *flags) check() error {
 		return usagef("--timeout %v is negative", f.timeout)
 	}
 	for _, name := range f.networks {
-		if !hostlocal.ValidNetwork(name) && !(f.all && name == gc.AllNetworks) {
+		switch {
+		case name == gc.AllNetworks && len(f.networks) > 1:
+			return usagef("--network '*' is all networks: no other --network may stand beside it")
+		case name != gc.AllNetworks && !hostlocal.ValidNetwork(name):
 			return usagef("--network %q is not the name of a network", name)
 		}
 	}
@@ -175,6 +177,19 @@ func (f *flags) check() error {
 		if prefix == "" {
 			return usagef("--foreign is empty")
 		}
+	}
+	return nil
+}
+
+// allNetworks reports whether --network is '*', as in the environment of an agent's pod.
+func (f *flags) allNetworks() bool { return len(f.networks) == 1 && f.networks[0] == gc.AllNetworks }
+
+// checkAllNetworks is an error if addresses would be released in all networks, and no source
+// sees the containers of every runtime.
+func (f *flags) checkAllNetworks() error {
+	kernel := func(spec string) bool { return spec == "netns" || strings.HasPrefix(spec, "netns:") }
+	if f.allNetworks() && !slices.ContainsFunc(f.sources, kernel) {
+		return usagef("--network '*' needs --source netns: another runtime may have containers in some network, and only the kernel sees them all")
 	}
 	return nil
 }

@@ -57,7 +57,7 @@ func (a *app) removeMalformed(ctx context.Context, text string) error {
 	if err != nil {
 		return err
 	}
-	if len(a.flags.networks) == 0 {
+	if len(a.flags.networks) == 0 || a.flags.allNetworks() {
 		return usagef("a --network is missing: in which network is the file of %v?", ip)
 	}
 	s, err := a.requiredSource()
@@ -109,7 +109,7 @@ func (a *app) malformed(ctx context.Context, s podsource.Source, ip netip.Addr) 
 	case err != nil:
 		return nil, err
 	case done.Err != nil: // which was printed
-		return nil, errors.New("nothing was removed: it takes a pass without an error")
+		return nil, errors.New("nothing was removed, because of the error above")
 	}
 	switch found := done.at(ip); {
 	case len(found) == 0:
@@ -205,7 +205,7 @@ func (a *app) showFile(r *hostlocal.Reservation) error {
 // confirm asks whether to go on. An error is that nobody said yes.
 func (a *app) confirm(ctx context.Context) error {
 	if !term.Interactive(a.stdin) {
-		return errors.New("nothing was removed: --yes removes it")
+		return errors.New("nothing was removed: there is no terminal to ask at; --yes removes it without a question")
 	}
 	fmt.Fprint(a.stderr, "Remove this file? Only \"yes\" does: ")
 	said := make(chan string, 1)

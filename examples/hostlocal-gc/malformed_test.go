@@ -115,12 +115,12 @@ func TestRemoveMalformed(t *testing.T) {
 			other.add(sandbox("x"), time.Hour)
 			other.write("10.1.0.3", garbage, 2*time.Hour)
 		}},
-		{reason: "the source fails", args: "10.1.0.3 --source file:none.json", status: statusError, says: "it takes a pass without an error"},
-		{reason: "one network is misspelt", args: "10.1.0.3 --network pdonet", status: statusError, says: "it takes a pass without an error"},
+		{reason: "the source fails", args: "10.1.0.3 --source file:none.json", status: statusError, says: "because of the error above"},
+		{reason: "one network is misspelt", args: "10.1.0.3 --network pdonet", status: statusError, says: "because of the error above"},
 		{reason: "two addresses", args: "10.1.0.3 10.1.0.4", status: statusUsage, says: "takes one address"},
 		{reason: "no address", args: "podnet", status: statusUsage, says: "is no address"},
-		{reason: "nobody says yes", args: "10.1.0.3 --yes=false", status: statusError, says: "nothing was removed: --yes removes it"},
-		{reason: "a variable says yes", args: "10.1.0.3 --yes=false", env: "HOSTLOCAL_GC_YES=true", status: statusError, says: "nothing was removed: --yes removes it"},
+		{reason: "nobody says yes", args: "10.1.0.3 --yes=false", status: statusError, says: "nothing was removed: there is no terminal to ask at"},
+		{reason: "a variable says yes", args: "10.1.0.3 --yes=false", env: "HOSTLOCAL_GC_YES=true", status: statusError, says: "nothing was removed: there is no terminal to ask at"},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
 			n, nw := malformedNode(t)

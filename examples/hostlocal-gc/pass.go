@@ -189,6 +189,9 @@ func (a *app) release(ctx context.Context) error {
 	if len(a.flags.networks) == 0 {
 		return usagef("a --network is missing: release works only on networks that are named")
 	}
+	if err := a.flags.checkAllNetworks(); err != nil {
+		return err
+	}
 	s, err := a.requiredSource()
 	if err != nil {
 		return err

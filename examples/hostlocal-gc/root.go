@@ -34,7 +34,7 @@ there.
 Exit status: 0 done, 1 error, 2 wrong usage, 3 where plan --exit-code finds a
 leak and check something wrong, 130 after Ctrl-C.`,
 		RunE: func(*cobra.Command, []string) error {
-			return usagef("a command is missing: check, list, show, plan, release, agent, map or networks")
+			return usagef("a command is missing: check, list, show, plan, release, remove-malformed, agent, map or networks")
 		},
 		Version:           version(),
 		PersistentPreRunE: func(c *cobra.Command, _ []string) error { return fromEnvironment(c.Flags(), a.lookup) },
@@ -99,8 +99,8 @@ func (a *app) releaseCommand() *cobra.Command {
 		Short: "Release what leaked, in one pass",
 		Long: `Release what leaked in the networks that are named, in one pass, and say what
 was done. All networks of the data dir are read, because a container may hold
-addresses in several. The plugin's lock is held for about a millisecond at once.
-What is in use is counted and not shown; list shows it.`,
+addresses in several. The plugin's lock is held for about 2 ms at once. What is
+in use is counted and not shown; list shows it.`,
 		Example: `  hostlocal-gc release --network podnet --source file:pods.json
   hostlocal-gc release --network podnet --source file:pods.json --ip 10.244.1.7
   hostlocal-gc plan --network podnet --source cri -o json >plan.json

@@ -68,7 +68,7 @@ func TestWrongUsage(t *testing.T) {
 		{reason: "an unknown flag", args: "list --bogus", status: statusUsage, stderr: "unknown flag: --bogus"},
 		{reason: "an unknown flag before the command", args: "--bogus list", status: statusUsage, stderr: "unknown flag: --bogus"},
 		{reason: "an unknown short flag", args: "list -x", status: statusUsage, stderr: "unknown shorthand flag: 'x'"},
-		{reason: "an unknown output", args: "list -o yaml", status: statusUsage, stderr: `there is no output format "yaml"; wanted is table, wide, json`},
+		{reason: "an unknown output", args: "list -o yaml", status: statusUsage, stderr: `there is no output format "yaml": give one of table, wide, json`},
 		{reason: "an argument", args: "list podnet", status: statusUsage, stderr: "a network is named with --network"},
 		{reason: "no duration", args: "list --min-age soon", status: statusUsage, stderr: "invalid argument \"soon\""},
 		{reason: "a negative age", args: "list --min-age -5m", status: statusUsage, stderr: "it must be at least 1s"},
@@ -222,6 +222,36 @@ func TestRefused(t *testing.T) {
 	r := readReport(t, run(t, n.dir, nil, append(args, "-o", "json")...).stdout)
 	if len(r.Sources) != 2 || r.Sources[0].Error != "" || !strings.Contains(r.Sources[1].Error, "cut.json") || !strings.Contains(r.Error, "cut.json") {
 		t.Errorf("the report has sources %v and error %q", r.Sources, r.Error)
+	}
+}
+
+// An agent's environment may ask for all networks, and the commands in its pod have the same.
+func TestAllNetworks(t *testing.T) {
+	n := dualNode(t)
+	for _, row := range []struct {
+		reason, args string
+		status       int
+		says         string
+	}{
+		{"two networks", "plan", statusDone, "2 networks"},
+		{"two networks", "list", statusDone, "Network storage"},
+		{"two networks", "check", statusLeaked, "LEAKED: storage"},
+		{"one address", "show 10.244.1.2", statusDone, "10.244.1.2 in network podnet"},
+		{"nobody who would see another runtime's containers", "release", statusUsage, "needs --source netns"},
+		{"it is the same as plan", "release --dry-run", statusDone, "2 networks"},
+		{"one network must be named", "remove-malformed 10.244.1.2", statusUsage, "a --network is missing"},
+		{"it is a range of one network", "check --range 10.244.1.0/24", statusUsage, "--range is about the network of --network"},
+		{"one of them by its name", "plan --network * --network storage", statusUsage, "no other --network may stand beside it"},
+		{"the command line wins", "plan --network storage", statusDone, "storage, "},
+	} {
+		cmd := command(t, n.dir, strings.Fields(row.args)...)
+		cmd.Env = append(cmd.Env, "HOSTLOCAL_GC_NETWORK=*", "HOSTLOCAL_GC_DATA_DIR=networks", "HOSTLOCAL_GC_SOURCE=file:pods.json")
+		var stdout, stderr strings.Builder
+		cmd.Stdout, cmd.Stderr = &stdout, &stderr
+		got := finish(t, cmd.Run(), &stdout, &stderr)
+		if got.status != row.status || !strings.Contains(got.stdout+got.stderr, row.says) {
+			t.Errorf("%s (%s): exit status %d, want %d, and without %q:\n%s%s", row.args, row.reason, got.status, row.status, row.says, got.stdout, got.stderr)
+		}
 	}
 }
 

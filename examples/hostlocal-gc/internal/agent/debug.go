@@ -37,7 +37,7 @@ func (a *Agent) debug(w http.ResponseWriter, r *http.Request) {
 		h.Set("Content-Security-Policy", contentPolicy())
 		err = a.writePage(&body, time.Now())
 	default:
-		http.Error(w, "there is no such format; wanted is json or html", http.StatusBadRequest)
+		http.Error(w, "there is no such format: give json or html", http.StatusBadRequest)
 		return
 	}
 	if err != nil {
