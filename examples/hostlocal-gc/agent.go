@@ -38,8 +38,13 @@ Exit status: 0 told to end, 1 error, 2 wrong usage.`,
 		Example: `  hostlocal-gc agent --network podnet --source kubelet,kube --source cri
   hostlocal-gc agent --network podnet --source cri --source netns --dry-run`,
 		Args: noArgs,
-		RunE: work(a.agent),
 	}
+	c.RunE = work(func(ctx context.Context) error {
+		if err := misspelt(c.Root(), a.environ); err != nil {
+			return err
+		}
+		return a.agent(ctx)
+	})
 	f := &a.flags
 	f.network(c, "release in the network of this `NAME`, whether it has a directory yet or not (repeatable; one at least): one whose containers the sources know. "+
 		"* is all that have a directory, now or later, and needs --source netns")

@@ -50,6 +50,33 @@ func defaults(change func(*flags)) flags {
 	return a.flags
 }
 
+// A setting that nobody reads ends the agent's start, and no Service does.
+func TestMisspeltVariable(t *testing.T) {
+	for _, row := range []struct {
+		reason, variable string
+		misspelt         bool
+	}{
+		{"a dry run that would be none", "HOSTLOCAL_GC_DRYRUN=true", true},
+		{"a flag of the agent", "HOSTLOCAL_GC_DRY_RUN=true", false},
+		{"a flag of another command, which has the agent's environment", "HOSTLOCAL_GC_CNI_DIR=/x", false},
+		{"another program's", "HOSTLOCAL_DRYRUN=true", false},
+		{"empty, which counts as not set", "HOSTLOCAL_GC_DRYRUN=", false},
+		{"a Service's address", "HOSTLOCAL_GC_SERVICE_HOST=10.96.0.7", false},
+		{"a Service's named port", "HOSTLOCAL_GC_SERVICE_PORT_METRICS=9777", false},
+		{"a Service's link", "HOSTLOCAL_GC_PORT=tcp://10.96.0.7:9777", false},
+		{"another Service's link", "HOSTLOCAL_GC_METRICS_PORT_9777_TCP_ADDR=10.96.0.7", false},
+		{"a port is in the middle of a name", "HOSTLOCAL_GC_PORT_TO_LISTEN=9777", true},
+	} {
+		// No network is given, so the agent ends anyway.
+		var stderr bytes.Buffer
+		a := &app{stdout: io.Discard, stderr: &stderr, lookup: lookup(nil), environ: []string{"PATH=/bin", row.variable}}
+		if status := a.run(t.Context(), []string{"agent"}); status != statusUsage ||
+			strings.Contains(stderr.String(), "no flag has the variable HOSTLOCAL_GC_") != row.misspelt {
+			t.Errorf("%s (%s): exit status %d, %q", row.variable, row.reason, status, &stderr)
+		}
+	}
+}
+
 func TestAgentFlags(t *testing.T) {
 	for _, row := range []struct {
 		reason, args string

@@ -5,8 +5,11 @@ package main
 import (
 	"errors"
 	"fmt"
+	"regexp"
+	"slices"
 	"strings"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
 
@@ -17,17 +20,17 @@ import (
 // fills with spec.nodeName.
 const nodeName = "NODE_NAME"
 
+// prefix is that of the variables of flags.
+const prefix = "HOSTLOCAL_GC_"
+
 // variable returns the environment variable of a flag.
 func variable(flag string) string {
-	return "HOSTLOCAL_GC_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+	return prefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
 // fromEnvironment sets the flags that the command line did not give from their
 // variables. An empty variable counts as not set: a manifest's template often
 // leaves one.
-//
-// Unknown variables of the prefix are no error: Kubernetes makes some for every
-// Service of a pod's namespace, and one may be called hostlocal-gc.
 func fromEnvironment(flags *pflag.FlagSet, lookup func(string) (string, bool)) error {
 	var errs []error
 	set := func(f *pflag.Flag, name string) {
@@ -50,4 +53,29 @@ func fromEnvironment(flags *pflag.FlagSet, lookup func(string) (string, bool)) e
 		set(f, nodeName)
 	}
 	return errors.Join(errs...)
+}
+
+// ofService matches the variables that Kubernetes makes for each Service of a pod's namespace, of
+// which one may be called hostlocal-gc
+// (https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables).
+var ofService = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)=`)
+
+// misspelt is an error if a variable of the prefix is that of no flag of any command, and has a
+// value: an agent whose HOSTLOCAL_GC_DRYRUN nobody reads would release.
+func misspelt(root *cobra.Command, environ []string) error {
+	var known []string
+	for _, c := range root.Commands() {
+		c.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, variable(f.Name)) })
+	}
+	var unknown []string
+	for _, v := range environ {
+		name, value, _ := strings.Cut(v, "=")
+		if strings.HasPrefix(name, prefix) && value != "" && !slices.Contains(known, name) && !ofService.MatchString(name+"=") {
+			unknown = append(unknown, name)
+		}
+	}
+	if len(unknown) == 0 {
+		return nil
+	}
+	return usagef("no flag has the variable %s: each is %s and the flag's name in capitals, with _ for -", strings.Join(unknown, ", "), prefix)
 }

@@ -34,7 +34,7 @@ func main() {
 	interrupted, stopInterrupt := signal.NotifyContext(context.Background(), os.Interrupt)
 	ctx, stop := signal.NotifyContext(interrupted, syscall.SIGTERM)
 	a := &app{
-		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, lookup: os.LookupEnv,
+		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, lookup: os.LookupEnv, environ: os.Environ(),
 		screen: term.Of(os.Stdout),
 	}
 	status := a.run(ctx, os.Args[1:])
@@ -52,6 +52,7 @@ type app struct {
 	stdout, stderr io.Writer
 	screen         term.Screen                 // behind stdout
 	lookup         func(string) (string, bool) // in the environment
+	environ        []string                    // all of it
 	flags          flags
 	failed         bool // an error was printed, and the exit status must say so
 }
