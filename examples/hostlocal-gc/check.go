@@ -123,7 +123,7 @@ func (a *app) check(ctx context.Context, given *pflag.FlagSet) error {
 func (a *app) configurations(dirGiven bool) (confs []cniconf.Network, unread, err error) {
 	for _, subnet := range a.flags.subnets {
 		if len(a.flags.networks) != 1 || a.flags.allNetworks() {
-			return nil, nil, usagef("--range is about the network of --network, and there is not one")
+			return nil, nil, usagef("--range is the range of one network: name that with --network")
 		}
 		text, err := json.Marshal(map[string]any{"cniVersion": "1.0.0", "name": a.flags.networks[0], "type": "bridge",
 			"ipam": map[string]any{"type": "host-local", "dataDir": a.flags.dataDir, "subnet": subnet}})

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"runtime"
 	"runtime/debug"
 	"strings"
 
@@ -36,7 +37,7 @@ leak and check something wrong, 130 after Ctrl-C.`,
 		RunE: func(*cobra.Command, []string) error {
 			return usagef("a command is missing: check, list, show, plan, release, remove-malformed, agent, map or networks")
 		},
-		Version:           version(),
+		Version:           version() + " " + runtime.Version(),
 		PersistentPreRunE: func(c *cobra.Command, _ []string) error { return fromEnvironment(c.Flags(), a.lookup) },
 		SilenceErrors:     true,
 		SilenceUsage:      true,
@@ -151,5 +152,5 @@ func version() string {
 	if !ok || info.Main.Version == "" {
 		return "(devel)"
 	}
-	return info.Main.Version + " " + info.GoVersion
+	return info.Main.Version
 }

@@ -240,7 +240,7 @@ func TestAllNetworks(t *testing.T) {
 		{"nobody who would see another runtime's containers", "release", statusUsage, "needs --source netns"},
 		{"it is the same as plan", "release --dry-run", statusDone, "2 networks"},
 		{"one network must be named", "remove-malformed 10.244.1.2", statusUsage, "a --network is missing"},
-		{"it is a range of one network", "check --range 10.244.1.0/24", statusUsage, "--range is about the network of --network"},
+		{"it is a range of one network", "check --range 10.244.1.0/24", statusUsage, "name that with --network"},
 		{"one of them by its name", "plan --network * --network storage", statusUsage, "no other --network may stand beside it"},
 		{"the command line wins", "plan --network storage", statusDone, "storage, "},
 	} {
