@@ -14,9 +14,9 @@ import (
 // colon is what host-local writes for ':' in a file's name here.
 const colon = ':'
 
-// dir is an open network directory. All that is done in it goes through its
-// descriptor and a single name, so nothing outside of it can be reached, also
-// when somebody renames the directory or swaps it for a link meanwhile (R7).
+// dir is an open network directory. All that is opened, made or removed in it goes
+// through its descriptor and a single name, so nothing outside of it can be reached,
+// also when somebody renames the directory or swaps it for a link meanwhile (R7).
 type dir struct{ *os.File }
 
 func openDir(path string) (dir, error) {
@@ -42,16 +42,13 @@ func (d dir) read(r *Reservation, buf []byte) ([]byte, error) {
 	return buf[:n], nil
 }
 
-// stat fills in r's identity and time alone. It opens nothing.
-func (d dir) stat(r *Reservation) error {
+// stat fills in r's identity and time alone, as far as its path leads to a regular
+// file. It opens nothing.
+func (d dir) stat(r *Reservation) {
 	info, err := os.Lstat(filepath.Join(d.Name(), fileName(r.IP, colon)))
-	if err == nil && !info.Mode().IsRegular() {
-		err = errNotRegular
-	}
-	if err == nil {
+	if err == nil && info.Mode().IsRegular() {
 		r.setStatus(info.Sys().(*syscall.Stat_t))
 	}
-	return err
 }
 
 func (r *Reservation) setStatus(st *syscall.Stat_t) {

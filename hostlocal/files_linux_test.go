@@ -249,13 +249,10 @@ func TestHazard09AnotherFile(t *testing.T) {
 	}
 }
 
-// TestListTellsWhatItCouldNotRead: a file that can't be opened hides no other,
-// and is no candidate.
-func TestListTellsWhatItCouldNotRead(t *testing.T) {
-	s := newStore(t)
-	reserve(t, s, "10.0.0.1", "10.0.0.2", "10.0.0.3")
-
-	// Let the process have one more descriptor: the directory's.
+// listWithoutDescriptors lists while the process may have one more descriptor: the
+// directory's.
+func listWithoutDescriptors(t *testing.T, s *Store, ctx context.Context) ([]Reservation, error) {
+	t.Helper()
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		t.Fatal(err)
@@ -270,11 +267,21 @@ func TestListTellsWhatItCouldNotRead(t *testing.T) {
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: uint64(free) + 1, Max: limit.Max}); err != nil {
 		t.Fatal(err)
 	}
-	rs, err := s.List(t.Context())
-	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
-		t.Fatal(err)
-	}
+	defer func() {
+		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+			t.Fatal(err)
+		}
+	}()
+	return s.List(ctx)
+}
 
+// TestListTellsWhatItCouldNotRead: a file that can't be opened hides no other,
+// and is no candidate.
+func TestListTellsWhatItCouldNotRead(t *testing.T) {
+	s := newStore(t)
+	reserve(t, s, "10.0.0.1", "10.0.0.2", "10.0.0.3")
+
+	rs, err := listWithoutDescriptors(t, s, t.Context())
 	if err != nil || len(rs) != 3 {
 		t.Fatalf("List: %v, %v", addresses(rs), err)
 	}
@@ -297,6 +304,21 @@ func TestListTellsWhatItCouldNotRead(t *testing.T) {
 	}
 	if got := left(t, s); len(got) != 3 {
 		t.Errorf("left are %v, want all", got)
+	}
+}
+
+// TestHazard68UnreadableInARenamedDirectory: what could not be read is told, whatever
+// gets the directory's name meanwhile: nothing shows that the file is gone, and its
+// container may have siblings.
+func TestHazard68UnreadableInARenamedDirectory(t *testing.T) {
+	s := newStore(t)
+	reserve(t, s, "10.0.0.1")
+	rs, err := listWithoutDescriptors(t, s, hookContext{Context: t.Context(), err: atCall(1, func() {
+		move(t, dirOf(s), dirOf(s)+".old")
+		addNetwork(t, s, network)
+	})})
+	if diff := cmp.Diff([]OwnerState{Unreadable}, states(rs)); diff != "" || err != nil {
+		t.Errorf("List: %v (-want +got):\n%s", err, diff)
 	}
 }
 

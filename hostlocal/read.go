@@ -3,12 +3,14 @@
 package hostlocal
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"net/netip"
+	"runtime/debug"
 	"slices"
 )
 
@@ -40,7 +42,7 @@ func (s *Store) List(ctx context.Context) ([]Reservation, error) {
 func (s *Store) listNetwork(ctx context.Context, network string, rs []Reservation) ([]Reservation, error) {
 	select {
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return nil, cmp.Or(ctx.Err(), context.Canceled)
 	default:
 	}
 	d, err := s.open(network)
@@ -90,14 +92,29 @@ func (d dir) list() (ips []netip.Addr, err error) {
 const manyOwners = 128
 
 // readOwners reads the owners of a directory's reservations. Those that are gone
-// meanwhile stay Unknown. Its error is that of ctx.
-func (s *Store) readOwners(ctx context.Context, d dir, rs []Reservation) error {
+// meanwhile stay Unknown. Its error is that of ctx, which is the caller's code: where it
+// panics or ends the second goroutine, that is an error too (R13). No goroutine reads on
+// after the call.
+func (s *Store) readOwners(ctx context.Context, d dir, rs []Reservation) (err error) {
 	if len(rs) < manyOwners {
 		return s.readSome(ctx, d, rs)
 	}
-	half, other := len(rs)/2, make(chan error, 1)
-	go func() { other <- s.readSome(ctx, d, rs[half:]) }()
-	return errors.Join(s.readSome(ctx, d, rs[:half]), <-other)
+	half, done := len(rs)/2, make(chan struct{})
+	second := errors.New("the second reader ended its goroutine")
+	go func() {
+		defer close(done)
+		defer func() {
+			if p := recover(); p != nil {
+				second = fmt.Errorf("panicked: %v\n%s", p, debug.Stack())
+			}
+		}()
+		second = s.readSome(ctx, d, rs[half:])
+	}()
+	defer func() { // also after a panic
+		<-done
+		err = cmp.Or(err, second)
+	}()
+	return s.readSome(ctx, d, rs[:half])
 }
 
 func (s *Store) readSome(ctx context.Context, d dir, rs []Reservation) error {
@@ -107,7 +124,8 @@ func (s *Store) readSome(ctx context.Context, d dir, rs []Reservation) error {
 			return err
 		}
 		r := &rs[i]
-		if err := r.read(d, buf); err != nil && !isGone(err) && !isGone(d.stat(r)) { // another error of stat leaves the time unknown
+		if err := r.read(d, buf); err != nil && !isGone(err) {
+			d.stat(r) // also where that finds nothing: its directory may have been renamed
 			r.Owner, r.Err = Unreadable, fmt.Errorf("reading the owner of %s: %w", s.filePath(r), err)
 		}
 	}

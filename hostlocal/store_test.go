@@ -332,6 +332,9 @@ func TestListEndsWithItsContext(t *testing.T) {
 	if rs, err := newStore(t).List(ended); rs != nil || !errors.Is(err, context.Canceled) {
 		t.Errorf("List of a network without reservations: %v, %v", rs, err)
 	}
+	if rs, err := s.List(hookContext{Context: ended, err: func() error { return nil }}); rs != nil || !errors.Is(err, context.Canceled) {
+		t.Errorf("List with a context that has ended and gives no error: %v, %v", rs, err)
+	}
 	asked := 0
 	if rs, err := s.List(hookContext{Context: t.Context(), err: func() error {
 		if asked++; asked > 2 {
