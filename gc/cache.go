@@ -25,7 +25,7 @@ func (s *snapshot) checkCache(d *declaration, look []podsource.Answer) {
 	}
 	networks, why := proven(recorded, look, s.reservations, s.networks)
 	d.Note = strings.Trim(d.Note+"; "+why, "; ")
-	d.unasked = d.Networks
+	d.unasked = slices.Clone(d.Networks) // what keep does not copy
 	if d.Networks != nil {
 		d.Networks = append(slices.Clip(d.Networks), networks...) // never nil, which is all
 	}

@@ -124,10 +124,7 @@ func (s *snapshot) judgeClaimed(r *hostlocal.Reservation, claimants []*livePod, 
 		claimants = slices.Insert(claimants, 0, owner)
 	}
 	if rivals := rivals(claimants); len(rivals) > 0 {
-		rival := rivals[0]
-		if rival == owner {
-			rival = rivals[1]
-		}
+		rival := rivals[slices.IndexFunc(rivals, func(p *livePod) bool { return p != owner })]
 		o.note(r, OwnerInConflict, rival)
 		return entry(r, TwoPods, rival)
 	}

@@ -275,3 +275,25 @@ func TestHazard64SourceReusesItsNetworks(t *testing.T) {
 		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Starting, "second/10.9.0.2": Starting})
 	})
 }
+
+// ... also of a cache, of which more is kept than what it comes to.
+func TestHazard64CacheReusesItsNetworks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.reserve("10.0.0.2", hex64("web"), old) // its record was lost
+		n.reserve("10.0.0.3", hex64("leaked"), old)
+		networks, asked := []string{""}, 0
+		cache := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
+			networks[0] = []string{"second", network1}[asked]
+			asked++
+			a := cacheAnswer(nil, stale(network1, hex64("leaked")))
+			a.Networks, a.RecordedSince = networks, time.Now().Add(-time.Minute)
+			return a, nil
+		})
+		report := n.pass(podsource.Union(cache, answers(netnsAnswer())), Options{MinAge: time.Minute})
+		n.checkReasons(report, map[string]Reason{"10.0.0.2": CacheIsNewer, "10.0.0.3": ReleasedLeak})
+		if report.Looks != 2 {
+			t.Errorf("asked %d times, want 2", report.Looks)
+		}
+	})
+}
