@@ -124,7 +124,8 @@ func (s *snapshot) judgeClaimed(r *hostlocal.Reservation, claimants []*livePod, 
 		claimants = slices.Insert(claimants, 0, owner)
 	}
 	if rivals := rivals(claimants); len(rivals) > 0 {
-		rival := rivals[slices.IndexFunc(rivals, func(p *livePod) bool { return p != owner })]
+		other := slices.IndexFunc(rivals, func(p *livePod) bool { return owner != nil && distinct(p, owner) })
+		rival := rivals[max(0, other)]
 		o.note(r, OwnerInConflict, rival)
 		return entry(r, TwoPods, rival)
 	}

@@ -236,14 +236,14 @@ func TestHazard69OverlappingSubnets(t *testing.T) {
 }
 
 // A conflict about an address names the pod that is not its owner's, whichever of the
-// two comes first.
+// two comes first, and however often they are told of.
 func TestConflictNamesTheOtherPod(t *testing.T) {
 	for _, other := range []string{"a", "z"} {
 		n := newNode(t)
 		n.reserve("10.0.0.2", hex64("web"), old)
 		web := podsource.Pod{NamespacedName: named("web"), ContainerIDs: []string{hex64("web")}, IPs: ips("10.0.0.2")}
 		rival := podsource.Pod{NamespacedName: named(other), ContainerIDs: []string{hex64(other)}, IPs: ips("10.0.0.2")}
-		report := n.pass(podsource.Static{web, rival}, Options{})
+		report := n.pass(podsource.Static{web, web, rival}, Options{})
 		n.checkReasons(report, map[string]Reason{"10.0.0.2": TwoPods})
 		if got := report.Reservations[0].Pod.Name; got != other {
 			t.Errorf("the conflict names %s, want %s", got, other)
