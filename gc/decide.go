@@ -31,7 +31,7 @@ const (
 )
 
 // decide judges every reservation, in order, and says in how long a verdict may
-// turn to leaked. It is a pure function.
+// turn to leaked; forever where none is known to. It is a pure function.
 //
 // That it never releases what a live pod holds follows from the assumptions A1
 // to A4 (see the package comment). What is younger than the minimum age, or than

@@ -52,7 +52,7 @@ type Reconciler struct {
 }
 
 // AllNetworks stands alone, in place of names, for every network that has a directory
-// when a pass begins. Whatever has its addresses in one of them must then be known to
+// when a pass begins, also for one that is the copy of another. Whatever has its addresses in one of them must then be known to
 // some source: containers of podman, say, whose IDs are like those of sandboxes, to one
 // that sees addresses (R14).
 const AllNetworks = "*"

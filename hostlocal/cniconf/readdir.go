@@ -19,8 +19,8 @@ import (
 // plugins in <dir>/<name of the network>/*.conf, unless it says
 // loadOnlyInlinedPlugins. Most runtimes use the first file alone.
 //
-// A file of more than a MiB is an error. Each error names its file. What could be read is returned beside the joined
-// errors. A directory that is missing is an error.
+// A file of more than a MiB is an error. Each error names its file. What could be
+// read is returned beside the joined errors. A directory that is missing is an error.
 func ReadDir(dir string) ([]Network, error) {
 	files, err := confFiles(dir, ".conf", ".conflist", ".json")
 	if err != nil {
