@@ -22,6 +22,7 @@ type snapshot struct {
 	stale        time.Duration // by how much the stalest answer is older than that; forever: it can't be told
 	opts         *Options
 	networks     []string // to release in; all others are only read
+	everywhere   bool     // these are all there are, and nobody named them (R14)
 	noADD        bool     // the hook's assertion (R5)
 }
 
@@ -188,7 +189,7 @@ func (s *snapshot) judgeUnowned(r *hostlocal.Reservation, a age) (Entry, time.Du
 		return entry(r, NoSourceForNetwork, nil), forever
 	case !s.evidence.inEveryLook(always, mayName(r)):
 		return entry(r, CacheIsNewer, nil), forever
-	case s.evidence.foreign(r) && !s.evidence.inEveryLook(seen, seesAddresses) && !s.allowed(r):
+	case (s.evidence.foreign(r) || s.everywhere && r.Owner == hostlocal.Owned) && !s.evidence.inEveryLook(seen, seesAddresses) && !s.allowed(r):
 		return entry(r, ForeignOwner, nil), forever
 	case s.stale == forever:
 		return entry(r, StaleAnswer, nil), forever

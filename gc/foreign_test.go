@@ -139,7 +139,8 @@ func TestHazard21FailedDELAndRenamedNetwork(t *testing.T) {
 func TestAllNetworks(t *testing.T) {
 	n := newNode(t)
 	n.reserve("10.0.0.2", "dead", old)
-	r := n.reconcilerOf([]string{AllNetworks}, podsource.Static{other}, Options{})
+	source := answers(kubeletAnswer(), netnsAnswer())
+	r := n.reconcilerOf([]string{AllNetworks}, source, Options{})
 	n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Released})
 	n.network("later")
 	n.reserveIn("later", "10.1.0.2", "dead", old)
@@ -148,8 +149,38 @@ func TestAllNetworks(t *testing.T) {
 	if diff := cmp.Diff([]Network{{Name: "later"}, {Name: network1}}, report.Networks); diff != "" {
 		t.Errorf("networks (-want +got):\n%s", diff)
 	}
-	none := newReconciler(t, hostlocal.New(filepath.Join(t.TempDir(), "none")), []string{AllNetworks}, podsource.Static{other}, Options{}, &clocks{})
+	none := newReconciler(t, hostlocal.New(filepath.Join(t.TempDir(), "none")), []string{AllNetworks}, source, Options{}, &clocks{})
 	if report := n.reconcile(none); !report.DataDirMissing || report.Networks != nil {
 		t.Errorf("without a data directory: %+v", report)
+	}
+}
+
+// Nobody says which runtimes have their containers in all networks. An ID like those
+// of sandboxes does not show that the sources would name its container.
+func TestHazard49AllNetworks(t *testing.T) {
+	blind := netnsAnswer() // it could not read every process
+	blind.SeesADDs, blind.SeesAddresses = false, false
+	for _, c := range []struct {
+		reason  string
+		members []podsource.Answer
+		allow   []podsource.Form
+		want    Reason
+	}{
+		{"the kernel sees nobody at the address", []podsource.Answer{criAnswer(), netnsAnswer()}, nil, ReleasedLeak},
+		{"... and somebody", []podsource.Answer{criAnswer(), netnsAnswer(configured("10.88.0.2"))}, nil, AddressClaimed},
+		{"the kernel could not be asked whole", []podsource.Answer{criAnswer(), blind}, nil, ForeignOwner},
+		{"... or not at all", []podsource.Answer{criAnswer()}, nil, ForeignOwner},
+		{"... nor whom plain pods leave out", []podsource.Answer{{Pods: []podsource.Pod{other}}}, nil, ForeignOwner},
+		{"the caller allows the form", []podsource.Answer{criAnswer()}, []podsource.Form{podsource.Hex64}, ReleasedLeak},
+	} {
+		n := newNode(t)
+		n.network("podman")
+		n.reserveIn("podman", "10.88.0.2", hex64("container of podman"), old)
+		n.fileIn("podman", "10.88.0.3", "", old)
+		report := n.reconcile(n.reconcilerOf([]string{AllNetworks}, answers(c.members...), Options{ReleaseForms: c.allow}))
+		n.checkReasons(report, map[string]Reason{"podman/10.88.0.2": c.want, "podman/10.88.0.3": ReleasedEmpty})
+		if t.Failed() {
+			t.Fatal(c.reason)
+		}
 	}
 }

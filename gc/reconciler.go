@@ -52,9 +52,10 @@ type Reconciler struct {
 }
 
 // AllNetworks stands alone, in place of names, for every network that has a directory
-// when a pass begins, also for one that is the copy of another. Whatever has its addresses in one of them must then be known to
-// some source: containers of podman, say, whose IDs are like those of sandboxes, to one
-// that sees addresses (R14).
+// when a pass begins, also for one that is the copy of another. Any runtime may have its
+// containers in one of them, as podman, whose IDs are like those of sandboxes. So all
+// owners are foreign (R14): nothing is released but in passes in which a source that sees
+// addresses answered, or of forms that Options.ReleaseForms allows.
 const AllNetworks = "*"
 
 // New returns a Reconciler that releases in the named networks of the store's
@@ -161,8 +162,8 @@ func (r *Reconciler) pass(ctx context.Context, o occasion, report *Report) error
 		return err
 	}
 	report.DataDirMissing = there == nil
-	networks := r.networks
-	if networks[0] == AllNetworks {
+	networks, everywhere := r.networks, r.networks[0] == AllNetworks
+	if everywhere {
 		networks = there
 	}
 	for _, n := range networks {
@@ -170,7 +171,7 @@ func (r *Reconciler) pass(ctx context.Context, o occasion, report *Report) error
 	}
 	unreadable := unreadable(all)
 	s := &snapshot{
-		reservations: all, clock: &r.clock, at: r.read(), opts: &r.opts, networks: networks, noADD: o.noADD,
+		reservations: all, clock: &r.clock, at: r.read(), opts: &r.opts, networks: networks, everywhere: everywhere, noADD: o.noADD,
 	}
 	named := func(res hostlocal.Reservation) bool { return slices.Contains(networks, res.Network) }
 	if o.hook && !slices.ContainsFunc(all, named) {

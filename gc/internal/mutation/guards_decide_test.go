@@ -126,7 +126,7 @@ var decideGuards = []guard{
 	{"R14", "21", "nothing is released in a network that was not named", "TestHazard21FailedDELAndRenamedNetwork", "gc/decide.go",
 		"case !slices.Contains(s.networks, r.Network):", "case false:"},
 	{"R14", "49", "what no source could mean is kept", "TestForeignOwner", "gc/decide.go",
-		"	case s.evidence.foreign(", "	case false && s.evidence.foreign("},
+		"	case (s.evidence.foreign(r) ||", "	case (false ||"},
 	{"R14", "49", "... until addresses are seen", "TestForeignOwner", "gc/decide.go",
 		" && !s.evidence.inEveryLook(seen, seesAddresses) && !s.allowed", " && !s.allowed"},
 	{"R14", "49", "... by an answer from after it was first seen", "TestForeignOwner", "gc/decide.go",

@@ -100,6 +100,8 @@ var passGuards = []guard{
 		"			s.evidence[0][i].keep()\n", "			_ = i\n"},
 	{"R11", "64", "... nor what it declared", "TestHazard64SourceReusesItsNetworks", "gc/evidence.go",
 		"d.Names[i].Networks = slices.Clone(d.Names[i].Networks)", "_ = i"},
+	{"R14", "49", "all networks are nobody's by name", "TestHazard49AllNetworks", "gc/decide.go",
+		" || s.everywhere && r.Owner == hostlocal.Owned)", ")"},
 	{"R11", "64 70", "... nor of which networks a cache spoke", "TestHazard64CacheReusesItsNetworks", "gc/cache.go",
 		"slices.Clone(d.Networks) // what", "d.Networks // what"},
 	{"R5", "45", "the hook's assertion is for no other pass", "TestHazard45TheAssertionIsForOnePass", "gc/reconciler.go",
