@@ -28,9 +28,12 @@ type planned struct {
 	ReservedAt  time.Time  `json:"reservedAt"`
 }
 
-// same reports whether two are of one address: a file that somebody has put together may have
-// it twice.
-func (p planned) same(q planned) bool { return p.Network == q.Network && p.IP == q.IP }
+// A plannedAt is the network and the address of which a plan has but one reservation: a file
+// that somebody has put together may have it twice, and then the first counts.
+type plannedAt struct {
+	network string
+	ip      netip.Addr
+}
 
 func (p *planned) is(r *hostlocal.Reservation) bool {
 	return p.Network == r.Network && p.IP == r.IP && p.ContainerID == r.ContainerID && p.IfName == r.IfName && p.ReservedAt.Equal(r.ReservedAt)
@@ -67,7 +70,7 @@ func readBounded(ctx context.Context, path string) (text []byte, err error) {
 
 // readPlan returns what a report that plan -o json has printed calls leaked, in the
 // networks that it was about.
-func readPlan(ctx context.Context, path string) ([]planned, error) {
+func readPlan(ctx context.Context, path string) (map[plannedAt]planned, error) {
 	text, err := readBounded(ctx, path)
 	if err != nil {
 		return nil, fmt.Errorf("reading the plan: %w", err)
@@ -92,10 +95,11 @@ func readPlan(ctx context.Context, path string) ([]planned, error) {
 	if plan.DataDir == "" || plan.Looks == 0 {
 		return nil, fmt.Errorf("reading the plan %s: nothing was judged in it; it is what hostlocal-gc plan -o json prints", path)
 	}
-	var leaked []planned
+	leaked := make(map[plannedAt]planned)
 	for _, r := range plan.Reservations {
-		if r.Verdict == gc.Leaked.String() && r.Reason != gc.NetworkNotNamed.String() && !slices.ContainsFunc(leaked, r.same) {
-			leaked = append(leaked, r.planned)
+		at := plannedAt{r.Network, r.IP}
+		if _, twice := leaked[at]; r.Verdict == gc.Leaked.String() && r.Reason != gc.NetworkNotNamed.String() && !twice {
+			leaked[at] = r.planned
 		}
 	}
 	return leaked, nil
@@ -104,7 +108,7 @@ func readPlan(ctx context.Context, path string) ([]planned, error) {
 // A selection is what --ip and --from narrow a release to.
 type selection struct {
 	ips  []netip.Addr // empty: all
-	plan []planned
+	plan map[plannedAt]planned
 	from string // "": there is no plan
 }
 
@@ -129,8 +133,8 @@ func (f *flags) selection(ctx context.Context) (*selection, error) {
 
 // has reports whether a leak is among what is asked for.
 func (s *selection) has(r *hostlocal.Reservation) bool {
-	planned := s.from == "" || slices.ContainsFunc(s.plan, func(p planned) bool { return p.is(r) })
-	return planned && (len(s.ips) == 0 || slices.Contains(s.ips, r.IP))
+	p, planned := s.plan[plannedAt{r.Network, r.IP}]
+	return (s.from == "" || planned && p.is(r)) && (len(s.ips) == 0 || slices.Contains(s.ips, r.IP))
 }
 
 // refused says why addresses that --ip names were not released.
