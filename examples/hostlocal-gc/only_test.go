@@ -103,6 +103,7 @@ func TestReleaseByAddress(t *testing.T) {
 		{"one leaked and one not reserved", []string{"--ip", "10.1.0.3", "--ip", "10.1.0.99"}, 2, 1, "10.1.0.99 was not released: nobody has reserved it"},
 		{"no address", []string{"--ip", "web"}, 3, 2, `"web" is no address`},
 		{"no such plan", []string{"--from", "nowhere.json"}, 3, 1, "reading the plan"},
+		{"a plan whose name a script left empty", []string{"--from", ""}, 3, 2, "--from is empty"},
 		{"not a plan", []string{"--from", "pods.json"}, 3, 1, "reading the plan pods.json"},
 		{"a plan of another version", []string{"--from", "version.json"}, 3, 1, "schemaVersion is 2"},
 		{"not in the plan", []string{"--ip", "10.1.0.3", "--from", "empty.json"}, 3, 1, "not the reservation that the plan has"},

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -107,8 +108,13 @@ in use is counted and not shown; list shows it.`,
   hostlocal-gc plan --network podnet --source cri -o json >plan.json
   hostlocal-gc release --network podnet --source cri --from plan.json`,
 		Args: noArgs,
-		RunE: work(a.release),
 	}
+	c.RunE = work(func(ctx context.Context) error {
+		if a.flags.from == "" && c.Flags().Changed("from") { // a script's variable, say, which is not set
+			return usagef("--from is empty: which file has the plan? Without --from all that is leaked is released")
+		}
+		return a.release(ctx)
+	})
 	a.flags.pass(c)
 	a.flags.exit(c)
 	c.Flags().StringArrayVar(&a.flags.ips, "ip", nil, "release this `ADDRESS` only, if it is leaked (repeatable)")
