@@ -239,7 +239,7 @@ func judging(given *pflag.FlagSet) (flags string) {
 			values = several.GetSlice()
 		}
 		switch f.Name {
-		case "node", "kubeconfig", "min-age", "starting-for", "runtime-request-timeout", "foreign", "allow-empty", "require-pod":
+		case "node", "kubeconfig", "min-age", "starting-for", "runtime-request-timeout", flagForeign, "allow-empty", "require-pod":
 			for _, v := range values {
 				flags += " --" + f.Name + "=" + quoted(v)
 			}

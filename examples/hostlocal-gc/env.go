@@ -35,7 +35,7 @@ func fromEnvironment(flags *pflag.FlagSet, lookup func(string) (string, bool)) e
 	var errs []error
 	set := func(f *pflag.Flag, name string) {
 		value, _ := lookup(name)
-		if value == "" || f.Changed || f.Name == flagYes {
+		if value == "" || f.Changed || f.Name == flagYes || f.Name == flagForeign {
 			return
 		}
 		values := []string{value}

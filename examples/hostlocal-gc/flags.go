@@ -63,8 +63,12 @@ const (
 	formatJSON  = "json"
 )
 
-// flagYes answers a question, and so is for the command line alone.
-const flagYes = "yes"
+// These are for the command line alone: one answers a question, and the other is true of the
+// containers that somebody has just looked for. A ConfigMap would say both for ever.
+const (
+	flagYes     = "yes"
+	flagForeign = "foreign"
+)
 
 func formats() []string { return []string{formatTable, formatWide, formatJSON} }
 
@@ -134,8 +138,8 @@ func (f *flags) judge(c *cobra.Command) {
 // others adds the flag that judges what no source knows. It is for a person and not for
 // the agent: it is true of the moment.
 func (f *flags) others(c *cobra.Command) {
-	c.Flags().StringArrayVar(&f.foreign, "foreign", nil,
-		"judge also what containers hold that no source here could know, by their IDs: `PREFIX` and 64 hex digits, or \"any\" (repeatable). It is for containers that surely do not live any more")
+	c.Flags().StringArrayVar(&f.foreign, flagForeign, nil,
+		"judge also what containers hold that no source here could know, by their IDs: `PREFIX` and 64 hex digits, or \"any\" (repeatable). It is for containers that surely do not live any more; no variable sets this")
 }
 
 // ranges adds the flag that says which ranges there are.

@@ -28,10 +28,10 @@ what leaked, under the plugin's own lock. What is in doubt is kept, and the
 reason is told. Start with check, go on with plan, and end with release, or have
 the agent do it from now on.
 
-Each flag can be set by an environment variable, too: --min-age by
-HOSTLOCAL_GC_MIN_AGE. A flag on the command line wins, and an empty variable
-counts as not set. What may be given several times is separated by white space
-there.
+Each flag can be set by an environment variable, too, unless its help says that
+none does: --min-age by HOSTLOCAL_GC_MIN_AGE. A flag on the command line wins,
+and an empty variable counts as not set. What may be given several times is
+separated by white space there.
 
 Exit status: 0 done, 1 error, 2 wrong usage, 3 where plan --exit-code finds a
 leak and check something wrong, 130 after Ctrl-C.`,
