@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -141,7 +142,7 @@ func (s *selection) has(r *hostlocal.Reservation) bool {
 func (s *selection) refused(r *result) error {
 	var errs []error
 	for _, ip := range s.ips {
-		why := "nobody has reserved it"
+		why := cmp.Or(r.elsewhere(ip), "nobody has reserved it")
 		for _, e := range r.at(ip) {
 			if e.Verdict == gc.Released {
 				why = ""

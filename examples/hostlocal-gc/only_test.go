@@ -172,3 +172,28 @@ func TestReleaseByAddress(t *testing.T) {
 		}
 	}
 }
+
+// An address in a network that --network does not name is no free one.
+func TestAddressElsewhere(t *testing.T) {
+	n := newNode(t)
+	n.network("podnet", "10.1.0.0/24").add(sandbox("web"), time.Hour)
+	other := n.network("other", "10.2.0.0/24")
+	other.add(sandbox("gone"), time.Hour)
+	n.pods("pods.json", pod{Namespace: "shop", Name: "web", ContainerIDs: []string{sandbox("web")}})
+	const elsewhere = "it is reserved in other, which --network does not name"
+	for _, row := range []struct {
+		reason string
+		args   []string
+		status int
+		says   string
+	}{
+		{"to be shown", []string{"show", "10.2.0.2"}, 0, "10.2.0.2: " + elsewhere},
+		{"to be shown, and nobody has it", []string{"show", "10.2.0.9"}, 0, "10.2.0.9: it is not reserved in networks"},
+		{"to be released", []string{"release", "--ip", "10.2.0.2"}, 1, "10.2.0.2 was not released: " + elsewhere},
+	} {
+		got := run(t, n.dir, nil, append(row.args, "--data-dir", "networks", "--network", "podnet", "--source", "file:pods.json")...)
+		if got.status != row.status || !strings.Contains(got.stdout+got.stderr, row.says) || !other.there("10.2.0.2") {
+			t.Errorf("%s: exit status %d, and not %q:\n%s%s", row.reason, got.status, row.says, got.stdout, got.stderr)
+		}
+	}
+}

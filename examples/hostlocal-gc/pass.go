@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
@@ -118,6 +119,20 @@ func (r *result) shown() (of []*gc.Entry) {
 // at returns those of an address.
 func (r *result) at(ip netip.Addr) []*gc.Entry {
 	return slices.DeleteFunc(r.shown(), func(e *gc.Entry) bool { return e.IP != ip })
+}
+
+// elsewhere says in which networks that were not asked for an address is reserved, or nothing.
+func (r *result) elsewhere(ip netip.Addr) string {
+	var names []string
+	for i := range r.Reservations {
+		if e := &r.Reservations[i]; e.IP == ip {
+			names = append(names, e.Network)
+		}
+	}
+	if len(names) == 0 || len(r.at(ip)) > 0 {
+		return ""
+	}
+	return fmt.Sprintf("it is reserved in %s, which --network does not name", strings.Join(names, ", "))
 }
 
 // leaked reports whether something is leaked in the networks that were asked for.

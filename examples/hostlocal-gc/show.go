@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -101,7 +102,7 @@ func (a *app) showAddress(ctx context.Context, text string) error {
 		a.describe(&out, &done, e, heard)
 	}
 	if len(found) == 0 {
-		fmt.Fprintf(&out, "%v is not reserved in %s\n", ip, a.flags.dataDir)
+		fmt.Fprintf(&out, "%v: %s\n", ip, cmp.Or(done.elsewhere(ip), "it is not reserved in "+a.flags.dataDir))
 		out.WriteString(a.section(term.Plain, "What the sources say:", a.said(heard, ip, "")))
 	}
 	_, err = io.WriteString(a.stdout, out.String())
