@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -86,6 +87,42 @@ func TestInterrupt(t *testing.T) {
 			t.Errorf("%s: exit status %d, %q, %q", name, got.status, got.stdout, got.stderr)
 		}
 		_, _ = w.Close(), os.Remove(pipe) // there is no reader any more
+	}
+}
+
+// What does not heed the first Ctrl-C, because it waits for a file, is ended by the second.
+func TestInterruptTwice(t *testing.T) {
+	n, _ := spoiled(t)
+	pipe := filepath.Join(n.dir, "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := command(t, n.dir, "map", "--data-dir", "networks", "--cni-conf", "pipe")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w, err := os.OpenFile(pipe, os.O_WRONLY, 0) // waits for the reader
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close() //nolint:errcheck // nothing was written
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	for {
+		// As often as it takes: two that come at once are one.
+		if err := cmd.Process.Signal(os.Interrupt); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			t.Fatal(err)
+		}
+		select {
+		case <-ended:
+			if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGINT {
+				t.Errorf("%v", cmd.ProcessState)
+			}
+			return
+		case <-t.Context().Done():
+			t.Fatal("it did not end")
+		case <-time.After(50 * time.Millisecond):
+		}
 	}
 }
 

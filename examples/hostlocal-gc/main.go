@@ -33,6 +33,8 @@ import (
 func main() {
 	interrupted, stopInterrupt := signal.NotifyContext(context.Background(), os.Interrupt)
 	ctx, stop := signal.NotifyContext(interrupted, syscall.SIGTERM)
+	// What hangs, in a pipe or on a disk, is ended by the second signal.
+	context.AfterFunc(ctx, func() { signal.Reset(os.Interrupt, syscall.SIGTERM) })
 	a := &app{
 		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, lookup: os.LookupEnv, environ: os.Environ(),
 		screen: term.Of(os.Stdout),
