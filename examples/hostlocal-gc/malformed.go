@@ -35,8 +35,8 @@ and asks. It removes it under the plugin's lock, if it is still the file that wa
 shown, and only where
 
   - a fresh look at the sources finds no live pod that claims the address;
-  - each pod that they know has another address of the family in that network,
-    or says which other ones it has and the kernel was asked (--source netns);
+  - each pod that they know names another address of the family in that network
+    as all that it has there, or the kernel was asked which it has (--source netns);
   - it is older than the longest ADD, than --min-age and than --starting-for.`,
 		Example: `  hostlocal-gc remove-malformed 10.244.1.5 --network podnet --source cri --source netns`,
 		Args:    oneAddress,
@@ -150,8 +150,12 @@ func (a *app) nobodys(r *hostlocal.Reservation, done *result, answers []podsourc
 	for _, m := range answers {
 		for i := range m.Pods {
 			if p := &m.Pods[i]; mayHold(p, r, done, sees) {
-				return fmt.Errorf("%s of source %s may hold it: it has no other address of its family in network %s that is known",
-					podText(p), m.Source, r.Network)
+				remedy := ""
+				if !sees {
+					remedy = "; --source netns sees them"
+				}
+				return fmt.Errorf("%s of source %s may hold it: which addresses of its family that has in network %s is not known for sure%s",
+					podText(p), m.Source, r.Network, remedy)
 			}
 		}
 	}
@@ -168,11 +172,15 @@ func mayHold(p *podsource.Pod, r *hostlocal.Reservation, done *result, sees bool
 		return false
 	case len(p.ContainerIDs) == 0 && r.ReservedAt.Before(p.StartedAt.Add(-time.Second)): // it is older than the pod (R4)
 		return false
-	case sees && len(p.IPs) > 0 && !p.MoreIPs:
+	case p.MoreIPs:
+		return true
+	case sees && len(p.IPs) > 0:
 		return false
 	}
 	return !slices.ContainsFunc(done.Reservations, func(e gc.Entry) bool {
-		its := slices.Contains(p.IPs, e.IP) || e.Owner == hostlocal.Owned && slices.Contains(p.ContainerIDs, e.ContainerID)
+		// What a container holds by its files alone need not be all that it holds: it may have a
+		// second interface in the network, whose file this is (hazard 22).
+		its := slices.Contains(p.IPs, e.IP) || sees && e.Owner == hostlocal.Owned && slices.Contains(p.ContainerIDs, e.ContainerID)
 		return its && e.Network == r.Network && e.IP.Is4() == r.IP.Is4()
 	})
 }

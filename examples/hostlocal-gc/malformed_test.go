@@ -27,13 +27,13 @@ func malformedNode(t *testing.T) (*node, *podNetwork) {
 		nw.add(sandbox(name), 2*time.Hour)
 	}
 	nw.write("10.1.0.3", garbage, 2*time.Hour)
-	n.pods("pods.json", pod{Namespace: "shop", Name: "web", ContainerIDs: []string{sandbox("web")}})
+	n.pods("pods.json", pod{Namespace: "shop", Name: "web", ContainerIDs: []string{sandbox("web")}, IPs: []string{"10.1.0.2", "fd00:1::2"}})
 	return n, nw
 }
 
 // A malformed file is removed only where nothing speaks for a live holder.
 func TestRemoveMalformed(t *testing.T) {
-	web := pod{Namespace: "shop", Name: "web", ContainerIDs: []string{sandbox("web")}}
+	web := pod{Namespace: "shop", Name: "web", ContainerIDs: []string{sandbox("web")}, IPs: []string{"10.1.0.2", "fd00:1::2"}}
 	for _, row := range []struct {
 		reason  string
 		args    string // "" is the address
@@ -77,8 +77,17 @@ func TestRemoveMalformed(t *testing.T) {
 			ips := n.network("storage", "10.2.0.0/24").add(sandbox("db"), time.Hour)
 			n.pods("pods.json", web, pod{Name: "db", ContainerIDs: []string{sandbox("db")}, IPs: ips})
 		}},
-		{reason: "dual stack: the status has the IPv4 address alone (hazard 08)", args: "fd00:1::2", status: statusError, says: "shop/web of source file may hold it", change: func(_ *node, nw *podNetwork) {
+		{reason: "dual stack: the status has the IPv4 address alone (hazard 08)", args: "fd00:1::2", status: statusError, says: "shop/web of source file may hold it", change: func(n *node, nw *podNetwork) {
 			nw.write("fd00:1::2", garbage, 2*time.Hour)
+			n.pods("pods.json", pod{Namespace: "shop", Name: "web", ContainerIDs: []string{sandbox("web")}, IPs: []string{"10.1.0.2"}})
+		}},
+		{reason: "a second interface in one network, of which no source names an address (hazard 22)", args: "10.2.0.3 --network storage", status: statusError, says: "shop/web of source file may hold it", change: func(n *node, _ *podNetwork) {
+			storage := n.network("storage", "10.2.0.0/24")
+			storage.add(sandbox("web"), time.Hour)
+			storage.write("10.2.0.3", garbage, 2*time.Hour)
+		}},
+		{reason: "the pod may have more addresses than are known (hazard 67)", status: statusError, says: "/web of source file may hold it", change: func(n *node, _ *podNetwork) {
+			n.put("pods.json", `[{"name": "web", "ips": ["10.1.0.2"], "moreIPs": true}]`)
 		}},
 		{reason: "just written", status: statusError, says: "too young", change: func(_ *node, nw *podNetwork) { nw.date("10.1.0.3", 13*time.Minute) }},
 		{reason: "dated in the future", status: statusError, says: "too young", change: func(_ *node, nw *podNetwork) { nw.date("10.1.0.3", -time.Hour) }},
@@ -163,7 +172,8 @@ func TestMayHold(t *testing.T) {
 	now := time.Now()
 	ips := func(text string) []netip.Addr { return []netip.Addr{netip.MustParseAddr(text)} }
 	r := &hostlocal.Reservation{Network: "podnet", IP: netip.MustParseAddr("10.1.0.3"), Owner: hostlocal.Malformed, ReservedAt: now.Add(-time.Hour)}
-	done := &result{Report: gc.Report{Started: now, Reservations: []gc.Entry{{Reservation: r}}}}
+	other := &hostlocal.Reservation{Network: "podnet", IP: netip.MustParseAddr("10.1.0.2"), Owner: hostlocal.Owned, ContainerID: "b", ReservedAt: r.ReservedAt}
+	done := &result{Report: gc.Report{Started: now, Reservations: []gc.Entry{{Reservation: other}, {Reservation: r}}}}
 	for _, row := range []struct {
 		reason string
 		pod    podsource.Pod
@@ -173,6 +183,9 @@ func TestMayHold(t *testing.T) {
 		{"it has another address, and the kernel was asked", podsource.Pod{IPs: ips("192.168.0.2")}, true, false},
 		{"it has another address, and may have more", podsource.Pod{IPs: ips("192.168.0.2")}, false, true},
 		{"it has another address, and one that could not be read", podsource.Pod{IPs: ips("192.168.0.2"), MoreIPs: true}, true, true},
+		{"its address in this network is known, and it may have more", podsource.Pod{IPs: ips("10.1.0.2"), MoreIPs: true}, true, true},
+		{"of its two interfaces one has a file that names it, and the kernel would show the other", podsource.Pod{ContainerIDs: []string{"b"}}, true, false},
+		{"of its two interfaces one has a file that names it (hazard 22)", podsource.Pod{ContainerIDs: []string{"b"}}, false, true},
 		{"its namespace shows no address (hazard 59)", podsource.Pod{ContainerIDs: []string{"a"}}, true, true},
 		{"its ADD is under way", podsource.Pod{ContainerIDs: []string{"a"}, StartedAt: now}, true, true},
 		{"it ended long ago (hazard 31)", podsource.Pod{FinishedAt: now.Add(-6 * time.Minute)}, false, false},
