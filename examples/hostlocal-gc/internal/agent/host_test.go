@@ -13,7 +13,7 @@ import (
 // A page of another site, whose name leads to loopback, reads nothing through a
 // browser that runs on the node or forwards a port to it.
 func TestHostHeader(t *testing.T) {
-	a := &Agent{opts: Options{Listen: "agent.example:9776", Node: "node-1"}, statuses: newStatusStore(nil), registry: prometheus.NewRegistry()}
+	a := &Agent{opts: Options{Listen: "agent.example:9776", MetricsListen: "metrics.example:9777", Node: "node-1"}, statuses: newStatusStore(nil), registry: prometheus.NewRegistry()}
 	for _, row := range []struct {
 		reason, host string
 		ok           bool
@@ -24,6 +24,7 @@ func TestHostHeader(t *testing.T) {
 		{"the node's address, as probes and Prometheus have it", "192.0.2.7:9777", true},
 		{"a port that was forwarded", "localhost:8080", true},
 		{"the name to listen on", "agent.example:9776", true},
+		{"the name to serve metrics on", "metrics.example:9777", true},
 		{"the node's name", "node-1", true},
 		{"another site", "attacker.example:9776", false},
 		{"another site, whose name begins as an address", "127.0.0.1.attacker.example", false},

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -21,6 +22,11 @@ const (
 	writeTime  = 30 * time.Second
 	idleTime   = time.Minute
 	maxHeader  = 16 << 10
+	// maxConns is for one address: whoever reaches it could have as many as take all the
+	// agent's memory. maxReports are those that are written at once: one of a large node has
+	// many megabytes, until its client has read them.
+	maxConns   = 256
+	maxReports = 2
 	// graceTime is for answers that are under way when the agent ends. Whoever
 	// hangs on its connection then loses it.
 	graceTime = 300 * time.Millisecond
@@ -59,8 +65,19 @@ func (a *Agent) listen(ctx context.Context) (servers []server, err error) {
 
 // serve answers until ctx ends, and then soon ends itself.
 func (s server) serve(ctx context.Context) error {
+	var open atomic.Int64
 	h := &http.Server{
-		Handler:           s.handler,
+		Handler: s.handler,
+		ConnState: func(c net.Conn, state http.ConnState) {
+			switch state {
+			case http.StateNew:
+				if open.Add(1) > maxConns {
+					_ = c.Close() // which the server notices
+				}
+			case http.StateClosed, http.StateHijacked:
+				open.Add(-1)
+			}
+		},
 		ReadHeaderTimeout: headerTime, ReadTimeout: readTime, WriteTimeout: writeTime, IdleTimeout: idleTime,
 		MaxHeaderBytes: maxHeader,
 	}
@@ -86,7 +103,7 @@ func (a *Agent) handler() http.Handler {
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, debugPath, http.StatusFound)
 	})
-	mux.HandleFunc("GET "+debugPath, a.debug)
+	mux.Handle("GET "+debugPath, atOnce(maxReports, http.HandlerFunc(a.debug)))
 	return a.guarded(mux)
 }
 
@@ -99,6 +116,21 @@ func (a *Agent) harmless() *http.ServeMux {
 	mux.HandleFunc("GET /readyz", a.ready)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(a.registry, promhttp.HandlerOpts{Registry: a.registry}))
 	return mux
+}
+
+// atOnce lets so many requests be answered at once, and refuses others.
+func atOnce(most int, next http.Handler) http.Handler {
+	busy := make(chan struct{}, most)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case busy <- struct{}{}:
+			defer func() { <-busy }()
+			next.ServeHTTP(w, r)
+		default:
+			w.Header().Set("Retry-After", "1")
+			http.Error(w, "others read the report now; ask again in a second", http.StatusServiceUnavailable)
+		}
+	})
 }
 
 // guarded sets the headers of every answer, and refuses requests for a name that is not
@@ -126,10 +158,11 @@ func (a *Agent) meant(host string) bool {
 		host = host[1 : len(host)-1]
 	}
 	listen, _, _ := net.SplitHostPort(a.opts.Listen)
+	metrics, _, _ := net.SplitHostPort(a.opts.MetricsListen)
 	switch host {
 	case "":
 		return false
-	case "localhost", listen, a.opts.Node:
+	case "localhost", listen, metrics, a.opts.Node:
 		return true
 	}
 	_, err := netip.ParseAddr(host)
