@@ -3,9 +3,13 @@
 package agent
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
 
 // healthy says that the process answers. That a pod source fails, or the disk
@@ -27,8 +31,25 @@ func (a *Agent) ready(w http.ResponseWriter, _ *http.Request) {
 // find.
 func (a *Agent) ok(w http.ResponseWriter) {
 	fmt.Fprintln(w, "ok")
-	last := a.statuses.get()
-	for _, title := range titles(append(last.hazards(), last.lastError(time.Now()))) {
+	last, now := a.statuses.get(), time.Now()
+	for _, title := range titles(append(last.hazards(), last.lastError(now), a.overdue(&last, now))) {
 		fmt.Fprintln(w, title)
 	}
+}
+
+// passTime is more than a pass takes whose sources all hang.
+const passTime = 5 * time.Minute
+
+// overdue tells that no pass has ended for long: one hangs, on its disk say, and comes to
+// no end that could be told of.
+func (a *Agent) overdue(s *status, now time.Time) (h hazard) {
+	wait := cmp.Or(a.opts.Passes.Interval, gc.DefaultInterval) + passTime
+	if s.passes == 0 {
+		wait = cmp.Or(a.opts.Passes.StartupTimeout, gc.DefaultStartupTimeout)
+	}
+	if now.Sub(s.ended) >= wait {
+		h.Title = "No pass has ended for " + term.Age(now, s.ended)
+		h.Do = "A disk that hangs keeps a pass from ending: the node's kernel log says which."
+	}
+	return h
 }

@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -128,4 +130,38 @@ func TestHazard63NoDataDirectory(t *testing.T) {
 		t.Errorf("the metric does not tell of it:\n%s", got.body)
 	}
 	p.terminate()
+}
+
+// A pass that hangs where no time limit ends it, on a disk say, is told: at the start, when
+// the hook is over, and later.
+func TestPassThatNeverEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &Agent{opts: Options{Passes: gc.Options{Interval: time.Hour}}, statuses: newStatusStore(nil)}
+		says := func(want string) {
+			t.Helper()
+			w := httptest.NewRecorder()
+			a.ready(w, nil)
+			var page strings.Builder
+			if err := a.writePage(&page, time.Now()); err != nil {
+				t.Fatal(err)
+			}
+			times := 2 // once each
+			if want == "" {
+				times = 0
+			}
+			if got := w.Body.String() + page.String(); strings.Count(got, "No pass has ended for "+want) != times {
+				t.Errorf("that no pass has ended for %q is not %d times in\n%s", want, times, got)
+			}
+		}
+		says("")
+		time.Sleep(gc.DefaultStartupTimeout)
+		a.statuses.hookEnded()
+		says("30s")
+		a.statuses.note(gc.Report{}, nil)
+		says("")
+		time.Sleep(time.Hour)
+		says("")
+		time.Sleep(passTime)
+		says("1h5m")
+	})
 }

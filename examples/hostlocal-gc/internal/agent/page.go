@@ -72,6 +72,9 @@ func (a *Agent) writePage(w io.Writer, now time.Time) error {
 		Node:  o.Node, DataDir: o.DataDir, MinAge: minimumAge(&o.Passes), Interval: cmp.Or(o.Passes.Interval, gc.DefaultInterval), DryRun: o.Passes.DryRun,
 		Now: stamp(now), Since: term.Age(now, a.statuses.since), Sentence: sentence(&last, now), Hazards: last.hazards(), Error: last.lastError(now),
 	}
+	if late := a.overdue(&last, now); late.Title != "" {
+		p.Hazards = append(p.Hazards, late)
+	}
 	if last.passes > 0 {
 		var ranges map[string][]picture.Range
 		ranges, p.Notes = readRanges(o.CNIConf)

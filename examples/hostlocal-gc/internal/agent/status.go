@@ -26,6 +26,7 @@ type status struct {
 	report gc.Report // of the last pass
 	err    error     // that came with it
 	passes int       // since the process started
+	ended  time.Time // the last pass; before the first, when the process started
 	// shown is the report of the last pass that judged anything, or of the last one as
 	// long as none did. It is stale where the last pass judged nothing after others had.
 	shown         gc.Report
@@ -42,14 +43,15 @@ type released struct {
 }
 
 func newStatusStore(sources []string) *statusStore {
-	return &statusStore{since: time.Now(), last: status{sources: sources, released: make(map[string]released), heard: make(map[string]bool)}}
+	now := time.Now()
+	return &statusStore{since: now, last: status{ended: now, sources: sources, released: make(map[string]released), heard: make(map[string]bool)}}
 }
 
 // note takes what a pass returned.
 func (s *statusStore) note(report gc.Report, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.last.report, s.last.err = report, err
+	s.last.report, s.last.err, s.last.ended = report, err, time.Now()
 	s.last.passes++
 	judged := !errors.Is(err, gc.ErrRefused) && (err == nil || len(report.Reservations) > 0)
 	s.last.judged, s.last.stale = s.last.judged || judged, s.last.judged && !judged
