@@ -143,6 +143,7 @@ func TestNotRoot(t *testing.T) {
 		{"the same of a pass", filepath.Join("networks", "podnet", "10.244.1.2"), "plan --source file:pods.json"},
 		{"the same of check", filepath.Join("networks", "podnet", "10.244.1.2"), "check --source file:pods.json --cni-dir ."},
 		{"the network's directory", filepath.Join("networks", "podnet"), "list"},
+		{"the same of check", filepath.Join("networks", "podnet"), "check --source file:pods.json --cni-dir ."},
 		{"the data dir", "networks", "networks"},
 		{"what is above it", ".", "list"},
 	} {
@@ -158,6 +159,9 @@ func TestNotRoot(t *testing.T) {
 		var stdout, stderr strings.Builder
 		cmd.Stdout, cmd.Stderr = &stdout, &stderr
 		got := finish(t, cmd.Run(), &stdout, &stderr)
+		if strings.HasPrefix(got.stdout, "OK") {
+			t.Errorf("%s: all is well: %q", row.reason, got.stdout)
+		}
 		if got.status != statusError || strings.Count(got.stderr, "permission denied") != 1 || !strings.Contains(got.stderr, "run it as root (sudo)") {
 			t.Errorf("%s: exit status %d\n%s", row.reason, got.status, got.stderr)
 		}

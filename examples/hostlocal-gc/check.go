@@ -44,7 +44,7 @@ func (a *app) checkCommand() *cobra.Command {
   DUPLICATE   two live pods have the same address
   UNRESERVED  host-local may hand out the address of a live pod
   LOCKED      a process holds the plugin's lock, so each ADD waits
-  UNKNOWN     which pods live here can't be told
+  UNKNOWN     which pods live here, or what is reserved, can't be told
   FULL        no address is left: leaked, or the range is too small
   LEAKED      some addresses are leaked
   CONFLICT    a person has to look at some reservation
@@ -105,16 +105,37 @@ func (a *app) check(ctx context.Context, given *pflag.FlagSet) error {
 	if confErr != nil {
 		all.NotRead = confErr.Error()
 	}
+	all.doubt(a.failed, len(confs) > 0)
 	if err := a.printChecked(&all); err != nil {
 		return err
 	}
-	switch {
-	case slices.ContainsFunc(all.Findings, func(f finding) bool { return f.Word == wordUnknown }):
-		return failure{errors.New("which pods live here can't be told")}
-	case slices.ContainsFunc(all.Findings, func(f finding) bool { return f.Word != wordOK }):
+	if n := slices.IndexFunc(all.Findings, func(f finding) bool { return f.Word == wordUnknown }); n >= 0 {
+		what, _, _ := strings.Cut(all.Findings[n].Text, ":")
+		return failure{errors.New(what)}
+	}
+	if slices.ContainsFunc(all.Findings, isWrong) {
 		return errWrong
 	}
 	return nil
+}
+
+func isWrong(f finding) bool { return f.Word != wordOK }
+
+// doubt puts first that something could not be read, where nothing else is wrong: all is not
+// known to be well then. failed is that it was a reservation, of which an error was printed,
+// and known that some network's configuration is: runtimes pass over others that are broken.
+func (c *checked) doubt(failed, known bool) {
+	text := ""
+	switch {
+	case slices.ContainsFunc(c.Findings, isWrong):
+	case failed:
+		text = "what is reserved here can't be told: see the error"
+	case c.NotRead != "" && !known:
+		text = "which networks and ranges there are can't be told: see what was not read"
+	}
+	if text != "" {
+		c.Findings = slices.Insert(c.Findings, 0, finding{Word: wordUnknown, Text: text})
+	}
 }
 
 // configurations returns the networks that host-local serves by the node's
@@ -212,7 +233,8 @@ func (a *app) lookAt(ctx context.Context, dir string, confs []cniconf.Network, a
 			p.unknown = unanswered(&p.report, err)
 			a.notePermission(err)
 		} else {
-			a.complain(err) // what can't be read is not known to be well
+			a.complain(err)
+			p.unread = err != nil
 		}
 	}
 	return p, a.stillHeld(ctx, dir, held, p)

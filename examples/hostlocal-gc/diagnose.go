@@ -21,7 +21,7 @@ const (
 	wordDuplicate  = "DUPLICATE"  // two live pods have one address
 	wordUnreserved = "UNRESERVED" // host-local may hand out the address of a live pod
 	wordLocked     = "LOCKED"     // somebody holds the plugin's lock, and each ADD waits
-	wordUnknown    = "UNKNOWN"    // which pods live can't be told
+	wordUnknown    = "UNKNOWN"    // which pods live, or what is reserved, can't be told
 	wordFull       = "FULL"       // no address is left
 	wordLeaked     = "LEAKED"     // some are leaked, and some are left
 	wordConflict   = "CONFLICT"   // a person has to look at a reservation
@@ -46,6 +46,7 @@ type finding struct {
 type place struct {
 	report   gc.Report // of a pass that released nothing
 	judged   bool      // else the sources gave no answer
+	unread   bool      // not all reservations could be read
 	unknown  []string  // why not: each source that failed, with its error
 	confs    []cniconf.Network
 	locks    map[string]string // networks whose lock is held for long, and by whom
@@ -75,7 +76,7 @@ func diagnose(p *place, places []*place) (all []finding) {
 	if !p.judged {
 		all = append(all, finding{Word: wordUnknown, Text: "which pods live here can't be told: " + strings.Join(p.unknown, "; ")})
 	}
-	if len(p.report.Networks) == 0 && p.judged && len(all) == 0 {
+	if len(p.report.Networks) == 0 && p.judged && !p.unread && len(all) == 0 {
 		all = append(all, finding{Word: wordOK, Text: "no network has a directory in " + p.report.DataDir +
 			": nothing was ever reserved there; --data-dir and --cni-dir say where else to look"})
 	}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -48,6 +49,7 @@ func TestDiagnose(t *testing.T) {
 		{"a data directory that does not exist is host-local's before its first ADD", place{judged: true, report: gc.Report{DataDir: "/d", DataDirMissing: true}}, nil, "OK", "nothing was ever reserved"},
 		{"the network's first pod has not come yet", place{judged: true, report: gc.Report{Networks: missing}}, nil, "OK", "nothing was ever reserved"},
 		{"the user named it", place{judged: true, asked: []string{"podnet"}, report: gc.Report{Networks: missing}}, nil, "MISSING", "no directory"},
+		{"what is reserved could not be read, of which check says more", place{judged: true, unread: true, report: gc.Report{DataDir: "/d"}}, nil, "", ""},
 		{"somebody removed it", place{judged: true, report: gc.Report{Networks: missing, Unreserved: unreserved("10.1.0.2", "web")}, confs: small}, nil, "MISSING", "1 address of a live pod is not reserved anywhere"},
 		{"a live pod's address is free to host-local", place{judged: true, report: gc.Report{Networks: podnet, Unreserved: unreserved("10.1.0.2", "web")}, confs: small}, nil, "UNRESERVED OK", "10.1.0.2 (/web)"},
 		{"it is of no range of host-local's", place{judged: true, report: gc.Report{Networks: podnet, Unreserved: unreserved("192.168.0.2", "web")}, confs: small}, nil, "OK", ""},
@@ -70,7 +72,7 @@ func TestDiagnose(t *testing.T) {
 		for _, f := range found {
 			words = append(words, f.Word)
 		}
-		if got := strings.Join(words, " "); got != row.want || !strings.Contains(found[0].Text+".", row.says) {
+		if got := strings.Join(words, " "); got != row.want || len(found) > 0 && !strings.Contains(found[0].Text+".", row.says) {
 			t.Errorf("%s: %v, want %s that says %q", row.reason, found, row.want, row.says)
 		}
 	}
@@ -141,5 +143,70 @@ func TestCheckSaysItOnce(t *testing.T) {
 	got := finish(t, cmd.Run(), &stdout, &stderr)
 	if !strings.HasPrefix(got.stdout, "MISSING: there is no data directory nowhere") || strings.Count(got.stdout, "unix:///nowhere/containerd.sock") != 1 {
 		t.Errorf("exit status %d:\n%s", got.status, got.stdout)
+	}
+}
+
+// What check could not read may be what is wrong: then it does not say that all is well.
+func TestCheckDoubts(t *testing.T) {
+	const conf = `{"cniVersion": "1.0.0", "name": "podnet", "type": "bridge", "ipam": {"type": "host-local", "subnet": "10.1.0.0/24"}}`
+	const networks = "UNKNOWN: which networks and ranges there are can't be told: see what was not read\n"
+	for _, row := range []struct {
+		reason string
+		change func(n *node, nw *podNetwork)
+		dir    string
+		status int
+		first  string
+	}{
+		{"all can be read", nil, "cni", statusDone, "OK: podnet: "},
+		{"a configuration that ends in the middle, as no plugin reads it", func(n *node, _ *podNetwork) { n.put("cni/10.conf", conf[:40]) }, "cni", statusError, networks},
+		{"a range that is none", func(n *node, _ *podNetwork) { n.put("cni/10.conf", strings.ReplaceAll(conf, "/24", "/33")) }, "cni", statusError, networks},
+		{"the user named a directory that does not exist", nil, "none", statusError, networks},
+		{"a broken configuration beside one that a runtime takes", func(n *node, _ *podNetwork) { n.put("cni/20.conf", conf[:40]) }, "cni", statusDone, "OK: podnet: "},
+		{"something is wrong all the same, and goes first", func(n *node, nw *podNetwork) {
+			n.put("cni/10.conf", conf[:40])
+			nw.add(sandbox("gone"), time.Hour)
+		}, "cni", statusLeaked, "LEAKED: podnet: "},
+	} {
+		n := newNode(t)
+		nw := n.network("podnet", "10.1.0.0/24")
+		nw.add(sandbox("web"), time.Hour)
+		n.pods("pods.json", pod{Namespace: "shop", Name: "web", ContainerIDs: []string{sandbox("web")}})
+		if err := os.Mkdir(filepath.Join(n.dir, "cni"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		n.put("cni/10.conf", conf)
+		if row.change != nil {
+			row.change(n, nw)
+		}
+		got := run(t, n.dir, nil, "check", "--data-dir", "networks", "--source", "file:pods.json", "--cni-dir", row.dir)
+		if got.status != row.status || !strings.HasPrefix(got.stdout, row.first) {
+			t.Errorf("%s: exit status %d, want %d, and first %q:\n%s%s", row.reason, got.status, row.status, row.first, got.stdout, got.stderr)
+		}
+	}
+}
+
+// Of what could not be read a reservation is told before a configuration, and neither before
+// what is wrong.
+func TestDoubt(t *testing.T) {
+	well, wrong := finding{Word: wordOK}, finding{Word: wordFull}
+	for _, row := range []struct {
+		reason        string
+		findings      []finding
+		notRead       string
+		failed, known bool
+		want          string
+	}{
+		{"all was read", []finding{well}, "", false, false, ""},
+		{"nothing could be listed", nil, "", true, true, "what is reserved"},
+		{"a file could not be read, nor a configuration", []finding{well}, "10.conf", true, false, "what is reserved"},
+		{"a configuration", []finding{well}, "10.conf", false, false, "which networks"},
+		{"a configuration, beside another", []finding{well}, "10.conf", false, true, ""},
+		{"a file, on a node that is full", []finding{well, wrong}, "", true, false, ""},
+	} {
+		c := checked{Findings: row.findings, NotRead: row.notRead}
+		c.doubt(row.failed, row.known)
+		if got := len(c.Findings) > len(row.findings); got != (row.want != "") || got && (c.Findings[0].Word != wordUnknown || !strings.HasPrefix(c.Findings[0].Text, row.want)) {
+			t.Errorf("%s: %v, want %q", row.reason, c.Findings, row.want)
+		}
 	}
 }

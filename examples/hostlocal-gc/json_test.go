@@ -139,7 +139,8 @@ func TestCheckSchema(t *testing.T) {
 		{"full", "--network podnet --source file:none.json", "UNKNOWN"},
 		{"full", "--network podnett --source file:pods.json", "MISSING"},
 		{"full", "--cni-dir .", "UNKNOWN"}, // with what is found on the tester's machine, which knows none of these
-		{"busy", "--source file:pods.json", "OK"},
+		{"busy", "--network podnet --range 10.244.0.0/16 --source file:pods.json", "OK"},
+		{"busy", "--source file:pods.json", "UNKNOWN"}, // a broken configuration alone says which networks there are
 		{"conflict", "--source file:pods.json", "UNRESERVED"},
 		{"dual", "--source file:pods.json", "LEAKED"},
 	} {
