@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -19,7 +20,10 @@ import (
 // lockHolder returns the process that holds the plugin's lock in a network's
 // directory, or 0. It reads /proc/locks and takes no lock (proc_locks(5)). A process
 // that is not visible from here is -1.
-func lockHolder(dir string) (pid int, err error) {
+func lockHolder(dir string) (pid int, err error) { return lockHolderIn(dir, "/proc/locks") }
+
+// lockHolderIn is lockHolder with another table of locks, for tests.
+func lockHolderIn(dir, table string) (pid int, err error) {
 	info, err := os.Stat(filepath.Join(dir, "lock")) // filemutex puts it there
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, nil
@@ -31,8 +35,8 @@ func lockHolder(dir string) (pid int, err error) {
 	if !ok {
 		return 0, nil
 	}
-	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(stat.Dev), unix.Minor(stat.Dev), stat.Ino)
-	f, err := os.Open("/proc/locks")
+	device, inode := fmt.Sprintf("%02x:%02x", unix.Major(stat.Dev), unix.Minor(stat.Dev)), fmt.Sprintf(":%d", stat.Ino)
+	f, err := os.Open(table)
 	if err != nil {
 		return 0, err
 	}
@@ -40,15 +44,35 @@ func lockHolder(dir string) (pid int, err error) {
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		// 1: FLOCK  ADVISORY  WRITE 4711 fe:00:1234 0 EOF; one that waits has an arrow
 		fields := strings.Fields(lines.Text())
-		if len(fields) < 6 || fields[1] != "FLOCK" || fields[5] != file {
+		if len(fields) < 6 || fields[1] != "FLOCK" || !strings.HasSuffix(fields[5], inode) {
 			continue
 		}
-		if pid, err = strconv.Atoi(fields[4]); err != nil || pid <= 0 {
+		pid, err := strconv.Atoi(fields[4])
+		seen := err == nil && pid > 0
+		switch {
+		case fields[5] != device+inode && !(seen && hasOpen(pid, info)):
+			continue
+		case !seen:
 			return -1, nil
 		}
 		return pid, nil
 	}
 	return 0, nil
+}
+
+// hasOpen reports whether a process has a network's lock file open. The table names the device
+// of the file system, and stat(2) that of a subvolume on btrfs and of a layer on overlayfs: there
+// only this tells that two inodes of one number are one file. Files of other names, on a mount
+// that hangs say, are left alone.
+func hasOpen(pid int, lock fs.FileInfo) bool {
+	paths, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid)) // an error is about the pattern
+	return slices.ContainsFunc(paths, func(path string) bool {
+		if target, err := os.Readlink(path); err != nil || filepath.Base(target) != lock.Name() {
+			return false
+		}
+		info, err := os.Stat(path)
+		return err == nil && os.SameFile(info, lock)
+	})
 }
 
 // describeProcess says what a process runs.
