@@ -10,7 +10,6 @@ import (
 )
 
 // In the pod of an agent the commands look at the node as the agent does, by its variables.
-// What releases has to be told more than they say.
 func TestAgentsVariables(t *testing.T) {
 	const all = "HOSTLOCAL_GC_NETWORK=*"
 	for _, row := range []struct {
@@ -24,9 +23,9 @@ func TestAgentsVariables(t *testing.T) {
 		{"all networks", all, "show 10.1.0.3", statusDone, "10.1.0.3 in network podnet is leaked"},
 		{"all networks", all, "map", statusDone, "podnet"},
 		{"all networks, and one is named", all, "plan --network other", statusError, `network "other" has no directory`},
-		{"a release insists on names", all, "release", statusUsage, "a --network is missing"},
+		{"a release wants who sees other runtimes' containers", all, "release", statusUsage, "needs --source netns"},
 		{"so does this", all, "remove-malformed 10.1.0.3 --yes", statusUsage, "a --network is missing"},
-		{"all networks beside one is no name", "HOSTLOCAL_GC_NETWORK=* podnet", "list", statusUsage, `"*" is not the name of a network`},
+		{"all networks beside one is no name", "HOSTLOCAL_GC_NETWORK=* podnet", "list", statusUsage, "no other --network may stand beside it"},
 	} {
 		n := newNode(t)
 		podnet := n.network("podnet", "10.1.0.0/24")
