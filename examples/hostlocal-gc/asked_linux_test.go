@@ -105,9 +105,12 @@ func TestInterruptTwice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer w.Close() //nolint:errcheck // nothing was written
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	defer func() { _ = w.Close() }()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = cmd.Wait() // its state says the same
+	}()
 	for {
 		// As often as it takes: two that come at once are one.
 		if err := cmd.Process.Signal(os.Interrupt); err != nil && !errors.Is(err, os.ErrProcessDone) {

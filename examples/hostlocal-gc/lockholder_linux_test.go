@@ -18,7 +18,7 @@ func TestLockHolder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer lock.Close() //nolint:errcheck // nothing was written
+	defer func() { _ = lock.Close() }()
 	info, err := lock.Stat()
 	if err != nil {
 		t.Fatal(err)

@@ -49,7 +49,7 @@ func code(t *testing.T, c net.Conn) int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer r.Body.Close() //nolint:errcheck // of a test
+	defer func() { _ = r.Body.Close() }()
 	if _, err := io.Copy(io.Discard, r.Body); err != nil {
 		t.Fatal(err)
 	}
