@@ -141,6 +141,7 @@ func (p *place) missing(name string, unreserved []string) []finding {
 // A tally counts the reservations of a network.
 type tally struct {
 	reserved, inUse, leaked, people int
+	outside                         int                // of reserved: in none of the ranges that are known
 	other                           map[gc.Verdict]int // the rest
 	size, left                      float64            // of the range set with the fewest addresses left; size is 0 if not known
 }
@@ -167,11 +168,14 @@ func (p *place) count(network string) tally {
 			t.other[e.Verdict]++
 		}
 	}
+	t.outside = len(ips)
+	var all iprange.Set
 	for _, c := range p.confs {
 		for _, set := range c.Ranges {
 			if c.Name != network {
 				continue
 			}
+			all = append(all, set...)
 			size := set.Size()
 			left := size
 			for _, ip := range ips {
@@ -182,6 +186,11 @@ func (p *place) count(network string) tally {
 			if t.size == 0 || left < t.left {
 				t.size, t.left = size, left
 			}
+		}
+	}
+	for _, ip := range ips {
+		if all.Has(ip) {
+			t.outside--
 		}
 	}
 	return t
@@ -202,7 +211,11 @@ func (t *tally) used() string {
 	if t.size > countable {
 		return fmt.Sprintf("%s, of a range that has far more addresses than a node can use", term.Count(t.reserved, "reservation"))
 	}
-	return fmt.Sprintf("%.0f of %.0f addresses reserved", t.size-t.left, t.size)
+	text := fmt.Sprintf("%.0f of %.0f addresses reserved", t.size-t.left, t.size)
+	if t.outside > 0 { // which was another one once
+		text += fmt.Sprintf(", and %d outside of the range", t.outside)
+	}
+	return text
 }
 
 func (t *tally) rest() string {

@@ -43,6 +43,7 @@ func TestDiagnose(t *testing.T) {
 		says   string // in the first text
 	}{
 		{"all is well", place{judged: true, report: gc.Report{Networks: podnet, Reservations: []gc.Entry{at("10.1.0.2", gc.ContainerLive)}}, confs: small}, nil, "OK", "1 of 2 addresses reserved, all in use"},
+		{"the range was another one once", place{judged: true, report: gc.Report{Networks: podnet, Reservations: []gc.Entry{at("10.1.0.2", gc.ContainerLive), at("10.9.0.2", gc.Unowned)}}, confs: small}, nil, "LEAKED", "1 of 2 addresses reserved, and 1 outside of the range, 1 leaked"},
 		{"nothing is reserved now", place{judged: true, report: gc.Report{Networks: podnet}, confs: small}, nil, "OK", "0 of 2 addresses reserved."},
 		{"nothing was ever reserved", place{judged: true, report: gc.Report{DataDir: "/d"}}, nil, "OK", "/d"},
 		{"the user named a data directory that does not exist", place{judged: true, named: true, report: gc.Report{DataDir: "/d", DataDirMissing: true}}, nil, "MISSING", "there is no data directory /d"},
