@@ -168,9 +168,19 @@ func (a *Agent) work(ctx context.Context) {
 		"dataDir", o.DataDir, "minAge", minimumAge(&o.Passes).String(), "dryRun", o.Passes.DryRun)
 	// The hook has ended with the first pass that was not refused, which the
 	// store sees, or by this time.
-	hook := time.AfterFunc(cmp.Or(o.Passes.StartupTimeout, gc.DefaultStartupTimeout), a.statuses.hookEnded)
+	hook := time.AfterFunc(cmp.Or(o.Passes.StartupTimeout, gc.DefaultStartupTimeout), a.hookEnded)
 	defer hook.Stop()
 	_ = a.reconciler.Start(ctx) // always nil
+}
+
+// hookEnded ends the hook, and logs that no pass has ended where that is so: a pass that hangs
+// logs nothing.
+func (a *Agent) hookEnded() {
+	a.statuses.hookEnded()
+	last := a.statuses.get()
+	if late := a.overdue(&last, time.Now()); late.Title != "" {
+		a.opts.Passes.Logger.Info("A person should look at this node", "hazards", []string{late.Title})
+	}
 }
 
 // minimumAge is that of the passes.

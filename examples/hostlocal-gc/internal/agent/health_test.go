@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
@@ -136,7 +137,9 @@ func TestHazard63NoDataDirectory(t *testing.T) {
 // the hook is over, and later.
 func TestPassThatNeverEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := &Agent{opts: Options{Passes: gc.Options{Interval: time.Hour}}, statuses: newStatusStore(nil)}
+		var logged lines
+		log := funcr.New(func(_, line string) { logged = append(logged, line) }, funcr.Options{})
+		a := &Agent{opts: Options{Passes: gc.Options{Interval: time.Hour, Logger: log}}, statuses: newStatusStore(nil)}
 		says := func(want string) {
 			t.Helper()
 			w := httptest.NewRecorder()
@@ -155,9 +158,13 @@ func TestPassThatNeverEnds(t *testing.T) {
 		}
 		says("")
 		time.Sleep(gc.DefaultStartupTimeout)
-		a.statuses.hookEnded()
+		a.hookEnded()
 		says("30s")
 		a.statuses.note(gc.Report{}, nil)
+		a.hookEnded() // which then has nothing to tell
+		if len(logged) != 1 || len(logged.with("No pass has ended for 30s")) != 1 {
+			t.Errorf("logged is %q", logged)
+		}
 		says("")
 		time.Sleep(time.Hour)
 		says("")
