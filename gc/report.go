@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/iprange"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
@@ -93,6 +94,13 @@ type Duplicate struct {
 type Unreserved struct {
 	IP  netip.Addr `json:"ip"`
 	Pod *Pod       `json:"pod"`
+}
+
+// AtRisk reports whether host-local may hand the address out: whether it lies in one of
+// its ranges. Where none is known it is assumed of pods with a name only, since the
+// kernel also shows what other runtimes and plugins gave.
+func (u Unreserved) AtRisk(ranges iprange.Set) bool {
+	return ranges.Has(u.IP) || len(ranges) == 0 && u.Pod != nil && u.Pod.Name != ""
 }
 
 // Counts returns how many reservations have each verdict. Verdicts that none has

@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/iprange"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
@@ -237,6 +238,31 @@ func TestLog(t *testing.T) {
 			if diff := cmp.Diff(keys[fmt.Sprint(line["msg"])], names); diff != "" {
 				t.Errorf("keys of %v (-want +got):\n%s", line["msg"], diff)
 			}
+		}
+	}
+}
+
+// Which addresses without a reservation host-local may hand out.
+func TestAtRisk(t *testing.T) {
+	ours := iprange.Set{{First: netip.MustParseAddr("10.0.0.2"), Last: netip.MustParseAddr("10.0.0.9")}}
+	web := &Pod{Name: "web"}
+	for _, c := range []struct {
+		reason string
+		ip     string
+		pod    *Pod
+		ranges iprange.Set
+		want   bool
+	}{
+		{"it is of a range", "10.0.0.2", web, ours, true},
+		{"also where only the kernel has seen it", "10.0.0.2", &Pod{}, ours, true},
+		{"another plugin gave it", "192.0.2.2", web, ours, false},
+		{"no range is known, and it is a pod's", "10.0.0.2", web, nil, true},
+		{"no range is known, and it may be another runtime's", "172.17.0.2", &Pod{}, nil, false},
+		{"made by hand, of no pod", "172.17.0.2", nil, nil, false},
+	} {
+		u := Unreserved{IP: netip.MustParseAddr(c.ip), Pod: c.pod}
+		if got := u.AtRisk(c.ranges); got != c.want {
+			t.Errorf("%s: %t", c.reason, got)
 		}
 	}
 }

@@ -242,9 +242,8 @@ func (t *tally) kept() string {
 	return strings.Join(parts, ", ")
 }
 
-// unreserved are the addresses of live pods that no file reserves, with their pods: those
-// in the ranges where these are known, since a pod may have others of other plugins, and
-// else those of pods with a name, since the kernel sees other runtimes' containers, too.
+// unreserved are the addresses of live pods that no file reserves and that host-local may
+// hand out, with their pods.
 func (p *place) unreserved(places []*place) (all []string) {
 	reserved := make(map[netip.Addr]bool)
 	for _, other := range places {
@@ -257,7 +256,7 @@ func (p *place) unreserved(places []*place) (all []string) {
 		ours = append(ours, slices.Concat(c.Ranges...)...)
 	}
 	for _, u := range p.report.Unreserved {
-		if !reserved[u.IP] && (ours.Has(u.IP) || len(ours) == 0 && u.Pod.Name != "") {
+		if !reserved[u.IP] && u.AtRisk(ours) {
 			all = append(all, fmt.Sprintf("%v (%s)", u.IP, u.Pod))
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/iprange"
 )
 
 // A Collector turns the reports of one [gc.Reconciler] into metrics. It is a
@@ -103,7 +104,7 @@ func (c *Collector) noteReservations(report *gc.Report, err error) {
 	if errors.Is(err, gc.ErrRefused) || len(report.Reservations) == 0 && err != nil {
 		return
 	}
-	c.unreserved, c.duplicates, c.judged = len(report.Unreserved), len(report.Duplicates), true
+	c.unreserved, c.duplicates, c.judged = c.atRisk(report), len(report.Duplicates), true
 	c.noteReserved(report)
 	for _, n := range c.networks {
 		n.begin()
@@ -116,6 +117,22 @@ func (c *Collector) noteReservations(report *gc.Report, err error) {
 		}
 		n.add(e, report.Started)
 	}
+}
+
+// atRisk returns how many addresses of live pods host-local may hand out again.
+func (c *Collector) atRisk(report *gc.Report) (n int) {
+	var ranges iprange.Set
+	for _, sets := range c.ranges {
+		for _, s := range sets {
+			ranges = append(ranges, s.ranges...)
+		}
+	}
+	for _, u := range report.Unreserved {
+		if u.AtRisk(ranges) {
+			n++
+		}
+	}
+	return n
 }
 
 // results are the ways in which a pass ends.

@@ -115,7 +115,8 @@ func TestReports(t *testing.T) {
 	missing.Networks = []gc.Network{{Name: "misspelt", Missing: true}}
 	conflicts := reportOf(entry(gc.TwoPods, time.Hour))
 	conflicts.Started = time.Unix(1600000000, 0)
-	conflicts.Unreserved = make([]gc.Unreserved, 2)
+	web := &gc.Pod{Name: "web"}
+	conflicts.Unreserved = []gc.Unreserved{{Pod: web}, {Pod: web}, {Pod: &gc.Pod{}}} // the last one the kernel has seen
 	conflicts.Duplicates = make([]gc.Duplicate, 1)
 	for _, row := range []struct {
 		reason string

@@ -54,7 +54,7 @@ func TestAlerts(t *testing.T) {
 	}
 	unreserved := func(now time.Time, n int) pass {
 		p := good(now)
-		p.report.Unreserved = make([]gc.Unreserved, n)
+		p.report.Unreserved = slices.Repeat([]gc.Unreserved{{IP: netip.MustParseAddr("10.1.0.9")}}, n)
 		return p
 	}
 	duplicate := func(now time.Time) pass {

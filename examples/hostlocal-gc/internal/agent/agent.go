@@ -78,7 +78,9 @@ func New(opts Options) (*Agent, error) {
 	a.registry.MustRegister(collector, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	a.registry.MustRegister(aboutItself(&opts)...)
 	opts.Passes.OnReport = func(report gc.Report, err error) {
-		collector.SetRanges(rangeSets(opts.CNIConf)) // a network's configuration often comes after the agent
+		ranges := rangeSets(opts.CNIConf) // a network's configuration often comes after the agent
+		collector.SetRanges(ranges)
+		a.statuses.know(ranges)
 		collector.OnReport(report, err)
 		a.statuses.note(report, err)
 		a.log(&report)

@@ -26,7 +26,7 @@ type hazard struct {
 // that was refused ends none of them: it judged nothing.
 func (s *status) hazards() []hazard {
 	r := &s.shown
-	all := []hazard{s.missing(), duplicates(r), unreserved(r), conflicts(r), s.neverHeard()}
+	all := []hazard{s.missing(), duplicates(r), unreserved(s.atRisk()), conflicts(r), s.neverHeard()}
 	return slices.DeleteFunc(all, func(h hazard) bool { return h.Title == "" })
 }
 
@@ -55,7 +55,7 @@ func (s *status) missing() hazard {
 	if len(r.Networks) == 0 { // the last pass did not get as far as to look
 		r = &s.shown
 	}
-	paths, lost := r.Missing(), len(s.shown.Unreserved)
+	paths, lost := r.Missing(), len(s.atRisk())
 	switch {
 	case len(paths) > 0 && lost > 0:
 		return hazard{
@@ -84,14 +84,24 @@ func duplicates(r *gc.Report) (h hazard) {
 		"Delete all pods of an address but one, so that they are made anew with other addresses.")
 }
 
-func unreserved(r *gc.Report) (h hazard) {
-	for _, u := range r.Unreserved {
+// atRisk are the addresses of live pods that host-local may hand out again.
+func (s *status) atRisk() (all []gc.Unreserved) {
+	for _, u := range s.shown.Unreserved {
+		if u.AtRisk(s.ranges) {
+			all = append(all, u)
+		}
+	}
+	return all
+}
+
+func unreserved(atRisk []gc.Unreserved) (h hazard) {
+	for _, u := range atRisk {
 		h.Items = append(h.Items, u.IP.String()+": "+podName(u.Pod))
 	}
 	return h.of("address of a live pod is not reserved, so host-local may hand it out again",
 		"addresses of live pods are not reserved, so host-local may hand them out again",
 		"Somebody removed files of host-local, or the data directory is not the one that it uses. Mend that, and delete these pods, "+
-			"so that they are made anew. What another IPAM plugin gave is in no danger.")
+			"so that they are made anew.")
 }
 
 func conflicts(r *gc.Report) (h hazard) {

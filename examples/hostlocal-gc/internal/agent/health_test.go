@@ -23,7 +23,7 @@ import (
 
 // Which hazards there are after passes, and in which order. Their titles name no pod.
 func TestHazards(t *testing.T) {
-	lost := []gc.Unreserved{{IP: netip.MustParseAddr("10.0.0.8"), Pod: &gc.Pod{Namespace: "ns", Name: "web"}}, {IP: netip.MustParseAddr("10.0.0.9"), Pod: &gc.Pod{}}}
+	lost := []gc.Unreserved{{IP: netip.MustParseAddr("10.0.0.8"), Pod: &gc.Pod{Namespace: "ns", Name: "web"}}, {IP: netip.MustParseAddr("10.0.0.9"), Pod: &gc.Pod{Name: "db"}}, {IP: netip.MustParseAddr("172.17.0.2"), Pod: &gc.Pod{}}}
 	networks := []gc.Network{{Name: "a", Missing: true}, {Name: "b"}}
 	typo := gc.Report{DataDir: "/d", Networks: networks, Unreserved: lost, Sources: []gc.SourceReport{{Name: "file"}}}
 	unmounted := gc.Report{DataDir: "/d", DataDirMissing: true, Networks: networks}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
@@ -64,7 +65,7 @@ func leaks(t *testing.T, n int) string {
 }
 
 func livePod(ips ...netip.Addr) []podsource.Pod {
-	return []podsource.Pod{{ContainerIDs: []string{"live"}, IPs: ips}}
+	return []podsource.Pod{{NamespacedName: types.NamespacedName{Namespace: "shop", Name: "web"}, ContainerIDs: []string{"live"}, IPs: ips}}
 }
 
 // Each pass has its summary at the default verbosity. A dry run says in one line more

@@ -194,7 +194,7 @@ func TestLastVerdictsStay(t *testing.T) {
 	good := gc.Report{
 		Networks: networks, Started: at, Sources: []gc.SourceReport{{Name: "cri"}},
 		Reservations: []gc.Entry{entry("10.0.0.2", "c", gc.TwoPods), entry("10.0.0.3", "c", gc.Unowned)},
-		Unreserved:   []gc.Unreserved{{IP: netip.MustParseAddr("10.0.0.8"), Pod: &gc.Pod{UID: "u"}}},
+		Unreserved:   []gc.Unreserved{{IP: netip.MustParseAddr("10.0.0.8"), Pod: &gc.Pod{UID: "u", Name: "web"}}},
 	}
 	unjudged := []gc.Entry{entry("10.0.0.2", "c", gc.SourceFailed), entry("10.0.0.3", "c", gc.SourceFailed), entry("10.0.0.4", "c", gc.SourceFailed)}
 	refused := gc.Report{Networks: networks, Started: at.Add(30 * time.Minute), Reservations: unjudged, Sources: []gc.SourceReport{{Name: "cri", Error: "no such socket"}}}

@@ -5,10 +5,12 @@ package agent
 import (
 	"errors"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/iprange"
 )
 
 // A statusStore keeps what the passes reported, for whoever asks. A report that
@@ -32,6 +34,7 @@ type status struct {
 	shown         gc.Report
 	judged, stale bool
 	released      map[string]released
+	ranges        iprange.Set     // from which host-local hands out addresses; empty: not known
 	sources       []string        // as the user called them
 	heard         map[string]bool // by the names of sources in reports: whether they ever gave an answer
 }
@@ -45,6 +48,16 @@ type released struct {
 func newStatusStore(sources []string) *statusStore {
 	now := time.Now()
 	return &statusStore{since: now, last: status{ended: now, sources: sources, released: make(map[string]released), heard: make(map[string]bool)}}
+}
+
+// know says from which ranges host-local hands out addresses.
+func (s *statusStore) know(ranges map[string][]iprange.Set) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.last.ranges = nil
+	for _, sets := range ranges {
+		s.last.ranges = append(s.last.ranges, slices.Concat(sets...)...)
+	}
 }
 
 // note takes what a pass returned.
