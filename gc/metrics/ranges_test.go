@@ -71,3 +71,19 @@ range_reserved_addresses{network="wrong",set="0"} 0
 	c.SetRanges(nil)
 	check("no network has a range any more", "")
 }
+
+// Which addresses of live pods host-local may hand out again is what the ranges of all
+// networks say.
+func TestUnreservedInRanges(t *testing.T) {
+	web := &gc.Pod{Name: "web"}
+	report := reportOf(entry(gc.ContainerLive, 0))
+	report.Unreserved = []gc.Unreserved{
+		{IP: netip.MustParseAddr("10.1.0.2"), Pod: &gc.Pod{}}, {IP: netip.MustParseAddr("10.3.0.2"), Pod: &gc.Pod{}}, {IP: netip.MustParseAddr("192.0.2.2"), Pod: web},
+	}
+	c := New()
+	c.SetRanges(map[string][]iprange.Set{"podnet": {{rangeOf("10.1.0.1", "10.1.0.6", "")}}, "other": {{rangeOf("10.3.0.1", "10.3.0.6", "")}}})
+	c.OnReport(report, nil)
+	if c.unreserved != 2 {
+		t.Errorf("%d addresses at risk, want those of the two ranges", c.unreserved)
+	}
+}

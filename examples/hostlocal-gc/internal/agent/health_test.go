@@ -19,6 +19,7 @@ import (
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/gc/plugintest"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
 // Which hazards there are after passes, and in which order. Their titles name no pod.
@@ -171,4 +172,32 @@ func TestPassThatNeverEnds(t *testing.T) {
 		time.Sleep(passTime)
 		says("1h5m")
 	})
+}
+
+// Which addresses of live pods are host-local's is what the CNI configuration says.
+func TestRangesOfTheConfiguration(t *testing.T) {
+	conf := put(t, filepath.Join(t.TempDir(), "podnet.conf"), `{"cniVersion":"1.0.0","name":"podnet","type":"bridge","ipam":{"type":"host-local","subnet":"10.1.0.0/24"}}`)
+	dataDir := t.TempDir()
+	put(t, filepath.Join(dataDir, "podnet", "10.1.0.2"), "live\r\neth0")
+	for _, row := range []struct {
+		reason, ip string
+		confs      []string
+		hazards    int
+	}{
+		{"another plugin gave it", "192.0.2.9", []string{conf}, 0},
+		{"host-local gave it", "10.1.0.9", []string{conf}, 1},
+		{"the ranges are not known", "192.0.2.9", nil, 1},
+	} {
+		a, err := New(Options{DataDir: dataDir, Networks: []string{"podnet"}, CNIConf: row.confs, Source: podsource.Static(livePod(netip.MustParseAddr(row.ip)))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := a.reconciler.Reconcile(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		last := a.statuses.get()
+		if got := titles(last.hazards()); len(got) != row.hazards {
+			t.Errorf("%s: %q, want %d", row.reason, got, row.hazards)
+		}
+	}
 }
