@@ -155,8 +155,15 @@ func askStatuses(ctx context.Context, runtime runtimeapi.RuntimeServiceClient, i
 	return statuses, nil
 }
 
+// askStatus asks again, at once, where the runtime could not tell: containerd looks at
+// a sandbox's network namespace in two steps, and fails when that is removed between
+// them (cnins.GetNS as of v2.4.2). What fails again is an error, as everything else is.
 func askStatus(ctx context.Context, runtime runtimeapi.RuntimeServiceClient, id string) (*runtimeapi.PodSandboxStatus, error) {
-	answer, err := runtime.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id})
+	request := &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id}
+	answer, err := runtime.PodSandboxStatus(ctx, request)
+	if status.Code(err) == codes.Unknown {
+		answer, err = runtime.PodSandboxStatus(ctx, request)
+	}
 	switch {
 	case status.Code(err) == codes.NotFound:
 		return nil, nil

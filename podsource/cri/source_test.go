@@ -199,6 +199,44 @@ func TestErrors(t *testing.T) {
 	}
 }
 
+// A sandbox whose namespace is removed while containerd looks at it has no status for
+// a moment. That is one question more, and no pass less.
+func TestStatusIsAskedForAgain(t *testing.T) {
+	web, db := sandbox("a1", "web", ready), sandbox("b1", "db", ready)
+	closing := status.Error(codes.Unknown, "failed to get sandbox ip: check network namespace closed")
+	for _, row := range []struct {
+		reason string
+		errs   []error // of the questions for b1, one after the other
+		want   []podsource.Pod
+		says   string
+	}{
+		{"it is there the next time", []error{closing}, []podsource.Pod{pod("a1", "web", "10.0.0.1"), pod("b1", "db", "10.0.0.2")}, ""},
+		{"it is gone the next time, and was there when it was listed", []error{closing, status.Error(codes.NotFound, "gone")},
+			[]podsource.Pod{pod("a1", "web", "10.0.0.1"), pod("b1", "db")}, ""},
+		{"it goes on", []error{closing, closing}, nil, "asking for the status of sandbox b1: "},
+		{"another error is for good", []error{status.Error(codes.Internal, "broken")}, nil, "asking for the status of sandbox b1: "},
+	} {
+		var asked atomic.Int64
+		f := serve(t, &fakeRuntime{
+			items:    []*runtimeapi.PodSandbox{web, db},
+			statuses: byID(statusOf(web, "10.0.0.1"), statusOf(db, "10.0.0.2")),
+			asked: func(_ context.Context, id string) error {
+				if id != "b1" {
+					return nil
+				}
+				if i := int(asked.Add(1)) - 1; i < len(row.errs) {
+					return row.errs[i]
+				}
+				return nil
+			},
+		})
+		got, err := source(t, f.socket, cri.Options{WithStatus: true}).Pods(t.Context())
+		if diff := cmp.Diff(row.want, got.Pods, equal); diff != "" || (err == nil) != (row.says == "") || err != nil && !strings.Contains(err.Error(), row.says) {
+			t.Errorf("%s: %v (-want +got):\n%s", row.reason, err, diff)
+		}
+	}
+}
+
 // A node has some hundred pods; what must fit is many times that.
 func TestManySandboxes(t *testing.T) {
 	f := &fakeRuntime{statuses: make(map[string]*runtimeapi.PodSandboxStatus)}
