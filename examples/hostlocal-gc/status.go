@@ -96,7 +96,7 @@ func (a *app) complain(err error) {
 var flagWords = strings.NewReplacer(
 	"making a reconciler: ", "", "MinAge is ", "--min-age is ", "StartingFor is ", "--starting-for is ", "StartupTimeout is ", "--startup-timeout is ",
 	"RuntimeRequestTimeout is ", "--runtime-request-timeout is ", "SourceTimeout is ", "--timeout is ", "Interval is ", "--interval is ",
-	"wrap it in podsource.AllowEmpty", "--allow-empty says so",
+	"wrap it in podsource.AllowEmpty", "--allow-empty says so", "say so with Nested", "say so with --source netns:nested",
 )
 
 // notePermission says how those get permission who lack it: host-local's files are root's.

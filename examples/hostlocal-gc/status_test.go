@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -284,5 +285,15 @@ func TestInProcess(t *testing.T) {
 	args := []string{"release", "--data-dir", filepath.Join(n.dir, "networks"), "--network", "podnet", "--source", "file:-"}
 	if status := a.run(t.Context(), args); status != statusDone || !strings.Contains(stdout.String(), "podnet, 1 reservation: 1 starting.") {
 		t.Errorf("exit status %d, stderr %q, stdout %q", status, &stderr, &stdout)
+	}
+}
+
+// What the library advises, a caller of the command can do.
+func TestAdviceInWordsOfTheCommand(t *testing.T) {
+	var out strings.Builder
+	a := &app{stderr: &out}
+	a.complain(errors.New("the agent's pod needs hostPID (in kind, say so with Nested)"))
+	if got, want := out.String(), "hostlocal-gc: the agent's pod needs hostPID (in kind, say so with --source netns:nested)\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -203,6 +203,7 @@ func (a *Agent) end(working *sync.WaitGroup) {
 	defer t.Stop()
 	select {
 	case <-done:
+		a.opts.Passes.Logger.Info("Ended")
 	case <-t.C:
 		a.opts.Passes.Logger.Info("Ended in the middle of a pass, which did not come back")
 	}

@@ -199,8 +199,8 @@ func (p *process) terminate() time.Duration {
 		return took
 	}
 	state, took := p.end(syscall.SIGTERM)
-	if !state.Success() {
-		p.t.Errorf("after SIGTERM: %v\n%s", state, p.log)
+	if !state.Success() || !strings.Contains(p.log.String(), "Ended") {
+		p.t.Errorf("after SIGTERM: %v, and its last word is to be that it ended\n%s", state, p.log)
 	}
 	return took
 }
