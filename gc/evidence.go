@@ -57,7 +57,7 @@ func (s *snapshot) addLook(answers []podsource.Answer, now reading) []declaratio
 		look[i] = d
 	}
 	s.evidence = append(s.evidence, look)
-	s.pods = indexPods(s.evidence, s.clock, s.at, now)
+	s.pods = indexPods(s.evidence, len(s.reservations), s.clock, s.at, now)
 	return look
 }
 

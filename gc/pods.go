@@ -54,10 +54,11 @@ type livePod struct {
 // indexPods leaves out pods that finished long ago: they hold nothing any more
 // (hazards 12 and 13). Pods in the node's network claim no address (hazard 28).
 // Ages count up to the reading at, from before the sources were asked; now is
-// that after their answers.
-func indexPods(looks evidence, c *clock, at, now reading) *livePods {
-	l := &livePods{make(map[string]*livePod), make(map[string]*livePod), make(map[netip.Addr][]*livePod), nil, nil, forever}
+// that after their answers. Of the containers there are about as many as reservations.
+func indexPods(looks evidence, reservations int, c *clock, at, now reading) *livePods {
+	l := &livePods{make(map[string]*livePod, reservations), make(map[string]*livePod), make(map[netip.Addr][]*livePod), nil, nil, forever}
 	for i, a := range slices.Concat(looks...) {
+		pods := make([]livePod, len(a.Pods))
 		for j := range a.Pods {
 			p := &a.Pods[j]
 			if p.HasFinished() {
@@ -67,7 +68,8 @@ func indexPods(looks evidence, c *clock, at, now reading) *livePods {
 				}
 				l.nextFinish = min(l.nextFinish, left)
 			}
-			l.add(&livePod{p, refOf(p, a.Source), i}, c.startKnown(now, p.StartedAt))
+			pods[j] = livePod{p, refOf(p, a.Source), i}
+			l.add(&pods[j], c.startKnown(now, p.StartedAt))
 		}
 	}
 	for _, claimants := range l.claims {

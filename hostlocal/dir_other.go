@@ -7,6 +7,7 @@ package hostlocal
 import (
 	"io"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -30,6 +31,17 @@ func openDir(path string) (dir, error) {
 	}
 	f, err := os.Open(path)
 	return dir{f}, err
+}
+
+// list returns the addresses that regular files of the directory are named by.
+func (d dir) list() (ips []netip.Addr, err error) {
+	entries, err := d.ReadDir(-1)
+	for _, e := range entries {
+		if ip, ok := parseName(e.Name(), colon); ok && e.Type().IsRegular() {
+			ips = append(ips, ip)
+		}
+	}
+	return ips, err
 }
 
 func (d dir) file(r *Reservation) string { return filepath.Join(d.Name(), fileName(r.IP, colon)) }

@@ -80,14 +80,14 @@ var foreign = []struct {
 
 func TestParseOwner(t *testing.T) {
 	for _, row := range owners {
-		id, ifName, state := parseOwner(row.file)
+		id, ifName, state := parseOwner([]byte(row.file))
 		if string(id) != row.id || string(ifName) != row.ifName || state != Owned {
 			t.Errorf("parseOwner(%.40q) = %.40q, %.40q, %v, want %.40q, %.40q: %s",
 				row.file, id, ifName, state, row.id, row.ifName, row.reason)
 		}
 	}
 	for _, row := range foreign {
-		id, ifName, state := parseOwner(row.file)
+		id, ifName, state := parseOwner([]byte(row.file))
 		if len(id)+len(ifName) > 0 || state != row.want {
 			t.Errorf("parseOwner(%.40q) = %.40q, %.40q, %v, want %v: %s", row.file, id, ifName, state, row.want, row.reason)
 		}
@@ -145,7 +145,7 @@ func TestHazard16Garbage(t *testing.T) {
 // with the ID alone.
 func FuzzParseOwner(f *testing.F) {
 	f.Fuzz(func(t *testing.T, content []byte) {
-		idBytes, ifNameBytes, state := parseOwner(string(content))
+		idBytes, ifNameBytes, state := parseOwner(content)
 		id, ifName := string(idBytes), string(ifNameBytes)
 		trimmed := strings.TrimSpace(string(content))
 
@@ -154,7 +154,7 @@ func FuzzParseOwner(f *testing.F) {
 			if !validName(id) || strings.ContainsFunc(id, unicode.IsSpace) {
 				t.Errorf("ID %q is not valid", id)
 			}
-			if ifName != "" && (!validIfName(ifNameBytes) || strings.TrimSpace(ifName) != ifName) {
+			if ifName != "" && (!validIfName(ifName) || strings.TrimSpace(ifName) != ifName) {
 				t.Errorf("interface name %q is not valid", ifName)
 			}
 			written := id
@@ -162,7 +162,7 @@ func FuzzParseOwner(f *testing.F) {
 				written += "\r\n" + ifName
 			}
 			if len(written) <= maxOwner {
-				if id2, ifName2, state2 := parseOwner(written); string(id2) != id || string(ifName2) != ifName || state2 != Owned {
+				if id2, ifName2, state2 := parseOwner([]byte(written)); string(id2) != id || string(ifName2) != ifName || state2 != Owned {
 					t.Errorf("%q, %q comes back as %q, %q, %v", id, ifName, id2, ifName2, state2)
 				}
 			}

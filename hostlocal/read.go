@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net/netip"
 	"runtime/debug"
@@ -40,11 +39,6 @@ func (s *Store) List(ctx context.Context) ([]Reservation, error) {
 // listNetwork appends a network's reservations to rs. It works in the directory
 // that it opened, also when another one gets its name.
 func (s *Store) listNetwork(ctx context.Context, network string, rs []Reservation) ([]Reservation, error) {
-	select {
-	case <-ctx.Done():
-		return nil, cmp.Or(ctx.Err(), context.Canceled)
-	default:
-	}
 	d, err := s.open(network)
 	if isMissing(err) {
 		return rs, nil
@@ -53,8 +47,13 @@ func (s *Store) listNetwork(ctx context.Context, network string, rs []Reservatio
 		return nil, fmt.Errorf("network %s: %w", network, err)
 	}
 	defer func() { _ = d.Close() }() // only read from
+	select {
+	case <-ctx.Done():
+		return nil, cmp.Or(ctx.Err(), context.Canceled)
+	default:
+	}
 	ips, err := d.list()
-	if err != nil {
+	if err != nil && !isMissing(err) { // missing: the directory was removed
 		return nil, fmt.Errorf("network %s: %w", network, err)
 	}
 	slices.SortFunc(ips, netip.Addr.Compare)
@@ -67,24 +66,6 @@ func (s *Store) listNetwork(ctx context.Context, network string, rs []Reservatio
 		return nil, fmt.Errorf("reading owners: %w", err)
 	}
 	return append(rs[:first], slices.DeleteFunc(rs[first:], func(r Reservation) bool { return r.Owner == Unknown })...), nil
-}
-
-// list returns the addresses that regular files of the directory are named by.
-func (d dir) list() (ips []netip.Addr, err error) {
-	for {
-		entries, err := d.ReadDir(1024)
-		for _, e := range entries {
-			if ip, ok := parseName(e.Name(), colon); ok && e.Type().IsRegular() {
-				ips = append(ips, ip)
-			}
-		}
-		if errors.Is(err, io.EOF) || isMissing(err) {
-			return ips, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
 }
 
 // manyOwners is from how many reservations on two goroutines read, which takes less
@@ -118,27 +99,22 @@ func (s *Store) readOwners(ctx context.Context, d dir, rs []Reservation) (err er
 }
 
 func (s *Store) readSome(ctx context.Context, d dir, rs []Reservation) error {
-	buf := make([]byte, maxOwner+1)
+	buf := make([]byte, maxOwner+1) // on the stack
 	for i := range rs {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		r := &rs[i]
-		if err := r.read(d, buf); err != nil && !isGone(err) {
+		content, err := d.read(r, buf)
+		if err == nil {
+			id, ifName, owner := parseOwner(content)
+			r.ContainerID, r.IfName, r.Owner = string(id), string(ifName), owner
+		} else if !isGone(err) {
 			d.stat(r) // also where that finds nothing: its directory may have been renamed
 			r.Owner, r.Err = Unreadable, fmt.Errorf("reading the owner of %s: %w", s.filePath(r), err)
 		}
 	}
 	return nil
-}
-
-// read fills in r from its file.
-func (r *Reservation) read(d dir, buf []byte) error {
-	content, err := d.read(r, buf)
-	if err == nil {
-		r.ContainerID, r.IfName, r.Owner = parseOwner(string(content))
-	}
-	return err
 }
 
 // errNotRegular says that a name leads to something else than a regular file.

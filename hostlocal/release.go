@@ -90,7 +90,7 @@ const (
 //
 // What was not read by List, or is Unreadable, is never removed: it is Failed.
 func (s *Store) Release(ctx context.Context, rs ...*Reservation) (ReleaseResult, error) {
-	w := releaser{store: s, rs: rs, buf: make([]byte, maxOwner+1)}
+	w := releaser{store: s, rs: rs}
 	w.Outcomes = slices.Repeat([]Outcome{NotTried}, len(rs))
 	left := make(map[string][]int) // the indexes of those that are not tried yet, by network
 	for i, r := range rs {
@@ -158,7 +158,6 @@ func (s *Store) Release(ctx context.Context, rs ...*Reservation) (ReleaseResult,
 type releaser struct {
 	store *Store
 	rs    []*Reservation
-	buf   []byte
 	ReleaseResult
 }
 
@@ -227,10 +226,12 @@ func (w *releaser) hold(ctx context.Context, network string, order []int) (n int
 // change time.
 func (w *releaser) release(d dir, lock *fileLock, r *Reservation) error {
 	now := Reservation{IP: r.IP}
-	if err := now.read(d, w.buf); err != nil {
+	content, err := d.read(&now, make([]byte, maxOwner+1))
+	if err != nil {
 		return err
 	}
-	if now.identity != r.identity || now.Owner != r.Owner || now.ContainerID != r.ContainerID || now.IfName != r.IfName {
+	id, ifName, owner := parseOwner(content)
+	if now.identity != r.identity || owner != r.Owner || string(id) != r.ContainerID || string(ifName) != r.IfName {
 		return errChanged
 	}
 	if err := lock.check(); err != nil {

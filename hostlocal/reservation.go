@@ -3,6 +3,7 @@
 package hostlocal
 
 import (
+	"bytes"
 	"net/netip"
 	"strings"
 	"time"
@@ -82,18 +83,18 @@ const maxOwner = 4096
 // (v0.8.0 and later). White space around either is ignored, as the plugin
 // ignores it when it matches (plugins, backend/disk ReleaseByID). What it
 // returns are parts of content.
-func parseOwner(content string) (containerID, ifName string, state OwnerState) {
+func parseOwner(content []byte) (containerID, ifName []byte, state OwnerState) {
 	if len(content) > maxOwner {
-		return "", "", Malformed
+		return nil, nil, Malformed
 	}
-	content = strings.TrimSpace(content)
-	if content == "" {
-		return "", "", Empty
+	content = bytes.TrimSpace(content)
+	if len(content) == 0 {
+		return nil, nil, Empty
 	}
-	id, name, two := strings.Cut(content, "\n")
-	id, name = strings.TrimFunc(id, isBlank), strings.TrimFunc(name, isBlank)
-	if !validName(id) || two && !validIfName(name) {
-		return "", "", Malformed
+	id, name, two := bytes.Cut(content, []byte("\n"))
+	id, name = bytes.TrimFunc(id, isBlank), bytes.TrimFunc(name, isBlank)
+	if !validName(id) || two && !validIfName(string(name)) {
+		return nil, nil, Malformed
 	}
 	return id, name, Owned
 }
@@ -103,7 +104,7 @@ func isBlank(r rune) bool { return r != '\n' && unicode.IsSpace(r) }
 
 // validName is the CNI spec's rule for container IDs and network names: a
 // letter or digit, then letters, digits, '_', '.' and '-'.
-func validName(s string) bool {
+func validName[T string | []byte](s T) bool {
 	for i := range len(s) {
 		c := s[i]
 		switch {

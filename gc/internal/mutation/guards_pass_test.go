@@ -89,7 +89,7 @@ var passGuards = []guard{
 	{"R9", "07", "an answer of no parts is refused", "TestHazard07AnswerThatContradictsItself", "gc/sources.go",
 		"	if len(answers) == 0 {", "	if false {"},
 	{"R5", "72", "where it takes two looks, both count", "TestHazard72ADDBetweenTwoPlugins", "gc/evidence.go",
-		"indexPods(s.evidence, s.clock", "indexPods(evidence{look}, s.clock"},
+		"indexPods(s.evidence, len", "indexPods(evidence{look}, len"},
 	{"R5", "72", "... a second apart", "TestHazard72ADDBetweenTwoPlugins", "gc/reconciler.go",
 		"!r.sleep(ctx, betweenLooks)", "!r.sleep(ctx, time.Millisecond)"},
 	{"R5", "39 40", "... and there are two", "TestHazard39LeaksOfAPodThatNeverStarts", "gc/reconciler.go",

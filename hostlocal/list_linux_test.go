@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hostlocal
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+// openedDir opens the directory of the store's network.
+func openedDir(t *testing.T, s *Store) dir {
+	t.Helper()
+	d, err := openDir(dirOf(s))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = d.Close() })
+	return d
+}
+
+// entriesOf returns a part of a directory's entries as the kernel does, no longer
+// than so many bytes.
+func entriesOf(t *testing.T, d dir, most int) []byte {
+	t.Helper()
+	buf := make([]byte, most)
+	n, err := syscall.ReadDirent(int(d.Fd()), buf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return buf[:n]
+}
+
+// manyAddresses are so many, of IPv4 and IPv6.
+func manyAddresses(n int) (ips []string) {
+	four, six := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00:1111:2222:3333:4444:5555:6666:1000")
+	for range n / 2 {
+		ips = append(ips, four.String(), six.String())
+		four, six = four.Next(), six.Next()
+	}
+	return ips
+}
+
+// texts are addresses in the order of their names.
+func texts(ips []netip.Addr) (out []string) {
+	for _, ip := range ips {
+		out = append(out, ip.String())
+	}
+	slices.Sort(out)
+	return out
+}
+
+// TestListNames: whatever fills a directory beside them, and over however many of the
+// kernel's answers it goes, all reservations are listed, each once.
+func TestListNames(t *testing.T) {
+	for _, row := range []struct {
+		reason string
+		many   int
+		others int // with names as long as they may be
+	}{
+		{"an empty directory", 0, 0},
+		{"fewer than one answer has room for", 10, 0},
+		{"some answers", 1000, 0},
+		{"nothing else fits beside the longest names", 100, 300},
+	} {
+		s := newStore(t)
+		want := manyAddresses(row.many)
+		reserve(t, s, want...)
+		for i := range row.others {
+			write(t, filepath.Join(dirOf(s), fmt.Sprintf("10.1.0.%0248d", i)), "")
+		}
+		ips, err := openedDir(t, s).list()
+		if err != nil {
+			t.Fatal(err)
+		}
+		slices.Sort(want)
+		if diff := cmp.Diff(want, texts(ips), cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
+		}
+	}
+}
+
+// TestListOfAChangingDirectory: a reservation that is there all the time is listed,
+// and once, also where others come and go between two of the kernel's answers.
+func TestListOfAChangingDirectory(t *testing.T) {
+	s := newStore(t)
+	all := manyAddresses(400)
+	stay, gone := all[:200], all[200:]
+	reserve(t, s, all...)
+	d := openedDir(t, s)
+	ips := d.appendRegular(nil, entriesOf(t, d, 512))
+	for i, ip := range gone {
+		if err := os.Remove(at(s, ip)); err != nil {
+			t.Fatal(err)
+		}
+		reserve(t, s, fmt.Sprintf("10.2.0.%d", i))
+	}
+	rest, err := d.list()
+	if err != nil || len(ips) == 0 {
+		t.Fatalf("%d in the first answer, %v", len(ips), err)
+	}
+	got := texts(append(ips, rest...))
+	for _, ip := range stay {
+		if i, found := slices.BinarySearch(got, ip); !found || i+1 < len(got) && got[i+1] == ip {
+			t.Errorf("%s is not listed once: %v", ip, got)
+		}
+	}
+}
+
+// kinds makes a file of each kind, under an address each, of which the first is a
+// reservation.
+func kinds(t *testing.T, s *Store) {
+	t.Helper()
+	reserve(t, s, "10.0.0.1")
+	symlink(t, "10.0.0.1", at(s, "10.0.0.2"))
+	symlink(t, "/missing", at(s, "10.0.0.3"))
+	node(t, at(s, "10.0.0.4"), syscall.S_IFIFO)
+	node(t, at(s, "10.0.0.5"), syscall.S_IFSOCK)
+	mkdir(t, at(s, "10.0.0.6"))
+	write(t, filepath.Join(dirOf(s), "last_reserved_ip.0"), "10.0.0.1")
+}
+
+// withoutTypes makes of a directory's entries what a file system returns that knows no
+// types.
+func withoutTypes(entries []byte) []byte {
+	for rest := entries; len(rest) > 0; rest = rest[binary.NativeEndian.Uint16(rest[16:]):] {
+		rest[18] = syscall.DT_UNKNOWN
+	}
+	return entries
+}
+
+// TestListKinds: only regular files are listed, also where the file system tells no
+// types, and nothing is opened for that (R7).
+func TestListKinds(t *testing.T) {
+	s := newStore(t)
+	kinds(t, s)
+	d := openedDir(t, s)
+	entries := entriesOf(t, d, 4096)
+	within(t, "listing a pipe", func() {
+		for reason, entries := range map[string][]byte{"with types": slices.Clone(entries), "without types": withoutTypes(entries)} {
+			if diff := cmp.Diff([]string{"10.0.0.1"}, texts(d.appendRegular(nil, entries))); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", reason, diff)
+			}
+		}
+	})
+}
+
+// TestListKindsInARenamedDirectory: where a type can't be told, as the directory was
+// renamed, what its descriptor leads to counts: reading says what that is.
+func TestListKindsInARenamedDirectory(t *testing.T) {
+	s := newStore(t)
+	kinds(t, s)
+	d := openedDir(t, s)
+	entries := withoutTypes(entriesOf(t, d, 4096))
+	move(t, dirOf(s), dirOf(s)+".old")
+	ips := d.appendRegular(nil, entries)
+	if !slices.Contains(texts(ips), "10.0.0.1") {
+		t.Errorf("listed are %v, want what may be a reservation", ips)
+	}
+	for _, ip := range ips {
+		if _, err := d.read(&Reservation{IP: ip}, make([]byte, 10)); errors.Is(err, errNotRegular) == (ip.String() == "10.0.0.1") {
+			t.Errorf("read of %v: %v", ip, err)
+		}
+	}
+}
+
+// TestListOfARemovedDirectory: a directory that is removed while it is listed has no
+// reservations.
+func TestListOfARemovedDirectory(t *testing.T) {
+	s := newStore(t)
+	reserve(t, s, "10.0.0.1")
+	rs, err := s.List(hookContext{Context: t.Context(), done: func() {
+		if err := os.RemoveAll(dirOf(s)); err != nil {
+			t.Error(err)
+		}
+	}})
+	if len(rs) > 0 || err != nil {
+		t.Errorf("List: %v, %v", addresses(rs), err)
+	}
+}
