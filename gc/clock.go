@@ -224,9 +224,7 @@ func podIDOf(p *podsource.Pod) podID {
 func (c *clock) remember(s *snapshot, entries []Entry) {
 	seen := make(map[any]time.Duration)
 	for i := range entries {
-		switch entries[i].Reason.Verdict() {
-		case InUse, Conflict, Malformed, Released:
-		default:
+		if !slices.Contains([]Verdict{InUse, Conflict, Malformed, Released}, entries[i].Reason.Verdict()) {
 			f := fileOf(entries[i].Reservation)
 			seen[f] = c.firstSeen(s.at, f)
 		}

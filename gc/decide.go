@@ -45,7 +45,7 @@ const (
 func decide(s *snapshot) (entries []Entry, next time.Duration) {
 	rs := s.reservations
 	entries = make([]Entry, len(rs))
-	o := owners{held: make(map[string]holding), live: make(map[netip.Addr]bool)}
+	o := owners{held: make(map[string]Entry), live: make(map[netip.Addr]bool)}
 	for i := range rs {
 		o.unreadable = o.unreadable || s.mayBeSibling(&rs[i])
 		if s.pods.claims[rs[i].IP] != nil && s.pods.owner(&rs[i]) != nil {
@@ -107,15 +107,9 @@ func (s *snapshot) mayBeSibling(r *hostlocal.Reservation) bool {
 
 // owners is what the claimed reservations tell about others of the same owner.
 type owners struct {
-	held       map[string]holding  // by container ID
+	held       map[string]Entry    // what keeps other reservations of a container, by its ID
 	live       map[netip.Addr]bool // claimed addresses of live containers in whatever network
 	unreadable bool                // an address in use may belong to any container
-}
-
-// A holding is why other reservations of a container are kept.
-type holding struct {
-	why Reason
-	pod *livePod
 }
 
 // judgeClaimed judges a reservation whose address live pods claim (R3, R10).
@@ -152,7 +146,7 @@ func (s *snapshot) judgeClaimed(r *hostlocal.Reservation, claimants []*livePod, 
 // them is in use comes before a conflict.
 func (o *owners) note(r *hostlocal.Reservation, why Reason, pod *livePod) {
 	if _, ok := o.held[r.ContainerID]; !ok || why == SiblingInUse {
-		o.held[r.ContainerID] = holding{why, pod}
+		o.held[r.ContainerID] = entry(r, why, pod)
 	}
 }
 
@@ -172,7 +166,8 @@ func (s *snapshot) judgeOwned(r *hostlocal.Reservation, o *owners) Entry {
 		return entry(r, ContainerLive, owner)
 	}
 	if other, ok := o.held[r.ContainerID]; ok {
-		return entry(r, other.why, other.pod)
+		other.Reservation = r
+		return other
 	}
 	if o.unreadable {
 		return entry(r, SiblingUnreadable, nil)

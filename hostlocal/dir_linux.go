@@ -69,10 +69,7 @@ func (d dir) read(r *Reservation, buf []byte) ([]byte, error) {
 	defer func() { _ = syscall.Close(fd) }() // only read from
 	r.setStatus(&st)
 	n, err := retry(func() (int, error) { return syscall.Read(fd, buf) })
-	if err != nil {
-		return nil, os.NewSyscallError("read", err)
-	}
-	return buf[:n], nil
+	return buf[:max(0, n)], os.NewSyscallError("read", err)
 }
 
 // stat fills in r's identity and time alone, as far as its path leads to a regular

@@ -5,6 +5,7 @@
 package hostlocal
 
 import (
+	"cmp"
 	"io"
 	"io/fs"
 	"net/netip"
@@ -63,12 +64,8 @@ func (d dir) read(r *Reservation, buf []byte) ([]byte, error) {
 		return nil, err
 	}
 	defer func() { _ = f.Close() }() // only read from
-	now, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !os.SameFile(before, now) {
-		return nil, fs.ErrNotExist // the one that was looked at is gone
+	if now, err := f.Stat(); err != nil || !os.SameFile(before, now) {
+		return nil, cmp.Or(err, fs.ErrNotExist) // the one that was looked at is gone
 	}
 	return io.ReadAll(io.LimitReader(f, int64(len(buf))))
 }

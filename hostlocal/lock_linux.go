@@ -3,6 +3,7 @@
 package hostlocal
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -44,10 +45,7 @@ func (l *fileLock) try() error {
 	if errors.Is(err, syscall.EWOULDBLOCK) {
 		return errLockBusy
 	}
-	if err != nil {
-		return os.NewSyscallError("flock", err)
-	}
-	return l.check()
+	return cmp.Or(os.NewSyscallError("flock", err), l.check())
 }
 
 // check returns errLockReplaced if the file that is locked is not the one that the

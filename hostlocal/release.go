@@ -198,7 +198,7 @@ func (w *releaser) hold(ctx context.Context, network string, order []int) (n int
 		w.LockHeld += held
 		w.LongestHold = max(w.LongestHold, held)
 	}()
-	for n < len(order) && (n == 0 || time.Since(since) < maxHold) {
+	for ; n < len(order) && (n == 0 || time.Since(since) < maxHold); n++ {
 		if err := ctx.Err(); err != nil {
 			return n, err
 		}
@@ -215,7 +215,6 @@ func (w *releaser) hold(ctx context.Context, network string, order []int) (n int
 		default:
 			w.fail(i, fmt.Errorf("releasing %s: %w", w.store.filePath(w.rs[i]), err))
 		}
-		n++
 	}
 	return n, nil
 }

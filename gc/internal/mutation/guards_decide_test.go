@@ -176,7 +176,7 @@ var startingGuards = []guard{
 	{"R4", "40", "the boot is the earliest of all readings", "TestStartingEndsByTheBoot", "gc/clock.go",
 		"c.bootedAt.IsZero() || booted.Before(c.bootedAt)", "true"},
 	{"R4", "39", "what is seen in use in between counts anew", "TestStartingCountsAnewWhatWasNotSeenUnnamed", "gc/clock.go",
-		"case InUse, Conflict, Malformed, Released:", "case Released:"},
+		"Verdict{InUse, Conflict, Malformed, Released}", "Verdict{Released}"},
 	{"R4", "38", "a union is monotone: no entry of another member ends a pod's start", "TestHazard38OldSandboxOfAStartingPod", "gc/pods.go",
 		"	for i, a := range slices.Concat(looks...) {\n		pods := make([]livePod, len(a.Pods))\n		for j := range a.Pods {\n			p := &a.Pods[j]\n",
 		"	var all []*podsource.Pod\n	for i, a := range slices.Concat(looks...) {\n		pods := make([]livePod, len(a.Pods))\n		for j := range a.Pods {\n			p := &a.Pods[j]\n			if slices.ContainsFunc(all, func(q *podsource.Pod) bool { return q.UID == p.UID }) {\n				continue\n			}\n			all = append(all, p)\n"},

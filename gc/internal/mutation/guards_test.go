@@ -64,7 +64,7 @@ var diskGuards = []guard{
 	{"R8", "47", "before each removal the lock is still the directory's", "TestHazard47LockIsReplacedUnderAPass", "hostlocal/release.go",
 		"if err := lock.check(); err != nil {", "if err := error(nil); err != nil {"},
 	{"R8", "47", "... and when it was taken", "TestHazard47LockReplacedAsItComes", "hostlocal/lock_linux.go",
-		"	return l.check()\n", "	return nil\n"},
+		"err), l.check())\n", "err))\n"},
 	{"R11", "68 30", "an error about one file does not hide the others", "TestListTellsWhatItCouldNotRead", "hostlocal/read.go",
 		"			r.Owner, r.Err = Unreadable, ", "			r.Owner, r.Err = Unknown, "},
 	{"R11", "68", "what could not be read is not taken for gone when its path leads nowhere", "TestHazard68UnreadableInARenamedDirectory", "hostlocal/read.go",
