@@ -223,7 +223,7 @@ func (v *variants) call(c *ast.CallExpr) {
 			v.dropped(arg, c)
 		case name == "context.WithTimeout" && i == 1:
 			v.wrap(arg, fmt.Sprintf("mutantDuration(%d, ", v.number(contextIgnored, c)), ")")
-		case len(name) > 7 && name[:7] == "slices." && isSlice(t):
+		case len(name) > 7 && name[:7] == "slices." && isSlice(t) && !isSpelledOut(arg):
 			v.wrap(arg, fmt.Sprintf("mutantFirst(%d, ", v.number(firstOnly, c)), ")")
 		}
 	}
@@ -248,6 +248,12 @@ func isSlice(t types.Type) bool {
 	}
 	_, ok := t.Underlying().(*types.Slice)
 	return ok
+}
+
+// isSpelledOut reports whether a slice is written down here, element by element.
+func isSpelledOut(e ast.Expr) bool {
+	_, is := e.(*ast.CompositeLit)
+	return is
 }
 
 // loop ends after the first time.
