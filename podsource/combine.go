@@ -66,7 +66,7 @@ func Fallback(first, then Source) Source {
 			return a, notHere
 		}
 		a, err := t.answer(r, atMost)
-		if err != nil && !errors.Is(err, errNotAsked) {
+		if err != nil {
 			err = fmt.Errorf("%w (asked because: %s)", err, notHere.Error())
 		}
 		return a, err

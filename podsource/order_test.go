@@ -37,6 +37,7 @@ func TestRank(t *testing.T) {
 		runtime, kubelet = source("runtime", RankRuntime, nil), source("kubelet", RankPods, nil)
 		noCache          = source("no-cache", RankCache, ErrNotHere)
 		noKubelet        = source("no-kubelet", RankPods, ErrNotHere)
+		noRuntime        = source("no-runtime", RankRuntime, ErrNotHere)
 		broken           = source("broken", RankRuntime, errors.New("broken"))
 		incomplete       = source("incomplete", RankCache, ErrIncomplete)
 		unranked         = Func(func(context.Context) ([]Pod, error) {
@@ -66,6 +67,10 @@ func TestRank(t *testing.T) {
 		{"a union as the first choice", Union(cache, Fallback(Union(kubelet, adds), unranked), namespaces), "adds namespaces cache kubelet"},
 		{"a first choice is asked as early as the second would be, so that this is not asked after its turn",
 			Union(unranked, Fallback(noKubelet, runtime), namespaces), "namespaces no-kubelet runtime unranked"},
+		{"... as early as the earliest member of a union would be", Union(namespaces, Fallback(noKubelet, Union(adds, kubelet))), "no-kubelet adds namespaces kubelet"},
+		{"... as early as either choice of a fallback: the first", Union(namespaces, Fallback(noKubelet, Fallback(adds, kubelet))), "no-kubelet adds namespaces"},
+		{"... the second", Union(namespaces, Fallback(noKubelet, Fallback(noRuntime, adds))), "no-kubelet no-runtime adds namespaces"},
+		{"... and so is the first choice of the first", Union(namespaces, Fallback(Fallback(noKubelet, noRuntime), adds)), "no-kubelet no-runtime adds namespaces"},
 		{"all of them nested", AllowEmpty(require(Union(Fallback(noKubelet, require(Union(kubelet, Fallback(noCache, adds)), "kubelet")), runtime), "runtime")),
 			"no-kubelet no-cache adds runtime kubelet"},
 

@@ -61,12 +61,10 @@ func TestPlainPodsClaimNothing(t *testing.T) {
 }
 
 func TestFuncs(t *testing.T) {
-	type key struct{}
-	ctx := context.WithValue(t.Context(), key{}, "mine")
 	broken := errors.New("broken")
 	whole := Answer{Source: "agent", Pods: []Pod{named("a")}, SeesADDs: true, AsOf: time.Unix(1700000000, 0)}
 	check := func(ctx context.Context) {
-		if ctx.Value(key{}) != "mine" {
+		if ctx != t.Context() {
 			t.Error("another context")
 		}
 	}
@@ -78,7 +76,7 @@ func TestFuncs(t *testing.T) {
 		{"pods", Func(func(ctx context.Context) ([]Pod, error) { check(ctx); return whole.Pods, broken }), Answer{Pods: whole.Pods}},
 		{"a whole answer", AnswerFunc(func(ctx context.Context) (Answer, error) { check(ctx); return whole, broken }), whole},
 	} {
-		got, err := row.source.Pods(ctx)
+		got, err := row.source.Pods(t.Context())
 		if !errors.Is(err, broken) || err.Error() != broken.Error() {
 			t.Errorf("got %v, want %v as it is: %s", err, broken, row.reason)
 		}
@@ -108,7 +106,6 @@ func TestHasFinished(t *testing.T) {
 // TestContext: what a caller gives reaches every source, and one that has ended
 // none.
 func TestContext(t *testing.T) {
-	type key struct{}
 	agent := types.NamespacedName{Namespace: "default", Name: "a"}
 	combined := func(s Source) map[string]Source {
 		return map[string]Source{
@@ -120,17 +117,16 @@ func TestContext(t *testing.T) {
 			"all":         AllowEmpty(Require(Union(Fallback(failing(ErrNotHere), Union(s))), agent)),
 		}
 	}
-	ctx := context.WithValue(t.Context(), key{}, "mine")
 	asked := 0
 	for name, s := range combined(Func(func(ctx context.Context) ([]Pod, error) {
 		asked++
-		if ctx.Value(key{}) != "mine" {
+		if ctx != t.Context() {
 			t.Error("another context")
 		}
 		return []Pod{named("a")}, nil
 	})) {
 		asked = 0
-		if _, err := s.Pods(ctx); err != nil || asked != 1 {
+		if _, err := s.Pods(t.Context()); err != nil || asked != 1 {
 			t.Errorf("%s: asked %d times, %v", name, asked, err)
 		}
 	}
