@@ -94,6 +94,7 @@ func TestHazard71RuntimeListsTheSandboxLate(t *testing.T) {
 		{"a source that needs longer than L gets it", 29 * time.Minute, []podsource.Answer{slowRuntime(30 * time.Minute)}, Young},
 		{"... and no longer", 30 * time.Minute, []podsource.Answer{slowRuntime(30 * time.Minute)}, Released},
 		{"the lag is that of the fastest who could name it", 8 * time.Minute, []podsource.Answer{slowRuntime(30 * time.Minute), criAnswer()}, Released},
+		{"... also of those that one source tells", 8 * time.Minute, []podsource.Answer{slowRuntime(7*time.Minute, 30*time.Minute)}, Released},
 		{"a source of other containers does not count", 8 * time.Minute, []podsource.Answer{slowRuntime(30 * time.Minute), recordAnswer([]string{"second"})}, Young},
 	} {
 		t.Run(c.reason, inBubble(func(t *testing.T) {
@@ -105,9 +106,12 @@ func TestHazard71RuntimeListsTheSandboxLate(t *testing.T) {
 }
 
 // slowRuntime lists a sandbox so long after its ADD.
-func slowRuntime(lag time.Duration) podsource.Answer {
+func slowRuntime(lags ...time.Duration) podsource.Answer {
 	a := criAnswer()
-	a.Source, a.Names = "slow", []podsource.Names{{Form: podsource.Hex64, Lag: lag}}
+	a.Source, a.Names = "slow", nil
+	for _, lag := range lags {
+		a.Names = append(a.Names, podsource.Names{Form: podsource.Hex64, Lag: lag})
+	}
 	return a
 }
 

@@ -184,7 +184,7 @@ func granularity(stamp time.Time) time.Duration {
 // beforeBoot reports whether a reservation was made before the node booted, by
 // every clock that this process has seen (R4).
 func (c *clock) beforeBoot(r *hostlocal.Reservation) bool {
-	return !c.bootedAt.IsZero() && !r.ReservedAt.IsZero() && r.ReservedAt.Before(c.bootedAt.Add(-time.Second))
+	return !r.ReservedAt.IsZero() && r.ReservedAt.Before(c.bootedAt.Add(-time.Second)) // nothing is from before a zero bootedAt
 }
 
 // asOf places the date of the answer of a source, by its place, on the monotonic
@@ -229,15 +229,13 @@ func (c *clock) remember(s *snapshot, entries []Entry) {
 			seen[f] = c.firstSeen(s.at, f)
 		}
 	}
-	for _, d := range slices.Concat(s.evidence...) {
-		for i := range d.Pods {
-			if p := &d.Pods[i]; p.HasFinished() {
+	for i, d := range s.evidence[len(s.evidence)-1] {
+		for k := range d.Pods {
+			if p := &d.Pods[k]; p.HasFinished() {
 				id := podIDOf(p)
 				seen[id] = c.firstSeen(s.at, id)
 			}
 		}
-	}
-	for i, d := range s.evidence[len(s.evidence)-1] {
 		if !d.AsOf.IsZero() {
 			seen[date{i, d.Source, d.AsOf.UnixNano()}], seen[date{i, d.Source, anyDate}] = d.asOf, s.at.mono
 		}

@@ -133,16 +133,58 @@ func TestClockForgets(t *testing.T) {
 	}
 }
 
-// A wall clock that runs a little fast is no step, but makes nothing older.
+// A wall clock that runs a little fast is no step, but makes nothing older. Nor does
+// one that runs a little slow.
 func TestClockTakesSmallGainsOff(t *testing.T) {
 	epoch := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	const little = clockTolerance
+	for gain, want := range map[time.Duration]time.Duration{little: time.Minute, -little: time.Minute - little} {
+		var c clock
+		c.observe(reading{wall: epoch})
+		at := reading{wall: epoch.Add(time.Minute + gain), mono: time.Minute}
+		c.observe(at)
+		age, byTimestamp := c.age(at, &hostlocal.Reservation{ReservedAt: epoch})
+		if !byTimestamp || age != want {
+			t.Errorf("with a gain of %v: age %v (by its timestamp: %t), want %v by its timestamp", gain, age, byTimestamp, want)
+		}
+	}
+}
+
+// A start is known where it is not in the future and the clock showed its time once.
+// A timestamp is trusted from the first time on that the clock has not shown before.
+func TestClockKnowsItsSteps(t *testing.T) {
+	epoch := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	const hour, minute = time.Hour, time.Minute
 	var c clock
 	c.observe(reading{wall: epoch})
-	at := reading{wall: epoch.Add(time.Minute + 50*time.Millisecond), mono: time.Minute}
-	c.observe(at)
-	age, byTimestamp := c.age(at, &hostlocal.Reservation{ReservedAt: epoch})
-	if !byTimestamp || age != time.Minute {
-		t.Errorf("got age %v (by its timestamp: %t), want 1m0s by its timestamp", age, byTimestamp)
+	c.observe(reading{wall: epoch.Add(hour), mono: hour})
+	c.observe(reading{wall: epoch.Add(hour - minute), mono: hour + time.Second}) // set back
+	forward := reading{wall: epoch.Add(3 * hour), mono: 2 * hour}
+	c.observe(forward)
+	twiceFrom, twiceTo := hour-minute-time.Second, hour+time.Second+clockTolerance
+	for _, row := range []struct {
+		reason string
+		start  time.Duration
+		known  bool
+	}{
+		{"long before the step back", hour / 2, true},
+		{"before the time to which it led", twiceFrom - 1, true},
+		{"at that time, or before by as much as passed between two readings", twiceFrom, false},
+		{"at the time of the step", twiceTo, false},
+		{"after it", twiceTo + 1, true},
+		{"before the step forward", hour + hour/2, true},
+		{"now", 3 * hour, true},
+		{"in the future", 3*hour + 1, false},
+	} {
+		if got := c.startKnown(forward, epoch.Add(row.start)); got != row.known {
+			t.Errorf("%s: known: %t", row.reason, got)
+		}
+	}
+	if c.startKnown(forward, time.Time{}) {
+		t.Error("a start that was not reported is known")
+	}
+	if !c.trusted(forward, forward.wall) || c.trusted(forward, forward.wall.Add(-1)) {
+		t.Error("a timestamp is not trusted from the step forward on")
 	}
 }
 
@@ -151,7 +193,7 @@ func TestClockTakesSmallGainsOff(t *testing.T) {
 func TestClockTakesTheEarliestBoot(t *testing.T) {
 	epoch := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	var c clock
-	made := hostlocal.Reservation{ReservedAt: epoch.Add(-2 * time.Second)}
+	made := hostlocal.Reservation{ReservedAt: epoch.Add(-2 * time.Second)} // since the boot
 	if c.beforeBoot(&made) {
 		t.Error("without a reading the boot is unknown")
 	}
@@ -164,6 +206,7 @@ func TestClockTakesTheEarliestBoot(t *testing.T) {
 		now    reading
 		want   bool
 	}{
+		{"by a clock that is ahead", reading{wall: epoch.Add(time.Hour), mono: 0, boot: time.Minute}, true},
 		{"made since", reading{wall: epoch.Add(time.Minute), mono: time.Minute, boot: 2 * time.Minute}, false},
 		{"the clock was set forward", reading{wall: epoch.Add(time.Hour), mono: 2 * time.Minute, boot: 3 * time.Minute}, false},
 	} {
@@ -171,7 +214,11 @@ func TestClockTakesTheEarliestBoot(t *testing.T) {
 			t.Errorf("%s: before the boot: %t", row.reason, !row.want)
 		}
 	}
-	if !c.beforeBoot(&hostlocal.Reservation{ReservedAt: epoch.Add(-2 * time.Minute)}) {
+	before := hostlocal.Reservation{ReservedAt: epoch.Add(-time.Minute - time.Second)}
+	if c.beforeBoot(&before) {
+		t.Error("what was made in the second before the boot is from before it")
+	}
+	if before.ReservedAt = before.ReservedAt.Add(-1); !c.beforeBoot(&before) {
 		t.Error("what was made before the earliest boot is not from before it")
 	}
 	if c.beforeBoot(&hostlocal.Reservation{}) {

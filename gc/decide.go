@@ -93,9 +93,6 @@ type age struct {
 
 func (s *snapshot) age(r *hostlocal.Reservation) age {
 	least, byTimestamp := s.clock.age(s.at, r)
-	if s.stale == forever {
-		return age{0, byTimestamp}
-	}
 	return age{least - s.stale, byTimestamp}
 }
 
@@ -236,7 +233,7 @@ func (s *snapshot) minAge(r *hostlocal.Reservation, seen time.Duration) time.Dur
 
 // startingPod returns a pod that may hold r without naming it yet, or nil.
 func (s *snapshot) startingPod(r *hostlocal.Reservation) (pod *livePod, why Reason) {
-	if pod = s.pods.unproven[r.ContainerID]; pod != nil && r.Owner == hostlocal.Owned {
+	if pod = s.pods.unproven[r.ContainerID]; pod != nil {
 		return pod, EntryUnproven
 	}
 	if pod = s.pods.startUnknown; pod != nil {
@@ -249,11 +246,11 @@ func (s *snapshot) startingPod(r *hostlocal.Reservation) (pod *livePod, why Reas
 }
 
 // claimEnds returns in how long the claim of a starting pod or of an unproven entry
-// on r ends (R4): zero is that it has ended, forever that no source here can end it.
+// on r ends (R4): zero or less is that it has ended, forever that no source here can end it.
 func (s *snapshot) claimEnds(r *hostlocal.Reservation, why Reason, a age, seen time.Duration) time.Duration {
 	unseen := s.opts.lag() - (s.at.mono - seen - s.stale)
 	byName := func(lag time.Duration) time.Duration {
-		return max(0, unseen, s.opts.StartingFor-a.least+1, lag-a.least+1)
+		return max(unseen, s.opts.StartingFor-a.least+1, lag-a.least+1)
 	}
 	lag := s.evidence.lag(r, seen)
 	ends := forever
@@ -271,7 +268,7 @@ func (s *snapshot) claimEnds(r *hostlocal.Reservation, why Reason, a age, seen t
 		ends = s.opts.lag()
 	}
 	if s.clock.beforeBoot(r) {
-		ends = min(ends, max(0, unseen))
+		return unseen // no other end comes before
 	}
 	return ends
 }

@@ -3,6 +3,7 @@
 package gc
 
 import (
+	"strconv"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -30,6 +31,15 @@ func TestHazard11OneAddressSeveralPods(t *testing.T) {
 			},
 			want:       map[string]Reason{"10.0.0.2": TwoPods, "fd00::2": ContainerLive},
 			duplicates: 1,
+		},
+		{
+			reason: "two pods, one of which has the address and the other one is its owner",
+			rs:     []res{{"10.0.0.2", "a"}},
+			pods: podsource.Static{
+				{NamespacedName: named("p"), UID: "p", ContainerIDs: []string{"a"}},
+				{NamespacedName: named("q"), UID: "q", ContainerIDs: []string{"b"}, IPs: ips("10.0.0.2")},
+			},
+			want: map[string]Reason{"10.0.0.2": TwoPods},
 		},
 		{
 			reason: "two pods with one address, and a third container holds it, with what else it holds",
@@ -81,6 +91,18 @@ func TestHazard11OneAddressSeveralPods(t *testing.T) {
 			want:   map[string]Reason{"10.0.0.2": AddressClaimed, "10.0.0.3": OtherContainer, "10.0.0.4": SiblingInUse},
 		},
 		{
+			reason: "... in any order",
+			rs:     []res{{"10.0.0.2", "a"}, {"10.0.0.3", "a"}, {"10.0.0.4", "a"}},
+			pods:   podsource.Static{{UID: "p", IPs: ips("10.0.0.3")}, {UID: "q", ContainerIDs: []string{"b"}, IPs: ips("10.0.0.2")}},
+			want:   map[string]Reason{"10.0.0.2": OtherContainer, "10.0.0.3": AddressClaimed, "10.0.0.4": SiblingInUse},
+		},
+		{
+			reason: "the container of a claimant is in another entry about its pod",
+			rs:     []res{{"10.0.0.2", "dead"}},
+			pods:   podsource.Static{{NamespacedName: named("p"), UID: "p", IPs: ips("10.0.0.2")}, {UID: "p", ContainerIDs: []string{"b"}, IPs: ips("10.0.0.2")}},
+			want:   map[string]Reason{"10.0.0.2": OtherContainer},
+		},
+		{
 			reason: "a claimant that is known by its address alone may be the owner's pod",
 			rs:     []res{{"10.0.0.2", "a"}},
 			pods:   podsource.Static{{NamespacedName: named("p"), UID: "p", IPs: ips("10.0.0.2")}, {ContainerIDs: []string{"b"}}},
@@ -113,6 +135,12 @@ func TestHazard11OneAddressSeveralPods(t *testing.T) {
 			duplicates: 1,
 		},
 		{
+			reason: "a pod has two containers, as after a restart of its sandbox",
+			rs:     []res{{"10.0.0.2", "b"}},
+			pods:   podsource.Static{{ContainerIDs: []string{"a", "b"}}},
+			want:   map[string]Reason{"10.0.0.2": ContainerLive},
+		},
+		{
 			reason: "container IDs match whole",
 			rs:     []res{{"10.0.0.2", "abc"}},
 			pods:   podsource.Static{{ContainerIDs: []string{"abcd", "ab"}}},
@@ -134,5 +162,16 @@ func TestHazard11OneAddressSeveralPods(t *testing.T) {
 				t.Errorf("got %d duplicates, want %d", len(report.Duplicates), c.duplicates)
 			}
 		})
+	}
+}
+
+// An address that very many pods claim costs a pass no more than one that many do.
+func TestRivalsAreBounded(t *testing.T) {
+	var pods []*livePod
+	for i := range 1000 {
+		pods = append(pods, &livePod{Pod: &podsource.Pod{ContainerIDs: []string{strconv.Itoa(i)}}})
+	}
+	if got := len(rivals(pods)); got != 32 {
+		t.Errorf("%d of 1000 pods are compared with each other, want 32", got)
 	}
 }

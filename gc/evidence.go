@@ -24,7 +24,7 @@ type declaration struct {
 	asOf   time.Duration // when the answer was last true, on the monotonic clock
 	counts time.Duration // the same, or always where it is the list of the look before
 	// Of a cache: the networks that it speaks of whatever it proved, and whether it
-	// would name r's container if that lives.
+	// would name r's container if that lives. Of others both are nil: all networks.
 	unasked  []string
 	mustName func(r *hostlocal.Reservation) bool
 }
@@ -147,7 +147,7 @@ func (d *declaration) inGap(r *hostlocal.Reservation) bool {
 		if g.But.Matches(r.ContainerID) {
 			return false
 		}
-		return r.ReservedAt.IsZero() || !latest.Before(g.From) && (g.To.IsZero() || !r.ReservedAt.After(g.To))
+		return !latest.Before(g.From) && (g.To.IsZero() || !r.ReservedAt.After(g.To))
 	})
 }
 
@@ -160,7 +160,7 @@ func speaksOf(r *hostlocal.Reservation) func(*declaration) bool {
 // have lost, and no source of its gaps.
 func mayName(r *hostlocal.Reservation) func(*declaration) bool {
 	return func(d *declaration) bool {
-		return !d.inGap(r) && covers(d.Networks, r.Network) && (d.mustName == nil || covers(d.unasked, r.Network) || d.mustName(r))
+		return !d.inGap(r) && covers(d.Networks, r.Network) && (covers(d.unasked, r.Network) || d.mustName(r))
 	}
 }
 

@@ -48,6 +48,10 @@ func TestCacheProvesToBeTheNodes(t *testing.T) {
 			[]podsource.Answer{netnsAnswer(configured("10.0.0.2"), adding(a))}, []string{network1}},
 		{"another's ADD is in flight", all, cacheAnswer(nil, stale(network1, dead)),
 			[]podsource.Answer{netnsAnswer(configured("10.0.0.2"), adding(b))}, nil},
+		{"its ADD is in flight, and the runtime lists it", all, cacheAnswer(nil, stale(network1, dead)),
+			[]podsource.Answer{netnsAnswer(configured("10.0.0.2"), podsource.Pod{ContainerIDs: []string{b, a}}), criAnswer(sandbox("1", a))}, []string{network1}},
+		{"the second address of a namespace is seen, too", all, cacheAnswer(nil, stale(network1, dead)),
+			[]podsource.Answer{netnsAnswer(podsource.Pod{IPs: ips("192.168.0.1", "10.0.0.2")})}, nil},
 		{"who does not see ADDs excuses nothing", all, cacheAnswer(nil, stale(network1, dead)),
 			[]podsource.Answer{netnsAnswer(configured("10.0.0.2")), criAnswer(sandbox("1", a))}, nil},
 		{"an address that is not reserved is nobody's here", all, cacheAnswer(nil, stale(network1, dead)),
@@ -62,6 +66,8 @@ func TestCacheProvesToBeTheNodes(t *testing.T) {
 			[]podsource.Answer{netnsAnswer(configured("10.0.0.5"))}, nil},
 		{"files without an owner that nobody has count for nothing", append(slices.Clone(all[:2]), empty, malformed), cacheAnswer([]podsource.Pod{attached(network1, a)}),
 			[]podsource.Answer{netnsAnswer(configured("10.0.0.2"))}, []string{network1}},
+		{"an entry that names no container is of no file without an owner", []hostlocal.Reservation{empty}, cacheAnswer(nil, stale(network1, "")),
+			[]podsource.Answer{netnsAnswer()}, nil},
 		{"nothing is reserved", nil, cacheAnswer([]podsource.Pod{attached(network1, a)}), []podsource.Answer{netnsAnswer()}, nil},
 	} {
 		recorded := make(map[podsource.Attachment]bool)
@@ -151,8 +157,9 @@ func TestHazard70WipedCache(t *testing.T) {
 			if c.since > 0 {
 				cache.RecordedSince = time.Now().Add(-c.since)
 			}
-			for want, members := range map[Reason][]podsource.Answer{c.want: {netnsAnswer(), cache}, c.other: {netnsAnswer(), cache, criAnswer()}} {
-				r := n.reconciler(answers(members...), Options{MinAge: time.Minute, DryRun: true})
+			members := []podsource.Answer{netnsAnswer(), cache, criAnswer()}
+			for asked, want := range map[int]Reason{2: c.want, 3: c.other} {
+				r := n.reconciler(answers(members[:asked]...), Options{MinAge: time.Minute, DryRun: true})
 				read := r.now
 				r.now = func() reading {
 					now := read()
@@ -200,6 +207,12 @@ func TestCacheThatDoesNotPassDeclaresNothing(t *testing.T) {
 		{"it passes in one", cacheAnswer(nil, stale(network1, hex64("leaked"))), map[string]Reason{
 			"10.0.0.2": ReleasedLeak, "second/10.9.0.2": NoSourceForNetwork}, map[string]Reason{
 			"10.0.0.2": ReleasedLeak, "second/10.9.0.2": NotYetListed}},
+		{"it passes in one, and declares two forms", func() podsource.Answer {
+			a := cacheAnswer(nil, stale(network1, hex64("leaked")))
+			a.Names = append([]podsource.Names{{Form: podsource.Hex64}}, a.Names...)
+			return a
+		}(), map[string]Reason{"10.0.0.2": ReleasedLeak, "second/10.9.0.2": NoSourceForNetwork}, map[string]Reason{
+			"10.0.0.2": ReleasedLeak, "second/10.9.0.2": NotYetListed}},
 		{"in none", cacheAnswer(nil), map[string]Reason{
 			"10.0.0.2": NoSourceForNetwork, "second/10.9.0.2": NoSourceForNetwork}, map[string]Reason{
 			"10.0.0.2": NotYetListed, "second/10.9.0.2": NotYetListed}},
@@ -226,7 +239,8 @@ func TestCacheThatDoesNotPassDeclaresNothing(t *testing.T) {
 	}
 }
 
-// A source that answers in one of two looks alone declares nothing.
+// A source that answers in one of two looks alone declares nothing. That it means none
+// of the form of an owner's ID counts all the same (R14).
 func TestSourceThatIsMissingInALook(t *testing.T) {
 	r := owned(network1, "10.0.0.2", hex64("leak"))
 	named := podsource.Answer{SeesADDs: true, Names: []podsource.Names{{Form: podsource.Hex64}}}
@@ -237,6 +251,10 @@ func TestSourceThatIsMissingInALook(t *testing.T) {
 	for _, e := range []evidence{{both, both[:1]}, {both[:1], both}} {
 		if e.inEveryLook(always, seesADDs) || e.lag(&r, always) != forever {
 			t.Errorf("looks of %d and %d answers: what it declares in one of them counts", len(e[0]), len(e[1]))
+		}
+		nerdctl := owned(network1, "10.0.0.2", "default-"+hex64("nerdctl"))
+		if empty := (hostlocal.Reservation{Network: network1, Owner: hostlocal.Empty}); !e.foreign(&nerdctl) || e.foreign(&empty) {
+			t.Errorf("looks of %d and %d answers: foreign are %t and %t, want an owner of another form alone", len(e[0]), len(e[1]), e.foreign(&nerdctl), e.foreign(&empty))
 		}
 	}
 }

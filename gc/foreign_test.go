@@ -19,8 +19,13 @@ import (
 func TestForeignOwner(t *testing.T) {
 	nerdctl, docker := "default-"+hex64("nerdctl"), "Docker_1"
 	unread := asOf(netnsAnswer(), -time.Second)
+	twoForms := kubeletAnswer()
+	twoForms.Forms = []podsource.Form{podsource.Hex64, "default-" + podsource.Hex64}
+	alsoHere := podsource.Answer{Pods: []podsource.Pod{other}, Names: []podsource.Names{
+		{Form: podsource.AnyForm, Networks: []string{"second"}}, {Form: podsource.Hex64, Networks: []string{network1}}}}
 	allOfSecond := podsource.Answer{Source: "record", Pods: []podsource.Pod{other}, Names: []podsource.Names{{Form: podsource.AnyForm, Networks: []string{"second"}}}}
 	both := map[string]Reason{"10.0.0.2": ForeignOwner, "10.0.0.3": ForeignOwner, "10.0.0.4": ReleasedLeak, "10.0.0.5": ReleasedEmpty}
+	docker1 := map[string]Reason{"10.0.0.2": ReleasedLeak, "10.0.0.3": ForeignOwner, "10.0.0.4": ReleasedLeak, "10.0.0.5": ReleasedEmpty}
 	none := map[string]Reason{"10.0.0.2": ReleasedLeak, "10.0.0.3": ReleasedLeak, "10.0.0.4": ReleasedLeak, "10.0.0.5": ReleasedEmpty}
 	for _, c := range []struct {
 		reason  string
@@ -30,6 +35,7 @@ func TestForeignOwner(t *testing.T) {
 	}{
 		{"a runtime means 64 hex digits", []podsource.Answer{criAnswer()}, nil, both},
 		{"a list of Kubernetes pods, too", []podsource.Answer{kubeletAnswer()}, nil, both},
+		{"one of two forms is meant", []podsource.Answer{twoForms}, nil, docker1},
 		{"beside plain pods", []podsource.Answer{kubeletAnswer(), {Pods: []podsource.Pod{other}}}, nil, both},
 		{"plain pods alone say of no form that it is theirs", []podsource.Answer{{Pods: []podsource.Pod{other}}}, nil, none},
 		{"a source that sees addresses has answered", []podsource.Answer{kubeletAnswer(), netnsAnswer()}, nil, none},
@@ -38,8 +44,8 @@ func TestForeignOwner(t *testing.T) {
 		{"a record means every form", []podsource.Answer{kubeletAnswer(), recordAnswer([]string{network1})}, nil, none},
 		{"... in its network", []podsource.Answer{kubeletAnswer(), allOfSecond}, nil, both},
 		{"a record of another network says nothing of forms here", []podsource.Answer{allOfSecond}, nil, none},
-		{"the caller allows a form", []podsource.Answer{kubeletAnswer()}, []podsource.Form{"default-" + podsource.Hex64},
-			map[string]Reason{"10.0.0.2": ReleasedLeak, "10.0.0.3": ForeignOwner, "10.0.0.4": ReleasedLeak, "10.0.0.5": ReleasedEmpty}},
+		{"... and one that says it of this network, too", []podsource.Answer{alsoHere}, nil, both},
+		{"the caller allows a form", []podsource.Answer{kubeletAnswer()}, []podsource.Form{"default-" + podsource.Hex64}, docker1},
 		{"the caller allows a form of another prefix", []podsource.Answer{kubeletAnswer()}, []podsource.Form{"k8s.io-" + podsource.Hex64}, both},
 		{"the caller allows every form", []podsource.Answer{kubeletAnswer()}, []podsource.Form{"k8s.io-" + podsource.Hex64, podsource.AnyForm}, none},
 	} {

@@ -177,11 +177,20 @@ func TestHazard37SourceSlowerThanTheMinimumAge(t *testing.T) {
 		n := newNode(t)
 		n.reserve("10.0.0.2", "sandbox", DefaultMinAge-time.Minute)
 		n.reserve("10.0.0.3", "leaked", DefaultMinAge)
-		r := n.reconciler(podsource.Func(func(context.Context) ([]podsource.Pod, error) {
+		var ctx context.Context
+		r := n.reconciler(podsource.Func(func(question context.Context) ([]podsource.Pod, error) {
+			ctx = question
 			time.Sleep(10 * time.Minute)
 			return []podsource.Pod{other}, nil
 		}), Options{SourceTimeout: time.Hour})
-		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Young, "10.0.0.3": Released})
+		report := n.reconcile(r)
+		n.check(report, map[string]Verdict{"10.0.0.2": Young, "10.0.0.3": Released})
+		if took := report.Sources[0].Took; took != 10*time.Minute {
+			t.Errorf("the report says that the source took %v", took)
+		}
+		if ctx.Err() == nil {
+			t.Error("the context of a question goes on after the answer")
+		}
 	})
 }
 
@@ -234,11 +243,13 @@ func TestHazard03PodAddedBetweenTheTwoLists(t *testing.T) {
 	t.Run("a reservation comes in the place of a listed one", func(t *testing.T) {
 		n := newNode(t)
 		n.reserve("10.0.0.2", "gone", old)
+		n.file("10.0.0.3", "", old)
 		source := podsource.Func(func(context.Context) ([]podsource.Pod, error) {
 			n.replace("10.0.0.2", "new1", old)
+			n.replace("10.0.0.3", "new2", old)
 			return []podsource.Pod{other}, nil
 		})
-		n.check(n.pass(source, Options{}), map[string]Verdict{"10.0.0.2": Changed})
+		n.checkReasons(n.pass(source, Options{}), map[string]Reason{"10.0.0.2": FileChanged, "10.0.0.3": FileChanged})
 	})
 	t.Run("a listed one is written anew", func(t *testing.T) {
 		n := newNode(t)

@@ -181,6 +181,9 @@ func TestHazard63DirectoryIsMissing(t *testing.T) {
 			if got, want := logs.with(line, "missing"), min(4, 4*len(c.want)); got != want || logs.with(line, "duration") != 4 {
 				t.Errorf("%d of the passes' lines say what is missing, want %d: %v", got, want, logs.lines)
 			}
+			if asked, none := logs.with(line, "unreserved"), logs.with(line, "duplicates"); asked != 2 || none != 0 {
+				t.Errorf("%d lines have unreserved addresses, %d duplicates, want those of the passes that asked, and none", asked, none)
+			}
 			if len(c.want) == 0 {
 				return
 			}
@@ -225,6 +228,7 @@ func TestHazard68OneFileCanNotBeRead(t *testing.T) {
 				unreadable.ReservedAt = time.Time{}
 			}
 			rs := []hostlocal.Reservation{
+				{Network: "first", IP: ips("10.8.0.3")[0], Owner: hostlocal.Owned, ContainerID: "live", ReservedAt: made},
 				unreadable,
 				{Network: network1, IP: ips("10.0.0.3")[0], Owner: hostlocal.Owned, ContainerID: "suspect", ReservedAt: made},
 				{Network: network1, IP: ips("10.0.0.4")[0], Owner: hostlocal.Owned, ContainerID: "live", ReservedAt: made},
@@ -233,12 +237,12 @@ func TestHazard68OneFileCanNotBeRead(t *testing.T) {
 			}
 			pods := append([]podsource.Pod{{ContainerIDs: []string{"live"}}}, c.pods...)
 			entries, next := judge(rs, plain(pods...), at, Options{MinAge: c.minAge, StartingFor: 2 * l})
-			want := []Reason{OwnerUnreadable, c.want, ContainerLive, EmptyOwner, NetworkNotNamed}
+			want := []Reason{ContainerLive, OwnerUnreadable, c.want, ContainerLive, EmptyOwner, NetworkNotNamed}
 			if len(c.pods) > 0 {
-				want[0] = AddressClaimed
+				want[1] = AddressClaimed
 			}
 			if c.want == SiblingUnreadable {
-				want[4] = SiblingUnreadable
+				want[5] = SiblingUnreadable
 			}
 			var got []Reason
 			for _, e := range entries {

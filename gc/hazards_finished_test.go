@@ -5,6 +5,7 @@
 package gc
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"testing/synctest"
@@ -39,7 +40,10 @@ func TestHazard12FinishedPodListsItsAddress(t *testing.T) {
 			n.reserve("10.0.0.2", "dead", old)
 			job := finished
 			job.FinishedAt = time.Now()
-			r := n.reconciler(podsource.Static{other, job}, Options{})
+			r := n.reconciler(podsource.Func(func(context.Context) ([]podsource.Pod, error) {
+				defer time.Sleep(10 * time.Second) // the five minutes count up to the question
+				return []podsource.Pod{other, job}, nil
+			}), Options{})
 			time.Sleep(5*time.Minute - 1)
 			n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": InUse})
 			time.Sleep(time.Nanosecond)
@@ -134,6 +138,17 @@ func TestHazard13JustFinished(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Released})
 	}))
+	// What its status lists may change.
+	t.Run("its address goes from its status", inBubble(func(t *testing.T) {
+		n := newNode(t)
+		n.reserve("10.0.0.2", "dead", old)
+		finished := podsource.Pod{UID: "1", Finished: true, IPs: ips("10.0.0.2")}
+		r := n.reconciler(inTurn(plain(other, finished), plain(other, podsource.Pod{UID: "1", Finished: true})), Options{})
+		for _, want := range []Verdict{InUse, Starting, Released} {
+			n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": want})
+			time.Sleep(5 * time.Minute / 2)
+		}
+	}))
 	// A pod that runs again in between has not finished since then.
 	t.Run("it ran in between", inBubble(func(t *testing.T) {
 		n := newNode(t)
@@ -199,4 +214,15 @@ func TestHazard43OnlyFinishedPods(t *testing.T) {
 			n.check(report, map[string]Verdict{"10.0.0.2": c.want})
 		})
 	}
+	t.Run("at the boundary, and where it runs again", inBubble(func(t *testing.T) {
+		n := newNode(t)
+		job := podsource.Pod{UID: "1", Finished: true}
+		r := n.reconciler(inTurn(plain(job), plain(job), plain(job), plain(podsource.Pod{UID: "1"})), Options{})
+		for i, want := range []error{nil, nil, ErrNoPods, nil} {
+			time.Sleep([]time.Duration{0, 5*time.Minute - 1, 1, time.Hour}[i])
+			if _, err := r.Reconcile(t.Context()); !errors.Is(err, want) {
+				t.Errorf("pass %d: got error %v, want %v", i+1, err, want)
+			}
+		}
+	}))
 }

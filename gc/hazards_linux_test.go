@@ -165,8 +165,15 @@ func TestHazard68OneFileOfManyCanNotBeRead(t *testing.T) {
 			}
 			r := n.reconciler(answers(criAnswer(sandbox("1", hex64("db")))), Options{})
 			n.unprivileged(func() {
+				// It is told also where no answer counts, and where nobody is asked.
+				if _, err := n.reconciler(podsource.Static{}, Options{}).Reconcile(t.Context()); !errors.Is(err, ErrNoPods) || !errors.Is(err, fs.ErrPermission) {
+					t.Errorf("without an answer: error %v", err)
+				}
+				if _, err := n.reconcilerOf([]string{"second"}, podsource.Static{}, Options{}).AtStartup(t.Context()); errors.Is(err, ErrNoPods) || !errors.Is(err, fs.ErrPermission) {
+					t.Errorf("in the hook: error %v", err)
+				}
 				report, err := r.Reconcile(t.Context())
-				if !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "10.0.0.2") {
+				if !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "10.0.0.2") || strings.Contains(err.Error(), "reservations") {
 					t.Errorf("got error %v, want one about the file", err)
 				}
 				n.check(report, map[string]Verdict{"10.0.0.2": Failed, "10.0.0.3": c.want, "10.0.0.4": InUse})

@@ -159,8 +159,8 @@ func TestHazard29TwoRuntimes(t *testing.T) {
 // Two network namespaces have one address: told as a duplicate, whichever is
 // found first, and also when the kernel is asked twice.
 func TestHazard66TwoNamespacesHaveOneAddress(t *testing.T) {
-	one := podsource.Pod{IPs: ips("10.0.0.2"), Origin: "namespace 1, process 100"}
-	two := podsource.Pod{IPs: ips("10.0.0.2"), Origin: "namespace 2, process 200"}
+	one := podsource.Pod{IPs: ips("10.0.0.2", "10.0.0.4"), Origin: "namespace 1, process 100"}
+	two := podsource.Pod{IPs: ips("10.0.0.2", "10.0.0.4"), Origin: "namespace 2, process 200"}
 	want := []string{"netns: namespace 2, process 200", "netns: namespace 1, process 100"} // the same order each time
 	for _, c := range []struct {
 		reason string
@@ -180,15 +180,17 @@ func TestHazard66TwoNamespacesHaveOneAddress(t *testing.T) {
 			if report.Looks != c.looks {
 				t.Errorf("asked %d times, want %d", report.Looks, c.looks)
 			}
-			if len(report.Duplicates) != 1 {
-				t.Fatalf("got duplicates %v, want one", report.Duplicates)
+			if len(report.Duplicates) != 2 {
+				t.Fatalf("got duplicates %v, want two", report.Duplicates)
 			}
-			var got []string
-			for _, p := range report.Duplicates[0].Pods {
-				got = append(got, p.From)
-			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("duplicates (-want +got):\n%s", diff)
+			for _, d := range report.Duplicates {
+				var got []string
+				for _, p := range d.Pods {
+					got = append(got, p.From)
+				}
+				if diff := cmp.Diff(want, got); diff != "" {
+					t.Errorf("duplicates of %v (-want +got):\n%s", d.IP, diff)
+				}
 			}
 		}))
 	}
@@ -217,6 +219,16 @@ func TestHazard69OverlappingSubnets(t *testing.T) {
 			{ContainerIDs: []string{"live"}, IPs: ips("10.0.0.2"), Network: network1},
 			{ContainerIDs: []string{"live"}, IPs: ips("10.0.0.2")},
 		}, ClaimedInOtherNetwork},
+		{"one of two entries about a container does not", podsource.Static{
+			{UID: "1", ContainerIDs: []string{"live"}},
+			{UID: "1", ContainerIDs: []string{"third"}, IPs: ips("10.0.0.2"), Network: "second"},
+			{UID: "1", ContainerIDs: []string{"third"}, IPs: ips("10.0.0.2")},
+		}, ClaimedInOtherNetwork},
+		{"the one that names no network names no container either: a plain conflict", podsource.Static{
+			{UID: "1", ContainerIDs: []string{"live"}},
+			{UID: "1", ContainerIDs: []string{"third"}, IPs: ips("10.0.0.2"), Network: "second"},
+			{UID: "1", IPs: ips("10.0.0.2")},
+		}, OtherContainer},
 		{"the claimant's container holds neither: a plain conflict", podsource.Static{
 			{ContainerIDs: []string{"live"}},
 			{ContainerIDs: []string{"third"}, IPs: ips("10.0.0.2"), Network: "second"},

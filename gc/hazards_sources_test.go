@@ -8,7 +8,9 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"reflect"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -91,8 +93,8 @@ func TestHazard07OneItemFails(t *testing.T) {
 		{"an address that is none", podsource.Answer{Pods: []podsource.Pod{other, {NamespacedName: named("web"), IPs: append(ips("10.0.0.9"), netip.Addr{})}}}, "default/web"},
 		{"a container ID that is empty", podsource.Answer{Pods: []podsource.Pod{other, {NamespacedName: named("web"), ContainerIDs: []string{""}}}}, "default/web"},
 		{"a container ID with a scheme", podsource.Answer{Pods: []podsource.Pod{other, {NamespacedName: named("web"), ContainerIDs: []string{"containerd://abc"}}}}, "default/web"},
-		{"a container ID with white space", podsource.Answer{Pods: []podsource.Pod{other, {NamespacedName: named("web"), ContainerIDs: []string{"abc\n"}}}}, "default/web"},
-		{"a lag that can't be", podsource.Answer{Source: "mine", Pods: []podsource.Pod{other}, Names: []podsource.Names{{Form: podsource.AnyForm, Lag: -2}}}, "mine"},
+		{"a container ID with white space", podsource.Answer{Pods: []podsource.Pod{other, {NamespacedName: named("web"), ContainerIDs: []string{"abc", "abc\n"}}}}, "default/web"},
+		{"a lag that can't be", podsource.Answer{Source: "mine", Pods: []podsource.Pod{other}, Names: []podsource.Names{{Form: podsource.AnyForm}, {Form: podsource.AnyForm, Lag: -2}}}, "mine"},
 	} {
 		for _, in := range []string{"alone", "in a union"} {
 			t.Run(c.reason+" "+in, func(t *testing.T) {
@@ -137,6 +139,9 @@ func TestHazard64SourceFails(t *testing.T) {
 					t.Errorf("got error %v, want one with %q", err, c.want)
 				}
 				n.checkReasons(report, map[string]Reason{"10.0.0.2": SourceFailed})
+				if s := report.Sources; s[len(s)-1].Error == "" {
+					t.Errorf("the report does not say why the source gave no answer: %+v", s)
+				}
 			}
 		})
 	}
@@ -271,9 +276,39 @@ func TestHazard64SourceReusesItsNetworks(t *testing.T) {
 			a.Names[0].Networks = networks
 			return a, nil
 		})
-		r := n.reconcilerOf([]string{network1, "second"}, podsource.Union(record, answers(netnsAnswer(), kubeletAnswer(starts()))), Options{})
+		r := n.reconcilerOf([]string{network1, "second"}, podsource.Union(answers(netnsAnswer(), kubeletAnswer(starts())), record), Options{})
 		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Starting, "second/10.9.0.2": Starting})
 	})
+}
+
+// ... nor anything else of it.
+func TestHazard64FirstLookIsKept(t *testing.T) {
+	answer := func() podsource.Answer {
+		day := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+		pod := func() podsource.Pod {
+			return podsource.Pod{ContainerIDs: []string{"a", "b"}, IPs: ips("10.0.0.2", "10.0.0.3")}
+		}
+		return podsource.Answer{
+			Pods: []podsource.Pod{pod(), pod()}, Networks: []string{"x", "y"}, Forms: []podsource.Form{podsource.Hex64, podsource.AnyForm},
+			Names: []podsource.Names{{Networks: []string{"x", "y"}}, {Networks: []string{"z"}}}, Gaps: []podsource.Gap{{From: day}, {To: day}},
+		}
+	}
+	given := answer()
+	d := declaration{Answer: given}
+	d.Names = slices.Clone(given.Names) // as addLook does
+	d.keep()
+	for i := range given.Pods {
+		clear(given.Pods[i].ContainerIDs)
+		clear(given.Pods[i].IPs)
+		clear(given.Names[i].Networks)
+	}
+	clear(given.Pods)
+	clear(given.Networks)
+	clear(given.Forms)
+	clear(given.Gaps)
+	if want := answer(); !reflect.DeepEqual(d.Answer, want) {
+		t.Errorf("got %+v, want %+v", d.Answer, want)
+	}
 }
 
 // ... also of a cache, of which more is kept than what it comes to.

@@ -68,7 +68,7 @@ func (p *pauses) after(report *Report, err error, interval time.Duration) (pause
 	refused := err != nil && (errors.Is(err, ErrRefused) || len(report.Reservations) == 0)
 	pause, floor = jitter(interval, 0.1), triggerFloor
 	switch {
-	case refused, err != nil && report.NextCheck.IsZero():
+	case err != nil && report.NextCheck.IsZero():
 		pause = min(pause, jitter(minPause<<min(p.failures, 20), 0.5))
 		p.failures++
 	case report.NextCheck.IsZero():

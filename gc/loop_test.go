@@ -120,7 +120,7 @@ func TestScheduleAfterErrors(t *testing.T) {
 		l := startLoop(t, inUse(t), nil, Options{Logger: logs.logger()})
 		err := errors.New("server is away")
 		l.answer.Store(&err)
-		passes := l.sinceLast(3 * time.Hour)
+		passes := l.sinceLast(8 * time.Hour)
 		// The first comes when it is due, the next ones after 1, 2, 4 ... seconds and
 		// up to a half more, and never rarer than the interval.
 		if len(passes) < 13 {
@@ -191,7 +191,7 @@ func TestScheduleOfChecks(t *testing.T) {
 			return []podsource.Pod{other, {UID: "1", IPs: ips("10.0.0.77"), FinishedAt: time.Now().Add(time.Second - 5*time.Minute)}}, nil
 		}), Options{})
 		want := 15 * time.Second
-		for i, gap := range gaps(append([]time.Duration{0}, l.sinceLast(3*time.Hour)...)) {
+		for i, gap := range gaps(append([]time.Duration{0}, l.sinceLast(8*time.Hour)...)) {
 			if low := min(want, 10*time.Minute); gap < low || gap > low*11/10 {
 				t.Errorf("gap %d is %v, want %v and up to a tenth more", i, gap, low)
 			}
@@ -253,6 +253,9 @@ func TestTrigger(t *testing.T) {
 func TestScheduleBesideAFileThatCanNotBeRead(t *testing.T) {
 	errFile := errors.New("one file can't be read")
 	var p pauses
+	if pause, floor := p.after(&Report{Reservations: []Entry{{}}}, errFile, 10*time.Minute); pause > 3*time.Second/2 || floor != pause {
+		t.Errorf("after the first error, where nothing ripens, the next pass is in %v, with Trigger in %v", pause, floor)
+	}
 	for range 20 {
 		report := Report{Sources: []SourceReport{{}}, Reservations: []Entry{{Verdict: Released}}, NextCheck: time.Now().Add(20 * time.Second)}
 		if pause, floor := p.after(&report, errFile, 10*time.Minute); pause > 31*time.Second || floor > time.Minute {
@@ -266,6 +269,44 @@ func TestScheduleBesideAFileThatCanNotBeRead(t *testing.T) {
 	}
 	if pause < 10*time.Minute || floor > time.Minute {
 		t.Errorf("where nothing ripens the next pass is in %v, with Trigger in %v", pause, floor)
+	}
+	if pause, floor = p.after(&Report{}, errFile, 10*time.Minute); floor != pause {
+		t.Errorf("where nothing could be listed the next pass is in %v, with Trigger in %v", pause, floor)
+	}
+}
+
+// Start ends with its context, whatever it is at.
+func TestStartEndsWithItsContext(t *testing.T) {
+	for _, c := range []struct {
+		reason string
+		hangs  int           // the question that is not answered; 0: none
+		after  time.Duration // the end of the context
+		passes int           // that were begun by then
+	}{
+		{"in the hook", 1, time.Second, 1},
+		{"before Trigger would count", 0, 2 * time.Second, 1},
+		{"in the pause", 0, time.Minute, 1},
+		{"in a pass", 2, DefaultInterval*11/10 + time.Second, 2},
+	} {
+		t.Run(c.reason, inBubble(func(t *testing.T) {
+			asked, passes, logs := 0, 0, newLogs(0)
+			r := inUse(t).reconciler(podsource.Func(func(context.Context) ([]podsource.Pod, error) {
+				if asked++; asked == c.hangs {
+					time.Sleep(time.Hour)
+				}
+				return []podsource.Pod{other}, nil
+			}), Options{SourceTimeout: 10 * time.Minute, Logger: logs.logger(), OnReport: func(Report, error) { passes++ }})
+			ctx, cancel := context.WithTimeout(t.Context(), c.after)
+			defer cancel()
+			begun := time.Now()
+			if err := r.Start(ctx); err != nil || time.Since(begun) != c.after {
+				t.Errorf("ended after %v, error %v; want %v", time.Since(begun), err, c.after)
+			}
+			if again := logs.with("Releasing leaked addresses; trying again later", "in"); passes != c.passes || again != 0 {
+				t.Errorf("%d passes, want %d; logged %d times that there will be another", passes, c.passes, again)
+			}
+			time.Sleep(time.Hour) // the source comes back
+		}))
 	}
 }
 

@@ -133,12 +133,7 @@ func comparePods(p, q *livePod) int {
 }
 
 // owner returns the live pod whose container holds r, or nil.
-func (l *livePods) owner(r *hostlocal.Reservation) *livePod {
-	if r.Owner != hostlocal.Owned {
-		return nil
-	}
-	return l.byContainer[r.ContainerID]
-}
+func (l *livePods) owner(r *hostlocal.Reservation) *livePod { return l.byContainer[r.ContainerID] }
 
 // claimants returns the pods that claim a reservation: its address, and no other
 // network than its own (R3).
@@ -153,7 +148,7 @@ func (l *livePods) claimants(r *hostlocal.Reservation) []*livePod {
 // number it differently.
 func distinct(p, q *livePod) bool {
 	switch {
-	case p == q, p.UID != "" && p.UID == q.UID:
+	case p.UID != "" && p.UID == q.UID:
 		return false
 	case p.Name != "" && q.Name != "":
 		return p.NamespacedName != q.NamespacedName

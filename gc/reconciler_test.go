@@ -27,15 +27,19 @@ func TestHazard37AnswerAfterTheEnd(t *testing.T) {
 	n := newNode(t)
 	n.reserve("10.0.0.2", "leaked", old)
 	ctx, cancel := context.WithCancel(t.Context())
-	report, err := n.reconciler(podsource.Func(func(context.Context) ([]podsource.Pod, error) {
+	r := n.reconciler(podsource.Func(func(context.Context) ([]podsource.Pod, error) {
 		cancel()
 		return []podsource.Pod{other}, nil
-	}), Options{}).Reconcile(ctx)
-	if !errors.Is(err, context.Canceled) {
-		t.Errorf("got error %v, want the context's", err)
+	}), Options{})
+	report, err := r.Reconcile(ctx)
+	if !errors.Is(err, context.Canceled) || !errors.Is(err, ErrRefused) {
+		t.Errorf("got error %v, want the context's, of the question", err)
 	}
 	if report.Counts()[Released] != 0 || !n.exists("10.0.0.2") {
 		t.Errorf("got %v, want nothing released", report.Counts())
+	}
+	if _, err := r.question(ctx); !errors.Is(err, context.Canceled) { // also where the pass does not see the end before the answer
+		t.Errorf("got error %v of the question, want the context's", err)
 	}
 }
 
@@ -48,8 +52,8 @@ func TestContextEndsBetweenTwoLooks(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 		defer cancel()
 		report, err := n.reconciler(source, Options{}).Reconcile(ctx)
-		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, ErrRefused) || len(source.times()) != 1 {
-			t.Errorf("asked %d times, error %v; want the context's after the first time", len(source.times()), err)
+		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, ErrRefused) || len(source.times()) != 1 || report.Duration != 500*time.Millisecond {
+			t.Errorf("asked %d times in %v, error %v; want the context's after the first time", len(source.times()), report.Duration, err)
 		}
 		n.checkReasons(report, map[string]Reason{"10.0.0.2": SourceFailed})
 	})
@@ -262,6 +266,45 @@ func TestBadDirectory(t *testing.T) {
 			t.Errorf("got error %v and %v, want one about the other network, and nothing released", err, report.Counts())
 		}
 	})
+}
+
+// An error of the listing ends the pass before a source is asked, whichever of its two
+// parts meets it.
+func TestListingFails(t *testing.T) {
+	for _, c := range []struct {
+		reason string
+		fail   func(n *node, cancel func())
+		want   string
+	}{
+		{"the context ends", func(_ *node, cancel func()) { cancel() }, "listing reservations: "},
+		{"another network becomes a link", func(n *node, _ func()) {
+			if err := os.Symlink(n.dataDir, filepath.Join(n.dataDir, "second")); err != nil && !errors.Is(err, fs.ErrExist) {
+				n.t.Fatal(err)
+			}
+		}, "second is a link"},
+	} {
+		t.Run(c.reason, func(t *testing.T) {
+			n := newNode(t)
+			n.reserve("10.0.0.2", "leaked", old)
+			ctx := newTurnContext(t)
+			var cancel func()
+			ctx.Context, cancel = context.WithCancel(ctx.Context)
+			asked := 0
+			ctx.on(func() { // in the listing, after the networks' names were read
+				if asked++; asked == 2 {
+					c.fail(n, cancel)
+				}
+			})
+			source := inTurn(plain(other))
+			report, err := n.reconciler(source, Options{}).Reconcile(ctx)
+			if err == nil || !strings.Contains(err.Error(), c.want) || errors.Is(err, ErrRefused) || len(source.times()) != 0 {
+				t.Errorf("asked %d times, error %v, want one that says %q", len(source.times()), err, c.want)
+			}
+			if len(report.Reservations) != 0 || !n.exists("10.0.0.2") {
+				t.Errorf("got %+v, want nothing judged", report.Reservations)
+			}
+		})
+	}
 }
 
 // An agent pays only for what it imports.

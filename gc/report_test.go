@@ -48,7 +48,7 @@ func TestNextCheck(t *testing.T) {
 			return []podsource.Answer{kubeletAnswer(startingPod("web", ago(20*time.Minute)))}
 		}, 0},
 		{"in use by a pod that has finished: when that holds nothing any more", time.Hour, func() []podsource.Answer {
-			return plain(other, podsource.Pod{ContainerIDs: []string{hex64("sandbox")}, FinishedAt: ago(2 * time.Minute)})
+			return plain(podsource.Pod{ContainerIDs: []string{hex64("sandbox")}, FinishedAt: ago(2 * time.Minute)}, podsource.Pod{FinishedAt: ago(time.Minute)})
 		}, 3 * time.Minute},
 		{"in use: never", time.Hour, func() []podsource.Answer { return plain(sandbox("1", hex64("sandbox"))) }, 0},
 		{"released: never", time.Hour, func() []podsource.Answer { return plain(other) }, 0},
@@ -144,6 +144,8 @@ func TestReportSaysWhereAClaimComesFrom(t *testing.T) {
 		{"", podsource.Pod{Origin: "cache file x"}, "cache file x", "cache file x"},
 		{"", podsource.Pod{ContainerIDs: []string{"abc"}}, "container abc", "container abc"},
 		{"file", podsource.Pod{IPs: ips("10.0.0.2")}, "file: address 10.0.0.2", "file: address 10.0.0.2"},
+		{"", podsource.Pod{NamespacedName: named("web"), ContainerIDs: []string{"abc"}}, "", "default/web"},
+		{"", podsource.Pod{UID: "1", ContainerIDs: []string{"abc"}}, "", "1"},
 		{"", podsource.Pod{}, "", "without a name"},
 	} {
 		ref := refOf(&c.pod, c.source)
@@ -217,7 +219,12 @@ func TestLog(t *testing.T) {
 		n.reserve("10.0.0.3", hex64("new"), young)
 		n.reserve("10.0.0.4", hex64("web"), old)
 		n.file("10.0.0.5", "a b c", old)
-		n.pass(answers(criAnswer(podsource.Pod{NamespacedName: named("web"), ContainerIDs: []string{hex64("web")}})), Options{Logger: logs.logger()})
+		members := []podsource.Answer{
+			criAnswer(podsource.Pod{NamespacedName: named("web"), ContainerIDs: []string{hex64("web")}}),
+			netnsAnswer(podsource.Pod{IPs: ips("10.0.0.9"), Origin: "namespace 1"}, podsource.Pod{IPs: ips("10.0.0.9"), Origin: "namespace 2"}),
+		}
+		members[1].Note = "it rains"
+		n.pass(answers(members...), Options{Logger: logs.logger()})
 		got := make(map[string]int)
 		for _, line := range logs.lines {
 			got[fmt.Sprint(line["msg"])]++
@@ -228,7 +235,7 @@ func TestLog(t *testing.T) {
 		keys := map[string][]string{
 			released: {"IP", "containerID", "ifName", "network", "reason", "verdict"},
 			kept:     {"IP", "containerID", "ifName", "network", "pod", "reason", "verdict"},
-			compared: {"dataDir", "duration", "in-use", "malformed", "released", "source.cri", "young"},
+			compared: {"dataDir", "duplicates", "duration", "in-use", "malformed", "note.netns", "released", "source.cri", "source.netns", "unreserved", "young"},
 		}
 		for _, line := range logs.lines {
 			if line["IP"] != nil && line["IP"] != "10.0.0.2" && line["IP"] != "10.0.0.4" {

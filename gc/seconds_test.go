@@ -190,6 +190,8 @@ func TestSecondLookOnlyForWhatMayBeReleased(t *testing.T) {
 		{"a leak", func(n *node) { n.reserve("10.0.0.2", hex64("leaked"), old) }, Options{}, 2},
 		{"an empty file", func(n *node) { n.file("10.0.0.2", "", old) }, Options{}, 2},
 		{"nothing but what is in use", func(*node) {}, Options{}, 1},
+		{"... by its container alone", func(n *node) { n.reserve("10.0.0.2", hex64("db"), old) }, Options{}, 1},
+		{"... by its address alone", func(n *node) { n.reserve("10.0.0.9", hex64("gone"), old) }, Options{}, 1},
 		{"garbage", func(n *node) { n.file("10.0.0.2", "a b c", old) }, Options{}, 1},
 		{"a young one", func(n *node) { n.reserve("10.0.0.2", hex64("young"), young) }, Options{}, 1},
 		{"a leak in a network that is only read", func(n *node) {
@@ -216,7 +218,8 @@ func TestSecondLookOnlyForWhatMayBeReleased(t *testing.T) {
 // The hook's assertion waives R5 for one pass, for what a source names without a
 // lag, and for nothing else.
 func TestHookAssertion(t *testing.T) {
-	record := recordAnswer([]string{network1}, hex64("live"))
+	record, twoForms := recordAnswer([]string{network1}, hex64("live")), criAnswer()
+	twoForms.Names = append([]podsource.Names{{Form: "default-" + podsource.Hex64, Lag: podsource.RuntimeLag}}, twoForms.Names...)
 	namesOf := func(n podsource.Names) podsource.Answer {
 		return podsource.Answer{Pods: []podsource.Pod{other}, Names: []podsource.Names{n}}
 	}
@@ -229,6 +232,7 @@ func TestHookAssertion(t *testing.T) {
 		{"a record names it", []podsource.Answer{record}, time.Millisecond, Released},
 		{"... dated in the future", []podsource.Answer{record}, -time.Hour, Released},
 		{"... beside a runtime", []podsource.Answer{record, criAnswer()}, time.Millisecond, Released},
+		{"... that names two forms", []podsource.Answer{record, twoForms}, time.Millisecond, Released},
 		{"a runtime waives nothing", []podsource.Answer{criAnswer()}, 6 * time.Minute, Young},
 		{"a lag of a moment is a lag", []podsource.Answer{namesOf(podsource.Names{Form: podsource.AnyForm, Lag: 1})}, 6 * time.Minute, Young},
 		{"a record of another network", []podsource.Answer{recordAnswer([]string{"second"}), {Pods: []podsource.Pod{other}}}, 6 * time.Minute, Young},
@@ -281,7 +285,7 @@ func TestHazard45TheAssertionIsForOnePass(t *testing.T) {
 		n := newNode(t)
 		n.reserve("10.0.0.2", hex64("leaked"), young)
 		r := n.reconciler(answers(recordAnswer([]string{network1})), Options{})
-		report, err := r.AtStartup(t.Context(), NoADDInFlight)
+		report, err := r.AtStartup(t.Context(), 0, NoADDInFlight) // one of several
 		if err != nil {
 			t.Fatal(err)
 		}

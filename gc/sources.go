@@ -35,22 +35,25 @@ func (r *Reconciler) listPods(ctx context.Context) ([]podsource.Answer, error) {
 		err := errors.New("pod source ended its goroutine (runtime.Goexit, or FailNow in a test)")
 		defer func() { answered <- err }()
 		err = recoverPanic("pod source", func() (err error) {
-			begun := time.Now()
-			answer, err = r.source.Pods(ctx)
-			answer.Took = cmp.Or(answer.Took, time.Since(begun))
+			answer, err = r.question(ctx)
 			return err
 		})
 	}()
 	select {
 	case err := <-answered:
 		answer.Err = cmp.Or(err, answer.Err)
-		if cause := context.Cause(ctx); err != nil && errors.Is(cause, ErrSourceTimeout) {
-			err = fmt.Errorf("%w: %w", cause, err)
-		}
 		return answer.Members(), err
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
+}
+
+// question asks the source. An answer that comes after the end of ctx may be cut short.
+func (r *Reconciler) question(ctx context.Context) (podsource.Answer, error) {
+	begun := time.Now()
+	answer, err := r.source.Pods(ctx)
+	answer.Took = cmp.Or(answer.Took, time.Since(begun))
+	return answer, cmp.Or(err, context.Cause(ctx))
 }
 
 // check refuses answers that don't count. Each must be without an error, and be

@@ -222,7 +222,7 @@ func TestClockPlacesDates(t *testing.T) {
 	now := at(2*time.Minute, step)
 	c.observe(now)
 	placed := func(date time.Time) time.Duration {
-		return c.asOf(now, now, 0, &podsource.Answer{Source: "a", AsOf: date}, 0)
+		return c.asOf(now, now, 0, &podsource.Answer{Source: "a", AsOf: date}, time.Second)
 	}
 	for _, row := range []struct {
 		reason string
@@ -257,7 +257,12 @@ func TestClockPlacesDates(t *testing.T) {
 	if now = at(3*time.Minute, time.Hour); placed(epoch.Add(30*time.Second)) != 30*time.Second {
 		t.Error("and from then on it is not")
 	}
-	if got := placed(now.wall.Add(-10 * time.Second)); got != now.mono-10*time.Second {
-		t.Errorf("a date since the step: %v", got)
+	for _, since := range []time.Duration{time.Minute, 10 * time.Second, 0} {
+		if got := placed(now.wall.Add(-since)); got != now.mono-since {
+			t.Errorf("a date %v ago, since the step: %v", since, got)
+		}
+	}
+	if got := placed(now.wall.Add(clockTolerance)); got != now.mono {
+		t.Errorf("a date ahead by less than clocks are apart: %v, want that of now", got)
 	}
 }

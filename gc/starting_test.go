@@ -221,8 +221,8 @@ func TestStartingEndsByTwoLooks(t *testing.T) {
 			s := inTurn(append(slices.Clone(c.members), kubeletAnswer(starts())))
 			report := n.pass(s, c.opts)
 			n.check(report, map[string]Verdict{"10.0.0.2": c.want})
-			if report.Looks != c.looks || len(s.times()) != c.looks {
-				t.Errorf("asked %d times, and the report says %d; want %d", len(s.times()), report.Looks, c.looks)
+			if report.Looks != c.looks || len(s.times()) != c.looks || len(report.Sources) != len(c.members)+1 {
+				t.Errorf("asked %d times, and the report says %d, of %d sources; want %d", len(s.times()), report.Looks, len(report.Sources), c.looks)
 			}
 			if at := s.times(); len(at) == 2 && at[1].Sub(at[0]) < time.Second {
 				t.Errorf("the second look came %v after the first", at[1].Sub(at[0]))
@@ -251,6 +251,7 @@ func TestStartingEndsByTwoLooksOnlyIfBothSaySo(t *testing.T) {
 		{"the second does not see ADDs", []podsource.Answer{adds, record, kubelet}, []podsource.Answer{noAdds, record, kubelet}, Starting},
 		{"the second names no containers", []podsource.Answer{adds, record, kubelet}, []podsource.Answer{adds, noNames, kubelet}, Starting},
 		{"the second has no record at all", []podsource.Answer{adds, record, kubelet}, []podsource.Answer{adds, kubelet}, Starting},
+		{"the second has one source more, with a date", []podsource.Answer{adds, record, kubelet}, []podsource.Answer{adds, record, kubelet, asOf(criAnswer(), 0)}, Released},
 		{"no pod is starting in the first, so there is no second", []podsource.Answer{adds, record, kubeletAnswer()}, []podsource.Answer{adds, noNames, kubelet}, Released},
 	} {
 		t.Run(c.reason, inBubble(func(t *testing.T) {

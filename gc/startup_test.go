@@ -115,8 +115,11 @@ func TestAtStartup(t *testing.T) {
 			n := newNode(t)
 			n.reserve("10.0.0.2", "leaked", old)
 			n.reserve("10.0.0.3", "coming", DefaultMinAge-19*time.Second) // must not grow old while the hook waits
-			begun := time.Now()
-			var source podsource.Source = podsource.Func(func(ctx context.Context) ([]podsource.Pod, error) { return c.source(ctx, time.Since(begun)) })
+			begun, asked := time.Now(), 0
+			var source podsource.Source = podsource.Func(func(ctx context.Context) ([]podsource.Pod, error) {
+				asked++
+				return c.source(ctx, time.Since(begun))
+			})
 			if c.allow {
 				source = podsource.AllowEmpty(source)
 			}
@@ -130,6 +133,10 @@ func TestAtStartup(t *testing.T) {
 				}
 				n.check(report, map[string]Verdict{"10.0.0.2": Released, "10.0.0.3": Young})
 			} else {
+				// The pauses are 200 ms at first, twice as long each time, 5 s at most, and up to a half more.
+				if quick := c.wantErr != ErrSourceTimeout; quick && (asked < 8 || asked > 10) {
+					t.Errorf("asked %d times, want 8 to 10", asked)
+				}
 				if !errors.Is(err, c.wantErr) || !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "tries") || !strings.Contains(err.Error(), c.says) {
 					t.Errorf("got error %v, want %v", err, c.wantErr)
 				}
@@ -219,6 +226,11 @@ func TestAtStartupAsksNobodyWhereNothingIsReserved(t *testing.T) {
 		{"an empty directory", func(*node) {}, false},
 		{"strangers", func(n *node) { n.file("lock", "", old); n.file("last_reserved_ip.0", "10.0.0.2", old) }, false},
 		{"something in a network that is only read", func(n *node) { n.network("second"); n.reserveIn("second", "10.9.0.2", "x", old) }, false},
+		{"... and something in one to release in", func(n *node) {
+			n.network("a")
+			n.reserveIn("a", "10.9.0.2", "x", old)
+			n.reserve("10.0.0.2", "new", young)
+		}, true},
 		{"a young reservation", func(n *node) { n.reserve("10.0.0.2", "new", young) }, true},
 		{"garbage", func(n *node) { n.file("10.0.0.2", "a b c", old) }, true},
 	} {
@@ -227,7 +239,7 @@ func TestAtStartupAsksNobodyWhereNothingIsReserved(t *testing.T) {
 			c.make(n)
 			s := inTurn([]podsource.Answer{{}})
 			begun := time.Now()
-			r := n.reconciler(s, Options{})
+			r := n.reconcilerOf([]string{"absent", network1}, s, Options{})
 			report, err := r.AtStartup(t.Context(), NoADDInFlight)
 			if c.asks {
 				if !errors.Is(err, ErrNoPods) || len(s.times()) == 0 {

@@ -50,9 +50,20 @@ func TestHazard70UnprovenEntry(t *testing.T) {
 				return
 			}
 			time.Sleep(c.after)
-			n.checkReasons(n.reconcile(r), map[string]Reason{"10.0.0.2": c.want[1]})
+			report = n.reconcile(r)
+			n.checkReasons(report, map[string]Reason{"10.0.0.2": c.want[1]})
+			if noEnd := c.after == 24*hour; report.NextCheck.IsZero() != noEnd && c.want[1] == EntryUnproven {
+				t.Errorf("the next check is at %v; is there none: %t", report.NextCheck, noEnd)
+			}
 		}))
 	}
+}
+
+// An entry that names no container keeps its address as any pod does.
+func TestHazard70UnprovenEntryWithoutAContainer(t *testing.T) {
+	n := newNode(t)
+	n.reserve("10.0.0.2", hex64("web"), old)
+	n.check(n.pass(podsource.Static{other, {IPs: ips("10.0.0.2"), Unproven: true}}, Options{}), map[string]Verdict{"10.0.0.2": InUse})
 }
 
 // A young container of a stuck pod, whose entry is unproven: StartingFor counts.
