@@ -251,7 +251,14 @@ func TestHazard09AnotherFile(t *testing.T) {
 
 // listWithoutDescriptors lists while the process may have one more descriptor: the
 // directory's.
-func listWithoutDescriptors(t *testing.T, s *Store, ctx context.Context) ([]Reservation, error) {
+func listWithoutDescriptors(t *testing.T, s *Store, ctx context.Context) (rs []Reservation, err error) {
+	t.Helper()
+	withDescriptors(t, 1, func() { rs, err = s.List(ctx) })
+	return rs, err
+}
+
+// withDescriptors calls do while the process may have n more descriptors.
+func withDescriptors(t *testing.T, n uint64, do func()) {
 	t.Helper()
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
@@ -264,7 +271,7 @@ func listWithoutDescriptors(t *testing.T, s *Store, ctx context.Context) ([]Rese
 	if err := syscall.Close(free); err != nil {
 		t.Fatal(err)
 	}
-	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: uint64(free) + 1, Max: limit.Max}); err != nil {
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: uint64(free) + n, Max: limit.Max}); err != nil {
 		t.Fatal(err)
 	}
 	defer func() {
@@ -272,7 +279,7 @@ func listWithoutDescriptors(t *testing.T, s *Store, ctx context.Context) ([]Rese
 			t.Fatal(err)
 		}
 	}()
-	return s.List(ctx)
+	do()
 }
 
 // TestListTellsWhatItCouldNotRead: a file that can't be opened hides no other,
@@ -359,6 +366,10 @@ func TestRead(t *testing.T) {
 		})
 	}
 
+	none := Reservation{IP: netip.MustParseAddr("10.0.0.7")}
+	if d.stat(&none); none.Identity() != (Identity{}) || !none.ReservedAt.IsZero() {
+		t.Errorf("stat of a directory: %+v", none)
+	}
 	got := Reservation{IP: netip.MustParseAddr("10.0.0.1")}
 	content, err := d.read(&got, make([]byte, 4))
 	if err != nil || string(content) != "cont" {
@@ -371,6 +382,20 @@ func TestRead(t *testing.T) {
 	want := Identity{ino: st.Ino, changed: st.Ctim.Nano(), size: 7}
 	if modified := time.Unix(st.Mtim.Unix()); got.Identity() != want || !got.ReservedAt.Equal(modified) {
 		t.Errorf("read: %+v, want %+v, modified at %v", got, want, modified)
+	}
+}
+
+// TestRetry: a call that a signal interrupted is made again.
+func TestRetry(t *testing.T) {
+	calls := 0
+	n, err := retry(func() (int, error) {
+		if calls++; calls < 3 {
+			return -1, syscall.EINTR
+		}
+		return 7, nil
+	})
+	if n != 7 || err != nil || calls != 3 {
+		t.Errorf("retry: %d, %v after %d calls", n, err, calls)
 	}
 }
 
@@ -550,5 +575,14 @@ func TestNetworksFollowsNoForeignLink(t *testing.T) {
 	}
 	if names, err := s.Networks(); err != nil || len(names) != 1 {
 		t.Errorf("got %q, %v", names, err)
+	}
+}
+
+// What may be a link to a network's directory, and can't be looked at, is an error.
+func TestNetworksTellsWhatItCouldNotLookAt(t *testing.T) {
+	s := newStore(t)
+	symlink(t, strings.Repeat("x", 300), filepath.Join(s.DataDir(), "second"))
+	if names, err := s.Networks(); names != nil || !errors.Is(err, syscall.ENAMETOOLONG) {
+		t.Errorf("Networks: %v, %v, want an error of the link", names, err)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -158,29 +159,108 @@ func TestHazard18OtherNetworksGoOn(t *testing.T) {
 // TestReleaseWaits: a release that need not give up works when the lock is free,
 // and waiting counts as holding in no figure.
 func TestReleaseWaits(t *testing.T) {
+	for _, row := range []struct{ held, atMost time.Duration }{{time.Second, maxPause}, {3 * time.Millisecond, minPause}} {
+		s := newStore(t)
+		reserve(t, s, "10.0.0.1")
+		rs := list(t, s)
+		unlock := hold(t, dirOf(s))
+		synctest.Test(t, func(t *testing.T) {
+			r := release(t.Context(), s, rs)
+			time.Sleep(row.held)
+			if got := left(t, s); len(got) != 1 || r.ended() {
+				t.Error("it was released while somebody else held the lock")
+			}
+			unlock()
+			since := time.Now()
+			<-r.done
+			if waited := time.Since(since); waited > row.atMost {
+				t.Errorf("it took %v to see that the lock is free, after it was held for %v", waited, row.held)
+			}
+			if r.result.LockHeld != 0 || r.result.LongestHold != 0 {
+				t.Errorf("holding took no time here, and it says %v, %v at once", r.result.LockHeld, r.result.LongestHold)
+			}
+			if r.err != nil || r.result.Outcomes[0] != Released {
+				t.Errorf("Release: %v, %v", r.result.Outcomes, r.err)
+			}
+		})
+	}
+}
+
+// TestReleaseGetsOn: who has waited long for the lock goes on with the shortest pause
+// when it gets on.
+func TestReleaseGetsOn(t *testing.T) {
 	s := newStore(t)
-	reserve(t, s, "10.0.0.1")
+	reserve(t, s, "10.0.0.1", "10.0.0.2")
 	rs := list(t, s)
 	unlock := hold(t, dirOf(s))
 	synctest.Test(t, func(t *testing.T) {
-		r := release(t.Context(), s, rs)
-		time.Sleep(time.Second)
-		if got := left(t, s); len(got) != 1 || r.ended() {
-			t.Error("it was released while somebody else held the lock")
+		time.AfterFunc(time.Second, unlock)
+		var holds []time.Time
+		if _, err := s.Release(hookContext{Context: t.Context(), err: func() error {
+			holds = append(holds, time.Now())
+			time.Sleep(maxHold)
+			return nil
+		}}, pointers(rs)...); err != nil {
+			t.Error(err)
 		}
-		unlock()
-		since := time.Now()
-		<-r.done
-		if waited := time.Since(since); waited > maxPause {
-			t.Errorf("it took %v to see that the lock is free", waited)
-		}
-		if r.result.LockHeld != 0 || r.result.LongestHold != 0 {
-			t.Errorf("holding took no time here, and it says %v, %v at once", r.result.LockHeld, r.result.LongestHold)
-		}
-		if r.err != nil || r.result.Outcomes[0] != Released {
-			t.Errorf("Release: %v, %v", r.result.Outcomes, r.err)
+		if len(holds) != 2 || holds[1].Sub(holds[0]) != maxHold+minPause {
+			t.Errorf("holds at %v, want a pause of %v between two", holds, minPause)
 		}
 	})
+}
+
+// TestLockCallsFail: what the lock's system calls meet beside a lock that is held, or
+// removed, is told as it is, and is no lock.
+func TestLockCallsFail(t *testing.T) {
+	s := newStore(t)
+	d, err := s.open(network)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	l, err := d.lock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	noFile := &fileLock{path: l.path, fd: -1, st: l.st}
+	if err := noFile.try(); !errors.Is(err, syscall.EBADF) {
+		t.Errorf("locking without a descriptor: %v", err)
+	}
+	if err := noFile.unlock(); err == nil || err.Error() != "flock: bad file descriptor\nclose lock: bad file descriptor" {
+		t.Errorf("giving back without a descriptor: %v", err)
+	}
+	long := &fileLock{path: filepath.Join(dirOf(s), strings.Repeat("x", 300)), fd: l.fd, st: l.st}
+	if err := long.check(); !errors.Is(err, syscall.ENAMETOOLONG) || errors.Is(err, errLockReplaced) {
+		t.Errorf("a lock that can't be looked at: %v", err)
+	}
+	if err := errors.Join(l.check(), l.unlock()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestReleaseCanNotUnlock: that the lock could not be given back is told beside what
+// was released.
+func TestReleaseCanNotUnlock(t *testing.T) {
+	s := newStore(t)
+	reserve(t, s, "10.0.0.1")
+	lock := filepath.Join(dirOf(s), "lock")
+	result, err := s.Release(hookContext{Context: t.Context(), err: atCall(1, func() {
+		fds, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Error(err)
+		}
+		for _, e := range fds {
+			if path, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil && path == lock {
+				fd, err := strconv.Atoi(e.Name())
+				if err := errors.Join(err, syscall.Close(fd)); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	})}, pointers(list(t, s))...)
+	if result.Outcomes[0] != Released || !errors.Is(err, syscall.EBADF) {
+		t.Errorf("Release: %v, %v, want it released and an error", result.Outcomes, err)
+	}
 }
 
 // TestReleaseHoldsTheLock: whoever asks between two releases finds the lock
@@ -253,10 +333,10 @@ func TestReleaseHoldsSeveralLocks(t *testing.T) {
 	write(t, filepath.Join(addNetwork(t, s, "other"), "10.0.0.1"), "abc\r\neth0")
 	rs := list(t, s)
 	synctest.Test(t, func(t *testing.T) {
-		took := time.Millisecond
+		took := 2 * time.Millisecond
 		result, err := s.Release(hookContext{Context: t.Context(), err: func() error {
 			time.Sleep(took)
-			took *= 2
+			took /= 2
 			return nil
 		}}, pointers(rs)...)
 		want := ReleaseResult{

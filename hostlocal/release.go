@@ -111,15 +111,15 @@ func (s *Store) Release(ctx context.Context, rs ...*Reservation) (ReleaseResult,
 		errs = append(errs, fmt.Errorf("releasing reservations in %s, with %d not tried: %w", path, len(left[network]), err))
 		delete(left, network)
 	}
-	unavailable := make(map[string]error) // why a network's lock was not to be had the last time
-	for progress, pause := time.Now(), minPause; len(left) > 0; pause = min(2*pause, maxPause) {
+	unavailable := make(map[string]error) // why a network's lock was not to be had the last time, if it was not
+	for progress, pause := time.Now(), minPause; ; pause = min(2*pause, maxPause) {
 		for _, network := range slices.Sorted(maps.Keys(left)) {
 			n, err := w.hold(ctx, network, left[network])
 			if n > 0 {
 				progress, pause = time.Now(), minPause
 			}
 			left[network] = left[network][n:]
-			delete(unavailable, network)
+			unavailable[network] = err
 			switch {
 			case err == nil && len(left[network]) == 0:
 				delete(left, network)
@@ -132,8 +132,6 @@ func (s *Store) Release(ctx context.Context, rs ...*Reservation) (ReleaseResult,
 			case !errors.Is(err, errLockBusy) && !errors.Is(err, errLockReplaced),
 				pause == maxPause && time.Since(progress) >= maxLockWait: // after several tries, however long they took
 				giveUp(network, err)
-			default:
-				unavailable[network] = err
 			}
 		}
 		if len(left) == 0 {
@@ -198,7 +196,7 @@ func (w *releaser) hold(ctx context.Context, network string, order []int) (n int
 		w.LockHeld += held
 		w.LongestHold = max(w.LongestHold, held)
 	}()
-	for ; n < len(order) && (n == 0 || time.Since(since) < maxHold); n++ {
+	for held := time.Duration(0); n < len(order) && held < maxHold; n, held = n+1, time.Since(since) {
 		if err := ctx.Err(); err != nil {
 			return n, err
 		}

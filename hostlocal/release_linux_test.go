@@ -11,9 +11,14 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // A context that says that it is done, and not why, ends Release as any other does.
@@ -80,5 +85,76 @@ func TestReleaseZone(t *testing.T) {
 	}
 	if _, err := os.Lstat(outside); err != nil {
 		t.Error("a file outside of the directory was removed")
+	}
+}
+
+// TestReleaseFails: what can't be read again or removed is still there, and its error
+// is told.
+func TestReleaseFails(t *testing.T) {
+	for _, row := range []struct {
+		reason string
+		with   func(t *testing.T, do func())
+		want   error
+	}{
+		{"no descriptor is left but the directory's and the lock's", func(t *testing.T, do func()) { withDescriptors(t, 2, do) }, syscall.EMFILE},
+		{"the directory may not be changed", unprivileged, fs.ErrPermission},
+	} {
+		s := newStore(t)
+		reserve(t, s, "10.0.0.1", "10.0.0.2")
+		write(t, filepath.Join(dirOf(s), "lock"), "")
+		for name, mode := range map[string]fs.FileMode{"10.0.0.1": 0o644, "10.0.0.2": 0o644, "lock": 0o666, ".": 0o555, "..": 0o755, "../..": 0o755} {
+			if err := os.Chmod(filepath.Join(dirOf(s), name), mode); err != nil {
+				t.Fatal(err)
+			}
+		}
+		rs := list(t, s)
+		row.with(t, func() {
+			result, err := s.Release(t.Context(), pointers(rs)...)
+			if diff := cmp.Diff([]Outcome{Failed, Failed}, result.Outcomes); diff != "" || !errors.Is(err, row.want) || !errors.Is(result.Errs[1], row.want) {
+				t.Errorf("%s: %v (-want +got):\n%s", row.reason, err, diff)
+			}
+		})
+		if got := left(t, s); len(got) != 2 {
+			t.Errorf("left are %v, want all: %s", got, row.reason)
+		}
+		if err := os.Chmod(dirOf(s), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestListOfADirectoryThatCanNotBeOpened: it is an error of the whole (R3).
+func TestListOfADirectoryThatCanNotBeOpened(t *testing.T) {
+	s := newStore(t)
+	addNetwork(t, s, "z")
+	for name, mode := range map[string]fs.FileMode{".": 0, "..": 0o755, "../..": 0o755} {
+		if err := os.Chmod(filepath.Join(dirOf(s), name), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	unprivileged(t, func() {
+		if rs, err := s.List(t.Context()); rs != nil || !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), network) {
+			t.Errorf("List: %v, %v, want an error that names the network", rs, err)
+		}
+	})
+}
+
+// unprivileged calls do in a thread without root's rights in the file system.
+func unprivileged(t *testing.T, do func()) {
+	t.Helper()
+	if os.Geteuid() == 0 {
+		const nobody = 65534
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		setfsuid(t, nobody)
+		defer setfsuid(t, 0)
+	}
+	do()
+}
+
+func setfsuid(t *testing.T, uid uintptr) {
+	t.Helper()
+	if _, _, errno := syscall.RawSyscall(syscall.SYS_SETFSUID, uid, 0, 0); errno != 0 {
+		t.Fatal(errno)
 	}
 }

@@ -91,9 +91,9 @@ func parseOwner(content []byte) (containerID, ifName []byte, state OwnerState) {
 	if len(content) == 0 {
 		return nil, nil, Empty
 	}
-	id, name, two := bytes.Cut(content, []byte("\n"))
+	id, name, _ := bytes.Cut(content, []byte("\n"))
 	id, name = bytes.TrimFunc(id, isBlank), bytes.TrimFunc(name, isBlank)
-	if !validName(id) || two && !validIfName(string(name)) {
+	if !validName(id) || !validIfName(string(name)) {
 		return nil, nil, Malformed
 	}
 	return id, name, Owned
@@ -117,13 +117,13 @@ func validName[T string | []byte](s T) bool {
 	return len(s) > 0
 }
 
-// validIfName accepts what CNI accepts as the name of an interface (cni,
+// validIfName accepts what CNI accepts as the name of an interface, if there is one (cni,
 // pkg/utils ValidateInterfaceName: no slash, no white space, Unicode's
 // included), but for the length, which differs between Linux (15) and Windows
 // (256).
 func validIfName(s string) bool {
 	invalid := func(r rune) bool { return r < ' ' || r == '/' || r == 0x7f || unicode.IsSpace(r) }
-	return s != "" && len(s) <= 256 && s != "." && s != ".." && !strings.ContainsFunc(s, invalid)
+	return len(s) <= 256 && s != "." && s != ".." && !strings.ContainsFunc(s, invalid)
 }
 
 // parseName returns the address that a file's name stands for, and false for

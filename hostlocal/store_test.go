@@ -52,8 +52,8 @@ func TestNetworkNames(t *testing.T) {
 		{"a NUL", "a\x00", false},
 		{"letters are ASCII", "ä", false},
 	} {
-		if got := validName(row.name); got != row.good {
-			t.Errorf("validName(%q) = %t, want %t: %s", row.name, got, row.good, row.reason)
+		if got := ValidNetwork(row.name); got != row.good {
+			t.Errorf("ValidNetwork(%q) = %t, want %t: %s", row.name, got, row.good, row.reason)
 		}
 	}
 }
@@ -329,7 +329,9 @@ func TestListEndsWithItsContext(t *testing.T) {
 	if rs, err := s.List(ended); rs != nil || !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), s.DataDir()) {
 		t.Errorf("List: %v, %v", rs, err)
 	}
-	if rs, err := newStore(t).List(ended); rs != nil || !errors.Is(err, context.Canceled) {
+	late, cancel := context.WithTimeout(t.Context(), 0)
+	defer cancel()
+	if rs, err := newStore(t).List(late); rs != nil || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("List of a network without reservations: %v, %v", rs, err)
 	}
 	if rs, err := s.List(hookContext{Context: ended, err: func() error { return nil }}); rs != nil || !errors.Is(err, context.Canceled) {
@@ -347,6 +349,16 @@ func TestListEndsWithItsContext(t *testing.T) {
 	asked = 0
 	if _, err := s.List(hookContext{Context: t.Context(), err: func() error { asked++; return nil }}); err != nil || asked != 3 {
 		t.Errorf("List: %v; the context was asked %d times, want once before each owner", err, asked)
+	}
+	write(t, filepath.Join(addNetwork(t, s, "a"), "10.0.0.1"), "abc\r\neth0")
+	asked = 0
+	if rs, err := s.List(hookContext{Context: t.Context(), err: func() error {
+		if asked++; asked == 1 {
+			return context.Canceled
+		}
+		return nil
+	}}); rs != nil || !errors.Is(err, context.Canceled) {
+		t.Errorf("List that fails in the first of two networks: %v, %v", rs, err)
 	}
 }
 

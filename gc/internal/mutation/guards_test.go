@@ -82,7 +82,7 @@ var diskGuards = []guard{
 	{"R7", "16", "a long file is not an owner", "TestHazard16Garbage", "hostlocal/reservation.go",
 		"if len(content) > maxOwner {", "if false {"},
 	{"R7", "16", "what is no container ID is not an owner", "TestHazard16Garbage", "hostlocal/reservation.go",
-		"if !validName(id) || two", "if two"},
+		"if !validName(id) || ", "if "},
 }
 
 var sourceGuards = []guard{
