@@ -33,8 +33,7 @@ func TestIncident_cni1055(t *testing.T) {
 		n.wantFull("with sandboxes that can't be stopped")
 		n.restart()
 		n.wantFull("after a restart of containerd")
-		freed, err := n.collectGarbage()
-		n.must(err)
+		freed := n.collectGarbage()
 		same(t, "freed by libcni's GC", "it passes over entries that it can't read", nil, freed)
 
 		n.removeBridge()

@@ -27,8 +27,7 @@ func TestIncident_cni1086(t *testing.T) {
 	n.leak(gone...)
 	live, dead := append(pods, containers...), append(gone, ended...)
 	n.wantFull("with the pool full of leaks")
-	freed, err := n.collectGarbage(pods...)
-	n.must(err)
+	freed := n.collectGarbage(pods...)
 	same(t, "freed by libcni's GC with the pods as valid", "the containers are none of them",
 		verdicts("", addressesOf(append(dead, containers...))...), verdicts("", freed...))
 

@@ -24,28 +24,8 @@ func TestIncident_containerd12130(t *testing.T) {
 	}
 	n.untell("chained-ADD", "victim") // the plugin is well again
 	n.untell("chained-DEL", "victim")
-	leaked := strangers(n.reservations(n.network), live...)
-	same(t, "containers with leaked addresses", "each retry has left one", size-running, len(leaked))
-	for _, id := range leaked {
-		if state, ok := n.sandboxes()[id]; ok {
-			t.Errorf("containerd lists sandbox %s as %s, and was to have forgotten it", id, state)
-		}
-	}
-
-	n.wantFull("with the pool full of leaks")
-	n.restart()
-	n.wantFull("after a restart of containerd")
-	freed, err := n.collectGarbage(live...)
-	n.must(err)
-	same(t, "freed by libcni's GC", "a chain that failed left no entry in its cache", nil, freed)
-
-	p := n.pass("--source", "cri:"+n.endpoint())
-	same(t, "addresses released", "one of each family for each retry: "+p.String(), 2*(size-running), len(p.released))
-	n.wantHeld("after the pass", live...)
-	for range size - running {
-		live = append(live, n.run(fmt.Sprint("web-", len(live))))
-	}
-	n.wantHeld("on a pool that is full again", live...)
+	same(t, "containers with leaked addresses", "each retry has left one", size-running, len(strangers(n.reservations(n.network), live...)))
+	o := n.endOutage(live, "a chain that failed left no entry in its cache")
 
 	incident{
 		Issues: []string{"containerd/containerd#12130"},
@@ -53,9 +33,9 @@ func TestIncident_containerd12130(t *testing.T) {
 			"ever repeats the DEL: one address (of each family) for each retry of one pod.",
 		Advice: "None. containerd#12132, which would keep the sandbox until its DEL succeeds, is open.",
 		Alone: fmt.Sprintf("%d retries filled a pool of %d. With the plugin well again no pod starts, and none after a restart of containerd. "+
-			"libcni's GC succeeds and frees %d: its cache has no entry of an ADD that failed.", size-running, size, len(freed)),
+			"libcni's GC succeeds and frees %d: its cache has no entry of an ADD that failed.", size-running, size, o.freed),
 		Ours: fmt.Sprintf("%s: %d of %d leaked addresses released, "+
-			"%d pods start, %d live pods keep theirs.", passWithRuntime, len(p.released), 2*(size-running), size-running, running),
+			"%d pods start, %d live pods keep theirs.", passWithRuntime, o.released, o.leaked, o.started, running),
 		Versions: n.versions("containerd", "containerd:github.com/containerd/go-cni", "containerd:github.com/containernetworking/cni", "host-local"),
 	}.tell(t)
 }

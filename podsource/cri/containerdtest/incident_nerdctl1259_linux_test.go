@@ -44,8 +44,7 @@ func TestIncident_nerdctl1259(t *testing.T) {
 		_, err = n.tryRunByNerdctl("refused-again")
 		refused(t, "nerdctl run after a restart of containerd", none, err)
 		same(t, "reservations", "no DEL came", holding(append(ended, live...)...), n.reservations(n.network))
-		freed, err := n.collectGarbage(live...)
-		n.must(err)
+		freed := n.collectGarbage(live...)
 
 		n.age(n.network)
 		n.must(stampRecords(time.Hour))

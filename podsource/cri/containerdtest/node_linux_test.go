@@ -61,6 +61,7 @@ type node struct {
 	network string // name of the CNI network that pods get
 	pool    int    // how many addresses it has of each family; 0: a /24 and a /64
 	chained bool   // there is a second plugin in the list, which does nothing, and gate is before host-local, too
+	multus  bool   // Multus delegates to that network
 	gvisor  bool   // there is a handler for pods in gVisor
 	image   string // of the sandboxes
 	pinned  bool   // the image was imported, and stays

@@ -24,6 +24,8 @@ type pod struct {
 	ips      []netip.Addr
 }
 
+func (p pod) String() string { return fmt.Sprintf("pod %q (%s) with %v", p.name, p.id, p.ips) }
+
 // namespace is that of all pods but those in the node's own network, which are the
 // cluster's.
 const namespace = "test"
