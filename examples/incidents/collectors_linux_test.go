@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
@@ -21,12 +22,13 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/gc/plugintest"
 )
 
-// The collectors of the table. The first three are designs that are often seen, written here: no
+// The collectors of the table. The first four are designs that are often seen, written here: no
 // product has this code.
 const (
 	floor = "floor" // removes each file whose name is no live address
 	walk  = "walk"  // the same under the plugin's lock, of names that are addresses
 	dels  = "DELs"  // the plugin's DEL for each owner that is no live container
+	verb  = "GC"    // what plugins#1289 would have the plugin do, told of the live containers as valid
 	ours  = "hostlocal-gc"
 )
 
@@ -55,7 +57,7 @@ func collectors(t *testing.T) (all []collector) {
 		t.Fatal(err)
 	}
 	plugin := plugintest.Build(t)
-	for _, design := range []string{floor, walk, dels} {
+	for _, design := range []string{floor, walk, dels, verb} {
 		all = append(all, collector{design, []string{self, "{dir}", "{pods.json}"}, []string{designEnv + "=" + design, pluginEnv + "=" + plugin}})
 	}
 	command := filepath.Join(t.TempDir(), "hostlocal-gc")
@@ -98,7 +100,32 @@ func collect(design, dir, list string) error {
 	if err := lock.Lock(); err != nil {
 		return errors.Join(err, lock.Close())
 	}
+	if design == verb {
+		return errors.Join(releaseBut(reservations, containers), lock.Unlock(), lock.Close())
+	}
 	return errors.Join(removeAddressesBut(reservations, ips), lock.Unlock(), lock.Close())
+}
+
+// releaseBut is a GC of the plugin's own as the description of plugins#1289 has it, not its code. Files
+// but the lock and the marks of what was reserved last are reservations, which stay when container and
+// interface are valid, or the container where no interface is written down. An empty list means that
+// nothing is valid. What the description leaves open is as in the plugin's DEL, which goes below the
+// directory and passes over what it can't read.
+func releaseBut(dir string, containers []string) error {
+	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || d.Name() == "lock" || strings.HasPrefix(d.Name(), "last_reserved_ip.") {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return nil //nolint:nilerr // as the plugin does
+		}
+		container, ifname, _ := strings.Cut(strings.TrimSpace(string(content)), "\r\n")
+		if slices.Contains(containers, container) && (ifname == "" || ifname == "eth0") {
+			return nil
+		}
+		return os.Remove(path)
+	})
 }
 
 // removeBut removes what is in a directory, but for these names.

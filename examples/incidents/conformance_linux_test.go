@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -29,6 +30,7 @@ const network = "podnet"
 const (
 	loses    = "**loses a live address**"
 	destroys = "**removes what is no reservation**"
+	writes   = "**writes into the directory**"
 	blocks   = "**does not end**"
 	acts     = "**releases all the same**"
 	silent   = "releases nothing, and does not say why"
@@ -43,23 +45,31 @@ func TestConformance(t *testing.T) {
 	if *collectorFlag != "" {
 		return // it is another one that is tried
 	}
-	all := collectors(t)
-	var rows []string
-	for _, c := range hazards() {
-		row := fmt.Sprintf("| %s | %s |", c.hazard, c.what)
-		for _, one := range all {
-			outcome, said := c.try(t, one)
-			row += " " + outcome + " |"
-			t.Logf("%s, %s: %s\n%s", c.hazard, one.name, outcome, said)
-			if one.name == ours && outcome != holds {
-				t.Errorf("hazard %s (%s): ours %s\n%s", c.hazard, c.what, outcome, said)
+	all, cases := collectors(t), hazards()
+	outcomes := make([][]string, len(cases))
+	t.Run("each", func(t *testing.T) { // returns when all have ended
+		for i, c := range cases {
+			outcomes[i] = make([]string, len(all))
+			for j, one := range all {
+				t.Run(c.hazard+" "+c.what+"/"+one.name, func(t *testing.T) {
+					t.Parallel()
+					outcome, said := c.try(t, one, limit)
+					outcomes[i][j] = outcome
+					t.Logf("%s\n%s", outcome, said)
+					if one.name == ours && outcome != holds {
+						t.Errorf("ours does not hold: %s", outcome)
+					}
+				})
 			}
 		}
-		rows = append(rows, row)
+	})
+	var rows []string
+	for i, c := range cases {
+		rows = append(rows, fmt.Sprintf("| %s | %s | %s |", c.hazard, c.what, strings.Join(outcomes[i], " | ")))
 	}
 	for i, one := range all {
-		worst := slices.ContainsFunc(rows, func(row string) bool { return strings.Split(row, " | ")[2+i] != holds })
-		if one.name != ours && !worst {
+		fails := slices.ContainsFunc(outcomes, func(row []string) bool { return row[i] != holds })
+		if one.name != ours && !fails {
 			t.Errorf("%s holds everywhere: the cases tell nothing", one.name)
 		}
 	}
@@ -71,29 +81,39 @@ func TestCollector(t *testing.T) {
 	if *collectorFlag == "" {
 		return
 	}
+	if !strings.Contains(*collectorFlag, "{dir}") {
+		t.Fatalf("-collector %q: the command is told of the directory by {dir}, which it lacks", *collectorFlag)
+	}
 	one := collector{name: "yours", command: strings.Fields(*collectorFlag)}
 	for _, c := range hazards() {
-		outcome, said := c.try(t, one)
-		if outcome != holds {
-			t.Errorf("hazard %s (%s): %s\n%s", c.hazard, c.what, outcome, said)
-			continue
-		}
-		t.Logf("hazard %s (%s): %s", c.hazard, c.what, outcome)
+		t.Run(c.hazard+" "+c.what, func(t *testing.T) {
+			t.Parallel()
+			outcome, said := c.try(t, one, limit)
+			t.Log(outcome)
+			if outcome != holds {
+				t.Errorf("it does not hold:\n%s", said)
+			}
+		})
 	}
 }
 
+// limit is how long a collector may take. Then it is killed.
+const limit = 25 * time.Second
+
 // A collector is a command. In its arguments {dir} is host-local's data directory and {pods.json} the
-// list of pods. Exit status 0 says that it is done, any other that it has refused.
+// list of pods. Exit status 0 says that it is done, any other that it has refused. Death by a signal is
+// neither.
 type collector struct {
 	name    string
 	command []string
 	env     []string
 }
 
-// run runs it. What does not end within the time is killed.
-func (c collector) run(t *testing.T, dir, pods string) (said string, err error) {
+// run runs it. What does not end within the time is killed, and that is an error, as is output that
+// something it has started keeps open.
+func (c collector) run(t *testing.T, dir, pods string, limit time.Duration) (said string, err error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 25*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	args := slices.Clone(c.command)
 	for i := range args {
@@ -103,19 +123,35 @@ func (c collector) run(t *testing.T, dir, pods string) (said string, err error) 
 	cmd.Env = append(os.Environ(), c.env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a script's own children end with it
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = limit / 10
 	out, err := cmd.CombinedOutput()
-	if ctx.Err() != nil {
-		err = ctx.Err()
+	if cmd.Process != nil {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // also after a good end; mostly none is left
 	}
 	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) && !errors.Is(err, context.DeadlineExceeded) {
+	switch {
+	case ctx.Err() != nil:
+		err = errLate
+	case errors.Is(err, exec.ErrWaitDelay):
+		err = fmt.Errorf("%w: %w", errLate, err)
+	case err != nil && !errors.As(err, &exit):
 		t.Fatalf("%v: %v", cmd, err)
 	}
 	return string(out), err
 }
 
-// try makes the case's directory, runs a collector on it and judges what is left.
-func (h hazard) try(t *testing.T, c collector) (outcome, said string) {
+// errLate is that of a collector that does not end.
+var errLate = errors.New("it does not end")
+
+// refused says whether a collector ended by itself, and not well.
+func refused(err error) bool {
+	var exit *exec.ExitError
+	return errors.As(err, &exit) && exit.Exited()
+}
+
+// try makes the case's directory, runs a collector on it and judges what is left. What is said is also
+// which files have changed.
+func (h hazard) try(t *testing.T, c collector, limit time.Duration) (outcome, said string) {
 	t.Helper()
 	dir := t.TempDir()
 	data := filepath.Join(dir, "networks")
@@ -129,9 +165,28 @@ func (h hazard) try(t *testing.T, c collector) (outcome, said string) {
 		defer lock(t, filepath.Join(data, network))()
 	}
 	before := contents(t, data)
-	said, err := c.run(t, data, pods)
+	said, err := c.run(t, data, pods, limit)
 	after := contents(t, data)
 	gone := func(path string) bool { return before[path] != after[path] }
+	made := func(path string) bool {
+		_, was := before[path]
+		return !was && filepath.Base(path) != "lock" // which the plugin makes, too
+	}
+	for _, path := range slices.Sorted(maps.Keys(before)) {
+		if is, ok := after[path]; gone(path) && ok {
+			said = fmt.Sprintf("%s: was %q, is %q\n", path, before[path], is) + said
+		} else if gone(path) {
+			said = fmt.Sprintf("%s: was %q, is gone\n", path, before[path]) + said
+		}
+	}
+	for path := range after {
+		if made(path) {
+			said = fmt.Sprintf("%s: is new, %q\n", path, after[path]) + said
+		}
+	}
+	if err != nil {
+		said = fmt.Sprintf("%v\n", err) + said
+	}
 	switch {
 	case slices.ContainsFunc(h.keep, gone) && h.refuse:
 		return acts, said
@@ -139,11 +194,13 @@ func (h hazard) try(t *testing.T, c collector) (outcome, said string) {
 		return loses, said
 	case slices.ContainsFunc(h.others, gone):
 		return destroys, said
-	case errors.Is(err, context.DeadlineExceeded):
+	case slices.ContainsFunc(slices.Collect(maps.Keys(after)), made):
+		return writes, said
+	case errors.Is(err, errLate):
 		return blocks, said
 	case h.refuse && err == nil:
 		return silent, said
-	case h.refuse:
+	case h.refuse && refused(err):
 		return holds, said
 	case err != nil:
 		return fails, said
@@ -153,20 +210,30 @@ func (h hazard) try(t *testing.T, c collector) (outcome, said string) {
 	return holds, said
 }
 
-// contents returns what is below a directory, by path: content, or what else it is.
+// contents returns what is below a directory, by path: content, or what else it is. The lock is
+// the file itself: who replaces it locks nobody out.
 func contents(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	all := make(map[string]string)
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return all
+	}
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
 		name, err := filepath.Rel(dir, path)
-		all[name] = d.Type().String()
+		all[name] = "mode " + d.Type().String()
 		if err == nil && d.Type().IsRegular() {
 			var content []byte
 			content, err = os.ReadFile(path)
 			all[name] = "content " + string(content)
+		}
+		if err == nil && d.Name() == "lock" {
+			var info fs.FileInfo
+			if info, err = d.Info(); err == nil {
+				all[name] = fmt.Sprint("inode ", info.Sys().(*syscall.Stat_t).Ino)
+			}
 		}
 		return err
 	})

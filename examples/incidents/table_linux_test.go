@@ -110,17 +110,18 @@ type rowFile struct {
 
 var tableHead = regexp.MustCompile(`(?m)^\|[-|]+\|\n`)
 
-// table reads a file.
+// table reads a file. Of several tables the last is meant.
 func table(t *testing.T, file string) (f rowFile) {
 	t.Helper()
 	content, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	head := tableHead.FindIndex(content)
-	if head == nil {
+	heads := tableHead.FindAllIndex(content, -1)
+	if heads == nil {
 		t.Fatalf("%s has no table", file)
 	}
+	head := heads[len(heads)-1]
 	f = rowFile{file: file, before: string(content[:head[1]]), after: string(content[head[1]:])}
 	for strings.HasPrefix(f.after, "| ") {
 		row, rest, _ := strings.Cut(f.after, "\n")

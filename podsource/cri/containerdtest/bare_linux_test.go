@@ -114,7 +114,7 @@ func (n *node) tryRunByNerdctl(name string, flags ...string) (container, error) 
 // nerdctl runs one of its commands.
 func (n *node) nerdctl(args ...string) (string, error) {
 	n.t.Helper()
-	return n.tryCommand("nerdctl", append([]string{"--address", n.socket(), "--namespace", bare, "--snapshotter", "overlayfs",
+	return n.tryCommand(n.tool("nerdctl"), append([]string{"--address", n.socket(), "--namespace", bare, "--snapshotter", "overlayfs",
 		"--data-root", n.path("nerdctl"), "--cgroup-manager", "cgroupfs",
 		"--cni-path", n.path("cni/bin"), "--cni-netconfpath", n.path("cni/conf")}, args...)...)
 }

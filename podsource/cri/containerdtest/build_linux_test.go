@@ -5,9 +5,11 @@ package containerdtest
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 )
@@ -16,6 +18,32 @@ const (
 	top      = "../../.." // of the repository
 	cacheDir = top + "/.cache/containerdtest"
 )
+
+// toolsEnv names those of tools that are wanted, with blanks between them. Without it all are.
+const toolsEnv = "CONTAINERDTEST_TOOLS"
+
+// tools are programs that only some tests need, and the modules that they are built in, each of which
+// takes minutes the first time.
+var tools = map[string]string{
+	"nerdctl": "internal/tools/nerdctl",
+	"runsc":   "internal/tools/gvisor",
+	"multus":  top + "/examples/internal/tools/multus",
+}
+
+func wanted(tool string) bool {
+	names, some := os.LookupEnv(toolsEnv)
+	return !some || slices.Contains(strings.Fields(names), tool)
+}
+
+// tool is the path of one of tools. A test must not need one that its caller did not ask for: it may be
+// there from another run, and would be missing in a fresh clone.
+func (n *node) tool(name string) string {
+	n.t.Helper()
+	if !wanted(name) {
+		n.t.Fatalf("this test needs %s, which is not in %s=%q", name, toolsEnv, os.Getenv(toolsEnv))
+	}
+	return filepath.Join(os.Getenv(binEnv), name)
+}
 
 // binaries builds or finds everything that runs on a node, and returns the
 // environment that says where it is. What was built stays in the cache; the go
@@ -40,16 +68,18 @@ func binaries() (env []string, err error) {
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
 		return nil, fmt.Errorf("locking %s: %w", lock.Name(), err)
 	}
-	say("building containerd, nerdctl, runsc, Multus, the plugins, hostlocal-gc and the IPAM plugin into %s; the first time takes minutes", bin)
+	more := slices.DeleteFunc(slices.Sorted(maps.Keys(tools)), func(tool string) bool { return !wanted(tool) })
+	say("building containerd, the plugins, hostlocal-gc, the IPAM plugin %v into %s; the first time takes minutes", more, bin)
 	const tags = "-tags=no_btrfs,no_zfs,no_devmapper"
-	if err := errors.Join(
+	errs := []error{
 		build(".", "off", bin, tags, "tool"), // all tools of go.mod
 		build(".", "off", bin, "./internal/pause", "./internal/gate", "./internal/runclite", "./internal/gocni"),
-		build("internal/tools/nerdctl", "off", bin, "tool"),
-		build("internal/tools/gvisor", "off", bin, "tool"),
-		build(top+"/examples/internal/tools/multus", "off", bin, "tool"),
 		build(top+"/examples", "", bin, "./hostlocal-gc", "./ipam"), // in the workspace: what it requires may not be published yet
-	); err != nil {
+	}
+	for _, tool := range more {
+		errs = append(errs, build(tools[tool], "off", bin, "tool"))
+	}
+	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
 	debian, err := debianPackages(filepath.Join(cache, "debian"))

@@ -32,7 +32,7 @@ func TestIncident_antrea8239(t *testing.T) {
 		Issues: []string{"antrea-io/antrea#8239"},
 		Leak: "The other way round: a collector that goes by the addresses in the statuses of pods. A pod's status has its address " +
 			"seconds or minutes after the ADD, and until then the collector calls it leaked.",
-		Advice: "antrea#8240: what Antrea itself has attached counts, too.",
+		Advice: "antrea#8240 (2.6.3): what Antrea itself has attached counts, too.",
 	}
 	t.Run("addresses only", func(t *testing.T) {
 		n, _, victim, statuses := start(t)

@@ -15,6 +15,7 @@ import (
 func TestIncident_cni1055(t *testing.T) {
 	const size = 4
 	const said = "unexpected end of JSON input"
+	needDebian(t)
 	var row incident
 	t.Run("containerd 1.6", func(t *testing.T) {
 		n := newNode(t, debian(), func(n *node) { n.pool = size })
@@ -51,11 +52,12 @@ func TestIncident_cni1055(t *testing.T) {
 			Issues: []string{"containernetworking/cni#1055", "k3s-io/k3s#6185", "containerd/containerd#8197"},
 			Leak: "The power fails before the disk has libcni's cache. Its files are there and empty, and with libcni before 1.2 every DEL " +
 				"of their containers fails.",
-			Advice: "Remove the sandboxes with `ctr`, and by hand the empty files below `/var/lib/cni` (k3s#6185).",
+			Advice: "Remove the sandboxes with `ctr`, and by hand the empty files below `/var/lib/cni` (k3s#6185), or empty libcni's cache at each boot " +
+				"(amazon-eks-ami#1912), or upgrade to libcni 1.2.",
 			Alone: fmt.Sprintf("containerd 1.6: %d of %d stops fail (`%s`), the pool of %d stays full, also after a restart. libcni's GC frees %d.",
 				failed, failed, said, size, len(freed)),
-			Ours: fmt.Sprintf("%s: %d of %d leaked addresses released, %d pods start. With the runtime as a source they are kept, "+
-				"as it lists the sandboxes for ever. %s", passWithoutRuntime, len(p.released), 2*size, size, bridgeWithoutMAC),
+			Ours: fmt.Sprintf("%s: %d of %d leaked addresses released, %d pods start. **Not with the runtime as a source**: what it lists is kept (R3), "+
+				"and it lists these sandboxes for ever. %s", passWithoutRuntime, len(p.released), 2*size, size, bridgeWithoutMAC),
 			Versions: []string{n.debianVersion()},
 		}
 	})

@@ -15,6 +15,7 @@ import (
 // does as the issue was closed with, it lists the sandbox, and a later stop does the DEL.
 func TestIncident_containerd5768(t *testing.T) {
 	const size, running = 5, 2
+	needDebian(t)
 	var row incident
 	t.Run("containerd 2", func(t *testing.T) {
 		n := newNode(t, current(), func(n *node) { n.pool = size })

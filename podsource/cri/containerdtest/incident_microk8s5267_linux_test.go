@@ -36,7 +36,7 @@ func TestIncident_microk8s5267(t *testing.T) {
 		Issues: []string{"canonical/microk8s#5267", "containernetworking/plugins#697"},
 		Leak: "The power fails, and containerd's record of its sandboxes is lost with it. host-local's reservations are on the disk, " +
 			"and nobody is left who would do a DEL for them. (The first issue is about `microk8s stop`, too, which is not reproduced.)",
-		Advice: "Empty `/var/lib/cni/networks/NAME` after each reboot (plugins#252), or keep it on a tmpfs (plugins#728).",
+		Advice: "Empty `/var/lib/cni/networks/NAME` after each reboot (plugins#252), by systemd-tmpfiles (plugins#697), or keep it on a tmpfs (plugins#728).",
 		Alone: fmt.Sprintf("All %d addresses of a pool of %d stay reserved. No pod starts, and none after a restart of containerd. "+
 			"libcni's GC would free %d of %d (one of each family), as its cache is whole. containerd does not call it.", size, size, len(freed), 2*size),
 		Ours: fmt.Sprintf("%s: %d of %d leaked addresses released, %d pods start and keep theirs in the next pass. %s",

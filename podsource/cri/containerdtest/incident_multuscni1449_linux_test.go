@@ -48,7 +48,7 @@ func TestIncident_multuscni1449(t *testing.T) {
 		Issues: []string{"k8snetworkplumbingwg/multus-cni#1449", "k8snetworkplumbingwg/multus-cni#1087"},
 		Leak: "Multus hands a delegate that is a conflist a DEL without its ranges. Once the pod is gone from the API server, or where " +
 			"Multus' own file of the pod is damaged, it reports success and asks no delegate.",
-		Advice: "The first is mended by multus-cni#1521, which is merged and in no version that could be had here. For the second there is none.",
+		Advice: "For the first multus-cni#1521, which was merged after v4.2.4. For the second, which is closed as stale, none.",
 		Alone: fmt.Sprintf("%d of %d first DELs fail (`%s`). Then all %d pods are removed with success, and their addresses stay: no pod starts on the pool "+
 			"of %d, and none after a restart of containerd. libcni's GC succeeds and frees %d: it asks Multus, which takes all that its own cache has as valid.",
 			len(ended)-damaged, len(ended), said, len(ended), size, o.freed),
@@ -80,7 +80,7 @@ func (n *node) behindMultus() (gone *sync.Map) {
 		fmt.Fprintf(w, `{"kind":"Pod","apiVersion":"v1","metadata":{"namespace":%q,"name":%q,"uid":%q}}`, namespace, name, "uid-"+name)
 	}))
 	n.t.Cleanup(api.Close)
-	n.must(os.Symlink(filepath.Join(os.Getenv(binEnv), "multus"), n.path("cni/bin/multus")))
+	n.must(os.Symlink(n.tool("multus"), n.path("cni/bin/multus")))
 	kubeconfig := n.path("multus.kubeconfig")
 	n.must(os.WriteFile(kubeconfig, fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Config","current-context":"here",
 		"contexts":[{"name":"here","context":{"cluster":"here","user":"me"}}],"users":[{"name":"me","user":{}}],

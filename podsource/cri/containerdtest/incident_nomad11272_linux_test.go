@@ -39,7 +39,8 @@ func TestIncident_nomad11272(t *testing.T) {
 		Issues: []string{"hashicorp/nomad#11272"},
 		Leak: "After a reboot Nomad makes the network of an allocation anew, under its ID and without a DEL. host-local still has an " +
 			"address for that ID.",
-		Advice: "nomad#24650: from 1.9 on Nomad's own bridge network has its reservations on a tmpfs.",
+		Advice: "nomad#24650 (1.9.4): Nomad's own bridge network has its reservations on a tmpfs. Its comments tell of an upgrade under running " +
+			"allocations: the new directory was empty, and host-local handed out their addresses.",
 	}
 	t.Run("alone", func(t *testing.T) {
 		n, dead := rebooted(t)

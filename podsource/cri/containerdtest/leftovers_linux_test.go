@@ -4,6 +4,7 @@ package containerdtest
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -19,6 +20,9 @@ import (
 
 // dieEnv tells a suite that a test has started how to end.
 const dieEnv = "CONTAINERDTEST_DIE"
+
+// caller is the process that a suite was told to end with.
+const caller = -2
 
 // halfway is what such a suite prints when pods run.
 const halfway = "halfway there"
@@ -52,7 +56,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 	need(t)
 	cases := []struct {
 		how    string
-		kill   int // which process is killed: 0 is outside, 3 the tests; -1 none
+		kill   int // which process is killed: 0 is outside, 3 the tests; -1 none, -2 the caller
 		reason string
 	}{
 		{"fail", -1, "the test's own clean-up ends the pods"},
@@ -62,12 +66,20 @@ func TestNothingIsLeftBehind(t *testing.T) {
 		{"guardian is killed", 1, "the first process gets its death signal, and outside removes the control groups"},
 		{"first is killed", 2, "with process 1 the namespaces end"},
 		{"tests are killed", 3, "the first process ends after the tests"},
+		{"caller is killed", caller, "outside watches it, since the command go is between them"},
 	}
 	for _, c := range cases {
 		t.Run(c.how, func(t *testing.T) {
 			before := surroundings(t)
 			cmd := exec.Command("/proc/self/exe", "-test.run=^TestEndsHalfway$", "-test.v")
 			cmd.Env = append(os.Environ(), roleEnv+"=", dieEnv+"="+c.how) // the last of a name counts
+			victim := exec.Command("/bin/sleep", "1000")                  // the caller
+			if c.kill == caller {
+				if err := victim.Start(); err != nil {
+					t.Fatal(err)
+				}
+				cmd.Env = append(cmd.Env, fmt.Sprint(callerEnv, "=", victim.Process.Pid))
+			}
 			var stderr strings.Builder
 			cmd.Stderr = &stderr
 			stdout, err := cmd.StdoutPipe()
@@ -81,6 +93,11 @@ func TestNothingIsLeftBehind(t *testing.T) {
 			text := readUntil(said, halfway)
 			if during := surroundings(t); c.kill >= 0 && during == before {
 				t.Errorf("halfway there it looks like before: %+v", during)
+			}
+			if c.kill == caller {
+				if err := errors.Join(victim.Process.Kill(), ignoreExit(victim.Wait())); err != nil {
+					t.Fatal(err)
+				}
 			}
 			if c.kill >= 0 {
 				pid := descendant(t, cmd.Process.Pid, c.kill)
@@ -109,6 +126,15 @@ func TestNothingIsLeftBehind(t *testing.T) {
 			same(t, "surroundings", c.reason, before, surroundings(t))
 		})
 	}
+}
+
+// ignoreExit drops the error that a process was killed.
+func ignoreExit(err error) error {
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return nil
+	}
+	return err
 }
 
 // A surrounding is what a suite might leave behind in the namespaces of this one,

@@ -15,9 +15,12 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // The test binary runs as four processes, each the parent of the next:
@@ -37,6 +40,7 @@ const (
 	binEnv    = "CONTAINERDTEST_BIN"    // directory of the binaries that were built
 	debianEnv = "CONTAINERDTEST_DEBIAN" // directory of what Debian's packages hold; empty: there is none
 	cgroupEnv = "CONTAINERDTEST_CGROUP" // name of the control group that all pods are below
+	callerEnv = "CONTAINERDTEST_CALLER" // process that has all this end with it; empty: none
 
 	endpointEnv = "CONTAINER_RUNTIME_ENDPOINT" // of crictl
 )
@@ -89,6 +93,9 @@ func again(role string, env ...string) *exec.Cmd {
 }
 
 func outside() (status int, err error) {
+	if err := errors.Join(endWith(os.Getenv(callerEnv)), os.Unsetenv(callerEnv)); err != nil {
+		return 1, err
+	}
 	env, err := binaries()
 	if err != nil {
 		return 1, err
@@ -106,6 +113,30 @@ func outside() (status int, err error) {
 	runtime.KeepAlive(keep) // closed, it says that we are gone
 	// Where the guardian was killed nobody else does this.
 	return status, errors.Join(err, removeCgroups(group))
+}
+
+// endWith ends this process when another one ends. Who started the command go is not the parent of what
+// that runs.
+func endWith(caller string) error {
+	if caller == "" {
+		return nil
+	}
+	pid, err := strconv.Atoi(caller)
+	if err != nil {
+		return fmt.Errorf("%s: %w", callerEnv, err)
+	}
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return fmt.Errorf("watching process %d, which started this: %w", pid, err)
+	}
+	go func() {
+		var err error = unix.EINTR
+		for errors.Is(err, unix.EINTR) {
+			_, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1)
+		}
+		os.Exit(1)
+	}()
+	return nil
 }
 
 // possible says why namespaces can't be had, or nil.

@@ -81,8 +81,8 @@ type option func(*node)
 func newNode(t *testing.T, f flavour, options ...option) *node {
 	t.Helper()
 	need(t)
-	if f.bin == "" {
-		skip(t, "there is no containerd of Debian on this machine")
+	if f.name == debian().name {
+		needDebian(t)
 	}
 	n := &node{t: t, flavour: f, network: "podnet", image: pauseImage, pinned: true}
 	for _, o := range options {
@@ -113,6 +113,15 @@ func need(t *testing.T) {
 	t.Helper()
 	if whyNot != nil {
 		skip(t, whyNot.Error())
+	}
+}
+
+// needDebian does so where there is no containerd of Debian.
+func needDebian(t *testing.T) {
+	t.Helper()
+	need(t)
+	if debian().bin == "" {
+		skip(t, "there is no containerd of Debian on this machine")
 	}
 }
 
