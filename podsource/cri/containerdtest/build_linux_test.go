@@ -69,7 +69,8 @@ func binaries() (env []string, err error) {
 		return nil, fmt.Errorf("locking %s: %w", lock.Name(), err)
 	}
 	more := slices.DeleteFunc(slices.Sorted(maps.Keys(tools)), func(tool string) bool { return !wanted(tool) })
-	say("building containerd, the plugins, hostlocal-gc, the IPAM plugin %v into %s; the first time takes minutes", more, bin)
+	what := append([]string{"containerd", "the plugins", "hostlocal-gc"}, more...)
+	say("building %s into %s; the first time takes minutes", strings.Join(what, ", "), bin)
 	const tags = "-tags=no_btrfs,no_zfs,no_devmapper"
 	errs := []error{
 		build(".", "off", bin, tags, "tool"), // all tools of go.mod
