@@ -1,20 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package incidents reproduces open issues of the field on the code that they are about, and ends
+// Package incidents reproduces issues of the field on the code that they are about, and ends
 // them. It has tests only:
 //
-//	GOWORK=off go -C examples/incidents test -run containerd12130 .
+//	GOWORK=off go -C examples/incidents test -v -timeout 30m -run containerd12130 .
 //
 // builds the real parts through the module proxy, makes namespaces of its own, shows the leak,
 // shows that the parts alone do not recover, has the library or one of its programs do one pass, and shows
-// that the node works again and that who lived kept its address. Without -run it is all of
-// them. They need root; where something is missing they say so and are skipped, which in CI is a
-// failure.
+// that the node works again and that who lived kept its address. They need root; where something is
+// missing they say so and fail. README.md has what they need, and what stays.
 //
-// incidents.md is the table of what these runs found. A run that finds something else fails, and
-//
-//	GOWORK=off go -C examples/incidents test -update .
-//
+// incidents.md is the table of what these runs found. A run that finds something else fails, and with -update
 // writes what it found.
 //
 // # Conformance
@@ -28,6 +24,7 @@
 //
 // The incidents are in podsource/cri/containerdtest, where a node with a real containerd is: one file
 // for each, incident_NAME_linux_test.go. incidents_linux_test.go lists them in the order of the table,
-// run_linux_test.go runs one, and table_linux_test.go keeps the tables. hazards_linux_test.go has the cases of the conformance,
-// conformance_linux_test.go tries a collector on them, and collectors_linux_test.go has those of the table.
+// run_linux_test.go runs one, and table_linux_test.go keeps the tables. hazards_linux_test.go has the cases of the
+// conformance, conformance_linux_test.go tries a collector on them, judge_linux_test.go shows that it tells
+// outcomes apart, and collectors_linux_test.go has those of the table.
 package incidents

@@ -53,8 +53,9 @@
 // goes wrong on request. bare_linux_test.go has the clients without Kubernetes, and
 // internal/gocni ours; gvisor_linux_test.go what pods in gVisor need. The cases are
 // in the files case_*_linux_test.go, soak_linux_test.go and seconds_*linux_test.go,
-// and leftovers_linux_test.go ends suites half-way. incident_*_linux_test.go have open
-// issues of others, of which examples/incidents makes a table.
+// and leftovers_linux_test.go ends suites half-way. incident_*_linux_test.go have
+// issues of others, of which examples/incidents makes a table: it sets
+// CONTAINERDTEST_TOOLS, so that only what the one at hand needs is built.
 //
 // It is a module of its own, and not in go.work, because containerd's hundred
 // modules would otherwise raise everybody's versions. nerdctl and gVisor, below
