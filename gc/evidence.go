@@ -147,7 +147,7 @@ func (d *declaration) inGap(r *hostlocal.Reservation) bool {
 		if g.But.Matches(r.ContainerID) {
 			return false
 		}
-		return !latest.Before(g.From) && (g.To.IsZero() || !r.ReservedAt.After(g.To))
+		return r.ReservedAt.IsZero() || !latest.Before(g.From) && (g.To.IsZero() || !r.ReservedAt.After(g.To))
 	})
 }
 

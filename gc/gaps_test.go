@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
@@ -100,4 +101,12 @@ func TestHazard49ForeignInAGap(t *testing.T) {
 			n.checkReasons(report, map[string]Reason{"10.0.0.2": ForeignOwner, "10.0.0.3": Unowned, "10.0.0.4": Unowned})
 		}
 	})(t)
+}
+
+// What bears no time may have been reserved in any gap.
+func TestHazard51NoTimestamp(t *testing.T) {
+	d := declaration{Answer: podsource.Answer{Gaps: []podsource.Gap{{From: time.Now().Add(-time.Hour)}}}}
+	if !d.inGap(&hostlocal.Reservation{}) {
+		t.Error("a reservation without a timestamp is not in the gap")
+	}
 }

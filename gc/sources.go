@@ -53,7 +53,11 @@ func (r *Reconciler) question(ctx context.Context) (podsource.Answer, error) {
 	begun := time.Now()
 	answer, err := r.source.Pods(ctx)
 	answer.Took = cmp.Or(answer.Took, time.Since(begun))
-	return answer, cmp.Or(err, context.Cause(ctx))
+	cause := context.Cause(ctx)
+	if cause != nil && err != nil {
+		return answer, fmt.Errorf("%w: %w", cause, err)
+	}
+	return answer, cmp.Or(err, cause)
 }
 
 // check refuses answers that don't count. Each must be without an error, and be

@@ -36,7 +36,7 @@ func (d dir) list() (ips []netip.Addr, err error) {
 	}
 	for {
 		n, err := retry(func() (int, error) { return syscall.ReadDirent(int(d.Fd()), buf) })
-		if n <= 0 || err != nil {
+		if n <= 0 { // -1 with an error
 			return ips, os.NewSyscallError("getdents64", err)
 		}
 		ips = d.appendRegular(ips, buf[:n])

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -382,6 +383,52 @@ func TestRead(t *testing.T) {
 	want := Identity{ino: st.Ino, changed: st.Ctim.Nano(), size: 7}
 	if modified := time.Unix(st.Mtim.Unix()); got.Identity() != want || !got.ReservedAt.Equal(modified) {
 		t.Errorf("read: %+v, want %+v, modified at %v", got, want, modified)
+	}
+}
+
+// TestListOfAClosedDirectory: an error is no end of the names.
+func TestListOfAClosedDirectory(t *testing.T) {
+	s := newStore(t)
+	reserve(t, s, "10.0.0.1")
+	d, err := openDir(dirOf(s))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	within(t, "a closed directory", func() {
+		if ips, err := d.list(); err == nil {
+			t.Errorf("list: %v, want an error", ips)
+		}
+	})
+}
+
+// TestListFails: an error of a network's listing is one of the whole (R3).
+func TestListFails(t *testing.T) {
+	s := newStore(t)
+	reserve(t, s, "10.0.0.1")
+	addNetwork(t, s, "z")
+	rs, err := s.List(hookContext{Context: t.Context(), done: func() { closeDescriptor(t, dirOf(s)) }})
+	if rs != nil || !errors.Is(err, syscall.EBADF) || !strings.Contains(err.Error(), network) {
+		t.Errorf("List: %v, %v, want an error that names the network", rs, err)
+	}
+}
+
+// closeDescriptor closes the one that leads to a path, if there is one.
+func closeDescriptor(t *testing.T, path string) {
+	t.Helper()
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Error(err)
+	}
+	for _, e := range fds {
+		if to, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil && to == path {
+			fd, err := strconv.Atoi(e.Name())
+			if err := errors.Join(err, syscall.Close(fd)); err != nil {
+				t.Error(err)
+			}
+		}
 	}
 }
 

@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -245,18 +244,7 @@ func TestReleaseCanNotUnlock(t *testing.T) {
 	reserve(t, s, "10.0.0.1")
 	lock := filepath.Join(dirOf(s), "lock")
 	result, err := s.Release(hookContext{Context: t.Context(), err: atCall(1, func() {
-		fds, err := os.ReadDir("/proc/self/fd")
-		if err != nil {
-			t.Error(err)
-		}
-		for _, e := range fds {
-			if path, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil && path == lock {
-				fd, err := strconv.Atoi(e.Name())
-				if err := errors.Join(err, syscall.Close(fd)); err != nil {
-					t.Error(err)
-				}
-			}
-		}
+		closeDescriptor(t, lock)
 	})}, pointers(list(t, s))...)
 	if result.Outcomes[0] != Released || !errors.Is(err, syscall.EBADF) {
 		t.Errorf("Release: %v, %v, want it released and an error", result.Outcomes, err)
