@@ -9,7 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
+	"maps"
 	"regexp"
 	"slices"
 	"time"
@@ -138,56 +138,34 @@ func nameIn(fields map[string]json.RawMessage, key string) (s string, err error)
 	if !ok {
 		return "", fmt.Errorf("it has no %s", key)
 	}
-	if err := json.Unmarshal(raw, &s); err != nil {
-		return "", fmt.Errorf("its %s: %w", key, err)
-	}
+	_ = json.Unmarshal(raw, &s) // what is no string is no name either
 	if !name.MatchString(s) {
-		return "", fmt.Errorf("its %s is %q, which CNI does not allow", key, s)
+		return "", fmt.Errorf("its %s is %s, which CNI does not allow", key, raw)
 	}
 	return s, nil
 }
 
-// object returns the wanted fields of a JSON object. Unlike json.Unmarshal it
-// takes their names exactly, and none twice: which of two lists is meant?
-func object(content []byte, wanted ...string) (map[string]json.RawMessage, error) {
-	d := json.NewDecoder(bytes.NewReader(content))
-	if t, err := d.Token(); err != nil {
-		return nil, whole(err)
-	} else if t != json.Delim('{') {
-		return nil, errors.New("it is not a JSON object")
+// object returns the wanted fields of a JSON object. Unlike a struct for json.Unmarshal
+// it takes their names exactly, and none twice: which of two lists is meant?
+func object(content []byte, wanted ...string) (fields map[string]json.RawMessage, err error) {
+	if err := json.Unmarshal(content, &fields); err != nil {
+		return nil, fmt.Errorf("it is not a JSON object: %w", err)
 	}
-	fields := make(map[string]json.RawMessage)
+	if fields == nil {
+		return nil, errors.New("it is not a JSON object, but null")
+	}
+	maps.DeleteFunc(fields, func(key string, _ json.RawMessage) bool { return !slices.Contains(wanted, key) })
+	seen := make(map[json.Token]bool)
+	d := json.NewDecoder(bytes.NewReader(content)) // which meets no error any more
+	_, _ = d.Token()
 	for d.More() {
-		key, err := d.Token()
-		if err != nil {
-			return nil, whole(err)
+		key, _ := d.Token()
+		if k, _ := key.(string); seen[key] && slices.Contains(wanted, k) {
+			return nil, fmt.Errorf("it has %q twice", key)
 		}
+		seen[key] = true
 		var value json.RawMessage
-		if err := d.Decode(&value); err != nil {
-			return nil, whole(err)
-		}
-		k, _ := key.(string) // the decoder gives nothing else as a key
-		if !slices.Contains(wanted, k) {
-			continue
-		}
-		if _, twice := fields[k]; twice {
-			return nil, fmt.Errorf("it has %q twice", k)
-		}
-		fields[k] = value
-	}
-	if _, err := d.Token(); err != nil { // the closing brace
-		return nil, whole(err)
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("something follows its end")
+		_ = d.Decode(&value)
 	}
 	return fields, nil
-}
-
-// whole says what the end of the data means here.
-func whole(err error) error {
-	if errors.Is(err, io.EOF) {
-		return io.ErrUnexpectedEOF
-	}
-	return err
 }
