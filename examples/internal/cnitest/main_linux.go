@@ -23,6 +23,10 @@ const (
 // inside says that this process has namespaces of its own, and where the programs are.
 const inside = "HOSTLOCAL_GC_CNITEST_BIN"
 
+// programsIn names a directory for the programs, for who runs the tests of one package
+// many times: what is in it is not built again, and stays.
+const programsIn = "HOSTLOCAL_GC_CNITEST_PROGRAMS"
+
 // Bin returns the directory of the programs that Main built.
 func Bin() string { return os.Getenv(inside) }
 
@@ -70,19 +74,18 @@ func outside(programs map[string]string, tools []string) (code int, err error) {
 		fmt.Fprintln(os.Stderr, "--- SKIP: ALL TESTS of this package: they make network namespaces, which needs root")
 		return 0, nil
 	}
-	dir, err := os.MkdirTemp("", "cnitest-")
-	if err != nil {
-		return 1, err
+	dir := os.Getenv(programsIn)
+	if dir == "" {
+		if dir, err = os.MkdirTemp("", "cnitest-"); err != nil {
+			return 1, err
+		}
+		defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	if err := build(dir, programs); err != nil {
+	if there, err := os.ReadDir(dir); err != nil {
 		return 1, err
-	}
-	for _, module := range tools {
-		cmd := exec.Command("go", "build", "-ldflags=-w", "-o", dir+"/", "tool")
-		cmd.Dir, cmd.Env = module, append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return 1, fmt.Errorf("%v in %s: %w\n%s", cmd, module, err, out)
+	} else if len(there) == 0 {
+		if err := build(dir, programs, tools); err != nil {
+			return 1, err
 		}
 	}
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
@@ -101,9 +104,9 @@ func outside(programs map[string]string, tools []string) (code int, err error) {
 	return 0, err
 }
 
-// build builds all programs by one command, without debug information, which
-// linking is quicker without.
-func build(dir string, programs map[string]string) error {
+// build builds all programs by one command, and the tools of each module by another,
+// without debug information, which linking is quicker without.
+func build(dir string, programs map[string]string, tools []string) error {
 	args := []string{"build", "-ldflags=-w", "-o", dir + "/"}
 	for _, pkg := range programs {
 		args = append(args, pkg)
@@ -121,6 +124,13 @@ func build(dir string, programs map[string]string) error {
 		built := path.Base(path.Join(filepath.ToSlash(wd), pkg)) // "." is named after its directory
 		if err := os.Rename(filepath.Join(dir, built), filepath.Join(dir, name)); err != nil {
 			return err
+		}
+	}
+	for _, module := range tools {
+		cmd := exec.Command("go", "build", "-ldflags=-w", "-o", dir+"/", "tool")
+		cmd.Dir, cmd.Env = module, append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("%v in %s: %w\n%s", cmd, module, err, out)
 		}
 	}
 	return nil

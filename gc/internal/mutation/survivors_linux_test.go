@@ -30,7 +30,7 @@ var (
 )
 
 // tooSlow are tests that take many seconds and find nothing that the others don't find.
-const tooSlow = "Simulator|Faults|Killed|Fleet|Matrix|Dependencies|EveryHazard|HazardTable|Stress|Chaos|Soak|PairsWithKills|ManyNamespaces"
+const tooSlow = "Simulator|Faults|Killed(At(Any|Every)|$)|Fleet|Matrix|Dependencies|EveryHazard|HazardTable|Stress|Chaos|Soak|PairsWithKills|ManyNamespaces"
 
 // TestVariants changes a package's code in one place at a time, in a copy of the
 // repository, and fails when no test of that package fails, unless the change is
@@ -74,6 +74,7 @@ type trial struct {
 	t        *testing.T
 	dir, tmp string // of the package, and for all that is written
 	binary   string
+	programs string                   // the directory of those that the tests run, if they are built by examples/internal/cnitest
 	took     map[string]time.Duration // of each test without a change
 	reaches  map[int][]string         // the tests that come to the place of a variant
 }
@@ -188,7 +189,10 @@ func (tr *trial) build(v *variants, tree, dir string) {
 			tr.t.Fatal(err)
 		}
 	}
-	tr.dir, tr.binary = filepath.Join(tree, dir), filepath.Join(tr.tmp, "variants.test")
+	tr.dir, tr.binary, tr.programs = filepath.Join(tree, dir), filepath.Join(tr.tmp, "variants.test"), filepath.Join(tr.tmp, "programs")
+	if err := os.Mkdir(tr.programs, 0o755); err != nil {
+		tr.t.Fatal(err)
+	}
 	cmd := exec.CommandContext(tr.t.Context(), "go", "test", "-c", "-vet=off", "-o", tr.binary, "./"+dir)
 	cmd.Dir, cmd.Env = tree, environ(tr.t, dir)
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -200,7 +204,7 @@ func (tr *trial) build(v *variants, tree, dir string) {
 // One that fails with the switches in the code is left out.
 func (tr *trial) look() {
 	tr.t.Helper()
-	out, err := tr.run(nil, time.Minute, "-test.list=^(Test|Example|Fuzz)")
+	out, err := tr.run(nil, 10*time.Minute, "-test.list=^(Test|Example|Fuzz)") // builds the programs
 	if err != nil {
 		tr.t.Fatalf("listing the tests: %v\n%s", err, out)
 	}
@@ -268,7 +272,7 @@ func (tr *trial) run(env []string, limit time.Duration, args ...string) (string,
 	cmd := exec.CommandContext(ctx, tr.binary, append(args, "-test.short", fmt.Sprint("-test.timeout=", limit))...)
 	cmd.Dir = tr.dir
 	// What a killed one leaves goes with this test, and its figures are nobody's.
-	cmd.Env = append(os.Environ(), append(env, "TMPDIR="+tr.tmp, "HOSTLOCAL_GC_FIGURES=")...)
+	cmd.Env = append(os.Environ(), append(env, "TMPDIR="+tr.tmp, "HOSTLOCAL_GC_FIGURES=", "HOSTLOCAL_GC_CNITEST_PROGRAMS="+tr.programs)...)
 	cmd.WaitDelay = time.Second
 	out, err := cmd.CombinedOutput()
 	return string(out), err
