@@ -44,7 +44,7 @@ func (c *Checkpoint) Backfill(ctx context.Context, source podsource.Source,
 		return fmt.Errorf("%s: somebody else is doing it", doing)
 	}
 	defer c.filling.Unlock()
-	if s := c.state.Load(); s != nil && s.written && !slices.ContainsFunc(s.gaps, func(g podsource.Gap) bool { return g.But == "" }) {
+	if s := c.state.Load(); s != nil && !slices.ContainsFunc(s.gaps, func(g podsource.Gap) bool { return g.But == "" }) {
 		return fmt.Errorf("%s: %w", doing, fs.ErrExist)
 	}
 	c.watchRemoved(true)

@@ -99,7 +99,12 @@ func TestTimeout(t *testing.T) {
 		q := &asking{timeout: time.Second, busy: make(chan struct{}, 1)}
 		hang := make(chan struct{})
 		ask := func(ctx context.Context, of func() error) error {
-			_, _, err := bounded(ctx, q, func(context.Context) (int, int, error) { return 0, 0, of() })
+			var asked context.Context
+			_, _, err := bounded(ctx, q, func(ctx context.Context) (int, int, error) { asked = ctx; return 0, 0, of() })
+			synctest.Wait()
+			if asked != nil && asked.Err() == nil {
+				t.Error("what is asked is not told that nobody waits any more")
+			}
 			return err
 		}
 		for _, says := range []string{"longer than 1s", "an earlier question"} {

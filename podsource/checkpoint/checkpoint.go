@@ -32,7 +32,7 @@ type Checkpoint struct {
 	filling sync.Mutex            // held during a Backfill
 
 	mu      sync.Mutex // held during a change; guards what follows, and the storing of state
-	unlock  func() error
+	unlock  func()
 	dirty   bool         // the file has a content of which its writer was told that it failed
 	removed map[Key]bool // since a Backfill began that has not ended; else nil
 }
@@ -93,7 +93,7 @@ func Open(path string, opts Options) (c *Checkpoint, err error) {
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, unlock())
+			unlock()
 		}
 	}()
 	if err := removeIfExists(file + ".tmp"); err != nil {
@@ -169,10 +169,7 @@ func (c *Checkpoint) Remove(k Key) error {
 func (c *Checkpoint) Prune(ctx context.Context) (gone []Entry, err error) {
 	const doing = "forgetting what is gone"
 	_, gone, err = bounded(ctx, &c.asking, func(ctx context.Context) (live, gone []Entry, err error) {
-		if s := c.state.Load(); s != nil {
-			return divide(ctx, s.entries())
-		}
-		return nil, nil, fs.ErrClosed
+		return divide(ctx, c.Entries())
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", doing, err)
@@ -184,7 +181,7 @@ func (c *Checkpoint) Prune(ctx context.Context) (gone []Entry, err error) {
 		}
 		return next, nil
 	})
-	if err != nil || len(gone) == 0 {
+	if err != nil {
 		return nil, err
 	}
 	return gone, nil
@@ -232,11 +229,11 @@ func (c *Checkpoint) Close() error {
 	if s == nil {
 		return nil
 	}
-	var err error
-	if s.written {
-		err = c.commit("closing the record", s)
+	defer c.unlock()
+	if !s.written {
+		return nil
 	}
-	return errors.Join(err, c.unlock())
+	return c.commit("closing the record", s)
 }
 
 // change commits what becomes of the state; nil is that it stays as it is.

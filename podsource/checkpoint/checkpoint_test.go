@@ -76,8 +76,9 @@ func TestRoundTrip(t *testing.T) {
 	if err := c.Add(Entry{Key: full.Key}); err != nil {
 		t.Fatal(err)
 	}
-	if age := time.Since(c.Entries()[0].Time); age < 0 || age > time.Hour {
-		t.Errorf("the time that was left out is %v ago", age)
+	at := c.Entries()[0].Time
+	if age := time.Since(at); age < 0 || age > time.Hour || at != at.Round(0).UTC() {
+		t.Errorf("the time that was left out is %v, %v ago; want it as the file has it", at, age)
 	}
 	info, err := os.Stat(path)
 	if err != nil || info.Mode().Perm() != 0o600 {
@@ -217,7 +218,9 @@ func TestArguments(t *testing.T) {
 			}
 		}
 	}
-	reader(t, path, served)
+	if s := reader(t, path, Options{Networks: []string{network1}, Timeout: time.Minute}); s.timeout != time.Minute {
+		t.Errorf("its timeout is %v, want that of the options", s.timeout)
+	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("there are %v, %v", left, err)
 	}
@@ -319,6 +322,28 @@ func TestClosed(t *testing.T) {
 	}
 }
 
+// TestCloseFails where the record can't be written any more. It is closed all the same.
+func TestCloseFails(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "attachments")
+	c := begun(t, path, served)
+	inTheWay(t, path)
+	if err := c.Close(); err == nil {
+		t.Error("no error")
+	}
+	if err := os.RemoveAll(path + ".tmp"); err != nil {
+		t.Fatal(err)
+	}
+	opened(t, path, served)
+}
+
+// inTheWay keeps the record at path from being written.
+func inTheWay(t testing.TB, path string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Join(path+".tmp", "x"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestBackfill writes the first file, and no other.
 func TestBackfill(t *testing.T) {
 	attachments := func(p podsource.Pod) ([]Entry, error) {
@@ -358,6 +383,9 @@ func TestBackfill(t *testing.T) {
 		}), attachments, nil, broken},
 		{"nobody knows what a pod has", podsource.Static{pod}, func(podsource.Pod) ([]Entry, error) { return nil, broken }, nil, broken},
 		{"nobody is there to say it", podsource.Static{pod}, nil, nil, errAny},
+		{"a gap of a time that JSON can't hold", podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
+			return podsource.Answer{Pods: []podsource.Pod{pod}, Gaps: []podsource.Gap{{To: time.Date(12000, 1, 1, 0, 0, 0, 0, time.UTC)}}}, nil
+		}), attachments, nil, errAny},
 		{"a pod that ended a moment ago: its sandbox may be up, so it has what it lists", podsource.Static{finished(recent)}, attachments, []string{"f"}, nil},
 		{"... and nobody knows when", podsource.Static{finished(time.Time{})}, attachments, []string{"f"}, nil},
 		{"a pod that is starting is no obstacle", podsource.Static{pod, {UID: "2"}}, attachments, []string{"a", "b"}, nil},
@@ -458,11 +486,29 @@ func TestAddBeforeBackfill(t *testing.T) {
 	if gone, err := c.Prune(t.Context()); gone != nil || err != nil {
 		t.Errorf("nothing to prune: %v, %v", gone, err)
 	}
+	if got, err := c.Pods(t.Context()); !cmp.Equal(got, silent, equal) || !errors.Is(err, podsource.ErrNotHere) {
+		t.Errorf("asked: %v, %v, want %v", got, err, podsource.ErrNotHere)
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a file was written: %v", err)
 	}
-	if got, err := c.Pods(t.Context()); !cmp.Equal(got, silent, equal) || !errors.Is(err, podsource.ErrNotHere) {
-		t.Errorf("asked: %v, %v, want %v", got, err, podsource.ErrNotHere)
+}
+
+// TestBackfillAfterOneThatFailedLate: the first file may be there although the Backfill
+// that wrote it is an error. It is no record yet, and the next one replaces it.
+func TestBackfillAfterOneThatFailedLate(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "attachments")
+	c := opened(t, path, served)
+	c.dirty = true // as [Checkpoint.commit] leaves it
+	write(t, path, "")
+	if err := c.Remove(key("a")); err != nil || len(read(t, path)) > 0 {
+		t.Errorf("a DEL: %v; wrote %s", err, read(t, path))
+	}
+	if err := errors.Join(c.Backfill(t.Context(), nobody, nil), c.Add(entry("a", "10.0.0.2"))); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -524,14 +570,14 @@ func TestPruneLeavesNew(t *testing.T) {
 	gone := c.Entries() // as if all of their namespaces were
 	anew := entry("b", "10.0.0.3")
 	anew.NetNS = NetNS{Path: "/run/netns/other", Dev: 4, Inode: 4026532001}
-	if err := errors.Join(c.Remove(key("a")), c.Add(anew)); err != nil {
+	if err := errors.Join(c.Remove(key("a")), c.Add(entry("a-new", "10.0.0.2")), c.Add(anew)); err != nil {
 		t.Fatal(err)
 	}
 	next, those := c.state.Load().without(gone)
-	if len(next.items) != 1 || next.items[0].Key != key("b") || len(those) != 1 || those[0].Key != key("c") {
+	if len(next.items) != 2 || next.items[0].Key != key("a-new") || next.items[1].Key != key("b") || len(those) != 1 || those[0].Key != key("c") {
 		t.Errorf("left are %v, gone are %v", next.entries(), those)
 	}
-	if got := recorded(c); len(got) != 2 {
+	if got := recorded(c); len(got) != 3 {
 		t.Errorf("the record itself has %v now", got)
 	}
 }
@@ -540,13 +586,10 @@ func TestPruneLeavesNew(t *testing.T) {
 // and not a record that was never written.
 func TestOpenFails(t *testing.T) {
 	dir := t.TempDir()
-	if _, err := Open(filepath.Join(dir, "missing", "attachments"), served); err == nil {
-		t.Error("no error without a directory")
+	if _, err := Open(filepath.Join(dir, "missing", "attachments"), served); err == nil || !strings.Contains(err.Error(), "opening the record") {
+		t.Errorf("%v without a directory", err)
 	}
-	if err := os.Mkdir(filepath.Join(dir, "attachments.tmp"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	write(t, filepath.Join(dir, "attachments.tmp", "x"), "")
+	inTheWay(t, filepath.Join(dir, "attachments"))
 	if _, err := Open(filepath.Join(dir, "attachments"), served); err == nil {
 		t.Error("no error with a directory where the temporary file goes")
 	}

@@ -200,23 +200,20 @@ func replace(path string, content []byte) (renamed bool, err error) {
 	}
 	defer func() { _ = dir.Close() }() // only read from
 	temp := path + ".tmp"
-	if err := create(temp, content); err != nil {
-		return false, errors.Join(err, removeIfExists(temp))
+	err = create(temp, content)
+	if err == nil {
+		err = os.Rename(temp, path)
 	}
-	if err := os.Rename(temp, path); err != nil {
-		return false, errors.Join(err, removeIfExists(temp))
+	if err != nil {
+		_ = os.Remove(temp) // the next one does it, or fails
+		return false, err
 	}
-	if err := dir.Sync(); err != nil {
-		return true, err
-	}
-	return true, nil
+	return true, dir.Sync()
 }
 
 // create makes a new file, what a crash left under its name aside.
 func create(path string, content []byte) error {
-	if err := removeIfExists(path); err != nil {
-		return err
-	}
+	_ = os.Remove(path) // what stays is an error of the next step
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err

@@ -61,11 +61,15 @@ func (r *record) stepSince(sameBoot bool, now moment) time.Duration {
 	if !sameBoot || now.boot == 0 || r.SinceBoot == 0 {
 		return 0
 	}
-	step := now.wall.Add(-now.boot).Sub(r.Written.Add(-r.SinceBoot))
-	if step.Abs() <= clockTolerance {
+	return stepOf(now.wall.Add(-now.boot).Sub(r.Written.Add(-r.SinceBoot)))
+}
+
+// stepOf is by how much the clock was set forward where that is how far it is ahead.
+func stepOf(ahead time.Duration) time.Duration {
+	if ahead.Abs() <= clockTolerance {
 		return 0
 	}
-	return step
+	return ahead
 }
 
 // A reading is one of the clocks while the record is open.
@@ -78,11 +82,7 @@ func readingOf(now time.Time) reading { return reading{now.Round(0), now} }
 
 // step returns by how much the wall clock was set forward between two readings.
 func (r reading) step(now time.Time) time.Duration {
-	step := now.Round(0).Sub(r.wall) - now.Sub(r.mono)
-	if step.Abs() <= clockTolerance {
-		return 0
-	}
-	return step
+	return stepOf(now.Round(0).Sub(r.wall) - now.Sub(r.mono))
 }
 
 // stepped says that the clock was set, by how much in all, and when that was seen last.

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -155,7 +156,7 @@ func TestGapsSince(t *testing.T) {
 		{"without end", ago(hour), 23 * hour, true, 24 * hour, time.Time{}, []podsource.Gap{older, old, {From: ago(hour)}}},
 		{"nobody knows since when the node is up", ago(hour), 0, true, 0, to, []podsource.Gap{older, old, {From: ago(hour), To: to}}},
 		{"... or did when it was written", ago(hour), 0, true, 24 * hour, to, []podsource.Gap{older, old, {From: ago(hour), To: to}}},
-		{"the clock was set back meanwhile, as is plain", ago(-hour), 0, true, 0, to, []podsource.Gap{{To: to}}},
+		{"the clock was set back meanwhile, as is plain", ago(-hour), 23 * hour, true, 0, to, []podsource.Gap{{To: to}}},
 		{"the clock was off by as little as two readings may be", ago(hour - clockTolerance), 23 * hour, true, 24 * hour, to,
 			[]podsource.Gap{older, old, {From: ago(hour - clockTolerance), To: to}}},
 		{"the clock was set forward meanwhile: by a stamp nobody knows what is older", ago(hour), 24*hour - time.Minute, true, 24 * hour, to,
@@ -173,6 +174,9 @@ func TestGapsSince(t *testing.T) {
 		r := &record{Written: row.written, SinceBoot: row.sinceBoot, Gaps: []podsource.Gap{older, old}}
 		if diff := cmp.Diff(row.want, r.gapsSince(row.sameBoot, moment{at, row.boot}, row.to)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
+		}
+		if step := r.stepSince(row.sameBoot, moment{at, row.boot}); step != 0 && (!row.sameBoot || row.boot == 0) {
+			t.Errorf("%s: the clock was set forward by %v, and nobody knows that", row.reason, step)
 		}
 	}
 }
@@ -301,7 +305,10 @@ func TestBackfillLeavesOpen(t *testing.T) {
 // TestBackfillWhileServing: what the agent itself does meanwhile is the truth.
 func TestBackfillWhileServing(t *testing.T) {
 	c := begun(t, filepath.Join(t.TempDir(), "attachments"), served, entry("a", "10.0.0.2"))
-	source := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
+	source := podsource.AnswerFunc(func(ctx context.Context) (podsource.Answer, error) {
+		if err := c.Backfill(ctx, nobody, nil); err == nil || !strings.Contains(err.Error(), "somebody else") {
+			t.Errorf("a second Backfill beside it: %v", err)
+		}
 		return runtimeOf("a", "removed", "new", "missed"), errors.Join(c.Add(entry("new", "10.0.0.3")), c.Remove(key("removed")))
 	})
 	byRuntime := func(p podsource.Pod) (of []Entry, err error) {
@@ -313,8 +320,8 @@ func TestBackfillWhileServing(t *testing.T) {
 	if diff := cmp.Diff([]string{"10.0.0.2", "10.0.0.3", "10.0.0.99"}, recorded(c)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if _, ok := c.Get(key("removed")); ok {
-		t.Error("what a DEL removed was recorded again")
+	if _, ok := c.Get(key("removed")); ok || c.removed != nil {
+		t.Errorf("what a DEL removed was recorded again: %t; it is noted for ever: %v", ok, c.removed)
 	}
 	if err := c.Backfill(t.Context(), podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) { return runtimeOf("removed"), nil }), byRuntime); err != nil {
 		t.Fatal(err)

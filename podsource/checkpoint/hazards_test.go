@@ -72,6 +72,9 @@ func refused(t *testing.T, n *node, path string, is error) {
 // written.
 func TestHazard26RecordMissing(t *testing.T) {
 	n, path := scene(t)
+	if got, err := reader(t, path, served).Pods(t.Context()); !errors.Is(err, podsource.ErrNotHere) || got.Authoritative {
+		t.Errorf("a reader: %+v, %v, want %v", got, err, podsource.ErrNotHere)
+	}
 	if err := n.pass(podsource.Fallback(reader(t, path, served), runtime1), gc.Options{DryRun: true}); err != nil {
 		t.Errorf("a reader: %v", err)
 	}
@@ -207,6 +210,16 @@ func TestHazard26RecordUnknownOrDamaged(t *testing.T) {
 			}
 		})
 	}
+	t.Run("too large to be read", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "attachments")
+		write(t, path, "")
+		if err := os.Truncate(path, maxSize+1); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := load(path, ""); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "can't be one") {
+			t.Error(err)
+		}
+	})
 	t.Run("a directory", func(t *testing.T) {
 		n, path := scene(t)
 		if err := os.Mkdir(path, 0o755); err != nil {

@@ -11,6 +11,6 @@ import (
 )
 
 // lock can't keep its promise here; a record can be read.
-func lock(string) (unlock func() error, err error) {
+func lock(string) (unlock func(), err error) {
 	return nil, fmt.Errorf("records of attachments are not written on %s: %w", runtime.GOOS, errors.ErrUnsupported)
 }

@@ -13,11 +13,12 @@ import (
 // lock takes the file at path, or is ErrLocked at once. The kernel lets go of it
 // when the process dies. The file stays: who removes it may remove what another
 // process has just locked.
-func lock(path string) (unlock func() error, err error) {
+func lock(path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}
+	unlock = func() { _ = f.Close() } // nothing was written through it
 	for {
 		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		if !errors.Is(err, syscall.EINTR) {
@@ -28,8 +29,8 @@ func lock(path string) (unlock func() error, err error) {
 		err = ErrLocked
 	}
 	if err != nil {
-		_ = f.Close() // the error that counts is the one returned
+		unlock()
 		return nil, &os.PathError{Op: "lock", Path: path, Err: err}
 	}
-	return f.Close, nil
+	return unlock, nil
 }

@@ -34,11 +34,8 @@ type Directory struct {
 // path now, as far as the kernel tells: before Linux 6.18 another one with its
 // inode number is taken for it. Where nothing was recorded it is not.
 func (n NetNS) Present() bool {
-	if n.Inode == 0 {
-		return false
-	}
-	now, err := look(n.Path)
-	return err == nil && n.is(now)
+	now, _ := look(n.Path) // zero beside an error
+	return n.Inode != 0 && n.is(now)
 }
 
 // is reports whether n and now may be one namespace.

@@ -37,20 +37,22 @@ func openDirectory(path string) *directory {
 	}
 	stat, fs, err := identify(d.fd)
 	d.err = err
-	d.Directory = Directory{uint64(stat.Dev), stat.Ino, uint64(uint32(fs.Fsid.X__val[1]))<<32 | uint64(uint32(fs.Fsid.X__val[0]))}
-	// Some file systems without a device make their ID of the number that stands for
-	// one, which the next file system gets (fs/libfs.c, simple_statfs).
-	if major := stat.Dev >> 8 & 0xfff; major == 0 && d.FS == d.Dev {
-		d.FS = 0
-	}
+	d.Directory = Directory{uint64(stat.Dev), stat.Ino, fsID(uint64(stat.Dev), fs.Fsid)}
 	return d
 }
 
-func (d *directory) close() {
-	if d.fd >= 0 {
-		_ = syscall.Close(d.fd) // nothing was written through it
+// fsID returns the ID of a file system that is on a device.
+func fsID(dev uint64, id syscall.Fsid) uint64 {
+	n := uint64(uint32(id.X__val[1]))<<32 | uint64(uint32(id.X__val[0]))
+	// Some file systems without a device make their ID of the number that stands for
+	// one, which the next file system gets (fs/libfs.c, simple_statfs).
+	if major := dev >> 8 & 0xfff; major == 0 && n == dev {
+		return 0
 	}
+	return n
 }
+
+func (d *directory) close() { _ = syscall.Close(d.fd) } // nothing was written through it, and -1 is nobody's
 
 func identify(fd int) (stat syscall.Stat_t, fs syscall.Statfs_t, err error) {
 	if err := syscall.Fstat(fd, &stat); err != nil {
@@ -71,9 +73,6 @@ func look(path string) (NetNS, error) {
 
 // look is look of a path in d.
 func (d *directory) look(path string) (NetNS, error) {
-	if d.err != nil {
-		return NetNS{}, d.err
-	}
 	fd, err := syscall.Openat(d.fd, filepath.Base(path), oPath|syscall.O_NOFOLLOW|syscall.O_CLOEXEC, 0)
 	if err != nil {
 		return NetNS{}, &os.PathError{Op: "open", Path: path, Err: err}
@@ -92,14 +91,9 @@ func (d *directory) look(path string) (NetNS, error) {
 // namespaceID returns the ID of a namespace that is open with O_PATH, or zero
 // where the kernel does not tell.
 func namespaceID(fd int) (id uint64) {
-	again, err := syscall.Open(fmt.Sprintf("/proc/self/fd/%d", fd), syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
-	if err != nil {
-		return 0
-	}
+	again, _ := syscall.Open(fmt.Sprintf("/proc/self/fd/%d", fd), syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
 	defer func() { _ = syscall.Close(again) }() // nothing was written through it
-	if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, uintptr(again), nsGetID, uintptr(unsafe.Pointer(&id))); errno != 0 {
-		return 0
-	}
+	_, _, _ = syscall.Syscall(syscall.SYS_IOCTL, uintptr(again), nsGetID, uintptr(unsafe.Pointer(&id)))
 	return id
 }
 
@@ -163,7 +157,7 @@ func (v *view) look(n NetNS) (gone bool, unseen error) {
 		v.dirs[path] = d
 	}
 	now, err := d.look(n.Path)
-	if err == nil && n.is(now) {
+	if n.is(now) { // which is zero beside an error
 		v.shown[d.Directory], v.right = true, true
 		return false, nil
 	}

@@ -49,6 +49,16 @@ func mountNS(t testing.TB, path string) {
 	}
 }
 
+// keep has the inode of a namespace not given to another one.
+func keep(t testing.TB, path string) {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+}
+
 func mountFS(t testing.TB, path, kind string) {
 	t.Helper()
 	if err := syscall.Mount(kind, path, kind, 0, ""); err != nil {
@@ -99,14 +109,6 @@ func TestNetNS(t *testing.T) {
 		return
 	}
 	mount := func(path string) { mountNS(t, path) }
-	keep := func(path string) { // its inode is not given to another namespace
-		t.Helper()
-		f, err := os.Open(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { f.Close() })
-	}
 	for _, row := range []struct {
 		reason string
 		before func(path string) // what is there when it is recorded
@@ -115,7 +117,7 @@ func TestNetNS(t *testing.T) {
 	}{
 		{"it is there still", mount, func(string) {}, false},
 		{"it is gone", mount, func(path string) { end(t, path) }, true},
-		{"another one has its path", mount, func(path string) { keep(path); unmount(t, path); mount(path) }, true},
+		{"another one has its path", mount, func(path string) { keep(t, path); unmount(t, path); mount(path) }, true},
 		{"its path holds no namespace: its mount may not be passed on to us", mount, func(path string) { unmount(t, path) }, false},
 		{"its path is a link now", mount, func(path string) {
 			end(t, path)
@@ -146,6 +148,13 @@ func TestNetNS(t *testing.T) {
 			if alive := slices.Contains(pods, "a"); alive == row.dead || !slices.Contains(pods, "b") {
 				t.Errorf("%s: the %s sees %v (recorded: %+v)", row.reason, who, pods, recordedNS)
 			}
+		}
+		inTheWay(t, path)
+		if gone, err := c.Prune(t.Context()); (err != nil) != row.dead || gone != nil {
+			t.Errorf("%s: pruned %v from what can't be written, %v", row.reason, gone, err)
+		}
+		if err := os.RemoveAll(path + ".tmp"); err != nil {
+			t.Fatal(err)
 		}
 		gone, err := c.Prune(t.Context())
 		if err != nil || (len(gone) == 1) != row.dead {
@@ -213,6 +222,13 @@ func TestHazard50AllVanishAtOnce(t *testing.T) {
 		{"... whose file system has no ID", "ramfs", func(sub string) { end(t, sub+"/a") }, []string{"b"}},
 		{"the directory is there, and nothing is mounted at their paths", "tmpfs", func(sub string) { unmount(t, sub+"/a"); unmount(t, sub+"/b") }, both},
 		{"... whose file system has no ID", "ramfs", func(sub string) { unmount(t, sub+"/a"); unmount(t, sub+"/b") }, nil},
+		{"... and others are mounted there", "ramfs", func(sub string) {
+			for _, path := range []string{sub + "/a", sub + "/b"} {
+				keep(t, path)
+				unmount(t, path)
+				mountNS(t, path)
+			}
+		}, nil},
 	} {
 		sub := newDir(t, dir)
 		if row.fs != "" {
@@ -387,8 +403,12 @@ func TestHazard50InodeNumberIsUsedAgain(t *testing.T) {
 		<-again.C
 		mountNS(t, nsPath)
 	}
-	if was.ID == 0 {
-		t.Log("this kernel gives namespaces no ID, so that it counts as live is all that can be had")
+	var major, minor int
+	if _, err := fmt.Sscanf(string(read(t, "/proc/sys/kernel/osrelease")), "%d.%d", &major, &minor); err != nil {
+		t.Fatal(err)
+	}
+	if hasIDs := major > 6 || major == 6 && minor >= 18; hasIDs != (was.ID != 0) {
+		t.Errorf("Linux %d.%d: the namespace has the ID %d", major, minor, was.ID)
 	}
 	want := []string{"a"}
 	if was.ID != 0 {
@@ -406,6 +426,17 @@ func TestHazard50InodeNumberIsUsedAgain(t *testing.T) {
 	if diff := cmp.Diff([]string{"a"}, ids(t, c)); diff != "" {
 		t.Errorf("without an ID (-want +got):\n%s", diff)
 	}
+	if got := c.Entries()[0].NetNS; got != e.NetNS {
+		t.Errorf("given was %+v, recorded is %+v", e.NetNS, got)
+	}
+	unknown := NetNS{Path: nsPath, Dir: e.NetNS.Dir}
+	if gone, err := goneOf(t.Context(), []NetNS{unknown}); err != nil || gone[0] {
+		t.Errorf("one that was not seen when it was recorded is gone: %t, %v", gone, err)
+	}
+	t.Chdir(filepath.Dir(nsPath))
+	if relative := (NetNS{Path: filepath.Base(nsPath)}); relative.seen() != relative {
+		t.Error("looked for a path that is another one elsewhere")
+	}
 }
 
 // isInode reports whether what is mounted at path has an inode number.
@@ -414,7 +445,8 @@ func isInode(path string, inode uint64) bool {
 	return err == nil && now.Inode == inode
 }
 
-// TestDirectoriesAreClosed: looking for namespaces leaves no descriptor open.
+// TestDirectoriesAreClosed: looking for namespaces leaves no descriptor open, nor does a
+// record that was written, or could not be opened.
 func TestDirectoriesAreClosed(t *testing.T) {
 	base := t.TempDir()
 	var all []NetNS
@@ -423,7 +455,17 @@ func TestDirectoriesAreClosed(t *testing.T) {
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		all = append(all, NetNS{Path: filepath.Join(dir, "ns"), Inode: 1, Dir: Directory{Inode: 1}})
+		for _, ns := range []string{"1", "2"} {
+			all = append(all, NetNS{Path: filepath.Join(dir, ns), Inode: 1, Dir: Directory{Inode: 1}})
+		}
+	}
+	path := filepath.Join(base, "attachments")
+	c := begun(t, path, served)
+	if _, err := Open(path, served); !errors.Is(err, ErrLocked) {
+		t.Errorf("got %v, want %v", err, ErrLocked)
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
 	}
 	if _, err := goneOf(t.Context(), all); !errors.Is(err, podsource.ErrIncomplete) {
 		t.Errorf("got %v, want %v", err, podsource.ErrIncomplete)

@@ -197,12 +197,18 @@ func TestNoBootID(t *testing.T) {
 		t.Fatal(err)
 	}
 	path := filepath.Join(dir, "attachments")
-	_, openErr := Open(path, served)
-	_, newErr := New(path, served)
-	for who, err := range map[string]error{"writer": openErr, "reader": newErr} {
-		if err == nil || errors.Is(err, podsource.ErrNotHere) || !strings.Contains(err.Error(), "boot ID") {
-			t.Errorf("%s: %v, want an error about the boot ID", who, err)
+	for _, says := range []string{"no such file", "it is empty"} {
+		_, openErr := Open(path, served)
+		_, newErr := New(path, served)
+		for who, err := range map[string]error{"writer": openErr, "reader": newErr} {
+			if err == nil || errors.Is(err, podsource.ErrNotHere) || !strings.Contains(err.Error(), "boot ID") || !strings.Contains(err.Error(), says) {
+				t.Errorf("%s: %v, want an error about the boot ID: %s", who, err, says)
+			}
 		}
+		if err := os.MkdirAll("/proc/sys/kernel/random", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		write(t, "/proc/sys/kernel/random/boot_id", "\n")
 	}
 	if err := opened(t, path, ofBoot("1")).Close(); err != nil {
 		t.Errorf("told by the caller: %v", err)

@@ -52,8 +52,9 @@ func TestGapWithoutABeginningAtAStep(t *testing.T) {
 // that moment still.
 func TestNarrowedToAMoment(t *testing.T) {
 	at := time.Date(2025, 3, 1, 12, 0, 0, 0, time.UTC)
-	got := narrowed([]podsource.Gap{{From: at.Add(-time.Hour), To: at}}, podsource.AnyForm, at, at)
-	if diff := cmp.Diff([]podsource.Gap{{From: at, To: at}}, got); diff != "" {
+	later := podsource.Gap{From: at.Add(time.Minute), To: at.Add(time.Hour)} // which stays as it is
+	got := narrowed([]podsource.Gap{{From: at.Add(-time.Hour), To: at}, later}, podsource.AnyForm, at, at)
+	if diff := cmp.Diff([]podsource.Gap{{From: at, To: at}, later}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
@@ -123,6 +124,13 @@ func TestCompleteOfSeveral(t *testing.T) {
 	if diff := cmp.Diff(slices.Concat(gap(1), gap(3)), f.gaps); diff != "" {
 		t.Errorf("gaps of both (-want +got):\n%s", diff)
 	}
+	f = filling{networks: []string{"n"}}
+	if err := f.complete([]podsource.Answer{{Gaps: gap(1)}, {Forms: []podsource.Form{podsource.Hex64}}}); err != nil {
+		t.Fatal(err)
+	}
+	if f.gaps != nil || f.form != podsource.Hex64 {
+		t.Errorf("beside one that was told all: gaps %v, form %q; want what that one means", f.gaps, f.form)
+	}
 	in := func(network string, form podsource.Form) podsource.Answer {
 		return podsource.Answer{Networks: []string{"elsewhere", network}, Forms: []podsource.Form{form}}
 	}
@@ -176,16 +184,18 @@ func TestStartingPodLeavesAGap(t *testing.T) {
 	for _, row := range []struct {
 		reason string
 		pod    podsource.Pod
+		of     []Entry
 		gap    bool
 	}{
-		{"neither is known", podsource.Pod{}, true},
-		{"not all addresses are known", podsource.Pod{IPs: ip, MoreIPs: true}, true},
-		{"its addresses are known", podsource.Pod{IPs: ip}, false},
-		{"its container is known", podsource.Pod{ContainerIDs: []string{"a"}}, false},
-		{"it has finished", podsource.Pod{Finished: true}, false},
+		{"neither is known", podsource.Pod{}, nil, true},
+		{"not all addresses are known", podsource.Pod{IPs: ip, MoreIPs: true}, nil, true},
+		{"... but by one of them the container", podsource.Pod{IPs: ip, MoreIPs: true}, []Entry{entry("a", "10.0.0.2")}, false},
+		{"its addresses are known", podsource.Pod{IPs: ip}, nil, false},
+		{"its container is known", podsource.Pod{ContainerIDs: []string{"a"}}, nil, false},
+		{"it has finished", podsource.Pod{Finished: true}, nil, false},
 	} {
 		before := asked.Add(-time.Minute)
-		f := filling{asked: asked, before: before, attachmentsOf: func(podsource.Pod) ([]Entry, error) { return nil, nil }}
+		f := filling{asked: asked, before: before, attachmentsOf: func(podsource.Pod) ([]Entry, error) { return row.of, nil }}
 		row.pod.StartedAt = asked.Add(-time.Hour)
 		if err := f.add(row.pod); err != nil {
 			t.Fatal(err)
@@ -196,10 +206,19 @@ func TestStartingPodLeavesAGap(t *testing.T) {
 	}
 }
 
-// TestDivideEnds: looking for namespaces ends with the context.
-func TestDivideEnds(t *testing.T) {
+// TestContextEnds: looking for namespaces ends with the context, and so does what asks a
+// source.
+func TestContextEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
+	c := begun(t, filepath.Join(t.TempDir(), "attachments"), served, entry("a", "10.0.0.2"))
+	if gone, err := c.Prune(ctx); !errors.Is(err, context.Canceled) || gone != nil {
+		t.Errorf("pruned %v, %v", gone, err)
+	}
+	source := podsource.AnswerFunc(func(ctx context.Context) (podsource.Answer, error) { return runtimeOf("a"), ctx.Err() })
+	if err := c.Backfill(ctx, source, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("Backfill: %v", err)
+	}
 	if live, gone, err := divide(ctx, []Entry{entry("a", "10.0.0.2")}); !errors.Is(err, context.Canceled) || live != nil || gone != nil {
 		t.Errorf("got %v, %v, %v", live, gone, err)
 	}

@@ -180,13 +180,13 @@ func bounded[A, B any](ctx context.Context, q *asking, ask func(context.Context)
 		}()
 		got.a, got.b, got.err = ask(ctx)
 	}()
+	var got answer
 	select {
-	case got := <-answered:
-		if cause := context.Cause(ctx); got.err != nil && cause != nil {
-			return a, b, cause
-		}
-		return got.a, got.b, got.err
+	case got = <-answered:
 	case <-ctx.Done():
-		return a, b, context.Cause(ctx)
 	}
+	if late := context.Cause(ctx); late != nil {
+		return a, b, late
+	}
+	return got.a, got.b, got.err
 }
