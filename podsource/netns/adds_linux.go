@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -53,16 +52,13 @@ func (s *scan) environment(pid string) error {
 		return nil
 	}
 	netNS, containerIDs := addIn(text)
-	if len(containerIDs) == 0 {
-		return nil
-	}
 	homes, err := s.homes(dir)
 	if err != nil {
 		return err
 	}
-	node, nodeErr := nsInode(s.proc + "/1/ns/pid")
-	its, itsErr := nsInode(dir + "/ns/pid")
-	ofNode := nodeErr == nil && itsErr == nil && its == node
+	node, _ := nsInode(s.proc + "/1/ns/pid") // zero beside an error, which no process's is
+	its, err := nsInode(dir + "/ns/pid")
+	ofNode := err == nil && its == node
 	for _, containerID := range containerIDs {
 		s.adds = append(s.adds, cniADD{pid, containerID, netNS, homes, ofNode})
 	}
@@ -173,10 +169,7 @@ func (s *scan) atHome(a cniADD) bool {
 // namespacesAt returns the network namespaces that a CNI_NETNS may mean.
 func (s *scan) namespacesAt(netNS string) []uint64 {
 	if pid, ok := processOf(netNS); ok {
-		inode, err := nsInode(s.proc + "/" + pid + "/ns/net")
-		if err != nil {
-			return nil
-		}
+		inode, _ := nsInode(s.proc + "/" + pid + "/ns/net") // zero, which is none's, beside an error
 		return []uint64{inode}
 	}
 	return s.mountedAt[cleanPath(netNS)]
@@ -251,7 +244,6 @@ func (s *scan) read(path string) ([]byte, error) {
 		}
 		m, err := unix.Read(fd, s.buf[n:])
 		switch {
-		case errors.Is(err, syscall.EINTR):
 		case err != nil:
 			return nil, &os.PathError{Op: "read", Path: path, Err: err}
 		case m == 0:

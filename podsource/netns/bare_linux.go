@@ -19,8 +19,8 @@ var kinds = []string{"veth", "macvlan", "ipvlan", "vlan"}
 // address. Its container may use one nevertheless, as gVisor and KubeVirt take theirs
 // away. One that is down is what an ADD leaves that failed or was killed: the plugins set
 // it up with its address (plugins, pkg/ipam ConfigureIface).
-func (s *scan) noteBare(inode uint64, where string, h *netlink.Handle) {
-	links, err := h.LinkList()
+func (s *scan) noteBare(inode uint64, where string, linkList func() ([]netlink.Link, error), addrList func(netlink.Link, int) ([]netlink.Addr, error)) {
+	links, err := linkList()
 	if err != nil {
 		s.bare[inode] = fmt.Sprintf("the interfaces in network namespace %d, %s, can't be listed: %v", inode, where, err)
 		return
@@ -29,7 +29,7 @@ func (s *scan) noteBare(inode uint64, where string, h *netlink.Handle) {
 		if !slices.Contains(kinds, link.Type()) || link.Attrs().Flags&net.FlagUp == 0 {
 			continue
 		}
-		ips, err := dump(func(_ netlink.Link, family int) ([]netlink.Addr, error) { return h.AddrList(link, family) })
+		ips, err := dump(func(_ netlink.Link, family int) ([]netlink.Addr, error) { return addrList(link, family) })
 		if err != nil || len(ips) == 0 {
 			s.bare[inode] = fmt.Sprintf("interface %s in network namespace %d, %s, shows no address", printable(link.Attrs().Name), inode, where)
 			return

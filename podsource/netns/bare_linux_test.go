@@ -5,6 +5,7 @@ package netns
 import (
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"syscall"
@@ -101,11 +102,43 @@ func TestHazard59InterfaceShowsNoAddress(t *testing.T) {
 	ended()
 	give(t, pod, "net1", "fe80::1/64")
 	check("a link-local address is not that of a container", nil, "interface net1")
+	named := s
+	s = nested(t)
+	check("no network is named", nil, "")
+	s = named
 	give(t, pod, "net1", "10.0.1.2/24")
 	check("both show one", networks, "")
-	s, err = New(Options{Nested: true})
-	if err != nil {
-		t.Fatal(err)
+
+}
+
+// Which interfaces show no address, or can't show it.
+func TestNoteBare(t *testing.T) {
+	up := netlink.LinkAttrs{Name: "eth0", Flags: net.FlagUp}
+	address := netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 0, 0, 2)}}
+	for _, row := range []struct {
+		reason    string
+		links     []netlink.Link
+		listed    error
+		addresses []netlink.Addr
+		shown     error
+		bare      bool
+	}{
+		{"ptp and bridge", []netlink.Link{&netlink.Veth{LinkAttrs: up}}, nil, nil, nil, true},
+		{"macvlan", []netlink.Link{&netlink.Macvlan{LinkAttrs: up}}, nil, nil, nil, true},
+		{"ipvlan", []netlink.Link{&netlink.IPVlan{LinkAttrs: up}}, nil, nil, nil, true},
+		{"vlan", []netlink.Link{&netlink.Vlan{LinkAttrs: up}}, nil, nil, nil, true},
+		{"another kind", []netlink.Link{&netlink.Bridge{LinkAttrs: up}}, nil, nil, nil, false},
+		{"down", []netlink.Link{&netlink.Veth{}}, nil, nil, nil, false},
+		{"the second of two", []netlink.Link{&netlink.Bridge{LinkAttrs: up}, &netlink.Veth{LinkAttrs: up}}, nil, nil, nil, true},
+		{"with an address", []netlink.Link{&netlink.Veth{LinkAttrs: up}}, nil, []netlink.Addr{address}, nil, false},
+		{"with addresses that change all the time", []netlink.Link{&netlink.Veth{LinkAttrs: up}}, nil, []netlink.Addr{address}, netlink.ErrDumpInterrupted, true},
+		{"nobody can list them", nil, unix.ENOBUFS, nil, nil, true},
+	} {
+		s := scan{bare: make(map[uint64]string)}
+		s.noteBare(7, "of process 7", func() ([]netlink.Link, error) { return row.links, row.listed },
+			func(netlink.Link, int) ([]netlink.Addr, error) { return row.addresses, row.shown })
+		if of, note := s.speaks([]string{"n"}); (of == nil) != row.bare || !row.bare != (note == "") {
+			t.Errorf("%s: speaks of %v, note %q", row.reason, of, note)
+		}
 	}
-	check("no network is named", nil, "")
 }

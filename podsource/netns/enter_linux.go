@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"runtime"
 	"slices"
 	"time"
@@ -16,21 +17,16 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// inside calls look with a socket that answers from inside a network namespace.
-func inside(ns int, setns func(fd, kind int) error, look func(*netlink.Handle) error) error {
-	var h *netlink.Handle
-	err := withNetNS(ns, setns, func() (err error) {
+// inside returns a socket that answers from inside a network namespace, to be closed.
+func inside(ns int, setns func(fd, kind int) error) (h *netlink.Handle, err error) {
+	err = withNetNS(ns, setns, func() (err error) {
 		h, err = netlink.NewHandle(unix.NETLINK_ROUTE)
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("opening a socket in it: %w", err)
+		return nil, fmt.Errorf("opening a socket in it: %w", err)
 	}
-	defer h.Close()
-	if err := h.SetSocketTimeout(10 * time.Second); err != nil {
-		return err
-	}
-	return look(h)
+	return h, h.SetSocketTimeout(10 * time.Second)
 }
 
 // dump lists addresses, but for loopback and link-local ones, until none changes
@@ -85,20 +81,17 @@ func withNetNS(ns int, setns func(fd, kind int) error, do func() error) error {
 			runtime.UnlockOSThread()
 			return
 		}
-		home, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		home, err := os.Open("/proc/thread-self/ns/net")
 		if err != nil {
-			runtime.UnlockOSThread()
-			err = fmt.Errorf("opening this thread's network namespace: %w", err)
 			return
 		}
-		defer func() { _ = unix.Close(home) }() // nothing was written through it
+		defer func() { _ = home.Close() }() // nothing was written through it
 		if err = setns(ns, unix.CLONE_NEWNET); err != nil {
-			runtime.UnlockOSThread()
 			err = fmt.Errorf("entering it: %w", err)
 			return
 		}
 		err = recoverPanic(do)
-		if setns(home, unix.CLONE_NEWNET) == nil {
+		if setns(int(home.Fd()), unix.CLONE_NEWNET) == nil {
 			runtime.UnlockOSThread()
 		}
 	}()

@@ -71,6 +71,41 @@ func TestMountCannotBeOpened(t *testing.T) {
 	seesSome(t, nested(t), "it can be opened again", true, "10.0.0.2", "10.0.0.3")
 }
 
+// Another file is where a namespace should be mounted, and has its number, as on FUSE: it
+// is not opened.
+func TestAnotherFileOfItsNumber(t *testing.T) {
+	path := t.TempDir() + "/web"
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	inode, err := inodeOf(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(root) }()
+	if ns, err := openMount(root, namespaceMount{inode, path}); !errors.Is(err, errHidden) {
+		t.Errorf("got %d, %v, want %v", ns, err, errHidden)
+	}
+}
+
+// A namespace that was found is not looked into once more, as when a thread goes where
+// others are.
+func TestFoundAlready(t *testing.T) {
+	const file = "/proc/self/ns/net"
+	inode, err := inodeOf(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := scan{found: map[uint64]bool{inode: true}, setns: func(int, int) error { return unix.EINVAL }}
+	if err := s.lookAt(file, "of process 7"); err != nil {
+		t.Error(err)
+	}
+}
+
 // What this process lacks is an error.
 func TestNotSeen(t *testing.T) {
 	s := scan{unseen: make(map[uint64]podsource.Pod)}

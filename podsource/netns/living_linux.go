@@ -90,20 +90,18 @@ var otherProcfs = regexp.MustCompile(`/(?:ns/net|fd/[0-9]+)$`)
 func (s *scan) processLives(pid string, boot, at time.Time) bool {
 	dir := s.proc + "/" + pid
 	since, _, err := startOf(dir)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
+	if errors.Is(err, fs.ErrNotExist) {
 		return false
 	}
-	if err == nil { // of a process that has ended, and for which nobody waited yet, no thread is in it
-		var inside bool
-		inside, err = anyThread(dir, func(dir string) error {
-			_, err := nsInode(dir + "/ns/net")
-			return err
-		})
-		if err == nil && !inside {
-			return false
-		}
+	inside, threadErr := anyThread(dir, func(dir string) error {
+		_, err := nsInode(dir + "/ns/net")
+		return err
+	})
+	if err = errors.Join(err, threadErr); err != nil {
+		return true
 	}
-	return err != nil || !boot.Add(since).After(at.Add(timeSlack))
+	// Of one that has ended, and for which nobody waited yet, no thread is in it.
+	return inside && !boot.Add(since).After(at.Add(timeSlack))
 }
 
 var errNoLink = errors.New("there is no symbolic link in it")

@@ -3,6 +3,7 @@
 package netns
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -99,11 +100,28 @@ func TestLiving(t *testing.T) {
 	if lives, err := stepped.Living(t.Context()); err != nil || !livesSurely(lives, ofPod, entry) {
 		t.Errorf("a process from before a step forward does not live, %v", err)
 	}
+	late := nested(t)
+	late.boot = late.boot.Add(time.Hour)
+	if boot, err := late.booted(); err != nil || boot.Sub(s.boot).Abs() > time.Minute {
+		t.Errorf("the clock was set back, and the node booted at %v, %v; want %v", boot, err, s.boot)
+	}
 	// What Pods saw is used once.
 	if _, err := s.Pods(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	failed := nested(t)
+	if _, err := failed.Pods(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := failed.Pods(ended); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
 	unmount(t, "/run/netns/cni-1")
+	if lives, err := failed.Living(t.Context()); err != nil || livesSurely(lives, "/run/netns/cni-1", now) {
+		t.Errorf("unmounted after Pods had failed: it lives, %v", err)
+	}
 	for _, want := range []bool{true, false} {
 		lives, err := s.Living(t.Context())
 		if err != nil {
@@ -123,6 +141,32 @@ func TestLiving(t *testing.T) {
 	}
 	if lives, err := hidden.Living(t.Context()); err == nil || lives != nil {
 		t.Error("a node that can't be looked at is no error")
+	}
+}
+
+// What can't be read of a process is no reason to think that it has ended, or came later.
+func TestProcessLives(t *testing.T) {
+	boot := time.Unix(1_000_000_000, 0)
+	const stat = "7 (sleep) S 1 1 1 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 36000" // an hour later
+	for _, row := range []struct {
+		reason string
+		files  map[string]string // "link:" and to what, or the content
+		at     time.Duration
+		want   bool
+	}{
+		{"it was there", map[string]string{"stat": stat, "ns/net": "link:net:[5]"}, 2 * time.Hour, true},
+		{"it came later", map[string]string{"stat": stat, "ns/net": "link:net:[5]"}, time.Minute, false},
+		{"nobody knows when it came", map[string]string{"stat": "garbage", "ns/net": "link:net:[5]"}, -time.Hour, true},
+		{"... and it has no thread", map[string]string{"stat": "garbage"}, 2 * time.Hour, true},
+		{"its namespace can't be read", map[string]string{"stat": stat, "ns/net": ""}, time.Minute, true},
+		{"its threads can't be listed", map[string]string{"stat": stat, "task": ""}, 2 * time.Hour, true},
+		{"it has no thread", map[string]string{"stat": stat}, 2 * time.Hour, false},
+		{"it is gone", nil, 2 * time.Hour, false},
+	} {
+		s := scan{proc: procOf(t, row.files)}
+		if got := s.processLives("7", boot, boot.Add(row.at)); got != row.want {
+			t.Errorf("%s: got %t, want %t", row.reason, got, row.want)
+		}
 	}
 }
 

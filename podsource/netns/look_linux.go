@@ -12,39 +12,48 @@ import (
 	"strconv"
 	"syscall"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
 // lookAtMount looks at the namespace that should be mounted there, as seen from a
-// process's root. Something else in its place hides it. It is opened only after
-// that is known: others could have put a pipe there, or a device.
+// process's root.
 func (s *scan) lookAtMount(root int, m namespaceMount) error {
 	where := "mounted at " + printable(m.point)
+	ns, err := openMount(root, m)
+	switch {
+	case errors.Is(err, errHidden):
+		return nil
+	case err != nil:
+		return s.notSeen(m.inode, where, err)
+	}
+	defer func() { _ = unix.Close(ns) }() // nothing was written through it
+	return s.lookInto(ns, where)
+}
+
+var errHidden = errors.New("something else is in its place")
+
+// openMount opens a namespace where it should be mounted. It is opened only after it is
+// known not to be hidden: others could have put a pipe there, or a device.
+func openMount(root int, m namespaceMount) (ns int, err error) {
 	fd, err := unix.Openat(root, "."+m.point, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
-		return nil
+		return -1, errHidden
 	}
 	if err != nil {
-		return s.notSeen(m.inode, where, err)
+		return -1, err
 	}
 	defer func() { _ = unix.Close(fd) }() // nothing was written through it
 	var on unix.Statfs_t
 	var stat unix.Stat_t
 	if err := errors.Join(unix.Fstatfs(fd, &on), unix.Fstat(fd, &stat)); err != nil {
-		return s.notSeen(m.inode, where, err)
+		return -1, err
 	}
 	if on.Type != unix.NSFS_MAGIC || stat.Ino != m.inode {
-		return nil
+		return -1, errHidden
 	}
-	ns, err := unix.Open("/proc/self/fd/"+strconv.Itoa(fd), unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return s.notSeen(m.inode, where, err)
-	}
-	defer func() { _ = unix.Close(ns) }() // nothing was written through it
-	return s.lookInto(ns, where)
+	return unix.Open("/proc/self/fd/"+strconv.Itoa(fd), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 }
 
 // notSeen notes a namespace that is there, and that can't be reached where it is
@@ -81,13 +90,14 @@ func (s *scan) lookInto(fd int, where string) error {
 		return nil
 	}
 	var ips []netip.Addr
-	err := inside(fd, s.setns, func(h *netlink.Handle) (err error) {
+	h, err := inside(fd, s.setns)
+	if err == nil {
+		defer h.Close()
 		if s.bare != nil {
-			s.noteBare(stat.Ino, where, h)
+			s.noteBare(stat.Ino, where, h.LinkList, h.AddrList)
 		}
 		ips, err = dump(h.AddrList)
-		return err
-	})
+	}
 	return s.note(stat.Ino, where, ips, err)
 }
 

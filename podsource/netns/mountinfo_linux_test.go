@@ -12,14 +12,14 @@ import (
 const mountinfo = `22 1 0:21 / /proc rw,nosuid shared:5 - proc proc rw
 36 24 0:4 net:[4026532255] /run/netns/web rw shared:9 - nsfs nsfs rw
 37 24 0:4 mnt:[4026532256] /run/snapd/ns/lxd.mnt rw - nsfs nsfs rw
-38 24 0:4 net:[4026532257] /run/a\040b\134\011 rw shared:9 master:1 - nsfs nsfs rw
+38 24 0:4 net:[4026532257] /run/a\040b-123\134\011 rw shared:9 master:1 - nsfs nsfs rw
 39 24 8:1 /net:[4026532258] /mnt rw - ext4 /dev/sda1 rw
 `
 
 func mountsOf(text string) ([]namespaceMount, error) { return namespaceMounts([]byte(text)) }
 
 func TestNamespaceMounts(t *testing.T) {
-	want := []namespaceMount{{4026532255, "/run/netns/web"}, {4026532257, "/run/a b\\\t"}}
+	want := []namespaceMount{{4026532255, "/run/netns/web"}, {4026532257, "/run/a b-123\\\t"}}
 	if got, err := mountsOf(mountinfo); err != nil || !slices.Equal(got, want) {
 		t.Errorf("got %v, %v, want %v", got, err, want)
 	}
@@ -34,6 +34,9 @@ func TestNamespaceMounts(t *testing.T) {
 			t.Errorf("got %v, %v, want an error: %s", got, err, row.reason)
 		}
 	}
+	if got := unescape(`/a\999`); got != `/a\999` {
+		t.Errorf("what the kernel does not write became %q", got)
+	}
 	own, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		t.Fatal(err)
@@ -47,6 +50,7 @@ func TestNamespaceMounts(t *testing.T) {
 func FuzzNamespaceMounts(f *testing.F) {
 	f.Add(mountinfo)
 	f.Add(`36 24 0:4 net:[1] /\0 rw - nsfs nsfs rw`)
+	f.Add(`36 24 0:4 net:[1] /\04 rw - nsfs nsfs rw`)
 	f.Add(`36 24 0:4 net:[ /\999\040 rw - nsfs `)
 	f.Fuzz(func(t *testing.T, text string) {
 		mounts, err := mountsOf(text)

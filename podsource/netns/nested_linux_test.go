@@ -3,6 +3,7 @@
 package netns
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -37,6 +38,21 @@ func TestHazard79OwnPodTakenForNode(t *testing.T) {
 		out, _ := cmd.CombinedOutput() // an error is in the text, too
 		if got := string(out); !strings.Contains(got, row.want) || strings.HasPrefix(got, "error: ") != (row.want == refused) {
 			t.Errorf("%s: got %q, want %q", row.reason, got, row.want)
+		}
+	}
+	own := map[string]string{"../self": "link:7", "ns/pid": "link:pid:[5]", "stat": "7 (agent) S 8" + strings.Repeat(" 0", 18)}
+	ofShell := maps.Clone(own)
+	ofShell["ns/mnt"], ofShell["../8/ns/pid"] = "link:mnt:[1]", "link:pid:[5]"
+	for _, row := range []struct{ reason, proc, want string }{
+		{"no process can be listed", t.TempDir() + "/none", "listing the node's processes"},
+		{"one that ends meanwhile is in no PID namespace below", procOf(t, map[string]string{"x": ""}), "looking for this process"},
+		{"one may be in one, and can't be asked", procOf(t, map[string]string{"ns/pid": ""}), "looking at process 7"},
+		{"the mounts of this process are not known", procOf(t, own), "looking at those that started this process"},
+		{"... of the one that started it", procOf(t, ofShell), "looking at those that started this process"},
+	} {
+		s := Source{opts: Options{Proc: row.proc}}
+		if err := s.checkNested(5); err == nil || !strings.Contains(err.Error(), row.want) {
+			t.Errorf("%s: got %v, want %q", row.reason, err, row.want)
 		}
 	}
 }

@@ -159,10 +159,10 @@ func (s *scan) mounted(dir string) error {
 	// Of a root on a file system that does not answer, or not to us, as on FUSE, it
 	// is not known which one it is: then its mounts are looked at in any case.
 	var stat unix.Statx_t
-	err = unix.Statx(root, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_INO|unix.STATX_MNT_ID, &stat)
-	known := err == nil && stat.Mask&unix.STATX_MNT_ID != 0 // since Linux 5.8
+	_ = unix.Statx(root, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_INO|unix.STATX_MNT_ID, &stat)
+	known := stat.Mask&unix.STATX_MNT_ID != 0 // since Linux 5.8
 	v := view{mountNS, stat.Mnt_id, stat.Ino}
-	if known && s.views[v] {
+	if s.views[v] {
 		return nil
 	}
 	text, err := s.read(dir + "/mountinfo")

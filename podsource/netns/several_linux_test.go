@@ -31,11 +31,11 @@ func TestSpeaksBesideSeveralADDs(t *testing.T) {
 		speaks bool
 	}{
 		{"none shows no address", nil, true},
-		{"those of the second ADD, of whose path there are two", []uint64{1, 2}, true},
+		{"those of both ADDs, of one of whose paths there are two", []uint64{1, 2, 4}, true},
 		{"one that no ADD sets up", []uint64{2, 3}, false},
 	} {
-		s := &scan{proc: t.TempDir(), bare: make(map[uint64]string), mountedAt: map[string][]uint64{"/run/netns/b": {1, 2}},
-			underWay: []cniADD{{netNS: "/run/netns/a", ofNode: true}, {netNS: "/run/netns/b", ofNode: true}}}
+		s := &scan{proc: t.TempDir(), bare: make(map[uint64]string), mountedAt: map[string][]uint64{"/run/netns/a": {4}, "/run/netns/b": {1, 2}},
+			underWay: []cniADD{{netNS: "/run/netns/a", ofNode: true}, {netNS: "/var/lib/../run/netns/b", ofNode: true}}}
 		for _, inode := range row.bare {
 			s.bare[inode] = why
 		}

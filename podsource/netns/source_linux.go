@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -81,11 +80,11 @@ func New(opts Options) (*Source, error) {
 func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 	a := podsource.Answer{Source: "netns"}
 	s.last.Store(nil)
+	var claims map[string]string
 	sc, err := s.boundedScan(ctx)
-	if err != nil {
-		return a, err
+	if err == nil {
+		claims, err = sc.claims(s.opts.LongestADD)
 	}
-	claims, err := sc.claims(s.opts.LongestADD)
 	if err != nil {
 		return a, err
 	}
@@ -172,13 +171,9 @@ func (s *Source) checkNode() (uint64, error) {
 
 // inodeOf returns the number of the namespace that a file of it shows.
 func inodeOf(path string) (uint64, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return 0, err
-	}
-	stat, ok := info.Sys().(*syscall.Stat_t)
-	if !ok {
-		return 0, fmt.Errorf("%s: its inode is not known", path)
+	var stat unix.Stat_t
+	if err := unix.Stat(path, &stat); err != nil {
+		return 0, &fs.PathError{Op: "stat", Path: path, Err: err}
 	}
 	return stat.Ino, nil
 }

@@ -310,6 +310,10 @@ func TestNoPrivilege(t *testing.T) {
 		t.Errorf("the node's namespace may not be looked at: got %q", got)
 	}
 
+	if got := ask(nobody, isNested, "NETNS_TEST_PROC=/run/proc", "NETNS_TEST_HOST=/run/proc/2/ns/net"); !strings.Contains(got, "permission denied; this needs") {
+		t.Errorf("... in procfs: got %q", got)
+	}
+
 	if err := unix.Mount("proc", "/proc", "proc", unix.MS_REMOUNT, "hidepid=1"); err != nil {
 		t.Fatal(err)
 	}
@@ -329,8 +333,11 @@ func TestErrors(t *testing.T) {
 	if !onNode(t) {
 		return
 	}
-	startPod(t, "10.0.0.2")
+	_, stop := startPod(t, "10.0.0.2")
 	empty := t.TempDir()
+	sees(t, "nothing is wrong yet", "10.0.0.2")
+	const all = 1024
+	limit := unix.Rlimit{Cur: all, Max: all}
 	for _, row := range []struct {
 		reason string
 		opts   Options
@@ -342,6 +349,10 @@ func TestErrors(t *testing.T) {
 		{"no entry", Options{Nested: true}, func(int, int) error { return unix.EPERM }, "entering it: operation not permitted; this needs CAP_SYS_ADMIN over"},
 		{"an entry as if it were gone, though it is open", Options{Nested: true}, func(int, int) error { return unix.ENOENT }, "entering it"},
 		{"an entry that is strange", Options{Nested: true}, func(int, int) error { return unix.EINVAL }, "entering it"},
+		{"no descriptor is left for a socket", Options{Nested: true}, func(fd, kind int) error {
+			limit.Cur = all - limit.Cur // none on the way there
+			return errors.Join(unix.Setrlimit(unix.RLIMIT_NOFILE, &limit), unix.Setns(fd, kind))
+		}, "opening a socket in it: too many open files"},
 	} {
 		s, err := New(row.opts)
 		if err != nil {
@@ -355,6 +366,30 @@ func TestErrors(t *testing.T) {
 		if errors.Is(err, podsource.ErrNotHere) {
 			t.Errorf("%v invites to fall back: %s", err, row.reason)
 		}
+	}
+	stop()
+	mountNamespace(t, "/run/netns/named", "10.0.0.3")
+	refused := nested(t)
+	refused.setns = func(int, int) error { return unix.EPERM }
+	if got, err := refused.Pods(t.Context()); got.Parts != nil || !errors.Is(err, unix.EPERM) {
+		t.Errorf("got %v, %v of a namespace that is but mounted, want %v", got, err, unix.EPERM)
+	}
+	if err := unix.Mount("/proc/self/ns/uts", "/run/netns/named", "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	sees(t, "it is hidden by a namespace of another kind")
+	named, sc := namespaceMount{1, "/run/netns/named"}, scan{unseen: make(map[uint64]podsource.Pod)}
+	if err := sc.lookAtMount(-1, named); err != nil || len(sc.unseen) != 1 {
+		t.Errorf("it can't be opened: %d are noted, %v", len(sc.unseen), err)
+	}
+	limit.Cur = 0
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	lack := sc.lookAtMount(unix.AT_FDCWD, named)
+	limit.Cur = all
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil || !errors.Is(lack, unix.EMFILE) {
+		t.Errorf("no descriptor is left for it: got %v, want %v (%v)", lack, unix.EMFILE, err)
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()

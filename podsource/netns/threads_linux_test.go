@@ -3,16 +3,22 @@
 package netns
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
 // Of a process whose first thread has ended, the kernel shows environment,
@@ -127,8 +133,152 @@ func TestHazard60EnvironmentOfFirstThreadIsEmpty(t *testing.T) {
 			t.Errorf("process %s: %v", pid, err)
 		}
 	}
-	if len(s.adds) != 1 || s.adds[0].containerID != "outlives" {
-		t.Errorf("got %+v", s.adds)
+	if len(s.adds) != 1 || s.adds[0].containerID != "outlives" || s.adds[0].ofNode {
+		t.Errorf("got %+v, want one of which nobody knows that it is in the node's PID namespace", s.adds)
+	}
+}
+
+// procOf is a procfs of one process, 7, with these files: their contents, or "link:" and
+// where each leads to.
+func procOf(t *testing.T, files map[string]string) (proc string) {
+	t.Helper()
+	proc = t.TempDir()
+	for name, content := range files {
+		path := filepath.Join(proc, "7", name)
+		err := os.MkdirAll(filepath.Dir(path), 0o755)
+		if target, isLink := strings.CutPrefix(content, "link:"); isLink {
+			err = errors.Join(err, os.Symlink(target, path))
+		} else {
+			err = errors.Join(err, os.WriteFile(path, []byte(content), 0o600))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return proc
+}
+
+// What is there of a process and can't be read is an error of the whole: it might be an
+// ADD, or a namespace with an address (R2).
+func TestProcessThatCannotBeRead(t *testing.T) {
+	const add = "CNI_COMMAND=ADD\x00CNI_CONTAINERID=a\x00"
+	for _, row := range []struct {
+		reason string
+		files  map[string]string
+		fails  bool
+	}{
+		{"nothing of it is there any more", map[string]string{"x": ""}, false},
+		{"its environment", map[string]string{"environ/x": ""}, true},
+		{"the threads of an ADD", map[string]string{"environ": add, "task": ""}, true},
+		{"the namespace of an ADD's thread", map[string]string{"environ": add, "task/8/ns/net": ""}, true},
+		{"an environment that is longer than any", map[string]string{"environ": strings.Repeat("x", maxProcfs+1)}, false},
+		{"its threads", map[string]string{"task": ""}, true},
+		{"a link that leads to no namespace", map[string]string{"task/7/x": "", "ns/mnt": "link:x"}, true},
+		{"its mounts", map[string]string{"task/7/x": "", "ns/mnt": "link:mnt:[1]", "root": "link:/", "mountinfo": "garbage"}, true},
+		{"its mounts, by the kernel", map[string]string{"task/7/x": "", "ns/mnt": "link:mnt:[1]", "root": "link:/", "mountinfo/x": ""}, true},
+		{"its root is gone", map[string]string{"task/7/x": "", "ns/mnt": "link:mnt:[1]", "mountinfo": mountinfo}, false},
+	} {
+		s := scan{proc: procOf(t, row.files), maxMountText: maxProcfs, views: make(map[view]bool), unseen: make(map[uint64]podsource.Pod),
+			mountedAt: make(map[string][]uint64)}
+		if err := s.processes(t.Context()); (err != nil) != row.fails || len(s.mountedAt) > 0 {
+			t.Errorf("%s: got %v, mounts %v", row.reason, err, s.mountedAt)
+		}
+	}
+	s := scan{proc: filepath.Join(t.TempDir(), "none")}
+	if err := s.processes(t.Context()); err == nil {
+		t.Error("no process can be listed: no error")
+	}
+	s.proc = procOf(t, map[string]string{"task": "", "ns/mnt": "link:mnt:[1]", "root": "link:/", "mountinfo": ""})
+	s.maxMountText, s.views = maxProcfs, make(map[view]bool)
+	if err := s.process("7"); err == nil {
+		t.Error("its threads can't be listed: no error")
+	}
+	s.proc, s.mountedAt = procOf(t, map[string]string{"ns/mnt": "link:mnt:[1]", "task/7/ended": "",
+		"task/8/ns/mnt": "link:mnt:[1]", "task/8/root": "link:/", "task/8/mountinfo": mountinfo}), make(map[string][]uint64)
+	if err := s.process("7"); err != nil || len(s.mountedAt["/run/netns/web"]) != 1 {
+		t.Errorf("the root of its first thread alone is gone: got %v, %v", s.mountedAt, err)
+	}
+	s.proc = procOf(t, map[string]string{"x": ""})
+	if err := s.processes(endsLater{t.Context(), new(int)}); !errors.Is(err, context.Canceled) {
+		t.Errorf("the context ends when the environments were looked at: got %v", err)
+	}
+	for _, file := range []string{"task", "task/8/ns/net"} {
+		s.proc = procOf(t, map[string]string{"environ": add, file: ""})
+		if err := s.environment("7"); err == nil {
+			t.Errorf("an ADD whose %s can't be read: no error", file)
+		}
+	}
+	if err := s.lookAt(s.proc+"/7/none", "of process 7"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a thread that is gone: %v", err)
+	}
+}
+
+// endsLater is a context that has ended when it is asked for the second time.
+type endsLater struct {
+	context.Context
+	asked *int
+}
+
+func (c endsLater) Err() error {
+	if *c.asked++; *c.asked > 1 {
+		return context.Canceled
+	}
+	return nil
+}
+
+// A process is in each network namespace in which one of its threads is.
+func TestHomes(t *testing.T) {
+	s := scan{proc: procOf(t, map[string]string{"task/6/ended": "", "task/7/ns/net": "link:net:[1]", "task/8/ns/net": "link:net:[2]", "task/9/ns/net": "link:net:[2]", "task/10/ns/net": "link:net:[1]"})}
+	got, err := s.homes(s.proc + "/7")
+	slices.Sort(got)
+	if err != nil || !slices.Equal(got, []uint64{1, 2}) {
+		t.Errorf("got %v, %v", got, err)
+	}
+}
+
+// A process is at home where nothing says otherwise, and all can be read.
+func TestAtHome(t *testing.T) {
+	node, its, other := map[string]string{"../1/ns/pid": "link:pid:[1]"}, map[string]string{"ns/pid": "link:pid:[2]"}, map[string]string{"../8/x": ""}
+	const path = "/run/netns/a"
+	for _, row := range []struct {
+		reason    string
+		files     []map[string]string
+		netNS     string
+		mountedAt []uint64
+		homes     []uint64
+		want      bool
+	}{
+		{"it is", []map[string]string{node, its}, path, []uint64{5}, []uint64{5}, true},
+		{"it says so", []map[string]string{node, its}, "/proc/self/ns/net", nil, nil, true},
+		{"... of its thread", []map[string]string{node, its}, "/proc/thread-self/ns/net", nil, nil, true},
+		{"nobody knows the node's PID namespace", []map[string]string{its}, path, []uint64{5}, []uint64{5}, false},
+		{"... or that of the process", []map[string]string{node}, path, []uint64{5}, []uint64{5}, false},
+		{"it is in another namespace", []map[string]string{node, its}, path, []uint64{5}, []uint64{6}, false},
+		{"... too", []map[string]string{node, its}, path, []uint64{5}, []uint64{5, 6}, false},
+		{"there are two of that path", []map[string]string{node, its}, path, []uint64{5, 6}, []uint64{5}, false},
+		{"it names that of a process that has ended", []map[string]string{node, its, other}, "/proc/8/ns/net", nil, []uint64{5}, false},
+	} {
+		files := make(map[string]string)
+		for _, more := range row.files {
+			maps.Copy(files, more)
+		}
+		s := scan{proc: procOf(t, files), mountedAt: map[string][]uint64{path: row.mountedAt}}
+		if got := s.atHome(cniADD{pid: "7", netNS: row.netNS, homes: row.homes}); got != row.want {
+			t.Errorf("%s: got %t, want %t", row.reason, got, row.want)
+		}
+	}
+}
+
+// Only numbers are processes.
+func TestNumericEntries(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"7", "self", "-7"} {
+		if err := os.Mkdir(filepath.Join(dir, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := numericEntries(dir); err != nil || !slices.Equal(got, []string{"7"}) {
+		t.Errorf("got %q, %v", got, err)
 	}
 }
 
