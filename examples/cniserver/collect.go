@@ -83,7 +83,7 @@ func (s *server) release(ctx context.Context, valid podsource.Source, network st
 // take-over lasts another one may.
 func (s *server) asserts(ctx context.Context) ([]gc.Assertion, error) {
 	over, err := s.takeOver.end(ctx)
-	if err != nil || !over {
+	if !over {
 		return nil, err
 	}
 	return []gc.Assertion{gc.NoADDInFlight}, nil

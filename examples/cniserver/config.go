@@ -31,12 +31,10 @@ var passedOn = []string{"cniVersion", "name", "runtimeConfig", "prevResult", "cn
 // server watches, and ipMasq, whose rules need the addresses that a DEL may not
 // find any more.
 func delegationOf(text []byte, dataDir string) (*delegation, error) {
-	var whole map[string]json.RawMessage
-	if err := json.Unmarshal(text, &whole); err != nil {
-		return nil, types.NewError(types.ErrDecodingFailure, "reading the network configuration", err.Error())
-	}
-	var delegate map[string]json.RawMessage
-	if err := json.Unmarshal(whole["delegate"], &delegate); err != nil || delegate == nil {
+	var whole, delegate map[string]json.RawMessage
+	_ = json.Unmarshal(text, &whole)
+	_ = json.Unmarshal(whole["delegate"], &delegate)
+	if delegate == nil { // as in what is no configuration at all
 		return nil, types.NewError(types.ErrInvalidNetworkConfig, `the configuration needs a "delegate", a bridge or ptp configuration`, "")
 	}
 	for _, key := range passedOn {

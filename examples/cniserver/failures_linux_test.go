@@ -260,8 +260,12 @@ func TestADDComesAgainWithAnotherNamespace(t *testing.T) {
 		t.Run(row.reason, func(t *testing.T) {
 			n := newNode(t)
 			s := n.newServer()
-			n.Make("c")
-			n.Make("d")
+			for _, id := range []string{"a", "c", "d"} {
+				n.Make(id)
+			}
+			if _, err := s.handle(t.Context(), n.request("ADD", "a")); err != nil { // somebody else
+				t.Fatal(err)
+			}
 			r := n.request("ADD", "c")
 			if err := row.first(s, n, r); err != nil || len(n.Addresses("c")) != 2 {
 				t.Fatalf("%v; its namespace has %v", err, n.Addresses("c"))
@@ -271,7 +275,7 @@ func TestADDComesAgainWithAnotherNamespace(t *testing.T) {
 			if _, err := s.handle(t.Context(), &again); err != nil {
 				t.Fatal(err)
 			}
-			if had, has := n.Addresses("c"), n.Addresses("d"); len(had) != 0 || len(has) != 2 || len(n.holding().Reserved) != 2 {
+			if had, has := n.Addresses("c"), n.Addresses("d"); len(had) != 0 || len(has) != 2 || len(n.holding().Reserved) != 4 {
 				t.Errorf("the old namespace has %v, the new one %v, reserved are %v", had, has, n.holding().Reserved)
 			}
 		})

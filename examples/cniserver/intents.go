@@ -57,7 +57,8 @@ func (in intents) write(i *intent) (err error) {
 		err = os.Rename(f.Name(), path)
 	}
 	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
+		_ = os.Remove(f.Name()) // the next one makes it anew
+		return err
 	}
 	return syncDir(in.dir)
 }

@@ -122,8 +122,21 @@ func TestIntentHalfWritten(t *testing.T) {
 	if err := s.intents.write(i); err != nil {
 		t.Fatal(err)
 	}
+	notJSON := *i
+	notJSON.Config = []byte("{")
+	if err := s.intents.write(&notJSON); err == nil {
+		t.Error("what can't be read again is written")
+	}
 	if all, err := s.intents.all(); err != nil || len(all) != 1 {
 		t.Errorf("%v, %v", all, err)
+	}
+	if err := s.finish(t.Context(), &intent{request: request{Config: []byte("{}")}}); err == nil {
+		t.Error("an intent of which the delegate is not known is finished")
+	}
+	for _, dir := range []string{"/proc", filepath.Join(n.dir, "none")} { // which can't be synced
+		if err := syncDir(dir); err == nil {
+			t.Errorf("%s is synced", dir)
+		}
 	}
 }
 
@@ -165,12 +178,40 @@ func TestStepsAreDurable(t *testing.T) {
 	}
 }
 
+// A name that may not be on the disk after a power loss is none: an ADD that wrote its
+// intent under it is not begun, and one that dropped it has failed.
+func TestHazard25TheDirectoryIsNotSynced(t *testing.T) {
+	n := newNode(t)
+	arrived, goOn := n.stopAt("ADD")
+	n.restart()
+	list := n.list("one", dual)
+	n.Make("c")
+	fault := []string{"-e", "inject=fsync:error=EIO", "-P", filepath.Join(n.state(), "intents")}
+	n.traced(func() {
+		if _, err := n.add(list, "c"); err == nil || !strings.Contains(err.Error(), "writing down") {
+			t.Errorf("the intent: %v", err)
+		}
+	}, fault...)
+	n.stops()
+	done := make(chan error)
+	go func() { _, err := n.add(list, "c"); done <- err }()
+	arrived()
+	n.traced(func() {
+		goOn()
+		if err := <-done; err == nil || !strings.Contains(err.Error(), "input/output error") {
+			t.Errorf("the intent is dropped: %v", err)
+		}
+	}, fault...)
+	n.mustDel(list, "c")
+	n.agree(2)
+}
+
 // traced returns which calls the server did meanwhile, and those that it started.
-func (n *node) traced(do func()) string {
+func (n *node) traced(do func(), flags ...string) string {
 	n.t.Helper()
 	file := filepath.Join(n.dir, "trace")
-	cmd := exec.Command("strace", "-f", "-y", "-s", "64", "-o", file, "-e", "trace=write,fsync,fdatasync,execve,/^rename,/^unlink",
-		"-p", fmt.Sprint(n.server.Process.Pid))
+	args := []string{"-f", "-y", "-s", "64", "-o", file, "-e", "trace=write,fsync,fdatasync,execve,/^rename,/^unlink", "-p", fmt.Sprint(n.server.Process.Pid)}
+	cmd := exec.Command("strace", append(args, flags...)...)
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
 		n.t.Fatal(err)

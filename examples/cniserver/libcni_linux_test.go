@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/cnitest"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
 // libcni drives the plugin as a runtime does, in each version and kind.
@@ -74,7 +75,12 @@ func TestCheck(t *testing.T) {
 	n := newNode(t)
 	n.restart()
 	list := n.list("one", kind{"1.1.0", "bridge", false})
-	n.mustAdd(list, "a")
+	for _, id := range []string{"0", "a"} { // of which the second one is looked for
+		n.mustAdd(list, id)
+	}
+	if err := n.cni.CheckNetworkList(t.Context(), list, n.of("a")); err != nil {
+		t.Errorf("nothing is wrong, and CHECK says %v", err)
+	}
 	if _, err := unplumb("/run/netns/a", "eth0"); err != nil {
 		t.Fatal(err)
 	}
@@ -134,6 +140,9 @@ func TestAFullPoolCallsForAPass(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.Make("a")
+	cnitest.Until(t, "the loop has done its first pass, after that of the start", func() bool {
+		return strings.Count(n.log.String(), `msg="Compared reservations with live pods"`) == 2
+	})
 	for what, ask := range map[string]func() error{
 		"ADD":    func() error { _, err := n.add(small, "a"); return err },
 		"STATUS": func() error { return n.cni.GetStatusNetworkList(t.Context(), small) },
@@ -160,6 +169,8 @@ func TestRefused(t *testing.T) {
 		{"a data dir that it does not watch", n.dataDir(), n.dir + "/other", "dataDir"},
 		{"rules that a DEL may not find", `"isGateway":true`, `"ipMasq":true`, "ipMasq"},
 		{"no delegate", `"delegate"`, `"delegates"`, "delegate"},
+		{"a delegate that is none", `"type":"bridge"`, `"type":7`, `reading the "delegate"`},
+		{"no data dir, so that it is host-local's own", fmt.Sprintf(`"dataDir":%q,`, n.dataDir()), "", hostlocal.DefaultDataDir},
 	} {
 		bad, err := libcni.NetworkConfFromBytes([]byte(strings.ReplaceAll(good, row.old, row.new)))
 		if err != nil {

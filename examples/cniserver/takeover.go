@@ -57,7 +57,7 @@ func (t takeOver) began() (time.Time, error) {
 // then is every ADD one of this server's. No request may be under way.
 func (t takeOver) end(ctx context.Context) (over bool, err error) {
 	began, err := t.began()
-	if began.IsZero() || err != nil {
+	if began.IsZero() { // there is none, or an error
 		return err == nil, err
 	}
 	if time.Since(began) < gc.DefaultMinAge {
@@ -86,10 +86,11 @@ func (t takeOver) end(ctx context.Context) (over bool, err error) {
 		}
 		t.s.log.Info("Recorded an attachment that another server made", "network", e.Network, "containerID", e.ContainerID, "ifName", e.IfName)
 	}
-	if err := os.Remove(t.file); err != nil {
-		return false, err
+	err = os.Remove(t.file)
+	if err == nil {
+		err = syncDir(t.s.stateDir)
 	}
-	return true, syncDir(t.s.stateDir)
+	return err == nil, err
 }
 
 // Rank has it asked before the record.
@@ -100,7 +101,7 @@ func (t takeOver) Rank() podsource.Rank { return podsource.RankADDs }
 func (t takeOver) Pods(ctx context.Context) (podsource.Answer, error) {
 	a := podsource.Answer{Source: "take-over", Supplementary: true}
 	began, err := t.began()
-	if err != nil || began.IsZero() || time.Since(began) < gc.DefaultMinAge {
+	if began.IsZero() || time.Since(began) < gc.DefaultMinAge {
 		return a, err
 	}
 	t.s.single.Lock()

@@ -4,9 +4,12 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -14,6 +17,8 @@ import (
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/cnitest"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/checkpoint"
 )
 
@@ -81,6 +86,11 @@ func TestHazard52AnADDOfAnotherServerEndsLater(t *testing.T) {
 			t.Fatal(err)
 		}
 		cnitest.Reserve(t, n.dataDir(), "one", "10.9.1.9", "doing", time.Minute)
+		also := &intent{request: request{ContainerID: "doing-too", IfName: "eth0"}, Network: "one"}
+		if err := s.intents.write(also); err != nil {
+			t.Fatal(err)
+		}
+		cnitest.Reserve(t, n.dataDir(), "one", "10.9.1.11", "doing-too", time.Minute)
 		if _, err := s.takeOver.Pods(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -94,7 +104,7 @@ func TestHazard52AnADDOfAnotherServerEndsLater(t *testing.T) {
 		if diff := cmp.Diff([]string{"known", "late"}, got); diff != "" || cnitest.Exists(since) {
 			t.Errorf("%s after the take-over: it goes on: %t; recorded (-want +got):\n%s", row.looks, cnitest.Exists(since), diff)
 		}
-		if err := s.intents.forget(doing.key("one")); err != nil {
+		if err := errors.Join(s.intents.forget(doing.key("one")), s.intents.forget(also.key("one"))); err != nil {
 			t.Fatal(err)
 		}
 		lost := n.reserve("one", "10.9.1.10", "lost")
@@ -128,8 +138,13 @@ func TestHazard52TheTakeOverEndsBeforeTheRecordIsAsked(t *testing.T) {
 func TestTheTakeOverEndsAlone(t *testing.T) {
 	n := newNode(t)
 	s, since := n.takingOver(`[{"name":"web-a","containerIDs":["a"]}]`)
-	cnitest.DateBack(t, since, gc.DefaultMinAge)
 	s.single.RLock()
+	for _, file := range []string{since, since + "-none"} { // of which none has to end
+		if _, err := (takeOver{s, file}).Pods(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	cnitest.DateBack(t, since, gc.DefaultMinAge)
 	done := make(chan error, 1)
 	go func() { _, err := s.takeOver.Pods(t.Context()); done <- err }()
 	cnitest.Until(t, "it waits", func() bool {
@@ -143,8 +158,8 @@ func TestTheTakeOverEndsAlone(t *testing.T) {
 		t.Error("it does not wait")
 	}
 	s.single.RUnlock()
-	if err := <-done; err != nil || cnitest.Exists(since) {
-		t.Errorf("%v, it has ended: %t", err, !cnitest.Exists(since))
+	if err := <-done; err != nil || cnitest.Exists(since) || !s.single.TryLock() {
+		t.Errorf("%v, it has ended: %t; or nothing can begin any more", err, !cnitest.Exists(since))
 	}
 }
 
@@ -161,6 +176,10 @@ func TestHazard52AReservationThatCannotBeRead(t *testing.T) {
 	}
 	if over, err := s.takeOver.end(t.Context()); err == nil || over || !cnitest.Exists(since) {
 		t.Errorf("it can't be recorded, and the take-over ends: %t, %v", over, err)
+	}
+	late := cnitest.Reserve(t, n.dataDir(), "one", "10.9.1.8", "late", gc.DefaultMinAge+time.Minute)
+	if err := s.gc(t.Context(), n.request("GC", ""), n.delegation()); err == nil || !cnitest.Exists(late) {
+		t.Errorf("a GC: %v; the address of an ADD of another server is there: %t", err, cnitest.Exists(late))
 	}
 	if err := os.RemoveAll(inTheWay); err != nil {
 		t.Fatal(err)
@@ -182,6 +201,51 @@ func TestHazard52AReservationThatCannotBeRead(t *testing.T) {
 	t.Cleanup(func() { _ = again.record.Close() })
 	if err := again.start(t.Context(), []string{n.runtimeLists(`[{"name":"web-a","containerIDs":["a"]}]`)}); err == nil {
 		t.Errorf("the first record is written: %v", again.record.Entries())
+	}
+}
+
+// Where it can't be noted or known since when a take-over lasts, none begins or ends.
+func TestTakeOverThatCannotBeNoted(t *testing.T) {
+	s := newNode(t).newServer()
+	elsewhere := &server{stateDir: filepath.Join(t.TempDir(), "none")}
+	for _, row := range []struct {
+		reason string
+		t      takeOver
+		is     error
+	}{
+		{"a directory is in its place", takeOver{s, t.TempDir()}, syscall.EISDIR},
+		{"it can't be synced", takeOver{s, "/dev/null"}, syscall.EINVAL},
+		{"nor its directory", takeOver{elsewhere, filepath.Join(t.TempDir(), "taking-over")}, syscall.ENOENT},
+	} {
+		if err := row.t.begin(); !errors.Is(err, row.is) {
+			t.Errorf("%s: got %v, want %v", row.reason, err, row.is)
+		}
+	}
+	unknown := takeOver{s, "/dev/null/taking-over"}
+	for _, row := range []struct {
+		reason string
+		s      *server
+		inIt   string // what is in the place of the file
+	}{
+		{"the reservations can't be listed", &server{store: hostlocal.New("/dev/null"), intents: s.intents, stateDir: s.stateDir}, ""},
+		{"nor the intents", &server{store: s.store, intents: intents{"/dev/null"}, stateDir: s.stateDir}, ""},
+		{"its file can't be removed", &server{store: s.store, intents: s.intents, stateDir: s.stateDir}, "x"},
+		{"nor the directory synced", &server{store: s.store, intents: s.intents, stateDir: "/proc"}, ""},
+	} {
+		file := filepath.Join(t.TempDir(), "taking-over")
+		cnitest.Write(t, filepath.Join(file, row.inIt), "", 0)
+		cnitest.DateBack(t, file, gc.DefaultMinAge)
+		if over, err := (takeOver{row.s, file}).end(t.Context()); over || err == nil {
+			t.Errorf("%s: it has ended: %t, %v", row.reason, over, err)
+		}
+	}
+	if err := (&server{store: hostlocal.New("/dev/null")}).recordExisting(t.Context(), podsource.Static{}); err == nil {
+		t.Error("the reservations can't be listed, and there is a record")
+	}
+	over, err := unknown.end(t.Context())
+	_, podsErr := unknown.Pods(t.Context())
+	if over || !errors.Is(err, syscall.ENOTDIR) || !errors.Is(podsErr, syscall.ENOTDIR) {
+		t.Errorf("nobody knows whether there is one: it is over: %t, %v; asked: %v", over, err, podsErr)
 	}
 }
 
@@ -257,6 +321,90 @@ func TestFirstRecordBesideStartingPods(t *testing.T) {
 		if _, ok := s.record.Get(checkpoint.Key{Network: "two", ContainerID: "a", IfName: "eth0"}); !ok {
 			t.Errorf("%s: the container's attachment to the other network is not recorded", row.reason)
 		}
+	}
+}
+
+// Which containers a pod has, by all that is known of it.
+func TestWithContainers(t *testing.T) {
+	at := time.Now().Add(-time.Hour)
+	ip := netip.MustParseAddr
+	all := []checkpoint.Entry{
+		{Key: checkpoint.Key{ContainerID: "a"}, IPs: []netip.Addr{ip("10.9.1.2"), ip("fd00:1::2")}, Time: at.Add(-time.Hour)},
+		{Key: checkpoint.Key{ContainerID: "b"}, IPs: []netip.Addr{ip("10.9.1.3")}, Time: at},
+	}
+	for _, row := range []struct {
+		reason string
+		pod    podsource.Pod
+		want   []string
+		host   bool
+	}{
+		{"those that it names", podsource.Pod{ContainerIDs: []string{"x", "y"}}, []string{"x", "y"}, false},
+		{"that of the second address, by its second one", podsource.Pod{IPs: []netip.Addr{ip("10.9.1.99"), ip("fd00:1::2")}}, []string{"a"}, false},
+		{"reserved in the moment of its start", podsource.Pod{StartedAt: at}, []string{"b"}, false},
+		{"reserved before its start: it has nothing to record", podsource.Pod{StartedAt: at.Add(1)}, nil, true},
+		{"none, and it is not starting", podsource.Pod{IPs: []netip.Addr{ip("10.9.1.99")}}, nil, false},
+	} {
+		given := []podsource.Pod{row.pod}
+		got := withContainers(given, all)
+		if diff := cmp.Diff(row.want, got[0].ContainerIDs); diff != "" || got[0].HostNetwork != row.host {
+			t.Errorf("%s: in the node's network: %t (-want +got):\n%s", row.reason, got[0].HostNetwork, diff)
+		}
+		if len(given[0].ContainerIDs) != len(row.pod.ContainerIDs) {
+			t.Errorf("%s: the source's own pod was changed: %+v", row.reason, given)
+		}
+	}
+}
+
+// An attachment has all its addresses, its own interface, and the age of its youngest
+// reservation.
+func TestAttachmentsOf(t *testing.T) {
+	now := time.Now()
+	of := func(ip, ifName string, at time.Time) hostlocal.Reservation {
+		return hostlocal.Reservation{Network: "one", IP: netip.MustParseAddr(ip), ContainerID: "a", IfName: ifName, ReservedAt: at}
+	}
+	got, err := (&server{networks: []string{"one"}}).attachmentsOf([]hostlocal.Reservation{
+		of("10.9.1.2", "eth0", now), of("10.9.1.3", "net1", now), of("fd00:1::2", "eth0", now.Add(-time.Hour)),
+	})
+	if err != nil || len(got) != 2 || got[0].Time != now || len(got[0].IPs) != 2 || got[1].IfName != "net1" {
+		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
+// The first record has what each of several sources knows, and all of it, or there is none.
+func TestFirstRecordOfSeveralSources(t *testing.T) {
+	n := newNode(t)
+	s, err := n.serving().newServer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.record.Close() })
+	for ip, id := range map[string]string{"10.9.1.2": "a", "10.9.1.3": "b"} {
+		cnitest.Reserve(t, n.dataDir(), "one", ip, id, time.Hour)
+	}
+	first := podsource.Static{{UID: "1", ContainerIDs: []string{"a"}}}
+	broken := errors.New("broken")
+	fails := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) { return podsource.Answer{Pods: first}, broken })
+	if err := s.recordExisting(t.Context(), fails); !errors.Is(err, broken) {
+		t.Errorf("a source fails: got %v, want %v", err, broken)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ends := podsource.AnswerFunc(func(ctx context.Context) (podsource.Answer, error) {
+		cancel()
+		return podsource.Answer{Pods: first}, ctx.Err()
+	})
+	if err := s.recordExisting(ctx, ends); !errors.Is(err, context.Canceled) {
+		t.Errorf("the time is up: got %v, want %v", err, context.Canceled)
+	}
+	second := podsource.Static{{UID: "2", IPs: []netip.Addr{netip.MustParseAddr("10.9.1.3")}}}
+	if err := s.recordExisting(t.Context(), podsource.Union(first, second)); err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for _, e := range s.record.Entries() {
+		got[e.ContainerID] = string(e.UID)
+	}
+	if diff := cmp.Diff(map[string]string{"a": "1", "b": "2"}, got); diff != "" {
+		t.Errorf("the pods of the recorded containers (-want +got):\n%s", diff)
 	}
 }
 

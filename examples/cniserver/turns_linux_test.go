@@ -200,3 +200,48 @@ func TestUndoneWhenItsTimeIsUp(t *testing.T) {
 	}
 	n.agree(2)
 }
+
+// When its time is up nothing of a request is begun any more, but the undoing of an ADD.
+func TestTheTimeIsUp(t *testing.T) {
+	n := newNode(t)
+	fails, asked := n.failing()
+	s := n.newServer()
+	for _, id := range []string{"a", "c"} {
+		n.Make(id)
+	}
+	if _, err := s.handle(t.Context(), n.request("ADD", "a")); err != nil {
+		t.Fatal(err)
+	}
+	lost := n.reserve("one", "10.9.1.200", "lost")
+	ctx, timeIsUp := context.WithCancel(t.Context())
+	timeIsUp()
+	for _, row := range []struct {
+		command, id string
+		do          func(context.Context, *request, *delegation) error
+		asks        string
+	}{
+		{"ADD", "c", func(ctx context.Context, r *request, d *delegation) error { _, err := s.add(ctx, r, d); return err }, "DEL\n"},
+		{"CHECK", "a", s.check, ""},
+		{"STATUS", "", s.status, ""},
+		{"GC", "", s.gc, ""},
+		{"DEL", "a", s.del, ""},
+		{"ADD", "a", func(ctx context.Context, r *request, d *delegation) error { _, err := s.add(ctx, r, d); return err }, ""}, // ends the DEL first
+	} {
+		cnitest.Write(t, asked, "", 0)
+		if err := row.do(ctx, n.request(row.command, row.id), n.delegation()); err == nil || !strings.Contains(err.Error(), context.Canceled.Error()) {
+			t.Errorf("%s: %v", row.command, err)
+		}
+		if got, err := os.ReadFile(asked); err != nil || string(got) != row.asks {
+			t.Errorf("%s: the delegate is asked for %q, %v; want %q", row.command, got, err, row.asks)
+		}
+		if !cnitest.Exists(lost) || len(s.record.Entries()) != 1 {
+			t.Errorf("%s: a leak is there: %t, recorded are %v", row.command, cnitest.Exists(lost), s.record.Entries())
+		}
+	}
+	// The undoing has a limit of its own.
+	s.timeout = 1
+	cnitest.Write(t, fails, "ADD", 0)
+	if _, err := s.add(t.Context(), n.request("ADD", "c"), n.delegation()); err == nil || !strings.Contains(err.Error(), context.DeadlineExceeded.Error()) {
+		t.Errorf("an ADD that fails: %v", err)
+	}
+}

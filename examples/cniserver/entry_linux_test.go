@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"net"
+	"net/netip"
+	"testing"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	apitypes "k8s.io/apimachinery/pkg/types"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/checkpoint"
+)
+
+// The entry has all that an ADD's result says, or the ADD fails.
+func TestEntryOf(t *testing.T) {
+	ip := func(text string) *types100.IPConfig {
+		return &types100.IPConfig{Address: net.IPNet{IP: net.ParseIP(text)}}
+	}
+	r := request{ContainerID: "a", IfName: "eth0", NetNS: "/run/netns/a", Args: "X=y;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web;K8S_POD_UID=1"}
+	got, err := entryOf(&r, &delegation{network: "one"}, &types100.Result{CNIVersion: "1.1.0", IPs: []*types100.IPConfig{ip("10.9.1.2"), ip("fd00::2")}})
+	want := checkpoint.Entry{
+		Key: checkpoint.Key{Network: "one", ContainerID: "a", IfName: "eth0"}, NetNS: checkpoint.NetNS{Path: "/run/netns/a"},
+		IPs: []netip.Addr{netip.MustParseAddr("10.9.1.2"), netip.MustParseAddr("fd00::2")},
+		Pod: apitypes.NamespacedName{Namespace: "shop", Name: "web"}, UID: "1",
+	}
+	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{})); err != nil || diff != "" {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+	for _, row := range []struct {
+		reason, args string
+		result       types100.Result
+	}{
+		{"a version that nobody knows", "", types100.Result{CNIVersion: "9.9"}},
+		{"an address that is none", "", types100.Result{CNIVersion: "1.1.0", IPs: []*types100.IPConfig{ip("10.9.1.2"), ip("x")}}},
+		{"arguments that are none", "K8S_POD_NAME", types100.Result{CNIVersion: "1.1.0"}},
+	} {
+		r.Args = row.args
+		if e, err := entryOf(&r, &delegation{network: "one"}, &row.result); err == nil {
+			t.Errorf("%s: no error, but %+v", row.reason, e)
+		}
+	}
+}
