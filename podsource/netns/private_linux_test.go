@@ -18,6 +18,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -314,10 +315,11 @@ func unmount(t testing.TB, path string) {
 	}
 }
 
-// nested is a source on the node of a test.
+// nested is a source on the node of a test, which may be slow: some tests start processes
+// while it looks.
 func nested(t testing.TB) *Source {
 	t.Helper()
-	s, err := New(Options{Nested: true})
+	s, err := New(Options{Nested: true, Timeout: 5 * time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
