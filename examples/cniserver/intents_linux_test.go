@@ -130,6 +130,12 @@ func TestIntentHalfWritten(t *testing.T) {
 	if all, err := s.intents.all(); err != nil || len(all) != 1 {
 		t.Errorf("%v, %v", all, err)
 	}
+	if err := s.intents.write(&intent{request: *n.request("ADD", "d"), Network: "one"}); err != nil {
+		t.Fatal(err)
+	}
+	if a, err := s.intents.Pods(t.Context()); err != nil || len(a.Pods) != 2 {
+		t.Errorf("two are under way, and listed are %v, %v", a.Pods, err)
+	}
 	if err := s.finish(t.Context(), &intent{request: request{Config: []byte("{}")}}); err == nil {
 		t.Error("an intent of which the delegate is not known is finished")
 	}

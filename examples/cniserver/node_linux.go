@@ -19,12 +19,9 @@ import (
 // is gone already, interface or namespace, is no error. It reports whether the
 // namespace is there.
 func unplumb(netns, ifName string) (there bool, err error) {
-	if netns == "" {
-		return false, nil
-	}
 	// Not /proc/self: the process's first thread may be in a container's for a moment,
 	// as that on which the function below runs.
-	if id := netnsID(netns); id != "" && id == netnsID("/proc/thread-self/ns/net") {
+	if netnsID(netns) == netnsID("/proc/thread-self/ns/net") {
 		return false, fmt.Errorf("%s is the network namespace of the server itself, and no container's", netns)
 	}
 	err = ns.WithNetNSPath(netns, func(ns.NetNS) error {
