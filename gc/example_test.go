@@ -11,9 +11,12 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/iprange"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // exampleNode makes a data dir with a network "podnet" and old reservations.
@@ -65,6 +68,63 @@ func ExampleReconciler_Reconcile() {
 	// 10.0.0.4 in-use - a live pod has its address
 }
 
+// The errors of a pass, the most specific first. None of them stops an agent: what was
+// not released is still reserved, and the next pass tries again.
+func ExampleReconciler_Reconcile_errors() {
+	dataDir := exampleNode(map[string]string{"10.0.0.2": "sandbox1"})
+	defer func() { _ = os.RemoveAll(dataDir) }()
+
+	hangs := podsource.Func(func(ctx context.Context) ([]podsource.Pod, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	})
+	reconciler, err := gc.New(hostlocal.New(dataDir), []string{"podnet"}, hangs, gc.Options{SourceTimeout: 10 * time.Millisecond})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	report, err := reconciler.Reconcile(context.Background())
+	switch {
+	case errors.Is(err, gc.ErrSourceTimeout):
+		fmt.Println("a source does not answer")
+	case errors.Is(err, gc.ErrNoPods):
+		fmt.Println("a source reports no pod at all, and does not declare that there is none")
+	case errors.Is(err, gc.ErrRefused):
+		fmt.Println("a source failed, or its answer is too old")
+	case errors.Is(err, gc.ErrBusy):
+		fmt.Println("another pass of this Reconciler was under way until the context ended")
+	case errors.Is(err, hostlocal.ErrLocked):
+		fmt.Println("another process held the plugin's lock")
+	}
+	fmt.Println(errors.Is(err, gc.ErrRefused), errors.Is(report.Err, gc.ErrRefused), report.Reservations[0].Reason)
+	// Output:
+	// a source does not answer
+	// true true source-failed
+}
+
+// Start runs for the life of an agent: the start-up hook, and then a pass at each interval.
+func ExampleReconciler_Start() {
+	dataDir := exampleNode(map[string]string{"10.0.0.2": "sandbox1", "10.0.0.3": "sandbox2"})
+	defer func() { _ = os.RemoveAll(dataDir) }()
+
+	ctx, stop := context.WithCancel(context.Background())
+	reconciler, err := gc.New(hostlocal.New(dataDir), []string{"podnet"}, podsource.Static{{ContainerIDs: []string{"sandbox2"}}}, gc.Options{
+		OnReport: func(report gc.Report, err error) {
+			fmt.Println(report.Counts()[gc.Released], "released, error:", err)
+			stop() // here the agent ends after the first pass
+		},
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	reconciler.Trigger() // asks for a pass now: for an ADD that found no free address, from any goroutine
+	fmt.Println(reconciler.Start(ctx))
+	// Output:
+	// 1 released, error: <nil>
+	// <nil>
+}
+
 // A source that fails at first costs the agent's start a moment, and no address.
 func ExampleReconciler_AtStartup() {
 	dataDir := exampleNode(map[string]string{"10.0.0.2": "sandbox1", "10.0.0.3": "sandbox2"})
@@ -109,4 +169,196 @@ func ExampleOptions_dryRun() {
 	// Output:
 	// failed true
 	// leaked false
+}
+
+// An agent that sets every option. New reports all values that are out of bounds at once.
+func ExampleOptions() {
+	opts := gc.Options{
+		RuntimeRequestTimeout: 4 * time.Minute,                                     // as in kubelet's configuration
+		MinAge:                15 * time.Minute,                                    // a younger reservation is kept
+		StartingFor:           30 * time.Minute,                                    // how long a starting pod delays a release
+		ReleaseForms:          []podsource.Form{"default-" + podsource.Hex64},      // nerdctl's containers, which no source here lists
+		Only:                  func(r *hostlocal.Reservation) bool { return true }, // which leaks may be released
+		SourceTimeout:         20 * time.Second,
+		StartupTimeout:        time.Minute,
+		Interval:              5 * time.Minute,
+		Logger:                logr.Discard(),
+	}
+	_, err := gc.New(hostlocal.New(""), []string{"podnet"}, podsource.Static{}, opts)
+	fmt.Println(err)
+
+	opts.Interval, opts.MinAge = time.Millisecond, -1
+	_, err = gc.New(hostlocal.New(""), []string{"podnet"}, podsource.Static{}, opts)
+	fmt.Println(err)
+	// Output:
+	// <nil>
+	// making a reconciler: MinAge is -1ns; it must be from 1s to 720h0m0s
+	// Interval is 1ms; it must be from 1s to 24h0m0s
+}
+
+// An operator releases one address, and sees what else would go.
+func ExampleOptions_only() {
+	dataDir := exampleNode(map[string]string{"10.0.0.2": "sandbox1", "10.0.0.3": "sandbox2"})
+	defer func() { _ = os.RemoveAll(dataDir) }()
+
+	reconciler, err := gc.New(hostlocal.New(dataDir), []string{"podnet"}, podsource.Static{{ContainerIDs: []string{"sandbox3"}}}, gc.Options{
+		Only: func(r *hostlocal.Reservation) bool { return r.IP == netip.MustParseAddr("10.0.0.3") },
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	report, err := reconciler.Reconcile(context.Background())
+	for _, e := range report.Reservations {
+		fmt.Println(e.IP, e.Verdict, e.Reason)
+	}
+	fmt.Println(err)
+	// Output:
+	// 10.0.0.2 leaked unowned
+	// 10.0.0.3 released released-leak
+	// <nil>
+}
+
+// All networks of the node, with a source that lists sandboxes. A container of another
+// runtime is foreign, unless the caller says that its form may be released.
+func ExampleAllNetworks() {
+	const hex = "ee3b0f0cee3b0f0cee3b0f0cee3b0f0cee3b0f0cee3b0f0cee3b0f0cee3b0f0c"
+	dataDir := exampleNode(map[string]string{"10.0.0.2": hex, "10.0.0.3": "default-" + hex})
+	defer func() { _ = os.RemoveAll(dataDir) }()
+
+	source := podsource.Static{{ContainerIDs: []string{"5c7b9a1e"}}}
+	for _, forms := range [][]podsource.Form{nil, {podsource.Hex64}} {
+		reconciler, err := gc.New(hostlocal.New(dataDir), []string{gc.AllNetworks}, source, gc.Options{ReleaseForms: forms})
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		report, err := reconciler.Reconcile(context.Background())
+		for _, e := range report.Reservations {
+			fmt.Println(e.Network, e.IP, e.Verdict, e.Reason)
+		}
+		fmt.Println(err)
+	}
+	// Output:
+	// podnet 10.0.0.2 foreign foreign-owner
+	// podnet 10.0.0.3 foreign foreign-owner
+	// <nil>
+	// podnet 10.0.0.2 released released-leak
+	// podnet 10.0.0.3 foreign foreign-owner
+	// <nil>
+}
+
+// What an agent logs or shows of a pass.
+func ExampleReport() {
+	dataDir := exampleNode(map[string]string{"10.0.0.2": "sandbox1", "10.0.0.3": "sandbox2"})
+	defer func() { _ = os.RemoveAll(dataDir) }()
+
+	source := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
+		return podsource.Answer{Source: "runtime", Note: "one sandbox has no name", Pods: []podsource.Pod{
+			{NamespacedName: types.NamespacedName{Namespace: "default", Name: "web"}, UID: "6ba7b810", ContainerIDs: []string{"sandbox1"}, Origin: "sandbox sandbox1"},
+		}}, nil
+	})
+	reconciler, err := gc.New(hostlocal.New(dataDir), []string{"podnet", "storage"}, source, gc.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	report, err := reconciler.Reconcile(context.Background())
+	if err != nil {
+		fmt.Println("what was done is in the report all the same:", err)
+	}
+	if report.DataDirMissing {
+		fmt.Println(report.DataDir, "does not exist: nothing was reserved yet, or the path is wrong")
+	}
+	for _, n := range report.Networks {
+		fmt.Println("network", n.Name, "has no directory:", n.Missing)
+	}
+	fmt.Println("missing:", len(report.Missing()))
+	for _, s := range report.Sources {
+		fmt.Printf("source %s has %d entries, error %q, note %q\n", s.Name, s.Entries, s.Error, s.Note)
+		if s.AsOf.IsZero() {
+			fmt.Println("they are true as of the question, which took less than the pass:", s.Took <= report.Duration)
+		}
+	}
+	fmt.Println("questions to the sources:", report.Looks)
+	fmt.Println("an ADD may have waited, at most for as long as the lock was held:", report.LongestHold <= report.LockHeld)
+	fmt.Println("another pass may find more, at a time after this one:", report.NextCheck.After(report.Started))
+	for _, e := range report.Reservations {
+		if e.Pod != nil {
+			fmt.Println(e.Reservation.IP, e.Verdict, "by", e.Pod.Namespace, e.Pod.Name, e.Pod.UID, "in", e.Pod.From)
+		}
+	}
+	// Output:
+	// network podnet has no directory: false
+	// network storage has no directory: true
+	// missing: 1
+	// source runtime has 1 entries, error "", note "one sandbox has no name"
+	// they are true as of the question, which took less than the pass: true
+	// questions to the sources: 1
+	// an ADD may have waited, at most for as long as the lock was held: true
+	// another pass may find more, at a time after this one: false
+	// 10.0.0.2 in-use by default web 6ba7b810 in runtime: sandbox sandbox1
+}
+
+// Addresses that pods have and host-local does not know of, and an address that two pods have.
+func ExampleReport_conflicts() {
+	dataDir := exampleNode(map[string]string{"10.0.0.2": "sandbox1"})
+	defer func() { _ = os.RemoveAll(dataDir) }()
+
+	pod := func(name, ip string) podsource.Pod {
+		return podsource.Pod{NamespacedName: types.NamespacedName{Namespace: "default", Name: name}, IPs: []netip.Addr{netip.MustParseAddr(ip)}}
+	}
+	source := podsource.Static{pod("web", "10.0.0.2"), pod("db", "10.0.0.2"), pod("cache", "10.0.0.7"), pod("proxy", "192.168.0.9")}
+	reconciler, err := gc.New(hostlocal.New(dataDir), []string{"podnet"}, source, gc.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	report, err := reconciler.Reconcile(context.Background())
+	fmt.Println(report.Reservations[0].Reason, err)
+	for _, d := range report.Duplicates {
+		fmt.Println(d.IP, "is claimed by", d.Pods)
+	}
+	ranges := iprange.Set{{First: netip.MustParseAddr("10.0.0.2"), Last: netip.MustParseAddr("10.0.0.254")}} // see package cniconf
+	for _, u := range report.Unreserved {
+		fmt.Println(u.IP, "of", u.Pod, "has no reservation; host-local may give it to another pod:", u.AtRisk(ranges))
+	}
+	// Output:
+	// two-pods <nil>
+	// 10.0.0.2 is claimed by [default/web default/db]
+	// 10.0.0.7 of default/cache has no reservation; host-local may give it to another pod: true
+	// 192.168.0.9 of default/proxy has no reservation; host-local may give it to another pod: false
+}
+
+// Every verdict has its reasons.
+func ExampleReasons() {
+	words := make(map[gc.Verdict][]gc.Reason)
+	for _, r := range gc.Reasons() {
+		words[r.Verdict()] = append(words[r.Verdict()], r)
+	}
+	for _, v := range gc.Verdicts() {
+		fmt.Println(v, words[v])
+	}
+	// Output:
+	// in-use [container-live address-claimed sibling-in-use]
+	// young [too-young not-yet-listed untrusted-timestamp stale-answer]
+	// starting [pod-starting pod-start-unknown pod-starting-no-end entry-unproven]
+	// foreign [foreign-owner no-source-for-network cache-is-newer]
+	// conflict [other-container two-pods claimed-in-other-network owner-in-conflict]
+	// malformed [owner-malformed]
+	// leaked [unowned empty-owner network-not-named not-tried]
+	// released [released-leak released-empty]
+	// changed [file-changed]
+	// gone [file-gone]
+	// failed [owner-unreadable sibling-unreadable release-failed source-failed no-pods]
+}
+
+// A reason has a word for programs, the safety rule behind it, and a text for people.
+func ExampleReason() {
+	r := gc.TooYoung
+	fmt.Println(r, r.Verdict(), r.Rule())
+	fmt.Println(r.Text())
+	// Output:
+	// too-young young R5
+	// younger than the minimum age
 }

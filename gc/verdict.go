@@ -28,9 +28,6 @@ func Verdicts() []Verdict {
 	return []Verdict{InUse, Young, Starting, Foreign, Conflict, Malformed, Leaked, Released, Changed, Gone, Failed}
 }
 
-// String returns the verdict's word, as in "in-use".
-func (v Verdict) String() string { return string(v) }
-
 // A Reason says why a reservation got its verdict: a word, which is stable. Each
 // belongs to one verdict and to one of the rules R1 to R14.
 type Reason string
@@ -152,9 +149,6 @@ func (r Reason) row() reason {
 	}
 	return reason{verdict: Failed}
 }
-
-// String returns the reason's word, as in "container-live".
-func (r Reason) String() string { return string(r) }
 
 // Text returns the reason as half a sentence for people. Its wording may change.
 func (r Reason) Text() string { return r.row().text }

@@ -4,10 +4,14 @@ package hostlocal_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"net"
+	"net/netip"
 	"os"
+	"path/filepath"
+	"time"
 
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
@@ -105,4 +109,106 @@ func ExampleStore_Release() {
 	// storage 192.168.0.2 released
 	// podnet 10.244.1.3 gone
 	// storage 192.168.0.2 gone
+}
+
+// What List says of files that name no owner. They are kept unless the caller decides otherwise.
+func ExampleReservation() {
+	dataDir := reserve()
+	defer func() { _ = os.RemoveAll(dataDir) }()
+
+	// Two files that a crash left, or a person.
+	for ip, content := range map[string]string{"10.244.1.20": "", "10.244.1.21": "a b\r\neth0"} {
+		if err := os.WriteFile(filepath.Join(dataDir, "podnet", ip), []byte(content), 0o600); err != nil {
+			log.Fatal(err)
+		}
+	}
+	reservations, err := hostlocal.New(dataDir).List(context.Background())
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, r := range reservations {
+		age := time.Since(r.ReservedAt)
+		switch r.Owner {
+		case hostlocal.Owned:
+			fmt.Println(r.IP, "is the address of", r.ContainerID)
+		case hostlocal.Empty:
+			fmt.Println(r.IP, "has no owner, old enough to release:", age > time.Minute)
+		case hostlocal.Malformed:
+			fmt.Println(r.IP, "has an owner that host-local did not write")
+		case hostlocal.Unreadable:
+			fmt.Println(r.IP, "could not be read:", r.Err)
+		}
+	}
+	// Output:
+	// 10.244.1.2 is the address of web
+	// 10.244.1.3 is the address of db
+	// 10.244.1.10 is the address of cache
+	// 10.244.1.20 has no owner, old enough to release: false
+	// 10.244.1.21 has an owner that host-local did not write
+	// 192.168.0.2 is the address of db
+}
+
+// An Identity tells whether a reservation is still the one of an earlier List.
+func ExampleReservation_Identity() {
+	dataDir := reserve()
+	defer func() { _ = os.RemoveAll(dataDir) }()
+
+	store := hostlocal.New(dataDir)
+	var seen []hostlocal.Identity
+	for range 2 {
+		reservations, err := store.List(context.Background())
+		if err != nil {
+			log.Fatal(err)
+		}
+		seen = append(seen, reservations[0].Identity())
+	}
+	fmt.Println(seen[0] == seen[1])
+	// Output: true
+}
+
+// Another process holds the plugin's lock. Release gives up when its context ends.
+func ExampleStore_Release_locked() {
+	dataDir := reserve()
+	defer func() { _ = os.RemoveAll(dataDir) }()
+
+	plugin, err := disk.New("podnet", dataDir)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := plugin.Lock(); err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = plugin.Close() }()
+
+	store := hostlocal.New(dataDir)
+	reservations, err := store.List(context.Background())
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	result, err := store.Release(ctx, &reservations[0])
+	fmt.Println(errors.Is(err, hostlocal.ErrLocked), result.Outcomes[0], result.LockHeld, result.LongestHold)
+	// Output: true not-tried 0s 0s
+}
+
+// A Reservation that was not read by List is never released.
+func ExampleReleaseResult() {
+	dataDir := reserve()
+	defer func() { _ = os.RemoveAll(dataDir) }()
+
+	result, err := hostlocal.New(dataDir).Release(context.Background(),
+		&hostlocal.Reservation{Network: "podnet", IP: netip.MustParseAddr("10.244.1.2")})
+	for i, outcome := range result.Outcomes {
+		fmt.Println(outcome, result.Errs[i] != nil)
+	}
+	fmt.Println(err != nil) // joins what is in Errs
+	// Output:
+	// failed true
+	// true
+}
+
+func ExampleValidNetwork() {
+	fmt.Println(hostlocal.ValidNetwork("podnet"), hostlocal.ValidNetwork("../podnet"))
+	// Output: true false
 }

@@ -71,9 +71,6 @@ const (
 	Unreadable OwnerState = "unreadable"
 )
 
-// String returns the state's word, as in "owned".
-func (s OwnerState) String() string { return string(s) }
-
 // maxOwner is the most that is read of a file. The longest owner that CNI
 // allows is far shorter; what is longer is malformed.
 const maxOwner = 4096

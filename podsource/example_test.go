@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 	"k8s.io/apimachinery/pkg/types"
@@ -107,4 +108,118 @@ func ExampleAnswerFunc() {
 	answer, err := source.Pods(context.Background())
 	fmt.Println(answer.Source, len(answer.Pods), err)
 	// Output: cniserver 1 <nil>
+}
+
+// What Kubernetes knows of three pods. Each field may be missing; the fewer there are, the
+// more is kept.
+func ExamplePod() {
+	now := time.Now()
+	pods := podsource.Static{
+		{ // runs, with a second network of which one address could not be read
+			NamespacedName: types.NamespacedName{Namespace: "default", Name: "web"}, UID: "6ba7b810",
+			IPs: []netip.Addr{netip.MustParseAddr("10.244.1.2")}, MoreIPs: true, StartedAt: now.Add(-time.Hour),
+		},
+		{ // has ended: it holds its address for five minutes more
+			NamespacedName: types.NamespacedName{Namespace: "default", Name: "job"},
+			IPs:            []netip.Addr{netip.MustParseAddr("10.244.1.3")}, Finished: true, FinishedAt: now,
+		},
+		{ // is in the node's network: its address is the node's
+			NamespacedName: types.NamespacedName{Namespace: "kube-system", Name: "proxy"}, HostNetwork: true,
+		},
+		{ // one attachment that a cache names, and nobody knows whether its container lives
+			ContainerIDs: []string{"ee3b0f0c"}, Network: "podnet", Unproven: true, Origin: "cache file podnet-ee3b0f0c-eth0",
+		},
+	}
+	for _, p := range pods {
+		fmt.Println(p.Name, p.HasFinished(), p.HostNetwork, p.Unproven)
+	}
+	// Output:
+	// web false false false
+	// job true false false
+	// proxy false true false
+	//  false false true
+}
+
+// Containers of which a source speaks, by the form of their IDs.
+func ExampleForm_Matches() {
+	const sandbox = "ee3b0f0cee3b0f0cee3b0f0cee3b0f0cee3b0f0cee3b0f0cee3b0f0cee3b0f0c"
+	nerdctl := "default-" + podsource.Hex64 // in the namespace "default"
+	fmt.Println(podsource.Hex64.Matches(sandbox), nerdctl.Matches(sandbox))
+	fmt.Println(podsource.Hex64.Matches("default-"+sandbox), nerdctl.Matches("default-"+sandbox))
+	fmt.Println(podsource.AnyForm.Matches("web"))
+	// Output:
+	// true false
+	// false true
+	// true
+}
+
+// A runtimeSource has a rank: it is asked after the kernel, which sees the ADDs in flight,
+// and before kubelet.
+type runtimeSource struct{ podsource.Source }
+
+func (runtimeSource) Rank() podsource.Rank { return podsource.RankRuntime }
+
+// A source of a runtime, which lists a sandbox some minutes after its ADD. Union asks in
+// the order of ranks, whatever the order of its arguments.
+func ExampleRanked() {
+	var runtime podsource.Ranked = runtimeSource{podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
+		fmt.Println("the runtime is asked")
+		return podsource.Answer{
+			Source: "runtime",
+			Pods:   []podsource.Pod{{ContainerIDs: []string{"ee3b0f0c"}}},
+			Names:  []podsource.Names{{Form: podsource.Hex64, Lag: podsource.RuntimeLag}},
+		}, nil
+	})}
+	kubelet := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
+		fmt.Println("kubelet is asked")
+		return podsource.Answer{Source: "kubelet", Forms: []podsource.Form{podsource.Hex64}, Pods: []podsource.Pod{{UID: "6ba7b810"}}}, nil
+	})
+	answer, err := podsource.Union(kubelet, runtime).Pods(context.Background())
+	for _, part := range answer.Parts {
+		fmt.Println(part.Source, len(part.Pods), part.Err, part.Took >= 0)
+	}
+	fmt.Println(runtime.Rank() < podsource.RankPods, err)
+	// Output:
+	// the runtime is asked
+	// kubelet is asked
+	// kubelet 1 <nil> true
+	// runtime 1 <nil> true
+	// true <nil>
+}
+
+// An agent's record that was not kept for an hour, and a cache of CNI results. Neither
+// lets anything be released that it may not know of.
+func ExampleAnswer() {
+	now := time.Now()
+	record := podsource.Answer{
+		Source:   "record",
+		Networks: []string{"podnet"},
+		Names:    []podsource.Names{{Form: podsource.AnyForm, Networks: []string{"podnet"}}},
+		Gaps:     []podsource.Gap{{From: now.Add(-2 * time.Hour), To: now.Add(-time.Hour), But: podsource.Hex64}}, // a runtime was asked about these
+		Note:     "nothing is known of an hour",
+	}
+	cache := podsource.Answer{
+		Source:        "cache",
+		AsOf:          now,
+		Supplementary: true,
+		Recorded:      []podsource.Attachment{{Network: "podnet", ContainerID: "ee3b0f0c"}},
+		RecordedSince: now.Add(-time.Hour),
+	}
+	for _, a := range []podsource.Answer{record, cache} {
+		fmt.Println(a.Source, a.Networks, len(a.Gaps), len(a.Recorded), a.Note)
+	}
+	// Output:
+	// record [podnet] 1 0 nothing is known of an hour
+	// cache [] 0 1
+}
+
+// A source that was made for another node: to ask it again helps nobody, and the start-up
+// hook of package gc does not wait for it.
+func ExampleSource() {
+	var source podsource.Source = podsource.Func(func(context.Context) ([]podsource.Pod, error) {
+		return nil, fmt.Errorf("node-2 is not this node: %w", podsource.ErrPermanent)
+	})
+	_, err := source.Pods(context.Background())
+	fmt.Println(errors.Is(err, podsource.ErrPermanent), err)
+	// Output: true node-2 is not this node: asking again will not help
 }

@@ -34,7 +34,7 @@ func (a *app) conflicts(entries []*gc.Entry) string {
 // holder is the container that the file names.
 func holder(r *hostlocal.Reservation) string {
 	if r.Owner != hostlocal.Owned {
-		return "nobody: " + r.Owner.String()
+		return "nobody: " + string(r.Owner)
 	}
 	return term.ID(r.ContainerID)
 }

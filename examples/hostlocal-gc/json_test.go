@@ -200,10 +200,10 @@ func TestSchemaWords(t *testing.T) {
 	}
 	var verdicts, reasons []string
 	for _, v := range gc.Verdicts() {
-		verdicts = append(verdicts, v.String())
+		verdicts = append(verdicts, string(v))
 	}
 	for _, r := range gc.Reasons() {
-		reasons = append(reasons, r.String())
+		reasons = append(reasons, string(r))
 	}
 	if diff := cmp.Diff(verdicts, s.Defs.Verdict.Enum); diff != "" {
 		t.Errorf("verdicts (-want +got):\n%s", diff)

@@ -135,7 +135,7 @@ func whatColumns(now time.Time, wide bool) []column {
 // verdictColumns say what was decided.
 func verdictColumns(wide bool) []column {
 	columns := []column{{term.Column{Title: "VERDICT"}, func(e *gc.Entry) term.Cell {
-		return term.Cell{Text: e.Verdict.String(), Style: term.VerdictStyle(e.Verdict)}
+		return term.Cell{Text: string(e.Verdict), Style: term.VerdictStyle(e.Verdict)}
 	}}}
 	if wide {
 		columns = append(columns, column{term.Column{Title: "RULE"}, func(e *gc.Entry) term.Cell {
@@ -163,7 +163,7 @@ func verdictColumns(wide bool) []column {
 func container(r *hostlocal.Reservation, whole bool) string {
 	switch {
 	case r.Owner != hostlocal.Owned:
-		return "(" + r.Owner.String() + ")"
+		return "(" + string(r.Owner) + ")"
 	case whole:
 		return r.ContainerID
 	}

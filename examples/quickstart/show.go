@@ -89,7 +89,7 @@ func showAfter(out *bytes.Buffer, screen term.Screen, report *gc.Report, left in
 		}
 		rows = append(rows, []term.Cell{
 			{Text: e.IP.String()},
-			{Text: e.Verdict.String(), Style: style},
+			{Text: string(e.Verdict), Style: style},
 			{Text: e.Reason.Rule(), Style: term.Dim},
 			{Text: pod},
 			{Text: e.Reason.Text()},

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,6 +19,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/gc/metrics"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/iprange"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
@@ -41,6 +43,9 @@ func Example() {
 	collector := metrics.New()
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collector)
+	collector.SetRanges(map[string][]iprange.Set{ // those of package cniconf
+		"podnet": {{{First: netip.MustParseAddr("10.0.0.2"), Last: netip.MustParseAddr("10.0.0.254")}}},
+	})
 
 	source := podsource.Static{{ContainerIDs: []string{"sandbox1"}}}
 	r, err := gc.New(hostlocal.New(dataDir), []string{"podnet"}, source, gc.Options{OnReport: collector.OnReport})
@@ -56,7 +61,7 @@ func Example() {
 	answer := httptest.NewRecorder()
 	handler.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	for line := range strings.Lines(answer.Body.String()) {
-		if strings.HasPrefix(line, "hostlocal_gc_re") || strings.HasPrefix(line, "hostlocal_gc_passes") {
+		if strings.HasPrefix(line, "hostlocal_gc_r") || strings.HasPrefix(line, "hostlocal_gc_passes") {
 			fmt.Print(line)
 		}
 	}
@@ -67,6 +72,8 @@ func Example() {
 	// hostlocal_gc_passes_total{result="ok"} 1
 	// hostlocal_gc_passes_total{result="refused"} 0
 	// hostlocal_gc_passes_total{result="source-timeout"} 0
+	// hostlocal_gc_range_addresses{network="podnet",set="0"} 253
+	// hostlocal_gc_range_reserved_addresses{network="podnet",set="0"} 1
 	// hostlocal_gc_release_failures_total{network="podnet"} 0
 	// hostlocal_gc_released_total{network="podnet"} 1
 	// hostlocal_gc_reservations{network="podnet",reason="container-live",verdict="in-use"} 1

@@ -5,6 +5,8 @@ package cniconf_test
 import (
 	"fmt"
 	"log"
+	"os"
+	"path/filepath"
 
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/cniconf"
 )
@@ -29,4 +31,36 @@ func ExampleParse() {
 	// Output:
 	// podnet in /run/cni by ptp
 	// 10.244.1.1 to 10.244.1.254 but 10.244.1.1
+}
+
+// The networks of a node, as a command finds them in /etc/cni/net.d.
+func ExampleReadDir() {
+	dir, err := os.MkdirTemp("", "net.d")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	for name, conf := range map[string]string{
+		"10-flannel.conflist": `{"cniVersion": "1.0.0", "name": "cbr0", "plugins": [{"type": "flannel"}]}`,
+		"20-podnet.conf":      `{"cniVersion": "1.0.0", "name": "podnet", "type": "bridge", "ipam": {"type": "host-local", "subnet": "10.244.1.0/24"}}`,
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(conf), 0o600); err != nil {
+			log.Fatal(err)
+		}
+	}
+	networks, err := cniconf.ReadDir(dir)
+	if err != nil {
+		log.Fatal(err) // networks has those that could be read
+	}
+	for _, n := range networks {
+		if n.Ranges == nil {
+			fmt.Println(n.Name, "has ranges that are known at run time only")
+		}
+		for _, set := range n.Ranges {
+			fmt.Println(n.Name, "has", set.Size(), "addresses")
+		}
+	}
+	// Output:
+	// cbr0 has ranges that are known at run time only
+	// podnet has 253 addresses
 }

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
@@ -189,4 +190,113 @@ func ExampleNew() {
 	// Output:
 	// live: [ee3b0f0c] []
 	// true
+}
+
+// What a server does with its record beside ADD and DEL: CHECK looks up an attachment, a
+// command lists all, and a loop forgets those whose network namespaces are gone.
+func ExampleCheckpoint() {
+	dir, err := os.MkdirTemp("", "record")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+
+	record, err := checkpoint.Open(filepath.Join(dir, "attachments"), checkpoint.Options{
+		Networks: []string{"podnet"},
+		Lag:      7 * time.Minute, // 2 T and 3 minutes, T being kubelet's runtimeRequestTimeout
+		Timeout:  5 * time.Second,
+		BootID:   "c1f2a3b4", // in a test; an agent leaves it out
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = record.Close() }()
+	if err := record.Backfill(context.Background(), podsource.AllowEmpty(podsource.Static{}), nil); err != nil {
+		fmt.Println(err)
+		return
+	}
+	key := checkpoint.Key{Network: "podnet", ContainerID: "ee3b0f0c", IfName: "eth0"}
+	if err := record.Add(checkpoint.Entry{Key: key, IPs: []netip.Addr{netip.MustParseAddr("10.244.1.2")}}); err != nil {
+		fmt.Println(err)
+		return
+	}
+
+	entry, found := record.Get(key)
+	fmt.Println(found, entry.IPs, entry.Time.IsZero(), entry.NetNS.Present())
+	for _, e := range record.Entries() {
+		fmt.Println(e.Key)
+	}
+	gone, err := record.Prune(context.Background()) // without a namespace nothing is surely gone
+	fmt.Println(len(gone), err)
+	// Output:
+	// true [10.244.1.2] false false
+	// eth0 of container ee3b0f0c in network podnet
+	// 0 <nil>
+}
+
+// Add looks up the identity of the network namespace, by which the record knows later that
+// it is gone. Where nothing is at the path, it is unknown, and the entry counts as live.
+func ExampleNetNS() {
+	dir, err := os.MkdirTemp("", "record")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+
+	record, err := checkpoint.Open(filepath.Join(dir, "attachments"), checkpoint.Options{Networks: []string{"podnet"}})
+	if err == nil {
+		err = record.Backfill(context.Background(), podsource.AllowEmpty(podsource.Static{}), nil)
+	}
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = record.Close() }()
+	key := checkpoint.Key{Network: "podnet", ContainerID: "ee3b0f0c", IfName: "eth0"}
+	err = record.Add(checkpoint.Entry{Key: key, NetNS: checkpoint.NetNS{Path: "/no/such/directory/cni-d0b5"}})
+	fmt.Println(err)
+
+	entry, _ := record.Get(key)
+	ns := entry.NetNS
+	fmt.Println("namespace:", ns.Dev, ns.Inode, ns.ID)
+	fmt.Println("its directory:", ns.Dir.Dev, ns.Dir.Inode, ns.Dir.FS)
+	show(record.Pods(context.Background()))
+	// Output:
+	// <nil>
+	// namespace: 0 0 0
+	// its directory: 0 0 0
+	// live: [ee3b0f0c] []
+}
+
+// A file that can't be read is never overwritten. A person moves it away, and the next
+// start writes the first record.
+func ExampleOpen() {
+	dir, err := os.MkdirTemp("", "record")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+
+	served := checkpoint.Options{Networks: []string{"podnet"}}
+	for name, content := range map[string]string{"damaged": "{", "new": `{"format":"hostlocal-gc/attachments/99"}`} {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			fmt.Println(err)
+			return
+		}
+		_, err := checkpoint.Open(path, served)
+		switch {
+		case errors.Is(err, checkpoint.ErrVersion):
+			fmt.Println(name, "is of another version of this program, which knows", checkpoint.Format)
+		case errors.Is(err, checkpoint.ErrCorrupt):
+			fmt.Println(name, "is damaged")
+		}
+	}
+	// Unordered output:
+	// damaged is damaged
+	// new is of another version of this program, which knows hostlocal-gc/attachments/2
 }

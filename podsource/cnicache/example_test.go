@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/cnicache"
 )
 
@@ -39,4 +40,17 @@ func Example() {
 	answer, err := cache.Pods(context.Background())
 	fmt.Println(len(answer.Recorded), len(answer.Pods), answer.Pods[0].ContainerIDs, err)
 	// Output: 2 1 [ee3b0f0c] <nil>
+}
+
+// The caches of libcni and of Multus. Where no directory exists, the answer declares nothing.
+func ExampleOptions() {
+	cache, err := cnicache.New(cnicache.Options{
+		Dirs:    []string{cnicache.DefaultDir, "/var/lib/cni/multus/results"},
+		Timeout: 5 * time.Second, // for the directories and Living together
+		Living: func(context.Context) (func(path string, at time.Time) (lives, sure bool), error) { // that of package netns
+			return func(string, time.Time) (lives, sure bool) { return false, false }, nil
+		},
+	})
+	fmt.Println(cache.Rank() == podsource.RankCache, err)
+	// Output: true <nil>
 }

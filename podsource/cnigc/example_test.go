@@ -5,6 +5,7 @@ package cnigc_test
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/cnigc"
 )
@@ -32,7 +33,7 @@ func ExampleNew() {
 		fmt.Println(err)
 		return
 	}
-	fmt.Println(answer.Source, answer.Networks)
+	fmt.Println(answer.Source, answer.Networks, source.Network())
 	for _, p := range answer.Pods {
 		fmt.Println(p.ContainerIDs)
 	}
@@ -40,8 +41,22 @@ func ExampleNew() {
 	_, err = cnigc.New([]byte(`{"cniVersion": "1.1.0", "name": "podnet", "type": "vendor"}`), cnigc.Options{})
 	fmt.Println(err)
 	// Output:
-	// cnigc [podnet]
+	// cnigc [podnet] podnet
 	// [5c7b9a1e]
 	// [ee3b0f0c]
 	// reading a CNI GC request: it has no "cni.dev/valid-attachments", so it does not say what is valid
+}
+
+// No attachment is valid: then no container of the network lives. The answer counts for a
+// minute, since the request does not name what is attached later.
+func ExampleOptions() {
+	source, err := cnigc.New([]byte(`{"cniVersion": "1.1.0", "name": "podnet", "type": "vendor", "cni.dev/valid-attachments": []}`),
+		cnigc.Options{MaxAge: time.Minute})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	answer, err := source.Pods(context.Background())
+	fmt.Println(len(answer.Pods), answer.Authoritative, err)
+	// Output: 0 true <nil>
 }

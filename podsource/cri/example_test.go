@@ -6,7 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/cri"
 )
@@ -40,4 +43,25 @@ func Example() {
 	fmt.Println(err)
 	// Output:
 	// pod source cri: container runtime at unix:///no/such/directory/crio.sock: list of pods is incomplete: there is no socket
+}
+
+// A search on a node whose runtime is not known: it looks where crictl is told to look, and
+// in the usual places.
+func ExampleOptions() {
+	source, err := cri.New("", cri.Options{
+		CrictlConfig: "/host/etc/crictl.yaml", // where an agent in a container has it mounted
+		WithStatus:   true,                    // the addresses of sandboxes, too
+		Timeout:      5 * time.Second,
+		MaxAnswer:    16 << 20,
+		Logger:       logr.Discard(), // is told which runtimes were found
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(source.Endpoints()) // those that have answered so far
+	fmt.Println(slices.Contains(cri.DefaultEndpoints(), "unix:///run/containerd/containerd.sock"))
+	// Output:
+	// []
+	// true
 }

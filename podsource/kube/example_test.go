@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -55,7 +56,8 @@ func bootID() (string, error) { return "boot-1", nil }
 func ExampleNew() {
 	server := httptest.NewServer(cluster{})
 	defer server.Close()
-	source, err := kube.New(client(server.URL), "node-1", kube.Options{BootID: bootID})
+	var api kube.Client = client(server.URL) // clientset.CoreV1()
+	source, err := kube.New(api, "node-1", kube.Options{BootID: bootID})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -66,7 +68,7 @@ func ExampleNew() {
 	}
 	fmt.Println(err)
 
-	_, err = kube.New(client(server.URL), "Node-1", kube.Options{})
+	_, err = kube.New(api, "Node-1", kube.Options{})
 	fmt.Println(err != nil)
 	// Output:
 	// default/web [10.244.1.2]
@@ -120,4 +122,42 @@ func ExampleFromLister() {
 	fmt.Println(err)
 	// Output:
 	// node node-1: list of pods is incomplete: the informer of pods is not known to be in step with the API server yet; that takes its next event or bookmark, a minute or so
+}
+
+// Options for an old control plane, and for an agent that knows its Node object.
+func ExampleOptions() {
+	server := httptest.NewServer(cluster{})
+	defer server.Close()
+
+	_, err := kube.New(client(server.URL), "node-1", kube.Options{
+		Timeout:    5 * time.Second,
+		PageSize:   100,
+		WatchCache: true, // answered from the API server's memory
+		NodeUID:    "7c9e6679",
+	})
+	fmt.Println(err)
+	_, err = kube.New(client(server.URL), "node-1", kube.Options{WatchCache: true, SkipNodeCheck: true})
+	fmt.Println(err)
+	// Output:
+	// <nil>
+	// making a kube source: Options.WatchCache without the Node: nothing would tell how old an answer is; leave out SkipNodeCheck
+}
+
+// A resourceVersion stands for an informer: it moves with each event of the watch.
+type resourceVersion struct{ version string }
+
+func (resourceVersion) HasSynced() bool                   { return true }
+func (v resourceVersion) LastSyncResourceVersion() string { return v.version }
+
+// How old an informer's pods are is known once its resource version has moved.
+func ExampleInStep() {
+	informer := &resourceVersion{"10"} // a cache.SharedIndexInformer in an agent
+	var synced kube.Synced = informer
+	asOf := kube.InStep(synced)
+	fmt.Println(asOf().IsZero())
+	informer.version = "11"
+	fmt.Println(asOf().IsZero(), synced.HasSynced(), synced.LastSyncResourceVersion())
+	// Output:
+	// true
+	// false true 11
 }

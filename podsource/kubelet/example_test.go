@@ -5,6 +5,8 @@ package kubelet_test
 import (
 	"context"
 	"fmt"
+	"strings"
+	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/kubelet"
@@ -21,4 +23,17 @@ func ExampleNew() {
 	answer, err := podsource.Fallback(fromKubelet, fromAPIServer).Pods(context.Background())
 	fmt.Println(len(answer.Pods), err)
 	// Output: 1 <nil>
+}
+
+// A kubelet with another root directory, on a node with large pods.
+func ExampleOptions() {
+	socket := strings.Replace(kubelet.DefaultSocket, "/var/lib/kubelet", "/data/kubelet", 1)
+	_, err := kubelet.New(socket, kubelet.Options{Timeout: 5 * time.Second, MaxBytes: 512 << 20})
+	fmt.Println(err)
+	_, err = kubelet.New("pods-api.sock", kubelet.Options{Timeout: -1})
+	fmt.Println(err)
+	// Output:
+	// <nil>
+	// making a kubelet source: the socket "pods-api.sock" is not an absolute path
+	// Options.Timeout is -1ns; it must not be negative
 }

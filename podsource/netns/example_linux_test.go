@@ -5,7 +5,10 @@ package netns_test
 import (
 	"context"
 	"fmt"
+	"time"
 
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/cnicache"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/netns"
 )
 
@@ -20,4 +23,29 @@ func ExampleNew() {
 	fmt.Println(len(answer.Pods), err)
 	// Output:
 	// 0 looking at process 1: stat /no/such/directory/1/ns/pid: no such file or directory; is a procfs mounted at /no/such/directory, and without hidepid?
+}
+
+// An agent in a container, on a node that is a container itself, as those of kind are.
+func ExampleOptions() {
+	kernel, err := netns.New(netns.Options{
+		Proc:       "/proc",
+		HostNetNS:  "/proc/1/ns/net",
+		Nested:     true,
+		Networks:   []string{"podnet"}, // its main plugin, bridge, configures addresses in the namespace
+		LongestADD: 30 * time.Minute,   // that of gc.Options.StartingFor
+		Timeout:    5 * time.Second,
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	// The cache of CNI results asks the kernel which namespaces live.
+	cache, err := cnicache.New(cnicache.Options{Living: kernel.Living})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	source := podsource.Union(kernel, cache)
+	fmt.Println(source != nil, kernel.Rank() < cache.Rank())
+	// Output: true true
 }

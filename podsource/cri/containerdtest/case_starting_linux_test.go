@@ -75,12 +75,12 @@ func (n *node) keptWhileStarting(live pod) (id string) {
 
 	got := make(map[netip.Addr]string)
 	for _, e := range n.hook(gc.Options{}).Reservations {
-		got[e.IP] = e.Verdict.String()
+		got[e.IP] = string(e.Verdict)
 	}
 	same(n.t, "hook", "an agent that starts knows no more", joined(inUse, verdicts("young", ips...)), got)
 	clear(got)
 	for _, e := range n.hook(gc.Options{}, gc.NoADDInFlight).Reservations {
-		got[e.IP] = e.Verdict.String()
+		got[e.IP] = string(e.Verdict)
 	}
 	same(n.t, "hook of an agent that asserts too much", "a runtime lists a container too late for it (hazard 73)",
 		joined(inUse, verdicts("young", ips...)), got)

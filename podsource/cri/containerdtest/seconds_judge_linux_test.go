@@ -186,7 +186,7 @@ func (s *seconds) tell(name string, took time.Duration) {
 	s.n.must(err)
 	kept := make(map[string]int)
 	for r, n := range s.reasons {
-		kept[r.String()] = n
+		kept[string(r)] = n
 	}
 	s.n.figure(fmt.Sprintf("Minimum age %v, %s, on %s %s: %v; the slowest leak went after %v, the longest pass took %v; verdicts %v, in %v",
 		secondsAge, name, version.GetRuntimeName(), version.GetRuntimeVersion(), s.ledger,

@@ -5,6 +5,7 @@ package kubepod_test
 import (
 	"fmt"
 
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/kube/kubepod"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,4 +29,21 @@ func ExampleConvert() {
 	// Output:
 	// default/web [10.244.1.2 fd00::2 192.168.7.9] <nil>
 	// pod default/db (UID 7c9e6679): status.podIP: "pending" is not an IP address
+}
+
+// A list of pods, as an agent's own source makes its answer of it. An annotation that can't
+// be read is no error, since anybody may write it who may change the pod; the note names it.
+func ExampleNote() {
+	pod, err := kubepod.Convert(&corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: "web", UID: "6ba7b810",
+			Annotations: map[string]string{kubepod.NetworkStatusAnnotation: `{"ips": 7}`},
+		},
+		Status: corev1.PodStatus{PodIPs: []corev1.PodIP{{IP: "10.244.1.2"}}},
+	})
+	fmt.Println(pod.IPs, pod.MoreIPs, err)
+	fmt.Println(kubepod.Note([]podsource.Pod{pod}))
+	// Output:
+	// [10.244.1.2] true <nil>
+	// the annotation k8s.v1.cni.cncf.io/network-status can't be read of 1 pods, one is default/web: any of them may have more addresses than are known
 }

@@ -123,7 +123,7 @@ func sentence(s *status, now time.Time) string {
 		}
 	}
 	for _, v := range gc.Verdicts() {
-		add(v.String())
+		add(string(v))
 	}
 	add(notJudged)
 	return text + "."

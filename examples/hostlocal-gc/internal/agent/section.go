@@ -131,7 +131,7 @@ const notJudged = "not judged"
 
 func verdictOf(e *gc.Entry) string {
 	if judged(e) {
-		return e.Verdict.String()
+		return string(e.Verdict)
 	}
 	return notJudged
 }
@@ -148,7 +148,7 @@ func newRow(e *gc.Entry, now time.Time) (out row) {
 	}
 	out.IP, out.Full, out.Age, out.Container = r.IP.String(), r.ContainerID+" "+r.IfName, term.Age(now, r.ReservedAt), term.ID(r.ContainerID)
 	if r.Owner != hostlocal.Owned {
-		out.Container = r.Owner.String()
+		out.Container = string(r.Owner)
 	}
 	return out
 }

@@ -2,8 +2,7 @@
 
 //go:build !linux
 
-// Package boottime tells for how long a node has been up, for who has to know what
-// is from before its boot.
+// Package boottime tells how long a node has been up.
 package boottime
 
 import "time"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package boottime tells for how long a node has been up, for who has to know what
-// is from before its boot.
+// Package boottime tells how long a node has been up.
 package boottime
 
 import (

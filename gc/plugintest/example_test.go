@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plugintest_test
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"testing"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/gc/plugintest"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// A test in which host-local reserves an address, nobody calls DEL, and a pass releases it.
+func ExampleNew() {
+	_ = func(m *testing.M) { // TestMain of the package: Main removes the binary that Build left
+		os.Exit(plugintest.Main(m))
+	}
+	_ = func(t *testing.T) { // a test
+		p := plugintest.New(t, "podnet", plugintest.Range{Subnet: "10.1.0.0/24", Start: "10.1.0.10", End: "10.1.0.20"})
+		p.NetNS = "/run/netns/cni-d0b5" // need not exist
+		if _, err := p.Add(t.Context(), "abc", "eth0"); err != nil {
+			t.Fatal(err)
+		}
+		asked, err := p.Add(t.Context(), "def", "eth0", netip.MustParseAddr("10.1.0.15"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Check(t.Context(), "def", "eth0"); err != nil {
+			t.Error(err)
+		}
+
+		live := podsource.Static{{ContainerIDs: []string{"def"}}}
+		reconciler, err := gc.New(hostlocal.New(p.DataDir), []string{p.Network}, live, gc.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		report, err := reconciler.Reconcile(t.Context()) // young, so make the files older, or assert gc.NoADDInFlight
+		fmt.Println(report.Counts(), err)
+
+		if _, err := os.Stat(p.File(asked[0])); err != nil {
+			t.Errorf("the reservation of a live container is not in %s: %v", p.Dir(), err)
+		}
+		if err := p.Del(t.Context(), "def", "eth0"); err != nil {
+			t.Error(err)
+		}
+		fmt.Println("run by", p.Binary == plugintest.Build(t), "with", p.Ranges)
+	}
+}
