@@ -115,11 +115,11 @@ func (s *snapshot) judgeClaimed(r *hostlocal.Reservation, claimants []*livePod, 
 	if owner != nil {
 		claimants = slices.Insert(claimants, 0, owner)
 	}
-	if rivals := rivals(claimants); len(rivals) > 0 {
-		other := slices.IndexFunc(rivals, func(p *livePod) bool { return owner != nil && distinct(p, owner) })
-		rival := rivals[max(0, other)]
-		o.note(r, OwnerInConflict, rival)
-		return entry(r, TwoPods, rival)
+	if conflicting := conflicting(claimants); len(conflicting) > 0 {
+		other := slices.IndexFunc(conflicting, func(p *livePod) bool { return owner != nil && distinct(p, owner) })
+		claimant := conflicting[max(0, other)]
+		o.note(r, OwnerInConflict, claimant)
+		return entry(r, TwoPods, claimant)
 	}
 	if owner != nil {
 		return entry(r, ContainerLive, owner)

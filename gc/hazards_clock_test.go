@@ -92,7 +92,7 @@ func TestHazard46InodeIsUsedAgain(t *testing.T) {
 	})
 }
 
-// The first sight is taken after the owner was read: a listing that takes long
+// When a file was first seen is taken after the owner was read: a listing that takes long
 // makes nothing older.
 func TestHazard46FirstSeenAfterTheOwnerWasRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

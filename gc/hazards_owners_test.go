@@ -254,8 +254,8 @@ func TestConflictNamesTheOtherPod(t *testing.T) {
 		n := newNode(t)
 		n.reserve("10.0.0.2", hex64("web"), old)
 		web := podsource.Pod{NamespacedName: named("web"), ContainerIDs: []string{hex64("web")}, IPs: ips("10.0.0.2")}
-		rival := podsource.Pod{NamespacedName: named(other), ContainerIDs: []string{hex64(other)}, IPs: ips("10.0.0.2")}
-		report := n.pass(podsource.Static{web, web, rival}, Options{})
+		conflicting := podsource.Pod{NamespacedName: named(other), ContainerIDs: []string{hex64(other)}, IPs: ips("10.0.0.2")}
+		report := n.pass(podsource.Static{web, web, conflicting}, Options{})
 		n.checkReasons(report, map[string]Reason{"10.0.0.2": TwoPods})
 		if got := report.Reservations[0].Pod.Name; got != other {
 			t.Errorf("the conflict names %s, want %s", got, other)

@@ -22,7 +22,7 @@ import (
 // This file has the hazards about answers that don't count: R2, R9 and R13.
 
 // R9, and R2: nothing is released.
-func TestHazard06EmptyView(t *testing.T) {
+func TestHazard06NoPods(t *testing.T) {
 	host := podsource.Pod{NamespacedName: named("kube-proxy"), HostNetwork: true}
 	for _, c := range []struct {
 		reason string

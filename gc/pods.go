@@ -160,17 +160,17 @@ func distinct(p, q *livePod) bool {
 	return p.answer == q.answer && p.Origin != "" && q.Origin != "" && p.Origin != q.Origin
 }
 
-// rivals returns those of the pods that are distinct from another of them: none, or
+// conflicting returns those of the pods that are distinct from another of them: none, or
 // at least two.
-func rivals(pods []*livePod) (rivals []*livePod) {
+func conflicting(pods []*livePod) (found []*livePod) {
 	const most = 32 // of one address; it is a conflict with far fewer
 	pods = pods[:min(len(pods), most)]
 	for _, p := range pods {
 		if slices.ContainsFunc(pods, func(q *livePod) bool { return distinct(p, q) }) {
-			rivals = append(rivals, p)
+			found = append(found, p)
 		}
 	}
-	return rivals
+	return found
 }
 
 // compareClaims returns the addresses that two live pods surely claim, and those
@@ -185,9 +185,9 @@ func (l *livePods) compareClaims(reservations []hostlocal.Reservation) (dups []D
 			unreserved = append(unreserved, Unreserved{IP: ip, Pod: &l.claims[ip][0].ref})
 		}
 		d := Duplicate{IP: ip}
-		for _, rival := range rivals(l.claims[ip]) {
-			if !slices.ContainsFunc(d.Pods, func(p *Pod) bool { return *p == rival.ref }) {
-				d.Pods = append(d.Pods, &rival.ref)
+		for _, claimant := range conflicting(l.claims[ip]) {
+			if !slices.ContainsFunc(d.Pods, func(p *Pod) bool { return *p == claimant.ref }) {
+				d.Pods = append(d.Pods, &claimant.ref)
 			}
 		}
 		if len(d.Pods) > 0 {

@@ -34,7 +34,7 @@ func TestNextCheck(t *testing.T) {
 		want    time.Duration // from now, 0 for no next check
 	}{
 		{"young: when it is old enough", time.Minute, func() []podsource.Answer { return plain(other) }, 6 * time.Minute},
-		{"from the future: counted from the first sight", -time.Hour, func() []podsource.Answer { return plain(other) }, 7 * time.Minute},
+		{"from the future: counted from when it was first seen", -time.Hour, func() []podsource.Answer { return plain(other) }, 7 * time.Minute},
 		{"by a list that is not up to date", 10 * time.Minute, func() []podsource.Answer {
 			return []podsource.Answer{asOf(criAnswer(), -5*time.Minute)}
 		}, 2 * time.Minute},

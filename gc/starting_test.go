@@ -136,7 +136,7 @@ func TestStartingBesideTwoLooks(t *testing.T) {
 		}), Options{DryRun: true})
 		record.AsOf = time.Now().Add(-time.Second)
 		if report := n.reconcile(r); report.Looks != 1 || report.Reservations[0].Verdict != Starting {
-			t.Errorf("at the first sight: %d looks, %s", report.Looks, report.Reservations[0].Reason)
+			t.Errorf("when it was first seen: %d looks, %s", report.Looks, report.Reservations[0].Reason)
 		}
 		time.Sleep(time.Minute)
 		n.reserve("10.0.0.3", hex64("new"), old) // after the record's date

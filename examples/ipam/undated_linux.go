@@ -14,26 +14,26 @@ import (
 // releaseUndated releases reservations whose timestamps say no age, as those from the
 // future, once they were seen unowned in every pass for the default minimum age since
 // the first. The library counts that in its own process, which ends here with the ADD,
-// so the first sight is noted in the lock's file: the same file, on the clock of the
-// same boot. It returns how many it released.
+// so when each was first seen is noted in the lock's file, with its identity, on the
+// clock of the same boot. It returns how many it released.
 //
-// What is kept for any other reason is not in question: its sight is forgotten.
+// What is kept for any other reason is not in question: its note is removed.
 func (a *attempt) releaseUndated(n *note, report *gc.Report) int {
 	now := sinceBoot()
 	seen := make(map[string]time.Duration)
 	young := make(map[string]bool) // containers that have a reservation which must be kept
 	due := func(e *gc.Entry) bool {
-		first, ok := seen[sightOf(e.Reservation)]
+		first, ok := seen[fileOf(e.Reservation)]
 		return ok && now-first >= gc.DefaultMinAge && e.Network == a.node.conf.network
 	}
 	for i := range report.Reservations {
 		e := &report.Reservations[i]
 		if e.Reason == gc.UntrustedTimestamp {
-			first, ok := n.FirstSeen[sightOf(e.Reservation)]
+			first, ok := n.FirstSeen[fileOf(e.Reservation)]
 			if !ok || first > now {
 				first = now
 			}
-			seen[sightOf(e.Reservation)] = first
+			seen[fileOf(e.Reservation)] = first
 		}
 		if e.Verdict != gc.Released && !due(e) {
 			young[e.ContainerID] = true
@@ -51,8 +51,8 @@ func (a *attempt) releaseUndated(n *note, report *gc.Report) int {
 	return released
 }
 
-// sightOf tells a reservation's file from every other, also for another process.
-func sightOf(r *hostlocal.Reservation) string {
+// fileOf tells a reservation's file from every other, also for another process.
+func fileOf(r *hostlocal.Reservation) string {
 	return fmt.Sprint(r.Network, " ", r.IP, " ", r.Identity())
 }
 

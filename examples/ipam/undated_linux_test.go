@@ -10,8 +10,9 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
 
-// sightsAt dates all first sights in the note back, as if the node had run on.
-func (n *testNode) sightsAt(ago time.Duration) int {
+// firstSeenBefore dates the note back, as if the node had run on, and returns how many
+// files are in it.
+func (n *testNode) firstSeenBefore(ago time.Duration) int {
 	n.t.Helper()
 	lock := n.lock()
 	defer lock.unlock()
@@ -31,14 +32,14 @@ func TestReservationsFromTheFuture(t *testing.T) {
 	n := newTestNode(t)
 	n.fill(-100 * old)
 	if got := n.call(call{command: "ADD", id: "a"}); got.code == 0 {
-		t.Fatal("they went at first sight")
+		t.Fatal("they were released when they were first seen")
 	}
 	n.write(n.file(address(1)), "both\r\neth0", -100*old)
-	if seen := n.sightsAt(gc.DefaultMinAge - 20*time.Second); seen != addresses {
-		t.Fatalf("%d sights are noted", seen)
+	if seen := n.firstSeenBefore(gc.DefaultMinAge - 20*time.Second); seen != addresses {
+		t.Fatalf("%d files are in the note", seen)
 	}
 	if got := n.call(call{command: "ADD", id: "a"}); got.code == 0 {
-		t.Fatal("they went too early")
+		t.Fatal("they were released too early")
 	}
 	// What changed meanwhile is another one, and so is seen for the first time.
 	n.reserve(address(0), "new", -100*old)
@@ -46,7 +47,7 @@ func TestReservationsFromTheFuture(t *testing.T) {
 	n.write(n.dataDir()+"/othernet/10.8.0.2", "both\r\neth0", 0)
 	// What a torn record may name is kept.
 	n.write(n.recordFile("gone2"), "{", 0)
-	n.sightsAt(gc.DefaultMinAge + time.Second)
+	n.firstSeenBefore(gc.DefaultMinAge + time.Second)
 	if got := n.call(call{command: "ADD", id: "a"}); got.code != 0 {
 		t.Fatal(got.out)
 	}
@@ -61,16 +62,16 @@ func TestReservationsFromTheFuture(t *testing.T) {
 	}
 }
 
-// A sight is forgotten when its reservation is in use in between.
-func TestSightEndsWithUse(t *testing.T) {
+// A reservation that is in use in between is removed from the note.
+func TestUseEndsFirstSeen(t *testing.T) {
 	n := newTestNode(t)
 	n.fill(-100 * old)
 	n.call(call{command: "ADD", id: "a"})
 	n.Make("gone3")
 	n.record("gone3", "/run/netns/gone3", 0) // it lives after all
 	n.call(call{command: "ADD", id: "a"})
-	if seen := n.sightsAt(gc.DefaultMinAge + time.Second); seen != addresses-1 {
-		t.Errorf("%d sights are noted, want all but one", seen)
+	if seen := n.firstSeenBefore(gc.DefaultMinAge + time.Second); seen != addresses-1 {
+		t.Errorf("%d files are in the note, want all but one", seen)
 	}
 	n.Remove("gone3")
 	if got := n.call(call{command: "ADD", id: "a"}); got.code != 0 {

@@ -40,7 +40,7 @@ func TestRealPasses(t *testing.T) {
 		pods := []podsource.Pod{
 			{ContainerIDs: []string{"live"}},
 			{IPs: []netip.Addr{netip.MustParseAddr("10.0.0.3")}},
-			{ContainerIDs: []string{"rival"}, IPs: []netip.Addr{netip.MustParseAddr("10.0.0.9")}},
+			{ContainerIDs: []string{"another"}, IPs: []netip.Addr{netip.MustParseAddr("10.0.0.9")}},
 			{StartedAt: time.Now().Add(-30 * time.Minute)},
 		}
 		type answer func() ([]podsource.Pod, error)

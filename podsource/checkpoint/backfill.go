@@ -26,17 +26,19 @@ import (
 // or since the start of a pod of which neither container nor address is known (R4).
 //
 // Several entries of a [podsource.Union] may be about one pod, and each of them is
-// asked about. Not asked about are pods in the node's network, and those that have
-// been finished for five minutes: they have no attachment any more (hazard 61). What
-// is recorded already, or was removed meanwhile, stays as it is.
+// asked about. Pods in the node's network, and those that have been finished for five
+// minutes, are not: they have no attachment any more (hazard 61). What is recorded
+// already, or was removed meanwhile, stays as it is.
 //
-// Where the source, or a member of it that is not supplementary, sees no other
-// pod, it must declare that it is authoritative (R9); podsource.AllowEmpty is the
-// caller's word for it. Of each of Options.Networks a member must speak that is not
-// supplementary. What was reserved in a gap of the source, and of no other such
-// member, stays one of the record's. Where they mean one form of container IDs alone, as
-// a runtime does, all time until then is a gap but for that (hazard 49). With an error nothing was changed. The agent may go on and
-// try again: without a file Add refuses, and of what is not recorded nothing is said.
+// Where the source, or a member of it that is not supplementary, sees no other pod, it
+// must declare that it is authoritative (R9); podsource.AllowEmpty lets the caller assert
+// that. Each of Options.Networks needs a member that speaks of it and is not
+// supplementary. A gap of the source stays a gap of the record, unless another such member
+// speaks of it. Where all members name one form of container IDs only, as a runtime does,
+// the record has a gap until then for every other form (hazard 49).
+//
+// With an error nothing was changed. The agent may go on and try again: without a file Add
+// refuses, and the record does not speak of what it lacks.
 func (c *Checkpoint) Backfill(ctx context.Context, source podsource.Source,
 	attachmentsOf func(podsource.Pod) ([]Entry, error)) error {
 	doing := "adding to the record " + c.path

@@ -118,7 +118,7 @@ var decideGuards = []guard{
 	{"R10", "11", "what else an owner in conflict holds is kept", "TestHazard11AnotherContainerHasTheAddress", "gc/decide.go",
 		"if _, ok := o.held[r.ContainerID]; !ok || why == SiblingInUse {", "if why == SiblingInUse {"},
 	{"R10", "11 66", "two live pods with one address are a conflict", "TestHazard11OneAddressSeveralPods", "gc/decide.go",
-		"rivals := rivals(claimants); len(rivals) > 0 {", "rivals := rivals(claimants); len(rivals) > 99 {"},
+		"conflicting := conflicting(claimants); len(conflicting) > 0 {", "conflicting := conflicting(claimants); len(conflicting) > 99 {"},
 	{"R11", "69", "an address that is another network's is told as that", "TestHazard69OverlappingSubnets", "gc/decide.go",
 		"&& o.live[r.IP] {", "&& false {"},
 	{"R14", "74", "nothing is released in a network that nobody speaks of", "TestHazard74NobodySpeaksOfTheNetwork", "gc/decide.go",

@@ -94,7 +94,7 @@ var sourceGuards = []guard{
 		"if errors.Is(err, ErrNotHere) { // of", "if false { // of"},
 	{"R1", "72 58", "sources are asked by their rank", "TestRank", "podsource/order.go",
 		"r.next == nil || rank < r.rank", "r.next == nil"},
-	{"R9", "06", "a required pod must be in the list", "TestHazard06EmptyView", "podsource/combine.go",
+	{"R9", "06", "a required pod must be in the list", "TestHazard06NoPods", "podsource/combine.go",
 		"p.NamespacedName == pod && !p.HasFinished()", "true"},
 	{"R9", "43", "... and must not have finished", "TestHazard43OnlyFinishedPods", "podsource/combine.go",
 		"p.NamespacedName == pod && !p.HasFinished()", "p.NamespacedName == pod"},

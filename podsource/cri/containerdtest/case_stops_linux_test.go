@@ -159,9 +159,9 @@ func TestHazard20AllSandboxesGoneOnContainerd(t *testing.T) {
 		p, err := n.collector(t.Context(), "release", n.network)
 		n.must(err)
 		if p.status != 1 {
-			t.Errorf("a pass with an empty view was not refused (R9): %v", p)
+			t.Errorf("a pass without any pod was not refused (R9): %v", p)
 		}
-		same(t, "reservations", "an empty view is no view (R9)", holding(pods...), n.reservations(n.network))
+		same(t, "reservations", "no pods is an error (R9)", holding(pods...), n.reservations(n.network))
 		n.runAgent()
 		same(t, "released", "no sandbox has them", holding(pods...), n.release(n.network).released)
 		same(t, "reservations", "after the pass", nil, n.reservations(n.network))

@@ -71,7 +71,7 @@ func annotated(key, text string) change {
 func hostNetwork(pod *corev1.Pod) { pod.Spec.HostNetwork = true }
 
 // agent is a pod that runs here, so that a list of finished pods is not taken for
-// an empty view (R9, hazard 43).
+// a list without pods (R9, hazard 43).
 func agent() *corev1.Pod {
 	p := pod(hostNetwork)
 	p.Name, p.UID = "agent", "9e107d9d"

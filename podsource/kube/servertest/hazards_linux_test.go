@@ -210,7 +210,7 @@ func TestHazard23OtherNodeOfTheName(t *testing.T) {
 func TestHazard28HostNetwork(t *testing.T) {
 	n := newNode(t)
 	leaked := n.reserve("leaked", old)
-	n.pod("proxy", onHostNetwork, with(leaked...)) // it alone is seen, which is no empty view
+	n.pod("proxy", onHostNetwork, with(leaked...)) // it alone is listed, which is not an empty list
 	n.collect(map[string]gc.Verdict{only(leaked): gc.Released})
 }
 

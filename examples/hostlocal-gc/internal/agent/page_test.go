@@ -255,7 +255,7 @@ func TestVerdictsHaveTheirPlaces(t *testing.T) {
 		if urgency(v) < 0 {
 			t.Errorf("verdict %s has no place", v)
 		}
-		if plain := v == gc.Changed || v == gc.Gone; !plain && !strings.Contains(pageStyle, ".chip."+v.String()) {
+		if plain := v == gc.Changed || v == gc.Gone; !plain && !strings.Contains(pageStyle, ".chip."+string(v)) {
 			t.Errorf("verdict %s has no colour", v)
 		}
 	}

@@ -104,11 +104,11 @@ func (a *Agent) handler() http.Handler {
 		http.Redirect(w, r, debugPath, http.StatusFound)
 	})
 	mux.Handle("GET "+debugPath, atOnce(maxReports, http.HandlerFunc(a.debug)))
-	return a.guarded(mux)
+	return a.checkHost(mux)
 }
 
 // metricsHandler has those endpoints that name no pod.
-func (a *Agent) metricsHandler() http.Handler { return a.guarded(a.harmless()) }
+func (a *Agent) metricsHandler() http.Handler { return a.checkHost(a.harmless()) }
 
 func (a *Agent) harmless() *http.ServeMux {
 	mux := http.NewServeMux()
@@ -133,15 +133,15 @@ func atOnce(most int, next http.Handler) http.Handler {
 	})
 }
 
-// guarded sets the headers of every answer, and refuses requests for a name that is not
+// checkHost sets the headers of every answer, and refuses requests for a name that is not
 // this server's. A browser would let a page of another site read the answers, once that
 // site's name leads to loopback (DNS rebinding).
-func (a *Agent) guarded(next http.Handler) http.Handler {
+func (a *Agent) checkHost(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		w.Header().Set("Referrer-Policy", "no-referrer")
 		if !a.meant(r.Host) {
-			http.Error(w, "this is no server of that name; ask by address, or as localhost", http.StatusMisdirectedRequest)
+			http.Error(w, "this server has another name; use its address, or localhost", http.StatusMisdirectedRequest)
 			return
 		}
 		next.ServeHTTP(w, r)
