@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package gc releases the addresses that host-local holds for containers which
-// do not exist any more.
+// Package gc releases the addresses that host-local still reserves for containers
+// that no longer exist.
 //
-// A [Reconciler] works on a data directory of host-local. One pass,
-// [Reconciler.Reconcile], goes one way:
+// A [Reconciler] works on one data directory of host-local. A pass,
+// [Reconciler.Reconcile], has five steps:
 //
 //	list the reservations of every network → ask the sources for the live pods
 //	→ decide → release in the networks that were named → report
 //
-// Its [Report] says what became of every reservation, and why. What is in doubt
-// is kept, and the doubt is named: a leak that was kept is found again by the
-// next pass, while an address that was released in use means two pods with one
-// address.
+// The [Report] has a verdict and a reason for every reservation. What is in doubt
+// is kept: the next pass finds a leak again, but an address that is released while
+// it is in use is given to a second pod.
 //
 // # Embedding
 //
@@ -24,21 +23,21 @@
 //		log.Error(err, "Releasing leaked addresses at start-up; going on")
 //	}
 //
-// [Reconciler.AtStartup] is the hook for an agent's start, [Reconciler.Start] is
-// the hook and then a pass every ten minutes until its context ends, and
-// [Reconciler.Reconcile] is a single pass. The zero Options are the safe ones. A
-// pass never panics, not even when the source does, and ends soon after its
-// context.
+// [Reconciler.AtStartup] is the hook for an agent's start. [Reconciler.Start] runs
+// the hook and then a pass every ten minutes until its context ends.
+// [Reconciler.Reconcile] is a single pass. The zero Options are safe. A pass never
+// panics, not even when the source does, and returns soon after its context ends.
 //
 // # How long a leak stays
 //
 // A reservation that no live pod holds is released once it is older than
-// Options.MinAge. While some pod is starting, and may hold it without naming it
-// yet, it stays until a source that would have named its container by then does
-// not. With a container runtime as a source that is when it is older than
-// Options.StartingFor, and this process has seen it unowned for 2 T and 3 minutes.
-// With sources that see CNI ADDs in flight and libcni's cache that pod delays
-// nothing. See the package podsource for what sources can declare.
+// Options.MinAge. A pod that is starting may hold it although no source names its
+// container or address yet. Such a pod delays the release until a source that
+// would have named the container by then does not. With a container runtime as the
+// source, the reservation must then be older than Options.StartingFor, and this
+// process must have seen it without an owner for 2 T and 3 minutes. With a source
+// that sees CNI ADDs in flight and libcni's cache beside it, there is no delay.
+// Package podsource says what sources can declare.
 //
 // # What the promise rests on
 //
@@ -53,9 +52,9 @@
 //     is listed by its runtime no later than 2 T and 3 minutes after its
 //     reservation, T being kubelet's runtimeRequestTimeout;
 //   - A4: the times of reservations and pods are from this node's clock. A step of
-//     it while the process runs is seen; one before is assumed not to fall
-//     between a reservation and the moment its pod stops to be starting.
+//     the clock while the process runs is noticed. An earlier step is assumed not
+//     to lie between a reservation and the time at which its pod has started.
 //
-// The rule numbers in this module, R1 to R14, are those of the chapter on safety
-// rules in gc/README.md.
+// The rules R1 to R14 in this module's comments are in gc/README.md, in the chapter
+// on safety rules.
 package gc

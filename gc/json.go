@@ -4,14 +4,14 @@ package gc
 
 import "encoding/json"
 
-// schemaVersion is that of a report's JSON. A field that is added leaves it as it
-// is; one that goes or changes its meaning raises it.
+// schemaVersion is the version of a report's JSON. A new field does not change it; a
+// field that is removed or changes its meaning does.
 const schemaVersion = 1
 
-// MarshalJSON returns the report as one object. Its fields and the words of
-// verdicts and reasons are a contract, by schemaVersion. Times are RFC 3339,
-// durations nanoseconds, lists are sorted as in the report; what is empty or not
-// known is left out.
+// MarshalJSON returns the report as one object. Its fields and the words of verdicts and
+// reasons are stable for each schemaVersion. Times are in RFC 3339, durations in
+// nanoseconds. Lists are in the order of the report. Fields that are empty or unknown are
+// left out.
 func (r Report) MarshalJSON() ([]byte, error) {
 	type plain Report
 	return json.Marshal(struct {
@@ -22,8 +22,7 @@ func (r Report) MarshalJSON() ([]byte, error) {
 	}{schemaVersion, plain(r), r.Counts(), text(r.Err)})
 }
 
-// MarshalJSON adds to an entry's fields the rule behind it, its reason for
-// people, and its error.
+// MarshalJSON adds the rule, the reason's text and the error to the entry's fields.
 func (e Entry) MarshalJSON() ([]byte, error) {
 	type plain Entry
 	out := struct {

@@ -8,14 +8,13 @@ import (
 	"time"
 )
 
-// Start does the hook, and then a pass every Options.Interval until ctx ends. A
-// pass comes earlier when the last report says that a second look is worth it by
-// then, when [Reconciler.Trigger] was called, and after an error. Pauses after
-// errors, and those before passes that turned out to release nothing, grow up to
-// the interval. Errors are logged, and Start goes on.
+// Start runs AtStartup, and then a pass every Options.Interval until ctx ends. The
+// next pass comes earlier at [Report.NextCheck], when [Reconciler.Trigger] is called,
+// and after an error. These shorter pauses grow up to the interval as long as passes
+// end in errors or release nothing. Start logs errors and goes on.
 //
-// It returns nil when ctx ends, and leaves no goroutine behind but that of a
-// source which ignores its context. With NeedLeaderElection it is a Runnable of
+// It returns nil when ctx ends. It leaves no goroutine behind, except that of a source
+// that ignores its context. With NeedLeaderElection a Reconciler is a Runnable of
 // controller-runtime's manager.
 func (r *Reconciler) Start(ctx context.Context) error {
 	report, err := r.AtStartup(ctx)
@@ -36,13 +35,13 @@ func (r *Reconciler) Start(ctx context.Context) error {
 	return nil
 }
 
-// NeedLeaderElection reports false: every node runs its own, leader or not.
+// NeedLeaderElection returns false: every node runs its own Reconciler.
 func (r *Reconciler) NeedLeaderElection() bool { return false }
 
-// Trigger asks Start for a pass now: an agent calls it when its pool has just
-// run dry. The pass comes five seconds after the last one at the earliest, and not
-// before its pause is over where no answer counted. Trigger never blocks, and many calls before that
-// pass begins lead to one.
+// Trigger asks Start for a pass now, as when an agent finds no free address. The pass
+// begins five seconds after the last one at the earliest; after a pass that ended in
+// [ErrRefused], not before its pause is over. Trigger never blocks, and several calls
+// before the pass begins lead to one pass.
 func (r *Reconciler) Trigger() {
 	select {
 	case r.trigger <- struct{}{}:

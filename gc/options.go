@@ -15,57 +15,53 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// Options say how a Reconciler works. The zero value is the safe default. A
-// duration is zero for its default, or within the bounds that its comment names;
-// anything else is an error of [New].
+// Options configure a Reconciler. The zero value is the safe default. A duration is
+// zero for its default, or within the bounds in its comment; [New] refuses others.
 type Options struct {
-	// RuntimeRequestTimeout is kubelet's setting of that name, T in the rules: the
-	// node's runtime may take twice as long for an ADD. Zero is 2 minutes,
-	// kubelet's default; from 1 second to 1 hour. From it follows L, how long a runtime
-	// may take to list a container after its address was reserved: 2 T and 3
-	// minutes.
+	// RuntimeRequestTimeout is kubelet's setting of that name, T in the rules. The
+	// node's runtime may take twice as long for an ADD, and L, which is 2 T and 3
+	// minutes, to list a container after its address was reserved. Zero is 2
+	// minutes, kubelet's default; from 1 second to 1 hour.
 	RuntimeRequestTimeout time.Duration
 	// MinAge is how old a reservation must be to be released (R5). Zero is L; from
-	// 1 second to 30 days. A value below L counts only in passes in which sources
-	// saw every ADD under way, every address, and every attachment since its ADD
-	// ended; in others L counts, and the report says so.
+	// 1 second to 30 days. A value below L counts only in passes whose sources see
+	// every ADD in flight, every address, and every attachment once its ADD has
+	// ended. In other passes L counts, and the report says so.
 	MinAge time.Duration
 	// StartingFor is how old a reservation must be before a source that names
-	// containers, and does not name its owner, ends the claim of a pod that is
-	// starting (R4). Zero is the least that is allowed, 2 T and 10 minutes;
-	// at most 30 days.
+	// containers, but not the owner, ends the claim of a starting pod (R4). Zero is
+	// 2 T and 10 minutes, which is also the minimum; at most 30 days.
 	StartingFor time.Duration
-	// ReleaseForms are forms of container IDs whose reservations may be released
-	// although none of the sources could know such containers (R14).
+	// ReleaseForms are forms of container IDs. A reservation whose owner has one of
+	// them may be released although no source could know such a container (R14).
 	ReleaseForms []podsource.Form
-	// Only, if set, says which reservations may be released, of those that leaked: the
-	// others are reported as Leaked. It is called for each leak, before its release,
-	// and must not change it.
+	// Only, if set, reports whether a leaked reservation may be released. Those for
+	// which it returns false are reported as Leaked. It is called for each leak
+	// before its release, and must not change the reservation.
 	Only func(*hostlocal.Reservation) bool
-	// DryRun judges and releases nothing: it writes nothing, takes no lock, and
-	// calls Leaked what would have been Released.
+	// DryRun makes passes release nothing, write nothing and take no lock. What they
+	// would have released is reported as Leaked.
 	DryRun bool
-	// SourceTimeout is how long one question to the source may take (R13). Zero
-	// is 15 seconds; from 1 millisecond to 24 hours.
+	// SourceTimeout limits one call of the source (R13). Zero is 15 seconds; from
+	// 1 millisecond to 24 hours.
 	SourceTimeout time.Duration
-	// StartupTimeout is how long AtStartup may take in all. Zero is 30 seconds;
-	// from 1 millisecond to 24 hours.
+	// StartupTimeout limits AtStartup as a whole. Zero is 30 seconds; from
+	// 1 millisecond to 24 hours.
 	StartupTimeout time.Duration
-	// Interval is how long Start waits from pass to pass when nothing calls for
-	// one before, with jitter of a tenth to spread load. Zero is 10 minutes; at
-	// least 1 second, at most 24 hours.
+	// Interval is the longest pause between passes of Start, plus a jitter of up to
+	// a tenth to spread load. Zero is 10 minutes; from 1 second to 24 hours.
 	Interval time.Duration
-	// OnReport, if set, is called after each pass with what Reconcile returns,
-	// for whoever counts. It runs in the pass's goroutine, and no other pass
-	// begins before it returns: it must not call Reconcile.
+	// OnReport, if set, is called after each pass with what Reconcile returns, as
+	// for metrics. It runs in the pass's goroutine, and no other pass begins before
+	// it returns. It must not call Reconcile.
 	OnReport func(Report, error)
-	// Logger takes what happens: one line a pass and one a release at V(0), as
-	// well as passes of Start that ended in an error; kept candidates at V(2);
-	// the rest at V(4). The zero Logger is silent.
+	// Logger gets one line a pass, one a release, and the errors of Start's passes
+	// at V(0); possible leaks that were kept at V(2); all else at V(4). The zero
+	// Logger is silent.
 	Logger logr.Logger
 }
 
-// What the zero Options stand for.
+// The values that zero Options stand for.
 const (
 	DefaultRuntimeRequestTimeout = 2 * time.Minute
 	DefaultMinAge                = 2*DefaultRuntimeRequestTimeout + lagMargin

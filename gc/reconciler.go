@@ -18,26 +18,26 @@ import (
 
 // The errors of passes. They come wrapped.
 var (
-	// ErrRefused is returned by a pass that got no answer that counts: a source
-	// failed, reported no pod at all or is too old. Nothing was released, and
-	// asking again later may help.
+	// ErrRefused is returned by a pass without a valid answer: a source failed,
+	// reported no pod at all, or its answer is too old. Nothing was released. A
+	// later pass may succeed.
 	ErrRefused = errors.New("no answer of the pod sources counts, so nothing was released")
-	// ErrNoPods, beside ErrRefused, is that a source reports no pod at all, not
-	// even one in the node's network, and nobody declared that this is normal
-	// (R9).
+	// ErrNoPods is returned together with ErrRefused when a source reports no pod
+	// at all, not even one in the node's network, and neither the source nor the
+	// caller declares that this is normal (R9).
 	ErrNoPods = errors.New("a pod source reports no pod at all")
-	// ErrSourceTimeout, beside ErrRefused, is that the source did not answer
-	// within Options.SourceTimeout.
+	// ErrSourceTimeout is returned together with ErrRefused when the source did not
+	// answer within Options.SourceTimeout.
 	ErrSourceTimeout = errors.New("the pod source does not answer")
-	// ErrBusy is returned when the context ended before another pass of the same
-	// Reconciler did.
+	// ErrBusy is returned when the context ended while another pass of the same
+	// Reconciler was running.
 	ErrBusy = errors.New("another pass is under way")
 )
 
-// A Reconciler releases what leaked in the networks that it was given. Its
-// methods may be called from several goroutines; passes run one at a time. Make
-// one for the life of the process, not one a pass: it watches the node's clock,
-// and what no source names, from pass to pass (R4, R5).
+// A Reconciler releases leaked reservations in the networks that it was given. Its
+// methods may be called from several goroutines; passes run one at a time. Make one
+// for the life of the process, not one for each pass: it remembers from pass to pass
+// the node's clock, and when it first saw a reservation without an owner (R4, R5).
 type Reconciler struct {
 	store      *hostlocal.Store
 	networks   []string
@@ -51,16 +51,16 @@ type Reconciler struct {
 	clock      clock
 }
 
-// AllNetworks stands alone, in place of names, for every network that has a directory
-// when a pass begins, also for one that is the copy of another. Any runtime may have its
-// containers in one of them, as podman, whose IDs are like those of sandboxes. So all
-// owners are foreign (R14): nothing is released but in passes in which a source that sees
-// addresses answered, or of forms that Options.ReleaseForms allows.
+// AllNetworks, as the only network, stands for every network that has a directory when a
+// pass begins, also for one that is a copy of another. Any runtime may have containers in
+// one of them, such as Podman, whose IDs look like those of sandboxes. So all owners are
+// foreign (R14): a reservation is released only in a pass with a source that sees
+// addresses, or if its owner's form is in Options.ReleaseForms.
 const AllNetworks = "*"
 
-// New returns a Reconciler that releases in the named networks of the store's
-// data directory; all others are only read (R14). It touches no disk, and its
-// error names everything that is wrong with its arguments.
+// New returns a Reconciler that releases in the given networks of the store's data
+// directory; all others are only read (R14). New does not access the disk. Its error
+// names everything that is wrong with the arguments.
 func New(store *hostlocal.Store, networks []string, source podsource.Source, opts Options) (*Reconciler, error) {
 	opts, err := opts.withDefaults()
 	errs := []error{err}
@@ -94,13 +94,13 @@ func New(store *hostlocal.Store, networks []string, source podsource.Source, opt
 	return r, nil
 }
 
-// Reconcile does one pass: it lists the reservations, asks the source, judges,
-// and releases what leaked. A pass that waits for another one to end, for the
-// source or for the plugin's lock gives up when ctx ends.
+// Reconcile runs one pass: it lists the reservations, calls the source, decides, and
+// releases what leaked. When ctx ends it stops waiting for another pass, for the source
+// and for the plugin's lock.
 //
-// With an error the report still says what was done (R11): a release that failed
-// does not stop the others, and the first of their errors come joined. See
-// [ErrRefused], [ErrBusy] and [hostlocal.ErrLocked].
+// Beside an error the report still says what was done (R11). A release that failed does
+// not stop the others; the error joins the first of these errors. See [ErrRefused],
+// [ErrBusy] and [hostlocal.ErrLocked].
 func (r *Reconciler) Reconcile(ctx context.Context) (Report, error) {
 	return r.reconcile(ctx, occasion{})
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// A Report says what one pass found and did. It is true also when an error comes
-// with it (R11): what is not Released in it was not removed by this pass.
+// A Report says what one pass found and did. It is complete and true also beside an
+// error (R11): the pass removed exactly the reservations that are Released in it.
 type Report struct {
 	// DataDir is the data directory, and Networks are those that the Reconciler
 	// releases in.
@@ -24,31 +24,30 @@ type Report struct {
 	DataDirMissing bool `json:"dataDirMissing,omitempty"`
 	// Started is when the pass began, by the wall clock.
 	Started time.Time `json:"started"`
-	// Duration is how long the pass took. What of it the sources took, Sources
-	// says.
+	// Duration is how long the pass took, with the sources, whose times are in
+	// Sources.
 	Duration time.Duration `json:"duration"`
-	// LockHeld is for how long the plugin's lock was held in all, LongestHold
-	// for how long at most at once: so long an ADD may have had to wait.
+	// LockHeld is how long the plugin's lock was held in all. LongestHold is the
+	// longest single time, which is how long an ADD may have had to wait.
 	LockHeld    time.Duration `json:"lockHeld"`
 	LongestHold time.Duration `json:"longestHold"`
-	// NextCheck is the earliest moment at which a second pass is worth it,
-	// because something that was kept may be a leak by then. It is zero when
-	// nothing is known to come.
+	// NextCheck is the earliest time at which another pass may release something
+	// that this one kept. It is zero when there is no such time.
 	NextCheck time.Time `json:"nextCheck,omitzero"`
-	// Sources says what each source contributed. It is empty where none was
-	// asked: see AtStartup.
+	// Sources says what each source contributed. It is empty when no source was
+	// called: see AtStartup.
 	Sources []SourceReport `json:"sources,omitempty"`
-	// Looks is how often the sources were asked: twice where something might be
-	// released that R5 wants to be unowned in two looks.
+	// Looks is how often the sources were called: twice when the pass may release a
+	// reservation that must have no owner in two answers (R5).
 	Looks int `json:"looks"`
 	// Duplicates are the addresses that two live pods claim (R10).
 	Duplicates []Duplicate `json:"duplicates,omitempty"`
-	// Unreserved are the addresses of live pods for which no network of the data
-	// directory has a reservation: host-local may give them to the next pod.
+	// Unreserved are addresses of live pods without a reservation in any network of
+	// the data directory. host-local may give them to the next pod.
 	Unreserved []Unreserved `json:"unreserved,omitempty"`
 	// Reservations has one entry for each reservation of every network, sorted
-	// by network and address. It is empty when they could not be listed, and
-	// where nobody was asked (see Sources).
+	// by network and address. It is empty when they could not be listed, and when no
+	// source was called (see Sources).
 	Reservations []Entry `json:"reservations,omitempty"`
 	// Err is the error of the pass, or nil.
 	Err error `json:"-"`
@@ -62,23 +61,23 @@ type Network struct {
 	Missing bool `json:"missing,omitempty"`
 }
 
-// A SourceReport says what one source contributed to a pass. Where sources were asked
-// twice it tells of the second time.
+// A SourceReport says what one source contributed to a pass. When sources were called
+// twice, it is about the second call.
 type SourceReport struct {
-	Name    string        `json:"name"` // as it calls itself, or its place
-	Entries int           `json:"entries"`
-	AsOf    time.Time     `json:"asOf,omitzero"` // zero: when it was asked
+	Name    string        `json:"name"`          // Answer.Source, or its position among the sources
+	Entries int           `json:"entries"`       // pods in its answer
+	AsOf    time.Time     `json:"asOf,omitzero"` // zero: when it was called
 	Took    time.Duration `json:"took"`
-	Error   string        `json:"error,omitempty"` // why it gave no answer
-	Note    string        `json:"note,omitempty"`  // as why it declares less than it could
+	Error   string        `json:"error,omitempty"` // why there is no answer
+	Note    string        `json:"note,omitempty"`  // for people, such as why it declares less than it could
 }
 
 // An Entry is a reservation and what became of it.
 type Entry struct {
-	// Reservation is never nil in a report of this package. Its Err is what kept
-	// it from being read or released.
+	// Reservation is never nil in a report of this package. Its Err says why it
+	// could not be read or released.
 	*hostlocal.Reservation
-	// Pod is the pod that Reason speaks of, or nil.
+	// Pod is the pod that Reason is about, or nil.
 	Pod     *Pod    `json:"pod,omitempty"`
 	Verdict Verdict `json:"verdict"`
 	Reason  Reason  `json:"reason"`
@@ -96,15 +95,14 @@ type Unreserved struct {
 	Pod *Pod       `json:"pod"`
 }
 
-// AtRisk reports whether host-local may hand the address out: whether it lies in one of
-// its ranges. Where none is known it is assumed of pods with a name only, since the
-// kernel also shows what other runtimes and plugins gave.
+// AtRisk reports whether host-local may hand the address out, which is whether it lies
+// in one of the ranges. Without ranges it is true for pods with a name only, since the
+// kernel also shows addresses that other runtimes and plugins gave.
 func (u Unreserved) AtRisk(ranges iprange.Set) bool {
 	return ranges.Has(u.IP) || len(ranges) == 0 && u.Pod != nil && u.Pod.Name != ""
 }
 
-// Counts returns how many reservations have each verdict. Verdicts that none has
-// are left out.
+// Counts returns the number of reservations by verdict, without verdicts that none has.
 func (r *Report) Counts() map[Verdict]int {
 	counts := make(map[Verdict]int)
 	for i := range r.Reservations {
@@ -113,8 +111,8 @@ func (r *Report) Counts() map[Verdict]int {
 	return counts
 }
 
-// Missing returns the paths of directories that do not exist: that of the data
-// directory, or those of networks that the Reconciler releases in.
+// Missing returns the paths of directories that do not exist: the data directory, or
+// the directories of networks that the Reconciler releases in.
 func (r *Report) Missing() (paths []string) {
 	if r.DataDirMissing {
 		return []string{r.DataDir}

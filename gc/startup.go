@@ -13,28 +13,27 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// An Assertion is what the caller of [Reconciler.AtStartup] knows and no source
-// can.
+// An Assertion is a fact that the caller of [Reconciler.AtStartup] knows and no source
+// can know.
 type Assertion uint8
 
-// NoADDInFlight asserts that no CNI ADD is in flight on this node and none
-// begins before the hook returns, and that every container whose ADD has ended
-// is named by the source. Only who serves the ADDs itself, and has not begun to,
-// can know this. A reservation is then released whatever its age, if a source
-// names containers of its form and network without a lag: a record can, a
-// container runtime can't (R5). It counts for the one hook that it is given to.
+// NoADDInFlight asserts that no CNI ADD is in flight on this node, that none begins
+// before AtStartup returns, and that the source names every container whose ADD has
+// ended. Only an agent that serves all ADDs, and has not begun to, can know this. A
+// reservation is then released whatever its age, if a source names containers of its
+// form and network without a lag: a record can, a container runtime can't (R5). The
+// assertion counts for that one call of AtStartup.
 const NoADDInFlight Assertion = 1
 
-// AtStartup is the hook for an agent's start: one pass, as soon as the source
-// gives an answer that counts. As long as it gives none ([ErrRefused]), AtStartup
-// asks again with growing pauses, unless the source says that this will not help
-// ([podsource.ErrPermanent]). Each time the reservations are listed anew, so
-// that nothing grows old while it waits (R1, R5). Where nothing is reserved in
-// the networks to release in, it returns at once and asks nobody.
+// AtStartup is the hook for an agent's start: one pass, as soon as the source gives a
+// valid answer. While it gives none ([ErrRefused]), AtStartup tries again with growing
+// pauses, unless the error is [podsource.ErrPermanent]. Each try lists the reservations
+// anew, so that none grows old during the wait (R1, R5). If nothing is reserved in the
+// networks to release in, AtStartup returns at once and does not call the source.
 //
-// It returns within Options.StartupTimeout, and when ctx ends, also when the
-// source ignores its context. The error says what it waited for; the agent may
-// log it and go on (R13). The report is that of the last pass.
+// It returns within Options.StartupTimeout, and when ctx ends, also when the source
+// ignores its context. The error says what it waited for; the agent may log it and go
+// on (R13). The report is that of the last pass.
 func (r *Reconciler) AtStartup(ctx context.Context, assertions ...Assertion) (Report, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.opts.StartupTimeout)
 	defer cancel()

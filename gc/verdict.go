@@ -4,31 +4,31 @@ package gc
 
 import "slices"
 
-// A Verdict is what a pass decided of one reservation, or did with it: a word,
-// which is stable.
+// A Verdict is what a pass decided about a reservation, or did with it. Its words are
+// stable.
 type Verdict string
 
-// The verdicts, in the order in which they are best read.
+// The verdicts, in the order in which reports show them.
 const (
 	InUse     Verdict = "in-use"    // a live pod holds it
 	Young     Verdict = "young"     // not old enough to be judged
 	Starting  Verdict = "starting"  // a pod that is starting may hold it
 	Foreign   Verdict = "foreign"   // no source here could know its owner
-	Conflict  Verdict = "conflict"  // two claim it
-	Malformed Verdict = "malformed" // nobody can say who holds it
-	Leaked    Verdict = "leaked"    // nobody holds it; it would be, or was to be, released
+	Conflict  Verdict = "conflict"  // two pods or containers claim it
+	Malformed Verdict = "malformed" // its file names no owner that can be read
+	Leaked    Verdict = "leaked"    // no live pod holds it, and it was not released
 	Released  Verdict = "released"  // it was leaked, and its file was removed
-	Changed   Verdict = "changed"   // it became another while the pass went on, and was kept
-	Gone      Verdict = "gone"      // it went away while the pass went on
-	Failed    Verdict = "failed"    // an error kept it from being judged or released
+	Changed   Verdict = "changed"   // its file was replaced during the pass, and was kept
+	Gone      Verdict = "gone"      // its file was removed by another process during the pass
+	Failed    Verdict = "failed"    // an error prevented a decision or the release
 )
 
-// Verdicts returns all verdicts, in the order in which they are best read.
+// Verdicts returns all verdicts, in the order in which reports show them.
 func Verdicts() []Verdict {
 	return []Verdict{InUse, Young, Starting, Foreign, Conflict, Malformed, Leaked, Released, Changed, Gone, Failed}
 }
 
-// A Reason says why a reservation got its verdict: a word, which is stable. Each
+// A Reason says why a reservation got its verdict. Its words are stable. Each reason
 // belongs to one verdict and to one of the rules R1 to R14.
 type Reason string
 
@@ -142,7 +142,7 @@ func Reasons() []Reason {
 	return all
 }
 
-// row is what is known of r: of any other word that something failed.
+// row returns the row of r. An unknown word has the verdict Failed.
 func (r Reason) row() reason {
 	if i := slices.IndexFunc(reasons, func(row reason) bool { return row.word == r }); i >= 0 {
 		return reasons[i]
@@ -150,7 +150,7 @@ func (r Reason) row() reason {
 	return reason{verdict: Failed}
 }
 
-// Text returns the reason as half a sentence for people. Its wording may change.
+// Text returns the reason as a phrase for people. Its wording may change.
 func (r Reason) Text() string { return r.row().text }
 
 // Verdict returns the verdict that r leads to.

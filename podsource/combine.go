@@ -11,13 +11,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Union is live where any of the sources says so. Each answer keeps its own
-// declarations, and they are never merged. An error of any of them is the error of the whole (R2); beside it the
-// answer's Parts tell who did answer. It is never [ErrNotHere]: a union exists.
+// Union combines sources: a pod is live if any of them says so. Each answer keeps its own
+// declarations in Parts; they are never merged. An error of one source is the error of the
+// union (R2), beside the Parts of those that did answer. It is never [ErrNotHere].
 //
-// They are asked one after the other, by their [Rank], whatever the order of
-// arguments, also through nested Union, [Fallback] and [Require]. After an error
-// no more is asked.
+// The sources are called one after the other in the order of their [Rank], also inside a
+// nested Union, [Fallback] or [Require]. After an error no more sources are called.
 func Union(sources ...Source) Source {
 	all := composite{rank: RankPods}
 	members := make([]composite, len(sources))
@@ -55,9 +54,9 @@ func Union(sources ...Source) Source {
 	return all
 }
 
-// Fallback asks first, and then only where first says that it does not exist on
-// this node: [ErrNotHere]. Any other error of first is the answer. A source that
-// is merely not ready must not be replaced by one that knows less.
+// Fallback returns the answer of first, or that of then if first does not exist on this
+// node ([ErrNotHere]). Any other error of first is returned: a source that is not ready
+// must not be replaced by one that knows less.
 func Fallback(first, then Source) Source {
 	f, t := compositeOf(first), compositeOf(then)
 	return composite{min(f.rank, t.rank), func(r *round, atMost Rank) (Answer, error) {
@@ -73,12 +72,11 @@ func Fallback(first, then Source) Source {
 	}}
 }
 
-// Require is s, but refuses a list that lacks the given pod, or in which it has
-// finished: the agent itself, say, which runs on this node as surely as it asks.
-// A wrong node name, a cache that has not synced and the list of another node
-// are found this way (R9). The error wraps [ErrIncomplete]. A pod without a
-// name, as of an environment variable that is not set, is an error too: sources
-// may well list pods without one.
+// Require returns s with a check that the given pod is in its list and has not finished.
+// The agent's own pod is such a pod: it certainly runs on this node. The check detects a
+// wrong node name, a cache that has not synced, and the list of another node (R9). The
+// error wraps [ErrIncomplete]. A pod without a name, as from an environment variable that
+// is not set, is an error too, since sources may list pods without names.
 func Require(s Source, pod types.NamespacedName) Source {
 	return checked(s, func(a Answer) (Answer, error) {
 		if pod.Name == "" {
@@ -96,8 +94,8 @@ func Require(s Source, pod types.NamespacedName) Source {
 	})
 }
 
-// AllowEmpty is s with the caller's assertion that no pods in its answer means
-// that there are none (R9): for a node that may really be empty.
+// AllowEmpty returns s with the caller's assertion that an answer without pods means that
+// there are none (R9). It is for a node that may really be empty.
 func AllowEmpty(s Source) Source {
 	return checked(s, func(a Answer) (Answer, error) {
 		if a.Parts == nil {

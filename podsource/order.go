@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// A Rank is when a source is asked among others: in the order in which a container
-// reaches them. So one that moves on between two questions is still seen by the later
-// one.
+// A Rank orders the sources of a [Union]: they are called in the order in which a new
+// container appears in them. So a container that moves on between two calls is still
+// seen by the later one.
 type Rank uint8
 
 const (
@@ -22,7 +22,7 @@ const (
 	RankPods                      // kubelet, the API server; and every source that has no rank
 )
 
-// Ranked is a Source that knows when it is to be asked.
+// Ranked is a Source with a Rank. Other sources have the rank RankPods.
 type Ranked interface {
 	Source
 	Rank() Rank
@@ -76,7 +76,7 @@ func (l *leaf) ask(ctx context.Context) (a Answer) {
 	return a
 }
 
-// errNil is the answer of a source that is nil, whose error somebody did not look at.
+// errNil is the error of a nil source, as after an error of New that was ignored.
 var errNil = fmt.Errorf("it is nil; %w", ErrPermanent)
 
 // compositeOf returns s as a composite, of one leaf where it is none itself.
