@@ -9,6 +9,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"golang.org/x/mod/semver"
 )
 
 // read returns the tracked files of the repository that match a pattern of git's.
@@ -99,4 +101,48 @@ func TestReadmeIsShort(t *testing.T) {
 	if n := strings.Count(read(t, "README.md")["README.md"], "\n"); n > 180 {
 		t.Errorf("README.md has %d lines, more than 180", n)
 	}
+}
+
+// What the table of versions says was run is what go.mod files require, and the lists of
+// this program.
+func TestVersions(t *testing.T) {
+	readme := read(t, "README.md")["README.md"]
+	modules := read(t, "*go.mod")
+	_, table, found := strings.Cut(readme, "| run, by tests in |")
+	if !found {
+		t.Fatal("README.md has no table of versions")
+	}
+	table, _, _ = strings.Cut(table, "\n\n")
+	says := func(what string) {
+		t.Helper()
+		if !regexp.MustCompile(regexp.QuoteMeta(what) + `\b`).MatchString(table) {
+			t.Errorf("README.md: the table of versions does not say %q", what)
+		}
+	}
+	for _, row := range []struct{ name, module, path string }{
+		{"API server", "podsource/kube/servertest", "k8s.io/kubernetes"},
+		{"etcd", "podsource/kube/servertest", "go.etcd.io/etcd/server/v3"},
+		{"kubelet's Pods API", "podsource/kubelet/servertest", "k8s.io/kubernetes"},
+		{"containerd |", "podsource/cri/containerdtest", "github.com/containerd/containerd/v2"},
+		{"nerdctl", "podsource/cri/containerdtest/internal/tools/nerdctl", "github.com/containerd/nerdctl"},
+		{"Multus", "examples/internal/tools/multus", "gopkg.in/k8snetworkplumbingwg/multus-cni.v4"},
+		{"plugins", ".", "github.com/containernetworking/plugins"},
+	} {
+		required := regexp.MustCompile(`(?m)^\t` + regexp.QuoteMeta(row.path) + ` v(\S+)`).FindStringSubmatch(modules[filepath.Join(row.module, "go.mod")])
+		if required == nil {
+			t.Errorf("%s/go.mod does not require %s", row.module, row.path)
+			continue
+		}
+		says(row.name + " " + required[1])
+	}
+	minor := func(k kubernetes) string { return strings.TrimPrefix(semver.MajorMinor(k.version), "v") }
+	var agents []string
+	for _, k := range versions {
+		if k.agent {
+			agents = append(agents, minor(k))
+		}
+	}
+	says("apimachinery " + minor(versions[0]) + " to " + minor(versions[len(versions)-1]))
+	says("client-go " + strings.Join(agents, ", "))
+	says("| Go | " + floorOfGo)
 }

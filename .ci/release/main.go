@@ -6,6 +6,7 @@
 //	go run . set v0.1.0   # what modules here require of each other, go.work included
 //	go run . zip          # can every module be zipped, as the proxy does?
 //	go run . rehearse     # can it be fetched and built from outside? (or one case of it, by a part of its name)
+//	go run . apidiff      # what changed in the API since the last tag; fails if the version may not break users
 //	go run . tags v0.1.0  # the tags, in the order to push them
 //
 // Of these set alone changes files.
@@ -21,7 +22,7 @@ import (
 	"syscall"
 )
 
-const usage = "usage: go run . set VERSION | tags VERSION | zip | rehearse [CASE]"
+const usage = "usage: go run . set VERSION | zip | rehearse [CASE] | apidiff | tags VERSION"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -53,6 +54,8 @@ func run(ctx context.Context, args []string) error {
 		return err
 	case len(args) == 1 && args[0] == "zip":
 		return r.zipAll(os.Stdout)
+	case len(args) == 1 && args[0] == "apidiff":
+		return r.apidiff(ctx, os.Stdout)
 	case len(args) == 1 && args[0] == "rehearse":
 		return r.rehearse(ctx, os.Stdout, "")
 	case len(args) == 2 && args[0] == "rehearse":

@@ -9,6 +9,7 @@ import (
 	"go/parser"
 	"go/token"
 	"go/version"
+	"io"
 	"os"
 	"path"
 	"path/filepath"
@@ -92,6 +93,7 @@ func (h *rehearsal) trials(ctx context.Context) ([]trial, error) {
 		return nil, err
 	}
 	return append(append(all, snippets...),
+		trial{"release: up to the tags", h.release},
 		trial{"hello world", h.hello},
 		trial{"go install " + command, h.install}), nil
 }
@@ -248,4 +250,90 @@ func (h *rehearsal) install(ctx context.Context, dir string) (string, error) {
 	}
 	_, err := output(ctx, dir, env, filepath.Join(dir, path.Base(command)), "--help")
 	return "", err
+}
+
+// release does in a copy of the repository what a maintainer does for a release, up to
+// the tags, and then begins the next version: with names that are gone it is refused
+// as a patch, and not as a minor version.
+func (h *rehearsal) release(ctx context.Context, dir string) (string, error) {
+	names, err := h.files()
+	if err != nil {
+		return "", err
+	}
+	for _, name := range names {
+		content, err := os.ReadFile(filepath.Join(h.root, name))
+		if err != nil {
+			return "", err
+		}
+		target := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(target), 0o755), os.WriteFile(target, content, 0o644)); err != nil {
+			return "", err
+		}
+	}
+	git := func(args ...string) error {
+		_, err := output(ctx, dir, os.Environ(), "git", append([]string{"-c", "user.name=rehearsal", "-c", "user.email=rehearsal@example.com"}, args...)...)
+		return err
+	}
+	set := func(version string) (*repo, error) {
+		r, err := openRepo(dir)
+		if err != nil {
+			return nil, err
+		}
+		if err := errors.Join(r.set(version), git("add", "-A"), git("commit", "-q", "--allow-empty", "-m", version)); err != nil {
+			return nil, err
+		}
+		return openRepo(dir)
+	}
+	if err := git("init", "-q"); err != nil {
+		return "", err
+	}
+	r, err := set("v0.901.0") // more than any version to come
+	if err != nil {
+		return "", err
+	}
+	if err := r.zipAll(io.Discard); err != nil {
+		return "", err
+	}
+	var out strings.Builder
+	if err := r.apidiff(ctx, &out); err != nil || !strings.Contains(out.String(), "no version is tagged") {
+		return "", fmt.Errorf("comparing the API before the first tag: %w\n%s", err, out.String())
+	}
+	tags, err := r.tags("v0.901.0")
+	if err != nil {
+		return "", err
+	}
+	for _, tag := range tags {
+		if err := git("tag", tag); err != nil {
+			return "", err
+		}
+	}
+	if _, err := r.tags("v0.901.0"); err == nil {
+		return "", errors.New("a version that is tagged is not refused")
+	}
+	note := fmt.Sprintf("%d tags", len(tags))
+
+	if r, err = set("v0.901.1"); err != nil {
+		return "", err
+	}
+	out.Reset()
+	if err := r.apidiff(ctx, &out); err != nil || strings.Count(out.String(), "no changes") < 2 || strings.Contains(out.String(), "ompatible changes:") {
+		return "", fmt.Errorf("comparing an API with itself: %w\n%s", err, out.String())
+	}
+	gone := filepath.Join(dir, "gc", "reconciler.go")
+	text, err := os.ReadFile(gone)
+	if err != nil {
+		return "", err
+	}
+	const method = "Reconcile(ctx context.Context)"
+	if err := os.WriteFile(gone, []byte(strings.Replace(string(text), method, "Renamed(ctx context.Context)", 1)), 0o644); err != nil {
+		return "", err
+	}
+	out.Reset()
+	if err := r.apidiff(ctx, &out); err == nil || !strings.Contains(out.String(), "Reconciler).Reconcile: removed") {
+		return "", fmt.Errorf("a patch without a method: got %v\n%s", err, out.String())
+	}
+	if r, err = set("v0.902.0"); err != nil {
+		return "", err
+	}
+	return note, r.apidiff(ctx, io.Discard)
 }
