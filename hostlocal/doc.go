@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hostlocal lists and releases the reservations that the CNI plugin
-// host-local keeps on a node's disk. It knows their format and the plugin's
-// lock, and nothing of pods: which reservations may be released is the caller's
-// decision.
+// Package hostlocal lists and releases the reservations that the CNI plugin host-local keeps
+// on a node's disk. It knows their format and the plugin's lock, but no pods: the caller
+// decides which reservations are released.
 //
 //	store := hostlocal.New("") // /var/lib/cni/networks
 //	reservations, err := store.List(ctx)
@@ -20,9 +19,9 @@
 //	lock                  the file on which the plugin takes its flock(2)
 //
 // Only regular files whose name is a canonical IP address are reservations (R7).
-// Everything else is left alone: not opened, not followed, not removed. A network
-// directory that is a symbolic link is not followed either, and is an error: what
-// is reserved in there would go unseen. The data directory itself may be a link.
+// No other file is opened, followed or removed. A network directory that is a symbolic link
+// is an error, since it is not followed and its reservations would be missing. The data
+// directory itself may be a link.
 //
 // # Reading
 //
@@ -32,24 +31,22 @@
 //
 // # Releasing
 //
-// [Store.Release] takes the plugin's lock, and removes a file only if it is still
-// the very file that was read (R6). So the plugin, another collector, or a person
-// with rm may add and remove files at any time between the two calls (R12).
+// [Store.Release] takes the plugin's lock, and removes a file only if it is still the one
+// that was read (R6). The plugin, another collector, or a person with rm may add and remove
+// files at any time between the two calls (R12).
 //
-// The lock is held for about two milliseconds at once, and then left alone for a
-// moment so that ADDs are not delayed (R8). A lock that somebody removes, as in
-// rm -rf <network>/*, no longer excludes the plugin, which makes a new one. So
-// Release checks after taking the lock, and before each removal, that the file it
-// locked is still the directory's lock.
+// The lock is held for about two milliseconds at a time, with pauses, so that ADDs are not
+// delayed (R8). If the lock file is removed, as by rm -rf <network>/*, the plugin makes a new
+// one, and the old one protects nothing. So Release checks after taking the lock, and before
+// each removal, that the file it locked is still the directory's lock.
 //
 // # Caveats
 //
 // Versions of host-local before 0.7.0 take no lock on ADD and DEL, and are not
-// supported. Outside of Linux there is no change time and no inode to compare: a
-// file that was replaced by one of the same owner, size and modification time is
-// taken for the same.
+// supported. On systems other than Linux neither change time nor inode are compared: a file
+// that was replaced by one with the same owner, size and modification time is taken for the
+// same file.
 //
-// The rule numbers in this module, R1 to R14, are those of the README's chapter
-// on safety rules. The facts about the format are from the plugin's source,
+// The rules R1 to R14 are in gc/README.md, in the chapter on safety rules. The facts about the format are from the plugin's source,
 // plugins/ipam/host-local/backend/disk of containernetworking/plugins.
 package hostlocal

@@ -27,31 +27,31 @@ var (
 	errChanged      = errors.New("it is not the file that was read any more")
 )
 
-// An Outcome says, in a word, what became of a reservation that was given to Release.
+// An Outcome says what Release did with a reservation.
 type Outcome string
 
 const (
-	// NotTried: Release ended before it came to this one. It is still there.
+	// NotTried: Release ended before this reservation, which still exists.
 	NotTried Outcome = "not-tried"
 	// Released: the file was removed.
 	Released Outcome = "released"
-	// Changed: the file is not the one that was read any more, and was kept.
+	// Changed: the file is no longer the one that was read, and was kept.
 	Changed Outcome = "changed"
-	// Gone: the file, or its network's directory, was not there any more.
+	// Gone: the file, or its network's directory, no longer existed.
 	Gone Outcome = "gone"
-	// Failed: the file is still there, or may be, and Errs says why.
+	// Failed: the file was not removed, as far as is known, and Errs says why.
 	Failed Outcome = "failed"
 )
 
 // A ReleaseResult says what one call of Release did.
 type ReleaseResult struct {
-	// Outcomes has one entry for each reservation given, in the same order.
+	// Outcomes has one entry for each given reservation, in the same order.
 	Outcomes []Outcome
-	// Errs holds, by the same index, why the ones that Failed did. It is nil
-	// when none did.
+	// Errs has the errors of reservations that are Failed, by the same index. It is nil
+	// if there are none.
 	Errs map[int]error
-	// LockHeld is how long locks were held in all, LongestHold how long one was
-	// at most at once. Waiting counts in neither.
+	// LockHeld is how long locks were held in all, and LongestHold the longest single
+	// time. Waiting for a lock is not part of them.
 	LockHeld, LongestHold time.Duration
 }
 
@@ -73,22 +73,21 @@ const (
 	maxErrors = 8
 )
 
-// Release removes those of the given reservations whose files are still the
-// very ones that were read: same inode, same change time, same size, same owner
-// (R6). They may be of several networks, and in any order.
+// Release removes the given reservations whose files are still the ones that were read:
+// same inode, change time, size and owner (R6). They may be of several networks, in any
+// order.
 //
-// Release holds the plugin's own lock of each network meanwhile, but never for
-// longer than about two milliseconds at once, and creates nothing but that
-// lock's file (R8). Before each removal it makes sure that the lock is still
-// the directory's. A release costs six system calls under the lock.
+// Release holds the plugin's lock of the network during removals, for about two
+// milliseconds at a time, and creates nothing but the lock's file (R8). Before each
+// removal it checks that the lock is still that of the directory. A removal takes six
+// system calls under the lock.
 //
-// It goes on after a failure, and with the other networks if one can't be
-// locked. All networks take turns, for ten seconds after the last of them got on.
-// When ctx ends the rest is NotTried. The error joins what went wrong, at most
-// eight errors and the number of the others; those about networks come first. The
-// result beside it is true in any case (R11).
+// After a failure Release goes on, also with other networks if one can't be locked. It
+// gives up when no network has made progress for ten seconds. When ctx ends, the rest is
+// NotTried. The error joins at most eight errors, those about networks first, and says how
+// many more there are. The result beside it is complete (R11).
 //
-// What was not read by List, or is Unreadable, is never removed: it is Failed.
+// A reservation that was not read by List, or is Unreadable, is Failed and never removed.
 func (s *Store) Release(ctx context.Context, rs ...*Reservation) (ReleaseResult, error) {
 	w := releaser{store: s, rs: rs}
 	w.Outcomes = slices.Repeat([]Outcome{NotTried}, len(rs))

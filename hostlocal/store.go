@@ -23,9 +23,8 @@ type Store struct {
 	dataDir string
 }
 
-// New returns the store of a data directory. An empty dataDir is
-// [DefaultDataDir]. New does not access the disk: a directory that is missing
-// now may be made later.
+// New returns the store of a data directory. An empty dataDir is [DefaultDataDir]. New does
+// not access the disk; the directory need not exist yet.
 func New(dataDir string) *Store {
 	if dataDir == "" {
 		dataDir = DefaultDataDir
@@ -36,12 +35,10 @@ func New(dataDir string) *Store {
 // DataDir returns the path of the data directory.
 func (s *Store) DataDir() string { return s.dataDir }
 
-// Networks returns the names of the networks that have a directory, sorted. A
-// missing data directory has none, and then the slice is nil, which is not an
-// error. Files, and names that the CNI specification does not allow, are left out
-// and not looked at. A symbolic link to a directory is an error, here as in
-// [Store.List]: it is not followed (R7), so what is reserved in there would go
-// unseen.
+// Networks returns the sorted names of the networks that have a directory. If the data
+// directory does not exist, the slice is nil, and that is no error. Files, and names that the
+// CNI specification does not allow, are ignored. A symbolic link to a directory is an error,
+// as in [Store.List]: it is not followed (R7), so its reservations would be missing.
 func (s *Store) Networks() ([]string, error) {
 	// With a separator at its end the path can't be a pipe's, which would block.
 	entries, err := os.ReadDir(s.dataDir + string(filepath.Separator))
@@ -99,6 +96,6 @@ func (s *Store) filePath(r *Reservation) string {
 	return filepath.Join(s.dataDir, r.Network, fileName(r.IP, colon))
 }
 
-// ValidNetwork reports whether name is one that the CNI spec allows for a
-// network, and that can so be the name of a directory.
+// ValidNetwork reports whether the CNI specification allows name as the name of a network.
+// Such a name is also valid as that of a directory.
 func ValidNetwork(name string) bool { return validName(name) }

@@ -68,7 +68,7 @@ func decodeSettings(text []byte, s *settings) error {
 	d.DisallowUnknownFields()
 	var wrong *json.UnmarshalTypeError
 	if err := d.Decode(s); errors.As(err, &wrong) && wrong.Field == "" {
-		return fmt.Errorf(`it is of the type %s, and wanted is an object with "cacheDirs" and "nested"`, wrong.Value)
+		return fmt.Errorf(`it is of the type %s; it must be an object with "cacheDirs" and "nested"`, wrong.Value)
 	} else if err != nil {
 		return fmt.Errorf(`%w; it may have "cacheDirs" and "nested"`, err)
 	}

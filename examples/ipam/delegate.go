@@ -59,9 +59,9 @@ func findDelegate(cniPath string) (string, error) {
 		}
 	}
 	if len(unfit) > 0 {
-		return "", fmt.Errorf("hostlocal-gc-ipam found no host-local that can be executed: %s is not a file with the right to be", strings.Join(unfit, " nor "))
+		return "", fmt.Errorf("hostlocal-gc-ipam found no host-local that can be executed: %s is not an executable file", strings.Join(unfit, " nor "))
 	}
-	return "", fmt.Errorf("hostlocal-gc-ipam found no host-local but itself in %v: install the real one there, as %s or as %s",
+	return "", fmt.Errorf("hostlocal-gc-ipam found only itself, and no other host-local, in %v: install the real one there, as %s or as %s",
 		dirs, plainName, realName)
 }
 

@@ -152,7 +152,7 @@ func TestDetails(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := n.call(call{command: "ADD", id: "a", program: filepath.Join(n.bin, "hostlocal-gc-ipam")})
-	if want := fmt.Sprintf("%s/host-local is not a file with the right to be", n.bin); got.code == 0 || !strings.Contains(got.out, want) {
+	if want := fmt.Sprintf("%s/host-local is not an executable file", n.bin); got.code == 0 || !strings.Contains(got.out, want) {
 		t.Errorf("host-local can't be executed: %s", got.out)
 	}
 }

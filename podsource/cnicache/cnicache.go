@@ -26,18 +26,18 @@ const DefaultDir = "/var/lib/cni/results"
 // the source.
 const DefaultTimeout = 10 * time.Second
 
-// Options say where the caches are, and who knows which namespaces live.
+// Options configure a Source. Living must be set.
 type Options struct {
-	// Dirs are the directories with results. None is [DefaultDir] alone. One that
-	// does not exist counts for nothing.
+	// Dirs are the directories with results. Nil is [DefaultDir]. Directories that do not
+	// exist are ignored.
 	Dirs []string
-	// Living gives a function that reports whether the network namespace lives
-	// that somebody called by a path at a time, and whether that is sure: of an
-	// empty path it reports whether that time is since the node's boot. It is that
-	// of a source of package netns, and must be given.
+	// Living returns a function that reports whether the network namespace that was at a
+	// path at a time still exists, and whether that is certain. For an empty path it
+	// reports whether the time is after the node's boot. It is the method of a source of
+	// package netns, and must be set.
 	Living func(context.Context) (func(path string, at time.Time) (lives, sure bool), error)
-	// Timeout is how long one question may take, with that to Living. The context
-	// may end it earlier. Zero is [DefaultTimeout]; it must not be negative.
+	// Timeout limits one call of Pods, with that of Living. The context may end it
+	// earlier. Zero is [DefaultTimeout]; it must not be negative.
 	Timeout time.Duration
 }
 
@@ -88,11 +88,11 @@ func (c *cache) next(records map[string]record, lives living) cache {
 	return cache{records, since}
 }
 
-// New returns a source and touches nothing. Without Living, with a directory that
-// is not an absolute path, or with a Timeout that is negative, it is an error.
+// New returns a source. It does not access the disk. It is an error if Living is missing, a
+// directory is not an absolute path, or Timeout is negative.
 func New(opts Options) (*Source, error) {
 	if opts.Living == nil {
-		return nil, errors.New("reading CNI caches: nobody tells which network namespaces live; give the method of a netns source")
+		return nil, errors.New("reading CNI caches: Options.Living is missing: set it to the method of a netns source")
 	}
 	if opts.Timeout < 0 {
 		return nil, fmt.Errorf("reading CNI caches: Timeout is %v; it must not be negative", opts.Timeout)
@@ -114,12 +114,12 @@ func New(opts Options) (*Source, error) {
 // the cache is read has its entry.
 func (*Source) Rank() podsource.Rank { return podsource.RankCache }
 
-// Pods returns one pod for each entry that lives, and records all entries. A
-// directory that can't be read is an error. A pass costs three system calls an
-// entry, and what it takes to parse its JSON.
+// Pods returns one pod for each live entry; all entries are in Recorded. A directory that
+// can't be read is an error. Each entry costs three system calls, and the parsing of its
+// JSON.
 //
-// Of several directories that exist the answer's RecordedSince is the latest: any
-// of them may be the one that was wiped.
+// If several directories exist, RecordedSince is the latest of theirs, since any of them
+// may have been wiped.
 func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 	bounded, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()

@@ -310,7 +310,7 @@ func TestDirectories(t *testing.T) {
 // Whatever does not let the cache be read is an error, and declares nothing.
 func TestErrors(t *testing.T) {
 	for _, opts := range []Options{{}, {Dirs: []string{"/a"}}} {
-		if _, err := New(opts); err == nil || !strings.Contains(err.Error(), "nobody tells") {
+		if _, err := New(opts); err == nil || !strings.Contains(err.Error(), "Options.Living is missing") {
 			t.Errorf("without Living: %v", err)
 		}
 	}

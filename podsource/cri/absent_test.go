@@ -80,8 +80,8 @@ func TestNobodyAnswers(t *testing.T) {
 		{"no socket", filepath.Join(dir, "none"), "there is no socket"},
 		{"no directory", filepath.Join(dir, "no", "directory"), "there is no socket"},
 		{"a file where a directory should be", filepath.Join(file, "s"), "there is no socket"},
-		{"a socket that nobody listens on", deserted(t), "nobody answers"},
-		{"a file", file, "nobody answers"},
+		{"a socket that nobody listens on", deserted(t), "nothing listens on it"},
+		{"a file", file, "nothing listens on it"},
 		{"a server that hangs up", mute(t, func(c net.Conn) { _ = c.Close() }), "not ready"},
 		{"a server that speaks something else", mute(t, func(c net.Conn) {
 			_, _ = c.Write([]byte("SSH-2.0-OpenSSH\r\n"))

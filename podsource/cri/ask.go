@@ -30,7 +30,7 @@ var (
 	// A runtime that is stopped takes its socket with it, and its sandboxes run
 	// on. So this is not podsource.ErrNotHere, on which Fallback would act.
 	errNoSocket = fmt.Errorf("%w: there is no socket", podsource.ErrIncomplete)
-	errNoCRI    = errors.New("what answers does not serve version 1 of the CRI; " +
+	errNoCRI    = errors.New("the server does not serve version 1 of the CRI; " +
 		"is it too old, or its CRI plugin disabled?")
 )
 
@@ -75,7 +75,7 @@ func dial(ctx context.Context, e endpoint) (net.Conn, error) {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
 		return nil, errNoSocket
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.EAGAIN):
-		return nil, fmt.Errorf("%w: the socket is there, but nobody answers: %w", podsource.ErrIncomplete, err)
+		return nil, fmt.Errorf("%w: the socket exists, but nothing listens on it: %w", podsource.ErrIncomplete, err)
 	}
 	return nil, err
 }

@@ -81,7 +81,7 @@ func runtimeEndpoint(text string) (string, error) {
 			continue
 		}
 		if above >= 0 && indent(content) > above {
-			return "", fmt.Errorf("the value of %s goes on in %q; wanted is one line", endpointKey, line)
+			return "", fmt.Errorf("the value of %s continues in %q; it must be on one line", endpointKey, line)
 		}
 		if above = -1; !strings.Contains(content, endpointKey) {
 			continue
@@ -89,7 +89,7 @@ func runtimeEndpoint(text string) (string, error) {
 		above = indent(content)
 		m := endpointLine.FindStringSubmatch(line)
 		if m == nil {
-			return "", fmt.Errorf("%q is not understood; wanted is one line as in %s: unix:///run/containerd/containerd.sock", line, endpointKey)
+			return "", fmt.Errorf("%q can't be parsed; it must be one line such as %s: unix:///run/containerd/containerd.sock", line, endpointKey)
 		}
 		if found {
 			return "", fmt.Errorf("it has %s twice", endpointKey)

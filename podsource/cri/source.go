@@ -31,26 +31,24 @@ const (
 	DefaultCrictlConfig = "/etc/crictl.yaml"
 )
 
-// Options say how a Source asks, and for what. The zero value is the safe default:
-// it asks for the sandboxes alone.
+// Options configure a Source. The zero value is the safe default: it lists sandboxes only.
 type Options struct {
-	// WithStatus asks for the addresses of each sandbox, too, with one more call
-	// for each. A sandbox keeps its reservations without them. They are for
-	// conflicts (R10): an address in use whose reservation is another's, or is
-	// missing. And they tell which sandboxes are in the node's network.
+	// WithStatus also gets the addresses of each sandbox, with one more call for each. A
+	// sandbox keeps its reservations without them. They show conflicts (R10): an address
+	// in use with a reservation of another container, or with none. They also show which
+	// sandboxes are in the node's network.
 	WithStatus bool
-	// Timeout is how long one answer may take in all: every runtime that is asked,
-	// with every status. The context given to Pods may end it earlier. Zero is
-	// [DefaultTimeout]; it must not be negative.
+	// Timeout limits one call of Pods, with all runtimes and statuses. The context may end
+	// it earlier. Zero is [DefaultTimeout]; it must not be negative.
 	Timeout time.Duration
-	// MaxAnswer is the most that one answer of a runtime may have, in bytes. What
-	// is longer is an error. Zero is [DefaultMaxAnswer]; it must not be negative.
+	// MaxAnswer limits the size of one answer of a runtime, in bytes; a larger one is an
+	// error. Zero is [DefaultMaxAnswer]; it must not be negative.
 	MaxAnswer int
-	// CrictlConfig is the file in which a search looks for the runtime's endpoint:
-	// the node's /etc/crictl.yaml, wherever it is mounted. One that does not exist
-	// names none. Empty is [DefaultCrictlConfig].
+	// CrictlConfig is crictl's configuration, from which a search takes the runtime's
+	// endpoint: the node's /etc/crictl.yaml, wherever it is mounted. It need not exist.
+	// Empty is [DefaultCrictlConfig].
 	CrictlConfig string
-	// Logger is told which runtimes a search found. The zero Logger is silent.
+	// Logger logs which runtimes a search found. The zero Logger is silent.
 	Logger logr.Logger
 }
 
@@ -65,22 +63,22 @@ type Source struct {
 	answered []endpoint // those that ever gave a list
 }
 
-// New returns a source that asks the runtime at the endpoint, and touches
-// nothing. An endpoint is unix:///run/containerd/containerd.sock, or the path
-// alone; on Windows npipe:////./pipe/containerd-containerd. Anything else, and an
-// option that is negative, is an error.
+// New returns a source for the runtime at the endpoint. It does not access the endpoint,
+// which is unix:///run/containerd/containerd.sock, or the path alone, or on Windows
+// npipe:////./pipe/containerd-containerd. Any other endpoint, and a negative option, is an
+// error.
 //
-// Without an endpoint each call of Pods searches: it asks the runtime that
-// $CONTAINER_RUNTIME_ENDPOINT names, or else [Options].CrictlConfig, and looks at
-// [DefaultEndpoints], too. It unites what answers there.
+// Without an endpoint each call of Pods searches for runtimes: the one that
+// $CONTAINER_RUNTIME_ENDPOINT or else [Options].CrictlConfig names, and those at
+// [DefaultEndpoints]. The answer has the sandboxes of all that were found.
 //
-//   - A runtime that is named must be there.
-//   - Of the others a socket that is missing is skipped, and so is a server that
-//     does not speak CRI, as Docker's containerd. Anything else that is wrong with
-//     one of them is an error, as it may be the one that has the pods. So is it
-//     when a runtime that answered once is missing later.
-//   - No sandbox at all is an error: what was found may be an idle stranger, and
-//     the node's own runtime listen elsewhere (hazard 53).
+//   - The runtime that is named must answer.
+//   - Of the default endpoints, missing sockets and servers without CRI, such as
+//     Docker's containerd, are skipped. Any other error is an error of the answer, since
+//     this runtime may be the one with the pods. So is a runtime that answered an earlier
+//     call and is missing now.
+//   - An answer without any sandbox is an error: an idle runtime may have been found, and
+//     the node's own have another socket (hazard 53).
 func New(endpoint string, opts Options) (*Source, error) {
 	if opts.Timeout < 0 || opts.MaxAnswer < 0 {
 		return nil, fmt.Errorf("asking a container runtime: Timeout is %v and MaxAnswer %d; neither may be negative", opts.Timeout, opts.MaxAnswer)
@@ -106,10 +104,9 @@ func New(endpoint string, opts Options) (*Source, error) {
 // Rank returns [podsource.RankRuntime].
 func (s *Source) Rank() podsource.Rank { return podsource.RankRuntime }
 
-// Pods returns one pod for each sandbox that the runtime lists, in any state. It
-// declares that sandboxes are named by their container IDs, which have 64
-// hexadecimal digits, in every network, and no later than
-// [podsource.RuntimeLag] after their addresses were reserved.
+// Pods returns one pod for each sandbox that the runtime lists, in any state. The answer
+// declares that it names each sandbox, whose container ID has 64 hexadecimal digits, in
+// every network, at the latest [podsource.RuntimeLag] after its address was reserved.
 func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 	a := podsource.Answer{Source: "cri"}
 	pods, err := s.list(ctx)

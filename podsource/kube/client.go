@@ -73,7 +73,7 @@ func (s *Source) selector() metav1.ListOptions {
 }
 
 // errInconsistentPages is that a page is not of the moment of the first.
-var errInconsistentPages = errors.New("pages of the list are of different moments")
+var errInconsistentPages = errors.New("pages of the list have different resource versions")
 
 // listPages lists page by page, and returns what take makes of the pods that it
 // takes, and the resource version of the list. Where the server has forgotten the

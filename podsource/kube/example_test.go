@@ -140,7 +140,7 @@ func ExampleOptions() {
 	fmt.Println(err)
 	// Output:
 	// <nil>
-	// making a kube source: Options.WatchCache without the Node: nothing would tell how old an answer is; leave out SkipNodeCheck
+	// making a kube source: Options.WatchCache needs the Node for the age of an answer; leave out SkipNodeCheck
 }
 
 // A resourceVersion stands for an informer: it moves with each event of the watch.

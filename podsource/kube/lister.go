@@ -57,7 +57,7 @@ func FromLister(lister listerscorev1.PodLister, asOf func() time.Time, nodeName 
 		missing = append(missing, errors.New("it needs a lister of pods"))
 	}
 	if asOf == nil {
-		missing = append(missing, errors.New("nothing tells how old the lister's pods are: give the function that InStep makes of their informer"))
+		missing = append(missing, errors.New("it needs a function that tells the age of the lister's pods: pass what InStep returns for their informer"))
 	}
 	if opts.WatchCache {
 		missing = append(missing, errors.New("Options.WatchCache is for New"))

@@ -50,7 +50,7 @@ func (s *Source) checkNode(ctx context.Context) (*corev1.Node, error) {
 // sameNode compares the Node with this machine.
 func (s *Source) sameNode(node *corev1.Node, bootID string) error {
 	if want := s.opts.NodeUID; want != "" && node.UID != want {
-		return s.permanent(fmt.Errorf("its Node has the UID %s, and expected was %s: it was deleted and made anew, "+
+		return s.permanent(fmt.Errorf("its Node has the UID %s, and expected is %s: it was deleted and made anew, "+
 			"or another machine has taken its name", node.UID, want))
 	}
 	got, booted, beat := strings.TrimSpace(node.Status.NodeInfo.BootID), bootedAt(), heartbeat(node)
@@ -86,7 +86,7 @@ func heardOf(node *corev1.Node) error {
 	case ready == nil:
 		return fmt.Errorf("%w: its Node does not say whether it is ready, so kubelet has not reported yet", podsource.ErrIncomplete)
 	case ready.Status != corev1.ConditionTrue && ready.Status != corev1.ConditionFalse:
-		return fmt.Errorf("%w: its Node is Ready=%s since %v (%s: %s): the control plane does not hear of its kubelet, "+
+		return fmt.Errorf("%w: its Node is Ready=%s since %v (%s: %s): the control plane gets no status from its kubelet, "+
 			"so what it knows of the pods is old; is kubelet running, and its certificate valid?",
 			podsource.ErrIncomplete, ready.Status, ready.LastTransitionTime.UTC(), ready.Reason, ready.Message)
 	}

@@ -18,54 +18,52 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/kube/kubepod"
 )
 
-// What the zero Options stand for.
+// The values that zero Options stand for.
 const (
 	// DefaultTimeout is less than gc.Options.SourceTimeout, so that an error names
 	// the source.
 	DefaultTimeout = 10 * time.Second
-	// DefaultPageSize is more than nearly all nodes may run, so that one page is
-	// the rule, and what kubectl asks for at once.
+	// DefaultPageSize is more pods than most nodes may run, so that there is mostly one
+	// page. kubectl uses the same.
 	DefaultPageSize = 500
 )
 
-// Options say how a Source works. The zero value is the safe default of [New]
-// and [NewInformer].
+// Options configure a Source. The zero value is the safe default for [New] and
+// [NewInformer].
 type Options struct {
-	// Timeout is how long one answer may take in all, the Node and every page of
-	// pods. The context given to Pods may end it earlier. Zero is
-	// [DefaultTimeout].
+	// Timeout limits one call of Pods, with the Node and all pages of pods. The context
+	// may end it earlier. Zero is [DefaultTimeout].
 	Timeout time.Duration
-	// PageSize is how many pods are asked for at once. All pages are of one
-	// moment, that of the first. Zero is [DefaultPageSize].
+	// PageSize is the number of pods in one page. All pages show the state at the time
+	// of the first one. Zero is [DefaultPageSize].
 	PageSize int64
-	// WatchCache has the API server answer [New] from its memory, in one piece of
-	// whatever size, without a look at etcd. That spares an old or overloaded
-	// control plane. Since Kubernetes 1.31 servers answer without this option from
-	// memory too, and make sure that it is up to date.
+	// WatchCache lets the API server answer a source of [New] from its watch cache, in
+	// one page, without reading etcd. This helps an old or overloaded control plane.
+	// Since Kubernetes 1.31 servers use the watch cache without this option, too, and
+	// make sure that it is up to date.
 	//
-	// Such an answer may be from before pods that live here came. The server is
-	// held to one that is not older than the Node object, and so than kubelet's
-	// last report of the node's state, the time of which is the answer's AsOf: up
-	// to five minutes ago. That takes it that the API server keeps Nodes and pods
-	// in the same etcd, as it does unless --etcd-servers-overrides says otherwise.
-	// It can't be together with SkipNodeCheck.
+	// With this option the answer may lack new pods. The list is not older than the Node
+	// object, and so not older than kubelet's last report of the node's state; the time
+	// of that report, up to five minutes ago, is the AsOf of the answer. This assumes
+	// that the API server keeps Nodes and pods in the same etcd, which is so unless
+	// --etcd-servers-overrides changes it. WatchCache can't be used with SkipNodeCheck.
 	WatchCache bool
-	// NodeUID, if set, is the UID that the Node object must have: it changes when
-	// the object is deleted and made anew.
+	// NodeUID, if set, is the UID that the Node object must have. It changes when the
+	// object is deleted and created again.
 	NodeUID types.UID
-	// BootID returns the boot ID of the kernel that runs this node's pods, as
-	// kubelet reports it. Nil reads /proc/sys/kernel/random/boot_id, which is the
-	// host's in a container, too, and which only Linux has. A sandbox with a
-	// kernel of its own has another.
+	// BootID returns the boot ID of the kernel that runs this node's pods, as kubelet
+	// reports it. If it is nil, the source reads /proc/sys/kernel/random/boot_id. Only
+	// Linux has this file, and in a container it is that of the host. A sandbox with its
+	// own kernel has another boot ID.
 	BootID func() (string, error)
-	// GetNode reads the Node object for a source made by [FromLister]: a node
-	// lister's Get, or a client's. [New] and [NewInformer] have their client for
-	// that, and call this instead where it is set.
+	// GetNode reads the Node object for a source of [FromLister]: the Get of a node
+	// lister, or of a client. [New] and [NewInformer] use their client if it is nil.
 	GetNode func(ctx context.Context, name string) (*corev1.Node, error)
-	// SkipNodeCheck trusts the node's name and reads no Node object. Then another
-	// node's list, or that of an older machine of the same name, is taken for
-	// this one's, and every address that is not in it for leaked (hazard 23). And
-	// nothing tells whether kubelet is still heard of (hazard 55).
+	// SkipNodeCheck trusts the node's name and does not read the Node object. Then the
+	// list of another node, or of an older machine of the same name, is taken for this
+	// node's, and all addresses that are not in it count as leaked (hazard 23). It is
+	// not noticed either when kubelet no longer reports to the control plane
+	// (hazard 55).
 	SkipNodeCheck bool
 }
 
@@ -79,12 +77,12 @@ func (o *Options) wrong() (errs []error) {
 	}
 	switch {
 	case o.SkipNodeCheck && (o.NodeUID != "" || o.BootID != nil || o.GetNode != nil):
-		errs = append(errs, errors.New("Options.SkipNodeCheck reads no Node, so NodeUID, BootID and GetNode would not count; leave it out, or them"))
+		errs = append(errs, errors.New("Options.SkipNodeCheck reads no Node, so NodeUID, BootID and GetNode have no effect with it; use one or the other"))
 	case o.SkipNodeCheck && o.WatchCache:
-		errs = append(errs, errors.New("Options.WatchCache without the Node: nothing would tell how old an answer is; leave out SkipNodeCheck"))
+		errs = append(errs, errors.New("Options.WatchCache needs the Node for the age of an answer; leave out SkipNodeCheck"))
 	case o.SkipNodeCheck:
 	case o.GetNode == nil:
-		errs = append(errs, errors.New("nothing tells that this is the right node: set Options.GetNode, or SkipNodeCheck to trust its name"))
+		errs = append(errs, errors.New("the node can't be verified: set Options.GetNode, or SkipNodeCheck to trust its name"))
 	case o.BootID == nil && runtime.GOOS != "linux":
 		errs = append(errs, fmt.Errorf("%s has no %s with the kernel's boot ID: set Options.BootID, or SkipNodeCheck to trust the node's name",
 			runtime.GOOS, bootIDFile))
@@ -92,7 +90,7 @@ func (o *Options) wrong() (errs []error) {
 	return errs
 }
 
-// A Source gives the pods of one node as Kubernetes knows them. Make it with
+// A Source returns the pods of one node as the API server knows them. It is made by
 // [New] or [FromLister].
 type Source struct {
 	nodeName string
@@ -124,14 +122,14 @@ func newSource(nodeName string, opts Options, errs ...error) (*Source, error) {
 	return &Source{nodeName: nodeName, opts: opts}, nil
 }
 
-// Pods returns all pods that are bound to the node, or an error (R2). It wraps
-// [podsource.ErrIncomplete] where waiting may help, [podsource.ErrPermanent] where
-// the node's name or UID is another's, and never [podsource.ErrNotHere]: a file
-// that a client misses is no sign that there is no API server.
+// Pods returns all pods that are bound to the node, or an error (R2). The error wraps
+// [podsource.ErrIncomplete] if a later call may succeed, and [podsource.ErrPermanent] if the
+// node's name or UID is that of another one. It is never [podsource.ErrNotHere]: that a
+// client lacks a file does not mean that there is no API server.
 //
-// The pods come without container IDs. The answer declares that those have 64
-// hexadecimal digits, so that what other containers own counts as foreign (R14).
-// Its Note names pods of which an annotation could not be read.
+// The pods have no container IDs. The answer declares that their IDs have 64 hexadecimal
+// digits, so reservations of other containers are foreign (R14). Its Note names pods with
+// an annotation that can't be read.
 func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 	a, err := s.ask(ctx)
 	if err != nil {

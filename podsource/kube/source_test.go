@@ -282,7 +282,7 @@ func TestErrors(t *testing.T) {
 		{reason: "kubelet is not heard of", set: func(a *apiServer) { ready(a.node, corev1.ConditionUnknown) }, incomplete: true,
 			want: []string{"Ready=Unknown", "NodeStatusUnknown: Kubelet stopped posting node status.", "certificate"}},
 		{reason: "nobody says whether it is ready", set: func(a *apiServer) { a.node.Status.Conditions = nil }, incomplete: true, want: []string{"has not reported yet"}},
-		{reason: "the node was deleted and made anew", permanent: true, opts: Options{NodeUID: "old"}, want: []string{"has the UID uid-of-here, and expected was old"}},
+		{reason: "the node was deleted and made anew", permanent: true, opts: Options{NodeUID: "old"}, want: []string{"has the UID uid-of-here, and expected is old"}},
 		{reason: "this kernel has no boot ID", opts: Options{BootID: boot("\n")}, want: []string{"boot ID is empty", "Options.BootID"}},
 		{reason: "this kernel's boot ID can't be read", opts: Options{BootID: func() (string, error) { return "", fs.ErrPermission }}, want: []string{"reading this kernel's boot ID", "permission", "Options.BootID"}},
 		{reason: "a missing file is no missing API server", opts: Options{BootID: func() (string, error) { return "", fs.ErrNotExist }}, want: []string{"reading this kernel's boot ID"}},
@@ -385,10 +385,10 @@ func TestArguments(t *testing.T) {
 		{"... of the kernel", client, lister, asOf, "here", Options{SkipNodeCheck: true, BootID: boot("1")}, "SkipNodeCheck reads no Node", [3]string{}},
 		{"... of the Node", client, lister, asOf, "here", Options{SkipNodeCheck: true, GetNode: checked.GetNode}, "SkipNodeCheck reads no Node", [3]string{}},
 		{"nothing would tell how old an answer is", client, lister, asOf, "here", Options{SkipNodeCheck: true, WatchCache: true}, "",
-			[3]string{"WatchCache without the Node", "WatchCache is for New", "WatchCache is for New"}},
+			[3]string{"WatchCache needs the Node", "WatchCache is for New", "WatchCache is for New"}},
 		{"several at once", nil, nil, nil, "", Options{}, "no node name", [3]string{"it needs a client", "it needs a client", "it needs a lister"}},
 		{"nothing to ask", nil, nil, asOf, "here", checked, "", [3]string{"it needs a client", "it needs a client", "it needs a lister"}},
-		{"nothing tells how old the pods are", client, lister, nil, "here", checked, "", [3]string{"", "", "nothing tells how old the lister's pods are"}},
+		{"nothing tells how old the pods are", client, lister, nil, "here", checked, "", [3]string{"", "", "it needs a function that tells the age of the lister's pods"}},
 		{"nothing tells whether this is the right node", client, lister, asOf, "here", Options{}, "", [3]string{"", "", "set Options.GetNode, or SkipNodeCheck"}},
 	} {
 		source, newErr := New(row.client, row.nodeName, row.opts)

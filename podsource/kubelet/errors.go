@@ -30,7 +30,7 @@ func explainDial(err error) error {
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("%w; only root may ask: run as root, and see to SELinux or AppArmor", err)
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("%w: %w; is kubelet being restarted? if it does not serve this socket any more, remove the file",
+		return fmt.Errorf("%w: %w; kubelet may be restarting; if it no longer serves this socket, remove the file",
 			podsource.ErrIncomplete, err)
 	case errors.Is(err, syscall.EAGAIN): // Linux, where a queue of connections is full
 		return fmt.Errorf("%w: %w; kubelet accepts no connection; does it hang?", podsource.ErrIncomplete, err)
@@ -54,7 +54,7 @@ func explainCall(err error) error {
 		}
 		return fmt.Errorf("%w: kubelet limits how often it is asked: %w", podsource.ErrIncomplete, err)
 	case codes.Unimplemented:
-		return fmt.Errorf("%w: what listens here does not serve the Pods API v1alpha1: %w", podsource.ErrNotHere, err)
+		return fmt.Errorf("%w: the server does not serve the Pods API v1alpha1: %w", podsource.ErrNotHere, err)
 	}
 	return err
 }

@@ -29,14 +29,14 @@ const (
 	DefaultMaxBytes = 256 << 20
 )
 
-// Options say how a Source asks. The zero value is the safe default.
+// Options configure a Source. The zero value is the safe default.
 type Options struct {
-	// Timeout is how long kubelet may take to answer, besides what the context
-	// allows. Zero is [DefaultTimeout].
+	// Timeout limits one call of Pods. The context may end it earlier. Zero is
+	// [DefaultTimeout].
 	Timeout time.Duration
-	// MaxBytes is how long an answer may be; a longer one is an error. A pod is at
-	// most about 1.5 MB, as etcd keeps no larger object, and seldom above 20 kB.
-	// Zero is [DefaultMaxBytes].
+	// MaxBytes limits the size of an answer; a larger one is an error. A pod has at most
+	// about 1.5 MB, the limit of etcd, and rarely more than 20 kB. Zero is
+	// [DefaultMaxBytes].
 	MaxBytes int
 }
 
@@ -52,9 +52,9 @@ type Source struct {
 // with the one that ends it).
 const maxSocket = 107
 
-// New returns the source that asks on the given unix socket, an absolute path; ""
-// is [DefaultSocket]. It touches nothing: whether the socket exists is seen when
-// the source is asked. The error names all that is wrong with the arguments.
+// New returns a source for the kubelet at the given unix socket, an absolute path; "" is
+// [DefaultSocket]. It does not access the socket, which need not exist yet. The error names
+// everything that is wrong with the arguments.
 func New(socket string, opts Options) (*Source, error) {
 	var errs []error
 	switch {
@@ -79,20 +79,19 @@ func New(socket string, opts Options) (*Source, error) {
 	return &Source{socket: socket, opts: opts}, nil
 }
 
-// Pods returns all pods that kubelet knows of, as [kubepod.Convert] makes them:
-// also static pods, and pods that have finished.
+// Pods returns all pods that kubelet knows, also static and finished ones, converted by
+// [kubepod.Convert].
 //
-// The pods come without container IDs. The answer declares that those have 64
-// hexadecimal digits, so that what other containers own counts as foreign (R14).
+// The pods have no container IDs. The answer declares that their IDs have 64 hexadecimal
+// digits, so reservations of other containers are foreign (R14).
 //
-// The error wraps [podsource.ErrIncomplete] where kubelet is there but does not
-// answer now, so that waiting may help: it has just been started and does not
-// know all pods yet, nobody listens on its socket, it closes the connection,
-// takes too long or has too many callers. The error wraps [podsource.ErrNotHere]
-// where kubelet does not serve the API: the socket is missing, or the service
-// behind it is another. One pod that can't be read is an error of the whole
-// answer (R2), but for its network status annotation: the answer's Note names pods
-// of which that can't be read.
+// The error wraps [podsource.ErrIncomplete] if a later call may succeed: kubelet has just
+// started and does not know all pods yet, nothing listens on its socket, it closes the
+// connection, takes too long or has too many callers. The error wraps
+// [podsource.ErrNotHere] if kubelet does not serve the API: the socket is missing, or
+// serves something else. A pod that can't be read is an error of the whole answer (R2). A
+// network status annotation that can't be read is no error; the answer's Note names its
+// pod.
 func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 	a := podsource.Answer{Source: "kubelet"}
 	pods, err := s.ask(ctx)

@@ -116,7 +116,7 @@ func Decode(text []byte) ([]podsource.Pod, error) {
 	}
 	dec := json.NewDecoder(bytes.NewReader(text))
 	if err := expect(dec, '['); err != nil {
-		return nil, fmt.Errorf("an array of pods is wanted: %w", err)
+		return nil, fmt.Errorf("it must be an array of pods: %w", err)
 	}
 	pods := []podsource.Pod{}
 	for dec.More() {
@@ -130,7 +130,7 @@ func Decode(text []byte) ([]podsource.Pod, error) {
 		return nil, fmt.Errorf("behind pod %d: %w", len(pods), err)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("something comes after the array, from byte %d on", dec.InputOffset())
+		return nil, fmt.Errorf("there is more after the array, from byte %d on", dec.InputOffset())
 	}
 	return pods, nil
 }
@@ -142,7 +142,7 @@ func expect(dec *json.Decoder, want json.Delim) error {
 		return err
 	}
 	if got != want {
-		return fmt.Errorf("%v is there instead of %v, at byte %d", got, want, dec.InputOffset())
+		return fmt.Errorf("found %v instead of %v at byte %d", got, want, dec.InputOffset())
 	}
 	return nil
 }

@@ -24,7 +24,7 @@ func decodePod(dec *json.Decoder) (podsource.Pod, error) {
 		"moreIPs": &p.MoreIPs, "network": (*network)(&p.Network),
 	}
 	if err := expect(dec, '{'); err != nil {
-		return p, fmt.Errorf("an object is wanted: %w", err)
+		return p, fmt.Errorf("it must be an object: %w", err)
 	}
 	for dec.More() {
 		t, err := token(dec)
@@ -84,7 +84,7 @@ func (a *addresses) UnmarshalJSON(text []byte) error {
 		ip, err := netip.ParseAddr(s)
 		switch {
 		case err != nil && strings.Contains(s, "/"):
-			return fmt.Errorf("%q is a prefix; wanted is the address alone", s)
+			return fmt.Errorf("%q is a prefix; give the address alone", s)
 		case err != nil:
 			return fmt.Errorf("%q is not an IP address", s)
 		case ip.Zone() != "":

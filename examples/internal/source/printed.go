@@ -28,7 +28,7 @@ func decodePrinted(text []byte, node func() (string, error)) (podsource.Answer, 
 	}
 	var items []json.RawMessage
 	if err := json.Unmarshal(list["items"], &items); err != nil || items == nil {
-		return podsource.Answer{}, errors.New("an array of pods is wanted, or what `kubectl get pods -A -o json` or `crictl pods -o json` prints: " +
+		return podsource.Answer{}, errors.New("it must be an array of pods, or what `kubectl get pods -A -o json` or `crictl pods -o json` prints: " +
 			"it is an object, and has no array of items")
 	}
 	if kind, ok := list["kind"]; ok {
@@ -81,14 +81,14 @@ func crictlAnswer(items []json.RawMessage) (podsource.Answer, error) {
 // others. Then the answer only adds reasons to keep.
 func kubectlAnswer(kind string, metadata json.RawMessage, items []json.RawMessage, nodeName func() (string, error)) (podsource.Answer, error) {
 	if kind != `"List"` && kind != `"PodList"` {
-		return podsource.Answer{}, fmt.Errorf("its kind is %s, and a List of pods is wanted", kind)
+		return podsource.Answer{}, fmt.Errorf("its kind is %s; it must be a List of pods", kind)
 	}
 	var page struct{ Continue string }
 	if err := json.Unmarshal(metadata, &page); err != nil && metadata != nil {
 		return podsource.Answer{}, fmt.Errorf("its metadata: %w", err)
 	}
 	if page.Continue != "" {
-		return podsource.Answer{}, errors.New("it is one page of a list that goes on")
+		return podsource.Answer{}, errors.New("it is one page of a longer list")
 	}
 	node, err := nodeName()
 	if err != nil {
@@ -153,7 +153,7 @@ func object(text []byte) (map[string]json.RawMessage, error) {
 		return nil, err
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("something comes after the object, from byte %d on", dec.InputOffset())
+		return nil, fmt.Errorf("there is more after the object, from byte %d on", dec.InputOffset())
 	}
 	return fields, nil
 }

@@ -122,7 +122,7 @@ func TestPrinted(t *testing.T) {
 		{reason: "a sandbox without metadata", text: `{"items":[{"id":"x"},{"id":"y","metadata":{"namespace":"db"}}]}`,
 			want: podsource.Answer{Pods: []podsource.Pod{{ContainerIDs: []string{"x"}}, {NamespacedName: types.NamespacedName{Namespace: "db"}, ContainerIDs: []string{"y"}}}, Names: cri}},
 
-		{reason: "one page of several", text: raw("PodList", `"continue": "abc"`, web, proxy), says: "one page of a list that goes on"},
+		{reason: "one page of several", text: raw("PodList", `"continue": "abc"`, web, proxy), says: "one page of a longer list"},
 		{reason: "kubectl get pod NAME", text: `{"apiVersion":"v1","kind":"Pod","metadata":{}}`, says: "has no array of items"},
 		{reason: "other things among the pods", text: strings.Replace(kubectl(t, web, proxy), `"Pod"`, `"Service"`, 1), says: `item 1 is a "Service", and not a Pod`},
 		{reason: "a list of no kind", text: raw("List", `"resourceVersion": ""`, web, proxy), says: `item 1 is a "", and not a Pod`},
@@ -141,7 +141,7 @@ func TestPrinted(t *testing.T) {
 		{reason: "null for the items", text: `{"items":null}`, says: "has no array of items"},
 		{reason: "the items twice", text: `{"items":[{"id":"x"}],"items":[]}`, says: `field "items" is given twice`},
 		{reason: "in other letters", text: `{"Items":[{"id":"x"}]}`, says: "has no array of items"},
-		{reason: "two objects, as of kubectl --watch", text: kubectl(t, web, proxy) + kubectl(t, web, proxy), says: "something comes after the object"},
+		{reason: "two objects, as of kubectl --watch", text: kubectl(t, web, proxy) + kubectl(t, web, proxy), says: "there is more after the object"},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
 			got, err := answerOf(t, row.text)

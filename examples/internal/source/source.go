@@ -148,7 +148,7 @@ func open(spec string, env *Env) (podsource.Source, error) {
 		}
 		return s, nil
 	}
-	return nil, fmt.Errorf("pod source %q: there is no kind %q; wanted is one of %s", spec, name, strings.Join(Forms(), ", "))
+	return nil, fmt.Errorf("pod source %q: there is no kind %q; the kinds are %s", spec, name, strings.Join(Forms(), ", "))
 }
 
 // Forms returns the form of each kind, as in "file:PATH" and "cri[:ENDPOINT]".

@@ -54,17 +54,17 @@ func TestDecodeRefuses(t *testing.T) {
 	for _, row := range []struct{ reason, text, want string }{
 		{"no JSON at all", "", "it is empty; a node without pods is written []"},
 		{"white space alone", " \n", "it is empty; a node without pods is written []"},
-		{"null is no list", "null", "an array of pods is wanted"},
-		{"one pod without an array", `{"name":"a"}`, "an array of pods is wanted: { is there instead of ["},
-		{"a second array", `[][]`, "something comes after the array"},
-		{"a stray bracket", `[]]`, "something comes after the array"},
-		{"text behind the array", `[] done`, "something comes after the array"},
+		{"null is no list", "null", "it must be an array of pods"},
+		{"one pod without an array", `{"name":"a"}`, "it must be an array of pods: found { instead of ["},
+		{"a second array", `[][]`, "there is more after the array"},
+		{"a stray bracket", `[]]`, "there is more after the array"},
+		{"text behind the array", `[] done`, "there is more after the array"},
 		{"an unknown field", `[{"ip":["10.0.0.1"]}]`, `pod 1: unknown field "ip"`},
 		{"a field in other letters", `[{"IPs":["10.0.0.1"]}]`, `pod 1: unknown field "IPs"`},
 		{"the second of two lists would win", `[{"ips":["10.0.0.1"],"ips":[]}]`, `pod 1: field "ips" is given twice`},
 		{"no address", `[{},{"ips":["10.0.0.300"]}]`, `pod 2: field "ips": "10.0.0.300" is not an IP address`},
 		{"an empty address", `[{"ips":[""]}]`, `field "ips": "" is not an IP address`},
-		{"a prefix, as multus reports", `[{"ips":["10.0.0.3/24"]}]`, `"10.0.0.3/24" is a prefix; wanted is the address alone`},
+		{"a prefix, as multus reports", `[{"ips":["10.0.0.3/24"]}]`, `"10.0.0.3/24" is a prefix; give the address alone`},
 		{"a zone", `[{"ips":["fe80::1%eth0"]}]`, "has a zone"},
 		{"an address that could not be read", `[{"ips":[null]}]`, `field "ips": an element is null`},
 		{"one address without its array", `[{"ips":"10.0.0.1"}]`, `pod 1: field "ips"`},
@@ -74,8 +74,8 @@ func TestDecodeRefuses(t *testing.T) {
 		{"an empty name, which is not the same as none", `[{"network":""}]`, `field "network": "" is not the name of a network`},
 		{"no time", `[{"startedAt":"yesterday"}]`, `field "startedAt"`},
 		{"an empty time", `[{"startedAt":""}]`, `field "startedAt"`},
-		{"a pod that could not be read", `[null]`, "pod 1: an object is wanted"},
-		{"a pod that is a word", `["web-1"]`, "pod 1: an object is wanted"},
+		{"a pod that could not be read", `[null]`, "pod 1: it must be an object"},
+		{"a pod that is a word", `["web-1"]`, "pod 1: it must be an object"},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
 			pods, err := Decode([]byte(row.text))
@@ -105,7 +105,7 @@ func TestParseRefuses(t *testing.T) {
 		want   string
 	}{
 		{"none", nil, "no pod source was given"},
-		{"an unknown kind", []string{"docker"}, `pod source "docker": there is no kind "docker"; wanted is one of file:PATH`},
+		{"an unknown kind", []string{"docker"}, `pod source "docker": there is no kind "docker"; the kinds are file:PATH`},
 		{"a path without a kind", []string{"/run/pods.json"}, `there is no kind "/run/pods.json"`},
 		{"an empty one", []string{""}, `there is no kind ""`},
 		{"no path", []string{"file:"}, `pod source "file:": a path is missing`},

@@ -24,7 +24,7 @@ func TestNothingIsReleasedWithoutTheRuntime(t *testing.T) {
 			n.refused("there is no socket")
 			n.start()
 			n.kill()
-			n.refused("nobody answers")
+			n.refused("nothing listens on it")
 
 			shim := n.freezeShim(live)
 			n.launch()
