@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package metrics shows the passes of package gc to Prometheus.
+// Package metrics exposes the passes of package gc as Prometheus metrics.
 //
 //	collector := metrics.New()
 //	prometheus.MustRegister(collector)
 //	r, err := gc.New(store, networks, source, gc.Options{OnReport: collector.OnReport})
 //
-// One [Collector] serves one [gc.Reconciler], and so all networks of a data
-// directory. Where a process has several data directories, make a Collector for
-// each and register it with a label more ([prometheus.WrapRegistererWith]).
+// A [Collector] serves one [gc.Reconciler], and so all networks of a data directory. A
+// process with several data directories needs a Collector for each, registered with an
+// additional label ([prometheus.WrapRegistererWith]).
 //
-// No address, container or pod of a report becomes a label: labels are names of networks and of sources, and the
-// words of verdicts and reasons, which are stable.
+// Labels are names of networks and of sources, and the words of verdicts and reasons, which
+// are stable. No address, container or pod is a label.
 //
 // # Metrics of passes
 //
@@ -21,10 +21,10 @@
 //     they ended. "ok": without an error. "refused": a source failed or its
 //     answer is too old; "no-pods": a source reports no pod at all
 //     ([gc.ErrNoPods]); "source-timeout": no answer in time
-//     ([gc.ErrSourceTimeout]). With these three nothing was judged and nothing
-//     released (R2, R9). "locked": host-local's lock could not be had
-//     ([hostlocal.ErrLocked]). "failed": every other error. With these two much
-//     may have been done all the same (R11).
+//     ([gc.ErrSourceTimeout]). After these three nothing was judged and nothing
+//     released (R2, R9). "locked": host-local's lock could not be taken
+//     ([hostlocal.ErrLocked]). "failed": every other error. After these two,
+//     reservations may have been released all the same (R11).
 //   - hostlocal_gc_pass_duration_seconds, a histogram: how long passes took,
 //     however they ended.
 //   - hostlocal_gc_lock_held_seconds_total, a counter: time for which passes held
@@ -35,45 +35,45 @@
 //   - hostlocal_gc_last_good_pass_timestamp_seconds, a gauge: when the last pass
 //     with the result "ok" began, in Unix time.
 //   - hostlocal_gc_missing_networks, a gauge: how many of the networks to release
-//     in have no directory: all of them where the data directory is missing.
+//     in have no directory: all of them if the data directory is missing.
 //     Nothing was ever reserved in them on this node, or a name or the data
 //     directory is wrong.
 //   - hostlocal_gc_unreserved_addresses, a gauge: addresses of live pods that are
 //     reserved in no network of the data directory, so that host-local may hand
-//     them out again ([gc.Unreserved.AtRisk]): those in the ranges that were set, or
-//     where none was, of pods with a name.
+//     them out again ([gc.Unreserved.AtRisk]): those in the ranges that were set, or,
+//     without ranges, those of pods with a name.
 //   - hostlocal_gc_duplicate_addresses, a gauge: addresses that several live pods
 //     have (R10).
 //
 // # Metrics of sources
 //
-// These have the label source, the name in [gc.SourceReport]. Of a pass that asked
-// twice they have the second answer.
+// These have the label source, the name in [gc.SourceReport]. If a pass called the sources
+// twice, the second answer counts.
 //
 //   - hostlocal_gc_source_seconds_total, a counter: time that the source took to
 //     answer.
-//   - hostlocal_gc_source_answers_total, a counter: questions to which it gave an
-//     answer, also one that was refused. A source at zero was never heard since
-//     the process started: its socket, its account or its name is wrong.
-//   - hostlocal_gc_source_failures_total, a counter: questions to which it gave
-//     an error. An answer that was refused is in passes_total alone, and so is
-//     one that did not come in time.
+//   - hostlocal_gc_source_answers_total, a counter: calls that returned an answer,
+//     also one that was refused. A source at zero has not answered since the process
+//     started: its socket, its account or its name is wrong.
+//   - hostlocal_gc_source_failures_total, a counter: calls that returned an error. An
+//     answer that was refused is only in passes_total, and so is one that did not come
+//     in time.
 //
 // # Metrics of reservations
 //
-// These have the label network, and there are those of every network of the data
-// directory, also of those that are only read.
+// These have the label network. There are series for every network of the data directory,
+// also for those that are only read.
 //
 //   - hostlocal_gc_reservations, a gauge with the labels verdict and reason:
 //     reservations by what the last pass decided or did, and why.
 //     Each reason belongs to one verdict. Its series begins with the first pass
-//     that gives it, and then goes to zero where none has it. "released" and
-//     "gone" are no longer there.
+//     that gives it, and is zero after passes that do not. Reservations that are
+//     "released" or "gone" no longer exist.
 //   - hostlocal_gc_range_addresses, a gauge with the label set, the number of a range
 //     set in the configuration: how many addresses it has for containers. It is there
 //     for networks whose ranges were set ([Collector.SetRanges]).
 //   - hostlocal_gc_range_reserved_addresses, a gauge with the same labels: how many of
-//     them are reserved. The network is full where the two are equal.
+//     them are reserved. The network is full if the two are equal.
 //   - hostlocal_gc_released_total, a counter: reservations released.
 //   - hostlocal_gc_release_failures_total, a counter: leaks that could not be
 //     removed ([gc.ReleaseFailed]). A leak that stays counts in each pass.
@@ -81,12 +81,10 @@
 //     reservation was that the last pass kept although it found no live pod
 //     that holds it; zero if there was none.
 //
-// A gauge appears with the first pass that knows its value, and a pass that does
-// not know leaves it as it was: one that was refused, or that could not list the
-// reservations. So a conflict that stands is not cleared by a source that fails
-// once. As long as there was no good
-// pass there is no timestamp to compare with: look for
-// hostlocal_gc_passes_total{result="ok"} that stays at zero.
+// A gauge appears with the first pass that knows its value. A pass that was refused, or that
+// could not list the reservations, does not change it, so a source that fails once does not
+// clear a conflict. Before the first pass without an error there is no timestamp; alert on
+// hostlocal_gc_passes_total{result="ok"} at zero.
 //
 // # The oldest kept leak
 //

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cniconf tells which networks of host-local a CNI configuration names,
+// Package cniconf reads CNI configurations, and returns the networks of host-local in them
 // with their data directories and ranges.
 //
-// It is a package of its own because it uses the plugin's parser, which brings
-// netlink. Nothing in this module imports it: an operator's tool may, to find
-// the data directories of a node, or the addresses that a network has in all.
+// It is a package of its own because it uses the plugin's parser, which imports netlink. The
+// other packages of the library do not import it. A command or an agent may, to find the
+// data directories of a node, or the number of addresses of a network.
 //
-// Which plugins count:
+// It reads the configuration of:
 //   - a plugin whose ipam.type is host-local, alone or in a list;
 //   - flannel, which gives host-local the node's subnet at run time;
 //   - the delegates of a meta plugin such as Multus, each of which is a
@@ -40,10 +40,10 @@ type Network struct {
 	// DataDir is host-local's data directory; [hostlocal.DefaultDataDir] if the
 	// configuration names none.
 	DataDir string
-	// Ranges are the range sets, of each of which a container gets one address.
-	// It is nil if they are known at run time only.
+	// Ranges are the range sets. A container gets one address of each set. It is nil if
+	// they are known at run time only.
 	Ranges []iprange.Set
-	// Plugin is the type of the plugin that calls host-local, as in "bridge".
+	// Plugin is the type of the plugin that calls host-local, such as "bridge".
 	Plugin string
 }
 
@@ -73,11 +73,10 @@ type ipam struct {
 	Ranges  any    `json:"ranges"`
 }
 
-// Parse returns the networks that a configuration names: of a single plugin
-// (.conf) or of a list (.conflist). One that host-local has no part in names
-// none, which is not an error. An error about one plugin of a list, or about one
-// delegate, does not hide the others: what could be read is returned beside the
-// joined errors.
+// Parse returns the networks of host-local in a configuration, which is that of a single
+// plugin (.conf) or a list (.conflist). A configuration without host-local has none, which is
+// not an error. If there are errors about some plugins of a list, or about some delegates,
+// Parse returns the networks of the others beside the joined errors.
 func Parse(conf []byte) ([]Network, error) {
 	c, err := decode(conf)
 	if err != nil {

@@ -13,14 +13,13 @@ import (
 	"strings"
 )
 
-// ReadDir returns the networks that the configurations in a directory name, such
-// as /etc/cni/net.d, in the order of their file names: of the files that libcni
-// reads, which are *.conf, *.conflist and *.json. To a list belong also the
-// plugins in <dir>/<name of the network>/*.conf, unless it says
-// loadOnlyInlinedPlugins. Most runtimes use the first file alone.
+// ReadDir returns the networks of host-local in the configurations of a directory such as
+// /etc/cni/net.d, in the order of the file names. It reads the files that libcni reads:
+// *.conf, *.conflist and *.json. The plugins in <dir>/<name of the network>/*.conf belong to
+// a list, too, unless it has loadOnlyInlinedPlugins. Most runtimes use only the first file.
 //
-// A file of more than a MiB is an error. Each error names its file. What could be
-// read is returned beside the joined errors. A directory that is missing is an error.
+// A file of more than a MiB is an error. Each error names its file. ReadDir returns what it
+// could read beside the joined errors. It is an error if the directory does not exist.
 func ReadDir(dir string) ([]Network, error) {
 	files, err := confFiles(dir, ".conf", ".conflist", ".json")
 	if err != nil {

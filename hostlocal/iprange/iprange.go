@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package iprange says which addresses host-local hands out from its ranges, and how
-// many those are. It imports nothing beyond the standard library, so that a collector of
-// metrics can use it without the plugin's parser, which brings netlink.
+// Package iprange says which addresses host-local hands out from its ranges, and how many
+// they are. It imports only the standard library, so that a metrics collector can use it
+// without the plugin's parser, which imports netlink.
 package iprange
 
 import (
@@ -11,13 +11,13 @@ import (
 	"slices"
 )
 
-// A Range is a part of a subnet: all addresses from First to Last. Both are part of it.
-// The Gateway is never handed out where it lies inside; the zero Gateway is none. A Range
-// whose Last is below its First, or that lacks one of them, is empty.
+// A Range is a part of a subnet: all addresses from First to Last, both included. The
+// Gateway is never handed out if it lies in the range; the zero Gateway is none. A Range
+// without First or Last, or with a Last below its First, is empty.
 type Range struct{ First, Last, Gateway netip.Addr }
 
-// A Set is what a container gets one address of: one or several ranges, which do not
-// overlap. A network with addresses of both families has two.
+// A Set is one or several ranges that do not overlap. A container gets one address of each
+// set of its network. A network with both address families has two sets.
 type Set []Range
 
 // Contains reports whether an address lies in the range. It may be the gateway.
@@ -28,7 +28,7 @@ func (r Range) Contains(ip netip.Addr) bool {
 // Has reports whether host-local may hand out an address from the range.
 func (r Range) Has(ip netip.Addr) bool { return r.Contains(ip) && ip != r.Gateway }
 
-// Size is how many addresses the range has for containers. More than 2^53 are rounded.
+// Size returns the number of addresses for containers in the range, rounded above 2^53.
 func (r Range) Size() float64 {
 	if !r.Contains(r.Last) {
 		return 0
@@ -46,7 +46,7 @@ func (s Set) Has(ip netip.Addr) bool {
 	return slices.ContainsFunc(s, func(r Range) bool { return r.Has(ip) })
 }
 
-// Size is how many addresses the set has for containers. More than 2^53 are rounded.
+// Size returns the number of addresses for containers in the set, rounded above 2^53.
 func (s Set) Size() (n float64) {
 	for _, r := range s {
 		n += r.Size()

@@ -7,29 +7,27 @@
 //	...
 //	reconciler, err := gc.New(store, []string{valid.Network()}, valid, gc.Options{})
 //
-// The list is that of the network that the request names, and the source speaks
-// of that network alone: in another one nothing is released on its word, whatever
-// networks the reconciler has (hazard 74). As reservations are matched by
-// container ID, a container that is valid by one of its interfaces keeps what all
-// of them hold, which is stricter than GC demands. Owners that old versions of
-// host-local wrote, of a container ID alone, match like any other.
+// The list is that of the network in the request, and the source speaks only of that network:
+// in another one it lets nothing be released, whatever networks the reconciler has
+// (hazard 74). Reservations are matched by container ID. So a container with one valid
+// interface keeps the reservations of all its interfaces, which is stricter than GC requires.
+// Owners from old versions of host-local, with a container ID only, match like any other.
 //
-// The CNI specification lets no ADD be in flight during a GC. A pass does not rely
-// on that: what is younger than the minimum age waits for the next one. The hook's
-// assertion, gc.NoADDInFlight, is for who serves the ADDs and has not begun to. It
-// is not for answering a request.
+// The CNI specification allows no ADD in flight during a GC. A pass does not rely on that: a
+// reservation that is younger than the minimum age is kept until the next one. The assertion
+// gc.NoADDInFlight is for an agent that serves the ADDs and has not begun to. It is not for
+// the answer to a request.
 //
 // # What it cannot see
 //
 //   - Any other network (hazard 74).
-//   - What was attached after the request: it counts for Options.MaxAge, and then is
-//     an error (hazard 62). It does not belong into a loop.
-//   - Whether the list is whole. Who sends a request asserts that, and not
-//     everybody can: Multus 4.2 does not pass on what it was sent. It makes a list
-//     of its own cache, of which it leaves out files that it can't read, and sends
-//     that to its first delegate only. So behind Multus the request does not name
-//     all holders. Don't let anything go by it there: ask the runtime and package
-//     cnicache instead.
+//   - What was attached after the request. The source counts for Options.MaxAge, and then is
+//     an error (hazard 62). It is not for a loop.
+//   - Whether the list is complete. The sender asserts that, and not every sender can: Multus
+//     4.2 does not forward the request that it received. It makes a list from its own cache,
+//     without the files that it can't read, and sends that to its first delegate only. So
+//     behind Multus the request does not name all holders. Release nothing because of it
+//     there: use the runtime and package cnicache instead.
 //   - Another runtime's containers in the same network: each runtime names its own
 //     (hazard 29).
 package cnigc

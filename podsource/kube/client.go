@@ -15,16 +15,15 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// A Client is what New needs of one: a clientset's CoreV1() is a Client.
+// A Client reads pods and nodes: the CoreV1() of a clientset is a Client.
 type Client interface {
 	typedcorev1.PodsGetter
 	typedcorev1.NodesGetter
 }
 
-// New returns a source that asks the API server anew whenever it is asked:
-// one GET of the Node and one LIST of the pods bound to it, or as many as there
-// are pages. It touches nothing before that. The error names all that is wrong
-// with the arguments.
+// New returns a source that asks the API server on every call of Pods: one GET of the Node,
+// and one LIST for each page of the pods bound to it. New itself sends no request. Its error
+// names everything that is wrong with the arguments.
 func New(client Client, nodeName string, opts Options) (*Source, error) {
 	s, err := withClient(client, nodeName, opts)
 	if err != nil {

@@ -22,14 +22,14 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// An Informer is a source that watches the pods of its node, for an agent that
-// makes passes often or runs on many nodes: a pass costs the API server one GET of
-// the Node. Make it with [NewInformer].
+// An Informer is a source that watches the pods of its node. It is for an agent with
+// frequent passes or on many nodes: a pass costs the API server one GET of the Node. It is
+// made by [NewInformer].
 //
-// Nobody can filter it, and it says how old its pods are: the AsOf of an answer is
-// when the API server last gave it anything newer than before. That is a pod, or a
-// bookmark, which comes about once a minute where anything at all has happened in
-// the cluster. Where nothing has for five minutes it lists anew.
+// It can't be filtered, and the age of its pods is known: the AsOf of an answer is when the
+// API server last sent anything new. That is a pod, or a bookmark, which comes about once a
+// minute if anything changes in the cluster. After five minutes without either the Informer
+// lists again.
 type Informer struct {
 	source  *Source
 	client  Client
@@ -46,10 +46,10 @@ type Informer struct {
 // come before all is listed anew.
 const watchFor = 5 * time.Minute
 
-// NewInformer returns an informer of the pods bound to the node. It touches
-// nothing before [Informer.Start]. Its account needs the verb watch on pods beside
-// the two permissions that [New] needs. Options.Timeout is for one answer, and for
-// one list. The error names all that is wrong with the arguments.
+// NewInformer returns an informer of the pods bound to the node. It sends no request before
+// [Informer.Start]. In addition to the two permissions of [New], its account needs the verb
+// watch on pods. Options.Timeout limits one call of Pods, and one list. The error names
+// everything that is wrong with the arguments.
 func NewInformer(client Client, nodeName string, opts Options) (*Informer, error) {
 	if opts.WatchCache {
 		return nil, errors.New("making a kube informer: Options.WatchCache is for New")

@@ -16,41 +16,38 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// FromLister returns a source that reads the pods from an informer of the
-// agent's, and costs the API server nothing.
+// FromLister returns a source that reads the pods of an informer that the agent already has.
+// It sends no request to the API server.
 //
-// AsOf tells when the informer was last known to be in step with the API server,
-// or zero where that is not known yet, as before it has synced: then the source
-// answers with [podsource.ErrIncomplete]. Ages count up to that time (R5), so an
-// informer whose watch has broken, and which goes on to answer with what it had,
-// releases less and less, and a loop refuses it after two intervals. [InStep] makes
-// the function of an informer. One that returns time.Now() would cost pods their
-// addresses, as a list from a dead watch would pass for a current one.
+// The function asOf returns when the informer was last known to be in sync with the API
+// server, or zero if that is not known yet; then the source returns
+// [podsource.ErrIncomplete]. Ages are taken at this time (R5). So an informer with a broken
+// watch releases less and less, and Start refuses it after two intervals. [InStep] makes
+// the function. With one that returns time.Now() the list of a broken watch would count as
+// current, and pods would lose their addresses.
 //
-// Right after the start the hook gets no answer from it, for about a minute on a
-// quiet node: AtStartup then waits in vain, and a later pass releases. Where the node
-// must have its addresses back before its first ADD, give the hook a source by [New],
-// or use [NewInformer].
+// On a quiet node the source has no answer for about a minute after its start: AtStartup
+// then returns an error, and a later pass releases. If the node must have its addresses back
+// before its first ADD, give AtStartup a source of [New], or use [NewInformer].
 //
-// The informer may hold the pods of other nodes as well, but it must not be
-// filtered in any other way: one that holds the pods of some namespaces, or those
-// with a label, can't be told from a node with fewer pods, and the others'
-// addresses are released (hazard 54). Nothing here can check that. [NewInformer]
-// can't be filtered, and [podsource.Require] finds a filter that leaves out the
-// pod that it names.
+// The informer may also have the pods of other nodes. It must not be filtered in any other
+// way, such as by namespace or label: the source can't distinguish this from a node with
+// fewer pods, and the addresses of the others are released (hazard 54). [NewInformer] makes
+// one without a filter. [podsource.Require] detects a filter that leaves out the required
+// pod.
 //
-// If the informer has a transform, that must leave the name, UID and annotations
-// of a pod, spec.nodeName, spec.hostNetwork, the spec's containers and the whole
-// status. Without metadata.managedFields some finished pods hold what they held
-// until five minutes after this process first saw them.
+// A transform of the informer must keep the name, UID and annotations of a pod,
+// spec.nodeName, spec.hostNetwork, the spec's containers and the whole status. Without
+// metadata.managedFields some finished pods hold their addresses until five minutes after
+// this process first saw them.
 //
-// Options.GetNode is needed for the check of the node, or SkipNodeCheck has to
-// say that there is none. With a node lister:
+// Options.GetNode is required for the check of the node, unless SkipNodeCheck is set. With a
+// node lister:
 //
 //	GetNode: func(_ context.Context, name string) (*corev1.Node, error) { return nodes.Get(name) }
 //
-// What is wrong with the Node is never [podsource.ErrPermanent] then, as the lister
-// may have another one a moment later.
+// An error about the Node is then never [podsource.ErrPermanent], since the lister may get
+// another one later.
 func FromLister(lister listerscorev1.PodLister, asOf func() time.Time, nodeName string, opts Options) (*Source, error) {
 	var missing []error
 	if lister == nil {
@@ -98,28 +95,26 @@ func (s *Source) localOf(pods []*corev1.Pod) ([]podsource.Pod, error) {
 	return all, nil
 }
 
-// A Synced is what InStep asks of an informer. A cache.SharedIndexInformer is one.
+// A Synced is the part of an informer that InStep needs. A cache.SharedIndexInformer is one.
 type Synced interface {
 	HasSynced() bool
 	LastSyncResourceVersion() string
 }
 
-// InStep returns a function that tells when an informer was last known to be in
-// step with the API server: when the function was called last before the
-// informer's resource version moved on, and zero before that was seen. So it is
-// never a time at which a watch that has broken was still thought to work, nor a
-// first list that the API server gave from its memory, of which nothing tells how
-// old it is.
+// InStep returns a function that reports when an informer was last known to be in sync with
+// the API server. That is the time of the last call before the informer's resource version
+// changed, or zero before it has changed. So it is never a time at which a broken watch was
+// still believed to work, nor that of a first list, which the API server may have answered
+// from its watch cache, with an unknown age.
 //
-// The version moves on with each event of the watch, and with the bookmarks that
-// API servers send about once a minute where anything at all has happened in the
-// cluster. So right after the start it takes about a minute until anything is
-// known, longer than the hook of package gc waits; [New] and [NewInformer] know at
-// once. It learns only when it is called: make one for the life of the process, when
-// the informer is started, and call it also from a ticker, once a minute. With passes
-// every ten minutes alone an answer is ten minutes old, and a leak stays as much longer.
-// The function may be called from several goroutines. Nothing is known of how
-// long an event was under way.
+// The version changes with each event of the watch, and with the bookmarks that API servers
+// send about once a minute if anything changes in the cluster. So the time is known about a
+// minute after the start, which is longer than AtStartup waits; sources of [New] and
+// [NewInformer] know it at once. The function notices a change only when it is called. Make
+// one for the life of the process, when the informer is started, and call it also from a
+// ticker, once a minute. If only passes call it, every ten minutes, an answer is ten minutes
+// old, and a leak stays that much longer. The function may be called from several
+// goroutines. It does not know how long an event took to arrive.
 func InStep(informer Synced) func() time.Time {
 	var mu sync.Mutex
 	var version string       // at the last call

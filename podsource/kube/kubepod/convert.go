@@ -13,37 +13,35 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Convert says what is known of a pod that its node's kubelet, or the API
-// server, reports. The caller picks the pods of this node.
+// Convert converts a pod as the kubelet of its node, or the API server, reports it. The caller
+// selects the pods of this node.
 //
-//   - Its addresses are those in status.podIPs and status.podIP, and those of
-//     every entry of its network status annotation: secondary networks, whose
-//     addresses no other field has (hazard 22). Anybody may write there who may
-//     change the pod, so what can't be read is no error: the pod then counts as one
-//     with more addresses than these, which may own any reservation made since it
-//     started (MoreIPs, R4, hazard 67). [Note] names such pods.
-//   - A pod in the node's network is seen but claims nothing, and its annotation
-//     is not read (hazard 28).
-//   - StartedAt is status.startTime, which is kubelet's reading of the node's
-//     clock. Without it the start is unknown; the creation time is another
-//     machine's clock and an earlier moment, and so no substitute (R4, hazards
-//     32 and 36). The start of a static pod is unknown as well: a kubelet that is
-//     restarted gives it a new one, while its sandbox lives on (hazard 76).
-//   - A pod that is being deleted is as live as any. In phase Succeeded or Failed
-//     it has Finished, unless a container is reported as running or the sandbox as
-//     up. FinishedAt says when its containers ended, its sandbox went or its status
-//     was last written, and is zero where none of these is known (hazards 12, 13,
-//     31, 56 and 57).
-//   - ContainerIDs stays empty. The IDs in a pod's status are those of its
-//     containers, not of the sandbox that owns the reservation.
+//   - The addresses are those in status.podIPs, in status.podIP, and in every entry of the
+//     network status annotation, which has those of secondary networks (hazard 22). Anybody
+//     may write the annotation who may change the pod, so one that can't be read is no
+//     error: the pod then may have more addresses (MoreIPs) and own any reservation made
+//     since it started (R4, hazard 67). [Note] names such pods.
+//   - A pod in the node's network claims nothing, and its annotation is not read
+//     (hazard 28).
+//   - StartedAt is status.startTime, which kubelet takes from the node's clock. Without it
+//     the start is unknown. The creation time is earlier, and from the clock of another
+//     machine, so it is not used (R4, hazards 32 and 36). The start of a static pod is
+//     unknown as well: a kubelet that restarts gives it a new one, while its sandbox lives
+//     on (hazard 76).
+//   - A pod that is being deleted is live. A pod in phase Succeeded or Failed is Finished,
+//     unless a container is reported as running or the sandbox as ready. FinishedAt is when
+//     its containers ended, its sandbox was removed or its status was last written, and zero
+//     if none of these is known (hazards 12, 13, 31, 56 and 57).
+//   - ContainerIDs stays empty. The IDs in a pod's status are those of its containers, not
+//     of the sandbox that owns the reservation.
 //
-// The object must be of one piece, as the API server holds it. Where somebody put
-// another status into it, as kubelet's Pods API does, its managed fields tell of
-// the old one and have to be taken out first.
+// The object must be consistent, as the API server returns it. If its status was replaced,
+// as in kubelet's Pods API, its managed fields are about the old status and must be removed
+// first.
 //
-// What can't be read elsewhere is an error that names the pod, and then no pod of
-// the list may be used (R2): an address in the status that does not parse, or an
-// object that is no pod because it has no name or no UID.
+// Any other part that can't be read is an error that names the pod: an address in the status
+// that can't be parsed, or an object without a name or a UID. Then no pod of the list may be
+// used (R2).
 func Convert(pod *corev1.Pod) (podsource.Pod, error) {
 	p, err := convert(pod)
 	if err != nil {
