@@ -23,18 +23,18 @@ const defaultListen = "127.0.0.1:9776"
 func (a *app) agentCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "agent",
-		Short: "Release what leaked, now and from now on",
-		Long: `Release what leaked in the networks that are named, at the start and from then
-on, and show what was done as metrics, as JSON and as a page for people.
+		Short: "Release what leaked, at the start and in a loop",
+		Long: `Release what leaked in the networks of --network, at the start and in a loop,
+and show what was done as metrics, as JSON and as a web page.
 
 All networks of the data directory are read: a container that holds an address
 in one is live in the others. Addresses are released only in the networks of
 --network.
 
-SIGHUP asks for a pass, which comes five seconds after the last one at the
+SIGHUP requests a pass, which begins five seconds after the last one at the
 earliest. SIGTERM ends the agent within a second.
 
-Exit status: 0 told to end, 1 error, 2 wrong usage.`,
+Exit status: 0 after a signal, 1 error, 2 wrong usage.`,
 		Example: `  hostlocal-gc agent --network podnet --source kubelet,kube --source cri
   hostlocal-gc agent --network podnet --source cri --source netns --dry-run`,
 		Args: noArgs,
@@ -52,12 +52,12 @@ Exit status: 0 told to end, 1 error, 2 wrong usage.`,
 	f.judge(c)
 	f.ranges(c)
 	p := c.Flags()
-	p.DurationVar(&f.interval, "interval", gc.DefaultInterval, "make a pass so often, and earlier when one is worth it")
+	p.DurationVar(&f.interval, "interval", gc.DefaultInterval, "the longest pause between passes; one comes earlier if it may release something")
 	p.DurationVar(&f.startupTimeout, "startup-timeout", gc.DefaultStartupTimeout, "wait so long for the sources at the start, with growing pauses")
 	p.BoolVar(&f.dryRun, "dry-run", false, "release nothing, and take no lock: only show what leaked")
 	p.StringVar(&f.listen, "listen", defaultListen, "serve all endpoints at this `HOST:PORT`; --listen= serves nothing")
-	p.StringVar(&f.metricsListen, "metrics-listen", "", "serve also here what names no pod: /metrics, /healthz and /readyz, at this `HOST:PORT`")
-	p.BoolVar(&f.events, "events", false, "tell of releases and refused passes in Kubernetes Events on the node of --node")
+	p.StringVar(&f.metricsListen, "metrics-listen", "", "also serve the endpoints that name no pod: /metrics, /healthz and /readyz, at this `HOST:PORT`")
+	p.BoolVar(&f.events, "events", false, "report releases and refused passes as Kubernetes Events on the node of --node")
 	p.StringVar(&f.logFormat, "log-format", logs.Text, "`FORMAT` of the log: text (key=value) or json")
 	_ = c.RegisterFlagCompletionFunc("log-format", cobra.FixedCompletions(logs.Formats(), cobra.ShellCompDirectiveNoFileComp))
 	return c

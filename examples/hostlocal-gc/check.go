@@ -44,18 +44,18 @@ func (a *app) checkCommand() *cobra.Command {
   DUPLICATE   two live pods have the same address
   UNRESERVED  host-local may hand out the address of a live pod
   LOCKED      a process holds the plugin's lock, so each ADD waits
-  UNKNOWN     which pods live here, or what is reserved, can't be told
+  UNKNOWN     the live pods, or the reservations, could not be read
   FULL        no address is left: leaked, or the range is too small
   LEAKED      some addresses are leaked
-  CONFLICT    a person has to look at some reservation
+  CONFLICT    a reservation needs a decision by a person
   OK
 
 Without flags it finds the networks, their data directories and ranges in
-/etc/cni/net.d, and asks whoever answers: kubelet, the container runtime, the
-kernel, and libcni's cache. It releases nothing, takes no lock and writes
-nothing.
+/etc/cni/net.d, and asks the sources that are there: kubelet, the container
+runtime, the kernel, and libcni's cache. It releases nothing, takes no lock and
+writes nothing.
 
-Exit status: 0 all is well, 3 something is wrong, 1 it could not be told.`,
+Exit status: 0 all is well, 3 there is a problem, 1 it could not be found out.`,
 		Example: `  hostlocal-gc check
   hostlocal-gc check --network podnet --range 10.244.1.0/24 --source cri`,
 		Args: noArgs,

@@ -125,10 +125,10 @@ func (f *flags) judge(c *cobra.Command) {
 	c.Flags().DurationVar(&f.requestTimeout, "runtime-request-timeout", gc.DefaultRuntimeRequestTimeout,
 		"kubelet's runtimeRequestTimeout `T` on this node: an ADD may take twice as long")
 	c.Flags().DurationVar(&f.startingFor, "starting-for", 0,
-		"keep what is younger while a pod is starting, and what is older, too, unless a source would have named its container by then; 2T+10m or more (default 2T+10m)")
-	c.Flags().BoolVar(&f.allowEmpty, "allow-empty", false, "believe sources that report no pod at all")
+		"while a pod is starting, keep what is younger, and also what is older unless a source would have named its container by then; at least 2T+10m (default 2T+10m)")
+	c.Flags().BoolVar(&f.allowEmpty, "allow-empty", false, "accept an answer without any pod")
 	c.Flags().StringArrayVar(&f.require, "require-pod", nil,
-		"refuse an answer without this pod, as `NS/NAME` (repeatable): one that surely runs here")
+		"refuse an answer without this pod, as `NS/NAME` (repeatable): a pod that certainly runs here")
 	_ = c.MarkFlagFilename("kubeconfig")
 	_ = c.RegisterFlagCompletionFunc("source", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return source.Completions(), cobra.ShellCompDirectiveNoSpace
@@ -139,7 +139,7 @@ func (f *flags) judge(c *cobra.Command) {
 // the agent: it is true of the moment.
 func (f *flags) others(c *cobra.Command) {
 	c.Flags().StringArrayVar(&f.foreign, flagForeign, nil,
-		"judge also what containers hold that no source here could know, by their IDs: `PREFIX` and 64 hex digits, or \"any\" (repeatable). It is for containers that surely do not live any more; no variable sets this")
+		"also judge reservations of containers that no source here could know, by their IDs: `PREFIX` and 64 hex digits, or \"any\" (repeatable). Only for containers that have certainly ended; no variable sets this")
 }
 
 // ranges adds the flag that says which ranges there are.

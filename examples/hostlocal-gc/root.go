@@ -20,21 +20,20 @@ func (a *app) root() *cobra.Command {
 		Use:   "hostlocal-gc",
 		Short: "See, plan and release the IP addresses that host-local lost on this node",
 		Long: `The CNI plugin host-local keeps one file for each address that it handed out.
-Where a pod went away without a CNI DEL its file stays, until the node can start
-no pod: "no IP addresses available in range set".
+If a pod ends without a CNI DEL, its file stays, until the node can start no
+pod: "no IP addresses available in range set".
 
-hostlocal-gc compares those files with the pods that live here, and releases
-what leaked, under the plugin's own lock. What is in doubt is kept, and the
-reason is told. Start with check, go on with plan, and end with release, or have
-the agent do it from now on.
+hostlocal-gc compares these files with the live pods of the node, and releases
+what leaked, under the plugin's own lock. What is in doubt is kept, with a
+reason. Start with check, then plan, then release, or run the agent.
 
-Each flag can be set by an environment variable, too, unless its help says that
-none does: --min-age by HOSTLOCAL_GC_MIN_AGE. A flag on the command line wins,
-and an empty variable counts as not set. What may be given several times is
-separated by white space there.
+Each flag can also be set by an environment variable, unless its help says that
+it can't: --min-age by HOSTLOCAL_GC_MIN_AGE. A flag on the command line
+overrides the variable, and an empty variable counts as not set. Several values
+in a variable are separated by white space.
 
-Exit status: 0 done, 1 error, 2 wrong usage, 3 where plan --exit-code finds a
-leak and check something wrong, 130 after Ctrl-C.`,
+Exit status: 0 success, 1 error, 2 wrong usage, 3 if plan --exit-code finds a
+leak or check finds a problem, 130 after Ctrl-C.`,
 		RunE: func(*cobra.Command, []string) error {
 			return usagef("a command is missing: check, list, show, plan, release, remove-malformed, agent, map or networks")
 		},
@@ -67,8 +66,8 @@ func (a *app) listCommand() *cobra.Command {
 		Use:   "list",
 		Short: "Show every reservation with its verdict",
 		Long: `Show every reservation with its verdict, and the reason for it. It releases
-nothing, takes no lock and writes nothing. Without a --source it shows what the
-disk alone says, and judges nothing.`,
+nothing, takes no lock and writes nothing. Without a --source it shows only what
+is on the disk, without verdicts.`,
 		Example: `  hostlocal-gc list --network podnet --source file:pods.json
   hostlocal-gc list -o wide`,
 		Args: noArgs,
@@ -99,10 +98,10 @@ func (a *app) releaseCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "release",
 		Short: "Release what leaked, in one pass",
-		Long: `Release what leaked in the networks that are named, in one pass, and say what
-was done. All networks of the data dir are read, because a container may hold
-addresses in several. The plugin's lock is held for about 2 ms at once. What is
-in use is counted and not shown; list shows it.`,
+		Long: `Release what leaked in the networks of --network, in one pass, and show what
+was done. All networks of the data directory are read, because a container may
+hold addresses in several. The plugin's lock is held for about 2 ms at a time.
+What is in use is counted and not shown; list shows it.`,
 		Example: `  hostlocal-gc release --network podnet --source file:pods.json
   hostlocal-gc release --network podnet --source file:pods.json --ip 10.244.1.7
   hostlocal-gc plan --network podnet --source cri -o json >plan.json
@@ -119,7 +118,7 @@ in use is counted and not shown; list shows it.`,
 	a.flags.exit(c)
 	c.Flags().StringArrayVar(&a.flags.ips, "ip", nil, "release this `ADDRESS` only, if it is leaked (repeatable)")
 	c.Flags().StringVar(&a.flags.from, "from", "",
-		"release only what this `FILE` calls leaked, which plan -o json has printed, where it is still the same reservation and a fresh look agrees")
+		"release only what is leaked in this `FILE`, the output of plan -o json, and is still the same reservation and leaked")
 	_ = c.MarkFlagFilename("from", "json")
 	c.Flags().BoolVar(&a.flags.dryRun, "dry-run", false, "release nothing: the same as plan")
 	return c
