@@ -166,12 +166,12 @@ func TestHazard11OneAddressSeveralPods(t *testing.T) {
 }
 
 // An address that very many pods claim costs a pass no more than one that many do.
-func TestRivalsAreBounded(t *testing.T) {
+func TestConflictingPodsAreLimited(t *testing.T) {
 	var pods []*livePod
 	for i := range 1000 {
 		pods = append(pods, &livePod{Pod: &podsource.Pod{ContainerIDs: []string{strconv.Itoa(i)}}})
 	}
-	if got := len(rivals(pods)); got != 32 {
+	if got := len(conflicting(pods)); got != 32 {
 		t.Errorf("%d of 1000 pods are compared with each other, want 32", got)
 	}
 }
