@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hostlocal-gc/hostlocal-gc/internal/boottime"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/boottime"
 )
 
 // The third end of a starting pod's claim rests on when the node booted (R4).

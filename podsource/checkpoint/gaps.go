@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/hostlocal-gc/hostlocal-gc/internal/boottime"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/boottime"
 )
 
 // A moment is a reading of the node's clocks.
