@@ -101,12 +101,12 @@ func TestFindsTheDelegate(t *testing.T) {
 		{"none", func(first, _ string) string {
 			copyFile(t, ours, first+"/hostlocal-gc-ipam")
 			return first + "/hostlocal-gc-ipam"
-		}, "found no host-local but itself"},
+		}, "found only itself, and no other host-local"},
 		{"only itself, under both names", func(first, _ string) string {
 			copyFile(t, ours, first+"/host-local")
 			copyFile(t, ours, first+"/host-local.real")
 			return first + "/host-local"
-		}, "found no host-local but itself"},
+		}, "found only itself, and no other host-local"},
 		{"in place, upgraded only by type", func(first, _ string) string {
 			mustWrite(t, first+"/host-local.real", script)
 			copyFile(t, ours, first+"/host-local", 0)
@@ -126,7 +126,7 @@ func TestFindsTheDelegate(t *testing.T) {
 			copyFile(t, ours, first+"/host-local", 0)
 			copyFile(t, ours, first+"/hostlocal-gc-ipam")
 			return first + "/hostlocal-gc-ipam"
-		}, "found no host-local but itself"},
+		}, "found only itself, and no other host-local"},
 		{"a script that executes it again", func(first, _ string) string {
 			copyFile(t, ours, first+"/hostlocal-gc-ipam")
 			mustWrite(t, first+"/host-local", "#!/bin/sh\nexec "+first+"/hostlocal-gc-ipam\n")
