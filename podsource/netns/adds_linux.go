@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/boottime"
 )
 
 // ticks is how many units of time in /proc/<pid>/stat make a second: USER_HZ,
@@ -137,11 +139,7 @@ func (s *scan) claims(longest time.Duration) (map[string]string, error) {
 			s.underWay = append(s.underWay, a)
 			continue
 		}
-		now, err := sinceBoot()
-		if err != nil {
-			return nil, err
-		}
-		if now-started <= longest && !s.atHome(a) {
+		if boottime.Since()-started <= longest && !s.atHome(a) { // also where the kernel tells no time
 			claims[a.containerID] = fmt.Sprintf("process %s (%s)", a.pid, printable(comm))
 			s.underWay = append(s.underWay, a)
 		}
@@ -208,15 +206,6 @@ func startOf(dir string) (since time.Duration, comm string, err error) {
 		return 0, "", fmt.Errorf("%s/stat: the time of its start: %w", dir, err)
 	}
 	return time.Duration(n) * (time.Second / ticks), comm, nil
-}
-
-// sinceBoot returns for how long the node has been up, sleep included.
-func sinceBoot() (time.Duration, error) {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
-		return 0, fmt.Errorf("reading the clock: %w", err)
-	}
-	return time.Duration(ts.Nano()), nil
 }
 
 // maxProcfs is the most that is read of a file. An environment has 6 MiB at most

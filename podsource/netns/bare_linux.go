@@ -42,9 +42,6 @@ func (s *scan) noteBare(inode uint64, where string, linkList func() ([]netlink.L
 // names its container. That a container's process says so of any namespace counts for
 // nothing: a tenant may set CNI_NETNS to another's.
 func (s *scan) speaks(networks []string) (of []string, note string) {
-	if len(networks) == 0 {
-		return nil, ""
-	}
 	for _, a := range s.underWay {
 		if !a.ofNode {
 			continue

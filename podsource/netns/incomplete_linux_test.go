@@ -238,6 +238,9 @@ func TestAll(t *testing.T) {
 	note(8, "10.0.0.3", podsource.ErrIncomplete)
 	s.unseen[9] = podsource.Pod{}
 	check("one changes, and one can't be opened", false, first, "[10.0.0.3], network namespace 8, of process 1")
+	if _, missing := s.all(); missing != "2 network namespaces could not be looked into, among them 9" {
+		t.Errorf("of two it tells %q", missing)
+	}
 	note(8, "10.0.0.4", nil)
 	note(9, "10.0.0.5", nil)
 	check("they are found in the end", true, first, "[10.0.0.4], network namespace 8, of process 1", "[10.0.0.5], network namespace 9, of process 1")

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/boottime"
 )
 
 // Living returns a function that reports whether the network namespace lives that
@@ -44,10 +46,7 @@ func (s *Source) Living(ctx context.Context) (func(path string, at time.Time) (l
 			return nil, err
 		}
 	}
-	boot, err := s.booted()
-	if err != nil {
-		return nil, err
-	}
+	boot := s.booted()
 	names := make(map[string]bool, len(sc.mountedAt))
 	for point := range sc.mountedAt {
 		names[path.Base(point)] = true
@@ -69,10 +68,8 @@ func (s *Source) Living(ctx context.Context) (func(path string, at time.Time) (l
 			case errors.Is(err, errNoLink), errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
 				unclear := sc.truncated || otherProcfs.MatchString(path.Clean(file))
 				return thisBoot && unclear, !unclear
-			case err != nil:
-				return thisBoot, false
 			}
-			file = next
+			file = next // empty beside an error
 		}
 		return thisBoot, false
 	}, nil
@@ -130,18 +127,19 @@ func (s *scan) follow(file string) (string, error) {
 	return "", errNoLink
 }
 
-// booted returns when the node booted, by the wall clock as it was earliest.
-func (s *Source) booted() (time.Time, error) {
-	up, err := sinceBoot()
-	if err != nil {
-		return time.Time{}, err
+// booted returns when the node booted, by the wall clock as it was earliest: zero where
+// the kernel tells no time, and then all may be of this boot.
+func (s *Source) booted() time.Time {
+	up := boottime.Since()
+	if up == 0 {
+		return time.Time{}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if boot := time.Now().Add(-up).Round(0); s.boot.IsZero() || boot.Before(s.boot) {
 		s.boot = boot
 	}
-	return s.boot, nil
+	return s.boot
 }
 
 // timeSlack is by how much the times of files and of processes may be apart: some

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/boottime"
 )
 
 // TestSpeaksBesideSeveralADDs: each ADD under way explains each namespace at its path, and
@@ -128,10 +129,7 @@ func TestStatus(t *testing.T) {
 // TestClaims: an ADD whose process ended meanwhile counts, one that runs for too long
 // does not, and what can't be read of one is an error (R2).
 func TestClaims(t *testing.T) {
-	up, err := sinceBoot()
-	if err != nil {
-		t.Fatal(err)
-	}
+	up := boottime.Since()
 	stat := func(started time.Duration) string {
 		return fmt.Sprintf("7 (bridge) S 1 1 1 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 %d", started/(time.Second/ticks))
 	}

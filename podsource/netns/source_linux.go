@@ -59,8 +59,8 @@ func New(opts Options) (*Source, error) {
 	opts.LongestADD = cmp.Or(opts.LongestADD, DefaultLongestADD)
 	opts.Timeout = cmp.Or(opts.Timeout, DefaultTimeout)
 	s := &Source{opts: opts, setns: unix.Setns}
-	_, err := s.booted() // the clock is watched from here on
-	return s, err
+	s.booted() // the clock is watched from here on
+	return s, nil
 }
 
 // Pods returns two parts. The first has one pod for each CNI ADD under way, with
