@@ -270,3 +270,15 @@ func TestAtStartupEndsAtOnce(t *testing.T) {
 		}
 	})
 }
+
+// A source that ends with an error of its own as its time is up has not answered in
+// time: that is told each time, with what the source says (R13).
+func TestHazard64ErrorOfASourceWhoseTimeIsUp(t *testing.T) {
+	own := errors.New("the connection was lost")
+	r := &Reconciler{source: podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) { return podsource.Answer{}, own })}
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 0, ErrSourceTimeout)
+	defer cancel()
+	if _, err := r.question(ctx); !errors.Is(err, ErrSourceTimeout) || !errors.Is(err, own) {
+		t.Errorf("got %v, want %v and %v", err, ErrSourceTimeout, own)
+	}
+}
