@@ -78,12 +78,13 @@ func TestUnreservedInRanges(t *testing.T) {
 	web := &gc.Pod{Name: "web"}
 	report := reportOf(entry(gc.ContainerLive, 0))
 	report.Unreserved = []gc.Unreserved{
-		{IP: netip.MustParseAddr("10.1.0.2"), Pod: &gc.Pod{}}, {IP: netip.MustParseAddr("10.3.0.2"), Pod: &gc.Pod{}}, {IP: netip.MustParseAddr("192.0.2.2"), Pod: web},
+		{IP: netip.MustParseAddr("10.1.0.2"), Pod: &gc.Pod{}}, {IP: netip.MustParseAddr("10.3.0.2"), Pod: &gc.Pod{}},
+		{IP: netip.MustParseAddr("fd00::2"), Pod: &gc.Pod{}}, {IP: netip.MustParseAddr("192.0.2.2"), Pod: web},
 	}
 	c := New()
-	c.SetRanges(map[string][]iprange.Set{"podnet": {{rangeOf("10.1.0.1", "10.1.0.6", "")}}, "other": {{rangeOf("10.3.0.1", "10.3.0.6", "")}}})
+	c.SetRanges(map[string][]iprange.Set{"podnet": {{rangeOf("10.1.0.1", "10.1.0.6", "")}, {rangeOf("fd00::1", "fd00::6", "")}}, "other": {{rangeOf("10.3.0.1", "10.3.0.6", "")}}})
 	c.OnReport(report, nil)
-	if c.unreserved != 2 {
-		t.Errorf("%d addresses at risk, want those of the two ranges", c.unreserved)
+	if c.unreserved != 3 {
+		t.Errorf("%d addresses at risk, want those of the three ranges", c.unreserved)
 	}
 }
