@@ -19,57 +19,58 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/boottime"
 )
 
-// ticks is how many units of time in /proc/<pid>/stat make a second: USER_HZ,
-// which is 100 on all architectures that Go has (proc(5), sysconf(3)).
+// ticks is the number of clock ticks per second in /proc/<pid>/stat: USER_HZ, which
+// is 100 on all architectures that Go has (proc(5), sysconf(3)).
 const ticks = 100
 
-// A cniADD is a process that runs a CNI ADD, as its environment says: whoever runs
-// a plugin sets CNI_COMMAND and CNI_CONTAINERID there (CNI spec, "Parameters").
+// A cniADD is a process with the environment of a CNI ADD. A runtime calls a plugin
+// with CNI_COMMAND and CNI_CONTAINERID in its environment (CNI spec, "Parameters").
 type cniADD struct {
 	pid         string
 	containerID string
 	netNS       string   // CNI_NETNS
-	homes       []uint64 // the network namespaces that its threads are in
-	ofNode      bool     // surely in the node's PID namespace, and so no container's
+	netNSInodes []uint64 // the network namespaces of its threads
+	inNodePIDNS bool     // known to be in the node's PID namespace, so not in a container
 }
 
-// environment notes the ADD that a process runs.
-func (s *scan) environment(pid string) error {
+// readEnvironment notes the ADD that a process runs.
+func (s *scan) readEnvironment(pid string) error {
 	dir := s.proc + "/" + pid
 	var text []byte
 	_, err := anyThread(dir, func(dir string) (err error) {
 		text, err = s.read(dir + "/environ")
 		if err == nil && len(text) == 0 {
-			return errExited // or a thread of the kernel's, or none that was given any
+			return errExited // or it is a kernel thread, or was started without one
 		}
 		return err
 	})
-	if errors.Is(err, errTooLong) { // no runtime starts a plugin so
+	if errors.Is(err, errTooLong) { // no runtime starts a plugin with that
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	if !bytes.Contains(text, []byte("CNI_COMMAND=ADD\x00")) { // nearly all end here
+	if !bytes.Contains(text, []byte("CNI_COMMAND=ADD\x00")) { // nearly all processes
 		return nil
 	}
-	netNS, containerIDs := addIn(text)
-	homes, err := s.homes(dir)
+	netNS, containerIDs := parseADD(text)
+	inodes, err := s.threadNetNS(dir)
 	if err != nil {
 		return err
 	}
-	node, _ := nsInode(s.proc + "/1/ns/pid") // zero beside an error, which no process's is
-	its, err := nsInode(dir + "/ns/pid")
-	ofNode := err == nil && its == node
+	nodePIDNS, _ := nsInode(s.proc + "/1/ns/pid") // after an error zero, which no namespace has
+	pidNS, err := nsInode(dir + "/ns/pid")
+	inNodePIDNS := err == nil && pidNS == nodePIDNS
 	for _, containerID := range containerIDs {
-		s.adds = append(s.adds, cniADD{pid, containerID, netNS, homes, ofNode})
+		s.adds = append(s.adds, cniADD{pid, containerID, netNS, inodes, inNodePIDNS})
 	}
 	return nil
 }
 
-// addIn returns the container IDs of the ADD that an environment names. Of several
-// variables of one name some programs take the first, and some the last.
-func addIn(text []byte) (netNS string, containerIDs []string) {
+// parseADD returns the network namespace and the container IDs of the ADD in an
+// environment. If a variable is set several times, some programs use the first value
+// and some the last, so both are returned.
+func parseADD(text []byte) (netNS string, containerIDs []string) {
 	var add bool
 	for entry := range bytes.SplitSeq(text, []byte{0}) {
 		name, value, _ := strings.Cut(string(entry), "=")
@@ -85,14 +86,13 @@ func addIn(text []byte) (netNS string, containerIDs []string) {
 	if last := len(containerIDs) - 1; last > 1 {
 		containerIDs = []string{containerIDs[0], containerIDs[last]}
 	}
-	// What CNI does not allow no runtime sets, and no plugin takes (cni, pkg/utils
-	// ValidateContainerID).
+	// No plugin accepts other IDs (cni, pkg/utils ValidateContainerID).
 	containerIDs = slices.DeleteFunc(containerIDs, func(id string) bool { return !add || !validID(id) })
 	return netNS, containerIDs
 }
 
-// homes returns the network namespaces that the threads of a process are in.
-func (s *scan) homes(dir string) (inodes []uint64, err error) {
+// threadNetNS returns the network namespaces of a process's threads.
+func (s *scan) threadNetNS(dir string) (inodes []uint64, err error) {
 	threads, err := numericEntries(dir + "/task")
 	if err != nil {
 		return nil, ignoreExited(dir, err)
@@ -122,58 +122,57 @@ func validID(id string) bool {
 	return id != ""
 }
 
-// claims returns the container IDs of the ADDs under way, each with a process
-// that runs it. Left out are processes that can't be plugins (hazard 78): those
-// that run for longer than any ADD, as a daemon does that inherited the
-// variables, and those of a container in the very namespace that they say they set
-// up, as one is whose owner sets them.
+// claims returns the container IDs of the ADDs in flight, each with a process that
+// runs it. It leaves out processes that can't be plugins (hazard 78): those that have
+// run for longer than any ADD, such as a daemon that inherited the variables, and
+// those of a container that are already in the namespace that they claim to set up,
+// such as a pod whose owner sets the variables.
 func (s *scan) claims(longest time.Duration) (map[string]string, error) {
 	claims := make(map[string]string)
 	for _, a := range s.adds {
-		started, comm, err := startOf(s.proc + "/" + a.pid)
+		started, comm, err := startTime(s.proc + "/" + a.pid)
 		if err != nil {
 			if err := ignoreExited(s.proc+"/"+a.pid, err); err != nil {
-				return nil, fmt.Errorf("looking at process %s: %w", a.pid, hint(err))
+				return nil, fmt.Errorf("reading process %s: %w", a.pid, hint(err))
 			}
-			claims[a.containerID] = "process " + a.pid // it has ended since, and counts
-			s.underWay = append(s.underWay, a)
+			claims[a.containerID] = "process " + a.pid // it has ended since, and still counts
+			s.inFlight = append(s.inFlight, a)
 			continue
 		}
-		if boottime.Since()-started <= longest && !s.atHome(a) { // also where the kernel tells no time
+		if boottime.Since()-started <= longest && !s.inClaimedNetNS(a) { // true if the time since the boot is unknown
 			claims[a.containerID] = fmt.Sprintf("process %s (%s)", a.pid, printable(comm))
-			s.underWay = append(s.underWay, a)
+			s.inFlight = append(s.inFlight, a)
 		}
 	}
 	return claims, nil
 }
 
-// atHome reports whether all threads of an ADD's process are in the network
-// namespace that it says it sets up, and the process is in another PID namespace
-// than the node. A plugin that does its work in the former is not. What is not
-// surely so is not so.
-func (s *scan) atHome(a cniADD) bool {
-	node, nodeErr := nsInode(s.proc + "/1/ns/pid")
-	its, err := nsInode(s.proc + "/" + a.pid + "/ns/pid")
-	if nodeErr != nil || err != nil || its == node {
+// inClaimedNetNS reports whether a process is outside the node's PID namespace, and
+// all its threads are in the network namespace that it claims to set up. A plugin that
+// works in that namespace is in the node's PID namespace. In doubt it reports false.
+func (s *scan) inClaimedNetNS(a cniADD) bool {
+	nodePIDNS, nodeErr := nsInode(s.proc + "/1/ns/pid")
+	pidNS, err := nsInode(s.proc + "/" + a.pid + "/ns/pid")
+	if nodeErr != nil || err != nil || pidNS == nodePIDNS {
 		return false
 	}
 	if a.netNS == "/proc/self/ns/net" || a.netNS == "/proc/thread-self/ns/net" {
 		return true
 	}
 	inodes := s.namespacesAt(a.netNS)
-	return len(inodes) == 1 && len(a.homes) == 1 && inodes[0] == a.homes[0]
+	return len(inodes) == 1 && len(a.netNSInodes) == 1 && inodes[0] == a.netNSInodes[0]
 }
 
-// namespacesAt returns the network namespaces that a CNI_NETNS may mean.
+// namespacesAt returns the network namespaces that may be at the path in CNI_NETNS.
 func (s *scan) namespacesAt(netNS string) []uint64 {
-	if pid, ok := processOf(netNS); ok {
-		inode, _ := nsInode(s.proc + "/" + pid + "/ns/net") // zero, which is none's, beside an error
+	if pid, ok := pidInPath(netNS); ok {
+		inode, _ := nsInode(s.proc + "/" + pid + "/ns/net") // after an error zero, which no namespace has
 		return []uint64{inode}
 	}
 	return s.mountedAt[cleanPath(netNS)]
 }
 
-// cleanPath is a path without what makes two of one: /var/run is /run.
+// cleanPath returns one spelling of a path: /var/run is /run.
 func cleanPath(p string) string {
 	p = path.Clean(p)
 	if rest, ok := strings.CutPrefix(p, "/var/run/"); ok {
@@ -182,42 +181,43 @@ func cleanPath(p string) string {
 	return p
 }
 
-// ofProcess is the path of a process's network namespace, or of a thread's, wherever
-// procfs is mounted: /proc/4711/ns/net, /host/proc/4711/task/4712/ns/net.
-var ofProcess = regexp.MustCompile(`(?:^|/)proc/([0-9]+)/(?:task/[0-9]+/)?ns/net$`)
+// processPath matches the path of the network namespace of a process or thread, in a
+// procfs that is mounted anywhere: /proc/4711/ns/net,
+// /host/proc/4711/task/4712/ns/net.
+var processPath = regexp.MustCompile(`(?:^|/)proc/([0-9]+)/(?:task/[0-9]+/)?ns/net$`)
 
-// processOf returns the process in such a path.
-func processOf(p string) (pid string, ok bool) {
-	if m := ofProcess.FindStringSubmatch(path.Clean(p)); m != nil {
+// pidInPath returns the PID in such a path.
+func pidInPath(p string) (pid string, ok bool) {
+	if m := processPath.FindStringSubmatch(path.Clean(p)); m != nil {
 		return m[1], true
 	}
 	return "", false
 }
 
-// startOf returns when a process or thread started, since the node's boot, and
-// what it runs.
-func startOf(dir string) (since time.Duration, comm string, err error) {
-	comm, fields, err := status(dir)
+// startTime returns when a process or thread started, since the node's boot, and its
+// command name.
+func startTime(dir string) (since time.Duration, comm string, err error) {
+	comm, fields, err := readStat(dir)
 	if err != nil {
 		return 0, "", err
 	}
 	n, err := strconv.ParseInt(fields[19], 10, 64)
 	if err != nil {
-		return 0, "", fmt.Errorf("%s/stat: the time of its start: %w", dir, err)
+		return 0, "", fmt.Errorf("%s/stat: reading the start time: %w", dir, err)
 	}
 	return time.Duration(n) * (time.Second / ticks), comm, nil
 }
 
-// maxProcfs is the most that is read of a file. An environment has 6 MiB at most
-// when a program is started (execve(2)), but a process may show any memory as its
-// own (prctl(2), PR_SET_MM), and one without privilege can.
+// maxProcfs is how many bytes of a file are read at most. A program starts with an
+// environment of at most 6 MiB (execve(2)), but even an unprivileged process can
+// present any of its memory as its environment (prctl(2), PR_SET_MM).
 const maxProcfs = 8 << 20
 
 var errTooLong = fmt.Errorf("it has more than %d bytes", maxProcfs)
 
-// read reads a file of procfs into a buffer that the scan keeps. Of a thread
-// that has ended, and for which nobody waited yet, an environment is empty. What
-// is too long comes with errTooLong, as far as it is read.
+// read reads a file of procfs. The result is valid until the next read. The
+// environment of a zombie is empty. If the file is longer than maxProcfs, read returns
+// its beginning and errTooLong.
 func (s *scan) read(path string) ([]byte, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

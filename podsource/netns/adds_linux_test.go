@@ -27,8 +27,8 @@ func startADD(t testing.TB, command, containerID, netNS string) (pid int, stop f
 	return start(t, nil, "CNI_COMMAND="+command, "CNI_CONTAINERID="+containerID, "CNI_NETNS="+netNS, "CNI_IFNAME=eth0")
 }
 
-// underWay returns the container IDs of the ADDs that a source sees.
-func underWay(t testing.TB, ctx context.Context, s *Source) (ids []string) {
+// addsInFlight returns the container IDs of the ADDs that a source sees.
+func addsInFlight(t testing.TB, ctx context.Context, s *Source) (ids []string) {
 	t.Helper()
 	all, err := s.Pods(ctx)
 	if err != nil {
@@ -50,11 +50,11 @@ func TestADDsUnderWay(t *testing.T) {
 	}
 	_, stop := startADD(t, "ADD", "ee3b0f0c", "/run/netns/cni-1")
 	startADD(t, "ADD", "default-5c7b", "/run/netns/cni-2")
-	startADD(t, "ADD", "default-5c7b", "/run/netns/cni-2") // the second plugin in a chain has begun, the first has not ended
+	startADD(t, "ADD", "default-5c7b", "/run/netns/cni-2") // the second plugin of the chain has started, the first is still running
 	for _, command := range []string{"DEL", "CHECK", "ADDED", "", "add"} {
 		startADD(t, command, "ended", "/run/netns/cni-3")
 	}
-	for _, id := range []string{"", "-x", "a b", "a/b", "a:b", "ä"} { // what no runtime sets can't make an answer that gc refuses
+	for _, id := range []string{"", "-x", "a b", "a/b", "a:b", "ä"} { // no runtime sets these, and gc would refuse the answer
 		startADD(t, "ADD", id, "/run/netns/cni-4")
 	}
 	start(t, nil, "XCNI_COMMAND=ADD", "CNI_CONTAINERID=other")
@@ -66,39 +66,39 @@ func TestADDsUnderWay(t *testing.T) {
 	}
 	defer func() { _ = syscall.Kill(twice, syscall.SIGKILL) }()
 	start(t, nil, "OTHER=CNI_COMMAND=ADD", "CNI_CONTAINERID=other")
-	if got, want := underWay(t, t.Context(), nested(t)), []string{"default-5c7b", "ee3b0f0c", "first", "last"}; !slices.Equal(got, want) {
+	if got, want := addsInFlight(t, t.Context(), nested(t)), []string{"default-5c7b", "ee3b0f0c", "first", "last"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	stop()
-	if got, want := underWay(t, t.Context(), nested(t)), []string{"default-5c7b", "first", "last"}; !slices.Equal(got, want) {
+	if got, want := addsInFlight(t, t.Context(), nested(t)), []string{"default-5c7b", "first", "last"}; !slices.Equal(got, want) {
 		t.Errorf("one has ended: got %q, want %q", got, want)
 	}
 }
 
-// A reservation that is older than any minimum age, of an ADD that takes longer:
-// its process claims it. No other source could know of it.
+// The reservation of a slow ADD is older than the minimum age, and no other source
+// lists its container. The process claims it.
 //
-// Guard: [Source.Pods] has the container of each ADD under way, of whatever
-// age.
+// Guard: [Source.Pods] has the container of each ADD in flight, of any age.
 func TestHazard65SlowADD(t *testing.T) {
 	if !onNode(t) {
 		return
 	}
 	store := reserve(t, map[string]string{"10.0.0.2": id("51039"), "10.0.0.3": id("1eaced"), "10.0.0.4": id("1157ed")})
 	pid, stop := startADD(t, "ADD", id("51039"), "/run/netns/cni-1")
-	both := podsource.Union(runtimeLists, nested(t))
-	report := pass(t, store, both, map[string]gc.Verdict{"10.0.0.2": gc.InUse, "10.0.0.3": gc.Released, "10.0.0.4": gc.InUse})
+	both := podsource.Union(runtimeSource, nested(t))
+	report := checkPass(t, store, both, map[string]gc.Verdict{"10.0.0.2": gc.InUse, "10.0.0.3": gc.Released, "10.0.0.4": gc.InUse})
 	if want := fmt.Sprintf("netns ADDs: CNI ADD by process %d (exe)", pid); report.Reservations[0].Pod.From != want {
 		t.Errorf("the report says %q, want %q", report.Reservations[0].Pod.From, want)
 	}
-	// Its address is configured, and it goes on: this is no conflict.
+	// The ADD goes on after it has configured the address: this is no conflict.
 	startPod(t, "10.0.0.2")
-	pass(t, store, both, map[string]gc.Verdict{"10.0.0.2": gc.InUse, "10.0.0.4": gc.InUse})
+	checkPass(t, store, both, map[string]gc.Verdict{"10.0.0.2": gc.InUse, "10.0.0.4": gc.InUse})
 	stop()
-	pass(t, store, both, map[string]gc.Verdict{"10.0.0.2": gc.InUse, "10.0.0.4": gc.InUse})
+	checkPass(t, store, both, map[string]gc.Verdict{"10.0.0.2": gc.InUse, "10.0.0.4": gc.InUse})
 }
 
-// between calls do once, when processes are listed for the first time already.
+// between is a context that calls do once, after processes are listed for the first
+// time.
 type between struct {
 	context.Context
 	once *sync.Once
@@ -110,10 +110,10 @@ func (b between) Err() error {
 	return b.Context.Err()
 }
 
-// Between two plugins of a chain an ADD runs in no process. The node is looked at
-// twice, also where the first look found nothing new.
+// Between two plugins of a chain an ADD has no process. Processes are read twice, also
+// if the first scan found nothing new.
 //
-// Guard: [Source.scan] looks at processes [minScans] times.
+// Guard: [Source.scan] reads all processes [minScans] times.
 func TestHazard72BetweenTwoPlugins(t *testing.T) {
 	if !onNode(t) {
 		return
@@ -124,7 +124,7 @@ func TestHazard72BetweenTwoPlugins(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(sc.adds) == 0 || sc.adds[0].containerID != "ee3b0f0c" {
-		t.Errorf("the next plugin came when processes had been listed: got %+v", sc.adds)
+		t.Errorf("the next plugin started after processes were listed: got %+v", sc.adds)
 	}
 	var stop func()
 	startPod(t, "10.0.0.2")
@@ -134,15 +134,16 @@ func TestHazard72BetweenTwoPlugins(t *testing.T) {
 		stop()
 		return unix.Setns(fd, kind)
 	}
-	if got := underWay(t, t.Context(), s); !slices.Contains(got, "5c7b9a1e") {
-		t.Logf("it ended before its process was looked at: got %q", got)
+	if got := addsInFlight(t, t.Context(), s); !slices.Contains(got, "5c7b9a1e") {
+		t.Logf("it ended before its process was read: got %q", got)
 	}
 }
 
-// What bears the variables of an ADD and can't be one claims nothing.
+// A process with the variables of an ADD that can't be a plugin claims nothing.
 //
-// Guard: [scan.claims] leaves out who runs for longer than [Options.LongestADD],
-// and [scan.atHome] who is in the namespace itself.
+// Guard: [scan.claims] leaves out processes that have run for longer than
+// [Options.LongestADD], and those that are in the claimed namespace
+// ([scan.inClaimedNetNS]).
 func TestHazard78EnvironmentOfOthers(t *testing.T) {
 	if !onNode(t) {
 		return
@@ -154,31 +155,31 @@ func TestHazard78EnvironmentOfOthers(t *testing.T) {
 		limit  time.Duration
 		want   []string
 	}{
-		{"a daemon that inherited them, and runs for longer than any ADD", func() { startADD(t, "ADD", "daemon", "/run/netns/cni-1") }, time.Nanosecond, nil},
-		{"the same, as long as it could be one", func() {}, time.Minute, []string{"daemon"}},
-		{"a tenant in the very namespace, by its mount", func() {
+		{"a daemon that inherited them, and has run for longer than any ADD", func() { startADD(t, "ADD", "daemon", "/run/netns/cni-1") }, time.Nanosecond, nil},
+		{"the same, before it has run for that long", func() {}, time.Minute, []string{"daemon"}},
+		{"a tenant in the claimed namespace, by its mount", func() {
 			pid, _ := start(t, container, "CNI_COMMAND=ADD", "CNI_CONTAINERID=tenant", "CNI_NETNS=/var/run/netns/tenant")
 			bindNamespace(t, pid, "/run/netns/tenant")
 		}, 0, []string{"daemon"}},
 		{"... by its process", func() {
-			home, _ := startPod(t)
-			enter(t, home, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}, "CNI_COMMAND=ADD", "CNI_CONTAINERID=tenant", fmt.Sprintf("CNI_NETNS=/proc/%d/ns/net", home))
+			pod, _ := startPod(t)
+			enter(t, pod, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}, "CNI_COMMAND=ADD", "CNI_CONTAINERID=tenant", fmt.Sprintf("CNI_NETNS=/proc/%d/ns/net", pod))
 		}, 0, []string{"daemon"}},
-		{"... by itself", func() {
+		{"... by its own path in procfs", func() {
 			start(t, container, "CNI_COMMAND=ADD", "CNI_CONTAINERID=tenant", "CNI_NETNS=/proc/self/ns/net")
 		}, 0, []string{"daemon"}},
-		{"a plugin in the node's namespace, which is not the one that it sets up", func() {
-			home, _ := startPod(t)
-			bindNamespace(t, home, "/run/netns/plugin")
+		{"a plugin in the node's network namespace, which sets up another one", func() {
+			pod, _ := startPod(t)
+			bindNamespace(t, pod, "/run/netns/plugin")
 			startADD(t, "ADD", "plugin", "/run/netns/plugin")
 		}, 0, []string{"daemon", "plugin"}},
-		{"a tenant in a namespace of another name", func() {
+		{"a tenant that claims another path than that of its namespace", func() {
 			start(t, container, "CNI_COMMAND=ADD", "CNI_CONTAINERID=unclear", "CNI_NETNS=/run/netns/unclear")
 		}, 0, []string{"daemon", "plugin", "unclear"}},
-		{"a plugin that has gone into the namespace", func() {
-			home, _ := startPod(t)
-			bindNamespace(t, home, "/run/netns/inside")
-			enter(t, home, nil, "CNI_COMMAND=ADD", "CNI_CONTAINERID=inside", "CNI_NETNS=/run/netns/inside")
+		{"a plugin that has entered the namespace", func() {
+			pod, _ := startPod(t)
+			bindNamespace(t, pod, "/run/netns/inside")
+			enter(t, pod, nil, "CNI_COMMAND=ADD", "CNI_CONTAINERID=inside", "CNI_NETNS=/run/netns/inside")
 		}, 0, []string{"daemon", "inside", "plugin", "unclear"}},
 	} {
 		row.start()
@@ -186,7 +187,7 @@ func TestHazard78EnvironmentOfOthers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(row.want, underWay(t, t.Context(), s)); diff != "" {
+		if diff := cmp.Diff(row.want, addsInFlight(t, t.Context(), s)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
 		}
 	}
@@ -197,8 +198,8 @@ func TestHazard78EnvironmentOfOthers(t *testing.T) {
 	}
 }
 
-// Which containers an environment names.
-func TestAddIn(t *testing.T) {
+// TestParseADD checks which containers an environment names.
+func TestParseADD(t *testing.T) {
 	for _, row := range []struct {
 		reason, text string
 		want         []string
@@ -210,7 +211,7 @@ func TestAddIn(t *testing.T) {
 		{"an ID that CNI does not allow", "CNI_COMMAND=ADD\x00CNI_CONTAINERID=a/b\x00CNI_CONTAINERID=c\x00", []string{"c"}},
 		{"none", "CNI_COMMAND=ADD\x00", nil},
 	} {
-		if _, got := addIn([]byte(row.text)); !slices.Equal(got, row.want) {
+		if _, got := parseADD([]byte(row.text)); !slices.Equal(got, row.want) {
 			t.Errorf("%s: got %q, want %q", row.reason, got, row.want)
 		}
 	}
@@ -227,10 +228,10 @@ func bindNamespace(t testing.TB, pid int, path string) {
 	}
 }
 
-// enter starts a process in the network namespace of another one.
-func enter(t testing.TB, home int, attr *syscall.SysProcAttr, env ...string) {
+// enter starts a process in the network namespace of another process.
+func enter(t testing.TB, target int, attr *syscall.SysProcAttr, env ...string) {
 	t.Helper()
-	fd, err := unix.Open(fmt.Sprintf("/proc/%d/ns/net", home), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	fd, err := unix.Open(fmt.Sprintf("/proc/%d/ns/net", target), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -243,11 +244,11 @@ func enter(t testing.TB, home int, attr *syscall.SysProcAttr, env ...string) {
 	}
 }
 
-// A process in a chroot sees none of the mounts, and the next one of its mount
+// A process in a chroot does not see the mounts, and another process of its mount
 // namespace sees them.
 //
-// Guard: [scan.mounted] reads the mounts of each [view], which is a mount
-// namespace and a root.
+// Guard: [scan.readMounts] reads the mounts of each [processRoot], not of each mount
+// namespace.
 func TestHazard60FirstProcessIsChrooted(t *testing.T) {
 	if !onNode(t) {
 		return
@@ -259,13 +260,13 @@ func TestHazard60FirstProcessIsChrooted(t *testing.T) {
 		t.Fatal(err)
 	}
 	startMounter(t)
-	sees(t, "mounted where the first process of the mount namespace does not see it", "10.0.0.7")
+	sees(t, "mounted outside the root of the mount namespace's first process", "10.0.0.7")
 }
 
-// A process in a chroot on a plain bind of the root has a root of the same file
-// system and inode, and sees no mounts below it.
+// In a chroot on a non-recursive bind mount of the root, the root has the same file
+// system and inode, and no mounts below it.
 //
-// Guard: [scan.mounted] tells roots apart by where they are mounted, too.
+// Guard: [scan.readMounts] compares the mount IDs of roots, too.
 func TestHazard60TwoRootsOfOneInode(t *testing.T) {
 	if !onNode(t) {
 		return
@@ -277,10 +278,10 @@ func TestHazard60TwoRootsOfOneInode(t *testing.T) {
 		t.Fatal(err)
 	}
 	startMounter(t)
-	sees(t, "mounted where the first process does not see it", "10.0.0.7")
+	sees(t, "mounted outside the first process's root", "10.0.0.7")
 }
 
-// What a process shows as its environment may be any memory, of any size.
+// A process may present any of its memory as its environment, of any size.
 func TestReadIsBounded(t *testing.T) {
 	file := t.TempDir() + "/environ"
 	if err := os.WriteFile(file, make([]byte, 3*maxProcfs), 0o600); err != nil {
@@ -292,7 +293,7 @@ func TestReadIsBounded(t *testing.T) {
 	}
 }
 
-// Mount points may hold any white space: the kernel escapes but four of them.
+// Mount points may contain any white space: the kernel escapes only four characters.
 func TestMountPointsWithWhiteSpace(t *testing.T) {
 	if !onNode(t) {
 		return
@@ -305,7 +306,8 @@ func TestMountPointsWithWhiteSpace(t *testing.T) {
 	sees(t, "each is found", want...)
 }
 
-// Namespaces without an address come and go as sandboxes of builds do.
+// New namespaces without an address, such as sandboxes of builds, do not make the
+// answer incomplete.
 func TestEmptyNamespacesComeAllTheTime(t *testing.T) {
 	if !onNode(t) {
 		return
@@ -321,16 +323,16 @@ func TestEmptyNamespacesComeAllTheTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, addresses := parts(t, got); !addresses.SeesAddresses {
-		t.Error("all addresses were seen, and the answer does not say so")
+		t.Error("all addresses were seen, and the answer does not declare it")
 	}
 }
 
-// startMounter starts a process that is in a chroot on /run/empty, and another one
-// of the same mount namespace that sees a network namespace mounted.
+// startMounter starts a process in a chroot on /run/empty, and another process of the
+// same mount namespace that sees the mount of a network namespace.
 func startMounter(t *testing.T) {
 	t.Helper()
-	// Both have mounts of their own, so that no other process shows them.
-	first := again(t, mounter)
+	// They have a mount namespace of their own, so that no other process sees the mount.
+	first := reexec(t, mounter)
 	first.SysProcAttr.Cloneflags = syscall.CLONE_NEWNS
 	out, err := first.StdoutPipe()
 	if err != nil {

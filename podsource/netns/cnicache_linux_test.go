@@ -15,8 +15,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/cnicache"
 )
 
-// A cachedNode is a node whose runtime left a cache of results, and its
-// reservations.
+// A cachedNode is a node with a cache of CNI results and reservations.
 type cachedNode struct {
 	t     *testing.T
 	store *hostlocal.Store
@@ -28,7 +27,7 @@ func newCachedNode(t *testing.T) *cachedNode {
 	return &cachedNode{t, reserve(t, nil), t.TempDir()}
 }
 
-// reserved makes a reservation of an age.
+// reserved writes a reservation with this age.
 func (n *cachedNode) reserved(ip, containerID string, age time.Duration) {
 	n.t.Helper()
 	path := filepath.Join(n.store.DataDir(), "podnet", ip)
@@ -41,8 +40,7 @@ func (n *cachedNode) reserved(ip, containerID string, age time.Duration) {
 	}
 }
 
-// cached makes an entry of the cache, as libcni did an hour ago, when an ADD had
-// ended.
+// cached writes an entry of the cache as libcni does after an ADD. It is an hour old.
 func (n *cachedNode) cached(containerID, netNS string) {
 	n.t.Helper()
 	at := time.Now().Add(-time.Hour)
@@ -65,8 +63,8 @@ func (n *cachedNode) entry(containerID, text string) (path string) {
 	return path
 }
 
-// pass fails unless a pass with a minimum age of two seconds, and with these
-// sources beside the kernel and the cache, gives these reasons.
+// pass runs a pass with a minimum age of two seconds, with these sources beside the
+// kernel and the cache, and checks its reasons.
 func (n *cachedNode) pass(reason string, want map[string]gc.Reason, more ...podsource.Source) {
 	n.t.Helper()
 	kernel := nested(n.t)
@@ -96,7 +94,7 @@ func (n *cachedNode) pass(reason string, want map[string]gc.Reason, more ...pods
 	}
 }
 
-// mountEmpty mounts a network namespace that shows no address.
+// mountEmpty mounts a network namespace without addresses.
 func mountEmpty(t *testing.T, name string) (path string) {
 	t.Helper()
 	path = "/run/netns/" + name
@@ -104,10 +102,10 @@ func mountEmpty(t *testing.T, name string) (path string) {
 	return path
 }
 
-// Its namespace shows no address, the runtime lost its record, and the cache names
-// its container.
+// The namespace has no address, the runtime lost the record of the container, and the
+// cache names it.
 //
-// Guard: [Source.Living] says that the namespace of the entry lives.
+// Guard: [Source.Living] reports that the entry's namespace exists.
 func TestHazard59NamespaceShowsNoAddress(t *testing.T) {
 	if !onNode(t) {
 		return
@@ -117,17 +115,16 @@ func TestHazard59NamespaceShowsNoAddress(t *testing.T) {
 	n.reserved("10.0.0.3", id("1eaced"), time.Hour)
 	n.cached(id("51039"), "/var"+mountEmpty(t, "cni-1"))
 	n.cached(id("1eaced"), "/run/netns/cni-2")
-	n.pass("its namespace lives", map[string]gc.Reason{"10.0.0.2": gc.ContainerLive, "10.0.0.3": gc.ReleasedLeak}, runtimeLists)
+	n.pass("its namespace exists", map[string]gc.Reason{"10.0.0.2": gc.ContainerLive, "10.0.0.3": gc.ReleasedLeak}, runtimeSource)
 	unmount(t, "/run/netns/cni-1")
-	n.pass("its namespace is gone", map[string]gc.Reason{"10.0.0.2": gc.ReleasedLeak}, runtimeLists)
+	n.pass("its namespace is gone", map[string]gc.Reason{"10.0.0.2": gc.ReleasedLeak}, runtimeSource)
 }
 
-// Seconds after its ADD has ended nothing but the cache shows a container: the
-// runtime lists it minutes later. What leaked meanwhile goes at once, without a
-// runtime.
+// Seconds after an ADD only the cache names the container: the runtime lists it
+// minutes later. A leak of the same age is released at once, without a runtime.
 //
-// Guard: [Source.Living] says that the namespace of the entry lives, and
-// [Source.Pods] that no ADD is under way.
+// Guard: [Source.Living] reports that the entry's namespace exists, and [Source.Pods]
+// declares that it has every ADD in flight.
 func TestHazard71SecondsAfterTheADD(t *testing.T) {
 	if !onNode(t) {
 		return
@@ -146,15 +143,15 @@ func TestHazard71SecondsAfterTheADD(t *testing.T) {
 	delete(want, "10.0.0.3")
 	want["10.0.0.4"] = gc.ReleasedLeak
 	n.reserved("10.0.0.5", id("new"), 0)
-	n.pass("an ADD failed, and left its reservation", want)
+	n.pass("an ADD failed and left its reservation", want)
 }
 
-// A cache that is not the node's, or that is empty, lets nothing go: what is
-// younger than the default minimum age waits for it, and what shows its address is
-// kept anyway.
+// A cache that is empty or not the node's releases nothing: reservations younger than
+// the default minimum age wait for that age, and configured addresses are kept in any
+// case.
 //
-// Guard: [Source.Pods] has the addresses that a cache must know, and
-// [gc.Options.MinAge] below L does not count without it.
+// Guard: [Source.Pods] has the addresses that a cache must know. Without such a cache
+// a [gc.Options.MinAge] below L does not count.
 func TestHazard70CacheThatProvesNothing(t *testing.T) {
 	if !onNode(t) {
 		return
@@ -172,28 +169,28 @@ func TestHazard70CacheThatProvesNothing(t *testing.T) {
 	withRuntime := map[string]gc.Reason{"10.0.0.2": gc.AddressClaimed, "10.0.0.3": gc.NotYetListed, "10.0.0.4": gc.NotYetListed}
 
 	n.cache = filepath.Join(t.TempDir(), "missing")
-	n.pass("a directory that is not there", young)
-	n.pass("... beside a runtime", withRuntime, runtimeLists)
+	n.pass("a missing directory", young)
+	n.pass("... beside a runtime", withRuntime, runtimeSource)
 	n.cache = t.TempDir()
 	n.pass("a wiped one", young)
 	n.cached(id("0ther"), "/run/netns/cni-1")
-	n.pass("one that names nobody here", young)
-	n.pass("... beside a runtime", withRuntime, runtimeLists)
+	n.pass("one that names no container of this node", young)
+	n.pass("... beside a runtime", withRuntime, runtimeSource)
 	n.cached(id("1eaced"), "/run/netns/cni-9")
-	n.pass("one that lacks the container whose address is seen", young)
+	n.pass("one without the container whose address is seen", young)
 
 	n.cache = right
 	n.entry(id("f1f0"), `{"kind":"cniC`)
-	n.pass("torn: it claims by its name, and the rest is proven",
+	n.pass("a torn entry: its file name claims the container, and the rest is proven",
 		map[string]gc.Reason{"10.0.0.2": gc.ContainerLive, "10.0.0.3": gc.ReleasedLeak, "10.0.0.4": gc.EntryUnproven})
 	n.cached(id("f1f0"), "/run/netns/cni-2")
 	n.pass("whole", map[string]gc.Reason{"10.0.0.2": gc.ContainerLive, "10.0.0.4": gc.ContainerLive})
 }
 
-// A cache that was wiped while containers run whose namespaces show no address, and
-// that has an entry since, does not speak of what was reserved before.
+// A cache was wiped while containers without addresses in their namespaces run, and
+// has a new entry. It does not speak of older reservations.
 //
-// Guard: [podsource.Answer.RecordedSince] tells since when a cache was not
+// Guard: [podsource.Answer.RecordedSince] is a time since which the cache was not
 // wiped.
 func TestHazard70WipedCacheOfContainersWithoutAddress(t *testing.T) {
 	if !onNode(t) {
@@ -209,12 +206,12 @@ func TestHazard70WipedCacheOfContainersWithoutAddress(t *testing.T) {
 	n.cache = t.TempDir()
 	n.cachedNow(id("f1f0"), path)
 	n.pass("wiped", map[string]gc.Reason{"10.0.0.2": gc.CacheIsNewer, "10.0.0.3": gc.ContainerLive})
-	n.pass("... beside a runtime", map[string]gc.Reason{"10.0.0.2": gc.NotYetListed, "10.0.0.3": gc.ContainerLive}, runtimeLists)
+	n.pass("... beside a runtime", map[string]gc.Reason{"10.0.0.2": gc.NotYetListed, "10.0.0.3": gc.ContainerLive}, runtimeSource)
 }
 
-// After a power loss the cache and the reservations are there, and nothing else.
-// Every dead one goes in the first pass, without a runtime, and who runs again
-// keeps its own.
+// After a power loss only the cache and the reservations are left. The first pass
+// releases all addresses of the earlier boot, without a runtime, and keeps that of a
+// container that was started again.
 func TestPowerLoss(t *testing.T) {
 	if !onNode(t) {
 		return
@@ -231,5 +228,5 @@ func TestPowerLoss(t *testing.T) {
 	mountNamespace(t, "/run/netns/web", "10.0.2.1")
 	n.cached("web", "/run/netns/web")
 	want["10.0.2.1"] = gc.ContainerLive
-	n.pass("of the boot before", want)
+	n.pass("reservations of the earlier boot", want)
 }

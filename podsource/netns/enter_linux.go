@@ -17,8 +17,8 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// inside returns a socket that answers from inside a network namespace, to be closed.
-func inside(ns int, setns func(fd, kind int) error) (h *netlink.Handle, err error) {
+// openNetlink returns a netlink socket of a network namespace. The caller closes it.
+func openNetlink(ns int, setns func(fd, kind int) error) (h *netlink.Handle, err error) {
 	err = withNetNS(ns, setns, func() (err error) {
 		h, err = netlink.NewHandle(unix.NETLINK_ROUTE)
 		return err
@@ -29,9 +29,9 @@ func inside(ns int, setns func(fd, kind int) error) (h *netlink.Handle, err erro
 	return h, h.SetSocketTimeout(10 * time.Second)
 }
 
-// dump lists addresses, but for loopback and link-local ones, until none changes
-// meanwhile, or five times. With podsource.ErrIncomplete come those that were seen
-// while others changed.
+// dump lists addresses except loopback and link-local ones. It tries up to five times
+// while addresses change meanwhile, and then returns the last list with
+// podsource.ErrIncomplete.
 func dump(addrList func(netlink.Link, int) ([]netlink.Addr, error)) (ips []netip.Addr, err error) {
 	list, err := addrList(nil, netlink.FAMILY_ALL)
 	for try := 1; errors.Is(err, netlink.ErrDumpInterrupted) && try < 5; try++ {
@@ -50,24 +50,24 @@ func dump(addrList func(netlink.Link, int) ([]netlink.Addr, error)) (ips []netip
 		}
 		ip, ok := netip.AddrFromSlice(a.IP)
 		if !ok {
-			return nil, fmt.Errorf("one of its addresses is none: %v", a.IP)
+			return nil, fmt.Errorf("one of its addresses is invalid: %v", a.IP)
 		}
 		ip = ip.Unmap()
-		// The kernel's scope and the address itself must agree that nobody else
-		// can reach it. In doubt it is one more reason to keep.
+		// An address is left out only if both its scope and the address itself are
+		// local. In doubt it keeps a reservation.
 		local := a.Scope != unix.RT_SCOPE_UNIVERSE && (ip.IsLoopback() || ip.IsLinkLocalUnicast())
 		if !local {
 			ips = append(ips, ip)
 		}
 	}
-	slices.SortFunc(ips, netip.Addr.Compare) // a tenant may have any number
+	slices.SortFunc(ips, netip.Addr.Compare) // a tenant may configure any number
 	return slices.Compact(ips), incomplete
 }
 
-// withNetNS calls do on a thread that is in a network namespace, and does nothing
-// else meanwhile. A thread that does not come back must not be used again: it
-// stays locked to its goroutine, and so ends with it. (The handles that package
-// netlink makes for a namespace would let it go on.)
+// withNetNS calls do on a thread of its own in a network namespace. A thread that
+// can't return to its namespace must not be used again: it stays locked to its
+// goroutine and ends with it. (Handles that package netlink opens in a namespace would
+// reuse the thread.)
 func withNetNS(ns int, setns func(fd, kind int) error, do func() error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -75,30 +75,30 @@ func withNetNS(ns int, setns func(fd, kind int) error, do func() error) error {
 		defer func() { done <- err }()
 		runtime.LockOSThread()
 		if unix.Gettid() == unix.Getpid() {
-			// The main thread is the one that the process is shown by. While this
-			// goroutine has it, another one gets another.
+			// The main thread stands for the process in procfs. While it is locked to
+			// this goroutine, another goroutine gets another thread.
 			err = withNetNS(ns, setns, do)
 			runtime.UnlockOSThread()
 			return
 		}
-		home, err := os.Open("/proc/thread-self/ns/net")
+		original, err := os.Open("/proc/thread-self/ns/net")
 		if err != nil {
 			return
 		}
-		defer func() { _ = home.Close() }() // nothing was written through it
+		defer func() { _ = original.Close() }() // nothing was written through it
 		if err = setns(ns, unix.CLONE_NEWNET); err != nil {
 			err = fmt.Errorf("entering it: %w", err)
 			return
 		}
 		err = recoverPanic(do)
-		if setns(int(home.Fd()), unix.CLONE_NEWNET) == nil {
+		if setns(int(original.Fd()), unix.CLONE_NEWNET) == nil {
 			runtime.UnlockOSThread()
 		}
 	}()
 	return <-done
 }
 
-// recoverPanic makes an error of a panic: the agent lives (R13).
+// recoverPanic returns a panic as an error, so that the agent goes on (R13).
 func recoverPanic(do func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {

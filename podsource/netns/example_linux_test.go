@@ -12,7 +12,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/netns"
 )
 
-// Where the agent can't see the node's processes, it is told so.
+// If the agent can't read the node's processes, Pods returns an error.
 func ExampleNew() {
 	kernel, err := netns.New(netns.Options{Proc: "/no/such/directory"})
 	if err != nil {
@@ -22,10 +22,10 @@ func ExampleNew() {
 	answer, err := kernel.Pods(context.Background())
 	fmt.Println(len(answer.Pods), err)
 	// Output:
-	// 0 looking at process 1: stat /no/such/directory/1/ns/pid: no such file or directory; is a procfs mounted at /no/such/directory, and without hidepid?
+	// 0 reading process 1: stat /no/such/directory/1/ns/pid: no such file or directory; is a procfs mounted at /no/such/directory, and without hidepid?
 }
 
-// An agent in a container, on a node that is a container itself, as those of kind are.
+// An agent in a container, on a node that is itself a container, as in kind.
 func ExampleOptions() {
 	kernel, err := netns.New(netns.Options{
 		Proc:       "/proc",
@@ -39,7 +39,7 @@ func ExampleOptions() {
 		fmt.Println(err)
 		return
 	}
-	// The cache of CNI results asks the kernel which namespaces live.
+	// The cache of CNI results asks the kernel which namespaces exist.
 	cache, err := cnicache.New(cnicache.Options{Living: kernel.Living})
 	if err != nil {
 		fmt.Println(err)

@@ -19,8 +19,8 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// seesSome fails unless the answer has these addresses, and declares that it has
-// all ADDs, and all addresses or not.
+// seesSome checks that the answer has these addresses, declares that it has all ADDs,
+// and declares that it has all addresses only if complete is set.
 func seesSome(t *testing.T, s *Source, reason string, complete bool, want ...string) {
 	t.Helper()
 	all, err := s.Pods(t.Context())
@@ -36,7 +36,7 @@ func seesSome(t *testing.T, s *Source, reason string, complete bool, want ...str
 	}
 }
 
-// A namespace is mounted where nobody can open it, as on FUSE, and may be found
+// A namespace can't be opened at its mount point, as on FUSE, and may be found
 // elsewhere.
 func TestMountCannotBeOpened(t *testing.T) {
 	if !onNode(t) {
@@ -61,18 +61,18 @@ func TestMountCannotBeOpened(t *testing.T) {
 	s := nested(t)
 	seesSome(t, s, "it is found nowhere", false, "10.0.0.2")
 	if lives, err := s.Living(t.Context()); err != nil || !livesSurely(lives, "/run/netns/cni-1", time.Now()) {
-		t.Errorf("its name does not live, %v", err)
+		t.Errorf("Living reports that it does not exist, %v", err)
 	}
 	if err := errors.Join(os.Remove("/run/deep/down"), os.WriteFile("/run/deep/down", nil, 0o444)); err != nil {
 		t.Fatal(err)
 	}
-	seesSome(t, nested(t), "it is hidden, and nobody is in it", true, "10.0.0.2")
+	seesSome(t, nested(t), "it is hidden, and no process is in it", true, "10.0.0.2")
 	unmount(t, "/run/deep")
 	seesSome(t, nested(t), "it can be opened again", true, "10.0.0.2", "10.0.0.3")
 }
 
-// Another file is where a namespace should be mounted, and has its number, as on FUSE: it
-// is not opened.
+// Another file at the mount point of a namespace has its inode number, as is possible
+// on FUSE: it is not opened.
 func TestAnotherFileOfItsNumber(t *testing.T) {
 	path := t.TempDir() + "/web"
 	if err := unix.Mkfifo(path, 0o600); err != nil {
@@ -92,8 +92,7 @@ func TestAnotherFileOfItsNumber(t *testing.T) {
 	}
 }
 
-// A namespace that was found is not looked into once more, as when a thread goes where
-// others are.
+// A namespace is not read twice, as when a thread enters one that was read.
 func TestFoundAlready(t *testing.T) {
 	const file = "/proc/self/ns/net"
 	inode, err := inodeOf(file)
@@ -101,27 +100,28 @@ func TestFoundAlready(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := scan{found: map[uint64]bool{inode: true}, setns: func(int, int) error { return unix.EINVAL }}
-	if err := s.lookAt(file, "of process 7"); err != nil {
+	if err := s.readNetNSFile(file, "of process 7"); err != nil {
 		t.Error(err)
 	}
 }
 
-// What this process lacks is an error.
-func TestNotSeen(t *testing.T) {
-	s := scan{unseen: make(map[uint64]podsource.Pod)}
+// A lack of descriptors or memory is an error, and another failure to open a namespace
+// is not.
+func TestNoteUnreadable(t *testing.T) {
+	s := scan{unreadable: make(map[uint64]podsource.Pod)}
 	for _, err := range []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM} {
-		if got := ignoreExited(t.TempDir(), s.notSeen(7, "mounted at /run/netns/web", err)); !errors.Is(got, err) || len(s.unseen) > 0 {
-			t.Errorf("got %v of %v", got, err)
+		if got := ignoreExited(t.TempDir(), s.noteUnreadable(7, "mounted at /run/netns/web", err)); !errors.Is(got, err) || len(s.unreadable) > 0 {
+			t.Errorf("got %v, want %v", got, err)
 		}
 	}
 	for _, err := range []error{unix.EACCES, unix.EIO, unix.ENOTCONN, unix.ELOOP} {
-		if got := s.notSeen(7, "mounted at /run/netns/web", err); got != nil || len(s.unseen) != 1 {
-			t.Errorf("got %v of %v", got, err)
+		if got := s.noteUnreadable(7, "mounted at /run/netns/web", err); got != nil || len(s.unreadable) != 1 {
+			t.Errorf("%v: got %v, want no error", err, got)
 		}
 	}
 }
 
-// A process sees more mounts than are read. What is read counts.
+// A process sees more mounts than are read. Those that are read count.
 func TestMountsAreTooMany(t *testing.T) {
 	if !onNode(t) {
 		return
@@ -145,14 +145,14 @@ func TestMountsAreTooMany(t *testing.T) {
 		t.Fatal(err)
 	}
 	if may, sure := lives("/run/netns/cni-2", time.Now()); !may || sure {
-		t.Error("it may be among the mounts that were not read, and does not live, or surely")
+		t.Error("it may be among the mounts that were not read: want true, and not certain")
 	}
 	if may, _ := lives("/run/netns/cni-2", time.Unix(1, 0)); may {
-		t.Error("a namespace from before the boot lives")
+		t.Error("a namespace from before the boot exists")
 	}
 }
 
-// Only what the last look did not see counts.
+// The answer is complete if the last scan is, whatever the scans before it missed.
 func TestSeenInTheEnd(t *testing.T) {
 	if !onNode(t) {
 		return
@@ -162,16 +162,16 @@ func TestSeenInTheEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sc.truncated, sc.unseen[1] = true, podsource.Pod{}
+	sc.truncated, sc.unreadable[1] = true, podsource.Pod{}
 	if _, missing := sc.all(); missing == "" {
-		t.Error("something was not seen, and the answer would be complete")
+		t.Error("something could not be read, and the answer is complete")
 	}
 	if err := sc.processes(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	sc.maxMountText = 1
 	if err := sc.processes(t.Context()); err != nil || !sc.truncated {
-		t.Errorf("more was read of mounts than may be: %v", err)
+		t.Errorf("more of the mounts was read than the limit: %v", err)
 	}
 	sc.maxMountText = maxProcfs
 	if err := sc.processes(t.Context()); err != nil {
@@ -207,14 +207,14 @@ func TestNamespaceChangesAllTheTime(t *testing.T) {
 		return unix.Setns(fd, kind)
 	}
 	interrupted = minScans - 1
-	seesSome(t, s, "the last look has all", true, "10.0.0.2", "10.0.0.3")
+	seesSome(t, s, "the last scan has all", true, "10.0.0.2", "10.0.0.3")
 	interrupted = -1
-	seesSome(t, s, "it never ends", false, "10.0.0.2")
+	seesSome(t, s, "each scan is interrupted", false, "10.0.0.2")
 }
 
-// What is seen of a namespace that changes all the time counts.
+// The addresses found in a namespace that changes all the time count.
 func TestAll(t *testing.T) {
-	s := scan{found: make(map[uint64]bool), unseen: make(map[uint64]podsource.Pod)}
+	s := scan{found: make(map[uint64]bool), unreadable: make(map[uint64]podsource.Pod)}
 	check := func(reason string, complete bool, want ...string) {
 		t.Helper()
 		pods, missing := s.all()
@@ -236,10 +236,10 @@ func TestAll(t *testing.T) {
 	const first = "[10.0.0.2], network namespace 7, of process 1"
 	check("all is found", true, first)
 	note(8, "10.0.0.3", podsource.ErrIncomplete)
-	s.unseen[9] = podsource.Pod{}
+	s.unreadable[9] = podsource.Pod{}
 	check("one changes, and one can't be opened", false, first, "[10.0.0.3], network namespace 8, of process 1")
-	if _, missing := s.all(); missing != "2 network namespaces could not be looked into, among them 9" {
-		t.Errorf("of two it tells %q", missing)
+	if _, missing := s.all(); missing != "2 network namespaces could not be read, among them 9" {
+		t.Errorf("two are missing: got %q", missing)
 	}
 	note(8, "10.0.0.4", nil)
 	note(9, "10.0.0.5", nil)
@@ -249,19 +249,19 @@ func TestAll(t *testing.T) {
 func TestDump(t *testing.T) {
 	for _, row := range []struct {
 		reason string
-		errs   []error // of one try after the other, and of all after that the last one
+		errs   []error // of each try; the last one repeats
 		want   error
 		n      int
 	}{
-		{"at rest", []error{nil}, nil, 1},
+		{"they don't change", []error{nil}, nil, 1},
 		{"they changed once", []error{netlink.ErrDumpInterrupted, nil}, nil, 1},
 		{"they change all the time", []error{netlink.ErrDumpInterrupted}, podsource.ErrIncomplete, 1},
 		{"the kernel refuses", []error{unix.ENOBUFS}, unix.ENOBUFS, 0},
 	} {
 		ips, err := dump(func(netlink.Link, int) ([]netlink.Addr, error) {
-			now := row.errs[0]
+			err := row.errs[0]
 			row.errs = row.errs[min(1, len(row.errs)-1):]
-			return []netlink.Addr{{IPNet: &net.IPNet{IP: net.IPv4(10, 0, 0, 2), Mask: net.CIDRMask(32, 32)}}}, now
+			return []netlink.Addr{{IPNet: &net.IPNet{IP: net.IPv4(10, 0, 0, 2), Mask: net.CIDRMask(32, 32)}}}, err
 		})
 		if len(ips) != row.n || !errors.Is(err, row.want) {
 			t.Errorf("got %v, %v, want %v: %s", ips, err, row.want, row.reason)

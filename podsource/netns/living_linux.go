@@ -16,48 +16,47 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/boottime"
 )
 
-// Living returns a function that reports whether the network namespace lives that
-// somebody called by a path at a time, and whether that is sure. It is for package
-// cnicache.
+// Living returns a function that reports whether a network namespace that had a path
+// at a time still exists, and whether that is certain. It is for package cnicache.
 //
-// A path of a process, as /proc/4711/ns/net, lives if the process is there and had
-// started by then. Any other is looked for among the mounts of all processes of
-// the node, never as this process sees the path, and by its name alone: the
-// directory may be another one in another view. Where nothing of that name is
-// mounted, symbolic links are followed as process 1 sees them, and what they lead
-// to counts in the same way.
+// For the path of a process, such as /proc/4711/ns/net, the process must exist and
+// must have started by that time. Any other path is looked up among the mounts of all
+// processes of the node, by its last element only, since its directory may have
+// another path in another mount namespace. The path is never looked up in this
+// process's own mount namespace. If nothing with that name is mounted, symbolic links
+// are followed from process 1's root, and the same rules hold for their targets.
 //
-// Of an empty path, and of one that nobody but its writer could follow, it reports
-// whether the time is since the node's boot, since nothing older lives, and that
-// this is not sure. That holds wherever it can't be decided: links that lead in a
-// circle or can't be read, a procfs by another name, and mounts that are too many
-// to be read.
+// If it can't decide, it reports whether the time is after the node's boot, since no
+// namespace outlives a boot, and that this is not certain. It can't decide for an
+// empty path, for one that only its writer could follow, for links that form a circle
+// or can't be read, for a procfs at another path, and if there are too many mounts to
+// be read.
 //
-// A clock that was set forward between that time and the start of this process
-// makes processes look younger than they are.
+// If the clock was set forward between that time and the start of this process,
+// processes seem to have started later than they have.
 //
-// Living looks at the node anew, unless Pods was called since the last time: then
-// it has what that saw.
+// Living uses what Pods found if Pods was called since the last call of Living.
+// Otherwise it reads the node again, with the errors of Pods.
 func (s *Source) Living(ctx context.Context) (func(path string, at time.Time) (lives, sure bool), error) {
 	sc := s.last.Swap(nil)
 	if sc == nil {
 		var err error
-		if sc, err = s.boundedScan(ctx); err != nil {
+		if sc, err = s.scanWithTimeout(ctx); err != nil {
 			return nil, err
 		}
 	}
-	boot := s.booted()
+	boot := s.bootTime()
 	names := make(map[string]bool, len(sc.mountedAt))
 	for point := range sc.mountedAt {
 		names[path.Base(point)] = true
 	}
 	return func(file string, at time.Time) (lives, sure bool) {
-		thisBoot := !at.Before(boot.Add(-timeSlack))
+		thisBoot := !at.Before(boot.Add(-timestampTolerance))
 		for range maxLinks {
-			if pid, ok := processOf(file); ok {
+			if pid, ok := pidInPath(file); ok {
 				return sc.processLives(pid, boot, at), true
 			}
-			if !path.IsAbs(file) || strings.Contains(file, "/proc/") { // none, or as only its writer saw it
+			if !path.IsAbs(file) || strings.Contains(file, "/proc/") { // no path, or one that only its writer could follow
 				return thisBoot, false
 			}
 			if names[path.Base(path.Clean(file))] {
@@ -78,36 +77,36 @@ func (s *Source) Living(ctx context.Context) (func(path string, at time.Time) (l
 // maxLinks is how many symbolic links are followed, as in the kernel.
 const maxLinks = 40
 
-// otherProcfs is a path of a process's namespace, or of one that it has open,
-// where procfs is mounted by a name that is not known.
+// otherProcfs matches the path of a process's namespace, or of an open descriptor, in
+// a procfs that is mounted at an unknown path.
 var otherProcfs = regexp.MustCompile(`/(?:ns/net|fd/[0-9]+)$`)
 
-// processLives reports whether a process is there that had started by a time, and
-// some thread of it is in a network namespace. In doubt it is.
+// processLives reports whether a process exists, had started by a time, and has a
+// thread in a network namespace. It is true if one of these is not known.
 func (s *scan) processLives(pid string, boot, at time.Time) bool {
 	dir := s.proc + "/" + pid
-	since, _, err := startOf(dir)
+	since, _, err := startTime(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false
 	}
-	inside, threadErr := anyThread(dir, func(dir string) error {
+	inNetNS, threadErr := anyThread(dir, func(dir string) error {
 		_, err := nsInode(dir + "/ns/net")
 		return err
 	})
 	if err = errors.Join(err, threadErr); err != nil {
 		return true
 	}
-	// Of one that has ended, and for which nobody waited yet, no thread is in it.
-	return inside && !boot.Add(since).After(at.Add(timeSlack))
+	// A zombie has no thread in it.
+	return inNetNS && !boot.Add(since).After(at.Add(timestampTolerance))
 }
 
 var errNoLink = errors.New("there is no symbolic link in it")
 
-// follow returns what an absolute path leads to by its first symbolic link, as
-// process 1 sees it. (The kernel would look up an absolute link from the root of
-// this process.)
+// follow replaces the first symbolic link in an absolute path by its target, from
+// process 1's root. (The kernel would look up an absolute target from this process's
+// root.)
 func (s *scan) follow(file string) (string, error) {
-	done, rest := "/", file // no link is left in what is done
+	done, rest := "/", file // done has no links
 	for rest != "" {
 		var name string
 		name, rest, _ = strings.Cut(rest, "/")
@@ -115,7 +114,7 @@ func (s *scan) follow(file string) (string, error) {
 		done = path.Join(dir, name)
 		target, err := os.Readlink(s.proc + "/1/root" + done)
 		switch {
-		case errors.Is(err, syscall.EINVAL): // it is no link
+		case errors.Is(err, syscall.EINVAL): // not a link
 		case err != nil:
 			return "", err
 		case path.IsAbs(target):
@@ -127,9 +126,9 @@ func (s *scan) follow(file string) (string, error) {
 	return "", errNoLink
 }
 
-// booted returns when the node booted, by the wall clock as it was earliest: zero where
-// the kernel tells no time, and then all may be of this boot.
-func (s *Source) booted() time.Time {
+// bootTime returns the earliest boot time of the node that was read so far. It is zero
+// if the kernel does not tell the time since the boot; then any time is after the boot.
+func (s *Source) bootTime() time.Time {
 	up := boottime.Since()
 	if up == 0 {
 		return time.Time{}
@@ -142,6 +141,6 @@ func (s *Source) booted() time.Time {
 	return s.boot
 }
 
-// timeSlack is by how much the times of files and of processes may be apart: some
-// file systems keep whole seconds only.
-const timeSlack = 2 * time.Second
+// timestampTolerance is how far the times of files and of processes may be apart: some
+// file systems keep only whole seconds.
+const timestampTolerance = 2 * time.Second

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// What Living says of paths.
+// TestLiving checks what Living reports for paths.
 func TestLiving(t *testing.T) {
 	if !onNode(t) {
 		return
@@ -51,38 +51,38 @@ func TestLiving(t *testing.T) {
 		want   bool
 	}{
 		{"mounted", "/run/netns/cni-1", now.Add(-time.Hour), true},
-		{"mounted, by another path", "/var/run/netns/cni-1", now, true},
+		{"mounted, another spelling of its path", "/var/run/netns/cni-1", now, true},
 		{"a file that is no mount", "/run/netns/cni-2", now, false},
 		{"nothing", "/run/netns/cni-3", now, false},
 		{"a process", ofPod, now, true},
 		{"one of its threads", fmt.Sprintf("/proc/%d/task/%d/ns/net", pid, pid), now, true},
-		{"a process that came later, under its number", ofPod, now.Add(-time.Minute), false},
+		{"a later process with its PID", ofPod, now.Add(-time.Minute), false},
 		{"no process", ofNone, now, false},
 		{"a process, as an agent's container sees procfs", fmt.Sprintf("/host/proc/%d/ns/net", pid), now, true},
-		{"mounted, with more than its path", "/run/netns/cni-1/.", now, true},
+		{"mounted, a path with a dot", "/run/netns/cni-1/.", now, true},
 		{"a link to a process", "/run/netns/process", now, true},
-		{"... that came later", "/run/netns/process", now.Add(-time.Minute), false},
+		{"... that started later", "/run/netns/process", now.Add(-time.Minute), false},
 		{"... that has ended", "/run/netns/ended", now, false},
-		{"... by two more links", "/run/netns/third", now, false},
+		{"... through two more links", "/run/netns/third", now, false},
 		{"a link to a link to a process", "/var/run/../../run/netns/twice", now, true},
 		{"a link to a mount of another name", "/run/netns/named", now, true},
 		{"a link to a file that is no mount", "/run/netns/unnamed", now, false},
 		{"a link to nothing", "/run/netns/nowhere", now, false},
-		{"a link in a directory beside that which a link leads to", "/run/alias/../aside/process", now, true},
+		{"a link in a sibling of a link's target", "/run/alias/../aside/process", now, true},
 		{"a path through a file", "/run/netns/cni-2/process", now, false},
 		{"a link to itself", "/run/netns/circle", now, true},
 		{"links in a circle", "/run/netns/there", now, true},
 		{"... from before this boot", "/run/netns/there", time.Unix(1, 0), false},
-		{"what can't be looked up", "/run/netns/" + strings.Repeat("x", 300), now, true},
+		{"a path that can't be looked up", "/run/netns/" + strings.Repeat("x", 300), now, true},
 		{"... from before this boot", "/run/netns/" + strings.Repeat("x", 300), time.Unix(1, 0), false},
-		{"a procfs by another name", "/hostproc/4711/ns/net", now, true},
-		{"what is open, in a procfs by another name", "/hostproc/self/fd/7", now, true},
+		{"a procfs at another path", "/hostproc/4711/ns/net", now, true},
+		{"an open descriptor in a procfs at another path", "/hostproc/self/fd/7", now, true},
 		{"... from before this boot", "/hostproc/self/fd/7", time.Unix(1, 0), false},
-		{"as only its writer could follow it", "/proc/self/fd/7", now, true},
+		{"a path that only its writer could follow", "/proc/self/fd/7", now, true},
 		{"... from before this boot", "/proc/self/fd/7", time.Unix(1, 0), false},
 		{"a relative path", "cni-3", now, true},
-		{"unknown, of this boot", "", now, true},
-		{"unknown, from before it", "", time.Unix(1, 0), false},
+		{"no path, of this boot", "", now, true},
+		{"no path, from before this boot", "", time.Unix(1, 0), false},
 	} {
 		lives, err := s.Living(t.Context())
 		if err != nil {
@@ -98,14 +98,14 @@ func TestLiving(t *testing.T) {
 	stepped := nested(t)
 	stepped.boot = stepped.boot.Add(-time.Minute)
 	if lives, err := stepped.Living(t.Context()); err != nil || !livesSurely(lives, ofPod, entry) {
-		t.Errorf("a process from before a step forward does not live, %v", err)
+		t.Errorf("a process that started before the step does not exist, %v", err)
 	}
 	late := nested(t)
 	late.boot = late.boot.Add(time.Hour)
-	if boot := late.booted(); boot.Sub(s.boot).Abs() > time.Minute {
-		t.Errorf("the clock was set back, and the node booted at %v; want %v", boot, s.boot)
+	if boot := late.bootTime(); boot.Sub(s.boot).Abs() > time.Minute {
+		t.Errorf("the clock was set back: the boot time is %v, want %v", boot, s.boot)
 	}
-	// What Pods saw is used once.
+	// Living uses what Pods found once.
 	if _, err := s.Pods(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +120,7 @@ func TestLiving(t *testing.T) {
 	}
 	unmount(t, "/run/netns/cni-1")
 	if lives, err := failed.Living(t.Context()); err != nil || livesSurely(lives, "/run/netns/cni-1", now) {
-		t.Errorf("unmounted after Pods had failed: it lives, %v", err)
+		t.Errorf("unmounted after Pods failed: it exists, %v", err)
 	}
 	for _, want := range []bool{true, false} {
 		lives, err := s.Living(t.Context())
@@ -128,38 +128,38 @@ func TestLiving(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got, _ := lives("/run/netns/cni-1", now); got != want {
-			t.Errorf("unmounted after Pods had looked: got %t, want %t", got, want)
+			t.Errorf("unmounted after Pods: got %t, want %t", got, want)
 		}
 	}
 	stop()
 	if lives, err := s.Living(t.Context()); err != nil || livesSurely(lives, ofPod, now) {
-		t.Errorf("a process that has ended lives, %v", err)
+		t.Errorf("a process that has ended exists, %v", err)
 	}
 	hidden, err := New(Options{Proc: t.TempDir(), Nested: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if lives, err := hidden.Living(t.Context()); err == nil || lives != nil {
-		t.Error("a node that can't be looked at is no error")
+		t.Error("no error for a node that can't be read")
 	}
 	if lives, err := nested(t).Living(ended); !errors.Is(err, context.Canceled) || lives != nil {
 		t.Errorf("the context has ended: %v", err)
 	}
 }
 
-// What can't be read of a process is no reason to think that it has ended, or came later.
+// A process of which something can't be read counts as live since before that time.
 func TestProcessLives(t *testing.T) {
 	boot := time.Unix(1_000_000_000, 0)
 	const stat = "7 (sleep) S 1 1 1 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 36000" // an hour later
 	for _, row := range []struct {
 		reason string
-		files  map[string]string // "link:" and to what, or the content
+		files  map[string]string // as of procOf
 		at     time.Duration
 		want   bool
 	}{
-		{"it was there", map[string]string{"stat": stat, "ns/net": "link:net:[5]"}, 2 * time.Hour, true},
-		{"it came later", map[string]string{"stat": stat, "ns/net": "link:net:[5]"}, time.Minute, false},
-		{"nobody knows when it came", map[string]string{"stat": "garbage", "ns/net": "link:net:[5]"}, -time.Hour, true},
+		{"it had started", map[string]string{"stat": stat, "ns/net": "link:net:[5]"}, 2 * time.Hour, true},
+		{"it started later", map[string]string{"stat": stat, "ns/net": "link:net:[5]"}, time.Minute, false},
+		{"its start can't be read", map[string]string{"stat": "garbage", "ns/net": "link:net:[5]"}, -time.Hour, true},
 		{"... and it has no thread", map[string]string{"stat": "garbage"}, 2 * time.Hour, true},
 		{"its namespace can't be read", map[string]string{"stat": stat, "ns/net": ""}, time.Minute, true},
 		{"its threads can't be listed", map[string]string{"stat": stat, "task": ""}, 2 * time.Hour, true},
@@ -178,7 +178,7 @@ func livesSurely(lives func(string, time.Time) (bool, bool), path string, at tim
 	return may && sure
 }
 
-// Links are followed as process 1 sees them, whatever this process's own root is.
+// Links are followed from process 1's root, not from this process's own.
 func TestFollow(t *testing.T) {
 	proc := t.TempDir()
 	root := filepath.Join(proc, "1", "root")

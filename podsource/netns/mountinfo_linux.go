@@ -9,13 +9,14 @@ import (
 	"strings"
 )
 
-// A namespaceMount is a network namespace that is mounted somewhere.
+// A namespaceMount is the mount of a network namespace.
 type namespaceMount struct {
 	inode uint64
 	point string // absolute
 }
 
-// namespaceMounts reads what proc(5) calls mountinfo. All or an error (R2).
+// namespaceMounts returns all mounts of network namespaces in a mountinfo file
+// (proc(5)), or an error (R2).
 //
 //	36 24 0:4 net:[4026532255] /run/netns/web rw shared:9 - nsfs nsfs rw
 func namespaceMounts(text []byte) ([]namespaceMount, error) {
@@ -28,7 +29,7 @@ func namespaceMounts(text []byte) ([]namespaceMount, error) {
 		if !bytes.HasPrefix(after, []byte("nsfs ")) {
 			continue
 		}
-		fields := strings.Split(string(before), " ") // a mount point may have any other white space
+		fields := strings.Split(string(before), " ") // a mount point may contain other white space
 		if len(fields) < 5 {
 			return nil, fmt.Errorf("%q is not a mount", line)
 		}
@@ -46,7 +47,7 @@ func namespaceMounts(text []byte) ([]namespaceMount, error) {
 	return mounts, nil
 }
 
-// unescape undoes how the kernel writes space, tab, newline and backslash: \040.
+// unescape decodes the kernel's escapes of space, tab, newline and backslash: \040.
 func unescape(s string) string {
 	var out strings.Builder
 	for i := 0; i < len(s); i++ {

@@ -35,18 +35,18 @@ func TestNamespaceMounts(t *testing.T) {
 		}
 	}
 	if got := unescape(`/a\999`); got != `/a\999` {
-		t.Errorf("what the kernel does not write became %q", got)
+		t.Errorf("an escape that the kernel does not write: got %q", got)
 	}
 	own, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := namespaceMounts(own); err != nil {
-		t.Errorf("what this kernel writes: %v", err)
+		t.Errorf("this kernel's mountinfo: %v", err)
 	}
 }
 
-// FuzzNamespaceMounts: all or an error, and no panic.
+// FuzzNamespaceMounts: the result is all mounts or an error, without a panic.
 func FuzzNamespaceMounts(f *testing.F) {
 	f.Add(mountinfo)
 	f.Add(`36 24 0:4 net:[1] /\0 rw - nsfs nsfs rw`)
@@ -66,7 +66,7 @@ func FuzzNamespaceMounts(f *testing.F) {
 			}
 		}
 		if n := strings.Count(text, "net:["); len(mounts) > n {
-			t.Errorf("%d mounts of %d", len(mounts), n)
+			t.Errorf("got %d mounts, want at most %d", len(mounts), n)
 		}
 	})
 }

@@ -9,11 +9,11 @@ import (
 	"testing"
 )
 
-// Who sees but the processes of its own pod must not take them for a node's: it
-// would declare to see what it does not, and all that it does not see would be
-// released (hazard 79).
+// An agent that sees only the processes of its own pod must not take the pod for a
+// node: it would declare that it sees all addresses, and every address that it does
+// not see would be released (hazard 79).
 //
-// Guard: [Source.checkNested] wants a process that shows that process 1 is a
+// Guard: [Source.checkNested] requires a process that shows that process 1 is a
 // node's.
 func TestHazard79OwnPodTakenForNode(t *testing.T) {
 	if !onNode(t) {
@@ -23,19 +23,19 @@ func TestHazard79OwnPodTakenForNode(t *testing.T) {
 	for _, row := range []struct{ reason, start, want string }{
 		{"an agent's pod without hostPID", "container", refused},
 		{"... where a shell or an init starts the agent", "container child", refused},
-		{"... which shares its processes: process 1 has mounts of its own", "beside", refused},
-		{"... and which inherited the agent, whose parent has ended", "container mounts", refused},
-		{"... where the agent was started beside", "container mounts child", refused},
-		{"directly on a node without containers, which looks just the same", "container child", refused},
+		{"... with a shared PID namespace: process 1 has mounts of its own", "beside", refused},
+		{"... where process 1 adopted the agent, whose parent has ended", "container mounts", refused},
+		{"... where another container started the agent", "container mounts child", refused},
+		{"directly on a node without containers, which looks the same", "container child", refused},
 		{"... in a PID namespace of its own", "container processes", "[]"},
 		{"in a container with hostPID, alone on the node", "container child mounts", "[]"},
 		{"... started by a shell", "container child mounts child", "[]"},
 		{"on a node with a container", "child", "[]"},
-		{"a container with the procfs of the node, and without hostPID", "child processes child", "[]"},
+		{"in a container with the node's procfs and without hostPID", "child processes child", "[]"},
 	} {
-		cmd := again(t, starter)
+		cmd := reexec(t, starter)
 		cmd.Env = slices.Concat(cmd.Env, []string{"NETNS_TEST_ROW=" + row.start, "NETNS_TEST_NESTED=1"})
-		out, _ := cmd.CombinedOutput() // an error is in the text, too
+		out, _ := cmd.CombinedOutput() // the text has the error, too
 		if got := string(out); !strings.Contains(got, row.want) || strings.HasPrefix(got, "error: ") != (row.want == refused) {
 			t.Errorf("%s: got %q, want %q", row.reason, got, row.want)
 		}
@@ -45,10 +45,10 @@ func TestHazard79OwnPodTakenForNode(t *testing.T) {
 	ofShell["ns/mnt"], ofShell["../8/ns/pid"] = "link:mnt:[1]", "link:pid:[5]"
 	for _, row := range []struct{ reason, proc, want string }{
 		{"no process can be listed", t.TempDir() + "/none", "listing the node's processes"},
-		{"one that ends meanwhile is in no PID namespace below", procOf(t, map[string]string{"x": ""}), "looking for this process"},
-		{"one may be in one, and can't be asked", procOf(t, map[string]string{"ns/pid": ""}), "looking at process 7"},
-		{"the mounts of this process are not known", procOf(t, own), "looking at those that started this process"},
-		{"... of the one that started it", procOf(t, ofShell), "looking at those that started this process"},
+		{"a process that ends meanwhile shows nothing", procOf(t, map[string]string{"x": ""}), "finding this process"},
+		{"a process that can't be read", procOf(t, map[string]string{"ns/pid": ""}), "reading process 7"},
+		{"the mount namespace of this process can't be read", procOf(t, own), "reading the ancestors of this process"},
+		{"... nor that of its parent", procOf(t, ofShell), "reading the ancestors of this process"},
 	} {
 		s := Source{opts: Options{Proc: row.proc}}
 		if err := s.checkNested(5); err == nil || !strings.Contains(err.Error(), row.want) {

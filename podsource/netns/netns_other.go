@@ -17,15 +17,15 @@ var errLinuxOnly = errors.New("network namespaces exist on Linux only")
 // A Source asks the kernel which addresses are in use, on Linux only.
 type Source struct{}
 
-// New returns an error: network namespaces exist on Linux only.
+// New returns an error on systems other than Linux.
 func New(Options) (*Source, error) { return nil, errLinuxOnly }
 
-// Pods returns an error: network namespaces exist on Linux only.
+// Pods returns an error on systems other than Linux.
 func (*Source) Pods(context.Context) (podsource.Answer, error) {
 	return podsource.Answer{Source: "netns"}, errLinuxOnly
 }
 
-// Living returns an error: network namespaces exist on Linux only.
+// Living returns an error on systems other than Linux.
 func (*Source) Living(context.Context) (func(path string, at time.Time) (lives, sure bool), error) {
 	return nil, errLinuxOnly
 }

@@ -7,13 +7,12 @@ import (
 	"strings"
 )
 
-// maxPrintable is the most that a report has of a text that a tenant chose, in
-// bytes before it is quoted.
+// maxPrintable is the length of a tenant's text in a report, in bytes before quoting.
 const maxPrintable = 128
 
-// printable is a text that a tenant chose, such as the name of a process or a
-// mount point, as a report can have it: cut, and quoted unless it is a plain word.
-// Nothing in it can pass for the report's own words.
+// printable makes a tenant's text, such as a command name or a mount point, safe for a
+// report: it is cut, and quoted unless it is a plain word. So no part of it looks like
+// the report's own text.
 func printable(text string) string {
 	cut := ""
 	if len(text) > maxPrintable {

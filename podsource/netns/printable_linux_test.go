@@ -10,10 +10,10 @@ import (
 	"testing"
 )
 
-// A tenant's name of a process, or of a mount point, can't pass for more of the
-// report, nor fill it (hazards 78 and 79).
+// A tenant's command name or mount point can't forge or flood the report (hazards 78
+// and 79).
 //
-// Guard: [printable] cuts names and escapes what they hold.
+// Guard: [printable] cuts and quotes names.
 func TestHazard78NamesInReports(t *testing.T) {
 	if !onNode(t) {
 		return
@@ -55,11 +55,11 @@ func TestPrintable(t *testing.T) {
 		{"nothing", "", `""`},
 		{"a space", "a b", `"a b"`},
 		{"control characters", "a\x1b[2J\n\x00", `"a\x1b[2J\n\x00"`},
-		{"what ends a quotation", `a"b`, `"a\"b"`},
-		{"what ends a name in brackets", "a)b", `"a)b"`},
-		{"what turns the direction of writing", "a\u202eb", `"a\u202eb"`},
-		{"no UTF-8", "a\xffb", `"a\xffb"`},
-		{"as long as may be", strings.Repeat("a", maxPrintable), strings.Repeat("a", maxPrintable)},
+		{"a quotation mark", `a"b`, `"a\"b"`},
+		{"a closing parenthesis", "a)b", `"a)b"`},
+		{"a right-to-left override", "a\u202eb", `"a\u202eb"`},
+		{"invalid UTF-8", "a\xffb", `"a\xffb"`},
+		{"the longest that is not cut", strings.Repeat("a", maxPrintable), strings.Repeat("a", maxPrintable)},
 		{"longer", strings.Repeat("a", maxPrintable+1), strings.Repeat("a", maxPrintable) + "..."},
 		{"cut within a character", strings.Repeat("a", maxPrintable-1) + "ä", `"` + strings.Repeat("a", maxPrintable-1) + `\xc3"...`},
 	} {

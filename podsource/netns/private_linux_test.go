@@ -26,22 +26,21 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// Most tests run in namespaces of their own: each begins this binary anew as
-// process 1 of a node that has nothing but what the test makes. Whatever that
-// is, it ends with process 1.
+// Most tests run in namespaces of their own: each runs this binary again as process 1
+// of a node that has only what the test makes. All of it ends with process 1.
 
 const (
-	roleVar = "NETNS_TEST_ROLE" // what this process is, when a test began it
+	roleVar = "NETNS_TEST_ROLE" // the role of this process, if a test started it
 	node    = "node"            // process 1 of a node, which runs one test
 	pause   = "pause"           // a pod's process
 	asker   = "asker"           // asks the source and prints its answer
-	mounter = "mounter"         // mounts a namespace where a process in a chroot does not see it
+	mounter = "mounter"         // mounts a namespace and enters a chroot that does not show it
 	outlive = "outlive"         // a process whose first thread has ended
-	starter = "starter"         // starts the next of a row of processes, as NETNS_TEST_ROW says
+	starter = "starter"         // starts the next of a row of processes, listed in NETNS_TEST_ROW
 )
 
-// The first thread is at hand for the main goroutine alone, and only from here.
-func init() { //nolint:gochecknoinits // in main it would be too late
+// Only init runs on the first thread for certain.
+func init() { //nolint:gochecknoinits // main is too late
 	if os.Getenv(roleVar) == outlive {
 		runtime.LockOSThread()
 	}
@@ -52,17 +51,17 @@ func TestMain(m *testing.M) {
 		var err error
 		switch os.Getenv(roleVar) {
 		case pause:
-			err = bePause(strings.Fields(os.Getenv("NETNS_TEST_IPS")))
+			err = runPause(strings.Fields(os.Getenv("NETNS_TEST_IPS")))
 		case asker:
-			err = beAsker()
+			err = runAsker()
 		case mounter:
-			err = beMounter()
+			err = runMounter()
 		case outlive:
-			err = beOutlive()
+			err = runOutlive()
 		case starter:
-			err = beStarter(strings.Fields(os.Getenv("NETNS_TEST_ROW")))
+			err = runStarter(strings.Fields(os.Getenv("NETNS_TEST_ROW")))
 		case node:
-			if err = beNode(); err == nil {
+			if err = runNode(); err == nil {
 				return m.Run()
 			}
 		default:
@@ -76,8 +75,8 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-// again begins this binary anew.
-func again(t testing.TB, role string, args ...string) *exec.Cmd {
+// reexec returns a command that runs this binary again with a role.
+func reexec(t testing.TB, role string, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", args...)
 	cmd.Env = environment(role)
@@ -85,31 +84,31 @@ func again(t testing.TB, role string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// environment is that of a process with a role. The race detector would have it
-// sleep for a second at its end.
+// environment returns the environment of a process with a role. The race detector
+// would make it sleep for a second when it ends.
 func environment(role string) []string {
 	return append(os.Environ(), roleVar+"="+role, "GORACE=atexit_sleep_ms=0")
 }
 
-// onNode reports whether the test runs on a node of its own. If not, it has run
-// there by the time onNode returns.
+// onNode reports whether the test runs on a node of its own. If not, onNode runs it
+// there.
 func onNode(t *testing.T) bool {
 	t.Helper()
 	if os.Getenv(roleVar) == node {
 		return true
 	}
 	if os.Getuid() != 0 {
-		unable(t, errors.New("not root"))
+		skipUnlessCI(t, errors.New("not root"))
 	}
-	runtime.LockOSThread() // the node dies with the thread that began it
+	runtime.LockOSThread() // the node ends with the thread that started it
 	defer runtime.UnlockOSThread()
-	cmd := again(t, node, "-test.run=^"+t.Name()+"$", "-test.v")
+	cmd := reexec(t, node, "-test.run=^"+t.Name()+"$", "-test.v")
 	cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWNET
 	out, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
 	switch {
 	case err != nil && !errors.As(err, &exit):
-		unable(t, err)
+		skipUnlessCI(t, err)
 	case err != nil:
 		t.Errorf("on a node of its own: %v\n%s", err, out)
 	case !strings.Contains(string(out), "--- PASS: "+t.Name()):
@@ -120,8 +119,8 @@ func onNode(t *testing.T) bool {
 	return false
 }
 
-// unable skips a test that needs what this machine does not give, but not in CI.
-func unable(t *testing.T, why error) {
+// skipUnlessCI skips a test that can't run on this machine. In CI it fails.
+func skipUnlessCI(t *testing.T, why error) {
 	t.Helper()
 	if os.Getenv("CI") == "true" {
 		t.Fatalf("CI must be able to make namespaces: %v", why)
@@ -129,16 +128,16 @@ func unable(t *testing.T, why error) {
 	t.Skipf("NOT TESTED: this needs root, and namespaces of its own: %v", why)
 }
 
-// beNode sets up a node: mounts that nobody else sees, its own processes, an empty
-// /run, and a container without a network of its own.
-func beNode() error {
+// runNode sets up a node: private mounts, its own processes, an empty /run, and a
+// container in the node's network namespace.
+func runNode() error {
 	if err := mountProc(); err != nil {
 		return err
 	}
 	if err := unix.Mount("run", "/run", "tmpfs", 0, ""); err != nil {
 		return fmt.Errorf("mounting /run: %w", err)
 	}
-	container := exec.Command("sleep", "infinity") // it dies with process 1
+	container := exec.Command("sleep", "infinity") // it ends with process 1
 	container.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
 	if err := container.Start(); err != nil {
 		return err
@@ -146,8 +145,8 @@ func beNode() error {
 	return errors.Join(container.Process.Release(), os.Mkdir("/run/netns", 0o755))
 }
 
-// mountProc gives a process that has mounts of its own the procfs of its PID
-// namespace.
+// mountProc mounts the procfs of this process's PID namespace. The process has a mount
+// namespace of its own.
 func mountProc() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("making mounts private: %w", err)
@@ -158,16 +157,16 @@ func mountProc() error {
 	return nil
 }
 
-// beStarter starts the next process of a row, in which each word says how one is
-// started; the last one asks. It ends when that has.
-func beStarter(row []string) error {
+// runStarter starts the next process of a row and waits for it. Each word of the row
+// says how a process is started; the last process asks the source.
+func runStarter(row []string) error {
 	if os.Getenv("NETNS_TEST_MOUNT") != "" {
 		if err := mountProc(); err != nil {
 			return err
 		}
 	}
 	if len(row) == 0 {
-		return beAsker()
+		return runAsker()
 	}
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(environment(starter), "NETNS_TEST_ROW="+strings.Join(row[1:], " "), "NETNS_TEST_MOUNT=")
@@ -175,19 +174,19 @@ func beStarter(row []string) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{}
 	switch row[0] {
 	case "child":
-	case "mounts": // of its own
+	case "mounts": // with its own mount namespace
 		cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWNS
-	case "processes": // of its own, under the procfs that is there
+	case "processes": // with its own PID namespace and the same procfs
 		cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWPID
 	case "container":
 		cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWNS | syscall.CLONE_NEWPID
 		cmd.Env = append(cmd.Env, "NETNS_TEST_MOUNT=1")
-	case "beside": // in a second container, which shares the processes of a first one
+	case "beside": // in a second container, in the PID namespace of a first one
 		cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWNS
 		cmd.Env = append(cmd.Env, "NETNS_TEST_MOUNT=1")
 		first := exec.Command("sleep", "infinity")
 		first.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL}
-		runtime.LockOSThread() // what it starts from here on is in there
+		runtime.LockOSThread() // processes that it starts after Setns are in that namespace
 		if err := first.Start(); err != nil {
 			return err
 		}
@@ -202,7 +201,7 @@ func beStarter(row []string) error {
 	return cmd.Run()
 }
 
-// configure gives addresses to the interface lo of the thread's namespace.
+// configure adds addresses to the interface lo of the thread's network namespace.
 func configure(ips []string) error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
@@ -224,8 +223,8 @@ func configure(ips []string) error {
 	return nil
 }
 
-// bePause is a pod's process: it has addresses, and waits for its end.
-func bePause(ips []string) error {
+// runPause configures addresses, and waits for the end of stdin.
+func runPause(ips []string) error {
 	if err := configure(ips); err != nil {
 		return err
 	}
@@ -234,15 +233,14 @@ func bePause(ips []string) error {
 	return err
 }
 
-// startPod starts a process in a network namespace of its own that has these
-// addresses. The function returned ends it.
+// startPod starts a process in a network namespace of its own with these addresses.
+// stop ends it.
 func startPod(t testing.TB, ips ...string) (pid int, stop func()) {
 	t.Helper()
 	return start(t, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}, "NETNS_TEST_IPS="+strings.Join(ips, " "))
 }
 
-// start starts a process that waits for its end, with these variables. The
-// function returned ends it.
+// start starts a process with these variables that does nothing. stop ends it.
 func start(t testing.TB, attr *syscall.SysProcAttr, env ...string) (pid int, stop func()) {
 	t.Helper()
 	return startAs(t, pause, attr, env...)
@@ -250,7 +248,7 @@ func start(t testing.TB, attr *syscall.SysProcAttr, env ...string) (pid int, sto
 
 func startAs(t testing.TB, role string, attr *syscall.SysProcAttr, env ...string) (pid int, stop func()) {
 	t.Helper()
-	cmd := exec.Command("/proc/self/exe") // it dies with process 1
+	cmd := exec.Command("/proc/self/exe") // it ends with process 1
 	cmd.SysProcAttr = attr
 	cmd.Env = append(environment(role), env...)
 	stdin, err := cmd.StdinPipe()
@@ -275,12 +273,12 @@ func startAs(t testing.TB, role string, attr *syscall.SysProcAttr, env ...string
 	}
 	t.Cleanup(stop)
 	if line, err := bufio.NewReader(stdout).ReadString('\n'); line != "ready\n" {
-		t.Fatalf("a pod's process said %q, %v", line, err)
+		t.Fatalf("a pod's process printed %q, %v", line, err)
 	}
 	return cmd.Process.Pid, stop
 }
 
-// mountNamespace mounts a new network namespace that nobody is in.
+// mountNamespace mounts a new network namespace without processes.
 func mountNamespace(t testing.TB, path string, ips ...string) {
 	t.Helper()
 	if err := os.WriteFile(path, nil, 0o444); err != nil {
@@ -297,7 +295,7 @@ func mountNamespace(t testing.TB, path string, ips ...string) {
 	}
 }
 
-// inNewNamespace calls do on a thread that is in a new network namespace.
+// inNewNamespace calls do on a thread in a new network namespace.
 func inNewNamespace(do func() error) error {
 	const none = -1
 	return withNetNS(none, func(fd, kind int) error {
@@ -315,8 +313,8 @@ func unmount(t testing.TB, path string) {
 	}
 }
 
-// nested is a source on the node of a test, which may be slow: some tests start processes
-// while it looks.
+// nested returns a source for the node of a test. Its timeout is long, since some tests
+// start processes during a call.
 func nested(t testing.TB) *Source {
 	t.Helper()
 	s, err := New(Options{Nested: true, Timeout: 5 * time.Minute})
@@ -326,7 +324,7 @@ func nested(t testing.TB) *Source {
 	return s
 }
 
-// parts returns the two parts of an answer: ADDs and addresses.
+// parts returns the parts of an answer with the ADDs and with the addresses.
 func parts(t testing.TB, a podsource.Answer) (adds, addresses podsource.Answer) {
 	t.Helper()
 	if len(a.Parts) != 2 || a.Pods != nil {
@@ -335,8 +333,7 @@ func parts(t testing.TB, a podsource.Answer) (adds, addresses podsource.Answer) 
 	return a.Parts[0], a.Parts[1]
 }
 
-// answer makes text of the addresses of an answer: a line for each namespace,
-// sorted.
+// answer returns the addresses of an answer: one sorted line for each namespace.
 func answer(a podsource.Answer) []string {
 	var lines []string
 	for _, p := range slices.Concat(podsOf(a)...) {
@@ -361,8 +358,8 @@ func podsOf(a podsource.Answer) (pods [][]podsource.Pod) {
 	return pods
 }
 
-// beAsker asks as whoever it was begun as.
-func beAsker() error {
+// runAsker asks the source with the privileges of this process, and prints the answer.
+func runAsker() error {
 	s, err := New(Options{Proc: os.Getenv("NETNS_TEST_PROC"), HostNetNS: os.Getenv("NETNS_TEST_HOST"), Nested: os.Getenv("NETNS_TEST_NESTED") != ""})
 	if err != nil {
 		return err
@@ -375,9 +372,9 @@ func beAsker() error {
 	return nil
 }
 
-// beMounter mounts a network namespace in its own mount namespace, puts itself in a
-// chroot that does not show it, and starts a process that sees it.
-func beMounter() error {
+// runMounter mounts a network namespace in its own mount namespace, starts a process
+// that sees it, and enters a chroot that does not show it.
+func runMounter() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return err
 	}
@@ -408,9 +405,9 @@ func beMounter() error {
 	return errors.Join(stdin.Close(), cmd.Wait())
 }
 
-// beOutlive has an address, mounts a namespace that no other process sees, and ends
-// its first thread. The others wait for the end.
-func beOutlive() error {
+// runOutlive configures an address, mounts a namespace that no other process sees, and
+// ends its first thread. The other threads wait for the end of stdin.
+func runOutlive() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return err
 	}
@@ -439,6 +436,6 @@ func beOutlive() error {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(0)
 	}()
-	_, _, errno := syscall.Syscall(syscall.SYS_EXIT, 0, 0, 0) // of this thread alone
+	_, _, errno := syscall.Syscall(syscall.SYS_EXIT, 0, 0, 0) // ends only this thread
 	return errno
 }

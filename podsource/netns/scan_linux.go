@@ -20,72 +20,72 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// A scan goes through all processes of a node, several times.
+// A scan reads all processes of a node, several times.
 type scan struct {
 	proc  string
 	setns func(fd, kind int) error
-	buf   []byte // what is read from procfs goes through it
+	buf   []byte // for files of procfs
 
-	found     map[uint64]bool     // the network namespaces, by inode
-	pods      []podsource.Pod     // one for each of those that have an address
-	views     map[view]bool       // those whose mounts were looked at this time
-	mountedAt map[string][]uint64 // the network namespaces that are mounted at a path, in some view
-	adds      []cniADD
-	underWay  []cniADD          // those that count
-	bare      map[uint64]string // the network namespaces with an interface that shows no address; nil: not asked for
+	found       map[uint64]bool     // the network namespaces that were read, by inode
+	pods        []podsource.Pod     // one for each network namespace with an address
+	mountedAt   map[string][]uint64 // the network namespaces mounted at a path, below any root
+	adds        []cniADD
+	inFlight    []cniADD          // the adds that claim their container
+	unaddressed map[uint64]string // the network namespaces with an interface without address, and a message; nil: not asked for
 
-	// What the last look could not see, of namespaces that are there.
-	unseen    map[uint64]podsource.Pod // by inode, with what was seen of each
-	mountText int                      // bytes that were read of mounts
-	// maxMountText is how many it may be in all: a tenant may make as many views as
-	// it likes.
+	// The fields below are those of the last reading of all processes.
+
+	readRoots  map[processRoot]bool     // the roots whose mounts were read
+	unreadable map[uint64]podsource.Pod // the network namespaces that exist and could not be read, with the addresses found
+	mountText  int                      // bytes of mountinfo files
+	// maxMountText is the limit of mountText: a tenant may make any number of roots.
 	maxMountText int
-	truncated    bool // not all mounts of some view were read
-	restless     bool // it found namespaces that no look before had found
+	truncated    bool // some mounts were not read
+	foundNew     bool // it found network namespaces that were not found before
 }
 
-// A view is what processes see of mounts: those of their mount namespace that are
-// under their root. Two processes of one mount namespace may see different ones
-// (hazard 60).
-type view struct {
-	mountNS, rootMount, root uint64
+// A processRoot is the root directory of a process. The process sees the mounts of
+// its mount namespace that are below its root, so two processes of one mount namespace
+// may see different mounts (hazard 60).
+type processRoot struct {
+	mountNS, mountID, inode uint64
 }
 
-// processes looks at every process: its threads, its mounts and its environment.
+// processes reads every process: its environment, its threads and its mounts.
 func (s *scan) processes(ctx context.Context) error {
-	clear(s.views)
-	clear(s.unseen)
+	clear(s.readRoots)
+	clear(s.unreadable)
 	s.truncated, s.mountText = false, 0
 	pids, err := numericEntries(s.proc)
 	if err != nil {
 		return fmt.Errorf("listing the node's processes: %w", err)
 	}
-	// The environments come first, and the youngest first of them: a plugin may be
-	// there for milliseconds, and the rest takes longer.
+	// Environments first, of the youngest processes first: a plugin may run for
+	// milliseconds, and the rest takes longer.
 	youngest := slices.Clone(pids)
 	slices.Reverse(youngest)
-	if err := each(ctx, youngest, s.environment); err != nil {
+	if err := each(ctx, youngest, s.readEnvironment); err != nil {
 		return err
 	}
 	return each(ctx, pids, s.process)
 }
 
-// each looks at one process after the other.
-func each(ctx context.Context, pids []string, look func(pid string) error) error {
+// each calls read for each process in turn.
+func each(ctx context.Context, pids []string, read func(pid string) error) error {
 	for _, pid := range pids {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := look(pid); err != nil {
-			return fmt.Errorf("looking at process %s: %w", pid, hint(err))
+		if err := read(pid); err != nil {
+			return fmt.Errorf("reading process %s: %w", pid, hint(err))
 		}
 	}
 	return nil
 }
 
-// process looks at one process. A thread that has ended has left the namespace,
-// and the others stay: a process is shown by its first thread, which may end
-// before the rest.
+// process reads the network namespaces of a process's threads, and its mounts. It
+// reads all threads: the first one, which stands for the process in procfs, may end
+// before the others.
 func (s *scan) process(pid string) error {
 	dir := s.proc + "/" + pid
 	threads, err := numericEntries(dir + "/task")
@@ -96,28 +96,27 @@ func (s *scan) process(pid string) error {
 		thread := dir + "/task/" + tid
 		inode, err := nsInode(thread + "/ns/net")
 		if err == nil && !s.found[inode] {
-			err = s.lookAt(thread+"/ns/net", "of process "+pid)
+			err = s.readNetNSFile(thread+"/ns/net", "of process "+pid)
 		}
 		if err := ignoreExited(thread, err); err != nil {
 			return err
 		}
 	}
-	_, err = anyThread(dir, s.mounted)
+	_, err = anyThread(dir, s.readMounts)
 	return err
 }
 
-// A process whose threads come faster than they are listed is listed this often.
+// maxListings is how often the threads of a process are listed while new ones appear.
 const maxListings = 10
 
-// errExited says of a thread that it has ended, where the kernel does not.
+// errExited is returned for a thread that has ended if the kernel returns no error.
 var errExited = fmt.Errorf("the thread has ended: %w", syscall.ESRCH)
 
-// anyThread calls look with the directory of a process, which shows the first
-// thread. Where that has ended, and only then, others may live on, and show what
-// it does not: look is called with each of theirs, until one has not ended either.
-// It reports whether there was one.
-func anyThread(dir string, look func(dir string) error) (answered bool, err error) {
-	if err := look(dir); err == nil || ignoreExited(dir, err) != nil {
+// anyThread calls read with the directory of a process, which shows its first thread.
+// If the first thread has ended, it calls read with the directories of the others, up
+// to one that has not ended. It reports whether there was a thread that has not ended.
+func anyThread(dir string, read func(dir string) error) (running bool, err error) {
+	if err := read(dir); err == nil || ignoreExited(dir, err) != nil {
 		return true, err
 	}
 	tried := map[string]bool{path.Base(dir): true}
@@ -133,20 +132,20 @@ func anyThread(dir string, look func(dir string) error) (answered bool, err erro
 			}
 			tried[tid] = true
 			thread := dir + "/task/" + tid
-			if err := look(thread); err == nil || ignoreExited(thread, err) != nil {
+			if err := read(thread); err == nil || ignoreExited(thread, err) != nil {
 				return true, err
 			}
 		}
-		if len(tried) == before { // all that there is has ended
+		if len(tried) == before { // all threads have ended
 			return false, nil
 		}
 	}
-	return false, errors.New("its threads come and go faster than they can be looked at")
+	return false, errors.New("its threads start and end faster than they can be read")
 }
 
-// mounted looks at the network namespaces that a thread sees mounted. They are
-// looked up from its root, which is held open meanwhile: the thread may end.
-func (s *scan) mounted(dir string) error {
+// readMounts reads the network namespaces that are mounted below a thread's root. It
+// keeps the root open meanwhile, since the thread may end.
+func (s *scan) readMounts(dir string) error {
 	mountNS, err := nsInode(dir + "/ns/mnt")
 	if err != nil {
 		return err
@@ -156,17 +155,17 @@ func (s *scan) mounted(dir string) error {
 		return &fs.PathError{Op: "open", Path: dir + "/root", Err: err}
 	}
 	defer func() { _ = unix.Close(root) }() // nothing was written through it
-	// Of a root on a file system that does not answer, or not to us, as on FUSE, it
-	// is not known which one it is: then its mounts are looked at in any case.
+	// On a file system that refuses this call, such as FUSE, the root can't be
+	// identified. Then its mounts are read in any case.
 	var stat unix.Statx_t
 	_ = unix.Statx(root, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_INO|unix.STATX_MNT_ID, &stat)
 	known := stat.Mask&unix.STATX_MNT_ID != 0 // since Linux 5.8
-	v := view{mountNS, stat.Mnt_id, stat.Ino}
-	if s.views[v] {
+	id := processRoot{mountNS, stat.Mnt_id, stat.Ino}
+	if s.readRoots[id] {
 		return nil
 	}
 	text, err := s.read(dir + "/mountinfo")
-	if errors.Is(err, syscall.EINVAL) { // that of a thread without a mount namespace
+	if errors.Is(err, syscall.EINVAL) { // the thread has no mount namespace any more
 		return errExited
 	}
 	if s.mountText += len(text); s.mountText > s.maxMountText {
@@ -189,12 +188,12 @@ func (s *scan) mounted(dir string) error {
 			s.mountedAt[m.point] = append(at, m.inode)
 		}
 		if !s.found[m.inode] {
-			if err := s.lookAtMount(root, m); err != nil {
+			if err := s.readMountedNetNS(root, m); err != nil {
 				return err
 			}
 		}
 	}
-	s.views[v] = known
+	s.readRoots[id] = known
 	return nil
 }
 
@@ -219,8 +218,8 @@ func numericEntries(dir string) ([]string, error) {
 	return numbers, nil
 }
 
-// nsInode returns the number of a namespace that a link such as "net:[4026531833]"
-// names.
+// nsInode returns the inode number of the namespace that a link of procfs leads to,
+// such as "net:[4026531833]".
 func nsInode(file string) (uint64, error) {
 	text, err := os.Readlink(file)
 	if err != nil {
@@ -229,19 +228,19 @@ func nsInode(file string) (uint64, error) {
 	_, number, _ := strings.Cut(text, ":[")
 	inode, err := strconv.ParseUint(strings.TrimSuffix(number, "]"), 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("%s is a link to %q, and not to a namespace", file, text)
+		return 0, fmt.Errorf("%s is a link to %q, not to a namespace", file, text)
 	}
 	return inode, nil
 }
 
-// ignoreExited is err, unless it says that a process, a thread or one of its
-// mounts has ended. Of one that ends just then the kernel says that permission
-// is denied (proc_ns_get_link and its like in fs/proc), and only afterwards that
-// nothing is there: dir, which is the directory of the process or thread.
+// ignoreExited returns err, or nil if err means that a process, a thread or one of
+// its mounts has ended. dir is the directory of the process or thread. While it ends,
+// the kernel denies permission (proc_ns_get_link and others in fs/proc); then only the
+// absence of dir shows that it has ended.
 func ignoreExited(dir string, err error) error {
-	var there *namespaceError
+	var nsErr *namespaceError
 	switch {
-	case errors.As(err, &there):
+	case errors.As(err, &nsErr):
 		return err
 	case errors.Is(err, fs.ErrPermission):
 		if _, statErr := os.Stat(dir); !errors.Is(statErr, fs.ErrNotExist) {

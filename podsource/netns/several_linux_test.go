@@ -22,25 +22,25 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/boottime"
 )
 
-// TestSpeaksBesideSeveralADDs: each ADD under way explains each namespace at its path, and
-// one that is left explains none of the others.
-func TestSpeaksBesideSeveralADDs(t *testing.T) {
+// TestAnswerNetworksWithSeveralADDs: namespaces without address at the paths of ADDs in
+// flight don't count, and all others do.
+func TestAnswerNetworksWithSeveralADDs(t *testing.T) {
 	const why = "shows no address"
 	for _, row := range []struct {
-		reason string
-		bare   []uint64
-		speaks bool
+		reason      string
+		unaddressed []uint64
+		speaks      bool
 	}{
-		{"none shows no address", nil, true},
-		{"those of both ADDs, of one of whose paths there are two", []uint64{1, 2, 4}, true},
+		{"all have addresses", nil, true},
+		{"those of both ADDs, two of them at one path", []uint64{1, 2, 4}, true},
 		{"one that no ADD sets up", []uint64{2, 3}, false},
 	} {
-		s := &scan{proc: t.TempDir(), bare: make(map[uint64]string), mountedAt: map[string][]uint64{"/run/netns/a": {4}, "/run/netns/b": {1, 2}},
-			underWay: []cniADD{{netNS: "/run/netns/a", ofNode: true}, {netNS: "/var/lib/../run/netns/b", ofNode: true}}}
-		for _, inode := range row.bare {
-			s.bare[inode] = why
+		s := &scan{proc: t.TempDir(), unaddressed: make(map[uint64]string), mountedAt: map[string][]uint64{"/run/netns/a": {4}, "/run/netns/b": {1, 2}},
+			inFlight: []cniADD{{netNS: "/run/netns/a", inNodePIDNS: true}, {netNS: "/var/lib/../run/netns/b", inNodePIDNS: true}}}
+		for _, inode := range row.unaddressed {
+			s.unaddressed[inode] = why
 		}
-		of, note := s.speaks([]string{"n", "m"})
+		of, note := s.answerNetworks([]string{"n", "m"})
 		if speaks := len(of) == 2; speaks != row.speaks || row.speaks == strings.Contains(note, why) {
 			t.Errorf("%s: speaks of %v: %q", row.reason, of, note)
 		}
@@ -59,8 +59,8 @@ func TestValidID(t *testing.T) {
 	}
 }
 
-// TestDumpOfSeveral: all addresses count but those that nobody else can reach, and a list that is
-// not whole is none.
+// TestDumpOfSeveral: all addresses count except local ones, and an invalid address is
+// an error.
 func TestDumpOfSeveral(t *testing.T) {
 	address := func(text string, scope int) netlink.Addr {
 		return netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP(text)}, Scope: scope}
@@ -73,10 +73,10 @@ func TestDumpOfSeveral(t *testing.T) {
 	}{
 		{"several, one of them twice", []netlink.Addr{address("10.0.0.3", 0), address("10.0.0.2", 0), address("10.0.0.3", 0)}, []string{"10.0.0.2", "10.0.0.3"}, false},
 		{"loopback and link-local", []netlink.Addr{address("127.0.0.1", unix.RT_SCOPE_HOST), address("fe80::1", unix.RT_SCOPE_LINK)}, nil, false},
-		{"a link's, but not a local address", []netlink.Addr{address("10.0.0.2", unix.RT_SCOPE_LINK)}, []string{"10.0.0.2"}, false},
-		{"link-local, but for all", []netlink.Addr{address("169.254.0.2", 0)}, []string{"169.254.0.2"}, false},
+		{"link scope, and not a link-local address", []netlink.Addr{address("10.0.0.2", unix.RT_SCOPE_LINK)}, []string{"10.0.0.2"}, false},
+		{"link-local, and global scope", []netlink.Addr{address("169.254.0.2", 0)}, []string{"169.254.0.2"}, false},
 		{"the second lacks its address", []netlink.Addr{address("10.0.0.2", 0), {}}, nil, true},
-		{"the second's is none", []netlink.Addr{address("10.0.0.2", 0), {IPNet: &net.IPNet{IP: net.IP{1, 2, 3}}}}, nil, true},
+		{"the second is invalid", []netlink.Addr{address("10.0.0.2", 0), {IPNet: &net.IPNet{IP: net.IP{1, 2, 3}}}}, nil, true},
 	} {
 		ips, err := dump(func(netlink.Link, int) ([]netlink.Addr, error) { return row.list, nil })
 		var want []netip.Addr
@@ -89,45 +89,44 @@ func TestDumpOfSeveral(t *testing.T) {
 	}
 	times := 0
 	if _, err := dump(func(netlink.Link, int) ([]netlink.Addr, error) { times++; return nil, nil }); err != nil || times != 1 {
-		t.Errorf("a list that is whole at once was asked for %d times: %v", times, err)
+		t.Errorf("a list that does not change was read %d times: %v", times, err)
 	}
 	times = 0
 	_, err := dump(func(netlink.Link, int) ([]netlink.Addr, error) { times++; return nil, netlink.ErrDumpInterrupted })
 	if times != 5 || !errors.Is(err, podsource.ErrIncomplete) {
-		t.Errorf("a list that is never whole was asked for %d times: %v", times, err)
+		t.Errorf("a list that changes all the time was read %d times: %v", times, err)
 	}
 }
 
-// TestStatus: what is not the status of a process is an error, and not a start at the
-// node's boot.
-func TestStatus(t *testing.T) {
-	const whole = "7 (a) b) S 1 1 1 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 4711" // the 20th after the name is the start
+// TestReadStat: an invalid stat file is an error, and not a start at the node's boot.
+func TestReadStat(t *testing.T) {
+	const whole = "7 (a) b) S 1 1 1 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 4711" // the start is the 20th field after the name
 	for _, row := range []struct {
 		reason, text string
 		ok           bool
 	}{
-		{"as the kernel has it", whole, true},
+		{"as the kernel writes it", whole, true},
 		{"one field less", strings.TrimSuffix(whole, " 4711"), false},
 		{"no name", strings.ReplaceAll(whole, ")", ""), false},
-		{"a start that is no number", strings.Replace(whole, "4711", "x", 1), false},
+		{"a start that is not a number", strings.Replace(whole, "4711", "x", 1), false},
 		{"nothing", "", false},
 	} {
 		dir := t.TempDir()
 		if err := os.WriteFile(filepath.Join(dir, "stat"), []byte(row.text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		since, comm, err := startOf(dir)
+		since, comm, err := startTime(dir)
 		if (err == nil) != row.ok {
 			t.Errorf("%s: error %v", row.reason, err)
 		}
 		if row.ok && (since.Milliseconds() != 47110 || comm != "a) b") {
-			t.Errorf("%s: %v of %q", row.reason, since, comm)
+			t.Errorf("%s: got %v and %q", row.reason, since, comm)
 		}
 	}
 }
 
-// TestClaims: an ADD whose process ended meanwhile counts, one that runs for too long
-// does not, and what can't be read of one is an error (R2).
+// TestClaims: an ADD counts if its process ended meanwhile, and does not if it has run
+// for too long. A process that can't be read is an error (R2).
 func TestClaims(t *testing.T) {
 	up := boottime.Since()
 	stat := func(started time.Duration) string {
@@ -139,7 +138,7 @@ func TestClaims(t *testing.T) {
 		err          bool
 	}{
 		{"ended since", "", "process 7", false},
-		{"under way", stat(up), "process 7 (bridge)", false},
+		{"in flight", stat(up), "process 7 (bridge)", false},
 		{"for longer than an ADD takes", stat(up - 2*time.Hour), "", false},
 		{"can't be read", "garbage", "", true},
 	} {
@@ -150,8 +149,8 @@ func TestClaims(t *testing.T) {
 			}
 		}
 		claims, err := s.claims(time.Hour)
-		if claims["a"] != row.want || (err != nil) != row.err || (len(s.underWay) == 1) != (row.want != "") {
-			t.Errorf("%s: %v, %d under way, %v", row.reason, claims, len(s.underWay), err)
+		if claims["a"] != row.want || (err != nil) != row.err || (len(s.inFlight) == 1) != (row.want != "") {
+			t.Errorf("%s: %v, %d in flight, %v", row.reason, claims, len(s.inFlight), err)
 		}
 	}
 }

@@ -23,8 +23,8 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// sees fails unless the source sees just these namespaces, each as a line of its
-// addresses.
+// sees checks that the source sees exactly these namespaces, each given as a line of
+// its addresses.
 func sees(t *testing.T, reason string, want ...string) {
 	t.Helper()
 	all, err := nested(t).Pods(t.Context())
@@ -33,7 +33,7 @@ func sees(t *testing.T, reason string, want ...string) {
 	}
 	adds, got := parts(t, all)
 	if diff := cmp.Diff(podsource.Answer{Source: "netns ADDs", Supplementary: true, SeesADDs: true}, adds); diff != "" {
-		t.Errorf("no ADD is under way: %s (-want +got):\n%s", reason, diff)
+		t.Errorf("no ADD is in flight: %s (-want +got):\n%s", reason, diff)
 	}
 	if diff := cmp.Diff(want, answer(all)); diff != "" {
 		t.Errorf("%s (-want +got):\n%s", reason, diff)
@@ -41,20 +41,20 @@ func sees(t *testing.T, reason string, want ...string) {
 	origins := make(map[string]bool)
 	for _, p := range got.Pods {
 		if !strings.HasPrefix(p.Origin, "network namespace ") || origins[p.Origin] {
-			t.Errorf("%q does not say which of several namespaces it is: %s", p.Origin, reason)
+			t.Errorf("%q does not identify the namespace: %s", p.Origin, reason)
 		}
 		origins[p.Origin] = true
 		if p.Name != "" || p.Namespace != "" || p.UID != "" || p.ContainerIDs != nil || p.HostNetwork || !p.StartedAt.IsZero() {
-			t.Errorf("the kernel knows addresses alone, and said %+v", p)
+			t.Errorf("got %+v, want only addresses and an origin", p)
 		}
 	}
 	got.Pods = nil
 	if diff := cmp.Diff(podsource.Answer{Source: "netns", Supplementary: true, SeesAddresses: true}, got); diff != "" {
-		t.Errorf("what the answer declares: %s (-want +got):\n%s", reason, diff)
+		t.Errorf("declarations: %s (-want +got):\n%s", reason, diff)
 	}
 }
 
-// The kernel is asked before everything else.
+// The kernel is asked before all other sources.
 func TestRank(t *testing.T) {
 	if got := podsource.Ranked(nested(t)).Rank(); got != podsource.RankADDs {
 		t.Errorf("got %d, want %d", got, podsource.RankADDs)
@@ -65,25 +65,25 @@ func TestNamespaces(t *testing.T) {
 	if !onNode(t) {
 		return
 	}
-	sees(t, "nobody is there, and process 1 is in the node's network")
+	sees(t, "no pods, and process 1 is in the node's network")
 	if err := configure([]string{"192.168.0.1"}); err != nil {
 		t.Fatal(err)
 	}
-	sees(t, "the node's own address is no pod's")
+	sees(t, "the node's own address is not a pod's")
 
 	pid, stop := startPod(t, "10.0.0.2", "fd00::2", "fe80::2", "169.254.7.7")
 	sees(t, "a process, dual stack, without loopback and link-local", "10.0.0.2 fd00::2")
 	_, stopIdle := startPod(t)
-	sees(t, "a namespace without an address is nobody that might hold all", "10.0.0.2 fd00::2")
+	sees(t, "a namespace without an address is not a pod", "10.0.0.2 fd00::2")
 	stopIdle()
 
 	mountNamespace(t, "/run/netns/named", "10.0.0.3")
-	sees(t, "a named one that nobody is in", "10.0.0.2 fd00::2", "10.0.0.3")
+	sees(t, "a mounted namespace without processes", "10.0.0.2 fd00::2", "10.0.0.3")
 	if err := os.MkdirAll("/run/docker/a b\\n", 0o755); err != nil {
 		t.Fatal(err)
 	}
 	mountNamespace(t, "/run/docker/a b\\n/x", "10.0.0.4")
-	sees(t, "one that is mounted where nobody told", "10.0.0.2 fd00::2", "10.0.0.3", "10.0.0.4")
+	sees(t, "a namespace mounted in another directory", "10.0.0.2 fd00::2", "10.0.0.3", "10.0.0.4")
 
 	named := "/run/netns/process"
 	if err := os.WriteFile(named, nil, 0o444); err != nil {
@@ -92,51 +92,51 @@ func TestNamespaces(t *testing.T) {
 	if err := unix.Mount(fmt.Sprintf("/proc/%d/ns/net", pid), named, "", unix.MS_BIND, ""); err != nil {
 		t.Fatal(err)
 	}
-	sees(t, "a process and a name are one", "10.0.0.2 fd00::2", "10.0.0.3", "10.0.0.4")
+	sees(t, "a namespace with a process and a mount", "10.0.0.2 fd00::2", "10.0.0.3", "10.0.0.4")
 	stop()
-	sees(t, "the process has ended, and the name is left", "10.0.0.2 fd00::2", "10.0.0.3", "10.0.0.4")
+	sees(t, "the process has ended, and the mount is left", "10.0.0.2 fd00::2", "10.0.0.3", "10.0.0.4")
 	unmount(t, named)
-	sees(t, "the last of it is gone; a file without a mount is nothing", "10.0.0.3", "10.0.0.4")
+	sees(t, "the mount is gone, too; its file is left", "10.0.0.3", "10.0.0.4")
 
 	if err := unix.Mount("over", "/run/docker", "tmpfs", 0, ""); err != nil {
 		t.Fatal(err)
 	}
-	sees(t, "hidden under another mount, and nobody is in it", "10.0.0.3")
+	sees(t, "hidden under another mount, without processes", "10.0.0.3")
 	if err := os.Mkdir("/run/docker/a b\\n", 0o755); err != nil {
 		t.Fatal(err)
 	}
 	if err := unix.Mkfifo("/run/docker/a b\\n/x", 0o600); err != nil {
 		t.Fatal(err)
 	}
-	sees(t, "in its place is a pipe, which blocks who opens it", "10.0.0.3")
+	sees(t, "a pipe at its mount point, where open(2) blocks", "10.0.0.3")
 	unmount(t, "/run/docker")
-	sees(t, "it is back", "10.0.0.3", "10.0.0.4")
+	sees(t, "not hidden any more", "10.0.0.3", "10.0.0.4")
 }
 
-// A thread may be where its process is not.
+// A thread may be in another namespace than its process's first thread.
 func TestNamespaceOfAThread(t *testing.T) {
 	if !onNode(t) {
 		return
 	}
-	in, end, ended := make(chan error), make(chan struct{}), make(chan struct{})
+	entered, end, ended := make(chan error), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
 		_ = inNewNamespace(func() error {
-			in <- configure([]string{"10.0.0.2"})
+			entered <- configure([]string{"10.0.0.2"})
 			<-end
 			return nil
 		})
 	}()
-	if err := <-in; err != nil {
+	if err := <-entered; err != nil {
 		t.Fatal(err)
 	}
-	sees(t, "the thread holds the namespace", "10.0.0.2")
+	sees(t, "a thread is in the namespace", "10.0.0.2")
 	close(end)
 	<-ended
-	sees(t, "it has come back")
+	sees(t, "the thread has left it")
 }
 
-// Processes that end while they are looked at have left; what stays is seen each
+// Processes that end while they are read are ignored, and all others are seen each
 // time.
 func TestProcessesComeAndGo(t *testing.T) {
 	if !onNode(t) {
@@ -148,7 +148,7 @@ func TestProcessesComeAndGo(t *testing.T) {
 	go func() {
 		defer close(ended)
 		for i := 0; ctx.Err() == nil; i++ {
-			cmd := again(t, asker) // it asks, too, and is refused: it does not take this node for one
+			cmd := reexec(t, asker) // it asks, too, and gets an error without Nested
 			cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS}
 			_ = cmd.Run()
 		}
@@ -164,9 +164,8 @@ func TestProcessesComeAndGo(t *testing.T) {
 	<-ended
 }
 
-// A process may come behind the scan's back, as the last one in its namespace
-// goes before the scan gets there.
-func TestProcessComesBehindTheScan(t *testing.T) {
+// A process may start with a PID that the scan has passed.
+func TestProcessStartsDuringTheScan(t *testing.T) {
 	if !onNode(t) {
 		return
 	}
@@ -185,11 +184,12 @@ func TestProcessComesBehindTheScan(t *testing.T) {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
 	if _, addresses := parts(t, got); !addresses.SeesAddresses {
-		t.Error("nothing new came in the end, and the answer does not say that it has all")
+		t.Error("the last scan found nothing new, and the answer does not declare that it has all addresses")
 	}
 }
 
-// Where namespaces come all the time, the answer does not say that it has all.
+// While new namespaces appear all the time, the answer does not declare that it has all
+// addresses.
 func TestNamespacesComeAllTheTime(t *testing.T) {
 	if !onNode(t) {
 		return
@@ -208,17 +208,17 @@ func TestNamespacesComeAllTheTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	if adds, got := parts(t, got); !adds.SeesADDs || got.SeesAddresses || !got.Supplementary || len(got.Pods) < maxScans {
-		t.Errorf("got %+v, %v, want what was seen, and no word of the rest", got, err)
+		t.Errorf("got %+v, %v, want the pods that were seen, without SeesAddresses", got, err)
 	}
 }
 
-// A zombie holds nothing, and is in the way of nothing.
+// A zombie is in no namespace, and is no error.
 func TestZombie(t *testing.T) {
 	if !onNode(t) {
 		return
 	}
 	startPod(t, "10.0.0.2")
-	cmd := again(t, asker)
+	cmd := reexec(t, asker)
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -228,24 +228,23 @@ func TestZombie(t *testing.T) {
 		t.Fatal(err)
 	}
 	awaitZombie(t, cmd.Process.Pid)
-	sees(t, "nobody waited for a process yet", "10.0.0.2")
+	sees(t, "a process is a zombie", "10.0.0.2")
 	lives, err := nested(t).Living(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if livesSurely(lives, fmt.Sprintf("/proc/%d/ns/net", cmd.Process.Pid), time.Now()) {
-		t.Error("the namespace of a process without threads lives")
+		t.Error("the namespace of a zombie exists")
 	}
 	_, _ = io.Copy(io.Discard, stdout)
 	_ = cmd.Wait()
 }
 
-// awaitZombie returns when a process has ended, with all its threads, for which
-// nobody waits.
+// awaitZombie returns when all threads of a process that nobody waits for have ended.
 func awaitZombie(t *testing.T, pid int) {
 	t.Helper()
 	for dir := fmt.Sprintf("/proc/%d", pid); ; {
-		_, fields, err := status(dir)
+		_, fields, err := readStat(dir)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -255,14 +254,15 @@ func awaitZombie(t *testing.T, pid int) {
 	}
 }
 
-// Whoever may not see all sees nothing, and says what is missing (R2).
+// Without the privilege to read all processes the answer is an error that names the
+// privilege (R2).
 func TestNoPrivilege(t *testing.T) {
 	if !onNode(t) {
 		return
 	}
 	startPod(t, "10.0.0.2")
 	ask := func(change func(*syscall.SysProcAttr), env ...string) string {
-		cmd := again(t, asker)
+		cmd := reexec(t, asker)
 		cmd.Env = append(cmd.Env, env...)
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 		change(cmd.SysProcAttr)
@@ -277,10 +277,10 @@ func TestNoPrivilege(t *testing.T) {
 		a.GidMappings = a.UidMappings
 	}
 	if got := ask(func(*syscall.SysProcAttr) {}, isNested); got != "[\"10.0.0.2\"]\n" {
-		t.Errorf("root is not even told: %s", got)
+		t.Errorf("as root: got %s", got)
 	}
 	for _, row := range []struct{ reason, got, want string }{
-		{"nobody", ask(nobody, isNested), "error: 0 pods, looking at process 1: stat /proc/1/ns/pid: permission denied; this needs CAP_SYS_PTRACE and CAP_SYS_ADMIN"},
+		{"nobody", ask(nobody, isNested), "error: 0 pods, reading process 1: stat /proc/1/ns/pid: permission denied; this needs CAP_SYS_PTRACE and CAP_SYS_ADMIN"},
 		{"root of a user namespace", ask(inUserNS, isNested), "permission denied; this needs CAP_SYS_PTRACE and CAP_SYS_ADMIN"},
 		{"a container's own processes", ask(func(*syscall.SysProcAttr) {}), "the agent's pod needs hostPID"},
 	} {
@@ -289,7 +289,7 @@ func TestNoPrivilege(t *testing.T) {
 		}
 	}
 
-	// A node whose process 1 may be looked into, and another may not.
+	// A node where process 1 may be read, and another process may not.
 	if err := os.Mkdir("/run/proc", 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -298,17 +298,17 @@ func TestNoPrivilege(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := ask(nobody, isNested, "NETNS_TEST_PROC=/run/proc"); !strings.HasPrefix(got, "error: 0 pods, looking at process 2: ") ||
+	if got := ask(nobody, isNested, "NETNS_TEST_PROC=/run/proc"); !strings.HasPrefix(got, "error: 0 pods, reading process 2: ") ||
 		!strings.Contains(got, "permission denied; this needs") {
 		t.Errorf("one of several processes: got %q", got)
 	}
 
-	// Other file systems refuse for reasons of their own.
+	// A permission error of another file system has no hint.
 	if err := os.Mkdir("/run/closed", 0o700); err != nil {
 		t.Fatal(err)
 	}
 	if got := ask(nobody, isNested, "NETNS_TEST_PROC=/run/proc", "NETNS_TEST_HOST=/run/closed/netns"); !strings.HasSuffix(got, "/run/closed/netns: permission denied\n") {
-		t.Errorf("the node's namespace may not be looked at: got %q", got)
+		t.Errorf("the node's namespace may not be read: got %q", got)
 	}
 
 	if got := ask(nobody, isNested, "NETNS_TEST_PROC=/run/proc", "NETNS_TEST_HOST=/run/proc/2/ns/net"); !strings.Contains(got, "permission denied; this needs") {
@@ -319,17 +319,18 @@ func TestNoPrivilege(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := ask(nobody, isNested); !strings.Contains(got, "operation not permitted; procfs is mounted with hidepid: this needs CAP_SYS_PTRACE") {
-		t.Errorf("others' processes are closed: got %q", got)
+		t.Errorf("hidepid=1: got %q", got)
 	}
 	if err := unix.Mount("proc", "/proc", "proc", unix.MS_REMOUNT, "hidepid=2"); err != nil {
 		t.Fatal(err)
 	}
 	if got := ask(nobody, isNested); !strings.Contains(got, "without hidepid?") {
-		t.Errorf("others' processes are hidden: got %q", got)
+		t.Errorf("hidepid=2: got %q", got)
 	}
 }
 
-// Each step that fails is an error of the whole, and none invites to fall back.
+// A failure of any step is an error of the call, and never podsource.ErrNotHere, after
+// which podsource.Fallback would ask another source.
 func TestErrors(t *testing.T) {
 	if !onNode(t) {
 		return
@@ -346,12 +347,12 @@ func TestErrors(t *testing.T) {
 		says   string
 	}{
 		{"no procfs", Options{Proc: empty, Nested: true}, unix.Setns, "is a procfs mounted at " + empty},
-		{"no such namespace", Options{HostNetNS: filepath.Join(empty, "none"), Nested: true}, unix.Setns, "looking at the node's network namespace"},
-		{"no entry", Options{Nested: true}, func(int, int) error { return unix.EPERM }, "entering it: operation not permitted; this needs CAP_SYS_ADMIN over"},
-		{"an entry as if it were gone, though it is open", Options{Nested: true}, func(int, int) error { return unix.ENOENT }, "entering it"},
-		{"an entry that is strange", Options{Nested: true}, func(int, int) error { return unix.EINVAL }, "entering it"},
+		{"no such namespace", Options{HostNetNS: filepath.Join(empty, "none"), Nested: true}, unix.Setns, "reading the node's network namespace"},
+		{"entering is not permitted", Options{Nested: true}, func(int, int) error { return unix.EPERM }, "entering it: operation not permitted; this needs CAP_SYS_ADMIN over"},
+		{"entering says that the open namespace does not exist", Options{Nested: true}, func(int, int) error { return unix.ENOENT }, "entering it"},
+		{"entering returns another error", Options{Nested: true}, func(int, int) error { return unix.EINVAL }, "entering it"},
 		{"no descriptor is left for a socket", Options{Nested: true}, func(fd, kind int) error {
-			limit.Cur = all - limit.Cur // none on the way there
+			limit.Cur = all - limit.Cur // none after entering, all after leaving
 			return errors.Join(unix.Setrlimit(unix.RLIMIT_NOFILE, &limit), unix.Setns(fd, kind))
 		}, "opening a socket in it: too many open files"},
 	} {
@@ -365,7 +366,7 @@ func TestErrors(t *testing.T) {
 			t.Errorf("got %v, %v, want an error that says %q: %s", got, err, row.says, row.reason)
 		}
 		if errors.Is(err, podsource.ErrNotHere) {
-			t.Errorf("%v invites to fall back: %s", err, row.reason)
+			t.Errorf("%v makes podsource.Fallback ask another source: %s", err, row.reason)
 		}
 	}
 	stop()
@@ -373,21 +374,21 @@ func TestErrors(t *testing.T) {
 	refused := nested(t)
 	refused.setns = func(int, int) error { return unix.EPERM }
 	if got, err := refused.Pods(t.Context()); got.Parts != nil || !errors.Is(err, unix.EPERM) {
-		t.Errorf("got %v, %v of a namespace that is but mounted, want %v", got, err, unix.EPERM)
+		t.Errorf("a namespace that is only mounted: got %v, %v, want %v", got, err, unix.EPERM)
 	}
 	if err := unix.Mount("/proc/self/ns/uts", "/run/netns/named", "", unix.MS_BIND, ""); err != nil {
 		t.Fatal(err)
 	}
 	sees(t, "it is hidden by a namespace of another kind")
-	named, sc := namespaceMount{1, "/run/netns/named"}, scan{unseen: make(map[uint64]podsource.Pod)}
-	if err := sc.lookAtMount(-1, named); err != nil || len(sc.unseen) != 1 {
-		t.Errorf("it can't be opened: %d are noted, %v", len(sc.unseen), err)
+	named, sc := namespaceMount{1, "/run/netns/named"}, scan{unreadable: make(map[uint64]podsource.Pod)}
+	if err := sc.readMountedNetNS(-1, named); err != nil || len(sc.unreadable) != 1 {
+		t.Errorf("it can't be opened: %d are noted, %v", len(sc.unreadable), err)
 	}
 	limit.Cur = 0
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		t.Fatal(err)
 	}
-	lack := sc.lookAtMount(unix.AT_FDCWD, named)
+	lack := sc.readMountedNetNS(unix.AT_FDCWD, named)
 	limit.Cur = all
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil || !errors.Is(lack, unix.EMFILE) {
 		t.Errorf("no descriptor is left for it: got %v, want %v (%v)", lack, unix.EMFILE, err)
@@ -399,7 +400,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// R13: what goes wrong inside is an error.
+// A panic in a namespace is an error (R13).
 func TestPanic(t *testing.T) {
 	if !onNode(t) {
 		return
@@ -410,8 +411,8 @@ func TestPanic(t *testing.T) {
 	}
 }
 
-// Nothing is left of a call: no descriptor, and no thread in another namespace,
-// also where one can't come back.
+// A call leaves no descriptor open, and no thread in another namespace, even if a
+// thread can't return.
 func TestNothingIsLeft(t *testing.T) {
 	if !onNode(t) {
 		return
@@ -433,7 +434,7 @@ func TestNothingIsLeft(t *testing.T) {
 			return err
 		}
 		if stat.Ino == home {
-			return unix.EPERM // no way back
+			return unix.EPERM // the thread can't return
 		}
 		return unix.Setns(fd, kind)
 	}
@@ -441,7 +442,7 @@ func TestNothingIsLeft(t *testing.T) {
 	refused.setns = func(int, int) error { return unix.EPERM }
 	for range 20 {
 		if got, err := stray.Pods(t.Context()); err != nil || len(answer(got)) != 2 {
-			t.Errorf("a thread that can't come back has its answer all the same: got %v, %v", got, err)
+			t.Errorf("a thread can't return: got %v, %v, want its answer", got, err)
 		}
 		if got, err := nested(t).Pods(t.Context()); err != nil || len(answer(got)) != 2 {
 			t.Errorf("got %v, %v", got, err)
@@ -453,19 +454,19 @@ func TestNothingIsLeft(t *testing.T) {
 	if after := descriptors(t); after != before {
 		t.Errorf("%d descriptors are open, there were %d before", after, before)
 	}
-	// A goroutine may run on any thread that is left. Those that could not come
-	// back end by themselves, soon.
+	// Threads that could not return end soon, and no goroutine may run on them.
 	var strays []string
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
-		if strays = elsewhere(t, home); len(strays) == 0 {
+		if strays = strayThreads(t, home); len(strays) == 0 {
 			return
 		}
 	}
 	t.Errorf("these threads are still in another network namespace: %q", strays)
 }
 
-// elsewhere returns the threads of this process that are not at home.
-func elsewhere(t *testing.T, home uint64) (strays []string) {
+// strayThreads returns the threads of this process in other network namespaces than
+// home.
+func strayThreads(t *testing.T, home uint64) (strays []string) {
 	t.Helper()
 	threads, err := numericEntries("/proc/self/task")
 	if err != nil {
@@ -488,8 +489,8 @@ func descriptors(t *testing.T) int {
 	return len(entries)
 }
 
-// What a question costs on a node with 250 network namespaces and 1,000
-// processes. The figures are printed, and not judged.
+// TestManyNamespaces measures a call on a node with 250 network namespaces and 1,000
+// processes. It prints the figures and does not check them.
 func TestManyNamespaces(t *testing.T) {
 	if !onNode(t) {
 		return
@@ -497,7 +498,7 @@ func TestManyNamespaces(t *testing.T) {
 	const namespaces, processes = 250, 1000
 	sleepers := func(flags uintptr) (all []*exec.Cmd) {
 		for range processes {
-			cmd := exec.Command("sleep", "infinity") // it dies with process 1
+			cmd := exec.Command("sleep", "infinity") // it ends with process 1
 			cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: flags}
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
@@ -512,7 +513,7 @@ func TestManyNamespaces(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	own := sleepers(syscall.CLONE_NEWNS) // before the namespaces are mounted: a container does not see those
+	own := sleepers(syscall.CLONE_NEWNS) // before the namespaces are mounted: containers don't see them
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", own[0].Process.Pid))
 	if err != nil {
 		t.Fatal(err)
@@ -543,7 +544,7 @@ func TestManyNamespaces(t *testing.T) {
 				t.Fatalf("%v (-want +got):\n%s", err, diff)
 			}
 		}
-		figures(t, fmt.Sprintf("podsource/netns: a question about %d network namespaces and %d processes, %s: %v of CPU time",
+		figures(t, fmt.Sprintf("podsource/netns: a call with %d network namespaces and %d processes, %s: %v of CPU time",
 			namespaces, processes, row.where, least.Round(time.Millisecond)))
 		for _, cmd := range all {
 			_ = cmd.Process.Kill()
@@ -552,7 +553,7 @@ func TestManyNamespaces(t *testing.T) {
 	}
 }
 
-// processorTime is what this process has used of the processors.
+// processorTime returns the CPU time that this process has used.
 func processorTime(t *testing.T) time.Duration {
 	t.Helper()
 	var usage unix.Rusage
@@ -562,8 +563,8 @@ func processorTime(t *testing.T) time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// figures says what a test measured, also in the file that the environment
-// names, which .ci/run prints in the end.
+// figures logs what a test measured, and appends it to the file in
+// HOSTLOCAL_GC_FIGURES, which .ci/run prints at its end.
 func figures(t *testing.T, text string) {
 	t.Helper()
 	t.Log(text)
@@ -581,8 +582,8 @@ func figures(t *testing.T, text string) {
 	}
 }
 
-// What ends while it is looked at has left. What is there and can't be looked
-// into is an error, whatever the kernel calls it (R2).
+// A process that ends while it is read is no error. One that exists and can't be read
+// is an error, whatever the kernel returns (R2).
 func TestIgnoreExited(t *testing.T) {
 	there, ended := t.TempDir(), filepath.Join(t.TempDir(), "ended")
 	wrap := func(err error) error { return fmt.Errorf("looking: %w", &fs.PathError{Op: "open", Err: err}) }
@@ -593,7 +594,7 @@ func TestIgnoreExited(t *testing.T) {
 		want   bool
 	}{
 		{"no error", there, nil, false},
-		{"nothing is there", ended, wrap(unix.ENOENT), false},
+		{"no such file", ended, wrap(unix.ENOENT), false},
 		{"a thread of it has ended", there, wrap(unix.ESRCH), false},
 		{"permission is denied, as it has just ended", ended, wrap(unix.EACCES), false},
 		{"permission is denied", there, wrap(unix.EACCES), true},
@@ -602,12 +603,12 @@ func TestIgnoreExited(t *testing.T) {
 		{"a namespace that may not be entered", ended, wrap(&namespaceError{1, unix.EPERM}), true},
 	} {
 		if got := ignoreExited(row.dir, row.err); (got != nil) != row.want {
-			t.Errorf("got %v of %v: %s", got, row.err, row.reason)
+			t.Errorf("%s: got %v for %v", row.reason, got, row.err)
 		}
 	}
 }
 
-// A question ends when its time is up, whether its context does or not (R13).
+// A call ends after its timeout, also if its context does not end (R13).
 func TestTimeLimit(t *testing.T) {
 	if !onNode(t) {
 		return

@@ -21,10 +21,10 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// Of a process whose first thread has ended, the kernel shows environment,
-// namespaces, root and mounts by its other threads only (hazard 60).
+// The first thread of a process has ended. Only its other threads show the
+// environment, namespaces, root and mounts (hazard 60).
 //
-// Guard: [anyThread] asks the other threads.
+// Guard: [anyThread] reads the other threads.
 func TestHazard60FirstThreadHasEnded(t *testing.T) {
 	if !onNode(t) {
 		return
@@ -37,7 +37,7 @@ func TestHazard60FirstThreadHasEnded(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, want := answer(all), []string{"10.0.0.2", "10.0.0.3"}; !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q: its own namespace, and the one that it alone sees mounted", got, want)
+		t.Errorf("got %q, want %q: its own namespace, and a mounted one that only it sees", got, want)
 	}
 	adds, addresses := parts(t, all)
 	if len(adds.Pods) != 1 || adds.Pods[0].ContainerIDs[0] != "outlives" || !adds.SeesADDs || !addresses.SeesAddresses {
@@ -56,31 +56,31 @@ func TestHazard60FirstThreadHasEnded(t *testing.T) {
 	}
 }
 
-// A process has ended when all its threads have, and no earlier.
+// A process has ended when all its threads have ended.
 func TestAnyThread(t *testing.T) {
 	for _, row := range []struct {
-		reason   string
-		threads  []string
-		answers  func(dir, tid string) error
-		answered bool
-		fails    bool
+		reason  string
+		threads []string
+		read    func(dir, tid string) error
+		running bool
+		fails   bool
 	}{
-		{"the first thread answers", nil, func(string, string) error { return nil }, true, false},
-		{"the first thread may not be looked at", nil, func(string, string) error { return unix.EIO }, true, true},
-		{"it has ended, and no other is left", []string{"7"}, func(string, string) error { return unix.ENOENT }, false, false},
-		{"another one answers", []string{"7", "8", "9"}, func(_, tid string) error {
+		{"the first thread is running", nil, func(string, string) error { return nil }, true, false},
+		{"the first thread can't be read", nil, func(string, string) error { return unix.EIO }, true, true},
+		{"it has ended, and there is no other", []string{"7"}, func(string, string) error { return unix.ENOENT }, false, false},
+		{"another one is running", []string{"7", "8", "9"}, func(_, tid string) error {
 			if tid == "9" {
 				return nil
 			}
 			return errExited
 		}, true, false},
-		{"another one may not be looked at", []string{"7", "8"}, func(_, tid string) error {
+		{"another one can't be read", []string{"7", "8"}, func(_, tid string) error {
 			if tid == "8" {
 				return unix.EACCES
 			}
 			return unix.ENOENT
 		}, true, true},
-		{"one comes as the last one that was listed goes", []string{"7", "8"}, func(dir, tid string) error {
+		{"one starts as the last one that was listed ends", []string{"7", "8"}, func(dir, tid string) error {
 			switch tid {
 			case "8":
 				return errors.Join(os.Mkdir(filepath.Join(filepath.Dir(dir), "9"), 0o755), unix.ESRCH)
@@ -89,7 +89,7 @@ func TestAnyThread(t *testing.T) {
 			}
 			return errExited
 		}, true, false},
-		{"one comes whenever one goes", []string{"7", "8"}, func(dir, tid string) error {
+		{"one starts whenever one ends", []string{"7", "8"}, func(dir, tid string) error {
 			if tid != "7" {
 				return errors.Join(os.Mkdir(dir+"0", 0o755), unix.ESRCH)
 			}
@@ -102,20 +102,20 @@ func TestAnyThread(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		answered, err := anyThread(dir, func(thread string) error { return row.answers(thread, filepath.Base(thread)) })
-		if answered != row.answered || (err != nil) != row.fails {
-			t.Errorf("got %t, %v, want %t: %s", answered, err, row.answered, row.reason)
+		running, err := anyThread(dir, func(thread string) error { return row.read(thread, filepath.Base(thread)) })
+		if running != row.running || (err != nil) != row.fails {
+			t.Errorf("got %t, %v, want %t: %s", running, err, row.running, row.reason)
 		}
 	}
-	if answered, err := anyThread(filepath.Join(t.TempDir(), "7"), func(string) error { return unix.ENOENT }); answered || err != nil {
-		t.Errorf("got %t, %v of a process that is gone", answered, err)
+	if running, err := anyThread(filepath.Join(t.TempDir(), "7"), func(string) error { return unix.ENOENT }); running || err != nil {
+		t.Errorf("a process that does not exist: got %t, %v", running, err)
 	}
 }
 
-// Before Linux 6.16 the environment of a thread that has ended is no error, but
-// empty.
+// Before Linux 6.16 the environment of a thread that has ended is empty, and not an
+// error.
 //
-// Guard: [scan.environment] takes no empty environment for that of the process.
+// Guard: [scan.readEnvironment] reads the other threads if an environment is empty.
 func TestHazard60EnvironmentOfFirstThreadIsEmpty(t *testing.T) {
 	proc := t.TempDir()
 	for file, text := range map[string]string{
@@ -128,18 +128,18 @@ func TestHazard60EnvironmentOfFirstThreadIsEmpty(t *testing.T) {
 		}
 	}
 	s := scan{proc: proc}
-	for _, pid := range []string{"7", "9"} { // the second is the kernel's, and has none
-		if err := s.environment(pid); err != nil {
+	for _, pid := range []string{"7", "9"} { // 9 is like a kernel thread, without environment
+		if err := s.readEnvironment(pid); err != nil {
 			t.Errorf("process %s: %v", pid, err)
 		}
 	}
-	if len(s.adds) != 1 || s.adds[0].containerID != "outlives" || s.adds[0].ofNode {
-		t.Errorf("got %+v, want one of which nobody knows that it is in the node's PID namespace", s.adds)
+	if len(s.adds) != 1 || s.adds[0].containerID != "outlives" || s.adds[0].inNodePIDNS {
+		t.Errorf("got %+v, want one that is not known to be in the node's PID namespace", s.adds)
 	}
 }
 
-// procOf is a procfs of one process, 7, with these files: their contents, or "link:" and
-// where each leads to.
+// procOf makes a procfs with one process, 7, and these files. The value is a file's
+// content, or "link:" and the target of a symbolic link.
 func procOf(t *testing.T, files map[string]string) (proc string) {
 	t.Helper()
 	proc = t.TempDir()
@@ -158,8 +158,8 @@ func procOf(t *testing.T, files map[string]string) (proc string) {
 	return proc
 }
 
-// What is there of a process and can't be read is an error of the whole: it might be an
-// ADD, or a namespace with an address (R2).
+// A process that exists and can't be read is an error of the call: it might run an ADD,
+// or be in a namespace with an address (R2).
 func TestProcessThatCannotBeRead(t *testing.T) {
 	const add = "CNI_COMMAND=ADD\x00CNI_CONTAINERID=a\x00"
 	for _, row := range []struct {
@@ -167,18 +167,18 @@ func TestProcessThatCannotBeRead(t *testing.T) {
 		files  map[string]string
 		fails  bool
 	}{
-		{"nothing of it is there any more", map[string]string{"x": ""}, false},
+		{"the process has ended", map[string]string{"x": ""}, false},
 		{"its environment", map[string]string{"environ/x": ""}, true},
 		{"the threads of an ADD", map[string]string{"environ": add, "task": ""}, true},
 		{"the namespace of an ADD's thread", map[string]string{"environ": add, "task/8/ns/net": ""}, true},
-		{"an environment that is longer than any", map[string]string{"environ": strings.Repeat("x", maxProcfs+1)}, false},
+		{"an environment longer than the limit", map[string]string{"environ": strings.Repeat("x", maxProcfs+1)}, false},
 		{"its threads", map[string]string{"task": ""}, true},
-		{"a link that leads to no namespace", map[string]string{"task/7/x": "", "ns/mnt": "link:x"}, true},
+		{"a link that does not name a namespace", map[string]string{"task/7/x": "", "ns/mnt": "link:x"}, true},
 		{"its mounts", map[string]string{"task/7/x": "", "ns/mnt": "link:mnt:[1]", "root": "link:/", "mountinfo": "garbage"}, true},
-		{"its mounts, by the kernel", map[string]string{"task/7/x": "", "ns/mnt": "link:mnt:[1]", "root": "link:/", "mountinfo/x": ""}, true},
+		{"its mounts can't be read", map[string]string{"task/7/x": "", "ns/mnt": "link:mnt:[1]", "root": "link:/", "mountinfo/x": ""}, true},
 		{"its root is gone", map[string]string{"task/7/x": "", "ns/mnt": "link:mnt:[1]", "mountinfo": mountinfo}, false},
 	} {
-		s := scan{proc: procOf(t, row.files), maxMountText: maxProcfs, views: make(map[view]bool), unseen: make(map[uint64]podsource.Pod),
+		s := scan{proc: procOf(t, row.files), maxMountText: maxProcfs, readRoots: make(map[processRoot]bool), unreadable: make(map[uint64]podsource.Pod),
 			mountedAt: make(map[string][]uint64)}
 		if err := s.processes(t.Context()); (err != nil) != row.fails || len(s.mountedAt) > 0 {
 			t.Errorf("%s: got %v, mounts %v", row.reason, err, s.mountedAt)
@@ -186,58 +186,58 @@ func TestProcessThatCannotBeRead(t *testing.T) {
 	}
 	s := scan{proc: filepath.Join(t.TempDir(), "none")}
 	if err := s.processes(t.Context()); err == nil {
-		t.Error("no process can be listed: no error")
+		t.Error("no error if processes can't be listed")
 	}
 	s.proc = procOf(t, map[string]string{"task": "", "ns/mnt": "link:mnt:[1]", "root": "link:/", "mountinfo": ""})
-	s.maxMountText, s.views = maxProcfs, make(map[view]bool)
+	s.maxMountText, s.readRoots = maxProcfs, make(map[processRoot]bool)
 	if err := s.process("7"); err == nil {
-		t.Error("its threads can't be listed: no error")
+		t.Error("no error if threads can't be listed")
 	}
 	s.proc, s.mountedAt = procOf(t, map[string]string{"ns/mnt": "link:mnt:[1]", "task/7/ended": "",
 		"task/8/ns/mnt": "link:mnt:[1]", "task/8/root": "link:/", "task/8/mountinfo": mountinfo}), make(map[string][]uint64)
 	if err := s.process("7"); err != nil || len(s.mountedAt["/run/netns/web"]) != 1 {
-		t.Errorf("the root of its first thread alone is gone: got %v, %v", s.mountedAt, err)
+		t.Errorf("only its first thread has ended: got %v, %v", s.mountedAt, err)
 	}
 	s.proc = procOf(t, map[string]string{"x": ""})
 	if err := s.processes(endsLater{t.Context(), new(int)}); !errors.Is(err, context.Canceled) {
-		t.Errorf("the context ends when the environments were looked at: got %v", err)
+		t.Errorf("the context ends after the environments were read: got %v", err)
 	}
 	for _, file := range []string{"task", "task/8/ns/net"} {
 		s.proc = procOf(t, map[string]string{"environ": add, file: ""})
-		if err := s.environment("7"); err == nil {
-			t.Errorf("an ADD whose %s can't be read: no error", file)
+		if err := s.readEnvironment("7"); err == nil {
+			t.Errorf("no error for an ADD whose %s can't be read", file)
 		}
 	}
-	if err := s.lookAt(s.proc+"/7/none", "of process 7"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a thread that is gone: %v", err)
+	if err := s.readNetNSFile(s.proc+"/7/none", "of process 7"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a thread that has ended: got %v", err)
 	}
 }
 
-// endsLater is a context that has ended when it is asked for the second time.
+// endsLater is a context whose Err returns an error from the second call on.
 type endsLater struct {
 	context.Context
-	asked *int
+	calls *int
 }
 
 func (c endsLater) Err() error {
-	if *c.asked++; *c.asked > 1 {
+	if *c.calls++; *c.calls > 1 {
 		return context.Canceled
 	}
 	return nil
 }
 
-// A process is in each network namespace in which one of its threads is.
-func TestHomes(t *testing.T) {
+// A process is in the network namespaces of all its threads.
+func TestThreadNetNS(t *testing.T) {
 	s := scan{proc: procOf(t, map[string]string{"task/6/ended": "", "task/7/ns/net": "link:net:[1]", "task/8/ns/net": "link:net:[2]", "task/9/ns/net": "link:net:[2]", "task/10/ns/net": "link:net:[1]"})}
-	got, err := s.homes(s.proc + "/7")
+	got, err := s.threadNetNS(s.proc + "/7")
 	slices.Sort(got)
 	if err != nil || !slices.Equal(got, []uint64{1, 2}) {
 		t.Errorf("got %v, %v", got, err)
 	}
 }
 
-// A process is at home where nothing says otherwise, and all can be read.
-func TestAtHome(t *testing.T) {
+// A process is in the claimed namespace only if everything about it can be read.
+func TestInClaimedNetNS(t *testing.T) {
 	node, its, other := map[string]string{"../1/ns/pid": "link:pid:[1]"}, map[string]string{"ns/pid": "link:pid:[2]"}, map[string]string{"../8/x": ""}
 	const path = "/run/netns/a"
 	for _, row := range []struct {
@@ -245,31 +245,31 @@ func TestAtHome(t *testing.T) {
 		files     []map[string]string
 		netNS     string
 		mountedAt []uint64
-		homes     []uint64
+		inodes    []uint64
 		want      bool
 	}{
 		{"it is", []map[string]string{node, its}, path, []uint64{5}, []uint64{5}, true},
-		{"it says so", []map[string]string{node, its}, "/proc/self/ns/net", nil, nil, true},
-		{"... of its thread", []map[string]string{node, its}, "/proc/thread-self/ns/net", nil, nil, true},
-		{"nobody knows the node's PID namespace", []map[string]string{its}, path, []uint64{5}, []uint64{5}, false},
-		{"... or that of the process", []map[string]string{node}, path, []uint64{5}, []uint64{5}, false},
+		{"its own path in procfs", []map[string]string{node, its}, "/proc/self/ns/net", nil, nil, true},
+		{"... that of its thread", []map[string]string{node, its}, "/proc/thread-self/ns/net", nil, nil, true},
+		{"the node's PID namespace can't be read", []map[string]string{its}, path, []uint64{5}, []uint64{5}, false},
+		{"... or the process's", []map[string]string{node}, path, []uint64{5}, []uint64{5}, false},
 		{"it is in another namespace", []map[string]string{node, its}, path, []uint64{5}, []uint64{6}, false},
-		{"... too", []map[string]string{node, its}, path, []uint64{5}, []uint64{5, 6}, false},
-		{"there are two of that path", []map[string]string{node, its}, path, []uint64{5, 6}, []uint64{5}, false},
-		{"it names that of a process that has ended", []map[string]string{node, its, other}, "/proc/8/ns/net", nil, []uint64{5}, false},
+		{"... and in the claimed one, too", []map[string]string{node, its}, path, []uint64{5}, []uint64{5, 6}, false},
+		{"two namespaces are mounted at that path", []map[string]string{node, its}, path, []uint64{5, 6}, []uint64{5}, false},
+		{"it claims the namespace of a process that has ended", []map[string]string{node, its, other}, "/proc/8/ns/net", nil, []uint64{5}, false},
 	} {
 		files := make(map[string]string)
 		for _, more := range row.files {
 			maps.Copy(files, more)
 		}
 		s := scan{proc: procOf(t, files), mountedAt: map[string][]uint64{path: row.mountedAt}}
-		if got := s.atHome(cniADD{pid: "7", netNS: row.netNS, homes: row.homes}); got != row.want {
+		if got := s.inClaimedNetNS(cniADD{pid: "7", netNS: row.netNS, netNSInodes: row.inodes}); got != row.want {
 			t.Errorf("%s: got %t, want %t", row.reason, got, row.want)
 		}
 	}
 }
 
-// Only numbers are processes.
+// Only numeric entries are processes.
 func TestNumericEntries(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"7", "self", "-7"} {
@@ -282,11 +282,9 @@ func TestNumericEntries(t *testing.T) {
 	}
 }
 
-// The first thread ends between two looks at it: its mount namespace is known, and
-// its mounts are not.
+// The first thread ends after its mount namespace was read, and before its mounts are.
 //
-// Guard: [scan.mounted] notes a [view] when its mounts were read, and not
-// before.
+// Guard: [scan.readMounts] notes a [processRoot] only after its mounts were read.
 func TestHazard60FirstThreadEndsMeanwhile(t *testing.T) {
 	if !onNode(t) {
 		return
@@ -311,7 +309,7 @@ func TestHazard60FirstThreadEndsMeanwhile(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s := scan{proc: proc, maxMountText: maxProcfs, views: make(map[view]bool), mountedAt: make(map[string][]uint64)}
+	s := scan{proc: proc, maxMountText: maxProcfs, readRoots: make(map[processRoot]bool), mountedAt: make(map[string][]uint64)}
 	if err := s.process("7"); err != nil || len(s.mountedAt["/run/netns/web"]) != 1 {
 		t.Errorf("got %v, %v", s.mountedAt, err)
 	}

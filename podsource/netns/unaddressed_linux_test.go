@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// within calls do in a pod's network namespace.
-func within(t *testing.T, pid int, do func() error) {
+// inPodNetNS calls do in a pod's network namespace.
+func inPodNetNS(t *testing.T, pid int, do func() error) {
 	t.Helper()
 	fd, err := unix.Open(fmt.Sprintf("/proc/%d/ns/net", pid), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -35,10 +35,10 @@ func setUp(name string) error {
 	return netlink.LinkSetUp(link)
 }
 
-// give gives an address to an interface of a pod.
-func give(t *testing.T, pid int, name, ip string) {
+// addAddress adds an address to an interface of a pod.
+func addAddress(t *testing.T, pid int, name, ip string) {
 	t.Helper()
-	within(t, pid, func() error {
+	inPodNetNS(t, pid, func() error {
 		link, err := netlink.LinkByName(name)
 		if err != nil {
 			return err
@@ -51,11 +51,12 @@ func give(t *testing.T, pid int, name, ip string) {
 	})
 }
 
-// A container that took its address out of its namespace, as gVisor does, has an
-// interface without one. While there is one, no address is known to be free.
+// A container that removes the address from its namespace, as gVisor does, has an
+// interface without address. While there is such an interface, no address is known to
+// be free.
 //
-// Guard: [scan.noteBare] looks at each interface, not at each namespace, and
-// [scan.speaks] takes the word of the node's own processes alone.
+// Guard: [scan.noteUnaddressed] checks each interface, not each namespace, and
+// [scan.answerNetworks] trusts only ADDs in the node's PID namespace.
 func TestHazard59InterfaceShowsNoAddress(t *testing.T) {
 	if !onNode(t) {
 		return
@@ -76,52 +77,51 @@ func TestHazard59InterfaceShowsNoAddress(t *testing.T) {
 			t.Errorf("speaks of %v, note %q: %s", seen.Networks, seen.Note, reason)
 		}
 		if adds.Networks != nil {
-			t.Errorf("the ADDs speak of %v: they release nothing", adds.Networks)
+			t.Errorf("the part with the ADDs speaks of %v, want none", adds.Networks)
 		}
 	}
 	check("no container", networks, "")
 	pod, _ := startPod(t, "10.0.0.9")
-	within(t, pod, func() error {
+	inPodNetNS(t, pod, func() error {
 		bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "docker0"}}
 		return errors.Join(netlink.LinkAdd(bridge), netlink.LinkSetUp(bridge))
 	})
-	check("no interface that a plugin makes for a container", networks, "")
-	within(t, pod, func() error {
+	check("an interface of a kind that no plugin makes for a container", networks, "")
+	inPodNetNS(t, pod, func() error {
 		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "net1"})
 	})
 	check("both are down, as after an ADD that was killed", networks, "")
-	within(t, pod, func() error { return errors.Join(setUp("eth0"), setUp("net1")) })
-	give(t, pod, "eth0", "10.0.0.2/24")
-	check("one of two shows none", nil, "interface net1 in network namespace")
+	inPodNetNS(t, pod, func() error { return errors.Join(setUp("eth0"), setUp("net1")) })
+	addAddress(t, pod, "eth0", "10.0.0.2/24")
+	check("one of two has no address", nil, "interface net1 in network namespace")
 	_, ended := startADD(t, "ADD", "c1", fmt.Sprintf("/proc/%d/ns/net", pod))
-	check("an ADD is about to give it one, and names the container", networks, "")
+	check("an ADD in flight sets it up, and names the container", networks, "")
 	ended()
 	check("the ADD has ended", nil, "interface net1")
 	_, ended = start(t, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}, "CNI_COMMAND=ADD", "CNI_CONTAINERID=tenant", fmt.Sprintf("CNI_NETNS=/proc/%d/ns/net", pod))
-	check("a tenant says that it sets up another's namespace", nil, "interface net1")
+	check("a tenant claims to set up another pod's namespace", nil, "interface net1")
 	ended()
-	give(t, pod, "net1", "fe80::1/64")
-	check("a link-local address is not that of a container", nil, "interface net1")
+	addAddress(t, pod, "net1", "fe80::1/64")
+	check("a link-local address is not a container's address", nil, "interface net1")
 	named := s
 	s = nested(t)
-	check("no network is named", nil, "")
+	check("no network in the options", nil, "")
 	s = named
-	give(t, pod, "net1", "10.0.1.2/24")
-	check("both show one", networks, "")
-
+	addAddress(t, pod, "net1", "10.0.1.2/24")
+	check("both have an address", networks, "")
 }
 
-// Which interfaces show no address, or can't show it.
-func TestNoteBare(t *testing.T) {
+// TestNoteUnaddressed checks which interfaces count as having no address.
+func TestNoteUnaddressed(t *testing.T) {
 	up := netlink.LinkAttrs{Name: "eth0", Flags: net.FlagUp}
 	address := netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 0, 0, 2)}}
 	for _, row := range []struct {
-		reason    string
-		links     []netlink.Link
-		listed    error
-		addresses []netlink.Addr
-		shown     error
-		bare      bool
+		reason      string
+		links       []netlink.Link
+		listErr     error
+		addresses   []netlink.Addr
+		addrErr     error
+		unaddressed bool
 	}{
 		{"ptp and bridge", []netlink.Link{&netlink.Veth{LinkAttrs: up}}, nil, nil, nil, true},
 		{"macvlan", []netlink.Link{&netlink.Macvlan{LinkAttrs: up}}, nil, nil, nil, true},
@@ -132,12 +132,12 @@ func TestNoteBare(t *testing.T) {
 		{"the second of two", []netlink.Link{&netlink.Bridge{LinkAttrs: up}, &netlink.Veth{LinkAttrs: up}}, nil, nil, nil, true},
 		{"with an address", []netlink.Link{&netlink.Veth{LinkAttrs: up}}, nil, []netlink.Addr{address}, nil, false},
 		{"with addresses that change all the time", []netlink.Link{&netlink.Veth{LinkAttrs: up}}, nil, []netlink.Addr{address}, netlink.ErrDumpInterrupted, true},
-		{"nobody can list them", nil, unix.ENOBUFS, nil, nil, true},
+		{"interfaces that can't be listed", nil, unix.ENOBUFS, nil, nil, true},
 	} {
-		s := scan{bare: make(map[uint64]string)}
-		s.noteBare(7, "of process 7", func() ([]netlink.Link, error) { return row.links, row.listed },
-			func(netlink.Link, int) ([]netlink.Addr, error) { return row.addresses, row.shown })
-		if of, note := s.speaks([]string{"n"}); (of == nil) != row.bare || !row.bare != (note == "") {
+		s := scan{unaddressed: make(map[uint64]string)}
+		s.noteUnaddressed(7, "of process 7", func() ([]netlink.Link, error) { return row.links, row.listErr },
+			func(netlink.Link, int) ([]netlink.Addr, error) { return row.addresses, row.addrErr })
+		if of, note := s.answerNetworks([]string{"n"}); (of == nil) != row.unaddressed || !row.unaddressed != (note == "") {
 			t.Errorf("%s: speaks of %v, note %q", row.reason, of, note)
 		}
 	}
