@@ -14,47 +14,48 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// Backfill adds to the record who was attached while it was not kept: the
-// attachments that attachmentsOf makes of the pods that source sees. Where there is
-// no file it writes the first one. Call it at every start, before the agent serves,
-// and again, when Lag has passed twice and while the agent serves, until it is
-// [fs.ErrExist]: then nothing is left to learn, nobody is asked and nothing changed.
+// Backfill adds the attachments that were made while the record was not kept: those
+// that attachmentsOf returns for the pods of source. If there is no file, it writes the
+// first one. Call it at every start, before the agent serves, and again while the agent
+// serves, after twice the Lag, until it returns [fs.ErrExist]: then the record has no
+// gaps left, and the source was not asked.
 //
-// What the source can't list yet is not recorded, and the record does not speak of
-// it: what was reserved less than Options.Lag before the source was asked and up to
-// Options.Lag after the record was opened, by an ADD that was in flight (hazard 52),
-// or since the start of a pod of which neither container nor address is known (R4).
+// Attachments that the source can't list yet are not recorded, and the record does not
+// speak of their reservations: those made from Options.Lag before the source was asked
+// until Options.Lag after the record was opened, by an ADD in flight (hazard 52), and
+// those made since the start of a pod without known containers and addresses (R4).
 //
-// Several entries of a [podsource.Union] may be about one pod, and each of them is
-// asked about. Pods in the node's network, and those that have been finished for five
-// minutes, are not: they have no attachment any more (hazard 61). What is recorded
-// already, or was removed meanwhile, stays as it is.
+// attachmentsOf is called for each pod, also if several entries of a [podsource.Union]
+// are the same pod. It is not called for pods in the node's network, nor for pods that
+// have been finished for five minutes, which have no attachment any more (hazard 61).
+// Entries that are already recorded do not change, and entries that are removed
+// meanwhile are not added.
 //
-// Where the source, or a member of it that is not supplementary, sees no other pod, it
+// If the source, or a member of it that is not supplementary, lists no other pods, it
 // must declare that it is authoritative (R9); podsource.AllowEmpty lets the caller assert
-// that. Each of Options.Networks needs a member that speaks of it and is not
-// supplementary. A gap of the source stays a gap of the record, unless another such member
-// speaks of it. Where all members name one form of container IDs only, as a runtime does,
-// the record has a gap until then for every other form (hazard 49).
+// that. For each of Options.Networks there must be a member that speaks of it and is not
+// supplementary. A gap of the source becomes a gap of the record, unless another such
+// member speaks of that time. If all members name only one form of container IDs, as a
+// runtime does, the record keeps its gap for every other form (hazard 49).
 //
-// With an error nothing was changed. The agent may go on and try again: without a file Add
-// refuses, and the record does not speak of what it lacks.
+// After an error nothing has changed. The agent may go on and try again: without a file
+// Add returns errors, and in its gaps the record speaks of no network.
 func (c *Checkpoint) Backfill(ctx context.Context, source podsource.Source,
 	attachmentsOf func(podsource.Pod) ([]Entry, error)) error {
 	doing := "adding to the record " + c.path
-	if !c.filling.TryLock() {
-		return fmt.Errorf("%s: somebody else is doing it", doing)
+	if !c.backfilling.TryLock() {
+		return fmt.Errorf("%s: another Backfill is running", doing)
 	}
-	defer c.filling.Unlock()
+	defer c.backfilling.Unlock()
 	if s := c.state.Load(); s != nil && !slices.ContainsFunc(s.gaps, func(g podsource.Gap) bool { return g.But == "" }) {
 		return fmt.Errorf("%s: %w", doing, fs.ErrExist)
 	}
 	c.watchRemoved(true)
 	defer c.watchRemoved(false)
-	f := filling{attachmentsOf: attachmentsOf, networks: c.networks, asked: time.Now(), lag: c.lag}
+	f := backfill{attachmentsOf: attachmentsOf, networks: c.networks, asked: time.Now(), lag: c.lag}
 	if s := c.state.Load(); s != nil {
-		f.stepped = s.steppedAt(f.asked)
-		f.slack = f.stepped.within(c.lag, f.asked)
+		f.steps = s.stepsAt(f.asked)
+		f.slack = f.steps.within(c.lag, f.asked)
 	}
 	if err := f.ask(ctx, source); err != nil {
 		return fmt.Errorf("%s: %w", doing, err)
@@ -67,7 +68,7 @@ func (c *Checkpoint) Backfill(ctx context.Context, source podsource.Source,
 		gaps := s.gapsAt(now)
 		next := s.with(slices.Clone(s.items))
 		next.gaps = joined(append(narrowed(gaps, f.form, f.before, now.Round(0).Add(c.lag)), common(gaps, f.gaps)...))
-		next.at, next.stepped = readingOf(now), f.stepped
+		next.at, next.steps = readingOf(now), f.steps
 		for _, added := range f.items {
 			if i, found := find(next.items, added.Key); !found && !c.removed[added.Key] {
 				next.items = slices.Insert(next.items, i, added)
@@ -77,7 +78,7 @@ func (c *Checkpoint) Backfill(ctx context.Context, source podsource.Source,
 	})
 }
 
-// watchRemoved begins or ends to take note of what is removed.
+// watchRemoved begins or ends the recording of removed keys.
 func (c *Checkpoint) watchRemoved(begin bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -86,37 +87,41 @@ func (c *Checkpoint) watchRemoved(begin bool) {
 	}
 }
 
-// A filling is what a Backfill learns.
-type filling struct {
+// A backfill is the state of one Backfill.
+type backfill struct {
 	attachmentsOf func(podsource.Pod) ([]Entry, error)
 	networks      []string // of the record
 	asked         time.Time
-	lag           time.Duration   // of the source
-	stepped       stepped         // of the clock
-	slack         time.Duration   // by how much what was reserved within the lag may bear another timestamp
-	items         []*item         // sorted by key
-	before        time.Time       // all are listed whose address was reserved before this
-	form          podsource.Form  // if its ID is of this form
-	gaps          []podsource.Gap // and but for those whose address was reserved in these
+	lag           time.Duration // Options.Lag
+	steps         clockSteps    // of the clock
+	slack         time.Duration // how far the clock was set within the lag
+	items         []*item       // sorted by key
+
+	// The source lists all containers whose ID has this form and whose address was
+	// reserved before this time, outside of these gaps.
+	form   podsource.Form
+	before time.Time
+	gaps   []podsource.Gap
 }
 
-func (f *filling) ask(ctx context.Context, source podsource.Source) error {
+// ask calls the source and collects its attachments.
+func (f *backfill) ask(ctx context.Context, source podsource.Source) error {
 	all, err := source.Pods(ctx)
 	if err != nil {
 		return err
 	}
-	f.before = f.asked.Add(-f.lag - f.slack).Round(0) // an AsOf has no monotonic part either
-	if err := f.complete(all.Members()); err != nil {
+	f.before = f.asked.Add(-f.lag - f.slack).Round(0) // without monotonic clock, like AsOf
+	if err := f.checkMembers(all.Members()); err != nil {
 		return err
 	}
 	for _, a := range all.Members() {
 		a.Pods = slices.DeleteFunc(slices.Clone(a.Pods), finishedLongAgo)
 		if len(a.Pods) == 0 && !a.Authoritative && !a.Supplementary {
-			return fmt.Errorf("source %q lists no pod at all: where the node may be empty wrap it in podsource.AllowEmpty; the record takes no Add before", a.Source)
+			return fmt.Errorf("source %q lists no pods: if the node may be empty, wrap it in podsource.AllowEmpty; until a Backfill succeeds, a new record takes no Add", a.Source)
 		}
 		if !a.AsOf.IsZero() {
-			f.notSince(a.AsOf)
-			f.notSince(a.AsOf.Add(-f.lag - f.slack))
+			f.notListedSince(a.AsOf)
+			f.notListedSince(a.AsOf.Add(-f.lag - f.slack))
 		}
 		for _, p := range a.Pods {
 			if err := f.add(p); err != nil {
@@ -127,11 +132,11 @@ func (f *filling) ask(ctx context.Context, source podsource.Source) error {
 	return nil
 }
 
-// complete takes note of what the members of an answer were not told, and of which
-// containers they could mean. It is an error where they do not speak of all networks of
-// the record: what that says afterwards is that nobody else lives. A supplementary one
-// may lack anybody.
-func (f *filling) complete(members []podsource.Answer) error {
+// checkMembers collects the gaps of an answer's members, and the form of the container
+// IDs that they name. It returns an error if they do not speak of all networks of the
+// record, which will declare that no other container is live there. Supplementary
+// members don't count, since they may lack any pod.
+func (f *backfill) checkMembers(members []podsource.Answer) error {
 	f.form = podsource.AnyForm
 	for _, network := range f.networks {
 		of := slices.DeleteFunc(slices.Clone(members), func(a podsource.Answer) bool {
@@ -140,9 +145,9 @@ func (f *filling) complete(members []podsource.Answer) error {
 		if len(of) == 0 {
 			return fmt.Errorf("no source lists all pods of network %q; ask a runtime, kubelet or the API server, too", network)
 		}
-		wasTold := func(a podsource.Answer) bool { return len(a.Gaps) == 0 }
-		if slices.ContainsFunc(of, wasTold) {
-			of = slices.DeleteFunc(of, func(a podsource.Answer) bool { return !wasTold(a) })
+		hasNoGaps := func(a podsource.Answer) bool { return len(a.Gaps) == 0 }
+		if slices.ContainsFunc(of, hasNoGaps) {
+			of = slices.DeleteFunc(of, func(a podsource.Answer) bool { return !hasNoGaps(a) })
 		}
 		for _, a := range of {
 			f.gaps = append(f.gaps, a.Gaps...)
@@ -157,8 +162,8 @@ func (f *filling) complete(members []podsource.Answer) error {
 	return nil
 }
 
-// formOf returns a form of container IDs of which the members list all in a network:
-// any where none of them says which it means (R14).
+// formOf returns the form of the container IDs that the members name in a network. If
+// none of them declares a form, it is AnyForm (R14).
 func formOf(members []podsource.Answer, network string) podsource.Form {
 	var forms []podsource.Form
 	for _, a := range members {
@@ -178,9 +183,9 @@ func formOf(members []podsource.Answer, network string) podsource.Form {
 	return forms[0]
 }
 
-// notSince takes note that somebody may not be listed whose address was reserved
-// since a time. One that is unknown or lies in the future is any (hazard 36).
-func (f *filling) notSince(t time.Time) {
+// notListedSince notes that containers whose address was reserved since a time may not
+// be listed. If the time is unknown or in the future, it is all time (hazard 36).
+func (f *backfill) notListedSince(t time.Time) {
 	switch {
 	case t.After(f.asked):
 		f.before = time.Time{}
@@ -189,19 +194,19 @@ func (f *filling) notSince(t time.Time) {
 	}
 }
 
-// finishedLongAgo reports whether the pod holds nothing any more. One of which
-// nobody knows when it finished may have done so just now.
+// finishedLongAgo reports whether a pod has been finished long enough to have no
+// attachment. A pod with an unknown time may just have finished.
 func finishedLongAgo(p podsource.Pod) bool {
 	return !p.FinishedAt.IsZero() && time.Since(p.FinishedAt) >= 5*time.Minute
 }
 
-// add adds the attachments of a pod. One that is there already was seen twice.
-func (f *filling) add(p podsource.Pod) error {
+// add adds the attachments of a pod. An attachment may come twice, from two members.
+func (f *backfill) add(p podsource.Pod) error {
 	if p.HostNetwork {
 		return nil
 	}
 	if f.attachmentsOf == nil {
-		return errors.New("nobody says which attachments it has")
+		return errors.New("its attachments are unknown: attachmentsOf is nil")
 	}
 	entries, err := f.attachmentsOf(p)
 	if err != nil {
@@ -209,7 +214,7 @@ func (f *filling) add(p podsource.Pod) error {
 	}
 	starting := len(p.ContainerIDs) == 0 && (len(p.IPs) == 0 || p.MoreIPs) && !p.HasFinished()
 	if starting && len(entries) == 0 {
-		f.notSince(p.StartedAt)
+		f.notListedSince(p.StartedAt)
 	}
 	for _, e := range entries {
 		added, err := normalize(e)

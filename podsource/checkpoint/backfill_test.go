@@ -16,22 +16,22 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// TestBackfillOfWhatTheSourceSpeaksOf: a record declares that nobody else lives in
-// any of its networks, so it does not begin with a source that says nothing of one.
+// TestBackfillOfWhatTheSourceSpeaksOf: a record declares that no other container is
+// live in its networks, so a Backfill needs sources that speak of all of them.
 //
-// Guard: [filling.complete].
+// Guard: [backfill.checkMembers].
 func TestBackfillOfWhatTheSourceSpeaksOf(t *testing.T) {
 	pods := []podsource.Pod{{ContainerIDs: []string{"a"}}}
 	for _, row := range []struct {
 		reason  string
 		members []podsource.Answer
-		says    string // an error, when there is one
+		says    string // part of the error; empty: none
 	}{
-		{"of both", []podsource.Answer{{Pods: pods}}, ""},
-		{"... each by a member", []podsource.Answer{{Pods: pods, Networks: []string{network1}}, {Pods: pods, Networks: []string{"storage"}}}, ""},
+		{"a list of pods speaks of both", []podsource.Answer{{Pods: pods}}, ""},
+		{"a member for each network", []podsource.Answer{{Pods: pods, Networks: []string{network1}}, {Pods: pods, Networks: []string{"storage"}}}, ""},
 		{"a GC request of one network", []podsource.Answer{{Source: "cnigc", Pods: pods, Networks: []string{network1}, Authoritative: true}}, `of network "storage"`},
 		{"a cache of results alone, which may have been wiped", []podsource.Answer{{Pods: pods, Supplementary: true}}, `of network "podnet"`},
-		{"network namespaces, which name no container", []podsource.Answer{{Pods: pods, Supplementary: true, Networks: []string{network1, "storage"}}}, `of network "podnet"`},
+		{"network namespaces, without container IDs", []podsource.Answer{{Pods: pods, Supplementary: true, Networks: []string{network1, "storage"}}}, `of network "podnet"`},
 		{"... beside a list of pods", []podsource.Answer{{Pods: pods, Supplementary: true}, {Pods: pods}}, ""},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
@@ -39,16 +39,16 @@ func TestBackfillOfWhatTheSourceSpeaksOf(t *testing.T) {
 			source := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) { return podsource.Answer{Parts: row.members}, nil })
 			err := c.Backfill(t.Context(), source, func(podsource.Pod) ([]Entry, error) { return nil, nil })
 			if (err != nil) != (row.says != "") || err != nil && !strings.Contains(err.Error(), row.says) {
-				t.Errorf("got %v, want that says %q", err, row.says)
+				t.Errorf("got %v, want an error with %q", err, row.says)
 			}
 		})
 	}
 }
 
-// TestBackfillFromAnotherRecord: what the source was not told, the record does not
-// know either, unless another source has listed all.
+// TestBackfillFromAnotherRecord: gaps of the source are gaps of the record, unless
+// another source lists all containers.
 //
-// Guard: [filling.ask] adds the gaps of a source to those that it leaves.
+// Guard: [backfill.checkMembers] collects the gaps of the source.
 func TestBackfillFromAnotherRecord(t *testing.T) {
 	at := time.Now()
 	gap := podsource.Gap{From: at.Add(-3 * time.Hour).Round(0), To: at.Add(-2 * time.Hour).Round(0)}
@@ -59,15 +59,15 @@ func TestBackfillFromAnotherRecord(t *testing.T) {
 		want    []podsource.Gap
 	}{
 		{"a record with a gap", []podsource.Answer{old}, []podsource.Gap{gap}},
-		{"beside what only adds", []podsource.Answer{old, {Supplementary: true}}, []podsource.Gap{gap}},
+		{"beside a supplementary source", []podsource.Answer{old, {Supplementary: true}}, []podsource.Gap{gap}},
 		{"beside a runtime", []podsource.Answer{old, runtimeOf("a")}, nil},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
-			c := opened(t, filepath.Join(t.TempDir(), "attachments"), atOnce)
+			c := opened(t, filepath.Join(t.TempDir(), "attachments"), noLag)
 			source := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) { return podsource.Answer{Parts: row.members}, nil })
 			for range 2 {
 				if err := c.Backfill(t.Context(), source, func(podsource.Pod) ([]Entry, error) { return nil, nil }); err != nil {
-					break // nothing is left to learn
+					break // no gap is left
 				}
 			}
 			if diff := cmp.Diff(row.want, c.state.Load().gaps); diff != "" {
@@ -77,11 +77,11 @@ func TestBackfillFromAnotherRecord(t *testing.T) {
 	}
 }
 
-// A runtime lists what was made over the CRI. An address that nerdctl's container got
-// before the record began is not the record's to judge, however often the runtime is
-// asked.
+// A runtime lists only containers made through the CRI. The record does not speak of an
+// address that a container of nerdctl got before the record began, however often the
+// runtime is asked.
 //
-// Guard: [narrowed] leaves a gap that is one but for [podsource.Hex64].
+// Guard: [narrowed] keeps a gap for all forms except [podsource.Hex64].
 func TestHazard49BackfillFromRuntime(t *testing.T) {
 	n := newNode(t, t.TempDir())
 	sandbox, leaked, nerdctl := strings.Repeat("5a", 32), strings.Repeat("1e", 32), "default-"+strings.Repeat("ed", 32)
@@ -94,7 +94,7 @@ func TestHazard49BackfillFromRuntime(t *testing.T) {
 	for _, members := range [][]podsource.Answer{{cri}, {kubelet, cri}, {cri, {Pods: cri.Pods}}} {
 		source := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) { return podsource.Answer{Parts: members}, nil })
 		path := filepath.Join(t.TempDir(), "attachments")
-		c := opened(t, path, atOnce)
+		c := opened(t, path, noLag)
 		fill := func() error {
 			return c.Backfill(t.Context(), source, func(p podsource.Pod) (of []Entry, err error) {
 				for _, id := range p.ContainerIDs {
@@ -107,12 +107,12 @@ func TestHazard49BackfillFromRuntime(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := fill(); !errors.Is(err, fs.ErrExist) {
-			t.Errorf("something is left to learn: %v", err)
+			t.Errorf("a gap is left: %v", err)
 		}
 		if err := c.Close(); err != nil {
 			t.Fatal(err)
 		}
-		for _, source := range []podsource.Source{opened(t, path, atOnce), reader(t, path, served)} {
+		for _, source := range []podsource.Source{opened(t, path, noLag), reader(t, path, served)} {
 			if err := n.hook(podsource.Union(source, podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) { return cri, nil }))); err != nil {
 				t.Fatal(err)
 			}

@@ -20,21 +20,21 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// An agent starts for the first time, with ADDs of somebody else in flight: one has
-// reserved, one is about to, and the runtime lists neither. Both are kept, and in the
-// record later.
+// An agent starts for the first time while ADDs of another CNI server are in flight:
+// one has reserved, one will, and the runtime lists neither yet. Both are kept, and
+// recorded later.
 //
-// Guard: [filling.before] leaves a gap of the [Options.Lag] before, [narrowed] one
-// after a [Checkpoint.Backfill].
+// Guard: [backfill.before] leaves a gap of [Options.Lag] before a
+// [Checkpoint.Backfill], and [narrowed] one after it.
 func TestHazard52FirstStartWithADDsInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, t.TempDir())
 		n.reserve("10.0.0.2", "old")
 		n.reserve("10.0.0.3", "leaked")
 		n.reserve("10.0.0.4", "reserved")
-		n.date("10.0.0.4", time.Minute)
+		n.setAge("10.0.0.4", time.Minute)
 		n.reserve("10.0.0.5", "leaked-a-moment-ago")
-		n.date("10.0.0.5", time.Minute)
+		n.setAge("10.0.0.5", time.Minute)
 		ips := map[string]string{"old": "10.0.0.2", "reserved": "10.0.0.4", "about-to": "10.0.0.6"}
 		listed := []string{"old"}
 		runtime := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) { return runtimeOf(listed...), nil })
@@ -67,11 +67,11 @@ func TestHazard52FirstStartWithADDsInFlight(t *testing.T) {
 		if _, err := r.AtStartup(t.Context(), gc.NoADDInFlight); err != nil {
 			t.Fatal(err)
 		}
-		check("after the hook", []string{"10.0.0.2", "10.0.0.4", "10.0.0.5"}, []string{"10.0.0.2"})
+		check("after AtStartup", []string{"10.0.0.2", "10.0.0.4", "10.0.0.5"}, []string{"10.0.0.2"})
 
 		time.Sleep(3 * time.Minute)
 		n.reserve("10.0.0.6", "about-to")
-		n.date("10.0.0.6", 0)
+		n.setAge("10.0.0.6", 0)
 		time.Sleep(DefaultLag)
 		pass()
 		check("older than the minimum age", []string{"10.0.0.2", "10.0.0.4", "10.0.0.5", "10.0.0.6"}, []string{"10.0.0.2"})
@@ -83,35 +83,36 @@ func TestHazard52FirstStartWithADDsInFlight(t *testing.T) {
 
 		time.Sleep(DefaultLag)
 		n.reserve("10.0.0.7", "leaked-since")
-		n.date("10.0.0.7", DefaultLag+2*time.Minute)
+		n.setAge("10.0.0.7", DefaultLag+2*time.Minute)
 		fill()
 		pass()
 		check("in the end", []string{"10.0.0.2", "10.0.0.4", "10.0.0.6"}, []string{"10.0.0.2", "10.0.0.4", "10.0.0.6"})
 		if err := c.Backfill(t.Context(), runtime, of); !errors.Is(err, fs.ErrExist) {
-			t.Errorf("something is left to learn: %v", err)
+			t.Errorf("a gap is left: %v", err)
 		}
 	})
 }
 
-// TestTimeout: a question that hangs ends, and while it hangs there is no second one.
+// TestTimeout: a call that hangs returns after the timeout, and the next one does not
+// begin before it ends.
 func TestTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := &asking{timeout: time.Second, busy: make(chan struct{}, 1)}
+		q := &responder{timeout: time.Second, busy: make(chan struct{}, 1)}
 		hang := make(chan struct{})
 		ask := func(ctx context.Context, of func() error) error {
 			var asked context.Context
-			_, _, err := bounded(ctx, q, func(ctx context.Context) (int, int, error) { asked = ctx; return 0, 0, of() })
+			_, _, err := withTimeout(ctx, q, func(ctx context.Context) (int, int, error) { asked = ctx; return 0, 0, of() })
 			synctest.Wait()
 			if asked != nil && asked.Err() == nil {
-				t.Error("what is asked is not told that nobody waits any more")
+				t.Error("the context has not ended after the call returned")
 			}
 			return err
 		}
-		for _, says := range []string{"longer than 1s", "an earlier question"} {
+		for _, says := range []string{"longer than 1s", "an earlier call"} {
 			begun := time.Now()
 			err := ask(t.Context(), func() error { <-hang; return nil })
 			if took := time.Since(begun); took != time.Second || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), says) {
-				t.Errorf("after %v: %v, want that says %q", took, err, says)
+				t.Errorf("after %v: %v, want an error with %q", took, err, says)
 			}
 		}
 		close(hang)
@@ -122,14 +123,14 @@ func TestTimeout(t *testing.T) {
 		}
 		var none map[string]int
 		if err := ask(t.Context(), func() error { none["x"]++; return nil }); err == nil || !strings.Contains(err.Error(), "panic") {
-			t.Errorf("a panic is %v", err)
+			t.Errorf("a panic: got %v", err)
 		}
 		if err := ask(t.Context(), func() error { return nil }); err != nil {
 			t.Error(err)
 		}
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
-		for range 100 { // of two things that can go on a select takes any
+		for range 100 { // select chooses at random
 			if err := ask(ended, func() error { t.Error("asked"); return nil }); !errors.Is(err, context.Canceled) {
 				t.Errorf("got %v, want %v", err, context.Canceled)
 			}

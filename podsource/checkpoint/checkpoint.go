@@ -15,45 +15,45 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// ErrLocked is returned, wrapped, by [Open] while the record is open for writing
-// already, in this process or in another one.
+// ErrLocked is returned, wrapped, by [Open] if the record is already open for writing,
+// in this process or in another one.
 var ErrLocked = errors.New("record of attachments is open for writing elsewhere")
 
 // A Checkpoint is a record that is open for writing. It is a [podsource.Source].
 // Its methods may be called from several goroutines.
 //
-// While it is open the record in memory is the truth: a change writes the file
-// anew, whatever somebody else made of it.
+// While it is open, only the record in memory counts: each change writes the whole
+// file again, also if another process has changed it.
 type Checkpoint struct {
 	path, bootID string
 	lag          time.Duration
-	asking
-	state   atomic.Pointer[state] // nil when closed; what it points to is never changed
-	filling sync.Mutex            // held during a Backfill
+	responder
+	state       atomic.Pointer[state] // nil when closed; the state itself is immutable
+	backfilling sync.Mutex            // held during a Backfill
 
-	mu      sync.Mutex // held during a change; guards what follows, and the storing of state
+	mu      sync.Mutex // held during a change; guards the fields below, and stores of state
 	unlock  func()
-	dirty   bool         // the file has a content of which its writer was told that it failed
-	removed map[Key]bool // since a Backfill began that has not ended; else nil
+	dirty   bool         // the file may have a state whose commit returned an error
+	removed map[Key]bool // the keys removed during a Backfill; nil without one
 }
 
-// state is what the file holds.
+// state is the content of the file.
 type state struct {
-	items   []*item         // sorted by key; what they point to is never changed
-	gaps    []podsource.Gap // never changed; see gapsAt
-	at      reading         // by which gaps are right
-	stepped stepped
+	items   []*item         // sorted by key; each item is immutable
+	gaps    []podsource.Gap // immutable; see gapsAt
+	at      reading         // the clocks when gaps were computed
+	steps   clockSteps
 	written bool // false: there is no file
 }
 
-// with is s with other items.
+// with returns s with other items.
 func (s *state) with(items []*item) *state {
 	next := *s
 	next.items, next.written = items, true
 	return &next
 }
 
-// find looks a key up in items, which are sorted by it.
+// find searches sorted items for a key.
 func find(items []*item, k Key) (int, bool) {
 	return slices.BinarySearchFunc(items, k, func(i *item, k Key) int { return i.compare(k) })
 }
@@ -66,25 +66,25 @@ func (s *state) entries() []Entry {
 	return out
 }
 
-// Open opens the record at path for writing, of which there is one at a time:
-// a second one is [ErrLocked] at once. Its directory must be there. A file that
-// can't be read is an error ([ErrVersion], [ErrCorrupt]); none is not, and then
-// [Checkpoint.Backfill] comes before the first Add.
+// Open opens the record at path for writing. Only one writer can have it open; for a
+// second one Open returns [ErrLocked] at once. The directory must exist. A file that
+// can't be read is an error ([ErrVersion], [ErrCorrupt]). A missing file is not: then
+// [Checkpoint.Backfill] must be called before the first Add.
 //
-// A path that is a link is the file that it leads to, for all who open it; a link
-// to nothing is an error. Nothing is known of those who were attached since the file
-// was last written: see [Checkpoint.Backfill].
+// Open follows symbolic links; a link to a missing file is an error. The record does
+// not know attachments made since the file was last written: see
+// [Checkpoint.Backfill].
 func Open(path string, opts Options) (c *Checkpoint, err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("opening the record of attachments %q: %w", path, err)
 		}
 	}()
-	file, opts, err := opts.checked(path)
+	file, opts, err := opts.validate(path)
 	if err != nil {
 		return nil, err
 	}
-	if file, err = resolved(file); err != nil {
+	if file, err = resolve(file); err != nil {
 		return nil, err
 	}
 	unlock, err := lock(file + ".lock")
@@ -97,9 +97,9 @@ func Open(path string, opts Options) (c *Checkpoint, err error) {
 		}
 	}()
 	if err := removeIfExists(file + ".tmp"); err != nil {
-		return nil, fmt.Errorf("removing what a crash left: %w", err)
+		return nil, fmt.Errorf("removing the temporary file of a crash: %w", err)
 	}
-	opened := now()
+	opened := readClocks()
 	s := &state{gaps: []podsource.Gap{{}}, at: readingOf(opened.wall)}
 	switch r, sameBoot, err := load(file, opts.BootID); {
 	case errors.Is(err, fs.ErrNotExist):
@@ -107,7 +107,7 @@ func Open(path string, opts Options) (c *Checkpoint, err error) {
 		return nil, err
 	default:
 		s.written, s.gaps = true, r.gapsSince(sameBoot, opened, opened.wall.Round(0).Add(opts.Lag))
-		s.stepped = stepped{r.stepSince(sameBoot, opened).Abs(), opened.wall}
+		s.steps = clockSteps{r.stepSince(sameBoot, opened).Abs(), opened.wall}
 		s.items = make([]*item, len(r.Entries))
 		for i, e := range r.Entries {
 			if s.items[i], err = newItem(e); err != nil {
@@ -117,15 +117,15 @@ func Open(path string, opts Options) (c *Checkpoint, err error) {
 	}
 	c = &Checkpoint{
 		path: file, bootID: opts.BootID, lag: opts.Lag, unlock: unlock,
-		asking: asking{slices.Clone(opts.Networks), opts.Timeout, make(chan struct{}, 1)},
+		responder: responder{slices.Clone(opts.Networks), opts.Timeout, make(chan struct{}, 1)},
 	}
 	c.state.Store(s)
 	return c, nil
 }
 
-// Add records an attachment, or records it anew. When it returns nil the entry
-// outlives a crash. With an error nothing was recorded, and the ADD that this is
-// the end of has failed. Without a file it is [fs.ErrNotExist]: see
+// Add records an attachment, and replaces an entry with the same key. After Add
+// returns nil, the entry survives a crash. After an error nothing is recorded, and
+// the ADD must fail. If there is no file, the error is [fs.ErrNotExist]: see
 // [Checkpoint.Backfill].
 func (c *Checkpoint) Add(e Entry) error {
 	added, err := normalize(e)
@@ -134,7 +134,7 @@ func (c *Checkpoint) Add(e Entry) error {
 	}
 	return c.change("recording "+e.Key.String(), func(s *state) (*state, error) {
 		if !s.written {
-			return nil, fmt.Errorf("%w: call Backfill before the first Add, else older attachments would be forgotten", fs.ErrNotExist)
+			return nil, fmt.Errorf("%w: call Backfill before the first Add, otherwise older attachments would be missing", fs.ErrNotExist)
 		}
 		next := slices.Clone(s.items)
 		i, found := find(next, e.Key)
@@ -147,10 +147,10 @@ func (c *Checkpoint) Add(e Entry) error {
 	})
 }
 
-// Remove forgets an attachment. One that is not recorded is no error, so that a
-// DEL can be repeated. With an error the entry is there still.
+// Remove removes the entry of an attachment. A missing entry is no error, so that a
+// DEL can be repeated. After an error the entry is still recorded.
 func (c *Checkpoint) Remove(k Key) error {
-	return c.change("forgetting "+k.String(), func(s *state) (*state, error) {
+	return c.change("removing "+k.String(), func(s *state) (*state, error) {
 		if c.removed != nil {
 			c.removed[k] = true
 		}
@@ -162,13 +162,13 @@ func (c *Checkpoint) Remove(k Key) error {
 	})
 }
 
-// Prune forgets the attachments whose network namespaces are surely gone, those
-// that Pods leaves out, and returns them. Where Pods is an error, nothing is
-// forgotten, and the error is that. A record that was never written has nothing to
-// forget, which is no error.
+// Prune removes the entries that Pods leaves out, those whose network namespaces have
+// certainly ended, and returns them. If the namespaces can't be checked, it returns the
+// error of Pods and removes nothing. A record that was never written has no entries,
+// which is no error.
 func (c *Checkpoint) Prune(ctx context.Context) (gone []Entry, err error) {
-	const doing = "forgetting what is gone"
-	_, gone, err = bounded(ctx, &c.asking, func(ctx context.Context) (live, gone []Entry, err error) {
+	const doing = "removing attachments whose network namespaces have ended"
+	_, gone, err = withTimeout(ctx, &c.responder, func(ctx context.Context) (live, gone []Entry, err error) {
 		return divide(ctx, c.Entries())
 	})
 	if err != nil {
@@ -187,8 +187,8 @@ func (c *Checkpoint) Prune(ctx context.Context) (gone []Entry, err error) {
 	return gone, nil
 }
 
-// without is s without those of the entries that are in it still, and these. One
-// that was recorded anew, with another namespace, is another one.
+// without returns s without these entries, and those that it removed. An entry that
+// was recorded again meanwhile, with another namespace, is not removed.
 func (s *state) without(entries []Entry) (next *state, those []Entry) {
 	next = s.with(slices.Clone(s.items))
 	for _, e := range entries {
@@ -199,8 +199,8 @@ func (s *state) without(entries []Entry) (next *state, those []Entry) {
 	return next, those
 }
 
-// Get returns the entry of one attachment, which a DEL or CHECK may need, and
-// whether there is one.
+// Get returns the entry of an attachment, for a DEL or CHECK, and whether there is
+// one.
 func (c *Checkpoint) Get(k Key) (Entry, bool) {
 	if s := c.state.Load(); s != nil {
 		if i, found := find(s.items, k); found {
@@ -210,8 +210,9 @@ func (c *Checkpoint) Get(k Key) (Entry, bool) {
 	return Entry{}, false
 }
 
-// Entries returns what is recorded, sorted by key, also what [Checkpoint.Prune]
-// would forget. Without a file, or when closed, that is nothing.
+// Entries returns all entries, sorted by key, including those that
+// [Checkpoint.Prune] would remove. It returns none if there is no file, or after
+// Close.
 func (c *Checkpoint) Entries() []Entry {
 	if s := c.state.Load(); s != nil {
 		return s.entries()
@@ -219,9 +220,9 @@ func (c *Checkpoint) Entries() []Entry {
 	return nil
 }
 
-// Close notes until when the record was kept, and lets another process open it.
-// What was changed is on the disk already: an error means that the record can't
-// speak for the time since the last change.
+// Close writes the time until which the record was kept, and lets another process
+// open it. All changes are already on the disk. After an error the record does not
+// speak of reservations made since its last change.
 func (c *Checkpoint) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -236,15 +237,15 @@ func (c *Checkpoint) Close() error {
 	return c.commit("closing the record", s)
 }
 
-// change commits what becomes of the state; nil is that it stays as it is.
-func (c *Checkpoint) change(doing string, become func(*state) (*state, error)) error {
+// change commits the state that update returns; nil is no change.
+func (c *Checkpoint) change(doing string, update func(*state) (*state, error)) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.state.Load()
 	if s == nil {
 		return fmt.Errorf("%s: %w", doing, fs.ErrClosed)
 	}
-	next, err := become(s)
+	next, err := update(s)
 	if err != nil {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
@@ -252,7 +253,7 @@ func (c *Checkpoint) change(doing string, become func(*state) (*state, error)) e
 		if !c.dirty || !s.written {
 			return nil
 		}
-		next = s // the file may say otherwise
+		next = s // the file may have another state
 	}
 	if err := c.commit(doing, next); err != nil {
 		return err
@@ -261,9 +262,9 @@ func (c *Checkpoint) change(doing string, become func(*state) (*state, error)) e
 	return nil
 }
 
-// commit writes a state. With an error the file may have it or not.
+// commit writes a state. After an error the file may have it or not.
 func (c *Checkpoint) commit(doing string, s *state) error {
-	at := now()
+	at := readClocks()
 	content, err := encode(record{BootID: c.bootID, Written: at.wall.Round(0).UTC(), SinceBoot: at.boot, Gaps: s.gapsAt(at.wall)}, s.items)
 	if err != nil {
 		return fmt.Errorf("%s: %w", doing, err)

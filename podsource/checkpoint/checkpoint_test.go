@@ -22,8 +22,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// TestRoundTrip: what is recorded comes back, after each change, to a reader
-// and to the next writer.
+// TestRoundTrip: after each change the entries in memory and in the file are the same.
 func TestRoundTrip(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "attachments")
 	c := begun(t, path, served)
@@ -42,8 +41,8 @@ func TestRoundTrip(t *testing.T) {
 	}{
 		{"begun", func() error { return nil }, nil},
 		{"all fields", func() error { return c.Add(full) }, []Entry{full}},
-		{"hardly any, and sorted before", func() error { return c.Add(bare) }, []Entry{bare, full}},
-		{"the same key once more, beside what a failure left", func() error {
+		{"only a key and a time, sorted before the other", func() error { return c.Add(bare) }, []Entry{bare, full}},
+		{"the same key again, beside a temporary file of a crash", func() error {
 			write(t, path+".tmp", "half")
 			return c.Add(again)
 		}, []Entry{bare, again}},
@@ -60,7 +59,7 @@ func TestRoundTrip(t *testing.T) {
 		}
 		got, ok := c.Get(bare.Key)
 		if want := len(s.want) > 0 && s.want[0].Key == bare.Key; ok != want || ok && !cmp.Equal(bare, got, equal) {
-			t.Errorf("%s: one of them is %v, %t, want %t", s.reason, got, ok, want)
+			t.Errorf("%s: Get returns %v, %t, want %t", s.reason, got, ok, want)
 		}
 		r, err := decode(read(t, path))
 		if err != nil {
@@ -78,7 +77,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 	at := c.Entries()[0].Time
 	if age := time.Since(at); age < 0 || age > time.Hour || at != at.Round(0).UTC() {
-		t.Errorf("the time that was left out is %v, %v ago; want it as the file has it", at, age)
+		t.Errorf("the default time is %v, %v ago; want now, as in the file", at, age)
 	}
 	info, err := os.Stat(path)
 	if err != nil || info.Mode().Perm() != 0o600 {
@@ -86,7 +85,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// TestFormat pins the file byte by byte: a change of it is a new version.
+// TestFormat checks each byte of the file: any change needs another Format.
 func TestFormat(t *testing.T) {
 	web := entry("ee3b0f0c", "10.0.0.2")
 	web.NetNS = NetNS{Path: "/run/netns/web", Dev: 4, Inode: 4026532001}
@@ -108,7 +107,7 @@ func TestFormat(t *testing.T) {
 	}
 }
 
-// TestAddRefuses what can't be an attachment, or would not come back as it was.
+// TestAddRefuses invalid attachments, and those that the file can't represent.
 func TestAddRefuses(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "attachments")
 	c := begun(t, path, served, entry("a", "10.0.0.2"))
@@ -118,7 +117,7 @@ func TestAddRefuses(t *testing.T) {
 		entry  Entry
 	}{
 		{"no network", Entry{Key: Key{"", "b", "eth0"}}},
-		{"a network that leads elsewhere", Entry{Key: Key{"../x", "b", "eth0"}}},
+		{"a network with a path", Entry{Key: Key{"../x", "b", "eth0"}}},
 		{"no container ID", Entry{Key: Key{network1, "", "eth0"}}},
 		{"a container ID with a scheme", Entry{Key: Key{network1, "containerd://b", "eth0"}}},
 		{"a container ID with a newline at its end", Entry{Key: Key{network1, "b\n", "eth0"}}},
@@ -129,8 +128,8 @@ func TestAddRefuses(t *testing.T) {
 		{"... or is in one", Entry{Key: Key{network1, "b", "a/b"}}},
 		{"an interface that is an alias", Entry{Key: Key{network1, "b", "eth0:1"}}},
 		{"an interface of 16 bytes", Entry{Key: Key{network1, "b", strings.Repeat("e", 16)}}},
-		{"no address", Entry{Key: key("b"), IPs: []netip.Addr{{}}}},
-		{"no second address", Entry{Key: key("b"), IPs: []netip.Addr{netip.IPv6Loopback(), {}}}},
+		{"an invalid address", Entry{Key: key("b"), IPs: []netip.Addr{{}}}},
+		{"an invalid second address", Entry{Key: key("b"), IPs: []netip.Addr{netip.IPv6Loopback(), {}}}},
 		{"a path that JSON can't hold", Entry{Key: key("b"), NetNS: NetNS{Path: "/run/\xff"}}},
 		{"a name that JSON can't hold", Entry{Key: key("b"), Pod: types.NamespacedName{Name: "\xff"}}},
 		{"a time that JSON can't hold", Entry{Key: key("b"), Time: time.Date(12000, 1, 1, 0, 0, 0, 0, time.UTC)}},
@@ -150,7 +149,7 @@ func TestAddRefuses(t *testing.T) {
 	}
 }
 
-// TestPods: one pod for each attachment, and what the answer declares.
+// TestPods checks the pods and the declarations of an answer.
 func TestPods(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "attachments")
 	second := entry("a", "10.1.0.2")
@@ -178,21 +177,19 @@ func TestPods(t *testing.T) {
 		}
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
-		if got, err := source.Pods(ended); !cmp.Equal(got, silent, equal) || !errors.Is(err, context.Canceled) {
+		if got, err := source.Pods(ended); !cmp.Equal(got, errorAnswer, equal) || !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: %v, %v after the context's end", name, got, err)
 		}
 		if r, ok := source.(podsource.Ranked); !ok || r.Rank() != podsource.RankCache {
-			t.Errorf("%s: it is to be asked after what sees ADDs and addresses, and before the runtime", name)
+			t.Errorf("%s: want RankCache, after sources that see ADDs and addresses, and before the runtime", name)
 		}
 	}
 }
 
-// silent is what must come beside an error: who it is that does not answer, and
-// nothing else.
-var silent = podsource.Answer{Source: "checkpoint"}
+// errorAnswer is the answer beside an error: only the name of the source.
+var errorAnswer = podsource.Answer{Source: "checkpoint"}
 
-// TestArguments: what a record can't be about is refused at once, by writers and
-// readers. Nothing is touched before.
+// TestArguments: Open and New return errors for invalid arguments, and change no file.
 func TestArguments(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "attachments")
@@ -202,8 +199,8 @@ func TestArguments(t *testing.T) {
 		says         string
 	}{
 		{"no path", "", served, "path"},
-		{"no networks: it could be about none", path, Options{}, "Options.Networks"},
-		{"a network that none can be", path, Options{Networks: []string{network1, "a/b"}}, `"a/b"`},
+		{"no networks", path, Options{}, "Options.Networks"},
+		{"an invalid network", path, Options{Networks: []string{network1, "a/b"}}, `"a/b"`},
 		{"a negative timeout", path, Options{Networks: []string{network1}, Timeout: -1}, "Options.Timeout"},
 		{"a negative lag", path, Options{Networks: []string{network1}, Lag: -1}, "Options.Lag"},
 	} {
@@ -214,7 +211,7 @@ func TestArguments(t *testing.T) {
 		}
 		for who, err := range map[string]error{"reader": newErr, "writer": openErr} {
 			if err == nil || !strings.Contains(err.Error(), row.says) || errors.Is(err, podsource.ErrNotHere) {
-				t.Errorf("%s: the %s says %v", row.reason, who, err)
+				t.Errorf("%s: the %s returns %v", row.reason, who, err)
 			}
 		}
 	}
@@ -226,7 +223,7 @@ func TestArguments(t *testing.T) {
 	}
 }
 
-// A relative path stays that of the directory in which the record was opened.
+// A relative path is resolved when the record is opened.
 func TestRelativePath(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)
@@ -236,14 +233,14 @@ func TestRelativePath(t *testing.T) {
 	if err := c.Add(entry("a", "10.0.0.2")); err != nil {
 		t.Fatal(err)
 	}
-	for who, r := range map[string]*Source{"it": r, "one with the whole path": reader(t, filepath.Join(dir, "attachments"), served)} {
+	for who, r := range map[string]*Source{"relative path": r, "absolute path": reader(t, filepath.Join(dir, "attachments"), served)} {
 		if got := ids(t, r); !slices.Equal(got, []string{"a"}) {
-			t.Errorf("a reader, %s, sees %v", who, got)
+			t.Errorf("a reader with the %s sees %v", who, got)
 		}
 	}
 }
 
-// TestCallersSlices: what was handed in and handed out is not what is recorded.
+// TestCallersSlices: slices of callers are copied.
 func TestCallersSlices(t *testing.T) {
 	networks := []string{network1}
 	c := begun(t, filepath.Join(t.TempDir(), "attachments"), Options{Networks: networks})
@@ -265,7 +262,7 @@ func TestCallersSlices(t *testing.T) {
 	}
 }
 
-// TestGoroutines: changes come one after the other, and none gets lost.
+// TestGoroutines: no change of several goroutines is lost.
 func TestGoroutines(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "attachments")
 	c := begun(t, path, served)
@@ -275,8 +272,8 @@ func TestGoroutines(t *testing.T) {
 		go func() {
 			defer wg.Done()
 			for j := range 3 {
-				stay, go1 := fmt.Sprintf("s%d-%d", i, j), fmt.Sprintf("g%d-%d", i, j)
-				err := errors.Join(c.Add(entry(stay, "10.0.0.2")), c.Add(entry(go1, "10.0.0.3")), c.Remove(key(go1)))
+				kept, removed := fmt.Sprintf("k%d-%d", i, j), fmt.Sprintf("r%d-%d", i, j)
+				err := errors.Join(c.Add(entry(kept, "10.0.0.2")), c.Add(entry(removed, "10.0.0.3")), c.Remove(key(removed)))
 				_, podsErr := c.Pods(t.Context())
 				if err = errors.Join(err, podsErr); err != nil {
 					t.Error(err)
@@ -294,7 +291,7 @@ func TestGoroutines(t *testing.T) {
 	}
 }
 
-// TestClosed: after Close nothing is answered and nothing written.
+// TestClosed: after Close all methods return errors and write nothing.
 func TestClosed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "attachments")
 	c := begun(t, path, served, entry("a", "10.0.0.2"))
@@ -311,7 +308,7 @@ func TestClosed(t *testing.T) {
 	_, pruneErr := c.Prune(t.Context())
 	for name, err := range map[string]error{
 		"add": c.Add(entry("b", "10.0.0.3")), "remove": c.Remove(key("a")), "pods": podsErr, "prune": pruneErr,
-		"backfill": c.Backfill(t.Context(), nobody, nil),
+		"backfill": c.Backfill(t.Context(), noPods, nil),
 	} {
 		if !errors.Is(err, fs.ErrClosed) || errors.Is(err, podsource.ErrNotHere) {
 			t.Errorf("%s: %v, want %v", name, err, fs.ErrClosed)
@@ -322,11 +319,11 @@ func TestClosed(t *testing.T) {
 	}
 }
 
-// TestCloseFails where the record can't be written any more. It is closed all the same.
+// TestCloseFails if the record can't be written. It is closed nevertheless.
 func TestCloseFails(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "attachments")
 	c := begun(t, path, served)
-	inTheWay(t, path)
+	blockWrites(t, path)
 	if err := c.Close(); err == nil {
 		t.Error("no error")
 	}
@@ -336,15 +333,15 @@ func TestCloseFails(t *testing.T) {
 	opened(t, path, served)
 }
 
-// inTheWay keeps the record at path from being written.
-func inTheWay(t testing.TB, path string) {
+// blockWrites makes writing the record at path fail.
+func blockWrites(t testing.TB, path string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Join(path+".tmp", "x"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// TestBackfill writes the first file, and no other.
+// TestBackfill checks the first file, or that there is none after an error.
 func TestBackfill(t *testing.T) {
 	attachments := func(p podsource.Pod) ([]Entry, error) {
 		var out []Entry
@@ -364,32 +361,32 @@ func TestBackfill(t *testing.T) {
 		reason string
 		source podsource.Source
 		of     func(podsource.Pod) ([]Entry, error)
-		want   []string // containers
-		is     error    // or the error
+		want   []string // container IDs
+		is     error    // nil: none
 	}{
 		{"two sandboxes of a pod", podsource.Static{pod}, attachments, []string{"a", "b"}, nil},
 		{"a pod in the node's network has no attachment", podsource.Static{pod, {HostNetwork: true}}, attachments, []string{"a", "b"}, nil},
 		{"seen twice", podsource.Static{pod, pod}, attachments, []string{"a", "b"}, nil},
-		{"an address that is not of this network", podsource.Static{pod, {IPs: pod.IPs}}, attachments, []string{"a", "b"}, nil},
-		{"members of a union, each with its own", podsource.Union(podsource.Static{pod}, podsource.Static{{ContainerIDs: []string{"c"}}}),
+		{"a pod that has no attachment in this network", podsource.Static{pod, {IPs: pod.IPs}}, attachments, []string{"a", "b"}, nil},
+		{"members of a union, each with its own pods", podsource.Union(podsource.Static{pod}, podsource.Static{{ContainerIDs: []string{"c"}}}),
 			attachments, []string{"a", "b", "c"}, nil},
-		{"a member that only adds, and has nothing to add", podsource.Union(podsource.Static{pod}, supplementary), attachments, []string{"a", "b"}, nil},
-		{"nobody, and the source declares it", nobody, nil, []string{}, nil},
-		{"nobody, and it does not (R9)", podsource.Static{}, attachments, nil, errAny},
-		{"nobody in one member, and it does not declare it (R9)", podsource.Union(podsource.Static{pod}, podsource.Static{}), attachments, nil, errAny},
-		{"nobody but who finished long ago (R9, hazard 43)", podsource.Static{finished(past)}, attachments, nil, errAny},
+		{"a supplementary member without pods", podsource.Union(podsource.Static{pod}, supplementary), attachments, []string{"a", "b"}, nil},
+		{"no pods, and the source is authoritative", noPods, nil, []string{}, nil},
+		{"no pods, and it is not (R9)", podsource.Static{}, attachments, nil, errAny},
+		{"no pods in one member that is not authoritative (R9)", podsource.Union(podsource.Static{pod}, podsource.Static{}), attachments, nil, errAny},
+		{"only pods that finished long ago (R9, hazard 43)", podsource.Static{finished(past)}, attachments, nil, errAny},
 		{"the source fails", podsource.Func(func(context.Context) ([]podsource.Pod, error) {
 			return []podsource.Pod{pod}, broken
 		}), attachments, nil, broken},
-		{"nobody knows what a pod has", podsource.Static{pod}, func(podsource.Pod) ([]Entry, error) { return nil, broken }, nil, broken},
-		{"nobody is there to say it", podsource.Static{pod}, nil, nil, errAny},
-		{"a gap of a time that JSON can't hold", podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
+		{"attachmentsOf fails", podsource.Static{pod}, func(podsource.Pod) ([]Entry, error) { return nil, broken }, nil, broken},
+		{"attachmentsOf is nil", podsource.Static{pod}, nil, nil, errAny},
+		{"a gap with a time that JSON can't represent", podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
 			return podsource.Answer{Pods: []podsource.Pod{pod}, Gaps: []podsource.Gap{{To: time.Date(12000, 1, 1, 0, 0, 0, 0, time.UTC)}}}, nil
 		}), attachments, nil, errAny},
-		{"a pod that ended a moment ago: its sandbox may be up, so it has what it lists", podsource.Static{finished(recent)}, attachments, []string{"f"}, nil},
-		{"... and nobody knows when", podsource.Static{finished(time.Time{})}, attachments, []string{"f"}, nil},
-		{"a pod that is starting is no obstacle", podsource.Static{pod, {UID: "2"}}, attachments, []string{"a", "b"}, nil},
-		{"one attachment that can't be one", podsource.Static{pod}, func(podsource.Pod) ([]Entry, error) {
+		{"a pod that has just finished: its sandbox may still run", podsource.Static{finished(recent)}, attachments, []string{"f"}, nil},
+		{"a pod that finished at an unknown time", podsource.Static{finished(time.Time{})}, attachments, []string{"f"}, nil},
+		{"a pod that is starting is no error", podsource.Static{pod, {UID: "2"}}, attachments, []string{"a", "b"}, nil},
+		{"an invalid attachment", podsource.Static{pod}, func(podsource.Pod) ([]Entry, error) {
 			return []Entry{{Key: key("a")}, {Key: key("")}}, nil
 		}, nil, errAny},
 	} {
@@ -402,10 +399,10 @@ func TestBackfill(t *testing.T) {
 					t.Errorf("error %v, want %v", err, row.is)
 				}
 				if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
-					t.Errorf("a file was written all the same: %v", err)
+					t.Errorf("a file was written: %v", err)
 				}
 				if _, err := c.Pods(t.Context()); !errors.Is(err, podsource.ErrNotHere) {
-					t.Errorf("asked afterwards: %v, want %v", err, podsource.ErrNotHere)
+					t.Errorf("Pods afterwards: %v, want %v", err, podsource.ErrNotHere)
 				}
 				return
 			}
@@ -421,11 +418,11 @@ func TestBackfill(t *testing.T) {
 			}
 		})
 	}
-	t.Run("a file that came meanwhile stays", func(t *testing.T) {
+	t.Run("a file that was written meanwhile stays", func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "attachments")
 		c := opened(t, path, served)
 		write(t, path, "restored from a backup")
-		if err := c.Backfill(t.Context(), nobody, nil); !errors.Is(err, fs.ErrExist) {
+		if err := c.Backfill(t.Context(), noPods, nil); !errors.Is(err, fs.ErrExist) {
 			t.Errorf("%v, want %v", err, fs.ErrExist)
 		}
 		if got := string(read(t, path)); got != "restored from a backup" {
@@ -436,14 +433,14 @@ func TestBackfill(t *testing.T) {
 
 var errAny = errors.New("any error")
 
-// Pods that were evicted, and finished ones that still list an address, are no
-// obstacle to the first record, and are not in it.
+// Evicted pods, and finished pods that still list an address, are not recorded, and
+// the first Backfill succeeds.
 //
-// Guard: [finishedLongAgo] leaves out whom nobody asks about, and [filling.add] does not
-// mind a pod of which nothing is known.
+// Guard: [finishedLongAgo] leaves out pods that have no attachment any more, and
+// [backfill.add] returns no error for a pod without addresses and containers.
 func TestHazard61FinishedPods(t *testing.T) {
-	reserved := map[netip.Addr]string{ // what an agent finds on the disk
-		netip.MustParseAddr("10.0.0.2"): "live", netip.MustParseAddr("10.0.0.3"): "another-by-now",
+	reserved := map[netip.Addr]string{ // in the data directory
+		netip.MustParseAddr("10.0.0.2"): "live", netip.MustParseAddr("10.0.0.3"): "new-owner",
 	}
 	byAddress := func(p podsource.Pod) (of []Entry, err error) {
 		for _, ip := range p.IPs {
@@ -457,7 +454,7 @@ func TestHazard61FinishedPods(t *testing.T) {
 		{UID: "evicted-long-ago", Finished: true, FinishedAt: time.Now().Add(-24 * time.Hour)},
 		{UID: "live", IPs: []netip.Addr{netip.MustParseAddr("10.0.0.2")}},
 		{UID: "evicted", Finished: true},
-		{UID: "evicted-and-known-when", Finished: true, FinishedAt: time.Now().Add(-time.Minute)},
+		{UID: "evicted-a-minute-ago", Finished: true, FinishedAt: time.Now().Add(-time.Minute)},
 		{UID: "job", IPs: []netip.Addr{netip.MustParseAddr("10.0.0.3")}, Finished: true, FinishedAt: time.Now().Add(-time.Hour)},
 	}
 	given := slices.Clone(source)
@@ -465,14 +462,14 @@ func TestHazard61FinishedPods(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(given, source, equal); diff != "" {
-		t.Errorf("what the source gave was changed (-want +got):\n%s", diff)
+		t.Errorf("the source's pods were changed (-want +got):\n%s", diff)
 	}
 	if got := c.Entries(); len(got) != 1 || got[0].UID != "live" {
-		t.Errorf("recorded is %+v, want the one attachment", got)
+		t.Errorf("recorded: %+v, want one attachment", got)
 	}
 }
 
-// TestAddBeforeBackfill: a record that began with one attachment would say that
+// TestAddBeforeBackfill: a record that began with one attachment would declare that
 // there is no other, and the node's older pods would lose their addresses.
 func TestAddBeforeBackfill(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "attachments")
@@ -481,13 +478,13 @@ func TestAddBeforeBackfill(t *testing.T) {
 		t.Errorf("%v, want %v", err, fs.ErrNotExist)
 	}
 	if err := c.Remove(key("a")); err != nil {
-		t.Errorf("a DEL of what was never recorded: %v", err)
+		t.Errorf("Remove without an entry: %v", err)
 	}
 	if gone, err := c.Prune(t.Context()); gone != nil || err != nil {
-		t.Errorf("nothing to prune: %v, %v", gone, err)
+		t.Errorf("Prune without entries: %v, %v", gone, err)
 	}
-	if got, err := c.Pods(t.Context()); !cmp.Equal(got, silent, equal) || !errors.Is(err, podsource.ErrNotHere) {
-		t.Errorf("asked: %v, %v, want %v", got, err, podsource.ErrNotHere)
+	if got, err := c.Pods(t.Context()); !cmp.Equal(got, errorAnswer, equal) || !errors.Is(err, podsource.ErrNotHere) {
+		t.Errorf("Pods: %v, %v, want %v", got, err, podsource.ErrNotHere)
 	}
 	if err := c.Close(); err != nil {
 		t.Error(err)
@@ -497,23 +494,24 @@ func TestAddBeforeBackfill(t *testing.T) {
 	}
 }
 
-// TestBackfillAfterOneThatFailedLate: the first file may be there although the Backfill
-// that wrote it is an error. It is no record yet, and the next one replaces it.
+// TestBackfillAfterOneThatFailedLate: the first file may exist although the Backfill
+// that wrote it returned an error. It is no record yet, and the next Backfill replaces
+// it.
 func TestBackfillAfterOneThatFailedLate(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "attachments")
 	c := opened(t, path, served)
 	c.dirty = true // as [Checkpoint.commit] leaves it
 	write(t, path, "")
 	if err := c.Remove(key("a")); err != nil || len(read(t, path)) > 0 {
-		t.Errorf("a DEL: %v; wrote %s", err, read(t, path))
+		t.Errorf("Remove: %v; it wrote %s", err, read(t, path))
 	}
-	if err := errors.Join(c.Backfill(t.Context(), nobody, nil), c.Add(entry("a", "10.0.0.2"))); err != nil {
+	if err := errors.Join(c.Backfill(t.Context(), noPods, nil), c.Add(entry("a", "10.0.0.2"))); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestBoot: a record of another boot is empty, and the next change makes it one
-// of this boot. A boot that is not known is not another one.
+// TestBoot: a record of another boot is empty, and the next change makes it a record of
+// this boot. An unknown boot is not another boot.
 func TestBoot(t *testing.T) {
 	for _, row := range []struct {
 		reason, wrote, reads string
@@ -533,11 +531,11 @@ func TestBoot(t *testing.T) {
 		for name, source := range map[string]podsource.Source{"writer": c, "reader": reader(t, path, ofBoot(row.reads))} {
 			got, err := source.Pods(t.Context())
 			if err != nil || len(got.Pods) != len(row.want) || !got.Authoritative {
-				t.Errorf("%s: the %s says %v, %v", row.reason, name, got, err)
+				t.Errorf("%s: the %s returns %v, %v", row.reason, name, got, err)
 			}
 		}
 		if got := string(read(t, path)); got != before {
-			t.Errorf("%s: reading alone changed the file to %s", row.reason, got)
+			t.Errorf("%s: reading changed the file to %s", row.reason, got)
 		}
 		if err := c.Add(entry("b", "10.0.0.3")); err != nil {
 			t.Fatal(err)
@@ -563,11 +561,11 @@ func TestBoot(t *testing.T) {
 	}
 }
 
-// TestPruneLeavesNew: what was removed or recorded anew while Prune looked at
-// namespaces stays as it is.
+// TestPruneLeavesNew: Prune ignores entries that are removed or recorded again while
+// it checks namespaces.
 func TestPruneLeavesNew(t *testing.T) {
 	c := begun(t, filepath.Join(t.TempDir(), "attachments"), served, entry("a", "10.0.0.2"), entry("b", "10.0.0.3"), entry("c", "10.0.0.4"))
-	gone := c.Entries() // as if all of their namespaces were
+	gone := c.Entries() // as if all of their namespaces had ended
 	anew := entry("b", "10.0.0.3")
 	anew.NetNS = NetNS{Path: "/run/netns/other", Dev: 4, Inode: 4026532001}
 	if err := errors.Join(c.Remove(key("a")), c.Add(entry("a-new", "10.0.0.2")), c.Add(anew)); err != nil {
@@ -575,26 +573,26 @@ func TestPruneLeavesNew(t *testing.T) {
 	}
 	next, those := c.state.Load().without(gone)
 	if len(next.items) != 2 || next.items[0].Key != key("a-new") || next.items[1].Key != key("b") || len(those) != 1 || those[0].Key != key("c") {
-		t.Errorf("left are %v, gone are %v", next.entries(), those)
+		t.Errorf("left: %v, gone: %v", next.entries(), those)
 	}
 	if got := recorded(c); len(got) != 3 {
-		t.Errorf("the record itself has %v now", got)
+		t.Errorf("the record was changed to %v", got)
 	}
 }
 
-// TestOpenFails where the directory is missing: that is a mistake of the caller's,
-// and not a record that was never written.
+// TestOpenFails if the directory is missing: that is the caller's mistake, not a record
+// that was never written.
 func TestOpenFails(t *testing.T) {
 	dir := t.TempDir()
 	if _, err := Open(filepath.Join(dir, "missing", "attachments"), served); err == nil || !strings.Contains(err.Error(), "opening the record") {
 		t.Errorf("%v without a directory", err)
 	}
-	inTheWay(t, filepath.Join(dir, "attachments"))
+	blockWrites(t, filepath.Join(dir, "attachments"))
 	if _, err := Open(filepath.Join(dir, "attachments"), served); err == nil {
 		t.Error("no error with a directory where the temporary file goes")
 	}
 	if err := os.RemoveAll(filepath.Join(dir, "attachments.tmp")); err != nil {
 		t.Fatal(err)
 	}
-	opened(t, filepath.Join(dir, "attachments"), served) // and the failed ones let go of the lock
+	opened(t, filepath.Join(dir, "attachments"), served) // the failed ones released the lock
 }

@@ -24,9 +24,9 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// An agent serves one ADD and one DEL in a process of its own: ADD reserves and
-// records last, DEL releases and forgets last. A fault hits one system call of
-// it. Reservations and the record lie in the same directory.
+// An agent serves one ADD and one DEL in a process of its own. The last step of ADD is
+// Checkpoint.Add, and that of DEL Checkpoint.Remove. A fault is injected into one of its
+// system calls. Reservations and the record are in the same directory.
 type agent struct {
 	dir string
 	*Checkpoint
@@ -35,10 +35,10 @@ type agent struct {
 
 const newIP = "10.0.0.3"
 
-// startAgent is an agent's start on a node whose runtime lists these containers. The
-// runtime lists them at once, so nothing is left that the record does not speak of.
+// startAgent starts an agent on a node whose runtime lists these containers. It lists
+// them at once, so the record has no gaps.
 func startAgent(dir string, listed ...string) (*agent, error) {
-	c, err := Open(filepath.Join(dir, "attachments"), atOnce)
+	c, err := Open(filepath.Join(dir, "attachments"), noLag)
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +53,7 @@ func startAgent(dir string, listed ...string) (*agent, error) {
 	return &agent{dir, c, s}, nil
 }
 
-// reservedBy returns the attachments of containers that have reservations.
+// reservedBy returns the attachments of these containers that have reservations.
 func reservedBy(dir string, containers []string) (of []Entry, err error) {
 	rs, err := hostlocal.New(dir).List(context.Background())
 	for _, r := range rs {
@@ -64,18 +64,19 @@ func reservedBy(dir string, containers []string) (of []Entry, err error) {
 	return of, err
 }
 
-// locked does as the plugin does, which ignores the lock's errors.
-func (a *agent) locked(do func() error) error {
+// withPluginLock calls do with the plugin's lock. Like the plugin it ignores errors of
+// the lock.
+func (a *agent) withPluginLock(do func() error) error {
 	_ = a.Lock()
 	defer func() { _ = a.Unlock() }()
 	return do()
 }
 
 func (a *agent) add() error {
-	// A retry finds what the try before it reserved.
+	// A retry finds the reservation of the first try.
 	path := filepath.Join(a.dir, network1, newIP)
 	if _, err := os.Stat(path); err != nil {
-		err := a.locked(func() error {
+		err := a.withPluginLock(func() error {
 			_, err := a.Reserve("new", "eth0", net.ParseIP(newIP), "0")
 			return err
 		})
@@ -90,14 +91,14 @@ func (a *agent) del() error {
 	if _, ok := a.Get(key("new")); !ok {
 		fmt.Println("no record")
 	}
-	if err := a.locked(func() error { return a.ReleaseByID("new", "eth0") }); err != nil {
+	if err := a.withPluginLock(func() error { return a.ReleaseByID("new", "eth0") }); err != nil {
 		return err
 	}
 	return a.Remove(key("new"))
 }
 
-// attempt tries once more what failed once, as a runtime does.
-func attempt(t *testing.T, what string, do func() error) {
+// tryTwice retries a step that failed once, as a runtime does.
+func tryTwice(t *testing.T, what string, do func() error) {
 	err := do()
 	if err != nil {
 		fmt.Println("failed once:", what, err)
@@ -110,23 +111,23 @@ func attempt(t *testing.T, what string, do func() error) {
 }
 
 func agentProcess(t *testing.T, dir string) {
-	runtime.LockOSThread() // strace counts occurrences by thread
+	runtime.LockOSThread() // strace counts calls per thread
 	a, err := startAgent(dir, "a")
-	if err != nil { // then it could not even start
+	if err != nil {
 		fmt.Println("failed once: start", err)
 		if a, err = startAgent(dir, "a"); err != nil {
 			t.Fatal(err)
 		}
 	}
 	defer a.Close()
-	attempt(t, "ADD", a.add)
-	attempt(t, "DEL", a.del)
+	tryTwice(t, "ADD", a.add)
+	tryTwice(t, "DEL", a.del)
 }
 
-// A rig runs agents under strace.
-type rig struct{ strace, exe string }
+// A straceRunner runs agents under strace.
+type straceRunner struct{ strace, exe string }
 
-func newRig(t *testing.T) *rig {
+func newStraceRunner(t *testing.T) *straceRunner {
 	t.Helper()
 	strace, err := exec.LookPath("strace")
 	if err == nil {
@@ -139,29 +140,28 @@ func newRig(t *testing.T) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// With the race detector in it a start takes too long to be done hundreds of
-	// times.
+	// With the race detector a start takes too long for hundreds of runs.
 	if info, ok := debug.ReadBuildInfo(); !ok || slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
 		exe = filepath.Join(t.TempDir(), "checkpoint.test")
 		if out, err := exec.Command("go", "test", "-c", "-o", exe, ".").CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
 	}
-	return &rig{strace, exe}
+	return &straceRunner{strace, exe}
 }
 
-// run has the agent of the test meet a fault, in a directory in which one
-// attachment is recorded, and returns what it said and the trace.
-func (r *rig) run(t *testing.T, expression string) (n *node, out, trace string, err error) {
+// run runs the test's agent with a fault, in a directory with a record of one
+// attachment. It returns the agent's output and the trace.
+func (r *straceRunner) run(t *testing.T, expression string) (n *node, out, trace string, err error) {
 	t.Helper()
 	dir := t.TempDir()
 	n = newNode(t, dir)
 	n.reserve("10.0.0.2", "a")
 	path := filepath.Join(dir, "attachments")
-	// A process that another test is just starting would hold the record's lock
-	// until it has become strace.
+	// Without ForkLock a process that another test forks would keep the record's lock
+	// until it executes strace.
 	syscall.ForkLock.RLock()
-	err = begun(t, path, atOnce, entry("a", "10.0.0.2")).Close()
+	err = begun(t, path, noLag, entry("a", "10.0.0.2")).Close()
 	syscall.ForkLock.RUnlock()
 	if err != nil {
 		t.Fatal(err)
@@ -172,28 +172,28 @@ func (r *rig) run(t *testing.T, expression string) (n *node, out, trace string, 
 	test, _, _ := strings.Cut(t.Name(), "/")
 	cmd := exec.Command(r.strace, append(args, r.exe, "-test.run=^"+test+"$", "-test.v")...)
 	cmd.Env = append(os.Environ(), childEnv+"="+dir)
-	said, err := cmd.CombinedOutput()
+	output, err := cmd.CombinedOutput()
 	content, traceErr := os.ReadFile(traceFile)
 	if traceErr != nil {
 		t.Fatal(traceErr)
 	}
-	return n, string(said), string(content), err
+	return n, string(output), string(content), err
 }
 
-// calls are those that change something, or come between two changes.
+// calls are the system calls that change something, or come between two changes.
 var calls = []string{"openat", "flock", "write", "fsync", "/^rename", "/^unlink", "close"}
 
-// TestHazard24KilledAtEveryCall kills the agent at every system call that it
-// makes in its directory. The next start's hook leaves as many reservations as
-// recorded attachments, and never fewer than the live ones.
+// TestHazard24KilledAtEveryCall kills the agent at every system call that it makes in
+// its directory. After AtStartup of the next start, the reservations are those of the
+// recorded attachments, and include those of all live containers.
 //
-// Guard: [replace] gives the file all of its new content or none.
+// Guard: [replace] replaces the file atomically.
 func TestHazard24KilledAtEveryCall(t *testing.T) {
 	if dir := os.Getenv(childEnv); dir != "" {
 		agentProcess(t, dir)
 		return
 	}
-	r := newRig(t)
+	r := newStraceRunner(t)
 	for _, call := range calls {
 		t.Run(call, func(t *testing.T) {
 			t.Parallel()
@@ -201,7 +201,7 @@ func TestHazard24KilledAtEveryCall(t *testing.T) {
 			for ; !t.Failed(); when++ {
 				n, out, trace, err := r.run(t, fmt.Sprintf("inject=%s:signal=KILL:when=%d", call, when))
 				if strings.Contains(trace, "killed by SIGKILL") {
-					afterDeath(t, n, out)
+					restartAfterKill(t, n, out)
 					continue
 				}
 				if err != nil || !strings.Contains(out, "done: DEL") {
@@ -217,9 +217,9 @@ func TestHazard24KilledAtEveryCall(t *testing.T) {
 	}
 }
 
-// afterDeath starts the agent anew, with its hook, and has the runtime repeat
-// what did not end.
-func afterDeath(t *testing.T, n *node, out string) {
+// restartAfterKill starts the agent again, calls AtStartup, and repeats the request that
+// did not end, as the runtime does.
+func restartAfterKill(t *testing.T, n *node, out string) {
 	t.Helper()
 	added, deleted := strings.Contains(out, "done: ADD"), strings.Contains(out, "done: DEL")
 	listed := []string{"a"}
@@ -228,7 +228,7 @@ func afterDeath(t *testing.T, n *node, out string) {
 	}
 	a, err := startAgent(filepath.Dir(n.dir), listed...)
 	if err != nil {
-		t.Fatalf("starting again: %v; it said\n%s", err, out)
+		t.Fatalf("starting again: %v; its output was\n%s", err, out)
 	}
 	defer a.Close()
 	if left := leftovers(t, a.path); left != nil {
@@ -236,7 +236,7 @@ func afterDeath(t *testing.T, n *node, out string) {
 	}
 	isRecorded := slices.Contains(recorded(a.Checkpoint), newIP)
 	if added && !isRecorded && slices.Contains(n.left(), newIP) || deleted && isRecorded {
-		t.Errorf("recorded: %t; it said\n%s", isRecorded, out)
+		t.Errorf("recorded: %t; its output was\n%s", isRecorded, out)
 	}
 	if err := n.hook(a.Checkpoint); err != nil {
 		t.Error(err)
@@ -244,19 +244,19 @@ func afterDeath(t *testing.T, n *node, out string) {
 	check := func(when string) {
 		t.Helper()
 		if diff := cmp.Diff(recorded(a.Checkpoint), reservations(n)); diff != "" {
-			t.Errorf("%s (-recorded +reserved):\n%s\nit said\n%s", when, diff, out)
+			t.Errorf("%s (-recorded +reserved):\n%s\nits output was\n%s", when, diff, out)
 		}
 	}
 	if !added {
-		check("after the hook, killed in ADD")
+		check("after AtStartup, killed in ADD")
 	} else if !deleted {
 		if slices.Contains(reservations(n), newIP) && !isRecorded {
-			t.Errorf("killed in DEL: reserved, and forgotten already")
+			t.Errorf("killed in DEL: still reserved, and not recorded any more")
 		}
-		attempt(t, "DEL again", a.del)
+		tryTwice(t, "DEL again", a.del)
 	}
-	check("after the hook and the runtime's DEL")
-	attempt(t, "the next ADD", a.add)
+	check("after AtStartup and the runtime's DEL")
+	tryTwice(t, "the next ADD", a.add)
 	check("after the next ADD")
 	if diff := cmp.Diff([]string{"10.0.0.2", newIP}, recorded(a.Checkpoint)); diff != "" {
 		t.Errorf("in the end (-want +got):\n%s", diff)
@@ -267,17 +267,17 @@ func reservations(n *node) []string {
 	return slices.DeleteFunc(n.left(), func(name string) bool { return strings.HasPrefix(name, "last_reserved_ip") })
 }
 
-// TestHazard25EveryCallFailsOnce: whichever step fails, what the steps before it
-// need is still there when the runtime tries again, without a restart.
+// TestHazard25EveryCallFailsOnce: after any step fails, the runtime's next try succeeds
+// without a restart.
 //
-// Guard: [Checkpoint.change] takes over a state when it is on the disk, and
-// [Checkpoint.dirty] has a file written anew of which that is not known.
+// Guard: [Checkpoint.change] stores a state after its commit, and with
+// [Checkpoint.dirty] the next change writes the file again.
 func TestHazard25EveryCallFailsOnce(t *testing.T) {
 	if dir := os.Getenv(childEnv); dir != "" {
 		agentProcess(t, dir)
 		return
 	}
-	r := newRig(t)
+	r := newStraceRunner(t)
 	for _, call := range calls {
 		for _, fault := range []string{"EIO", "ENOSPC", "EINTR"} {
 			if fault == "EINTR" && call != "openat" && call != "flock" && call != "fsync" {
@@ -315,17 +315,17 @@ func TestHazard25EveryCallFailsOnce(t *testing.T) {
 					}
 				}
 				if call == "flock" && fault == "EINTR" && failed > 0 {
-					t.Errorf("%d steps failed where a lock is taken once more", failed)
+					t.Errorf("%d steps failed, want none: a lock is retried after EINTR", failed)
 				}
-				t.Logf("%d calls failed, and %d steps for it", when-1, failed)
+				t.Logf("%d calls failed, and because of them %d steps", when-1, failed)
 			})
 		}
 	}
 }
 
-// TestRemoveAfterFailedAdd: when a commit fails late, the file may hold what its
-// caller was told is not recorded. Then the next change writes the file, also
-// one that changes nothing.
+// TestRemoveAfterFailedAdd: if a commit fails after the rename, the file may have an
+// entry whose Add returned an error. Then the next change writes the file, even if it
+// changes nothing.
 func TestRemoveAfterFailedAdd(t *testing.T) {
 	if dir := os.Getenv(childEnv); dir != "" {
 		runtime.LockOSThread()
@@ -337,17 +337,17 @@ func TestRemoveAfterFailedAdd(t *testing.T) {
 		fmt.Println("add:", c.Add(entry("new", newIP)))
 		fmt.Println("in memory:", recorded(c))
 		if r, _, err := load(c.path, c.bootID); err != nil || len(r.Entries) != 2 {
-			t.Errorf("the fault came too early: %v, %v", r, err)
+			t.Errorf("the fault was before the rename: %v, %v", r, err)
 		}
-		inTheWay(t, c.path)
+		blockWrites(t, c.path)
 		if err := c.Remove(key("new")); err == nil {
-			t.Error("the file can't be written anew, and that is no error")
+			t.Error("no error although the file can't be written")
 		}
 		if err := os.RemoveAll(c.path + ".tmp"); err != nil {
 			t.Fatal(err)
 		}
 		var files [2]os.FileInfo
-		for i := range files { // the second one has nothing to do any more
+		for i := range files { // the second Remove must not write
 			if err := c.Remove(key("new")); err != nil {
 				t.Error(err)
 			}
@@ -355,15 +355,15 @@ func TestRemoveAfterFailedAdd(t *testing.T) {
 				t.Fatal(err)
 			}
 			if r, _, err := load(c.path, c.bootID); err != nil || len(r.Entries) != 1 {
-				t.Errorf("the file has %v, %v still", r, err)
+				t.Errorf("the file still has %v, %v", r, err)
 			}
 		}
 		if !os.SameFile(files[0], files[1]) {
-			t.Error("the file was written once more")
+			t.Error("the file was written again")
 		}
 		return
 	}
-	n, out, trace, err := newRig(t).run(t, "inject=fsync:error=EIO:when=2") // the directory's
+	n, out, trace, err := newStraceRunner(t).run(t, "inject=fsync:error=EIO:when=2") // the directory's
 	if err != nil || !strings.Contains(out, "add: recording") || !strings.Contains(out, "in memory: [10.0.0.2]") {
 		t.Fatalf("%v\n%s\n%s", err, out, trace)
 	}
@@ -373,8 +373,8 @@ func TestRemoveAfterFailedAdd(t *testing.T) {
 	}
 }
 
-// TestDurable: what a commit writes is on the disk before it gets its name, and
-// its name is before the caller is told.
+// TestDurable: a commit syncs the file before the rename, and the directory before Add
+// returns.
 func TestDurable(t *testing.T) {
 	if dir := os.Getenv(childEnv); dir != "" {
 		c, err := Open(filepath.Join(dir, "attachments"), served)
@@ -387,7 +387,7 @@ func TestDurable(t *testing.T) {
 		}
 		return
 	}
-	n, out, trace, err := newRig(t).run(t, "trace=write,fsync,/^rename,/chmod")
+	n, out, trace, err := newStraceRunner(t).run(t, "trace=write,fsync,/^rename,/chmod")
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -396,15 +396,15 @@ func TestDurable(t *testing.T) {
 	for line := range strings.Lines(trace) {
 		for _, step := range []struct{ call, on, name string }{
 			{"write(", "<" + dir + "/attachments.tmp>", "write"}, {"fsync(", "<" + dir + "/attachments.tmp>", "fsync file"},
-			{"rename", dir + "/attachments.tmp", "rename"}, {"fsync(", "<" + dir + ">", "fsync directory"}, {"chmod", n.dir, "told"},
+			{"rename", dir + "/attachments.tmp", "rename"}, {"fsync(", "<" + dir + ">", "fsync directory"}, {"chmod", n.dir, "returned"},
 		} {
 			if strings.Contains(line, step.call) && strings.Contains(line, step.on) {
 				got = append(got, step.name)
 			}
 		}
 	}
-	// What follows is of Close.
-	if diff := cmp.Diff([]string{"write", "fsync file", "rename", "fsync directory", "told"}, got[:min(5, len(got))]); diff != "" {
+	// Later calls are those of Close.
+	if diff := cmp.Diff([]string{"write", "fsync file", "rename", "fsync directory", "returned"}, got[:min(5, len(got))]); diff != "" {
 		t.Errorf("(-want +got):\n%s\n%s", diff, trace)
 	}
 }

@@ -5,78 +5,79 @@
 //
 // An agent that serves CNI records an attachment as the last step of ADD and removes it as the
 // last step of DEL, each with one atomic commit. After a crash the file has the old or the new
-// state. So a reservation without a record belongs to an ADD that did not end, or to a DEL that
-// got as far as its release. A record without a reservation belongs to a DEL that will be
+// state. So a reservation without an entry belongs to an ADD that did not end, or to a DEL whose
+// release failed without an error. An entry without a reservation belongs to a DEL that will be
 // repeated.
 //
-//	networks := []string{"podnet"} // those of which the agent serves every ADD
+//	networks := []string{"podnet"} // the agent serves every ADD of these
 //	record, err := checkpoint.Open(path, checkpoint.Options{Networks: networks}) // the only writer
 //	...
-//	err = record.Backfill(ctx, runtime, attachmentsOf) // who exists, and is not recorded
+//	err = record.Backfill(ctx, runtime, attachmentsOf) // records older attachments
 //	...
 //	source := podsource.Union(record, runtime)
 //	reconciler, err := gc.New(store, networks, source, gc.Options{})
 //	...
 //	report, err := reconciler.AtStartup(ctx, gc.NoADDInFlight)
 //	...
-//	listen() // and from here on record.Add ends an ADD, record.Remove ends a DEL
+//	listen() // from now on record.Add ends each ADD, record.Remove ends each DEL
 //
 // If there is no file, Pods returns [podsource.ErrNotHere], and Add returns an error: a record
-// with just that attachment would say that there is no other. [Checkpoint.Backfill] writes the
-// first file. A process that does not write the record reads it with [New].
+// with only that attachment would declare that there is no other. [Checkpoint.Backfill] writes
+// the first file. A process that does not write the record reads it with [New].
 //
 // # What it answers
 //
 // The record says which containers are live in Options.Networks, and in no other network. It
-// names each container, whatever its ID looks like, as soon as its ADD has ended. So it ends
-// the claims of starting pods; with [gc.NoADDInFlight] AtStartup releases whatever the age (R4,
-// R5); and an answer without pods is valid (R9). An agent that serves only some of the ADDs of a
-// network must not name that network. The answer has one pod for each attachment. Its addresses
-// are claimed only in the attachment's network, also if that is not in Options.Networks.
+// names each container, whatever the form of its ID, as soon as its ADD has ended. So starting
+// pods claim nothing more; with [gc.NoADDInFlight] AtStartup releases leaks of any age (R4, R5);
+// and an answer without pods is valid (R9). An agent that serves only some of the ADDs of a
+// network must not name that network. The answer has one pod for each attachment. The pod
+// claims its addresses only in the attachment's network, also if that is not in
+// Options.Networks.
 //
 // A record of an earlier boot of the node is empty. An entry is left out if its container has
-// certainly ended: its network namespace was seen mounted at its path when it was recorded, and
-// now that path, in the same directory, does not exist or holds another namespace. So an
-// attachment without a DEL becomes a leak like any other, and [Checkpoint.Prune] removes its
-// entry. An entry that can't be checked counts as live: one without a path, with a path through
-// /proc (the process may have ended before its namespace), with a path that can't be reached, or
-// in another directory of that name, and any entry on systems other than Linux.
+// certainly ended: its network namespace was mounted at its path when it was recorded, and now
+// that path, in the same directory, does not exist or has another namespace. So an attachment
+// without a DEL becomes a leak like any other, and [Checkpoint.Prune] removes its entry. An entry
+// that can't be checked counts as live: an entry without a path, with a path in /proc (the
+// process may have ended before its namespace), with a path that can't be reached or is in
+// another directory now, and any entry on systems other than Linux.
 //
 // # What it cannot see
 //
-//   - What was attached while the record was not kept, as by a version of the agent without one
+//   - Attachments made while the record was not kept, as by a version of the agent without one
 //     (hazard 51), or by the agent's predecessor before the first start (hazard 52). The record
-//     does not speak of what was reserved then. It is kept until a runtime in the same Union
-//     would have listed its container, [Checkpoint.Backfill] has asked one, or the node boots.
-//     The record can't notice a rollback, so this is all time since its last change, or since
-//     it was closed.
-//   - Containers that the source of a Backfill does not list, such as those of nerdctl beside a
-//     runtime. For reservations of the time before the Backfill the record speaks only of
-//     containers with the source's form of IDs (hazard 49).
-//   - The leak of an ADD that was killed with its agent, in that time: it looks like an
-//     attachment (hazard 24). An agent that records what it is about to do, such as
-//     examples/cniserver, undoes it by itself.
-//   - Namespaces that are not mounted where the agent can see them. If it sees neither any of
-//     the recorded ones nor their directory, Pods returns [podsource.ErrIncomplete], and nothing
-//     is released (hazard 50): the hostPath is missing, or its mounts are not propagated. If the
-//     directory of an attachment was removed after its container ended, a DEL or Remove
-//     removes the entry.
-//   - Before Linux 6.18, that a namespace ended, if another one with the same inode number is
+//     does not speak of reservations of that time. They are kept until a runtime in the same
+//     Union would have listed their containers, [Checkpoint.Backfill] has asked a runtime, or
+//     the node boots. The record can't notice a rollback, so this is all time since its last
+//     change, or since it was closed.
+//   - Containers that the source of a Backfill does not list, such as containers of nerdctl
+//     beside a runtime. For reservations of the time before the Backfill the record speaks only
+//     of containers with the source's form of IDs (hazard 49).
+//   - The leak of an ADD of that time that was killed with its agent: it looks like an
+//     attachment (hazard 24). An agent that records its next step, such as examples/cniserver,
+//     undoes the ADD by itself.
+//   - Namespaces whose mounts the agent does not see. If it sees neither any recorded namespace
+//     nor their directory, Pods returns [podsource.ErrIncomplete], and nothing is released
+//     (hazard 50): the hostPath is missing, or its mounts are not propagated. If the directory
+//     of an attachment was removed after its container ended, a DEL or Remove removes the entry.
+//   - Before Linux 6.18, the end of a namespace if another one with the same inode number is
 //     mounted at its path. The entry counts as live while that namespace exists.
-//   - That the address of a finished or evicted pod is still configured during a Backfill: a pod
+//   - An address of a finished or evicted pod that is still configured during a Backfill: a pod
 //     that has been finished for five minutes has no attachment (hazard 61).
-//   - What another CNI server, or a person with a CNI plugin, attached in its networks.
-//   - That a container without a DEL ended, if its namespace can't be checked. Its entry counts
+//   - Attachments in its networks made by another CNI server, or by a person with a CNI plugin.
+//   - The end of a container without a DEL, if its namespace can't be checked. Its entry counts
 //     as live until the node boots.
 //   - A clock that was set between two readings and set back before the record is opened.
 //
 // # The file
 //
-// A file with another format is [ErrVersion]. A damaged one, with a wrong checksum, is
-// [ErrCorrupt]. Neither is overwritten or used in part. An agent that continues without the
-// record must not serve ADDs. To begin a new record, also with a new format, a person moves the
-// file away, and the next start proceeds like the first one. An unknown field is damage, too,
-// since the next change would lose it; a version that adds a field has another format.
+// The error for a file with another format is [ErrVersion], and for a damaged file, with a
+// wrong checksum, [ErrCorrupt]. Neither file is overwritten or used in part. An agent that
+// continues without the record must not serve ADDs. To begin a new record, also with a new
+// format, a person moves the file away, and the next start is like the first one. An unknown
+// field is damage, too, since the next change would lose it; a version that adds a field has
+// another format.
 //
 // Keep the file where it survives a restart of the agent, but not in host-local's data
 // directory: the plugin reads every file there. Beside the file there is a lock, with ".lock"

@@ -17,9 +17,9 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/checkpoint"
 )
 
-// The start of an agent, the first one on a node where pods run already. It asks the
-// runtime who exists and writes that down. As long as the runtime may not list those
-// who were attached just before, both are asked.
+// The first start of an agent on a node with running pods. It asks the runtime for
+// them and records their attachments. While the runtime may not list the latest
+// attachments, both sources are asked.
 func Example() {
 	dir, err := os.MkdirTemp("", "record")
 	if err != nil {
@@ -37,22 +37,22 @@ func Example() {
 		return entries, nil
 	}
 
-	served := checkpoint.Options{Networks: []string{"podnet"}} // those of which this agent serves the ADDs
+	served := checkpoint.Options{Networks: []string{"podnet"}} // this agent serves all ADDs of podnet
 	record, err := checkpoint.Open(filepath.Join(dir, "attachments"), served)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	defer func() { _ = record.Close() }() // says until when the record was kept
+	defer func() { _ = record.Close() }() // writes the time until which the record was kept
 	_, err = record.Pods(ctx)
 	fmt.Println("never written:", errors.Is(err, podsource.ErrNotHere))
 
 	err = record.Backfill(ctx, runtime, attachmentsOf) // at each start, and some minutes after it
 	fmt.Println("asked:", err)
-	source := podsource.Union(record, runtime) // for the start-up hook, which runs here, and for the loop
+	source := podsource.Union(record, runtime) // for AtStartup, which is called here, and for the loop
 	show(source.Pods(ctx))
 
-	// From here on the agent serves. The last step of an ADD:
+	// Now the agent serves. The last step of an ADD:
 	added := checkpoint.Key{Network: "podnet", ContainerID: "5c7b9a1e", IfName: "eth0"}
 	err = record.Add(checkpoint.Entry{
 		Key:   added,
@@ -62,7 +62,7 @@ func Example() {
 	fmt.Println("added:", err)
 	show(record.Pods(ctx))
 
-	// The last step of a DEL, which may come twice:
+	// The last step of a DEL, which may be repeated:
 	fmt.Println("removed:", errors.Join(record.Remove(added), record.Remove(added)))
 	show(record.Pods(ctx))
 	// Output:
@@ -77,9 +77,9 @@ func Example() {
 	// live: [ee3b0f0c] []
 }
 
-// A version of the agent that has no record served for an hour. The record does not
-// speak of that hour, so who was attached then keeps its address, and what leaked
-// goes once the runtime would have listed it.
+// A version of the agent without a record served for an hour. The record does not
+// speak of that hour. So attachments of that time keep their addresses, and leaks are
+// released when the runtime would have listed their containers.
 func Example_rollback() {
 	dir, err := os.MkdirTemp("", "rollback")
 	if err != nil {
@@ -99,14 +99,14 @@ func Example_rollback() {
 		fmt.Println(err)
 		return
 	}
-	// Here the other version serves two ADDs, and loses one of the DELs.
+	// The other version serves two ADDs, and one DEL gets lost.
 	for ip, containerID := range map[string]string{"10.244.1.2": "5c7b9a1e", "10.244.1.3": "d0b5ee3b"} {
 		if err := reserve(dataDir, ip, containerID); err != nil {
 			fmt.Println(err)
 			return
 		}
 	}
-	runtime := podsource.Static{{ContainerIDs: []string{"5c7b9a1e"}}} // as it would list it
+	runtime := podsource.Static{{ContainerIDs: []string{"5c7b9a1e"}}}
 
 	if record, err = checkpoint.Open(path, served); err != nil {
 		fmt.Println(err)
@@ -137,7 +137,7 @@ func Example_rollback() {
 	// the record and the runtime: 10.244.1.3 young too-young
 }
 
-// reserve makes a reservation as host-local does.
+// reserve writes a reservation as host-local does.
 func reserve(dataDir, ip, containerID string) error {
 	file := filepath.Join(dataDir, "podnet", ip)
 	return errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(containerID+"\r\neth0"), 0o600))
@@ -154,8 +154,8 @@ func show(answer podsource.Answer, err error) {
 	}
 }
 
-// A second process, such as the operator's command, reads the same record and
-// can't write it.
+// A second process, such as an operator's command, can read the record while the agent
+// has it open.
 func ExampleNew() {
 	dir, err := os.MkdirTemp("", "record")
 	if err != nil {
@@ -171,7 +171,7 @@ func ExampleNew() {
 		return
 	}
 	defer func() { _ = record.Close() }()
-	// No pod runs here, and the caller knows.
+	// The caller asserts that no pod runs here.
 	if err := record.Backfill(context.Background(), podsource.AllowEmpty(podsource.Static{}), nil); err != nil {
 		fmt.Println(err)
 	}
@@ -192,8 +192,8 @@ func ExampleNew() {
 	// true
 }
 
-// What a server does with its record beside ADD and DEL: CHECK looks up an attachment, a
-// command lists all, and a loop forgets those whose network namespaces are gone.
+// Other uses of a record: CHECK looks up an attachment, a command lists all, and a loop
+// removes those whose network namespaces have ended.
 func ExampleCheckpoint() {
 	dir, err := os.MkdirTemp("", "record")
 	if err != nil {
@@ -228,7 +228,7 @@ func ExampleCheckpoint() {
 	for _, e := range record.Entries() {
 		fmt.Println(e.Key)
 	}
-	gone, err := record.Prune(context.Background()) // without a namespace nothing is surely gone
+	gone, err := record.Prune(context.Background()) // an entry without a namespace stays
 	fmt.Println(len(gone), err)
 	// Output:
 	// true [10.244.1.2] false false
@@ -236,8 +236,9 @@ func ExampleCheckpoint() {
 	// 0 <nil>
 }
 
-// Add looks up the identity of the network namespace, by which the record knows later that
-// it is gone. Where nothing is at the path, it is unknown, and the entry counts as live.
+// Add records the identity of the network namespace, which shows later that it has
+// ended. If nothing is at the path, the identity is unknown, and the entry counts as
+// live.
 func ExampleNetNS() {
 	dir, err := os.MkdirTemp("", "record")
 	if err != nil {
@@ -272,7 +273,7 @@ func ExampleNetNS() {
 }
 
 // A file that can't be read is never overwritten. A person moves it away, and the next
-// start writes the first record.
+// start writes a new one.
 func ExampleOpen() {
 	dir, err := os.MkdirTemp("", "record")
 	if err != nil {
@@ -291,12 +292,12 @@ func ExampleOpen() {
 		_, err := checkpoint.Open(path, served)
 		switch {
 		case errors.Is(err, checkpoint.ErrVersion):
-			fmt.Println(name, "is of another version of this program, which knows", checkpoint.Format)
+			fmt.Println(name, "has another format than", checkpoint.Format)
 		case errors.Is(err, checkpoint.ErrCorrupt):
 			fmt.Println(name, "is damaged")
 		}
 	}
 	// Unordered output:
 	// damaged is damaged
-	// new is of another version of this program, which knows hostlocal-gc/attachments/2
+	// new has another format than hostlocal-gc/attachments/2
 }

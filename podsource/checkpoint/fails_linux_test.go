@@ -15,8 +15,8 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// TestReplaceFails: what keeps a file from being replaced is an error, and the file
-// stands as it was.
+// TestReplaceFails: if a file can't be replaced, that is an error, and the file does not
+// change.
 func TestReplaceFails(t *testing.T) {
 	dir := t.TempDir()
 	full := func(name string) string {
@@ -32,7 +32,7 @@ func TestReplaceFails(t *testing.T) {
 		is           error
 	}{
 		{"its directory is missing", filepath.Join(dir, "none", "attachments"), syscall.ENOENT},
-		{"what a crash left can't be removed", filepath.Join(dir, "blocked"), syscall.EEXIST},
+		{"the temporary file of a crash can't be removed", filepath.Join(dir, "blocked"), syscall.EEXIST},
 		{"no file can be made in its directory", "/proc/self/attachments", syscall.ENOENT},
 		{"it can't be renamed to a directory", full("directory"), syscall.EEXIST},
 	} {
@@ -41,22 +41,22 @@ func TestReplaceFails(t *testing.T) {
 		}
 	}
 	if _, err := os.Lstat(filepath.Join(dir, "directory.tmp")); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("what was not renamed is left: %v", err)
+		t.Errorf("the temporary file is left: %v", err)
 	}
 	if _, err := lock(filepath.Join(dir, "none", "lock")); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the lock in a directory that is missing: %v", err)
+		t.Errorf("a lock in a missing directory: %v", err)
 	}
 }
 
-// TestLoadFails where the disk does: that does not make it a damaged record, which somebody
-// may move away.
+// TestLoadFails: an error of the disk is not ErrCorrupt, after which a person would move
+// the file away.
 func TestLoadFails(t *testing.T) {
 	if _, _, err := load("/proc/self/mem", ""); !errors.Is(err, syscall.EIO) || errors.Is(err, ErrCorrupt) {
 		t.Errorf("got %v, want %v", err, syscall.EIO)
 	}
 }
 
-// TestNoWorkingDirectory: a relative path is then no path.
+// TestNoWorkingDirectory: a relative path is an error without a working directory.
 func TestNoWorkingDirectory(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "gone")
 	if err := os.Mkdir(dir, 0o755); err != nil {
@@ -71,7 +71,8 @@ func TestNoWorkingDirectory(t *testing.T) {
 	}
 }
 
-// TestFSID: where it is but the number of a device that is none, another file system gets it.
+// TestFSID: the number of an anonymous device is not an ID, since another file system
+// may get it later.
 func TestFSID(t *testing.T) {
 	for _, row := range []struct {
 		reason string
@@ -80,7 +81,7 @@ func TestFSID(t *testing.T) {
 		want   uint64
 	}{
 		{"both halves", 25, [2]int32{-1, 2}, 2<<32 | 1<<32 - 1},
-		{"the number of no device", 25, [2]int32{25, 0}, 0},
+		{"the number of an anonymous device", 25, [2]int32{25, 0}, 0},
 		{"the number of a disk", 0x801, [2]int32{0x801, 0}, 0x801},
 	} {
 		if got := fsID(row.dev, syscall.Fsid{X__val: row.id}); got != row.want {
@@ -89,24 +90,24 @@ func TestFSID(t *testing.T) {
 	}
 }
 
-// TestUnknownNamespaceCounts: what was not recorded with its namespace or without the
-// directory of that counts as live, whatever is at its path.
+// TestUnknownNamespaceCounts: an entry without the identity of its namespace or of its
+// directory counts as live, whatever is at its path.
 func TestUnknownNamespaceCounts(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "none")
 	d := openDirectory(path)
 	d.close()
 	all := []NetNS{{Path: path, Dir: d.Directory}, {Path: path, Inode: 5}}
 	if gone, err := goneOf(t.Context(), all); err != nil || slices.Contains(gone, true) {
-		t.Errorf("gone are %v, %v", gone, err)
+		t.Errorf("gone: %v, %v", gone, err)
 	}
 	missing := NetNS{Path: filepath.Join(path, "ns"), Inode: 5, Dir: d.Directory}
 	if _, err := goneOf(t.Context(), []NetNS{missing}); !errors.Is(err, podsource.ErrIncomplete) || !strings.Contains(err.Error(), "no such file") {
-		t.Errorf("without its directory: %v", err)
+		t.Errorf("the directory is missing: %v", err)
 	}
 }
 
-// TestSameNamespace: another device, inode or ID is another namespace; where one of the IDs is
-// not known it may be the same.
+// TestSameNamespace: another device, inode or ID is another namespace. If an ID is
+// unknown, it may be the same.
 func TestSameNamespace(t *testing.T) {
 	n := NetNS{Path: "/run/netns/a", Dev: 4, Inode: 5, ID: 6}
 	for _, row := range []struct {
@@ -117,8 +118,8 @@ func TestSameNamespace(t *testing.T) {
 		{"the same", NetNS{Dev: 4, Inode: 5, ID: 6}, true},
 		{"of another file system", NetNS{Dev: 3, Inode: 5, ID: 6}, false},
 		{"another inode", NetNS{Dev: 4, Inode: 4, ID: 6}, false},
-		{"an inode that was used again", NetNS{Dev: 4, Inode: 5, ID: 7}, false},
-		{"its ID is not known", NetNS{Dev: 4, Inode: 5}, true},
+		{"a reused inode number", NetNS{Dev: 4, Inode: 5, ID: 7}, false},
+		{"an unknown ID", NetNS{Dev: 4, Inode: 5}, true},
 	} {
 		if got := n.is(row.now); got != row.want {
 			t.Errorf("%s: %t, want %t", row.reason, got, row.want)
@@ -128,12 +129,12 @@ func TestSameNamespace(t *testing.T) {
 		}
 	}
 	if (NetNS{Path: t.TempDir()}).Present() {
-		t.Error("a namespace of which no identity was recorded is present")
+		t.Error("a namespace without identity is present")
 	}
-	if look := (NetNS{Path: filepath.Join(t.TempDir(), "none"), Inode: 5}); look.Present() {
-		t.Error("a namespace at a path where nothing is is present")
+	if missing := (NetNS{Path: filepath.Join(t.TempDir(), "none"), Inode: 5}); missing.Present() {
+		t.Error("a namespace is present at a missing path")
 	}
-	if unseen := (NetNS{Path: filepath.Join(t.TempDir(), "none")}); unseen.seen() != unseen {
-		t.Errorf("of a path where nothing is became %+v", unseen.seen())
+	if missing := (NetNS{Path: filepath.Join(t.TempDir(), "none")}); missing.identified() != missing {
+		t.Errorf("a missing path: got %+v", missing.identified())
 	}
 }

@@ -18,43 +18,43 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// Format is the stamp of the files that this package reads and writes.
+// Format is the format of the files that this package reads and writes.
 const Format = "hostlocal-gc/attachments/2"
 
 var (
-	// ErrVersion is returned, wrapped, when a file has another stamp than
-	// [Format].
+	// ErrVersion is returned, wrapped, if a file has another format than [Format].
 	ErrVersion = errors.New("record of attachments has an unknown format")
-	// ErrCorrupt is returned, wrapped, when a file is not whole, or not what its
-	// stamp says.
+	// ErrCorrupt is returned, wrapped, if a file is incomplete or not in its format.
 	ErrCorrupt = errors.New("record of attachments is damaged")
 )
 
-// maxSize bounds what is read: about a thousand times what a large node has.
+// maxSize limits the size of a file: about a thousand times that of a large node.
 const maxSize = 256 << 20
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// A document is a file's outer form. The sum is taken over the bytes of the
-// record: a wrong boot ID or container ID in it would cost live addresses.
+// A document is the file. The checksum covers the bytes of the record: with a wrong
+// boot ID or container ID, addresses of live containers would be released.
 type document struct {
 	Format string          `json:"format"`
 	Sum    string          `json:"crc32c"`
 	Record json.RawMessage `json:"record"`
 }
 
+// A record is the content of a document.
 type record struct {
 	BootID string `json:"bootID"`
-	// When it was written, by the wall clock and since the boot; zero is unknown.
+	// Written is the wall clock when it was written, and SinceBoot the time since the
+	// boot, zero if unknown.
 	Written   time.Time     `json:"written"`
 	SinceBoot time.Duration `json:"sinceBoot"`
-	// Gaps are when nobody kept it, see gapsSince.
+	// Gaps are the times in which the record was not kept; see gapsSince.
 	Gaps    []podsource.Gap `json:"gaps,omitempty"`
 	Entries []Entry         `json:"attachments"`
 }
 
-// An item is an entry and what it is in the file, made once: a change writes all
-// of them.
+// An item is an entry and its encoding. Each change writes all items, and encodes only
+// the new one.
 type item struct {
 	Entry
 	line []byte
@@ -65,15 +65,15 @@ func newItem(e Entry) (*item, error) {
 	return &item{e, line}, err
 }
 
-// copy is for callers, who may change what they get.
+// copy returns an entry that the caller may change.
 func (i *item) copy() Entry {
 	e := i.Entry
 	e.IPs = slices.Clone(e.IPs)
 	return e
 }
 
-// encode makes a file of a record that has items for Entries, one a line for people
-// and their tools.
+// encode encodes a record with items as its Entries, one per line for people and line
+// tools.
 func encode(r record, items []*item) ([]byte, error) {
 	r.Entries = []Entry{}
 	frame, err := json.Marshal(r)
@@ -81,7 +81,7 @@ func encode(r record, items []*item) ([]byte, error) {
 		return nil, err
 	}
 	frame, end := frame[:len(frame)-len("]}")], "\n]}"
-	const room = 128 // for what is not a line
+	const room = 128 // for everything except the lines
 	size := room + len(frame)
 	for _, i := range items {
 		size += len(",\n") + len(i.line)
@@ -101,37 +101,37 @@ func encode(r record, items []*item) ([]byte, error) {
 	return append(out, "}\n"...), nil
 }
 
-// decode takes all of a file, or nothing of it. Its errors wrap ErrVersion or
+// decode decodes a whole file, or returns an error that wraps ErrVersion or
 // ErrCorrupt.
 func decode(content []byte) (*record, error) {
 	corrupt := func(err error) (*record, error) { return nil, fmt.Errorf("%w: %w", ErrCorrupt, err) }
-	var stamp struct{ Format string }
-	if err := json.Unmarshal(content, &stamp); err != nil {
+	var header struct{ Format string }
+	if err := json.Unmarshal(content, &header); err != nil {
 		return corrupt(err)
 	}
-	switch stamp.Format {
+	switch header.Format {
 	case Format:
 	case "":
-		return corrupt(errors.New("it bears no stamp of its format"))
+		return corrupt(errors.New("it does not name its format"))
 	default:
-		return nil, fmt.Errorf("%w: %q, and this program knows %q", ErrVersion, stamp.Format, Format)
+		return nil, fmt.Errorf("%w: %q; this program reads %q", ErrVersion, header.Format, Format)
 	}
 	var doc document
 	if err := decodeStrict(content, &doc); err != nil {
 		return corrupt(err)
 	}
 	if sum := fmt.Sprintf("%08x", crc32.Checksum(doc.Record, castagnoli)); sum != doc.Sum {
-		return corrupt(fmt.Errorf("its checksum is %s, and it says %q", sum, doc.Sum))
+		return corrupt(fmt.Errorf("its checksum is %s, and should be %q", sum, doc.Sum))
 	}
 	var r record
 	if err := decodeStrict(doc.Record, &r); err != nil {
 		return corrupt(err)
 	}
 	if r.Entries == nil {
-		return corrupt(errors.New("it lists no attachments, not even none"))
+		return corrupt(errors.New("its list of attachments is missing"))
 	}
 	if r.Written.IsZero() || r.SinceBoot < 0 {
-		return corrupt(errors.New("it does not say when it was written"))
+		return corrupt(errors.New("the time when it was written is missing or invalid"))
 	}
 	for i := range r.Entries {
 		if err := r.Entries[i].check(); err != nil {
@@ -141,32 +141,31 @@ func decode(content []byte) (*record, error) {
 	slices.SortStableFunc(r.Entries, func(a, b Entry) int { return a.compare(b.Key) })
 	for i := range r.Entries[min(1, len(r.Entries)):] {
 		if r.Entries[i].Key == r.Entries[i+1].Key {
-			return corrupt(fmt.Errorf("it has %s twice", r.Entries[i].Key))
+			return corrupt(fmt.Errorf("it lists %s twice", r.Entries[i].Key))
 		}
 	}
 	return &r, nil
 }
 
-// decodeStrict decodes what is known to be one JSON value, if nothing in it is
-// unknown.
+// decodeStrict decodes content, one valid JSON value. An unknown field is an error.
 func decodeStrict(content []byte, into any) error {
 	d := json.NewDecoder(bytes.NewReader(content))
 	d.DisallowUnknownFields()
 	return d.Decode(into)
 }
 
-// load reads a file, as of the given boot of the node: of another boot it is empty.
-// It is fs.ErrNotExist where there is none.
+// load reads a record for the given boot of the node: a record of another boot is
+// empty. If there is no file, the error is fs.ErrNotExist.
 func load(path, bootID string) (r *record, sameBoot bool, err error) {
-	// Opening a pipe of that name would wait for ever for a writer.
+	// Stat first: opening a pipe would block.
 	switch info, err := os.Stat(path); {
 	case errors.Is(err, fs.ErrNotExist) && isLink(path):
-		// Not %w: whoever made the link meant a file.
-		return nil, false, fmt.Errorf("reading the record of attachments: it is a link to nothing: %v", err) //nolint:errorlint // see above
+		// Not %w: a link to a missing file is not a record that was never written.
+		return nil, false, fmt.Errorf("reading the record of attachments: it is a link to a missing file: %v", err) //nolint:errorlint // see above
 	case err != nil:
 		return nil, false, fmt.Errorf("reading the record of attachments: %w", err)
 	case !info.Mode().IsRegular() || info.Size() > maxSize:
-		return nil, false, fmt.Errorf("reading %s: %w: a file of mode %s and %d bytes can't be one; move it away",
+		return nil, false, fmt.Errorf("reading %s: %w: a file of mode %s and %d bytes can't be a record; move it away",
 			path, ErrCorrupt, info.Mode(), info.Size())
 	}
 	content, err := os.ReadFile(path)
@@ -174,9 +173,9 @@ func load(path, bootID string) (r *record, sameBoot bool, err error) {
 		return nil, false, fmt.Errorf("reading the record of attachments: %w", err)
 	}
 	if r, err = decode(content); err != nil {
-		return nil, false, fmt.Errorf("reading %s: %w; it is left as it is: move it away, and the next start begins a new record with Backfill", path, err)
+		return nil, false, fmt.Errorf("reading %s: %w; move it away, and the next start begins a new record with Backfill", path, err)
 	}
-	// A boot ID that is not known is not another one.
+	// An unknown boot ID does not mean another boot.
 	if r.BootID != bootID && r.BootID != "" && bootID != "" {
 		r.Entries = []Entry{}
 		return r, false, nil
@@ -189,31 +188,31 @@ func isLink(path string) bool {
 	return err == nil && info.Mode()&fs.ModeSymlink != 0
 }
 
-// replace gives the file at path new content: all of it or none, and so that it
-// lasts. With an error the old content stands, unless renamed: then the new one
-// stands, and may not survive a power loss.
+// replace replaces the file at path atomically and durably. After an error the file
+// has its old content, unless renamed is true: then it has the new content, which a
+// power loss may undo.
 func replace(path string, content []byte) (renamed bool, err error) {
-	// Opened first: once the file has its name, only the disk can fail.
+	// Opened first: after the rename only the disk can fail.
 	dir, err := os.Open(filepath.Dir(path))
 	if err != nil {
 		return false, err
 	}
-	defer func() { _ = dir.Close() }() // only read from
+	defer func() { _ = dir.Close() }() // nothing was written through it
 	temp := path + ".tmp"
 	err = create(temp, content)
 	if err == nil {
 		err = os.Rename(temp, path)
 	}
 	if err != nil {
-		_ = os.Remove(temp) // the next one does it, or fails
+		_ = os.Remove(temp) // otherwise the next create removes it, or returns an error
 		return false, err
 	}
 	return true, dir.Sync()
 }
 
-// create makes a new file, what a crash left under its name aside.
+// create writes a new file, and replaces one that a crash left.
 func create(path string, content []byte) error {
-	_ = os.Remove(path) // what stays is an error of the next step
+	_ = os.Remove(path) // if it fails, OpenFile returns an error
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
@@ -225,7 +224,7 @@ func create(path string, content []byte) error {
 	return errors.Join(err, f.Close())
 }
 
-// removeIfExists removes what a commit that did not end has left.
+// removeIfExists removes the temporary file of a commit that did not end.
 func removeIfExists(temp string) error {
 	if err := os.Remove(temp); !errors.Is(err, fs.ErrNotExist) {
 		return err

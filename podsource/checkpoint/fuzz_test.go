@@ -9,8 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// FuzzDecode: any bytes are a record or an error, and a record comes back from
-// its own encoding as it was.
+// FuzzDecode: any bytes are a record or an error, and a record does not change when it
+// is encoded and decoded.
 func FuzzDecode(f *testing.F) {
 	f.Add(written(f, ofBoot("5c7b9a1e")))
 	f.Add(written(f, ofBoot("5c7b9a1e"), entry("a", "10.0.0.2"), entry("b", "fd00::2")))
@@ -54,7 +54,8 @@ func FuzzDecode(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, content []byte) {
 		check(t, content)
-		// No fuzzer finds a checksum: the inner form under a right one.
+		// A fuzzer does not find checksums, so content is also tried as a record with
+		// the right one.
 		check(t, []byte(stamped(Format, string(content))))
 	})
 }

@@ -11,29 +11,28 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/boottime"
 )
 
-// A moment is a reading of the node's clocks.
-type moment struct {
+// A bootReading is a reading of the wall clock and of the time since the boot.
+type bootReading struct {
 	wall time.Time
-	boot time.Duration // since the node booted; zero: unknown
+	boot time.Duration // zero: unknown
 }
 
-func now() moment { return moment{time.Now(), boottime.Since()} }
+func readClocks() bootReading { return bootReading{time.Now(), boottime.Since()} }
 
-// clockTolerance is how far two readings may be apart without a step of the clock.
+// clockTolerance is how far two clocks may drift apart without a step.
 const clockTolerance = 100 * time.Millisecond
 
-// maxGaps bounds how many gaps a record keeps; the oldest become one.
+// maxGaps is how many gaps a record keeps; the oldest are joined.
 const maxGaps = 32
 
-// gapsSince returns the times for which a record of this boot, or of an earlier one,
-// can't speak if it is opened now: those that it knows of, and from when it was last
-// written until to (hazard 51). Zero is without end.
+// gapsSince returns the gaps of a record that is opened now: its own, and the time from
+// when it was last written until to (hazard 51). If to is zero, that gap has no end.
 //
-// A record of an earlier boot is empty, and what was reserved before this one does
-// not live, so its gap begins with the boot. Where the clock stepped since the
-// record was written, nothing that bears a timestamp is known to be from before or
-// after it.
-func (r *record) gapsSince(sameBoot bool, now moment, to time.Time) []podsource.Gap {
+// A record of an earlier boot is empty, and no container of that boot is live, so the
+// gap begins with this boot. If the clock was set since the record was written,
+// timestamps don't show what was reserved before or after that, so the gap has no
+// beginning.
+func (r *record) gapsSince(sameBoot bool, now bootReading, to time.Time) []podsource.Gap {
 	gap := podsource.Gap{From: r.Written, To: to}
 	if r.Written.After(now.wall) {
 		gap.From = time.Time{}
@@ -49,22 +48,23 @@ func (r *record) gapsSince(sameBoot bool, now moment, to time.Time) []podsource.
 	if step := r.stepSince(sameBoot, now); step != 0 {
 		gap.From = time.Time{}
 		if !to.IsZero() && step < 0 {
-			gap.To = to.Add(-step) // as the clock was
+			gap.To = to.Add(-step) // by the clock before it was set back
 		}
 	}
 	return joined(append(slices.Clone(r.Gaps), gap))
 }
 
-// stepSince returns by how much the clock was set forward since the record was
-// written, as far as that is known.
-func (r *record) stepSince(sameBoot bool, now moment) time.Duration {
+// stepSince returns how far the clock was set forward since the record was written, or
+// zero if that is unknown.
+func (r *record) stepSince(sameBoot bool, now bootReading) time.Duration {
 	if !sameBoot || now.boot == 0 || r.SinceBoot == 0 {
 		return 0
 	}
 	return stepOf(now.wall.Add(-now.boot).Sub(r.Written.Add(-r.SinceBoot)))
 }
 
-// stepOf is by how much the clock was set forward where that is how far it is ahead.
+// stepOf returns the step of a clock that is ahead of another one. A small difference
+// is no step.
 func stepOf(ahead time.Duration) time.Duration {
 	if ahead.Abs() <= clockTolerance {
 		return 0
@@ -72,44 +72,45 @@ func stepOf(ahead time.Duration) time.Duration {
 	return ahead
 }
 
-// A reading is one of the clocks while the record is open.
+// A reading is a reading of the wall clock and of the monotonic clock, while the
+// record is open.
 type reading struct {
-	wall time.Time // may be set at any time
-	mono time.Time // of which only the monotonic part counts
+	wall time.Time // without monotonic clock
+	mono time.Time // only its monotonic clock counts
 }
 
 func readingOf(now time.Time) reading { return reading{now.Round(0), now} }
 
-// step returns by how much the wall clock was set forward between two readings.
+// step returns how far the wall clock was set forward since the reading.
 func (r reading) step(now time.Time) time.Duration {
 	return stepOf(now.Round(0).Sub(r.wall) - now.Sub(r.mono))
 }
 
-// stepped says that the clock was set, by how much in all, and when that was seen last.
-type stepped struct {
-	by   time.Duration
-	seen time.Time
+// clockSteps are the steps of the wall clock.
+type clockSteps struct {
+	sum  time.Duration // of their absolute values
+	last time.Time     // when the last one was noticed
 }
 
-// within returns by how much the clock may have been set in the time before now.
-func (s stepped) within(last time.Duration, now time.Time) time.Duration {
-	if now.Sub(s.seen) > last {
+// within returns how far the clock may have been set within a time before now.
+func (s clockSteps) within(d time.Duration, now time.Time) time.Duration {
+	if now.Sub(s.last) > d {
 		return 0
 	}
-	return s.by
+	return s.sum
 }
 
-// steppedAt is how the clock was set until now, without what was long ago.
-func (s *state) steppedAt(now time.Time) stepped {
+// stepsAt returns the steps until now.
+func (s *state) stepsAt(now time.Time) clockSteps {
 	step := s.at.step(now).Abs()
 	if step == 0 {
-		return s.stepped
+		return s.steps
 	}
-	return stepped{s.stepped.by + step, now}
+	return clockSteps{s.steps.sum + step, now}
 }
 
-// gapsAt returns the gaps as of now. In those that had not ended, what was reserved
-// after the clock was set bears a timestamp of the other clock.
+// gapsAt returns the gaps as of now. If the clock was set, gaps that had not ended
+// grow: reservations made after the step have timestamps of the new clock.
 func (s *state) gapsAt(now time.Time) []podsource.Gap {
 	step := s.at.step(now)
 	if step == 0 {
@@ -131,7 +132,7 @@ func (s *state) gapsAt(now time.Time) []podsource.Gap {
 	return joined(gaps)
 }
 
-// joined returns gaps in order, those that overlap as one.
+// joined sorts gaps and joins those that overlap.
 func joined(gaps []podsource.Gap) (out []podsource.Gap) {
 	slices.SortStableFunc(gaps, func(a, b podsource.Gap) int {
 		return cmp.Or(cmp.Compare(a.But, b.But), a.From.Compare(b.From))
@@ -147,7 +148,7 @@ func joined(gaps []podsource.Gap) (out []podsource.Gap) {
 	return out
 }
 
-// joinedAlike is joined of sorted gaps that are alike but for their times.
+// joinedAlike joins sorted gaps with the same But.
 func joinedAlike(gaps []podsource.Gap) (out []podsource.Gap) {
 	for i, g := range gaps {
 		last := len(out) - 1
@@ -163,9 +164,9 @@ func joinedAlike(gaps []podsource.Gap) (out []podsource.Gap) {
 	return out
 }
 
-// narrowed returns what is left of gaps when everybody of a form is recorded whose
-// address was reserved before a time: the time since then, and of the others what it
-// was. A gap without an end has one at to.
+// narrowed returns the gaps that are left after all containers with IDs of a form
+// whose addresses were reserved before a time were recorded. For these containers a
+// gap begins at that time, for others it stays. A gap without an end ends at to.
 func narrowed(gaps []podsource.Gap, form podsource.Form, before, to time.Time) (left []podsource.Gap) {
 	for _, g := range gaps {
 		if g.To.IsZero() {

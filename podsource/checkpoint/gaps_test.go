@@ -73,8 +73,8 @@ func TestHazard51Rollback(t *testing.T) {
 			n.reserve("10.0.0.3", "meanwhile")
 			n.reserve("10.0.0.4", "leaked-meanwhile")
 			n.reserve("10.0.0.5", "leaked-before")
-			n.date("10.0.0.2", 3*time.Hour)
-			n.date("10.0.0.5", 3*time.Hour)
+			n.setAge("10.0.0.2", 3*time.Hour)
+			n.setAge("10.0.0.5", 3*time.Hour)
 			content, err := encoded(&record{Written: time.Now().Add(-2 * time.Hour), Entries: []Entry{entry("a", "10.0.0.2")}})
 			if err != nil {
 				t.Fatal(err)
@@ -98,7 +98,7 @@ func TestHazard51Rollback(t *testing.T) {
 // Guard: [Checkpoint.Close] writes, [record.Gaps] are kept by [Checkpoint.commit].
 func TestHazard51UntilWhen(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "attachments")
-	c := begun(t, path, atOnce)
+	c := begun(t, path, noLag)
 	if err := c.Add(entry("a", "10.0.0.2")); err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +117,7 @@ func TestHazard51UntilWhen(t *testing.T) {
 		})
 	}
 	for range 3 {
-		c := opened(t, path, atOnce)
+		c := opened(t, path, noLag)
 		since := time.Now()
 		if inGap(c, kept) || !inGap(c, closed) || inGap(c, since.Add(time.Hour)) {
 			t.Errorf("gaps %v; it was closed between %v and %v, and opened before %v", c.state.Load().gaps, kept, closed, since)
@@ -172,10 +172,10 @@ func TestGapsSince(t *testing.T) {
 			[]podsource.Gap{{From: ago(48 * hour), To: to}}},
 	} {
 		r := &record{Written: row.written, SinceBoot: row.sinceBoot, Gaps: []podsource.Gap{older, old}}
-		if diff := cmp.Diff(row.want, r.gapsSince(row.sameBoot, moment{at, row.boot}, row.to)); diff != "" {
+		if diff := cmp.Diff(row.want, r.gapsSince(row.sameBoot, bootReading{at, row.boot}, row.to)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
 		}
-		if step := r.stepSince(row.sameBoot, moment{at, row.boot}); step != 0 && (!row.sameBoot || row.boot == 0) {
+		if step := r.stepSince(row.sameBoot, bootReading{at, row.boot}); step != 0 && (!row.sameBoot || row.boot == 0) {
 			t.Errorf("%s: the clock was set forward by %v, and nobody knows that", row.reason, step)
 		}
 	}
@@ -306,7 +306,7 @@ func TestBackfillLeavesOpen(t *testing.T) {
 func TestBackfillWhileServing(t *testing.T) {
 	c := begun(t, filepath.Join(t.TempDir(), "attachments"), served, entry("a", "10.0.0.2"))
 	source := podsource.AnswerFunc(func(ctx context.Context) (podsource.Answer, error) {
-		if err := c.Backfill(ctx, nobody, nil); err == nil || !strings.Contains(err.Error(), "somebody else") {
+		if err := c.Backfill(ctx, noPods, nil); err == nil || !strings.Contains(err.Error(), "somebody else") {
 			t.Errorf("a second Backfill beside it: %v", err)
 		}
 		return runtimeOf("a", "removed", "new", "missed"), errors.Join(c.Add(entry("new", "10.0.0.3")), c.Remove(key("removed")))
@@ -334,8 +334,8 @@ func TestBackfillWhileServing(t *testing.T) {
 // TestBackfillEnds: once there is no gap, nobody is asked any more.
 func TestBackfillEnds(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "attachments")
-	c := begun(t, path, atOnce, entry("a", "10.0.0.2"))
-	if err := c.Backfill(t.Context(), nobody, nil); err != nil {
+	c := begun(t, path, noLag, entry("a", "10.0.0.2"))
+	if err := c.Backfill(t.Context(), noPods, nil); err != nil {
 		t.Fatal(err)
 	}
 	before := string(read(t, path))
@@ -352,7 +352,7 @@ func TestBackfillEnds(t *testing.T) {
 
 // A finished pod, or one that is starting, is in nobody's way.
 //
-// Guard: [finishedLongAgo], and [filling.add], for which only a pod that is starting
+// Guard: [finishedLongAgo], and [backfill.add], for which only a pod that is starting
 // leaves a gap.
 func TestHazard61NoObstacle(t *testing.T) {
 	n := newNode(t, t.TempDir())

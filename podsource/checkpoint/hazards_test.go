@@ -19,13 +19,13 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/boottime"
 )
 
-// runtime1 is what the record falls back to. It knows a container that the
+// fallbackRuntime is what the record falls back to. It knows a container that the
 // record does not, and not the one that it does.
-var runtime1 = podsource.Static{{ContainerIDs: []string{"known-to-runtime"}}}
+var fallbackRuntime = podsource.Static{{ContainerIDs: []string{"known-to-runtime"}}}
 
-// scene makes a node with a leak, a container of the record and one of the
-// runtime's, and a path for the record.
-func scene(t *testing.T) (n *node, path string) {
+// nodeWithLeak makes a node with a recorded container, one that the runtime lists, and a
+// leak. It returns a path for the record, too.
+func nodeWithLeak(t *testing.T) (n *node, path string) {
 	t.Helper()
 	n = newNode(t, t.TempDir())
 	n.reserve("10.0.0.2", "a")
@@ -34,18 +34,18 @@ func scene(t *testing.T) (n *node, path string) {
 	return n, filepath.Join(t.TempDir(), "attachments")
 }
 
-// refused checks that a file is refused with the error is, by readers and
-// writers, without a word of another one, that it stays as it is, and that a
-// pass releases nothing.
-func refused(t *testing.T, n *node, path string, is error) {
+// checkRefused checks that readers and writers return the error is for a file, and not
+// podsource.ErrNotHere, that the file does not change, and that a pass releases
+// nothing.
+func checkRefused(t *testing.T, n *node, path string, is error) {
 	t.Helper()
 	before, beforeErr := os.ReadFile(path)
 	_, readErr := reader(t, path, served).Pods(t.Context())
 	c, openErr := Open(path, served)
 	if c != nil {
-		t.Error("a writer came with the error")
+		t.Error("Open returned a writer beside the error")
 	}
-	passErr := n.pass(podsource.Fallback(reader(t, path, served), runtime1), gc.Options{})
+	passErr := n.pass(podsource.Fallback(reader(t, path, served), fallbackRuntime), gc.Options{})
 	for who, err := range map[string]error{"reader": readErr, "writer": openErr, "pass": passErr} {
 		if !errors.Is(err, is) || errors.Is(err, podsource.ErrNotHere) {
 			t.Errorf("%s: %v, want %v", who, err, is)
@@ -58,50 +58,49 @@ func refused(t *testing.T, n *node, path string, is error) {
 		}
 	}
 	if left := n.left(); len(left) != 3 {
-		t.Errorf("released all the same; left are %v", left)
+		t.Errorf("addresses were released; left: %v", left)
 	}
 	if after, err := os.ReadFile(path); string(after) != string(before) || (err == nil) != (beforeErr == nil) {
 		t.Errorf("the file was changed from %q to %q", before, after)
 	}
 }
 
-// A missing record is the fallback's turn, and a damaged or a newer one an
-// error, after which nothing was released and the file is as it was.
+// If there is no record, the fallback is asked.
 //
-// Guard: [Checkpoint.Pods] and [Source.Pods] are [podsource.ErrNotHere] where nothing was
-// written.
+// Guard: [Checkpoint.Pods] and [Source.Pods] return [podsource.ErrNotHere] if there is no
+// file.
 func TestHazard26RecordMissing(t *testing.T) {
-	n, path := scene(t)
+	n, path := nodeWithLeak(t)
 	if got, err := reader(t, path, served).Pods(t.Context()); !errors.Is(err, podsource.ErrNotHere) || got.Authoritative {
 		t.Errorf("a reader: %+v, %v, want %v", got, err, podsource.ErrNotHere)
 	}
-	if err := n.pass(podsource.Fallback(reader(t, path, served), runtime1), gc.Options{DryRun: true}); err != nil {
+	if err := n.pass(podsource.Fallback(reader(t, path, served), fallbackRuntime), gc.Options{DryRun: true}); err != nil {
 		t.Errorf("a reader: %v", err)
 	}
 	c := opened(t, path, served)
-	if err := n.pass(podsource.Fallback(c, runtime1), gc.Options{}); err != nil {
+	if err := n.pass(podsource.Fallback(c, fallbackRuntime), gc.Options{}); err != nil {
 		t.Errorf("a writer: %v", err)
 	}
 	if diff := cmp.Diff([]string{"10.0.0.3"}, n.left()); diff != "" {
-		t.Errorf("what the fallback knows (-want +got):\n%s", diff)
+		t.Errorf("left after a pass with the fallback (-want +got):\n%s", diff)
 	}
 	if err := n.pass(c, gc.Options{}); !errors.Is(err, podsource.ErrNotHere) {
 		t.Errorf("without a fallback: %v, want %v", err, podsource.ErrNotHere)
 	}
 	if diff := cmp.Diff([]string{"10.0.0.3"}, n.left()); diff != "" {
-		t.Errorf("after an error (-want +got):\n%s", diff)
+		t.Errorf("left after an error (-want +got):\n%s", diff)
 	}
 }
 
-// A file that ends early is damaged, wherever it ends.
+// A truncated file is damaged, whatever its length.
 //
-// Guard: [decode] takes all of a file or nothing.
+// Guard: [decode] decodes the whole file or returns an error.
 func TestHazard26RecordTruncatedAtEveryByte(t *testing.T) {
 	content := written(t, served, entry("a", "10.0.0.2"))
-	n, path := scene(t)
-	for size := range len(content) - 1 { // all but its last newline is all
+	n, path := nodeWithLeak(t)
+	for size := range len(content) - 1 { // the last newline is not needed
 		write(t, path, string(content[:size]))
-		refused(t, n, path, ErrCorrupt)
+		checkRefused(t, n, path, ErrCorrupt)
 		if t.Failed() {
 			t.Fatalf("at %d of %d bytes", size, len(content))
 		}
@@ -115,8 +114,9 @@ func TestHazard26RecordTruncatedAtEveryByte(t *testing.T) {
 	}
 }
 
-// A bit that turned in the boot ID or in a container ID would cost live
-// addresses. In the outer form it may mean nothing, as in a key's letter case.
+// With a flipped bit in the boot ID or in a container ID, addresses of live containers
+// would be released. Outside of the record a flipped bit may change nothing, as in the
+// letter case of a key.
 //
 // Guard: [decode] compares [document.Sum].
 func TestHazard26EveryBitTurned(t *testing.T) {
@@ -141,15 +141,15 @@ func TestHazard26EveryBitTurned(t *testing.T) {
 	}
 }
 
-// stamped makes a file of a record's JSON, with the sum that it needs.
+// stamped returns a file with a record's JSON and the right checksum.
 func stamped(format, record string) string {
 	return fmt.Sprintf(`{"format":%q,"crc32c":"%08x","record":%s}`, format, crc32.Checksum([]byte(record), castagnoli), record)
 }
 
-// A file with another stamp, or one that is not what its stamp says, is refused, and a
-// person moves it away.
+// A file with another format, or one that is not in its format, is refused, and a person
+// moves it away.
 //
-// Guard: [decode] knows [Format] and nothing else, and [decodeStrict] no unknown field.
+// Guard: [decode] accepts only [Format], and [decodeStrict] no unknown field.
 func TestHazard26RecordUnknownOrDamaged(t *testing.T) {
 	const a = `{"network":"podnet","containerID":"a","ifName":"eth0","ips":[],"time":"2025-03-01T12:00:00Z"}`
 	of := func(entries string) string {
@@ -157,56 +157,56 @@ func TestHazard26RecordUnknownOrDamaged(t *testing.T) {
 	}
 	b := strings.Replace(a, `"a"`, `"b"`, 1)
 	if _, err := decode([]byte(of(a + "," + b))); err != nil {
-		t.Fatalf("the one that the rows differ from: %v", err)
+		t.Fatalf("the file that the rows change is invalid: %v", err)
 	}
 	for _, row := range []struct {
 		reason, content string
 		is              error
 	}{
 		{"the next version", stamped("hostlocal-gc/attachments/3", `{"bootID":"","written":"2025-03-01T12:00:00Z","attachments":[]}`), ErrVersion},
-		{"the next version, of another make", `{"format":"hostlocal-gc/attachments/3","pages":7}`, ErrVersion},
-		{"somebody else's file", `{"format":"theirs"}`, ErrVersion},
-		{"no stamp", `{}`, ErrCorrupt},
-		{"a stamp that is no string", `{"format":1}`, ErrCorrupt},
-		{"nothing, as after a power loss", "", ErrCorrupt},
-		{"zeros, as after another one", strings.Repeat("\x00", 512), ErrCorrupt},
-		{"no object", `null`, ErrCorrupt},
+		{"the next version, with other fields", `{"format":"hostlocal-gc/attachments/3","pages":7}`, ErrVersion},
+		{"another program's file", `{"format":"theirs"}`, ErrVersion},
+		{"no format", `{}`, ErrCorrupt},
+		{"a format that is not a string", `{"format":1}`, ErrCorrupt},
+		{"empty, as after a power loss", "", ErrCorrupt},
+		{"zeros, as after a power loss", strings.Repeat("\x00", 512), ErrCorrupt},
+		{"null", `null`, ErrCorrupt},
 		{"a list", `[]`, ErrCorrupt},
 		{"something after the end", of(a) + "{}", ErrCorrupt},
 		{"no record", `{"format":"` + Format + `"}`, ErrCorrupt},
 		{"a wrong sum", strings.Replace(of(a), `"containerID":"a"`, `"containerID":"b"`, 1), ErrCorrupt},
-		{"no attachments, not even none", stamped(Format, `{"bootID":"","written":"2025-03-01T12:00:00Z"}`), ErrCorrupt},
-		{"null for them", stamped(Format, `{"bootID":"","written":"2025-03-01T12:00:00Z","attachments":null}`), ErrCorrupt},
+		{"no list of attachments", stamped(Format, `{"bootID":"","written":"2025-03-01T12:00:00Z"}`), ErrCorrupt},
+		{"null for the list", stamped(Format, `{"bootID":"","written":"2025-03-01T12:00:00Z","attachments":null}`), ErrCorrupt},
 		{"an unknown field, which the next change would lose", stamped(Format, `{"bootID":"","written":"2025-03-01T12:00:00Z","attachments":[],"new":1}`), ErrCorrupt},
 		{"an unknown field beside the record", strings.Replace(of(a), `"record":`, `"new":1,"record":`, 1), ErrCorrupt},
 		{"an unknown field of an attachment", of(strings.Replace(a, "{", `{"new":1,`, 1)), ErrCorrupt},
 		{"the same attachment twice", of(a + "," + a), ErrCorrupt},
-		{"the same twice after another one", of(a + "," + b + "," + b), ErrCorrupt},
-		{"no container of the second attachment", of(a + "," + strings.Replace(a, `"a"`, `""`, 1)), ErrCorrupt},
-		{"not when it was written", stamped(Format, `{"bootID":"","attachments":[]}`), ErrCorrupt},
+		{"the same attachment twice after another one", of(a + "," + b + "," + b), ErrCorrupt},
+		{"the second attachment without container ID", of(a + "," + strings.Replace(a, `"a"`, `""`, 1)), ErrCorrupt},
+		{"no time of writing", stamped(Format, `{"bootID":"","attachments":[]}`), ErrCorrupt},
 		{"written before the boot", stamped(Format, `{"bootID":"","written":"2025-03-01T12:00:00Z","sinceBoot":-1,"attachments":[]}`), ErrCorrupt},
-		{"the same twice, and one between", of(a + "," + strings.Replace(a, `"a"`, `"b"`, 1) + "," + a), ErrCorrupt},
-		{"an attachment of no container", of(strings.Replace(a, `"a"`, `""`, 1)), ErrCorrupt},
-		{"a container ID that none can be", of(strings.Replace(a, `"a"`, `"\ud800"`, 1)), ErrCorrupt},
-		{"an address that is none", of(strings.Replace(a, `[]`, `["10.0.0.256"]`, 1)), ErrCorrupt},
+		{"the same attachment twice, and another one between", of(a + "," + strings.Replace(a, `"a"`, `"b"`, 1) + "," + a), ErrCorrupt},
+		{"an attachment without container ID", of(strings.Replace(a, `"a"`, `""`, 1)), ErrCorrupt},
+		{"an invalid container ID", of(strings.Replace(a, `"a"`, `"\ud800"`, 1)), ErrCorrupt},
+		{"an invalid address", of(strings.Replace(a, `[]`, `["10.0.0.256"]`, 1)), ErrCorrupt},
 		{"an empty address", of(strings.Replace(a, `[]`, `[""]`, 1)), ErrCorrupt},
 		{"null for an attachment", of("null"), ErrCorrupt},
-		{"too deep", of(strings.Repeat("[", 1<<15)), ErrCorrupt},
+		{"too deeply nested", of(strings.Repeat("[", 1<<15)), ErrCorrupt},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
-			n, path := scene(t)
+			n, path := nodeWithLeak(t)
 			write(t, path, row.content)
-			refused(t, n, path, row.is)
-			// What a person does about it.
+			checkRefused(t, n, path, row.is)
+			// A person moves the file away.
 			if err := os.Rename(path, path+".aside"); err != nil {
 				t.Fatal(err)
 			}
 			c := opened(t, path, served)
-			if err := n.pass(podsource.Fallback(c, runtime1), gc.Options{}); err != nil {
+			if err := n.pass(podsource.Fallback(c, fallbackRuntime), gc.Options{}); err != nil {
 				t.Error(err)
 			}
 			if diff := cmp.Diff([]string{"10.0.0.3"}, n.left()); diff != "" {
-				t.Errorf("moved away, and the fallback asked (-want +got):\n%s", diff)
+				t.Errorf("left after the file was moved away (-want +got):\n%s", diff)
 			}
 		})
 	}
@@ -216,77 +216,77 @@ func TestHazard26RecordUnknownOrDamaged(t *testing.T) {
 		if err := os.Truncate(path, maxSize+1); err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := load(path, ""); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "can't be one") {
+		if _, _, err := load(path, ""); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "can't be a record") {
 			t.Error(err)
 		}
 	})
 	t.Run("a directory", func(t *testing.T) {
-		n, path := scene(t)
+		n, path := nodeWithLeak(t)
 		if err := os.Mkdir(path, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		refused(t, n, path, ErrCorrupt)
+		checkRefused(t, n, path, ErrCorrupt)
 	})
 }
 
-// An empty record of this boot, and one of an earlier boot, are answers: what is
-// reserved has leaked. The same list without the record's declaration is refused
+// An empty record of this boot is a valid answer, and so is a record of an earlier
+// boot: all reservations have leaked. An empty list that is not authoritative is refused
 // (R9).
 //
-// Guard: [asking.answer] declares that it is authoritative.
+// Guard: [responder.answer] declares that the answer is authoritative.
 func TestHazard34EmptyRecord(t *testing.T) {
 	for _, row := range []struct {
 		reason string
 		source func(t *testing.T, path string) podsource.Source
 		is     error
 	}{
-		{"begun, and nothing attached", func(t *testing.T, path string) podsource.Source {
+		{"a new record", func(t *testing.T, path string) podsource.Source {
 			return begun(t, path, served)
 		}, nil},
-		{"read by somebody else", func(t *testing.T, path string) podsource.Source {
+		{"a reader of a new record", func(t *testing.T, path string) podsource.Source {
 			begun(t, path, served)
 			return reader(t, path, served)
 		}, nil},
-		{"the last one detached", func(t *testing.T, path string) podsource.Source {
+		{"the last attachment was removed", func(t *testing.T, path string) podsource.Source {
 			c := begun(t, path, served, entry("a", "10.0.0.2"))
 			if err := c.Remove(key("a")); err != nil {
 				t.Fatal(err)
 			}
 			return c
 		}, nil},
-		{"of an earlier boot", func(t *testing.T, path string) podsource.Source {
+		{"a record of an earlier boot", func(t *testing.T, path string) podsource.Source {
 			write(t, path, string(written(t, ofBoot("before"), entry("a", "10.0.0.2"))))
 			return opened(t, path, served)
 		}, nil},
-		{"beside a source that sees somebody, and with a fallback", func(t *testing.T, path string) podsource.Source {
+		{"with a fallback, and beside a source that lists a pod", func(t *testing.T, path string) podsource.Source {
 			agent := podsource.Static{{UID: "agent", HostNetwork: true}}
 			return podsource.Union(agent, podsource.Fallback(begun(t, path, served), podsource.Static{}))
 		}, nil},
-		{"it does not speak for a runtime that sees nobody", func(t *testing.T, path string) podsource.Source {
+		{"beside a runtime that lists no pods", func(t *testing.T, path string) podsource.Source {
 			return podsource.Union(podsource.Static{}, begun(t, path, served))
 		}, gc.ErrNoPods},
-		{"nobody, and no record that declares it", func(*testing.T, string) podsource.Source { return podsource.Static{} }, gc.ErrNoPods},
+		{"an empty list that is not authoritative", func(*testing.T, string) podsource.Source { return podsource.Static{} }, gc.ErrNoPods},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
-			n, path := scene(t)
+			n, path := nodeWithLeak(t)
 			for _, ip := range n.left() { // before this boot
-				n.date(ip, boottime.Since()+time.Hour)
+				n.setAge(ip, boottime.Since()+time.Hour)
 			}
 			if err := n.pass(row.source(t, path), gc.Options{}); !errors.Is(err, row.is) {
 				t.Errorf("%v, want %v", err, row.is)
 			}
 			if left := n.left(); (len(left) == 0) != (row.is == nil) {
-				t.Errorf("left are %v", left)
+				t.Errorf("left: %v", left)
 			}
 		})
 	}
 }
 
-// Two networks hold one address. The record's claim names its network, so the
-// other one's reservation is not kept for it. Of a network whose ADDs it does not
-// serve it says nothing.
+// One address is reserved in two networks. A recorded attachment claims it in its own
+// network only, so the other reservation is released. The record does not speak of
+// networks whose ADDs the agent does not serve.
 //
-// Guard: [asking.answer] gives each pod the network of its addresses.
+// Guard: [responder.answer] sets the network of each pod's addresses.
 func TestHazard69OneAddressInTwoNetworks(t *testing.T) {
 	n := newNode(t, t.TempDir())
 	storage := &node{t, filepath.Join(n.store.DataDir(), "storage"), n.store}
@@ -304,7 +304,7 @@ func TestHazard69OneAddressInTwoNetworks(t *testing.T) {
 		left   []string // in storage
 	}{
 		{"it does not serve that network", record(network1), []string{"10.0.0.2"}},
-		{"somebody else has the address, and does not say in which network",
+		{"a pod of another source has the address, in an unknown network",
 			podsource.Union(record(network1, "storage"), podsource.Static{{UID: "1", IPs: entry("a", "10.0.0.2").IPs}}), []string{"10.0.0.2"}},
 		{"it serves both", record(network1, "storage"), nil},
 	} {

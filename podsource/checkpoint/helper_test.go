@@ -26,7 +26,7 @@ import (
 // equal compares entries and pods.
 var equal = cmp.Options{cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateApproxTime(0), cmpopts.EquateEmpty()}
 
-// withoutGaps leaves out when a record was not kept.
+// withoutGaps ignores gaps.
 var withoutGaps = cmpopts.IgnoreFields(podsource.Answer{}, "Gaps", "Note")
 
 const network1 = "podnet"
@@ -45,17 +45,17 @@ func entry(containerID, ip string) Entry {
 // served are the options of an agent that serves the ADDs of network1.
 var served = Options{Networks: []string{network1}}
 
-// atOnce are the same where the runtime lists a container as soon as its address is
+// noLag are served with a runtime that lists a container as soon as its address is
 // reserved.
-var atOnce = Options{Networks: []string{network1}, Lag: 1}
+var noLag = Options{Networks: []string{network1}, Lag: 1}
 
-// ofBoot are the same on a node of which the boot has this ID.
+// ofBoot are served on a node with this boot ID.
 func ofBoot(id string) Options { return Options{Networks: []string{network1}, BootID: id} }
 
-// nobody is a source that declares that no pod is here.
-var nobody = podsource.AllowEmpty(podsource.Static{})
+// noPods is a source that declares that there are no pods.
+var noPods = podsource.AllowEmpty(podsource.Static{})
 
-// opened opens the record at path and ends with the test.
+// opened opens the record at path, and closes it when the test ends.
 func opened(t testing.TB, path string, opts Options) *Checkpoint {
 	t.Helper()
 	c, err := Open(path, opts)
@@ -70,7 +70,7 @@ func opened(t testing.TB, path string, opts Options) *Checkpoint {
 	return c
 }
 
-// reader reads the record at path.
+// reader returns a source that reads the record at path.
 func reader(t testing.TB, path string, opts Options) *Source {
 	t.Helper()
 	s, err := New(path, opts)
@@ -80,11 +80,11 @@ func reader(t testing.TB, path string, opts Options) *Source {
 	return s
 }
 
-// begun opens a record that was never written, and begins it with entries.
+// begun opens a new record, and adds entries.
 func begun(t testing.TB, path string, opts Options, entries ...Entry) *Checkpoint {
 	t.Helper()
 	c := opened(t, path, opts)
-	if err := c.Backfill(t.Context(), nobody, nil); err != nil {
+	if err := c.Backfill(t.Context(), noPods, nil); err != nil {
 		t.Fatal(err)
 	}
 	for _, e := range entries {
@@ -95,7 +95,7 @@ func begun(t testing.TB, path string, opts Options, entries ...Entry) *Checkpoin
 	return c
 }
 
-// written returns what a record of these entries is on the disk.
+// written returns the file of a record with these entries.
 func written(t testing.TB, opts Options, entries ...Entry) []byte {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "attachments")
@@ -106,7 +106,7 @@ func written(t testing.TB, opts Options, entries ...Entry) []byte {
 	return read(t, path)
 }
 
-// encoded is what a record is on the disk.
+// encoded returns the file of a record.
 func encoded(r *record) ([]byte, error) {
 	var items []*item
 	for _, e := range r.Entries {
@@ -135,7 +135,7 @@ func write(t testing.TB, path, content string) {
 	}
 }
 
-// A node is a data directory with one network, as host-local leaves it.
+// A node is a data directory of host-local with one network.
 type node struct {
 	t     testing.TB
 	dir   string
@@ -151,15 +151,15 @@ func newNode(t testing.TB, dataDir string) *node {
 	return n
 }
 
-// reserve writes a reservation as host-local does, made an hour ago.
+// reserve writes a reservation as host-local does. It is an hour old.
 func (n *node) reserve(ip, containerID string) {
 	n.t.Helper()
 	write(n.t, filepath.Join(n.dir, ip), containerID+"\r\neth0")
-	n.date(ip, time.Hour)
+	n.setAge(ip, time.Hour)
 }
 
-// date has a reservation made that long ago.
-func (n *node) date(ip string, ago time.Duration) {
+// setAge sets the age of a reservation.
+func (n *node) setAge(ip string, ago time.Duration) {
 	n.t.Helper()
 	at := time.Now().Add(-ago)
 	if err := os.Chtimes(filepath.Join(n.dir, ip), at, at); err != nil {
@@ -199,7 +199,7 @@ func (n *node) pass(source podsource.Source, opts gc.Options) error {
 	return err
 }
 
-// hook is the pass at the start of an agent that serves the ADDs.
+// hook runs AtStartup, as an agent that serves the ADDs does.
 func (n *node) hook(source podsource.Source) error {
 	n.t.Helper()
 	_, err := n.reconciler(source, gc.Options{}).AtStartup(n.t.Context(), gc.NoADDInFlight)
@@ -218,16 +218,16 @@ func recorded(c *Checkpoint) []string {
 	return out
 }
 
-// skipLoudly skips what can't be tested here, and fails in CI.
+// skipLoudly skips a test that can't run on this machine. In CI it fails.
 func skipLoudly(t *testing.T, what string, err error) {
 	t.Helper()
 	if os.Getenv("CI") != "" {
-		t.Fatalf("%s does not run here, and CI must not go without: %v", what, err)
+		t.Fatalf("%s does not work here, and CI needs it: %v", what, err)
 	}
-	t.Skipf("SKIPPED, NOT TESTED: %s does not run here: %v", what, err)
+	t.Skipf("SKIPPED, NOT TESTED: %s does not work here: %v", what, err)
 }
 
-// leftovers are the files in the record's directory besides the record and its lock.
+// leftovers returns the files in the record's directory except the record and its lock.
 func leftovers(t testing.TB, path string) (out []string) {
 	t.Helper()
 	files, err := os.ReadDir(filepath.Dir(path))
@@ -247,7 +247,7 @@ func ExampleKey() {
 	// Output: eth0 of container ee3b0f0c in network podnet
 }
 
-// ids returns the containers that a source calls live.
+// ids returns the container IDs in the answer of a source.
 func ids(t testing.TB, source podsource.Source) (out []string) {
 	t.Helper()
 	answer, err := source.Pods(t.Context())

@@ -15,21 +15,21 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// TestOpenedThroughALink: a link is the file that it leads to, for writers and
-// readers. Nobody replaces the link, and there is one lock.
+// TestOpenedThroughALink: writers and readers follow links. No writer replaces a link,
+// and all writers have the same lock.
 func TestOpenedThroughALink(t *testing.T) {
 	for _, row := range []struct {
 		reason string
 		link   func(dir string) (path string, err error) // to dir/real/attachments
 	}{
-		{"of the file", func(dir string) (string, error) {
+		{"to the file", func(dir string) (string, error) {
 			return filepath.Join(dir, "link"), os.Symlink(filepath.Join("real", "attachments"), filepath.Join(dir, "link"))
 		}},
-		{"of a link", func(dir string) (string, error) {
+		{"to a link", func(dir string) (string, error) {
 			return filepath.Join(dir, "link"), errors.Join(os.Symlink("second", filepath.Join(dir, "link")),
 				os.Symlink(filepath.Join(dir, "real", "attachments"), filepath.Join(dir, "second")))
 		}},
-		{"of the directory", func(dir string) (string, error) {
+		{"to the directory", func(dir string) (string, error) {
 			return filepath.Join(dir, "link", "attachments"), os.Symlink("real", filepath.Join(dir, "link"))
 		}},
 	} {
@@ -51,7 +51,7 @@ func TestOpenedThroughALink(t *testing.T) {
 		}
 		for name, path := range map[string]string{"its path": path, "the link": link} {
 			if _, err := Open(path, served); !errors.Is(err, ErrLocked) {
-				t.Errorf("%s: opened by %s once more: %v, want %v", row.reason, name, err, ErrLocked)
+				t.Errorf("%s: opened again by %s: %v, want %v", row.reason, name, err, ErrLocked)
 			}
 		}
 		if err := errors.Join(c.Add(entry("b", "10.0.0.3")), c.Close()); err != nil {
@@ -75,7 +75,7 @@ func TestOpenedThroughALink(t *testing.T) {
 	}
 }
 
-// TestOpenedThroughALinkToNothing: whoever made the link meant a file, so it is no
+// TestOpenedThroughALinkToNothing: a link to a missing file is an error, and not a
 // record that was never written.
 func TestOpenedThroughALinkToNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "attachments")
@@ -85,7 +85,7 @@ func TestOpenedThroughALinkToNothing(t *testing.T) {
 	if c, err := Open(path, served); err == nil || c != nil {
 		t.Errorf("got %v, %v", c, err)
 	}
-	if got, err := reader(t, path, served).Pods(t.Context()); err == nil || !strings.Contains(err.Error(), "a link to nothing") || errors.Is(err, podsource.ErrNotHere) {
+	if got, err := reader(t, path, served).Pods(t.Context()); err == nil || !strings.Contains(err.Error(), "a link to a missing file") || errors.Is(err, podsource.ErrNotHere) {
 		t.Errorf("a reader: %+v, %v", got, err)
 	}
 }

@@ -10,7 +10,8 @@ import (
 	"runtime"
 )
 
-// lock can't keep its promise here; a record can be read.
+// lock returns an error: these systems have no lock that ends with its process.
+// Records can be read.
 func lock(string) (unlock func(), err error) {
 	return nil, fmt.Errorf("records of attachments are not written on %s: %w", runtime.GOOS, errors.ErrUnsupported)
 }

@@ -10,9 +10,9 @@ import (
 	"syscall"
 )
 
-// lock takes the file at path, or is ErrLocked at once. The kernel lets go of it
-// when the process dies. The file stays: who removes it may remove what another
-// process has just locked.
+// lock locks the file at path, or returns ErrLocked at once. The kernel releases the
+// lock when the process ends. The file is never removed: another process may just have
+// locked it.
 func lock(path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {

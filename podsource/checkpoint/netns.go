@@ -4,50 +4,50 @@ package checkpoint
 
 import "path/filepath"
 
-// A NetNS is a network namespace, which is mounted at a path.
+// A NetNS is a network namespace that is mounted at a path.
 type NetNS struct {
 	Path string `json:"path"`
-	// Dev and Inode are the namespace's identity. They are zero where it could
-	// not be taken, and then the entry counts as live until it is removed.
+	// Dev and Inode identify the namespace. They are zero if they could not be read;
+	// then the entry counts as live until it is removed.
 	Dev   uint64 `json:"dev,omitempty"`
 	Inode uint64 `json:"inode,omitempty"`
-	// ID is a number that the kernel gives no other namespace until it boots
-	// (ioctl NS_GET_ID, since Linux 6.18). Those of inodes it gives again. Zero is
+	// ID is the namespace's ID, which the kernel does not reuse before the node boots
+	// (ioctl NS_GET_ID, since Linux 6.18). It does reuse inode numbers. Zero is
 	// unknown.
 	ID uint64 `json:"id,omitempty"`
-	// Dir is the directory of Path as it was then.
+	// Dir identifies the directory of Path when the entry was recorded.
 	Dir Directory `json:"dir,omitzero"`
 }
 
-// A Directory tells a directory from another one that is at its path later, or in
-// another mount namespace.
+// A Directory identifies a directory. Later, or in another mount namespace, another
+// directory may have the same path.
 type Directory struct {
 	Dev   uint64 `json:"dev"`
 	Inode uint64 `json:"inode"`
 	// FS is the ID of the file system (statfs(2), f_fsid). A file system that is
-	// mounted later may be given the same Dev, and its root the same Inode. Zero is
-	// unknown, as of a tmpfs before Linux 5.13, and of a ramfs.
+	// mounted later may have the same Dev, and its root the same Inode. Zero is
+	// unknown, as for a tmpfs before Linux 5.13, and for a ramfs.
 	FS uint64 `json:"fs,omitempty"`
 }
 
-// Present reports whether the very namespace that was recorded is mounted at its
-// path now, as far as the kernel tells: before Linux 6.18 another one with its
-// inode number is taken for it. Where nothing was recorded it is not.
+// Present reports whether the recorded namespace is still mounted at its path. Before
+// Linux 6.18 it is also true for another namespace with the same inode number. It is
+// false if Inode is zero.
 func (n NetNS) Present() bool {
-	now, _ := look(n.Path) // zero beside an error
+	now, _ := readNetNS(n.Path) // zero after an error
 	return n.Inode != 0 && n.is(now)
 }
 
-// is reports whether n and now may be one namespace.
+// is reports whether n and now may be the same namespace.
 func (n NetNS) is(now NetNS) bool {
 	return n.Dev == now.Dev && n.Inode == now.Inode && (n.ID == now.ID || n.ID == 0 || now.ID == 0)
 }
 
-// seen returns n with the identity of what is mounted at its path now, if that
-// is a network namespace.
-func (n NetNS) seen() NetNS {
+// identified returns n with the identity of the network namespace that is mounted at
+// its path now, if there is one and n has none.
+func (n NetNS) identified() NetNS {
 	if n.Inode == 0 && filepath.IsAbs(n.Path) {
-		if now, err := look(n.Path); err == nil {
+		if now, err := readNetNS(n.Path); err == nil {
 			return now
 		}
 	}

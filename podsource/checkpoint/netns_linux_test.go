@@ -26,7 +26,7 @@ import (
 func inNamespaces(t *testing.T) (dir string) {
 	t.Helper()
 	if dir = os.Getenv(childEnv); dir == "" {
-		apart(t, syscall.CLONE_NEWNS|syscall.CLONE_NEWNET)
+		runInNamespaces(t, syscall.CLONE_NEWNS|syscall.CLONE_NEWNET)
 		return ""
 	}
 	runtime.LockOSThread() // and never unlocked: the thread ends with the test
@@ -50,7 +50,7 @@ func mountNS(t testing.TB, path string) {
 }
 
 // keep has the inode of a namespace not given to another one.
-func keep(t testing.TB, path string) {
+func holdInode(t testing.TB, path string) {
 	t.Helper()
 	f, err := os.Open(path)
 	if err != nil {
@@ -75,7 +75,7 @@ func unmount(t testing.TB, path string) {
 }
 
 // end is what a runtime does when a container ends.
-func end(t testing.TB, path string) {
+func endContainer(t testing.TB, path string) {
 	t.Helper()
 	unmount(t, path)
 	if err := os.Remove(path); err != nil {
@@ -116,11 +116,11 @@ func TestNetNS(t *testing.T) {
 		dead   bool
 	}{
 		{"it is there still", mount, func(string) {}, false},
-		{"it is gone", mount, func(path string) { end(t, path) }, true},
-		{"another one has its path", mount, func(path string) { keep(t, path); unmount(t, path); mount(path) }, true},
+		{"it is gone", mount, func(path string) { endContainer(t, path) }, true},
+		{"another one has its path", mount, func(path string) { holdInode(t, path); unmount(t, path); mount(path) }, true},
 		{"its path holds no namespace: its mount may not be passed on to us", mount, func(path string) { unmount(t, path) }, false},
 		{"its path is a link now", mount, func(path string) {
-			end(t, path)
+			endContainer(t, path)
 			if err := os.Symlink("/proc/self/ns/net", path); err != nil {
 				t.Fatal(err)
 			}
@@ -149,7 +149,7 @@ func TestNetNS(t *testing.T) {
 				t.Errorf("%s: the %s sees %v (recorded: %+v)", row.reason, who, pods, recordedNS)
 			}
 		}
-		inTheWay(t, path)
+		blockWrites(t, path)
 		if gone, err := c.Prune(t.Context()); (err != nil) != row.dead || gone != nil {
 			t.Errorf("%s: pruned %v from what can't be written, %v", row.reason, gone, err)
 		}
@@ -175,7 +175,7 @@ func TestNetNS(t *testing.T) {
 // is seen in the very directory in which they were recorded; whatever else is at its
 // path says nothing of them.
 //
-// Guard: [view.look] compares the [Directory] of each, [directory.look] is of that
+// Guard: [directories.check] compares the [Directory] of each, [directory.readNetNS] is of that
 // one, and [goneOf] refuses where nothing that was recorded is seen.
 func TestHazard50AllVanishAtOnce(t *testing.T) {
 	dir := inNamespaces(t)
@@ -195,14 +195,14 @@ func TestHazard50AllVanishAtOnce(t *testing.T) {
 		then   func(sub string)
 		live   []string // nil: it is refused
 	}{
-		{"their files are gone from it: they ended", "tmpfs", func(sub string) { end(t, sub+"/a"); end(t, sub+"/b") }, []string{}},
-		{"... also in one that has no file system of its own", "", func(sub string) { end(t, sub+"/a"); end(t, sub+"/b") }, []string{}},
+		{"their files are gone from it: they ended", "tmpfs", func(sub string) { endContainer(t, sub+"/a"); endContainer(t, sub+"/b") }, []string{}},
+		{"... also in one that has no file system of its own", "", func(sub string) { endContainer(t, sub+"/a"); endContainer(t, sub+"/b") }, []string{}},
 		{"the hostPath is lost: another directory is mounted there", "tmpfs", func(sub string) { mountFS(t, sub, "tmpfs") }, nil},
 		{"it was unmounted lazily", "tmpfs", func(sub string) { unmount(t, sub) }, nil},
-		{"their files are gone, and no ID of its file system shows that it is the one", "ramfs", func(sub string) { end(t, sub+"/a"); end(t, sub+"/b") }, nil},
+		{"their files are gone, and no ID of its file system shows that it is the one", "ramfs", func(sub string) { endContainer(t, sub+"/a"); endContainer(t, sub+"/b") }, nil},
 		{"there is none any more", "", func(sub string) {
-			end(t, sub+"/a")
-			end(t, sub+"/b")
+			endContainer(t, sub+"/a")
+			endContainer(t, sub+"/b")
 			if err := os.Remove(sub); err != nil {
 				t.Fatal(err)
 			}
@@ -218,13 +218,13 @@ func TestHazard50AllVanishAtOnce(t *testing.T) {
 			}
 			write(t, sub, "")
 		}, nil},
-		{"one is seen, so the other one's file is gone from the right directory", "tmpfs", func(sub string) { end(t, sub+"/a") }, []string{"b"}},
-		{"... whose file system has no ID", "ramfs", func(sub string) { end(t, sub+"/a") }, []string{"b"}},
+		{"one is seen, so the other one's file is gone from the right directory", "tmpfs", func(sub string) { endContainer(t, sub+"/a") }, []string{"b"}},
+		{"... whose file system has no ID", "ramfs", func(sub string) { endContainer(t, sub+"/a") }, []string{"b"}},
 		{"the directory is there, and nothing is mounted at their paths", "tmpfs", func(sub string) { unmount(t, sub+"/a"); unmount(t, sub+"/b") }, both},
 		{"... whose file system has no ID", "ramfs", func(sub string) { unmount(t, sub+"/a"); unmount(t, sub+"/b") }, nil},
 		{"... and others are mounted there", "ramfs", func(sub string) {
 			for _, path := range []string{sub + "/a", sub + "/b"} {
-				keep(t, path)
+				holdInode(t, path)
 				unmount(t, path)
 				mountNS(t, path)
 			}
@@ -337,7 +337,7 @@ func TestHazard50AnotherFileSystemGotTheNumbers(t *testing.T) {
 // Of two directories one is not seen here. Those in the other one show that the view
 // is the node's, so it is no error, and those that are not seen count as live.
 //
-// Guard: [goneOf] lets go of none in a directory that was not [view.shown].
+// Guard: [goneOf] lets go of none in a directory that was not [directories.confirmed].
 func TestHazard50OneOfTwoDirectoriesIsNotSeen(t *testing.T) {
 	dir := inNamespaces(t)
 	if dir == "" {
@@ -352,12 +352,12 @@ func TestHazard50OneOfTwoDirectoriesIsNotSeen(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	end(t, seen+"/ended")
+	endContainer(t, seen+"/ended")
 	for _, step := range []struct {
 		reason string
 		do     func()
 	}{
-		{"their files are gone, and nothing shows that this is the directory", func() { end(t, lost+"/c"); end(t, lost+"/d") }},
+		{"their files are gone, and nothing shows that this is the directory", func() { endContainer(t, lost+"/c"); endContainer(t, lost+"/d") }},
 		{"it is unmounted", func() { unmount(t, lost) }},
 	} {
 		step.do()
@@ -399,7 +399,7 @@ func TestHazard50InodeNumberIsUsedAgain(t *testing.T) {
 		if tries == 1000 {
 			t.Fatal("no namespace got the inode number of the one before it")
 		}
-		end(t, nsPath)
+		endContainer(t, nsPath)
 		<-again.C
 		mountNS(t, nsPath)
 	}
@@ -434,14 +434,14 @@ func TestHazard50InodeNumberIsUsedAgain(t *testing.T) {
 		t.Errorf("one that was not seen when it was recorded is gone: %t, %v", gone, err)
 	}
 	t.Chdir(filepath.Dir(nsPath))
-	if relative := (NetNS{Path: filepath.Base(nsPath)}); relative.seen() != relative {
+	if relative := (NetNS{Path: filepath.Base(nsPath)}); relative.identified() != relative {
 		t.Error("looked for a path that is another one elsewhere")
 	}
 }
 
 // isInode reports whether what is mounted at path has an inode number.
 func isInode(path string, inode uint64) bool {
-	now, err := look(path)
+	now, err := readNetNS(path)
 	return err == nil && now.Inode == inode
 }
 

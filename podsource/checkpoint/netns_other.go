@@ -11,8 +11,8 @@ import (
 
 func kernelBootID() (string, error) { return "", nil }
 
-// There are no network namespaces here.
-func look(string) (NetNS, error) { return NetNS{}, errors.ErrUnsupported }
+// readNetNS returns an error: only Linux has network namespaces.
+func readNetNS(string) (NetNS, error) { return NetNS{}, errors.ErrUnsupported }
 
 func goneOf(_ context.Context, all []NetNS) (gone []bool, err error) {
 	return make([]bool, len(all)), nil

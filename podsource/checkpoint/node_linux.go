@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// kernelBootID reads what the kernel made up when it booted, random(4).
+// kernelBootID reads the kernel's random ID of the current boot, random(4).
 func kernelBootID() (string, error) {
 	content, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

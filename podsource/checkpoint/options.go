@@ -10,46 +10,43 @@ import (
 )
 
 const (
-	// DefaultTimeout is less than gc gives all sources together, so that an error
-	// names the one that hangs.
+	// DefaultTimeout is the default of Options.Timeout. It is less than gc's timeout
+	// for all sources together, so the error names this source.
 	DefaultTimeout = 10 * time.Second
-	// DefaultLag is the Lag of Options that set none: twice kubelet's
-	// runtimeRequestTimeout, of which the default is two minutes, and three minutes.
+	// DefaultLag is the default of Options.Lag: twice kubelet's
+	// runtimeRequestTimeout, whose default is two minutes, and three minutes.
 	DefaultLag = 7 * time.Minute
 )
 
-// Options say what a record is about, and how it is read. Their zero value is
-// refused, as there are no networks that a record could be about by default.
+// Options are the options of [Open] and [New]. Networks is required.
 type Options struct {
-	// Networks are those of which the agent serves every ADD. Of them, and of no
-	// other, the record says who lives. At least one must be given.
+	// Networks are the networks in which the agent serves every ADD. The record speaks
+	// of these networks and of no other. There must be at least one.
 	Networks []string
-	// BootID names the boot of the kernel in which the recorded namespaces live.
-	// A record of another boot is empty. Zero is the kernel's own,
-	// /proc/sys/kernel/random/boot_id, and on other systems than Linux unknown:
-	// there a record outlives the boot.
+	// BootID identifies the current boot of the node. A record of another boot is
+	// empty. Zero is the kernel's, /proc/sys/kernel/random/boot_id. On systems other
+	// than Linux zero is unknown, and a record stays valid after a boot.
 	BootID string
-	// Timeout is how long one question may take, which looks at the path of each
-	// recorded namespace. The context may end it earlier. Zero is [DefaultTimeout]; it
-	// must not be negative.
+	// Timeout is how long one call may take that checks the paths of the recorded
+	// namespaces. The context may end it earlier. Zero is [DefaultTimeout]; it must
+	// not be negative.
 	Timeout time.Duration
-	// Lag is how much later than its address is reserved the source of a
-	// [Checkpoint.Backfill] lists a container at the latest, and how long the ADD of
-	// somebody else may go on to reserve. Zero is [DefaultLag]; it must not be
-	// negative.
+	// Lag is how long after its address was reserved the source of a
+	// [Checkpoint.Backfill] may first list a container, and how long after [Open] an
+	// ADD of another CNI server may still reserve an address. Zero is [DefaultLag];
+	// it must not be negative.
 	Lag time.Duration
 }
 
-// checked returns the path of a record and its options with nothing left out, or
-// what is wrong with them.
-func (o Options) checked(path string) (string, Options, error) {
+// validate returns the absolute path of a record and its options with defaults.
+func (o Options) validate(path string) (string, Options, error) {
 	switch {
 	case path == "":
-		return path, o, errors.New("it has no path")
+		return path, o, errors.New("its path is empty")
 	case len(o.Networks) == 0:
-		return path, o, errors.New("Options.Networks are missing: nothing tells which networks it is about")
+		return path, o, errors.New("Options.Networks is empty; name the networks in which the agent serves every ADD")
 	case o.Timeout < 0 || o.Lag < 0:
-		return path, o, fmt.Errorf("Options.Timeout is %v and Options.Lag %v; neither can be negative", o.Timeout, o.Lag)
+		return path, o, fmt.Errorf("Options.Timeout is %v and Options.Lag %v; neither may be negative", o.Timeout, o.Lag)
 	}
 	for _, network := range o.Networks {
 		if !name.MatchString(network) {
@@ -61,9 +58,9 @@ func (o Options) checked(path string) (string, Options, error) {
 		return path, o, err
 	}
 	if o.BootID == "" {
-		// Not %w: this must not look as if there were no record.
+		// Not %w: fs.ErrNotExist would mean that there is no record.
 		if o.BootID, err = kernelBootID(); err != nil {
-			return path, o, fmt.Errorf("reading the kernel's boot ID, which Options.BootID can stand for: %v", err) //nolint:errorlint // see above
+			return path, o, fmt.Errorf("reading the kernel's boot ID (Options.BootID replaces it): %v", err) //nolint:errorlint // see above
 		}
 	}
 	if o.Timeout == 0 {
@@ -75,10 +72,10 @@ func (o Options) checked(path string) (string, Options, error) {
 	return absolute, o, nil
 }
 
-// resolved returns the path of the record's file itself. A writer replaces the
-// file and locks what stands beside it: by the name of a link it would replace the
-// link, and another writer would have another lock.
-func resolved(path string) (string, error) {
+// resolve returns the path of the record's file without links. A writer replaces the
+// file and locks another one beside it. With a link's path it would replace the link,
+// and two writers could have different locks.
+func resolve(path string) (string, error) {
 	if isLink(path) {
 		return filepath.EvalSymlinks(path)
 	}

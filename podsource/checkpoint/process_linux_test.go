@@ -37,7 +37,7 @@ func child(t *testing.T, dir string) *exec.Cmd {
 }
 
 // apart runs this test in namespaces of its own, which end with it.
-func apart(t *testing.T, flags uintptr) {
+func runInNamespaces(t *testing.T, flags uintptr) {
 	t.Helper()
 	cmd := child(t, t.TempDir())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: flags, Pdeathsig: syscall.SIGKILL}
@@ -119,7 +119,7 @@ func TestTwoWriters(t *testing.T) {
 func TestDiskFull(t *testing.T) {
 	dir := os.Getenv(childEnv)
 	if dir == "" {
-		apart(t, syscall.CLONE_NEWNS)
+		runInNamespaces(t, syscall.CLONE_NEWNS)
 		return
 	}
 	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
@@ -187,7 +187,7 @@ func TestDiskFull(t *testing.T) {
 func TestNoBootID(t *testing.T) {
 	dir := os.Getenv(childEnv)
 	if dir == "" {
-		apart(t, syscall.CLONE_NEWNS)
+		runInNamespaces(t, syscall.CLONE_NEWNS)
 		return
 	}
 	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {

@@ -77,10 +77,10 @@ func TestNote(t *testing.T) {
 	at := func(minutes int) time.Time { return time.Date(2025, 3, 1, 12, minutes, 0, 0, time.UTC) }
 	const want = "it says nothing of reservations that were made while it was not kept, or may not have been: " +
 		"ever to 2025-03-01T12:01:00Z, 2025-03-01T12:02:00Z to now (but for container IDs of the form <64 hex digits>)"
-	if diff := cmp.Diff(want, note([]podsource.Gap{{To: at(1)}, {From: at(2), But: podsource.Hex64}})); diff != "" {
+	if diff := cmp.Diff(want, gapsNote([]podsource.Gap{{To: at(1)}, {From: at(2), But: podsource.Hex64}})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if got := note(nil); got != "" {
+	if got := gapsNote(nil); got != "" {
 		t.Errorf("got %q of no gaps", got)
 	}
 }
@@ -117,15 +117,15 @@ func TestFormOf(t *testing.T) {
 func TestCompleteOfSeveral(t *testing.T) {
 	at := func(minutes int) time.Time { return time.Date(2025, 3, 1, 12, minutes, 0, 0, time.UTC) }
 	gap := func(minute int) []podsource.Gap { return []podsource.Gap{{From: at(minute), To: at(minute + 1)}} }
-	f := filling{networks: []string{"n"}}
-	if err := f.complete([]podsource.Answer{{Gaps: gap(1)}, {Gaps: gap(3)}}); err != nil {
+	f := backfill{networks: []string{"n"}}
+	if err := f.checkMembers([]podsource.Answer{{Gaps: gap(1)}, {Gaps: gap(3)}}); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(slices.Concat(gap(1), gap(3)), f.gaps); diff != "" {
 		t.Errorf("gaps of both (-want +got):\n%s", diff)
 	}
-	f = filling{networks: []string{"n"}}
-	if err := f.complete([]podsource.Answer{{Gaps: gap(1)}, {Forms: []podsource.Form{podsource.Hex64}}}); err != nil {
+	f = backfill{networks: []string{"n"}}
+	if err := f.checkMembers([]podsource.Answer{{Gaps: gap(1)}, {Forms: []podsource.Form{podsource.Hex64}}}); err != nil {
 		t.Fatal(err)
 	}
 	if f.gaps != nil || f.form != podsource.Hex64 {
@@ -145,8 +145,8 @@ func TestCompleteOfSeveral(t *testing.T) {
 		{"any in the second", [2]podsource.Form{podsource.Hex64, podsource.AnyForm}, podsource.Hex64},
 		{"two: none holds in both", [2]podsource.Form{podsource.Hex64, other}, ""},
 	} {
-		f := filling{networks: []string{"n", "m"}}
-		if err := f.complete([]podsource.Answer{in("n", row.forms[0]), in("m", row.forms[1])}); err != nil {
+		f := backfill{networks: []string{"n", "m"}}
+		if err := f.checkMembers([]podsource.Answer{in("n", row.forms[0]), in("m", row.forms[1])}); err != nil {
 			t.Fatal(err)
 		}
 		if f.form != row.want {
@@ -195,7 +195,7 @@ func TestStartingPodLeavesAGap(t *testing.T) {
 		{"it has finished", podsource.Pod{Finished: true}, nil, false},
 	} {
 		before := asked.Add(-time.Minute)
-		f := filling{asked: asked, before: before, attachmentsOf: func(podsource.Pod) ([]Entry, error) { return row.of, nil }}
+		f := backfill{asked: asked, before: before, attachmentsOf: func(podsource.Pod) ([]Entry, error) { return row.of, nil }}
 		row.pod.StartedAt = asked.Add(-time.Hour)
 		if err := f.add(row.pod); err != nil {
 			t.Fatal(err)

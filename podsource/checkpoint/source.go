@@ -15,33 +15,33 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// A Source reads the record that another process, or another part of this one,
-// writes. Make it with [New].
+// A Source reads a record that another process, or another part of this one, writes.
+// Use [New] to make one.
 type Source struct {
 	path, bootID string
-	asking
+	responder
 }
 
-// New returns the record at path as a source, for whoever does not write it. It
-// reads the file whenever it is asked, follows links, and takes no lock. It checks
-// its arguments and touches no file but the kernel's boot ID.
+// New returns the record at path as a source, for programs that do not write it. Each
+// call of Pods reads the file; it follows symbolic links and takes no lock. New itself
+// reads only the kernel's boot ID. Invalid arguments are an error.
 //
-// The file tells nothing of what was reserved since it was last written (hazard 51):
-// of that the source names those who are recorded, and does not speak of the others.
+// The answer has a gap since the file was last written (hazard 51): it names the
+// recorded containers, and does not speak of other reservations of that time.
 func New(path string, opts Options) (*Source, error) {
-	path, opts, err := opts.checked(path)
+	path, opts, err := opts.validate(path)
 	if err != nil {
 		return nil, fmt.Errorf("reading the record of attachments %q: %w", path, err)
 	}
-	return &Source{path, opts.BootID, asking{slices.Clone(opts.Networks), opts.Timeout, make(chan struct{}, 1)}}, nil
+	return &Source{path, opts.BootID, responder{slices.Clone(opts.Networks), opts.Timeout, make(chan struct{}, 1)}}, nil
 }
 
 // Rank returns [podsource.RankCache].
 func (*Source) Rank() podsource.Rank { return podsource.RankCache }
 
-// Pods returns the live attachments of the record, one pod each, or
-// [podsource.ErrNotHere] where nothing was ever recorded. See the package comment
-// for what the answer declares, and for its errors.
+// Pods returns one pod for each live attachment of the record, or
+// [podsource.ErrNotHere] if there is no file. See the package comment for the
+// declarations and other errors.
 func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 	return s.answer(ctx, func() ([]Entry, []podsource.Gap, error) {
 		r, sameBoot, err := load(s.path, s.bootID)
@@ -51,42 +51,42 @@ func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		return r.Entries, r.gapsSince(sameBoot, now(), time.Time{}), nil
+		return r.Entries, r.gapsSince(sameBoot, readClocks(), time.Time{}), nil
 	})
 }
 
 // Rank returns [podsource.RankCache].
 func (c *Checkpoint) Rank() podsource.Rank { return podsource.RankCache }
 
-// Pods returns the live attachments of the record, one pod each, or
-// [podsource.ErrNotHere] where nothing was ever recorded. It reads no file. See
-// the package comment for what the answer declares, and for its errors.
+// Pods returns one pod for each live attachment of the record, or
+// [podsource.ErrNotHere] if it was never written. It does not read the file. After
+// Close the error is [fs.ErrClosed]. See the package comment for the declarations and
+// other errors.
 func (c *Checkpoint) Pods(ctx context.Context) (podsource.Answer, error) {
 	return c.answer(ctx, func() ([]Entry, []podsource.Gap, error) {
 		s := c.state.Load()
 		switch {
 		case s == nil:
-			return nil, nil, fmt.Errorf("asking the record %s: %w", c.path, fs.ErrClosed)
+			return nil, nil, fmt.Errorf("reading the record %s: %w", c.path, fs.ErrClosed)
 		case !s.written:
 			return nil, nil, fmt.Errorf("%w: the record %s was never written", podsource.ErrNotHere, c.path)
 		}
-		return s.entries(), s.gapsAt(time.Now()), nil // of the state that was looked at: c may be closed by now
+		return s.entries(), s.gapsAt(time.Now()), nil
 	})
 }
 
-// asking is how a record answers.
-type asking struct {
+// A responder answers Pods with the entries of a record.
+type responder struct {
 	networks []string
 	timeout  time.Duration
-	busy     chan struct{} // of one element
+	busy     chan struct{} // has an element during a call
 }
 
-// answer makes pods of the entries that are not surely dead, and declares that
-// there are no others in these networks but those of the gaps: what is not here
-// was not recorded, or not in this boot.
-func (q *asking) answer(ctx context.Context, read func() ([]Entry, []podsource.Gap, error)) (podsource.Answer, error) {
+// answer returns a pod for each entry that has not certainly ended, and declares that
+// there are no other live containers in these networks, except in gaps.
+func (q *responder) answer(ctx context.Context, read func() ([]Entry, []podsource.Gap, error)) (podsource.Answer, error) {
 	a := podsource.Answer{Source: "checkpoint"}
-	live, gaps, err := bounded(ctx, q, func(ctx context.Context) (live []Entry, gaps []podsource.Gap, err error) {
+	live, gaps, err := withTimeout(ctx, q, func(ctx context.Context) (live []Entry, gaps []podsource.Gap, err error) {
 		all, gaps, err := read()
 		if err != nil {
 			return nil, nil, err
@@ -102,12 +102,12 @@ func (q *asking) answer(ctx context.Context, read func() ([]Entry, []podsource.G
 			NamespacedName: e.Pod, UID: e.UID, ContainerIDs: []string{e.ContainerID}, IPs: e.IPs, Network: e.Network,
 		})
 	}
-	a.Networks, a.Authoritative, a.Gaps, a.Note = q.networks, true, gaps, note(gaps)
+	a.Networks, a.Authoritative, a.Gaps, a.Note = q.networks, true, gaps, gapsNote(gaps)
 	a.Names = []podsource.Names{{Form: podsource.AnyForm, Networks: q.networks}}
 	return a, nil
 }
 
-// divide parts the entries whose network namespaces are surely gone from the others.
+// divide separates entries by whether their network namespaces have certainly ended.
 func divide(ctx context.Context, all []Entry) (live, gone []Entry, err error) {
 	namespaces := make([]NetNS, len(all))
 	for i := range all {
@@ -127,8 +127,8 @@ func divide(ctx context.Context, all []Entry) (live, gone []Entry, err error) {
 	return live, gone, nil
 }
 
-// note tells people of gaps.
-func note(gaps []podsource.Gap) string {
+// gapsNote describes gaps for people.
+func gapsNote(gaps []podsource.Gap) string {
 	if len(gaps) == 0 {
 		return ""
 	}
@@ -142,16 +142,16 @@ func note(gaps []podsource.Gap) string {
 	for _, g := range gaps {
 		all = append(all, text(g.From, "ever")+" to "+text(g.To, "now"))
 		if g.But != "" {
-			all[len(all)-1] += fmt.Sprintf(" (but for container IDs of the form %s)", g.But)
+			all[len(all)-1] += fmt.Sprintf(" (except container IDs of the form %s)", g.But)
 		}
 	}
-	return "it says nothing of reservations that were made while it was not kept, or may not have been: " + strings.Join(all, ", ")
+	return "the record may lack attachments of these times, so it does not speak of their reservations: " + strings.Join(all, ", ")
 }
 
-// bounded asks, but not for longer than the timeout. A question that goes on after
-// that, at a disk or a mount that hangs, is not asked again before it came back.
-func bounded[A, B any](ctx context.Context, q *asking, ask func(context.Context) (A, B, error)) (a A, b B, err error) {
-	limit := fmt.Errorf("asking the record took longer than %v: does its disk hang, or the mount of a recorded namespace? %w",
+// withTimeout calls ask and returns after the timeout at the latest. If ask still hangs
+// then, at a disk or a mount, it is not called again before it has returned.
+func withTimeout[A, B any](ctx context.Context, q *responder, ask func(context.Context) (A, B, error)) (a A, b B, err error) {
+	limit := fmt.Errorf("reading the record took longer than %v; check whether its disk or the mount of a recorded namespace hangs: %w",
 		q.timeout, context.DeadlineExceeded)
 	ctx, cancel := context.WithTimeoutCause(ctx, q.timeout, limit)
 	defer cancel()
@@ -161,7 +161,7 @@ func bounded[A, B any](ctx context.Context, q *asking, ask func(context.Context)
 	select {
 	case q.busy <- struct{}{}:
 	case <-ctx.Done():
-		return a, b, fmt.Errorf("an earlier question has not come back: %w", context.Cause(ctx))
+		return a, b, fmt.Errorf("an earlier call has not returned: %w", context.Cause(ctx))
 	}
 	type answer struct {
 		a   A
@@ -173,7 +173,7 @@ func bounded[A, B any](ctx context.Context, q *asking, ask func(context.Context)
 		var got answer
 		defer func() {
 			if p := recover(); p != nil {
-				got.err = fmt.Errorf("asking the record: panic: %v\n%s", p, debug.Stack())
+				got.err = fmt.Errorf("reading the record: panic: %v\n%s", p, debug.Stack())
 			}
 			<-q.busy
 			answered <- got

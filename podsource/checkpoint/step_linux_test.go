@@ -18,7 +18,7 @@ import (
 // The clock is set while the runtime pulls a pause image: what was reserved minutes ago
 // looks an hour old. The runtime does not list it yet, so neither knows the record.
 //
-// Guard: [filling.slack], by which [filling.before] is earlier.
+// Guard: [backfill.slack], by which [backfill.before] is earlier.
 func TestHazard52ClockWasSet(t *testing.T) {
 	for _, row := range []struct {
 		reason string
@@ -31,9 +31,9 @@ func TestHazard52ClockWasSet(t *testing.T) {
 		t.Run(row.reason, func(t *testing.T) {
 			n := newNode(t, t.TempDir())
 			n.reserve("10.0.0.2", "pulling")
-			n.date("10.0.0.2", 62*time.Minute)
+			n.setAge("10.0.0.2", 62*time.Minute)
 			n.reserve("10.0.0.3", "leaked")
-			n.date("10.0.0.3", 90*time.Minute)
+			n.setAge("10.0.0.3", 90*time.Minute)
 			path := filepath.Join(t.TempDir(), "attachments")
 			content, err := encoded(&record{Written: time.Now().Add(-row.since), SinceBoot: boottime.Since() - 5*time.Minute})
 			if err != nil {
@@ -56,7 +56,7 @@ func TestHazard52ClockWasSet(t *testing.T) {
 				t.Errorf("left (-want +got):\n%s", diff)
 			}
 			s = *c.state.Load()
-			s.stepped.seen = s.stepped.seen.Add(-DefaultLag - 1)
+			s.steps.last = s.steps.last.Add(-DefaultLag - 1)
 			c.state.Store(&s)
 			if err := c.Backfill(t.Context(), runtime, func(podsource.Pod) ([]Entry, error) { return nil, nil }); err != nil {
 				t.Fatal(err)

@@ -8,5 +8,5 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/internal/hazardtable"
 )
 
-// TestHazardTable: hazards.md says what the tests and the package's comment say.
+// TestHazardTable: hazards.md matches the tests and the package comment.
 func TestHazardTable(t *testing.T) { hazardtable.Check(t) }
