@@ -210,7 +210,7 @@ func TestHazard24KilledAtEveryCall(t *testing.T) {
 				break
 			}
 			if when < 3 {
-				t.Error("next to nothing was tried")
+				t.Error("fewer than two calls were tried")
 			}
 			t.Logf("killed at %d calls", when-1)
 		})
@@ -302,7 +302,7 @@ func TestHazard25EveryCallFailsOnce(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					// The plugin keeps quiet about an unlink that failed.
+					// The plugin ignores an unlink that fails.
 					if err := n.hook(a.Checkpoint); err != nil {
 						t.Error(err)
 					}

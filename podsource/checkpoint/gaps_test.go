@@ -18,7 +18,8 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// runtimeOf is a runtime that lists these containers, minutes after their ADD.
+// runtimeOf is the answer of a runtime that lists these containers. It may list others
+// minutes after their ADD.
 func runtimeOf(containers ...string) podsource.Answer {
 	a := podsource.Answer{Source: "runtime", Names: []podsource.Names{{Form: podsource.AnyForm, Lag: podsource.RuntimeLag}}}
 	for _, id := range containers {
@@ -27,12 +28,12 @@ func runtimeOf(containers ...string) podsource.Answer {
 	return a
 }
 
-// A version without a record ran for an hour, and the record is read again: it says
-// nothing of what was reserved meanwhile. Beside the runtime, or once it has asked
-// that, what leaked then goes, too.
+// A version without a record ran for an hour. The record does not speak of reservations
+// of that time. Leaks of that time are released if a runtime is asked, too, or after a
+// Backfill from it.
 //
-// Guard: [record.gapsSince] begins a gap with [record.Written], which each
-// [Checkpoint.commit] and the [Checkpoint.Close] set; [podsource.Answer.Gaps] has it.
+// Guard: [record.gapsSince] begins a gap at [record.Written], which [Checkpoint.commit]
+// and [Checkpoint.Close] set; [podsource.Answer.Gaps] has it.
 func TestHazard51Rollback(t *testing.T) {
 	runtime := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) { return runtimeOf("a", "meanwhile"), nil })
 	attachments := func(p podsource.Pod) (of []Entry, err error) {
@@ -45,13 +46,13 @@ func TestHazard51Rollback(t *testing.T) {
 	all := []string{"10.0.0.2", "10.0.0.3", "10.0.0.4"}
 	for _, row := range []struct {
 		reason string
-		source func(t *testing.T, c *Checkpoint) podsource.Source // what the hook asks
+		source func(t *testing.T, c *Checkpoint) podsource.Source // for AtStartup
 		left   []string
 	}{
 		{"the record alone", func(_ *testing.T, c *Checkpoint) podsource.Source { return c }, all},
-		{"read by somebody else", func(t *testing.T, c *Checkpoint) podsource.Source { return reader(t, c.path, served) }, all},
+		{"a reader of the record", func(t *testing.T, c *Checkpoint) podsource.Source { return reader(t, c.path, served) }, all},
 		{"the record and the runtime", func(_ *testing.T, c *Checkpoint) podsource.Source { return podsource.Union(runtime, c) }, all[:2]},
-		{"the record, which has asked the runtime", func(t *testing.T, c *Checkpoint) podsource.Source {
+		{"the record after a Backfill from the runtime", func(t *testing.T, c *Checkpoint) podsource.Source {
 			if err := c.Backfill(t.Context(), runtime, attachments); err != nil {
 				t.Fatal(err)
 			}
@@ -60,7 +61,7 @@ func TestHazard51Rollback(t *testing.T) {
 			}
 			return c
 		}, all[:2]},
-		{"... and was opened once more since", func(t *testing.T, c *Checkpoint) podsource.Source {
+		{"... which was then closed and opened again", func(t *testing.T, c *Checkpoint) podsource.Source {
 			if err := errors.Join(c.Backfill(t.Context(), runtime, attachments), c.Close()); err != nil {
 				t.Fatal(err)
 			}
@@ -91,11 +92,12 @@ func TestHazard51Rollback(t *testing.T) {
 	}
 }
 
-// Whoever holds the record says until when: with each change, and when it closes it.
-// What comes then is kept, also from the writer's successor, and by the gaps that
-// are on the disk from its successor's.
+// The writer writes until when the record was kept, with each change and when it is
+// closed. For the next writer a gap begins then. The file keeps that gap for later
+// writers.
 //
-// Guard: [Checkpoint.Close] writes, [record.Gaps] are kept by [Checkpoint.commit].
+// Guard: [Checkpoint.Close] writes the record, and [Checkpoint.commit] keeps
+// [record.Gaps].
 func TestHazard51UntilWhen(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "attachments")
 	c := begun(t, path, noLag)
@@ -135,7 +137,7 @@ func TestHazard51UntilWhen(t *testing.T) {
 	}
 }
 
-// TestGapsSince: what a record can't speak for, by the clocks when it is opened.
+// TestGapsSince checks the gaps of a record, by the clocks when it is opened.
 func TestGapsSince(t *testing.T) {
 	const hour = time.Hour
 	at := time.Date(2025, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -147,28 +149,28 @@ func TestGapsSince(t *testing.T) {
 		written   time.Time
 		sinceBoot time.Duration
 		sameBoot  bool
-		boot      time.Duration // since, now
+		boot      time.Duration // the time since the boot when it is opened
 		to        time.Time
 		want      []podsource.Gap
 	}{
-		{"since it was written, beside those that it knows of", ago(hour), 23 * hour, true, 24 * hour, to,
+		{"since it was written, beside its own gaps", ago(hour), 23 * hour, true, 24 * hour, to,
 			[]podsource.Gap{older, old, {From: ago(hour), To: to}}},
 		{"without end", ago(hour), 23 * hour, true, 24 * hour, time.Time{}, []podsource.Gap{older, old, {From: ago(hour)}}},
-		{"nobody knows since when the node is up", ago(hour), 0, true, 0, to, []podsource.Gap{older, old, {From: ago(hour), To: to}}},
-		{"... or did when it was written", ago(hour), 0, true, 24 * hour, to, []podsource.Gap{older, old, {From: ago(hour), To: to}}},
-		{"the clock was set back meanwhile, as is plain", ago(-hour), 23 * hour, true, 0, to, []podsource.Gap{{To: to}}},
-		{"the clock was off by as little as two readings may be", ago(hour - clockTolerance), 23 * hour, true, 24 * hour, to,
+		{"the time since the boot is unknown", ago(hour), 0, true, 0, to, []podsource.Gap{older, old, {From: ago(hour), To: to}}},
+		{"... or was when it was written", ago(hour), 0, true, 24 * hour, to, []podsource.Gap{older, old, {From: ago(hour), To: to}}},
+		{"it was written in the future, so the clock was set back", ago(-hour), 23 * hour, true, 0, to, []podsource.Gap{{To: to}}},
+		{"the clocks differ by no more than the tolerance", ago(hour - clockTolerance), 23 * hour, true, 24 * hour, to,
 			[]podsource.Gap{older, old, {From: ago(hour - clockTolerance), To: to}}},
-		{"the clock was set forward meanwhile: by a stamp nobody knows what is older", ago(hour), 24*hour - time.Minute, true, 24 * hour, to,
+		{"the clock was set forward: timestamps don't show what is older", ago(hour), 24*hour - time.Minute, true, 24 * hour, to,
 			[]podsource.Gap{{To: to}}},
-		{"... and back: stamps are as late as it was", ago(-hour), 24*hour - time.Minute, true, 24 * hour, to,
+		{"the clock was set back: timestamps may be later", ago(-hour), 24*hour - time.Minute, true, 24 * hour, to,
 			[]podsource.Gap{{To: to.Add(hour + time.Minute)}}},
-		{"... where no end is given", ago(-hour), 24*hour - time.Minute, true, 24 * hour, time.Time{}, []podsource.Gap{{}}},
-		{"it is of an earlier boot: since this one", ago(48 * hour), hour, false, 2 * hour, to,
+		{"... without an end", ago(-hour), 24*hour - time.Minute, true, 24 * hour, time.Time{}, []podsource.Gap{{}}},
+		{"a record of an earlier boot: since this boot", ago(48 * hour), hour, false, 2 * hour, to,
 			[]podsource.Gap{{From: ago(2*hour + clockTolerance), To: to}}},
-		{"... of which nobody knew since when it was up", ago(48 * hour), 0, false, 2 * hour, to,
+		{"... written at an unknown time since that boot", ago(48 * hour), 0, false, 2 * hour, to,
 			[]podsource.Gap{{From: ago(2*hour + clockTolerance), To: to}}},
-		{"... and nobody knows since when the node is up", ago(48 * hour), hour, false, 0, to,
+		{"... and the time since this boot is unknown", ago(48 * hour), hour, false, 0, to,
 			[]podsource.Gap{{From: ago(48 * hour), To: to}}},
 	} {
 		r := &record{Written: row.written, SinceBoot: row.sinceBoot, Gaps: []podsource.Gap{older, old}}
@@ -176,12 +178,12 @@ func TestGapsSince(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
 		}
 		if step := r.stepSince(row.sameBoot, bootReading{at, row.boot}); step != 0 && (!row.sameBoot || row.boot == 0) {
-			t.Errorf("%s: the clock was set forward by %v, and nobody knows that", row.reason, step)
+			t.Errorf("%s: got a step of %v, want zero, since it is unknown", row.reason, step)
 		}
 	}
 }
 
-// TestJoined: gaps that overlap are one, and there is an end to how many there are.
+// TestJoined: gaps that overlap are joined, and there are at most maxGaps.
 func TestJoined(t *testing.T) {
 	at := func(minutes int) time.Time { return time.Date(2025, 3, 1, 12, minutes, 0, 0, time.UTC) }
 	gap := func(from, to int) podsource.Gap { return podsource.Gap{From: at(from), To: at(to)} }
@@ -196,7 +198,7 @@ func TestJoined(t *testing.T) {
 		{"one within another", []podsource.Gap{gap(1, 5), gap(2, 3), gap(4, 6)}, []podsource.Gap{gap(1, 6)}},
 		{"one without a beginning", []podsource.Gap{gap(1, 5), {To: at(2)}}, []podsource.Gap{{To: at(5)}}},
 		{"one without an end", []podsource.Gap{{From: at(1)}, gap(2, 3)}, []podsource.Gap{{From: at(1)}}},
-		{"one that has none after another", []podsource.Gap{gap(1, 5), {From: at(4)}}, []podsource.Gap{{From: at(1)}}},
+		{"one without an end after another", []podsource.Gap{gap(1, 5), {From: at(4)}}, []podsource.Gap{{From: at(1)}}},
 	} {
 		if diff := cmp.Diff(row.want, joined(row.gaps)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
@@ -208,7 +210,7 @@ func TestJoined(t *testing.T) {
 	}
 	got := joined(slices.Clone(many))
 	if len(got) != maxGaps || !got[0].From.Equal(many[0].From) || got[len(got)-1] != many[len(many)-1] {
-		t.Errorf("of %d gaps are left %d: %v", len(many), len(got), got)
+		t.Errorf("%d gaps became %d: %v", len(many), len(got), got)
 	}
 	for _, g := range many {
 		if !slices.ContainsFunc(got, func(j podsource.Gap) bool { return !j.From.After(g.From) && !j.To.Before(g.To) }) {
@@ -217,7 +219,7 @@ func TestJoined(t *testing.T) {
 	}
 }
 
-// TestCommon: what is in gaps of both, also of those without a beginning or an end.
+// TestCommon checks intersections, also of gaps without a beginning or an end.
 func TestCommon(t *testing.T) {
 	at := func(minutes int) time.Time { return time.Date(2025, 3, 1, 12, minutes, 0, 0, time.UTC) }
 	gap := func(from, to int) podsource.Gap { return podsource.Gap{From: at(from), To: at(to)} }
@@ -230,7 +232,7 @@ func TestCommon(t *testing.T) {
 		{"a moment", gap(1, 2), gap(2, 3), []podsource.Gap{gap(2, 2)}},
 		{"a part", gap(1, 5), gap(3, 9), []podsource.Gap{gap(3, 5)}},
 		{"one in another", gap(1, 9), gap(3, 4), []podsource.Gap{gap(3, 4)}},
-		{"one in all there is", gap(1, 9), podsource.Gap{}, []podsource.Gap{gap(1, 9)}},
+		{"one in all time", gap(1, 9), podsource.Gap{}, []podsource.Gap{gap(1, 9)}},
 		{"no beginning, and no end", podsource.Gap{To: at(5)}, podsource.Gap{From: at(3)}, []podsource.Gap{gap(3, 5)}},
 		{"both without an end", podsource.Gap{From: at(5)}, podsource.Gap{From: at(3)}, []podsource.Gap{{From: at(5)}}},
 	} {
@@ -242,31 +244,31 @@ func TestCommon(t *testing.T) {
 	}
 }
 
-// TestBackfillLeavesOpen: what the source can't list yet stays a gap, however often
-// it is asked.
+// TestBackfillLeavesOpen: the time in which the source may not list containers yet
+// stays a gap, however often it is asked.
 func TestBackfillLeavesOpen(t *testing.T) {
 	const lag = time.Minute
 	at := time.Now()
 	ago := func(d time.Duration) time.Time { return at.Add(-d) }
 	far := at.Add(24 * time.Hour)
-	asked := ago(-lag) // stands for: the lag before it is asked
+	asked := ago(-lag) // stands for the lag before the source is asked
 	for _, row := range []struct {
 		reason string
 		pods   []podsource.Pod
 		asOf   time.Time
-		from   time.Time // of the gap
+		from   time.Time // the beginning of the gap
 	}{
 		{"all are listed: the lag", []podsource.Pod{{ContainerIDs: []string{"a"}}}, time.Time{}, asked},
 		{"a pod that is starting: since its start (R4)", []podsource.Pod{{UID: "1", StartedAt: ago(time.Hour)}}, time.Time{}, ago(time.Hour)},
 		{"... the earliest of them", []podsource.Pod{{UID: "1", StartedAt: ago(time.Hour)}, {UID: "2", StartedAt: ago(2 * time.Hour)}, {UID: "3", StartedAt: ago(0)}}, time.Time{}, ago(2 * time.Hour)},
-		{"... since nobody knows when", []podsource.Pod{{UID: "1"}}, time.Time{}, time.Time{}},
-		{"... since a time to come (hazard 36)", []podsource.Pod{{UID: "1", StartedAt: far}}, time.Time{}, time.Time{}},
-		{"one with more addresses than are known", []podsource.Pod{{UID: "1", IPs: entry("x", "10.9.9.9").IPs, MoreIPs: true, StartedAt: ago(time.Hour)}}, time.Time{}, ago(time.Hour)},
-		{"one that has attachments, whatever else", []podsource.Pod{{UID: "1", ContainerIDs: []string{"a"}, MoreIPs: true, StartedAt: ago(time.Hour)}}, time.Time{}, asked},
-		{"one that has finished", []podsource.Pod{{UID: "1", Finished: true}}, time.Time{}, asked},
-		{"one in the node's network", []podsource.Pod{{UID: "1", HostNetwork: true}}, time.Time{}, asked},
+		{"... since an unknown time", []podsource.Pod{{UID: "1"}}, time.Time{}, time.Time{}},
+		{"... since a time in the future (hazard 36)", []podsource.Pod{{UID: "1", StartedAt: far}}, time.Time{}, time.Time{}},
+		{"a pod with more addresses than are known", []podsource.Pod{{UID: "1", IPs: entry("x", "10.9.9.9").IPs, MoreIPs: true, StartedAt: ago(time.Hour)}}, time.Time{}, ago(time.Hour)},
+		{"a pod with attachments", []podsource.Pod{{UID: "1", ContainerIDs: []string{"a"}, MoreIPs: true, StartedAt: ago(time.Hour)}}, time.Time{}, asked},
+		{"a pod that has finished", []podsource.Pod{{UID: "1", Finished: true}}, time.Time{}, asked},
+		{"a pod in the node's network", []podsource.Pod{{UID: "1", HostNetwork: true}}, time.Time{}, asked},
 		{"a list of an hour ago", []podsource.Pod{{ContainerIDs: []string{"a"}}}, ago(time.Hour), ago(time.Hour + lag)},
-		{"a list of a time to come", []podsource.Pod{{ContainerIDs: []string{"a"}}}, far, time.Time{}},
+		{"a list of a time in the future", []podsource.Pod{{ContainerIDs: []string{"a"}}}, far, time.Time{}},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
 			c := opened(t, filepath.Join(t.TempDir(), "attachments"), Options{Networks: []string{network1}, Lag: lag})
@@ -287,7 +289,7 @@ func TestBackfillLeavesOpen(t *testing.T) {
 				after := time.Now()
 				gaps := c.state.Load().gaps
 				if len(gaps) != 1 || gaps[0].To.Before(at.Add(lag)) || gaps[0].To.After(after.Add(lag)) {
-					t.Fatalf("gaps %v, want one until the lag after it was first asked", gaps)
+					t.Fatalf("gaps %v, want one that ends the lag after the first call", gaps)
 				}
 				from := gaps[0].From
 				right := from.Equal(row.from)
@@ -302,12 +304,12 @@ func TestBackfillLeavesOpen(t *testing.T) {
 	}
 }
 
-// TestBackfillWhileServing: what the agent itself does meanwhile is the truth.
+// TestBackfillWhileServing: changes by the agent during a Backfill take precedence.
 func TestBackfillWhileServing(t *testing.T) {
 	c := begun(t, filepath.Join(t.TempDir(), "attachments"), served, entry("a", "10.0.0.2"))
 	source := podsource.AnswerFunc(func(ctx context.Context) (podsource.Answer, error) {
-		if err := c.Backfill(ctx, noPods, nil); err == nil || !strings.Contains(err.Error(), "somebody else") {
-			t.Errorf("a second Backfill beside it: %v", err)
+		if err := c.Backfill(ctx, noPods, nil); err == nil || !strings.Contains(err.Error(), "another Backfill") {
+			t.Errorf("a second Backfill meanwhile: %v", err)
 		}
 		return runtimeOf("a", "removed", "new", "missed"), errors.Join(c.Add(entry("new", "10.0.0.3")), c.Remove(key("removed")))
 	})
@@ -321,17 +323,17 @@ func TestBackfillWhileServing(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if _, ok := c.Get(key("removed")); ok || c.removed != nil {
-		t.Errorf("what a DEL removed was recorded again: %t; it is noted for ever: %v", ok, c.removed)
+		t.Errorf("a removed entry was recorded again: %t; removed keys that are left: %v", ok, c.removed)
 	}
 	if err := c.Backfill(t.Context(), podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) { return runtimeOf("removed"), nil }), byRuntime); err != nil {
 		t.Fatal(err)
 	}
 	if _, ok := c.Get(key("removed")); !ok {
-		t.Error("a removal counts for later questions, too")
+		t.Error("a removal before the Backfill has an effect on it")
 	}
 }
 
-// TestBackfillEnds: once there is no gap, nobody is asked any more.
+// TestBackfillEnds: without a gap Backfill does not ask the source.
 func TestBackfillEnds(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "attachments")
 	c := begun(t, path, noLag, entry("a", "10.0.0.2"))
@@ -350,10 +352,10 @@ func TestBackfillEnds(t *testing.T) {
 	}
 }
 
-// A finished pod, or one that is starting, is in nobody's way.
+// Finished pods leave no gap, and a starting pod leaves one only since its start.
 //
-// Guard: [finishedLongAgo], and [backfill.add], for which only a pod that is starting
-// leaves a gap.
+// Guard: [finishedLongAgo] leaves out finished pods, and in [backfill.add] only a
+// starting pod leaves a gap.
 func TestHazard61NoObstacle(t *testing.T) {
 	n := newNode(t, t.TempDir())
 	n.reserve("10.0.0.2", "live")

@@ -19,8 +19,8 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/boottime"
 )
 
-// fallbackRuntime is what the record falls back to. It knows a container that the
-// record does not, and not the one that it does.
+// fallbackRuntime is the fallback of the record. It lists a container that is not
+// recorded, and not the one that is.
 var fallbackRuntime = podsource.Static{{ContainerIDs: []string{"known-to-runtime"}}}
 
 // nodeWithLeak makes a node with a recorded container, one that the runtime lists, and a

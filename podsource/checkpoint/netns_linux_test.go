@@ -22,14 +22,14 @@ import (
 )
 
 // inNamespaces runs this test in a mount and a network namespace of its own, and
-// returns a directory for it there; none is that it ran already.
+// returns a directory for it there. It returns "" after the test has run there.
 func inNamespaces(t *testing.T) (dir string) {
 	t.Helper()
 	if dir = os.Getenv(childEnv); dir == "" {
 		runInNamespaces(t, syscall.CLONE_NEWNS|syscall.CLONE_NEWNET)
 		return ""
 	}
-	runtime.LockOSThread() // and never unlocked: the thread ends with the test
+	runtime.LockOSThread() // never unlocked: the thread ends with the test
 	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
 		skipLoudly(t, "mounting", err)
 	}
@@ -49,7 +49,7 @@ func mountNS(t testing.TB, path string) {
 	}
 }
 
-// keep has the inode of a namespace not given to another one.
+// holdInode keeps the kernel from reusing the inode number of a namespace.
 func holdInode(t testing.TB, path string) {
 	t.Helper()
 	f, err := os.Open(path)
@@ -74,7 +74,7 @@ func unmount(t testing.TB, path string) {
 	}
 }
 
-// end is what a runtime does when a container ends.
+// endContainer removes a namespace as a runtime does when a container ends.
 func endContainer(t testing.TB, path string) {
 	t.Helper()
 	unmount(t, path)
@@ -83,8 +83,7 @@ func endContainer(t testing.TB, path string) {
 	}
 }
 
-// newDir makes a directory for namespaces. What is mounted in it ends with the
-// process.
+// newDir makes a directory for namespaces. The mounts in it end with the process.
 func newDir(t testing.TB, in string) string {
 	t.Helper()
 	dir, err := os.MkdirTemp(in, "netns") //nolint:usetesting // see above
@@ -94,15 +93,15 @@ func newDir(t testing.TB, in string) string {
 	return dir
 }
 
-// attachedTo is an attachment of a container with that namespace.
+// attachedTo is an attachment of a container whose namespace is at path.
 func attachedTo(containerID, ip, path string) Entry {
 	e := entry(containerID, ip)
 	e.NetNS.Path = path
 	return e
 }
 
-// TestNetNS: an entry is dead when the namespace that was mounted at its path is
-// gone, or is another one by now; and only then.
+// TestNetNS: an entry has ended only if the namespace at its path is gone, or another
+// one is there.
 func TestNetNS(t *testing.T) {
 	dir := inNamespaces(t)
 	if dir == "" {
@@ -111,23 +110,23 @@ func TestNetNS(t *testing.T) {
 	mount := func(path string) { mountNS(t, path) }
 	for _, row := range []struct {
 		reason string
-		before func(path string) // what is there when it is recorded
+		before func(path string) // before it is recorded
 		then   func(path string)
-		dead   bool
+		ended  bool
 	}{
-		{"it is there still", mount, func(string) {}, false},
+		{"it is still there", mount, func(string) {}, false},
 		{"it is gone", mount, func(path string) { endContainer(t, path) }, true},
-		{"another one has its path", mount, func(path string) { holdInode(t, path); unmount(t, path); mount(path) }, true},
-		{"its path holds no namespace: its mount may not be passed on to us", mount, func(path string) { unmount(t, path) }, false},
+		{"another one is at its path", mount, func(path string) { holdInode(t, path); unmount(t, path); mount(path) }, true},
+		{"no namespace is at its path: its mount may not be propagated", mount, func(path string) { unmount(t, path) }, false},
 		{"its path is a link now", mount, func(path string) {
 			endContainer(t, path)
 			if err := os.Symlink("/proc/self/ns/net", path); err != nil {
 				t.Fatal(err)
 			}
 		}, false},
-		{"a path that was no namespace", func(path string) { write(t, path, "") }, func(path string) { _ = os.Remove(path) }, false},
-		{"a path that was nothing", func(string) {}, func(string) {}, false},
-		{"a link into /proc, whose process may end before", func(path string) {
+		{"its path had no namespace", func(path string) { write(t, path, "") }, func(path string) { _ = os.Remove(path) }, false},
+		{"its path did not exist", func(string) {}, func(string) {}, false},
+		{"its path was a link into /proc, whose process may end before it", func(path string) {
 			if err := os.Symlink("/proc/thread-self/ns/net", path); err != nil {
 				t.Fatal(err)
 			}
@@ -138,32 +137,32 @@ func TestNetNS(t *testing.T) {
 		row.before(nsPath)
 		c := begun(t, path, served, attachedTo("a", "10.0.0.2", nsPath))
 		recordedNS := c.Entries()[0].NetNS
-		if row.then(nsPath); row.dead && recordedNS.Present() {
-			t.Errorf("%s: it is present still", row.reason)
+		if row.then(nsPath); row.ended && recordedNS.Present() {
+			t.Errorf("%s: it is still present", row.reason)
 		}
 		if err := c.Add(entry("b", "10.0.0.3")); err != nil {
 			t.Fatal(err)
 		}
 		for who, pods := range map[string][]string{"writer": ids(t, c), "reader": ids(t, reader(t, path, served))} {
-			if alive := slices.Contains(pods, "a"); alive == row.dead || !slices.Contains(pods, "b") {
+			if live := slices.Contains(pods, "a"); live == row.ended || !slices.Contains(pods, "b") {
 				t.Errorf("%s: the %s sees %v (recorded: %+v)", row.reason, who, pods, recordedNS)
 			}
 		}
 		blockWrites(t, path)
-		if gone, err := c.Prune(t.Context()); (err != nil) != row.dead || gone != nil {
-			t.Errorf("%s: pruned %v from what can't be written, %v", row.reason, gone, err)
+		if gone, err := c.Prune(t.Context()); (err != nil) != row.ended || gone != nil {
+			t.Errorf("%s: the file can't be written: pruned %v, %v", row.reason, gone, err)
 		}
 		if err := os.RemoveAll(path + ".tmp"); err != nil {
 			t.Fatal(err)
 		}
 		gone, err := c.Prune(t.Context())
-		if err != nil || (len(gone) == 1) != row.dead {
+		if err != nil || (len(gone) == 1) != row.ended {
 			t.Errorf("%s: pruned %v, %v", row.reason, gone, err)
 		}
-		if r, err := decode(read(t, path)); err != nil || (len(r.Entries) == 1) != row.dead {
-			t.Errorf("%s: on the disk is %v, %v", row.reason, r, err)
+		if r, err := decode(read(t, path)); err != nil || (len(r.Entries) == 1) != row.ended {
+			t.Errorf("%s: the file has %v, %v", row.reason, r, err)
 		}
-		if row.dead {
+		if row.ended {
 			if err := c.Remove(key("b")); err != nil || len(c.Entries()) != 0 {
 				t.Errorf("%s: %v, %v", row.reason, err, c.Entries())
 			}
@@ -171,18 +170,18 @@ func TestNetNS(t *testing.T) {
 	}
 }
 
-// All recorded namespaces vanish at once. Their containers have ended only if that
-// is seen in the very directory in which they were recorded; whatever else is at its
-// path says nothing of them.
+// All recorded namespaces vanish at once. Only in the recorded directory does this show
+// that their containers have ended, and not in another directory at its path.
 //
-// Guard: [directories.check] compares the [Directory] of each, [directory.readNetNS] is of that
-// one, and [goneOf] refuses where nothing that was recorded is seen.
+// Guard: [directories.check] compares the [Directory] of each, [directory.readNetNS]
+// reads the namespace in that directory, and [goneOf] returns an error if it sees neither
+// a recorded namespace nor a recorded directory.
 func TestHazard50AllVanishAtOnce(t *testing.T) {
 	dir := inNamespaces(t)
 	if dir == "" {
 		return
 	}
-	if path := os.Getenv(elsewhereEnv); path != "" { // another mount namespace
+	if path := os.Getenv(elsewhereEnv); path != "" { // in another mount namespace
 		unmount(t, path)
 		_, err := reader(t, filepath.Join(dir, "attachments"), served).Pods(t.Context())
 		fmt.Println("ELSEWHERE:", errors.Is(err, podsource.ErrIncomplete), err)
@@ -191,36 +190,36 @@ func TestHazard50AllVanishAtOnce(t *testing.T) {
 	both := []string{"a", "b"}
 	for _, row := range []struct {
 		reason string
-		fs     string // what the directory is on; empty: on its parent's
+		fs     string // the file system of the directory; empty: its parent's
 		then   func(sub string)
-		live   []string // nil: it is refused
+		live   []string // nil: an error
 	}{
-		{"their files are gone from it: they ended", "tmpfs", func(sub string) { endContainer(t, sub+"/a"); endContainer(t, sub+"/b") }, []string{}},
-		{"... also in one that has no file system of its own", "", func(sub string) { endContainer(t, sub+"/a"); endContainer(t, sub+"/b") }, []string{}},
+		{"their files are gone: they ended", "tmpfs", func(sub string) { endContainer(t, sub+"/a"); endContainer(t, sub+"/b") }, []string{}},
+		{"... also in a directory without a file system of its own", "", func(sub string) { endContainer(t, sub+"/a"); endContainer(t, sub+"/b") }, []string{}},
 		{"the hostPath is lost: another directory is mounted there", "tmpfs", func(sub string) { mountFS(t, sub, "tmpfs") }, nil},
 		{"it was unmounted lazily", "tmpfs", func(sub string) { unmount(t, sub) }, nil},
-		{"their files are gone, and no ID of its file system shows that it is the one", "ramfs", func(sub string) { endContainer(t, sub+"/a"); endContainer(t, sub+"/b") }, nil},
-		{"there is none any more", "", func(sub string) {
+		{"their files are gone, and its file system has no ID that confirms it", "ramfs", func(sub string) { endContainer(t, sub+"/a"); endContainer(t, sub+"/b") }, nil},
+		{"it was removed", "", func(sub string) {
 			endContainer(t, sub+"/a")
 			endContainer(t, sub+"/b")
 			if err := os.Remove(sub); err != nil {
 				t.Fatal(err)
 			}
 		}, nil},
-		{"another one was made under its name", "", func(sub string) {
+		{"another directory was made at its path", "", func(sub string) {
 			if err := errors.Join(os.Rename(sub, sub+".old"), os.Mkdir(sub, 0o755)); err != nil {
 				t.Fatal(err)
 			}
 		}, nil},
-		{"a file is in its place", "", func(sub string) {
+		{"a file is at its path", "", func(sub string) {
 			if err := os.Rename(sub, sub+".old"); err != nil {
 				t.Fatal(err)
 			}
 			write(t, sub, "")
 		}, nil},
-		{"one is seen, so the other one's file is gone from the right directory", "tmpfs", func(sub string) { endContainer(t, sub+"/a") }, []string{"b"}},
+		{"one is seen, so the other one's file is gone from the recorded directory", "tmpfs", func(sub string) { endContainer(t, sub+"/a") }, []string{"b"}},
 		{"... whose file system has no ID", "ramfs", func(sub string) { endContainer(t, sub+"/a") }, []string{"b"}},
-		{"the directory is there, and nothing is mounted at their paths", "tmpfs", func(sub string) { unmount(t, sub+"/a"); unmount(t, sub+"/b") }, both},
+		{"the directory is confirmed, and nothing is mounted at their paths", "tmpfs", func(sub string) { unmount(t, sub+"/a"); unmount(t, sub+"/b") }, both},
 		{"... whose file system has no ID", "ramfs", func(sub string) { unmount(t, sub+"/a"); unmount(t, sub+"/b") }, nil},
 		{"... and others are mounted there", "ramfs", func(sub string) {
 			for _, path := range []string{sub + "/a", sub + "/b"} {
@@ -251,7 +250,7 @@ func TestHazard50AllVanishAtOnce(t *testing.T) {
 			answer, err := source.Pods(t.Context())
 			if row.live == nil {
 				if !errors.Is(err, podsource.ErrIncomplete) || errors.Is(err, podsource.ErrNotHere) || !strings.Contains(err.Error(), "hostPath") || !strings.Contains(err.Error(), sub) {
-					t.Errorf("%s: the %s says %v, %v", row.reason, who, answer.Pods, err)
+					t.Errorf("%s: the %s returns %v, %v", row.reason, who, answer.Pods, err)
 				}
 				continue
 			}
@@ -278,7 +277,7 @@ func TestHazard50AllVanishAtOnce(t *testing.T) {
 		}
 	}
 
-	// The agent's mount namespace lacks what the node's has.
+	// The agent's mount namespace lacks a mount of the node's.
 	sub := newDir(t, dir)
 	mountFS(t, sub, "tmpfs")
 	mountNS(t, sub+"/a")
@@ -295,30 +294,30 @@ func TestHazard50AllVanishAtOnce(t *testing.T) {
 		t.Errorf("in another mount namespace: %v\n%s", err, out)
 	}
 	if got := ids(t, reader(t, filepath.Join(dir, "attachments"), served)); !slices.Equal(got, []string{"a"}) {
-		t.Errorf("here: %v", got)
+		t.Errorf("in this mount namespace: %v", got)
 	}
 }
 
-// elsewhereEnv names a directory to unmount in a mount namespace of its own.
+// elsewhereEnv names a directory that the child unmounts in its own mount namespace.
 const elsewhereEnv = "HOSTLOCAL_GC_TEST_ELSEWHERE"
 
-// The directory's file system was unmounted lazily and another one mounted, which was
-// given its device number, and its root the inode number: it is another one.
+// The directory's file system was unmounted lazily, and another one was mounted with
+// the same device and root inode numbers. It is another directory.
 //
-// Guard: [Directory.FS] is the ID of a file system, which no other one has.
+// Guard: [Directory.FS] is the ID of the file system, which is unique.
 func TestHazard50AnotherFileSystemGotTheNumbers(t *testing.T) {
 	dir := inNamespaces(t)
 	if dir == "" {
 		return
 	}
-	for range 10 { // somebody else on this machine may be given them
+	for range 10 { // another process on this machine may get the numbers
 		sub := newDir(t, dir)
 		mountFS(t, sub, "tmpfs")
 		mountNS(t, sub+"/a")
 		c := begun(t, filepath.Join(t.TempDir(), "attachments"), served, attachedTo("a", "10.0.0.2", sub+"/a"))
 		was := c.Entries()[0].NetNS.Dir
 		unmount(t, sub)
-		for range 100 { // the lowest that is free is next
+		for range 100 { // the kernel uses the lowest free number
 			mountFS(t, sub, "tmpfs")
 			d := openDirectory(sub + "/a")
 			d.close()
@@ -331,13 +330,15 @@ func TestHazard50AnotherFileSystemGotTheNumbers(t *testing.T) {
 			return
 		}
 	}
-	t.Error("no file system was given the numbers of the one before it")
+	t.Error("no file system got the numbers of an earlier one")
 }
 
-// Of two directories one is not seen here. Those in the other one show that the view
-// is the node's, so it is no error, and those that are not seen count as live.
+// One of two directories is not seen. The namespaces in the other one show that this
+// process sees the node's mounts, so it is no error, and those that are not seen count
+// as live.
 //
-// Guard: [goneOf] lets go of none in a directory that was not [directories.confirmed].
+// Guard: [goneOf] reports no namespace as ended in a directory that is not
+// [directories.confirmed].
 func TestHazard50OneOfTwoDirectoriesIsNotSeen(t *testing.T) {
 	dir := inNamespaces(t)
 	if dir == "" {
@@ -357,7 +358,7 @@ func TestHazard50OneOfTwoDirectoriesIsNotSeen(t *testing.T) {
 		reason string
 		do     func()
 	}{
-		{"their files are gone, and nothing shows that this is the directory", func() { endContainer(t, lost+"/c"); endContainer(t, lost+"/d") }},
+		{"their files are gone, and the directory is not confirmed", func() { endContainer(t, lost+"/c"); endContainer(t, lost+"/d") }},
 		{"it is unmounted", func() { unmount(t, lost) }},
 	} {
 		step.do()
@@ -370,10 +371,10 @@ func TestHazard50OneOfTwoDirectoriesIsNotSeen(t *testing.T) {
 	}
 }
 
-// Another namespace is mounted at the path and has the inode number of the one that
-// ended there. Its ID tells, where the kernel has them; else it counts as live.
+// Another namespace is mounted at the path and has the same inode number. On kernels
+// with namespace IDs its ID shows that; on others the entry counts as live.
 //
-// Guard: [NetNS.is] compares the [NetNS.ID], which [namespaceID] asks the kernel for.
+// Guard: [NetNS.is] compares [NetNS.ID], which [namespaceID] reads.
 func TestHazard50InodeNumberIsUsedAgain(t *testing.T) {
 	dir := inNamespaces(t)
 	if dir == "" {
@@ -383,8 +384,8 @@ func TestHazard50InodeNumberIsUsedAgain(t *testing.T) {
 	c := begun(t, filepath.Join(t.TempDir(), "attachments"), served)
 	mountNS(t, nsPath)
 	var was NetNS
-	// The kernel gives the lowest number that is free, some moments after the end. On
-	// a busy machine somebody else may get it: then anew.
+	// The kernel reuses the lowest free number, some time after the end. If another
+	// process gets it, the test tries again with a new one.
 	again := time.NewTicker(20 * time.Millisecond)
 	defer again.Stop()
 	for tries := 0; tries == 0 || !isInode(nsPath, was.Inode); tries++ {
@@ -408,7 +409,7 @@ func TestHazard50InodeNumberIsUsedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	if hasIDs := major > 6 || major == 6 && minor >= 18; hasIDs != (was.ID != 0) {
-		t.Errorf("Linux %d.%d: the namespace has the ID %d", major, minor, was.ID)
+		t.Errorf("Linux %d.%d: the namespace has ID %d", major, minor, was.ID)
 	}
 	want := []string{"a"}
 	if was.ID != 0 {
@@ -417,7 +418,7 @@ func TestHazard50InodeNumberIsUsedAgain(t *testing.T) {
 	if diff := cmp.Diff(want, ids(t, c)); diff != "" || was.Present() != (was.ID == 0) {
 		t.Errorf("%+v is present: %t (-want +got):\n%s", was, was.Present(), diff)
 	}
-	// As an older kernel recorded it.
+	// As recorded on an older kernel.
 	e := c.Entries()[0]
 	e.NetNS.ID = 0
 	if err := c.Add(e); err != nil {
@@ -427,26 +428,26 @@ func TestHazard50InodeNumberIsUsedAgain(t *testing.T) {
 		t.Errorf("without an ID (-want +got):\n%s", diff)
 	}
 	if got := c.Entries()[0].NetNS; got != e.NetNS {
-		t.Errorf("given was %+v, recorded is %+v", e.NetNS, got)
+		t.Errorf("recorded %+v, want %+v", got, e.NetNS)
 	}
 	unknown := NetNS{Path: nsPath, Dir: e.NetNS.Dir}
 	if gone, err := goneOf(t.Context(), []NetNS{unknown}); err != nil || gone[0] {
-		t.Errorf("one that was not seen when it was recorded is gone: %t, %v", gone, err)
+		t.Errorf("a namespace without identity: gone is %t, %v", gone, err)
 	}
 	t.Chdir(filepath.Dir(nsPath))
 	if relative := (NetNS{Path: filepath.Base(nsPath)}); relative.identified() != relative {
-		t.Error("looked for a path that is another one elsewhere")
+		t.Error("a relative path was looked up")
 	}
 }
 
-// isInode reports whether what is mounted at path has an inode number.
+// isInode reports whether the namespace at path has this inode number.
 func isInode(path string, inode uint64) bool {
 	now, err := readNetNS(path)
 	return err == nil && now.Inode == inode
 }
 
-// TestDirectoriesAreClosed: looking for namespaces leaves no descriptor open, nor does a
-// record that was written, or could not be opened.
+// TestDirectoriesAreClosed: no descriptor is left open by checking namespaces, by
+// writing a record, or by an Open that failed.
 func TestDirectoriesAreClosed(t *testing.T) {
 	base := t.TempDir()
 	var all []NetNS
@@ -476,7 +477,7 @@ func TestDirectoriesAreClosed(t *testing.T) {
 	}
 	for _, fd := range descriptors {
 		if to, err := os.Readlink(fd); err == nil && strings.HasPrefix(to, base) {
-			t.Errorf("%s is open still", to)
+			t.Errorf("%s is still open", to)
 		}
 	}
 }

@@ -21,10 +21,10 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// childEnv makes a test a child of itself, which works in the directory named.
+// childEnv is set in the child process of a test. It names the child's directory.
 const childEnv = "HOSTLOCAL_GC_TEST_RECORD_DIR"
 
-// child is a command that runs this very test in a process of its own.
+// child returns a command that runs the same test in a child process.
 func child(t *testing.T, dir string) *exec.Cmd {
 	t.Helper()
 	exe, err := os.Executable()
@@ -36,7 +36,7 @@ func child(t *testing.T, dir string) *exec.Cmd {
 	return cmd
 }
 
-// apart runs this test in namespaces of its own, which end with it.
+// runInNamespaces runs this test in namespaces of its own.
 func runInNamespaces(t *testing.T, flags uintptr) {
 	t.Helper()
 	cmd := child(t, t.TempDir())
@@ -62,15 +62,15 @@ func runInNamespaces(t *testing.T, flags uintptr) {
 	t.Logf("\n%s", out)
 }
 
-// TestTwoWriters: while a process has the record open, another Open fails at
-// once; readers are free, and the writer's death lets go of it.
+// TestTwoWriters: while a process has the record open, another Open fails at once and
+// readers succeed. The end of the writer releases the lock.
 func TestTwoWriters(t *testing.T) {
 	if dir := os.Getenv(childEnv); dir != "" {
 		if _, err := Open(filepath.Join(dir, "attachments"), served); err != nil {
 			t.Fatal(err)
 		}
 		fmt.Println("OPEN")
-		_, _ = io.Copy(io.Discard, os.Stdin) // until it is killed, or its parent died
+		_, _ = io.Copy(io.Discard, os.Stdin) // until it is killed, or its parent ends
 		return
 	}
 	dir := t.TempDir()
@@ -110,12 +110,12 @@ func TestTwoWriters(t *testing.T) {
 	}
 	_ = cmd.Wait() // it was killed
 	if diff := cmp.Diff([]string{"10.0.0.2"}, recorded(opened(t, path, served))); diff != "" {
-		t.Errorf("after its death (-want +got):\n%s", diff)
+		t.Errorf("after the writer was killed (-want +got):\n%s", diff)
 	}
 }
 
-// TestDiskFull: with no room left, Add and Remove are errors and the old state
-// stands, in memory and on the disk. With room again both go on.
+// TestDiskFull: on a full disk Add and Remove return errors, and the state does not
+// change, in memory and on the disk. After that both work again.
 func TestDiskFull(t *testing.T) {
 	dir := os.Getenv(childEnv)
 	if dir == "" {
@@ -138,8 +138,8 @@ func TestDiskFull(t *testing.T) {
 	if !errors.Is(err, syscall.ENOSPC) {
 		t.Fatalf("after %d attachments: %v, want %v", n, err, syscall.ENOSPC)
 	}
-	n-- // of which the last one failed
-	// Whatever size the failure came at: now there is no room for a byte.
+	n-- // the last one failed
+	// Fill the rest of the disk.
 	filler, err := os.Create(filepath.Join(dir, "filler"))
 	for err == nil {
 		_, err = filler.Write(make([]byte, 4096))
@@ -148,7 +148,7 @@ func TestDiskFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := string(read(t, path))
-	_, pruneErr := c.Prune(t.Context()) // has nothing to do
+	_, pruneErr := c.Prune(t.Context()) // changes nothing
 	for what, err := range map[string]error{
 		"add": c.Add(entry("b", "10.0.0.3")), "add anew": c.Add(entry("a0001", "10.0.0.3")), "remove": c.Remove(key("a0000")),
 	} {
@@ -157,7 +157,7 @@ func TestDiskFull(t *testing.T) {
 		}
 	}
 	if pruneErr != nil || c.Remove(key("b")) != nil {
-		t.Error("what changes nothing needs room")
+		t.Error("a call without a change returned an error")
 	}
 	if got := string(read(t, path)); got != before {
 		t.Error("the file was changed")
@@ -166,7 +166,7 @@ func TestDiskFull(t *testing.T) {
 		t.Errorf("in the directory (-want +got):\n%s", diff)
 	}
 	if e, ok := c.Get(key("a0001")); !ok || e.IPs[0].String() != "10.0.0.2" {
-		t.Errorf("in memory is %v, want it as it was", e)
+		t.Errorf("in memory: %v, want no change", e)
 	}
 	if got := len(c.Entries()); got != n {
 		t.Errorf("%d attachments in memory, want %d", got, n)
@@ -182,8 +182,8 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
-// TestNoBootID: without the kernel's word nothing is known of the record, also
-// not that there is none, which would be the fallback's turn.
+// TestNoBootID: without the kernel's boot ID Open and New return errors, and not
+// podsource.ErrNotHere, after which the fallback would be asked.
 func TestNoBootID(t *testing.T) {
 	dir := os.Getenv(childEnv)
 	if dir == "" {
@@ -211,6 +211,6 @@ func TestNoBootID(t *testing.T) {
 		write(t, "/proc/sys/kernel/random/boot_id", "\n")
 	}
 	if err := opened(t, path, ofBoot("1")).Close(); err != nil {
-		t.Errorf("told by the caller: %v", err)
+		t.Errorf("with Options.BootID: %v", err)
 	}
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// TestGapsAtAStep: when the clock is set, each gap that had not ended grows to what
-// timestamps of both clocks can mean, and those that had ended stay.
+// TestGapsAtAStep: after the clock is set, gaps that had not ended grow, since
+// timestamps may be of the old or the new clock. Gaps that had ended stay.
 func TestGapsAtAStep(t *testing.T) {
 	read := time.Now()
 	at := func(minutes int) time.Time { return read.Round(0).Add(time.Duration(minutes) * time.Minute) }
@@ -27,10 +27,11 @@ func TestGapsAtAStep(t *testing.T) {
 		want    []podsource.Gap
 	}{
 		{"not set", 0, []podsource.Gap{ended, open, ever}},
-		{"forward: what ends does so later", 5, []podsource.Gap{ended, {From: at(-3), To: at(25)}, ever}},
-		{"back: what begins has begun earlier", -4, []podsource.Gap{ended, {From: at(-7), To: at(20)}, {From: at(26)}}},
+		{"forward: gaps end later", 5, []podsource.Gap{ended, {From: at(-3), To: at(25)}, ever}},
+		{"back: gaps begin earlier", -4, []podsource.Gap{ended, {From: at(-7), To: at(20)}, {From: at(26)}}},
 	} {
-		// That many minutes have passed by the wall clock, and none by the monotonic one.
+		// The wall clock has gone forward by that many minutes, and the monotonic clock
+		// by none.
 		s := &state{gaps: []podsource.Gap{ended, open, ever}, at: reading{at(-row.forward), read}}
 		if diff := cmp.Diff(row.want, s.gapsAt(read)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
@@ -38,7 +39,7 @@ func TestGapsAtAStep(t *testing.T) {
 	}
 }
 
-// TestGapWithoutABeginningAtAStep: it has none when the clock was set, either.
+// TestGapWithoutABeginningAtAStep: a step does not give it a beginning.
 func TestGapWithoutABeginningAtAStep(t *testing.T) {
 	read := time.Now()
 	want := []podsource.Gap{{To: read.Round(0).Add(time.Hour)}}
@@ -48,18 +49,18 @@ func TestGapWithoutABeginningAtAStep(t *testing.T) {
 	}
 }
 
-// TestNarrowedToAMoment: a gap that ends in the moment from which on all are recorded is
-// that moment still.
-func TestNarrowedToAMoment(t *testing.T) {
+// TestNarrowedToAnInstant: a gap that ends when the remaining gap begins is not dropped,
+// since both ends are included.
+func TestNarrowedToAnInstant(t *testing.T) {
 	at := time.Date(2025, 3, 1, 12, 0, 0, 0, time.UTC)
-	later := podsource.Gap{From: at.Add(time.Minute), To: at.Add(time.Hour)} // which stays as it is
+	later := podsource.Gap{From: at.Add(time.Minute), To: at.Add(time.Hour)} // stays
 	got := narrowed([]podsource.Gap{{From: at.Add(-time.Hour), To: at}, later}, podsource.AnyForm, at, at)
 	if diff := cmp.Diff([]podsource.Gap{{From: at, To: at}, later}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
-// TestCommonOfSeveral: each gap counts with each of the others.
+// TestCommonOfSeveral: each gap is intersected with each of the others.
 func TestCommonOfSeveral(t *testing.T) {
 	at := func(minutes int) time.Time { return time.Date(2025, 3, 1, 12, minutes, 0, 0, time.UTC) }
 	gap := func(from, to int, but podsource.Form) podsource.Gap {
@@ -72,20 +73,20 @@ func TestCommonOfSeveral(t *testing.T) {
 	}
 }
 
-// TestNote: people are told of each gap.
-func TestNote(t *testing.T) {
+// TestGapsNote: the note has each gap.
+func TestGapsNote(t *testing.T) {
 	at := func(minutes int) time.Time { return time.Date(2025, 3, 1, 12, minutes, 0, 0, time.UTC) }
-	const want = "it says nothing of reservations that were made while it was not kept, or may not have been: " +
-		"ever to 2025-03-01T12:01:00Z, 2025-03-01T12:02:00Z to now (but for container IDs of the form <64 hex digits>)"
+	const want = "the record may lack attachments of these times, so it does not speak of their reservations: " +
+		"ever to 2025-03-01T12:01:00Z, 2025-03-01T12:02:00Z to now (except container IDs of the form <64 hex digits>)"
 	if diff := cmp.Diff(want, gapsNote([]podsource.Gap{{To: at(1)}, {From: at(2), But: podsource.Hex64}})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if got := gapsNote(nil); got != "" {
-		t.Errorf("got %q of no gaps", got)
+		t.Errorf("no gaps: got %q", got)
 	}
 }
 
-// TestFormOf: a form counts if a member lists all containers of it, in that network.
+// TestFormOf: a form counts if a member names all containers of it in that network.
 func TestFormOf(t *testing.T) {
 	const other = "default-" + podsource.Hex64
 	names := func(form podsource.Form, networks ...string) podsource.Answer {
@@ -96,14 +97,14 @@ func TestFormOf(t *testing.T) {
 		members []podsource.Answer
 		want    podsource.Form
 	}{
-		{"nobody says which", []podsource.Answer{{}}, podsource.AnyForm},
+		{"no member declares one", []podsource.Answer{{}}, podsource.AnyForm},
 		{"a list of pods of a form", []podsource.Answer{{Forms: []podsource.Form{podsource.Hex64}}}, podsource.Hex64},
 		{"the second of two", []podsource.Answer{{}, names(podsource.Hex64)}, podsource.Hex64},
 		{"a form in this network", []podsource.Answer{names(podsource.Hex64, "other", "n")}, podsource.Hex64},
 		{"a form in another network only", []podsource.Answer{names(podsource.Hex64, "other")}, podsource.AnyForm},
 		{"the second declaration", []podsource.Answer{{Names: []podsource.Names{{Form: podsource.Hex64, Networks: []string{"other"}}, {Form: other}}}}, other},
 		{"any beside one", []podsource.Answer{names(other), names(podsource.AnyForm)}, podsource.AnyForm},
-		{"the usual one beside another", []podsource.Answer{names(other), names(podsource.Hex64)}, podsource.Hex64},
+		{"Hex64 beside another", []podsource.Answer{names(other), names(podsource.Hex64)}, podsource.Hex64},
 		{"another one alone", []podsource.Answer{names(other)}, other},
 	} {
 		if got := formOf(row.members, "n"); got != row.want {
@@ -112,9 +113,9 @@ func TestFormOf(t *testing.T) {
 	}
 }
 
-// TestCompleteOfSeveral: what a member was not told in a network counts where no other
-// member was, and the record's form is one that holds in all its networks.
-func TestCompleteOfSeveral(t *testing.T) {
+// TestCheckMembersOfSeveral: a member's gap in a network counts if all members have
+// gaps there, and a form counts if it holds in all networks of the record.
+func TestCheckMembersOfSeveral(t *testing.T) {
 	at := func(minutes int) time.Time { return time.Date(2025, 3, 1, 12, minutes, 0, 0, time.UTC) }
 	gap := func(minute int) []podsource.Gap { return []podsource.Gap{{From: at(minute), To: at(minute + 1)}} }
 	f := backfill{networks: []string{"n"}}
@@ -129,7 +130,7 @@ func TestCompleteOfSeveral(t *testing.T) {
 		t.Fatal(err)
 	}
 	if f.gaps != nil || f.form != podsource.Hex64 {
-		t.Errorf("beside one that was told all: gaps %v, form %q; want what that one means", f.gaps, f.form)
+		t.Errorf("beside a member without gaps: gaps %v, form %q; want no gaps and that member's form", f.gaps, f.form)
 	}
 	in := func(network string, form podsource.Form) podsource.Answer {
 		return podsource.Answer{Networks: []string{"elsewhere", network}, Forms: []podsource.Form{form}}
@@ -155,8 +156,8 @@ func TestCompleteOfSeveral(t *testing.T) {
 	}
 }
 
-// TestBackfillFromTheFuture: a list whose date lies in the future, by however little, says
-// nothing of how old it is (hazard 36), so nothing that is not recorded is spoken of.
+// TestBackfillFromTheFuture: if the time of a list is in the future, its age is unknown
+// (hazard 36), so the gap has no beginning.
 func TestBackfillFromTheFuture(t *testing.T) {
 	c := opened(t, filepath.Join(t.TempDir(), "attachments"), served)
 	source := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
@@ -172,12 +173,12 @@ func TestBackfillFromTheFuture(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(answer.Gaps) != 1 || !answer.Gaps[0].From.IsZero() {
-		t.Errorf("got gaps %v, want one that began ever", answer.Gaps)
+		t.Errorf("got gaps %v, want one without a beginning", answer.Gaps)
 	}
 }
 
-// TestStartingPodLeavesAGap: only a pod may hold what it does not name of which neither the
-// container nor all addresses are known, and that has not finished.
+// TestStartingPodLeavesAGap: a pod leaves a gap only if neither its container nor all
+// its addresses are known, and it has not finished.
 func TestStartingPodLeavesAGap(t *testing.T) {
 	asked := time.Now()
 	ip := entry("a", "10.0.0.2").IPs
@@ -189,7 +190,7 @@ func TestStartingPodLeavesAGap(t *testing.T) {
 	}{
 		{"neither is known", podsource.Pod{}, nil, true},
 		{"not all addresses are known", podsource.Pod{IPs: ip, MoreIPs: true}, nil, true},
-		{"... but by one of them the container", podsource.Pod{IPs: ip, MoreIPs: true}, []Entry{entry("a", "10.0.0.2")}, false},
+		{"... and its container is known by one of them", podsource.Pod{IPs: ip, MoreIPs: true}, []Entry{entry("a", "10.0.0.2")}, false},
 		{"its addresses are known", podsource.Pod{IPs: ip}, nil, false},
 		{"its container is known", podsource.Pod{ContainerIDs: []string{"a"}}, nil, false},
 		{"it has finished", podsource.Pod{Finished: true}, nil, false},
@@ -206,8 +207,7 @@ func TestStartingPodLeavesAGap(t *testing.T) {
 	}
 }
 
-// TestContextEnds: looking for namespaces ends with the context, and so does what asks a
-// source.
+// TestContextEnds: Prune and Backfill end with the context.
 func TestContextEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

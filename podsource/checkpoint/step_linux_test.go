@@ -15,15 +15,16 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/boottime"
 )
 
-// The clock is set while the runtime pulls a pause image: what was reserved minutes ago
-// looks an hour old. The runtime does not list it yet, so neither knows the record.
+// The clock is set forward while the runtime pulls a pause image: a reservation that is
+// minutes old looks an hour old. The runtime does not list the container yet, so it is
+// not recorded.
 //
-// Guard: [backfill.slack], by which [backfill.before] is earlier.
+// Guard: [backfill.before] is earlier by [backfill.slack].
 func TestHazard52ClockWasSet(t *testing.T) {
 	for _, row := range []struct {
 		reason string
 		set    func(*Checkpoint)
-		since  time.Duration // the record was written, by the clock
+		since  time.Duration // the age of the record, by the wall clock
 	}{
 		{"before the record was opened", func(*Checkpoint) {}, 65 * time.Minute},
 		{"while it was open", func(c *Checkpoint) { setClock(c, time.Hour) }, 5 * time.Minute},
@@ -62,13 +63,13 @@ func TestHazard52ClockWasSet(t *testing.T) {
 				t.Fatal(err)
 			}
 			if from := c.state.Load().gaps[0].From; time.Since(from) > DefaultLag+time.Minute {
-				t.Errorf("long after that the gap begins at %v", from)
+				t.Errorf("the step was longer ago than the lag, and the gap begins at %v", from)
 			}
 		})
 	}
 }
 
-// setClock has the wall clock set forward since the record was opened.
+// setClock simulates that the wall clock was set forward since the record was opened.
 func setClock(c *Checkpoint, by time.Duration) {
 	s := *c.state.Load()
 	s.at.wall = s.at.wall.Add(-by)
@@ -82,10 +83,10 @@ func setClock(c *Checkpoint, by time.Duration) {
 	c.state.Store(&s)
 }
 
-// What somebody's ADD reserves after the start bears the timestamp of the clock as it
-// is then.
+// The clock is set while the record is open. Later reservations of another CNI server
+// have timestamps of the new clock.
 //
-// Guard: [state.gapsAt], which [Checkpoint.Pods] and [Checkpoint.commit] ask.
+// Guard: [Checkpoint.Pods] and [Checkpoint.commit] call [state.gapsAt].
 func TestHazard52ClockIsSetInAGap(t *testing.T) {
 	for _, by := range []time.Duration{time.Hour, -time.Hour} {
 		path := filepath.Join(t.TempDir(), "attachments")
@@ -108,7 +109,7 @@ func TestHazard52ClockIsSetInAGap(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		near("asked", a.Gaps)
+		near("Pods", a.Gaps)
 		if err := c.Add(entry("a", "10.0.0.2")); err != nil {
 			t.Fatal(err)
 		}
