@@ -17,13 +17,13 @@ import (
 // Backfill adds the attachments that were made while the record was not kept: those
 // that attachmentsOf returns for the pods of source. If there is no file, it writes the
 // first one. Call it at every start, before the agent serves, and again while the agent
-// serves, after twice the Lag, until it returns [fs.ErrExist]: then the record has no
-// gaps left, and the source was not asked.
+// serves, after twice the Lag, until it returns [fs.ErrExist]: then no gap is left that
+// a source could close, and the source was not asked.
 //
 // Attachments that the source can't list yet are not recorded, and the record does not
 // speak of their reservations: those made from Options.Lag before the source was asked
 // until Options.Lag after the record was opened, by an ADD in flight (hazard 52), and
-// those made since the start of a pod without known containers and addresses (R4).
+// those made since the start of a pod whose containers and addresses are unknown (R4).
 //
 // attachmentsOf is called for each pod, also if several entries of a [podsource.Union]
 // are the same pod. It is not called for pods in the node's network, nor for pods that
@@ -31,12 +31,13 @@ import (
 // Entries that are already recorded do not change, and entries that are removed
 // meanwhile are not added.
 //
-// If the source, or a member of it that is not supplementary, lists no other pods, it
-// must declare that it is authoritative (R9); podsource.AllowEmpty lets the caller assert
-// that. For each of Options.Networks there must be a member that speaks of it and is not
-// supplementary. A gap of the source becomes a gap of the record, unless another such
-// member speaks of that time. If all members name only one form of container IDs, as a
-// runtime does, the record keeps its gap for every other form (hazard 49).
+// If the source, or a member of it that is not supplementary, lists no pods except
+// those that have been finished for five minutes, it must declare that it is
+// authoritative (R9); podsource.AllowEmpty lets the caller assert that. For each of
+// Options.Networks there must be a member that speaks of it and is not supplementary. A
+// gap of such a member becomes a gap of the record, unless another such member of the
+// network has no gaps. If all members name only one form of container IDs, as a runtime
+// does, the record keeps its gap for every other form (hazard 49).
 //
 // After an error nothing has changed. The agent may go on and try again: without a file
 // Add returns errors, and in its gaps the record speaks of no network.
@@ -93,7 +94,7 @@ type backfill struct {
 	networks      []string // of the record
 	asked         time.Time
 	lag           time.Duration // Options.Lag
-	steps         clockSteps    // of the clock
+	steps         clockSteps
 	slack         time.Duration // how far the clock was set within the lag
 	items         []*item       // sorted by key
 

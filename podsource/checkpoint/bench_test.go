@@ -35,11 +35,11 @@ func BenchmarkAdd(b *testing.B) {
 			b.Fatal(err)
 		}
 		b.StopTimer()
-		begun := time.Now()
+		start := time.Now()
 		if _, err := replace(path, content); err != nil {
 			b.Fatal(err)
 		}
-		disk += time.Since(begun)
+		disk += time.Since(start)
 		b.StartTimer()
 	}
 	perOp := func(d time.Duration) float64 { return d.Seconds() * 1000 / float64(b.N) }

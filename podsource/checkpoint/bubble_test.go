@@ -33,7 +33,7 @@ func TestHazard52FirstStartWithADDsInFlight(t *testing.T) {
 		n.reserve("10.0.0.3", "leaked")
 		n.reserve("10.0.0.4", "reserved")
 		n.setAge("10.0.0.4", time.Minute)
-		n.reserve("10.0.0.5", "leaked-a-moment-ago")
+		n.reserve("10.0.0.5", "leaked-a-minute-ago")
 		n.setAge("10.0.0.5", time.Minute)
 		ips := map[string]string{"old": "10.0.0.2", "reserved": "10.0.0.4", "about-to": "10.0.0.6"}
 		listed := []string{"old"}
@@ -109,9 +109,9 @@ func TestTimeout(t *testing.T) {
 			return err
 		}
 		for _, says := range []string{"longer than 1s", "an earlier call"} {
-			begun := time.Now()
+			start := time.Now()
 			err := ask(t.Context(), func() error { <-hang; return nil })
-			if took := time.Since(begun); took != time.Second || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), says) {
+			if took := time.Since(start); took != time.Second || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), says) {
 				t.Errorf("after %v: %v, want an error with %q", took, err, says)
 			}
 		}

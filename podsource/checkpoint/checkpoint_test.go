@@ -566,9 +566,9 @@ func TestBoot(t *testing.T) {
 func TestPruneLeavesNew(t *testing.T) {
 	c := begun(t, filepath.Join(t.TempDir(), "attachments"), served, entry("a", "10.0.0.2"), entry("b", "10.0.0.3"), entry("c", "10.0.0.4"))
 	gone := c.Entries() // as if all of their namespaces had ended
-	anew := entry("b", "10.0.0.3")
-	anew.NetNS = NetNS{Path: "/run/netns/other", Dev: 4, Inode: 4026532001}
-	if err := errors.Join(c.Remove(key("a")), c.Add(entry("a-new", "10.0.0.2")), c.Add(anew)); err != nil {
+	again := entry("b", "10.0.0.3")
+	again.NetNS = NetNS{Path: "/run/netns/other", Dev: 4, Inode: 4026532001}
+	if err := errors.Join(c.Remove(key("a")), c.Add(entry("a-new", "10.0.0.2")), c.Add(again)); err != nil {
 		t.Fatal(err)
 	}
 	next, those := c.state.Load().without(gone)

@@ -11,7 +11,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/boottime"
 )
 
-// A bootReading is a reading of the wall clock and of the time since the boot.
+// A bootReading has the wall clock and the time since the boot, read at one time.
 type bootReading struct {
 	wall time.Time
 	boot time.Duration // zero: unknown
@@ -72,8 +72,7 @@ func stepOf(ahead time.Duration) time.Duration {
 	return ahead
 }
 
-// A reading is a reading of the wall clock and of the monotonic clock, while the
-// record is open.
+// A reading has the wall clock and the monotonic clock, read at one time.
 type reading struct {
 	wall time.Time // without monotonic clock
 	mono time.Time // only its monotonic clock counts

@@ -229,7 +229,7 @@ func TestCommon(t *testing.T) {
 		want   []podsource.Gap
 	}{
 		{"apart", gap(1, 2), gap(3, 4), nil},
-		{"a moment", gap(1, 2), gap(2, 3), []podsource.Gap{gap(2, 2)}},
+		{"an instant", gap(1, 2), gap(2, 3), []podsource.Gap{gap(2, 2)}},
 		{"a part", gap(1, 5), gap(3, 9), []podsource.Gap{gap(3, 5)}},
 		{"one in another", gap(1, 9), gap(3, 4), []podsource.Gap{gap(3, 4)}},
 		{"one in all time", gap(1, 9), podsource.Gap{}, []podsource.Gap{gap(1, 9)}},

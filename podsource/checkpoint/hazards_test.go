@@ -141,8 +141,8 @@ func TestHazard26EveryBitTurned(t *testing.T) {
 	}
 }
 
-// stamped returns a file with a record's JSON and the right checksum.
-func stamped(format, record string) string {
+// withChecksum returns a file with a record's JSON and the right checksum.
+func withChecksum(format, record string) string {
 	return fmt.Sprintf(`{"format":%q,"crc32c":"%08x","record":%s}`, format, crc32.Checksum([]byte(record), castagnoli), record)
 }
 
@@ -153,7 +153,7 @@ func stamped(format, record string) string {
 func TestHazard26RecordUnknownOrDamaged(t *testing.T) {
 	const a = `{"network":"podnet","containerID":"a","ifName":"eth0","ips":[],"time":"2025-03-01T12:00:00Z"}`
 	of := func(entries string) string {
-		return stamped(Format, `{"bootID":"","written":"2025-03-01T12:00:00Z","attachments":[`+entries+`]}`)
+		return withChecksum(Format, `{"bootID":"","written":"2025-03-01T12:00:00Z","attachments":[`+entries+`]}`)
 	}
 	b := strings.Replace(a, `"a"`, `"b"`, 1)
 	if _, err := decode([]byte(of(a + "," + b))); err != nil {
@@ -163,7 +163,7 @@ func TestHazard26RecordUnknownOrDamaged(t *testing.T) {
 		reason, content string
 		is              error
 	}{
-		{"the next version", stamped("hostlocal-gc/attachments/3", `{"bootID":"","written":"2025-03-01T12:00:00Z","attachments":[]}`), ErrVersion},
+		{"the next version", withChecksum("hostlocal-gc/attachments/3", `{"bootID":"","written":"2025-03-01T12:00:00Z","attachments":[]}`), ErrVersion},
 		{"the next version, with other fields", `{"format":"hostlocal-gc/attachments/3","pages":7}`, ErrVersion},
 		{"another program's file", `{"format":"theirs"}`, ErrVersion},
 		{"no format", `{}`, ErrCorrupt},
@@ -175,16 +175,16 @@ func TestHazard26RecordUnknownOrDamaged(t *testing.T) {
 		{"something after the end", of(a) + "{}", ErrCorrupt},
 		{"no record", `{"format":"` + Format + `"}`, ErrCorrupt},
 		{"a wrong sum", strings.Replace(of(a), `"containerID":"a"`, `"containerID":"b"`, 1), ErrCorrupt},
-		{"no list of attachments", stamped(Format, `{"bootID":"","written":"2025-03-01T12:00:00Z"}`), ErrCorrupt},
-		{"null for the list", stamped(Format, `{"bootID":"","written":"2025-03-01T12:00:00Z","attachments":null}`), ErrCorrupt},
-		{"an unknown field, which the next change would lose", stamped(Format, `{"bootID":"","written":"2025-03-01T12:00:00Z","attachments":[],"new":1}`), ErrCorrupt},
+		{"no list of attachments", withChecksum(Format, `{"bootID":"","written":"2025-03-01T12:00:00Z"}`), ErrCorrupt},
+		{"null for the list", withChecksum(Format, `{"bootID":"","written":"2025-03-01T12:00:00Z","attachments":null}`), ErrCorrupt},
+		{"an unknown field, which the next change would lose", withChecksum(Format, `{"bootID":"","written":"2025-03-01T12:00:00Z","attachments":[],"new":1}`), ErrCorrupt},
 		{"an unknown field beside the record", strings.Replace(of(a), `"record":`, `"new":1,"record":`, 1), ErrCorrupt},
 		{"an unknown field of an attachment", of(strings.Replace(a, "{", `{"new":1,`, 1)), ErrCorrupt},
 		{"the same attachment twice", of(a + "," + a), ErrCorrupt},
 		{"the same attachment twice after another one", of(a + "," + b + "," + b), ErrCorrupt},
 		{"the second attachment without container ID", of(a + "," + strings.Replace(a, `"a"`, `""`, 1)), ErrCorrupt},
-		{"no time of writing", stamped(Format, `{"bootID":"","attachments":[]}`), ErrCorrupt},
-		{"written before the boot", stamped(Format, `{"bootID":"","written":"2025-03-01T12:00:00Z","sinceBoot":-1,"attachments":[]}`), ErrCorrupt},
+		{"no time of writing", withChecksum(Format, `{"bootID":"","attachments":[]}`), ErrCorrupt},
+		{"written before the boot", withChecksum(Format, `{"bootID":"","written":"2025-03-01T12:00:00Z","sinceBoot":-1,"attachments":[]}`), ErrCorrupt},
 		{"the same attachment twice, and another one between", of(a + "," + strings.Replace(a, `"a"`, `"b"`, 1) + "," + a), ErrCorrupt},
 		{"an attachment without container ID", of(strings.Replace(a, `"a"`, `""`, 1)), ErrCorrupt},
 		{"an invalid container ID", of(strings.Replace(a, `"a"`, `"\ud800"`, 1)), ErrCorrupt},

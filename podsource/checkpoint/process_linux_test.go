@@ -150,7 +150,7 @@ func TestDiskFull(t *testing.T) {
 	before := string(read(t, path))
 	_, pruneErr := c.Prune(t.Context()) // changes nothing
 	for what, err := range map[string]error{
-		"add": c.Add(entry("b", "10.0.0.3")), "add anew": c.Add(entry("a0001", "10.0.0.3")), "remove": c.Remove(key("a0000")),
+		"add": c.Add(entry("b", "10.0.0.3")), "add again": c.Add(entry("a0001", "10.0.0.3")), "remove": c.Remove(key("a0000")),
 	} {
 		if !errors.Is(err, syscall.ENOSPC) {
 			t.Errorf("%s: %v, want %v", what, err, syscall.ENOSPC)

@@ -535,9 +535,9 @@ func TestManyNamespaces(t *testing.T) {
 		all, s := row.all(), nested(t)
 		var least time.Duration
 		for range 5 {
-			begun := processorTime(t)
+			start := processorTime(t)
 			got, err := s.Pods(t.Context())
-			if took := processorTime(t) - begun; least == 0 || took < least {
+			if took := processorTime(t) - start; least == 0 || took < least {
 				least = took
 			}
 			if diff := cmp.Diff(want, answer(got)); err != nil || diff != "" {
