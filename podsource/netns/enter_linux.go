@@ -29,8 +29,8 @@ func openNetlink(ns int, setns func(fd, kind int) error) (h *netlink.Handle, err
 	return h, h.SetSocketTimeout(10 * time.Second)
 }
 
-// dump lists addresses except loopback and link-local ones. It tries up to five times
-// while addresses change meanwhile, and then returns the last list with
+// dump lists addresses except loopback and link-local ones. If addresses change
+// meanwhile, it tries again, up to five times, and then returns the last list with
 // podsource.ErrIncomplete.
 func dump(addrList func(netlink.Link, int) ([]netlink.Addr, error)) (ips []netip.Addr, err error) {
 	list, err := addrList(nil, netlink.FAMILY_ALL)
