@@ -47,7 +47,7 @@ func TestRoundTrip(t *testing.T) {
 			return c.Add(again)
 		}, []Entry{bare, again}},
 		{"removed", func() error { return c.Remove(bare.Key) }, []Entry{again}},
-		{"removed once more", func() error { return c.Remove(bare.Key) }, []Entry{again}},
+		{"removed again", func() error { return c.Remove(bare.Key) }, []Entry{again}},
 		{"another interface of the container", func() error { return c.Remove(Key{network1, "b", "net1"}) }, []Entry{again}},
 		{"nothing left", func() error { return c.Remove(full.Key) }, nil},
 	} {
@@ -130,9 +130,9 @@ func TestAddRefuses(t *testing.T) {
 		{"an interface of 16 bytes", Entry{Key: Key{network1, "b", strings.Repeat("e", 16)}}},
 		{"an invalid address", Entry{Key: key("b"), IPs: []netip.Addr{{}}}},
 		{"an invalid second address", Entry{Key: key("b"), IPs: []netip.Addr{netip.IPv6Loopback(), {}}}},
-		{"a path that JSON can't hold", Entry{Key: key("b"), NetNS: NetNS{Path: "/run/\xff"}}},
-		{"a name that JSON can't hold", Entry{Key: key("b"), Pod: types.NamespacedName{Name: "\xff"}}},
-		{"a time that JSON can't hold", Entry{Key: key("b"), Time: time.Date(12000, 1, 1, 0, 0, 0, 0, time.UTC)}},
+		{"a path that JSON can't represent", Entry{Key: key("b"), NetNS: NetNS{Path: "/run/\xff"}}},
+		{"a name that JSON can't represent", Entry{Key: key("b"), Pod: types.NamespacedName{Name: "\xff"}}},
+		{"a time that JSON can't represent", Entry{Key: key("b"), Time: time.Date(12000, 1, 1, 0, 0, 0, 0, time.UTC)}},
 	} {
 		if err := c.Add(row.entry); err == nil {
 			t.Errorf("%s: no error", row.reason)
