@@ -14,12 +14,12 @@ import (
 	"unsafe"
 )
 
-// colon is what host-local writes for ':' in a file's name here.
+// colon is the character that host-local writes for ':' in file names on this platform.
 const colon = ':'
 
-// dir is an open network directory. All that is opened, made or removed in it goes
-// through its descriptor and a single name, so nothing outside of it can be reached,
-// also when somebody renames the directory or swaps it for a link meanwhile (R7).
+// dir is an open network directory. Files in it are opened, created and removed by its
+// descriptor and a single name. So nothing outside of it can be reached, even if the
+// directory is renamed or replaced by a link in the meantime (R7).
 type dir struct{ *os.File }
 
 func openDir(path string) (dir, error) {
@@ -27,11 +27,11 @@ func openDir(path string) (dir, error) {
 	return dir{f}, err
 }
 
-// list returns the addresses that regular files of the directory are named by.
-// os.File.ReadDir would make two allocations of each name.
+// list returns the addresses of the regular files in the directory. os.File.ReadDir
+// would allocate twice for each name.
 func (d dir) list() (ips []netip.Addr, err error) {
 	buf := make([]byte, 4096)
-	if info, err := d.Stat(); err == nil { // most file systems take 20 bytes an entry, or more
+	if info, err := d.Stat(); err == nil { // most file systems use at least 20 bytes per entry
 		ips = make([]netip.Addr, 0, min(info.Size()/20, 1<<16))
 	}
 	for {
@@ -43,9 +43,9 @@ func (d dir) list() (ips []netip.Addr, err error) {
 	}
 }
 
-// appendRegular appends the addresses that regular files are named by, of entries as
-// getdents64(2) returns them: an entry's length is at byte 16, its type at 18, and its
-// name, which ends with a zero, begins at 19. Not all file systems tell types.
+// appendRegular appends the addresses of the regular files among entries, which have the
+// format of getdents64(2): the length of an entry is at byte 16, its type at byte 18, and
+// its name, which ends with a zero byte, begins at byte 19. Some file systems report no types.
 func (d dir) appendRegular(ips []netip.Addr, entries []byte) []netip.Addr {
 	for ; len(entries) > 0; entries = entries[binary.NativeEndian.Uint16(entries[16:]):] {
 		name, _, _ := bytes.Cut(entries[19:], []byte{0})
@@ -57,8 +57,8 @@ func (d dir) appendRegular(ips []netip.Addr, entries []byte) []netip.Addr {
 	return ips
 }
 
-// read fills in r's identity and time, and returns what its file holds, as far as
-// that fits buf.
+// read sets the identity and time of r, and returns the content of its file, cut to the
+// length of buf.
 func (d dir) read(r *Reservation, buf []byte) ([]byte, error) {
 	var st syscall.Stat_t
 	var name [64]byte // on the stack
@@ -72,9 +72,9 @@ func (d dir) read(r *Reservation, buf []byte) ([]byte, error) {
 	return buf[:max(0, n)], os.NewSyscallError("read", err)
 }
 
-// stat fills in r's identity and time alone, as far as its path leads to a regular
-// file, and reports whether it may be one: also where its path leads to nothing, since
-// the directory may have been renamed. It opens nothing.
+// stat sets the identity and time of r if its path leads to a regular file. It opens
+// nothing. It returns false only if the path leads to something else: an error shows
+// nothing, because the directory may have been renamed.
 func (d dir) stat(r *Reservation) bool {
 	info, err := os.Lstat(filepath.Join(d.Name(), fileName(r.IP, colon)))
 	if err == nil && info.Mode().IsRegular() {
@@ -88,9 +88,9 @@ func (r *Reservation) setStatus(st *syscall.Stat_t) {
 	r.ReservedAt = time.Unix(st.Mtim.Unix())
 }
 
-// openFile opens a regular file of the directory, and reads its status. No link
-// is followed, and no pipe blocks. The name ends with a zero byte: syscall.Openat would
-// make two copies of each.
+// openFile opens a regular file of the directory and reads its status. It follows no
+// link, and a pipe does not block it. The name must end with a zero byte: syscall.Openat
+// would copy each name twice.
 func (d dir) openFile(name []byte, flags int, st *syscall.Stat_t) (int, error) {
 	flags |= syscall.O_NOFOLLOW | syscall.O_NONBLOCK | syscall.O_NOCTTY | syscall.O_CLOEXEC | syscall.O_LARGEFILE
 	fd, err := retry(func() (int, error) {
@@ -116,7 +116,7 @@ func (d dir) openFile(name []byte, flags int, st *syscall.Stat_t) (int, error) {
 	return fd, err
 }
 
-// remove unlinks a reservation's file.
+// remove unlinks the file of a reservation.
 func (d dir) remove(r *Reservation) error {
 	return os.NewSyscallError("unlinkat", syscall.Unlinkat(int(d.Fd()), fileName(r.IP, colon)))
 }

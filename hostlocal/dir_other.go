@@ -15,11 +15,11 @@ import (
 	"syscall"
 )
 
-// colon is what host-local writes for ':' in a file's name here.
+// colon is the character that host-local writes for ':' in file names on this platform.
 var colon = map[bool]byte{true: '_', false: ':'}[runtime.GOOS == "windows"]
 
-// dir is an open network directory. Here a file's identity is its size, its
-// modification time and its owner: the standard library has no portable inode.
+// dir is an open network directory. On these platforms a file's identity is its size,
+// modification time and owner, because the standard library has no portable inode.
 type dir struct{ *os.File }
 
 func openDir(path string) (dir, error) {
@@ -34,7 +34,7 @@ func openDir(path string) (dir, error) {
 	return dir{f}, err
 }
 
-// list returns the addresses that regular files of the directory are named by.
+// list returns the addresses of the regular files in the directory.
 func (d dir) list() (ips []netip.Addr, err error) {
 	entries, err := d.ReadDir(-1)
 	for _, e := range entries {
@@ -47,9 +47,9 @@ func (d dir) list() (ips []netip.Addr, err error) {
 
 func (d dir) file(r *Reservation) string { return filepath.Join(d.Name(), fileName(r.IP, colon)) }
 
-// read fills in r's identity and time, and returns what its file holds, as far as
-// that fits buf. What is no regular file is not opened, and what was opened must
-// be what was looked at before.
+// read sets the identity and time of r, and returns the content of its file, cut to the
+// length of buf. It opens only a regular file, and checks that the open file is the one
+// that Lstat described.
 func (d dir) read(r *Reservation, buf []byte) ([]byte, error) {
 	before, err := os.Lstat(d.file(r))
 	if err != nil {
@@ -65,13 +65,13 @@ func (d dir) read(r *Reservation, buf []byte) ([]byte, error) {
 	}
 	defer func() { _ = f.Close() }() // only read from
 	if now, err := f.Stat(); err != nil || !os.SameFile(before, now) {
-		return nil, cmp.Or(err, fs.ErrNotExist) // the one that was looked at is gone
+		return nil, cmp.Or(err, fs.ErrNotExist) // the file that Lstat described is gone
 	}
 	return io.ReadAll(io.LimitReader(f, int64(len(buf))))
 }
 
-// stat fills in r's identity and time alone, as far as it can.
+// stat sets the identity and time of r, as far as possible.
 func (d dir) stat(r *Reservation) { _, _ = d.read(r, nil) }
 
-// remove removes a reservation's file.
+// remove removes the file of a reservation.
 func (d dir) remove(r *Reservation) error { return os.Remove(d.file(r)) }

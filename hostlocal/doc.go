@@ -47,6 +47,7 @@
 // that was replaced by one with the same owner, size and modification time is taken for the
 // same file.
 //
-// The rules R1 to R14 are in gc/README.md, in the chapter on safety rules. The facts about the format are from the plugin's source,
-// plugins/ipam/host-local/backend/disk of containernetworking/plugins.
+// The rules R1 to R14 are in gc/README.md, in the chapter on safety rules. The facts about
+// the format are from the plugin's source, plugins/ipam/host-local/backend/disk of
+// containernetworking/plugins.
 package hostlocal

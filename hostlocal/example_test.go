@@ -93,8 +93,7 @@ func ExampleStore_Release() {
 		}
 	}
 
-	// Release compares before it removes, so the second call finds nothing that
-	// it could take for the first one's reservations.
+	// The second call finds no files: their reservations were released.
 	for range 2 {
 		result, err := store.Release(ctx, db...)
 		if err != nil {
@@ -111,12 +110,12 @@ func ExampleStore_Release() {
 	// storage 192.168.0.2 gone
 }
 
-// What List says of files that name no owner. They are kept unless the caller decides otherwise.
+// What List returns for files without an owner.
 func ExampleReservation() {
 	dataDir := reserve()
 	defer func() { _ = os.RemoveAll(dataDir) }()
 
-	// Two files that a crash left, or a person.
+	// Two files that a crash or a person left.
 	for ip, content := range map[string]string{"10.244.1.20": "", "10.244.1.21": "a b\r\neth0"} {
 		if err := os.WriteFile(filepath.Join(dataDir, "podnet", ip), []byte(content), 0o600); err != nil {
 			log.Fatal(err)

@@ -20,7 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-// node makes a pipe or a socket. Neither has anybody at its other end.
+// node makes a pipe or a socket that nothing else has open.
 func node(t *testing.T, path string, kind uint32) {
 	t.Helper()
 	if err := syscall.Mknod(path, kind|0o600, 0); err != nil {
@@ -28,7 +28,7 @@ func node(t *testing.T, path string, kind uint32) {
 	}
 }
 
-// mkdir makes a directory with a reservation in it, as a backup would be.
+// mkdir makes a directory with a reservation in it, like a backup.
 func mkdir(t *testing.T, path string) {
 	t.Helper()
 	if err := os.Mkdir(path, 0o755); err != nil {
@@ -44,7 +44,7 @@ func symlink(t *testing.T, target, path string) {
 	}
 }
 
-// move renames, over what is there.
+// move renames a file, and replaces the target if it exists.
 func move(t *testing.T, from, to string) {
 	t.Helper()
 	if err := os.Rename(from, to); err != nil {
@@ -52,8 +52,7 @@ func move(t *testing.T, from, to string) {
 	}
 }
 
-// TestHazard17ForeignFiles: none is listed, none is touched, none
-// blocks (R7).
+// TestHazard17ForeignFiles: none is listed, touched or blocks (R7).
 func TestHazard17ForeignFiles(t *testing.T) {
 	s := newStore(t)
 	in := func(name string) string { return filepath.Join(dirOf(s), name) }
@@ -82,7 +81,7 @@ func TestHazard17ForeignFiles(t *testing.T) {
 
 	good := []string{"10.0.0.1", "10.0.0.2", "fd00::1"}
 	reserve(t, s, good...)
-	within(t, "a listing and a release among foreign files", func() {
+	within(t, "List and Release beside foreign files", func() {
 		rs, err := s.List(t.Context())
 		if err != nil {
 			t.Errorf("List: %v", err)
@@ -103,14 +102,14 @@ func TestHazard17ForeignFiles(t *testing.T) {
 	}
 }
 
-// swaps are what somebody may put where a reservation was.
+// swaps replace a reservation.
 var swaps = []struct {
 	reason string
 	swap   func(t *testing.T, path, aside string)
-	read   OwnerState // what List says if it happens after the names are read; Unknown: left out
-	want   Outcome    // what Release says of it after a List
+	read   OwnerState // by List, if it happens after the names are read; Unknown: left out
+	want   Outcome    // of Release, if it happens after List
 }{
-	{"a new file, made while the old one is still there, so that it is another inode", func(t *testing.T, path, aside string) {
+	{"a new file, made while the old one still exists, so that it has another inode", func(t *testing.T, path, aside string) {
 		write(t, aside, "new\r\neth0")
 		move(t, aside, path)
 	}, Owned, Changed},
@@ -123,15 +122,15 @@ var swaps = []struct {
 			t.Error(err)
 		}
 	}, Unknown, Gone},
-	{"a link to the very file that was seen", func(t *testing.T, path, aside string) {
+	{"a link to the same file", func(t *testing.T, path, aside string) {
 		move(t, path, aside)
 		symlink(t, aside, path)
 	}, Unknown, Changed},
-	{"a link that leads to itself", func(t *testing.T, path, aside string) {
+	{"a link to itself", func(t *testing.T, path, aside string) {
 		move(t, path, aside)
 		symlink(t, path, path)
 	}, Unknown, Changed},
-	{"a link that leads nowhere", func(t *testing.T, path, aside string) {
+	{"a link to nothing", func(t *testing.T, path, aside string) {
 		move(t, path, aside)
 		symlink(t, "/missing", path)
 	}, Unknown, Changed},
@@ -163,8 +162,8 @@ var swaps = []struct {
 	}, Owned, Changed},
 }
 
-// changeTime does something to a file until its change time has moved: where
-// the kernel counts that in ticks, two changes may have one time.
+// changeTime changes a file until its change time differs: where the kernel counts that
+// time in ticks, two changes may have the same.
 func changeTime(t *testing.T, path string, do func() error) {
 	t.Helper()
 	changed := func() syscall.Timespec {
@@ -175,7 +174,7 @@ func changeTime(t *testing.T, path string, do func() error) {
 		return st.Ctim
 	}
 	before := changed()
-	until(t, "the change time of a file moves", func() bool {
+	until(t, "a file's change time differs", func() bool {
 		if err := do(); err != nil {
 			t.Fatal(err)
 		}
@@ -183,8 +182,8 @@ func changeTime(t *testing.T, path string, do func() error) {
 	})
 }
 
-// TestListOfAnotherFile: what is put in a reservation's place while List is at
-// work is read as what it is or left out, not followed, and blocks nothing.
+// TestListOfAnotherFile: a file that replaces a reservation while List runs is read as what
+// it is, or left out. It is not followed, and does not block.
 func TestListOfAnotherFile(t *testing.T) {
 	for _, row := range swaps {
 		s := newStore(t)
@@ -207,9 +206,8 @@ func TestListOfAnotherFile(t *testing.T) {
 	}
 }
 
-// TestHazard09AnotherFile: what was put in a reservation's place since the List
-// is kept (R6, R7), also when that happens while Release is at work, right
-// before its turn.
+// TestHazard09AnotherFile: a file that replaced a reservation since List is kept (R6, R7),
+// even if it did so while Release was running, just before it compared that reservation.
 func TestHazard09AnotherFile(t *testing.T) {
 	for _, during := range []bool{false, true} {
 		for _, row := range swaps {
@@ -250,15 +248,15 @@ func TestHazard09AnotherFile(t *testing.T) {
 	}
 }
 
-// listWithoutDescriptors lists while the process may have one more descriptor: the
-// directory's.
+// listWithoutDescriptors lists while the process may open only one more descriptor, that of
+// the directory.
 func listWithoutDescriptors(t *testing.T, s *Store, ctx context.Context) (rs []Reservation, err error) {
 	t.Helper()
 	withDescriptors(t, 1, func() { rs, err = s.List(ctx) })
 	return rs, err
 }
 
-// withDescriptors calls do while the process may have n more descriptors.
+// withDescriptors calls do while the process may open only n more descriptors.
 func withDescriptors(t *testing.T, n uint64, do func()) {
 	t.Helper()
 	var limit syscall.Rlimit
@@ -283,8 +281,8 @@ func withDescriptors(t *testing.T, n uint64, do func()) {
 	do()
 }
 
-// TestListTellsWhatItCouldNotRead: a file that can't be opened hides no other,
-// and is no candidate.
+// TestListTellsWhatItCouldNotRead: a file that can't be opened does not hide the others, and
+// is never released.
 func TestListTellsWhatItCouldNotRead(t *testing.T) {
 	s := newStore(t)
 	reserve(t, s, "10.0.0.1", "10.0.0.2", "10.0.0.3")
@@ -315,9 +313,9 @@ func TestListTellsWhatItCouldNotRead(t *testing.T) {
 	}
 }
 
-// TestHazard68UnreadableInARenamedDirectory: what could not be read is told, whatever
-// gets the directory's name meanwhile: nothing shows that the file is gone, and its
-// container may have siblings.
+// TestHazard68UnreadableInARenamedDirectory: an unreadable file is listed even if another
+// directory has the name by then. Nothing shows that the file is gone, and its container may
+// have siblings.
 func TestHazard68UnreadableInARenamedDirectory(t *testing.T) {
 	s := newStore(t)
 	reserve(t, s, "10.0.0.1")
@@ -330,8 +328,7 @@ func TestHazard68UnreadableInARenamedDirectory(t *testing.T) {
 	}
 }
 
-// TestRead: what read opens is a regular file of the directory, whatever the
-// listing of names said before.
+// TestRead: read opens only a regular file, whatever type it had when it was listed.
 func TestRead(t *testing.T) {
 	s := newStore(t)
 	write(t, at(s, "10.0.0.1"), "content")
@@ -386,7 +383,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// TestListOfAClosedDirectory: an error is no end of the names.
+// TestListOfAClosedDirectory: list returns an error, and does not take it for the end.
 func TestListOfAClosedDirectory(t *testing.T) {
 	s := newStore(t)
 	reserve(t, s, "10.0.0.1")
@@ -404,7 +401,7 @@ func TestListOfAClosedDirectory(t *testing.T) {
 	})
 }
 
-// TestListFails: an error of a network's listing is one of the whole (R3).
+// TestListFails: a network that can't be listed is an error, without a list (R3).
 func TestListFails(t *testing.T) {
 	s := newStore(t)
 	reserve(t, s, "10.0.0.1")
@@ -415,7 +412,7 @@ func TestListFails(t *testing.T) {
 	}
 }
 
-// closeDescriptor closes the one that leads to a path, if there is one.
+// closeDescriptor closes the descriptor of a path, if there is one.
 func closeDescriptor(t *testing.T, path string) {
 	t.Helper()
 	fds, err := os.ReadDir("/proc/self/fd")
@@ -432,7 +429,7 @@ func closeDescriptor(t *testing.T, path string) {
 	}
 }
 
-// TestRetry: a call that a signal interrupted is made again.
+// TestRetry: a call that a signal interrupted is repeated.
 func TestRetry(t *testing.T) {
 	calls := 0
 	n, err := retry(func() (int, error) {
@@ -446,8 +443,8 @@ func TestRetry(t *testing.T) {
 	}
 }
 
-// TestDirectoryIsHeldOpen: what another directory holds that gets the name of the
-// one in which a release has begun is another network's, or newer.
+// TestDirectoryIsHeldOpen: if the directory is renamed during a release, and another one
+// gets its name, the files of that one are kept.
 func TestDirectoryIsHeldOpen(t *testing.T) {
 	s := newStore(t)
 	reserve(t, s, "10.0.0.1", "10.0.0.2")
@@ -457,7 +454,7 @@ func TestDirectoryIsHeldOpen(t *testing.T) {
 		if err := os.Mkdir(dirOf(s), 0o755); err != nil {
 			t.Error(err)
 		}
-		// The very file under the new directory's name, too.
+		// The new directory also has the same file.
 		if err := os.Link(filepath.Join(dirOf(s)+".old", "10.0.0.2"), at(s, "10.0.0.2")); err != nil {
 			t.Error(err)
 		}
@@ -473,9 +470,8 @@ func TestDirectoryIsHeldOpen(t *testing.T) {
 	}
 }
 
-// TestHazard17LinkAsNetwork: a link to a directory is not followed, and is an
-// error that says what to do, because the siblings in there would go unread (R3,
-// R7). What leads to no directory is ignored.
+// TestHazard17LinkAsNetwork: a link to a directory is not followed. It is an error that says
+// what to do, because siblings in it would not be read (R3, R7). Any other link is ignored.
 func TestHazard17LinkAsNetwork(t *testing.T) {
 	for _, row := range []struct {
 		reason string
@@ -484,7 +480,7 @@ func TestHazard17LinkAsNetwork(t *testing.T) {
 	}{
 		{"a link to a directory", func(t *testing.T, path, outside string) { symlink(t, outside, path) }, false},
 		{"a link to a network beside it", func(t *testing.T, path, _ string) { symlink(t, network, path) }, false},
-		{"a link to such a link", func(t *testing.T, path, outside string) {
+		{"a link to a link to a directory", func(t *testing.T, path, outside string) {
 			symlink(t, outside, outside+"-link")
 			symlink(t, outside+"-link", path)
 		}, false},
@@ -529,9 +525,9 @@ func TestHazard17LinkAsNetwork(t *testing.T) {
 	}
 }
 
-// TestHazard17LinkInPlaceOfNetwork: the directory is moved away and a link to it
-// put in its place, after the names were read and before the owners are: List reads
-// on in the directory that it opened. Another List, and Release, meet the link.
+// TestHazard17LinkInPlaceOfNetwork: the directory is moved and replaced by a link to it,
+// after List has read the names and before it reads the owners. That List goes on in the
+// directory that it opened. A later List and a Release return an error about the link.
 func TestHazard17LinkInPlaceOfNetwork(t *testing.T) {
 	s := newStore(t)
 	reserve(t, s, "10.0.0.1")
@@ -553,12 +549,12 @@ func TestHazard17LinkInPlaceOfNetwork(t *testing.T) {
 		t.Errorf("Release: %v, %v", result.Outcomes, err)
 	}
 	if diff := cmp.Diff(before, tree(t, dirOf(s)+"/.")); diff != "" {
-		t.Errorf("what the link leads to was touched (-before +after):\n%s", diff)
+		t.Errorf("the link's target was touched (-before +after):\n%s", diff)
 	}
 }
 
-// TestDataDirLink: the data directory itself may be a link: the caller named it.
-// A pipe in its place blocks nothing.
+// TestDataDirLink: the data directory itself may be a link, because the caller named it.
+// A pipe in its place does not block.
 func TestDataDirLink(t *testing.T) {
 	s := newStore(t)
 	reserve(t, s, "10.0.0.1")
@@ -578,7 +574,7 @@ func TestDataDirLink(t *testing.T) {
 	})
 }
 
-// TestNoDescriptorIsLeft: whichever way a call ends, it closes what it opened.
+// TestNoDescriptorIsLeft: a call closes the descriptors that it opened, however it ends.
 func TestNoDescriptorIsLeft(t *testing.T) {
 	s := newStore(t)
 	reserve(t, s, "10.0.0.1")
@@ -610,11 +606,11 @@ func TestNoDescriptorIsLeft(t *testing.T) {
 		work()
 	}
 	if after := open(); after != before {
-		t.Errorf("%d descriptors are open, before it was %d", after, before)
+		t.Errorf("%d descriptors are open, %d before", after, before)
 	}
 }
 
-// What is no network's is not followed: a link may lead to a mount that hangs.
+// Only a link with the name of a network is followed: others may lead to a mount that hangs.
 func TestNetworksFollowsNoForeignLink(t *testing.T) {
 	s := newStore(t)
 	for _, name := range []string{".backup", "no network"} {
@@ -625,7 +621,7 @@ func TestNetworksFollowsNoForeignLink(t *testing.T) {
 	}
 }
 
-// What may be a link to a network's directory, and can't be looked at, is an error.
+// A link with the name of a network whose target can't be read is an error.
 func TestNetworksTellsWhatItCouldNotLookAt(t *testing.T) {
 	s := newStore(t)
 	symlink(t, strings.Repeat("x", 300), filepath.Join(s.DataDir(), "second"))

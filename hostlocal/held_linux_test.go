@@ -10,7 +10,7 @@ import (
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
 )
 
-// hold takes the lock as the plugin does, and returns its release.
+// hold takes the lock by the plugin's own code.
 func hold(t *testing.T, dir string) (unlock func()) {
 	t.Helper()
 	l, err := disk.NewFileLock(dir)
@@ -27,7 +27,7 @@ func hold(t *testing.T, dir string) (unlock func()) {
 	}
 }
 
-// removeLock removes the network's lock, as rm -rf of all that is in it does.
+// removeLock removes the network's lock, as rm -rf <network>/* does.
 func removeLock(t *testing.T, s *Store) {
 	if err := os.Remove(filepath.Join(dirOf(s), "lock")); err != nil {
 		t.Error(err)

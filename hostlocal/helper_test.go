@@ -20,12 +20,12 @@ import (
 // network is the network of most tests.
 const network = "podnet"
 
-// patience is after how long a test that waits for something gives up. It
-// turns a hang into a failure and measures nothing.
-const patience = time.Minute
+// hangTimeout is how long a test waits for something. It turns a hang into a failure, and
+// measures nothing.
+const hangTimeout = time.Minute
 
-// within fails the test if f does not come back. f runs in a goroutine of its
-// own, so it reports with t.Error.
+// within fails the test if f does not return. f runs in a goroutine of its own, so it must
+// not call t.Fatal.
 func within(t *testing.T, what string, f func()) {
 	t.Helper()
 	done := make(chan struct{})
@@ -35,8 +35,8 @@ func within(t *testing.T, what string, f func()) {
 	}()
 	select {
 	case <-done:
-	case <-time.After(patience):
-		t.Fatalf("%s: it never came back", what)
+	case <-time.After(hangTimeout):
+		t.Fatalf("%s: it does not return", what)
 	}
 }
 
@@ -44,13 +44,13 @@ func within(t *testing.T, what string, f func()) {
 func until(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	for start := time.Now(); !is(); runtime.Gosched() {
-		if time.Since(start) > patience {
-			t.Fatalf("waited in vain until %s", what)
+		if time.Since(start) > hangTimeout {
+			t.Fatalf("waiting until %s: it did not happen within %v", what, hangTimeout)
 		}
 	}
 }
 
-// newStore returns a store that has one network, without reservations.
+// newStore returns a store with one network that has no reservations.
 func newStore(t *testing.T) *Store {
 	t.Helper()
 	s := New(t.TempDir())
@@ -76,7 +76,7 @@ func at(s *Store, ip string) string {
 	return s.filePath(&Reservation{Network: network, IP: netip.MustParseAddr(ip)})
 }
 
-// write makes a file.
+// write writes a file.
 func write(t *testing.T, path, content string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
@@ -92,7 +92,7 @@ func reserve(t *testing.T, s *Store, ips ...string) {
 	}
 }
 
-// list returns all reservations and fails the test if that can't be done.
+// list returns all reservations. An error fails the test.
 func list(t *testing.T, s *Store) []Reservation {
 	t.Helper()
 	rs, err := s.List(t.Context())
@@ -102,7 +102,7 @@ func list(t *testing.T, s *Store) []Reservation {
 	return rs
 }
 
-// pointers returns what Release takes.
+// pointers returns the arguments of Release for reservations.
 func pointers(rs []Reservation) []*Reservation {
 	var ps []*Reservation
 	for i := range rs {
@@ -126,8 +126,8 @@ func left(t *testing.T, s *Store) []string {
 	return addresses(list(t, s))
 }
 
-// tree returns all that is below a directory: of a file its mode, time and
-// content, of a link its target. Nothing that is listed is opened but files.
+// tree describes everything below a directory, by path: the mode, time and content of a
+// file, the target of a link. It opens only regular files.
 func tree(t *testing.T, root string) map[string]string {
 	t.Helper()
 	all := make(map[string]string)
@@ -164,10 +164,9 @@ func tree(t *testing.T, root string) map[string]string {
 	return all
 }
 
-// hookContext calls back when it is asked whether it has ended. List asks Err
-// before it reads each owner, Release before each comparison, with the lock
-// held: so a test can act exactly between two of them. Done is asked before
-// every wait.
+// hookContext calls the test when its methods are called. List calls Err before it reads
+// each owner, and Release before each comparison, with the lock held. So a test can act
+// between two of them. Done is called before every wait.
 type hookContext struct {
 	context.Context
 	err  func() error
@@ -188,7 +187,7 @@ func (c hookContext) Done() <-chan struct{} {
 	return c.Context.Done()
 }
 
-// atCall returns a hook for Err that calls do the nth time.
+// atCall returns a hook for Err that calls do at the nth call.
 func atCall(n int, do func()) func() error {
 	return func() error {
 		if n--; n == 0 {
@@ -198,8 +197,7 @@ func atCall(n int, do func()) func() error {
 	}
 }
 
-// equal compares reservations and outcomes. A reservation's identity is left
-// out.
+// equal compares reservations and outcomes, without a reservation's identity.
 var equal = cmp.Options{
 	cmpopts.EquateComparable(netip.Addr{}),
 	cmpopts.EquateApproxTime(0),

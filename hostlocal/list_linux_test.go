@@ -28,8 +28,7 @@ func openedDir(t *testing.T, s *Store) dir {
 	return d
 }
 
-// entriesOf returns a part of a directory's entries as the kernel does, no longer
-// than so many bytes.
+// entriesOf returns entries of a directory in the kernel's format, at most that many bytes.
 func entriesOf(t *testing.T, d dir, most int) []byte {
 	t.Helper()
 	buf := make([]byte, most)
@@ -40,7 +39,7 @@ func entriesOf(t *testing.T, d dir, most int) []byte {
 	return buf[:n]
 }
 
-// manyAddresses are so many, of IPv4 and IPv6.
+// manyAddresses returns n addresses, half of them IPv4 and half IPv6.
 func manyAddresses(n int) (ips []string) {
 	four, six := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00:1111:2222:3333:4444:5555:6666:1000")
 	for range n / 2 {
@@ -50,7 +49,7 @@ func manyAddresses(n int) (ips []string) {
 	return ips
 }
 
-// texts are addresses in the order of their names.
+// texts returns addresses as text, sorted by that.
 func texts(ips []netip.Addr) (out []string) {
 	for _, ip := range ips {
 		out = append(out, ip.String())
@@ -59,8 +58,8 @@ func texts(ips []netip.Addr) (out []string) {
 	return out
 }
 
-// TestListNames: whatever fills a directory beside them, and over however many of the
-// kernel's answers it goes, all reservations are listed, each once.
+// TestListNames: all reservations are listed, each once, whatever other files are in the
+// directory and however many system calls it takes to read.
 func TestListNames(t *testing.T) {
 	for _, row := range []struct {
 		reason string
@@ -68,9 +67,9 @@ func TestListNames(t *testing.T) {
 		others int // with names as long as they may be
 	}{
 		{"an empty directory", 0, 0},
-		{"fewer than one answer has room for", 10, 0},
-		{"some answers", 1000, 0},
-		{"nothing else fits beside the longest names", 100, 300},
+		{"fewer than fit into one system call", 10, 0},
+		{"several system calls", 1000, 0},
+		{"the longest names, each of which fills a buffer with few others", 100, 300},
 	} {
 		s := newStore(t)
 		want := manyAddresses(row.many)
@@ -89,8 +88,8 @@ func TestListNames(t *testing.T) {
 	}
 }
 
-// TestListOfAChangingDirectory: a reservation that is there all the time is listed,
-// and once, also where others come and go between two of the kernel's answers.
+// TestListOfAChangingDirectory: a reservation that exists all the time is listed once, even
+// if others are added and removed between two system calls.
 func TestListOfAChangingDirectory(t *testing.T) {
 	s := newStore(t)
 	all := manyAddresses(400)
@@ -106,17 +105,17 @@ func TestListOfAChangingDirectory(t *testing.T) {
 	}
 	rest, err := d.list()
 	if err != nil || len(ips) == 0 {
-		t.Fatalf("%d in the first answer, %v", len(ips), err)
+		t.Fatalf("%d addresses by the first system call, %v", len(ips), err)
 	}
 	got := texts(append(ips, rest...))
 	for _, ip := range stay {
 		if i, found := slices.BinarySearch(got, ip); !found || i+1 < len(got) && got[i+1] == ip {
-			t.Errorf("%s is not listed once: %v", ip, got)
+			t.Errorf("%s is not listed, or twice: %v", ip, got)
 		}
 	}
 }
 
-// kinds makes a file of each kind, under an address each, of which the first is a
+// kinds makes a file of each kind. Each has an address as its name. Only the first is a
 // reservation.
 func kinds(t *testing.T, s *Store) {
 	t.Helper()
@@ -129,8 +128,7 @@ func kinds(t *testing.T, s *Store) {
 	write(t, filepath.Join(dirOf(s), "last_reserved_ip.0"), "10.0.0.1")
 }
 
-// withoutTypes makes of a directory's entries what a file system returns that knows no
-// types.
+// withoutTypes changes entries to those of a file system that reports no types.
 func withoutTypes(entries []byte) []byte {
 	for rest := entries; len(rest) > 0; rest = rest[binary.NativeEndian.Uint16(rest[16:]):] {
 		rest[18] = syscall.DT_UNKNOWN
@@ -138,8 +136,8 @@ func withoutTypes(entries []byte) []byte {
 	return entries
 }
 
-// TestListKinds: only regular files are listed, also where the file system tells no
-// types, and nothing is opened for that (R7).
+// TestListKinds: only regular files are listed, even if the file system reports no types,
+// and none is opened for that (R7).
 func TestListKinds(t *testing.T) {
 	s := newStore(t)
 	kinds(t, s)
@@ -154,8 +152,8 @@ func TestListKinds(t *testing.T) {
 	})
 }
 
-// TestListKindsInARenamedDirectory: where a type can't be told, as the directory was
-// renamed, what its descriptor leads to counts: reading says what that is.
+// TestListKindsInARenamedDirectory: if the type is unknown because the directory was
+// renamed, the file is listed, and read finds its type by the directory's descriptor.
 func TestListKindsInARenamedDirectory(t *testing.T) {
 	s := newStore(t)
 	kinds(t, s)
@@ -164,7 +162,7 @@ func TestListKindsInARenamedDirectory(t *testing.T) {
 	move(t, dirOf(s), dirOf(s)+".old")
 	ips := d.appendRegular(nil, entries)
 	if !slices.Contains(texts(ips), "10.0.0.1") {
-		t.Errorf("listed are %v, want what may be a reservation", ips)
+		t.Errorf("got %v, want every file that may be a reservation", ips)
 	}
 	for _, ip := range ips {
 		if _, err := d.read(&Reservation{IP: ip}, make([]byte, 10)); errors.Is(err, errNotRegular) == (ip.String() == "10.0.0.1") {

@@ -11,21 +11,20 @@ import (
 	"syscall"
 )
 
-// fileLock is the plugin's lock on a network's directory: flock(2) of the file
-// that is named lock in there (plugins, backend/disk NewFileLock, and
-// alexflint/go-filemutex).
+// fileLock is the plugin's lock on a network's directory: flock(2) of the file named
+// lock in it (plugins, backend/disk NewFileLock, and alexflint/go-filemutex).
 type fileLock struct {
 	path string
 	fd   int
 	st   syscall.Stat_t // of fd
 }
 
-// lock takes the plugin's lock, and makes it if there is none, as the plugin
-// does. If somebody else has it, or it is replaced in that moment, the error is
-// errLockBusy or errLockReplaced. It never blocks, so that giving up never leaves
-// the lock taken later (R8). The file is opened anew each time: the one that was
-// waited for may have been removed meanwhile (hazard 47). An error that is
-// fs.ErrNotExist means that the directory was removed.
+// lock takes the plugin's lock. Like the plugin, it creates the file if there is none. The
+// error is errLockBusy if another process holds the lock, and errLockReplaced if the file
+// was replaced before it was locked. lock never blocks, so an attempt that was given up
+// can't take the lock later (R8). It opens the file each time, because the one of an
+// earlier attempt may have been removed (hazard 47). An error that is fs.ErrNotExist means
+// that the directory was removed.
 func (d dir) lock() (*fileLock, error) {
 	l := &fileLock{path: filepath.Join(d.Name(), "lock")}
 	var err error
@@ -39,7 +38,7 @@ func (d dir) lock() (*fileLock, error) {
 	return l, nil
 }
 
-// try locks the file.
+// try locks the open file.
 func (l *fileLock) try() error {
 	_, err := retry(func() (int, error) { return 0, syscall.Flock(l.fd, syscall.LOCK_EX|syscall.LOCK_NB) })
 	if errors.Is(err, syscall.EWOULDBLOCK) {
@@ -48,8 +47,8 @@ func (l *fileLock) try() error {
 	return cmp.Or(os.NewSyscallError("flock", err), l.check())
 }
 
-// check returns errLockReplaced if the file that is locked is not the one that the
-// plugin would lock any more, by its path.
+// check returns errLockReplaced if the locked file is no longer the one at its path, which
+// the plugin would lock.
 func (l *fileLock) check() error {
 	var st syscall.Stat_t
 	_, err := retry(func() (int, error) { return 0, syscall.Lstat(l.path, &st) })
@@ -59,8 +58,8 @@ func (l *fileLock) check() error {
 	return os.NewSyscallError("lstat", err)
 }
 
-// unlock gives the lock back. Closing alone would not do where a process that is
-// being started shares the descriptor for a moment.
+// unlock releases the lock. Closing the file is not enough: a process that is being
+// started may share the descriptor for a short time.
 func (l *fileLock) unlock() error {
 	return errors.Join(
 		os.NewSyscallError("flock", syscall.Flock(l.fd, syscall.LOCK_UN)),

@@ -21,7 +21,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// isFree reports whether the lock can be taken right now.
+// isFree reports whether the lock can be taken.
 func isFree(t *testing.T, s *Store) bool {
 	f, err := os.Open(filepath.Join(dirOf(s), "lock"))
 	if err != nil {
@@ -55,7 +55,7 @@ func release(ctx context.Context, s *Store, rs []Reservation) *releasing {
 	return r
 }
 
-// ended reports whether it has returned.
+// ended reports whether Release has returned.
 func (r *releasing) ended() bool {
 	select {
 	case <-r.done:
@@ -65,8 +65,8 @@ func (r *releasing) ended() bool {
 	}
 }
 
-// TestHazard18LockHeldForLong: the deadline ends the wait, and nothing is held
-// afterwards (R8). The bubble ends when all goroutines have.
+// TestHazard18LockHeldForLong: the deadline ends the wait, and nothing is locked afterwards
+// (R8). The bubble ends only after all goroutines have.
 func TestHazard18LockHeldForLong(t *testing.T) {
 	s := newStore(t)
 	reserve(t, s, "10.0.0.1", "10.0.0.2")
@@ -94,7 +94,7 @@ func TestHazard18LockHeldForLong(t *testing.T) {
 			<-r.done
 			cancel()
 			if got := time.Since(start); got != limit {
-				t.Errorf("it came back after %v, want %v: %s", got, limit, row.reason)
+				t.Errorf("Release returned after %v, want %v: %s", got, limit, row.reason)
 			}
 			if diff := cmp.Diff(ReleaseResult{Outcomes: []Outcome{NotTried, NotTried}}, r.result); diff != "" {
 				t.Errorf("Release: %s (-want +got):\n%s", row.reason, diff)
@@ -104,25 +104,25 @@ func TestHazard18LockHeldForLong(t *testing.T) {
 			}
 			for _, want := range []string{dirOf(s), "2 not tried", "held by another process"} {
 				if !strings.Contains(r.err.Error(), want) {
-					t.Errorf("Release: %v, want an error that says %q: %s", r.err, want, row.reason)
+					t.Errorf("Release: %v, want an error that contains %q: %s", r.err, want, row.reason)
 				}
 			}
 		}
 	})
 	unlock()
 	if !isFree(t, s) {
-		t.Error("the lock is held by nobody")
+		t.Error("the lock is still held")
 	}
 	if got := left(t, s); len(got) != 2 {
-		t.Errorf("left are %v, want all: who gave up must not release later", got)
+		t.Errorf("left are %v, want all: a Release that gave up must not release later", got)
 	}
 	if result, err := s.Release(t.Context(), pointers(rs)...); err != nil || result.Outcomes[0] != Released || result.Outcomes[1] != Released {
 		t.Errorf("the next release: %v, %v", result.Outcomes, err)
 	}
 }
 
-// TestHazard18OtherNetworksGoOn: the reservations of a network whose lock is
-// held are left, and those of the networks before and after it are not.
+// TestHazard18OtherNetworksGoOn: the lock of one network is held. Reservations of the
+// networks before and after it are released.
 func TestHazard18OtherNetworksGoOn(t *testing.T) {
 	s := newStore(t)
 	reserve(t, s, "10.0.0.1")
@@ -150,8 +150,8 @@ func TestHazard18OtherNetworksGoOn(t *testing.T) {
 	})
 }
 
-// TestReleaseWaits: a release that need not give up works when the lock is free,
-// and waiting counts as holding in no figure.
+// TestReleaseWaits: Release goes on when the lock is free, and the wait is not part of the
+// time for which it held the lock.
 func TestReleaseWaits(t *testing.T) {
 	for _, row := range []struct{ held, atMost time.Duration }{{time.Second, maxPause}, {3 * time.Millisecond, minPause}} {
 		s := newStore(t)
@@ -162,16 +162,16 @@ func TestReleaseWaits(t *testing.T) {
 			r := release(t.Context(), s, rs)
 			time.Sleep(row.held)
 			if got := left(t, s); len(got) != 1 || r.ended() {
-				t.Error("it was released while somebody else held the lock")
+				t.Error("it was released while another process held the lock")
 			}
 			unlock()
 			since := time.Now()
 			<-r.done
 			if waited := time.Since(since); waited > row.atMost {
-				t.Errorf("it took %v to see that the lock is free, after it was held for %v", waited, row.held)
+				t.Errorf("it took %v to find the lock free, after it was held for %v", waited, row.held)
 			}
 			if r.result.LockHeld != 0 || r.result.LongestHold != 0 {
-				t.Errorf("holding took no time here, and it says %v, %v at once", r.result.LockHeld, r.result.LongestHold)
+				t.Errorf("the lock was held for %v, %v at once, want no time", r.result.LockHeld, r.result.LongestHold)
 			}
 			if r.err != nil || r.result.Outcomes[0] != Released {
 				t.Errorf("Release: %v, %v", r.result.Outcomes, r.err)
@@ -180,9 +180,8 @@ func TestReleaseWaits(t *testing.T) {
 	}
 }
 
-// TestReleaseGetsOn: who has waited long for the lock goes on with the shortest pause
-// when it gets on.
-func TestReleaseGetsOn(t *testing.T) {
+// TestReleaseMakesProgress: after a long wait for the lock, the next pause is the shortest.
+func TestReleaseMakesProgress(t *testing.T) {
 	s := newStore(t)
 	reserve(t, s, "10.0.0.1", "10.0.0.2")
 	rs := list(t, s)
@@ -198,13 +197,12 @@ func TestReleaseGetsOn(t *testing.T) {
 			t.Error(err)
 		}
 		if len(holds) != 2 || holds[1].Sub(holds[0]) != maxHold+minPause {
-			t.Errorf("holds at %v, want a pause of %v between two", holds, minPause)
+			t.Errorf("holds at %v, want a pause of %v between them", holds, minPause)
 		}
 	})
 }
 
-// TestLockCallsFail: what the lock's system calls meet beside a lock that is held, or
-// removed, is told as it is, and is no lock.
+// TestLockCallsFail: any other error of the lock's system calls is returned as it is.
 func TestLockCallsFail(t *testing.T) {
 	s := newStore(t)
 	d, err := s.open(network)
@@ -221,19 +219,19 @@ func TestLockCallsFail(t *testing.T) {
 		t.Errorf("locking without a descriptor: %v", err)
 	}
 	if err := noFile.unlock(); err == nil || err.Error() != "flock: bad file descriptor\nclose lock: bad file descriptor" {
-		t.Errorf("giving back without a descriptor: %v", err)
+		t.Errorf("unlocking without a descriptor: %v", err)
 	}
 	long := &fileLock{path: filepath.Join(dirOf(s), strings.Repeat("x", 300)), fd: l.fd, st: l.st}
 	if err := long.check(); !errors.Is(err, syscall.ENAMETOOLONG) || errors.Is(err, errLockReplaced) {
-		t.Errorf("a lock that can't be looked at: %v", err)
+		t.Errorf("a lock whose path is too long: %v", err)
 	}
 	if err := errors.Join(l.check(), l.unlock()); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestReleaseCanNotUnlock: that the lock could not be given back is told beside what
-// was released.
+// TestReleaseCanNotUnlock: if the lock can't be released, Release returns that error, and
+// the outcomes.
 func TestReleaseCanNotUnlock(t *testing.T) {
 	s := newStore(t)
 	reserve(t, s, "10.0.0.1")
@@ -246,9 +244,8 @@ func TestReleaseCanNotUnlock(t *testing.T) {
 	}
 }
 
-// TestReleaseHoldsTheLock: whoever asks between two releases finds the lock
-// taken, and finds it free after a hold of maxHold: here each reservation takes
-// that long, so that each has a hold of its own (R8).
+// TestReleaseHoldsTheLock: the lock is held between two removals, and is free after maxHold
+// (R8). Here each reservation takes that long, so each is released in a hold of its own.
 func TestReleaseHoldsTheLock(t *testing.T) {
 	s := newStore(t)
 	reserve(t, s, "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5")
@@ -262,17 +259,17 @@ func TestReleaseHoldsTheLock(t *testing.T) {
 		held, pauses := 0, 0
 		result, err := s.Release(hookContext{Context: t.Context(), err: func() error {
 			if isFree(t, s) {
-				t.Error("the lock is free in the middle of a release")
+				t.Error("the lock is free during a hold")
 			}
 			if other, err := d.lock(); !errors.Is(err, errLockBusy) {
-				t.Errorf("another release has the lock, too: %v, %v", other, err)
+				t.Errorf("the lock can be taken twice: %v, %v", other, err)
 			}
 			held++
 			time.Sleep(maxHold)
 			return nil
 		}, done: func() {
 			if !isFree(t, s) {
-				t.Error("the lock is held in the pause between two holds")
+				t.Error("the lock is held during a pause")
 			}
 			pauses++
 		}}, pointers(rs)...)
@@ -280,7 +277,7 @@ func TestReleaseHoldsTheLock(t *testing.T) {
 			t.Error(err)
 		}
 		if held != 5 || pauses != 4 {
-			t.Errorf("the lock was held at %d moments and given back %d times, want 5 and 4", held, pauses)
+			t.Errorf("%d comparisons with the lock held and %d pauses, want 5 and 4", held, pauses)
 		}
 		want := ReleaseResult{
 			Outcomes: []Outcome{Released, Released, Released, Released, Released},
@@ -295,21 +292,21 @@ func TestReleaseHoldsTheLock(t *testing.T) {
 	}
 }
 
-// TestReleaseInOneHold: what can be released in the time of a hold is released in
-// one.
+// TestReleaseInOneHold: reservations that can be released within maxHold are released in one
+// hold.
 func TestReleaseInOneHold(t *testing.T) {
 	s := newStore(t)
 	reserve(t, s, "10.0.0.1", "10.0.0.2", "10.0.0.3")
 	rs := list(t, s)
 	synctest.Test(t, func(t *testing.T) {
-		ctx := hookContext{Context: t.Context(), done: func() { t.Error("a pause between two holds") }}
+		ctx := hookContext{Context: t.Context(), done: func() { t.Error("there is a pause") }}
 		if result, err := s.Release(ctx, pointers(rs)...); err != nil || result.Outcomes[2] != Released {
 			t.Errorf("Release: %v, %v", result.Outcomes, err)
 		}
 	})
 }
 
-// TestReleaseHoldsSeveralLocks: the figures are of all locks together.
+// TestReleaseHoldsSeveralLocks: LockHeld and LongestHold are those of all locks.
 func TestReleaseHoldsSeveralLocks(t *testing.T) {
 	s := newStore(t)
 	reserve(t, s, "10.0.0.1")
@@ -332,7 +329,7 @@ func TestReleaseHoldsSeveralLocks(t *testing.T) {
 	})
 }
 
-// TestReleaseUnlocksAfterPanic: the context is the caller's code.
+// TestReleaseUnlocksAfterPanic: the context is the caller's code, and may panic.
 func TestReleaseUnlocksAfterPanic(t *testing.T) {
 	s := newStore(t)
 	reserve(t, s, "10.0.0.1")
@@ -350,7 +347,7 @@ func TestReleaseUnlocksAfterPanic(t *testing.T) {
 	}
 }
 
-// TestReleaseLetsOthersIn: a release of many is done in several holds.
+// TestReleaseLetsOthersIn: many reservations are released in several holds.
 func TestReleaseLetsOthersIn(t *testing.T) {
 	s := newStore(t)
 	const n = 1000
@@ -371,8 +368,8 @@ func TestReleaseLetsOthersIn(t *testing.T) {
 	}
 }
 
-// TestReleaseWithoutLock: a lock that can't be taken means that nothing is
-// released, the error says why, and other networks and the next release go on.
+// TestReleaseWithoutLock: if the lock can't be taken, nothing is released and the error says
+// why. Other networks, and later calls, are not affected.
 func TestReleaseWithoutLock(t *testing.T) {
 	target := func(name string) func(t *testing.T, lock string) {
 		return func(t *testing.T, lock string) { symlink(t, name, lock) }
@@ -395,8 +392,8 @@ func TestReleaseWithoutLock(t *testing.T) {
 			symlink(t, "lock-pipe", lock)
 		}, "not a regular file"},
 		{"a link to itself", target("lock"), "not a regular file"},
-		{"a link to a file that is missing, which would be made", target("missing"), "not a regular file"},
-		{"a link into a directory that is missing", target("/missing/lock"), "not a regular file"},
+		{"a link to a missing file, which would be created", target("missing"), "not a regular file"},
+		{"a link into a missing directory", target("/missing/lock"), "not a regular file"},
 	} {
 		s := newStore(t)
 		reserve(t, s, "10.0.0.1", "10.0.0.2")
@@ -411,7 +408,7 @@ func TestReleaseWithoutLock(t *testing.T) {
 				t.Errorf("%s (-want +got):\n%s", row.reason, diff)
 			}
 			if !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), row.want) || !strings.Contains(err.Error(), dirOf(s)) {
-				t.Errorf("Release: %v, want an error that names the directory and says %q: %s", err, row.want, row.reason)
+				t.Errorf("Release: %v, want an error that names the directory and contains %q: %s", err, row.want, row.reason)
 			}
 		})
 		if diff := cmp.Diff(before, tree(t, dirOf(s))); diff != "" {
@@ -430,16 +427,16 @@ func TestReleaseWithoutLock(t *testing.T) {
 	}
 }
 
-// TestHazard47LockReplacedWhileWaiting: the lock that Release waits for is
-// removed, and the plugin makes and takes a new one. When the old one is given
-// back nothing is released: it excludes nobody.
+// TestHazard47LockReplacedWhileWaiting: the lock that Release waits for is removed, and the
+// plugin creates and takes a new one. When the old one is free, nothing is released, because
+// it excludes no other process.
 func TestHazard47LockReplacedWhileWaiting(t *testing.T) {
 	for _, row := range []struct {
 		reason  string
 		replace bool
 	}{
-		{"removed, and made anew by an ADD that has it locked", true},
-		{"removed, and Release makes it anew", false},
+		{"removed, and created and locked by an ADD", true},
+		{"removed, and created by Release", false},
 	} {
 		s := newStore(t)
 		reserve(t, s, "10.0.0.1")
@@ -475,7 +472,7 @@ func TestHazard47LockReplacedWhileWaiting(t *testing.T) {
 	}
 }
 
-// openLock opens the lock as Release does, and does not take it.
+// openLock opens the lock as Release does, without taking it.
 func openLock(t *testing.T, d dir) *fileLock {
 	l, err := d.lock()
 	if err != nil {
@@ -487,8 +484,8 @@ func openLock(t *testing.T, d dir) *fileLock {
 	return l
 }
 
-// TestHazard47LockReplacedAsItComes: the lock is replaced between the moments in
-// which it is opened and in which it is locked.
+// TestHazard47LockReplacedAsItComes: the lock is replaced after it is opened and before it
+// is locked.
 func TestHazard47LockReplacedAsItComes(t *testing.T) {
 	s := newStore(t)
 	d, err := s.open(network)
@@ -503,7 +500,7 @@ func TestHazard47LockReplacedAsItComes(t *testing.T) {
 	}{
 		{"nothing happens", func() {}, nil},
 		{"removed", func() { removeLock(t, s) }, errLockReplaced},
-		{"made anew", func() {
+		{"created again", func() {
 			removeLock(t, s)
 			write(t, filepath.Join(dirOf(s), "lock"), "")
 		}, errLockReplaced},
@@ -511,7 +508,7 @@ func TestHazard47LockReplacedAsItComes(t *testing.T) {
 			write(t, filepath.Join(dirOf(s), "new"), "")
 			move(t, filepath.Join(dirOf(s), "new"), filepath.Join(dirOf(s), "lock"))
 		}, errLockReplaced},
-		{"a link to the very file", func() {
+		{"a link to the same file", func() {
 			move(t, filepath.Join(dirOf(s), "lock"), filepath.Join(s.DataDir(), "old"))
 			symlink(t, "../old", filepath.Join(dirOf(s), "lock"))
 		}, errLockReplaced},
@@ -528,7 +525,7 @@ func TestHazard47LockReplacedAsItComes(t *testing.T) {
 				t.Errorf("check: %v, want %v: %s", got, row.want, row.reason)
 			}
 			if got := l.try(); (got == nil) != (row.want == nil) || got != nil && got != errLockReplaced {
-				t.Errorf("try: %v, want it refused if it was replaced: %s", got, row.reason)
+				t.Errorf("try: %v, want an error only if the lock was replaced: %s", got, row.reason)
 			}
 			if err := l.unlock(); err != nil {
 				t.Error(err)
@@ -543,13 +540,12 @@ func TestHazard47LockReplacedAsItComes(t *testing.T) {
 	defer func() { _ = l.unlock() }()
 	l.st.Dev++
 	if err := l.check(); !errors.Is(err, errLockReplaced) {
-		t.Errorf("check: %v of a file with the number on another file system, want %v", err, errLockReplaced)
+		t.Errorf("check: %v for the same inode number on another file system, want %v", err, errLockReplaced)
 	}
 }
 
-// TestHazard47LockReplacedWhileHeld: the lock that Release holds is removed.
-// From then on an ADD can lock a new one, so nothing more is released before
-// Release has that one.
+// TestHazard47LockReplacedWhileHeld: the lock that Release holds is removed. Then an ADD can
+// lock a new one, so Release must take that one before it goes on.
 func TestHazard47LockReplacedWhileHeld(t *testing.T) {
 	s := newStore(t)
 	reserve(t, s, "10.0.0.1", "10.0.0.2", "10.0.0.3")
@@ -565,7 +561,7 @@ func TestHazard47LockReplacedWhileHeld(t *testing.T) {
 			t.Errorf("Release: %v, %v while the directory's lock is held", r.result.Outcomes, r.err)
 		}
 		if diff := cmp.Diff([]string{"10.0.0.2", "10.0.0.3"}, left(t, s)); diff != "" {
-			t.Errorf("what is left while the directory's lock is held (-want +got):\n%s", diff)
+			t.Errorf("reservations left while the directory's lock is held (-want +got):\n%s", diff)
 		}
 		unlock()
 		<-r.done
@@ -575,8 +571,8 @@ func TestHazard47LockReplacedWhileHeld(t *testing.T) {
 	})
 }
 
-// TestHazard47LockReplacedForEver: somebody removes the lock again and again.
-// Release gives up if that is before every removal, and not while it gets on.
+// TestHazard47LockReplacedForEver: the lock is removed again and again. Release gives up if
+// that happens before every removal, and goes on while it makes progress.
 func TestHazard47LockReplacedForEver(t *testing.T) {
 	const n = 7
 	for _, row := range []struct {
@@ -618,9 +614,8 @@ func TestHazard47LockReplacedForEver(t *testing.T) {
 	}
 }
 
-// TestReleaseDirectoryRemoved: the directory goes away while Release is at work,
-// before it has the lock and after. It is not made again, and what was in it is
-// gone.
+// TestReleaseDirectoryRemoved: the directory is removed while Release runs, before or after
+// it takes the lock. Release does not create it again, and its reservations are Gone.
 func TestReleaseDirectoryRemoved(t *testing.T) {
 	for _, row := range []struct {
 		reason string
@@ -657,14 +652,14 @@ func TestReleaseDirectoryRemoved(t *testing.T) {
 			}
 		})
 		if _, err := os.Lstat(dirOf(s)); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("the directory is back: %v: %s", err, row.reason)
+			t.Errorf("the directory was created again: %v: %s", err, row.reason)
 		}
 	}
 }
 
-// TestReleaseTakesTurns: a network whose lock is held for good does not starve
-// one whose lock is busy for a moment, and the wait for it ends by itself.
-func TestReleaseTakesTurns(t *testing.T) {
+// TestReleaseTriesAllLocks: a lock that is held for ever does not keep Release from taking
+// another one that is busy for a short time, and Release gives up after maxLockWait.
+func TestReleaseTriesAllLocks(t *testing.T) {
 	dir := t.TempDir()
 	hold := func(network string) *os.File {
 		if err := os.Mkdir(filepath.Join(dir, network), 0o755); err != nil {

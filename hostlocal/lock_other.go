@@ -15,10 +15,9 @@ import (
 // fileLock is the plugin's lock on a network's directory, taken by its own code.
 type fileLock struct{ *disk.FileLock }
 
-// lock takes the plugin's lock, or returns errLockBusy if somebody else has it for
-// a second. It can only be waited for in a system call that nothing interrupts.
-// So a goroutine waits for it, and when that is given up, it lets go of the lock
-// in the moment it gets it.
+// lock takes the plugin's lock, or returns errLockBusy if another process holds it for a
+// second. The only way to wait is a system call that can't be interrupted. So a goroutine
+// waits, and if lock has given up by then, the goroutine releases the lock at once.
 func (d dir) lock() (*fileLock, error) {
 	l, err := disk.NewFileLock(d.Name())
 	if err != nil {
@@ -35,7 +34,7 @@ func (d dir) lock() (*fileLock, error) {
 	case <-time.After(time.Second):
 		go func() {
 			if <-locked == nil {
-				_ = l.Unlock() // nobody is left to hear of an error
+				_ = l.Unlock() // lock has returned, so there is no caller to tell
 			}
 			_ = l.Close()
 		}()
@@ -43,8 +42,8 @@ func (d dir) lock() (*fileLock, error) {
 	}
 }
 
-// check has nothing to do on Windows, which does not remove a file that is open.
-// Elsewhere it would (hazard 47), but no node runs there.
+// check does nothing. Windows does not remove an open file. The other systems do
+// (hazard 47), but no node runs on them.
 func (*fileLock) check() error { return nil }
 
 func (l *fileLock) unlock() error { return errors.Join(l.Unlock(), l.Close()) }

@@ -14,7 +14,7 @@ func TestParseName(t *testing.T) {
 		reason string
 		name   string
 		colon  byte
-		want   string // an address, or "" for what is no reservation
+		want   string // an address, or "" if it is no reservation
 	}{
 		{"an IPv4 reservation", "10.244.1.2", ':', "10.244.1.2"},
 		{"an IPv6 reservation", "fd00::2", ':', "fd00::2"},
@@ -26,11 +26,11 @@ func TestParseName(t *testing.T) {
 
 		{"'_' means nothing elsewhere", "fd00__2", ':', ""},
 		{"no file on Windows has ':' in its name; it would lead to a stream of another", "fd00::2", '_', ""},
-		{"half and half is no name on Windows", "fd00_:2", '_', ""},
+		{"a mixture of both is no name on Windows", "fd00_:2", '_', ""},
 		{"'_' is no dot", "10_244_1_2", '_', ""},
 
 		{"the plugin's lock", "lock", ':', ""},
-		{"where the plugin goes on looking", "last_reserved_ip.0", ':', ""},
+		{"where the plugin continues to look", "last_reserved_ip.0", ':', ""},
 		{"the same on Windows, where '_' is replaced", "last_reserved_ip.0", '_', ""},
 		{"the same of 2016", "last_reserved_ip", ':', ""},
 		{"an editor's backup", "10.0.0.1~", ':', ""},
@@ -47,8 +47,8 @@ func TestParseName(t *testing.T) {
 		{"upper case hex is not canonical", "FD00::2", ':', ""},
 		{"one upper case digit", "fd00::A", ':', ""},
 		{"a leading zero in a group", "fd00::02", ':', ""},
-		{"the longest run of zeros is to be cut", "fd00:0:0:0:0:0:0:2", ':', ""},
-		{"one group of zeros is not to be cut", "fd00:1::2:3:4:5:6", ':', ""},
+		{"the longest run of zeros must be shortened", "fd00:0:0:0:0:0:0:2", ':', ""},
+		{"a single group of zeros must not be shortened", "fd00:1::2:3:4:5:6", ':', ""},
 		{"a network", "10.0.0.0/24", ':', ""},
 		{"a number", "167772161", ':', ""},
 		{"three octets", "10.0.0", ':', ""},
@@ -67,7 +67,7 @@ func TestParseName(t *testing.T) {
 		}
 		if !ok {
 			if ip.IsValid() {
-				t.Errorf("parseName(%q, %q) refuses and still says %v", row.name, row.colon, ip)
+				t.Errorf("parseName(%q, %q) = %v, false, want no address", row.name, row.colon, ip)
 			}
 			continue
 		}
@@ -80,8 +80,8 @@ func TestParseName(t *testing.T) {
 	}
 }
 
-// FuzzParseName holds parseName against the rule by which the plugin names its
-// files: net.IP.String, with the colons replaced on Windows.
+// FuzzParseName compares parseName with the names that the plugin gives its files:
+// net.IP.String, with the colons replaced on Windows.
 func FuzzParseName(f *testing.F) {
 	f.Fuzz(func(t *testing.T, name string) {
 		for _, colon := range []byte{':', '_'} {
@@ -106,7 +106,7 @@ func FuzzParseName(f *testing.F) {
 				t.Errorf("fileName(%v, %q) = %q, want %q", ip, colon, back, name)
 			}
 			if again, ok := parseName(fileName(ip, colon), colon); !ok || again != ip {
-				t.Errorf("%v comes back as %v, %v", ip, again, ok)
+				t.Errorf("the name of %v is read as %v, %v", ip, again, ok)
 			}
 			if strings.ContainsAny(name, "/\\\x00") {
 				t.Errorf("parseName(%q, %q) accepts a name that can lead elsewhere", name, colon)

@@ -37,29 +37,29 @@ var owners = []struct {
 	{"an interface with a name of the kernel's choice", "abc\r\neth0@if7:1", "abc", "eth0@if7:1", true},
 	{"Windows allows long names", "abc\r\n" + strings.Repeat("e", 256), "abc", strings.Repeat("e", 256), true},
 	{"an interface without an ID: the plugin takes it for an ID too", "\r\neth0", "eth0", "", true},
-	{"as long as is read", strings.Repeat("a", maxOwner), strings.Repeat("a", maxOwner), "", true},
+	{"of the maximum length", strings.Repeat("a", maxOwner), strings.Repeat("a", maxOwner), "", true},
 }
 
-// foreign are files that no version of host-local wrote, or did not finish.
+// foreign are files that no version of host-local wrote, or that it did not finish.
 var foreign = []struct {
 	reason string
 	file   string
 	want   OwnerState
 }{
 	{"a power loss right after the file was made", "", Empty},
-	{"blanks say nothing", " \t ", Empty},
-	{"lines that say nothing", "\r\n\n", Empty},
+	{"blanks only", " \t ", Empty},
+	{"empty lines only", "\r\n\n", Empty},
 
 	{"three lines", "abc\r\neth0\r\nmore", Malformed},
 	{"three lines, one of them empty", "abc\r\n\r\neth0", Malformed},
 	{"blocks of zeros, as a file system leaves after a crash", strings.Repeat("\x00", 70), Malformed},
 	{"an ID that is half zeros", "abc\x00\x00\r\neth0", Malformed},
-	{"an interface name with white space that only Unicode knows in it", "abc\r\neth\u00850", Malformed},
+	{"an interface name with white space of Unicode", "abc\r\neth\u00850", Malformed},
 	{"binary", "\x7fELF\x02\x01\x01", Malformed},
 	{"not UTF-8", "\xff\xfe\r\neth0", Malformed},
-	{"longer than is read", strings.Repeat("a", maxOwner+1), Malformed},
-	{"longer than is read, and blank: what comes after was not seen", strings.Repeat(" ", maxOwner+1), Malformed},
-	{"an owner and more blanks than are read", "abc\r\neth0" + strings.Repeat("\n", maxOwner), Malformed},
+	{"longer than the maximum", strings.Repeat("a", maxOwner+1), Malformed},
+	{"longer than the maximum, and blank: the rest was not read", strings.Repeat(" ", maxOwner+1), Malformed},
+	{"an owner with so many blanks that it is longer than the maximum", "abc\r\neth0" + strings.Repeat("\n", maxOwner), Malformed},
 	{"a space in the ID", "abc def\r\neth0", Malformed},
 	{"an ID that is a path", "../abc\r\neth0", Malformed},
 	{"a slash in the ID", "a/b\r\neth0", Malformed},
@@ -94,8 +94,8 @@ func TestParseOwner(t *testing.T) {
 	}
 }
 
-// TestHazard15OwnerVersions: whatever version wrote the file, List names the
-// same owner, and the plugin's own look-up agrees wherever it finds any.
+// TestHazard15OwnerVersions: List names the owner of a file of any version, and the
+// plugin's own look-up finds the same one, if any.
 func TestHazard15OwnerVersions(t *testing.T) {
 	for _, row := range owners {
 		s := newStore(t)
@@ -123,8 +123,7 @@ func TestHazard15OwnerVersions(t *testing.T) {
 	}
 }
 
-// TestHazard16Garbage: what nobody wrote is read as malformed, from the disk
-// too, however long it is.
+// TestHazard16Garbage: List returns such files as malformed or empty, however long they are.
 func TestHazard16Garbage(t *testing.T) {
 	for _, row := range foreign {
 		s := newStore(t)
@@ -140,9 +139,8 @@ func TestHazard16Garbage(t *testing.T) {
 	}
 }
 
-// FuzzParseOwner holds parseOwner against how the plugin matches: it trims the
-// whole file and compares that with the ID, CRLF and the interface name, or
-// with the ID alone.
+// FuzzParseOwner compares parseOwner with the plugin, which trims the whole file and
+// compares it with the ID, CRLF and the interface name, or with the ID alone.
 func FuzzParseOwner(f *testing.F) {
 	f.Fuzz(func(t *testing.T, content []byte) {
 		idBytes, ifNameBytes, state := parseOwner(content)
@@ -163,15 +161,15 @@ func FuzzParseOwner(f *testing.F) {
 			}
 			if len(written) <= maxOwner {
 				if id2, ifName2, state2 := parseOwner([]byte(written)); string(id2) != id || string(ifName2) != ifName || state2 != Owned {
-					t.Errorf("%q, %q comes back as %q, %q, %v", id, ifName, id2, ifName2, state2)
+					t.Errorf("%q, %q is read as %q, %q, %v", id, ifName, id2, ifName2, state2)
 				}
 			}
 		case Empty, Malformed:
 			if id != "" || ifName != "" {
-				t.Errorf("%v, and still %q, %q", state, id, ifName)
+				t.Errorf("%v with the owner %q, %q", state, id, ifName)
 			}
 		default:
-			t.Errorf("state %v is not for a parser to say", state)
+			t.Errorf("parseOwner returned the state %v", state)
 		}
 
 		if len(content) > maxOwner {

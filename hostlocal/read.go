@@ -17,13 +17,12 @@ import (
 // their owners, sorted by network, then by address. It takes no lock and creates
 // nothing. A missing data directory has no reservations.
 //
-// A reservation that is removed or replaced by something else than a regular
-// file meanwhile is left out, and so is a network whose directory is removed. An
+// A reservation is left out if its file is removed, or replaced by anything but a
+// regular file, while List runs. So is a network whose directory is removed. An
 // error about one file does not hide the others: that reservation is
-// [Unreadable] and its Err says why. After any other error the list is nil: a
-// network that can't be listed is an error of the whole, because R3 needs every
-// network. That includes a symbolic link to a directory in the place of a
-// network's directory, since it is not followed (R7).
+// [Unreadable] and its Err says why. After any other error the list is nil,
+// because R3 needs every network. One such error is a symbolic link in the place
+// of a network's directory, since it is not followed (R7).
 func (s *Store) List(ctx context.Context) ([]Reservation, error) {
 	networks, err := s.Networks()
 	var rs []Reservation
@@ -36,8 +35,8 @@ func (s *Store) List(ctx context.Context) ([]Reservation, error) {
 	return rs, nil
 }
 
-// listNetwork appends a network's reservations to rs. It works in the directory
-// that it opened, also when another one gets its name.
+// listNetwork appends a network's reservations to rs. It reads the directory that it
+// opened, even if another one gets the name.
 func (s *Store) listNetwork(ctx context.Context, network string, rs []Reservation) ([]Reservation, error) {
 	d, err := s.open(network)
 	if isMissing(err) {
@@ -68,14 +67,13 @@ func (s *Store) listNetwork(ctx context.Context, network string, rs []Reservatio
 	return append(rs[:first], slices.DeleteFunc(rs[first:], func(r Reservation) bool { return r.Owner == Unknown })...), nil
 }
 
-// manyOwners is from how many reservations on two goroutines read, which takes less
-// time on two CPUs, and the same of each.
+// manyOwners is the number of reservations from which on two goroutines read. On two CPUs
+// that takes less time, and no more CPU time.
 const manyOwners = 128
 
-// readOwners reads the owners of a directory's reservations. Those that are gone
-// meanwhile stay Unknown. Its error is that of ctx, which is the caller's code: where it
-// panics or ends the second goroutine, that is an error too (R13). No goroutine reads on
-// after the call.
+// readOwners reads the owners of a directory's reservations. Those that no longer exist
+// stay Unknown. Its error is that of ctx, which is the caller's code: it is also an error
+// if ctx panics in the second goroutine or ends it (R13). No goroutine reads after the call.
 func (s *Store) readOwners(ctx context.Context, d dir, rs []Reservation) (err error) {
 	if len(rs) < manyOwners {
 		return s.readSome(ctx, d, rs)
@@ -110,17 +108,17 @@ func (s *Store) readSome(ctx context.Context, d dir, rs []Reservation) error {
 			id, ifName, owner := parseOwner(content)
 			r.ContainerID, r.IfName, r.Owner = string(id), string(ifName), owner
 		} else if !isGone(err) {
-			d.stat(r) // also where that finds nothing: its directory may have been renamed
+			d.stat(r) // also Unreadable if it finds nothing: the directory may have been renamed
 			r.Owner, r.Err = Unreadable, fmt.Errorf("reading the owner of %s: %w", s.filePath(r), err)
 		}
 	}
 	return nil
 }
 
-// errNotRegular says that a name leads to something else than a regular file.
+// errNotRegular is returned for a name that exists and is not that of a regular file.
 var errNotRegular = errors.New("not a regular file")
 
-// isGone reports whether an error says that a reservation is not there any more.
+// isGone reports whether an error means that a reservation no longer exists.
 func isGone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, errNotRegular)
 }

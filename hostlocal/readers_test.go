@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// reserveMany makes as many reservations as two goroutines read.
+// reserveMany makes enough reservations for two goroutines to read.
 func reserveMany(t *testing.T, s *Store) {
 	ip := netip.MustParseAddr("10.0.0.1")
 	for range manyOwners {
@@ -21,8 +21,8 @@ func reserveMany(t *testing.T, s *Store) {
 	}
 }
 
-// TestManyOwnersFail: whichever of the two readers fails, panics or ends, the process
-// lives, the caller learns of it, and nothing is read after the call (R2, R13).
+// TestManyOwnersFail: if one of the two readers fails, panics or ends, the process goes on,
+// the caller gets an error, and nothing is read after the call (R2, R13).
 func TestManyOwnersFail(t *testing.T) {
 	s := newStore(t)
 	reserveMany(t, s)

@@ -23,8 +23,8 @@ var ErrLocked = errors.New("host-local's lock is not available")
 var (
 	errLockBusy     = errors.New("the lock is held by another process")
 	errLockReplaced = errors.New("the lock was removed or replaced")
-	errNotListed    = errors.New("its owner was not read by List, so it can't be told whether it is still the same")
-	errChanged      = errors.New("it is not the file that was read any more")
+	errNotListed    = errors.New("its owner was not read by List, so the file can't be compared: release a reservation that List returned")
+	errChanged      = errors.New("the file is no longer the one that was read")
 )
 
 // An Outcome says what Release did with a reservation.
@@ -56,20 +56,20 @@ type ReleaseResult struct {
 }
 
 const (
-	// maxHold is for how long a lock is held before others may take it. An ADD
-	// that comes meanwhile waits no longer than this and one unlink (R8).
+	// maxHold is the time after which Release releases a lock for others to take. An ADD
+	// waits no longer than this and one unlink (R8).
 	maxHold = 2 * time.Millisecond
-	// Locks are taken in turns, with a pause between two turns. It is minPause as
-	// long as some network gets on, and else it doubles up to maxPause: an ADD holds
-	// a lock for a few milliseconds. A flock is not handed on in the order of arrival:
-	// whoever is awake takes it, and the pause leaves those who sleep for it the time
-	// to wake up. In the latency of ADDs beside passes no difference to twice as long
-	// was seen beyond the noise.
+	// Release tries the locks of all networks in rounds, with a pause after each round. The
+	// pause is minPause while some network makes progress. Otherwise it doubles up to
+	// maxPause, since an ADD holds a lock for a few milliseconds. The kernel does not grant a
+	// flock in the order of arrival: a running process takes it before a sleeping one, and
+	// the pause gives the sleeping one time to wake up. A pause of twice this length made no
+	// measurable difference to the latency of ADDs during passes.
 	minPause = 500 * time.Microsecond
 	maxPause = 10 * time.Millisecond
-	// maxLockWait is for how long no network may get on before Release gives up.
+	// maxLockWait is how long Release goes on without progress in any network.
 	maxLockWait = 10 * time.Second
-	// maxErrors is how many errors Release joins.
+	// maxErrors is the number of errors that Release joins.
 	maxErrors = 8
 )
 
@@ -91,7 +91,7 @@ const (
 func (s *Store) Release(ctx context.Context, rs ...*Reservation) (ReleaseResult, error) {
 	w := releaser{store: s, rs: rs}
 	w.Outcomes = slices.Repeat([]Outcome{NotTried}, len(rs))
-	left := make(map[string][]int) // the indexes of those that are not tried yet, by network
+	left := make(map[string][]int) // the indexes of reservations not tried yet, by network
 	for i, r := range rs {
 		switch {
 		case r == nil:
@@ -110,7 +110,7 @@ func (s *Store) Release(ctx context.Context, rs ...*Reservation) (ReleaseResult,
 		errs = append(errs, fmt.Errorf("releasing reservations in %s, with %d not tried: %w", path, len(left[network]), err))
 		delete(left, network)
 	}
-	unavailable := make(map[string]error) // why a network's lock was not to be had the last time, if it was not
+	unavailable := make(map[string]error) // by network: why the last attempt to take its lock failed, if it did
 	for progress, pause := time.Now(), minPause; ; pause = min(2*pause, maxPause) {
 		for _, network := range slices.Sorted(maps.Keys(left)) {
 			n, err := w.hold(ctx, network, left[network])
@@ -176,8 +176,8 @@ func (w *releaser) join(errs []error) error {
 	return errors.Join(errs...)
 }
 
-// hold takes a network's lock once, and releases what it comes to in that time, at
-// least one. It returns how many that were.
+// hold takes a network's lock once, and tries reservations in order for maxHold, at least
+// one. It returns the number that it tried.
 func (w *releaser) hold(ctx context.Context, network string, order []int) (n int, err error) {
 	d, err := w.store.open(network)
 	if err != nil {
@@ -205,7 +205,7 @@ func (w *releaser) hold(ctx context.Context, network string, order []int) (n int
 			w.Outcomes[i] = Released
 		case errors.Is(err, errLockReplaced):
 			return n, fmt.Errorf("%w: %w", ErrLocked, err)
-		case errors.Is(err, fs.ErrNotExist): // also where somebody who takes no lock was faster
+		case errors.Is(err, fs.ErrNotExist): // also if a process that takes no lock removed it first
 			w.Outcomes[i] = Gone
 		case errors.Is(err, errChanged) || errors.Is(err, errNotRegular):
 			w.Outcomes[i] = Changed
@@ -216,10 +216,9 @@ func (w *releaser) hold(ctx context.Context, network string, order []int) (n int
 	return n, nil
 }
 
-// release removes r's file if it is still the one that r was read from, with the
-// same owner (R6), and if the lock is still the directory's. The owner is compared
-// too, since a file that changes twice within a tick of the kernel's clock keeps its
-// change time.
+// release removes r's file if it is still the file that was read, with the same owner
+// (R6), and if the lock is still that of the directory. The owner is compared because a
+// file that changes twice within a tick of the kernel's clock keeps its change time.
 func (w *releaser) release(d dir, lock *fileLock, r *Reservation) error {
 	now := Reservation{IP: r.IP}
 	content, err := d.read(&now, make([]byte, maxOwner+1))

@@ -21,7 +21,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// A context that says that it is done, and not why, ends Release as any other does.
+// A context that is done and returns no error ends Release like any other.
 func TestReleaseContextIsDoneWithoutAnError(t *testing.T) {
 	s := newStore(t)
 	reserve(t, s, "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4")
@@ -40,7 +40,7 @@ func TestReleaseContextIsDoneWithoutAnError(t *testing.T) {
 	})
 }
 
-// An error of the context's that looks like that of a directory which is gone.
+// The error of a context is fs.ErrNotExist, like that of a directory that was removed.
 func TestReleaseContextErrorIsNotExist(t *testing.T) {
 	s := newStore(t)
 	reserve(t, s, "10.0.0.1")
@@ -51,7 +51,7 @@ func TestReleaseContextErrorIsNotExist(t *testing.T) {
 	}
 }
 
-// One replacement of the lock is no reason to give up, however long the hold took.
+// Release does not give up after one replacement of the lock, however long the hold took.
 func TestReleaseLockReplacedInASlowHold(t *testing.T) {
 	s := newStore(t)
 	reserve(t, s, "10.0.0.1")
@@ -69,7 +69,7 @@ func TestReleaseLockReplacedInASlowHold(t *testing.T) {
 	})
 }
 
-// A zone is a part of no reservation's address, and could lead out of the directory.
+// No reservation's address has a zone, which could lead out of the directory.
 func TestReleaseZone(t *testing.T) {
 	s := newStore(t)
 	write(t, at(s, "fd00::1"), "abc\r\neth0")
@@ -88,8 +88,7 @@ func TestReleaseZone(t *testing.T) {
 	}
 }
 
-// TestReleaseFails: what can't be read again or removed is still there, and its error
-// is told.
+// TestReleaseFails: a file that can't be read again or removed is kept, with an error.
 func TestReleaseFails(t *testing.T) {
 	for _, row := range []struct {
 		reason string
@@ -97,7 +96,7 @@ func TestReleaseFails(t *testing.T) {
 		want   error
 	}{
 		{"no descriptor is left but the directory's and the lock's", func(t *testing.T, do func()) { withDescriptors(t, 2, do) }, syscall.EMFILE},
-		{"the directory may not be changed", unprivileged, fs.ErrPermission},
+		{"the directory is not writable", unprivileged, fs.ErrPermission},
 	} {
 		s := newStore(t)
 		reserve(t, s, "10.0.0.1", "10.0.0.2")
@@ -123,7 +122,7 @@ func TestReleaseFails(t *testing.T) {
 	}
 }
 
-// TestListOfADirectoryThatCanNotBeOpened: it is an error of the whole (R3).
+// TestListOfADirectoryThatCanNotBeOpened: List returns an error and nothing else (R3).
 func TestListOfADirectoryThatCanNotBeOpened(t *testing.T) {
 	s := newStore(t)
 	addNetwork(t, s, "z")
@@ -139,7 +138,7 @@ func TestListOfADirectoryThatCanNotBeOpened(t *testing.T) {
 	})
 }
 
-// unprivileged calls do in a thread without root's rights in the file system.
+// unprivileged calls do in a thread without root's rights to the file system.
 func unprivileged(t *testing.T, do func()) {
 	t.Helper()
 	if os.Geteuid() == 0 {

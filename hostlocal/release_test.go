@@ -49,7 +49,7 @@ func TestRelease(t *testing.T) {
 	for _, m := range []map[string]string{want, got} {
 		delete(m, network) // its own time changes with what is in it
 	}
-	delete(got, filepath.Join(network, "lock")) // the one thing that a release may create
+	delete(got, filepath.Join(network, "lock")) // the only file that Release may create
 	delete(got, ".")
 	delete(want, ".")
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -65,9 +65,9 @@ func TestRelease(t *testing.T) {
 	}
 }
 
-// TestReleaseCompares: each part of what was judged must still be so (R6). What
-// the reservation says is changed instead of the file, because a file's change
-// time and inode can't be set one without the other.
+// TestReleaseCompares: Release keeps a file that differs from the reservation in any part
+// (R6). The test changes the reservation instead of the file, because a file's inode and
+// change time can't be set separately.
 func TestReleaseCompares(t *testing.T) {
 	for _, row := range []struct {
 		reason string
@@ -80,10 +80,10 @@ func TestReleaseCompares(t *testing.T) {
 		{"it grew", func(r *Reservation) { r.identity.size-- }, Changed},
 		{"another container holds it", func(r *Reservation) { r.ContainerID = "other" }, Changed},
 		{"another interface holds it", func(r *Reservation) { r.IfName = "net1" }, Changed},
-		{"it was empty when it was judged", func(r *Reservation) { r.Owner, r.ContainerID, r.IfName = Empty, "", "" }, Changed},
-		{"it was malformed when it was judged", func(r *Reservation) { r.Owner = Malformed }, Changed},
-		{"it was judged as another address's", func(r *Reservation) { r.IP = netip.MustParseAddr("10.0.0.2") }, Changed},
-		{"it was put together by hand", func(r *Reservation) {
+		{"it was empty when it was read", func(r *Reservation) { r.Owner, r.ContainerID, r.IfName = Empty, "", "" }, Changed},
+		{"it was malformed when it was read", func(r *Reservation) { r.Owner = Malformed }, Changed},
+		{"it is another address's", func(r *Reservation) { r.IP = netip.MustParseAddr("10.0.0.2") }, Changed},
+		{"List did not return it", func(r *Reservation) {
 			*r = Reservation{Network: r.Network, IP: r.IP, ContainerID: r.ContainerID, IfName: r.IfName, ReservedAt: r.ReservedAt, Owner: r.Owner}
 		}, Changed},
 		{"its owner is unknown", func(r *Reservation) { r.Owner = Unknown }, Failed},
@@ -92,7 +92,7 @@ func TestReleaseCompares(t *testing.T) {
 		{"a network that leads out of the data directory", func(r *Reservation) { r.Network = "../" + filepath.Base(r.Network) }, Failed},
 		{"a network that leads to itself", func(r *Reservation) { r.Network = "./" + network }, Failed},
 		{"a network that has no directory", func(r *Reservation) { r.Network = "other" }, Gone},
-		{"no such state is known", func(r *Reservation) { r.Owner = "other" }, Failed},
+		{"its owner state does not exist", func(r *Reservation) { r.Owner = "other" }, Failed},
 		{"no address", func(r *Reservation) { r.IP = netip.Addr{} }, Gone},
 	} {
 		s := newStore(t)
@@ -126,8 +126,8 @@ func TestReleaseOfAnotherStore(t *testing.T) {
 	}
 }
 
-// TestReleaseGoesOn: what fails stops nothing else, and is told by its index
-// and in the joined error (R11).
+// TestReleaseGoesOn: a failure does not stop the others. Its error is in Errs and in the
+// joined error (R11).
 func TestReleaseGoesOn(t *testing.T) {
 	s := newStore(t)
 	reserve(t, s, "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5")
@@ -150,13 +150,12 @@ func TestReleaseGoesOn(t *testing.T) {
 			t.Errorf("%v: %v, want an error that names the file", rs[i].IP, done.Errs[i])
 		}
 		if !strings.Contains(err.Error(), done.Errs[i].Error()) {
-			t.Errorf("%q does not say %q", err, done.Errs[i])
+			t.Errorf("%q does not contain %q", err, done.Errs[i])
 		}
 	}
 }
 
-// TestReleaseEndsWithItsContext: what was not reached is not tried, and still
-// there.
+// TestReleaseEndsWithItsContext: the reservations after that are NotTried, and still exist.
 func TestReleaseEndsWithItsContext(t *testing.T) {
 	for _, reached := range []int{0, 1, 3} {
 		s := newStore(t)
@@ -193,7 +192,7 @@ func TestReleaseEndsWithItsContext(t *testing.T) {
 	rs := list(t, s)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	for range 20 { // whichever way a select goes
+	for range 20 { // a select chooses at random
 		done, err := s.Release(ended, pointers(rs)...)
 		if done.Outcomes[0] != NotTried || !errors.Is(err, context.Canceled) || len(left(t, s)) != 1 {
 			t.Fatalf("ended before: %v, %v", done.Outcomes, err)
@@ -201,9 +200,8 @@ func TestReleaseEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// TestReleaseConcurrent: two collectors, one of them with several goroutines,
-// at work on the same directory. Each reservation is released exactly once, and
-// was gone for all others (R12).
+// TestReleaseConcurrent: two stores release from the same directory in several goroutines.
+// Each reservation is Released exactly once, and Gone for all others (R12).
 func TestReleaseConcurrent(t *testing.T) {
 	s := newStore(t)
 	second := New(s.DataDir())
@@ -228,7 +226,7 @@ func TestReleaseConcurrent(t *testing.T) {
 			}
 		}()
 	}
-	within(t, "releasing from all sides", wg.Wait)
+	within(t, "concurrent releases", wg.Wait)
 
 	for i, r := range rs {
 		count := make(map[Outcome]int)
@@ -244,9 +242,9 @@ func TestReleaseConcurrent(t *testing.T) {
 	}
 }
 
-// TestReleaseBesideRm: a person with rm takes no lock, and may be faster at any
-// moment. That is no failure (R12). The kernel moves the change time before it
-// takes the file away, so for a moment that looks changed.
+// TestReleaseBesideRm: rm takes no lock, and may remove a file at any time. That is no
+// failure (R12). The kernel sets the change time before it removes the file, so the file
+// may be Changed as well.
 func TestReleaseBesideRm(t *testing.T) {
 	s := newStore(t)
 	for range 20 {
@@ -288,7 +286,7 @@ func TestReleaseBesideRm(t *testing.T) {
 	}
 }
 
-// TestReleaseDirectoryGone: somebody removed the network meanwhile.
+// TestReleaseDirectoryGone: the network's directory was removed since the List.
 func TestReleaseDirectoryGone(t *testing.T) {
 	s := newStore(t)
 	reserve(t, s, "10.0.0.1")
@@ -301,13 +299,12 @@ func TestReleaseDirectoryGone(t *testing.T) {
 		t.Errorf("Release: %v, %v, want it gone", done.Outcomes, err)
 	}
 	if _, err := os.Lstat(dirOf(s)); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the directory is back: %v", err)
+		t.Errorf("the directory was created again: %v", err)
 	}
 }
 
-// TestReleaseOfNetworks: reservations of several networks come in any order, and
-// the outcomes are in that order. Nothing is released in a network that was not
-// given.
+// TestReleaseOfNetworks: reservations may be of several networks in any order, and the
+// outcomes are in the same order. Nothing is released in any other network.
 func TestReleaseOfNetworks(t *testing.T) {
 	s := newStore(t)
 	reserve(t, s, "10.0.0.1", "10.0.0.2")
@@ -332,11 +329,11 @@ func TestReleaseOfNetworks(t *testing.T) {
 		t.Errorf("what is left (-want +got):\n%s", diff)
 	}
 	if _, err := os.Lstat(filepath.Join(dirOf(s), "lock")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the lock of a network that was not given: %v, want none", err)
+		t.Errorf("the lock of a network without a given reservation: %v, want none", err)
 	}
 }
 
-// files returns network and address of reservations.
+// files returns the networks and addresses of reservations.
 func files(rs []Reservation) (names []string) {
 	for _, r := range rs {
 		names = append(names, r.Network+" "+r.IP.String())
@@ -344,8 +341,8 @@ func files(rs []Reservation) (names []string) {
 	return names
 }
 
-// TestReleaseEndsInAllNetworks: when the context ends, what other networks hold
-// is not tried either.
+// TestReleaseEndsInAllNetworks: when the context ends, reservations of other networks are
+// not tried either.
 func TestReleaseEndsInAllNetworks(t *testing.T) {
 	s := newStore(t)
 	reserve(t, s, "10.0.0.1", "10.0.0.2")
@@ -367,8 +364,8 @@ func TestReleaseEndsInAllNetworks(t *testing.T) {
 	}
 }
 
-// TestReleaseErrorIsBounded: however many fail, the error is short, and begins
-// with what concerns a whole network.
+// TestReleaseErrorIsBounded: the error is short, however many releases fail, and begins
+// with errors about whole networks.
 func TestReleaseErrorIsBounded(t *testing.T) {
 	s := newStore(t)
 	addNetwork(t, s, "piped")

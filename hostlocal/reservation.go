@@ -15,7 +15,7 @@ import (
 //
 // Reservations come from [Store.List] and go back to [Store.Release]: the
 // unexported part says which file was read, so that no other file is ever
-// removed (R6). A Reservation that was made by hand is never released.
+// removed (R6). A Reservation that List did not return is never released.
 type Reservation struct {
 	// Network is the name of the network, and of its directory.
 	Network string `json:"network"`
@@ -33,53 +33,51 @@ type Reservation struct {
 	// Err says why the reservation is Unreadable, and is nil otherwise.
 	Err error `json:"-"`
 
-	// Owner says what is known of the owner, and so which fields above count.
+	// Owner says what is known of the owner, and so which of the fields above are set.
 	Owner OwnerState `json:"-"`
 
 	identity Identity
 }
 
-// An Identity tells a reservation's file from every other file that had its name
-// before or will have it. Identities are compared with ==, and mean something
-// only among files of one name. The zero Identity is that of a Reservation made
-// by hand.
+// An Identity tells a reservation's file from every earlier and later file of the same
+// name. Identities are compared with ==, and only those of files with the same name can be
+// compared. The zero Identity is that of a Reservation that List did not return.
 type Identity struct {
 	ino     uint64 // 0 where the platform has none
-	changed int64  // change time in ns: moves with every write, link and rename, if the kernel's clock ticked since
+	changed int64  // change time in ns: set by every write, link and rename, as far as the kernel's clock has ticked since
 	size    int64
 }
 
 // Identity returns the identity of the file that was read.
 func (r *Reservation) Identity() Identity { return r.identity }
 
-// An OwnerState says what is known of a reservation's owner, in a word.
+// An OwnerState says what is known of a reservation's owner.
 type OwnerState string
 
 const (
-	// Unknown: the Reservation was made by hand. List returns none.
+	// Unknown: List did not return the Reservation.
 	Unknown OwnerState = ""
 	// Owned: the file names a container.
 	Owned OwnerState = "owned"
-	// Empty: the file holds nothing, or white space alone. Nobody owns it, and
-	// no DEL will ever remove it: host-local matches by the owner. A crash or a
-	// full disk leaves such files, because host-local creates the file first
-	// and writes it then (plugins, backend/disk Reserve).
+	// Empty: the file is empty, or has only white space. It has no owner, and no
+	// DEL will ever remove it, because host-local matches the owner. A crash or a
+	// full disk leaves such files: host-local creates the file before it writes
+	// the owner (plugins, backend/disk Reserve).
 	Empty OwnerState = "empty"
-	// Malformed: the file holds something that no version of host-local wrote.
+	// Malformed: the content is nothing that a version of host-local writes.
 	Malformed OwnerState = "malformed"
-	// Unreadable: the file is there, and reading it met an error.
+	// Unreadable: the file exists, and reading it returned an error.
 	Unreadable OwnerState = "unreadable"
 )
 
-// maxOwner is the most that is read of a file. The longest owner that CNI
-// allows is far shorter; what is longer is malformed.
+// maxOwner is the number of bytes that are read of a file. The longest owner that
+// CNI allows is far shorter, so a longer file is malformed.
 const maxOwner = 4096
 
 // parseOwner reads an owner file of any version: the container ID alone (up to
 // v0.7.6), with "\n" and the interface name (a pre-release), or with "\r\n"
-// (v0.8.0 and later). White space around either is ignored, as the plugin
-// ignores it when it matches (plugins, backend/disk ReleaseByID). What it
-// returns are parts of content.
+// (v0.8.0 and later). White space around either is ignored, as in the plugin
+// (plugins, backend/disk ReleaseByID). The results are slices of content.
 func parseOwner(content []byte) (containerID, ifName []byte, state OwnerState) {
 	if len(content) > maxOwner {
 		return nil, nil, Malformed
@@ -96,7 +94,8 @@ func parseOwner(content []byte) (containerID, ifName []byte, state OwnerState) {
 	return id, name, Owned
 }
 
-// isBlank is white space within a line: a third line is garbage.
+// isBlank reports whether r is white space within a line. '\n' is not, because a file with
+// a third line is malformed.
 func isBlank(r rune) bool { return r != '\n' && unicode.IsSpace(r) }
 
 // validName is the CNI spec's rule for container IDs and network names: a
@@ -114,19 +113,18 @@ func validName[T string | []byte](s T) bool {
 	return len(s) > 0
 }
 
-// validIfName accepts what CNI accepts as the name of an interface, if there is one (cni,
-// pkg/utils ValidateInterfaceName: no slash, no white space, Unicode's
-// included), but for the length, which differs between Linux (15) and Windows
-// (256).
+// validIfName reports whether CNI allows s as the name of an interface (cni, pkg/utils
+// ValidateInterfaceName: no slash and no white space, including that of Unicode). It also
+// allows an empty name, and up to 256 bytes: the limit is 15 on Linux and 256 on Windows.
 func validIfName(s string) bool {
 	invalid := func(r rune) bool { return r < ' ' || r == '/' || r == 0x7f || unicode.IsSpace(r) }
 	return len(s) <= 256 && s != "." && s != ".." && !strings.ContainsFunc(s, invalid)
 }
 
-// parseName returns the address that a file's name stands for, and false for
-// every name that host-local would not have given (R7). host-local names its
-// files by net.IP.String, with colon for each ':' (plugins, backend/disk
-// GetEscapedPath: '_' on Windows, ':' elsewhere).
+// parseName returns the address of a file's name, and false for every name that
+// host-local does not write (R7). host-local names its files by net.IP.String,
+// with colon for each ':' (plugins, backend/disk GetEscapedPath: '_' on Windows,
+// ':' elsewhere).
 func parseName(name string, colon byte) (netip.Addr, bool) {
 	text := strings.ReplaceAll(name, string(colon), ":")
 	ip, err := netip.ParseAddr(text)

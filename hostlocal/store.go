@@ -40,7 +40,7 @@ func (s *Store) DataDir() string { return s.dataDir }
 // CNI specification does not allow, are ignored. A symbolic link to a directory is an error,
 // as in [Store.List]: it is not followed (R7), so its reservations would be missing.
 func (s *Store) Networks() ([]string, error) {
-	// With a separator at its end the path can't be a pipe's, which would block.
+	// The separator at the end keeps ReadDir from opening a pipe, which would block.
 	entries, err := os.ReadDir(s.dataDir + string(filepath.Separator))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -50,7 +50,7 @@ func (s *Store) Networks() ([]string, error) {
 	}
 	names := []string{}
 	for _, e := range entries {
-		if !validName(e.Name()) || e.Type().IsRegular() { // no network: it is not looked at
+		if !validName(e.Name()) || e.Type().IsRegular() { // not a network
 			continue
 		}
 		if e.IsDir() {
@@ -62,7 +62,7 @@ func (s *Store) Networks() ([]string, error) {
 		switch {
 		case err == nil && info.IsDir():
 			return nil, linkError(path)
-		case err != nil && !isMissing(err) && !errors.Is(err, syscall.ELOOP): // ELOOP: the link leads nowhere
+		case err != nil && !isMissing(err) && !errors.Is(err, syscall.ELOOP): // ELOOP: a link to itself
 			return nil, fmt.Errorf("listing networks: %w", err)
 		}
 	}
@@ -86,7 +86,7 @@ func linkError(path string) error {
 		"put the directory itself in its place (a bind mount will do), or remove the link", path)
 }
 
-// isMissing reports whether an error says that there is no such directory.
+// isMissing reports whether an error means that there is no such directory.
 func isMissing(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
 }

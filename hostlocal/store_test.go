@@ -18,15 +18,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestNetworkNames: a directory is a network if CNI allows its name, so that no
-// name leads out of the data directory.
+// TestNetworkNames: a directory is a network if CNI allows its name. No such name leads out
+// of the data directory.
 func TestNetworkNames(t *testing.T) {
 	for _, row := range []struct {
 		reason string
 		name   string
 		good   bool
 	}{
-		{"a usual name", "podnet", true},
+		{"a common name", "podnet", true},
 		{"one character", "a", true},
 		{"a digit first", "0net", true},
 		{"all that the CNI spec allows", "Az09_.-", true},
@@ -34,7 +34,7 @@ func TestNetworkNames(t *testing.T) {
 		{"a dot at the end", "a.", true},
 		{"the name of a plugin's file is a name", "lock", true},
 
-		{"nothing: it would be the data dir itself", "", false},
+		{"empty: it would be the data dir itself", "", false},
 		{"this directory", ".", false},
 		{"the directory above", "..", false},
 		{"out of the data dir", "../etc", false},
@@ -85,7 +85,7 @@ func TestNewDataDir(t *testing.T) {
 func TestNetworks(t *testing.T) {
 	root := t.TempDir()
 	if got, err := New(filepath.Join(root, "missing")).Networks(); got != nil || err != nil {
-		t.Errorf("a missing data dir: %v, %v, want none and no error", got, err)
+		t.Errorf("a missing data dir: %v, %v, want no networks and no error", got, err)
 	}
 	for _, name := range []string{"podnet", "b-2", "Az09_.-x", ".hidden", "-odd", "white space", "_odd"} {
 		if err := os.Mkdir(filepath.Join(root, name), 0o755); err != nil {
@@ -107,17 +107,17 @@ func TestNetworks(t *testing.T) {
 	}
 
 	if runtime.GOOS == "windows" {
-		return // what is below a file does not exist there, says the system
+		return // Windows reports that a path below a file does not exist
 	}
 	if got, err := New(filepath.Join(root, "file")).Networks(); err == nil || !strings.Contains(err.Error(), "listing networks") {
-		t.Errorf("a data dir that is a file: %v, %v, want an error that says what was done", got, err)
+		t.Errorf("a data dir that is a file: %v, %v, want an error with the prefix %q", got, err, "listing networks")
 	}
 }
 
 func TestMissingDirectory(t *testing.T) {
 	for _, row := range []struct{ reason, dataDir string }{
 		{"the network was never used", "."},
-		{"no network was ever used", "missing/deep"},
+		{"no network was ever used", "missing/dir"},
 	} {
 		root := t.TempDir()
 		s := New(filepath.Join(root, row.dataDir))
@@ -136,7 +136,7 @@ func TestMissingDirectory(t *testing.T) {
 
 func TestDirectoryThatIsAFile(t *testing.T) {
 	if runtime.GOOS == "windows" {
-		t.Skip("what is below a file does not exist there, says the system")
+		t.Skip("Windows reports that a path below a file does not exist")
 	}
 	root := t.TempDir()
 	write(t, filepath.Join(root, "file"), "")
@@ -159,7 +159,7 @@ func TestDirectoryThatIsAFile(t *testing.T) {
 				continue
 			}
 			if err == nil || !strings.Contains(err.Error(), s.DataDir()) || !strings.Contains(err.Error(), "not a directory") {
-				t.Errorf("%s: %v, want an error that names the directory and the trouble: %s", what, err, row.reason)
+				t.Errorf("%s: %v, want an error that names the directory and the reason: %s", what, err, row.reason)
 			}
 		}
 		if result.Outcomes[0] != NotTried {
@@ -205,7 +205,7 @@ func TestList(t *testing.T) {
 	}
 }
 
-// TestListCreatesNothing: no lock, and no directory either.
+// TestListCreatesNothing: neither a lock nor a directory.
 func TestListCreatesNothing(t *testing.T) {
 	s := newStore(t)
 	reserve(t, s, "10.0.0.1")
@@ -219,9 +219,8 @@ func TestListCreatesNothing(t *testing.T) {
 	}
 }
 
-// TestListAll: however many there are, each is listed once, in the order of the
-// addresses. The counts are those around which the list grows, and one that
-// takes several reads of the directory.
+// TestListAll: each reservation is listed once, in the order of the addresses. The counts
+// are those around which the list grows, and one that takes several system calls to read.
 func TestListAll(t *testing.T) {
 	for _, n := range []int{0, 1, 255, 256, 257, 512, 513, 5120} {
 		s := newStore(t)
@@ -236,18 +235,18 @@ func TestListAll(t *testing.T) {
 		}
 		rs := list(t, s)
 		if diff := cmp.Diff(want, addresses(rs)); diff != "" {
-			t.Fatalf("of %d (-want +got):\n%s", n, diff)
+			t.Fatalf("%d reservations (-want +got):\n%s", n, diff)
 		}
 		for i, r := range rs {
 			if want := fmt.Sprintf("id%d", i); r.ContainerID != want || r.IfName != "eth0" || r.Owner != Owned {
-				t.Fatalf("of %d, %v is of %q, %q, %v, want %q", n, r.IP, r.ContainerID, r.IfName, r.Owner, want)
+				t.Fatalf("%d reservations: the owner of %v is %q, %q, %v, want %q", n, r.IP, r.ContainerID, r.IfName, r.Owner, want)
 			}
 		}
 	}
 }
 
-// TestListNetworks: all networks are listed, sorted, also beside one without
-// reservations and one with the addresses of another.
+// TestListNetworks: all networks are listed, sorted, including one without reservations and
+// two with the same address.
 func TestListNetworks(t *testing.T) {
 	s := newStore(t)
 	reserve(t, s, "10.0.0.2", "10.0.0.1")
@@ -267,12 +266,12 @@ func TestListNetworks(t *testing.T) {
 	}
 }
 
-// TestListNetworkVanishes: a network that is removed while List is at work is not
-// there, and the others are listed.
+// TestListNetworkVanishes: a network that is removed while List runs is left out, and the
+// others are listed.
 func TestListNetworkVanishes(t *testing.T) {
 	for _, row := range []struct {
 		reason string
-		// when the directory is removed: at which call of Done, or of Err
+		// The directory is removed at this call of Done, or of Err.
 		done, err int
 	}{
 		{"before its addresses are read", 1, 0},
@@ -297,11 +296,11 @@ func TestListNetworkVanishes(t *testing.T) {
 	}
 }
 
-// TestIdentity: it tells one file of a name from the next, and is the same as
-// long as nothing happens to the file.
+// TestIdentity: the identity is the same while nothing happens to the file, and differs from
+// those of other files of the name.
 func TestIdentity(t *testing.T) {
 	s := newStore(t)
-	known := map[Identity]string{new(Reservation).Identity(): "a reservation made by hand"}
+	known := map[Identity]string{new(Reservation).Identity(): "a reservation that List did not return"}
 	for _, row := range []struct{ reason, content string }{
 		{"the first file", "abc\r\neth0"},
 		{"another owner", "abcd\r\neth0"},
@@ -310,7 +309,7 @@ func TestIdentity(t *testing.T) {
 		write(t, at(s, "10.0.0.1"), row.content)
 		first, second := list(t, s)[0].Identity(), list(t, s)[0].Identity()
 		if first != second {
-			t.Errorf("nothing happened to the file, and its identity changed: %s", row.reason)
+			t.Errorf("the identity of an unchanged file changed: %s", row.reason)
 		}
 		if other, ok := known[first]; ok {
 			t.Errorf("%s: the identity is that of %s", row.reason, other)
@@ -319,7 +318,7 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
-// TestListEndsWithItsContext: nothing is taken for read that was not.
+// TestListEndsWithItsContext: a List that did not read everything is an error.
 func TestListEndsWithItsContext(t *testing.T) {
 	s := newStore(t)
 	reserve(t, s, "10.0.0.1", "10.0.0.2", "10.0.0.3")
@@ -335,7 +334,7 @@ func TestListEndsWithItsContext(t *testing.T) {
 		t.Errorf("List of a network without reservations: %v, %v", rs, err)
 	}
 	if rs, err := s.List(hookContext{Context: ended, err: func() error { return nil }}); rs != nil || !errors.Is(err, context.Canceled) {
-		t.Errorf("List with a context that has ended and gives no error: %v, %v", rs, err)
+		t.Errorf("List with a context that has ended and returns no error: %v, %v", rs, err)
 	}
 	asked := 0
 	if rs, err := s.List(hookContext{Context: t.Context(), err: func() error {
@@ -344,11 +343,11 @@ func TestListEndsWithItsContext(t *testing.T) {
 		}
 		return nil
 	}}); rs != nil || !errors.Is(err, context.Canceled) {
-		t.Errorf("List that is cut short: %v, %v, want no half list", rs, err)
+		t.Errorf("List that is cut short: %v, %v, want no list", rs, err)
 	}
 	asked = 0
 	if _, err := s.List(hookContext{Context: t.Context(), err: func() error { asked++; return nil }}); err != nil || asked != 3 {
-		t.Errorf("List: %v; the context was asked %d times, want once before each owner", err, asked)
+		t.Errorf("List: %v; %d calls of the context, want one before each owner", err, asked)
 	}
 	write(t, filepath.Join(addNetwork(t, s, "a"), "10.0.0.1"), "abc\r\neth0")
 	asked = 0

@@ -50,8 +50,8 @@ type Network struct {
 // maxDepth is how deep delegates may be nested.
 const maxDepth = 8
 
-// config is what counts in a configuration of a plugin or of a list. What other
-// plugins may have in another form is any: it is no error there.
+// config has the fields of a plugin's or list's configuration that are used here. A field
+// whose form may differ in other plugins is of type any, so that it is no error there.
 type config struct {
 	CNIVersion   string            `json:"cniVersion"`
 	Name         string            `json:"name"`
@@ -93,7 +93,7 @@ func decode(conf []byte) (*config, error) {
 	return c, nil
 }
 
-// networks returns those of a plugin or of a list, at a depth of delegates.
+// networks returns the networks of a plugin or of a list. depth counts the delegates around it.
 func (c *config) networks(depth int) (networks []Network, err error) {
 	var errs []error
 	each := func(what string, raws []json.RawMessage, networksOf func(*config) ([]Network, error)) {
@@ -110,7 +110,7 @@ func (c *config) networks(depth int) (networks []Network, err error) {
 		}
 	}
 	var delegates []json.RawMessage
-	_ = json.Unmarshal(c.Delegates, &delegates) // in another form they mean something else
+	_ = json.Unmarshal(c.Delegates, &delegates) // in another form they are not those of a meta plugin
 	switch {
 	case depth > maxDepth:
 		return nil, fmt.Errorf("delegates are nested more than %d deep", maxDepth)
@@ -129,10 +129,10 @@ func (c *config) networks(depth int) (networks []Network, err error) {
 	return networks, errors.Join(errs...)
 }
 
-// plugin returns the network of a plugin if that calls host-local.
+// plugin returns the network of a plugin if the plugin calls host-local.
 func (c *config) plugin() ([]Network, error) {
 	in := c.IPAM
-	if c.Type == "flannel" { // it passes its own ipam on, and adds a type and the node's subnet
+	if c.Type == "flannel" { // it passes its own ipam on, with a type and the node's subnet added
 		if in == nil {
 			var delegate config
 			_ = json.Unmarshal(c.Delegate, &delegate)
@@ -146,7 +146,7 @@ func (c *config) plugin() ([]Network, error) {
 	if c.Name == "" {
 		return nil, fmt.Errorf("plugin %q: the network has no name", c.Type)
 	}
-	if !hostlocal.ValidNetwork(c.Name) { // a runtime would refuse it, and so does whoever passes it on
+	if !hostlocal.ValidNetwork(c.Name) { // runtimes refuse it, too
 		return nil, fmt.Errorf("network %q, plugin %q: CNI allows no such name", c.Name, c.Type)
 	}
 	dataDir, ok := in.DataDir.(string)
@@ -167,8 +167,8 @@ func (c *config) plugin() ([]Network, error) {
 	return []Network{network}, nil
 }
 
-// atRunTime reports whether a subnet, or one in a list of range sets, is one of
-// the words for which Calico puts the node's.
+// atRunTime reports whether a subnet, or one in a list of range sets, is a placeholder
+// that Calico replaces with the node's subnet.
 func atRunTime(v any) bool {
 	switch v := v.(type) {
 	case string:

@@ -19,12 +19,12 @@ import (
 
 var equal = cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})
 
-// r makes a range of its first and last address, and its gateway.
+// r returns a range.
 func r(first, last, gateway string) iprange.Range {
 	return iprange.Range{First: netip.MustParseAddr(first), Last: netip.MustParseAddr(last), Gateway: netip.MustParseAddr(gateway)}
 }
 
-// The range set that most rows have.
+// subnet is the range set of most rows.
 const subnet = `"type": "host-local", "subnet": "10.1.0.0/16"`
 
 var tenOne = []iprange.Set{{r("10.1.0.1", "10.1.255.254", "10.1.0.1")}}
@@ -47,7 +47,7 @@ var rows = []struct {
 		[]Network{{"podnet", "/run/antrea/cni/networks", tenOne, "antrea"}}, "",
 	},
 	{
-		"a list: the plugins have its name, whatever they say, and only those with host-local count",
+		"a list: its name applies to all plugins, and only those with host-local count",
 		`{"cniVersion": "1.0.0", "name": "list", "plugins": [
 			{"type": "ptp", "name": "other", "ipam": {` + subnet + `}},
 			{"type": "macvlan", "ipam": {"type": "dhcp"}},
@@ -65,13 +65,13 @@ var rows = []struct {
 		}, "ptp"}}, "",
 	},
 	{
-		"a subnet beside range sets comes first, as the plugin has it",
+		"a subnet beside range sets comes first, as in the plugin",
 		`{"cniVersion": "0.3.1", "name": "n", "type": "ptp", "ipam": {` + subnet + `, "ranges": [[{"subnet": "fd00::/64"}]]}}`,
 		[]Network{{"n", hostlocal.DefaultDataDir, []iprange.Set{tenOne[0],
 			{r("fd00::1", "fd00::ffff:ffff:ffff:ffff", "fd00::1")}}, "ptp"}}, "",
 	},
 	{
-		"flannel gives the node's subnet at run time",
+		"flannel adds the node's subnet at run time",
 		`{"name": "cbr0", "plugins": [{"type": "flannel", "delegate": {"hairpinMode": true, "isDefaultGateway": true}}]}`,
 		[]Network{{"cbr0", hostlocal.DefaultDataDir, nil, "flannel"}}, "",
 	},
@@ -97,42 +97,42 @@ var rows = []struct {
 		[]Network{{"first", hostlocal.DefaultDataDir, tenOne, "ptp"}, {"second", hostlocal.DefaultDataDir, nil, "flannel"}}, "",
 	},
 	{
-		"Multus in a list, and a delegate that host-local has no part in",
+		"Multus in a list, and a delegate without host-local",
 		`{"name": "multus", "plugins": [{"type": "multus", "delegates": [{"name": "calico", "type": "calico", "ipam": {"type": "calico-ipam"}}]}]}`,
 		nil, "",
 	},
 	{
-		"Calico's word for the node's subnet",
+		"Calico's placeholder for the node's subnet",
 		`{"name": "k8s-pod-network", "plugins": [{"type": "calico", "ipam": {"type": "host-local", "subnet": "usePodCidr"}}]}`,
 		[]Network{{"k8s-pod-network", hostlocal.DefaultDataDir, nil, "calico"}}, "",
 	},
 	{
-		"Calico, dual stack; Calico ignores case",
+		"Calico's placeholders, dual stack, in any letter case",
 		`{"name": "n", "type": "calico", "ipam": {"type": "host-local", "ranges": [[{"subnet": "usepodcidr"}], [{"subnet": "usePodCidrIPv6"}]]}}`,
 		[]Network{{"n", hostlocal.DefaultDataDir, nil, "calico"}}, "",
 	},
 	{
-		"the runtime gives the ranges",
+		"the runtime sets the ranges",
 		`{"name": "n", "type": "ptp", "capabilities": {"ipRanges": true}, "ipam": {"type": "host-local", "dataDir": "/data"}}`,
 		[]Network{{"n", "/data", nil, "ptp"}}, "",
 	},
 	{
-		"the runtime could give ranges, and some are there",
+		"the runtime may set ranges, and the configuration has some",
 		`{"name": "n", "type": "ptp", "capabilities": {"ipRanges": true}, "ipam": {` + subnet + `}}`,
 		[]Network{{"n", hostlocal.DefaultDataDir, tenOne, "ptp"}}, "",
 	},
 	{"no ipam at all", `{"name": "lo", "type": "loopback"}`, nil, ""},
 	{"another ipam, whose fields have other forms", `{"name": "n", "type": "macvlan", "ipam": {"type": "x", "ranges": ["10.0.0.0/8"], "subnet": 5, "dataDir": []}}`, nil, ""},
-	{"delegates of another form are no delegates", `{"name": "n", "type": "ptp", "delegates": {"a": 1}, "delegate": 5, "ipam": {` + subnet + `}}`,
+	{"delegates of another form are ignored", `{"name": "n", "type": "ptp", "delegates": {"a": 1}, "delegate": 5, "ipam": {` + subnet + `}}`,
 		[]Network{{"n", hostlocal.DefaultDataDir, tenOne, "ptp"}}, ""},
 
 	{
-		"one bad plugin hides no other",
+		"a bad plugin does not hide the others",
 		`{"name": "n", "plugins": [{"type": "ptp", "ipam": {"type": "host-local", "subnet": "10.0.0.1/24"}}, {"type": "macvlan", "ipam": {` + subnet + `}}]}`,
 		[]Network{{"n", hostlocal.DefaultDataDir, tenOne, "macvlan"}}, `network "n", plugin 0: network "n", plugin "ptp": invalid range set 0: Network has host bits set`,
 	},
 	{
-		"one bad delegate hides no other",
+		"a bad delegate does not hide the others",
 		`{"name": "m", "type": "multus", "delegates": [{"name": "a"}, 5, {"name": "b", "type": "flannel"}]}`,
 		[]Network{{"b", hostlocal.DefaultDataDir, nil, "flannel"}}, `network "m", delegate 1: json`,
 	},
@@ -140,19 +140,19 @@ var rows = []struct {
 	{"no address in the range", `{"name": "n", "type": "ptp", "ipam": {"type": "host-local", "subnet": "10.0.0.0/31"}}`, nil, "too small"},
 	{"a range outside of its subnet", `{"name": "n", "type": "ptp", "ipam": {` + subnet + `, "rangeStart": "10.2.0.0"}}`, nil, "not in network"},
 	{"ranges that overlap", `{"cniVersion": "1.0.0", "name": "n", "type": "ptp", "ipam": {` + subnet + `, "ranges": [[{"subnet": "10.1.2.0/24"}]]}}`, nil, "overlaps"},
-	{"a subnet that is none", `{"name": "n", "type": "ptp", "ipam": {"type": "host-local", "subnet": "podCidr"}}`, nil, "invalid CIDR"},
+	{"an invalid subnet", `{"name": "n", "type": "ptp", "ipam": {"type": "host-local", "subnet": "podCidr"}}`, nil, "invalid CIDR"},
 	{"an old version allows one address of a family", `{"cniVersion": "0.2.0", "name": "n", "plugins": [{"cniVersion": "1.0.0", "type": "ptp", "ipam": {` + subnet + `, "ranges": [[{"subnet": "10.9.0.0/16"}]]}}]}`, nil, "does not support more than 1 address"},
 	{"a null address, at which the plugin's parser panics", `{"name": "n", "type": "ptp", "args": {"cni": {"ips": [null]}}, "ipam": {` + subnet + `}}`, nil, "panicked"},
 	{"no name: host-local would use the data directory itself", `{"type": "ptp", "ipam": {` + subnet + `}}`, nil, "no name"},
 	{"a name that leads out of the data directory", `{"name": "../n", "type": "ptp", "ipam": {` + subnet + `}}`, nil, "allows no such name"},
-	{"a data directory that is no string", `{"name": "n", "type": "flannel", "ipam": {"dataDir": 5}}`, nil, "dataDir is not a string"},
+	{"a data directory that is not a string", `{"name": "n", "type": "flannel", "ipam": {"dataDir": 5}}`, nil, "dataDir is not a string"},
 	{"neither a plugin nor a list", `{"name": "n"}`, nil, "neither"},
 	{"an empty list", `{"name": "n", "plugins": []}`, nil, "neither"},
-	{"a list in a list is none", `{"name": "n", "plugins": [{"plugins": [{"type": "flannel"}]}]}`, nil, "neither"},
-	{"delegates without an end", strings.Repeat(`{"name": "m", "type": "multus", "delegates": [`, 10) + strings.Repeat(`]}`, 10), nil, "more than 8 deep"},
-	{"no JSON", `name: n`, nil, "parsing a CNI configuration"},
+	{"a list in a list is ignored", `{"name": "n", "plugins": [{"plugins": [{"type": "flannel"}]}]}`, nil, "neither"},
+	{"delegates nested too deep", strings.Repeat(`{"name": "m", "type": "multus", "delegates": [`, 10) + strings.Repeat(`]}`, 10), nil, "more than 8 deep"},
+	{"not JSON", `name: n`, nil, "parsing a CNI configuration"},
 	{"an array", `[]`, nil, "parsing a CNI configuration"},
-	{"nothing", ``, nil, "parsing a CNI configuration"},
+	{"empty", ``, nil, "parsing a CNI configuration"},
 	{"null", `null`, nil, "neither"},
 }
 
@@ -168,7 +168,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestDepth: delegates may be nested as deep as the limit says.
+// TestDepth: delegates may be nested up to the limit.
 func TestDepth(t *testing.T) {
 	conf := `{"name": "n", "type": "flannel"}`
 	for range maxDepth {
@@ -179,8 +179,8 @@ func TestDepth(t *testing.T) {
 	}
 }
 
-// TestReadDir: the files that libcni reads, in their order; an error names its
-// file and hides no other.
+// TestReadDir: it reads the files that libcni reads, in their order. An error names its file
+// and does not hide the others.
 func TestReadDir(t *testing.T) {
 	dir := t.TempDir()
 	flannel := func(name string) string { return fmt.Sprintf(`{"name": %q, "type": "flannel"}`, name) }
@@ -242,8 +242,8 @@ func unwrap(err error) error {
 	return err
 }
 
-// FuzzParse: whatever the input, Parse does not panic, names every network, and
-// returns ranges that are not empty.
+// FuzzParse: Parse does not panic on any input, names every network, and returns no empty
+// range.
 func FuzzParse(f *testing.F) {
 	for _, row := range rows {
 		f.Add([]byte(row.conf))
@@ -252,13 +252,13 @@ func FuzzParse(f *testing.F) {
 		networks, _ := Parse(conf)
 		for _, n := range networks {
 			if n.Name == "" || n.DataDir == "" || n.Plugin == "" {
-				t.Errorf("%+v lacks something", n)
+				t.Errorf("%+v lacks a field", n)
 			}
 			for _, set := range n.Ranges {
 				if slices.ContainsFunc(set, func(r iprange.Range) bool {
 					return !r.Contains(r.First) || !r.Contains(r.Last) || !r.Gateway.IsValid()
 				}) {
-					t.Errorf("%+v has a range that is none", n)
+					t.Errorf("%+v has an invalid range", n)
 				}
 			}
 		}

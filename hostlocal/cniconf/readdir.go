@@ -37,7 +37,7 @@ func ReadDir(dir string) ([]Network, error) {
 	return networks, errors.Join(errs...)
 }
 
-// readFile is Parse of a file and of what libcni adds to it.
+// readFile returns the networks of a file and of the files that libcni adds to it.
 func readFile(path string) ([]Network, error) {
 	content, err := readRegular(path)
 	if err != nil {
@@ -63,7 +63,7 @@ func readFile(path string) ([]Network, error) {
 	return c.networks(0)
 }
 
-// confFiles returns the paths of what is no directory and has an extension.
+// confFiles returns the paths of the files in dir that have one of the extensions.
 func confFiles(dir string, extensions ...string) (paths []string, err error) {
 	entries, err := os.ReadDir(dir)
 	for _, e := range entries {
@@ -74,10 +74,10 @@ func confFiles(dir string, extensions ...string) (paths []string, err error) {
 	return paths, err
 }
 
-// maxFile is the most bytes that a file may have. A configuration has a few hundred.
+// maxFile is the maximum size of a file. A configuration has a few hundred bytes.
 const maxFile = 1 << 20
 
-// readRegular reads a file or what a link leads to. A pipe would block.
+// readRegular reads a file, or the target of a link. It opens no pipe, which would block.
 func readRegular(path string) ([]byte, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -87,7 +87,7 @@ func readRegular(path string) ([]byte, error) {
 		return nil, fmt.Errorf("not a regular file (%s)", info.Mode())
 	}
 	if info.Size() > maxFile {
-		return nil, fmt.Errorf("no CNI configuration has %d bytes", info.Size())
+		return nil, fmt.Errorf("it has %d bytes, more than the maximum of %d for a CNI configuration", info.Size(), maxFile)
 	}
 	return os.ReadFile(path)
 }

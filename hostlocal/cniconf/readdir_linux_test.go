@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestReadDirLinks: a link to a file is read, as Kubernetes mounts them, and a
-// pipe blocks nothing.
+// TestReadDirLinks: a link to a file is read, since Kubernetes mounts files as links. A pipe
+// does not block.
 func TestReadDirLinks(t *testing.T) {
 	dir, outside := t.TempDir(), filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(outside, []byte(`{"name": "n", "type": "flannel"}`), 0o600); err != nil {

@@ -18,7 +18,7 @@ func Example() {
 	}
 	fmt.Println(r.Contains(r.Gateway), r.Has(r.Gateway), r.Size())
 
-	// A container gets one address of a set, which may have several ranges.
+	// A set may have several ranges. A container gets one address of the set.
 	set := iprange.Set{r, {First: netip.MustParseAddr("10.244.9.10"), Last: netip.MustParseAddr("10.244.9.19")}}
 	fmt.Println(set.Has(netip.MustParseAddr("10.244.9.15")), set.Size())
 	// Output:

@@ -28,7 +28,7 @@ func TestRange(t *testing.T) {
 		{"all of IPv6", "::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", "", 0x1p128, []string{"::", "fd00::1"}, []string{"10.1.0.2"}},
 		{"the wrong way round", "10.1.0.9", "10.1.0.1", "", 0, nil, []string{"10.1.0.5"}},
 		{"of two families", "10.1.0.1", "fd00::1", "", 0, nil, []string{"fd00::"}},
-		{"nothing", "", "", "", 0, nil, []string{"", "10.1.0.5"}},
+		{"the zero Range", "", "", "", 0, nil, []string{"", "10.1.0.5"}},
 	} {
 		r := Range{addr(row.first), addr(row.last), addr(row.gateway)}
 		if got := r.Size(); got != row.size {
@@ -36,12 +36,12 @@ func TestRange(t *testing.T) {
 		}
 		for _, ip := range row.has {
 			if !r.Has(addr(ip)) {
-				t.Errorf("%s: it has %s", row.reason, ip)
+				t.Errorf("%s: Has(%s) is false", row.reason, ip)
 			}
 		}
 		for _, ip := range row.hasNot {
 			if r.Has(addr(ip)) {
-				t.Errorf("%s: it does not have %q", row.reason, ip)
+				t.Errorf("%s: Has(%q) is true", row.reason, ip)
 			}
 		}
 	}
