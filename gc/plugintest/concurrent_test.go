@@ -17,36 +17,36 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// A register is a source that tells the truth: workers enter a container before
-// its ADD and strike it out after its DEL.
-type register struct {
+// A liveList is a source that is always right: workers add a container before its ADD, and
+// remove it after its DEL.
+type liveList struct {
 	mu   sync.Mutex
 	live map[string]podsource.Pod
 }
 
-func (r *register) set(id string, ips []netip.Addr) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.live[id] = podsource.Pod{ContainerIDs: []string{id}, IPs: ips}
+func (l *liveList) set(id string, ips []netip.Addr) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.live[id] = podsource.Pod{ContainerIDs: []string{id}, IPs: ips}
 }
 
-func (r *register) strike(id string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.live, id)
+func (l *liveList) remove(id string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.live, id)
 }
 
-func (r *register) Pods(context.Context) (podsource.Answer, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+func (l *liveList) Pods(context.Context) (podsource.Answer, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	pods := []podsource.Pod{someone}
-	for _, p := range r.live {
+	for _, p := range l.live {
 		pods = append(pods, p)
 	}
 	return podsource.Answer{Pods: pods}, nil
 }
 
-// passes counts passes, and lets others wait for the next.
+// passes counts passes, and lets goroutines wait for the next one.
 type passes struct {
 	mu   sync.Mutex
 	next *sync.Cond
@@ -60,8 +60,8 @@ func (p *passes) done() {
 	p.next.Broadcast()
 }
 
-// awaitWhole returns when a pass that began after the call has ended.
-func (p *passes) awaitWhole() {
+// awaitPass returns when a pass that began after the call has ended.
+func (p *passes) awaitPass() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for until := p.n + 2; p.n < until; { // the first to end may have begun before
@@ -69,16 +69,16 @@ func (p *passes) awaitWhole() {
 	}
 }
 
-// Workers add and delete through the plugin, and lose a container now and then,
-// while passes run back to back. No live reservation may ever vanish, and each
-// leak must be released, once (R12). All are made old as soon as their ADD has
-// ended, so that from then on their age keeps none (R5).
+// Workers call the plugin's ADD and DEL while passes run back to back. Some containers get
+// no DEL. No live reservation may be released, and each leak must be released once (R12).
+// The time of each reservation is set back as soon as its ADD has ended, so that its age
+// does not keep it (R5).
 func TestPassesBesideAddAndDel(t *testing.T) {
 	const workers, rounds, loseEvery, lostPrefix = 4, 40, 5, "lost-"
 	p := plugintest.New(t, "podnet",
 		plugintest.Range{Subnet: "10.1.0.0/24", Start: "10.1.0.2", End: "10.1.0.31"},
 		plugintest.Range{Subnet: "fd00:1::/64", Start: "fd00:1::2", End: "fd00:1::1f"})
-	live := &register{live: make(map[string]podsource.Pod)}
+	live := &liveList{live: make(map[string]podsource.Pod)}
 	count := &passes{}
 	count.next = sync.NewCond(&count.mu)
 	reconciler := reconcilerOf(t, p, live, gc.Options{})
@@ -94,7 +94,7 @@ func TestPassesBesideAddAndDel(t *testing.T) {
 			case gc.Released:
 				released++
 				if !strings.HasPrefix(e.ContainerID, lostPrefix) {
-					t.Errorf("released %s of %s, which its worker deletes", e.IP, e.ContainerID)
+					t.Errorf("released %s of %s, which is no leak", e.IP, e.ContainerID)
 				}
 			case gc.Failed, gc.Malformed:
 				t.Errorf("%s of %s: %s (%s), %v", e.IP, e.ContainerID, e.Verdict, e.Reason, e.Err)
@@ -131,14 +131,14 @@ func TestPassesBesideAddAndDel(t *testing.T) {
 				ips, err := p.Add(t.Context(), id, "eth0")
 				if err != nil {
 					t.Error(err)
-					live.strike(id)
+					live.remove(id)
 					continue
 				}
 				age(t, p, time.Hour, ips...)
-				if w%2 == 0 { // one half of the pods has its addresses in the status
+				if w%2 == 0 { // half of the pods have their addresses in the status
 					live.set(id, ips)
 				}
-				count.awaitWhole()
+				count.awaitPass()
 				for _, ip := range ips {
 					content, err := os.ReadFile(p.File(ip))
 					if err != nil || string(content) != id+"\r\neth0" {
@@ -150,7 +150,7 @@ func TestPassesBesideAddAndDel(t *testing.T) {
 						t.Error(err)
 					}
 				}
-				live.strike(id)
+				live.remove(id)
 			}
 		}()
 	}
@@ -160,6 +160,6 @@ func TestPassesBesideAddAndDel(t *testing.T) {
 	pass()
 	wantDiff(t, "disk", "all were deleted or lost", map[string]string{}, reservations(t, p))
 	if want := 2 * workers * rounds / loseEvery; released != want {
-		t.Errorf("released %d reservations, want %d: each leak once and in both families", released, want)
+		t.Errorf("released %d reservations, want %d: each leak once, in both families", released, want)
 	}
 }

@@ -14,13 +14,13 @@ import (
 	"time"
 )
 
-// leakShares are how many of the reservations have leaked: every nth.
+// leakShares are the shares of reservations that have leaked: every nth, or none.
 var leakShares = []struct {
 	every      int
 	name, text string
 }{{0, "none", "none"}, {10, "10pct", "10 %"}, {1, "all", "all"}}
 
-// costSizes are how many reservations there are in a directory.
+// costSizes returns the numbers of reservations in a directory.
 func costSizes() []int {
 	if testing.Short() {
 		return []int{64}
@@ -28,14 +28,14 @@ func costSizes() []int {
 	return []int{256, 4096, 65536}
 }
 
-// BenchmarkPass lets floor, walk, DEL and ours take turns on the same directory,
-// and prints the table of the README in the end:
+// BenchmarkPass runs floor, walk, DEL and ours in turn on the same directory, and prints the
+// table of the README:
 //
 //	go test ./gc/plugintest -run '^$' -bench Pass -benchtime 5x
 //
-// One iteration is one turn of each contestant, in a small directory several. Its ratios are
-// medians of the ratios within such a round: what slows the machine down for a
-// while slows all of them. Times are medians, too, but for the longest hold.
+// One iteration runs each collector once, or several times in a small directory. The ratios
+// are medians of the ratios within a round, because a machine that is slow for a while is
+// slow for all of a round. Times are medians, except for the longest hold.
 func BenchmarkPass(b *testing.B) {
 	var table strings.Builder
 	table.WriteString("| reservations | leaked | time, x walk | CPU time, x walk | time, x floor | DEL's time, x ours | bytes a reservation " +
@@ -56,21 +56,21 @@ func BenchmarkPass(b *testing.B) {
 	fmt.Printf("\n%s\n", table.String())
 }
 
-// turnsOf is how often each contestant has its turn in one iteration.
-func turnsOf(size int) int {
+// roundsOf returns the number of runs of each collector in one iteration.
+func roundsOf(size int) int {
 	if testing.Short() {
 		return 1
 	}
 	return max(1, 2048/size)
 }
 
-// benchmarkPass returns the costs of each contestant, round by round.
+// benchmarkPass returns the costs of each collector, round by round.
 func benchmarkPass(b *testing.B, d *netDir, names []string) map[string][]cost {
 	b.Helper()
 	costs := make(map[string][]cost)
 	turns := make(map[string]func() cost)
 	for _, name := range names {
-		turn := contestant(b, name, d)
+		turn := collectorOf(b, name, d)
 		turns[name] = func() cost {
 			c, err := turn(b.Context())
 			if err != nil {
@@ -81,9 +81,9 @@ func benchmarkPass(b *testing.B, d *netDir, names []string) map[string][]cost {
 	}
 	lock := filepath.Join(d.dir, "lock")
 	for round := 0; b.Loop(); round++ {
-		for range turnsOf(len(d.files)) {
+		for range roundsOf(len(d.files)) {
 			for i := range names {
-				name := names[(round+i)%len(names)] // each round another one first
+				name := names[(round+i)%len(names)] // in each round another one is first
 				if err := os.Remove(lock); err != nil && !errors.Is(err, fs.ErrNotExist) {
 					b.Fatal(err)
 				}
@@ -109,9 +109,9 @@ var (
 	heapAllocs = func(c cost) float64 { return c.allocs }
 )
 
-// report says of each contestant what its turn took, and of ours the ratios.
+// report reports the times of each collector, and the ratios of ours to the others.
 func report(b *testing.B, costs map[string][]cost, size int) {
-	b.ReportMetric(0, "ns/op") // of all contestants together it says nothing
+	b.ReportMetric(0, "ns/op") // the sum of all collectors means nothing
 	for name, all := range costs {
 		b.ReportMetric(1000*medianOf(all, wall), name+"-ms")
 		b.ReportMetric(1000*medianOf(all, cpu), name+"-cpu-ms")
@@ -126,7 +126,7 @@ func report(b *testing.B, costs map[string][]cost, size int) {
 	b.ReportMetric(1000*maxOf(costs[ours], longest), "longest-hold-max-ms")
 }
 
-// row is one of the README's table, from the third column on.
+// row returns a row of the README's table, from the third column on.
 func row(costs map[string][]cost, size int) string {
 	our := costs[ours]
 	dels, lock, hold := "", "none", "none"
@@ -154,7 +154,7 @@ func medianOf(all []cost, f func(cost) float64) float64 { return median(figuresO
 
 func maxOf(all []cost, f func(cost) float64) float64 { return slices.Max(figuresOf(all, f)) }
 
-// ratioOf is the median of the ratios of a to b in the same round.
+// ratioOf returns the median of the ratios of a to b in the same round.
 func ratioOf(a, b []cost, f func(cost) float64) float64 {
 	ratios := figuresOf(a, f)
 	for i := range ratios {

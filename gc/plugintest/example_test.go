@@ -14,7 +14,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// A test in which host-local reserves an address, nobody calls DEL, and a pass releases it.
+// A test in which host-local reserves an address, no DEL follows, and a pass releases it.
 func ExampleNew() {
 	_ = func(m *testing.M) { // TestMain of the package: Main removes the binary that Build left
 		os.Exit(plugintest.Main(m))

@@ -30,10 +30,10 @@ var (
 	six6 = plugintest.Range{Subnet: "fd00:1::/64", Start: "fd00:1::2", End: "fd00:1::7"}
 )
 
-// someone is a live pod that holds nothing here: with it a view is not empty.
+// someone is a live pod without a reservation here. With it an answer is not empty (R9).
 var someone = podsource.Pod{ContainerIDs: []string{"someone-else"}}
 
-// reconcilerOf releases in the plugin's network.
+// reconcilerOf returns a reconciler for the plugin's network.
 func reconcilerOf(t *testing.T, p *plugintest.Plugin, source podsource.Source, opts gc.Options) *gc.Reconciler {
 	t.Helper()
 	r, err := gc.New(hostlocal.New(p.DataDir), []string{p.Network}, source, opts)
@@ -55,7 +55,7 @@ func add(t *testing.T, p *plugintest.Plugin, containerID, ifName string, request
 	return ips
 }
 
-// reconcile runs one pass of a new reconciler, which must not fail.
+// reconcile runs one pass of a new reconciler. An error fails the test.
 func reconcile(t *testing.T, p *plugintest.Plugin, source podsource.Source, opts gc.Options) gc.Report {
 	t.Helper()
 	report, err := reconcilerOf(t, p, source, opts).Reconcile(t.Context())
@@ -65,8 +65,8 @@ func reconcile(t *testing.T, p *plugintest.Plugin, source podsource.Source, opts
 	return report
 }
 
-// atStartup runs the hook with the assertion that no ADD is in flight, which
-// must not fail. Its source names every container that the pods have.
+// atStartup runs the hook with the assertion that no ADD is in flight. Its source declares
+// that the pods of source name every container. An error fails the test.
 func atStartup(t *testing.T, p *plugintest.Plugin, source podsource.Func) gc.Report {
 	t.Helper()
 	naming := podsource.AnswerFunc(func(ctx context.Context) (podsource.Answer, error) {
@@ -80,7 +80,7 @@ func atStartup(t *testing.T, p *plugintest.Plugin, source podsource.Func) gc.Rep
 	return report
 }
 
-// reasons returns what became of each address, in whatever network.
+// reasons returns the reason for each address, in any network.
 func reasons(r gc.Report) map[string]gc.Reason {
 	m := make(map[string]gc.Reason)
 	for _, e := range r.Reservations {
@@ -89,8 +89,8 @@ func reasons(r gc.Report) map[string]gc.Reason {
 	return m
 }
 
-// files returns the content of all files in the network's directory by name, read
-// without the library.
+// files returns the content of all files in the network's directory, by name. It does not
+// use the library.
 func files(t *testing.T, p *plugintest.Plugin) map[string]string {
 	t.Helper()
 	entries, err := os.ReadDir(p.Dir())
@@ -108,7 +108,7 @@ func files(t *testing.T, p *plugintest.Plugin) map[string]string {
 	return m
 }
 
-// reservations is files without those that are no reservations.
+// reservations returns the files that are reservations.
 func reservations(t *testing.T, p *plugintest.Plugin) map[string]string {
 	t.Helper()
 	m := files(t, p)
@@ -120,10 +120,10 @@ func reservations(t *testing.T, p *plugintest.Plugin) map[string]string {
 	return m
 }
 
-// name is that of an address's file.
+// name returns the file name of an address.
 func name(ip netip.Addr) string { return filepath.Base(disk.GetEscapedPath("", ip.String())) }
 
-// age makes reservations so old: from now on they were made at that time.
+// age sets the time of reservations back to that long ago.
 func age(t *testing.T, p *plugintest.Plugin, by time.Duration, ips ...netip.Addr) {
 	t.Helper()
 	for _, ip := range ips {
@@ -148,7 +148,7 @@ func wantError(t *testing.T, err error, part, reason string) {
 	}
 }
 
-// containers returns n container IDs as a runtime makes them.
+// containers returns n container IDs in the form of a runtime's.
 func containers(n int) []string {
 	var ids []string
 	for i := range n {
@@ -165,8 +165,8 @@ func texts(ips []netip.Addr) []string {
 	return s
 }
 
-// inBackground runs f and closes the channel when it has ended. The test does
-// not end before it.
+// inBackground runs f, and closes the channel when f has returned. The test ends only after
+// that.
 func inBackground(t *testing.T, f func()) <-chan struct{} {
 	done := make(chan struct{})
 	go func() {

@@ -17,12 +17,12 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/gc/plugintest"
 )
 
-// addRange is beyond the reservations of a netDir.
+// addRange does not overlap with the reservations of a netDir.
 var addRange = plugintest.Range{Subnet: "10.64.0.0/14", Start: "10.67.0.1"}
 
-// BenchmarkADD says how long the real plugin's ADD takes while passes run back to
-// back: ours, those of walk, or none. They take turns of some ADDs each. A tenth of
-// the reservations has leaked before each pass.
+// BenchmarkADD measures how long the real plugin's ADD takes while passes run back to back:
+// ours, those of walk, or none, alternating every few ADDs. A tenth of the reservations has
+// leaked before each pass.
 //
 //	go test ./gc/plugintest -run '^$' -bench ADD -benchtime 10x
 func BenchmarkADD(b *testing.B) {
@@ -61,7 +61,7 @@ func benchmarkADD(b *testing.B, size int) {
 			passes[by] += l.during(by, func() { adds(by) })
 		}
 	}
-	b.ReportMetric(0, "ns/op") // of all loads together it says nothing
+	b.ReportMetric(0, "ns/op") // the sum of all loads means nothing
 	for beside, all := range took {
 		slices.Sort(all)
 		name := "beside-" + beside
@@ -73,11 +73,11 @@ func benchmarkADD(b *testing.B, size int) {
 	}
 }
 
-// A load keeps passes running.
+// A load runs passes back to back.
 type load struct {
 	b      *testing.B
 	d      *netDir
-	spare  string // has a second name of each leaked file, beside the network's directory
+	spare  string // a directory with a second name of each leaked file
 	passes map[string]func(context.Context) (cost, error)
 }
 
@@ -92,10 +92,10 @@ func newLoad(b *testing.B, size int) *load {
 	}
 	live := d.live()
 	for ip := netip.MustParseAddr(addRange.Start); ip != netip.MustParseAddr("10.67.64.0"); ip = ip.Next() {
-		live[ip] = true // walk knows of no minimum age, so it is told what ADD will give
+		live[ip] = true // walk has no minimum age, so the addresses of the ADDs must be in its list
 	}
 	l.passes = map[string]func(context.Context) (cost, error){
-		ours: contestant(b, ours, d),
+		ours: collectorOf(b, ours, d),
 		walk: func(context.Context) (cost, error) { return walkPass(d.dir, live) },
 	}
 	return l
@@ -103,7 +103,7 @@ func newLoad(b *testing.B, size int) *load {
 
 func (l *load) spareOf(f costFile) string { return filepath.Join(l.spare, f.ip.String()) }
 
-// relink puts the leaked files back, without the lock and as fast as can be.
+// relink puts the leaked files back, without the lock, as fast as possible.
 func (l *load) relink() {
 	for _, f := range l.d.leaks {
 		if err := os.Link(l.spareOf(f), f.path); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -112,7 +112,7 @@ func (l *load) relink() {
 	}
 }
 
-// during does the work while passes run back to back, and returns how many ended.
+// during calls work while passes run back to back, and returns the number of passes.
 func (l *load) during(by string, work func()) (passes int) {
 	ctx, cancel := context.WithCancel(l.b.Context())
 	ended := make(chan struct{})

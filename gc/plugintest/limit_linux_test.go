@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// BenchmarkHoldAtCPULimit says for how long a pass holds the lock at once in a
-// container whose CPU limit is 200m, as agents often have: the kernel lets all of
-// its threads wait for the rest of each 100 ms of which they have used 20, also
-// those that hold a lock. Every tenth reservation has leaked.
+// BenchmarkHoldAtCPULimit measures the longest hold of the lock in a container whose CPU
+// limit is 200m, which is common for agents. After 20 ms of CPU time in a period of 100 ms,
+// the kernel stops all threads of the container until the next period, including one that
+// holds a lock. Every tenth reservation has leaked.
 //
 //	go test ./gc/plugintest -run '^$' -bench HoldAtCPULimit -benchtime 20x # root
 func BenchmarkHoldAtCPULimit(b *testing.B) {
@@ -28,7 +28,7 @@ func BenchmarkHoldAtCPULimit(b *testing.B) {
 			group := newCPUGroup(b, quota, period)
 			for b.Loop() {
 				for _, name := range []string{ours, walk} {
-					turn := contestant(b, name, d)
+					turn := collectorOf(b, name, d)
 					group.enter()
 					c, err := turn(b.Context())
 					group.leave()
@@ -55,11 +55,11 @@ func BenchmarkHoldAtCPULimit(b *testing.B) {
 // leaves.
 type cpuGroup struct {
 	b         *testing.B
-	dir, home string // its directory, and that of the group that this process is in otherwise
+	dir, home string // its directory, and that of this process's own group
 }
 
-// newCPUGroup makes one beside none other: in the hierarchy of the cpu controller, or
-// in the unified one, whose root gives that controller to its children.
+// newCPUGroup makes a group at the root of the cpu controller's hierarchy (version 1) or of
+// the unified one (version 2), whose root has that controller enabled for its children.
 func newCPUGroup(b *testing.B, quota, period time.Duration) *cpuGroup {
 	b.Helper()
 	root, home, limits := "/sys/fs/cgroup", "", map[string]string{"cpu.max": fmt.Sprintf("%d %d", quota.Microseconds(), period.Microseconds())}
@@ -108,7 +108,7 @@ func (g *cpuGroup) set(file, value string) {
 	}
 }
 
-// throttled is in how many periods the group was made to wait.
+// throttled returns the number of periods in which the kernel stopped the group.
 func (g *cpuGroup) throttled() int {
 	stat, err := os.ReadFile(filepath.Join(g.dir, "cpu.stat"))
 	if err != nil {
@@ -123,6 +123,6 @@ func (g *cpuGroup) throttled() int {
 			return n
 		}
 	}
-	g.b.Fatalf("cpu.stat does not tell how often it was throttled: %s", stat)
+	g.b.Fatalf("cpu.stat has no line nr_throttled: %s", stat)
 	return 0
 }

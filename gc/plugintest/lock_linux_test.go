@@ -28,12 +28,12 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// The only address goes from one container to the next.
+// one4 has a single address, which one container gets after the other.
 var one4 = plugintest.Range{Subnet: "10.1.0.0/24", Start: "10.1.0.5", End: "10.1.0.5"}
 
-// awaitQueue returns when a plugin waits for the lock of the network's directory,
-// as the kernel says: blocked, and not merely slow. It fails the test when the
-// plugin is done before.
+// awaitQueue returns when the kernel reports that a plugin waits for the lock of the
+// network's directory, so that it is blocked and not just slow. It fails the test if the
+// plugin ends before.
 func awaitQueue(t *testing.T, p *plugintest.Plugin, done <-chan struct{}) {
 	t.Helper()
 	info, err := os.Stat(filepath.Join(p.Dir(), "lock"))
@@ -62,13 +62,13 @@ func awaitQueue(t *testing.T, p *plugintest.Plugin, done <-chan struct{}) {
 	}
 }
 
-// hold takes the plugin's lock. Letting go of it a second time does nothing, so
-// that a test that fails can do it before it waits for what it started.
-func hold(t *testing.T, p *plugintest.Plugin) (letGo func()) {
+// hold takes the plugin's lock. A second call of unlock does nothing, so that a test that
+// fails can unlock before it waits for its goroutines.
+func hold(t *testing.T, p *plugintest.Plugin) (unlock func()) {
 	t.Helper()
-	// The plugin's own code opens the file so that child processes inherit it.
-	// A plugin that is started here would then hold the lock that it waits for,
-	// and stay for ever if this process were killed.
+	// The plugin's own code opens the file so that child processes inherit it. A
+	// plugin that is started here would then hold the lock that it waits for, and
+	// would wait for ever if this process were killed.
 	lock, err := os.Open(filepath.Join(p.Dir(), "lock"))
 	if err != nil {
 		t.Fatal(err)
@@ -83,8 +83,8 @@ func hold(t *testing.T, p *plugintest.Plugin) (letGo func()) {
 	})
 }
 
-// While somebody holds the lock, the plugin's ADD waits, and a release waits only
-// as long as its context lives. What gave up does not take the lock later.
+// While another process holds the lock, the plugin's ADD waits, and a release waits until
+// its context ends. A release that gave up does not take the lock later.
 func TestHazard18LockIsHeld(t *testing.T) {
 	p := plugintest.New(t, "podnet", six4)
 	lost := add(t, p, "lost", "eth0")[0]
@@ -93,26 +93,26 @@ func TestHazard18LockIsHeld(t *testing.T) {
 	if err != nil || len(rs) != 1 {
 		t.Fatal(rs, err)
 	}
-	letGo := hold(t, p)
-	t.Cleanup(letGo)
+	unlock := hold(t, p)
+	t.Cleanup(unlock)
 	before := files(t, p)
 
 	var addErr error
 	added := inBackground(t, func() { _, addErr = p.Add(t.Context(), "new", "eth0") })
-	t.Cleanup(letGo)
+	t.Cleanup(unlock)
 	awaitQueue(t, p, added)
 
-	const patience = 3 * time.Second
+	const timeout = 3 * time.Second
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), timeout)
 		defer cancel()
 		done, err := store.Release(ctx, &rs[0])
 		if !errors.Is(err, hostlocal.ErrLocked) || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("release that gave up: got error %v, want ErrLocked and the context's", err)
 		}
-		if waited := time.Since(begun); waited != patience {
-			t.Errorf("release gave up after %v, want %v, when its context ends", waited, patience)
+		if waited := time.Since(begun); waited != timeout {
+			t.Errorf("release gave up after %v, want %v, when its context ends", waited, timeout)
 		}
 		wantDiff(t, "release that gave up", "it never had the lock (R8)",
 			hostlocal.ReleaseResult{Outcomes: []hostlocal.Outcome{hostlocal.NotTried}}, done)
@@ -124,7 +124,7 @@ func TestHazard18LockIsHeld(t *testing.T) {
 	default:
 	}
 
-	letGo()
+	unlock()
 	<-added
 	if addErr != nil {
 		t.Errorf("ADD that had waited: %v", addErr)
@@ -137,12 +137,12 @@ func TestHazard18LockIsHeld(t *testing.T) {
 	if err := p.Del(t.Context(), "new", "eth0"); err != nil {
 		t.Errorf("DEL after it: %v", err)
 	}
-	wantDiff(t, "disk", "both had their turn; "+lost.String()+" was released", map[string]string{}, reservations(t, p))
+	wantDiff(t, "disk", "both have ended; "+lost.String()+" was released", map[string]string{}, reservations(t, p))
 }
 
-// Between judging and deleting, a DEL and an ADD give the address to another
-// container. The pass has judged and waits for the lock, under which the
-// plugin's own code swaps the owners.
+// After a pass has judged a reservation, and before it removes the file, a DEL and an ADD
+// give the address to another container. The pass waits for the lock, under which the
+// plugin's own code replaces the owner.
 func TestHazard09AddressReusedBeforeTheRelease(t *testing.T) {
 	for _, row := range []struct {
 		name   string
@@ -152,7 +152,7 @@ func TestHazard09AddressReusedBeforeTheRelease(t *testing.T) {
 		disk   map[string]string
 	}{
 		{
-			name: "another container", reason: "it is another's by now (R6)",
+			name: "another container", reason: "the reservation has another owner (R6)",
 			swap: func(t *testing.T, s *disk.Store) {
 				t.Helper()
 				swap(t, s, "new")
@@ -160,7 +160,7 @@ func TestHazard09AddressReusedBeforeTheRelease(t *testing.T) {
 			want: gc.FileChanged, disk: map[string]string{"10.1.0.5": "new\r\neth0"},
 		},
 		{
-			name: "the same container again", reason: "a new ADD of the old owner, which only the file's identity tells (R6)",
+			name: "the same container again", reason: "a new ADD of the old owner, which only the file's identity shows (R6)",
 			swap: func(t *testing.T, s *disk.Store) {
 				t.Helper()
 				swap(t, s, "old")
@@ -168,7 +168,7 @@ func TestHazard09AddressReusedBeforeTheRelease(t *testing.T) {
 			want: gc.FileChanged, disk: map[string]string{"10.1.0.5": "old\r\neth0"},
 		},
 		{
-			name: "deleted alone", reason: "what is gone is no error (R6)",
+			name: "deleted alone", reason: "a reservation that is gone is no error (R6)",
 			swap: func(t *testing.T, s *disk.Store) {
 				t.Helper()
 				if err := s.ReleaseByID("old", "eth0"); err != nil {
@@ -190,8 +190,8 @@ func TestHazard09AddressReusedBeforeTheRelease(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			letGo := hold(t, p)
-			t.Cleanup(letGo)
+			unlock := hold(t, p)
+			t.Cleanup(unlock)
 			synctest.Test(t, func(t *testing.T) {
 				age(t, p, time.Hour, ip)
 				var report gc.Report
@@ -199,7 +199,7 @@ func TestHazard09AddressReusedBeforeTheRelease(t *testing.T) {
 				passed := inBackground(t, func() {
 					report, passErr = reconcilerOf(t, p, podsource.Static{someone}, gc.Options{}).Reconcile(t.Context())
 				})
-				synctest.Wait() // it sleeps until it tries for the lock again
+				synctest.Wait() // it sleeps until it tries to take the lock again
 				select {
 				case <-passed:
 					t.Fatal("the pass did not wait for the plugin's lock (R8)")
@@ -207,7 +207,7 @@ func TestHazard09AddressReusedBeforeTheRelease(t *testing.T) {
 				}
 				awaitTick(t, p.File(ip))
 				row.swap(t, plugin)
-				letGo()
+				unlock()
 				<-passed
 				if passErr != nil {
 					t.Error(passErr)
@@ -222,8 +222,8 @@ func TestHazard09AddressReusedBeforeTheRelease(t *testing.T) {
 	}
 }
 
-// awaitTick returns when a file made now gets a later change time than the given
-// one: many kernels stamp files by a clock that ticks every few milliseconds.
+// awaitTick returns when a new file gets a later change time than the given one. Many
+// kernels take that time from a clock that ticks every few milliseconds.
 func awaitTick(t *testing.T, path string) {
 	t.Helper()
 	changed := func(path string) (at time.Time) {
@@ -255,8 +255,8 @@ func swap(t *testing.T, s *disk.Store, containerID string) {
 	}
 }
 
-// An ADD that fails after it has reserved: the plugin reserves first and looks at
-// the network namespace then. Nobody deletes, and no sandbox ever shows up.
+// An ADD fails after it has reserved, because the plugin reserves before it checks the
+// network namespace. No DEL follows, and there is never a sandbox.
 func TestHazard21FailedAdd(t *testing.T) {
 	p := plugintest.New(t, "podnet", six4, six6)
 	p.NetNS = "/proc/self/ns/net"

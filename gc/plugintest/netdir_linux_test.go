@@ -17,13 +17,12 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// A netDir is a network's directory as it is before a pass, and what is known of
-// it from outside.
+// A netDir is a network's directory before a pass.
 type netDir struct {
 	tb           testing.TB
 	dataDir, dir string
 	files        []costFile
-	leaks        []costFile // those of the files that nobody owns
+	leaks        []costFile // the files whose owner is not live
 }
 
 // A costFile is one reservation.
@@ -35,8 +34,8 @@ type costFile struct {
 
 const costNetwork = "podnet"
 
-// newNetDir makes a directory of so many reservations, an hour old, of which every
-// tenth or every single one has leaked, or none.
+// newNetDir makes a directory with size reservations that are an hour old. Every leakEvery-th
+// has leaked, or none if that is 0.
 func newNetDir(tb testing.TB, size, leakEvery int) *netDir {
 	tb.Helper()
 	d := &netDir{tb: tb, dataDir: tb.TempDir()}
@@ -58,9 +57,7 @@ func newNetDir(tb testing.TB, size, leakEvery int) *netDir {
 	return d
 }
 
-// write makes files as host-local does. A pass reads the owner of a file once more
-// if that has changed in the last moment, so write waits for that moment to be over:
-// a leak on a node has not been written in the last moment either.
+// write writes files as host-local does, an hour old.
 func (d *netDir) write(files []costFile) {
 	made := time.Now().Add(-time.Hour)
 	for _, f := range files {
@@ -71,10 +68,9 @@ func (d *netDir) write(files []costFile) {
 			d.tb.Fatal(err)
 		}
 	}
-	<-time.After(100 * time.Millisecond)
 }
 
-// check fails unless exactly the live reservations are left.
+// check fails unless as many reservations are left as are live.
 func (d *netDir) check(by string) {
 	entries, err := os.ReadDir(d.dir)
 	if err != nil {
@@ -91,7 +87,7 @@ func (d *netDir) check(by string) {
 	}
 }
 
-// live are the addresses in use, as collectors that go by file names want them.
+// live returns the addresses in use, for collectors that compare file names.
 func (d *netDir) live() map[netip.Addr]bool {
 	out := make(map[netip.Addr]bool, len(d.files))
 	for _, f := range d.files {
@@ -102,7 +98,7 @@ func (d *netDir) live() map[netip.Addr]bool {
 	return out
 }
 
-// pods is a source that names the live pods by UID and container ID, as a runtime
+// pods returns a source that names the live pods by UID and container ID, as a runtime
 // does, and one pod without an address.
 func (d *netDir) pods() podsource.Static {
 	pods := podsource.Static{{HostNetwork: true}}

@@ -17,8 +17,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// Of two containers the plugin added both and was never told to delete the
-// second.
+// Two containers got an ADD, and neither got a DEL. The first is live.
 func TestPass(t *testing.T) {
 	const live, lost = "live", "lost"
 	byID := func([]netip.Addr) podsource.Pod { return podsource.Pod{ContainerIDs: []string{live}} }
@@ -28,8 +27,8 @@ func TestPass(t *testing.T) {
 		ranges []plugintest.Range
 		aged   time.Duration
 		dryRun bool
-		live   func(ips []netip.Addr) podsource.Pod // what the source says of the first, given its addresses
-		want   [2][]gc.Reason                       // of the first and the second, for each range
+		live   func(ips []netip.Addr) podsource.Pod // the source's entry for the first, given its addresses
+		want   [2][]gc.Reason                       // for the first and the second, for each range
 	}{
 		{
 			name: "single stack, live by container ID", reason: "the owner in the file decides (R3)",
@@ -58,7 +57,7 @@ func TestPass(t *testing.T) {
 			want:   [2][]gc.Reason{{gc.SiblingInUse, gc.AddressClaimed}, {gc.ReleasedLeak, gc.ReleasedLeak}},
 		},
 		{
-			name: "just over the minimum age", reason: "no ADD takes so long whose pod nobody knows (R5)",
+			name: "just over the minimum age", reason: "by then every source names the container of an ADD (R5)",
 			ranges: []plugintest.Range{six4, six6},
 			aged:   gc.DefaultMinAge, live: byID,
 			want: [2][]gc.Reason{{gc.ContainerLive, gc.ContainerLive}, {gc.ReleasedLeak, gc.ReleasedLeak}},
@@ -70,7 +69,7 @@ func TestPass(t *testing.T) {
 			want:   [2][]gc.Reason{{gc.ContainerLive, gc.ContainerLive}, {gc.TooYoung, gc.TooYoung}},
 		},
 		{
-			name: "dry run", reason: "it says what it would do and leaves it",
+			name: "dry run", reason: "it reports the leak and keeps it",
 			ranges: []plugintest.Range{six4, six6},
 			aged:   time.Hour, dryRun: true, live: byID,
 			want: [2][]gc.Reason{{gc.ContainerLive, gc.ContainerLive}, {gc.Unowned, gc.Unowned}},
@@ -97,13 +96,13 @@ func TestPass(t *testing.T) {
 				t.Fatal(err)
 			}
 			wantDiff(t, "report", row.reason, want, reasons(report))
-			wantDiff(t, "disk", row.reason+"; nothing but what was released is gone", left, files(t, p))
+			wantDiff(t, "disk", row.reason+"; only what was released is gone", left, files(t, p))
 
 			report, err = reconciler.Reconcile(t.Context())
 			if err != nil || report.Counts()[gc.Released] > 0 {
-				t.Errorf("second pass released %d, error %v: it must do nothing (R12)", report.Counts()[gc.Released], err)
+				t.Errorf("the second pass released %d, error %v: want none (R12)", report.Counts()[gc.Released], err)
 			}
-			wantDiff(t, "disk after a second pass", "it must do nothing (R12)", left, files(t, p))
+			wantDiff(t, "disk after a second pass", "it must change nothing (R12)", left, files(t, p))
 
 			if err := p.Check(t.Context(), live, "eth0"); err != nil {
 				t.Errorf("CHECK of the live container: %v", err)
@@ -116,12 +115,12 @@ func TestPass(t *testing.T) {
 					t.Errorf("DEL after a pass: %v", err)
 				}
 			}
-			wantDiff(t, "disk after DEL of both", "DEL does not mind a pass before it", map[string]string{}, reservations(t, p))
+			wantDiff(t, "disk after DEL of both", "DEL works after a pass", map[string]string{}, reservations(t, p))
 		})
 	}
 }
 
-// A node whose pool is all leaks starts no pod, and does again after one pass.
+// A node whose whole pool has leaked can't start a pod. After one pass it can.
 func TestFullPoolServesAgain(t *testing.T) {
 	p := plugintest.New(t, "podnet", six4, six6)
 	for _, id := range containers(6) {
@@ -143,26 +142,25 @@ func TestFullPoolServesAgain(t *testing.T) {
 		add(t, p, id, "eth0")
 	}
 	_, err = p.Add(t.Context(), "new", "eth0")
-	wantError(t, err, "no IP addresses available in range set", "the pool is as large as before, and no larger")
+	wantError(t, err, "no IP addresses available in range set", "the pool is no larger than before")
 }
 
-// A pass leaves last_reserved_ip.N alone: otherwise the next ADD would get an
-// address that was released just now, which neighbours may still have in their
-// caches.
+// A pass does not change last_reserved_ip.N. Otherwise the next ADD would get an address
+// that was just released, which may still be in the ARP caches of other hosts.
 func TestAllocationGoesOnAfterAPass(t *testing.T) {
 	p := plugintest.New(t, "podnet", six4, six6)
 	for _, id := range containers(3) {
 		age(t, p, time.Hour, add(t, p, id, "eth0")...)
 	}
 	reconcile(t, p, podsource.Static{someone}, gc.Options{})
-	wantDiff(t, "disk", "only reservations are ever touched (R7)",
+	wantDiff(t, "disk", "only reservations are touched (R7)",
 		map[string]string{"lock": "", "last_reserved_ip.0": "10.1.0.4", "last_reserved_ip.1": "fd00:1::4"}, files(t, p))
-	wantDiff(t, "next ADD", "it goes on behind the last address",
+	wantDiff(t, "next ADD", "it continues after the last address",
 		[]string{"10.1.0.5", "fd00:1::5"}, texts(add(t, p, "new", "eth0")))
 }
 
-// A power loss between creating and writing a reservation leaves it empty, and
-// no DEL frees it.
+// A power loss after a reservation is created and before it is written leaves it empty. No
+// DEL removes it.
 func TestHazard14EmptyReservation(t *testing.T) {
 	for _, row := range []struct {
 		name   string
@@ -171,9 +169,9 @@ func TestHazard14EmptyReservation(t *testing.T) {
 		aged   time.Duration
 		want   gc.Reason
 	}{
-		{"old", "nobody owns it, and the write of an ADD takes no hour", false, time.Hour, gc.ReleasedEmpty},
+		{"old", "it has no owner, and no ADD takes an hour to write one", false, time.Hour, gc.ReleasedEmpty},
 		{"young", "an ADD may be about to write it (R5)", false, 0, gc.TooYoung},
-		{"young, and the hook's caller asserts that no ADD is in flight", "then nobody will write it", true, 0, gc.ReleasedEmpty},
+		{"young, and the hook's caller asserts that no ADD is in flight", "then no ADD will write it", true, 0, gc.ReleasedEmpty},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			p := plugintest.New(t, "podnet", plugintest.Range{Subnet: "10.1.0.0/24", Start: "10.1.0.2", End: "10.1.0.4"})
@@ -190,7 +188,7 @@ func TestHazard14EmptyReservation(t *testing.T) {
 			}
 			before := reservations(t, p)
 			if _, ok := before[name(empty)]; !ok {
-				t.Fatal("DEL frees an empty reservation; it did not when this was written")
+				t.Fatal("DEL removes an empty reservation, which this version of host-local should not do")
 			}
 			_, err := p.Add(t.Context(), "new", "eth0")
 			wantError(t, err, "no IP addresses available in range set", "ADD skips it")
@@ -213,8 +211,8 @@ func TestHazard14EmptyReservation(t *testing.T) {
 	}
 }
 
-// While the source is asked, the plugin deletes the container of a leak and
-// gives its address to another, of which the source's answer knows nothing yet.
+// While the source is asked, a DEL and an ADD give the address of a leak to another
+// container, which is not yet in the source's answer.
 func TestHazard09AddressReusedWhileTheSourceIsAsked(t *testing.T) {
 	one := plugintest.Range{Subnet: "10.1.0.0/24", Start: "10.1.0.5", End: "10.1.0.5"}
 	requested := []netip.Addr{netip.MustParseAddr("10.1.0.4"), netip.MustParseAddr("fd00:1::4")}
@@ -228,12 +226,12 @@ func TestHazard09AddressReusedWhileTheSourceIsAsked(t *testing.T) {
 		want    []gc.Verdict // any of these
 	}{
 		{
-			name: "only address, in a hook that asserts that no ADD is in flight", reason: "the caller was wrong, and still the owner is compared (R6)",
+			name: "only address, in a hook that asserts that no ADD is in flight", reason: "the owner is compared even if the caller is wrong (R6)",
 			ranges: []plugintest.Range{one}, hook: true,
 			want: []gc.Verdict{gc.Changed},
 		},
 		{
-			name: "only address", reason: "the listed file is gone; if the new one has its inode, it is young (R1, R5)",
+			name: "only address", reason: "the listed file is gone, and the new one is young if it has the same inode (R1, R5)",
 			ranges: []plugintest.Range{one}, aged: time.Hour,
 			want: []gc.Verdict{gc.Changed, gc.Young},
 		},
@@ -283,8 +281,8 @@ func TestHazard09AddressReusedWhileTheSourceIsAsked(t *testing.T) {
 	}
 }
 
-// The plugin deletes the container of a leak while the source is asked, and
-// nobody takes the address.
+// While the source is asked, the container of a leak gets its DEL, and no ADD takes the
+// address.
 func TestDelWhileTheSourceIsAsked(t *testing.T) {
 	p := plugintest.New(t, "podnet", six4, six6)
 	ips := add(t, p, "old", "eth0")
@@ -293,12 +291,12 @@ func TestDelWhileTheSourceIsAsked(t *testing.T) {
 		return []podsource.Pod{someone}, p.Del(ctx, "old", "eth0")
 	})
 	report := reconcile(t, p, source, gc.Options{})
-	wantDiff(t, "report", "what is gone is no error, and not this pass's doing (R6, R11)",
+	wantDiff(t, "report", "a reservation that is gone is no error, and was not released by this pass (R6, R11)",
 		map[string]gc.Reason{ips[0].String(): gc.FileGone, ips[1].String(): gc.FileGone}, reasons(report))
 }
 
-// An ADD that comes after the listing is no candidate, although the source does
-// not know it (R1).
+// A reservation made after the listing is no candidate, although the source does not name
+// its container (R1).
 func TestHazard03AddWhileTheSourceIsAsked(t *testing.T) {
 	p := plugintest.New(t, "podnet", six4, six6)
 	lost := add(t, p, "lost", "eth0")
@@ -306,7 +304,7 @@ func TestHazard03AddWhileTheSourceIsAsked(t *testing.T) {
 	var late []netip.Addr
 	source := podsource.Func(func(ctx context.Context) (pods []podsource.Pod, err error) {
 		late, err = p.Add(ctx, "late", "eth0")
-		age(t, p, time.Hour, late...) // so that it is not its age that keeps it
+		age(t, p, time.Hour, late...) // so that its age does not keep it
 		return []podsource.Pod{someone}, err
 	})
 	report := reconcile(t, p, source, gc.Options{})
@@ -329,7 +327,7 @@ func TestHazard22SecondNetwork(t *testing.T) {
 		want   [2]gc.Reason                         // in the first network and in the second
 	}{
 		{
-			name: "source of addresses, told of the first network", reason: "the container's first network tells that it lives (R3)",
+			name: "source of addresses, with that of the first network", reason: "the address in the first network shows that the container is live (R3)",
 			live: func(ips []netip.Addr) podsource.Pod { return podsource.Pod{IPs: ips} },
 			want: [2]gc.Reason{gc.AddressClaimed, gc.SiblingInUse},
 		},
@@ -363,17 +361,17 @@ func TestHazard22SecondNetwork(t *testing.T) {
 	}
 }
 
-// A directory that the plugin never made is an empty network, which is told, and
-// stays unmade.
+// The plugin has not yet made the network's directory. The pass reports it as missing, and
+// does not make it.
 func TestPassBeforeTheFirstAdd(t *testing.T) {
 	p := plugintest.New(t, "podnet", six4)
 	report := reconcile(t, p, podsource.Static{someone}, gc.Options{})
 	if len(report.Reservations) != 0 {
-		t.Errorf("%d reservations in a directory that is not there", len(report.Reservations))
+		t.Errorf("%d reservations in a missing directory", len(report.Reservations))
 	}
-	wantDiff(t, "missing directories", "it is not there (R11)", []string{p.Dir()}, report.Missing())
+	wantDiff(t, "missing directories", "it is missing (R11)", []string{p.Dir()}, report.Missing())
 	if _, err := os.Stat(p.Dir()); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the directory was made, or %v: a pass must not (R7)", err)
 	}
-	wantDiff(t, "first ADD after it", "nothing is in its way", []string{"10.1.0.2"}, texts(add(t, p, "a", "eth0")))
+	wantDiff(t, "first ADD after it", "the pass does not affect it", []string{"10.1.0.2"}, texts(add(t, p, "a", "eth0")))
 }

@@ -2,8 +2,8 @@
 
 // Package plugintest runs the real host-local in tests: the plugin's own binary,
 // called through its environment and standard input as a container runtime calls
-// it. It needs neither root nor a cluster nor a network: host-local opens no
-// network namespace, so the paths that it is given need not exist.
+// it. It needs no root, no cluster and no network: host-local opens no network
+// namespace, so the paths of namespaces need not exist.
 //
 //	func TestMain(m *testing.M) { os.Exit(plugintest.Main(m)) }
 //
@@ -15,13 +15,11 @@
 //		...
 //	}
 //
-// Which version runs is set in the go.mod of this module: its lock and file
-// format are those that the library relies on. The library imports none of it
-// outside its tests.
+// The version of host-local is that of this module's go.mod, whose lock and file
+// format the library relies on. Only tests of the library import this package.
 //
-// It is made for tests of reservations and their files. It is not for what a
-// plugin does with interfaces, and unlike a runtime it forgets the results of ADD
-// with the process.
+// The package is for tests of reservations and their files, not of interfaces.
+// Unlike a runtime, it keeps the results of ADD only in memory.
 package plugintest
 
 import (
@@ -45,35 +43,34 @@ import (
 const (
 	self      = "github.com/hostlocal-gc/hostlocal-gc/gc/plugintest"
 	hostLocal = "github.com/containernetworking/plugins/plugins/ipam/host-local"
-	// cniVersion is that of the configuration. It is the newest that has no GC
-	// and no STATUS, of which host-local knows nothing.
+	// cniVersion is that of the configuration. It is the newest without GC and
+	// STATUS, which host-local does not implement.
 	cniVersion = "1.0.0"
 )
 
-// One binary serves a whole test process, so it outlives the temporary directory
-// of each single test. Main makes its directory before the tests run and removes it
-// after them.
+// All tests of a process share one binary, so it can't be in the temporary directory of
+// one test. Main makes its directory before the tests run, and removes it after them.
 var (
 	binDir string
 	build  = sync.OnceValues(buildPlugin)
 )
 
-// Main runs the tests and removes what Build left. It returns the exit code of a
-// TestMain, and is the only way to one that may call Build.
+// Main runs the tests and removes the binary of Build. It returns the exit code of the
+// tests. A package whose tests call Build needs a TestMain that calls Main.
 func Main(m *testing.M) int {
 	dir, err := os.MkdirTemp("", "plugintest-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer func() { _ = os.RemoveAll(dir) }() // a leftover in the temporary directory fails no test
+	defer func() { _ = os.RemoveAll(dir) }() // a file that is left in the temporary directory fails no test
 	binDir = dir
 	return m.Run()
 }
 
 // Build returns the path of the plugin's binary. The first call in a process
-// builds it, which takes seconds at most once the packages are in Go's build
-// cache. The test fails when it can't be built.
+// builds it, which takes at most seconds if the packages are in Go's build
+// cache. If the build fails, so does the test.
 func Build(tb testing.TB) string {
 	tb.Helper()
 	if binDir == "" {
@@ -87,8 +84,8 @@ func Build(tb testing.TB) string {
 }
 
 func buildPlugin() (string, error) {
-	// The version must be this module's, also when the test that asks is another
-	// module's or runs in a workspace.
+	// The version must be that of this module, even if the test is in another
+	// module or runs in a workspace.
 	dir, err := goTool("", nil, "list", "-f", "{{.Dir}}", self)
 	if err != nil {
 		return "", err
@@ -115,8 +112,8 @@ func goTool(dir string, env []string, args ...string) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// A Range is one set of addresses, from which every ADD gets one. Its fields are
-// the plugin's own and are passed on as they are, wrong ones too.
+// A Range is one set of addresses, from which every ADD gets one. Its fields go to
+// the plugin unchecked.
 type Range struct {
 	Subnet string `json:"subnet"`               // "10.1.0.0/24", no smaller than a /30 or a /126
 	Start  string `json:"rangeStart,omitempty"` // first address; empty is the subnet's first
@@ -133,11 +130,11 @@ type Plugin struct {
 	// Ranges has one entry for single stack, and one for each family for dual
 	// stack.
 	Ranges []Range
-	// NetNS is passed as CNI_NETNS. Empty is the path where a runtime would have
-	// made the container's namespace, where none is.
+	// NetNS is passed as CNI_NETNS. Empty is a path in DataDir that does not
+	// exist.
 	NetNS string
 
-	results sync.Map // attachment -> json.RawMessage: what a runtime keeps for CHECK and DEL
+	results sync.Map // attachment -> json.RawMessage: the results of ADD, for CHECK and DEL
 }
 
 type attachment struct{ containerID, ifName string }
@@ -156,10 +153,10 @@ func (p *Plugin) Dir() string { return filepath.Join(p.DataDir, p.Network) }
 func (p *Plugin) File(ip netip.Addr) string { return disk.GetEscapedPath(p.Dir(), ip.String()) }
 
 // Add runs ADD and returns the addresses of the container, one for each range and
-// in their order. Addresses that are requested go to the plugin as the "ips"
-// capability; a range of which none is requested gives its next one.
+// in their order. Requested addresses go to the plugin as the "ips" capability. A
+// range without a requested address gives its next one.
 //
-// An error is the plugin's own message, or says why it could not be run.
+// An error has the plugin's own message, or says why the plugin could not be run.
 func (p *Plugin) Add(ctx context.Context, containerID, ifName string, request ...netip.Addr) ([]netip.Addr, error) {
 	out, err := p.run(ctx, "ADD", containerID, ifName, request)
 	if err != nil {
@@ -181,7 +178,7 @@ func (p *Plugin) Add(ctx context.Context, containerID, ifName string, request ..
 	return ips, nil
 }
 
-// Del runs DEL. The plugin does not mind when there is nothing to delete.
+// Del runs DEL. It is no error if there is nothing to delete.
 func (p *Plugin) Del(ctx context.Context, containerID, ifName string) error {
 	_, err := p.run(ctx, "DEL", containerID, ifName, nil)
 	if err == nil {
@@ -196,12 +193,12 @@ func (p *Plugin) Check(ctx context.Context, containerID, ifName string) error {
 	return err
 }
 
-// run calls the plugin as libcni does and returns what it prints.
+// run calls the plugin as libcni does and returns its output.
 func (p *Plugin) run(ctx context.Context, command, containerID, ifName string, request []netip.Addr) ([]byte, error) {
 	conf := map[string]any{
 		"cniVersion": cniVersion,
 		"name":       p.Network,
-		"type":       "bridge", // the plugin that delegates to host-local, whose configuration it passes on
+		"type":       "bridge", // the plugin that delegates to host-local and passes its configuration on
 		"ipam":       map[string]any{"type": "host-local", "dataDir": p.DataDir, "ranges": rangeSets(p.Ranges)},
 	}
 	if len(request) > 0 {
@@ -233,12 +230,12 @@ func (p *Plugin) run(ctx context.Context, command, containerID, ifName string, r
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
-		return nil, fmt.Errorf("host-local %s of %s/%s: %w", command, containerID, ifName, said(err, stdout.Bytes(), stderr.Bytes()))
+		return nil, fmt.Errorf("host-local %s of %s/%s: %w", command, containerID, ifName, pluginError(err, stdout.Bytes(), stderr.Bytes()))
 	}
 	return stdout.Bytes(), nil
 }
 
-// rangeSets makes a set of each range, as the plugin gives an address of each set.
+// rangeSets makes a set of each range, because the plugin gives an address of each set.
 func rangeSets(ranges []Range) [][]Range {
 	sets := make([][]Range, len(ranges))
 	for i, r := range ranges {
@@ -247,9 +244,9 @@ func rangeSets(ranges []Range) [][]Range {
 	return sets
 }
 
-// said is the error that a plugin prints on its standard output, or, where it
-// printed none, how it ended.
-func said(err error, stdout, stderr []byte) error {
+// pluginError returns the error that a plugin printed on its standard output, or if it
+// printed none, err with its output.
+func pluginError(err error, stdout, stderr []byte) error {
 	var printed struct {
 		Code    uint   `json:"code"`
 		Msg     string `json:"msg"`

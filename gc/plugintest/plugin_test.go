@@ -15,8 +15,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
-// The tests are worth something only for the version that the library is built
-// with.
+// The tests must run the version that the library is built with.
 func TestVersionIsTheRootModules(t *testing.T) {
 	info, err := buildinfo.ReadFile(plugintest.Build(t))
 	if err != nil {
@@ -27,7 +26,7 @@ func TestVersionIsTheRootModules(t *testing.T) {
 	cmd.Env = append(os.Environ(), "GOWORK=off")
 	out, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("asking for the version in the root's go.mod: %v", err)
+		t.Fatalf("reading the version in the root's go.mod: %v", err)
 	}
 	got := info.Main.Path + " " + info.Main.Version + " <nil>"
 	if info.Main.Replace != nil {
@@ -43,7 +42,7 @@ func TestAddCheckDel(t *testing.T) {
 		reason string
 		ranges []plugintest.Range
 		first  map[string]string // of eth0
-		second map[string]string // of net1, which the same container gets then
+		second map[string]string // of net1, which the same container gets next
 	}{
 		{
 			name: "single stack", reason: "one file, with CRLF and no newline at its end",
@@ -85,7 +84,7 @@ func TestAddCheckDel(t *testing.T) {
 			}
 			wantDiff(t, "after ADD", row.reason, want, reservations(t, p))
 			_, err := p.Add(t.Context(), id, "eth0")
-			wantError(t, err, "duplicate allocation is not allowed", "an attachment is added once")
+			wantError(t, err, "duplicate allocation is not allowed", "an attachment can't be added twice")
 			wantDiff(t, "after the second ADD", "it failed", want, reservations(t, p))
 
 			join(row.second)
@@ -103,15 +102,14 @@ func TestAddCheckDel(t *testing.T) {
 				}
 				clear(want)
 				join(row.second)
-				wantDiff(t, "after DEL", "it takes its own interface's files, and is idempotent", want, reservations(t, p))
+				wantDiff(t, "after DEL", "it removes the files of its own interface, and is idempotent", want, reservations(t, p))
 				wantError(t, p.Check(t.Context(), id, "eth0"), "Failed to find address", "it was deleted")
 			}
 		})
 	}
 }
 
-// What is kept for a failing plugin is the plugin's message, not its exit code
-// alone.
+// The error of a plugin that fails has the plugin's message, not only its exit code.
 func TestErrorsAreThePlugins(t *testing.T) {
 	p := plugintest.New(t, "podnet", plugintest.Range{Subnet: "10.1.0.1/24"})
 	_, err := p.Add(t.Context(), "abc", "eth0")
@@ -133,7 +131,7 @@ func TestListReadsWhatThePluginWrote(t *testing.T) {
 	for _, a := range []struct{ id, ifName, reason string }{
 		{"0a1b2c3d4e5f60718293a4b5c6d7e8f90a1b2c3d4e5f60718293a4b5c6d7e8f9", "eth0", "containerd and CRI-O: 64 digits"},
 		{"0a1b2c3d4e5f60718293a4b5c6d7e8f90a1b2c3d4e5f60718293a4b5c6d7e8f9", "net1", "a second interface of the same"},
-		{"default-0a1b2c3d4e5f", "eth0", "a prefix, as nerdctl has it"},
+		{"default-0a1b2c3d4e5f", "eth0", "a prefix, as from nerdctl"},
 		{"cnitool-77383ca0a1715733ca6f", "eth0", "cnitool"},
 		{"12345", "eth0", "a PID"},
 		{"A.b_c-d", "a.b@c-15-chars.", "all that CNI allows in an ID, and the longest name of an interface"},
@@ -155,5 +153,5 @@ func TestListReadsWhatThePluginWrote(t *testing.T) {
 	for _, r := range rs {
 		got = append(got, row{r.IP.String(), r.ContainerID, r.IfName, r.Owner, r.ReservedAt})
 	}
-	wantDiff(t, "list", "owner and interface as they were added", append(want4, want6...), got)
+	wantDiff(t, "list", "owner and interface are those of the ADDs", append(want4, want6...), got)
 }

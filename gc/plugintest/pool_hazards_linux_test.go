@@ -13,18 +13,17 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// In minutes: how long a starting pod's claim lasts at least (StartingFor), and
-// for how long what is to end it must have been seen unnamed (L, as is MinAge).
+// In minutes: StartingFor, before which a starting pod's claim does not end, and L, for which
+// a reservation must have been seen unnamed before it ends. MinAge is the same as L.
 const (
 	startingFor = int(gc.DefaultStartingFor / time.Minute)
 	lag         = int(gc.DefaultMinAge / time.Minute)
 )
 
 // Each retry of a pod fails after the plugin's ADD, and so does its DEL
-// (containerd#12130), until the pool is full. Kubelet and the runtime are asked:
-// each leak goes with the first pass after StartingFor in which this process has
-// seen it for L. Meanwhile an ADD takes longer than MinAge, and its pod is all
-// that anybody knows of it.
+// (containerd#12130), until the pool is full. The sources are kubelet and the runtime. The
+// first pass after StartingFor releases a leak, if this process has seen it for L. Meanwhile
+// an ADD takes longer than MinAge, and only its pod is known.
 func TestHazard39PoolFullOfLeaks(t *testing.T) {
 	const addTakes = 12 // minutes
 	for _, row := range []struct {
@@ -63,23 +62,23 @@ func TestHazard39PoolFullOfLeaks(t *testing.T) {
 				e := of(t, report, slow)
 				wantDiff(t, "ADD that takes longer than MinAge", "its pod is starting (R4)", gc.PodStarting, e.Reason)
 				if age := time.Since(e.ReservedAt); age <= gc.DefaultMinAge {
-					t.Errorf("the ADD is %v old, which the minimum age alone would keep", age)
+					t.Errorf("the ADD is %v old, so the minimum age alone would keep its reservation", age)
 				}
 				n.adding, n.sandboxes = nil, append(n.sandboxes, slow)
 				for ; minute <= retries+startingFor; minute++ {
 					n.until(minute)
 					pass(minute)
 				}
-				n.wantOwners("what nobody holds is gone, and nothing else", web, slow)
+				n.wantOwners("all leaks are gone, and nothing else", web, slow)
 				n.add(app)
 			})
 		})
 	}
 }
 
-// The same with sources that see ADDs in flight, and that name containers without
-// a lag: all leaks go in one pass as soon as they are older than MinAge, the first
-// of a new process. It looks twice. The ADD in flight is older, too, and stays.
+// The same with sources that see ADDs in flight, and that name containers without a lag. The
+// first pass of a new process releases all leaks that are older than MinAge. It asks the
+// sources twice. The ADD in flight is older, too, and its reservation is kept.
 func TestHazard39PoolFullOfLeaksWithADDsSeen(t *testing.T) {
 	const soon = retries + 1 // the minute in which the pool is full
 	for _, row := range []struct {
@@ -91,19 +90,19 @@ func TestHazard39PoolFullOfLeaksWithADDsSeen(t *testing.T) {
 		adding  gc.Reason
 	}{
 		{
-			reason:  "the record names whose ADD has ended, and netns the one whose ADD has not (R4)",
+			reason:  "the record names the containers whose ADD has ended, and netns the one whose ADD is in flight (R4)",
 			sources: func(n *smallNode) podsource.Source { return unionOf(n.netns, n.record, n.kubelet) },
 			at:      soon + lag, want: leaked(), adding: gc.ContainerLive,
 		}, {
-			reason:  "a minute earlier the last leak is too young, and R4's claim has ended all the same",
+			reason:  "a minute earlier the last leak is too young, although R4's claim has ended",
 			sources: func(n *smallNode) podsource.Source { return unionOf(n.netns, n.record, n.kubelet) },
 			at:      retries + lag - 1, want: leaked()[:retries-1], adding: gc.ContainerLive,
 		}, {
-			reason:  "between two plugins no process is seen: the second look sees it (R5)",
+			reason:  "the first look is between two plugins and sees no process: the second sees it (R5)",
 			sources: func(n *smallNode) podsource.Source { return unionOf(n.netnsBetween(1), n.record, n.kubelet) },
 			at:      soon + lag, want: leaked(), adding: gc.ContainerLive,
 		}, {
-			reason:  "and so does the first (R5)",
+			reason:  "the second look is between two plugins and sees no process: the first has seen it (R5)",
 			sources: func(n *smallNode) podsource.Source { return unionOf(n.netnsBetween(2), n.record, n.kubelet) },
 			at:      soon + lag, want: leaked(), adding: gc.ContainerLive,
 		}, {
@@ -117,7 +116,7 @@ func TestHazard39PoolFullOfLeaksWithADDsSeen(t *testing.T) {
 			minAge:  5 * time.Second,
 			at:      soon, want: leaked()[:retries+1-lag], adding: gc.ContainerLive,
 		}, {
-			reason:  "nobody sees ADDs in flight, so one may be of the starting pod's (R4)",
+			reason:  "no source sees ADDs in flight, so a leak may be the starting pod's ADD (R4)",
 			sources: func(n *smallNode) podsource.Source { return unionOf(n.record, n.kubelet) },
 			at:      soon + lag, adding: gc.PodStarting,
 		}, {
@@ -125,7 +124,7 @@ func TestHazard39PoolFullOfLeaksWithADDsSeen(t *testing.T) {
 			sources: func(n *smallNode) podsource.Source { return unionOf(n.netnsOnce, n.record, n.kubelet) },
 			at:      soon + lag, adding: gc.ContainerLive,
 		}, {
-			reason:  "the runtime lists sandboxes minutes late, so a leak may be one (R4)",
+			reason:  "the runtime lists sandboxes minutes late, so a leak may be that of one (R4)",
 			sources: func(n *smallNode) podsource.Source { return unionOf(n.netns, n.cri, n.kubelet) },
 			at:      soon + lag, adding: gc.ContainerLive,
 		},
@@ -141,16 +140,16 @@ func TestHazard39PoolFullOfLeaksWithADDsSeen(t *testing.T) {
 					n.wantFull("nothing was released")
 					return
 				}
-				wantDiff(t, "looks", "what is released on this was unowned in two (R5)", 2, report.Looks)
+				wantDiff(t, "looks", "it takes two to release these (R5)", 2, report.Looks)
 				n.add(app)
 			})
 		})
 	}
 }
 
-// With kubelet or the API server alone nobody can tell a leak from an ADD of the
-// pod that is starting. What was made since its start, in this boot, is kept for
-// as long as it is starting, and the report says why.
+// With kubelet or the API server as the only source, a leak looks like an ADD of the pod
+// that is starting. A reservation made since its start, in this boot, is kept while the pod
+// is starting, and the report says why.
 func TestHazard39PoolFullOfLeaksForKubeletAlone(t *testing.T) {
 	onSmallNode(t, func(t *testing.T, n *smallNode) {
 		r := reconcilerOf(t, n.p, unionOf(n.kubelet), gc.Options{})
@@ -160,7 +159,7 @@ func TestHazard39PoolFullOfLeaksForKubeletAlone(t *testing.T) {
 			for made := 1; made <= retries && minute > made+lag; made++ {
 				e := of(t, report, containerID(made))
 				if e.Reason != gc.StartingNoEnd || e.Pod == nil || e.Pod.Name != "app" {
-					t.Errorf("a leak of minute %d in minute %d: %s (%s) of pod %v, want that of a pod that is starting without end",
+					t.Errorf("a leak of minute %d in minute %d: %s (%s) of pod %v, want StartingNoEnd of pod app",
 						made, minute, e.Verdict, e.Reason, e.Pod)
 				}
 			}
@@ -170,12 +169,12 @@ func TestHazard39PoolFullOfLeaksForKubeletAlone(t *testing.T) {
 			n.until(minute)
 			pass(minute)
 		}
-		n.wantFull("all leaks are there")
+		n.wantFull("all leaks are kept")
 	})
 }
 
-// The node has booted: its pods are all starting again, the sandboxes and network
-// namespaces from before are gone, and the pool is full of what they held.
+// The node has booted. All its pods are starting again, the sandboxes and network namespaces
+// from before are gone, and the pool is full of their reservations.
 func TestHazard40PoolFullAfterReboot(t *testing.T) {
 	runtimeToo := func(n *smallNode) podsource.Source { return unionOf(n.cri, n.kubelet) }
 	kubeletAlone := func(n *smallNode) podsource.Source { return unionOf(n.kubelet) }
@@ -184,7 +183,7 @@ func TestHazard40PoolFullAfterReboot(t *testing.T) {
 		reason  string
 		sources func(n *smallNode) podsource.Source
 		known   bool // the pods' starts, which are from before the reboot
-		hook    bool // the leaks go in the hook; else when they were seen for L
+		hook    bool // the hook releases the leaks; else the first pass that has seen them for L does
 	}{
 		{"a host-network sandbox is listed: with the runtime; known starts", runtimeToo, true, false},
 		{"a host-network sandbox is listed: with the runtime; unknown starts", runtimeToo, false, false},
@@ -195,8 +194,8 @@ func TestHazard40PoolFullAfterReboot(t *testing.T) {
 	} {
 		t.Run(row.reason, func(t *testing.T) {
 			onSmallNode(t, func(t *testing.T, n *smallNode) {
-				// Also in here the time since boot is the machine's, and no machine has
-				// been up for ten years.
+				// The time since boot is that of the machine even in a bubble, and no machine
+				// has been up for ten years.
 				const day = 24 * time.Hour
 				for i := range poolSize {
 					pod := podsource.Pod{}

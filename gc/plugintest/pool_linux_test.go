@@ -18,48 +18,48 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// A /28 has an address for each of 13 pods.
+// smallPool has 13 addresses.
 var smallPool = plugintest.Range{Subnet: "10.1.0.0/28"}
 
 const (
 	poolSize = 13
 	poolFull = "no IP addresses available in range set"
-	retries  = poolSize - 2 // of pod app, each of which leaks; web and slow have the others
+	retries  = poolSize - 2 // of pod app, each of which leaks an address; web and slow have the others
 )
 
-// The container IDs on a smallNode: web has run for an hour when the node's story
-// begins, slow's ADD takes long, and host is in the node's network.
+// The container IDs on a smallNode: web has run for an hour at the beginning, the ADD of slow
+// takes long, app retries, and host is in the node's network.
 var web, slow, app, host = containerID(100), containerID(101), containerID(102), containerID(103)
 
-// A smallNode has a pool that is soon full. Its story is told in the false time of
-// testing/synctest, in which the real plugin runs, too, and by minutes.
+// A smallNode has a small pool. Its tests run minute by minute in the fake time of
+// testing/synctest, with the real plugin.
 type smallNode struct {
 	t     *testing.T
 	p     *plugintest.Plugin
 	begun time.Time
 
-	// What the sources say.
+	// The answers of the sources.
 	pods      map[string]podsource.Pod // by name
 	sandboxes []string                 // whose ADD has ended
 	adding    []string                 // whose ADD is in flight
 	stale     []string                 // whose entries libcni's cache has from before a reboot
-	looks     int                      // how often plugin processes were looked for
+	looks     int                      // how often netns was asked
 }
 
-// onSmallNode tells a story of one.
-func onSmallNode(t *testing.T, tell func(t *testing.T, n *smallNode)) {
+// onSmallNode runs a test on a new node in a bubble.
+func onSmallNode(t *testing.T, test func(t *testing.T, n *smallNode)) {
 	p := plugintest.New(t, "podnet", smallPool)
 	synctest.Test(t, func(t *testing.T) {
-		tell(t, &smallNode{t: t, p: p, begun: time.Now(), sandboxes: []string{host},
+		test(t, &smallNode{t: t, p: p, begun: time.Now(), sandboxes: []string{host},
 			pods: map[string]podsource.Pod{"agent": {HostNetwork: true}}})
 	})
 }
 
-// containerID returns one as a runtime makes them.
+// containerID returns a container ID in the form of a runtime's.
 func containerID(n int) string { return fmt.Sprintf("%064x", n) }
 
-// add runs the plugin's ADD, which must give an address. The reservation bears
-// the bubble's time. It returns what a status says of the pod then.
+// add runs the plugin's ADD, which must give an address, and sets the reservation's time to
+// that of the bubble. It returns the pod as its status reports it.
 func (n *smallNode) add(id string) podsource.Pod {
 	n.t.Helper()
 	ips := add(n.t, n.p, id, "eth0")
@@ -67,14 +67,14 @@ func (n *smallNode) add(id string) podsource.Pod {
 	return podsource.Pod{IPs: ips}
 }
 
-// until lets time pass until the node is so many minutes and half a minute old.
+// until sleeps until half a minute after that minute of the node.
 func (n *smallNode) until(minute int) {
 	time.Sleep(time.Until(n.begun.Add(time.Duration(minute)*time.Minute + 30*time.Second)))
 }
 
-// fill lets pod app leak an address in each minute from the first on, begins the
-// ADD of pod slow in the minute after them, and finds the pool full then. each is
-// called half a minute later, in every minute.
+// fill leaks an address of pod app in each minute from the first on, begins the ADD of pod
+// slow in the minute after them, and checks that the pool is full. It calls each in the
+// middle of every minute.
 func (n *smallNode) fill(each func(minute int)) {
 	n.t.Helper()
 	n.pods["web"] = n.add(web)
@@ -113,8 +113,7 @@ func (n *smallNode) wantFull(reason string) {
 	wantError(n.t, err, poolFull, reason)
 }
 
-// wantOwners holds the disk against the containers that are to own all that is
-// reserved.
+// wantOwners fails unless these containers, and no others, own reservations on the disk.
 func (n *smallNode) wantOwners(reason string, ids ...string) {
 	n.t.Helper()
 	want := make(map[string]bool)
@@ -128,8 +127,8 @@ func (n *smallNode) wantOwners(reason string, ids ...string) {
 	wantDiff(n.t, "owners on disk", reason, want, got)
 }
 
-// pass makes one, which must not fail, and returns the container IDs of what it
-// released, sorted.
+// pass runs a pass, and returns the sorted container IDs of the released reservations. An
+// error fails the test.
 func (n *smallNode) pass(r *gc.Reconciler) (report gc.Report, released []string) {
 	n.t.Helper()
 	report, err := r.Reconcile(n.t.Context())
@@ -161,7 +160,7 @@ func of(t *testing.T, report gc.Report, id string) gc.Entry {
 	return gc.Entry{}
 }
 
-// kubelet knows pods, their starts and their addresses, and no container.
+// kubelet names pods with their starts and addresses, without containers.
 func (n *smallNode) kubelet(context.Context) (podsource.Answer, error) {
 	a := podsource.Answer{Source: "kubelet", Forms: []podsource.Form{podsource.Hex64}}
 	for _, name := range slices.Sorted(maps.Keys(n.pods)) {
@@ -172,7 +171,7 @@ func (n *smallNode) kubelet(context.Context) (podsource.Answer, error) {
 	return a, nil
 }
 
-// cri lists sandboxes by their container IDs, minutes after their ADD.
+// cri names sandboxes by their container IDs, minutes after their ADD.
 func (n *smallNode) cri(context.Context) (podsource.Answer, error) {
 	return podsource.Answer{
 		Source: "cri", Pods: byContainerID(n.sandboxes),
@@ -187,8 +186,8 @@ func (n *smallNode) record(context.Context) (podsource.Answer, error) {
 	}, nil
 }
 
-// cache does so by the entries of libcni's, of which some are of containers that
-// are no more.
+// cache names them from the entries of libcni's cache, which also has entries of containers
+// that no longer exist.
 func (n *smallNode) cache(context.Context) (podsource.Answer, error) {
 	a := podsource.Answer{
 		Source: "cnicache", Pods: byContainerID(n.sandboxes), Names: []podsource.Names{{Form: podsource.AnyForm}},
@@ -200,7 +199,7 @@ func (n *smallNode) cache(context.Context) (podsource.Answer, error) {
 	return a, nil
 }
 
-// netns sees the processes of ADDs in flight, and the addresses of pods.
+// netns names the containers of ADDs in flight, and the addresses of pods.
 func (n *smallNode) netns(context.Context) (podsource.Answer, error) {
 	a := podsource.Answer{Source: "netns", Pods: byContainerID(n.adding), SeesADDs: true, SeesAddresses: true, Supplementary: true}
 	for _, p := range n.pods {
@@ -211,13 +210,13 @@ func (n *smallNode) netns(context.Context) (podsource.Answer, error) {
 	return a, nil
 }
 
-// netnsBetween is netns of a node on which a chain is just between two of its
-// plugins, and so has no process, at each first look or at each second.
-func (n *smallNode) netnsBetween(blind int) podsource.AnswerFunc {
+// netnsBetween is netns of a node where an ADD is between two plugins of its chain, and so
+// has no process, in the first look of each pass (1) or in the second (2).
+func (n *smallNode) netnsBetween(look int) podsource.AnswerFunc {
 	return func(ctx context.Context) (podsource.Answer, error) {
 		n.looks++
 		adding := n.adding
-		if n.looks%2 == blind%2 {
+		if n.looks%2 == look%2 {
 			n.adding = nil
 		}
 		a, err := n.netns(ctx)
@@ -226,8 +225,7 @@ func (n *smallNode) netnsBetween(blind int) podsource.AnswerFunc {
 	}
 }
 
-// netnsOnce is netns of a node on which only the first look finds processes that
-// can be read.
+// netnsOnce is netns of a node where only the first look can read processes.
 func (n *smallNode) netnsOnce(ctx context.Context) (podsource.Answer, error) {
 	n.looks++
 	if n.looks > 1 {
@@ -243,7 +241,7 @@ func byContainerID(ids []string) (pods []podsource.Pod) {
 	return pods
 }
 
-// unionOf asks several of a node's sources.
+// unionOf returns the union of several of a node's sources.
 func unionOf(sources ...podsource.AnswerFunc) podsource.Source {
 	all := make([]podsource.Source, len(sources))
 	for i, s := range sources {

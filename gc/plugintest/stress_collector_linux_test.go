@@ -26,46 +26,47 @@ import (
 var stressFor = flag.Duration("stress.for", time.Minute, "how long TestStress adds and deletes; 5s with -short")
 
 const (
-	stressEnv     = "PLUGINTEST_COLLECTOR" // set in a collector's process: what its source knows
+	stressEnv     = "PLUGINTEST_COLLECTOR" // set in a collector's process: what its source names
 	stressWorkers = 12
-	// What is left of the minimum age when an ADD has ended: reservations and
-	// starts are set back by the rest of it, so that minutes pass in seconds.
+	// The rest of the minimum age when an ADD has ended. Reservations and starts are
+	// set back by stressAged, so that the test takes seconds and not minutes.
 	stressMinAge = 2 * time.Second
 	stressAged   = gc.DefaultMinAge - stressMinAge
-	// How late the truth may be, and how old its file. A collector refuses an
-	// older one, so that a busy machine can't break what the minimum age has to
-	// cover (A2): together they stay below what is left of it.
+	// How late the truth may show a change, and how old its file may be. Together
+	// they stay below stressMinAge (A2). A collector refuses an older file, so the
+	// test holds on a busy machine, too.
 	stressLate, stressStale = time.Second, 500 * time.Millisecond
 )
 
-// The collectors, by what their sources know.
+// The collectors, by what their sources name.
 const byID, byAddress = "container ID", "address"
 
-// What may never happen.
+// The violations that the test counts.
 const (
 	liveReleased, heldTwice     = "live released", "held twice"
 	pluginError, collectorError = "errors of the plugin", "errors of collectors"
 	leakLeft                    = "leaks left"
 )
 
-// A resident is a container as the truth shows it.
-type resident struct {
+// A container is one as the truth shows it.
+type container struct {
 	ID    string
 	Since time.Time  // when its ADD began
 	IP    netip.Addr // the first of its addresses, or none while that is not known
 
-	// When the truth shows it, its address, and no more of it. Zero is not yet.
+	// When the truth begins to show it, shows its address, and stops to show it. Zero is
+	// unknown yet.
 	shown, status, gone time.Time
 }
 
-// A truth is what all sources say, late. It lies in a file.
+// A truth has the live containers, with a delay. All sources read it from a file.
 type truth struct {
 	At   time.Time
-	Live []resident
+	Live []container
 }
 
-// truthSource reads the truth and says of each container its ID alone, or its
-// first address alone.
+// truthSource reads the truth, and names each container only by its ID, or only by its first
+// address.
 func truthSource(path string, addresses bool) podsource.Source {
 	return podsource.Func(func(context.Context) ([]podsource.Pod, error) {
 		content, err := os.ReadFile(path)
@@ -94,7 +95,7 @@ func truthSource(path string, addresses bool) podsource.Source {
 	})
 }
 
-// collected is what a collector's process did.
+// collected is the report of a collector's process.
 type collected struct {
 	Passes   int
 	Stale    int      // passes that refused the truth as too old
@@ -102,10 +103,10 @@ type collected struct {
 	Errors   []string
 }
 
-// collect is a collector's process: passes back to back until its standard input
-// ends. Then it writes what it did.
-func collect(t *testing.T, knows string) {
-	source := truthSource(os.Getenv(stressEnv+"_TRUTH"), knows == byAddress)
+// collect runs in a collector's process. It runs passes back to back until its standard
+// input ends, and then writes its report.
+func collect(t *testing.T, names string) {
+	source := truthSource(os.Getenv(stressEnv+"_TRUTH"), names == byAddress)
 	reconciler, err := gc.New(hostlocal.New(os.Getenv(stressEnv+"_DIR")), []string{"podnet"}, source, gc.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -113,7 +114,7 @@ func collect(t *testing.T, knows string) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_, _ = io.Copy(io.Discard, os.Stdin) // an error ends it too
+		_, _ = io.Copy(io.Discard, os.Stdin) // an error is an end, too
 	}()
 	var did collected
 	for {
@@ -144,18 +145,18 @@ func collect(t *testing.T, knows string) {
 	}
 }
 
-// startCollector starts a collector in a process of its own. finish ends it and
-// returns what it did. It ends with the test in any case, and with the test's
-// process, of which its standard input is a pipe.
-func startCollector(t *testing.T, p *plugintest.Plugin, truth, knows string) (finish func() collected) {
+// startCollector starts a collector in a process of its own. finish ends it and returns its
+// report. It also ends with the test, and with the test's process, which has the other end
+// of its standard input.
+func startCollector(t *testing.T, p *plugintest.Plugin, truth, names string) (finish func() collected) {
 	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), exe, "-test.run=^TestStress$") // killed before the clean-up
-	cmd.Env = append(os.Environ(), stressEnv+"="+knows, stressEnv+"_DIR="+p.DataDir, stressEnv+"_TRUTH="+truth,
-		"TMPDIR="+t.TempDir()) // where it leaves a directory when it is killed
+	cmd.Env = append(os.Environ(), stressEnv+"="+names, stressEnv+"_DIR="+p.DataDir, stressEnv+"_TRUTH="+truth,
+		"TMPDIR="+t.TempDir()) // it leaves a directory there when it is killed
 	var stdout, stderr strings.Builder
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	stdin, err := cmd.StdinPipe()
@@ -166,9 +167,9 @@ func startCollector(t *testing.T, p *plugintest.Plugin, truth, knows string) (fi
 		t.Fatal(err)
 	}
 	wait := sync.OnceValue(cmd.Wait)
-	t.Cleanup(func() { _ = wait() }) // the error is for who calls finish
+	t.Cleanup(func() { _ = wait() }) // finish returns the error
 	return func() (did collected) {
-		_ = stdin.Close() // it may have ended, which wait tells
+		_ = stdin.Close() // an error means that the process has ended, which wait returns
 		stuck := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
 		defer stuck.Stop()
 		err := wait()
@@ -176,7 +177,7 @@ func startCollector(t *testing.T, p *plugintest.Plugin, truth, knows string) (fi
 			err = json.NewDecoder(strings.NewReader(stdout.String())).Decode(&did)
 		}
 		if err != nil {
-			t.Errorf("collector by %s: %v\n%s%s", knows, err, stdout.String(), stderr.String())
+			t.Errorf("collector by %s: %v\n%s%s", names, err, stdout.String(), stderr.String())
 		}
 		return did
 	}

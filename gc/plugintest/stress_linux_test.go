@@ -19,17 +19,17 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
-// A stress is the truth, told at once, and what went wrong.
+// A stress has the truth without a delay, and counts what happens.
 type stress struct {
 	t   *testing.T
 	p   *plugintest.Plugin
-	ctx context.Context // ends the plugin where somebody keeps the lock for ever
+	ctx context.Context // ends the plugin if the lock is held for ever
 
-	mu        sync.Mutex
-	residents map[string]*resident
-	holders   map[netip.Addr]string // from the end of its ADD until its DEL begins
-	leaked    map[string]bool       // "address container" -> whether it was released
-	counts    map[string]int
+	mu      sync.Mutex
+	live    map[string]*container
+	holders map[netip.Addr]string // from the end of its ADD until its DEL begins
+	leaked  map[string]bool       // "address container" -> whether it was released
+	counts  map[string]int
 }
 
 func (s *stress) count(kind string) int {
@@ -39,7 +39,7 @@ func (s *stress) count(kind string) int {
 	return s.counts[kind]
 }
 
-// wrong counts a violation and tells of the first ones.
+// wrong counts a violation, and reports the first ones.
 func (s *stress) wrong(kind, format string, args ...any) {
 	s.t.Helper()
 	if s.count(kind) <= 5 {
@@ -51,10 +51,10 @@ func (s *stress) wrong(kind, format string, args ...any) {
 func (s *stress) publish(path string) error {
 	s.mu.Lock()
 	now := truth{At: time.Now()}
-	for id, r := range s.residents {
+	for id, r := range s.live {
 		switch {
 		case !r.gone.IsZero() && !now.At.Before(r.gone):
-			delete(s.residents, id)
+			delete(s.live, id)
 		case !now.At.Before(r.shown):
 			shown := *r
 			if r.status.IsZero() || now.At.Before(r.status) {
@@ -74,13 +74,13 @@ func (s *stress) publish(path string) error {
 	return os.Rename(path+".new", path)
 }
 
-// begin, took and end are what the truth tells late of a container. Its address
-// comes later than MinAge now and then: until then it is starting (R4).
+// begin, took and end note changes of a container, which the truth shows with a delay. Its
+// address is sometimes later than MinAge. Until then the container is starting (R4).
 func (s *stress) begin(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
-	s.residents[id] = &resident{ID: id, Since: now, shown: now.Add(rand.N(stressLate))}
+	s.live[id] = &container{ID: id, Since: now, shown: now.Add(rand.N(stressLate))}
 }
 
 func (s *stress) took(id string, ips []netip.Addr) {
@@ -90,7 +90,7 @@ func (s *stress) took(id string, ips []netip.Addr) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r := s.residents[id]
+	r := s.live[id]
 	r.IP, r.status = ips[0], time.Now().Add(rand.N(late))
 	for _, ip := range ips {
 		if holder := s.holders[ip]; holder != "" {
@@ -104,10 +104,10 @@ func (s *stress) took(id string, ips []netip.Addr) {
 func (s *stress) end(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.residents[id].gone = time.Now().Add(rand.N(stressLate))
+	s.live[id].gone = time.Now().Add(rand.N(stressLate))
 }
 
-// leave gives the addresses up: from now on others may get them.
+// leave notes that the container no longer needs its addresses, which others may get.
 func (s *stress) leave(id string, ips []netip.Addr, leak bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,8 +134,7 @@ func (s *stress) holds(id string, ips []netip.Addr) bool {
 	return all
 }
 
-// round is the life of one container: ADD, some time in which it is looked at
-// again and again, and a DEL or none.
+// round runs one container: its ADD, checks for some time, and perhaps a DEL.
 func (s *stress) round(ctx context.Context, id string) {
 	s.begin(id)
 	defer s.end(id)
@@ -152,7 +151,7 @@ func (s *stress) round(ctx context.Context, id string) {
 	age(s.t, s.p, stressAged, ips...)
 	s.took(id, ips)
 	held := rand.N(300 * time.Millisecond)
-	if rand.N(4) == 0 { // only what is older than MinAge needs the truth
+	if rand.N(4) == 0 { // before MinAge its age keeps it, whatever the truth shows
 		held = stressMinAge + rand.N(stressMinAge)
 	}
 	hold, cancel := context.WithTimeout(ctx, held)
@@ -178,13 +177,12 @@ func (s *stress) round(ctx context.Context, id string) {
 	}
 }
 
-// Minutes of the real plugin beside two collectors in processes of their own,
-// which ask a source that tells the truth late. Of the three addresses of each
-// container one collector's source knows none and the other's the first. The
-// first range is so small that it runs full while leaks stay.
+// The real plugin runs for minutes beside two collectors in processes of their own. Their
+// sources show the truth with a delay: one names only container IDs, the other only the first
+// of a container's three addresses. The first range is so small that leaks fill it.
 func TestStress(t *testing.T) {
-	if knows := os.Getenv(stressEnv); knows != "" {
-		collect(t, knows)
+	if names := os.Getenv(stressEnv); names != "" {
+		collect(t, names)
 		return
 	}
 	p := plugintest.New(t, "podnet",
@@ -192,7 +190,7 @@ func TestStress(t *testing.T) {
 		plugintest.Range{Subnet: "10.2.0.0/24", Start: "10.2.0.2", End: "10.2.0.33"},
 		plugintest.Range{Subnet: "fd00:1::/64", Start: "fd00:1::2", End: "fd00:1::21"})
 	s := &stress{
-		t: t, p: p, residents: make(map[string]*resident), holders: make(map[netip.Addr]string), leaked: make(map[string]bool),
+		t: t, p: p, live: make(map[string]*container), holders: make(map[netip.Addr]string), leaked: make(map[string]bool),
 		counts: map[string]int{"pool full": 0, liveReleased: 0, heldTwice: 0, pluginError: 0, collectorError: 0, leakLeft: 0},
 	}
 	path := filepath.Join(t.TempDir(), "truth")
@@ -213,8 +211,8 @@ func TestStress(t *testing.T) {
 		}
 	})
 	finish := make(map[string]func() collected)
-	for _, knows := range []string{byID, byAddress} {
-		finish[knows] = startCollector(t, p, path, knows)
+	for _, names := range []string{byID, byAddress} {
+		finish[names] = startCollector(t, p, path, names)
 	}
 
 	length := *stressFor
@@ -247,34 +245,34 @@ func TestStress(t *testing.T) {
 		<-tick
 	}
 
-	for _, knows := range []string{byID, byAddress} {
-		did := finish[knows]()
-		s.counts["passes by "+knows] = did.Passes
+	for _, names := range []string{byID, byAddress} {
+		did := finish[names]()
+		s.counts["passes by "+names] = did.Passes
 		s.counts["passes without an answer"] += did.Stale
-		s.counts["released by "+knows] = len(did.Released)
+		s.counts["released by "+names] = len(did.Released)
 		for _, e := range did.Errors {
-			s.wrong(collectorError, "collector by %s: %s", knows, e)
+			s.wrong(collectorError, "collector by %s: %s", names, e)
 		}
 		if did.Passes <= did.Stale {
-			t.Errorf("the collector by %s made %d passes, of which %d had no answer", knows, did.Passes, did.Stale)
+			t.Errorf("the collector by %s ran %d passes, %d of them without an answer", names, did.Passes, did.Stale)
 		}
 		for _, r := range did.Released {
 			if before, leaked := s.leaked[r]; before || !leaked {
-				s.wrong(liveReleased, "released %s, which was leaked: %t, and released before: %t", r, leaked, before)
+				s.wrong(liveReleased, "released %s; it was a leak: %t; it was released before: %t", r, leaked, before)
 			}
 			s.leaked[r] = true
 		}
 	}
 	for r, released := range s.leaked {
 		if !released {
-			s.wrong(leakLeft, "%s was released by no collector", r)
+			s.wrong(leakLeft, "no collector released %s", r)
 		}
 	}
 	wantDiff(t, "disk", "all were deleted or leaked", map[string]string{}, reservations(t, p))
 	line := fmt.Sprintf("Against the real plugin for %v: %d violations, in %v", length,
 		s.counts[liveReleased]+s.counts[heldTwice]+s.counts[pluginError]+s.counts[collectorError]+s.counts[leakLeft], s.counts)
-	fmt.Println(line)                                          // a log is shown of failures only
-	if path := os.Getenv("HOSTLOCAL_GC_FIGURES"); path != "" { // .ci/run prints it in the end
+	fmt.Println(line)                                          // t.Log shows it only if the test fails
+	if path := os.Getenv("HOSTLOCAL_GC_FIGURES"); path != "" { // .ci/run prints it at the end
 		if err := os.WriteFile(path+".stress", []byte(line+"\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -20,29 +20,29 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
-// The contestants of the benchmarks. Each releases the leaks of a netDir:
+// The collectors that the benchmarks compare. Each releases the leaks of a netDir:
 //
-//   - floor is what the kernel alone takes: one read of the directory and one
-//     unlink a leak, with no lock and nothing checked;
-//   - walk does what collectors are often seen to do: under the plugin's lock it
-//     takes the status of every file, and removes what is not among the live addresses;
-//   - DEL is host-local's own ReleaseByID under its lock, once for each leak, which
-//     reads every file there is;
+//   - floor is the least that the kernel needs: it reads the directory once and unlinks
+//     each leak, without a lock and without checks;
+//   - walk does what many collectors do: under the plugin's lock it gets the status of
+//     every file, and removes the files that are not in a list of live addresses;
+//   - DEL is host-local's own ReleaseByID under its lock, once for each leak. Each call
+//     reads all files;
 //   - ours is a pass of this library: it reads every owner, and asks a source that
-//     names the live containers. How long a real source takes is not in it.
+//     names the live containers. The source takes no time, unlike a real one.
 const floor, walk, del, ours = "floor", "walk", "DEL", "ours"
 
-// A cost is that of one turn of a contestant.
+// A cost is that of one run of a collector.
 type cost struct {
-	wall, cpu     time.Duration // of the clock, and of all threads of this process in user and system mode
-	held, longest time.Duration // for how long the lock was held: in all, and at once
+	wall, cpu     time.Duration // elapsed time; CPU time of all threads of this process, user and system
+	held, longest time.Duration // how long the lock was held: in total, and at once
 	bytes, allocs float64       // on the heap
 }
 
-// measured returns what f cost but for the lock.
+// measured returns the cost of f, without the times of the lock.
 func measured(f func() error) (cost, error) {
 	var before, after runtime.MemStats
-	runtime.GC() // the garbage of what went before is not its own
+	runtime.GC() // so that f does not pay for earlier garbage
 	runtime.ReadMemStats(&before)
 	cpu, begun := cpuTime(), time.Now()
 	err := f()
@@ -52,17 +52,17 @@ func measured(f func() error) (cost, error) {
 	return c, err
 }
 
-// cpuTime is what this process has had of the CPUs so far (getrusage(2)).
+// cpuTime returns the CPU time that this process has used (getrusage(2)).
 func cpuTime() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		panic(err) // without a figure nothing is measured
+		panic(err) // without it no cost can be measured
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// contestant returns what takes one turn of a contestant over d.
-func contestant(tb testing.TB, name string, d *netDir) func(context.Context) (cost, error) {
+// collectorOf returns the function that runs a collector once over d.
+func collectorOf(tb testing.TB, name string, d *netDir) func(context.Context) (cost, error) {
 	tb.Helper()
 	switch name {
 	case floor:
@@ -115,7 +115,7 @@ func walkPass(dir string, live map[netip.Addr]bool) (c cost, err error) {
 		}
 		locked := time.Now()
 		err = filepath.Walk(dir, func(path string, info fs.FileInfo, err error) error {
-			if errors.Is(err, fs.ErrNotExist) { // freed meanwhile
+			if errors.Is(err, fs.ErrNotExist) { // released since the directory was read
 				return nil
 			}
 			if err != nil || info.IsDir() {
@@ -134,12 +134,12 @@ func walkPass(dir string, live map[netip.Addr]bool) (c cost, err error) {
 	return c, err
 }
 
-// delsMeasured is how many DELs of a turn are measured. All of them would take
-// minutes in a large directory.
+// delsMeasured is the number of DELs that a run measures. All of them would take minutes in
+// a large directory.
 const delsMeasured = 8
 
-// delPass does what DELs do for all leaks. Of many it measures some, when half of
-// the others are gone, and multiplies.
+// delPass releases all leaks as DELs do. It measures delsMeasured of them, after half of the
+// others are gone, and extrapolates from these.
 func delPass(d *netDir) (cost, error) {
 	n := min(delsMeasured, len(d.leaks))
 	first := (len(d.leaks) - n) / 2
