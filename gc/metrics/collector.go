@@ -21,24 +21,24 @@ import (
 type Collector struct {
 	descs descs
 
-	mu           sync.Mutex        // guards all that follows
+	mu           sync.Mutex        // guards the fields below
 	passes       map[string]uint64 // by result
 	sources      map[string]*source
 	networks     map[string]*network
 	lockHeld     time.Duration
 	passDuration histogram
 	longestHold  histogram
-	missing      int // negative as long as no pass knew
-	unreserved   int // of the last pass that judged, as the next; judged says whether there was one
-	duplicates   int
+	missing      int // negative before the first pass that knew it
+	unreserved   int // of the last pass that judged
+	duplicates   int // of the last pass that judged
 	judged       bool
-	lastGoodPass time.Time // zero as long as there was none
+	lastGoodPass time.Time // zero before the first one
 
 	ranges   map[string][]*rangeSet  // of networks whose ranges are known
 	reserved map[string][]netip.Addr // by network, of the last pass that judged
 }
 
-// A source is what the reports say of one source.
+// A source has the sums of the reports of one source.
 type source struct {
 	took              time.Duration
 	answers, failures uint64
@@ -49,17 +49,17 @@ func New() *Collector {
 	return &Collector{
 		descs: newDescs(), missing: -1,
 		passes: make(map[string]uint64), sources: make(map[string]*source), networks: make(map[string]*network),
-		// A pass without a leak takes milliseconds. AtStartup ends after 30 s and
-		// a pass of Start after 11 min, if nothing else was asked for.
+		// A pass without a leak takes milliseconds. By default AtStartup ends after
+		// 30 s, and a pass of Start after 11 min.
 		passDuration: newHistogram(.001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60, 300, 600),
-		// A hold is to last no longer than a few milliseconds (R8).
+		// A hold should last a few milliseconds at most (R8).
 		longestHold: newHistogram(.0005, .001, .002, .005, .01, .025, .05, .1, .5, 1),
 	}
 }
 
-// OnReport takes what a pass returned. It is made to be [gc.Options].OnReport,
-// keeps nothing of the report, and never waits for a scrape. A pass that never
-// began ([gc.ErrBusy]) is ignored.
+// OnReport adds the report and the error of a pass. It is for [gc.Options].OnReport,
+// keeps no part of the report, and never waits for a scrape. It ignores a pass that
+// never began ([gc.ErrBusy]).
 func (c *Collector) OnReport(report gc.Report, err error) {
 	if errors.Is(err, gc.ErrBusy) {
 		return
@@ -84,7 +84,7 @@ func (c *Collector) OnReport(report gc.Report, err error) {
 			s.failures++
 		}
 	}
-	if len(report.Networks) > 0 { // else the pass did not get as far as to look
+	if len(report.Networks) > 0 { // else the pass did not list them
 		c.missing = 0
 		for _, n := range report.Networks {
 			if n.Missing {
@@ -95,8 +95,8 @@ func (c *Collector) OnReport(report gc.Report, err error) {
 	c.noteReservations(&report, err)
 }
 
-// noteReservations adds what a pass says of reservations. One that could not list
-// them, or judged nothing, says nothing of them: what was found before stands.
+// noteReservations adds the reservations of a pass. A pass that could not list them, or
+// judged none, changes nothing.
 func (c *Collector) noteReservations(report *gc.Report, err error) {
 	for _, n := range report.Networks {
 		of(c.networks, n.Name)
@@ -119,7 +119,7 @@ func (c *Collector) noteReservations(report *gc.Report, err error) {
 	}
 }
 
-// atRisk returns how many addresses of live pods host-local may hand out again.
+// atRisk returns the number of live pods' addresses that host-local may hand out again.
 func (c *Collector) atRisk(report *gc.Report) (n int) {
 	var ranges iprange.Set
 	for _, sets := range c.ranges {
@@ -135,10 +135,10 @@ func (c *Collector) atRisk(report *gc.Report) (n int) {
 	return n
 }
 
-// results are the ways in which a pass ends.
+// results are the values of the label result.
 var results = []string{"ok", "refused", "no-pods", "source-timeout", "locked", "failed"}
 
-// resultOf says how a pass ended.
+// resultOf returns the result of a pass with this error.
 func resultOf(err error) string {
 	switch {
 	case err == nil:
@@ -162,9 +162,9 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect sends all metrics as they are at one moment.
+// Collect sends all metrics. Their values are consistent: no pass ends in between.
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
-	// Whoever reads ch may be slow, and a pass must not wait for that.
+	// The reader of ch may be slow, and a pass must not wait for it.
 	for _, m := range c.snapshot() {
 		ch <- m
 	}

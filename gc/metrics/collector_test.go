@@ -24,8 +24,8 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/iprange"
 )
 
-// made is a collector that has seen all that there is to be seen: each reason,
-// each result, and a network that is only read.
+// made returns a collector that has seen each reason, each result, and a network that is
+// only read.
 func made() *Collector {
 	c := New()
 	report := reportOf()
@@ -36,9 +36,9 @@ func made() *Collector {
 		report.Reservations = append(report.Reservations, entry(reason, time.Duration(i+1)*time.Minute))
 	}
 	report.Reservations = append(report.Reservations, in("storage", entry(gc.NetworkNotNamed, time.Hour)))
-	c.OnReport(report, errAway)
+	c.OnReport(report, errDown)
 	refused := reportOf(entry(gc.SourceFailed, time.Hour))
-	refused.Sources = []gc.SourceReport{{Name: "cri", Took: time.Second, Error: errAway.Error()}}
+	refused.Sources = []gc.SourceReport{{Name: "cri", Took: time.Second, Error: errDown.Error()}}
 	c.OnReport(refused, errRefused)
 	c.OnReport(reportOf(entry(gc.NoPods, time.Hour)), fmt.Errorf("%w: %w", gc.ErrRefused, gc.ErrNoPods))
 	late := reportOf(entry(gc.SourceFailed, time.Hour))
@@ -51,7 +51,7 @@ func made() *Collector {
 	return c
 }
 
-// All metrics, by reports that were put together by hand.
+// All metrics, of the reports of made.
 func TestAllMetrics(t *testing.T) { compare(t, made(), "made.txt") }
 
 func TestLint(t *testing.T) {
@@ -71,7 +71,7 @@ func TestLint(t *testing.T) {
 	}
 }
 
-// The manual names the metrics that there are, and so does a scrape.
+// The package comment names all metrics, and a scrape of made has all of them.
 func TestManualNamesEveryMetric(t *testing.T) {
 	described := make(chan *prometheus.Desc, 100)
 	New().Describe(described)
@@ -109,14 +109,14 @@ func TestManualNamesEveryMetric(t *testing.T) {
 	}
 }
 
-// What single reports do to the metrics that are easily got wrong.
+// Metrics after one report or two.
 func TestReports(t *testing.T) {
 	missing := reportOf(entry(gc.NotTried, time.Hour))
 	missing.Networks = []gc.Network{{Name: "misspelt", Missing: true}}
 	conflicts := reportOf(entry(gc.TwoPods, time.Hour))
 	conflicts.Started = time.Unix(1600000000, 0)
 	web := &gc.Pod{Name: "web"}
-	conflicts.Unreserved = []gc.Unreserved{{Pod: web}, {Pod: web}, {Pod: &gc.Pod{}}} // the last one the kernel has seen
+	conflicts.Unreserved = []gc.Unreserved{{Pod: web}, {Pod: web}, {Pod: &gc.Pod{}}} // the last one is from netns, which names no pod
 	conflicts.Duplicates = make([]gc.Duplicate, 1)
 	for _, row := range []struct {
 		reason string
@@ -125,7 +125,7 @@ func TestReports(t *testing.T) {
 		want   string
 	}{
 		{
-			"a pass that never began leaves no trace",
+			"a pass that never began changes nothing",
 			[]pass{{gc.Report{}, fmt.Errorf("waiting for %w: %w", gc.ErrBusy, context.Canceled)}}, "passes_total pass_duration_seconds_count released_total",
 			`
 			pass_duration_seconds_count 0
@@ -137,15 +137,15 @@ func TestReports(t *testing.T) {
 			passes_total{result="source-timeout"} 0
 			`,
 		}, {
-			"what is in no report any more goes to zero and stays",
+			"a reason that is no longer in a report goes to zero, and its series stays",
 			[]pass{{reportOf(in("another", entry(gc.NetworkNotNamed, time.Minute)), entry(gc.TooYoung, time.Minute)), nil}, {reportOf(), nil}}, "reservations",
 			`
 			reservations{network="another",reason="network-not-named",verdict="leaked"} 0
 			reservations{network="podnet",reason="too-young",verdict="young"} 0
 			`,
 		}, {
-			"directories that could not be listed are not empty",
-			[]pass{{missing, nil}, {gc.Report{}, errAway}}, "reservations oldest_kept_leak_age_seconds missing_networks",
+			"a pass that could not list directories changes no gauge",
+			[]pass{{missing, nil}, {gc.Report{}, errDown}}, "reservations oldest_kept_leak_age_seconds missing_networks",
 			`
 			missing_networks 1
 			oldest_kept_leak_age_seconds{network="misspelt"} 0
@@ -153,14 +153,14 @@ func TestReports(t *testing.T) {
 			reservations{network="podnet",reason="not-tried",verdict="leaked"} 1
 			`,
 		}, {
-			"a pass that panicked after it had listed says nothing of reservations",
-			[]pass{{reportOf(entry(gc.NotTried, time.Hour)), nil}, {reportOf(), errAway}}, "reservations oldest_kept_leak_age_seconds",
+			"a pass that panicked after it had listed changes no gauge of reservations",
+			[]pass{{reportOf(entry(gc.NotTried, time.Hour)), nil}, {reportOf(), errDown}}, "reservations oldest_kept_leak_age_seconds",
 			`
 			oldest_kept_leak_age_seconds{network="podnet"} 3600
 			reservations{network="podnet",reason="not-tried",verdict="leaked"} 1
 			`,
 		}, {
-			"a refused pass judged nothing, so what was found before stands: also a conflict",
+			"a refused pass judged nothing, so it does not clear a conflict",
 			[]pass{{conflicts, nil}, {reportOf(entry(gc.SourceFailed, time.Hour)), errRefused}}, "reservations unreserved_addresses duplicate_addresses last_good_pass_timestamp_seconds",
 			`
 			duplicate_addresses 1
@@ -169,7 +169,7 @@ func TestReports(t *testing.T) {
 			unreserved_addresses 2
 			`,
 		}, {
-			"and a pass that is judged clears it",
+			"a pass that judged clears the conflict",
 			[]pass{{conflicts, nil}, {reportOf(entry(gc.ContainerLive, time.Hour)), nil}}, "reservations unreserved_addresses duplicate_addresses",
 			`
 			duplicate_addresses 0
@@ -178,41 +178,41 @@ func TestReports(t *testing.T) {
 			unreserved_addresses 0
 			`,
 		}, {
-			"a refused pass has seen that nothing is reserved any more, and says nothing of it",
+			"a refused pass without a reservation changes no gauge",
 			[]pass{{reportOf(entry(gc.NotTried, time.Hour)), nil}, {reportOf(), errRefused}}, "reservations",
 			`reservations{network="podnet",reason="not-tried",verdict="leaked"} 1`,
 		}, {
-			"a refused pass knows of no leak, and so does not say that there is none",
+			"a refused pass does not change the age of the oldest kept leak",
 			[]pass{{reportOf(entry(gc.NotTried, time.Hour)), nil}, {reportOf(entry(gc.SourceFailed, 2*time.Hour)), errRefused}}, "oldest_kept_leak_age_seconds",
 			`oldest_kept_leak_age_seconds{network="podnet"} 3600`,
 		}, {
-			"as long as all are refused there is no leak to tell of",
+			"if all passes were refused, the oldest kept leak is unknown",
 			[]pass{{reportOf(entry(gc.SourceFailed, 2*time.Hour)), errRefused}}, "oldest_kept_leak_age_seconds released_total",
 			`released_total{network="podnet"} 0`,
 		}, {
-			"the leak is gone",
+			"the leak is released",
 			[]pass{{reportOf(entry(gc.NotTried, time.Hour)), nil}, {reportOf(entry(gc.ReleasedLeak, time.Hour)), nil}}, "oldest_kept_leak_age_seconds released_total",
 			`
 			oldest_kept_leak_age_seconds{network="podnet"} 0
 			released_total{network="podnet"} 1
 			`,
 		}, {
-			"only good passes move the time of the last good one",
-			[]pass{{gc.Report{Started: time.Unix(1600000000, 0)}, nil}, {reportOf(), errAway}}, "last_good_pass_timestamp_seconds",
+			"only a good pass sets the time of the last good pass",
+			[]pass{{gc.Report{Started: time.Unix(1600000000, 0)}, nil}, {reportOf(), errDown}}, "last_good_pass_timestamp_seconds",
 			`last_good_pass_timestamp_seconds 1.6e+09`,
 		}, {
-			"without a good pass there is no time of one",
-			[]pass{{reportOf(), errAway}}, "last_good_pass_timestamp_seconds oldest_kept_leak_age_seconds reservations",
+			"without a good pass there is no such time",
+			[]pass{{reportOf(), errDown}}, "last_good_pass_timestamp_seconds oldest_kept_leak_age_seconds reservations",
 			"",
 		}, {
-			"of the failures only those of a release are a release's",
-			[]pass{{reportOf(entry(gc.ReleaseFailed, 0), entry(gc.OwnerUnreadable, 0), entry(gc.ReleaseFailed, 0)), errAway}}, "release_failures_total released_total",
+			"only failures of releases count as such",
+			[]pass{{reportOf(entry(gc.ReleaseFailed, 0), entry(gc.OwnerUnreadable, 0), entry(gc.ReleaseFailed, 0)), errDown}}, "release_failures_total released_total",
 			`
 			release_failures_total{network="podnet"} 2
 			released_total{network="podnet"} 0
 			`,
 		}, {
-			"each network has its own",
+			"each network has its own counts",
 			[]pass{{reportOf(in("another", entry(gc.ReleasedLeak, time.Hour)), entry(gc.ReleasedEmpty, 0), entry(gc.TooYoung, time.Minute), entry(gc.ReleasedLeak, 0)), nil}},
 			"released_total oldest_kept_leak_age_seconds",
 			`
@@ -222,7 +222,7 @@ func TestReports(t *testing.T) {
 			released_total{network="podnet"} 2
 			`,
 		}, {
-			"a pass that did not hold the lock is no short hold",
+			"a pass that did not hold the lock does not count as a short hold",
 			[]pass{{gc.Report{LockHeld: 3 * time.Second, LongestHold: 2 * time.Second}, nil}, {reportOf(), nil}},
 			"lock_longest_hold_seconds_count lock_longest_hold_seconds_sum lock_held_seconds_total pass_duration_seconds_count",
 			`
@@ -232,10 +232,10 @@ func TestReports(t *testing.T) {
 			pass_duration_seconds_count 2
 			`,
 		}, {
-			"a source that was never heard is at zero, and one that fails now was heard",
+			"a source that never answered is at zero, and one that fails now keeps its count",
 			[]pass{
-				{gc.Report{Sources: []gc.SourceReport{{Name: "cri"}, {Name: "kube", Error: "away"}}}, errRefused},
-				{gc.Report{Sources: []gc.SourceReport{{Name: "cri", Error: "away"}}}, errRefused},
+				{gc.Report{Sources: []gc.SourceReport{{Name: "cri"}, {Name: "kube", Error: "down"}}}, errRefused},
+				{gc.Report{Sources: []gc.SourceReport{{Name: "cri", Error: "down"}}}, errRefused},
 			},
 			"source_answers_total source_failures_total",
 			`
@@ -245,14 +245,14 @@ func TestReports(t *testing.T) {
 			source_failures_total{source="kube"} 1
 			`,
 		}, {
-			"names that are no UTF-8 end no scrape",
+			"names that are not UTF-8 do not break a scrape",
 			[]pass{{gc.Report{Networks: []gc.Network{{Name: "pod\xffnet"}}, Sources: []gc.SourceReport{{Name: "\xff"}}}, nil}}, "released_total source_failures_total",
 			`
 			released_total{network="pod�net"} 0
 			source_failures_total{source="�"} 0
 			`,
 		}, {
-			"the directory was made meanwhile",
+			"the directory was made between two passes",
 			[]pass{{gc.Report{Networks: []gc.Network{{Name: "a", Missing: true}, {Name: "b", Missing: true}, {Name: "c"}}}, nil}, {reportOf(), nil}}, "missing_networks",
 			"missing_networks 0",
 		},
@@ -273,11 +273,11 @@ func TestReports(t *testing.T) {
 	}
 }
 
-// Before the first pass counters of passes are at zero, so that Prometheus sees
-// the first increase, and gauges say nothing.
+// Before the first pass, counters of passes are at zero, so that Prometheus sees the first
+// increase. There are no gauges.
 func TestBeforeTheFirstPass(t *testing.T) { compare(t, New(), "new.txt") }
 
-// How a pass ended is told by its error alone.
+// The result of a pass depends only on its error.
 func TestResults(t *testing.T) {
 	for _, row := range []struct {
 		reason string
@@ -286,14 +286,14 @@ func TestResults(t *testing.T) {
 	}{
 		{"no error", nil, "ok"},
 		{"a source failed", errRefused, "refused"},
-		{"a source failed, and an owner could not be read before", errors.Join(errAway, errRefused), "refused"},
-		{"a source sees no pod", fmt.Errorf("%w: %w", gc.ErrRefused, fmt.Errorf("%w: cri", gc.ErrNoPods)), "no-pods"},
+		{"an owner could not be read, and then a source failed", errors.Join(errDown, errRefused), "refused"},
+		{"a source reports no pod", fmt.Errorf("%w: %w", gc.ErrRefused, fmt.Errorf("%w: cri", gc.ErrNoPods)), "no-pods"},
 		{"a source did not answer in time", fmt.Errorf("%w: %w", gc.ErrRefused, fmt.Errorf("asking: %w", gc.ErrSourceTimeout)), "source-timeout"},
-		{"the plugin's lock could not be had", fmt.Errorf("podnet: %w", hostlocal.ErrLocked), "locked"},
-		{"a release failed", errAway, "failed"},
+		{"the plugin's lock could not be taken", fmt.Errorf("podnet: %w", hostlocal.ErrLocked), "locked"},
+		{"a release failed", errDown, "failed"},
 	} {
 		c := New()
-		c.OnReport(reportOf(entry(gc.SourceFailed, 0)), row.err) // whatever its entries say
+		c.OnReport(reportOf(entry(gc.SourceFailed, 0)), row.err)
 		for _, result := range results {
 			want := 0.0
 			if result == row.want {
@@ -307,20 +307,20 @@ func TestResults(t *testing.T) {
 	}
 }
 
-// However many reports come, the number of series stays.
+// The number of series does not grow with the number of reports.
 func TestSeriesAreBounded(t *testing.T) {
 	c := made()
 	before := testutil.CollectAndCount(c)
 	for i, reason := range gc.Reasons() {
 		c.OnReport(reportOf(entry(reason, time.Duration(i)*time.Hour)), nil)
-		c.OnReport(reportOf(entry(reason, time.Duration(i)*time.Hour)), errAway)
+		c.OnReport(reportOf(entry(reason, time.Duration(i)*time.Hour)), errDown)
 	}
 	if after := testutil.CollectAndCount(c); after != before {
-		t.Errorf("%d series became %d", before, after)
+		t.Errorf("%d series before, %d after", before, after)
 	}
 }
 
-// A scrape that is slow, or was given up, holds up no pass.
+// A scrape that is slow, or never ends, does not block a pass.
 func TestSlowScrape(t *testing.T) {
 	c := made()
 	ch := make(chan prometheus.Metric)
@@ -330,7 +330,7 @@ func TestSlowScrape(t *testing.T) {
 		close(ch)
 		close(ended)
 	}()
-	<-ch // and there is more to come
+	<-ch // the first of several
 	if c.mu.TryLock() {
 		c.mu.Unlock()
 	} else {
@@ -341,7 +341,7 @@ func TestSlowScrape(t *testing.T) {
 	<-ended
 }
 
-// Reports and scrapes at once: nothing is lost, and no scrape sees half a report.
+// Concurrent reports and scrapes: nothing is lost, and no scrape has a part of a report.
 func TestConcurrentUse(t *testing.T) {
 	const writers, each = 4, 200
 	c := New()
@@ -371,7 +371,7 @@ func TestConcurrentUse(t *testing.T) {
 			for stop := false; !stop; {
 				select {
 				case <-done:
-					stop = true // and once more, when all is in
+					stop = true // after one more scrape, which has all reports
 				default:
 				}
 				families, err := registry.Gather()
@@ -386,9 +386,9 @@ func TestConcurrentUse(t *testing.T) {
 					}
 				}
 				if p, r, h := totals["hostlocal_gc_passes_total"], totals["hostlocal_gc_released_total"], totals["hostlocal_gc_pass_duration_seconds"]; p != r || p != h {
-					t.Errorf("a scrape saw %v passes, %v releases and %v durations", p, r, h)
+					t.Errorf("a scrape has %v passes, %v releases and %v durations", p, r, h)
 				} else if stop && p != writers*each {
-					t.Errorf("the last scrape saw %v passes, want %d", p, writers*each)
+					t.Errorf("the last scrape has %v passes, want %d", p, writers*each)
 				}
 			}
 		}()

@@ -4,7 +4,7 @@ package metrics
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// descs describe the metrics. What each means exactly, the package comment says.
+// descs are the descriptions of the metrics. The package comment defines each.
 type descs struct {
 	passes          *prometheus.Desc // counter, by result
 	passDuration    *prometheus.Desc // histogram, seconds

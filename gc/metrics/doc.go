@@ -65,7 +65,7 @@
 // also for those that are only read.
 //
 //   - hostlocal_gc_reservations, a gauge with the labels verdict and reason:
-//     reservations by what the last pass decided or did, and why.
+//     reservations by the verdict and the reason of the last pass.
 //     Each reason belongs to one verdict. Its series begins with the first pass
 //     that gives it, and is zero after passes that do not. Reservations that are
 //     "released" or "gone" no longer exist.
@@ -76,7 +76,7 @@
 //     them are reserved. The network is full if the two are equal.
 //   - hostlocal_gc_released_total, a counter: reservations released.
 //   - hostlocal_gc_release_failures_total, a counter: leaks that could not be
-//     removed ([gc.ReleaseFailed]). A leak that stays counts in each pass.
+//     removed ([gc.ReleaseFailed]). A leak that is not removed counts in each pass.
 //   - hostlocal_gc_oldest_kept_leak_age_seconds, a gauge: how old the oldest
 //     reservation was that the last pass kept although it found no live pod
 //     that holds it; zero if there was none.
@@ -89,17 +89,17 @@
 // # The oldest kept leak
 //
 // Its age is from the file's modification time to the start of the pass, by the
-// node's clock. What counts are reservations
+// node's clock. These reservations count:
 //
-//   - that nobody holds and that are still there: a dry run's leaks, those that
-//     the pass did not get to, and those that could not be removed;
-//   - that may have a holder nobody has named yet: too young, or perhaps a
-//     starting pod's;
-//   - whose owner could not be told: malformed, unreadable, or perhaps a sibling
-//     of one that is unreadable.
+//   - leaks that still exist: those of a dry run, those that the pass did not get
+//     to, and those that could not be removed;
+//   - those whose holder may not be named yet: too young, or perhaps that of a
+//     starting pod;
+//   - those whose owner is unknown: malformed, unreadable, or perhaps a sibling
+//     of an unreadable one.
 //
-// What is in conflict does not count, and neither does what is foreign: both have
-// a holder, as far as anybody knows. Nor do leaks in networks that are only read,
-// a file that was replaced meanwhile, which is new, or one whose time says no age
-// ([gc.UntrustedTimestamp], or in the future).
+// Conflicts and foreign owners do not count, because as far as is known they have
+// a holder. Neither do leaks in networks that are only read, files that were
+// replaced during the pass, which are new, and files whose time gives no age
+// ([gc.UntrustedTimestamp], or a time in the future).
 package metrics

@@ -23,10 +23,9 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// An agent shows what its passes do.
+// An agent exposes the metrics of its passes.
 func Example() {
-	// Two pods had addresses since an hour ago. One of them is no more, and
-	// nobody called DEL.
+	// Two pods got addresses an hour ago. One of them is gone, without a DEL.
 	dataDir, err := os.MkdirTemp("", "example")
 	if err != nil {
 		fmt.Println(err)
@@ -43,7 +42,7 @@ func Example() {
 	collector := metrics.New()
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collector)
-	collector.SetRanges(map[string][]iprange.Set{ // those of package cniconf
+	collector.SetRanges(map[string][]iprange.Set{ // as package cniconf reads them
 		"podnet": {{{First: netip.MustParseAddr("10.0.0.2"), Last: netip.MustParseAddr("10.0.0.254")}}},
 	})
 

@@ -23,19 +23,19 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
-// A pass is what OnReport is called with.
+// A pass has the arguments of OnReport.
 type pass struct {
 	report gc.Report
 	err    error
 }
 
 var (
-	errAway    = errors.New("server is away")
-	errRefused = fmt.Errorf("%w: %w", gc.ErrRefused, errAway)
+	errDown    = errors.New("server is down")
+	errRefused = fmt.Errorf("%w: %w", gc.ErrRefused, errDown)
 	started    = time.Unix(1700000000, 500e6)
 )
 
-// entry is a reservation that was made so long before started. Zero is unknown.
+// entry returns an entry whose reservation was made age before started. Zero is unknown.
 func entry(reason gc.Reason, age time.Duration) gc.Entry {
 	r := &hostlocal.Reservation{Network: "podnet", IP: netip.MustParseAddr("10.0.0.2"), ContainerID: "abc"}
 	if age != 0 {
@@ -44,20 +44,19 @@ func entry(reason gc.Reason, age time.Duration) gc.Entry {
 	return gc.Entry{Reservation: r, Reason: reason, Verdict: reason.Verdict()}
 }
 
-// in is an entry of another network, of which there is one: the first by name.
+// in returns the entry in another network.
 func in(network string, e gc.Entry) gc.Entry {
 	e.Network = network
 	return e
 }
 
-// reportOf is the report of a pass that was to release in podnet and took a
-// second.
+// reportOf returns the report of a pass over podnet that took a second.
 func reportOf(entries ...gc.Entry) gc.Report {
 	return gc.Report{Networks: []gc.Network{{Name: "podnet"}}, Started: started, Duration: time.Second, Reservations: entries}
 }
 
-// shown returns what a scrape of c shows of the metrics with these names, without
-// comments and the common prefix.
+// shown returns the lines of a scrape of c for the metrics with these names, without comments
+// and the common prefix.
 func shown(t *testing.T, c *Collector, names ...string) string {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
@@ -79,7 +78,7 @@ func shown(t *testing.T, c *Collector, names ...string) string {
 	return lines.String()
 }
 
-// compare holds all that c shows against a file in testdata.
+// compare compares all metrics of c with a file in testdata.
 func compare(t *testing.T, c *Collector, file string) {
 	t.Helper()
 	want, err := os.Open(filepath.Join("testdata", file))
@@ -92,7 +91,7 @@ func compare(t *testing.T, c *Collector, file string) {
 	}
 }
 
-// reserve writes a reservation that is so old.
+// reserve writes a reservation of that age.
 func reserve(t *testing.T, dataDir, ip, content string, age time.Duration) {
 	t.Helper()
 	file := filepath.Join(dataDir, "podnet", ip)

@@ -11,7 +11,7 @@ import (
 // A histogram counts durations by size.
 type histogram struct {
 	bounds  []float64 // in seconds, rising
-	buckets []uint64  // how many are at most as long as each bound
+	buckets []uint64  // how many durations are at most each bound
 	count   uint64
 	sum     time.Duration
 }
@@ -30,7 +30,7 @@ func (h *histogram) observe(d time.Duration) {
 	}
 }
 
-// metric returns what was counted so far. It shares nothing with h.
+// metric returns the counts as a metric. It shares no memory with h.
 func (h *histogram) metric(desc *prometheus.Desc, labels ...string) prometheus.Metric {
 	buckets := make(map[float64]uint64, len(h.bounds))
 	for i, bound := range h.bounds {

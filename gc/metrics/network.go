@@ -11,17 +11,17 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
 
-// A network is what the reports say of the reservations of one network.
+// A network has the sums of the reports of one network.
 type network struct {
 	released        uint64
 	releaseFailures uint64
-	reservations    map[gc.Reason]int // of the last pass that judged them, with each reason that was ever seen
+	reservations    map[gc.Reason]int // of the last pass that judged, with each reason of earlier ones
 
-	judged         bool          // some pass has
-	oldestKeptLeak time.Duration // of the last such pass
+	judged         bool          // whether some pass has judged
+	oldestKeptLeak time.Duration // of the last pass that judged
 }
 
-// begin takes note that a pass has judged the reservations.
+// begin resets the gauges for a pass that has judged the reservations.
 func (n *network) begin() {
 	for why := range n.reservations {
 		n.reservations[why] = 0
@@ -29,7 +29,7 @@ func (n *network) begin() {
 	n.judged, n.oldestKeptLeak = true, 0
 }
 
-// add takes note of a reservation in a pass that began at started.
+// add counts a reservation in a pass that began at started.
 func (n *network) add(e *gc.Entry, started time.Time) {
 	if n.reservations == nil {
 		n.reservations = make(map[gc.Reason]int)
@@ -47,8 +47,8 @@ func (n *network) add(e *gc.Entry, started time.Time) {
 	}
 }
 
-// keptLeak reports whether a reservation was kept although no live pod is known
-// to hold it, and its timestamp says how old it is.
+// keptLeak reports whether a reservation was kept although no live pod is known to hold it,
+// and has a timestamp that gives its age.
 func keptLeak(e *gc.Entry) bool {
 	switch e.Verdict {
 	case gc.Young, gc.Starting, gc.Malformed, gc.Leaked, gc.Failed:
@@ -57,7 +57,7 @@ func keptLeak(e *gc.Entry) bool {
 	return false
 }
 
-// metrics adds what is known of the network called name.
+// metrics adds the metrics of the network called name.
 func (n *network) metrics(d *descs, name string, add func(*prometheus.Desc, prometheus.ValueType, float64, ...string)) {
 	add(d.released, prometheus.CounterValue, float64(n.released), name)
 	add(d.releaseFailures, prometheus.CounterValue, float64(n.releaseFailures), name)
@@ -69,8 +69,8 @@ func (n *network) metrics(d *descs, name string, add func(*prometheus.Desc, prom
 	}
 }
 
-// of returns what m has under a name, which becomes a label and so must be
-// UTF-8, and makes it where there is none.
+// of returns the element of m with that name, and makes it if there is none. The name
+// becomes a label, so it is made valid UTF-8.
 func of[T any](m map[string]*T, name string) *T {
 	name = strings.ToValidUTF8(name, "\uFFFD")
 	if m[name] == nil {

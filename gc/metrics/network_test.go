@@ -11,23 +11,23 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
 
-// Each reason there is counts as a kept leak, or does not.
+// For each reason, whether a reservation counts as a kept leak.
 func TestKeptLeakByReason(t *testing.T) {
 	const counts, not = "counts", "does not count"
 	want := map[gc.Reason]string{
 		gc.ContainerLive: not, gc.AddressClaimed: not, gc.SiblingInUse: not, // live
-		gc.OtherContainer: not, gc.TwoPods: not, gc.ClaimedInOtherNetwork: not, gc.OwnerInConflict: not, // told as conflicts
-		gc.ForeignOwner: not, gc.NoSourceForNetwork: not, gc.CacheIsNewer: not, // nobody here could know the holder
-		gc.ReleasedLeak: not, gc.ReleasedEmpty: not, gc.FileGone: not, // not there any more
-		gc.FileChanged:        not, // what is there now is new
-		gc.UntrustedTimestamp: not, // of no age
-		gc.NetworkNotNamed:    not, // not to be released
+		gc.OtherContainer: not, gc.TwoPods: not, gc.ClaimedInOtherNetwork: not, gc.OwnerInConflict: not, // conflicts
+		gc.ForeignOwner: not, gc.NoSourceForNetwork: not, gc.CacheIsNewer: not, // the sources can't know the holder
+		gc.ReleasedLeak: not, gc.ReleasedEmpty: not, gc.FileGone: not, // they no longer exist
+		gc.FileChanged:        not, // the file is new
+		gc.UntrustedTimestamp: not, // without an age
+		gc.NetworkNotNamed:    not, // only read
 
-		gc.Unowned: counts, gc.EmptyOwner: counts, gc.NotTried: counts, gc.ReleaseFailed: counts, // surely leaks
-		gc.TooYoung: counts, gc.NotYetListed: counts, gc.StaleAnswer: counts, // perhaps not yet named
+		gc.Unowned: counts, gc.EmptyOwner: counts, gc.NotTried: counts, gc.ReleaseFailed: counts, // leaks
+		gc.TooYoung: counts, gc.NotYetListed: counts, gc.StaleAnswer: counts, // the holder may not be named yet
 		gc.PodStarting: counts, gc.PodStartUnknown: counts, gc.StartingNoEnd: counts, gc.EntryUnproven: counts,
-		gc.OwnerMalformed: counts, gc.OwnerUnreadable: counts, gc.SiblingUnreadable: counts, // nobody can tell
-		gc.SourceFailed: counts, gc.NoPods: counts, // only in refused passes, which say nothing of leaks
+		gc.OwnerMalformed: counts, gc.OwnerUnreadable: counts, gc.SiblingUnreadable: counts, // the owner is unknown
+		gc.SourceFailed: counts, gc.NoPods: counts, // only in refused passes, which change no gauge
 	}
 	got := make(map[gc.Reason]string)
 	for _, reason := range gc.Reasons() {
@@ -50,9 +50,9 @@ func TestOldestKeptLeakAge(t *testing.T) {
 	}{
 		{"nothing is reserved", nil, 0},
 		{"the oldest of several, not the last", []gc.Entry{entry(gc.TooYoung, time.Minute), entry(gc.Unowned, time.Hour), entry(gc.NotTried, time.Second)}, time.Hour},
-		{"what is live is older", []gc.Entry{entry(gc.ContainerLive, 9*time.Hour), entry(gc.Unowned, time.Hour)}, time.Hour},
-		{"a time that nobody knows is not 1970", []gc.Entry{entry(gc.OwnerUnreadable, 0)}, 0},
-		{"a time in the future is no negative age", []gc.Entry{entry(gc.OwnerMalformed, -time.Hour)}, 0},
+		{"a live pod's is older", []gc.Entry{entry(gc.ContainerLive, 9*time.Hour), entry(gc.Unowned, time.Hour)}, time.Hour},
+		{"an unknown time is not 1970", []gc.Entry{entry(gc.OwnerUnreadable, 0)}, 0},
+		{"a time in the future gives no negative age", []gc.Entry{entry(gc.OwnerMalformed, -time.Hour)}, 0},
 	} {
 		c := New()
 		c.OnReport(reportOf(row.entries...), nil)

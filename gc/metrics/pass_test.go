@@ -23,8 +23,8 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// Real passes over one network, in false time, so that every value is known: the
-// disk takes none, the source as much as it sleeps.
+// Real passes over one network, in fake time, so that every value is known: the disk takes no
+// time, and the source takes as long as it sleeps.
 func TestRealPasses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -44,7 +44,7 @@ func TestRealPasses(t *testing.T) {
 			{StartedAt: time.Now().Add(-30 * time.Minute)},
 		}
 		type answer func() ([]podsource.Pod, error)
-		var next atomic.Pointer[answer] // a question that was given up goes on beside the next
+		var next atomic.Pointer[answer] // a call that timed out goes on during the next one
 		c := New()
 		source := podsource.Func(func(context.Context) ([]podsource.Pod, error) { return (*next.Load())() })
 		r, err := gc.New(hostlocal.New(dir), []string{"podnet"}, source, gc.Options{OnReport: c.OnReport})
@@ -52,7 +52,7 @@ func TestRealPasses(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		errAway := errors.New("server is away")
+		errDown := errors.New("server is down")
 		network := filepath.Join(dir, "podnet")
 		lock := filepath.Join(network, "lock")
 		for _, step := range []struct {
@@ -71,7 +71,7 @@ passes_total{result="ok"} 1
 `,
 			}, {
 				reason: "the source fails",
-				takes:  10 * time.Second, err: errAway,
+				takes:  10 * time.Second, err: errDown,
 				want: `oldest_kept_leak_age_seconds{network="podnet"} 7260
 passes_total{result="ok"} 1
 passes_total{result="refused"} 1
@@ -85,7 +85,7 @@ passes_total{result="refused"} 1
 passes_total{result="source-timeout"} 1
 `,
 			}, {
-				reason: "the source sees nobody",
+				reason: "the source reports no pod",
 				want: `oldest_kept_leak_age_seconds{network="podnet"} 7260
 passes_total{result="no-pods"} 1
 passes_total{result="ok"} 1
@@ -93,7 +93,7 @@ passes_total{result="refused"} 1
 passes_total{result="source-timeout"} 1
 `,
 			}, {
-				reason: "somebody removed the malformed one: the starting pod's is the oldest",
+				reason: "the malformed one was removed: that of the starting pod is the oldest",
 				before: func() error { return os.Remove(filepath.Join(network, "10.0.0.8")) },
 				pods:   pods,
 				want: `oldest_kept_leak_age_seconds{network="podnet"} 1527
@@ -103,7 +103,7 @@ passes_total{result="refused"} 1
 passes_total{result="source-timeout"} 1
 `,
 			}, {
-				reason: "the starting pod never came, and the lock can't be taken: its leak stays",
+				reason: "the starting pod is gone, and the lock can't be taken: its leak is kept",
 				before: func() error { return errors.Join(os.Remove(lock), os.Mkdir(lock, 0o755)) },
 				pods:   pods[:3],
 				want: `oldest_kept_leak_age_seconds{network="podnet"} 1587
@@ -114,7 +114,7 @@ passes_total{result="refused"} 1
 passes_total{result="source-timeout"} 1
 `,
 			}, {
-				reason: "the lock can be taken again, and all that leaked is old enough",
+				reason: "the lock can be taken again, and all leaks are old enough",
 				before: func() error { return os.Remove(lock) },
 				takes:  500 * time.Millisecond, pods: pods[:3],
 				want: `oldest_kept_leak_age_seconds{network="podnet"} 0
@@ -132,11 +132,11 @@ passes_total{result="source-timeout"} 1
 					t.Fatal(err)
 				}
 			}
-			say := answer(func() ([]podsource.Pod, error) {
+			reply := answer(func() ([]podsource.Pod, error) {
 				time.Sleep(step.takes)
 				return step.pods, step.err
 			})
-			next.Store(&say)
+			next.Store(&reply)
 			report, err := r.Reconcile(t.Context())
 			got := ""
 			for line := range strings.Lines(shown(t, c, "passes_total", "oldest_kept_leak_age_seconds")) {
@@ -152,7 +152,7 @@ passes_total{result="source-timeout"} 1
 	})
 }
 
-// A dry run's leaks are leaks that are still there.
+// The leaks of a dry run still exist.
 func TestDryRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -173,8 +173,7 @@ func TestDryRun(t *testing.T) {
 	})
 }
 
-// A name that is wrong, or a data directory that is not mounted, is no silent
-// success.
+// A metric shows that a network's name is wrong, or that the data directory is not mounted.
 func TestHazard63MissingDirectories(t *testing.T) {
 	dir := t.TempDir()
 	reserve(t, dir, "10.0.0.4", "live\r\neth0", time.Hour)
@@ -184,9 +183,9 @@ func TestHazard63MissingDirectories(t *testing.T) {
 		networks []string
 		want     string
 	}{
-		{"all is there", dir, []string{"podnet"}, "missing_networks 0\n"},
+		{"the directory exists", dir, []string{"podnet"}, "missing_networks 0\n"},
 		{"one of two names is wrong", dir, []string{"podnet", "prodnet"}, "missing_networks 1\n"},
-		{"the data directory is not there", filepath.Join(dir, "unmounted"), []string{"podnet", "storage"}, "missing_networks 2\n"},
+		{"the data directory is missing", filepath.Join(dir, "unmounted"), []string{"podnet", "storage"}, "missing_networks 2\n"},
 	} {
 		c := New()
 		source := podsource.Static{{ContainerIDs: []string{"live"}}}

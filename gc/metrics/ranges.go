@@ -13,10 +13,10 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/iprange"
 )
 
-// SetRanges says from which ranges the networks hand out addresses, by their names, and
-// replaces what was said before. The package hostlocal/cniconf reads them from CNI
-// configurations. Networks without ranges, as those that flannel sets at run time, have
-// no metrics of them.
+// SetRanges sets the ranges from which the networks hand out addresses, by network name. It
+// replaces those of an earlier call. The package hostlocal/cniconf reads ranges from CNI
+// configurations. Networks without ranges, such as those that flannel sets at run time,
+// have no metrics of ranges.
 func (c *Collector) SetRanges(ranges map[string][]iprange.Set) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -30,7 +30,7 @@ func (c *Collector) SetRanges(ranges map[string][]iprange.Set) {
 	}
 }
 
-// A rangeSet is one with what is reserved of it.
+// A rangeSet is a range set with the number of its reserved addresses.
 type rangeSet struct {
 	ranges   iprange.Set
 	size     float64
@@ -46,7 +46,7 @@ func (s *rangeSet) count(ips []netip.Addr) {
 	}
 }
 
-// noteReserved counts what a pass found reserved, of each range set.
+// noteReserved counts the addresses of each range set that a pass found reserved.
 func (c *Collector) noteReserved(report *gc.Report) {
 	c.reserved = make(map[string][]netip.Addr)
 	for i := range report.Reservations {
@@ -62,7 +62,8 @@ func (c *Collector) noteReserved(report *gc.Report) {
 	}
 }
 
-// rangeMetrics adds those of all range sets, which are numbered as in the configuration.
+// rangeMetrics adds the metrics of all range sets, which have the same numbers as in the
+// configuration.
 func (c *Collector) rangeMetrics(add func(*prometheus.Desc, prometheus.ValueType, float64, ...string)) {
 	for network, sets := range c.ranges {
 		for i, s := range sets {

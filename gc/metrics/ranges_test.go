@@ -20,7 +20,7 @@ func rangeOf(first, last, gateway string) iprange.Range {
 	return r
 }
 
-// How full a network is goes by the range set, and by what is still there after a pass.
+// Reserved addresses count by range set, without those that the pass released.
 func TestRanges(t *testing.T) {
 	reserved := func(ip string, why gc.Reason) gc.Entry {
 		e := entry(why, 0)
@@ -52,9 +52,9 @@ range_addresses{network="wrong",set="0"} 0
 	elsewhere := reserved("10.3.0.2", gc.ContainerLive)
 	elsewhere.Network = "other"
 	c.OnReport(reportOf(
-		elsewhere, reserved("10.1.0.1", gc.ContainerLive), // the gateway is no container's
+		elsewhere, reserved("10.1.0.1", gc.ContainerLive), // the gateway is not handed out
 		reserved("10.1.0.2", gc.ContainerLive), reserved("10.1.0.3", gc.TooYoung), reserved("10.1.1.2", gc.Unowned),
-		reserved("10.1.0.4", gc.ReleasedLeak), reserved("10.1.0.5", gc.FileGone), // not there any more
+		reserved("10.1.0.4", gc.ReleasedLeak), reserved("10.1.0.5", gc.FileGone), // they no longer exist
 		reserved("10.1.2.1", gc.ContainerLive), // of an earlier range
 		reserved("fd00::2", gc.ContainerLive),
 	), nil)
@@ -65,15 +65,14 @@ range_reserved_addresses{network="wrong",set="0"} 0
 `
 	check("after a pass", full)
 	c.OnReport(reportOf(reserved("10.1.0.2", gc.SourceFailed)), errRefused)
-	check("a refused pass says nothing", full)
+	check("after a refused pass", full)
 	c.SetRanges(sets)
-	check("ranges that are said again need no pass", full)
+	check("the same ranges set again, without a pass", full)
 	c.SetRanges(nil)
-	check("no network has a range any more", "")
+	check("no ranges are set any more", "")
 }
 
-// Which addresses of live pods host-local may hand out again is what the ranges of all
-// networks say.
+// Addresses of live pods are at risk if they are in a range of any network.
 func TestUnreservedInRanges(t *testing.T) {
 	web := &gc.Pod{Name: "web"}
 	report := reportOf(entry(gc.ContainerLive, 0))
