@@ -12,13 +12,13 @@ import (
 	"testing"
 )
 
-// testFiles are the test files of a package. A compiler takes longer for all of
-// them than a few tests run, so each guard's tests are built with what they need.
+// testFiles are the test files of a package. To compile all of them takes longer than a few
+// tests, so each guard's tests are built only with the files that they need.
 type testFiles []testFile
 
 type testFile struct {
 	path           string
-	declares, uses map[string]bool // names of the package; of types with methods elsewhere "methods of" before them
+	declares, uses map[string]bool // names of the package; "methods of T" stands for the methods of type T
 }
 
 func parseTests(t *testing.T, dir string) (all testFiles) {
@@ -44,7 +44,7 @@ func parseTests(t *testing.T, dir string) (all testFiles) {
 	return all
 }
 
-// declare notes the names of the package that a declaration makes.
+// declare adds the package-level names of a declaration.
 func (f *testFile) declare(d ast.Decl) {
 	switch d := d.(type) {
 	case *ast.FuncDecl:
@@ -67,7 +67,7 @@ func (f *testFile) declare(d ast.Decl) {
 	}
 }
 
-// receiver is the name of a method's type.
+// receiver returns the name of a method's type.
 func receiver(fn *ast.FuncDecl) (name string) {
 	ast.Inspect(fn.Recv.List[0].Type, func(n ast.Node) bool {
 		if id, ok := n.(*ast.Ident); ok && name == "" {
@@ -78,8 +78,8 @@ func receiver(fn *ast.FuncDecl) (name string) {
 	return name
 }
 
-// unneeded returns the files of which some tests, with spaces between, use nothing,
-// and neither does what they use.
+// unneeded returns the files that a space-separated list of tests does not use, neither
+// directly nor indirectly.
 func (all testFiles) unneeded(tests string) (paths []string) {
 	needed := make([]bool, len(all))
 	for want := append(strings.Fields(tests), "TestMain"); len(want) > 0; want = want[1:] {

@@ -4,36 +4,36 @@ package mutation
 
 import "slices"
 
-// A guard is a piece of code that a safety rule rests on, what is left of the
-// code without it, and tests that fail then.
+// A guard is code that a safety rule depends on, the same code without it, and tests that
+// fail without it.
 type guard struct {
-	rule    string // of R1 to R14
-	hazards string // by their numbers in gc/testdata/hazards.txt, with spaces between; may be empty
-	guard   string // in words; "..." goes on from the row before
-	tests   string // each of which fails, in the package of the file or in gc, with spaces between
+	rule    string // R1 to R14
+	hazards string // numbers from gc/testdata/hazards.txt, separated by spaces; may be empty
+	guard   string // a description; "..." continues that of the row before
+	tests   string // tests that fail, separated by spaces, in the package of the file or in gc
 
 	file          string // in the module
 	code, without string
 }
 
-// guards are those of all files, in the order of the pass: what is on the disk,
-// what sources say, decide, the pass around it.
+// guards are the guards of all files, in the order of a pass: the disk, the sources, decide,
+// and the pass itself.
 var guards = slices.Concat(diskGuards, sourceGuards, evidenceGuards, decideGuards, startingGuards, podGuards, clockGuards, passGuards, loopGuards)
 
 var diskGuards = []guard{
-	{"R1", "03 46", "a file that was replaced is another one", "TestHazard46InodeIsUsedAgain", "hostlocal/dir_linux.go",
+	{"R1", "03 46", "a file that was replaced has another identity", "TestHazard46InodeIsUsedAgain", "hostlocal/dir_linux.go",
 		"Identity{st.Ino, st.Ctim.Nano(), st.Size}", "Identity{0, 0, st.Size}"},
-	{"R3", "22", "a network that can't be listed is an error of the whole", "TestBadDirectory", "hostlocal/store.go",
+	{"R3", "22", "a network that can't be listed is an error of the whole listing", "TestBadDirectory", "hostlocal/store.go",
 		"			return nil, linkError(path)\n		case err != nil && !isMissing", "			continue\n		case err != nil && !isMissing"},
-	{"R7", "17", "what is no network's is not followed", "TestNetworksFollowsNoForeignLink", "hostlocal/store.go",
+	{"R7", "17", "a link without the name of a network is not followed", "TestNetworksFollowsNoForeignLink", "hostlocal/store.go",
 		"if !validName(e.Name()) || e.Type().IsRegular() {", "if e.Type().IsRegular() {"},
 	{"R7", "17", "a zone does not lead out of the directory", "TestReleaseZone", "hostlocal/release.go",
 		"case r.IP.Zone() != \"\" || ", "case "},
-	{"R11", "30", "a context's error is not taken for a directory that is gone", "TestReleaseContextErrorIsNotExist", "hostlocal/release.go",
+	{"R11", "30", "a context's error is not taken for that of a missing directory", "TestReleaseContextErrorIsNotExist", "hostlocal/release.go",
 		"errors.Is(err, fs.ErrNotExist) && ctx.Err() == nil:", "errors.Is(err, fs.ErrNotExist):"},
-	{"R8", "47", "one replacement of the lock is no reason to give up", "TestReleaseLockReplacedInASlowHold", "hostlocal/release.go",
+	{"R8", "47", "a release does not give up after one replacement of the lock", "TestReleaseLockReplacedInASlowHold", "hostlocal/release.go",
 		"pause == maxPause && time.Since", "time.Since"},
-	{"R6", "09", "a file is compared with what was judged before it is removed", "TestHazard09ReplacedBetweenJudgingAndDeleting", "hostlocal/release.go",
+	{"R6", "09", "a file is compared with the judged one before it is removed", "TestHazard09ReplacedBetweenJudgingAndDeleting", "hostlocal/release.go",
 		"	if now.identity != r.identity || owner", "	if id, ifName, owner = []byte(r.ContainerID), []byte(r.IfName), r.Owner; owner"},
 	{"R6", "09", "... by its identity", "TestReleaseCompares", "hostlocal/release.go",
 		"now.identity != r.identity ||", ""},
@@ -43,11 +43,11 @@ var diskGuards = []guard{
 		"string(ip.AppendTo(buf[:0])) == text &&", "string(ip.AppendTo(buf[:0])) != \"\" &&"},
 	{"R7", "17", "only regular files are reservations", "TestRead", "hostlocal/dir_linux.go",
 		"st.Mode&syscall.S_IFMT != syscall.S_IFREG", "false"},
-	{"R7", "17", "... also in a listing", "TestListKinds", "hostlocal/dir_linux.go",
+	{"R7", "17", "... in a listing, too", "TestListKinds", "hostlocal/dir_linux.go",
 		"ok && (kind == syscall.DT_REG || kind == syscall.DT_UNKNOWN && d.stat(&Reservation{IP: ip}))", "ok && kind < 255"},
-	{"R7", "17", "... and where the file system tells no types", "TestListKinds", "hostlocal/dir_linux.go",
+	{"R7", "17", "... and where the file system reports no types", "TestListKinds", "hostlocal/dir_linux.go",
 		" && d.stat(&Reservation{IP: ip})", ""},
-	{"R3", "22", "what can't be looked up is not taken for something else than a reservation", "TestListKindsInARenamedDirectory", "hostlocal/dir_linux.go",
+	{"R3", "22", "a file whose type is unknown is listed", "TestListKindsInARenamedDirectory", "hostlocal/dir_linux.go",
 		"return err != nil || info", "return err == nil && info"},
 	{"R7", "17", "no link is followed in the place of a network's directory", "TestHazard17LinkInPlaceOfNetwork", "hostlocal/dir_linux.go",
 		"syscall.O_DIRECTORY|syscall.O_NOFOLLOW", "syscall.O_DIRECTORY"},
@@ -57,40 +57,40 @@ var diskGuards = []guard{
 		"	if errors.Is(err, syscall.EWOULDBLOCK) {\n", "	if errors.Is(err, syscall.EWOULDBLOCK) {\n		return nil\n"},
 	{"R8", "18", "the wait for the lock ends with the context", "TestHazard18SomebodyHoldsTheLock", "hostlocal/release.go",
 		"		case <-ctx.Done():\n", "		case <-context.Background().Done():\n"},
-	{"R13", "18", "... or after a while by itself", "TestHazard18SomebodyHoldsTheLock", "hostlocal/release.go",
+	{"R13", "18", "... or after a time limit of its own", "TestHazard18SomebodyHoldsTheLock", "hostlocal/release.go",
 		"pause == maxPause && time.Since(progress) >= maxLockWait:", "progress.IsZero():"},
-	{"R8", "18", "no single hold lasts long", "TestHazard18APassHoldsTheLock", "hostlocal/release.go",
+	{"R8", "18", "a single hold is short", "TestHazard18APassHoldsTheLock", "hostlocal/release.go",
 		"maxHold = 2 * time.Millisecond", "maxHold = time.Hour"},
-	{"R8", "47", "before each removal the lock is still the directory's", "TestHazard47LockIsReplacedUnderAPass", "hostlocal/release.go",
+	{"R8", "47", "before each removal the lock is checked to be the directory's", "TestHazard47LockIsReplacedUnderAPass", "hostlocal/release.go",
 		"if err := lock.check(); err != nil {", "if err := error(nil); err != nil {"},
-	{"R8", "47", "... and when it was taken", "TestHazard47LockReplacedAsItComes", "hostlocal/lock_linux.go",
+	{"R8", "47", "... and after it was taken", "TestHazard47LockReplacedAsItComes", "hostlocal/lock_linux.go",
 		"err), l.check())\n", "err))\n"},
 	{"R11", "68 30", "an error about one file does not hide the others", "TestListTellsWhatItCouldNotRead", "hostlocal/read.go",
 		"			r.Owner, r.Err = Unreadable, ", "			r.Owner, r.Err = Unknown, "},
-	{"R11", "68", "what could not be read is not taken for gone when its path leads nowhere", "TestHazard68UnreadableInARenamedDirectory", "hostlocal/read.go",
+	{"R11", "68", "an unreadable file is not taken for gone if its path leads nowhere", "TestHazard68UnreadableInARenamedDirectory", "hostlocal/read.go",
 		"			d.stat(r) // also", "			if d.stat(r); r.ReservedAt.IsZero() {\n				continue\n			} // also"},
-	{"R3", "", "a list that was cut short is an error, whatever the context says", "TestListEndsWithItsContext", "hostlocal/read.go",
+	{"R3", "", "a list that was cut short is an error, even if the context has none", "TestListEndsWithItsContext", "hostlocal/read.go",
 		"cmp.Or(ctx.Err(), context.Canceled)", "ctx.Err()"},
 	{"R13", "", "a panic in the second goroutine that reads is an error", "TestManyOwnersFail", "hostlocal/read.go",
 		"if p := recover(); p != nil {", "if p := any(nil); p != nil {"},
 	{"R13", "", "... and so is its end", "TestManyOwnersFail", "hostlocal/read.go",
 		"second := errors.New(\"the second reader ended its goroutine\")", "var second error"},
-	{"R12", "29 30", "what somebody else removed first is done, and no error", "TestHazard29TwoCollectors", "hostlocal/release.go",
+	{"R12", "29 30", "a file that another process removed first is no error", "TestHazard29TwoCollectors", "hostlocal/release.go",
 		"case errors.Is(err, fs.ErrNotExist): // also", "case false: // also"},
 	{"R3", "15", "owner files of every version are read", "TestHazard15OwnerFilesOfEveryVersion", "hostlocal/reservation.go",
 		"bytes.Cut(content, []byte(\"\\n\"))", "bytes.Cut(content, []byte(\"\\r\\n\"))"},
 	{"R7", "16", "a long file is not an owner", "TestHazard16Garbage", "hostlocal/reservation.go",
 		"if len(content) > maxOwner {", "if false {"},
-	{"R7", "16", "what is no container ID is not an owner", "TestHazard16Garbage", "hostlocal/reservation.go",
+	{"R7", "16", "an invalid container ID is not an owner", "TestHazard16Garbage", "hostlocal/reservation.go",
 		"if !validName(id) || ", "if "},
 }
 
 var sourceGuards = []guard{
 	{"R2", "07", "an error of one member is an error of the union", "TestUnionOfErrors", "podsource/combine.go",
 		"		return whole, failed\n", "		return whole, nil\n"},
-	{"R2", "41", "a source that exists and is not ready is not replaced", "TestHazard41NotReadyIsHere", "podsource/combine.go",
+	{"R2", "41", "Fallback does not replace a source that exists and is not ready", "TestHazard41NotReadyIsHere", "podsource/combine.go",
 		"if !errors.Is(notHere, ErrNotHere) {", "if notHere == nil || notHere == errNotAsked {"},
-	{"R2", "41", "a member that is not here does not make a union one that is not here", "TestHazard41NotReadyIsHere", "podsource/combine.go",
+	{"R2", "41", "a union with a member that is not here is not one that is not here", "TestHazard41NotReadyIsHere", "podsource/combine.go",
 		"if errors.Is(err, ErrNotHere) { // of", "if false { // of"},
 	{"R1", "72 58", "sources are asked by their rank", "TestRank", "podsource/order.go",
 		"r.next == nil || rank < r.rank", "r.next == nil"},

@@ -19,21 +19,20 @@ import (
 	"time"
 )
 
-var seeds = flag.Int("mutation.seeds", 0, "how many seeds the simulator gets to find that a guard is missing; 0: it is not run")
+var seeds = flag.Int("mutation.seeds", 0, "how many seeds the simulator tries to find a missing guard; 0: it is not run")
 
-// slow are tests that find nothing which the others don't, or that look at the
-// source itself.
+// slow are tests that find no more than others, or that read the source.
 const slow = "Faults|Killed|Fleet|Dependencies|EveryHazard|Matrix|Simulator|Fuzz|Thousands|18APass|TestU[0-9]"
 
-// TestMutations takes out one guard at a time, in a copy of its file that only
-// the compiler sees, and fails unless the guard's tests do. It prints how many
-// seeds the simulator needs to find the same.
+// TestMutations removes one guard at a time, in a copy of its file that only the compiler
+// reads, and fails unless the guard's tests fail. It prints how many seeds the simulator
+// needs to find the same.
 func TestMutations(t *testing.T) {
 	if testing.Short() {
-		t.Skip("it compiles each package many times: run it without -short")
+		t.Skip("it compiles the packages many times: run it without -short")
 	}
 	m := &mutations{t.TempDir(), make(map[string]testFiles)}
-	if err := os.Chmod(filepath.Dir(m.dir), 0o755); err != nil { // some tests give up root's rights in here
+	if err := os.Chmod(filepath.Dir(m.dir), 0o755); err != nil { // for tests that give up root's rights
 		t.Fatal(err)
 	}
 	for _, pkg := range []string{"gc", "hostlocal", "podsource"} {
@@ -59,7 +58,7 @@ func TestMutations(t *testing.T) {
 	table := "| rule | without the guard: | the tests that fail | seeds until the simulator finds it |\n|---|---|---|---|\n" +
 		strings.Join(rows, "\n") + "\n"
 	fmt.Println(table)
-	if path := os.Getenv("HOSTLOCAL_GC_FIGURES"); path != "" { // .ci/run prints it in the end
+	if path := os.Getenv("HOSTLOCAL_GC_FIGURES"); path != "" { // .ci/run prints it at the end
 		if err := os.WriteFile(path+".mutations", []byte(table), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -73,13 +72,14 @@ func orDash(s string) string {
 	return s
 }
 
-// mutations are the binaries of tests.
+// mutations builds and runs test binaries.
 type mutations struct {
-	dir   string
+	dir   string               // of the binaries
 	tests map[string]testFiles // by package
 }
 
-// mutate takes out one guard, and runs its tests, which pass with the guard.
+// mutate removes a guard and runs its tests, after it has checked that they pass with the
+// guard. It returns the number of seeds that the simulator needs.
 func (m *mutations) mutate(t *testing.T, i int, g guard) (needed string) {
 	pkg := packageOf(t, g)
 	var unneeded []string
@@ -93,14 +93,14 @@ func (m *mutations) mutate(t *testing.T, i int, g guard) (needed string) {
 	}
 	run := "-test.run=^(" + strings.ReplaceAll(g.tests, " ", "|") + ")$"
 	if out, err := m.start(t.Context(), "whole-"+pkg, pkg, run); err != nil {
-		t.Fatalf("%s fail with the guard in its place:\n%s", g.tests, out)
+		t.Fatalf("%s fail with the guard in place:\n%s", g.tests, out)
 	}
 	bin := fmt.Sprint("without-", i)
-	defer func() { _ = os.Remove(filepath.Join(m.dir, bin)) }() // the directory goes in the end, but many binaries are large
+	defer func() { _ = os.Remove(filepath.Join(m.dir, bin)) }() // earlier than the directory, because the binaries are large
 	m.build(t, overlay, pkg, bin)
 	out, err := m.start(t.Context(), bin, pkg, run)
 	for _, test := range strings.Fields(g.tests) {
-		dies := err != nil && !failedTest.MatchString(out) // and takes the others with it
+		dies := err != nil && !failedTest.MatchString(out) // without results of the other tests
 		if !dies && !strings.Contains(out, "--- FAIL: "+test+" ") {
 			t.Errorf("%s does not fail\n%s", test, out)
 		}
@@ -111,7 +111,7 @@ func (m *mutations) mutate(t *testing.T, i int, g guard) (needed string) {
 	return m.simulate(t.Context(), bin)
 }
 
-// find says which quick tests fail without a guard.
+// find prints the quick tests that fail without a guard.
 func (m *mutations) find(t *testing.T, overlay string, i int, g guard) {
 	pkgs := []string{"gc"}
 	if dir := path.Dir(g.file); dir != "gc" {
@@ -135,7 +135,7 @@ func (m *mutations) find(t *testing.T, overlay string, i int, g guard) {
 
 var failedTest = regexp.MustCompile(`(?m)^--- FAIL: (\w+)`)
 
-// lastTest is the test in which a process that printed no result was.
+// lastTest returns the last test in the output of a process that ended without a result.
 func lastTest(out string) string {
 	if m := regexp.MustCompile(`gc\.(Test\w+)`).FindAllStringSubmatch(out, -1); len(m) > 0 {
 		return m[len(m)-1][1]
@@ -143,8 +143,8 @@ func lastTest(out string) string {
 	return "?"
 }
 
-// without writes the file without the guard, and an overlay that puts it in the
-// place of the file and has no unneeded ones.
+// without writes the file without the guard, and an overlay that replaces the file with it
+// and removes the unneeded test files.
 func (m *mutations) without(t *testing.T, i int, g guard, unneeded []string) (overlay string) {
 	t.Helper()
 	mutated := filepath.Join(m.dir, fmt.Sprintf("mutated%d.go", i))
@@ -167,7 +167,7 @@ func (m *mutations) without(t *testing.T, i int, g guard, unneeded []string) (ov
 	return overlay
 }
 
-// build makes the binary of a package's tests.
+// build builds the binary of a package's tests.
 func (m *mutations) build(t *testing.T, overlay, pkg, bin string) {
 	t.Helper()
 	args := []string{"test", "-c", "-vet=off", "-gcflags=-l", "-ldflags=-s -w", "-o", filepath.Join(m.dir, bin), "./" + pkg}
@@ -177,14 +177,14 @@ func (m *mutations) build(t *testing.T, overlay, pkg, bin string) {
 	cmd := exec.CommandContext(t.Context(), "go", args...)
 	cmd.Dir = root(t)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("the code without the guard does not compile; mend the table: %v\n%s", err, out)
+		t.Fatalf("the code without the guard does not compile; update the table: %v\n%s", err, out)
 	}
 }
 
 var afterSeeds = regexp.MustCompile(`after (\d+) seeds`)
 
-// simulate runs the simulator and returns how many seeds it took to find a
-// violation, or "".
+// simulate runs the simulator and returns how many seeds it took to find a violation, or ""
+// if it found none.
 func (m *mutations) simulate(ctx context.Context, bin string) string {
 	out, err := m.start(ctx, bin, "gc", "-test.run=^TestSimulator$", fmt.Sprintf("-sim.seeds=%d", *seeds), "-sim.shrink=false")
 	if err == nil {
@@ -202,7 +202,8 @@ func (m *mutations) start(ctx context.Context, bin, pkg string, args ...string) 
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(m.dir, bin), append(args, "-test.timeout=60s")...)
 	cmd.Dir = filepath.Join("..", "..", "..", pkg)
-	// What a killed one leaves goes with this test, and its figures are nobody's.
+	// The files of a killed process are removed with the test's directory. Its figures
+	// must not replace those of this test.
 	cmd.Env = append(os.Environ(), "TMPDIR="+m.dir, "HOSTLOCAL_GC_FIGURES=")
 	out, err := cmd.CombinedOutput()
 	return string(out), err

@@ -9,13 +9,13 @@ import (
 	"go/types"
 )
 
-// What is changed, in the words of the keys.
+// The kinds of changes, as the keys name them.
 const (
-	errorDropped   = "error dropped"   // a check of an error finds none, or nil is returned or joined in its place
-	firstOnly      = "first only"      // a loop ends after the first time, or a function of slices is given one element
-	boundary       = "boundary"        // < is <= and so on, and of min and max only one side is left
-	contextIgnored = "context ignored" // never done, or without the limit of time that was set
-	removed        = "removed"         // a call, a deferred call or an assignment
+	errorDropped   = "error dropped"   // a check finds no error, or nil is returned or joined instead of the error
+	firstOnly      = "first only"      // a loop ends after one iteration, or a function of slices gets one element
+	boundary       = "boundary"        // < becomes <= and so on; min and max return one of their arguments
+	contextIgnored = "context ignored" // a context is never done, or has no time limit
+	removed        = "removed"         // a call, a deferred call or an assignment is removed
 	never, always_ = "never", "always" // a part of a condition is false, or true
 )
 
@@ -64,7 +64,7 @@ func (v *variants) function(fn *ast.FuncDecl) {
 		case *ast.RangeStmt:
 			v.loop(parent, n, n.Body)
 		case *ast.ForStmt:
-			if n.Cond != nil { // else, with a way out, it may be no end of a function any more
+			if n.Cond != nil { // else the compiler may miss a return after the loop
 				v.loop(parent, n, n.Body)
 			}
 		case *ast.ExprStmt, *ast.DeferStmt, *ast.GoStmt, *ast.AssignStmt, *ast.IncDecStmt, *ast.SendStmt:
@@ -74,7 +74,7 @@ func (v *variants) function(fn *ast.FuncDecl) {
 	})
 }
 
-// before is what an if statement begins with, or else the statement before it.
+// before returns the init statement of an if statement, or else the assignment before it.
 func (v *variants) before(parent ast.Node, s *ast.IfStmt) string {
 	if s.Init != nil {
 		return v.shape(s.Init, s.Init.End()) + "; "
@@ -142,7 +142,7 @@ func isNil(e ast.Expr) bool {
 // returned drops errors that are returned, and changes conditions that are.
 func (v *variants) returned(r *ast.ReturnStmt, results *ast.FieldList, done map[ast.Expr]bool) {
 	for i, e := range r.Results {
-		if len(r.Results) != results.NumFields() { // what another function returns
+		if len(r.Results) != results.NumFields() { // the results of a call
 			break
 		}
 		switch {
@@ -168,7 +168,7 @@ func (v *variants) dropped(e ast.Expr, in ast.Node) {
 	v.wrap(e, fmt.Sprintf("mutantError(%d, ", v.number(errorDropped, in)), ")")
 }
 
-// comparison has the other side of its boundary.
+// comparison moves the boundary of a comparison.
 func (v *variants) comparison(e *ast.BinaryExpr) {
 	if v.info.Types[e].Value != nil || hasFunc(e) {
 		return
@@ -191,8 +191,8 @@ func hasFunc(e ast.Expr) (has bool) {
 	return has
 }
 
-// call looks at the arguments of a call: contexts, errors that are joined, times,
-// slices, and the sides of min and max.
+// call changes the arguments of a call: contexts, joined errors, times, slices, and the
+// arguments of min and max.
 func (v *variants) call(c *ast.CallExpr) {
 	name := ""
 	switch fun := c.Fun.(type) {
@@ -250,13 +250,13 @@ func isSlice(t types.Type) bool {
 	return ok
 }
 
-// isSpelledOut reports whether a slice is written down here, element by element.
+// isSpelledOut reports whether a slice is a composite literal.
 func isSpelledOut(e ast.Expr) bool {
 	_, is := e.(*ast.CompositeLit)
 	return is
 }
 
-// loop ends after the first time.
+// loop ends a loop after one iteration.
 func (v *variants) loop(parent, loop ast.Node, body *ast.BlockStmt) {
 	whole := loop
 	if label, ok := parent.(*ast.LabeledStmt); ok {
@@ -267,7 +267,7 @@ func (v *variants) loop(parent, loop ast.Node, body *ast.BlockStmt) {
 	v.insert(body.Lbrace+1, fmt.Sprintf(" if mutantTimes++; mutantTimes > 1 && mutant(%d) { break }; ", n))
 }
 
-// statement is left out.
+// statement removes a statement.
 func (v *variants) statement(parent ast.Node, s ast.Stmt) {
 	switch parent := parent.(type) {
 	case *ast.BlockStmt, *ast.CaseClause:
@@ -282,7 +282,7 @@ func (v *variants) statement(parent ast.Node, s ast.Stmt) {
 	case *ast.ExprStmt:
 		if c, ok := s.X.(*ast.CallExpr); ok {
 			if id, ok := c.Fun.(*ast.Ident); ok && id.Name == "panic" {
-				return // it may be the end of a function
+				return // the compiler may miss a return without it
 			}
 		}
 	case *ast.AssignStmt:

@@ -200,12 +200,12 @@ func (tr *trial) build(v *variants, tree, dir string) {
 	cmd := exec.CommandContext(tr.t.Context(), "go", "test", "-c", "-vet=off", "-o", tr.binary, "./"+dir)
 	cmd.Dir, cmd.Env = tree, environ(tr.t, dir)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		tr.t.Fatalf("the switches do not compile; mend the operators: %v\n%s", err, out)
+		tr.t.Fatalf("the switches do not compile; correct the operators: %v\n%s", err, out)
 	}
 }
 
-// look runs each test alone, and notes how long it takes and which variants it reaches.
-// One that fails with the switches in the code is left out.
+// look runs each test alone, and records how long it takes and which variants it reaches. It
+// leaves out a test that fails with the switches in the code.
 func (tr *trial) look() {
 	tr.t.Helper()
 	out, err := tr.run(nil, 10*time.Minute, "-test.list=^(Test|Example|Fuzz)") // builds the programs
@@ -230,7 +230,7 @@ func (tr *trial) look() {
 			tr.t.Error(err)
 			return
 		}
-		_ = os.Chmod(file, 0o666) // in spite of the umask, for tests that give up root's rights
+		_ = os.Chmod(file, 0o666) // despite the umask, for tests that give up root's rights
 		begun := time.Now()
 		out, err := tr.run([]string{"MUTANTS_REACHED=" + file}, 2*time.Minute, "-test.run=^"+tests[i]+"$")
 		reached, readErr := os.ReadFile(file)
@@ -238,7 +238,7 @@ func (tr *trial) look() {
 		defer mu.Unlock()
 		tr.took[tests[i]] = time.Since(begun)
 		if err != nil || readErr != nil {
-			tr.t.Logf("left out: %s fails when nothing is changed: %v, %v\n%s", tests[i], err, readErr, out)
+			tr.t.Logf("left out: %s fails without a change: %v, %v\n%s", tests[i], err, readErr, out)
 			return
 		}
 		for _, text := range slices.Compact(slices.Sorted(slices.Values(strings.Fields(string(reached))))) {
@@ -249,14 +249,14 @@ func (tr *trial) look() {
 	})
 }
 
-// found reports whether some test fails with a variant, the quick ones first. A test
-// that does not end fails, too.
+// found reports whether some test fails with a variant. It runs the quick ones first. A test
+// that does not end in time fails, too.
 func (tr *trial) found(n int) bool {
 	const many, quick = 25, time.Second
 	tests := slices.SortedFunc(slices.Values(tr.reaches[n]), func(a, b string) int { return cmp.Compare(tr.took[a], tr.took[b]) })
 	for len(tests) > 0 {
 		k := 0
-		limit := 30 * time.Second // also on a machine that others need, too
+		limit := 30 * time.Second // enough for a busy machine
 		for k < len(tests) && k < many && (k == 0 || tr.took[tests[k]] < quick) {
 			limit += 4 * tr.took[tests[k]]
 			k++
@@ -275,7 +275,8 @@ func (tr *trial) run(env []string, limit time.Duration, args ...string) (string,
 	defer cancel()
 	cmd := exec.CommandContext(ctx, tr.binary, append(args, "-test.short", fmt.Sprint("-test.timeout=", limit))...)
 	cmd.Dir = tr.dir
-	// What a killed one leaves goes with this test, and its figures are nobody's.
+	// The files of a killed process are removed with the test's directory. Its figures
+	// must not replace those of this test.
 	cmd.Env = append(os.Environ(), append(env, "TMPDIR="+tr.tmp, "HOSTLOCAL_GC_FIGURES=", "HOSTLOCAL_GC_CNITEST_PROGRAMS="+tr.programs)...)
 	cmd.WaitDelay = time.Second
 	out, err := cmd.CombinedOutput()

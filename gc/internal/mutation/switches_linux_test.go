@@ -2,8 +2,9 @@
 
 package mutation
 
-// switches is the file that is added to a package. A process whose environment names a
-// number runs that variant; one that names a file writes there which it reached.
+// switches is the file that is added to a package. The environment variable MUTANT selects a
+// variant by its number. MUTANTS_REACHED is a file to which the process appends the numbers
+// of the variants whose code it reached.
 const switches = `package PACKAGE
 
 import (

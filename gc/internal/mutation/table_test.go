@@ -22,26 +22,25 @@ var (
 	find   = flag.Bool("mutation.find", false, "run all quick tests without each guard, and say which fail")
 )
 
-// unguarded are hazards with tests in these packages, and no single guard that
-// could be taken out.
+// unguarded are hazards with tests in these packages, and without a single guard that could
+// be removed.
 var unguarded = map[string]string{
-	"10": "an owner is its container ID, and a name is looked at nowhere",
-	"20": "what nobody holds is released: no guard, but what is left without one",
-	"33": "which source is asked decides: see the matrix of sources",
+	"10": "an owner is a container ID, and no code compares pod names",
+	"20": "a reservation without a holder is released, which needs no guard",
+	"33": "it depends on the sources: see their matrix",
 	"35": "as 33",
 }
 
-// TestGuards fails when gc/testdata/guards.md is not the table of guards, when a
-// hazard that has tests here has no guard without which one of them fails, or a
-// guard no test, or when a guard's code is not in its file, just once. That the
-// tests do fail without it is what TestMutations shows.
+// TestGuards fails if gc/testdata/guards.md is not the table of guards, if a hazard with
+// tests here has no guard whose removal makes one of them fail, if a guard has no test, or if
+// a guard's code is not exactly once in its file. TestMutations shows that the tests fail.
 func TestGuards(t *testing.T) {
 	hazards := make(map[string][]string) // the rows of each
 	fails := make(map[string]bool)       // the hazards one of whose own tests fails
 	for i, g := range guards {
 		packageOf(t, g)
 		if n := strings.Count(source(t, g.file), g.code); n != 1 {
-			t.Errorf("%s has the code of this guard %d times, want once; mend the table:\n%s: %s\n%s", g.file, n, g.rule, sentence(i), g.code)
+			t.Errorf("%s has the code of this guard %d times, want once; update the table:\n%s: %s\n%s", g.file, n, g.rule, sentence(i), g.code)
 		}
 		named := strings.Fields(g.hazards)
 		if len(named) == 0 {
@@ -74,8 +73,8 @@ func TestGuards(t *testing.T) {
 	})
 	var table strings.Builder
 	table.WriteString("<!-- written by: go test ./gc/internal/mutation -run TestGuards -update -->\n\n" +
-		"Each guard of the safety rules, the hazards that it stands against, and a test that fails when it is taken out.\n" +
-		"A guard may stand against several hazards.\n\n" +
+		"Each guard of the safety rules, the hazards that it prevents, and a test that fails without it.\n" +
+		"A guard may prevent several hazards.\n\n" +
 		"| hazard | rule | guard | test that fails without it |\n|---|---|---|---|\n")
 	for _, h := range keys {
 		table.WriteString(strings.Join(hazards[h], "\n") + "\n")
@@ -95,7 +94,7 @@ func TestGuards(t *testing.T) {
 	}
 }
 
-// source is what a file of the module holds.
+// source returns the content of a file of the module.
 func source(t *testing.T, file string) string {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(root(t), filepath.FromSlash(file)))
@@ -105,7 +104,7 @@ func source(t *testing.T, file string) string {
 	return string(content)
 }
 
-// sentence is what a guard says, with what it goes on from.
+// sentence returns the description of a guard, with that of the row which it continues.
 func sentence(i int) string {
 	base := i
 	for strings.HasPrefix(guards[base].guard, "...") {
@@ -117,8 +116,7 @@ func sentence(i int) string {
 	return guards[base].guard + " " + guards[i].guard
 }
 
-// packageOf returns the package that has a guard's tests: that of the guard, or
-// gc.
+// packageOf returns the package of a guard's tests: that of the guard, or gc.
 func packageOf(t *testing.T, g guard) string {
 	t.Helper()
 	dir := path.Dir(g.file)
@@ -136,7 +134,7 @@ func packageOf(t *testing.T, g guard) string {
 
 var testFunc = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
 
-var testsOf sync.Map // by package: names, which are asked for by every guard
+var testsOf sync.Map // the names of tests by package, which every guard needs
 
 // tests returns the tests of a package.
 func tests(t *testing.T, pkg string) (names []string) {
@@ -161,7 +159,7 @@ func tests(t *testing.T, pkg string) (names []string) {
 	return names
 }
 
-// root is the module's directory.
+// root returns the directory of the module.
 func root(t *testing.T) string {
 	t.Helper()
 	dir, err := filepath.Abs("../../..")

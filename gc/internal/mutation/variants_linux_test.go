@@ -19,13 +19,13 @@ import (
 	"testing"
 )
 
-// A variant is one small change of a package's code that some test of the package
-// should notice. All variants of a package are in one binary, switched on by their
-// numbers, so that a package is compiled once and not once for each.
+// A variant is a small change of a package's code with which some test of the package should
+// fail. All variants of a package are in one binary, which selects one by its number, so that
+// the package is compiled once and not once for each.
 type variant struct {
-	// key says what is changed: the function, the kind of change, and the code with
-	// blanks for local names. So it stays the same when code moves to another line
-	// or file, or a local variable gets another name.
+	// key identifies the change: the function, the kind of change, and the code with
+	// blanks for local names. It stays the same if code moves to another line or file,
+	// or a local variable gets another name.
 	key string
 	at  string // file and line
 }
@@ -45,8 +45,8 @@ type variants struct {
 	origin  string // of an error that is checked: what is said before the check
 }
 
-// An edit inserts text. Of those at one offset what ends there comes before
-// what begins, an inner one ends before an outer one and begins after it.
+// An edit inserts text. At one offset, ends come before beginnings. An inner edit ends before
+// an outer one, and begins after it.
 type edit struct {
 	offset int
 	text   string
@@ -161,7 +161,7 @@ func (v *variants) text(n ast.Node) string {
 	return string(v.content[v.offset(n.Pos()):v.offset(n.End())])
 }
 
-// shape is code up to its end or before on one line, with blanks for local names.
+// shape returns code up to end on one line, with blanks for local names.
 func (v *variants) shape(code ast.Node, end token.Pos) string {
 	var b strings.Builder
 	from := v.offset(code.Pos())
@@ -184,7 +184,7 @@ func (v *variants) shape(code ast.Node, end token.Pos) string {
 	return strings.Join(strings.Fields(b.String()), " ")
 }
 
-// wrap puts text around code.
+// wrap inserts text before and after code.
 func (v *variants) wrap(code ast.Node, before, after string) {
 	from, to := v.offset(code.Pos()), v.offset(code.End())
 	n := len(v.edits)
@@ -195,8 +195,8 @@ func (v *variants) insert(at token.Pos, text string) {
 	v.edits = append(v.edits, edit{v.offset(at), text, false, 0, len(v.edits)})
 }
 
-// edited is the file with all edits. Of two around the same code the later one is
-// the inner one.
+// edited returns the file with all edits. Of two around the same code the later one is the
+// inner one.
 func (v *variants) edited() []byte {
 	slices.SortStableFunc(v.edits, func(a, b edit) int {
 		switch {
