@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package boottime tells how long a node has been up.
+// Package boottime returns how long a node has been up.
 package boottime
 
 import (
@@ -9,8 +9,8 @@ import (
 	"unsafe"
 )
 
-// Since returns for how long the node has been up, sleep included, or zero where
-// the kernel does not tell (clock_gettime(2), CLOCK_BOOTTIME).
+// Since returns how long the node has been up, including sleep, or zero if the kernel
+// does not report it (clock_gettime(2), CLOCK_BOOTTIME).
 func Since() time.Duration {
 	const clockBoottime = 7
 	var ts syscall.Timespec

@@ -2,10 +2,10 @@
 
 //go:build !linux
 
-// Package boottime tells how long a node has been up.
+// Package boottime returns how long a node has been up.
 package boottime
 
 import "time"
 
-// Since returns zero: it is unknown here.
+// Since returns zero: the time is unknown on this platform.
 func Since() time.Duration { return 0 }

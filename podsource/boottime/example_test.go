@@ -9,7 +9,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/boottime"
 )
 
-// What is from before the boot needs no DEL, and no namespace of then is left.
+// The time of the boot. No network namespace from before it exists any more.
 func ExampleSince() {
 	up := boottime.Since()
 	booted := time.Now().Add(-up)

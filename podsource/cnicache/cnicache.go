@@ -22,8 +22,8 @@ import (
 // libcni CacheDir).
 const DefaultDir = "/var/lib/cni/results"
 
-// DefaultTimeout is less than gc gives all sources together, so that an error names
-// the source.
+// DefaultTimeout is less than the time limit of gc for all sources, so that an error names
+// this source.
 const DefaultTimeout = 10 * time.Second
 
 // Options configure a Source. Living must be set.
@@ -41,22 +41,21 @@ type Options struct {
 	Timeout time.Duration
 }
 
-// A Source reads caches of CNI results. Make one for the life of the process: it
-// remembers which records it saw the last time, and so for how long a cache was
-// not wiped.
+// A Source reads caches of CNI results. Keep one for the life of the process: it
+// remembers the records of the last call, and so since when a cache was not wiped.
 type Source struct {
 	dirs    []string
 	living  func(context.Context) (func(path string, at time.Time) (lives, sure bool), error)
 	timeout time.Duration
 
 	mu     sync.Mutex
-	caches []cache // by the places of dirs
+	caches []cache // by the indexes of dirs
 }
 
-// A cache is what was seen in a directory the last time.
+// A cache has the records that the last call found in a directory.
 type cache struct {
 	records map[string]record // by file name
-	since   time.Time         // the earliest of their times that is known, without a gap
+	since   time.Time         // since when the directory was not wiped
 }
 
 // A record is a file of the cache.
@@ -65,8 +64,8 @@ type record struct {
 	made time.Time // when it was written
 }
 
-// next is the cache with the records that it has now. It was not wiped if one of
-// those that it had is still there, and the others ended: their namespaces are gone.
+// next returns the cache with new records. The directory was not wiped if one of the old
+// records is still there, and the namespaces of the missing ones are gone.
 func (c *cache) next(records map[string]record, lives living) cache {
 	since, goesOn := time.Time{}, false
 	for file, r := range records {
@@ -110,15 +109,14 @@ func New(opts Options) (*Source, error) {
 	return &Source{dirs: dirs, living: opts.Living, timeout: cmp.Or(opts.Timeout, DefaultTimeout), caches: make([]cache, len(dirs))}, nil
 }
 
-// Rank returns [podsource.RankCache]: an ADD that is not under way any more when
-// the cache is read has its entry.
+// Rank returns [podsource.RankCache]: after an ADD has ended, the cache has its entry.
 func (*Source) Rank() podsource.Rank { return podsource.RankCache }
 
 // Pods returns one pod for each live entry; all entries are in Recorded. A directory that
-// can't be read is an error. Each entry costs three system calls, and the parsing of its
+// can't be read is an error. Each entry takes three system calls and the parsing of its
 // JSON.
 //
-// If several directories exist, RecordedSince is the latest of theirs, since any of them
+// If several directories exist, RecordedSince is the latest of theirs, because any of them
 // may have been wiped.
 func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 	bounded, cancel := context.WithTimeout(ctx, s.timeout)
@@ -162,14 +160,14 @@ func (s *Source) ask(ctx context.Context) (podsource.Answer, error) {
 			a.RecordedSince = since
 		}
 	}
-	if len(notes) == len(s.dirs) { // else one is the right one, and others may never be used
+	if len(notes) == len(s.dirs) { // else one directory has records, and the others may be unused
 		a.Note = strings.Join(notes, "; ")
 	}
 	return a, nil
 }
 
-// readDir adds the entries of a directory to an answer, and returns its records:
-// nil where there is no such directory.
+// readDir adds the entries of a directory to an answer, and returns its records, or nil if
+// there is no such directory.
 func readDir(ctx context.Context, dir string, lives living, a *podsource.Answer) (map[string]record, error) {
 	files, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -185,10 +183,10 @@ func readDir(ctx context.Context, dir string, lives living, a *podsource.Answer)
 		}
 		path := filepath.Join(dir, f.Name())
 		info, err := os.Lstat(path)
-		if errors.Is(err, fs.ErrNotExist) || err == nil && !info.Mode().IsRegular() { // its DEL came; what is no file is no entry
+		if errors.Is(err, fs.ErrNotExist) || err == nil && !info.Mode().IsRegular() { // after its DEL; or not an entry
 			continue
 		}
-		made := time.Now() // in doubt it is of this boot
+		made := time.Now() // if unknown, it counts as of this boot
 		var e entry
 		if err == nil {
 			made = info.ModTime()
@@ -211,7 +209,8 @@ func readDir(ctx context.Context, dir string, lives living, a *podsource.Answer)
 	return records, nil
 }
 
-// emptySince is when a directory's last record went, if it had one.
+// emptySince returns when the last record of an empty directory was removed: the time of its
+// last change.
 func emptySince(dir string) (time.Time, error) {
 	info, err := os.Stat(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -223,10 +222,10 @@ func emptySince(dir string) (time.Time, error) {
 	return info.ModTime(), nil
 }
 
-// living is what Options.Living gives.
+// living is the function that Options.Living returns.
 type living = func(path string, at time.Time) (lives, sure bool)
 
-// claims reports whether an entry's container may live, and whether that is sure.
+// claims reports whether an entry's container may be live, and whether that is certain.
 func (e *entry) claims(made time.Time, lives living) (may, sure bool) {
 	if len(e.paths) == 0 {
 		return lives("", made)
@@ -238,7 +237,7 @@ func (e *entry) claims(made time.Time, lives living) (may, sure bool) {
 	return may, sure
 }
 
-// pod returns what an entry claims, if it does.
+// pod returns the pod of an entry, and whether it may be live.
 func (e *entry) pod(path string, made time.Time, lives living) (podsource.Pod, bool) {
 	p := podsource.Pod{Origin: "CNI cache " + path}
 	if e.damaged {

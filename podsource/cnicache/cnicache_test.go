@@ -24,8 +24,7 @@ import (
 // object is a part of an entry.
 type object map[string]any
 
-// written is an entry as libcni writes it, with some fields changed. A nil field
-// is left out.
+// written returns an entry of libcni with some fields changed. A nil field is left out.
 func written(t *testing.T, change object) string {
 	t.Helper()
 	all := object{
@@ -49,8 +48,8 @@ func written(t *testing.T, change object) string {
 	return string(text)
 }
 
-// ask asks a source about one directory. Namespaces live by their paths, and a
-// path that is not known since lastBoot.
+// ask asks a source with one directory. The namespaces at the living paths exist. Of unclear
+// and of no path only the time is compared, with lastBoot.
 func ask(t *testing.T, dir string, living ...string) podsource.Answer {
 	t.Helper()
 	a, err := askAll(t, []string{dir}, living...)
@@ -60,7 +59,7 @@ func ask(t *testing.T, dir string, living ...string) podsource.Answer {
 	return a
 }
 
-// unclear is a path of which nobody can say whether it lives.
+// unclear is a path that Living can't decide.
 const unclear = "/proc/self/fd/7"
 
 var lastBoot = time.Now().Add(-time.Hour)
@@ -81,7 +80,7 @@ func askAll(t *testing.T, dirs []string, living ...string) (podsource.Answer, er
 	return s.Pods(t.Context())
 }
 
-// file writes a file, and says when.
+// file writes a file with that modification time.
 func file(t *testing.T, dir, name, text string, at time.Time) {
 	t.Helper()
 	path := filepath.Join(dir, name)
@@ -93,10 +92,10 @@ func file(t *testing.T, dir, name, text string, at time.Time) {
 	}
 }
 
-// What an answer says of one file.
+// The answer for one file.
 //
-// Guard: [parseEntry] and [inName] find whose a file is, and [entry.claims]
-// whether it counts.
+// Guard: [parseEntry] and [inName] find the container of a file, and [entry.claims] decides
+// whether it is live.
 func TestHazard70Entries(t *testing.T) {
 	const path = "/var/run/netns/cni-1"
 	recorded := []podsource.Attachment{{Network: "podnet", ContainerID: "ee3b0f0c"}}
@@ -113,24 +112,24 @@ func TestHazard70Entries(t *testing.T) {
 		pods     []podsource.Pod
 		recorded []podsource.Attachment
 	}{
-		{"its namespace lives", written(t, nil), now, path, live, recorded},
-		{"... also where it was made before the node booted: what lives, lives", written(t, nil), beforeBoot, path, live, recorded},
+		{"its namespace exists", written(t, nil), now, path, live, recorded},
+		{"... although the file's time is from before the boot", written(t, nil), beforeBoot, path, live, recorded},
 		{"its namespace is gone", written(t, nil), now, "", nil, recorded},
-		{"the namespace of the result is not asked where libcni says which it was", written(t, nil), now, "/var/run/netns/cni-9", nil, recorded},
-		{"libcni before 1.2: the result says", written(t, object{"netns": nil}), now, "/var/run/netns/cni-9", live, recorded},
+		{"the namespace of the result does not count if libcni recorded another", written(t, nil), now, "/var/run/netns/cni-9", nil, recorded},
+		{"libcni before 1.2: that of the result counts", written(t, object{"netns": nil}), now, "/var/run/netns/cni-9", live, recorded},
 		{"... and it is gone", written(t, object{"netns": nil}), now, path, nil, recorded},
-		{"nobody can say whether it lives", written(t, object{"netns": unclear}), now, path, byName, recorded},
-		{"... from before the node booted", written(t, object{"netns": unclear}), beforeBoot, path, nil, recorded},
-		{"one of two paths lives surely", written(t, object{"netns": nil, "result": object{"interfaces": []object{{"sandbox": unclear}, {"sandbox": path}}}}), now, path, noIPs, recorded},
+		{"Living can't decide", written(t, object{"netns": unclear}), now, path, byName, recorded},
+		{"... for an entry from before the boot", written(t, object{"netns": unclear}), beforeBoot, path, nil, recorded},
+		{"one of two paths exists for certain", written(t, object{"netns": nil, "result": object{"interfaces": []object{{"sandbox": unclear}, {"sandbox": path}}}}), now, path, noIPs, recorded},
 		{"no path at all, of this boot", written(t, object{"netns": nil, "result": object{}}), now, path, byName, recorded},
-		{"... from before it", written(t, object{"netns": nil, "result": object{}}), beforeBoot, path, nil, recorded},
+		{"... of an earlier boot", written(t, object{"netns": nil, "result": object{}}), beforeBoot, path, nil, recorded},
 		{"an old result", written(t, object{"result": object{"ip4": object{"ip": "10.0.0.2/24"}, "ip6": object{"ip": "fd00::2/64"}}}), now, path, live, recorded},
-		{"an address that is none does not hide the container", written(t, object{"result": object{"ips": []object{{"address": "x"}}}}), now, path, noIPs, recorded},
+		{"an invalid address does not hide the container", written(t, object{"result": object{"ips": []object{{"address": "x"}}}}), now, path, noIPs, recorded},
 		{"empty", "", now, path, byName, recorded},
 		{"torn", written(t, nil)[:200], now, path, byName, recorded},
-		{"torn, from before the node booted", written(t, nil)[:200], beforeBoot, path, nil, recorded},
+		{"torn, from before the boot", written(t, nil)[:200], beforeBoot, path, nil, recorded},
 		{"of another kind", written(t, object{"kind": "cniCacheV2"}), now, path, byName, recorded},
-		{"a result alone, as the oldest libcni wrote it", `{"cniVersion":"0.3.1","ips":[{"address":"10.0.0.2/24"}]}`, now, path, byName, recorded},
+		{"a result alone, as early versions of libcni wrote it", `{"cniVersion":"0.3.1","ips":[{"address":"10.0.0.2/24"}]}`, now, path, byName, recorded},
 		{"an ID that CNI does not allow", written(t, object{"containerId": "a/b"}), now, path, byName, recorded},
 		{"a network that CNI does not allow", written(t, object{"networkName": "../x"}), now, path, byName, recorded},
 		{"too long", strings.Repeat(" ", maxEntry) + written(t, nil), now, path, byName, recorded},
@@ -153,7 +152,7 @@ func TestHazard70Entries(t *testing.T) {
 				}
 			}
 			if got.Recorded == nil {
-				t.Error("a cache without entries looks like a source that is none")
+				t.Error("Recorded is nil, as from a source without a record")
 			}
 			if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.IgnoreFields(podsource.Pod{}, "Origin"),
 				cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
@@ -163,11 +162,11 @@ func TestHazard70Entries(t *testing.T) {
 	}
 }
 
-// Since when a cache was not wiped: since the oldest record that was seen, as long
-// as each question finds a record of the one before.
+// A cache was not wiped since its oldest record, as long as each call finds a record of the
+// call before.
 //
-// Guard: [cache.next] goes on only while a record of the question before is
-// there, and all that went have ended.
+// Guard: [cache.next] keeps the time only while a record of the call before exists, and the
+// namespaces of all missing ones are gone.
 func TestHazard70RecordedSince(t *testing.T) {
 	dir, other := t.TempDir(), t.TempDir()
 	var living []string
@@ -192,20 +191,20 @@ func TestHazard70RecordedSince(t *testing.T) {
 		living []string
 		want   time.Time
 	}{
-		{"both are empty, since they were made", dir, nil, nil, nil, at(0)},
-		{"what is no entry is no record", dir, map[string]int{"lock": 1}, nil, nil, at(1)},
+		{"both have been empty since they were made", dir, nil, nil, nil, at(0)},
+		{"a file that is no entry is no record", dir, map[string]int{"lock": 1}, nil, nil, at(1)},
 		{"the oldest of two", dir, map[string]int{"podnet-a-eth0": 10, "podnet-b-eth0": 20}, nil, nil, at(10)},
 		{"the oldest ended, and the other is still there", dir, nil, []string{"podnet-a-eth0"}, nil, at(10)},
 		{"... and then a new one comes", dir, map[string]int{"podnet-c-eth0": 30}, nil, nil, at(10)},
 		{"... and the first new one ends", dir, nil, []string{"podnet-b-eth0"}, nil, at(10)},
-		{"nothing is there that was there before", dir, map[string]int{"podnet-d-eth0": 40}, []string{"podnet-c-eth0"}, nil, at(40)},
-		{"a file of the same name, which is another", dir, map[string]int{"podnet-d-eth0": 50}, nil, nil, at(50)},
+		{"no record of the call before exists", dir, map[string]int{"podnet-d-eth0": 40}, []string{"podnet-c-eth0"}, nil, at(40)},
+		{"another file of the same name", dir, map[string]int{"podnet-d-eth0": 50}, nil, nil, at(50)},
 		{"an older one counts", dir, map[string]int{"podnet-e-eth0": 45}, nil, nil, at(45)},
-		{"a record goes, and its namespace lives: purged by age", dir, nil, []string{"podnet-e-eth0"}, []string{lives}, at(50)},
-		{"... which counts for good", dir, nil, nil, nil, at(50)},
-		{"of two directories the later one", other, map[string]int{"podnet-f-eth0": 55}, nil, nil, at(55)},
+		{"a record is gone, and its namespace exists: removed because of its age", dir, nil, []string{"podnet-e-eth0"}, []string{lives}, at(50)},
+		{"... and the time remains", dir, nil, nil, nil, at(50)},
+		{"the later one of two directories", other, map[string]int{"podnet-f-eth0": 55}, nil, nil, at(55)},
 		{"... whichever that is", other, map[string]int{"podnet-f-eth0": 5}, nil, nil, at(50)},
-		{"one is wiped: since then", dir, nil, []string{"podnet-d-eth0"}, nil, at(58)},
+		{"one is wiped: the time of that", dir, nil, []string{"podnet-d-eth0"}, nil, at(58)},
 		{"... until there is a new one", dir, map[string]int{"podnet-g-eth0": 59}, nil, nil, at(59)},
 	} {
 		living = step.living
@@ -221,7 +220,7 @@ func TestHazard70RecordedSince(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		when := at(58) // of a change in the directory, which counts if it is empty
+		when := at(58) // the last change of the directory, which counts if it is empty
 		if len(step.write) == 0 && step.remove == nil {
 			when = at(0)
 		} else if step.write["lock"] > 0 {
@@ -237,7 +236,7 @@ func TestHazard70RecordedSince(t *testing.T) {
 	}
 }
 
-// Where there is no record in any directory, people are told of each.
+// If no directory has a record, the note names all of them.
 func TestNote(t *testing.T) {
 	dir, missing := t.TempDir(), filepath.Join(t.TempDir(), "missing")
 	for _, c := range []struct {
@@ -259,7 +258,7 @@ func TestNote(t *testing.T) {
 	}
 }
 
-// A name may be read in several ways, and each may be the right one.
+// A file name may have several meanings.
 func TestInName(t *testing.T) {
 	for _, c := range []struct {
 		file string
@@ -283,7 +282,7 @@ func TestInName(t *testing.T) {
 	}
 }
 
-// What is in a directory beside entries, and what is not there.
+// Directories and links beside the entries, a missing directory, and a file as directory.
 func TestDirectories(t *testing.T) {
 	dir, other := t.TempDir(), t.TempDir()
 	file(t, dir, "podnet-ee3b0f0c-eth0", written(t, nil), time.Now())
@@ -307,15 +306,15 @@ func TestDirectories(t *testing.T) {
 	}
 }
 
-// Whatever does not let the cache be read is an error, and declares nothing.
+// If the cache can't be read, Pods returns an error and no declaration.
 func TestErrors(t *testing.T) {
 	for _, opts := range []Options{{}, {Dirs: []string{"/a"}}} {
 		if _, err := New(opts); err == nil || !strings.Contains(err.Error(), "Options.Living is missing") {
 			t.Errorf("without Living: %v", err)
 		}
 	}
-	away := errors.New("away")
-	living := func(context.Context) (func(string, time.Time) (bool, bool), error) { return nil, away }
+	errFailed := errors.New("failed")
+	living := func(context.Context) (func(string, time.Time) (bool, bool), error) { return nil, errFailed }
 	if _, err := New(Options{Dirs: []string{"results"}, Living: living}); err == nil {
 		t.Error("a relative path is accepted")
 	}
@@ -326,7 +325,7 @@ func TestErrors(t *testing.T) {
 	if s.dirs[0] != DefaultDir || s.Rank() != podsource.RankCache {
 		t.Errorf("got %q, rank %d", s.dirs, s.Rank())
 	}
-	if got, err := s.Pods(t.Context()); !errors.Is(err, away) || got.Names != nil || got.Recorded != nil {
+	if got, err := s.Pods(t.Context()); !errors.Is(err, errFailed) || got.Names != nil || got.Recorded != nil {
 		t.Errorf("got %+v, %v", got, err)
 	}
 	dir := t.TempDir()
@@ -344,7 +343,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// FuzzEntry: any bytes make an entry whose names CNI allows, or an error.
+// FuzzEntry: any bytes are an entry with names that CNI allows, or an error.
 func FuzzEntry(f *testing.F) {
 	f.Add([]byte(`{"kind":"cniCacheV1","containerId":"a","networkName":"n","result":{"interfaces":[{"sandbox":"/x"}],"ips":[{"address":"10.0.0.1/8"}]}}`))
 	f.Add([]byte(`{"kind":"cniCacheV1","containerId":"a","networkName":"n","result":null}`))
@@ -359,13 +358,13 @@ func FuzzEntry(f *testing.F) {
 		}
 		for _, ip := range e.ips {
 			if !ip.IsValid() {
-				t.Error("an address that is none")
+				t.Error("an invalid address")
 			}
 		}
 	})
 }
 
-// A question ends when its time is up, whether its context does or not (R13).
+// A call ends after Timeout, even if its context does not (R13).
 func TestTimeLimit(t *testing.T) {
 	hangs := func(ctx context.Context) (func(string, time.Time) (bool, bool), error) {
 		<-ctx.Done()
@@ -389,5 +388,5 @@ func TestTimeLimit(t *testing.T) {
 	}
 }
 
-// The table of hazards is what the tests and the package's comment say.
+// The table of hazards matches the tests and the package comment.
 func TestHazardTable(t *testing.T) { hazardtable.Check(t) }

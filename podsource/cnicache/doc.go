@@ -25,8 +25,8 @@
 //
 // An entry without a path counts as unproven if it is of this boot: its container keeps its
 // reservations until a container runtime that would name the container has not named it for
-// long enough (R4). So does an entry whose path Living can't decide, and a file that is torn,
-// empty or can't be read, for the container in its name (hazard 70).
+// long enough (R4). The same holds for an entry whose path Living can't decide. A file that
+// is torn, empty or unreadable counts as such an entry for the container in its name (hazard 70).
 //
 // # What it declares
 //
@@ -52,9 +52,9 @@
 //     entry has no namespace, the container is kept as unproven (hazard 70).
 //   - A container that was attached without libcni, or with a cache in a directory that is
 //     not in [Options].Dirs.
-//   - That an entry was wiped, other than by the age of the entries that are left: it speaks
-//     only of what is younger than its oldest record (hazard 70).
-//   - The names of pods: it knows containers.
+//   - That an entry was wiped. It only knows the age of the other entries, so it declares
+//     nothing for reservations that are older than its oldest record (hazard 70).
+//   - The names of pods: it names containers.
 //
 // # Where the cache is
 //

@@ -17,30 +17,30 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// maxEntry is the most that is read of a file. A configuration and a result are
-// some kilobytes.
+// maxEntry is the maximum size of a file. A configuration and a result have a few
+// kilobytes.
 const maxEntry = 4 << 20
 
-// An entry is what a file says of an attachment.
+// An entry is the content of a file.
 type entry struct {
-	attachments []podsource.Attachment // just one, or all that its name may mean
-	paths       []string               // of its network namespace; none is known where it is empty
+	attachments []podsource.Attachment // one, or if damaged all that the file's name may mean
+	paths       []string               // of its network namespace; empty if unknown
 	ips         []netip.Addr
-	damaged     bool // it can't be read, or is no entry
+	damaged     bool // the file can't be read, or is not an entry
 }
 
-// name is what CNI allows as a container ID and as the name of a network (SPEC.md,
+// name matches the container IDs and the names of networks that CNI allows (SPEC.md,
 // section 2, "Parameters", and section 1).
 var name = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*$`)
 
-// readEntry reads a file. Any error but fs.ErrNotExist says that it is torn, or
-// that it can't be read.
+// readEntry reads a file. Any error but fs.ErrNotExist means that the file is damaged or
+// can't be read.
 func readEntry(path string) (entry, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe in its place does not block
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // so that a pipe does not block
 	if err != nil {
 		return entry{}, err
 	}
-	defer func() { _ = f.Close() }() // it was only read
+	defer func() { _ = f.Close() }() // only read from
 	text, err := io.ReadAll(io.LimitReader(f, maxEntry+1))
 	if err != nil {
 		return entry{}, err
@@ -51,8 +51,8 @@ func readEntry(path string) (entry, error) {
 	return parseEntry(text)
 }
 
-// parseEntry reads what libcni writes since 0.8 (cni, libcni cachedInfo). What it
-// wrote before is a result alone, and does not say whose: like a torn file it
+// parseEntry parses an entry of libcni 0.8 or later (cni, libcni cachedInfo). Earlier
+// versions wrote only a result, without its container. Such a file counts as damaged: it
 // claims by its name.
 func parseEntry(text []byte) (entry, error) {
 	var e struct {
@@ -84,15 +84,15 @@ func parseEntry(text []byte) (entry, error) {
 	}
 	for _, text := range addresses {
 		text, _, _ = strings.Cut(text, "/")
-		if ip, err := netip.ParseAddr(text); err == nil { // its container ID keeps it anyway
+		if ip, err := netip.ParseAddr(text); err == nil { // else the container ID is enough
 			out.ips = append(out.ips, ip)
 		}
 	}
 	return out, nil
 }
 
-// inName returns every attachment that a file of this name may be about:
-// <network>-<container ID>-<interface>, of which each may hold hyphens.
+// inName returns every attachment that a file name may mean. It has the form
+// <network>-<container ID>-<interface>, and each part may have hyphens.
 func inName(file string) (all []podsource.Attachment) {
 	parts := strings.Split(file, "-")
 	for from := 1; from < len(parts); from++ {

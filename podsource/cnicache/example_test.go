@@ -13,8 +13,8 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/cnicache"
 )
 
-// Two attachments are in the cache, and the network namespace of one of them
-// lives. Package netns would know that; here it is known in advance.
+// Two attachments are in the cache, and the network namespace of one of them exists. Here
+// the function living stands for that of package netns.
 func Example() {
 	dir, err := os.MkdirTemp("", "results")
 	if err != nil {
@@ -46,7 +46,7 @@ func Example() {
 func ExampleOptions() {
 	cache, err := cnicache.New(cnicache.Options{
 		Dirs:    []string{cnicache.DefaultDir, "/var/lib/cni/multus/results"},
-		Timeout: 5 * time.Second, // for the directories and Living together
+		Timeout: 5 * time.Second, // for Living and reading the directories
 		Living: func(context.Context) (func(path string, at time.Time) (lives, sure bool), error) { // that of package netns
 			return func(string, time.Time) (lives, sure bool) { return false, false }, nil
 		},

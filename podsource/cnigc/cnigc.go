@@ -17,28 +17,28 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// The keys of a GC request. The specification of CNI 1.1 has the first
+// The keys of a GC request. The first is that of the CNI 1.1 specification
 // (SPEC.md, section 2, "GC"). libcni sends the second one with the same content,
-// for plugins that followed an earlier wording (containernetworking/cni#1101).
+// for plugins that follow an earlier draft (containernetworking/cni#1101).
 const (
 	valid  = "cni.dev/valid-attachments"
 	valid0 = "cni.dev/attachments"
 )
 
-// name is what CNI allows as a container ID and as the name of a network (SPEC.md,
+// name matches the container IDs and the names of networks that CNI allows (SPEC.md,
 // section 2, "Parameters", and section 1).
 var name = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*$`)
 
-// DefaultMaxAge is less than the minimum age of a reservation can be where only
-// the request names its holder: what was reserved after the request is young as
-// long as the request counts (R5).
+// DefaultMaxAge is less than the lowest minimum age that is possible if only the request
+// names holders (R5). So reservations made after the request are still young when the
+// request expires.
 const DefaultMaxAge = 2 * time.Minute
 
-// Options say for how long a request counts. The zero value is the safe default.
+// Options set how long a request is valid. The zero value is the safe default.
 type Options struct {
-	// MaxAge is how long after [New] the request is taken for true. What was
-	// attached since is not in it, so one for longer than two minutes is for who
-	// lets no ADD begin meanwhile. Zero is [DefaultMaxAge]; it must not be negative.
+	// MaxAge is how long the request is valid after [New]. It does not name later
+	// attachments, so set more than two minutes only if no ADD begins in that
+	// time. Zero is [DefaultMaxAge]; it must not be negative.
 	MaxAge time.Duration
 }
 
@@ -49,17 +49,16 @@ type Source struct {
 	answer podsource.Answer
 }
 
-// New returns the attachments that a GC request calls valid; request is what the
-// plugin was given on its standard input, just before. Every container of that
-// network that lives is among them, and where the list is null or empty none does:
-// the source declares both (R4, R9, R14), but not for what was reserved since. Where both keys are there, an attachment
-// in either list is valid.
+// New returns a source of the attachments that a GC request lists as valid. request is the
+// plugin's standard input, and must have been read just before. The source declares that
+// the list names every live container of the request's network, and that none is live if
+// the list is null or empty (R4, R9, R14). It does not declare that for later reservations.
+// If the request has both keys, an attachment in either list is valid.
 //
-// A request without the list is an error, as is one without the name of its
-// network, one that is not a whole and unambiguous JSON object, or an attachment
-// without a container ID (R2). libcni leaves out the list when its caller gives no
-// arguments at all. Keys that are not known mean nothing, in the request and in
-// its attachments.
+// It is an error if the request has no list, no name of its network, or is not a complete
+// and unambiguous JSON object, or if an attachment has no container ID (R2). libcni leaves
+// out the list if its caller passes no arguments. Unknown keys of the request and of its
+// attachments are ignored.
 func New(request []byte, opts Options) (*Source, error) {
 	if opts.MaxAge < 0 {
 		return nil, fmt.Errorf("reading a CNI GC request: MaxAge is %v; it must not be negative", opts.MaxAge)
@@ -83,9 +82,8 @@ func New(request []byte, opts Options) (*Source, error) {
 	return &Source{opts: opts, made: made, answer: a}, nil
 }
 
-// Pods returns one pod for each container with a valid attachment. It waits for
-// nothing. A request that is older than Options.MaxAge is an error: ask for
-// another one (hazard 62).
+// Pods returns one pod for each container with a valid attachment. It does not wait. If
+// the request is older than Options.MaxAge, it returns an error (hazard 62).
 func (s *Source) Pods(context.Context) (podsource.Answer, error) {
 	if age := time.Since(s.made); age > s.opts.MaxAge {
 		return podsource.Answer{Source: s.answer.Source}, fmt.Errorf("the CNI GC request for network %s is %v old, and counts for %v; "+
@@ -94,7 +92,7 @@ func (s *Source) Pods(context.Context) (podsource.Answer, error) {
 	return s.answer, nil
 }
 
-// Network returns the network that the request names, the only one that the source
+// Network returns the network of the request, which is the only one that the source
 // speaks of.
 func (s *Source) Network() string { return s.answer.Networks[0] }
 
@@ -138,15 +136,15 @@ func nameIn(fields map[string]json.RawMessage, key string) (s string, err error)
 	if !ok {
 		return "", fmt.Errorf("it has no %s", key)
 	}
-	_ = json.Unmarshal(raw, &s) // what is no string is no name either
+	_ = json.Unmarshal(raw, &s) // s is empty if raw is not a string, and so does not match
 	if !name.MatchString(s) {
 		return "", fmt.Errorf("its %s is %s, which CNI does not allow", key, raw)
 	}
 	return s, nil
 }
 
-// object returns the wanted fields of a JSON object. Unlike a struct for json.Unmarshal
-// it takes their names exactly, and none twice: which of two lists is meant?
+// object returns the wanted fields of a JSON object. Unlike json.Unmarshal with a struct, it
+// compares letter case, and returns an error if one of them is there twice.
 func object(content []byte, wanted ...string) (fields map[string]json.RawMessage, err error) {
 	if err := json.Unmarshal(content, &fields); err != nil {
 		return nil, fmt.Errorf("it is not a JSON object: %w", err)
@@ -156,7 +154,7 @@ func object(content []byte, wanted ...string) (fields map[string]json.RawMessage
 	}
 	maps.DeleteFunc(fields, func(key string, _ json.RawMessage) bool { return !slices.Contains(wanted, key) })
 	seen := make(map[json.Token]bool)
-	d := json.NewDecoder(bytes.NewReader(content)) // which meets no error any more
+	d := json.NewDecoder(bytes.NewReader(content)) // content is valid, so it returns no error
 	_, _ = d.Token()
 	for d.More() {
 		key, _ := d.Token()

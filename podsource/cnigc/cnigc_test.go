@@ -23,12 +23,12 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/internal/hazardtable"
 )
 
-// files are the reservations of each row: as host-local writes them today, a
-// second interface's, and as it wrote them before v0.8.0.
+// files are the reservations of each row: one of the current format, one of a second
+// interface, one of the format before v0.8.0, and one of IPv6.
 var files = map[string]string{"10.0.0.2": "a\r\neth0", "10.0.0.3": "a\r\nnet1", "10.0.0.4": "b", "fd00::5": "c\r\neth0"}
 
-// newNode returns a data directory with these reservations in network n, and the
-// same in another one. They are as old as given.
+// newNode returns a data directory with these reservations, of that age, in network n and in
+// another network.
 func newNode(t *testing.T, age time.Duration) *hostlocal.Store {
 	t.Helper()
 	dataDir := t.TempDir()
@@ -47,7 +47,7 @@ func newNode(t *testing.T, age time.Duration) *hostlocal.Store {
 	return hostlocal.New(dataDir)
 }
 
-// left returns the reservations that are left in a network.
+// left returns the reservations of a network that still exist.
 func left(t *testing.T, store *hostlocal.Store, network string) (all []string) {
 	t.Helper()
 	names, err := os.ReadDir(filepath.Join(store.DataDir(), network))
@@ -71,21 +71,20 @@ func newReconciler(t *testing.T, store *hostlocal.Store, source podsource.Source
 	return r
 }
 
-// pass runs a pass of a reconciler for both networks over reservations that are an
-// hour old, and returns those that are left in network n. In the other one all
-// must be (hazard 74).
+// pass runs a pass over both networks, with reservations that are an hour old, and returns
+// those that are left in network n. All of the other network must be left (hazard 74).
 func pass(t *testing.T, source podsource.Source) (inN []string, err error) {
 	t.Helper()
 	store := newNode(t, time.Hour)
 	_, err = newReconciler(t, store, source).Reconcile(t.Context())
 	if other := left(t, store, "other"); len(other) != len(files) {
-		t.Errorf("what a request for network n says is taken for the other one: only %v are left there", other)
+		t.Errorf("the request for network n released in the other one: only %v are left there", other)
 	}
 	return left(t, store, "n"), err
 }
 
-// The list is there, or it is an error. Where it says that nobody is valid, the
-// source declares that, and the pass is not refused (R9).
+// If no attachment is valid, the source declares that there are no pods, and the pass is not
+// refused (R9).
 //
 // Guard: [read] takes either key, and every attachment.
 func TestHazard27ValidAttachments(t *testing.T) {
@@ -93,9 +92,9 @@ func TestHazard27ValidAttachments(t *testing.T) {
 		reason, stdin string
 		left          []string
 	}{
-		{"null: nobody is valid", `{"name":"n","cni.dev/valid-attachments":null}`, nil},
-		{"empty: nobody is valid", `{"name":"n","cni.dev/valid-attachments":[]}`, nil},
-		{"one container: what its other interface holds is kept, too",
+		{"null: none is valid", `{"name":"n","cni.dev/valid-attachments":null}`, nil},
+		{"empty: none is valid", `{"name":"n","cni.dev/valid-attachments":[]}`, nil},
+		{"one container: the reservation of its other interface is kept, too",
 			`{"name":"n","cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"}]}`, []string{"10.0.0.2", "10.0.0.3"}},
 		{"both interfaces", `{"name":"n","cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"},{"containerID":"a","ifname":"net1"}]}`,
 			[]string{"10.0.0.2", "10.0.0.3"}},
@@ -103,15 +102,15 @@ func TestHazard27ValidAttachments(t *testing.T) {
 		{"as libcni sends it", `{"name":"n","cni.dev/attachments":[{"containerID":"c","ifname":"eth0"}],"cni.dev/valid-attachments":` +
 			`[{"containerID":"c","ifname":"eth0"}],"cniVersion":"1.1.0","type":"x"}`, []string{"fd00::5"}},
 		{"as libcni sends null", `{"name":"n","cni.dev/attachments":null,"cni.dev/valid-attachments":null,"cniVersion":"1.1.0"}`, nil},
-		{"the earlier wording alone", `{"name":"n","cni.dev/attachments":[{"containerID":"b","ifname":"eth0"}]}`, []string{"10.0.0.4"}},
-		{"both, and they differ: either keeps",
+		{"the key of the earlier draft alone", `{"name":"n","cni.dev/attachments":[{"containerID":"b","ifname":"eth0"}]}`, []string{"10.0.0.4"}},
+		{"both keys with different lists: either keeps",
 			`{"name":"n","cni.dev/attachments":[{"containerID":"b"}],"cni.dev/valid-attachments":[{"containerID":"c"}]}`, []string{"10.0.0.4", "fd00::5"}},
-		{"both, and one is null: the other keeps",
+		{"both keys, one with null: the other keeps",
 			`{"name":"n","cni.dev/attachments":[{"containerID":"b"}],"cni.dev/valid-attachments":null}`, []string{"10.0.0.4"}},
 		{"unknown keys, once or twice, in the request and in an attachment",
 			`{"name":"n","cni.dev/new":[{}],"cni.dev/new":{},"Cni.dev/valid-attachments":[],"cni.dev/valid-attachments":[{"new":{"containerID":"b"},"containerID":"a","containerid":"c","ifname":7}]}`,
 			[]string{"10.0.0.2", "10.0.0.3"}},
-		{"a container of which nothing is reserved", ` {"name":"n","cni.dev/valid-attachments" : [ {"containerID" : "x"} ] } ` + "\n", nil},
+		{"a container without a reservation", ` {"name":"n","cni.dev/valid-attachments" : [ {"containerID" : "x"} ] } ` + "\n", nil},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
 			source, err := cnigc.New([]byte(row.stdin), cnigc.Options{})
@@ -129,13 +128,13 @@ func TestHazard27ValidAttachments(t *testing.T) {
 	}
 }
 
-// The list is there, or it is an error.
+// A request without a valid list is an error.
 //
-// Guard: [read] wants the list, and [object] each key once.
+// Guard: [read] requires the list, and [object] each key once.
 func TestHazard27NoValidAttachments(t *testing.T) {
 	for _, row := range []struct{ reason, stdin, want string }{
 		{"the list is missing: libcni without arguments", `{"cniVersion":"1.1.0","name":"n","type":"x"}`, "cni.dev/valid-attachments"},
-		{"no network: the list could be any one's", `{"cni.dev/valid-attachments":[]}`, "it has no name"},
+		{"no network: the list could be that of any", `{"cni.dev/valid-attachments":[]}`, "it has no name"},
 		{"a network in another letter case", `{"Name":"n","cni.dev/valid-attachments":[]}`, "it has no name"},
 		{"null for the network", `{"name":null,"cni.dev/valid-attachments":[]}`, "its name"},
 		{"an empty one", `{"name":"","cni.dev/valid-attachments":[]}`, "its name"},
@@ -166,7 +165,7 @@ func TestHazard27NoValidAttachments(t *testing.T) {
 	} {
 		source, err := cnigc.New([]byte(row.stdin), cnigc.Options{})
 		if err == nil || source != nil || !strings.Contains(err.Error(), row.want) {
-			t.Errorf("%s: %v, %v, want an error that says %q", row.reason, source, err, row.want)
+			t.Errorf("%s: %v, %v, want an error that contains %q", row.reason, source, err, row.want)
 		}
 	}
 	const request = `{"name":"n","cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"}]}`
@@ -177,7 +176,7 @@ func TestHazard27NoValidAttachments(t *testing.T) {
 	}
 }
 
-// The same list of nobody, without the request's declaration, is refused.
+// An empty list without the request's declaration is refused.
 //
 // Guard: [New] declares that no pods means that there are none.
 func TestHazard34NobodyIsValid(t *testing.T) {
@@ -192,17 +191,17 @@ func TestHazard34NobodyIsValid(t *testing.T) {
 	if got, err := pass(t, source); err != nil || got != nil {
 		t.Errorf("left %v, %v, want nothing", got, err)
 	}
-	// It does not speak for a runtime that has no pods, either.
+	// The declaration does not extend to a runtime without pods.
 	if got, err := pass(t, podsource.Union(podsource.Static{}, source)); !errors.Is(err, gc.ErrNoPods) || len(got) != len(files) {
 		t.Errorf("with an idle runtime: left %v, %v, want all and %v", got, err, gc.ErrNoPods)
 	}
 }
 
-// What a request for network n says is for n alone. All other hazard tests here
-// look at the other network as well; here some source speaks of that, too.
+// A request counts only in its own network. All other hazard tests here check the other
+// network as well. Here another source speaks of that network, too.
 //
-// Guard: [New] declares the network of which the answer speaks, and in which it
-// names containers.
+// Guard: [New] declares the network that the answer speaks of, and in which it names
+// containers.
 func TestHazard74AnotherNetwork(t *testing.T) {
 	requests := podsource.AnswerFunc(func(ctx context.Context) (podsource.Answer, error) { // one for each pass
 		source, err := cnigc.New([]byte(`{"name":"n","cni.dev/valid-attachments":[{"containerID":"c"}]}`), cnigc.Options{})
@@ -210,12 +209,12 @@ func TestHazard74AnotherNetwork(t *testing.T) {
 			return podsource.Answer{}, err
 		}
 		if source.Network() != "n" {
-			t.Errorf("it is about network %q, want n", source.Network())
+			t.Errorf("its network is %q, want n", source.Network())
 		}
 		return source.Pods(ctx)
 	})
-	// Pods that are starting claim what nobody names. In n the request ends that,
-	// for what is old enough and was seen for long enough.
+	// Starting pods claim reservations that no source names. In n the request ends that
+	// claim, for reservations that are old enough and were seen for long enough.
 	kubelet := podsource.Static{{UID: "starting"}}
 	synctest.Test(t, func(t *testing.T) {
 		store := newNode(t, 0)
@@ -242,8 +241,8 @@ func TestHazard74AnotherNetwork(t *testing.T) {
 	})
 }
 
-// A request says nothing of who came after it. Whoever keeps its source, as in a
-// loop, gets an error, and not the addresses of those who live.
+// A request does not name later containers. So a source that is used for too long, as in a
+// loop, returns an error, and their addresses are not released.
 //
 // Guard: [Source.Pods] compares the request's age with [Options.MaxAge].
 func TestHazard62OldRequest(t *testing.T) {
@@ -266,13 +265,13 @@ func TestHazard62OldRequest(t *testing.T) {
 				r := newReconciler(t, store, source)
 				time.Sleep(row.lasts)
 				if _, err := r.Reconcile(t.Context()); err != nil {
-					t.Errorf("it counts for %v: %v", row.lasts, err)
+					t.Errorf("it is valid for %v: %v", row.lasts, err)
 				}
 				time.Sleep(time.Second)
-				store = newNode(t, gc.DefaultMinAge) // all came since, and are old enough by now
+				store = newNode(t, gc.DefaultMinAge) // reservations from after the request, which are old enough
 				_, err = newReconciler(t, store, source).Reconcile(t.Context())
 				if !errors.Is(err, gc.ErrRefused) || !strings.Contains(err.Error(), "make a source of each request") {
-					t.Errorf("got %v, want %v and what to do", err, gc.ErrRefused)
+					t.Errorf("got %v, want %v and a remedy", err, gc.ErrRefused)
 				}
 				if got := left(t, store, "n"); len(got) != len(files) {
 					t.Errorf("only %v are left", got)
@@ -285,10 +284,9 @@ func TestHazard62OldRequest(t *testing.T) {
 	}
 }
 
-// Who came after the request is none of those whom it could call valid, for however
-// long it counts.
+// A request can't list later containers, however long it is valid.
 //
-// Guard: [New] declares that it says nothing of what was reserved since.
+// Guard: [New] declares a gap since the request.
 func TestHazard62ReservedAfterTheRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(time.Hour)
@@ -311,13 +309,13 @@ func TestHazard62ReservedAfterTheRequest(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := left(t, store, "n"); len(got) != len(files) {
-			t.Errorf("left are %v, want those that came since, and not 10.0.0.9", got)
+			t.Errorf("left are %v, want the later ones, and not 10.0.0.9", got)
 		}
 	})
 }
 
-// FuzzNew: any bytes are a request or an error, and the container IDs of
-// a request can be any that CNI allows, each once.
+// FuzzNew: any bytes are a request or an error. The container IDs of a request are valid in
+// CNI, each once.
 func FuzzNew(f *testing.F) {
 	for _, seed := range []string{
 		`{"name":"n","cni.dev/valid-attachments":null}`, `{"cni.dev/attachments":[],"name":"n"}`, `{}`, `{"a":1,"a":2}`,
@@ -332,7 +330,7 @@ func FuzzNew(f *testing.F) {
 		source, err := cnigc.New(stdin, cnigc.Options{})
 		if err != nil {
 			if source != nil {
-				t.Errorf("%v came with %v", err, source)
+				t.Errorf("both an error and a source: %v, %v", err, source)
 			}
 			return
 		}
@@ -342,7 +340,7 @@ func FuzzNew(f *testing.F) {
 		}
 		want := []podsource.Names{{Form: podsource.AnyForm, Networks: a.Networks}}
 		if diff := cmp.Diff(want, a.Names); diff != "" {
-			t.Errorf("what it declares (-want +got):\n%s", diff)
+			t.Errorf("declared names (-want +got):\n%s", diff)
 		}
 		seen := make(map[string]bool)
 		for _, p := range a.Pods {
@@ -354,5 +352,5 @@ func FuzzNew(f *testing.F) {
 	})
 }
 
-// The table of hazards is what the tests and the package's comment say.
+// The table of hazards matches the tests and the package comment.
 func TestHazardTable(t *testing.T) { hazardtable.Check(t) }

@@ -10,8 +10,8 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/cnigc"
 )
 
-// What a plugin does with a GC request, between reading its standard input and
-// running a pass over the network that the request names.
+// A plugin makes a source of a GC request from its standard input, for a pass over the
+// network of the request.
 func ExampleNew() {
 	stdin := []byte(`{
 		"cniVersion": "1.1.0",
@@ -47,8 +47,8 @@ func ExampleNew() {
 	// reading a CNI GC request: it has no "cni.dev/valid-attachments", so it does not say what is valid
 }
 
-// No attachment is valid: then no container of the network lives. The answer counts for a
-// minute, since the request does not name what is attached later.
+// No attachment is valid, so no container of the network is live. The source is valid for a
+// minute, because the request does not name later attachments.
 func ExampleOptions() {
 	source, err := cnigc.New([]byte(`{"cniVersion": "1.1.0", "name": "podnet", "type": "vendor", "cni.dev/valid-attachments": []}`),
 		cnigc.Options{MaxAge: time.Minute})
