@@ -13,14 +13,14 @@ import (
 	"strings"
 )
 
-// A kubernetes is a version of client-go, k8s.io/api and k8s.io/apimachinery, and
-// of the go line that these need.
+// A kubernetes is a version of client-go, k8s.io/api and k8s.io/apimachinery, with the go
+// line that they need.
 type kubernetes struct {
 	version, goLine string
-	agent           bool // an agent is built with it
+	agent           bool // whether an agent is built with it
 }
 
-// versions has each minor version from the floor to the newest.
+// versions has each minor version from the lowest that is required to the newest.
 var versions = []kubernetes{
 	{"v0.28.0", "1.24.2", false},
 	{"v0.29.15", "1.24.2", false},
@@ -34,12 +34,12 @@ var versions = []kubernetes{
 	{"v0.37.0", "1.26.0", true},
 }
 
-// fieldsAsString has apimachinery keep managed fields in another type, from v0.36
-// on. What touches them must compile with both.
+// fieldsAsString changes the type of managed fields in apimachinery v0.36 and later. Code
+// that uses them must compile with both types.
 const fieldsAsString = "-tags=fieldsv1string"
 
-// types builds what needs the types of the API alone with that version, as an agent
-// with another client may have it.
+// types builds the packages of m, which need only the types of the API, with that version, as
+// an agent with another client may require it.
 func (h *rehearsal) types(ctx context.Context, dir string, k kubernetes, m *mod) (string, error) {
 	requires := []string{"k8s.io/api " + k.version, apimachinery + " " + k.version, h.require(m)}
 	if err := write(dir, k.goLine, requires, map[string]string{"outside.go": "package outside\n\n" + imports([]string{m.path})}); err != nil {
@@ -53,13 +53,13 @@ func (h *rehearsal) types(ctx context.Context, dir string, k kubernetes, m *mod)
 	}
 	got, err := h.goCommand(ctx, dir, "list", "-m", "-f", "{{.Version}}", apimachinery)
 	if err == nil && got != k.version {
-		err = fmt.Errorf("it was built with %s %s, and meant was %s", apimachinery, got, k.version)
+		err = fmt.Errorf("it was built with %s %s, want %s", apimachinery, got, k.version)
 	}
 	return "", err
 }
 
-// agent is what an agent has before it embeds anything. It does without the whole
-// clientset, which takes a minute to compile and needs no other module.
+// agent is an agent before it embeds the library. It does not use the whole clientset, which
+// takes a minute to compile and needs no other module.
 const agent = `package agent
 
 import (
@@ -88,9 +88,9 @@ func run(ctx context.Context, indexer cache.Indexer) (listers.PodLister, error) 
 var _ = run
 `
 
-// agent builds an agent with that client-go, then again with all libraries. No
-// version of what the agent had may be another than before, except where the plugins
-// and gRPC alone move it, too, and its go line must stay.
+// agent builds an agent with that version of client-go, and again with all library modules.
+// It fails if the go line changes, or the version of a module that the agent used before,
+// unless the plugins and gRPC alone change it, too.
 func (h *rehearsal) agent(ctx context.Context, dir, version, goLine string, libraries []*mod) (string, error) {
 	requires := []string{"k8s.io/api " + version, apimachinery + " " + version, clientGo + " " + version}
 	if err := write(dir, goLine, requires, map[string]string{"agent.go": agent}); err != nil {
@@ -132,8 +132,8 @@ func (h *rehearsal) agent(ctx context.Context, dir, version, goLine string, libr
 	return moved(before, after, allowed)
 }
 
-// moved compares the versions of modules. It fails where one is another than
-// before, and not as in allowed.
+// moved compares the versions of modules. It fails if one has changed, and not to that in
+// allowed.
 func moved(before, after, allowed map[string]string) (string, error) {
 	var notes []string
 	var errs []error
@@ -154,8 +154,7 @@ func moved(before, after, allowed map[string]string) (string, error) {
 	return "the plugins and gRPC move " + strings.Join(notes, ", "), errors.Join(errs...)
 }
 
-// used returns the versions of all modules of which the module in dir builds a
-// package.
+// used returns the versions of all modules from which the module in dir builds packages.
 func (h *rehearsal) used(ctx context.Context, dir string) (map[string]string, error) {
 	out, err := h.goCommand(ctx, dir, "list", "-deps", "-f", "{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}}{{end}}{{end}}", ".")
 	if err != nil {
@@ -170,8 +169,8 @@ func (h *rehearsal) used(ctx context.Context, dir string) (map[string]string, er
 	return versions, nil
 }
 
-// withPlugins returns the versions of an agent that has the plugins and gRPC, as
-// they are required here, and nothing of this repository.
+// withPlugins returns the versions of an agent with the plugins and gRPC at the versions that
+// are required here, and without this repository.
 func (h *rehearsal) withPlugins(ctx context.Context, dir, goLine string, requires []string) (map[string]string, error) {
 	requires = slices.Clone(requires)
 	for _, m := range h.modules {

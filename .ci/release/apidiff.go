@@ -17,8 +17,8 @@ import (
 // apidiffTool compares the exported names of two versions of a module.
 const apidiffTool = "golang.org/x/exp/cmd/apidiff@v0.0.0-20261014143641-f0251eb4aa3e"
 
-// lastTag returns the highest version of the root module that is tagged in the
-// history of this commit, or nothing.
+// lastTag returns the highest version of the root module that is tagged in the history of
+// this commit, or "" if there is none.
 func (r *repo) lastTag() (string, error) {
 	list, err := r.git("tag", "--list", "--merged", "HEAD", "v*")
 	if err != nil {
@@ -32,10 +32,10 @@ func (r *repo) lastTag() (string, error) {
 	return versions[len(versions)-1], nil
 }
 
-// apidiff prints what changed in the exported names since the last tag. It fails on a
-// change that breaks users if the next version, which the modules require of each
-// other, may not have one: a patch, and from v1.0.0 on a minor version. Before the
-// first tag it does nothing, and says so.
+// apidiff prints the changes of exported names since the last tag. The next version is the one
+// that the modules require of each other. If it is a patch version, or a minor version after
+// v1.0.0, a change that breaks users is an error. Before the first tag there is nothing to
+// compare with.
 func (r *repo) apidiff(ctx context.Context, out io.Writer) error {
 	last, err := r.lastTag()
 	if err != nil {
@@ -99,11 +99,11 @@ func (r *repo) apidiff(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
-// apiChanges returns what the tool says of a module in two work trees.
+// apiChanges returns the tool's output for a module in two work trees.
 func apiChanges(ctx context.Context, dir string, oldRepo, newRepo *repo, was, is *mod) (string, error) {
 	tool := filepath.Join(dir, "apidiff")
 	run := func(r *repo, m *mod, args ...string) (string, error) {
-		work := "off" // else go.work's modules below this one would be compared with it
+		work := "off" // else the modules of go.work below this one would be compared, too
 		if len(r.inRepo(m)) > 0 {
 			work = filepath.Join(r.root, "go.work")
 		}

@@ -14,7 +14,7 @@ import (
 
 var (
 	span = regexp.MustCompile("`([^`\n]+)`")
-	// A command of ours or of Go's, behind a prompt, a directory and variables.
+	// A command of this repository or of Go, after an optional prompt, directory and variables.
 	typed     = regexp.MustCompile(`^(?:\$ )?(?:cd (\S+) && )?(?:[A-Z_]+=\S+ )*((?:go (?:test|build|run|install|get)|go -C \S+ (?:test|run)|(?:\./)?hostlocal-gc|cniserver) .*|bash \..*)$`)
 	quoted    = regexp.MustCompile(`'[^']* [^']*'`)
 	unquoted  = strings.NewReplacer(`"`, "", "'", "", "--source ...", "--source cri", " > plan.json", "")
@@ -22,8 +22,8 @@ var (
 	ofTheTest = []string{"v", "race", "short", "timeout", "run", "bench", "benchtime", "count"}
 )
 
-// commandsOf returns the commands of a document: those of its blocks, of its text, and
-// of what kubectl is to run in a pod.
+// commandsOf returns the commands in the blocks and in the text of a document, including those
+// that kubectl runs in a pod.
 func commandsOf(text string) (all [][]string) {
 	inBlock, isShell := false, false
 	for line := range strings.Lines(text) {
@@ -52,9 +52,8 @@ func inPod(line string) string {
 	return line
 }
 
-// Commands in documents can be typed: their directories, tests and flags exist. Those
-// with an output beside them are run by their programs' own tests, and the first README's
-// by .ci/run.
+// The directories, tests and flags of commands in documents exist. Tests of the programs run
+// the commands that are shown with an output, and .ci/run those of README.md.
 func TestCommands(t *testing.T) {
 	root, bin := filepath.Join("..", ".."), t.TempDir()
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", bin, "./hostlocal-gc", "./cniserver")
@@ -70,7 +69,7 @@ func TestCommands(t *testing.T) {
 			words := strings.Fields(unquoted.Replace(quoted.ReplaceAllString(c[2], "quoted")))
 			dir := filepath.Join(root, c[1])
 			if filepath.Dir(name) != "." && strings.HasPrefix(words[0], "go") && slices.Contains(words, ".") && c[1] == "" && !slices.Contains(words, "-C") {
-				dir = "" // of whatever package the text speaks of
+				dir = "" // the text says of which package
 			}
 			var wrong string
 			switch program := filepath.Base(words[0]); program {
@@ -80,7 +79,7 @@ func TestCommands(t *testing.T) {
 				if _, err := os.Stat(filepath.Join(root, words[1])); err != nil {
 					wrong = err.Error()
 				}
-			default: // with --help a command reads its flags, and does nothing
+			default: // with --help a command parses its flags and does nothing else
 				out, err := exec.CommandContext(t.Context(), filepath.Join(bin, program), append(words[1:], "--help")...).CombinedOutput()
 				if err != nil {
 					wrong = string(out)
@@ -92,12 +91,12 @@ func TestCommands(t *testing.T) {
 		}
 	}
 	if found < 60 {
-		t.Errorf("%d commands were found, which are too few to be all", found)
+		t.Errorf("found only %d commands; commandsOf may miss some", found)
 	}
 }
 
-// checkGo says what is wrong with a go command in a directory, or in whatever
-// package where that is empty.
+// checkGo returns what is wrong with a go command in a directory, or "". An empty directory is
+// that of any package.
 func checkGo(t *testing.T, dir string, words []string) string {
 	t.Helper()
 	if words[0] == "-C" {

@@ -45,7 +45,7 @@ var (
 	named   = regexp.MustCompile("`(Test[A-Z][A-Za-z0-9]*)`")
 )
 
-// Links in documents lead somewhere, to chapters also.
+// The files and chapters that documents link to exist.
 func TestLinks(t *testing.T) {
 	documents := read(t, "*.md")
 	anchors := make(map[string]map[string]bool)
@@ -77,7 +77,7 @@ func TestLinks(t *testing.T) {
 		}
 	}
 	if links < 50 {
-		t.Errorf("%d links were found, which are too few to be all", links)
+		t.Errorf("found only %d links; the test may miss some", links)
 	}
 }
 
@@ -96,15 +96,15 @@ func TestNamedTests(t *testing.T) {
 	}
 }
 
-// The first document leads, and is no manual.
+// README.md is an introduction, and no manual.
 func TestReadmeIsShort(t *testing.T) {
 	if n := strings.Count(read(t, "README.md")["README.md"], "\n"); n > 180 {
 		t.Errorf("README.md has %d lines, more than 180", n)
 	}
 }
 
-// What the table of versions says was run is what go.mod files require, and the lists of
-// this program.
+// The table of tested versions matches the requirements in go.mod files, and the lists of this
+// program.
 func TestVersions(t *testing.T) {
 	readme := read(t, "README.md")["README.md"]
 	modules := read(t, "*go.mod")

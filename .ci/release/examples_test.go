@@ -21,13 +21,13 @@ import (
 	"testing"
 )
 
-// A listed package is what go list says of one.
+// A listed is the go command's description of a package.
 type listed struct {
 	ImportPath, Dir, Export   string
 	TestGoFiles, XTestGoFiles []string
 }
 
-// list asks the go command for packages, what they import, and their export data.
+// list returns packages and those that they import, with their export data.
 func list(t *testing.T, dir, work string, patterns ...string) map[string]*listed {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", append([]string{
@@ -49,7 +49,7 @@ func list(t *testing.T, dir, work string, patterns ...string) map[string]*listed
 	}
 }
 
-// A catalog is what packages export, by name: package.Name or package.Type.Member.
+// A catalog has the exported names of packages: package.Name or package.Type.Member.
 type catalog struct {
 	names map[types.Object]string
 	used  map[types.Object]bool // in the body of an Example
@@ -81,8 +81,8 @@ func examplesOf(t *testing.T, all map[string]*listed, packages []string) catalog
 	return c
 }
 
-// add adds the names that a package exports, with the fields and the methods of its
-// types. What a type has from one that it embeds belongs to that.
+// add adds the exported names of a package, with the fields and methods of its types. Promoted
+// ones belong to the embedded type.
 func (c catalog) add(p *types.Package) {
 	for _, name := range p.Scope().Names() {
 		object := p.Scope().Lookup(name)
@@ -117,7 +117,7 @@ func (c catalog) add(p *types.Package) {
 	}
 }
 
-// read adds what the bodies of the Examples in the test files of a package use.
+// read adds the names that Examples in the test files of a package use.
 func (c catalog) read(t *testing.T, fset *token.FileSet, imports types.Importer, p *listed, names []string) {
 	t.Helper()
 	var files []*ast.File
@@ -138,7 +138,7 @@ func (c catalog) read(t *testing.T, fset *token.FileSet, imports types.Importer,
 		return
 	}
 	info := &types.Info{Uses: make(map[*ast.Ident]types.Object), Types: make(map[ast.Expr]types.TypeAndValue)}
-	// Test files may use what only tests of the package itself see. Examples don't.
+	// Ignore errors: test files may use names that other test files declare. Examples don't.
 	conf := types.Config{Importer: imports, Error: func(error) {}}
 	_, _ = conf.Check(p.ImportPath+"_test", fset, files, info)
 	inExample := func(n ast.Node) bool {
@@ -156,7 +156,7 @@ func (c catalog) read(t *testing.T, fset *token.FileSet, imports types.Importer,
 	}
 }
 
-// useType marks the named type that a value has, or its elements.
+// useType marks the named type of a value, or of its elements, as used.
 func (c catalog) useType(t types.Type) {
 	switch t := types.Unalias(t).(type) {
 	case *types.Named:
@@ -175,15 +175,15 @@ func (c catalog) useType(t types.Type) {
 	}
 }
 
-// throughInterface are methods that callers have called for them: by fmt, encoding/json,
-// controller-runtime's manager, Prometheus's registry and podsource.Union.
+// throughInterface are methods that users do not call directly. fmt, encoding/json,
+// controller-runtime's manager, Prometheus's registry and podsource.Union call them.
 var throughInterface = []string{"String", "MarshalJSON", "Start", "NeedLeaderElection", "Describe", "Collect", "Pods", "Rank"}
 
-// unshown returns the names that no Example uses. These need none of their own:
-//   - a type of which an Example has a value;
-//   - a constant of an enumeration of which an Example uses another one;
-//   - a constant that is the default of an option: DefaultX where an Example sets Options.X;
-//   - a method of throughInterface, of a type that is shown.
+// unshown returns the names that no Example uses. These need no use of their own:
+//   - a type, if an Example has a value of it;
+//   - a constant of an enumeration, if an Example uses another one of it;
+//   - a constant DefaultX, if an Example sets Options.X;
+//   - a method of throughInterface, if an Example uses its type.
 func (c catalog) unshown() (missing []string) {
 	shown := make(map[string]bool)
 	enumerations := make(map[types.Type]bool)
@@ -218,8 +218,7 @@ func (c catalog) unshown() (missing []string) {
 	return missing
 }
 
-// Every exported name of the library is in an Example, where a reader of pkg.go.dev sees
-// how it is used.
+// An Example, which readers see on pkg.go.dev, uses every exported name of the library.
 func TestExamples(t *testing.T) {
 	root, err := filepath.Abs(filepath.Join("..", ".."))
 	if err != nil {
@@ -245,11 +244,11 @@ func TestExamples(t *testing.T) {
 		t.Errorf("no Example uses %d exported names: write one, or unexport or delete the name\n%s", len(missing), strings.Join(missing, "\n"))
 	}
 	if len(packages) < 15 || len(c.names) < 350 {
-		t.Errorf("%d names in %d packages were found, which are too few to be all", len(c.names), len(packages))
+		t.Errorf("found only %d names in %d packages; the test may miss some", len(c.names), len(packages))
 	}
 }
 
-// What is no use in an Example is found.
+// unshown returns exactly the names without a use in an Example.
 func TestExamplesThatLack(t *testing.T) {
 	r, err := made(t, map[string]string{
 		"m.go": `package m

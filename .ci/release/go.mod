@@ -1,4 +1,4 @@
-// Kept out of go.work: nobody who uses the library needs it.
+// Kept out of go.work: it is only for maintainers.
 module github.com/hostlocal-gc/hostlocal-gc/release
 
 go 1.26.0

@@ -3,13 +3,13 @@
 // Release prepares and rehearses a release of all modules of this repository. A
 // maintainer runs, in .ci/release and with GOWORK=off in the environment:
 //
-//	go run . set v0.1.0   # what modules here require of each other, go.work included
-//	go run . zip          # can every module be zipped, as the proxy does?
-//	go run . rehearse     # can it be fetched and built from outside? (or one case of it, by a part of its name)
-//	go run . apidiff      # what changed in the API since the last tag; fails if the version may not break users
-//	go run . tags v0.1.0  # the tags, in the order to push them
+//	go run . set v0.1.0   # sets the version that modules here require of each other, in go.work, too
+//	go run . zip          # checks that every module can be zipped, as the module proxy does
+//	go run . rehearse     # fetches and builds all modules from outside (or one case, by a part of its name)
+//	go run . apidiff      # prints API changes since the last tag; fails if the version must not break users
+//	go run . tags v0.1.0  # prints the tags in the order to push them
 //
-// Of these set alone changes files.
+// Only set changes files.
 package main
 
 import (

@@ -11,16 +11,16 @@ import (
 	"strings"
 )
 
-// documents have Go blocks that the rehearsal builds. Those of the examples are built by
-// tests of their own.
+// documents have Go blocks that the rehearsal builds. Tests of the examples build the blocks of
+// their documents.
 var documents = []string{"README.md", "gc/README.md", "podsource/README.md", ".github/CONTRIBUTING.md"}
 
-// A frame makes a file of one of the documents' Go blocks.
+// A frame makes a file of a Go block.
 type frame struct {
 	begins string   // the block's first line begins with it
 	file   string   // its name
 	before string   // ROOT stands for the path of the root module
-	dots   []string // what stands for each line that is an ellipsis
+	dots   []string // replacements of the lines that are an ellipsis, in their order
 	after  string
 }
 
@@ -133,7 +133,7 @@ func serve(ctx context.Context, log logr.Logger, path string, networks []string,
 	},
 }
 
-// snippets are the Go blocks of the documents, all of them and as they are.
+// snippets returns a trial for each Go block of the documents.
 func (h *rehearsal) snippets() ([]trial, error) {
 	var all []trial
 	var text strings.Builder
@@ -152,7 +152,7 @@ func (h *rehearsal) snippets() ([]trial, error) {
 			return nil, err
 		}
 		if known[name] {
-			return nil, fmt.Errorf("the documents have two blocks that begin as %q", first)
+			return nil, fmt.Errorf("the documents have two Go blocks that begin with %q", first)
 		}
 		known[name] = true
 		all = append(all, trial{"Go block: " + first[:min(len(first), 30)], func(ctx context.Context, dir string) (string, error) {
@@ -173,7 +173,7 @@ func (h *rehearsal) snippets() ([]trial, error) {
 		}})
 	}
 	if len(all) != len(frames) {
-		return nil, fmt.Errorf("the documents have %d Go blocks, and the rehearsal knows %d", len(all), len(frames))
+		return nil, fmt.Errorf("the documents have %d Go blocks, and frames has %d: update frames", len(all), len(frames))
 	}
 	return all, nil
 }
@@ -209,15 +209,15 @@ func frameOf(block, root string) (name, content string, err error) {
 				continue
 			}
 			if len(dots) == 0 {
-				return "", "", errors.New("more ellipses than the rehearsal knows in the block that begins with " + f.begins)
+				return "", "", errors.New("the Go block has more ellipses than its frame: it begins with " + f.begins)
 			}
 			text, dots = text+dots[0], dots[1:]
 		}
 		if len(dots) > 0 {
-			return "", "", errors.New("fewer ellipses than the rehearsal knows in the block that begins with " + f.begins)
+			return "", "", errors.New("the Go block has fewer ellipses than its frame: it begins with " + f.begins)
 		}
 		return f.file, text + f.after, nil
 	}
 	first, _, _ := strings.Cut(block, "\n")
-	return "", "", fmt.Errorf("the rehearsal knows no block that begins with %q", first)
+	return "", "", fmt.Errorf("no frame for the Go block that begins with %q: add one to frames", first)
 }

@@ -19,23 +19,22 @@ import (
 	"time"
 )
 
-// A rehearsal is a module proxy with all released modules at a made-up version,
-// and builds that fetch them from there.
+// A rehearsal has a module proxy with all released modules at a fake version, and builds that
+// fetch them from it.
 type rehearsal struct {
 	*repo
-	version string   // made up
+	version string   // the fake version
 	dir     string   // temporary
 	env     []string // of every go command
 }
 
-// A trial is one thing that must work from outside. It returns what is worth to
-// be said about it.
+// A trial is a build or a command that must work from outside. It returns a note for the table.
 type trial struct {
 	name string
 	run  func(ctx context.Context, dir string) (string, error)
 }
 
-// rehearse runs every trial, or those whose names contain only.
+// rehearse runs the trials whose names contain only. If that is empty, it runs all.
 func (r *repo) rehearse(ctx context.Context, out io.Writer, only string) error {
 	began := time.Now()
 	h, err := r.newRehearsal(ctx)
@@ -89,7 +88,7 @@ func (r *repo) rehearse(ctx context.Context, out io.Writer, only string) error {
 	return nil
 }
 
-// root1 is the root module.
+// root1 returns the root module.
 func (r *repo) root1() *mod {
 	for _, m := range r.modules {
 		if m.dir == "." {
@@ -99,8 +98,8 @@ func (r *repo) root1() *mod {
 	return nil
 }
 
-// newRehearsal publishes the modules. The version has a hash of what they are, and
-// something random, so that no cache mixes up two rehearsals.
+// newRehearsal publishes the modules. The fake version has a hash of their content and of a
+// random text, so that caches do not confuse two rehearsals.
 func (r *repo) newRehearsal(ctx context.Context) (*rehearsal, error) {
 	version, err := r.version()
 	if err != nil {
@@ -138,19 +137,19 @@ func (r *repo) newRehearsal(ctx context.Context) (*rehearsal, error) {
 	return h, nil
 }
 
-// forget removes a made-up version of the root module and of those below it from
-// the module cache. Where it can't, that is in nobody's way.
+// forget removes a fake version of the root module and of those below it from the module
+// cache. Errors do not matter: a version that is left there has no effect.
 func forget(cache, root, version string) {
 	for _, below := range []string{filepath.Join(cache, "cache", "download"), cache} {
 		owner := filepath.Dir(filepath.Join(below, filepath.FromSlash(root)))
 		_ = filepath.WalkDir(owner, func(path string, d fs.DirEntry, err error) error {
-			if err == nil && d.Name() == "list" { // the versions that are there
+			if err == nil && d.Name() == "list" { // the list of cached versions
 				if text, err := os.ReadFile(path); err == nil && strings.Contains(string(text), version) {
 					_ = os.Remove(path)
 				}
 			}
 			if err != nil || !strings.Contains(d.Name(), version) {
-				return nil //nolint:nilerr // what can't be looked at stays
+				return nil //nolint:nilerr // a file that can't be read is left there
 			}
 			if !d.IsDir() {
 				_ = os.Remove(path)
@@ -172,7 +171,7 @@ func (h *rehearsal) goCommand(ctx context.Context, dir string, args ...string) (
 	return output(ctx, dir, h.env, "go", args...)
 }
 
-// output runs a command and returns what it prints, without white space around.
+// output runs a command and returns its output, without leading and trailing white space.
 func output(ctx context.Context, dir string, env []string, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir, cmd.Env = dir, env

@@ -12,7 +12,8 @@ import (
 	"testing"
 )
 
-// three modules: a needs the root's, b needs both, and tests are not released.
+// three released modules: the root, z, which requires the root, and a, which requires both. t is
+// not released.
 var three = map[string]string{
 	"go.mod":     "module example.com/m\n\ngo 1.24.2\n",
 	"m.go":       "package m\n",
@@ -24,8 +25,7 @@ var three = map[string]string{
 	".cache/nul": "of no module",
 }
 
-// made is a work tree with these files, on top of the three modules. An empty one
-// is removed.
+// made returns a work tree of the modules in three, with these files added or replaced.
 func made(t *testing.T, files map[string]string) (*repo, error) {
 	t.Helper()
 	root := t.TempDir()
@@ -46,7 +46,7 @@ func made(t *testing.T, files map[string]string) (*repo, error) {
 	return openRepo(root)
 }
 
-// commit commits all that is in the work tree.
+// commit commits all files of the work tree.
 func commit(t *testing.T, r *repo) {
 	t.Helper()
 	for _, args := range [][]string{{"add", "-A"}, {"-c", "user.name=x", "-c", "user.email=x@example.com", "commit", "-qm", "x"}} {
@@ -64,7 +64,7 @@ func TestTags(t *testing.T) {
 	refused := func(reason, version, says string) {
 		t.Helper()
 		if got, err := r.tags(version); err == nil || got != nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%s: got %v, %v, want an error that says %q", reason, got, err, says)
+			t.Errorf("%s: got %v, %v, want an error that contains %q", reason, got, err, says)
 		}
 	}
 	refused("nothing is committed", "v0.1.0", "?? a/go.mod")
@@ -78,7 +78,7 @@ func TestTags(t *testing.T) {
 	if err := os.WriteFile(forgotten, []byte("package m\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	refused("a file that git does not have", "v0.1.0", "?? forgotten.go")
+	refused("an untracked file", "v0.1.0", "?? forgotten.go")
 	if err := os.Remove(forgotten); err != nil {
 		t.Fatal(err)
 	}
@@ -99,11 +99,11 @@ func TestTags(t *testing.T) {
 	}
 }
 
-// What would be published and can't be fetched, or not developed with.
+// Modules that could not be fetched after a release, or not be built in the workspace.
 func TestBadModules(t *testing.T) {
 	for _, row := range []struct{ reason, file, text, says string }{
-		{"its path is not that of its directory", "z/go.mod", "module example.com/m/y\n\ngo 1.24.2\n", "called example.com/m/y"},
-		{"not released is said of a requirement", "a/go.mod", "module example.com/m/y\n\ngo 1.24.2\n\nrequire example.com/x v0.1.0 // Not released for long\n", "called example.com/m/y"},
+		{"its path does not match its directory", "z/go.mod", "module example.com/m/y\n\ngo 1.24.2\n", "called example.com/m/y"},
+		{"the comment is on a requirement", "a/go.mod", "module example.com/m/y\n\ngo 1.24.2\n\nrequire example.com/x v0.1.0 // Not released for long\n", "called example.com/m/y"},
 		{"no root", "go.mod", "", "no module line"},
 	} {
 		if _, err := made(t, map[string]string{row.file: row.text}); err == nil || !strings.Contains(err.Error(), row.says) {
@@ -119,7 +119,7 @@ func TestBadModules(t *testing.T) {
 	}
 }
 
-// One file that can't be edited leaves all as they were.
+// If one file can't be edited, none is changed.
 func TestSetAllOrNothing(t *testing.T) {
 	r, err := made(t, nil)
 	if err != nil {
@@ -177,13 +177,13 @@ func TestSet(t *testing.T) {
 
 func TestBadVersions(t *testing.T) {
 	for version, reason := range map[string]string{
-		"":                                   "none at all",
-		"0.1.0":                              "without its v",
+		"":                                   "empty",
+		"0.1.0":                              "without v",
 		"v0.1":                               "not canonical",
 		"v0.1.0+x":                           "with build metadata",
-		"latest":                             "no version",
-		"v0.0.0":                             "what a repository says that has no version",
-		"v2.0.0":                             "its path would be another",
+		"latest":                             "not a version",
+		"v0.0.0":                             "a placeholder",
+		"v2.0.0":                             "it needs another module path",
 		"v0.1.0-0.1":                         "fine: a pre-release",
 		"v0.0.0-20260101000000-0123456789ab": "a pseudo-version",
 	} {
@@ -229,7 +229,7 @@ func TestZip(t *testing.T) {
 		{"reserved, with an extension", "testdata/aux.txt", "aux.txt"},
 		{"the same on systems that ignore case", "M.go", "case-insensitive"},
 		{"a character that Windows does not have", "testdata/a:b", "a:b"},
-		{"all is well", "testdata/ok", ""},
+		{"a valid name", "testdata/ok", ""},
 	} {
 		r, err := made(t, map[string]string{row.name: "package m\n"})
 		if err != nil {
@@ -255,7 +255,7 @@ func TestPublish(t *testing.T) {
 		t.Errorf("got %q, %v, want %q", got, err, want)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "example.com", "m", "t")); !os.IsNotExist(err) {
-		t.Errorf("a module that is not released is there: %v", err)
+		t.Errorf("a module that is not released was published: %v", err)
 	}
 }
 
@@ -271,7 +271,7 @@ func TestFrames(t *testing.T) {
 		t.Errorf("got %s, %v:\n%s", name, err, content)
 	}
 	for reason, block := range map[string]string{
-		"nobody knows it":         "x := 1\n",
+		"without a frame":         "x := 1\n",
 		"one ellipsis too many":   blocks[0] + "...\n",
 		"one ellipsis is missing": strings.Replace(blocks[0], "...\n", "", 1),
 	} {
@@ -289,11 +289,11 @@ func TestMoved(t *testing.T) {
 		note   string
 		fails  bool
 	}{
-		{"as before", before, "nothing moves", false},
-		{"one that is not used any more", map[string]string{"example.com/a": "v1.0.0"}, "nothing moves", false},
-		{"one as the plugins have it", map[string]string{"example.com/a": "v1.1.0"}, "the plugins and gRPC move a v1.0.0 -> v1.1.0", false},
-		{"one by more than the plugins", map[string]string{"example.com/a": "v1.2.0"}, "nothing moves", true},
-		{"one that the plugins don't know", map[string]string{"example.com/b": "v1.1.0"}, "nothing moves", true},
+		{"unchanged", before, "nothing moves", false},
+		{"one is no longer used", map[string]string{"example.com/a": "v1.0.0"}, "nothing moves", false},
+		{"one changes as with the plugins", map[string]string{"example.com/a": "v1.1.0"}, "the plugins and gRPC move a v1.0.0 -> v1.1.0", false},
+		{"one changes by more than with the plugins", map[string]string{"example.com/a": "v1.2.0"}, "nothing moves", true},
+		{"one changes that the plugins do not require", map[string]string{"example.com/b": "v1.1.0"}, "nothing moves", true},
 	} {
 		note, err := moved(before, row.after, map[string]string{"example.com/a": "v1.1.0"})
 		if note != row.note || (err != nil) != row.fails {

@@ -26,7 +26,7 @@ var unreleased = regexp.MustCompile(`(?m)^// (Kept out of go\.work|Not released)
 // A repo is the work tree of a repository with several modules.
 type repo struct {
 	root    string
-	modules []*mod // all of them: the root's first, then those that are required before those that require them
+	modules []*mod // the root module first, and each module after those that it requires
 }
 
 // A mod is one module.
@@ -37,7 +37,7 @@ type mod struct {
 	released bool
 }
 
-// openRepo reads every go.mod that git has or would take.
+// openRepo reads every go.mod that is tracked by git, or new and not ignored.
 func openRepo(root string) (*repo, error) {
 	r := &repo{root: root}
 	files, err := r.files("go.mod", "*/go.mod")
@@ -66,16 +66,16 @@ func openRepo(root string) (*repo, error) {
 		m.released = !unreleased.Match(text)
 		r.modules = append(r.modules, m)
 	}
-	// A tag says by its directory which module it is of.
+	// The directory in a tag selects the module.
 	for _, m := range r.modules {
 		if want := path.Join(r.root1().path, m.dir); m.released && m.path != want {
-			return nil, fmt.Errorf("%s/go.mod: the module is called %s; nobody can fetch it from there but as %s", m.dir, m.path, want)
+			return nil, fmt.Errorf("%s/go.mod: the module is called %s, and can be fetched only as %s: rename it or move it", m.dir, m.path, want)
 		}
 	}
 	return r, r.sort()
 }
 
-// files returns what git has or would take, of what is there.
+// files returns the files that exist and are tracked by git, or new and not ignored.
 func (r *repo) files(patterns ...string) ([]string, error) {
 	args := append([]string{"-C", r.root, "ls-files", "-co", "--exclude-standard", "-z", "--"}, patterns...)
 	out, err := exec.Command("git", args...).Output()
@@ -87,7 +87,7 @@ func (r *repo) files(patterns ...string) ([]string, error) {
 		if name == "" {
 			continue
 		}
-		if _, err := os.Lstat(filepath.Join(r.root, name)); err == nil { // else removed, not yet committed
+		if _, err := os.Lstat(filepath.Join(r.root, name)); err == nil { // else removed, and not yet committed
 			names = append(names, name)
 		}
 	}
@@ -136,8 +136,7 @@ func (r *repo) sort() error {
 	return nil
 }
 
-// version returns the one version that all requirements within the repository
-// name.
+// version returns the version in all requirements within the repository, which must be the same.
 func (r *repo) version() (string, error) {
 	var errs []error
 	found, where := "", ""
@@ -183,8 +182,7 @@ func (r *repo) version() (string, error) {
 	return found, errors.Join(errs...)
 }
 
-// checkVersion fails unless v is what a release of a module without a major
-// version suffix may be called.
+// checkVersion fails unless v may be the version of a module without a major version suffix.
 func checkVersion(v string) error {
 	switch {
 	case semver.Canonical(v) != v || v == "":
@@ -209,13 +207,13 @@ func (r *repo) work() (*modfile.WorkFile, error) {
 	return modfile.ParseWork("go.work", text, nil)
 }
 
-// set writes version into all requirements within the repository, and into
-// go.work, which stands for that version before it is there.
+// set writes version into all requirements within the repository, and into go.work, which
+// replaces that version with the directories of the modules.
 func (r *repo) set(version string) error {
 	if err := checkVersion(version); err != nil {
 		return err
 	}
-	texts := make(map[string][]byte) // all of them, before the first is written
+	texts := make(map[string][]byte) // of all files, before the first is written
 	for _, m := range r.modules {
 		text, err := r.goMod(m, version)
 		if err != nil {
@@ -277,9 +275,9 @@ func (r *repo) goMod(m *mod, version string) ([]byte, error) {
 	return file.Format()
 }
 
-// tags returns the tags of a release in the order to push them. The version must
-// be the one that the modules require of each other, the work tree the commit that
-// is tagged, and no tag there already: what a proxy has once it never forgets.
+// tags returns the tags of a release in the order to push them. The version must be the one
+// that the modules require of each other, the work tree must have no changes, and the tags must
+// not exist: a module proxy keeps a version for ever.
 func (r *repo) tags(version string) ([]string, error) {
 	if err := checkVersion(version); err != nil {
 		return nil, err
@@ -289,7 +287,7 @@ func (r *repo) tags(version string) ([]string, error) {
 		return nil, err
 	}
 	if changed != "" {
-		return nil, fmt.Errorf("the work tree is not the commit that would be tagged; commit or remove:\n%s", changed)
+		return nil, fmt.Errorf("the work tree differs from the commit to tag; commit or remove:\n%s", changed)
 	}
 	if found, err := r.version(); err != nil || found != version {
 		return nil, errors.Join(err, fmt.Errorf("the modules require %q of each other: run set %s, and commit", found, version))
@@ -309,12 +307,12 @@ func (r *repo) tags(version string) ([]string, error) {
 		return nil, err
 	}
 	if there != "" {
-		return nil, fmt.Errorf("these are tagged already, and a proxy may have them: take the next version\n%s", there)
+		return nil, fmt.Errorf("these tags exist, and a proxy may have them: use the next version\n%s", there)
 	}
 	return tags, nil
 }
 
-// git returns what git prints.
+// git returns the output of git.
 func (r *repo) git(args ...string) (string, error) {
 	out, err := exec.Command("git", append([]string{"-C", r.root}, args...)...).Output()
 	if err != nil {

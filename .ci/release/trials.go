@@ -18,10 +18,10 @@ import (
 )
 
 const (
-	// helloWorld is how many packages a program with gc, hostlocal and podsource
+	// helloWorld is the number of packages that a program with gc, hostlocal and podsource
 	// may import.
 	helloWorld = 110
-	// command is what a user installs.
+	// command is the directory of the program that users install.
 	command = "examples/hostlocal-gc"
 	plugins = "github.com/containernetworking/plugins"
 	lock    = plugins + "/plugins/ipam/host-local/backend/disk"
@@ -29,7 +29,7 @@ const (
 
 	clientGo     = "k8s.io/client-go"
 	apimachinery = "k8s.io/apimachinery"
-	// kubepod needs the types of the API and nothing else of Kubernetes.
+	// kubepod needs only the types of the Kubernetes API.
 	kubepod = "podsource/kube/kubepod"
 )
 
@@ -98,7 +98,7 @@ func (h *rehearsal) trials(ctx context.Context) ([]trial, error) {
 		trial{"go install " + command, h.install}), nil
 }
 
-// packages returns the packages of m that others may import.
+// packages returns the packages of m that other modules may import.
 func (h *rehearsal) packages(m *mod) ([]string, error) {
 	names, err := h.files(m.dir)
 	if err != nil {
@@ -128,7 +128,7 @@ func (h *rehearsal) packages(m *mod) ([]string, error) {
 	return found, nil
 }
 
-// owner returns the module that a file is part of.
+// owner returns the module of a file.
 func (h *rehearsal) owner(name string) *mod {
 	var found *mod
 	for _, m := range h.modules {
@@ -139,7 +139,7 @@ func (h *rehearsal) owner(name string) *mod {
 	return found
 }
 
-// write writes the files of a module that is not of this repository.
+// write writes the files of a module outside of this repository.
 func write(dir, goLine string, requires []string, files map[string]string) error {
 	text := "module example.com/outside\n\ngo " + goLine + "\n"
 	for _, r := range requires {
@@ -152,7 +152,7 @@ func write(dir, goLine string, requires []string, files map[string]string) error
 	return errors.Join(errs...)
 }
 
-// goLine is the highest go line of the modules.
+// goLine returns the highest go line of the modules.
 func goLine(modules []*mod) string {
 	highest := ""
 	for _, m := range modules {
@@ -163,10 +163,10 @@ func goLine(modules []*mod) string {
 	return highest
 }
 
-// require returns the requirement of m at the made-up version.
+// require returns the requirement of m at the fake version.
 func (h *rehearsal) require(m *mod) string { return m.path + " " + h.version }
 
-// buildAndVet is what somebody does who embeds a module.
+// buildAndVet builds and vets the module in dir, as its maintainer would.
 func (h *rehearsal) buildAndVet(ctx context.Context, dir string) error {
 	if _, err := h.goCommand(ctx, dir, "build", "./..."); err != nil {
 		return err
@@ -175,8 +175,8 @@ func (h *rehearsal) buildAndVet(ctx context.Context, dir string) error {
 	return err
 }
 
-// tidyAndBuild tidies before: that considers what is imported on all systems, the
-// plugins too, so that all that they require counts.
+// tidyAndBuild runs go mod tidy before buildAndVet. That considers the imports for all systems,
+// and so adds all requirements of the plugins.
 func (h *rehearsal) tidyAndBuild(ctx context.Context, dir string) error {
 	if _, err := h.goCommand(ctx, dir, "mod", "tidy"); err != nil {
 		return err
@@ -196,8 +196,8 @@ func (h *rehearsal) importing(ctx context.Context, dir string, modules []*mod, p
 	return h.buildAndVet(ctx, dir)
 }
 
-// without says of how many modules the one in dir knows. Only podsource/kube may
-// bring along client-go.
+// without returns the number of modules that the one in dir requires. Only with podsource/kube
+// may client-go be one of them.
 func (h *rehearsal) without(ctx context.Context, dir string, m *mod) (string, error) {
 	out, err := h.goCommand(ctx, dir, "list", "-m", "-f", "{{.Path}}", "all")
 	if err != nil {
@@ -205,7 +205,7 @@ func (h *rehearsal) without(ctx context.Context, dir string, m *mod) (string, er
 	}
 	all := strings.Fields(out)
 	if m.dir != "podsource/kube" && slices.Contains(all, clientGo) {
-		err = fmt.Errorf("%s brings along %s", m.path, clientGo)
+		err = fmt.Errorf("%s requires %s, directly or not", m.path, clientGo)
 	}
 	return fmt.Sprintf("%d modules", len(all)-1), err
 }
@@ -218,7 +218,7 @@ func imports(packages []string) string {
 	return text + ")\n"
 }
 
-// hello counts what the smallest program imports.
+// hello counts the packages that the smallest program imports.
 func (h *rehearsal) hello(ctx context.Context, dir string) (string, error) {
 	root := h.root1()
 	err := write(dir, root.file.Go.Version, []string{h.require(root)}, map[string]string{"main.go": "package main\n\n" +
@@ -241,8 +241,7 @@ func (h *rehearsal) hello(ctx context.Context, dir string) (string, error) {
 	return note, nil
 }
 
-// install installs the command as a user does, without a module around, and runs
-// it.
+// install installs the command as a user does, outside of any module, and runs it.
 func (h *rehearsal) install(ctx context.Context, dir string) (string, error) {
 	env := append(slices.Clone(h.env), "GOFLAGS=", "GOBIN="+dir)
 	if _, err := output(ctx, dir, env, "go", "install", h.root1().path+"/"+command+"@"+h.version); err != nil {
@@ -252,9 +251,9 @@ func (h *rehearsal) install(ctx context.Context, dir string) (string, error) {
 	return "", err
 }
 
-// release does in a copy of the repository what a maintainer does for a release, up to
-// the tags, and then begins the next version: with names that are gone it is refused
-// as a patch, and not as a minor version.
+// release runs the steps of a release in a copy of the repository, up to the tags, and begins
+// the next version. With a removed method, apidiff must refuse a patch version and accept a minor
+// version.
 func (h *rehearsal) release(ctx context.Context, dir string) (string, error) {
 	names, err := h.files()
 	if err != nil {
@@ -295,7 +294,7 @@ func (h *rehearsal) release(ctx context.Context, dir string) (string, error) {
 	if err := git("init", "-q"); err != nil {
 		return "", err
 	}
-	r, err := set("v0.901.0") // more than any version to come
+	r, err := set("v0.901.0") // higher than any real version
 	if err != nil {
 		return "", err
 	}
@@ -315,7 +314,7 @@ func (h *rehearsal) release(ctx context.Context, dir string) (string, error) {
 		}
 	}
 	if _, err := r.tags("v0.901.0"); err == nil {
-		return "", errors.New("a version that is tagged is not refused")
+		return "", errors.New("a version that is tagged already is not refused")
 	}
 	note := fmt.Sprintf("%d tags", len(tags))
 

@@ -19,11 +19,11 @@ import (
 	"golang.org/x/mod/zip"
 )
 
-// A file is one that goes into a module's zip.
+// A file is one of a module's zip.
 type file struct {
 	name    string // slash-separated, below the module
 	disk    string
-	content []byte // instead of what is on the disk, if not nil
+	content []byte // if not nil, replaces the content on the disk
 }
 
 func (f file) Path() string { return f.name }
@@ -77,7 +77,7 @@ func (r *repo) zipOf(m *mod, version string) (zipped, goMod []byte, err error) {
 	return buf.Bytes(), goMod, nil
 }
 
-// zipAll zips every module, also those that are never tagged.
+// zipAll zips every module, including those that are never tagged.
 func (r *repo) zipAll(out io.Writer) error {
 	version, err := r.version()
 	errs := []error{err}
@@ -99,7 +99,7 @@ func (r *repo) zipAll(out io.Writer) error {
 	return errors.Join(errs...)
 }
 
-// publish writes released modules into dir as a module proxy has them.
+// publish writes the released modules into dir, in the layout of a module proxy.
 func (r *repo) publish(dir, version string) error {
 	for _, m := range r.modules {
 		if !m.released {

@@ -53,7 +53,8 @@
 //   - A container that was attached without libcni, or with a cache in a directory that is
 //     not in [Options].Dirs.
 //   - That an entry was wiped. It only knows the age of the other entries, so it declares
-//     nothing for reservations that are older than its oldest record (hazard 70).
+//     nothing for a reservation of this boot that is older than they are and has none
+//     (hazard 70).
 //   - The names of pods: it names containers.
 //
 // # Where the cache is

@@ -1,4 +1,4 @@
-// Not released: nobody imports an example of a manager.
+// Not released: it is an example, and not for import.
 module github.com/hostlocal-gc/hostlocal-gc/examples/embed/manager
 
 go 1.26.0

@@ -1,4 +1,4 @@
-// Kept out of go.work: what containerd requires is not for everybody to carry.
+// Kept out of go.work, so that the workspace does not get the requirements of containerd.
 module github.com/hostlocal-gc/hostlocal-gc/podsource/cri/containerdtest
 
 go 1.26.6
@@ -163,8 +163,8 @@ require (
 	tags.cncf.io/container-device-interface/specs-go v1.1.1 // indirect
 )
 
-// The plugins are those of the root module; containerd asks for a newer patch
-// release, of which it uses nothing.
+// The plugins are those of the root module. containerd requires a newer patch
+// release, but needs nothing that is new in it.
 replace github.com/containernetworking/plugins => github.com/containernetworking/plugins v1.9.0
 
 replace github.com/hostlocal-gc/hostlocal-gc => ../../..

@@ -1,4 +1,4 @@
-// Kept out of go.work: what an API server requires is not for everybody to carry.
+// Kept out of go.work, so that the workspace does not get the requirements of an API server.
 module github.com/hostlocal-gc/hostlocal-gc/podsource/kube/servertest
 
 go 1.25.0
@@ -172,8 +172,8 @@ replace (
 	github.com/hostlocal-gc/hostlocal-gc/podsource/kube/kubepod => ../kubepod
 )
 
-// Kubernetes' own go.mod takes these from its source tree, and has them at
-// v0.0.0 for everybody else.
+// The go.mod of Kubernetes replaces these with its source tree, and requires
+// v0.0.0, which does not exist.
 replace (
 	k8s.io/api => k8s.io/api v0.34.1
 	k8s.io/apiextensions-apiserver => k8s.io/apiextensions-apiserver v0.34.1

@@ -1,4 +1,4 @@
-// Kept out of go.work: what a whole kubelet requires is not for everybody to carry.
+// Kept out of go.work, so that the workspace does not get the requirements of a whole kubelet.
 module github.com/hostlocal-gc/hostlocal-gc/podsource/kubelet/servertest
 
 go 1.26.0

@@ -1,4 +1,4 @@
-// Kept out of go.work: what multus requires is not for everybody to carry.
+// Kept out of go.work, so that the workspace does not get the requirements of Multus.
 module github.com/hostlocal-gc/hostlocal-gc/examples/internal/tools/multus
 
 go 1.24.11

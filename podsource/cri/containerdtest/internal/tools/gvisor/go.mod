@@ -1,4 +1,4 @@
-// Kept out of go.work: what gVisor requires is not for everybody to carry.
+// Kept out of go.work, so that the workspace does not get the requirements of gVisor.
 module github.com/hostlocal-gc/hostlocal-gc/podsource/cri/containerdtest/internal/tools/gvisor
 
 go 1.26.6
