@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package hostlocal lists and releases the reservations that the CNI plugin host-local keeps
-// on a node's disk. It knows their format and the plugin's lock, but no pods: the caller
+// on a node's disk. It handles their format and the plugin's lock, but no pods: the caller
 // decides which reservations are released.
 //
 //	store := hostlocal.New("") // /var/lib/cni/networks

@@ -281,9 +281,9 @@ func withDescriptors(t *testing.T, n uint64, do func()) {
 	do()
 }
 
-// TestListTellsWhatItCouldNotRead: a file that can't be opened does not hide the others, and
+// TestListReportsUnreadableFiles: a file that can't be opened does not hide the others, and
 // is never released.
-func TestListTellsWhatItCouldNotRead(t *testing.T) {
+func TestListReportsUnreadableFiles(t *testing.T) {
 	s := newStore(t)
 	reserve(t, s, "10.0.0.1", "10.0.0.2", "10.0.0.3")
 
@@ -622,7 +622,7 @@ func TestNetworksFollowsNoForeignLink(t *testing.T) {
 }
 
 // A link with the name of a network whose target can't be read is an error.
-func TestNetworksTellsWhatItCouldNotLookAt(t *testing.T) {
+func TestNetworksReportsUnreadableLinks(t *testing.T) {
 	s := newStore(t)
 	symlink(t, strings.Repeat("x", 300), filepath.Join(s.DataDir(), "second"))
 	if names, err := s.Networks(); names != nil || !errors.Is(err, syscall.ENAMETOOLONG) {

@@ -347,8 +347,8 @@ func TestReleaseUnlocksAfterPanic(t *testing.T) {
 	}
 }
 
-// TestReleaseLetsOthersIn: many reservations are released in several holds.
-func TestReleaseLetsOthersIn(t *testing.T) {
+// TestReleaseInSeveralHolds: many reservations are released in several holds.
+func TestReleaseInSeveralHolds(t *testing.T) {
 	s := newStore(t)
 	const n = 1000
 	ip := netip.MustParseAddr("10.0.0.1")
@@ -484,9 +484,9 @@ func openLock(t *testing.T, d dir) *fileLock {
 	return l
 }
 
-// TestHazard47LockReplacedAsItComes: the lock is replaced after it is opened and before it
+// TestHazard47LockReplacedBeforeLocking: the lock is replaced after it is opened and before it
 // is locked.
-func TestHazard47LockReplacedAsItComes(t *testing.T) {
+func TestHazard47LockReplacedBeforeLocking(t *testing.T) {
 	s := newStore(t)
 	d, err := s.open(network)
 	if err != nil {

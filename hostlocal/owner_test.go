@@ -26,7 +26,7 @@ var owners = []struct {
 	{"v0.8.0 and later", sandbox + "\r\neth0", sandbox, "eth0", true},
 	{"up to v0.7.6", sandbox, sandbox, "", true},
 	{"a pre-release", sandbox + "\neth0", sandbox, "eth0", false},
-	{"a person with an editor: a newline at the end", sandbox + "\r\neth0\n", sandbox, "eth0", true},
+	{"written by an editor: a newline at the end", sandbox + "\r\neth0\n", sandbox, "eth0", true},
 	{"the same with the old format", sandbox + "\n", sandbox, "", true},
 	{"CRLF at the end", sandbox + "\r\n", sandbox, "", true},
 	{"spaces around all", " \t" + sandbox + "\r\neth0 \n\n", sandbox, "eth0", true},

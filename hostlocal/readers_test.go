@@ -41,10 +41,10 @@ func TestManyOwnersFail(t *testing.T) {
 		caller := goroutine()
 		var after atomic.Bool
 		var rs []Reservation
-		told := func() (told string) {
+		outcome := func() (outcome string) {
 			defer func() {
 				if p := recover(); p != nil {
-					told = fmt.Sprint("panic: ", p)
+					outcome = fmt.Sprint("panic: ", p)
 				}
 			}()
 			var err error
@@ -60,8 +60,8 @@ func TestManyOwnersFail(t *testing.T) {
 			return fmt.Sprint(err)
 		}()
 		after.Store(true)
-		if rs != nil || !strings.Contains(told, row.want) {
-			t.Errorf("List: %d reservations, %s, want %q: %s", len(rs), told, row.want, row.reason)
+		if rs != nil || !strings.Contains(outcome, row.want) {
+			t.Errorf("List: %d reservations, %s, want %q: %s", len(rs), outcome, row.want, row.reason)
 		}
 	}
 }

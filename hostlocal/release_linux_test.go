@@ -122,8 +122,8 @@ func TestReleaseFails(t *testing.T) {
 	}
 }
 
-// TestListOfADirectoryThatCanNotBeOpened: List returns an error and nothing else (R3).
-func TestListOfADirectoryThatCanNotBeOpened(t *testing.T) {
+// TestListUnreadableDirectory: List returns an error and nothing else (R3).
+func TestListUnreadableDirectory(t *testing.T) {
 	s := newStore(t)
 	addNetwork(t, s, "z")
 	for name, mode := range map[string]fs.FileMode{".": 0, "..": 0o755, "../..": 0o755} {

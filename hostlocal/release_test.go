@@ -47,21 +47,21 @@ func TestRelease(t *testing.T) {
 	}
 	got := tree(t, s.DataDir())
 	for _, m := range []map[string]string{want, got} {
-		delete(m, network) // its own time changes with what is in it
+		delete(m, network) // its time changes with its files
 	}
 	delete(got, filepath.Join(network, "lock")) // the only file that Release may create
 	delete(got, ".")
 	delete(want, ".")
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("what is left (-want +got):\n%s", diff)
+		t.Errorf("left (-want +got):\n%s", diff)
 	}
 
 	done, err = s.Release(t.Context(), given...)
 	if err != nil || done.Errs != nil {
-		t.Fatalf("Release once more: %v, %v", done.Errs, err)
+		t.Fatalf("second Release: %v, %v", done.Errs, err)
 	}
 	if diff := cmp.Diff([]Outcome{Gone, Gone, Gone, Gone, Gone}, done.Outcomes); diff != "" {
-		t.Errorf("once more (-want +got):\n%s", diff)
+		t.Errorf("second Release (-want +got):\n%s", diff)
 	}
 }
 
@@ -108,7 +108,7 @@ func TestReleaseCompares(t *testing.T) {
 			want = want[1:]
 		}
 		if diff := cmp.Diff(want, left(t, s)); diff != "" {
-			t.Errorf("what is left (-want +got): %s\n%s", row.reason, diff)
+			t.Errorf("left (-want +got): %s\n%s", row.reason, diff)
 		}
 	}
 }
@@ -140,7 +140,7 @@ func TestReleaseGoesOn(t *testing.T) {
 		t.Errorf("Release (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff([]string{"10.0.0.2", "10.0.0.4"}, left(t, s)); diff != "" {
-		t.Errorf("what is left (-want +got):\n%s", diff)
+		t.Errorf("left (-want +got):\n%s", diff)
 	}
 	if len(done.Errs) != 2 || !errors.Is(err, errNotListed) {
 		t.Fatalf("Release: %v, %v, want two errors", done.Errs, err)
@@ -180,10 +180,10 @@ func TestReleaseEndsWithItsContext(t *testing.T) {
 			t.Errorf("ended after %d (-want +got):\n%s", reached, diff)
 		}
 		if diff := cmp.Diff(addresses(rs)[reached:], left(t, s)); diff != "" {
-			t.Errorf("ended after %d, what is left (-want +got):\n%s", reached, diff)
+			t.Errorf("ended after %d, left (-want +got):\n%s", reached, diff)
 		}
 		if want := fmt.Sprintf("%d not tried", len(rs)-reached); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), want) {
-			t.Errorf("ended after %d: %v, want an error that says %q", reached, err, want)
+			t.Errorf("ended after %d: %v, want an error that contains %q", reached, err, want)
 		}
 	}
 
@@ -326,7 +326,7 @@ func TestReleaseOfNetworks(t *testing.T) {
 		t.Errorf("Release: %v, %v, want an error for the nil pointer", result.Errs, err)
 	}
 	if diff := cmp.Diff([]string{"podnet 10.0.0.1", "podnet 10.0.0.2"}, files(list(t, s))); diff != "" {
-		t.Errorf("what is left (-want +got):\n%s", diff)
+		t.Errorf("left (-want +got):\n%s", diff)
 	}
 	if _, err := os.Lstat(filepath.Join(dirOf(s), "lock")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the lock of a network without a given reservation: %v, want none", err)
@@ -359,8 +359,8 @@ func TestReleaseEndsInAllNetworks(t *testing.T) {
 	if diff := cmp.Diff([]Outcome{Released, Released, NotTried, NotTried}, result.Outcomes); diff != "" || !errors.Is(err, context.Canceled) {
 		t.Errorf("Release: %v (-want +got):\n%s", err, diff)
 	}
-	if calls != 4 { // once more for each network that is left
-		t.Errorf("the context was asked %d times, want 4", calls)
+	if calls != 4 { // one more for each remaining network
+		t.Errorf("the context was called %d times, want 4", calls)
 	}
 }
 

@@ -249,7 +249,7 @@ func TestExamples(t *testing.T) {
 }
 
 // unshown returns exactly the names without a use in an Example.
-func TestExamplesThatLack(t *testing.T) {
+func TestUnshown(t *testing.T) {
 	r, err := made(t, map[string]string{
 		"m.go": `package m
 

@@ -72,7 +72,7 @@ func TestLint(t *testing.T) {
 }
 
 // The package comment names all metrics, and a scrape of made has all of them.
-func TestManualNamesEveryMetric(t *testing.T) {
+func TestPackageCommentNamesEveryMetric(t *testing.T) {
 	described := make(chan *prometheus.Desc, 100)
 	New().Describe(described)
 	close(described)

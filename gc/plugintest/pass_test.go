@@ -121,7 +121,7 @@ func TestPass(t *testing.T) {
 }
 
 // A node whose whole pool has leaked can't start a pod. After one pass it can.
-func TestFullPoolServesAgain(t *testing.T) {
+func TestFullPoolIsUsableAgain(t *testing.T) {
 	p := plugintest.New(t, "podnet", six4, six6)
 	for _, id := range containers(6) {
 		age(t, p, time.Hour, add(t, p, id, "eth0")...)
@@ -147,7 +147,7 @@ func TestFullPoolServesAgain(t *testing.T) {
 
 // A pass does not change last_reserved_ip.N. Otherwise the next ADD would get an address
 // that was just released, which may still be in the ARP caches of other hosts.
-func TestAllocationGoesOnAfterAPass(t *testing.T) {
+func TestAllocationContinuesAfterAPass(t *testing.T) {
 	p := plugintest.New(t, "podnet", six4, six6)
 	for _, id := range containers(3) {
 		age(t, p, time.Hour, add(t, p, id, "eth0")...)

@@ -99,7 +99,7 @@ func buildPlugin() (string, error) {
 	return path, err
 }
 
-// goTool runs the go command in dir and returns what it prints.
+// goTool runs the go command in dir and returns its output.
 func goTool(dir string, env []string, args ...string) (string, error) {
 	cmd := exec.Command("go", args...)
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)

@@ -80,7 +80,7 @@ func TestHazard39PoolFullOfLeaks(t *testing.T) {
 // first pass of a new process releases all leaks that are older than MinAge. It asks the
 // sources twice. The ADD in flight is older, too, and its reservation is kept.
 func TestHazard39PoolFullOfLeaksWithADDsSeen(t *testing.T) {
-	const soon = retries + 1 // the minute in which the pool is full
+	const fullAt = retries + 1 // the minute in which the pool is full
 	for _, row := range []struct {
 		reason  string
 		sources func(n *smallNode) podsource.Source
@@ -92,7 +92,7 @@ func TestHazard39PoolFullOfLeaksWithADDsSeen(t *testing.T) {
 		{
 			reason:  "the record names the containers whose ADD has ended, and netns the one whose ADD is in flight (R4)",
 			sources: func(n *smallNode) podsource.Source { return unionOf(n.netns, n.record, n.kubelet) },
-			at:      soon + lag, want: leaked(), adding: gc.ContainerLive,
+			at:      fullAt + lag, want: leaked(), adding: gc.ContainerLive,
 		}, {
 			reason:  "a minute earlier the last leak is too young, although R4's claim has ended",
 			sources: func(n *smallNode) podsource.Source { return unionOf(n.netns, n.record, n.kubelet) },
@@ -100,33 +100,33 @@ func TestHazard39PoolFullOfLeaksWithADDsSeen(t *testing.T) {
 		}, {
 			reason:  "the first look is between two plugins and sees no process: the second sees it (R5)",
 			sources: func(n *smallNode) podsource.Source { return unionOf(n.netnsBetween(1), n.record, n.kubelet) },
-			at:      soon + lag, want: leaked(), adding: gc.ContainerLive,
+			at:      fullAt + lag, want: leaked(), adding: gc.ContainerLive,
 		}, {
 			reason:  "the second look is between two plugins and sees no process: the first has seen it (R5)",
 			sources: func(n *smallNode) podsource.Source { return unionOf(n.netnsBetween(2), n.record, n.kubelet) },
-			at:      soon + lag, want: leaked(), adding: gc.ContainerLive,
+			at:      fullAt + lag, want: leaked(), adding: gc.ContainerLive,
 		}, {
 			reason:  "a cache that is this node's lets a MinAge of seconds count (R5)",
 			sources: func(n *smallNode) podsource.Source { return unionOf(n.netns, n.cache, n.kubelet) },
 			minAge:  5 * time.Second,
-			at:      soon, want: leaked(), adding: gc.ContainerLive,
+			at:      fullAt, want: leaked(), adding: gc.ContainerLive,
 		}, {
 			reason:  "without a cache a MinAge of seconds does not count (R5)",
 			sources: func(n *smallNode) podsource.Source { return unionOf(n.netns, n.record, n.kubelet) },
 			minAge:  5 * time.Second,
-			at:      soon, want: leaked()[:retries+1-lag], adding: gc.ContainerLive,
+			at:      fullAt, want: leaked()[:retries+1-lag], adding: gc.ContainerLive,
 		}, {
 			reason:  "no source sees ADDs in flight, so a leak may be the starting pod's ADD (R4)",
 			sources: func(n *smallNode) podsource.Source { return unionOf(n.record, n.kubelet) },
-			at:      soon + lag, adding: gc.PodStarting,
+			at:      fullAt + lag, adding: gc.PodStarting,
 		}, {
 			reason:  "in the second look the processes can't be read (R5)",
 			sources: func(n *smallNode) podsource.Source { return unionOf(n.netnsOnce, n.record, n.kubelet) },
-			at:      soon + lag, adding: gc.ContainerLive,
+			at:      fullAt + lag, adding: gc.ContainerLive,
 		}, {
 			reason:  "the runtime lists sandboxes minutes late, so a leak may be that of one (R4)",
 			sources: func(n *smallNode) podsource.Source { return unionOf(n.netns, n.cri, n.kubelet) },
-			at:      soon + lag, adding: gc.ContainerLive,
+			at:      fullAt + lag, adding: gc.ContainerLive,
 		},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
@@ -150,7 +150,7 @@ func TestHazard39PoolFullOfLeaksWithADDsSeen(t *testing.T) {
 // With kubelet or the API server as the only source, a leak looks like an ADD of the pod
 // that is starting. A reservation made since its start, in this boot, is kept while the pod
 // is starting, and the report says why.
-func TestHazard39PoolFullOfLeaksForKubeletAlone(t *testing.T) {
+func TestHazard39PoolFullOfLeaksWithKubeletAlone(t *testing.T) {
 	onSmallNode(t, func(t *testing.T, n *smallNode) {
 		r := reconcilerOf(t, n.p, unionOf(n.kubelet), gc.Options{})
 		pass := func(minute int) {

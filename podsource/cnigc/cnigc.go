@@ -107,7 +107,7 @@ func read(stdin []byte) (network string, ids []string, err error) {
 	}
 	delete(request, "name")
 	if len(request) == 0 {
-		return "", nil, fmt.Errorf("it has no %q, so it does not say what is valid", valid)
+		return "", nil, fmt.Errorf("it has no %q, the list of valid attachments", valid)
 	}
 	for key, raw := range request {
 		var attachments []json.RawMessage

@@ -179,7 +179,7 @@ func TestHazard27NoValidAttachments(t *testing.T) {
 // An empty list without the request's declaration is refused.
 //
 // Guard: [New] declares that no pods means that there are none.
-func TestHazard34NobodyIsValid(t *testing.T) {
+func TestHazard34NothingIsValid(t *testing.T) {
 	got, err := pass(t, podsource.Static{})
 	if !errors.Is(err, gc.ErrNoPods) || len(got) != len(files) {
 		t.Errorf("left %v, %v, want all and %v", got, err, gc.ErrNoPods)

@@ -44,7 +44,7 @@ func ExampleNew() {
 	// cnigc [podnet] podnet
 	// [5c7b9a1e]
 	// [ee3b0f0c]
-	// reading a CNI GC request: it has no "cni.dev/valid-attachments", so it does not say what is valid
+	// reading a CNI GC request: it has no "cni.dev/valid-attachments", the list of valid attachments
 }
 
 // No attachment is valid, so no container of the network is live. The source is valid for a

@@ -36,7 +36,7 @@ var unguarded = map[string]string{
 // a guard's code is not exactly once in its file. TestMutations shows that the tests fail.
 func TestGuards(t *testing.T) {
 	hazards := make(map[string][]string) // the rows of each
-	fails := make(map[string]bool)       // the hazards one of whose own tests fails
+	fails := make(map[string]bool)       // the hazards with a test of their own that fails
 	for i, g := range guards {
 		packageOf(t, g)
 		if n := strings.Count(source(t, g.file), g.code); n != 1 {
