@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mutation has no code, only mutation tests.
+// Package mutation holds no code, but two tests of the tests.
 //
-// TestMutations removes one guard of the safety rules at a time, from a table, and fails
-// unless the guard's tests fail. The table also lists the hazards that each guard prevents.
+// TestMutations takes out one guard of the safety rules at a time, from a table, and
+// fails unless the tests that the guard is listed with do. The table says which hazards a guard
+// stands against.
 //
-// TestVariants makes small changes everywhere in a package: it drops an error, uses only the
-// first of several elements, moves a boundary, ignores a context, removes a call or an
-// assignment, or makes a part of a condition true or false. It fails if no test of the package
-// fails with a change, unless testdata/named.txt names that change with a reason. The flag
-// -variants selects the packages.
+// TestVariants makes small changes everywhere in a package: an error dropped, only
+// the first of several looked at, a boundary moved, a context ignored, a call or an
+// assignment removed, a part of a condition true or false. It fails when none of the package's
+// tests notices one that testdata/named.txt does not name with a reason. It runs where it is
+// told to, with -variants.
 package mutation
