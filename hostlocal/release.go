@@ -23,7 +23,7 @@ var ErrLocked = errors.New("host-local's lock is not available")
 var (
 	errLockBusy     = errors.New("the lock is held by another process")
 	errLockReplaced = errors.New("the lock was removed or replaced")
-	errNotListed    = errors.New("its owner was not read by List, so the file can't be compared: release a reservation that List returned")
+	errNotListed    = errors.New("its owner was not read by List, so the file can't be compared: list it again")
 	errChanged      = errors.New("the file is no longer the one that was read")
 )
 

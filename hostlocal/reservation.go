@@ -70,8 +70,8 @@ const (
 	Unreadable OwnerState = "unreadable"
 )
 
-// maxOwner is the number of bytes that are read of a file. The longest owner that
-// CNI allows is far shorter, so a longer file is malformed.
+// maxOwner is the maximum size of an owner file. The longest owner that CNI allows
+// is far shorter, so a longer file is malformed.
 const maxOwner = 4096
 
 // parseOwner reads an owner file of any version: the container ID alone (up to
