@@ -63,12 +63,12 @@ Exit status: 0 after a signal, 1 error, 2 wrong usage.`,
 	return c
 }
 
-// agent is the command of that name.
+// agent runs the command.
 func (a *app) agent(ctx context.Context) error {
 	f := &a.flags
 	if len(f.networks) == 0 {
-		// Not all that have a directory: podman, say, may keep its networks in the
-		// same place, and no source here knows its containers (R14).
+		// Do not default to every directory: podman, for example, may keep its networks in the same
+		// place, and no source here knows its containers (R14).
 		return usagef("a --network is missing: in which networks may addresses be released? " +
 			"The names are those of the CNI configuration, and of the directories in the data directory")
 	}
@@ -86,8 +86,8 @@ func (a *app) agent(ctx context.Context) error {
 	if f.events && f.node == "" {
 		return usagef("--events needs --node, or NODE_NAME in the environment: which node are they about?")
 	}
-	a.stdin = nil                 // a daemon has none
-	f.verbose = max(0, f.verbose) // and is never silent
+	a.stdin = nil                 // a daemon does not read it
+	f.verbose = max(0, f.verbose) // the daemon always logs
 	s, err := a.requiredSource()
 	if err != nil {
 		return err
@@ -105,7 +105,7 @@ func (a *app) agent(ctx context.Context) error {
 	return run.Run(ctx, hangup)
 }
 
-// passes are the options of the agent's passes.
+// passes returns the options of the agent's passes.
 func (a *app) passes() gc.Options {
 	opts := a.options()
 	opts.Interval, opts.StartupTimeout, opts.DryRun = a.flags.interval, a.flags.startupTimeout, a.flags.dryRun

@@ -22,7 +22,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// parsed returns the command that command line and environment make, as its body has it.
+// parsed returns the app of a command line and environment, as the command's body gets it.
 func parsed(args string, env map[string]string) (*app, error) {
 	a := &app{stdout: io.Discard, stderr: io.Discard, lookup: lookup(env)}
 	root := a.root()
@@ -50,7 +50,7 @@ func defaults(change func(*flags)) flags {
 	return a.flags
 }
 
-// A setting that nobody reads ends the agent's start, and no Service does.
+// A misspelt variable prevents the agent's start, and the variables of a Service do not.
 func TestMisspeltVariable(t *testing.T) {
 	for _, row := range []struct {
 		reason, variable string
@@ -67,7 +67,7 @@ func TestMisspeltVariable(t *testing.T) {
 		{"another Service's link", "HOSTLOCAL_GC_METRICS_PORT_9777_TCP_ADDR=10.96.0.7", false},
 		{"a port is in the middle of a name", "HOSTLOCAL_GC_PORT_TO_LISTEN=9777", true},
 	} {
-		// No network is given, so the agent ends anyway.
+		// The agent ends anyway, since no network is given.
 		var stderr bytes.Buffer
 		a := &app{stdout: io.Discard, stderr: &stderr, lookup: lookup(nil), environ: []string{"PATH=/bin", row.variable}}
 		if status := a.run(t.Context(), []string{"agent"}); status != statusUsage ||
@@ -128,7 +128,7 @@ func TestAgentFlags(t *testing.T) {
 	}
 }
 
-// Each flag comes to the library.
+// Each flag reaches the library.
 func TestAgentOptions(t *testing.T) {
 	a, err := parsed("--network a --source file:a --runtime-request-timeout 1m --min-age 6m --starting-for 1h --interval 2m --startup-timeout 3s --dry-run -v=-1", nil)
 	if err != nil {
@@ -143,7 +143,7 @@ func TestAgentOptions(t *testing.T) {
 	}
 }
 
-// What a source without any pod is worth, with the flags that say so.
+// The effect of the flags on an empty list.
 func TestEmptySource(t *testing.T) {
 	list := filepath.Join(t.TempDir(), "pods.json")
 	if err := os.WriteFile(list, []byte("[]"), 0o600); err != nil {
@@ -154,10 +154,10 @@ func TestEmptySource(t *testing.T) {
 		authoritative bool
 		err           error
 	}{
-		{"an empty list is no word on its own (R9)", "", false, nil},
+		{"an empty list alone is refused (R9)", "", false, nil},
 		{"the user gives theirs", "--allow-empty", true, nil},
 		{"a pod that has to be there is not", "--require-pod ns/agent", false, podsource.ErrIncomplete},
-		{"nor does the user's word for an empty node make up for it", "--allow-empty --require-pod ns/agent", false, podsource.ErrIncomplete},
+		{"--allow-empty does not replace it", "--allow-empty --require-pod ns/agent", false, podsource.ErrIncomplete},
 	} {
 		a, err := parsed("--network a --source file:"+list+" "+row.args, nil)
 		if err != nil {
@@ -179,8 +179,7 @@ func TestEmptySource(t *testing.T) {
 	}
 }
 
-// Wrong usage, and what can't work, ends the agent with a status before it did
-// anything.
+// Wrong usage and impossible settings end the agent before it does anything.
 func TestAgentStatus(t *testing.T) {
 	dir := t.TempDir()
 	noConfig := filepath.Join(dir, "none")
@@ -218,7 +217,7 @@ func TestAgentStatus(t *testing.T) {
 	} {
 		var out bytes.Buffer
 		ctx, cancel := context.WithCancel(t.Context())
-		cancel() // should it run, it ends at once
+		cancel() // ends it at once should it run
 		args := append([]string{"agent", "--data-dir", dir}, strings.Fields(row.args)...)
 		status := (&app{stdin: strings.NewReader("[]"), stdout: &out, stderr: &out, lookup: lookup(row.env)}).run(ctx, args)
 		if status != row.status || !strings.Contains(out.String(), row.says) {
@@ -227,7 +226,7 @@ func TestAgentStatus(t *testing.T) {
 	}
 }
 
-// The agent's manual has every flag of its own.
+// The agent's README describes all of its flags.
 func TestAgentReadmeIsWhole(t *testing.T) {
 	readme, err := os.ReadFile("agent.md")
 	if err != nil {

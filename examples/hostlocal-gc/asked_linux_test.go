@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// At a terminal a person sees the file and says yes. Whatever else is said, and a file that
-// became another meanwhile, stays.
+// At a terminal the command shows the file and asks. It removes nothing after any answer but yes,
+// or if the file changed meanwhile.
 func TestRemoveMalformedAsks(t *testing.T) {
 	for _, row := range []struct {
 		reason, said string
@@ -58,7 +58,7 @@ func TestRemoveMalformedAsks(t *testing.T) {
 	}
 }
 
-// Ctrl-C ends a command that waits for its source, with the status that shells know.
+// Ctrl-C ends a command that waits for its source, with the status that shells expect.
 func TestInterrupt(t *testing.T) {
 	n, nw := spoiled(t)
 	for _, name := range []string{"list", "plan", "release", "show", "map", "check"} {
@@ -86,11 +86,11 @@ func TestInterrupt(t *testing.T) {
 		if got := finish(t, cmd.Wait(), &stdout, &stderr); got.status != statusInterrupted || !nw.there("10.244.1.2") {
 			t.Errorf("%s: exit status %d, %q, %q", name, got.status, got.stdout, got.stderr)
 		}
-		_, _ = w.Close(), os.Remove(pipe) // there is no reader any more
+		_, _ = w.Close(), os.Remove(pipe) // the reader has ended
 	}
 }
 
-// What does not heed the first Ctrl-C, because it waits for a file, is ended by the second.
+// A second Ctrl-C ends a command that waits for a file and does not react to the first.
 func TestInterruptTwice(t *testing.T) {
 	n, _ := spoiled(t)
 	pipe := filepath.Join(n.dir, "pipe")
@@ -109,10 +109,10 @@ func TestInterruptTwice(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = cmd.Wait() // its state says the same
+		_ = cmd.Wait() // ProcessState has the same result
 	}()
 	for {
-		// As often as it takes: two that come at once are one.
+		// Repeat the signal: two that arrive together count as one.
 		if err := cmd.Process.Signal(os.Interrupt); err != nil && !errors.Is(err, os.ErrProcessDone) {
 			t.Fatal(err)
 		}
@@ -129,7 +129,7 @@ func TestInterruptTwice(t *testing.T) {
 	}
 }
 
-// Who lacks the permission is told how to get it.
+// A user without permission gets a note about root.
 func TestNotRoot(t *testing.T) {
 	n, _ := spoiled(t)
 	nobody := &syscall.SysProcAttr{}
@@ -174,7 +174,7 @@ func TestNotRoot(t *testing.T) {
 	}
 }
 
-// A plan that never comes does not hang the command.
+// A plan that never arrives does not hang the command.
 func TestPlanThatNeverComes(t *testing.T) {
 	n, nw := spoiled(t)
 	if err := syscall.Mkfifo(filepath.Join(n.dir, "pipe"), 0o600); err != nil {
@@ -186,7 +186,7 @@ func TestPlanThatNeverComes(t *testing.T) {
 	}
 }
 
-// A data dir may be a link, and is the one of the configuration then.
+// The data directory may be a link, and still matches the configuration's path.
 func TestLinkedDataDir(t *testing.T) {
 	n := fullNode(t)
 	if err := os.Symlink("networks", filepath.Join(n.dir, "link")); err != nil {

@@ -13,9 +13,9 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// What stands under the tables: what no pass can settle.
+// What is printed under the tables: what no pass can settle.
 
-// conflicts lists for each conflict who is in it.
+// conflicts lists each conflict with its parties.
 func (a *app) conflicts(entries []*gc.Entry) string {
 	var rows [][]term.Cell
 	for _, e := range entries {
@@ -31,7 +31,7 @@ func (a *app) conflicts(entries []*gc.Entry) string {
 	return a.section(term.Red, "A person has to look at these, which are kept:", rows)
 }
 
-// holder is the container that the file names.
+// holder returns the container that the file names.
 func holder(r *hostlocal.Reservation) string {
 	if r.Owner != hostlocal.Owned {
 		return "nobody: " + string(r.Owner)
@@ -39,7 +39,7 @@ func holder(r *hostlocal.Reservation) string {
 	return term.ID(r.ContainerID)
 }
 
-// claim is what speaks against the holder.
+// claim says what contradicts the holder.
 func claim(e *gc.Entry) string {
 	switch {
 	case e.Pod == nil:
@@ -56,7 +56,7 @@ func claim(e *gc.Entry) string {
 	return e.Reason.Text()
 }
 
-// podAndSource names a pod, and says which source told of it and where that saw
+// podAndSource names a pod and the source that reported it, with the place where that source found
 // it.
 func podAndSource(p *gc.Pod) string {
 	name := p.String()
@@ -66,8 +66,8 @@ func podAndSource(p *gc.Pod) string {
 	return name + " (" + p.From + ")"
 }
 
-// foreign lists what containers hold that no source could know: a row for each
-// form of their IDs, with what could be done about it.
+// foreign lists the reservations of containers that no source could know: a row for each form of
+// ID, with a remedy.
 func (a *app) foreign(r *result) string {
 	type group struct{ network, form string }
 	var order []group
@@ -100,14 +100,14 @@ func (a *app) foreign(r *result) string {
 	return a.section(term.Blue, "No source here could know whether these owners live, so they are kept:", rows)
 }
 
-// The forms of those about which no form says anything.
+// The forms of reasons that do not depend on the container's ID.
 const (
 	anybody      = "of any container"
 	cacheIsNewer = "older than the CNI cache's records"
 )
 
-// form is what the ID of a container has in common with others of the same
-// runtime: what comes before its last 64 hexadecimal digits.
+// form returns what the container's ID has in common with other IDs of the same runtime: the text
+// before its last 64 hexadecimal digits.
 func form(e *gc.Entry) string {
 	if e.Reason == gc.NoSourceForNetwork {
 		return anybody
@@ -132,7 +132,7 @@ func (a *app) duplicates(r *result) string {
 	return a.section(term.Red, "Several live pods have the same address:", rows)
 }
 
-// unreserved lists the addresses of live pods that nothing is reserved for.
+// unreserved lists the addresses of live pods that no file reserves.
 func (a *app) unreserved(r *result) string {
 	var rows [][]term.Cell
 	for _, u := range r.Unreserved {

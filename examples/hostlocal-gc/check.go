@@ -26,12 +26,12 @@ import (
 // defaultCNIDir is where runtimes look for configurations.
 const defaultCNIDir = "/etc/cni/net.d"
 
-// lockedFor is for how long one process must hold the plugin's lock to be told of: an
-// ADD holds it for milliseconds.
+// lockedFor is how long one process must hold the plugin's lock before it is reported. An ADD holds
+// it for milliseconds.
 const lockedFor = 2 * time.Second
 
-// errWrong ends check when something is wrong. It is no error: what is wrong was
-// printed.
+// errWrong gives check its exit status when something is wrong. It is not printed: the findings
+// were.
 var errWrong = errors.New("something is wrong")
 
 func (a *app) checkCommand() *cobra.Command {
@@ -71,7 +71,7 @@ Exit status: 0 all is well, 3 there is a problem, 1 it could not be found out.`,
 	return c
 }
 
-// check is the command of that name.
+// check runs the command.
 func (a *app) check(ctx context.Context, given *pflag.FlagSet) error {
 	if err := a.flags.check(); err != nil {
 		return err
@@ -121,9 +121,9 @@ func (a *app) check(ctx context.Context, given *pflag.FlagSet) error {
 
 func isWrong(f finding) bool { return f.Word != wordOK }
 
-// doubt puts first that something could not be read, where nothing else is wrong: all is not
-// known to be well then. failed is that it was a reservation, of which an error was printed,
-// and known that some network's configuration is: runtimes pass over others that are broken.
+// doubt puts a finding first that says what could not be read, where nothing else is wrong. failed
+// says that it was a reservation, whose error was printed. known says that some network has a
+// configuration: runtimes skip other configurations that are broken.
 func (c *checked) doubt(failed, known bool) {
 	text := ""
 	switch {
@@ -138,9 +138,9 @@ func (c *checked) doubt(failed, known bool) {
 	}
 }
 
-// configurations returns the networks that host-local serves by the node's
-// configurations and by --range, and what could not be read of them. That there is no
-// directory for configurations is an error only where it was named.
+// configurations returns the networks of host-local in the node's configurations and of --range,
+// and an error for what could not be read of them. A missing directory of configurations is an
+// error only if it was named.
 func (a *app) configurations(dirGiven bool) (confs []cniconf.Network, unread, err error) {
 	for _, subnet := range a.flags.subnets {
 		if len(a.flags.networks) != 1 || a.flags.allNetworks() {
@@ -164,8 +164,8 @@ func (a *app) configurations(dirGiven bool) (confs []cniconf.Network, unread, er
 	return append(confs, found...), unread, nil
 }
 
-// dataDirs are those that are looked at: that of --data-dir, or else those of the
-// configurations, or else host-local's own.
+// dataDirs returns the data directories to check: that of --data-dir, or else those of the
+// configurations, or else host-local's default.
 func (a *app) dataDirs(confs []cniconf.Network, given bool) (dirs []string) {
 	if given {
 		return []string{a.flags.dataDir}
@@ -181,7 +181,7 @@ func (a *app) dataDirs(confs []cniconf.Network, given bool) (dirs []string) {
 	return dirs
 }
 
-// lookAt finds out about a data directory.
+// lookAt makes a dry pass over a data directory.
 func (a *app) lookAt(ctx context.Context, dir string, confs []cniconf.Network, asked *foundSources) (*place, error) {
 	p := &place{asked: a.flags.networks, locks: make(map[string]string), release: "hostlocal-gc release" + asked.flags}
 	for _, u := range asked.failed {
@@ -240,7 +240,7 @@ func (a *app) lookAt(ctx context.Context, dir string, confs []cniconf.Network, a
 	return p, a.stillHeld(ctx, dir, held, p)
 }
 
-// unanswered says why a pass was refused: what each source that failed said.
+// unanswered returns why a pass was refused: the error of each source that failed.
 func unanswered(r *gc.Report, err error) (why []string) {
 	for _, s := range r.Sources {
 		if s.Error != "" {
@@ -253,7 +253,7 @@ func unanswered(r *gc.Report, err error) (why []string) {
 	return why
 }
 
-// judging are the flags that were given, beside --source, by which a release judges the same.
+// judging returns the flags, besides --source, with which a release judges as this check did.
 func judging(given *pflag.FlagSet) (flags string) {
 	given.Visit(func(f *pflag.Flag) {
 		values := []string{f.Value.String()}
@@ -270,8 +270,8 @@ func judging(given *pflag.FlagSet) (flags string) {
 	return flags
 }
 
-// quoted is a word of a command line as a shell takes it whole. A directory's name comes
-// from a configuration, and what is printed may be copied.
+// quoted quotes a word for a shell. A directory's name comes from a configuration, and users copy
+// the printed command.
 func quoted(word string) string {
 	plain := func(r rune) bool {
 		return r == '_' || r < 0x80 && (unicode.IsLetter(r) || unicode.IsDigit(r)) || strings.ContainsRune("/.,:=@%+-", r)
@@ -282,7 +282,7 @@ func quoted(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// holders returns who holds the locks of networks now.
+// holders returns the processes that hold the locks of networks.
 func holders(dir string, networks []string) map[string]int {
 	held := make(map[string]int)
 	for _, n := range networks {
@@ -293,8 +293,8 @@ func holders(dir string, networks []string) map[string]int {
 	return held
 }
 
-// stillHeld notes which locks the same process still holds after a while. Where none was
-// held it does not wait.
+// stillHeld notes the locks that the same process holds after lockedFor. It does not wait where no
+// lock was held.
 func (a *app) stillHeld(ctx context.Context, dir string, before map[string]int, p *place) error {
 	if len(before) == 0 {
 		return nil

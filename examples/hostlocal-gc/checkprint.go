@@ -12,12 +12,12 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 )
 
-// checked is what check prints. Its JSON is a contract.
+// checked is the output of check. Its JSON is a contract.
 type checked struct {
 	SchemaVersion int                 `json:"schemaVersion"`
 	Findings      []finding           `json:"findings"`
-	Sources       []told              `json:"sources,omitempty"` // that were looked for
-	NotRead       string              `json:"notRead,omitempty"` // of the CNI configurations
+	Sources       []told              `json:"sources,omitempty"` // all that were tried
+	NotRead       string              `json:"notRead,omitempty"` // CNI configurations that could not be read
 	Reports       []reportjson.Report `json:"reports"`           // one for each data directory
 }
 
@@ -61,7 +61,7 @@ func (a *app) printChecked(all *checked) error {
 	return err
 }
 
-// wordStyle is red for what stops pods or harms them, yellow for what will.
+// wordStyle is red for what harms pods, yellow for what will.
 func wordStyle(word string) term.Style {
 	switch word {
 	case wordOK:

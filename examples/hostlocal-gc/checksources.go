@@ -14,24 +14,24 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// foundSources are those that answer on this node.
+// foundSources are the sources that answer on this node.
 type foundSources struct {
-	union  podsource.Source // nil: nobody answers
-	flags  string           // that name them
-	failed []unanswering    // those that should answer and do not
+	union  podsource.Source // nil if no source answers
+	flags  string           // --source flags for them
+	failed []unanswering    // sources that should answer and do not
 	told   []told
 }
 
-// told is what became of a source that was looked for.
+// told is the result of trying a source.
 type told struct {
 	Source  string `json:"source"`
 	Used    bool   `json:"used"`
 	Entries int    `json:"entries,omitempty"`
-	Why     string `json:"why,omitempty"` // it is not used
+	Why     string `json:"why,omitempty"` // why it is not used
 }
 
-// findSources returns those of --source, or else asks those that a node may have and
-// takes whoever answers.
+// findSources returns the sources of --source, or else tries the sources that a node may have and
+// returns those that answer.
 func (a *app) findSources(ctx context.Context) (*foundSources, error) {
 	if len(a.flags.sources) > 0 {
 		s, err := a.source()
@@ -79,18 +79,18 @@ func sourceFlags(specs []string) (flags string) {
 	return flags
 }
 
-// An unanswering source was found and gave no answer.
+// An unanswering source exists on the node and failed.
 type unanswering struct {
 	spec string
 	err  error
 }
 
-// kubeletDir is there on a Kubernetes node, whose runtime must answer.
+// kubeletDir exists on Kubernetes nodes, whose runtime must answer.
 const kubeletDir = "/var/lib/kubelet"
 
-// causes leaves of the sources that gave no answer those without which nothing is judged.
-// The kernel and libcni's cache may be out of reach where others list the containers, and
-// where no kubelet is nobody else need use the runtime's CRI, as on a node of nerdctl's.
+// causes returns the failed sources without which nothing can be judged. The kernel and libcni's
+// cache are optional where other sources list the containers. Without a kubelet the runtime's CRI
+// is optional, as on a node of nerdctl.
 func causes(failed []unanswering, used []string, kubeletDir string) []unanswering {
 	lists := slices.Contains(used, "kubelet") || slices.Contains(used, "cri")
 	kernelAndCache := slices.Contains(used, "netns") && slices.Contains(used, "cnicache")
@@ -103,7 +103,7 @@ func causes(failed []unanswering, used []string, kubeletDir string) []unanswerin
 	})
 }
 
-// ask asks one source, and returns how many entries its answer has.
+// ask asks one source and returns the number of entries in its answer.
 func (a *app) ask(ctx context.Context, spec string) (entries int, err error) {
 	s, err := source.Parse([]string{spec}, source.Env{Logger: a.logger()})
 	if err != nil {

@@ -15,9 +15,8 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
-// dataDir looks into the data dir and returns the names of its networks. A data
-// dir that is missing is an error: to the library it has no network, as an agent
-// needs it, but a person mistyped.
+// dataDir opens the data directory and returns the names of its networks. A missing directory is an
+// error here, since a person may have mistyped it. The library takes it for an empty one.
 func (a *app) dataDir() (*hostlocal.Store, []string, error) {
 	dir := a.flags.dataDir
 	switch info, err := os.Stat(dir); {
@@ -49,9 +48,9 @@ func (a *app) asked(names []string) []string {
 	return slices.Compact(asked)
 }
 
-// checkNetworks is an error if a network that was asked for has no directory. To
-// the library it is an empty one, but a person mistyped. The names are those of
-// the networks that do have one.
+// checkNetworks returns an error for each requested network without a directory, since a person may
+// have mistyped it. The library takes it for an empty network. names are those of the networks that
+// have a directory.
 func (a *app) checkNetworks(networks []gc.Network, names []string) error {
 	var errs []error
 	for _, n := range networks {
@@ -62,8 +61,7 @@ func (a *app) checkNetworks(networks []gc.Network, names []string) error {
 	return errors.Join(errs...)
 }
 
-// isNetwork reports whether dir holds what host-local writes into a network's
-// directory.
+// isNetwork reports whether dir contains what host-local writes into a network's directory.
 func isNetwork(dir string) bool {
 	found, _ := filepath.Glob(filepath.Join(dir, "last_reserved_ip*")) // an error is about the pattern
 	return len(found) > 0

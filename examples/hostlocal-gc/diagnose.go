@@ -15,49 +15,49 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/iprange"
 )
 
-// The words of findings, the gravest first. They are a contract.
+// The words of findings, gravest first. They are a contract.
 const (
 	wordMissing    = "MISSING"    // a network has no directory
 	wordDuplicate  = "DUPLICATE"  // two live pods have one address
 	wordUnreserved = "UNRESERVED" // host-local may hand out the address of a live pod
-	wordLocked     = "LOCKED"     // somebody holds the plugin's lock, and each ADD waits
-	wordUnknown    = "UNKNOWN"    // which pods live, or what is reserved, can't be told
+	wordLocked     = "LOCKED"     // a process holds the plugin's lock, and each ADD waits
+	wordUnknown    = "UNKNOWN"    // the live pods or the reservations could not be read
 	wordFull       = "FULL"       // no address is left
 	wordLeaked     = "LEAKED"     // some are leaked, and some are left
 	wordConflict   = "CONFLICT"   // a person has to look at a reservation
 	wordOK         = "OK"
 )
 
-// words are those of all findings, in the order in which they are told.
+// words returns the words of all findings, in the order in which they are printed.
 func words() []string {
 	return []string{wordMissing, wordDuplicate, wordUnreserved, wordLocked, wordUnknown, wordFull, wordLeaked, wordConflict, wordOK}
 }
 
-// A finding is what check says of a network, or of the whole data directory.
+// A finding is what check reports of a network or of a data directory.
 type finding struct {
 	Word    string `json:"word"`
 	Network string `json:"network,omitempty"`
 	Text    string `json:"text"`
-	Run     string `json:"run,omitempty"` // a command that mends it
+	Run     string `json:"run,omitempty"` // a command that fixes it
 }
 
-// A place is a data directory, with what check found out about it. diagnose makes
-// findings of it, and asks nobody.
+// A place is a data directory with what check read of it. diagnose turns it into findings without
+// further I/O.
 type place struct {
 	report   gc.Report // of a pass that released nothing
-	judged   bool      // else the sources gave no answer
+	judged   bool      // false: the sources gave no answer
 	unread   bool      // not all reservations could be read
-	unknown  []string  // why not: each source that failed, with its error
+	unknown  []string  // the errors of the sources, if not judged
 	confs    []cniconf.Network
-	locks    map[string]string // networks whose lock is held for long, and by whom
+	locks    map[string]string // network to a description of a lock that is held for long
 	asked    []string          // networks that the user named
 	release  string            // the command that releases, without its networks
-	networks []string          // that have a directory
+	networks []string          // networks that have a directory
 	named    bool              // the user named the data directory
 }
 
-// diagnose says what is wrong with a data directory, the gravest first. What is reserved
-// in another of them is reserved.
+// diagnose returns the findings about a data directory, gravest first. An address that is reserved
+// in another of the places counts as reserved.
 func diagnose(p *place, places []*place) (all []finding) {
 	unreserved := p.unreserved(places)
 	for _, n := range p.report.Networks {
@@ -86,7 +86,7 @@ func diagnose(p *place, places []*place) (all []finding) {
 	return all
 }
 
-// network says what is wrong with one network.
+// network returns the findings about one network.
 func (p *place) network(n gc.Network, unreserved []string) (all []finding) {
 	if n.Missing {
 		return p.missing(n.Name, unreserved)
@@ -123,8 +123,8 @@ func (p *place) network(n gc.Network, unreserved []string) (all []finding) {
 	return all
 }
 
-// missing is about a network without a directory. That comes with its first ADD, so it
-// is well where nobody says otherwise.
+// missing returns the finding about a network without a directory. The first ADD creates the
+// directory, so this is fine unless something contradicts it.
 func (p *place) missing(name string, unreserved []string) []finding {
 	there := those(p.networks)
 	switch {
@@ -141,9 +141,9 @@ func (p *place) missing(name string, unreserved []string) []finding {
 // A tally counts the reservations of a network.
 type tally struct {
 	reserved, inUse, leaked, people int
-	outside                         int                // of reserved: in none of the ranges that are known
-	other                           map[gc.Verdict]int // the rest
-	size, left                      float64            // of the range set with the fewest addresses left; size is 0 if not known
+	outside                         int                // reserved, but in no known range
+	other                           map[gc.Verdict]int // all other verdicts
+	size, left                      float64            // of the range set with the fewest addresses left; size is 0 if unknown
 }
 
 func (p *place) count(network string) tally {
@@ -196,14 +196,14 @@ func (p *place) count(network string) tally {
 	return t
 }
 
-// countable is up to how many addresses the size of a range says something: no node fills
-// an IPv6 subnet, not even a /104.
+// countable is the largest range size worth printing. No node fills an IPv6 subnet, not even a
+// /104.
 const countable = 1 << 24
 
 func (t *tally) full() bool { return t.size > 0 && t.left <= 0 }
 
-// used says how many addresses are reserved, and of how many if that is known. Of
-// several ranges it is about the one with the fewest left.
+// used says how many addresses are reserved, and of how many if that is known. Of several ranges it
+// describes the one with the fewest addresses left.
 func (t *tally) used() string {
 	if t.size == 0 {
 		return fmt.Sprintf("%s (how large the range is can't be told; --range says so)", term.Count(t.reserved, "reservation"))
@@ -212,7 +212,7 @@ func (t *tally) used() string {
 		return fmt.Sprintf("%s, of a range that has far more addresses than a node can use", term.Count(t.reserved, "reservation"))
 	}
 	text := fmt.Sprintf("%.0f of %.0f addresses reserved", t.size-t.left, t.size)
-	if t.outside > 0 { // which was another one once
+	if t.outside > 0 { // the range has changed since
 		text += fmt.Sprintf(", and %d outside of the range", t.outside)
 	}
 	return text
@@ -228,7 +228,7 @@ func (t *tally) rest() string {
 	return fmt.Sprintf(", %d in use, %s", t.inUse, t.kept())
 }
 
-// kept says what is neither in use nor leaked.
+// kept describes the reservations that are neither in use nor leaked.
 func (t *tally) kept() string {
 	var parts []string
 	for _, v := range gc.Verdicts() {
@@ -242,8 +242,8 @@ func (t *tally) kept() string {
 	return strings.Join(parts, ", ")
 }
 
-// unreserved are the addresses of live pods that no file reserves and that host-local may
-// hand out, with their pods.
+// unreserved returns the addresses of live pods that no file reserves and that host-local may hand
+// out, with their pods.
 func (p *place) unreserved(places []*place) (all []string) {
 	reserved := make(map[netip.Addr]bool)
 	for _, other := range places {

@@ -20,7 +20,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/iprange"
 )
 
-// What check makes of what it found out, the gravest first.
+// The findings for what check read, gravest first.
 func TestDiagnose(t *testing.T) {
 	ip := netip.MustParseAddr
 	at := func(text string, why gc.Reason) gc.Entry {
@@ -39,8 +39,8 @@ func TestDiagnose(t *testing.T) {
 		reason string
 		place  place
 		others []*place
-		want   string // the words
-		says   string // in the first text
+		want   string // the words of the findings
+		says   string // part of the first text
 	}{
 		{"all is well", place{judged: true, report: gc.Report{Networks: podnet, Reservations: []gc.Entry{at("10.1.0.2", gc.ContainerLive)}}, confs: small}, nil, "OK", "1 of 2 addresses reserved, all in use"},
 		{"the range was another one once", place{judged: true, report: gc.Report{Networks: podnet, Reservations: []gc.Entry{at("10.1.0.2", gc.ContainerLive), at("10.9.0.2", gc.Unowned)}}, confs: small}, nil, "LEAKED", "1 of 2 addresses reserved, and 1 outside of the range, 1 leaked"},
@@ -50,7 +50,7 @@ func TestDiagnose(t *testing.T) {
 		{"a data directory that does not exist is host-local's before its first ADD", place{judged: true, report: gc.Report{DataDir: "/d", DataDirMissing: true}}, nil, "OK", "nothing was ever reserved"},
 		{"the network's first pod has not come yet", place{judged: true, report: gc.Report{Networks: missing}}, nil, "OK", "nothing was ever reserved"},
 		{"the user named it", place{judged: true, asked: []string{"podnet"}, report: gc.Report{Networks: missing}}, nil, "MISSING", "no directory"},
-		{"what is reserved could not be read, of which check says more", place{judged: true, unread: true, report: gc.Report{DataDir: "/d"}}, nil, "", ""},
+		{"the reservations could not be read, which check reports itself", place{judged: true, unread: true, report: gc.Report{DataDir: "/d"}}, nil, "", ""},
 		{"somebody removed it", place{judged: true, report: gc.Report{Networks: missing, Unreserved: unreserved("10.1.0.2", "web")}, confs: small}, nil, "MISSING", "1 address of a live pod is not reserved anywhere"},
 		{"a live pod's address is free to host-local", place{judged: true, report: gc.Report{Networks: podnet, Unreserved: unreserved("10.1.0.2", "web")}, confs: small}, nil, "UNRESERVED OK", "10.1.0.2 (/web)"},
 		{"it is of no range of host-local's", place{judged: true, report: gc.Report{Networks: podnet, Unreserved: unreserved("192.168.0.2", "web")}, confs: small}, nil, "OK", ""},
@@ -90,7 +90,7 @@ func TestCauses(t *testing.T) {
 	}{
 		{"a Kubernetes node's runtime is down", kubernetes, "cri", []string{"netns", "cnicache"}, "cri"},
 		{"a node of nerdctl's has a runtime that the CRI does not use", none, "cri", []string{"netns", "cnicache"}, ""},
-		{"... and nobody may look into namespaces", none, "cri netns cnicache", nil, "cri netns cnicache"},
+		{"... and namespaces can't be entered", none, "cri netns cnicache", nil, "cri netns cnicache"},
 		{"the kernel is out of reach in this pod, and the runtime answers", kubernetes, "netns cnicache", []string{"cri"}, ""},
 		{"kubelet is there and does not answer", kubernetes, "kubelet netns", []string{"cri"}, "kubelet"},
 	} {
@@ -108,7 +108,7 @@ func TestCauses(t *testing.T) {
 	}
 }
 
-// The command that check proposes judges as check did, and is safe to copy.
+// The command that check prints judges as check did, and is safe to copy.
 func TestProposedCommand(t *testing.T) {
 	n := fullNode(t)
 	dir := filepath.Join(n.dir, "it's $(here); \x1b[2J")
@@ -134,7 +134,7 @@ func TestProposedCommand(t *testing.T) {
 	}
 }
 
-// What check says first it says once.
+// check prints its first line only once.
 func TestCheckSaysItOnce(t *testing.T) {
 	n := fullNode(t)
 	cmd := command(t, n.dir, "check", "--data-dir", "nowhere", "--cni-dir", ".")
@@ -147,7 +147,7 @@ func TestCheckSaysItOnce(t *testing.T) {
 	}
 }
 
-// What check could not read may be what is wrong: then it does not say that all is well.
+// check does not print OK if it could not read everything.
 func TestCheckDoubts(t *testing.T) {
 	const conf = `{"cniVersion": "1.0.0", "name": "podnet", "type": "bridge", "ipam": {"type": "host-local", "subnet": "10.1.0.0/24"}}`
 	const networks = "UNKNOWN: which networks and ranges there are can't be told: see what was not read\n"
@@ -186,8 +186,7 @@ func TestCheckDoubts(t *testing.T) {
 	}
 }
 
-// Of what could not be read a reservation is told before a configuration, and neither before
-// what is wrong.
+// An unreadable reservation precedes an unreadable configuration, and a real finding hides both.
 func TestDoubt(t *testing.T) {
 	well, wrong := finding{Word: wordOK}, finding{Word: wordFull}
 	for _, row := range []struct {

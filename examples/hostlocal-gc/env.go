@@ -13,14 +13,13 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// What flags don't say the environment may: in an agent's pod the commands then look at the
-// node as the agent does.
+// Environment variables may set flags. A command that is run in an agent's pod then judges as the
+// agent does.
 
-// nodeName is what manifests commonly call the variable that the downward API
-// fills with spec.nodeName.
+// nodeName is the usual name of the variable that the downward API fills with spec.nodeName.
 const nodeName = "NODE_NAME"
 
-// prefix is that of the variables of flags.
+// prefix begins the name of each flag's variable.
 const prefix = "HOSTLOCAL_GC_"
 
 // variable returns the environment variable of a flag.
@@ -28,9 +27,8 @@ func variable(flag string) string {
 	return prefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// fromEnvironment sets the flags that the command line did not give from their
-// variables. An empty variable counts as not set: a manifest's template often
-// leaves one.
+// fromEnvironment sets from their variables the flags that the command line did not set. An empty
+// variable counts as not set: a manifest's template often leaves one.
 func fromEnvironment(flags *pflag.FlagSet, lookup func(string) (string, bool)) error {
 	var errs []error
 	set := func(f *pflag.Flag, name string) {
@@ -55,13 +53,13 @@ func fromEnvironment(flags *pflag.FlagSet, lookup func(string) (string, bool)) e
 	return errors.Join(errs...)
 }
 
-// ofService matches the variables that Kubernetes makes for each Service of a pod's namespace, of
-// which one may be called hostlocal-gc
+// ofService matches the variables that Kubernetes sets for each Service in a pod's namespace. A
+// Service may be called hostlocal-gc
 // (https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables).
 var ofService = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)=`)
 
-// misspelt is an error if a variable of the prefix is that of no flag of any command, and has a
-// value: an agent whose HOSTLOCAL_GC_DRYRUN nobody reads would release.
+// misspelt returns an error if a variable with the prefix has a value and belongs to no flag of any
+// command. With HOSTLOCAL_GC_DRYRUN instead of HOSTLOCAL_GC_DRY_RUN an agent would release.
 func misspelt(root *cobra.Command, environ []string) error {
 	var known []string
 	for _, c := range root.Commands() {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// In the pod of an agent the commands look at the node as the agent does, by its variables.
+// In an agent's pod the commands use the agent's variables, and judge the node as the agent does.
 func TestAgentsVariables(t *testing.T) {
 	const all = "HOSTLOCAL_GC_NETWORK=*"
 	for _, row := range []struct {
@@ -43,8 +43,8 @@ func TestAgentsVariables(t *testing.T) {
 	}
 }
 
-// What was true of some containers once is nothing for the environment: a nerdctl container
-// that no source here could know keeps its address, unless a person says so each time.
+// No variable sets --foreign, which is true for a short time only: a container of nerdctl keeps its
+// address unless a person gives the flag.
 func TestForeignIsNoVariable(t *testing.T) {
 	for _, row := range []struct {
 		reason, env string

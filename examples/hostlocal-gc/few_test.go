@@ -31,8 +31,7 @@ func leakyNode(t *testing.T) *node {
 	return n
 }
 
-// Of many rows with one reason the first are shown, and the rest is counted. Who wants all
-// says so.
+// Of many rows with one reason the first are shown and the others counted. -o wide shows all.
 func TestFewRows(t *testing.T) {
 	n := leakyNode(t)
 	run := func(args ...string) outcome { return run(t, n.dir, nil, append(args, "--data-dir", "networks")...) }
@@ -62,7 +61,7 @@ func TestFewRows(t *testing.T) {
 	}
 }
 
-// Sections under the tables are as short.
+// Sections under the tables are limited in the same way.
 func TestFewInSections(t *testing.T) {
 	n := newNode(t)
 	n.network("podnet", "10.1.0.0/24").add(sandbox("x"), time.Hour)
@@ -84,7 +83,7 @@ func TestFewInSections(t *testing.T) {
 	}
 }
 
-// A source's error comes first, and once, whatever is printed beside it.
+// A source's error is printed first, and only once.
 func TestErrorOnceAndFirst(t *testing.T) {
 	n := leakyNode(t)
 	for _, name := range []string{"list", "plan", "map", "show 10.244.1.2", "release"} {
@@ -94,7 +93,7 @@ func TestErrorOnceAndFirst(t *testing.T) {
 				args = append(args, "-o", format)
 			}
 			cmd := command(t, n.dir, args...)
-			both, err := os.CreateTemp(t.TempDir(), "") // as a terminal has them
+			both, err := os.CreateTemp(t.TempDir(), "") // as on a terminal
 			if err != nil {
 				t.Fatal(err)
 			}

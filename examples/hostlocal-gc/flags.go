@@ -18,8 +18,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// flags are the values of all flags. Each command has only those that mean
-// something to it.
+// flags are the values of all flags. Each command defines only those that it uses.
 type flags struct {
 	dataDir   string
 	networks  []string
@@ -63,8 +62,8 @@ const (
 	formatJSON  = "json"
 )
 
-// These are for the command line alone: one answers a question, and the other is true of the
-// containers that somebody has just looked for. A ConfigMap would say both for ever.
+// Flags of the command line alone: --yes answers a question, and --foreign is true only of
+// containers that somebody has just checked. In a ConfigMap both would stay in force.
 const (
 	flagYes     = "yes"
 	flagForeign = "foreign"
@@ -72,13 +71,13 @@ const (
 
 func formats() []string { return []string{formatTable, formatWide, formatJSON} }
 
-// data adds the flags that say what a command looks at, and for how long.
+// data adds the flags that select what a command reads, and its timeout.
 func (f *flags) data(c *cobra.Command) {
 	f.network(c, "show, and with release: release in, the network of this `NAME` only (repeatable; without it, or with *, all networks are shown; release needs one)")
 	f.once(c)
 }
 
-// pass adds the flags of a command that makes one pass and prints what it came to.
+// pass adds the flags of a command that makes one pass and prints the result.
 func (f *flags) pass(c *cobra.Command) {
 	f.data(c)
 	f.judge(c)
@@ -86,12 +85,12 @@ func (f *flags) pass(c *cobra.Command) {
 	f.output(c)
 }
 
-// network adds the flags that say what is looked at.
+// network adds --data-dir and --network.
 func (f *flags) network(c *cobra.Command, usage string) {
 	f.dir(c)
 	c.Flags().StringArrayVar(&f.networks, "network", nil, usage)
 	_ = c.RegisterFlagCompletionFunc("network", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		names, _ := hostlocal.New(f.dataDir).Networks() // a completion has nobody to tell an error to
+		names, _ := hostlocal.New(f.dataDir).Networks() // a completion can't report an error
 		return names, cobra.ShellCompDirectiveNoFileComp
 	})
 }
@@ -102,7 +101,7 @@ func (f *flags) dir(c *cobra.Command) {
 	_ = c.MarkFlagDirname("data-dir")
 }
 
-// once adds the flags of a command that does its work once.
+// once adds the flags of a command that runs once.
 func (f *flags) once(c *cobra.Command) {
 	c.Flags().DurationVar(&f.timeout, "timeout", 30*time.Second, "give up after this time; 0 waits for a day")
 	f.log(c, -1, "log to stderr up to this `LEVEL`: 0 each release, 2 also what was kept though no pod has it, 4 everything; -1 nothing but errors")
@@ -112,7 +111,7 @@ func (f *flags) log(c *cobra.Command, level int, usage string) {
 	c.Flags().IntVarP(&f.verbose, "verbose", "v", level, usage)
 }
 
-// judge adds the flags that say how reservations are judged.
+// judge adds the flags that control how reservations are judged.
 func (f *flags) judge(c *cobra.Command) {
 	c.Flags().StringArrayVar(&f.sources, "source", nil,
 		"which pods live here, as `KIND[:ARG]` (repeatable, united): "+strings.Join(source.Forms(), ", ")+"; see help sources")
@@ -135,14 +134,13 @@ func (f *flags) judge(c *cobra.Command) {
 	})
 }
 
-// others adds the flag that judges what no source knows. It is for a person and not for
-// the agent: it is true of the moment.
+// others adds --foreign. The agent does not have it: it is true only for a short time.
 func (f *flags) others(c *cobra.Command) {
 	c.Flags().StringArrayVar(&f.foreign, flagForeign, nil,
 		"also judge reservations of containers that no source here could know, by their IDs: `PREFIX` and 64 hex digits, or \"any\" (repeatable). Only for containers that have certainly ended; no variable sets this")
 }
 
-// ranges adds the flag that says which ranges there are.
+// ranges adds the flag that names the ranges.
 func (f *flags) ranges(c *cobra.Command) {
 	c.Flags().StringArrayVar(&f.cniConf, "cni-conf", nil,
 		"take the ranges from this CNI configuration `FILE`, a conf or a conflist (repeatable, for several networks)")
@@ -158,7 +156,7 @@ func (f *flags) exit(c *cobra.Command) {
 	c.Flags().BoolVar(&f.exitCode, "exit-code", false, "exit with 3 when something is leaked (of a plan, or with --dry-run)")
 }
 
-// check refuses what is wrong whatever the node looks like.
+// check returns an error for values that are wrong on any node.
 func (f *flags) check() error {
 	if !slices.Contains(formats(), f.format) {
 		return usagef("there is no output format %q: give one of %s", f.format, strings.Join(formats(), ", "))
@@ -185,11 +183,12 @@ func (f *flags) check() error {
 	return nil
 }
 
-// allNetworks reports whether --network is '*', as in the environment of an agent's pod.
+// allNetworks reports whether --network is '*', which may come from the environment of an agent's
+// pod.
 func (f *flags) allNetworks() bool { return len(f.networks) == 1 && f.networks[0] == gc.AllNetworks }
 
-// checkAllNetworks is an error if addresses would be released in all networks, and no source
-// sees the containers of every runtime.
+// checkAllNetworks returns an error if addresses would be released in all networks without a source
+// that sees the containers of every runtime.
 func (f *flags) checkAllNetworks() error {
 	kernel := func(spec string) bool { return spec == "netns" || strings.HasPrefix(spec, "netns:") }
 	if f.allNetworks() && !slices.ContainsFunc(f.sources, kernel) {
@@ -198,8 +197,7 @@ func (f *flags) checkAllNetworks() error {
 	return nil
 }
 
-// source returns the source that the flags ask for, or nil when they ask for
-// none.
+// source returns the source that the flags name, or nil if they name none.
 func (a *app) source() (podsource.Source, error) {
 	f := &a.flags
 	if len(f.sources) == 0 {
@@ -226,7 +224,7 @@ func (a *app) source() (podsource.Source, error) {
 	return s, nil
 }
 
-// options are those of the passes of any command.
+// options returns the options common to all commands.
 func (a *app) options() gc.Options {
 	f := &a.flags
 	opts := gc.Options{
@@ -243,8 +241,8 @@ func (a *app) options() gc.Options {
 	return opts
 }
 
-// minAge is the value of --min-age. Zero is that the flag was not given: the
-// default then follows from another flag.
+// minAge is the value of --min-age. Zero means that the flag was not given: the default then
+// follows from --runtime-request-timeout.
 type minAge time.Duration
 
 func (m *minAge) Set(text string) error {
@@ -258,7 +256,7 @@ func (m *minAge) Set(text string) error {
 
 func (m *minAge) String() string {
 	if *m == 0 {
-		return "" // the help says what the default is
+		return "" // the help text names the default
 	}
 	return short(time.Duration(*m))
 }

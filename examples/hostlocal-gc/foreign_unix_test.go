@@ -55,9 +55,9 @@ func serve(t *testing.T, r criRuntime) string {
 	return socket
 }
 
-// Containers of nerdctl and ctr hold addresses in the pods' network, and no
-// runtime's CRI lists them (hazard 49, R14). They are kept and told, and are no
-// leak; --foreign is for who knows that they are gone.
+// Containers of nerdctl and ctr hold addresses in the pods' network, and no runtime's CRI lists
+// them (hazard 49, R14). They are kept and reported, and do not count as leaked. --foreign releases
+// them.
 func TestForeign(t *testing.T) {
 	const old = 9 * time.Hour
 	socket := serve(t, criRuntime{sandbox: sandbox("live")})

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Help is read on terminals of 80 columns.
+// Help texts fit terminals of 80 columns.
 func TestHelpFits(t *testing.T) {
 	for _, command := range []string{"", "check", "list", "show", "plan", "release", "map", "networks", "help sources"} {
 		args := append(strings.Fields(command), "--help")

@@ -19,7 +19,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
 
-// A report is what -o json prints, as far as tests read it.
+// A report is the part of -o json that tests read.
 type report struct {
 	SchemaVersion int            `json:"schemaVersion"`
 	Counts        map[string]int `json:"counts"`
@@ -42,7 +42,7 @@ type report struct {
 	} `json:"reservations"`
 }
 
-// readReport reads -o json, after a check against the schema.
+// readReport parses the output of -o json, after a check against the schema.
 func readReport(t *testing.T, stdout string) report {
 	t.Helper()
 	checkSchema(t, "report", stdout)
@@ -95,7 +95,7 @@ func checkSchema(t *testing.T, of, text string) {
 	}
 }
 
-// The schema must be able to fail, or it says nothing of what passes.
+// The schema rejects wrong reports.
 func TestSchemaRefuses(t *testing.T) {
 	n := conflictNode(t)
 	good := run(t, n.dir, nil, "plan", "--data-dir", "networks", "--source", "file:pods.json", "-o", "json").stdout
@@ -131,16 +131,16 @@ func TestSchemaRefuses(t *testing.T) {
 	}
 }
 
-// What check prints has a schema of its own, whatever it finds.
+// The output of check has a schema of its own.
 func TestCheckSchema(t *testing.T) {
 	var good string
 	for _, row := range []struct{ scene, args, word string }{
 		{"full", "--network podnet --range 10.244.1.0/28 --source file:pods.json", "FULL"},
 		{"full", "--network podnet --source file:none.json", "UNKNOWN"},
 		{"full", "--network podnett --source file:pods.json", "MISSING"},
-		{"full", "--cni-dir .", "UNKNOWN"}, // with what is found on the tester's machine, which knows none of these
+		{"full", "--cni-dir .", "UNKNOWN"}, // uses the sources of the test's machine, which have none of these containers
 		{"busy", "--network podnet --range 10.244.0.0/16 --source file:pods.json", "OK"},
-		{"busy", "--source file:pods.json", "UNKNOWN"}, // a broken configuration alone says which networks there are
+		{"busy", "--source file:pods.json", "UNKNOWN"}, // the only configuration is broken
 		{"conflict", "--source file:pods.json", "UNRESERVED"},
 		{"dual", "--source file:pods.json", "LEAKED"},
 	} {
@@ -154,14 +154,14 @@ func TestCheckSchema(t *testing.T) {
 			t.Fatal(err)
 		}
 		if row.args != "--cni-dir ." && all.Findings[0].Word != row.word {
-			t.Errorf("%v: the first word is %s, want %s: %s", args, all.Findings[0].Word, row.word, got.stdout)
+			t.Errorf("%v: the first finding is %s, want %s: %s", args, all.Findings[0].Word, row.word, got.stdout)
 		}
 		if good == "" {
 			good = got.stdout
 		}
 	}
 	for _, row := range []struct{ reason, old, new string }{
-		{"a word that check does not have", `"word": "FULL"`, `"word": "EMPTY"`},
+		{"an unknown word", `"word": "FULL"`, `"word": "EMPTY"`},
 		{"another version", `"schemaVersion": 1`, `"schemaVersion": 2`},
 		{"a report that is none", `"looks": 1`, `"looks": 3`},
 		{"a field of another name", `"notRead"`, `"unread"`},
@@ -182,7 +182,7 @@ func TestCheckSchema(t *testing.T) {
 	}
 }
 
-// The schema has exactly the library's words.
+// The schema has exactly the library's verdicts, reasons and rules.
 func TestSchemaWords(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("testdata", "report.schema.json"))
 	if err != nil {
@@ -217,8 +217,8 @@ func TestSchemaWords(t *testing.T) {
 	}
 }
 
-// Every scene, by every command, gives JSON by the schema, with the same
-// verdicts, sorted by network and address.
+// In every scene each command's JSON is valid and has the same verdicts, sorted by network and
+// address.
 func TestJSONOfScenes(t *testing.T) {
 	for _, name := range slices.Sorted(maps.Keys(scenes)) {
 		t.Run(name, func(t *testing.T) {
@@ -250,7 +250,7 @@ func TestJSONOfScenes(t *testing.T) {
 	}
 }
 
-// A data dir without a network is no error, and its report is a report.
+// An empty data directory is no error, and makes a valid report.
 func TestJSONOfNothing(t *testing.T) {
 	n := newNode(t)
 	for _, args := range [][]string{{"list"}, {"plan", "--source", "file:-"}, {"map"}} {
@@ -266,7 +266,7 @@ func TestJSONOfNothing(t *testing.T) {
 	}
 }
 
-// Without a source the JSON keeps its form, and says that nothing was judged.
+// Without a source the JSON is valid, and has no verdicts.
 func TestJSONUnjudged(t *testing.T) {
 	n := fullNode(t)
 	got := run(t, n.dir, io.Reader(nil), "list", "--data-dir", "networks", "-o", "json")

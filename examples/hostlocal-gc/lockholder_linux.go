@@ -17,9 +17,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockHolder returns the process that holds the plugin's lock in a network's
-// directory, or 0. It reads /proc/locks and takes no lock (proc_locks(5)). A process
-// that is not visible from here is -1.
+// lockHolder returns the process that holds the plugin's lock in a network's directory, 0 if none
+// does, or -1 if the process is not visible from here. It reads /proc/locks (proc_locks(5)) and
+// takes no lock.
 func lockHolder(dir string) (pid int, err error) { return lockHolderIn(dir, "/proc/locks") }
 
 // lockHolderIn is lockHolder with another table of locks, for tests.
@@ -40,9 +40,9 @@ func lockHolderIn(dir, table string) (pid int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	defer f.Close() //nolint:errcheck // it was only read
+	defer f.Close() //nolint:errcheck // only read
 	for lines := bufio.NewScanner(f); lines.Scan(); {
-		// 1: FLOCK  ADVISORY  WRITE 4711 fe:00:1234 0 EOF; one that waits has an arrow
+		// 1: FLOCK  ADVISORY  WRITE 4711 fe:00:1234 0 EOF; a waiting one has an arrow
 		fields := strings.Fields(lines.Text())
 		if len(fields) < 6 || fields[1] != "FLOCK" || !strings.HasSuffix(fields[5], inode) {
 			continue
@@ -60,10 +60,10 @@ func lockHolderIn(dir, table string) (pid int, err error) {
 	return 0, nil
 }
 
-// hasOpen reports whether a process has a network's lock file open. The table names the device
-// of the file system, and stat(2) that of a subvolume on btrfs and of a layer on overlayfs: there
-// only this tells that two inodes of one number are one file. Files of other names, on a mount
-// that hangs say, are left alone.
+// hasOpen reports whether a process has a network's lock file open. /proc/locks names the device of
+// the file system, but stat(2) that of a subvolume on btrfs and of a layer on overlayfs. Only the
+// open file proves there that two equal inode numbers are the same file. Files of other names are
+// skipped: they may be on a mount that hangs.
 func hasOpen(pid int, lock fs.FileInfo) bool {
 	paths, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid)) // an error is about the pattern
 	return slices.ContainsFunc(paths, func(path string) bool {

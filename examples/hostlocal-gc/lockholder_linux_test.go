@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// Who holds the lock is found in the table of locks by the file's device, or, where the table
-// has another device than stat(2), as on btrfs and overlayfs, by what the process has open.
+// The holder of a lock is found by the device in the table of locks. Where that differs from
+// stat(2)'s, as on btrfs and overlayfs, it is found by its open files.
 func TestLockHolder(t *testing.T) {
 	dir := t.TempDir()
 	lock, err := os.Create(filepath.Join(dir, "lock"))
@@ -23,8 +23,8 @@ func TestLockHolder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	inode := info.Sys().(*syscall.Stat_t).Ino //nolint:forcetypeassert // of this system
-	stranger := os.Getppid()                  // go test, which has no such file open
+	inode := info.Sys().(*syscall.Stat_t).Ino //nolint:forcetypeassert // its type on Linux
+	stranger := os.Getppid()                  // go test, without such an open file
 	for _, row := range []struct {
 		reason, kind string
 		pid          int

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Hostlocal-gc finds and releases the addresses that host-local holds on this node for
-// containers which are no more: by hand, or as an agent.
+// Hostlocal-gc finds and releases the addresses that host-local still reserves on this node for
+// containers that no longer exist, in one pass or as an agent.
 //
 //	hostlocal-gc check     what is wrong, in one line
 //	hostlocal-gc list      every reservation with its verdict
@@ -16,8 +16,7 @@
 // wrong usage, 3 for plan --exit-code when something is leaked. README.md has
 // worked examples.
 //
-// Start reading at root.go; a pass is in pass.go, what is printed of it in
-// table.go.
+// Start reading at root.go. A pass is in pass.go, and its output in table.go.
 package main
 
 import (
@@ -33,7 +32,7 @@ import (
 func main() {
 	interrupted, stopInterrupt := signal.NotifyContext(context.Background(), os.Interrupt)
 	ctx, stop := signal.NotifyContext(interrupted, syscall.SIGTERM)
-	// What hangs, in a pipe or on a disk, is ended by the second signal.
+	// A second signal ends a command that hangs on a pipe or a disk.
 	context.AfterFunc(ctx, func() { signal.Reset(os.Interrupt, syscall.SIGTERM) })
 	a := &app{
 		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, lookup: os.LookupEnv, environ: os.Environ(),
@@ -48,7 +47,7 @@ func main() {
 	os.Exit(status)
 }
 
-// An app is the command with what it reads and writes.
+// An app is the command with its input and output.
 type app struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer

@@ -18,9 +18,9 @@ import (
 )
 
 var (
-	update = flag.Bool("update", false, "write the outputs in README.md anew")
+	update = flag.Bool("update", false, "rewrite the outputs in README.md")
 
-	// built is the command, made by TestMain from the files beside this one.
+	// built is the command, built by TestMain from this directory.
 	built string
 )
 
@@ -47,14 +47,14 @@ func testMain(m *testing.M) int {
 	return m.Run()
 }
 
-// An outcome is what a run of the command gave.
+// An outcome is the result of a run of the command.
 type outcome struct {
 	stdout, stderr string
 	status         int
 }
 
-// command makes the built command, to run in dir. Nothing of the tester's
-// environment sets its flags or colours its output.
+// command makes the built command, to run in dir. The test's environment sets none of its flags and
+// does not colour its output.
 func command(t *testing.T, dir string, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), built, args...)

@@ -50,7 +50,7 @@ shown, and only where
 	return c
 }
 
-// removeMalformed is the command of that name.
+// removeMalformed runs the command.
 func (a *app) removeMalformed(ctx context.Context, text string) error {
 	a.flags.format = formatTable
 	ip, err := parseAddress(text)
@@ -75,7 +75,7 @@ func (a *app) removeMalformed(ctx context.Context, text string) error {
 		if err := a.confirm(ctx); err != nil {
 			return err
 		}
-		shown := r.Identity() // the question may have stood there for long
+		shown := r.Identity() // the file may change while the question waits for an answer
 		if r, err = a.malformed(ctx, s, ip); err != nil {
 			return err
 		}
@@ -100,8 +100,8 @@ func (a *app) path(r *hostlocal.Reservation) string {
 	return filepath.Join(a.flags.dataDir, r.Network, r.IP.String())
 }
 
-// malformed returns the reservation of an address if it is malformed and nothing speaks for
-// a live holder, by a pass of its own. Its error says why not.
+// malformed makes a pass and returns the reservation of an address, if it is malformed and no live
+// pod may hold it. The error says why not.
 func (a *app) malformed(ctx context.Context, s podsource.Source, ip netip.Addr) (*hostlocal.Reservation, error) {
 	heard := &listener{Source: s}
 	done, err := a.pass(ctx, heard, true)
@@ -124,8 +124,8 @@ func (a *app) malformed(ctx context.Context, s podsource.Source, ip netip.Addr) 
 	}
 }
 
-// nobodys is an error that says who may hold a malformed reservation, whose file does not
-// tell.
+// nobodys returns an error that names who may hold a malformed reservation, whose file names
+// nobody.
 func (a *app) nobodys(r *hostlocal.Reservation, done *result, answers []podsource.Answer) error {
 	asOf, lists, sees, records := done.Started, false, false, false
 	for _, m := range answers {
@@ -162,9 +162,8 @@ func (a *app) nobodys(r *hostlocal.Reservation, done *result, answers []podsourc
 	return nil
 }
 
-// mayHold reports whether a pod may hold r, of which it is only known which address it is.
-// sees is that addresses in network namespaces were looked for, so that a pod with some has
-// no others.
+// mayHold reports whether a pod may hold r, of which only the address is known. sees says that a
+// source saw the addresses in network namespaces, so a pod with some addresses has no others.
 func mayHold(p *podsource.Pod, r *hostlocal.Reservation, done *result, sees bool) bool {
 	const finished = 5 * time.Minute // after which a pod holds nothing (R5)
 	switch {
@@ -178,20 +177,20 @@ func mayHold(p *podsource.Pod, r *hostlocal.Reservation, done *result, sees bool
 		return false
 	}
 	return !slices.ContainsFunc(done.Reservations, func(e gc.Entry) bool {
-		// What a container holds by its files alone need not be all that it holds: it may have a
-		// second interface in the network, whose file this is (hazard 22).
+		// What a container holds by its files alone may not be all: this may be the file of its
+		// second interface in the network (hazard 22).
 		its := slices.Contains(p.IPs, e.IP) || sees && e.Owner == hostlocal.Owned && slices.Contains(p.ContainerIDs, e.ContainerID)
 		return its && e.Network == r.Network && e.IP.Is4() == r.IP.Is4()
 	})
 }
 
-// showFile prints what a person needs to know a file by.
+// showFile prints what identifies the file to a person.
 func (a *app) showFile(r *hostlocal.Reservation) error {
-	f, err := os.OpenFile(a.path(r), os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe that took its place blocks nothing
+	f, err := os.OpenFile(a.path(r), os.O_RDONLY|syscall.O_NONBLOCK, 0) // do not block on a pipe in its place
 	if err != nil {
 		return err
 	}
-	defer f.Close() //nolint:errcheck // it was only read
+	defer f.Close() //nolint:errcheck // only read
 	info, err := f.Stat()
 	if err != nil {
 		return err
@@ -210,7 +209,7 @@ func (a *app) showFile(r *hostlocal.Reservation) error {
 	return err
 }
 
-// confirm asks whether to go on. An error is that nobody said yes.
+// confirm asks whether to go on, and returns an error unless the answer is yes.
 func (a *app) confirm(ctx context.Context) error {
 	if !term.Interactive(a.stdin) {
 		return errors.New("nothing was removed: there is no terminal to ask at; --yes removes it without a question")
@@ -218,7 +217,7 @@ func (a *app) confirm(ctx context.Context) error {
 	fmt.Fprint(a.stderr, "Remove this file? Only \"yes\" does: ")
 	said := make(chan string, 1)
 	go func() {
-		line, _ := bufio.NewReader(a.stdin).ReadString('\n') // without an end it is no yes either
+		line, _ := bufio.NewReader(a.stdin).ReadString('\n') // an unfinished line is not a yes
 		said <- line
 	}()
 	select {

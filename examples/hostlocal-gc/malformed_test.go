@@ -15,11 +15,11 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// garbage is what no version of host-local wrote, with what could move a cursor.
+// garbage is text that no version of host-local wrote, with an escape sequence.
 const garbage = "half a \x1b[2Jbackup\nof something\nelse\n"
 
-// malformedNode has a live pod at 10.1.0.2, a malformed file at 10.1.0.3, and a leak at
-// 10.1.0.4, each with an IPv6 address, all of two hours ago.
+// malformedNode has a live pod at 10.1.0.2, a malformed file at 10.1.0.3, and a leak at 10.1.0.4,
+// each with an IPv6 address, all two hours old.
 func malformedNode(t *testing.T) (*node, *podNetwork) {
 	n := newNode(t)
 	nw := n.network("podnet", "10.1.0.0/24", "fd00:1::/64")
@@ -31,7 +31,7 @@ func malformedNode(t *testing.T) (*node, *podNetwork) {
 	return n, nw
 }
 
-// A malformed file is removed only where nothing speaks for a live holder.
+// A malformed file is removed only if no live pod may hold the address.
 func TestRemoveMalformed(t *testing.T) {
 	web := pod{Namespace: "shop", Name: "web", ContainerIDs: []string{sandbox("web")}, IPs: []string{"10.1.0.2", "fd00:1::2"}}
 	for _, row := range []struct {
@@ -81,7 +81,7 @@ func TestRemoveMalformed(t *testing.T) {
 			nw.write("fd00:1::2", garbage, 2*time.Hour)
 			n.pods("pods.json", pod{Namespace: "shop", Name: "web", ContainerIDs: []string{sandbox("web")}, IPs: []string{"10.1.0.2"}})
 		}},
-		{reason: "a second interface in one network, of which no source names an address (hazard 22)", args: "10.2.0.3 --network storage", status: statusError, says: "shop/web of source file may hold it", change: func(n *node, _ *podNetwork) {
+		{reason: "a second interface in one network, whose address no source names (hazard 22)", args: "10.2.0.3 --network storage", status: statusError, says: "shop/web of source file may hold it", change: func(n *node, _ *podNetwork) {
 			storage := n.network("storage", "10.2.0.0/24")
 			storage.add(sandbox("web"), time.Hour)
 			storage.write("10.2.0.3", garbage, 2*time.Hour)
@@ -140,7 +140,7 @@ func TestRemoveMalformed(t *testing.T) {
 			if row.args == "" {
 				row.args = "10.1.0.3"
 			}
-			if row.env != "" { // for which no --yes must stand there
+			if row.env != "" { // a variable instead of --yes
 				args, row.args = args[:len(args)-1], "10.1.0.3"
 			}
 			cmd := command(t, n.dir, append(args, strings.Fields(row.args)...)...)
@@ -166,8 +166,8 @@ func TestRemoveMalformed(t *testing.T) {
 	}
 }
 
-// What the kernel shows of a pod is all that it has. Of one that shows nothing more must be
-// known.
+// The kernel shows all addresses of a pod that has any there. A pod without any may hold this one,
+// unless more is known.
 func TestMayHold(t *testing.T) {
 	now := time.Now()
 	ips := func(text string) []netip.Addr { return []netip.Addr{netip.MustParseAddr(text)} }

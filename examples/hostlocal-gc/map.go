@@ -42,7 +42,7 @@ With -o json it prints what list prints.`,
 	return c
 }
 
-// draw is the command map.
+// draw runs the command map.
 func (a *app) draw(ctx context.Context) error {
 	if err := a.flags.check(); err != nil {
 		return err
@@ -76,8 +76,7 @@ func (a *app) draw(ctx context.Context) error {
 	return a.show(&done, pictures)
 }
 
-// ranges reads the configurations, of which each must be of a network that is
-// drawn.
+// ranges reads the configurations. Each must be of a network that is drawn.
 func (a *app) ranges(networks []string) (map[string][]picture.Range, error) {
 	out := make(map[string][]picture.Range)
 	for _, path := range a.flags.cniConf {
@@ -113,7 +112,7 @@ func sameDirectory(a, b string) bool {
 	return errX == nil && errY == nil && os.SameFile(x, y)
 }
 
-// drawAll makes a picture of each network that was asked for and has a directory.
+// drawAll makes a picture of each requested network that has a directory.
 func drawAll(r *result, ranges map[string][]picture.Range) ([]picture.Picture, error) {
 	var pictures []picture.Picture
 	for _, n := range r.Networks {
@@ -131,7 +130,7 @@ func drawAll(r *result, ranges map[string][]picture.Range) ([]picture.Picture, e
 	return pictures, nil
 }
 
-// show writes the pictures where the flags want them.
+// show writes the pictures where the flags say.
 func (a *app) show(r *result, pictures []picture.Picture) error {
 	switch a.flags.svg {
 	case "":

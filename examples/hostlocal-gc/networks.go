@@ -35,7 +35,7 @@ and writes nothing.`,
 	return c
 }
 
-// A networkRow is a network as networks prints it. Its JSON is a contract.
+// A networkRow is a network in the output of networks. Its JSON is a contract.
 type networkRow struct {
 	Network      string       `json:"network"`
 	DataDir      string       `json:"dataDir"`
@@ -45,7 +45,7 @@ type networkRow struct {
 	LastReserved []netip.Addr `json:"lastReserved"`
 }
 
-// networks is the command of that name.
+// networks runs the command.
 func (a *app) networks(ctx context.Context) error {
 	if err := a.flags.check(); err != nil {
 		return err

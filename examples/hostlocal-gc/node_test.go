@@ -18,9 +18,8 @@ import (
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
 )
 
-// A node is a directory with a data dir "networks", which host-local's own code
-// fills, and files of pods beside it. Commands run in it, so that their flags
-// and outputs are the same wherever it is.
+// A node is a directory with a data directory "networks", which host-local's own code fills, and
+// files of pods. Commands run in it, so that flags and outputs do not depend on its path.
 type node struct {
 	t   *testing.T
 	dir string
@@ -35,7 +34,7 @@ func newNode(t *testing.T) *node {
 	return n
 }
 
-// A podNetwork is a network of a node, as the plugin sees it.
+// A podNetwork is a network of a node, with the plugin that serves it.
 type podNetwork struct {
 	*node
 	name   string
@@ -43,7 +42,7 @@ type podNetwork struct {
 	ranges []*allocator.IPAllocator
 }
 
-// network has the plugin make a network with a range set for each subnet.
+// network makes a network with a range set for each subnet.
 func (n *node) network(name string, subnets ...string) *podNetwork {
 	n.t.Helper()
 	store, err := disk.New(name, filepath.Join(n.dir, "networks"))
@@ -66,8 +65,8 @@ func (n *node) network(name string, subnets ...string) *podNetwork {
 	return nw
 }
 
-// add has the plugin reserve an address in each range, and dates it back by age.
-// It returns them as text.
+// add reserves an address in each range with the plugin, and dates it back by age. It returns the
+// addresses.
 func (nw *podNetwork) add(containerID string, age time.Duration) []string {
 	nw.t.Helper()
 	var ips []string
@@ -83,7 +82,7 @@ func (nw *podNetwork) add(containerID string, age time.Duration) []string {
 	return ips
 }
 
-// file is where the plugin keeps an address.
+// file returns the path of an address's file.
 func (nw *podNetwork) file(ip string) string {
 	return disk.GetEscapedPath(filepath.Join(nw.dir, "networks", nw.name), ip)
 }
@@ -96,7 +95,7 @@ func (nw *podNetwork) date(ip string, age time.Duration) {
 	}
 }
 
-// write replaces what an address's file holds, and keeps its age.
+// write replaces the content of an address's file, and keeps its age.
 func (nw *podNetwork) write(ip, content string, age time.Duration) {
 	nw.t.Helper()
 	if err := os.WriteFile(nw.file(ip), []byte(content), 0o600); err != nil {
@@ -105,13 +104,13 @@ func (nw *podNetwork) write(ip, content string, age time.Duration) {
 	nw.date(ip, age)
 }
 
-// there reports whether an address is still reserved.
+// there reports whether an address is reserved.
 func (nw *podNetwork) there(ip string) bool {
 	_, err := os.Lstat(nw.file(ip))
 	return err == nil
 }
 
-// A pod is written as file:PATH wants it.
+// A pod has the JSON of the source file:PATH.
 type pod struct {
 	Namespace    string     `json:"namespace"`
 	Name         string     `json:"name"`
@@ -143,7 +142,7 @@ func (n *node) put(name, text string) {
 	}
 }
 
-// sandbox makes up the ID of a pod's sandbox, the same in every run.
+// sandbox makes up a sandbox ID, the same in every run.
 func sandbox(name string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(name))) }
 
 func ago(d time.Duration) *time.Time {

@@ -19,8 +19,8 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
-// planned is a reservation that a plan called leaked. It is the same one later if
-// all of this is the same.
+// planned is a reservation that a plan calls leaked. It is still the same one if all fields are
+// equal.
 type planned struct {
 	Network     string     `json:"network"`
 	IP          netip.Addr `json:"ip"`
@@ -29,8 +29,8 @@ type planned struct {
 	ReservedAt  time.Time  `json:"reservedAt"`
 }
 
-// A plannedAt is the network and the address of which a plan has but one reservation: a file
-// that somebody has put together may have it twice, and then the first counts.
+// A plannedAt identifies a reservation of a plan by network and address. An edited plan may have it
+// twice; the first one counts.
 type plannedAt struct {
 	network string
 	ip      netip.Addr
@@ -40,11 +40,11 @@ func (p *planned) is(r *hostlocal.Reservation) bool {
 	return p.Network == r.Network && p.IP == r.IP && p.ContainerID == r.ContainerID && p.IfName == r.IfName && p.ReservedAt.Equal(r.ReservedAt)
 }
 
-// maxPlan is the most bytes that a plan may have. That of a full /16 has 30 MiB.
+// maxPlan is the largest size of a plan in bytes. The plan of a full /16 has 30 MiB.
 const maxPlan = 64 << 20
 
-// readBounded reads a plan, which may come from a pipe. A pipe that nobody writes into is
-// left alone when ctx ends.
+// readBounded reads a plan, which may come from a pipe. It stops waiting for the pipe when ctx
+// ends.
 func readBounded(ctx context.Context, path string) (text []byte, err error) {
 	read := make(chan struct{})
 	var got []byte
@@ -56,7 +56,7 @@ func readBounded(ctx context.Context, path string) (text []byte, err error) {
 			failed = err
 			return
 		}
-		defer f.Close() //nolint:errcheck // it was only read
+		defer f.Close() //nolint:errcheck // only read
 		if got, failed = io.ReadAll(io.LimitReader(f, maxPlan+1)); len(got) > maxPlan {
 			failed = fmt.Errorf("%s is longer than %d MiB", path, maxPlan>>20)
 		}
@@ -69,8 +69,8 @@ func readBounded(ctx context.Context, path string) (text []byte, err error) {
 	}
 }
 
-// readPlan returns what a report that plan -o json has printed calls leaked, in the
-// networks that it was about.
+// readPlan returns the reservations that a report of plan -o json calls leaked, in the networks
+// that were requested then.
 func readPlan(ctx context.Context, path string) (map[plannedAt]planned, error) {
 	text, err := readBounded(ctx, path)
 	if err != nil {
@@ -110,7 +110,7 @@ func readPlan(ctx context.Context, path string) (map[plannedAt]planned, error) {
 type selection struct {
 	ips  []netip.Addr // empty: all
 	plan map[plannedAt]planned
-	from string // "": there is no plan
+	from string // "" without a plan
 }
 
 // selection reads the flags, and the plan.
@@ -132,13 +132,13 @@ func (f *flags) selection(ctx context.Context) (*selection, error) {
 	return s, err
 }
 
-// has reports whether a leak is among what is asked for.
+// has reports whether a leak is selected.
 func (s *selection) has(r *hostlocal.Reservation) bool {
 	p, planned := s.plan[plannedAt{r.Network, r.IP}]
 	return (s.from == "" || planned && p.is(r)) && (len(s.ips) == 0 || slices.Contains(s.ips, r.IP))
 }
 
-// refused says why addresses that --ip names were not released.
+// refused returns an error for each address of --ip that was not released.
 func (s *selection) refused(r *result) error {
 	var errs []error
 	for _, ip := range s.ips {
@@ -160,8 +160,8 @@ func (s *selection) refused(r *result) error {
 	return errors.Join(errs...)
 }
 
-// outdated says how much of a plan was not carried out, because what it called leaked
-// is another reservation by now, or none, or is not leaked any more.
+// outdated says how much of a plan was not carried out, because a reservation of it is gone,
+// replaced, or no longer leaked.
 func (s *selection) outdated(r *result) string {
 	if s.from == "" {
 		return ""

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// rewrite replaces what an address's file holds, and keeps its timestamp.
+// rewrite replaces the content of an address's file, and keeps its timestamp.
 func (nw *podNetwork) rewrite(ip, content string) {
 	nw.t.Helper()
 	info, err := os.Stat(nw.file(ip))
@@ -26,8 +26,8 @@ func (nw *podNetwork) rewrite(ip, content string) {
 	}
 }
 
-// A plan is carried out an hour later, when half of its reservations have changed: only
-// the others are released.
+// A plan is carried out an hour later, when half of its reservations have changed. Only the others
+// are released.
 func TestPlanIsCarriedOutLater(t *testing.T) {
 	n := newNode(t)
 	podnet, storage := n.network("podnet", "10.1.0.0/24"), n.network("storage", "10.2.0.0/24")
@@ -46,11 +46,11 @@ func TestPlanIsCarriedOutLater(t *testing.T) {
 	}
 	n.put("plan.json", plan.stdout)
 
-	podnet.rewrite(leaked[0], sandbox("new")+"\r\neth0")   // another container has it, since the same moment
-	podnet.date(leaked[1], 90*time.Minute)                 // reserved anew, for the same container
-	podnet.rewrite(leaked[2], sandbox("gone2")+"\r\neth1") // of another interface
+	podnet.rewrite(leaked[0], sandbox("new")+"\r\neth0")   // another container has it, with the same timestamp
+	podnet.date(leaked[1], 90*time.Minute)                 // reserved again, for the same container
+	podnet.rewrite(leaked[2], sandbox("gone2")+"\r\neth1") // for another interface
 	live = append(live, pod{Namespace: "shop", Name: "back", ContainerIDs: []string{sandbox("gone3")}}, pod{Namespace: "shop", Name: "claims", IPs: leaked[4:5]})
-	n.pods("pods.json", live...) // and two are in use now
+	n.pods("pods.json", live...) // two are in use now
 	later := podnet.add(sandbox("leaked after the plan"), time.Hour)
 
 	args = append([]string{"release", "--from", "plan.json"}, args...)
@@ -68,7 +68,7 @@ func TestPlanIsCarriedOutLater(t *testing.T) {
 	}
 }
 
-// twice has each reservation of a plan twice.
+// twice repeats each reservation of a plan.
 func twice(t *testing.T, plan string) string {
 	t.Helper()
 	fields := make(map[string]json.RawMessage)
@@ -87,7 +87,7 @@ func twice(t *testing.T, plan string) string {
 	return string(text)
 }
 
-// What --ip names is released if it is leaked, and else it is an error that says why not.
+// --ip releases a leaked address. For any other it is an error that says why.
 func TestReleaseByAddress(t *testing.T) {
 	for _, row := range []struct {
 		reason string
@@ -107,7 +107,7 @@ func TestReleaseByAddress(t *testing.T) {
 		{"not a plan", []string{"--from", "pods.json"}, 3, 1, "reading the plan pods.json"},
 		{"a plan of another version", []string{"--from", "version.json"}, 3, 1, "schemaVersion is 2"},
 		{"not in the plan", []string{"--ip", "10.1.0.3", "--from", "empty.json"}, 3, 1, "not the reservation that the plan has"},
-		{"a plan that was edited: a fresh look decides", []string{"--from", "all.json"}, 1, 0, "2 of 3 of the plan all.json were released"},
+		{"a plan that was edited: the new pass decides", []string{"--from", "all.json"}, 1, 0, "2 of 3 of the plan all.json were released"},
 		{"a plan that has all twice", []string{"--from", "twice.json"}, 1, 0, ""},
 		{"a plan with more behind it", []string{"--from", "more.json"}, 3, 1, "reading the plan more.json"},
 		{"a plan of nothing", []string{"--from", "null.json"}, 3, 0, "0 of 1 of the plan"},
@@ -165,7 +165,7 @@ func TestReleaseByAddress(t *testing.T) {
 			t.Errorf("%s: stderr %q", row.reason, got.stderr)
 		}
 		if strings.Count(got.stderr, "was not released") > 1 {
-			t.Errorf("%s: told twice: %s", row.reason, got.stderr)
+			t.Errorf("%s: printed twice: %s", row.reason, got.stderr)
 		}
 		if left != row.left || got.status != row.status || !strings.Contains(got.stderr, row.stderr) {
 			t.Errorf("%s: %d left, exit status %d, stderr %q", row.reason, left, got.status, got.stderr)
@@ -173,7 +173,7 @@ func TestReleaseByAddress(t *testing.T) {
 	}
 }
 
-// An address in a network that --network does not name is no free one.
+// An address that is reserved in a network that --network does not name is not reported as free.
 func TestAddressElsewhere(t *testing.T) {
 	n := newNode(t)
 	n.network("podnet", "10.1.0.0/24").add(sandbox("web"), time.Hour)

@@ -16,8 +16,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// A result is the report of a pass. It is true also where the pass met an error, which
-// was printed then.
+// A result is the report of a pass. It is valid even if the pass had an error, which was printed.
 type result struct {
 	gc.Report
 	judged bool // the sources gave an answer that counts
@@ -31,7 +30,7 @@ func (a *app) within(ctx context.Context) (context.Context, context.CancelFunc) 
 	return context.WithTimeout(ctx, a.flags.timeout)
 }
 
-// pass makes one pass over the data dir. Without a source it judges nothing.
+// pass makes one pass over the data directory. Without a source it judges nothing.
 func (a *app) pass(ctx context.Context, s podsource.Source, dryRun bool) (result, error) {
 	return a.passOver(ctx, s, func(opts *gc.Options) { opts.DryRun = dryRun })
 }
@@ -64,17 +63,17 @@ func (a *app) passOver(ctx context.Context, s podsource.Source, change func(*gc.
 	return result{report, !errors.Is(err, gc.ErrRefused)}, nil
 }
 
-// onceOptions are those of a command's one pass, of which a question may take as long as
-// the whole.
+// onceOptions are the options of a command's single pass, in which one source may take all of
+// --timeout.
 func (a *app) onceOptions() gc.Options {
 	opts := a.options()
 	if opts.SourceTimeout = a.flags.timeout; a.flags.timeout == 0 {
-		opts.SourceTimeout = 24 * time.Hour // the most that there is
+		opts.SourceTimeout = 24 * time.Hour // the maximum
 	}
 	return opts
 }
 
-// unjudged reports what the disk alone says.
+// unjudged reports the reservations alone.
 func (a *app) unjudged(ctx context.Context, store *hostlocal.Store, names []string) result {
 	r := result{Report: gc.Report{DataDir: store.DataDir(), Started: time.Now()}}
 	rs, err := store.List(ctx)
@@ -92,7 +91,7 @@ func (a *app) unjudged(ctx context.Context, store *hostlocal.Store, names []stri
 			unreadable = append(unreadable, rs[i].Err)
 		}
 	}
-	if more := len(unreadable) - 1; more > 0 { // they are alike
+	if more := len(unreadable) - 1; more > 0 { // their errors are alike
 		unreadable = []error{fmt.Errorf("%w, and %d more can't be read", unreadable[0], more)}
 	}
 	r.Err = errors.Join(append(unreadable, a.checkNetworks(r.Networks, names))...)
@@ -100,12 +99,12 @@ func (a *app) unjudged(ctx context.Context, store *hostlocal.Store, names []stri
 	return r
 }
 
-// entries returns those of a network.
+// entries returns the entries of a network.
 func (r *result) entries(network string) []*gc.Entry {
 	return slices.DeleteFunc(r.shown(), func(e *gc.Entry) bool { return e.Network != network })
 }
 
-// shown returns the entries of the networks that were asked for.
+// shown returns the entries of the requested networks.
 func (r *result) shown() (of []*gc.Entry) {
 	for i := range r.Reservations {
 		e := &r.Reservations[i]
@@ -116,12 +115,13 @@ func (r *result) shown() (of []*gc.Entry) {
 	return of
 }
 
-// at returns those of an address.
+// at returns the entries of an address.
 func (r *result) at(ip netip.Addr) []*gc.Entry {
 	return slices.DeleteFunc(r.shown(), func(e *gc.Entry) bool { return e.IP != ip })
 }
 
-// elsewhere says in which networks that were not asked for an address is reserved, or nothing.
+// elsewhere says in which networks that were not requested an address is reserved. It is empty if
+// there are none.
 func (r *result) elsewhere(ip netip.Addr) string {
 	var names []string
 	for i := range r.Reservations {
@@ -135,14 +135,14 @@ func (r *result) elsewhere(ip netip.Addr) string {
 	return fmt.Sprintf("it is reserved in %s, which --network does not name", strings.Join(names, ", "))
 }
 
-// leaked reports whether something is leaked in the networks that were asked for.
+// leaked reports whether something is leaked in the requested networks.
 func (r *result) leaked() bool {
 	return slices.ContainsFunc(r.Reservations, func(e gc.Entry) bool {
 		return e.Verdict == gc.Leaked && e.Reason != gc.NetworkNotNamed
 	})
 }
 
-// list is the command of that name.
+// list runs the command.
 func (a *app) list(ctx context.Context) error {
 	if err := a.flags.check(); err != nil {
 		return err
@@ -158,8 +158,7 @@ func (a *app) list(ctx context.Context) error {
 	return a.print(&done, view{all: true})
 }
 
-// requiredSource checks the flags and returns the source that they name. It is
-// for commands that are nothing without a verdict.
+// requiredSource checks the flags and returns their source. It is for commands that need a verdict.
 func (a *app) requiredSource() (podsource.Source, error) {
 	if err := a.flags.check(); err != nil {
 		return nil, err
@@ -171,7 +170,7 @@ func (a *app) requiredSource() (podsource.Source, error) {
 	return s, err
 }
 
-// plan is the command of that name, and release --dry-run.
+// plan runs the command plan, and release --dry-run.
 func (a *app) plan(ctx context.Context) error {
 	s, err := a.requiredSource()
 	if err != nil {
@@ -190,7 +189,7 @@ func (a *app) plan(ctx context.Context) error {
 	return nil
 }
 
-// release is the command of that name.
+// release runs the command.
 func (a *app) release(ctx context.Context) error {
 	if a.flags.dryRun {
 		if len(a.flags.ips) > 0 || a.flags.from != "" {

@@ -10,9 +10,9 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
 
-// A view is what a command shows of a report.
+// A view selects what a command shows of a report.
 type view struct {
-	all      bool   // also what is in use, and what was not judged
+	all      bool   // also what is in use or was not judged
 	released bool   // something may have been released
 	tail     string // ends the summary
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
-// IDs are cut in a table and whole in wide; the summary is the last line.
+// Tables cut IDs, and -o wide does not. The summary is the last line.
 func TestTableAndWide(t *testing.T) {
 	n, _ := every(t)
 	id := sandbox("running")
@@ -46,7 +46,7 @@ func TestTableAndWide(t *testing.T) {
 	}
 }
 
-// What comes from other programs can't move the cursor or forge a row.
+// Text of other programs can't move the cursor or forge a row.
 func TestHostileNames(t *testing.T) {
 	n, _ := every(t)
 	n.put("pods.json", `[{"namespace":"a\nb","name":"\u001b[2J","ips":["10.244.1.2","10.244.1.99"]},{"uid":"\u001b]0;x","ips":["10.244.1.2"]}]`)
@@ -58,8 +58,7 @@ func TestHostileNames(t *testing.T) {
 	}
 }
 
-// Under the tables: duplicates, and addresses that nothing is reserved for, once
-// for all networks.
+// Under the tables: duplicates and unreserved addresses, once for all networks.
 func TestAttention(t *testing.T) {
 	n, _ := every(t)
 	n.network("storage", "10.2.0.0/24").add(sandbox("running"), day)
@@ -78,7 +77,7 @@ func TestAttention(t *testing.T) {
 	}
 }
 
-// Of what could not be listed nothing is said but the error (R11).
+// A network that could not be listed has an error and no table (R11).
 func TestErrorsOfDisk(t *testing.T) {
 	broken := errors.New("input/output error")
 	var stdout strings.Builder
@@ -88,8 +87,7 @@ func TestErrorsOfDisk(t *testing.T) {
 	}
 }
 
-// Foreign owners are told in one row for each form of their IDs, of the networks
-// that were asked for (R14).
+// Foreign owners are reported in one row for each form of ID, for the requested networks (R14).
 func TestForeignRows(t *testing.T) {
 	r := result{Report: gc.Report{Networks: []gc.Network{{Name: "podnet"}, {Name: "storage"}}}}
 	add := func(network, containerID string, why gc.Reason) {
@@ -123,7 +121,7 @@ func TestForeignRows(t *testing.T) {
 	}
 }
 
-// What a source contributed is told in one line, whatever its error holds.
+// Each source's contribution takes one line, whatever its error contains.
 func TestSourcesLine(t *testing.T) {
 	started := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 	r := gc.Report{Started: started, Looks: 2, Sources: []gc.SourceReport{
@@ -141,7 +139,7 @@ func TestSourcesLine(t *testing.T) {
 	}
 }
 
-// The picture and its SVG are made of the same look at the disk.
+// The picture and its SVG come from the same pass.
 func TestMapSVG(t *testing.T) {
 	n := dualNode(t)
 	args := []string{"map", "--data-dir", "networks", "--source", "file:pods.json", "--cni-conf", "podnet.conf", "--svg"}

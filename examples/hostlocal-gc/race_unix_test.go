@@ -16,9 +16,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Others are at work (R12) between the listing and the release. The source is a
-// pipe: the command opens it when it has listed, and waits there until the test
-// has done its part.
+// Files change between the listing and the release (R12). The source is a pipe: the command opens
+// it after the listing, and waits until the test has made the changes.
 func TestOthersAtWork(t *testing.T) {
 	n := newNode(t)
 	nw := n.network("podnet", "10.244.1.0/24")
@@ -40,11 +39,11 @@ func TestOthersAtWork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Remove(nw.file("10.244.1.3")); err != nil { // a DEL came late
+	if err := os.Remove(nw.file("10.244.1.3")); err != nil { // a late DEL
 		t.Fatal(err)
 	}
-	// A DEL and an ADD: another file under the name. It is moved there, so that
-	// it can't have got the inode of the one before.
+	// A DEL and an ADD put another file under the name. Renaming a second file keeps it from
+	// getting the inode of the first.
 	fresh := nw.file("fresh")
 	if err := os.WriteFile(fresh, []byte(sandbox("new")+"\r\neth0"), 0o600); err != nil {
 		t.Fatal(err)
@@ -84,7 +83,7 @@ func TestTimeout(t *testing.T) {
 	}
 }
 
-// A signal ends the command while it waits, with an error and its report.
+// A signal ends a waiting command, with an error and a report.
 func TestSignal(t *testing.T) {
 	t.Run("SIGTERM", func(t *testing.T) { signalled(t, syscall.SIGTERM, "terminated", statusError) })
 	t.Run("Ctrl-C", func(t *testing.T) { signalled(t, syscall.SIGINT, "interrupt", statusInterrupted) })
@@ -102,7 +101,7 @@ func signalled(t *testing.T, signal syscall.Signal, said string, status int) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	w, err := os.OpenFile(pipe, os.O_WRONLY, 0) // by now it asks
+	w, err := os.OpenFile(pipe, os.O_WRONLY, 0) // the command is reading the source
 	if err != nil {
 		t.Fatal(err)
 	}

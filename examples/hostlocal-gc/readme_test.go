@@ -17,19 +17,18 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
 
-// The examples of README.md are played, in their order: a comment
-// "scene: NAME" makes a new node, and each line that begins with "$ " in a
-// console block is run on it. With -update the outputs are written anew.
+// The examples of README.md are run in order. A comment "scene: NAME" makes a new node, and each
+// line of a console block that begins with "$ " is run on it. -update rewrites the outputs.
 
 var (
 	sceneLine = regexp.MustCompile(`^<!-- scene: ([a-z]+) -->$`)
-	// What differs from run to run: for how long the lock was held.
+	// Times that differ between runs.
 	holdTime = regexp.MustCompile(`\b[0-9.]+(µs|ms)\b`)
-	// And who holds a lock.
+	// Processes that differ between runs.
 	lockHolders = regexp.MustCompile(`process [0-9]+ \([^)]*\)`)
-	// What differs from machine to machine: what was reserved before the last
-	// boot is no starting pod's after a while, also without a runtime as a source
-	// (R4). README.md shows a machine that has been up for longer.
+	// Texts that differ between machines: without a runtime as a source, a reservation from before
+	// the last boot stops counting as a starting pod's after a while (R4). README.md shows a
+	// machine that has been up for longer.
 	upForLong = strings.NewReplacer(gc.PodStarting.Text(), gc.StartingNoEnd.Text(), " A second pass is worth it in 7m.", "")
 )
 
@@ -50,7 +49,7 @@ func TestReadme(t *testing.T) {
 			out.WriteString(line + "\n" + p.play(strings.TrimPrefix(line, "$ ")))
 			continue
 		case inside:
-			continue // an output, which play gives anew
+			continue // an output, which play produces
 		case line == "```console":
 			inside = true
 		default:
@@ -70,7 +69,7 @@ func TestReadme(t *testing.T) {
 		return
 	}
 	if diff := cmp.Diff(string(text), out.String()); diff != "" {
-		t.Errorf("go test . -update writes the outputs anew (-README.md +played):\n%s", diff)
+		t.Errorf("the outputs differ; go test . -update rewrites them (-README.md +played):\n%s", diff)
 	}
 }
 
@@ -78,7 +77,7 @@ func TestReadme(t *testing.T) {
 type player struct {
 	t      *testing.T
 	node   *node
-	status int // of the last command
+	status int // exit status of the last command
 	played int
 }
 
@@ -90,7 +89,7 @@ func (p *player) open(scene string) {
 	p.node = make(p.t)
 }
 
-// play runs a command line and returns what it prints.
+// play runs a command line and returns its output.
 func (p *player) play(line string) string {
 	p.played++
 	if p.node == nil {
@@ -118,8 +117,8 @@ func (p *player) play(line string) string {
 	return upForLong.Replace(out) + got.stderr
 }
 
-// filters are the jq filters of the examples, in Go: the test must not depend on
-// jq. Where it is installed, it must print the same.
+// filters are the examples' jq filters in Go, since the test must not depend on jq. Where jq is
+// installed, it must print the same.
 var filters = map[string]func(filterInput) string{
 	`-c '{dataDir, counts}'`: func(r filterInput) string {
 		return fmt.Sprintf(`{"dataDir":%s,"counts":%s}`+"\n", compact(r.DataDir), compact(r.Counts))
@@ -135,7 +134,7 @@ var filters = map[string]func(filterInput) string{
 	},
 }
 
-// A filterInput is what the filters see of a report.
+// A filterInput is the part of a report that the filters read.
 type filterInput struct {
 	DataDir      json.RawMessage
 	Counts       json.RawMessage
@@ -144,7 +143,7 @@ type filterInput struct {
 
 func compact(text json.RawMessage) string {
 	var out bytes.Buffer
-	_ = json.Compact(&out, text) // it was decoded before
+	_ = json.Compact(&out, text) // valid: it was decoded before
 	return out.String()
 }
 

@@ -10,8 +10,8 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
 
-// roomForReasons reports whether a last column of reasons has room beside the
-// others. It has when few of them would be broken; a pipe has all the room.
+// roomForReasons reports whether a last column of reasons fits beside the others without wrapping
+// many of them. In a pipe it always fits.
 func (a *app) roomForReasons(head []term.Column, rows [][]term.Cell, entries []*gc.Entry) bool {
 	left := a.screen.Width
 	if left == 0 {
@@ -33,7 +33,7 @@ func (a *app) roomForReasons(head []term.Column, rows [][]term.Cell, entries []*
 	return left >= 12 && 4*broken <= len(entries)
 }
 
-// Footnotes number the reasons of a table as they occur.
+// Footnotes number the reasons of a table in order of appearance.
 type footnotes struct {
 	number map[gc.Reason]int
 	order  []gc.Reason

@@ -14,7 +14,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 )
 
-// root puts the commands together.
+// root builds the command tree.
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "hostlocal-gc",
@@ -109,7 +109,7 @@ What is in use is counted and not shown; list shows it.`,
 		Args: noArgs,
 	}
 	c.RunE = work(func(ctx context.Context) error {
-		if a.flags.from == "" && c.Flags().Changed("from") { // a script's variable, say, which is not set
+		if a.flags.from == "" && c.Flags().Changed("from") { // an unset variable in a script, for example
 			return usagef("--from is empty: which file has the plan? Without --from all that is leaked is released")
 		}
 		return a.release(ctx)
@@ -124,7 +124,7 @@ What is in use is counted and not shown; list shows it.`,
 	return c
 }
 
-// noArgs refuses arguments, which people give who mean a flag.
+// noArgs refuses arguments, which people pass who mean a flag.
 func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -133,7 +133,7 @@ func noArgs(cmd *cobra.Command, args []string) error {
 		cmd.Name(), strings.Join(args, " "))
 }
 
-// sourcesTopic is what help sources shows.
+// sourcesTopic is the text of help sources.
 func sourcesTopic() *cobra.Command {
 	rows := make([][]term.Cell, 0, len(source.Forms()))
 	for _, k := range source.Kinds() {
@@ -151,7 +151,7 @@ several: what any of them says is live is kept.
 	}
 }
 
-// version is what go install or the release has put into the binary.
+// version returns the version that go install or the release recorded in the binary.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok || info.Main.Version == "" {

@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// The nodes of README.md. Ages of an hour and more are shown without seconds, so
-// they are the same in every run.
+// The nodes of README.md. Ages of an hour and more are shown without seconds, so they do not differ
+// between runs.
 
-// scenes are named in README.md above the examples that play on them.
+// scenes are the nodes by the names in README.md.
 var scenes = map[string]func(*testing.T) *node{
 	"full": fullNode, "busy": busyNode, "conflict": conflictNode, "dual": dualNode, "malformed": spoiledNode,
 }
@@ -34,7 +34,7 @@ func fullNode(t *testing.T) *node {
 		}
 		ips := podnet.add(sandbox(name), age)
 		switch {
-		case i == 3: // the power failed before the plugin wrote the owner
+		case i == 3: // a power failure before the plugin wrote the owner
 			podnet.write(ips[0], "", age)
 		case i%2 == 0:
 			live = append(live, pod{Namespace: "shop", Name: name, UID: name, ContainerIDs: []string{sandbox(name)}, IPs: ips})
@@ -44,7 +44,7 @@ func fullNode(t *testing.T) *node {
 	return n
 }
 
-// busyNode has no address left, and each is in use.
+// busyNode has no address left, and all are in use.
 func busyNode(t *testing.T) *node {
 	n := newNode(t)
 	podnet := n.network("podnet", "10.244.1.0/28")
@@ -58,8 +58,8 @@ func busyNode(t *testing.T) *node {
 	return n
 }
 
-// conflictNode has an address that the plugin holds for a container that is not
-// live, while a live pod with another container has it.
+// conflictNode has an address that is reserved for a container that is not live, while a live pod
+// with another container has it.
 func conflictNode(t *testing.T) *node {
 	n := newNode(t)
 	podnet := n.network("podnet", "10.244.1.0/24")
@@ -79,7 +79,7 @@ func conflictNode(t *testing.T) *node {
 	return n
 }
 
-// spoiledNode has a file that somebody overwrote.
+// spoiledNode has a file with foreign content.
 func spoiledNode(t *testing.T) *node {
 	n := newNode(t)
 	podnet := n.network("podnet", "10.244.1.0/24")
@@ -89,8 +89,8 @@ func spoiledNode(t *testing.T) *node {
 	return n
 }
 
-// dualNode gives each pod an IPv4 and an IPv6 address, and a second network to
-// some.
+// dualNode gives each pod an IPv4 and an IPv6 address, and some pods an address in a second
+// network.
 func dualNode(t *testing.T) *node {
 	n := newNode(t)
 	podnet := n.network("podnet", "10.244.1.0/24", "fd00:10:244:1::/64")

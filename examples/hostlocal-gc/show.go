@@ -40,7 +40,7 @@ its reason. It releases nothing, takes no lock and writes nothing.`,
 	return c
 }
 
-// oneAddress is what commands about one address take.
+// oneAddress refuses anything but one argument.
 func oneAddress(cmd *cobra.Command, args []string) error {
 	if len(args) != 1 {
 		return usagef("%s takes one address", cmd.Name())
@@ -48,7 +48,7 @@ func oneAddress(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// parseAddress reads an address in any of its spellings, as host-local names it.
+// parseAddress parses an address in any spelling, and returns it as host-local names it.
 func parseAddress(text string) (netip.Addr, error) {
 	ip, err := netip.ParseAddr(text)
 	if err == nil && ip.Zone() != "" {
@@ -60,20 +60,19 @@ func parseAddress(text string) (netip.Addr, error) {
 	return ip.Unmap(), nil
 }
 
-// A listener is a source that keeps the last answer.
+// A listener records the last answer of a source.
 type listener struct {
 	podsource.Source
 	answer podsource.Answer
 }
 
-// Pods asks the source.
 func (l *listener) Pods(ctx context.Context) (podsource.Answer, error) {
 	a, err := l.Source.Pods(ctx)
 	l.answer = a
 	return a, err
 }
 
-// showAddress is the command show.
+// showAddress runs the command show.
 func (a *app) showAddress(ctx context.Context, text string) error {
 	a.flags.format = formatWide
 	if err := a.flags.check(); err != nil {
@@ -136,7 +135,7 @@ func (a *app) describe(out *strings.Builder, r *result, e *gc.Entry, heard *list
 	out.WriteString(a.section(term.Plain, "What the sources say:", a.said(heard, e.IP, e.ContainerID)))
 }
 
-// said is what each source says of an address and of a container.
+// said returns what each source says of an address and of a container.
 func (a *app) said(heard *listener, ip netip.Addr, containerID string) (rows [][]term.Cell) {
 	if heard == nil {
 		return nil

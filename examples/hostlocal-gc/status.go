@@ -21,28 +21,25 @@ const (
 	statusError  = 1
 	statusUsage  = 2
 	statusLeaked = 3
-	// statusInterrupted is that of a program that a shell's Ctrl-C has ended.
+	// statusInterrupted is the exit status of a program that a shell's Ctrl-C ended.
 	statusInterrupted = 130
 )
 
-// errLeaked ends plan --exit-code when something is leaked. It is no error, and
-// nothing is printed of it.
+// errLeaked gives plan --exit-code its exit status when something is leaked. It is not printed.
 var errLeaked = errors.New("something is leaked")
 
-// A failure is an error of the work itself. Whatever else comes back from cobra
-// is wrong usage: an unknown command, an unknown flag, a value that can't be
-// parsed, or a usageError.
+// A failure is an error of the work itself. All other errors of cobra mean wrong usage: an unknown
+// command, an unknown flag, a value that can't be parsed, or a usageError.
 type failure struct{ error }
 
 func (f failure) Unwrap() error { return f.error }
 
-// A usageError is wrong whatever the node looks like.
+// A usageError is wrong on any node.
 type usageError struct{ error }
 
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-// work makes a command's body: its errors are failures unless they say that
-// they are about the usage.
+// work makes the body of a command: its errors are failures unless they are usage errors.
 func work(body func(ctx context.Context) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, _ []string) error {
 		err := body(cmd.Context())
@@ -76,8 +73,8 @@ func (a *app) run(ctx context.Context, args []string) int {
 	return statusDone
 }
 
-// complain prints an error at once, which comes before what is printed of a pass, and has
-// the command end with it. What errors quote is of other programs.
+// complain prints an error before the output of the pass, and makes the command end with status 1.
+// The text is cleaned, since errors quote other programs.
 func (a *app) complain(err error) {
 	if err == nil {
 		return
@@ -92,14 +89,14 @@ func (a *app) complain(err error) {
 	a.notePermission(err)
 }
 
-// flagWords are the words of the command for those of the library.
+// flagWords replaces the library's names of options by flags.
 var flagWords = strings.NewReplacer(
 	"making a reconciler: ", "", "MinAge is ", "--min-age is ", "StartingFor is ", "--starting-for is ", "StartupTimeout is ", "--startup-timeout is ",
 	"RuntimeRequestTimeout is ", "--runtime-request-timeout is ", "SourceTimeout is ", "--timeout is ", "Interval is ", "--interval is ",
 	"wrap it in podsource.AllowEmpty", "--allow-empty says so", "say so with Nested", "say so with --source netns:nested",
 )
 
-// notePermission says how those get permission who lack it: host-local's files are root's.
+// notePermission tells users without permission how to get it: host-local's files belong to root.
 func (a *app) notePermission(err error) {
 	if errors.Is(err, fs.ErrPermission) && os.Geteuid() > 0 {
 		a.note("host-local's files are root's: run it as root (sudo)")

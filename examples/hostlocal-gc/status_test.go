@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// refusal is a row of the tables below: what is given, and what must come of
-// it. In none of them anything is released.
+// refusal is a row of the tables below: the input and the expected error. None of them releases
+// anything.
 type refusal struct {
 	reason string
 	args   string
@@ -21,8 +21,7 @@ type refusal struct {
 	stderr string
 }
 
-// spoiled is a node with a leak, and with everything that is wrong in bad
-// inputs.
+// spoiled is a node with a leak and with bad inputs of each kind.
 func spoiled(t *testing.T) (*node, *podNetwork) {
 	n := newNode(t)
 	nw := n.network("podnet", "10.244.1.0/24")
@@ -116,8 +115,8 @@ func TestBadInput(t *testing.T) {
 		{reason: "an unknown field", args: release + "--data-dir networks --source file:unknown.json", status: statusError, stderr: `unknown field "ip"`},
 		{reason: "an unparsable address", args: release + "--data-dir networks --source file:address.json", status: statusError, stderr: `"10.244.1.2000" is not an IP address`},
 		{reason: "text behind the array", args: release + "--data-dir networks --source file:trailing.json", status: statusError, stderr: "there is more after the array"},
-		{reason: "two sources, of which the second fails", args: release + "--data-dir networks --source file:pods.json --source file:cut.json", status: statusError, stderr: "pod source file: file:cut.json: "},
-		{reason: "two sources, of which the first fails", args: release + "--data-dir networks --source file:cut.json --source file:pods.json", status: statusError, stderr: "pod source file: file:cut.json: "},
+		{reason: "two sources, and the second fails", args: release + "--data-dir networks --source file:pods.json --source file:cut.json", status: statusError, stderr: "pod source file: file:cut.json: "},
+		{reason: "two sources, and the first fails", args: release + "--data-dir networks --source file:cut.json --source file:pods.json", status: statusError, stderr: "pod source file: file:cut.json: "},
 		{reason: "a source that says there is nothing", args: release + "--data-dir networks --source file:-", stdin: "[]", status: statusError, stderr: "a pod source reports no pod at all"},
 		{reason: "a list by a source that fails", args: "list --data-dir networks --source file:cut.json", status: statusError, stderr: "it ends in the middle"},
 		{reason: "an error goes before what is leaked", args: "plan --exit-code --data-dir networks --source file:cut.json", status: statusError, stderr: "it ends in the middle"},
@@ -157,7 +156,7 @@ func TestExitCode(t *testing.T) {
 	}
 }
 
-// A release that failed is an error, and what was not released says so.
+// A failed release is an error, and the output says what was not released.
 func TestReleaseFails(t *testing.T) {
 	n, nw := spoiled(t)
 	lock := filepath.Join(n.dir, "networks", "podnet", "lock")
@@ -184,8 +183,8 @@ func TestReleaseFails(t *testing.T) {
 	}
 }
 
-// A network without a directory is a mistake of the caller's: it is told, and is
-// an error, but keeps nothing from being released elsewhere.
+// A network without a directory is a user's mistake: it is reported as an error, but other networks
+// are released all the same.
 func TestMissingNetwork(t *testing.T) {
 	n, nw := spoiled(t)
 	args := []string{"release", "--data-dir", "networks", "--network", "podnet", "--network", "pdonet", "--source", "file:pods.json"}
@@ -205,8 +204,8 @@ func TestMissingNetwork(t *testing.T) {
 	}
 }
 
-// Where a source gives no answer that counts, nothing was judged, and the output
-// says so: which source it was, and not that everything failed.
+// If a source fails, the output names it and says that nothing was judged. It does not repeat the
+// failure for each address.
 func TestRefused(t *testing.T) {
 	n, _ := spoiled(t)
 	args := []string{"list", "--data-dir", "networks", "--network", "podnet", "--source", "file:pods.json", "--source", "file:cut.json"}
@@ -226,7 +225,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// An agent's environment may ask for all networks, and the commands in its pod have the same.
+// An agent's environment may name all networks, and commands in its pod have the same variable.
 func TestAllNetworks(t *testing.T) {
 	n := dualNode(t)
 	for _, row := range []struct {
@@ -256,7 +255,7 @@ func TestAllNetworks(t *testing.T) {
 	}
 }
 
-// Help and completion are there, and no error.
+// Help and completion work.
 func TestHelp(t *testing.T) {
 	n := fullNode(t)
 	for _, row := range []struct{ args, want string }{
@@ -275,9 +274,8 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-// The other tests run the built command, of which Go's cache of test results
-// knows nothing. This one links all its code into the test, so that results are
-// never taken from before a change of it.
+// The other tests run the built command, which Go's cache of test results does not track. This test
+// links all of its code, so that a change invalidates the cache.
 func TestInProcess(t *testing.T) {
 	n, _ := spoiled(t)
 	var stdout, stderr strings.Builder
@@ -288,7 +286,7 @@ func TestInProcess(t *testing.T) {
 	}
 }
 
-// What the library advises, a caller of the command can do.
+// Advice in the library's errors is translated to flags.
 func TestAdviceInWordsOfTheCommand(t *testing.T) {
 	var out strings.Builder
 	a := &app{stderr: &out}

@@ -11,8 +11,8 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
 
-// summary is what comes last: what each source contributed, and all networks in
-// one sentence.
+// summary is the last part of the output: what each source contributed, and all networks in one
+// sentence.
 func (a *app) summary(r *result, v view) string {
 	var out strings.Builder
 	if len(r.Sources) > 0 {
@@ -22,8 +22,7 @@ func (a *app) summary(r *result, v view) string {
 	return out.String()
 }
 
-// sources says what each source contributed. An age of less than a minute is not
-// worth a word.
+// sources says what each source contributed. An age below a minute is left out.
 func sources(r *gc.Report) string {
 	var said []string
 	for _, s := range r.Sources {
@@ -33,7 +32,7 @@ func sources(r *gc.Report) string {
 		}
 		switch {
 		case s.Error != "":
-			said = append(said, s.Name+" (no answer)") // why not was said first
+			said = append(said, s.Name+" (no answer)") // its error was printed first
 		case s.AsOf.After(r.Started.Add(time.Minute)):
 			said = append(said, text+", dated "+term.Age(s.AsOf, r.Started)+" in the future)")
 		case !s.AsOf.IsZero() && s.AsOf.Before(r.Started.Add(-time.Minute)):
@@ -49,6 +48,7 @@ func sources(r *gc.Report) string {
 	return text + strings.Join(said, ", ") + "."
 }
 
+// sentence counts the reservations by verdict.
 func (a *app) sentence(r *result, v view) string {
 	if len(r.Networks) == 0 {
 		return fmt.Sprintf("No network has a directory in %s.", a.flags.dataDir)
@@ -85,7 +85,7 @@ func (a *app) sentence(r *result, v view) string {
 	return out.String() + nextCheck(&r.Report)
 }
 
-// lockTime says for how long ADDs may have had to wait.
+// lockTime says how long ADDs may have waited.
 func lockTime(r *gc.Report) string {
 	if r.LockHeld == 0 {
 		return " The plugin's lock was not needed."
@@ -94,8 +94,8 @@ func lockTime(r *gc.Report) string {
 		r.LockHeld.Round(time.Microsecond), r.LongestHold.Round(time.Microsecond))
 }
 
-// nextCheck says when a second pass is worth it, counted from this one, which
-// took no time to speak of.
+// nextCheck says when a second pass is worthwhile, counted from this one, whose own duration is
+// negligible.
 func nextCheck(r *gc.Report) string {
 	if r.NextCheck.IsZero() {
 		return ""

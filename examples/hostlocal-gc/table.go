@@ -13,8 +13,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
-// showNetwork writes the table of one network, and under it what a person has to
-// look at.
+// showNetwork writes the table of one network, and under it what needs a person.
 func (a *app) showNetwork(out *strings.Builder, r *result, network string, v view) {
 	several := len(r.Networks) > 1
 	if several {
@@ -33,14 +32,14 @@ func (a *app) showNetwork(out *strings.Builder, r *result, network string, v vie
 	out.WriteString(a.conflicts(entries))
 }
 
-// A column of the table: its head, and its cell for an entry.
+// A column of the table: its title, and its cell for an entry.
 type column struct {
 	term.Column
 	cell func(*gc.Entry) term.Cell
 }
 
-// table lays out entries. The reasons are the last column where the screen has
-// room for them, else they are numbered and explained under the table.
+// table lays out entries. The reasons are the last column where the screen has room, or else
+// numbered footnotes.
 func (a *app) table(r *result, entries []*gc.Entry) string {
 	wide := a.flags.format == formatWide
 	entries, more := a.fold(r, entries)
@@ -48,7 +47,7 @@ func (a *app) table(r *result, entries []*gc.Entry) string {
 	if r.judged {
 		columns = append(columns, verdictColumns(wide)...)
 	}
-	columns = slices.DeleteFunc(columns, func(c column) bool { // of which nothing is known
+	columns = slices.DeleteFunc(columns, func(c column) bool { // without any value
 		return !slices.ContainsFunc(entries, func(e *gc.Entry) bool { return c.cell(e).Text != "-" })
 	})
 	head := make([]term.Column, len(columns))
@@ -78,10 +77,10 @@ func (a *app) table(r *result, entries []*gc.Entry) string {
 	return a.screen.Table(head, rows) + more
 }
 
-// fewRows is how many rows a table has of those with one reason.
+// fewRows is the largest number of rows that one reason has in a table.
 const fewRows = 12
 
-// fold leaves the first entries of each reason, and says how many more there are.
+// fold returns the first entries of each reason, and a text that counts the others.
 func (a *app) fold(r *result, entries []*gc.Entry) (few []*gc.Entry, more string) {
 	if a.flags.format == formatWide {
 		return entries, ""
@@ -98,7 +97,7 @@ func (a *app) fold(r *result, entries []*gc.Entry) (few []*gc.Entry, more string
 	for _, e := range entries {
 		k := kind{e.Reason, e.Pod != nil}
 		left := all[k] - fewRows
-		if seen[k]++; seen[k] <= fewRows || left == 1 { // one row takes no more room than the line that counts it
+		if seen[k]++; seen[k] <= fewRows || left == 1 { // the line that counts would be as long as the row
 			few = append(few, e)
 			continue
 		}
@@ -114,7 +113,7 @@ func (a *app) fold(r *result, entries []*gc.Entry) (few []*gc.Entry, more string
 	return few, out.String()
 }
 
-// whatColumns say what is reserved.
+// whatColumns describe the reservation.
 func whatColumns(now time.Time, wide bool) []column {
 	columns := []column{
 		{term.Column{Title: "ADDRESS"}, func(e *gc.Entry) term.Cell { return term.Cell{Text: e.IP.String()} }},
@@ -132,7 +131,7 @@ func whatColumns(now time.Time, wide bool) []column {
 	}})
 }
 
-// verdictColumns say what was decided.
+// verdictColumns describe the decision.
 func verdictColumns(wide bool) []column {
 	columns := []column{{term.Column{Title: "VERDICT"}, func(e *gc.Entry) term.Cell {
 		return term.Cell{Text: string(e.Verdict), Style: term.VerdictStyle(e.Verdict)}
@@ -159,7 +158,7 @@ func verdictColumns(wide bool) []column {
 	return columns
 }
 
-// container is the owner as the file has it, or what the file has instead.
+// container returns the owner in the file, or what the file has instead.
 func container(r *hostlocal.Reservation, whole bool) string {
 	switch {
 	case r.Owner != hostlocal.Owned:

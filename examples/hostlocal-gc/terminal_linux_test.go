@@ -18,17 +18,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A screen is a terminal, with the end that a command has.
+// A screen is a pseudo terminal, with the command's end.
 type screen struct {
 	end, master *os.File
-	done        chan error // when all was read
+	done        chan error // receives the error that ended the reading
 
 	mu   sync.Mutex
 	text bytes.Buffer
-	came *sync.Cond // when text grows
+	came *sync.Cond // signals new text
 }
 
-// Write takes what the command wrote.
+// Write stores the command's output.
 func (s *screen) Write(text []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -36,7 +36,7 @@ func (s *screen) Write(text []byte) (int, error) {
 	return s.text.Write(text)
 }
 
-// until waits until a text stands there.
+// until waits until the output contains a text.
 func (s *screen) until(text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -45,11 +45,11 @@ func (s *screen) until(text string) {
 	}
 }
 
-// written closes the terminal and returns what came.
+// written closes the terminal and returns the output.
 func (s *screen) written(t *testing.T) string {
 	t.Helper()
 	_ = s.end.Close()
-	if err := <-s.done; err != nil && !errors.Is(err, syscall.EIO) { // so a terminal ends
+	if err := <-s.done; err != nil && !errors.Is(err, syscall.EIO) { // EIO is the end of a terminal
 		t.Error(err)
 	}
 	return strings.ReplaceAll(s.text.String(), "\r\n", "\n")

@@ -14,8 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// A trace is what a change of a file or directory would show in. The time of the
-// last reading is no part of it.
+// A trace is the metadata that a change of a file or directory would modify. It excludes the access
+// time.
 type trace struct {
 	Inode             uint64
 	Mode              fs.FileMode
@@ -25,7 +25,7 @@ type trace struct {
 	Content           string
 }
 
-// traces returns those of all that is below dir.
+// traces returns the trace of everything below dir.
 func traces(t *testing.T, dir string) map[string]trace {
 	t.Helper()
 	out := make(map[string]trace)
@@ -58,15 +58,14 @@ func traces(t *testing.T, dir string) map[string]trace {
 	return out
 }
 
-// What only looks changes nothing on the disk, whatever it sees and whether it
-// ends well or not, and takes no lock: it works while the plugin holds it, and
-// makes no lock file where there is none.
+// Read-only commands change nothing on the disk, also when they fail. They take no lock: they work
+// while the plugin holds it, and create no lock file.
 func TestLookingChangesNothing(t *testing.T) {
 	n, nw := every(t)
 	n.put("cut.json", "[{")
 	conf := `{"cniVersion":"1.0.0","name":"podnet","type":"bridge","ipam":{"type":"host-local","subnet":"10.244.1.0/24"}}`
 	n.put("podnet.conf", conf)
-	// A network without a lock file, one that is empty, and what is no network.
+	// A network without a lock file, an empty one, and a directory that is no network.
 	bare := filepath.Join(n.dir, "networks", "bare")
 	if err := os.MkdirAll(bare, 0o755); err != nil {
 		t.Fatal(err)

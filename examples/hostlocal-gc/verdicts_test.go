@@ -17,8 +17,8 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// every is a network with one reservation for each verdict that one pass and a
-// file of pods can give, and the pods that lead to it.
+// every is a network with one reservation for each verdict that one pass and a file of pods can
+// give, and the pods for it.
 func every(t *testing.T) (*node, *podNetwork) {
 	n := newNode(t)
 	nw := n.network("podnet", "10.244.1.0/24")
@@ -84,7 +84,7 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-// The plugin's address comes back to it: a full range has room again.
+// Released addresses are handed out again: a full range has room.
 func TestReleasedAddressesAreHandedOutAgain(t *testing.T) {
 	n := fullNode(t)
 	nw := n.network("podnet", "10.244.1.0/28")
@@ -97,9 +97,8 @@ func TestReleasedAddressesAreHandedOutAgain(t *testing.T) {
 	nw.add(sandbox("new"), 0)
 }
 
-// A pass reads all networks of the data dir, also those that are not asked for:
-// a container may hold addresses in several (R3). What leaked in the others is
-// told, and not counted as leaked.
+// A pass reads all networks of the data directory, also those that were not requested: a container
+// may hold addresses in several (R3). Leaks in the others are shown, and not counted as leaked.
 func TestSiblings(t *testing.T) {
 	for _, row := range []struct {
 		reason string
@@ -143,13 +142,13 @@ func TestSiblings(t *testing.T) {
 	}
 }
 
-// What the flags change of a verdict.
+// The effect of flags on a verdict.
 func TestFlags(t *testing.T) {
 	for _, row := range []struct {
 		reason string
 		pods   []pod
 		flags  []string
-		want   string // the reason of 10.1.0.2, which is an hour old
+		want   string // reason of 10.1.0.2, an hour old
 		status int
 		stderr string
 	}{
@@ -180,7 +179,7 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// What the flags mean to the library.
+// Each flag's option of the library.
 func TestOptions(t *testing.T) {
 	for _, row := range []struct {
 		reason string
@@ -209,9 +208,8 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// A file knows nothing of the pods that came after it was written, so ages count
-// up to then (hazard 62), and how old it is is told. One from the future supports
-// no release (hazard 75).
+// A file has no pods that started after it was written, so ages count up to then (hazard 62), and
+// its age is printed. With a file from the future nothing is released (hazard 75).
 func TestAgeOfFile(t *testing.T) {
 	for _, row := range []struct {
 		reason string
@@ -249,7 +247,7 @@ func TestLogging(t *testing.T) {
 	for _, row := range []struct {
 		reason string
 		flags  []string
-		want   map[string]bool // what is in the log
+		want   map[string]bool // by line: whether the log has it
 	}{
 		{"nothing but errors", nil, map[string]bool{"Released": false, "Kept": false}},
 		{"each release", []string{"-v", "0"}, map[string]bool{"Released": true, "Kept": false}},

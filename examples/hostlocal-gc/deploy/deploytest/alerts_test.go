@@ -15,10 +15,10 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
 
-// begin is when the stories of this file begin.
+// begin is the start time of the scenarios in this file.
 var begin = time.Unix(1_700_000_000, 0)
 
-// figures are metrics that are of no pass, as a rule names them.
+// figures are metrics that do not come from a pass, by the names that rules use.
 type figures map[string]float64
 
 const (
@@ -29,17 +29,17 @@ const (
 	ready   = `kube_daemonset_status_number_ready{daemonset="hostlocal-gc", namespace="kube-system"}`
 )
 
-// usual are the figures of a node with an agent that releases.
+// usual are the metrics of a node with an agent that releases.
 var usual = figures{isUp: 1, dryRun: 0, agentIs: 1, desired: 1, ready: 1}
 
-// A pass is what ended in a minute of a story.
+// A pass is one that ended in a minute of a scenario.
 type pass struct {
 	report gc.Report
 	err    error
 }
 
-// Stories of a node, as what its passes report, a scrape each minute, and
-// Prometheus's own engine: from when to when each alert fires, and no other at all.
+// Each scenario consists of a node's passes, with a scrape each minute. Prometheus's own engine
+// says when each alert fires, and no other alert may fire.
 func TestAlerts(t *testing.T) {
 	good := func(now time.Time) pass { return pass{report(now, gc.ContainerLive, gc.ReleasedLeak), nil} }
 	refused := func(now time.Time) pass {
@@ -71,7 +71,7 @@ func TestAlerts(t *testing.T) {
 		}
 		return p
 	}
-	every11 := func(m int) bool { return m%11 == 0 } // the longest that jitter makes of 10
+	every11 := func(m int) bool { return m%11 == 0 } // the longest interval that jitter makes of 10 minutes
 	backoff := func(m int) bool { return slices.Contains([]int{0, 1, 2, 4, 8, 16}, m) || m > 16 && (m-16)%11 == 0 }
 	failing := func(now time.Time) pass { return pass{report(now, gc.ReleaseFailed), errAway} }
 	holds := func(now time.Time, why gc.Reason, age time.Duration) pass {
@@ -80,7 +80,7 @@ func TestAlerts(t *testing.T) {
 		return p
 	}
 	conflict := func(now time.Time, why gc.Reason) pass { return pass{report(now, why), nil} }
-	// passes come every 11 minutes: first until one minute, and then good ones.
+	// Passes come every 11 minutes: those of first until the given minute, and then good ones.
 	until := func(minute int, first func(now time.Time) pass) func(int, time.Time) []pass {
 		return func(m int, now time.Time) []pass {
 			if m < minute {
@@ -100,13 +100,13 @@ func TestAlerts(t *testing.T) {
 	}
 
 	alerts := rules(t)
-	silent := make(map[string]bool) // alerts that fired and fell silent in a story
+	silent := make(map[string]bool) // alerts that fired and ended in a scenario
 	for _, row := range []struct {
 		reason string
 		at     func(minute int, now time.Time) []pass
-		beside func(minute int) figures // the usual ones if nil
+		beside func(minute int) figures // usual if nil
 		length int                      // in minutes; 4 hours if 0
-		want   map[string]string        // from when to when each alert fires
+		want   map[string]string        // by alert: the minutes in which it fires
 	}{
 		{
 			reason: "a healthy node, with passes as far apart as they get",
@@ -124,7 +124,7 @@ func TestAlerts(t *testing.T) {
 			at:     func(m int, now time.Time) []pass { return only(backoff(m), refused(now)) },
 			want:   map[string]string{"HostlocalGCNoGoodPass": "31-", "HostlocalGCPassesRefused": "31-", "HostlocalGCSourceNeverHeard": "15-"},
 		}, {
-			reason: "its socket was another one, which is mended after an hour",
+			reason: "the path of its socket is wrong, and is corrected after an hour",
 			at: func(m int, now time.Time) []pass {
 				if m < 60 {
 					return only(backoff(m), refused(now))
@@ -208,7 +208,7 @@ func TestAlerts(t *testing.T) {
 			},
 			want: map[string]string{"HostlocalGCConflict": "15-75", "HostlocalGCPassesRefused": "40-"},
 		}, {
-			reason: "somebody removed the directory under running pods, which are made anew",
+			reason: "somebody removed the directory under running pods, which are then replaced",
 			at:     until(110, func(now time.Time) pass { return unreserved(now, 3) }),
 			want:   map[string]string{"HostlocalGCUnreserved": "15-110"},
 		}, {
@@ -263,7 +263,7 @@ func TestAlerts(t *testing.T) {
 			beside: between(0, 1000, figures{isUp: 1, dryRun: 1, agentIs: 1}),
 			want:   map[string]string{"HostlocalGCUnreserved": "15-", "HostlocalGCDuplicate": "15-"},
 		}, {
-			reason: "the only agent crashes for an hour and a half: its metrics are gone when 5 minutes are over",
+			reason: "the only agent crashes for an hour and a half: its metrics are stale after 5 minutes",
 			at:     healthy,
 			beside: between(60, 150, figures{isUp: 0, desired: 1, ready: 0}),
 			want: map[string]string{
@@ -304,7 +304,7 @@ func TestAlerts(t *testing.T) {
 	}
 	for _, r := range alerts {
 		if !silent[r.Alert] {
-			t.Errorf("%s fires and falls silent in no story", r.Alert)
+			t.Errorf("%s fires and ends in no scenario", r.Alert)
 		}
 	}
 }

@@ -22,9 +22,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// manifests are the objects that a kustomization makes, by their kinds.
+// manifests are the objects that a kustomization builds, by kind.
 type manifests struct {
-	kinds          []string // of all, sorted
+	kinds          []string // of all objects, sorted
 	daemonSet      appsv1.DaemonSet
 	config         corev1.ConfigMap
 	account        corev1.ServiceAccount
@@ -35,25 +35,25 @@ type manifests struct {
 	rule           monitoringv1.PrometheusRule
 	podMonitor     monitoringv1.PodMonitor
 	dashboard      corev1.ConfigMap
-	text           []byte // all objects, as kubectl would send them
+	text           []byte // all objects as YAML, as kubectl would send them
 }
 
 const (
 	plain     = "" // the directory's own kustomization
 	monitored = "resources: [../deploy]\ncomponents: [../deploy/monitoring]\n"
 	noAPI     = "resources: [../deploy]\ncomponents: [../deploy/no-api]\n"
-	inPlace   = "in place" // the directory's own, with what is commented out in it about components
+	inPlace   = "in place" // the directory's own, with its commented-out components enabled
 )
 
-// overlays are all of these, by names for tests.
+// overlays are the kustomizations under test, by name.
 var overlays = map[string]string{
 	"plain": plain, "monitored": monitored, "no API": noAPI, "in place": inPlace,
 	"no API, monitored": "resources: [../deploy]\ncomponents: [../deploy/no-api, ../deploy/monitoring]\n",
 }
 
-// build has kustomize make the objects of the directory, or of a kustomization
-// beside it that uses the directory. No object may have a field that its type has
-// not, and none may be of a kind that is not looked at here.
+// build builds the objects of the directory, or of a kustomization beside it that uses the
+// directory. It fails for an object with a field that its type does not have, and for one of an
+// unexpected kind.
 func build(t *testing.T, overlay string) manifests {
 	t.Helper()
 	fs := filesys.MakeFsInMemory()
@@ -127,13 +127,13 @@ func build(t *testing.T, overlay string) manifests {
 	return m
 }
 
-// container is the agent's.
+// container returns the agent's container.
 func (m *manifests) container() *corev1.Container {
 	return &m.daemonSet.Spec.Template.Spec.Containers[0]
 }
 
-// environment is that of the agent's container, as kubelet makes it: the ConfigMap's, then
-// the container's own, in which a variable may name one that comes before.
+// environment returns the environment of the agent's container as kubelet makes it: the ConfigMap's
+// variables, then the container's own, which may refer to earlier ones.
 func (m *manifests) environment(t *testing.T, fields map[string]string) map[string]string {
 	t.Helper()
 	env := make(map[string]string)
@@ -165,13 +165,12 @@ func (m *manifests) environment(t *testing.T, fields map[string]string) map[stri
 	return env
 }
 
-// podFields are those of some pod that the manifests ask for.
+// podFields are the fields of a pod that the manifests refer to.
 var podFields = map[string]string{
 	"metadata.name": "hostlocal-gc-x", "metadata.namespace": "kube-system", "spec.nodeName": "node-1", "status.hostIP": "192.0.2.7",
 }
 
-// What the README and the runbook have for people to copy is a kustomization that builds,
-// and does what it says.
+// The kustomizations in the README and the runbook build, and do what the text says.
 func TestReadmeBuilds(t *testing.T) {
 	readme, err := os.ReadFile("../README.md")
 	if err != nil {

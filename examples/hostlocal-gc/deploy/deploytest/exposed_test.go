@@ -37,10 +37,10 @@ var (
 	errNoPods  = fmt.Errorf("%w: %w", gc.ErrRefused, gc.ErrNoPods)
 )
 
-// node is the label that the monitor gives to every series.
+// node is the label that the monitor adds to every series.
 const node = "instance"
 
-// served returns a function that returns what Prometheus would be given now.
+// served returns a function that gathers the current metrics.
 func served(t *testing.T, c *metrics.Collector) func() []*dto.MetricFamily {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
@@ -56,7 +56,7 @@ func served(t *testing.T, c *metrics.Collector) func() []*dto.MetricFamily {
 	}
 }
 
-// report is that of a pass that took a second, with an entry for each reason.
+// report returns the report of a pass of one second, with an entry for each reason.
 func report(started time.Time, reasons ...gc.Reason) gc.Report {
 	r := gc.Report{
 		Networks: []gc.Network{{Name: "podnet"}}, Started: started, Duration: time.Second,
@@ -68,14 +68,13 @@ func report(started time.Time, reasons ...gc.Reason) gc.Report {
 	return r
 }
 
-// entry is a reservation that was made so long before the pass.
+// entry returns a reservation of the given age.
 func entry(started time.Time, why gc.Reason, age time.Duration) gc.Entry {
 	made := &hostlocal.Reservation{Network: "podnet", IP: netip.MustParseAddr("10.0.0.2"), ContainerID: "abc", ReservedAt: started.Add(-age)}
 	return gc.Entry{Reservation: made, Reason: why, Verdict: why.Verdict()}
 }
 
-// families are the metrics that the library has after passes with every reason, and
-// those of its own that the agent adds.
+// families returns the library's metrics after passes with every reason, and the agent's own.
 func families(t *testing.T) []*dto.MetricFamily {
 	t.Helper()
 	now := time.Unix(1_700_000_000, 0)
@@ -93,7 +92,7 @@ func families(t *testing.T) []*dto.MetricFamily {
 		}
 		all = append(all, agents[name])
 	}
-	for _, f := range all { // the agent serves what the library has
+	for _, f := range all { // the agent serves the library's metrics
 		if agents[f.GetName()] == nil && (f.GetType() == dto.MetricType_COUNTER && len(f.GetMetric()[0].GetLabel()) == 0) {
 			t.Errorf("the agent does not serve %s", f.GetName())
 		}
@@ -101,8 +100,7 @@ func families(t *testing.T) []*dto.MetricFamily {
 	return all
 }
 
-// exposed are all these as a scrape shows them: for each name its labels, and all values
-// of each that occur.
+// exposed returns the labels of each metric, and all values of each label.
 func exposed(t *testing.T) map[string]map[string]map[string]bool {
 	t.Helper()
 	all := make(map[string]map[string]map[string]bool)
@@ -136,8 +134,8 @@ func exposed(t *testing.T) map[string]map[string]map[string]bool {
 	return all
 }
 
-// elsewhere are the metrics of others that alerts may ask for: what Prometheus says of
-// each target, and kube-state-metrics of each DaemonSet. The job is the monitor's.
+// elsewhere returns the metrics of others that alerts may use: Prometheus's own for each target,
+// and those of kube-state-metrics for each DaemonSet. The job is the monitor's.
 func elsewhere(t *testing.T) map[string]map[string]map[string]bool {
 	t.Helper()
 	m := build(t, monitored)
@@ -155,15 +153,15 @@ func elsewhere(t *testing.T) map[string]map[string]map[string]bool {
 	}
 }
 
-// Names, units and help are as Prometheus wants them.
+// Names, units and help texts follow Prometheus's conventions.
 func TestMetricsLint(t *testing.T) {
 	if problems, err := promlint.NewWithMetricFamilies(families(t)).Lint(); err != nil || len(problems) != 0 {
 		t.Errorf("%v, %v", problems, err)
 	}
 }
 
-// scraped is what the command's agent answers to Prometheus, set up as the manifests do
-// it, at the address for metrics.
+// scraped is the answer of the agent on its address for metrics, with the settings of the
+// manifests.
 var scraped = sync.OnceValues(func() ([]byte, error) {
 	binary, err := makeCommand(runtime.GOARCH)
 	if err != nil {
@@ -192,7 +190,7 @@ var scraped = sync.OnceValues(func() ([]byte, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	defer func() { _ = cmd.Wait() }() // it was killed
+	defer func() { _ = cmd.Wait() }() // killed
 	defer cancel()
 	for lines := bufio.NewScanner(log); lines.Scan(); {
 		m := regexp.MustCompile(`msg="Serving metrics" address=(\S+)`).FindStringSubmatch(lines.Text())
@@ -213,7 +211,7 @@ var scraped = sync.OnceValues(func() ([]byte, error) {
 	return nil, errors.New("the agent serves no metrics")
 })
 
-// scrape is scraped as Prometheus reads it.
+// scrape parses scraped as Prometheus does.
 func scrape(t *testing.T) map[string]*dto.MetricFamily {
 	t.Helper()
 	text, err := scraped()

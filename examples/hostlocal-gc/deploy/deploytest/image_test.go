@@ -22,11 +22,11 @@ import (
 
 const (
 	repository = "../../../.."
-	dockerfile = "examples/hostlocal-gc/deploy/Dockerfile" // from there
-	tagged     = "v0.9.8"                                  // what the copy is tagged as
+	dockerfile = "examples/hostlocal-gc/deploy/Dockerfile" // relative to the root
+	tagged     = "v0.9.8"                                  // the tag of the copy
 )
 
-// A recipe is what the Dockerfile says, as BuildKit reads it.
+// A recipe is the Dockerfile as BuildKit parses it.
 type recipe struct {
 	build, image instructions.Stage
 }
@@ -51,13 +51,13 @@ func readRecipe() (recipe, error) {
 	return recipe{stages[0], stages[1]}, nil
 }
 
-// The image is the command and nothing else.
+// The image contains the command and nothing else.
 func TestImage(t *testing.T) {
 	r, err := readRecipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The compiler runs as the builder is, whatever the target is.
+	// The compiler runs on the builder's platform, whatever the target is.
 	if r.build.Platform != "$BUILDPLATFORM" || r.image.Platform != "" {
 		t.Errorf("the stages are for %q and %q", r.build.Platform, r.image.Platform)
 	}
@@ -76,8 +76,8 @@ func TestImage(t *testing.T) {
 			t.Error("the entry point needs a shell, and there is none")
 		}
 	}
-	// Where runtimes look for commands, so that kubectl exec needs no path. No USER:
-	// the reservations and the sockets are root's.
+	// The command is in a directory of PATH, so that kubectl exec needs no path. There is no USER:
+	// the reservations and the sockets belong to root.
 	want := []string{
 		"COPY --from=build /build/hostlocal-gc /usr/local/bin/hostlocal-gc",
 		`ENTRYPOINT ["/usr/local/bin/hostlocal-gc"]`,
@@ -90,8 +90,8 @@ func TestImage(t *testing.T) {
 	}
 }
 
-// What is not sent to the builder must be what git does not have: else the version says
-// that the tree was changed.
+// Files that are not sent to the builder must be files that git ignores, or the version says that
+// the tree was modified.
 func TestIgnoredByGit(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(repository, dockerfile+".dockerignore"))
 	if err != nil {
@@ -131,7 +131,7 @@ func TestBuild(t *testing.T) {
 	}
 }
 
-// Where there is a builder it builds the image, and the image runs.
+// If a builder is installed, it builds the image, and the image runs.
 func TestBuilder(t *testing.T) {
 	found := ""
 	for _, builder := range []string{"docker", "podman"} {
@@ -161,15 +161,15 @@ func TestBuilder(t *testing.T) {
 	}
 }
 
-// built has the commands that the build stage made, by architecture.
+// built holds the commands that the build stage made, by architecture.
 var built struct {
 	mu  sync.Mutex
 	dir string
 	all map[string]string
 }
 
-// makeCommand returns the path of the command as the image for that architecture has it:
-// what the build stage says is done here, in a copy of the repository.
+// makeCommand returns the path of the command in the image for an architecture. It runs the steps
+// of the build stage in a copy of the repository.
 func makeCommand(arch string) (string, error) {
 	built.mu.Lock()
 	defer built.mu.Unlock()
@@ -198,11 +198,11 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// make does what the build stage says, below root, and returns where the file is that is
+// make runs the steps of the build stage below root, and returns the path of the file that is
 // copied into the image.
 func (r recipe) make(root, arch string) (string, error) {
 	given := map[string]string{"TARGETOS": "linux", "TARGETARCH": arch}
-	// The image of Go is no newer than its name.
+	// The toolchain in the image of Go is no newer than the image's tag.
 	env := []string{"GOTOOLCHAIN=local"}
 	for _, e := range os.Environ() {
 		if name, _, _ := strings.Cut(e, "="); name != "GOFLAGS" && name != "GOWORK" && name != "CGO_ENABLED" && !strings.HasPrefix(name, "TARGET") {
@@ -250,8 +250,8 @@ func (r recipe) make(root, arch string) (string, error) {
 	return "", errors.New("nothing is copied into the image")
 }
 
-// copyRepository makes a repository in dir with the files that git has here or would take,
-// all in one commit that is tagged.
+// copyRepository makes a repository in dir with the files that git tracks or would add, in one
+// tagged commit.
 func copyRepository(dir string) error {
 	out, err := exec.Command("git", "-C", repository, "ls-files", "-co", "--exclude-standard", "-z").Output()
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 )
 
-// What the agent may do to a node: each of these is a promise of the README.
+// What the agent may do on a node: each line is a promise of the README.
 func TestPodIsConfined(t *testing.T) {
 	root, no, yes := int64(0), false, true
 	confined := &corev1.SecurityContext{
@@ -65,8 +65,7 @@ func TestPodIsConfined(t *testing.T) {
 	}
 }
 
-// mounted says which paths of the node are where in the container, and how. Any
-// other volume is an error.
+// mounted returns the mount of each path of the node. Any other volume is an error.
 func mounted(t *testing.T, pod *corev1.PodSpec) map[string]string {
 	t.Helper()
 	all := make(map[string]string)
@@ -90,8 +89,7 @@ func mounted(t *testing.T, pod *corev1.PodSpec) map[string]string {
 	return all
 }
 
-// The agent must run on every node, also on one that has no address left, is
-// tainted, or is full.
+// The agent must run on every node, also on one that has no address left, is tainted, or is full.
 func TestPodRunsWhereItIsNeeded(t *testing.T) {
 	pod := build(t, plain).daemonSet.Spec.Template.Spec
 	if !pod.HostNetwork {
@@ -118,7 +116,7 @@ func TestPodRunsWhereItIsNeeded(t *testing.T) {
 	}
 }
 
-// Probes and what names pods are on loopback, whatever the components are.
+// Probes and endpoints that name pods are on loopback, with any components.
 func TestProbes(t *testing.T) {
 	for name, overlay := range overlays {
 		m := build(t, overlay)
@@ -139,7 +137,7 @@ func TestProbes(t *testing.T) {
 	}
 }
 
-// What each agent is told, and that all of it is.
+// The complete environment of the agent.
 func TestEnvironment(t *testing.T) {
 	base := map[string]string{
 		"HOSTLOCAL_GC_NETWORK": "podnet", "HOSTLOCAL_GC_SOURCE": "kubelet,kube cri", "HOSTLOCAL_GC_EVENTS": "true",
@@ -156,7 +154,7 @@ func TestEnvironment(t *testing.T) {
 		m := build(t, overlay)
 		got := m.environment(t, podFields)
 		for _, name := range []string{"POD_NAME", "POD_NAMESPACE", "NODE_IP"} {
-			delete(got, name) // others are made of these
+			delete(got, name) // used by other variables only
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
@@ -167,8 +165,8 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// Each variable that manifests, README and runbook speak of is that of a flag of the
-// agent's, which ignores others, and the agent listens by default where probes ask.
+// Each variable in manifests, README and runbook belongs to a flag of the agent, which refuses
+// others. The agent's default address is the one that probes use.
 func TestVariables(t *testing.T) {
 	binary, err := makeCommand(runtime.GOARCH)
 	if err != nil {
@@ -208,8 +206,7 @@ func TestVariables(t *testing.T) {
 	}
 }
 
-// The rights, and who has them. Reading pods and nodes is for the sources,
-// Events are for people; nothing else is needed.
+// The rights, and who has them. The sources read pods and nodes, and Events are written for people.
 func TestRights(t *testing.T) {
 	m := build(t, plain)
 	if diff := cmp.Diff([]string{"ClusterRole", "ClusterRoleBinding", "ConfigMap", "DaemonSet", "Role", "RoleBinding", "ServiceAccount"}, m.kinds); diff != "" {
@@ -256,7 +253,7 @@ func TestRights(t *testing.T) {
 	}
 }
 
-// The component without rights leaves nothing that could give one.
+// The component no-api leaves no object that grants a right.
 func TestNoAPI(t *testing.T) {
 	m := build(t, noAPI)
 	if diff := cmp.Diff([]string{"ConfigMap", "DaemonSet", "ServiceAccount"}, m.kinds); diff != "" {
@@ -264,8 +261,8 @@ func TestNoAPI(t *testing.T) {
 	}
 }
 
-// A file with several patches that delete ends kubectl 1.32 in a panic: its kustomize, 5.5, can't
-// be linked here beside the one that the other tests run.
+// A file with several patches that delete makes kubectl 1.32 panic. Its kustomize, 5.5, can't be
+// linked here beside the version of the other tests.
 func TestOneDeletionAFile(t *testing.T) {
 	files, err := filepath.Glob("../*/*.yaml")
 	if err != nil || len(files) == 0 {
@@ -282,7 +279,7 @@ func TestOneDeletionAFile(t *testing.T) {
 	}
 }
 
-// All that is in a namespace is in one, and moves together.
+// All namespaced objects are in one namespace, and change it together.
 func TestNamespace(t *testing.T) {
 	for overlay, want := range map[string]string{
 		monitored: "kube-system", "namespace: agents\n" + monitored: "agents",
@@ -300,7 +297,7 @@ func TestNamespace(t *testing.T) {
 	}
 }
 
-// The monitor asks the port that the patch opens.
+// The monitor uses the port that the patch opens.
 func TestMonitorFindsThePort(t *testing.T) {
 	m := build(t, monitored)
 	want := []corev1.ContainerPort{{Name: "metrics", ContainerPort: 9777, HostPort: 9777}}

@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// A panel is what is looked at of a panel of the dashboard.
+// A panel is the part of a dashboard's panel that tests check.
 type panel struct {
 	ID      int
 	Type    string
@@ -33,7 +33,7 @@ type panel struct {
 	}
 }
 
-// dashboard reads the dashboard out of the ConfigMap that is made of it.
+// dashboard reads the dashboard from its generated ConfigMap.
 func dashboard(t *testing.T) (panels []panel, variables map[string]string) {
 	t.Helper()
 	config := build(t, monitored).dashboard
@@ -59,11 +59,11 @@ func dashboard(t *testing.T) (panels []panel, variables map[string]string) {
 	return board.Panels, variables
 }
 
-// plainQuery puts something in the place of the dashboard's variables.
+// plainQuery replaces the dashboard's variables.
 var plainQuery = strings.NewReplacer("$network", ".*", "$instance", ".*", "$window", "1h")
 
-// Every query of the dashboard is PromQL, and is about metrics, labels and values
-// of labels that the library has; legends name labels that the result has.
+// Every query of the dashboard is valid PromQL and uses metrics, labels and values of labels that
+// the library has. Legends use labels of the result.
 func TestDashboardQueries(t *testing.T) {
 	have := exposed(t)
 	panels, variables := dashboard(t)
@@ -90,8 +90,7 @@ func TestDashboardQueries(t *testing.T) {
 			t.Errorf("%s shows nothing", p.Title)
 		}
 	}
-	// A metric that nobody looks at need not be there. Of a histogram the buckets
-	// say all.
+	// Every metric is on the dashboard. Of a histogram the buckets suffice.
 	for name := range have {
 		if base, ok := strings.CutSuffix(name, "_sum"); ok && shown[base+"_bucket"] {
 			continue
@@ -106,7 +105,7 @@ func TestDashboardQueries(t *testing.T) {
 	for name, definition := range variables {
 		m := regexp.MustCompile(`^label_values\((.*), (\w+)\)$`).FindStringSubmatch(definition)
 		if definition == "" {
-			continue // the data source and the window are no queries
+			continue // the data source and the window have no query
 		}
 		if m == nil {
 			t.Errorf("variable %s: %q is no query for values of a label", name, definition)
@@ -123,8 +122,7 @@ func TestDashboardQueries(t *testing.T) {
 	}
 }
 
-// Grafana draws panels over each other where they overlap, and takes those with
-// one ID for one.
+// Grafana draws overlapping panels over each other, and confuses panels with the same ID.
 func TestDashboardPanelsHaveTheirPlaces(t *testing.T) {
 	panels, variables := dashboard(t)
 	if diff := cmp.Diff([]string{"datasource", "instance", "network", "window"}, slices.Sorted(maps.Keys(variables))); diff != "" {
@@ -152,8 +150,8 @@ func TestDashboardPanelsHaveTheirPlaces(t *testing.T) {
 	}
 }
 
-// rules are the alerts, read as Prometheus reads them: with its parser of rule
-// files, which looks into expressions and templates.
+// rules returns the alerts, parsed by Prometheus's parser of rule files, which checks expressions
+// and templates.
 func rules(t *testing.T) []rulefmt.Rule {
 	t.Helper()
 	spec, err := yaml.Marshal(build(t, monitored).rule.Spec)
@@ -170,8 +168,8 @@ func rules(t *testing.T) []rulefmt.Rule {
 	return groups.Groups[0].Rules
 }
 
-// Every alert is about metrics, labels and values that the library has, and says
-// what is wrong and what to do, with labels that it has.
+// Every alert uses metrics, labels and values that the library has. Its texts say what is wrong and
+// what to do, and use labels of the result.
 func TestAlertQueries(t *testing.T) {
 	have := exposed(t)
 	maps.Copy(have, elsewhere(t))
@@ -207,8 +205,8 @@ func TestAlertQueries(t *testing.T) {
 	}
 }
 
-// Each alert leads to its chapter of the runbook, and there are no others; README.md
-// lists it.
+// Each alert links to its chapter of the runbook, and there is no other chapter. README.md lists
+// each alert.
 func TestRunbook(t *testing.T) {
 	text, err := os.ReadFile("../runbook.md")
 	if err != nil {
@@ -251,7 +249,7 @@ func TestRunbook(t *testing.T) {
 	}
 }
 
-// names notes all metrics that an expression selects.
+// names adds all metrics that an expression selects.
 func names(expr parser.Expr, into map[string]bool) {
 	parser.Inspect(expr, func(n parser.Node, _ []parser.Node) error {
 		if v, ok := n.(*parser.VectorSelector); ok {
@@ -261,8 +259,8 @@ func names(expr parser.Expr, into map[string]bool) {
 	})
 }
 
-// check returns the labels that the result of an expression has, and what in it
-// is not among the metrics that there are.
+// check returns the labels of an expression's result, and an error for each part that uses unknown
+// metrics, labels or values.
 func check(expr parser.Expr, have map[string]map[string]map[string]bool) (result map[string]bool, problems []string) {
 	switch e := expr.(type) {
 	case *parser.VectorSelector:
@@ -272,7 +270,7 @@ func check(expr parser.Expr, have map[string]map[string]map[string]bool) (result
 	case *parser.ParenExpr:
 		return check(e.Expr, have)
 	case *parser.Call:
-		if e.Func.Name == "absent" { // what is not there has labels only if it was asked for by them
+		if e.Func.Name == "absent" { // its result has no labels but those that the selector matches
 			_, problems = check(e.Args[0], have)
 			return nil, problems
 		}
@@ -298,7 +296,7 @@ func check(expr parser.Expr, have map[string]map[string]map[string]bool) (result
 		}
 		switch {
 		case e.Op == parser.TOPK:
-			return result, problems // it picks, and drops no label
+			return result, problems // it selects series and keeps their labels
 		case e.Without:
 			maps.DeleteFunc(result, func(l string, _ bool) bool { return slices.Contains(e.Grouping, l) })
 		default:
@@ -333,7 +331,7 @@ func check(expr parser.Expr, have map[string]map[string]map[string]bool) (result
 	return nil, []string{fmt.Sprintf("this test does not know a %T", expr)}
 }
 
-// selects is check for a selector.
+// selects does the same for a selector.
 func selects(e *parser.VectorSelector, have map[string]map[string]map[string]bool) (result map[string]bool, problems []string) {
 	metric, ok := have[e.Name]
 	if !ok {

@@ -26,7 +26,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/iprange"
 )
 
-// tell returns what Prometheus has stored after so many minutes of a story.
+// tell returns what Prometheus has stored at the end of a scenario.
 func tell(t *testing.T, length int, at func(minute int, now time.Time) []pass, beside func(minute int) figures) storage.Queryable {
 	t.Helper()
 	c := metrics.New()
@@ -48,7 +48,7 @@ func tell(t *testing.T, length int, at func(minute int, now time.Time) []pass, b
 			also = beside(m)
 		}
 		for name, value := range also {
-			// Names as in rules: labels of a metric in braces.
+			// Rules write names like this: labels of a metric in braces.
 			of, err := parser.ParseMetric(name)
 			if err != nil {
 				t.Fatal(err)
@@ -89,8 +89,8 @@ func tell(t *testing.T, length int, at func(minute int, now time.Time) []pass, b
 	}}
 }
 
-// fires says from which minute to which an alert fires, evaluated each minute, as
-// "15-60"; without an end if it does when the story ends, and several with commas.
+// fires returns the minutes in which an alert fires, evaluated each minute, as "15-60". The end is
+// missing if the alert still fires when the scenario ends. Several are separated by commas.
 func fires(t *testing.T, stored storage.Queryable, length int, expr string, waits time.Duration) string {
 	t.Helper()
 	engine := promql.NewEngine(promql.EngineOpts{Logger: slog.New(slog.DiscardHandler), MaxSamples: 1e6, Timeout: time.Minute})
@@ -140,7 +140,7 @@ func (sample) FH() *histogram.FloatHistogram { return nil }
 func (sample) Type() chunkenc.ValueType      { return chunkenc.ValFloat }
 func (s sample) Copy() chunks.Sample         { return s }
 
-// A seriesSet hands out series one by one.
+// A seriesSet iterates over series.
 type seriesSet struct {
 	left []storage.Series
 	at   storage.Series

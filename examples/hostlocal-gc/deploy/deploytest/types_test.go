@@ -14,12 +14,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// laterTypes are those of each minor version of Kubernetes after the one that this module
-// requires, up to the newest.
+// laterTypes are the minor versions of Kubernetes after the one that this module requires, up to
+// the newest.
 var laterTypes = []string{"v0.35.0", "v0.36.0", "v0.37.0"}
 
-// The objects are right for the types of each later version, too: none has a field that
-// is not there any more.
+// The objects are valid for the types of each later version, too: all their fields still exist.
 func TestLaterTypes(t *testing.T) {
 	for _, version := range laterTypes {
 		t.Run(version, func(t *testing.T) {
@@ -39,8 +38,8 @@ func TestLaterTypes(t *testing.T) {
 	}
 }
 
-// strictWith builds testdata/strict with that version of k8s.io/api, and returns a
-// function that runs it.
+// strictWith builds testdata/strict with a version of k8s.io/api, and returns a function that runs
+// it.
 func strictWith(t *testing.T, version string) func(objects []byte) (string, error) {
 	t.Helper()
 	dir := t.TempDir()

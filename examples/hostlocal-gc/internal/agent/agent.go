@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package agent is the command's subcommand of that name: it makes passes from its
-// start on, and shows what they did as metrics, as JSON, as a page for people and as
-// Kubernetes Events.
+// Package agent implements the agent command. It makes passes from its start on, and reports them
+// as metrics, as JSON, as a web page and as Kubernetes Events.
 //
-// Start reading at Agent.Run. status.go keeps what the passes report, and serve.go
-// shows it.
+// Start reading at Agent.Run. status.go stores what the passes report, and serve.go serves it.
 package agent
 
 import (
@@ -27,58 +25,57 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// endTime is how long the end may take in all. What has not ended by then ends
-// with the process, which is safe at any moment (R12).
+// endTime limits the time to stop. What still runs then ends with the process, which is safe at any
+// time (R12).
 const endTime = 900 * time.Millisecond
 
-// maxLogged is the most addresses in a line of the log.
+// maxLogged is the largest number of addresses in a log line.
 const maxLogged = 64
 
-// Options say what an Agent does.
+// Options configure an Agent.
 type Options struct {
-	// Version is what build_info and the first line of the log say.
+	// Version is reported by build_info and by the first line of the log.
 	Version string
-	// DataDir is host-local's, and Networks are those to release in.
+	// DataDir is host-local's data directory. Networks are those to release in.
 	DataDir  string
 	Networks []string
-	// Source answers which pods live here. SourceNames are what the user called it.
+	// Source lists the live pods. SourceNames are the user's names for its parts.
 	Source      podsource.Source
 	SourceNames []string
-	// Passes are the options of the passes. Its Logger is the agent's, too; its
-	// OnReport is not used.
+	// Passes are the options of the passes. The agent uses its Logger, too. OnReport is ignored.
 	Passes gc.Options
-	// Listen is the HOST:PORT of all endpoints, MetricsListen that of those which name
-	// no pod. Empty is none.
+	// Listen is the HOST:PORT of all endpoints, MetricsListen that of the endpoints that name no
+	// pod. Empty means none.
 	Listen, MetricsListen string
-	// CNIConf are the files that say which ranges there are. They are read anew for
-	// each pass and page.
+	// CNIConf are the CNI configurations with the ranges. They are read again for each pass and
+	// page.
 	CNIConf []string
-	// Node is the node's name. With Events it is told of releases and refused passes in
-	// Kubernetes Events, by the API server of Kubeconfig, or of the cluster that the
-	// process is a pod of.
+	// Node is the node's name. With Events, releases and refused passes are recorded as Kubernetes
+	// Events on this Node, through the API server of Kubeconfig, or of the cluster that the process
+	// is a pod of.
 	Node       string
 	Events     bool
 	Kubeconfig string
 }
 
-// An Agent is what runs, put together from the options.
+// An Agent makes passes and serves their reports.
 type Agent struct {
 	opts       Options
 	statuses   *statusStore
-	told       []string // titles of the hazards in the log; only a pass touches it
+	told       []string // titles of the hazards that were logged last; used by passes only
 	reconciler *gc.Reconciler
 	events     *events // nil without Options.Events
 	registry   *prometheus.Registry
 }
 
-// New touches neither disk nor network. Its errors are about the options.
+// New touches neither disk nor network. Its errors concern the options.
 func New(opts Options) (*Agent, error) {
 	a := &Agent{opts: opts, statuses: newStatusStore(opts.SourceNames), registry: prometheus.NewRegistry()}
 	collector := metrics.New()
 	a.registry.MustRegister(collector, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	a.registry.MustRegister(aboutItself(&opts)...)
 	opts.Passes.OnReport = func(report gc.Report, err error) {
-		ranges := rangeSets(opts.CNIConf) // a network's configuration often comes after the agent
+		ranges := rangeSets(opts.CNIConf) // a network's configuration is often written after the agent started
 		collector.SetRanges(ranges)
 		a.statuses.know(ranges)
 		collector.OnReport(report, err)
@@ -93,10 +90,9 @@ func New(opts Options) (*Agent, error) {
 	return a, err
 }
 
-// Run works until ctx ends, and then returns nil within a second, also from the
-// middle of a pass. It returns an error where it can't serve or, with Events, has no way
-// to the API server. Each value on hangup asks for a pass, which comes five seconds after
-// the last one at the earliest.
+// Run works until ctx ends, and then returns nil within a second, also in the middle of a pass. It
+// returns an error if it can't serve or, with Events, has no configuration for the API server. Each
+// value on hangup triggers a pass, which begins five seconds after the last one at the earliest.
 func (a *Agent) Run(ctx context.Context, hangup <-chan os.Signal) error {
 	if a.opts.Events {
 		var err error
@@ -136,9 +132,9 @@ func (a *Agent) Run(ctx context.Context, hangup <-chan os.Signal) error {
 	return nil
 }
 
-// log tells what the library's one line a pass does not: what a dry run would have
-// released, and hazards when they change, but not before the hook has ended: sources
-// come up one after the other when a node starts.
+// log adds to the library's line for each pass what a dry run would have released, and the hazards
+// when they change. It waits for the end of the hook: when a node starts, sources become available
+// one after the other.
 func (a *Agent) log(report *gc.Report) {
 	var leaked []string
 	for i := range report.Reservations {
@@ -163,20 +159,19 @@ func (a *Agent) log(report *gc.Report) {
 	a.told = found
 }
 
-// work makes the passes until ctx ends.
+// work makes passes until ctx ends.
 func (a *Agent) work(ctx context.Context) {
 	o := &a.opts
 	o.Passes.Logger.Info("Releasing what leaked", "version", o.Version, "sources", o.SourceNames, "networks", o.Networks,
 		"dataDir", o.DataDir, "minAge", minimumAge(&o.Passes).String(), "dryRun", o.Passes.DryRun)
-	// The hook has ended with the first pass that was not refused, which the
-	// store sees, or by this time.
+	// The hook ends with the first pass that was not refused, which the store sees, or at this
+	// time.
 	hook := time.AfterFunc(cmp.Or(o.Passes.StartupTimeout, gc.DefaultStartupTimeout), a.hookEnded)
 	defer hook.Stop()
 	_ = a.reconciler.Start(ctx) // always nil
 }
 
-// hookEnded ends the hook, and logs that no pass has ended where that is so: a pass that hangs
-// logs nothing.
+// hookEnded ends the hook. It logs if no pass has ended yet: a pass that hangs logs nothing.
 func (a *Agent) hookEnded() {
 	a.statuses.hookEnded()
 	last := a.statuses.get()
@@ -185,14 +180,13 @@ func (a *Agent) hookEnded() {
 	}
 }
 
-// minimumAge is that of the passes.
+// minimumAge returns the minimum age of the passes.
 func minimumAge(o *gc.Options) time.Duration {
 	const margin = gc.DefaultMinAge - 2*gc.DefaultRuntimeRequestTimeout
 	return cmp.Or(o.MinAge, 2*cmp.Or(o.RuntimeRequestTimeout, gc.DefaultRuntimeRequestTimeout)+margin)
 }
 
-// end waits for what runs, but not for ever: a disk that hangs keeps a pass from
-// ending.
+// end waits for the goroutines, up to endTime: a disk that hangs keeps a pass from ending.
 func (a *Agent) end(working *sync.WaitGroup) {
 	done := make(chan struct{})
 	go func() {

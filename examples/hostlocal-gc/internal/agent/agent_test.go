@@ -18,23 +18,23 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/gc/plugintest"
 )
 
-// hostile is what no page may take for its own.
+// hostile is text that the page must escape.
 const hostile = `<script>alert("1&2")</script>`
 
 const escaped = `&lt;script&gt;alert(&#34;1&amp;2&#34;)&lt;/script&gt;`
 
-// The agent runs for real on directories that the plugin filled.
+// TestAgent runs the built agent on directories that the plugin filled.
 func TestAgent(t *testing.T) {
 	n := plugintest.New(t, "podnet", plugintest.Range{Subnet: "10.1.0.0/24", Start: "10.1.0.2", End: "10.1.0.19"})
 	storage := &plugintest.Plugin{Binary: n.Binary, DataDir: n.DataDir, Network: "storage", Ranges: []plugintest.Range{{Subnet: "10.2.0.0/24"}}}
 	others := &plugintest.Plugin{Binary: n.Binary, DataDir: n.DataDir, Network: "others", Ranges: []plugintest.Range{{Subnet: "10.3.0.0/24"}}}
 	live, byAddress := add(t, n, "live", time.Hour), add(t, n, "by-address", time.Hour)
 	leaked, young := add(t, n, "leaked", time.Hour), add(t, n, "young", 0)
-	named := add(t, n, "named", time.Hour) // one of its pods has a strange name
+	named := add(t, n, "named", time.Hour) // its pod has a hostile name
 	second := add(t, storage, "by-address", time.Hour)
 	lost := add(t, storage, "leaked", time.Hour)
 	elsewhere := add(t, others, "leaked", time.Hour)
-	put(t, n.File(live), "live\r\n\"><b>x") // an interface may be called so
+	put(t, n.File(live), "live\r\n\"><b>x") // a valid interface name
 	date(t, n, live, time.Hour)
 
 	dir := t.TempDir()
@@ -89,14 +89,13 @@ func TestAgent(t *testing.T) {
 	}
 	checkHarmless(t, page)
 	checkEndpoints(t, p)
-	fmt.Printf("The agent ended %v after SIGTERM\n", p.terminate().Round(time.Millisecond)) // for who looks
+	fmt.Printf("The agent ended %v after SIGTERM\n", p.terminate().Round(time.Millisecond)) // information only
 }
 
-// checkHarmless looks at what a page must not have, and at what keeps it from
-// doing anything if it had.
+// checkHarmless checks that a page has no active content, and the headers that forbid it.
 func checkHarmless(t *testing.T, page answer) {
 	t.Helper()
-	body := strings.ReplaceAll(page.body, "http://www.w3.org/2000/svg", "") // a name, and no link
+	body := strings.ReplaceAll(page.body, "http://www.w3.org/2000/svg", "") // a namespace, not a link
 	for _, text := range []string{"<script", "<b>x", "<i>", "<img", "<iframe", "<link", "javascript:", "//", "@import", "url(", "style="} {
 		if strings.Contains(body, text) {
 			t.Errorf("the page has %q", text)
@@ -137,11 +136,11 @@ func checkEndpoints(t *testing.T, p *process) {
 		{"a program takes anything", "GET", debugPath, "*/*", 200, "application/json", `"verdict"`},
 		{"a program asks for JSON", "GET", debugPath, "application/json", 200, "application/json", `"verdict"`},
 		{"a browser", "GET", debugPath, "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", 200, "text/html", "<!DOCTYPE html>"},
-		{"JSON is liked better", "GET", debugPath, "text/html;q=0.5,application/json", 200, "application/json", `"verdict"`},
+		{"JSON is preferred", "GET", debugPath, "text/html;q=0.5,application/json", 200, "application/json", `"verdict"`},
 		{"the format wins", "GET", debugPath + "?format=json", "text/html", 200, "application/json", `"verdict"`},
 		{"the format wins", "GET", debugPath + "?format=html", "application/json", 200, "text/html", "<!DOCTYPE html>"},
 		{"no such format", "GET", debugPath + "?format=" + "%3Cscript%3E", "", 400, "text/plain", "no such format"},
-		{"the page is at hand", "GET", "/", "", 302, "text/html", debugPath},
+		{"the root redirects to the page", "GET", "/", "", 302, "text/html", debugPath},
 		{"a head", "HEAD", debugPath, "", 200, "application/json", ""},
 		{"read only", "POST", debugPath, "", 405, "text/plain", "Method Not Allowed"},
 		{"no such thing", "GET", "/debug/pprof/", "", 404, "text/plain", "not found"},
@@ -154,8 +153,7 @@ func checkEndpoints(t *testing.T, p *process) {
 	}
 }
 
-// verdictsOf reads the JSON, which must be of the form that the operator's
-// command promises.
+// verdictsOf parses the JSON, which must have the format of the command's report.
 func verdictsOf(t *testing.T, text string) map[string]string {
 	t.Helper()
 	s, err := jsonschema.NewCompiler().Compile(filepath.Join("..", "..", "testdata", "report.schema.json"))

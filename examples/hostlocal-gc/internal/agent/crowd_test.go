@@ -19,7 +19,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
 
-// serving runs a server of an agent on a listener until the test ends.
+// serving serves an agent on a listener until the test ends.
 func serving(t *testing.T, a *Agent) *pipeListener {
 	ctx, cancel := context.WithCancel(t.Context())
 	l := newPipeListener()
@@ -34,7 +34,7 @@ func serving(t *testing.T, a *Agent) *pipeListener {
 	return l
 }
 
-// request sends a request, and leaves its answer where it is.
+// request sends a request, and does not read the answer.
 func request(t *testing.T, c net.Conn, path string) {
 	t.Helper()
 	if _, err := fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n", path); err != nil {
@@ -42,7 +42,7 @@ func request(t *testing.T, c net.Conn, path string) {
 	}
 }
 
-// code reads an answer to its end.
+// code reads an answer and returns its status.
 func code(t *testing.T, c net.Conn) int {
 	t.Helper()
 	r, err := http.ReadResponse(bufio.NewReader(c), nil)
@@ -56,7 +56,7 @@ func code(t *testing.T, c net.Conn) int {
 	return r.StatusCode
 }
 
-// However many connect, so many are let in, and when one has left, another is.
+// The number of connections is limited, and a closed connection makes room for another.
 func TestCrowd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := serving(t, &Agent{statuses: newStatusStore(nil), registry: prometheus.NewRegistry()})
@@ -86,8 +86,8 @@ func TestCrowd(t *testing.T) {
 	})
 }
 
-// Clients that ask for the report and do not read it hold only so many of them in memory,
-// and not for ever. Health is told meanwhile.
+// Clients that ask for the report and do not read it hold a limited number of reports in memory,
+// for a limited time. /healthz answers meanwhile.
 func TestSlowReaders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &Agent{statuses: newStatusStore(nil), registry: prometheus.NewRegistry()}

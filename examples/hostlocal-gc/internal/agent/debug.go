@@ -15,10 +15,10 @@ import (
 
 const debugPath = "/debug/hostlocal-gc"
 
-// debug shows the report of the last pass: as JSON, or as a page where the
-// client would rather have that, as browsers do, or says ?format=html.
+// debug serves the report of the last pass: as a page if the client prefers HTML, as browsers do,
+// or asks for ?format=html, and else as JSON.
 func (a *Agent) debug(w http.ResponseWriter, r *http.Request) {
-	var body bytes.Buffer // an error in the middle becomes no half answer
+	var body bytes.Buffer // so that an error leaves no partial answer
 	var err error
 	h := w.Header()
 	h.Set("Cache-Control", "no-store")
@@ -48,8 +48,8 @@ func (a *Agent) debug(w http.ResponseWriter, r *http.Request) {
 	_, _ = body.WriteTo(w) // the client may be gone
 }
 
-// prefersHTML reports whether a client names HTML, and likes JSON no better.
-// Those that take anything are programs.
+// prefersHTML reports whether a client names HTML and does not prefer JSON. Clients that accept
+// anything are programs.
 func prefersHTML(accept []string) bool {
 	var html, js float64
 	for part := range strings.SplitSeq(strings.Join(accept, ","), ",") {

@@ -14,8 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// A pipeListener gives connections without a network, which false time knows
-// nothing of.
+// A pipeListener accepts in-memory connections, since synctest's clock does not wait for a network.
 type pipeListener struct {
 	conns  chan net.Conn
 	closed chan struct{}
@@ -48,8 +47,7 @@ func (l *pipeListener) dial() net.Conn {
 	return client
 }
 
-// Clients that hang on their connections keep the agent from ending for less
-// than a second: no longer than the grace that answers under way have.
+// Clients that keep their connections open delay the agent's end by the grace time at most.
 func TestServeEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &Agent{statuses: newStatusStore(nil), registry: prometheus.NewRegistry()}
@@ -82,8 +80,7 @@ func TestServeEnds(t *testing.T) {
 	})
 }
 
-// A pass that hangs, on its disk say, keeps the agent from ending for less than
-// a second.
+// A pass that hangs, on its disk for example, delays the agent's end by less than a second.
 func TestEndIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &Agent{}

@@ -29,16 +29,15 @@ const (
 	eventRefused  = "LeakedAddressesNotJudged"
 )
 
-// maxEvent is the most of a text of any length that an Event tells. The API
-// server takes messages of 1024 bytes.
+// maxEvent limits the variable part of a message, in bytes. The API server takes messages of 1024
+// bytes.
 const maxEvent = 600
 
-// events tells of passes in Kubernetes Events on the node: one at most for a
-// pass, however many addresses it is about. client-go counts those that say the
-// same in one Event, and lets only so many through.
+// events records passes as Kubernetes Events on the node: at most one for each pass, however many
+// addresses it concerns. client-go counts equal Events in one, and limits their rate.
 //
-// It never waits for the API server: Events queue up, and are dropped where the
-// queue is full or the server does not take them.
+// It never waits for the API server: Events are queued, and dropped where the queue is full or the
+// server rejects them.
 type events struct {
 	client   typedcorev1.CoreV1Interface
 	log      logr.Logger
@@ -46,14 +45,13 @@ type events struct {
 	recorder record.EventRecorder // nil before start
 }
 
-// newEvents reads the kubeconfig, or what a pod in the cluster has, and asks
-// nobody.
+// newEvents reads the kubeconfig, or the in-cluster configuration. It makes no request.
 func newEvents(o *Options) (*events, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", o.Kubeconfig)
 	if err != nil {
 		return nil, fmt.Errorf("reaching the API server for --events: %w", err)
 	}
-	config.Timeout = 10 * time.Second // a server that hangs takes Events no longer than one that is away
+	config.Timeout = 10 * time.Second // so that a server that hangs is treated as one that is down
 	config.UserAgent = "hostlocal-gc"
 	client, err := typedcorev1.NewForConfig(config)
 	if err != nil {
@@ -61,22 +59,21 @@ func newEvents(o *Options) (*events, error) {
 	}
 	return &events{
 		client: client, log: o.Passes.Logger,
-		// kubectl describe node looks for the node's name as UID, which is what
-		// the kubelet gives.
+		// kubectl describe node looks for the node's name as UID, as the kubelet sets it.
 		node: &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: o.Node, UID: types.UID(o.Node)},
 	}, nil
 }
 
-// start begins to send, until ctx ends.
+// start sends Events until ctx ends.
 func (e *events) start(ctx context.Context) {
-	ctx = klog.NewContext(ctx, e.log) // to which client-go tells why an Event could not be sent
+	ctx = klog.NewContext(ctx, e.log) // client-go logs there why an Event could not be sent
 	b := record.NewBroadcaster(record.WithContext(ctx))
 	b.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: e.client.Events("")})
 	e.recorder = b.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "hostlocal-gc", Host: e.node.Name})
 }
 
-// note tells of a pass. Before the hook has ended a refusal is worth no word: sources
-// come up one after the other when a node starts.
+// note records a pass. A refusal before the end of the hook is not recorded: when a node starts,
+// sources become available one after the other.
 func (e *events) note(report *gc.Report, err error, hookEnded bool) {
 	switch text := releasedIn(report); {
 	case text != "":
@@ -86,8 +83,8 @@ func (e *events) note(report *gc.Report, err error, hookEnded bool) {
 	}
 }
 
-// releasedIn says how many addresses a pass released in which networks, or
-// nothing.
+// releasedIn says how many addresses a pass released in which networks. It is empty if there are
+// none.
 func releasedIn(report *gc.Report) string {
 	counts := make(map[string]int)
 	for i := range report.Reservations {

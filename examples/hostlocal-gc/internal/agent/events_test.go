@@ -21,13 +21,13 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/gc/plugintest"
 )
 
-// An apiServer speaks as much of the events API as client-go needs: it takes new
-// Events, and patches of those that it has.
+// An apiServer implements as much of the events API as client-go needs: it creates and patches
+// Events.
 type apiServer struct {
 	*httptest.Server
 	config string // a kubeconfig
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	events map[string]*corev1.Event
 	asked  []string // method and path, of each request
 	wrong  []error
@@ -63,7 +63,7 @@ func (s *apiServer) handle(w http.ResponseWriter, r *http.Request) {
 		http.NotFound(w, r)
 		return
 	}
-	// A strategic merge patch of an Event is its fields that changed.
+	// A strategic merge patch of an Event consists of the changed fields.
 	if err := json.NewDecoder(r.Body).Decode(e); err != nil {
 		s.wrong = append(s.wrong, err)
 		http.Error(w, err.Error(), http.StatusBadRequest)
@@ -77,12 +77,12 @@ func (s *apiServer) handle(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(e)
 }
 
-// told is an Event, as far as tests look at it.
+// told is the part of an Event that tests check.
 type told struct {
 	Type, Reason, Message, Kind, Name, UID, Component string
 }
 
-// told returns the Events, and how often each was told.
+// told returns the Events with their counts.
 func (s *apiServer) told() map[told]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,8 +94,7 @@ func (s *apiServer) told() map[told]int {
 	return out
 }
 
-// The agent tells of a release once, however many addresses it was, and of
-// passes that are refused in one Event with a count.
+// A release of many addresses makes one Event. Repeated refusals make one Event with a count.
 func TestEvents(t *testing.T) {
 	n := plugintest.New(t, "podnet", plugintest.Range{Subnet: "10.1.0.0/24"})
 	for i := range 20 {
@@ -108,7 +107,7 @@ func TestEvents(t *testing.T) {
 	p := start(t, []string{"NODE_NAME=node-1"}, "--data-dir", n.DataDir, "--network", "podnet", "--source", "file:"+pods,
 		"--events", "--kubeconfig", api.config, "--interval", "1s")
 	released := told{"Normal", eventReleased, "Released what no live pod holds: 20 addresses in network podnet", "Node", "node-1", "node-1", "hostlocal-gc"}
-	p.eventually("it told what it released", func() bool { return api.told()[released] > 0 })
+	p.eventually("an Event for the release exists", func() bool { return api.told()[released] > 0 })
 	writePods(t, pods)
 	refusal := func() (e told, n int) {
 		for e, n := range api.told() {
@@ -118,7 +117,7 @@ func TestEvents(t *testing.T) {
 		}
 		return told{}, 0
 	}
-	p.eventually("it told twice what it refused", func() bool {
+	p.eventually("the Event for the refusal counts two", func() bool {
 		_, n := refusal()
 		return n >= 2
 	})
@@ -135,7 +134,7 @@ func TestEvents(t *testing.T) {
 	defer api.mu.Unlock()
 	for _, a := range api.asked {
 		if !strings.HasPrefix(a, "POST ") && !strings.HasPrefix(a, "PATCH ") {
-			t.Errorf("it also asked %s, for which it has no right", a)
+			t.Errorf("it requested %s, for which it has no right", a)
 		}
 	}
 	if len(api.asked) != 1+times || len(api.wrong) > 0 {
@@ -146,7 +145,7 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// A refusal while the sources come up is worth no word.
+// A refusal while sources become available at the start makes no Event.
 func TestNoEventsAtStart(t *testing.T) {
 	n := plugintest.New(t, "podnet", plugintest.Range{Subnet: "10.1.0.0/24"})
 	leaked := add(t, n, "leaked", time.Hour)
@@ -159,7 +158,7 @@ func TestNoEventsAtStart(t *testing.T) {
 		return refused.MatchString(p.get("/metrics").body)
 	})
 	writePods(t, pods, pod{ContainerIDs: []string{"live"}})
-	p.eventually("it told what it released", func() bool { return len(api.told()) > 0 })
+	p.eventually("an Event for the release exists", func() bool { return len(api.told()) > 0 })
 	for e := range api.told() {
 		if e.Reason != eventReleased || e.Message != "Released what no live pod holds: 1 address in network podnet" {
 			t.Errorf("%+v", e)
@@ -171,8 +170,7 @@ func TestNoEventsAtStart(t *testing.T) {
 	p.terminate()
 }
 
-// An API server that is away, or that hangs, keeps no pass from going on and the
-// agent not from ending.
+// An API server that is down or hangs delays neither a pass nor the agent's end.
 func TestEventsBlockNothing(t *testing.T) {
 	hanging := make(chan struct{})
 	hangs := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -187,7 +185,7 @@ func TestEventsBlockNothing(t *testing.T) {
 	gone.Close()
 	for _, row := range []struct{ reason, url string }{
 		{"nobody listens there", gone.URL},
-		{"it takes the request and says nothing", hangs.URL},
+		{"it takes the request and never answers", hangs.URL},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
 			n := plugintest.New(t, "podnet", plugintest.Range{Subnet: "10.1.0.0/24"})
@@ -195,10 +193,10 @@ func TestEventsBlockNothing(t *testing.T) {
 			writePods(t, pods, pod{ContainerIDs: []string{"live"}})
 			p := start(t, nil, "--data-dir", n.DataDir, "--source", "file:"+pods, "--network", "podnet", "--node", "node-1",
 				"--events", "--kubeconfig", kubeconfig(t, row.url), "--interval", "1s")
-			for i := range 3 { // each a pass after one that had an Event
+			for i := range 3 { // each in a pass after one with an Event
 				leaked := add(t, n, fmt.Sprintf("leaked-%d", i), time.Hour)
 				p.eventually("what leaked is released", func() bool {
-					writePods(t, pods, pod{ContainerIDs: []string{"live"}}) // a list that is old is refused
+					writePods(t, pods, pod{ContainerIDs: []string{"live"}}) // an old list is refused
 					return !there(n, leaked)
 				})
 			}

@@ -14,29 +14,29 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// A hazard is what no pass settles, and a person should.
+// A hazard is a condition that no pass settles and that needs a person.
 type hazard struct {
-	Live  bool     // live pods may lose their addresses, or have
-	Title string   // names no pod: /healthz and the log say it, too
-	Items []string // what it is about
+	Live  bool     // live pods have lost their addresses, or may lose them
+	Title string   // names no pod, since /healthz and the log show it, too
+	Items []string // the addresses or pods concerned
 	Do    string
 }
 
-// hazards returns those that the passes found, the gravest for live pods first. A pass
-// that was refused ends none of them: it judged nothing.
+// hazards returns the hazards that the passes found, the gravest for live pods first. A refused
+// pass ends none of them: it judged nothing.
 func (s *status) hazards() []hazard {
 	r := &s.shown
 	all := []hazard{s.missing(), duplicates(r), unreserved(s.atRisk()), conflicts(r), s.neverHeard()}
 	return slices.DeleteFunc(all, func(h hazard) bool { return h.Title == "" })
 }
 
-// Seen are the items that are seen at once, More those to be unfolded, and Left is how
-// many are left out.
+// Seen returns the items that the page shows, More those that it shows unfolded, and Left the
+// number of others.
 func (h hazard) Seen() []string { return h.Items[:min(few, len(h.Items))] }
 func (h hazard) More() []string { return h.Items[len(h.Seen()):min(maxRows, len(h.Items))] }
 func (h hazard) Left() int      { return max(0, len(h.Items)-maxRows) }
 
-// titles are those of hazards.
+// titles returns the titles of hazards.
 func titles(hazards []hazard) (all []string) {
 	for _, h := range hazards {
 		if h.Title != "" {
@@ -46,13 +46,13 @@ func titles(hazards []hazard) (all []string) {
 	return all
 }
 
-// missing tells which directories do not exist although live pods have addresses
-// that are reserved nowhere: a network's directory comes with its first ADD, but a name
-// with a typing error, a wrong data directory and a lost mount look like that, too
-// (hazard 63). A data directory that does not exist is told in any case.
+// missing reports networks without a directory while live pods have addresses that are reserved
+// nowhere. The first ADD creates a network's directory, so a missing one is normal on a new node. A
+// typing error in the name, a wrong data directory and a lost mount look the same (hazard 63). A
+// missing data directory is always reported.
 func (s *status) missing() hazard {
 	r := &s.report
-	if len(r.Networks) == 0 { // the last pass did not get as far as to look
+	if len(r.Networks) == 0 { // the last pass did not get that far
 		r = &s.shown
 	}
 	paths, lost := r.Missing(), len(s.atRisk())
@@ -84,7 +84,7 @@ func duplicates(r *gc.Report) (h hazard) {
 		"Delete all pods of an address but one, so that they are made anew with other addresses.")
 }
 
-// atRisk are the addresses of live pods that host-local may hand out again.
+// atRisk returns the addresses of live pods that host-local may hand out again.
 func (s *status) atRisk() (all []gc.Unreserved) {
 	for _, u := range s.shown.Unreserved {
 		if u.AtRisk(s.ranges) {
@@ -118,7 +118,7 @@ func conflicts(r *gc.Report) (h hazard) {
 		"They are kept. Delete the pod that is named, so that it is made anew with another address.")
 }
 
-// of completes what live pods may lose.
+// of completes a hazard to live pods.
 func (h hazard) of(one, many, do string) hazard {
 	if len(h.Items) > 0 {
 		h.Live, h.Title, h.Do = true, plural(len(h.Items), one, many), do
@@ -126,7 +126,7 @@ func (h hazard) of(one, many, do string) hazard {
 	return h
 }
 
-// neverHeard tells which sources gave no answer since the start. One that hangs may
+// neverHeard reports the sources that have given no answer since the start. A source that hangs may
 // be in no report by name.
 func (s *status) neverHeard() (h hazard) {
 	var names []string
@@ -146,7 +146,7 @@ func (s *status) neverHeard() (h hazard) {
 	return h
 }
 
-// lastError is the last pass's, or none.
+// lastError reports the error of the last pass, if any.
 func (s *status) lastError(now time.Time) (h hazard) {
 	if s.err == nil {
 		return h
@@ -162,11 +162,11 @@ func (s *status) lastError(now time.Time) (h hazard) {
 	return h
 }
 
-// podName names a pod for people, and says where it was seen.
+// podName names a pod for people, and says where it was found.
 func podName(p *gc.Pod) string {
 	from := p.From
 	if n := len(from) - 64; n >= 0 && podsource.Hex64.Matches(from[n:]) {
-		from = term.ID(from) // as much of a sandbox as people need
+		from = term.ID(from) // the first digits of a sandbox's ID
 	}
 	if from == "" || p.String() == p.From {
 		return p.String()

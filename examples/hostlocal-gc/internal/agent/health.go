@@ -12,13 +12,12 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
 
-// healthy says that the process answers. That a pod source fails, or the disk
-// does, is no reason to start it anew: that mends neither, and forgets what was
-// seen of the node's clock (R5).
+// healthy says that the process answers. A restart would repair neither a source nor a disk that
+// fails, and would lose what was learned of the node's clock (R5).
 func (a *Agent) healthy(w http.ResponseWriter, _ *http.Request) { a.ok(w) }
 
-// ready says whether the hook at the start has ended, well or not: whoever waits
-// for the node's addresses has waited long enough then.
+// ready says whether the hook at the start has ended, well or not: nothing should wait longer for
+// the node's addresses.
 func (a *Agent) ready(w http.ResponseWriter, _ *http.Request) {
 	if !a.statuses.isReady() {
 		http.Error(w, "waiting for the first pass", http.StatusServiceUnavailable)
@@ -27,8 +26,7 @@ func (a *Agent) ready(w http.ResponseWriter, _ *http.Request) {
 	a.ok(w)
 }
 
-// ok also tells, a line each, what no restart would mend, and nobody should have to
-// find.
+// ok also lists the hazards, one a line: no restart would settle them.
 func (a *Agent) ok(w http.ResponseWriter) {
 	fmt.Fprintln(w, "ok")
 	last, now := a.statuses.get(), time.Now()
@@ -37,11 +35,11 @@ func (a *Agent) ok(w http.ResponseWriter) {
 	}
 }
 
-// passTime is more than a pass takes whose sources all hang.
+// passTime is longer than a pass whose sources all hang.
 const passTime = 5 * time.Minute
 
-// overdue tells that no pass has ended for long: one hangs, on its disk say, and comes to
-// no end that could be told of.
+// overdue reports that no pass has ended for long. A pass that hangs, on its disk for example,
+// reports nothing itself.
 func (a *Agent) overdue(s *status, now time.Time) (h hazard) {
 	wait := cmp.Or(a.opts.Passes.Interval, gc.DefaultInterval) + passTime
 	if s.passes == 0 {

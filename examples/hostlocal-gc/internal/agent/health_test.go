@@ -22,7 +22,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// Which hazards there are after passes, and in which order. Their titles name no pod.
+// The hazards after passes, and their order. Their titles name no pod.
 func TestHazards(t *testing.T) {
 	lost := []gc.Unreserved{{IP: netip.MustParseAddr("10.0.0.8"), Pod: &gc.Pod{Namespace: "ns", Name: "web"}}, {IP: netip.MustParseAddr("10.0.0.9"), Pod: &gc.Pod{Name: "db"}}, {IP: netip.MustParseAddr("172.17.0.2"), Pod: &gc.Pod{}}}
 	networks := []gc.Network{{Name: "a", Missing: true}, {Name: "b"}}
@@ -51,8 +51,8 @@ func TestHazards(t *testing.T) {
 		{"nothing was ever reserved there, and no live pod has an address", []pass{{gc.Report{Networks: networks}, nil}}, nil},
 		{"host-local may have no part in those addresses", []pass{{gc.Report{Networks: networks[1:], Unreserved: lost}, nil}}, []string{reserved}},
 		{"a directory is missing, and live pods have addresses (hazard 63)", []pass{{typo, nil}}, []string{missing, reserved}},
-		{"a pass that is refused mends nothing", []pass{{typo, nil}, {gc.Report{DataDir: "/d", Networks: networks}, errAway}}, []string{missing, reserved}},
-		{"a pass that could not look mends nothing", []pass{{typo, nil}, {gc.Report{}, errors.New("listing reservations")}}, []string{missing, reserved}},
+		{"a pass that is refused ends no hazard", []pass{{typo, nil}, {gc.Report{DataDir: "/d", Networks: networks}, errAway}}, []string{missing, reserved}},
+		{"a pass that could not list reservations ends no hazard", []pass{{typo, nil}, {gc.Report{}, errors.New("listing reservations")}}, []string{missing, reserved}},
 		{"a refused pass has seen the directory", []pass{{typo, nil}, {gc.Report{Networks: networks[1:]}, errAway}}, []string{reserved}},
 		{"a pass that judges does", []pass{{typo, nil}, {gc.Report{Networks: networks}, nil}}, nil},
 		{"the data directory is not mounted, or no ADD was ever made", []pass{{unmounted, nil}}, []string{"The data directory does not exist: /d"}},
@@ -79,31 +79,31 @@ func TestHazards(t *testing.T) {
 
 var errAway = fmt.Errorf("%w: the source is away", gc.ErrRefused)
 
-// A name with a typing error releases nothing, and does not look like success:
-// log, metric, health and page tell of it.
+// With a typing error in a network's name nothing is released. Log, metric, health and page report
+// it.
 func TestHazard63NetworkWithATypingError(t *testing.T) {
 	n := plugintest.New(t, "podnet", plugintest.Range{Subnet: "10.1.0.0/24"})
 	live, leaked := add(t, n, "live", time.Hour), add(t, n, "leaked", time.Hour)
 	pods := filepath.Join(t.TempDir(), "pods.json")
 	p := start(t, nil, "--data-dir", filepath.Dir(n.DataDir), "--network", "podnet", "--source", "file:"+pods, "--interval", "1s")
 	const want = "podnet, while live pods have 1 address that no network has reserved"
-	p.eventually("health tells of it", func() bool {
+	p.eventually("health reports it", func() bool {
 		writePods(t, pods, pod{Namespace: "shop", Name: "web", ContainerIDs: []string{"live"}, IPs: []netip.Addr{live}})
 		return strings.Contains(p.get("/healthz").body, want)
 	})
 	for _, path := range []string{"/healthz", "/readyz"} {
 		if got := p.get(path); got.status != http.StatusOK || !strings.HasPrefix(got.body, "ok\n") || !strings.Contains(got.body, want) {
-			t.Errorf("%s: %d %q; a restart would mend nothing", path, got.status, got.body)
+			t.Errorf("%s: %d %q; it must stay 200, since a restart would not help", path, got.status, got.body)
 		}
 	}
 	if page := p.get(debugPath + "?format=html"); !strings.Contains(page.body, "Missing: ") {
-		t.Errorf("the page does not tell of it:\n%s", page.body)
+		t.Errorf("the page does not report it:\n%s", page.body)
 	}
 	if got := p.get("/metrics"); !strings.Contains(got.body, "\nhostlocal_gc_missing_networks 1\n") {
-		t.Errorf("the metric does not tell of it:\n%s", got.body)
+		t.Errorf("the metric does not report it:\n%s", got.body)
 	}
 	if !strings.Contains(p.log.String(), "missing") {
-		t.Errorf("the log does not tell of it:\n%s", p.log)
+		t.Errorf("the log does not report it:\n%s", p.log)
 	}
 	p.terminate()
 	if !there(n, live) || !there(n, leaked) {
@@ -111,8 +111,7 @@ func TestHazard63NetworkWithATypingError(t *testing.T) {
 	}
 }
 
-// A data directory that is not mounted is told, though there is nothing to judge and
-// nobody was asked.
+// A data directory that is not mounted is reported, though no source was asked.
 func TestHazard63NoDataDirectory(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "networks")
 	pods := filepath.Join(t.TempDir(), "pods.json")
@@ -126,16 +125,16 @@ func TestHazard63NoDataDirectory(t *testing.T) {
 		}
 	}
 	if page := p.get(debugPath + "?format=html"); !strings.Contains(page.body, want) {
-		t.Errorf("the page does not tell of it:\n%s", page.body)
+		t.Errorf("the page does not report it:\n%s", page.body)
 	}
 	if got := p.get("/metrics"); !strings.Contains(got.body, "\nhostlocal_gc_missing_networks 1\n") {
-		t.Errorf("the metric does not tell of it:\n%s", got.body)
+		t.Errorf("the metric does not report it:\n%s", got.body)
 	}
 	p.terminate()
 }
 
-// A pass that hangs where no time limit ends it, on a disk say, is told: at the start, when
-// the hook is over, and later.
+// A pass that hangs where no time limit applies, on a disk for example, is reported: at the end of
+// the hook, and later.
 func TestPassThatNeverEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var logged lines
@@ -162,7 +161,7 @@ func TestPassThatNeverEnds(t *testing.T) {
 		a.hookEnded()
 		says("30s")
 		a.statuses.note(gc.Report{}, nil)
-		a.hookEnded() // which then has nothing to tell
+		a.hookEnded() // has nothing to report then
 		if len(logged) != 1 || len(logged.with("No pass has ended for 30s")) != 1 {
 			t.Errorf("logged is %q", logged)
 		}
@@ -174,7 +173,7 @@ func TestPassThatNeverEnds(t *testing.T) {
 	})
 }
 
-// Which addresses of live pods are host-local's is what the CNI configuration says.
+// Which addresses of live pods are host-local's follows from the CNI configuration.
 func TestRangesOfTheConfiguration(t *testing.T) {
 	conf := put(t, filepath.Join(t.TempDir(), "podnet.conf"), `{"cniVersion":"1.0.0","name":"podnet","type":"bridge","ipam":{"type":"host-local","subnet":"10.1.0.0/24"}}`)
 	dataDir := t.TempDir()

@@ -10,8 +10,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// A page of another site, whose name leads to loopback, reads nothing through a
-// browser that runs on the node or forwards a port to it.
+// A browser on the node, or with a forwarded port, must not let a page of another site read the
+// agent's answers, even if that site's name resolves to loopback.
 func TestHostHeader(t *testing.T) {
 	a := &Agent{opts: Options{Listen: "agent.example:9776", MetricsListen: "metrics.example:9777", Node: "node-1"}, statuses: newStatusStore(nil), registry: prometheus.NewRegistry()}
 	for _, row := range []struct {
@@ -40,7 +40,7 @@ func TestHostHeader(t *testing.T) {
 			}
 		}
 	}
-	// What names pods is not where the metrics are.
+	// The address for metrics does not serve pods' names.
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, debugPath, nil)
 	r.Host = "127.0.0.1"
 	w := httptest.NewRecorder()

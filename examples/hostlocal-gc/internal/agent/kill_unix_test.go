@@ -25,29 +25,28 @@ import (
 )
 
 const (
-	killed    = 50  // times
-	residents = 8   // containers that live all the time
-	guests    = 4   // at once, of those that come and go
-	lost      = 200 // that leaked before each start of the agent
+	killed    = 50  // how often the agent is killed
+	residents = 8   // containers that live through the test
+	guests    = 4   // concurrent containers that start and end
+	lost      = 200 // leaks before each start of the agent
 )
 
-// A crowd is the containers of a node. It says of each that it is starting
-// before its ADD begins, and names it before the reservation is dated back: so
-// the list of pods is true at every moment, however slow the machine is (A2, A3),
-// and from then on the list alone keeps the address.
+// A crowd is the containers of a node. Its list of pods has a container as starting before its ADD
+// begins, and names the container before the reservation is dated back. So the list is true at any
+// time, however slow the machine is (A2, A3), and from then on only the list keeps the address.
 type crowd struct {
 	t    *testing.T
 	p    *plugintest.Plugin
-	path string // of the list
+	path string // path of the list of pods
 
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the fields below
 	live map[string]pod
-	held map[netip.Addr]string // from the end of its ADD to the beginning of its DEL
+	held map[netip.Addr]string // addresses between the end of their ADD and the beginning of their DEL
 	adds int
-	left int // leaks
+	left int // number of leaks
 }
 
-// tell changes what the list says of a container, and writes it.
+// tell writes the list with a changed entry for a container.
 func (c *crowd) tell(id string, p *pod) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -61,9 +60,9 @@ func (c *crowd) tell(id string, p *pod) {
 	}
 }
 
-// arrive is an ADD.
+// arrive adds a container with ADD.
 func (c *crowd) arrive(id string) (netip.Addr, bool) {
-	// The kernel's time of a file is behind by up to a tick.
+	// A file's timestamp may be a kernel tick behind the clock.
 	c.tell(id, &pod{Name: id, StartedAt: time.Now().Add(-time.Second)})
 	ips, err := c.p.Add(c.t.Context(), id, "eth0")
 	if err != nil {
@@ -88,7 +87,7 @@ func (c *crowd) arrive(id string) (netip.Addr, bool) {
 	return ips[0], true
 }
 
-// leave is a DEL, or the lack of one.
+// leave ends a container, with or without DEL.
 func (c *crowd) leave(id string, ip netip.Addr, leak bool) {
 	c.mu.Lock()
 	delete(c.held, ip)
@@ -104,7 +103,7 @@ func (c *crowd) leave(id string, ip netip.Addr, leak bool) {
 	c.tell(id, nil)
 }
 
-// check sees whether a live container has its address.
+// check fails the test if a live container lost its address.
 func (c *crowd) check(id string, ip netip.Addr) {
 	content, err := os.ReadFile(c.p.File(ip))
 	if want := id + "\r\neth0"; err != nil || string(content) != want {
@@ -112,7 +111,7 @@ func (c *crowd) check(id string, ip netip.Addr) {
 	}
 }
 
-// come and go until ctx ends. Some leave without a DEL.
+// come starts and ends containers until ctx ends. Some end without DEL.
 func (c *crowd) come(ctx context.Context, worker int) {
 	for i := 0; ctx.Err() == nil; i++ {
 		id := fmt.Sprintf("guest-%d-%d", worker, i)
@@ -130,8 +129,7 @@ func (c *crowd) come(ctx context.Context, worker int) {
 	}
 }
 
-// lose leaves reservations behind that nobody holds, outside of the range that
-// the plugin hands out, and returns the files.
+// lose writes leaked reservations outside of the plugin's range, and returns their files.
 func (c *crowd) lose(life int) (files []string) {
 	at := time.Now().Add(-time.Hour)
 	for i := range lost {
@@ -148,9 +146,9 @@ func (c *crowd) lose(life int) (files []string) {
 	return files
 }
 
-// The agent is ended and killed at random moments and while it releases, beside
-// the plugin's ADD and DEL. No live container loses its address, nothing is half
-// released, and the last agent finishes what those before it have left.
+// The agent is terminated and killed at random times, also while it releases, beside ADDs and DELs
+// of the plugin. No live container loses its address, no release is partial, and the last agent
+// releases what the others left.
 func TestKilled(t *testing.T) {
 	seed := rand.Uint64()
 	fmt.Printf("The moments of the killings are of seed %d\n", seed)
@@ -172,7 +170,7 @@ func TestKilled(t *testing.T) {
 	for w := range guests {
 		working.Go(func() { c.come(ctx, w) })
 	}
-	t.Cleanup(func() { // also after a failure
+	t.Cleanup(func() { // also if the test failed
 		cancel()
 		working.Wait()
 	})
@@ -206,7 +204,7 @@ func TestKilled(t *testing.T) {
 	p := start(t, nil, args...)
 	p.eventually("nothing is left that leaked", func() bool { return cmp.Equal(lives, reserved(t, n)) })
 	took := p.terminate()
-	// Not even the lock is: the plugin would wait for it for ever.
+	// The lock is free, too: the plugin would wait for it for ever.
 	bound, cancelBound := context.WithTimeout(t.Context(), patience)
 	defer cancelBound()
 	if _, err := n.Add(bound, "last", "eth0"); err != nil {
@@ -224,7 +222,7 @@ func (p *process) untilGone(file string) {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), patience)
 	defer cancel()
-	for exists(file) { // without a pause, as the others are gone a moment later
+	for exists(file) { // without a pause, to kill the agent between two releases
 		select {
 		case <-p.ended:
 			p.t.Fatalf("the agent ended by itself: %v\n%s", p.cmd.ProcessState, p.log)
@@ -240,7 +238,7 @@ func exists(file string) bool {
 	return err == nil
 }
 
-// wait lets the agent work for a while.
+// wait waits while the agent works.
 func (p *process) wait(d time.Duration) {
 	p.t.Helper()
 	over := time.NewTimer(d)
@@ -252,8 +250,8 @@ func (p *process) wait(d time.Duration) {
 	}
 }
 
-// reserved returns all files of the network but the plugin's own, with what they
-// hold. What is no reservation would be a trace of something half done.
+// reserved returns the network's files, except the plugin's own, with their content. A file that is
+// no reservation would be a trace of a partial release.
 func reserved(t *testing.T, p *plugintest.Plugin) map[string]string {
 	t.Helper()
 	entries, err := os.ReadDir(p.Dir())

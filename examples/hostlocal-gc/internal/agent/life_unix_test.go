@@ -20,8 +20,8 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/gc/plugintest"
 )
 
-// The agent is ready when the hook has ended, and not before. The source is a
-// pipe: its pass goes on until the test has written.
+// The agent is ready when the hook has ended, and not before. The source is a pipe, so the first
+// pass lasts until the test has written.
 func TestReadyAfterTheHook(t *testing.T) {
 	n := plugintest.New(t, "podnet", plugintest.Range{Subnet: "10.1.0.0/24"})
 	leaked := add(t, n, "leaked", time.Hour)
@@ -30,7 +30,7 @@ func TestReadyAfterTheHook(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := start(t, nil, "--data-dir", n.DataDir, "--network", "podnet", "--source", "file:"+pipe, "--startup-timeout", "1h")
-	w := openPipe(t, pipe) // by now it asks
+	w := openPipe(t, pipe) // the agent is reading the source
 	got := p.get("/readyz")
 	if got.status != http.StatusServiceUnavailable || !strings.Contains(got.body, "waiting for the first pass") {
 		t.Errorf("while the source works: %d, %q", got.status, got.body)
@@ -51,7 +51,7 @@ func TestReadyAfterTheHook(t *testing.T) {
 	p.terminate()
 }
 
-// A hook that ends without a pass that counts ends all the same.
+// A hook that ends without a successful pass ends, too.
 func TestReadyWithoutAnAnswer(t *testing.T) {
 	n := plugintest.New(t, "podnet", plugintest.Range{Subnet: "10.1.0.0/24"})
 	leaked := add(t, n, "leaked", time.Hour)
@@ -69,13 +69,13 @@ func TestReadyWithoutAnAnswer(t *testing.T) {
 			t.Errorf("%s gives %d without %q:\n%s", path, got.status, want, got.body)
 		}
 	}
-	p.eventually("the log tells of it", func() bool { return strings.Contains(p.log.String(), never) })
+	p.eventually("the log reports it", func() bool { return strings.Contains(p.log.String(), never) })
 	p.terminate()
 }
 
-// SIGTERM ends the agent within a second, also in the middle of a pass that
-// waits for a source which does not listen, and with clients that hang on their
-// connections. How long it took is told and not judged: the machine may be busy.
+// SIGTERM ends the agent within a second, also in the middle of a pass that waits for a source, and
+// with clients that keep their connections open. The time is printed but not checked: the machine
+// may be busy.
 func TestTerminateInTheMiddle(t *testing.T) {
 	n := plugintest.New(t, "podnet", plugintest.Range{Subnet: "10.1.0.0/24"})
 	leaked := add(t, n, "leaked", time.Hour)
@@ -98,7 +98,7 @@ func TestTerminateInTheMiddle(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := p.get("/healthz"); got.status != http.StatusOK { // all of them are accepted by now
+	if got := p.get("/healthz"); got.status != http.StatusOK { // all connections are accepted by now
 		t.Errorf("/healthz gives %d", got.status)
 	}
 	took := p.terminate()
@@ -109,7 +109,7 @@ func TestTerminateInTheMiddle(t *testing.T) {
 	}
 }
 
-// SIGHUP asks for a pass, and the interval is long.
+// SIGHUP triggers a pass long before the interval ends.
 func TestHangup(t *testing.T) {
 	n := plugintest.New(t, "podnet", plugintest.Range{Subnet: "10.1.0.0/24"})
 	other := add(t, n, "other", time.Hour)
@@ -125,7 +125,7 @@ func TestHangup(t *testing.T) {
 	p.terminate()
 }
 
-// The trial run of the manual does what it says.
+// The trial run in the README works as printed.
 func TestReadmeTrial(t *testing.T) {
 	readme, err := os.ReadFile(filepath.Join("..", "..", "agent.md"))
 	if err != nil {
@@ -149,7 +149,7 @@ func TestReadmeTrial(t *testing.T) {
 	p.terminate()
 }
 
-// openPipe opens a pipe to write into, once somebody reads.
+// openPipe opens a pipe for writing, once a reader has opened it.
 func openPipe(t *testing.T, path string) *os.File {
 	t.Helper()
 	opened := make(chan *os.File, 1)

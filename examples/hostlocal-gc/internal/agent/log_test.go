@@ -21,10 +21,10 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// lines are what an agent logged at the default verbosity.
+// lines are an agent's log at the default verbosity.
 type lines []string
 
-// with returns those that have a text.
+// with returns the lines that contain a text.
 func (l lines) with(text string) (found lines) {
 	for _, line := range l {
 		if strings.Contains(line, text) {
@@ -34,7 +34,7 @@ func (l lines) with(text string) (found lines) {
 	return found
 }
 
-// logging makes an agent whose passes log into the returned lines.
+// logging makes an agent whose passes log to the returned lines.
 func logging(t *testing.T, dir string, dryRun bool, source podsource.Func) (*Agent, *lines) {
 	t.Helper()
 	var l lines
@@ -46,8 +46,7 @@ func logging(t *testing.T, dir string, dryRun bool, source podsource.Func) (*Age
 	return a, &l
 }
 
-// leaks is a data directory in which so many addresses leaked an hour ago, and one
-// in a network that is only read.
+// leaks makes a data directory with n leaks of an hour ago, and one in a network that is only read.
 func leaks(t *testing.T, n int) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -68,8 +67,8 @@ func livePod(ips ...netip.Addr) []podsource.Pod {
 	return []podsource.Pod{{NamespacedName: types.NamespacedName{Namespace: "shop", Name: "web"}, ContainerIDs: []string{"live"}, IPs: ips}}
 }
 
-// Each pass has its summary at the default verbosity. A dry run says in one line more
-// what it would have released, and only then.
+// Each pass logs a summary at the default verbosity. Only a dry run adds a line with what it would
+// have released.
 func TestLogOfPass(t *testing.T) {
 	for _, row := range []struct {
 		reason   string
@@ -93,7 +92,7 @@ func TestLogOfPass(t *testing.T) {
 		if n := len(l.with("Released a leaked reservation")); n != row.released {
 			t.Errorf("%s: %d releases", row.reason, n)
 		}
-		if !row.dryRun { // what was not tried is no dry run's
+		if !row.dryRun { // the line belongs to dry runs only
 			a.log(&gc.Report{Reservations: []gc.Entry{entry("10.0.1.9", "leaked", gc.NotTried)}})
 		}
 		would := l.with("Would have released")
@@ -109,8 +108,8 @@ func TestLogOfPass(t *testing.T) {
 	}
 }
 
-// Hazards are logged when they change, and not in each pass. A refused pass changes
-// none, but tells of a source that was never heard.
+// Hazards are logged when they change, not in each pass. A refused pass ends none, but reports a
+// source that has never answered.
 func TestLogOfHazards(t *testing.T) {
 	var pods []podsource.Pod
 	var away error
@@ -129,7 +128,7 @@ func TestLogOfHazards(t *testing.T) {
 		{"it does", livePod(), nil, nil},
 		{"an address is not reserved", livePod(netip.MustParseAddr("10.0.0.9")), nil, lines{hazard + `["1 address of a live pod is not reserved, so host-local may hand it out again"]`}},
 		{"it is not yet", livePod(netip.MustParseAddr("10.0.0.9")), nil, nil},
-		{"a refused pass does not say so anew", nil, errors.New("no such socket"), nil},
+		{"a refused pass does not repeat it", nil, errors.New("no such socket"), nil},
 		{"nor does the next one", livePod(netip.MustParseAddr("10.0.0.9")), nil, nil},
 		{"it is", livePod(), nil, nil},
 		{"it is lost again", livePod(netip.MustParseAddr("10.0.0.9")), nil, lines{hazard + `["1 address of a live pod is not reserved, so host-local may hand it out again"]`}},

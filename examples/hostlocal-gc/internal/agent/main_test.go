@@ -14,8 +14,8 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/gc/plugintest"
 )
 
-// One binary serves the whole test process. TestMain makes its directory, and the
-// first test that starts the agent builds it.
+// One binary serves the whole test process. TestMain makes its directory, and the first test that
+// starts the agent builds it.
 var (
 	binDir string
 	build  = sync.OnceValues(buildAgent)
@@ -34,7 +34,7 @@ func testMain(m *testing.M) int {
 	return plugintest.Main(m)
 }
 
-// built returns the path of the command whose subcommand the agent is.
+// built returns the path of the built command.
 func built(t *testing.T) string {
 	t.Helper()
 	path, err := build()

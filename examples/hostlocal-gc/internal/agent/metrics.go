@@ -12,8 +12,8 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/iprange"
 )
 
-// aboutItself are metrics that say what runs, and whether it releases anything: rules
-// about leaks are no use where nothing is released.
+// aboutItself returns metrics of the version and of dry run. Alerts about leaks make no sense where
+// nothing is released.
 func aboutItself(o *Options) []prometheus.Collector {
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "hostlocal_gc_build_info", Help: "The agent's version, and that of Go that built it.",
@@ -27,8 +27,8 @@ func aboutItself(o *Options) []prometheus.Collector {
 	return []prometheus.Collector{build, dryRun}
 }
 
-// rangeSets reads the ranges from CNI configurations. What can't be read has none: the
-// page says why.
+// rangeSets reads the ranges from CNI configurations. It skips what can't be read: the page has the
+// errors.
 func rangeSets(files []string) map[string][]iprange.Set {
 	ranges := make(map[string][]iprange.Set)
 	for _, file := range files {
@@ -36,7 +36,7 @@ func rangeSets(files []string) map[string][]iprange.Set {
 		if err != nil {
 			continue
 		}
-		networks, _ := cniconf.Parse(text) // what it could read comes beside the error
+		networks, _ := cniconf.Parse(text) // it returns what it could read beside an error
 		for _, n := range networks {
 			ranges[n.Name] = append(ranges[n.Name], n.Ranges...)
 		}

@@ -13,7 +13,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/gc/plugintest"
 )
 
-// A pod is written as file:PATH wants it.
+// A pod has the JSON of the source file:PATH.
 type pod struct {
 	Namespace    string       `json:"namespace,omitempty"`
 	Name         string       `json:"name,omitempty"`
@@ -22,7 +22,7 @@ type pod struct {
 	StartedAt    time.Time    `json:"startedAt,omitzero"`
 }
 
-// writePods replaces the list of pods at path, whole at every moment.
+// writePods replaces the list of pods at path atomically.
 func writePods(t *testing.T, path string, pods ...pod) {
 	t.Helper()
 	if err := replacePods(path, pods); err != nil {
@@ -44,7 +44,7 @@ func replacePods(path string, pods []pod) error {
 	return os.Rename(path+".new", path)
 }
 
-// add has the plugin reserve an address for a container, and dates it back.
+// add reserves an address with the plugin, and dates it back.
 func add(t *testing.T, p *plugintest.Plugin, containerID string, age time.Duration) netip.Addr {
 	t.Helper()
 	ips, err := p.Add(t.Context(), containerID, "eth0")

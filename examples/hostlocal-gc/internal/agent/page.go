@@ -26,19 +26,18 @@ var (
 	pageTemplate = template.Must(template.New("page").Parse(pageText))
 )
 
-// style is the whole style sheet of the page: what the picture needs, and on top
-// of it the page's own.
+// style is the style sheet of the page: the picture's and then the page's own.
 func style() string { return "\n" + picture.Style() + pageStyle }
 
-// contentPolicy allows the page its style sheet and nothing else, so that even a
-// value that was not escaped could do no harm.
+// contentPolicy allows the page its style sheet and nothing else, as a second defence against
+// values that were not escaped.
 func contentPolicy() string {
 	sum := sha256.Sum256([]byte(style()))
 	return "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) +
 		"'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 }
 
-// A page is what page.html shows.
+// A page is the data of page.html.
 type page struct {
 	Style    template.CSS
 	Node     string
@@ -49,13 +48,13 @@ type page struct {
 	Since    string
 	DryRun   bool
 
-	Sentence string // all networks in one
-	Pass     string // the last one, in a sentence
+	Sentence string // counts all networks
+	Pass     string // describes the last pass
 	Hazards  []hazard
-	Error    hazard // of the last pass
+	Error    hazard // the error of the last pass
 	Sources  []sourceRow
 	Networks []section
-	Notes    []string // on this page
+	Notes    []string // errors of the configurations
 }
 
 // A sourceRow is what one source contributed to the last pass.
@@ -64,11 +63,11 @@ type sourceRow struct {
 	Entries                       int
 }
 
-// writePage writes the page as it is now.
+// writePage writes the page for the current state.
 func (a *Agent) writePage(w io.Writer, now time.Time) error {
 	o, last := &a.opts, a.statuses.get()
 	p := page{
-		Style: template.CSS(style()), // of this program, and no one else's
+		Style: template.CSS(style()), // a constant of this program
 		Node:  o.Node, DataDir: o.DataDir, MinAge: minimumAge(&o.Passes), Interval: cmp.Or(o.Passes.Interval, gc.DefaultInterval), DryRun: o.Passes.DryRun,
 		Now: stamp(now), Since: term.Age(now, a.statuses.since), Sentence: sentence(&last, now), Hazards: last.hazards(), Error: last.lastError(now),
 	}
@@ -101,7 +100,7 @@ func newSourceRow(s *gc.SourceReport, now time.Time) sourceRow {
 	return row
 }
 
-// sentence is the page in one.
+// sentence counts the reservations by verdict.
 func sentence(s *status, now time.Time) string {
 	if s.passes == 0 {
 		return "No pass has ended yet."
@@ -129,7 +128,7 @@ func sentence(s *status, now time.Time) string {
 	return text + "."
 }
 
-// lastPass says when the last pass was, and when the next is worth it.
+// lastPass says when the last pass was, and when the next one is worthwhile.
 func lastPass(s *status, now time.Time) string {
 	r := &s.report
 	text := fmt.Sprintf("Last pass %s ago, at %s; it took %s", term.Age(now, r.Started), stamp(r.Started), roughly(r.Duration))
@@ -160,8 +159,8 @@ func roughly(d time.Duration) string {
 	return d.Round(time.Microsecond).String()
 }
 
-// readRanges reads the configurations anew for each page: a network's often
-// comes after the agent. What can't be read is told, and the picture guesses.
+// readRanges reads the configurations again for each page, since they are often written after the
+// agent started. notes are the errors. Without a range the picture guesses one.
 func readRanges(files []string) (ranges map[string][]picture.Range, notes []string) {
 	ranges = make(map[string][]picture.Range)
 	for _, path := range files {

@@ -18,7 +18,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
-// hashOfStyle is what a browser computes of the page's one style element.
+// hashOfStyle computes the hash of the page's style element as a browser does.
 func hashOfStyle(t *testing.T, page string) string {
 	t.Helper()
 	if n := strings.Count(page, "<style"); n != 1 {
@@ -30,7 +30,7 @@ func hashOfStyle(t *testing.T, page string) string {
 	return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// show returns the page of an agent that noted one report, or none.
+// show returns the page of an agent after one report, or none.
 func show(t *testing.T, o Options, report *gc.Report, err error) string {
 	t.Helper()
 	a := &Agent{opts: o, statuses: newStatusStore(o.SourceNames)}
@@ -91,7 +91,7 @@ func TestPageSays(t *testing.T) {
 	}{
 		{"nothing yet", Options{}, nil, nil, []string{"No pass has ended yet."}, "<section>"},
 		{
-			"an empty network, of which no source was asked", Options{}, report(func(r *gc.Report) { r.Sources = nil }), nil,
+			"an empty network, without a question to any source", Options{}, report(func(r *gc.Report) { r.Sources = nil }), nil,
 			[]string{"0 reservations in 1 network.", "Nothing is reserved.", "No source was asked"}, "<table",
 		},
 		{"the sources", Options{}, report(func(r *gc.Report) {
@@ -175,7 +175,7 @@ func TestPageSays(t *testing.T) {
 			}
 			if i := strings.Index(body, text); strings.HasPrefix(text, "<details") || strings.HasPrefix(text, "<div") {
 				if i < from {
-					t.Errorf("%s: %q comes too early", row.reason, text)
+					t.Errorf("%s: %q precedes an expected text", row.reason, text)
 				}
 				from = i
 			}
@@ -186,8 +186,8 @@ func TestPageSays(t *testing.T) {
 	}
 }
 
-// A pass that is refused judged nothing, so the page goes on to show what was found
-// before, hazards first, and says from when that is; the JSON is of the last pass.
+// A refused pass judged nothing, so the page keeps showing the previous verdicts, hazards first,
+// with their time. The JSON is that of the last pass.
 func TestLastVerdictsStay(t *testing.T) {
 	at := time.Date(2025, 3, 1, 11, 30, 0, 0, time.UTC)
 	networks := []gc.Network{{Name: "n"}}
@@ -249,7 +249,7 @@ func TestLastVerdictsStay(t *testing.T) {
 	check("after one that judged and could not release", []string{": 1 failed.", "<b>The last pass met an error.</b>"}, []string{since})
 }
 
-// Each verdict has its place among the others, and a colour.
+// Each verdict has a place and a colour.
 func TestVerdictsHaveTheirPlaces(t *testing.T) {
 	for _, v := range gc.Verdicts() {
 		if urgency(v) < 0 {
@@ -261,7 +261,7 @@ func TestVerdictsHaveTheirPlaces(t *testing.T) {
 	}
 }
 
-// No value, wherever it comes from, adds an element or an attribute.
+// No value adds an element or an attribute.
 func TestPageEscapes(t *testing.T) {
 	want := marks(t, "x")
 	for _, v := range []string{
@@ -273,11 +273,10 @@ func TestPageEscapes(t *testing.T) {
 	}
 }
 
-// marks counts what makes elements and attributes in a page that has v in all
-// places.
+// marks counts the delimiters of elements and attributes in a page that contains v everywhere.
 func marks(t *testing.T, v string) string {
 	t.Helper()
-	e := entry("10.0.0.2", v, gc.TwoPods) // which is a hazard, too
+	e := entry("10.0.0.2", v, gc.TwoPods) // also a hazard
 	e.IfName, e.Err = v, errors.New(v)
 	e.Pod = &gc.Pod{Namespace: v, Name: v, From: v}
 	report := gc.Report{
@@ -294,7 +293,7 @@ func marks(t *testing.T, v string) string {
 	return strings.Join(counts, ", ")
 }
 
-// The minimum age that the page shows is the one that counts.
+// The page shows the effective minimum age.
 func TestMinimumAge(t *testing.T) {
 	for _, row := range []struct {
 		reason string

@@ -18,19 +18,18 @@ import (
 	"time"
 )
 
-// patience is how long tests wait for what must come. It says that something
-// hangs, and nothing about how fast it is.
+// patience limits how long tests wait for an event. It detects hangs, not slowness.
 const patience = 2 * time.Minute
 
-// A process is a built agent that runs.
+// A process is a built agent that is running.
 type process struct {
 	t     *testing.T
 	cmd   *exec.Cmd
 	log   *logbook
-	ended chan struct{} // closed when it has ended
+	ended chan struct{} // closed at the end of the process
 }
 
-// A logbook keeps what a process writes.
+// A logbook stores what a process writes.
 type logbook struct {
 	mu   sync.Mutex // guards text
 	text strings.Builder
@@ -48,7 +47,7 @@ func (l *logbook) String() string {
 	return l.text.String()
 }
 
-// environment is the tester's without what would set the agent's flags.
+// environment returns the test's environment without variables that set the agent's flags.
 func environment(more ...string) []string {
 	var env []string
 	for _, v := range os.Environ() {
@@ -56,13 +55,12 @@ func environment(more ...string) []string {
 			env = append(env, v)
 		}
 	}
-	// The race detector makes a process wait for a second at its end, in case
-	// that a race is still to be told.
+	// By default the race detector sleeps for a second at the end of a process, to print pending
+	// reports.
 	return append(append(env, "GORACE=atexit_sleep_ms=0"), more...)
 }
 
-// start starts the agent with a port of its own. It ends with the test in any
-// case.
+// start starts the agent on a port of its own. It ends with the test.
 func start(t *testing.T, env []string, args ...string) *process {
 	t.Helper()
 	cmd := exec.Command(built(t), append([]string{"agent", "--listen", "127.0.0.1:0"}, args...)...)
@@ -79,10 +77,10 @@ func startCommand(t *testing.T, cmd *exec.Cmd) *process {
 	}
 	go func() {
 		defer close(p.ended)
-		_ = p.cmd.Wait() // its state says the same
+		_ = p.cmd.Wait() // ProcessState has the same result
 	}()
 	t.Cleanup(func() {
-		_ = p.cmd.Process.Kill() // it may have ended
+		_ = p.cmd.Process.Kill() // may have ended already
 		<-p.ended
 	})
 	return p
@@ -90,7 +88,7 @@ func startCommand(t *testing.T, cmd *exec.Cmd) *process {
 
 var servingAt = regexp.MustCompile(`msg="Serving HTTP" address=(\S+)`)
 
-// address is where it serves, once it does.
+// address waits until the agent serves, and returns its address.
 func (p *process) address() string {
 	p.t.Helper()
 	var at []string
@@ -101,14 +99,14 @@ func (p *process) address() string {
 	return at[1]
 }
 
-// An answer is one over HTTP.
+// An answer is an HTTP response.
 type answer struct {
 	status int
 	header http.Header
 	body   string
 }
 
-// ask asks an endpoint. Redirects are answers.
+// ask sends a request to an endpoint. It does not follow redirects.
 func (p *process) ask(method, path, accept string) answer {
 	p.t.Helper()
 	a, err := ask(p.t.Context(), method, "http://"+p.address()+path, accept)
@@ -144,8 +142,7 @@ func ask(ctx context.Context, method, url, accept string) (answer, error) {
 	return answer{resp.StatusCode, resp.Header, string(body)}, err
 }
 
-// eventually waits until ok, which it asks now and then. That the process ended
-// is the end of all hope.
+// eventually polls until ok returns true. It fails if the process ends.
 func (p *process) eventually(what string, ok func() bool) {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), patience)
@@ -165,13 +162,13 @@ func (p *process) eventually(what string, ok func() bool) {
 	}
 }
 
-// untilReady waits until the agent says that it is ready.
+// untilReady waits until the agent is ready.
 func (p *process) untilReady() {
 	p.t.Helper()
 	p.eventually("it is ready", func() bool { return p.get("/readyz").status == http.StatusOK })
 }
 
-// end sends a signal, and returns how the process ended and how long that took.
+// end sends a signal, and returns the final state of the process and the time that it took.
 func (p *process) end(s os.Signal) (*os.ProcessState, time.Duration) {
 	p.t.Helper()
 	begun := time.Now()
@@ -188,19 +185,18 @@ func (p *process) end(s os.Signal) (*os.ProcessState, time.Duration) {
 	return p.cmd.ProcessState, time.Since(begun)
 }
 
-// terminate ends it as a kubelet does, which must end well. It waits until the
-// agent says that it is up: a signal that comes before main runs ends any
-// process, and no program can do anything about it.
+// terminate ends the agent as a kubelet does, which must succeed. It waits for the agent's start
+// first: a signal before main runs ends any process.
 func (p *process) terminate() time.Duration {
 	p.t.Helper()
 	p.address()
-	if runtime.GOOS == "windows" { // which has no such signal
+	if runtime.GOOS == "windows" { // has no such signal
 		_, took := p.end(os.Kill)
 		return took
 	}
 	state, took := p.end(syscall.SIGTERM)
 	if !state.Success() || !strings.Contains(p.log.String(), "Ended") {
-		p.t.Errorf("after SIGTERM: %v, and its last word is to be that it ended\n%s", state, p.log)
+		p.t.Errorf("after SIGTERM: %v, and its last line must say that it ended\n%s", state, p.log)
 	}
 	return took
 }

@@ -4,6 +4,5 @@
 
 package agent
 
-// raceDetector is what go build needs for the agent to be watched as its tests
-// are.
+// raceDetector builds the agent with the race detector if the tests have it.
 var raceDetector = []string{"-race"}

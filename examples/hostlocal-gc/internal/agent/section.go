@@ -17,40 +17,40 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
-// Bounds that keep the page small. The JSON has all.
+// Limits that keep the page small. The JSON has everything.
 const (
-	maxRows  = 256 // of a list that is whole
-	someRows = 32  // of one that is not, since nobody would find an address in it
-	maxCells = 512 // of a picture
-	few      = 8   // of a list, to be seen at once
+	maxRows  = 256 // in a list that should be complete
+	someRows = 32  // in other lists, where nobody would find an address
+	maxCells = 512 // in a picture
+	few      = 8   // in a list before it is unfolded
 )
 
-// A section is what the page shows of a network.
+// A section shows one network.
 type section struct {
 	Name     string
-	ReadOnly bool   // it is not among those to release in
+	ReadOnly bool   // nothing is released in it
 	Missing  bool   // it has no directory
-	Total    string // since the start
+	Total    string // what was released since the start
 	Picture  template.HTML
 	Groups   []group
 }
 
-// A group is the reservations of a network that have one verdict for one reason.
+// A group is the reservations of a network with the same verdict and reason.
 type group struct {
 	Verdict, Reason, Rule string
 	Sample                string // some of its addresses
 	Count                 int
-	Open, Pods            bool // whether its rows are seen at once, and there are pods to tell
+	Open, Pods            bool // whether it is unfolded, and whether some row has a pod
 	Rows                  []row
 }
 
-// Left is how many rows are left out.
+// Left is the number of rows that are left out.
 func (g group) Left() int { return g.Count - len(g.Rows) }
 
 type row struct{ IP, Container, Full, Age, Pod, From, Error string }
 
-// networksOf returns the networks of a report: those to release in, and then
-// those that are only read and have reservations.
+// networksOf returns the networks of a report: those to release in, and then those that are only
+// read and have reservations.
 func networksOf(r *gc.Report) (all []gc.Network) {
 	all = slices.Clone(r.Networks)
 	for i := range r.Reservations {
@@ -62,7 +62,7 @@ func networksOf(r *gc.Report) (all []gc.Network) {
 	return all
 }
 
-// sections are one for each network.
+// sections returns a section for each network.
 func sections(s *status, now time.Time) (all []section) {
 	for i, network := range networksOf(&s.shown) {
 		n := section{Name: network.Name, Missing: network.Missing, ReadOnly: i >= len(s.shown.Networks), Groups: groups(&s.shown, network.Name)}
@@ -74,7 +74,7 @@ func sections(s *status, now time.Time) (all []section) {
 	return all
 }
 
-// groups sorts the entries of a network: first those that a person should look at.
+// groups groups the entries of a network. Those that need a person come first.
 func groups(r *gc.Report, network string) (all []group) {
 	var entries []*gc.Entry
 	for i := range r.Reservations {
@@ -120,13 +120,13 @@ func newGroup(entries []*gc.Entry, now time.Time) group {
 	return g
 }
 
-// urgency is the place of a verdict on the page.
+// urgency returns the place of a verdict on the page.
 func urgency(v gc.Verdict) int {
 	return slices.Index([]gc.Verdict{gc.Conflict, gc.Malformed, gc.Failed, gc.Leaked, gc.Starting, gc.Changed, gc.Young, gc.Foreign,
 		gc.Released, gc.Gone, gc.InUse}, v)
 }
 
-// notJudged is in place of the verdict's word where that is not worth the name.
+// notJudged replaces the verdict of entries that were not judged.
 const notJudged = "not judged"
 
 func verdictOf(e *gc.Entry) string {
@@ -159,6 +159,6 @@ func (n *section) draw(report *gc.Report, ranges []picture.Range) error {
 	svg := picture.Inline([]picture.Picture{picture.Draw(picture.Input{
 		Title: n.Name, Ranges: ranges, Reservations: picture.FromReport(report, n.Name), Last: last, Cells: maxCells,
 	})})
-	n.Picture = template.HTML(svg) // every text in it is escaped
+	n.Picture = template.HTML(svg) // its texts are escaped
 	return err
 }

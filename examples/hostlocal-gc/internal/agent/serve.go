@@ -15,30 +15,30 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Bounds for clients, so that none keeps a goroutine for ever.
+// Limits for clients, so that none keeps a goroutine for ever.
 const (
 	headerTime = 5 * time.Second
 	readTime   = 10 * time.Second
 	writeTime  = 30 * time.Second
 	idleTime   = time.Minute
 	maxHeader  = 16 << 10
-	// maxConns is for one address: whoever reaches it could have as many as take all the
-	// agent's memory. maxReports are those that are written at once: one of a large node has
-	// many megabytes, until its client has read them.
+	// maxConns limits the connections of an address, and with them the agent's memory. maxReports
+	// limits the reports that are written at the same time: that of a large node takes many
+	// megabytes until its client has read it.
 	maxConns   = 256
 	maxReports = 2
-	// graceTime is for answers that are under way when the agent ends. Whoever
-	// hangs on its connection then loses it.
+	// graceTime is the time that open answers have when the agent ends. Then their connections are
+	// closed.
 	graceTime = 300 * time.Millisecond
 )
 
-// A server answers on one address.
+// A server serves one address.
 type server struct {
 	listener net.Listener
 	handler  http.Handler
 }
 
-// listen opens the addresses that the options name.
+// listen opens the addresses of the options.
 func (a *Agent) listen(ctx context.Context) (servers []server, err error) {
 	for _, s := range []struct {
 		flag, address, what string
@@ -63,7 +63,7 @@ func (a *Agent) listen(ctx context.Context) (servers []server, err error) {
 	return servers, nil
 }
 
-// serve answers until ctx ends, and then soon ends itself.
+// serve answers until ctx ends, and returns soon after.
 func (s server) serve(ctx context.Context) error {
 	var open atomic.Int64
 	h := &http.Server{
@@ -72,7 +72,7 @@ func (s server) serve(ctx context.Context) error {
 			switch state {
 			case http.StateNew:
 				if open.Add(1) > maxConns {
-					_ = c.Close() // which the server notices
+					_ = c.Close() // the server notices
 				}
 			case http.StateClosed, http.StateHijacked:
 				open.Add(-1)
@@ -87,7 +87,7 @@ func (s server) serve(ctx context.Context) error {
 		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceTime)
 		defer cancel()
 		if h.Shutdown(grace) != nil {
-			_ = h.Close() // of the connections that are left; there is nobody to tell
+			_ = h.Close() // closes the remaining connections
 		}
 	})()
 	if err := h.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
@@ -97,7 +97,7 @@ func (s server) serve(ctx context.Context) error {
 	return nil
 }
 
-// handler has all endpoints. They are read only.
+// handler serves all endpoints. They are read-only.
 func (a *Agent) handler() http.Handler {
 	mux := a.harmless()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
@@ -107,7 +107,7 @@ func (a *Agent) handler() http.Handler {
 	return a.checkHost(mux)
 }
 
-// metricsHandler has those endpoints that name no pod.
+// metricsHandler serves the endpoints that name no pod.
 func (a *Agent) metricsHandler() http.Handler { return a.checkHost(a.harmless()) }
 
 func (a *Agent) harmless() *http.ServeMux {
@@ -118,7 +118,7 @@ func (a *Agent) harmless() *http.ServeMux {
 	return mux
 }
 
-// atOnce lets so many requests be answered at once, and refuses others.
+// atOnce limits the number of concurrent requests, and refuses others.
 func atOnce(most int, next http.Handler) http.Handler {
 	busy := make(chan struct{}, most)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -133,9 +133,9 @@ func atOnce(most int, next http.Handler) http.Handler {
 	})
 }
 
-// checkHost sets the headers of every answer, and refuses requests for a name that is not
-// this server's. A browser would let a page of another site read the answers, once that
-// site's name leads to loopback (DNS rebinding).
+// checkHost sets the headers of every answer, and refuses requests for other host names. Without it
+// a page of another site could read the answers in a browser once that site's name resolves to
+// loopback (DNS rebinding).
 func (a *Agent) checkHost(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -148,8 +148,8 @@ func (a *Agent) checkHost(next http.Handler) http.Handler {
 	})
 }
 
-// meant reports whether a Host header means this server: an address, which no name
-// service has led here, or a name that is known.
+// meant reports whether a Host header names this server: an address, which no DNS name resolved to,
+// or a known name.
 func (a *Agent) meant(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name

@@ -13,33 +13,32 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/iprange"
 )
 
-// A statusStore keeps what the passes reported, for whoever asks. A report that
-// was noted is not changed any more.
+// A statusStore holds what the passes reported. A stored report is immutable.
 type statusStore struct {
 	since time.Time
 
-	mu    sync.Mutex // guards what follows
-	ready bool       // the hook at the start has ended, well or not; stays so
+	mu    sync.Mutex // guards the fields below
+	ready bool       // the hook at the start has ended, well or not; never reset
 	last  status
 }
 
-// A status is what the passes reported so far.
+// A status is what the passes have reported so far.
 type status struct {
 	report gc.Report // of the last pass
-	err    error     // that came with it
+	err    error     // error of the last pass
 	passes int       // since the process started
-	ended  time.Time // the last pass; before the first, when the process started
-	// shown is the report of the last pass that judged anything, or of the last one as
-	// long as none did. It is stale where the last pass judged nothing after others had.
+	ended  time.Time // end of the last pass; before the first one, start of the process
+	// shown is the report of the last pass that judged anything, or of the last pass if none did.
+	// It is stale if the last pass judged nothing after others had.
 	shown         gc.Report
 	judged, stale bool
 	released      map[string]released
-	ranges        iprange.Set     // from which host-local hands out addresses; empty: not known
-	sources       []string        // as the user called them
-	heard         map[string]bool // by the names of sources in reports: whether they ever gave an answer
+	ranges        iprange.Set     // host-local's ranges; empty if unknown
+	sources       []string        // the user's names
+	heard         map[string]bool // by name in reports: whether the source ever answered
 }
 
-// released is what was released in a network since the process started.
+// released counts the releases in a network since the process started.
 type released struct {
 	addresses int
 	last      time.Time
@@ -50,7 +49,7 @@ func newStatusStore(sources []string) *statusStore {
 	return &statusStore{since: now, last: status{ended: now, sources: sources, released: make(map[string]released), heard: make(map[string]bool)}}
 }
 
-// know says from which ranges host-local hands out addresses.
+// know sets host-local's ranges.
 func (s *statusStore) know(ranges map[string][]iprange.Set) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -60,7 +59,7 @@ func (s *statusStore) know(ranges map[string][]iprange.Set) {
 	}
 }
 
-// note takes what a pass returned.
+// note stores the result of a pass.
 func (s *statusStore) note(report gc.Report, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,12 +78,12 @@ func (s *statusStore) note(report gc.Report, err error) {
 			s.last.released[e.Network] = released{s.last.released[e.Network].addresses + 1, report.Started}
 		}
 	}
-	if !errors.Is(err, gc.ErrRefused) { // else the hook tries again
+	if !errors.Is(err, gc.ErrRefused) { // after a refusal the hook tries again
 		s.ready = true
 	}
 }
 
-// hookEnded says that the hook's time is over.
+// hookEnded records that the hook's time is over.
 func (s *statusStore) hookEnded() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Strict reads objects of Kubernetes from its standard input, and fails where one has a
-// field that its type in k8s.io/api does not have, or has one twice. It prints their kinds.
+// Strict reads Kubernetes objects from its standard input, and prints their kinds. It fails if an
+// object has a field twice, or one that its type in k8s.io/api does not have.
 package main
 
 import (
