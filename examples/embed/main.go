@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Embed is the smallest agent with the hook in it. It is told a network, and a
-// command that prints the IDs of all sandboxes: embed podnet crictl pods -q
+// Embed is the smallest agent with the start-up hook. Its arguments are a network, and a command
+// that prints the IDs of all sandboxes: embed podnet crictl pods -q
 package main
 
 import (
@@ -26,9 +26,10 @@ func main() {
 		for id := range strings.FieldsSeq(string(out)) {
 			a.Pods = append(a.Pods, podsource.Pod{ContainerIDs: []string{id}})
 		}
-		// These are sandboxes: what nerdctl, say, runs in the network has other IDs, and is kept.
+		// These are sandboxes. Containers of other runtimes in the network, such as nerdctl's, have
+		// other IDs, and are kept.
 		a.Names = []podsource.Names{{Form: podsource.Hex64, Lag: podsource.RuntimeLag}}
-		return a, err // all or an error: what comes beside one counts for nothing (R2)
+		return a, err // all or an error: a list beside an error is ignored (R2)
 	})
 	reconciler, err := gc.New(store, []string{os.Args[1]}, source, gc.Options{})
 	if err != nil {
@@ -39,4 +40,4 @@ func main() {
 		log.Printf("releasing leaked addresses at start-up: %v; going on", err)
 	}
 	log.Printf("released %d of %d addresses; ready", report.Counts()[gc.Released], len(report.Reservations))
-} // an agent begins to serve here
+} // an agent starts to serve here

@@ -18,7 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestMain is the example itself when a test starts this binary again.
+// TestMain runs the example when a test starts this binary again.
 func TestMain(m *testing.M) {
 	if os.Getenv("EMBED_IS_MAIN") != "" {
 		main()
@@ -27,13 +27,12 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// The example, started as a program on reservations that the plugin's own code
-// made.
+// The example runs as a program on reservations that the plugin's own code made.
 func TestEmbed(t *testing.T) {
 	all := []string{"10.244.1.2", "10.244.1.3", "10.244.1.4", "10.244.1.5"}
 	for _, row := range []struct {
 		reason string
-		script string // prints the sandboxes; $0 is a path that nothing has yet
+		script string // prints the sandboxes; $0 is a path that does not exist yet
 		want   []string
 		says   string
 	}{
@@ -81,7 +80,7 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// sandbox makes up the ID of a sandbox.
+// sandbox makes up a sandbox ID.
 func sandbox(name string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(name))) }
 
 // embed runs the example to its end.
@@ -93,11 +92,11 @@ func embed(t *testing.T, dataDir string, args ...string) (status int, said []byt
 	}
 	c := exec.CommandContext(t.Context(), self, args...)
 	c.Env = append(os.Environ(), "EMBED_IS_MAIN=1", "DATA_DIR="+dataDir)
-	said, _ = c.CombinedOutput() // its status says the same
+	said, _ = c.CombinedOutput() // ProcessState has the same result
 	return c.ProcessState.ExitCode(), said
 }
 
-// reserve has the plugin's own code reserve an address, so long ago.
+// reserve reserves an address with the plugin's own code, and dates it back by age.
 func reserve(t *testing.T, dataDir, ip, containerID string, age time.Duration) {
 	t.Helper()
 	plugin, err := disk.New("podnet", dataDir)
@@ -114,7 +113,7 @@ func reserve(t *testing.T, dataDir, ip, containerID string, age time.Duration) {
 	}
 }
 
-// addresses returns what is reserved.
+// addresses returns the reserved addresses.
 func addresses(t *testing.T, dataDir string) []string {
 	t.Helper()
 	files, err := os.ReadDir(filepath.Join(dataDir, "podnet"))

@@ -22,17 +22,17 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/gc/plugintest"
 )
 
-// The collectors of the table. The first four are designs that are often seen, written here: no
-// product has this code.
+// The collectors of the table. The first four are common designs, written for this test: no product
+// has this code.
 const (
 	floor = "floor" // removes each file whose name is no live address
 	walk  = "walk"  // the same under the plugin's lock, of names that are addresses
 	dels  = "DELs"  // the plugin's DEL for each owner that is no live container
-	verb  = "GC"    // what plugins#1289 would have the plugin do, told of the live containers as valid
+	verb  = "GC"    // GC as plugins#1289 describes it, with the live containers as valid
 	ours  = "hostlocal-gc"
 )
 
-// Variables of a process that is one of them.
+// Variables of a process that runs one of the designs.
 const (
 	designEnv = "INCIDENTS_DESIGN"
 	pluginEnv = "INCIDENTS_PLUGIN"
@@ -49,7 +49,7 @@ func TestMain(m *testing.M) {
 	os.Exit(plugintest.Main(m))
 }
 
-// collectors builds them.
+// collectors builds the collectors.
 func collectors(t *testing.T) (all []collector) {
 	t.Helper()
 	self, err := os.Executable()
@@ -62,14 +62,14 @@ func collectors(t *testing.T) (all []collector) {
 	}
 	command := filepath.Join(t.TempDir(), "hostlocal-gc")
 	build := exec.Command("go", "build", "-race=false", "-o", command, "./hostlocal-gc")
-	build.Dir, build.Env = "..", append(os.Environ(), "GOWORK=", "CGO_ENABLED=0") // in the workspace: what it requires may not be published yet
+	build.Dir, build.Env = "..", append(os.Environ(), "GOWORK=", "CGO_ENABLED=0") // with the workspace: required versions may not be published yet
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %v\n%s", build, err, out)
 	}
 	return append(all, collector{name: ours, command: []string{command, "release", "--data-dir", "{dir}", "--network", network, "--source", "file:{pods.json}"}})
 }
 
-// collect is one of the designs. It reads the list as they do: what it does not know it passes over.
+// collect runs one of the designs. It reads the list as they do, and ignores unknown fields.
 func collect(design, dir, list string) error {
 	text, err := os.ReadFile(list)
 	if err != nil {
@@ -106,11 +106,11 @@ func collect(design, dir, list string) error {
 	return errors.Join(removeAddressesBut(reservations, ips), lock.Unlock(), lock.Close())
 }
 
-// releaseBut is a GC of the plugin's own as the description of plugins#1289 has it, not its code. Files
-// but the lock and the marks of what was reserved last are reservations, which stay when container and
-// interface are valid, or the container where no interface is written down. An empty list means that
-// nothing is valid. What the description leaves open is as in the plugin's DEL, which goes below the
-// directory and passes over what it can't read.
+// releaseBut is a GC of the plugin as plugins#1289 describes it, without its code. All files but
+// the lock and the last_reserved_ip files are reservations. They stay if container and interface
+// are valid, or only the container if the file has no interface. With an empty list nothing is
+// valid. Where the description is silent it does the same as the plugin's DEL, which walks
+// subdirectories and skips what it can't read.
 func releaseBut(dir string, containers []string) error {
 	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || d.Name() == "lock" || strings.HasPrefix(d.Name(), "last_reserved_ip.") {
@@ -128,7 +128,7 @@ func releaseBut(dir string, containers []string) error {
 	})
 }
 
-// removeBut removes what is in a directory, but for these names.
+// removeBut removes the files in a directory except those with these names.
 func removeBut(dir string, names []string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -143,7 +143,7 @@ func removeBut(dir string, names []string) error {
 	return errors.Join(errs...)
 }
 
-// removeAddressesBut removes files below a directory whose names are addresses, but for these.
+// removeAddressesBut removes the files below a directory whose names are addresses, except these.
 func removeAddressesBut(dir string, ips []string) error {
 	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
@@ -156,7 +156,7 @@ func removeAddressesBut(dir string, ips []string) error {
 	})
 }
 
-// deleteBut calls the plugin's DEL for the owner of each reservation, but for these containers.
+// deleteBut calls the plugin's DEL for the owner of each reservation, except these containers.
 func deleteBut(dir string, containers []string) error {
 	files, err := filepath.Glob(filepath.Join(dir, network, "*"))
 	if err != nil {
@@ -170,7 +170,7 @@ func deleteBut(dir string, containers []string) error {
 			continue
 		}
 		content, err := os.ReadFile(file)
-		if errors.Is(err, fs.ErrNotExist) { // its sibling's DEL has removed it
+		if errors.Is(err, fs.ErrNotExist) { // the DEL of another reservation of its owner removed it
 			continue
 		}
 		id, _, _ := bytes.Cut(bytes.TrimSpace(content), []byte("\n"))

@@ -21,12 +21,12 @@ import (
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
 )
 
-var collectorFlag = flag.String("collector", "", "a command to try, as in 'collect --dir {dir} --live {pods.json}'")
+var collectorFlag = flag.String("collector", "", "a command to try, such as 'collect --dir {dir} --live {pods.json}'")
 
-// network is the one that every case is about.
+// network is the network of every case.
 const network = "podnet"
 
-// Outcomes of a case, from the worst.
+// Outcomes of a case, worst first.
 const (
 	loses    = "**loses a live address**"
 	destroys = "**removes what is no reservation**"
@@ -39,11 +39,11 @@ const (
 	holds    = "holds"
 )
 
-// TestConformance runs each hazard that takes no more than a directory and a list of pods against
-// collectors of other designs, and ours. The table is what they did.
+// TestConformance runs the hazards that need only a directory and a list of pods against this
+// project's collector and four other designs. The table shows the outcomes.
 func TestConformance(t *testing.T) {
 	if *collectorFlag != "" {
-		return // it is another one that is tried
+		return // TestCollector runs instead
 	}
 	all, cases := collectors(t), hazards()
 	outcomes := make([][]string, len(cases))
@@ -81,13 +81,13 @@ func TestConformance(t *testing.T) {
 	for i, one := range all {
 		fails := slices.ContainsFunc(outcomes, func(row []string) bool { return row[i] != holds })
 		if one.name != ours && !fails {
-			t.Errorf("%s holds everywhere: the cases tell nothing", one.name)
+			t.Errorf("%s holds everywhere: the cases do not distinguish it", one.name)
 		}
 	}
 	compareConformance(t, rows)
 }
 
-// jsonBlock is the first block of JSON in a file.
+// jsonBlock returns the first block of JSON in a file.
 func jsonBlock(t *testing.T, file string) string {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -102,13 +102,13 @@ func jsonBlock(t *testing.T, file string) string {
 	return block
 }
 
-// TestCollector tries the command of -collector, and fails where it does not hold.
+// TestCollector runs the command of -collector, and fails if any case does not hold.
 func TestCollector(t *testing.T) {
 	if *collectorFlag == "" {
 		return
 	}
 	if !strings.Contains(*collectorFlag, "{dir}") {
-		t.Fatalf("-collector %q: the command is told of the directory by {dir}, which it lacks", *collectorFlag)
+		t.Fatalf("-collector %q: it must contain {dir}, the data directory", *collectorFlag)
 	}
 	one := collector{name: "yours", command: strings.Fields(*collectorFlag)}
 	for _, c := range hazards() {
@@ -123,11 +123,11 @@ func TestCollector(t *testing.T) {
 	}
 }
 
-// limit is how long a collector may take. Then it is killed.
+// limit is the time after which a collector is killed.
 const limit = 25 * time.Second
 
-// A collector is a command. In its arguments {dir} is host-local's data directory and {pods.json} the
-// list of pods. Exit status 0 says that it is done, any other that it has refused. Death by a signal is
+// A collector is a command. In its arguments {dir} is host-local's data directory and {pods.json}
+// the list of pods. Exit status 0 means done, and any other means refused. Death by a signal is
 // neither.
 type collector struct {
 	name    string
@@ -135,8 +135,8 @@ type collector struct {
 	env     []string
 }
 
-// run runs it. What does not end within the time is killed, and that is an error, as is output that
-// something it has started keeps open.
+// run runs the collector. It kills a collector that exceeds the limit, which is an error. So is a
+// child that keeps the output open.
 func (c collector) run(t *testing.T, dir, pods string, limit time.Duration) (said string, err error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
@@ -147,12 +147,12 @@ func (c collector) run(t *testing.T, dir, pods string, limit time.Duration) (sai
 	}
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Env = append(os.Environ(), c.env...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a script's own children end with it
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // kill a script's children, too
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = limit / 10
 	out, err := cmd.CombinedOutput()
 	if cmd.Process != nil {
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // also after a good end; mostly none is left
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // also after success, in case that children are left
 	}
 	var exit *exec.ExitError
 	switch {
@@ -166,17 +166,17 @@ func (c collector) run(t *testing.T, dir, pods string, limit time.Duration) (sai
 	return string(out), err
 }
 
-// errLate is that of a collector that does not end.
+// errLate is the error of a collector that exceeded the limit.
 var errLate = errors.New("it does not end")
 
-// refused says whether a collector ended by itself, and not well.
+// refused reports whether a collector exited with an error status.
 func refused(err error) bool {
 	var exit *exec.ExitError
 	return errors.As(err, &exit) && exit.Exited()
 }
 
-// try makes the case's directory, runs a collector on it and judges what is left. What is said is also
-// which files have changed.
+// try makes the case's directory, runs a collector on it, and judges the result. said also lists
+// the changed files.
 func (h hazard) try(t *testing.T, c collector, limit time.Duration) (outcome, said string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -196,7 +196,7 @@ func (h hazard) try(t *testing.T, c collector, limit time.Duration) (outcome, sa
 	gone := func(path string) bool { return before[path] != after[path] }
 	made := func(path string) bool {
 		_, was := before[path]
-		return !was && filepath.Base(path) != "lock" // which the plugin makes, too
+		return !was && filepath.Base(path) != "lock" // the plugin creates it, too
 	}
 	for _, path := range slices.Sorted(maps.Keys(before)) {
 		if is, ok := after[path]; gone(path) && ok {
@@ -236,8 +236,8 @@ func (h hazard) try(t *testing.T, c collector, limit time.Duration) (outcome, sa
 	return holds, said
 }
 
-// contents returns what is below a directory, by path: content, or what else it is. The lock is
-// the file itself: who replaces it locks nobody out.
+// contents returns the files below a directory by path, with their content or type. For the lock it
+// is the inode: a replaced lock locks nobody out.
 func contents(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	all := make(map[string]string)

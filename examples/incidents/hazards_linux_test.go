@@ -12,40 +12,40 @@ import (
 	"time"
 )
 
-// A hazard is a data directory, a list of pods, and what must be left. The number is that of the
-// library's tests. Everything is an hour old, unless it says otherwise.
+// A hazard is a data directory, a list of pods, and the expected result. Its number is that in the
+// library's tests. All files are an hour old, unless it says otherwise.
 type hazard struct {
 	hazard, what string
 	files        map[string]string        // content by path, below the data directory
-	ages         map[string]time.Duration // of those that are of another age
-	listAge      time.Duration            // of pods.json
-	locked       bool                     // somebody holds the plugin's lock
-	others       []string                 // paths of what no collector may touch
+	ages         map[string]time.Duration // ages of files with another age
+	listAge      time.Duration            // age of pods.json
+	locked       bool                     // another process holds the plugin's lock
+	others       []string                 // paths that no collector may touch
 	pods         string                   // pods.json
 	keep         []string
 	release      []string
-	refuse       bool // the list is none to act on
+	refuse       bool // the collector must refuse
 	more         func(dir string) error
 }
 
-// leak is what leaked in each case in which nothing else did.
+// leak is the default leaked reservation.
 const leak = network + "/10.244.0.250"
 
-// container is a container's ID, and owner what host-local writes for it.
+// container is a container ID, and owner the content that host-local writes for it.
 func container(i int) string { return fmt.Sprintf("%064d", i) }
 func owner(i int) string     { return container(i) + "\r\neth0" }
 
-// web is a pod that lives, as a list has it that knows all of it.
+// web is a live pod's complete entry.
 const web = `{"namespace":"shop","name":"web-1","uid":"u1","containerIDs":["0000000000000000000000000000000000000000000000000000000000000001"],` +
 	`"ips":["10.244.0.2"],"startedAt":"2025-03-01T12:00:00Z"}`
 
-// since is a time so long ago, as pods.json has it.
+// since formats the time before the given duration for pods.json.
 func since(ago time.Duration) string { return time.Now().Add(-ago).UTC().Format(time.RFC3339) }
 
 func in(name string) string { return network + "/" + name }
 
-// hazards are those that take no more than a directory and a list. In each lives web-1, and container 9
-// is gone.
+// hazards are the cases that need only a directory and a list. In each web-1 lives, and container 9
+// has ended.
 func hazards() []hazard {
 	all := []hazard{
 		{hazard: "-", what: "one pod lives, one address leaked"},
@@ -132,7 +132,7 @@ func (h hazard) lay(t *testing.T, dir string) {
 		}
 		age := time.Hour
 		if name == leak {
-			age = 2 * time.Hour // from before any pod that starts
+			age = 2 * time.Hour // from before the start of any starting pod
 		}
 		if other, ok := h.ages[name]; ok {
 			age = other

@@ -4,7 +4,7 @@ package incidents
 
 import "testing"
 
-// The incidents, in the order of the table, with what more than a containerd is built for one.
+// The incidents, in the order of the table, with the tools that some need besides containerd.
 
 func TestIncident_containerd12130(t *testing.T) { run(t) }
 func TestIncident_containerd5768(t *testing.T)  { run(t) }

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Collectors that go wrong in each way, as scripts: the table has to tell them apart.
+// Scripts that go wrong in each way must get different outcomes.
 func TestOutcomes(t *testing.T) {
 	const (
 		plain = "one pod lives, one address leaked"
@@ -24,7 +24,7 @@ func TestOutcomes(t *testing.T) {
 		{"removes the leak", leaks, plain, holds, "this is what is wanted"},
 		{"removes the leak, where it was to refuse", leaks + "; exit 1", empty, acts, "it says that it refuses, and has acted"},
 		{"does nothing", "", plain, keeps, "the leak is there"},
-		{"does nothing, where it was to refuse", "", empty, silent, "its caller takes it for a success"},
+		{"does nothing instead of refusing", "", empty, silent, "its caller takes it for a success"},
 		{"refuses", "exit 1", plain, fails, "there was nothing to refuse"},
 		{"refuses, where it was to", "exit 1", empty, holds, "this is what is wanted"},
 		{"crashes half-way", leaks + "; kill -SEGV $$", plain, fails, "its caller can't know how far it came"},

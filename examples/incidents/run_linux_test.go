@@ -14,10 +14,9 @@ import (
 	"testing"
 )
 
-// run runs the incident that the test is named after, by the test of that name in suite, which
-// makes the namespaces and removes what it has made. Then it compares the row with that of
-// the table. It shows what that test says as it says it. All of it ends with this process, however
-// that ends.
+// run runs the incident that the test is named after: the test of that name in suite, which makes
+// the namespaces and cleans up. It prints that test's output as it comes, and compares the row with
+// the table's. All processes end with this one.
 func run(t *testing.T, tools ...string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "row.json")

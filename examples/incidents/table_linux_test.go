@@ -15,10 +15,10 @@ import (
 
 var update = flag.Bool("update", false, "write what was found into the tables")
 
-// suite is the module that has the incidents, and a node to run them on.
+// suite is the module with the incidents and the node that they run on.
 const suite = "../../podsource/cri/containerdtest"
 
-// The tables, of which tests write the rows.
+// The tables whose rows are written by tests.
 const (
 	tableFile       = "incidents.md"
 	conformanceFile = "conformance.md"
@@ -26,7 +26,7 @@ const (
 
 // An incident is a row of the table, as its test wrote it.
 type incident struct {
-	Issues   []string // as in "containerd/containerd#12130"
+	Issues   []string // such as "containerd/containerd#12130"
 	Leak     string
 	Advice   string
 	Alone    string
@@ -34,7 +34,7 @@ type incident struct {
 	Versions []string
 }
 
-// name is what the first issue is called in a test's name, as in containerd12130.
+// name returns the first issue as it is in the test's name, such as containerd12130.
 func (i incident) name() string {
 	_, short, _ := strings.Cut(i.Issues[0], "/")
 	return notInNames.ReplaceAllString(short, "")
@@ -42,7 +42,7 @@ func (i incident) name() string {
 
 var notInNames = regexp.MustCompile(`\W`)
 
-// row is a line of the table.
+// row returns a line of the table.
 func (i incident) row() string {
 	var links []string
 	for _, issue := range i.Issues {
@@ -53,7 +53,7 @@ func (i incident) row() string {
 	return fmt.Sprintf("| %s | %s | %s | %s | %s | %s |", strings.Join(links, ", "), i.Leak, i.Advice, i.Alone, i.Ours, strings.Join(i.Versions, ", "))
 }
 
-// compare fails unless the table has the row, or has it written there.
+// compare fails unless the table has the row, or writes the row with -update.
 func compare(t *testing.T, found incident) {
 	t.Helper()
 	tbl := table(t, tableFile)
@@ -74,7 +74,7 @@ func compare(t *testing.T, found incident) {
 	tbl.write(t)
 }
 
-// compareConformance does so with all rows of the other table.
+// compareConformance does the same with all rows of the other table.
 func compareConformance(t *testing.T, rows []string) {
 	t.Helper()
 	tbl := table(t, conformanceFile)
@@ -84,7 +84,7 @@ func compareConformance(t *testing.T, rows []string) {
 	}
 }
 
-// figure adds a line to what .ci/run prints in the end.
+// figure adds a line to the output at the end of .ci/run.
 func figure(t *testing.T, line string) {
 	t.Helper()
 	path := os.Getenv("HOSTLOCAL_GC_FIGURES")
@@ -110,7 +110,7 @@ type rowFile struct {
 
 var tableHead = regexp.MustCompile(`(?m)^\|[-|]+\|\n`)
 
-// table reads a file. Of several tables the last is meant.
+// table reads a file. If it has several tables, the last one counts.
 func table(t *testing.T, file string) (f rowFile) {
 	t.Helper()
 	content, err := os.ReadFile(file)
@@ -130,7 +130,7 @@ func table(t *testing.T, file string) (f rowFile) {
 	return f
 }
 
-// write writes the file with -update. Without, it is an error that the rows are others.
+// write writes the file with -update. Without it, changed rows are an error.
 func (f rowFile) write(t *testing.T) {
 	t.Helper()
 	if !*update {
@@ -144,7 +144,7 @@ func (f rowFile) write(t *testing.T) {
 
 var firstIssue = regexp.MustCompile(`^\| \[(.+?)\]`)
 
-// nameOf is the name of a row's incident.
+// nameOf returns the name of a row's incident.
 func nameOf(row string) string {
 	m := firstIssue.FindStringSubmatch(row)
 	if m == nil {
@@ -155,7 +155,7 @@ func nameOf(row string) string {
 
 var testFunc = regexp.MustCompile(`(?m)^func TestIncident_(\w+)\(`)
 
-// tests are the incidents that have a test in the directory, in the order of its files.
+// tests returns the incidents with a test in the directory, in the order of its files.
 func tests(t *testing.T, dir string) (names []string) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
@@ -174,8 +174,8 @@ func tests(t *testing.T, dir string) (names []string) {
 	return names
 }
 
-// TestTable: the table has a row for each incident and no other, in the order of the tests, and
-// each incident that can be run is one of them.
+// TestTable: the table has exactly one row for each incident, in the order of the tests, and each
+// can be run.
 func TestTable(t *testing.T) {
 	var named []string
 	for _, row := range table(t, tableFile).rows {

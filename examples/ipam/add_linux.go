@@ -17,34 +17,33 @@ import (
 )
 
 const (
-	// maxTries is how often the delegate is executed for one ADD at most.
+	// maxTries limits the executions of the delegate for one ADD.
 	maxTries = 3
-	// sourceTime is how long one question to the sources may take.
+	// sourceTime limits one call of the sources.
 	sourceTime = 2 * time.Second
-	// healTime is how long all that is done between the tries of one ADD may take:
-	// once the sources' time, and ten seconds for the locks.
+	// healTime limits the time between the first and the last try of one ADD: the sources' time
+	// once, and ten seconds for locks.
 	healTime = sourceTime + 10*time.Second
-	// endTime is how long after that what is under way may take to end. What has not
-	// ended then hangs, as a read does in a file system that does not answer.
+	// endTime is the time that pending work then has to end. What has not ended by then hangs, such
+	// as a read in a file system that does not answer.
 	endTime = time.Second
 )
 
-// An attempt is one ADD, until it has succeeded or is given up.
+// An attempt is one ADD with all of its tries.
 type attempt struct {
 	delegate string
 	stdin    []byte
 	parent   int
-	ctx      context.Context // ends with healTime, which begins when the first try has failed
+	ctx      context.Context // ends healTime after the first try failed
 
-	node *node // nil before the first failure that is treated
+	node *node // nil before the first treatable failure
 
 	mu       sync.Mutex
 	findings []string
 }
 
-// add executes the delegate, and prints what it printed. Where that is a failure
-// which can be treated, it is, and the delegate is executed again. The last failure
-// is printed with what was found in its details.
+// add executes the delegate and prints its output. After a treatable failure it treats the cause
+// and executes the delegate again. The last failure is printed with the findings in its details.
 func add(delegate string) int {
 	runtime.LockOSThread() // for runDelegate
 	defer flushLog()
@@ -58,7 +57,7 @@ func add(delegate string) int {
 	}
 	var r result
 	for try := 1; ; try++ {
-		// Nobody waits for an orphan's result, so what it reserved would be a new leak.
+		// Nobody reads an orphan's result, so its reservation would be a new leak.
 		if os.Getppid() != a.parent || nobodyReads(os.Stdout) {
 			return printError("the plugin that asked for an address has ended, so none was reserved", a.details())
 		}
@@ -95,26 +94,26 @@ func add(delegate string) int {
 	return r.code
 }
 
-// nobodyReads reports whether a file is a pipe whose readers are all gone. That shows an
-// orphan also where the parent ended before this process could look at it.
+// nobodyReads reports whether a file is a pipe without readers. It detects an orphan even if the
+// parent ended before this process read its ID.
 func nobodyReads(file *os.File) bool {
 	pipe := []unix.PollFd{{Fd: int32(file.Fd())}}
 	_, err := unix.Poll(pipe, 0)
 	return err == nil && pipe[0].Revents&unix.POLLERR != 0
 }
 
-// A failure is what the delegate failed for.
+// A failure is the reason why the delegate failed.
 type failure int
 
 const (
-	untreatable failure = iota // whatever else, and success
+	untreatable failure = iota // success, and any other failure
 	exhausted                  // no address is left
 	duplicate                  // the container has an address already
 	taken                      // the requested address is not free
 )
 
-// treatable says what a result is a failure of, and for which requested address.
-// host-local's errors all have one code, so their text tells them apart (plugins,
+// treatable returns the failure in a result, and the requested address it concerns. All of
+// host-local's errors have the same code, so only their text tells them apart (plugins,
 // ipam/host-local/backend/allocator, Get).
 func treatable(r result) (failure, netip.Addr) {
 	if r.code == 0 {
@@ -136,8 +135,8 @@ func treatable(r result) (failure, netip.Addr) {
 	return taken, ip.Unmap()
 }
 
-// treatInTime is treat, but for what hangs: then it is an error, and the process ends.
-// Nothing that treat does is wrong to end at any moment.
+// treatInTime calls treat, and returns an error if that hangs. The process then ends, which is safe
+// at any point of treat.
 func (a *attempt) treatInTime(why failure, ip netip.Addr, began time.Duration) (again bool, err error) {
 	type treated struct {
 		again bool
@@ -157,8 +156,8 @@ func (a *attempt) treatInTime(why failure, ip netip.Addr, began time.Duration) (
 	}
 }
 
-// treat removes what a failure comes from, if it can, and reports whether another try
-// is worth it. began is when the try that failed began.
+// treat removes the cause of a failure if it can, and reports whether another try is worthwhile.
+// began is when the failed try began.
 func (a *attempt) treat(why failure, ip netip.Addr, began time.Duration) (again bool, err error) {
 	if a.node == nil {
 		conf, err := parseConfig(a.stdin)
@@ -185,7 +184,7 @@ func (a *attempt) treat(why failure, ip netip.Addr, began time.Duration) (again 
 	return a.passForAll(began)
 }
 
-// found notes something for the details of an error.
+// found adds a finding to the details of an error.
 func (a *attempt) found(text string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -201,8 +200,8 @@ func (a *attempt) details() string {
 	return "hostlocal-gc-ipam: " + strings.Join(a.findings, "; ")
 }
 
-// sinceBoot returns for how long the node has been up, sleep included: a time that
-// all processes of a boot share and that is never set.
+// sinceBoot returns the time since the boot, including sleep. All processes of a boot share this
+// clock, and it is never set.
 func sinceBoot() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil { // it has one since Linux 2.6.39

@@ -25,7 +25,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
-// attempt is an ADD in the process of the test, whose first try has failed.
+// attempt is an ADD in the test's process, after its first try has failed.
 func (n *testNode) attempt(ctx context.Context) *attempt {
 	n.t.Helper()
 	conf, err := parseConfig([]byte(n.config()))
@@ -39,8 +39,8 @@ func (n *testNode) attempt(ctx context.Context) *attempt {
 	return a
 }
 
-// A container whose namespace shows no address keeps what it has when its runtime asks
-// for an address once more, unless its record says that it ended.
+// A container whose namespace shows no address keeps its reservation when its runtime asks for an
+// address again, unless its record says that it ended.
 func TestKeepsItsOwnWithoutAddress(t *testing.T) {
 	for _, row := range []struct {
 		reason string
@@ -98,7 +98,7 @@ func TestKeepsItsOwnWithoutAddress(t *testing.T) {
 			n.record(container, netNS, 0)
 			return call{env: []string{"CNI_NETNS=" + netNS}}
 		}, false},
-		{"its record has a namespace that is gone", func(n *testNode) call {
+		{"its record has a namespace that no longer exists", func(n *testNode) call {
 			n.Make("again")
 			n.Remove(container)
 			return call{env: []string{"CNI_NETNS=/run/netns/again"}}
@@ -143,9 +143,9 @@ func (n *testNode) processNetNS() string {
 	return fmt.Sprintf("/proc/%d/ns/net", process.Process.Pid)
 }
 
-// Between two plugins of a chain no process serves the container, and before its end
-// nothing records it. Where no namespace need show its address either, such a moment is
-// not the end of it (hazard 72).
+// Between two plugins of a chain no process serves the container, and before the chain's end no
+// record names it. If the namespace may hide the address, such a gap is not the container's end
+// (hazard 72).
 func TestHazard72KeepsItsOwnBetweenPlugins(t *testing.T) {
 	n := newTestNode(t)
 	n.plugin = "vfio"
@@ -163,7 +163,7 @@ func TestHazard72KeepsItsOwnBetweenPlugins(t *testing.T) {
 	}
 	defer syscall.Close(events)
 	begun := false
-	next := func() { // begins the next plugin once the cache was read
+	next := func() { // starts the next plugin once the cache was read
 		if size, _ := syscall.Read(events, make([]byte, 4096)); size > 0 && !begun {
 			begun = true
 			n.process("CNI_COMMAND=ADD", "CNI_CONTAINERID="+container, "CNI_IFNAME=eth0")
@@ -178,7 +178,7 @@ func TestHazard72KeepsItsOwnBetweenPlugins(t *testing.T) {
 	}
 }
 
-// A watchedContext tells when somebody is going to wait for it.
+// A watchedContext reports when a caller begins to wait for it.
 type watchedContext struct {
 	context.Context
 	waits func()
@@ -196,13 +196,13 @@ func (n *testNode) mustRemove(path string) {
 	}
 }
 
-// A pass for a requested address ends when it has judged that. What it left undone is
-// no answer to an ADD that wants any address.
+// A pass for a requested address ends when that is judged. It does not answer an ADD that wants any
+// address.
 func TestPassForOneAnswersNobodyElse(t *testing.T) {
 	n := newTestNode(t)
 	held := n.mustAdd("live").String()
 	cnitest.DateBack(n.t, n.file(held), old)
-	for i := range addresses { // they leaked a minute ago, and their records prove the cache
+	for i := range addresses { // leaked a minute ago, with records that prove the cache
 		if ip := address(i); ip != held {
 			n.reserve(ip, fmt.Sprintf("gone%d", i), time.Minute)
 			n.record(fmt.Sprintf("gone%d", i), fmt.Sprintf("/run/netns/gone%d", i), time.Minute)
@@ -246,7 +246,7 @@ func TestPassForOneHidesNoRelease(t *testing.T) {
 	}
 }
 
-// A pass that ended because the time of its own ADD was up answers nobody else.
+// A pass that ended because its own ADD ran out of time answers no other ADD.
 func TestTimeOfOneAnswersNobodyElse(t *testing.T) {
 	n := newTestNode(t)
 	n.fill(old)
@@ -263,8 +263,7 @@ func TestTimeOfOneAnswersNobodyElse(t *testing.T) {
 	}
 }
 
-// What the first step of a pass has released is reason enough for another try, however
-// the second one ends.
+// A release in the first step of a pass justifies another try, even if the second step fails.
 func TestSecondStepFails(t *testing.T) {
 	n := newTestNode(t)
 	n.fill(time.Minute)
@@ -287,8 +286,8 @@ func TestSecondStepFails(t *testing.T) {
 	}
 }
 
-// A container's own reservation that somebody else released meanwhile is out of the way
-// as well.
+// A container's earlier reservation that another process released meanwhile no longer stands in the
+// way.
 func TestReleasedByAnother(t *testing.T) {
 	n := newTestNode(t)
 	n.reserve(address(0), container, old)
@@ -303,8 +302,7 @@ func TestReleasedByAnother(t *testing.T) {
 	}
 }
 
-// Nobody reads what a plugin writes to stderr: an ADD heals all the same, whether the
-// pipe is closed or full.
+// An ADD recovers even if its stderr is a closed or full pipe.
 func TestNobodyReadsStderr(t *testing.T) {
 	for _, full := range []bool{false, true} {
 		t.Run(fmt.Sprintf("full %t", full), func(t *testing.T) {
@@ -343,7 +341,7 @@ func TestNobodyReadsStderr(t *testing.T) {
 	}
 }
 
-// Who reads slowly reads it all.
+// A slow reader gets all lines.
 func TestReadsStderrLate(t *testing.T) {
 	n := newTestNode(t)
 	n.fill(old)
@@ -377,7 +375,7 @@ func TestReadsStderrLate(t *testing.T) {
 	}
 }
 
-// fill writes to a pipe what it takes.
+// fill writes to a pipe until it is full.
 func fill(t *testing.T, w *os.File) {
 	t.Helper()
 	conn, err := w.SyscallConn()
@@ -394,7 +392,7 @@ func fill(t *testing.T, w *os.File) {
 	}
 }
 
-// The delegate is found also where CNI_PATH is relative, and then is what is executed.
+// The delegate is found in a relative CNI_PATH, and is the program that is executed.
 func TestRelativePath(t *testing.T) {
 	for _, path := range []string{".", ":/nowhere", "./", "../" + filepath.Base(bin)} {
 		n := newTestNode(t)
@@ -409,8 +407,8 @@ func TestRelativePath(t *testing.T) {
 	}
 }
 
-// A plugin that is killed while its delegate waits takes that along: what it reserved
-// later would be a leak that host-local alone does not make.
+// A killed plugin takes its waiting delegate with it: a later reservation would be a leak that
+// host-local alone does not make.
 func TestKilledWithItsDelegate(t *testing.T) {
 	for _, signal := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM} {
 		n := newTestNode(t)
@@ -430,7 +428,7 @@ func TestKilledWithItsDelegate(t *testing.T) {
 		if err := cmd.Process.Signal(signal); err != nil {
 			t.Fatal(err)
 		}
-		_ = cmd.Wait() // it was killed
+		_ = cmd.Wait() // killed
 		cnitest.Until(n.t, "its delegate waits no more", func() bool { return awaited(t, &stormLock{file: held}) == 0 })
 		if err := held.Close(); err != nil {
 			t.Fatal(err)
@@ -441,8 +439,8 @@ func TestKilledWithItsDelegate(t *testing.T) {
 	}
 }
 
-// A directory of results on a file system that does not answer costs time, and not the
-// ADD: it ends as with host-local alone.
+// A cache directory on a file system that does not answer delays the ADD, which then ends as with
+// host-local alone.
 func TestHangingFileSystem(t *testing.T) {
 	n := newTestNode(t)
 	n.reserve(address(0), container, old)
@@ -473,13 +471,13 @@ func hanging(t *testing.T) string {
 	return dir
 }
 
-// Whatever host-local takes as a data directory, a network or ranges heals, and what
-// lives keeps its addresses.
+// Any data directory, network and ranges that host-local accepts recover, and live containers keep
+// their addresses.
 func TestOddConfigurations(t *testing.T) {
 	const one, two = `[{"subnet":"10.9.0.0/29"}]`, `[{"subnet":"10.9.0.0/29"}],[{"subnet":"fd00::/125"}]`
 	for _, row := range []struct {
 		reason, network, dataDir, ranges, id string
-		addresses                            int // of a container
+		addresses                            int // per container
 	}{
 		{"a relative data directory", network, "networks", one, "a", 1},
 		{"a relative data directory that is this one", network, ".", one, "a", 1},
@@ -541,8 +539,7 @@ func TestOddConfigurations(t *testing.T) {
 	}
 }
 
-// A process may show any memory as its environment: that costs a plugin neither its own nor
-// much time.
+// A process may show any memory as its environment. That costs the plugin little memory and time.
 func TestHugeEnvironment(t *testing.T) {
 	n := newTestNode(t)
 	n.reserve(address(0), container, old)
@@ -556,8 +553,8 @@ func TestHugeEnvironment(t *testing.T) {
 	}
 }
 
-// showHugeEnvironment lets this process show 1 GiB as its environment until the end of the
-// test, as one without any capability can (prctl(2), PR_SET_MM_MAP).
+// showHugeEnvironment makes this process show 1 GiB as its environment until the end of the test,
+// as a process without capabilities can (prctl(2), PR_SET_MM_MAP).
 func showHugeEnvironment(t *testing.T) {
 	t.Helper()
 	memory, err := unix.Mmap(-1, 0, 1<<30, unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
@@ -600,7 +597,7 @@ func showHugeEnvironment(t *testing.T) {
 	})
 }
 
-// Where nobody reads the result there is no second try: what it reserves would be a leak.
+// Without a reader of the result there is no second try: its reservation would be a leak.
 func TestNobodyReadsStdout(t *testing.T) {
 	n := newTestNode(t)
 	n.fill(old)
@@ -623,8 +620,7 @@ func TestNobodyReadsStdout(t *testing.T) {
 	}
 }
 
-// Where there is no room for the lock's file the network heals all the same: to release is
-// what makes room.
+// A network recovers even if there is no room for the lock's file: the releases make room.
 func TestNoRoomForTheLock(t *testing.T) {
 	n := newTestNode(t)
 	if err := os.Mkdir(n.dataDir(), 0o755); err != nil {
@@ -652,8 +648,8 @@ func TestNoRoomForTheLock(t *testing.T) {
 	}
 }
 
-// A script in the place of host-local that executes this plugin again, and hides its mark,
-// does not get a process for each that it is given.
+// A script in the place of host-local that executes this plugin again and hides its mark does not
+// cause endless processes.
 func TestScriptThatHidesTheMark(t *testing.T) {
 	for _, how := range []string{"exec ", ""} {
 		n := newTestNode(t)

@@ -25,27 +25,25 @@ var (
 
 const (
 	chaosWorkers = 20
-	// graceOfFailure is for how long more than the minimum age a leak may be there
-	// before it is wrong that an ADD finds no address: what the pass may take.
+	// graceOfFailure is how much older than the minimum age a leak may be when an ADD finds no
+	// address: the time that a pass may take.
 	graceOfFailure = healTime
 )
 
-// A chaos is a network on which runtimes work that lose a tenth of their DELs, and
-// whose plugins are killed.
+// A chaos is a network whose runtimes lose a tenth of their DELs, and whose plugins are killed.
 type chaos struct {
 	*testNode
 	mu     sync.Mutex
-	held   map[netip.Addr]string // by live containers
+	held   map[netip.Addr]string // addresses of live containers
 	died   map[string]time.Time
 	ops    int
-	failed map[string]int // ADDs that failed, by why
-	passes map[string]int // by their minimum age
+	failed map[string]int // failed ADDs by reason
+	passes map[string]int // passes by minimum age
 }
 
-// TestChaos lets twenty workers add and delete containers on a /24 that leaks. No
-// address is held twice, none of a live container is released, and an ADD finds no
-// address only while no leak is older than the minimum age of its pass and twelve
-// seconds.
+// TestChaos lets twenty workers add and delete containers on a leaking /24. No address is held
+// twice, and no live container loses its address. An ADD finds no address only if no leak is older
+// than the minimum age of its pass and twelve seconds.
 func TestChaos(t *testing.T) {
 	seed := *chaosSeed
 	if seed == 0 {
@@ -56,7 +54,7 @@ func TestChaos(t *testing.T) {
 		failed: make(map[string]int), passes: make(map[string]int)}
 	blocked := 0
 	if *chaosFor < 5*time.Minute {
-		blocked = 170 // so that the network is full again and again also in a short time
+		blocked = 170 // few enough free addresses that the network is often full
 	}
 	c.fill(blocked, rand.New(rand.NewPCG(seed, 0)))
 	end := time.Now().Add(*chaosFor)
@@ -75,7 +73,7 @@ func TestChaos(t *testing.T) {
 	close(stop)
 	killer.Wait()
 	last, all := c.note(), 0
-	for _, told := range toldAge.FindAllStringSubmatch(c.log.String(), -1) { // those that released something
+	for _, told := range toldAge.FindAllStringSubmatch(c.log.String(), -1) { // passes that released something
 		c.passes[told[1]]++
 	}
 	for _, count := range c.passes {
@@ -96,9 +94,9 @@ func TestChaos(t *testing.T) {
 	}
 }
 
-// fill leaves few addresses free. Some are held for as long as the test runs, by
-// containers that only libcni's cache knows. The rest leaked at some time in the last
-// twenty minutes, with the records that libcni then has.
+// fill leaves few addresses free. Some are held throughout the test, by containers that only
+// libcni's cache knows. The others leaked within the last twenty minutes, with the records that
+// libcni has then.
 func (c *chaos) fill(blocked int, rng *rand.Rand) {
 	c.Make("blocker")
 	for i := range addresses - chaosWorkers {
@@ -114,8 +112,8 @@ func (c *chaos) fill(blocked int, rng *rand.Rand) {
 	}
 }
 
-// container is the life of one: ADD, a look at what it has, and its end, which one in
-// ten times nobody tells the plugins.
+// container runs the life of a container: ADD, a check of its address, and its end, which one time
+// in ten happens without DEL.
 func (c *chaos) container(id string, rng *rand.Rand) {
 	c.Make(id)
 	begun := time.Now()
@@ -130,7 +128,7 @@ func (c *chaos) container(id string, rng *rand.Rand) {
 		}
 		c.held[ip] = id
 		c.mu.Unlock()
-		for range rng.IntN(3) { // it lives for a while
+		for range rng.IntN(3) { // its lifetime
 			c.keeps(map[string]netip.Addr{id: ip})
 		}
 		c.keeps(map[string]netip.Addr{id: ip})
@@ -152,15 +150,15 @@ func (c *chaos) container(id string, rng *rand.Rand) {
 
 var toldAge = regexp.MustCompile(`minimum age of ([0-9hms.]+)`)
 
-// judge checks an ADD that failed. That its plugin was killed is no fault. That no
-// address was left is one, if a leak was there that its pass had to release.
+// judge checks a failed ADD. A killed plugin is no fault. A full range is one if the pass had to
+// release some leak.
 func (c *chaos) judge(id string, begun time.Time, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !strings.Contains(err.Error(), noneLeft) {
 		c.failed["killed, or its parent was"]++
-		// One that is killed when it has printed its result fails with an empty message, and
-		// one that is killed before that with what was written to stderr.
+		// A plugin that is killed after printing its result fails with an empty message. One that
+		// is killed before fails with its stderr.
 		if !strings.HasSuffix(err.Error(), "(add): ") && !strings.Contains(err.Error(), "netplugin failed: ") && !strings.Contains(err.Error(), "killed") && !strings.Contains(err.Error(), "has ended") && !strings.Contains(err.Error(), "no error message") {
 			c.t.Errorf("ADD of %s: %v", id, err)
 		}
@@ -191,7 +189,7 @@ func (c *chaos) judge(id string, begun time.Time, err error) {
 	}
 }
 
-// killPlugins kills one plugin after the other, whichever it finds.
+// killPlugins kills one plugin after the other, at random.
 func (c *chaos) killPlugins(rng *rand.Rand, stop <-chan struct{}) {
 	for {
 		select {
@@ -208,7 +206,7 @@ func (c *chaos) killPlugins(rng *rand.Rand, stop <-chan struct{}) {
 			to, err := os.Readlink(programs[i])
 			pid, numberErr := strconv.Atoi(strings.Split(programs[i], "/")[2])
 			if err == nil && numberErr == nil && filepath.Dir(to) == bin {
-				_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
+				_ = syscall.Kill(pid, syscall.SIGKILL) // may have ended
 				break
 			}
 		}

@@ -8,11 +8,11 @@ import (
 	"os"
 )
 
-// errInternal is the code of errors that CNI has no other for (cni, pkg/types).
+// errInternal is the code of errors without a code in CNI (cni, pkg/types).
 const errInternal = 999
 
-// printError prints an error of this plugin's own, in the form that CNI demands
-// (CNI spec, "Error"), and returns the exit code.
+// printError prints an error of this plugin in CNI's format (CNI spec, "Error"), and returns the
+// exit code.
 func printError(msg, details string) int {
 	text, err := json.MarshalIndent(struct {
 		Code    int    `json:"code"`
@@ -22,6 +22,6 @@ func printError(msg, details string) int {
 	if err != nil {
 		text = fmt.Appendf(nil, `{"code":%d,"msg":"printing an error of hostlocal-gc-ipam"}`, errInternal)
 	}
-	_, _ = os.Stdout.Write(append(text, '\n')) // nobody is left to be told
+	_, _ = os.Stdout.Write(append(text, '\n')) // an error can't be reported
 	return 1
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/cnicache"
 )
 
-// A config is what of a network configuration counts here. It is that of the main
-// plugin, which passes its own on to its IPAM plugin:
+// A config is the part of a network configuration that this plugin uses. The main plugin passes its
+// own configuration on to its IPAM plugin:
 //
 //	{"name": "podnet", "type": "bridge",
 //	 "ipam": {"type": "hostlocal-gc-ipam", "ranges": […], "gc": {"cacheDirs": ["/data/cni/results"]}}}
@@ -27,21 +27,20 @@ type config struct {
 	dataDir   string
 	cacheDirs []string
 	nested    bool
-	lacking   []string // those of the cacheDirs that the settings name and that do not exist
+	lacking   []string // cacheDirs of the settings that do not exist
 }
 
-// settings are what "gc" in the "ipam" of a configuration may hold, and the file beside
-// this program, for configurations that software writes.
+// settings are the content of "gc" in "ipam" of a configuration, or of the file beside this
+// program, for configurations that other software writes.
 type settings struct {
 	CacheDirs []string `json:"cacheDirs"`
 	Nested    bool     `json:"nested"`
 }
 
-// settingsFile is the name of that file.
+// settingsFile is the name of the file beside this program.
 const settingsFile = "hostlocal-gc-ipam.json"
 
-// readSettings returns what the file beside this program says, or nothing where there is
-// none.
+// readSettings reads the settings file. Without a file they are empty.
 func readSettings() (s settings, err error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -61,8 +60,8 @@ func readSettings() (s settings, err error) {
 	return s, nil
 }
 
-// decodeSettings takes no key that it does not know: a directory that is not read could
-// cost a container its address.
+// decodeSettings refuses unknown keys: a cache directory that is not read could cost a container
+// its address.
 func decodeSettings(text []byte, s *settings) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
@@ -75,16 +74,16 @@ func decodeSettings(text []byte, s *settings) error {
 	return nil
 }
 
-// knownCacheDirs are directories in which libcni keeps results: its own, which
-// containerd, CRI-O and all who use go-cni leave as it is, and that of Multus.
+// knownCacheDirs are directories in which libcni keeps results: its default, which containerd,
+// CRI-O and all users of go-cni keep, and that of Multus.
 var knownCacheDirs = []string{cnicache.DefaultDir, "/var/lib/cni/multus/results"}
 
-// addressing are the main plugins that configure the addresses which IPAM gave them
-// in the container's network namespace. A container of these shows its address as long
-// as it lives, or an interface without any (netns, Options.Networks).
+// addressing are the main plugins that configure the addresses from IPAM in the container's network
+// namespace. As long as their container lives, its namespace shows the address, or an interface
+// without any (netns, Options.Networks).
 var addressing = []string{"bridge", "ptp", "macvlan", "ipvlan", "vlan"}
 
-// addresses reports whether the main plugin is one of these.
+// addresses reports whether the main plugin is in addressing.
 func (c *config) addresses() bool { return slices.Contains(addressing, c.plugin) }
 
 // parseConfig reads a configuration that host-local has accepted, and the settings.

@@ -23,16 +23,16 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/cnitest"
 )
 
-// A configuration is one of README's, in what it is meant for.
+// A configuration is one of README's, with what it is for.
 type configuration struct {
-	main         string // the plugin that it names
-	network      string // whose addresses it gives
-	ifName       string // the interface that has them
-	behindMultus bool   // it is what a NetworkAttachmentDefinition holds
+	main         string // its main plugin
+	network      string // the network of its addresses
+	ifName       string // the interface with the addresses
+	behindMultus bool   // it is the content of a NetworkAttachmentDefinition
 	setUp        func(*testing.T)
 }
 
-// configurations are those of README, in its order.
+// configurations returns those of README, in its order.
 func configurations() []configuration {
 	return []configuration{
 		{main: "bridge", network: "podnet", ifName: "eth0"},
@@ -41,9 +41,9 @@ func configurations() []configuration {
 	}
 }
 
-// TestConfigurationsOfREADME takes each configuration of README as it stands, but for
-// the directories. On a /24 that is full of leaks host-local alone finds no address,
-// and with the plugin an ADD succeeds. The container that lives keeps its address.
+// TestConfigurationsOfREADME runs each configuration of README with other directories. On a /24
+// full of leaks host-local alone finds no address, and with the plugin an ADD succeeds. The live
+// container keeps its address.
 func TestConfigurationsOfREADME(t *testing.T) {
 	readme, err := os.ReadFile("README.md")
 	if err != nil {
@@ -68,7 +68,7 @@ func (c configuration) try(t *testing.T, block string) {
 	n := newTestNode(t)
 	t.Cleanup(func() {
 		removeLinks(t, "cni0", "eth1")
-		if err := os.RemoveAll("/var/lib/cni"); err != nil { // what flannel and Multus keep
+		if err := os.RemoveAll("/var/lib/cni"); err != nil { // the files of flannel and Multus
 			t.Error(err)
 		}
 	})
@@ -94,7 +94,7 @@ func (c configuration) try(t *testing.T, block string) {
 	if err := n.addListed("control", alone); err == nil || !strings.Contains(err.Error(), noneLeft) {
 		t.Errorf("the test is of no use: host-local alone says %v", err)
 	}
-	if err := n.cni.DelNetworkList(context.Background(), alone, n.of("control")); err != nil { // as runtimes do then
+	if err := n.cni.DelNetworkList(context.Background(), alone, n.of("control")); err != nil { // as runtimes do after a failed ADD
 		t.Error(err)
 	}
 	if err := n.addListed("new", c.listOf(n, block, "hostlocal-gc-ipam")); err != nil {
@@ -106,7 +106,7 @@ func (c configuration) try(t *testing.T, block string) {
 			t.Errorf("%s has %v, which is reserved for %q", id, ip, reserved[ip.String()])
 		}
 	}
-	if len(reserved) > 4 { // behind Multus each has one of another network, too
+	if len(reserved) > 4 { // behind Multus each container also has one of another network
 		t.Errorf("reservations are left: %v", reserved)
 	}
 	if err := n.cni.DelNetworkList(context.Background(), c.listOf(n, block, "hostlocal-gc-ipam"), n.of("new")); err != nil {
@@ -117,8 +117,8 @@ func (c configuration) try(t *testing.T, block string) {
 	}
 }
 
-// listOf is a block of README for a runtime, with one IPAM plugin or the other and the
-// directories of a test.
+// listOf makes a runtime's configuration of a block of README, with the given IPAM plugin and the
+// test's directories.
 func (c configuration) listOf(n *testNode, block, ipam string) *libcni.NetworkConfigList {
 	n.t.Helper()
 	var conf map[string]any
@@ -154,8 +154,8 @@ func (n *testNode) addListed(id string, list *libcni.NetworkConfigList) error {
 	return err
 }
 
-// flannelSubnet writes what flannel's daemon tells its plugin: with its own rules for
-// iptables, so that bridge makes none.
+// flannelSubnet writes the file that flannel's daemon writes for its plugin: with flannel's own
+// iptables rules, so that bridge makes none.
 func flannelSubnet(t *testing.T) {
 	t.Helper()
 	if err := os.MkdirAll("/run/flannel", 0o755); err != nil {
@@ -167,7 +167,7 @@ func flannelSubnet(t *testing.T) {
 	}
 }
 
-// secondInterface makes eth1, which macvlan takes.
+// secondInterface makes eth1 for macvlan.
 func secondInterface(t *testing.T) {
 	t.Helper()
 	eth1 := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth1"}, PeerName: "eth1-far"}
@@ -176,7 +176,7 @@ func secondInterface(t *testing.T) {
 	}
 }
 
-// addressOn is the IPv4 address of an interface in a container's namespace.
+// addressOn returns the IPv4 address of an interface in a container's namespace.
 func addressOn(t *testing.T, id, ifName string) (ip netip.Addr) {
 	t.Helper()
 	err := ns.WithNetNSPath("/run/netns/"+id, func(ns.NetNS) error {

@@ -11,9 +11,8 @@ import (
 	"time"
 )
 
-// BenchmarkADD measures what an ADD that succeeds costs more than with host-local
-// alone, and than with a program that does nothing but execute host-local, in pairs of
-// ADDs one after the other.
+// BenchmarkADD compares a successful ADD with one of host-local alone, and with one of a program
+// that only executes host-local, in pairs of consecutive ADDs.
 func BenchmarkADD(b *testing.B) {
 	n := newTestNode(b)
 	programs := []call{

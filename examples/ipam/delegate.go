@@ -16,20 +16,19 @@ import (
 )
 
 const (
-	// plainName is the file name of the real host-local, and realName the one that it
-	// has where this plugin was installed under plainName.
+	// plainName is the file name of the real host-local. realName is its name if this plugin is
+	// installed under plainName.
 	plainName = "host-local"
 	realName  = "host-local.real"
 
-	// mark is set in the environment of the delegate. Whoever finds it set is its own
-	// delegate, and would execute itself for ever.
+	// mark is set in the delegate's environment. A process that finds it set is its own delegate,
+	// and would execute itself for ever.
 	mark = "HOSTLOCAL_GC_IPAM_DELEGATE"
 )
 
-// findDelegate returns the path of the real host-local: the first file called
-// host-local, in the directories of CNI_PATH and then in that of this program, that
-// is not this program; else the first called host-local.real. Runtimes ask for the
-// VERSION with a CNI_PATH that leads nowhere.
+// findDelegate returns the path of the real host-local. That is the first file called host-local
+// that is not this program, in the directories of CNI_PATH and then in this program's, or else the
+// first file called host-local.real there. For VERSION runtimes set a CNI_PATH without plugins.
 func findDelegate(cniPath string) (string, error) {
 	self, err := readSelf()
 	if err != nil {
@@ -45,7 +44,7 @@ func findDelegate(cniPath string) (string, error) {
 			name += ".exe"
 		}
 		for _, dir := range dirs {
-			path, err := filepath.Abs(filepath.Join(dir, name)) // a bare name would be looked for in PATH
+			path, err := filepath.Abs(filepath.Join(dir, name)) // a bare name would be searched in PATH
 			if err != nil {
 				return "", fmt.Errorf("looking for the real host-local: %w", err)
 			}
@@ -67,7 +66,7 @@ func findDelegate(cniPath string) (string, error) {
 
 // A program is this program's own file.
 type program struct {
-	path string // as it was called
+	path string // as it was executed
 	info fs.FileInfo
 }
 
@@ -83,8 +82,8 @@ func readSelf() (*program, error) {
 
 var errNoProgram = errors.New("it is no program")
 
-// is reports whether path is this program, a copy of it or another version, which is told
-// by the package that it was built of. An error is that there is no program at that path.
+// is reports whether path is this program, a copy or another version of it, by the package that it
+// was built from. It returns an error if path is not a program.
 func (p *program) is(path string) (bool, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -98,8 +97,8 @@ func (p *program) is(path string) (bool, error) {
 	}
 	mine, ok := debug.ReadBuildInfo()
 	other, err := buildinfo.ReadFile(path)
-	return ok && err == nil && other.Path == mine.Path, nil // an error: not built by Go, as a script
+	return ok && err == nil && other.Path == mine.Path, nil // an error means that Go did not build it
 }
 
-// delegateEnv is the environment of the delegate: this process's own, marked.
+// delegateEnv returns the delegate's environment: this process's with the mark.
 func delegateEnv() []string { return append(os.Environ(), mark+"=1") }

@@ -12,31 +12,30 @@ import (
 	"syscall"
 )
 
-// selfFile is where this program can be read, also after an upgrade has put another
-// one at its path.
+// selfFile is this program's file, even after an upgrade has replaced the file at its path.
 func selfFile(string) string { return "/proc/self/exe" }
 
-// calledAs is the name by which the delegate is called, whatever its file is called: in
-// k3s it is a link to a program that is all plugins, and that name says which one.
+// calledAs returns the name in the delegate's argv[0]. In k3s the delegate is a link to a program
+// that contains all plugins, and runs the plugin of that name.
 func calledAs(delegate string) string { return filepath.Join(filepath.Dir(delegate), plainName) }
 
-// become replaces this process by the delegate, which inherits stdin, stdout and
-// stderr. It returns only if that is not possible.
+// become replaces this process by the delegate, which inherits stdin, stdout and stderr. It returns
+// only on error.
 func become(delegate string) int {
 	err := syscall.Exec(delegate, []string{calledAs(delegate)}, delegateEnv())
 	return printError(fmt.Sprintf("executing %s: %v", delegate, err), "")
 }
 
-// A result is what the delegate printed, and its exit code.
+// A result is the delegate's output and exit code.
 type result struct {
 	out  []byte
 	code int
 }
 
-// runDelegate executes the delegate and waits for its end. An error is that it did
-// not run, or was killed. It ends with this process, as host-local alone would that was
-// killed: what it reserved later would be a leak. The kernel sees to that when the thread
-// ends that started it, so the caller must be locked to its thread.
+// runDelegate executes the delegate and waits for its end. It returns an error if the delegate did
+// not run or was killed. The delegate is killed when this process ends, as a killed host-local
+// would be: a later reservation would be a leak. The kernel kills it when the thread that started
+// it ends, so the caller must be locked to its thread.
 func runDelegate(delegate string, stdin []byte) (result, error) {
 	cmd := exec.Command(delegate)
 	cmd.Args[0] = calledAs(delegate)
@@ -54,9 +53,9 @@ func runDelegate(delegate string, stdin []byte) (result, error) {
 	return result{out.Bytes(), 0}, nil
 }
 
-// descendsFromItself reports whether this process descends from one of the same program,
-// as it does where a script in the place of host-local executes it and does not pass the
-// mark on. A runtime that executes CNI plugins is none.
+// descendsFromItself reports whether an ancestor of this process runs the same program, as behind a
+// script in the place of host-local that does not pass the mark on. A runtime that executes CNI
+// plugins is a different program.
 func descendsFromItself() bool {
 	self, err := os.Stat("/proc/self/exe")
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// A delegate that prints what it was given, with odd bytes and an odd code.
+// A delegate that prints its input, with odd bytes and an odd exit code.
 const echo = `#!/bin/sh
 printf '%s %s %s|' "$$" "$CNI_COMMAND" "$CNI_ARGS"
 cat
@@ -24,8 +24,8 @@ echo 'to stderr' >&2
 exit 7
 `
 
-// What the delegate gets and gives is passed on as it is, and all but an ADD is the
-// delegate itself: it has the process's ID.
+// Input and output of the delegate are passed on unchanged. For all commands but ADD the delegate
+// replaces the process, and has its ID.
 func TestPassesOn(t *testing.T) {
 	n := newTestNode(t)
 	n.bin = t.TempDir()
@@ -48,15 +48,15 @@ func TestPassesOn(t *testing.T) {
 	}
 }
 
-// The delegate is never this plugin, wherever and under whatever name it is
-// installed, and where there is none the error says what to do.
+// The delegate is never this plugin, under any name and in any directory. Without a delegate the
+// error says what to do.
 func TestFindsTheDelegate(t *testing.T) {
 	const script, other = "#!/bin/sh\nprintf '%s' \"$0\"\n", "#!/bin/sh\nprintf 'the wrong one'\n"
 	ours := filepath.Join(bin, "hostlocal-gc-ipam")
 	for _, row := range []struct {
 		reason  string
 		install func(first, second string) (program string)
-		want    string // the delegate below the directory of the test, or what the error says
+		want    string // the delegate below the test's directory, or a part of the error
 	}{
 		{"installed by type", func(first, _ string) string {
 			mustWrite(t, first+"/host-local", script)
@@ -174,7 +174,7 @@ func mustLink(t *testing.T, from, to string) {
 	}
 }
 
-// libcni asks a plugin for its version with a CNI_PATH that leads nowhere.
+// For VERSION libcni sets a CNI_PATH without plugins.
 func TestVersionWithoutPath(t *testing.T) {
 	n := newTestNode(t)
 	c := call{command: "VERSION", id: "a", env: []string{"CNI_PATH=dummy"}, stdin: `{"cniVersion":"1.0.0"}`}
@@ -185,8 +185,7 @@ func TestVersionWithoutPath(t *testing.T) {
 	}
 }
 
-// What host-local refuses is refused in its own words, and nothing is made or
-// released.
+// host-local's refusals are passed on in its own words, and nothing is created or released.
 func TestRefusedByHostLocal(t *testing.T) {
 	n := newTestNode(t)
 	n.fill(old)
@@ -213,8 +212,8 @@ func TestRefusedByHostLocal(t *testing.T) {
 	}
 }
 
-// A data directory that can't be written to is host-local's error, and one in which
-// only the lock can't be made is no obstacle to that error either.
+// A read-only data directory gives host-local's error, also if only the lock's file can't be
+// created.
 func TestReadOnlyDataDir(t *testing.T) {
 	n := newTestNode(t)
 	n.fill(old)

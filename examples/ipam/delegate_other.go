@@ -13,11 +13,10 @@ import (
 
 func selfFile(path string) string { return path }
 
-// add is what every command is here: the delegate's.
+// add runs the delegate, as for every command.
 func add(delegate string) int { return become(delegate) }
 
-// become runs the delegate in the place of this process, as far as that is possible
-// where not every system can replace one.
+// become runs the delegate as a child, since not every system can replace a process.
 func become(delegate string) int {
 	cmd := exec.Command(delegate)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.Env = os.Stdin, os.Stdout, os.Stderr, delegateEnv()

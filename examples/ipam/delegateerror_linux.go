@@ -13,8 +13,8 @@ func errorMessage(text []byte) string {
 	return e.Msg
 }
 
-// withDetails is a delegate's error with more in its details. Everything else in
-// it stays as it is, so that who looks for the message finds it.
+// withDetails returns a delegate's error with more details. All other fields stay, since runtimes
+// search for the message.
 func withDetails(text []byte, details string) []byte {
 	var e map[string]json.RawMessage
 	if err := json.Unmarshal(text, &e); err != nil || e == nil || details == "" {

@@ -10,8 +10,7 @@ import (
 	"strings"
 )
 
-// explain says what an error means to whoever runs containers: that of a source speaks
-// to those who run agents.
+// explain rewords a source's error, which is written for agents, for users of the plugin.
 func explain(err error) string {
 	switch {
 	case !errors.Is(err, fs.ErrPermission) && !strings.Contains(err.Error(), "process 1"):
@@ -26,7 +25,7 @@ func explain(err error) string {
 		`where the node is itself a container, set "nested" in "gc" of "ipam" or in %s beside the plugin (%v)`, settingsFile, err)
 }
 
-// inUserNamespace reports whether this process's IDs are not the machine's
+// inUserNamespace reports whether this process's user IDs are not the machine's
 // (user_namespaces(7)).
 func inUserNamespace() bool {
 	text, err := os.ReadFile("/proc/self/uid_map")

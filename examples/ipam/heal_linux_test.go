@@ -17,8 +17,8 @@ import (
 
 const noneLeft = "no IP addresses available in range set"
 
-// A full network whose reservations all leaked, some of them with records that are
-// left in libcni's cache: the first ADD succeeds, and so do all after it.
+// On a full network whose reservations all leaked, some with records in libcni's cache, every ADD
+// succeeds.
 func TestAllLeaked(t *testing.T) {
 	for _, name := range []string{"no records", "stale records"} {
 		t.Run(name, func(t *testing.T) {
@@ -33,10 +33,10 @@ func TestAllLeaked(t *testing.T) {
 			if _, err := n.addAs(n.of("control"), "host-local"); err == nil || !strings.Contains(err.Error(), noneLeft) {
 				t.Fatalf("the test is of no use: host-local alone says %v", err)
 			}
-			if err := n.del("control"); err != nil { // as runtimes do then
+			if err := n.del("control"); err != nil { // as runtimes do after a failed ADD
 				t.Fatal(err)
 			}
-			removeLinks(t, "br-test") // without a port it has no MAC address, and bridge can't use it
+			removeLinks(t, "br-test") // a bridge without ports has no MAC address, and the plugin can't use it
 			n.Make("first")
 			begun := time.Now()
 			ip, err := n.add("first")
@@ -63,7 +63,7 @@ func TestAllLeaked(t *testing.T) {
 	}
 }
 
-// Of 60 live containers among leaks none loses its address, after every ADD.
+// Of 60 live containers among leaks none ever loses its address.
 func TestSixtyLive(t *testing.T) {
 	n := newTestNode(t)
 	held := make(map[string]netip.Addr)
@@ -71,7 +71,7 @@ func TestSixtyLive(t *testing.T) {
 		id := fmt.Sprint("live", i)
 		held[id] = n.mustAdd(id)
 	}
-	for ip := range n.reserved() { // the age protects nobody
+	for ip := range n.reserved() { // no address is protected by its age
 		cnitest.DateBack(n.t, n.file(ip), old)
 	}
 	n.fill(old)
@@ -89,8 +89,7 @@ func TestSixtyLive(t *testing.T) {
 	}
 }
 
-// What is younger than the minimum age is kept, and the error is host-local's own with
-// the finding in its details.
+// Younger reservations are kept, and the error is host-local's with the finding in its details.
 func TestYoung(t *testing.T) {
 	n := newTestNode(t)
 	n.fill(20 * time.Second)
@@ -107,8 +106,8 @@ func TestYoung(t *testing.T) {
 	}
 }
 
-// Half a minute counts where the kernel and a cache that proved to be the node's were
-// asked, and nowhere else.
+// The short minimum age counts only where the kernel and a cache that proved to be the node's have
+// answered.
 func TestHalfAMinute(t *testing.T) {
 	for _, row := range []struct {
 		reason string
@@ -116,7 +115,7 @@ func TestHalfAMinute(t *testing.T) {
 		minAge time.Duration
 		heals  bool
 	}{
-		{"the cache names those that are gone", func(n *testNode) {
+		{"the cache names the ended containers", func(n *testNode) {
 			for i := range addresses {
 				n.record(fmt.Sprintf("gone%d", i), fmt.Sprintf("/run/netns/gone%d", i), 50*time.Second)
 			}
@@ -144,9 +143,9 @@ func TestHalfAMinute(t *testing.T) {
 	}
 }
 
-// Containers whose namespace shows no address are known to the cache alone. With a
-// cache that does not know them nothing is released, whatever the main plugin is: what
-// bridge has configured may be hidden, as in gVisor, and its interface shows that.
+// Only the cache knows containers whose namespace shows no address. With a cache that does not know
+// them nothing is released, whatever the main plugin is: an address of bridge may be hidden, as in
+// gVisor, and its interface shows that.
 func TestContainersWithoutAddress(t *testing.T) {
 	const live = 10
 	for _, row := range []struct {
@@ -203,8 +202,8 @@ func TestContainersWithoutAddress(t *testing.T) {
 	}
 }
 
-// Records that are torn, empty, of another kind, or in the place of which something
-// else stands, keep what their name may mean, and end nothing.
+// Records that are torn, empty, of another kind or no regular files keep what their name may refer
+// to, and end nothing.
 func TestOddRecords(t *testing.T) {
 	n := newTestNode(t)
 	for i, content := range []string{"", `{"kind":"cniC`, `{"cniVersion":"0.2.0","ip4":{"ip":"10.9.0.99/24"}}`, "\x00\xff"} {
@@ -223,7 +222,7 @@ func TestOddRecords(t *testing.T) {
 	reserved := n.reserved()
 	for i := range 4 {
 		if reserved[address(i)] != fmt.Sprint("odd", i) {
-			t.Errorf("what odd%d may hold is gone", i)
+			t.Errorf("the reservation of odd%d is gone", i)
 		}
 	}
 	if len(reserved) != 6 || reserved[address(9)] != "gone9" {
@@ -231,7 +230,7 @@ func TestOddRecords(t *testing.T) {
 	}
 }
 
-// A configuration of this plugin's own that is wrong is told with host-local's error.
+// An error in the plugin's own configuration is printed with host-local's error.
 func TestBrokenGC(t *testing.T) {
 	for _, row := range []struct{ reason, gc, want string }{
 		{"a key that nobody knows", `{"nested":true,"cacheDir":"/x"}`, "cacheDir"},

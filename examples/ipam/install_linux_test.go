@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// blockOf returns README's shell block with a line.
+// blockOf returns README's shell block that contains a line.
 func blockOf(t *testing.T, line string) string {
 	t.Helper()
 	readme, err := os.ReadFile("README.md")
@@ -27,15 +27,15 @@ func blockOf(t *testing.T, line string) string {
 	return ""
 }
 
-// README's commands install the plugin in place, also a second time and after a package
-// has brought a host-local of its own, and go back to the one that was there last.
+// README's commands install the plugin in place, also a second time and after a package has updated
+// host-local, and restore the last host-local.
 func TestInstallInPlace(t *testing.T) {
 	dir, built := t.TempDir(), filepath.Join(bin, "hostlocal-gc-ipam")
 	hostLocal := filepath.Join(dir, "host-local")
 	sh := func(block string) {
 		t.Helper()
 		cmd := exec.Command("sh", "-ec", strings.ReplaceAll(block, "/opt/cni/bin", dir))
-		cmd.Dir = bin // where it was built
+		cmd.Dir = bin // the build directory
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("%s: %v: %s", block, err, out)
 		}
@@ -70,7 +70,7 @@ func TestInstallInPlace(t *testing.T) {
 	is(hostLocal, second, "there is nothing to go back from")
 }
 
-// In k3s host-local is a link to a program that is all plugins, and does as it is called.
+// In k3s host-local is a link to a program that contains all plugins, and runs the one of its name.
 func TestCallsTheDelegateByItsName(t *testing.T) {
 	n := newTestNode(t)
 	n.bin = t.TempDir()
@@ -86,7 +86,7 @@ func TestCallsTheDelegateByItsName(t *testing.T) {
 	}
 }
 
-// What a configuration can't hold, since software writes it, a file beside the plugin says.
+// Settings for generated configurations are in a file beside the plugin.
 func TestSettingsBesideThePlugin(t *testing.T) {
 	for _, row := range []struct {
 		reason, file string
@@ -113,7 +113,7 @@ func TestSettingsBesideThePlugin(t *testing.T) {
 	}
 }
 
-// What the details say to whoever reads them at night.
+// The details of an error explain it to an operator.
 func TestDetails(t *testing.T) {
 	for _, row := range []struct {
 		reason string
@@ -127,7 +127,7 @@ func TestDetails(t *testing.T) {
 			}
 			n.record("live", "/run/netns/live", old)
 		}, "all 253 reservations in network podnet are in use: its range is too small"},
-		{"when it is worth another try", func(n *testNode) { n.fill(0) }, "more may be free at "},
+		{"when another try may succeed", func(n *testNode) { n.fill(0) }, "more may be free at "},
 		{"a directory that the settings name is not there", func(n *testNode) {
 			n.gc = `{"nested":true,"cacheDirs":["/nowhere/results"]}`
 			n.fill(0)

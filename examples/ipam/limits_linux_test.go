@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// In a user namespace, and where other processes are hidden, an ADD ends as with
-// host-local alone, says why nothing was released, and releases nothing.
+// In a user namespace, or where other processes are hidden, nothing is released. The ADD ends as
+// with host-local alone, and says why.
 func TestSeesTooLittle(t *testing.T) {
 	for _, row := range []struct {
 		reason string
@@ -34,7 +34,7 @@ func TestSeesTooLittle(t *testing.T) {
 			n.gc = nested
 		}
 		n.fill(old)
-		n.reserve(address(7), "b", old) // an earlier self of b
+		n.reserve(address(7), "b", old) // an earlier ADD of b
 		for _, c := range []call{{command: "ADD", id: "a"}, {command: "ADD", id: "b"}} {
 			cmd := n.command(c)
 			row.in(cmd)
@@ -53,7 +53,7 @@ func TestSeesTooLittle(t *testing.T) {
 	}
 }
 
-// A container whose ports were mapped is named when its address is released.
+// The release of an address names the host ports that were mapped to it.
 func TestTellsOfMappedPorts(t *testing.T) {
 	n := newTestNode(t)
 	n.fill(old)

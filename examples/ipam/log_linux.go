@@ -11,28 +11,28 @@ import (
 	"time"
 )
 
-// logTime is for how long an ADD that is done waits until its lines are read.
+// logTime is how long a finished ADD waits for its lines to be read.
 const logTime = 2 * time.Second
 
-// A logger writes lines to stderr. That may be a pipe which nobody reads, or whose reader
-// is gone: it neither holds up an ADD, which may have a lock that others wait for, nor ends
-// it. What is not read in time is lost.
+// A logger writes lines to stderr, which may be a pipe without a reader or with a slow one. It
+// neither ends nor delays an ADD, which may hold a lock that others wait for. Lines that are not
+// read in time are lost.
 type logger struct {
 	mu    sync.Mutex
 	lines []string
-	idle  chan struct{} // closed when all lines are written; nil before the first
+	idle  chan struct{} // closed when all lines are written; nil before the first line
 }
 
 var log logger //nolint:gochecknoglobals // there is one stderr
 
-// logf writes a line to stderr, which libcni passes on to the runtime's own where a
-// plugin succeeds.
+// logf writes a line to stderr. libcni passes the stderr of a successful plugin on to the
+// runtime's.
 func logf(format string, args ...any) {
 	log.mu.Lock()
 	defer log.mu.Unlock()
 	if log.idle == nil {
-		// Without this the program would end when it writes to a pipe that is closed. To
-		// ignore the signal would be passed on to the delegate.
+		// Without this a write to a closed pipe would end the program. The delegate would inherit
+		// an ignored signal.
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	}
 	log.lines = append(log.lines, fmt.Sprintf("hostlocal-gc-ipam: "+format+"\n", args...))
@@ -55,12 +55,12 @@ func (l *logger) write() {
 		}
 		l.mu.Unlock()
 		for _, line := range lines {
-			_, _ = os.Stderr.WriteString(line) // there is nobody else to be told
+			_, _ = os.Stderr.WriteString(line) // an error can't be reported
 		}
 	}
 }
 
-// flushLog waits until all lines are written, or for logTime.
+// flushLog waits until all lines are written, for logTime at most.
 func flushLog() {
 	log.mu.Lock()
 	idle := log.idle

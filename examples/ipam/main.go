@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command hostlocal-gc-ipam is the CNI IPAM plugin host-local with one addition:
-// an ADD that fails for want of an address releases what leaked, and tries again.
+// Command hostlocal-gc-ipam is the CNI IPAM plugin host-local with one addition: an ADD that finds
+// no address releases what leaked, and tries again.
 //
-// It hands every command to the real host-local, with the configuration as it is,
-// and gives its bytes and its exit code back. So there is one directory, one lock
-// and one format, and going back is a matter of the configuration. Three failures of
-// ADD are treated (add_linux.go):
+// It passes every command and the unchanged configuration to the real host-local, and returns its
+// output and exit code. So there is one directory, one lock and one format, and only a change of
+// the configuration is needed to go back. Three failures of ADD are treated (add_linux.go):
 //
 //   - no address is left: one pass of package gc over the network, with the kernel
 //     and libcni's cache as sources (pass_linux.go), however many ADDs fail at once
 //     (storm_linux.go);
-//   - the container has an address already, of an ADD before a crash or a reboot
+//   - the container already has an address, of an ADD before a crash or a reboot
 //     (own_linux.go);
-//   - a requested address is not free: the first or the second of these, by whose
-//     it is.
+//   - a requested address is not free: like the first or the second case, depending on
+//     its owner.
 //
-// Nothing of this is done, nor read, before an ADD failed. On other systems than
-// Linux the plugin only delegates. See README.md beside this file.
+// Before an ADD has failed none of this is done or read. On other systems than Linux the plugin
+// only delegates. See README.md.
 package main
 
 import "os"
@@ -26,7 +25,7 @@ func main() { os.Exit(run()) }
 
 const ownDelegate = "hostlocal-gc-ipam was executed as its own delegate: put the real host-local beside it as " + realName
 
-// run does what the runtime asks for, and returns the exit code.
+// run executes the runtime's command, and returns the exit code.
 func run() int {
 	if os.Getenv(mark) != "" {
 		return printError(ownDelegate, "")

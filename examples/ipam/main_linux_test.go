@@ -13,12 +13,12 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/cnitest"
 )
 
-// bin holds what the tests run: hostlocal-gc-ipam, host-local, the main plugins, flannel,
-// Multus, and two programs that stand for others.
+// bin contains hostlocal-gc-ipam, host-local, the main plugins, flannel, Multus, and two programs
+// of testdata.
 var bin = cnitest.Bin()
 
-// The first thread is what the process is shown by, and process 1 shows the node's
-// network namespace. It stays there: only the main goroutine has it.
+// The first thread represents the process in /proc, and process 1 shows the node's network
+// namespace. The main goroutine must stay on that thread.
 func init() { runtime.LockOSThread() } //nolint:gochecknoinits // in main it would be too late
 
 func TestMain(m *testing.M) {
@@ -32,8 +32,8 @@ func TestMain(m *testing.M) {
 	}, []string{"../internal/tools/multus", "../internal/tools/flannel"}, startContainer))
 }
 
-// startContainer starts a process in a PID namespace below, which shows that this is a
-// node (netns, Options.Nested). It dies with the first process of the tests.
+// startContainer starts a process in a child PID namespace, which shows that this is a node (netns,
+// Options.Nested). It ends with the first process of the tests.
 func startContainer() error {
 	container := exec.Command("sleep", "infinity")
 	container.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}

@@ -24,8 +24,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
-// network is the one of the tests, with 253 addresses for containers: the bridge has
-// .1.
+// network is the tests' network, with 253 addresses for containers: the bridge has .1.
 const (
 	network   = "podnet"
 	addresses = 253
@@ -34,20 +33,19 @@ const (
 
 func address(i int) string { return fmt.Sprintf("10.9.0.%d", 2+i) }
 
-// old is older than every minimum age.
+// old is above every minimum age.
 const old = time.Hour
 
-// A testNode is a data directory, a directory of plugins, and a runtime, which is
-// libcni.
+// A testNode is a data directory, a directory of plugins, and libcni as the runtime.
 type testNode struct {
 	t   testing.TB
 	dir string
 	bin string // CNI_PATH
 	cni *libcni.CNIConfig
 	*cnitest.Containers
-	log    *cnitest.Log // what plugins wrote to stderr
+	log    *cnitest.Log // stderr of the plugins
 	plugin string       // the main plugin
-	gc     string       // in the configuration
+	gc     string       // "gc" in the configuration
 }
 
 func newTestNode(t testing.TB) *testNode {
@@ -64,7 +62,7 @@ func newTestNode(t testing.TB) *testNode {
 	return n
 }
 
-// said is what plugins said, without the lines of single releases.
+// said returns the plugins' output without the lines of single releases.
 func (n *testNode) said() string {
 	var lines []string
 	for line := range strings.Lines(n.log.String()) {
@@ -81,7 +79,7 @@ func (n *testNode) file(ip string) string {
 	return filepath.Join(n.dataDir(), network, ip)
 }
 
-// config is the configuration of the main plugin, as libcni completes it.
+// config returns the main plugin's configuration as libcni completes it.
 func (n *testNode) config() string { return n.configOf("hostlocal-gc-ipam") }
 
 func (n *testNode) configOf(ipam string) string {
@@ -94,7 +92,7 @@ func (n *testNode) inner(ipam string) string {
 		n.plugin, ipam, n.dataDir(), n.gc)
 }
 
-// list is what a runtime has, with one IPAM plugin or the other.
+// list returns a runtime's configuration with the given IPAM plugin.
 func (n *testNode) list(ipam string) *libcni.NetworkConfigList {
 	n.t.Helper()
 	list, err := libcni.NetworkConfFromBytes(fmt.Appendf(nil, `{"cniVersion":"1.0.0","name":%q,"plugins":[{%s}]}`, network, n.inner(ipam)))
@@ -104,12 +102,12 @@ func (n *testNode) list(ipam string) *libcni.NetworkConfigList {
 	return list
 }
 
-// of is what a runtime says of a container.
+// of returns a runtime's parameters for a container.
 func (n *testNode) of(id string) *libcni.RuntimeConf {
 	return &libcni.RuntimeConf{ContainerID: id, NetNS: cnitest.NetNS(id), IfName: "eth0"}
 }
 
-// add is an ADD of a runtime.
+// add executes an ADD as a runtime does.
 func (n *testNode) add(id string) (netip.Addr, error) { return n.addAs(n.of(id), "hostlocal-gc-ipam") }
 
 func (n *testNode) addAs(rt *libcni.RuntimeConf, ipam string) (netip.Addr, error) {
@@ -138,13 +136,13 @@ func (n *testNode) del(id string) error {
 	return n.cni.DelNetworkList(context.Background(), n.list("hostlocal-gc-ipam"), n.of(id))
 }
 
-// reserve makes a reservation as host-local does, of an age.
+// reserve makes a reservation of the given age as host-local does.
 func (n *testNode) reserve(ip, id string, age time.Duration) {
 	n.t.Helper()
 	cnitest.Reserve(n.t, n.dataDir(), network, ip, id, age)
 }
 
-// record makes an entry of libcni's cache, of an age.
+// record makes an entry of the given age in libcni's cache.
 func (n *testNode) record(id, netNS string, age time.Duration) {
 	n.t.Helper()
 	n.write(n.recordFile(id), fmt.Sprintf(`{"kind":"cniCacheV1","containerId":%q,"ifName":"eth0","networkName":%q,"netns":%q}`, id, network, netNS), age)
@@ -159,7 +157,7 @@ func (n *testNode) write(path, content string, age time.Duration) {
 	cnitest.Write(n.t, path, content, age)
 }
 
-// fill reserves every address that is free, for containers that are gone.
+// fill reserves every free address for ended containers.
 func (n *testNode) fill(age time.Duration) {
 	n.t.Helper()
 	for i := range addresses {
@@ -169,7 +167,7 @@ func (n *testNode) fill(age time.Duration) {
 	}
 }
 
-// reserved is who holds which address, by the files.
+// reserved returns the owner of each reserved address.
 func (n *testNode) reserved() map[string]string {
 	n.t.Helper()
 	rs, err := hostlocal.New(n.dataDir()).List(context.Background())
@@ -183,7 +181,7 @@ func (n *testNode) reserved() map[string]string {
 	return all
 }
 
-// hide removes the address from a namespace, as gVisor does and as VFIO leaves it.
+// hide removes the address from a namespace, as gVisor and VFIO do.
 func (n *testNode) hide(id string) {
 	n.t.Helper()
 	err := ns.WithNetNSPath("/run/netns/"+id, func(ns.NetNS) error {
@@ -204,7 +202,7 @@ func (n *testNode) hide(id string) {
 	}
 }
 
-// removeLinks removes those interfaces that there are.
+// removeLinks removes the existing interfaces among names.
 func removeLinks(t testing.TB, names ...string) {
 	t.Helper()
 	for _, name := range names {
@@ -216,8 +214,7 @@ func removeLinks(t testing.TB, names ...string) {
 	}
 }
 
-// keeps fails unless each of these containers has the address that it was given, in
-// its namespace and by the reservation.
+// keeps fails unless each container has its address, in its namespace and in the reservation.
 func (n *testNode) keeps(held map[string]netip.Addr) {
 	n.t.Helper()
 	reserved := n.reserved()
@@ -228,7 +225,7 @@ func (n *testNode) keeps(held map[string]netip.Addr) {
 	}
 }
 
-// note is the note that the last pass left.
+// note returns the note of the last pass.
 func (n *testNode) note() (last note) {
 	n.t.Helper()
 	text, err := os.ReadFile(filepath.Join(n.dataDir(), "."+network+".gc"))
@@ -244,23 +241,23 @@ func (n *testNode) note() (last note) {
 	return last
 }
 
-// A call is one execution of the plugin, as a main plugin executes it.
+// A call is one execution of the plugin by a main plugin.
 type call struct {
 	command, id, ifName, args string
 	env                       []string
-	stdin                     string // the node's configuration if empty
-	program                   string // hostlocal-gc-ipam if empty
+	stdin                     string // empty: the node's configuration
+	program                   string // empty: hostlocal-gc-ipam
 }
 
-// An outcome is how a call ended.
+// An outcome is the result of a call.
 type outcome struct {
 	out, stderr string
 	code        int
 	pid         int
 }
 
-// call runs a plugin, and once more where a machine that is busy did not answer it in
-// time: nothing is released then, and a runtime would call again, too.
+// call runs a plugin, and repeats that if the sources timed out on a busy machine: nothing is
+// released then, and a runtime would repeat the call, too.
 func (n *testNode) call(c call) (o outcome) {
 	n.t.Helper()
 	for range 5 {
@@ -307,8 +304,8 @@ func copyFile(t testing.TB, from, to string, more ...byte) {
 	}
 }
 
-// modes says which files a directory has, and what they hold, to see that nothing
-// changed in it.
+// modes returns the files of a directory with mode and content, to check that nothing in it
+// changed.
 func modes(t testing.TB, dir string) (all []string) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {

@@ -25,41 +25,40 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/cnicache"
 )
 
-// owner is who asks for an address, as the runtime said.
+// owner returns the container and the interface of this ADD.
 func owner() (containerID, ifName string) {
 	return os.Getenv("CNI_CONTAINERID"), os.Getenv("CNI_IFNAME")
 }
 
-// betweenLooks is how far two looks at a container are apart, as those of a pass are (R5).
+// betweenLooks is the time between two checks of a container, as between those of a pass (R5).
 const betweenLooks = time.Second
 
-// isMine reports whether a reservation is that of an earlier ADD of the container and
-// the interface that this one is for. Versions of host-local before 0.8.0 wrote no
-// interface.
+// isMine reports whether an earlier ADD of the same container and interface made a reservation.
+// host-local before 0.8.0 wrote no interface.
 func (a *attempt) isMine(r *hostlocal.Reservation) bool {
 	id, ifName := owner()
 	return r.Network == a.node.conf.network && r.Owner == hostlocal.Owned && id != "" && r.ContainerID == id &&
 		(r.IfName == ifName || r.IfName == "")
 }
 
-// isOwn reports whether an address of the network is reserved for the one who asks.
+// isOwn reports whether this ADD's container has reserved an address of the network.
 func (a *attempt) isOwn(ip netip.Addr) (bool, error) {
 	rs, err := a.node.store.List(a.ctx)
 	return slices.ContainsFunc(rs, func(r hostlocal.Reservation) bool { return r.IP == ip && a.isMine(&r) }), err
 }
 
-// releaseOwn releases what an earlier ADD of this very container and interface has
-// reserved, as before a reboot or a crash. How old that is says nothing: it is not
-// judged by a pass. It goes only if nobody can be using it (R3 stays):
+// releaseOwn releases the reservation of an earlier ADD of this container and interface, from
+// before a reboot or a crash. Its age does not matter, so no pass judges it. It is released only if
+// nothing can be using it (R3):
 //
-//   - no process but this one and its ancestors serves that container;
-//   - no network namespace has an address that the container has reserved in whatever
+//   - no process but this one and its ancestors serves the container;
+//   - no network namespace has an address that the container has reserved in any
 //     network;
-//   - no entry of libcni's cache says that the container was attached to a namespace
-//     which lives, that of this ADD included if it is no younger than the entry;
-//   - if its namespace need not show its address, because the main plugin is none of
-//     those that configure it there, a cache must have had to name it (unrecorded), and
-//     two looks a second apart must find nothing: its ADD may be between two plugins.
+//   - no entry of libcni's cache says that the container was attached to a live
+//     namespace. This ADD's namespace counts if it is no younger than the entry;
+//   - if its namespace may hide the address, because the main plugin is not in
+//     addressing, a cache must have had to name it (unrecorded), and two checks a
+//     second apart must find nothing: its ADD may be between two plugins.
 //
 // Reservations are listed before the sources are asked (R1), the sources are asked in
 // the order of a container's life, and the release compares each file under the lock
@@ -76,7 +75,7 @@ func (a *attempt) releaseOwn() (again bool, err error) {
 			own = append(own, &rs[i])
 		}
 	}
-	if len(own) == 0 { // released by somebody else meanwhile
+	if len(own) == 0 { // another process has released it
 		return true, nil
 	}
 	holder, err := a.ownHolder(id, own, rs)
@@ -98,8 +97,8 @@ func (a *attempt) releaseOwn() (again bool, err error) {
 	return away == len(own), nil
 }
 
-// ownHolder says who may be using own, or anything else that container id has
-// reserved, or nothing.
+// ownHolder names a possible user of own, or of any other reservation of container id. It is empty
+// if there is none.
 func (a *attempt) ownHolder(id string, own []*hostlocal.Reservation, rs []hostlocal.Reservation) (string, error) {
 	ctx, cancel := context.WithTimeout(a.ctx, sourceTime)
 	defer cancel()
@@ -139,13 +138,13 @@ func (a *attempt) ownHolder(id string, own []*hostlocal.Reservation, rs []hostlo
 		return fmt.Sprintf("with %q its namespace need not show it, and no CNI cache in %v would have to name it; "+
 			"is the runtime's directory among these (cacheDirs)?", a.node.conf.plugin, a.node.conf.cacheDirs), nil
 	}
-	return otherProcess(id) // once more: between two plugins of a chain none runs for a moment
+	return otherProcess(id) // again: between two plugins of a chain no process runs
 }
 
-// unrecorded reports whether the owner of own may live and have no entry in the caches:
-// it has none now, not even a stale one, and either none of the entries there are is that
-// of a reservation of the network, so that the caches may be another node's, or own is
-// older than they are, so that its entry may have been wiped (R5, cnicache).
+// unrecorded reports whether the owner of own may live without an entry in the caches. It has no
+// entry now, not even a stale one. And either no entry belongs to a reservation of the network, so
+// the caches may be another node's, or own is older than the caches, so its entry may have been
+// wiped (R5, cnicache).
 func unrecorded(caches *podsource.Answer, own []*hostlocal.Reservation, rs []hostlocal.Reservation) bool {
 	has := func(r *hostlocal.Reservation) bool {
 		return slices.Contains(caches.Recorded, podsource.Attachment{Network: r.Network, ContainerID: r.ContainerID})
@@ -158,10 +157,10 @@ func unrecorded(caches *podsource.Answer, own []*hostlocal.Reservation, rs []hos
 	return !proven || caches.RecordedSince.IsZero() || slices.ContainsFunc(own, older)
 }
 
-// livingButHere says which namespaces live. That of this ADD is no sign of life to an
-// entry which is older than it: the one that had its path before is gone. An entry from
-// the future, as after a start without a clock, may be older; where the container's
-// namespace would show its address, it is taken for that.
+// livingButHere returns a function that reports which namespaces live. This ADD's namespace does
+// not count for an older entry: the former namespace at its path is gone. An entry from the future,
+// as after a boot without a clock, may also be older; it is treated as such if the container's
+// namespace would show its address.
 func (a *attempt) livingButHere(ctx context.Context) (func(path string, at time.Time) (may, sure bool), error) {
 	lives, err := a.node.kernel.Living(ctx)
 	if err != nil {
@@ -178,11 +177,11 @@ func (a *attempt) livingButHere(ctx context.Context) (func(path string, at time.
 	}, nil
 }
 
-// mountedSince returns since when a network namespace is mounted at a path, at the latest:
-// the kernel makes its inode, with the time of that moment, when the namespace is first
-// looked at, and a mount keeps it (Linux, fs/nsfs.c and fs/libfs.c, path_from_stashed).
-// It is zero where nothing of the kind is there: what a link leads to, as those of procfs
-// do, may be made anew at each look.
+// mountedSince returns an upper limit for the time at which a network namespace was mounted at a
+// path. The kernel makes its inode, with the current time, when the namespace is first accessed,
+// and a mount keeps the inode (Linux, fs/nsfs.c and fs/libfs.c, path_from_stashed). It is zero if
+// there is no mount. The target of a link, such as those of procfs, may get a new inode at each
+// access.
 func mountedSince(netNS string) time.Time {
 	var fs unix.Statfs_t
 	info, err := os.Lstat(netNS)
@@ -192,7 +191,7 @@ func mountedSince(netNS string) time.Time {
 	return info.ModTime()
 }
 
-// cleanNetNS is a path of a namespace without what makes two of one: /var/run is /run.
+// cleanNetNS makes the path of a namespace unique: /var/run is /run.
 func cleanNetNS(p string) string {
 	p = path.Clean(p)
 	if rest, ok := strings.CutPrefix(p, "/var/run/"); ok {
@@ -201,9 +200,8 @@ func cleanNetNS(p string) string {
 	return p
 }
 
-// otherProcess returns a process that serves container id, and is neither this one nor
-// an ancestor of it with the same interface: an ADD in flight, or a DEL. It is empty if
-// there is none.
+// otherProcess returns a process that serves container id: an ADD in flight, or a DEL. It ignores
+// this process and its ancestors with the same interface. It is empty if there is none.
 func otherProcess(id string) (string, error) {
 	own := ancestors()
 	_, ifName := owner()
@@ -231,20 +229,20 @@ func otherProcess(id string) (string, error) {
 	return "", nil
 }
 
-// readEnviron reads an environment. A program is started with 6 MiB at most (execve(2)), but
-// a process may show any memory of its own as that (prctl(2), PR_SET_MM_MAP): no plugin does.
-// Each variable in what it returns is between two zeros.
+// readEnviron reads an environment, with a zero before and after each variable. A program gets at
+// most 6 MiB at its start (execve(2)), but a process may show any of its memory instead (prctl(2),
+// PR_SET_MM_MAP). No plugin does.
 func readEnviron(path string) ([]byte, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = file.Close() }() // it was only read
+	defer func() { _ = file.Close() }() // only read
 	text, err := io.ReadAll(io.LimitReader(file, 8<<20))
 	return slices.Concat([]byte{0}, text, []byte{0}), err
 }
 
-// ancestors returns this process and those that it descends from.
+// ancestors returns this process and its ancestors.
 func ancestors() []int {
 	all := []int{os.Getpid()}
 	for pid := os.Getppid(); pid > 0 && !slices.Contains(all, pid); pid = parentOf(pid) {
@@ -253,8 +251,8 @@ func ancestors() []int {
 	return all
 }
 
-// parentOf returns the parent of a process, or 0 (proc(5), /proc/<pid>/stat: the name,
-// which may hold anything, is in brackets, and the parent follows the state).
+// parentOf returns the parent of a process, or 0. The parent follows the state, after the name,
+// which is in brackets and may contain anything (proc(5), /proc/<pid>/stat).
 func parentOf(pid int) int {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {

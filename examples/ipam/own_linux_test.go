@@ -23,8 +23,7 @@ const (
 	container = "c0ffee"
 )
 
-// reboot is a power loss: every namespace is gone, and the directories are as they
-// were.
+// reboot simulates a power loss: it removes every namespace and keeps the directories.
 func (n *testNode) reboot() {
 	n.t.Helper()
 	for _, id := range n.IDs() {
@@ -32,16 +31,16 @@ func (n *testNode) reboot() {
 	}
 }
 
-// requesting is what a runtime says of a container that asks for an address.
+// requesting returns a runtime's parameters for a container that requests an address.
 func (n *testNode) requesting(id, ip string) *libcni.RuntimeConf {
 	rt := n.of(id)
 	rt.Args = [][2]string{{"IgnoreUnknown", "1"}, {"IP", ip}}
 	return rt
 }
 
-// After a power loss a runtime starts the same containers again: with host-local alone
-// that fails, and here the first start succeeds, with a requested address and without
-// one. The reservation may be seconds old.
+// After a power loss a runtime starts the same containers again. That fails with host-local alone.
+// Here the first start succeeds, with and without a requested address, even if the reservation is
+// seconds old.
 func TestStartsAgain(t *testing.T) {
 	for _, ip := range []string{"", "10.9.0.77"} {
 		t.Run("requested "+ip, func(t *testing.T) {
@@ -65,7 +64,7 @@ func TestStartsAgain(t *testing.T) {
 			if _, err := n.addAs(of(container), "host-local"); err == nil || !strings.Contains(err.Error(), want) {
 				t.Fatalf("the test is of no use: host-local alone says %v", err)
 			}
-			n.Remove(container) // bridge leaves its interface when IPAM fails
+			n.Remove(container) // bridge leaves its interface after a failure of IPAM
 			n.Make(container)
 			got, err := n.addAs(of(container), "hostlocal-gc-ipam")
 			if err != nil {
@@ -82,7 +81,7 @@ func TestStartsAgain(t *testing.T) {
 	}
 }
 
-// The container's earlier address is kept where somebody may be using it.
+// The container's earlier address is kept if something may be using it.
 func TestKeepsItsOwn(t *testing.T) {
 	for _, row := range []struct {
 		reason string
@@ -146,14 +145,14 @@ func TestKeepsItsOwn(t *testing.T) {
 	}
 }
 
-// What is the same container's but another interface's, or another network's, stays.
+// Reservations of the same container for another interface or network stay.
 func TestOwnIsNoOther(t *testing.T) {
 	n := newTestNode(t)
 	n.reserve(address(0), container, old)
 	n.write(n.file(address(1)), container+"\r\nnet1", old)
-	n.write(n.file(address(2)), container, old) // as host-local wrote before 0.8.0
+	n.write(n.file(address(2)), container, old) // as host-local before 0.8.0 wrote it
 	n.write(n.dataDir()+"/othernet/10.8.0.2", container+"\r\neth0", old)
-	n.record(container, "/run/netns/"+container, old) // its own namespace, which is there again
+	n.record(container, "/run/netns/"+container, old) // its own namespace, which exists again
 	n.Make(container)
 	if got := n.call(call{command: "ADD", id: container}); got.code != 0 {
 		t.Fatal(got.out)
@@ -163,8 +162,8 @@ func TestOwnIsNoOther(t *testing.T) {
 	}
 }
 
-// A requested address of somebody else is released if that leaked, by the rules of a
-// pass, and else its holder is named.
+// A requested address of another container is released if it leaked, by the rules of a pass, or
+// else its holder is named.
 func TestRequestedOfAnother(t *testing.T) {
 	for _, row := range []struct {
 		reason string
@@ -192,7 +191,7 @@ func TestRequestedOfAnother(t *testing.T) {
 		}, false, "is in-use"},
 	} {
 		n := newTestNode(t)
-		n.reserve(address(9), "more", old) // a pass that released only this one heals nothing
+		n.reserve(address(9), "more", old) // releasing only this one would not help
 		ip := row.setUp(n)
 		got := n.call(call{command: "ADD", id: "a", args: "IgnoreUnknown=1;IP=" + ip})
 		if (got.code == 0) != row.heals || !strings.Contains(got.out, row.want) {
@@ -213,7 +212,7 @@ func (n *testNode) process(env ...string) {
 	n.start(cmd)
 }
 
-// start starts a process that ends when its stdin does, which is with the test.
+// start starts a process that ends with its stdin, at the end of the test.
 func (n *testNode) start(cmd *exec.Cmd) {
 	n.t.Helper()
 	stdin, err := cmd.StdinPipe()

@@ -18,11 +18,11 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/netns"
 )
 
-// shortAge is the minimum age that counts where the kernel and a cache that proved
-// to be the node's both answered (R5).
+// shortAge is the minimum age if both the kernel and a cache that has proved to be the node's have
+// answered (R5).
 const shortAge = 30 * time.Second
 
-// A node is what this process asks, and where it releases.
+// A node is the sources of this process and the store in which it releases.
 type node struct {
 	conf   *config
 	store  *hostlocal.Store
@@ -49,25 +49,24 @@ func newNode(conf *config) (*node, error) {
 	return n, nil
 }
 
-// lastAnswer is a cache whose last answer is kept.
+// lastAnswer is a cache that records its last answer.
 type lastAnswer struct {
 	*cnicache.Source
 	answer podsource.Answer
 }
 
-// Pods is the cache's answer.
 func (l *lastAnswer) Pods(ctx context.Context) (podsource.Answer, error) {
 	a, err := l.Source.Pods(ctx)
 	l.answer = a
 	return a, err
 }
 
-// A finding is what a pass came to.
+// A finding is the result of a pass.
 type finding struct {
 	released int
 	minAge   time.Duration
 	text     string
-	entries  []gc.Entry // of the network
+	entries  []gc.Entry // entries of the network
 }
 
 // of returns the entry of an address, or nil.
@@ -80,20 +79,18 @@ func (f *finding) of(ip netip.Addr) *gc.Entry {
 	return nil
 }
 
-// pass does one pass, in up to two steps. What is older than the library's default
-// minimum age takes one look at the node, in some milliseconds, and goes at once. Only
-// if that is not enough, and something younger may be a leak, is the network judged
-// again with the short minimum age, which takes two looks a second apart (R5).
+// pass makes a pass in up to two steps. The first uses the library's default minimum age, asks the
+// sources once, and takes milliseconds. The second runs only if that was not enough and younger
+// reservations may be leaks. It uses the short minimum age, which takes two questions a second
+// apart (R5).
 //
-// A plugin that is killed leaves an address in a namespace without a record, until its
-// runtime has removed that. For such a moment the cache does not count, so the second
-// step is repeated if nothing was released yet, and a record of some reservation says
-// that it is the right one. An error of the second step does not undo what the first has
-// released.
+// A killed plugin leaves an address in a namespace without a record until its runtime has removed
+// the namespace. Until then the cache does not count. So the second step is repeated if nothing was
+// released yet and some record belongs to a reservation. An error of the second step does not undo
+// the releases of the first.
 //
-// The minimum age of a finding is the short one unless something older than that was
-// kept for its age: because the second step was not needed, or because it found that
-// the short age does not count here.
+// The minimum age of a finding is the short one unless an older reservation was kept for its age:
+// because the second step was not needed, or because the short age did not count.
 func (a *attempt) pass(n *note, enough func(*finding) bool) (finding, error) {
 	report, err := a.reconcile(gc.DefaultMinAge)
 	if err != nil {
@@ -140,7 +137,7 @@ func (a *attempt) recordsSome(entries []gc.Entry) bool {
 	})
 }
 
-// pause waits, and reports whether there is time left.
+// pause waits, and reports whether time is left.
 func (a *attempt) pause(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -152,8 +149,7 @@ func (a *attempt) pause(d time.Duration) bool {
 	}
 }
 
-// keptForAge reports whether something is kept for its age that is older than the
-// short minimum age.
+// keptForAge reports whether a reservation older than the short minimum age is kept for its age.
 func keptForAge(report *gc.Report, entries []gc.Entry) bool {
 	return slices.ContainsFunc(entries, func(e gc.Entry) bool {
 		old := report.Started.Sub(e.ReservedAt) >= shortAge+time.Second // timestamps may be of whole seconds
@@ -161,8 +157,8 @@ func keptForAge(report *gc.Report, entries []gc.Entry) bool {
 	})
 }
 
-// reconcile is a pass of the library. What went wrong with single files or with the
-// plugin's lock is in the report, and not an error here.
+// reconcile makes a pass of the library. Errors of single files or of the plugin's lock are in the
+// report, and are not returned.
 func (a *attempt) reconcile(minAge time.Duration) (gc.Report, error) {
 	r, err := gc.New(a.node.store, []string{a.node.conf.network}, a.node.source, gc.Options{MinAge: minAge, SourceTimeout: sourceTime})
 	if err != nil {
@@ -175,7 +171,7 @@ func (a *attempt) reconcile(minAge time.Duration) (gc.Report, error) {
 	return report, nil
 }
 
-// entries are those of the network that is to get an address.
+// entries returns the report's entries of the network.
 func (a *attempt) entries(report *gc.Report) (entries []gc.Entry) {
 	for _, e := range report.Reservations {
 		if e.Network == a.node.conf.network {
@@ -185,7 +181,7 @@ func (a *attempt) entries(report *gc.Report) (entries []gc.Entry) {
 	return entries
 }
 
-// tell logs what was released, and returns how many that were.
+// tell logs the released reservations, and returns their number.
 func (a *attempt) tell(entries []gc.Entry) (released int) {
 	for i := range entries {
 		if entries[i].Verdict == gc.Released {
@@ -196,7 +192,7 @@ func (a *attempt) tell(entries []gc.Entry) (released int) {
 	return released
 }
 
-// describe says in one sentence what a pass came to.
+// describe summarizes a pass in one sentence.
 func (a *attempt) describe(f *finding, report *gc.Report) string {
 	counts, reasons := make(map[gc.Reason]int), []gc.Reason{}
 	for i := range f.entries {
@@ -232,8 +228,7 @@ func (a *attempt) describe(f *finding, report *gc.Report) string {
 	return text
 }
 
-// passFor does a pass for a requested address, and says who holds it if that is not
-// free then.
+// passFor makes a pass for a requested address, and reports its holder if it is still not free.
 func (a *attempt) passFor(ip netip.Addr) (again bool, err error) {
 	lock, err := lockStorm(a.ctx, a.node.conf)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
-// logReleased logs a release. Of a container whose ports were mapped it says so: no DEL
-// has removed the rules of portmap, and they lead to whoever gets the address next.
+// logReleased logs a release. It names the host ports that were mapped to the container: no DEL
+// removed portmap's rules, and they lead to the address's next owner.
 func (a *attempt) logReleased(r *hostlocal.Reservation, why string) {
 	line := fmt.Sprintf("released %v in network %s, reserved %s for container %q and interface %q: %s",
 		r.IP, r.Network, r.ReservedAt.Format("2006-01-02 15:04:05"), r.ContainerID, r.IfName, why)
@@ -23,7 +23,7 @@ func (a *attempt) logReleased(r *hostlocal.Reservation, why string) {
 	logf("%s", line)
 }
 
-// mappedPorts returns the host ports that libcni's caches know of r's attachment.
+// mappedPorts returns the host ports of r's attachment in libcni's caches.
 func (a *attempt) mappedPorts(r *hostlocal.Reservation) string {
 	var ports []string
 	for _, dir := range a.node.conf.cacheDirs {

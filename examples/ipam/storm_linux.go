@@ -17,26 +17,25 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
 
-// A note is what the last pass over a network left for the ADDs that waited for it,
-// and for the next pass. Times are those since the boot, which all processes share.
+// A note is the result of the last pass over a network, for ADDs that waited for it and for the
+// next pass. Times are those since the boot, which all processes share.
 type note struct {
 	BootID   string        `json:"bootID"`
-	Passes   int           `json:"passes"` // since the boot
+	Passes   int           `json:"passes"` // number since the boot
 	Begin    time.Duration `json:"begin"`
 	End      time.Duration `json:"end"`
 	EndedAt  time.Time     `json:"endedAt"` // by the wall clock, for people
 	Released int           `json:"released"`
 	MinAge   string        `json:"minAge,omitempty"`
 	Found    string        `json:"found"`
-	// FirstSeen is when reservations without a usable timestamp were first seen
-	// unowned: a process that ends with its ADD remembers nothing.
+	// FirstSeen is when reservations without a usable timestamp were first seen unowned. It is
+	// stored, since a process ends with its ADD.
 	FirstSeen map[string]time.Duration `json:"firstSeen,omitempty"`
 }
 
-// passForAll does a pass, or takes the result of one that another ADD did: of one that
-// began after the try that failed it takes its answer, and one that released
-// something after that try began is reason enough for another try. So ADDs that fail at
-// once do one pass and not one each.
+// passForAll makes a pass, or uses the result of another ADD's pass. A pass that began after the
+// failed try answers for this ADD. A pass that released something after that try began justifies
+// another try. So concurrent ADDs that fail share one pass.
 func (a *attempt) passForAll(began time.Duration) (again bool, err error) {
 	lock, err := lockStorm(a.ctx, a.node.conf)
 	if err != nil {
@@ -55,7 +54,7 @@ func (a *attempt) passForAll(began time.Duration) (again bool, err error) {
 		return false, err
 	}
 	f, err := a.passNoted(lock, func(*finding) bool { return false }, true)
-	if errors.Is(err, gc.ErrSourceTimeout) { // the CPU has more to do than this; later tries may fare better
+	if errors.Is(err, gc.ErrSourceTimeout) { // the CPU is busy; a later try may succeed
 		a.found(err.Error())
 		return true, nil
 	}
@@ -68,13 +67,13 @@ func (a *attempt) passForAll(began time.Duration) (again bool, err error) {
 	return f.released > 0, nil
 }
 
-// passPause is how long after the begin of a pass that released nothing the next one
-// begins at the earliest. On a node that is full for good the runtime repeats its ADDs
-// for ever: they cost one pass in that time, and the ADDs that come meanwhile share it.
+// passPause is the minimum time between the beginnings of a pass that released nothing and of the
+// next one. On a node that stays full the runtime repeats its ADDs for ever: they cost one pass in
+// that time, and share it.
 const passPause = 2 * time.Second
 
-// pauseAfter waits until a pass may begin after the last one. The lock is held
-// meanwhile, so that all who wait take the answer of that pass.
+// pauseAfter waits until the next pass may begin. It keeps the lock, so that all waiting ADDs use
+// that pass.
 func (a *attempt) pauseAfter(last *note) error {
 	wait := last.Begin + passPause - sinceBoot()
 	if last.Released > 0 || last.Begin == 0 || a.pause(wait) {
@@ -83,10 +82,10 @@ func (a *attempt) pauseAfter(last *note) error {
 	return fmt.Errorf("waiting to search network %s for leaks once more: %w", a.node.conf.network, a.ctx.Err())
 }
 
-// passNoted does a pass and notes it. One that failed is noted too, since it would fail
-// for all who wait. A pass that released nothing and lacked time, whether its sources' or
-// its own ADD's, or was done for one address (not forAll) answers nobody else: the note
-// keeps what the pass before has found.
+// passNoted makes a pass and notes it. A failed pass is noted, too, since it would fail for all who
+// wait. Some passes that released nothing answer no other ADD: those that lacked time, their
+// sources' or their ADD's, and those for one address (not forAll). The note then keeps the previous
+// result.
 func (a *attempt) passNoted(lock *stormLock, enough func(*finding) bool, forAll bool) (finding, error) {
 	before := lock.read()
 	n := before
@@ -110,16 +109,16 @@ func (a *attempt) passNoted(lock *stormLock, enough func(*finding) bool, forAll 
 	return f, err
 }
 
-// A stormLock is the lock under which passes over a network are done, and their note.
-// It is the one file that this plugin makes: <data dir>/.<network>.gc, beside the
-// network's directory, where host-local never looks.
+// A stormLock is the lock for passes over a network, with their note. Its file is the only one that
+// this plugin creates: <data dir>/.<network>.gc, beside the network's directory, where host-local
+// never looks.
 type stormLock struct {
 	file *os.File
 	boot string
 }
 
-// lockStorm waits for the lock. Where there is no room for its file the data directory is
-// locked in its place, and nothing is noted: to release is what makes room.
+// lockStorm waits for the lock. If the file system has no room for its file, it locks the data
+// directory instead, without a note: the releases make room.
 func lockStorm(ctx context.Context, conf *config) (*stormLock, error) {
 	path := filepath.Join(conf.dataDir, "."+conf.network+".gc")
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
@@ -139,23 +138,23 @@ func lockStorm(ctx context.Context, conf *config) (*stormLock, error) {
 		go func() { locked <- flock(file) }()
 		select {
 		case err = <-locked:
-		case <-ctx.Done(): // the waiting thread ends with this process, and nothing is done under the lock until then
+		case <-ctx.Done(): // the waiting thread ends with this process, and does nothing under the lock
 			return nil, fmt.Errorf("waiting for another ADD's pass over network %s: %w", conf.network, ctx.Err())
 		}
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("locking %s: %w", path, err), file.Close())
 		}
-		there, err := os.Stat(path) // no link was opened but the one to the data directory
+		there, err := os.Stat(path) // openLock follows no link in the last element
 		mine, mineErr := file.Stat()
 		if err == nil && mineErr == nil && os.SameFile(there, mine) {
 			return &stormLock{file, strings.TrimSpace(string(boot))}, nil
 		}
-		_ = file.Close() // somebody has removed it meanwhile, and others lock another one
+		_ = file.Close() // the file was removed meanwhile, and others lock a new one
 	}
 }
 
-// openLock opens the lock, and makes it if there is none. It follows no link, and is
-// not blocked by a pipe.
+// openLock opens the lock file, and creates it if there is none. It follows no link, and a pipe
+// does not block it.
 func openLock(path string) (*os.File, error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
 	if err != nil {
@@ -179,11 +178,11 @@ func flock(file *os.File) error {
 	}
 }
 
-// unlock gives the lock to the next.
+// unlock releases the lock.
 func (l *stormLock) unlock() { _ = l.file.Close() }
 
-// read returns the note. One of another boot or from the future, or that was torn when
-// a pass was killed, says nothing.
+// read returns the note. It is empty if the note is of another boot, from the future, or torn
+// because its writer was killed.
 func (l *stormLock) read() note {
 	var n note
 	text, err := io.ReadAll(io.NewSectionReader(l.file, 0, 64<<20))

@@ -16,8 +16,8 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/cnitest"
 )
 
-// storm is as many ADDs at once, of containers that have namespaces already. It
-// returns the addresses of those that succeeded, and the errors of the others.
+// storm executes concurrent ADDs of containers that already have namespaces. It returns the
+// addresses of the successful ones and the errors of the others.
 func (n *testNode) storm(count int) (held map[string]netip.Addr, errs []error) {
 	held = make(map[string]netip.Addr)
 	for i := range count {
@@ -45,8 +45,8 @@ func (n *testNode) storm(count int) (held map[string]netip.Addr, errs []error) {
 	return held, errs
 }
 
-// Of 200 ADDs at once on a full network whose reservations all leaked every one
-// succeeds, and gets an address that nobody else has.
+// On a full network whose reservations all leaked, each of 200 concurrent ADDs succeeds with an
+// address of its own.
 func TestStormOnLeaks(t *testing.T) {
 	n := newTestNode(t)
 	n.fill(old)
@@ -67,7 +67,7 @@ func TestStormOnLeaks(t *testing.T) {
 	}
 }
 
-// 200 ADDs at once that must fail do a few passes, and not one each.
+// 200 concurrent ADDs that must fail share a few passes.
 func TestStormOnYoung(t *testing.T) {
 	n := newTestNode(t)
 	n.fill(0)
@@ -86,7 +86,7 @@ func TestStormOnYoung(t *testing.T) {
 	}
 }
 
-// lock takes the lock under which passes are done, as another ADD does.
+// lock takes the lock for passes, as another ADD does.
 func (n *testNode) lock() *stormLock {
 	n.t.Helper()
 	if err := os.MkdirAll(n.dataDir(), 0o755); err != nil {
@@ -99,16 +99,16 @@ func (n *testNode) lock() *stormLock {
 	return lock
 }
 
-// An ADD that waited for the pass of another takes its result, by when that began and
+// An ADD that waited for another's pass uses its result, depending on when the pass began and
 // ended.
 func TestTakesTheResultOfAnother(t *testing.T) {
 	const before, after = -time.Hour, time.Duration(0)
 	for _, row := range []struct {
 		reason     string
-		begin, end time.Duration // of the last pass, against a moment after the try has failed
+		begin, end time.Duration // of the last pass, relative to a time after the failed try
 		released   int
 		boot       string
-		passes     int // done by this ADD
+		passes     int // passes of this ADD
 		want       string
 	}{
 		{"it began after this try, and released nothing", after, after, 0, "", 0, "another ADD's answer: nothing"},
@@ -139,8 +139,8 @@ func TestTakesTheResultOfAnother(t *testing.T) {
 	}
 }
 
-// A lock that was removed while somebody waited for it is no lock any more: others have
-// made and taken another one.
+// A lock file that was removed while an ADD waited for it is ignored: others have made and locked a
+// new one.
 func TestRemovedLock(t *testing.T) {
 	n := newTestNode(t)
 	n.fill(old)
@@ -160,7 +160,7 @@ func TestRemovedLock(t *testing.T) {
 	}
 }
 
-// A note that was torn when a pass was killed says nothing, and is replaced.
+// A note that was torn by a kill counts as empty, and is replaced.
 func TestTornNote(t *testing.T) {
 	for _, text := range []string{"", "{", `{"bootID":`, "\x00", strings.Repeat("x", 1<<20)} {
 		n := newTestNode(t)
@@ -175,7 +175,7 @@ func TestTornNote(t *testing.T) {
 	}
 }
 
-// A lock that can't be used is told, and nothing is released without it.
+// An unusable lock is an error, and nothing is released without it.
 func TestLockThatIsNone(t *testing.T) {
 	for _, row := range []struct {
 		reason string
@@ -201,8 +201,7 @@ func TestLockThatIsNone(t *testing.T) {
 	}
 }
 
-// A plugin whose parent ends while it waits tries no more: nobody would hear of the
-// address.
+// A plugin whose parent ends while it waits does not try again: nobody would read the address.
 func TestOrphan(t *testing.T) {
 	n := newTestNode(t)
 	n.fill(old)
@@ -224,7 +223,7 @@ func TestOrphan(t *testing.T) {
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	_ = cmd.Wait() // it was killed
+	_ = cmd.Wait() // killed
 	lock.unlock()
 	var said []byte
 	cnitest.Until(n.t, "the plugin has said something", func() bool {
@@ -245,7 +244,7 @@ func isAwaited(t *testing.T, lock *stormLock) bool {
 	return awaited(t, lock) > 0
 }
 
-// awaited returns how many processes wait for a lock (proc(5), /proc/locks).
+// awaited returns the number of processes that wait for a lock (proc(5), /proc/locks).
 func awaited(t *testing.T, lock *stormLock) (count int) {
 	t.Helper()
 	info, err := lock.file.Stat()

@@ -11,17 +11,16 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
-// releaseUndated releases reservations whose timestamps say no age, as those from the
-// future, once they were seen unowned in every pass for the default minimum age since
-// the first. The library counts that in its own process, which ends here with the ADD,
-// so when each was first seen is noted in the lock's file, with its identity, on the
-// clock of the same boot. It returns how many it released.
+// releaseUndated releases reservations with unusable timestamps, such as those from the future,
+// once every pass has seen them unowned for the default minimum age. The library measures that
+// within one process, which ends here with the ADD. So the lock's file stores when each was first
+// seen, with its identity, on the clock of the boot. It returns the number of releases.
 //
-// What is kept for any other reason is not in question: its note is removed.
+// What is kept for any other reason loses its note.
 func (a *attempt) releaseUndated(n *note, report *gc.Report) int {
 	now := sinceBoot()
 	seen := make(map[string]time.Duration)
-	young := make(map[string]bool) // containers that have a reservation which must be kept
+	young := make(map[string]bool) // containers with a reservation that must be kept
 	due := func(e *gc.Entry) bool {
 		first, ok := seen[fileOf(e.Reservation)]
 		return ok && now-first >= gc.DefaultMinAge && e.Network == a.node.conf.network
@@ -51,13 +50,13 @@ func (a *attempt) releaseUndated(n *note, report *gc.Report) int {
 	return released
 }
 
-// fileOf tells a reservation's file from every other, also for another process.
+// fileOf identifies a reservation's file, also for other processes.
 func fileOf(r *hostlocal.Reservation) string {
 	return fmt.Sprint(r.Network, " ", r.IP, " ", r.Identity())
 }
 
-// unproven reports whether a cache names a container and can't tell whether it lives
-// (R4). The library looks at the age before.
+// unproven reports whether a cache names a container and can't tell whether it lives (R4). The
+// library looks at the age first.
 func (a *attempt) unproven(containerID string) bool {
 	for _, p := range a.node.cache.answer.Pods {
 		if p.Unproven && slices.Contains(p.ContainerIDs, containerID) {
@@ -67,8 +66,8 @@ func (a *attempt) unproven(containerID string) bool {
 	return false
 }
 
-// release releases, and logs it. It returns how many it released, and with those that
-// somebody else removed meanwhile how many are away.
+// release releases reservations, and logs them. It returns how many it released, and how many are
+// away, which includes those that another process removed.
 func (a *attempt) release(leaks []*hostlocal.Reservation, why string) (released, away int) {
 	if len(leaks) == 0 {
 		return 0, 0

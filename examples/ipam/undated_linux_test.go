@@ -10,8 +10,8 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
 
-// firstSeenBefore dates the note back, as if the node had run on, and returns how many
-// files are in it.
+// firstSeenBefore dates the note back, as if the node had been up for longer, and returns its
+// number of files.
 func (n *testNode) firstSeenBefore(ago time.Duration) int {
 	n.t.Helper()
 	lock := n.lock()
@@ -26,8 +26,8 @@ func (n *testNode) firstSeenBefore(ago time.Duration) int {
 	return len(last.FirstSeen)
 }
 
-// Reservations from the future say no age. They go once they were seen unowned for the
-// default minimum age, which no process of an ADD lives for.
+// Reservations from the future have no age. They are released once they were seen unowned for the
+// default minimum age, longer than any ADD's process lives.
 func TestReservationsFromTheFuture(t *testing.T) {
 	n := newTestNode(t)
 	n.fill(-100 * old)
@@ -41,7 +41,7 @@ func TestReservationsFromTheFuture(t *testing.T) {
 	if got := n.call(call{command: "ADD", id: "a"}); got.code == 0 {
 		t.Fatal("they were released too early")
 	}
-	// What changed meanwhile is another one, and so is seen for the first time.
+	// A changed file counts as seen for the first time.
 	n.reserve(address(0), "new", -100*old)
 	// A container is as young as its youngest reservation.
 	n.write(n.dataDir()+"/othernet/10.8.0.2", "both\r\neth0", 0)
@@ -62,13 +62,13 @@ func TestReservationsFromTheFuture(t *testing.T) {
 	}
 }
 
-// A reservation that is in use in between is removed from the note.
+// A reservation that was in use meanwhile is removed from the note.
 func TestUseEndsFirstSeen(t *testing.T) {
 	n := newTestNode(t)
 	n.fill(-100 * old)
 	n.call(call{command: "ADD", id: "a"})
 	n.Make("gone3")
-	n.record("gone3", "/run/netns/gone3", 0) // it lives after all
+	n.record("gone3", "/run/netns/gone3", 0) // the container lives
 	n.call(call{command: "ADD", id: "a"})
 	if seen := n.firstSeenBefore(gc.DefaultMinAge + time.Second); seen != addresses-1 {
 		t.Errorf("%d files are in the note, want all but one", seen)

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Quickstart shows on one screen what the library does. It needs no root, no
-// cluster and no flags: it makes a data dir of its own, lets host-local's own
-// code reserve addresses in it, loses some of them as nodes do, runs one pass,
-// and cleans up behind itself.
+// Quickstart shows on one screen what the library does. It needs no root, no cluster and no flags.
+// In a temporary data directory host-local's own code reserves addresses, some of them leak as on a
+// real node, and one pass releases them.
 //
-// Read this file from top to bottom. The pods are in pods.go, what host-local
-// does in reserve.go, the tables in show.go.
+// Read this file from top to bottom. The pods are in pods.go, host-local's part is in reserve.go,
+// and the tables are in show.go.
 package main
 
 import (
@@ -29,11 +28,11 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	screen := term.Of(os.Stdout)
 	if screen.Width == 0 {
-		screen.Width = 100 // a pipe has no width, and this is pleasant to read
+		screen.Width = 100 // a pipe has no width; use a readable one
 	}
 
-	// What is said is kept until the data dir is gone: a pipe that closes early
-	// ends the program at its first write to it.
+	// Print only after the data directory is removed: a closed pipe ends the program at its first
+	// write.
 	var out bytes.Buffer
 	err := run(ctx, &out, screen)
 	stop()
@@ -44,7 +43,7 @@ func main() {
 	}
 }
 
-// run gives the tour in a temporary data dir, which is gone when it returns.
+// run gives the tour in a temporary data directory.
 func run(ctx context.Context, out *bytes.Buffer, screen term.Screen) (err error) {
 	dataDir, err := os.MkdirTemp("", "hostlocal-gc-quickstart-")
 	if err != nil {
@@ -54,18 +53,18 @@ func run(ctx context.Context, out *bytes.Buffer, screen term.Screen) (err error)
 	return tour(ctx, out, screen, dataDir)
 }
 
-// tour is the whole story, on a data dir of the caller's.
+// tour gives the tour in the given data directory.
 func tour(ctx context.Context, out *bytes.Buffer, screen term.Screen, dataDir string) error {
 	now := time.Now()
 
-	// 1. A node at work: the plugin reserves addresses for pods, time passes,
-	// and some of the pods go away without a CNI DEL.
+	// 1. A node at work: the plugin reserves addresses for pods, time passes, and some pods end
+	// without a CNI DEL.
 	attachments, err := reserve(ctx, dataDir, now)
 	if err != nil {
 		return err
 	}
 
-	// 2. What is on the disk by now, as the library reads it.
+	// 2. The reservations, as the library reads them.
 	store := hostlocal.New(dataDir)
 	before, err := store.List(ctx)
 	if err != nil {
@@ -75,13 +74,12 @@ func tour(ctx context.Context, out *bytes.Buffer, screen term.Screen, dataDir st
 		return err
 	}
 
-	// 3. Which pods live here? A real agent asks kubelet or the API server and the
-	// container runtime, joined by podsource.Union. Here the answer is known in
-	// advance, with the gaps that real answers have.
+	// 3. The live pods. A real agent asks kubelet or the API server, and the container runtime,
+	// joined by podsource.Union. Here the answer is fixed, with the gaps of real answers.
 	var source podsource.Source = podsource.Static(livePods(attachments, now))
 
-	// 4. The pass. This is all that an agent has to call: it names the networks to
-	// release in, and the zero Options are the safe ones.
+	// 4. The pass. An agent needs no other call. It names the networks to release in; the zero
+	// Options are safe.
 	reconciler, err := gc.New(store, []string{network}, source, gc.Options{})
 	if err != nil {
 		return err
@@ -91,7 +89,7 @@ func tour(ctx context.Context, out *bytes.Buffer, screen term.Screen, dataDir st
 		return err
 	}
 
-	// 5. What became of each reservation, and why.
+	// 5. The result for each reservation, and why.
 	after, err := store.List(ctx)
 	if err != nil {
 		return err

@@ -18,8 +18,8 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
-// story is what the tour must tell: for each address the verdict, the rule and
-// the pod in its last table, and whether its file is there afterwards.
+// story is the expected result: for each address the verdict, the rule and the pod in the last
+// table, and whether its file still exists.
 var story = []struct {
 	reason  string
 	address string
@@ -105,8 +105,7 @@ func reserved(t *testing.T, dataDir string) map[string]bool {
 	return there
 }
 
-// The host-local of a test must be the real thing: what it leaves is as the
-// plugin writes it.
+// reserve writes the same files as the plugin.
 func TestReserveIsThePlugins(t *testing.T) {
 	dataDir := t.TempDir()
 	if err := tour(t.Context(), new(bytes.Buffer), term.Screen{}, dataDir); err != nil {

@@ -16,10 +16,10 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 )
 
-var update = flag.Bool("update", false, "write quickstart.svg anew")
+var update = flag.Bool("update", false, "rewrite quickstart.svg")
 
-// The picture at the top of the repository's README is what the program prints of its
-// pass, but for the times in its last line.
+// The picture at the top of the repository's README is the program's output for its pass, without
+// the times in its last line.
 //
 //	go test ./quickstart -run TestPicture -update
 func TestPicture(t *testing.T) {
@@ -45,14 +45,14 @@ func TestPicture(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(committed) != got {
-		t.Errorf("%s is not what the program prints; -update writes it anew", file)
+		t.Errorf("%s is not what the program prints; -update rewrites it", file)
 	}
 }
 
-// A character's size and a line's height, in pixels.
+// The width of a character, the height of a line and the margin, in pixels.
 const charWidth, lineHeight, margin = 7.8, 19, 16
 
-// drawn makes an SVG of what a terminal shows, in colours for light and dark pages.
+// drawn makes an SVG of terminal output, with colours for light and dark pages.
 func drawn(text string) string {
 	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
 	columns := 0
@@ -74,7 +74,7 @@ text { fill: #e6edf3 }
 <rect x=".5" y=".5" width="%.0f" height="%d" rx="8"/>
 `, float64(columns)*charWidth+2*margin, len(lines)*lineHeight+2*margin, float64(columns)*charWidth+2*margin-1, len(lines)*lineHeight+2*margin-1)
 	for i, line := range lines {
-		// Each run of a style stands where its column is, whatever the font's width.
+		// Each run of a style starts at its column, whatever the font's width.
 		for at, column, style := 0, 0, ""; at < len(line); {
 			next := escape.FindStringSubmatchIndex(line[at:])
 			run, rest := line[at:], len(line)

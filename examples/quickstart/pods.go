@@ -11,20 +11,20 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// A pod is one pod that got addresses on this node, at some time.
+// A pod is a pod that got addresses on this node at some time.
 type pod struct {
 	namespace, name string
-	dual            bool          // an IPv6 address beside its IPv4 one
-	age             time.Duration // of its reservations
-	powerLoss       bool          // the power failed before its file was on the disk
+	dual            bool          // has an IPv6 address beside its IPv4 address
+	age             time.Duration // age of its reservations
+	powerLoss       bool          // power failed before its file was on the disk
 
-	now  string // what became of it
-	lost bool   // no DEL ever freed its addresses, and none will
-	// listed is what the source says of it. Nil is a pod that no source lists.
+	now  string // its state now
+	lost bool   // its addresses leaked: no DEL frees them
+	// listed is the source's entry for the pod, or nil if no source lists it.
 	listed func(*attachment, time.Time) podsource.Pod
 }
 
-// pods in the order of their ADDs, which is the order of their addresses.
+// pods are in the order of their ADDs, and so of their addresses.
 var pods = []pod{
 	{"shop", "cache-0", false, 76 * time.Hour, true, "power loss in mid-ADD: empty file", true, nil},
 	{"dns", "coredns", true, 75 * time.Hour, false, "running, all in its status", false, withAddresses},
@@ -40,7 +40,7 @@ var pods = []pod{
 	{"shop", "web-4", false, 20 * time.Second, false, "ADD in flight, not listed yet", false, nil},
 }
 
-// livePods is the source's answer: each pod as far as it is known.
+// livePods is the source's answer, with the known part of each pod.
 func livePods(attachments []attachment, now time.Time) []podsource.Pod {
 	var live []podsource.Pod
 	for i := range attachments {
@@ -51,25 +51,22 @@ func livePods(attachments []attachment, now time.Time) []podsource.Pod {
 	return live
 }
 
-// withAddresses is a pod as an API server shows it: no container IDs that CNI
-// would know.
+// withAddresses is a pod as in the API: without container IDs.
 func withAddresses(a *attachment, _ time.Time) podsource.Pod {
 	return podsource.Pod{NamespacedName: a.pod.key(), IPs: a.ips}
 }
 
-// withIPv4Only is a dual-stack pod whose status was filled in by halves.
+// withIPv4Only is a dual-stack pod with a partial status.
 func withIPv4Only(a *attachment, _ time.Time) podsource.Pod {
 	return podsource.Pod{NamespacedName: a.pod.key(), IPs: a.ips[:1]}
 }
 
-// withContainer is a sandbox as a runtime may list it: by its ID, and without
-// any address.
+// withContainer is a sandbox as a runtime may list it: with its ID and without addresses.
 func withContainer(a *attachment, _ time.Time) podsource.Pod {
 	return podsource.Pod{NamespacedName: a.pod.key(), ContainerIDs: []string{a.containerID}}
 }
 
-// withOtherContainer is a pod that has the address, while the file names a
-// container that is no more.
+// withOtherContainer is a pod that has the address, while the file names a container that ended.
 func withOtherContainer(a *attachment, _ time.Time) podsource.Pod {
 	return podsource.Pod{
 		NamespacedName: a.pod.key(),
@@ -78,14 +75,13 @@ func withOtherContainer(a *attachment, _ time.Time) podsource.Pod {
 	}
 }
 
-// withStartOnly is a pod that runs already, but its status doesn't say more
-// than when it was started.
+// withStartOnly is a running pod whose status has only its start time yet.
 func withStartOnly(a *attachment, now time.Time) podsource.Pod {
 	return podsource.Pod{NamespacedName: a.pod.key(), StartedAt: now.Add(-9 * time.Minute)}
 }
 
-// finished is a pod that ended by itself. Its status lists its addresses for as
-// long as the object is there, which may be for days.
+// finished is a pod that ended by itself. Its status keeps its addresses until the object is
+// deleted, possibly for days.
 func finished(a *attachment, now time.Time) podsource.Pod {
 	return podsource.Pod{NamespacedName: a.pod.key(), IPs: a.ips, FinishedAt: now.Add(-2 * time.Hour)}
 }
@@ -94,7 +90,7 @@ func (p *pod) key() types.NamespacedName {
 	return types.NamespacedName{Namespace: p.namespace, Name: p.name}
 }
 
-// An attachment is what one ADD reserved for one pod.
+// An attachment is the reservation of one ADD.
 type attachment struct {
 	pod         *pod
 	containerID string

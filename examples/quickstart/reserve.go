@@ -25,10 +25,10 @@ const (
 	subnet6 = "fd00:10:244:1::/64"
 )
 
-// reserve has host-local reserve the addresses of all pods, and dates them back
-// to when each of them was added.
+// reserve reserves the addresses of all pods with host-local's code, and dates them back to the
+// pods' ADDs.
 func reserve(ctx context.Context, dataDir string, now time.Time) (_ []attachment, err error) {
-	// From here to Get this is what the plugin's ADD does with its configuration.
+	// From here to Get this does the same as the plugin's ADD.
 	plugin, err := disk.New(network, dataDir)
 	if err != nil {
 		return nil, fmt.Errorf("opening host-local's store: %w", err)
@@ -70,10 +70,10 @@ func reserve(ctx context.Context, dataDir string, now time.Time) (_ []attachment
 	return attachments, nil
 }
 
-// pass lets time go by for a reservation, and the power fail where it did.
+// pass dates a reservation back, and simulates the power failure.
 func pass(p *pod, file string, now time.Time) error {
 	if p.powerLoss {
-		// host-local makes the file first and writes it then, without fsync.
+		// host-local creates the file first and writes it later, without fsync.
 		if err := os.Truncate(file, 0); err != nil {
 			return err
 		}
@@ -94,12 +94,12 @@ func rangeSet(subnet string) (*allocator.RangeSet, error) {
 	return set, nil
 }
 
-// containerID makes up the ID of a sandbox, the same in every run.
+// containerID makes up a sandbox ID, the same in every run.
 func containerID(p *pod, salt string) string {
 	return fmt.Sprintf("%x", sha256.Sum256([]byte(p.key().String()+" "+salt)))
 }
 
-// fileOf is the file of a reservation, named as the plugin names it.
+// fileOf returns the file of a reservation, with the plugin's naming.
 func fileOf(dataDir string, ip netip.Addr) string {
 	return disk.GetEscapedPath(filepath.Join(dataDir, network), ip.String())
 }

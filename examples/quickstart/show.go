@@ -17,7 +17,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
-// showBefore prints the network's directory as the plugin and time left it.
+// showBefore prints the network's directory before the pass.
 func showBefore(out *bytes.Buffer, screen term.Screen, store *hostlocal.Store, rs []hostlocal.Reservation, attachments []attachment, now time.Time) error {
 	owners := make(map[netip.Addr]*pod)
 	for _, a := range attachments {
@@ -59,8 +59,7 @@ func showBefore(out *bytes.Buffer, screen term.Screen, store *hostlocal.Store, r
 	return nil
 }
 
-// notReservations returns the names in the network's directory that are no
-// reservations.
+// notReservations returns the names in the network's directory that are not reservations.
 func notReservations(store *hostlocal.Store, rs []hostlocal.Reservation) ([]string, error) {
 	reserved := make(map[string]bool)
 	for _, r := range rs {
@@ -119,7 +118,7 @@ func summary(screen term.Screen, report *gc.Report) string {
 		len(report.Reservations)-released, strings.Join(why, ", "),
 		report.LockHeld.Round(time.Microsecond), report.Duration.Round(time.Microsecond))
 	if !report.NextCheck.IsZero() {
-		// Counted from the pass, which took no time to speak of.
+		// Counted from the pass, whose duration is negligible.
 		text += fmt.Sprintf(" A second pass is worth it in %s.", term.Age(report.NextCheck, report.Started))
 	}
 	return text + "\n"

@@ -13,12 +13,12 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// A lock is that of an election, without an API server. The other candidate, if
-// there is one, holds it and renews it each time that somebody looks.
+// A lock is the lock of an election without an API server. The other candidate, if there is one,
+// holds it and renews it at each access.
 type lock struct {
 	other bool
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	calls  int
 	record *resourcelock.LeaderElectionRecord
 }
@@ -28,7 +28,7 @@ var _ resourcelock.Interface = (*lock)(nil)
 // self is this candidate.
 const self = "this-node"
 
-// newLock returns a lock that the other candidate holds, or that nobody does.
+// newLock returns a lock that is free, or held by the other candidate.
 func newLock(other bool) *lock {
 	l := &lock{other: other}
 	l.record = &resourcelock.LeaderElectionRecord{LeaseDurationSeconds: 15}
@@ -39,7 +39,7 @@ func newLock(other bool) *lock {
 	return l
 }
 
-// Get returns who holds the lock.
+// Get returns the holder of the lock.
 func (l *lock) Get(context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -52,12 +52,12 @@ func (l *lock) Get(context.Context) (*resourcelock.LeaderElectionRecord, []byte,
 	return &found, raw, err
 }
 
-// Create is never right: there is a lock.
+// Create returns an error: the lock exists.
 func (l *lock) Create(context.Context, resourcelock.LeaderElectionRecord) error {
 	return errors.New("making a lock that is there already")
 }
 
-// Update takes, renews or releases the lock, unless the other holds it.
+// Update takes, renews or releases the lock, unless the other candidate holds it.
 func (l *lock) Update(_ context.Context, r resourcelock.LeaderElectionRecord) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -72,13 +72,13 @@ func (l *lock) Update(_ context.Context, r resourcelock.LeaderElectionRecord) er
 // RecordEvent does nothing.
 func (l *lock) RecordEvent(string) {}
 
-// Identity returns who this candidate is.
+// Identity returns this candidate's name.
 func (l *lock) Identity() string { return self }
 
 // Describe returns the lock's name.
 func (l *lock) Describe() string { return "lock of a test" }
 
-// seen returns how often the lock was read or written, and who holds it now.
+// seen returns the number of accesses and the current holder.
 func (l *lock) seen() (calls int, holder string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

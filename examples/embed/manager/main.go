@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Manager adds a Reconciler to a manager of controller-runtime. It runs on every
-// node, whoever leads. It is told a network, and a command that prints the IDs
-// of all sandboxes of the node: manager podnet crictl pods -q
+// Manager adds a Reconciler to a manager of controller-runtime. It runs on every node, without
+// leader election. Its arguments are a network, and a command that prints the IDs of all sandboxes
+// of the node: manager podnet crictl pods -q
 package main
 
 import (
@@ -51,9 +51,8 @@ func run(ctx context.Context, args []string) error {
 	return mgr.Start(ctx)
 }
 
-// collect has the manager run passes over the data dir for as long as it runs
-// itself, which release in one network. The caller keeps nothing: the Reconciler
-// is a Runnable.
+// collect adds a Reconciler to the manager, which then makes passes over the data directory, and
+// releases in one network. The Reconciler is a Runnable, so the caller need not keep it.
 func collect(mgr manager.Manager, dataDir, network string, source podsource.Source, opts gc.Options) error {
 	store := hostlocal.New(dataDir) // "" is /var/lib/cni/networks
 	reconciler, err := gc.New(store, []string{network}, source, opts)
@@ -63,14 +62,14 @@ func collect(mgr manager.Manager, dataDir, network string, source podsource.Sour
 	return mgr.Add(reconciler)
 }
 
-// sandboxes lists the live ones by the output of a command.
+// sandboxes is a source that lists the sandboxes in the output of a command.
 func sandboxes(command []string) podsource.Source {
 	return podsource.AnswerFunc(func(ctx context.Context) (podsource.Answer, error) {
 		out, err := exec.CommandContext(ctx, command[0], command[1:]...).Output()
 		if err != nil {
 			return podsource.Answer{}, fmt.Errorf("listing sandboxes with %s: %w", command[0], err)
 		}
-		// What other runtimes run in the network has other IDs, and is kept.
+		// Containers of other runtimes in the network have other IDs, and are kept.
 		a := podsource.Answer{Names: []podsource.Names{{Form: podsource.Hex64, Lag: podsource.RuntimeLag}}}
 		for id := range strings.FieldsSeq(string(out)) {
 			a.Pods = append(a.Pods, podsource.Pod{ContainerIDs: []string{id}})

@@ -25,8 +25,8 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// A real manager that takes part in an election, with a Reconciler and a plain
-// Runnable beside it, for an hour of false time.
+// A real manager with leader election runs a Reconciler and a plain Runnable for an hour of
+// synctest's time.
 func TestRunsOnEveryNode(t *testing.T) {
 	for _, row := range []struct {
 		reason string
@@ -45,8 +45,8 @@ func TestRunsOnEveryNode(t *testing.T) {
 	}
 }
 
-// hour runs a manager for an hour and looks at what it did. When it returns,
-// no goroutine of the manager's is left, or the bubble of synctest would say so.
+// hour runs a manager for an hour and checks what it did. synctest checks that no goroutine is
+// left.
 func hour(t *testing.T, other bool, holder string, plain bool) {
 	log.SetLogger(logr.Discard())
 	dir := t.TempDir()
@@ -58,7 +58,7 @@ func hour(t *testing.T, other bool, holder string, plain bool) {
 	}}
 
 	election := newLock(other)
-	mgr, err := manager.New(&rest.Config{Host: "http://127.0.0.1:1"}, manager.Options{ // nobody is asked there
+	mgr, err := manager.New(&rest.Config{Host: "http://127.0.0.1:1"}, manager.Options{ // never called
 		LeaderElection: true, LeaderElectionResourceLockInterface: election,
 		Metrics: server.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
 	})
@@ -113,7 +113,7 @@ func hour(t *testing.T, other bool, holder string, plain bool) {
 	}
 }
 
-// reserve writes a reservation that is an hour old.
+// reserve writes a reservation of an hour ago.
 func reserve(t *testing.T, dataDir, ip, containerID string) {
 	t.Helper()
 	file := filepath.Join(dataDir, "podnet", ip)
@@ -129,7 +129,7 @@ func reserve(t *testing.T, dataDir, ip, containerID string) {
 	}
 }
 
-// addresses returns what is reserved.
+// addresses returns the reserved addresses.
 func addresses(t *testing.T, dataDir string) []string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dataDir, "podnet", "10.*"))
@@ -143,7 +143,7 @@ func addresses(t *testing.T, dataDir string) []string {
 	return files
 }
 
-// What a command prints counts only when it ended well.
+// The output of a failed command is ignored.
 func TestSandboxes(t *testing.T) {
 	for _, row := range []struct {
 		reason  string

@@ -16,16 +16,15 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// Containers are the network namespaces of a test, each of which stands for a
-// container. Its methods may be called from several goroutines.
+// Containers are the network namespaces of a test, one for each container. Its methods may be
+// called concurrently.
 type Containers struct {
 	t   testing.TB
 	mu  sync.Mutex // guards ids
 	ids map[string]bool
 }
 
-// NewContainers returns none. Those that are there at the end of the test are
-// removed then.
+// NewContainers returns an empty set. The containers that exist at the end of the test are removed.
 func NewContainers(t testing.TB) *Containers {
 	c := &Containers{t: t, ids: make(map[string]bool)}
 	t.Cleanup(func() {
@@ -36,10 +35,10 @@ func NewContainers(t testing.TB) *Containers {
 	return c
 }
 
-// NetNS is the path of a container's network namespace, CNI_NETNS.
+// NetNS returns the path of a container's network namespace, CNI_NETNS.
 func NetNS(id string) string { return "/run/netns/" + id }
 
-// Make makes a container, if it is not there.
+// Make makes a container, if it does not exist.
 func (c *Containers) Make(id string) {
 	c.t.Helper()
 	c.mu.Lock()
@@ -62,7 +61,7 @@ func (c *Containers) Make(id string) {
 	c.ids[id] = true
 }
 
-// Remove removes a container, as a power loss does: there is no DEL.
+// Remove removes a container without DEL, as a power loss does.
 func (c *Containers) Remove(id string) {
 	c.t.Helper()
 	if err := netns.DeleteNamed(id); err != nil {
@@ -73,7 +72,7 @@ func (c *Containers) Remove(id string) {
 	delete(c.ids, id)
 }
 
-// IDs returns those that are there, sorted.
+// IDs returns the existing containers, sorted.
 func (c *Containers) IDs() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -98,8 +97,8 @@ func (c *Containers) Addresses(id string) (ips []netip.Addr) {
 	return ips
 }
 
-// RemoveLinkAtEnd removes an interface of the test's own namespace, as a bridge,
-// when the test ends, if it is there then.
+// RemoveLinkAtEnd removes an interface of the test's own namespace, such as a bridge, at the end of
+// the test if it exists.
 func RemoveLinkAtEnd(t testing.TB, name string) {
 	t.Cleanup(func() {
 		link, err := netlink.LinkByName(name)

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cnitest is what tests of CNI programs share: [Main], which builds what
-// they call and runs them as root in namespaces of their own; containers, which are
-// network namespaces ([Containers]); libcni as the runtime ([Runtime], [IPs]); and
-// reservations as host-local makes them ([Reserve]). All but this comment is for
-// Linux.
+// Package cnitest has helpers for tests of CNI programs. [Main] builds programs and runs the tests
+// as root in namespaces of their own. [Containers] are network namespaces. [Runtime] and [IPs] use
+// libcni as the runtime. [Reserve] makes reservations as host-local does. Except for this comment
+// the package is for Linux.
 package cnitest

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// Reserve makes a reservation as host-local does, of an age. Without a container ID
-// the file is empty. It returns the file's path.
+// Reserve makes a reservation of the given age as host-local does, and returns its file. Without a
+// container ID the file is empty.
 func Reserve(t testing.TB, dataDir, network, ip, containerID string, age time.Duration) string {
 	t.Helper()
 	content := containerID + "\r\neth0"
@@ -26,7 +26,7 @@ func Reserve(t testing.TB, dataDir, network, ip, containerID string, age time.Du
 	return file
 }
 
-// Write writes a file of an age, and its directory if need be.
+// Write writes a file of the given age, and creates its directory.
 func Write(t testing.TB, path, content string, age time.Duration) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -35,7 +35,7 @@ func Write(t testing.TB, path, content string, age time.Duration) {
 	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if age != 0 { // else the kernel's stamp stands
+	if age != 0 { // otherwise the file keeps the kernel's timestamp
 		DateBack(t, path, age)
 	}
 }
@@ -49,13 +49,13 @@ func DateBack(t testing.TB, path string, age time.Duration) {
 	}
 }
 
-// Exists reports whether a file is there.
+// Exists reports whether a file exists.
 func Exists(path string) bool {
 	_, err := os.Lstat(path)
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// Until waits for a condition. What does not come within a minute is a failure.
+// Until polls a condition. After a minute it fails the test.
 func Until(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -70,7 +70,7 @@ func Until(t testing.TB, what string, holds func() bool) {
 	}
 }
 
-// A Log takes what several goroutines or processes write. The zero value is empty.
+// A Log stores what several goroutines or processes write. The zero value is empty.
 type Log struct {
 	mu sync.Mutex // guards b
 	b  bytes.Buffer

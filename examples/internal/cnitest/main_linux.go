@@ -20,25 +20,23 @@ const (
 	CNI     = "github.com/containernetworking/cni/"
 )
 
-// inside says that this process has namespaces of its own, and where the programs are.
+// inside marks a process in namespaces of its own, and names the directory of the programs.
 const inside = "HOSTLOCAL_GC_CNITEST_BIN"
 
-// programsIn names a directory for the programs, for who runs the tests of one package
-// many times: what is in it is not built again, and stays.
+// programsIn names a permanent directory for the programs, for repeated tests of one package:
+// existing programs are not built again.
 const programsIn = "HOSTLOCAL_GC_CNITEST_PROGRAMS"
 
 // Bin returns the directory of the programs that Main built.
 func Bin() string { return os.Getenv(inside) }
 
-// Main runs the tests of a package in a network, mount and PID namespace of their
-// own, in which /run and /var/lib are empty: whatever the tests leave, processes and
-// mounts included, ends with it. Before, it builds programs into the directory Bin,
-// once: each under its name, from a package at the version of go.mod, and those that the
-// modules in the directories tools have as tools. Then prepare, if not nil, runs in those
-// namespaces.
+// Main runs the tests of a package in network, mount and PID namespaces of their own, with empty
+// /run and /var/lib. All processes and mounts of the tests end with these namespaces. Before that
+// it builds programs into the directory Bin: each under its name, from a package at the version of
+// go.mod, and the tools of the modules in the directories tools. Then prepare, if not nil, runs in
+// the namespaces.
 //
-// The result is for os.Exit in TestMain. Without root no test runs, which in CI is a
-// failure.
+// The result is for os.Exit in TestMain. Without root no test runs, and in CI that is a failure.
 func Main(m *testing.M, programs map[string]string, tools []string, prepare func() error) int {
 	if !flag.Parsed() {
 		flag.Parse()
@@ -65,7 +63,7 @@ func Main(m *testing.M, programs map[string]string, tools []string, prepare func
 	return code
 }
 
-// outside builds, and runs this program once more in namespaces of its own.
+// outside builds the programs, and runs this program again in namespaces of its own.
 func outside(programs map[string]string, tools []string) (code int, err error) {
 	if os.Geteuid() != 0 {
 		if os.Getenv("CI") == "true" {
@@ -104,8 +102,8 @@ func outside(programs map[string]string, tools []string) (code int, err error) {
 	return 0, err
 }
 
-// build builds all programs by one command, and the tools of each module by another,
-// without debug information, which linking is quicker without.
+// build builds all programs with one command, and the tools of each module with another. Without
+// debug information linking is faster.
 func build(dir string, programs map[string]string, tools []string) error {
 	args := []string{"build", "-ldflags=-w", "-o", dir + "/"}
 	for _, pkg := range programs {
@@ -144,7 +142,7 @@ func mounts() error {
 		{"none", "/", "", syscall.MS_REC | syscall.MS_PRIVATE},
 		{"proc", "/proc", "proc", 0},
 		{"tmpfs", "/run", "tmpfs", 0},
-		{"tmpfs", "/var/lib", "tmpfs", 0}, // where cnitool and libcni keep what they attached
+		{"tmpfs", "/var/lib", "tmpfs", 0}, // with the attachments of cnitool and libcni
 	} {
 		if err := syscall.Mount(mount.source, mount.target, mount.fs, mount.flags, ""); err != nil {
 			return fmt.Errorf("mounting %s: %w", mount.target, err)
@@ -153,8 +151,8 @@ func mounts() error {
 	return nil
 }
 
-// sysctls spares this network namespace the search for duplicates of its own IPv6
-// addresses, for which plugins wait seconds.
+// sysctls disables the detection of duplicate IPv6 addresses in this network namespace, for which
+// plugins would wait for seconds.
 func sysctls() error {
 	const file = "/proc/sys/net/ipv6/conf/default/accept_dad"
 	err := os.WriteFile(file, []byte("0"), 0)

@@ -13,9 +13,9 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 )
 
-// Runtime is libcni, which finds plugins in the directory bin, keeps its cache in
-// another one, and passes on what plugins write to stderr. What runs plugins is
-// given to it, since libcni would make that later and without a lock.
+// Runtime returns libcni with plugins in the directory bin and its cache in another one. It passes
+// the plugins' stderr on. The Exec is set here, since libcni would create it lazily and without a
+// lock.
 func Runtime(bin, cache string, stderr io.Writer) *libcni.CNIConfig {
 	return libcni.NewCNIConfigWithCacheDir([]string{bin}, cache, &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: stderr}})
 }

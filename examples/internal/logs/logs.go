@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package logs writes what programs log, in forms that log collectors read.
+// Package logs writes logs in formats that log collectors read.
 package logs
 
 import (
@@ -16,12 +16,11 @@ const (
 	JSON = "json"
 )
 
-// Formats returns all of them.
+// Formats returns all formats.
 func Formats() []string { return []string{Text, JSON} }
 
-// New returns a logger that writes an entry to w for each message up to the level
-// verbosity, and for each error, with the time and its zone. Below level 0 it is
-// silent. Lines of several goroutines don't mix.
+// New returns a logger that writes to w each message up to the level verbosity, and each error,
+// with the time and its zone. Below level 0 it writes nothing. It may be used concurrently.
 func New(w io.Writer, format string, verbosity int) logr.Logger {
 	if verbosity < 0 {
 		return logr.Discard()

@@ -10,16 +10,16 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/cniconf"
 )
 
-// A Conf is what a CNI configuration says of a network that host-local serves.
+// A Conf is a network of host-local in a CNI configuration.
 type Conf struct {
 	Network string
 	DataDir string
 	Ranges  []Range
 }
 
-// ReadConf reads a network configuration (.conf) or a list of plugins (.conflist):
-// the networks in it that host-local serves. It is an error if there is none, or if
-// one's ranges are known at run time only.
+// ReadConf returns the networks of host-local in a network configuration (.conf) or a list of
+// plugins (.conflist). It is an error if there are none, or if the ranges of one are set at run
+// time.
 func ReadConf(path string) ([]Conf, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package picture draws what a network's range of addresses looks like: a grid
-// of cells, one for each address, or for each block of addresses where the range
-// is too large for a screen.
+// Package picture draws a network's address range as a grid of cells. A cell is an address, or a
+// block of addresses if the range is too large for a screen.
 //
-// [Draw] makes a [Picture], which knows neither screen nor file; [Picture.Text]
-// and [Picture.SVG] show the same cells. [ReadConf] reads the ranges from a CNI
-// configuration, [ReadLast] where host-local goes on looking.
+// [Draw] makes a [Picture], which is independent of the output. [Picture.Text] and [Picture.SVG]
+// show the same cells. [ReadConf] reads the ranges from a CNI configuration. [ReadLast] reads the
+// addresses at which host-local continues its search.
 package picture

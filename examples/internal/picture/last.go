@@ -12,14 +12,13 @@ import (
 	"strings"
 )
 
-// lastReserved is how the files begin in which host-local keeps, for each of its
-// range sets, the address that it handed out last: the search goes on behind it.
+// lastReserved begins the names of the files in which host-local stores the last address of each
+// range set. Its next search starts behind that address.
 const lastReserved = "last_reserved_ip"
 
-// ReadLast returns the addresses that host-local handed out last in a network's
-// directory, in the order of their files. It writes nothing. Files that hold no
-// address are left out, since host-local itself starts over then; a missing
-// directory has none.
+// ReadLast returns the addresses in a network's last_reserved_ip files, in the order of the files.
+// Files without an address are skipped, since host-local then starts over. A missing directory has
+// none.
 func ReadLast(dir string) ([]netip.Addr, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {

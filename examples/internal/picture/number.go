@@ -11,15 +11,15 @@ import (
 	"strconv"
 )
 
-// A number is an address, or how many addresses lie between two: 128 bits.
+// A number is an address, or a number of addresses, of 128 bits.
 type number struct{ hi, lo uint64 }
 
 func numberOf(ip netip.Addr) number {
-	b := ip.As16() // IPv4 as ::ffff:a.b.c.d, which changes no distance
+	b := ip.As16() // IPv4 as ::ffff:a.b.c.d, with the same distances
 	return number{binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])}
 }
 
-// addr is the reverse of numberOf, for an address of the family of like.
+// addr is the inverse of numberOf, in the address family of like.
 func (n number) addr(like netip.Addr) netip.Addr {
 	var b [16]byte
 	binary.BigEndian.PutUint64(b[:8], n.hi)
@@ -63,8 +63,7 @@ func (n number) less(m number) bool { return n.hi < m.hi || n.hi == m.hi && n.lo
 
 func (n number) float() float64 { return float64(n.hi)*(1<<63)*2 + float64(n.lo) }
 
-// String writes n for people: "65,534", or "about 2^64" where nobody would
-// count the digits.
+// String formats n for people: "65,534", or "about 2^64" for large numbers.
 func (n number) String() string {
 	if n.hi > 0 || n.lo >= 1<<40 {
 		return fmt.Sprintf("about 2^%d", int(math.Round(math.Log2(n.float()))))

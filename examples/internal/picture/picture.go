@@ -11,33 +11,32 @@ import (
 )
 
 const (
-	// maxCells is the most that one range is drawn with where Input says nothing.
-	// More would fill no screen but several.
+	// maxCells is the default limit of cells for one range. More would not fit on a screen.
 	maxCells = 1024
-	// maxBlock is the most addresses that a cell stands for as long as less
-	// would do if only the occupied part of the range were drawn. host-local
-	// fills a range from its start, so the rest of a /64 is free.
+	// maxBlock is the largest block for a whole range. If larger blocks were needed, and smaller
+	// ones suffice for the occupied part, only that part is drawn. host-local fills a range from
+	// its start, so the rest of a /64 is free.
 	maxBlock = 256
-	// grid is the number of cells that a row may have at most, and to which
-	// rows are aligned, so that a row begins at a round address.
+	// grid is the largest number of cells in a row. Rows are aligned to it, so that each begins at
+	// a round address.
 	grid = 32
 )
 
-// A Range is what host-local hands out addresses from.
+// A Range is a range of host-local.
 type Range = iprange.Range
 
-// An Input is what Draw draws.
+// An Input is the input of Draw.
 type Input struct {
 	// Title names the network.
 	Title string
-	// Ranges are drawn one by one. Without any, what lies between the lowest
-	// and the highest reservation of each family stands for them.
+	// Ranges are drawn one by one. By default the range of each family is that from the lowest to
+	// the highest reservation.
 	Ranges []Range
-	// Reservations are what is not free, in any order.
+	// Reservations are the addresses that are not free, in any order.
 	Reservations []Reservation
-	// Last are the addresses that host-local handed out last, to be marked.
+	// Last are the addresses that host-local handed out last. They are marked.
 	Last []netip.Addr
-	// Cells is the most that one range is drawn with; zero is 1024.
+	// Cells limits the cells for one range; zero means 1024.
 	Cells int
 }
 
@@ -45,33 +44,31 @@ type Input struct {
 type Picture struct {
 	Title  string
 	Panels []Panel
-	// Guessed says that the ranges are not known, but taken from the
-	// reservations.
+	// Guessed says that the ranges are unknown, and follow from the reservations.
 	Guessed bool
-	// Outside are the reservations that lie in none of the ranges, sorted.
+	// Outside are the reservations outside of all ranges, sorted.
 	Outside []netip.Addr
 }
 
 // A Panel is one range.
 type Panel struct {
 	Range Range
-	// Cells are in the order of their addresses, and without a gap.
+	// Cells are in the order of their addresses, without gaps.
 	Cells []Cell
-	// Counts says how many addresses of the range have each state; those that
-	// are free are not counted.
+	// Counts is the number of addresses of the range in each state, except free ones.
 	Counts [states]int
 	// Last are the marked addresses in the range, sorted.
 	Last []netip.Addr
 
-	shift uint // a cell stands for 2^shift addresses
+	shift uint // a cell has 2^shift addresses
 }
 
-// A Cell is one address, or a block of them.
+// A Cell is one address, or a block of addresses.
 type Cell struct {
 	First, Last netip.Addr
-	State       State       // the worst in it
+	State       State       // the worst state in it
 	Counts      [states]int // as in Panel
-	Marked      bool        // holds one of the Panel's Last
+	Marked      bool        // contains one of the Panel's Last
 }
 
 // Draw makes the picture of a network.
@@ -94,8 +91,7 @@ func Draw(in Input) Picture {
 	return p
 }
 
-// spans returns what lies between the lowest and the highest reservation, for
-// each family that has one.
+// spans returns the range from the lowest to the highest reservation of each family.
 func spans(rs []Reservation) []Range {
 	var v4, v6 Range
 	for _, r := range rs {
@@ -144,8 +140,7 @@ func drawRange(r Range, in Input) Panel {
 	return p
 }
 
-// lay decides which part of the range is drawn and in what scale, and makes the
-// cells.
+// lay chooses the part of the range to draw and its scale, and makes the cells.
 func (p *Panel) lay(inside []Reservation, most uint64) {
 	first, last := numberOf(p.Range.First), numberOf(p.Range.Last)
 	if scale(first, last, most) > scale(number{}, number{lo: most*maxBlock - 1}, most) {
@@ -168,8 +163,8 @@ func (p *Panel) lay(inside []Reservation, most uint64) {
 	}
 }
 
-// scale returns the smallest shift with which a range needs no more than
-// most cells. Cells begin at multiples of their size.
+// scale returns the smallest shift with which a range needs at most most cells. Cells begin at
+// multiples of their size.
 func scale(first, last number, most uint64) uint {
 	shift := uint(0)
 	for !last.over(shift).minus(first.over(shift)).less(number{lo: most}) {
@@ -178,8 +173,7 @@ func scale(first, last number, most uint64) uint {
 	return shift
 }
 
-// occupied returns the part of a range in which anything is reserved or marked,
-// widened to whole rows.
+// occupied returns the part of a range with reservations or marks, widened to whole rows.
 func (p *Panel) occupied(inside []Reservation, first, last number) (from, to number) {
 	from, to = last, first
 	see := func(ip netip.Addr) {
@@ -196,7 +190,7 @@ func (p *Panel) occupied(inside []Reservation, first, last number) (from, to num
 	for _, ip := range p.Last {
 		see(ip)
 	}
-	if to.less(from) { // nothing at all
+	if to.less(from) { // nothing is occupied
 		from, to = first, first
 	}
 	const row = 5 // grid is 2^5
@@ -218,16 +212,15 @@ func (p *Panel) cellOf(ip netip.Addr) (int, bool) {
 	return int(numberOf(ip).over(p.shift).minus(numberOf(p.Cells[0].First).over(p.shift)).lo), true
 }
 
-// isBlock reports whether the cell stands for several addresses.
+// isBlock reports whether the cell has several addresses.
 func (c *Cell) isBlock() bool { return c.First != c.Last }
 
-// share is how much of the cell a number of addresses is, of those that can be handed
-// out.
+// share returns n as a share of the cell's addresses that can be handed out.
 func (c *Cell) share(n int) float64 {
 	return float64(n) / max(1, size(c.First, c.Last).float()-float64(c.Counts[Gateway]))
 }
 
-// taken is how many of the cell's addresses are reserved.
+// taken returns the number of reserved addresses in the cell.
 func (c *Cell) taken() (n int) {
 	for s := InUse; s < states; s++ {
 		n += c.Counts[s]

@@ -31,7 +31,7 @@ func all(lists ...[]Reservation) []Reservation {
 	return rs
 }
 
-// sketch writes a panel's cells as glyphs, runs of free cells as their number.
+// sketch writes a panel's cells as glyphs, and runs of free cells as their number.
 func sketch(p *Panel) string {
 	var out strings.Builder
 	free := 0
@@ -63,7 +63,7 @@ func TestDraw(t *testing.T) {
 		reason string
 		in     Input
 		cells  []string // a sketch for each panel
-		blocks []string // addresses in a cell
+		blocks []string // number of addresses in a cell
 		out    []netip.Addr
 	}{
 		{
@@ -136,7 +136,7 @@ func TestDraw(t *testing.T) {
 			[]string{"31 #"}, []string{"1"}, nil,
 		},
 		{
-			"what lies in none of the ranges is told",
+			"reservations outside of all ranges are listed",
 			Input{Ranges: []Range{{First: ip("10.0.0.1"), Last: ip("10.0.0.2")}, {First: ip("10.0.0.8"), Last: ip("10.0.0.9")}}, Reservations: held(InUse, "fd00::1", "10.0.0.5", "10.0.0.9")},
 			[]string{"2", "1 #"},
 			[]string{"1", "1"},
@@ -165,8 +165,8 @@ func TestDraw(t *testing.T) {
 	}
 }
 
-// checkCells checks what holds for every panel: no more cells than fit, none
-// outside of the range, no gap between two.
+// checkCells checks every panel: the number of cells fits, and they are inside of the range and
+// without gaps.
 func checkCells(t *testing.T, p *Panel) {
 	t.Helper()
 	if len(p.Cells) == 0 || len(p.Cells) > maxCells {
@@ -234,7 +234,7 @@ func TestFromReport(t *testing.T) {
 		res := &hostlocal.Reservation{Network: network, IP: ip(address)}
 		r.Reservations = append(r.Reservations, gc.Entry{Reservation: res, Verdict: reason.Verdict(), Reason: reason})
 	}
-	add("another", "10.0.0.0", gc.TwoPods) // the same address in another network is none of this one's
+	add("another", "10.0.0.0", gc.TwoPods) // the same address in another network does not count
 	var want []Reservation
 	for i, row := range []struct {
 		reason string
@@ -245,8 +245,8 @@ func TestFromReport(t *testing.T) {
 		{"too young to be judged", gc.TooYoung, Young},
 		{"may be a starting pod's", gc.PodStarting, Young},
 		{"of a container that no source could know", gc.ForeignOwner, Foreign},
-		{"in a network that no source speaks of", gc.NoSourceForNetwork, Foreign},
-		{"somebody reserved it anew", gc.FileChanged, Young},
+		{"in a network without a source", gc.NoSourceForNetwork, Foreign},
+		{"another ADD has reserved it", gc.FileChanged, Young},
 		{"leaked", gc.Unowned, Leaked},
 		{"leaked, and only read", gc.NetworkNotNamed, Leaked},
 		{"given back", gc.ReleasedLeak, Free},

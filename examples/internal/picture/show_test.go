@@ -102,7 +102,7 @@ what the range is.
 	}
 }
 
-// Whatever the range, nothing is wider than the screen.
+// No line is wider than the screen, for any range.
 func TestTextFits(t *testing.T) {
 	pictures := append(example(), Draw(Input{
 		Title:  "long",
@@ -117,7 +117,7 @@ func TestTextFits(t *testing.T) {
 	}
 }
 
-// A state that is rare is explained where it occurs.
+// The legend explains rare states only if they occur.
 func TestLegend(t *testing.T) {
 	for _, row := range []struct {
 		reason string
@@ -134,7 +134,7 @@ func TestLegend(t *testing.T) {
 	}
 }
 
-// Each state can be told from every other, with colours and without them.
+// All states differ from each other, with colours and without.
 func TestStatesDiffer(t *testing.T) {
 	seen := make(map[string]State)
 	for s := Free; s < states; s++ {
@@ -190,7 +190,7 @@ func TestSVG(t *testing.T) {
 		for _, panel := range p.Panels {
 			cells += len(panel.Cells)
 			for _, c := range panel.Cells {
-				if c.isBlock() { // of the example none has more than one state: a ground, a level and a badge
+				if c.isBlock() { // in the example each block has one state: a ground, a level and a badge
 					want[styles[Free].fill]++
 					if c.State != Free {
 						want[styles[c.State].fill] += 2
@@ -205,7 +205,7 @@ func TestSVG(t *testing.T) {
 		want[styles[s].fill]++
 		cells++
 	}
-	want["#ffffff"]++ // the ground
+	want["#ffffff"]++ // the background
 	if elements["title"] != cells {
 		t.Errorf("%d tooltips for %d cells", elements["title"], cells)
 	}
@@ -223,8 +223,8 @@ func TestSVG(t *testing.T) {
 	}
 }
 
-// A block is as full as it is reserved, and hides nothing: not the worst in it, not
-// that anything is reserved, and not that anything is free.
+// A block shows how full it is and the worst state in it. Its text shows whether any address is
+// reserved, and whether any is free.
 func TestBlocks(t *testing.T) {
 	run := func(state State, from, n int) (rs []Reservation) {
 		for i := range n {
@@ -281,8 +281,8 @@ func TestBlocks(t *testing.T) {
 	}
 }
 
-// What stands in a page has no style of its own, so that the page may forbid
-// all but its own, and is narrow.
+// An inline picture is narrow and has no style of its own, so that the page may forbid other
+// styles.
 func TestInline(t *testing.T) {
 	in, svg := Inline(example()), SVG(example())
 	for _, text := range []string{"<style", "style=", "<script", "href", "#ffffff"} {

@@ -8,23 +8,23 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
 
-// A State is what a cell shows. The greater one wins where a cell stands for
-// several addresses: what a person should look at is never hidden by the rest.
+// A State is what a cell shows. Of several states in a cell the greatest is shown, so that what
+// needs a person is never hidden.
 type State uint8
 
 const (
 	Free     State = iota
 	Gateway        // never handed out
-	InUse          // by a live pod
-	Unjudged       // reserved, and no source gave an answer that counts
+	InUse          // held by a live pod
+	Unjudged       // reserved, and the sources gave no valid answer
 	Young          // young or starting: may be in use
 	Foreign        // no source could know its owner
 	Leaked         // nobody holds it
-	Conflict       // a person should look: in conflict, malformed, or failed
-	states         // how many there are
+	Conflict       // needs a person: in conflict, malformed, or failed
+	states         // number of states
 )
 
-// style is how a state is shown. Glyphs tell the states apart without colours.
+// style is the look of a state. Glyphs tell the states apart without colours.
 type style struct {
 	label string
 	glyph string
@@ -45,7 +45,7 @@ var styles = [states]style{
 	Conflict: {"conflict, malformed or failed", "!", "conflict", "7;31", "#cf222e", "#ffffff"},
 }
 
-// Label returns the state's name as a legend has it, as in "in use".
+// Label returns the state's name in a legend, such as "in use".
 func (s State) Label() string {
 	if s < states {
 		return styles[s].label
@@ -59,8 +59,7 @@ type Reservation struct {
 	State State
 }
 
-// FromReport returns what is reserved in a network after the pass that the
-// report is of.
+// FromReport returns a network's reservations after the pass of a report.
 func FromReport(r *gc.Report, network string) []Reservation {
 	var out []Reservation
 	for i := range r.Reservations {
@@ -83,7 +82,7 @@ func stateOf(e *gc.Entry) State {
 	switch e.Verdict {
 	case gc.InUse:
 		return InUse
-	case gc.Young, gc.Starting, gc.Changed: // a file that is another now is a new ADD's
+	case gc.Young, gc.Starting, gc.Changed: // a changed file is a new ADD's
 		return Young
 	case gc.Foreign:
 		return Foreign

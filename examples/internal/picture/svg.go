@@ -13,32 +13,31 @@ import (
 
 // Measures of an SVG, in pixels.
 const (
-	side   = 20 // from cell to cell
-	margin = 24 // around a file; a page has its own
+	side   = 20 // distance of cells
+	margin = 24 // of a file; a page has its own
 	border = 2  // of a marked cell
 	line   = 22 // of text
-	glyph  = 7  // how wide a character of the label font is, roughly
-	large  = 9  // and one of a heading
+	glyph  = 7  // approximate width of a character in labels
+	large  = 9  // approximate width of a character in headings
 )
 
-// inlineColumns is how many cells a row of Inline has: so many, with the label
-// before them, can be read on a phone.
+// inlineColumns is the number of cells in a row of Inline, which fits on a phone with the row's
+// label.
 const inlineColumns = 16
 
-// SVG draws the same as Text. The result stands alone: no script, no style sheet
-// or font from elsewhere, and every text escaped. Each cell has a tooltip.
+// SVG draws the same as Text. The result is self-contained: it has no script and no external style
+// sheet or font, and all text is escaped. Each cell has a tooltip.
 func SVG(pictures []Picture) string {
 	s := draw(pictures, grid, margin)
 	return s.element(fmt.Sprintf("<style>\n%s</style>\n<rect width=\"%d\" height=\"%d\" fill=\"#ffffff\"/>\n", Style(), s.width, s.height))
 }
 
-// Inline draws the same to stand in an HTML page, in shorter rows. It has no
-// style of its own, which a page's Content-Security-Policy may forbid: the page
-// brings [Style], and may go on from there. Cells have the class of their state:
-// free, gateway, in-use, unjudged, young, foreign, leaked, conflict.
+// Inline draws the same for an HTML page, in shorter rows. It has no style of its own, which a
+// page's Content-Security-Policy may forbid: the page includes [Style], and may extend it. Cells
+// have the class of their state: free, gateway, in-use, unjudged, young, foreign, leaked, conflict.
 func Inline(pictures []Picture) string { return draw(pictures, inlineColumns, border).element("") }
 
-// Style returns the style sheet for what is drawn, which has the class "range".
+// Style returns the style sheet of pictures, whose class is "range".
 func Style() string {
 	var b strings.Builder
 	b.WriteString(`.range text { font: 13px system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; fill: #24292f }
@@ -84,7 +83,7 @@ func draw(pictures []Picture, columns, margin int) *sheet {
 	return s
 }
 
-// element puts what was drawn into an element, behind what comes first.
+// element wraps the drawing in an svg element, after the text first.
 func (s *sheet) element(first string) string {
 	return fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" width="%[1]d" height="%[2]d" viewBox="0 0 %[1]d %[2]d" class="range" role="img" aria-label="Address ranges">
 %[3]s%[4]s</svg>
@@ -94,16 +93,16 @@ func (s *sheet) element(first string) string {
 // A sheet is an SVG that grows downwards.
 type sheet struct {
 	body    strings.Builder
-	columns int // of a grid
+	columns int // columns of a grid
 	margin  int
-	left    int // where grids begin
-	wide    int // where they end
-	y       int // the next free line
+	left    int // left edge of grids
+	wide    int // right edge of grids
+	y       int // next free line
 
-	width, height int // in the end
+	width, height int // final size
 }
 
-// text writes a line of text and moves on. Long ones are broken.
+// text writes text at the next line, and breaks long text.
 func (s *sheet) text(x int, class, text string) {
 	wide := glyph
 	if class == "h" {
@@ -169,11 +168,11 @@ func (s *sheet) panel(of *Picture, p *Panel) {
 	}
 }
 
-// edge is how wide and high a cell is.
+// edge is the width and height of a cell.
 const edge = side - 3
 
-// cellOf draws a cell of the grid. A block is as full as its addresses are reserved,
-// from the worst at its bottom upwards, and says on a badge what is the worst.
+// cellOf draws a cell of the grid. A block is filled from the bottom by the share of each state,
+// worst first, and has a badge of the worst.
 func (s *sheet) cellOf(x, y int, c *Cell) {
 	if !c.isBlock() {
 		s.cell(x, y, c.State, c.Marked, c.tooltip())
@@ -199,8 +198,8 @@ func (s *sheet) cellOf(x, y int, c *Cell) {
 	}
 }
 
-// cell draws what is of one state. What needs a person's eye has its glyph too, for
-// those who don't see colours.
+// cell draws a cell of one state. States that need a person also have their glyph, for people who
+// don't see colours.
 func (s *sheet) cell(x, y int, state State, marked bool, tooltip string) {
 	st := styles[state]
 	stroke := ""
@@ -214,7 +213,7 @@ func (s *sheet) cell(x, y int, state State, marked bool, tooltip string) {
 	}
 }
 
-// part draws a part of a block, below which the tooltip is found.
+// part draws a part of a block. The pointer passes through it to the tooltip.
 func (s *sheet) part(x, y, width, height int, state State) {
 	fmt.Fprintf(&s.body, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" rx=\"2\" class=\"v %s\" fill=\"%s\"/>\n",
 		x, y, width, height, styles[state].class, styles[state].fill)
@@ -224,10 +223,10 @@ func (s *sheet) glyph(x, y int, state State) {
 	fmt.Fprintf(&s.body, "<text class=\"g %s\" x=\"%d\" y=\"%d\">%s</text>\n", styles[state].class, x+edge/2, y+12, escape(styles[state].glyph))
 }
 
-// glyphed reports whether the cells of a state have their glyph.
+// glyphed reports whether cells of a state have a glyph.
 func glyphed(s State) bool { return s > InUse || s == Gateway }
 
-// tooltip says what a cell stands for.
+// tooltip describes the addresses of a cell.
 func (c *Cell) tooltip() string {
 	text := c.First.String()
 	if !c.isBlock() {
@@ -252,6 +251,6 @@ func (c *Cell) tooltip() string {
 
 func escape(text string) string {
 	var b bytes.Buffer
-	_ = xml.EscapeText(&b, []byte(text)) // a bytes.Buffer takes everything
+	_ = xml.EscapeText(&b, []byte(text)) // a bytes.Buffer never fails
 	return b.String()
 }

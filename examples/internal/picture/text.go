@@ -12,11 +12,11 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 )
 
-// plainWidth is what a pipe, which has no width, is laid out for.
+// plainWidth is the assumed width of a pipe.
 const plainWidth = 80
 
-// Text draws the pictures for a terminal, with one legend above them all. Each
-// glyph tells its state without colours; marked cells are in brackets.
+// Text draws the pictures for a terminal, with one legend above them. Glyphs tell the states apart
+// without colours; marked cells are in brackets.
 func Text(screen term.Screen, pictures []Picture) string {
 	var out strings.Builder
 	writeLegend(&out, screen, pictures)
@@ -93,7 +93,7 @@ func (p *Panel) text(out *strings.Builder, screen term.Screen, of *Picture) {
 	for _, row := range rows {
 		fmt.Fprintf(out, "%s%s ", screen.Paint(term.Dim, row.label), strings.Repeat(" ", label-len(row.label)))
 		var line strings.Builder
-		open := false // behind a marked cell
+		open := false // after a marked cell
 		for _, c := range row.cells {
 			switch {
 			case c != nil && c.Marked && open:
@@ -124,7 +124,7 @@ func (p *Panel) text(out *strings.Builder, screen term.Screen, of *Picture) {
 	}
 }
 
-// glyph is that of the cell's state. A block in use has the tenths of it that are.
+// glyph returns the glyph of the cell's state, or for a block in use the tenths that are used.
 func (c *Cell) glyph() string {
 	if share := c.share(c.Counts[InUse]); c.State == InUse && share < 1 {
 		return strconv.Itoa(min(9, int(math.Ceil(10*share))))
@@ -132,7 +132,7 @@ func (c *Cell) glyph() string {
 	return styles[c.State].glyph
 }
 
-// ruler writes above the grid what to add to a row's label.
+// ruler writes the column offsets above the grid.
 func (p *Panel) ruler(out *strings.Builder, screen term.Screen, label, columns int) {
 	var line strings.Builder
 	for i := 0; i < columns; i += 8 {
@@ -146,8 +146,7 @@ func (p *Panel) ruler(out *strings.Builder, screen term.Screen, label, columns i
 	fmt.Fprintf(out, "%s%s\n", strings.Repeat(" ", label+1), screen.Paint(term.Dim, line.String()))
 }
 
-// A row is a line of the grid. Before the range's first address it has nil
-// cells.
+// A row is a line of the grid. Cells before the range's first address are nil.
 type row struct {
 	label string
 	cells []*Cell
@@ -170,7 +169,7 @@ func (p *Panel) rows(columns int) []row {
 	return rows
 }
 
-// labelWidth is how wide the longest row label can get.
+// labelWidth returns the width of the longest row label.
 func (p *Panel) labelWidth() int {
 	widest := 0
 	for _, r := range p.rows(8) {

@@ -11,7 +11,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 )
 
-// What text and SVG say alike.
+// Text that Text and SVG share.
 
 // size is the number of addresses from first to last.
 func size(first, last netip.Addr) number {
@@ -32,7 +32,8 @@ func (p *Panel) heading() string {
 	return text
 }
 
-// hidden says what of the range is not drawn, or "". All of that is free.
+// hidden describes the part of the range that is not drawn, which is free. It is empty if all is
+// drawn.
 func (p *Panel) hidden() string {
 	drawn := size(p.Cells[0].First, p.Cells[len(p.Cells)-1].Last)
 	rest := size(p.Range.First, p.Range.Last).minus(drawn)
@@ -42,7 +43,7 @@ func (p *Panel) hidden() string {
 	return plural(rest, "more address is", "more addresses are") + " free and not drawn"
 }
 
-// summary says how much of the range is used, and for what.
+// summary says how much of the range is used, and by what.
 func (p *Panel) summary(guessed bool) string {
 	usable := size(p.Range.First, p.Range.Last).minus(number{lo: uint64(p.Counts[Gateway])})
 	used := 0
@@ -64,7 +65,7 @@ func (p *Panel) summary(guessed bool) string {
 	return text
 }
 
-// percent is the share of n in total, never rounded to all or to nothing.
+// percent is the share of n in total, never rounded to all or nothing.
 func percent(n int, total number) string {
 	share := 100 * float64(n) / max(total.float(), 1)
 	switch {
@@ -80,7 +81,7 @@ func percent(n int, total number) string {
 	return strconv.FormatFloat(share, 'f', 1, 64) + " %"
 }
 
-// marks says which addresses are marked, or "".
+// marks lists the marked addresses. It is empty if there are none.
 func (p *Panel) marks() string {
 	if len(p.Last) == 0 {
 		return ""
@@ -88,7 +89,7 @@ func (p *Panel) marks() string {
 	return "last_reserved_ip: " + join(p.Last, len(p.Last))
 }
 
-// notes are what is to be said of the picture as a whole.
+// notes describe the picture as a whole.
 func (p *Picture) notes() []string {
 	var notes []string
 	if len(p.Panels) == 0 {
@@ -101,8 +102,8 @@ func (p *Picture) notes() []string {
 	return notes
 }
 
-// legend returns the states that pictures need explained: those that every
-// operator looks for, and the rest where they occur.
+// legend returns the states that pictures need explained: the common ones, and others where they
+// occur.
 func legend(pictures []Picture) (used []State, marked bool) {
 	var seen [states]bool
 	for _, s := range []State{Free, InUse, Young, Leaked, Conflict} {
@@ -118,7 +119,7 @@ func legend(pictures []Picture) (used []State, marked bool) {
 			marked = marked || len(p.Last) > 0
 		}
 	}
-	if !judged && seen[Unjudged] { // then the others can't occur
+	if !judged && seen[Unjudged] { // the other states can't occur then
 		seen[InUse], seen[Young], seen[Leaked], seen[Conflict] = false, false, false, false
 	}
 	for s := states; s > 0; s-- {

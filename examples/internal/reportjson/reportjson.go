@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package reportjson writes for programs what a pass found, the same from the command
-// and from the agent. testdata/report.schema.json of the command says what it may hold.
+// Package reportjson writes a pass's report as JSON, for the command and the agent. The command's
+// testdata/report.schema.json is its schema.
 package reportjson
 
 import (
@@ -12,11 +12,11 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
-// SchemaVersion is raised where a field goes or changes its meaning.
+// SchemaVersion is incremented when a field is removed or changes its meaning.
 const SchemaVersion = 1
 
-// A Report is what a pass found, as JSON. Where no source was asked (Looks is 0) nothing
-// was judged, and its reservations have neither verdict nor reason.
+// A Report is a pass's report as JSON. If no source was asked (Looks is 0), its reservations have
+// neither verdict nor reason.
 type Report struct{ *gc.Report }
 
 // MarshalJSON returns one object.
@@ -49,7 +49,7 @@ func text(err error) string {
 	return err.Error()
 }
 
-// Write writes a value as people can read it, too.
+// Write writes a value as indented JSON.
 func Write(w io.Writer, v any) error {
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")

@@ -19,13 +19,12 @@ func openCNICache(_ string, env *Env) (podsource.Source, error) {
 	return cnicache.New(cnicache.Options{Dirs: env.cacheDirs, Living: kernel.Living})
 }
 
-// mergeCaches leaves one of several caches, with the directories of all: a cache
-// proves to be the node's only where it has what every container has left, in
-// whichever directory.
+// mergeCaches merges several caches into one with all directories. A cache proves to be the node's
+// only if it has the record of every container, in any of its directories.
 func mergeCaches(specs []string) (merged, dirs []string) {
 	for _, spec := range specs {
 		name, dir, _ := strings.Cut(spec, ":")
-		if name != "cnicache" || len(alternatives(spec)) > 1 { // the latter is an error
+		if name != "cnicache" || len(alternatives(spec)) > 1 { // alternatives are an error
 			merged = append(merged, spec)
 			continue
 		}

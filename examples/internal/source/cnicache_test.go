@@ -12,7 +12,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/cnicache"
 )
 
-// Several directories are one cache, wherever they stand.
+// Several directories are one cache, at any position.
 func TestCNICache(t *testing.T) {
 	for _, row := range []struct {
 		reason              string

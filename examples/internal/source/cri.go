@@ -7,8 +7,8 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/cri"
 )
 
-// openCRI returns a source that asks a container runtime, also for addresses:
-// who looks at a node wants to see its conflicts.
+// openCRI returns a source that asks a container runtime. It also asks for addresses, so that
+// conflicts are shown.
 func openCRI(endpoint string, env *Env) (podsource.Source, error) {
 	return cri.New(endpoint, cri.Options{WithStatus: true, Logger: env.Logger})
 }

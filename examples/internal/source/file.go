@@ -17,14 +17,13 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// maxFile is the most that a list of pods may have. A node's has a few hundred
-// KiB; this keeps file:/dev/zero from taking all memory.
+// maxFile limits the size of a list of pods. A node's list has a few hundred KiB. The limit
+// protects the memory from file:/dev/zero.
 const maxFile = 64 << 20
 
-// openFile returns a source that reads a file anew whenever it is asked.
+// openFile returns a source that reads the file at each call.
 //
-// Standard input is read once, when it is first asked, and answers every pass
-// of this process.
+// Standard input is read once, at the first call, and used for every pass of this process.
 func openFile(path string, env *Env) (podsource.Source, error) {
 	node := (&kubeSource{node: env.Node}).nodeName
 	read := func() (podsource.Answer, error) { return readFile(path, node) }
@@ -46,8 +45,8 @@ func openFile(path string, env *Env) (podsource.Source, error) {
 	}), nil
 }
 
-// readFile reads the file at path. Only its own absence is ErrNotHere, which
-// lets the next of several alternatives be asked.
+// readFile reads the file at path. It returns ErrNotHere only if the file itself does not exist:
+// the next alternative is asked then.
 func readFile(path string, node func() (string, error)) (podsource.Answer, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -56,13 +55,12 @@ func readFile(path string, node func() (string, error)) (podsource.Answer, error
 	if err != nil {
 		return podsource.Answer{}, err
 	}
-	defer func() { _ = f.Close() }() // nothing was written through it
+	defer func() { _ = f.Close() }() // only read
 	return answer(f, node)
 }
 
-// answer reads all of r. What it reads was last known to be true when the file
-// was modified (R5, hazards 62 and 75), and where r is no regular file, when
-// reading began.
+// answer reads all of r. The list counts as of the file's modification time (R5, hazards 62 and
+// 75), or of the beginning of the read if r is no regular file.
 func answer(r io.Reader, node func() (string, error)) (podsource.Answer, error) {
 	asOf := time.Now()
 	if f, ok := r.(fs.File); ok {
@@ -86,8 +84,8 @@ func answer(r io.Reader, node func() (string, error)) (podsource.Answer, error) 
 	return a, err
 }
 
-// decode reads text in one of three forms, which it tells by how it begins: an
-// array of pods, or an object that kubectl or crictl printed.
+// decode decodes one of three forms, which it detects by the beginning: an array of pods, or an
+// object that kubectl or crictl printed.
 func decode(text []byte, node func() (string, error)) (podsource.Answer, error) {
 	if bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) {
 		return decodePrinted(text, node)
@@ -96,20 +94,18 @@ func decode(text []byte, node func() (string, error)) (podsource.Answer, error) 
 	return podsource.Answer{Pods: pods}, err
 }
 
-// Decode reads a JSON array of pods, as file:PATH does where it has one:
+// Decode decodes a JSON array of pods, one of the forms of file:PATH:
 //
 //	[{"namespace": "shop", "name": "web-1", "uid": "…", "containerIDs": ["…"],
 //	  "ips": ["10.244.1.5"], "startedAt": "2025-03-01T12:00:00Z", "hostNetwork": false}]
 //
-// Every field may be missing or null, and is not known then. More are
-// understood, as in [podsource.Pod]: "finished" and "finishedAt" of a pod that has
-// ended for good, "moreIPs" of one that may hold more addresses than "ips", and
-// "network", the network that "ips" are in.
+// Any field may be missing or null, which means unknown. More fields are as in [podsource.Pod]:
+// "finished" and "finishedAt" for a pod that has ended for good, "moreIPs" for one that may have
+// more addresses than "ips", and "network", the network of "ips".
 //
-// It is all or an error (R2): text that ends early or goes on behind the array,
-// a field that is unknown or given twice, an address or a time that can't be
-// parsed is an error of the whole list. Were it not, a mistyped "ip" would cost
-// a pod its address.
+// It returns all pods or an error (R2). Text that ends early or continues after the array, an
+// unknown or repeated field, an invalid address or time make the whole list invalid. Otherwise a
+// mistyped "ip" could cost a pod its address.
 func Decode(text []byte) ([]podsource.Pod, error) {
 	if len(bytes.TrimSpace(text)) == 0 {
 		return nil, errors.New("it is empty; a node without pods is written []")
@@ -135,7 +131,7 @@ func Decode(text []byte) ([]podsource.Pod, error) {
 	return pods, nil
 }
 
-// expect reads the delimiter that must come next.
+// expect reads the next token, which must be the given delimiter.
 func expect(dec *json.Decoder, want json.Delim) error {
 	got, err := token(dec)
 	if err != nil {
@@ -147,7 +143,7 @@ func expect(dec *json.Decoder, want json.Delim) error {
 	return nil
 }
 
-// token reads the next token. That the text ends is never right here.
+// token reads the next token. The end of the text is an error.
 func token(dec *json.Decoder) (json.Token, error) {
 	t, err := dec.Token()
 	return t, early(err)

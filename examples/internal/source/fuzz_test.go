@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// FuzzDecode holds Decode to its word: it gives a list or an error and never
-// both, what it gives is what the text says, and nothing makes it panic.
+// FuzzDecode checks that Decode returns either a list or an error, that the list matches the text,
+// and that it does not panic.
 func FuzzDecode(f *testing.F) {
 	for _, seed := range []string{
 		`[]`, `null`, ``, `[{}]`, `[{"name":"a"},{"name":"b"}]`, `[{"ips":["10.0.0.2","fd00::2"],"containerIDs":["abc"]}]`,

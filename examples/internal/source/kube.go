@@ -27,11 +27,11 @@ func openKube(node string, env *Env) (podsource.Source, error) {
 	return s, nil
 }
 
-// A kubeSource makes its client when it is asked first, and again until that
-// went well: a file that is missing now may come.
+// A kubeSource makes its client at the first call, and tries again at the next one after an error:
+// a missing file may appear.
 type kubeSource struct {
-	node       string // empty is NODE_NAME, or else the host's name
-	kubeconfig string // empty is a pod's own account
+	node       string // empty: NODE_NAME, or else the host's name
+	kubeconfig string // empty: the pod's own account
 
 	mu     sync.Mutex // guards source
 	source podsource.Source
@@ -71,7 +71,7 @@ func (s *kubeSource) open() (podsource.Source, error) {
 	return source, nil
 }
 
-// config says how to reach the API server.
+// config returns the client configuration for the API server.
 func (s *kubeSource) config() (*rest.Config, error) {
 	if s.kubeconfig != "" {
 		config, err := clientcmd.BuildConfigFromFlags("", s.kubeconfig)
@@ -90,8 +90,8 @@ func (s *kubeSource) config() (*rest.Config, error) {
 	return config, nil
 }
 
-// nodeName returns the name of the node whose pods are asked for. Without one it
-// is the host's, as kubelet would register it.
+// nodeName returns the name of the node whose pods are listed. By default it is the host's name, as
+// kubelet would register it.
 func (s *kubeSource) nodeName() (string, error) {
 	if s.node != "" {
 		return s.node, nil

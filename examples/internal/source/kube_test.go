@@ -15,7 +15,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// kubeconfig writes a file that leads to the server.
+// kubeconfig writes a kubeconfig for the server.
 func kubeconfig(t *testing.T, server string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
@@ -32,7 +32,7 @@ current-context: x
 	return path
 }
 
-// TestKubeNode: the server is asked for the node that was meant.
+// TestKubeNode: the request is for the right node.
 func TestKubeNode(t *testing.T) {
 	host, err := os.Hostname()
 	if err != nil {
@@ -41,7 +41,7 @@ func TestKubeNode(t *testing.T) {
 	for _, row := range []struct{ reason, spec, env, variable, want string }{
 		{"it is named", "kube:named", "env", "variable", "named"},
 		{"the command knows it", "kube", "env", "variable", "env"},
-		{"the downward API tells", "kube", "", "variable", "variable"},
+		{"the downward API sets it", "kube", "", "variable", "variable"},
 		{"the host's name, in the letters in which kubelet registers it", "kube:", "", "", strings.ToLower(host)},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
@@ -73,8 +73,8 @@ func TestKubeNode(t *testing.T) {
 	}
 }
 
-// TestKubeUnreachable: the errors say what is missing, and none of them lets a
-// fallback believe that there is no API server.
+// TestKubeUnreachable: the errors say what is missing. None is ErrNotHere, which would
+// make a fallback ask the next source.
 func TestKubeUnreachable(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 	broken := filepath.Join(t.TempDir(), "broken")
@@ -89,7 +89,7 @@ func TestKubeUnreachable(t *testing.T) {
 	} {
 		s, err := Parse([]string{"kube:here"}, Env{Kubeconfig: row.kubeconfig})
 		if err != nil {
-			t.Fatalf("%s: Parse looks at it: %v", row.reason, err)
+			t.Fatalf("%s: Parse reads it: %v", row.reason, err)
 		}
 		_, err = s.Pods(t.Context())
 		if err == nil || !strings.Contains(err.Error(), row.want) || errors.Is(err, podsource.ErrNotHere) {
@@ -98,7 +98,7 @@ func TestKubeUnreachable(t *testing.T) {
 	}
 }
 
-// TestKubeNameOfNoNode: what can't be a node's name is said at once, and for good.
+// TestKubeNameOfNoNode: a name that no node can have is a permanent error.
 func TestKubeNameOfNoNode(t *testing.T) {
 	s, err := Parse([]string{"kube:Node_1"}, Env{Kubeconfig: kubeconfig(t, "http://127.0.0.1:1")})
 	if err != nil {
@@ -109,7 +109,7 @@ func TestKubeNameOfNoNode(t *testing.T) {
 	}
 }
 
-// TestKubeconfigComesLate: what could not be read is read again.
+// TestKubeconfigComesLate: a file that could not be read is read again.
 func TestKubeconfigComesLate(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	s, err := Parse([]string{"kube:here"}, Env{Kubeconfig: path})

@@ -11,7 +11,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
 
-// What it sees is tested where it is made; here it is that it can be asked for.
+// The source itself is tested in its package. Here --source netns makes it.
 func TestNetNS(t *testing.T) {
 	for _, row := range []struct{ reason, spec, want string }{
 		{"a node", "netns", ""},

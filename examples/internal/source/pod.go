@@ -13,8 +13,8 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// decodePod reads one object. encoding/json alone would match "IPS" with "ips"
-// and let the last of two equal keys win, so the keys are looked at one by one.
+// decodePod decodes one object key by key. encoding/json alone would accept "IPS" for "ips" and the
+// last of two equal keys.
 func decodePod(dec *json.Decoder) (podsource.Pod, error) {
 	var p podsource.Pod
 	fields := map[string]any{
@@ -31,7 +31,7 @@ func decodePod(dec *json.Decoder) (podsource.Pod, error) {
 		if err != nil {
 			return p, err
 		}
-		key, _ := t.(string) // the decoder lets nothing else through here
+		key, _ := t.(string) // the decoder returns no other type here
 		field, ok := fields[key]
 		if !ok {
 			return p, fmt.Errorf("unknown field %q", key)
@@ -47,8 +47,8 @@ func decodePod(dec *json.Decoder) (podsource.Pod, error) {
 	return p, expect(dec, '}')
 }
 
-// network is the name of a network. With a name that none can have the addresses
-// beside it would be claimed nowhere.
+// network is the name of a network. With an invalid name the addresses would be claimed in no
+// network.
 type network string
 
 func (n *network) UnmarshalJSON(text []byte) error {
@@ -63,7 +63,7 @@ func (n *network) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// ids are container IDs, of which none may be null.
+// ids are container IDs. None may be null.
 type ids []string
 
 func (s *ids) UnmarshalJSON(text []byte) error {
@@ -76,7 +76,7 @@ func (s *ids) UnmarshalJSON(text []byte) error {
 	})
 }
 
-// addresses are IP addresses, without a prefix length and without a zone.
+// addresses are IP addresses without prefix length or zone.
 type addresses []netip.Addr
 
 func (a *addresses) UnmarshalJSON(text []byte) error {
@@ -95,8 +95,8 @@ func (a *addresses) UnmarshalJSON(text []byte) error {
 	})
 }
 
-// each calls f for each string of an array. A missing array may be null, but
-// not what is in one: that would be an item that could not be read (R2).
+// each calls f for each string of an array. The array may be null, but its elements may not: that
+// would be an item that could not be read (R2).
 func each(text []byte, f func(string) error) error {
 	var list []*string
 	if err := json.Unmarshal(text, &list); err != nil {

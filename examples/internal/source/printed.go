@@ -19,8 +19,8 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/kube/kubepod"
 )
 
-// decodePrinted reads what `kubectl get pods -A -o json` or `crictl pods -o json`
-// printed: an object with items, and a kind where it is Kubernetes'.
+// decodePrinted decodes the output of `kubectl get pods -A -o json` or `crictl pods -o json`: an
+// object with items, and a kind if kubectl printed it.
 func decodePrinted(text []byte, node func() (string, error)) (podsource.Answer, error) {
 	list, err := object(text)
 	if err != nil {
@@ -37,11 +37,11 @@ func decodePrinted(text []byte, node func() (string, error)) (podsource.Answer, 
 	return crictlAnswer(items)
 }
 
-// crictlAnswer is that of package cri, as of when crictl printed it: every
-// sandbox, in any state, by its container ID.
+// crictlAnswer is the answer of package cri at the time when crictl ran: the ID of every sandbox in
+// any state.
 //
-// Where all are of one namespace crictl may not have been asked for the others. Then
-// the answer only adds reasons to keep.
+// If all sandboxes are of one namespace, others may have been filtered out. Then the answer only
+// adds reasons to keep.
 func crictlAnswer(items []json.RawMessage) (podsource.Answer, error) {
 	a := podsource.Answer{
 		Pods:  make([]podsource.Pod, len(items)),
@@ -73,12 +73,11 @@ func crictlAnswer(items []json.RawMessage) (podsource.Answer, error) {
 	return a, nil
 }
 
-// kubectlAnswer is that of package kube, as of when kubectl printed it, but
-// nothing tells whether the Node is this machine. Pods of other nodes, and those
-// of none, don't count.
+// kubectlAnswer is the answer of package kube at the time when kubectl ran, but without a check
+// that the Node is this machine. Pods of other nodes and without a node don't count.
 //
-// Where all pods are of one namespace kubectl may not have been asked for the
-// others. Then the answer only adds reasons to keep.
+// If all pods are of one namespace, others may have been filtered out. Then the answer only adds
+// reasons to keep.
 func kubectlAnswer(kind string, metadata json.RawMessage, items []json.RawMessage, nodeName func() (string, error)) (podsource.Answer, error) {
 	if kind != `"List"` && kind != `"PodList"` {
 		return podsource.Answer{}, fmt.Errorf("its kind is %s; it must be a List of pods", kind)
@@ -126,8 +125,8 @@ func kubectlAnswer(kind string, metadata json.RawMessage, items []json.RawMessag
 	return a, nil
 }
 
-// object returns the fields of one JSON object, with nothing behind it. A field
-// that is given twice is an error: which of two lists is meant?
+// object returns the fields of one JSON object. Text after the object is an error, and so is a
+// repeated field, since it is not clear which one is meant.
 func object(text []byte) (map[string]json.RawMessage, error) {
 	dec := json.NewDecoder(bytes.NewReader(text))
 	if err := expect(dec, '{'); err != nil {
@@ -139,7 +138,7 @@ func object(text []byte) (map[string]json.RawMessage, error) {
 		if err != nil {
 			return nil, err
 		}
-		key, _ := t.(string) // the decoder lets nothing else through here
+		key, _ := t.(string) // the decoder returns no other type here
 		if _, twice := fields[key]; twice {
 			return nil, fmt.Errorf("field %q is given twice", key)
 		}

@@ -26,7 +26,7 @@ import (
 
 const thisNode = "node-1"
 
-// kubePod is a pod as the API server has it.
+// kubePod is a pod in the API.
 func kubePod(namespace, name, node, ip string) corev1.Pod {
 	p := corev1.Pod{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
@@ -40,7 +40,7 @@ func kubePod(namespace, name, node, ip string) corev1.Pod {
 	return p
 }
 
-// kubectl is what `kubectl get pods -o json` prints.
+// kubectl returns the output of `kubectl get pods -o json`.
 func kubectl(t testing.TB, pods ...corev1.Pod) string {
 	t.Helper()
 	items := append([]corev1.Pod{}, pods...)
@@ -54,7 +54,7 @@ func kubectl(t testing.TB, pods ...corev1.Pod) string {
 
 var namespaces = [2]string{"shop", "db"}
 
-// crictl is what `crictl pods -o json` prints of sandboxes of pods with these IDs.
+// crictl returns the output of `crictl pods -o json` for sandboxes of pods with these IDs.
 func crictl(ids ...string) string {
 	var items []string
 	for i, id := range ids {
@@ -71,7 +71,7 @@ func crictl(ids ...string) string {
 	return "{\n  \"items\": [\n" + strings.Join(items, ",\n") + "\n  ]\n}\n"
 }
 
-// answerOf asks file:- for what text says.
+// answerOf returns the answer of file:- for a text.
 func answerOf(t testing.TB, text string) (podsource.Answer, error) {
 	t.Helper()
 	s, err := Parse([]string{"file:-"}, Env{Node: thisNode, Stdin: strings.NewReader(text)})
@@ -89,7 +89,7 @@ func TestPrinted(t *testing.T) {
 	proxy.Spec.HostNetwork = true
 	other, unscheduled := kubePod("shop", "web-9", "node-2", "10.244.2.5"), kubePod("shop", "late", "", "")
 	broken := kubePod("shop", "broken", "node-2", "pending")
-	raw := func(kind, metadata string, pods ...corev1.Pod) string { // as the API server answers
+	raw := func(kind, metadata string, pods ...corev1.Pod) string { // as the API server sends it
 		for i := range pods {
 			pods[i].TypeMeta = metav1.TypeMeta{}
 		}
@@ -107,7 +107,7 @@ func TestPrinted(t *testing.T) {
 	for _, row := range []struct {
 		reason, text string
 		want         podsource.Answer
-		says         string // an error, when there is one
+		says         string // part of the error, or empty
 	}{
 		{reason: "kubectl get pods -A", text: kubectl(t, web, proxy), want: podsource.Answer{Pods: []podsource.Pod{webPod, proxyPod}, Forms: hex}},
 		{reason: "... of all nodes: others' pods hold nothing here, even what can't be read", text: kubectl(t, other, web, broken, unscheduled, proxy),
@@ -164,8 +164,8 @@ func TestPrinted(t *testing.T) {
 	}
 }
 
-// reserved is a node with one network, in which a container that ended and one of
-// a live pod have had addresses for a day, and a third has one for an hour.
+// reserved is a node with one network. For a day it has had the addresses of an ended container and
+// of a live pod's container, and for an hour that of a third one.
 func reserved(t *testing.T, live string) (store *hostlocal.Store, ips map[string]string) {
 	t.Helper()
 	dataDir := t.TempDir()
@@ -185,7 +185,7 @@ func reserved(t *testing.T, live string) (store *hostlocal.Store, ips map[string
 	return hostlocal.New(dataDir), ips
 }
 
-// verdictsBy does a pass with a file of this text, modified so long ago.
+// verdictsBy makes a pass with a file of this text and age.
 func verdictsBy(t *testing.T, text string, ago time.Duration) map[string]gc.Reason {
 	t.Helper()
 	store, ips := reserved(t, strings.Repeat("a1", 32))
@@ -216,7 +216,7 @@ func verdictsBy(t *testing.T, text string, ago time.Duration) map[string]gc.Reas
 	return got
 }
 
-// forms are lists of the one live pod, in each form that is read.
+// forms are lists with the live pod, one in each supported form.
 func forms(t *testing.T) map[string]string {
 	return map[string]string{
 		"an array": `[{"uid":"1","ips":["10.244.1.5"]}]`,
@@ -225,8 +225,8 @@ func forms(t *testing.T) map[string]string {
 	}
 }
 
-// What was reserved shortly before the list was written, or later, is kept,
-// however long ago that is.
+// Reservations from shortly before the list was written, or later, are kept, however old the list
+// is.
 func TestHazard62ListOfAnHourAgo(t *testing.T) {
 	for form, text := range forms(t) {
 		inUse := gc.AddressClaimed
@@ -249,7 +249,7 @@ func TestHazard62ListOfAnHourAgo(t *testing.T) {
 	}
 }
 
-// The list was written before the clock was set back: who knows when.
+// The list is from before the clock was set back, so its age is unknown.
 func TestHazard75ListFromBeforeTheClockWasSetBack(t *testing.T) {
 	for form, text := range forms(t) {
 		inUse := gc.AddressClaimed
@@ -263,8 +263,7 @@ func TestHazard75ListFromBeforeTheClockWasSetBack(t *testing.T) {
 	}
 }
 
-// kubectl or crictl printed the pods of one namespace: those of others hold addresses,
-// too.
+// kubectl or crictl printed the pods of one namespace. Pods of others hold addresses, too.
 func TestHazard54ListOfOneNamespace(t *testing.T) {
 	for text, inUse := range map[string]gc.Reason{
 		kubectl(t, kubePod("shop", "web", thisNode, "10.244.1.5")): gc.AddressClaimed,
@@ -277,7 +276,7 @@ func TestHazard54ListOfOneNamespace(t *testing.T) {
 	}
 }
 
-// FuzzPrinted: any object is an answer or an error, and an answer has every item.
+// FuzzPrinted: any object gives an answer or an error, and an answer has every item.
 func FuzzPrinted(f *testing.F) {
 	for _, seed := range []string{
 		crictl(), crictl("x", "y"), kubectl(f, kubePod("a", "b", thisNode, "10.0.0.1"), kubePod("c", "d", "other", "10.0.0.2")),
@@ -298,14 +297,14 @@ func FuzzPrinted(f *testing.F) {
 			Items []struct{ Spec struct{ NodeName string } }
 		}
 		if err := json.Unmarshal(text, &list); err != nil {
-			return // the types may be others where Kubernetes' own letters count
+			return // this decoder ignores case, so a field may have another type
 		}
 		if list.Kind == nil && len(a.Pods) != len(list.Items) {
 			t.Errorf("%d pods of %d sandboxes", len(a.Pods), len(list.Items))
 		}
 		for _, p := range a.Pods {
 			if len(p.ContainerIDs) != 1 && p.UID == "" || len(p.ContainerIDs) == 1 && p.ContainerIDs[0] == "" {
-				t.Errorf("a pod that nothing tells from others: %+v", p)
+				t.Errorf("a pod without any identity: %+v", p)
 			}
 		}
 	})

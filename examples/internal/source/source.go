@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package source makes pod sources of what a user writes after --source:
-// KIND or KIND:ARG, as in "file:/run/pods.json". Several are united, so that a
-// pod is live where any of them says so.
+// Package source makes pod sources from the values of --source: KIND or KIND:ARG, such as
+// "file:/run/pods.json". Several sources are united, so that a pod is live if any of them lists it.
 //
-// A further kind is one more row in kinds, and a file of its own.
+// A new kind is one more row in kinds, and a file of its own.
 package source
 
 import (
@@ -24,29 +23,27 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/netns"
 )
 
-// Env is what a kind may need beside its argument.
+// Env is the environment of sources besides their arguments.
 type Env struct {
-	// Node is the name of this node in Kubernetes, also in a list that kubectl
-	// printed, and Kubeconfig the file that says how to reach the API server. Empty
-	// they are NODE_NAME of the environment or the host's name, and what a pod in
-	// the cluster has.
+	// Node is this node's name in Kubernetes, also in a list that kubectl printed. Kubeconfig is
+	// the file with the API server's address. The defaults are NODE_NAME in the environment or else
+	// the host's name, and the in-cluster configuration.
 	Node, Kubeconfig string
-	// Stdin is what file:- reads. Nil refuses it: a daemon has none.
+	// Stdin is read by file:-. Nil makes that an error, as in a daemon.
 	Stdin io.Reader
-	// Logger is told what a source finds out by itself. The zero Logger is
-	// silent.
+	// Logger logs what sources find out by themselves, such as sockets. The zero Logger is silent.
 	Logger logr.Logger
-	// LongestADD is how long a CNI ADD takes at most: the StartingFor of the passes.
-	// Zero is the default of package netns.
+	// LongestADD is the longest duration of a CNI ADD: the StartingFor of the passes. Zero means
+	// the default of package netns.
 	LongestADD time.Duration
 
-	kernel    func() (*netns.Source, error) // that of this node: one, whoever uses it
-	cacheDirs []string                      // of all cnicache sources, which are one
+	kernel    func() (*netns.Source, error) // one source of this node's kernel for all users
+	cacheDirs []string                      // directories of all cnicache sources, which are merged
 }
 
-// LongestADD is how long an ADD takes at most on a node with kubelet's
-// runtimeRequestTimeout, zero being its default: StartingFor where nobody sets it
-// (R4). What is out of bounds is left to the passes, which say so.
+// LongestADD returns the longest duration of an ADD on a node with kubelet's runtimeRequestTimeout,
+// or with its default if that is zero: the default of StartingFor (R4). The passes check the
+// limits.
 func LongestADD(requestTimeout time.Duration) time.Duration {
 	const margin = gc.DefaultStartingFor - 2*gc.DefaultRuntimeRequestTimeout
 	return 2*max(cmp.Or(requestTimeout, gc.DefaultRuntimeRequestTimeout), 0) + margin
@@ -55,12 +52,12 @@ func LongestADD(requestTimeout time.Duration) time.Duration {
 // A kind is one way to learn which pods are live.
 type kind struct {
 	name string
-	arg  string // how the argument is called in help texts; "" for none, [NAME] for one that may be left out
+	arg  string // name of the argument in help texts; "" for none, [NAME] if optional
 	help string
 	open func(arg string, env *Env) (podsource.Source, error)
 }
 
-// kinds returns all kinds, in the order in which help texts list them.
+// kinds returns all kinds, in the order of help texts.
 func kinds() []kind {
 	return []kind{
 		{"file", "PATH", "a JSON array of pods, or what kubectl or crictl printed of them; - is standard input", openFile},
@@ -72,9 +69,8 @@ func kinds() []kind {
 	}
 }
 
-// Parse returns the union of the sources that specs ask for, of which there must
-// be one at least. It touches nothing: whether a file exists is seen when the
-// source is asked.
+// Parse returns the union of the sources in specs. It needs at least one. It does no I/O: a missing
+// file is an error of the source.
 func Parse(specs []string, env Env) (podsource.Source, error) {
 	if len(specs) == 0 {
 		return nil, errors.New("no pod source was given")
@@ -98,13 +94,13 @@ func Parse(specs []string, env Env) (podsource.Source, error) {
 		all = append(all, s)
 	}
 	if len(all) == 1 {
-		return all[0], nil // its errors need no "pod source file" before them
+		return all[0], nil // without the prefix that Union adds to errors
 	}
 	return podsource.Union(all...), nil
 }
 
-// parse reads one source, or several with commas between them, of which each is
-// asked only where those before it do not exist (podsource.Fallback).
+// parse parses one source, or several alternatives separated by commas. Each is asked only if those
+// before it do not exist (podsource.Fallback).
 func parse(spec string, env *Env) (podsource.Source, error) {
 	all := alternatives(spec)
 	isCache := func(one string) bool { name, _, _ := strings.Cut(one, ":"); return name == "cnicache" }
@@ -120,8 +116,8 @@ func parse(spec string, env *Env) (podsource.Source, error) {
 	return s, err
 }
 
-// alternatives cuts at each comma behind which a kind follows. Others are part
-// of an argument.
+// alternatives splits a spec at each comma that precedes a kind. Other commas belong to an
+// argument.
 func alternatives(spec string) []string {
 	var all []string
 	for i, part := range strings.Split(spec, ",") {
@@ -151,7 +147,7 @@ func open(spec string, env *Env) (podsource.Source, error) {
 	return nil, fmt.Errorf("pod source %q: there is no kind %q; the kinds are %s", spec, name, strings.Join(Forms(), ", "))
 }
 
-// Forms returns the form of each kind, as in "file:PATH" and "cri[:ENDPOINT]".
+// Forms returns the form of each kind, such as "file:PATH" and "cri[:ENDPOINT]".
 func Forms() []string {
 	var forms []string
 	for _, k := range kinds() {
@@ -168,10 +164,10 @@ func Forms() []string {
 	return forms
 }
 
-// A Kind is a source that a spec can name, for help texts.
+// A Kind describes a source for help texts.
 type Kind struct{ Form, Help string }
 
-// Kinds returns all of them.
+// Kinds returns all kinds.
 func Kinds() (all []Kind) {
 	for i, form := range Forms() {
 		all = append(all, Kind{form, kinds()[i].help})
@@ -179,8 +175,8 @@ func Kinds() (all []Kind) {
 	return all
 }
 
-// Completions returns how each kind may begin: with a colon where an argument
-// follows, without one where it may be left out.
+// Completions returns the beginning of each kind: with a colon before an argument, without one if
+// the argument is optional.
 func Completions() []string {
 	var all []string
 	for _, k := range kinds() {

@@ -75,7 +75,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{"no time", `[{"startedAt":"yesterday"}]`, `field "startedAt"`},
 		{"an empty time", `[{"startedAt":""}]`, `field "startedAt"`},
 		{"a pod that could not be read", `[null]`, "pod 1: it must be an object"},
-		{"a pod that is a word", `["web-1"]`, "pod 1: it must be an object"},
+		{"a pod that is a string", `["web-1"]`, "pod 1: it must be an object"},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
 			pods, err := Decode([]byte(row.text))
@@ -89,7 +89,7 @@ func TestDecodeRefuses(t *testing.T) {
 	}
 }
 
-// However early a list ends, it is not taken for a shorter one.
+// A list that is cut anywhere is an error, not a shorter list.
 func TestDecodeCutShort(t *testing.T) {
 	for n := range len(whole) {
 		if pods, err := Decode([]byte(whole[:n])); err == nil {
@@ -160,7 +160,7 @@ func TestSources(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for range 2 { // stdin, too, answers every pass
+			for range 2 { // stdin answers every pass, too
 				pods, err := podsOf(t, s)
 				if row.want != "" {
 					if err == nil || !strings.Contains(err.Error(), row.want) {
@@ -208,8 +208,7 @@ func podsOf(t *testing.T, s podsource.Source) (pods []podsource.Pod, err error) 
 	return pods, err
 }
 
-// A list of pods is as old as its file. What comes through a
-// pipe is as old as the reading of it, however often it is given.
+// A list of pods is as old as its file. A list from a pipe is as old as its first read.
 func TestAsOf(t *testing.T) {
 	hourAgo := time.Now().Add(-time.Hour).Truncate(time.Second)
 	path := filepath.Join(t.TempDir(), "pods")
@@ -249,8 +248,8 @@ func TestAsOf(t *testing.T) {
 	}
 }
 
-// TestOrderOfAsking: a runtime is asked before lists of pods, whatever the order
-// of the flags (U4). Neither is there, and after an error no more is asked.
+// TestOrderOfAsking: a runtime is asked before lists of pods, in any order of the flags (U4).
+// Neither exists, and an error ends the questions.
 func TestOrderOfAsking(t *testing.T) {
 	for _, specs := range [][]string{{"cri:/no/such/socket", "file:none"}, {"file:none", "cri:/no/such/socket"}} {
 		s, err := Parse(specs, Env{})
@@ -263,8 +262,7 @@ func TestOrderOfAsking(t *testing.T) {
 	}
 }
 
-// TestAlternatives: behind a comma stands what is asked where the first does not
-// exist, and only then.
+// TestAlternatives: the source after a comma is asked only if the first does not exist.
 func TestAlternatives(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{"one.json": `[{"name": "one"}]`, "two.json": `[{"name": "two"}]`, "bad.json": `[`, "a,b.json": `[{"name": "comma"}]`} {

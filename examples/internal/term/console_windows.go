@@ -4,8 +4,8 @@ package term
 
 import "golang.org/x/sys/windows"
 
-// understandsColour asks the console to follow escape sequences, which it does
-// not by itself, and reports whether it will.
+// understandsColour enables escape sequences in the console, which are off by default, and reports
+// whether that worked.
 func understandsColour(fd int) bool {
 	h := windows.Handle(fd)
 	var mode uint32

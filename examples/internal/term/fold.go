@@ -4,8 +4,8 @@ package term
 
 import "strings"
 
-// Fold breaks a line of text between words so that it stays in the screen's
-// width, where no word is wider than that. Escape sequences count for nothing.
+// Fold breaks a line of text between words to fit the screen's width. Words that are wider stay
+// whole. Escape sequences don't count.
 func (s Screen) Fold(text string) string {
 	if s.Width <= 0 {
 		return text
@@ -29,7 +29,7 @@ func (s Screen) Fold(text string) string {
 	return out.String()
 }
 
-// visible is text without the escape sequences that Paint puts in.
+// visible returns text without the escape sequences of Paint.
 func visible(text string) string {
 	for {
 		before, rest, found := strings.Cut(text, "\x1b[")

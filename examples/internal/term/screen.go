@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package term lays out what the example commands print: aligned tables, in
-// colour on a terminal and plain in a pipe. It makes strings and writes nothing.
+// Package term formats the output of the example commands: aligned tables, in colour on a terminal
+// and plain in a pipe. It returns strings and writes nothing.
 package term
 
 import (
@@ -11,18 +11,18 @@ import (
 	"golang.org/x/term"
 )
 
-// A Screen is what a command's output is laid out for. The zero Screen is a
-// pipe: plain, and lines of any length.
+// A Screen is the output that a command formats for. The zero Screen is a pipe: plain, with lines
+// of any length.
 type Screen struct {
-	// Colour says whether escape sequences are understood and wanted.
+	// Colour says whether to use escape sequences.
 	Colour bool
-	// Width is in columns. Tables wrap their last column to stay in it. Zero
-	// wraps nothing, so that a row stays a line and grep finds it whole.
+	// Width is in columns. Tables wrap their last column to fit. Zero wraps nothing, so that grep
+	// finds whole rows.
 	Width int
 }
 
-// Of returns the screen behind f, which is the zero Screen unless f is a
-// terminal. NO_COLOR, when set and not empty, and TERM=dumb turn colours off.
+// Of returns the screen of f, which is the zero Screen unless f is a terminal. NO_COLOR, if not
+// empty, and TERM=dumb turn colours off.
 func Of(f *os.File) Screen {
 	fd := int(f.Fd())
 	if !term.IsTerminal(fd) {
@@ -36,13 +36,13 @@ func Of(f *os.File) Screen {
 	return s
 }
 
-// Interactive reports whether somebody at a terminal can answer a question.
+// Interactive reports whether r is a terminal, where a person can answer a question.
 func Interactive(r io.Reader) bool {
 	f, ok := r.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// wantsColour reports whether the environment has nothing against colours.
+// wantsColour reports whether the environment allows colours.
 func wantsColour(getenv func(string) string) bool {
 	return getenv("NO_COLOR") == "" && getenv("TERM") != "dumb"
 }

@@ -4,9 +4,8 @@ package term
 
 import "github.com/hostlocal-gc/hostlocal-gc/gc"
 
-// A Style is how text looks: the parameters of the escape sequence that selects
-// it (ECMA-48, SGR). The eight basic colours are the user's own choice, so they
-// can be read on light and dark screens alike.
+// A Style is the parameters of the escape sequence that selects it (ECMA-48, SGR). Users choose the
+// eight basic colours of their terminal, which are readable on light and dark screens.
 type Style string
 
 const (
@@ -21,7 +20,7 @@ const (
 	Cyan    Style = "36"
 )
 
-// Paint returns text in the style, and as it is where there are no colours.
+// Paint returns text in the style, or unchanged if there are no colours.
 func (s Screen) Paint(style Style, text string) string {
 	if !s.Colour || style == Plain || text == "" {
 		return text
@@ -29,9 +28,9 @@ func (s Screen) Paint(style Style, text string) string {
 	return "\x1b[" + string(style) + "m" + text + "\x1b[0m"
 }
 
-// VerdictStyle is green for what is held, yellow for what may be, blue for what
-// no source could know, cyan for what was released, magenta for what would be,
-// red for what a person should look at, and dim for what others changed meanwhile.
+// VerdictStyle is green for addresses in use, yellow for those that may be in use, blue for foreign
+// ones, cyan for released ones, magenta for leaked ones, red for those that need a person, and dim
+// for those that others changed meanwhile.
 func VerdictStyle(v gc.Verdict) Style {
 	switch v {
 	case gc.InUse:

@@ -4,31 +4,31 @@ package term
 
 import "strings"
 
-// A Column is the head of a table's column.
+// A Column is the heading of a table's column.
 type Column struct {
 	Title string
-	Right bool // aligned to the right, as numbers are
+	Right bool // aligned to the right, for numbers
 }
 
-// A Cell is one field of a table, and how it looks.
+// A Cell is one field of a table.
 type Cell struct {
 	Text  string
 	Style Style
 }
 
 const (
-	gap = "  " // between columns
+	gap = "  " // space between columns
 
-	// leastWrap is how narrow the last column may get. On a screen that leaves
-	// less, the terminal breaks the lines as it likes.
+	// leastWrap is the smallest width of the last column. On narrower screens the terminal breaks
+	// the lines.
 	leastWrap = 12
 )
 
-// Table lays out rows under their columns. A row may have fewer cells than there
-// are columns. The last column is wrapped to the screen's width.
+// Table formats rows under their columns. A row may have fewer cells than columns. The last column
+// is wrapped to the screen's width.
 //
-// Text is padded first and coloured then, so escape sequences count for nothing
-// and a coloured table is the plain one once they are taken out.
+// Text is padded before it is coloured, so escape sequences don't count, and a coloured table
+// without them is equal to the plain one.
 func (s Screen) Table(head []Column, rows [][]Cell) string {
 	if len(head) == 0 {
 		return ""
@@ -70,18 +70,18 @@ func (s Screen) Table(head []Column, rows [][]Cell) string {
 		for _, part := range parts {
 			line[last].Text = part
 			s.line(&out, head, widths, line)
-			clear(line[:last]) // what goes on below is the last column alone
+			clear(line[:last]) // continued lines have the last column only
 		}
 	}
 	return out.String()
 }
 
-// line writes one line of a table. Padding waits for text to come after it, so
-// that no line ends in blanks.
+// line writes one line of a table. It pads a cell only before further text, so that no line ends in
+// blanks.
 func (s Screen) line(out *strings.Builder, head []Column, widths []int, cells []Cell) {
 	blanks := 0
 	for i, c := range cells {
-		pad := max(0, widths[i]-columns(c.Text)) // a long word may be wider than its column
+		pad := max(0, widths[i]-columns(c.Text)) // a long word may exceed its column
 		if head[i].Right {
 			blanks += pad
 			pad = 0

@@ -130,7 +130,7 @@ func TestID(t *testing.T) {
 		{"none", "", "-"},
 		{"a PID, as rkt had it", "4711", "4711"},
 		{"a sandbox's", "162c369c9fc6a1b2c3d4", "162c369c9fc6"},
-		{"nerdctl's, of which all begin alike", "default-162c369c9fc6" + strings.Repeat("0", 52), "default-162c369c9fc6"},
+		{"nerdctl's, which all have the same prefix", "default-162c369c9fc6" + strings.Repeat("0", 52), "default-162c369c9fc6"},
 	} {
 		if got := ID(row.id); got != row.want {
 			t.Errorf("%s: got %q, want %q", row.reason, got, row.want)
@@ -174,7 +174,7 @@ func TestVerdictStyle(t *testing.T) {
 			t.Errorf("verdict %s has no style", v)
 		}
 		if v != gc.Foreign && VerdictStyle(v) == VerdictStyle(gc.Foreign) {
-			t.Errorf("verdict %s looks like foreign, which tells neither of a live pod nor of a leak", v)
+			t.Errorf("verdict %s has the style of foreign, which is neither in use nor a leak", v)
 		}
 	}
 }

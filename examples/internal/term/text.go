@@ -10,12 +10,11 @@ import (
 	"unicode/utf8"
 )
 
-// idLength is what people compare of a container ID, as crictl and docker do.
+// idLength is the number of digits of a container ID that crictl and docker show.
 const idLength = 12
 
-// ID returns as much of a container ID as people need, or "-" for none. What comes
-// before its last 64 characters, as "default-" of nerdctl's, says nothing of which
-// container it is, and stays.
+// ID shortens a container ID, or returns "-" for none. It keeps a prefix before the last 64
+// characters, such as nerdctl's "default-", which does not identify the container.
 func ID(id string) string {
 	if id == "" {
 		return "-"
@@ -23,8 +22,8 @@ func ID(id string) string {
 	return id[:min(len(id), max(0, len(id)-64)+idLength)]
 }
 
-// Age returns how long before now t was, in its two largest units: "3d4h", "7m",
-// "20s". What lies in the future has a minus sign, and a zero t is "-".
+// Age returns how long before now t was, in its two largest units: "3d4h", "7m", "20s". A future t
+// has a minus sign, and a zero t is "-".
 func Age(now, t time.Time) string {
 	if t.IsZero() {
 		return "-"
@@ -36,8 +35,7 @@ func Age(now, t time.Time) string {
 	return units(max(0, d))
 }
 
-// units cuts d to its two largest units, of which the second is left out when it
-// is zero.
+// units formats d in its two largest units. The second is left out if it is zero.
 func units(d time.Duration) string {
 	s := int64(d / time.Second)
 	for _, u := range []struct {
@@ -62,8 +60,8 @@ func units(d time.Duration) string {
 	return fmt.Sprintf("%ds", s)
 }
 
-// Clean makes text safe for one line of a terminal: names and errors come from
-// other programs, and a control character among them could move the cursor.
+// Clean makes text safe for one line of a terminal: a control character in a name or error of
+// another program could move the cursor.
 func Clean(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsGraphic(r) {
@@ -73,6 +71,6 @@ func Clean(text string) string {
 	}, text)
 }
 
-// columns returns how many columns text takes that was cleaned. Addresses, IDs and the
-// names of pods are ASCII; wide and combining characters would be miscounted.
+// columns returns the number of columns of a cleaned text. Addresses, IDs and pods' names are
+// ASCII; wide and combining characters would be miscounted.
 func columns(text string) int { return utf8.RuneCountInString(text) }

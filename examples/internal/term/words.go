@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Count is a number with its noun, as in "1 entry" and "3 addresses".
+// Count formats a number with its noun, such as "1 entry" and "3 addresses".
 func Count(n int, noun string) string {
 	stem, isY := strings.CutSuffix(noun, "y")
 	switch {
@@ -21,15 +21,15 @@ func Count(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// Few joins the first few words, and says how many more there are.
+// Few joins the first few words, and counts the others.
 func Few(words []string, few int) string {
-	if more := len(words) - few; more > 1 { // that there is one more takes as much room as that one
+	if more := len(words) - few; more > 1 { // counting one word would be as long as the word
 		words = append(words[:few:few], fmt.Sprintf("and %d more", more))
 	}
 	return strings.Join(words, ", ")
 }
 
-// Dash is the text, or a dash where there is none.
+// Dash returns the text, or a dash if it is empty.
 func Dash(text string) string {
 	if text == "" {
 		return "-"

@@ -24,7 +24,7 @@ func TestFew(t *testing.T) {
 	for _, row := range []struct{ reason, words, want string }{
 		{"none", "", ""},
 		{"as many as may be", "a b", "a, b"},
-		{"one more is told, since saying so is no shorter", "a b c", "a, b, c"},
+		{"one more is printed, since counting it would be as long", "a b c", "a, b, c"},
 		{"the rest is counted", "a b c d", "a, b, and 2 more"},
 	} {
 		words := strings.Fields(row.words)

@@ -1,4 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package multus is there for its go.mod, which has Multus' thin plugin as a tool.
+// Package multus exists for its go.mod, which has Multus' thin plugin as a tool.
 package multus

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Multicall is all plugins in one program, as k3s has it: the name by which it is called
-// says which one, and a name that it does not know ends well, and does nothing.
+// Multicall contains all plugins in one program, as in k3s: its own name says which one runs. With
+// an unknown name it succeeds and does nothing.
 package main
 
 import (

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command only executes the host-local beside it and passes its bytes on: the least
-// that any plugin around host-local costs. BenchmarkADD compares with it.
+// Command only executes the host-local beside it and passes its bytes on, the least that any plugin
+// around host-local costs. BenchmarkADD compares with it.
 package main
 
 import (
