@@ -46,14 +46,14 @@ Exit status: 0 after a signal, 1 error, 2 wrong usage.`,
 		return a.agent(ctx)
 	})
 	f := &a.flags
-	f.network(c, "release in the network of this `NAME`, whether it has a directory yet or not (repeatable; one at least): one whose containers the sources know. "+
-		"* is all that have a directory, now or later, and needs --source netns")
+	f.network(c, "release in the network of this `NAME`, which need not have a directory yet (repeatable, required). The sources must know its containers. "+
+		"* means all networks that have a directory, now or later, and needs --source netns")
 	f.log(c, 0, "log up to this `LEVEL`: 0 each pass, release and error, 2 also what was kept though no pod has it, 4 everything")
 	f.judge(c)
 	f.ranges(c)
 	p := c.Flags()
 	p.DurationVar(&f.interval, "interval", gc.DefaultInterval, "the longest pause between passes; one comes earlier if it may release something")
-	p.DurationVar(&f.startupTimeout, "startup-timeout", gc.DefaultStartupTimeout, "wait so long for the sources at the start, with growing pauses")
+	p.DurationVar(&f.startupTimeout, "startup-timeout", gc.DefaultStartupTimeout, "longest wait for the sources at the start")
 	p.BoolVar(&f.dryRun, "dry-run", false, "release nothing, and take no lock: only show what leaked")
 	p.StringVar(&f.listen, "listen", defaultListen, "serve all endpoints at this `HOST:PORT`; --listen= serves nothing")
 	p.StringVar(&f.metricsListen, "metrics-listen", "", "also serve the endpoints that name no pod: /metrics, /healthz and /readyz, at this `HOST:PORT`")

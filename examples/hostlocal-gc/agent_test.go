@@ -71,7 +71,7 @@ func TestMisspeltVariable(t *testing.T) {
 		var stderr bytes.Buffer
 		a := &app{stdout: io.Discard, stderr: &stderr, lookup: lookup(nil), environ: []string{"PATH=/bin", row.variable}}
 		if status := a.run(t.Context(), []string{"agent"}); status != statusUsage ||
-			strings.Contains(stderr.String(), "no flag has the variable HOSTLOCAL_GC_") != row.misspelt {
+			strings.Contains(stderr.String(), "unknown variable HOSTLOCAL_GC_") != row.misspelt {
 			t.Errorf("%s (%s): exit status %d, %q", row.variable, row.reason, status, &stderr)
 		}
 	}
@@ -199,7 +199,7 @@ func TestAgentStatus(t *testing.T) {
 		{"a network that is none", "--source file:a --network ../x", nil, statusUsage, `"../x" is not the name of a network`},
 		{"a network twice", "--source file:a --network a --network a", nil, statusUsage, "named twice"},
 		{"all networks, and nobody who would see another runtime's containers", "--source file:a --network *", nil, statusUsage, "needs --source netns"},
-		{"all networks, and one by its name", "--source netns --source cri --network * --network a", nil, statusUsage, "no other --network may stand beside it"},
+		{"all networks, and one by its name", "--source netns --source cri --network * --network a", nil, statusUsage, "remove the other --network"},
 		{"a pattern", "--source netns --network a*", nil, statusUsage, `"a*" is not the name of a network`},
 		{"an age that is negative", "--network a --source file:a --min-age -1ns", nil, statusUsage, "it must be at least 1s"},
 		{"an age in nanoseconds", "--network a --source file:a --min-age 300ns", nil, statusUsage, "it must be at least 1s"},

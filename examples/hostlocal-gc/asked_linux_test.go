@@ -28,7 +28,7 @@ func TestRemoveMalformedAsks(t *testing.T) {
 		{"the end", "\x04", nil, false, statusError, "nothing was removed"},
 		{"Ctrl-C", "\x03", nil, false, statusInterrupted, "nothing was removed"},
 		{"it is an ADD's now", "yes\n", func(nw *podNetwork) { nw.write("10.1.0.3", sandbox("new")+"\r\neth0", 0) }, false, statusError, "10.1.0.3 is young and is not removed"},
-		{"it is another malformed one", "yes\n", func(nw *podNetwork) { nw.write("10.1.0.3", garbage, time.Hour) }, false, statusError, "not the file that was shown"},
+		{"it is another malformed one", "yes\n", func(nw *podNetwork) { nw.write("10.1.0.3", garbage, time.Hour) }, false, statusError, "changed after it was shown"},
 		{"a pod has the address now", "yes\n", func(nw *podNetwork) {
 			nw.pods("pods.json", pod{Namespace: "shop", Name: "web", ContainerIDs: []string{sandbox("web")}}, pod{Name: "db", IPs: []string{"10.1.0.3"}})
 		}, false, statusError, "10.1.0.3 is in-use and is not removed"},

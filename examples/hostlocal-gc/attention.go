@@ -28,7 +28,7 @@ func (a *app) conflicts(entries []*gc.Entry) string {
 			{Text: claim(e)},
 		})
 	}
-	return a.section(term.Red, "A person has to look at these, which are kept:", rows)
+	return a.section(term.Red, "Kept until a person decides:", rows)
 }
 
 // holder returns the container that the file names.
@@ -93,11 +93,11 @@ func (a *app) foreign(r *result) string {
 		case g.form == anybody && slices.ContainsFunc(r.Sources, asked):
 			remedy = "the CNI cache does not count here, see Sources: check the directory of --source cnicache"
 		case g.form == anybody:
-			remedy = "no --source here speaks of this network; add one that lists pods or containers"
+			remedy = "no --source covers this network; add one that lists pods or containers"
 		}
 		rows = append(rows, []term.Cell{{Text: g.network, Style: term.Blue}, {Text: term.Count(counts[g], "reservation")}, {Text: g.form}, {Text: remedy}})
 	}
-	return a.section(term.Blue, "No source here could know whether these owners live, so they are kept:", rows)
+	return a.section(term.Blue, "Kept, because no source here can tell whether these containers live:", rows)
 }
 
 // The forms of reasons that do not depend on the container's ID.

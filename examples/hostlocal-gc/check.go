@@ -61,9 +61,9 @@ Exit status: 0 all is well, 3 there is a problem, 1 it could not be found out.`,
 		Args: noArgs,
 	}
 	a.flags.pass(c)
-	c.Flags().StringVar(&a.flags.cniDir, "cni-dir", defaultCNIDir, "`DIR` with CNI configurations, which say what networks there are")
+	c.Flags().StringVar(&a.flags.cniDir, "cni-dir", defaultCNIDir, "`DIR` with the CNI configurations of the networks")
 	c.Flags().StringArrayVar(&a.flags.subnets, "range", nil,
-		"the range of the network of --network, as a `SUBNET` (repeatable), where no configuration says so")
+		"range of the network of --network, as a `SUBNET` (repeatable), if no configuration has it")
 	_ = c.MarkFlagDirname("cni-dir")
 	c.RunE = work(func(ctx context.Context) error {
 		return a.check(ctx, c.Flags())
@@ -86,11 +86,11 @@ func (a *app) check(ctx context.Context, given *pflag.FlagSet) error {
 	if err != nil {
 		return err
 	}
-	asked.flags += judging(given)
+	asked.flags += judgeFlags(given)
 	all := checked{SchemaVersion: reportjson.SchemaVersion}
 	var places []*place
 	for _, dir := range a.dataDirs(confs, given.Changed("data-dir")) {
-		p, err := a.lookAt(ctx, dir, confs, asked)
+		p, err := a.inspect(ctx, dir, confs, asked)
 		if err != nil {
 			return err
 		}
@@ -101,11 +101,11 @@ func (a *app) check(ctx context.Context, given *pflag.FlagSet) error {
 		all.Findings = append(all.Findings, diagnose(p, places)...)
 	}
 	slices.SortStableFunc(all.Findings, func(a, b finding) int { return slices.Index(words(), a.Word) - slices.Index(words(), b.Word) })
-	all.Sources = asked.told
+	all.Sources = asked.results
 	if confErr != nil {
 		all.NotRead = confErr.Error()
 	}
-	all.doubt(a.failed, len(confs) > 0)
+	all.addUnread(a.failed, len(confs) > 0)
 	if err := a.printChecked(&all); err != nil {
 		return err
 	}
@@ -121,17 +121,17 @@ func (a *app) check(ctx context.Context, given *pflag.FlagSet) error {
 
 func isWrong(f finding) bool { return f.Word != wordOK }
 
-// doubt puts a finding first that says what could not be read, where nothing else is wrong. failed
+// addUnread puts a finding first that says what could not be read, where nothing else is wrong. failed
 // says that it was a reservation, whose error was printed. known says that some network has a
 // configuration: runtimes skip other configurations that are broken.
-func (c *checked) doubt(failed, known bool) {
+func (c *checked) addUnread(failed, known bool) {
 	text := ""
 	switch {
 	case slices.ContainsFunc(c.Findings, isWrong):
 	case failed:
-		text = "what is reserved here can't be told: see the error"
+		text = "the reservations could not be read: see the error"
 	case c.NotRead != "" && !known:
-		text = "which networks and ranges there are can't be told: see what was not read"
+		text = "the networks and their ranges are unknown: see what was not read"
 	}
 	if text != "" {
 		c.Findings = slices.Insert(c.Findings, 0, finding{Word: wordUnknown, Text: text})
@@ -181,8 +181,8 @@ func (a *app) dataDirs(confs []cniconf.Network, given bool) (dirs []string) {
 	return dirs
 }
 
-// lookAt makes a dry pass over a data directory.
-func (a *app) lookAt(ctx context.Context, dir string, confs []cniconf.Network, asked *foundSources) (*place, error) {
+// inspect makes a dry pass over a data directory.
+func (a *app) inspect(ctx context.Context, dir string, confs []cniconf.Network, asked *foundSources) (*place, error) {
 	p := &place{asked: a.flags.networks, locks: make(map[string]string), release: "hostlocal-gc release" + asked.flags}
 	for _, u := range asked.failed {
 		p.unknown = append(p.unknown, fmt.Sprintf("%s: %v", u.spec, u.err))
@@ -233,7 +233,7 @@ func (a *app) lookAt(ctx context.Context, dir string, confs []cniconf.Network, a
 			p.unknown = unanswered(&p.report, err)
 			a.notePermission(err)
 		} else {
-			a.complain(err)
+			a.printError(err)
 			p.unread = err != nil
 		}
 	}
@@ -253,8 +253,8 @@ func unanswered(r *gc.Report, err error) (why []string) {
 	return why
 }
 
-// judging returns the flags, besides --source, with which a release judges as this check did.
-func judging(given *pflag.FlagSet) (flags string) {
+// judgeFlags returns the flags, besides --source, with which a release judges as this check did.
+func judgeFlags(given *pflag.FlagSet) (flags string) {
 	given.Visit(func(f *pflag.Flag) {
 		values := []string{f.Value.String()}
 		if several, ok := f.Value.(pflag.SliceValue); ok {

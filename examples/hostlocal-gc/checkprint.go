@@ -16,7 +16,7 @@ import (
 type checked struct {
 	SchemaVersion int                 `json:"schemaVersion"`
 	Findings      []finding           `json:"findings"`
-	Sources       []told              `json:"sources,omitempty"` // all that were tried
+	Sources       []sourceResult      `json:"sources,omitempty"` // all that were tried
 	NotRead       string              `json:"notRead,omitempty"` // CNI configurations that could not be read
 	Reports       []reportjson.Report `json:"reports"`           // one for each data directory
 }

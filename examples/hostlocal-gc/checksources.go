@@ -16,14 +16,14 @@ import (
 
 // foundSources are the sources that answer on this node.
 type foundSources struct {
-	union  podsource.Source // nil if no source answers
-	flags  string           // --source flags for them
-	failed []unanswering    // sources that should answer and do not
-	told   []told
+	union   podsource.Source // nil if no source answers
+	flags   string           // --source flags for them
+	failed  []failedSource   // sources that should answer and do not
+	results []sourceResult
 }
 
-// told is the result of trying a source.
-type told struct {
+// sourceResult is the result of trying a source.
+type sourceResult struct {
 	Source  string `json:"source"`
 	Used    bool   `json:"used"`
 	Entries int    `json:"entries,omitempty"`
@@ -47,12 +47,12 @@ func (a *app) findSources(ctx context.Context) (*foundSources, error) {
 		switch {
 		case err == nil:
 			specs = append(specs, spec)
-			found.told = append(found.told, told{Source: spec, Used: true, Entries: entries})
+			found.results = append(found.results, sourceResult{Source: spec, Used: true, Entries: entries})
 		case errors.Is(err, podsource.ErrNotHere):
-			found.told = append(found.told, told{Source: spec, Why: err.Error()})
+			found.results = append(found.results, sourceResult{Source: spec, Why: err.Error()})
 		default:
-			found.failed = append(found.failed, unanswering{spec, err})
-			found.told = append(found.told, told{Source: spec, Why: err.Error()})
+			found.failed = append(found.failed, failedSource{spec, err})
+			found.results = append(found.results, sourceResult{Source: spec, Why: err.Error()})
 		}
 	}
 	for _, u := range found.failed {
@@ -80,7 +80,7 @@ func sourceFlags(specs []string) (flags string) {
 }
 
 // An unanswering source exists on the node and failed.
-type unanswering struct {
+type failedSource struct {
 	spec string
 	err  error
 }
@@ -91,11 +91,11 @@ const kubeletDir = "/var/lib/kubelet"
 // causes returns the failed sources without which nothing can be judged. The kernel and libcni's
 // cache are optional where other sources list the containers. Without a kubelet the runtime's CRI
 // is optional, as on a node of nerdctl.
-func causes(failed []unanswering, used []string, kubeletDir string) []unanswering {
+func causes(failed []failedSource, used []string, kubeletDir string) []failedSource {
 	lists := slices.Contains(used, "kubelet") || slices.Contains(used, "cri")
 	kernelAndCache := slices.Contains(used, "netns") && slices.Contains(used, "cnicache")
 	_, noKubelet := os.Stat(kubeletDir)
-	return slices.DeleteFunc(failed, func(u unanswering) bool {
+	return slices.DeleteFunc(failed, func(u failedSource) bool {
 		if u.spec == "cri" {
 			return kernelAndCache && errors.Is(noKubelet, fs.ErrNotExist)
 		}

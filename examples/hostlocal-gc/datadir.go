@@ -55,7 +55,7 @@ func (a *app) checkNetworks(networks []gc.Network, names []string) error {
 	var errs []error
 	for _, n := range networks {
 		if n.Missing {
-			errs = append(errs, fmt.Errorf("network %q has no directory in %s; %s", n.Name, a.flags.dataDir, those(names)))
+			errs = append(errs, fmt.Errorf("network %q has no directory in %s; %s", n.Name, a.flags.dataDir, existing(names)))
 		}
 	}
 	return errors.Join(errs...)
@@ -67,8 +67,8 @@ func isNetwork(dir string) bool {
 	return len(found) > 0
 }
 
-// those lists the networks that exist.
-func those(names []string) string {
+// existing lists the networks that exist.
+func existing(names []string) string {
 	switch {
 	case len(names) == 0:
 		return "it holds no network"

@@ -94,9 +94,9 @@ func TestCauses(t *testing.T) {
 		{"the kernel is out of reach in this pod, and the runtime answers", kubernetes, "netns cnicache", []string{"cri"}, ""},
 		{"kubelet is there and does not answer", kubernetes, "kubelet netns", []string{"cri"}, "kubelet"},
 	} {
-		var failed []unanswering
+		var failed []failedSource
 		for _, spec := range strings.Fields(row.failed) {
-			failed = append(failed, unanswering{spec, errors.New("away")})
+			failed = append(failed, failedSource{spec, errors.New("away")})
 		}
 		var got []string
 		for _, u := range causes(failed, row.used, row.dir) {
@@ -150,7 +150,7 @@ func TestCheckSaysItOnce(t *testing.T) {
 // check does not print OK if it could not read everything.
 func TestCheckDoubts(t *testing.T) {
 	const conf = `{"cniVersion": "1.0.0", "name": "podnet", "type": "bridge", "ipam": {"type": "host-local", "subnet": "10.1.0.0/24"}}`
-	const networks = "UNKNOWN: which networks and ranges there are can't be told: see what was not read\n"
+	const networks = "UNKNOWN: the networks and their ranges are unknown: see what was not read\n"
 	for _, row := range []struct {
 		reason string
 		change func(n *node, nw *podNetwork)
@@ -187,7 +187,7 @@ func TestCheckDoubts(t *testing.T) {
 }
 
 // An unreadable reservation precedes an unreadable configuration, and a real finding hides both.
-func TestDoubt(t *testing.T) {
+func TestAddUnread(t *testing.T) {
 	well, wrong := finding{Word: wordOK}, finding{Word: wordFull}
 	for _, row := range []struct {
 		reason        string
@@ -197,14 +197,14 @@ func TestDoubt(t *testing.T) {
 		want          string
 	}{
 		{"all was read", []finding{well}, "", false, false, ""},
-		{"nothing could be listed", nil, "", true, true, "what is reserved"},
-		{"a file could not be read, nor a configuration", []finding{well}, "10.conf", true, false, "what is reserved"},
-		{"a configuration", []finding{well}, "10.conf", false, false, "which networks"},
+		{"nothing could be listed", nil, "", true, true, "the reservations"},
+		{"a file could not be read, nor a configuration", []finding{well}, "10.conf", true, false, "the reservations"},
+		{"a configuration", []finding{well}, "10.conf", false, false, "the networks"},
 		{"a configuration, beside another", []finding{well}, "10.conf", false, true, ""},
 		{"a file, on a node that is full", []finding{well, wrong}, "", true, false, ""},
 	} {
 		c := checked{Findings: row.findings, NotRead: row.notRead}
-		c.doubt(row.failed, row.known)
+		c.addUnread(row.failed, row.known)
 		if got := len(c.Findings) > len(row.findings); got != (row.want != "") || got && (c.Findings[0].Word != wordUnknown || !strings.HasPrefix(c.Findings[0].Text, row.want)) {
 			t.Errorf("%s: %v, want %q", row.reason, c.Findings, row.want)
 		}

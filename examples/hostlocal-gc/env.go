@@ -75,5 +75,5 @@ func misspelt(root *cobra.Command, environ []string) error {
 	if len(unknown) == 0 {
 		return nil
 	}
-	return usagef("no flag has the variable %s: each is %s and the flag's name in capitals, with _ for -", strings.Join(unknown, ", "), prefix)
+	return usagef("unknown variable %s: the variable of a flag is %s and its name in capitals, with _ for -", strings.Join(unknown, ", "), prefix)
 }

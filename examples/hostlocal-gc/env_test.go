@@ -25,7 +25,7 @@ func TestAgentsVariables(t *testing.T) {
 		{"all networks, and one is named", all, "plan --network other", statusError, `network "other" has no directory`},
 		{"a release wants who sees other runtimes' containers", all, "release", statusUsage, "needs --source netns"},
 		{"so does this", all, "remove-malformed 10.1.0.3 --yes", statusUsage, "a --network is missing"},
-		{"all networks beside one is no name", "HOSTLOCAL_GC_NETWORK=* podnet", "list", statusUsage, "no other --network may stand beside it"},
+		{"all networks beside one is no name", "HOSTLOCAL_GC_NETWORK=* podnet", "list", statusUsage, "remove the other --network"},
 	} {
 		n := newNode(t)
 		podnet := n.network("podnet", "10.1.0.0/24")

@@ -73,7 +73,7 @@ func formats() []string { return []string{formatTable, formatWide, formatJSON} }
 
 // data adds the flags that select what a command reads, and its timeout.
 func (f *flags) data(c *cobra.Command) {
-	f.network(c, "show, and with release: release in, the network of this `NAME` only (repeatable; without it, or with *, all networks are shown; release needs one)")
+	f.network(c, "show, and release in, only the network of this `NAME` (repeatable; without it, or with *, all networks are shown; release needs one)")
 	f.once(c)
 }
 
@@ -104,7 +104,7 @@ func (f *flags) dir(c *cobra.Command) {
 // once adds the flags of a command that runs once.
 func (f *flags) once(c *cobra.Command) {
 	c.Flags().DurationVar(&f.timeout, "timeout", 30*time.Second, "give up after this time; 0 waits for a day")
-	f.log(c, -1, "log to stderr up to this `LEVEL`: 0 each release, 2 also what was kept though no pod has it, 4 everything; -1 nothing but errors")
+	f.log(c, -1, "log to stderr up to this `LEVEL`: 0 each release, 2 also what was kept though no pod has it, 4 everything; -1 only errors")
 }
 
 func (f *flags) log(c *cobra.Command, level int, usage string) {
@@ -117,14 +117,14 @@ func (f *flags) judge(c *cobra.Command) {
 		"which pods live here, as `KIND[:ARG]` (repeatable, united): "+strings.Join(source.Forms(), ", ")+"; see help sources")
 	c.Flags().StringVar(&f.node, "node", "", "`NAME` of this node in Kubernetes (default: $NODE_NAME, or else the host's name)")
 	c.Flags().StringVar(&f.kubeconfig, "kubeconfig", "",
-		"`FILE` that says how to reach the API server (default: as a pod in the cluster does)")
+		"kubeconfig `FILE` for the API server (default: the account of this pod)")
 	c.Flags().Var(&f.minAge, "min-age",
-		"keep what is younger than this `AGE`, at least 1s (default "+short(gc.DefaultMinAge)+", or what --runtime-request-timeout asks for). "+
-			"Less than the default counts only where the sources see every ADD under way, every address and every attachment")
+		"keep what is younger than this `AGE`, at least 1s (default "+short(gc.DefaultMinAge)+", or as --runtime-request-timeout requires). "+
+			"An age below the default is used only if the sources see every ADD in flight, every address and every attachment")
 	c.Flags().DurationVar(&f.requestTimeout, "runtime-request-timeout", gc.DefaultRuntimeRequestTimeout,
 		"kubelet's runtimeRequestTimeout `T` on this node: an ADD may take twice as long")
 	c.Flags().DurationVar(&f.startingFor, "starting-for", 0,
-		"while a pod is starting, keep what is younger, and also what is older unless a source would have named its container by then; at least 2T+10m (default 2T+10m)")
+		"age after which a starting pod no longer keeps a reservation, if a source would have named its container by then; at least 2T+10m (default 2T+10m)")
 	c.Flags().BoolVar(&f.allowEmpty, "allow-empty", false, "accept an answer without any pod")
 	c.Flags().StringArrayVar(&f.require, "require-pod", nil,
 		"refuse an answer without this pod, as `NS/NAME` (repeatable): a pod that certainly runs here")
@@ -170,7 +170,7 @@ func (f *flags) check() error {
 	for _, name := range f.networks {
 		switch {
 		case name == gc.AllNetworks && len(f.networks) > 1:
-			return usagef("--network '*' is all networks: no other --network may stand beside it")
+			return usagef("--network '*' means all networks; remove the other --network")
 		case name != gc.AllNetworks && !hostlocal.ValidNetwork(name):
 			return usagef("--network %q is not the name of a network", name)
 		}
@@ -202,7 +202,7 @@ func (a *app) source() (podsource.Source, error) {
 	f := &a.flags
 	if len(f.sources) == 0 {
 		if f.allowEmpty || len(f.require) > 0 {
-			return nil, usagef("--allow-empty and --require-pod speak of a --source, and there is none")
+			return nil, usagef("--allow-empty and --require-pod need a --source")
 		}
 		return nil, nil
 	}

@@ -72,7 +72,7 @@ func TestForeign(t *testing.T) {
 			"no flag: they may live", nil,
 			map[string]string{"10.1.0.2": "container-live", "10.1.0.3": "foreign-owner", "10.1.0.4": "foreign-owner", "10.1.0.5": "foreign-owner"},
 			[]string{
-				"No source here could know whether these owners live, so they are kept:\n" +
+				"Kept, because no source here can tell whether these containers live:\n" +
 					"  podnet  2 reservations  of containers default-<64 hex digits>  --source netns would see which of them have an address\n" +
 					"  podnet  1 reservation   of containers with other IDs           --source netns would see which of them have an address\n",
 				"podnet, 4 reservations: 1 in-use, 3 foreign.",

@@ -29,15 +29,15 @@ func (a *app) removeMalformedCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "remove-malformed ADDRESS",
 		Short: "Remove the file of one address that names no owner",
-		Long: `Remove the file of one address that holds something host-local never writes. No
-pass does that, as nothing says whose it is. This command shows the file first,
-and asks. It removes it under the plugin's lock, if it is still the file that was
-shown, and only where
+		Long: `Remove the file of one address with content that host-local never writes. Every
+pass keeps such a file, since it names no owner. This command shows the file and
+asks. It removes the file under the plugin's lock, and only if
 
-  - a fresh look at the sources finds no live pod that claims the address;
-  - each pod that they know names another address of the family in that network
-    as all that it has there, or the kernel was asked which it has (--source netns);
-  - it is older than the longest ADD, than --min-age and than --starting-for.`,
+  - the file is unchanged since it was shown;
+  - no live pod claims the address;
+  - the addresses of every live pod in this network and family are known, from
+    its source or from the kernel (--source netns);
+  - the file is older than the longest ADD, --min-age and --starting-for.`,
 		Example: `  hostlocal-gc remove-malformed 10.244.1.5 --network podnet --source cri --source netns`,
 		Args:    oneAddress,
 	}
@@ -80,7 +80,7 @@ func (a *app) removeMalformed(ctx context.Context, text string) error {
 			return err
 		}
 		if r.Identity() != shown {
-			return fmt.Errorf("%s is not the file that was shown any more: nothing was removed", a.path(r))
+			return fmt.Errorf("%s changed after it was shown: nothing was removed", a.path(r))
 		}
 	}
 	ctx, cancel := a.within(ctx)
@@ -103,8 +103,8 @@ func (a *app) path(r *hostlocal.Reservation) string {
 // malformed makes a pass and returns the reservation of an address, if it is malformed and no live
 // pod may hold it. The error says why not.
 func (a *app) malformed(ctx context.Context, s podsource.Source, ip netip.Addr) (*hostlocal.Reservation, error) {
-	heard := &listener{Source: s}
-	done, err := a.pass(ctx, heard, true)
+	recorded := &recorder{Source: s}
+	done, err := a.pass(ctx, recorded, true)
 	switch {
 	case err != nil:
 		return nil, err
@@ -120,13 +120,13 @@ func (a *app) malformed(ctx context.Context, s podsource.Source, ip netip.Addr) 
 		return nil, fmt.Errorf("%v is %s and is not removed: %s", ip, found[0].Verdict, found[0].Reason.Text())
 	default:
 		r := found[0].Reservation
-		return r, a.nobodys(r, &done, heard.answer.Members())
+		return r, a.checkUnclaimed(r, &done, recorded.answer.Members())
 	}
 }
 
-// nobodys returns an error that names who may hold a malformed reservation, whose file names
+// checkUnclaimed returns an error that names who may hold a malformed reservation, whose file names
 // nobody.
-func (a *app) nobodys(r *hostlocal.Reservation, done *result, answers []podsource.Answer) error {
+func (a *app) checkUnclaimed(r *hostlocal.Reservation, done *result, answers []podsource.Answer) error {
 	asOf, lists, sees, records := done.Started, false, false, false
 	for _, m := range answers {
 		if m.AsOf.After(done.Started.Add(time.Second)) {
@@ -144,7 +144,7 @@ func (a *app) nobodys(r *hostlocal.Reservation, done *result, answers []podsourc
 	f := &a.flags
 	least := max(time.Duration(f.minAge), f.startingFor, source.LongestADD(f.requestTimeout))
 	if age := asOf.Sub(r.ReservedAt); age < least {
-		return fmt.Errorf("%s is too young: it was written %v before the sources' answers, and %v is the least",
+		return fmt.Errorf("%s is too young: it was written %v before the sources' answers, and must be %v older than they are",
 			a.path(r), age.Round(time.Second), least)
 	}
 	for _, m := range answers {
@@ -154,7 +154,7 @@ func (a *app) nobodys(r *hostlocal.Reservation, done *result, answers []podsourc
 				if !sees {
 					remedy = "; --source netns sees them"
 				}
-				return fmt.Errorf("%s of source %s may hold it: which addresses of its family that has in network %s is not known for sure%s",
+				return fmt.Errorf("%s of source %s may hold it: its addresses of this family in network %s are not known for sure%s",
 					podText(p), m.Source, r.Network, remedy)
 			}
 		}

@@ -91,9 +91,9 @@ func TestRemoveMalformed(t *testing.T) {
 		}},
 		{reason: "just written", status: statusError, says: "too young", change: func(_ *node, nw *podNetwork) { nw.date("10.1.0.3", 13*time.Minute) }},
 		{reason: "dated in the future", status: statusError, says: "too young", change: func(_ *node, nw *podNetwork) { nw.date("10.1.0.3", -time.Hour) }},
-		{reason: "younger than --min-age", args: "10.1.0.3 --min-age 3h", status: statusError, says: "3h0m0s is the least"},
-		{reason: "younger than --starting-for", args: "10.1.0.3 --starting-for 4h", status: statusError, says: "4h0m0s is the least"},
-		{reason: "younger than an ADD may take here", args: "10.1.0.3 --runtime-request-timeout 1h", status: statusError, says: "2h10m0s is the least"},
+		{reason: "younger than --min-age", args: "10.1.0.3 --min-age 3h", status: statusError, says: "must be 3h0m0s older"},
+		{reason: "younger than --starting-for", args: "10.1.0.3 --starting-for 4h", status: statusError, says: "must be 4h0m0s older"},
+		{reason: "younger than an ADD may take here", args: "10.1.0.3 --runtime-request-timeout 1h", status: statusError, says: "must be 2h10m0s older"},
 		{reason: "the list is older (hazard 62)", status: statusError, says: "too young", change: func(n *node, _ *podNetwork) {
 			at := time.Now().Add(-time.Hour - 50*time.Minute)
 			if err := os.Chtimes(filepath.Join(n.dir, "pods.json"), at, at); err != nil {

@@ -23,13 +23,13 @@ func (a *app) mapCommand() *cobra.Command {
 		Use:   "map",
 		Short: "Draw the address range as a picture",
 		Long: `Draw the address range as a grid of cells: one for each address, or for a block
-of addresses where the range is too large for a screen. In a block the worst
-wins, so that no conflict and no leak hides. It releases nothing, takes no lock
-and writes nothing but what --svg asks for.
+of addresses if the range is too large for a screen. A block shows its worst
+address, so that it hides no conflict and no leak. It releases nothing, takes no
+lock and writes nothing but the file of --svg.
 
-Without --cni-conf the range is not known, and what lies between the lowest and
-the highest reservation stands for it. Without a --source nothing is judged.
-With -o json it prints what list prints.`,
+Without --cni-conf the range is unknown. The map then goes from the lowest to
+the highest reservation. Without a --source nothing is judged. With -o json the
+output is that of list.`,
 		Example: `  hostlocal-gc map --source file:pods.json --cni-conf 10-podnet.conflist
   hostlocal-gc map --network podnet --source file:pods.json --svg podnet.svg`,
 		Args: noArgs,
@@ -37,7 +37,7 @@ With -o json it prints what list prints.`,
 	}
 	a.flags.pass(c)
 	a.flags.ranges(c)
-	c.Flags().StringVar(&a.flags.svg, "svg", "", "write the picture to this `FILE` as an SVG, too; - is stdout, and then it is all that is printed")
+	c.Flags().StringVar(&a.flags.svg, "svg", "", "also write the picture to this `FILE` as an SVG; with - only the SVG is printed")
 	_ = c.MarkFlagFilename("svg", "svg")
 	return c
 }
@@ -91,12 +91,12 @@ func (a *app) ranges(networks []string) (map[string][]picture.Range, error) {
 			}
 			drawn++
 			if !sameDirectory(conf.DataDir, a.flags.dataDir) && conf.DataDir != hostlocal.DefaultDataDir {
-				a.note("by %s host-local keeps %s in %s, and not in %s", path, conf.Network, conf.DataDir, a.flags.dataDir)
+				a.note("according to %s, host-local keeps %s in %s, not in %s", path, conf.Network, conf.DataDir, a.flags.dataDir)
 			}
 			out[conf.Network] = append(out[conf.Network], conf.Ranges...)
 		}
 		if drawn == 0 {
-			return nil, fmt.Errorf("CNI configuration %s is of network %q, which is none of those that are drawn: %s",
+			return nil, fmt.Errorf("CNI configuration %s is for network %q, which is not drawn; drawn are %s",
 				path, confs[0].Network, strings.Join(networks, ", "))
 		}
 	}

@@ -87,14 +87,14 @@ func readPlan(ctx context.Context, path string) (map[plannedAt]planned, error) {
 		} `json:"reservations"`
 	}
 	if err := json.Unmarshal(text, &plan); err != nil {
-		return nil, fmt.Errorf("reading the plan %s: %w; it is what hostlocal-gc plan -o json prints", path, err)
+		return nil, fmt.Errorf("reading the plan %s: %w; --from takes the output of hostlocal-gc plan -o json", path, err)
 	}
 	if plan.SchemaVersion != reportjson.SchemaVersion {
-		return nil, fmt.Errorf("reading the plan %s: its schemaVersion is %d, and %d is known; plan anew with this version",
+		return nil, fmt.Errorf("reading the plan %s: its schemaVersion is %d, and %d is known; make a new plan with this version",
 			path, plan.SchemaVersion, reportjson.SchemaVersion)
 	}
 	if plan.DataDir == "" || plan.Looks == 0 {
-		return nil, fmt.Errorf("reading the plan %s: nothing was judged in it; it is what hostlocal-gc plan -o json prints", path)
+		return nil, fmt.Errorf("reading the plan %s: nothing was judged in it; --from takes the output of hostlocal-gc plan -o json", path)
 	}
 	leaked := make(map[plannedAt]planned)
 	for _, r := range plan.Reservations {
@@ -142,7 +142,7 @@ func (s *selection) has(r *hostlocal.Reservation) bool {
 func (s *selection) refused(r *result) error {
 	var errs []error
 	for _, ip := range s.ips {
-		why := cmp.Or(r.elsewhere(ip), "nobody has reserved it")
+		why := cmp.Or(r.elsewhere(ip), "it is not reserved")
 		for _, e := range r.at(ip) {
 			if e.Verdict == gc.Released {
 				why = ""
@@ -150,7 +150,7 @@ func (s *selection) refused(r *result) error {
 			}
 			why = fmt.Sprintf("it is %s in network %s: %s", e.Verdict, e.Network, e.Reason.Text())
 			if e.Verdict == gc.Leaked {
-				why = "it is leaked, but not the reservation that the plan has"
+				why = "it is leaked, but the plan has another reservation"
 			}
 		}
 		if why != "" {
@@ -181,5 +181,5 @@ func (s *selection) outdated(r *result) string {
 	if released == asked {
 		return ""
 	}
-	return fmt.Sprintf("%d of %d of the plan %s were released; the rest has changed since, or is in a network that was not named, or is another node's", released, asked, s.from)
+	return fmt.Sprintf("%d of %d reservations of the plan %s were released; the others have changed since, are in a network that was not named, or are another node's", released, asked, s.from)
 }

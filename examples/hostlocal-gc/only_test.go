@@ -55,7 +55,7 @@ func TestPlanIsCarriedOutLater(t *testing.T) {
 
 	args = append([]string{"release", "--from", "plan.json"}, args...)
 	got := run(t, n.dir, nil, args...)
-	if want := "5 of 10 of the plan plan.json were released"; got.status != 0 || !strings.Contains(got.stderr, want) {
+	if want := "5 of 10 reservations of the plan plan.json were released"; got.status != 0 || !strings.Contains(got.stderr, want) {
 		t.Errorf("exit status %d, and stderr %q, want %q", got.status, got.stderr, want)
 	}
 	for i, ip := range slices.Concat(leaked, later, other) {
@@ -100,21 +100,21 @@ func TestReleaseByAddress(t *testing.T) {
 		{"an IPv4 address written as IPv6", []string{"--ip", "::ffff:10.1.0.3"}, 2, 0, ""},
 		{"two of them", []string{"--ip", "10.1.0.3", "--ip", "10.1.0.4"}, 1, 0, ""},
 		{"in use", []string{"--ip", "10.1.0.2"}, 3, 1, "10.1.0.2 was not released: it is in-use in network podnet"},
-		{"one leaked and one not reserved", []string{"--ip", "10.1.0.3", "--ip", "10.1.0.99"}, 2, 1, "10.1.0.99 was not released: nobody has reserved it"},
+		{"one leaked and one not reserved", []string{"--ip", "10.1.0.3", "--ip", "10.1.0.99"}, 2, 1, "10.1.0.99 was not released: it is not reserved"},
 		{"no address", []string{"--ip", "web"}, 3, 2, `"web" is no address`},
 		{"no such plan", []string{"--from", "nowhere.json"}, 3, 1, "reading the plan"},
 		{"a plan whose name a script left empty", []string{"--from", ""}, 3, 2, "--from is empty"},
 		{"not a plan", []string{"--from", "pods.json"}, 3, 1, "reading the plan pods.json"},
 		{"a plan of another version", []string{"--from", "version.json"}, 3, 1, "schemaVersion is 2"},
-		{"not in the plan", []string{"--ip", "10.1.0.3", "--from", "empty.json"}, 3, 1, "not the reservation that the plan has"},
-		{"a plan that was edited: the new pass decides", []string{"--from", "all.json"}, 1, 0, "2 of 3 of the plan all.json were released"},
+		{"not in the plan", []string{"--ip", "10.1.0.3", "--from", "empty.json"}, 3, 1, "the plan has another reservation"},
+		{"a plan that was edited: the new pass decides", []string{"--from", "all.json"}, 1, 0, "2 of 3 reservations of the plan all.json were released"},
 		{"a plan that has all twice", []string{"--from", "twice.json"}, 1, 0, ""},
 		{"a plan with more behind it", []string{"--from", "more.json"}, 3, 1, "reading the plan more.json"},
-		{"a plan of nothing", []string{"--from", "null.json"}, 3, 0, "0 of 1 of the plan"},
+		{"a plan of nothing", []string{"--from", "null.json"}, 3, 0, "0 of 1 reservations of the plan"},
 		{"a list without verdicts", []string{"--from", "unjudged.json"}, 3, 1, "nothing was judged in it"},
 		{"what check has printed", []string{"--from", "check.json"}, 3, 1, "nothing was judged in it"},
 		{"a plan like no other", []string{"--from", "huge.json"}, 3, 1, "huge.json is longer than 64 MiB"},
-		{"a link to a plan", []string{"--ip", "10.1.0.3", "--from", "link.json"}, 3, 1, "not the reservation that the plan has"},
+		{"a link to a plan", []string{"--ip", "10.1.0.3", "--from", "link.json"}, 3, 1, "the plan has another reservation"},
 		{"a directory", []string{"--from", "networks"}, 3, 1, "reading the plan"},
 		{"one address twice", []string{"--ip", "10.1.0.2", "--ip", "::ffff:10.1.0.2"}, 3, 1, "10.1.0.2 was not released"},
 		{"an address with a zone", []string{"--ip", "fe80::1%eth0"}, 3, 2, "no zones"},

@@ -45,9 +45,9 @@ func (a *app) passOver(ctx context.Context, s podsource.Source, change func(*gc.
 	defer cancel()
 	if s == nil || len(a.asked(names)) == 0 {
 		done := a.unjudged(ctx, store, names)
-		a.complain(done.Err)
+		a.printError(done.Err)
 		if s == nil {
-			a.note("without a --source nothing was judged: these are the reservations, whoever holds them")
+			a.note("without a --source nothing was judged: these are all reservations")
 		}
 		return done, nil
 	}
@@ -59,7 +59,7 @@ func (a *app) passOver(ctx context.Context, s podsource.Source, change func(*gc.
 	}
 	report, err := reconciler.Reconcile(ctx)
 	report.Err = errors.Join(err, a.checkNetworks(report.Networks, names))
-	a.complain(report.Err)
+	a.printError(report.Err)
 	return result{report, !errors.Is(err, gc.ErrRefused)}, nil
 }
 
@@ -198,7 +198,7 @@ func (a *app) release(ctx context.Context) error {
 		return a.plan(ctx)
 	}
 	if a.flags.exitCode {
-		return usagef("--exit-code tells what is leaked of a plan; use it with plan, or with --dry-run")
+		return usagef("--exit-code is for plan and release --dry-run")
 	}
 	if len(a.flags.networks) == 0 {
 		return usagef("a --network is missing: release works only on networks that are named")

@@ -36,7 +36,7 @@ func TestTableAndWide(t *testing.T) {
 		if whole := strings.Contains(got.stdout, id); whole != row.whole || !strings.Contains(got.stdout, id[:12]) {
 			t.Errorf("%s: is the ID whole? %v, want %v:\n%s", row.format, whole, row.whole, got.stdout)
 		}
-		want := "podnet, 7 reservations: 1 in-use, 1 young, 1 starting, 1 conflict, 1 malformed, 2 leaked. A second pass is worth it in "
+		want := "podnet, 7 reservations: 1 in-use, 1 young, 1 starting, 1 conflict, 1 malformed, 2 leaked. A second pass is worthwhile in "
 		if want := "Sources: file (3 entries)."; lines[len(lines)-2] != want {
 			t.Errorf("%s: the last line but one is %q, want %q", row.format, lines[len(lines)-2], want)
 		}
@@ -105,12 +105,12 @@ func TestForeignRows(t *testing.T) {
 	add("storage", "default-"+sandbox("7"), gc.NoSourceForNetwork)
 	add("storage", sandbox("8"), gc.CacheIsNewer)
 	netns := "--source netns would see which of them have an address"
-	want := "No source here could know whether these owners live, so they are kept:\n" +
+	want := "Kept, because no source here can tell whether these containers live:\n" +
 		"  podnet   2 reservations  of containers default-<64 hex digits>  " + netns + "\n" +
 		"  podnet   1 reservation   of containers k8s.io-<64 hex digits>   " + netns + "\n" +
 		"  podnet   1 reservation   of containers <64 hex digits>          " + netns + "\n" +
 		"  podnet   1 reservation   of containers with other IDs           " + netns + "\n" +
-		"  storage  2 reservations  of any container                       no --source here speaks of this network; add one that lists pods or containers\n" +
+		"  storage  2 reservations  of any container                       no --source covers this network; add one that lists pods or containers\n" +
 		"  storage  1 reservation   older than the CNI cache's records     kept until the node boots; a list of all containers ends this: --source file:PATH\n\n"
 	if diff := cmp.Diff(want, new(app).foreign(&r)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

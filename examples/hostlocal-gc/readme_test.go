@@ -29,7 +29,7 @@ var (
 	// Texts that differ between machines: without a runtime as a source, a reservation from before
 	// the last boot stops counting as a starting pod's after a while (R4). README.md shows a
 	// machine that has been up for longer.
-	upForLong = strings.NewReplacer(gc.PodStarting.Text(), gc.StartingNoEnd.Text(), " A second pass is worth it in 7m.", "")
+	upForLong = strings.NewReplacer(gc.PodStarting.Text(), gc.StartingNoEnd.Text(), " A second pass is worthwhile in 7m.", "")
 )
 
 func TestReadme(t *testing.T) {

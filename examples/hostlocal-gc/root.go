@@ -18,7 +18,7 @@ import (
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "hostlocal-gc",
-		Short: "See, plan and release the IP addresses that host-local lost on this node",
+		Short: "Find and release the IP addresses that host-local leaked on this node",
 		Long: `The CNI plugin host-local keeps one file for each address that it handed out.
 If a pod ends without a CNI DEL, its file stays, until the node can start no
 pod: "no IP addresses available in range set".
@@ -66,8 +66,8 @@ func (a *app) listCommand() *cobra.Command {
 		Use:   "list",
 		Short: "Show every reservation with its verdict",
 		Long: `Show every reservation with its verdict, and the reason for it. It releases
-nothing, takes no lock and writes nothing. Without a --source it shows only what
-is on the disk, without verdicts.`,
+nothing, takes no lock and writes nothing. Without a --source it shows the
+reservations without verdicts.`,
 		Example: `  hostlocal-gc list --network podnet --source file:pods.json
   hostlocal-gc list -o wide`,
 		Args: noArgs,
@@ -82,8 +82,8 @@ func (a *app) planCommand() *cobra.Command {
 		Use:   "plan",
 		Short: "Show what release would do, and why",
 		Long: `Show what release would do, and why. It is the same as release --dry-run:
-it releases nothing, takes no lock and writes nothing. What is in use is counted
-and not shown; list shows it.`,
+it releases nothing, takes no lock and writes nothing. Addresses in use are only
+counted; list shows them.`,
 		Example: `  hostlocal-gc plan --source file:pods.json
   hostlocal-gc plan --source file:pods.json --exit-code >/dev/null || echo leaks`,
 		Args: noArgs,
@@ -101,7 +101,7 @@ func (a *app) releaseCommand() *cobra.Command {
 		Long: `Release what leaked in the networks of --network, in one pass, and show what
 was done. All networks of the data directory are read, because a container may
 hold addresses in several. The plugin's lock is held for about 2 ms at a time.
-What is in use is counted and not shown; list shows it.`,
+Addresses in use are only counted; list shows them.`,
 		Example: `  hostlocal-gc release --network podnet --source file:pods.json
   hostlocal-gc release --network podnet --source file:pods.json --ip 10.244.1.7
   hostlocal-gc plan --network podnet --source cri -o json >plan.json
@@ -118,7 +118,7 @@ What is in use is counted and not shown; list shows it.`,
 	a.flags.exit(c)
 	c.Flags().StringArrayVar(&a.flags.ips, "ip", nil, "release this `ADDRESS` only, if it is leaked (repeatable)")
 	c.Flags().StringVar(&a.flags.from, "from", "",
-		"release only what is leaked in this `FILE`, the output of plan -o json, and is still the same reservation and leaked")
+		"release only reservations that this `FILE`, the output of plan -o json, calls leaked, if they are unchanged and still leaked")
 	_ = c.MarkFlagFilename("from", "json")
 	c.Flags().BoolVar(&a.flags.dryRun, "dry-run", false, "release nothing: the same as plan")
 	return c
@@ -129,7 +129,7 @@ func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	return usagef("%s takes no arguments, and got %q; a network is named with --network",
+	return usagef("%s takes no arguments, and got %q; name a network with --network",
 		cmd.Name(), strings.Join(args, " "))
 }
 
@@ -143,11 +143,11 @@ func sourcesTopic() *cobra.Command {
 	return &cobra.Command{
 		Use:   "sources",
 		Short: "Which sources --source can name",
-		Long: `A source says which pods live on this node. No source sees everything, so give
-several: what any of them says is live is kept.
+		Long: `A source lists the live pods of this node. No source sees everything, so give
+several: an address is kept if any of them lists its pod or container.
 
 ` + table + `
-"A,B" asks B only where A does not exist, as in kubelet,kube.`,
+"A,B" asks B only if A does not exist, as in kubelet,kube.`,
 	}
 }
 

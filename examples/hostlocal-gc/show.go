@@ -25,9 +25,9 @@ func (a *app) showCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "show ADDRESS",
 		Short: "Show everything about one address",
-		Long: `Show everything about one address: who has reserved it, since when, what else
-that container has reserved, what each source says of both, and the verdict with
-its reason. It releases nothing, takes no lock and writes nothing.`,
+		Long: `Show everything about one address: its owner, when it was reserved, the other
+reservations of its container, what each source says of both, and the verdict
+with its reason. It releases nothing, takes no lock and writes nothing.`,
 		Example: `  hostlocal-gc show 10.244.1.7 --source cri --source netns`,
 		Args:    oneAddress,
 	}
@@ -61,12 +61,12 @@ func parseAddress(text string) (netip.Addr, error) {
 }
 
 // A listener records the last answer of a source.
-type listener struct {
+type recorder struct {
 	podsource.Source
 	answer podsource.Answer
 }
 
-func (l *listener) Pods(ctx context.Context) (podsource.Answer, error) {
+func (l *recorder) Pods(ctx context.Context) (podsource.Answer, error) {
 	a, err := l.Source.Pods(ctx)
 	l.answer = a
 	return a, err
@@ -86,10 +86,10 @@ func (a *app) showAddress(ctx context.Context, text string) error {
 	if err != nil {
 		return err
 	}
-	var heard *listener
+	var recorded *recorder
 	if s != nil {
-		heard = &listener{Source: s}
-		s = heard
+		recorded = &recorder{Source: s}
+		s = recorded
 	}
 	done, err := a.pass(ctx, s, true)
 	if err != nil {
@@ -98,18 +98,18 @@ func (a *app) showAddress(ctx context.Context, text string) error {
 	var out strings.Builder
 	found := done.at(ip)
 	for _, e := range found {
-		a.describe(&out, &done, e, heard)
+		a.describe(&out, &done, e, recorded)
 	}
 	if len(found) == 0 {
 		fmt.Fprintf(&out, "%v: %s\n", ip, cmp.Or(done.elsewhere(ip), "it is not reserved in "+a.flags.dataDir))
-		out.WriteString(a.section(term.Plain, "What the sources say:", a.said(heard, ip, "")))
+		out.WriteString(a.section(term.Plain, "What the sources say:", a.said(recorded, ip, "")))
 	}
 	_, err = io.WriteString(a.stdout, out.String())
 	return err
 }
 
 // describe writes what is known of a reservation.
-func (a *app) describe(out *strings.Builder, r *result, e *gc.Entry, heard *listener) {
+func (a *app) describe(out *strings.Builder, r *result, e *gc.Entry, recorded *recorder) {
 	head := fmt.Sprintf("%v in network %s", e.IP, e.Network)
 	if r.judged {
 		head += " is " + a.screen.Paint(term.VerdictStyle(e.Verdict), string(e.Verdict))
@@ -132,15 +132,15 @@ func (a *app) describe(out *strings.Builder, r *result, e *gc.Entry, heard *list
 		}
 	}
 	out.WriteString(a.section(term.Plain, "The reservation:", rows))
-	out.WriteString(a.section(term.Plain, "What the sources say:", a.said(heard, e.IP, e.ContainerID)))
+	out.WriteString(a.section(term.Plain, "What the sources say:", a.said(recorded, e.IP, e.ContainerID)))
 }
 
 // said returns what each source says of an address and of a container.
-func (a *app) said(heard *listener, ip netip.Addr, containerID string) (rows [][]term.Cell) {
-	if heard == nil {
+func (a *app) said(recorded *recorder, ip netip.Addr, containerID string) (rows [][]term.Cell) {
+	if recorded == nil {
 		return nil
 	}
-	for _, m := range heard.answer.Members() {
+	for _, m := range recorded.answer.Members() {
 		before := len(rows)
 		for i := range m.Pods {
 			p := &m.Pods[i]
@@ -157,7 +157,7 @@ func (a *app) said(heard *listener, ip netip.Addr, containerID string) (rows [][
 			rows = append(rows, []term.Cell{{Text: m.Source}, {Text: podText(p) + " " + strings.Join(what, " and ")}})
 		}
 		if len(rows) == before {
-			rows = append(rows, []term.Cell{{Text: m.Source}, {Text: "nothing of either", Style: term.Dim}})
+			rows = append(rows, []term.Cell{{Text: m.Source}, {Text: "neither the address nor the container", Style: term.Dim}})
 		}
 	}
 	return rows

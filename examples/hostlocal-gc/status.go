@@ -58,7 +58,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 	cmd, err := root.ExecuteContextC(ctx)
 	found := errors.Is(err, errLeaked) || errors.Is(err, errWrong)
 	if !found {
-		a.complain(err)
+		a.printError(err)
 	}
 	var failed failure
 	switch {
@@ -73,9 +73,9 @@ func (a *app) run(ctx context.Context, args []string) int {
 	return statusDone
 }
 
-// complain prints an error before the output of the pass, and makes the command end with status 1.
+// printError prints an error before the output of the pass, and makes the command end with status 1.
 // The text is cleaned, since errors quote other programs.
-func (a *app) complain(err error) {
+func (a *app) printError(err error) {
 	if err == nil {
 		return
 	}

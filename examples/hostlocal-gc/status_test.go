@@ -69,7 +69,7 @@ func TestWrongUsage(t *testing.T) {
 		{reason: "an unknown flag before the command", args: "--bogus list", status: statusUsage, stderr: "unknown flag: --bogus"},
 		{reason: "an unknown short flag", args: "list -x", status: statusUsage, stderr: "unknown shorthand flag: 'x'"},
 		{reason: "an unknown output", args: "list -o yaml", status: statusUsage, stderr: `there is no output format "yaml": give one of table, wide, json`},
-		{reason: "an argument", args: "list podnet", status: statusUsage, stderr: "a network is named with --network"},
+		{reason: "an argument", args: "list podnet", status: statusUsage, stderr: "name a network with --network"},
 		{reason: "no duration", args: "list --min-age soon", status: statusUsage, stderr: "invalid argument \"soon\""},
 		{reason: "a negative age", args: "list --min-age -5m", status: statusUsage, stderr: "it must be at least 1s"},
 		{reason: "no minimum age at all, which only who serves the ADDs can do without", args: "release --data-dir networks --network podnet --source file:pods.json --min-age 0", status: statusUsage, stderr: "it must be at least 1s"},
@@ -87,12 +87,12 @@ func TestWrongUsage(t *testing.T) {
 		{reason: "a source without its path", args: "list --source file:", status: statusUsage, stderr: "a path is missing"},
 		{reason: "stdin twice", args: "list --source file:- --source file:-", status: statusUsage, stderr: "was given twice"},
 		{reason: "a required pod without its namespace", args: "list --source file:pods.json --require-pod agent", status: statusUsage, stderr: `--require-pod "agent" is not NAMESPACE/NAME`},
-		{reason: "a required pod, and nobody to ask", args: "list --require-pod a/b", status: statusUsage, stderr: "there is none"},
+		{reason: "a required pod, and nobody to ask", args: "list --require-pod a/b", status: statusUsage, stderr: "need a --source"},
 		{reason: "a plan without a source", args: "plan", status: statusUsage, stderr: "a --source is missing"},
 		{reason: "a release without a source", args: "release --data-dir networks --network podnet", status: statusUsage, stderr: "a --source is missing"},
 		{reason: "a dry run without a source", args: "release --dry-run", status: statusUsage, stderr: "a --source is missing"},
 		{reason: "a release of all networks", args: "release --data-dir networks --source file:pods.json", status: statusUsage, stderr: "a --network is missing"},
-		{reason: "an exit code of a release", args: "release --data-dir networks --network podnet --source file:pods.json --exit-code", status: statusUsage, stderr: "--exit-code tells what is leaked of a plan"},
+		{reason: "an exit code of a release", args: "release --data-dir networks --network podnet --source file:pods.json --exit-code", status: statusUsage, stderr: "--exit-code is for plan"},
 		{reason: "list has no exit code", args: "list --exit-code", status: statusUsage, stderr: "unknown flag: --exit-code"},
 		{reason: "two want stdout", args: "map --svg - -o json", status: statusUsage, stderr: "both want stdout"},
 		{reason: "networks asks no source", args: "networks --source file:pods.json", status: statusUsage, stderr: "unknown flag: --source"},
@@ -122,7 +122,7 @@ func TestBadInput(t *testing.T) {
 		{reason: "an error goes before what is leaked", args: "plan --exit-code --data-dir networks --source file:cut.json", status: statusError, stderr: "it ends in the middle"},
 		{reason: "no such configuration", args: "map --data-dir networks --cni-conf none.conf", status: statusError, stderr: "reading the CNI configuration: open none.conf"},
 		{reason: "a configuration that is none", args: "map --data-dir networks --cni-conf pods.json", status: statusError, stderr: "CNI configuration pods.json: "},
-		{reason: "another network's configuration", args: "map --data-dir networks --cni-conf conf.conf", status: statusError, stderr: `is of network "other", which is none of those that are drawn: podnet, storage`},
+		{reason: "another network's configuration", args: "map --data-dir networks --cni-conf conf.conf", status: statusError, stderr: `is for network "other", which is not drawn; drawn are podnet, storage`},
 		{reason: "an SVG over a reservation", args: "map --data-dir networks --svg networks/podnet/10.244.1.2", status: statusError, stderr: "would be written into the data dir"},
 		{reason: "an SVG nowhere", args: "map --data-dir networks --svg none/x.svg", status: statusError, stderr: "writing the SVG: "},
 	})
@@ -241,7 +241,7 @@ func TestAllNetworks(t *testing.T) {
 		{"it is the same as plan", "release --dry-run", statusDone, "2 networks"},
 		{"one network must be named", "remove-malformed 10.244.1.2", statusUsage, "a --network is missing"},
 		{"it is a range of one network", "check --range 10.244.1.0/24", statusUsage, "name that with --network"},
-		{"one of them by its name", "plan --network * --network storage", statusUsage, "no other --network may stand beside it"},
+		{"one of them by its name", "plan --network * --network storage", statusUsage, "remove the other --network"},
 		{"the command line wins", "plan --network storage", statusDone, "storage, "},
 	} {
 		cmd := command(t, n.dir, strings.Fields(row.args)...)
@@ -290,7 +290,7 @@ func TestInProcess(t *testing.T) {
 func TestAdviceInWordsOfTheCommand(t *testing.T) {
 	var out strings.Builder
 	a := &app{stderr: &out}
-	a.complain(errors.New("the agent's pod needs hostPID (in kind, say so with Nested)"))
+	a.printError(errors.New("the agent's pod needs hostPID (in kind, say so with Nested)"))
 	if got, want := out.String(), "hostlocal-gc: the agent's pod needs hostPID (in kind, say so with --source netns:nested)\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}

@@ -101,7 +101,7 @@ func nextCheck(r *gc.Report) string {
 		return ""
 	}
 	if !r.NextCheck.After(r.Started.Add(time.Second)) {
-		return " A second pass is worth it now."
+		return " A second pass is worthwhile now."
 	}
-	return fmt.Sprintf(" A second pass is worth it in %s.", term.Age(r.NextCheck, r.Started))
+	return fmt.Sprintf(" A second pass is worthwhile in %s.", term.Age(r.NextCheck, r.Started))
 }

@@ -21,9 +21,9 @@ const (
 	maxTries = 3
 	// sourceTime limits one call of the sources.
 	sourceTime = 2 * time.Second
-	// healTime limits the time between the first and the last try of one ADD: the sources' time
+	// treatTime limits the time between the first and the last try of one ADD: the sources' time
 	// once, and ten seconds for locks.
-	healTime = sourceTime + 10*time.Second
+	treatTime = sourceTime + 10*time.Second
 	// endTime is the time that pending work then has to end. What has not ended by then hangs, such
 	// as a read in a file system that does not answer.
 	endTime = time.Second
@@ -34,7 +34,7 @@ type attempt struct {
 	delegate string
 	stdin    []byte
 	parent   int
-	ctx      context.Context // ends healTime after the first try failed
+	ctx      context.Context // ends treatTime after the first try failed
 
 	node *node // nil before the first treatable failure
 
@@ -58,7 +58,7 @@ func add(delegate string) int {
 	var r result
 	for try := 1; ; try++ {
 		// Nobody reads an orphan's result, so its reservation would be a new leak.
-		if os.Getppid() != a.parent || nobodyReads(os.Stdout) {
+		if os.Getppid() != a.parent || hasNoReader(os.Stdout) {
 			return printError("the plugin that asked for an address has ended, so none was reserved", a.details())
 		}
 		began := sinceBoot()
@@ -74,7 +74,7 @@ func add(delegate string) int {
 			break
 		}
 		if a.ctx == nil {
-			ctx, cancel := context.WithTimeout(context.Background(), healTime)
+			ctx, cancel := context.WithTimeout(context.Background(), treatTime)
 			defer cancel()
 			a.ctx = ctx
 		}
@@ -94,9 +94,9 @@ func add(delegate string) int {
 	return r.code
 }
 
-// nobodyReads reports whether a file is a pipe without readers. It detects an orphan even if the
+// hasNoReader reports whether a file is a pipe without readers. It detects an orphan even if the
 // parent ended before this process read its ID.
-func nobodyReads(file *os.File) bool {
+func hasNoReader(file *os.File) bool {
 	pipe := []unix.PollFd{{Fd: int32(file.Fd())}}
 	_, err := unix.Poll(pipe, 0)
 	return err == nil && pipe[0].Revents&unix.POLLERR != 0
@@ -152,7 +152,7 @@ func (a *attempt) treatInTime(why failure, ip netip.Addr, began time.Duration) (
 	case t := <-done:
 		return t.again, t.err
 	case <-time.After(time.Until(deadline) + endTime):
-		return false, fmt.Errorf("looking for leaks has not ended after %v: does a file system hang?", healTime+endTime)
+		return false, fmt.Errorf("looking for leaks has not ended after %v: does a file system hang?", treatTime+endTime)
 	}
 }
 

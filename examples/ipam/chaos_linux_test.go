@@ -27,7 +27,7 @@ const (
 	chaosWorkers = 20
 	// graceOfFailure is how much older than the minimum age a leak may be when an ADD finds no
 	// address: the time that a pass may take.
-	graceOfFailure = healTime
+	graceOfFailure = treatTime
 )
 
 // A chaos is a network whose runtimes lose a tenth of their DELs, and whose plugins are killed.
@@ -73,8 +73,8 @@ func TestChaos(t *testing.T) {
 	close(stop)
 	killer.Wait()
 	last, all := c.note(), 0
-	for _, told := range toldAge.FindAllStringSubmatch(c.log.String(), -1) { // passes that released something
-		c.passes[told[1]]++
+	for _, found := range passAge.FindAllStringSubmatch(c.log.String(), -1) { // passes that released something
+		c.passes[found[1]]++
 	}
 	for _, count := range c.passes {
 		all += count
@@ -148,7 +148,7 @@ func (c *chaos) container(id string, rng *rand.Rand) {
 	c.mu.Unlock()
 }
 
-var toldAge = regexp.MustCompile(`minimum age of ([0-9hms.]+)`)
+var passAge = regexp.MustCompile(`minimum age of ([0-9hms.]+)`)
 
 // judge checks a failed ADD. A killed plugin is no fault. A full range is one if the pass had to
 // release some leak.
@@ -166,12 +166,12 @@ func (c *chaos) judge(id string, begun time.Time, err error) {
 	}
 	c.failed["no address"]++
 	minAge := shortAge
-	if told := toldAge.FindStringSubmatch(err.Error()); told != nil {
+	if found := passAge.FindStringSubmatch(err.Error()); found != nil {
 		if !strings.Contains(err.Error(), "another ADD's answer") {
-			c.passes[told[1]]++
+			c.passes[found[1]]++
 		}
 		var wrong error
-		if minAge, wrong = time.ParseDuration(told[1]); wrong != nil {
+		if minAge, wrong = time.ParseDuration(found[1]); wrong != nil {
 			c.t.Error(wrong)
 		}
 	} else {

@@ -18,8 +18,8 @@ func explain(err error) string {
 	case os.Geteuid() != 0 || inUserNamespace():
 		return fmt.Sprintf("rootless networks are not supported: the node's processes and namespaces can't be seen, so nothing is released (%v)", err)
 	case errors.Is(err, fs.ErrPermission):
-		return fmt.Sprintf("this plugin may not look into all processes of the node, so nothing is released: it needs all that process 1 may, "+
-			"and SELinux or AppArmor may deny it (%v)", err)
+		return fmt.Sprintf("this plugin can't inspect all processes of the node, so nothing is released: it needs all capabilities of process 1, "+
+			"and SELinux or AppArmor may deny access (%v)", err)
 	}
 	return fmt.Sprintf("this plugin can't see the node's processes, so nothing is released: where the runtime has a PID namespace of its own, give it the host's; "+
 		`where the node is itself a container, set "nested" in "gc" of "ipam" or in %s beside the plugin (%v)`, settingsFile, err)

@@ -23,7 +23,7 @@ import "os"
 
 func main() { os.Exit(run()) }
 
-const ownDelegate = "hostlocal-gc-ipam was executed as its own delegate: put the real host-local beside it as " + realName
+const ownDelegate = "hostlocal-gc-ipam was executed as its own delegate: install the real host-local beside it as " + realName
 
 // run executes the runtime's command, and returns the exit code.
 func run() int {

@@ -110,7 +110,7 @@ func (a *attempt) ownHolder(id string, own []*hostlocal.Reservation, rs []hostlo
 		return "", err
 	}
 	if !slices.ContainsFunc(seen.Parts, func(p podsource.Answer) bool { return p.SeesAddresses }) {
-		return "", errors.New("network namespaces come faster than they can be looked at")
+		return "", errors.New("network namespaces appear faster than they can be read")
 	}
 	for _, part := range seen.Parts {
 		for _, p := range part.Pods {
@@ -121,7 +121,7 @@ func (a *attempt) ownHolder(id string, own []*hostlocal.Reservation, rs []hostlo
 			}
 		}
 	}
-	cache, err := cnicache.New(cnicache.Options{Dirs: a.node.conf.cacheDirs, Living: a.livingButHere})
+	cache, err := cnicache.New(cnicache.Options{Dirs: a.node.conf.cacheDirs, Living: a.liveNamespaces})
 	if err != nil {
 		return "", err
 	}
@@ -131,11 +131,11 @@ func (a *attempt) ownHolder(id string, own []*hostlocal.Reservation, rs []hostlo
 	}
 	for _, p := range recorded.Pods {
 		if slices.Contains(p.ContainerIDs, id) {
-			return "it may live by " + p.Origin, nil
+			return "it may live according to " + p.Origin, nil
 		}
 	}
 	if !a.node.conf.addresses() && unrecorded(&recorded, own, rs) {
-		return fmt.Sprintf("with %q its namespace need not show it, and no CNI cache in %v would have to name it; "+
+		return fmt.Sprintf("with the plugin %q its namespace may hide it, and the CNI caches in %v may lack its record: "+
 			"is the runtime's directory among these (cacheDirs)?", a.node.conf.plugin, a.node.conf.cacheDirs), nil
 	}
 	return otherProcess(id) // again: between two plugins of a chain no process runs
@@ -157,11 +157,11 @@ func unrecorded(caches *podsource.Answer, own []*hostlocal.Reservation, rs []hos
 	return !proven || caches.RecordedSince.IsZero() || slices.ContainsFunc(own, older)
 }
 
-// livingButHere returns a function that reports which namespaces live. This ADD's namespace does
+// liveNamespaces returns a function that reports which namespaces live. This ADD's namespace does
 // not count for an older entry: the former namespace at its path is gone. An entry from the future,
 // as after a boot without a clock, may also be older; it is treated as such if the container's
 // namespace would show its address.
-func (a *attempt) livingButHere(ctx context.Context) (func(path string, at time.Time) (may, sure bool), error) {
+func (a *attempt) liveNamespaces(ctx context.Context) (func(path string, at time.Time) (may, sure bool), error) {
 	lives, err := a.node.kernel.Living(ctx)
 	if err != nil {
 		return nil, err

@@ -107,12 +107,12 @@ func TestKeepsItsOwn(t *testing.T) {
 			n.Make("elsewhere")
 			n.record(container, "/var/run/netns/elsewhere", 0)
 			return call{}
-		}, "it may live by CNI cache"},
+		}, "it may live according to CNI cache"},
 		{"a record is torn", func(n *testNode) call {
 			n.reserve(address(0), container, 0)
 			n.write(n.recordFile(container), "{", 0)
 			return call{}
-		}, "it may live by CNI cache"},
+		}, "it may live according to CNI cache"},
 		{"another ADD of it is in flight", func(n *testNode) call {
 			n.reserve(address(0), container, 0)
 			n.process("CNI_COMMAND=ADD", "CNI_CONTAINERID="+container, "CNI_IFNAME=eth0")

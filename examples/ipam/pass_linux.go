@@ -97,7 +97,7 @@ func (a *attempt) pass(n *note, enough func(*finding) bool) (finding, error) {
 		return finding{}, err
 	}
 	f := finding{entries: a.entries(&report)}
-	f.released = a.tell(f.entries) + a.releaseUndated(n, &report)
+	f.released = a.logReleases(f.entries) + a.releaseUndated(n, &report)
 	for step := 1; !enough(&f) && keptForAge(&report, f.entries) && step <= maxSteps; step++ {
 		if step > 1 && (f.released > 0 || !a.recordsSome(f.entries) || !a.pause(stepPause)) {
 			break
@@ -112,7 +112,7 @@ func (a *attempt) pass(n *note, enough func(*finding) bool) (finding, error) {
 		}
 		report = younger
 		f.entries = a.entries(&report)
-		f.released += a.tell(f.entries)
+		f.released += a.logReleases(f.entries)
 	}
 	if f.minAge = shortAge; keptForAge(&report, f.entries) {
 		f.minAge = gc.DefaultMinAge
@@ -181,8 +181,8 @@ func (a *attempt) entries(report *gc.Report) (entries []gc.Entry) {
 	return entries
 }
 
-// tell logs the released reservations, and returns their number.
-func (a *attempt) tell(entries []gc.Entry) (released int) {
+// logReleases logs the released reservations, and returns their number.
+func (a *attempt) logReleases(entries []gc.Entry) (released int) {
 	for i := range entries {
 		if entries[i].Verdict == gc.Released {
 			released++

@@ -46,7 +46,7 @@ func (a *attempt) releaseUndated(n *note, report *gc.Report) int {
 			leaks = append(leaks, e.Reservation)
 		}
 	}
-	released, _ := a.release(leaks, fmt.Sprintf("its timestamp says no age, and it was first seen unowned more than %v ago", gc.DefaultMinAge))
+	released, _ := a.release(leaks, fmt.Sprintf("its timestamp is unusable, and it was first seen unowned more than %v ago", gc.DefaultMinAge))
 	return released
 }
 

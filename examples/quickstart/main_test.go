@@ -18,9 +18,9 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
-// story is the expected result: for each address the verdict, the rule and the pod in the last
+// expected is the expected result: for each address the verdict, the rule and the pod in the last
 // table, and whether its file still exists.
-var story = []struct {
+var expected = []struct {
 	reason  string
 	address string
 	verdict string
@@ -56,29 +56,29 @@ func TestTour(t *testing.T) {
 	if !ok {
 		t.Fatalf("no second table in:\n%s", &out)
 	}
-	told := make(map[string]string)
+	shown := make(map[string]string)
 	for line := range strings.Lines(after) {
 		if f := strings.Fields(line); len(f) >= 4 && strings.ContainsAny(f[0], ".:") {
-			told[f[0]] = strings.Join(f[1:4], " ")
+			shown[f[0]] = strings.Join(f[1:4], " ")
 		}
 	}
 	if empty := "\n10.244.1.2        -             -       3d4h     0  "; !strings.Contains(before, empty) {
 		t.Errorf("the first table does not show the file that a power loss left empty:\n%s", before)
 	}
 	want, wantThere := make(map[string]string), make(map[string]bool)
-	for _, row := range story {
+	for _, row := range expected {
 		want[row.address] = row.verdict
 		if row.there {
 			wantThere[row.address] = true
 		}
-		if told[row.address] != row.verdict {
-			t.Errorf("%s, because %s: got %q, want %q", row.address, row.reason, told[row.address], row.verdict)
+		if shown[row.address] != row.verdict {
+			t.Errorf("%s, because %s: got %q, want %q", row.address, row.reason, shown[row.address], row.verdict)
 		}
 		if !strings.Contains(before, "\n"+row.address+" ") {
 			t.Errorf("%s is not in the first table", row.address)
 		}
 	}
-	if diff := cmp.Diff(want, told); diff != "" {
+	if diff := cmp.Diff(want, shown); diff != "" {
 		t.Errorf("verdicts in the second table (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(wantThere, reserved(t, dataDir)); diff != "" {

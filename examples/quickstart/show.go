@@ -119,7 +119,7 @@ func summary(screen term.Screen, report *gc.Report) string {
 		report.LockHeld.Round(time.Microsecond), report.Duration.Round(time.Microsecond))
 	if !report.NextCheck.IsZero() {
 		// Counted from the pass, whose duration is negligible.
-		text += fmt.Sprintf(" A second pass is worth it in %s.", term.Age(report.NextCheck, report.Started))
+		text += fmt.Sprintf(" A second pass is worthwhile in %s.", term.Age(report.NextCheck, report.Started))
 	}
 	return text + "\n"
 }

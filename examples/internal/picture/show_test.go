@@ -53,7 +53,7 @@ fd00::      # . #
 2 of 3 used from the lowest to the highest reservation (66.7 %): 2 in use
 
 empty
-Nothing is reserved, and nothing says what the range is.
+Nothing is reserved, and the range is unknown.
 `},
 		{"a narrow screen has shorter rows", 40, `
 ! conflict, malformed or failed
@@ -82,8 +82,8 @@ fd00::      # . #
 highest reservation (66.7 %): 2 in use
 
 empty
-Nothing is reserved, and nothing says
-what the range is.
+Nothing is reserved, and the range is
+unknown.
 `},
 	} {
 		t.Run(row.reason, func(t *testing.T) {

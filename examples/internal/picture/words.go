@@ -93,7 +93,7 @@ func (p *Panel) marks() string {
 func (p *Picture) notes() []string {
 	var notes []string
 	if len(p.Panels) == 0 {
-		notes = append(notes, "Nothing is reserved, and nothing says what the range is.")
+		notes = append(notes, "Nothing is reserved, and the range is unknown.")
 	}
 	if n := len(p.Outside); n > 0 {
 		notes = append(notes, fmt.Sprintf("%s outside of the range: %s",

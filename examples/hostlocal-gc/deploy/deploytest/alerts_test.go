@@ -122,7 +122,7 @@ func TestAlerts(t *testing.T) {
 		}, {
 			reason: "the source never answers",
 			at:     func(m int, now time.Time) []pass { return only(backoff(m), refused(now)) },
-			want:   map[string]string{"HostlocalGCNoGoodPass": "31-", "HostlocalGCPassesRefused": "31-", "HostlocalGCSourceNeverHeard": "15-"},
+			want:   map[string]string{"HostlocalGCNoGoodPass": "31-", "HostlocalGCPassesRefused": "31-", "HostlocalGCSourceNeverAnswered": "15-"},
 		}, {
 			reason: "the path of its socket is wrong, and is corrected after an hour",
 			at: func(m int, now time.Time) []pass {
@@ -131,7 +131,7 @@ func TestAlerts(t *testing.T) {
 				}
 				return only(every11(m-60), good(now))
 			},
-			want: map[string]string{"HostlocalGCNoGoodPass": "31-60", "HostlocalGCPassesRefused": "31-63", "HostlocalGCSourceNeverHeard": "15-60"},
+			want: map[string]string{"HostlocalGCNoGoodPass": "31-60", "HostlocalGCPassesRefused": "31-63", "HostlocalGCSourceNeverAnswered": "15-60"},
 		}, {
 			reason: "the source fails and sees no pod by turns",
 			at: func(m int, now time.Time) []pass {
@@ -287,7 +287,7 @@ func TestAlerts(t *testing.T) {
 	} {
 		t.Run(row.reason, func(t *testing.T) {
 			length := cmp.Or(row.length, 4*60)
-			stored := tell(t, length, row.at, row.beside)
+			stored := scrapeScenario(t, length, row.at, row.beside)
 			for _, r := range alerts {
 				got := fires(t, stored, length, r.Expr, time.Duration(r.For))
 				if got != row.want[r.Alert] {

@@ -183,7 +183,7 @@ func TestVariables(t *testing.T) {
 	if !strings.Contains(strings.Join(strings.Fields(string(help)), " "), `(default "127.0.0.1:9776")`) { // lines are wrapped
 		t.Errorf("the agent does not listen at 127.0.0.1:9776 by default:\n%s", help)
 	}
-	speak := 0
+	found := 0
 	for _, pattern := range []string{"../*.yaml", "../*/*.yaml", "../*.md"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil {
@@ -195,14 +195,14 @@ func TestVariables(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, name := range regexp.MustCompile(`HOSTLOCAL_GC_\w+`).FindAllString(string(text), -1) {
-				if speak++; !flags[name] {
+				if found++; !flags[name] {
 					t.Errorf("%s: the agent has no flag for %s", f, name)
 				}
 			}
 		}
 	}
-	if speak < 10 {
-		t.Errorf("only %d variables were found", speak)
+	if found < 10 {
+		t.Errorf("only %d variables were found", found)
 	}
 }
 

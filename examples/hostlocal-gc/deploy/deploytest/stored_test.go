@@ -26,8 +26,8 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/iprange"
 )
 
-// tell returns what Prometheus has stored at the end of a scenario.
-func tell(t *testing.T, length int, at func(minute int, now time.Time) []pass, beside func(minute int) figures) storage.Queryable {
+// scrapeScenario returns what Prometheus has stored at the end of a scenario.
+func scrapeScenario(t *testing.T, length int, at func(minute int, now time.Time) []pass, beside func(minute int) figures) storage.Queryable {
 	t.Helper()
 	c := metrics.New()
 	c.SetRanges(map[string][]iprange.Set{"podnet": {{{First: netip.MustParseAddr("10.1.0.1"), Last: netip.MustParseAddr("10.1.0.10")}}}})

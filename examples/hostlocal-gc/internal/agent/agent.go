@@ -60,12 +60,12 @@ type Options struct {
 
 // An Agent makes passes and serves their reports.
 type Agent struct {
-	opts       Options
-	statuses   *statusStore
-	told       []string // titles of the hazards that were logged last; used by passes only
-	reconciler *gc.Reconciler
-	events     *events // nil without Options.Events
-	registry   *prometheus.Registry
+	opts          Options
+	statuses      *statusStore
+	loggedHazards []string // titles of the hazards that were logged last; used by passes only
+	reconciler    *gc.Reconciler
+	events        *events // nil without Options.Events
+	registry      *prometheus.Registry
 }
 
 // New touches neither disk nor network. Its errors concern the options.
@@ -146,17 +146,17 @@ func (a *Agent) log(report *gc.Report) {
 		if n > maxLogged {
 			leaked = append(leaked[:maxLogged], fmt.Sprintf("and %d more", n-maxLogged))
 		}
-		a.opts.Passes.Logger.Info("Would have released, were this no dry run", "count", n, "IPs", leaked)
+		a.opts.Passes.Logger.Info("Would have released, but this is a dry run", "count", n, "IPs", leaked)
 	}
 	if !a.statuses.isReady() {
 		return
 	}
 	last := a.statuses.get()
 	found := titles(last.hazards())
-	if len(found) > 0 && !slices.Equal(found, a.told) {
+	if len(found) > 0 && !slices.Equal(found, a.loggedHazards) {
 		a.opts.Passes.Logger.Info("A person should look at this node", "hazards", found)
 	}
-	a.told = found
+	a.loggedHazards = found
 }
 
 // work makes passes until ctx ends.
@@ -199,6 +199,6 @@ func (a *Agent) end(working *sync.WaitGroup) {
 	case <-done:
 		a.opts.Passes.Logger.Info("Ended")
 	case <-t.C:
-		a.opts.Passes.Logger.Info("Ended in the middle of a pass, which did not come back")
+		a.opts.Passes.Logger.Info("Ended in the middle of a pass that hangs")
 	}
 }

@@ -77,19 +77,19 @@ func (s *apiServer) handle(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(e)
 }
 
-// told is the part of an Event that tests check.
-type told struct {
+// eventKey is the part of an Event that tests check.
+type eventKey struct {
 	Type, Reason, Message, Kind, Name, UID, Component string
 }
 
-// told returns the Events with their counts.
-func (s *apiServer) told() map[told]int {
+// counts returns the Events with their counts.
+func (s *apiServer) counts() map[eventKey]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := make(map[told]int)
+	out := make(map[eventKey]int)
 	for _, e := range s.events {
 		o := e.InvolvedObject
-		out[told{e.Type, e.Reason, e.Message, o.Kind, o.Name, string(o.UID), e.Source.Component}] += int(e.Count)
+		out[eventKey{e.Type, e.Reason, e.Message, o.Kind, o.Name, string(o.UID), e.Source.Component}] += int(e.Count)
 	}
 	return out
 }
@@ -106,16 +106,16 @@ func TestEvents(t *testing.T) {
 	api := newAPIServer(t)
 	p := start(t, []string{"NODE_NAME=node-1"}, "--data-dir", n.DataDir, "--network", "podnet", "--source", "file:"+pods,
 		"--events", "--kubeconfig", api.config, "--interval", "1s")
-	released := told{"Normal", eventReleased, "Released what no live pod holds: 20 addresses in network podnet", "Node", "node-1", "node-1", "hostlocal-gc"}
-	p.eventually("an Event for the release exists", func() bool { return api.told()[released] > 0 })
+	released := eventKey{"Normal", eventReleased, "Released what no live pod holds: 20 addresses in network podnet", "Node", "node-1", "node-1", "hostlocal-gc"}
+	p.eventually("an Event for the release exists", func() bool { return api.counts()[released] > 0 })
 	writePods(t, pods)
-	refusal := func() (e told, n int) {
-		for e, n := range api.told() {
+	refusal := func() (e eventKey, n int) {
+		for e, n := range api.counts() {
 			if e.Reason == eventRefused {
 				return e, n
 			}
 		}
-		return told{}, 0
+		return eventKey{}, 0
 	}
 	p.eventually("the Event for the refusal counts two", func() bool {
 		_, n := refusal()
@@ -127,7 +127,7 @@ func TestEvents(t *testing.T) {
 	if !strings.HasPrefix(e.Message, gc.ErrRefused.Error()) || !strings.Contains(e.Message, gc.ErrNoPods.Error()) || e.Type != "Warning" || e.Name != "node-1" {
 		t.Errorf("the refusal: %+v", e)
 	}
-	if diff := cmp.Diff(map[told]int{released: 1, e: times}, api.told()); diff != "" {
+	if diff := cmp.Diff(map[eventKey]int{released: 1, e: times}, api.counts()); diff != "" {
 		t.Errorf("Events (-want +got):\n%s", diff)
 	}
 	api.mu.Lock()
@@ -158,8 +158,8 @@ func TestNoEventsAtStart(t *testing.T) {
 		return refused.MatchString(p.get("/metrics").body)
 	})
 	writePods(t, pods, pod{ContainerIDs: []string{"live"}})
-	p.eventually("an Event for the release exists", func() bool { return len(api.told()) > 0 })
-	for e := range api.told() {
+	p.eventually("an Event for the release exists", func() bool { return len(api.counts()) > 0 })
+	for e := range api.counts() {
 		if e.Reason != eventReleased || e.Message != "Released what no live pod holds: 1 address in network podnet" {
 			t.Errorf("%+v", e)
 		}

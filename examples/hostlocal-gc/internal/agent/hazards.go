@@ -26,7 +26,7 @@ type hazard struct {
 // pass ends none of them: it judged nothing.
 func (s *status) hazards() []hazard {
 	r := &s.shown
-	all := []hazard{s.missing(), duplicates(r), unreserved(s.atRisk()), conflicts(r), s.neverHeard()}
+	all := []hazard{s.missing(), duplicates(r), unreserved(s.atRisk()), conflicts(r), s.neverAnswered()}
 	return slices.DeleteFunc(all, func(h hazard) bool { return h.Title == "" })
 }
 
@@ -81,7 +81,7 @@ func duplicates(r *gc.Report) (h hazard) {
 		h.Items = append(h.Items, d.IP.String()+": "+strings.Join(names, ", "))
 	}
 	return h.of("address belongs to several live pods", "addresses belong to several live pods each",
-		"Delete all pods of an address but one, so that they are made anew with other addresses.")
+		"Delete all pods of an address but one, so that they are recreated with other addresses.")
 }
 
 // atRisk returns the addresses of live pods that host-local may hand out again.
@@ -101,7 +101,7 @@ func unreserved(atRisk []gc.Unreserved) (h hazard) {
 	return h.of("address of a live pod is not reserved, so host-local may hand it out again",
 		"addresses of live pods are not reserved, so host-local may hand them out again",
 		"Somebody removed files of host-local, or the data directory is not the one that it uses. Mend that, and delete these pods, "+
-			"so that they are made anew.")
+			"so that they are recreated.")
 }
 
 func conflicts(r *gc.Report) (h hazard) {
@@ -115,7 +115,7 @@ func conflicts(r *gc.Report) (h hazard) {
 		}
 	}
 	return h.of("reservation is in conflict with a live pod", "reservations are in conflict with live pods",
-		"They are kept. Delete the pod that is named, so that it is made anew with another address.")
+		"They are kept. Delete the pod that is named, so that it is recreated with another address.")
 }
 
 // of completes a hazard to live pods.
@@ -126,21 +126,21 @@ func (h hazard) of(one, many, do string) hazard {
 	return h
 }
 
-// neverHeard reports the sources that have given no answer since the start. A source that hangs may
+// neverAnswered reports the sources that have given no answer since the start. A source that hangs may
 // be in no report by name.
-func (s *status) neverHeard() (h hazard) {
+func (s *status) neverAnswered() (h hazard) {
 	var names []string
-	for name, heard := range s.heard {
-		if !heard {
+	for name, answered := range s.answered {
+		if !answered {
 			names = append(names, name)
 		}
 	}
 	slices.Sort(names)
-	if len(s.heard) == 0 && errors.Is(s.err, gc.ErrRefused) {
+	if len(s.answered) == 0 && errors.Is(s.err, gc.ErrRefused) {
 		names = s.sources
 	}
 	if len(names) > 0 {
-		h.Title = "Never heard since the start: " + strings.Join(names, ", ")
+		h.Title = "No answer since the start: " + strings.Join(names, ", ")
 		h.Do = "Is it up, is its socket mounted, and may the agent ask it?"
 	}
 	return h

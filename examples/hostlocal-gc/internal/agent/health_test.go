@@ -34,7 +34,7 @@ func TestHazards(t *testing.T) {
 		Sources:    []gc.SourceReport{{Name: "file"}},
 	}
 	from := func(sources ...gc.SourceReport) gc.Report { return gc.Report{Sources: sources} }
-	heard, silent := gc.SourceReport{Name: "cri"}, gc.SourceReport{Name: "cri", Error: "no such socket"}
+	answered, silent := gc.SourceReport{Name: "cri"}, gc.SourceReport{Name: "cri", Error: "no such socket"}
 	type pass struct {
 		report gc.Report
 		err    error
@@ -56,15 +56,15 @@ func TestHazards(t *testing.T) {
 		{"a refused pass has seen the directory", []pass{{typo, nil}, {gc.Report{Networks: networks[1:]}, errAway}}, []string{reserved}},
 		{"a pass that judges does", []pass{{typo, nil}, {gc.Report{Networks: networks}, nil}}, nil},
 		{"the data directory is not mounted, or no ADD was ever made", []pass{{unmounted, nil}}, []string{"The data directory does not exist: /d"}},
-		{"it is lost between two passes", []pass{{gc.Report{Networks: networks[1:]}, nil}, {unmounted, errAway}}, []string{"The data directory does not exist: /d", "Never heard since the start: cri,kube, file"}},
+		{"it is lost between two passes", []pass{{gc.Report{Networks: networks[1:]}, nil}, {unmounted, errAway}}, []string{"The data directory does not exist: /d", "No answer since the start: cri,kube, file"}},
 		{"several at once", []pass{{all, nil}}, []string{
 			"Missing: " + filepath.Join("/d", "a") + ", while live pods have 1 address that no network has reserved",
 			"1 address belongs to several live pods", "1 address of a live pod is not reserved, so host-local may hand it out again",
 			"1 reservation is in conflict with a live pod",
 		}},
-		{"a source that never answers", []pass{{from(heard), nil}, {from(gc.SourceReport{Name: "netns"}, gc.SourceReport{Name: "kube", Error: "away"}), errAway}}, []string{"Never heard since the start: kube"}},
-		{"it answered once", []pass{{from(silent), errAway}, {from(heard), nil}, {from(silent), errAway}}, nil},
-		{"it hangs, and no report names it", []pass{{gc.Report{}, errAway}}, []string{"Never heard since the start: cri,kube, file"}},
+		{"a source that never answers", []pass{{from(answered), nil}, {from(gc.SourceReport{Name: "netns"}, gc.SourceReport{Name: "kube", Error: "away"}), errAway}}, []string{"No answer since the start: kube"}},
+		{"it answered once", []pass{{from(silent), errAway}, {from(answered), nil}, {from(silent), errAway}}, nil},
+		{"it hangs, and no report names it", []pass{{gc.Report{}, errAway}}, []string{"No answer since the start: cri,kube, file"}},
 	} {
 		s := newStatusStore([]string{"cri,kube", "file"})
 		for _, p := range row.passes {

@@ -26,8 +26,8 @@ import (
 
 const (
 	killed    = 50  // how often the agent is killed
-	residents = 8   // containers that live through the test
-	guests    = 4   // concurrent containers that start and end
+	permanent = 8   // containers that live through the test
+	temporary = 4   // concurrent containers that start and end
 	lost      = 200 // leaks before each start of the agent
 )
 
@@ -46,8 +46,8 @@ type crowd struct {
 	left int // number of leaks
 }
 
-// tell writes the list with a changed entry for a container.
-func (c *crowd) tell(id string, p *pod) {
+// update writes the list with a changed entry for a container.
+func (c *crowd) update(id string, p *pod) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.live, id)
@@ -63,16 +63,16 @@ func (c *crowd) tell(id string, p *pod) {
 // arrive adds a container with ADD.
 func (c *crowd) arrive(id string) (netip.Addr, bool) {
 	// A file's timestamp may be a kernel tick behind the clock.
-	c.tell(id, &pod{Name: id, StartedAt: time.Now().Add(-time.Second)})
+	c.update(id, &pod{Name: id, StartedAt: time.Now().Add(-time.Second)})
 	ips, err := c.p.Add(c.t.Context(), id, "eth0")
 	if err != nil {
-		c.tell(id, nil)
+		c.update(id, nil)
 		if !strings.Contains(err.Error(), "no IP addresses available") {
 			c.t.Error(err)
 		}
 		return netip.Addr{}, false
 	}
-	c.tell(id, &pod{Name: id, ContainerIDs: []string{id}})
+	c.update(id, &pod{Name: id, ContainerIDs: []string{id}})
 	at := time.Now().Add(-time.Hour)
 	if err := os.Chtimes(c.p.File(ips[0]), at, at); err != nil {
 		c.t.Error(err)
@@ -100,7 +100,7 @@ func (c *crowd) leave(id string, ip netip.Addr, leak bool) {
 			c.t.Error(err)
 		}
 	}
-	c.tell(id, nil)
+	c.update(id, nil)
 }
 
 // check fails the test if a live container lost its address.
@@ -160,14 +160,14 @@ func TestKilled(t *testing.T) {
 	n := plugintest.New(t, "podnet", plugintest.Range{Subnet: "10.1.0.0/24", Start: "10.1.0.2", End: "10.1.0.129"})
 	c := &crowd{t: t, p: n, path: filepath.Join(t.TempDir(), "pods.json"), live: make(map[string]pod), held: make(map[netip.Addr]string)}
 	lives := make(map[string]string)
-	for i := range residents {
+	for i := range permanent {
 		id := fmt.Sprintf("resident-%d", i)
 		ip, _ := c.arrive(id)
 		lives[ip.String()] = id + "\r\neth0"
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	var working sync.WaitGroup
-	for w := range guests {
+	for w := range temporary {
 		working.Go(func() { c.come(ctx, w) })
 	}
 	t.Cleanup(func() { // also if the test failed

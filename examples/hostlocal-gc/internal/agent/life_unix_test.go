@@ -60,7 +60,7 @@ func TestReadyWithoutAnAnswer(t *testing.T) {
 	if !there(n, leaked) {
 		t.Error("something was released without an answer (R2)")
 	}
-	const never = "Never heard since the start: file"
+	const never = "No answer since the start: file"
 	for path, want := range map[string]string{
 		debugPath + "?format=html": "was refused", "/healthz": never + "\nThe last pass was refused, and released nothing\n", "/readyz": never,
 		"/metrics": "\nhostlocal_gc_source_answers_total{source=\"file\"} 0\n",

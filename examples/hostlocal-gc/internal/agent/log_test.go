@@ -123,7 +123,7 @@ func TestLogOfHazards(t *testing.T) {
 		want   lines
 	}{
 		{"a source does not answer before the hook has ended", nil, hook, nil},
-		{"a source does not answer", nil, errors.New("no such socket"), lines{hazard + `["Never heard since the start: source 1"]`}},
+		{"a source does not answer", nil, errors.New("no such socket"), lines{hazard + `["No answer since the start: source 1"]`}},
 		{"nor does it later", nil, errors.New("no such socket"), nil},
 		{"it does", livePod(), nil, nil},
 		{"an address is not reserved", livePod(netip.MustParseAddr("10.0.0.9")), nil, lines{hazard + `["1 address of a live pod is not reserved, so host-local may hand it out again"]`}},

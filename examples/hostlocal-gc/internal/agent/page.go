@@ -141,9 +141,9 @@ func lastPass(s *status, now time.Time) string {
 	text += "."
 	if !r.NextCheck.IsZero() {
 		if in := r.NextCheck.Sub(now); in > time.Second {
-			text += " A second look is worth it in " + term.Age(r.NextCheck, now) + "."
+			text += " A second pass is worthwhile in " + term.Age(r.NextCheck, now) + "."
 		} else {
-			text += " A second look is worth it now."
+			text += " A second pass is worthwhile now."
 		}
 	}
 	return text + " " + plural(s.passes, "pass", "passes") + " since the start."

@@ -100,7 +100,7 @@ func TestPageSays(t *testing.T) {
 		}), errAway, []string{
 			"<td>cri</td><td>3</td><td>when it was asked</td><td>20ms</td>",
 			"<td>file<em>half a list</em></td><td>0</td><td>2m ago</td><td>1s</td>", "asked the sources twice",
-			`<div class="alert"><b>Never heard since the start: file.</b>`, "is its socket mounted",
+			`<div class="alert"><b>No answer since the start: file.</b>`, "is its socket mounted",
 		}, "No source was asked"},
 		{
 			"a pod, and where it was seen", Options{}, report(asItIs, held), nil,

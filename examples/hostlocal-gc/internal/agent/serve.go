@@ -128,7 +128,7 @@ func atOnce(most int, next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 		default:
 			w.Header().Set("Retry-After", "1")
-			http.Error(w, "others read the report now; ask again in a second", http.StatusServiceUnavailable)
+			http.Error(w, "too many requests for the report; retry in a second", http.StatusServiceUnavailable)
 		}
 	})
 }

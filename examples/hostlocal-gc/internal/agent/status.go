@@ -35,7 +35,7 @@ type status struct {
 	released      map[string]released
 	ranges        iprange.Set     // host-local's ranges; empty if unknown
 	sources       []string        // the user's names
-	heard         map[string]bool // by name in reports: whether the source ever answered
+	answered      map[string]bool // by name in reports: whether the source ever answered
 }
 
 // released counts the releases in a network since the process started.
@@ -46,7 +46,7 @@ type released struct {
 
 func newStatusStore(sources []string) *statusStore {
 	now := time.Now()
-	return &statusStore{since: now, last: status{ended: now, sources: sources, released: make(map[string]released), heard: make(map[string]bool)}}
+	return &statusStore{since: now, last: status{ended: now, sources: sources, released: make(map[string]released), answered: make(map[string]bool)}}
 }
 
 // know sets host-local's ranges.
@@ -71,7 +71,7 @@ func (s *statusStore) note(report gc.Report, err error) {
 		s.last.shown = report
 	}
 	for _, source := range report.Sources {
-		s.last.heard[source.Name] = s.last.heard[source.Name] || source.Error == ""
+		s.last.answered[source.Name] = s.last.answered[source.Name] || source.Error == ""
 	}
 	for i := range report.Reservations {
 		if e := &report.Reservations[i]; e.Verdict == gc.Released {
@@ -102,6 +102,6 @@ func (s *statusStore) get() status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	last := s.last
-	last.released, last.heard = maps.Clone(last.released), maps.Clone(last.heard)
+	last.released, last.answered = maps.Clone(last.released), maps.Clone(last.answered)
 	return last
 }
