@@ -40,22 +40,22 @@ func (a *app) checkCommand() *cobra.Command {
 		Short: "Find out why pods get no address on this node",
 		Long: `Find out what is wrong with this node's addresses, and say so in the first line:
 
-  MISSING     a network has no directory where it should have one
+  MISSING     a network has no directory but should have one
   DUPLICATE   two live pods have the same address
   UNRESERVED  host-local may hand out the address of a live pod
   LOCKED      a process holds the plugin's lock, so each ADD waits
   UNKNOWN     the live pods, or the reservations, could not be read
-  FULL        no address is left: leaked, or the range is too small
+  FULL        no address is left: some leaked, or the range is too small
   LEAKED      some addresses are leaked
-  CONFLICT    a reservation needs a decision by a person
+  CONFLICT    a person must decide about a reservation
   OK
 
 Without flags it finds the networks, their data directories and ranges in
-/etc/cni/net.d, and asks the sources that are there: kubelet, the container
+/etc/cni/net.d, and asks the sources of this node: kubelet, the container
 runtime, the kernel, and libcni's cache. It releases nothing, takes no lock and
 writes nothing.
 
-Exit status: 0 all is well, 3 there is a problem, 1 it could not be found out.`,
+Exit status: 0 no problem, 3 a problem, 1 this could not be determined.`,
 		Example: `  hostlocal-gc check
   hostlocal-gc check --network podnet --range 10.244.1.0/24 --source cri`,
 		Args: noArgs,
