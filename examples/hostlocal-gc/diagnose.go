@@ -130,7 +130,7 @@ func (p *place) missing(name string, unreserved []string) []finding {
 	switch {
 	case len(unreserved) > 0:
 		return []finding{{Word: wordMissing, Network: name, Text: fmt.Sprintf(
-			"it has no directory in %s, and %s not reserved anywhere: is the name right, is the directory mounted, did somebody remove it? %s: %s",
+			"it has no directory in %s, and %s not reserved anywhere: is the name right, is the directory mounted, was it removed? %s: %s",
 			p.report.DataDir, wereOrWas(len(unreserved)), capital(there), term.Few(unreserved, fewRows))}}
 	case slices.Contains(p.asked, name):
 		return []finding{{Word: wordMissing, Network: name, Text: fmt.Sprintf("it has no directory in %s; %s", p.report.DataDir, there)}}

@@ -109,8 +109,8 @@ func collect(design, dir, list string) error {
 // releaseBut is a GC of the plugin as plugins#1289 describes it, without its code. All files but
 // the lock and the last_reserved_ip files are reservations. They stay if container and interface
 // are valid, or only the container if the file has no interface. With an empty list nothing is
-// valid. Other details are those of the plugin's DEL, which walks
-// subdirectories and skips what it can't read.
+// valid. Other details are those of the plugin's DEL, which walks subdirectories and skips what it
+// can't read.
 func releaseBut(dir string, containers []string) error {
 	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || d.Name() == "lock" || strings.HasPrefix(d.Name(), "last_reserved_ip.") {

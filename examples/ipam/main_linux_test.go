@@ -38,7 +38,7 @@ func startContainer() error {
 	container := exec.Command("sleep", "infinity")
 	container.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
 	if err := container.Start(); err != nil {
-		return fmt.Errorf("starting what stands for a container: %w", err)
+		return fmt.Errorf("starting the process of a container: %w", err)
 	}
 	return nil
 }

@@ -117,7 +117,7 @@ func build(t *testing.T, overlay string) manifests {
 			into = &m.dashboard
 		}
 		if into == nil {
-			t.Fatalf("nobody here knows what a %s is", object.GetKind())
+			t.Fatalf("unexpected kind %s", object.GetKind())
 		}
 		if err := yaml.UnmarshalStrict(text, into); err != nil {
 			t.Errorf("%s: %v\n%s", object.GetKind(), err, text)

@@ -29,7 +29,7 @@ func main() {
 			"ClusterRole": &rbacv1.ClusterRole{}, "ClusterRoleBinding": &rbacv1.ClusterRoleBinding{},
 		}[kind.Kind]
 		if err == nil && !ok {
-			err = fmt.Errorf("nobody here knows what a %q is", kind.Kind)
+			err = fmt.Errorf("unexpected kind %q", kind.Kind)
 		}
 		if err == nil {
 			err = yaml.UnmarshalStrict(object, into)
