@@ -14,10 +14,10 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// checkCache leaves of what a cache of results declares that of networks in which it
-// proved to be the node's. Of these it speaks. There it names a container if it has a
-// record of it, or if it was not wiped since the container's reservation was made, or
-// if what was made then can't live (hazard 70).
+// checkCache limits the declarations of a cache of results to the networks in which it
+// proved to be the node's. There the cache would name r's container, if that is live, in
+// three cases: it has a record of the container, it was not wiped since the reservation
+// was made, or the reservation is from before the boot (hazard 70).
 func (s *snapshot) checkCache(d *declaration, look []podsource.Answer) {
 	recorded := make(map[podsource.Attachment]bool, len(d.Recorded))
 	for _, a := range d.Recorded {
@@ -25,13 +25,13 @@ func (s *snapshot) checkCache(d *declaration, look []podsource.Answer) {
 	}
 	networks, why := proven(recorded, look, s.reservations, s.networks)
 	d.Note = strings.Trim(d.Note+"; "+why, "; ")
-	d.unasked = slices.Clone(d.Networks) // what keep does not copy
+	d.unconditional = slices.Clone(d.Networks) // not copied by keep
 	if d.Networks != nil {
-		d.Networks = append(slices.Clip(d.Networks), networks...) // never nil, which is all
+		d.Networks = append(slices.Clip(d.Networks), networks...) // never nil, which means all
 	}
 	for i := range d.Names {
 		n := &d.Names[i]
-		some := append([]string{}, networks...) // nor here
+		some := append([]string{}, networks...) // not nil either
 		n.Networks = slices.DeleteFunc(some, func(network string) bool { return !covers(n.Networks, network) })
 	}
 	since := d.RecordedSince.Add(granularity(d.RecordedSince))
@@ -45,11 +45,11 @@ func attachmentOf(r *hostlocal.Reservation) podsource.Attachment {
 	return podsource.Attachment{Network: r.Network, ContainerID: r.ContainerID}
 }
 
-// proven returns the networks in which a cache of results is the node's and was
-// not wiped: some record in it is that of a reservation's owner, and every
-// reserved address that some source sees configured has a record of its owner,
-// or its owner's ADD is under way. Where no source sees addresses that is none. Of
-// the others that are to be released in it says what is missing.
+// proven returns the networks in which a cache of results is the node's and was not
+// wiped. In such a network it has a record of some reservation's owner, and a record of
+// the owner of each reserved address that a source sees configured, unless that owner's
+// ADD is in flight. If no source sees addresses, no network is proven. Of the other
+// named networks, why says what is missing.
 func proven(recorded map[podsource.Attachment]bool, look []podsource.Answer, rs []hostlocal.Reservation, named []string) (networks []string, why string) {
 	if !slices.ContainsFunc(look, func(a podsource.Answer) bool { return a.SeesAddresses }) {
 		return nil, "it counts in no network, as no source sees addresses"
@@ -90,8 +90,7 @@ func proven(recorded map[podsource.Attachment]bool, look []podsource.Answer, rs 
 	return networks, strings.Join(reasons, "; ")
 }
 
-// cached reports whether a cache that proved to be the node's names a container
-// of r's ID when its ADD has ended.
+// cached matches a proven cache that names r's container once its ADD has ended.
 func cached(r *hostlocal.Reservation) func(*declaration) bool {
 	return func(d *declaration) bool { return d.Recorded != nil && d.lag(r) == 0 }
 }

@@ -15,43 +15,43 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// A reading is one look at the node's clocks.
+// A reading is what the node's clocks show at one time.
 type reading struct {
 	wall time.Time     // may be set back or forward at any time
-	mono time.Duration // since the reconciler was made, and never set
+	mono time.Duration // since the reconciler was made; never set
 	boot time.Duration // since the node booted; zero where that is unknown
 }
 
-// A clock tells how old things are at least, on a node whose wall clock may be
-// set while the process runs (R5, A4). It compares the wall clock with the
-// monotonic one. On Linux both are slewed alike, so where they drift apart the
-// wall clock was set, or the node slept.
+// A clock computes lower bounds of ages on a node whose wall clock may be set while
+// the process runs (R5, A4). It compares the wall clock with the monotonic one. Linux
+// slews both alike, so if they drift apart, the wall clock was set or the node was
+// suspended.
 //
-// A timestamp from before such a step says nothing of an age. What bears one
-// counts from when this process first saw it, on the monotonic clock.
+// A timestamp from before such a step says nothing about an age. The age then counts
+// from when this process first saw the file or the finished pod, on the monotonic clock.
 type clock struct {
 	anchor reading // the first reading, or the one that saw the last step
 	last   reading
 	drift  time.Duration // by how much the wall clock has gained since anchor
 
-	// trustedSince is the first wall time that the clock has not shown before a
-	// step: older timestamps may be from the clock as it was then.
+	// trustedSince is the first wall time that the clock did not show before a step.
+	// Older timestamps may be from before the step.
 	trustedSince time.Time
-	// The wall times that were shown twice, before a step back and after it.
-	// Which of the two a start in here means, nobody knows.
+	// The wall times that the clock showed twice, before and after a step back. A
+	// start in this range may mean either.
 	twiceFrom, twiceTo time.Time
-	// bootedAt is the earliest wall time at which the node can have booted, by
-	// any reading. Zero is unknown.
+	// bootedAt is the wall time of the node's boot, the earliest by any reading. Zero
+	// is unknown.
 	bootedAt time.Time
 
-	// seen says since when this process has seen something, in the last pass and in
-	// all before it without a gap: a file that nobody alive was known to hold, the pod
-	// of a podID finished; of a source's date where that was placed, and of any date
-	// of it when that pass asked.
+	// seen has monotonic times by file, podID and date, all from the last pass. For a
+	// file it is the first pass of those, up to the last one without a gap, that knew no
+	// live holder; for a podID the first of those that saw the pod finished. For a date it
+	// is the result of asOf, and with anyDate the time at which the last pass asked.
 	seen map[any]time.Duration
 }
 
-// A file is one reservation file, as long as nobody changes it.
+// A file identifies a reservation file. A file that was changed is another one.
 type file struct {
 	network string
 	ip      netip.Addr
@@ -61,33 +61,32 @@ type file struct {
 type podID struct {
 	types.NamespacedName
 	uid   types.UID
-	other string // what else is known of one without a UID: another may have its name later
+	other string // containers and addresses of a pod without a UID: a later one may have its name
 }
 
-// A date is one that a source's answers bore, in nanoseconds since 1970.
+// A date is the AsOf of a source's answer.
 type date struct {
-	place  int
+	place  int // the position of the source
 	source string
-	asOf   int64
+	asOf   int64 // in nanoseconds since 1970, or anyDate
 }
 
 const anyDate = math.MinInt64
 
 const (
-	// clockTolerance is how far two readings of the clocks may be apart without
-	// a step.
+	// clockTolerance is how far the clocks may drift apart without a step.
 	clockTolerance = 100 * time.Millisecond
-	// timestampGranularity is how much too early the kernel may stamp a file: it
-	// uses the time of its last tick, 10 ms apart at most. Some file systems keep
-	// whole seconds only, the coarsest of them even ones.
+	// timestampGranularity is how much too early the kernel may stamp a file: it uses
+	// the time of its last tick, and ticks are at most 10 ms apart. Some file systems
+	// keep only whole seconds, the coarsest of them only even ones.
 	timestampGranularity = 10 * time.Millisecond
 	coarseTimestamps     = 2 * time.Second
-	// holdFinished is for how long a finished pod holds what it names: its
-	// sandbox goes later than its containers.
+	// holdFinished is how long a finished pod still holds its sandbox and addresses:
+	// the sandbox is removed after the containers.
 	holdFinished = 5 * time.Minute
 )
 
-// observe takes note of a reading. It must see every reading that is used.
+// observe records a reading. It must be called with every reading that is used.
 func (c *clock) observe(now reading) {
 	if now.boot > 0 {
 		if booted := now.wall.Add(-now.boot); c.bootedAt.IsZero() || booted.Before(c.bootedAt) {
@@ -107,7 +106,7 @@ func (c *clock) observe(now reading) {
 	}
 	c.trustedSince = slices.MaxFunc([]time.Time{c.trustedSince, now.wall, onOldClock.Add(clockTolerance)}, time.Time.Compare)
 	if c.drift < 0 {
-		from := now.wall.Add(before.mono - now.mono) // where the step led to, at the lowest
+		from := now.wall.Add(before.mono - now.mono) // a lower bound of the time after the step
 		if c.twiceFrom.IsZero() || from.Before(c.twiceFrom) {
 			c.twiceFrom = from
 		}
@@ -116,8 +115,8 @@ func (c *clock) observe(now reading) {
 	c.anchor, c.drift = now, 0
 }
 
-// age returns how old r is at least, and whether its own timestamp says so. Its
-// timestamp and the time for which it was seen unowned are both lower bounds.
+// age returns a lower bound of r's age, and whether r's timestamp is trusted. The age
+// by a trusted timestamp and the time for which r was seen unowned are lower bounds.
 func (c *clock) age(at reading, r *hostlocal.Reservation) (age time.Duration, byTimestamp bool) {
 	age = at.mono - c.firstSeen(at, fileOf(r))
 	if c.trusted(at, r.ReservedAt) {
@@ -126,8 +125,8 @@ func (c *clock) age(at reading, r *hostlocal.Reservation) (age time.Duration, by
 	return age, false
 }
 
-// firstSeen returns since when this process has seen a file unowned or a pod
-// finished, on the monotonic clock; for what it sees for the first time, since now.
+// firstSeen returns the monotonic time since which this process has seen a file unowned
+// or a pod finished. If it sees that for the first time, it is the time of at.
 func (c *clock) firstSeen(at reading, what any) time.Duration {
 	if first, ok := c.seen[what]; ok {
 		return first
@@ -135,8 +134,8 @@ func (c *clock) firstSeen(at reading, what any) time.Duration {
 	return at.mono
 }
 
-// finishedFor returns for how long a pod has been finished at least: since its
-// reported end, or since it was first seen so.
+// finishedFor returns a lower bound of the time since a pod finished. It counts from
+// the reported end, or, if that is not trusted, from when the pod was first seen finished.
 func (c *clock) finishedFor(at reading, p *podsource.Pod) time.Duration {
 	if c.trusted(at, p.FinishedAt) {
 		return c.since(at, p.FinishedAt)
@@ -146,20 +145,18 @@ func (c *clock) finishedFor(at reading, p *podsource.Pod) time.Duration {
 
 func fileOf(r *hostlocal.Reservation) file { return file{r.Network, r.IP, r.Identity()} }
 
-// trusted reports whether a timestamp can be from nothing but the clock as it is.
+// trusted reports whether a timestamp is surely from the clock as it is now set.
 func (c *clock) trusted(at reading, stamp time.Time) bool {
 	return !stamp.IsZero() && !stamp.After(at.wall) && !stamp.Before(c.trustedSince)
 }
 
-// since returns for how long a thing has been so at least that bears a trusted
-// timestamp.
+// since returns a lower bound of the time since a trusted timestamp.
 func (c *clock) since(at reading, stamp time.Time) time.Duration {
 	return at.wall.Sub(stamp) - max(0, c.drift)
 }
 
-// startKnown reports whether a pod's start can be compared with reservations:
-// it was reported, it does not lie in the future, and the clock did not show it
-// twice (R4).
+// startKnown reports whether a pod's start can be compared with reservations: it was
+// reported, it is not in the future, and the clock showed it only once (R4).
 func (c *clock) startKnown(now reading, start time.Time) bool {
 	if start.IsZero() || start.After(now.wall) {
 		return false
@@ -167,13 +164,13 @@ func (c *clock) startKnown(now reading, start time.Time) bool {
 	return start.Before(c.twiceFrom) || start.After(c.twiceTo)
 }
 
-// madeSince reports whether a reservation may have been made since a pod's start:
-// its timestamp may be too early, and a step within the tolerance not be seen.
+// madeSince reports whether a reservation may have been made since a pod's start. Its
+// timestamp may be too early, and a step within the tolerance is not seen.
 func madeSince(r *hostlocal.Reservation, start time.Time) bool {
 	return !r.ReservedAt.Before(start.Add(-granularity(r.ReservedAt) - 2*clockTolerance))
 }
 
-// granularity is how much too early a file's timestamp may be.
+// granularity returns how much too early a file's timestamp may be.
 func granularity(stamp time.Time) time.Duration {
 	if stamp.Nanosecond() == 0 {
 		return timestampGranularity + coarseTimestamps
@@ -181,16 +178,16 @@ func granularity(stamp time.Time) time.Duration {
 	return timestampGranularity
 }
 
-// beforeBoot reports whether a reservation was made before the node booted, by
-// every clock that this process has seen (R4).
+// beforeBoot reports whether a reservation was made before the node booted, by every
+// reading of this process (R4).
 func (c *clock) beforeBoot(r *hostlocal.Reservation) bool {
 	return !r.ReservedAt.IsZero() && r.ReservedAt.Before(c.bootedAt.Add(-time.Second)) // nothing is from before a zero bootedAt
 }
 
-// asOf places the date of the answer of a source, by its place, on the monotonic
-// clock, at the earliest. A date that may be from before a step was given since
-// the source last bore another one, and may have been as old then as listAge;
-// where the last one is not known, or the date lies in the future, it is always.
+// asOf returns a lower bound of the monotonic time of an answer's date. place is the
+// position of the source. A date that may be from before a step was set after the
+// source's last answer with another date, and may have been as old as listAge by then.
+// If that last answer is unknown, or the date is in the future, asOf returns always.
 func (c *clock) asOf(at, now reading, place int, a *podsource.Answer, listAge time.Duration) time.Duration {
 	const tooOld = 100 * 365 * 24 * time.Hour
 	old := max(0, at.wall.Sub(a.AsOf))
@@ -219,8 +216,8 @@ func podIDOf(p *podsource.Pod) podID {
 	return id
 }
 
-// remember takes note of what a pass found unowned, of the pods that it saw finished,
-// and of the dates of answers. What is not among them any more is forgotten.
+// remember records the files that a pass found unowned, the pods that it saw finished,
+// and the dates of the answers. Everything else is forgotten.
 func (c *clock) remember(s *snapshot, entries []Entry) {
 	seen := make(map[any]time.Duration)
 	for i := range entries {

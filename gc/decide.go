@@ -12,17 +12,17 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// A snapshot is everything a decision may rest on.
+// A snapshot is the whole input of a decision.
 type snapshot struct {
 	reservations []hostlocal.Reservation // of all networks of the data dir
 	evidence     evidence
 	pods         *livePods
 	clock        *clock        // read, not written
 	at           reading       // before the sources were asked
-	stale        time.Duration // by how much the stalest answer is older than that; forever: it can't be told
+	stale        time.Duration // how much older than that the oldest answer is; forever if unknown
 	opts         *Options
 	networks     []string // to release in; all others are only read
-	everywhere   bool     // these are all there are, and nobody named them (R14)
+	allNetworks  bool     // networks are all on the disk, not named by the caller (R14)
 	noADD        bool     // the hook's assertion (R5)
 }
 
@@ -31,17 +31,17 @@ const (
 	forever = time.Duration(math.MaxInt64)
 )
 
-// decide judges every reservation, in order, and says in how long a verdict may
-// turn to leaked; forever where none is known to. It is a pure function.
+// decide judges every reservation, in order. It also returns the time until a
+// verdict may change to leaked, or forever. It is a pure function.
 //
-// That it never releases what a live pod holds follows from the assumptions A1
-// to A4 (see the package comment). What is younger than the minimum age, or than
-// the lag of the only source that could name it, is kept (R5). The holder of
-// what is older is in the answers (A2), named in one of three ways (A3): by its
-// container ID or by one of its addresses, and then the reservation is kept by
-// R3, directly or as a sibling, or as a conflict by R10; or as starting since no
-// later than the reservation was made, and then it is kept by R4 until a source
-// that would have named it by then does not.
+// It never releases the address of a live pod, given the assumptions A1 to A4 (see
+// the package comment). A reservation is kept if it is younger than the minimum age,
+// or than the lag of the only source that could name its holder (R5). The holder of
+// an older one is in the answers (A2), in one of three ways (A3). If it is named by
+// its container ID or by one of its addresses, R3 keeps the reservation, directly or
+// as a sibling, or R10 keeps it as a conflict. If it is listed as starting since no
+// later than the reservation was made, R4 keeps the reservation until a source that
+// would have named the holder by then does not.
 func decide(s *snapshot) (entries []Entry, next time.Duration) {
 	rs := s.reservations
 	entries = make([]Entry, len(rs))
@@ -85,7 +85,7 @@ func decide(s *snapshot) (entries []Entry, next time.Duration) {
 	return entries, next
 }
 
-// An age is how old something is at least.
+// An age is a lower bound of how old something is.
 type age struct {
 	least       time.Duration
 	byTimestamp bool
@@ -96,17 +96,17 @@ func (s *snapshot) age(r *hostlocal.Reservation) age {
 	return age{least - s.stale, byTimestamp}
 }
 
-// mayBeSibling reports whether r can't be read and may belong to any container:
-// its address is claimed, or it is young (hazard 68).
+// mayBeSibling reports whether r may be a sibling of any reservation: its owner can't
+// be read, and its address is claimed or it is young (hazard 68).
 func (s *snapshot) mayBeSibling(r *hostlocal.Reservation) bool {
 	return r.Owner == hostlocal.Unreadable && (len(s.pods.claimants(r)) > 0 || s.age(r).least < max(s.opts.MinAge, s.opts.lag()))
 }
 
-// owners is what the claimed reservations tell about others of the same owner.
+// owners is what claimed reservations say about others of the same owner.
 type owners struct {
-	held       map[string]Entry    // what keeps other reservations of a container, by its ID
-	live       map[netip.Addr]bool // claimed addresses of live containers in whatever network
-	unreadable bool                // an address in use may belong to any container
+	held       map[string]Entry    // by container ID: why its other reservations are kept
+	live       map[netip.Addr]bool // claimed addresses that a live container holds in some network
+	unreadable bool                // some reservation may be a sibling of any
 }
 
 // judgeClaimed judges a reservation whose address live pods claim (R3, R10).
@@ -124,7 +124,7 @@ func (s *snapshot) judgeClaimed(r *hostlocal.Reservation, claimants []*livePod, 
 	if owner != nil {
 		return entry(r, ContainerLive, owner)
 	}
-	// A claimant whose container is known, and this is none of its own.
+	// A claimant with a known container. r's own container is ruled out above.
 	hasContainer := func(p *livePod) bool { return len(p.ContainerIDs) > 0 }
 	other := slices.IndexFunc(claimants, hasContainer)
 	if r.Owner != hostlocal.Owned || other < 0 {
@@ -139,8 +139,8 @@ func (s *snapshot) judgeClaimed(r *hostlocal.Reservation, claimants []*livePod, 
 	return entry(r, OtherContainer, claimants[other])
 }
 
-// note takes note of why other reservations of r's owner are kept. That one of
-// them is in use comes before a conflict.
+// note records why other reservations of r's owner are kept. SiblingInUse takes
+// precedence over a conflict.
 func (o *owners) note(r *hostlocal.Reservation, why Reason, pod *livePod) {
 	if _, ok := o.held[r.ContainerID]; !ok || why == SiblingInUse {
 		o.held[r.ContainerID] = entry(r, why, pod)
@@ -172,8 +172,8 @@ func (s *snapshot) judgeOwned(r *hostlocal.Reservation, o *owners) Entry {
 	return entry(r, Unowned, nil)
 }
 
-// judgeUnowned judges a reservation whose address and owner no live pod is known
-// to hold. It returns in how long the verdict may change to leaked.
+// judgeUnowned judges a reservation whose owner and address no live pod is known to
+// have. It also returns the time until the verdict may change to leaked.
 func (s *snapshot) judgeUnowned(r *hostlocal.Reservation, a age) (Entry, time.Duration) {
 	seen := s.clock.firstSeen(s.at, fileOf(r))
 	switch {
@@ -181,7 +181,7 @@ func (s *snapshot) judgeUnowned(r *hostlocal.Reservation, a age) (Entry, time.Du
 		return entry(r, NoSourceForNetwork, nil), forever
 	case !s.evidence.inEveryLook(always, mayName(r)):
 		return entry(r, CacheIsNewer, nil), forever
-	case (s.evidence.foreign(r) || s.everywhere && r.Owner == hostlocal.Owned) && !s.evidence.inEveryLook(seen, seesAddresses) && !s.allowed(r):
+	case (s.evidence.foreign(r) || s.allNetworks && r.Owner == hostlocal.Owned) && !s.evidence.inEveryLook(seen, seesAddresses) && !s.allowed(r):
 		return entry(r, ForeignOwner, nil), forever
 	case s.stale == forever:
 		return entry(r, StaleAnswer, nil), forever
@@ -217,9 +217,9 @@ func (s *snapshot) allowed(r *hostlocal.Reservation) bool {
 	return slices.ContainsFunc(s.opts.ReleaseForms, func(f podsource.Form) bool { return f.Matches(r.ContainerID) })
 }
 
-// minAge returns how old r must be (R5): what the caller set, but at least as
-// old as it takes until it is named, and L unless this pass would have seen, in
-// both of its looks, an ADD under way and a container whose ADD has ended.
+// minAge returns how old r must be (R5): MinAge, but at least the time after which
+// some source names r's container, and L unless both looks of this pass would have
+// seen an ADD in flight and a container whose ADD has ended.
 func (s *snapshot) minAge(r *hostlocal.Reservation, seen time.Duration) time.Duration {
 	e, need := s.evidence, s.opts.MinAge
 	if len(e) < 2 || !e.inEveryLook(seen, seesADDs) || !e.inEveryLook(seen, seesAddresses) || !e.inEveryLook(seen, cached(r)) {
@@ -231,7 +231,7 @@ func (s *snapshot) minAge(r *hostlocal.Reservation, seen time.Duration) time.Dur
 	return need
 }
 
-// startingPod returns a pod that may hold r without naming it yet, or nil.
+// startingPod returns a starting pod, or an unproven entry, that may hold r, or nil.
 func (s *snapshot) startingPod(r *hostlocal.Reservation) (pod *livePod, why Reason) {
 	if pod = s.pods.unproven[r.ContainerID]; pod != nil {
 		return pod, EntryUnproven
@@ -245,8 +245,8 @@ func (s *snapshot) startingPod(r *hostlocal.Reservation) (pod *livePod, why Reas
 	return nil, PodStarting
 }
 
-// claimEnds returns in how long the claim of a starting pod or of an unproven entry
-// on r ends (R4): zero or less is that it has ended, forever that no source here can end it.
+// claimEnds returns the time until the claim of a starting pod or of an unproven entry
+// on r ends (R4): zero or less if it has ended, forever if no source here can end it.
 func (s *snapshot) claimEnds(r *hostlocal.Reservation, why Reason, a age, seen time.Duration) time.Duration {
 	unseen := s.opts.lag() - (s.at.mono - seen - s.stale)
 	byName := func(lag time.Duration) time.Duration {
@@ -255,7 +255,7 @@ func (s *snapshot) claimEnds(r *hostlocal.Reservation, why Reason, a age, seen t
 	lag := s.evidence.lag(r, seen)
 	ends := forever
 	switch {
-	case why == EntryUnproven: // only what is no cache itself, and would name r's container, can end it
+	case why == EntryUnproven: // only a source that is no cache can end it, if it would name r's container
 		if lag = s.evidence.least(seen, lagOfRuntime(r)); lag < forever {
 			ends = byName(lag)
 		}
@@ -264,17 +264,17 @@ func (s *snapshot) claimEnds(r *hostlocal.Reservation, why Reason, a age, seen t
 		return 0
 	case lag < forever:
 		ends = byName(lag)
-	case s.evidence.lag(r, always) < forever: // by an answer from before r was seen
+	case s.evidence.lag(r, always) < forever: // but only by an answer from before r was seen
 		ends = s.opts.lag()
 	}
 	if s.clock.beforeBoot(r) {
-		return unseen // no other end comes before
+		return unseen // no other end is earlier
 	}
 	return ends
 }
 
-// wantsSecondLook reports whether something might be released that needs to be
-// unowned in two looks (R5). It is asked after the first.
+// wantsSecondLook reports, after the first look, whether a reservation might be
+// released that must be unowned in two (R5).
 func (s *snapshot) wantsSecondLook() bool {
 	if !s.evidence.inEveryLook(always, seesADDs) {
 		return false
@@ -293,7 +293,7 @@ func (s *snapshot) wantsSecondLook() bool {
 	return false
 }
 
-// entry returns what a report says of r.
+// entry returns the entry of r in the report.
 func entry(r *hostlocal.Reservation, why Reason, pod *livePod) Entry {
 	e := Entry{Reservation: r, Verdict: why.Verdict(), Reason: why}
 	if pod != nil {

@@ -10,27 +10,27 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// betweenLooks is how far two looks of a pass are apart at least (R5).
+// betweenLooks is the minimum time between two looks of a pass (R5).
 const betweenLooks = time.Second
 
-// evidence is what the answers of a pass declare, look by look. What is declared
-// counts where one and the same source declares it in every look.
+// evidence has the declarations of a pass, look by look. A declaration counts if the
+// same source makes it in every look.
 type evidence [][]declaration
 
-// A declaration is an answer, in which Networks and Names say what they come to:
-// of a cache what it says of networks in which it proved to be the node's.
+// A declaration is an answer as it counts. The Networks and Names of a cache are limited
+// to the networks in which it proved to be the node's.
 type declaration struct {
 	podsource.Answer
 	asOf   time.Duration // when the answer was last true, on the monotonic clock
-	counts time.Duration // the same, or always where it is the list of the look before
-	// Of a cache: the networks that it speaks of whatever it proved, and whether it
-	// would name r's container if that lives. Of others both are nil: all networks.
-	unasked  []string
-	mustName func(r *hostlocal.Reservation) bool
+	counts time.Duration // asOf, or always if it is the answer of the look before
+	// For a cache, the networks that it speaks of without proof, and whether it would
+	// name r's container if that is live. For other sources both are nil: all networks.
+	unconditional []string
+	mustName      func(r *hostlocal.Reservation) bool
 }
 
-// addLook takes in the answers of one look, after which the reading now was
-// taken, and returns what they come to.
+// addLook adds the answers of one look, and returns their declarations. The reading
+// now was taken after the answers.
 func (s *snapshot) addLook(answers []podsource.Answer, now reading) []declaration {
 	look := make([]declaration, len(answers))
 	for i, a := range answers {
@@ -61,7 +61,7 @@ func (s *snapshot) addLook(answers []podsource.Answer, now reading) []declaratio
 	return look
 }
 
-// keep copies what a source may use again for its next answer.
+// keep copies the slices that a source may reuse for its next answer.
 func (d *declaration) keep() {
 	d.Networks, d.Forms, d.Pods, d.Gaps = slices.Clone(d.Networks), slices.Clone(d.Forms), slices.Clone(d.Pods), slices.Clone(d.Gaps)
 	for i := range d.Names {
@@ -73,13 +73,13 @@ func (d *declaration) keep() {
 	}
 }
 
-// covers reports whether a list of networks, of which nil is all, has one.
+// covers reports whether a list of networks has one. A nil list has all.
 func covers(networks []string, network string) bool {
 	return networks == nil || slices.Contains(networks, network)
 }
 
-// least returns the least that holds for one and the same source in each look, by
-// answers that were true at a moment or later; forever where none does.
+// least returns the least value of any source. The value of a source is the greatest
+// of its looks, or forever if one of its answers is missing or from before since.
 func (e evidence) least(since time.Duration, of func(*declaration) time.Duration) time.Duration {
 	least := forever
 	for i := range e[0] {
@@ -96,8 +96,8 @@ func (e evidence) least(since time.Duration, of func(*declaration) time.Duration
 	return least
 }
 
-// inEveryLook reports whether some source declares it in each look, by an answer
-// that was true at a moment or later.
+// inEveryLook reports whether one source makes a declaration in each look, by answers
+// from since or later.
 func (e evidence) inEveryLook(since time.Duration, declares func(*declaration) bool) bool {
 	return e.least(since, func(d *declaration) time.Duration {
 		if declares(d) {
@@ -107,14 +107,13 @@ func (e evidence) inEveryLook(since time.Duration, declares func(*declaration) b
 	}) < forever
 }
 
-// lag returns by how much later than its reservation r's container is named at
-// the latest, by a source whose answers were true at a moment or later: forever
-// where none of them would name it in every look.
+// lag returns the time from the reservation until some source must name r's container,
+// or forever if none would name it in every look. Answers from before since don't count.
 func (e evidence) lag(r *hostlocal.Reservation, since time.Duration) time.Duration {
 	return e.least(since, func(d *declaration) time.Duration { return d.lag(r) })
 }
 
-// lagOfRuntime is the same of a source that is no cache of results.
+// lagOfRuntime returns the lag of a source, or forever for a cache of results.
 func lagOfRuntime(r *hostlocal.Reservation) func(*declaration) time.Duration {
 	return func(d *declaration) time.Duration {
 		if d.Recorded != nil {
@@ -124,8 +123,8 @@ func lagOfRuntime(r *hostlocal.Reservation) func(*declaration) time.Duration {
 	}
 }
 
-// lag returns by how much later than its reservation r's container is named at
-// the latest, or forever where it is none of those that are named.
+// lag returns the time from the reservation until the source must name r's container,
+// or forever if it does not name such containers.
 func (d *declaration) lag(r *hostlocal.Reservation) time.Duration {
 	lag := forever
 	if d.inGap(r) || d.mustName != nil && !d.mustName(r) {
@@ -139,8 +138,8 @@ func (d *declaration) lag(r *hostlocal.Reservation) time.Duration {
 	return lag
 }
 
-// inGap reports whether r may have been made in a gap of the source: its timestamp
-// may be too early.
+// inGap reports whether r may have been made in a gap of the source. Its timestamp may
+// be too early.
 func (d *declaration) inGap(r *hostlocal.Reservation) bool {
 	latest := r.ReservedAt.Add(granularity(r.ReservedAt))
 	return slices.ContainsFunc(d.Gaps, func(g podsource.Gap) bool {
@@ -151,23 +150,23 @@ func (d *declaration) inGap(r *hostlocal.Reservation) bool {
 	})
 }
 
-// speaksOf reports whether some source speaks of r's network (R14).
+// speaksOf matches a source that speaks of r's network (R14).
 func speaksOf(r *hostlocal.Reservation) func(*declaration) bool {
 	return func(d *declaration) bool { return covers(d.Networks, r.Network) }
 }
 
-// mayName reports the same of r itself: a cache does not speak of what it may
-// have lost, and no source of its gaps.
+// mayName matches a source that speaks of r itself: a cache does not speak of what it may
+// have lost, and no source speaks of what was reserved in its gaps.
 func mayName(r *hostlocal.Reservation) func(*declaration) bool {
 	return func(d *declaration) bool {
-		return !d.inGap(r) && covers(d.Networks, r.Network) && (covers(d.unasked, r.Network) || d.mustName(r))
+		return !d.inGap(r) && covers(d.Networks, r.Network) && (covers(d.unconditional, r.Network) || d.mustName(r))
 	}
 }
 
-// foreign reports whether no source could mean a container of r's ID: some of
-// them say of which form those are that they mean, and none says this one (R14).
-// This is a matter of form alone, however old the answer is. A source that was not
-// told when r was made says nothing of it, also not that r is none of another's.
+// foreign reports whether no source could mean r's container: some sources declare the
+// forms of container IDs that they mean, and none declares the form of this one (R14).
+// Only forms count, not the age of the answers. A source in whose gap r was made
+// declares nothing about r.
 func (e evidence) foreign(r *hostlocal.Reservation) bool {
 	means := func(d *declaration) bool {
 		return d.lag(r) < forever || slices.ContainsFunc(d.Forms, func(f podsource.Form) bool { return f.Matches(r.ContainerID) })

@@ -37,7 +37,7 @@ func (e Entry) MarshalJSON() ([]byte, error) {
 	return json.Marshal(out)
 }
 
-// text is an error's, or empty.
+// text returns the text of an error, or nothing for nil.
 func text(err error) string {
 	if err == nil {
 		return ""

@@ -55,14 +55,13 @@ const (
 	triggerFloor = 5 * time.Second  // before a pass that Trigger asked for
 )
 
-// pauses is what the pauses between passes depend on.
+// pauses has what the next pause between passes depends on.
 type pauses struct {
 	failures int // passes in a row that ended in an error
 	rechecks int // passes in a row that came early and released nothing
 }
 
-// after returns how long to wait after a pass, and for how long of that also
-// Trigger has to.
+// after returns the pause after a pass, and its floor, which Trigger does not shorten.
 func (p *pauses) after(report *Report, err error, interval time.Duration) (pause, floor time.Duration) {
 	refused := err != nil && (errors.Is(err, ErrRefused) || len(report.Reservations) == 0)
 	pause, floor = jitter(interval, 0.1), triggerFloor
@@ -72,7 +71,7 @@ func (p *pauses) after(report *Report, err error, interval time.Duration) (pause
 		p.failures++
 	case report.NextCheck.IsZero():
 		*p = pauses{}
-	default: // also beside a file that can't be read or removed: the others go on
+	default: // also if a file can't be read or removed: the others are still due
 		if report.Counts()[Released] > 0 {
 			p.rechecks = 0
 		}
@@ -85,8 +84,8 @@ func (p *pauses) after(report *Report, err error, interval time.Duration) (pause
 	return pause, min(pause, floor)
 }
 
-// await waits for the pause to end, or, after its floor, for Trigger. It reports
-// whether there is to be another pass.
+// await waits until the pause ends, or, after the floor, until Trigger is called. It
+// reports whether another pass is to follow.
 func (r *Reconciler) await(ctx context.Context, pause, floor time.Duration) bool {
 	if !sleep(ctx, floor) {
 		return false
@@ -96,15 +95,15 @@ func (r *Reconciler) await(ctx context.Context, pause, floor time.Duration) bool
 	case <-time.After(pause - floor):
 	case <-r.trigger:
 	}
-	select { // what was asked for before the pass is done by it
+	select { // the pass also serves a Trigger from before it
 	case <-r.trigger:
 	default:
 	}
 	return ctx.Err() == nil
 }
 
-// reconcileWithTimeout is a pass of the loop, which takes no longer than an
-// interval and a minute, whatever it has to wait for.
+// reconcileWithTimeout runs a pass of the loop. It waits no longer than an interval and
+// a minute.
 func (r *Reconciler) reconcileWithTimeout(ctx context.Context) (Report, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.opts.Interval+time.Minute)
 	defer cancel()

@@ -72,10 +72,10 @@ const (
 
 const (
 	lagMargin      = 3 * time.Minute  // CRI-O holds a timed-out sandbox for two minutes more
-	startingMargin = 10 * time.Minute // what R4 allows a pod beyond the ADD of its sandbox
+	startingMargin = 10 * time.Minute // the time that R4 allows a pod beyond the ADD of its sandbox
 )
 
-// withDefaults fills in what is zero, and refuses what is out of bounds.
+// withDefaults replaces zero values, and refuses values out of bounds.
 func (o Options) withDefaults() (Options, error) {
 	var errs []error
 	set := func(name string, d *time.Duration, byDefault, least, most time.Duration) {
@@ -94,11 +94,11 @@ func (o Options) withDefaults() (Options, error) {
 	set("Interval", &o.Interval, DefaultInterval, time.Second, day)
 	for _, f := range o.ReleaseForms {
 		if f != podsource.AnyForm && !strings.HasSuffix(string(f), string(podsource.Hex64)) {
-			errs = append(errs, fmt.Errorf("%q in ReleaseForms is no form: it must be AnyForm, or Hex64 with or without a prefix", f))
+			errs = append(errs, fmt.Errorf("%q in ReleaseForms is not a form: it must be AnyForm, or Hex64 with or without a prefix", f))
 		}
 	}
 	return o, errors.Join(errs...)
 }
 
-// lag is L: how long a runtime may take to list a container.
+// lag returns L, the time that a runtime may take to list a container.
 func (o *Options) lag() time.Duration { return 2*o.RuntimeRequestTimeout + lagMargin }

@@ -33,28 +33,28 @@ func (p Pod) String() string {
 	return cmp.Or(string(p.UID), p.From, "without a name")
 }
 
-// livePods are the pods of all answers, indexed the way decide looks things up.
+// livePods has the pods of all answers, indexed for decide.
 type livePods struct {
 	byContainer map[string]*livePod       // by its container IDs
-	unproven    map[string]*livePod       // the same, of entries that may not live
-	claims      map[netip.Addr][]*livePod // those that claim an address, in whatever network
-	// Pods that may hold a reservation which they do not name yet (R4): one whose
-	// start is unknown, and of the others the earliest, which claims all that any
-	// of them does. Nil is none.
+	unproven    map[string]*livePod       // the same for unproven entries
+	claims      map[netip.Addr][]*livePod // those that claim an address, in any network
+	// Starting pods, which may hold a reservation that they do not name yet (R4): one
+	// with an unknown start, and the one that started first, which claims all that the
+	// later ones claim. Nil is none.
 	startUnknown, startEarliest *livePod
-	nextFinish                  time.Duration // until the first finished pod stops to hold anything
+	nextFinish                  time.Duration // until the first finished pod stops holding anything
 }
 
 type livePod struct {
 	*podsource.Pod
 	ref    Pod // for the report
-	answer int // whose entry it is
+	answer int // the index of its answer
 }
 
-// indexPods leaves out pods that finished long ago: they hold nothing any more
-// (hazards 12 and 13). Pods in the node's network claim no address (hazard 28).
-// Ages count up to the reading at, from before the sources were asked; now is
-// that after their answers. Of the containers there are about as many as reservations.
+// indexPods leaves out pods that finished long ago: they no longer hold anything
+// (hazards 12 and 13). Pods in the node's network claim no address (hazard 28). Ages
+// count up to at, a reading from before the sources were asked; now is one from after
+// their answers. The number of reservations is about that of the containers.
 func indexPods(looks evidence, reservations int, c *clock, at, now reading) *livePods {
 	l := &livePods{make(map[string]*livePod, reservations), make(map[string]*livePod), make(map[netip.Addr][]*livePod), nil, nil, forever}
 	for i, a := range slices.Concat(looks...) {
@@ -104,8 +104,8 @@ func (l *livePods) add(p *livePod, startKnown bool) {
 	}
 }
 
-// refOf returns what a report says of a pod. Of one that has no other name it
-// says more.
+// refOf returns the reference to a pod in a report. One without a name, a UID or an
+// origin is referred to by its container or address.
 func refOf(p *podsource.Pod, source string) Pod {
 	origin := p.Origin
 	if origin == "" && p.Name == "" && p.UID == "" {
@@ -125,8 +125,8 @@ func refOf(p *podsource.Pod, source string) Pod {
 // normalize returns an address as host-local names it.
 func normalize(ip netip.Addr) netip.Addr { return ip.Unmap().WithZone("") }
 
-// comparePods orders pods by what is known of them, so that which of two is
-// looked at does not depend on the order of the sources.
+// comparePods orders pods by their content, to choose one independently of the order of
+// the sources.
 func comparePods(p, q *livePod) int {
 	return cmp.Or(cmp.Compare(p.Name, q.Name), cmp.Compare(p.Namespace, q.Namespace), cmp.Compare(p.UID, q.UID),
 		cmp.Compare(p.Network, q.Network), slices.Compare(p.ContainerIDs, q.ContainerIDs), cmp.Compare(p.ref.From, q.ref.From))
@@ -135,17 +135,16 @@ func comparePods(p, q *livePod) int {
 // owner returns the live pod whose container holds r, or nil.
 func (l *livePods) owner(r *hostlocal.Reservation) *livePod { return l.byContainer[r.ContainerID] }
 
-// claimants returns the pods that claim a reservation: its address, and no other
-// network than its own (R3).
+// claimants returns the pods that claim the address of a reservation, in its network or
+// in any (R3).
 func (l *livePods) claimants(r *hostlocal.Reservation) []*livePod {
 	elsewhere := func(p *livePod) bool { return p.Network != "" && p.Network != r.Network }
 	return slices.DeleteFunc(slices.Clone(l.claims[r.IP]), elsewhere)
 }
 
-// distinct reports whether two entries are surely not about the same pod. Most
-// sources know only one side of a pod, so what can't be told apart is not held
-// against it. A static pod has one name and two UIDs: kubelet and the API server
-// number it differently.
+// distinct reports whether two entries are surely about different pods. Most sources
+// know only a part of a pod, so two entries with nothing in common count as one pod. A
+// static pod has one name and two UIDs, one at kubelet and one at the API server.
 func distinct(p, q *livePod) bool {
 	switch {
 	case p.UID != "" && p.UID == q.UID:
@@ -160,10 +159,10 @@ func distinct(p, q *livePod) bool {
 	return p.answer == q.answer && p.Origin != "" && q.Origin != "" && p.Origin != q.Origin
 }
 
-// conflicting returns those of the pods that are distinct from another of them: none, or
+// conflicting returns the pods that are distinct from another one of the list: none, or
 // at least two.
 func conflicting(pods []*livePod) (found []*livePod) {
-	const most = 32 // of one address; it is a conflict with far fewer
+	const most = 32 // bounds the cost; far fewer show a conflict
 	pods = pods[:min(len(pods), most)]
 	for _, p := range pods {
 		if slices.ContainsFunc(pods, func(q *livePod) bool { return distinct(p, q) }) {
@@ -173,8 +172,8 @@ func conflicting(pods []*livePod) (found []*livePod) {
 	return found
 }
 
-// compareClaims returns the addresses that two live pods surely claim, and those
-// that are not reserved in any network: sorted, each once.
+// compareClaims returns the addresses that distinct live pods claim, and the claimed
+// addresses that are not reserved in any network. Both are sorted and without repetitions.
 func (l *livePods) compareClaims(reservations []hostlocal.Reservation) (dups []Duplicate, unreserved []Unreserved) {
 	missing := maps.Clone(l.claims)
 	for i := range reservations {

@@ -90,7 +90,7 @@ func New(store *hostlocal.Store, networks []string, source podsource.Source, opt
 			return reading{wall: now.Round(0), mono: now.Sub(base), boot: boottime.Since()}
 		},
 	}
-	r.clock.observe(r.now()) // it is watched from here on, not only from the first pass on
+	r.clock.observe(r.now()) // it notices steps from here on, not only from the first pass on
 	return r, nil
 }
 
@@ -105,9 +105,9 @@ func (r *Reconciler) Reconcile(ctx context.Context) (Report, error) {
 	return r.reconcile(ctx, occasion{})
 }
 
-// An occasion is what a pass needs to know of its caller.
+// An occasion says how a pass was called.
 type occasion struct {
-	hook   bool // it may do without the source where nothing is reserved
+	hook   bool // AtStartup: does not ask the source if nothing is reserved
 	noADD  bool // the hook's assertion (R5)
 	inLoop bool // an answer must not be older than two intervals
 }
@@ -130,8 +130,8 @@ func (r *Reconciler) reconcile(ctx context.Context, o occasion) (report Report, 
 	return report, err
 }
 
-// recoverPanic makes an error of a panic (R13), in what is the caller's: source,
-// context, logger, OnReport.
+// recoverPanic turns a panic of the caller's code into an error (R13): of its source,
+// context, logger or OnReport.
 func recoverPanic(what string, do func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -162,8 +162,8 @@ func (r *Reconciler) pass(ctx context.Context, o occasion, report *Report) error
 		return err
 	}
 	report.DataDirMissing = there == nil
-	networks, everywhere := r.networks, r.networks[0] == AllNetworks
-	if everywhere {
+	networks, allNetworks := r.networks, r.networks[0] == AllNetworks
+	if allNetworks {
 		networks = there
 	}
 	for _, n := range networks {
@@ -171,7 +171,7 @@ func (r *Reconciler) pass(ctx context.Context, o occasion, report *Report) error
 	}
 	unreadable := unreadable(all)
 	s := &snapshot{
-		reservations: all, clock: &r.clock, at: r.read(), opts: &r.opts, networks: networks, everywhere: everywhere, noADD: o.noADD,
+		reservations: all, clock: &r.clock, at: r.read(), opts: &r.opts, networks: networks, allNetworks: allNetworks, noADD: o.noADD,
 	}
 	named := func(res hostlocal.Reservation) bool { return slices.Contains(networks, res.Network) }
 	if o.hook && !slices.ContainsFunc(all, named) {
@@ -194,9 +194,9 @@ func (r *Reconciler) pass(ctx context.Context, o occasion, report *Report) error
 	return errors.Join(unreadable, err)
 }
 
-// ask fills in what the sources say: in one look, or in two at least a second
-// apart where something might be released that R5 wants to be unowned in both. An
-// error is that no answer counts.
+// ask adds the answers of the sources to the snapshot and the report. It takes one look,
+// or two at least a second apart if R5 requires two for a release. An error means that no
+// answer counts.
 func (r *Reconciler) ask(ctx context.Context, o occasion, s *snapshot, report *Report) error {
 	for {
 		answers, err := r.listPods(ctx)
@@ -224,8 +224,7 @@ func (r *Reconciler) ask(ctx context.Context, o occasion, s *snapshot, report *R
 	}
 }
 
-// release removes what was judged leaked, and turns those entries into what
-// became of it.
+// release removes leaked reservations, and updates their entries with the outcome.
 func (r *Reconciler) release(ctx context.Context, report *Report) error {
 	if r.opts.DryRun {
 		return nil
@@ -251,14 +250,14 @@ func (r *Reconciler) release(ctx context.Context, report *Report) error {
 	return err
 }
 
-// outcomes says what became of a leak.
+// outcomes maps the outcome of a release to its reason.
 var outcomes = map[hostlocal.Outcome]Reason{
 	hostlocal.NotTried: NotTried, hostlocal.Released: ReleasedLeak, hostlocal.Changed: FileChanged,
 	hostlocal.Gone: FileGone, hostlocal.Failed: ReleaseFailed,
 }
 
-// unreadable tells of the first file that can't be read, and how many there are:
-// the report has all.
+// unreadable returns an error with the first file that can't be read and their number.
+// The report has the others.
 func unreadable(all []hostlocal.Reservation) error {
 	n, first := 0, error(nil)
 	for i := range all {

@@ -38,7 +38,7 @@ func TestHazard37AnswerAfterTheEnd(t *testing.T) {
 	if report.Counts()[Released] != 0 || !n.exists("10.0.0.2") {
 		t.Errorf("got %v, want nothing released", report.Counts())
 	}
-	if _, err := r.question(ctx); !errors.Is(err, context.Canceled) { // also where the pass does not see the end before the answer
+	if _, err := r.callSource(ctx); !errors.Is(err, context.Canceled) { // also where the pass does not see the end before the answer
 		t.Errorf("got error %v of the question, want the context's", err)
 	}
 }

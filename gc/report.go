@@ -125,7 +125,7 @@ func (r *Report) Missing() (paths []string) {
 	return paths
 }
 
-// addLook takes note of what the sources said in one look.
+// addLook records the answers of one look.
 func (r *Report) addLook(answers []podsource.Answer) {
 	r.Looks++
 	r.Sources = r.Sources[:0]
@@ -147,8 +147,8 @@ func (r *Report) refuse(all []hostlocal.Reservation, err error) {
 	}
 }
 
-// log says at V(0) what was released and, in one line, what the pass came to;
-// which candidates were kept at V(2), and the rest at V(4).
+// log logs releases and one summary line at V(0), candidates that were kept at V(2), and
+// all others at V(4).
 func (r *Reconciler) log(report *Report) {
 	log := r.opts.Logger
 	for i := range report.Reservations {
@@ -169,7 +169,7 @@ func (r *Reconciler) log(report *Report) {
 		l.Info(msg, "network", e.Network, "IP", e.IP, "containerID", e.ContainerID, "ifName", e.IfName,
 			"verdict", e.Verdict, "reason", e.Reason)
 	}
-	if missing := report.Missing(); len(missing) > 0 { // are the networks' names and the data directory right?
+	if missing := report.Missing(); len(missing) > 0 { // a network's name or the data directory may be wrong
 		log = log.WithValues("missing", missing)
 	}
 	if n := len(report.Unreserved); n > 0 {

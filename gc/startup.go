@@ -39,7 +39,7 @@ func (r *Reconciler) AtStartup(ctx context.Context, assertions ...Assertion) (Re
 	defer cancel()
 	o := occasion{hook: true, noADD: slices.Contains(assertions, NoADDInFlight)}
 	begun, pause := time.Now(), 200*time.Millisecond
-	var last error // what the source said before the time was up
+	var last error // of the source, from before the time was up
 	for try := 1; ; try++ {
 		report, err := r.reconcile(ctx, o)
 		if !errors.Is(err, ErrRefused) || errors.Is(err, podsource.ErrPermanent) {

@@ -278,7 +278,7 @@ func TestHazard64ErrorOfASourceWhoseTimeIsUp(t *testing.T) {
 	r := &Reconciler{source: podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) { return podsource.Answer{}, own })}
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 0, ErrSourceTimeout)
 	defer cancel()
-	if _, err := r.question(ctx); !errors.Is(err, ErrSourceTimeout) || !errors.Is(err, own) {
+	if _, err := r.callSource(ctx); !errors.Is(err, ErrSourceTimeout) || !errors.Is(err, own) {
 		t.Errorf("got %v, want %v and %v", err, ErrSourceTimeout, own)
 	}
 }

@@ -92,7 +92,7 @@ var reasons = []reason{
 	{TooYoung, Young, "R5", "younger than the minimum age"},
 	{NotYetListed, Young, "R5",
 		"older than the minimum age that was set, but not than these sources may take to list its container"},
-	{UntrustedTimestamp, Young, "R5", "its timestamp says no age, so it counts from when it was first seen"},
+	{UntrustedTimestamp, Young, "R5", "its timestamp can't be trusted, so its age counts from when it was first seen"},
 	{StaleAnswer, Young, "R5", "a source's list is dated in the future, or from before the clock was set"},
 
 	{PodStarting, Starting, "R4", "made since a pod started that has neither address nor container yet"},
@@ -111,23 +111,23 @@ var reasons = []reason{
 	{OtherContainer, Conflict, "R10", "its owner is not live, but a live pod with another container has its address"},
 	{TwoPods, Conflict, "R10", "two live pods have its address"},
 	{ClaimedInOtherNetwork, Conflict, "R10", "a live pod has its address, in another network"},
-	{OwnerInConflict, Conflict, "R10", "its owner holds another address, over which there is a conflict"},
+	{OwnerInConflict, Conflict, "R10", "its owner holds another address, which is in conflict"},
 
 	{OwnerMalformed, Malformed, "R7", "its file holds nothing that host-local writes"},
 
 	{Unowned, Leaked, "R3", "no live pod has its container or its address"},
 	{EmptyOwner, Leaked, "R3", "its file is empty, and no live pod has its address"},
 	{NetworkNotNamed, Leaked, "R14", "nobody holds it, but its network is not among those to release in"},
-	{NotTried, Leaked, "R8", "nobody holds it, but the pass ended or the lock could not be had before its turn"},
+	{NotTried, Leaked, "R8", "nobody holds it, but the pass ended first, or the lock could not be taken"},
 
 	{ReleasedLeak, Released, "R3", "no live pod had its container or its address"},
 	{ReleasedEmpty, Released, "R3", "its file was empty, and no live pod had its address"},
 
-	{FileChanged, Changed, "R6", "it is not the reservation any more that the pass listed"},
-	{FileGone, Gone, "R12", "somebody else removed it meanwhile"},
+	{FileChanged, Changed, "R6", "its file was replaced after the pass had listed it"},
+	{FileGone, Gone, "R12", "another process removed it during the pass"},
 
 	{OwnerUnreadable, Failed, "R11", "its file could not be read"},
-	{SiblingUnreadable, Failed, "R3", "an address in use or a young one, perhaps of the same container, could not be read"},
+	{SiblingUnreadable, Failed, "R3", "a reservation that is young or in use, perhaps of the same container, could not be read"},
 	{ReleaseFailed, Failed, "R11", "its file could not be removed"},
 	{SourceFailed, Failed, "R2", "not judged: a pod source gave no answer that counts"},
 	{NoPods, Failed, "R9", "not judged: a pod source reports no pod at all"},
