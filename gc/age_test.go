@@ -114,38 +114,3 @@ func slowRuntime(lags ...time.Duration) podsource.Answer {
 	}
 	return a
 }
-
-// An ADD takes longer than a minimum age of five minutes would have allowed for.
-func TestADDTakesLongerThanMinAge(t *testing.T) {
-	for _, c := range []struct {
-		reason  string
-		members []podsource.Answer
-		want    Verdict
-	}{
-		{"L is longer than any ADD", []podsource.Answer{criAnswer()}, Young},
-		{"the ADD is seen", []podsource.Answer{netnsAnswer(adding(hex64("web"))), criAnswer()}, InUse},
-		{"the pod is known", []podsource.Answer{kubeletAnswer(startingPod("web", time.Time{}))}, Young},
-	} {
-		t.Run(c.reason, inBubble(func(t *testing.T) {
-			n := newNode(t)
-			n.reserve("10.0.0.2", hex64("web"), 325*time.Second)
-			n.check(n.pass(answers(c.members...), Options{MinAge: 5 * time.Minute}), map[string]Verdict{"10.0.0.2": c.want})
-		}))
-	}
-	// The timestamp may be older than the reservation, as after a copy: then the
-	// age is no help, and the ADD or the pod is.
-	for _, c := range []struct {
-		reason  string
-		members []podsource.Answer
-		want    Verdict
-	}{
-		{"aged, and the ADD is seen", []podsource.Answer{netnsAnswer(adding(hex64("web"))), criAnswer()}, InUse},
-		{"aged, and the pod is known", []podsource.Answer{kubeletAnswer(startingPod("web", time.Time{})), criAnswer()}, Starting},
-	} {
-		t.Run(c.reason, func(t *testing.T) {
-			n := newNode(t)
-			n.reserve("10.0.0.2", hex64("web"), 24*time.Hour)
-			n.check(n.pass(answers(c.members...), Options{}), map[string]Verdict{"10.0.0.2": c.want})
-		})
-	}
-}

@@ -115,15 +115,6 @@ func TestHazard13JustFinished(t *testing.T) {
 		time.Sleep(5*time.Minute - time.Nanosecond)
 		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": InUse})
 	}))
-	// One that names nothing holds everything as long.
-	t.Run("it names nothing at all", inBubble(func(t *testing.T) {
-		n := newNode(t)
-		n.reserve("10.0.0.2", "dead", old)
-		r := n.reconciler(podsource.Static{other, {Finished: true}}, Options{})
-		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Starting})
-		time.Sleep(5 * time.Minute)
-		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Released})
-	}))
 	// A later pod of the same name has not finished when the earlier one did.
 	t.Run("another of its name finished before", inBubble(func(t *testing.T) {
 		n := newNode(t)

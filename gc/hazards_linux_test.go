@@ -32,7 +32,7 @@ func TestHazard09ReplacedBetweenJudgingAndDeleting(t *testing.T) {
 			if settled {
 				n.settle("10.0.0.3")
 			}
-			ctx := newTurnContext(t)
+			ctx := newCallbackContext(t)
 			source := podsource.Func(func(context.Context) ([]podsource.Pod, error) {
 				// From the answer on, as soon as the lock is held.
 				ctx.on(func() {
@@ -60,7 +60,7 @@ func TestHazard18APassHoldsTheLock(t *testing.T) {
 	for i := range 4000 {
 		n.reserve(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}).String(), "leaked", old)
 	}
-	ctx := newTurnContext(t)
+	ctx := newCallbackContext(t)
 	got := make(chan int, 1) // how many leaks were left when the other one got the lock
 	ctx.on(func() {
 		if !n.locked() {
@@ -107,7 +107,7 @@ func TestHazard47LockIsReplacedUnderAPass(t *testing.T) {
 	}
 	deadline, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	ctx := newTurnContext(t)
+	ctx := newCallbackContext(t)
 	ctx.Context = deadline
 	replaced := false
 	ctx.on(func() {

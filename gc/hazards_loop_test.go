@@ -64,7 +64,7 @@ func TestHazard64PanicInAPass(t *testing.T) {
 		}
 	}
 	n.reserve("10.0.0.2", "leaked", old)
-	ctx := newTurnContext(t)
+	ctx := newCallbackContext(t)
 	asked := 0
 	ctx.on(func() { // in the listing, after the wait for another pass
 		if asked++; asked == 2 {

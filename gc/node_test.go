@@ -257,30 +257,30 @@ func figures(t testing.TB, text string) {
 	}
 }
 
-// A turnContext gives a test the turn wherever the code under test asks for the
+// A callbackContext gives a test the turn wherever the code under test asks for the
 // state of its context: before it waits, and between any two reservations.
-type turnContext struct {
+type callbackContext struct {
 	context.Context
 	turn atomic.Pointer[func()]
 }
 
-func newTurnContext(t testing.TB) *turnContext { return &turnContext{Context: t.Context()} }
+func newCallbackContext(t testing.TB) *callbackContext { return &callbackContext{Context: t.Context()} }
 
 // on sets what is called each time; nil is nothing.
-func (c *turnContext) on(turn func()) { c.turn.Store(&turn) }
+func (c *callbackContext) on(turn func()) { c.turn.Store(&turn) }
 
-func (c *turnContext) take() {
+func (c *callbackContext) take() {
 	if turn := c.turn.Load(); turn != nil && *turn != nil {
 		(*turn)()
 	}
 }
 
-func (c *turnContext) Err() error {
+func (c *callbackContext) Err() error {
 	c.take()
 	return c.Context.Err()
 }
 
-func (c *turnContext) Done() <-chan struct{} {
+func (c *callbackContext) Done() <-chan struct{} {
 	c.take()
 	return c.Context.Done()
 }

@@ -113,23 +113,6 @@ func TestReportOfAPass(t *testing.T) {
 	})
 }
 
-// An error is in the report, too, and beside it what it kept from being judged.
-func TestReportOfAnError(t *testing.T) {
-	errAway := errors.New("server is away")
-	n := newNode(t)
-	n.reserve("10.0.0.2", hex64("leaked"), old)
-	n.reserve("10.0.0.3", hex64("proxy"), old)
-	source := podsource.Union(answers(criAnswer()), podsource.Func(func(context.Context) ([]podsource.Pod, error) { return nil, errAway }))
-	report, err := n.reconciler(source, Options{}).Reconcile(t.Context())
-	if !errors.Is(err, errAway) || report.Err != err {
-		t.Errorf("got error %v, and %v in the report", err, report.Err)
-	}
-	n.checkReasons(report, map[string]Reason{"10.0.0.2": SourceFailed, "10.0.0.3": SourceFailed})
-	if len(report.Sources) != 2 || report.Sources[0].Error != "" || report.Sources[1].Error != errAway.Error() {
-		t.Errorf("sources %v, want the second with its error", report.Sources)
-	}
-}
-
 // Where a claim comes from: the source, and what it saw.
 func TestReportSaysWhereAClaimComesFrom(t *testing.T) {
 	for _, c := range []struct {

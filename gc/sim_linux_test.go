@@ -45,7 +45,7 @@ func simRun(base string, config simConfig, script []simOp, trace func(string, ..
 			return s, s.broken
 		}
 	}
-	s.settle()
+	s.endFaults()
 	return s, s.broken
 }
 

@@ -242,17 +242,17 @@ func (s *simulation) readClock() reading {
 	if s.pass != nil {
 		s.pass.begun = true
 	}
-	s.turn()
+	s.doNext()
 	now := s.reading()
 	s.unread = false
-	s.turn()
+	s.doNext()
 	return now
 }
 
 // sleep is the pause between two looks.
 func (s *simulation) sleep(ctx context.Context, d time.Duration) bool {
 	s.advance(d)
-	s.turn()
+	s.doNext()
 	return ctx.Err() == nil
 }
 

@@ -190,7 +190,7 @@ func (s *simulation) doSandbox(op simOp) {
 		}
 	case opFailADD: // its DEL may fail too, and then it leaks (hazard 39)
 		if b, ok := pick(s.sandboxes, n, (*simSandbox).inFlight); ok {
-			s.stop(b, delFate(n>>8%uint32(delFates)))
+			s.stop(b, delOutcome(n>>8%uint32(delOutcomes)))
 		}
 	case opList: // minutes after the ADD, when the pause image is pulled (hazard 71)
 		b, ok := pick(s.sandboxes, n, func(b *simSandbox) bool { return b.alive && b.done && !b.listed && !b.lost && !b.foreign() })
@@ -205,7 +205,7 @@ func (s *simulation) doSandbox(op simOp) {
 		}
 	case opStop:
 		if b, ok := pick(s.sandboxes, n, func(b *simSandbox) bool { return !b.inFlight() }); ok {
-			s.stop(b, delFate(n>>8%uint32(delFates)))
+			s.stop(b, delOutcome(n>>8%uint32(delOutcomes)))
 		}
 	case opLoseRecord:
 		if b, ok := pick(s.sandboxes, n, func(b *simSandbox) bool { return b.alive && b.listed && s.canLoseRecord(b) }); ok {
@@ -242,7 +242,7 @@ func (s *simulation) doPod(op simOp) {
 	if !ok {
 		return
 	}
-	fate := delFate(n >> 8 % uint32(delFates))
+	fate := delOutcome(n >> 8 % uint32(delOutcomes))
 	switch op.what {
 	case opStatus:
 		s.report(p, n>>8)

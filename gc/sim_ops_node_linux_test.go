@@ -110,7 +110,7 @@ func (s *simulation) reboot(n uint32) {
 	s.trace("the node reboots")
 	s.bootedAt = s.now
 	for _, b := range slices.Clone(s.sandboxes) {
-		s.die(b)
+		s.terminate(b)
 		if b.listed = b.listed && n>>8%2 == 0; !b.listed { // containerd's root is kept, or wiped
 			s.sandboxes = slices.DeleteFunc(s.sandboxes, func(o *simSandbox) bool { return o == b })
 		}

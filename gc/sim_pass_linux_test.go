@@ -29,7 +29,7 @@ type simPass struct {
 }
 
 // turn lets the next operation happen, if a pass is under way.
-func (s *simulation) turn() {
+func (s *simulation) doNext() {
 	p := s.pass
 	if p == nil || len(p.inner) == 0 || s.broken != nil || p.hang != nil {
 		return
@@ -63,7 +63,7 @@ type simContext struct {
 }
 
 func (c simContext) Err() error {
-	c.s.turn()
+	c.s.doNext()
 	return c.Context.Err()
 }
 
@@ -71,7 +71,7 @@ func (c simContext) Err() error {
 // machine's speed has it, which must make no difference to a trace.
 func (c simContext) Done() <-chan struct{} {
 	if p := c.s.pass; p.begun && p.looks == 0 {
-		c.s.turn()
+		c.s.doNext()
 	}
 	return c.Context.Done()
 }
@@ -155,7 +155,7 @@ func (s *simulation) judgeReport(p *simPass, report *Report) {
 
 // settle ends all faults, and looks how long leaks outlive them, with passes as
 // the loop makes them.
-func (s *simulation) settle() {
+func (s *simulation) endFaults() {
 	s.fault = simFault{}
 	s.unread = false
 	s.agent.clock.observe(s.reading())

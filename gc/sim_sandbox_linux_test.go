@@ -139,23 +139,23 @@ func (s *simulation) finishADD(b *simSandbox) {
 	}
 }
 
-// A delFate is what becomes of the DEL of a sandbox that is stopped.
-type delFate int
+// A delOutcome is what becomes of the DEL of a sandbox that is stopped.
+type delOutcome int
 
 const (
-	delNow delFate = iota
+	delNow delOutcome = iota
 	delTwice
 	delLate
 	delLost
 	delNotYet // the sandbox is NOTREADY, and still listed
-	delFates
+	delOutcomes
 )
 
 // stop takes a sandbox down: first its namespace, then its reservations, as far
 // as the DEL gets through.
-func (s *simulation) stop(b *simSandbox, fate delFate) {
+func (s *simulation) stop(b *simSandbox, fate delOutcome) {
 	s.trace("%s is stopped, DEL %v", b.name, [...]string{"now", "twice", "later", "lost", "not yet"}[fate])
-	s.die(b)
+	s.terminate(b)
 	if fate == delNotYet && b.listed {
 		return
 	}
@@ -175,7 +175,7 @@ func (s *simulation) stop(b *simSandbox, fate delFate) {
 }
 
 // die ends a sandbox's hold on its addresses: its namespace is gone.
-func (s *simulation) die(b *simSandbox) {
+func (s *simulation) terminate(b *simSandbox) {
 	if !b.alive {
 		return
 	}

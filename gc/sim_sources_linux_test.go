@@ -113,7 +113,7 @@ var errAway = errors.New("source is away")
 func (q simSource) Pods(ctx context.Context) (podsource.Answer, error) {
 	s, p := q.s, q.s.pass
 	p.asking = true
-	s.turn()
+	s.doNext()
 	if p.looks == 0 || p.asked[q.kind] == p.looks {
 		p.looks++
 	}
@@ -124,7 +124,7 @@ func (q simSource) Pods(ctx context.Context) (podsource.Answer, error) {
 	if f := s.fault; f.kind != noFault && s.config.sources[f.source%len(s.config.sources)] == q.kind && f.look == p.looks {
 		answer, err = s.doFault(f.kind, answer)
 	}
-	s.turn()
+	s.doNext()
 	if hang := p.hang; hang != nil { // last: the pass may go on at once
 		hang()
 		<-ctx.Done()
@@ -199,7 +199,7 @@ func (s *simulation) answerOf(k simKind) (a podsource.Answer) {
 				a.Pods = append(a.Pods, podsource.Pod{ContainerIDs: []string{b.id}, Origin: "process of " + b.name})
 			}
 		}
-		s.turn() // processes are read before namespaces
+		s.doNext() // processes are read before namespaces
 		a.Pods = append(a.Pods, s.namespaces()...)
 	case fromCache:
 		a.Supplementary, a.Names = true, []podsource.Names{{Form: podsource.AnyForm}}

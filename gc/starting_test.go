@@ -311,20 +311,3 @@ func TestStartingEndsByTheBoot(t *testing.T) {
 		n.checkReasons(n.reconcile(r), map[string]Reason{"10.0.0.2": StartingNoEnd})
 	}))
 }
-
-// Whatever ends the claim of a starting pod ends nothing else: R3, R10 and R5
-// stand.
-func TestStartingEndsNothingElse(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.reserve("10.0.0.2", hex64("web"), old)
-		n.reserve("10.0.0.3", hex64("conflict"), old)
-		n.reserve("10.0.0.4", hex64("young"), DefaultMinAge/2)
-		n.reserve("10.0.0.5", hex64("web"), old)
-		n.file("10.0.0.6", "a b", old)
-		source := answers(netnsAnswer(), recordAnswer([]string{network1}), criAnswer(),
-			kubeletAnswer(starts(), podsource.Pod{UID: "1", IPs: ips("10.0.0.2")}, sandbox("2", hex64("db"), "10.0.0.3")))
-		n.check(n.pass(source, Options{}), map[string]Verdict{
-			"10.0.0.2": InUse, "10.0.0.3": Conflict, "10.0.0.4": Young, "10.0.0.5": InUse, "10.0.0.6": Malformed})
-	})
-}

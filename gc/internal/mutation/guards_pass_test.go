@@ -98,7 +98,7 @@ var passGuards = []guard{
 		"if !slices.Contains(s.networks, r.Network) || r.Owner", "if r.Owner"},
 	{"R11", "64", "the first look does not change when a source reuses its memory", "TestHazard64SourceReusesItsSlice", "gc/reconciler.go",
 		"			s.evidence[0][i].keep()\n", "			_ = i\n"},
-	{"R11", "64", "... nor what it declared", "TestHazard64SourceReusesItsNetworks", "gc/evidence.go",
+	{"R11", "64", "... nor what it declared", "TestHazard64FirstLookIsKept", "gc/evidence.go",
 		"d.Names[i].Networks = slices.Clone(d.Names[i].Networks)", "_ = i"},
 	{"R14", "49", "all networks are nobody's by name", "TestHazard49AllNetworks", "gc/decide.go",
 		" || s.allNetworks && r.Owner == hostlocal.Owned)", ")"},
