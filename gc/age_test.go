@@ -12,10 +12,10 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// R5, clause by clause: how old a reservation must be. Seconds and the hook's
+// This file tests R5: how old a reservation must be. MinAge in seconds and the hook's
 // assertion are in seconds_test.go, stale answers in stale_test.go.
 
-// What is younger than MinAge is kept, what is as old is not.
+// A reservation younger than MinAge is kept; one as old as MinAge is not.
 func TestMinAgeIsABoundary(t *testing.T) {
 	for _, c := range []struct {
 		reason string
@@ -29,10 +29,10 @@ func TestMinAgeIsABoundary(t *testing.T) {
 		{"... exactly", Options{RuntimeRequestTimeout: 10 * time.Minute}, 23 * time.Minute, ReleasedLeak},
 		{"the caller sets more", Options{MinAge: time.Hour}, time.Hour - 1, TooYoung},
 		{"... exactly", Options{MinAge: time.Hour}, time.Hour, ReleasedLeak},
-		{"what the caller sets below L does not count by itself, and the report says so", Options{MinAge: time.Second}, 7*time.Minute - 1, NotYetListed},
-		{"... where it is as old as what is set", Options{MinAge: time.Second}, time.Second, NotYetListed},
-		{"... and not younger", Options{MinAge: time.Second}, time.Second - 1, TooYoung},
-		{"... but L does", Options{MinAge: time.Second}, 7 * time.Minute, ReleasedLeak},
+		{"a value below L does not count by itself, and the report says so", Options{MinAge: time.Second}, 7*time.Minute - 1, NotYetListed},
+		{"... for a reservation as old as that value", Options{MinAge: time.Second}, time.Second, NotYetListed},
+		{"... and not for a younger one", Options{MinAge: time.Second}, time.Second - 1, TooYoung},
+		{"... L counts instead", Options{MinAge: time.Second}, 7 * time.Minute, ReleasedLeak},
 	} {
 		t.Run(c.reason, inBubble(func(t *testing.T) {
 			n := newNode(t)
@@ -48,8 +48,8 @@ func TestMinAgeIsABoundary(t *testing.T) {
 	}
 }
 
-// Three delegates of two minutes each: the container's first reservation is as
-// young as its last, in whatever network that is.
+// Three delegates of two minutes each: a container's first reservation is as young as its
+// last one, in any network.
 func TestHazard77MultusWithThreeDelegates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -60,7 +60,7 @@ func TestHazard77MultusWithThreeDelegates(t *testing.T) {
 		n.fileIn("second", "10.9.0.2", "web\r\nnet1", 4*time.Minute)
 		n.fileIn("third", "10.8.0.2", "web\r\nnet2", 2*time.Minute)
 		n.reserve("10.0.0.4", "leaked", 8*time.Minute)
-		// Nobody owns an empty file, so it has no siblings whose age could count.
+		// An empty file has no owner, so the age of no sibling counts.
 		n.file("10.0.0.5", "", 8*time.Minute)
 		n.file("10.0.0.6", "", 2*time.Minute)
 		r := n.reconcilerOf([]string{network1}, podsource.Static{other}, Options{})
@@ -77,8 +77,8 @@ func TestHazard77MultusWithThreeDelegates(t *testing.T) {
 	})
 }
 
-// The runtime lists the sandbox minutes after its ADD ended, because the pause
-// image is pulled in between, and nothing shows an address (VFIO, gVisor).
+// The runtime lists the sandbox minutes after its ADD ended, because the pause image is
+// pulled in between, and no namespace shows an address (VFIO, gVisor).
 func TestHazard71RuntimeListsTheSandboxLate(t *testing.T) {
 	const minAge = 10 * time.Second
 	for _, c := range []struct {
@@ -87,14 +87,14 @@ func TestHazard71RuntimeListsTheSandboxLate(t *testing.T) {
 		members []podsource.Answer
 		want    Verdict
 	}{
-		{"the runtime's lag is L, whatever is set", 6 * time.Minute, []podsource.Answer{criAnswer()}, Young},
+		{"the runtime's lag is L, whatever MinAge is", 6 * time.Minute, []podsource.Answer{criAnswer()}, Young},
 		{"... also where namespaces are read", 6 * time.Minute, []podsource.Answer{netnsAnswer(), criAnswer()}, Young},
 		{"after L the runtime would list it", 7 * time.Minute, []podsource.Answer{criAnswer()}, Released},
 		{"with the cache it is in use", minAge, []podsource.Answer{netnsAnswer(), cacheAnswer([]podsource.Pod{attached(network1, hex64("web"))}), criAnswer()}, InUse},
-		{"a source that needs longer than L gets it", 29 * time.Minute, []podsource.Answer{slowRuntime(30 * time.Minute)}, Young},
-		{"... and no longer", 30 * time.Minute, []podsource.Answer{slowRuntime(30 * time.Minute)}, Released},
-		{"the lag is that of the fastest who could name it", 8 * time.Minute, []podsource.Answer{slowRuntime(30 * time.Minute), criAnswer()}, Released},
-		{"... also of those that one source tells", 8 * time.Minute, []podsource.Answer{slowRuntime(7*time.Minute, 30*time.Minute)}, Released},
+		{"a source with a lag longer than L", 29 * time.Minute, []podsource.Answer{slowRuntime(30 * time.Minute)}, Young},
+		{"... after its lag", 30 * time.Minute, []podsource.Answer{slowRuntime(30 * time.Minute)}, Released},
+		{"the shortest lag counts", 8 * time.Minute, []podsource.Answer{slowRuntime(30 * time.Minute), criAnswer()}, Released},
+		{"... also of several lags of one source", 8 * time.Minute, []podsource.Answer{slowRuntime(7*time.Minute, 30*time.Minute)}, Released},
 		{"a source of other containers does not count", 8 * time.Minute, []podsource.Answer{slowRuntime(30 * time.Minute), recordAnswer([]string{"second"})}, Young},
 	} {
 		t.Run(c.reason, inBubble(func(t *testing.T) {
@@ -105,7 +105,7 @@ func TestHazard71RuntimeListsTheSandboxLate(t *testing.T) {
 	}
 }
 
-// slowRuntime lists a sandbox so long after its ADD.
+// slowRuntime is the answer of a runtime with other lags.
 func slowRuntime(lags ...time.Duration) podsource.Answer {
 	a := criAnswer()
 	a.Source, a.Names = "slow", nil

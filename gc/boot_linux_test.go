@@ -13,7 +13,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/boottime"
 )
 
-// The third end of a starting pod's claim rests on when the node booted (R4).
+// The time of the node's boot ends the claims of starting pods (R4).
 func TestHazard40BootIsTheKernels(t *testing.T) {
 	uptime := func() time.Duration {
 		content, err := os.ReadFile("/proc/uptime") // in seconds with two digits, rounded down

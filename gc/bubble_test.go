@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 )
 
-// inBubble is a test in a synctest bubble, in which waiting takes no time.
+// inBubble returns a test that runs in a synctest bubble, in which waiting takes no time.
 func inBubble(test func(t *testing.T)) func(t *testing.T) {
 	return func(t *testing.T) { synctest.Test(t, test) }
 }

@@ -13,15 +13,14 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// R4 and R5: however the clock is set, no age is overstated, and no reservation that a pod
-// made after its start passes for older than the pod. And everything grows old
-// in the end.
+// R4 and R5: however the clock is set, no age is overstated, and no reservation made after
+// a pod's start counts as older than the pod. In the end every age grows.
 func TestHazard19AgesAreNeverOverstated(t *testing.T) {
 	for seed := range uint64(1000) {
 		rnd := rand.New(rand.NewPCG(seed, 0))
 		epoch := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 		var offset time.Duration // of the wall clock
-		now := time.Duration(0)  // real time, as the monotonic clock has it
+		now := time.Duration(0)  // real time, which the monotonic clock shows
 		read := func() reading { return reading{wall: epoch.Add(now + offset), mono: now} }
 		pick := func(d time.Duration) time.Duration { return time.Duration(rnd.Int64N(int64(d))) }
 
@@ -29,15 +28,15 @@ func TestHazard19AgesAreNeverOverstated(t *testing.T) {
 			made time.Duration
 			r    hostlocal.Reservation
 		}
-		var all []stamped // their networks tell them apart
-		make1 := func() { // what is made before the first reading is not covered: see A4
+		var all []stamped   // each in a network of its own
+		reserve := func() { // not before the first reading: A4 excludes that
 			all = append(all, stamped{now, hostlocal.Reservation{Network: strconv.Itoa(len(all)), ReservedAt: epoch.Add(now + offset), Owner: hostlocal.Empty}})
 		}
 		var c clock
 		c.observe(read())
 		for range 12 {
 			now += pick(10 * time.Minute)
-			make1()
+			reserve()
 			now += pick(10 * time.Minute)
 			switch rnd.IntN(4) {
 			case 0:
@@ -46,7 +45,7 @@ func TestHazard19AgesAreNeverOverstated(t *testing.T) {
 				offset += pick(365 * 24 * time.Hour)
 			}
 			now += pick(10 * time.Minute)
-			make1()
+			reserve()
 			at := read()
 			c.observe(at)
 			entries := make([]Entry, len(all))
@@ -59,39 +58,38 @@ func TestHazard19AgesAreNeverOverstated(t *testing.T) {
 				if real := now - a.made; age > real {
 					t.Fatalf("seed %d: a reservation that is %v old counts as %v old (by its timestamp: %t)", seed, real, age, sure)
 				}
-				// Each as a pod's start, and all later ones as reservations that may be its own.
+				// Take its time as a pod's start; all later reservations may be the pod's.
 				if !c.startKnown(at, a.r.ReservedAt) {
 					continue
 				}
 				for _, b := range all[i:] {
 					if b.r.ReservedAt.Before(a.r.ReservedAt.Add(-timestampGranularity)) {
-						t.Fatalf("seed %d: what was made %v after a start counts as older than it", seed, b.made-a.made)
+						t.Fatalf("seed %d: a reservation from %v after a start counts as older than the start", seed, b.made-a.made)
 					}
 				}
 			}
 		}
-		// Liveness: whatever has been seen is old when the clock was left alone long enough.
+		// Each reservation is old after the clock has not been set for long enough.
 		now += time.Hour
 		at := read()
 		c.observe(at)
 		for _, a := range all {
 			if age, _ := c.age(at, &a.r); age < time.Hour-clockTolerance {
-				t.Fatalf("seed %d: after an hour in which the clock was left alone a reservation counts as %v old", seed, age)
+				t.Fatalf("seed %d: an hour after the last step a reservation counts as %v old", seed, age)
 			}
 		}
 	}
 }
 
-// remember is what a pass of one look has the clock remember.
+// remember makes the clock remember a pass of one look.
 func remember(c *clock, at reading, entries []Entry, look ...podsource.Answer) {
 	s := &snapshot{at: at, clock: c, opts: &Options{RuntimeRequestTimeout: DefaultRuntimeRequestTimeout}}
 	s.addLook(look, at)
 	c.remember(s, entries)
 }
 
-// What is in use, gone or another file is forgotten, and so is a pod that is not
-// listed as finished any more: none of them is remembered from pass to pass
-// without a gap.
+// The clock forgets files that are in use, gone or replaced, and pods that are no longer
+// listed as finished: it remembers only what it saw in every pass without a gap.
 func TestClockForgets(t *testing.T) {
 	epoch := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	entry := func(ip string, why Reason) Entry {
@@ -133,8 +131,7 @@ func TestClockForgets(t *testing.T) {
 	}
 }
 
-// A wall clock that runs a little fast is no step, but makes nothing older. Nor does
-// one that runs a little slow.
+// A wall clock that runs a little fast or slow has no step, and makes no age greater.
 func TestClockTakesSmallGainsOff(t *testing.T) {
 	epoch := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	const little = clockTolerance
@@ -150,8 +147,30 @@ func TestClockTakesSmallGainsOff(t *testing.T) {
 	}
 }
 
-// A start is known where it is not in the future and the clock showed its time once.
-// A timestamp is trusted from the first time on that the clock has not shown before.
+// The age by a trusted timestamp and the time since a file was first seen are both lower
+// bounds: the greater one counts.
+func TestClockTakesTheGreaterAge(t *testing.T) {
+	epoch := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	const minute = time.Minute
+	later := owned(network1, "10.0.0.2", "leaked") // than when it is first seen: a step back was not seen
+	later.ReservedAt = epoch.Add(50 * minute)
+	earlier := owned(network1, "10.0.0.3", "leaked")
+	earlier.ReservedAt = epoch.Add(-10 * minute)
+	var c clock
+	first := reading{wall: epoch}
+	c.observe(first)
+	remember(&c, first, []Entry{{Reservation: &later, Reason: UntrustedTimestamp}, {Reservation: &earlier, Reason: TooYoung}})
+	at := reading{wall: epoch.Add(60 * minute), mono: 60 * minute}
+	c.observe(at)
+	for r, want := range map[*hostlocal.Reservation]time.Duration{&later: 60 * minute, &earlier: 70 * minute} {
+		if age, byTimestamp := c.age(at, r); !byTimestamp || age != want {
+			t.Errorf("%v: age %v (by its timestamp: %t), want %v", r.IP, age, byTimestamp, want)
+		}
+	}
+}
+
+// A start is known if it is not in the future and the clock showed its time once. A
+// timestamp is trusted if the clock did not show its time before the last step.
 func TestClockKnowsItsSteps(t *testing.T) {
 	epoch := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	const hour, minute = time.Hour, time.Minute
@@ -169,7 +188,7 @@ func TestClockKnowsItsSteps(t *testing.T) {
 	}{
 		{"long before the step back", hour / 2, true},
 		{"before the time to which it led", twiceFrom - 1, true},
-		{"at that time, or before by as much as passed between two readings", twiceFrom, false},
+		{"at that time, less the time between the two readings", twiceFrom, false},
 		{"at the time of the step", twiceTo, false},
 		{"after it", twiceTo + 1, true},
 		{"before the step forward", hour + hour/2, true},
@@ -188,18 +207,18 @@ func TestClockKnowsItsSteps(t *testing.T) {
 	}
 }
 
-// The boot is as early as any reading says: a clock that was set forward since
-// makes nothing a reservation from before it.
+// The time of the boot is the earliest by any reading: a clock that was set forward since
+// then makes no reservation one from before the boot.
 func TestClockTakesTheEarliestBoot(t *testing.T) {
 	epoch := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	var c clock
 	made := hostlocal.Reservation{ReservedAt: epoch.Add(-2 * time.Second)} // since the boot
 	if c.beforeBoot(&made) {
-		t.Error("without a reading the boot is unknown")
+		t.Error("the boot is known without a reading")
 	}
 	c.observe(reading{wall: epoch, mono: 0})
 	if c.beforeBoot(&made) {
-		t.Error("with no boot in the readings it is unknown")
+		t.Error("the boot is known without one in the readings")
 	}
 	for _, row := range []struct {
 		reason string
@@ -216,12 +235,12 @@ func TestClockTakesTheEarliestBoot(t *testing.T) {
 	}
 	before := hostlocal.Reservation{ReservedAt: epoch.Add(-time.Minute - time.Second)}
 	if c.beforeBoot(&before) {
-		t.Error("what was made in the second before the boot is from before it")
+		t.Error("a reservation from the second before the boot counts as from before it")
 	}
 	if before.ReservedAt = before.ReservedAt.Add(-1); !c.beforeBoot(&before) {
-		t.Error("what was made before the earliest boot is not from before it")
+		t.Error("a reservation from before the earliest boot does not count as such")
 	}
 	if c.beforeBoot(&hostlocal.Reservation{}) {
-		t.Error("a reservation without a timestamp is not from before the boot")
+		t.Error("a reservation without a timestamp counts as from before the boot")
 	}
 }

@@ -11,8 +11,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// R3 and R10: the cases of one address and several pods that the other tests
-// leave out.
+// R3 and R10: one address and several pods.
 func TestHazard11OneAddressSeveralPods(t *testing.T) {
 	type res struct{ ip, owner string }
 	for _, c := range []struct {
@@ -42,7 +41,7 @@ func TestHazard11OneAddressSeveralPods(t *testing.T) {
 			want: map[string]Reason{"10.0.0.2": TwoPods},
 		},
 		{
-			reason: "two pods with one address, and a third container holds it, with what else it holds",
+			reason: "two pods with one address, and a third container holds it and another one",
 			rs:     []res{{"10.0.0.2", "dead"}, {"fd00::2", "dead"}},
 			pods: podsource.Static{
 				{NamespacedName: named("p"), UID: "p", IPs: ips("10.0.0.2")},
@@ -58,7 +57,7 @@ func TestHazard11OneAddressSeveralPods(t *testing.T) {
 			duplicates: 1,
 		},
 		{
-			reason: "one pod, told twice in part: what can't be told apart is no duplicate",
+			reason: "parts of one pod in three entries: entries with nothing in common are no duplicate",
 			rs:     []res{{"10.0.0.2", "a"}},
 			pods:   podsource.Static{{ContainerIDs: []string{"a"}}, {NamespacedName: named("p"), UID: "p", IPs: ips("10.0.0.2")}, {IPs: ips("10.0.0.2")}},
 			want:   map[string]Reason{"10.0.0.2": ContainerLive},
@@ -73,19 +72,19 @@ func TestHazard11OneAddressSeveralPods(t *testing.T) {
 			want: map[string]Reason{"10.0.0.2": ContainerLive},
 		},
 		{
-			reason: "an address is the same IPv4-mapped, and with a zone",
+			reason: "IPv4-mapped, and with a zone",
 			rs:     []res{{"10.0.0.2", "a"}, {"fe80::2", "b"}},
 			pods:   podsource.Static{{IPs: ips("::ffff:10.0.0.2", "fe80::2%eth0")}},
 			want:   map[string]Reason{"10.0.0.2": AddressClaimed, "fe80::2": AddressClaimed},
 		},
 		{
-			reason: "an empty file has no owner that could be in conflict with the pod that has its address",
+			reason: "an empty file has no owner, so it is in no conflict with the pod that has its address",
 			rs:     []res{{"10.0.0.2", ""}},
 			pods:   podsource.Static{{UID: "p", ContainerIDs: []string{"a"}, IPs: ips("10.0.0.2")}},
 			want:   map[string]Reason{"10.0.0.2": AddressClaimed},
 		},
 		{
-			reason: "one address in use and one in conflict: what else the container holds is in use",
+			reason: "one address in use and one in conflict: the container's third address is in use",
 			rs:     []res{{"10.0.0.2", "a"}, {"10.0.0.3", "a"}, {"10.0.0.4", "a"}},
 			pods:   podsource.Static{{UID: "p", IPs: ips("10.0.0.2")}, {UID: "q", ContainerIDs: []string{"b"}, IPs: ips("10.0.0.3")}},
 			want:   map[string]Reason{"10.0.0.2": AddressClaimed, "10.0.0.3": OtherContainer, "10.0.0.4": SiblingInUse},
@@ -103,7 +102,7 @@ func TestHazard11OneAddressSeveralPods(t *testing.T) {
 			want:   map[string]Reason{"10.0.0.2": OtherContainer},
 		},
 		{
-			reason: "a claimant that is known by its address alone may be the owner's pod",
+			reason: "a claimant that is listed by its address alone may be the owner's pod",
 			rs:     []res{{"10.0.0.2", "a"}},
 			pods:   podsource.Static{{NamespacedName: named("p"), UID: "p", IPs: ips("10.0.0.2")}, {ContainerIDs: []string{"b"}}},
 			want:   map[string]Reason{"10.0.0.2": AddressClaimed},
@@ -118,7 +117,7 @@ func TestHazard11OneAddressSeveralPods(t *testing.T) {
 			want: map[string]Reason{"10.0.0.2": ContainerLive},
 		},
 		{
-			reason:     "two containers of which nothing else is known",
+			reason:     "two containers without pods",
 			rs:         []res{{"10.0.0.2", "a"}},
 			pods:       podsource.Static{{ContainerIDs: []string{"a"}, IPs: ips("10.0.0.2")}, {ContainerIDs: []string{"b"}, IPs: ips("10.0.0.2")}},
 			want:       map[string]Reason{"10.0.0.2": TwoPods},
@@ -141,7 +140,7 @@ func TestHazard11OneAddressSeveralPods(t *testing.T) {
 			want:   map[string]Reason{"10.0.0.2": ContainerLive},
 		},
 		{
-			reason: "container IDs match whole",
+			reason: "a container ID matches only as a whole",
 			rs:     []res{{"10.0.0.2", "abc"}},
 			pods:   podsource.Static{{ContainerIDs: []string{"abcd", "ab"}}},
 			want:   map[string]Reason{"10.0.0.2": Unowned},
@@ -165,7 +164,7 @@ func TestHazard11OneAddressSeveralPods(t *testing.T) {
 	}
 }
 
-// An address that very many pods claim costs a pass no more than one that many do.
+// The cost of an address that very many pods claim is limited.
 func TestConflictingPodsAreLimited(t *testing.T) {
 	var pods []*livePod
 	for i := range 1000 {

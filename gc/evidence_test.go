@@ -13,9 +13,9 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// A cache proves to be the node's, network by network, and was not wiped: some
-// entry names the owner of a reservation, and so does one for each reserved
-// address that is seen in a namespace.
+// A cache proves network by network that it is the node's and was not wiped: it has an entry
+// for the owner of some reservation, and for the owner of each reserved address that is seen
+// in a namespace.
 func TestCacheProvesToBeTheNodes(t *testing.T) {
 	const second = "second"
 	a, b, dead := hex64("a"), hex64("b"), hex64("dead")
@@ -29,15 +29,15 @@ func TestCacheProvesToBeTheNodes(t *testing.T) {
 		others   []podsource.Answer
 		want     []string
 	}{
-		{"each has its live entries", all, cacheAnswer([]podsource.Pod{attached(network1, a), attached(second, b)}),
+		{"each network has its live entries", all, cacheAnswer([]podsource.Pod{attached(network1, a), attached(second, b)}),
 			[]podsource.Answer{netnsAnswer(configured("10.0.0.2"), configured("10.9.0.2"))}, []string{network1, second}},
-		{"after a reboot nothing is seen, and stale entries are enough", all, cacheAnswer(nil, stale(network1, dead), stale(second, b)),
+		{"after a reboot no address is seen, and stale entries are enough", all, cacheAnswer(nil, stale(network1, dead), stale(second, b)),
 			[]podsource.Answer{netnsAnswer()}, []string{network1, second}},
-		{"a stale entry for one network proves nothing of another", all, cacheAnswer(nil, stale(network1, dead)),
+		{"a stale entry for one network proves nothing for another", all, cacheAnswer(nil, stale(network1, dead)),
 			[]podsource.Answer{netnsAnswer()}, []string{network1}},
-		{"the wrong directory: its entries name nobody here", all, cacheAnswer([]podsource.Pod{attached(network1, hex64("x"))}, stale(second, hex64("y"))),
+		{"the wrong directory: its entries name no owner", all, cacheAnswer([]podsource.Pod{attached(network1, hex64("x"))}, stale(second, hex64("y"))),
 			[]podsource.Answer{netnsAnswer(configured("10.0.0.2"))}, nil},
-		{"... although their network has another name", all, cacheAnswer(nil, stale("third", a), stale("third", b)),
+		{"... since their network has another name", all, cacheAnswer(nil, stale("third", a), stale("third", b)),
 			[]podsource.Answer{netnsAnswer()}, nil},
 		{"wiped", all, cacheAnswer(nil), []podsource.Answer{netnsAnswer(configured("10.0.0.2"))}, nil},
 		{"wiped, and one attachment made since", all, cacheAnswer(nil, stale(network1, dead)),
@@ -52,21 +52,21 @@ func TestCacheProvesToBeTheNodes(t *testing.T) {
 			[]podsource.Answer{netnsAnswer(configured("10.0.0.2"), podsource.Pod{ContainerIDs: []string{b, a}}), criAnswer(sandbox("1", a))}, []string{network1}},
 		{"the second address of a namespace is seen, too", all, cacheAnswer(nil, stale(network1, dead)),
 			[]podsource.Answer{netnsAnswer(podsource.Pod{IPs: ips("192.168.0.1", "10.0.0.2")})}, nil},
-		{"who does not see ADDs excuses nothing", all, cacheAnswer(nil, stale(network1, dead)),
+		{"a source that does not see ADDs explains no missing entry", all, cacheAnswer(nil, stale(network1, dead)),
 			[]podsource.Answer{netnsAnswer(configured("10.0.0.2")), criAnswer(sandbox("1", a))}, nil},
-		{"an address that is not reserved is nobody's here", all, cacheAnswer(nil, stale(network1, dead)),
+		{"an address that is not reserved needs no entry", all, cacheAnswer(nil, stale(network1, dead)),
 			[]podsource.Answer{netnsAnswer(configured("192.168.0.1"))}, []string{network1}},
-		{"an address that only a runtime tells is not seen", all, cacheAnswer(nil, stale(network1, dead)),
+		{"an address that only a runtime lists is not seen", all, cacheAnswer(nil, stale(network1, dead)),
 			[]podsource.Answer{netnsAnswer(), criAnswer(sandbox("1", a, "10.0.0.2"))}, []string{network1}},
-		{"who reads namespaces is not asked", all, cacheAnswer([]podsource.Pod{attached(network1, a), attached(second, b)}),
+		{"no source reads namespaces", all, cacheAnswer([]podsource.Pod{attached(network1, a), attached(second, b)}),
 			[]podsource.Answer{criAnswer(sandbox("1", a, "10.0.0.2"))}, nil},
-		{"an IPv4-mapped address is the same", all, cacheAnswer(nil, stale(network1, dead)),
+		{"an IPv4-mapped address", all, cacheAnswer(nil, stale(network1, dead)),
 			[]podsource.Answer{netnsAnswer(configured("::ffff:10.0.0.2"))}, nil},
 		{"a reserved address without an owner is seen", append(slices.Clone(all[:2]), empty), cacheAnswer([]podsource.Pod{attached(network1, a)}),
 			[]podsource.Answer{netnsAnswer(configured("10.0.0.5"))}, nil},
-		{"files without an owner that nobody has count for nothing", append(slices.Clone(all[:2]), empty, malformed), cacheAnswer([]podsource.Pod{attached(network1, a)}),
+		{"files without an owner don't count if their addresses are not seen", append(slices.Clone(all[:2]), empty, malformed), cacheAnswer([]podsource.Pod{attached(network1, a)}),
 			[]podsource.Answer{netnsAnswer(configured("10.0.0.2"))}, []string{network1}},
-		{"an entry that names no container is of no file without an owner", []hostlocal.Reservation{empty}, cacheAnswer(nil, stale(network1, "")),
+		{"an entry without a container ID does not name the owner of an empty file", []hostlocal.Reservation{empty}, cacheAnswer(nil, stale(network1, "")),
 			[]podsource.Answer{netnsAnswer()}, nil},
 		{"nothing is reserved", nil, cacheAnswer([]podsource.Pod{attached(network1, a)}), []podsource.Answer{netnsAnswer()}, nil},
 	} {
@@ -85,8 +85,8 @@ func owned(network, ip, containerID string) hostlocal.Reservation {
 	return hostlocal.Reservation{Network: network, IP: ips(ip)[0], Owner: hostlocal.Owned, ContainerID: containerID}
 }
 
-// The report says in which of the named networks a cache does not count, and why; a
-// source's own note is told, too.
+// The notes of a report say in which of the named networks a cache does not count, and why.
+// A source's own note is kept.
 func TestNotes(t *testing.T) {
 	inBubble(func(t *testing.T) {
 		n := newNode(t)
@@ -95,7 +95,7 @@ func TestNotes(t *testing.T) {
 		n.reserve("10.0.0.3", hex64("dead"), time.Hour)
 		n.reserveIn("second", "10.9.0.2", hex64("db"), time.Hour)
 		n.network("third")
-		n.reserveIn("third", "10.8.0.2", hex64("db"), time.Hour) // is only read
+		n.reserveIn("third", "10.8.0.2", hex64("db"), time.Hour) // only read
 		cache := cacheAnswer(nil, stale(network1, hex64("dead")))
 		cache.Note = "it rains"
 		unseen := "in podnet it does not count: 10.0.0.2 is in a network namespace, and it has no record of the owner " + hex64("web")
@@ -107,7 +107,7 @@ func TestNotes(t *testing.T) {
 		}{
 			{"it counts in one of two", []podsource.Answer{netnsAnswer(), cache}, []string{"", "it rains; " + unknown}},
 			{"it counts in none", []podsource.Answer{netnsAnswer(configured("10.0.0.2")), cache}, []string{"", "it rains; " + unseen + "; " + unknown}},
-			{"nobody sees addresses", []podsource.Answer{cache, criAnswer()}, []string{"it rains; it counts in no network, as no source sees addresses", ""}},
+			{"no source sees addresses", []podsource.Answer{cache, criAnswer()}, []string{"it rains; it counts in no network, as no source sees addresses", ""}},
 		} {
 			var got []string
 			for _, s := range n.reconcile(n.reconcilerOf([]string{network1, "second"}, answers(c.members...), Options{DryRun: true})).Sources {
@@ -120,8 +120,8 @@ func TestNotes(t *testing.T) {
 	})(t)
 }
 
-// A cache that was wiped passes its check again with the first record since, where
-// no container shows an address. It speaks only of what it would have a record of.
+// A cache that was wiped passes its check again with its next record, if no container shows
+// an address. It speaks only of reservations from after its oldest record.
 func TestHazard70WipedCache(t *testing.T) {
 	const hour = time.Hour
 	for _, c := range []struct {
@@ -131,24 +131,24 @@ func TestHazard70WipedCache(t *testing.T) {
 		booted time.Duration // how long ago
 		record bool          // of its container
 		want   Reason        // with namespaces and the cache alone
-		other  Reason        // with a runtime beside them, which speaks of every network and has a lag
+		other  Reason        // and with a runtime, which speaks of every network and has a lag
 	}{
 		{"it is older than the oldest record", hour, 2 * hour, 24 * hour, false, CacheIsNewer, ReleasedLeak},
-		{"... and old by too little for the runtime", time.Minute, 2 * time.Minute, 24 * hour, false, CacheIsNewer, NotYetListed},
+		{"... and too young for the runtime", time.Minute, 2 * time.Minute, 24 * hour, false, CacheIsNewer, NotYetListed},
 		{"it is younger", 2 * hour, hour, 24 * hour, false, ReleasedLeak, ReleasedLeak},
 		{"... and too young for the runtime alone", 2 * hour, 2 * time.Minute, 24 * hour, false, ReleasedLeak, ReleasedLeak},
-		{"it is younger by less than whole seconds tell", hour, hour - coarseTimestamps, 24 * hour, false, CacheIsNewer, ReleasedLeak},
+		{"it is younger by less than the granularity of whole seconds", hour, hour - coarseTimestamps, 24 * hour, false, CacheIsNewer, ReleasedLeak},
 		{"it is younger by more", hour, hour - coarseTimestamps - timestampGranularity - 1, 24 * hour, false, ReleasedLeak, ReleasedLeak},
 		{"it is younger by less than a clock's tick", hour - 1, hour - 1 - timestampGranularity, 24 * hour, false, CacheIsNewer, ReleasedLeak},
 		{"it is younger by more", hour - 1, hour - 2 - timestampGranularity, 24 * hour, false, ReleasedLeak, ReleasedLeak},
-		{"since when there are records is unknown", 0, hour, 24 * hour, false, CacheIsNewer, ReleasedLeak},
+		{"the time of the oldest record is unknown", 0, hour, 24 * hour, false, CacheIsNewer, ReleasedLeak},
 		{"its container has a record, which is stale", hour, 2 * hour, 24 * hour, true, ReleasedLeak, ReleasedLeak},
-		{"what lived before the node booted does not", hour, 4 * hour, 3 * hour, false, ReleasedLeak, ReleasedLeak},
+		{"it is from before the node's boot", hour, 4 * hour, 3 * hour, false, ReleasedLeak, ReleasedLeak},
 	} {
 		t.Run(c.reason, inBubble(func(t *testing.T) {
 			n := newNode(t)
 			n.reserve("10.0.0.2", hex64("web"), c.age)
-			n.reserve("10.0.0.3", hex64("new"), 30*time.Second) // since, by which the cache passes
+			n.reserve("10.0.0.3", hex64("new"), 30*time.Second) // has the record by which the cache passes
 			cache := cacheAnswer([]podsource.Pod{attached(network1, hex64("new"))})
 			if c.record {
 				cache.Recorded = append(cache.Recorded, stale(network1, hex64("web")))
@@ -176,8 +176,8 @@ func TestHazard70WipedCache(t *testing.T) {
 	}
 }
 
-// A stamp from before a step of the clock does not show that a reservation is
-// younger than the oldest record.
+// A timestamp from before a step of the clock does not show that a reservation is younger
+// than the oldest record.
 func TestHazard70WipedCacheAndAStepOfTheClock(t *testing.T) {
 	inBubble(func(t *testing.T) {
 		n := newNode(t)
@@ -193,14 +193,14 @@ func TestHazard70WipedCacheAndAStepOfTheClock(t *testing.T) {
 	})(t)
 }
 
-// What a cache declares counts in the networks in which it passed, and in no
-// other: neither for R4 and R5 nor for R14.
+// What a cache declares counts only in the networks in which it passed its check, for R4 and
+// R5 as for R14.
 func TestCacheThatDoesNotPassDeclaresNothing(t *testing.T) {
 	for _, c := range []struct {
 		reason string
 		cache  podsource.Answer
 		want   map[string]Reason // with namespaces and the cache alone
-		other  map[string]Reason // with a runtime beside them, which speaks of every network
+		other  map[string]Reason // and with a runtime, which speaks of every network
 	}{
 		{"it passes in both", cacheAnswer(nil, stale(network1, hex64("leaked")), stale("second", hex64("leaked2"))), map[string]Reason{
 			"10.0.0.2": ReleasedLeak, "second/10.9.0.2": ReleasedLeak}, nil},
@@ -232,15 +232,15 @@ func TestCacheThatDoesNotPassDeclaresNothing(t *testing.T) {
 			if len(c.other) == 0 {
 				return
 			}
-			n.reserve("10.0.0.2", hex64("leaked"), young) // once more
+			n.reserve("10.0.0.2", hex64("leaked"), young) // again
 			r = n.reconcilerOf([]string{network1, "second"}, answers(netnsAnswer(), c.cache, criAnswer()), Options{MinAge: young})
 			n.checkReasons(n.reconcile(r), c.other)
 		}))
 	}
 }
 
-// A source that answers in one of two looks alone declares nothing. That it means none
-// of the form of an owner's ID counts all the same (R14).
+// A source that answers in only one of two looks declares nothing. The forms that it means
+// still count (R14).
 func TestSourceThatIsMissingInALook(t *testing.T) {
 	r := owned(network1, "10.0.0.2", hex64("leak"))
 	named := podsource.Answer{SeesADDs: true, Names: []podsource.Names{{Form: podsource.Hex64}}}

@@ -22,11 +22,10 @@ func hex64(name string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// The fakes below answer as the sources of their names do, with what they
-// declare.
+// The fakes below return the answers and declarations of the sources of their names.
 
-// criAnswer lists sandboxes by their ID, and a host-network one, minutes after
-// their ADD.
+// criAnswer lists sandboxes by their IDs, minutes after their ADD, and one in the node's
+// network.
 func criAnswer(pods ...podsource.Pod) podsource.Answer {
 	return podsource.Answer{
 		Source: "cri",
@@ -49,8 +48,8 @@ func netnsAnswer(pods ...podsource.Pod) podsource.Answer {
 	return podsource.Answer{Source: "netns", Pods: pods, SeesADDs: true, SeesAddresses: true, Supplementary: true}
 }
 
-// cacheAnswer lists the attachments in libcni's cache whose namespaces live. Those
-// that ended are only in recorded.
+// cacheAnswer lists the attachments in libcni's cache whose namespaces exist. Those that
+// ended are only in recorded.
 func cacheAnswer(pods []podsource.Pod, recorded ...podsource.Attachment) podsource.Answer {
 	for _, p := range pods {
 		for _, id := range p.ContainerIDs {
@@ -76,20 +75,20 @@ func recordAnswer(networks []string, ids ...string) podsource.Answer {
 	return a
 }
 
-// sandbox is a pod as a runtime knows it.
+// sandbox is a pod as a runtime lists it.
 func sandbox(uid, containerID string, addresses ...string) podsource.Pod {
 	return podsource.Pod{UID: types.UID(uid), ContainerIDs: []string{containerID}, IPs: ips(addresses...)}
 }
 
-// startingPod is a pod as kubelet knows it before it has an address.
+// startingPod is a pod as kubelet lists it before it has an address.
 func startingPod(name string, startedAt time.Time) podsource.Pod {
 	return podsource.Pod{NamespacedName: named(name), UID: types.UID(name), StartedAt: startedAt}
 }
 
-// starts is a pod that claims every reservation.
+// starts is a starting pod that claims every reservation.
 func starts() podsource.Pod { return startingPod("web", time.Time{}) }
 
-// adding is an ADD in flight, as its process shows it.
+// adding is an ADD in flight, found by its process.
 func adding(containerID string) podsource.Pod {
 	return podsource.Pod{ContainerIDs: []string{containerID}, Origin: "process 4711"}
 }
@@ -104,16 +103,16 @@ func attached(network, containerID string, addresses ...string) podsource.Pod {
 	return podsource.Pod{Network: network, ContainerIDs: []string{containerID}, IPs: ips(addresses...), Origin: "cache file of " + containerID}
 }
 
-// stale is an attachment in libcni's cache whose namespace is gone.
+// stale is an attachment in libcni's cache without a namespace.
 func stale(network, containerID string) podsource.Attachment {
 	return podsource.Attachment{Network: network, ContainerID: containerID}
 }
 
-// answers is a union of sources that give the same answers each time.
+// answers is a union of sources that return the same answers each time.
 func answers(members ...podsource.Answer) podsource.Source { return inTurn(members) }
 
-// A script is a source that answers by the number of the question, the last
-// answer for all later ones too.
+// A script is a source that returns one of its answers after the other, and then the last
+// one again.
 type script struct {
 	looks [][]podsource.Answer
 
@@ -121,7 +120,7 @@ type script struct {
 	asked []time.Time
 }
 
-// inTurn is a script.
+// inTurn returns a script.
 func inTurn(looks ...[]podsource.Answer) *script { return &script{looks: looks} }
 
 func (s *script) Pods(context.Context) (podsource.Answer, error) {
@@ -132,7 +131,7 @@ func (s *script) Pods(context.Context) (podsource.Answer, error) {
 	return podsource.Answer{Parts: atNow(look)}, nil
 }
 
-// times returns when it was asked.
+// times returns when the source was asked.
 func (s *script) times() []time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,14 +141,14 @@ func (s *script) times() []time.Time {
 // plain is an answer without declarations, as one part of a script.
 func plain(pods ...podsource.Pod) []podsource.Answer { return []podsource.Answer{{Pods: pods}} }
 
-// asOf is an answer of the fakes that was true so long before or after it is
-// given: -time.Second is a second before.
+// asOf returns a fake's answer that was true d after it is given; -time.Second is a second
+// before.
 func asOf(a podsource.Answer, d time.Duration) podsource.Answer {
 	a.AsOf = time.Unix(0, int64(d))
 	return a
 }
 
-// atNow counts the AsOf of asOf from now on.
+// atNow converts the AsOf of asOf to times from now on.
 func atNow(members []podsource.Answer) []podsource.Answer {
 	parts := slices.Clone(members)
 	for i := range parts {

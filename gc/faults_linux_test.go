@@ -20,10 +20,9 @@ import (
 
 const faultEnv = "HOSTLOCAL_GC_TEST_FAULT_DIR"
 
-// TestHazard30Faults injects an error, and a death, at every occurrence of every
-// system call that a small pass makes in its directory. Whatever happens, the
-// report is true, what is live stays, the lock is free afterwards, and the next
-// pass finishes the work.
+// TestHazard30Faults injects errors, and kills the process, at every occurrence of every
+// system call that a small pass makes in its directory. In each case the report is true,
+// live addresses stay, the lock is free afterwards, and the next pass releases the rest.
 func TestHazard30Faults(t *testing.T) {
 	if dir := os.Getenv(faultEnv); dir != "" {
 		faultyPass(t, dir)
@@ -35,12 +34,11 @@ func TestHazard30Faults(t *testing.T) {
 	}
 	if err != nil {
 		if os.Getenv("CI") != "" {
-			t.Fatalf("strace does not run here, and CI must not go without: %v", err)
+			t.Fatalf("strace does not run here, and CI needs it: %v", err)
 		}
-		t.Skipf("SKIPPED, NOT TESTED: errors and deaths at every system call; strace does not run here: %v", err)
+		t.Skipf("SKIPPED, NOT TESTED: errors and kills at every system call; strace does not run here: %v", err)
 	}
-	// Not this binary itself: with the race detector in it a start takes too long
-	// to be done hundreds of times.
+	// This binary may have the race detector, with which hundreds of starts take too long.
 	exe := filepath.Join(t.TempDir(), "gc.test")
 	if out, err := exec.Command("go", "test", "-c", "-o", exe, ".").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -54,7 +52,7 @@ func TestHazard30Faults(t *testing.T) {
 				for ; inject(t, strace, exe, call, fault, n); n++ {
 				}
 				if n < 2 {
-					t.Errorf("a pass makes no call of %s, so nothing was tried", call)
+					t.Errorf("a pass makes no call of %s, so no fault was injected", call)
 				}
 				t.Logf("%d occurrences", n-1)
 			})
@@ -62,15 +60,15 @@ func TestHazard30Faults(t *testing.T) {
 	}
 }
 
-// faultFiles are the reservations of the small pass; "live" has 10.0.0.4 and
-// "leaked" has nothing.
+// faultFiles are the reservations of the small pass and their owners. The pod "live" has
+// 10.0.0.4.
 var faultFiles = map[string]string{
 	"10.0.0.2": "leaked", "10.0.0.3": "leaked2", "10.0.0.4": "live", "10.0.0.5": "", "fd00::4": "live",
 }
 
 func faultLive(ip string) bool { return faultFiles[ip] == "live" }
 
-// inject has a pass meet one fault, and reports whether it came to it.
+// inject runs a pass with one fault, and reports whether the fault was injected.
 func inject(t *testing.T, strace, exe, call, fault string, when int) bool {
 	n := newNode(t)
 	args := []string{"-f", "-o", filepath.Join(t.TempDir(), "trace"), "-P", n.path(""), "-P", n.path("lock")}
@@ -115,7 +113,7 @@ func inject(t *testing.T, strace, exe, call, fault string, when int) bool {
 	return injected && !t.Failed()
 }
 
-// checkFaultReport holds the report of a pass that lived against the disk.
+// checkFaultReport compares the report of a pass that was not killed with the disk.
 func (n *node) checkFaultReport(t *testing.T, where, out string, oneFailed bool) {
 	_, line, _ := strings.Cut(out, "REPORT ")
 	line, _, _ = strings.Cut(line, "\n")
@@ -153,9 +151,9 @@ func (n *node) checkFaultReport(t *testing.T, where, out string, oneFailed bool)
 
 var faultPod = podsource.Pod{NamespacedName: named("live"), IPs: ips("10.0.0.4")}
 
-// faultyPass is the process that meets the fault.
+// faultyPass runs in the process that gets the fault.
 func faultyPass(t *testing.T, dir string) {
-	runtime.LockOSThread() // strace counts occurrences by thread
+	runtime.LockOSThread() // strace counts occurrences for each thread
 	r, err := New(hostlocal.New(dir), []string{network1}, podsource.Static{faultPod}, Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -173,7 +171,7 @@ func faultyPass(t *testing.T, dir string) {
 		t.Fatal(err)
 	}
 	fmt.Printf("REPORT %s\n", line)
-	// The lock must be free while the process still lives.
+	// The lock must be free before the process ends.
 	f, err := os.OpenFile(filepath.Join(dir, network1, "lock"), os.O_RDWR, 0)
 	if errors.Is(err, os.ErrNotExist) || f == nil {
 		return

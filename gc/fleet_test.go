@@ -14,10 +14,10 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// TestFleet lets the agents of many nodes start in the same moment and counts
-// when each asks its source: what an API server would see. All ask at once when
-// they start, since a node should get its addresses back by then; from the first
-// Interval on they are spread, and ever more so.
+// TestFleet starts the agents of many nodes at the same time, and counts their calls of
+// sources, which an API server would have to serve. All ask when they start, since a node
+// should get its addresses back by then. From the first Interval on the calls are spread,
+// more in each.
 func TestFleet(t *testing.T) {
 	const nodes, rounds = 1000, 7
 	n := newNode(t)
@@ -25,7 +25,7 @@ func TestFleet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
 		var mu sync.Mutex
-		asked := make(map[time.Duration]int) // by the second
+		asked := make(map[time.Duration]int) // calls by second
 		source := podsource.Func(func(context.Context) ([]podsource.Pod, error) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -48,11 +48,11 @@ func TestFleet(t *testing.T) {
 			busiest[round] = max(busiest[round], n)
 			total += n
 		}
-		t.Logf("%d nodes ask %d times in %v; in the busiest second of each %v: %v", nodes, total, rounds*DefaultInterval, DefaultInterval, busiest[:rounds])
+		t.Logf("%d nodes ask %d times in %v; calls in the busiest second of each %v: %v", nodes, total, rounds*DefaultInterval, DefaultInterval, busiest[:rounds])
 		if busiest[0] != nodes {
 			t.Errorf("%d nodes ask when they start, want all %d", busiest[0], nodes)
 		}
-		// A tenth of ten minutes are 60 seconds for the first round to spread over.
+		// The first round is spread over a tenth of ten minutes, 60 seconds.
 		for round, n := range busiest[1:] {
 			if n > nodes/20 {
 				t.Errorf("%d of %d nodes ask in one second of round %d", n, nodes, round+1)

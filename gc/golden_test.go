@@ -11,11 +11,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// update has tests write what they otherwise compare with: the golden files here,
-// and the matrix of sources in the README.
+// update makes tests write the golden files and the matrix of sources, instead of comparing
+// with them.
 var update = flag.Bool("update", false, "write golden files, and the matrix of sources into the README")
 
-// golden compares with a file under testdata. With -update it writes it.
+// golden compares text with a file in testdata. With -update it writes the file.
 func golden(t *testing.T, name, got string) {
 	t.Helper()
 	path := filepath.Join("testdata", name)
@@ -29,6 +29,6 @@ func golden(t *testing.T, name, got string) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s, which go test -update would write anew (-want +got):\n%s", path, diff)
+		t.Errorf("%s differs; go test -update writes it (-want +got):\n%s", path, diff)
 	}
 }

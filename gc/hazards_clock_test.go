@@ -101,7 +101,7 @@ func TestHazard46FirstSeenAfterTheOwnerWasRead(t *testing.T) {
 		r := n.reconciler(podsource.Static{other}, Options{})
 		ctx := newCallbackContext(t)
 		asked := 0
-		ctx.on(func() { // in the listing, before the owner is read
+		ctx.onCheck(func() { // in the listing, before the owner is read
 			if asked++; asked != 2 {
 				return
 			}

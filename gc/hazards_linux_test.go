@@ -20,22 +20,21 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// R6: what the lock protects is compared once more under the lock. Of a file that
-// has just been made its owner is read again, too; of others inode and change
-// time are enough.
+// R6: a file is compared again under the lock. The owner is read again if the file has
+// just been made; for others inode and change time are enough.
 func TestHazard09ReplacedBetweenJudgingAndDeleting(t *testing.T) {
-	for _, settled := range []bool{false, true} {
-		t.Run(fmt.Sprintf("settled=%t", settled), func(t *testing.T) {
+	for _, ctimeStable := range []bool{false, true} {
+		t.Run(fmt.Sprintf("ctimeStable=%t", ctimeStable), func(t *testing.T) {
 			n := newNode(t)
 			n.reserve("10.0.0.2", "dead", old)
 			n.reserve("10.0.0.3", "dead2", old)
-			if settled {
-				n.settle("10.0.0.3")
+			if ctimeStable {
+				n.waitForStableCtime("10.0.0.3")
 			}
 			ctx := newCallbackContext(t)
 			source := podsource.Func(func(context.Context) ([]podsource.Pod, error) {
-				// From the answer on, as soon as the lock is held.
-				ctx.on(func() {
+				// After the answer, as soon as the lock is held.
+				ctx.onCheck(func() {
 					if n.locked() && n.owner("10.0.0.2") == "dead" {
 						n.replace("10.0.0.2", "live", old)
 					}
@@ -48,33 +47,33 @@ func TestHazard09ReplacedBetweenJudgingAndDeleting(t *testing.T) {
 			}
 			n.check(report, map[string]Verdict{"10.0.0.2": Changed, "10.0.0.3": Released})
 			if got := n.owner("10.0.0.2"); got != "live" {
-				t.Errorf("10.0.0.2 is of %q now, want the new owner", got)
+				t.Errorf("10.0.0.2 has owner %q, want the new one", got)
 			}
 		})
 	}
 }
 
-// R8: whoever waits for the lock gets it while the pass still goes on.
+// R8: another process that waits for the lock gets it before the pass ends.
 func TestHazard18APassHoldsTheLock(t *testing.T) {
 	n := newNode(t)
 	for i := range 4000 {
 		n.reserve(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}).String(), "leaked", old)
 	}
 	ctx := newCallbackContext(t)
-	got := make(chan int, 1) // how many leaks were left when the other one got the lock
-	ctx.on(func() {
+	got := make(chan int, 1) // the number of leaks left when the other goroutine got the lock
+	ctx.onCheck(func() {
 		if !n.locked() {
 			return
 		}
-		ctx.on(nil)
-		asking := make(chan struct{})
+		ctx.onCheck(nil)
+		waiting := make(chan struct{})
 		go func() {
 			lock, err := disk.NewFileLock(filepath.Join(n.dataDir, network1))
 			if err != nil {
 				t.Error(err)
 			}
 			defer lock.Close()
-			close(asking)
+			close(waiting)
 			if err := lock.Lock(); err != nil {
 				t.Error(err)
 			}
@@ -84,7 +83,7 @@ func TestHazard18APassHoldsTheLock(t *testing.T) {
 			}
 			got <- len(rs)
 		}()
-		<-asking
+		<-waiting
 	})
 	report, err := n.reconciler(podsource.Static{other}, Options{}).Reconcile(ctx)
 	if err != nil || report.Counts()[Released] != 4000 {
@@ -98,8 +97,8 @@ func TestHazard18APassHoldsTheLock(t *testing.T) {
 	}
 }
 
-// R8: the lock is removed and made anew while the pass waits for it or holds it.
-// Nothing is released under a lock that is not the directory's.
+// R8: the lock file is removed and made again while the pass waits for the lock or holds
+// it. Nothing is released under a lock that is no longer the directory's.
 func TestHazard47LockIsReplacedUnderAPass(t *testing.T) {
 	n := newNode(t)
 	for i := range 5 {
@@ -110,12 +109,12 @@ func TestHazard47LockIsReplacedUnderAPass(t *testing.T) {
 	ctx := newCallbackContext(t)
 	ctx.Context = deadline
 	replaced := false
-	ctx.on(func() {
+	ctx.onCheck(func() {
 		if replaced || !n.locked() {
 			return
 		}
 		replaced = true
-		// rm -rf net/*, and then an ADD makes the lock anew, takes it and goes on.
+		// As after rm -rf net/*, an ADD makes the lock file again and takes the lock.
 		if err := os.Remove(n.path("lock")); err != nil {
 			t.Error(err)
 		}
@@ -134,7 +133,7 @@ func TestHazard47LockIsReplacedUnderAPass(t *testing.T) {
 	}
 }
 
-// One file can't be read: the pass says so, keeps what may be its sibling, and
+// One file can't be read: the pass returns an error, keeps the possible siblings, and
 // judges the rest.
 func TestHazard68OneFileOfManyCanNotBeRead(t *testing.T) {
 	for _, c := range []struct {
@@ -147,7 +146,7 @@ func TestHazard68OneFileOfManyCanNotBeRead(t *testing.T) {
 	} {
 		t.Run(c.reason, func(t *testing.T) {
 			n := newNode(t)
-			n.reserve("10.0.0.2", hex64("web"), c.age) // readable for root, and for nobody else
+			n.reserve("10.0.0.2", hex64("web"), c.age) // readable for root alone
 			if os.Geteuid() != 0 {
 				if err := os.Chmod(n.path("10.0.0.2"), 0); err != nil {
 					t.Fatal(err)
@@ -165,7 +164,7 @@ func TestHazard68OneFileOfManyCanNotBeRead(t *testing.T) {
 			}
 			r := n.reconciler(answers(criAnswer(sandbox("1", hex64("db")))), Options{})
 			n.unprivileged(func() {
-				// It is told also where no answer counts, and where nobody is asked.
+				// The error also comes when no answer counts, and when no source is asked.
 				if _, err := n.reconciler(podsource.Static{}, Options{}).Reconcile(t.Context()); !errors.Is(err, ErrNoPods) || !errors.Is(err, fs.ErrPermission) {
 					t.Errorf("without an answer: error %v", err)
 				}
@@ -185,8 +184,7 @@ func TestHazard68OneFileOfManyCanNotBeRead(t *testing.T) {
 	}
 }
 
-// Many failures make one error that can be read, and a report that has
-// them all.
+// Many failures make one short error, and the report has them all.
 func TestHazard30ThousandsOfFailures(t *testing.T) {
 	const most = 16 << 10
 	all := func(files int, mode os.FileMode) *node {
@@ -216,7 +214,7 @@ func TestHazard30ThousandsOfFailures(t *testing.T) {
 		says   string
 	}{
 		{"none can be removed", 4096, 0o444, ReleaseFailed, "and 4088 more"},
-		{"none can be read", 127, 0, OwnerUnreadable, "127 reservations can't be read"}, // of more, a thread with other rights reads a part
+		{"none can be read", 127, 0, OwnerUnreadable, "127 reservations can't be read"}, // with more files, a second thread, which is root, reads a part
 	} {
 		t.Run(c.reason, func(t *testing.T) {
 			n := all(c.files, c.mode)

@@ -18,9 +18,8 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// A hanging source costs its passes and no more: each is over after
-// SourceTimeout, Start still ends with its context, and works again once the
-// source does.
+// A hanging source only costs passes: each ends after SourceTimeout. Start still ends with
+// its context, and releases again when the source returns.
 func TestHazard64StartWithAHangingSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls atomic.Int32
@@ -54,11 +53,11 @@ func TestHazard64StartWithAHangingSource(t *testing.T) {
 	})
 }
 
-// A panic of what the caller has hung into a pass is an error of that pass.
+// A panic of OnReport or of the context is an error of the pass.
 func TestHazard64PanicInAPass(t *testing.T) {
 	n := newNode(t)
 	r := n.reconciler(podsource.Static{other}, Options{OnReport: func(Report, error) { panic("no") }})
-	for range 2 { // and the next pass is not blocked
+	for range 2 { // the next pass is not blocked
 		if _, err := r.Reconcile(t.Context()); err == nil || !strings.Contains(err.Error(), "panicked: no") {
 			t.Errorf("got error %v, want the panic", err)
 		}
@@ -66,7 +65,7 @@ func TestHazard64PanicInAPass(t *testing.T) {
 	n.reserve("10.0.0.2", "leaked", old)
 	ctx := newCallbackContext(t)
 	asked := 0
-	ctx.on(func() { // in the listing, after the wait for another pass
+	ctx.onCheck(func() { // in the listing, after the wait for another pass
 		if asked++; asked == 2 {
 			panic("in the context")
 		}
@@ -79,8 +78,7 @@ func TestHazard64PanicInAPass(t *testing.T) {
 	}
 }
 
-// So is a panic of the caller's logger, in a pass and between passes: it ends
-// neither the hook nor the loop.
+// A panic of the logger, in a pass or between passes, ends neither the hook nor the loop.
 func TestHazard64LoggerPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

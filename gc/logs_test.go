@@ -10,7 +10,7 @@ import (
 	"github.com/go-logr/logr/funcr"
 )
 
-// logs collects what is logged, up to a verbosity.
+// logs collects log lines up to a verbosity.
 type logs struct {
 	verbosity int
 	mu        sync.Mutex
@@ -31,7 +31,7 @@ func (l *logs) logger() logr.Logger {
 	}, funcr.Options{Verbosity: l.verbosity})
 }
 
-// with returns how many lines have a message and a key.
+// with returns the number of lines with a message and a key.
 func (l *logs) with(msg, key string) (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// locked reports whether somebody holds the plugin's lock.
+// locked reports whether the plugin's lock is held.
 func (n *node) locked() bool { return isLocked(n.path("lock")) }
 
 func isLocked(path string) bool {
@@ -23,8 +23,8 @@ func isLocked(path string) bool {
 	return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == syscall.EWOULDBLOCK
 }
 
-// settle waits until a file has its change time for longer than any clock's tick.
-func (n *node) settle(ip string) {
+// waitForStableCtime waits until a file's change time is longer ago than a tick of any clock.
+func (n *node) waitForStableCtime(ip string) {
 	n.t.Helper()
 	var st syscall.Stat_t
 	if err := syscall.Stat(n.path(ip), &st); err != nil {
@@ -35,9 +35,8 @@ func (n *node) settle(ip string) {
 	}
 }
 
-// unprivileged calls do in a thread that has a mere user's rights in the file
-// system, and the way to the node's directory is open to. Root would be stopped
-// by nothing.
+// unprivileged calls do in a thread with the file system rights of an ordinary user, who
+// may reach the node's directory. No permission would stop root.
 func (n *node) unprivileged(do func()) {
 	n.t.Helper()
 	if os.Geteuid() != 0 {
@@ -61,8 +60,8 @@ func (n *node) unprivileged(do func()) {
 	do()
 }
 
-// setfsuid sets the user as whom the calling thread uses files. Of root's rights
-// there it keeps none (capabilities(7)).
+// setfsuid sets the user ID with which the calling thread accesses files. The thread
+// loses root's capabilities for files (capabilities(7)).
 func setfsuid(t testing.TB, uid int) {
 	t.Helper()
 	if _, _, errno := syscall.RawSyscall(syscall.SYS_SETFSUID, uintptr(uid), 0, 0); errno != 0 {

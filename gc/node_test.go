@@ -20,7 +20,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// A node is a data directory with one network, as host-local leaves it.
+// A node is a data directory of host-local with one network.
 type node struct {
 	t       testing.TB
 	dataDir string
@@ -37,7 +37,7 @@ func newNode(t testing.TB) *node {
 	return n
 }
 
-// network makes the directory of one more network.
+// network makes the directory of another network.
 func (n *node) network(name string) {
 	n.t.Helper()
 	if err := os.Mkdir(filepath.Join(n.dataDir, name), 0o755); err != nil {
@@ -47,7 +47,7 @@ func (n *node) network(name string) {
 
 func (n *node) path(name string) string { return filepath.Join(n.dataDir, network1, name) }
 
-// file writes a file of the first network that is age old.
+// file writes a file in the first network, with a timestamp that is age old.
 func (n *node) file(name, content string, age time.Duration) { n.fileIn(network1, name, content, age) }
 
 func (n *node) fileIn(network, name, content string, age time.Duration) {
@@ -55,7 +55,7 @@ func (n *node) fileIn(network, name, content string, age time.Duration) {
 	n.fileAt(network, name, content, time.Now().Add(-age))
 }
 
-// fileAt writes a file with a given modification time.
+// fileAt writes a file with a modification time.
 func (n *node) fileAt(network, name, content string, stamp time.Time) {
 	n.t.Helper()
 	path := filepath.Join(n.dataDir, network, name)
@@ -78,8 +78,8 @@ func (n *node) reserveIn(network, ip, containerID string, age time.Duration) {
 	n.fileIn(network, ip, containerID+"\r\neth0", age)
 }
 
-// replace gives an address to another container, as a DEL and an ADD do, and
-// keeps the old file's inode from being used again.
+// replace gives an address to another container, as a DEL and an ADD do. It keeps the old
+// file elsewhere, so that its inode is not reused.
 func (n *node) replace(ip, containerID string, age time.Duration) {
 	n.t.Helper()
 	if err := os.Rename(n.path(ip), filepath.Join(n.t.TempDir(), ip)); err != nil {
@@ -93,23 +93,22 @@ func (n *node) exists(name string) bool {
 	return err == nil
 }
 
-// place names a reservation: its address, and the network if that is not the
-// first.
-func place(e Entry) string {
+// key identifies a reservation in a test: by its address in the first network, else by
+// "network/address".
+func key(e Entry) string {
 	if e.Network == network1 {
 		return e.IP.String()
 	}
 	return e.Network + "/" + e.IP.String()
 }
 
-// check fails unless the report has exactly these verdicts, and the directory is
-// as they say. Keys are addresses, or "network/address" in other networks than
-// the first.
+// check fails unless the report has exactly these verdicts, by key, and the files in the
+// directory agree with them.
 func (n *node) check(report Report, want map[string]Verdict) {
 	n.t.Helper()
 	got := make(map[string]Verdict)
 	for _, e := range report.Reservations {
-		got[place(e)] = e.Verdict
+		got[key(e)] = e.Verdict
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		n.t.Errorf("verdicts (-want +got):\n%s", diff)
@@ -117,14 +116,14 @@ func (n *node) check(report Report, want map[string]Verdict) {
 	n.checkFiles(want)
 }
 
-// checkReasons is check by the reasons.
+// checkReasons is check with reasons.
 func (n *node) checkReasons(report Report, want map[string]Reason) {
 	n.t.Helper()
 	got, verdicts := make(map[string]Reason), make(map[string]Verdict)
 	for _, e := range report.Reservations {
-		got[place(e)] = e.Reason
+		got[key(e)] = e.Reason
 		if e.Verdict != e.Reason.Verdict() {
-			n.t.Errorf("%s has verdict %s and reason %s", place(e), e.Verdict, e.Reason)
+			n.t.Errorf("%s has verdict %s and reason %s", key(e), e.Verdict, e.Reason)
 		}
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -151,7 +150,7 @@ func (n *node) checkFiles(want map[string]Verdict) {
 	}
 }
 
-// owner returns the container that a reservation is of, or "".
+// owner returns the container ID in a reservation's file, or "".
 func (n *node) owner(ip string) string {
 	n.t.Helper()
 	content, err := os.ReadFile(n.path(ip))
@@ -162,8 +161,8 @@ func (n *node) owner(ip string) string {
 	return id
 }
 
-// reconciler makes one that releases in the first network. The node has been up
-// for a month.
+// reconciler returns a Reconciler that releases in the first network, on a node that has
+// been up for a month.
 func (n *node) reconciler(source podsource.Source, opts Options) *Reconciler {
 	n.t.Helper()
 	return n.reconcilerOf([]string{network1}, source, opts)
@@ -186,12 +185,12 @@ func newReconciler(t testing.TB, store *hostlocal.Store, networks []string, sour
 	return r
 }
 
-// clocks are those of a node whose wall clock a test sets. The monotonic clock
-// is the process's, or that of a synctest bubble.
+// clocks are the clocks of a node whose wall clock a test sets. The monotonic clock is
+// that of the process or of a synctest bubble.
 type clocks struct {
 	base   time.Time     // when the reconciler was made
 	uptime time.Duration // of the node at that time
-	step   time.Duration // by how much the wall clock was set since
+	step   time.Duration // what was added to the wall clock since
 }
 
 func (c *clocks) now() reading {
@@ -200,16 +199,16 @@ func (c *clocks) now() reading {
 	return reading{wall: now.Round(0).Add(c.step), mono: mono, boot: c.uptime + mono}
 }
 
-// wall is the time that the node's wall clock shows.
+// wall returns the time of the node's wall clock.
 func (c *clocks) wall() time.Time { return c.now().wall }
 
-// pass does one pass of a new reconciler. It must not fail.
+// pass runs one pass of a new reconciler, which must not fail.
 func (n *node) pass(source podsource.Source, opts Options) Report {
 	n.t.Helper()
 	return n.reconcile(n.reconciler(source, opts))
 }
 
-// reconcile does one pass that must not fail.
+// reconcile runs one pass, which must not fail.
 func (n *node) reconcile(r *Reconciler) Report {
 	n.t.Helper()
 	report, err := r.Reconcile(context.Background())
@@ -230,8 +229,7 @@ func named(name string) types.NamespacedName {
 	return types.NamespacedName{Namespace: "default", Name: name}
 }
 
-// other is a pod that has nothing to do with the case at hand: a list without
-// any pod would be refused.
+// other is a pod that holds nothing in a test: a list without any pod would be refused.
 var other = podsource.Pod{NamespacedName: named("other"), UID: "other", ContainerIDs: []string{"other"}}
 
 const (
@@ -239,9 +237,8 @@ const (
 	young = time.Minute
 )
 
-// figures says what a test measured where it can be seen: on the terminal of
-// whoever runs go test in this directory, and in the file that the environment
-// names, which .ci/run prints in the end. A log is shown of failures only.
+// figures prints what a test measured, and appends it to the file that the environment
+// names, which .ci/run prints in the end. A test's log is only shown if it fails.
 func figures(t testing.TB, text string) {
 	t.Helper()
 	fmt.Println(text)
@@ -257,30 +254,30 @@ func figures(t testing.TB, text string) {
 	}
 }
 
-// A callbackContext gives a test the turn wherever the code under test asks for the
-// state of its context: before it waits, and between any two reservations.
+// A callbackContext calls a function of a test wherever the code under test checks its
+// context: before it waits, and between two reservations.
 type callbackContext struct {
 	context.Context
-	turn atomic.Pointer[func()]
+	callback atomic.Pointer[func()]
 }
 
 func newCallbackContext(t testing.TB) *callbackContext { return &callbackContext{Context: t.Context()} }
 
-// on sets what is called each time; nil is nothing.
-func (c *callbackContext) on(turn func()) { c.turn.Store(&turn) }
+// onCheck sets the function. Nil is none.
+func (c *callbackContext) onCheck(callback func()) { c.callback.Store(&callback) }
 
-func (c *callbackContext) take() {
-	if turn := c.turn.Load(); turn != nil && *turn != nil {
-		(*turn)()
+func (c *callbackContext) call() {
+	if callback := c.callback.Load(); callback != nil && *callback != nil {
+		(*callback)()
 	}
 }
 
 func (c *callbackContext) Err() error {
-	c.take()
+	c.call()
 	return c.Context.Err()
 }
 
 func (c *callbackContext) Done() <-chan struct{} {
-	c.take()
+	c.call()
 	return c.Context.Done()
 }

@@ -287,7 +287,7 @@ func TestListingFails(t *testing.T) {
 			var cancel func()
 			ctx.Context, cancel = context.WithCancel(ctx.Context)
 			asked := 0
-			ctx.on(func() { // in the listing, after the networks' names were read
+			ctx.onCheck(func() { // in the listing, after the networks' names were read
 				if asked++; asked == 2 {
 					c.fail(n, cancel)
 				}

@@ -99,7 +99,7 @@ func TestReportOfAPass(t *testing.T) {
 		}
 		var order []string
 		for _, e := range report.Reservations {
-			order = append(order, place(e))
+			order = append(order, key(e))
 		}
 		if diff := cmp.Diff([]string{"10.0.0.2", "10.0.0.10", "fd00::2", "second/10.0.0.2"}, order); diff != "" {
 			t.Errorf("one entry for each reservation, sorted (-want +got):\n%s", diff)
