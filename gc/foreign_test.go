@@ -13,12 +13,12 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// R14: which containers a source could mean, which networks it speaks of, and
-// which networks the caller named.
+// This file tests R14: which containers a source could mean, which networks it speaks of,
+// and which networks the caller named.
 
 func TestForeignOwner(t *testing.T) {
 	nerdctl, docker := "default-"+hex64("nerdctl"), "Docker_1"
-	unread := asOf(netnsAnswer(), -time.Second)
+	before := asOf(netnsAnswer(), -time.Second)
 	twoForms := kubeletAnswer()
 	twoForms.Forms = []podsource.Form{podsource.Hex64, "default-" + podsource.Hex64}
 	alsoHere := podsource.Answer{Pods: []podsource.Pod{other}, Names: []podsource.Names{
@@ -34,17 +34,17 @@ func TestForeignOwner(t *testing.T) {
 		want    map[string]Reason
 	}{
 		{"a runtime means 64 hex digits", []podsource.Answer{criAnswer()}, nil, both},
-		{"a list of Kubernetes pods, too", []podsource.Answer{kubeletAnswer()}, nil, both},
-		{"one of two forms is meant", []podsource.Answer{twoForms}, nil, docker1},
+		{"so does a list of Kubernetes pods", []podsource.Answer{kubeletAnswer()}, nil, both},
+		{"one of two owners has a form that is meant", []podsource.Answer{twoForms}, nil, docker1},
 		{"beside plain pods", []podsource.Answer{kubeletAnswer(), {Pods: []podsource.Pod{other}}}, nil, both},
-		{"plain pods alone say of no form that it is theirs", []podsource.Answer{{Pods: []podsource.Pod{other}}}, nil, none},
+		{"plain pods alone declare no form", []podsource.Answer{{Pods: []podsource.Pod{other}}}, nil, none},
 		{"a source that sees addresses has answered", []podsource.Answer{kubeletAnswer(), netnsAnswer()}, nil, none},
-		{"... from before the owner was first seen", []podsource.Answer{kubeletAnswer(), unread}, nil, both},
-		{"a record from before it is old, and means the same", []podsource.Answer{asOf(recordAnswer([]string{network1}), -time.Second)}, nil, none},
+		{"... from before the owner was first seen", []podsource.Answer{kubeletAnswer(), before}, nil, both},
+		{"a record from before then means the same forms", []podsource.Answer{asOf(recordAnswer([]string{network1}), -time.Second)}, nil, none},
 		{"a record means every form", []podsource.Answer{kubeletAnswer(), recordAnswer([]string{network1})}, nil, none},
 		{"... in its network", []podsource.Answer{kubeletAnswer(), allOfSecond}, nil, both},
-		{"a record of another network says nothing of forms here", []podsource.Answer{allOfSecond}, nil, none},
-		{"... and one that says it of this network, too", []podsource.Answer{alsoHere}, nil, both},
+		{"a record of another network declares no forms in this one", []podsource.Answer{allOfSecond}, nil, none},
+		{"... unless it also names containers in this one", []podsource.Answer{alsoHere}, nil, both},
 		{"the caller allows a form", []podsource.Answer{kubeletAnswer()}, []podsource.Form{"default-" + podsource.Hex64}, docker1},
 		{"the caller allows a form of another prefix", []podsource.Answer{kubeletAnswer()}, []podsource.Form{"k8s.io-" + podsource.Hex64}, both},
 		{"the caller allows every form", []podsource.Answer{kubeletAnswer()}, []podsource.Form{"k8s.io-" + podsource.Hex64, podsource.AnyForm}, none},
@@ -58,7 +58,7 @@ func TestForeignOwner(t *testing.T) {
 			n.checkReasons(n.pass(answers(c.members...), Options{ReleaseForms: c.allow}), c.want)
 		})
 	}
-	t.Run("a form shows who could not be meant, never who was", func(t *testing.T) {
+	t.Run("a form shows only which containers could not be meant", func(t *testing.T) {
 		n := newNode(t)
 		n.reserve("10.0.0.2", nerdctl, old)
 		n.reserve("10.0.0.3", docker, old)
@@ -69,7 +69,7 @@ func TestForeignOwner(t *testing.T) {
 	})
 }
 
-// Nothing is released in a network that no answer speaks of.
+// Nothing is released in a network of which no answer speaks.
 func TestHazard74NobodySpeaksOfTheNetwork(t *testing.T) {
 	const x, y = "x", "y"
 	speaks := func(networks []string, supplementary bool) podsource.Answer {
@@ -87,11 +87,11 @@ func TestHazard74NobodySpeaksOfTheNetwork(t *testing.T) {
 		{"plain pods speak of every network", []podsource.Answer{speaks(nil, false)}, ReleasedLeak, ReleasedLeak},
 		{"a list of no networks speaks of none", []podsource.Answer{speaks([]string{}, false)}, NoSourceForNetwork, NoSourceForNetwork},
 		{"a supplementary answer speaks of none by itself", []podsource.Answer{speaks(nil, true)}, NoSourceForNetwork, NoSourceForNetwork},
-		{"... unless somebody named some", []podsource.Answer{speaks([]string{y}, true)}, NoSourceForNetwork, ReleasedLeak},
+		{"... except of networks that it names", []podsource.Answer{speaks([]string{y}, true)}, NoSourceForNetwork, ReleasedLeak},
 		{"namespaces alone", []podsource.Answer{netnsAnswer()}, NoSourceForNetwork, NoSourceForNetwork},
 		{"a cache alone", []podsource.Answer{cacheAnswer(nil, stale(x, hex64("leaked")), stale(y, hex64("leaked")))}, NoSourceForNetwork, NoSourceForNetwork},
 		{"both, where the cache passed", []podsource.Answer{netnsAnswer(), cacheAnswer(nil, stale(x, hex64("leaked")))}, ReleasedLeak, NoSourceForNetwork},
-		{"the first of two speaks of it", []podsource.Answer{request, netnsAnswer()}, ReleasedLeak, NoSourceForNetwork},
+		{"only the first of two sources speaks of it", []podsource.Answer{request, netnsAnswer()}, ReleasedLeak, NoSourceForNetwork},
 	} {
 		t.Run(c.reason, func(t *testing.T) {
 			n := newNode(t)
@@ -106,7 +106,7 @@ func TestHazard74NobodySpeaksOfTheNetwork(t *testing.T) {
 			n.checkReasons(n.reconcile(r), map[string]Reason{x + "/10.1.0.2": c.x, y + "/10.2.0.2": c.y})
 		})
 	}
-	t.Run("what an answer names counts in every network", func(t *testing.T) {
+	t.Run("an entry counts in every network", func(t *testing.T) {
 		n := newNode(t)
 		n.network(x)
 		n.network(y)
@@ -117,8 +117,8 @@ func TestHazard74NobodySpeaksOfTheNetwork(t *testing.T) {
 	})
 }
 
-// A reservation without any sandbox is released in the networks that are named,
-// and in no other, whatever the sources speak of.
+// A reservation without a sandbox is released in the networks that are named, and in no
+// other, of whatever networks the sources speak.
 func TestHazard21FailedDELAndRenamedNetwork(t *testing.T) {
 	for _, source := range []podsource.Source{
 		podsource.Static{{ContainerIDs: []string{hex64("live")}}},
@@ -141,7 +141,7 @@ func TestHazard21FailedDELAndRenamedNetwork(t *testing.T) {
 	}
 }
 
-// All networks are those that have a directory when a pass begins.
+// AllNetworks means every network that has a directory when a pass begins.
 func TestAllNetworks(t *testing.T) {
 	n := newNode(t)
 	n.reserve("10.0.0.2", "dead", old)
@@ -161,22 +161,22 @@ func TestAllNetworks(t *testing.T) {
 	}
 }
 
-// Nobody says which runtimes have their containers in all networks. An ID like those
-// of sandboxes does not show that the sources would name its container.
+// With AllNetworks any runtime may have containers. An ID like those of sandboxes does not
+// show that the sources would name its container.
 func TestHazard49AllNetworks(t *testing.T) {
-	blind := netnsAnswer() // it could not read every process
-	blind.SeesADDs, blind.SeesAddresses = false, false
+	partial := netnsAnswer() // it could not read every process
+	partial.SeesADDs, partial.SeesAddresses = false, false
 	for _, c := range []struct {
 		reason  string
 		members []podsource.Answer
 		allow   []podsource.Form
 		want    Reason
 	}{
-		{"the kernel sees nobody at the address", []podsource.Answer{criAnswer(), netnsAnswer()}, nil, ReleasedLeak},
-		{"... and somebody", []podsource.Answer{criAnswer(), netnsAnswer(configured("10.88.0.2"))}, nil, AddressClaimed},
-		{"the kernel could not be asked whole", []podsource.Answer{criAnswer(), blind}, nil, ForeignOwner},
-		{"... or not at all", []podsource.Answer{criAnswer()}, nil, ForeignOwner},
-		{"... nor whom plain pods leave out", []podsource.Answer{{Pods: []podsource.Pod{other}}}, nil, ForeignOwner},
+		{"no namespace has the address", []podsource.Answer{criAnswer(), netnsAnswer()}, nil, ReleasedLeak},
+		{"a namespace has it", []podsource.Answer{criAnswer(), netnsAnswer(configured("10.88.0.2"))}, nil, AddressClaimed},
+		{"the kernel could only be read in part", []podsource.Answer{criAnswer(), partial}, nil, ForeignOwner},
+		{"the kernel was not asked", []podsource.Answer{criAnswer()}, nil, ForeignOwner},
+		{"plain pods alone", []podsource.Answer{{Pods: []podsource.Pod{other}}}, nil, ForeignOwner},
 		{"the caller allows the form", []podsource.Answer{criAnswer()}, []podsource.Form{podsource.Hex64}, ReleasedLeak},
 	} {
 		n := newNode(t)

@@ -10,11 +10,11 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// A record that was not kept for a while says nothing of what was reserved then:
-// neither that its container does not live, nor, with the hook's assertion, that
-// it is no ADD's. Who else lists containers may.
+// A record says nothing about reservations that were made in one of its gaps: neither that
+// the container is not live, nor, with the hook's assertion, that no ADD is in flight.
+// Another source that lists containers does.
 func TestHazard51ReservedInAGap(t *testing.T) {
-	const from, to = 2*time.Hour + 1, time.Hour + 1 // ago; no file system keeps whole seconds only
+	const from, to = 2*time.Hour + 1, time.Hour + 1 // ago; not whole seconds, which have a coarser granularity
 	gap := func(from, to time.Duration) podsource.Gap {
 		var g podsource.Gap
 		if from != 0 {
@@ -34,18 +34,18 @@ func TestHazard51ReservedInAGap(t *testing.T) {
 		kubelet  Reason        // and a list of pods
 	}{
 		{"in it", 90 * time.Minute, from, to, CacheIsNewer, Unowned, Unowned},
-		{"with its first moment", from, from, to, CacheIsNewer, Unowned, Unowned},
+		{"at its beginning", from, from, to, CacheIsNewer, Unowned, Unowned},
 		{"a clock's tick before it", from + timestampGranularity, from, to, CacheIsNewer, Unowned, Unowned},
 		{"more than that before it", from + timestampGranularity + 1, from, to, Unowned, Unowned, Unowned},
-		{"... where whole seconds are all that it tells", from - 1 + 2*time.Second, from, to, CacheIsNewer, Unowned, Unowned},
-		{"with its last moment", to, from, to, CacheIsNewer, Unowned, Unowned},
+		{"... with a timestamp of whole seconds", from - 1 + 2*time.Second, from, to, CacheIsNewer, Unowned, Unowned},
+		{"at its end", to, from, to, CacheIsNewer, Unowned, Unowned},
 		{"after it", to - 1, from, to, Unowned, Unowned, Unowned},
 		{"before the end of one without a beginning", 1000 * time.Hour, 0, to, CacheIsNewer, Unowned, Unowned},
 		{"after that", to - 1, 0, to, Unowned, Unowned, Unowned},
 		{"since the beginning of one without an end", 10 * time.Minute, from, 0, CacheIsNewer, Unowned, Unowned},
 		{"before that", 3 * time.Hour, from, 0, Unowned, Unowned, Unowned},
 		{"in one without either", time.Hour, 0, 0, CacheIsNewer, Unowned, Unowned},
-		{"in it, and young: the runtime may not list it yet", time.Minute, from, 0, CacheIsNewer, TooYoung, TooYoung},
+		{"in it, and too young for the runtime", time.Minute, from, 0, CacheIsNewer, TooYoung, TooYoung},
 	} {
 		t.Run(c.reason, inBubble(func(t *testing.T) {
 			n := newNode(t)
@@ -70,7 +70,7 @@ func TestHazard51ReservedInAGap(t *testing.T) {
 	}
 }
 
-// What is in a gap is of no form that the source could not mean.
+// A reservation that was made in a gap is not foreign for that.
 func TestHazard51AGapMakesNobodyForeign(t *testing.T) {
 	inBubble(func(t *testing.T) {
 		n := newNode(t)
@@ -82,10 +82,10 @@ func TestHazard51AGapMakesNobodyForeign(t *testing.T) {
 	})(t)
 }
 
-// A nerdctl container whose address was reserved in a gap of the record: the runtime
-// beside it could not mean that one either, so it is as foreign as without the record.
+// The address of a nerdctl container was reserved in a gap of the record. The runtime
+// could not mean that container either, so it is as foreign as without the record.
 //
-// Guard: [evidence.foreign] asks no source for what was reserved in one of its gaps.
+// Guard: [evidence.foreign] ignores the names of a source for a reservation made in its gaps.
 func TestHazard49ForeignInAGap(t *testing.T) {
 	inBubble(func(t *testing.T) {
 		n := newNode(t)
@@ -103,7 +103,7 @@ func TestHazard49ForeignInAGap(t *testing.T) {
 	})(t)
 }
 
-// What bears no time may have been reserved in any gap.
+// A reservation without a timestamp may have been made in any gap.
 func TestHazard51NoTimestamp(t *testing.T) {
 	d := declaration{Answer: podsource.Answer{Gaps: []podsource.Gap{{From: time.Now().Add(-time.Hour)}}}}
 	if !d.inGap(&hostlocal.Reservation{}) {

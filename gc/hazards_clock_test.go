@@ -14,20 +14,19 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// This file has the hazards about clocks, and about how long a pass takes (R1,
-// R5, A4).
+// This file tests the hazards about clocks and slow passes (R1, R5, A4).
 
 // R5 while the clock is set. See also TestHazard19AgesAreNeverOverstated.
 func TestHazard19TheClockIsSet(t *testing.T) {
 	for _, c := range []struct {
 		reason string
 		step   time.Duration // of the wall clock, right after the reservation was made
-		stamp  time.Duration // of the reservation, against the clock of that moment
+		stamp  time.Duration // of the reservation, relative to the clock before the step
 	}{
 		{"back by an hour", -time.Hour, 0},
 		{"forward by years", 10 * 365 * 24 * time.Hour, 0},
 		{"not at all, but the reservation is dated in the future", 0, time.Hour},
-		{"from 1970, where boards without a clock begin", 30 * 365 * 24 * time.Hour, 0},
+		{"from 1970, where computers without a clock start", 30 * 365 * 24 * time.Hour, 0},
 	} {
 		t.Run(c.reason, inBubble(func(t *testing.T) {
 			n := newNode(t)
@@ -49,8 +48,8 @@ func TestHazard19TheClockIsSet(t *testing.T) {
 	}
 }
 
-// The clock is watched from when the reconciler is made, not only from the first
-// pass on: what was reserved in between is not older than that.
+// Steps of the clock are noticed from New on, not only from the first pass on: a reservation
+// made in between is not older than that.
 func TestHazard19TheClockIsWatchedFromTheStart(t *testing.T) {
 	n := newNode(t)
 	r, err := New(n.store, []string{network1}, podsource.Static{other}, Options{})
@@ -66,9 +65,8 @@ func TestHazard19TheClockIsWatchedFromTheStart(t *testing.T) {
 	}
 }
 
-// A container that gets the address and the inode of a listed reservation while
-// a slow source is asked, after the clock was set back, has a timestamp as old
-// as the step is large.
+// While a slow source is asked the clock is set back, and a new container gets the address
+// and the inode of a listed reservation. Its timestamp is too old by the step.
 func TestHazard46InodeIsUsedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -85,15 +83,15 @@ func TestHazard46InodeIsUsedAgain(t *testing.T) {
 		}), Options{}, clk)
 		n.checkReasons(n.reconcile(r), map[string]Reason{"10.0.0.2": UntrustedTimestamp}) // since the step was seen
 		n.checkReasons(n.reconcile(r), map[string]Reason{"10.0.0.2": UntrustedTimestamp})
-		time.Sleep(DefaultMinAge - 10*time.Second) // for so long the one that is gone was seen
+		time.Sleep(DefaultMinAge - 10*time.Second) // for which the removed one was seen
 		n.checkReasons(n.reconcile(r), map[string]Reason{"10.0.0.2": UntrustedTimestamp})
 		time.Sleep(10 * time.Second)
 		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Released})
 	})
 }
 
-// When a file was first seen is taken after the owner was read: a listing that takes long
-// makes nothing older.
+// The time when a file was first seen is read after the owner, so a slow listing adds no
+// age.
 func TestHazard46FirstSeenAfterTheOwnerWasRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -119,8 +117,8 @@ func TestHazard46FirstSeenAfterTheOwnerWasRead(t *testing.T) {
 	})
 }
 
-// A small step of the clock, as NTP makes it, and pods that are known from
-// before it: hazards 12, 31 and 32 hold as without a step.
+// After a small step of the clock, as NTP makes it, hazards 12, 31 and 32 hold for pods from
+// before the step.
 func TestHazard48SmallStepOfTheClock(t *testing.T) {
 	const day = 24 * time.Hour
 	for _, c := range []struct {
@@ -136,7 +134,7 @@ func TestHazard48SmallStepOfTheClock(t *testing.T) {
 		}, DefaultMinAge, Released, 2 * time.Hour},
 		{"a finished job that lists its address", 150 * time.Millisecond, func() podsource.Pod {
 			return podsource.Pod{NamespacedName: named("job"), UID: "1", IPs: ips("10.0.0.2"), FinishedAt: time.Now().Add(-2 * time.Hour)}
-		}, 5 * time.Minute, Young, 2 * time.Hour}, // from then on nobody has it
+		}, 5 * time.Minute, Young, 2 * time.Hour}, // the address is free from then on
 		{"stuck for days, and the leak is older", 150 * time.Millisecond, func() podsource.Pod {
 			return startingPod("stuck", time.Now().Add(-day))
 		}, DefaultMinAge, Released, 2 * day},
@@ -185,13 +183,13 @@ func TestHazard37SourceSlowerThanTheMinimumAge(t *testing.T) {
 			t.Errorf("the report says that the source took %v", took)
 		}
 		if ctx.Err() == nil {
-			t.Error("the context of a question goes on after the answer")
+			t.Error("the context of the call is not done after the answer")
 		}
 	})
 }
 
-// R4: whether a start is in the future is told after the answer, by which the
-// clock may have been set.
+// R4: a start is compared with the time after the answer. Until then pods may start, and
+// the clock may be set.
 func TestHazard36StartAfterTheSourceWasAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -204,8 +202,8 @@ func TestHazard36StartAfterTheSourceWasAsked(t *testing.T) {
 	})
 }
 
-// The clock is looked at after the answer, too: a step while the source is asked
-// makes a start unknown.
+// The clock is also read after the answer: a step while the source is asked makes a start
+// unknown.
 func TestHazard19StepWhileTheSourceIsAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -213,7 +211,7 @@ func TestHazard19StepWhileTheSourceIsAsked(t *testing.T) {
 		r := newReconciler(t, n.store, []string{network1}, podsource.Func(func(context.Context) ([]podsource.Pod, error) {
 			time.Sleep(10 * time.Second)
 			clk.step = -time.Hour
-			// By the clock before the step, or after it? Nobody knows.
+			// This may be a time from before the step or from after it.
 			return []podsource.Pod{other, startingPod("web", clk.wall().Add(-time.Second))}, nil
 		}), Options{}, clk)
 		n.reserve("10.0.0.2", "web", 2*time.Hour)
@@ -221,10 +219,10 @@ func TestHazard19StepWhileTheSourceIsAsked(t *testing.T) {
 	})
 }
 
-// R1: the reservations are listed before the source is asked, with their
-// identities. The ages are faked, so that R5 can't help.
+// R1: the reservations are listed with their identities before the source is asked. Old
+// timestamps keep R5 from hiding an error.
 func TestHazard03PodAddedBetweenTheTwoLists(t *testing.T) {
-	t.Run("a reservation comes after the list", func(t *testing.T) {
+	t.Run("a reservation is made after the list", func(t *testing.T) {
 		n := newNode(t)
 		n.reserve("10.0.0.2", "leaked", old)
 		source := podsource.Func(func(context.Context) ([]podsource.Pod, error) {
@@ -233,10 +231,10 @@ func TestHazard03PodAddedBetweenTheTwoLists(t *testing.T) {
 		})
 		n.check(n.pass(source, Options{}), map[string]Verdict{"10.0.0.2": Released})
 		if !n.exists("10.0.0.3") {
-			t.Error("a reservation that came after the list was released")
+			t.Error("a reservation made after the list was released")
 		}
 	})
-	t.Run("a reservation comes in the place of a listed one", func(t *testing.T) {
+	t.Run("a listed reservation is replaced", func(t *testing.T) {
 		n := newNode(t)
 		n.reserve("10.0.0.2", "gone", old)
 		n.file("10.0.0.3", "", old)
@@ -247,7 +245,7 @@ func TestHazard03PodAddedBetweenTheTwoLists(t *testing.T) {
 		})
 		n.checkReasons(n.pass(source, Options{}), map[string]Reason{"10.0.0.2": FileChanged, "10.0.0.3": FileChanged})
 	})
-	t.Run("a listed one is written anew", func(t *testing.T) {
+	t.Run("a listed reservation is written again", func(t *testing.T) {
 		n := newNode(t)
 		n.reserve("10.0.0.2", "gone", old)
 		source := podsource.Func(func(context.Context) ([]podsource.Pod, error) {
@@ -256,7 +254,7 @@ func TestHazard03PodAddedBetweenTheTwoLists(t *testing.T) {
 		})
 		n.check(n.pass(source, Options{}), map[string]Verdict{"10.0.0.2": Changed})
 	})
-	t.Run("a pod comes after the list", func(t *testing.T) {
+	t.Run("a pod is added after the list", func(t *testing.T) {
 		n := newNode(t)
 		n.reserve("10.0.0.2", "new", old)
 		source := podsource.Func(func(context.Context) ([]podsource.Pod, error) {
@@ -264,7 +262,7 @@ func TestHazard03PodAddedBetweenTheTwoLists(t *testing.T) {
 		})
 		n.check(n.pass(source, Options{}), map[string]Verdict{"10.0.0.2": InUse})
 	})
-	t.Run("a sibling goes after the list", func(t *testing.T) {
+	t.Run("a sibling is removed after the list", func(t *testing.T) {
 		n := newNode(t)
 		n.reserve("10.0.0.2", "sandbox", old)
 		n.reserve("fd00::2", "sandbox", old)

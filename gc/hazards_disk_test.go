@@ -22,10 +22,10 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// This file has the hazards about what is in a data directory (R6, R7, R8, R11).
+// This file tests the hazards about files in a data directory (R6, R7, R8, R11).
 
-// R5: an empty file may be an ADD between creating and writing it. R3: an empty
-// owner has no siblings, and is nobody's container.
+// R5: an empty file may be of an ADD that has created it and not yet written it. R3: an
+// empty file has no owner and no siblings.
 func TestHazard14EmptyReservation(t *testing.T) {
 	n := newNode(t)
 	n.file("10.0.0.2", "", old)
@@ -37,7 +37,7 @@ func TestHazard14EmptyReservation(t *testing.T) {
 		"10.0.0.2": ReleasedEmpty, "10.0.0.3": TooYoung, "10.0.0.4": ReleasedEmpty, "10.0.0.5": AddressClaimed})
 }
 
-// What can't be read as an owner may be anybody's.
+// R7: a file that does not name an owner may belong to any container.
 func TestHazard16Garbage(t *testing.T) {
 	n := newNode(t)
 	n.file("10.0.0.2", "\x00\xff\x7fELF", old)
@@ -52,10 +52,10 @@ func TestHazard16Garbage(t *testing.T) {
 }
 
 // R7: see also the test of this number in package hostlocal.
-func TestHazard17Strangers(t *testing.T) {
+func TestHazard17OtherFiles(t *testing.T) {
 	n := newNode(t)
-	strangers := []string{"lock", "last_reserved_ip.0", "last_reserved_ip", "10.0.0.01", "::ffff:10.0.0.1", "10.0.0.9.bak", "FD00::1"}
-	for _, name := range strangers {
+	others := []string{"lock", "last_reserved_ip.0", "last_reserved_ip", "10.0.0.01", "::ffff:10.0.0.1", "10.0.0.9.bak", "FD00::1"}
+	for _, name := range others {
 		n.file(name, "dead", old)
 	}
 	for _, dir := range []string{"backup", "10.0.0.7"} {
@@ -63,7 +63,7 @@ func TestHazard17Strangers(t *testing.T) {
 			t.Fatal(err)
 		}
 		n.file(filepath.Join(dir, "10.0.0.8"), "dead", old)
-		strangers = append(strangers, filepath.Join(dir, "10.0.0.8"))
+		others = append(others, filepath.Join(dir, "10.0.0.8"))
 	}
 	target := filepath.Join(t.TempDir(), "10.0.0.5")
 	if err := os.WriteFile(target, []byte("dead"), 0o600); err != nil {
@@ -78,19 +78,19 @@ func TestHazard17Strangers(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.check(report, map[string]Verdict{"10.0.0.2": Released})
-	for _, name := range append(strangers, "10.0.0.5") {
+	for _, name := range append(others, "10.0.0.5") {
 		if !n.exists(name) {
 			t.Errorf("%s was removed", name)
 		}
 	}
 	if _, err := os.Stat(target); err != nil {
-		t.Errorf("what a link leads to was touched: %v", err)
+		t.Errorf("the target of a link was touched: %v", err)
 	}
 }
 
-// R8: the deadline ends the wait, and nothing is held afterwards. R13: without a
-// deadline the wait ends, too.
-func TestHazard18SomebodyHoldsTheLock(t *testing.T) {
+// R8: the deadline ends the wait, and no lock is held afterwards. R13: the wait also ends
+// without a deadline.
+func TestHazard18LockIsHeld(t *testing.T) {
 	for _, c := range []struct {
 		reason   string
 		deadline time.Duration
@@ -128,16 +128,16 @@ func TestHazard18SomebodyHoldsTheLock(t *testing.T) {
 				if err := lock.Unlock(); err != nil {
 					t.Fatal(err)
 				}
-				// The wait that was given up does not take the lock later: else this pass
-				// would have to wait.
+				// The wait that ended does not take the lock later, or this pass would have to
+				// wait.
 				n.check(n.pass(podsource.Static{other}, Options{}), map[string]Verdict{"10.0.0.2": Released})
 			})
 		})
 	}
 }
 
-// A directory is missing while live pods have addresses: the report says so, and
-// the log does once.
+// A directory is missing while live pods have addresses: the report and each pass's log line
+// say so.
 func TestHazard63DirectoryIsMissing(t *testing.T) {
 	live := podsource.Static{{NamespacedName: named("web"), UID: "1", IPs: ips("10.0.0.2")}}
 	for _, c := range []struct {
@@ -171,7 +171,7 @@ func TestHazard63DirectoryIsMissing(t *testing.T) {
 				if len(report.Unreserved) != 1 || report.Unreserved[0].Pod.Name != "web" {
 					t.Errorf("unreserved addresses: %v, want web's", report.Unreserved)
 				}
-				// The hook asks nobody where nothing is reserved, and tells it all the same.
+				// The hook asks no source if nothing is reserved, and reports the same.
 				report, err := r.AtStartup(t.Context())
 				if err != nil || len(report.Sources) != 0 || !slices.Equal(report.Missing(), want) {
 					t.Errorf("the hook asked %v, and says that %v are missing (error %v)", report.Sources, report.Missing(), err)
@@ -182,43 +182,43 @@ func TestHazard63DirectoryIsMissing(t *testing.T) {
 				t.Errorf("%d of the passes' lines say what is missing, want %d: %v", got, want, logs.lines)
 			}
 			if asked, none := logs.with(line, "unreserved"), logs.with(line, "duplicates"); asked != 2 || none != 0 {
-				t.Errorf("%d lines have unreserved addresses, %d duplicates, want those of the passes that asked, and none", asked, none)
+				t.Errorf("%d lines have unreserved addresses and %d duplicates, want 2, of the passes that asked, and none", asked, none)
 			}
 			if len(c.want) == 0 {
 				return
 			}
-			// It comes, and goes again.
+			// The directories are made.
 			for _, name := range append(c.networks, c.want...) {
 				if err := os.MkdirAll(filepath.Join(n.store.DataDir(), name), 0o755); err != nil {
 					t.Fatal(err)
 				}
 			}
 			if report := n.reconcile(r); report.Missing() != nil {
-				t.Errorf("%v are there, and reported as missing", report.Missing())
+				t.Errorf("%v exist and are reported as missing", report.Missing())
 			}
 		})
 	}
 }
 
-// One file can't be read: it may be a sibling of any other whose container is
-// not named, while its own address is claimed or it is young.
+// One file can't be read. While its address is claimed or it is young, it may be a sibling
+// of any reservation whose container is not named.
 func TestHazard68OneFileCanNotBeRead(t *testing.T) {
 	const l = DefaultMinAge
 	for _, c := range []struct {
 		reason string
-		age    time.Duration // of what can't be read
-		zero   bool          // nor can its status
+		age    time.Duration // of the unreadable file
+		zero   bool          // its status can't be read either
 		minAge time.Duration
 		pods   []podsource.Pod
-		want   Reason // of a leak
+		want   Reason // of a leaked reservation
 	}{
 		{"a pod has its address", 24 * time.Hour, false, l, []podsource.Pod{{IPs: ips("10.0.0.2")}}, SiblingUnreadable},
 		{"a pod whose container is known has it", 24 * time.Hour, false, l, []podsource.Pod{{IPs: ips("10.0.0.2"), ContainerIDs: []string{"live"}}}, SiblingUnreadable},
 		{"it is young", l - 1, false, l, nil, SiblingUnreadable},
-		{"it is as young as L, and less is set", l - 1, false, time.Second, nil, SiblingUnreadable},
-		{"it is young by what is set", 24*time.Hour - 1, false, 24 * time.Hour, nil, SiblingUnreadable},
-		{"nobody knows how old it is", 0, true, l, nil, SiblingUnreadable},
-		{"it is old, and nobody has its address", l, false, l, nil, Unowned},
+		{"it is younger than L, and MinAge is less", l - 1, false, time.Second, nil, SiblingUnreadable},
+		{"it is younger than a MinAge above L", 24*time.Hour - 1, false, 24 * time.Hour, nil, SiblingUnreadable},
+		{"its age is unknown", 0, true, l, nil, SiblingUnreadable},
+		{"it is old, and no pod has its address", l, false, l, nil, Unowned},
 	} {
 		t.Run(c.reason, func(t *testing.T) {
 			at := reading{wall: time.Now(), mono: time.Hour, boot: time.Hour}
@@ -258,8 +258,8 @@ func TestHazard68OneFileCanNotBeRead(t *testing.T) {
 	}
 }
 
-// judge decides over reservations in hand, of which those of the first network
-// may be released.
+// judge decides about reservations that are on no disk. Those of the first network may be
+// released.
 func judge(rs []hostlocal.Reservation, look []podsource.Answer, at reading, opts Options) ([]Entry, time.Duration) {
 	opts.RuntimeRequestTimeout = DefaultRuntimeRequestTimeout
 	s := &snapshot{reservations: rs, clock: &clock{}, at: at, opts: &opts, networks: []string{network1}}

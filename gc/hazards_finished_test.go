@@ -14,10 +14,10 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// This file has the hazards about pods that have finished: they hold what they
-// name for five minutes (R5), and are no sign of life (R9).
+// This file tests the hazards about pods that have finished: they hold their addresses for
+// five minutes (R5), and an answer needs another pod (R9).
 
-// A pod that has finished long ago holds nothing, whatever its status lists.
+// A pod that finished long ago holds nothing, whatever its status lists.
 func TestHazard12FinishedPodListsItsAddress(t *testing.T) {
 	finished := podsource.Pod{NamespacedName: named("job"), UID: "1", IPs: ips("10.0.0.2"), FinishedAt: time.Now().Add(-6 * time.Minute)}
 	t.Run("leaked", func(t *testing.T) {
@@ -52,7 +52,7 @@ func TestHazard12FinishedPodListsItsAddress(t *testing.T) {
 	})
 }
 
-// A pod that has just finished is live: its sandbox goes after its containers.
+// A pod that has just finished is live: its sandbox is removed after its containers.
 func TestHazard13JustFinished(t *testing.T) {
 	for _, c := range []struct {
 		reason string
@@ -62,9 +62,9 @@ func TestHazard13JustFinished(t *testing.T) {
 		{"with its address", podsource.Pod{IPs: ips("10.0.0.2"), FinishedAt: time.Now().Add(-4 * time.Minute)}, InUse},
 		{"without any, but with its start", podsource.Pod{StartedAt: time.Now().Add(-2 * old), FinishedAt: time.Now().Add(-4 * time.Minute)}, Starting},
 		{"by a timestamp in the future", podsource.Pod{IPs: ips("10.0.0.2"), FinishedAt: time.Now().Add(old)}, InUse},
-		{"when, nobody says", podsource.Pod{IPs: ips("10.0.0.2"), Finished: true}, InUse},
+		{"without a reported end", podsource.Pod{IPs: ips("10.0.0.2"), Finished: true}, InUse},
 	} {
-		for _, minAge := range []time.Duration{0, time.Second, 24 * time.Hour} { // sandboxes take as long to go either way
+		for _, minAge := range []time.Duration{0, time.Second, 24 * time.Hour} { // the removal of a sandbox does not depend on it
 			t.Run(c.reason, func(t *testing.T) {
 				n := newNode(t)
 				n.reserve("10.0.0.2", "sandbox", 48*time.Hour)
@@ -76,8 +76,8 @@ func TestHazard13JustFinished(t *testing.T) {
 			})
 		}
 	}
-	// Where no end is reported, or one that can't be used, the five minutes count
-	// from when this process first saw it finished.
+	// If no end is reported, or one that can't be used, the five minutes count from when
+	// this process first saw the pod finished.
 	for _, c := range []struct {
 		reason string
 		pod    podsource.Pod
@@ -103,7 +103,7 @@ func TestHazard13JustFinished(t *testing.T) {
 			n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Released})
 		}))
 	}
-	// An end from before a step of the clock says nothing.
+	// An end from before a step of the clock can't be used.
 	t.Run("the clock was set forward since", inBubble(func(t *testing.T) {
 		n := newNode(t)
 		n.reserve("10.0.0.2", "dead", 24*time.Hour)
@@ -115,7 +115,7 @@ func TestHazard13JustFinished(t *testing.T) {
 		time.Sleep(5*time.Minute - time.Nanosecond)
 		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": InUse})
 	}))
-	// A later pod of the same name has not finished when the earlier one did.
+	// A later pod of the same name did not finish when the earlier one did.
 	t.Run("another of its name finished before", inBubble(func(t *testing.T) {
 		n := newNode(t)
 		n.reserve("10.0.0.2", "second", old)
@@ -129,8 +129,8 @@ func TestHazard13JustFinished(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Released})
 	}))
-	// What its status lists may change.
-	t.Run("its address goes from its status", inBubble(func(t *testing.T) {
+	// Its status may change.
+	t.Run("its address is removed from its status", inBubble(func(t *testing.T) {
 		n := newNode(t)
 		n.reserve("10.0.0.2", "dead", old)
 		finished := podsource.Pod{UID: "1", Finished: true, IPs: ips("10.0.0.2")}
@@ -140,7 +140,7 @@ func TestHazard13JustFinished(t *testing.T) {
 			time.Sleep(5 * time.Minute / 2)
 		}
 	}))
-	// A pod that runs again in between has not finished since then.
+	// The five minutes of a pod that ran again in between begin anew.
 	t.Run("it ran in between", inBubble(func(t *testing.T) {
 		n := newNode(t)
 		n.reserve("10.0.0.2", "dead", old)
@@ -157,8 +157,8 @@ func TestHazard13JustFinished(t *testing.T) {
 	}))
 }
 
-// Failed pods stay in the API for days. What has finished holds back nothing,
-// also when nobody ever knew its start.
+// Failed pods stay in the API for days. A finished pod delays no release, even if its start
+// was never reported.
 func TestHazard31EvictedPods(t *testing.T) {
 	n := newNode(t)
 	n.reserve("10.0.0.2", "leaked", old)
@@ -168,7 +168,7 @@ func TestHazard31EvictedPods(t *testing.T) {
 		{NamespacedName: named("outofcpu"), UID: "2", StartedAt: time.Now().Add(-48 * time.Hour), FinishedAt: time.Now().Add(-48 * time.Hour)},
 	}, Options{})
 	n.check(report, map[string]Verdict{"10.0.0.2": Released})
-	t.Run("the API never said when", inBubble(func(t *testing.T) {
+	t.Run("no end is reported", inBubble(func(t *testing.T) {
 		n := newNode(t)
 		n.reserve("10.0.0.2", "leaked", old)
 		r := n.reconciler(podsource.Static{other, {NamespacedName: named("evicted"), UID: "1", Finished: true}}, Options{})
@@ -178,8 +178,8 @@ func TestHazard31EvictedPods(t *testing.T) {
 	}))
 }
 
-// R9 counts no pod that finished long ago: on a node of batch jobs it may be all
-// that another node's list, or an old one, has.
+// R9 does not count pods that finished long ago. On nodes with batch jobs, a list of another
+// node or an old list may have no others.
 func TestHazard43OnlyFinishedPods(t *testing.T) {
 	long, just := time.Now().Add(-6*time.Minute), time.Now().Add(-4*time.Minute)
 	for _, c := range []struct {
@@ -191,7 +191,7 @@ func TestHazard43OnlyFinishedPods(t *testing.T) {
 		{"all finished long ago", podsource.Static{{UID: "1", FinishedAt: long}, {UID: "2", FinishedAt: long}}, ErrNoPods, Failed},
 		{"one finished just now", podsource.Static{{UID: "1", FinishedAt: long}, {UID: "2", FinishedAt: just, IPs: ips("10.0.0.9")}}, nil, Released},
 		{"one runs", podsource.Static{{UID: "1", FinishedAt: long}, other}, nil, Released},
-		{"the caller says that this is normal", podsource.AllowEmpty(podsource.Static{{UID: "1", FinishedAt: long}}), nil, Released},
+		{"the caller asserts that this is normal", podsource.AllowEmpty(podsource.Static{{UID: "1", FinishedAt: long}}), nil, Released},
 		{"the required pod has finished", podsource.Require(podsource.Static{other, {NamespacedName: named("agent"), FinishedAt: just}}, named("agent")),
 			podsource.ErrIncomplete, Failed},
 	} {
@@ -205,7 +205,7 @@ func TestHazard43OnlyFinishedPods(t *testing.T) {
 			n.check(report, map[string]Verdict{"10.0.0.2": c.want})
 		})
 	}
-	t.Run("at the boundary, and where it runs again", inBubble(func(t *testing.T) {
+	t.Run("at the boundary, and after it runs again", inBubble(func(t *testing.T) {
 		n := newNode(t)
 		job := podsource.Pod{UID: "1", Finished: true}
 		r := n.reconciler(inTurn(plain(job), plain(job), plain(job), plain(podsource.Pod{UID: "1"})), Options{})

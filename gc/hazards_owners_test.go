@@ -11,10 +11,9 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// The hazards are the ways in which collectors of addresses went wrong, by their
-// numbers in testdata/hazards.txt. Each test fails when a guard is taken out:
-// testdata/guards.md says which. This file has those about who owns a
-// reservation (R3, R10).
+// The hazards are the ways in which collectors of addresses went wrong, by their numbers in
+// testdata/hazards.txt. Each test fails without a guard: testdata/guards.md says which. This
+// file tests those about owners of reservations (R3, R10).
 
 // R3 by the container ID.
 func TestHazard02SandboxKnownPodIPsNot(t *testing.T) {
@@ -26,7 +25,7 @@ func TestHazard02SandboxKnownPodIPsNot(t *testing.T) {
 	n.check(report, map[string]Verdict{"10.0.0.2": InUse, "10.0.0.3": Released})
 }
 
-// R3: a sandbox is live in any state, and needs no address to be.
+// R3: a sandbox is live in any state, also without an address.
 func TestHazard05SandboxNotReady(t *testing.T) {
 	n := newNode(t)
 	n.reserve("10.0.0.2", "notready", old)
@@ -35,7 +34,7 @@ func TestHazard05SandboxNotReady(t *testing.T) {
 	n.check(report, map[string]Verdict{"10.0.0.2": InUse, "10.0.0.3": Released})
 }
 
-// R3, siblings: the status has only one of the two addresses.
+// R3, siblings: the status lists only one of the two addresses.
 func TestHazard08DualStackWithHalfAStatus(t *testing.T) {
 	n := newNode(t)
 	n.reserve("10.0.0.2", "sandbox", old)
@@ -57,7 +56,7 @@ func TestHazard10RecreatedUnderTheSameName(t *testing.T) {
 	n.check(report, map[string]Verdict{"10.0.0.2": Released, "10.0.0.3": InUse})
 }
 
-// R10.
+// R10: the owner is not live, and another container has the address.
 func TestHazard11AnotherContainerHasTheAddress(t *testing.T) {
 	n := newNode(t)
 	n.reserve("10.0.0.2", "dead", old)
@@ -70,7 +69,7 @@ func TestHazard11AnotherContainerHasTheAddress(t *testing.T) {
 	}
 }
 
-// The owner is read as every version of host-local wrote it.
+// Owners are read from the files of every version of host-local.
 func TestHazard15OwnerFilesOfEveryVersion(t *testing.T) {
 	forms := map[string]string{
 		"10.0.0.2": "%",
@@ -100,8 +99,8 @@ func TestHazard15OwnerFilesOfEveryVersion(t *testing.T) {
 	}
 }
 
-// R3, siblings in another network: every network of the data directory is read,
-// and no caller has to name it.
+// R3, siblings in another network: every network of the data directory is read, also those
+// that the caller does not name.
 func TestHazard22SecondNetwork(t *testing.T) {
 	for _, c := range []struct {
 		reason   string
@@ -126,7 +125,7 @@ func TestHazard22SecondNetwork(t *testing.T) {
 	}
 }
 
-// Pods in the node's network claim no pool address, and are seen all the same.
+// Pods in the node's network claim no address.
 func TestHazard28HostNetwork(t *testing.T) {
 	n := newNode(t)
 	n.reserve("10.0.0.2", "leaked", old)
@@ -143,7 +142,7 @@ func TestHazard28HostNetwork(t *testing.T) {
 	}
 }
 
-// Two runtimes on one network: the union of both sources keeps both.
+// Two runtimes on one network: the union of their sources keeps the containers of both.
 func TestHazard29TwoRuntimes(t *testing.T) {
 	n := newNode(t)
 	n.reserve("10.0.0.2", "containerd-1", old)
@@ -156,8 +155,8 @@ func TestHazard29TwoRuntimes(t *testing.T) {
 	n.check(report, map[string]Verdict{"10.0.0.2": InUse, "10.0.0.3": InUse, "10.0.0.4": Released})
 }
 
-// Two network namespaces have one address: told as a duplicate, whichever is
-// found first, and also when the kernel is asked twice.
+// Two network namespaces have one address: it is reported as a duplicate, in any order, and
+// also after two looks.
 func TestHazard66TwoNamespacesHaveOneAddress(t *testing.T) {
 	one := podsource.Pod{IPs: ips("10.0.0.2", "10.0.0.4"), Origin: "namespace 1, process 100"}
 	two := podsource.Pod{IPs: ips("10.0.0.2", "10.0.0.4"), Origin: "namespace 2, process 200"}
@@ -194,7 +193,7 @@ func TestHazard66TwoNamespacesHaveOneAddress(t *testing.T) {
 			}
 		}))
 	}
-	t.Run("one namespace told by two sources is none", func(t *testing.T) {
+	t.Run("one namespace in two sources is no duplicate", func(t *testing.T) {
 		n := newNode(t)
 		n.reserve("10.0.0.2", hex64("web"), old)
 		report := n.pass(answers(netnsAnswer(one), criAnswer(sandbox("1", hex64("web"), "10.0.0.2"))), Options{})
@@ -205,8 +204,8 @@ func TestHazard66TwoNamespacesHaveOneAddress(t *testing.T) {
 	})
 }
 
-// Two networks have the same address: R3's claim by IP alone keeps it in both,
-// and the report tells what can be told.
+// Two networks have the same address. R3's claim by address alone keeps it in both, and the
+// report says that the claim may be of the other network.
 func TestHazard69OverlappingSubnets(t *testing.T) {
 	for _, c := range []struct {
 		reason string
@@ -214,7 +213,7 @@ func TestHazard69OverlappingSubnets(t *testing.T) {
 		want   Reason // of the dead container's, in the second network
 	}{
 		{"the claim does not name its network", podsource.Static{{ContainerIDs: []string{"live"}, IPs: ips("10.0.0.2")}}, ClaimedInOtherNetwork},
-		{"it names it", podsource.Static{{ContainerIDs: []string{"live"}, IPs: ips("10.0.0.2"), Network: network1}}, ReleasedLeak},
+		{"the claim names its network", podsource.Static{{ContainerIDs: []string{"live"}, IPs: ips("10.0.0.2"), Network: network1}}, ReleasedLeak},
 		{"one of two claims does not", podsource.Static{
 			{ContainerIDs: []string{"live"}, IPs: ips("10.0.0.2"), Network: network1},
 			{ContainerIDs: []string{"live"}, IPs: ips("10.0.0.2")},
@@ -224,12 +223,12 @@ func TestHazard69OverlappingSubnets(t *testing.T) {
 			{UID: "1", ContainerIDs: []string{"third"}, IPs: ips("10.0.0.2"), Network: "second"},
 			{UID: "1", ContainerIDs: []string{"third"}, IPs: ips("10.0.0.2")},
 		}, ClaimedInOtherNetwork},
-		{"the one that names no network names no container either: a plain conflict", podsource.Static{
+		{"the claim without a network is also without a container: a plain conflict", podsource.Static{
 			{UID: "1", ContainerIDs: []string{"live"}},
 			{UID: "1", ContainerIDs: []string{"third"}, IPs: ips("10.0.0.2"), Network: "second"},
 			{UID: "1", IPs: ips("10.0.0.2")},
 		}, OtherContainer},
-		{"the claimant's container holds neither: a plain conflict", podsource.Static{
+		{"the claimant's container holds neither reservation: a plain conflict", podsource.Static{
 			{ContainerIDs: []string{"live"}},
 			{ContainerIDs: []string{"third"}, IPs: ips("10.0.0.2"), Network: "second"},
 		}, OtherContainer},
@@ -247,8 +246,8 @@ func TestHazard69OverlappingSubnets(t *testing.T) {
 	}
 }
 
-// A conflict about an address names the pod that is not its owner's, whichever of the
-// two comes first, and however often they are told of.
+// A conflict about an address names the pod that is not the owner's, in any order, and
+// however often the sources list the two.
 func TestConflictNamesTheOtherPod(t *testing.T) {
 	for _, other := range []string{"a", "z"} {
 		n := newNode(t)

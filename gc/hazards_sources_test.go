@@ -19,9 +19,9 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// This file has the hazards about answers that don't count: R2, R9 and R13.
+// This file tests the hazards about answers that don't count (R2, R9, R13).
 
-// R9, and R2: nothing is released.
+// R9 and R2: nothing is released.
 func TestHazard06NoPods(t *testing.T) {
 	host := podsource.Pod{NamespacedName: named("kube-proxy"), HostNetwork: true}
 	for _, c := range []struct {
@@ -30,12 +30,12 @@ func TestHazard06NoPods(t *testing.T) {
 		err    error
 		want   Verdict
 	}{
-		{"a list of nobody", podsource.Static{}, ErrNoPods, Failed},
-		{"the caller says that this is normal", podsource.AllowEmpty(podsource.Static{}), nil, Released},
-		{"a pod in the node's network was seen", podsource.Static{host}, nil, Released},
-		{"the agent itself must be in the list", podsource.AllowEmpty(podsource.Require(podsource.Static{host}, named("agent"))),
+		{"an empty list", podsource.Static{}, ErrNoPods, Failed},
+		{"the caller asserts that this is normal", podsource.AllowEmpty(podsource.Static{}), nil, Released},
+		{"a pod in the node's network is listed", podsource.Static{host}, nil, Released},
+		{"the agent's own pod is required", podsource.AllowEmpty(podsource.Require(podsource.Static{host}, named("agent"))),
 			podsource.ErrIncomplete, Failed},
-		{"a source may be an authority", answers(podsource.Answer{Authoritative: true}), nil, Released},
+		{"the source is authoritative", answers(podsource.Answer{Authoritative: true}), nil, Released},
 	} {
 		t.Run(c.reason, func(t *testing.T) {
 			n := newNode(t)
@@ -52,19 +52,19 @@ func TestHazard06NoPods(t *testing.T) {
 	}
 }
 
-// R9 by member: whose silence lets go must have seen somebody.
+// R9 by member: each source that is not supplementary must list a pod.
 func TestHazard42OneMemberSeesNobody(t *testing.T) {
-	nobody := podsource.Answer{Source: "docker"}
+	empty := podsource.Answer{Source: "docker"}
 	for _, c := range []struct {
 		reason  string
 		members []podsource.Answer
 		err     error
 		names   string // in the error
 	}{
-		{"the other one names pods", []podsource.Answer{criAnswer(), nobody}, ErrNoPods, "docker"},
-		{"in any order", []podsource.Answer{nobody, criAnswer()}, ErrNoPods, "docker"},
-		{"one without a name is told by its place", []podsource.Answer{criAnswer(), {}}, ErrNoPods, "source 2"},
-		{"an authority", []podsource.Answer{criAnswer(), {Authoritative: true}}, nil, ""},
+		{"the other one lists pods", []podsource.Answer{criAnswer(), empty}, ErrNoPods, "docker"},
+		{"in any order", []podsource.Answer{empty, criAnswer()}, ErrNoPods, "docker"},
+		{"one without a name is identified by its position", []podsource.Answer{criAnswer(), {}}, ErrNoPods, "source 2"},
+		{"an authoritative one", []podsource.Answer{criAnswer(), {Authoritative: true}}, nil, ""},
 		{"supplementary answers may be empty", []podsource.Answer{criAnswer(), netnsAnswer(), cacheAnswer(nil)}, nil, ""},
 	} {
 		t.Run(c.reason, func(t *testing.T) {
@@ -83,18 +83,18 @@ func TestHazard42OneMemberSeesNobody(t *testing.T) {
 	}
 }
 
-// R2: one item that is not what it says makes the list worthless.
+// R2: one item that is not valid makes the whole list an error.
 func TestHazard07OneItemFails(t *testing.T) {
 	for _, c := range []struct {
 		reason string
 		answer podsource.Answer
 		names  string
 	}{
-		{"an address that is none", podsource.Answer{Pods: []podsource.Pod{other, {NamespacedName: named("web"), IPs: append(ips("10.0.0.9"), netip.Addr{})}}}, "default/web"},
+		{"an address that is not valid", podsource.Answer{Pods: []podsource.Pod{other, {NamespacedName: named("web"), IPs: append(ips("10.0.0.9"), netip.Addr{})}}}, "default/web"},
 		{"a container ID that is empty", podsource.Answer{Pods: []podsource.Pod{other, {NamespacedName: named("web"), ContainerIDs: []string{""}}}}, "default/web"},
 		{"a container ID with a scheme", podsource.Answer{Pods: []podsource.Pod{other, {NamespacedName: named("web"), ContainerIDs: []string{"containerd://abc"}}}}, "default/web"},
 		{"a container ID with white space", podsource.Answer{Pods: []podsource.Pod{other, {NamespacedName: named("web"), ContainerIDs: []string{"abc", "abc\n"}}}}, "default/web"},
-		{"a lag that can't be", podsource.Answer{Source: "mine", Pods: []podsource.Pod{other}, Names: []podsource.Names{{Form: podsource.AnyForm}, {Form: podsource.AnyForm, Lag: -2}}}, "mine"},
+		{"a negative lag", podsource.Answer{Source: "mine", Pods: []podsource.Pod{other}, Names: []podsource.Names{{Form: podsource.AnyForm}, {Form: podsource.AnyForm, Lag: -2}}}, "mine"},
 	} {
 		for _, in := range []string{"alone", "in a union"} {
 			t.Run(c.reason+" "+in, func(t *testing.T) {
@@ -114,8 +114,8 @@ func TestHazard07OneItemFails(t *testing.T) {
 	}
 }
 
-// R2: whatever is wrong with the source, nothing is released, and the error says
-// what was being done.
+// R2: if a source fails in any way, nothing is released, and the error and the report say
+// why.
 func TestHazard64SourceFails(t *testing.T) {
 	errAway := errors.New("server is away")
 	fails := func(context.Context) ([]podsource.Pod, error) { return []podsource.Pod{other}, errAway }
@@ -133,7 +133,7 @@ func TestHazard64SourceFails(t *testing.T) {
 			n := newNode(t)
 			n.reserve("10.0.0.2", "leaked", old)
 			r := n.reconciler(c.source, Options{})
-			for range 2 { // and the next pass is not blocked
+			for range 2 { // the next pass is not blocked
 				report, err := r.Reconcile(t.Context())
 				if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), c.want) || report.Err != err {
 					t.Errorf("got error %v, and %v in the report; want one with %q", err, report.Err, c.want)
@@ -149,7 +149,7 @@ func TestHazard64SourceFails(t *testing.T) {
 	}
 }
 
-// R2: an answer that can't be what it says is an error, wherever that shows.
+// R2: an answer that contradicts itself is an error.
 func TestHazard07AnswerThatContradictsItself(t *testing.T) {
 	errAway := errors.New("server is away")
 	inner := []podsource.Answer{{Pods: []podsource.Pod{other}}}
@@ -158,9 +158,9 @@ func TestHazard07AnswerThatContradictsItself(t *testing.T) {
 		answer podsource.Answer
 		err    error
 	}{
-		{"it is an error, and says so in itself only", podsource.Answer{Pods: []podsource.Pod{other}, Err: errAway}, errAway},
-		{"so does a part", podsource.Answer{Parts: append(inner, podsource.Answer{Supplementary: true, Err: errAway})}, errAway},
-		{"it consists of no parts", podsource.Answer{Parts: []podsource.Answer{}}, nil},
+		{"its error is only in the answer", podsource.Answer{Pods: []podsource.Pod{other}, Err: errAway}, errAway},
+		{"its error is only in a part", podsource.Answer{Parts: append(inner, podsource.Answer{Supplementary: true, Err: errAway})}, errAway},
+		{"it has a list of parts, which is empty", podsource.Answer{Parts: []podsource.Answer{}}, nil},
 	} {
 		t.Run(c.reason, func(t *testing.T) {
 			n := newNode(t)
@@ -175,8 +175,8 @@ func TestHazard07AnswerThatContradictsItself(t *testing.T) {
 	}
 }
 
-// R13: a source that hangs on one call costs its passes and no more: it is given
-// up after SourceTimeout, and not asked a second time while it hangs.
+// R13: a source that hangs on one call only costs passes. Each ends after SourceTimeout, and
+// the source is not asked again while it hangs.
 func TestHazard64SourceHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -199,7 +199,7 @@ func TestHazard64SourceHangs(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, err := r.Reconcile(ctx); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrSourceTimeout) {
-			t.Errorf("got error %v, want the context's where that ends first", err)
+			t.Errorf("got error %v, want the context's, which ends first", err)
 		}
 		if len(calls) != 1 {
 			t.Errorf("a hanging source was asked %d times", len(calls))
@@ -210,8 +210,8 @@ func TestHazard64SourceHangs(t *testing.T) {
 	})
 }
 
-// A source that uses its memory again changes neither what the first look said
-// nor a report that was given out.
+// A source that reuses its memory changes neither the first look nor a report that was
+// returned.
 func TestHazard64SourceReusesItsSlice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -225,12 +225,12 @@ func TestHazard64SourceReusesItsSlice(t *testing.T) {
 			ids[0][0], ids[1][0] = hex64("web"), hex64("db")
 			pods[0] = podsource.Pod{NamespacedName: named("web"), ContainerIDs: ids[0], Origin: "process 1"}
 			pods[1] = podsource.Pod{NamespacedName: named("db"), ContainerIDs: ids[1]}
-			if calls > 1 { // web's chain is between two plugins
+			if calls > 1 { // web's ADD is between two plugins
 				ids[0][0] = hex64("third")
 				pods[0].NamespacedName = named("third")
 			}
 			a := netnsAnswer(pods...)
-			a.Pods = pods // the very memory
+			a.Pods = pods // the same memory each time
 			return a, nil
 		})
 		source := podsource.Union(reuses, answers(recordAnswer([]string{network1}), kubeletAnswer(starts())))
@@ -243,13 +243,13 @@ func TestHazard64SourceReusesItsSlice(t *testing.T) {
 		}
 		for _, e := range report.Reservations {
 			if e.Pod != nil && e.Pod.Name == "changed" {
-				t.Errorf("%s: the report changed after it was given out: %v", e.IP, e.Pod)
+				t.Errorf("%s: the report changed after it was returned: %v", e.IP, e.Pod)
 			}
 		}
 	})
 }
 
-// ... nor anything else of it.
+// A source that reuses its memory changes nothing of the first look.
 func TestHazard64FirstLookIsKept(t *testing.T) {
 	answer := func() podsource.Answer {
 		day := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -279,7 +279,7 @@ func TestHazard64FirstLookIsKept(t *testing.T) {
 	}
 }
 
-// ... also of a cache, of which more is kept than what it comes to.
+// A cache that reuses its list of networks does not change the first look.
 func TestHazard64CacheReusesItsNetworks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

@@ -15,11 +15,10 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// This file has the hazards about pods that name nothing yet, and may hold any
-// reservation made since they were started (R4). The ends of that claim are in
-// starting_test.go, clause by clause.
+// This file tests the hazards about starting pods, which may hold any reservation made since
+// their start (R4). starting_test.go tests how that claim ends.
 
-// R4 for a pod that names nothing yet.
+// R4 for a pod without an address or a container.
 func TestHazard01RunningPodWithoutPodIPs(t *testing.T) {
 	n := newNode(t)
 	n.reserve("10.0.0.2", "sandbox", 30*time.Minute)
@@ -28,7 +27,7 @@ func TestHazard01RunningPodWithoutPodIPs(t *testing.T) {
 	n.check(report, map[string]Verdict{"10.0.0.2": Starting, "10.0.0.3": Released})
 }
 
-// R5 for what no source can know yet, R4 for a pod that is known to be coming.
+// R5 for reservations that no source can know yet, R4 for pods that are known to start.
 func TestHazard04ADDInFlight(t *testing.T) {
 	const unknown = time.Duration(-1)
 	for _, c := range []struct {
@@ -39,12 +38,12 @@ func TestHazard04ADDInFlight(t *testing.T) {
 		want    Verdict
 	}{
 		{"no source knows the pod yet", 6*time.Minute + 50*time.Second, false, 0, Young},
-		{"an ADD can't be in flight for so long", 7*time.Minute + time.Second, false, 0, Released},
+		{"no ADD is in flight for so long", 7*time.Minute + time.Second, false, 0, Released},
 		{"the pod is known, and started before the reservation was made", 10 * time.Minute, true, time.Minute, Starting},
-		{"the pod is known, but nobody knows since when", 10 * time.Minute, true, unknown, Starting},
+		{"the pod is known, but not its start", 10 * time.Minute, true, unknown, Starting},
 		{"the pod is known, and the reservation older than it", 10 * time.Minute, true, -time.Minute, Released},
-		{"the pod started in the very tick of the clock in which the reservation was made", 10 * time.Minute, true, -5 * time.Millisecond, Starting},
-		{"... or later by as much as the clock may step unseen", 10 * time.Minute, true, -210 * time.Millisecond, Starting},
+		{"the pod started in the same tick of the clock as the reservation", 10 * time.Minute, true, -5 * time.Millisecond, Starting},
+		{"... or later, within the tolerance of the clock", 10 * time.Minute, true, -210 * time.Millisecond, Starting},
 		{"the pod started later than that", 10 * time.Minute, true, -211 * time.Millisecond, Released},
 	} {
 		t.Run(c.reason, func(t *testing.T) {
@@ -65,7 +64,7 @@ func TestHazard04ADDInFlight(t *testing.T) {
 			n.check(n.pass(pods, Options{}), map[string]Verdict{"10.0.0.2": c.want})
 		})
 	}
-	// Some file systems keep whole seconds only, the coarsest of them even ones.
+	// Some file systems keep only whole seconds, the coarsest of them only even ones.
 	for _, c := range []struct {
 		started time.Duration // after the reservation
 		want    Verdict
@@ -82,7 +81,7 @@ func TestHazard04ADDInFlight(t *testing.T) {
 	}
 }
 
-// R4 with a start: what is older than a pod is not that pod's.
+// R4 with a start: a pod does not hold a reservation older than the pod.
 func TestHazard32PodStuckForDays(t *testing.T) {
 	const day = 24 * time.Hour
 	n := newNode(t)
@@ -91,7 +90,7 @@ func TestHazard32PodStuckForDays(t *testing.T) {
 	report := n.pass(podsource.Static{other, startingPod("stuck", time.Now().Add(-3*day))}, Options{})
 	n.check(report, map[string]Verdict{"10.0.0.2": Released, "10.0.0.3": Starting})
 	if pod := report.Reservations[1].Pod; pod == nil || pod.Name != "stuck" {
-		t.Errorf("the report names pod %v, want the one that is stuck", pod)
+		t.Errorf("the report names pod %v, want stuck", pod)
 	}
 	// The earliest start counts, in any order of the pods.
 	for _, pods := range []podsource.Static{
@@ -102,7 +101,7 @@ func TestHazard32PodStuckForDays(t *testing.T) {
 	}
 }
 
-// R4: a start that can't be compared is unknown.
+// R4: a start in the future counts as unknown.
 func TestHazard36StartInTheFutureOrUnknown(t *testing.T) {
 	for _, c := range []struct {
 		reason string
@@ -124,14 +123,13 @@ func TestHazard36StartInTheFutureOrUnknown(t *testing.T) {
 	}
 }
 
-// A union is monotone: the old sandbox, which the runtime still lists, is an
-// entry of its own, and does not end the claim of the pod that starts anew
-// (cri-o#4221).
+// A union is monotone: the runtime still lists the old sandbox, which is an entry of its own
+// and does not end the claim of the pod that starts again (cri-o#4221).
 func TestHazard38OldSandboxOfAStartingPod(t *testing.T) {
 	for _, names := range []bool{true, false} {
 		t.Run(fmt.Sprintf("the runtime declares what it names: %t", names), func(t *testing.T) {
 			n := newNode(t)
-			n.reserve("10.0.0.2", hex64("new"), 8*time.Minute) // its ADD goes on
+			n.reserve("10.0.0.2", hex64("new"), 8*time.Minute) // its ADD is in flight
 			n.reserve("10.0.0.3", hex64("old"), old)
 			n.reserve("10.0.0.4", hex64("leaked"), 2*old)
 			runtime := criAnswer(sandbox("web", hex64("old"), "10.0.0.3")) // NOTREADY
@@ -144,8 +142,8 @@ func TestHazard38OldSandboxOfAStartingPod(t *testing.T) {
 	}
 }
 
-// Each retry of a pod leaks an address, so that the pod never starts, and its
-// claim would hold its own leaks for ever (containerd#12130).
+// Each retry of a pod leaks an address, so the pod never starts, and its claim would keep
+// its own leaks for ever (containerd#12130).
 func TestHazard39LeaksOfAPodThatNeverStarts(t *testing.T) {
 	const started = 40 * time.Minute
 	web := func() podsource.Pod { return startingPod("web", time.Now().Add(-started)) }
@@ -153,7 +151,7 @@ func TestHazard39LeaksOfAPodThatNeverStarts(t *testing.T) {
 		n.reserve("10.0.0.2", hex64("try 1"), 30*time.Minute)
 		n.reserve("10.0.0.3", hex64("try 2"), 15*time.Minute)
 		n.reserve("10.0.0.4", hex64("try 3"), 8*time.Minute)
-		n.reserve("10.0.0.5", hex64("try 4"), 2*time.Minute) // its ADD goes on
+		n.reserve("10.0.0.5", hex64("try 4"), 2*time.Minute) // its ADD is in flight
 	}
 	t.Run("kubelet and the runtime: within StartingFor", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -190,7 +188,7 @@ func TestHazard39LeaksOfAPodThatNeverStarts(t *testing.T) {
 		want := map[string]Reason{"10.0.0.2": StartingNoEnd, "10.0.0.3": StartingNoEnd, "10.0.0.4": StartingNoEnd, "10.0.0.5": StartingNoEnd}
 		n.checkReasons(report, want)
 		if pod := report.Reservations[0].Pod; pod == nil || pod.Name != "web" {
-			t.Errorf("the report names pod %v, want the one that is starting", pod)
+			t.Errorf("the report names pod %v, want web", pod)
 		}
 		if text := report.Reservations[0].Reason.Text(); !strings.Contains(text, "container runtime") {
 			t.Errorf("the report does not say which source would end it: %s", text)
@@ -198,8 +196,8 @@ func TestHazard39LeaksOfAPodThatNeverStarts(t *testing.T) {
 	}))
 }
 
-// After a reboot the pool may be full of reservations from before it, while all
-// pods are starting under their old UIDs.
+// After a reboot the pool may be full of reservations from before it, and all pods are
+// starting with their old UIDs.
 func TestHazard40RebootWithAFullPool(t *testing.T) {
 	booted := func(t *testing.T, n *node, source podsource.Source) *Reconciler {
 		return newReconciler(t, n.store, []string{network1}, source, Options{}, &clocks{uptime: 5 * time.Minute})
@@ -236,7 +234,7 @@ func TestHazard40RebootWithAFullPool(t *testing.T) {
 		t.Run(c.reason+": once seen unnamed for L", inBubble(func(t *testing.T) {
 			n := newNode(t)
 			fill(n)
-			n.reserve("10.0.0.9", hex64("new"), 4*time.Minute) // made since
+			n.reserve("10.0.0.9", hex64("new"), 4*time.Minute) // made since the boot
 			r := booted(t, n, answers(c.members()...))
 			report, err := r.AtStartup(t.Context())
 			if err != nil {
@@ -256,9 +254,9 @@ func TestHazard40RebootWithAFullPool(t *testing.T) {
 	}
 }
 
-// CRI-O adopts a stored sandbox after a restart of kubelet, which gives a static
-// pod a new start. Its source must say that the start is unknown; then any
-// reservation may be the pod's, however old.
+// After a restart of kubelet CRI-O adopts a stored sandbox, and a static pod has a new start.
+// The source must report the start as unknown. Then the pod may hold any reservation, however
+// old.
 func TestHazard76StaticPodAfterAKubeletRestart(t *testing.T) {
 	for _, c := range []struct {
 		reason string
@@ -266,7 +264,7 @@ func TestHazard76StaticPodAfterAKubeletRestart(t *testing.T) {
 		want   Verdict
 	}{
 		{"its start is unknown", startingPod("static", time.Time{}), Starting},
-		{"a start that was reset would cost the pod its address", startingPod("static", time.Now()), Released},
+		{"with the new start the pod would lose its address", startingPod("static", time.Now()), Released},
 		{"more addresses than these, start unknown", podsource.Pod{NamespacedName: named("static"), IPs: ips("10.0.0.9"), MoreIPs: true}, Starting},
 		{"more addresses than these, its container known", podsource.Pod{ContainerIDs: []string{"db"}, MoreIPs: true}, Starting},
 	} {
