@@ -25,7 +25,7 @@ func TestHazard64StartWithAHangingSource(t *testing.T) {
 		var calls atomic.Int32
 		var good, bad int
 		var longest time.Duration
-		n := inUse(t)
+		n := nodeInUse(t)
 		r := n.reconciler(podsource.Func(func(context.Context) ([]podsource.Pod, error) {
 			if calls.Add(1) == 1 {
 				time.Sleep(2 * time.Hour)

@@ -233,7 +233,7 @@ func TestHazard64SourceReusesItsSlice(t *testing.T) {
 			a.Pods = pods // the same memory each time
 			return a, nil
 		})
-		source := podsource.Union(reuses, answers(recordAnswer([]string{network1}), kubeletAnswer(starts())))
+		source := podsource.Union(answers(recordAnswer([]string{network1}), kubeletAnswer(starts())), reuses)
 		n.reserve("10.0.0.8", hex64("leaked"), old)
 		r := n.reconciler(source, Options{})
 		report := n.reconcile(r)

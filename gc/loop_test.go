@@ -20,7 +20,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// A loop is Start under observation: it tells when passes were.
+// A loop runs Start and records the times of its passes.
 type loop struct {
 	*Reconciler
 	begun  time.Time
@@ -29,8 +29,7 @@ type loop struct {
 	answer atomic.Pointer[error]
 }
 
-// startLoop runs Start until the bubble's test ends, and checks that it leaves
-// nothing behind.
+// startLoop runs Start until the test ends, and checks that it leaves no goroutine.
 func startLoop(t *testing.T, n *node, source podsource.Source, opts Options) *loop {
 	l := &loop{begun: time.Now()}
 	var none error
@@ -60,7 +59,7 @@ func startLoop(t *testing.T, n *node, source podsource.Source, opts Options) *lo
 	return l
 }
 
-// sinceLast waits, and returns when there were passes meanwhile, from now on.
+// sinceLast waits, and returns the times of the passes meanwhile, counted from the call.
 func (l *loop) sinceLast(d time.Duration) []time.Duration {
 	before, from := len(l.all()), time.Since(l.begun)
 	time.Sleep(d)
@@ -71,7 +70,7 @@ func (l *loop) sinceLast(d time.Duration) []time.Duration {
 	return out
 }
 
-// all returns when all passes were until now.
+// all returns the times of all passes until now.
 func (l *loop) all() []time.Duration {
 	synctest.Wait()
 	l.mu.Lock()
@@ -79,8 +78,8 @@ func (l *loop) all() []time.Duration {
 	return slices.Clone(l.passes)
 }
 
-// inUse is a node on which nothing calls for a pass before it is due.
-func inUse(t *testing.T) *node {
+// nodeInUse is a node on which no pass is due before the interval.
+func nodeInUse(t *testing.T) *node {
 	n := newNode(t)
 	n.reserve("10.0.0.9", "other", old)
 	return n
@@ -96,7 +95,7 @@ func gaps(passes []time.Duration) (out []time.Duration) {
 func TestScheduleOfAHealthyNode(t *testing.T) {
 	for _, interval := range []time.Duration{time.Second, DefaultInterval, 24 * time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
-			l := startLoop(t, inUse(t), nil, Options{Interval: interval})
+			l := startLoop(t, nodeInUse(t), nil, Options{Interval: interval})
 			if diff := cmp.Diff([]time.Duration{0}, l.all()); diff != "" {
 				t.Errorf("passes at the start (-want +got):\n%s", diff)
 			}
@@ -117,12 +116,12 @@ func TestScheduleOfAHealthyNode(t *testing.T) {
 func TestScheduleAfterErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		logs := newLogs(0)
-		l := startLoop(t, inUse(t), nil, Options{Logger: logs.logger()})
+		l := startLoop(t, nodeInUse(t), nil, Options{Logger: logs.logger()})
 		err := errors.New("server is away")
 		l.answer.Store(&err)
 		passes := l.sinceLast(8 * time.Hour)
-		// The first comes when it is due, the next ones after 1, 2, 4 ... seconds and
-		// up to a half more, and never rarer than the interval.
+		// The first comes when it is due, the next ones after 1, 2, 4 ... seconds and up to a
+		// half more, at most after the interval.
 		if len(passes) < 13 {
 			t.Fatalf("passes after an error: %v", passes)
 		}
@@ -140,35 +139,35 @@ func TestScheduleAfterErrors(t *testing.T) {
 			}
 		}
 		if logged != len(passes) {
-			t.Errorf("%d errors are logged of %d passes", logged, len(passes))
+			t.Errorf("%d errors were logged in %d passes", logged, len(passes))
 		}
 		var none error
 		l.answer.Store(&none)
 		if passes := l.sinceLast(time.Hour); len(passes) < 5 || len(passes) > 7 {
 			t.Errorf("%d passes in the hour after the errors ended", len(passes))
 		}
-		l.answer.Store(&err) // the pauses begin anew
+		l.answer.Store(&err) // the pauses start over
 		if g := gaps(l.sinceLast(12 * time.Minute)); len(g) < 3 || g[0] > 1500*time.Millisecond {
 			t.Errorf("gaps after the next error: %v", g)
 		}
 	})
 }
 
-// A pass comes when a report says that it is worth it. Between such passes that
-// release nothing the pauses grow, up to the interval.
+// A pass comes at the time of Report.NextCheck. The pauses before such passes grow up to the
+// interval as long as they release nothing.
 func TestScheduleOfChecks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := inUse(t)
+		n := nodeInUse(t)
 		n.reserve("10.0.0.2", "leaked", DefaultMinAge-3*time.Minute)
 		l := startLoop(t, n, nil, Options{})
-		if got := l.sinceLast(198 * time.Second); len(got) != 1 || got[0] < 3*time.Minute { // and a tenth more
+		if got := l.sinceLast(198 * time.Second); len(got) != 1 || got[0] < 3*time.Minute { // up to a tenth more
 			t.Errorf("passes at %v, want one after 3 minutes", got)
 		}
 		if n.exists("10.0.0.2") {
-			t.Error("what was young is old now, and still there")
+			t.Error("a reservation that is now old enough was not released")
 		}
-		// One ripens every second: the pauses between the passes are 15 seconds at
-		// least, and what they release keeps them so short.
+		// One becomes old enough every second: the pauses are at least 15 seconds, and stay as
+		// short since the passes release something.
 		for i := range 200 {
 			n.reserve(ips("10.0.1.0")[0].Next().String(), "leaked", 0)
 			ip := ips("10.0.1.0")[0]
@@ -185,9 +184,9 @@ func TestScheduleOfChecks(t *testing.T) {
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
-		n := inUse(t)
+		n := nodeInUse(t)
 		l := startLoop(t, n, podsource.Func(func(context.Context) ([]podsource.Pod, error) {
-			// There is always a pod that ends to hold something in a second.
+			// There is always a pod that stops holding an address in a second.
 			return []podsource.Pod{other, {UID: "1", IPs: ips("10.0.0.77"), FinishedAt: time.Now().Add(time.Second - 5*time.Minute)}}, nil
 		}), Options{})
 		want := 15 * time.Second
@@ -203,8 +202,8 @@ func TestScheduleOfChecks(t *testing.T) {
 // Trigger has a floor of five seconds, and many calls lead to one pass.
 func TestTrigger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := startLoop(t, inUse(t), nil, Options{})
-		for range 100 { // the pass of the start has just been
+		l := startLoop(t, nodeInUse(t), nil, Options{})
+		for range 100 { // AtStartup's pass has just ended
 			l.Trigger()
 		}
 		if passes := l.sinceLast(time.Minute); len(passes) != 1 || passes[0] != 5*time.Second {
@@ -215,7 +214,7 @@ func TestTrigger(t *testing.T) {
 		if got := len(l.all()) - before; got != 1 {
 			t.Errorf("a trigger a minute after a pass led to %d passes at once, want one", got)
 		}
-		for range 600 { // a caller who never stops
+		for range 600 { // a caller that does not stop
 			l.Trigger()
 			time.Sleep(100 * time.Millisecond)
 		}
@@ -228,7 +227,7 @@ func TestTrigger(t *testing.T) {
 		if got := l.sinceLast(9 * time.Minute); len(got) > 1 {
 			t.Errorf("passes at %v without a trigger", got)
 		}
-		// After a source's error not even Trigger shortens the pause.
+		// After a source's error Trigger does not shorten the pause.
 		err := errors.New("server is away")
 		l.answer.Store(&err)
 		l.sinceLast(15 * time.Minute)
@@ -248,13 +247,13 @@ func TestTrigger(t *testing.T) {
 	})
 }
 
-// A pass that judged, and met one file that can't be read, is no failure to back
-// off from: what ripens is released when it is due.
+// A pass with one file that can't be read, and answers that count, does not make the pauses
+// grow: other reservations are released when they are old enough.
 func TestScheduleBesideAFileThatCanNotBeRead(t *testing.T) {
 	errFile := errors.New("one file can't be read")
 	var p pauses
 	if pause, floor := p.after(&Report{Reservations: []Entry{{}}}, errFile, 10*time.Minute); pause > 3*time.Second/2 || floor != pause {
-		t.Errorf("after the first error, where nothing ripens, the next pass is in %v, with Trigger in %v", pause, floor)
+		t.Errorf("after the first error, without a NextCheck, the next pass is in %v, with Trigger in %v", pause, floor)
 	}
 	for range 20 {
 		report := Report{Sources: []SourceReport{{}}, Reservations: []Entry{{Verdict: Released}}, NextCheck: time.Now().Add(20 * time.Second)}
@@ -268,29 +267,29 @@ func TestScheduleBesideAFileThatCanNotBeRead(t *testing.T) {
 		pause, floor = p.after(&report, errFile, 10*time.Minute)
 	}
 	if pause < 10*time.Minute || floor > time.Minute {
-		t.Errorf("where nothing ripens the next pass is in %v, with Trigger in %v", pause, floor)
+		t.Errorf("without a NextCheck the next pass is in %v, with Trigger in %v", pause, floor)
 	}
 	if pause, floor = p.after(&Report{}, errFile, 10*time.Minute); floor != pause {
-		t.Errorf("where nothing could be listed the next pass is in %v, with Trigger in %v", pause, floor)
+		t.Errorf("without a list the next pass is in %v, with Trigger in %v", pause, floor)
 	}
 }
 
-// Start ends with its context, whatever it is at.
+// Start ends with its context at any time.
 func TestStartEndsWithItsContext(t *testing.T) {
 	for _, c := range []struct {
 		reason string
-		hangs  int           // the question that is not answered; 0: none
+		hangs  int           // the call of the source that hangs; 0: none
 		after  time.Duration // the end of the context
-		passes int           // that were begun by then
+		passes int           // begun by then
 	}{
 		{"in the hook", 1, time.Second, 1},
-		{"before Trigger would count", 0, 2 * time.Second, 1},
+		{"in the floor", 0, 2 * time.Second, 1},
 		{"in the pause", 0, time.Minute, 1},
 		{"in a pass", 2, DefaultInterval*11/10 + time.Second, 2},
 	} {
 		t.Run(c.reason, inBubble(func(t *testing.T) {
 			asked, passes, logs := 0, 0, newLogs(0)
-			r := inUse(t).reconciler(podsource.Func(func(context.Context) ([]podsource.Pod, error) {
+			r := nodeInUse(t).reconciler(podsource.Func(func(context.Context) ([]podsource.Pod, error) {
 				if asked++; asked == c.hangs {
 					time.Sleep(time.Hour)
 				}
@@ -305,17 +304,17 @@ func TestStartEndsWithItsContext(t *testing.T) {
 			if again := logs.with("Releasing leaked addresses; trying again later", "in"); passes != c.passes || again != 0 {
 				t.Errorf("%d passes, want %d; logged %d times that there will be another", passes, c.passes, again)
 			}
-			time.Sleep(time.Hour) // the source comes back
+			time.Sleep(time.Hour) // the source returns
 		}))
 	}
 }
 
-// A pass of the loop that waits for the plugin's lock is given up in the end.
+// A pass of the loop that waits too long for another pass ends.
 func TestLoopGivesUpAPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := inUse(t)
+		n := nodeInUse(t)
 		r := n.reconciler(podsource.Static{other}, Options{Interval: time.Second})
-		r.sem <- struct{}{} // another pass, which does not end
+		r.sem <- struct{}{} // another pass, which never ends
 		begun := time.Now()
 		_, err := r.reconcileWithTimeout(t.Context())
 		if !errors.Is(err, ErrBusy) || time.Since(begun) != time.Minute+time.Second {

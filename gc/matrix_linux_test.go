@@ -13,7 +13,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// matrixColumns are the sets of sources with which each case is tried.
+// matrixColumns are the sets of sources with which each case runs.
 var matrixColumns = []struct {
 	name  string
 	kinds []simKind
@@ -30,11 +30,11 @@ var matrixColumns = []struct {
 	{"kubelet + runtime + kernel + cache", []simKind{fromKubelet, fromRuntime, fromProcesses, fromCache}},
 }
 
-// matrixRows are cases in which a source can go wrong. Here the simulation does
-// not keep to what A2 and A3 ask of a source: the matrix shows who breaks them.
+// matrixRows are cases in which a source can go wrong. Here the simulation does not keep to
+// A2 and A3: the matrix shows which sources break them.
 var matrixRows = []struct {
 	hazard, name string
-	lasts        bool // passes follow for an hour; else there is one
+	lasts        bool // passes run for an hour; else there is one pass
 	happens      func(s *simulation)
 }{
 	{"01, 02", "running, no address in its status yet", true, func(s *simulation) {
@@ -189,7 +189,7 @@ var matrixRows = []struct {
 	}},
 }
 
-// addSandbox gives a pod a sandbox, its ADD done.
+// addSandbox adds a sandbox to a pod, and finishes its ADD.
 func (s *simulation) addSandbox(p *simPod) *simSandbox {
 	b := s.beginADD(p, p.nets, netip.Addr{}, false)
 	s.finishADD(b)
@@ -197,14 +197,14 @@ func (s *simulation) addSandbox(p *simPod) *simSandbox {
 	return b
 }
 
-// running starts a pod that all is well with.
+// running adds a pod that runs and is reported.
 func (s *simulation) running() {
 	p := s.startPod(&simPod{})
 	s.addSandbox(p)
 	s.report(p, 0)
 }
 
-// try makes a row's case for one set of sources, and says what comes of it.
+// try runs a row's case with one set of sources, and returns the result.
 func try(t *testing.T, row int, kinds []simKind) string {
 	t.Helper()
 	s, err := newSimulation(simDir(t), simConfig{sources: kinds}, func(string, ...any) {})
@@ -248,8 +248,8 @@ func (s *simulation) leaks() bool {
 	return false
 }
 
-// TestHazard33Matrix computes which hazards each kind of source leaves open,
-// and fails when the README says otherwise. With -update it writes the table.
+// TestHazard33Matrix computes which hazards remain with each set of sources, and compares
+// the table with that in the README. With -update it writes the table.
 func TestHazard33Matrix(t *testing.T) {
 	var table strings.Builder
 	table.WriteString("| hazard | the case |")
@@ -273,7 +273,7 @@ func TestHazard33Matrix(t *testing.T) {
 	before, rest, ok1 := strings.Cut(string(readme), begin)
 	old, after, ok2 := strings.Cut(rest, end)
 	if !ok1 || !ok2 {
-		t.Fatal("podsource/README.md has no place for the matrix")
+		t.Fatal("podsource/README.md has no comments around the matrix")
 	}
 	if old == table.String() {
 		return
@@ -287,7 +287,7 @@ func TestHazard33Matrix(t *testing.T) {
 	}
 }
 
-// Hazard 35 by hand: whoever else is asked decides.
+// A pod deleted by force is not listed by kubelet, but by another source.
 func TestHazard35DeletedByForce(t *testing.T) {
 	for _, c := range []struct {
 		reason string
@@ -300,7 +300,7 @@ func TestHazard35DeletedByForce(t *testing.T) {
 			n := newNode(t)
 			n.reserve("10.0.0.2", "sandbox", old)
 			n.reserve("10.0.0.3", "leaked", old)
-			kubelet := podsource.Static{other} // does not list it any more
+			kubelet := podsource.Static{other} // no longer lists it
 			report := n.pass(podsource.Union(kubelet, podsource.Static{c.entry}), Options{})
 			n.check(report, map[string]Verdict{"10.0.0.2": InUse, "10.0.0.3": Released})
 		})

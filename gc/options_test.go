@@ -12,8 +12,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// What a caller gets wrong is an error of the constructor, and not one of the
-// passes, or of an address.
+// Arguments that are wrong are errors of the constructor, not of later passes.
 func TestHazard44ConstructorRefuses(t *testing.T) {
 	store, source := hostlocal.New(t.TempDir()), podsource.Static{other}
 	some := []string{network1}
@@ -25,7 +24,7 @@ func TestHazard44ConstructorRefuses(t *testing.T) {
 		opts     Options
 		want     string // in the error; empty: none
 	}{
-		{"all is well", store, some, source, Options{}, ""},
+		{"valid arguments", store, some, source, Options{}, ""},
 		{"several networks", store, []string{"b", "a", "c"}, source, Options{}, ""},
 		{"no store", nil, some, source, Options{}, "no store"},
 		{"no source", store, some, nil, Options{}, "no pod source"},
@@ -37,30 +36,30 @@ func TestHazard44ConstructorRefuses(t *testing.T) {
 		{"all networks, and one by its name", store, []string{"*", "a"}, source, Options{}, `"*" is not the name of a CNI network`},
 		{"a pattern", store, []string{"a*"}, source, Options{}, `"a*" is not the name of a CNI network`},
 		{"a network twice", store, []string{"a", "b", "a"}, source, Options{}, "network a is named twice"},
-		{"seconds taken for nanoseconds", store, some, source, Options{MinAge: 300}, "MinAge is 300ns"},
+		{"seconds written as nanoseconds", store, some, source, Options{MinAge: 300}, "MinAge is 300ns"},
 		{"a negative age", store, some, source, Options{MinAge: -5 * time.Minute}, "MinAge is -5m0s"},
-		{"a moment below a second", store, some, source, Options{MinAge: time.Second - 1}, "MinAge"},
+		{"a nanosecond less than a second", store, some, source, Options{MinAge: time.Second - 1}, "MinAge"},
 		{"a second", store, some, source, Options{MinAge: time.Second}, ""},
 		{"longer than any clock", store, some, source, Options{MinAge: math.MaxInt64}, "MinAge"},
 		{"StartingFor below 2 T + 10 min", store, some, source, Options{StartingFor: 14*time.Minute - 1}, "StartingFor is 13m59.999999999s; it must be from 14m0s"},
 		{"exactly that", store, some, source, Options{StartingFor: 14 * time.Minute}, ""},
-		{"that of a longer T", store, some, source, Options{RuntimeRequestTimeout: 5 * time.Minute, StartingFor: 14 * time.Minute}, "StartingFor"},
+		{"the minimum of a longer T", store, some, source, Options{RuntimeRequestTimeout: 5 * time.Minute, StartingFor: 14 * time.Minute}, "StartingFor"},
 		{"a negative T", store, some, source, Options{RuntimeRequestTimeout: -1}, "RuntimeRequestTimeout"},
 		{"T in seconds", store, some, source, Options{RuntimeRequestTimeout: 120}, "RuntimeRequestTimeout is 120ns"},
 		{"T of days", store, some, source, Options{RuntimeRequestTimeout: 48 * time.Hour}, "RuntimeRequestTimeout"},
 		{"a negative time for sources", store, some, source, Options{SourceTimeout: -1}, "SourceTimeout"},
 		{"a time for sources in seconds", store, some, source, Options{SourceTimeout: 15}, "SourceTimeout"},
 		{"a negative time for the hook", store, some, source, Options{StartupTimeout: -1}, "StartupTimeout"},
-		{"an interval without an end", store, some, source, Options{Interval: math.MaxInt64}, "Interval"},
+		{"an endless interval", store, some, source, Options{Interval: math.MaxInt64}, "Interval"},
 		{"an interval of more than a day", store, some, source, Options{Interval: 24*time.Hour + 1}, "Interval"},
 		{"of a day", store, some, source, Options{Interval: 24 * time.Hour}, ""},
 		{"an interval in seconds", store, some, source, Options{Interval: 600}, "Interval is 600ns"},
 		{"a negative interval", store, some, source, Options{Interval: -1}, "Interval"},
 		{"a busy loop", store, some, source, Options{Interval: time.Second - 1}, "Interval"},
 		{"of a second", store, some, source, Options{Interval: time.Second}, ""},
-		{"a prefix is no form", store, some, source, Options{ReleaseForms: []podsource.Form{"default-"}}, `"default-"`},
+		{"a prefix alone is not a form", store, some, source, Options{ReleaseForms: []podsource.Form{"default-"}}, `"default-"`},
 		{"forms", store, some, source, Options{ReleaseForms: []podsource.Form{podsource.AnyForm, podsource.Hex64, "default-" + podsource.Hex64}}, ""},
-		{"a form that is none", store, some, source, Options{ReleaseForms: []podsource.Form{podsource.Hex64, ""}}, "ReleaseForms"},
+		{"an empty form", store, some, source, Options{ReleaseForms: []podsource.Form{podsource.Hex64, ""}}, "ReleaseForms"},
 	} {
 		t.Run(c.reason, func(t *testing.T) {
 			r, err := New(c.store, c.networks, c.source, c.opts)
@@ -75,7 +74,7 @@ func TestHazard44ConstructorRefuses(t *testing.T) {
 	_, err := New(nil, nil, nil, Options{MinAge: -1, Interval: -1})
 	for _, want := range []string{"store", "source", "network", "MinAge", "Interval"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("got error %v, want all that is wrong in it, also %s", err, want)
+			t.Errorf("got error %v, want every error in it, also %s", err, want)
 		}
 	}
 }
@@ -96,7 +95,7 @@ func TestDefaults(t *testing.T) {
 	if opts, err = (Options{RuntimeRequestTimeout: 4 * time.Minute}).withDefaults(); err != nil || opts.MinAge != 11*time.Minute || opts.StartingFor != 18*time.Minute {
 		t.Errorf("with a T of 4 minutes: %+v, error %v", opts, err)
 	}
-	// The caller's slice is the caller's.
+	// New does not sort the caller's slice.
 	networks := []string{"b", "a"}
 	if _, err := New(hostlocal.New(""), networks, podsource.Static{}, Options{}); err != nil || networks[0] != "b" {
 		t.Errorf("New left the caller's networks as %v (error %v)", networks, err)

@@ -15,12 +15,12 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// A leaf is a source in a random tree of sources. It notes when it is asked.
+// A leaf is a source in a random tree of sources. It records when it is asked.
 type leaf struct {
 	id    int
 	rank  podsource.Rank
-	turn  podsource.Rank // its rank, or that of what may have to be asked in its place
-	after []int          // it is asked only once these have said that they are not here
+	order podsource.Rank // its rank, or a lower one of a source that may be asked in its place
+	after []int          // the leaves that must return ErrNotHere before it is asked
 	err   error
 	asked *[]*leaf
 }
@@ -54,13 +54,13 @@ func (t *tree) random(depth int, after []int) podsource.Source {
 			first.err = fmt.Errorf("leaf%d: %w", first.id, podsource.ErrNotHere)
 			then := t.random(depth-1, append(slices.Clone(after), first.id))
 			for _, l := range t.leaves[first.id+1:] {
-				if len(l.after) == len(after)+1 { // it is among the first to be asked then
-					first.turn = min(first.turn, l.turn)
+				if len(l.after) == len(after)+1 { // it may be the next to be asked
+					first.order = min(first.order, l.order)
 				}
 			}
 			return podsource.Fallback(first, then)
 		}
-		return podsource.Fallback(first, podsource.Func(func(context.Context) ([]podsource.Pod, error) { panic("asked, although the first is here") }))
+		return podsource.Fallback(first, podsource.Func(func(context.Context) ([]podsource.Pod, error) { panic("asked, although the first source is here") }))
 	}
 	members := make([]podsource.Source, 1+t.rnd.IntN(3))
 	for i := range members {
@@ -71,15 +71,15 @@ func (t *tree) random(depth int, after []int) podsource.Source {
 
 func (t *tree) leaf(after []int) *leaf {
 	rank := podsource.Rank(1 + t.rnd.IntN(5))
-	l := &leaf{id: len(t.leaves), rank: rank, turn: rank, after: after, asked: &t.asked}
+	l := &leaf{id: len(t.leaves), rank: rank, order: rank, after: after, asked: &t.asked}
 	t.leaves = append(t.leaves, l)
 	return l
 }
 
-// U4: the order of asking follows the ranks, also through nested Union, Fallback
-// and Require: at each moment the next one is of the lowest rank among those that
-// are known to have to be asked, where the first of a Fallback counts as what may
-// have to be asked in its place. Each is asked once.
+// U4: sources are asked in the order of their ranks, also in nested Union, Fallback and
+// Require. Of the sources that must be asked, the next one has the lowest rank. The first
+// source of a Fallback has the lowest rank of those that may be asked in its place. Each
+// source is asked once.
 func TestU4OrderOfAsking(t *testing.T) {
 	forTrees(t, func(_ *rand.Rand, source podsource.Source, tr *tree) string {
 		answer, err := source.Pods(context.Background())
@@ -96,8 +96,8 @@ func TestU4OrderOfAsking(t *testing.T) {
 		for i, l := range tr.asked {
 			for _, later := range tr.asked[i+1:] {
 				known := !slices.ContainsFunc(later.after, func(id int) bool { return place[id] >= i })
-				if known && later.turn < l.turn {
-					return fmt.Sprintf("leaf%d of rank %d was asked before leaf%d of rank %d", l.id, l.turn, later.id, later.turn)
+				if known && later.order < l.order {
+					return fmt.Sprintf("leaf%d of rank %d was asked before leaf%d of rank %d", l.id, l.order, later.id, later.order)
 				}
 			}
 		}
@@ -105,7 +105,7 @@ func TestU4OrderOfAsking(t *testing.T) {
 	})
 }
 
-// U4: an error anywhere is an error, and after it no more is asked.
+// U4: an error of any source is an error of the whole, and no other source is asked after it.
 func TestU4ErrorOfASource(t *testing.T) {
 	forTrees(t, func(rnd *rand.Rand, source podsource.Source, tr *tree) string {
 		failing := tr.leaves[rnd.IntN(len(tr.leaves))]

@@ -20,8 +20,8 @@ var (
 	propFirst = flag.Uint64("prop.first", 0, "the first of them")
 )
 
-// A propCase is a random pass: what is on the disk, what the sources say in each
-// look, and what the process saw before.
+// A propCase is a random pass: the reservations, the answers in each look, and what the
+// process has seen before.
 type propCase struct {
 	all      []hostlocal.Reservation
 	looks    [][]podsource.Answer // one or two
@@ -38,14 +38,14 @@ var (
 	propForms    = []podsource.Form{podsource.Hex64, podsource.AnyForm, "default-" + podsource.Hex64}
 	propIPs      = []netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.3"), netip.MustParseAddr("10.0.0.4"), netip.MustParseAddr("fd00::2")}
 	propIDs      = []string{fmt.Sprintf("%064x", 1), fmt.Sprintf("%064x", 2), fmt.Sprintf("%064x", 3), "default-" + fmt.Sprintf("%064x", 4), "odd"}
-	// Around the limits: the settings of MinAge, L and StartingFor.
+	// Ages around MinAge, L and StartingFor.
 	propAges = []time.Duration{-time.Minute, 0, time.Second, 30 * time.Second, time.Minute, 2 * time.Minute, 7*time.Minute - 1, 7 * time.Minute,
 		8 * time.Minute, 14 * time.Minute, 14*time.Minute + 1, 20 * time.Minute, 2 * time.Hour, 30 * time.Hour}
 )
 
-// judge does with a case what a pass does: see ask and pass. It returns the
-// entries, and an error where no answer counts. How many looks there are is the
-// case's: see TestSecondLook for when a pass takes two.
+// judge does with a case what ask and pass do. It returns the entries, or an error if no
+// answer counts. The case determines the number of looks; TestSecondLook tests when a pass
+// takes two.
 func (c *propCase) judge() ([]Entry, error) {
 	_, entries, err := c.snapshot()
 	return entries, err
@@ -68,7 +68,7 @@ func (c *propCase) snapshot() (*snapshot, []Entry, error) {
 	return s, entries, nil
 }
 
-// released says whether a pass would remove it.
+// released reports whether a pass would release the reservation.
 func released(e *Entry) bool { return e.Reason == Unowned || e.Reason == EmptyOwner }
 
 func maybe(rnd *rand.Rand, one int) bool { return rnd.IntN(one) == 0 }
@@ -119,7 +119,7 @@ func randomCase(rnd *rand.Rand) *propCase {
 	return c
 }
 
-// randomClock is what a process may have seen before a pass.
+// randomClock returns a clock with what a process may have seen before a pass.
 func randomClock(rnd *rand.Rand, all []hostlocal.Reservation) clock {
 	c := clock{seen: make(map[any]time.Duration)}
 	c.observe(reading{wall: propNow.wall.Add(-time.Hour), mono: propNow.mono - time.Hour, boot: propNow.boot - time.Hour})
@@ -207,8 +207,8 @@ func randomPod(rnd *rand.Rand) (p podsource.Pod) {
 	return p
 }
 
-// forCases calls check with random cases. It fails with the first of which check
-// says what is wrong.
+// forCases calls check with random cases. It fails with the first case that check finds
+// wrong, and if fewer than a twentieth of the cases count.
 func forCases(t *testing.T, check func(*rand.Rand, *propCase) (counts bool, wrong string)) {
 	t.Parallel()
 	counted, cases := 0, orUsual(*propCases, 25_000, 5_000)
@@ -225,12 +225,12 @@ func forCases(t *testing.T, check func(*rand.Rand, *propCase) (counts bool, wron
 		}
 	}
 	if counted < int(cases/20) {
-		t.Errorf("only %d of %d cases say anything", counted, cases)
+		t.Errorf("only %d of %d cases count", counted, cases)
 	}
 }
 
-// orUsual is how many random cases a test makes: as many as its flag says, else as
-// many as it usually makes, or with -short.
+// orUsual returns the number of random cases of a test: that of its flag, or else the usual
+// one or that of -short.
 func orUsual(asked, usual, short uint64) uint64 {
 	switch {
 	case asked > 0:
@@ -241,8 +241,8 @@ func orUsual(asked, usual, short uint64) uint64 {
 	return usual
 }
 
-// keptThenReleased returns what a pass would keep before a change, and release
-// after it.
+// keptThenReleased describes a reservation that a pass would keep before a change and
+// release after it.
 func keptThenReleased(before, after []Entry) string {
 	for i := range before {
 		if !released(&before[i]) && released(&after[i]) {
@@ -252,7 +252,7 @@ func keptThenReleased(before, after []Entry) string {
 	return ""
 }
 
-// edit returns the case with one member of both looks changed.
+// edit returns the case with one member changed in all looks.
 func (c *propCase) edit(member int, change func(*podsource.Answer)) *propCase {
 	d := c.clone()
 	for i := range d.looks {
@@ -261,7 +261,7 @@ func (c *propCase) edit(member int, change func(*podsource.Answer)) *propCase {
 	return d
 }
 
-// clone returns a copy in which answers can be changed, but nothing in them.
+// clone returns a copy whose answers can be changed, but not the slices in them.
 func (c *propCase) clone() *propCase {
 	d := *c
 	d.looks = make([][]podsource.Answer, len(c.looks))

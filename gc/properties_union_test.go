@@ -15,13 +15,12 @@ import (
 
 type typesUID = types.UID
 
-// The four properties of Union (see its comment, and R2 to R14), over random
-// passes. Among passes that R2 and R9 let through:
+// This file tests the four properties of Union (see its comment, and R2 to R14) with random
+// passes in which each answer counts by R2 and R9.
 
-// U1: adding an entry never turns a keep into a release. The exception is one of
-// a member that sees ADDs, where another has a cache: that a container's ADD is
-// under way explains why the cache has no record of it yet. So it is part of
-// what is declared.
+// U1: adding an entry never turns a keep into a release. The exception is an entry of a member
+// that sees ADDs, beside a cache: an ADD in flight explains why the cache has no record of the
+// container yet, so the entry is part of the declaration.
 func TestU1AddingAnEntry(t *testing.T) {
 	forCases(t, func(rnd *rand.Rand, c *propCase) (bool, string) {
 		member := rnd.IntN(len(c.looks[0]))
@@ -40,8 +39,8 @@ func TestU1AddingAnEntry(t *testing.T) {
 	})
 }
 
-// U1: neither does adding a member that declares nothing, and speaks of no
-// network that the others do not speak of, nor of a time.
+// U1: nor does adding a member that declares nothing, and speaks only of networks and times
+// of which the others speak.
 func TestU1AddingAMember(t *testing.T) {
 	forCases(t, func(rnd *rand.Rand, c *propCase) (bool, string) {
 		a := podsource.Answer{Source: "another", Pods: randomPods(rnd)}
@@ -78,10 +77,10 @@ func compare(c, d *propCase, what string) (bool, string) {
 	return true, ""
 }
 
-// declarations are the ways to take one away from an answer.
+// declarations are the kinds of declarations that can be removed from an answer.
 var declarations = []struct {
 	name string
-	// exists says whether a has it, remove takes it away.
+	// exists reports whether an answer has the declaration; remove removes it.
 	exists func(a *podsource.Answer) bool
 	remove func(a *podsource.Answer)
 }{
@@ -93,15 +92,13 @@ var declarations = []struct {
 	{"authoritative", func(a *podsource.Answer) bool { return a.Authoritative }, func(a *podsource.Answer) { a.Authoritative = false }},
 }
 
-// U2: taking a declaration away never turns a keep into a release. What it
-// changes is a claim of R4, a foreign of R14, or the part of R5's default above
-// the caller's setting, within its form and networks, and not by an answer from
-// before the reservation was first seen.
+// U2: removing a declaration never turns a keep into a release. A declaration may only end a
+// claim of R4, a foreign of R14, or the part of R5's default above MinAge, in its form and
+// networks, and not by an answer from before the reservation was first seen.
 //
-// There are two exceptions, which are what R14 and the cache's check say. That
-// some source says which containers it means is what makes others foreign. And
-// where two sources see addresses, the cache has to explain those of both: there
-// is one such source in these cases.
+// R14 and the check of caches make two exceptions. A source that declares which containers it
+// means makes others foreign. And with two sources that see addresses, the cache must explain
+// those of both, so these cases have only one such source.
 func TestU2TakingADeclarationAway(t *testing.T) {
 	forCases(t, func(rnd *rand.Rand, c *propCase) (bool, string) {
 		member := rnd.IntN(len(c.looks[0]))
@@ -142,7 +139,7 @@ func TestU2TakingADeclarationAway(t *testing.T) {
 	})
 }
 
-// U2: a declaration counts where it is made in every look (R5).
+// U2: a declaration counts only if it is made in every look (R5).
 func TestU2InOneLookOnly(t *testing.T) {
 	forCases(t, func(rnd *rand.Rand, c *propCase) (bool, string) {
 		member, declaration := rnd.IntN(len(c.looks[0])), declarations[rnd.IntN(len(declarations))]
@@ -164,8 +161,8 @@ func TestU2InOneLookOnly(t *testing.T) {
 	})
 }
 
-// What is released on a minimum age below L, or because a source sees ADDs, was
-// unowned in two looks (R4, R5).
+// A release with a minimum age below L, or because a source sees ADDs, takes two looks (R4,
+// R5).
 func TestOneLook(t *testing.T) {
 	forCases(t, func(_ *rand.Rand, c *propCase) (bool, string) {
 		c.looks = c.looks[:1]
@@ -173,7 +170,7 @@ func TestOneLook(t *testing.T) {
 		d := c.clone()
 		d.opts.MinAge = max(c.opts.MinAge, DefaultMinAge)
 		for i := range d.looks[0] {
-			d.looks[0][i].SeesADDs = d.looks[0][i].SeesADDs && cache // it explains what a cache lacks
+			d.looks[0][i].SeesADDs = d.looks[0][i].SeesADDs && cache // an ADD explains a missing record of a cache
 		}
 		one, err := c.judge()
 		if err != nil {
@@ -184,8 +181,8 @@ func TestOneLook(t *testing.T) {
 	})
 }
 
-// endsTooMuch says what is wrong where a declaration has let go of what is kept
-// without it.
+// endsTooMuch says what is wrong if a declaration leads to the release of a reservation that
+// is kept without it.
 func (c *propCase) endsTooMuch(a *podsource.Answer, declaration string, kept *Entry) string {
 	opts, _ := c.opts.withDefaults()
 	at := propNow
@@ -200,7 +197,7 @@ func (c *propCase) endsTooMuch(a *podsource.Answer, declaration string, kept *En
 			return "it is younger than the minimum age that was set"
 		}
 	default:
-		return "that is no claim of R4, no foreign and not young"
+		return "it was not starting, foreign or young"
 	}
 	if kept.Verdict != Foreign && at.mono < c.clock.firstSeen(propNow, fileOf(kept.Reservation)) {
 		return "the answer is from before it was first seen"
@@ -211,11 +208,11 @@ func (c *propCase) endsTooMuch(a *podsource.Answer, declaration string, kept *En
 	return ""
 }
 
-// U3: what R3, R10 or the minimum age that was set keep on one member's entries
-// alone stays kept, whatever the others say.
+// U3: a reservation that R3, R10 or MinAge keeps by one member's entries alone stays kept,
+// whatever the other members list and declare.
 func TestU3OneMemberAlone(t *testing.T) {
 	forCases(t, func(rnd *rand.Rand, c *propCase) (bool, string) {
-		c.noADD = false // which is of R5's age, too
+		c.noADD = false // it waives the minimum age
 		member := rnd.IntN(len(c.looks[0]))
 		alone := c.clone()
 		for i := range alone.looks {
@@ -254,7 +251,7 @@ func TestU4OrderOfMembers(t *testing.T) {
 	})
 }
 
-// U4: neither does a member that is there twice, nor an entry.
+// U4: a member or an entry that is there twice changes no verdict.
 func TestU4Duplicates(t *testing.T) {
 	forCases(t, func(rnd *rand.Rand, c *propCase) (bool, string) {
 		d := c.clone()
@@ -287,7 +284,7 @@ func same(c, d *propCase, what string) (bool, string) {
 	return err1 == nil, ""
 }
 
-// U4: an item that can't be what it says is an error, wherever it is (R2).
+// U4: an item that is not valid is an error, wherever it is (R2).
 func TestU4Error(t *testing.T) {
 	forCases(t, func(rnd *rand.Rand, c *propCase) (bool, string) {
 		d, look, member := c.clone(), rnd.IntN(len(c.looks)), rnd.IntN(len(c.looks[0]))
@@ -299,8 +296,7 @@ func TestU4Error(t *testing.T) {
 	})
 }
 
-// A pass takes a second look wherever two would let something go that one does
-// not (R5).
+// A pass takes a second look if two looks release a reservation that one look does not (R5).
 func TestSecondLook(t *testing.T) {
 	forCases(t, func(_ *rand.Rand, c *propCase) (bool, string) {
 		c.looks = c.looks[:1]
@@ -311,7 +307,7 @@ func TestSecondLook(t *testing.T) {
 		c.looks = [][]podsource.Answer{c.looks[0], c.looks[0]}
 		two, err := c.judge()
 		if wrong := keptThenReleased(one, two); wrong != "" && !s.wantsSecondLook() {
-			return true, "with a second look, for which nobody asks: " + wrong
+			return true, "with a second look, which a pass would not take: " + wrong
 		}
 		return err == nil, ""
 	})

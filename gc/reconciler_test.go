@@ -22,7 +22,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// An answer that comes after the end of the context may be cut short.
+// An answer from after the end of the context may be incomplete.
 func TestHazard37AnswerAfterTheEnd(t *testing.T) {
 	n := newNode(t)
 	n.reserve("10.0.0.2", "leaked", old)
@@ -33,13 +33,13 @@ func TestHazard37AnswerAfterTheEnd(t *testing.T) {
 	}), Options{})
 	report, err := r.Reconcile(ctx)
 	if !errors.Is(err, context.Canceled) || !errors.Is(err, ErrRefused) {
-		t.Errorf("got error %v, want the context's, of the question", err)
+		t.Errorf("got error %v, want the context's, of the call", err)
 	}
 	if report.Counts()[Released] != 0 || !n.exists("10.0.0.2") {
 		t.Errorf("got %v, want nothing released", report.Counts())
 	}
-	if _, err := r.callSource(ctx); !errors.Is(err, context.Canceled) { // also where the pass does not see the end before the answer
-		t.Errorf("got error %v of the question, want the context's", err)
+	if _, err := r.callSource(ctx); !errors.Is(err, context.Canceled) { // also if the pass gets the answer first
+		t.Errorf("got error %v of the call, want the context's", err)
 	}
 }
 
@@ -59,7 +59,7 @@ func TestContextEndsBetweenTwoLooks(t *testing.T) {
 	})
 }
 
-// An error of the second look is one of the pass.
+// An error in the second look is an error of the pass.
 func TestSecondLookFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		errAway := errors.New("server is away")
@@ -81,8 +81,8 @@ func TestSecondLookFails(t *testing.T) {
 	})
 }
 
-// Several callers at once: one pass at a time, and who gives up waiting for it
-// is told so.
+// Several callers at once: passes run one at a time, and a caller whose context ends while it
+// waits gets ErrBusy.
 func TestPassesDoNotOverlap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -115,9 +115,9 @@ func TestPassesDoNotOverlap(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		time.Sleep(time.Minute) // the source's, too, come to their end
+		time.Sleep(time.Minute) // until the calls of the source return
 		if most.Load() != 1 {
-			t.Errorf("%d passes went on at once", most.Load())
+			t.Errorf("%d passes ran at once", most.Load())
 		}
 		if passed != 1 || busy != 1 || given != 1 {
 			t.Errorf("%d passed, %d were told that another pass is under way, and %d gave up asking, want one each", passed, busy, given)
@@ -125,8 +125,7 @@ func TestPassesDoNotOverlap(t *testing.T) {
 	})
 }
 
-// Only narrows what is released, and nothing else: what it leaves out is reported as
-// leaked.
+// Only selects among the leaked reservations: the others are reported as leaked.
 func TestOnly(t *testing.T) {
 	n := newNode(t)
 	for _, ip := range []string{"10.0.0.2", "10.0.0.3", "10.0.0.4"} {
@@ -142,7 +141,7 @@ func TestOnly(t *testing.T) {
 	})
 }
 
-// DryRun writes nothing, takes no lock, and says what would be.
+// DryRun writes nothing, takes no lock, and reports what would be released.
 func TestDryRun(t *testing.T) {
 	n := newNode(t)
 	n.reserve("10.0.0.2", "leaked", old)
@@ -151,15 +150,14 @@ func TestDryRun(t *testing.T) {
 	report := n.pass(podsource.Static{{IPs: ips("10.0.0.3")}}, Options{DryRun: true})
 	n.checkReasons(report, map[string]Reason{"10.0.0.2": Unowned, "10.0.0.3": AddressClaimed, "10.0.0.4": EmptyOwner})
 	if n.exists("lock") || report.LockHeld != 0 {
-		t.Errorf("a dry run made the lock's file, or held the lock for %v", report.LockHeld)
+		t.Errorf("a dry run made the lock file, or held the lock for %v", report.LockHeld)
 	}
 	if got := report.Reservations[1].ContainerID; got != "live" {
 		t.Errorf("a dry run shows owner %q, want what the file says", got)
 	}
 }
 
-// R12: a second pass over the same state does nothing. R8: without a leak the
-// lock is not touched.
+// R12: a second pass does nothing. R8: without a leak it does not touch the lock.
 func TestSecondPassDoesNothing(t *testing.T) {
 	n := newNode(t)
 	n.reserve("10.0.0.2", "leaked", old)
@@ -176,12 +174,12 @@ func TestSecondPassDoesNothing(t *testing.T) {
 	}
 	report = n.reconcile(r)
 	if report.LockHeld != 0 || n.exists("lock") {
-		t.Errorf("lock held for %v, want a pass without a leak to leave the lock alone", report.LockHeld)
+		t.Errorf("lock held for %v, want a pass without a leak not to take the lock", report.LockHeld)
 	}
 	n.check(report, map[string]Verdict{"10.0.0.3": InUse, "10.0.0.4": Young})
 }
 
-// R12: two collectors at once; each address is released by one of them.
+// R12: of two collectors at once, one releases each address.
 func TestHazard29TwoCollectors(t *testing.T) {
 	n := newNode(t)
 	const leaks = 500
@@ -217,9 +215,9 @@ func TestHazard29TwoCollectors(t *testing.T) {
 	}
 }
 
-// Bad input gets a clear error and loses nothing.
+// An unusable directory is a clear error, and nothing is released.
 func TestBadDirectory(t *testing.T) {
-	t.Run("missing: nothing is reserved, and nothing is made", func(t *testing.T) {
+	t.Run("missing: nothing is reserved or made", func(t *testing.T) {
 		n := newNode(t)
 		n.store = hostlocal.New(filepath.Join(n.dataDir, "networks"))
 		report := n.pass(podsource.Static{other}, Options{})
@@ -265,8 +263,7 @@ func TestBadDirectory(t *testing.T) {
 	})
 }
 
-// An error of the listing ends the pass before a source is asked, whichever of its two
-// parts meets it.
+// An error of either part of the listing ends the pass before a source is asked.
 func TestListingFails(t *testing.T) {
 	for _, c := range []struct {
 		reason string
@@ -287,7 +284,7 @@ func TestListingFails(t *testing.T) {
 			var cancel func()
 			ctx.Context, cancel = context.WithCancel(ctx.Context)
 			asked := 0
-			ctx.onCheck(func() { // in the listing, after the networks' names were read
+			ctx.onCheck(func() { // in the listing, after the names of the networks were read
 				if asked++; asked == 2 {
 					c.fail(n, cancel)
 				}
@@ -321,7 +318,7 @@ func TestDependencies(t *testing.T) {
 			t.Errorf("the core depends on %s: %s", banned.path, banned.reason)
 		}
 	}
-	// The packages know of each other in one direction only.
+	// Only gc imports the other two.
 	for pkg, banned := range map[string]string{"../hostlocal": "podsource", "../podsource": "hostlocal-gc/hostlocal-gc/hostlocal"} {
 		out, err := exec.Command("go", "list", "-deps", pkg).Output()
 		if err != nil {

@@ -24,7 +24,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// When a second pass is worth it.
+// NextCheck is the earliest time at which another pass may release something.
 func TestNextCheck(t *testing.T) {
 	ago := func(d time.Duration) time.Time { return time.Now().Add(-d) }
 	for _, c := range []struct {
@@ -33,21 +33,21 @@ func TestNextCheck(t *testing.T) {
 		members func() []podsource.Answer
 		want    time.Duration // from now, 0 for no next check
 	}{
-		{"young: when it is old enough", time.Minute, func() []podsource.Answer { return plain(other) }, 6 * time.Minute},
+		{"young: when it is as old as MinAge", time.Minute, func() []podsource.Answer { return plain(other) }, 6 * time.Minute},
 		{"from the future: counted from when it was first seen", -time.Hour, func() []podsource.Answer { return plain(other) }, 7 * time.Minute},
-		{"by a list that is not up to date", 10 * time.Minute, func() []podsource.Answer {
+		{"with an old answer: as old as MinAge before the answer", 10 * time.Minute, func() []podsource.Answer {
 			return []podsource.Answer{asOf(criAnswer(), -5*time.Minute)}
 		}, 2 * time.Minute},
 		{"starting: when the source would name it, and it has been seen for L", 10 * time.Minute, func() []podsource.Answer {
 			return []podsource.Answer{criAnswer(), kubeletAnswer(startingPod("web", ago(20*time.Minute)))}
 		}, 7 * time.Minute},
-		{"starting: StartingFor, and a moment", 7 * time.Minute, func() []podsource.Answer {
+		{"starting: just after StartingFor", 7 * time.Minute, func() []podsource.Answer {
 			return []podsource.Answer{criAnswer(), kubeletAnswer(starts())}
 		}, 7*time.Minute + 1},
-		{"starting, and no source would name it", 10 * time.Minute, func() []podsource.Answer {
+		{"starting, and no source would name it: never", 10 * time.Minute, func() []podsource.Answer {
 			return []podsource.Answer{kubeletAnswer(startingPod("web", ago(20*time.Minute)))}
 		}, 0},
-		{"in use by a pod that has finished: when that holds nothing any more", time.Hour, func() []podsource.Answer {
+		{"in use by a finished pod: when that no longer holds it", time.Hour, func() []podsource.Answer {
 			return plain(podsource.Pod{ContainerIDs: []string{hex64("sandbox")}, FinishedAt: ago(2 * time.Minute)}, podsource.Pod{FinishedAt: ago(time.Minute)})
 		}, 3 * time.Minute},
 		{"in use: never", time.Hour, func() []podsource.Answer { return plain(sandbox("1", hex64("sandbox"))) }, 0},
@@ -70,7 +70,7 @@ func TestNextCheck(t *testing.T) {
 	}
 }
 
-// What each source contributed, and how the pass went.
+// The report of a pass with two sources.
 func TestReportOfAPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -113,7 +113,7 @@ func TestReportOfAPass(t *testing.T) {
 	})
 }
 
-// Where a claim comes from: the source, and what it saw.
+// A reference to a pod says where the claim comes from: the source, and what it saw.
 func TestReportSaysWhereAClaimComesFrom(t *testing.T) {
 	for _, c := range []struct {
 		source string
@@ -133,12 +133,12 @@ func TestReportSaysWhereAClaimComesFrom(t *testing.T) {
 	} {
 		ref := refOf(&c.pod, c.source)
 		if ref.From != c.from || ref.String() != c.text {
-			t.Errorf("%+v of %q: from %q, and called %q; want %q and %q", c.pod, c.source, ref.From, ref.String(), c.from, c.text)
+			t.Errorf("%+v of %q: from %q, as text %q; want %q and %q", c.pod, c.source, ref.From, ref.String(), c.from, c.text)
 		}
 	}
 }
 
-// The JSON is a contract: see MarshalJSON.
+// The JSON is stable: see MarshalJSON.
 func TestReportJSON(t *testing.T) {
 	start := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 	reservation := func(ip, id, ifName string) *hostlocal.Reservation {
@@ -169,7 +169,7 @@ func TestReportJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	golden(t, "report.json", got.String()+"\n")
-	// A pointer marshals alike, and what is empty or unknown is left out.
+	// A pointer marshals alike. Empty fields are left out.
 	pointer, err := json.Marshal(&report)
 	if err != nil || !bytes.Equal(pointer, text) {
 		t.Errorf("a pointer to the report marshals as %s (error %v)", pointer, err)
@@ -184,8 +184,7 @@ func TestReportJSON(t *testing.T) {
 	}
 }
 
-// What was released is logged for all, what was kept for those who ask, and one
-// line says what the pass came to.
+// Releases and a summary of the pass are logged at V(0), kept reservations at higher levels.
 func TestLog(t *testing.T) {
 	const released, kept, compared = "Released a leaked reservation", "Kept a reservation", "Compared reservations with live pods"
 	for _, c := range []struct {
@@ -232,7 +231,7 @@ func TestLog(t *testing.T) {
 	}
 }
 
-// Which addresses without a reservation host-local may hand out.
+// AtRisk reports the addresses that host-local may give to another pod.
 func TestAtRisk(t *testing.T) {
 	ours := iprange.Set{{First: netip.MustParseAddr("10.0.0.2"), Last: netip.MustParseAddr("10.0.0.9")}}
 	web := &Pod{Name: "web"}
@@ -244,11 +243,11 @@ func TestAtRisk(t *testing.T) {
 		want   bool
 	}{
 		{"it is of a range", "10.0.0.2", web, ours, true},
-		{"also where only the kernel has seen it", "10.0.0.2", &Pod{}, ours, true},
+		{"only the kernel shows it", "10.0.0.2", &Pod{}, ours, true},
 		{"another plugin gave it", "192.0.2.2", web, ours, false},
 		{"no range is known, and it is a pod's", "10.0.0.2", web, nil, true},
 		{"no range is known, and it may be another runtime's", "172.17.0.2", &Pod{}, nil, false},
-		{"made by hand, of no pod", "172.17.0.2", nil, nil, false},
+		{"no pod", "172.17.0.2", nil, nil, false},
 	} {
 		u := Unreserved{IP: netip.MustParseAddr(c.ip), Pod: c.pod}
 		if got := u.AtRisk(c.ranges); got != c.want {

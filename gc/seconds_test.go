@@ -14,11 +14,12 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// R5, "Seconds": a MinAge below L counts only in a pass in which who sees ADDs
-// and addresses and a cache that passed its check answered, in two looks.
+// This file tests R5, "Seconds": a MinAge below L counts only in a pass with answers of a
+// source that sees ADDs and addresses and of a cache that passed its check, in two looks. It
+// also tests the hook's assertion.
 
-// complete is all that a MinAge of seconds takes: db lives, and the cache has
-// its entry.
+// complete returns the answers with which a MinAge of seconds counts: db is live, and the
+// cache has its entry.
 func complete() (namespaces, cache podsource.Answer) {
 	db := attached(network1, hex64("db"), "10.0.0.9")
 	return netnsAnswer(configured("10.0.0.9")), cacheAnswer([]podsource.Pod{db})
@@ -47,7 +48,7 @@ func TestSecondsCountOnlyWithBoth(t *testing.T) {
 		looks  int
 	}{
 		{"both", []podsource.Answer{namespaces, cache}, nil, 10 * time.Second, Unowned, 2},
-		{"younger than what is set", []podsource.Answer{namespaces, cache}, nil, 10*time.Second - 1, TooYoung, 1},
+		{"younger than MinAge", []podsource.Answer{namespaces, cache}, nil, 10*time.Second - 1, TooYoung, 1},
 		{"no namespaces", []podsource.Answer{cache, criAnswer()}, nil, 6 * time.Minute, NotYetListed, 1},
 		{"namespaces read before it was first seen", []podsource.Answer{asOf(namespaces, -time.Second), cache}, nil, 6 * time.Minute, NotYetListed, 2},
 		{"a cache read before it was first seen", []podsource.Answer{namespaces, asOf(cache, -time.Second), criAnswer()}, nil, 6 * time.Minute, NotYetListed, 1},
@@ -76,7 +77,7 @@ func TestSecondsCountOnlyWithBoth(t *testing.T) {
 		t.Run(c.reason, inBubble(func(t *testing.T) {
 			n := newNode(t)
 			n.reserve("10.0.0.2", hex64("web"), c.age)
-			n.reserve("10.0.0.8", hex64("leaked"), c.age) // has a second look wanted where the first finds web
+			n.reserve("10.0.0.8", hex64("leaked"), c.age) // requires a second look if the first one finds web
 			n.reserve("10.0.0.9", hex64("db"), old)
 			if c.second == nil {
 				c.second = c.first
@@ -89,7 +90,7 @@ func TestSecondsCountOnlyWithBoth(t *testing.T) {
 	}
 }
 
-// What one look declares is not enough, were it the only one.
+// The declarations of a single look are not enough.
 func TestOneLookEndsNothing(t *testing.T) {
 	at := reading{wall: time.Now(), mono: time.Hour, boot: 30 * 24 * time.Hour}
 	l := Options{MinAge: time.Second, StartingFor: DefaultStartingFor}
@@ -108,8 +109,8 @@ func TestOneLookEndsNothing(t *testing.T) {
 	}
 }
 
-// Plugin processes are read between two plugins of a chain, or the process
-// numbers wrap meanwhile: one of two looks, a second apart, sees the ADD.
+// Processes are read between two plugins of a chain, or while process IDs wrap around: one of
+// two looks, a second apart, sees the ADD.
 func TestHazard72ADDBetweenTwoPlugins(t *testing.T) {
 	namespaces, cache := complete()
 	between := []podsource.Answer{namespaces, cache}
@@ -144,16 +145,15 @@ func TestHazard72ADDBetweenTwoPlugins(t *testing.T) {
 	}
 }
 
-// A source that dates its answers was asked twice, and answered once, where the
-// date is not a second later: that is no second look.
-func TestHazard72TwoAnswersOfOneMoment(t *testing.T) {
+// A second answer whose date is not a second later than the first is no second look.
+func TestHazard72TwoAnswersOfOneTime(t *testing.T) {
 	for _, c := range []struct {
 		reason string
 		later  time.Duration // the second date
 		want   Reason
 	}{
 		{"the same date", 0, NotYetListed},
-		{"a moment less than a second", time.Second - 1, NotYetListed},
+		{"a nanosecond less than a second", time.Second - 1, NotYetListed},
 		{"a second", time.Second, ReleasedLeak},
 	} {
 		t.Run(c.reason, inBubble(func(t *testing.T) {
@@ -176,9 +176,8 @@ func TestHazard72TwoAnswersOfOneMoment(t *testing.T) {
 	}
 }
 
-// A second look costs a second and twice the questions, and is for what may be
-// released by it: in a pass that can't release anything so, nobody is asked
-// twice.
+// A second look costs a second and twice the calls of sources. A pass takes it only if it may
+// release something by it.
 func TestSecondLookOnlyForWhatMayBeReleased(t *testing.T) {
 	namespaces, cache := complete()
 	for _, c := range []struct {
@@ -215,8 +214,8 @@ func TestSecondLookOnlyForWhatMayBeReleased(t *testing.T) {
 	}
 }
 
-// The hook's assertion waives R5 for one pass, for what a source names without a
-// lag, and for nothing else.
+// The hook's assertion waives R5 for one pass, and only for containers that a source names
+// without a lag.
 func TestHookAssertion(t *testing.T) {
 	record, twoForms := recordAnswer([]string{network1}, hex64("live")), criAnswer()
 	twoForms.Names = append([]podsource.Names{{Form: "default-" + podsource.Hex64, Lag: podsource.RuntimeLag}}, twoForms.Names...)
@@ -234,7 +233,7 @@ func TestHookAssertion(t *testing.T) {
 		{"... beside a runtime", []podsource.Answer{record, criAnswer()}, time.Millisecond, Released},
 		{"... that names two forms", []podsource.Answer{record, twoForms}, time.Millisecond, Released},
 		{"a runtime waives nothing", []podsource.Answer{criAnswer()}, 6 * time.Minute, Young},
-		{"a lag of a moment is a lag", []podsource.Answer{namesOf(podsource.Names{Form: podsource.AnyForm, Lag: 1})}, 6 * time.Minute, Young},
+		{"a lag of a nanosecond is a lag", []podsource.Answer{namesOf(podsource.Names{Form: podsource.AnyForm, Lag: 1})}, 6 * time.Minute, Young},
 		{"a record of another network", []podsource.Answer{recordAnswer([]string{"second"}), {Pods: []podsource.Pod{other}}}, 6 * time.Minute, Young},
 		{"names of another form", []podsource.Answer{namesOf(podsource.Names{Form: "x-" + podsource.Hex64}), kubeletAnswer()}, 6 * time.Minute, Young},
 		{"a cache that is not proven", []podsource.Answer{cacheAnswer(nil), {Pods: []podsource.Pod{other}}}, 6 * time.Minute, Young},
@@ -263,7 +262,7 @@ func TestHookAssertion(t *testing.T) {
 	}
 }
 
-// ... also not where another reservation has a second look taken.
+// The assertion does not end the claim of a starting pod in a pass of two looks either.
 func TestHookAssertionBesideTwoLooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -278,8 +277,8 @@ func TestHookAssertionBesideTwoLooks(t *testing.T) {
 	})
 }
 
-// The assertion is of the moment of the hook: an ADD that reserves later is
-// young for the passes that come.
+// The assertion is for one call of the hook: a reservation that an ADD makes later is young
+// in the passes after it.
 func TestHazard45TheAssertionIsForOnePass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -290,7 +289,7 @@ func TestHazard45TheAssertionIsForOnePass(t *testing.T) {
 			t.Fatal(err)
 		}
 		n.check(report, map[string]Verdict{"10.0.0.2": Released})
-		n.reserve("10.0.0.2", hex64("web"), 0) // its ADD goes on
+		n.reserve("10.0.0.2", hex64("web"), 0) // its ADD is in flight
 		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Young})
 		if report, err = r.AtStartup(t.Context()); err != nil {
 			t.Fatal(err)
@@ -301,8 +300,8 @@ func TestHazard45TheAssertionIsForOnePass(t *testing.T) {
 	})
 }
 
-// The agent restarts while a sandbox's pause image is pulled: its ADD has ended,
-// and the runtime does not list it yet.
+// The agent restarts while a sandbox's pause image is pulled: the ADD has ended, and the
+// runtime does not list the sandbox yet.
 func TestHazard73AssertionBesideARuntime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

@@ -15,9 +15,9 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// R5 where answers are older than the pass: ages count up to the stalest one.
+// This file tests R5 with answers that are older than the pass: ages count up to the oldest.
 
-// The list is an hour old.
+// An answer is an hour old.
 func TestHazard62StaleList(t *testing.T) {
 	const hour = time.Hour
 	for _, c := range []struct {
@@ -27,28 +27,27 @@ func TestHazard62StaleList(t *testing.T) {
 		want    Reason
 	}{
 		{"younger than the list", []podsource.Answer{asOf(criAnswer(), -hour)}, 59 * time.Minute, TooYoung},
-		{"L before the list was true, less a moment", []podsource.Answer{asOf(criAnswer(), -hour)}, hour + DefaultMinAge - 1, TooYoung},
-		{"L before the list was true", []podsource.Answer{asOf(criAnswer(), -hour)}, hour + DefaultMinAge, ReleasedLeak},
-		{"the stalest counts", []podsource.Answer{kubeletAnswer(), asOf(criAnswer(), -hour), netnsAnswer()}, hour, TooYoung},
-		{"... wherever it stands", []podsource.Answer{asOf(kubeletAnswer(), -hour), criAnswer()}, hour, TooYoung},
-		{"... also one that is supplementary", []podsource.Answer{kubeletAnswer(), asOf(netnsAnswer(), -hour)}, hour, TooYoung},
+		{"a nanosecond younger than L when the list was true", []podsource.Answer{asOf(criAnswer(), -hour)}, hour + DefaultMinAge - 1, TooYoung},
+		{"as old as L when the list was true", []podsource.Answer{asOf(criAnswer(), -hour)}, hour + DefaultMinAge, ReleasedLeak},
+		{"the oldest answer counts", []podsource.Answer{kubeletAnswer(), asOf(criAnswer(), -hour), netnsAnswer()}, hour, TooYoung},
+		{"... in any order", []podsource.Answer{asOf(kubeletAnswer(), -hour), criAnswer()}, hour, TooYoung},
+		{"... also a supplementary one", []podsource.Answer{kubeletAnswer(), asOf(netnsAnswer(), -hour)}, hour, TooYoung},
 		{"in the future", []podsource.Answer{asOf(criAnswer(), time.Second)}, 24 * hour, StaleAnswer},
-		{"in the future by less than clocks are apart", []podsource.Answer{asOf(criAnswer(), clockTolerance)}, 24 * hour, ReleasedLeak},
+		{"in the future, within the tolerance of the clocks", []podsource.Answer{asOf(criAnswer(), clockTolerance)}, 24 * hour, ReleasedLeak},
 		{"one of two is in the future", []podsource.Answer{asOf(kubeletAnswer(), hour), criAnswer()}, 24 * hour, StaleAnswer},
 	} {
 		t.Run(c.reason, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := newNode(t)
 				n.reserve("10.0.0.2", hex64("web"), c.age)
-				n.reserve("10.0.0.3", hex64("proxy"), c.age) // which the runtime lists: no staleness ends R3
+				n.reserve("10.0.0.3", hex64("proxy"), c.age) // in use by R3, whatever the age of the answers
 				report := n.pass(answers(append(c.members, podsource.Answer{Pods: []podsource.Pod{sandbox("1", hex64("proxy"))}})...), Options{})
 				n.checkReasons(report, map[string]Reason{"10.0.0.2": c.want, "10.0.0.3": ContainerLive})
 			})
 		})
 	}
-	// What passed before the sources were asked counts, not how slow they are: an
-	// answer of while the pass asked is not stale.
-	t.Run("true while the source was slow to answer", inBubble(func(t *testing.T) {
+	// An answer that was true while the pass asked is not old, however slow the source is.
+	t.Run("true while a slow source was asked", inBubble(func(t *testing.T) {
 		n := newNode(t)
 		n.reserve("10.0.0.2", hex64("web"), DefaultMinAge)
 		source := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
@@ -74,13 +73,13 @@ func TestHazard62StaleList(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 12*time.Minute)
 		defer cancel()
 		_ = r.Start(ctx)
-		if len(errs) < 2 || errs[0] != nil { // outside of the loop's own passes ages count up to it, and that is all
+		if len(errs) < 2 || errs[0] != nil { // the limit is only for the loop's own passes
 			t.Fatalf("got errors %v, want none from the hook, and then one", errs)
 		}
 		for _, err := range errs[1:] {
 			if !errors.Is(err, ErrRefused) || errors.Is(err, ErrNoPods) || errors.Is(err, ErrSourceTimeout) ||
 				!strings.Contains(err.Error(), "cri was last known to be true 21m0s ago, which is more than two intervals of 10m0s") {
-				t.Errorf("got error %v, want one of its own words", err)
+				t.Errorf("got error %v, want one about its age", err)
 			}
 		}
 		errs, age = nil, 20*time.Minute // exactly two intervals
@@ -95,16 +94,16 @@ func TestHazard62StaleList(t *testing.T) {
 	}))
 }
 
-// A list that was written before the clock stepped, and that this process did
-// not see then: its date says nothing, for as long as it is not another.
+// A list was written before a step of the clock, and this process did not see it before the
+// step. Its date says nothing until it changes.
 func TestHazard75ListFromBeforeAStepOfTheClock(t *testing.T) {
 	for _, c := range []struct {
 		reason string
 		step   time.Duration
 		after  time.Duration // the pass, from the step on
 	}{
-		{"back, and the time has not come again", -time.Hour, 10 * time.Minute},
-		{"back, and the time has come again", -time.Hour, 70 * time.Minute},
+		{"back, before the same time comes again", -time.Hour, 10 * time.Minute},
+		{"back, after the same time came again", -time.Hour, 70 * time.Minute},
 		{"forward", time.Hour, 10 * time.Minute},
 		{"back by little", -200 * time.Millisecond, 10 * time.Minute},
 	} {
@@ -120,14 +119,14 @@ func TestHazard75ListFromBeforeAStepOfTheClock(t *testing.T) {
 				n.checkReasons(n.reconcile(d.Reconciler), map[string]Reason{"10.0.0.2": StaleAnswer})
 				time.Sleep(DefaultMinAge)
 			}
-			// It is written anew, and the reservation has been seen unnamed for long.
+			// It is written again, and the reservation has been seen unnamed for long enough.
 			d.written = d.wall()
 			n.check(n.reconcile(d.Reconciler), map[string]Verdict{"10.0.0.2": Released})
 		}))
 	}
 }
 
-// A datedSource is a source with a date, on a node whose clock a test sets.
+// A datedSource is a source with dated answers, on a node whose clock a test sets.
 type datedSource struct {
 	*Reconciler
 	*clocks
@@ -144,24 +143,24 @@ func newDatedSource(t *testing.T, n *node) *datedSource {
 	return d
 }
 
-// After a step back all dates look like such from before it, until the clock has
-// caught up. They are placed by when they were first given.
+// After a step back, until the clock has caught up, any date may be from before the step. It
+// counts from when the source first returned it.
 func TestHazard75DateAfterAStepBack(t *testing.T) {
 	const minute = time.Minute
 	for _, c := range []struct {
 		reason string
 		write  func(d *datedSource, pass int)
-		want   time.Duration // of real time, until what is made with the step is released
+		want   time.Duration // real time until a reservation made at the step is released
 	}{
-		{"its list is of each moment", func(d *datedSource, _ int) { d.written = d.wall() }, DefaultMinAge + 2*DefaultInterval + minute},
-		{"written anew at every other pass", func(d *datedSource, pass int) {
+		{"its list is always current", func(d *datedSource, _ int) { d.written = d.wall() }, DefaultMinAge + 2*DefaultInterval + minute},
+		{"written again before every other pass", func(d *datedSource, pass int) {
 			if pass%2 == 1 {
 				d.written = d.wall()
 			}
 		}, DefaultMinAge + 2*DefaultInterval + 2*minute},
 		{"its list is always ten minutes old", func(d *datedSource, _ int) { d.written = d.wall().Add(-10 * minute) }, DefaultMinAge + 2*DefaultInterval + minute},
 		{"its list is always half an hour old", func(d *datedSource, _ int) { d.written = d.wall().Add(-30 * minute) }, DefaultMinAge + 30*minute},
-		{"never written anew", func(*datedSource, int) {}, 0},
+		{"never written again", func(*datedSource, int) {}, 0},
 	} {
 		t.Run(c.reason, inBubble(func(t *testing.T) {
 			n := newNode(t)
@@ -190,8 +189,8 @@ func TestHazard75DateAfterAStepBack(t *testing.T) {
 	}
 }
 
-// A list of centuries ago, as a zero time becomes that went through a format,
-// supports no release, whatever happens to the clock.
+// A list from centuries ago, such as a zero time after formatting and parsing, supports no
+// release, however the clock is set.
 func TestHazard62ListOfCenturiesAgo(t *testing.T) {
 	for _, date := range []time.Time{time.Date(1, 1, 1, 0, 0, 1, 0, time.UTC), time.Date(1750, 1, 1, 0, 0, 0, 0, time.UTC), time.Unix(0, 0).Add(-1 << 62)} {
 		t.Run(date.String(), inBubble(func(t *testing.T) {
@@ -208,7 +207,7 @@ func TestHazard62ListOfCenturiesAgo(t *testing.T) {
 	}
 }
 
-// Dates on the monotonic clock.
+// The clock places dates on the monotonic clock.
 func TestClockPlacesDates(t *testing.T) {
 	epoch := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	at := func(d, step time.Duration) reading { return reading{wall: epoch.Add(d + step), mono: d} }
@@ -231,7 +230,7 @@ func TestClockPlacesDates(t *testing.T) {
 		date   time.Time
 		want   time.Duration
 	}{
-		{"none: while it was asked", 0, "a", time.Time{}, now.mono},
+		{"no date: the time of asking", 0, "a", time.Time{}, now.mono},
 		{"in the future", 0, "a", now.wall.Add(time.Second), always},
 		{"the same as before the step", 0, "a", epoch.Add(30 * time.Second), always}, // it is in the future now
 		{"another source", 0, "b", now.wall, always},
@@ -242,9 +241,9 @@ func TestClockPlacesDates(t *testing.T) {
 		}
 	}
 	if got := placed(now.wall); got == always || got > time.Minute {
-		t.Errorf("another: %v, want no later than when the last one was given", got)
+		t.Errorf("another: %v, want no later than the answer before", got)
 	}
-	// The same as before a step forward is where it was.
+	// A date from before a step forward keeps its place.
 	c = clock{}
 	c.observe(at(0, 0))
 	give(at(time.Minute, 0), "a", epoch.Add(30*time.Second))
@@ -255,7 +254,7 @@ func TestClockPlacesDates(t *testing.T) {
 	}
 	give(now, "a", epoch.Add(30*time.Second))
 	if now = at(3*time.Minute, time.Hour); placed(epoch.Add(30*time.Second)) != 30*time.Second {
-		t.Error("and from then on it is not")
+		t.Error("the same date again has another place")
 	}
 	for _, since := range []time.Duration{time.Minute, 10 * time.Second, 0} {
 		if got := placed(now.wall.Add(-since)); got != now.mono-since {
@@ -263,6 +262,6 @@ func TestClockPlacesDates(t *testing.T) {
 		}
 	}
 	if got := placed(now.wall.Add(clockTolerance)); got != now.mono {
-		t.Errorf("a date ahead by less than clocks are apart: %v, want that of now", got)
+		t.Errorf("a date in the future, within the tolerance: %v, want now", got)
 	}
 }

@@ -14,11 +14,10 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// R4, clause by clause: how the claim of a starting pod ends.
+// This file tests R4: how the claim of a starting pod ends.
 
-// First end: a source names containers of the form and network, the age exceeds
-// StartingFor, and this process has seen that very file unnamed, in every pass,
-// for L.
+// First end: a source names containers of the form and network, the age exceeds StartingFor,
+// and this process has seen the same file unnamed in every pass for L.
 func TestStartingEndsByASourceThatNamesContainers(t *testing.T) {
 	const l, startingFor = DefaultMinAge, DefaultStartingFor
 	withNames := func(names ...podsource.Names) podsource.Answer {
@@ -36,13 +35,13 @@ func TestStartingEndsByASourceThatNamesContainers(t *testing.T) {
 			want    Reason // in the second
 		}{
 			{"old, and seen for exactly L", old, l, criAnswer(), Options{}, ReleasedLeak},
-			{"old, and seen for a moment less", old, l - 1, criAnswer(), Options{}, PodStartUnknown},
+			{"old, and seen for a nanosecond less", old, l - 1, criAnswer(), Options{}, PodStartUnknown},
 			{"exactly StartingFor old does not exceed it", startingFor - l, l, criAnswer(), Options{}, PodStartUnknown},
-			{"a moment older", startingFor - l + 1, l, criAnswer(), Options{}, ReleasedLeak},
+			{"a nanosecond older", startingFor - l + 1, l, criAnswer(), Options{}, ReleasedLeak},
 			{"the caller sets more", time.Hour - l, l, criAnswer(), Options{StartingFor: time.Hour}, PodStartUnknown},
-			{"... and a moment more", time.Hour - l + 1, l, criAnswer(), Options{StartingFor: time.Hour}, ReleasedLeak},
+			{"... and a nanosecond older than that", time.Hour - l + 1, l, criAnswer(), Options{StartingFor: time.Hour}, ReleasedLeak},
 			{"L and StartingFor follow T", 20*time.Minute - 13*time.Minute, 13 * time.Minute, criAnswer(), Options{RuntimeRequestTimeout: 5 * time.Minute}, PodStartUnknown},
-			{"... and a moment more", 20*time.Minute - 13*time.Minute + 1, 13 * time.Minute, criAnswer(), Options{RuntimeRequestTimeout: 5 * time.Minute}, ReleasedLeak},
+			{"... and a nanosecond older", 20*time.Minute - 13*time.Minute + 1, 13 * time.Minute, criAnswer(), Options{RuntimeRequestTimeout: 5 * time.Minute}, ReleasedLeak},
 			{"no source names containers", old, 24 * time.Hour, withNames(), Options{}, StartingNoEnd},
 			{"only those of another form", old, 24 * time.Hour, withNames(podsource.Names{Form: "x-" + podsource.Hex64, Lag: podsource.RuntimeLag}), Options{}, StartingNoEnd},
 			{"only those in another network", old, 24 * time.Hour, withNames(podsource.Names{Form: podsource.Hex64, Networks: []string{"second"}, Lag: podsource.RuntimeLag}), Options{}, StartingNoEnd},
@@ -66,8 +65,8 @@ func TestStartingEndsByASourceThatNamesContainers(t *testing.T) {
 	})
 }
 
-// "That very file, in every pass": what is named in between, or replaced, begins
-// anew.
+// "The same file in every pass": the time of a file that was named in between, or replaced,
+// starts over.
 func TestStartingCountsAnewWhatWasNotSeenUnnamed(t *testing.T) {
 	for _, c := range []struct {
 		reason  string
@@ -77,7 +76,7 @@ func TestStartingCountsAnewWhatWasNotSeenUnnamed(t *testing.T) {
 		{"named by its container in between", func(*node) {}, []podsource.Answer{kubeletAnswer(starts()), criAnswer(sandbox("1", hex64("web")))}},
 		{"named by its address in between", func(*node) {}, []podsource.Answer{kubeletAnswer(starts(), podsource.Pod{UID: "1", IPs: ips("10.0.0.2")}), criAnswer()}},
 		{"in conflict in between", func(*node) {}, []podsource.Answer{kubeletAnswer(starts()), criAnswer(sandbox("1", hex64("db"), "10.0.0.2"))}},
-		{"written anew in place", func(n *node) { n.reserve("10.0.0.2", hex64("web"), old) }, []podsource.Answer{kubeletAnswer(starts()), criAnswer()}},
+		{"written again in place", func(n *node) { n.reserve("10.0.0.2", hex64("web"), old) }, []podsource.Answer{kubeletAnswer(starts()), criAnswer()}},
 		{"replaced", func(n *node) { n.replace("10.0.0.2", hex64("web"), old) }, []podsource.Answer{kubeletAnswer(starts()), criAnswer()}},
 	} {
 		t.Run(c.reason, inBubble(func(t *testing.T) {
@@ -111,7 +110,7 @@ func TestStartingIsNotEndedByAnAnswerFromBefore(t *testing.T) {
 		report := n.reconcile(r)
 		n.check(report, map[string]Verdict{"10.0.0.2": Starting})
 		if report.NextCheck.IsZero() {
-			t.Error("the report knows of no next check; a later answer would end the claim")
+			t.Error("the report has no next check; a later answer would end the claim")
 		}
 		time.Sleep(12 * time.Hour)
 		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Starting})
@@ -120,7 +119,7 @@ func TestStartingIsNotEndedByAnAnswerFromBefore(t *testing.T) {
 	})
 }
 
-// ... also where another reservation has a second look taken.
+// Nor does such an answer end a claim in a pass of two looks.
 func TestStartingBesideTwoLooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -149,8 +148,8 @@ func TestStartingBesideTwoLooks(t *testing.T) {
 	})
 }
 
-// "For L" counts up to when the stalest answer was true, like every age (R5): a
-// list that is written once does not see anything unnamed for L.
+// "For L" counts up to the time of the oldest answer, like every age (R5): by a list that is
+// written once nothing is unnamed for L.
 func TestStartingIsSeenOnlyUpToAsOf(t *testing.T) {
 	for _, c := range []struct {
 		reason  string
@@ -181,7 +180,7 @@ func TestStartingIsSeenOnlyUpToAsOf(t *testing.T) {
 			})
 			r := newReconciler(t, n.store, []string{network1}, source, Options{}, &clocks{uptime: c.uptime})
 			n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Starting})
-			time.Sleep(2 * DefaultMinAge) // and nobody has written the list since
+			time.Sleep(2 * DefaultMinAge) // and the list was not written since
 			n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Starting})
 			asOf = begun.Add(DefaultMinAge)
 			n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Released})
@@ -189,8 +188,8 @@ func TestStartingIsSeenOnlyUpToAsOf(t *testing.T) {
 	}
 }
 
-// Second end: a source sees ADDs in flight, one with lag 0 names containers of
-// the form and network, it is older than MinAge, and it is unowned in two looks.
+// Second end: a source sees ADDs in flight, one without a lag names containers of the form
+// and network, and the reservation is older than MinAge and unowned in two looks.
 func TestStartingEndsByTwoLooks(t *testing.T) {
 	addsOnly := netnsAnswer()
 	addsOnly.SeesAddresses = false
@@ -203,17 +202,17 @@ func TestStartingEndsByTwoLooks(t *testing.T) {
 		want    Verdict
 		looks   int
 	}{
-		{"a record and who sees ADDs", 7 * time.Minute, []podsource.Answer{addsOnly, recordAnswer([]string{network1})}, Options{}, Released, 2},
+		{"a record, and a source that sees ADDs", 7 * time.Minute, []podsource.Answer{addsOnly, recordAnswer([]string{network1})}, Options{}, Released, 2},
 		{"younger than MinAge", 7*time.Minute - 2, []podsource.Answer{addsOnly, recordAnswer([]string{network1})}, Options{}, Young, 1},
 		{"the record is from before it was first seen", old, []podsource.Answer{netnsAnswer(), asOf(recordAnswer([]string{network1}), -time.Second)}, Options{}, Starting, 1},
 		{"the record is of another network", old, []podsource.Answer{addsOnly, recordAnswer([]string{"second"})}, Options{}, Starting, 1},
-		{"nobody sees ADDs", old, []podsource.Answer{recordAnswer([]string{network1})}, Options{}, Starting, 1},
+		{"no source sees ADDs", old, []podsource.Answer{recordAnswer([]string{network1})}, Options{}, Starting, 1},
 		{"a runtime has a lag", old, []podsource.Answer{addsOnly, criAnswer()}, Options{}, Starting, 1},
 		{"a cache that passed its check", old, []podsource.Answer{netnsAnswer(), cache}, Options{}, Released, 2},
-		{"a cache that nobody can check", old, []podsource.Answer{addsOnly, cache}, Options{}, Starting, 1},
+		{"a cache that can't be checked", old, []podsource.Answer{addsOnly, cache}, Options{}, Starting, 1},
 		{"MinAge is set higher", 20 * time.Minute, []podsource.Answer{addsOnly, recordAnswer([]string{network1})}, Options{MinAge: 21 * time.Minute}, Young, 1},
-		{"MinAge is set below L, and no cache is asked", 6 * time.Minute, []podsource.Answer{addsOnly, recordAnswer([]string{network1})}, Options{MinAge: time.Minute}, Young, 2},
-		{"MinAge is set below L, with all that it takes", time.Minute, []podsource.Answer{netnsAnswer(), cache}, Options{MinAge: time.Minute}, Released, 2},
+		{"MinAge is below L, and no cache is asked", 6 * time.Minute, []podsource.Answer{addsOnly, recordAnswer([]string{network1})}, Options{MinAge: time.Minute}, Young, 2},
+		{"MinAge is below L, with all sources that this requires", time.Minute, []podsource.Answer{netnsAnswer(), cache}, Options{MinAge: time.Minute}, Released, 2},
 	} {
 		t.Run(c.reason, inBubble(func(t *testing.T) {
 			n := newNode(t)
@@ -231,7 +230,7 @@ func TestStartingEndsByTwoLooks(t *testing.T) {
 	}
 }
 
-// The second look decides as much as the first.
+// Both looks must agree.
 func TestStartingEndsByTwoLooksOnlyIfBothSaySo(t *testing.T) {
 	record, adds, kubelet := recordAnswer([]string{network1}), netnsAnswer(), kubeletAnswer(starts())
 	noAdds, noNames := adds, record
@@ -244,20 +243,20 @@ func TestStartingEndsByTwoLooksOnlyIfBothSaySo(t *testing.T) {
 	}{
 		{"unowned in both", []podsource.Answer{adds, record, kubelet}, []podsource.Answer{adds, record, kubelet}, Released},
 		{"the second finds its ADD", []podsource.Answer{adds, record, kubelet}, []podsource.Answer{netnsAnswer(adding(hex64("web"))), record, kubelet}, InUse},
-		{"the first found its ADD, between two plugins of its chain there is no process", []podsource.Answer{netnsAnswer(adding(hex64("web"))), record, kubelet},
+		{"only the first finds its ADD, since there is no process between two plugins", []podsource.Answer{netnsAnswer(adding(hex64("web"))), record, kubelet},
 			[]podsource.Answer{adds, record, kubelet}, InUse},
 		{"the second finds its address", []podsource.Answer{adds, record, kubelet}, []podsource.Answer{netnsAnswer(configured("10.0.0.2")), record, kubelet}, InUse},
 		{"the second finds it in the record", []podsource.Answer{adds, record, kubelet}, []podsource.Answer{adds, recordAnswer([]string{network1}, hex64("web")), kubelet}, InUse},
 		{"the second does not see ADDs", []podsource.Answer{adds, record, kubelet}, []podsource.Answer{noAdds, record, kubelet}, Starting},
 		{"the second names no containers", []podsource.Answer{adds, record, kubelet}, []podsource.Answer{adds, noNames, kubelet}, Starting},
 		{"the second has no record at all", []podsource.Answer{adds, record, kubelet}, []podsource.Answer{adds, kubelet}, Starting},
-		{"the second has one source more, with a date", []podsource.Answer{adds, record, kubelet}, []podsource.Answer{adds, record, kubelet, asOf(criAnswer(), 0)}, Released},
+		{"the second has another source, with a date", []podsource.Answer{adds, record, kubelet}, []podsource.Answer{adds, record, kubelet, asOf(criAnswer(), 0)}, Released},
 		{"no pod is starting in the first, so there is no second", []podsource.Answer{adds, record, kubeletAnswer()}, []podsource.Answer{adds, noNames, kubelet}, Released},
 	} {
 		t.Run(c.reason, inBubble(func(t *testing.T) {
 			n := newNode(t)
 			n.reserve("10.0.0.2", hex64("web"), old)
-			n.reserve("10.0.0.9", hex64("db"), old) // makes a second look wanted in any case
+			n.reserve("10.0.0.9", hex64("db"), old) // requires a second look in any case
 			report := n.pass(inTurn(c.first, c.second), Options{DryRun: true})
 			got := report.Reservations[0].Verdict
 			if got == Leaked {
@@ -270,7 +269,7 @@ func TestStartingEndsByTwoLooksOnlyIfBothSaySo(t *testing.T) {
 	}
 }
 
-// Third end: stamped before this boot, and seen unnamed for L.
+// Third end: a timestamp from before this boot, and seen unnamed for L.
 func TestStartingEndsByTheBoot(t *testing.T) {
 	const uptime = 10 * time.Minute
 	for _, c := range []struct {
@@ -286,8 +285,8 @@ func TestStartingEndsByTheBoot(t *testing.T) {
 		{"made since the boot", uptime - time.Second, hex64("web"), 24 * time.Hour, 0, StartingNoEnd},
 		{"made in the second of the boot", uptime, hex64("web"), 24 * time.Hour, 0, StartingNoEnd},
 		{"an empty file", uptime + 2*time.Second, "", DefaultMinAge, 0, ReleasedEmpty},
-		{"before the boot only by a clock that was set forward since", uptime - time.Minute, hex64("web"), 24 * time.Hour, time.Hour, StartingNoEnd},
-		{"from 1970, where a board's clock begins", 50 * 365 * 24 * time.Hour, hex64("web"), DefaultMinAge, 0, ReleasedLeak},
+		{"before the boot only because the clock was set forward since", uptime - time.Minute, hex64("web"), 24 * time.Hour, time.Hour, StartingNoEnd},
+		{"from 1970, where computers without a clock start", 50 * 365 * 24 * time.Hour, hex64("web"), DefaultMinAge, 0, ReleasedLeak},
 	} {
 		t.Run(c.reason, inBubble(func(t *testing.T) {
 			n := newNode(t)
@@ -300,7 +299,7 @@ func TestStartingEndsByTheBoot(t *testing.T) {
 			n.checkReasons(n.reconcile(r), map[string]Reason{"10.0.0.2": c.want})
 		}))
 	}
-	t.Run("where the boot is unknown there is no such end", inBubble(func(t *testing.T) {
+	t.Run("without a known boot there is no such end", inBubble(func(t *testing.T) {
 		n := newNode(t)
 		n.reserve("10.0.0.2", hex64("web"), 365*24*time.Hour)
 		r := n.reconciler(answers(kubeletAnswer(starts())), Options{})

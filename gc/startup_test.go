@@ -17,8 +17,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// The hook returns within its bound, whatever the source does, and says what it
-// waited for (R13).
+// The hook returns within its time limit, whatever the source does, and says why (R13).
 func TestAtStartup(t *testing.T) {
 	errAway := errors.New("server is away")
 	for _, c := range []struct {
@@ -51,13 +50,13 @@ func TestAtStartup(t *testing.T) {
 			wantErr: errAway,
 		},
 		{
-			reason:  "sees nobody: perhaps not yet",
+			reason:  "lists no pod yet",
 			source:  func(context.Context, time.Duration) ([]podsource.Pod, error) { return nil, nil },
 			atMost:  30 * time.Second,
 			wantErr: ErrNoPods,
 		},
 		{
-			reason: "sees nobody, which is normal here",
+			reason: "lists no pod, which is normal here",
 			source: func(context.Context, time.Duration) ([]podsource.Pod, error) { return nil, nil },
 			allow:  true,
 			atMost: 0,
@@ -142,12 +141,12 @@ func TestAtStartup(t *testing.T) {
 				}
 				n.check(report, map[string]Verdict{"10.0.0.2": Failed, "10.0.0.3": Failed})
 			}
-			time.Sleep(2 * time.Hour) // a source that hangs returns
+			time.Sleep(2 * time.Hour) // until a source that hangs returns
 		}))
 	}
 }
 
-// What asking again can't mend does not use up the hook's time.
+// The hook returns at once after a permanent error.
 func TestAtStartupGivesUpOnPermanentErrors(t *testing.T) {
 	for _, c := range []struct {
 		reason string
@@ -155,8 +154,8 @@ func TestAtStartupGivesUpOnPermanentErrors(t *testing.T) {
 		asked  int
 	}{
 		{"no such node", fmt.Errorf("no such Node: %w", podsource.ErrPermanent), 1},
-		{"one of two sources has the wrong node", fmt.Errorf("another's Node: %w, %w", podsource.ErrPermanent, podsource.ErrIncomplete), 1},
-		{"not ready the first time", podsource.ErrIncomplete, 2},
+		{"one of two errors is permanent", fmt.Errorf("another's Node: %w, %w", podsource.ErrPermanent, podsource.ErrIncomplete), 1},
+		{"not ready at first", podsource.ErrIncomplete, 2},
 	} {
 		t.Run(c.reason, inBubble(func(t *testing.T) {
 			n := newNode(t)
@@ -184,7 +183,7 @@ func TestAtStartupGivesUpOnPermanentErrors(t *testing.T) {
 	}
 }
 
-// The times that bound the hook are the caller's.
+// The caller's time limits bound the hook.
 func TestAtStartupWithTheCallersTimes(t *testing.T) {
 	for _, c := range []struct {
 		reason string
@@ -192,7 +191,7 @@ func TestAtStartupWithTheCallersTimes(t *testing.T) {
 		ctx    time.Duration
 		took   time.Duration
 	}{
-		{"shorter than the question", Options{StartupTimeout: 3 * time.Second}, time.Hour, 3 * time.Second},
+		{"shorter than a call of the source", Options{StartupTimeout: 3 * time.Second}, time.Hour, 3 * time.Second},
 		{"the caller's context ends before", Options{}, time.Second, time.Second},
 	} {
 		t.Run(c.reason, inBubble(func(t *testing.T) {
@@ -214,8 +213,8 @@ func TestAtStartupWithTheCallersTimes(t *testing.T) {
 	}
 }
 
-// The hook does not wait where nothing is reserved: a new node's kubelet may
-// wait for the agent that asks it.
+// The hook asks no source if nothing is reserved: on a new node kubelet may itself wait for the
+// agent.
 func TestAtStartupAsksNobodyWhereNothingIsReserved(t *testing.T) {
 	for _, c := range []struct {
 		reason string
@@ -224,9 +223,9 @@ func TestAtStartupAsksNobodyWhereNothingIsReserved(t *testing.T) {
 	}{
 		{"no data directory", func(n *node) { n.store = hostlocal.New(n.path("none")) }, false},
 		{"an empty directory", func(*node) {}, false},
-		{"strangers", func(n *node) { n.file("lock", "", old); n.file("last_reserved_ip.0", "10.0.0.2", old) }, false},
-		{"something in a network that is only read", func(n *node) { n.network("second"); n.reserveIn("second", "10.9.0.2", "x", old) }, false},
-		{"... and something in one to release in", func(n *node) {
+		{"files that are no reservations", func(n *node) { n.file("lock", "", old); n.file("last_reserved_ip.0", "10.0.0.2", old) }, false},
+		{"a reservation in a network that is only read", func(n *node) { n.network("second"); n.reserveIn("second", "10.9.0.2", "x", old) }, false},
+		{"... and one in a network to release in", func(n *node) {
 			n.network("a")
 			n.reserveIn("a", "10.9.0.2", "x", old)
 			n.reserve("10.0.0.2", "new", young)
@@ -250,7 +249,7 @@ func TestAtStartupAsksNobodyWhereNothingIsReserved(t *testing.T) {
 			if err != nil || len(s.times()) != 0 || time.Since(begun) != 0 || len(report.Sources) != 0 || report.Looks != 0 {
 				t.Errorf("asked %d times in %v, error %v", len(s.times()), time.Since(begun), err)
 			}
-			// A pass that is not the hook asks: live addresses may have no reservation.
+			// Reconcile asks: live addresses may have no reservation.
 			if _, err := r.Reconcile(t.Context()); !errors.Is(err, ErrNoPods) || len(s.times()) != 1 {
 				t.Errorf("Reconcile asked %d times, error %v", len(s.times()), err)
 			}
@@ -258,7 +257,7 @@ func TestAtStartupAsksNobodyWhereNothingIsReserved(t *testing.T) {
 	}
 }
 
-// An error that waiting does not mend ends the hook at once.
+// An error of the listing ends the hook at once.
 func TestAtStartupEndsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -271,8 +270,8 @@ func TestAtStartupEndsAtOnce(t *testing.T) {
 	})
 }
 
-// A source that ends with an error of its own as its time is up has not answered in
-// time: that is told each time, with what the source says (R13).
+// If a source returns its own error after its time limit, the error has both: that the source
+// did not answer in time, and the source's error (R13).
 func TestHazard64ErrorOfASourceWhoseTimeIsUp(t *testing.T) {
 	own := errors.New("the connection was lost")
 	r := &Reconciler{source: podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) { return podsource.Answer{}, own })}

@@ -11,12 +11,11 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// An entry of a cache that names a container, and does not say whether it lives,
-// keeps what that holds until a source that is no cache would have named it for
-// long. Of what it names by address it says nothing.
+// An unproven entry of a cache keeps the reservations of its container until a source that is
+// no cache would have named the container for L. It claims no address.
 func TestHazard70UnprovenEntry(t *testing.T) {
 	const hour = time.Hour
-	const long = DefaultMinAge - betweenLooks // a pass of two looks is a part of it
+	const long = DefaultMinAge - betweenLooks // the first pass has two looks
 	web, nerdctl := hex64("web"), "default-"+hex64("web")
 	unproven := func(containerID string) podsource.Answer {
 		return cacheAnswer([]podsource.Pod{{ContainerIDs: []string{containerID}, IPs: ips("10.0.0.9"), Unproven: true}}, stale(network1, containerID))
@@ -28,13 +27,13 @@ func TestHazard70UnprovenEntry(t *testing.T) {
 		after   time.Duration // the second pass
 		want    [2]Reason
 	}{
-		{"nobody else would name it", web, []podsource.Answer{unproven(web), netnsAnswer()}, 24 * hour, [2]Reason{EntryUnproven, EntryUnproven}},
-		{"the runtime does not, but not for long", web, []podsource.Answer{unproven(web), netnsAnswer(), criAnswer()}, long - 1, [2]Reason{EntryUnproven, EntryUnproven}},
-		{"the runtime does not, for long", web, []podsource.Answer{unproven(web), netnsAnswer(), criAnswer()}, long, [2]Reason{EntryUnproven, ReleasedLeak}},
-		{"the runtime could not", nerdctl, []podsource.Answer{unproven(nerdctl), netnsAnswer(), criAnswer()}, 24 * hour, [2]Reason{EntryUnproven, EntryUnproven}},
-		{"the runtime does", web, []podsource.Answer{unproven(web), netnsAnswer(), criAnswer(sandbox("1", web))}, DefaultMinAge, [2]Reason{ContainerLive, ContainerLive}},
-		{"another entry lives", web, []podsource.Answer{unproven(web), netnsAnswer(), cacheAnswer([]podsource.Pod{attached(network1, web)})}, DefaultMinAge, [2]Reason{ContainerLive, ContainerLive}},
-		{"it is of another container", web, []podsource.Answer{unproven(hex64("db")), netnsAnswer(), criAnswer()}, hour, [2]Reason{ReleasedLeak}},
+		{"no other source would name it", web, []podsource.Answer{unproven(web), netnsAnswer()}, 24 * hour, [2]Reason{EntryUnproven, EntryUnproven}},
+		{"the runtime does not name it, but not for L", web, []podsource.Answer{unproven(web), netnsAnswer(), criAnswer()}, long - 1, [2]Reason{EntryUnproven, EntryUnproven}},
+		{"the runtime does not name it for L", web, []podsource.Answer{unproven(web), netnsAnswer(), criAnswer()}, long, [2]Reason{EntryUnproven, ReleasedLeak}},
+		{"the runtime could not name it", nerdctl, []podsource.Answer{unproven(nerdctl), netnsAnswer(), criAnswer()}, 24 * hour, [2]Reason{EntryUnproven, EntryUnproven}},
+		{"the runtime names it", web, []podsource.Answer{unproven(web), netnsAnswer(), criAnswer(sandbox("1", web))}, DefaultMinAge, [2]Reason{ContainerLive, ContainerLive}},
+		{"another entry is proven", web, []podsource.Answer{unproven(web), netnsAnswer(), cacheAnswer([]podsource.Pod{attached(network1, web)})}, DefaultMinAge, [2]Reason{ContainerLive, ContainerLive}},
+		{"it names another container", web, []podsource.Answer{unproven(hex64("db")), netnsAnswer(), criAnswer()}, hour, [2]Reason{ReleasedLeak}},
 	} {
 		t.Run(c.reason, inBubble(func(t *testing.T) {
 			n := newNode(t)
@@ -44,7 +43,7 @@ func TestHazard70UnprovenEntry(t *testing.T) {
 			report := n.reconcile(r)
 			n.checkReasons(report, map[string]Reason{"10.0.0.2": c.want[0], "10.0.0.9": ReleasedLeak})
 			if p := report.Reservations[0].Pod; c.want[0] == EntryUnproven && (p == nil || p.From == "") {
-				t.Errorf("the report names %v, and not the entry", p)
+				t.Errorf("the report names %v, want the entry", p)
 			}
 			if c.want[0] == ReleasedLeak {
 				return
@@ -53,20 +52,20 @@ func TestHazard70UnprovenEntry(t *testing.T) {
 			report = n.reconcile(r)
 			n.checkReasons(report, map[string]Reason{"10.0.0.2": c.want[1]})
 			if noEnd := c.after == 24*hour; report.NextCheck.IsZero() != noEnd && c.want[1] == EntryUnproven {
-				t.Errorf("the next check is at %v; is there none: %t", report.NextCheck, noEnd)
+				t.Errorf("the next check is at %v; want none: %t", report.NextCheck, noEnd)
 			}
 		}))
 	}
 }
 
-// An entry that names no container keeps its address as any pod does.
+// An unproven entry without a container claims its address.
 func TestHazard70UnprovenEntryWithoutAContainer(t *testing.T) {
 	n := newNode(t)
 	n.reserve("10.0.0.2", hex64("web"), old)
 	n.check(n.pass(podsource.Static{other, {IPs: ips("10.0.0.2"), Unproven: true}}, Options{}), map[string]Verdict{"10.0.0.2": InUse})
 }
 
-// A young container of a stuck pod, whose entry is unproven: StartingFor counts.
+// The claim of an unproven entry on a young reservation ends after StartingFor.
 func TestUnprovenEntryIsYoung(t *testing.T) {
 	inBubble(func(t *testing.T) {
 		n := newNode(t)

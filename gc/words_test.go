@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// The words of verdicts and reasons, with the verdict and the rule of each
-// reason, are a contract: who parses a report, or has a metric by them, depends
-// on them. What is new is added to the golden file; nothing in it changes.
+// The words of verdicts and reasons, with the verdict and the rule of each reason, are stable:
+// programs that parse reports or metrics depend on them. New ones are added to the golden file;
+// nothing in it changes.
 func TestWords(t *testing.T) {
 	var got strings.Builder
 	fmt.Fprintf(&got, "verdicts:\n")
@@ -25,14 +25,13 @@ func TestWords(t *testing.T) {
 	golden(t, "words.txt", got.String())
 }
 
-// Every reason is one word, with a text, a rule and a verdict that is one, and
-// every verdict has a reason.
-func TestWordsAreTold(t *testing.T) {
+// Every reason is unique, and has a text, a rule and a valid verdict. Every verdict has a reason.
+func TestReasonsAreComplete(t *testing.T) {
 	seen := make(map[Reason]bool)
 	used := make(map[Verdict]bool)
 	for _, r := range Reasons() {
 		if r.Text() == "" || r.Rule() == "" || seen[r] || !slices.Contains(Verdicts(), r.Verdict()) {
-			t.Errorf("reason %q has no text, no rule or no verdict, or another one has its word", r)
+			t.Errorf("reason %q has no text, rule or verdict, or is there twice", r)
 		}
 		seen[r], used[r.Verdict()] = true, true
 	}
@@ -41,7 +40,7 @@ func TestWordsAreTold(t *testing.T) {
 			t.Errorf("no reason leads to %s", v)
 		}
 	}
-	// One that a later version may have, and none at all.
+	// An unknown reason, as of a later version, and none.
 	for _, r := range []Reason{"a-later-one", ""} {
 		if r.Verdict() != Failed || r.Rule() != "" {
 			t.Errorf("an unknown reason is %s, %q", r.Verdict(), r.Rule())
