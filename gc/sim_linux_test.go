@@ -23,17 +23,17 @@ import (
 
 var (
 	simSeeds  = flag.Uint64("sim.seeds", 0, "how many seeds TestSimulator runs; 0: 1,500, with -short 150")
-	simFirst  = flag.Int64("sim.first", -1, "the first of them; -1: such that no commit before this one had them")
+	simFirst  = flag.Int64("sim.first", -1, "the first of them; -1: one that no earlier commit ran")
 	simShrink = flag.Bool("sim.shrink", true, "look for the shortest trace of a failure")
 )
 
-// simRun runs operations in a new simulation.
+// simRun runs a script of operations in a new simulation.
 func simRun(base string, config simConfig, script []simOp, trace func(string, ...any)) (*simulation, error) {
 	dir, err := os.MkdirTemp(base, "sim")
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = os.RemoveAll(dir) }() // the test's own directory goes in the end
+	defer func() { _ = os.RemoveAll(dir) }() // the test removes its own directory in the end
 	s, err := newSimulation(dir, config, trace)
 	if err != nil {
 		return nil, err
@@ -64,8 +64,8 @@ func simScript(seed uint64) (simConfig, []simOp) {
 	return c, randomOps(rnd, 120, false)
 }
 
-// shrink looks for the shortest script that still fails: it leaves out parts,
-// halves first, and then what happens inside passes.
+// shrink looks for the shortest script that still fails. It leaves out parts of the script,
+// halves first, and then operations inside passes.
 func shrink(base string, config simConfig, script []simOp) []simOp {
 	fails := func(s []simOp) bool {
 		_, err := simRun(base, config, s, func(string, ...any) {})
@@ -103,8 +103,8 @@ func shrink(base string, config simConfig, script []simOp) []simOp {
 	return script
 }
 
-// firstSeed returns a seed from which on none was run at an earlier commit: new
-// commits look at new cases.
+// firstSeed returns a seed that depends on the number of commits, so that each commit runs new
+// seeds.
 func firstSeed() uint64 {
 	if *simFirst >= 0 {
 		return uint64(*simFirst)
@@ -120,12 +120,11 @@ func firstSeed() uint64 {
 	return n * 1500
 }
 
-// TestSimulator runs simulations by their seeds, and the real Reconciler in
-// them. After every step it checks that no live address was released and none is
-// held by two, and at the end of each that no leak outlives the faults for
-// longer than it may.
+// TestSimulator runs simulations with the real Reconciler, one for each seed. After every step
+// it checks that no live address was released and that no two sandboxes hold one. In the end it
+// checks that every leak is released in time after the last fault.
 func TestSimulator(t *testing.T) {
-	log.SetOutput(io.Discard) // host-local's allocator talks
+	log.SetOutput(io.Discard) // host-local's allocator logs
 	defer log.SetOutput(os.Stderr)
 	base, first, count := simDir(t), firstSeed(), orUsual(*simSeeds, 1500, 150)
 	var next, seeds, steps, releases atomic.Uint64
@@ -169,8 +168,7 @@ func TestSimulator(t *testing.T) {
 	}
 }
 
-// simExplain says what is wrong with a script, by the shortest trace that can be
-// found.
+// simExplain returns the error of a script and the shortest trace that it can find.
 func simExplain(base string, config simConfig, script []simOp) string {
 	_, err := simRun(base, config, script, func(string, ...any) {})
 	if *simShrink {

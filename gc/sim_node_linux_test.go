@@ -21,14 +21,12 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// A simulation is a node with everything on it that matters to reservations:
-// pods, sandboxes, three networks, clocks, and what each kind of source says of
-// them. It knows the truth, so it can tell when a live address was released. The
-// data directory, host-local's allocator and the Reconciler are real; only time
-// is not. It is driven by operations: see simOp.
+// A simulation is a node with pods, sandboxes, three networks, clocks, and the answers of each
+// kind of source. It knows which addresses are live, so it detects the release of one. The data
+// directory, host-local's allocator and the Reconciler are real; time is simulated. Operations
+// change it: see simOp.
 //
-// It does what A1 to A4 allow, and nothing that they exclude. What they exclude
-// is kept in sim_rules_linux_test.go.
+// It does whatever A1 to A4 allow. sim_rules_linux_test.go prevents what they exclude.
 type simulation struct {
 	dir    string
 	config simConfig
@@ -40,46 +38,46 @@ type simulation struct {
 	now      time.Duration // real time, and the monotonic clock
 	offset   time.Duration // of the wall clock
 	bootedAt time.Duration
-	stepAt   time.Duration // of the clock's last step; zero: it was never set
-	unread   bool          // the agent has not read the clock since
+	stepAt   time.Duration // of the clock's last step; zero: none
+	unread   bool          // the agent has not read the clock since the step
 
 	serial    int
-	pods      []*simPod // that kubelet knows
+	pods      []*simPod // that kubelet lists
 	api       []podsource.Pod
 	apiAt     time.Duration
 	apiWall   time.Time
 	sandboxes []*simSandbox // that are alive, or that a source still lists
-	pending   []*simSandbox // dead ones, whose DEL is still to come
-	leaked    []*simSandbox // dead ones that left reservations behind, perhaps
+	pending   []*simSandbox // terminated ones whose DEL comes later
+	leaked    []*simSandbox // terminated ones that may have leaked reservations
 	cache     map[simAttachment]simRecord
-	// What the cache's source remembers from question to question.
+	// What the cache's source remembers from call to call.
 	cacheSeen  map[simAttachment]simRecord
 	cacheSince time.Time
 	held       map[simAddress]*simSandbox
-	files      map[simAddress]*simFile // what is on the disk, as far as the simulation knows
-	inodes     map[simAddress]uint64   // of the last file there
+	files      map[simAddress]*simFile // the files on the disk, as far as the simulation knows
+	inodes     map[simAddress]uint64   // of the last file for the address
 	agent      *Reconciler
 	pass       *simPass // that is under way, or nil
 	fault      simFault // of the next pass
 
 	steps, passes, releases int
-	worst                   time.Duration // that a leak outlived the faults
+	worst                   time.Duration // from the last fault to the release of a leak
 }
 
-// A simConfig is what does not change in a simulation. It is made of the seed.
+// A simConfig has the constants of a simulation, which depend on its seed.
 type simConfig struct {
 	sources      []simKind // united, in this order
 	opts         Options   // the durations
 	overlap      bool      // two networks have the same IPv4 subnet
-	allowEmpty   bool      // an empty answer is asserted to be one; else each source always lists the agent's own pod
-	asOf         bool      // the API server's list says how old it is; else it is never old
+	allowEmpty   bool      // AllowEmpty; else each source always lists the agent's own pod
+	asOf         bool      // the API server's list has a date; else it is never old
 	allowForeign bool      // Options.ReleaseForms allows the second tool's containers
 	noBoot       bool      // when the node booted is unknown
-	recordAll    bool      // the record is of all networks, not only of those to release in
-	stuck        bool      // pods are still starting when the faults have stopped
+	recordAll    bool      // the record has all networks, not only those to release in
+	stuck        bool      // pods are still starting after the last fault
 }
 
-// The networks: those named to release in come first.
+// simNetworks begins with the networks to release in.
 var simNetworks = []struct {
 	name    string
 	subnets []string
@@ -101,15 +99,15 @@ type simPod struct {
 	name, uid           string
 	hostNetwork, static bool
 	nets                []int
-	elsewhere           bool // its first address is not host-local's, and the status does not tell the others
+	elsewhere           bool // its first address is not host-local's, and the status does not list the others
 	second              bool // the second runtime runs it
-	noEnd               bool // nobody reports when it ended
+	noEnd               bool // no end is reported
 	started, finished   time.Duration
-	startedAt           time.Time // by the wall clock of then
+	startedAt           time.Time // by the wall clock at that time
 	finishedAt          time.Time
 	sandboxes           []*simSandbox
 
-	// What kubelet has put into the status, late and in part.
+	// The status, which kubelet updates late and in part.
 	reported, ended bool
 	statusIPs       []netip.Addr
 }
@@ -117,12 +115,12 @@ type simPod struct {
 type simSandbox struct {
 	name, id   string
 	serial     int
-	pod        *simPod       // nil: a second tool runs it
+	pod        *simPod       // nil: another tool runs it
 	made, last time.Duration // when its first and its last reservation were made
 	addrs      []simAddress
-	todo       []func() bool // what is left of its ADD
+	todo       []func() bool // the remaining steps of its ADD
 	wants      netip.Addr    // an address that the runtime asks for by name
-	alive      bool          // its network namespace is there, or about to be
+	alive      bool          // its network namespace exists, or will soon
 	done       bool          // its ADD is
 	listed     bool          // by the runtime, in any state
 	lost       bool          // the runtime has no record of it (hazard 33)
@@ -143,7 +141,7 @@ type simFile struct {
 	owner *simSandbox // nil: it is malformed, or empty
 	ino   uint64
 	empty bool
-	at    int // the pass during which it was made
+	at    int // the number of passes begun before it was made
 	stamp time.Time
 }
 
@@ -213,11 +211,10 @@ func (s *simulation) reading() reading {
 	return r
 }
 
-// restart starts the agent anew: it forgets what it saw, and its list of the API
-// server is a new one.
+// restart restarts the agent: it has a new Reconciler and a new list of the API server.
 func (s *simulation) restart() error {
 	opts := s.config.opts
-	opts.SourceTimeout = time.Hour // a machine may be slow; hanging sources are stopped by the context
+	opts.SourceTimeout = time.Hour // tests may be slow; the context ends hanging sources
 	if s.config.allowForeign {
 		opts.ReleaseForms = []podsource.Form{"default-" + podsource.Hex64}
 	}
@@ -237,7 +234,7 @@ func (s *simulation) restart() error {
 	return nil
 }
 
-// readClock is how a pass reads the clocks. The node goes on before and after.
+// readClock reads the clocks for a pass. Operations may happen before and after.
 func (s *simulation) readClock() reading {
 	if s.pass != nil {
 		s.pass.begun = true
@@ -278,8 +275,7 @@ func (s *simulation) onDisk(a simAddress) bool {
 	return syscall.Lstat(s.path(a), &st) == nil
 }
 
-// check compares the disk with the truth: who lives has its reservations, and
-// what is malformed stays.
+// check fails the simulation if a live sandbox has lost a reservation.
 func (s *simulation) check() {
 	for _, b := range s.sandboxes {
 		if !b.alive {
@@ -301,7 +297,7 @@ func (s *simulation) unchanged(a simAddress) bool {
 // simDir returns a directory for simulations, in memory where that is possible.
 func simDir(t testing.TB) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "hostlocal-gc-") //nolint:usetesting // many small files: in memory they take a tenth of the time
+	dir, err := os.MkdirTemp("/dev/shm", "hostlocal-gc-") //nolint:usetesting // many small files are ten times as fast in memory
 	if err != nil {
 		return t.TempDir()
 	}

@@ -9,13 +9,12 @@ import (
 	"time"
 )
 
-// A simOp is one thing that happens. Whom it happens to is picked by n among
-// those it can happen to, so any part of a sequence of operations is one that can
-// happen too. That is what makes a trace shrink.
+// A simOp is one operation. n selects its object among those for which it is possible, so any
+// part of a valid script is a valid script, and scripts can be shrunk.
 type simOp struct {
 	what  simWhat
 	n     uint32
-	inner []simOp // during a pass: one at each of its looks at the context or the clock, or at a source's answer
+	inner []simOp // during a pass: one each time that it checks its context, reads the clock or calls a source
 }
 
 type simWhat uint8
@@ -52,7 +51,7 @@ const (
 	ops
 )
 
-// How often each happens.
+// opWeights has the relative frequency of each operation.
 var opWeights = [ops]int{
 	opNothing: 10, opPass: 16, opTime: 20, opPod: 9, opADD: 13, opProceed: 20, opFailADD: 4, opList: 7, opStatus: 10, opSync: 6,
 	opNotReady: 3, opFinish: 5, opStop: 6, opDelete: 3, opForceDelete: 3, opRecreate: 3, opLateDEL: 5, opLoseRecord: 1, opWipeCache: 1,
@@ -107,15 +106,14 @@ var (
 		150 * time.Millisecond, time.Second, time.Minute, time.Hour, 10 * 365 * 24 * time.Hour}
 )
 
-// The operations that need host-local's lock. While a pass holds it, they wait
-// for another time.
+// opsThatLock take host-local's lock. They are left out while a pass holds it.
 var opsThatLock = []simWhat{opADD, opProceed, opFailADD, opStop, opDelete, opRecreate, opLateDEL, opFinish, opForeign, opReboot, opTakeOver}
 
-// The operations that begin or go on with an ADD: none during a hook whose caller
-// asserts that there is none.
+// opsThatADD begin or continue an ADD. They are left out during a hook whose caller asserts
+// that no ADD is in flight.
 var opsThatADD = []simWhat{opADD, opProceed, opRecreate, opForeign, opTakeOver}
 
-// do lets one operation happen.
+// do runs one operation if it is possible.
 func (s *simulation) do(op simOp) {
 	s.steps++
 	locked := s.locked()
@@ -129,7 +127,7 @@ func (s *simulation) do(op simOp) {
 	case opTime:
 		d := timeSteps[int(n)%len(timeSteps)]
 		if locked {
-			d = min(d, 10*time.Second) // nobody is late while the plugin waits
+			d = min(d, 10*time.Second) // no deadline passes while the plugin waits
 		}
 		s.advance(d)
 	case opSync:
@@ -162,7 +160,7 @@ func (s *simulation) do(op simOp) {
 	}
 }
 
-// advance lets time go by, in steps small enough for the deadlines.
+// advance adds to the time, in steps small enough for the deadlines.
 func (s *simulation) advance(d time.Duration) {
 	for d > 0 && s.broken == nil {
 		step := min(d, 10*time.Second)
@@ -198,7 +196,7 @@ func (s *simulation) doSandbox(op simOp) {
 			b.listed = true
 			s.trace("%s is listed", b.name)
 		}
-	case opNotReady: // its process dies; its namespace and record stay, its addresses leave the status
+	case opNotReady: // its process ends; namespace and record stay, and its addresses leave the status
 		if b, ok := pick(s.sandboxes, n, func(b *simSandbox) bool { return b.alive && b.listed }); ok {
 			b.pod.statusIPs = nil
 			s.trace("%s is not ready", b.name)
@@ -242,7 +240,7 @@ func (s *simulation) doPod(op simOp) {
 	if !ok {
 		return
 	}
-	fate := delOutcome(n >> 8 % uint32(delOutcomes))
+	outcome := delOutcome(n >> 8 % uint32(delOutcomes))
 	switch op.what {
 	case opStatus:
 		s.report(p, n>>8)
@@ -251,7 +249,7 @@ func (s *simulation) doPod(op simOp) {
 		s.trace("pod %s finished", p.uid)
 		for _, b := range slices.Clone(p.sandboxes) {
 			if b.inFlight() {
-				s.stop(b, fate)
+				s.stop(b, outcome)
 			}
 		}
 	case opForceDelete:
@@ -260,7 +258,7 @@ func (s *simulation) doPod(op simOp) {
 	case opDelete, opRecreate:
 		for _, b := range slices.Clone(p.sandboxes) {
 			if b.alive || b.listed {
-				s.stop(b, fate)
+				s.stop(b, outcome)
 			}
 		}
 		s.trace("pod %s is deleted", p.uid)
@@ -272,7 +270,7 @@ func (s *simulation) doPod(op simOp) {
 	}
 }
 
-// forget takes a pod off kubelet's list, and off the API server's.
+// forget removes a pod from the lists of kubelet and the API server.
 func (s *simulation) forget(p *simPod) {
 	s.pods = slices.DeleteFunc(s.pods, func(o *simPod) bool { return o == p })
 	if !s.statusOnly() && !s.config.asOf {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// doOther is what others do than the runtime and kubelet.
+// doOther runs the operations of others than the runtime and kubelet.
 func (s *simulation) doOther(op simOp) {
 	n := op.n
 	switch op.what {
@@ -19,7 +19,7 @@ func (s *simulation) doOther(op simOp) {
 			s.del(s.pending[i])
 			s.pending = slices.Delete(s.pending, i, i+1)
 		}
-	case opForeign: // a second tool's container, in a network of ours
+	case opForeign: // another tool's container in one of the networks
 		net, ok := pick(s.foreignNetworks(), n, anyOf)
 		if !ok {
 			return
@@ -28,7 +28,7 @@ func (s *simulation) doOther(op simOp) {
 		if !s.canRunForeign() && b.alive {
 			s.stop(b, delLost)
 		}
-	case opTakeOver: // a DEL that was thought lost, and another container gets the address at once
+	case opTakeOver: // a late DEL, and another container gets the address at once
 		b, ok := pick(s.leaked, n, func(b *simSandbox) bool { return len(b.addrs) > 0 && b.addrs[0].net == 0 })
 		if ok && len(s.pods) < 10 {
 			s.leaked = slices.DeleteFunc(s.leaked, func(o *simSandbox) bool { return o == b })
@@ -41,7 +41,7 @@ func (s *simulation) doOther(op simOp) {
 
 func (s *simulation) doFile(op simOp) {
 	switch op.what {
-	case opRemove: // a person with rm, who knows what is leaked
+	case opRemove: // a person removes a leaked file
 		a, ok := pick(s.known(), op.n, func(a simAddress) bool { return s.held[a] == nil && s.files[a].owner != nil })
 		if ok && s.onDisk(a) {
 			_ = os.Remove(s.path(a))
@@ -56,7 +56,7 @@ func (s *simulation) doFile(op simOp) {
 	}
 }
 
-// known returns what is on the disk, as far as the simulation knows, sorted.
+// known returns the addresses in files, sorted.
 func (s *simulation) known() (all []simAddress) {
 	for a := range s.files {
 		all = append(all, a)
@@ -70,13 +70,13 @@ func (s *simulation) known() (all []simAddress) {
 	return all
 }
 
-// stepClock sets the wall clock, or suspends the node: then the clock since boot
-// goes on too.
+// stepClock sets the wall clock, or suspends the node, which also advances the clock since
+// boot.
 func (s *simulation) stepClock(n uint32) {
 	if !s.canStep() {
 		return
 	}
-	if s.unread { // the agent sees each step
+	if s.unread { // the agent notices each step
 		s.agent.clock.observe(s.reading())
 	}
 	step := clockSteps[int(n)%len(clockSteps)]
@@ -89,7 +89,7 @@ func (s *simulation) stepClock(n uint32) {
 	s.trace("the clock is set by %v", step)
 }
 
-// doRestart starts the agent or the node anew, and may call the hook.
+// doRestart restarts the agent or the node, and may call the hook.
 func (s *simulation) doRestart(op simOp) {
 	switch {
 	case op.what == opReboot && s.canReboot():
@@ -111,7 +111,7 @@ func (s *simulation) reboot(n uint32) {
 	s.bootedAt = s.now
 	for _, b := range slices.Clone(s.sandboxes) {
 		s.terminate(b)
-		if b.listed = b.listed && n>>8%2 == 0; !b.listed { // containerd's root is kept, or wiped
+		if b.listed = b.listed && n>>8%2 == 0; !b.listed { // containerd's root directory is kept or wiped
 			s.sandboxes = slices.DeleteFunc(s.sandboxes, func(o *simSandbox) bool { return o == b })
 		}
 		if n>>9%3 == 0 && len(b.addrs) > 0 { // the last write is lost
@@ -123,7 +123,7 @@ func (s *simulation) reboot(n uint32) {
 	}
 	for _, p := range s.pods {
 		if n>>12%2 == 0 {
-			p.statusIPs = nil // kubelet found out
+			p.statusIPs = nil // kubelet noticed
 		}
 	}
 	s.pending = nil

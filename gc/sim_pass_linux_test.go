@@ -10,25 +10,25 @@ import (
 	"time"
 )
 
-// A simPass is a pass that is under way. The node goes on meanwhile, wherever
-// the pass looks at its context or the clock, and around each source's answer.
+// A simPass is a pass that is under way. Operations happen during it whenever it checks its
+// context or reads the clock, and before and after each answer of a source.
 type simPass struct {
 	inner        []simOp
 	noADD        bool // the hook's assertion
 	cancel, hang func()
 	cancelled    bool // the caller's context has ended
-	begun        bool // it does not wait for an earlier one
-	asking       bool // a source is being asked, in a goroutine of its own
+	begun        bool // it no longer waits for another pass
+	asking       bool // a source is being asked, in another goroutine
 	faulted      bool // a source failed
 	future       bool // an answer was dated in the future
 	looks        int
-	asked        map[simKind]int      // in which look
+	asked        map[simKind]int      // the last look in which it was asked
 	inFlight     map[*simSandbox]bool // when it began
 	last         map[*simSandbox]time.Duration
 	removed      map[simAddress]bool // by others, meanwhile
 }
 
-// turn lets the next operation happen, if a pass is under way.
+// doNext runs the next inner operation of a pass.
 func (s *simulation) doNext() {
 	p := s.pass
 	if p == nil || len(p.inner) == 0 || s.broken != nil || p.hang != nil {
@@ -40,13 +40,13 @@ func (s *simulation) doNext() {
 	s.check()
 }
 
-// locked says whether the pass holds host-local's lock of a network.
+// locked reports whether the pass holds host-local's lock of a network.
 func (s *simulation) locked() bool {
 	return s.pass != nil && s.pass.looks > 0 && !s.pass.asking && slices.ContainsFunc(s.nets[:simNamed], func(n *simNet) bool { return isLocked(filepath.Join(s.dir, n.name, "lock")) })
 }
 
-// end ends the caller's context. While a source is asked, the pass would go on
-// at once beside it: there it is that source's last deed.
+// end ends the caller's context. While a source is asked, that is the last thing the source
+// does, because the pass goes on concurrently.
 func (p *simPass) end() {
 	p.cancelled = true
 	if p.asking {
@@ -67,8 +67,8 @@ func (c simContext) Err() error {
 	return c.Context.Err()
 }
 
-// Done is asked for before each network is listed, and later so often as the
-// machine's speed has it, which must make no difference to a trace.
+// Done is called before each network is listed. Later the number of calls depends on the
+// machine's speed, on which a trace must not depend.
 func (c simContext) Done() <-chan struct{} {
 	if p := c.s.pass; p.begun && p.looks == 0 {
 		c.s.doNext()
@@ -76,7 +76,7 @@ func (c simContext) Done() <-chan struct{} {
 	return c.Context.Done()
 }
 
-// doPass does a pass.
+// doPass runs a pass.
 func (s *simulation) doPass(o occasion, inner []simOp) (Report, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -99,7 +99,7 @@ func (s *simulation) doPass(o occasion, inner []simOp) (Report, error) {
 	return report, err
 }
 
-// judgeError holds the error of a pass against what went wrong in it (R2).
+// judgeError compares the error of a pass with its faults (R2).
 func (s *simulation) judgeError(p *simPass, o occasion, report *Report, err error) {
 	tooOld := (s.config.asOf || p.future) && o.inLoop && errors.Is(err, ErrRefused)
 	switch {
@@ -115,9 +115,8 @@ func (s *simulation) judgeError(p *simPass, o occasion, report *Report, err erro
 	}
 }
 
-// judgeReport holds the report against the disk (R11): one entry for each
-// reservation, and what went away, and not by the simulation's own doing, is in
-// it.
+// judgeReport compares the report with the disk (R11): no reservation has two entries, and the
+// report has each release.
 func (s *simulation) judgeReport(p *simPass, report *Report) {
 	released, seen := make(map[simAddress]bool), make(map[simAddress]bool)
 	for _, e := range report.Reservations {
@@ -133,13 +132,13 @@ func (s *simulation) judgeReport(p *simPass, report *Report) {
 		s.releases++
 		released[a] = true
 		if p.removed[a] {
-			s.violate("%s is reported as released, and somebody else removed it", s.name(a))
+			s.violate("%s is reported as released, but was removed by an operation", s.name(a))
 		}
 		if a.net >= simNamed {
 			s.violate("%s was released, and its network was not named", s.name(a))
 		}
 		if f := s.files[a]; f != nil && f.at < s.passes && s.onDisk(a) {
-			s.violate("%s is reported as released, and is still there", s.name(a))
+			s.violate("%s is reported as released, but its file exists", s.name(a))
 		}
 	}
 	for _, a := range s.known() {
@@ -147,23 +146,23 @@ func (s *simulation) judgeReport(p *simPass, report *Report) {
 			continue
 		}
 		if !released[a] {
-			s.violate("%s went away, and no report says so", s.name(a))
+			s.violate("%s was removed, and the report does not say so", s.name(a))
 		}
 		delete(s.files, a)
 	}
 }
 
-// settle ends all faults, and looks how long leaks outlive them, with passes as
-// the loop makes them.
+// endFaults ends all faults, and then runs passes as the loop does, until no leak is left or
+// the time for that is over.
 func (s *simulation) endFaults() {
 	s.fault = simFault{}
 	s.unread = false
 	s.agent.clock.observe(s.reading())
-	s.trace("from here on nothing is wrong with the sources, at %v", s.now)
+	s.trace("the last fault ends at %v", s.now)
 	for _, b := range slices.Clone(s.sandboxes) {
 		s.finishADD(b)
 		if !b.alive || b.pod != nil && b.pod.finished > 0 {
-			s.stop(b, delLost) // what is over is forgotten at last
+			s.stop(b, delLost) // and not listed any more
 		}
 		b.listed = b.alive && !b.lost && !b.foreign()
 	}
@@ -180,21 +179,21 @@ func (s *simulation) endFaults() {
 	faultsEnd, loop := s.now, simPauses{}
 	bound := s.opts.StartingFor + max(s.opts.MinAge, s.opts.lag(), holdFinished) + 2*s.agent.opts.Interval
 	if s.config.asOf && s.stepAt > 0 {
-		bound += 2*s.agent.opts.Interval + 2*s.opts.Interval // such a list counts as two intervals older than the last pass (R5), and the first may not count
+		bound += 2*s.agent.opts.Interval + 2*s.opts.Interval // a dated list counts as two intervals older than the last pass (R5), and the first list may not count
 	}
 	pause := s.agent.opts.Interval
 	for s.broken == nil {
 		s.advance(pause)
 		s.syncAPI()
-		before := s.mustStillGo()
+		before := s.remainingLeaks()
 		if s.now-faultsEnd > bound {
 			if len(before) > 0 {
-				s.violate("%s is leaked, and still there %v after the last fault", s.name(before[0]), s.now-faultsEnd)
+				s.violate("%s is leaked and was not released in %v after the last fault", s.name(before[0]), s.now-faultsEnd)
 			}
 			return
 		}
 		report, err := s.doPass(occasion{inLoop: true}, nil)
-		if after := s.mustStillGo(); len(before) > len(after) {
+		if after := s.remainingLeaks(); len(before) > len(after) {
 			s.worst = max(s.worst, s.now-faultsEnd)
 		} else if len(after) == 0 {
 			return
@@ -203,17 +202,17 @@ func (s *simulation) endFaults() {
 	}
 }
 
-// mustStillGo returns the leaks that must be released.
-func (s *simulation) mustStillGo() (leaks []simAddress) {
+// remainingLeaks returns the leaks that must be released.
+func (s *simulation) remainingLeaks() (leaks []simAddress) {
 	for _, a := range s.known() {
-		if s.held[a] == nil && s.mustGo(a) {
+		if s.held[a] == nil && s.mustRelease(a) {
 			leaks = append(leaks, a)
 		}
 	}
 	return leaks
 }
 
-// simPauses is pauses without its jitter, by simulated time.
+// simPauses is like pauses, without jitter and with simulated time.
 type simPauses struct{ failures, rechecks int }
 
 func (p *simPauses) after(s *simulation, report *Report, err error) time.Duration {

@@ -8,25 +8,24 @@ import (
 	"time"
 )
 
-// This file has all that the simulation must not do, because A1 to A4 exclude
-// it, and what it can't ask of a pass. A1 is kept by host-local's own code.
+// This file has what the simulation must not do, because A1 to A4 exclude it, and what it can't
+// require of a pass. host-local's own code keeps A1.
 
 const (
-	maxStaleness = 50 * time.Second // of a list that does not say how old it is
-	dueMargin    = 90 * time.Second // maxStaleness, and the grain of simulated time
+	maxStaleness = 50 * time.Second // of a list without a date
+	dueMargin    = 90 * time.Second // maxStaleness, and the steps of simulated time
 )
 
-// due is the age at which a sandbox must be named by its sources (A2, A3): a
-// little less than L.
+// due returns the age at which the sources must name a sandbox (A2, A3), a little less than L.
 func (s *simulation) due() time.Duration { return s.opts.lag() - dueMargin }
 
-// statusOnly says that only the pods' own status names who holds what.
+// statusOnly reports whether only pods' statuses name the holders of addresses.
 func (s *simulation) statusOnly() bool {
 	return !s.has(fromRuntime, fromRuntime2, fromKernel, fromProcesses, fromCache, fromRecord)
 }
 
-// age is the age of a sandbox as a pass sees it: that of its youngest reservation
-// (hazard 77), but for those which the pass may have listed too early to see.
+// age returns the age of a sandbox to a pass: that of its youngest reservation (hazard 77), as
+// of the start of the pass that is under way.
 func (s *simulation) age(b *simSandbox) time.Duration {
 	if s.pass == nil {
 		return s.now - b.last
@@ -37,8 +36,7 @@ func (s *simulation) age(b *simSandbox) time.Duration {
 	return s.now - b.made
 }
 
-// deadlines does by force what must have happened by now. It is called every ten
-// seconds.
+// deadlines does what must have happened by now. It is called every ten seconds.
 func (s *simulation) deadlines() {
 	for _, b := range slices.Clone(s.sandboxes) {
 		if !b.alive || len(b.addrs) == 0 || s.age(b) < s.due() {
@@ -54,14 +52,14 @@ func (s *simulation) deadlines() {
 		if !b.lost {
 			b.listed = true
 		}
-		// A pod whose status has addresses is not taken for a starting one, so one
-		// of them must be this sandbox's.
+		// A pod with addresses in its status does not count as starting, so one of them must
+		// be this sandbox's.
 		if p := b.pod; s.statusOnly() && !p.elsewhere && len(p.statusIPs) > 0 && !b.inStatus() {
 			s.report(p, 0)
 		}
 	}
-	// A finished pod holds what it names for five minutes. Where nothing but its
-	// status names its sandbox, that is gone by then (A2).
+	// A finished pod holds its addresses for five minutes. If only its status names its
+	// sandbox, the sandbox is stopped by then (A2).
 	for _, p := range s.pods {
 		if !s.statusOnly() || p.finished == 0 || s.now-p.finished < holdFinished-dueMargin {
 			continue
@@ -74,20 +72,20 @@ func (s *simulation) deadlines() {
 	}
 }
 
-// inStatus says whether its pod's status has one of its addresses.
+// inStatus reports whether the pod's status has an address of the sandbox.
 func (b *simSandbox) inStatus() bool {
 	return slices.ContainsFunc(b.addrs, func(a simAddress) bool { return slices.Contains(b.pod.statusIPs, a.ip) })
 }
 
-// knownStarting says whether kubelet and the API server tell of its pod as of
-// one that is starting (A3).
+// knownStarting reports whether kubelet or the API server lists a sandbox's pod as starting
+// (A3).
 func (s *simulation) knownStarting(b *simSandbox) bool {
 	return s.has(fromAPI, fromKubelet) && b.pod != nil && b.pod.finished == 0 && slices.Contains(s.pods, b.pod) &&
 		(len(b.pod.statusIPs) == 0 || b.pod.elsewhere)
 }
 
-// mayTakeLong says whether an ADD may take longer than L: its process is seen,
-// or its pod is known to be starting and no source's silence ends that.
+// mayTakeLong reports whether an ADD may take longer than L: a source sees it, or its pod is
+// known to be starting and no source ends that claim.
 func (s *simulation) mayTakeLong(b *simSandbox) bool {
 	if s.has(fromProcesses) || s.has(fromIntents) && !b.foreign() {
 		return true
@@ -95,11 +93,10 @@ func (s *simulation) mayTakeLong(b *simSandbox) bool {
 	return s.knownStarting(b) && !s.has(fromRuntime, fromRuntime2, fromCache, fromRecord)
 }
 
-// betweenPlugins says whether an ADD in flight has no process at the very moment
-// of this look (hazard 72). Two looks in a row don't meet such a moment; and as
-// only what R5 sets below L, or what R4's second end lets go, is looked at twice,
-// it is not older than L unless its pod is known to be starting, and never older
-// than an ADD can be (2 T, far less than StartingFor).
+// betweenPlugins reports whether an ADD in flight has no process in this look (hazard 72). That
+// is so in at most one look of a pass. A pass takes two looks only for a MinAge below L and for
+// R4's second end. So the ADD is younger than L, or its pod is known to be starting, and it
+// takes no longer than any ADD (2 T, far less than StartingFor).
 func (s *simulation) betweenPlugins(b *simSandbox) bool {
 	age := s.now - b.made
 	if age >= s.due() && !(s.knownStarting(b) && age < s.opts.StartingFor-dueMargin) {
@@ -109,38 +106,38 @@ func (s *simulation) betweenPlugins(b *simSandbox) bool {
 	return n == s.pass.looks // in the first look, in the second, or in none
 }
 
-// canBeInvisible says whether a sandbox may have a namespace that shows no
-// address (hazard 59): then another source has to name its container (A2).
+// canBeInvisible reports whether a namespace may show no address (hazard 59): another source
+// must then name its container (A2).
 func (s *simulation) canBeInvisible() bool {
 	return s.has(fromRuntime, fromCache, fromRecord)
 }
 
-// canLoseRecord says whether the runtime may lose its record of a sandbox that
-// lives on (hazard 33): another source has to name it (A2).
+// canLoseRecord reports whether the runtime may lose its record of a live sandbox (hazard 33):
+// another source must then name it (A2).
 func (s *simulation) canLoseRecord(b *simSandbox) bool {
 	return s.has(fromKernel, fromProcesses) && !b.invisible && b.done
 }
 
-// canWipeCache says whether libcni's cache may be wiped: where another source
-// speaks of every network, that has to name what is in no namespace either (A2).
+// canWipeCache reports whether libcni's cache may be wiped. If another source speaks of every
+// network, that source must also name the containers whose namespaces show no address (A2).
 func (s *simulation) canWipeCache() bool {
 	return s.has(fromRuntime) || !s.has(fromAPI, fromKubelet) || !slices.ContainsFunc(s.sandboxes, func(b *simSandbox) bool { return b.alive && b.invisible })
 }
 
-// canForceDelete says whether a pod may go from kubelet and the API server while
-// its sandbox runs on (hazard 35): another source has to name that, also one that
-// was already asked in the pass which is under way (A2).
+// canForceDelete reports whether a pod may be removed from kubelet and the API server while its
+// sandbox runs (hazard 35). Another source must name the sandbox, also if the pass under way has
+// already asked that source (A2).
 func (s *simulation) canForceDelete(p *simPod) bool {
 	return !s.statusOnly() && !p.hostNetwork && !slices.ContainsFunc(p.sandboxes, func(b *simSandbox) bool {
 		return b.inFlight() || b.alive && s.pass != nil && s.pass.inFlight[b]
 	})
 }
 
-// canRestart says whether the agent may start anew: a step of the clock from
-// before its start it can't see. A4 excludes one between the start of a pod, or
-// a reservation, and the moment when the sandbox is named; and one between the
-// end of a pod and that of its sandbox. A pod's start must not lie in the future
-// by the new clock: its next reservation would be from before it (A3).
+// canRestart reports whether the agent may restart. It can't notice a step of the clock from
+// before its start. A4 excludes a step between a pod's start, or a reservation, and the time
+// when the sandbox is named, and a step between the ends of a pod and its sandbox. No pod's
+// start may be in the future by the new clock: its next reservation would be from before it
+// (A3).
 func (s *simulation) canRestart() bool {
 	return s.canReboot() && (s.stepAt == 0 || !slices.ContainsFunc(s.sandboxes, func(b *simSandbox) bool {
 		since := b.made
@@ -151,14 +148,13 @@ func (s *simulation) canRestart() bool {
 	}))
 }
 
-// canReboot says whether the node may boot, which no sandbox outlives: only the
-// last of these matters then.
+// canReboot reports whether the node may boot. That ends all sandboxes, so of the conditions
+// of canRestart only the last one counts.
 func (s *simulation) canReboot() bool {
 	return !slices.ContainsFunc(s.pods, func(p *simPod) bool { return !p.hostNetwork && p.startedAt.After(s.wall()) })
 }
 
-// surelyNamed says whether a source names a sandbox, by ID or address, and will
-// go on to.
+// surelyNamed reports whether a source names a sandbox, by ID or address, and will continue to.
 func (s *simulation) surelyNamed(b *simSandbox) bool {
 	switch {
 	case b.inFlight():
@@ -173,21 +169,21 @@ func (s *simulation) surelyNamed(b *simSandbox) bool {
 	return b.pod.finished == 0 && b.inStatus()
 }
 
-// canAssert says whether the hook's assertion holds: no ADD is in flight, and
-// every container whose ADD has ended is named by a record or a cache (R5).
+// canAssert reports whether the hook's assertion is true: no ADD is in flight, and a record or a
+// cache names every container whose ADD has ended (R5).
 func (s *simulation) canAssert() bool {
 	return s.has(fromRecord, fromCache) && !slices.ContainsFunc(s.sandboxes, (*simSandbox).inFlight)
 }
 
-// canStep says whether the clock may be set: a step while the process runs is
-// seen (A4), and two between two readings might cancel each other out.
+// canStep reports whether the clock may be set. Each step while the process runs is noticed (A4),
+// but two steps between two readings might cancel out.
 func (s *simulation) canStep() bool { return !(s.pass != nil && s.unread) }
 
-// foreignNetworks are those in which a second tool may run containers: where a
-// record names all containers of a network there are no others (A2).
+// foreignNetworks returns the networks in which another tool may run containers: if a record has
+// all containers of a network, there are no others in it (A2).
 func (s *simulation) foreignNetworks() []int {
 	switch {
-	case s.has(fromIntents): // they would have to show the second tool's ADDs too
+	case s.has(fromIntents): // they would have to include the other tool's ADDs
 		return nil
 	case !s.has(fromRecord):
 		return []int{0, 2}
@@ -197,15 +193,14 @@ func (s *simulation) foreignNetworks() []int {
 	return []int{2}
 }
 
-// canRunForeign says whether the second tool's containers may live: where the
-// caller allows their form, some source has to name them.
+// canRunForeign reports whether the other tool's containers may be live: if the caller allows
+// their form, a source must name them.
 func (s *simulation) canRunForeign() bool {
 	return !s.config.allowForeign || s.has(fromKernel, fromProcesses)
 }
 
-// mustGo says whether passes must release what is leaked, once nothing is wrong
-// with the sources any more.
-func (s *simulation) mustGo(a simAddress) bool {
+// mustRelease reports whether passes must release a leak after the last fault.
+func (s *simulation) mustRelease(a simAddress) bool {
 	f := s.files[a]
 	switch {
 	case a.net >= simNamed, !s.spokenOf(a): // R14
@@ -219,17 +214,17 @@ func (s *simulation) mustGo(a simAddress) bool {
 	case f.owner == nil:
 		return !s.claimedElsewhere(a)
 	}
-	// R10: an address in conflict holds all of its container's.
+	// R10: an address in conflict keeps all addresses of its container.
 	return !slices.ContainsFunc(f.owner.addrs, s.claimedElsewhere)
 }
 
-// spokenOf says whether some source speaks of a reservation.
+// spokenOf reports whether some source speaks of a reservation.
 func (s *simulation) spokenOf(a simAddress) bool {
 	return s.has(fromAPI, fromKubelet, fromRuntime, fromRuntime2) || s.has(fromRecord) && slices.Contains(s.recordNetworks(), a.net) || s.cacheNames(a)
 }
 
-// cacheNames says whether libcni's cache would name the container of a
-// reservation, and will go on to.
+// cacheNames reports whether libcni's cache would name the container of a reservation, and will
+// continue to.
 func (s *simulation) cacheNames(a simAddress) bool {
 	f, since := s.files[a], s.recordedSince()
 	return s.cacheProves(a.net) && (f.owner != nil && s.cache[simAttachment{a.net, f.owner.id}].owner != nil ||
@@ -237,8 +232,8 @@ func (s *simulation) cacheNames(a simAddress) bool {
 			f.owner != nil && f.owner.last < s.bootedAt-time.Second && !s.config.noBoot))
 }
 
-// cacheProves says whether libcni's cache passes its check for a network, and
-// will go on to.
+// cacheProves reports whether libcni's cache passes its check for a network, and will continue
+// to.
 func (s *simulation) cacheProves(net int) bool {
 	if !s.has(fromCache) {
 		return false
@@ -261,8 +256,7 @@ func (s *simulation) cacheProves(net int) bool {
 	return some
 }
 
-// claimedByStarting says whether a pod that is starting, or counts as one that
-// is, may own a reservation.
+// claimedByStarting reports whether a pod that counts as starting may hold a reservation.
 func (s *simulation) claimedByStarting(a simAddress) bool {
 	owner := s.files[a].owner
 	return s.has(fromAPI, fromKubelet) && slices.ContainsFunc(s.pods, func(p *simPod) bool {
@@ -271,8 +265,8 @@ func (s *simulation) claimedByStarting(a simAddress) bool {
 	})
 }
 
-// claimEnds says whether some source's silence ends such a claim (R4), or that
-// it is from before the node booted.
+// claimEnds reports whether such a claim ends (R4): by a source that would name the owner, or
+// since the reservation is from before the boot.
 func (s *simulation) claimEnds(a simAddress) bool {
 	owner := s.files[a].owner
 	return s.has(fromRuntime, fromRuntime2) && (owner == nil || !owner.foreign()) ||
@@ -280,8 +274,8 @@ func (s *simulation) claimEnds(a simAddress) bool {
 		owner != nil && owner.last < s.bootedAt-time.Second && !s.config.noBoot && s.stepAt == 0
 }
 
-// claimedElsewhere says whether the same address lives in another network, by a
-// source that does not say which (hazard 69).
+// claimedElsewhere reports whether a live sandbox has the same address in another network, which
+// sources may not name (hazard 69).
 func (s *simulation) claimedElsewhere(a simAddress) bool {
 	return slices.ContainsFunc(s.sandboxes, func(b *simSandbox) bool {
 		return b.alive && slices.ContainsFunc(b.addrs, func(o simAddress) bool { return o.ip == a.ip && o != a })

@@ -26,8 +26,8 @@ func (s *simulation) startPod(p *simPod) *simPod {
 	return p
 }
 
-// beginADD starts the ADD of a new sandbox: its first reservation is made, the
-// rest is left to go.
+// beginADD starts the ADD of a new sandbox, and makes its first reservation. The other steps
+// follow later.
 func (s *simulation) beginADD(p *simPod, nets []int, wants netip.Addr, invisible bool) *simSandbox {
 	s.serial++
 	b := &simSandbox{name: fmt.Sprintf("sandbox%d", s.serial), serial: s.serial, id: fmt.Sprintf("%064x", s.serial),
@@ -51,7 +51,7 @@ func (s *simulation) beginADD(p *simPod, nets []int, wants netip.Addr, invisible
 	return b
 }
 
-// reserve is one part of an ADD: host-local's own allocator, in one range.
+// reserve is a step of an ADD: host-local's own allocator reserves an address of one range.
 func (s *simulation) reserve(b *simSandbox, net, set int) bool {
 	var requested []byte
 	if net == 0 && b.wants.IsValid() && b.wants.Is4() == (set == 0) {
@@ -79,15 +79,14 @@ func (s *simulation) reserve(b *simSandbox, net, set int) bool {
 
 func (b *simSandbox) podName() string {
 	if b.pod == nil {
-		return "a second tool"
+		return "another tool"
 	}
 	return b.pod.uid
 }
 
-// stamp dates a file by the node's clock, a few milliseconds early as the kernel
-// does, and remembers which file it is. A file that got the inode of the one
-// before it differs from that in its change time; here, where no time goes by,
-// it has to wait for that.
+// stamp sets a file's timestamp by the node's clock, a few milliseconds early as the kernel
+// does, and remembers the file. A file with the inode of the one before it must have another
+// change time, for which stamp waits, since simulated time does not advance that.
 func (s *simulation) stamp(a simAddress, owner *simSandbox) {
 	path := s.path(a)
 	at := s.wall().Add(-time.Duration(s.serial%10) * time.Millisecond)
@@ -97,11 +96,11 @@ func (s *simulation) stamp(a simAddress, owner *simSandbox) {
 	}
 	var st syscall.Stat_t
 	if err := syscall.Stat(path, &st); err != nil {
-		s.violate("looking at %s: %v", s.name(a), err)
+		s.violate("reading the status of %s: %v", s.name(a), err)
 		return
 	}
-	if s.inodes[a] == st.Ino { // never on tmpfs
-		for tick := st.Ctim; st.Ctim == tick; { // until the clock that stamps files has moved
+	if s.inodes[a] == st.Ino { // not on tmpfs
+		for tick := st.Ctim; st.Ctim == tick; { // until the clock of change times advances
 			if err := errors.Join(os.Chtimes(path, at, at), syscall.Stat(path, &st)); err != nil {
 				s.violate("stamping %s: %v", s.name(a), err)
 				return
@@ -115,7 +114,7 @@ func (s *simulation) stamp(a simAddress, owner *simSandbox) {
 	s.files[a] = &simFile{owner: owner, ino: st.Ino, empty: owner == nil && st.Size == 0, at: s.passes, stamp: at}
 }
 
-// proceed does the next step of an ADD that is in flight.
+// proceed runs the next step of an ADD in flight.
 func (s *simulation) proceed(b *simSandbox) {
 	if len(b.todo) == 0 {
 		b.done = true
@@ -132,14 +131,14 @@ func (s *simulation) proceed(b *simSandbox) {
 	}
 }
 
-// finishADD brings an ADD to its end.
+// finishADD runs the remaining steps of an ADD.
 func (s *simulation) finishADD(b *simSandbox) {
 	for b.inFlight() {
 		s.proceed(b)
 	}
 }
 
-// A delOutcome is what becomes of the DEL of a sandbox that is stopped.
+// A delOutcome is what happens to the DEL of a stopped sandbox.
 type delOutcome int
 
 const (
@@ -151,17 +150,16 @@ const (
 	delOutcomes
 )
 
-// stop takes a sandbox down: first its namespace, then its reservations, as far
-// as the DEL gets through.
-func (s *simulation) stop(b *simSandbox, fate delOutcome) {
-	s.trace("%s is stopped, DEL %v", b.name, [...]string{"now", "twice", "later", "lost", "not yet"}[fate])
+// stop stops a sandbox: first its namespace goes, then its reservations, depending on the DEL.
+func (s *simulation) stop(b *simSandbox, outcome delOutcome) {
+	s.trace("%s is stopped, DEL %v", b.name, [...]string{"now", "twice", "later", "lost", "not yet"}[outcome])
 	s.terminate(b)
-	if fate == delNotYet && b.listed {
+	if outcome == delNotYet && b.listed {
 		return
 	}
 	b.listed = false
 	s.sandboxes = slices.DeleteFunc(s.sandboxes, func(o *simSandbox) bool { return o == b })
-	switch fate {
+	switch outcome {
 	case delNow:
 		s.del(b)
 	case delTwice:
@@ -174,7 +172,7 @@ func (s *simulation) stop(b *simSandbox, fate delOutcome) {
 	}
 }
 
-// die ends a sandbox's hold on its addresses: its namespace is gone.
+// terminate removes a sandbox's namespace, so it no longer holds its addresses.
 func (s *simulation) terminate(b *simSandbox) {
 	if !b.alive {
 		return
@@ -187,7 +185,7 @@ func (s *simulation) terminate(b *simSandbox) {
 	}
 }
 
-// del is CNI DEL: host-local's own code, in every network.
+// del runs CNI DEL with host-local's own code, in every network.
 func (s *simulation) del(b *simSandbox) {
 	var there []simAddress
 	for _, a := range b.addrs {
@@ -216,7 +214,7 @@ func (s *simulation) del(b *simSandbox) {
 	s.trace("DEL of %s", b.name)
 }
 
-// forgetFile takes note that somebody else than the pass removed a file.
+// forgetFile records that an operation, not the pass, removed a file.
 func (s *simulation) forgetFile(a simAddress) {
 	if s.pass != nil && s.files[a].at < s.passes {
 		s.pass.removed[a] = true

@@ -23,19 +23,19 @@ const (
 	fromAPI simKind = iota
 	fromKubelet
 	fromRuntime
-	fromRuntime2 // another one, which lists only its own
+	fromRuntime2 // another one; each lists only its own sandboxes
 	fromKernel   // addresses in network namespaces
 	fromProcesses
 	fromCache
 	fromRecord
-	fromIntents // what a CNI server is about to record
+	fromIntents // a CNI server's ADDs in flight
 )
 
 var simKindNames = [...]string{"API server", "kubelet", "runtime", "second runtime", "kernel", "kernel with processes", "cache", "record", "intents"}
 
 func (k simKind) String() string { return simKindNames[k] }
 
-// simSets are the sets of sources under which the promise must hold.
+// simSets are sets of sources with which no live address may be released.
 var simSets = [][]simKind{
 	{fromKubelet, fromRuntime},
 	{fromAPI, fromRuntime},
@@ -54,13 +54,13 @@ var simSets = [][]simKind{
 	{fromRuntime, fromRuntime2, fromKubelet},
 }
 
-// A simSource is one of them, as the Reconciler asks it.
+// A simSource is a source of the Reconciler.
 type simSource struct {
 	s    *simulation
 	kind simKind
 }
 
-// Rank is when it is to be asked: see podsource.Rank.
+// Rank returns when it is asked: see podsource.Rank.
 func (q simSource) Rank() podsource.Rank {
 	return map[simKind]podsource.Rank{
 		fromAPI: podsource.RankPods, fromKubelet: podsource.RankPods, fromRuntime: podsource.RankRuntime, fromRuntime2: podsource.RankRuntime,
@@ -69,13 +69,13 @@ func (q simSource) Rank() podsource.Rank {
 	}[q.kind]
 }
 
-// source unites the sources of the config.
+// source returns the union of the config's sources.
 func (s *simulation) source() podsource.Source {
 	var all []podsource.Source
 	for _, k := range s.config.sources {
 		all = append(all, simSource{s, k})
 	}
-	if len(all) > 2 { // nested, which must make no difference
+	if len(all) > 2 { // nested, which must not matter
 		all = []podsource.Source{podsource.Union(all[0], all[1]), podsource.Union(all[2:]...)}
 	}
 	u := podsource.Union(all...)
@@ -85,7 +85,7 @@ func (s *simulation) source() podsource.Source {
 	return u
 }
 
-// A simFault is what goes wrong with a source in the next pass.
+// A simFault is a fault of a source in the next pass.
 type simFault struct {
 	kind   simFaultKind
 	source int // by index
@@ -109,7 +109,7 @@ const (
 
 var errAway = errors.New("source is away")
 
-// Pods answers. The node goes on before and after.
+// Pods returns the answer. Operations may happen before and after.
 func (q simSource) Pods(ctx context.Context) (podsource.Answer, error) {
 	s, p := q.s, q.s.pass
 	p.asking = true
@@ -125,7 +125,7 @@ func (q simSource) Pods(ctx context.Context) (podsource.Answer, error) {
 		answer, err = s.doFault(f.kind, answer)
 	}
 	s.doNext()
-	if hang := p.hang; hang != nil { // last: the pass may go on at once
+	if hang := p.hang; hang != nil { // at the end, since the pass may go on concurrently
 		hang()
 		<-ctx.Done()
 		return podsource.Answer{}, ctx.Err()
@@ -136,7 +136,7 @@ func (q simSource) Pods(ctx context.Context) (podsource.Answer, error) {
 
 func (s *simulation) doFault(kind simFaultKind, a podsource.Answer) (podsource.Answer, error) {
 	if kind == faultEmpty && (s.config.allowEmpty || a.Supplementary || a.Authoritative) {
-		return a, nil // that would be a lie (A2)
+		return a, nil // A2 excludes it
 	}
 	s.pass.faulted = s.pass.faulted || kind != faultFuture
 	s.trace("source %s fails: %d", a.Source, kind)
@@ -161,7 +161,7 @@ func (s *simulation) doFault(kind simFaultKind, a podsource.Answer) (podsource.A
 	return a, nil
 }
 
-// answerOf is what a kind of source says now.
+// answerOf returns the current answer of a kind of source.
 func (s *simulation) answerOf(k simKind) (a podsource.Answer) {
 	hex := []podsource.Form{podsource.Hex64}
 	switch k {
@@ -242,7 +242,7 @@ func (s *simulation) recordNetworks() []int {
 	return []int{0, 1}
 }
 
-// cached returns the keys of libcni's cache, in order.
+// cached returns the keys of libcni's cache, sorted.
 func (s *simulation) cached() (keys []simAttachment) {
 	for k := range s.cache {
 		keys = append(keys, k)
@@ -256,8 +256,8 @@ func (s *simulation) cached() (keys []simAttachment) {
 	return keys
 }
 
-// recordedSince is since when libcni's cache was not wiped, as far as its source
-// knows, which remembers what it saw the last time.
+// recordedSince returns the time since which libcni's cache was not wiped, as far as its source
+// knows from the entries of the last call.
 func (s *simulation) recordedSince() time.Time {
 	since, goesOn := time.Time{}, false
 	for a, r := range s.cache {
@@ -273,7 +273,7 @@ func (s *simulation) recordedSince() time.Time {
 	return since
 }
 
-// ips are a sandbox's addresses in one network.
+// ips returns a sandbox's addresses in one network.
 func (b *simSandbox) ips(net int) (ips []netip.Addr) {
 	for _, a := range b.addrs {
 		if a.net == net {
@@ -283,8 +283,8 @@ func (b *simSandbox) ips(net int) (ips []netip.Addr) {
 	return ips
 }
 
-// namespaces are the network namespaces with their addresses. An ADD configures
-// them as it goes on.
+// namespaces returns the network namespaces with their addresses. Half of the ADDs configure
+// addresses while they are in flight.
 func (s *simulation) namespaces() (pods []podsource.Pod) {
 	for _, b := range s.sandboxes {
 		if b.invisible || !b.alive || b.inFlight() && b.serial%2 == 0 {
@@ -301,7 +301,7 @@ func (s *simulation) namespaces() (pods []podsource.Pod) {
 	return pods
 }
 
-// status is a pod as kubelet and the API server tell of it.
+// status returns a pod as kubelet and the API server list it.
 func (p *simPod) status() podsource.Pod {
 	out := podsource.Pod{
 		NamespacedName: types.NamespacedName{Namespace: "default", Name: p.name}, UID: types.UID(p.uid),
@@ -319,12 +319,11 @@ func (p *simPod) status() podsource.Pod {
 	return out
 }
 
-// report puts into a pod's status what kubelet knows by now: all of it, or only
-// its start, or only one address.
+// report updates a pod's status: with all addresses, with one, or only with its start.
 func (s *simulation) report(p *simPod, part uint32) {
 	p.reported, p.ended = true, p.finished > 0
 	if part%3 == 2 && len(p.statusIPs) == 0 {
-		return // without addresses for now
+		return // no addresses yet
 	}
 	var ips []netip.Addr
 	for _, b := range p.sandboxes {
@@ -344,7 +343,7 @@ func (s *simulation) report(p *simPod, part uint32) {
 	s.trace("status of %s: %v, ended %t", p.uid, p.statusIPs, p.ended)
 }
 
-// syncAPI brings the API server's list up to date.
+// syncAPI updates the API server's list.
 func (s *simulation) syncAPI() {
 	s.api, s.apiAt, s.apiWall = nil, s.now, s.wall()
 	for _, p := range s.pods {
