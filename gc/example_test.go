@@ -19,7 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// exampleNode makes a data dir with a network "podnet" and old reservations.
+// exampleNode makes a data directory with a network "podnet" and old reservations.
 func exampleNode(owners map[string]string) (dataDir string) {
 	dataDir, err := os.MkdirTemp("", "example")
 	if err != nil {
@@ -47,8 +47,8 @@ func ExampleReconciler_Reconcile() {
 
 	store := hostlocal.New(dataDir)
 	source := podsource.Static{
-		{ContainerIDs: []string{"sandbox1"}},                 // as a runtime knows a pod
-		{IPs: []netip.Addr{netip.MustParseAddr("10.0.0.4")}}, // as an API server does
+		{ContainerIDs: []string{"sandbox1"}},                 // a pod as a runtime lists it
+		{IPs: []netip.Addr{netip.MustParseAddr("10.0.0.4")}}, // and as an API server does
 	}
 	reconciler, err := gc.New(store, []string{"podnet"}, source, gc.Options{})
 	if err != nil {
@@ -68,8 +68,8 @@ func ExampleReconciler_Reconcile() {
 	// 10.0.0.4 in-use - a live pod has its address
 }
 
-// The errors of a pass, the most specific first. None of them stops an agent: what was
-// not released is still reserved, and the next pass tries again.
+// The errors of a pass, the most specific first. An agent goes on after each of them: leaks
+// that were not released are still reserved, and the next pass tries again.
 func ExampleReconciler_Reconcile_errors() {
 	dataDir := exampleNode(map[string]string{"10.0.0.2": "sandbox1"})
 	defer func() { _ = os.RemoveAll(dataDir) }()
@@ -125,7 +125,7 @@ func ExampleReconciler_Start() {
 	// <nil>
 }
 
-// A source that fails at first costs the agent's start a moment, and no address.
+// AtStartup tries again after an error of the source.
 func ExampleReconciler_AtStartup() {
 	dataDir := exampleNode(map[string]string{"10.0.0.2": "sandbox1", "10.0.0.3": "sandbox2"})
 	defer func() { _ = os.RemoveAll(dataDir) }()
@@ -150,8 +150,8 @@ func ExampleReconciler_AtStartup() {
 	// 1 released, error: <nil>
 }
 
-// A dry run shows what would be released, before an agent is trusted with it. A
-// source that names no pod is refused unless the caller asserts that this is normal.
+// A dry run reports what would be released. An answer without any pod is refused unless the
+// caller asserts that this is normal.
 func ExampleOptions_dryRun() {
 	dataDir := exampleNode(map[string]string{"10.0.0.2": "sandbox1"})
 	defer func() { _ = os.RemoveAll(dataDir) }()
@@ -196,7 +196,7 @@ func ExampleOptions() {
 	// Interval is 1ms; it must be from 1s to 24h0m0s
 }
 
-// An operator releases one address, and sees what else would go.
+// An operator releases one address, and sees the other leaks.
 func ExampleOptions_only() {
 	dataDir := exampleNode(map[string]string{"10.0.0.2": "sandbox1", "10.0.0.3": "sandbox2"})
 	defer func() { _ = os.RemoveAll(dataDir) }()
@@ -220,7 +220,7 @@ func ExampleOptions_only() {
 }
 
 // All networks of the node, with a source that lists sandboxes. A container of another
-// runtime is foreign, unless the caller says that its form may be released.
+// runtime is foreign, unless the caller allows its form.
 func ExampleAllNetworks() {
 	const hex = "ee3b0f0cee3b0f0cee3b0f0cee3b0f0cee3b0f0cee3b0f0cee3b0f0cee3b0f0c"
 	dataDir := exampleNode(map[string]string{"10.0.0.2": hex, "10.0.0.3": "default-" + hex})
@@ -248,7 +248,7 @@ func ExampleAllNetworks() {
 	// <nil>
 }
 
-// What an agent logs or shows of a pass.
+// What an agent logs or shows about a pass.
 func ExampleReport() {
 	dataDir := exampleNode(map[string]string{"10.0.0.2": "sandbox1", "10.0.0.3": "sandbox2"})
 	defer func() { _ = os.RemoveAll(dataDir) }()
@@ -265,7 +265,7 @@ func ExampleReport() {
 	}
 	report, err := reconciler.Reconcile(context.Background())
 	if err != nil {
-		fmt.Println("what was done is in the report all the same:", err)
+		fmt.Println("the report still says what was done:", err)
 	}
 	if report.DataDirMissing {
 		fmt.Println(report.DataDir, "does not exist: nothing was reserved yet, or the path is wrong")
@@ -277,10 +277,10 @@ func ExampleReport() {
 	for _, s := range report.Sources {
 		fmt.Printf("source %s has %d entries, error %q, note %q\n", s.Name, s.Entries, s.Error, s.Note)
 		if s.AsOf.IsZero() {
-			fmt.Println("they are true as of the question, which took less than the pass:", s.Took <= report.Duration)
+			fmt.Println("they were true during the call, which took less time than the pass:", s.Took <= report.Duration)
 		}
 	}
-	fmt.Println("questions to the sources:", report.Looks)
+	fmt.Println("calls of the sources:", report.Looks)
 	fmt.Println("an ADD may have waited, at most for as long as the lock was held:", report.LongestHold <= report.LockHeld)
 	fmt.Println("another pass may find more, at a time after this one:", report.NextCheck.After(report.Started))
 	for _, e := range report.Reservations {
@@ -293,14 +293,14 @@ func ExampleReport() {
 	// network storage has no directory: true
 	// missing: 1
 	// source runtime has 1 entries, error "", note "one sandbox has no name"
-	// they are true as of the question, which took less than the pass: true
-	// questions to the sources: 1
+	// they were true during the call, which took less time than the pass: true
+	// calls of the sources: 1
 	// an ADD may have waited, at most for as long as the lock was held: true
 	// another pass may find more, at a time after this one: false
 	// 10.0.0.2 in-use by default web 6ba7b810 in runtime: sandbox sandbox1
 }
 
-// Addresses that pods have and host-local does not know of, and an address that two pods have.
+// Addresses of pods without a reservation, and an address that two pods have.
 func ExampleReport_conflicts() {
 	dataDir := exampleNode(map[string]string{"10.0.0.2": "sandbox1"})
 	defer func() { _ = os.RemoveAll(dataDir) }()
@@ -330,7 +330,7 @@ func ExampleReport_conflicts() {
 	// 192.168.0.9 of default/proxy has no reservation; host-local may give it to another pod: false
 }
 
-// Every verdict has its reasons.
+// The reasons of each verdict.
 func ExampleReasons() {
 	words := make(map[gc.Verdict][]gc.Reason)
 	for _, r := range gc.Reasons() {

@@ -140,7 +140,7 @@ func TestHazard13JustFinished(t *testing.T) {
 			time.Sleep(5 * time.Minute / 2)
 		}
 	}))
-	// The five minutes of a pod that ran again in between begin anew.
+	// The five minutes of a pod that ran again in between start over.
 	t.Run("it ran in between", inBubble(func(t *testing.T) {
 		n := newNode(t)
 		n.reserve("10.0.0.2", "dead", old)

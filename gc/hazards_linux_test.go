@@ -142,7 +142,7 @@ func TestHazard68OneFileOfManyCanNotBeRead(t *testing.T) {
 		want   Verdict
 	}{
 		{"it is young", young, Failed},
-		{"it is old, and nobody has its address", old, Released},
+		{"it is old, and no pod has its address", old, Released},
 	} {
 		t.Run(c.reason, func(t *testing.T) {
 			n := newNode(t)

@@ -15,7 +15,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// A Pod says in a report which pod is meant, and who told of it.
+// A Pod identifies a pod in a report, and the source that listed it.
 type Pod struct {
 	Namespace string    `json:"namespace,omitempty"`
 	Name      string    `json:"name,omitempty"`
@@ -25,7 +25,7 @@ type Pod struct {
 	From string `json:"from,omitempty"`
 }
 
-// String names the pod for people, with what is known of it.
+// String returns a name of the pod for people: its name, or else its UID or origin.
 func (p Pod) String() string {
 	if p.Name != "" {
 		return p.Namespace + "/" + p.Name

@@ -118,7 +118,7 @@ func TestU4ErrorOfASource(t *testing.T) {
 		case err == nil:
 			return fmt.Sprintf("the error of leaf%d was lost", failing.id)
 		case errors.Is(err, podsource.ErrNotHere):
-			return fmt.Sprintf("a source that is here says that it is not: %v", err)
+			return fmt.Sprintf("a source that is here returned ErrNotHere: %v", err)
 		case tr.asked[len(tr.asked)-1] != failing:
 			return "others were asked after the error"
 		}

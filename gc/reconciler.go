@@ -219,7 +219,7 @@ func (r *Reconciler) ask(ctx context.Context, o occasion, s *snapshot, report *R
 			s.evidence[0][i].keep()
 		}
 		if !r.sleep(ctx, betweenLooks) {
-			return fmt.Errorf("waiting to ask the pod source once more: %w", ctx.Err())
+			return fmt.Errorf("waiting to ask the pod source again: %w", ctx.Err())
 		}
 	}
 }

@@ -301,7 +301,7 @@ func TestListingFails(t *testing.T) {
 	}
 }
 
-// An agent pays only for what it imports.
+// The core has no dependencies that only some agents need.
 func TestDependencies(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", ".", "../hostlocal", "../podsource").Output()
 	if err != nil {

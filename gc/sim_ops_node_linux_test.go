@@ -46,7 +46,7 @@ func (s *simulation) doFile(op simOp) {
 		if ok && s.onDisk(a) {
 			_ = os.Remove(s.path(a))
 			s.forgetFile(a)
-			s.trace("somebody removes %s", s.name(a))
+			s.trace("a person removes %s", s.name(a))
 		}
 	case opGarbage:
 		a := simAddress{int(op.n % 3), netip.AddrFrom4([4]byte{10, 99, 0, byte(op.n >> 8)})}

@@ -25,7 +25,7 @@ type simPass struct {
 	asked        map[simKind]int      // the last look in which it was asked
 	inFlight     map[*simSandbox]bool // when it began
 	last         map[*simSandbox]time.Duration
-	removed      map[simAddress]bool // by others, meanwhile
+	removed      map[simAddress]bool // by operations during the pass
 }
 
 // doNext runs the next inner operation of a pass.
@@ -162,7 +162,7 @@ func (s *simulation) endFaults() {
 	for _, b := range slices.Clone(s.sandboxes) {
 		s.finishADD(b)
 		if !b.alive || b.pod != nil && b.pod.finished > 0 {
-			s.stop(b, delLost) // and not listed any more
+			s.stop(b, delLost) // and no longer listed
 		}
 		b.listed = b.alive && !b.lost && !b.foreign()
 	}
