@@ -20,11 +20,6 @@ import (
 // A pod that finished long ago holds nothing, whatever its status lists.
 func TestHazard12FinishedPodListsItsAddress(t *testing.T) {
 	finished := podsource.Pod{NamespacedName: named("job"), UID: "1", IPs: ips("10.0.0.2"), FinishedAt: time.Now().Add(-6 * time.Minute)}
-	t.Run("leaked", func(t *testing.T) {
-		n := newNode(t)
-		n.reserve("10.0.0.2", "dead", old)
-		n.check(n.pass(podsource.Static{other, finished}, Options{}), map[string]Verdict{"10.0.0.2": Released})
-	})
 	t.Run("used again", func(t *testing.T) {
 		n := newNode(t)
 		n.reserve("10.0.0.2", "live", old)

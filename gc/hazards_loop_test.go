@@ -6,9 +6,7 @@ package gc
 
 import (
 	"context"
-	"errors"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,41 +15,6 @@ import (
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
-
-// A hanging source only costs passes: each ends after SourceTimeout. Start still ends with
-// its context, and releases again when the source returns.
-func TestHazard64StartWithAHangingSource(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var calls atomic.Int32
-		var good, bad int
-		var longest time.Duration
-		n := nodeInUse(t)
-		r := n.reconciler(podsource.Func(func(context.Context) ([]podsource.Pod, error) {
-			if calls.Add(1) == 1 {
-				time.Sleep(2 * time.Hour)
-			}
-			return []podsource.Pod{other}, nil
-		}), Options{OnReport: func(report Report, err error) {
-			longest = max(longest, report.Duration)
-			if err == nil {
-				good++
-			} else if bad++; !errors.Is(err, ErrRefused) {
-				t.Error(err)
-			}
-		}})
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error)
-		go func() { ended <- r.Start(ctx) }()
-		time.Sleep(4 * time.Hour)
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-		if good < 10 || bad < 12 || longest > 15*time.Second {
-			t.Errorf("%d good passes in the two hours after the source came back, %d bad ones before, the longest %v", good, bad, longest)
-		}
-	})
-}
 
 // A panic of OnReport or of the context is an error of the pass.
 func TestHazard64PanicInAPass(t *testing.T) {

@@ -142,19 +142,6 @@ func TestHazard28HostNetwork(t *testing.T) {
 	}
 }
 
-// Two runtimes on one network: the union of their sources keeps the containers of both.
-func TestHazard29TwoRuntimes(t *testing.T) {
-	n := newNode(t)
-	n.reserve("10.0.0.2", "containerd-1", old)
-	n.reserve("10.0.0.3", "crio-1", old)
-	n.reserve("10.0.0.4", "leaked", old)
-	report := n.pass(podsource.Union(
-		podsource.Static{{UID: "1", ContainerIDs: []string{"containerd-1"}}},
-		podsource.Static{{UID: "2", ContainerIDs: []string{"crio-1"}}},
-	), Options{})
-	n.check(report, map[string]Verdict{"10.0.0.2": InUse, "10.0.0.3": InUse, "10.0.0.4": Released})
-}
-
 // Two network namespaces have one address: it is reported as a duplicate, in any order, and
 // also after two looks.
 func TestHazard66TwoNamespacesHaveOneAddress(t *testing.T) {

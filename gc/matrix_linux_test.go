@@ -9,8 +9,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
 // matrixColumns are the sets of sources with which each case runs.
@@ -284,25 +282,5 @@ func TestHazard33Matrix(t *testing.T) {
 	}
 	if err := os.WriteFile("../podsource/README.md", []byte(before+begin+table.String()+end+after), 0o644); err != nil {
 		t.Fatal(err)
-	}
-}
-
-// A pod deleted by force is not listed by kubelet, but by another source.
-func TestHazard35DeletedByForce(t *testing.T) {
-	for _, c := range []struct {
-		reason string
-		entry  podsource.Pod
-	}{
-		{"the runtime knows the sandbox", podsource.Pod{UID: "1", ContainerIDs: []string{"sandbox"}}},
-		{"the kernel has the address", podsource.Pod{IPs: ips("10.0.0.2")}},
-	} {
-		t.Run(c.reason, func(t *testing.T) {
-			n := newNode(t)
-			n.reserve("10.0.0.2", "sandbox", old)
-			n.reserve("10.0.0.3", "leaked", old)
-			kubelet := podsource.Static{other} // no longer lists it
-			report := n.pass(podsource.Union(kubelet, podsource.Static{c.entry}), Options{})
-			n.check(report, map[string]Verdict{"10.0.0.2": InUse, "10.0.0.3": Released})
-		})
 	}
 }

@@ -284,18 +284,6 @@ func same(c, d *propCase, what string) (bool, string) {
 	return err1 == nil, ""
 }
 
-// U4: an item that is not valid is an error, wherever it is (R2).
-func TestU4Error(t *testing.T) {
-	forCases(t, func(rnd *rand.Rand, c *propCase) (bool, string) {
-		d, look, member := c.clone(), rnd.IntN(len(c.looks)), rnd.IntN(len(c.looks[0]))
-		d.looks[look][member].Pods = append(slices.Clone(d.looks[look][member].Pods), podsource.Pod{ContainerIDs: []string{"cri-o://1"}})
-		if _, err := d.judge(); err == nil {
-			return true, "the error of an item was lost"
-		}
-		return true, ""
-	})
-}
-
 // A pass takes a second look if two looks release a reservation that one look does not (R5).
 func TestSecondLook(t *testing.T) {
 	forCases(t, func(_ *rand.Rand, c *propCase) (bool, string) {

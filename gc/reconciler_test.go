@@ -228,15 +228,22 @@ func TestBadDirectory(t *testing.T) {
 			t.Errorf("the data directory was made (%v)", err)
 		}
 	})
-	t.Run("the data directory is a file", func(t *testing.T) {
+	t.Run("the data directory is a file", inBubble(func(t *testing.T) {
 		n := newNode(t)
 		n.file("file", "", old)
 		n.store = hostlocal.New(n.path("file"))
-		_, err := n.reconciler(podsource.Static{other}, Options{}).Reconcile(t.Context())
-		if err == nil || !strings.Contains(err.Error(), n.path("file")) || errors.Is(err, ErrRefused) {
-			t.Errorf("got error %v, want one that names %s", err, n.path("file"))
+		r, begun := n.reconciler(podsource.Static{other}, Options{}), time.Now()
+		_, err := r.Reconcile(t.Context())
+		_, hookErr := r.AtStartup(t.Context())
+		for _, err := range []error{err, hookErr} {
+			if err == nil || !strings.Contains(err.Error(), n.path("file")) || errors.Is(err, ErrRefused) {
+				t.Errorf("got error %v, want one that names %s", err, n.path("file"))
+			}
 		}
-	})
+		if time.Since(begun) != 0 {
+			t.Errorf("the hook tried again for %v", time.Since(begun))
+		}
+	}))
 	t.Run("the lock can't be opened", func(t *testing.T) {
 		n := newNode(t)
 		n.reserve("10.0.0.2", "leaked", old)

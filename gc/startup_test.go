@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
@@ -255,19 +254,6 @@ func TestAtStartupAsksNobodyWhereNothingIsReserved(t *testing.T) {
 			}
 		}))
 	}
-}
-
-// An error of the listing ends the hook at once.
-func TestAtStartupEndsAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.file("file", "", old)
-		n.store = hostlocal.New(n.path("file"))
-		begun := time.Now()
-		if _, err := n.reconciler(podsource.Static{other}, Options{}).AtStartup(t.Context()); err == nil || errors.Is(err, ErrRefused) || time.Since(begun) > 0 {
-			t.Errorf("got error %v after %v, want one at once", err, time.Since(begun))
-		}
-	})
 }
 
 // If a source returns its own error after its time limit, the error has both: that the source

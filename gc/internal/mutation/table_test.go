@@ -28,7 +28,6 @@ var unguarded = map[string]string{
 	"10": "an owner is its container ID, and a name is looked at nowhere",
 	"20": "what nobody holds is released: no guard, but what is left without one",
 	"33": "which source is asked decides: see the matrix of sources",
-	"35": "as 33",
 }
 
 // TestGuards fails if gc/testdata/guards.md is not the table of guards, if a hazard with
