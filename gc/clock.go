@@ -44,10 +44,10 @@ type clock struct {
 	// is unknown.
 	bootedAt time.Time
 
-	// seen has monotonic times by file, podID and date, all from the last pass. For a
-	// file it is the first pass of those, up to the last one without a gap, that knew no
-	// live holder; for a podID the first of those that saw the pod finished. For a date it
-	// is the result of asOf, and with anyDate the time at which the last pass asked.
+	// seen has monotonic times by file, podID and date, all from the last pass. A file's
+	// is the time since which each pass found it without a live holder, a podID's the time
+	// since which each pass found the pod finished. A date's is the result of asOf, or, for
+	// anyDate, the time at which the last pass asked.
 	seen map[any]time.Duration
 }
 

@@ -36,7 +36,7 @@ func TestHazard12FinishedPodListsItsAddress(t *testing.T) {
 			job := finished
 			job.FinishedAt = time.Now()
 			r := n.reconciler(podsource.Func(func(context.Context) ([]podsource.Pod, error) {
-				defer time.Sleep(10 * time.Second) // the five minutes count up to the question
+				defer time.Sleep(10 * time.Second) // the five minutes count up to the call
 				return []podsource.Pod{other, job}, nil
 			}), Options{})
 			time.Sleep(5*time.Minute - 1)

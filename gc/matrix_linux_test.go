@@ -68,7 +68,7 @@ var matrixRows = []struct {
 		s.now += 30 * time.Minute
 	}},
 	{"12", "finished long ago, address still in its status, DEL lost", true, func(s *simulation) {
-		s.running()
+		s.addRunningPod()
 		p := s.startPod(&simPod{})
 		b := s.addSandbox(p)
 		s.report(p, 0)
@@ -101,7 +101,7 @@ var matrixRows = []struct {
 		s.now += 30 * time.Minute
 	}},
 	{"32", "stuck without an address, leaks older than it", true, func(s *simulation) {
-		s.running()
+		s.addRunningPod()
 		gone := s.startPod(&simPod{})
 		s.stop(s.addSandbox(gone), delLost)
 		s.forget(gone)
@@ -136,7 +136,7 @@ var matrixRows = []struct {
 		}
 	}},
 	{"39", "each retry of a stuck pod leaks, the pool is full of them", true, func(s *simulation) {
-		s.running()
+		s.addRunningPod()
 		p := s.startPod(&simPod{})
 		s.report(p, 2)
 		for range 12 {
@@ -158,7 +158,7 @@ var matrixRows = []struct {
 		}
 	}},
 	{"49", "containers of nerdctl in the network, one lives and one leaked", true, func(s *simulation) {
-		s.running()
+		s.addRunningPod()
 		s.finishADD(s.beginADD(nil, []int{0}, netip.Addr{}, false))
 		b := s.beginADD(nil, []int{0}, netip.Addr{}, false)
 		s.finishADD(b)
@@ -166,7 +166,7 @@ var matrixRows = []struct {
 		s.now += 30 * time.Minute
 	}},
 	{"59", "as 33, and its namespace shows no address (gVisor, VFIO)", true, func(s *simulation) {
-		s.running()
+		s.addRunningPod()
 		p := s.startPod(&simPod{})
 		b := s.addSandbox(p)
 		b.invisible = true
@@ -176,7 +176,7 @@ var matrixRows = []struct {
 		s.now += 30 * time.Minute
 	}},
 	{"71", "ADD ended 6 minutes ago, not listed yet, its namespace shows no address", false, func(s *simulation) {
-		s.running()
+		s.addRunningPod()
 		p := s.startPod(&simPod{})
 		s.report(p, 2)
 		s.beginADD(p, p.nets, netip.Addr{}, false)
@@ -195,15 +195,15 @@ func (s *simulation) addSandbox(p *simPod) *simSandbox {
 	return b
 }
 
-// running adds a pod that runs and is reported.
-func (s *simulation) running() {
+// addRunningPod adds a pod that runs and is reported.
+func (s *simulation) addRunningPod() {
 	p := s.startPod(&simPod{})
 	s.addSandbox(p)
 	s.report(p, 0)
 }
 
-// try runs a row's case with one set of sources, and returns the result.
-func try(t *testing.T, row int, kinds []simKind) string {
+// runCase runs a row's case with one set of sources, and returns the result.
+func runCase(t *testing.T, row int, kinds []simKind) string {
 	t.Helper()
 	s, err := newSimulation(simDir(t), simConfig{sources: kinds}, func(string, ...any) {})
 	if err != nil {
@@ -258,7 +258,7 @@ func TestHazard33Matrix(t *testing.T) {
 	for row, r := range matrixRows {
 		table.WriteString("| " + r.hazard + " | " + r.name + " |")
 		for _, c := range matrixColumns {
-			table.WriteString(" " + try(t, row, c.kinds) + " |")
+			table.WriteString(" " + runCase(t, row, c.kinds) + " |")
 		}
 		table.WriteString("\n")
 	}

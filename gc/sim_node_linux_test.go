@@ -71,7 +71,7 @@ type simConfig struct {
 	overlap      bool      // two networks have the same IPv4 subnet
 	allowEmpty   bool      // AllowEmpty; else each source always lists the agent's own pod
 	asOf         bool      // the API server's list has a date; else it is never old
-	allowForeign bool      // Options.ReleaseForms allows the second tool's containers
+	allowForeign bool      // Options.ReleaseForms allows the other tool's containers
 	noBoot       bool      // when the node booted is unknown
 	recordAll    bool      // the record has all networks, not only those to release in
 	stuck        bool      // pods are still starting after the last fault
@@ -246,7 +246,7 @@ func (s *simulation) readClock() reading {
 	return now
 }
 
-// sleep is the pause between two looks.
+// sleep replaces the pause between two looks.
 func (s *simulation) sleep(ctx context.Context, d time.Duration) bool {
 	s.advance(d)
 	s.doNext()
