@@ -307,6 +307,13 @@ func TestStartEndsWithItsContext(t *testing.T) {
 			time.Sleep(time.Hour) // the source returns
 		}))
 	}
+	t.Run("no pass follows", inBubble(func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if r := nodeInUse(t).reconciler(podsource.Static{other}, Options{}); r.await(ctx, time.Hour, time.Second) {
+			t.Error("another pass is to follow the end of the context")
+		}
+	}))
 }
 
 // A pass of the loop that waits too long for another pass ends.
