@@ -58,14 +58,14 @@ type Answer struct {
 	// from the cache, by this node's clock: at the latest the time of the oldest
 	// record in it. Zero is unknown.
 	RecordedSince time.Time
-	// Gaps are times in which the source was not informed of attachments, such as a
-	// record that was not kept. Pods may lack containers whose addresses were reserved
+	// Gaps are times in which the source was not informed of attachments, for example
+	// because no record was kept. Pods may lack containers whose addresses were reserved
 	// then. For these reservations Names does not count, and the answer speaks of no
 	// network (R14).
 	Gaps []Gap
 
-	// Note is for people, as why the answer declares less than it could. It is shown
-	// in reports, and no decision depends on it.
+	// Note is for people, for example why the answer declares less than it could. It is
+	// shown in reports, and no decision depends on it.
 	Note string
 
 	// Parts are the answers of the members of a [Union], in the order of its
@@ -96,8 +96,8 @@ type Names struct {
 type Gap struct {
 	From time.Time `json:"from,omitzero"`
 	To   time.Time `json:"to,omitzero"`
-	// But is the form of containers that the source learned about nevertheless, as from
-	// a runtime afterwards. The zero Form is none.
+	// But is the form of containers that the source learned about nevertheless, for
+	// example from a runtime afterwards. The zero Form is none.
 	But Form `json:"but,omitempty"`
 }
 

@@ -40,7 +40,7 @@ func Union(sources ...Source) Source {
 				a.Err = cmp.Or(a.Err, err)
 				name := cmp.Or(a.Source, fmt.Sprintf("%d of %d", i+1, len(members)))
 				failed = fmt.Errorf("pod source %s: %w", name, err)
-				if errors.Is(err, ErrNotHere) { // of this member: the others are here
+				if errors.Is(err, ErrNotHere) { // of this member only; the others exist
 					failed = errors.New(failed.Error())
 				}
 			}
@@ -60,7 +60,7 @@ func Union(sources ...Source) Source {
 func Fallback(first, then Source) Source {
 	f, t := compositeOf(first), compositeOf(then)
 	return composite{min(f.rank, t.rank), func(r *round, atMost Rank) (Answer, error) {
-		a, notHere := f.answer(r, min(atMost, t.rank)) // as early as then would be
+		a, notHere := f.answer(r, min(atMost, t.rank)) // called no later than its replacement
 		if !errors.Is(notHere, ErrNotHere) {
 			return a, notHere
 		}
@@ -110,7 +110,7 @@ func AllowEmpty(s Source) Source {
 	})
 }
 
-// checked is a source whose answers go through a function.
+// checked returns s with a function that checks or changes its answers.
 func checked(s Source, check func(Answer) (Answer, error)) Source {
 	c := compositeOf(s)
 	return composite{c.rank, func(r *round, atMost Rank) (Answer, error) {

@@ -20,16 +20,16 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// errMissing is what a client returns whose socket, certificate or configuration
-// is missing.
+// errMissing is the error of a client whose socket, certificate or configuration is
+// missing.
 var errMissing = fmt.Errorf("listing pods: %w", &fs.PathError{Op: "open", Path: "/etc/client.pem", Err: os.ErrNotExist})
 
-// says is a source that gives just this.
-func says(a Answer, err error) Source {
+// fixed returns a source that always returns a and err.
+func fixed(a Answer, err error) Source {
 	return AnswerFunc(func(context.Context) (Answer, error) { return a, err })
 }
 
-// A declaring answer has all that an answer may have.
+// declaring returns an answer with every field set that a source sets.
 func declaring(name string) Answer {
 	return Answer{
 		Source: name, Pods: []Pod{{UID: "1", ContainerIDs: []string{name}}}, AsOf: time.Unix(1700000000, 0), Networks: []string{"podnet"},
@@ -38,8 +38,8 @@ func declaring(name string) Answer {
 	}
 }
 
-// TestUnion: answers stand side by side, and the whole of them says nothing
-// itself.
+// TestUnion: the parts hold the answers unchanged, and the answer of the union
+// declares nothing itself.
 func TestUnion(t *testing.T) {
 	for _, row := range []struct {
 		reason  string
@@ -47,19 +47,19 @@ func TestUnion(t *testing.T) {
 		want    []Answer
 	}{
 		{"one source", []Source{Static{named("a"), named("b")}}, []Answer{{Pods: []Pod{named("a"), named("b")}}}},
-		{"nobody has seen a pod", []Source{Static{}, Static(nil)}, []Answer{{Pods: []Pod{}}, {}}},
-		{"two that know one pod are not merged: what one says does not weaken what the other says", []Source{
+		{"no source has a pod", []Source{Static{}, Static(nil)}, []Answer{{Pods: []Pod{}}, {}}},
+		{"two entries for one pod are not merged: neither weakens the other", []Source{
 			Static{{UID: "1", HostNetwork: true, Finished: true}}, Static{{UID: "1", ContainerIDs: []string{"abc"}}},
 		}, []Answer{{Pods: []Pod{{UID: "1", HostNetwork: true, Finished: true}}}, {Pods: []Pod{{UID: "1", ContainerIDs: []string{"abc"}}}}}},
-		{"the same pod twice stays there twice", []Source{Static{named("a")}, Static{named("a")}},
+		{"an entry that two sources have is kept twice", []Source{Static{named("a")}, Static{named("a")}},
 			[]Answer{{Pods: []Pod{named("a")}}, {Pods: []Pod{named("a")}}}},
-		{"each keeps what it declares", []Source{says(declaring("a"), nil), Static{named("b")}, says(declaring("c"), nil)},
+		{"each answer keeps its declarations", []Source{fixed(declaring("a"), nil), Static{named("b")}, fixed(declaring("c"), nil)},
 			[]Answer{declaring("a"), {Pods: []Pod{named("b")}}, declaring("c")}},
-		{"a union of unions has the members of both", []Source{Union(Static{named("a")}, says(declaring("b"), nil)), Union(Static{named("c")})},
+		{"a union of unions has the members of both", []Source{Union(Static{named("a")}, fixed(declaring("b"), nil)), Union(Static{named("c")})},
 			[]Answer{{Pods: []Pod{named("a")}}, declaring("b"), {Pods: []Pod{named("c")}}}},
 	} {
 		s := Union(row.sources...)
-		for range 2 { // asking changes nothing
+		for range 2 { // the second call gets the same answer
 			got, err := s.Pods(t.Context())
 			if err != nil {
 				t.Errorf("%v: %s", err, row.reason)
@@ -69,14 +69,14 @@ func TestUnion(t *testing.T) {
 			}
 			got.Parts = nil
 			if diff := cmp.Diff(Answer{}, got, equal); diff != "" {
-				t.Errorf("the whole says something itself: %s (-want +got):\n%s", row.reason, diff)
+				t.Errorf("the answer of the union declares something itself: %s (-want +got):\n%s", row.reason, diff)
 			}
 		}
 	}
 }
 
-// TestUnionOfErrors: one silent source, and nobody knows who lives here (R2).
-// Beside the error stands who was asked, and what each of them said (R11).
+// TestUnionOfErrors: an error of one source is an error of the union (R2). The parts
+// hold the sources that were called, and their answers (R11).
 func TestUnionOfErrors(t *testing.T) {
 	broken := errors.New("broken")
 	agent := types.NamespacedName{Namespace: "default", Name: "agent"}
@@ -91,19 +91,19 @@ func TestUnionOfErrors(t *testing.T) {
 		parts   []Answer
 	}{
 		{"the only one fails", []Source{failing(broken)}, broken, "pod source 1 of 1: broken", []Answer{failed(half, broken)}},
-		{"the last one fails: the others have answered", []Source{says(a, nil), Static{named("b")}, failing(broken)}, broken,
+		{"the last one fails after the others have answered", []Source{fixed(a, nil), Static{named("b")}, failing(broken)}, broken,
 			"pod source 3 of 3: broken", []Answer{a, {Pods: []Pod{named("b")}}, failed(half, broken)}},
-		{"the first one fails: the others are not asked, and did not answer", []Source{failing(broken), unasked(t)}, broken,
+		{"the first one fails: the others are not called", []Source{failing(broken), unasked(t)}, broken,
 			"pod source 1 of 2: broken", []Answer{failed(half, broken)}},
-		{"it has a name", []Source{Static{named("b")}, says(Answer{Source: "kubelet"}, broken), unasked(t)}, broken,
+		{"the error has the name of the source", []Source{Static{named("b")}, fixed(Answer{Source: "kubelet"}, broken), unasked(t)}, broken,
 			"pod source kubelet: broken", []Answer{{Pods: []Pod{named("b")}}, {Source: "kubelet", Err: broken}}},
-		{"in a union within: both say which", []Source{Static{named("b")}, Union(says(a, nil), says(Answer{Source: "kubelet"}, broken), unasked(t))},
+		{"in a nested union the error names both positions", []Source{Static{named("b")}, Union(fixed(a, nil), fixed(Answer{Source: "kubelet"}, broken), unasked(t))},
 			broken, "pod source 2 of 2: pod source kubelet: broken", []Answer{{Pods: []Pod{named("b")}}, a, {Source: "kubelet", Err: broken}}},
-		{"a required pod is missing: the source did answer, and not well enough", []Source{says(a, nil), Require(says(declaring("c"), nil), agent)},
+		{"a required pod is missing from an answer", []Source{fixed(a, nil), Require(fixed(declaring("c"), nil), agent)},
 			ErrIncomplete, "pod source c: ", []Answer{a, failed(declaring("c"), ErrIncomplete)}},
-		{"a list that is not complete", []Source{Static{named("a")}, failing(ErrIncomplete)}, ErrIncomplete, "pod source 2 of 2",
+		{"an incomplete list", []Source{Static{named("a")}, failing(ErrIncomplete)}, ErrIncomplete, "pod source 2 of 2",
 			[]Answer{{Pods: []Pod{named("a")}}, failed(half, ErrIncomplete)}},
-		{"a file that is missing somewhere", []Source{Static{named("a")}, failing(errMissing)}, fs.ErrNotExist, "client.pem",
+		{"a source lacks a file", []Source{Static{named("a")}, failing(errMissing)}, fs.ErrNotExist, "client.pem",
 			[]Answer{{Pods: []Pod{named("a")}}, failed(half, errMissing)}},
 	} {
 		got, err := Union(row.sources...).Pods(t.Context())
@@ -115,11 +115,11 @@ func TestUnionOfErrors(t *testing.T) {
 		}
 	}
 	if got, err := Union().Pods(t.Context()); err == nil {
-		t.Errorf("a union of nothing has seen nothing: got %v, want an error", got)
+		t.Errorf("a union of no sources: got %v, want an error", got)
 	}
 }
 
-// TestTook: parts say how long each of them took, one that failed too.
+// TestTook: each part has its duration, also one that failed.
 func TestTook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow := func(d time.Duration, err error) Source {
@@ -139,30 +139,30 @@ func TestTook(t *testing.T) {
 	})
 }
 
-// TestSourcesStayTheirs: neither the arguments' slice nor what a source returns
-// is changed or shared.
-func TestSourcesStayTheirs(t *testing.T) {
+// TestArgumentsAreCopied: the slice of arguments is not shared, and a source's answer
+// is not changed.
+func TestArgumentsAreCopied(t *testing.T) {
 	arguments := []Source{Static{named("a")}, Static{named("b")}}
 	s := Union(arguments...)
 	arguments[0] = unasked(t)
 	if _, err := s.Pods(t.Context()); err != nil {
-		t.Errorf("it went on with a source that was put in the place of its own: %v", err)
+		t.Errorf("a source of the arguments' slice was replaced after the call of Union: %v", err)
 	}
 
 	inner := Answer{Parts: []Answer{{Pods: []Pod{named("a")}}, {Pods: []Pod{named("b")}}}}
-	all := AllowEmpty(says(inner, nil))
+	all := AllowEmpty(fixed(inner, nil))
 	got, err := all.Pods(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	got.Parts[0].Source = "changed"
 	if diff := cmp.Diff(Answer{Parts: []Answer{{Pods: []Pod{named("a")}}, {Pods: []Pod{named("b")}}}}, inner, equal); diff != "" {
-		t.Errorf("the source's own answer was changed (-want +got):\n%s", diff)
+		t.Errorf("the answer of the source was changed (-want +got):\n%s", diff)
 	}
 }
 
-// A source whose error nobody looked at is nil: that is an error of the answer, which
-// asking again does not mend.
+// A source is nil if the caller ignored the error of its constructor. The answer is then
+// a permanent error.
 func TestNilSource(t *testing.T) {
 	for _, s := range []Source{Union(Static{named("a")}, nil), Fallback(nil, Static{named("a")}), Fallback(failing(ErrNotHere), nil), Union(nil)} {
 		if a, err := s.Pods(t.Context()); !errors.Is(err, ErrPermanent) || !strings.Contains(err.Error(), "nil") {
@@ -182,19 +182,19 @@ func TestFallback(t *testing.T) {
 		errs   []error
 		says   string
 	}{
-		{reason: "the first is there", first: says(declaring("a"), nil), then: unasked(t), want: declaring("a")},
-		{reason: "the first is there and has nothing to tell: an answer", first: Static{}, then: unasked(t), want: Answer{Pods: []Pod{}}},
-		{reason: "the first is not here: all that the second says", first: failing(notHere), then: says(declaring("b"), nil), want: declaring("b")},
-		{reason: "one of several errors", first: failing(errors.Join(broken, notHere)), then: Static{named("b")}, want: Answer{Pods: []Pod{named("b")}}},
-		{reason: "the first is broken: the second may know less", first: failing(broken), then: unasked(t), errs: []error{broken}},
+		{reason: "the first exists", first: fixed(declaring("a"), nil), then: unasked(t), want: declaring("a")},
+		{reason: "the first exists and has no pods: an answer", first: Static{}, then: unasked(t), want: Answer{Pods: []Pod{}}},
+		{reason: "the first does not exist: the answer of the second", first: failing(notHere), then: fixed(declaring("b"), nil), want: declaring("b")},
+		{reason: "the first returns several errors, one of which is ErrNotHere", first: failing(errors.Join(broken, notHere)), then: Static{named("b")}, want: Answer{Pods: []Pod{named("b")}}},
+		{reason: "the first is broken: the second might know less", first: failing(broken), then: unasked(t), errs: []error{broken}},
 		{reason: "the first is not ready", first: failing(ErrIncomplete), then: unasked(t), errs: []error{ErrIncomplete}},
 		{reason: "the first may not be read", first: failing(fs.ErrPermission), then: unasked(t), errs: []error{fs.ErrPermission}},
-		{reason: "the first was out of time", first: failing(context.DeadlineExceeded), then: unasked(t), errs: []error{context.DeadlineExceeded}},
-		{reason: "neither answers: both are told", first: failing(notHere), then: failing(broken), errs: []error{broken}, says: "no socket of a kubelet"},
-		{reason: "neither is here", first: failing(notHere), then: failing(ErrNotHere), errs: []error{ErrNotHere}, says: "no socket of a kubelet"},
-		{reason: "what the second lacks is its own", first: failing(notHere), then: failing(ErrIncomplete), errs: []error{ErrIncomplete}},
+		{reason: "the first timed out", first: failing(context.DeadlineExceeded), then: unasked(t), errs: []error{context.DeadlineExceeded}},
+		{reason: "neither answers: the error has both reasons", first: failing(notHere), then: failing(broken), errs: []error{broken}, says: "no socket of a kubelet"},
+		{reason: "neither exists", first: failing(notHere), then: failing(ErrNotHere), errs: []error{ErrNotHere}, says: "no socket of a kubelet"},
+		{reason: "the second is not ready", first: failing(notHere), then: failing(ErrIncomplete), errs: []error{ErrIncomplete}},
 	} {
-		for range 2 { // asking changes nothing
+		for range 2 { // the second call gets the same answer
 			got, err := Fallback(row.first, row.then).Pods(t.Context())
 			if (err != nil) != (row.errs != nil) {
 				t.Errorf("%v: %s", err, row.reason)
@@ -205,7 +205,7 @@ func TestFallback(t *testing.T) {
 					t.Errorf("got %v, want %v that says %q: %s", err, want, row.says, row.reason)
 				}
 				if want != ErrNotHere && errors.Is(err, ErrNotHere) {
-					t.Errorf("%v invites to fall back from a source that exists: %s", err, row.reason)
+					t.Errorf("Fallback would take %v for a source that does not exist: %s", err, row.reason)
 				}
 			}
 			if diff := cmp.Diff(row.want, got, equal); err == nil && diff != "" {
@@ -216,7 +216,7 @@ func TestFallback(t *testing.T) {
 }
 
 // TestHazard41NotReadyIsHere: the first choice exists, and is not ready or not
-// complete. Nothing from deep below may look as if it did not exist.
+// complete. No wrapped error may make it look as if it did not exist.
 func TestHazard41NotReadyIsHere(t *testing.T) {
 	agent := types.NamespacedName{Namespace: "default", Name: "agent"}
 	here := Static{named("agent")}
@@ -225,15 +225,15 @@ func TestHazard41NotReadyIsHere(t *testing.T) {
 		first  Source
 	}{
 		{"its certificate is missing", failing(errMissing)},
-		{"its certificate is missing, and it is the second choice of another", Fallback(failing(ErrNotHere), failing(errMissing))},
-		{"a fallback in a fallback: the second choice is here and not ready", Fallback(failing(ErrNotHere), failing(ErrIncomplete))},
+		{"its certificate is missing, and it is the second choice of another fallback", Fallback(failing(ErrNotHere), failing(errMissing))},
+		{"a nested fallback: its second choice exists and is not ready", Fallback(failing(ErrNotHere), failing(ErrIncomplete))},
 		{"one member of a union lacks a file", Union(here, failing(errMissing))},
-		{"one member of a union is not here: the others are", Union(here, failing(ErrNotHere))},
-		{"the only member of a union is not here", Union(failing(ErrNotHere))},
-		{"neither of two choices of a member is here", Union(here, Fallback(failing(ErrNotHere), failing(ErrNotHere)))},
-		{"a member of a union in a union", Union(here, Union(here, failing(ErrNotHere)))},
-		{"behind Require", Require(Union(here, failing(ErrNotHere)), agent)},
-		{"behind AllowEmpty", AllowEmpty(Union(here, failing(ErrNotHere)))},
+		{"one member of a union does not exist, the others do", Union(here, failing(ErrNotHere))},
+		{"the only member of a union does not exist", Union(failing(ErrNotHere))},
+		{"neither of two choices of a member exists", Union(here, Fallback(failing(ErrNotHere), failing(ErrNotHere)))},
+		{"a member of a nested union", Union(here, Union(here, failing(ErrNotHere)))},
+		{"through Require", Require(Union(here, failing(ErrNotHere)), agent)},
+		{"through AllowEmpty", AllowEmpty(Union(here, failing(ErrNotHere)))},
 		{"it lacks the required pod", Require(Static{named("other")}, agent)},
 	} {
 		got, err := Fallback(row.first, unasked(t)).Pods(t.Context())
@@ -245,13 +245,13 @@ func TestHazard41NotReadyIsHere(t *testing.T) {
 		reason string
 		first  Source
 	}{
-		{"a fallback in a fallback: neither is here", Fallback(failing(ErrNotHere), failing(ErrNotHere))},
-		{"behind Require: it has not even answered", Require(failing(ErrNotHere), agent)},
-		{"behind AllowEmpty", AllowEmpty(failing(ErrNotHere))},
+		{"a nested fallback: neither choice exists", Fallback(failing(ErrNotHere), failing(ErrNotHere))},
+		{"through Require: there was no answer to check", Require(failing(ErrNotHere), agent)},
+		{"through AllowEmpty", AllowEmpty(failing(ErrNotHere))},
 	} {
 		got, err := Fallback(row.first, here).Pods(t.Context())
 		if diff := cmp.Diff(Answer{Pods: here}, got, equal); err != nil || diff != "" {
-			t.Errorf("%v: the second choice is right: %s (-want +got):\n%s", err, row.reason, diff)
+			t.Errorf("%v: the second choice was not used: %s (-want +got):\n%s", err, row.reason, diff)
 		}
 	}
 }
@@ -267,23 +267,23 @@ func TestRequire(t *testing.T) {
 		want   []Pod // of all members, when there is no error
 		err    error
 	}{
-		{"the agent is there", Static{named("a"), here}, []Pod{named("a"), here}, nil},
+		{"the agent is in the list", Static{named("a"), here}, []Pod{named("a"), here}, nil},
 		{"the agent alone", Static{here}, []Pod{here}, nil},
-		{"one member of a union has it: who asks the whole, wants any of them", Union(Static{named("a")}, Static{here}), []Pod{named("a"), here}, nil},
-		{"a member that must have it, in a union", Union(Static{named("a")}, Require(Static{here}, agent)), []Pod{named("a"), here}, nil},
-		{"an older one of its name has finished, and it runs", Static{finished(here, time.Time{}), here}, []Pod{finished(here, time.Time{}), here}, nil},
-		{"nobody is there", Static{}, nil, ErrIncomplete},
-		{"others are there", Static{named("a"), named("b")}, nil, ErrIncomplete},
-		{"another of its name", Static{named(agent.Name)}, nil, ErrIncomplete},
-		{"another in its namespace", Static{{NamespacedName: types.NamespacedName{Namespace: agent.Namespace, Name: "agent"}}}, nil, ErrIncomplete},
+		{"one member of a union has it", Union(Static{named("a")}, Static{here}), []Pod{named("a"), here}, nil},
+		{"a required member has it", Union(Static{named("a")}, Require(Static{here}, agent)), []Pod{named("a"), here}, nil},
+		{"an older pod of its name has finished, and it runs", Static{finished(here, time.Time{}), here}, []Pod{finished(here, time.Time{}), here}, nil},
+		{"no pods", Static{}, nil, ErrIncomplete},
+		{"only other pods", Static{named("a"), named("b")}, nil, ErrIncomplete},
+		{"a pod of its name in another namespace", Static{named(agent.Name)}, nil, ErrIncomplete},
+		{"another pod in its namespace", Static{{NamespacedName: types.NamespacedName{Namespace: agent.Namespace, Name: "agent"}}}, nil, ErrIncomplete},
 		{"a sandbox without a name", Static{{UID: "1", ContainerIDs: []string{"abc"}}}, nil, ErrIncomplete},
-		{"it has finished: this process has not, so the list is old or another's", Static{finished(here, time.Unix(1700000000, 0))}, nil, ErrIncomplete},
-		{"it has finished, and nobody knows when", Static{finished(here, time.Time{})}, nil, ErrIncomplete},
-		{"it has finished a moment ago, and the mark was left out", Static{{NamespacedName: agent, FinishedAt: time.Unix(1700000000, 0)}}, nil, ErrIncomplete},
-		{"another member of the union has it: that does not speak for this one", Union(Static{here}, Require(Static{named("a")}, agent)), nil, ErrIncomplete},
+		{"it has finished, but this process runs: the list is old or another node's", Static{finished(here, time.Unix(1700000000, 0))}, nil, ErrIncomplete},
+		{"it has finished at an unknown time", Static{finished(here, time.Time{})}, nil, ErrIncomplete},
+		{"it has a FinishedAt without Finished", Static{{NamespacedName: agent, FinishedAt: time.Unix(1700000000, 0)}}, nil, ErrIncomplete},
+		{"another member of the union has it, the required one does not", Union(Static{here}, Require(Static{named("a")}, agent)), nil, ErrIncomplete},
 		{"it has finished in each member of a union", Require(Union(Static{finished(here, time.Time{})}, Static{}), agent), nil, ErrIncomplete},
 		{"the source fails", failing(broken), nil, broken},
-		{"the source fails, with the agent in its half of a list", says(Answer{Pods: []Pod{here}}, broken), nil, broken},
+		{"the source fails, and returns the agent beside its error", fixed(Answer{Pods: []Pod{here}}, broken), nil, broken},
 	} {
 		got, err := Require(row.source, agent).Pods(t.Context())
 		if !errors.Is(err, row.err) {
@@ -302,17 +302,17 @@ func TestRequire(t *testing.T) {
 	}
 	for _, unset := range []types.NamespacedName{{}, {Namespace: "kube-system"}} {
 		if got, err := Require(Static{{ContainerIDs: []string{"abc"}}, here}, unset).Pods(t.Context()); err == nil {
-			t.Errorf("a required pod without a name is found: %v", got)
+			t.Errorf("a required pod without a name was accepted: %v", got)
 		}
 	}
-	got, err := Require(says(declaring("a"), nil), types.NamespacedName{}).Pods(t.Context())
+	got, err := Require(fixed(declaring("a"), nil), types.NamespacedName{}).Pods(t.Context())
 	if diff := cmp.Diff(declaring("a"), got, equal); diff != "" || err == nil {
-		t.Errorf("beside its error %v stands what the source said (-want +got):\n%s", err, diff)
+		t.Errorf("the answer of the source beside the error %v (-want +got):\n%s", err, diff)
 	}
 }
 
-// TestAllowEmpty: the caller's assertion is for all that the source gives, and
-// for nothing else. An error stays one.
+// TestAllowEmpty: the caller's assertion covers each answer of its source, and no other
+// source. An error stays an error.
 func TestAllowEmpty(t *testing.T) {
 	plain, asserted := Answer{Pods: []Pod{named("a")}}, Answer{Pods: []Pod{named("a")}, Authoritative: true}
 	broken := errors.New("broken")
@@ -322,12 +322,12 @@ func TestAllowEmpty(t *testing.T) {
 		want   []Answer
 		err    error
 	}{
-		{"nobody is there", AllowEmpty(Static{}), []Answer{{Pods: []Pod{}, Authoritative: true}}, nil},
-		{"somebody is: the next time nobody may be", AllowEmpty(Static{named("a")}), []Answer{asserted}, nil},
-		{"nothing else that it declares is changed", AllowEmpty(says(declaring("a"), nil)), []Answer{declaring("a")}, nil},
-		{"each member of a union, also of one within", AllowEmpty(Union(Static{named("a")}, Union(Static{named("a")}))), []Answer{asserted, asserted}, nil},
-		{"a member beside it is not meant", Union(AllowEmpty(Static{named("a")}), Static{named("a")}), []Answer{asserted, plain}, nil},
-		{"an error stays one, and asserts nothing", AllowEmpty(says(plain, broken)), []Answer{{Pods: plain.Pods, Err: broken}}, broken},
+		{"no pods", AllowEmpty(Static{}), []Answer{{Pods: []Pod{}, Authoritative: true}}, nil},
+		{"one pod: the next answer may be empty", AllowEmpty(Static{named("a")}), []Answer{asserted}, nil},
+		{"its other declarations are unchanged", AllowEmpty(fixed(declaring("a"), nil)), []Answer{declaring("a")}, nil},
+		{"each member of a union, also of a nested one", AllowEmpty(Union(Static{named("a")}, Union(Static{named("a")}))), []Answer{asserted, asserted}, nil},
+		{"another member of the union is not covered", Union(AllowEmpty(Static{named("a")}), Static{named("a")}), []Answer{asserted, plain}, nil},
+		{"an error stays an error", AllowEmpty(fixed(plain, broken)), []Answer{{Pods: plain.Pods, Err: broken}}, broken},
 	} {
 		got, err := row.source.Pods(t.Context())
 		if !errors.Is(err, row.err) {

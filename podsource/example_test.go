@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Two sources know of one pod: the API server its address, the runtime its
-// sandbox. Their answers stand side by side.
+// Two sources have the same pod: the API server knows its address, the runtime its
+// sandbox. Both answers are kept.
 func ExampleUnion() {
 	api := podsource.Static{{
 		NamespacedName: types.NamespacedName{Namespace: "default", Name: "web"},
@@ -41,8 +41,8 @@ func ExampleUnion() {
 	// 7c9e6679  [5c7b9a1e] []
 }
 
-// Where kubelet does not list its pods, the API server is asked. A kubelet that
-// is not ready yet must not be replaced by a source that knows less.
+// If kubelet does not serve its list of pods, the API server is asked. A kubelet that is
+// not ready yet must not be replaced by a source that knows less.
 func ExampleFallback() {
 	api := podsource.Static{{UID: "6ba7b810"}}
 	notServed := podsource.Func(func(context.Context) ([]podsource.Pod, error) {
@@ -61,8 +61,8 @@ func ExampleFallback() {
 	// 0 kubelet was just started: list of pods is incomplete
 }
 
-// The agent runs on this node as surely as it asks: a list without it is the
-// list of another node, or of none.
+// The agent certainly runs on this node. A list without it is incomplete, or the list of
+// another node.
 func ExampleRequire() {
 	agent := types.NamespacedName{Namespace: "kube-system", Name: "agent-x7k2p"}
 	anotherNode := podsource.Static{{NamespacedName: types.NamespacedName{Namespace: "default", Name: "web"}}}
@@ -74,8 +74,7 @@ func ExampleRequire() {
 	// list of pods is incomplete: 1 pods, and the required kube-system/agent-x7k2p does not run among them; is the node's name right?
 }
 
-// A node that may really have no pods: the caller asserts that an empty list is
-// to be believed.
+// A node that may really have no pods: the caller asserts that an empty list is true.
 func ExampleAllowEmpty() {
 	answer, err := podsource.AllowEmpty(podsource.Static{}).Pods(context.Background())
 	fmt.Println(len(answer.Pods), answer.Authoritative, err)
@@ -91,8 +90,8 @@ func ExampleFunc() {
 	// Output: 1 <nil>
 }
 
-// A CNI server knows which containers it has set up, and which ADDs it is
-// serving at this moment. With that it says more than a list of pods.
+// A CNI server knows which containers it has set up, and which ADDs it is serving. So its
+// answer declares more than a list of pods.
 func ExampleAnswerFunc() {
 	source := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
 		networks := []string{"podnet"} // those whose ADDs it serves
@@ -110,8 +109,8 @@ func ExampleAnswerFunc() {
 	// Output: cniserver 1 <nil>
 }
 
-// What Kubernetes knows of three pods. Each field may be missing; the fewer there are, the
-// more is kept.
+// Three pods as Kubernetes reports them, and an attachment from a cache. Each field may be
+// empty; the fewer are set, the more is kept.
 func ExamplePod() {
 	now := time.Now()
 	pods := podsource.Static{
@@ -126,7 +125,7 @@ func ExamplePod() {
 		{ // is in the node's network: its address is the node's
 			NamespacedName: types.NamespacedName{Namespace: "kube-system", Name: "proxy"}, HostNetwork: true,
 		},
-		{ // one attachment that a cache names, and nobody knows whether its container lives
+		{ // an attachment in a cache, whose container may or may not be live
 			ContainerIDs: []string{"ee3b0f0c"}, Network: "podnet", Unproven: true, Origin: "cache file podnet-ee3b0f0c-eth0",
 		},
 	}
@@ -140,7 +139,7 @@ func ExamplePod() {
 	//  false false true
 }
 
-// Containers of which a source speaks, by the form of their IDs.
+// The form of container IDs distinguishes the containers of different runtimes.
 func ExampleForm_Matches() {
 	const sandbox = "ee3b0f0cee3b0f0cee3b0f0cee3b0f0cee3b0f0cee3b0f0cee3b0f0cee3b0f0c"
 	nerdctl := "default-" + podsource.Hex64 // in the namespace "default"
@@ -159,8 +158,8 @@ type runtimeSource struct{ podsource.Source }
 
 func (runtimeSource) Rank() podsource.Rank { return podsource.RankRuntime }
 
-// A source of a runtime, which lists a sandbox some minutes after its ADD. Union asks in
-// the order of ranks, whatever the order of its arguments.
+// A runtime may list a sandbox some minutes after its ADD. Union calls its sources in the
+// order of their ranks, whatever the order of its arguments.
 func ExampleRanked() {
 	var runtime podsource.Ranked = runtimeSource{podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
 		fmt.Println("the runtime is asked")
@@ -187,16 +186,16 @@ func ExampleRanked() {
 	// true <nil>
 }
 
-// An agent's record that was not kept for an hour, and a cache of CNI results. Neither
-// lets anything be released that it may not know of.
+// A record that an agent did not keep for an hour, and a cache of CNI results. Neither
+// releases a reservation that it may not know of.
 func ExampleAnswer() {
 	now := time.Now()
 	record := podsource.Answer{
 		Source:   "record",
 		Networks: []string{"podnet"},
 		Names:    []podsource.Names{{Form: podsource.AnyForm, Networks: []string{"podnet"}}},
-		Gaps:     []podsource.Gap{{From: now.Add(-2 * time.Hour), To: now.Add(-time.Hour), But: podsource.Hex64}}, // a runtime was asked about these
-		Note:     "nothing is known of an hour",
+		Gaps:     []podsource.Gap{{From: now.Add(-2 * time.Hour), To: now.Add(-time.Hour), But: podsource.Hex64}}, // these were learned from a runtime afterwards
+		Note:     "one hour was not recorded",
 	}
 	cache := podsource.Answer{
 		Source:        "cache",
@@ -209,12 +208,12 @@ func ExampleAnswer() {
 		fmt.Println(a.Source, a.Networks, len(a.Gaps), len(a.Recorded), a.Note)
 	}
 	// Output:
-	// record [podnet] 1 0 nothing is known of an hour
+	// record [podnet] 1 0 one hour was not recorded
 	// cache [] 0 1
 }
 
-// A source that was made for another node: to ask it again helps nobody, and the start-up
-// hook of package gc does not wait for it.
+// A source with the name of another node: a later call does not help, so the start-up hook
+// of package gc does not wait for it.
 func ExampleSource() {
 	var source podsource.Source = podsource.Func(func(context.Context) ([]podsource.Pod, error) {
 		return nil, fmt.Errorf("node-2 is not this node: %w", podsource.ErrPermanent)

@@ -28,45 +28,45 @@ type Ranked interface {
 	Rank() Rank
 }
 
-// A composite is a Source that consists of others, which may do so too. Those
-// that don't are its leaves.
+// A composite is a Source that consists of other sources, which may be composites
+// themselves. Its leaves are the sources that are none.
 type composite struct {
 	rank Rank // the lowest of its leaves
-	// answer is what it says by what its leaves have said in a round, or
-	// errNotAsked. Those that it needs yet it names to the round, by their rank,
-	// but by atMost where that is lower.
+	// answer combines the answers that the leaves have given in a round. If one is
+	// missing, it returns errNotAsked, and sets round.next to the leaf with the lowest
+	// rank. A rank above atMost counts as atMost.
 	answer func(r *round, atMost Rank) (Answer, error)
 }
 
 var errNotAsked = errors.New("a source was not asked yet")
 
-// A round is one round of questions to the leaves of a composite.
+// A round is one call of a composite, in which each leaf is called at most once.
 type round struct {
-	said map[*leaf]Answer
-	next *leaf // of those that are needed yet the one that is to be asked first
-	rank Rank  // when it is
+	answers map[*leaf]Answer
+	next    *leaf // the leaf to call next
+	rank    Rank  // its rank, at most atMost
 }
 
-// A leaf is a single source among others.
+// A leaf is a source that is not a composite. Its address identifies it in a round.
 type leaf struct{ Source }
 
 func (c composite) Rank() Rank { return c.rank }
 
-// Pods asks one leaf after the other, by rank, until the answer is known.
+// Pods calls one leaf after the other, by rank, until the answer is known.
 func (c composite) Pods(ctx context.Context) (Answer, error) {
-	r := round{said: make(map[*leaf]Answer)}
+	r := round{answers: make(map[*leaf]Answer)}
 	for {
 		a, err := c.answer(&r, RankPods)
 		if !errors.Is(err, errNotAsked) {
 			return a, err
 		}
-		r.said[r.next] = r.next.ask(ctx)
+		r.answers[r.next] = r.next.call(ctx)
 		r.next = nil
 	}
 }
 
-// ask asks l. An error stands in the answer.
-func (l *leaf) ask(ctx context.Context) (a Answer) {
+// call calls l, and returns its error in the answer.
+func (l *leaf) call(ctx context.Context) (a Answer) {
 	begun := time.Now()
 	err := ctx.Err()
 	if err == nil {
@@ -76,10 +76,10 @@ func (l *leaf) ask(ctx context.Context) (a Answer) {
 	return a
 }
 
-// errNil is the error of a nil source, as after an error of New that was ignored.
+// errNil is the error of a nil source: the caller ignored the error of a constructor.
 var errNil = fmt.Errorf("it is nil; %w", ErrPermanent)
 
-// compositeOf returns s as a composite, of one leaf where it is none itself.
+// compositeOf returns s, or a composite with s as its only leaf.
 func compositeOf(s Source) composite {
 	if c, ok := s.(composite); ok {
 		return c
@@ -92,7 +92,7 @@ func compositeOf(s Source) composite {
 		rank = r.Rank()
 	}
 	return composite{rank, func(r *round, atMost Rank) (Answer, error) {
-		if a, ok := r.said[l]; ok {
+		if a, ok := r.answers[l]; ok {
 			return a, a.Err
 		}
 		if rank := min(rank, atMost); r.next == nil || rank < r.rank {

@@ -14,36 +14,36 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// equal compares answers, but for how long they took.
+// equal compares answers without Took.
 var equal = cmp.Options{
 	cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateApproxTime(0), cmpopts.EquateErrors(), cmpopts.IgnoreFields(Answer{}, "Took"),
 }
 
-// named returns a pod of which nothing but its name is known.
+// named returns a pod with nothing but a name.
 func named(name string) Pod {
 	return Pod{NamespacedName: types.NamespacedName{Namespace: "default", Name: name}}
 }
 
-// failing is a source that gives pods beside its error, which nobody may use.
+// failing returns a source that returns an error, and pods that must not be used.
 func failing(err error) Source {
 	return Func(func(context.Context) ([]Pod, error) { return []Pod{named("half-a-list")}, err })
 }
 
-// unasked is a source that must not be asked.
+// unasked returns a source that must not be called.
 func unasked(t *testing.T) Source {
 	return Func(func(context.Context) ([]Pod, error) {
-		t.Error("a source was asked that need not be")
+		t.Error("a source was called that must not be")
 		return nil, errors.New("unasked")
 	})
 }
 
-func TestPlainPodsClaimNothing(t *testing.T) {
+func TestPlainPodsDeclareNothing(t *testing.T) {
 	for _, row := range []struct {
 		reason string
 		pods   []Pod
 	}{
-		{"no pods", nil},
-		{"none, and said so", []Pod{}},
+		{"no pods, nil", nil},
+		{"no pods, an empty list", []Pod{}},
 		{"two pods", []Pod{named("a"), named("b")}},
 	} {
 		for kind, s := range map[string]Source{
@@ -65,7 +65,7 @@ func TestFuncs(t *testing.T) {
 	whole := Answer{Source: "agent", Pods: []Pod{named("a")}, SeesADDs: true, AsOf: time.Unix(1700000000, 0)}
 	check := func(ctx context.Context) {
 		if ctx != t.Context() {
-			t.Error("another context")
+			t.Error("the context is not the caller's")
 		}
 	}
 	for _, row := range []struct {
@@ -93,9 +93,9 @@ func TestHasFinished(t *testing.T) {
 		want   bool
 	}{
 		{"it runs", Pod{}, false},
-		{"it has, and nobody knows when", Pod{Finished: true}, true},
-		{"it has, and the mark was left out", Pod{FinishedAt: time.Unix(1700000000, 0)}, true},
-		{"it has", Pod{Finished: true, FinishedAt: time.Unix(1700000000, 0)}, true},
+		{"finished at an unknown time", Pod{Finished: true}, true},
+		{"a FinishedAt without Finished", Pod{FinishedAt: time.Unix(1700000000, 0)}, true},
+		{"finished", Pod{Finished: true, FinishedAt: time.Unix(1700000000, 0)}, true},
 	} {
 		if got := row.pod.HasFinished(); got != row.want {
 			t.Errorf("got %t, want %t: %s", got, row.want, row.reason)
@@ -103,8 +103,8 @@ func TestHasFinished(t *testing.T) {
 	}
 }
 
-// TestContext: what a caller gives reaches every source, and one that has ended
-// none.
+// TestContext: each source gets the caller's context, and none is called with one that has
+// ended.
 func TestContext(t *testing.T) {
 	agent := types.NamespacedName{Namespace: "default", Name: "a"}
 	combined := func(s Source) map[string]Source {
@@ -121,7 +121,7 @@ func TestContext(t *testing.T) {
 	for name, s := range combined(Func(func(ctx context.Context) ([]Pod, error) {
 		asked++
 		if ctx != t.Context() {
-			t.Error("another context")
+			t.Error("the context is not the caller's")
 		}
 		return []Pod{named("a")}, nil
 	})) {
