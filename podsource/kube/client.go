@@ -35,7 +35,7 @@ func New(client Client, nodeName string, opts Options) (*Source, error) {
 		list.Limit = s.opts.PageSize
 		if beat := heartbeat(node); s.opts.WatchCache && !beat.IsZero() && node.ResourceVersion != "" {
 			list.ResourceVersion, list.ResourceVersionMatch = node.ResourceVersion, metav1.ResourceVersionMatchNotOlderThan
-			list.Limit = 0 // servers may heed or ignore one then
+			list.Limit = 0 // with this match some servers ignore a limit, and some use it
 			a.AsOf = beat
 		}
 		var err error
@@ -45,8 +45,8 @@ func New(client Client, nodeName string, opts Options) (*Source, error) {
 	return s, nil
 }
 
-// withClient returns a source that reads the Node with the client, unless the
-// caller has another way, and does not list yet.
+// withClient returns a source without a list function. It reads the Node with the
+// client, unless Options.GetNode is set.
 func withClient(client Client, nodeName string, opts Options) (*Source, error) {
 	var missing error
 	if client == nil {
@@ -66,32 +66,30 @@ func withClient(client Client, nodeName string, opts Options) (*Source, error) {
 	return s, nil
 }
 
-// selector chooses the pods that are bound to the node, in all namespaces.
+// selector selects the pods that are bound to the node.
 func (s *Source) selector() metav1.ListOptions {
 	return metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", s.nodeName).String()}
 }
 
-// errInconsistentPages is that a page is not of the moment of the first.
+// errInconsistentPages is returned when a page has another resource version than the first.
 var errInconsistentPages = errors.New("pages of the list have different resource versions")
 
-// listPages lists page by page, and returns what take makes of the pods that it
-// takes, and the resource version of the list. Where the server has forgotten the
-// moment of the first page before the last one was read (410, after some five
-// minutes), what was read is dropped, and all is asked for once more and at once.
+// listPages lists the pods page by page. It returns those for which convert reports true,
+// converted, and the resource version of the list. If that version expires before the last
+// page was read (410 Gone, after some five minutes), it starts again, without pages.
 func listPages[T any](ctx context.Context, client typedcorev1.PodInterface, opts metav1.ListOptions,
-	take func(*corev1.Pod) (T, bool, error)) (all []T, version string, err error) {
-	all, version, err = pages(ctx, client, opts, take)
+	convert func(*corev1.Pod) (T, bool, error)) (all []T, version string, err error) {
+	all, version, err = pages(ctx, client, opts, convert)
 	if apierrors.IsResourceExpired(err) || errors.Is(err, errInconsistentPages) {
 		opts.Limit = 0
-		all, version, err = pages(ctx, client, opts, take)
+		all, version, err = pages(ctx, client, opts, convert)
 	}
 	return all, version, err
 }
 
-// pages returns the pods of all pages. That a server would go on without end is
-// stopped by the context.
+// pages returns the converted pods of all pages. Only the context limits their number.
 func pages[T any](ctx context.Context, client typedcorev1.PodInterface, opts metav1.ListOptions,
-	take func(*corev1.Pod) (T, bool, error)) ([]T, string, error) {
+	convert func(*corev1.Pod) (T, bool, error)) ([]T, string, error) {
 	all := []T{}
 	version := ""
 	for {
@@ -103,7 +101,7 @@ func pages[T any](ctx context.Context, client typedcorev1.PodInterface, opts met
 			return nil, "", errInconsistentPages
 		}
 		for i := range page.Items {
-			p, ok, err := take(&page.Items[i])
+			p, ok, err := convert(&page.Items[i])
 			if err != nil {
 				return nil, "", err
 			}

@@ -12,8 +12,8 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// explain says of an error of the API server what to do about it. Permission is
-// what the request needs, in the words of RBAC.
+// explain adds to an error of the API server what to do about it. Doing is the request,
+// and permission the RBAC permission that it needs.
 func explain(err error, doing, permission string) error {
 	var status apierrors.APIStatus
 	switch {
@@ -28,7 +28,7 @@ func explain(err error, doing, permission string) error {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("%s: %w", doing, err)
 	case !errors.As(err, &status):
-		// Not the server's answer, but none, or one that is not Kubernetes'.
+		// No answer, or one that is not from a Kubernetes API server.
 		return fmt.Errorf("%w: %s: no answer from the API server, is it up and its address right?: %w",
 			podsource.ErrIncomplete, doing, err)
 	case apierrors.IsTooManyRequests(err), apierrors.IsServerTimeout(err), apierrors.IsTimeout(err),

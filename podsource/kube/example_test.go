@@ -21,8 +21,8 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/kube"
 )
 
-// A cluster stands for an API server with the Node node-1 and one pod on it. It
-// says when somebody watches.
+// A cluster is an API server with the Node node-1 and one pod on it. It closes watching
+// when a watch begins.
 type cluster struct{ watching chan struct{} }
 
 func (c cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -44,12 +44,12 @@ func (c cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// client is a clientset's CoreV1() in an agent.
+// client returns the CoreV1() of a clientset.
 func client(url string) *typedcorev1.CoreV1Client {
 	return typedcorev1.NewForConfigOrDie(&rest.Config{Host: url})
 }
 
-// The boot ID of the node's kernel. An agent on the node leaves this option out.
+// bootID is the boot ID of the node's kernel. An agent on the node does not need this option.
 func bootID() (string, error) { return "boot-1", nil }
 
 // Every pass asks the API server for the Node and the pods bound to it.
@@ -89,7 +89,7 @@ func ExampleNewInformer() {
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error)
 	go func() { ended <- source.Start(ctx) }() // or manager.Add(source)
-	<-c.watching                               // an agent's hook asks again until there is a list
+	<-c.watching                               // the hook of an agent retries until there is a list
 
 	answer, err := source.Pods(ctx)
 	fmt.Println(len(answer.Pods), !answer.AsOf.IsZero(), err)
@@ -121,7 +121,7 @@ func ExampleFromLister() {
 	_, err = source.Pods(context.Background())
 	fmt.Println(err)
 	// Output:
-	// node node-1: list of pods is incomplete: the informer of pods is not known to be in step with the API server yet; that takes its next event or bookmark, a minute or so
+	// node node-1: list of pods is incomplete: the informer of pods is not known to be in sync with the API server yet; wait about a minute, for its next event or bookmark
 }
 
 // Options for an old control plane, and for an agent that knows its Node object.
@@ -143,13 +143,13 @@ func ExampleOptions() {
 	// making a kube source: Options.WatchCache needs the Node for the age of an answer; leave out SkipNodeCheck
 }
 
-// A resourceVersion stands for an informer: it moves with each event of the watch.
+// A resourceVersion is a fake informer. Each event of a watch changes the version.
 type resourceVersion struct{ version string }
 
 func (resourceVersion) HasSynced() bool                   { return true }
 func (v resourceVersion) LastSyncResourceVersion() string { return v.version }
 
-// How old an informer's pods are is known once its resource version has moved.
+// The age of an informer's pods is known once its resource version has changed.
 func ExampleInStep() {
 	informer := &resourceVersion{"10"} // a cache.SharedIndexInformer in an agent
 	var synced kube.Synced = informer

@@ -35,15 +35,15 @@ type Informer struct {
 	client  Client
 	running atomic.Bool
 
-	mu      sync.Mutex                           // guards what follows
+	mu      sync.Mutex                           // guards the fields below
 	pods    map[types.NamespacedName]*corev1.Pod // nil before the first list
 	version string                               // the resource version of pods
-	asOf    time.Time                            // when they were in step last
+	asOf    time.Time                            // when pods was last in sync
 	broken  error                                // why the last list or watch failed
 }
 
-// watchFor is how long a watch is asked for at most, and for how long nothing may
-// come before all is listed anew.
+// watchFor is the longest duration of a watch. After as long without a new event the
+// informer lists again.
 const watchFor = 5 * time.Minute
 
 // NewInformer returns an informer of the pods bound to the node. It sends no request before
@@ -63,9 +63,9 @@ func NewInformer(client Client, nodeName string, opts Options) (*Informer, error
 	return i, nil
 }
 
-// Start lists and watches until ctx ends, and returns then. Until the first list
-// is there, answers are [podsource.ErrIncomplete]. It may be added to
-// controller-runtime's manager, which runs it on every node.
+// Start lists and watches until ctx ends, and then returns. Until the first list has been
+// read, Pods returns [podsource.ErrIncomplete]. An Informer may be added to the manager of
+// controller-runtime, which starts it on every node.
 func (i *Informer) Start(ctx context.Context) error {
 	if i.running.Swap(true) {
 		return errors.New("the kube informer runs already")
@@ -77,24 +77,24 @@ func (i *Informer) Start(ctx context.Context) error {
 			err := i.relist(ctx)
 			if listed = err == nil; listed {
 				i.setBroken(nil)
-				continue // and watch at once
+				continue // watch at once
 			}
 			i.setBroken(err)
 			failures++
 		} else {
-			goOn, err := i.watch(ctx)
+			resumable, err := i.watch(ctx)
 			i.setBroken(err)
-			if failures++; goOn && err == nil {
+			if failures++; resumable && err == nil {
 				failures = 0
 			}
-			listed = goOn && i.age() < watchFor
+			listed = resumable && i.age() < watchFor
 		}
 		pause(ctx, failures)
 	}
 	return nil
 }
 
-// age is how long ago the pods were in step last.
+// age returns the time since the pods were last in sync.
 func (i *Informer) age() time.Duration {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -107,15 +107,16 @@ func (i *Informer) setBroken(err error) {
 	i.broken = err
 }
 
-// Pods returns the pods as they are known, or an error, as [Source.Pods] does. The
-// Note of the answer says why a watch is broken.
+// Pods returns the pods of the last list and the events since, or an error, as
+// [Source.Pods] does. The Note of the answer says why a watch is broken.
 func (i *Informer) Pods(ctx context.Context) (podsource.Answer, error) { return i.source.Pods(ctx) }
 
-// NeedLeaderElection tells controller-runtime's manager to run it on every node.
+// NeedLeaderElection returns false, so the manager of controller-runtime starts the
+// Informer on every node.
 func (*Informer) NeedLeaderElection() bool { return false }
 
-// pause waits a second, longer after watches that brought nothing and lists that
-// failed, up to half a minute, and up to twice that to spread load.
+// pause waits a second, and longer after failures (lists that failed, and watches without
+// an event), up to 30 seconds. It adds up to as much again to spread load.
 func pause(ctx context.Context, failures int) {
 	d := min(time.Second<<min(failures, 5), 30*time.Second)
 	t := time.NewTimer(d + rand.N(d))
@@ -126,8 +127,8 @@ func pause(ctx context.Context, failures int) {
 	}
 }
 
-// relist replaces all pods by those that the API server has now. It is a
-// consistent read, which a server without etcd can't answer.
+// relist replaces the pods with a new list. This is a consistent read, which a server
+// without etcd can't answer.
 func (i *Informer) relist(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, i.source.opts.Timeout)
 	defer cancel()
@@ -150,12 +151,11 @@ func (i *Informer) relist(ctx context.Context) error {
 	return nil
 }
 
-// watch takes events until the watch ends. It reports whether the next watch may
-// go on from there; else the pods have to be listed anew: where the server has
-// forgotten the version, where an event could not be read, and where nothing
-// tells that the watch was alive.
-func (i *Informer) watch(ctx context.Context) (goOn bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, watchFor+time.Minute) // where the connection hangs
+// watch applies events until the watch ends. It reports whether the next watch may resume
+// at the last version. Otherwise the pods must be listed again: the version has expired, an
+// event could not be read, or no event with a new version shows that the watch worked.
+func (i *Informer) watch(ctx context.Context) (resumable bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, watchFor+time.Minute) // for a connection that hangs
 	defer cancel()
 	seconds := int64((watchFor - rand.N(watchFor/5)).Seconds())
 	opts := i.source.selector()
@@ -165,37 +165,37 @@ func (i *Informer) watch(ctx context.Context) (goOn bool, err error) {
 	opts.AllowWatchBookmarks, opts.TimeoutSeconds = true, &seconds
 	w, err := i.client.Pods(metav1.NamespaceAll).Watch(ctx, opts)
 	if err != nil {
-		return !forgotten(err), explain(err, "watching its pods", `verb "watch" on resource "pods"`)
+		return !expired(err), explain(err, "watching its pods", `verb "watch" on resource "pods"`)
 	}
 	defer w.Stop()
 	i.setBroken(nil)
 	for {
 		select {
 		case <-ctx.Done():
-			return goOn, nil
+			return resumable, nil
 		case event, open := <-w.ResultChan():
 			if !open {
-				return goOn, nil
+				return resumable, nil
 			}
-			moved, err := i.take(event)
+			changed, err := i.apply(event)
 			if err != nil {
 				return false, fmt.Errorf("watching its pods: %w", err)
 			}
-			goOn = goOn || moved
+			resumable = resumable || changed
 		}
 	}
 }
 
-func forgotten(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }
+func expired(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }
 
-// take applies an event, and reports whether the version moved on.
-func (i *Informer) take(event watch.Event) (moved bool, err error) {
+// apply applies an event, and reports whether the resource version changed.
+func (i *Informer) apply(event watch.Event) (changed bool, err error) {
 	if event.Type == watch.Error {
 		return false, apierrors.FromObject(event.Object)
 	}
 	pod, ok := event.Object.(*corev1.Pod)
 	if !ok || pod.ResourceVersion == "" {
-		return false, fmt.Errorf("an event %s that can't be read: %T", event.Type, event.Object)
+		return false, fmt.Errorf("an event %s has an object of type %T, or without a resource version", event.Type, event.Object)
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -207,16 +207,16 @@ func (i *Informer) take(event watch.Event) (moved bool, err error) {
 		delete(i.pods, name)
 	case watch.Bookmark:
 	default:
-		return false, fmt.Errorf("an event of the unknown type %q", event.Type)
+		return false, fmt.Errorf("an event has the unknown type %q", event.Type)
 	}
 	if pod.ResourceVersion == i.version {
-		return false, nil // a server that is cut off from etcd repeats what it has
+		return false, nil // a server without etcd repeats its last version
 	}
 	i.version, i.asOf = pod.ResourceVersion, time.Now()
 	return true, nil
 }
 
-// answer gives the pods as they are known.
+// answer returns the pods of the last list and the events since.
 func (i *Informer) answer(context.Context, *corev1.Node) (podsource.Answer, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -54,7 +54,7 @@ func FromLister(lister listerscorev1.PodLister, asOf func() time.Time, nodeName 
 		missing = append(missing, errors.New("it needs a lister of pods"))
 	}
 	if asOf == nil {
-		missing = append(missing, errors.New("it needs a function that tells the age of the lister's pods: pass what InStep returns for their informer"))
+		missing = append(missing, errors.New("it needs a function that returns when the lister's pods were current: pass the result of InStep for their informer"))
 	}
 	if opts.WatchCache {
 		missing = append(missing, errors.New("Options.WatchCache is for New"))
@@ -66,7 +66,7 @@ func FromLister(lister listerscorev1.PodLister, asOf func() time.Time, nodeName 
 	s.list = func(ctx context.Context, _ *corev1.Node) (podsource.Answer, error) {
 		a := podsource.Answer{AsOf: asOf()} // before the list is read, which may be newer
 		if a.AsOf.IsZero() {
-			return a, fmt.Errorf("%w: the informer of pods is not known to be in step with the API server yet; that takes its next event or bookmark, a minute or so", podsource.ErrIncomplete)
+			return a, fmt.Errorf("%w: the informer of pods is not known to be in sync with the API server yet; wait about a minute, for its next event or bookmark", podsource.ErrIncomplete)
 		}
 		cached, err := lister.List(labels.Everything())
 		if err != nil {
@@ -80,7 +80,7 @@ func FromLister(lister listerscorev1.PodLister, asOf func() time.Time, nodeName 
 	return s, nil
 }
 
-// localOf converts those of the pods that are bound to the node.
+// localOf converts the pods that are bound to the node, and leaves out the others.
 func (s *Source) localOf(pods []*corev1.Pod) ([]podsource.Pod, error) {
 	all := []podsource.Pod{}
 	for _, pod := range pods {
@@ -118,7 +118,7 @@ type Synced interface {
 func InStep(informer Synced) func() time.Time {
 	var mu sync.Mutex
 	var version string       // at the last call
-	var called, at time.Time // when that was, and the result
+	var called, at time.Time // the time of the last call, and the result
 	return func() time.Time {
 		mu.Lock()
 		defer mu.Unlock()

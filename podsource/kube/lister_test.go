@@ -19,7 +19,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// indexer holds pods as an informer does.
+// indexer returns an informer's store with these pods.
 func indexer(t *testing.T, pods ...corev1.Pod) cache.Indexer {
 	t.Helper()
 	index := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
@@ -31,7 +31,7 @@ func indexer(t *testing.T, pods ...corev1.Pod) cache.Indexer {
 	return index
 }
 
-// inStepAt is an AsOf that is always the same.
+// inStepAt returns an asOf function that always returns t.
 func inStepAt(t time.Time) func() time.Time { return func() time.Time { return t } }
 
 func TestFromLister(t *testing.T) {
@@ -49,14 +49,14 @@ func TestFromLister(t *testing.T) {
 		err        string
 		incomplete bool
 	}{
-		{reason: "the node's pods, and no other's", asOf: then, opts: Options{SkipNodeCheck: true}, want: "a"},
+		{reason: "the pods of the node, and no others", asOf: then, opts: Options{SkipNodeCheck: true}, want: "a"},
 		{reason: "the right node", asOf: then, opts: right, want: "a"},
-		{reason: "not in step: it holds a part", opts: Options{SkipNodeCheck: true}, err: "not known to be in step", incomplete: true},
-		{reason: "another kernel's node", asOf: then, opts: Options{GetNode: got(node("here", "boot-0"), nil), BootID: boot("boot-1")}, err: "boot-0", incomplete: true},
-		{reason: "no such node, or the lister of nodes does not know it yet", asOf: then, err: "no such Node",
+		{reason: "not in sync", opts: Options{SkipNodeCheck: true}, err: "not known to be in sync", incomplete: true},
+		{reason: "the boot ID of another kernel", asOf: then, opts: Options{GetNode: got(node("here", "boot-0"), nil), BootID: boot("boot-1")}, err: "boot-0", incomplete: true},
+		{reason: "no such node, or the lister of nodes does not have it yet", asOf: then, err: "no such Node",
 			opts: Options{GetNode: got(nil, apierrors.NewNotFound(schema.GroupResource{Resource: "nodes"}, "here")), BootID: boot("boot-1")}},
-		{reason: "a pod that does not parse", asOf: then, opts: right, extra: []corev1.Pod{pod("bad", "here", "nonsense")}, err: "shop/bad"},
-		{reason: "another node's pod that does not parse is not ours", asOf: then, opts: right, extra: []corev1.Pod{pod("bad", "there", "nonsense")}, want: "a"},
+		{reason: "a pod that can't be parsed", asOf: then, opts: right, extra: []corev1.Pod{pod("bad", "here", "nonsense")}, err: "shop/bad"},
+		{reason: "a pod of another node that can't be parsed", asOf: then, opts: right, extra: []corev1.Pod{pod("bad", "there", "nonsense")}, want: "a"},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
 			lister := listerscorev1.NewPodLister(indexer(t, append(row.extra, pod("a", "here"), pod("b", "there"), pod("c", ""))...))
@@ -67,30 +67,30 @@ func TestFromLister(t *testing.T) {
 				}
 				return
 			}
-			if !silent(pods) || err == nil || !strings.Contains(err.Error(), row.err) || errors.Is(err, podsource.ErrIncomplete) != row.incomplete {
+			if !nameOnly(pods) || err == nil || !strings.Contains(err.Error(), row.err) || errors.Is(err, podsource.ErrIncomplete) != row.incomplete {
 				t.Errorf("got %v, %v, want an error that says %q (waiting may help: %v)", pods, err, row.err, row.incomplete)
 			}
 			if errors.Is(err, podsource.ErrPermanent) {
-				t.Errorf("what a caller's cache says now is not for ever: %v", err)
+				t.Errorf("an error of the caller's cache is permanent: %v", err)
 			}
 		})
 	}
 }
 
-// A brokenLister fails.
+// A brokenLister returns an error.
 type brokenLister struct{ listerscorev1.PodLister }
 
 func (brokenLister) List(labels.Selector) ([]*corev1.Pod, error) { return nil, errors.New("broken") }
 
 func TestBrokenLister(t *testing.T) {
 	s := must(FromLister(brokenLister{}, time.Now, "here", Options{SkipNodeCheck: true}))
-	if pods, err := s.Pods(t.Context()); !silent(pods) || err == nil || !strings.Contains(err.Error(), "broken") {
+	if pods, err := s.Pods(t.Context()); !nameOnly(pods) || err == nil || !strings.Contains(err.Error(), "broken") {
 		t.Errorf("got %v, %v", pods, err)
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	s = must(FromLister(listerscorev1.NewPodLister(indexer(t)), time.Now, "here", Options{SkipNodeCheck: true}))
-	if pods, err := s.Pods(ended); !silent(pods) || !errors.Is(err, context.Canceled) {
+	if pods, err := s.Pods(ended); !nameOnly(pods) || !errors.Is(err, context.Canceled) {
 		t.Errorf("the context had ended: got %v, %v", pods, err)
 	}
 }

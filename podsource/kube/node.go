@@ -17,14 +17,14 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// checkNode makes sure that the pods which the API has for this node's name are
-// those of this machine, as it is booted now (R9, hazard 23), and that kubelet is
-// heard of (hazard 55). It returns the Node, or nil where that is not checked.
+// checkNode checks that the Node of this name is this machine since its last boot (R9,
+// hazard 23), and that the control plane gets its status from kubelet (hazard 55). It
+// returns the Node, or nil with SkipNodeCheck.
 func (s *Source) checkNode(ctx context.Context) (*corev1.Node, error) {
 	if s.opts.SkipNodeCheck {
 		return nil, nil
 	}
-	// The kernel first: what is wrong there costs the API server nothing.
+	// Before the Node, since an error here then costs the API server nothing.
 	bootID, err := s.bootID()
 	if err != nil {
 		return nil, err
@@ -44,13 +44,13 @@ func (s *Source) checkNode(ctx context.Context) (*corev1.Node, error) {
 	if err := s.sameNode(node, bootID); err != nil {
 		return nil, err
 	}
-	return node, heardOf(node)
+	return node, checkReady(node)
 }
 
-// sameNode compares the Node with this machine.
+// sameNode compares the UID and boot ID of the Node with the expected ones.
 func (s *Source) sameNode(node *corev1.Node, bootID string) error {
 	if want := s.opts.NodeUID; want != "" && node.UID != want {
-		return s.permanent(fmt.Errorf("its Node has the UID %s, and expected is %s: it was deleted and made anew, "+
+		return s.permanent(fmt.Errorf("its Node has the UID %s, expected %s: it was deleted and created again, "+
 			"or another machine has taken its name", node.UID, want))
 	}
 	got, booted, beat := strings.TrimSpace(node.Status.NodeInfo.BootID), bootedAt(), heartbeat(node)
@@ -60,17 +60,17 @@ func (s *Source) sameNode(node *corev1.Node, bootID string) error {
 	case got == "":
 		return fmt.Errorf("%w: its Node has no boot ID, so kubelet has not reported yet", podsource.ErrIncomplete)
 	case !booted.IsZero() && beat.After(booted) && !beat.After(time.Now()):
-		return s.permanent(fmt.Errorf("its Node (UID %s) was reported at %v by a kernel with the boot ID %s, and this kernel's is %s, "+
-			"and it has run since %v: the Node is another machine's and the name is wrong here",
+		return s.permanent(fmt.Errorf("its Node (UID %s) was reported at %v by a kernel with the boot ID %s, but this kernel's is %s, "+
+			"and it has run since %v: this is the Node of another machine; is the node's name right?",
 			node.UID, beat.UTC(), got, bootID, booted.UTC()))
 	}
-	return fmt.Errorf("%w: its Node (UID %s) was last reported by a kernel with the boot ID %s, and this kernel's is %s: "+
-		"kubelet has not reported since the boot, or the Node is another machine's and the name is wrong here",
+	return fmt.Errorf("%w: its Node (UID %s) was last reported by a kernel with the boot ID %s, but this kernel's is %s: "+
+		"kubelet has not reported since the boot, or this is the Node of another machine; is the node's name right?",
 		podsource.ErrIncomplete, node.UID, got, bootID)
 }
 
-// permanent is err as one that asking again does not mend, unless the Node comes
-// from the caller, whose cache may have another one later.
+// permanent returns err as a permanent error, unless the Node comes from the caller, whose
+// cache may have another one later.
 func (s *Source) permanent(err error) error {
 	if !s.ownNode {
 		return err
@@ -78,16 +78,17 @@ func (s *Source) permanent(err error) error {
 	return fmt.Errorf("%w (%w)", err, podsource.ErrPermanent)
 }
 
-// heardOf is an error where the control plane does not hear of the Node's kubelet:
-// it runs pods that nobody reports, as after its certificate has expired.
-func heardOf(node *corev1.Node) error {
+// checkReady returns an error if the control plane gets no status from the Node's kubelet,
+// for example because its certificate has expired. Such a kubelet may run pods that the API
+// server does not know.
+func checkReady(node *corev1.Node) error {
 	ready := readiness(node)
 	switch {
 	case ready == nil:
-		return fmt.Errorf("%w: its Node does not say whether it is ready, so kubelet has not reported yet", podsource.ErrIncomplete)
+		return fmt.Errorf("%w: its Node has no condition Ready, so kubelet has not reported yet", podsource.ErrIncomplete)
 	case ready.Status != corev1.ConditionTrue && ready.Status != corev1.ConditionFalse:
 		return fmt.Errorf("%w: its Node is Ready=%s since %v (%s: %s): the control plane gets no status from its kubelet, "+
-			"so what it knows of the pods is old; is kubelet running, and its certificate valid?",
+			"so its list of pods is old; is kubelet running, and its certificate valid?",
 			podsource.ErrIncomplete, ready.Status, ready.LastTransitionTime.UTC(), ready.Reason, ready.Message)
 	}
 	return nil
@@ -103,7 +104,7 @@ func readiness(node *corev1.Node) *corev1.NodeCondition {
 	return nil
 }
 
-// heartbeat returns when kubelet last reported the node's state, by the node's
+// heartbeat returns the time of kubelet's last report of the node's state, by the node's
 // clock, or zero.
 func heartbeat(node *corev1.Node) time.Time {
 	if node == nil {
@@ -116,7 +117,7 @@ func heartbeat(node *corev1.Node) time.Time {
 	return ready.LastHeartbeatTime.Time
 }
 
-// bootIDFile is where Linux tells the boot ID; kubelet reads it there, too.
+// bootIDFile has the boot ID on Linux. kubelet reads the same file.
 const bootIDFile = "/proc/sys/kernel/random/boot_id"
 
 // bootID returns the boot ID of this kernel, which is never empty.
@@ -139,8 +140,8 @@ func (s *Source) bootID() (string, error) {
 	return id, nil
 }
 
-// bootedAt returns when this kernel was booted, by its clock, or zero where that
-// can't be known (proc(5): the line btime of /proc/stat).
+// bootedAt returns the time at which this kernel booted, by its clock, or zero if it is
+// unknown (proc(5): the line btime of /proc/stat).
 func bootedAt() time.Time {
 	text, err := os.ReadFile("/proc/stat")
 	if err != nil {

@@ -23,40 +23,40 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// An apiServer answers GET of a node and LIST of pods over HTTP, with what a
-// fake clientset leaves out: field selectors, and pages that all show the moment
-// of the first, until that is forgotten. The real server is asked in servertest.
+// An apiServer answers GET of a node and LIST of pods over HTTP. Unlike a fake clientset it
+// has field selectors, and pages with the resource version of the first, which may expire.
+// Package servertest uses a real server.
 type apiServer struct {
 	http *httptest.Server
 
 	mu             sync.Mutex
 	node           *corev1.Node
-	now            int                  // the resource version
-	moments        map[int][]corev1.Pod // pods by resource version
+	now            int                  // the current resource version
+	versions       map[int][]corev1.Pod // pods by resource version
 	cached         int                  // the version that the watch cache shows
 	ignoreSelector bool
-	freshPages     bool                                           // pages after the first show the present
+	freshPages     bool                                           // pages after the first have the current version
 	asked          []string                                       // method, path and query of each request
 	before         func(n int, w http.ResponseWriter) (done bool) // before the answer to request n, counted from 1
 }
 
 func newAPIServer(t *testing.T, pods ...corev1.Pod) *apiServer {
 	t.Helper()
-	a := &apiServer{node: node("here", "boot-1"), now: 10, cached: 10, moments: map[int][]corev1.Pod{10: pods}}
+	a := &apiServer{node: node("here", "boot-1"), now: 10, cached: 10, versions: map[int][]corev1.Pod{10: pods}}
 	a.http = httptest.NewServer(a)
 	t.Cleanup(a.http.Close)
 	return a
 }
 
-// set makes pods the present, and forgets older moments where it is told so.
+// set stores pods as a new version. With forget, older versions expire.
 func (a *apiServer) set(forget bool, pods ...corev1.Pod) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if forget {
-		clear(a.moments)
+		clear(a.versions)
 	}
 	a.now++
-	a.moments[a.now] = pods
+	a.versions[a.now] = pods
 }
 
 func (a *apiServer) requests() []string {
@@ -99,37 +99,37 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.list(w, r)
 }
 
-// list serves one page. A token is "moment:offset".
+// list serves one page. A token is "version:offset".
 func (a *apiServer) list(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
-	limit, _ := strconv.Atoi(query.Get("limit")) // none is zero
-	moment, offset := a.now, 0
+	limit, _ := strconv.Atoi(query.Get("limit")) // zero without one
+	version, offset := a.now, 0
 	if token := query.Get("continue"); token != "" {
-		if _, err := fmt.Sscanf(token, "%d:%d", &moment, &offset); err != nil || query.Get("resourceVersion") != "" {
+		if _, err := fmt.Sscanf(token, "%d:%d", &version, &offset); err != nil || query.Get("resourceVersion") != "" {
 			refuse(w, apierrors.NewBadRequest("bad token, or a version beside it"))
 			return
 		}
 		if a.freshPages {
-			moment = a.now
+			version = a.now
 		}
 	}
 	if query.Get("resourceVersionMatch") == "NotOlderThan" {
-		moment, limit = a.cached, 0
+		version, limit = a.cached, 0
 	}
-	pods, ok := a.moments[moment]
+	pods, ok := a.versions[version]
 	if !ok {
 		refuse(w, apierrors.NewResourceExpired("The provided continue parameter is too old"))
 		return
 	}
 	list := corev1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}}
-	list.ResourceVersion = strconv.Itoa(moment)
+	list.ResourceVersion = strconv.Itoa(version)
 	wanted, selected := strings.CutPrefix(query.Get("fieldSelector"), "spec.nodeName=")
 	for i := offset; i < len(pods); i++ {
 		if selected && !a.ignoreSelector && pods[i].Spec.NodeName != wanted {
 			continue
 		}
 		if limit > 0 && len(list.Items) == limit {
-			list.Continue = fmt.Sprintf("%d:%d", moment, i)
+			list.Continue = fmt.Sprintf("%d:%d", version, i)
 			break
 		}
 		list.Items = append(list.Items, pods[i])
@@ -140,7 +140,7 @@ func (a *apiServer) list(w http.ResponseWriter, r *http.Request) {
 func answer(w http.ResponseWriter, code int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(body) // a client that went away needs no answer
+	_ = json.NewEncoder(w).Encode(body) // the client may have closed the connection
 }
 
 func refuse(w http.ResponseWriter, err *apierrors.StatusError) {
@@ -155,7 +155,7 @@ func node(name, bootID string) *corev1.Node {
 	return ready(n, corev1.ConditionTrue)
 }
 
-// beat is when kubelet reported last: before any machine here was booted.
+// beat is the time of kubelet's last report: before the boot of any machine that runs this test.
 var beat = time.Date(2001, 2, 3, 4, 5, 6, 0, time.UTC)
 
 // ready sets the Node's condition Ready.
@@ -179,7 +179,7 @@ func pod(name, nodeName string, ips ...string) corev1.Pod {
 	return p
 }
 
-// boot is the option of a kernel with that boot ID.
+// boot returns a value of Options.BootID.
 func boot(id string) func() (string, error) {
 	return func() (string, error) { return id, nil }
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/kube/kubepod"
 )
 
-// The values that zero Options stand for.
+// The values of zero Options.
 const (
 	// DefaultTimeout is less than gc.Options.SourceTimeout, so that an error names
 	// the source.
@@ -67,8 +67,8 @@ type Options struct {
 	SkipNodeCheck bool
 }
 
-// wrong returns what is wrong with the options.
-func (o *Options) wrong() (errs []error) {
+// validate returns everything that is wrong with the options.
+func (o *Options) validate() (errs []error) {
 	if o.Timeout < 0 {
 		errs = append(errs, fmt.Errorf("Options.Timeout is %v; it must not be negative", o.Timeout))
 	}
@@ -96,21 +96,21 @@ type Source struct {
 	nodeName string
 	opts     Options
 	ownNode  bool // the Node is read with the source's own client
-	// list gives the pods, and their AsOf and Note. The Node is nil where it is
+	// list returns the pods, with AsOf and Note. The Node is nil if it was
 	// not checked.
 	list func(ctx context.Context, node *corev1.Node) (podsource.Answer, error)
 }
 
-// newSource checks the arguments. Errs are of others of the caller's, or nil.
+// newSource checks the arguments. Errs are the errors of other arguments, or nil.
 func newSource(nodeName string, opts Options, errs ...error) (*Source, error) {
 	if nodeName == "" {
-		// The selector would choose the pods that have no node yet.
+		// The selector would select the pods without a node.
 		errs = append(errs, errors.New("it has no node name; in a pod that is the field spec.nodeName of the downward API"))
 	} else if why := validation.IsDNS1123Subdomain(nodeName); len(why) > 0 {
 		errs = append(errs, fmt.Errorf("no Node can have the name %q, as kubelet registers a host's name in lower case: %s",
 			nodeName, strings.Join(why, "; ")))
 	}
-	if err := errors.Join(append(errs, opts.wrong()...)...); err != nil {
+	if err := errors.Join(append(errs, opts.validate()...)...); err != nil {
 		return nil, fmt.Errorf("making a kube source: %w", err)
 	}
 	if opts.Timeout == 0 {
@@ -159,14 +159,13 @@ func (s *Source) ask(ctx context.Context) (podsource.Answer, error) {
 	case ctx.Err() == nil && bounded.Err() != nil:
 		return a, fmt.Errorf("%w: node %s: no answer within %v: %w", podsource.ErrIncomplete, s.nodeName, s.opts.Timeout, err)
 	case ctx.Err() != nil:
-		return a, fmt.Errorf("node %s: %w: %w", s.nodeName, ctx.Err(), err) // clients don't always pass it on
+		return a, fmt.Errorf("node %s: %w: %w", s.nodeName, ctx.Err(), err) // some errors of clients do not wrap it
 	}
 	return a, fmt.Errorf("node %s: %w", s.nodeName, err)
 }
 
-// ifLocal converts a pod if it is bound to the node. The server was asked for no
-// others, but what does not know or drops the selector, as a proxy or a fake may,
-// answers with those of all nodes.
+// ifLocal converts a pod if it is bound to the node. Other pods come from an informer of
+// several nodes, or from a proxy or a fake that ignores the field selector.
 func (s *Source) ifLocal(pod *corev1.Pod) (p podsource.Pod, local bool, err error) {
 	if pod.Spec.NodeName != s.nodeName {
 		return p, false, nil

@@ -26,7 +26,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// names returns the names of pods, and "" for none.
+// names returns the names of the pods, separated by spaces.
 func names(a podsource.Answer) string {
 	var all []string
 	for _, p := range a.Pods {
@@ -35,9 +35,9 @@ func names(a podsource.Answer) string {
 	return strings.Join(all, " ")
 }
 
-// silent reports whether an answer is what must come beside an error: who does
-// not answer, and nothing else.
-func silent(a podsource.Answer) bool {
+// nameOnly reports whether an answer has nothing but the name of its source, as required
+// beside an error.
+func nameOnly(a podsource.Answer) bool {
 	return a.Source == "kube" && a.Pods == nil && a.Forms == nil
 }
 
@@ -61,7 +61,7 @@ func TestRequests(t *testing.T) {
 		asOf     time.Time
 	}{
 		{
-			reason: "one GET and one LIST, as things are now", want: here,
+			reason: "one GET and one LIST of the current state", want: here,
 			requests: []string{getNode, listAll + "&limit=500"},
 		},
 		{
@@ -72,28 +72,28 @@ func TestRequests(t *testing.T) {
 			},
 		},
 		{
-			reason: "the last page is just full", opts: Options{PageSize: 5}, want: here,
+			reason: "the last page is full", opts: Options{PageSize: 5}, want: here,
 			requests: []string{getNode, listAll + "&limit=5"},
 		},
 		{
-			reason: "the watch cache answers with what it has, in one piece", opts: Options{WatchCache: true, PageSize: 2},
+			reason: "the watch cache answers in one page, with its own version", opts: Options{WatchCache: true, PageSize: 2},
 			set:      func(a *apiServer) { a.set(false, pod("new", "here")) },
 			want:     here,
 			requests: []string{getNode, listAll + "&resourceVersion=9&resourceVersionMatch=NotOlderThan"},
 			asOf:     beat,
 		},
 		{
-			reason: "nobody knows how old the watch cache is: as things are now", opts: Options{WatchCache: true}, want: here,
+			reason: "the age of the watch cache is unknown: the current state", opts: Options{WatchCache: true}, want: here,
 			set:      func(a *apiServer) { a.node.Status.Conditions[1].LastHeartbeatTime = metav1.Time{} },
 			requests: []string{getNode, listAll + "&limit=500"},
 		},
 		{
-			reason: "a Node without a version, as a fake may give", opts: Options{WatchCache: true}, want: here,
+			reason: "a Node without a version, as from a fake", opts: Options{WatchCache: true}, want: here,
 			set:      func(a *apiServer) { a.node.ResourceVersion = "" },
 			requests: []string{getNode, listAll + "&limit=500"},
 		},
 		{
-			reason: "a server that drops the selector: other nodes' pods are not ours", opts: Options{PageSize: 3}, want: here,
+			reason: "a server that ignores the selector: pods of other nodes are left out", opts: Options{PageSize: 3}, want: here,
 			set: func(a *apiServer) { a.ignoreSelector = true },
 			requests: []string{
 				getNode, listAll + "&limit=3",
@@ -101,7 +101,7 @@ func TestRequests(t *testing.T) {
 			},
 		},
 		{
-			reason: "pods come and go between two pages: all pages are of the moment of the first", opts: Options{PageSize: 4}, want: here,
+			reason: "pods change between two pages: all pages have the version of the first", opts: Options{PageSize: 4}, want: here,
 			set: func(a *apiServer) {
 				a.before = func(n int, _ http.ResponseWriter) bool {
 					if n == 3 {
@@ -113,7 +113,7 @@ func TestRequests(t *testing.T) {
 			requests: []string{getNode, listAll + "&limit=4", "GET /api/v1/pods?continue=10%3A7&" + selector + "&limit=4"},
 		},
 		{
-			reason: "the moment was forgotten between two pages: all over again, at once, nothing of before", opts: Options{PageSize: 4}, want: "new",
+			reason: "the version expires between two pages: a new list without pages, with nothing of the old one", opts: Options{PageSize: 4}, want: "new",
 			set: func(a *apiServer) {
 				a.before = func(n int, _ http.ResponseWriter) bool {
 					if n == 3 {
@@ -125,7 +125,7 @@ func TestRequests(t *testing.T) {
 			requests: []string{getNode, listAll + "&limit=4", "GET /api/v1/pods?continue=10%3A7&" + selector + "&limit=4", listAll},
 		},
 		{
-			reason: "a server whose pages are of different moments might skip a pod: all over again", opts: Options{PageSize: 4}, want: "h new",
+			reason: "a server whose pages have different versions might skip a pod: a new list", opts: Options{PageSize: 4}, want: "h new",
 			set: func(a *apiServer) {
 				a.freshPages = true
 				a.before = func(n int, _ http.ResponseWriter) bool {
@@ -138,7 +138,7 @@ func TestRequests(t *testing.T) {
 			requests: []string{getNode, listAll + "&limit=4", "GET /api/v1/pods?continue=10%3A7&" + selector + "&limit=4", listAll},
 		},
 		{
-			reason: "a node that is not ready is heard of", want: here,
+			reason: "kubelet reports that the node is not ready", want: here,
 			set:      func(a *apiServer) { ready(a.node, corev1.ConditionFalse) },
 			requests: []string{getNode, listAll + "&limit=500"},
 		},
@@ -148,13 +148,13 @@ func TestRequests(t *testing.T) {
 			requests: []string{listAll + "&limit=500"},
 		},
 		{
-			reason: "the node object comes from elsewhere", want: here,
+			reason: "the Node object comes from GetNode", want: here,
 			opts:     Options{GetNode: func(context.Context, string) (*corev1.Node, error) { return node("here", "boot-1"), nil }},
 			set:      func(a *apiServer) { a.node = nil },
 			requests: []string{listAll + "&limit=500"},
 		},
 		{
-			reason: "no pod at all is the caller's to judge (R9)",
+			reason: "no pods: the caller decides what that means (R9)",
 			set: func(a *apiServer) {
 				a.set(true)
 			},
@@ -178,7 +178,7 @@ func TestRequests(t *testing.T) {
 			}
 			got.Pods = nil
 			if diff := gocmp.Diff(podsource.Answer{Source: "kube", AsOf: row.asOf, Forms: []podsource.Form{podsource.Hex64}}, got); diff != "" {
-				t.Errorf("what the answer declares (-want +got):\n%s", diff)
+				t.Errorf("declarations of the answer (-want +got):\n%s", diff)
 			}
 			if diff := gocmp.Diff(row.requests, a.requests()); diff != "" {
 				t.Errorf("requests (-want +got):\n%s", diff)
@@ -187,7 +187,7 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// TestNote: an answer names the pods that may have more addresses than it says.
+// TestNote: the note names a pod that may have more addresses than the answer.
 func TestNote(t *testing.T) {
 	garbage := pod("garbage", "here", "10.0.0.1")
 	garbage.Annotations = map[string]string{"k8s.v1.cni.cncf.io/network-status": "{"}
@@ -198,8 +198,7 @@ func TestNote(t *testing.T) {
 	}
 }
 
-// TestErrors: whatever goes wrong, there is no list, and the error says what to
-// do.
+// TestErrors: no error comes with a list, and each says what to do.
 func TestErrors(t *testing.T) {
 	pods, nodes := schema.GroupResource{Resource: "pods"}, schema.GroupResource{Resource: "nodes"}
 	// on answers request n with an error.
@@ -220,21 +219,21 @@ func TestErrors(t *testing.T) {
 		set        func(a *apiServer)
 		want       []string
 		incomplete bool // waiting may help
-		permanent  bool // asking again does not
+		permanent  bool // it does not
 	}{
 		{
-			reason: "no right to read the node", set: on(1, apierrors.NewForbidden(nodes, "here", errors.New("no"))),
+			reason: "no permission to read the node", set: on(1, apierrors.NewForbidden(nodes, "here", errors.New("no"))),
 			want: []string{"node here: reading its Node", `lacks the verb "get" on resource "nodes"`, "ClusterRole"},
 		},
 		{
-			reason: "no right to list pods", set: on(2, apierrors.NewForbidden(pods, "", errors.New("no"))),
+			reason: "no permission to list pods", set: on(2, apierrors.NewForbidden(pods, "", errors.New("no"))),
 			want: []string{"node here: listing its pods", `lacks the verb "list" on resource "pods"`, "ClusterRole"},
 		},
 		{reason: "an unknown client", set: on(1, apierrors.NewUnauthorized("no")), want: []string{"does not know this client", "has expired"}},
 		{reason: "the token expires between two requests", set: on(2, apierrors.NewUnauthorized("no")), want: []string{"listing its pods", "does not know this client"}},
 		{reason: "a wrong node name", nodeName: "nowhere", permanent: true, want: []string{"node nowhere: there is no such Node", "asking again will not help", "under which kubelet registered", `nodes "nowhere" not found`}},
-		{reason: "another page is refused: no part of a list", opts: Options{PageSize: 1}, set: on(3, apierrors.NewForbidden(pods, "", errors.New("no"))), want: []string{"listing its pods"}},
-		{reason: "the moment is forgotten again and again", opts: Options{PageSize: 1}, set: func(a *apiServer) {
+		{reason: "an error of a later page: no part of the list", opts: Options{PageSize: 1}, set: on(3, apierrors.NewForbidden(pods, "", errors.New("no"))), want: []string{"listing its pods"}},
+		{reason: "the version expires again and again", opts: Options{PageSize: 1}, set: func(a *apiServer) {
 			a.before = func(n int, w http.ResponseWriter) bool {
 				if n > 2 {
 					refuse(w, apierrors.NewResourceExpired("too old"))
@@ -243,7 +242,7 @@ func TestErrors(t *testing.T) {
 			}
 		}, want: []string{"listing its pods", "too old"}},
 		{reason: "a server that is starting", set: on(1, apierrors.NewServiceUnavailable("not yet")), want: []string{"can't answer now"}, incomplete: true},
-		{reason: "etcd is away", set: on(2, apierrors.NewInternalError(errors.New("etcd"))), want: []string{"listing its pods: the API server can't answer now"}, incomplete: true},
+		{reason: "etcd is down", set: on(2, apierrors.NewInternalError(errors.New("etcd"))), want: []string{"listing its pods: the API server can't answer now"}, incomplete: true},
 		{reason: "etcd is slow", set: on(2, apierrors.NewTimeoutError("etcd", 0)), want: []string{"can't answer now"}, incomplete: true},
 		{reason: "a load balancer's page", set: func(a *apiServer) {
 			a.before = func(_ int, w http.ResponseWriter) bool {
@@ -252,8 +251,8 @@ func TestErrors(t *testing.T) {
 				return true
 			}
 		}, want: []string{"no answer from the API server", "address right"}, incomplete: true},
-		{reason: "the server is away", set: func(a *apiServer) { a.http.Close() }, want: []string{"no answer from the API server, is it up", "refused"}, incomplete: true},
-		{reason: "the server goes away in the middle of a list", set: func(a *apiServer) {
+		{reason: "the server is down", set: func(a *apiServer) { a.http.Close() }, want: []string{"no answer from the API server, is it up", "refused"}, incomplete: true},
+		{reason: "the server stops in the middle of a list", set: func(a *apiServer) {
 			a.before = func(n int, w http.ResponseWriter) bool {
 				if n == 2 {
 					w.Header().Set("Content-Type", "application/json")
@@ -263,30 +262,30 @@ func TestErrors(t *testing.T) {
 				return n == 2
 			}
 		}, want: []string{"listing its pods"}, incomplete: true},
-		{reason: "a pod with an address that is none", set: func(a *apiServer) {
+		{reason: "a pod with an invalid address", set: func(a *apiServer) {
 			a.set(true, pod("a", "here", "10.0.0.1"), pod("bad", "here", "10.0.0.300"))
 		}, want: []string{"shop/bad", "10.0.0.300"}},
 		{reason: "another machine, or this one before its boot", opts: Options{BootID: boot("boot-2")},
-			want: []string{"boot ID boot-1, and this kernel's is boot-2", "another machine's"}, incomplete: true},
+			want: []string{"boot ID boot-1, but this kernel's is boot-2", "another machine"}, incomplete: true},
 		{reason: "kubelet has not reported", set: func(a *apiServer) { a.node = node("here", "") }, want: []string{"has no boot ID"}, incomplete: true},
 		{reason: "another machine, which has reported since this one was booted", opts: Options{BootID: boot("boot-2")}, permanent: true,
 			set: func(a *apiServer) {
 				a.node.Status.Conditions[1].LastHeartbeatTime = metav1.NewTime(time.Now().Add(-time.Second))
 			},
-			want: []string{"by a kernel with the boot ID boot-1, and this kernel's is boot-2", "the name is wrong here"}},
-		{reason: "its time is of another clock: it tells nothing", opts: Options{BootID: boot("boot-2")}, incomplete: true,
+			want: []string{"by a kernel with the boot ID boot-1, but this kernel's is boot-2", "is the node's name right?"}},
+		{reason: "a heartbeat in the future is of another clock, and ignored", opts: Options{BootID: boot("boot-2")}, incomplete: true,
 			set: func(a *apiServer) {
 				a.node.Status.Conditions[1].LastHeartbeatTime = metav1.NewTime(time.Now().Add(time.Hour))
 			},
 			want: []string{"was last reported by a kernel"}},
-		{reason: "kubelet is not heard of", set: func(a *apiServer) { ready(a.node, corev1.ConditionUnknown) }, incomplete: true,
+		{reason: "kubelet does not report", set: func(a *apiServer) { ready(a.node, corev1.ConditionUnknown) }, incomplete: true,
 			want: []string{"Ready=Unknown", "NodeStatusUnknown: Kubelet stopped posting node status.", "certificate"}},
-		{reason: "nobody says whether it is ready", set: func(a *apiServer) { a.node.Status.Conditions = nil }, incomplete: true, want: []string{"has not reported yet"}},
-		{reason: "the node was deleted and made anew", permanent: true, opts: Options{NodeUID: "old"}, want: []string{"has the UID uid-of-here, and expected is old"}},
+		{reason: "the Node has no condition Ready", set: func(a *apiServer) { a.node.Status.Conditions = nil }, incomplete: true, want: []string{"no condition Ready", "has not reported yet"}},
+		{reason: "the node was deleted and created again", permanent: true, opts: Options{NodeUID: "old"}, want: []string{"has the UID uid-of-here, expected old"}},
 		{reason: "this kernel has no boot ID", opts: Options{BootID: boot("\n")}, want: []string{"boot ID is empty", "Options.BootID"}},
 		{reason: "this kernel's boot ID can't be read", opts: Options{BootID: func() (string, error) { return "", fs.ErrPermission }}, want: []string{"reading this kernel's boot ID", "permission", "Options.BootID"}},
-		{reason: "a missing file is no missing API server", opts: Options{BootID: func() (string, error) { return "", fs.ErrNotExist }}, want: []string{"reading this kernel's boot ID"}},
-		{reason: "a Node of another name", opts: Options{GetNode: func(context.Context, string) (*corev1.Node, error) { return node("there", "boot-1"), nil }}, want: []string{`got that of "there"`}},
+		{reason: "a missing file does not mean that there is no API server", opts: Options{BootID: func() (string, error) { return "", fs.ErrNotExist }}, want: []string{"reading this kernel's boot ID"}},
+		{reason: "a Node with another name", opts: Options{GetNode: func(context.Context, string) (*corev1.Node, error) { return node("there", "boot-1"), nil }}, want: []string{`got that of "there"`}},
 		{reason: "no Node and no error", opts: Options{GetNode: func(context.Context, string) (*corev1.Node, error) { return nil, nil }}, want: []string{"got none"}},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
@@ -298,7 +297,7 @@ func TestErrors(t *testing.T) {
 				row.opts.BootID = boot("boot-1")
 			}
 			got, err := must(New(a.client(t), cmp.Or(row.nodeName, "here"), row.opts)).Pods(t.Context())
-			if err == nil || !silent(got) {
+			if err == nil || !nameOnly(got) {
 				t.Fatalf("got %v, %v, want nothing but an error", got, err)
 			}
 			for _, want := range row.want {
@@ -307,10 +306,10 @@ func TestErrors(t *testing.T) {
 				}
 			}
 			if errors.Is(err, podsource.ErrIncomplete) != row.incomplete {
-				t.Errorf("waiting may help: want %v of: %v", row.incomplete, err)
+				t.Errorf("ErrIncomplete: want %v of: %v", row.incomplete, err)
 			}
 			if errors.Is(err, podsource.ErrPermanent) != row.permanent {
-				t.Errorf("asking again does not help: want %v of: %v", row.permanent, err)
+				t.Errorf("ErrPermanent: want %v of: %v", row.permanent, err)
 			}
 			if errors.Is(err, podsource.ErrNotHere) {
 				t.Errorf("Fallback would take this for a source that does not exist: %v", err)
@@ -319,8 +318,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestContext: neither a caller's context nor the Timeout is outlived, whichever
-// request hangs.
+// TestContext: the caller's context and the Timeout end a call, whichever request hangs.
 func TestContext(t *testing.T) {
 	for n, what := range map[int]string{1: "reading its Node", 2: "listing its pods", 3: "listing its pods"} {
 		for _, row := range []struct {
@@ -330,8 +328,8 @@ func TestContext(t *testing.T) {
 			want   error
 			says   string
 		}{
-			{"the caller gives up", Options{}, true, context.Canceled, what},
-			{"the time is over", Options{Timeout: 50 * time.Millisecond}, false, context.DeadlineExceeded, "no answer within 50ms"},
+			{"the caller cancels", Options{}, true, context.Canceled, what},
+			{"the timeout passes", Options{Timeout: 50 * time.Millisecond}, false, context.DeadlineExceeded, "no answer within 50ms"},
 		} {
 			t.Run(fmt.Sprintf("request %d, %s", n, row.reason), func(t *testing.T) {
 				a := newAPIServer(t, pod("a", "here"), pod("b", "here"))
@@ -350,18 +348,18 @@ func TestContext(t *testing.T) {
 				row.opts.BootID, row.opts.PageSize = boot("boot-1"), 1
 				pods, err := must(New(a.client(t), "here", row.opts)).Pods(ctx)
 				close(over)
-				if !silent(pods) || !errors.Is(err, row.want) || !strings.Contains(err.Error(), row.says) {
+				if !nameOnly(pods) || !errors.Is(err, row.want) || !strings.Contains(err.Error(), row.says) {
 					t.Errorf("got %v, %v, want %v that says %q", pods, err, row.want, row.says)
 				}
 				if incomplete := errors.Is(err, podsource.ErrIncomplete); incomplete == row.cancel {
-					t.Errorf("waiting may help: %v, of %v", incomplete, err)
+					t.Errorf("ErrIncomplete: %v, of %v", incomplete, err)
 				}
 			})
 		}
 	}
 }
 
-// TestArguments: each constructor names all that is wrong with what it was given.
+// TestArguments: the error of each constructor names all wrong arguments.
 func TestArguments(t *testing.T) {
 	client, lister, asOf := newAPIServer(t).client(t), listerscorev1.NewPodLister(indexer(t)), func() time.Time { return time.Time{} }
 	checked := Options{GetNode: func(context.Context, string) (*corev1.Node, error) { return nil, nil }}
@@ -372,24 +370,24 @@ func TestArguments(t *testing.T) {
 		asOf     func() time.Time
 		nodeName string
 		opts     Options
-		want     string // of all; "" is that nothing is wrong
-		own      [3]string
+		want     string    // of all three; "" is no error
+		own      [3]string // of New, NewInformer and FromLister alone
 	}{
-		{"nothing is wrong", client, lister, asOf, "here", checked, "", [3]string{}},
-		{"nor with a name as a cloud gives it", client, lister, asOf, "ip-10-0-0-1.eu-west-1.compute.internal", checked, "", [3]string{}},
-		{"no node's name", client, lister, asOf, "", checked, "it has no node name; in a pod that is the field spec.nodeName of the downward API", [3]string{}},
-		{"a host's name that is not in lower case", client, lister, asOf, "Here", checked, `no Node can have the name "Here", as kubelet registers a host's name in lower case`, [3]string{}},
-		{"the line of a file", client, lister, asOf, "here\n", checked, `no Node can have the name "here\n"`, [3]string{}},
+		{"valid arguments", client, lister, asOf, "here", checked, "", [3]string{}},
+		{"a valid name of a cloud provider", client, lister, asOf, "ip-10-0-0-1.eu-west-1.compute.internal", checked, "", [3]string{}},
+		{"no node name", client, lister, asOf, "", checked, "it has no node name; in a pod that is the field spec.nodeName of the downward API", [3]string{}},
+		{"a host name that is not in lower case", client, lister, asOf, "Here", checked, `no Node can have the name "Here", as kubelet registers a host's name in lower case`, [3]string{}},
+		{"a node name with a line feed", client, lister, asOf, "here\n", checked, `no Node can have the name "here\n"`, [3]string{}},
 		{"negative", client, lister, asOf, "here", Options{Timeout: -1, PageSize: -1, GetNode: checked.GetNode}, "Options.Timeout is -1ns; it must not be negative\nOptions.PageSize is -1", [3]string{}},
-		{"a check that would not be made: of the UID", client, lister, asOf, "here", Options{SkipNodeCheck: true, NodeUID: "1"}, "SkipNodeCheck reads no Node", [3]string{}},
-		{"... of the kernel", client, lister, asOf, "here", Options{SkipNodeCheck: true, BootID: boot("1")}, "SkipNodeCheck reads no Node", [3]string{}},
-		{"... of the Node", client, lister, asOf, "here", Options{SkipNodeCheck: true, GetNode: checked.GetNode}, "SkipNodeCheck reads no Node", [3]string{}},
-		{"nothing would tell how old an answer is", client, lister, asOf, "here", Options{SkipNodeCheck: true, WatchCache: true}, "",
+		{"a check that SkipNodeCheck disables: the UID", client, lister, asOf, "here", Options{SkipNodeCheck: true, NodeUID: "1"}, "SkipNodeCheck reads no Node", [3]string{}},
+		{"... the kernel", client, lister, asOf, "here", Options{SkipNodeCheck: true, BootID: boot("1")}, "SkipNodeCheck reads no Node", [3]string{}},
+		{"... the Node", client, lister, asOf, "here", Options{SkipNodeCheck: true, GetNode: checked.GetNode}, "SkipNodeCheck reads no Node", [3]string{}},
+		{"a watch cache of unknown age", client, lister, asOf, "here", Options{SkipNodeCheck: true, WatchCache: true}, "",
 			[3]string{"WatchCache needs the Node", "WatchCache is for New", "WatchCache is for New"}},
-		{"several at once", nil, nil, nil, "", Options{}, "no node name", [3]string{"it needs a client", "it needs a client", "it needs a lister"}},
-		{"nothing to ask", nil, nil, asOf, "here", checked, "", [3]string{"it needs a client", "it needs a client", "it needs a lister"}},
-		{"nothing tells how old the pods are", client, lister, nil, "here", checked, "", [3]string{"", "", "it needs a function that tells the age of the lister's pods"}},
-		{"nothing tells whether this is the right node", client, lister, asOf, "here", Options{}, "", [3]string{"", "", "set Options.GetNode, or SkipNodeCheck"}},
+		{"several errors", nil, nil, nil, "", Options{}, "no node name", [3]string{"it needs a client", "it needs a client", "it needs a lister"}},
+		{"no client and no lister", nil, nil, asOf, "here", checked, "", [3]string{"it needs a client", "it needs a client", "it needs a lister"}},
+		{"no function for the age of the pods", client, lister, nil, "here", checked, "", [3]string{"", "", "it needs a function that returns when the lister's pods were current"}},
+		{"no way to check the node", client, lister, asOf, "here", Options{}, "", [3]string{"", "", "set Options.GetNode, or SkipNodeCheck"}},
 	} {
 		source, newErr := New(row.client, row.nodeName, row.opts)
 		informer, informerErr := NewInformer(row.client, row.nodeName, row.opts)
@@ -398,18 +396,18 @@ func TestArguments(t *testing.T) {
 			which := []string{"New", "NewInformer", "FromLister"}[i]
 			made := []bool{source != nil, informer != nil, cached != nil}[i]
 			if wrong := row.want != "" || row.own[i] != ""; wrong != (err != nil) || made == wrong {
-				t.Errorf("%s: %s gives a source: %v, and error %v", row.reason, which, made, err)
+				t.Errorf("%s: %s returned a source: %v, and error %v", row.reason, which, made, err)
 			} else if wrong && (!strings.Contains(err.Error(), row.want) || !strings.Contains(err.Error(), row.own[i])) {
 				t.Errorf("%s: %s does not say %q and %q: %v", row.reason, which, row.want, row.own[i], err)
 			}
 		}
 	}
-	if pods, err := new(Source).Pods(t.Context()); !silent(pods) || err == nil || !strings.Contains(err.Error(), "not made with") {
+	if pods, err := new(Source).Pods(t.Context()); !nameOnly(pods) || err == nil || !strings.Contains(err.Error(), "not made with") {
 		t.Errorf("a zero Source: got %v, %v", pods, err)
 	}
 }
 
-// must returns a source of which nothing is wrong.
+// must returns s, and panics on an error.
 func must[S any](s S, err error) S {
 	if err != nil {
 		panic(err)
@@ -417,20 +415,19 @@ func must[S any](s S, err error) S {
 	return s
 }
 
-// TestThisKernel: without an option the boot ID is this machine's, as kubelet
-// reads it.
+// TestThisKernel: without an option the boot ID is that of this machine.
 func TestThisKernel(t *testing.T) {
 	a := newAPIServer(t, pod("a", "here"))
 	s := must(New(a.client(t), "here", Options{}))
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		if _, err := s.Pods(t.Context()); err == nil || !strings.Contains(err.Error(), "Options.BootID") {
-			t.Errorf("this system has no boot ID, and the error says %v", err)
+			t.Errorf("this system has no boot ID: got %v", err)
 		}
 		return
 	}
 	if _, err := s.Pods(t.Context()); !errors.Is(err, podsource.ErrIncomplete) {
-		t.Errorf("the node was booted as boot-1, which is not this kernel: %v", err)
+		t.Errorf("the boot ID boot-1 is not that of this kernel: %v", err)
 	}
 	a.node = node("here", strings.TrimSpace(string(id)))
 	if pods, err := s.Pods(t.Context()); err != nil || names(pods) != "a" {
@@ -438,8 +435,8 @@ func TestThisKernel(t *testing.T) {
 	}
 }
 
-// TestAskedAnew: nothing of one answer is left for the next.
-func TestAskedAnew(t *testing.T) {
+// TestNothingIsCached: each call of Pods lists again.
+func TestNothingIsCached(t *testing.T) {
 	a := newAPIServer(t, pod("a", "here"))
 	s := must(New(a.client(t), "here", Options{BootID: boot("boot-1")}))
 	for _, want := range [][]corev1.Pod{{pod("b", "here")}, {pod("c", "here"), pod("d", "here")}, {}} {
@@ -450,7 +447,7 @@ func TestAskedAnew(t *testing.T) {
 		}
 	}
 	a.node = node("here", "boot-2")
-	if pods, err := s.Pods(t.Context()); !silent(pods) || err == nil {
-		t.Errorf("the node's name went to another machine: got %v, %v", pods, err)
+	if pods, err := s.Pods(t.Context()); !nameOnly(pods) || err == nil {
+		t.Errorf("another machine took the name of the node: got %v, %v", pods, err)
 	}
 }

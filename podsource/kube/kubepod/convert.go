@@ -50,8 +50,8 @@ func Convert(pod *corev1.Pod) (podsource.Pod, error) {
 	return p, nil
 }
 
-// Note says of which pods the network status annotation could not be read, for
-// the Note of an answer. It is empty where there are none.
+// Note returns a text about pods whose network status annotation can't be read, for the
+// Note of an answer, and "" if there are none.
 func Note(pods []podsource.Pod) string {
 	var first *podsource.Pod
 	n := 0
@@ -65,7 +65,7 @@ func Note(pods []podsource.Pod) string {
 	if n == 0 {
 		return ""
 	}
-	return fmt.Sprintf("the annotation %s can't be read of %d pods, one is %s: any of them may have more addresses than are known",
+	return fmt.Sprintf("the annotation %s of %d pods can't be read, one is %s: each may have more addresses than known",
 		NetworkStatusAnnotation, n, first.NamespacedName)
 }
 
@@ -80,7 +80,7 @@ func convert(pod *corev1.Pod) (podsource.Pod, error) {
 	}
 	p.Finished, p.FinishedAt = finished(pod)
 	if pod.Name == "" || pod.UID == "" {
-		return p, fmt.Errorf("pod %s (UID %q): without a name and a UID it is no pod", p.NamespacedName, pod.UID)
+		return p, fmt.Errorf("pod %s (UID %q): a pod must have a name and a UID", p.NamespacedName, pod.UID)
 	}
 	if pod.Status.StartTime != nil && !static(pod) {
 		p.StartedAt = pod.Status.StartTime.Time
@@ -103,15 +103,15 @@ func convert(pod *corev1.Pod) (podsource.Pod, error) {
 	return p, nil
 }
 
-// static reports whether kubelet has the pod from a file or a URL of its own, or
-// whether it is what the API server shows of such a pod.
+// static reports whether kubelet has the pod from a file or a URL, or the pod is the API
+// server's mirror of such a pod.
 func static(pod *corev1.Pod) bool {
 	_, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]
 	source, known := pod.Annotations["kubernetes.io/config.source"] // kubelet, pkg/kubelet/types: ConfigSourceAnnotationKey
 	return mirror || known && source != "api"
 }
 
-// statusIPs returns all addresses that a pod's status names.
+// statusIPs returns all addresses in a pod's status.
 func statusIPs(status *corev1.PodStatus) ([]netip.Addr, error) {
 	var ips []netip.Addr
 	for i, podIP := range status.PodIPs {

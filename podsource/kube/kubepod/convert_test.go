@@ -36,39 +36,39 @@ func TestConvert(t *testing.T) {
 		pod    *corev1.Pod
 		want   podsource.Pod
 	}{
-		{"no address yet: its start tells what it may hold", pod(), podsource.Pod{StartedAt: begun}},
+		{"no address yet: its start limits what it may hold", pod(), podsource.Pod{StartedAt: begun}},
 		{"dual stack", pod(podIPs("10.0.0.2", "fd00::2")), podsource.Pod{IPs: addrs("10.0.0.2", "fd00::2"), StartedAt: begun}},
-		{"podIP alone, as kubelets before dual stack report it", pod(func(p *corev1.Pod) { p.Status.PodIP = "10.0.0.2" }),
+		{"podIP alone, as reported by kubelets before dual stack", pod(func(p *corev1.Pod) { p.Status.PodIP = "10.0.0.2" }),
 			podsource.Pod{IPs: addrs("10.0.0.2"), StartedAt: begun}},
-		{"podIP beside others", pod(podIPs("fd00::2"), func(p *corev1.Pod) { p.Status.PodIP = "10.0.0.2" }),
+		{"podIP and other podIPs", pod(podIPs("fd00::2"), func(p *corev1.Pod) { p.Status.PodIP = "10.0.0.2" }),
 			podsource.Pod{IPs: addrs("fd00::2", "10.0.0.2"), StartedAt: begun}},
 		{"host-local names its files after IPv4 addresses", pod(podIPs("::ffff:10.0.0.2", "10.0.0.2")),
 			podsource.Pod{IPs: addrs("10.0.0.2"), StartedAt: begun}},
-		{"being deleted is live", pod(podIPs("10.0.0.2"), deleted, container(running())),
+		{"a pod that is being deleted is live", pod(podIPs("10.0.0.2"), deleted, container(running())),
 			podsource.Pod{IPs: addrs("10.0.0.2"), StartedAt: begun}},
-		{"the node did not report for long: nobody knows that it ended", pod(phase(corev1.PodUnknown, "NodeLost"), podIPs("10.0.0.2")),
+		{"the node has not reported for long: the pod may run", pod(phase(corev1.PodUnknown, "NodeLost"), podIPs("10.0.0.2")),
 			podsource.Pod{IPs: addrs("10.0.0.2"), StartedAt: begun}},
-		{"containers' IDs are not the sandbox's", pod(container(running(), ended(ago(day)))), podsource.Pod{StartedAt: begun}},
+		{"the IDs of containers are not that of the sandbox", pod(container(running(), ended(ago(day)))), podsource.Pod{StartedAt: begun}},
 		{"secondary networks", pod(podIPs("10.0.0.2"), annotated(NetworkStatusAnnotation, twoNetworks)),
 			podsource.Pod{IPs: addrs("10.0.0.2", "fd00::2", "192.168.7.9"), StartedAt: begun}},
 		{"the older key", pod(annotated("k8s.v1.cni.cncf.io/networks-status", twoNetworks)),
 			podsource.Pod{IPs: addrs("10.0.0.2", "fd00::2", "192.168.7.9"), StartedAt: begun}},
-		{"both keys, which need not agree", pod(annotated(NetworkStatusAnnotation, `[{"ips":["10.0.0.2"]}]`),
+		{"both keys, with different addresses", pod(annotated(NetworkStatusAnnotation, `[{"ips":["10.0.0.2"]}]`),
 			annotated("k8s.v1.cni.cncf.io/networks-status", `[{"ips":["10.0.0.3"]}]`)),
 			podsource.Pod{IPs: addrs("10.0.0.2", "10.0.0.3"), StartedAt: begun}},
 		{"with prefix lengths", pod(annotated(NetworkStatusAnnotation, `[{"ips":["10.0.0.2/24","fd00::2/64"]}]`)),
 			podsource.Pod{IPs: addrs("10.0.0.2", "fd00::2"), StartedAt: begun}},
-		{"a key twice: neither list is lost", pod(annotated(NetworkStatusAnnotation, `[{"ips":["10.0.0.2"],"ips":["10.0.0.3"]}]`)),
+		{"a duplicate key: both lists count", pod(annotated(NetworkStatusAnnotation, `[{"ips":["10.0.0.2"],"ips":["10.0.0.3"]}]`)),
 			podsource.Pod{IPs: addrs("10.0.0.2", "10.0.0.3"), StartedAt: begun}},
-		{"a zone is no part of a reservation's name", pod(annotated(NetworkStatusAnnotation, `[{"ips":["fe80::1%net1"]}]`)),
+		{"a zone is not in the name of a reservation", pod(annotated(NetworkStatusAnnotation, `[{"ips":["fe80::1%net1"]}]`)),
 			podsource.Pod{IPs: addrs("fe80::1"), StartedAt: begun}},
-		{"nothing is attached", pod(annotated(NetworkStatusAnnotation, `[]`)), podsource.Pod{StartedAt: begun}},
+		{"no attachment", pod(annotated(NetworkStatusAnnotation, `[]`)), podsource.Pod{StartedAt: begun}},
 		{"an empty annotation, as after a detachment", pod(annotated(NetworkStatusAnnotation, " \n")), podsource.Pod{StartedAt: begun}},
-		{"no addresses at all in an entry", pod(annotated(NetworkStatusAnnotation, `[{"ips":null},{}]`)), podsource.Pod{StartedAt: begun}},
-		{"which networks it wants is another annotation", pod(annotated("k8s.v1.cni.cncf.io/networks", "storage@net1")), podsource.Pod{StartedAt: begun}},
+		{"an entry without addresses", pod(annotated(NetworkStatusAnnotation, `[{"ips":null},{}]`)), podsource.Pod{StartedAt: begun}},
+		{"the annotation that requests networks is another one", pod(annotated("k8s.v1.cni.cncf.io/networks", "storage@net1")), podsource.Pod{StartedAt: begun}},
 		{"finished", pod(phase(corev1.PodSucceeded, ""), podIPs("10.0.0.2"), container(ended(ago(day)))),
 			podsource.Pod{IPs: addrs("10.0.0.2"), StartedAt: begun, Finished: true, FinishedAt: ago(day)}},
-		{"finished, and nothing says when", pod(phase(corev1.PodFailed, "Evicted"), podIPs("10.0.0.2")),
+		{"finished at an unknown time", pod(phase(corev1.PodFailed, "Evicted"), podIPs("10.0.0.2")),
 			podsource.Pod{IPs: addrs("10.0.0.2"), StartedAt: begun, Finished: true}},
 	} {
 		row.want.NamespacedName, row.want.UID = types.NamespacedName{Namespace: "default", Name: "web"}, "6ba7b810"
@@ -83,31 +83,31 @@ func TestConvert(t *testing.T) {
 	}
 }
 
-// R2: an item that can't be read is an error of the whole, and says whose.
+// R2: a pod that can't be read is an error that names the pod.
 //
-// Guard: [statusIPs] and [convert] refuse what can't be read.
+// Guard: [statusIPs] and [convert] return an error for a pod that can't be read.
 func TestHazard07ConvertRefuses(t *testing.T) {
-	const whose = "pod default/web (UID 6ba7b810): "
+	const prefix = "pod default/web (UID 6ba7b810): "
 	for _, row := range []struct {
 		reason string
 		pod    *corev1.Pod
 		want   string
 	}{
-		{"no pod", nil, "a pod is nil"},
-		{"an empty message decodes to this", &corev1.Pod{}, "without a name and a UID it is no pod"},
+		{"nil", nil, "a pod is nil"},
+		{"the result of decoding an empty message", &corev1.Pod{}, "a pod must have a name and a UID"},
 		{"no UID", pod(func(p *corev1.Pod) { p.UID = "" }), "pod default/web"},
 		{"no name", pod(func(p *corev1.Pod) { p.Name = "" }), "6ba7b810"},
-		{"no address", pod(podIPs("10.0.0.2", "10.0.0.300")), whose + `status.podIPs[1]: "10.0.0.300" is not an IP address`},
-		{"an empty entry", pod(podIPs("10.0.0.2", "")), whose + `status.podIPs[1]: "" is not an IP address`},
-		{"a prefix where none belongs", pod(podIPs("10.0.0.2/24")), whose + `status.podIPs[0]`},
-		{"podIP alone", pod(func(p *corev1.Pod) { p.Status.PodIP = "pending" }), whose + `status.podIP: "pending" is not an IP address`},
+		{"an invalid address", pod(podIPs("10.0.0.2", "10.0.0.300")), prefix + `status.podIPs[1]: "10.0.0.300" is not an IP address`},
+		{"an empty entry", pod(podIPs("10.0.0.2", "")), prefix + `status.podIPs[1]: "" is not an IP address`},
+		{"a prefix in the status", pod(podIPs("10.0.0.2/24")), prefix + `status.podIPs[0]`},
+		{"podIP alone", pod(func(p *corev1.Pod) { p.Status.PodIP = "pending" }), prefix + `status.podIP: "pending" is not an IP address`},
 	} {
 		got, err := Convert(row.pod)
 		if err == nil || !strings.Contains(err.Error(), row.want) {
-			t.Errorf("%s: error %v does not say %q", row.reason, err, row.want)
+			t.Errorf("%s: got error %v, want one that says %q", row.reason, err, row.want)
 		}
 		if diff := cmp.Diff(podsource.Pod{}, got, equal); diff != "" {
-			t.Errorf("%s: a pod comes with the error (-want +got):\n%s", row.reason, diff)
+			t.Errorf("%s: a pod beside the error (-want +got):\n%s", row.reason, diff)
 		}
 	}
 }
@@ -116,16 +116,14 @@ func TestHazard07ConvertRefuses(t *testing.T) {
 func TestHazard22SecondNetworkByAnnotation(t *testing.T) {
 	p := pod(podIPs("192.168.7.9"), annotated(NetworkStatusAnnotation, twoNetworks))
 	if got := verdict(t, past, p); got != gc.InUse {
-		t.Errorf("got %v, want %v: no other field has the address", got, gc.InUse)
+		t.Errorf("got %v, want %v: only the annotation has the address", got, gc.InUse)
 	}
 }
 
-// What a tenant wrote into an annotation that can't be read makes its pod one with
-// more addresses than these, and no error of the whole list. What can be read in it
-// is claimed.
+// An annotation that can't be read is no error, since a tenant may have written it. Its pod
+// claims the addresses that can be read, and may have more.
 //
-// Guard: [annotatedIPs] says whether it could read all, and [convert] that there
-// may be more.
+// Guard: [annotatedIPs] reports whether it could read everything, and [convert] sets MoreIPs.
 func TestHazard67GarbageInTheAnnotation(t *testing.T) {
 	annotation := func(text string) *corev1.Pod {
 		return pod(podIPs("10.0.0.9"), annotated(NetworkStatusAnnotation, text))
@@ -136,20 +134,20 @@ func TestHazard67GarbageInTheAnnotation(t *testing.T) {
 		ips    string // beside 10.0.0.9
 	}{
 		{"no JSON", annotation("eth0: 10.0.0.2"), ""},
-		{"cut short", annotation(twoNetworks[:len(twoNetworks)-9]), ""},
-		{"text behind it", annotation(`[] []`), ""},
-		{"one attachment without its array", annotation(`{"ips":["10.0.0.2"]}`), ""},
+		{"truncated", annotation(twoNetworks[:len(twoNetworks)-9]), ""},
+		{"text after the array", annotation(`[] []`), ""},
+		{"an attachment without an array", annotation(`{"ips":["10.0.0.2"]}`), ""},
 		{"null", annotation(`null`), ""},
 		{"an attachment that is null", annotation(`[{"ips":["10.0.0.2"]},null]`), "10.0.0.2"},
 		{"an attachment that is a number", annotation(`[1,{"ips":["10.0.0.2"]}]`), "10.0.0.2"},
 		{"an address that is null", annotation(`[{"ips":[null,"10.0.0.2"]}]`), "10.0.0.2"},
 		{"an address that is a number", annotation(`[{"ips":[10,"10.0.0.2"]}]`), "10.0.0.2"},
-		{"one address without its array", annotation(`[{"ips":"10.0.0.2"}]`), ""},
-		{"a key twice, the second is read", annotation(`[{"ips":"10.0.0.3","ips":["10.0.0.2"]}]`), "10.0.0.2"},
-		{"an address that is none", annotation(`[{"ips":["10.0.0.2","dhcp"]}]`), "10.0.0.2"},
-		{"an empty one", annotation(`[{"ips":["","10.0.0.2/24"]}]`), "10.0.0.2"},
+		{"an address without an array", annotation(`[{"ips":"10.0.0.2"}]`), ""},
+		{"a duplicate key, the second can be read", annotation(`[{"ips":"10.0.0.3","ips":["10.0.0.2"]}]`), "10.0.0.2"},
+		{"an invalid address", annotation(`[{"ips":["10.0.0.2","dhcp"]}]`), "10.0.0.2"},
+		{"an empty address", annotation(`[{"ips":["","10.0.0.2/24"]}]`), "10.0.0.2"},
 		{"the older key", pod(podIPs("10.0.0.9"), annotated("k8s.v1.cni.cncf.io/networks-status", "{")), ""},
-		{"the older key, and the other can be read", pod(podIPs("10.0.0.9"), annotated("k8s.v1.cni.cncf.io/networks-status", "{"),
+		{"the older key, while the other can be read", pod(podIPs("10.0.0.9"), annotated("k8s.v1.cni.cncf.io/networks-status", "{"),
 			annotated(NetworkStatusAnnotation, `[{"ips":["10.0.0.2"]}]`)), "10.0.0.2"},
 	} {
 		got, err := Convert(row.pod)
@@ -165,15 +163,15 @@ func TestHazard67GarbageInTheAnnotation(t *testing.T) {
 		if diff := cmp.Diff(want, got, equal); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
 		}
-		if note := Note([]podsource.Pod{{}, got, got}); !strings.Contains(note, NetworkStatusAnnotation) || !strings.Contains(note, "of 2 pods, one is default/web") {
+		if note := Note([]podsource.Pod{{}, got, got}); !strings.Contains(note, NetworkStatusAnnotation) || !strings.Contains(note, "of 2 pods can't be read, one is default/web") {
 			t.Errorf("%s: the note is %q", row.reason, note)
 		}
 	}
 	if note := Note([]podsource.Pod{{}}); note != "" {
-		t.Errorf("nothing was garbage, and the note is %q", note)
+		t.Errorf("all annotations can be read, and the note is %q", note)
 	}
 
-	// As for a pod that is starting: what is older than its start is released.
+	// As for a starting pod, reservations older than its start are released.
 	garbage := annotation("?")
 	if got := verdict(t, 2*day, garbage); got != gc.Starting {
 		t.Errorf("reserved since its start: got %v, want %v", got, gc.Starting)
@@ -187,8 +185,8 @@ func TestHazard67GarbageInTheAnnotation(t *testing.T) {
 	}
 }
 
-// The start of a static pod is that of kubelet, which may have been restarted
-// while the sandbox lived on: it may hold what was reserved before.
+// A kubelet that restarts gives a static pod a new start, while its sandbox stays up. So the
+// pod may hold reservations that are older than its start.
 //
 // Guard: [static] pods have no start.
 func TestHazard76StaticPod(t *testing.T) {
@@ -198,10 +196,10 @@ func TestHazard76StaticPod(t *testing.T) {
 		pod    *corev1.Pod
 		want   gc.Verdict
 	}{
-		{"from a file, as kubelet has it", pod(pending, annotated("kubernetes.io/config.source", "file")), gc.Starting},
+		{"from a file, in kubelet", pod(pending, annotated("kubernetes.io/config.source", "file")), gc.Starting},
 		{"from a URL", pod(pending, annotated("kubernetes.io/config.source", "http")), gc.Starting},
-		{"its mirror, as the API server has it", pod(pending, annotated("kubernetes.io/config.mirror", "5c7b9a1e")), gc.Starting},
-		{"from the API server, as kubelet has it", pod(pending, annotated("kubernetes.io/config.source", "api")), gc.Released},
+		{"its mirror in the API server", pod(pending, annotated("kubernetes.io/config.mirror", "5c7b9a1e")), gc.Starting},
+		{"from the API server, in kubelet", pod(pending, annotated("kubernetes.io/config.source", "api")), gc.Released},
 		{"from the API server", pod(pending), gc.Released},
 	} {
 		if got := verdict(t, 4*day, row.pod); got != row.want {
@@ -210,7 +208,7 @@ func TestHazard76StaticPod(t *testing.T) {
 	}
 }
 
-// A pod in the node's network is there, and that is all.
+// A pod in the node's network is in the list, and claims nothing.
 //
 // Guard: [convert] leaves out the addresses of a pod in the node's network.
 func TestHazard28HostNetworkClaimsNothing(t *testing.T) {
@@ -219,9 +217,9 @@ func TestHazard28HostNetworkClaimsNothing(t *testing.T) {
 		pod    *corev1.Pod
 	}{
 		{"with the node's address", pod(hostNetwork, podIPs("10.0.0.2"))},
-		{"without any yet: it will hold none", pod(hostNetwork)},
-		{"an annotation that nobody needs to read", pod(hostNetwork, annotated(NetworkStatusAnnotation, "?"))},
-		{"an address that nobody needs to read", pod(hostNetwork, podIPs("?"))},
+		{"without an address yet: it will hold none", pod(hostNetwork)},
+		{"an annotation that need not be read", pod(hostNetwork, annotated(NetworkStatusAnnotation, "?"))},
+		{"an address that need not be read", pod(hostNetwork, podIPs("?"))},
 	} {
 		got, err := Convert(row.pod)
 		if err != nil {
@@ -233,16 +231,16 @@ func TestHazard28HostNetworkClaimsNothing(t *testing.T) {
 		if diff := cmp.Diff(want, got, equal); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
 		}
-		// R9: seen, so the pass is made.
+		// R9: the list is not empty, so the pass releases.
 		if got := verdict(t, past, row.pod); got != gc.Released {
 			t.Errorf("%s: got %v, want %v", row.reason, got, gc.Released)
 		}
 	}
 }
 
-// R4: a pod that is stuck without an address holds back what is younger than it.
+// R4: a pod that is stuck without an address keeps reservations that are younger than it.
 //
-// Guard: [convert] says when the pod was started.
+// Guard: [convert] sets the start of the pod.
 func TestHazard32Stuck(t *testing.T) {
 	stuck := pod(phase(corev1.PodPending, ""), container(waiting("ContainerCreating")))
 	if got := verdict(t, 4*day, stuck); got != gc.Released {
@@ -253,9 +251,9 @@ func TestHazard32Stuck(t *testing.T) {
 	}
 }
 
-// R4: the creation time stands for no start, and the scheduler's time for none.
+// R4: neither the creation time nor the time of scheduling is the start of a pod.
 //
-// Guard: [convert] takes no other time for the start.
+// Guard: [convert] uses no other time as the start.
 func TestHazard36StartUnknown(t *testing.T) {
 	created := func(p *corev1.Pod) { p.CreationTimestamp = *stamp(ago(day)) }
 	scheduled := condition(corev1.PodScheduled, corev1.ConditionTrue, ago(day))

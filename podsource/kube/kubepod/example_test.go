@@ -31,8 +31,8 @@ func ExampleConvert() {
 	// pod default/db (UID 7c9e6679): status.podIP: "pending" is not an IP address
 }
 
-// A list of pods, as an agent's own source makes its answer of it. An annotation that can't
-// be read is no error, since anybody may write it who may change the pod; the note names it.
+// An annotation that can't be read is no error, since anybody may write it who may change
+// the pod. The note names the pod.
 func ExampleNote() {
 	pod, err := kubepod.Convert(&corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -45,5 +45,5 @@ func ExampleNote() {
 	fmt.Println(kubepod.Note([]podsource.Pod{pod}))
 	// Output:
 	// [10.244.1.2] true <nil>
-	// the annotation k8s.v1.cni.cncf.io/network-status can't be read of 1 pods, one is default/web: any of them may have more addresses than are known
+	// the annotation k8s.v1.cni.cncf.io/network-status of 1 pods can't be read, one is default/web: each may have more addresses than known
 }

@@ -9,37 +9,35 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// finished reports whether a pod in phase Succeeded or Failed came to its end,
-// and when, or zero where nothing says when. A pod whose phase is contradicted by
-// what else is reported has not finished: one of its containers is reported as
-// running, or its sandbox as up, although all containers have ended (condition
-// PodReadyToStartContainers, on by default since Kubernetes 1.29, KEP-3085; hazard
-// 57).
+// finished reports whether a pod has finished, and the time of its end, or zero if that is
+// unknown. A pod has finished in phase Succeeded or Failed, unless one of its containers is
+// reported as running, or its sandbox as up although all containers have ended (condition
+// PodReadyToStartContainers, on by default since Kubernetes 1.29, KEP-3085; hazard 57).
 //
-// The time must not be too early: five minutes later the pod holds nothing any
-// more. The phase alone has no time. These tell the end:
+// The time must not be too early, since the pod holds nothing five minutes later. The
+// phase has no time. The end is known if
 //
-//   - All containers have terminated, each at a known time.
-//   - Kubelet says that the pod has no sandbox with a network any more, and since
-//     when. It tells of pods that were evicted, or ran out of time, while a
-//     container was waiting with the sandbox up (hazard 13), and of containers that
-//     kubelet lost ("ContainerStatusUnknown", without a time).
-//   - Else the last change of the status that metadata.managedFields knows of: the
-//     pod was in this phase then. It is a time of the API server's clock, so the
-//     five minutes have to cover how far the two clocks are apart.
+//   - all containers have terminated, each at a known time,
+//   - kubelet reports since when the pod has no sandbox with a network. This covers pods
+//     that were evicted, or exceeded their deadline, while a container was waiting and the
+//     sandbox was up (hazard 13), and containers that kubelet lost
+//     ("ContainerStatusUnknown", without a time), or
+//   - metadata.managedFields has the time of the last change of the status: the pod was in
+//     this phase then. This time is by the clock of the API server, so the five minutes
+//     must cover the difference between the two clocks.
 //
-// No time is taken that is before another that the pod has to show.
+// The end is never before another time in the pod's status.
 //
-// Nothing says when kubelet rejected a pod (OutOfcpu, Evicted and so on): it then
-// writes a status with little but a phase, a reason and startTime. That is the
-// moment of the rejection for most (hazard 31), but a kubelet that was restarted
-// may reject a pod that runs, and keeps its start (hazard 56).
+// The time at which kubelet rejected a pod (OutOfcpu, Evicted and so on) is unknown. It then
+// writes a status with little but a phase, a reason and startTime. Mostly startTime is the
+// time of the rejection (hazard 31), but a kubelet that was restarted may reject a pod that
+// runs, and keeps its start (hazard 56).
 func finished(pod *corev1.Pod) (ended bool, at time.Time) {
 	status := &pod.Status
 	if status.Phase != corev1.PodSucceeded && status.Phase != corev1.PodFailed {
 		return false, time.Time{}
 	}
-	c, sandbox := lookAt(pod), sandbox(status.Conditions)
+	c, sandbox := summarize(pod), sandbox(status.Conditions)
 	if c.running || sandbox == corev1.ConditionTrue {
 		return false, time.Time{}
 	}
@@ -56,14 +54,14 @@ func finished(pod *corev1.Pod) (ended bool, at time.Time) {
 	return true, time.Time{}
 }
 
-// containers is what the statuses of a pod's containers say together.
+// containers summarizes the statuses of a pod's containers.
 type containers struct {
 	running bool
-	all     bool      // there are some, and all have terminated at known times
+	all     bool      // there is at least one, and all have terminated at known times
 	lastEnd time.Time // the latest known end, zero if there is none
 }
 
-func lookAt(pod *corev1.Pod) containers {
+func summarize(pod *corev1.Pod) containers {
 	spec, status := &pod.Spec, &pod.Status
 	c := containers{all: len(status.ContainerStatuses) > 0 &&
 		len(status.ContainerStatuses) >= len(spec.Containers) &&
@@ -73,14 +71,14 @@ func lookAt(pod *corev1.Pod) containers {
 		status.InitContainerStatuses, status.ContainerStatuses, status.EphemeralContainerStatuses,
 	} {
 		for i := range list {
-			c.note(&list[i])
+			c.add(&list[i])
 		}
 	}
 	return c
 }
 
-// note takes one more container into account.
-func (c *containers) note(s *corev1.ContainerStatus) {
+// add adds one container.
+func (c *containers) add(s *corev1.ContainerStatus) {
 	if s.State.Running != nil {
 		c.running = true
 	}
@@ -94,8 +92,8 @@ func (c *containers) note(s *corev1.ContainerStatus) {
 	}
 }
 
-// lastTransition returns the latest change of a condition that kubelet owns. The
-// others' times are of other clocks.
+// lastTransition returns the time of the latest change of a condition that kubelet sets.
+// Other conditions have times of other clocks.
 func lastTransition(conditions []corev1.PodCondition) (t time.Time) {
 	for _, c := range conditions {
 		switch c.Type {
@@ -109,8 +107,8 @@ func lastTransition(conditions []corev1.PodCondition) (t time.Time) {
 // podReadyToStartContainers is a constant of k8s.io/api since v0.29.
 const podReadyToStartContainers corev1.PodConditionType = "PodReadyToStartContainers"
 
-// sandbox returns what kubelet says of the pod's sandbox: True if there is one
-// with a network, False if there is none since a known time, or nothing.
+// sandbox returns True if kubelet reports that the pod has a sandbox with a network, False
+// if it reports that it has had none since a known time, and otherwise "" or Unknown.
 func sandbox(conditions []corev1.PodCondition) corev1.ConditionStatus {
 	for i := range conditions {
 		c := &conditions[i]
@@ -121,10 +119,9 @@ func sandbox(conditions []corev1.PodCondition) corev1.ConditionStatus {
 	return ""
 }
 
-// statusWritten returns when the API server last took a change of the status, or
-// zero if the object does not say: before Kubernetes 1.22 an entry does not name
-// its subresource. The fields themselves are not looked at, as their type depends
-// on how apimachinery is built.
+// statusWritten returns the time of the last change of the status in the managed fields, or
+// zero. Before Kubernetes 1.22 the entries do not name their subresource. The fields of an
+// entry are not read, as their type depends on the build of apimachinery.
 func statusWritten(entries []metav1.ManagedFieldsEntry) (t time.Time) {
 	for i := range entries {
 		if e := &entries[i]; e.Subresource == "status" && e.Time != nil {

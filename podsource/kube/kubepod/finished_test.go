@@ -18,11 +18,11 @@ const (
 func TestFinished(t *testing.T) {
 	failed, evicted := phase(corev1.PodFailed, ""), phase(corev1.PodFailed, "Evicted")
 	succeeded := phase(corev1.PodSucceeded, "")
-	const live, unknown = 0, -1 // it has not finished; it has, and nothing says when
+	const live, unknown = 0, -1 // it has not finished; it has, at an unknown time
 	for _, row := range []struct {
 		reason string
 		pod    *corev1.Pod
-		want   time.Duration // ago; or as below
+		want   time.Duration // ago; or live or unknown
 	}{
 		{"a running pod whose container ended is restarted", pod(container(ended(ago(past)))), live},
 		{"pending", pod(phase(corev1.PodPending, ""), container(ended(ago(past)))), live},
@@ -32,21 +32,21 @@ func TestFinished(t *testing.T) {
 		{"the last of several", pod(failed, container(ended(ago(past)), ended(ago(recent)), ended(ago(day)))), recent},
 		{"a sidecar, which is an init container, ends last", pod(succeeded, initContainer(ended(ago(recent))), container(ended(ago(past)))), recent},
 		{"an ephemeral container ends last", pod(failed, container(ended(ago(past))), ephemeral(ended(ago(recent)))), recent},
-		{"what it did before it ended", pod(failed, container(func() corev1.ContainerStatus {
+		{"a container that had been restarted", pod(failed, container(func() corev1.ContainerStatus {
 			s := ended(ago(day))
 			s.LastTerminationState = ended(ago(past)).State
 			return s
 		}())), day},
-		{"it was ready after that, by the clock as it is since", pod(succeeded, container(ended(ago(past))), condition(corev1.PodReady, no, ago(day))), day},
-		{"it was started after that, by the clock as it is since", pod(succeeded, started(stamp(ago(day))), container(ended(ago(past)))), day},
+		{"it was ready after that, by a clock that was set since", pod(succeeded, container(ended(ago(past))), condition(corev1.PodReady, no, ago(day))), day},
+		{"it was started after that, by a clock that was set since", pod(succeeded, started(stamp(ago(day))), container(ended(ago(past)))), day},
 
-		{"evicted, says kubelet, and a container runs still", pod(evicted, container(ended(ago(past)), running()), condition(sandboxUp, no, ago(past))), live},
-		{"an ephemeral container runs still", pod(failed, container(ended(ago(past))), ephemeral(running())), live},
-		{"marked from afar: what the node reported last is that it runs", pod(evicted, container(running()), written("status", stamp(ago(past)))), live},
+		{"evicted without a sandbox, but a container is reported as running", pod(evicted, container(ended(ago(past)), running()), condition(sandboxUp, no, ago(past))), live},
+		{"an ephemeral container runs", pod(failed, container(ended(ago(past))), ephemeral(running())), live},
+		{"marked as failed by a controller, while the node last reported that it runs", pod(evicted, container(running()), written("status", stamp(ago(past)))), live},
 
-		{"evicted while it waited to be started again", pod(evicted, container(endedBefore(ago(past)))), unknown},
+		{"evicted while it waited for a restart", pod(evicted, container(endedBefore(ago(past)))), unknown},
 		{"evicted while an image was pulled", pod(evicted, container(waiting("ImagePullBackOff")), condition(corev1.PodReady, no, ago(past))), unknown},
-		{"out of time while an image was pulled, after an init container",
+		{"exceeded its deadline while an image was pulled, after an init container",
 			pod(phase(corev1.PodFailed, "DeadlineExceeded"), initContainer(ended(ago(past))), container(waiting("PodInitializing"))), unknown},
 		{"kubelet lost one container of two", pod(failed, container(ended(ago(past)), lost())), unknown},
 		{"the status of one container is missing", pod(failed, container(ended(ago(past))), func(p *corev1.Pod) {
@@ -59,30 +59,30 @@ func TestFinished(t *testing.T) {
 			p.Spec.EphemeralContainers = make([]corev1.EphemeralContainer, 1)
 		}), unknown},
 
-		{"the same, and the sandbox is gone", pod(evicted, container(waiting("ImagePullBackOff")), condition(sandboxUp, no, ago(day))), day},
-		{"gone a minute ago", pod(evicted, container(waiting("ImagePullBackOff")), condition(sandboxUp, no, ago(recent))), recent},
-		{"gone, and a container ended after that", pod(failed, container(ended(ago(day)), lost()), condition(sandboxUp, no, ago(past))), day},
-		{"gone, and another container had ended again after that", pod(failed, container(endedBefore(ago(day)), lost()), condition(sandboxUp, no, ago(past))), day},
-		{"gone, and it was ready after that", pod(failed, container(lost()), condition(sandboxUp, no, ago(past)), condition(corev1.PodReady, no, ago(day))), day},
-		{"gone, and it was started after that", pod(failed, container(lost()), condition(sandboxUp, no, ago(7*day))), 3 * day},
-		{"gone, nobody knows when", pod(failed, container(lost()), condition(sandboxUp, no, time.Time{})), unknown},
-		{"the scheduler's clock is another", pod(failed, container(lost()), condition(corev1.PodScheduled, yes, ago(recent)), condition(sandboxUp, no, ago(past))), past},
-		{"still up", pod(failed, container(lost()), condition(sandboxUp, yes, ago(past))), live},
-		{"still up, and all containers have ended", pod(succeeded, container(ended(ago(past))), condition(sandboxUp, yes, ago(past))), live},
-		{"nobody knows whether it is up", pod(succeeded, container(ended(ago(past))), condition(sandboxUp, corev1.ConditionUnknown, ago(past))), past},
-		{"still up, and the status was written long ago", pod(failed, container(lost()), condition(sandboxUp, yes, ago(past)), written("status", stamp(ago(past)))), live},
+		{"evicted while an image was pulled, and the sandbox is gone", pod(evicted, container(waiting("ImagePullBackOff")), condition(sandboxUp, no, ago(day))), day},
+		{"the sandbox is gone for a minute", pod(evicted, container(waiting("ImagePullBackOff")), condition(sandboxUp, no, ago(recent))), recent},
+		{"the sandbox is gone, and a container ended after that", pod(failed, container(ended(ago(day)), lost()), condition(sandboxUp, no, ago(past))), day},
+		{"the sandbox is gone, and a restarted container ended after that", pod(failed, container(endedBefore(ago(day)), lost()), condition(sandboxUp, no, ago(past))), day},
+		{"the sandbox is gone, and the pod was ready after that", pod(failed, container(lost()), condition(sandboxUp, no, ago(past)), condition(corev1.PodReady, no, ago(day))), day},
+		{"the sandbox is gone, and the pod was started after that", pod(failed, container(lost()), condition(sandboxUp, no, ago(7*day))), 3 * day},
+		{"the sandbox is gone since an unknown time", pod(failed, container(lost()), condition(sandboxUp, no, time.Time{})), unknown},
+		{"a time of the scheduler's clock does not count", pod(failed, container(lost()), condition(corev1.PodScheduled, yes, ago(recent)), condition(sandboxUp, no, ago(past))), past},
+		{"the sandbox is up", pod(failed, container(lost()), condition(sandboxUp, yes, ago(past))), live},
+		{"the sandbox is up, and all containers have ended", pod(succeeded, container(ended(ago(past))), condition(sandboxUp, yes, ago(past))), live},
+		{"unknown whether the sandbox is up", pod(succeeded, container(ended(ago(past))), condition(sandboxUp, corev1.ConditionUnknown, ago(past))), past},
+		{"the sandbox is up, and the status was written long ago", pod(failed, container(lost()), condition(sandboxUp, yes, ago(past)), written("status", stamp(ago(past)))), live},
 
 		{"older kubelets: the status has not changed for a day", pod(failed, container(lost()), written("status", stamp(ago(day)))), day},
-		{"it has just changed", pod(failed, container(lost()), written("status", stamp(ago(past))), written("status", stamp(ago(recent)))), recent},
+		{"the status has just changed", pod(failed, container(lost()), written("status", stamp(ago(past))), written("status", stamp(ago(recent)))), recent},
 		{"before 1.22 the subresource is not named", pod(failed, container(lost()), written("", stamp(ago(day)))), unknown},
-		{"another subresource is no status", pod(failed, container(lost()), written("resize", stamp(ago(past)))), unknown},
+		{"another subresource than the status", pod(failed, container(lost()), written("resize", stamp(ago(past)))), unknown},
 		{"an entry without a time", pod(failed, container(lost()), written("status", nil)), unknown},
 		{"the API server's clock is behind", pod(failed, container(ended(ago(recent)), lost()), written("status", stamp(ago(day)))), recent},
 
-		{"rejected: its start is that of the rejection, or an older one", pod(phase(corev1.PodFailed, "OutOfcpu")), unknown},
+		{"rejected: its start may be older than the rejection", pod(phase(corev1.PodFailed, "OutOfcpu")), unknown},
 		{"rejected, and the status was written then", pod(phase(corev1.PodFailed, "OutOfcpu"), written("status", stamp(ago(recent)))), recent},
 		{"rejected, and scheduled before", pod(evicted, condition(corev1.PodScheduled, yes, ago(4*day))), unknown},
-		{"never seen by a kubelet, marked from afar", pod(evicted, started(nil), written("status", stamp(ago(day)))), day},
+		{"never seen by a kubelet, marked as failed by a controller", pod(evicted, started(nil), written("status", stamp(ago(day)))), day},
 		{"the phase alone", pod(succeeded, started(nil)), unknown},
 	} {
 		ended, at := finished(row.pod)
@@ -96,9 +96,9 @@ func TestFinished(t *testing.T) {
 	}
 }
 
-// A pod that finished long ago holds nothing, whatever its status lists.
+// A pod that finished long ago holds nothing, also if its status has addresses.
 //
-// Guard: [finished] tells when a pod ended.
+// Guard: [finished] returns the end of a pod.
 func TestHazard12FinishedLongAgo(t *testing.T) {
 	succeeded := pod(phase(corev1.PodSucceeded, ""), podIPs("10.0.0.2"), container(ended(ago(past))))
 	if got := verdict(t, 4*day, succeeded, agent()); got != gc.Released {
@@ -111,11 +111,11 @@ func TestHazard12FinishedLongAgo(t *testing.T) {
 	}
 }
 
-// A pod that has just finished is live: its sandbox goes after its containers.
-// One whose containers run, or whose sandbox is up, has not finished at all.
+// A pod that has just finished is live, since its sandbox is removed after its containers.
+// A pod with a running container or a sandbox that is up has not finished.
 //
-// Guard: [finished] takes no time that is before the last one that the pod has to show, and
-// none while a container runs or the sandbox is up.
+// Guard: [finished] returns the latest time in the pod's status, and none while a container
+// runs or the sandbox is up.
 func TestHazard13JustFinished(t *testing.T) {
 	evicted := phase(corev1.PodFailed, "Evicted")
 	for _, row := range []struct {
@@ -137,27 +137,27 @@ func TestHazard13JustFinished(t *testing.T) {
 	}
 }
 
-// Pods that failed without ever having an address stay for days. Five minutes
-// after that, or after they were first seen so, they hold back nobody's leak.
+// Pods that failed without ever having an address stay for days. They keep no leak later
+// than five minutes after their end, or after they were first seen finished.
 //
-// Guard: [finished] marks a pod without any time as finished, too.
+// Guard: [finished] reports a pod without any time as finished, too.
 func TestHazard31NeverHadAnAddress(t *testing.T) {
-	const firstSeen = gc.Starting // what becomes of the leak when the pod is first seen
+	const firstSeen = gc.Starting // the verdict on the leak when the pod is first seen
 	for _, row := range []struct {
 		reason string
 		first  gc.Verdict
 		pod    *corev1.Pod
 	}{
-		{"rejected: its status has next to nothing", firstSeen, pod(phase(corev1.PodFailed, "OutOfcpu"), started(stamp(ago(past))))},
-		{"rejected, as the API server holds it", gc.Released, pod(phase(corev1.PodFailed, "Evicted"), started(stamp(ago(past))),
+		{"rejected: its status has a reason and a start", firstSeen, pod(phase(corev1.PodFailed, "OutOfcpu"), started(stamp(ago(past))))},
+		{"rejected, with the managed fields of the API server", gc.Released, pod(phase(corev1.PodFailed, "Evicted"), started(stamp(ago(past))),
 			condition(corev1.PodScheduled, yes, ago(past)), written("status", stamp(ago(past))))},
 		{"evicted before a container started", gc.Released, pod(phase(corev1.PodFailed, "Evicted"), container(waiting("ContainerCreating")),
 			condition(sandboxUp, no, ago(past)), condition(corev1.PodReady, no, ago(past)))},
-		{"evicted before a container started, by a kubelet that does not tell of sandboxes", firstSeen,
+		{"evicted before a container started, by a kubelet that does not report sandboxes", firstSeen,
 			pod(phase(corev1.PodFailed, "Evicted"), container(waiting("ContainerCreating")))},
-		{"out of time, its containers unknown", gc.Released, pod(phase(corev1.PodFailed, "DeadlineExceeded"), container(lost()), condition(sandboxUp, no, ago(past)))},
-		{"marked from afar, and never seen by a kubelet", gc.Released, pod(phase(corev1.PodFailed, ""), started(nil), written("status", stamp(ago(past))))},
-		{"marked from afar, and nothing says when", firstSeen, pod(phase(corev1.PodFailed, ""), started(nil))},
+		{"exceeded its deadline, with lost containers", gc.Released, pod(phase(corev1.PodFailed, "DeadlineExceeded"), container(lost()), condition(sandboxUp, no, ago(past)))},
+		{"marked as failed by a controller, and never seen by a kubelet", gc.Released, pod(phase(corev1.PodFailed, ""), started(nil), written("status", stamp(ago(past))))},
+		{"marked as failed by a controller at an unknown time", firstSeen, pod(phase(corev1.PodFailed, ""), started(nil))},
 	} {
 		if got := verdict(t, day, row.pod, agent()); got != row.first {
 			t.Errorf("%s: at first got %v, want %v", row.reason, got, row.first)
@@ -170,19 +170,18 @@ func TestHazard31NeverHadAnAddress(t *testing.T) {
 	}
 }
 
-// A step of the clock makes no finished pod one that holds for ever: where the
-// time of its end is of a clock that was set, its five minutes count from when it
-// was first seen so.
+// No step of the clock makes a finished pod hold its addresses for ever. If the time of its
+// end is from before the step, its five minutes begin when it was first seen finished.
 //
-// Guard: [finished] marks a pod as finished whatever its times are.
+// Guard: [finished] reports a pod as finished whatever its times are.
 func TestHazard48FinishedBeforeAStepOfTheClock(t *testing.T) {
 	for _, row := range []struct {
 		reason string
 		pod    *corev1.Pod
 	}{
-		{"evicted: there is no time at all", pod(phase(corev1.PodFailed, "Evicted"))},
-		{"a finished job, whose end lies in the future since the clock went back", pod(phase(corev1.PodSucceeded, ""), container(ended(ago(-day))))},
-		{"started before the clock went back, ended after it", pod(phase(corev1.PodSucceeded, ""), started(stamp(ago(-day))), container(ended(ago(past))))},
+		{"evicted: no time at all", pod(phase(corev1.PodFailed, "Evicted"))},
+		{"a finished job, with an end in the future since the clock was set back", pod(phase(corev1.PodSucceeded, ""), container(ended(ago(-day))))},
+		{"started before the clock was set back, ended after it", pod(phase(corev1.PodSucceeded, ""), started(stamp(ago(-day))), container(ended(ago(past))))},
 	} {
 		if first, second := verdicts(t, 5*time.Minute-time.Second, past, row.pod, agent()); first != gc.Starting || second != gc.Starting {
 			t.Errorf("%s: got %v and then %v, want %v", row.reason, first, second, gc.Starting)
@@ -193,16 +192,16 @@ func TestHazard48FinishedBeforeAStepOfTheClock(t *testing.T) {
 	}
 }
 
-// A kubelet that was restarted rejects a pod that runs: the phase is Failed, no
-// container has a status, and the start is the old one. Its containers end later.
+// A kubelet that was restarted may reject a pod that runs. The phase is then Failed, no
+// container has a status, and the start is the old one. The containers end later.
 //
-// Guard: [finished] gives a rejected pod no time: its start is not that of the rejection.
+// Guard: [finished] returns no end for a rejected pod: its start may be older.
 func TestHazard56RejectedWhileItRuns(t *testing.T) {
 	rejected := pod(phase(corev1.PodFailed, "NodeAffinity"), started(stamp(ago(past))))
 	for _, row := range []struct {
 		reason string
 		pod    *corev1.Pod
-		want   gc.Verdict // until five minutes after it was first seen so
+		want   gc.Verdict // until five minutes after it was first seen finished
 	}{
 		{"without addresses", rejected, gc.Starting},
 		{"with those that the API server still lists", pod(phase(corev1.PodFailed, "NodeAffinity"), podIPs("10.0.0.2")), gc.InUse},
@@ -217,10 +216,10 @@ func TestHazard56RejectedWhileItRuns(t *testing.T) {
 	}
 }
 
-// All containers have ended, and kubelet says that the sandbox is up: it may be
-// stopped hours later, as where a volume can't be unmounted before.
+// All containers have ended, and kubelet reports that the sandbox is up. It may be stopped
+// hours later, for example when a volume can't be unmounted.
 //
-// Guard: [finished] takes the word of the condition for the containers'.
+// Guard: [finished] uses the condition rather than the statuses of the containers.
 func TestHazard57SandboxStillUp(t *testing.T) {
 	for _, row := range []struct {
 		reason string

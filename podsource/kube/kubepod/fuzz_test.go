@@ -11,8 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// FuzzConvert holds Convert to its word: any pod gives all its addresses or an
-// error, never both, and nothing makes it panic.
+// FuzzConvert checks that Convert returns a pod with its addresses or an error, never both,
+// and does not panic.
 func FuzzConvert(f *testing.F) {
 	for _, text := range []string{twoNetworks, `[]`, `null`, ``, `[null]`, `[{"ips":[null]}]`, `[{"ips":["10.0.0.2/24"]}]`, `[{"ips":["::ffff:10.0.0.2","fe80::1%a"]}]`, `[[[[[`} {
 		f.Add([]byte(`{"metadata":{"name":"web","uid":"1"},"status":{"phase":"Running","podIPs":[{"ip":"10.0.0.2"}]}}`), text)
@@ -32,7 +32,7 @@ func FuzzConvert(f *testing.F) {
 	f.Fuzz(func(t *testing.T, object []byte, annotation string) {
 		var p corev1.Pod
 		if json.Unmarshal(object, &p) != nil {
-			t.Skip("not a pod: the API's own decoder refuses it")
+			t.Skip("the decoder of the API rejects it")
 		}
 		if annotation != "" {
 			annotated(NetworkStatusAnnotation, annotation)(&p)
@@ -40,7 +40,7 @@ func FuzzConvert(f *testing.F) {
 		got, err := Convert(&p)
 		if err != nil {
 			if diff := cmp.Diff(podsource.Pod{}, got, equal); diff != "" {
-				t.Errorf("a pod comes with the error %v (-want +got):\n%s", err, diff)
+				t.Errorf("a pod beside the error %v (-want +got):\n%s", err, diff)
 			}
 			return
 		}
@@ -52,7 +52,7 @@ func FuzzConvert(f *testing.F) {
 			t.Errorf("a pod in phase %q has finished", p.Status.Phase)
 		}
 		if got.HasFinished() != got.Finished {
-			t.Errorf("it finished at %v, and the mark is missing", got.FinishedAt)
+			t.Errorf("Finished is not set, and FinishedAt is %v", got.FinishedAt)
 		}
 		if !got.StartedAt.IsZero() && static(&p) {
 			t.Error("a static pod has a start")
@@ -64,11 +64,11 @@ func FuzzConvert(f *testing.F) {
 			return
 		}
 		if (len(p.Status.PodIPs) > 0 || p.Status.PodIP != "") && len(got.IPs) == 0 {
-			t.Error("an address got lost")
+			t.Error("an address is missing")
 		}
 		for _, ip := range got.IPs {
 			if !ip.IsValid() || ip.Is4In6() || ip.Zone() != "" {
-				t.Errorf("%v is no reservation's name", ip)
+				t.Errorf("%v can't be the name of a reservation", ip)
 			}
 		}
 	})

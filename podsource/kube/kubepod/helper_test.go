@@ -20,10 +20,10 @@ import (
 
 var equal = cmp.Options{cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateEmpty(), cmpopts.EquateApproxTime(0)}
 
-// A change makes something of a pod that runs without an address.
+// A change changes a pod that runs without an address.
 type change func(*corev1.Pod)
 
-// pod is default/web with one container, started three days before now.
+// pod returns default/web with one container, started three days before now.
 func pod(changes ...change) *corev1.Pod {
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "6ba7b810"},
@@ -38,11 +38,11 @@ func pod(changes ...change) *corev1.Pod {
 
 const (
 	day    = 24 * time.Hour
-	recent = time.Minute    // ago: less than the five minutes for which a finished pod holds what it names
+	recent = time.Minute    // ago: less than the five minutes for which a finished pod holds its addresses
 	past   = 48 * time.Hour // ago: more
 )
 
-// now is one moment for all rows, in whole seconds as the API has them.
+// now is the same time for all rows, in whole seconds like times of the API.
 var now = time.Now().Truncate(time.Second)
 
 func ago(d time.Duration) time.Time { return now.Add(-d) }
@@ -70,8 +70,8 @@ func annotated(key, text string) change {
 
 func hostNetwork(pod *corev1.Pod) { pod.Spec.HostNetwork = true }
 
-// agent is a pod that runs here, so that a list of finished pods is not taken for
-// a list without pods (R9, hazard 43).
+// agent returns a pod that runs. A list with finished pods alone counts as empty (R9,
+// hazard 43).
 func agent() *corev1.Pod {
 	p := pod(hostNetwork)
 	p.Name, p.UID = "agent", "9e107d9d"
@@ -105,7 +105,7 @@ func condition(kind corev1.PodConditionType, status corev1.ConditionStatus, sinc
 	}
 }
 
-// written adds what the API server notes of an update.
+// written adds the API server's record of an update to the managed fields.
 func written(subresource string, at *metav1.Time) change {
 	return func(pod *corev1.Pod) {
 		pod.ManagedFields = append(pod.ManagedFields, metav1.ManagedFieldsEntry{
@@ -129,7 +129,7 @@ func ended(at time.Time) corev1.ContainerStatus {
 	}
 }
 
-// lost is a container that kubelet did not find any more when the pod ended.
+// lost returns the status of a container that kubelet did not find when the pod ended.
 func lost() corev1.ContainerStatus {
 	return corev1.ContainerStatus{State: corev1.ContainerState{
 		Terminated: &corev1.ContainerStateTerminated{Reason: "ContainerStatusUnknown", ExitCode: 137},
@@ -140,21 +140,21 @@ func waiting(reason string) corev1.ContainerStatus {
 	return corev1.ContainerStatus{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason}}}
 }
 
-// endedBefore is a container that waits to be started again.
+// endedBefore returns the status of a container that waits for its restart.
 func endedBefore(at time.Time) corev1.ContainerStatus {
 	s := waiting("CrashLoopBackOff")
 	s.LastTerminationState = ended(at).State
 	return s
 }
 
-// verdict converts the pods, and runs a pass with them over a network in which
-// 10.0.0.2 has been reserved for as long as given.
+// verdict runs a pass with the converted pods over a network in which 10.0.0.2 has been
+// reserved for the given time, and returns the verdict on it.
 func verdict(t *testing.T, reserved time.Duration, pods ...*corev1.Pod) gc.Verdict {
 	t.Helper()
 	return passes(t, reserved, pods...)()
 }
 
-// passes returns what runs a pass as verdict says, always of the same reconciler.
+// passes returns a function that runs a pass like verdict, always with the same reconciler.
 func passes(t *testing.T, reserved time.Duration, pods ...*corev1.Pod) func() gc.Verdict {
 	t.Helper()
 	dir := t.TempDir()
@@ -191,7 +191,7 @@ func passes(t *testing.T, reserved time.Duration, pods ...*corev1.Pod) func() gc
 			got = report.Reservations[0].Verdict
 		}
 		if _, err := os.Stat(file); (err == nil) == (got == gc.Released) {
-			t.Errorf("the verdict is %v, and the file is another matter: %v", got, err)
+			t.Errorf("the verdict is %v, but for the file os.Stat returned: %v", got, err)
 		}
 		return got
 	}

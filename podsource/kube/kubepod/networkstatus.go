@@ -8,39 +8,39 @@ import (
 	"strings"
 )
 
-// NetworkStatusAnnotation is where a meta plugin such as Multus writes what it
-// attached a pod to: a JSON array with one object for each attachment. See the
+// NetworkStatusAnnotation is the annotation in which a meta plugin such as Multus writes the
+// attachments of a pod: a JSON array with one object for each. See the
 // "Kubernetes Network Custom Resource Definition De-facto Standard" of the
 // Network Plumbing Working Group, section "Status of Pod Network Attachments":
 // github.com/k8snetworkplumbingwg/multi-net-spec.
 const NetworkStatusAnnotation = "k8s.v1.cni.cncf.io/network-status"
 
-// networksStatusAnnotation is the key that Multus used at first.
+// networksStatusAnnotation is the key that older versions of Multus use.
 const networksStatusAnnotation = "k8s.v1.cni.cncf.io/networks-status"
 
-// An attachment is what matters of one object of the annotation. Others of its
-// fields may come and go with versions of the specification.
+// An attachment is one object of the annotation. Its other fields depend on the version of
+// the specification, and are ignored.
 type attachment struct {
 	IPs attachmentIPs `json:"ips"`
 }
 
-// attachmentIPs are the addresses of one attachment. They add up where a key is
-// given twice, of which encoding/json would keep the last.
+// attachmentIPs are the addresses of one attachment. With a duplicate key they are those of
+// both lists, while encoding/json would keep the last one.
 type attachmentIPs struct {
 	ips     []netip.Addr
-	garbled bool // some can't be read
+	partial bool // some can't be read
 }
 
-// UnmarshalJSON takes all that can be read, and is never an error.
+// UnmarshalJSON reads all addresses that can be read. It never returns an error.
 func (a *attachmentIPs) UnmarshalJSON(text []byte) error {
 	var list []*string
 	if json.Unmarshal(text, &list) != nil {
-		a.garbled = true // and list has the strings that are there
+		a.partial = true // list has the strings
 	}
 	for _, s := range list {
 		ip, ok := parseIP(s)
 		if !ok {
-			a.garbled = true
+			a.partial = true
 			continue
 		}
 		a.ips = append(a.ips, ip)
@@ -48,8 +48,7 @@ func (a *attachmentIPs) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// parseIP reads an address. With its prefix length, as it is in a CNI result, it
-// means the same.
+// parseIP parses an address, also one with a prefix length as in a CNI result.
 func parseIP(s *string) (ip netip.Addr, ok bool) {
 	if s == nil {
 		return ip, false
@@ -62,10 +61,9 @@ func parseIP(s *string) (ip netip.Addr, ok bool) {
 	return ip, true
 }
 
-// annotatedIPs returns the addresses that the network status annotations of a pod
-// name, and whether these are all: a tenant may have written anything there. An
-// empty annotation says nothing: Multus used to write that when it had detached a
-// pod.
+// annotatedIPs returns the addresses in the network status annotations of a pod, and whether
+// everything in them could be read, since a tenant may have written them. An empty annotation
+// is valid: older versions of Multus write it when they detach a pod.
 func annotatedIPs(annotations map[string]string) (ips []netip.Addr, whole bool) {
 	whole = true
 	for _, key := range []string{NetworkStatusAnnotation, networksStatusAnnotation} {
@@ -85,7 +83,7 @@ func annotatedIPs(annotations map[string]string) (ips []netip.Addr, whole bool) 
 				continue
 			}
 			ips = append(ips, a.IPs.ips...)
-			whole = whole && !a.IPs.garbled
+			whole = whole && !a.IPs.partial
 		}
 	}
 	return ips, whole

@@ -20,18 +20,18 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// agentDir has the agent, and its manifests in deploy.
+// agentDir is the directory of the agent, with its manifests in deploy.
 const agentDir = "../../../examples/hostlocal-gc"
 
-// manifests returns the objects that a kustomization makes which uses the agent's
-// manifests and the components of them that are named.
+// manifests returns the objects of a kustomization with the agent's manifests and the given
+// components.
 func manifests(t *testing.T, components ...string) []*unstructured.Unstructured {
 	t.Helper()
 	kustomize, err := build("sigs.k8s.io/kustomize/kustomize/v5")
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir, err := filepath.EvalSymlinks(t.TempDir()) // a root must be relative
+	dir, err := filepath.EvalSymlinks(t.TempDir()) // kustomize accepts relative paths only
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,8 +66,8 @@ func manifests(t *testing.T, components ...string) []*unstructured.Unstructured 
 	return objects
 }
 
-// A real server takes what each component makes of the manifests, strictly. It does not
-// know the Prometheus Operator's kinds.
+// A real server accepts the manifests with each component, and checks their fields. It does
+// not have the kinds of the Prometheus Operator.
 func TestManifestsDryRun(t *testing.T) {
 	for _, components := range [][]string{nil, {"no-api"}, {"monitoring"}, {"no-api", "monitoring"}} {
 		kinds := make(map[string]bool)
@@ -81,7 +81,7 @@ func TestManifestsDryRun(t *testing.T) {
 				t.Errorf("%v: %s %s: %v", components, object.GetKind(), object.GetName(), err)
 			}
 			kinds[object.GetKind()] = true
-			// What the server takes, it has looked at.
+			// The server checks fields: it rejects an unknown one.
 			if object.GetKind() != "DaemonSet" {
 				continue
 			}
@@ -90,7 +90,7 @@ func TestManifestsDryRun(t *testing.T) {
 				t.Fatal(err)
 			}
 			if _, err := resource.Create(t.Context(), wrong, strict); err == nil {
-				t.Errorf("%v: a field that there is not is accepted", components)
+				t.Errorf("%v: an unknown field was accepted", components)
 			}
 		}
 		if rights := !slices.Contains(components, "no-api"); !kinds["DaemonSet"] || !kinds["ConfigMap"] || kinds["ClusterRole"] != rights {
@@ -99,8 +99,8 @@ func TestManifestsDryRun(t *testing.T) {
 	}
 }
 
-// environment is what a kubelet gives to the agent's container: what the server has of
-// ConfigMap and DaemonSet, with these fields of the pod.
+// environment returns the environment and arguments that kubelet would give to the agent's
+// container, from the server's ConfigMap and DaemonSet and the given fields of the pod.
 func environment(t *testing.T, client kubernetes.Interface, namespace string, fields map[string]string) (env, args []string) {
 	t.Helper()
 	set, err := client.AppsV1().DaemonSets(namespace).Get(t.Context(), "hostlocal-gc", metav1.GetOptions{})
@@ -130,9 +130,8 @@ func environment(t *testing.T, client kubernetes.Interface, namespace string, fi
 	return env, container.Args
 }
 
-// The agent's manifests are right in the eyes of a real server, and the rights
-// that they give suffice: the agent releases, and tells of it in an Event, with
-// nothing but their settings and a token of their service account.
+// A real server accepts the agent's manifests, and their permissions suffice: with their
+// settings and a token of their service account the agent releases, and writes an Event.
 func TestAgentWithItsManifests(t *testing.T) {
 	objects := manifests(t)
 	apply(t, objects...)
@@ -144,7 +143,7 @@ func TestAgentWithItsManifests(t *testing.T) {
 	}
 	n := newNode(t)
 	user := "system:serviceaccount:" + namespace + ":" + account
-	allowed(t, n.client, user, "list", "pods") // the server has taken notice of the roles
+	allowed(t, n.client, user, "list", "pods") // the server uses the roles by now
 	allowedIn(t, n.client, user, "create", "events", metav1.NamespaceDefault)
 	if may(t, n.client, user, "create", "events", n.namespace) {
 		t.Error("the account may write Events in any namespace")
@@ -159,16 +158,16 @@ func TestAgentWithItsManifests(t *testing.T) {
 	env, args := environment(t, n.client, namespace, map[string]string{
 		"spec.nodeName": n.name, "metadata.namespace": n.namespace, "metadata.name": "agent",
 	})
-	// What is here in another place than on a node: there is no runtime.
+	// Paths that differ from those of a node, and no runtime.
 	cmd := exec.Command(agent, append(args, "--data-dir", n.plugin.DataDir, "--source", "kubelet,kube",
-		"--kubeconfig", writeKubeconfig(t, mint(t, namespace, account)), "--listen=")...)
+		"--kubeconfig", writeKubeconfig(t, tokenFor(t, namespace, account)), "--listen=")...)
 	cmd.Env = env
 	var log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &log, &log
 	n.must(cmd.Start())
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
-	// It ends in any case, and before its output is read.
+	// stop ends the agent in any case, before its output is read.
 	stop := func(signal os.Signal) {
 		_ = cmd.Process.Signal(signal) // it may have ended before
 		select {

@@ -20,14 +20,13 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/kube"
 )
 
-// TestCost counts what one pass costs the API server, the network and the node.
-// The CPU time is the agent's, and means something without the race detector
-// only.
+// TestCost measures the cost of one pass for the API server, the network and the node. The
+// CPU time is that of the agent. With the race detector it means nothing.
 func TestCost(t *testing.T) {
 	n := newNode(t)
 	n.reserve("leaked", old)
 	var out strings.Builder
-	out.WriteString("API server: what a pass over a network asks of it, and what comes back (real kube-apiserver and etcd)\n")
+	out.WriteString("API server: requests and answers of a pass over one network (real kube-apiserver and etcd)\n")
 	fmt.Fprintf(&out, "%5s  %-28s %-16s %12s %12s %9s\n", "pods", "source", "requests", "answers", "on the wire", "CPU")
 	for _, size := range []struct{ from, to int }{{0, 300}, {300, 1000}} {
 		n.crowd(size.from, size.to)
@@ -37,14 +36,14 @@ func TestCost(t *testing.T) {
 			opts              kube.Options
 			want              string
 		}{
-			{"as it is", "", kube.Options{}, "GET LIST" + more},
+			{"default options", "", kube.Options{}, "GET LIST" + more},
 			{"JSON", "application/json", kube.Options{}, "GET LIST" + more},
 			{"watch cache", "", kube.Options{WatchCache: true}, "GET LIST"},
 			{"no check of the node", "", kube.Options{SkipNodeCheck: true}, "LIST" + more},
 		} {
 			m := newMeter(t, row.contentType)
 			source := caughtUp(n, made(kube.New(m, n.name, row.opts)), size.to)
-			m.take() // what went before, and the connection
+			m.take() // drop the requests so far, and the connection's
 			n.plan(source)
 			requests, bodies, wire := m.take()
 			if requests != row.want {
@@ -57,28 +56,28 @@ func TestCost(t *testing.T) {
 	}
 	source := informer(n, "spec.nodeName="+n.name)
 	n.plan(source)
-	fmt.Fprintf(&out, "%5d  %-28s %-16s %12s %12s %9s\n", 1000, "informer of the agent's", "none", kib(0), kib(0), n.cpu(source))
+	fmt.Fprintf(&out, "%5d  %-28s %-16s %12s %12s %9s\n", 1000, "the agent's informer", "none", kib(0), kib(0), n.cpu(source))
 	m := newMeter(t, "")
 	own, _ := watching(n, m)
 	m.take()
 	n.plan(own)
 	requests, bodies, wire := m.take()
 	if requests != "GET" {
-		t.Errorf("an informer of its own: requests %q, want one GET of the Node", requests)
+		t.Errorf("NewInformer: requests %q, want one GET of the Node", requests)
 	}
 	fmt.Fprintf(&out, "%5d  %-28s %-16s %12s %12s %9s\n", 1000, "NewInformer", "1 GET, 0 LIST", kib(bodies), kib(wire), n.cpu(own))
 	figures(t, out.String())
 }
 
-// plan makes one pass that releases nothing.
+// plan runs one pass that releases nothing.
 func (n *node) plan(source podsource.Source) {
 	n.t.Helper()
 	_, err := n.pass(source, gc.Options{DryRun: true})
 	n.must(err)
 }
 
-// cpu is what one of several passes takes of the CPUs. The API server is a
-// process of its own, and its share is not in it.
+// cpu returns the mean CPU time of a pass. That of the API server, another process, is not
+// included.
 func (n *node) cpu(source podsource.Source) string {
 	n.t.Helper()
 	used := func() time.Duration {
@@ -94,7 +93,7 @@ func (n *node) cpu(source podsource.Source) string {
 	return fmt.Sprintf("%.1f ms", (used()-before).Seconds()*1000/passes)
 }
 
-// crowd makes pods of a usual size, some at a time.
+// crowd creates pods of a usual size, several at a time.
 func (n *node) crowd(from, to int) {
 	n.t.Helper()
 	next := make(chan int)
@@ -126,8 +125,7 @@ func (n *node) crowd(from, to int) {
 	}
 }
 
-// usual makes a pod as a Deployment with a side car has them, which takes some
-// 7 KiB.
+// usual creates a pod like one of a Deployment with a sidecar. It has about 7 KiB.
 func (n *node) usual(name string) error {
 	var env []corev1.EnvVar
 	for i := range 12 {
@@ -166,7 +164,7 @@ func (n *node) usual(name string) error {
 	return err
 }
 
-// figures shows what was measured, and keeps it where asked to.
+// figures prints the figures, and appends them to the file of $HOSTLOCAL_GC_FIGURES.
 func figures(t *testing.T, text string) {
 	t.Helper()
 	fmt.Println(text)

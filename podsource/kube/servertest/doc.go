@@ -7,10 +7,10 @@
 //
 // The first run builds both servers from source, which takes minutes; after that
 // they are in Go's build cache. They run as child processes, on sockets in a
-// temporary directory and on one port of 127.0.0.1, and end with the tests.
+// temporary directory and on one port of 127.0.0.1, and stop with the tests.
 //
-// It is a module of its own, and not in the workspace, because the hundreds of
-// modules that the servers require would otherwise decide the versions of
-// everybody's. Where HOSTLOCAL_GC_FIGURES is set, what passes cost the API server
-// is appended to the file of that name with ".kube" behind it.
+// It is a module of its own outside the workspace. In the workspace the hundreds of modules
+// that the servers require would determine the versions of all its modules. If
+// HOSTLOCAL_GC_FIGURES is set, the cost of passes for the API server is appended to the file
+// of that name with ".kube" added.
 package servertest

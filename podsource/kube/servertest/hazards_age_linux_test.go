@@ -22,13 +22,13 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/kube"
 )
 
-// The hazards that lie in a list that is not whole, or old.
+// The hazards of an incomplete or old list.
 
-// An informer that is filtered passes every check, and costs the other pods their
-// addresses. The one that NewInformer makes can't be filtered.
+// A filtered informer passes every check, and the pods that it leaves out lose their
+// addresses. An informer of NewInformer can't be filtered.
 //
-// Guard: [NewInformer] lists and watches all namespaces, and [Source.selector] has
-// the node alone.
+// Guard: [NewInformer] lists and watches all namespaces, and [Source.selector] selects by node
+// only.
 func TestHazard54FilteredInformer(t *testing.T) {
 	n, other := newNode(t), newNode(t)
 	early, late := n.reserve("early", old), n.reserve("late", old)
@@ -46,21 +46,21 @@ func TestHazard54FilteredInformer(t *testing.T) {
 		t.Errorf("listed %d pods of two namespaces, want 2", len(a.Pods))
 	}
 	in(other.namespace, "late", with(late...))
-	n.until(watched, "the pod that came later", func(a podsource.Answer) bool { return len(a.Pods) == 3 })
+	n.until(watched, "the pod that was added later", func(a podsource.Answer) bool { return len(a.Pods) == 3 })
 	report, err := n.pass(watched, gc.Options{DryRun: true})
 	n.must(err)
 	if report.Counts()[gc.InUse] != 2 {
 		t.Errorf("got %v, want both addresses in use", report.Counts())
 	}
 
-	// Nothing tells this one from a node with fewer pods, unless the pod that is
-	// required is filtered out as well.
+	// This list looks like that of a node with fewer pods, unless the filter leaves out the
+	// required pod, too.
 	filtered, _ := lister(n, informers.WithNamespace(n.namespace))
 	n.inStep(filtered)
 	report, err = n.pass(filtered, gc.Options{DryRun: true})
 	n.must(err)
 	if report.Counts()[gc.Leaked] != 2 {
-		t.Errorf("there is nothing to lose here: %v", report.Counts())
+		t.Errorf("the test shows nothing, as no address counts as leaked: %v", report.Counts())
 	}
 	err = n.refused(podsource.Require(filtered, types.NamespacedName{Namespace: other.namespace, Name: "early"}))
 	if !errors.Is(err, podsource.ErrIncomplete) {
@@ -68,11 +68,11 @@ func TestHazard54FilteredInformer(t *testing.T) {
 	}
 }
 
-// Kubelet's certificate has expired: it runs pods of which the control plane hears
-// nothing, and the node's controller says so.
+// Kubelet's certificate has expired. It runs pods that the control plane does not know, and
+// the node controller sets Ready=Unknown.
 //
-// Guard: [heardOf] takes no list of a node that is Ready=Unknown.
-func TestHazard55NodeNotHeardOf(t *testing.T) {
+// Guard: [checkReady] returns an error for a Node that is Ready=Unknown.
+func TestHazard55NodeUnknown(t *testing.T) {
 	n := newNode(t)
 	n.reserve("started since", old)
 	n.pod("web", with(n.reserve("web", old)...))
@@ -88,7 +88,7 @@ func TestHazard55NodeNotHeardOf(t *testing.T) {
 		_, err := source.Pods(ctx)
 		return podsource.Answer{Err: err}, nil
 	}), "the informer's Node to be unknown", func(a podsource.Answer) bool { return a.Err != nil })
-	for way, source := range map[string]podsource.Source{"asked": n.source(), "an informer of its own": watched, "an informer of the agent's": source} {
+	for way, source := range map[string]podsource.Source{"New": n.source(), "NewInformer": watched, "FromLister": source} {
 		err := n.refused(source)
 		if !errors.Is(err, podsource.ErrIncomplete) || !strings.Contains(err.Error(), "Ready=Unknown") || !strings.Contains(err.Error(), "stopped posting") {
 			t.Errorf("%s: got %v, want %v that says why", way, err, podsource.ErrIncomplete)
@@ -96,15 +96,14 @@ func TestHazard55NodeNotHeardOf(t *testing.T) {
 	}
 	n.setStatus(func(s *corev1.NodeStatus) { s.Conditions[0].Status = corev1.ConditionFalse })
 	if _, err := n.pass(n.source(), gc.Options{DryRun: true}); err != nil {
-		t.Errorf("it is not ready, and heard of: %v", err)
+		t.Errorf("kubelet reports that the node is not ready: %v", err)
 	}
 }
 
-// The API server is away, and an informer goes on to answer with what it had: it is
-// as old as it was then.
+// The API server is down. The informer still returns its pods, which are as old as its last
+// event.
 //
-// Guard: [InStep] does not take a watch that stands still for one that has nothing
-// to say.
+// Guard: [InStep] does not take a broken watch for one without events.
 func TestHazard62InformerWhileTheServerIsAway(t *testing.T) {
 	n := newNode(t)
 	leaked := n.reserve("leaked", old)
@@ -122,7 +121,7 @@ func TestHazard62InformerWhileTheServerIsAway(t *testing.T) {
 		a, err := source.Pods(t.Context())
 		n.must(err)
 		if a.AsOf.IsZero() || a.AsOf.After(crashed) {
-			t.Errorf("as of %v, and the server is away since %v", a.AsOf, crashed)
+			t.Errorf("as of %v, but the server is down since %v", a.AsOf, crashed)
 		}
 	}
 	again(t)
@@ -136,11 +135,11 @@ func TestHazard62InformerWhileTheServerIsAway(t *testing.T) {
 	n.check(report, map[string]gc.Verdict{only(leaked): gc.Released})
 }
 
-// An informer whose account may list and not watch has a list of the past, and says
+// An informer whose account may list but not watch keeps its first list, and its note says
 // why.
 //
-// Guard: [Informer.relist] dates a list by when it was asked for, and [Informer.take]
-// what came since.
+// Guard: [Informer.relist] sets the time of a list to that of its request, and
+// [Informer.apply] to that of an event.
 func TestHazard62NoRightToWatch(t *testing.T) {
 	grant(t, "minimal", documentedRules(t)...)
 	n := newNode(t)
@@ -158,10 +157,10 @@ func TestHazard62NoRightToWatch(t *testing.T) {
 	}
 }
 
-// An answer from the API server's memory is not older than the Node, and is dated by
-// kubelet's last report of that.
+// An answer of the API server's watch cache is not older than the Node. Its time is that of
+// kubelet's last report of the Node.
 //
-// Guard: [New] asks for a list that is not older than the Node object.
+// Guard: [New] requests a list that is not older than the Node object.
 func TestHazard62WatchCache(t *testing.T) {
 	n := newNode(t)
 	n.pod("web")
@@ -178,13 +177,13 @@ func TestHazard62WatchCache(t *testing.T) {
 	n.must(err)
 	node, err := n.client.CoreV1().Nodes().Get(t.Context(), n.name, metav1.GetOptions{})
 	n.must(err)
-	// The pod was made before the Node was written, so the list has it.
+	// The pod was created before the Node was updated, so the list has it.
 	if len(a.Pods) != 1 || !a.AsOf.Equal(beat.Time) || version != node.ResourceVersion {
 		t.Errorf("got %d pods as of %v and of version %s, want one, as of %v and of %s", len(a.Pods), a.AsOf, version, beat, node.ResourceVersion)
 	}
 }
 
-// An informer follows what happens, also across a restart of the API server.
+// An informer applies changes, also after a restart of the API server.
 func TestInformerFollows(t *testing.T) {
 	n := newNode(t)
 	source, stop := watching(n, n.client.CoreV1())
@@ -210,7 +209,7 @@ func TestInformerFollows(t *testing.T) {
 	kills(t)
 	cluster.crash()
 	if err := n.refused(source); !errors.Is(err, podsource.ErrIncomplete) {
-		t.Errorf("the server is away: %v", err)
+		t.Errorf("the server is down: %v", err)
 	}
 	again(t)
 	n.pod("web", with(n.reserve("other", old)...))

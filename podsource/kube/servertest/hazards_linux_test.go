@@ -21,16 +21,15 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/kube"
 )
 
-// The hazards of gc/testdata/hazards.txt that an API server has a part in, each
-// with one: the reservations are the real plugin's, the pods are stored and
-// listed by the real server.
+// The hazards of gc/testdata/hazards.txt that involve an API server. The real plugin makes
+// the reservations, and a real server stores and lists the pods.
 
-// only returns the one address of single stack, as text.
+// only returns the first address as text: the only one of a single-stack network.
 func only(ips []netip.Addr) string { return ips[0].String() }
 
-// The address reaches the API long after the ADD returned (R4).
+// The API server gets the address long after the end of the ADD (R4).
 //
-// Guard: [kubepod.Convert] says when the pod was started.
+// Guard: [kubepod.Convert] sets the start of the pod.
 func TestHazard01RunningWithoutPodIPs(t *testing.T) {
 	n := newNode(t)
 	leaked, held := n.reserve("leaked", 3*old), n.reserve("held", time.Hour)
@@ -38,9 +37,9 @@ func TestHazard01RunningWithoutPodIPs(t *testing.T) {
 	n.collect(map[string]gc.Verdict{only(leaked): gc.Released, only(held): gc.Starting})
 }
 
-// No pods, or not the one that surely runs here, is no answer (R9).
+// A list that is empty, or lacks the agent's own pod, is an error (R9).
 //
-// Guard: [gc.ErrNoPods] and [podsource.Require]: the source never says that empty is an answer.
+// Guard: [gc.ErrNoPods] and [podsource.Require]: the source never sets Authoritative.
 func TestHazard06EmptyOrWithoutTheAgent(t *testing.T) {
 	n := newNode(t)
 	n.reserve("held", old)
@@ -54,9 +53,9 @@ func TestHazard06EmptyOrWithoutTheAgent(t *testing.T) {
 	}
 }
 
-// The status has only the IPv4 address of two (R3, sibling).
+// The status has the IPv4 address, but not yet the IPv6 address (R3, sibling).
 //
-// Guard: [gc.InUse] by the other address of the container.
+// Guard: [gc.InUse] through the other address of the container.
 func TestHazard08DualStackHalfReported(t *testing.T) {
 	n := newNode(t, pool4, pool6)
 	web, leaked := n.reserve("web", old), n.reserve("leaked", old)
@@ -67,16 +66,16 @@ func TestHazard08DualStackHalfReported(t *testing.T) {
 	})
 }
 
-// A pod of the same name is made anew, and the old one's reservation leaked.
+// A pod is created again under its name, and the reservation of the old one leaked.
 //
-// Guard: [kubepod.Convert] takes no name for an address.
+// Guard: [kubepod.Convert] claims no address by the name of a pod.
 func TestHazard10RecreatedUnderItsName(t *testing.T) {
 	n := newNode(t)
 	before := n.reserve("before", old)
 	first := n.pod("web-0", with(before...))
 	n.collect(map[string]gc.Verdict{only(before): gc.InUse})
 	n.remove("web-0", 30)
-	n.collect(map[string]gc.Verdict{only(before): gc.InUse}) // it is going, and still here
+	n.collect(map[string]gc.Verdict{only(before): gc.InUse}) // it is being deleted, and still in the list
 	n.remove("web-0", 0)
 	after := n.reserve("after", old)
 	if second := n.pod("web-0", with(after...)); second.UID == first.UID {
@@ -85,9 +84,9 @@ func TestHazard10RecreatedUnderItsName(t *testing.T) {
 	n.collect(map[string]gc.Verdict{only(before): gc.Released, only(after): gc.InUse})
 }
 
-// A pod that finished long ago still lists its address.
+// The status of a pod that finished long ago still has its address.
 //
-// Guard: [kubepod.Convert] tells when a pod ended.
+// Guard: [kubepod.Convert] sets the end of a pod.
 func TestHazard12FinishedLongAgo(t *testing.T) {
 	for _, p := range []corev1.PodPhase{corev1.PodSucceeded, corev1.PodFailed} {
 		t.Run(string(p), func(t *testing.T) {
@@ -98,15 +97,15 @@ func TestHazard12FinishedLongAgo(t *testing.T) {
 			n.pod("live", with(used...))
 			report := n.collect(map[string]gc.Verdict{only(leaked): gc.Released, only(used): gc.InUse})
 			if len(report.Duplicates) > 0 {
-				t.Errorf("the finished pod claims what it had: %v", report.Duplicates)
+				t.Errorf("the finished pod claims its old address: %v", report.Duplicates)
 			}
 		})
 	}
 }
 
-// A pod that has just finished, its sandbox still up.
+// A pod has just finished, and its sandbox is still up.
 //
-// Guard: [kubepod.Convert] takes no time that is too early.
+// Guard: [kubepod.Convert] sets no end that is too early.
 func TestHazard13JustFinished(t *testing.T) {
 	for _, p := range []corev1.PodPhase{corev1.PodSucceeded, corev1.PodFailed} {
 		t.Run(string(p)+" with addresses", func(t *testing.T) {
@@ -122,7 +121,7 @@ func TestHazard13JustFinished(t *testing.T) {
 			n.collect(map[string]gc.Verdict{only(held): gc.Starting, only(leaked): gc.Released})
 		})
 	}
-	t.Run("no container has a time, the server's note of the status has", func(t *testing.T) {
+	t.Run("no container has a time, but the managed fields have", func(t *testing.T) {
 		n := newNode(t)
 		held := n.reserve("held", old)
 		pod := n.pod("done", phase(corev1.PodFailed), with(held...))
@@ -133,8 +132,8 @@ func TestHazard13JustFinished(t *testing.T) {
 	})
 }
 
-// The second network's addresses are in no podIPs, but in Multus' annotation
-// (R3), or belong to the container that holds the first.
+// The address in a second network is not in podIPs, but in the annotation of Multus (R3), or
+// its container also holds one in the first network.
 //
 // Guard: [kubepod.Convert] reads the annotation.
 func TestHazard22SecondNetwork(t *testing.T) {
@@ -142,8 +141,8 @@ func TestHazard22SecondNetwork(t *testing.T) {
 		reason    string
 		annotated bool
 	}{
-		{"the annotation tells, and the first network is not host-local's", true},
-		{"the first network tells, in the same data directory", false},
+		{"in the annotation; the first network does not use host-local", true},
+		{"through the first network, in the same data directory", false},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
 			n := newNode(t)
@@ -161,14 +160,14 @@ func TestHazard22SecondNetwork(t *testing.T) {
 	}
 }
 
-// The list is an older incarnation's of a node with the same name (R9). Without
-// the check each of these passes would release the address of a live pod.
+// The list is that of another or an older node with the same name (R9). Without the check each
+// of these passes would release the address of a live pod.
 //
 // Guard: [Source.sameNode] compares the boot ID and the UID.
 func TestHazard23OtherNodeOfTheName(t *testing.T) {
 	n := newNode(t)
 	n.reserve("live", old)
-	// The machine was replaced, or booted anew, and the API has yesterday's pods.
+	// The machine was replaced, or booted again, and the API server has the pods of before.
 	n.pod("of-before", with(netip.MustParseAddr("10.1.0.77")))
 	report, err := n.pass(made(kube.New(n.client.CoreV1(), n.name, kube.Options{SkipNodeCheck: true})), gc.Options{DryRun: true})
 	n.must(err)
@@ -196,8 +195,7 @@ func TestHazard23OtherNodeOfTheName(t *testing.T) {
 	setBoot("")
 	says(n.source(), n.name, "has no boot ID")
 
-	// The Node is deleted and made anew, and this machine's kubelet reports: its
-	// UID tells.
+	// The Node is deleted and created again by this machine's kubelet: only the UID differs.
 	n.must(n.client.CoreV1().Nodes().Delete(t.Context(), n.name, metav1.DeleteOptions{}))
 	says(n.source(), "there is no such Node", n.name)
 	now := n.register(bootID(t))
@@ -210,13 +208,13 @@ func TestHazard23OtherNodeOfTheName(t *testing.T) {
 func TestHazard28HostNetwork(t *testing.T) {
 	n := newNode(t)
 	leaked := n.reserve("leaked", old)
-	n.pod("proxy", onHostNetwork, with(leaked...)) // it alone is listed, which is not an empty list
+	n.pod("proxy", onHostNetwork, with(leaked...)) // the only pod of the list, which is not empty
 	n.collect(map[string]gc.Verdict{only(leaked): gc.Released})
 }
 
 // Failed pods that never had an address stay in the API for days.
 //
-// Guard: [kubepod.Convert] marks a pod without an end as finished.
+// Guard: [kubepod.Convert] sets Finished without a known end.
 func TestHazard31Evicted(t *testing.T) {
 	n := newNode(t)
 	leaked, held := n.reserve("leaked", time.Hour), n.reserve("held", old)
@@ -227,9 +225,9 @@ func TestHazard31Evicted(t *testing.T) {
 	n.collect(map[string]gc.Verdict{only(leaked): gc.Released, only(held): gc.InUse})
 }
 
-// A pod in ContainerCreating for days.
+// A pod has been in ContainerCreating for days.
 //
-// Guard: [kubepod.Convert] says when the pod was started.
+// Guard: [kubepod.Convert] sets the start of the pod.
 func TestHazard32Stuck(t *testing.T) {
 	n := newNode(t)
 	older, younger := n.reserve("older", 3*old), n.reserve("younger", old)
@@ -247,11 +245,11 @@ func TestHazard32Stuck(t *testing.T) {
 	}
 }
 
-// A pod's start lies in the future, or is not reported yet (R4).
+// The start of a pod is in the future, or not reported yet (R4).
 //
-// Guard: [kubepod.Convert] takes no other time for the start.
+// Guard: [kubepod.Convert] uses no other time as the start.
 func TestHazard36StartUnknown(t *testing.T) {
-	for reason, since := range map[string]time.Duration{"kubelet has not reported a start": 0, "the start lies in the future": -time.Hour} {
+	for reason, since := range map[string]time.Duration{"kubelet has not reported a start": 0, "the start is in the future": -time.Hour} {
 		t.Run(reason, func(t *testing.T) {
 			n := newNode(t)
 			unmatched, held := n.reserve("unmatched", 3*old), n.reserve("held", old)
@@ -262,9 +260,9 @@ func TestHazard36StartUnknown(t *testing.T) {
 	}
 }
 
-// A container of nerdctl, of which no API server knows anything (R14).
+// A container of nerdctl, which no API server knows (R14).
 //
-// Guard: [Source.Pods] says which form the IDs of its containers have.
+// Guard: [Source.Pods] declares the form of its container IDs.
 func TestHazard49ContainersOfNerdctl(t *testing.T) {
 	n := newNode(t)
 	leaked, held := n.reserve("leaked", old), n.reserve("held", old)

@@ -12,12 +12,12 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
 
-// The hazards that lie in what a status or an annotation says.
+// The hazards of a wrong status or annotation.
 
-// The clock went back after the pods ended: the times of their ends lie in the
-// future. They hold what they name, and no longer than five minutes from now.
+// The clock was set back after the pods ended, so the times of their ends are in the future.
+// The pods hold their addresses for five minutes from now.
 //
-// Guard: [kubepod.Convert] marks a pod as finished whatever its times are.
+// Guard: [kubepod.Convert] sets Finished whatever the times are.
 func TestHazard48FinishedBeforeAStepOfTheClock(t *testing.T) {
 	n := newNode(t)
 	job, unmatched := n.reserve("job", 3*old), n.reserve("unmatched", old)
@@ -30,10 +30,10 @@ func TestHazard48FinishedBeforeAStepOfTheClock(t *testing.T) {
 	}
 }
 
-// A kubelet that was restarted rejects a pod that runs: it writes a status with a
-// phase and a reason, and none of the containers.
+// A kubelet that was restarted rejects a pod that runs. It writes a status with a phase and a
+// reason, and without the containers.
 //
-// Guard: [kubepod.Convert] does not take the start of a rejected pod for its end.
+// Guard: [kubepod.Convert] does not use the start of a rejected pod as its end.
 func TestHazard56RejectedWhileItRuns(t *testing.T) {
 	n := newNode(t)
 	held, unmatched := n.reserve("held", old), n.reserve("unmatched", old)
@@ -57,9 +57,9 @@ func TestHazard56RejectedWhileItRuns(t *testing.T) {
 	n.collect(map[string]gc.Verdict{only(held): gc.Released, only(unmatched): gc.Released})
 }
 
-// All containers have ended, and kubelet says that the sandbox is up.
+// All containers have ended, and kubelet reports that the sandbox is up.
 //
-// Guard: [kubepod.Convert] takes the word of the condition for the containers'.
+// Guard: [kubepod.Convert] uses the condition rather than the statuses of the containers.
 func TestHazard57SandboxStillUp(t *testing.T) {
 	n := newNode(t)
 	held := n.reserve("held", old)
@@ -74,10 +74,10 @@ func TestHazard57SandboxStillUp(t *testing.T) {
 	n.collect(map[string]gc.Verdict{only(held): gc.Released})
 }
 
-// A tenant wrote garbage into an annotation: that pod may hold more than is known,
-// and the others are judged.
+// A tenant wrote an annotation that can't be read. That pod may hold more addresses than
+// known, and the pass goes on.
 //
-// Guard: [kubepod.Convert] makes no error of it, and [Source.Pods] names the pod.
+// Guard: [kubepod.Convert] returns no error, and the note of [Source.Pods] names the pod.
 func TestHazard67GarbageInTheAnnotation(t *testing.T) {
 	n := newNode(t)
 	before, since, held, garbage := n.reserve("before", 3*old), n.reserve("since", old), n.reserve("held", 3*old), n.reserve("garbage", 3*old)
@@ -91,10 +91,10 @@ func TestHazard67GarbageInTheAnnotation(t *testing.T) {
 	}
 }
 
-// The mirror of a static pod shows the start that a restarted kubelet gave it,
-// while the runtime kept its sandbox.
+// The mirror of a static pod has the start that a restarted kubelet gave it, which is later
+// than that of its sandbox.
 //
-// Guard: [kubepod.Convert] gives no start for it.
+// Guard: [kubepod.Convert] sets no start for a static pod.
 func TestHazard76StaticPodAfterAKubeletRestart(t *testing.T) {
 	n := newNode(t)
 	unmatched, held := n.reserve("unmatched", 3*old), n.reserve("held", old)

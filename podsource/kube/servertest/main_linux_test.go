@@ -15,8 +15,8 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/gc/plugintest"
 )
 
-// cluster is what all tests share: one API server takes seconds to start. Each
-// test has a node and a namespace of its own in it.
+// cluster is the API server of all tests, since one takes seconds to start. Each test has its
+// own node and namespace.
 var cluster *server
 
 func TestMain(m *testing.M) { os.Exit(testMain(m)) }
@@ -27,7 +27,7 @@ func testMain(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer func() { _ = os.RemoveAll(dir) }() // a leftover in the temporary directory fails no test
+	defer func() { _ = os.RemoveAll(dir) }() // files left in the temporary directory are no failure
 	begun := time.Now()
 	if cluster, err = newServer(dir); err == nil {
 		defer cluster.close()
@@ -49,13 +49,13 @@ func testMain(m *testing.M) int {
 
 func since(t time.Time) time.Duration { return time.Since(t).Round(100 * time.Millisecond) }
 
-// say tells of what takes long.
+// say prints the progress of steps that take long.
 func say(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "servertest: "+format+"\n", args...)
 }
 
-// build returns the path of a program that go.mod names as a tool. It is built
-// into Go's build cache, from which the next run has it in a second.
+// build builds a tool of go.mod into Go's build cache, and returns its path. The next run
+// finds it there.
 func build(tool string) (string, error) {
 	cmd := exec.Command("go", "tool", "-n", tool)
 	// GOFLAGS may ask for the race detector, which would take minutes more.
@@ -67,15 +67,15 @@ func build(tool string) (string, error) {
 	}
 	ctx, done := context.WithCancel(context.Background())
 	defer done()
-	go tell(ctx, "building "+tool)
+	go progress(ctx, "building "+tool)
 	if err := cmd.Wait(); err != nil {
 		return "", fmt.Errorf("go tool -n %s: %w\n%s", tool, err, stderr.String())
 	}
 	return strings.TrimSpace(out.String()), nil
 }
 
-// tell says every half minute that something is going on.
-func tell(ctx context.Context, what string) {
+// progress prints every 30 seconds what is being done.
+func progress(ctx context.Context, what string) {
 	begun, tick := time.Now(), time.NewTicker(30*time.Second)
 	defer tick.Stop()
 	for {

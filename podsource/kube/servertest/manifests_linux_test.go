@@ -27,7 +27,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/kube"
 )
 
-// decode reads the objects of a manifest, strictly.
+// decode decodes the objects of a manifest, and rejects duplicate keys.
 func decode(text []byte) ([]*unstructured.Unstructured, error) {
 	var objects []*unstructured.Unstructured
 	documents := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
@@ -49,7 +49,7 @@ func decode(text []byte) ([]*unstructured.Unstructured, error) {
 	}
 }
 
-// resourceOf returns where the server has objects of that kind.
+// resourceOf returns the client for objects of the same kind and namespace.
 func resourceOf(t *testing.T, object *unstructured.Unstructured) dynamic.ResourceInterface {
 	t.Helper()
 	client, err := dynamic.NewForConfig(cluster.config(adminToken))
@@ -74,8 +74,8 @@ func resourceOf(t *testing.T, object *unstructured.Unstructured) dynamic.Resourc
 	return client.Resource(mapping.Resource).Namespace(object.GetNamespace())
 }
 
-// apply makes the objects as kubectl does, and has the server refuse fields that
-// it does not know or finds twice. They are removed when the test is over.
+// apply creates the objects. The server rejects unknown and duplicate fields. The cleanup of
+// the test deletes the objects.
 func apply(t *testing.T, objects ...*unstructured.Unstructured) {
 	t.Helper()
 	for _, object := range objects {
@@ -91,8 +91,8 @@ func apply(t *testing.T, objects ...*unstructured.Unstructured) {
 	}
 }
 
-// mint returns a token of a service account, as kubelet asks for one.
-func mint(t *testing.T, namespace, name string) string {
+// tokenFor returns a token of a service account, made like those that kubelet requests.
+func tokenFor(t *testing.T, namespace, name string) string {
 	t.Helper()
 	got, err := clientset(t, adminToken).CoreV1().ServiceAccounts(namespace).CreateToken(t.Context(), name,
 		&authenticationv1.TokenRequest{}, metav1.CreateOptions{})
@@ -102,7 +102,7 @@ func mint(t *testing.T, namespace, name string) string {
 	return got.Status.Token
 }
 
-// writeKubeconfig writes a file for a client with that token.
+// writeKubeconfig writes a kubeconfig file with that token.
 func writeKubeconfig(t *testing.T, token string) string {
 	t.Helper()
 	config := cluster.config(token)
@@ -120,7 +120,7 @@ current-context: x
 	return path
 }
 
-// A service account with the documented rules can run the operator's command.
+// The documented rules suffice for the command.
 func TestCommandWithServiceAccount(t *testing.T) {
 	n := newNode(t)
 	rules, err := sigsyaml.Marshal(documentedRules(t))
@@ -154,14 +154,14 @@ subjects:
 	command := filepath.Join(t.TempDir(), "hostlocal-gc")
 	goBuild(t, "../../../examples", command, "./hostlocal-gc")
 	out, err := exec.CommandContext(t.Context(), command, "release", "--data-dir", n.plugin.DataDir, "--network", n.plugin.Network,
-		"--source", "kube:"+n.name, "--kubeconfig", writeKubeconfig(t, mint(t, n.namespace, "collector"))).CombinedOutput()
+		"--source", "kube:"+n.name, "--kubeconfig", writeKubeconfig(t, tokenFor(t, n.namespace, "collector"))).CombinedOutput()
 	if err != nil || !strings.Contains(string(out), only(leaked)) || !strings.Contains(string(out), "1 in-use, 1 released") {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
 
-// goBuild builds a program of another module of this repository, in the workspace:
-// what that module requires of the others may not be published yet.
+// goBuild builds a program of another module of this repository. It does so in the workspace,
+// since the versions that the module requires may not be published yet.
 func goBuild(t *testing.T, module, path, pkg string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", "build", "-C", module, "-o", path, pkg)
@@ -171,8 +171,8 @@ func goBuild(t *testing.T, module, path, pkg string) {
 	}
 }
 
-// Kubelet's own credentials suffice for its node, as the README of the command
-// says: the Node authorizer lets them list the pods of that node, and no others.
+// Kubelet's own credentials suffice for its node, as documented in the README of the command.
+// The Node authorizer allows them to list the pods of that node only.
 func TestKubeletsOwnRights(t *testing.T) {
 	n := newNode(t)
 	n.name = kubeletNode
@@ -187,6 +187,6 @@ func TestKubeletsOwnRights(t *testing.T) {
 	other := newNode(t)
 	other.reserve("held", old)
 	if err := other.refused(made(kube.New(kubelet, other.name, kube.Options{}))); !strings.Contains(err.Error(), `lacks the verb "get"`) {
-		t.Errorf("another node's: %v", err)
+		t.Errorf("the Node of another kubelet: %v", err)
 	}
 }

@@ -17,11 +17,11 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// A meter is a client of the admin's that counts what goes over the wire, and
-// lets a test act before a request is sent.
+// A meter is a client with the admin's token that counts requests and bytes. A test may act
+// before each request.
 type meter struct {
 	typedcorev1.CoreV1Interface
-	before func(r *http.Request) // nil is nothing
+	before func(r *http.Request) // may be nil
 
 	wire atomic.Int64 // bytes received, with TLS, headers and compression
 
@@ -30,8 +30,8 @@ type meter struct {
 	bodies   int64    // bytes of the answers, as they are decoded
 }
 
-// newMeter returns a client that asks for a content type, or as client-go does
-// (protobuf where it can) if it is empty.
+// newMeter returns a client that requests a content type. If it is empty, client-go chooses
+// (protobuf if possible).
 func newMeter(t *testing.T, contentType string) *meter {
 	t.Helper()
 	m := &meter{}
@@ -55,8 +55,8 @@ func newMeter(t *testing.T, contentType string) *meter {
 	return m
 }
 
-// take returns what was counted since the last call: the requests in order, the
-// bytes of their answers, and the bytes that came over the wire.
+// take returns the counts since the last call: the requests in order, the bytes of their
+// answers, and the bytes received.
 func (m *meter) take() (requests string, bodies, wire int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -113,5 +113,5 @@ func (b *countedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// kib is a number of bytes for people.
+// kib formats a number of bytes.
 func kib(n int64) string { return fmt.Sprintf("%d KiB", (n+1023)/1024) }

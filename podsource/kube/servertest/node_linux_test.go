@@ -27,21 +27,21 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/kube"
 )
 
-// pool4 and pool6 are what most nodes hand out.
+// pool4 and pool6 are typical ranges of a node.
 var (
 	pool4 = plugintest.Range{Subnet: "10.1.0.0/16"}
 	pool6 = plugintest.Range{Subnet: "fd00:1::/64"}
 )
 
-// numbers tells the nodes and namespaces of tests apart.
+// numbers makes the names of nodes and namespaces unique.
 var numbers atomic.Int64
 
-// A node is a Node object, and a directory that the real plugin fills. It was
-// booted as this machine was.
+// A node is a Node object with the boot ID of this machine, and a data directory of the real
+// plugin.
 type node struct {
 	t               *testing.T
 	name, namespace string
-	client          *kubernetes.Clientset // may do everything
+	client          *kubernetes.Clientset // with all permissions
 	plugin          *plugintest.Plugin
 }
 
@@ -63,8 +63,7 @@ func newNode(t *testing.T, ranges ...plugintest.Range) *node {
 	return n
 }
 
-// clear removes what is bound to the node, so that the next test's lists are its
-// own.
+// clear deletes the Node and its pods.
 func (n *node) clear() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -74,7 +73,7 @@ func (n *node) clear() {
 	n.must(n.client.CoreV1().Nodes().DeleteCollection(ctx, opts, metav1.ListOptions{FieldSelector: "metadata.name=" + n.name}))
 }
 
-// register makes the Node object, as kubelet does.
+// register creates the Node object, as kubelet does.
 func (n *node) register(bootID string) *corev1.Node {
 	n.t.Helper()
 	got, err := n.client.CoreV1().Nodes().Create(n.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.name}}, metav1.CreateOptions{})
@@ -86,7 +85,7 @@ func (n *node) register(bootID string) *corev1.Node {
 	return got
 }
 
-// setStatus has kubelet, or who speaks for it, change the Node's status.
+// setStatus changes the Node's status, as kubelet or the node controller does.
 func (n *node) setStatus(change func(*corev1.NodeStatus)) {
 	n.t.Helper()
 	got, err := n.client.CoreV1().Nodes().Get(n.t.Context(), n.name, metav1.GetOptions{})
@@ -96,7 +95,7 @@ func (n *node) setStatus(change func(*corev1.NodeStatus)) {
 	n.must(err)
 }
 
-// made is a source of which nothing is wrong.
+// made returns s, and panics on an error.
 func made[S any](s S, err error) S {
 	if err != nil {
 		panic(err)
@@ -129,18 +128,19 @@ func bootID(t *testing.T) string {
 	return strings.TrimSpace(string(text))
 }
 
-// source is what an agent on the node would use.
+// source returns a source of New with default options.
 func (n *node) source() podsource.Source {
 	return made(kube.New(n.client.CoreV1(), n.name, kube.Options{}))
 }
 
-// reserve has the plugin reserve addresses for a container, that long ago.
+// reserve makes the plugin reserve addresses for a container, and sets the age of the
+// reservations.
 func (n *node) reserve(container string, age time.Duration) []netip.Addr {
 	n.t.Helper()
 	return reserveIn(n.t, n.plugin, container, age)
 }
 
-// reserveIn does it in a network. The container's ID is one as runtimes make them.
+// reserveIn is reserve for any network. The container ID has 64 hexadecimal digits.
 func reserveIn(t *testing.T, p *plugintest.Plugin, container string, age time.Duration) []netip.Addr {
 	t.Helper()
 	ips, err := p.Add(t.Context(), fmt.Sprintf("%x", sha256.Sum256([]byte(container))), "eth0")
@@ -156,7 +156,7 @@ func reserveIn(t *testing.T, p *plugintest.Plugin, container string, age time.Du
 	return ips
 }
 
-// pass makes one pass over the node's network with the source given.
+// pass runs one pass over the node's network with the given source.
 func (n *node) pass(source podsource.Source, opts gc.Options) (gc.Report, error) {
 	n.t.Helper()
 	r, err := gc.New(hostlocal.New(n.plugin.DataDir), []string{n.plugin.Network}, source, opts)
@@ -164,8 +164,8 @@ func (n *node) pass(source podsource.Source, opts gc.Options) (gc.Report, error)
 	return r.Reconcile(n.t.Context())
 }
 
-// collect makes one pass with the API server as the source, which must succeed,
-// and compares what became of each address.
+// collect runs one pass with the API server as the source, which must succeed, and checks
+// the verdicts.
 func (n *node) collect(want map[string]gc.Verdict) gc.Report {
 	n.t.Helper()
 	report, err := n.pass(n.source(), gc.Options{})
@@ -174,7 +174,7 @@ func (n *node) collect(want map[string]gc.Verdict) gc.Report {
 	return report
 }
 
-// check compares the report, and the disk with it.
+// check checks the verdicts, and that the files agree with them.
 func (n *node) check(report gc.Report, want map[string]gc.Verdict) {
 	n.t.Helper()
 	if diff := cmp.Diff(want, n.verdicts(report)); diff != "" {
@@ -183,20 +183,19 @@ func (n *node) check(report gc.Report, want map[string]gc.Verdict) {
 	for ip, verdict := range want {
 		_, err := os.Lstat(n.plugin.File(netip.MustParseAddr(ip)))
 		if gone := errors.Is(err, fs.ErrNotExist); gone != (verdict == gc.Released) {
-			n.t.Errorf("%s is %v, and its file: %v", ip, verdict, err)
+			n.t.Errorf("the verdict on %s is %v, but for its file os.Lstat returned: %v", ip, verdict, err)
 		}
 	}
 }
 
-// refused makes one pass, which must fail and release nothing, and returns its
-// error.
+// refused runs one pass, which must fail and release nothing, and returns its error.
 func (n *node) refused(source podsource.Source) error {
 	n.t.Helper()
 	before, err := os.ReadDir(n.plugin.Dir())
 	n.must(err)
 	report, err := n.pass(source, gc.Options{})
 	if err == nil {
-		n.t.Fatalf("the pass went well, with %v", report.Counts())
+		n.t.Fatalf("the pass succeeded: %v", report.Counts())
 	}
 	after, dirErr := os.ReadDir(n.plugin.Dir())
 	n.must(dirErr)
@@ -206,7 +205,7 @@ func (n *node) refused(source podsource.Source) error {
 	return err
 }
 
-// verdicts returns what became of each address of the node's network.
+// verdicts returns the verdict on each address of the node's network.
 func (n *node) verdicts(r gc.Report) map[string]gc.Verdict {
 	m := make(map[string]gc.Verdict)
 	for i := range r.Reservations {

@@ -16,12 +16,10 @@ const (
 	recent = time.Minute
 )
 
-// A change makes something of a pod that has run for two days without an
-// address.
+// A change changes a pod that has run for two days without an address.
 type change func(*corev1.Pod)
 
-// pod makes a pod that is bound to the node, and then gives it its status, as
-// kubelet does.
+// pod creates a pod that is bound to the node, and then writes its status, as kubelet does.
 func (n *node) pod(name string, changes ...change) *corev1.Pod {
 	n.t.Helper()
 	want := &corev1.Pod{
@@ -41,7 +39,7 @@ func (n *node) pod(name string, changes ...change) *corev1.Pod {
 	return n.setPodStatus(made)
 }
 
-// setPodStatus has kubelet write a pod's status.
+// setPodStatus writes a pod's status, as kubelet does.
 func (n *node) setPodStatus(pod *corev1.Pod) *corev1.Pod {
 	n.t.Helper()
 	got, err := n.client.CoreV1().Pods(n.namespace).UpdateStatus(n.t.Context(), pod, metav1.UpdateOptions{})
@@ -49,25 +47,25 @@ func (n *node) setPodStatus(pod *corev1.Pod) *corev1.Pod {
 	return got
 }
 
-// remove deletes a pod, at once or, as seen from the API, in a while.
+// remove deletes a pod with a grace period in seconds.
 func (n *node) remove(name string, grace int64) {
 	n.t.Helper()
 	n.must(n.client.CoreV1().Pods(n.namespace).Delete(n.t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: &grace}))
 }
 
-// backdate makes the server's own note of when the pod's status was written,
-// which nobody can set while writing it, an older one.
+// backdate sets the times in the pod's managed fields back. They can't be set by the request
+// that writes the status.
 func (n *node) backdate(pod *corev1.Pod, by time.Duration) {
 	n.t.Helper()
 	for i := range pod.ManagedFields {
 		pod.ManagedFields[i].Time = ago(by)
 	}
-	metav1.SetMetaDataLabel(&pod.ObjectMeta, "backdated", "true") // the server takes no change of times alone
+	metav1.SetMetaDataLabel(&pod.ObjectMeta, "backdated", "true") // the server ignores an update of times alone
 	got, err := n.client.CoreV1().Pods(n.namespace).Update(n.t.Context(), pod, metav1.UpdateOptions{})
 	n.must(err)
 	for _, entry := range got.ManagedFields {
 		if entry.Subresource == "status" && time.Since(entry.Time.Time) < by {
-			n.t.Fatalf("the server notes %v as the last change of the status", entry.Time)
+			n.t.Fatalf("the server has %v as the time of the last change of the status", entry.Time)
 		}
 	}
 }
@@ -76,7 +74,7 @@ func ago(d time.Duration) *metav1.Time { return &metav1.Time{Time: time.Now().Ad
 
 func phase(p corev1.PodPhase) change { return func(pod *corev1.Pod) { pod.Status.Phase = p } }
 
-// started sets status.startTime; zero is a pod that kubelet has not seen.
+// started sets status.startTime; zero leaves it out.
 func started(since time.Duration) change {
 	return func(pod *corev1.Pod) {
 		pod.Status.StartTime = ago(since)
@@ -95,7 +93,7 @@ func with(ips ...netip.Addr) change {
 	}
 }
 
-// finished ends all containers of the pod, that long ago.
+// finished sets the phase, and the given time as the end of the containers.
 func finished(p corev1.PodPhase, since time.Duration) change {
 	return func(pod *corev1.Pod) {
 		pod.Status.Phase = p
@@ -108,14 +106,14 @@ func finished(p corev1.PodPhase, since time.Duration) change {
 	}
 }
 
-// evicted is what kubelet writes for a pod that it does not admit.
+// evicted sets the status that kubelet writes for a pod that it does not admit.
 func evicted(since time.Duration) change {
 	return func(pod *corev1.Pod) {
 		pod.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted", Message: "The node was low on resource: memory.", StartTime: ago(since)}
 	}
 }
 
-// running has the pod's container run.
+// running sets the status of a running container.
 func running(pod *corev1.Pod) {
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
 		Name: "main", Image: "registry.example/main:1", ContainerID: "containerd://5c7b9a1e",
@@ -123,7 +121,7 @@ func running(pod *corev1.Pod) {
 	}}
 }
 
-// sandboxUp sets what kubelet says of the pod's sandbox, and since when.
+// sandboxUp sets the condition of the pod's sandbox, and the time of its last change.
 func sandboxUp(status corev1.ConditionStatus, since time.Duration) change {
 	return func(pod *corev1.Pod) {
 		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers, Status: status, LastTransitionTime: *ago(since)}}

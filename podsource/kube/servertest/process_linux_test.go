@@ -13,15 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A process is a child that does not outlive this one, whatever ends it.
+// A process is a child process that is killed when this process ends.
 type process struct {
 	cmd   *exec.Cmd
-	ended chan struct{} // closed when the child is gone and waited for
-	err   error         // how it ended, once ended is closed
+	ended chan struct{} // closed when Wait has returned
+	err   error         // of Wait; valid after ended is closed
 }
 
-// startProcess runs a program in dir, and appends what it prints to name.log
-// there.
+// startProcess runs a program in dir, and appends its output to name.log there.
 func startProcess(dir, name, path string, args ...string) (*process, error) {
 	log, err := os.OpenFile(filepath.Join(dir, name+".log"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -29,17 +28,17 @@ func startProcess(dir, name, path string, args ...string) (*process, error) {
 	}
 	cmd := exec.Command(path, args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, log, log
-	// Nothing of the tester's environment leads it elsewhere (ETCD_..., proxies).
+	// Not the environment of the test, which may have ETCD_... variables and proxies.
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "TMPDIR=" + dir}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
 	p := &process{cmd: cmd, ended: make(chan struct{})}
 	started := make(chan error)
 	go func() {
-		// The kernel sends Pdeathsig when the thread ends that started the child,
-		// so this one has to stay.
+		// The kernel sends Pdeathsig when the thread that started the child ends, so
+		// this goroutine keeps its thread.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		defer func() { _ = log.Close() }() // the child wrote through its own
+		defer func() { _ = log.Close() }() // the child has its own descriptor
 		err := cmd.Start()
 		started <- err
 		if err == nil {
@@ -53,7 +52,7 @@ func startProcess(dir, name, path string, args ...string) (*process, error) {
 	return p, nil
 }
 
-// kill ends the process as a crash does, and returns when it is gone.
+// kill kills the process, and returns when it has ended.
 func (p *process) kill() {
 	if p != nil {
 		_ = p.cmd.Process.Kill() // it may have ended before
@@ -61,9 +60,9 @@ func (p *process) kill() {
 	}
 }
 
-// A port is one of 127.0.0.1 that nobody else gets: it is bound here, and not
-// listened on, by a socket that lets others of this user bind it too
-// (SO_REUSEPORT, which kube-apiserver sets with --permit-port-sharing).
+// A port is a reserved port of 127.0.0.1: a socket is bound to it, and does not listen. Other
+// sockets of this user may bind it too (SO_REUSEPORT, which kube-apiserver sets with
+// --permit-port-sharing).
 type port struct {
 	fd, number int
 }

@@ -19,13 +19,13 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/kube"
 )
 
-// kills has the API server run again when the test is over.
-func kills(t *testing.T) {
-	t.Cleanup(func() { again(t) })
+// restartAfter restarts the API server at the end of a test that kills it.
+func restartAfter(t *testing.T) {
+	t.Cleanup(func() { restart(t) })
 }
 
-// again starts the API server if it was killed.
-func again(t *testing.T) {
+// restart starts the API server if it was killed.
+func restart(t *testing.T) {
 	t.Helper()
 	select {
 	case <-cluster.api.ended:
@@ -48,9 +48,9 @@ func onList(m *meter, n int, do func()) {
 	}
 }
 
-// While the server is away nothing is released, whenever it went, and the next
-// pass is as if nothing had been.
-func TestServerGoesAwayAndComesBack(t *testing.T) {
+// While the server is down nothing is released, whenever it stopped. After its restart a pass
+// gives the right verdicts.
+func TestServerStopsAndRestarts(t *testing.T) {
 	n := newNode(t)
 	want := map[string]gc.Verdict{only(n.reserve("leaked", old)): gc.Released}
 	for i := range 5 {
@@ -58,7 +58,7 @@ func TestServerGoesAwayAndComesBack(t *testing.T) {
 		want[only(held)] = gc.InUse
 		n.pod(fmt.Sprintf("web-%d", i), with(held...))
 	}
-	kills(t)
+	restartAfter(t)
 	for list, when := range map[int]string{1: "between the Node and the list", 2: "between two pages"} {
 		m := newMeter(t, "")
 		onList(m, list, cluster.crash)
@@ -67,53 +67,53 @@ func TestServerGoesAwayAndComesBack(t *testing.T) {
 			t.Errorf("killed %s: %v", when, err)
 		}
 		if err := n.refused(source); !errors.Is(err, podsource.ErrIncomplete) || !strings.Contains(err.Error(), "no answer from the API server, is it up") {
-			t.Errorf("away: %v", err)
+			t.Errorf("down: %v", err)
 		}
-		again(t)
+		restart(t)
 		if got, err := source.Pods(t.Context()); err != nil || len(got.Pods) != 5 {
-			t.Errorf("after it came back: %d pods, %v", len(got.Pods), err)
+			t.Errorf("after its restart: %d pods, %v", len(got.Pods), err)
 		}
 	}
 	n.collect(want)
 }
 
-// The server is killed and comes back between two pages. Its next answers are
-// to the same question, or the pass is refused: never is a part taken for all.
+// The server restarts between two pages. The list is complete, or an error: a part of it is
+// never returned.
 func TestServerRestartsBetweenPages(t *testing.T) {
 	n := newNode(t)
 	for i := range 9 {
 		n.pod(fmt.Sprintf("web-%d", i))
 	}
-	kills(t)
+	restartAfter(t)
 	for _, row := range []struct {
 		reason  string
 		between func()
-		anew    bool // all is asked for once more, at once
+		relists bool // a new list without pages
 	}{
-		{"just that: the token of the first page is good for the new server", func() {}, false},
-		{"etcd forgot the moment of the first page (410): all over again", func() { compact(n) }, true},
+		{"the new server accepts the token of the first page", func() {}, false},
+		{"the version of the first page was compacted (410): a new list", func() { compact(n) }, true},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
-			m, anew := newMeter(t, ""), false
+			m, relisted := newMeter(t, ""), false
 			onList(m, 2, func() {
 				row.between()
 				cluster.crash()
-				again(t)
+				restart(t)
 			})
 			atPages := m.before
 			m.before = func(r *http.Request) {
-				anew = anew || strings.HasSuffix(r.URL.Path, "/pods") && !r.URL.Query().Has("limit")
+				relisted = relisted || strings.HasSuffix(r.URL.Path, "/pods") && !r.URL.Query().Has("limit")
 				atPages(r)
 			}
 			got, err := made(kube.New(m, n.name, kube.Options{PageSize: 2, Timeout: 5 * time.Minute})).Pods(t.Context())
-			if err != nil || len(got.Pods) != 9 || anew != row.anew {
-				t.Errorf("got %d pods of 9, %v; asked all over again: %v, want %v", len(got.Pods), err, anew, row.anew)
+			if err != nil || len(got.Pods) != 9 || relisted != row.relists {
+				t.Errorf("got %d pods of 9, %v; a new list: %v, want %v", len(got.Pods), err, relisted, row.relists)
 			}
 		})
 	}
 }
 
-// compact has etcd forget all that was before now.
+// compact removes all older versions from etcd.
 func compact(n *node) {
 	n.t.Helper()
 	client, err := clientv3.New(clientv3.Config{
@@ -123,7 +123,7 @@ func compact(n *node) {
 	defer func() { _ = client.Close() }()
 	ctx, cancel := context.WithTimeout(n.t.Context(), time.Minute)
 	defer cancel()
-	n.pod("one-more", boundTo("another-node")) // a later moment than that of the page
+	n.pod("one-more", boundTo("another-node")) // for a later version than that of the page
 	now, err := client.Get(ctx, "compact_rev_key")
 	n.must(err)
 	_, err = client.Compact(ctx, now.Header.Revision)

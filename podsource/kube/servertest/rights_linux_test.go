@@ -24,7 +24,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/kube"
 )
 
-// documentedRules are those that the package comment of podsource/kube asks for.
+// documentedRules returns the rules in the package comment of podsource/kube.
 func documentedRules(t *testing.T) []rbacv1.PolicyRule {
 	t.Helper()
 	text, err := os.ReadFile("../doc.go")
@@ -44,7 +44,7 @@ func documentedRules(t *testing.T) []rbacv1.PolicyRule {
 	return role.Rules
 }
 
-// grant binds rules to a user, and returns when the server knows.
+// grant binds rules to a user, and returns when the server applies them.
 func grant(t *testing.T, user string, rules ...rbacv1.PolicyRule) {
 	t.Helper()
 	client := clientset(t, adminToken)
@@ -75,13 +75,13 @@ func grant(t *testing.T, user string, rules ...rbacv1.PolicyRule) {
 	}
 }
 
-// allowed returns when the server lets the user do that in all namespaces.
+// allowed waits until the user has the permission in all namespaces.
 func allowed(t *testing.T, client kubernetes.Interface, user, verb, resource string) {
 	t.Helper()
 	allowedIn(t, client, user, verb, resource, metav1.NamespaceAll)
 }
 
-// allowedIn is allowed in one namespace.
+// allowedIn waits until the user has the permission in a namespace.
 func allowedIn(t *testing.T, client kubernetes.Interface, user, verb, resource, namespace string) {
 	t.Helper()
 	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
@@ -92,7 +92,7 @@ func allowedIn(t *testing.T, client kubernetes.Interface, user, verb, resource, 
 	}
 }
 
-// may reports whether the server lets the user do that now.
+// may reports whether the user has the permission now.
 func may(t *testing.T, client kubernetes.Interface, user, verb, resource, namespace string) bool {
 	t.Helper()
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
@@ -105,7 +105,7 @@ func may(t *testing.T, client kubernetes.Interface, user, verb, resource, namesp
 	return got.Status.Allowed
 }
 
-// What is missing is named, in the words of RBAC.
+// The error names the missing permission.
 func TestRights(t *testing.T) {
 	rules := documentedRules(t)
 	grant(t, "minimal", rules...)
@@ -115,24 +115,24 @@ func TestRights(t *testing.T) {
 	leaked, held := n.reserve("leaked", old), n.reserve("held", old)
 	n.pod("web", with(held...))
 	for _, row := range []struct{ reason, token, want string }{
-		{"it may read nodes alone", "no-list-pods", `listing its pods: this account lacks the verb "list" on resource "pods"`},
-		{"it may list pods alone", "no-get-nodes", `reading its Node: this account lacks the verb "get" on resource "nodes"`},
-		{"it may do nothing", "nobody", `lacks the verb "get" on resource "nodes"`},
-		{"nobody knows it", "wrong-token", "the API server does not know this client"},
+		{"it may only read nodes", "no-list-pods", `listing its pods: this account lacks the verb "list" on resource "pods"`},
+		{"it may only list pods", "no-get-nodes", `reading its Node: this account lacks the verb "get" on resource "nodes"`},
+		{"it has no permission", "nobody", `lacks the verb "get" on resource "nodes"`},
+		{"its token is unknown", "wrong-token", "the API server does not know this client"},
 	} {
 		err := n.refused(made(kube.New(clientset(t, row.token).CoreV1(), n.name, kube.Options{})))
 		if !strings.Contains(err.Error(), row.want) {
 			t.Errorf("%s: the error does not say %q: %v", row.reason, row.want, err)
 		}
 	}
-	// What the documentation asks for is enough.
+	// The documented rules suffice.
 	report, err := n.pass(made(kube.New(clientset(t, "minimal").CoreV1(), n.name, kube.Options{})), gc.Options{})
 	n.must(err)
 	n.check(report, map[string]gc.Verdict{only(leaked): gc.Released, only(held): gc.InUse})
 }
 
-// The name of no node, and that of another, are no empty node, and the hook does
-// not wait for them to become right.
+// The name of a missing or another node is a permanent error, for which the hook does not
+// wait.
 func TestWrongNodeName(t *testing.T) {
 	n, other := newNode(t), newNode(t)
 	n.reserve("held", old)
@@ -150,15 +150,15 @@ func TestWrongNodeName(t *testing.T) {
 			t.Errorf("node name %q: got %v, %v, want an error that says %q", name, report.Counts(), err, want)
 		}
 		if requests, _, _ := m.take(); requests != "GET" {
-			t.Errorf("node name %q: the hook asked %q, want once", name, requests)
+			t.Errorf("node name %q: the requests of the hook were %q, want one GET", name, requests)
 		}
 	}
-	// Before kubelet has reported after a boot, waiting helps.
+	// Until kubelet has reported after a boot, a later call may succeed.
 	n.setStatus(func(s *corev1.NodeStatus) {
 		s.NodeInfo.BootID = "of-before-the-boot"
 		s.Conditions[0].LastHeartbeatTime = *ago(100 * 365 * old)
 	})
 	if err := n.refused(n.source()); !errors.Is(err, podsource.ErrIncomplete) || errors.Is(err, podsource.ErrPermanent) {
-		t.Errorf("its own name, and kubelet has not reported: %v", err)
+		t.Errorf("with its own name, before kubelet has reported: %v", err)
 	}
 }

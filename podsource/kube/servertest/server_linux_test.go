@@ -19,21 +19,20 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// adminToken is that of a user who may do everything.
+// adminToken is the token of a user with all permissions.
 const adminToken = "admin-token"
 
-// users are who the server knows besides the admin, by their tokens. A user's
-// name is the token, and its rights are what a test binds to that name.
+// users are the server's other users. The name of each is its token, too. Tests grant their
+// permissions.
 var users = []string{"minimal", "no-list-pods", "no-get-nodes", "nobody"}
 
-// kubeletToken is that of the kubelet of kubeletNode.
+// kubeletToken is the token of the kubelet of kubeletNode.
 const (
 	kubeletToken = "kubelet-token"
 	kubeletNode  = "kubelets-node"
 )
 
-// A server is a kube-apiserver with an etcd, which can be killed and started
-// again with what it had stored.
+// A server is a kube-apiserver with an etcd. It can be killed and restarted with its data.
 type server struct {
 	dir               string
 	etcdPath, apiPath string
@@ -41,7 +40,7 @@ type server struct {
 	etcd, api         *process
 }
 
-// newServer builds what start starts, in an empty directory.
+// newServer builds the programs, and writes their files into an empty directory.
 func newServer(dir string) (*server, error) {
 	s := &server{dir: dir}
 	var err error
@@ -77,8 +76,7 @@ func (s *server) writeSecrets() error {
 	return os.WriteFile(filepath.Join(s.dir, "sa.key"), text, 0o600)
 }
 
-// start starts etcd, if it does not run, and the API server, and returns when
-// that is ready.
+// start starts etcd, unless it runs, and the API server, and returns when this is ready.
 func (s *server) start() error {
 	var err error
 	if s.etcd == nil {
@@ -87,8 +85,8 @@ func (s *server) start() error {
 			"--listen-client-urls=unix://client.sock:1", "--advertise-client-urls=unix://client.sock:1",
 			"--listen-peer-urls=unix://peer.sock:1", "--initial-advertise-peer-urls=unix://peer.sock:1",
 			"--initial-cluster=servertest=unix://peer.sock:1",
-			// One member, on one disk that may be slow: its election need not
-			// wait for others, nor its writes for the disk.
+			// A single member: elections need not wait for others. Writes need not
+			// wait for the disk, which may be slow.
 			"--heartbeat-interval=10", "--election-timeout=100", "--unsafe-no-fsync",
 			"--log-level=warn")
 		if err != nil {
@@ -103,7 +101,7 @@ func (s *server) start() error {
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file=sa.key", "--service-account-signing-key-file=sa.key",
 		"--service-cluster-ip-range=10.0.0.0/24",
-		// Nobody makes the service account "default" of each namespace here.
+		// No controller creates the service account "default" of each namespace.
 		"--disable-admission-plugins=ServiceAccount", "--allow-privileged")
 	if err != nil {
 		return err
@@ -111,7 +109,7 @@ func (s *server) start() error {
 	return s.ready()
 }
 
-// ready returns when the server serves, and has made the roles that it makes.
+// ready returns when /readyz succeeds, which includes that the default roles exist.
 func (s *server) ready() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
@@ -138,7 +136,7 @@ func (s *server) ready() error {
 	}
 }
 
-// crash kills the API server. What it had stored stays in etcd.
+// crash kills the API server. Its data stays in etcd.
 func (s *server) crash() {
 	s.api.kill()
 }
@@ -151,19 +149,19 @@ func (s *server) close() {
 	}
 }
 
-// config is a client's for the user with that token.
+// config returns the configuration of a client with that token.
 func (s *server) config(token string) *rest.Config {
 	return &rest.Config{
 		Host:            fmt.Sprintf("https://127.0.0.1:%d", s.port.number),
 		BearerToken:     token,
 		TLSClientConfig: rest.TLSClientConfig{CAFile: filepath.Join(s.dir, "certs", "apiserver.crt")},
 		QPS:             -1,
-		// No proxy of the tester's environment.
+		// Ignore proxies of the environment.
 		Proxy: http.ProxyURL(nil),
 	}
 }
 
-// logs returns the ends of what the processes printed.
+// logs returns the last lines of the processes' output.
 func (s *server) logs() string {
 	var out strings.Builder
 	for _, name := range []string{"etcd", "kube-apiserver"} {

@@ -25,12 +25,12 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/kube"
 )
 
-// mixed gives the node 300 pods of all phases and leaks besides, and returns
-// what must become of each address.
+// mixed creates 300 pods of all phases, and leaks, and returns the expected verdict on each
+// address.
 func mixed(n *node) map[string]gc.Verdict {
 	n.t.Helper()
 	want := make(map[string]gc.Verdict)
-	// held reserves an address for a pod, which must get that verdict.
+	// held reserves an address with the expected verdict.
 	held := func(i int, age time.Duration, verdict gc.Verdict) []netip.Addr {
 		n.t.Helper()
 		ips := n.reserve(fmt.Sprintf("%064x", i+1), age)
@@ -42,7 +42,7 @@ func mixed(n *node) map[string]gc.Verdict {
 		switch i % 10 {
 		case 0, 1, 2, 3:
 			n.pod(name, with(held(i, old, gc.InUse)...))
-		case 4: // the last containers of its name are gone, the pod is not
+		case 4: // its containers have ended, the pod is live for five minutes
 			n.pod(name, with(held(i, old, gc.InUse)...), finished(corev1.PodSucceeded, recent))
 		case 5: // an ADD that is not in the status yet
 			held(i, 30*time.Minute, gc.Starting)
@@ -66,14 +66,14 @@ func mixed(n *node) map[string]gc.Verdict {
 		}
 	}
 	for i := range 30 {
-		// What another node's pods claim is none of this node's business.
+		// Pods of another node claim nothing here.
 		leaked := held(1000+i, 3*old, gc.Released)
 		n.pod(fmt.Sprintf("elsewhere-%d", i), with(leaked...), boundTo("another-node"))
 	}
 	return want
 }
 
-// Every way to ask gives the same verdicts, and they are right.
+// Every way to list the pods gives the right verdicts.
 func TestNodeWith300Pods(t *testing.T) {
 	n := newNode(t)
 	want := mixed(n)
@@ -85,14 +85,14 @@ func TestNodeWith300Pods(t *testing.T) {
 	}
 	own, _ := watching(n, n.client.CoreV1())
 	for way, source := range map[string]podsource.Source{
-		"as it is":                 n.source(),
+		"default options":          n.source(),
 		"JSON":                     made(kube.New(newMeter(t, "application/json"), n.name, kube.Options{})),
 		"pages of 7":               made(kube.New(newMeter(t, ""), n.name, kube.Options{PageSize: 7})),
 		"watch cache":              caughtUp(n, made(kube.New(n.client.CoreV1(), n.name, kube.Options{WatchCache: true})), 300),
 		"a proxy without selector": made(kube.New(withoutSelector(t), n.name, kube.Options{})),
-		"an informer":              informer(n, "spec.nodeName="+n.name),
+		"the agent's informer":     informer(n, "spec.nodeName="+n.name),
 		"an informer of all nodes": informer(n, ""),
-		"an informer of its own":   own,
+		"NewInformer":              own,
 	} {
 		report, err := n.pass(source, gc.Options{DryRun: true})
 		if err != nil {
@@ -109,10 +109,10 @@ func TestNodeWith300Pods(t *testing.T) {
 			delete(want, ip)
 		}
 	}
-	n.collect(want) // a second pass does nothing (R12)
+	n.collect(want) // a second pass releases nothing (R12)
 }
 
-// withoutSelector is a client behind a proxy that drops the query's selector.
+// withoutSelector returns a client whose requests lose their selector, as through a proxy.
 func withoutSelector(t *testing.T) *meter {
 	m := newMeter(t, "")
 	m.before = func(r *http.Request) {
@@ -123,7 +123,7 @@ func withoutSelector(t *testing.T) *meter {
 	return m
 }
 
-// caughtUp returns the source once it gives as many pods as there are.
+// caughtUp returns the source when it returns that many pods.
 func caughtUp(n *node, source podsource.Source, pods int) podsource.Source {
 	n.t.Helper()
 	err := wait.PollUntilContextTimeout(n.t.Context(), 50*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
@@ -134,8 +134,8 @@ func caughtUp(n *node, source podsource.Source, pods int) podsource.Source {
 	return source
 }
 
-// informer runs an informer of pods and one of nodes, as agents do, and returns
-// a source of their listers once they are in step.
+// informer runs an informer of pods and one of nodes, as agents do, and returns a source of
+// their listers that is in sync.
 func informer(n *node, selector string) podsource.Source {
 	n.t.Helper()
 	source, _ := lister(n, informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = selector }))
@@ -143,7 +143,8 @@ func informer(n *node, selector string) podsource.Source {
 	return source
 }
 
-// lister is such a source, which is not in step yet, with the informer of pods.
+// lister returns a source of the listers of two informers, before it is in sync, and the
+// informer of pods.
 func lister(n *node, filter informers.SharedInformerOption) (podsource.Source, cache.SharedIndexInformer) {
 	n.t.Helper()
 	ctx, cancel := context.WithCancel(n.t.Context())
@@ -153,7 +154,7 @@ func lister(n *node, filter informers.SharedInformerOption) (podsource.Source, c
 	source := made(kube.FromLister(podInformer.Lister(), kube.InStep(podInformer.Informer()), n.name, kube.Options{
 		GetNode: func(_ context.Context, name string) (*corev1.Node, error) { return nodes.Lister().Get(name) },
 	}))
-	nodes.Informer() // has the factory start it
+	nodes.Informer() // so that the factory starts it
 	n.t.Cleanup(func() {
 		cancel()
 		factory.Shutdown()
@@ -162,18 +163,17 @@ func lister(n *node, filter informers.SharedInformerOption) (podsource.Source, c
 	factory.Start(ctx.Done())
 	factory.WaitForCacheSync(ctx.Done())
 	if _, err := source.Pods(ctx); err == nil {
-		n.t.Error("an informer that was not started gives a list")
+		n.t.Error("an informer that was not started returned a list")
 	}
 	pods.Start(ctx.Done())
 	pods.WaitForCacheSync(ctx.Done())
 	if _, err := source.Pods(ctx); !errors.Is(err, podsource.ErrIncomplete) {
-		n.t.Errorf("a first list that may be from the server's memory is an answer: %v", err)
+		n.t.Errorf("a first list, perhaps from the server's watch cache, was accepted: %v", err)
 	}
 	return source, podInformer.Informer()
 }
 
-// inStep has something happen on the node until the source knows that its informer
-// is in step.
+// inStep creates a pod, and waits until the source knows that its informer is in sync.
 func (n *node) inStep(source podsource.Source) {
 	n.t.Helper()
 	n.pod(fmt.Sprintf("event-%d", numbers.Add(1)), onHostNetwork)
@@ -184,7 +184,7 @@ func (n *node) inStep(source podsource.Source) {
 	n.must(err)
 }
 
-// watching is a source with an informer of its own, and what ends it.
+// watching runs a source of NewInformer, and returns it with a function that stops it.
 func watching(n *node, client kube.Client) (*kube.Informer, func()) {
 	n.t.Helper()
 	source := made(kube.NewInformer(client, n.name, kube.Options{}))
@@ -202,13 +202,13 @@ func watching(n *node, client kube.Client) (*kube.Informer, func()) {
 	return source, stop
 }
 
-// until returns the first answer of the source that is as wanted.
-func (n *node) until(source podsource.Source, what string, as func(podsource.Answer) bool) (a podsource.Answer) {
+// until returns the first answer of the source for which ok returns true.
+func (n *node) until(source podsource.Source, what string, ok func(podsource.Answer) bool) (a podsource.Answer) {
 	n.t.Helper()
 	err := wait.PollUntilContextTimeout(n.t.Context(), 20*time.Millisecond, 2*time.Minute, true, func(ctx context.Context) (bool, error) {
 		var err error
 		a, err = source.Pods(ctx)
-		return err == nil && as(a), nil
+		return err == nil && ok(a), nil
 	})
 	if err != nil {
 		n.t.Fatalf("waiting for %s: %v, the last answer had %d pods", what, err, len(a.Pods))
