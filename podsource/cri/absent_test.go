@@ -23,9 +23,9 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/cri"
 )
 
-// deserted leaves a socket behind that nobody listens on, as a runtime that was
-// killed does.
-func deserted(t testing.TB) string {
+// staleSocket returns a socket file on which nothing listens, as a runtime leaves one that was
+// killed.
+func staleSocket(t testing.TB) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
@@ -39,8 +39,8 @@ func deserted(t testing.TB) string {
 	return path
 }
 
-// mute answers connections on a socket with what do does to them.
-func mute(t testing.TB, do func(net.Conn)) string {
+// listen accepts connections on a socket, and calls do with each.
+func listen(t testing.TB, do func(net.Conn)) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", path)
@@ -68,7 +68,7 @@ func mute(t testing.TB, do func(net.Conn)) string {
 	return path
 }
 
-func TestNobodyAnswers(t *testing.T) {
+func TestNoAnswer(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -79,17 +79,17 @@ func TestNobodyAnswers(t *testing.T) {
 	}{
 		{"no socket", filepath.Join(dir, "none"), "there is no socket"},
 		{"no directory", filepath.Join(dir, "no", "directory"), "there is no socket"},
-		{"a file where a directory should be", filepath.Join(file, "s"), "there is no socket"},
-		{"a socket that nobody listens on", deserted(t), "nothing listens on it"},
+		{"a file instead of a directory", filepath.Join(file, "s"), "there is no socket"},
+		{"a socket on which nothing listens", staleSocket(t), "nothing listens on it"},
 		{"a file", file, "nothing listens on it"},
-		{"a server that hangs up", mute(t, func(c net.Conn) { _ = c.Close() }), "not ready"},
-		{"a server that speaks something else", mute(t, func(c net.Conn) {
+		{"a server that closes the connection", listen(t, func(c net.Conn) { _ = c.Close() }), "not ready"},
+		{"a server with another protocol", listen(t, func(c net.Conn) {
 			_, _ = c.Write([]byte("SSH-2.0-OpenSSH\r\n"))
 			_ = c.Close()
 		}), "not ready"},
 	} {
 		unasked := podsource.Func(func(context.Context) ([]podsource.Pod, error) {
-			t.Errorf("%s, and the runtime's sandboxes may run on: it must not be replaced", row.reason)
+			t.Errorf("%s: the source was replaced, although the sandboxes of the runtime may run", row.reason)
 			return nil, nil
 		})
 		got, err := podsource.Fallback(source(t, row.socket, cri.Options{}), unasked).Pods(t.Context())
@@ -100,14 +100,14 @@ func TestNobodyAnswers(t *testing.T) {
 	}
 }
 
-// The context ends every call, also when the server never answers.
+// The context ends every call, also if the server never answers.
 func TestHangingServer(t *testing.T) {
 	web := sandbox("a1", "web", ready)
 	for _, row := range []struct {
 		reason string
 		socket func(arrived func()) string
 	}{
-		{"it accepts and is silent", func(arrived func()) string { return mute(t, func(net.Conn) { arrived() }) }},
+		{"it accepts and does not reply", func(arrived func()) string { return listen(t, func(net.Conn) { arrived() }) }},
 		{"it does not list", func(arrived func()) string {
 			return serve(t, &fakeRuntime{listing: func(ctx context.Context) error {
 				arrived()
@@ -115,7 +115,7 @@ func TestHangingServer(t *testing.T) {
 				return ctx.Err()
 			}}).socket
 		}},
-		{"it does not say how a sandbox is", func(arrived func()) string {
+		{"it does not return a status", func(arrived func()) string {
 			return serve(t, &fakeRuntime{items: []*runtimeapi.PodSandbox{web, web, web}, asked: func(ctx context.Context, _ string) error {
 				arrived()
 				<-ctx.Done()
@@ -125,23 +125,23 @@ func TestHangingServer(t *testing.T) {
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
 		s := source(t, row.socket(cancel), cri.Options{WithStatus: true})
-		if got, err := s.Pods(ctx); !cmp.Equal(got, silent, equal) || !errors.Is(err, context.Canceled) {
+		if got, err := s.Pods(ctx); !cmp.Equal(got, nameOnly, equal) || !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v, %v, want %v: %s", got, err, context.Canceled, row.reason)
 		}
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	f := serve(t, &fakeRuntime{})
-	if got, err := source(t, f.socket, cri.Options{}).Pods(ended); !cmp.Equal(got, silent, equal) || !errors.Is(err, context.Canceled) || f.lists.Load() != 0 {
+	if got, err := source(t, f.socket, cri.Options{}).Pods(ended); !cmp.Equal(got, nameOnly, equal) || !errors.Is(err, context.Canceled) || f.lists.Load() != 0 {
 		t.Errorf("got %v, %v, and %d calls after the context had ended", got, err, f.lists.Load())
 	}
 }
 
-// Without a context that ends, the source's own time limit ends every call (R13,
-// hazard 64). It covers all runtimes of a search together.
+// Options.Timeout ends every call, if the context does not (R13, hazard 64). It limits all
+// runtimes of a search together.
 func TestTimeLimit(t *testing.T) {
 	var second atomic.Bool
-	among, err := cri.Among(cri.Options{Timeout: time.Millisecond}, mute(t, func(net.Conn) {}), mute(t, func(net.Conn) { second.Store(true) }))
+	among, err := cri.Among(cri.Options{Timeout: time.Millisecond}, listen(t, func(net.Conn) {}), listen(t, func(net.Conn) { second.Store(true) }))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,20 +150,20 @@ func TestTimeLimit(t *testing.T) {
 		source *cri.Source
 	}{
 		{"a search", among},
-		{"one runtime", source(t, mute(t, func(net.Conn) {}), cri.Options{Timeout: time.Millisecond})},
+		{"one runtime", source(t, listen(t, func(net.Conn) {}), cri.Options{Timeout: time.Millisecond})},
 	} {
 		got, err := row.source.Pods(context.Background())
-		if !cmp.Equal(got, silent, equal) || !errors.Is(err, podsource.ErrIncomplete) || !errors.Is(err, context.DeadlineExceeded) ||
+		if !cmp.Equal(got, nameOnly, equal) || !errors.Is(err, podsource.ErrIncomplete) || !errors.Is(err, context.DeadlineExceeded) ||
 			!strings.Contains(err.Error(), "container runtime at unix://") || !strings.Contains(err.Error(), "no answer in time (Options.Timeout is 1ms)") {
 			t.Errorf("got %v, %v: %s", got, err, row.reason)
 		}
 	}
 	if second.Load() {
-		t.Error("the second was asked after the time was up")
+		t.Error("the second runtime was called after the timeout")
 	}
 }
 
-// Nothing is left of a call: no goroutine, and no descriptor.
+// No goroutine and no descriptor is left after a call.
 func TestNothingIsLeft(t *testing.T) {
 	web := sandbox("a1", "web", ready)
 	healthy := serve(t, &fakeRuntime{items: []*runtimeapi.PodSandbox{web}, statuses: byID(statusOf(web, "10.0.0.1"))}).socket
@@ -176,7 +176,7 @@ func TestNothingIsLeft(t *testing.T) {
 		<-ctx.Done()
 		return ctx.Err()
 	}}).socket
-	stale := deserted(t)
+	stale := staleSocket(t)
 	ask := func() {
 		for _, socket := range []string{healthy, broken, stale} {
 			_, _ = source(t, socket, cri.Options{WithStatus: true}).Pods(t.Context())
@@ -187,7 +187,7 @@ func TestNothingIsLeft(t *testing.T) {
 	for range 20 {
 		ask()
 	}
-	// The servers see a little later that their connections have ended.
+	// The servers notice the end of their connections a little later.
 	for deadline := time.Now().Add(20 * time.Second); ; runtime.Gosched() {
 		g, d := runtime.NumGoroutine(), openDescriptors(t)
 		if g <= goroutines && d <= descriptors {
@@ -201,7 +201,7 @@ func TestNothingIsLeft(t *testing.T) {
 	}
 }
 
-// openDescriptors counts them, where the system shows them.
+// openDescriptors returns the number of open descriptors on Linux, and 0 elsewhere.
 func openDescriptors(t *testing.T) int {
 	if runtime.GOOS != "linux" {
 		return 0

@@ -23,29 +23,29 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// parallel is how many statuses are asked for at a time.
+// parallel is the number of concurrent requests for statuses.
 const parallel = 8
 
 var (
-	// A runtime that is stopped takes its socket with it, and its sandboxes run
-	// on. So this is not podsource.ErrNotHere, on which Fallback would act.
+	// A runtime that stops removes its socket, while its sandboxes run on. So this
+	// is not podsource.ErrNotHere, for which Fallback would use another source.
 	errNoSocket = fmt.Errorf("%w: there is no socket", podsource.ErrIncomplete)
 	errNoCRI    = errors.New("the server does not serve version 1 of the CRI; " +
 		"is it too old, or its CRI plugin disabled?")
 )
 
-// ask gets the list of one runtime over a connection that ends with the call.
+// ask returns the list of one runtime. It closes its connection before it returns.
 func (s *Source) ask(ctx context.Context, e endpoint) ([]podsource.Pod, error) {
 	conn, err := dial(ctx, e)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = conn.Close() }() // for when gRPC has not taken it over
+	defer func() { _ = conn.Close() }() // in case gRPC has not used it
 	cc, err := client(conn, s.opts.MaxAnswer)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = cc.Close() }() // nothing is under way by then
+	defer func() { _ = cc.Close() }() // no call is in progress
 	runtime := runtimeapi.NewRuntimeServiceClient(cc)
 
 	list, err := runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
@@ -61,8 +61,8 @@ func (s *Source) ask(ctx context.Context, e endpoint) ([]podsource.Pod, error) {
 	return podsOf(list.GetItems(), statuses)
 }
 
-// dial connects to a runtime. gRPC could do it, but would tell less of what went
-// wrong, and would try again.
+// dial connects to a runtime. If gRPC dialed itself, it would retry, and its error would not
+// wrap that of the connection.
 func dial(ctx context.Context, e endpoint) (net.Conn, error) {
 	conn, err := dialEndpoint(ctx, e)
 	switch {
@@ -70,7 +70,7 @@ func dial(ctx context.Context, e endpoint) (net.Conn, error) {
 		return conn, nil
 	case ctx.Err() != nil:
 		return nil, fmt.Errorf("connecting: %w", ctx.Err())
-	case errors.Is(err, os.ErrDeadlineExceeded): // the context's, a moment before it ends
+	case errors.Is(err, os.ErrDeadlineExceeded): // of the context, just before it ends
 		return nil, fmt.Errorf("connecting: %w", context.DeadlineExceeded)
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
 		return nil, errNoSocket
@@ -80,8 +80,8 @@ func dial(ctx context.Context, e endpoint) (net.Conn, error) {
 	return nil, err
 }
 
-// client makes a client of a connection. When that is lost there is no second
-// one: what was asked for then is an error.
+// client makes a client of a connection. It does not connect again: calls fail when the
+// connection is lost.
 func client(conn net.Conn, maxAnswer int) (*grpc.ClientConn, error) {
 	only := make(chan net.Conn, 1)
 	only <- conn
@@ -101,12 +101,12 @@ func client(conn net.Conn, maxAnswer int) (*grpc.ClientConn, error) {
 	)
 }
 
-// explain says what a gRPC error means here.
+// explain adds to a gRPC error what it means here.
 func explain(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	// containerd 1.6 gives its word for "still recovering" no code.
+	// While containerd 1.6 recovers, its error has this message and no code.
 	if strings.Contains(status.Convert(err).Message(), "server is not initialized yet") {
 		return fmt.Errorf("%w: the runtime is recovering: %w", podsource.ErrIncomplete, err)
 	}
@@ -123,8 +123,8 @@ func explain(ctx context.Context, err error) error {
 	return err
 }
 
-// askStatuses returns the status of each sandbox, nil for those that vanished
-// since they were listed. The first error is that of all (R2).
+// askStatuses returns the status of each sandbox, and nil for those that were removed since
+// they were listed. The first error is the error of the whole (R2).
 func askStatuses(ctx context.Context, runtime runtimeapi.RuntimeServiceClient, items []*runtimeapi.PodSandbox) ([]*runtimeapi.PodSandboxStatus, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -155,9 +155,9 @@ func askStatuses(ctx context.Context, runtime runtimeapi.RuntimeServiceClient, i
 	return statuses, nil
 }
 
-// askStatus asks again, at once, where the runtime could not tell: containerd looks at
-// a sandbox's network namespace in two steps, and fails when that is removed between
-// them (cnins.GetNS as of v2.4.2). What fails again is an error, as everything else is.
+// askStatus repeats the call once after an error without a code. containerd checks the network
+// namespace of a sandbox in two steps, and fails when it is removed between them (cnins.GetNS
+// as of v2.4.2).
 func askStatus(ctx context.Context, runtime runtimeapi.RuntimeServiceClient, id string) (*runtimeapi.PodSandboxStatus, error) {
 	request := &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id}
 	answer, err := runtime.PodSandboxStatus(ctx, request)
@@ -170,7 +170,7 @@ func askStatus(ctx context.Context, runtime runtimeapi.RuntimeServiceClient, id 
 	case err != nil:
 		return nil, fmt.Errorf("asking for the status of sandbox %s: %w", id, explain(ctx, err))
 	case answer.GetStatus() == nil:
-		return nil, fmt.Errorf("the status of sandbox %s is missing from its answer", id)
+		return nil, fmt.Errorf("the answer about sandbox %s has no status", id)
 	}
 	return answer.GetStatus(), nil
 }

@@ -9,17 +9,17 @@ import (
 	"strings"
 )
 
-// An endpoint is where a runtime listens.
+// An endpoint is the address on which a runtime listens.
 type endpoint struct {
-	name    string // as people write it
+	name    string // the endpoint as it was given, or unix:// and the path
 	address string // the path of a socket, or the name of a pipe
-	pipe    bool   // of Windows
-	namedBy string // what names it in a search; empty is a guess
+	pipe    bool   // a named pipe of Windows
+	namedBy string // in a search, the variable or file that names it; empty for a default
 }
 
 func (e endpoint) same(other endpoint) bool { return e.address == other.address }
 
-// String is for errors.
+// String returns the name for errors, with namedBy.
 func (e endpoint) String() string {
 	if e.namedBy == "" {
 		return e.name
@@ -27,11 +27,9 @@ func (e endpoint) String() string {
 	return fmt.Sprintf("%s (so %s says)", e.name, e.namedBy)
 }
 
-// DefaultEndpoints returns where container runtimes listen unless they are told
-// otherwise, in the order in which they are asked: containerd, CRI-O and
-// cri-dockerd, which is where kubelet and crictl look, too; those of k3s, which
-// RKE2 shares; of k0s, with the place in which its older versions had it; and of
-// MicroK8s.
+// DefaultEndpoints returns the default endpoints of container runtimes, in the order in which
+// they are asked: those of containerd, CRI-O and cri-dockerd, which kubelet and crictl use, too;
+// of k3s and RKE2, which share them; of k0s, with that of its older versions; and of MicroK8s.
 func DefaultEndpoints() []string {
 	if runtime.GOOS == "windows" {
 		return []string{"npipe:////./pipe/containerd-containerd", "npipe:////./pipe/cri-dockerd"}
@@ -48,7 +46,7 @@ func DefaultEndpoints() []string {
 	}
 }
 
-// parseEndpoint reads unix:///path, /path, and npipe:////./pipe/name.
+// parseEndpoint parses unix:///path, /path, and npipe:////./pipe/name.
 func parseEndpoint(name string) (endpoint, error) {
 	if pipe, ok := strings.CutPrefix(name, "npipe:"); ok {
 		p := path.Clean("/" + strings.ReplaceAll(pipe, `\`, "/"))

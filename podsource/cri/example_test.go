@@ -14,7 +14,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/cri"
 )
 
-// A runtime that is stopped is not a node without pods.
+// A missing socket is an error, and not a node without pods.
 func ExampleNew() {
 	runtime, err := cri.New("unix:///no/such/directory/containerd.sock", cri.Options{})
 	if err != nil {
@@ -29,9 +29,8 @@ func ExampleNew() {
 	// container runtime at unix:///no/such/directory/containerd.sock: list of pods is incomplete: there is no socket
 }
 
-// The recommended source: kubelet knows pods that are still starting, and the
-// runtime every sandbox. Here kubelet's answer is known in advance, and the
-// runtime is stopped: without it nothing is known (R2).
+// kubelet knows pods that are still starting, and the runtime knows every sandbox. If one of
+// them does not answer, as this runtime, there is no answer (R2).
 func Example() {
 	kubelet := podsource.Static{{UID: "6ba7b810"}}
 	runtime, err := cri.New("unix:///no/such/directory/crio.sock", cri.Options{})
@@ -45,15 +44,15 @@ func Example() {
 	// pod source cri: container runtime at unix:///no/such/directory/crio.sock: list of pods is incomplete: there is no socket
 }
 
-// A search on a node whose runtime is not known: it looks where crictl is told to look, and
-// in the usual places.
+// A search for the runtime: at the endpoint in crictl's configuration, and at the default
+// endpoints.
 func ExampleOptions() {
 	source, err := cri.New("", cri.Options{
-		CrictlConfig: "/host/etc/crictl.yaml", // where an agent in a container has it mounted
-		WithStatus:   true,                    // the addresses of sandboxes, too
+		CrictlConfig: "/host/etc/crictl.yaml", // the path in the agent's container
+		WithStatus:   true,                    // also the addresses of sandboxes
 		Timeout:      5 * time.Second,
 		MaxAnswer:    16 << 20,
-		Logger:       logr.Discard(), // is told which runtimes were found
+		Logger:       logr.Discard(), // logs which runtimes were found
 	})
 	if err != nil {
 		fmt.Println(err)

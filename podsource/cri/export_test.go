@@ -11,9 +11,9 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// Among returns a source that searches among these sockets, and where it is told to.
+// Among returns a source that searches with these sockets as the default endpoints.
 func Among(opts Options, paths ...string) (*Source, error) {
-	opts.CrictlConfig = cmp.Or(opts.CrictlConfig, os.DevNull) // not the machine's own
+	opts.CrictlConfig = cmp.Or(opts.CrictlConfig, os.DevNull) // not that of the machine
 	s, err := New("", opts)
 	s.endpoints = nil
 	for _, path := range paths {
@@ -26,7 +26,7 @@ func Among(opts Options, paths ...string) (*Source, error) {
 	return s, err
 }
 
-// PodsOf makes pods of an answer.
+// PodsOf converts the answer of a runtime.
 func PodsOf(items []*runtimeapi.PodSandbox, statuses []*runtimeapi.PodSandboxStatus) ([]podsource.Pod, error) {
 	return podsOf(items, statuses)
 }

@@ -16,7 +16,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// A fakeRuntime answers on a real socket. Its fields are set before it is asked.
+// A fakeRuntime is a runtime on a real socket. Its fields are set before the first call.
 type fakeRuntime struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
 	socket   string
@@ -26,7 +26,7 @@ type fakeRuntime struct {
 	listing func(context.Context) error                // called in ListPodSandbox
 	asked   func(ctx context.Context, id string) error // called in PodSandboxStatus
 
-	lists, asks, now, most atomic.Int64 // calls; statuses that are asked for at a time
+	lists, asks, now, most atomic.Int64 // calls of each kind; concurrent requests for a status, and their maximum
 	filtered               atomic.Bool
 }
 
@@ -87,7 +87,7 @@ const (
 	notReady = runtimeapi.PodSandboxState_SANDBOX_NOTREADY
 )
 
-// sandbox returns a sandbox of the pod default/name, whose UID is that too.
+// sandbox returns a sandbox of the pod default/name, whose UID is its name.
 func sandbox(id, name string, state runtimeapi.PodSandboxState) *runtimeapi.PodSandbox {
 	return &runtimeapi.PodSandbox{
 		Id: id, State: state, CreatedAt: 1,
@@ -95,7 +95,7 @@ func sandbox(id, name string, state runtimeapi.PodSandboxState) *runtimeapi.PodS
 	}
 }
 
-// statusOf returns a sandbox's status, with its addresses.
+// statusOf returns the status of a sandbox with these addresses.
 func statusOf(s *runtimeapi.PodSandbox, ips ...string) *runtimeapi.PodSandboxStatus {
 	network := &runtimeapi.PodSandboxNetworkStatus{}
 	for i, ip := range ips {
@@ -108,7 +108,7 @@ func statusOf(s *runtimeapi.PodSandbox, ips ...string) *runtimeapi.PodSandboxSta
 	return &runtimeapi.PodSandboxStatus{Id: s.GetId(), State: s.GetState(), Metadata: s.GetMetadata(), Network: network}
 }
 
-// inNodeNetwork makes a status that of a sandbox in the node's network.
+// inNodeNetwork changes a status to that of a sandbox in the node's network.
 func inNodeNetwork(s *runtimeapi.PodSandboxStatus) *runtimeapi.PodSandboxStatus {
 	s.Linux = &runtimeapi.LinuxPodSandboxStatus{Namespaces: &runtimeapi.Namespace{
 		Options: &runtimeapi.NamespaceOption{Network: runtimeapi.NamespaceMode_NODE},
@@ -116,7 +116,7 @@ func inNodeNetwork(s *runtimeapi.PodSandboxStatus) *runtimeapi.PodSandboxStatus 
 	return s
 }
 
-// byID puts statuses where the fake looks for them.
+// byID returns the statuses by their sandbox IDs.
 func byID(statuses ...*runtimeapi.PodSandboxStatus) map[string]*runtimeapi.PodSandboxStatus {
 	m := make(map[string]*runtimeapi.PodSandboxStatus)
 	for _, s := range statuses {

@@ -13,10 +13,10 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/cri"
 )
 
-// FuzzAnswer takes the bytes of a list, and of the status that every sandbox in
-// it has. The answer is an error, or it has each sandbox and each address.
+// FuzzAnswer decodes a list, and a status for all of its sandboxes. The result must be an
+// error, or have each sandbox and each address.
 func FuzzAnswer(f *testing.F) {
-	codec := encoding.GetCodecV2(proto.Name) // whichever way the types were generated
+	codec := encoding.GetCodecV2(proto.Name) // works for types of any generator
 	add := func(list *runtimeapi.ListPodSandboxResponse, s *runtimeapi.PodSandboxStatusResponse) {
 		a, err := codec.Marshal(list)
 		if err != nil {
@@ -57,7 +57,7 @@ func FuzzAnswer(f *testing.F) {
 		pods, err := cri.PodsOf(items, statuses)
 		if err != nil {
 			if pods != nil {
-				t.Errorf("an error, and %d pods beside it", len(pods))
+				t.Errorf("%d pods beside an error", len(pods))
 			}
 			return
 		}
@@ -72,13 +72,13 @@ func FuzzAnswer(f *testing.F) {
 			if len(p.ContainerIDs) != 1 || p.ContainerIDs[0] == "" || p.ContainerIDs[0] != items[i].GetId() {
 				t.Errorf("sandbox %q became %q", items[i].GetId(), p.ContainerIDs)
 			}
-			// All have one state here, so nobody takes another's address.
+			// All have the same state, so no address is dropped.
 			if len(p.IPs) != addresses {
 				t.Errorf("%d addresses of %d", len(p.IPs), addresses)
 			}
 			for _, ip := range p.IPs {
 				if !ip.IsValid() {
-					t.Error("an address that is none")
+					t.Error("an invalid address")
 				}
 			}
 		}

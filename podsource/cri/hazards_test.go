@@ -27,16 +27,15 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/internal/hazardtable"
 )
 
-// Here passes run over a real data directory, with a runtime on a real socket as their
-// source.
+// These tests run passes over a real data directory, with a fake runtime on a real socket as
+// the source.
 
 const (
 	old   = time.Hour
 	young = time.Minute
 )
 
-// id returns a container ID as runtimes make them, in which one can read a name
-// of a few hexadecimal digits.
+// id returns a container ID of 64 digits that starts with a name of hexadecimal digits.
 func id(name string) string { return name + strings.Repeat("0", 64-len(name)) }
 
 // A node is a data directory with one network.
@@ -70,11 +69,11 @@ func (n *node) reserve(ip, containerID string, age time.Duration) {
 	}
 }
 
-// check fails unless a pass gave these verdicts, and the directory is as they say.
+// check checks the verdicts of a pass, and that the files agree with them.
 func (n *node) check(report gc.Report, err error, want map[string]gc.Verdict) {
 	n.t.Helper()
 	if err != nil {
-		n.t.Errorf("the pass: %v", err)
+		n.t.Errorf("the pass failed: %v", err)
 	}
 	got := make(map[string]gc.Verdict)
 	for _, e := range report.Reservations {
@@ -86,7 +85,7 @@ func (n *node) check(report gc.Report, err error, want map[string]gc.Verdict) {
 	for ip, v := range want {
 		_, err := os.Lstat(filepath.Join(n.dir, ip))
 		if (err == nil) != (v != gc.Released) {
-			n.t.Errorf("%s was judged %s, and its file: %v", ip, v, err)
+			n.t.Errorf("the verdict on %s is %s, but for its file os.Lstat returned: %v", ip, v, err)
 		}
 	}
 }
@@ -107,7 +106,7 @@ func (n *node) pass(s podsource.Source, want map[string]gc.Verdict) gc.Report {
 	return report
 }
 
-// refused fails unless a pass released nothing and says why.
+// refused checks that a pass returns the error and releases nothing.
 func (n *node) refused(s podsource.Source, why error, ips ...string) {
 	n.t.Helper()
 	report, err := n.reconciler(s).Reconcile(n.t.Context())
@@ -121,8 +120,8 @@ func (n *node) refused(s podsource.Source, why error, ips ...string) {
 	n.check(report, nil, want)
 }
 
-// R3: the API has no addresses of the pod yet, and the runtime has its sandbox.
-// That the API knows it as starting claims the rest for a while (R4, hazard 39).
+// R3: the runtime lists the sandbox of a pod without an address in its status. As a starting
+// pod it also claims the other reservation (R4, hazard 39).
 //
 // Guard: [Source.Pods] names a sandbox by its container ID.
 func TestHazard02SandboxKnownToTheRuntime(t *testing.T) {
@@ -135,18 +134,17 @@ func TestHazard02SandboxKnownToTheRuntime(t *testing.T) {
 		map[string]gc.Verdict{"10.0.0.2": gc.InUse, "10.0.0.3": gc.Starting})
 }
 
-// A search finds a containerd that nobody uses, and the node's own listens
-// elsewhere. That nothing runs in it says nothing, whatever the caller asserts of
-// the node.
+// A search finds an idle containerd, while the node's own has another socket. That the idle
+// one has no sandbox is no answer, also with AllowEmpty.
 //
-// Guard: [Source.list] takes no sandbox at all for no answer in a search.
+// Guard: [Source.list] returns an error in a search without any sandbox.
 func TestHazard53IdleRuntimeIsFound(t *testing.T) {
 	n := newNode(t)
 	n.reserve("10.0.0.2", id("a1"), old)
-	stranger := serve(t, &fakeRuntime{})
+	unused := serve(t, &fakeRuntime{})
 	own := serve(t, &fakeRuntime{items: []*runtimeapi.PodSandbox{sandbox(id("a1"), "web", ready)}})
 	kubelet := podsource.Static{{UID: "proxy", HostNetwork: true}}
-	idle, err := cri.Among(cri.Options{}, stranger.socket)
+	idle, err := cri.Among(cri.Options{}, unused.socket)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,25 +154,24 @@ func TestHazard53IdleRuntimeIsFound(t *testing.T) {
 		n.refused(s, podsource.ErrIncomplete, "10.0.0.2")
 	}
 	n.reserve("10.0.0.3", id("1eaced"), old)
-	both, err := cri.Among(cri.Options{}, stranger.socket, own.socket)
+	both, err := cri.Among(cri.Options{}, unused.socket, own.socket)
 	if err != nil {
 		t.Fatal(err)
 	}
 	n.pass(both, map[string]gc.Verdict{"10.0.0.2": gc.InUse, "10.0.0.3": gc.Released})
-	// Who names a runtime knows that it is the node's.
-	n.refused(source(t, stranger.socket, cri.Options{}), gc.ErrNoPods, "10.0.0.2")
-	n.pass(podsource.AllowEmpty(source(t, stranger.socket, cri.Options{})), map[string]gc.Verdict{"10.0.0.2": gc.Released})
+	// A runtime whose endpoint the caller gives is the node's.
+	n.refused(source(t, unused.socket, cri.Options{}), gc.ErrNoPods, "10.0.0.2")
+	n.pass(podsource.AllowEmpty(source(t, unused.socket, cri.Options{})), map[string]gc.Verdict{"10.0.0.2": gc.Released})
 }
 
-// R4: kubelet knows a pod that never gets as far as an address, and each of its
-// tries leaks one. The runtime lists none of those containers, and that ends the
-// pod's claim on them once they are older than StartingFor and were seen so for
-// long enough. What the runtime does list stays.
+// R4: each try to start a stuck pod leaks an address. The runtime lists none of those
+// containers. This ends the pod's claim on their reservations when they are older than
+// StartingFor and have been unlisted for long enough. The reservations of listed sandboxes are
+// kept.
 //
-// Guard: [Source.Pods] declares that it names such containers, with the lag of
-// a runtime.
+// Guard: [Source.Pods] declares that it names such containers, with RuntimeLag.
 func TestHazard39EachTryLeaks(t *testing.T) {
-	f := serve(t, &fakeRuntime{items: []*runtimeapi.PodSandbox{sandbox(id("a1"), "web", ready)}}) // outside of the bubble, as its own
+	f := serve(t, &fakeRuntime{items: []*runtimeapi.PodSandbox{sandbox(id("a1"), "web", ready)}}) // outside the bubble, since its socket is real
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		begun := time.Now()
@@ -189,7 +186,7 @@ func TestHazard39EachTryLeaks(t *testing.T) {
 			alone, both gc.Verdict // of the leak
 		}{
 			{"younger than the runtime's lag", gc.DefaultMinAge - time.Second, gc.Young, gc.Young},
-			{"older than that, but younger than StartingFor", gc.DefaultStartingFor, gc.Starting, gc.Starting},
+			{"older than that, and younger than StartingFor", gc.DefaultStartingFor, gc.Starting, gc.Starting},
 			{"older than StartingFor", gc.DefaultStartingFor + time.Second, gc.Starting, gc.Released},
 		} {
 			time.Sleep(row.age - time.Since(begun))
@@ -204,10 +201,10 @@ func TestHazard39EachTryLeaks(t *testing.T) {
 	})
 }
 
-// R14: no CRI lists what nerdctl made, and who lists sandboxes can't know whether
-// it lives. That of a sandbox is let go beside it.
+// R14: the CRI does not list containers of nerdctl, so a list of sandboxes does not show
+// whether they are live. The leak of a sandbox in the same network is released.
 //
-// Guard: [Source.Pods] declares the one form of IDs that it names.
+// Guard: [Source.Pods] declares the form of the IDs that it names.
 func TestHazard49ContainersOfNerdctl(t *testing.T) {
 	n := newNode(t)
 	n.reserve("10.0.0.2", id("a1"), old)
@@ -217,9 +214,9 @@ func TestHazard49ContainersOfNerdctl(t *testing.T) {
 	n.pass(source(t, f.socket, cri.Options{}), map[string]gc.Verdict{"10.0.0.2": gc.InUse, "10.0.0.3": gc.Released, "10.0.0.4": gc.Foreign})
 }
 
-// R5 and R4 while the sandbox is not listed, R3 as soon as it is.
+// R5 and R4 keep the reservation until the sandbox is listed, and then R3.
 //
-// Guard: [Source.Pods] declares the lag of a runtime.
+// Guard: [Source.Pods] declares RuntimeLag.
 func TestHazard04ADDInFlight(t *testing.T) {
 	n := newNode(t)
 	n.reserve("10.0.0.2", id("a1"), young)
@@ -229,7 +226,7 @@ func TestHazard04ADDInFlight(t *testing.T) {
 	s := source(t, f.socket, cri.Options{WithStatus: true})
 	n.pass(s, map[string]gc.Verdict{"10.0.0.2": gc.Young, "10.0.0.3": gc.Released})
 
-	// It takes long, and kubelet knows since when.
+	// The ADD takes long, and kubelet knows the start of the pod.
 	n.reserve("10.0.0.2", id("a1"), 10*time.Minute)
 	kubelet := podsource.Static{{NamespacedName: types.NamespacedName{Namespace: "default", Name: "web"}, UID: "web",
 		StartedAt: time.Now().Add(-11 * time.Minute)}}
@@ -240,11 +237,11 @@ func TestHazard04ADDInFlight(t *testing.T) {
 	n.pass(s, map[string]gc.Verdict{"10.0.0.2": gc.InUse})
 }
 
-// R3: who is not ready still owns what it holds. R10: what it once had is no
-// claim against who has it now.
+// R3: a sandbox that is not ready still owns its reservations. R10: its old address in its
+// status is no conflict with the sandbox that has the address now.
 //
-// Guard: [podsOf] takes sandboxes in any state, and [dropStale] what the
-// stopped ones once had.
+// Guard: [podsOf] converts sandboxes in any state, and [dropStale] removes old addresses of
+// those that are not ready.
 func TestHazard05SandboxNotReady(t *testing.T) {
 	for _, withStatus := range []bool{false, true} {
 		n := newNode(t)
@@ -266,11 +263,11 @@ func TestHazard05SandboxNotReady(t *testing.T) {
 	}
 }
 
-// Two runtimes, each of which knows the half: both are asked, or nothing is
+// Each of two runtimes has half of the sandboxes. Both must answer before anything is
 // released.
 //
-// Guard: [Source.list] unites what answers, and [Source.skippable] none that
-// fails.
+// Guard: [Source.list] combines the runtimes that answer, and [Source.skippable] skips none
+// that fails.
 func TestHazard29TwoRuntimes(t *testing.T) {
 	n := newNode(t)
 	n.reserve("10.0.0.2", id("a1"), old)
@@ -294,7 +291,7 @@ func TestHazard29TwoRuntimes(t *testing.T) {
 	n.pass(found, map[string]gc.Verdict{"10.0.0.2": gc.InUse, "10.0.0.3": gc.InUse, "10.0.0.4": gc.Released})
 }
 
-// The API and kubelet have forgotten the pod, the runtime runs its sandbox.
+// A pod was deleted by force, and the runtime still runs its sandbox.
 //
 // Guard: [Source.Pods] names a sandbox by its container ID.
 func TestHazard35DeletedByForce(t *testing.T) {
@@ -307,7 +304,7 @@ func TestHazard35DeletedByForce(t *testing.T) {
 		map[string]gc.Verdict{"10.0.0.2": gc.InUse, "10.0.0.3": gc.Released})
 }
 
-// The hook waits for a runtime that recovers, and takes nothing in its absence.
+// The hook waits for a runtime that is recovering, and then releases the leak only.
 func TestStartupWhileTheRuntimeRecovers(t *testing.T) {
 	n := newNode(t)
 	n.reserve("10.0.0.2", id("a1"), old)
@@ -327,8 +324,8 @@ func TestStartupWhileTheRuntimeRecovers(t *testing.T) {
 	}
 }
 
-// An error of the runtime, whichever, releases nothing (R2), and neither does an
-// idle runtime alone (R9).
+// After an error of the runtime nothing is released (R2), nor with an idle runtime alone
+// (R9).
 func TestNothingIsReleasedOnErrors(t *testing.T) {
 	n := newNode(t)
 	n.reserve("10.0.0.2", id("a1"), old)
@@ -338,9 +335,9 @@ func TestNothingIsReleasedOnErrors(t *testing.T) {
 		t.Error("a sandbox without an ID is no error")
 	}
 	n.refused(source(t, serve(t, &fakeRuntime{}).socket, cri.Options{}), gc.ErrNoPods, "10.0.0.2")
-	n.refused(source(t, deserted(t), cri.Options{}), podsource.ErrIncomplete, "10.0.0.2")
+	n.refused(source(t, staleSocket(t), cri.Options{}), podsource.ErrIncomplete, "10.0.0.2")
 }
 
-// The table of hazards is what the tests and the package's comment say, those of the
-// suite on a real containerd with it.
+// The table of hazards is written from the tests here and in containerdtest, and from the
+// package comment.
 func TestHazardTable(t *testing.T) { hazardtable.Check(t, "containerdtest") }

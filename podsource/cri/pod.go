@@ -13,12 +13,11 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// podsOf makes pods of a runtime's answer: all or an error (R2). statuses is nil
-// when nobody asked for them, and has nil for a sandbox that vanished: that one
-// is live by its ID, as it was when the list was made.
+// podsOf converts the answer of a runtime: all sandboxes or an error (R2). statuses is nil if
+// none were requested. It has nil for a sandbox that was removed since it was listed: that
+// sandbox still keeps its reservations by its ID.
 //
-// A pod's StartedAt stays unknown. It would count only for a pod without a
-// container ID (R4).
+// StartedAt stays zero, since it counts only for a pod without a container ID (R4).
 func podsOf(items []*runtimeapi.PodSandbox, statuses []*runtimeapi.PodSandboxStatus) ([]podsource.Pod, error) {
 	pods := make([]podsource.Pod, len(items))
 	ready := make([]bool, len(items))
@@ -48,12 +47,11 @@ func podsOf(items []*runtimeapi.PodSandbox, statuses []*runtimeapi.PodSandboxSta
 	return pods, nil
 }
 
-// dropStale takes from sandboxes that are not ready the addresses that ready
-// ones have. A runtime may go on to report what such a sandbox had when it
-// stopped, and another may have it by now: that is no conflict (R10). As long as
-// nobody else has it, it stays a claim, since who is not ready may still be up.
-// Either way the address itself is claimed, and the sandbox keeps by its ID what
-// it owns (hazard 05).
+// dropStale removes addresses from sandboxes that are not ready, if a ready one has them, too.
+// A runtime may still report the old address of a stopped sandbox when another one has it by
+// now: that is no conflict (R10). Otherwise the address stays, since a sandbox that is not ready
+// may still have it. In both cases the address is claimed, and the sandbox keeps its
+// reservations by its ID (hazard 05).
 func dropStale(pods []podsource.Pod, ready []bool) {
 	taken := make(map[netip.Addr]bool)
 	for i := range pods {
@@ -70,8 +68,8 @@ func dropStale(pods []podsource.Pod, ready []bool) {
 	}
 }
 
-// addresses are those of a sandbox's status. The first is empty when there is
-// none.
+// addresses returns the addresses in the status of a sandbox. Its first one may be empty, if
+// there is none.
 func addresses(n *runtimeapi.PodSandboxNetworkStatus) ([]netip.Addr, error) {
 	var texts []string
 	if ip := n.GetIp(); ip != "" {

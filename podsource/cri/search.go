@@ -12,12 +12,12 @@ import (
 	"strings"
 )
 
-// endpointVariable is the environment variable in which crictl, too, looks for
-// the runtime's endpoint before it looks into its configuration.
+// endpointVariable is the environment variable with the runtime's endpoint. Like crictl, a
+// search prefers it to the configuration.
 const endpointVariable = "CONTAINER_RUNTIME_ENDPOINT"
 
-// candidates returns the endpoints to ask: for a search the one that is named, the
-// guesses, and those that have answered before.
+// candidates returns the endpoints to ask. In a search these are the named endpoint, the
+// defaults, and those that have answered before.
 func (s *Source) candidates() ([]endpoint, error) {
 	if !s.search {
 		return s.endpoints, nil
@@ -36,7 +36,7 @@ func (s *Source) candidates() ([]endpoint, error) {
 	return all, nil
 }
 
-// named returns the endpoint that crictl would use, if one is configured.
+// named returns the endpoint that is configured for crictl, if there is one.
 func (s *Source) named() ([]endpoint, error) {
 	by, name := "$"+endpointVariable, os.Getenv(endpointVariable)
 	if name == "" {
@@ -46,7 +46,7 @@ func (s *Source) named() ([]endpoint, error) {
 			return nil, fmt.Errorf("reading crictl's configuration: %w", err)
 		}
 		if name, err = runtimeEndpoint(string(text)); err != nil {
-			return nil, fmt.Errorf("reading crictl's configuration %s: %w; name the runtime's endpoint", by, err)
+			return nil, fmt.Errorf("reading crictl's configuration %s: %w; correct it, or name the runtime's endpoint", by, err)
 		}
 	}
 	if name == "" {
@@ -62,18 +62,18 @@ func (s *Source) named() ([]endpoint, error) {
 
 const endpointKey = "runtime-endpoint"
 
-// endpointLine is a line of YAML with a key, a plain or a quoted value, and perhaps
-// a comment.
+// endpointLine matches a line of YAML with the key, an optional plain or quoted value, and an
+// optional comment.
 var endpointLine = regexp.MustCompile(`^\s*["']?` + endpointKey + `["']?\s*:(?:\s+(?:"([^"\\]*)"|'([^']*)'|([^\s"'#]\S*)))?\s*(?:\s#.*)?$`)
 
-// runtimeEndpoint returns the endpoint in crictl's configuration, which is a flat
-// map in YAML, or "" where it has none. A line about it that is not understood is
-// an error: it may name the node's runtime.
+// runtimeEndpoint returns the endpoint in crictl's configuration, which is a flat map in YAML,
+// or "" if it has none. A line with the key that can't be parsed is an error, since it may name
+// the node's runtime.
 func runtimeEndpoint(text string) (string, error) {
 	if strings.ContainsRune(text, 0) {
-		return "", errors.New("it is no text in UTF-8")
+		return "", errors.New("it is not UTF-8")
 	}
-	found, name, above := false, "", -1 // above: how far the line is indented on which a value may go on
+	found, name, above := false, "", -1 // above: the indentation of a key whose value may continue
 	for line := range strings.Lines(text) {
 		line = strings.TrimRight(line, "\r\n")
 		content, _, _ := strings.Cut(line, "#")
@@ -101,15 +101,15 @@ func runtimeEndpoint(text string) (string, error) {
 
 func indent(line string) int { return len(line) - len(strings.TrimLeft(line, " \t")) }
 
-// unlessAmong returns what is at an endpoint, and whether that is none of those
-// that were asked: /var/run may be a link to /run.
-func unlessAmong(asked []os.FileInfo, e endpoint) (socket os.FileInfo, isNew bool) {
+// socketOf returns the socket of an endpoint, and whether it is not yet in asked. Two endpoints
+// may have the same socket, for example if /var/run is a link to /run.
+func socketOf(e endpoint, asked []os.FileInfo) (socket os.FileInfo, isNew bool) {
 	if e.pipe {
 		return nil, true
 	}
 	socket, err := os.Stat(e.address)
 	if err != nil {
-		return nil, true // connecting tells what is wrong
+		return nil, true // the error of connecting says more
 	}
 	return socket, !slices.ContainsFunc(asked, func(other os.FileInfo) bool { return other != nil && os.SameFile(socket, other) })
 }

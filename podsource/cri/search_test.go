@@ -22,7 +22,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/cri"
 )
 
-// variable is where crictl looks first. The tester may have set it.
+// variable is the environment variable of crictl. It may be set where the tests run.
 const variable = "CONTAINER_RUNTIME_ENDPOINT"
 
 func TestMain(m *testing.M) {
@@ -42,7 +42,7 @@ func TestSearch(t *testing.T) {
 	}}).socket
 	recovering := serve(t, &fakeRuntime{listing: func(context.Context) error { return status.Error(codes.Unavailable, "no") }}).socket
 	idle := serve(t, &fakeRuntime{}).socket
-	stale, link := deserted(t), filepath.Join(t.TempDir(), "link")
+	stale, link := staleSocket(t), filepath.Join(t.TempDir(), "link")
 	if err := os.Symlink(first, link); err != nil {
 		t.Fatal(err)
 	}
@@ -51,20 +51,20 @@ func TestSearch(t *testing.T) {
 		sockets []string
 		want    []podsource.Pod
 		found   []string
-		says    []string // an error, when there is one
+		says    []string // parts of the error; nil for none
 	}{
-		{reason: "the first is there", sockets: []string{first, none}, want: []podsource.Pod{pod("a1", "web")}, found: []string{first}},
-		{reason: "the second is there", sockets: []string{none, second}, want: []podsource.Pod{pod("b1", "db")}, found: []string{second}},
-		{reason: "what Docker brings serves no CRI", sockets: []string{docker, none, second}, want: []podsource.Pod{pod("b1", "db")}, found: []string{second}},
-		{reason: "both are there: who knows which has the pods", sockets: []string{first, second},
+		{reason: "only the first exists", sockets: []string{first, none}, want: []podsource.Pod{pod("a1", "web")}, found: []string{first}},
+		{reason: "only the second exists", sockets: []string{none, second}, want: []podsource.Pod{pod("b1", "db")}, found: []string{second}},
+		{reason: "Docker's containerd does not serve the CRI", sockets: []string{docker, none, second}, want: []podsource.Pod{pod("b1", "db")}, found: []string{second}},
+		{reason: "both exist, and either may have the pods", sockets: []string{first, second},
 			want: []podsource.Pod{pod("a1", "web"), pod("b1", "db")}, found: []string{first, second}},
-		{reason: "the first recovers: the pods may be its", sockets: []string{recovering, second}, says: []string{recovering}},
-		{reason: "the second recovers", sockets: []string{first, recovering}, says: []string{recovering}, found: []string{first}},
-		{reason: "the first was killed: its sandboxes run on", sockets: []string{stale, second}, says: []string{stale}},
-		{reason: "two names of one socket: it is asked once", sockets: []string{first, link}, want: []podsource.Pod{pod("a1", "web")}, found: []string{first}},
-		{reason: "an idle one beside the one that has the pods", sockets: []string{idle, second}, want: []podsource.Pod{pod("b1", "db")}, found: []string{idle, second}},
-		{reason: "an idle one, and nothing else", sockets: []string{idle, none}, found: []string{idle}, says: []string{"unix://" + idle + " (no sandbox)", "name its endpoint"}},
-		{reason: "nobody is there", sockets: []string{none, docker, none + "2"},
+		{reason: "the first is recovering: it may have the pods", sockets: []string{recovering, second}, says: []string{recovering}},
+		{reason: "the second is recovering", sockets: []string{first, recovering}, says: []string{recovering}, found: []string{first}},
+		{reason: "the first was killed: its sandboxes may run", sockets: []string{stale, second}, says: []string{stale}},
+		{reason: "two names of one socket: one call", sockets: []string{first, link}, want: []podsource.Pod{pod("a1", "web")}, found: []string{first}},
+		{reason: "an idle one, and the one with the pods", sockets: []string{idle, second}, want: []podsource.Pod{pod("b1", "db")}, found: []string{idle, second}},
+		{reason: "only an idle one", sockets: []string{idle, none}, found: []string{idle}, says: []string{"unix://" + idle + " (no sandbox)", "name its endpoint"}},
+		{reason: "none exists", sockets: []string{none, docker, none + "2"},
 			says: []string{"unix://" + none + " (", "unix://" + docker + " (", "unix://" + none + "2 (", "name its endpoint"}},
 	} {
 		var log []string
@@ -83,7 +83,7 @@ func TestSearch(t *testing.T) {
 					t.Errorf("%v does not say %q: %s", err, says, row.reason)
 				}
 			}
-			want := silent
+			want := nameOnly
 			if row.says == nil {
 				want = answer(row.want...)
 			}
@@ -104,8 +104,8 @@ func TestSearch(t *testing.T) {
 	}
 }
 
-// What answered once has sandboxes, also while it is stopped.
-func TestSearchMissesWhatItFound(t *testing.T) {
+// A runtime that answered once must answer in later calls, since its sandboxes may run.
+func TestRuntimeMissingAfterItAnswered(t *testing.T) {
 	web, db := sandbox("a1", "web", ready), sandbox("b1", "db", ready)
 	first := serve(t, &fakeRuntime{items: []*runtimeapi.PodSandbox{web}})
 	second := serve(t, &fakeRuntime{items: []*runtimeapi.PodSandbox{db}})
@@ -119,7 +119,7 @@ func TestSearchMissesWhatItFound(t *testing.T) {
 	if err := os.Rename(first.socket, first.socket+"-stopped"); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := s.Pods(t.Context()); !cmp.Equal(got, silent, equal) || !errors.Is(err, podsource.ErrIncomplete) || !strings.Contains(err.Error(), first.socket) {
+	if got, err := s.Pods(t.Context()); !cmp.Equal(got, nameOnly, equal) || !errors.Is(err, podsource.ErrIncomplete) || !strings.Contains(err.Error(), first.socket) {
 		t.Errorf("got %v, %v, want an error about %s", got, err, first.socket)
 	}
 	if err := os.Rename(first.socket+"-stopped", first.socket); err != nil {
@@ -130,11 +130,11 @@ func TestSearchMissesWhatItFound(t *testing.T) {
 	}
 }
 
-// The defaults must be endpoints: New without one relies on it.
+// The default endpoints must be valid, since New without an endpoint parses them.
 func TestDefaultEndpoints(t *testing.T) {
 	s := source(t, "", cri.Options{})
 	if got := s.Endpoints(); got != nil {
-		t.Errorf("nobody was asked, and %q answered", got)
+		t.Errorf("no runtime was asked, but Endpoints returned %q", got)
 	}
 	distributions := []string{"/run/containerd/", "/run/crio/", "/run/cri-dockerd.sock", "/run/k3s/containerd/", "/run/k3s/cri-dockerd/", "/run/k0s/", "/var/snap/microk8s/"}
 	if runtime.GOOS == "windows" {
@@ -142,12 +142,12 @@ func TestDefaultEndpoints(t *testing.T) {
 	}
 	for _, part := range distributions {
 		if !slices.ContainsFunc(cri.DefaultEndpoints(), func(e string) bool { return strings.Contains(e, part) }) {
-			t.Errorf("no endpoint has %s in it", part)
+			t.Errorf("no endpoint contains %s", part)
 		}
 	}
 }
 
-// What is named must be there, and comes beside what the usual places have.
+// A runtime that is named must answer. Its sandboxes are added to those of the defaults.
 func TestNamedRuntime(t *testing.T) {
 	web, db := sandbox("a1", "web", ready), sandbox("b1", "db", ready)
 	usual := serve(t, &fakeRuntime{items: []*runtimeapi.PodSandbox{web}}).socket
@@ -160,24 +160,24 @@ func TestNamedRuntime(t *testing.T) {
 	both := []podsource.Pod{pod("b1", "db"), pod("a1", "web")}
 	for _, row := range []struct {
 		reason           string
-		variable, crictl string // the latter with a line of it
+		variable, crictl string // the value of the variable, and a line of crictl's configuration
 		places           []string
 		want             []podsource.Pod
-		says             string // an error, when there is one
+		says             string // a part of the error; "" for none
 	}{
 		{reason: "the variable names it", variable: "unix://" + own, places: []string{usual}, want: both},
 		{reason: "the variable names it, as a path", variable: own, places: []string{none}, want: both[:1]},
 		{reason: "crictl's configuration names it", crictl: "runtime-endpoint: unix://" + own, places: []string{usual}, want: both},
-		{reason: "... and the variable is before it", variable: own, crictl: "runtime-endpoint: unix://" + none, places: []string{usual}, want: both},
-		{reason: "it is one of the usual ones", crictl: "runtime-endpoint: " + usual, places: []string{usual}, want: both[1:]},
-		{reason: "nothing is named", crictl: "timeout: 10", places: []string{usual}, want: both[1:]},
-		{reason: "who is named is idle, and the usual one is not", variable: idle, places: []string{usual}, want: both[1:]},
-		{reason: "who is named has no socket: its sandboxes may run on", variable: none, places: []string{usual}, says: none + " (so $" + variable + " says): list of pods is incomplete: there is no socket"},
-		{reason: "crictl's has none", crictl: "runtime-endpoint: " + none, places: []string{usual}, says: "crictl.yaml says): list of pods is incomplete: there is no socket"},
-		{reason: "who is named does not speak CRI", variable: docker, places: []string{usual}, says: "does not serve version 1 of the CRI"},
-		{reason: "the variable is no endpoint", variable: "containerd", places: []string{usual}, says: "$" + variable + `: endpoint "containerd" is not`},
-		{reason: "crictl's is none", crictl: "runtime-endpoint: tcp://127.0.0.1:1", places: []string{usual}, says: `crictl.yaml: endpoint "tcp://127.0.0.1:1" is not`},
-		{reason: "crictl's is not understood", crictl: "{runtime-endpoint: x}", places: []string{usual}, says: `crictl.yaml: "{runtime-endpoint: x}" can't be parsed`},
+		{reason: "... and the variable comes first", variable: own, crictl: "runtime-endpoint: unix://" + none, places: []string{usual}, want: both},
+		{reason: "it is one of the defaults", crictl: "runtime-endpoint: " + usual, places: []string{usual}, want: both[1:]},
+		{reason: "none is named", crictl: "timeout: 10", places: []string{usual}, want: both[1:]},
+		{reason: "the named runtime is idle, and the default one is not", variable: idle, places: []string{usual}, want: both[1:]},
+		{reason: "the named runtime has no socket: its sandboxes may run", variable: none, places: []string{usual}, says: none + " (so $" + variable + " says): list of pods is incomplete: there is no socket"},
+		{reason: "the runtime in crictl's configuration has no socket", crictl: "runtime-endpoint: " + none, places: []string{usual}, says: "crictl.yaml says): list of pods is incomplete: there is no socket"},
+		{reason: "the named runtime does not serve the CRI", variable: docker, places: []string{usual}, says: "does not serve version 1 of the CRI"},
+		{reason: "the variable has no valid endpoint", variable: "containerd", places: []string{usual}, says: "$" + variable + `: endpoint "containerd" is not`},
+		{reason: "crictl's configuration has no valid endpoint", crictl: "runtime-endpoint: tcp://127.0.0.1:1", places: []string{usual}, says: `crictl.yaml: endpoint "tcp://127.0.0.1:1" is not`},
+		{reason: "crictl's configuration can't be parsed", crictl: "{runtime-endpoint: x}", places: []string{usual}, says: `crictl.yaml: "{runtime-endpoint: x}" can't be parsed`},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
 			t.Setenv(variable, row.variable)
@@ -194,7 +194,7 @@ func TestNamedRuntime(t *testing.T) {
 			got, err := s.Pods(t.Context())
 			want := answer(row.want...)
 			if row.says != "" {
-				want = silent
+				want = nameOnly
 			}
 			if diff := cmp.Diff(want, got, equal); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
@@ -209,11 +209,11 @@ func TestNamedRuntime(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := s.Pods(t.Context()); !cmp.Equal(got, silent, equal) || err == nil || !strings.Contains(err.Error(), "reading crictl's configuration") {
+		if got, err := s.Pods(t.Context()); !cmp.Equal(got, nameOnly, equal) || err == nil || !strings.Contains(err.Error(), "reading crictl's configuration") {
 			t.Errorf("got %v, %v", got, err)
 		}
 	})
-	t.Run("who was named once and answered is asked on", func(t *testing.T) {
+	t.Run("a runtime that answered is asked again, also if it is no longer named", func(t *testing.T) {
 		t.Setenv(variable, own)
 		s, err := cri.Among(cri.Options{}, usual)
 		if err != nil {
@@ -232,8 +232,8 @@ func TestCrictlConfig(t *testing.T) {
 	for _, row := range []struct{ reason, text, want, says string }{
 		{"as kops writes it", "\nruntime-endpoint: unix:///run/containerd/containerd.sock\n", "unix:///run/containerd/containerd.sock", ""},
 		{"as crictl config writes it", "runtime-endpoint: \"unix:///run/crio/crio.sock\"\nimage-endpoint: \"\"\ntimeout: 0\ndebug: false\n", "unix:///run/crio/crio.sock", ""},
-		{"quoted otherwise, and a comment", "'runtime-endpoint' :  'unix:///x' # ours", "unix:///x", ""},
-		{"a comment behind a plain value", "runtime-endpoint: /run/x.sock\t# ours\r\n", "/run/x.sock", ""},
+		{"with single quotes, and a comment", "'runtime-endpoint' :  'unix:///x' # ours", "unix:///x", ""},
+		{"a comment after a plain value", "runtime-endpoint: /run/x.sock\t# ours\r\n", "/run/x.sock", ""},
 		{"a # in the value", "runtime-endpoint: /run/x#1", "/run/x#1", ""},
 		{"indented, in a document", "---\n  debug: true\n  runtime-endpoint: /x\n", "/x", ""},
 		{"empty", "", "", ""},
@@ -243,16 +243,16 @@ func TestCrictlConfig(t *testing.T) {
 		{"in a comment", "# runtime-endpoint: /x\nimage-endpoint: /y # not runtime-endpoint\n", "", ""},
 		{"a flow mapping", "{debug: true, runtime-endpoint: /x}", "", "can't be parsed"},
 		{"JSON", `{"runtime-endpoint": "/x"}`, "", "can't be parsed"},
-		{"no space behind the colon", "runtime-endpoint:/x", "", "can't be parsed"},
+		{"no space after the colon", "runtime-endpoint:/x", "", "can't be parsed"},
 		{"an escape", `runtime-endpoint: "\u002fx"`, "", "can't be parsed"},
 		{"two words", "runtime-endpoint: /x y", "", "can't be parsed"},
-		{"a quote that is open", `runtime-endpoint: "/x`, "", "can't be parsed"},
+		{"an unclosed quote", `runtime-endpoint: "/x`, "", "can't be parsed"},
 		{"another key", "my-runtime-endpoint: /x", "", "can't be parsed"},
 		{"the value is on the next line", "runtime-endpoint:\n  unix:///x\ndebug: true\n", "", "continues in"},
-		{"... behind a comment and an empty line", "debug: true\nruntime-endpoint: # ours\r\n\r\n    # of the node\r\n  \"/x\"\r\n", "", "continues in"},
-		{"a value that goes on", "runtime-endpoint: /x\n y\n", "", "continues in"},
+		{"... after a comment and an empty line", "debug: true\nruntime-endpoint: # ours\r\n\r\n    # of the node\r\n  \"/x\"\r\n", "", "continues in"},
+		{"a value that continues", "runtime-endpoint: /x\n y\n", "", "continues in"},
 		{"indented, and without a value", "  runtime-endpoint:\n  debug: true\n", "", ""},
-		{"in UTF-16", "r\x00u\x00n\x00t\x00i\x00m\x00e\x00", "", "no text in UTF-8"},
+		{"in UTF-16", "r\x00u\x00n\x00t\x00i\x00m\x00e\x00", "", "not UTF-8"},
 		{"twice", "runtime-endpoint: /x\nruntime-endpoint: /y\n", "", "twice"},
 	} {
 		got, err := cri.RuntimeEndpoint(row.text)

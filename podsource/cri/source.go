@@ -18,14 +18,14 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// What the zero Options stand for.
+// The values of zero Options.
 const (
-	// DefaultTimeout is less than gc gives all sources together, so that an error
-	// names the runtime.
+	// DefaultTimeout is less than gc.Options.SourceTimeout, so that an error names
+	// the runtime.
 	DefaultTimeout = 10 * time.Second
-	// DefaultMaxAnswer is the most that one answer may have, in bytes. A sandbox
-	// has a few KiB, mostly annotations, so gRPC's 4 MiB would be too little for
-	// some nodes. kubelet allows 16 MiB, and so does containerd.
+	// DefaultMaxAnswer is in bytes. A sandbox has a few KiB, mostly annotations, so
+	// gRPC's 4 MiB would be too little for some nodes. kubelet and containerd allow
+	// 16 MiB.
 	DefaultMaxAnswer = 64 << 20
 	// DefaultCrictlConfig is where crictl looks for its configuration.
 	DefaultCrictlConfig = "/etc/crictl.yaml"
@@ -52,15 +52,15 @@ type Options struct {
 	Logger logr.Logger
 }
 
-// A Source asks container runtimes which sandboxes there are. It holds nothing
-// open between two calls of Pods.
+// A Source asks container runtimes for their sandboxes. It keeps no connection between two
+// calls of Pods.
 type Source struct {
 	opts      Options
 	endpoints []endpoint
-	search    bool // the endpoints are guesses: not all of them need be there
+	search    bool // the endpoints are the defaults, which need not exist
 
 	mu       sync.Mutex // guards answered
-	answered []endpoint // those that ever gave a list
+	answered []endpoint // those that have returned a list
 }
 
 // New returns a source for the runtime at the endpoint. It does not access the endpoint,
@@ -127,10 +127,10 @@ func (s *Source) list(ctx context.Context) ([]podsource.Pod, error) {
 		return nil, fmt.Errorf("searching for a container runtime: %w", err)
 	}
 	var all []podsource.Pod
-	var without []string // sandboxes, and why
+	var without []string // endpoints without sandboxes, and why
 	var asked []os.FileInfo
 	for _, e := range endpoints {
-		socket, isNew := unlessAmong(asked, e)
+		socket, isNew := socketOf(e, asked)
 		if !isNew {
 			continue
 		}
@@ -156,21 +156,21 @@ func (s *Source) list(ctx context.Context) ([]podsource.Pod, error) {
 		all = append(all, pods...)
 	}
 	if s.search && len(all) == 0 {
-		return nil, fmt.Errorf("%w: no container runtime with a sandbox was found: %s; the node's own may listen elsewhere: name its endpoint",
+		return nil, fmt.Errorf("%w: no container runtime with a sandbox was found: %s; the node's own may have another socket: name its endpoint",
 			podsource.ErrIncomplete, strings.Join(without, ", "))
 	}
 	return all, nil
 }
 
-// skippable reports whether a search goes on after this error.
+// skippable reports whether a search skips the endpoint after this error.
 func (s *Source) skippable(e endpoint, err error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	isGuess := s.search && e.namedBy == "" && !slices.ContainsFunc(s.answered, e.same)
-	return isGuess && (errors.Is(err, errNoSocket) || errors.Is(err, errNoCRI))
+	isDefault := s.search && e.namedBy == "" && !slices.ContainsFunc(s.answered, e.same)
+	return isDefault && (errors.Is(err, errNoSocket) || errors.Is(err, errNoCRI))
 }
 
-// markAnswered notes that a runtime answered.
+// markAnswered records that a runtime answered, and logs the first time in a search.
 func (s *Source) markAnswered(e endpoint, sandboxes int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -183,8 +183,8 @@ func (s *Source) markAnswered(e endpoint, sandboxes int) {
 	s.answered = append(s.answered, e)
 }
 
-// Endpoints returns the endpoints that have answered so far, in the order in
-// which they did first. It may be called at any time.
+// Endpoints returns the endpoints that have answered so far, in the order of their first
+// answers. It may be called from several goroutines.
 func (s *Source) Endpoints() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

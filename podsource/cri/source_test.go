@@ -35,7 +35,7 @@ func source(t testing.TB, endpoint string, opts cri.Options) *cri.Source {
 	return s
 }
 
-// pod is what must be said of a sandbox of the pod default/name.
+// pod returns the expected pod for a sandbox of default/name.
 func pod(id, name string, addresses ...string) podsource.Pod {
 	p := podsource.Pod{
 		NamespacedName: types.NamespacedName{Namespace: "default", Name: name},
@@ -47,7 +47,7 @@ func pod(id, name string, addresses ...string) podsource.Pod {
 	return p
 }
 
-// answer is all that must be said with these pods.
+// answer returns the expected answer with these pods.
 func answer(pods ...podsource.Pod) podsource.Answer {
 	return podsource.Answer{Source: "cri", Pods: pods, Names: []podsource.Names{{Form: podsource.Hex64, Lag: podsource.RuntimeLag}}}
 }
@@ -66,19 +66,19 @@ func TestPods(t *testing.T) {
 		statuses   []*runtimeapi.PodSandboxStatus
 		want       []podsource.Pod
 	}{
-		{reason: "an idle runtime, for the caller to judge"},
+		{reason: "an idle runtime: the caller decides what that means"},
 		{reason: "an idle runtime has no statuses either", withStatus: true},
 		{reason: "every state is live", items: []*runtimeapi.PodSandbox{web, job},
 			want: []podsource.Pod{pod("a1", "web"), pod("c1", "job")}},
-		{reason: "two sandboxes of one pod: both hold what they hold",
+		{reason: "two sandboxes of one pod: both keep their reservations",
 			items: []*runtimeapi.PodSandbox{sandbox("a0", "web", notReady), web},
 			want:  []podsource.Pod{pod("a0", "web"), pod("a1", "web")}},
-		{reason: "a sandbox that somebody made without a name", items: []*runtimeapi.PodSandbox{{Id: "d1"}},
+		{reason: "a sandbox without metadata", items: []*runtimeapi.PodSandbox{{Id: "d1"}},
 			want: []podsource.Pod{{ContainerIDs: []string{"d1"}}}},
 		{reason: "addresses, dual stack", withStatus: true, items: []*runtimeapi.PodSandbox{web, db},
 			statuses: []*runtimeapi.PodSandboxStatus{statusOf(web, "10.0.0.1", "fd00::1"), statusOf(db, "::ffff:10.0.0.2")},
 			want:     []podsource.Pod{pod("a1", "web", "10.0.0.1", "fd00::1"), pod("b1", "db", "10.0.0.2")}},
-		{reason: "a sandbox that vanishes after the list stays live by its ID", withStatus: true,
+		{reason: "a sandbox that is removed after the list stays live by its ID", withStatus: true,
 			items: []*runtimeapi.PodSandbox{web, db}, statuses: []*runtimeapi.PodSandboxStatus{statusOf(db, "10.0.0.2")},
 			want: []podsource.Pod{pod("a1", "web"), pod("b1", "db", "10.0.0.2")}},
 		{reason: "the node's network, whose address claims nothing", withStatus: true,
@@ -87,25 +87,25 @@ func TestPods(t *testing.T) {
 				inNodeNetwork(statusOf(web, "192.168.0.1")), inNodeNetwork(statusOf(db)),
 			},
 			want: []podsource.Pod{onHost(pod("a1", "web", "192.168.0.1")), onHost(pod("b1", "db"))}},
-		{reason: "not ready, its address perhaps still up", withStatus: true, items: []*runtimeapi.PodSandbox{job},
+		{reason: "not ready: it may still have its address", withStatus: true, items: []*runtimeapi.PodSandbox{job},
 			statuses: []*runtimeapi.PodSandboxStatus{statusOf(job, "10.0.0.3")},
 			want:     []podsource.Pod{pod("c1", "job", "10.0.0.3")}},
-		{reason: "not ready, and a ready one has one of its addresses by now", withStatus: true,
+		{reason: "not ready, and a ready sandbox has one of its addresses", withStatus: true,
 			items:    []*runtimeapi.PodSandbox{job, web},
 			statuses: []*runtimeapi.PodSandboxStatus{statusOf(job, "10.0.0.1", "fd00::3"), statusOf(web, "10.0.0.1", "fd00::1")},
 			want:     []podsource.Pod{pod("c1", "job", "fd00::3"), pod("a1", "web", "10.0.0.1", "fd00::1")}},
-		{reason: "what is in the node's network takes no address from anybody", withStatus: true,
+		{reason: "a sandbox in the node's network does not count for that", withStatus: true,
 			items:    []*runtimeapi.PodSandbox{job, web},
 			statuses: []*runtimeapi.PodSandboxStatus{statusOf(job, "10.0.0.1"), inNodeNetwork(statusOf(web, "10.0.0.1"))},
 			want:     []podsource.Pod{pod("c1", "job", "10.0.0.1"), onHost(pod("a1", "web", "10.0.0.1"))}},
-		{reason: "two ready ones with one address: a conflict for others to see", withStatus: true,
+		{reason: "two ready sandboxes with one address: a conflict, which is kept", withStatus: true,
 			items:    []*runtimeapi.PodSandbox{web, db},
 			statuses: []*runtimeapi.PodSandboxStatus{statusOf(web, "10.0.0.1"), statusOf(db, "10.0.0.1")},
 			want:     []podsource.Pod{pod("a1", "web", "10.0.0.1"), pod("b1", "db", "10.0.0.1")}},
 	} {
 		f := serve(t, &fakeRuntime{items: row.items, statuses: byID(row.statuses...)})
 		s := source(t, "unix://"+f.socket, cri.Options{WithStatus: row.withStatus})
-		for range 2 { // asking changes nothing
+		for range 2 { // the second call gets the same answer
 			got, err := s.Pods(t.Context())
 			if err != nil {
 				t.Errorf("%v: %s", err, row.reason)
@@ -127,17 +127,16 @@ func TestPods(t *testing.T) {
 	}
 }
 
-// A runtime is asked before kubelet and the API server, and after what sees ADDs
-// and addresses.
+// A runtime is asked before kubelet and the API server, and after sources of ADDs and
+// addresses.
 func TestRank(t *testing.T) {
 	if got := podsource.Ranked(source(t, "", cri.Options{})).Rank(); got != podsource.RankRuntime {
 		t.Errorf("got %d, want %d", got, podsource.RankRuntime)
 	}
 }
 
-// silent is what must come beside an error: who it is that does not answer, and
-// nothing else.
-var silent = podsource.Answer{Source: "cri"}
+// nameOnly is the answer beside an error: only the name of the source.
+var nameOnly = podsource.Answer{Source: "cri"}
 
 // R2: all or an error, and never both.
 func TestErrors(t *testing.T) {
@@ -148,28 +147,28 @@ func TestErrors(t *testing.T) {
 		status   error
 		items    []*runtimeapi.PodSandbox
 		statuses []*runtimeapi.PodSandboxStatus
-		is       error // beside the words
+		is       error // nil for any error but ErrIncomplete
 		says     string
 	}{
-		{reason: "the runtime recovers", listing: status.Error(codes.Unavailable, "server is not initialized yet"),
+		{reason: "the runtime is recovering", listing: status.Error(codes.Unavailable, "server is not initialized yet"),
 			is: podsource.ErrIncomplete, says: "server is not initialized yet"},
-		{reason: "the runtime recovers and gives that no code, as containerd 1.6 does", listing: status.Error(codes.Unknown, "server is not initialized yet"),
+		{reason: "the runtime is recovering, with an error without a code as in containerd 1.6", listing: status.Error(codes.Unknown, "server is not initialized yet"),
 			is: podsource.ErrIncomplete, says: "server is not initialized yet"},
-		{reason: "its CRI plugin is off", listing: status.Error(codes.Unimplemented, "unknown service runtime.v1.RuntimeService"),
+		{reason: "its CRI plugin is disabled", listing: status.Error(codes.Unimplemented, "unknown service runtime.v1.RuntimeService"),
 			says: "does not serve version 1 of the CRI"},
 		{reason: "its store is broken", listing: status.Error(codes.Internal, "broken"), says: "listing sandboxes: "},
-		{reason: "its own time is up", listing: status.Error(codes.DeadlineExceeded, "busy"), is: podsource.ErrIncomplete, says: "no answer in time (Options.Timeout is 10s): listing sandboxes: context deadline exceeded"},
+		{reason: "its own timeout", listing: status.Error(codes.DeadlineExceeded, "busy"), is: podsource.ErrIncomplete, says: "no answer in time (Options.Timeout is 10s): listing sandboxes: context deadline exceeded"},
 		{reason: "a sandbox without an ID", items: []*runtimeapi.PodSandbox{web, {}, db}, says: "sandbox 2 of 3 has no ID"},
-		{reason: "one status in the middle", status: status.Error(codes.Internal, "broken"), says: "status of sandbox b1: "},
-		{reason: "the runtime stops in the middle", status: status.Error(codes.Unavailable, "stopping"),
+		{reason: "an error of one status", status: status.Error(codes.Internal, "broken"), says: "status of sandbox b1: "},
+		{reason: "the runtime stops between two statuses", status: status.Error(codes.Unavailable, "stopping"),
 			is: podsource.ErrIncomplete, says: "status of sandbox b1: "},
 		{reason: "an answer without a status", statuses: []*runtimeapi.PodSandboxStatus{statusOf(web), {Id: "none"}},
-			says: "the status of sandbox b1 is missing"},
-		{reason: "no address", statuses: []*runtimeapi.PodSandboxStatus{statusOf(web), statusOf(db, "10.0.0.256")},
+			says: "the answer about sandbox b1 has no status"},
+		{reason: "an invalid address", statuses: []*runtimeapi.PodSandboxStatus{statusOf(web), statusOf(db, "10.0.0.256")},
 			says: `sandbox b1: its status has "10.0.0.256"`},
 		{reason: "a prefix", statuses: []*runtimeapi.PodSandboxStatus{statusOf(web, "10.0.0.1/24"), statusOf(db)}, says: "sandbox a1"},
 		{reason: "a zone", statuses: []*runtimeapi.PodSandboxStatus{statusOf(web, "fe80::1%eth0"), statusOf(db)}, says: "sandbox a1"},
-		{reason: "a second address that is none", statuses: []*runtimeapi.PodSandboxStatus{statusOf(web, "10.0.0.1", ""), statusOf(db)}, says: `has ""`},
+		{reason: "an empty second address", statuses: []*runtimeapi.PodSandboxStatus{statusOf(web, "10.0.0.1", ""), statusOf(db)}, says: `has ""`},
 	} {
 		f := &fakeRuntime{items: row.items, statuses: byID(row.statuses...)}
 		if f.items == nil {
@@ -187,34 +186,34 @@ func TestErrors(t *testing.T) {
 		}
 		serve(t, f)
 		got, err := source(t, f.socket, cri.Options{WithStatus: true}).Pods(t.Context())
-		if !cmp.Equal(got, silent, equal) || err == nil || !strings.Contains(err.Error(), row.says) || !strings.Contains(err.Error(), f.socket) {
-			t.Errorf("got %v, %v, want an error that says %q and where: %s", got, err, row.says, row.reason)
+		if !cmp.Equal(got, nameOnly, equal) || err == nil || !strings.Contains(err.Error(), row.says) || !strings.Contains(err.Error(), f.socket) {
+			t.Errorf("got %v, %v, want an error that says %q and the socket: %s", got, err, row.says, row.reason)
 		}
 		if errors.Is(err, podsource.ErrIncomplete) != (row.is == podsource.ErrIncomplete) || row.is != nil && !errors.Is(err, row.is) {
 			t.Errorf("got %v, want %v: %s", err, row.is, row.reason)
 		}
 		if errors.Is(err, podsource.ErrNotHere) {
-			t.Errorf("%v invites to fall back: %s", err, row.reason)
+			t.Errorf("Fallback would take %v for a source that does not exist: %s", err, row.reason)
 		}
 	}
 }
 
-// A sandbox whose namespace is removed while containerd looks at it has no status for
-// a moment. That is one question more, and no pass less.
+// containerd may return an error for a sandbox whose namespace is just being removed. The
+// source repeats the call, so the pass goes on.
 func TestStatusIsAskedForAgain(t *testing.T) {
 	web, db := sandbox("a1", "web", ready), sandbox("b1", "db", ready)
 	closing := status.Error(codes.Unknown, "failed to get sandbox ip: check network namespace closed")
 	for _, row := range []struct {
 		reason string
-		errs   []error // of the questions for b1, one after the other
+		errs   []error // of the calls for b1, in order
 		want   []podsource.Pod
 		says   string
 	}{
-		{"it is there the next time", []error{closing}, []podsource.Pod{pod("a1", "web", "10.0.0.1"), pod("b1", "db", "10.0.0.2")}, ""},
-		{"it is gone the next time, and was there when it was listed", []error{closing, status.Error(codes.NotFound, "gone")},
+		{"the second call succeeds", []error{closing}, []podsource.Pod{pod("a1", "web", "10.0.0.1"), pod("b1", "db", "10.0.0.2")}, ""},
+		{"the sandbox is gone in the second call", []error{closing, status.Error(codes.NotFound, "gone")},
 			[]podsource.Pod{pod("a1", "web", "10.0.0.1"), pod("b1", "db")}, ""},
-		{"it goes on", []error{closing, closing}, nil, "asking for the status of sandbox b1: "},
-		{"another error is for good", []error{status.Error(codes.Internal, "broken")}, nil, "asking for the status of sandbox b1: "},
+		{"the second call fails, too", []error{closing, closing}, nil, "asking for the status of sandbox b1: "},
+		{"another error: no second call", []error{status.Error(codes.Internal, "broken")}, nil, "asking for the status of sandbox b1: "},
 	} {
 		var asked atomic.Int64
 		f := serve(t, &fakeRuntime{
@@ -237,7 +236,7 @@ func TestStatusIsAskedForAgain(t *testing.T) {
 	}
 }
 
-// A node has some hundred pods; what must fit is many times that.
+// A node has some hundred pods. An answer with many times as many must fit.
 func TestManySandboxes(t *testing.T) {
 	f := &fakeRuntime{statuses: make(map[string]*runtimeapi.PodSandboxStatus)}
 	var want []podsource.Pod
@@ -249,8 +248,8 @@ func TestManySandboxes(t *testing.T) {
 		f.statuses[s.GetId()] = statusOf(s, ip)
 		want = append(want, pod(s.GetId(), s.GetMetadata().GetName(), ip))
 	}
-	// The first eight wait for each other, so eight there are; and a little longer
-	// for others, which must not come.
+	// The first eight calls wait for each other, so there are at least eight at a time. Then
+	// they wait a little longer for a ninth, which must not come.
 	var arrived atomic.Int64
 	f.asked = func(ctx context.Context, _ string) error {
 		if arrived.Add(1) > 8 {
@@ -265,7 +264,7 @@ func TestManySandboxes(t *testing.T) {
 		return ctx.Err()
 	}
 	serve(t, f)
-	got, err := source(t, f.socket, cri.Options{WithStatus: true, Timeout: time.Hour}).Pods(t.Context()) // however slow the machine is
+	got, err := source(t, f.socket, cri.Options{WithStatus: true, Timeout: time.Hour}).Pods(t.Context()) // for a slow machine
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -273,33 +272,33 @@ func TestManySandboxes(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if most := f.most.Load(); most != 8 {
-		t.Errorf("%d statuses were asked for at a time", most)
+		t.Errorf("%d concurrent requests for a status, want 8", most)
 	}
 
-	// The bound holds, too: what is longer is an error, not the agent's memory.
+	// A longer answer is an error, so the memory is limited.
 	for _, row := range []struct {
 		reason string
 		length int
 		most   int // MaxAnswer
 		ok     bool
 	}{
-		{"as much as the default", cri.DefaultMaxAnswer - 1<<10, 0, true},
-		{"more than the default", cri.DefaultMaxAnswer, 0, false},
-		{"more than the default, and as much as is allowed", cri.DefaultMaxAnswer, 2 * cri.DefaultMaxAnswer, true},
-		{"more than the little that is allowed", 10 << 10, 9 << 10, false},
+		{"not longer than the default", cri.DefaultMaxAnswer - 1<<10, 0, true},
+		{"longer than the default", cri.DefaultMaxAnswer, 0, false},
+		{"longer than the default, and not than the option", cri.DefaultMaxAnswer, 2 * cri.DefaultMaxAnswer, true},
+		{"longer than a small option", 10 << 10, 9 << 10, false},
 	} {
 		f.items = []*runtimeapi.PodSandbox{{Id: "a1", Annotations: map[string]string{"long": strings.Repeat("x", row.length)}}}
 		got, err := source(t, f.socket, cri.Options{MaxAnswer: row.most, Timeout: time.Hour}).Pods(t.Context())
 		if row.ok && (err != nil || len(got.Pods) != 1) {
 			t.Errorf("got %d pods, %v: %s", len(got.Pods), err, row.reason)
 		}
-		if !row.ok && (!cmp.Equal(got, silent, equal) || status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "raise Options.MaxAnswer")) {
+		if !row.ok && (!cmp.Equal(got, nameOnly, equal) || status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "raise Options.MaxAnswer")) {
 			t.Errorf("got %d pods, %v, want %v: %s", len(got.Pods), err, codes.ResourceExhausted, row.reason)
 		}
 	}
 }
 
-func TestNewRefuses(t *testing.T) {
+func TestNegativeOptions(t *testing.T) {
 	for _, opts := range []cri.Options{{Timeout: -1}, {MaxAnswer: -1}} {
 		if s, err := cri.New("", opts); s != nil || err == nil || !strings.Contains(err.Error(), "negative") {
 			t.Errorf("%+v: got %v, %v", opts, s, err)
@@ -309,17 +308,17 @@ func TestNewRefuses(t *testing.T) {
 
 func TestEndpointForms(t *testing.T) {
 	for _, row := range []struct{ reason, endpoint, name, address string }{
-		{"as kubelet has it", "unix:///run/crio/crio.sock", "unix:///run/crio/crio.sock", "/run/crio/crio.sock"},
+		{"a socket in kubelet's form", "unix:///run/crio/crio.sock", "unix:///run/crio/crio.sock", "/run/crio/crio.sock"},
 		{"the path alone", "/run/crio/crio.sock", "unix:///run/crio/crio.sock", "/run/crio/crio.sock"},
-		{"a pipe, as kubelet has it", "npipe:////./pipe/containerd-containerd", "npipe:////./pipe/containerd-containerd", `\\.\pipe\containerd-containerd`},
-		{"a pipe, as Windows has it", `npipe:\\.\pipe\containerd`, `npipe:\\.\pipe\containerd`, `\\.\pipe\containerd`},
+		{"a pipe in kubelet's form", "npipe:////./pipe/containerd-containerd", "npipe:////./pipe/containerd-containerd", `\\.\pipe\containerd-containerd`},
+		{"a pipe in the form of Windows", `npipe:\\.\pipe\containerd`, `npipe:\\.\pipe\containerd`, `\\.\pipe\containerd`},
 		{"a relative path", "run/crio.sock", "", ""},
-		{"a relative path behind the scheme", "unix://run/crio.sock", "", ""},
-		{"nothing behind the scheme", "unix://", "", ""},
+		{"a relative path after the scheme", "unix://run/crio.sock", "", ""},
+		{"nothing after the scheme", "unix://", "", ""},
 		{"another scheme", "tcp://127.0.0.1:1234", "", ""},
 		{"a pipe without a name", "npipe:////./pipe/", "", ""},
-		{"a pipe that is none", "npipe:////run/crio.sock", "", ""},
-		{"a path out of the pipes", "npipe:////./pipe/../x", "", ""},
+		{"a path that is not a pipe's", "npipe:////run/crio.sock", "", ""},
+		{"a path that leaves the pipes", "npipe:////./pipe/../x", "", ""},
 		{"a zero byte", "/run/\x00", "", ""},
 	} {
 		name, address, err := cri.ParseEndpoint(row.endpoint)

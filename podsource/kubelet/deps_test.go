@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestDependencies: an agent links what this package imports.
+// TestDependencies: every agent with this package links its dependencies.
 func TestDependencies(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", ".").Output()
 	if err != nil {
@@ -16,12 +16,12 @@ func TestDependencies(t *testing.T) {
 	}
 	deps := strings.Fields(string(out))
 	for prefix, reason := range map[string]string{
-		"k8s.io/client-go":                               "an agent that asks kubelet alone needs no client of the API server, which is megabytes",
+		"k8s.io/client-go":                               "an agent that asks only kubelet needs no client of the API server, which has megabytes",
 		"k8s.io/kubernetes":                              "kubelet itself is not a library",
-		"k8s.io/apiserver":                               "nothing is served here",
-		"k8s.io/component-base":                          "flags, metrics and logs are the agent's business",
-		"github.com/hostlocal-gc/hostlocal-gc/gc":        "sources know nothing of the collector",
-		"github.com/hostlocal-gc/hostlocal-gc/hostlocal": "sources know nothing of the disk",
+		"k8s.io/apiserver":                               "this package has no server",
+		"k8s.io/component-base":                          "flags, metrics and logs belong to the agent",
+		"github.com/hostlocal-gc/hostlocal-gc/gc":        "sources do not depend on the collector",
+		"github.com/hostlocal-gc/hostlocal-gc/hostlocal": "sources do not depend on the store",
 	} {
 		for _, dep := range deps {
 			if dep == prefix || strings.HasPrefix(dep, prefix+"/") {
@@ -30,6 +30,6 @@ func TestDependencies(t *testing.T) {
 		}
 	}
 	if len(deps) < 100 {
-		t.Errorf("these can't be all: %v", deps)
+		t.Errorf("too few dependencies: %v", deps)
 	}
 }

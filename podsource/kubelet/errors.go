@@ -19,26 +19,25 @@ import (
 var errTimeout = fmt.Errorf("%w: %w: kubelet hangs, or Options.Timeout is too short",
 	podsource.ErrIncomplete, context.DeadlineExceeded)
 
-// explainDial says what an error of connecting to the socket means. That of a
-// missing socket is told in words alone, so that nobody takes it for the error of
-// some other file.
+// explainDial adds to an error of connecting to the socket what to do about it. It does not
+// wrap fs.ErrNotExist, which might look like a missing file of another kind.
 func explainDial(err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("%w: %s; kubelet serves it from Kubernetes 1.37 on (feature gate PodsAPI), below its --root-dir; "+
 			"in a container the directory must be mounted", podsource.ErrNotHere, err.Error())
 	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("%w; only root may ask: run as root, and see to SELinux or AppArmor", err)
+		return fmt.Errorf("%w; only root may connect: run as root, and check SELinux or AppArmor", err)
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return fmt.Errorf("%w: %w; kubelet may be restarting; if it no longer serves this socket, remove the file",
 			podsource.ErrIncomplete, err)
-	case errors.Is(err, syscall.EAGAIN): // Linux, where a queue of connections is full
+	case errors.Is(err, syscall.EAGAIN): // on Linux, when the queue of connections is full
 		return fmt.Errorf("%w: %w; kubelet accepts no connection; does it hang?", podsource.ErrIncomplete, err)
 	}
 	return err
 }
 
-// explainCall says what the status of a call means.
+// explainCall adds to the status of a call what it means here.
 func explainCall(err error) error {
 	s := status.Convert(err)
 	switch s.Code() {
@@ -46,13 +45,13 @@ func explainCall(err error) error {
 		return fmt.Errorf("%w: kubelet does not know all its pods yet: %w", podsource.ErrIncomplete, err)
 	case codes.Unavailable:
 		return fmt.Errorf("%w: is kubelet being restarted? %w", podsource.ErrIncomplete, err)
-	case codes.DeadlineExceeded: // ours, or the same one by the server's clock
+	case codes.DeadlineExceeded: // by the clock of the client or the server
 		return errTimeout
 	case codes.ResourceExhausted:
-		if strings.Contains(s.Message(), "larger than max") { // gRPC's word, on this side
+		if strings.Contains(s.Message(), "larger than max") { // by gRPC in the client
 			return fmt.Errorf("the answer is too long: %w; raise Options.MaxBytes", err)
 		}
-		return fmt.Errorf("%w: kubelet limits how often it is asked: %w", podsource.ErrIncomplete, err)
+		return fmt.Errorf("%w: kubelet limits the rate of calls: %w", podsource.ErrIncomplete, err)
 	case codes.Unimplemented:
 		return fmt.Errorf("%w: the server does not serve the Pods API v1alpha1: %w", podsource.ErrNotHere, err)
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// TestExplainDial has what root can't bring about, too.
+// TestExplainDial also has errors that root can't cause.
 func TestExplainDial(t *testing.T) {
 	for _, row := range []struct {
 		reason string
@@ -24,8 +24,8 @@ func TestExplainDial(t *testing.T) {
 	}{
 		{"no socket", syscall.ENOENT, []error{podsource.ErrNotHere}, "Kubernetes 1.37"},
 		{"not root", syscall.EACCES, []error{fs.ErrPermission}, "run as root"},
-		{"nobody listens", syscall.ECONNREFUSED, []error{podsource.ErrIncomplete, syscall.ECONNREFUSED}, "remove the file"},
-		{"too many wait already", syscall.EAGAIN, []error{podsource.ErrIncomplete, syscall.EAGAIN}, "does it hang?"},
+		{"nothing listens", syscall.ECONNREFUSED, []error{podsource.ErrIncomplete, syscall.ECONNREFUSED}, "remove the file"},
+		{"the queue of connections is full", syscall.EAGAIN, []error{podsource.ErrIncomplete, syscall.EAGAIN}, "does it hang?"},
 		{"no file descriptors", syscall.EMFILE, []error{syscall.EMFILE}, "dial unix"},
 	} {
 		err := explainDial(&net.OpError{Op: "dial", Net: "unix", Err: os.NewSyscallError("connect", row.errno)})
@@ -39,13 +39,12 @@ func TestExplainDial(t *testing.T) {
 			}
 		}
 		if !strings.Contains(err.Error(), row.errno.Error()) || !strings.Contains(err.Error(), row.says) {
-			t.Errorf("%s: %q does not say %q and %q", row.reason, err, row.errno, row.says)
+			t.Errorf("%s: %q lacks %q or %q", row.reason, err, row.errno, row.says)
 		}
 	}
 }
 
-// TestNew: the zero value of each option stands for its default, and everything
-// that is wrong is named.
+// TestNew: zero options are the defaults, and the error names all wrong arguments.
 func TestNew(t *testing.T) {
 	long := "/" + strings.Repeat("s", 107)
 	for _, row := range []struct {
@@ -56,11 +55,11 @@ func TestNew(t *testing.T) {
 	}{
 		{"all by default", "", Options{}, Source{DefaultSocket, Options{DefaultTimeout, DefaultMaxBytes}}, ""},
 		{"all set", "/s", Options{1, 1}, Source{"/s", Options{1, 1}}, ""},
-		{"as long as may be", long[:107], Options{}, Source{long[:107], Options{DefaultTimeout, DefaultMaxBytes}}, ""},
-		{"longer", long, Options{}, Source{}, "has 108 bytes"},
-		{"relative to nobody knows what", "pods-api.sock", Options{}, Source{}, `"pods-api.sock" is not an absolute path`},
-		{"an endpoint", "unix:///pods-api.sock", Options{}, Source{}, "is not an absolute path"},
-		{"several at once", "s", Options{-1, -1}, Source{}, "is not an absolute path\nOptions.Timeout is -1ns; it must not be negative\nOptions.MaxBytes is -1"},
+		{"the maximum length", long[:107], Options{}, Source{long[:107], Options{DefaultTimeout, DefaultMaxBytes}}, ""},
+		{"one byte longer", long, Options{}, Source{}, "has 108 bytes"},
+		{"a relative path", "pods-api.sock", Options{}, Source{}, `"pods-api.sock" is not an absolute path`},
+		{"a URL", "unix:///pods-api.sock", Options{}, Source{}, "is not an absolute path"},
+		{"several errors", "s", Options{-1, -1}, Source{}, "is not an absolute path\nOptions.Timeout is -1ns; it must not be negative\nOptions.MaxBytes is -1"},
 	} {
 		got, err := New(row.socket, row.opts)
 		if row.says != "" {

@@ -12,7 +12,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/kubelet"
 )
 
-// On a node whose kubelet does not serve the Pods API, the API server is asked.
+// If kubelet does not serve the Pods API, the API server is asked.
 func ExampleNew() {
 	fromKubelet, err := kubelet.New("/no-such-directory/pods-api.sock", kubelet.Options{})
 	if err != nil {

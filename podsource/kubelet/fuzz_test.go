@@ -10,8 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// FuzzAnswer holds decode to its word: it gives every pod of the answer or an
-// error, never both, and no bytes make it panic.
+// FuzzAnswer checks that decode returns every pod of the answer or an error, never both, and
+// does not panic.
 func FuzzAnswer(f *testing.F) {
 	web := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "1", Annotations: map[string]string{"k8s.v1.cni.cncf.io/network-status": `[{"ips":["10.0.0.3"]}]`}},
@@ -37,7 +37,7 @@ func FuzzAnswer(f *testing.F) {
 		pods, err := decode([][]byte{first, second})
 		if err != nil {
 			if pods != nil {
-				t.Errorf("%d pods come with the error %v", len(pods), err)
+				t.Errorf("%d pods beside the error %v", len(pods), err)
 			}
 			return
 		}
@@ -47,7 +47,7 @@ func FuzzAnswer(f *testing.F) {
 		for i, text := range [][]byte{first, second} {
 			var object corev1.Pod
 			if err := object.Unmarshal(slices.Clone(text)); err != nil {
-				t.Fatalf("pod %d can't be read, and nobody said so: %v", i+1, err)
+				t.Fatalf("pod %d can't be read, but decode returned no error: %v", i+1, err)
 			}
 			if pods[i].Name == "" || pods[i].Name != object.Name || pods[i].UID != object.UID {
 				t.Errorf("pod %d is %s/%s (UID %s), and got %v", i+1, object.Namespace, object.Name, object.UID, pods[i])

@@ -21,8 +21,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// reserved makes a network's directory in which each address has been reserved for
-// an hour, by a container with an ID as runtimes make them.
+// reserved makes a network's directory in which each address has been reserved for an hour,
+// by a container ID of 64 hexadecimal digits.
 func reserved(t *testing.T, addresses ...string) (*hostlocal.Store, string) {
 	t.Helper()
 	dataDir := t.TempDir()
@@ -61,10 +61,10 @@ func exists(t *testing.T, path string) bool {
 	return err == nil
 }
 
-// R2: whatever goes wrong between kubelet and a pass, nothing is released. As
-// soon as kubelet answers, what leaked is, and nothing else.
+// R2: after any error of kubelet nothing is released. When kubelet answers, the leak is
+// released, and nothing else.
 //
-// Guard: [Source.Pods] gives an error, or a list that is whole.
+// Guard: [Source.Pods] returns a complete list or an error.
 func TestHazard06PassesWithARealSocket(t *testing.T) {
 	store, dir := reserved(t, "10.0.0.2", "10.0.0.3")
 	live, leaked := filepath.Join(dir, "10.0.0.2"), filepath.Join(dir, "10.0.0.3")
@@ -78,13 +78,13 @@ func TestHazard06PassesWithARealSocket(t *testing.T) {
 		want   error // nil for any
 	}{
 		{"no socket", nil, podsource.ErrNotHere},
-		{"it has just been started", fails(status.Error(codes.FailedPrecondition, "Kubelet is initializing")), podsource.ErrIncomplete},
-		{"it does not serve this", fails(status.Error(codes.Unimplemented, "?")), podsource.ErrNotHere},
+		{"it has just started", fails(status.Error(codes.FailedPrecondition, "Kubelet is initializing")), podsource.ErrIncomplete},
+		{"it does not serve the Pods API", fails(status.Error(codes.Unimplemented, "?")), podsource.ErrNotHere},
 		{hanging, hangs(began), podsource.ErrIncomplete},
 		{"one pod can't be read", garbage, nil},
-		{"no pod at all", says(t), gc.ErrNoPods},
+		{"no pod at all", list(t), gc.ErrNoPods},
 	} {
-		socket := socketIn(t)
+		socket := socketPath(t)
 		if row.answer != nil {
 			serve(t, socket, row.answer)
 		}
@@ -102,20 +102,19 @@ func TestHazard06PassesWithARealSocket(t *testing.T) {
 		}
 	}
 
-	socket := socketIn(t)
-	serve(t, socket, says(t, web))
+	socket := socketPath(t)
+	serve(t, socket, list(t, web))
 	report, err := reconciler(t, store, made(kubelet.New(socket, kubelet.Options{}))).Reconcile(t.Context())
 	if err != nil || report.Counts()[gc.Released] != 1 || !exists(t, live) || exists(t, leaked) {
-		t.Errorf("ready: got %v and error %v; the live address is there: %t, the leak: %t",
+		t.Errorf("ready: got %v and error %v; the live address is reserved: %t, the leak: %t",
 			report.Counts(), err, exists(t, live), exists(t, leaked))
 	}
 }
 
-// The hook waits for a kubelet that does not know all its pods yet, and what it
-// knows so far never counts.
+// The hook waits until kubelet knows all its pods.
 func TestStartupWaitsForKubelet(t *testing.T) {
 	store, dir := reserved(t, "10.0.0.2", "10.0.0.3")
-	socket := socketIn(t)
+	socket := socketPath(t)
 	asked := 0
 	serve(t, socket, func(context.Context) ([][]byte, error) {
 		if asked++; asked < 3 {
@@ -128,14 +127,14 @@ func TestStartupWaitsForKubelet(t *testing.T) {
 		t.Errorf("got %v and error %v", report.Counts(), err)
 	}
 	if !exists(t, filepath.Join(dir, "10.0.0.2")) || exists(t, filepath.Join(dir, "10.0.0.3")) {
-		t.Error("the leak is still there, or the live address is not")
+		t.Error("the leak is still reserved, or the live address is not")
 	}
 }
 
-// Kubelet says that a pod failed before it has ended its containers and sandbox:
-// until then the pod is live.
+// Kubelet reports that a pod failed before its containers and sandbox have ended. Until then
+// the pod is live.
 //
-// Guard: [kubepod.Convert] looks at the containers and the sandbox.
+// Guard: [kubepod.Convert] checks the containers and the sandbox.
 func TestHazard13KubeletFailsAPodBeforeItEnds(t *testing.T) {
 	hourAgo := ago(time.Hour)
 	evicted := running("evicted")
@@ -153,8 +152,8 @@ func TestHazard13KubeletFailsAPodBeforeItEnds(t *testing.T) {
 			{Type: corev1.PodReady, Status: corev1.ConditionFalse, LastTransitionTime: hourAgo},
 			{Type: "PodReadyToStartContainers", Status: corev1.ConditionTrue, LastTransitionTime: hourAgo},
 		}
-		socket := socketIn(t)
-		serve(t, socket, says(t, evicted))
+		socket := socketPath(t)
+		serve(t, socket, list(t, evicted))
 		report, err := reconciler(t, store, made(kubelet.New(socket, kubelet.Options{}))).Reconcile(t.Context())
 		if err != nil || report.Reservations[0].Verdict != gc.Starting {
 			t.Errorf("%s: got %v and error %v, want %v", row.reason, report.Reservations[0].Verdict, err, gc.Starting)

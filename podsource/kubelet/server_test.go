@@ -23,7 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// made is a source of which nothing is wrong.
+// made returns s, and panics on an error.
 func made(s *kubelet.Source, err error) *kubelet.Source {
 	if err != nil {
 		panic(err)
@@ -31,15 +31,14 @@ func made(s *kubelet.Source, err error) *kubelet.Source {
 	return s
 }
 
-// answer is what a kubelet says to ListPods.
+// An answer answers ListPods.
 type answer func(context.Context) ([][]byte, error)
 
-// A server is a kubelet's Pods API with a say of the test. Its messages are what
-// the generated code of k8s.io/kubelet makes of them: podsource/kubelet/servertest
-// has that.
+// A server serves kubelet's Pods API with an answer of the test. The generated code of
+// k8s.io/kubelet is used in podsource/kubelet/servertest.
 type server struct{ answer answer }
 
-// A wire is a codec that takes and gives messages as they are.
+// A wire is a codec for messages that are encoded already.
 type wire struct{}
 
 func (wire) Name() string                  { return "proto" }
@@ -69,7 +68,7 @@ func (s server) listPods(ctx context.Context, read func(any) error) (any, error)
 	return response, nil
 }
 
-// pods is the service as k8s.io/kubelet describes it.
+// pods describes the service, like the generated code of k8s.io/kubelet.
 var pods = grpc.ServiceDesc{
 	ServiceName: "v1alpha1.Pods",
 	HandlerType: (*any)(nil),
@@ -81,8 +80,8 @@ var pods = grpc.ServiceDesc{
 	}},
 }
 
-// serve serves a on the socket until the test or the returned function ends it.
-// As after a kubelet that was killed, the file of the socket stays.
+// serve serves a on the socket until the end of the test, or a call of stop. The file of the
+// socket stays, as after a kubelet that was killed.
 func serve(t testing.TB, socket string, a answer) (stop func()) {
 	t.Helper()
 	return serveGRPC(t, socket, func(g *grpc.Server) { g.RegisterService(&pods, server{answer: a}) })
@@ -120,11 +119,11 @@ func listen(t testing.TB, socket string) net.Listener {
 	return l
 }
 
-// socketIn returns a path that is short enough for a socket's.
-func socketIn(t testing.TB) string { return filepath.Join(t.TempDir(), "s") }
+// socketPath returns a path that is short enough for a socket.
+func socketPath(t testing.TB) string { return filepath.Join(t.TempDir(), "s") }
 
-// says answers with these pods.
-func says(t testing.TB, pods ...*corev1.Pod) answer {
+// list returns an answer with these pods.
+func list(t testing.TB, pods ...*corev1.Pod) answer {
 	texts := marshal(t, pods...)
 	return func(context.Context) ([][]byte, error) { return texts, nil }
 }
@@ -143,7 +142,7 @@ func marshal(t testing.TB, pods ...*corev1.Pod) (texts [][]byte) {
 
 func fails(err error) answer { return func(context.Context) ([][]byte, error) { return nil, err } }
 
-// hangs answers when the caller has gone, and tells when it began.
+// hangs returns an answer that sends on began, and returns when the call is cancelled.
 func hangs(began chan<- struct{}) answer {
 	return func(ctx context.Context) ([][]byte, error) {
 		began <- struct{}{}
@@ -152,14 +151,14 @@ func hangs(began chan<- struct{}) answer {
 	}
 }
 
-// begun is when the pods here were started.
+// begun is the start of the pods.
 var begun = time.Now().Add(-72 * time.Hour).Truncate(time.Second)
 
 func ago(d time.Duration) metav1.Time {
 	return metav1.Time{Time: time.Now().Add(-d).Truncate(time.Second)}
 }
 
-// running is a pod that runs with these addresses.
+// running returns a running pod with these addresses.
 func running(name string, ips ...string) *corev1.Pod {
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-of-" + name)},
@@ -172,7 +171,7 @@ func running(name string, ips ...string) *corev1.Pod {
 	return p
 }
 
-// big makes a pod of some 30 kB, with the environment of a service mesh.
+// big gives a pod a size of about 30 kB, like one with the environment of a service mesh.
 func big(p *corev1.Pod) *corev1.Pod {
 	for i := range 200 {
 		p.Spec.Containers[0].Env = append(p.Spec.Containers[0].Env,
@@ -181,8 +180,8 @@ func big(p *corev1.Pod) *corev1.Pod {
 	return p
 }
 
-// noGoroutineLeft waits until no goroutine of a client is there any more. A call
-// that returned has closed its connection, and its goroutines see that soon.
+// noGoroutineLeft waits until all goroutines of clients have ended. This is soon after a call,
+// which closes its connection before it returns.
 func noGoroutineLeft(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -23,7 +23,7 @@ import (
 // (--root-dir=/var/lib/kubelet) serves its Pods API.
 const DefaultSocket = "/var/lib/kubelet/pods-api/pods-api.sock"
 
-// What the zero Options stand for.
+// The values of zero Options.
 const (
 	DefaultTimeout  = 10 * time.Second
 	DefaultMaxBytes = 256 << 20
@@ -40,16 +40,15 @@ type Options struct {
 	MaxBytes int
 }
 
-// A Source asks kubelet for its pods. It keeps no connection and no goroutine
-// from one question to the next, so there is nothing to close, and kubelet may be
-// restarted in between. Make it with [New].
+// A Source asks kubelet for its pods. It keeps no connection and no goroutine between two
+// calls, so it has no Close, and kubelet may restart in between. Make it with [New].
 type Source struct {
 	socket string
 	opts   Options
 }
 
-// maxSocket is how long the path of a unix socket may be (Linux, unix(7): 108 bytes
-// with the one that ends it).
+// maxSocket is the maximum length of the path of a unix socket (Linux, unix(7): 108 bytes
+// with the terminating null byte).
 const maxSocket = 107
 
 // New returns a source for the kubelet at the given unix socket, an absolute path; "" is
@@ -63,7 +62,7 @@ func New(socket string, opts Options) (*Source, error) {
 	case !path.IsAbs(socket):
 		errs = append(errs, fmt.Errorf("the socket %q is not an absolute path", socket))
 	case len(socket) > maxSocket:
-		errs = append(errs, fmt.Errorf("the path of the socket has %d bytes, and no socket's may have more than %d: %s", len(socket), maxSocket, socket))
+		errs = append(errs, fmt.Errorf("the path of the socket has %d bytes; it must not have more than %d: %s", len(socket), maxSocket, socket))
 	}
 	if opts.Timeout < 0 {
 		errs = append(errs, fmt.Errorf("Options.Timeout is %v; it must not be negative", opts.Timeout))
@@ -113,13 +112,13 @@ func (s *Source) ask(outer context.Context) ([]podsource.Pod, error) {
 	case err == nil:
 		return decode(answer)
 	case outer.Err() != nil:
-		return nil, outer.Err() // the status of a call does not wrap it
+		return nil, outer.Err() // a gRPC status does not wrap the error of the context
 	}
 	return nil, err
 }
 
-// list makes one connection and one call. gRPC would dial by itself, and again,
-// and would put the reason why it could not into words alone.
+// list makes one connection and one call. If gRPC dialed itself, it would retry, and its
+// error would not wrap that of the connection.
 func (s *Source) list(ctx context.Context) ([][]byte, error) {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", s.socket)
 	if err != nil {
@@ -130,7 +129,7 @@ func (s *Source) list(ctx context.Context) ([][]byte, error) {
 	client, err := grpc.NewClient("passthrough:///localhost",
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
-			if dialed.Swap(true) { // a server that goes away makes gRPC dial again
+			if dialed.Swap(true) { // gRPC dials again when a server closes the connection
 				return nil, errors.New("the connection was lost")
 			}
 			return conn, nil
@@ -140,7 +139,7 @@ func (s *Source) list(ctx context.Context) ([][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer client.Close() //nolint:errcheck // there is nothing to lose
+	defer client.Close() //nolint:errcheck // nothing was written
 	var pods [][]byte
 	if err := client.Invoke(ctx, listPods, nil, &pods, grpc.ForceCodec(wire{})); err != nil {
 		return nil, explainCall(err)
@@ -148,7 +147,7 @@ func (s *Source) list(ctx context.Context) ([][]byte, error) {
 	return pods, nil
 }
 
-// decode makes pods of what kubelet answered: each is a marshalled v1.Pod.
+// decode converts the answer of kubelet, in which each pod is a marshalled v1.Pod.
 func decode(answer [][]byte) ([]podsource.Pod, error) {
 	pods := make([]podsource.Pod, 0, len(answer))
 	for i, text := range answer {
@@ -156,8 +155,8 @@ func decode(answer [][]byte) ([]podsource.Pod, error) {
 		if err := object.Unmarshal(text); err != nil {
 			return nil, fmt.Errorf("pod %d of %d can't be read: %w", i+1, len(answer), err)
 		}
-		// Kubelet puts the status as it is now into the object as it got it
-		// from the API server. The managed fields tell of the old status.
+		// Kubelet puts its current status into the object from the API server. The
+		// managed fields are about the old status.
 		object.ManagedFields = nil
 		pod, err := kubepod.Convert(&object)
 		if err != nil {

@@ -27,16 +27,16 @@ import (
 
 var equal = cmp.Options{cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateApproxTime(0)}
 
-// silent reports whether an answer is what must come beside an error: who does
-// not answer, and nothing else.
-func silent(a podsource.Answer) bool {
+// nameOnly reports whether an answer has nothing but the name of its source, as required
+// beside an error.
+func nameOnly(a podsource.Answer) bool {
 	return cmp.Equal(podsource.Answer{Source: "kubelet"}, a, equal)
 }
 
 func TestPods(t *testing.T) {
 	static := running("etcd-node1", "10.0.0.9")
 	static.Annotations = map[string]string{"kubernetes.io/config.source": "file", "kubernetes.io/config.hash": "1"}
-	static.Status.StartTime = nil // there is no status of it yet
+	static.Status.StartTime = nil // it has no status yet
 	agent := running("agent", "192.0.2.1")
 	agent.Spec.HostNetwork = true
 	done := running("job", "10.0.0.3")
@@ -45,15 +45,15 @@ func TestPods(t *testing.T) {
 	done.Status.ContainerStatuses = []corev1.ContainerStatus{{
 		State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{FinishedAt: ended}},
 	}}
-	// Evicted a moment ago. What the API server knew last is an hour old.
+	// It has just been evicted. The status in the API server is an hour old.
 	evicted := running("evicted")
 	evicted.Status.Phase, evicted.Status.Reason = corev1.PodFailed, "Evicted"
 	evicted.Status.ContainerStatuses = make([]corev1.ContainerStatus, 1)
 	hourAgo := ago(time.Hour)
 	evicted.ManagedFields = []metav1.ManagedFieldsEntry{{Subresource: "status", Time: &hourAgo}}
 
-	socket := socketIn(t)
-	serve(t, socket, says(t, running("web", "10.0.0.2", "fd00::2"), running("new"), static, agent, done, evicted))
+	socket := socketPath(t)
+	serve(t, socket, list(t, running("web", "10.0.0.2", "fd00::2"), running("new"), static, agent, done, evicted))
 	got, err := made(kubelet.New(socket, kubelet.Options{})).Pods(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -73,7 +73,7 @@ func TestPods(t *testing.T) {
 		pod("etcd-node1", never, never, "10.0.0.9"),
 		pod("agent", begun, never),
 		pod("job", begun, ended.Time, "10.0.0.3"),
-		pod("evicted", begun, never), // its end is not known: its managed fields tell of an earlier status
+		pod("evicted", begun, never), // its end is unknown: its managed fields are about an earlier status
 	}
 	want[3].HostNetwork = true
 	want[5].Finished = true
@@ -84,10 +84,10 @@ func TestPods(t *testing.T) {
 }
 
 func TestNoPods(t *testing.T) {
-	socket := socketIn(t)
-	serve(t, socket, says(t))
+	socket := socketPath(t)
+	serve(t, socket, list(t))
 	if got, err := made(kubelet.New(socket, kubelet.Options{})).Pods(t.Context()); len(got.Pods) != 0 || got.Authoritative || err != nil {
-		t.Errorf("what an empty list means is the caller's to judge (R9): got %v, %v", got, err)
+		t.Errorf("an empty list is no error of the source, the caller decides (R9): got %v, %v", got, err)
 	}
 }
 
@@ -95,26 +95,26 @@ func TestErrors(t *testing.T) {
 	for _, row := range []struct {
 		reason   string
 		err      error
-		want     error // of the two kinds below, or nil for neither
+		want     error // one of the two kinds below, or nil for neither
 		says     string
 		fallback bool
 	}{
-		{reason: "it has just been started", err: status.Error(codes.FailedPrecondition, "Kubelet is initializing"),
+		{reason: "it has just started", err: status.Error(codes.FailedPrecondition, "Kubelet is initializing"),
 			want: podsource.ErrIncomplete, says: "Kubelet is initializing"},
-		{reason: "it is going down", err: status.Error(codes.Unavailable, "draining"), want: podsource.ErrIncomplete, says: "restarted?"},
-		{reason: "too many callers", err: status.Error(codes.ResourceExhausted, "rejected by rate limit"), want: podsource.ErrIncomplete, says: "how often"},
-		{reason: "its clock is faster", err: status.Error(codes.DeadlineExceeded, "late"), want: podsource.ErrIncomplete, says: "Options.Timeout"},
-		{reason: "this version has no such call", err: status.Error(codes.Unimplemented, "method ListPods not implemented"),
+		{reason: "it is shutting down", err: status.Error(codes.Unavailable, "draining"), want: podsource.ErrIncomplete, says: "restarted?"},
+		{reason: "too many callers", err: status.Error(codes.ResourceExhausted, "rejected by rate limit"), want: podsource.ErrIncomplete, says: "rate of calls"},
+		{reason: "the server's clock is faster", err: status.Error(codes.DeadlineExceeded, "late"), want: podsource.ErrIncomplete, says: "Options.Timeout"},
+		{reason: "this version does not have the method", err: status.Error(codes.Unimplemented, "method ListPods not implemented"),
 			want: podsource.ErrNotHere, says: "does not serve the Pods API", fallback: true},
 		{reason: "a pod that it can't marshal", err: status.Error(codes.Internal, "failed to marshal pod"), says: "failed to marshal pod"},
-		{reason: "not for us", err: status.Error(codes.PermissionDenied, "no"), says: "PermissionDenied"},
-		{reason: "something else", err: errors.New("disk on fire"), says: "disk on fire"},
+		{reason: "permission denied", err: status.Error(codes.PermissionDenied, "no"), says: "PermissionDenied"},
+		{reason: "another error", err: errors.New("disk failure"), says: "disk failure"},
 	} {
-		socket := socketIn(t)
+		socket := socketPath(t)
 		serve(t, socket, fails(row.err))
 		source := made(kubelet.New(socket, kubelet.Options{}))
 		got, err := source.Pods(t.Context())
-		if !silent(got) || err == nil {
+		if !nameOnly(got) || err == nil {
 			t.Errorf("%s: got %v, %v", row.reason, got, err)
 			continue
 		}
@@ -124,7 +124,7 @@ func TestErrors(t *testing.T) {
 			}
 		}
 		if !strings.Contains(err.Error(), row.says) || !strings.Contains(err.Error(), socket) {
-			t.Errorf("%s: %q does not say %q and where", row.reason, err, row.says)
+			t.Errorf("%s: %q lacks %q or the socket", row.reason, err, row.says)
 		}
 		got, err = podsource.Fallback(source, podsource.Static{{UID: "1"}}).Pods(t.Context())
 		if asked := err == nil && len(got.Pods) == 1; asked != row.fallback {
@@ -133,15 +133,14 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestNotServed: what a node without the Pods API answers makes Fallback ask the
-// second source.
+// TestNotServed: Fallback uses the second source on a node without the Pods API.
 func TestNotServed(t *testing.T) {
-	missing := socketIn(t)
-	other := socketIn(t)
+	missing := socketPath(t)
+	other := socketPath(t)
 	serveGRPC(t, other, func(*grpc.Server) {})
 	for _, row := range []struct{ reason, socket string }{
 		{"an older kubelet: no socket", missing},
-		{"nor a directory for it", missing + "/s"},
+		{"an older kubelet: no directory for the socket", missing + "/s"},
 		{"a gRPC server without the service", other},
 	} {
 		source := made(kubelet.New(row.socket, kubelet.Options{}))
@@ -155,10 +154,9 @@ func TestNotServed(t *testing.T) {
 	}
 }
 
-// TestRestart: from one question to the next kubelet may be away, and the source
-// finds it again.
+// TestRestart: a source survives a restart of kubelet.
 func TestRestart(t *testing.T) {
-	socket := socketIn(t)
+	socket := socketPath(t)
 	source := made(kubelet.New(socket, kubelet.Options{}))
 	ask := func(reason string, want error) {
 		t.Helper()
@@ -168,10 +166,10 @@ func TestRestart(t *testing.T) {
 		}
 	}
 	ask("before its first start", podsource.ErrNotHere)
-	stop := serve(t, socket, says(t, running("web", "10.0.0.2")))
+	stop := serve(t, socket, list(t, running("web", "10.0.0.2")))
 	ask("up", nil)
 	stop()
-	ask("killed: the file is there, and nobody listens", podsource.ErrIncomplete)
+	ask("killed: the file exists, and nothing listens", podsource.ErrIncomplete)
 	if err := os.Remove(socket); err != nil {
 		t.Fatal(err)
 	}
@@ -182,18 +180,18 @@ func TestRestart(t *testing.T) {
 		<-began
 		stop()
 	}()
-	ask("killed while it answers", podsource.ErrIncomplete)
+	ask("killed during a call", podsource.ErrIncomplete)
 	if err := os.Remove(socket); err != nil {
 		t.Fatal(err)
 	}
 
-	serve(t, socket, says(t, running("web", "10.0.0.2")))
+	serve(t, socket, list(t, running("web", "10.0.0.2")))
 	ask("up again", nil)
 }
 
-// TestClosedAtOnce: a server that accepts and goes away.
+// TestClosedAtOnce: a server accepts a connection, and closes it.
 func TestClosedAtOnce(t *testing.T) {
-	socket := socketIn(t)
+	socket := socketPath(t)
 	l := listen(t, socket)
 	done := make(chan struct{})
 	t.Cleanup(func() { l.Close(); <-done })
@@ -204,7 +202,7 @@ func TestClosedAtOnce(t *testing.T) {
 			if err != nil {
 				return
 			}
-			c.Close() //nolint:errcheck // that is all this server does
+			c.Close() //nolint:errcheck // the server does nothing else
 		}
 	}()
 	if _, err := made(kubelet.New(socket, kubelet.Options{})).Pods(t.Context()); !errors.Is(err, podsource.ErrIncomplete) {
@@ -212,12 +210,12 @@ func TestClosedAtOnce(t *testing.T) {
 	}
 }
 
-// TestGoingAway: a server that goes away before it takes the call. gRPC would
-// dial once more, and has one connection only.
-func TestGoingAway(t *testing.T) {
+// TestGoAway: a server shuts down before it accepts the call. gRPC dials again, but there is
+// only one connection.
+func TestGoAway(t *testing.T) {
 	settings := []byte{0, 0, 0, 4, 0, 0, 0, 0, 0} // HTTP/2 frames, RFC 9113: SETTINGS, and
 	goAway := append([]byte{0, 0, 8, 7, 0}, make([]byte, 12)...)
-	socket := socketIn(t)
+	socket := socketPath(t)
 	l := listen(t, socket)
 	done := make(chan struct{})
 	t.Cleanup(func() { l.Close(); <-done })
@@ -250,9 +248,9 @@ func TestLargeAnswer(t *testing.T) {
 	}
 	t.Logf("%d pods of %d kB each, %d MB in all", len(texts), len(texts[0])/1000, bytes/1e6)
 	if bytes < 5*4<<20 {
-		t.Fatalf("%d bytes are no large answer", bytes)
+		t.Fatalf("an answer of %d bytes is not large", bytes)
 	}
-	socket := socketIn(t)
+	socket := socketPath(t)
 	serve(t, socket, func(context.Context) ([][]byte, error) { return texts, nil })
 
 	got, err := made(kubelet.New(socket, kubelet.Options{Timeout: time.Minute})).Pods(t.Context())
@@ -265,18 +263,18 @@ func TestLargeAnswer(t *testing.T) {
 
 	_, err = made(kubelet.New(socket, kubelet.Options{Timeout: time.Minute, MaxBytes: bytes})).Pods(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "raise Options.MaxBytes") || errors.Is(err, podsource.ErrIncomplete) {
-		t.Errorf("got %v, want an error that says what to raise: waiting does not help", err)
+		t.Errorf("got %v, want an error that names the option, and is not ErrIncomplete", err)
 	}
 }
 
-// TestHanging: whatever hangs, the context ends the call, or the timeout does.
+// TestHanging: the context and the timeout end a call, wherever the server hangs.
 func TestHanging(t *testing.T) {
 	for _, row := range []struct {
 		reason string
 		serve  func(t *testing.T, socket string, began chan struct{})
 	}{
 		{"it never answers", func(t *testing.T, socket string, began chan struct{}) { serve(t, socket, hangs(began)) }},
-		{"it accepts and says nothing", func(t *testing.T, socket string, began chan struct{}) {
+		{"it accepts and does not reply", func(t *testing.T, socket string, began chan struct{}) {
 			l := listen(t, socket)
 			t.Cleanup(func() { l.Close() })
 			go func() {
@@ -290,14 +288,14 @@ func TestHanging(t *testing.T) {
 				}
 			}()
 		}},
-		{"it does not even accept", func(t *testing.T, socket string, began chan struct{}) {
+		{"it does not accept", func(t *testing.T, socket string, began chan struct{}) {
 			l := listen(t, socket)
 			t.Cleanup(func() { l.Close() })
 			go func() { began <- struct{}{}; began <- struct{}{} }()
 		}},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
-			socket, began := socketIn(t), make(chan struct{}, 2)
+			socket, began := socketPath(t), make(chan struct{}, 2)
 			row.serve(t, socket, began)
 
 			ctx, cancel := context.WithCancel(t.Context())
@@ -309,7 +307,7 @@ func TestHanging(t *testing.T) {
 
 			_, err = made(kubelet.New(socket, kubelet.Options{Timeout: 50 * time.Millisecond})).Pods(t.Context())
 			if !errors.Is(err, podsource.ErrIncomplete) || !strings.Contains(err.Error(), "Options.Timeout") {
-				t.Errorf("got %v, want %v that says which timeout", err, podsource.ErrIncomplete)
+				t.Errorf("got %v, want %v that names the option", err, podsource.ErrIncomplete)
 			}
 		})
 		noGoroutineLeft(t)
@@ -317,9 +315,9 @@ func TestHanging(t *testing.T) {
 }
 
 func TestNothingIsLeft(t *testing.T) {
-	t.Run("asked", func(t *testing.T) {
-		socket := socketIn(t)
-		serve(t, socket, says(t, running("web", "10.0.0.2")))
+	t.Run("20 calls", func(t *testing.T) {
+		socket := socketPath(t)
+		serve(t, socket, list(t, running("web", "10.0.0.2")))
 		source := made(kubelet.New(socket, kubelet.Options{}))
 		for range 20 {
 			if _, err := source.Pods(t.Context()); err != nil {
@@ -330,10 +328,10 @@ func TestNothingIsLeft(t *testing.T) {
 	noGoroutineLeft(t)
 }
 
-// R2: one pod that can't be read is an error of the whole answer.
+// R2: one pod that can't be read makes the whole answer an error.
 //
 // Guard: [decode] and [parseResponse] leave out no pod.
-func TestHazard07GarbageInTheAnswer(t *testing.T) {
+func TestHazard07PodThatCantBeRead(t *testing.T) {
 	good := marshal(t, running("web", "10.0.0.2"))[0]
 	notAnAddress := running("db", "10.0.0.300")
 	for _, row := range []struct {
@@ -341,29 +339,29 @@ func TestHazard07GarbageInTheAnswer(t *testing.T) {
 		text   []byte
 		want   string
 	}{
-		{"nothing at all decodes to a pod without a name", nil, "pod 2 of 3: "},
+		{"no bytes, which decode to a pod without a name", nil, "pod 2 of 3: "},
 		{"no protobuf", []byte("web"), "pod 2 of 3 can't be read: "},
-		{"cut short", good[:len(good)-1], "pod 2 of 3"},
-		{"a pod with an address that is none", marshal(t, notAnAddress)[0], "pod 2 of 3: pod default/db (UID uid-of-db): "},
+		{"truncated", good[:len(good)-1], "pod 2 of 3"},
+		{"a pod with an invalid address", marshal(t, notAnAddress)[0], "pod 2 of 3: pod default/db (UID uid-of-db): "},
 	} {
-		socket := socketIn(t)
+		socket := socketPath(t)
 		serve(t, socket, func(context.Context) ([][]byte, error) { return [][]byte{good, row.text, good}, nil })
 		got, err := made(kubelet.New(socket, kubelet.Options{})).Pods(t.Context())
-		if !silent(got) || err == nil || !strings.Contains(err.Error(), row.want) {
-			t.Errorf("%s: got %d pods, and error %v does not say %q", row.reason, len(got.Pods), err, row.want)
+		if !nameOnly(got) || err == nil || !strings.Contains(err.Error(), row.want) {
+			t.Errorf("%s: got %d pods, and error %v, want one that says %q", row.reason, len(got.Pods), err, row.want)
 		}
 	}
 }
 
-// What a tenant wrote into an annotation is no error of the whole answer: its pod
-// may hold more than is known.
+// An annotation that can't be read is no error, since a tenant may have written it. Its pod
+// may hold more addresses than known.
 //
-// Guard: [kubepod.Convert] marks the pod, and [Source.Pods] names it.
+// Guard: [kubepod.Convert] sets MoreIPs, and the note of [Source.Pods] names the pod.
 func TestHazard67GarbageInTheAnnotation(t *testing.T) {
 	garbage := running("db", "10.0.0.3")
 	garbage.Annotations = map[string]string{"k8s.v1.cni.cncf.io/network-status": "?"}
-	socket := socketIn(t)
-	serve(t, socket, says(t, running("web", "10.0.0.2"), garbage))
+	socket := socketPath(t)
+	serve(t, socket, list(t, running("web", "10.0.0.2"), garbage))
 	got, err := made(kubelet.New(socket, kubelet.Options{})).Pods(t.Context())
 	if err != nil || len(got.Pods) != 2 || got.Pods[0].MoreIPs || !got.Pods[1].MoreIPs || !strings.Contains(got.Note, "default/db") {
 		t.Errorf("got %+v, %v", got, err)

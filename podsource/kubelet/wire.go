@@ -9,9 +9,9 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Of the Pods API one method is called. Its request has no field and its response
-// one, so they are read and written here: the generated code is in k8s.io/kubelet,
-// which would set the versions of the API's types in every agent.
+// This package calls one method of the Pods API. The request has no field and the response
+// has one, so they are encoded here. The generated code is in k8s.io/kubelet, which would
+// determine the versions of the API's types in every agent.
 //
 //	rpc ListPods(ListPodsRequest) returns (ListPodsResponse) {}
 //	message ListPodsRequest {}
@@ -21,10 +21,10 @@ const (
 	podsField = 1
 )
 
-// wire is the codec of that call: a request is nil, a response a *[][]byte.
+// wire is the codec of that call. A request is nil, and a response is a *[][]byte.
 type wire struct{}
 
-// Name is that of gRPC's own codec, as it is part of the content type.
+// Name returns the name of gRPC's own codec, since it is part of the content type.
 func (wire) Name() string { return "proto" }
 
 func (wire) Marshal(request any) ([]byte, error) {
@@ -44,9 +44,8 @@ func (wire) Unmarshal(message []byte, response any) error {
 	return err
 }
 
-// parseResponse returns the pods of a ListPodsResponse, each marshalled. What is
-// not in the message as it is known here is an error, where generated code would
-// skip it: it may say that these are not all pods.
+// parseResponse returns the pods of a ListPodsResponse, each marshalled. An unknown field is
+// an error, since it may mean that these are not all pods. Generated code would skip it.
 func parseResponse(message []byte) ([][]byte, error) {
 	var pods [][]byte
 	for rest := message; len(rest) > 0; {
@@ -62,7 +61,7 @@ func parseResponse(message []byte) ([][]byte, error) {
 		if n < 0 {
 			return nil, fmt.Errorf("pod %d: %w", len(pods)+1, protowire.ParseError(n))
 		}
-		pods = append(pods, bytes.Clone(pod)) // the message is gRPC's
+		pods = append(pods, bytes.Clone(pod)) // gRPC reuses the message
 		rest = rest[n:]
 	}
 	return pods, nil

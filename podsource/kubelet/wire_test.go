@@ -9,8 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestParseResponse: all pods or an error (R2). A pod that is left out costs it
-// its address.
+// TestParseResponse: all pods or an error (R2). A pod that is left out loses its address.
 func TestParseResponse(t *testing.T) {
 	for _, row := range []struct {
 		reason  string
@@ -20,16 +19,16 @@ func TestParseResponse(t *testing.T) {
 	}{
 		{"no pod", "", nil, ""},
 		{"two pods", "\x0a\x01a\x0a\x02bc", []string{"a", "bc"}, ""},
-		{"a pod without a byte is a pod, which Convert refuses", "\x0a\x00\x0a\x01a", []string{"", "a"}, ""},
-		{"a length in more bytes than it needs", "\x0a\x81\x00a", []string{"a"}, ""},
-		{"a new field of bytes, such as the token of a next page", "\x0a\x01a\x12\x01b", nil, "field 2 of wire type 2"},
-		{"a new field that is a number", "\x18\x01\x0a\x01a", nil, "field 3 of wire type 0"},
-		{"the known field of another type", "\x08\x01", nil, "field 1 of wire type 0"},
-		{"a group of it", "\x0b\x0c", nil, "field 1 of wire type 3"},
+		{"an empty pod, for which Convert returns an error", "\x0a\x00\x0a\x01a", []string{"", "a"}, ""},
+		{"a length with more bytes than necessary", "\x0a\x81\x00a", []string{"a"}, ""},
+		{"an unknown field of bytes, such as the token of the next page", "\x0a\x01a\x12\x01b", nil, "field 2 of wire type 2"},
+		{"an unknown field with a number", "\x18\x01\x0a\x01a", nil, "field 3 of wire type 0"},
+		{"the known field with another type", "\x08\x01", nil, "field 1 of wire type 0"},
+		{"the known field as a group", "\x0b\x0c", nil, "field 1 of wire type 3"},
 		{"field 0", "\x02\x01a", nil, "after 0 bytes and 0 pods"},
 		{"a length beyond the end", "\x0a\x01a\x0a\x03bc", nil, "pod 2: "},
 		{"no length", "\x0a\x01a\x0a", nil, "pod 2: "},
-		{"half a tag", "\x0a\x01a\x8a", nil, "after 3 bytes and 1 pods"},
+		{"a truncated tag", "\x0a\x01a\x8a", nil, "after 3 bytes and 1 pods"},
 		{"a length of 2^63 bytes", "\x0a\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01", nil, "pod 1: "},
 	} {
 		pods, err := parseResponse([]byte(row.message))

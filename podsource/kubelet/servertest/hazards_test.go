@@ -12,28 +12,28 @@ import (
 	kubetypes "k8s.io/kubernetes/pkg/kubelet/types"
 )
 
-// hourAgo is a time as the API has it.
+// hourAgo returns the time an hour ago, in whole seconds like times of the API.
 func hourAgo() *metav1.Time {
 	return &metav1.Time{Time: time.Now().Add(-time.Hour).Truncate(time.Second)}
 }
 
-// ended are the statuses of a container that ended an hour ago.
+// ended returns the status of a container that ended an hour ago.
 func ended() []corev1.ContainerStatus {
 	return []corev1.ContainerStatus{{
 		Name: "main", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{FinishedAt: *hourAgo()}},
 	}}
 }
 
-// Kubelet writes of a pod that it rejects a phase and a reason, and keeps the rest:
-// it may have run until then.
+// When kubelet rejects a pod, it writes a phase and a reason, and keeps the rest of the
+// status. The pod may have run until then.
 //
-// Guard: [decode] takes out the managed fields, and [kubepod.Convert] does not take
-// the start for the end.
+// Guard: [decode] removes the managed fields, and [kubepod.Convert] does not use the start as
+// the end.
 func TestHazard56RejectedWhileItRuns(t *testing.T) {
 	n := newNode(t, pods.DefaultQPS, pods.DefaultBurstTokens)
-	rejected := n.add("rejected", nil) // as rejectPod writes it
+	rejected := n.add("rejected", nil) // like kubelet's rejectPod
 	n.report(rejected, corev1.PodStatus{Phase: corev1.PodFailed, Reason: "OutOfcpu", Message: "Pod was rejected: Node didn't have enough resource"})
-	// The same of a kubelet that was restarted, and finds that the pod runs.
+	// The same after a restart of kubelet, while the pod runs.
 	start := hourAgo()
 	ran := n.add("ran", func(p *corev1.Pod) {
 		p.Status = corev1.PodStatus{Phase: corev1.PodRunning, StartTime: start}
@@ -43,17 +43,16 @@ func TestHazard56RejectedWhileItRuns(t *testing.T) {
 	n.ready()
 	got := n.list()
 	if p := got["rejected"]; !p.Finished || !p.FinishedAt.IsZero() {
-		t.Errorf("whether it ran before it was rejected is not said (hazard 31): got %+v", p)
+		t.Errorf("it may have run before it was rejected (hazard 31): got %+v", p)
 	}
 	if p := got["ran"]; !p.Finished || !p.FinishedAt.IsZero() || !p.StartedAt.Equal(start.Time) {
-		t.Errorf("it ran since its start, and nothing says when its containers end: got %+v", p)
+		t.Errorf("it runs since its start, and the end of its containers is unknown: got %+v", p)
 	}
 }
 
-// Kubelet has not stopped the sandbox of a pod yet, all containers of which have
-// ended.
+// All containers of a pod have ended, and kubelet has not stopped its sandbox yet.
 //
-// Guard: [kubepod.Convert] takes the word of the condition for the containers'.
+// Guard: [kubepod.Convert] uses the condition rather than the statuses of the containers.
 func TestHazard57SandboxStillUp(t *testing.T) {
 	n := newNode(t, pods.DefaultQPS, pods.DefaultBurstTokens)
 	for name, up := range map[string]corev1.ConditionStatus{"up": corev1.ConditionTrue, "gone": corev1.ConditionFalse} {
@@ -71,9 +70,9 @@ func TestHazard57SandboxStillUp(t *testing.T) {
 	}
 }
 
-// What a tenant wrote into an annotation makes kubelet's whole list no error.
+// An annotation that can't be read is no error, since a tenant may have written it.
 //
-// Guard: [kubepod.Convert] marks the pod, and [Source.Pods] names it.
+// Guard: [kubepod.Convert] sets MoreIPs, and the note of [Source.Pods] names the pod.
 func TestHazard67GarbageInTheAnnotation(t *testing.T) {
 	n := newNode(t, pods.DefaultQPS, pods.DefaultBurstTokens)
 	n.add("web", nil)
@@ -87,10 +86,10 @@ func TestHazard67GarbageInTheAnnotation(t *testing.T) {
 	}
 }
 
-// A kubelet that was restarted gives a static pod a new start, and keeps that of one
-// from the API server.
+// A kubelet that restarts gives a static pod a new start, and keeps the start of a pod from
+// the API server.
 //
-// Guard: [kubepod.Convert] gives no start for a static pod.
+// Guard: [kubepod.Convert] sets no start for a static pod.
 func TestHazard76StaticPodAfterAKubeletRestart(t *testing.T) {
 	n := newNode(t, pods.DefaultQPS, pods.DefaultBurstTokens)
 	of := func(source string) func(*corev1.Pod) {
@@ -103,10 +102,10 @@ func TestHazard76StaticPodAfterAKubeletRestart(t *testing.T) {
 	got := n.list()
 	for _, name := range []string{"file", "url"} {
 		if p, ok := got[name]; !ok || !p.StartedAt.IsZero() {
-			t.Errorf("%s: kubelet started it anew, and its sandbox may be older: got %+v", name, p)
+			t.Errorf("%s: its sandbox may be older than kubelet's start: got %+v", name, p)
 		}
 	}
 	if p := got["api"]; p.StartedAt.IsZero() {
-		t.Errorf("kubelet says when it was started: got %+v", p)
+		t.Errorf("kubelet reports its start: got %+v", p)
 	}
 }

@@ -31,7 +31,7 @@ import (
 	kubetypes "k8s.io/kubernetes/pkg/kubelet/types"
 )
 
-// A node is what of a kubelet answers for its pods.
+// A node has the parts of kubelet that serve its pods.
 type node struct {
 	t       *testing.T
 	sources config.SourcesReady
@@ -40,16 +40,15 @@ type node struct {
 	source  *kubelet.Source
 }
 
-// quiet stands for the parts of kubelet that the status manager tells of what it
-// does.
+// quiet implements the interfaces that the status manager calls.
 type quiet struct{}
 
 func (quiet) PodCouldHaveRunningContainers(*corev1.Pod) bool { return true }
 func (quiet) RecordStatusUpdated(klog.Logger, *corev1.Pod)   {}
 func (quiet) DeletePodStartupState(types.UID)                {}
 
-// newNode serves the Pods API as kubelet does, and knows none of its sources of
-// pods yet.
+// newNode serves the Pods API as kubelet does, before any of kubelet's sources of pods is
+// ready.
 func newNode(t *testing.T, limit rate.Limit, burst int) *node {
 	t.Helper()
 	n := &node{t: t, pods: kubeletpod.NewBasicPodManager()}
@@ -85,7 +84,7 @@ func (n *node) ready() {
 	n.sources.AddSource(kubetypes.ApiserverSource)
 }
 
-// add is a pod as the API server delivers it.
+// add adds a pod, as the API server delivers it.
 func (n *node) add(name string, change func(*corev1.Pod)) *corev1.Pod {
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-of-" + name)},
@@ -99,13 +98,13 @@ func (n *node) add(name string, change func(*corev1.Pod)) *corev1.Pod {
 	return p
 }
 
-// report is what kubelet itself says of a pod.
+// report sets a pod's status, as kubelet does.
 func (n *node) report(p *corev1.Pod, s corev1.PodStatus) {
 	n.t.Helper()
 	n.status.SetPodStatus(klog.FromContext(n.t.Context()), p, s)
 }
 
-// list asks, and returns the pods by name.
+// list calls the source, and returns the pods by name.
 func (n *node) list() map[string]podsource.Pod {
 	n.t.Helper()
 	answer, err := n.source.Pods(n.t.Context())
@@ -138,7 +137,7 @@ func TestNotReadyThenReady(t *testing.T) {
 	}
 }
 
-// TestStatuses: what kubelet's own managers make of pods, and the source of that.
+// TestStatuses: the source returns the statuses of kubelet's status manager.
 func TestStatuses(t *testing.T) {
 	n := newNode(t, pods.DefaultQPS, pods.DefaultBurstTokens)
 	hourAgo := metav1.NewTime(time.Now().Add(-time.Hour).Truncate(time.Second))
@@ -159,7 +158,7 @@ func TestStatuses(t *testing.T) {
 	n.report(done, corev1.PodStatus{Phase: corev1.PodSucceeded, ContainerStatuses: []corev1.ContainerStatus{{
 		Name: "main", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{FinishedAt: hourAgo}},
 	}}})
-	// A status of long ago in the object's managed fields, and a new one of kubelet.
+	// The managed fields have the time of an old status, and kubelet has a new one.
 	evicted := n.add("evicted", func(p *corev1.Pod) {
 		p.Status.StartTime = &hourAgo
 		p.ManagedFields = []metav1.ManagedFieldsEntry{{Subresource: "status", Time: &hourAgo}}
@@ -174,16 +173,16 @@ func TestStatuses(t *testing.T) {
 		t.Errorf("kubelet's status is newer than the object's: got %+v", p)
 	}
 	if p, ok := got["not-reported"]; !ok || !p.StartedAt.IsZero() {
-		t.Errorf("kubelet has not looked at it yet, so its start is unknown (R4): got %+v", p)
+		t.Errorf("kubelet has not reported its status yet, so its start is unknown (R4): got %+v", p)
 	}
 	if p := got["static"]; p.UID != static.UID {
-		t.Errorf("a static pod is there once, as kubelet knows it: got %+v", p)
+		t.Errorf("a static pod is in the list once, as kubelet's pod: got %+v", p)
 	}
 	if p := got["done"]; !p.Finished || !p.FinishedAt.Equal(hourAgo.Time) || !p.StartedAt.Equal(hourAgo.Time) {
 		t.Errorf("got %+v, want its end at %v", p, hourAgo)
 	}
 	if p := got["evicted"]; !p.Finished || !p.FinishedAt.IsZero() {
-		t.Errorf("the managed fields are of another status, and nothing else says when it ended: got %+v", p)
+		t.Errorf("the managed fields are about another status, so its end is unknown: got %+v", p)
 	}
 	if len(got) != 5 {
 		t.Errorf("got %d pods, want 5: %v", len(got), got)
@@ -204,7 +203,7 @@ func TestThousandPods(t *testing.T) {
 	}
 }
 
-// TestRateLimit: kubelet refuses callers when there are too many, which passes.
+// TestRateLimit: a later call may succeed after kubelet has limited the rate of calls.
 func TestRateLimit(t *testing.T) {
 	n := newNode(t, 0, 1)
 	n.add("web", nil)

@@ -9,8 +9,8 @@ import (
 	podsv1alpha1 "k8s.io/kubelet/pkg/apis/pods/v1alpha1"
 )
 
-// TestMessages holds the generated code to what podsource/kubelet writes and
-// reads by itself: the method, a request without a field, and a response with one.
+// TestMessages compares the generated code with the encoding of podsource/kubelet: the
+// method, a request without a field, and a response with one.
 func TestMessages(t *testing.T) {
 	if got, want := podsv1alpha1.Pods_ListPods_FullMethodName, "/v1alpha1.Pods/ListPods"; got != want {
 		t.Errorf("the method is %s, want %s", got, want)
