@@ -20,17 +20,17 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/cnicache"
 )
 
-// A client runs containers without a kubelet, and calls libcni itself.
+// A client runs containers without kubelet and the CRI, and calls libcni itself.
 type client struct {
 	name   string
 	run    func(n *node, name string) container
-	netns  string // how its entries in libcni's cache begin that have a namespace's path
-	result string // else how the one does that a plugin left in the result
-	oci    bool   // it can run containers in gVisor
+	netns  string // prefix of the namespace's path in its entries of libcni's cache; empty: no path
+	result string // prefix of the path in the result of the plugins
+	oci    bool   // whether it can run containers in gVisor
 }
 
-// clients are those that a node without Kubernetes has. Only what ctr writes
-// depends on containerd: it comes with it.
+// clients returns the clients of a node without Kubernetes. Only ctr has the version of
+// containerd.
 func (n *node) clients() []client {
 	ctr := client{name: "ctr", run: (*node).runByCtr, netns: "/proc/", oci: true}
 	if n.name != current().name {
@@ -43,16 +43,16 @@ func (n *node) clients() []client {
 	}
 }
 
-// A container is what such a client runs.
+// A container is a container of such a client.
 type container struct {
-	pod  // with the ID that libcni was told
+	pod  // with the container ID that libcni got
 	kill func()
 }
 
-// bare is the namespace in containerd of what no CRI knows.
+// bare is the containerd namespace of containers without the CRI.
 const bare = "bare"
 
-// forClients lets the node's clients find what they need.
+// forClients prepares the node for its clients.
 func (n *node) forClients() {
 	n.t.Helper()
 	for link, to := range map[string]string{"/etc/cni/net.d": "cni/conf", "/opt/cni/bin": "cni/bin"} { // go-cni's defaults
@@ -62,7 +62,7 @@ func (n *node) forClients() {
 	n.importImageAs(bare)
 }
 
-// command runs a client's command to its end and returns what it says.
+// command runs a client's command, and returns its output.
 func (n *node) command(name string, args ...string) string {
 	n.t.Helper()
 	said, err := n.tryCommand(name, args...)
@@ -70,7 +70,7 @@ func (n *node) command(name string, args ...string) string {
 	return said
 }
 
-// tryCommand does so with a command that may fail.
+// tryCommand is command for one that may fail.
 func (n *node) tryCommand(name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(n.t.Context(), name, args...)
 	cmd.Env = append(os.Environ(), "PATH="+n.bin+":"+os.Getenv("PATH"), "TMPDIR="+nodeDir, "NERDCTL_TOML="+n.path("none.toml"))
@@ -82,7 +82,7 @@ func (n *node) tryCommand(name string, args ...string) (string, error) {
 	return strings.TrimSpace(stdout.String()), nil
 }
 
-// runByCtr runs a container as `ctr run --cni --detach` does, which never does the DEL.
+// runByCtr runs a container with `ctr run --cni --detach`, which never calls DEL.
 func (n *node) runByCtr(name string) container {
 	n.t.Helper()
 	n.command(filepath.Join(n.bin, "ctr"), "--address", n.socket(), "--namespace", bare, "run", "--detach", "--null-io", "--cni",
@@ -90,8 +90,8 @@ func (n *node) runByCtr(name string) container {
 	return n.ranAs(name, bare+"-"+name, name)
 }
 
-// runByNerdctl runs a container as nerdctl does: runc's hooks do the ADD, and the
-// DEL when it is deleted.
+// runByNerdctl runs a container with nerdctl. runc's hooks call ADD, and DEL when the
+// container is deleted.
 func (n *node) runByNerdctl(name string) container {
 	n.t.Helper()
 	c, err := n.tryRunByNerdctl(name)
@@ -99,7 +99,7 @@ func (n *node) runByNerdctl(name string) container {
 	return c
 }
 
-// tryRunByNerdctl does so where that may fail. Flags are those of nerdctl run.
+// tryRunByNerdctl is runByNerdctl with flags of nerdctl run. It may fail.
 func (n *node) tryRunByNerdctl(name string, flags ...string) (container, error) {
 	n.t.Helper()
 	id, err := n.nerdctl(slices.Concat([]string{"run", "--detach", "--name", name, "--net", n.network, "--pull", "never",
@@ -111,7 +111,7 @@ func (n *node) tryRunByNerdctl(name string, flags ...string) (container, error) 
 	return n.ranAs(name, bare+"-"+id, id), nil
 }
 
-// nerdctl runs one of its commands.
+// nerdctl runs a command of nerdctl.
 func (n *node) nerdctl(args ...string) (string, error) {
 	n.t.Helper()
 	return n.tryCommand(n.tool("nerdctl"), append([]string{"--address", n.socket(), "--namespace", bare, "--snapshotter", "overlayfs",
@@ -119,8 +119,7 @@ func (n *node) nerdctl(args ...string) (string, error) {
 		"--cni-path", n.path("cni/bin"), "--cni-netconfpath", n.path("cni/conf")}, args...)...)
 }
 
-// runByGocni runs a container as our own small client does, in a namespace that is
-// mounted and of which the runtime that is killed would be rid.
+// runByGocni runs a container with the client of this module, in a mounted network namespace.
 func (n *node) runByGocni(name string) container {
 	n.t.Helper()
 	c, err := n.tryRunByGocni(name)
@@ -128,7 +127,7 @@ func (n *node) runByGocni(name string) container {
 	return c
 }
 
-// tryRunByGocni does so where that may fail.
+// tryRunByGocni is runByGocni for a run that may fail.
 func (n *node) tryRunByGocni(name string) (container, error) {
 	n.t.Helper()
 	cmd := exec.Command(filepath.Join(os.Getenv(binEnv), "gocni"),
@@ -139,8 +138,8 @@ func (n *node) tryRunByGocni(name string) (container, error) {
 	n.must(err)
 	n.must(cmd.Start())
 	end := func() {
-		_ = cmd.Process.Kill() // the power may have been off since
-		_ = cmd.Wait()         // how it ended was our doing
+		_ = cmd.Process.Kill() // it may have ended in a power loss
+		_ = cmd.Wait()         // it was killed
 	}
 	n.t.Cleanup(end)
 	if line, err := bufio.NewReader(stdout).ReadString('\n'); err != nil {
@@ -154,8 +153,8 @@ func (n *node) tryRunByGocni(name string) (container, error) {
 	}}, nil
 }
 
-// ranAs is a container that containerd runs. Killed are its shim, too, and whatever
-// that started, so nobody is left to do the DEL.
+// ranAs returns a container of containerd. Its kill also kills the shim and all processes that
+// the shim started, so that no DEL is called.
 func (n *node) ranAs(name, cniID, id string) container {
 	n.t.Helper()
 	p := n.holder(name, cniID)
@@ -163,10 +162,10 @@ func (n *node) ranAs(name, cniID, id string) container {
 		n.t.Helper()
 		pids := n.processesOf(pod{name: name, id: id})
 		if len(pids) < 2 {
-			n.t.Fatalf("container %s has the processes %v, and a shim and a program were wanted", name, pids)
+			n.t.Fatalf("container %s has the processes %v, want a shim and a program", name, pids)
 		}
 		for _, pid := range pids {
-			if err := syscall.Kill(pid, syscall.SIGKILL); !errors.Is(err, syscall.ESRCH) { // it may end with another
+			if err := syscall.Kill(pid, syscall.SIGKILL); !errors.Is(err, syscall.ESRCH) { // it may have ended with another process
 				n.must(err)
 			}
 		}
@@ -174,20 +173,20 @@ func (n *node) ranAs(name, cniID, id string) container {
 	}}
 }
 
-// holder is the pod that has the reservations of a container.
+// holder returns a pod with the reservations of a container ID.
 func (n *node) holder(name, cniID string) pod {
 	n.t.Helper()
 	p := pod{name: name, id: cniID, ips: n.heldBy(n.network, cniID)}
 	if len(p.ips) != 2 {
-		n.t.Fatalf("container %s has the addresses %v, and dual stack was wanted", name, p.ips)
+		n.t.Fatalf("container %s has the addresses %v, want dual stack", name, p.ips)
 	}
 	return p
 }
 
-// awaitGone waits until processes have ended.
+// awaitGone waits until the processes have ended.
 func (n *node) awaitGone(pids []int) {
 	n.t.Helper()
-	timeout := time.After(patience)
+	timeout := time.After(maxWait)
 	for tick := time.Tick(10 * time.Millisecond); ; {
 		left, err := others()
 		n.must(err)
@@ -203,7 +202,7 @@ func (n *node) awaitGone(pids []int) {
 	}
 }
 
-// A cached is what libcni's cache says of a container.
+// A cached is an entry of libcni's cache.
 type cached struct {
 	Netns  string
 	Result struct {
@@ -211,7 +210,7 @@ type cached struct {
 	}
 }
 
-// sandboxes are the paths in the result.
+// sandboxes returns the paths of network namespaces in the result.
 func (c cached) sandboxes() (paths []string) {
 	for _, i := range c.Result.Interfaces {
 		if i.Sandbox != "" {
@@ -231,22 +230,22 @@ func (n *node) cachedOf(p pod) (c cached, file string) {
 	return c, file
 }
 
-// proves checks that the container's entry has the path of its namespace where its
-// client is here to have it, and returns the file.
+// proves checks that the path of the network namespace is in the expected part of the
+// container's entry, and returns the entry and its file.
 func (c client) proves(n *node, p pod) (entry cached, file string) {
 	n.t.Helper()
 	entry, file = n.cachedOf(p)
 	result := strings.Join(entry.sandboxes(), " ")
 	hasNot := c.netns == "" && entry.Netns != ""
 	if hasNot || !strings.HasPrefix(entry.Netns, c.netns) || !strings.HasPrefix(result, c.result) {
-		n.t.Fatalf("%s writes %q and %q as paths, and %q and %q were wanted", c.name, entry.Netns, result, c.netns, c.result)
+		n.t.Fatalf("%s writes %q and %q as paths, want the prefixes %q and %q", c.name, entry.Netns, result, c.netns, c.result)
 	}
 	return entry, file
 }
 
-// numbersOf returns the process numbers in the entries of containers, and makes
-// these entries older than what is started from now on.
-func (n *node) numbersOf(containers []container) (numbers []int) {
+// pidsIn returns the process IDs in the entries of containers, and makes these entries older
+// than processes that are started later.
+func (n *node) pidsIn(containers []container) (numbers []int) {
 	n.t.Helper()
 	then := time.Now().Add(-10 * time.Second)
 	for _, c := range containers {
@@ -260,19 +259,19 @@ func (n *node) numbersOf(containers []container) (numbers []int) {
 		}
 	}
 	if len(numbers) == 0 {
-		n.t.Fatal("no entry has the number of a process")
+		n.t.Fatal("no entry has a process ID")
 	}
 	return numbers
 }
 
-// givenAgain starts processes that get these numbers, as after a boot, when the
-// kernel counts from the beginning.
-func (n *node) givenAgain(numbers []int) {
+// reusePIDs starts processes with these process IDs, as after a boot, when the kernel starts
+// from 1 again.
+func (n *node) reusePIDs(numbers []int) {
 	n.t.Helper()
 	for _, pid := range numbers {
-		n.await(fmt.Sprintf("the number %d to be given again", pid), func(context.Context) error {
+		n.await(fmt.Sprintf("the process ID %d to be used again", pid), func(context.Context) error {
 			if _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); err == nil {
-				return nil // somebody has it
+				return nil // a process has it
 			}
 			if err := os.WriteFile("/proc/sys/kernel/ns_last_pid", fmt.Append(nil, pid-1), 0o600); err != nil {
 				return err
@@ -284,10 +283,10 @@ func (n *node) givenAgain(numbers []int) {
 			}
 			n.t.Cleanup(func() {
 				_ = cmd.Process.Kill()
-				_ = cmd.Wait() // how it ended was our doing
+				_ = cmd.Wait() // it was killed
 			})
 			if cmd.Process.Pid != pid {
-				return fmt.Errorf("somebody else was faster: it is %d", cmd.Process.Pid)
+				return fmt.Errorf("another process took it: got %d", cmd.Process.Pid)
 			}
 			return nil
 		})

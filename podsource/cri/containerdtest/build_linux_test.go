@@ -15,15 +15,16 @@ import (
 )
 
 const (
-	top      = "../../.." // of the repository
+	top      = "../../.." // the root of the repository
 	cacheDir = top + "/.cache/containerdtest"
 )
 
-// toolsEnv names those of tools that are wanted, with blanks between them. Without it all are.
+// toolsEnv is the variable with the tools to build, separated by blanks. If it is not set, all
+// are built.
 const toolsEnv = "CONTAINERDTEST_TOOLS"
 
-// tools are programs that only some tests need, and the modules that they are built in, each of which
-// takes minutes the first time.
+// tools are programs that only some tests need, and their modules. Each takes minutes to build
+// the first time.
 var tools = map[string]string{
 	"nerdctl": "internal/tools/nerdctl",
 	"runsc":   "internal/tools/gvisor",
@@ -35,8 +36,8 @@ func wanted(tool string) bool {
 	return !some || slices.Contains(strings.Fields(names), tool)
 }
 
-// tool is the path of one of tools. A test must not need one that its caller did not ask for: it may be
-// there from another run, and would be missing in a fresh clone.
+// tool returns the path of one of the tools. The test fails if the caller did not ask for it: it
+// may exist from another run, but would be missing in a fresh clone.
 func (n *node) tool(name string) string {
 	n.t.Helper()
 	if !wanted(name) {
@@ -45,12 +46,12 @@ func (n *node) tool(name string) string {
 	return filepath.Join(os.Getenv(binEnv), name)
 }
 
-// binaries builds or finds everything that runs on a node, and returns the
-// environment that says where it is. What was built stays in the cache; the go
-// command does nothing where it is up to date.
+// binaries builds or finds all programs of a node, and returns environment variables with
+// their paths. The programs stay in the cache, and the go command builds only those that are
+// out of date.
 func binaries() (env []string, err error) {
 	if bin := os.Getenv(binEnv); bin != "" {
-		return nil, nil // a suite that a test has started
+		return nil, nil // this suite was started by a test
 	}
 	cache, err := filepath.Abs(cacheDir)
 	if err != nil {
@@ -60,7 +61,7 @@ func binaries() (env []string, err error) {
 	if err := os.MkdirAll(bin, 0o755); err != nil {
 		return nil, err
 	}
-	lock, err := os.Create(filepath.Join(cache, "lock")) // two runs at once must not build into each other
+	lock, err := os.Create(filepath.Join(cache, "lock")) // only one run may build at a time
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +76,7 @@ func binaries() (env []string, err error) {
 	errs := []error{
 		build(".", "off", bin, tags, "tool"), // all tools of go.mod
 		build(".", "off", bin, "./internal/pause", "./internal/gate", "./internal/runclite", "./internal/gocni"),
-		build(top+"/examples", "", bin, "./hostlocal-gc", "./ipam"), // in the workspace: what it requires may not be published yet
+		build(top+"/examples", "", bin, "./hostlocal-gc", "./ipam"), // in the workspace: the versions that it requires may not be published yet
 	}
 	for _, tool := range more {
 		errs = append(errs, build(tools[tool], "off", bin, "tool"))
@@ -100,24 +101,24 @@ func binaries() (env []string, err error) {
 	return []string{binEnv + "=" + bin, debianEnv + "=" + debian, "PATH=" + path}, nil
 }
 
-// findRunc says so where no directory of the search path has a runc: containerd
-// would say it once for each pod.
+// findRunc returns an error if no directory of the search path has runc. containerd would
+// report it for each pod.
 func findRunc(path string) error {
 	for _, dir := range filepath.SplitList(path) {
 		if info, err := os.Stat(filepath.Join(dir, "runc")); err == nil && info.Mode().IsRegular() {
 			return nil
 		}
 	}
-	return errors.New("runc is not in PATH, and can be downloaded on Debian only: install it")
+	return errors.New("runc is not in PATH, and is downloaded on Debian only: install it")
 }
 
 func say(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "containerdtest: "+format+"\n", args...)
 }
 
-// build builds packages of the module in dir, with that GOWORK, each into a binary of
-// the directory bin, whatever the tests were started with: the race detector needs cgo, and
-// with cgo the binaries would need libraries.
+// build builds packages of the module in dir with the given GOWORK, each into a binary in the
+// directory bin. It does so without the race detector, since that needs cgo, and binaries with
+// cgo need libraries.
 func build(dir, work, bin string, what ...string) error {
 	args := append([]string{"build", "-race=false", "-buildvcs=false", "-o", bin + "/"}, what...)
 	cmd := exec.Command("go", args...)
@@ -129,15 +130,15 @@ func build(dir, work, bin string, what ...string) error {
 	return nil
 }
 
-// debianPackages downloads Debian's runc and containerd and unpacks them below
-// dir. It installs nothing: a package's scripts would start a service.
+// debianPackages downloads Debian's runc and containerd, and unpacks them below dir. It does
+// not install them: a package's scripts would start a service.
 func debianPackages(dir string) (string, error) {
 	if _, err := os.Stat(filepath.Join(dir, "usr/bin/containerd")); err == nil {
 		return dir, nil
 	}
 	for _, tool := range []string{"apt-get", "dpkg-deb"} {
 		if _, err := exec.LookPath(tool); err != nil {
-			return "", fmt.Errorf("this is no Debian: %w", err)
+			return "", fmt.Errorf("this is not Debian: %w", err)
 		}
 	}
 	say("downloading Debian's runc and containerd")

@@ -12,13 +12,13 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// runEach runs containers by every client, and one more in gVisor where it can.
+// runEach runs containers with every client, and one more in gVisor if the client can.
 func (n *node) runEach(name string, count int) []container {
 	n.t.Helper()
 	return n.runEachIn(name, count, true)
 }
 
-// runEachIn is the same with gVisor, or without.
+// runEachIn is runEach with or without gVisor.
 func (n *node) runEachIn(name string, count int, gVisor bool) (all []container) {
 	n.t.Helper()
 	for _, c := range n.clients() {
@@ -45,8 +45,8 @@ func podsOf(containers []container) (pods []pod) {
 	return pods
 }
 
-// apartByGVisor sets pods in gVisor apart.
-func apartByGVisor(pods []pod) (others, inGVisor []pod) {
+// splitByGVisor separates pods in gVisor from others.
+func splitByGVisor(pods []pod) (others, inGVisor []pod) {
 	for _, p := range pods {
 		if handlerOf(p.name) != "" {
 			inGVisor = append(inGVisor, p)
@@ -57,8 +57,8 @@ func apartByGVisor(pods []pod) (others, inGVisor []pod) {
 	return others, inGVisor
 }
 
-// bare runs the command as on a node without Kubernetes: it asks the kernel and
-// libcni's cache, and no runtime.
+// bare runs the command as on a node without Kubernetes: with the kernel and libcni's cache as
+// sources, and without a runtime.
 func (n *node) bare(command string, flags ...string) pass {
 	n.t.Helper()
 	p, err := hostlocalGC(n.t.Context(), append([]string{command, "--network", n.network, "-o", "json"}, flags...)...)
@@ -69,14 +69,16 @@ func (n *node) bare(command string, flags ...string) pass {
 	return p
 }
 
-// ripen makes all reservations older than a minimum age of seconds, and no older.
-func (n *node) ripen() {
+// makeSecondsOld makes all reservations older than a minimum age of seconds, but not older
+// than the default.
+func (n *node) makeSecondsOld() {
 	n.t.Helper()
 	n.must(stamp(n.network, 10*time.Second, slices.Collect(maps.Keys(n.reservations(n.network)))...))
 }
 
-// freed checks that a pass releases what the dead hold and keeps what the living do.
-func (n *node) freed(p pass, reason string, dead, live []pod) {
+// wantReleased checks that a pass released the addresses of dead pods, and kept those of live
+// ones.
+func (n *node) wantReleased(p pass, reason string, dead, live []pod) {
 	n.t.Helper()
 	same(n.t, "released", "the first pass: "+reason, holding(dead...), p.released)
 	same(n.t, "reservations", reason, holding(live...), n.reservations(n.network))
@@ -85,11 +87,11 @@ func (n *node) freed(p pass, reason string, dead, live []pod) {
 	}
 }
 
-// kernelAlone are flags of the command for the same minimum age without the cache.
+// kernelAlone returns flags of the command for the same minimum age without the cache.
 func kernelAlone() []string { return []string{kernel, "--min-age", secondsAge.String()} }
 
-// Containers are killed with their shims while containerd does not run, so nobody
-// does the DEL. Without Kubernetes the first pass finds all of them.
+// Containers are killed with their shims while containerd does not run, so no DEL is called.
+// Without Kubernetes the first pass finds all leaks.
 func TestKilledWithoutKubernetesOnContainerd(t *testing.T) {
 	onEach(t, func(t *testing.T, n *node) {
 		n.forClients()
@@ -98,45 +100,45 @@ func TestKilledWithoutKubernetesOnContainerd(t *testing.T) {
 		for _, c := range dead {
 			c.kill()
 		}
-		n.ripen()
-		shown, hidden := apartByGVisor(podsOf(live))
-		same(t, "plan of the kernel alone", "it does not know whose the others are, and gVisor has taken addresses of live ones",
+		n.makeSecondsOld()
+		shown, hidden := splitByGVisor(podsOf(live))
+		same(t, "plan of the kernel alone", "the others are foreign, and gVisor hides the addresses of live containers",
 			joined(verdicts("in-use", addressesOf(shown)...), verdicts("foreign", addressesOf(append(hidden, podsOf(dead)...))...)),
 			n.bare("plan", kernelAlone()...).verdicts)
 		p := n.bare("release", inSeconds()...)
-		n.freed(p, "the kernel has no process and no mount of their namespaces", podsOf(dead), podsOf(live))
+		n.wantReleased(p, "the kernel has no process and no mount of their namespaces", podsOf(dead), podsOf(live))
 		n.start()
-		same(t, "reservations", "containerd has cleaned up what was killed", holding(podsOf(live)...), n.reservations(n.network))
-		n.tellBare("a kill without a DEL", dead, live, p)
+		same(t, "reservations", "containerd has removed the killed containers", holding(podsOf(live)...), n.reservations(n.network))
+		n.reportBare("a kill without a DEL", dead, live, p)
 	})
 }
 
-// The power fails on a node without Kubernetes, which keeps its disk: the
-// reservations, libcni's cache and what containerd and nerdctl know.
+// The power fails on a node without Kubernetes. The disk keeps the reservations, libcni's cache
+// and the records of containerd and nerdctl.
 func TestPowerLossWithoutKubernetesOnContainerd(t *testing.T) {
 	onEach(t, func(t *testing.T, n *node) {
 		n.forClients()
 		dead := n.runEach("dead", 3)
-		numbers := n.numbersOf(dead)
+		numbers := n.pidsIn(dead)
 		n.reboot(false)
-		n.ripen()
+		n.makeSecondsOld()
 		all := addressesOf(podsOf(dead))
-		same(t, "plan of the kernel alone", "it does not know whose they are",
+		same(t, "plan of the kernel alone", "all reservations are foreign",
 			verdicts("foreign", all...), n.bare("plan", kernelAlone()...).verdicts)
 		same(t, "plan", "nothing runs yet", verdicts("leaked", all...), n.bare("plan", inSeconds()...).verdicts)
 
 		n.start()
 		live := n.runEach("live", 2)
-		n.ripen()
-		n.givenAgain(numbers)
+		n.makeSecondsOld()
+		n.reusePIDs(numbers)
 		p := n.bare("release", inSeconds()...)
-		n.freed(p, "what they were is gone, and others have their process numbers", podsOf(dead), podsOf(live))
-		n.tellBare("a power loss", dead, live, p)
+		n.wantReleased(p, "the containers are gone, and other processes have their process IDs", podsOf(dead), podsOf(live))
+		n.reportBare("a power loss", dead, live, p)
 	})
 }
 
-// tellBare prints the figures.
-func (n *node) tellBare(after string, dead, live []container, p pass) {
+// reportBare prints the figures.
+func (n *node) reportBare(after string, dead, live []container, p pass) {
 	n.t.Helper()
 	version, err := n.cri.Version(n.t.Context(), &runtimeapi.VersionRequest{})
 	n.must(err)

@@ -14,8 +14,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Nothing is wrong. Ten pods stay, others come and go, and all of them look old
-// as soon as the runtime lists them: what keeps them is that they are live.
+// Nothing leaks. Ten pods stay, others start and end, and their reservations are made old as
+// soon as the runtime lists them. They are kept only because the pods are live.
 func TestFiftyPassesWhilePodsComeAndGo(t *testing.T) {
 	onEach(t, func(t *testing.T, n *node) {
 		pods := n.runSome("web", 10)
@@ -31,14 +31,14 @@ func TestFiftyPassesWhilePodsComeAndGo(t *testing.T) {
 		for w := range 3 {
 			working.Go(func() {
 				for i := 0; ctx.Err() == nil; i++ {
-					if err := n.visit(t.Context(), l, fmt.Sprintf("guest-%d-%d", w, i), passed, ctx.Done()); err != nil {
+					if err := n.runBriefly(t.Context(), l, fmt.Sprintf("short-%d-%d", w, i), passed, ctx.Done()); err != nil {
 						l.wrong(trouble, "%v", err)
 						return
 					}
 				}
 			})
 		}
-		for passes := 0; passes < 50 || l.counted("guests") < 20 && !t.Failed(); passes++ {
+		for passes := 0; passes < 50 || l.counted("short-lived pods") < 20 && !t.Failed(); passes++ {
 			p := n.release(n.network)
 			same(t, "released", "nothing has leaked", nil, p.released)
 			for _, web := range pods {
@@ -56,19 +56,19 @@ func TestFiftyPassesWhilePodsComeAndGo(t *testing.T) {
 		cancel()
 		working.Wait()
 		t.Log(l)
-		same(t, "reservations", "the guests are gone", holding(pods...), n.reservations(n.network))
+		same(t, "reservations", "the short-lived pods are gone", holding(pods...), n.reservations(n.network))
 	})
 }
 
-// visit is the life of a pod that comes, looks old, waits for the end of a pass
-// and goes.
-func (n *node) visit(ctx context.Context, l *ledger, name string, passed, over <-chan struct{}) error {
+// runBriefly runs a pod, makes its reservations old, waits for the end of a pass, and removes
+// the pod.
+func (n *node) runBriefly(ctx context.Context, l *ledger, name string, passed, over <-chan struct{}) error {
 	p, err := n.tryRun(ctx, name)
 	if err != nil {
 		return fmt.Errorf("running pod %s: %w", name, err)
 	}
 	l.took(p)
-	l.count("guests")
+	l.count("short-lived pods")
 	if err := n.awaitListed(ctx, p.id); err != nil {
 		return err
 	}
@@ -87,9 +87,9 @@ func (n *node) visit(ctx context.Context, l *ledger, name string, passed, over <
 	return n.tryRemove(ctx, p.id)
 }
 
-// awaitListed waits until the runtime lists a sandbox that it has run.
+// awaitListed waits until the runtime lists a sandbox.
 func (n *node) awaitListed(ctx context.Context, id string) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, maxWait)
 	defer cancel()
 	for tick := time.Tick(5 * time.Millisecond); ; {
 		answer, err := n.cri.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{Id: id}})
@@ -104,7 +104,7 @@ func (n *node) awaitListed(ctx context.Context, id string) error {
 	}
 }
 
-// ageOf returns how long ago the older of a pod's reservations was made.
+// ageOf returns the age of a pod's oldest reservation.
 func ageOf(network string, ips []netip.Addr) (time.Duration, error) {
 	var oldest time.Duration
 	for _, ip := range ips {

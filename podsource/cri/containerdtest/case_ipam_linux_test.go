@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// installInPlace puts the IPAM plugin of examples/ipam where host-local was, as its
-// README says.
+// installInPlace installs the IPAM plugin of examples/ipam in place of host-local, as described
+// in its README.
 func (n *node) installInPlace() {
 	n.t.Helper()
 	hostLocal := n.path("cni/bin/host-local")
@@ -21,9 +21,9 @@ func (n *node) installInPlace() {
 	n.must(os.Symlink(filepath.Join(os.Getenv(binEnv), "ipam"), hostLocal))
 }
 
-// refusedByHostLocal checks that a command failed, and what host-local said. A bridge
-// that had its first port taken away, as a failed ADD does, has no MAC address, and with
-// it no later ADD would succeed ("could not set bridge's mac"): another ADD finds none.
+// refusedByHostLocal checks that a command failed with an error of host-local, and removes the
+// bridge. After a failed ADD a bridge without ports has no MAC address, and every later ADD
+// fails ("could not set bridge's mac").
 func (n *node) refusedByHostLocal(what string, err error, said string) {
 	n.t.Helper()
 	if err == nil || !strings.Contains(err.Error(), said) {
@@ -32,10 +32,9 @@ func (n *node) refusedByHostLocal(what string, err error, said string) {
 	n.must(removeBridges())
 }
 
-// After a power loss nerdctl's containers have the ID that they had, and the addresses
-// that nobody released. With host-local alone the first start of each fails, and its DEL
-// makes the second possible, if anybody tries. With the IPAM plugin in its place the
-// first start succeeds.
+// After a power loss nerdctl's containers have their old IDs, whose reservations still exist.
+// With host-local alone the first start of each fails, and its DEL makes a second start
+// possible. With the IPAM plugin in its place the first start succeeds.
 func TestNerdctlStartsAfterPowerLossOnContainerd(t *testing.T) {
 	onEach(t, func(t *testing.T, n *node) {
 		n.forClients()
@@ -46,7 +45,7 @@ func TestNerdctlStartsAfterPowerLossOnContainerd(t *testing.T) {
 			n.must(err)
 			before = append(before, c)
 		}
-		same(t, "first address", "it was asked for", asked, before[1].ips[0])
+		same(t, "first address", "requested with --ip", asked, before[1].ips[0])
 		n.reboot(false)
 		n.start()
 		for name, said := range map[string]string{
@@ -56,7 +55,7 @@ func TestNerdctlStartsAfterPowerLossOnContainerd(t *testing.T) {
 			_, err := n.nerdctl("start", name)
 			n.refusedByHostLocal("nerdctl start "+name, err, said)
 		}
-		same(t, "reservations", "what the failed starts left is deleted by their own DEL", holding(podsOf(before[:2])...), n.reservations(n.network))
+		same(t, "reservations", "the DEL of each failed start removed its reservations", holding(podsOf(before[:2])...), n.reservations(n.network))
 
 		n.installInPlace()
 		for _, name := range []string{"dynamic", "asking", "dynamic-alone", "asking-alone"} {
@@ -68,17 +67,17 @@ func TestNerdctlStartsAfterPowerLossOnContainerd(t *testing.T) {
 		for _, c := range before {
 			after = append(after, n.holder(c.name, c.id))
 		}
-		same(t, "addresses", "it asks for the one that it had", before[1].ips[:1], after[1].ips[:1])
-		same(t, "reservations", "those of before are released", holding(after...), n.reservations(n.network))
+		same(t, "addresses", "requested with --ip again", before[1].ips[:1], after[1].ips[:1])
+		same(t, "reservations", "the old reservations are released", holding(after...), n.reservations(n.network))
 		if !t.Failed() {
 			n.figure(fmt.Sprintf("nerdctl on %s, after a power loss: each first start fails with host-local alone, and succeeds with hostlocal-gc-ipam in its place, also with --ip", n.name))
 		}
 	})
 }
 
-// A power loss leaves a pool full of what containers held that nobody starts again. The
-// next container finds no address with host-local alone, and one with the IPAM plugin.
-// Those that live keep theirs.
+// After a power loss the pool is full of reservations of containers that are not started again.
+// With host-local alone the next container gets no address, and with the IPAM plugin it gets
+// one. Live containers keep their addresses.
 func TestNerdctlRunsOnALeakedPoolOnContainerd(t *testing.T) {
 	for _, f := range []flavour{current(), debian()} {
 		t.Run(f.name, func(t *testing.T) {
@@ -95,19 +94,19 @@ func TestNerdctlRunsOnALeakedPoolOnContainerd(t *testing.T) {
 			full := n.reservations(n.network)
 			_, err := n.tryRunByNerdctl("refused")
 			n.refusedByHostLocal("nerdctl run", err, "no IP addresses available in range set")
-			same(t, "reservations", "nobody released any", full, n.reservations(n.network))
+			same(t, "reservations", "nothing was released", full, n.reservations(n.network))
 
 			n.installInPlace()
 			var live []pod
 			for i := range size {
 				live = append(live, n.runByNerdctl(fmt.Sprint("live-", i)).pod)
 			}
-			same(t, "reservations", "what leaked was released when it was needed", holding(live...), n.reservations(n.network))
+			same(t, "reservations", "leaks were released when an ADD needed them", holding(live...), n.reservations(n.network))
 			n.age(n.network)
 			if _, err := n.tryRunByNerdctl("one-too-many"); err == nil || !strings.Contains(err.Error(), "no IP addresses available in range set") {
-				t.Errorf("nerdctl run, on a pool whose addresses are all in use: %v", err)
+				t.Errorf("nerdctl run on a pool without a free address: %v", err)
 			}
-			same(t, "reservations", "all their containers live", holding(live...), n.reservations(n.network))
+			same(t, "reservations", "all containers are live", holding(live...), n.reservations(n.network))
 		})
 	}
 }

@@ -15,14 +15,14 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// kernel is the flag that adds the kernel to the sources. The node's process 1 is
-// not that of the machine, which the source wants to be told.
+// kernel is the flag that adds the kernel to the sources. The node has its own PID namespace,
+// so the source is nested.
 const kernel = "--source=netns:nested"
 
-// The runtime loses a sandbox's record, while its process and its network
-// namespace live on. Only the kernel knows of it.
+// The runtime loses the record of a sandbox whose process and network namespace still exist.
+// Only the kernel shows it.
 //
-// Guard: [netns.Source.Pods] has the address. The runtime alone loses it.
+// Guard: [netns.Source.Pods] lists the address. With the runtime alone it is released.
 func TestHazard33OnContainerd(t *testing.T) {
 	onEach(t, func(t *testing.T, n *node) {
 		live, victim := n.run("live"), n.run("victim")
@@ -32,11 +32,11 @@ func TestHazard33OnContainerd(t *testing.T) {
 			t.Fatal("the runtime still lists the sandbox")
 		}
 		if len(n.processesOf(victim)) == 0 {
-			t.Fatal("the sandbox's process did not survive")
+			t.Fatal("the process of the sandbox has ended")
 		}
 		n.age(n.network)
 		both := joined(verdicts("in-use", live.ips...), verdicts("in-use", victim.ips...))
-		same(t, "plan with the runtime alone", "that is the danger: the runtime does not know the sandbox",
+		same(t, "plan with the runtime alone", "the hazard: the runtime does not list the sandbox",
 			joined(verdicts("in-use", live.ips...), verdicts("leaked", victim.ips...)), n.plan(n.network).verdicts)
 		same(t, "pass", "the kernel has the addresses", both, n.release(n.network, kernel).verdicts)
 
@@ -48,16 +48,16 @@ func TestHazard33OnContainerd(t *testing.T) {
 
 		n.must(syscall.Unmount(network, 0))
 		n.must(os.Remove(network))
-		same(t, "released", "nobody has them any more", holding(victim), n.release(n.network, kernel).released)
+		same(t, "released", "nothing has them any more", holding(victim), n.release(n.network, kernel).released)
 		same(t, "reservations", "after the pass", holding(live), n.reservations(n.network))
 	})
 }
 
-// The same for a pod in gVisor, whose namespace shows no address: nothing but its
-// entry in libcni's cache is left.
+// The same for a pod in gVisor, whose network namespace shows no address. Only its entry in
+// libcni's cache is left.
 //
-// Guard: [cnicache.Source.Pods] names the container. Runtime and kernel lose
-// it.
+// Guard: [cnicache.Source.Pods] names the container. With the runtime and the kernel its
+// addresses are released.
 func TestHazard59NoAddressInTheKernelOnContainerd(t *testing.T) {
 	n := newNode(t, current(), withGVisor)
 	live, victim := n.run("live"), n.run(gvisorPods+"-victim")
@@ -68,15 +68,15 @@ func TestHazard59NoAddressInTheKernelOnContainerd(t *testing.T) {
 	}
 	pids := n.processesOf(victim)
 	if len(pids) < 3 {
-		t.Fatalf("processes %v survived, and a shim, a gofer and a sandbox were wanted", pids)
+		t.Fatalf("the processes are %v, want a shim, a gofer and a sandbox", pids)
 	}
 	n.age(n.network)
 	before := n.reservations(n.network)
 	both := joined(verdicts("in-use", live.ips...), verdicts("in-use", victim.ips...))
-	same(t, "plan with the runtime and the kernel", "that is the danger: gVisor has taken the addresses",
+	same(t, "plan with the runtime and the kernel", "the hazard: gVisor hides the addresses",
 		joined(verdicts("in-use", live.ips...), verdicts("leaked", victim.ips...)), n.plan(n.network, kernel).verdicts)
 	same(t, "pass at the default age", "the entry's namespace is mounted", both, n.release(n.network, kernel, "--source", "cnicache").verdicts)
-	n.ripen()
+	n.makeSecondsOld()
 	same(t, "pass in seconds", "the entry's namespace is mounted", both, n.release(n.network, inSeconds()...).verdicts)
 	same(t, "pass in seconds without the runtime", "the entry's namespace is mounted", both, n.bare("release", inSeconds()...).verdicts)
 	same(t, "reservations", "after all passes", before, n.reservations(n.network))
@@ -90,11 +90,11 @@ func TestHazard59NoAddressInTheKernelOnContainerd(t *testing.T) {
 	same(t, "pass in seconds", "the namespace is still mounted", both, n.release(n.network, inSeconds()...).verdicts)
 	n.must(syscall.Unmount(network, 0))
 	n.must(os.Remove(network))
-	same(t, "released", "nobody has them any more", holding(victim), n.release(n.network, inSeconds()...).released)
+	same(t, "released", "nothing has them any more", holding(victim), n.release(n.network, inSeconds()...).released)
 	same(t, "reservations", "after the pass", holding(live), n.reservations(n.network))
 }
 
-// netnsOf returns where the network namespace of a pod is mounted.
+// netnsOf returns the path of a pod's network namespace.
 func (n *node) netnsOf(p pod) string {
 	n.t.Helper()
 	answer, err := n.cri.PodSandboxStatus(n.t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: p.id, Verbose: true})
@@ -120,8 +120,9 @@ func (n *node) netnsOf(p pod) string {
 	return ""
 }
 
-// processesOf are those of a pod: its shim, and what that started. gVisor's, which
-// are in no control group of the pod, have its ID among their arguments, too.
+// processesOf returns the processes of a pod: its shim, and those that the shim started. The
+// processes of gVisor are not in the control group of the pod, but have its ID in their
+// arguments.
 func (n *node) processesOf(p pod) []int {
 	n.t.Helper()
 	all, err := others()
@@ -139,8 +140,8 @@ func (n *node) processesOf(p pod) []int {
 	return out
 }
 
-// loseRecord makes the runtime forget a sandbox that runs. What the task is comes
-// from containerd's state, and goes first: a running one can't be deleted.
+// loseRecord removes the runtime's record of a running sandbox. It first moves the task out of
+// containerd's state, since a running container can't be deleted.
 func (n *node) loseRecord(p pod) {
 	n.t.Helper()
 	n.stop()
@@ -159,8 +160,8 @@ func (n *node) loseRecord(p pod) {
 	n.start()
 }
 
-// A pod is deleted by force: gone from the API, and from kubelet. Its sandbox is
-// up, and has its addresses.
+// A pod is deleted by force: the API server and kubelet do not list it. Its sandbox still runs,
+// and has its addresses.
 //
 // Guard: [Source.Pods] names a sandbox by its container ID.
 func TestHazard35OnContainerd(t *testing.T) {
@@ -170,7 +171,7 @@ func TestHazard35OnContainerd(t *testing.T) {
 		list, err := json.Marshal([]any{map[string]any{"namespace": namespace, "name": live.name, "ips": live.ips}})
 		n.must(err)
 		n.must(os.WriteFile(n.path("pods.json"), list, 0o600))
-		kubelet := "--source=file:" + n.path("pods.json") // what it would say
+		kubelet := "--source=file:" + n.path("pods.json") // the pods that kubelet would list
 		runtime := "--source=cri:" + n.endpoint()
 
 		before := n.reservations(n.network)
@@ -181,10 +182,10 @@ func TestHazard35OnContainerd(t *testing.T) {
 			sources         []string
 			released        bool
 		}{
-			{"plan", "that is the danger: kubelet does not know the pod", []string{kubelet}, true},
+			{"plan", "the hazard: kubelet does not list the pod", []string{kubelet}, true},
 			{"release", "the runtime lists the sandbox", []string{kubelet, runtime}, false},
 			{"release", "the kernel has the addresses", []string{kubelet, kernel}, false},
-			{"release", "both know", []string{kubelet, runtime, kernel}, false},
+			{"release", "both show it", []string{kubelet, runtime, kernel}, false},
 		} {
 			p, err := hostlocalGC(t.Context(), append([]string{c.command, "--network", n.network, "-o", "json"}, c.sources...)...)
 			n.must(err)
@@ -196,6 +197,6 @@ func TestHazard35OnContainerd(t *testing.T) {
 		}
 		same(t, "reservations", "after all passes", before, n.reservations(n.network))
 		n.remove(victim.id)
-		same(t, "reservations", "the sandbox was removed by its DEL", holding(live), n.reservations(n.network))
+		same(t, "reservations", "the DEL of the sandbox removed them", holding(live), n.reservations(n.network))
 	})
 }

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// A runtime that is stopped, was killed, or is still recovering gives no list,
-// and nothing is released. Its pods run on.
+// A runtime that is stopped, was killed, or is still recovering returns no list, and nothing is
+// released. Its pods run on.
 func TestNothingIsReleasedWithoutTheRuntime(t *testing.T) {
 	for _, f := range []flavour{current(), debian()} {
 		t.Run(f.name, func(t *testing.T) {
@@ -28,7 +28,7 @@ func TestNothingIsReleasedWithoutTheRuntime(t *testing.T) {
 
 			shim := n.freezeShim(live)
 			n.launch()
-			// The socket is not served, or the CRI is not: 1.6 says so in its own way.
+			// Either the socket or the CRI is not ready. containerd 1.6 has its own message for that.
 			recovering := []string{"list of pods is incomplete", "server is not initialized yet"}
 			refusals := 0
 			for ; refusals < 5; refusals++ {
@@ -39,38 +39,36 @@ func TestNothingIsReleasedWithoutTheRuntime(t *testing.T) {
 			}
 			p, err := n.collector(t.Context(), "release", n.network)
 			for ; p.status != 0 && err == nil; p, err = n.collector(t.Context(), "release", n.network) {
-				n.wantRefusal(p, recovering...)
+				n.wantError(p, recovering...)
 				refusals++
 			}
 			n.must(err)
 			t.Logf("%d passes were refused before the runtime had recovered", refusals)
-			same(t, "released", "the first answer names the live pod", holding(victim), p.released)
+			same(t, "released", "the first answer has the live pod", holding(victim), p.released)
 			same(t, "reservations", "after the pass", holding(live), n.reservations(n.network))
 		})
 	}
 }
 
-// refused checks that a pass ends in an error that has one of these texts, and
-// releases nothing.
+// refused checks that a pass fails with one of these texts, and releases nothing.
 func (n *node) refused(why ...string) {
 	n.t.Helper()
 	before := n.reservations(n.network)
 	p, err := n.collector(n.t.Context(), "release", n.network)
 	n.must(err)
-	n.wantRefusal(p, why...)
+	n.wantError(p, why...)
 	same(n.t, "reservations", "the pass was refused", before, n.reservations(n.network))
 }
 
-func (n *node) wantRefusal(p pass, why ...string) {
+func (n *node) wantError(p pass, why ...string) {
 	n.t.Helper()
 	said := slices.ContainsFunc(why, func(text string) bool { return strings.Contains(p.stderr, text) })
 	if p.status != 1 || !said || len(p.released) > 0 {
-		n.t.Errorf("a pass was to be refused with %q: %v", why, p)
+		n.t.Errorf("the pass did not fail with one of %q: %v", why, p)
 	}
 }
 
-// freezeShim stops the shim of a pod, for which containerd waits when it
-// recovers.
+// freezeShim stops the shim of a pod (SIGSTOP). containerd waits for it while it recovers.
 func (n *node) freezeShim(p pod) int {
 	n.t.Helper()
 	pids, err := others()
@@ -86,7 +84,7 @@ func (n *node) freezeShim(p pod) int {
 	return 0
 }
 
-// arguments are those of a process, or none when it is gone.
+// arguments returns the arguments of a process, or none if it has ended.
 func arguments(pid int) []string {
 	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	if err != nil {

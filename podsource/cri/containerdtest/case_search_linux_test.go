@@ -15,16 +15,16 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Another containerd listens in the usual place, and nobody uses it. The node's own
-// listens where k3s has it, and, at first, nowhere that is known.
+// An unused containerd has the default socket. The node's own has a socket of its own, and later
+// also that of k3s.
 //
-// Guard: [Source.list] takes no sandbox at all for no answer in a search, and
-// [DefaultEndpoints] has the place.
+// Guard: [Source.list] returns an error in a search without any sandbox, and [DefaultEndpoints]
+// has the socket of k3s.
 func TestHazard53IdleRuntimeIsFoundOnContainerd(t *testing.T) {
 	onEach(t, func(t *testing.T, n *node) {
 		live, victim := n.run("live"), n.run("victim")
 		n.leak(victim)
-		n.startStranger()
+		n.startOtherContainerd()
 		before := n.reservations(n.network)
 		search := func(command string, flags ...string) pass {
 			t.Helper()
@@ -33,13 +33,13 @@ func TestHazard53IdleRuntimeIsFoundOnContainerd(t *testing.T) {
 			return p
 		}
 		for _, flags := range [][]string{nil, {"--allow-empty"}, {"--allow-empty", kernel}} {
-			n.wantRefusal(search("release", flags...), "unix:///run/containerd/containerd.sock (no sandbox)")
+			n.wantError(search("release", flags...), "unix:///run/containerd/containerd.sock (no sandbox)")
 		}
-		same(t, "reservations", "nothing is known of the node's own runtime", before, n.reservations(n.network))
+		same(t, "reservations", "the node's own runtime was not found", before, n.reservations(n.network))
 
 		t.Setenv(endpointEnv, n.endpoint())
 		p := search("plan")
-		same(t, "plan: "+p.stderr, "it is named as for crictl",
+		same(t, "plan: "+p.stderr, "crictl's variable names it",
 			joined(verdicts("in-use", live.ips...), verdicts("leaked", victim.ips...)), p.verdicts)
 		t.Setenv(endpointEnv, "")
 
@@ -52,8 +52,8 @@ func TestHazard53IdleRuntimeIsFoundOnContainerd(t *testing.T) {
 	})
 }
 
-// startStranger starts a containerd that is not the node's, in the usual place.
-func (n *node) startStranger() {
+// startOtherContainerd starts a second containerd with the default socket.
+func (n *node) startOtherContainerd() {
 	n.t.Helper()
 	const dir, socket = "/run/containerd", "/run/containerd/containerd.sock"
 	n.must(os.MkdirAll(dir, 0o755))
@@ -62,13 +62,13 @@ func (n *node) startStranger() {
 	cmd.Env = append(os.Environ(), "PATH="+n.bin+":"+os.Getenv("PATH"), "TMPDIR="+nodeDir)
 	n.must(cmd.Start())
 	n.t.Cleanup(func() {
-		_ = cmd.Process.Kill() // the node's end may have been before
+		_ = cmd.Process.Kill() // the node's cleanup may have killed it
 		_ = cmd.Wait()         // how it ended was our doing
 		n.must(os.RemoveAll(dir))
 	})
 	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	n.must(err)
-	n.t.Cleanup(func() { _ = conn.Close() }) // the last thing that is done with it
+	n.t.Cleanup(func() { _ = conn.Close() }) // nothing uses it any more
 	n.await("the other containerd to answer", func(ctx context.Context) error {
 		answer, err := runtimeapi.NewRuntimeServiceClient(conn).ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{}, grpc.WaitForReady(true))
 		if err == nil && len(answer.GetItems()) > 0 {

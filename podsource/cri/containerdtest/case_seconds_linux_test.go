@@ -17,18 +17,17 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/cnicache"
 )
 
-// inSeconds are flags of the command for a minimum age of three seconds, with the
-// sources that it counts with.
+// inSeconds returns flags of the command for a minimum age of three seconds, with the sources
+// that it needs.
 func inSeconds() []string {
 	return []string{"--source", "netns:nested", "--source", "cnicache", "--min-age", secondsAge.String()}
 }
 
-// A pod is tried again and again. Each time a plugin further down in the chain
-// fails in ADD, and again in DEL, before the one that has an address: one more has
-// leaked. The pool is as large as that of a /28.
+// Each retry of a pod leaks an address: a later plugin of the chain fails in ADD, and again in
+// DEL, before the DEL of the plugin that has the address. The pool has the size of a /28.
 //
-// Guard: [gc.Options.MinAge] counts below L only beside [netns.Source.Pods] and
-// a [cnicache.Source.Pods] that is proven.
+// Guard: [gc.Options.MinAge] counts below L only with [netns.Source.Pods] and a proven
+// [cnicache.Source.Pods].
 func TestHazard39LeakPerRetryOnContainerd(t *testing.T) {
 	const size = 13
 	for _, c := range []struct {
@@ -36,8 +35,8 @@ func TestHazard39LeakPerRetryOnContainerd(t *testing.T) {
 		others       int // pods in the same network
 		freed        bool
 	}{
-		{"another pod runs", "its entry proves the cache, so the kernel and the cache would know every holder", 1, true},
-		{"no other pod", "no entry names any reservation: the cache may be another one", 0, false},
+		{"another pod runs", "its entry proves the cache, so the kernel and the cache show every holder", 1, true},
+		{"no other pod", "no entry has a reservation, so the cache may be another one", 0, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			n := newNode(t, current(), func(n *node) { n.chained, n.pool = true, size })
@@ -46,7 +45,7 @@ func TestHazard39LeakPerRetryOnContainerd(t *testing.T) {
 			since := time.Now().Add(-time.Hour)
 			release := func(flags ...string) pass {
 				t.Helper()
-				file := n.kubeletSays(since, "victim", live)
+				file := n.writePods(since, "victim", live)
 				return n.release(n.network, append([]string{"--source", "file:" + file}, flags...)...)
 			}
 			n.tell("chained-ADD", "victim", "fail")
@@ -56,11 +55,11 @@ func TestHazard39LeakPerRetryOnContainerd(t *testing.T) {
 				leaks++
 			}
 			same(t, "leaks", "they fill the pool", size-c.others, leaks)
-			same(t, "released", "the runtime alone may not list yet what is so young", nil, release("--min-age", secondsAge.String()).released)
-			leaked := n.heldBy(n.network, strangers(n.reservations(n.network), live...)...)
+			same(t, "released", "the runtime alone may not list young sandboxes yet", nil, release("--min-age", secondsAge.String()).released)
+			leaked := n.heldBy(n.network, otherContainers(n.reservations(n.network), live...)...)
 			n.must(stamp(n.network, 10*time.Minute, leaked...))
-			file := n.kubeletSays(since, "victim", live)
-			same(t, "plan when they look as old as the runtime takes", "without the kernel and the cache the pod's start keeps them (R4)",
+			file := n.writePods(since, "victim", live)
+			same(t, "plan with reservations older than the lag of the runtime", "without the kernel and the cache the starting pod claims them (R4)",
 				joined(verdicts("in-use", addressesOf(live)...), verdicts("starting", leaked...)), n.plan(n.network, "--source", "file:"+file).verdicts)
 			n.must(stamp(n.network, 0, leaked...))
 
@@ -69,7 +68,7 @@ func TestHazard39LeakPerRetryOnContainerd(t *testing.T) {
 				p := release(inSeconds()...)
 				same(t, "released", c.reason, nil, p.released)
 				for ip, reason := range p.reasons {
-					same(t, "reason for "+ip.String(), "it is that of the default age", "not-yet-listed", reason)
+					same(t, "reason for "+ip.String(), "the default minimum age counts", "not-yet-listed", reason)
 				}
 				return
 			}
@@ -100,21 +99,21 @@ func TestHazard39LeakPerRetryOnContainerd(t *testing.T) {
 				return nil
 			})
 			same(t, "reservations", c.reason, holding(live...), n.reservations(n.network))
-			n.figure(fmt.Sprintf("containerd#12130: %d pairs of addresses leaked from a pool of %d while one pod was tried again, and then it ran", leaks, size))
+			n.figure(fmt.Sprintf("containerd#12130: %d pairs of addresses leaked from a pool of %d in the retries of one pod, which then ran", leaks, size))
 		})
 	}
 }
 
-// A pod's start takes its time, somewhere between its IPAM ADD and the end of the
-// call, and its reservations are older than the minimum age. Beside it there is a
-// leak, which goes: so the cache is proven, and nothing is kept for its age.
+// The start of a pod takes longer than the minimum age, between its IPAM ADD and the end of the
+// call. A leak of the same age is released, so the cache is proven, and nothing is kept for its
+// age.
 //
-// Guard: [netns.Source.Pods] has the container of each ADD under way, and
-// [cnicache.Source.Pods] that of each that ended.
+// Guard: [netns.Source.Pods] has the container of each ADD in flight, and
+// [cnicache.Source.Pods] that of each ADD that has ended.
 func TestHazard65StartTakesLongerThanTheMinimumAgeOnContainerd(t *testing.T) {
 	for _, c := range []struct{ command, reason string }{
-		{"lease-ADD", "it has no address yet: nothing but the plugin's process shows it"},
-		{"ADD", "its address is configured, and there is no entry: without the process the cache would not be proven"},
+		{"lease-ADD", "it has no address yet: only the plugin's process shows it"},
+		{"ADD", "its address is configured, but it has no entry: without the process the cache would not be proven"},
 		{"chained-ADD", "the same, in the second plugin of the chain"},
 		{"START", "the ADD has ended, and the runtime does not list it (hazard 71)"},
 	} {
@@ -123,7 +122,7 @@ func TestHazard65StartTakesLongerThanTheMinimumAgeOnContainerd(t *testing.T) {
 			n.runAgent()
 			live := n.run("live")
 			n.fail("victim")
-			leaked := n.heldBy(n.network, strangers(n.reservations(n.network), live)...)
+			leaked := n.heldBy(n.network, otherContainers(n.reservations(n.network), live)...)
 			var starting *call
 			if c.command == "START" {
 				n.tell(c.command, "starting", secondsLong.String())
@@ -140,15 +139,15 @@ func TestHazard65StartTakesLongerThanTheMinimumAgeOnContainerd(t *testing.T) {
 			before := n.reservations(n.network)
 			all := slices.Collect(maps.Keys(before))
 			n.must(stamp(n.network, 10*time.Second, all...))
-			n.must(stampRecords(20 * time.Second)) // else all would be from before the oldest record (hazard 70)
+			n.must(stampRecords(20 * time.Second)) // otherwise all reservations are older than the oldest record (hazard 70)
 			held := slices.DeleteFunc(all, func(ip netip.Addr) bool { return slices.Contains(leaked, ip) || slices.Contains(live.ips, ip) })
 			same(t, "addresses of the pod that starts", "in dual stack", 2, len(held))
-			for _, id := range strangers(before, live) {
+			for _, id := range otherContainers(before, live) {
 				if _, listed := n.sandboxes()[id]; listed {
-					t.Fatalf("the runtime lists %s already; nothing can be learned from that", id)
+					t.Fatalf("the runtime lists %s already, so the test shows nothing", id)
 				}
 			}
-			same(t, "plan of the runtime alone", "it would list both so late that neither can be released",
+			same(t, "plan of the runtime alone", "it may list both later, so neither is released",
 				joined(verdicts("in-use", live.ips...), verdicts("young", append(leaked, held...)...)),
 				n.plan(n.network, "--min-age", secondsAge.String()).verdicts)
 			want := joined(verdicts("in-use", append(held, live.ips...)...), verdicts("leaked", leaked...))
@@ -158,20 +157,19 @@ func TestHazard65StartTakesLongerThanTheMinimumAgeOnContainerd(t *testing.T) {
 			same(t, "plan with the runtime", c.reason, want, n.plan(n.network, inSeconds()...).verdicts)
 			same(t, "released", "the leak alone", 2, len(n.release(n.network, inSeconds()...).released))
 			if c.command != "START" {
-				n.goOn()
+				n.resume()
 			}
 			same(t, "reservations", "after the pass the pod has started", holding(live, n.wait(starting)), n.reservations(n.network))
 		})
 	}
 }
 
-// retry tries once more to run a pod that a plugin fails. False is that it did not
-// come so far, for want of an address.
+// retry runs a pod that a plugin fails. It returns false if there was no address for it.
 func (n *node) retry(name string) bool {
 	n.t.Helper()
 	p, err := n.tryRun(n.t.Context(), name)
 	if err == nil || !strings.Contains(err.Error(), "gate: told to fail ADD") && !strings.Contains(err.Error(), "no IP addresses available") {
-		n.t.Fatalf("pod %s was to fail in the second plugin, or for want of an address: %+v, %v", name, p, err)
+		n.t.Fatalf("pod %s did not fail in the second plugin or for lack of an address: %+v, %v", name, p, err)
 	}
 	return strings.Contains(err.Error(), "gate: told to fail ADD")
 }
@@ -183,9 +181,9 @@ func addressesOf(pods []pod) (ips []netip.Addr) {
 	return ips
 }
 
-// kubeletSays writes down, as of now, what kubelet says of pods: one is starting,
-// without a word of its address or its sandbox.
-func (n *node) kubeletSays(since time.Time, starting string, live []pod) (file string) {
+// writePods writes a file with the pods as kubelet reports them: live ones with their addresses,
+// and a starting one without.
+func (n *node) writePods(since time.Time, starting string, live []pod) (file string) {
 	n.t.Helper()
 	pods := []map[string]any{{"namespace": namespace, "name": starting, "uid": "uid-" + starting, "startedAt": since}}
 	for _, p := range live {
@@ -198,19 +196,19 @@ func (n *node) kubeletSays(since time.Time, starting string, live []pod) (file s
 	return file
 }
 
-// The power fails on a node of which nobody but the kernel and libcni's cache is
-// asked. What was reserved is older than the minimum age, and younger than the
-// default one. Nothing of it lives.
+// The power fails on a node whose only sources are the kernel and libcni's cache. All
+// reservations are leaks. They are older than the minimum age, and younger than the default
+// one.
 func TestPowerLossWithoutARuntimeToAskOnContainerd(t *testing.T) {
 	for _, c := range []struct {
 		name, reason string
-		live         int  // pods that run since
-		wiped        bool // the cache was, afterwards
+		live         int  // pods that were started after the boot
+		wiped        bool // the cache was emptied after their start
 		freed        bool
 	}{
 		{"before containerd runs", "stale entries are enough to prove the cache", 0, false, true},
-		{"with pods that run since", "they are in namespaces and in the cache", 2, false, true},
-		{"the cache was wiped", "live pods are without an entry: it may be another cache (hazard 70)", 2, true, false},
+		{"with pods since the boot", "they are in namespaces and in the cache", 2, false, true},
+		{"the cache was wiped", "live pods have no entry, so the cache may be another one (hazard 70)", 2, true, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			onEach(t, func(t *testing.T, n *node) {

@@ -11,8 +11,8 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
-// keptThenFreed checks that an old reservation stays while its sandbox is
-// listed, and is gone when that was removed.
+// keptThenFreed checks that an old reservation is kept while its sandbox is listed, and gone
+// after the sandbox was removed.
 func (n *node) keptThenFreed(id string, others ...pod) {
 	n.t.Helper()
 	before := n.reservations(n.network)
@@ -28,36 +28,36 @@ func (n *node) keptThenFreed(id string, others ...pod) {
 func (n *node) wantState(id, want, reason string) {
 	n.t.Helper()
 	if got := n.sandboxes()[id]; got != want {
-		n.t.Fatalf("sandbox %s is in state %q, and %q was wanted: %s", id, got, want, reason)
+		n.t.Fatalf("sandbox %s is in state %q, want %q: %s", id, got, want, reason)
 	}
 }
 
 const notReady = "SANDBOX_NOTREADY"
 
-// The runtime dies after the IPAM of an ADD. It has noted the sandbox by then,
-// and lists it when it is back.
+// The runtime is killed after the IPAM of an ADD. It has recorded the sandbox by then, and lists
+// it after its restart.
 //
-// Guard: [podsOf] takes sandboxes in any state.
+// Guard: [podsOf] converts sandboxes in any state.
 func TestHazard05KilledDuringADDOnContainerd(t *testing.T) {
 	onEach(t, func(t *testing.T, n *node) {
 		live := n.run("live")
 		starting := n.runHeld("victim")
 		n.kill()
-		n.goOn()
+		n.resume()
 		<-starting.done
-		ids := strangers(n.reservations(n.network), live)
+		ids := otherContainers(n.reservations(n.network), live)
 		if starting.err == nil || len(ids) != 1 {
-			t.Fatalf("the pod was to fail with one container's reservations left: %v, %v", starting.err, ids)
+			t.Fatalf("the pod must fail and leave the reservations of one container: %v, %v", starting.err, ids)
 		}
 		n.start()
-		n.wantState(ids[0], notReady, "it was noted before the ADD")
+		n.wantState(ids[0], notReady, "it was recorded before the ADD")
 		n.keptThenFreed(ids[0], live)
 	})
 }
 
-// A plugin's binary is missing when a pod is stopped, as while it is updated.
+// The binary of a plugin is missing when a pod is stopped, as during an update.
 //
-// Guard: [podsOf] takes sandboxes in any state.
+// Guard: [podsOf] converts sandboxes in any state.
 func TestHazard05PluginAbsentAtStopOnContainerd(t *testing.T) {
 	onEach(t, func(t *testing.T, n *node) {
 		live, victim := n.run("live"), n.run("victim")
@@ -76,7 +76,7 @@ func TestHazard05PluginAbsentAtStopOnContainerd(t *testing.T) {
 
 // The network's configuration is missing when a pod is stopped.
 //
-// Guard: [podsOf] takes sandboxes in any state.
+// Guard: [podsOf] converts sandboxes in any state.
 func TestHazard05ConfigAbsentAtStopOnContainerd(t *testing.T) {
 	onEach(t, func(t *testing.T, n *node) {
 		live, victim := n.run("live"), n.run("victim")
@@ -98,10 +98,10 @@ func TestHazard05ConfigAbsentAtStopOnContainerd(t *testing.T) {
 	})
 }
 
-// A reboot takes processes, namespaces and containerd's state, and leaves its
-// root and the reservations. The sandboxes are listed, and have no addresses.
+// A reboot ends processes and network namespaces, and removes containerd's state. Its root and
+// the reservations stay. The sandboxes are listed, without addresses.
 //
-// Guard: [podsOf] takes sandboxes in any state.
+// Guard: [podsOf] converts sandboxes in any state.
 func TestHazard05RebootOnContainerd(t *testing.T) {
 	onEach(t, func(t *testing.T, n *node) {
 		pods := n.runSome("web", 3)
@@ -119,14 +119,14 @@ func TestHazard05RebootOnContainerd(t *testing.T) {
 		for i, p := range pods {
 			n.keptThenFreed(p.id, pods[i+1:]...)
 			if i == len(pods)-2 {
-				break // a view without any sandbox would be refused (R9)
+				break // a list without any sandbox is an error (R9)
 			}
 		}
 	})
 }
 
-// The power fails before the disk has what host-local wrote: the file of one
-// address is there, and empty. No DEL will ever remove it.
+// The power fails before the disk has the data of one reservation: the file exists, and is
+// empty. No DEL will ever remove it.
 //
 // Guard: [gc.Options.MinAge] keeps an empty file while it is young.
 func TestHazard14PowerLossOnContainerd(t *testing.T) {
@@ -140,15 +140,15 @@ func TestHazard14PowerLossOnContainerd(t *testing.T) {
 		same(t, "pass", "younger than the minimum age", nil, n.release(n.network).released)
 		same(t, "reservations", "after a pass while it is young", want, n.reservations(n.network))
 		n.age(n.network)
-		same(t, "released", "nobody owns an empty file, nor has its address", map[netip.Addr]string{lost: ""}, n.release(n.network).released)
+		same(t, "released", "an empty file has no owner, and no pod has its address", map[netip.Addr]string{lost: ""}, n.release(n.network).released)
 		delete(want, lost)
 		same(t, "reservations", "after the pass", want, n.reservations(n.network))
 	})
 }
 
-// The node was installed anew, but for /var/lib/cni: no sandbox is known.
+// The node was installed again and kept /var/lib/cni. The runtime knows no sandbox.
 //
-// Guard: [gc.ErrNoPods] refuses an answer without a sandbox.
+// Guard: [gc.ErrNoPods] is the error of an answer without a sandbox.
 func TestHazard20AllSandboxesGoneOnContainerd(t *testing.T) {
 	onEach(t, func(t *testing.T, n *node) {
 		pods := n.runSome("web", 3)
@@ -159,7 +159,7 @@ func TestHazard20AllSandboxesGoneOnContainerd(t *testing.T) {
 		p, err := n.collector(t.Context(), "release", n.network)
 		n.must(err)
 		if p.status != 1 {
-			t.Errorf("a pass without any pod was not refused (R9): %v", p)
+			t.Errorf("a pass without any pod succeeded (R9): %v", p)
 		}
 		same(t, "reservations", "no pods is an error (R9)", holding(pods...), n.reservations(n.network))
 		n.runAgent()

@@ -12,56 +12,54 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Pods of Kubernetes have their addresses in one network with containers of ctr,
-// of nerdctl and of another client, and of each some live and some leaked. No
-// source may cost one that lives its address, and together they find all that
-// leaked.
+// Pods of Kubernetes and containers of ctr, nerdctl and another client share a network. Some of
+// each are live, and some have leaked. With any of the sources no live one loses its address,
+// and with all of them every leak is released.
 //
-// Guard: [Source.Pods] declares the one form of IDs that it names.
+// Guard: [Source.Pods] declares the form of the IDs that it names.
 func TestHazard49TogetherOnContainerd(t *testing.T) {
 	onEach(t, func(t *testing.T, n *node) {
 		n.forClients()
-		n.runAgent() // what crictl prints is of several namespaces, so it was asked for all
+		n.runAgent() // so that the output of crictl has several namespaces, and counts as complete
 		pods, containers := n.runSome("live", 2), podsOf(n.runEachIn("live", 2, false))
 		live := slices.Concat(pods, containers)
 		deadPods, deadContainers := n.runSome("dead", 2), n.runEachIn("dead", 2, false)
-		goOn := n.die(deadPods, deadContainers)
+		resume := n.endWithoutDEL(deadPods, deadContainers)
 
 		others := append(containers, podsOf(deadContainers)...)
 		known := joined(verdicts("in-use", addressesOf(pods)...), verdicts("foreign", addressesOf(others)...))
-		p, err := hostlocalGC(t.Context(), "plan", "--network", n.network, "-o", "json", "--source", "file:"+n.crictlSays())
+		p, err := hostlocalGC(t.Context(), "plan", "--network", n.network, "-o", "json", "--source", "file:"+n.writeCrictlPods())
 		n.must(err)
 		same(t, "plan with a file: "+p.stderr, "crictl prints what the runtime lists",
 			joined(known, verdicts("leaked", addressesOf(deadPods)...)), p.verdicts)
 		p = n.release(n.network)
-		same(t, "pass with the runtime alone", "it can't know of the others",
+		same(t, "pass with the runtime alone", "it does not list the others",
 			joined(known, verdicts("released", addressesOf(deadPods)...)), p.verdicts)
-		n.tellTogether("cri", live, p)
+		n.reportTogether("cri", live, p)
 
 		p = n.release(n.network, kernel)
-		same(t, "pass with runtime and kernel", "the kernel sees which of the others live",
+		same(t, "pass with runtime and kernel", "the kernel shows which of the others are live",
 			joined(verdicts("in-use", addressesOf(live)...), verdicts("released", addressesOf(podsOf(deadContainers))...)), p.verdicts)
 		same(t, "reservations", "after it", holding(live...), n.reservations(n.network))
-		n.tellTogether("cri and netns", live, p)
-		goOn()
+		n.reportTogether("cri and netns", live, p)
+		resume()
 
-		// gVisor shows the kernel no address. That takes the cache, too.
+		// gVisor hides its addresses from the kernel, so the cache is needed, too.
 		live = append(live, podsOf(n.runEach("more", 1))...)
 		deadPods, deadContainers = n.runSome("ended", 2), n.runEach("ended", 2)
 		dead := append(deadPods, podsOf(deadContainers)...)
-		n.die(deadPods, deadContainers)
+		n.endWithoutDEL(deadPods, deadContainers)
 		p = n.release(n.network, kernel, "--source", "cnicache")
-		same(t, "pass with runtime, kernel and cache", "among them they know all",
+		same(t, "pass with runtime, kernel and cache", "together they show all",
 			joined(verdicts("in-use", addressesOf(live)...), verdicts("released", addressesOf(dead)...)), p.verdicts)
 		same(t, "reservations", "after all passes", holding(live...), n.reservations(n.network))
-		n.tellTogether("cri, netns and cnicache", live, p)
+		n.reportTogether("cri, netns and cnicache", live, p)
 	})
 }
 
-// die ends pods and containers while their network has another name, so that no DEL
-// finds their addresses, and makes all reservations old. The network has its name
-// again when goOn is called.
-func (n *node) die(pods []pod, containers []container) (goOn func()) {
+// endWithoutDEL ends pods and containers while their network has another name, so that no DEL
+// finds their addresses, and makes all reservations old. resume restores the name of the network.
+func (n *node) endWithoutDEL(pods []pod, containers []container) (resume func()) {
 	n.t.Helper()
 	network := n.network
 	n.configure("elsewhere")
@@ -76,7 +74,7 @@ func (n *node) die(pods []pod, containers []container) (goOn func()) {
 	n.age(network)
 	all := slices.Concat(pods, podsOf(containers))
 	for _, p := range all {
-		same(n.t, p.name, "it has leaked its addresses", p.ips, n.heldBy(network, p.id))
+		same(n.t, p.name, "its addresses have leaked", p.ips, n.heldBy(network, p.id))
 	}
 	return func() {
 		n.t.Helper()
@@ -85,8 +83,8 @@ func (n *node) die(pods []pod, containers []container) (goOn func()) {
 	}
 }
 
-// crictlSays writes what `crictl pods -o json` prints, and returns the file.
-func (n *node) crictlSays() string {
+// writeCrictlPods writes the output of `crictl pods -o json`, and returns the file.
+func (n *node) writeCrictlPods() string {
 	n.t.Helper()
 	answer, err := n.cri.ListPodSandbox(n.t.Context(), &runtimeapi.ListPodSandboxRequest{})
 	n.must(err)
@@ -106,8 +104,8 @@ func (n *node) crictlSays() string {
 	return file
 }
 
-// tellTogether prints the figures.
-func (n *node) tellTogether(sources string, live []pod, p pass) {
+// reportTogether prints the figures.
+func (n *node) reportTogether(sources string, live []pod, p pass) {
 	n.t.Helper()
 	lost, foreign := 0, 0
 	for _, ip := range addressesOf(live) {

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// cgroups returns the directories of the control groups of that name, which may be a
-// pattern: one in the unified hierarchy, or one in each of those of version 1.
+// cgroups returns the directories of the control groups with that name, which may be a pattern:
+// in the unified hierarchy, or in each hierarchy of version 1.
 func cgroups(name string) []string {
 	var out []string
 	for _, pattern := range []string{"/sys/fs/cgroup/", "/sys/fs/cgroup/*/"} {
@@ -24,14 +24,14 @@ func cgroups(name string) []string {
 	return out
 }
 
-// removeCgroups removes the control group of that name, with those below it, and
-// those of suites that the suite of that name has started. Their processes have
-// ended, but may still be on their way out.
+// removeCgroups removes the control group with that name and those below it, and the groups of
+// suites that this suite has started. Their processes have been killed, but may not have ended
+// yet.
 func removeCgroups(name string) error {
 	if name == "" {
 		return errors.New("the control group has no name")
 	}
-	patience := time.After(10 * time.Second)
+	timeout := time.After(10 * time.Second)
 	for tick := time.Tick(10 * time.Millisecond); ; {
 		var errs []error
 		for _, dir := range cgroups(name + "*") {
@@ -42,7 +42,7 @@ func removeCgroups(name string) error {
 			return nil
 		}
 		select {
-		case <-patience:
+		case <-timeout:
 			return fmt.Errorf("removing control group %s: %w", name, err)
 		case <-tick:
 		}
@@ -58,7 +58,7 @@ func removeCgroup(dir string) error {
 		return ignoreGone(err)
 	})
 	for _, d := range slices.Backward(dirs) {
-		// Remove would first try to unlink, which says less.
+		// os.Remove tries unlink first, with a less useful error.
 		err = errors.Join(err, ignoreGone(syscall.Rmdir(d)))
 	}
 	if err != nil {

@@ -14,22 +14,22 @@ import (
 	"syscall"
 )
 
-// A pass is what one run of the command said: the part of its JSON that the
-// cases look at, and how it ended.
+// A pass is the result of one run of the command: its exit status, and the parts of its JSON
+// that the cases use.
 type pass struct {
 	status   int
 	stderr   string
 	verdicts map[netip.Addr]string
 	reasons  map[netip.Addr]string
-	released map[netip.Addr]string // and the container that had held it
+	released map[netip.Addr]string // with their container IDs
 }
 
 func (p pass) String() string {
 	return fmt.Sprintf("exit status %d, verdicts %v, reasons %v, stderr %q", p.status, p.verdicts, p.reasons, p.stderr)
 }
 
-// collector is hostlocal-gc as it was built, asking the node's runtime. Further
-// flags may overrule: the minimum age is the command's own, seven minutes.
+// collector runs hostlocal-gc with the node's runtime as the source, and further flags. The
+// default minimum age is seven minutes.
 func (n *node) collector(ctx context.Context, command, network string, flags ...string) (pass, error) {
 	args := append([]string{command, "--network", network, "-o", "json", "--source", "cri:" + n.endpoint()}, flags...)
 	return hostlocalGC(ctx, args...)
@@ -48,7 +48,7 @@ func hostlocalGC(ctx context.Context, args ...string) (pass, error) {
 	var report struct {
 		Networks []struct {
 			Name string `json:"name"`
-		} `json:"networks"` // those to release in; of all others it tells, too
+		} `json:"networks"` // those to release in; the report has others, too
 		Reservations []struct {
 			Network     string     `json:"network"`
 			IP          netip.Addr `json:"ip"`
@@ -59,7 +59,7 @@ func hostlocalGC(ctx context.Context, args ...string) (pass, error) {
 	}
 	if len(stdout) > 0 {
 		if err := json.Unmarshal(stdout, &report); err != nil {
-			return p, fmt.Errorf("hostlocal-gc %v: reading what it printed: %w: %s", args, err, stdout)
+			return p, fmt.Errorf("hostlocal-gc %v: reading its output: %w: %s", args, err, stdout)
 		}
 	}
 	for _, network := range report.Networks {
@@ -76,8 +76,8 @@ func hostlocalGC(ctx context.Context, args ...string) (pass, error) {
 	return p, nil
 }
 
-// callHostlocalGC runs the command. Its exit status is not an error here. It has a PID
-// namespace of its own, as netns:nested wants where no container runs.
+// callHostlocalGC runs the command. An exit status is not an error. The command gets its own
+// PID namespace, which netns:nested requires if no container runs.
 func callHostlocalGC(ctx context.Context, args ...string) (status int, stdout []byte, stderr string, err error) {
 	cmd := exec.CommandContext(ctx, filepath.Join(os.Getenv(binEnv), "hostlocal-gc"), args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
@@ -89,13 +89,13 @@ func callHostlocalGC(ctx context.Context, args ...string) (status int, stdout []
 	return cmd.ProcessState.ExitCode(), out.Bytes(), said.String(), nil
 }
 
-// release does a pass that must succeed.
+// release runs a pass that must succeed.
 func (n *node) release(network string, flags ...string) pass {
 	n.t.Helper()
 	return n.succeed("release", network, flags...)
 }
 
-// plan does a dry run that must succeed.
+// plan runs a dry run that must succeed.
 func (n *node) plan(network string, flags ...string) pass {
 	n.t.Helper()
 	return n.succeed("plan", network, flags...)

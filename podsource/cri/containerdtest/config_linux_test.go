@@ -9,9 +9,9 @@ import (
 	"path/filepath"
 )
 
-// configVersion3 is for containerd 2. The score of the out-of-memory killer,
-// AppArmor and systemd are the machine's, and left alone. /opt is, too. How long
-// it waits for a shim when it recovers must not depend on how busy the machine is.
+// configVersion3 is the configuration of containerd 2. It leaves the machine's /opt, AppArmor,
+// systemd and out-of-memory scores alone. The long timeout for a shim makes recovery independent
+// of the load of the machine.
 func configVersion3(n *node) string {
 	return fmt.Sprintf(`
 version = 3
@@ -48,7 +48,7 @@ oom_score = 0
 		n.path("cni/bin"), n.path("cni/conf"), n.ownLoopback) + n.configGVisor()
 }
 
-// configVersion2 is the same for containerd 1.
+// configVersion2 is the configuration of containerd 1.
 func configVersion2(n *node) string {
 	return fmt.Sprintf(`
 version = 2
@@ -78,11 +78,11 @@ oom_score = 0
 `, n.path("root"), n.path("state"), n.socket(), n.path("opt"), n.image, runc(), n.path("cni/bin"), n.path("cni/conf"))
 }
 
-// runc is the path of runc, without limits.
+// runc returns the path of runclite, which runs runc without limits.
 func runc() string { return filepath.Join(os.Getenv(binEnv), "runclite") }
 
-// configure writes the configuration of the network of that name, in place:
-// containerd does not notice a file that is moved there.
+// configure writes the configuration of a network with that name. It writes the file in place,
+// since containerd does not notice a rename.
 func (n *node) configure(network string) {
 	n.t.Helper()
 	type subnet struct {
@@ -113,7 +113,7 @@ func (n *node) configure(network string) {
 		"cniVersion": "1.0.0",
 		"name":       network,
 		"plugins":    plugins,
-		// Where nerdctl finds no network with this label it makes one.
+		// nerdctl creates a network if none has this label.
 		"nerdctlLabels": map[string]any{"nerdctl/default-network": "true"},
 	}, "", "  ")
 	n.must(err)
@@ -121,9 +121,9 @@ func (n *node) configure(network string) {
 	n.network = network
 }
 
-// layPlugins puts the CNI plugins into the node's own directory, where a case can
-// take them away.
-func (n *node) layPlugins() error {
+// installPlugins links the CNI plugins into the node's own directory, where a case can remove
+// them.
+func (n *node) installPlugins() error {
 	for _, name := range []string{"bridge", "host-local", "loopback", "gate"} {
 		if err := os.Symlink(filepath.Join(os.Getenv(binEnv), name), n.path("cni/bin/"+name)); err != nil {
 			return err

@@ -10,10 +10,9 @@ import (
 	"syscall"
 )
 
-// tell tells the plugin gate what to do at a command for a pod: "fail", "hold" or
-// "sleep 20s". An empty pod is every one. A command "chained-ADD" is of the second
-// plugin of a chain, "lease-ADD" of its IPAM plugin. START is of the runtime, and
-// what it is told is a time.
+// tell tells the plugin gate what to do in a command for a pod: "fail", "hold" or "sleep 20s".
+// An empty pod stands for all pods. The command "chained-ADD" is for the second plugin of a
+// chain, "lease-ADD" for its IPAM plugin. START is for runclite, with a duration.
 func (n *node) tell(command, pod, what string) {
 	n.t.Helper()
 	name := command
@@ -23,7 +22,7 @@ func (n *node) tell(command, pod, what string) {
 	n.must(os.WriteFile(n.path("control/"+name), []byte(what), 0o600))
 }
 
-// untell takes back what tell said.
+// untell undoes tell.
 func (n *node) untell(command, pod string) {
 	n.t.Helper()
 	name := command
@@ -33,22 +32,22 @@ func (n *node) untell(command, pod string) {
 	n.must(os.Remove(n.path("control/" + name)))
 }
 
-// A call is a RunPodSandbox that may take its time.
+// A call is a call of RunPodSandbox in another goroutine.
 type call struct {
 	done   chan struct{} // closed when it has returned
-	giveUp func()        // ends the call, as its client's deadline does
+	cancel func()        // ends the call, like its client's deadline
 	pod    pod
 	err    error
 }
 
-// runHeld begins to run a pod and returns when its ADD has got the addresses and
-// has not returned. Until goOn is called it stays so.
+// runHeld starts to run a pod, and returns when its ADD has its addresses. The ADD does not
+// return until resume is called.
 func (n *node) runHeld(name string) *call {
 	n.t.Helper()
 	return n.runHeldIn("ADD", name)
 }
 
-// runHeldIn is the same for an ADD of one of the plugins.
+// runHeldIn is runHeld for any command of [node.tell].
 func (n *node) runHeldIn(command, name string) *call {
 	n.t.Helper()
 	for _, pipe := range []string{"arrived", "go"} {
@@ -64,30 +63,30 @@ func (n *node) runHeldIn(command, name string) *call {
 	case err := <-arrived:
 		n.must(err)
 	case <-c.done:
-		n.t.Fatalf("pod %s was to be held in its ADD, and was not: %v", name, c.err)
+		n.t.Fatalf("pod %s was not held in its ADD: %v", name, c.err)
 	}
 	return c
 }
 
-// begin begins to run a pod.
+// begin starts to run a pod.
 func (n *node) begin(name string) *call {
-	ctx, giveUp := context.WithCancel(n.t.Context())
-	c := &call{done: make(chan struct{}), giveUp: giveUp}
+	ctx, cancel := context.WithCancel(n.t.Context())
+	c := &call{done: make(chan struct{}), cancel: cancel}
 	go func() {
 		defer close(c.done)
-		defer giveUp()
+		defer cancel()
 		c.pod, c.err = n.tryRun(ctx, name)
 	}()
 	return c
 }
 
-// goOn lets the ADD that is held go on.
-func (n *node) goOn() {
+// resume lets the ADD that is held return.
+func (n *node) resume() {
 	n.t.Helper()
 	n.must(touch(n.path("control/go"), os.O_WRONLY))
 }
 
-// touch opens a pipe, which waits for the other end, and closes it.
+// touch opens a pipe, which waits for the other end, and closes the pipe.
 func touch(pipe string, flag int) error {
 	f, err := os.OpenFile(pipe, flag, 0)
 	if err != nil {

@@ -15,13 +15,12 @@ import (
 
 const namespaces = syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET | syscall.CLONE_NEWIPC
 
-// nodeDir is where a node has its files: all of them, but for those of the CNI
-// plugins in /var/lib/cni and the network namespaces in /run/netns.
+// nodeDir has all files of a node except those of the CNI plugins in /var/lib/cni and the
+// network namespaces in /run/netns.
 const nodeDir = "/run/containerdtest"
 
-// first is process 1. It covers what the tests may write to, starts them, and
-// reaps whoever loses its parent: shims do, and containerd waits for those that
-// it finds dead.
+// first is process 1. It mounts over the directories to which the tests may write, starts the
+// tests, and reaps orphans, such as shims. containerd waits until dead shims are reaped.
 func first() (status int, err error) {
 	if err := cover(); err != nil {
 		return 1, err
@@ -33,8 +32,8 @@ func first() (status int, err error) {
 	if err != nil {
 		return 1, fmt.Errorf("bringing up lo: %w", err)
 	}
-	cmd := again("tests")
-	// Not cmd.Start: its Wait and the one below would take each other's children.
+	cmd := reexec("tests")
+	// Not cmd.Start: its Wait and Wait4 below would reap each other's children.
 	tests, err := os.StartProcess(cmd.Path, cmd.Args, &os.ProcAttr{
 		Env: cmd.Env, Files: []*os.File{nil, os.Stdout, os.Stderr},
 	})
@@ -52,12 +51,12 @@ func first() (status int, err error) {
 		case ended.Exited():
 			return ended.ExitStatus(), nil
 		default:
-			return 1, fmt.Errorf("the tests were ended by %v", ended.Signal())
+			return 1, fmt.Errorf("the tests were killed by %v", ended.Signal())
 		}
 	}
 }
 
-// cover gives the namespaces a /proc, a /run and CNI directories of their own.
+// cover mounts an own /proc and /run, and own CNI directories.
 func cover() error {
 	type mount struct {
 		source, target, kind string
@@ -74,14 +73,14 @@ func cover() error {
 			return fmt.Errorf("mounting %s on %s: %w", m.kind, m.target, err)
 		}
 	}
-	// libcni keeps its results in /var/lib/cni, come what may, and ctr finds networks
-	// and plugins where go-cni looks for them.
+	// libcni always keeps its results in /var/lib/cni, and ctr reads networks and plugins from
+	// the default directories of go-cni.
 	for _, dir := range []string{"/var/lib/cni", "/etc/cni", "/opt/cni"} {
 		if err := coverOne(dir); err != nil {
 			return fmt.Errorf("covering %s: %w", dir, err)
 		}
 	}
-	// A search for a runtime would ask the machine's.
+	// Otherwise a search would find the machine's runtime.
 	const crictl = "/etc/crictl.yaml"
 	if _, err := os.Stat(crictl); err == nil {
 		if err := syscall.Mount(os.DevNull, crictl, "", syscall.MS_BIND, ""); err != nil {
@@ -98,8 +97,8 @@ func cover() error {
 	return nil
 }
 
-// coverOne covers a directory by an empty one. Where the machine has no such
-// directory it must not get one.
+// coverOne mounts an empty directory over dir. If the machine does not have dir, it creates dir
+// in an overlay of its parent, and not on the machine.
 func coverOne(dir string) error {
 	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
 		if err != nil {

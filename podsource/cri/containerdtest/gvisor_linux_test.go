@@ -15,18 +15,18 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/cri"
 )
 
-// gvisorPods is how the names of pods begin that run in gVisor, where the node has
-// it. gVisor takes the addresses out of the pod's network namespace and has them in
-// a network stack of its own, so the kernel does not show them (hazard 59).
+// gvisorPods is the prefix of the names of pods that run in gVisor. gVisor moves the addresses
+// from the pod's network namespace to its own network stack, so the kernel does not show them
+// (hazard 59).
 const gvisorPods = "gvisor"
 
-// withGVisor is a node that has a handler for gVisor.
+// withGVisor is the option of a node with a runtime handler for gVisor.
 func withGVisor(n *node) { n.gvisor = true }
 
-// runscLite is the path of gVisor's runsc, without limits.
+// runscLite returns the path of runclite as runsclite, which runs gVisor's runsc without limits.
 func (n *node) runscLite() string { return n.path("runsclite") }
 
-// ociRuntime is the path of what runs a container of that name.
+// ociRuntime returns the path of the OCI runtime for a container of that name.
 func (n *node) ociRuntime(name string) string {
 	if handlerOf(name) != "" {
 		return n.runscLite()
@@ -34,7 +34,7 @@ func (n *node) ociRuntime(name string) string {
 	return runc()
 }
 
-// handlerOf is the runtime handler of a pod, as a RuntimeClass names it.
+// handlerOf returns the runtime handler of a pod, as in a RuntimeClass.
 func handlerOf(pod string) string {
 	if strings.HasPrefix(pod, gvisorPods) {
 		return "runsc"
@@ -42,9 +42,9 @@ func handlerOf(pod string) string {
 	return ""
 }
 
-// configGVisor is that part of containerd's configuration. As with Docker the shim
-// is runc's: gVisor's own wants to be spared by the out-of-memory killer, which
-// takes CAP_SYS_RESOURCE over the machine.
+// configGVisor returns the part of containerd's configuration for gVisor. As with Docker the
+// shim is runc's: gVisor's own shim lowers its out-of-memory score, for which it needs
+// CAP_SYS_RESOURCE on the machine.
 func (n *node) configGVisor() string {
 	if !n.gvisor {
 		return ""
@@ -58,18 +58,18 @@ func (n *node) configGVisor() string {
 `, n.runscLite())
 }
 
-// A forgetful runtime has lost its records of pods in gVisor.
-type forgetful struct{ *cri.Source }
+// withoutGVisorPods is a runtime that has lost its records of pods in gVisor.
+type withoutGVisorPods struct{ *cri.Source }
 
-func (f forgetful) Pods(ctx context.Context) (podsource.Answer, error) {
+func (f withoutGVisorPods) Pods(ctx context.Context) (podsource.Answer, error) {
 	a, err := f.Source.Pods(ctx)
 	a.Pods = slices.DeleteFunc(a.Pods, func(p podsource.Pod) bool { return strings.HasPrefix(p.Name, gvisorPods) })
 	return a, err
 }
 
-// guest is the life of a pod in gVisor, which outlasts several passes at the minimum
-// age. The runtime never lists it.
-func (s *seconds) guest(_, alive context.Context, _ *sync.WaitGroup, name string) {
+// gvisorPod runs a pod in gVisor for several passes at the minimum age. The runtime never lists
+// it.
+func (s *seconds) gvisorPod(_, alive context.Context, _ *sync.WaitGroup, name string) {
 	if rand.N(2) == 0 {
 		s.order(name, "ADD", "sleep 4s")
 	}
@@ -82,12 +82,12 @@ func (s *seconds) guest(_, alive context.Context, _ *sync.WaitGroup, name string
 	s.end(alive, p)
 }
 
-// shownByCacheAlone reports whether in some look nothing but the cache names the
-// owner of an entry, or has its address.
-func shownByCacheAlone(looks [][]podsource.Answer, e gc.Entry) bool {
-	return slices.ContainsFunc(looks, func(look []podsource.Answer) bool {
+// shownByCacheAlone reports whether in one of the answers only the cache names the owner of an
+// entry, or has its address.
+func shownByCacheAlone(answers [][]podsource.Answer, e gc.Entry) bool {
+	return slices.ContainsFunc(answers, func(members []podsource.Answer) bool {
 		var by []string
-		for _, a := range look {
+		for _, a := range members {
 			if slices.ContainsFunc(a.Pods, func(p podsource.Pod) bool {
 				return slices.Contains(p.ContainerIDs, e.ContainerID) || slices.Contains(p.IPs, e.IP)
 			}) {

@@ -14,10 +14,10 @@ import (
 	"runtime"
 )
 
-// pauseImage is the name of the image that is made here.
+// pauseImage is the name of the image that newPauseImage makes.
 const pauseImage = "docker.io/library/containerdtest-pause:1"
 
-// An image is one with a single layer, which holds a single program.
+// An image is an image with a single layer, which has a single program.
 type image struct {
 	config, layer []byte
 }
@@ -67,14 +67,13 @@ func archive(files map[string][]byte) ([]byte, error) {
 
 func digest(content []byte) string { return fmt.Sprintf("sha256:%x", sha256.Sum256(content)) }
 
-// importImage gives the node the image of its sandboxes, as no registry is asked
-// in the tests.
+// importImage imports the image of sandboxes, since the tests use no registry.
 func (n *node) importImage() {
 	n.t.Helper()
 	n.importImageAs(ofCRI)
 }
 
-// importImageAs gives the image to a namespace in containerd.
+// importImageAs imports the image into a containerd namespace.
 func (n *node) importImageAs(namespace string) {
 	n.t.Helper()
 	pause, err := newPauseImage()
@@ -87,10 +86,10 @@ func (n *node) importImageAs(namespace string) {
 	n.must(os.Remove(file))
 }
 
-// ofCRI is the namespace in containerd of what the CRI keeps there.
+// ofCRI is the containerd namespace of the CRI.
 const ofCRI = "k8s.io"
 
-// ctr runs containerd's own client on what the CRI keeps there.
+// ctr runs containerd's own client in the namespace of the CRI.
 func (n *node) ctr(args ...string) {
 	n.t.Helper()
 	n.ctrIn(ofCRI, args...)

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// A pod runs, and its status has no address yet. A collector that keeps what statuses have, and
-// nothing else, releases the address of the pod, and host-local hands it out again.
+// A pod runs, and its status has no address yet. A collector that keeps only addresses in statuses
+// releases the address of the pod, and host-local gives it to another pod.
 func TestIncident_antrea8239(t *testing.T) {
 	const size, running, leaked = 6, 2, 2
 	start := func(t *testing.T) (n *node, live []pod, victim pod, statuses string) {
@@ -26,30 +26,30 @@ func TestIncident_antrea8239(t *testing.T) {
 		since := time.Now().Add(-20 * time.Minute) // after what leaked an hour ago
 		victim = n.run("victim")
 		n.must(stamp(n.network, 10*time.Minute, victim.ips...))
-		return n, live, victim, n.kubeletSays(since, victim.name, live)
+		return n, live, victim, n.writePods(since, victim.name, live)
 	}
 	row := incident{
 		Issues: []string{"antrea-io/antrea#8239"},
-		Leak: "The other way round: a collector that goes by the addresses in the statuses of pods. A pod's status has its address " +
+		Leak: "The opposite of a leak: a collector keeps only the addresses in the statuses of pods. A pod's status has its address " +
 			"seconds or minutes after the ADD, and until then the collector calls it leaked.",
-		Advice: "antrea#8240 (2.6.3): what Antrea itself has attached counts, too.",
+		Advice: "antrea#8240 (2.6.3): it also keeps what Antrea itself has attached.",
 	}
 	t.Run("addresses only", func(t *testing.T) {
 		n, _, victim, statuses := start(t)
 		released := n.releaseByAddress(statuses)
 		for _, ip := range victim.ips {
 			if !slices.Contains(released, ip) {
-				t.Errorf("the collector has released %v, and was to release %v of the live pod", released, ip)
+				t.Errorf("the collector released %v, want also %v of the live pod", released, ip)
 			}
 		}
-		late := n.runSome("late", size-running) // what leaked, what was free, and what the live pod has
+		late := n.runSome("late", size-running) // they get the leaked and free addresses, and those of the live pod
 		got := addressesOf(late)
 		for _, ip := range victim.ips {
 			if !slices.Contains(got, ip) {
-				t.Errorf("new pods have got %v, and the live pod's %v was to be among them", got, ip)
+				t.Errorf("new pods got %v, want also %v of the live pod", got, ip)
 			}
 		}
-		row.Alone = fmt.Sprintf("A collector of the test, which goes by addresses only: it releases %d leaked addresses and the %d of a live pod, and the "+
+		row.Alone = fmt.Sprintf("A collector of the test, which keeps only these addresses: it releases %d leaked addresses and the %d of a live pod, and the "+
 			"next pods get them.", len(released)-len(victim.ips), len(victim.ips))
 	})
 	t.Run("a pass", func(t *testing.T) {
@@ -58,7 +58,7 @@ func TestIncident_antrea8239(t *testing.T) {
 		n.must(err)
 		same(t, "exit status", status.stderr, 0, status.status)
 		same(t, "addresses released", "all that leaked", 2*leaked, len(status.released))
-		n.wantHeld("after a pass that was told of no address", append(live, victim)...)
+		n.wantHeld("after a pass without an address in the status", append(live, victim)...)
 		for i := range leaked {
 			live = append(live, n.run(fmt.Sprint("late-", i)))
 		}
@@ -67,11 +67,11 @@ func TestIncident_antrea8239(t *testing.T) {
 			"as a pod whose address is not known may hold what was reserved since it started.", len(status.released), 2*leaked)
 		row.Versions = append(n.versions("containerd", "host-local"), "not Antrea", "statuses from a file")
 	})
-	row.tell(t)
+	row.report(t)
 }
 
-// releaseByAddress removes the reservation of each address that no status has. No product has this
-// code: it is the rule alone.
+// releaseByAddress removes the reservation of each address that is in no status. It is not the
+// code of a product.
 func (n *node) releaseByAddress(statuses string) (released []netip.Addr) {
 	n.t.Helper()
 	text, err := os.ReadFile(statuses)

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// The power fails before the disk has libcni's entries: their files are there, and empty. libcni
-// before 1.2 refuses to go on, so every DEL fails, for ever.
+// The power fails before the disk has libcni's entries: their files exist, and are empty. With libcni
+// before 1.2 every DEL then fails, for ever.
 func TestIncident_cni1055(t *testing.T) {
 	const size = 4
 	const said = "unexpected end of JSON input"
@@ -22,20 +22,20 @@ func TestIncident_cni1055(t *testing.T) {
 		n.runAgent()
 		old := n.loseEntries(n.runSome("web", size))
 		failed := 0
-		for range 2 { // kubelet tries for ever
+		for range 2 { // kubelet repeats it for ever
 			for _, p := range old {
 				if err := n.tryStop(t.Context(), p.id); err == nil || !strings.Contains(err.Error(), said) {
-					t.Fatalf("stopping %s was to fail with %q: %v", p.name, said, err)
+					t.Fatalf("stopping %s must fail with %q: %v", p.name, said, err)
 				}
 				failed++
 			}
 		}
-		same(t, "reservations", "no DEL came to host-local", holding(old...), n.reservations(n.network))
+		same(t, "reservations", "no DEL called host-local", holding(old...), n.reservations(n.network))
 		n.wantFull("with sandboxes that can't be stopped")
 		n.restart()
 		n.wantFull("after a restart of containerd")
 		freed := n.collectGarbage()
-		same(t, "freed by libcni's GC", "it passes over entries that it can't read", nil, freed)
+		same(t, "freed by libcni's GC", "it skips entries that it can't read", nil, freed)
 
 		n.removeBridge()
 		n.must(n.beforeBoot())
@@ -71,10 +71,10 @@ func TestIncident_cni1055(t *testing.T) {
 		row.Alone += " containerd 2 stops them, as libcni 1.2 does without the entry."
 		row.Versions = append(row.Versions, n.versions("containerd", "containerd:github.com/containernetworking/cni", "host-local")...)
 	})
-	row.tell(t)
+	row.report(t)
 }
 
-// loseEntries has the power fail before the disk has the entries of these pods.
+// loseEntries makes the power fail before the disk has the entries of these pods.
 func (n *node) loseEntries(pods []pod) []pod {
 	n.t.Helper()
 	n.reboot(false)
@@ -86,8 +86,8 @@ func (n *node) loseEntries(pods []pod) []pod {
 	return pods
 }
 
-// beforeBoot makes reservations and entries older than the boot of this machine, as they are
-// where it was a machine of which the power failed.
+// beforeBoot makes reservations and entries older than the boot of this machine, as after a power
+// loss of the machine.
 func (n *node) beforeBoot() error {
 	up, err := uptime()
 	if err != nil {

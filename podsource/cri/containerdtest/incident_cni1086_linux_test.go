@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Pods of Kubernetes and containers of nerdctl share a network. What one runtime calls valid lacks
-// what the other one runs, so a GC of either ends what lives.
+// Pods of Kubernetes and containers of nerdctl share a network. The valid attachments of one runtime
+// do not include those of the other, so a GC of either releases addresses of live containers.
 func TestIncident_cni1086(t *testing.T) {
 	const size, each = 8, 2
 	n := newNode(t, current(), func(n *node) { n.pool = size })
@@ -28,14 +28,14 @@ func TestIncident_cni1086(t *testing.T) {
 	live, dead := append(pods, containers...), append(gone, ended...)
 	n.wantFull("with the pool full of leaks")
 	freed := n.collectGarbage(pods...)
-	same(t, "freed by libcni's GC with the pods as valid", "the containers are none of them",
+	same(t, "freed by libcni's GC with the pods as valid", "the containers are not among them",
 		verdicts("", addressesOf(append(dead, containers...))...), verdicts("", freed...))
 
 	alone := n.release(n.network, "--dry-run")
-	same(t, "plan with the runtime alone", "it can't know of the containers", joined(verdicts("in-use", addressesOf(pods)...),
+	same(t, "plan with the runtime alone", "it does not list the containers", joined(verdicts("in-use", addressesOf(pods)...),
 		verdicts("leaked", addressesOf(gone)...), verdicts("foreign", addressesOf(append(ended, containers...))...)), alone.verdicts)
 	p := n.pass("--source", "cri:"+n.endpoint())
-	same(t, "released", "what neither runtime runs", holding(dead...), p.released)
+	same(t, "released", "neither runtime runs their containers", holding(dead...), p.released)
 	for i := range len(dead) {
 		live = append(live, n.run(fmt.Sprint("web-", i)))
 	}
@@ -51,5 +51,5 @@ func TestIncident_cni1086(t *testing.T) {
 		Ours: fmt.Sprintf("%s: %d of %d leaked addresses of both runtimes released, %d live pods and %d live containers keep theirs, %d pods start. "+
 			"With the runtime alone as a source those of the containers are kept as `foreign`.", passWithRuntime, len(p.released), 2*len(dead), each, each, len(dead)),
 		Versions: n.versions("containerd", "containerd:github.com/containernetworking/cni", "nerdctl", "host-local"),
-	}.tell(t)
+	}.report(t)
 }

@@ -12,8 +12,9 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
-// A pool is full of leaks, and somebody follows the advice and empties the network's directory while
-// pods run. host-local hands out their addresses again. A pass instead of that releases the leaks only.
+// A pool is full of leaks, and an administrator follows the advice and empties the network's
+// directory while pods run. host-local gives their addresses to other pods. A pass releases the leaks
+// only.
 func TestIncident_k3s5885(t *testing.T) {
 	const size, running = 6, 2
 	fill := func(t *testing.T) (n *node, live []pod) {
@@ -27,8 +28,8 @@ func TestIncident_k3s5885(t *testing.T) {
 	}
 	row := incident{
 		Issues: []string{"k3s-io/k3s#5885"},
-		Leak:   "A pool that is full of leaks is emptied by hand while pods run. host-local hands out the addresses of live pods.",
-		Advice: "`k3s-killall.sh`, which ends all pods of the node, and then `rm -rf /var/lib/cni/networks/cbr0/`. multus-cni#54 has the latter only.",
+		Leak:   "The directory of a pool that is full of leaks is emptied while pods run. host-local hands out the addresses of live pods.",
+		Advice: "`k3s-killall.sh`, which ends all pods of the node, and then `rm -rf /var/lib/cni/networks/cbr0/`. multus-cni#54 advises the latter only.",
 	}
 	t.Run("the directory is emptied", func(t *testing.T) {
 		n, live := fill(t)
@@ -40,10 +41,10 @@ func TestIncident_k3s5885(t *testing.T) {
 		n.wantFinding("UNRESERVED", fmt.Sprintf("%d addresses of live pods", 2*running))
 		same(t, "released", "nothing is reserved", nil, n.pass("--source", "cri:"+n.endpoint()).released)
 		late := n.runSome("late", running)
-		same(t, "addresses of new pods", "host-local begins anew", addressesOf(live), addressesOf(late))
+		same(t, "addresses of new pods", "host-local starts with the first address", addressesOf(live), addressesOf(late))
 		n.wantFinding("DUPLICATE", "")
 		row.Alone = fmt.Sprintf("%d pods that start after the `rm` get the %d addresses of %d live pods.", running, 2*running, running)
-		row.Ours = "After the `rm` `hostlocal-gc check` says `UNRESERVED` at once, and after the next pods `DUPLICATE`. It can't undo either."
+		row.Ours = "After the `rm` `hostlocal-gc check` says `UNRESERVED` at once, and after the next pods `DUPLICATE`. It can't repair either."
 	})
 	t.Run("a pass", func(t *testing.T) {
 		n, live := fill(t)
@@ -56,10 +57,10 @@ func TestIncident_k3s5885(t *testing.T) {
 			passWithRuntime, len(p.released), 2*(size-running), size-running, running) + row.Ours
 		row.Versions = n.versions("containerd", "containerd:github.com/containernetworking/cni", "host-local")
 	})
-	row.tell(t)
+	row.report(t)
 }
 
-// wantFinding checks what the command says is wrong with the node.
+// wantFinding checks the first finding of `hostlocal-gc check`.
 func (n *node) wantFinding(word, more string) {
 	n.t.Helper()
 	status, out, stderr, err := callHostlocalGC(n.t.Context(), "check", "--network", n.network, "--cni-dir", n.path("cni/conf"),
@@ -67,6 +68,6 @@ func (n *node) wantFinding(word, more string) {
 	n.must(err)
 	first, _, _ := strings.Cut(string(out), "\n")
 	if status != 3 || !strings.HasPrefix(first, word+": ") || !strings.Contains(first, more) {
-		n.t.Errorf("hostlocal-gc check: exit status %d, %s%s, and 3 with %q and %q in the first line was wanted", status, out, stderr, word, more)
+		n.t.Errorf("hostlocal-gc check: exit status %d, %s%s, want 3 with %q and %q in the first line", status, out, stderr, word, more)
 	}
 }

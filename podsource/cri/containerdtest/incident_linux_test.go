@@ -23,27 +23,26 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/cnicache"
 )
 
-// incidentEnv names a file into which the test of an incident writes its row.
+// incidentEnv is the variable with the file to which the test of an incident writes its row.
 const incidentEnv = "CONTAINERDTEST_INCIDENT"
 
-// An incident is an open issue of the field, reproduced on the parts that it is about. Its
-// test, TestIncident_name, is in the file incident_name_linux_test.go, and shows the leak, that
-// the parts alone do not recover, and that the node works again after one pass.
-// examples/incidents runs these tests and makes a table of them.
+// An incident is an issue of another project, reproduced with that project's programs. Its test,
+// TestIncident_name, is in the file incident_name_linux_test.go. It shows the leak, that the
+// programs alone do not recover, and that the node works again after one pass. examples/incidents
+// runs these tests and makes a table of them.
 //
-// What the parts did is composed of what the test counted. It has no figure that differs from
-// run to run.
+// The figures in the texts are counted by the test. They are the same in each run.
 type incident struct {
-	Issues   []string // as in "containerd/containerd#12130"; the first names it
-	Leak     string   // what leaks, and when
-	Advice   string   // what is advised today
-	Alone    string   // what the parts did by themselves
-	Ours     string   // what one pass did
-	Versions []string // of the parts that ran
+	Issues   []string // as in "containerd/containerd#12130"; the first is the name of the row
+	Leak     string   // the leak, and its cause
+	Advice   string   // today's advice
+	Alone    string   // the result without this project
+	Ours     string   // the result of one pass
+	Versions []string // of the programs
 }
 
-// tell ends the test of an incident: it writes the row, unless the test has failed, or its parts were skipped.
-func (i incident) tell(t *testing.T) {
+// report ends the test of an incident. It writes the row, unless the test has failed or was skipped.
+func (i incident) report(t *testing.T) {
 	t.Helper()
 	need(t)
 	if t.Failed() {
@@ -61,8 +60,8 @@ func (i incident) tell(t *testing.T) {
 	}
 }
 
-// versions are those of programs of the node, or of the modules that one of them was built
-// with, as in "containerd:github.com/containernetworking/cni".
+// versions returns the versions of programs of the node, or of a module in one of them, as in
+// "containerd:github.com/containernetworking/cni".
 func (n *node) versions(programs ...string) (all []string) {
 	n.t.Helper()
 	for _, what := range programs {
@@ -86,16 +85,16 @@ func (n *node) versions(programs ...string) (all []string) {
 	return all
 }
 
-// collectGarbage has libcni do what a runtime's GC would, with these containers as the valid
-// ones, and returns which addresses it freed. It works on copies of the reservations
-// and of the cache: what it frees is still reserved. Where it frees nothing it is called again with
-// nothing valid, and has to free what the valid ones have: else it would show nothing. Not so behind Multus,
-// which is told of no copy, and would take them from what lives.
+// collectGarbage calls libcni's GC as a runtime would, with these containers as the valid ones, and
+// returns the addresses that it freed. The GC works on copies of the reservations and of the cache,
+// so the addresses stay reserved. If it frees none, it is called again with no valid containers, and
+// must free the addresses of these, which shows that the GC works. This is not done with Multus,
+// which does not use the copies, and would free the addresses of live pods.
 func (n *node) collectGarbage(valid ...pod) (freed []netip.Addr) {
 	n.t.Helper()
 	freed = n.callGC(valid...)
 	if len(freed) == 0 && len(valid) > 0 && !n.multus {
-		same(n.t, "freed by libcni's GC with nothing valid", "the cache has entries of what lives, so this GC works",
+		same(n.t, "freed by libcni's GC with nothing valid", "the cache has entries of live containers, so this GC works",
 			verdicts("", addressesOf(valid)...), verdicts("", n.callGC()...))
 	}
 	return freed
@@ -113,7 +112,7 @@ func (n *node) callGC(valid ...pod) (freed []netip.Addr) {
 	n.must(withoutNamespaces(filepath.Join(copied, "results")))
 	files, err := libcni.ConfFiles(n.path("cni/conf"), []string{".conflist"})
 	n.must(err)
-	conf, err := os.ReadFile(files[0]) // which containerd takes, too
+	conf, err := os.ReadFile(files[0]) // containerd uses the first file, too
 	n.must(err)
 	before := n.reservations(n.network)
 	list, err := libcni.NetworkConfFromBytes([]byte(strings.ReplaceAll(string(conf),
@@ -136,8 +135,8 @@ func (n *node) callGC(valid ...pod) (freed []netip.Addr) {
 	return freed
 }
 
-// withoutNamespaces takes the path of the network namespace out of each entry of a cache, so that a DEL
-// releases addresses and leaves alone the interfaces of what lives.
+// withoutNamespaces removes the path of the network namespace from each entry of a cache, so that a
+// DEL releases addresses, but does not remove interfaces of live containers.
 func withoutNamespaces(cache string) error {
 	entries, err := filepath.Glob(filepath.Join(cache, "*"))
 	for _, file := range entries {
@@ -154,16 +153,16 @@ func withoutNamespaces(cache string) error {
 	return err
 }
 
-// wantFull checks that a pod can't be run, for want of an address.
+// wantFull checks that a pod fails for lack of an address.
 func (n *node) wantFull(when string) {
 	n.t.Helper()
 	const full = "no IP addresses available in range set"
 	if p, err := n.tryRun(n.t.Context(), "late"); err == nil || !strings.Contains(err.Error(), full) {
-		n.t.Fatalf("%s a pod was to fail with %q, and RunPodSandbox returned %v, error: %v", when, full, p, err)
+		n.t.Fatalf("%s a pod must fail with %q, but RunPodSandbox returned %v, error: %v", when, full, p, err)
 	}
 }
 
-// wantHeld checks that live pods have their addresses: by host-local, and by the runtime.
+// wantHeld checks that live pods have their addresses, in host-local's files and in the runtime.
 func (n *node) wantHeld(when string, live ...pod) {
 	n.t.Helper()
 	reserved := n.reservations(n.network)
@@ -177,24 +176,23 @@ func (n *node) wantHeld(when string, live ...pod) {
 	}
 }
 
-// restart restarts containerd, as people do first.
+// restart restarts containerd, usually the first thing that people try.
 func (n *node) restart() {
 	n.t.Helper()
 	n.stop()
 	n.start()
 }
 
-// pass makes all that is reserved, and libcni's records of it, older than a minimum age of
-// seconds, as a wait would, and does one pass with these sources besides the kernel and the
-// cache.
+// pass makes all reservations and libcni's entries older than a minimum age of seconds, and runs one
+// pass with the kernel, the cache and these sources.
 func (n *node) pass(sources ...string) pass {
 	n.t.Helper()
-	n.ripen()
-	n.must(stampRecords(20 * time.Second)) // its record is no younger than what it tells of
+	n.makeSecondsOld()
+	n.must(stampRecords(20 * time.Second)) // an entry is not younger than its reservation
 	return n.bare("release", append(inSeconds(), sources...)...)
 }
 
-// An outage is what happened on a node whose pool was full of leaks.
+// An outage has the counts of a node whose pool was full of leaks.
 type outage struct {
 	leaked   int // addresses
 	freed    int // of these, by libcni's GC
@@ -202,10 +200,10 @@ type outage struct {
 	started  int // pods, after that
 }
 
-// endOutage begins where live pods hold some addresses of the pool and leaks all others. It shows that no
-// pod starts, that neither a restart of containerd nor libcni's GC changes that, and that after one
-// pass as many pods start as had leaked addresses, and the live ones keep theirs. It takes the reason why the
-// GC frees nothing.
+// endOutage requires a pool in which live pods hold some addresses, and all others have leaked. It
+// checks that no pod starts, that neither a restart of containerd nor libcni's GC changes that, and
+// that after one pass as many pods start as have leaked addresses, and live ones keep theirs. why is
+// the reason why the GC frees nothing.
 func (n *node) endOutage(live []pod, why string, sources ...string) (o outage) {
 	n.t.Helper()
 	leaked := n.reservations(n.network)
@@ -213,9 +211,9 @@ func (n *node) endOutage(live []pod, why string, sources ...string) (o outage) {
 		return slices.ContainsFunc(live, func(p pod) bool { return p.id == id })
 	})
 	listed := n.sandboxes()
-	for _, id := range strangers(leaked) {
+	for _, id := range otherContainers(leaked) {
 		if state, ok := listed[id]; ok {
-			n.t.Errorf("containerd lists sandbox %s as %s, and was to have forgotten it", id, state)
+			n.t.Errorf("containerd still lists sandbox %s as %s", id, state)
 		}
 	}
 	n.wantFull("with the pool full of leaks")
@@ -227,7 +225,7 @@ func (n *node) endOutage(live []pod, why string, sources ...string) (o outage) {
 	p := n.pass(append(sources, "--source", "cri:"+n.endpoint())...)
 	same(n.t, "released", "no sandbox, process, namespace or entry has them: "+p.String(), leaked, p.released)
 	n.wantHeld("after the pass", live...)
-	o = outage{leaked: len(leaked), freed: len(freed), released: len(p.released), started: len(strangers(leaked))}
+	o = outage{leaked: len(leaked), freed: len(freed), released: len(p.released), started: len(otherContainers(leaked))}
 	for i := range o.started {
 		live = append(live, n.run(fmt.Sprint("web-", i)))
 	}
@@ -241,7 +239,7 @@ const (
 	passWithoutRuntime = "`hostlocal-gc release --min-age 3s` with the sources `netns` and `cnicache`"
 )
 
-// uptime is how long ago this machine booted, and an hour.
+// uptime returns the time since the boot of this machine, plus an hour.
 func uptime() (time.Duration, error) {
 	text, err := os.ReadFile("/proc/uptime")
 	if err != nil {
@@ -254,7 +252,7 @@ func uptime() (time.Duration, error) {
 	return time.Duration(seconds*float64(time.Second)) + time.Hour, nil
 }
 
-// debianVersion is that of Debian's containerd, without what updates change.
+// debianVersion returns the major and minor version of Debian's containerd.
 func (n *node) debianVersion() string {
 	n.t.Helper()
 	said := n.command(filepath.Join(n.bin, "containerd"), "--version")
@@ -266,14 +264,14 @@ func (n *node) debianVersion() string {
 	return "Debian's containerd " + strings.Join(parts[:min(2, len(parts))], ".")
 }
 
-// removeBridge removes the bridge, as a person has to where nothing runs on it: see
+// removeBridge removes the bridge, which has no ports, as an administrator must: see
 // [bridgeWithoutMAC].
 func (n *node) removeBridge() {
 	n.t.Helper()
 	n.must(removeBridges())
 }
 
-// bridgeWithoutMAC is what stays where an ADD failed with no other container on the bridge.
-// Without its first port the bridge has no MAC address, and no ADD succeeds.
-const bridgeWithoutMAC = "The bridge has to be deleted, too (`ip link del cni0`): after an ADD that failed when it had no other port " +
-	"the plugin `bridge` says `could not set bridge's mac`."
+// bridgeWithoutMAC is the advice after an ADD failed with no other container on the bridge. Then
+// the bridge has no MAC address, and no ADD succeeds.
+const bridgeWithoutMAC = "The bridge has to be deleted, too (`ip link del cni0`): after a failed ADD on a bridge without other ports " +
+	"the plugin `bridge` fails with `could not set bridge's mac`."

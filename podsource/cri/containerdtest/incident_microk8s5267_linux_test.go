@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// The power fails, and what containerd knew is lost with it. Nobody knows the sandboxes, so
-// nobody will do their DELs, and host-local has all their addresses.
+// The power fails, and containerd's records are lost. No DEL is called for its sandboxes, and all
+// their addresses stay reserved.
 func TestIncident_microk8s5267(t *testing.T) {
 	const size = 6
 	n := newNode(t, current(), func(n *node) { n.pool = size })
@@ -17,7 +17,7 @@ func TestIncident_microk8s5267(t *testing.T) {
 	n.start()
 	n.importImage()
 	n.runAgent()
-	same(t, "reservations", "they are on the disk", holding(dead...), n.reservations(n.network))
+	same(t, "reservations", "the disk has them", holding(dead...), n.reservations(n.network))
 
 	n.wantFull("after the power loss")
 	n.restart()
@@ -35,12 +35,12 @@ func TestIncident_microk8s5267(t *testing.T) {
 	incident{
 		Issues: []string{"canonical/microk8s#5267", "containernetworking/plugins#697"},
 		Leak: "The power fails, and containerd's record of its sandboxes is lost with it. host-local's reservations are on the disk, " +
-			"and nobody is left who would do a DEL for them. (The first issue is about `microk8s stop`, too, which is not reproduced.)",
+			"and no DEL is called for them. (The first issue is about `microk8s stop`, too, which is not reproduced.)",
 		Advice: "Empty `/var/lib/cni/networks/NAME` after each reboot (plugins#252), by systemd-tmpfiles (plugins#697), or keep it on a tmpfs (plugins#728).",
 		Alone: fmt.Sprintf("All %d addresses of a pool of %d stay reserved. No pod starts, and none after a restart of containerd. "+
-			"libcni's GC would free %d of %d (one of each family), as its cache is whole. containerd does not call it.", size, size, len(freed), 2*size),
+			"libcni's GC would free %d of %d (one of each family), as its cache is complete. containerd does not call it.", size, size, len(freed), 2*size),
 		Ours: fmt.Sprintf("%s: %d of %d leaked addresses released, %d pods start and keep theirs in the next pass. %s",
 			passWithRuntime, len(p.released), 2*size, size, bridgeWithoutMAC),
 		Versions: n.versions("containerd", "containerd:github.com/containernetworking/cni", "host-local"),
-	}.tell(t)
+	}.report(t)
 }

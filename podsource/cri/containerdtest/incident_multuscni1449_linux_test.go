@@ -15,9 +15,9 @@ import (
 	"testing"
 )
 
-// Multus hands a delegate that is a conflist its whole configuration in ADD, and in DEL only what it
-// could decode of it. host-local is told of no range and refuses. Once the API server has
-// the pod no more, or where Multus' own file of the pod is damaged, Multus reports success and does nothing.
+// Multus passes the whole configuration of a conflist to a delegate in ADD, but in DEL only the parts
+// that it decodes. So host-local gets no range, and fails. If the pod is gone from the API server, or
+// Multus' own file of the pod is damaged, Multus reports success and does nothing.
 func TestIncident_multuscni1449(t *testing.T) {
 	const size, running, damaged = 6, 1, 2
 	const said = "no IP ranges specified"
@@ -32,39 +32,39 @@ func TestIncident_multuscni1449(t *testing.T) {
 			n.must(os.Truncate(filepath.Join("/var/lib/cni/multus", p.id), 0))
 		} else {
 			if err := n.tryStop(t.Context(), p.id); err == nil || !strings.Contains(err.Error(), said) {
-				t.Fatalf("stopping %s was to fail with %q: %v", p.name, said, err)
+				t.Fatalf("stopping %s must fail with %q: %v", p.name, said, err)
 			}
 			gone.Store(p.name, true)
 		}
 		n.remove(p.id)
 		ended = append(ended, p)
 	}
-	same(t, "reservations", "no DEL came to host-local", holding(append(ended, live...)...), n.reservations(n.network))
+	same(t, "reservations", "no DEL called host-local", holding(append(ended, live...)...), n.reservations(n.network))
 
-	o := n.endOutage(live, "to containerd's libcni each DEL has succeeded, and Multus takes all that is in its own cache as valid",
+	o := n.endOutage(live, "each DEL has succeeded for containerd's libcni, and Multus takes all entries of its own cache as valid",
 		"--source", "cnicache:"+multusResults)
 
 	incident{
 		Issues: []string{"k8snetworkplumbingwg/multus-cni#1449", "k8snetworkplumbingwg/multus-cni#1087"},
 		Leak: "Multus hands a delegate that is a conflist a DEL without its ranges. Once the pod is gone from the API server, or where " +
-			"Multus' own file of the pod is damaged, it reports success and asks no delegate.",
+			"Multus' own file of the pod is damaged, it reports success and calls no delegate.",
 		Advice: "For the first multus-cni#1521, which was merged after v4.2.4. For the second, which is closed as stale, none.",
 		Alone: fmt.Sprintf("%d of %d first DELs fail (`%s`). Then all %d pods are removed with success, and their addresses stay: no pod starts on the pool "+
-			"of %d, and none after a restart of containerd. libcni's GC succeeds and frees %d: it asks Multus, which takes all that its own cache has as valid.",
+			"of %d, and none after a restart of containerd. libcni's GC succeeds and frees %d: it calls Multus, which takes all entries of its own cache as valid.",
 			len(ended)-damaged, len(ended), said, len(ended), size, o.freed),
 		Ours: fmt.Sprintf("%s, the latter also with Multus' directory: %d of %d leaked addresses released, %d pods start, %d live pod keeps its own.",
 			passWithRuntime, o.released, o.leaked, o.started, running),
 		Versions: append(n.versions("multus", "containerd", "containerd:github.com/containernetworking/cni", "host-local"),
-			"instead of an API server one of the test, which knows the pods"),
-	}.tell(t)
+			"instead of an API server a server of the test, which has the pods"),
+	}.report(t)
 }
 
-// multusResults is where Multus' libcni has its cache.
+// multusResults is the cache of Multus' libcni.
 const multusResults = "/var/lib/cni/multus/results"
 
-// behindMultus makes the pods' network one that Multus delegates to, from the file of a conflist.
-// Multus asks the API server for the pod, which is a server of the test's. It has no pod of a name
-// that is stored in gone. The version is one of which libcni's GC asks plugins, too.
+// behindMultus makes the pods' network one to which Multus delegates, with the file of a conflist.
+// The API server of Multus is a server of the test, without the pods whose names are in gone. The
+// CNI version is one with which libcni's GC calls plugins.
 func (n *node) behindMultus() (gone *sync.Map) {
 	n.t.Helper()
 	gone, n.multus = new(sync.Map), true

@@ -9,15 +9,15 @@ import (
 	"time"
 )
 
-// Containers of nerdctl that end keep their addresses until somebody removes them. After a power loss
-// a start of one of them finds its own address taken. The IPAM plugin stands in host-local's
-// place, and does a pass when an ADD can't be done.
+// Containers of nerdctl that have ended keep their addresses until they are removed. After a power
+// loss the start of a container fails, since an address is reserved for it. The IPAM plugin in
+// host-local's place runs a pass when an ADD fails.
 func TestIncident_nerdctl1259(t *testing.T) {
 	const size, running = 4, 1
 	row := incident{
 		Issues: []string{"containerd/nerdctl#1259", "containerd/nerdctl#3355"},
-		Leak: "A container that ends keeps its addresses until `nerdctl rm`. After a power loss the DEL of what ran never comes, " +
-			"and a start of it asks for what is reserved for itself.",
+		Leak: "A container that ends keeps its addresses until `nerdctl rm`. After a power loss the DEL of a running container is never called, " +
+			"and its next start requests an address that is reserved for itself.",
 		Advice: "`nerdctl rm` of each container that has ended, or `nerdctl run --rm` from the start (nerdctl#1259).",
 	}
 	refused := func(t *testing.T, what, said string, err error) {
@@ -43,7 +43,7 @@ func TestIncident_nerdctl1259(t *testing.T) {
 		n.restart()
 		_, err = n.tryRunByNerdctl("refused-again")
 		refused(t, "nerdctl run after a restart of containerd", none, err)
-		same(t, "reservations", "no DEL came", holding(append(ended, live...)...), n.reservations(n.network))
+		same(t, "reservations", "no DEL was called", holding(append(ended, live...)...), n.reservations(n.network))
 		freed := n.collectGarbage(live...)
 
 		n.age(n.network)
@@ -52,7 +52,7 @@ func TestIncident_nerdctl1259(t *testing.T) {
 		for i := range size - running {
 			live = append(live, n.runByNerdctl(fmt.Sprint("new-", i)).pod)
 		}
-		same(t, "reservations", "those of the ended containers were released when they were needed", holding(live...), n.reservations(n.network))
+		same(t, "reservations", "those of ended containers were released when an ADD needed them", holding(live...), n.reservations(n.network))
 		row.Alone = fmt.Sprintf("%d ended containers and %d live one fill a pool of %d: `nerdctl run` fails, also after a restart of containerd. libcni's GC would free "+
 			"%d of %d (one of each family). Neither nerdctl nor containerd calls it.", size-running, running, size, len(freed), 2*(size-running))
 		row.Ours = fmt.Sprintf("`examples/ipam` in host-local's place: %d new containers run on the same pool, the live one keeps its addresses.", size-running)
@@ -70,7 +70,7 @@ func TestIncident_nerdctl1259(t *testing.T) {
 		n.start()
 		_, err := n.nerdctl("start", "alone")
 		refused(t, "nerdctl start", twice, err)
-		same(t, "reservations", "the failed start did the DEL of its own container", holding(before[1]), n.reservations(n.network))
+		same(t, "reservations", "the failed start called DEL for its own container", holding(before[1]), n.reservations(n.network))
 		n.removeBridge()
 
 		n.installInPlace()
@@ -81,5 +81,5 @@ func TestIncident_nerdctl1259(t *testing.T) {
 		row.Alone += fmt.Sprintf(" After a power loss the first `nerdctl start` of a container fails (`%s`).", twice)
 		row.Ours += " After a power loss the first `nerdctl start` of a container succeeds."
 	})
-	row.tell(t)
+	row.report(t)
 }

@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// Nomad makes the network of an allocation under the allocation's ID. After a reboot it does so
-// again, in a new namespace and without a DEL, and host-local has an address for that ID. Nomad tries three
-// times. Here its calls are made with go-cni, by a client of our own.
+// Nomad makes the network of an allocation with the allocation's ID. After a reboot it does so again,
+// in a new namespace and without a DEL, while host-local has an address for that ID. Nomad tries three
+// times. In this test a small client makes Nomad's calls of go-cni.
 func TestIncident_nomad11272(t *testing.T) {
 	const attempts = 3
 	const twice = "duplicate allocation is not allowed"
@@ -37,9 +37,9 @@ func TestIncident_nomad11272(t *testing.T) {
 	}
 	row := incident{
 		Issues: []string{"hashicorp/nomad#11272"},
-		Leak: "After a reboot Nomad makes the network of an allocation anew, under its ID and without a DEL. host-local still has an " +
+		Leak: "After a reboot Nomad makes the network of an allocation again, under its ID and without a DEL. host-local still has an " +
 			"address for that ID.",
-		Advice: "nomad#24650 (1.9.4): Nomad's own bridge network has its reservations on a tmpfs. Its comments tell of an upgrade under running " +
+		Advice: "nomad#24650 (1.9.4): Nomad's own bridge network has its reservations on a tmpfs. Its comments describe an upgrade under running " +
 			"allocations: the new directory was empty, and host-local handed out their addresses.",
 	}
 	t.Run("alone", func(t *testing.T) {
@@ -47,13 +47,13 @@ func TestIncident_nomad11272(t *testing.T) {
 		freed := n.collectGarbage()
 		for _, id := range allocations {
 			for i := range attempts {
-				_, err := n.tryRunByGocni(id) // from the second on bridge finds what it left in the namespace
+				_, err := n.tryRunByGocni(id) // from the second try on bridge finds its interface in the namespace
 				if err == nil || i == 0 && !strings.Contains(err.Error(), twice) {
-					t.Fatalf("an ADD of %s was to fail with %q: %v", id, twice, err)
+					t.Fatalf("an ADD of %s must fail with %q: %v", id, twice, err)
 				}
 			}
 		}
-		same(t, "reservations", "no DEL came", holding(dead...), n.reservations(n.network))
+		same(t, "reservations", "no DEL was called", holding(dead...), n.reservations(n.network))
 		row.Alone = fmt.Sprintf("%d allocations, %d ADDs of each, as Nomad tries: all fail, the first with `%s`. libcni's GC would free %d of %d addresses. Nomad does not call it.",
 			len(allocations), attempts, twice, len(freed), 2*len(allocations))
 		row.Versions = append(n.versions("gocni:github.com/containerd/go-cni", "gocni:github.com/containernetworking/cni", "host-local"),
@@ -70,10 +70,10 @@ func TestIncident_nomad11272(t *testing.T) {
 	t.Run("the IPAM plugin", func(t *testing.T) {
 		n, _ := rebooted(t)
 		n.start()
-		n.runAgent() // that this is a node is told by its containers, here where process 1 is none of a machine
+		n.runAgent() // process 1 is not that of a machine, so its containers show that this is a node
 		n.installInPlace()
 		again(n)
 		row.Ours += fmt.Sprintf("With `examples/ipam` in host-local's place the first ADD of all %d succeeds without a pass.", len(allocations))
 	})
-	row.tell(t)
+	row.report(t)
 }

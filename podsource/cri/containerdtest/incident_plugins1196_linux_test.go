@@ -14,14 +14,14 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// After a reboot the network namespaces of all pods are gone, and the runtime does the DEL without one.
-// The plugin host-device reports success then and does not ask host-local.
+// After a reboot the network namespaces of all pods are gone, and the runtime calls DEL without one.
+// The plugin host-device then reports success and does not call host-local.
 func TestIncident_plugins1196(t *testing.T) {
 	const size = 3
 	n := newNode(t, current(), func(n *node) { n.pool = size })
 	device := n.onDevice()
 	var ended []pod
-	for i := range size { // one pod has the device
+	for i := range size { // there is one device, so one pod at a time
 		device()
 		p := n.run(fmt.Sprint("web-", i))
 		n.reboot(false)
@@ -29,7 +29,7 @@ func TestIncident_plugins1196(t *testing.T) {
 		n.remove(p.id)
 		ended = append(ended, p)
 	}
-	same(t, "reservations", "each DEL succeeded, and none came to host-local", holding(ended...), n.reservations(n.network))
+	same(t, "reservations", "each DEL succeeded, and none called host-local", holding(ended...), n.reservations(n.network))
 	n.runAgent()
 	device()
 	n.wantFull("after as many reboots as there are addresses")
@@ -37,7 +37,7 @@ func TestIncident_plugins1196(t *testing.T) {
 	device()
 	n.wantFull("after a restart of containerd")
 	freed := n.collectGarbage()
-	same(t, "freed by libcni's GC", "each DEL succeeded, so it has no entry any more", nil, freed)
+	same(t, "freed by libcni's GC", "each DEL succeeded, so the cache has no entry", nil, freed)
 
 	n.age(n.network)
 	p := n.release(n.network)
@@ -50,19 +50,19 @@ func TestIncident_plugins1196(t *testing.T) {
 
 	incident{
 		Issues: []string{"containernetworking/plugins#1196"},
-		Leak: "After a reboot the pods' network namespaces are gone, and the DEL of a pod comes without one. The plugin `host-device` reports success " +
-			"and does not ask its IPAM: one address (of each family) for each pod that a reboot ends.",
+		Leak: "After a reboot the pods' network namespaces are gone, and the DEL of a pod is called without one. The plugin `host-device` reports success " +
+			"and does not call its IPAM: one address (of each family) for each pod that a reboot ends.",
 		Advice: "None. plugins#1197 is open.",
 		Alone: fmt.Sprintf("%d reboots fill a pool of %d. Each pod is removed with success, and no pod starts, also after a restart of containerd. "+
-			"libcni's GC succeeds and frees %d: its entries went with the DELs.", size, size, len(freed)),
+			"libcni's GC succeeds and frees %d: the DELs removed its entries.", size, size, len(freed)),
 		Ours: fmt.Sprintf("`hostlocal-gc release` with the source `cri`: %d of %d leaked addresses released, the pod starts and keeps its own in the next pass.",
 			len(p.released), 2*size),
 		Versions: append(n.versions("host-device", "host-local", "containerd", "containerd:github.com/containernetworking/cni"), "one end of a veth pair as its device"),
-	}.tell(t)
+	}.report(t)
 }
 
-// onDevice makes the pods' network one of the plugin host-device, and returns what makes its device anew
-// where it went with a namespace, as a driver does at boot.
+// onDevice makes the pods' network one of the plugin host-device. It returns a function that makes
+// the device again if it was removed with a namespace, like a driver at boot.
 func (n *node) onDevice() (device func()) {
 	n.t.Helper()
 	const name = "dev0"
@@ -85,7 +85,7 @@ func (n *node) onDevice() (device func()) {
 	n.t.Cleanup(func() { _ = netlink.LinkDel(pair) }) // a pod may have had it
 	return func() {
 		n.t.Helper()
-		n.await("the device "+name, func(context.Context) error { // its peer goes a little later than the namespace
+		n.await("the device "+name, func(context.Context) error { // its peer is removed a little later than the namespace
 			if _, err := netlink.LinkByName(name); err == nil {
 				return nil
 			}
@@ -93,7 +93,7 @@ func (n *node) onDevice() (device func()) {
 				return err
 			}
 			peer, err := netlink.LinkByName(pair.PeerName)
-			return errors.Join(err, netlink.LinkSetUp(peer)) // else the plugin waits for IPv6 to find no carrier
+			return errors.Join(err, netlink.LinkSetUp(peer)) // otherwise the plugin waits for a carrier
 		})
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"testing"
 )
 
-// Where an incident can't be reproduced, here without root, it is skipped and writes no row: half a row would be
-// taken for what was found.
+// An incident that can't be reproduced, here without root, is skipped and writes no row: a partial row
+// would be taken for a result.
 func TestSkippedIncidentHasNoRow(t *testing.T) {
 	need(t)
 	const nobody = 65534
@@ -30,9 +30,9 @@ func TestSkippedIncidentHasNoRow(t *testing.T) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 	out, err := cmd.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "--- SKIP: TestIncident_k3s5885") {
-		t.Errorf("%v: %v, and a skip was wanted:\n%s", cmd, err, out)
+		t.Errorf("%v: %v, want a skip:\n%s", cmd, err, out)
 	}
 	if text, err := os.ReadFile(row); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("its row: %s, %v, and there was to be none", text, err)
+		t.Errorf("got the row %s, %v, want none", text, err)
 	}
 }

@@ -14,21 +14,21 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
-// What a ledger counts and must not find.
+// The counts of a ledger that must stay zero.
 const (
 	heldTwice    = "addresses held twice"
 	liveReleased = "live addresses released"
 	trouble      = "errors"
 )
 
-// A ledger knows who holds what, by the word of those who started the pods. Its
-// methods may be called from several goroutines at once.
+// A ledger records the holders of addresses, as the tests start and stop pods. Its methods may
+// be called from several goroutines.
 type ledger struct {
 	t       *testing.T
 	network string
 
 	mu      sync.Mutex
-	holders map[netip.Addr]string // from the end of RunPodSandbox until StopPodSandbox begins
+	holders map[netip.Addr]string // from the end of RunPodSandbox to the start of StopPodSandbox
 	counts  map[string]int
 }
 
@@ -51,7 +51,7 @@ func (l *ledger) counted(kind string) int {
 	return l.counts[kind]
 }
 
-// wrong counts what must not be, and tells of the first ones.
+// wrong counts an error, and logs the first ones of its kind.
 func (l *ledger) wrong(kind, format string, args ...any) {
 	l.t.Helper()
 	l.mu.Lock()
@@ -65,7 +65,7 @@ func (l *ledger) wrong(kind, format string, args ...any) {
 	l.t.Errorf(kind+": "+format, args...)
 }
 
-// took notes that a pod has its addresses.
+// took records that pods have their addresses.
 func (l *ledger) took(pods ...pod) {
 	l.t.Helper()
 	for _, p := range pods {
@@ -84,7 +84,7 @@ func (l *ledger) took(pods ...pod) {
 	}
 }
 
-// leave gives a pod's addresses up: from now on others may get them.
+// leave records that other pods may get a pod's addresses from now on.
 func (l *ledger) leave(p pod) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -95,13 +95,13 @@ func (l *ledger) leave(p pod) {
 	}
 }
 
-// holds checks that host-local holds a pod's addresses for it.
+// holds checks that a pod's addresses are reserved for it.
 func (l *ledger) holds(p pod) {
 	l.t.Helper()
 	for _, ip := range p.ips {
 		content, err := os.ReadFile(reservationFile(l.network, ip))
 		if owner, _, _ := strings.Cut(string(content), "\r\n"); err != nil || owner != p.id {
-			l.wrong(liveReleased, "%s of live pod %s holds %q, %v", ip, p.id, content, err)
+			l.wrong(liveReleased, "the reservation of %s of live pod %s has %q, %v", ip, p.id, content, err)
 		}
 	}
 }

@@ -18,17 +18,16 @@ import (
 	"time"
 )
 
-// dieEnv tells a suite that a test has started how to end.
+// dieEnv is the variable that says how a suite, started by a test, ends.
 const dieEnv = "CONTAINERDTEST_DIE"
 
-// caller is the process that a suite was told to end with.
+// caller is the process with which a suite ends.
 const caller = -2
 
-// halfway is what such a suite prints when pods run.
+// halfway is printed by such a suite when its pods run.
 const halfway = "halfway there"
 
-// TestEndsHalfway runs in a suite that TestNothingIsLeftBehind starts, and not
-// otherwise.
+// TestEndsHalfway does nothing except in a suite that TestNothingIsLeftBehind starts.
 func TestEndsHalfway(t *testing.T) {
 	how := os.Getenv(dieEnv)
 	if how == "" {
@@ -46,24 +45,23 @@ func TestEndsHalfway(t *testing.T) {
 	case "exit":
 		os.Exit(7)
 	}
-	<-t.Context().Done() // never: somebody is about to kill us
+	<-t.Context().Done() // the test kills this process
 }
 
-// A suite ends while pods run and an ADD is in flight, by itself or because one
-// of its four processes was killed. Nothing of it may be left: no process, mount,
-// network namespace or control group.
+// A suite ends while pods run and an ADD is in flight, by itself or because one of its four
+// processes was killed. No process, mount, network namespace or control group of it may be left.
 func TestNothingIsLeftBehind(t *testing.T) {
 	need(t)
 	cases := []struct {
 		how    string
-		kill   int // which process is killed: 0 is outside, 3 the tests; -1 none, -2 the caller
+		kill   int // the process to kill: 0 is outside, 3 the tests; -1 none, -2 the caller
 		reason string
 	}{
-		{"fail", -1, "the test's own clean-up ends the pods"},
+		{"fail", -1, "the cleanup of the test ends the pods"},
 		{"panic", -1, "the first process ends after the tests, and with it the namespaces"},
-		{"exit", -1, "the same, without a word"},
-		{"outside is killed", 0, "the guardian sees that the pipe is closed"},
-		{"guardian is killed", 1, "the first process gets its death signal, and outside removes the control groups"},
+		{"exit", -1, "the same, without a message"},
+		{"outside is killed", 0, "the supervisor notices that the pipe is closed"},
+		{"supervisor is killed", 1, "the first process gets its death signal, and outside removes the control groups"},
 		{"first is killed", 2, "with process 1 the namespaces end"},
 		{"tests are killed", 3, "the first process ends after the tests"},
 		{"caller is killed", caller, "outside watches it, since the command go is between them"},
@@ -72,7 +70,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 		t.Run(c.how, func(t *testing.T) {
 			before := surroundings(t)
 			cmd := exec.Command("/proc/self/exe", "-test.run=^TestEndsHalfway$", "-test.v")
-			cmd.Env = append(os.Environ(), roleEnv+"=", dieEnv+"="+c.how) // the last of a name counts
+			cmd.Env = append(os.Environ(), roleEnv+"=", dieEnv+"="+c.how) // the last value of a name counts
 			victim := exec.Command("/bin/sleep", "1000")                  // the caller
 			if c.kill == caller {
 				if err := victim.Start(); err != nil {
@@ -92,7 +90,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 			said := bufio.NewReader(stdout)
 			text := readUntil(said, halfway)
 			if during := surroundings(t); c.kill >= 0 && during == before {
-				t.Errorf("halfway there it looks like before: %+v", during)
+				t.Errorf("while its pods run nothing differs from before: %+v", during)
 			}
 			if c.kill == caller {
 				if err := errors.Join(victim.Process.Kill(), ignoreExit(victim.Wait())); err != nil {
@@ -105,22 +103,22 @@ func TestNothingIsLeftBehind(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			ended := make(chan struct{}) // when the last one has closed it, the guardian mostly
+			ended := make(chan struct{}) // when the last process has closed stdout, mostly the supervisor
 			go func() {
 				defer close(ended)
 				_, _ = io.Copy(io.Discard, said)
 			}()
 			select {
 			case <-ended:
-			case <-time.After(patience):
+			case <-time.After(maxWait):
 				left, err := others()
-				t.Errorf("%v live on (%s): %v, %v", left, c.reason, err, killAll())
+				t.Errorf("processes %v are left (%s): %v, %v", left, c.reason, err, killAll())
 			}
 			if err := cmd.Wait(); err == nil {
-				t.Error("the suite ended well")
+				t.Error("the suite succeeded")
 			}
 			if !strings.Contains(text, halfway) {
-				t.Fatalf("the suite did not get halfway: %s\n%s", text, &stderr)
+				t.Fatalf("the pods of the suite did not run: %s\n%s", text, &stderr)
 			}
 			awaitAlone(t)
 			same(t, "surroundings", c.reason, before, surroundings(t))
@@ -128,7 +126,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 	}
 }
 
-// ignoreExit drops the error that a process was killed.
+// ignoreExit returns nil for the error of a process that ended with a status or by a signal.
 func ignoreExit(err error) error {
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
@@ -137,8 +135,8 @@ func ignoreExit(err error) error {
 	return err
 }
 
-// A surrounding is what a suite might leave behind in the namespaces of this one,
-// which has them for itself, and among the control groups, by its name.
+// A surrounding has the mounts and network namespaces in the namespaces of this suite, which no
+// other suite uses, and the control groups of suites that it starts.
 type surrounding struct {
 	Mounts, Namespaces, Groups string
 }
@@ -157,7 +155,7 @@ func surroundings(t *testing.T) surrounding {
 		t.Fatal(err)
 	}
 	for _, l := range links {
-		if ns, err := os.Readlink(l); err == nil && !seen[ns] { // else the process has just ended
+		if ns, err := os.Readlink(l); err == nil && !seen[ns] { // otherwise the process has just ended
 			s.Namespaces, seen[ns] = s.Namespaces+ns+"\n", true
 		}
 	}
@@ -165,7 +163,7 @@ func surroundings(t *testing.T) surrounding {
 	return s
 }
 
-// readUntil returns what is said until a line has it, or until the end.
+// readUntil reads to the first line that contains the text, or to the end.
 func readUntil(r *bufio.Reader, line string) string {
 	var text strings.Builder
 	for !strings.Contains(text.String(), line) {
@@ -178,8 +176,8 @@ func readUntil(r *bufio.Reader, line string) string {
 	return text.String()
 }
 
-// descendant returns the process of a suite so many generations below the one
-// outside. They all have the same arguments.
+// descendant returns the process of a suite that is the given number of generations below pid.
+// All of them have the same arguments.
 func descendant(t *testing.T, pid, generations int) int {
 	t.Helper()
 	for range generations {
@@ -201,18 +199,18 @@ func descendant(t *testing.T, pid, generations int) int {
 			}
 		}
 		if below == 0 {
-			t.Fatalf("process %d of the suite has no child that is one, too", pid)
+			t.Fatalf("process %d of the suite has no child of the suite", pid)
 		}
 		pid = below
 	}
 	return pid
 }
 
-// awaitAlone waits until no process is left in the namespaces but the first, this
-// one and those that may stay: whoever is about to end may take its time.
+// awaitAlone waits until no processes are left in the namespaces except the first, this one and
+// those in stay.
 func awaitAlone(t *testing.T, stay ...int) {
 	t.Helper()
-	timeout := time.After(patience)
+	timeout := time.After(maxWait)
 	for tick := time.Tick(10 * time.Millisecond); ; {
 		left, err := others()
 		if err != nil {

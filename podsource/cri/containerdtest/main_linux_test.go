@@ -25,27 +25,27 @@ import (
 
 // The test binary runs as four processes, each the parent of the next:
 //
-//	outside   what `go test` started: builds, and waits
-//	guardian  waits, removes the control groups, and looks for leftovers, also
-//	          when outside was killed; in a session of its own, where ^C does
-//	          not come
-//	first     process 1 of the namespaces: mounts, and reaps orphans. With it
-//	          everything in the namespaces ends
-//	tests     runs the tests
+//	outside     the process of `go test`: builds, and waits
+//	supervisor  waits, removes the control groups, and checks for leftovers, also
+//	            when outside was killed; in its own session, so that ^C does not
+//	            end it
+//	first       process 1 of the namespaces: mounts, and reaps orphans. Everything
+//	            in the namespaces ends with it
+//	tests       runs the tests
 //
-// Killing any of them ends all below it, by PR_SET_PDEATHSIG, by the pipe
-// between outside and guardian, or by the end of the namespaces.
+// Killing any of them ends all below it, by PR_SET_PDEATHSIG, by the pipe between outside and
+// supervisor, or by the end of the namespaces.
 const (
 	roleEnv   = "CONTAINERDTEST_ROLE"
-	binEnv    = "CONTAINERDTEST_BIN"    // directory of the binaries that were built
-	debianEnv = "CONTAINERDTEST_DEBIAN" // directory of what Debian's packages hold; empty: there is none
-	cgroupEnv = "CONTAINERDTEST_CGROUP" // name of the control group that all pods are below
-	callerEnv = "CONTAINERDTEST_CALLER" // process that has all this end with it; empty: none
+	binEnv    = "CONTAINERDTEST_BIN"    // directory of the binaries
+	debianEnv = "CONTAINERDTEST_DEBIAN" // directory of Debian's packages; empty: none
+	cgroupEnv = "CONTAINERDTEST_CGROUP" // name of the control group of all pods
+	callerEnv = "CONTAINERDTEST_CALLER" // process with which the suite ends; empty: none
 
 	endpointEnv = "CONTAINER_RUNTIME_ENDPOINT" // of crictl
 )
 
-// whyNot says why the tests can't run here. It is set before they begin.
+// whyNot is the reason why the tests can't run. It is set before they begin.
 var whyNot error
 
 func TestMain(m *testing.M) {
@@ -55,20 +55,20 @@ func TestMain(m *testing.M) {
 	case "":
 		if whyNot = possible(); whyNot != nil {
 			say("NOTHING IS TESTED HERE: %v", whyNot)
-			status = m.Run() // which skips, or fails, each test
+			status = m.Run() // which skips each test, or fails it in CI
 			break
 		}
 		status, err = outside()
-	case "guardian":
-		status, err = guardian()
+	case "supervisor":
+		status, err = supervisor()
 	case "first":
 		status, err = first()
 	case "tests":
-		if err = os.Unsetenv(endpointEnv); err == nil { // the tester's crictl has another
+		if err = os.Unsetenv(endpointEnv); err == nil { // it may be set for the machine's crictl
 			status = m.Run()
 		}
 	default:
-		err = fmt.Errorf("%s=%s: there is no such role", roleEnv, role)
+		err = fmt.Errorf("%s=%s: unknown role", roleEnv, role)
 	}
 	if err != nil {
 		say("%v", err)
@@ -77,8 +77,8 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// again is this program once more, in another role.
-func again(role string, env ...string) *exec.Cmd {
+// reexec returns a command that runs this program in another role.
+func reexec(role string, env ...string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 	cmd.Args[0] = os.Args[0]
 	cmd.Env = append(env, roleEnv+"="+role)
@@ -100,23 +100,23 @@ func outside() (status int, err error) {
 	if err != nil {
 		return 1, err
 	}
-	// Below the name of the suite whose test started this one, if one did.
+	// With the name of the suite that started this one as a prefix, if one did.
 	group := cmp.Or(os.Getenv(cgroupEnv), "hostlocal-gc-containerdtest") + "-" + rand.Text()
 	alive, keep, err := os.Pipe()
 	if err != nil {
 		return 1, err
 	}
-	cmd := again("guardian", append(env, cgroupEnv+"="+group)...)
+	cmd := reexec("supervisor", append(env, cgroupEnv+"="+group)...)
 	cmd.ExtraFiles = []*os.File{alive}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	status, err = wait(cmd)
-	runtime.KeepAlive(keep) // closed, it says that we are gone
-	// Where the guardian was killed nobody else does this.
+	runtime.KeepAlive(keep) // it closes with this process
+	// The supervisor does this, too, unless it was killed.
 	return status, errors.Join(err, removeCgroups(group))
 }
 
-// endWith ends this process when another one ends. Who started the command go is not the parent of what
-// that runs.
+// endWith ends this process when another one ends. PR_SET_PDEATHSIG does not do that for the
+// caller of the go command, which is not the parent of this process.
 func endWith(caller string) error {
 	if caller == "" {
 		return nil
@@ -139,20 +139,20 @@ func endWith(caller string) error {
 	return nil
 }
 
-// possible says why namespaces can't be had, or nil.
+// possible returns an error if the tests can't run here.
 func possible() error {
 	if os.Geteuid() != 0 {
-		return errors.New("it takes root to run containerd")
+		return errors.New("containerd needs root")
 	}
 	cmd := exec.Command("/bin/true")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: namespaces}
 	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("it takes namespaces of its own to run containerd: %w", err)
+		return fmt.Errorf("containerd needs its own namespaces here: %w", err)
 	}
 	return nil
 }
 
-// wait runs cmd and returns its exit status. Death by a signal is an error.
+// wait runs cmd, and returns its exit status. If a signal ended cmd, that is an error.
 func wait(cmd *exec.Cmd) (int, error) {
 	err := cmd.Run()
 	var exit *exec.ExitError
@@ -160,19 +160,19 @@ func wait(cmd *exec.Cmd) (int, error) {
 		return exit.ExitCode(), nil
 	}
 	if err != nil {
-		return 1, fmt.Errorf("the guardian of the tests: %w", err)
+		return 1, fmt.Errorf("the supervisor of the tests: %w", err)
 	}
 	return 0, nil
 }
 
-func guardian() (status int, err error) {
-	signal.Ignore(syscall.SIGPIPE) // who reads what we say may be gone
-	runtime.LockOSThread()         // the death signal is sent when the thread ends that made the child
+func supervisor() (status int, err error) {
+	signal.Ignore(syscall.SIGPIPE) // the reader of the output may have ended
+	runtime.LockOSThread()         // the death signal is sent when the thread that started the child ends
 	before, err := mounts()
 	if err != nil {
 		return 1, err
 	}
-	cmd := again("first")
+	cmd := reexec("first")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: namespaces, Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		return 1, fmt.Errorf("starting the first process of the namespaces: %w", err)
@@ -180,7 +180,7 @@ func guardian() (status int, err error) {
 	inside, held, err := namespacesOf(cmd.Process.Pid)
 	go func() {
 		_, _ = io.Copy(io.Discard, os.NewFile(3, "outside")) // ends when outside does
-		_ = cmd.Process.Kill()                               // it may be gone, too
+		_ = cmd.Process.Kill()                               // it may have ended, too
 	}()
 	var exit *exec.ExitError
 	switch waited := cmd.Wait(); {
@@ -196,7 +196,7 @@ func guardian() (status int, err error) {
 	return status, err
 }
 
-// leftovers is an error that names what the namespaces left in the world outside.
+// leftovers returns an error with everything that the suite left outside its namespaces.
 func leftovers(inside map[string]bool, before map[string]bool, group string) error {
 	var errs []error
 	processes, err := filepath.Glob("/proc/[0-9]*")
@@ -205,7 +205,7 @@ func leftovers(inside map[string]bool, before map[string]bool, group string) err
 	}
 	for _, p := range processes {
 		for _, kind := range kinds {
-			// A process that ends meanwhile has no link any more.
+			// A process that has just ended has no link.
 			if ns, err := os.Readlink(filepath.Join(p, "ns", kind)); err == nil && inside[ns] {
 				errs = append(errs, fmt.Errorf("process %s was left behind in %s", filepath.Base(p), ns))
 			}
@@ -214,7 +214,7 @@ func leftovers(inside map[string]bool, before map[string]bool, group string) err
 	after, err := mounts()
 	errs = append(errs, err)
 	for m := range after {
-		// Others may be at work on the machine, but not with these.
+		// Other programs may mount something on the machine, but not these.
 		if !before[m] && (strings.Contains(m, nodeDir) || strings.Contains(m, "/netns/cni-")) {
 			errs = append(errs, fmt.Errorf("mount %s was left behind", m))
 		}
@@ -228,8 +228,8 @@ func leftovers(inside map[string]bool, before map[string]bool, group string) err
 // kinds are the namespaces by their names in /proc/PID/ns.
 var kinds = []string{"mnt", "net", "pid"}
 
-// namespacesOf returns the names of a process's namespaces. While their files are held the kernel
-// gives these names to no others.
+// namespacesOf returns the names of a process's namespaces. While their files are open the
+// kernel does not reuse the names.
 func namespacesOf(pid int) (names map[string]bool, held []*os.File, err error) {
 	names = make(map[string]bool)
 	for _, kind := range kinds {
@@ -247,7 +247,7 @@ func namespacesOf(pid int) (names map[string]bool, held []*os.File, err error) {
 	return names, held, nil
 }
 
-// mounts are the mount points that this process sees.
+// mounts returns the mount points of this process's mount namespace.
 func mounts() (map[string]bool, error) {
 	f, err := os.Open("/proc/self/mountinfo")
 	if err != nil {

@@ -20,23 +20,23 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// patience is how long a test waits for what must come. It is no bound on how
-// fast anything is: only what never comes is found by it.
-const patience = time.Minute
+// maxWait limits every wait. It is long enough for a slow machine: it only detects that
+// something never happens.
+const maxWait = time.Minute
 
-// A flavour is one containerd that the cases run against.
+// A flavour is a version of containerd.
 type flavour struct {
 	name   string
 	bin    string // directory with containerd, its shim and ctr
 	config func(*node) string
 }
 
-// current is the version of go.mod.
+// current returns the version of go.mod.
 func current() flavour {
 	return flavour{name: "current", bin: os.Getenv(binEnv), config: configVersion3}
 }
 
-// debian is what Debian ships: 1.6 in Debian 12.
+// debian returns Debian's version: 1.6 in Debian 12.
 func debian() flavour {
 	dir := os.Getenv(debianEnv)
 	if dir != "" {
@@ -45,7 +45,7 @@ func debian() flavour {
 	return flavour{name: "debian", bin: dir, config: configVersion2}
 }
 
-// onEach runs a case on a node of each flavour.
+// onEach runs a case on a new node of each flavour.
 func onEach(t *testing.T, run func(*testing.T, *node)) {
 	t.Helper()
 	for _, f := range []flavour{current(), debian()} {
@@ -53,29 +53,29 @@ func onEach(t *testing.T, run func(*testing.T, *node)) {
 	}
 }
 
-// A node is a containerd with its directories. One lives at a time: with it ends
-// every process in the namespaces but the tests.
+// A node is a containerd with its directories. There is one at a time: its cleanup ends every
+// process in the namespaces except the tests.
 type node struct {
 	t *testing.T
 	flavour
-	network string // name of the CNI network that pods get
-	pool    int    // how many addresses it has of each family; 0: a /24 and a /64
-	chained bool   // there is a second plugin in the list, which does nothing, and gate is before host-local, too
+	network string // name of the pods' CNI network
+	pool    int    // number of its addresses in each family; 0: a /24 and a /64
+	chained bool   // the list has a second plugin, which does nothing, and gate also delegates to host-local
 	multus  bool   // Multus delegates to that network
-	gvisor  bool   // there is a handler for pods in gVisor
-	image   string // of the sandboxes
+	gvisor  bool   // the runtime has a handler for pods in gVisor
+	image   string // the image of sandboxes
 	pinned  bool   // the image was imported, and stays
 
-	// The runtime sets up lo by itself. Else the loopback plugin does, and leaves
-	// an entry in libcni's cache that names the container while its ADD runs.
-	// containerd 1.6 can't.
+	// The runtime sets up lo itself. Otherwise the loopback plugin does, and there is
+	// an entry in libcni's cache for the container while its ADD runs. containerd 1.6
+	// always uses the plugin.
 	ownLoopback bool
 
 	cmd *exec.Cmd // containerd, or nil while it does not run
 	cri runtimeapi.RuntimeServiceClient
 }
 
-// An option says in what a node differs.
+// An option changes a node before its start.
 type option func(*node)
 
 func newNode(t *testing.T, f flavour, options ...option) *node {
@@ -94,11 +94,11 @@ func newNode(t *testing.T, f flavour, options ...option) *node {
 	n.must(os.MkdirAll("/var/lib/cni/networks", 0o755))
 	t.Cleanup(func() {
 		if t.Failed() {
-			n.tellLog()
+			n.showLog()
 		}
 		n.must(errors.Join(n.powerOff(), empty(nodeDir), empty("/var/lib/cni")))
 	})
-	n.must(n.layPlugins())
+	n.must(n.installPlugins())
 	n.must(os.Symlink(runc(), n.path("runsclite")))
 	n.configure(n.network)
 	n.start()
@@ -108,7 +108,7 @@ func newNode(t *testing.T, f flavour, options ...option) *node {
 	return n
 }
 
-// need skips a test that can't run here, or fails it where it must.
+// need skips a test that can't run here, or fails it in CI.
 func need(t *testing.T) {
 	t.Helper()
 	if whyNot != nil {
@@ -116,7 +116,7 @@ func need(t *testing.T) {
 	}
 }
 
-// needDebian does so where there is no containerd of Debian.
+// needDebian is need for Debian's containerd.
 func needDebian(t *testing.T) {
 	t.Helper()
 	need(t)
@@ -133,7 +133,7 @@ func skip(t *testing.T, reason string) {
 	t.Skip(reason)
 }
 
-// must ends the test when the node itself can't be had.
+// must ends the test on an error of the node itself.
 func (n *node) must(err error) {
 	n.t.Helper()
 	if err != nil {
@@ -145,14 +145,14 @@ func (n *node) path(name string) string { return filepath.Join(nodeDir, name) }
 func (n *node) socket() string          { return n.path("containerd.sock") }
 func (n *node) endpoint() string        { return "unix://" + n.socket() }
 
-// start starts containerd and waits until pods can be run.
+// start starts containerd, and waits until it can run pods.
 func (n *node) start() {
 	n.t.Helper()
 	n.launch()
 	n.awaitReady()
 }
 
-// launch starts containerd and does not wait for it.
+// launch starts containerd without waiting for it.
 func (n *node) launch() {
 	n.t.Helper()
 	config := n.path("config.toml")
@@ -162,18 +162,18 @@ func (n *node) launch() {
 	defer log.Close()
 	n.cmd = exec.Command(filepath.Join(n.bin, "containerd"), "--config", config, "--log-level", "info")
 	n.cmd.Env = append(os.Environ(), "PATH="+n.bin+":"+os.Getenv("PATH"), "TMPDIR="+nodeDir,
-		"CONTAINERDTEST_CONTROL="+n.path("control")) // of runclite
+		"CONTAINERDTEST_CONTROL="+n.path("control")) // for runclite
 	n.cmd.Stdout, n.cmd.Stderr = log, log
 	n.must(n.cmd.Start())
 	if n.cri == nil {
 		conn, err := grpc.NewClient(n.endpoint(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 		n.must(err)
-		n.t.Cleanup(func() { _ = conn.Close() }) // the last thing that is done with it
+		n.t.Cleanup(func() { _ = conn.Close() }) // nothing uses it any more
 		n.cri = runtimeapi.NewRuntimeServiceClient(conn)
 	}
 }
 
-// awaitAnswer waits until the runtime answers, whether it can run pods or not.
+// awaitAnswer waits until the runtime answers, also if it can't run pods.
 func (n *node) awaitAnswer() {
 	n.t.Helper()
 	n.await("containerd to answer", func(ctx context.Context) error {
@@ -185,8 +185,8 @@ func (n *node) awaitAnswer() {
 func (n *node) awaitReady() {
 	n.t.Helper()
 	n.await("containerd to be ready", func(ctx context.Context) error {
-		// A restart is seen late by the client, which waits ever longer between
-		// its tries, unless the call waits for it.
+		// With WaitForReady the client connects again soon after a restart. Otherwise
+		// it waits longer after each failure.
 		answer, err := n.cri.Status(ctx, &runtimeapi.StatusRequest{}, grpc.WaitForReady(true))
 		if err != nil {
 			return err
@@ -200,13 +200,13 @@ func (n *node) awaitReady() {
 	})
 }
 
-// await asks until ask has no complaint any more.
-func (n *node) await(what string, ask func(context.Context) error) {
+// await calls check until it returns no error.
+func (n *node) await(what string, check func(context.Context) error) {
 	n.t.Helper()
-	ctx, cancel := context.WithTimeout(n.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(n.t.Context(), maxWait)
 	defer cancel()
 	for tick := time.Tick(20 * time.Millisecond); ; {
-		err := ask(ctx)
+		err := check(ctx)
 		if err == nil {
 			return
 		}
@@ -218,13 +218,13 @@ func (n *node) await(what string, ask func(context.Context) error) {
 	}
 }
 
-// stop ends containerd as its service manager does. Pods run on.
+// stop ends containerd with SIGTERM, like a service manager. Pods run on.
 func (n *node) stop() {
 	n.t.Helper()
 	n.must(n.end(syscall.SIGTERM))
 }
 
-// kill ends containerd as a crash does. Pods, and plugins, run on.
+// kill kills containerd, like a crash. Pods and plugins run on.
 func (n *node) kill() {
 	n.t.Helper()
 	n.must(n.end(syscall.SIGKILL))
@@ -237,13 +237,13 @@ func (n *node) end(signal syscall.Signal) error {
 	if err := n.cmd.Process.Signal(signal); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
-	_ = n.cmd.Wait() // how it ended was our doing
+	_ = n.cmd.Wait() // it was ended by the signal
 	n.cmd = nil
 	return nil
 }
 
-// tellLog shows what containerd had to complain about last.
-func (n *node) tellLog() {
+// showLog logs the last warnings and errors of containerd.
+func (n *node) showLog() {
 	log, err := os.ReadFile(n.path("containerd.log"))
 	if err != nil {
 		n.t.Log(err)
@@ -252,5 +252,5 @@ func (n *node) tellLog() {
 	lines := slices.DeleteFunc(strings.Split(string(log), "\n"), func(line string) bool {
 		return line == "" || strings.Contains(line, "level=info")
 	})
-	n.t.Logf("containerd complained:\n%s", strings.Join(lines[max(0, len(lines)-15):], "\n"))
+	n.t.Logf("warnings and errors of containerd:\n%s", strings.Join(lines[max(0, len(lines)-15):], "\n"))
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/cnicache"
 )
 
-// A pod is a sandbox that was run, with the addresses that the runtime reports.
+// A pod is a sandbox with the addresses that the runtime reports.
 type pod struct {
 	name, id string
 	ips      []netip.Addr
@@ -26,12 +26,12 @@ type pod struct {
 
 func (p pod) String() string { return fmt.Sprintf("pod %q (%s) with %v", p.name, p.id, p.ips) }
 
-// namespace is that of all pods but those in the node's own network, which are the
-// cluster's.
+// namespace is the namespace of all pods except those in the node's network, which are in
+// kube-system.
 const namespace = "test"
 
-// sandboxConfig is what kubelet would send for the pod. Without servers of its
-// own the sandbox would want the machine's resolv.conf.
+// sandboxConfig returns the configuration of a pod's sandbox, like that of kubelet. Without DNS
+// servers the sandbox would get the machine's resolv.conf.
 func sandboxConfig(name string, mode runtimeapi.NamespaceMode) *runtimeapi.PodSandboxConfig {
 	of := namespace
 	if mode == runtimeapi.NamespaceMode_NODE {
@@ -49,7 +49,7 @@ func sandboxConfig(name string, mode runtimeapi.NamespaceMode) *runtimeapi.PodSa
 	}
 }
 
-// tryRun runs a pod, as kubelet does, or says why it can't be run.
+// tryRun runs a pod, as kubelet does. It may fail.
 func (n *node) tryRun(ctx context.Context, name string) (pod, error) {
 	answer, err := n.cri.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{
 		Config: sandboxConfig(name, runtimeapi.NamespaceMode_POD), RuntimeHandler: handlerOf(name),
@@ -67,7 +67,7 @@ func (n *node) run(name string) pod {
 	p, err := n.tryRun(n.t.Context(), name)
 	n.must(err)
 	if len(p.ips) != 2 {
-		n.t.Fatalf("pod %s has the addresses %v, and dual stack was wanted", name, p.ips)
+		n.t.Fatalf("pod %s has the addresses %v, want dual stack", name, p.ips)
 	}
 	return p
 }
@@ -81,8 +81,8 @@ func (n *node) runSome(name string, count int) []pod {
 	return pods
 }
 
-// runAgent runs a pod in the node's own network, as an agent's is. It holds no
-// address here, and keeps the runtime's view from being empty (R9).
+// runAgent runs a pod in the node's network, like an agent. It holds no address, and the
+// runtime's list is then not empty (R9).
 func (n *node) runAgent() {
 	n.t.Helper()
 	_, err := n.cri.RunPodSandbox(n.t.Context(), &runtimeapi.RunPodSandboxRequest{
@@ -91,8 +91,8 @@ func (n *node) runAgent() {
 	n.must(err)
 }
 
-// addresses are those that the runtime reports of a sandbox. One that is not
-// ready can have none.
+// addresses returns the addresses that the runtime reports for a sandbox. There may be none if
+// it is not ready.
 func (n *node) addresses(ctx context.Context, id string) ([]netip.Addr, error) {
 	answer, err := n.cri.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id})
 	if err != nil {
@@ -127,7 +127,7 @@ func (n *node) tryRemove(ctx context.Context, id string) error {
 	return err
 }
 
-// remove stops a pod and removes it.
+// remove stops and removes a pod.
 func (n *node) remove(id string) {
 	n.t.Helper()
 	n.must(n.tryStop(n.t.Context(), id))
@@ -146,8 +146,8 @@ func (n *node) sandboxes() map[string]string {
 	return out
 }
 
-// reservations returns the owner of each address that host-local holds in a
-// network; "" where the file is empty.
+// reservations returns the owner of each reserved address in a network, and "" for an empty
+// file.
 func (n *node) reservations(network string) map[netip.Addr]string {
 	n.t.Helper()
 	all, err := hostlocal.New("").List(context.WithoutCancel(n.t.Context()))
@@ -161,7 +161,7 @@ func (n *node) reservations(network string) map[netip.Addr]string {
 	return out
 }
 
-// heldBy are the addresses that host-local holds for one of these containers.
+// heldBy returns the addresses that are reserved for one of these containers.
 func (n *node) heldBy(network string, ids ...string) []netip.Addr {
 	n.t.Helper()
 	var out []netip.Addr
@@ -174,8 +174,7 @@ func (n *node) heldBy(network string, ids ...string) []netip.Addr {
 	return out
 }
 
-// age makes all reservations of a network an hour old, so that nothing is kept
-// for its youth (R5).
+// age makes all reservations of a network an hour old, so that none is kept for its age (R5).
 func (n *node) age(network string) {
 	n.t.Helper()
 	var all []netip.Addr
@@ -185,7 +184,7 @@ func (n *node) age(network string) {
 	n.must(stamp(network, time.Hour, all...))
 }
 
-// stampRecords makes all records of libcni's cache look so old, also in that of Multus.
+// stampRecords sets the age of all entries of libcni's cache, and of Multus' one.
 func stampRecords(age time.Duration) error {
 	records, err := filepath.Glob(cnicache.DefaultDir + "/*")
 	more, moreErr := filepath.Glob(multusResults + "/*")
@@ -197,7 +196,7 @@ func stampRecords(age time.Duration) error {
 	return err
 }
 
-// stamp makes reservations look as if they had been made so long ago.
+// stamp sets the age of reservations.
 func stamp(network string, age time.Duration, ips ...netip.Addr) error {
 	then := time.Now().Add(-age)
 	for _, ip := range ips {

@@ -16,17 +16,16 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// powerOff ends everything that a power switch would end: processes, mounts,
-// network namespaces and interfaces, with what it has in /run. Other files stay.
+// powerOff ends processes, mounts, network namespaces and interfaces, and removes files in /run,
+// like a loss of power. Other files stay.
 func (n *node) powerOff() error {
 	err := n.end(syscall.SIGKILL)
 	return errors.Join(err, killAll(), unmountAll(), removeBridges(), removeCgroups(os.Getenv(cgroupEnv)),
 		os.RemoveAll("/run/netns"), os.RemoveAll("/run/containerd"))
 }
 
-// reboot switches the node off and on again. containerd's state is gone then, as
-// it is on a tmpfs on any machine. Its root stays, unless it is wiped. containerd
-// does not run yet afterwards.
+// reboot reboots the node. It removes containerd's state, which is on a tmpfs on any machine, and
+// with wipeRoot also its root. It does not start containerd.
 func (n *node) reboot(wipeRoot bool) {
 	n.t.Helper()
 	n.must(errors.Join(n.powerOff(), empty(n.path("state"))))
@@ -35,31 +34,30 @@ func (n *node) reboot(wipeRoot bool) {
 	}
 }
 
-// killAll kills every process in the namespaces but the first and this one, and
-// returns when they are gone.
+// killAll kills every process in the namespaces except the first and this one, and returns when
+// they have ended.
 func killAll() error {
 	if os.Getenv(roleEnv) != "tests" || os.Getppid() != 1 {
-		return errors.New("these are not the namespaces of the tests: nothing is killed here")
+		return errors.New("these are not the namespaces of the tests: no process was killed")
 	}
-	patience := time.After(patience)
+	timeout := time.After(maxWait)
 	for tick := time.Tick(5 * time.Millisecond); ; {
 		left, err := others()
 		if err != nil || len(left) == 0 {
 			return err
 		}
 		for _, pid := range left {
-			_ = syscall.Kill(pid, syscall.SIGKILL) // it may be gone by now
+			_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended by now
 		}
 		select {
-		case <-patience:
+		case <-timeout:
 			return fmt.Errorf("processes %v can't be killed", left)
 		case <-tick:
 		}
 	}
 }
 
-// others are the processes in the namespaces besides the first and this one,
-// without those that have ended and wait for their parent to notice.
+// others returns the processes in the namespaces except the first, this one and zombies.
 func others() ([]int, error) {
 	names, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
@@ -104,11 +102,11 @@ func unmountAll() error {
 	return errors.Join(errs...)
 }
 
-// removeBridges removes every interface but lo: bridges, and ends of veth pairs
-// whose other end is about to go with its namespace.
+// removeBridges removes the bridges. Ends of veth pairs are removed with the namespaces of their
+// peers.
 func removeBridges() error {
 	links, err := netlink.LinkList()
-	for errors.Is(err, netlink.ErrDumpInterrupted) { // by those that go meanwhile, of which there is an end
+	for errors.Is(err, netlink.ErrDumpInterrupted) { // by interfaces that are being removed
 		links, err = netlink.LinkList()
 	}
 	if err != nil {
@@ -126,7 +124,7 @@ func removeBridges() error {
 	return errors.Join(errs...)
 }
 
-// empty removes what a directory holds, which may be missing.
+// empty removes the contents of a directory, which may be missing.
 func empty(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) {

@@ -16,23 +16,23 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// The address is the node's own: nobody else is in its network namespace.
+// The address is in the node's own network namespace.
 const (
 	registryAddress = "127.0.0.1:5000"
 	registryImage   = registryAddress + "/pause:1"
 )
 
-// fromRegistry has a node pull the image of its sandboxes.
+// fromRegistry is the option of a node that pulls the image of its sandboxes.
 func fromRegistry(n *node) { n.image, n.pinned = registryImage, false }
 
-// A registry serves one image, and can make whoever asks for it wait.
+// A registry serves one image, and can delay its requests.
 type registry struct {
 	mu    sync.Mutex
-	asked chan struct{} // closed when somebody waits
-	open  chan struct{} // closed when nobody has to
+	asked chan struct{} // closed when a request waits
+	open  chan struct{} // closed when requests need not wait
 }
 
-// serveImage serves the image of the sandboxes until the test is over.
+// serveImage serves the image of the sandboxes until the end of the test.
 func (n *node) serveImage() *registry {
 	n.t.Helper()
 	pause, err := newPauseImage()
@@ -46,13 +46,13 @@ func (n *node) serveImage() *registry {
 	})
 	n.must(err)
 	r := &registry{open: make(chan struct{})}
-	r.goOn()
+	r.resume()
 	serve := func(contentType string, content []byte) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", contentType)
 			w.Header().Set("Docker-Content-Digest", digest(content))
 			w.Header().Set("Content-Length", fmt.Sprint(len(content)))
-			_, _ = w.Write(content) // who asked may be gone
+			_, _ = w.Write(content) // the client may have closed the connection
 		}
 	}
 	mux := http.NewServeMux()
@@ -64,7 +64,7 @@ func (n *node) serveImage() *registry {
 	listener, err := net.Listen("tcp", registryAddress)
 	n.must(err)
 	server := &http.Server{Handler: mux}
-	n.t.Cleanup(func() { _ = server.Close() }) // it ends whatever is under way
+	n.t.Cleanup(func() { _ = server.Close() }) // also ends requests
 	go server.Serve(listener)                  //nolint:errcheck // it ends with the server
 
 	n.must(os.MkdirAll(n.path("certs/"+registryAddress), 0o755))
@@ -77,8 +77,8 @@ func descriptor(mediaType string, content []byte) map[string]any {
 	return map[string]any{"mediaType": mediaType, "digest": digest(content), "size": len(content)}
 }
 
-// hold makes everybody wait who asks for the image, and returns a channel that
-// is closed when the first one does.
+// hold delays requests for the image, and returns a channel that is closed at the first
+// request.
 func (r *registry) hold() <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -86,7 +86,7 @@ func (r *registry) hold() <-chan struct{} {
 	return r.asked
 }
 
-func (r *registry) goOn() {
+func (r *registry) resume() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	close(r.open)

@@ -15,11 +15,11 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
-// takeAway stops and removes a sandbox, also where containerd is killed meanwhile.
-// What is reserved for it afterwards has leaked.
-func (s *seconds) takeAway(alive context.Context, id string) {
+// stopAndRemove stops and removes a sandbox, also if containerd is killed meanwhile.
+// Reservations that are left have leaked.
+func (s *seconds) stopAndRemove(alive context.Context, id string) {
 	for alive.Err() == nil {
-		power := s.awaitPower(alive)
+		epoch := s.awaitContainerd(alive)
 		err := s.n.tryStop(alive, id)
 		if err == nil {
 			err = s.n.tryRemove(alive, id)
@@ -27,8 +27,8 @@ func (s *seconds) takeAway(alive context.Context, id string) {
 		if err == nil {
 			break
 		}
-		if s.power.Load() == power && alive.Err() == nil {
-			s.wrong(trouble, "taking %s away: %v", id, err)
+		if s.epoch.Load() == epoch && alive.Err() == nil {
+			s.wrong(trouble, "removing %s: %v", id, err)
 			return
 		}
 	}
@@ -43,39 +43,39 @@ func (s *seconds) takeAway(alive context.Context, id string) {
 	}
 }
 
-// abandon takes away what the runtime lists of a pod whose start failed.
+// abandon removes the sandboxes of a pod whose start failed.
 func (s *seconds) abandon(alive context.Context, name string) {
 	for alive.Err() == nil {
-		power := s.awaitPower(alive)
+		epoch := s.awaitContainerd(alive)
 		answer, err := s.n.cri.ListPodSandbox(alive, &runtimeapi.ListPodSandboxRequest{})
 		if err == nil {
 			for _, sandbox := range answer.GetItems() {
 				if sandbox.GetMetadata().GetName() == name {
 					s.count("failed pods that were listed")
-					s.takeAway(alive, sandbox.GetId())
+					s.stopAndRemove(alive, sandbox.GetId())
 				}
 			}
 			return
 		}
-		if s.power.Load() == power && alive.Err() == nil {
-			s.wrong(trouble, "listing what is left of pod %s: %v", name, err)
+		if s.epoch.Load() == epoch && alive.Err() == nil {
+			s.wrong(trouble, "listing the sandboxes of pod %s: %v", name, err)
 			return
 		}
 	}
 }
 
-// awaitPower waits until containerd runs.
-func (s *seconds) awaitPower(alive context.Context) int64 {
+// awaitContainerd waits until containerd runs, and returns the epoch.
+func (s *seconds) awaitContainerd(alive context.Context) int64 {
 	for tick := time.Tick(20 * time.Millisecond); ; {
-		if power := s.power.Load(); power%2 == 0 || alive.Err() != nil {
-			return power
+		if epoch := s.epoch.Load(); epoch%2 == 0 || alive.Err() != nil {
+			return epoch
 		}
 		<-tick
 	}
 }
 
-// awaitPlugins waits until no plugin works for a container any more: one goes on
-// when containerd is killed.
+// awaitPlugins waits until no plugin runs for a container. A plugin runs on when containerd is
+// killed.
 func (s *seconds) awaitPlugins(alive context.Context, id string) {
 	for tick := time.Tick(20 * time.Millisecond); alive.Err() == nil; <-tick {
 		pids, err := others()

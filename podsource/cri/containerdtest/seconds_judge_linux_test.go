@@ -16,59 +16,59 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// pass does a pass, checks what it did, and returns what it left reserved beside
-// the anchors.
+// pass runs a pass, checks its report, and returns the entries that it kept, without those of
+// the permanent pods.
 func (s *seconds) pass() (left []gc.Entry) {
-	began, power := time.Now(), s.power.Load()
+	began, epoch := time.Now(), s.epoch.Load()
 	s.mu.Lock()
-	s.looks = nil
+	s.answers = nil
 	s.mu.Unlock()
 	report, err := s.reconciler.Reconcile(context.WithoutCancel(s.t.Context()))
 	s.mu.Lock()
 	s.longest = max(s.longest, time.Since(began))
-	looks := s.looks
+	answers := s.answers
 	s.mu.Unlock()
 	switch {
 	case err == nil:
 		s.count("passes")
-	case errors.Is(err, gc.ErrRefused) && (power%2 == 1 || s.power.Load() != power):
+	case errors.Is(err, gc.ErrRefused) && (epoch%2 == 1 || s.epoch.Load() != epoch):
 		s.count("passes without an answer of the runtime")
 	default:
 		s.wrong(trouble, "pass: %v", err)
 	}
-	blind := err != nil
-	for _, look := range looks {
-		if err == nil && !s.sighted(look, report.Reservations) {
-			blind = true
+	unproven := err != nil
+	for _, members := range answers {
+		if err == nil && !s.cacheProven(members, report.Reservations) {
+			unproven = true
 		}
 	}
-	if blind && err == nil {
+	if unproven && err == nil {
 		s.count("passes in which the cache is not proven")
 	}
 	for _, e := range report.Reservations {
-		s.judge(e, began, looks, blind)
-		if !slices.ContainsFunc(s.anchors, func(p pod) bool { return p.id == e.ContainerID }) && e.Verdict != gc.Released {
+		s.checkEntry(e, began, answers, unproven)
+		if !slices.ContainsFunc(s.permanent, func(p pod) bool { return p.id == e.ContainerID }) && e.Verdict != gc.Released {
 			left = append(left, e)
 		}
 	}
 	return left
 }
 
-// judge checks an entry of a report.
-func (s *seconds) judge(e gc.Entry, began time.Time, looks [][]podsource.Answer, blind bool) {
+// checkEntry checks an entry of a report.
+func (s *seconds) checkEntry(e gc.Entry, began time.Time, answers [][]podsource.Answer, unproven bool) {
 	id := e.ContainerID
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.reasons[e.Reason]++
-	if began.Sub(e.ReservedAt) >= secondsAge && !listed(looks, id) {
+	if began.Sub(e.ReservedAt) >= secondsAge && !listed(answers, id) {
 		s.late[id] = true
 	}
-	if e.Verdict == gc.InUse && began.Sub(e.ReservedAt) >= secondsAge && shownByCacheAlone(looks, e) {
+	if e.Verdict == gc.InUse && began.Sub(e.ReservedAt) >= secondsAge && shownByCacheAlone(answers, e) {
 		s.ledger.count(cacheAlone)
 	}
 	since, leaked := s.leaks[id]
 	if e.Verdict != gc.Released {
-		if leaked && !blind && began.Sub(since) >= secondsAge {
+		if leaked && !unproven && began.Sub(since) >= secondsAge {
 			s.wrong("leaks kept", "%s of %s, which leaked %v before the pass: %v, %v", e.IP, id, began.Sub(since), e.Reason, e.Pod)
 		}
 		return
@@ -87,12 +87,12 @@ func (s *seconds) judge(e gc.Entry, began time.Time, looks [][]podsource.Answer,
 	s.ledger.count("addresses released")
 }
 
-// sighted reports whether by a look the cache proves to be the node's: by its own
-// rule, and not by what the pass made of it. No reserved address of a namespace may
-// be without an entry, unless its owner's ADD is under way.
-func (s *seconds) sighted(look []podsource.Answer, entries []gc.Entry) bool {
+// cacheProven reports whether the answers prove that the cache is the node's: each reserved
+// address in a network namespace has an entry of its owner, or the ADD of the owner is in
+// flight. The test applies this rule independently of the pass.
+func (s *seconds) cacheProven(members []podsource.Answer, entries []gc.Entry) bool {
 	inNamespace, known, sees := make(map[netip.Addr]bool), make(map[string]bool), 0
-	for _, a := range look {
+	for _, a := range members {
 		for _, r := range a.Recorded {
 			known[r.ContainerID] = known[r.ContainerID] || r.Network == s.network
 		}
@@ -113,10 +113,10 @@ func (s *seconds) sighted(look []podsource.Answer, entries []gc.Entry) bool {
 	})
 }
 
-// listed reports whether the runtime listed a container in some look.
-func listed(looks [][]podsource.Answer, id string) bool {
-	for _, look := range looks {
-		for _, a := range look {
+// listed reports whether the runtime listed a container in one of the answers.
+func listed(answers [][]podsource.Answer, id string) bool {
+	for _, members := range answers {
+		for _, a := range members {
 			if a.Source == "cri" && slices.ContainsFunc(a.Pods, func(p podsource.Pod) bool { return slices.Contains(p.ContainerIDs, id) }) {
 				return true
 			}
@@ -125,11 +125,11 @@ func listed(looks [][]podsource.Answer, id string) bool {
 	return false
 }
 
-// settle makes passes until only the anchors hold addresses. A plugin whose runtime
-// was killed may take its time until then.
-func (s *seconds) settle(reason string) {
+// awaitReleases runs passes until only the permanent pods hold addresses. A plugin whose runtime
+// was killed may run on for a while.
+func (s *seconds) awaitReleases(reason string) {
 	s.t.Helper()
-	timeout := time.After(patience)
+	timeout := time.After(maxWait)
 	for {
 		left := s.pass()
 		if len(left) == 0 {
@@ -144,10 +144,10 @@ func (s *seconds) settle(reason string) {
 		default:
 		}
 	}
-	same(s.t, "reservations", reason, holding(s.anchors...), s.n.reservations(s.network))
+	same(s.t, "reservations", reason, holding(s.permanent...), s.n.reservations(s.network))
 }
 
-// check checks that something was proved.
+// check checks that all kinds of pods occurred.
 func (s *seconds) check(reason string, alone, long bool) {
 	s.t.Helper()
 	must := []string{"pods", "slow pods", "kept pods", "leaky pods", "passes"}
@@ -162,25 +162,25 @@ func (s *seconds) check(reason string, alone, long bool) {
 	}
 	for _, kind := range must {
 		if s.counted(kind) == 0 {
-			s.t.Errorf("nothing was proved: there were no %s", kind)
+			s.t.Errorf("the test shows nothing: there were no %s", kind)
 		}
 	}
 	if long && s.counted("pods") < 300 {
 		s.t.Errorf("there were only %d pods", s.counted("pods"))
 	}
-	for _, p := range s.anchors {
+	for _, p := range s.permanent {
 		s.holds(p)
 	}
 	if alone {
 		same(s.t, "addresses released", reason, 0, s.counted("addresses released"))
 		if s.reasons[gc.NotYetListed] == 0 {
-			s.t.Errorf("nothing was kept because the runtime may not list it yet: %v", s.reasons)
+			s.t.Errorf("no reservation was kept as not-yet-listed: %v", s.reasons)
 		}
 	}
 }
 
-// tell prints the figures, also where .ci/run looks for them.
-func (s *seconds) tell(name string, took time.Duration) {
+// report prints the figures, also to the file of .ci/run.
+func (s *seconds) report(name string, took time.Duration) {
 	s.t.Helper()
 	version, err := s.n.cri.Version(s.t.Context(), &runtimeapi.VersionRequest{})
 	s.n.must(err)
@@ -188,7 +188,7 @@ func (s *seconds) tell(name string, took time.Duration) {
 	for r, n := range s.reasons {
 		kept[string(r)] = n
 	}
-	s.n.figure(fmt.Sprintf("Minimum age %v, %s, on %s %s: %v; the slowest leak went after %v, the longest pass took %v; verdicts %v, in %v",
+	s.n.figure(fmt.Sprintf("Minimum age %v, %s, on %s %s: %v; the slowest leak was released after %v, the longest pass took %v; verdicts %v, in %v",
 		secondsAge, name, version.GetRuntimeName(), version.GetRuntimeVersion(), s.ledger,
 		s.slowest.Round(100*time.Millisecond), s.longest.Round(100*time.Millisecond), kept, took.Round(time.Second)))
 }

@@ -28,25 +28,23 @@ var secondsFor = flag.Duration("seconds", 40*time.Second, "how long pods start a
 
 const (
 	secondsAge  = 3 * time.Second  // the minimum age
-	secondsLong = 20 * time.Second // what a long ADD takes, or the start of a sandbox after its ADD
-	secondsPool = 60               // addresses of each family: given again soon
+	secondsLong = 20 * time.Second // the duration of a long ADD, or of a sandbox's start after its ADD
+	secondsPool = 60               // addresses of each family: soon used again
 	unlisted    = "pods that the runtime did not list at the minimum age"
 	lateLeaks   = "leaks that took more than 10 s"
-	cacheAlone  = "verdicts in use for which only the cache spoke"
+	cacheAlone  = "verdicts in use by the cache alone"
 )
 
-// TestSeconds has pods start and stop while passes with a minimum age of three
-// seconds run back to back, in this process. Nothing is made to look older than it
-// is. Some ADDs take 20 s before or after the address is configured, some chains of
-// plugins sleep in each, some sandboxes need 20 s after their ADD to start, and
-// containerd is killed now and then. Some pods run in gVisor, and the runtime has
-// lost its record of each of them: nothing but the cache shows them (hazard 59).
+// TestSeconds starts and stops pods while passes with a minimum age of three seconds run one
+// after the other, in this process. No timestamp is changed. Some ADDs take 20 s before or
+// after the address is configured, in some chains each plugin sleeps, some sandboxes start 20 s
+// after their ADD, and containerd is killed now and then. Some pods run in gVisor, and the
+// runtime has lost the record of each of them: only the cache shows them (hazard 59).
 //
-// With the kernel and libcni's cache among the sources a leak has to go with the
-// first pass that could prove it: one that begins when no plugin, sandbox or
-// network namespace of its container has been left for the minimum age, and in
-// which no namespace in its network has an address of which there is no entry.
-// With the runtime alone nothing may go, since it lists a pod that late.
+// With the kernel and libcni's cache among the sources a leak must be released by the first pass
+// that can prove it: a pass that begins when no plugin, sandbox or network namespace of its
+// container has existed for the minimum age, and in which each address in a network namespace
+// has an entry. With the runtime alone nothing may be released, since it may list a pod later.
 func TestSeconds(t *testing.T) {
 	length := *secondsFor
 	long := length >= 5*time.Minute
@@ -59,16 +57,16 @@ func TestSeconds(t *testing.T) {
 		flavour flavour
 		sources []string
 		length  time.Duration
-		kills   time.Duration // containerd is killed so often; 0: never
+		kills   time.Duration // the interval between kills of containerd; 0: none
 		always  bool          // also in the short forms
 	}{
-		{"cri, netns and cnicache", "a container shows from its IPAM ADD to its end",
+		{"cri, netns and cnicache", "a container is visible from its IPAM ADD to its end",
 			current(), []string{"cri", "netns", "cnicache"}, length, 30 * time.Second, true},
-		{"netns and cnicache", "the pair is enough without the runtime's word",
+		{"netns and cnicache", "the two suffice without the runtime",
 			current(), []string{"netns", "cnicache"}, length / 4, 30 * time.Second, false},
-		{"cri, netns and cnicache on debian", "libcni 1.1 writes no path of a namespace, but the result has it",
+		{"cri, netns and cnicache on debian", "libcni 1.1 does not write the path of the namespace, but the result has it",
 			debian(), []string{"cri", "netns", "cnicache"}, length / 4, 0, false},
-		{"cri alone", "it lists a sandbox when its start is over, so seconds do not count",
+		{"cri alone", "it lists a sandbox after its start, so a minimum age of seconds does not count",
 			current(), []string{"cri"}, min(length/2, 30*time.Second), 0, true},
 	} {
 		if !c.always && !long {
@@ -78,45 +76,45 @@ func TestSeconds(t *testing.T) {
 			alone := len(c.sources) == 1
 			n := newNode(t, c.flavour, func(n *node) {
 				n.chained, n.ownLoopback = true, true
-				if !alone { // where nothing is released a small pool would soon be empty
+				if !alone { // if nothing is released, a small pool is soon empty
 					n.pool = secondsPool
 					n.gvisor = c.flavour.name == current().name
 				}
 			})
 			n.runAgent()
 			s := newSeconds(n, c.sources)
-			s.anchors = n.runSome("anchor", 2) // with entries that prove the cache, from beginning to end
-			s.took(s.anchors...)
+			s.permanent = n.runSome("permanent", 2) // their entries prove the cache during the whole test
+			s.took(s.permanent...)
 			began := time.Now()
 			s.load(c.length, c.kills)
 			s.counts["addresses released under load"] = s.counted("addresses released")
 			if !alone {
-				s.settle(c.reason)
+				s.awaitReleases(c.reason)
 			}
 			s.check(c.reason, alone, long && c.length == length)
-			s.tell(c.name, time.Since(began))
+			s.report(c.name, time.Since(began))
 		})
 	}
 }
 
-// A seconds is a node with pods that come and go, and a collector beside them.
+// A seconds is a node with pods that start and stop, and a reconciler.
 type seconds struct {
 	*ledger
 	n          *node
 	reconciler *gc.Reconciler
-	anchors    []pod
-	kept       chan struct{} // holds a token for each pod that is kept
-	power      atomic.Int64  // odd while containerd does not run
+	permanent  []pod
+	kept       chan struct{} // has an element for each pod that is kept
+	epoch      atomic.Int64  // incremented when containerd is killed, and when it runs again; odd while it does not run
 
 	mu       sync.Mutex
-	looks    [][]podsource.Answer // of the pass that is under way
-	live     map[string]bool      // the containers of pods, from the end of RunPodSandbox until StopPodSandbox begins
-	released map[string]bool      // containers of which something was released
-	late     map[string]bool      // containers that were older than the minimum age while the runtime did not list them
-	leaks    map[string]time.Time // containers of which nothing but reservations is left, and since when
+	answers  [][]podsource.Answer // of the current pass
+	live     map[string]bool      // containers from the end of RunPodSandbox to the start of StopPodSandbox
+	released map[string]bool      // containers with a released reservation
+	late     map[string]bool      // containers that were older than the minimum age and not listed by the runtime
+	leaks    map[string]time.Time // leaked containers, and the times since which only their reservations are left
 	reasons  map[gc.Reason]int    // of all passes
-	slowest  time.Duration        // how long a leak took to go
-	longest  time.Duration        // pass
+	slowest  time.Duration        // the longest time until a leak was released
+	longest  time.Duration        // the longest duration of a pass
 }
 
 func newSeconds(n *node, sources []string) *seconds {
@@ -134,28 +132,28 @@ func newSeconds(n *node, sources []string) *seconds {
 	n.must(err)
 	var members []podsource.Source
 	for _, name := range sources {
-		members = append(members, map[string]podsource.Source{"cri": forgetful{runtime}, "netns": kernel, "cnicache": cache}[name])
+		members = append(members, map[string]podsource.Source{"cri": withoutGVisorPods{runtime}, "netns": kernel, "cnicache": cache}[name])
 	}
 	all := podsource.Union(members...)
 	s.reconciler, err = gc.New(hostlocal.New(""), []string{n.network}, podsource.AnswerFunc(func(ctx context.Context) (podsource.Answer, error) {
 		a, err := all.Pods(ctx)
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.looks = append(s.looks, a.Members())
+		s.answers = append(s.answers, a.Members())
 		return a, err
-	}), gc.Options{MinAge: secondsAge, SourceTimeout: patience})
+	}), gc.Options{MinAge: secondsAge, SourceTimeout: maxWait})
 	n.must(err)
 	return s
 }
 
-// load has pods come and go for a while, and passes run beside them.
+// load starts and stops pods for the given time, while passes run.
 func (s *seconds) load(length, kills time.Duration) {
 	alive, stop := context.WithCancel(s.t.Context())
 	ctx, cancel := context.WithTimeout(alive, length)
 	var collecting, working sync.WaitGroup
 	defer collecting.Wait()
 	defer working.Wait()
-	defer stop() // where a test ends early
+	defer stop() // if the test ends early
 	defer cancel()
 	collecting.Go(func() {
 		for alive.Err() == nil {
@@ -164,7 +162,7 @@ func (s *seconds) load(length, kills time.Duration) {
 	})
 	s.workers(ctx, alive, &working, 3, "web", s.web)
 	s.workers(ctx, alive, &working, 3, "held", func(_, alive context.Context, _ *sync.WaitGroup, name string) {
-		// With the address in the namespace, or before: then nothing but the process shows it.
+		// Either after the address is configured, or before: then only the process shows it.
 		s.slow(alive, name, []string{"ADD", "lease-ADD"}[rand.N(2)], "sleep "+secondsLong.String())
 	})
 	s.workers(ctx, alive, &working, 2, "chain", func(_, alive context.Context, _ *sync.WaitGroup, name string) {
@@ -174,16 +172,16 @@ func (s *seconds) load(length, kills time.Duration) {
 		s.slow(alive, name, "START", secondsLong.String())
 	})
 	if s.n.gvisor {
-		s.workers(ctx, alive, &working, 2, gvisorPods, s.guest)
+		s.workers(ctx, alive, &working, 2, gvisorPods, s.gvisorPod)
 	}
 	if kills > 0 {
 		for tick := time.Tick(kills); ctx.Err() == nil; {
 			select {
 			case <-tick:
-				s.power.Add(1)
+				s.epoch.Add(1)
 				s.n.kill()
 				s.n.start()
-				s.power.Add(1)
+				s.epoch.Add(1)
 				s.count("kills")
 			case <-ctx.Done():
 			}
@@ -193,8 +191,7 @@ func (s *seconds) load(length, kills time.Duration) {
 	working.Wait()
 }
 
-// workers run rounds until ctx ends. What a round began it finishes, unless alive
-// ends.
+// workers runs rounds in count goroutines until ctx ends. A round ends early only if alive ends.
 func (s *seconds) workers(ctx, alive context.Context, working *sync.WaitGroup, count int, name string,
 	round func(ctx, alive context.Context, working *sync.WaitGroup, name string)) {
 	for w := range count {
@@ -206,8 +203,8 @@ func (s *seconds) workers(ctx, alive context.Context, working *sync.WaitGroup, c
 	}
 }
 
-// web is the life of a pod whose start takes no time. Some leak. Some are kept
-// for longer than the minimum age, while the worker goes on.
+// web runs a pod that starts quickly. Some pods leak, and some are kept for longer than the
+// minimum age in another goroutine.
 func (s *seconds) web(ctx, alive context.Context, working *sync.WaitGroup, name string) {
 	if rand.N(8) == 0 || name == "web-0-0" {
 		s.leak(alive, name)
@@ -231,8 +228,8 @@ func (s *seconds) web(ctx, alive context.Context, working *sync.WaitGroup, name 
 	}
 }
 
-// slow is the life of a pod whose start takes its time: orders are what tell takes,
-// by twos. It stays for longer than two looks of a pass.
+// slow runs a pod whose start is delayed by the orders, which are pairs of a command and an
+// instruction as for [node.tell]. It keeps the pod for longer than a pass.
 func (s *seconds) slow(alive context.Context, name string, orders ...string) {
 	s.order(name, orders...)
 	p, ok := s.start(alive, name)
@@ -244,7 +241,7 @@ func (s *seconds) slow(alive context.Context, name string, orders ...string) {
 	s.end(alive, p)
 }
 
-// order tells the plugins and the runtime what to do for a pod.
+// order is [node.tell] with several pairs for a pod.
 func (s *seconds) order(name string, orders ...string) {
 	for pair := range slices.Chunk(orders, 2) {
 		if err := os.WriteFile(s.n.path("control/"+pair[0]+"."+name), []byte(pair[1]), 0o600); err != nil {
@@ -253,7 +250,7 @@ func (s *seconds) order(name string, orders ...string) {
 	}
 }
 
-// hold looks at a pod's reservations again and again for a while.
+// hold checks a pod's reservations repeatedly for the given time.
 func (s *seconds) hold(ctx context.Context, p pod, length time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, length)
 	defer cancel()
@@ -267,16 +264,16 @@ func (s *seconds) hold(ctx context.Context, p pod, length time.Duration) {
 	}
 }
 
-// start runs a pod. One whose start is interrupted by a kill is taken away.
+// start runs a pod. If a kill interrupts the start, it removes the pod.
 func (s *seconds) start(alive context.Context, name string) (pod, bool) {
-	power := s.awaitPower(alive)
+	epoch := s.awaitContainerd(alive)
 	p, err := s.n.tryRun(s.t.Context(), name)
 	switch {
 	case err == nil:
 	case strings.Contains(err.Error(), "no IP addresses available"):
 		s.count("pods without an address")
 		return p, false
-	case s.power.Load() != power:
+	case s.epoch.Load() != epoch:
 		s.count("pods interrupted by a kill")
 		s.abandon(alive, name)
 		return p, false
@@ -284,7 +281,7 @@ func (s *seconds) start(alive context.Context, name string) (pod, bool) {
 		s.wrong(trouble, "pod %s: %v", name, err)
 		return p, false
 	}
-	if len(p.ips) == 0 && s.power.Load() != power { // it ran, and was not asked in time
+	if len(p.ips) == 0 && s.epoch.Load() != epoch { // it runs, but containerd was killed before it returned the status
 		s.abandon(alive, name)
 		return p, false
 	}
@@ -304,34 +301,34 @@ func (s *seconds) start(alive context.Context, name string) (pod, bool) {
 	return p, true
 }
 
-// end takes a pod away, as kubelet does: until it is gone.
+// end stops and removes a pod, as kubelet does.
 func (s *seconds) end(alive context.Context, p pod) {
 	s.holds(p)
 	s.leave(p)
 	s.mu.Lock()
 	delete(s.live, p.id)
 	s.mu.Unlock()
-	s.takeAway(alive, p.id)
+	s.stopAndRemove(alive, p.id)
 }
 
-// leak runs a pod of which one plugin fails in ADD and in DEL, some after a while.
+// leak runs a pod with a plugin that fails in ADD and in DEL, in some cases after a delay.
 func (s *seconds) leak(alive context.Context, name string) {
 	prefix := []string{"", "chained-"}[rand.N(2)]
 	s.order(name, prefix+"ADD", "fail", prefix+"DEL", "fail")
 	if prefix != "" && rand.N(2) == 0 {
 		s.order(name, "ADD", "sleep 4s")
 	}
-	power := s.awaitPower(alive)
+	epoch := s.awaitContainerd(alive)
 	p, err := s.n.tryRun(s.t.Context(), name)
 	now := time.Now()
 	switch {
 	case err == nil:
-		s.wrong(trouble, "pod %s was to fail, and runs as %s", name, p.id)
+		s.wrong(trouble, "pod %s did not fail, and runs as %s", name, p.id)
 		return
 	case strings.Contains(err.Error(), "no IP addresses available"):
 		s.count("pods without an address")
 		return
-	case s.power.Load() != power:
+	case s.epoch.Load() != epoch:
 		s.count("pods interrupted by a kill")
 	case strings.Contains(err.Error(), "gate: told to fail ADD"):
 		s.count("leaky pods")
@@ -341,12 +338,12 @@ func (s *seconds) leak(alive context.Context, name string) {
 	if err := os.Remove(s.n.path("control/" + prefix + "DEL." + name)); err != nil {
 		s.wrong(trouble, "%v", err)
 	}
-	id, err := os.ReadFile(s.n.path("control/container." + name)) // where the plugin came to fail
-	if err == nil && s.power.Load() == power && s.n.name == current().name {
+	id, err := os.ReadFile(s.n.path("control/container." + name)) // written by the plugin that failed
+	if err == nil && s.epoch.Load() == epoch && s.n.name == current().name {
 		s.leakedAt(string(id), now)
 		return
 	}
-	s.abandon(alive, name) // containerd 1.6 lists it, so that the clean-up is tried again
+	s.abandon(alive, name) // containerd 1.6 lists it, so that the DEL is repeated
 }
 
 func (s *seconds) leaked(id string) { s.leakedAt(id, time.Now()) }

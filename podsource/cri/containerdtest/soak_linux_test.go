@@ -24,25 +24,25 @@ var soakFor = flag.Duration("soak", time.Minute, "how long pods start and stop i
 
 const (
 	soakWorkers = 4
-	soakKept    = 8  // pods that are kept for some passes, at a time
-	soakPool    = 60 // addresses of each family: given again soon, and enough with the leaks
+	soakKept    = 8  // maximum number of pods that are kept for several passes
+	soakPool    = 60 // addresses of each family: soon used again, and enough with the leaks
 )
 
-// A soak is pods that start and stop as fast as it goes, while passes run back to
-// back. The minimum age is the command's own, and nothing here lives for so long.
-// So a pod's reservations are made to look old as soon as the runtime lists it:
-// from then on nothing but that list keeps them. Those of a leak are made to look
-// old, too, and have to go. What looks young is what is in flight (R5).
+// A soak starts and stops pods as fast as possible, while passes run one after the other. The
+// minimum age is the command's default, which is longer than the test. So the reservations of
+// a pod are made old as soon as the runtime lists it: from then on only the list keeps them.
+// Those of a leak are made old, too, and must be released. Young reservations are those of ADDs
+// in flight (R5).
 type soak struct {
 	*ledger
 	n    *node
-	kept chan struct{} // holds a token for each pod that is kept
+	kept chan struct{} // has an element for each pod that is kept
 
 	mu       sync.Mutex
 	inFlight time.Duration   // the oldest reservation of a sandbox that was not listed yet
 	released map[string]bool // "address container" of each release
 
-	leaking sync.Mutex // held while leaks are made to look old
+	leaking sync.Mutex // held while leaks are made old
 }
 
 func TestSoak(t *testing.T) {
@@ -75,8 +75,8 @@ func TestSoak(t *testing.T) {
 	})
 	stop()
 	collecting.Wait()
-	s.settle()
-	s.tell(length, time.Since(began))
+	s.checkReleases()
+	s.report(length, time.Since(began))
 }
 
 // work runs rounds in several goroutines until ctx ends.
@@ -92,8 +92,8 @@ func (s *soak) work(ctx context.Context, name string, round func(name string)) {
 	working.Wait()
 }
 
-// round is the life of a pod. Some fail so that their addresses leak. Some are
-// kept for several passes, while the worker goes on.
+// round runs a pod. Some pods fail so that their addresses leak, and some are kept for several
+// passes in another goroutine.
 func (s *soak) round(ctx context.Context, keeping *sync.WaitGroup, name string) {
 	if rand.N(8) == 0 {
 		s.leak(name)
@@ -118,7 +118,7 @@ func (s *soak) round(ctx context.Context, keeping *sync.WaitGroup, name string) 
 	}
 }
 
-// hold looks at a pod's reservations again and again for a while.
+// hold checks a pod's reservations repeatedly for the given time.
 func (s *soak) hold(ctx context.Context, p pod, length time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, length)
 	defer cancel()
@@ -132,8 +132,7 @@ func (s *soak) hold(ctx context.Context, p pod, length time.Duration) {
 	}
 }
 
-// start runs a pod, measures for how long its ADD was in flight, and makes its
-// reservations look old.
+// start runs a pod, measures how long its ADD was in flight, and makes its reservations old.
 func (s *soak) start(name string) (pod, bool) {
 	p, err := s.n.tryRun(s.t.Context(), name)
 	if err != nil {
@@ -158,7 +157,7 @@ func (s *soak) start(name string) (pod, bool) {
 	return p, true
 }
 
-// end takes a pod away.
+// end stops and removes a pod.
 func (s *soak) end(p pod) {
 	s.holds(p)
 	s.leave(p)
@@ -170,7 +169,7 @@ func (s *soak) end(p pod) {
 	}
 }
 
-// leak runs a pod that fails after its IPAM, and whose clean-up fails, too.
+// leak runs a pod whose ADD fails after its IPAM, and whose DEL fails, too.
 func (s *soak) leak(name string) {
 	for _, command := range []string{"ADD", "DEL"} {
 		if err := os.WriteFile(s.n.path("control/"+command+"."+name), []byte("fail"), 0o600); err != nil {
@@ -180,7 +179,7 @@ func (s *soak) leak(name string) {
 	p, err := s.n.tryRun(s.t.Context(), name)
 	switch {
 	case err == nil:
-		s.wrong(trouble, "pod %s was to fail, and runs as %s", name, p.id)
+		s.wrong(trouble, "pod %s did not fail, and runs as %s", name, p.id)
 	case strings.Contains(err.Error(), "gate: told to fail ADD"):
 		s.count("leaky pods")
 		if err := s.ageLeaks(); err != nil {
@@ -191,9 +190,8 @@ func (s *soak) leak(name string) {
 	}
 }
 
-// ageLeaks makes young leaks look old. One that looks old already may be released
-// at this moment, and its address be given to a pod that is starting: that one
-// must stay young.
+// ageLeaks makes young leaks old. It does not change old ones: a pass may just release one, and
+// an ADD reserve its address, and that reservation must stay young.
 func (s *soak) ageLeaks() error {
 	s.leaking.Lock()
 	defer s.leaking.Unlock()
@@ -212,7 +210,7 @@ func (s *soak) leaked(containerID string) bool {
 	return err == nil
 }
 
-// failed counts why a pod could not be run.
+// failed counts the reason of a failed start.
 func (s *soak) failed(err error) {
 	if strings.Contains(err.Error(), "no IP addresses available") {
 		s.count("pods without an address")
@@ -221,7 +219,7 @@ func (s *soak) failed(err error) {
 	s.wrong(trouble, "%v", err)
 }
 
-// collect makes passes back to back until ctx ends.
+// collect runs one pass after the other until ctx ends.
 func (s *soak) collect(ctx context.Context) {
 	for ctx.Err() == nil {
 		p, err := s.n.collector(s.t.Context(), "release", s.network)
@@ -238,28 +236,28 @@ func (s *soak) collect(ctx context.Context) {
 	}
 }
 
-// settle checks that what was released are the leaks, and nothing else.
-func (s *soak) settle() {
+// checkReleases checks that the leaks were released, and nothing else.
+func (s *soak) checkReleases() {
 	s.t.Helper()
 	for released := range s.released {
 		s.count("released")
 		_, id, _ := strings.Cut(released, " ")
 		if !s.leaked(id) {
-			s.wrong(liveReleased, "%s was released, and had not leaked", released)
+			s.wrong(liveReleased, "%s was released, but had not leaked", released)
 		}
 	}
 	if want := 2 * s.counts["leaky pods"]; s.counts["released"] != want {
-		s.t.Errorf("%d addresses were released, and %d had leaked", s.counts["released"], want)
+		s.t.Errorf("%d addresses were released, want the %d that leaked", s.counts["released"], want)
 	}
 	for _, kind := range []string{"kept pods", "leaky pods", "passes"} {
 		if s.counts[kind] == 0 {
-			s.t.Errorf("nothing was proved: there were no %s", kind)
+			s.t.Errorf("the test shows nothing: there were no %s", kind)
 		}
 	}
 }
 
-// tell prints the figures.
-func (s *soak) tell(length, took time.Duration) {
+// report prints the figures.
+func (s *soak) report(length, took time.Duration) {
 	s.t.Helper()
 	version, err := s.n.cri.Version(s.t.Context(), &runtimeapi.VersionRequest{})
 	s.n.must(err)
@@ -269,7 +267,7 @@ func (s *soak) tell(length, took time.Duration) {
 	s.n.figure(line)
 }
 
-// figure prints a line, also where .ci/run looks for it.
+// figure prints a line, and appends it to the file of $HOSTLOCAL_GC_FIGURES for .ci/run.
 func (n *node) figure(line string) {
 	n.t.Helper()
 	fmt.Println(line)

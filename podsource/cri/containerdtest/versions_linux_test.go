@@ -9,8 +9,7 @@ import (
 	"testing"
 )
 
-// The plugins that run here are at the version whose lock and file format the
-// library relies on.
+// The tests use the version of the plugins whose lock and file format the library uses.
 func TestPluginsAreTheRootModules(t *testing.T) {
 	const plugins = `(?m)github\.com/containernetworking/plugins `
 	version := func(file, pattern string) string {
@@ -24,6 +23,6 @@ func TestPluginsAreTheRootModules(t *testing.T) {
 		}
 		return string(m[1])
 	}
-	same(t, "version of the plugins", "go.mod replaces the one that containerd asks for",
+	same(t, "version of the plugins", "go.mod replaces the one that containerd requires",
 		version(top+"/go.mod", plugins+`(v\S+)$`), version("go.mod", plugins+`=> \S+ (v\S+)$`))
 }

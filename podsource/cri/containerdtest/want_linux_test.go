@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-// same compares; reason says why it must be so.
+// same compares two values, with the reason why they must be equal.
 func same[T any](t *testing.T, what, reason string, want, got T) {
 	t.Helper()
 	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateEmpty()); diff != "" {
@@ -19,7 +19,7 @@ func same[T any](t *testing.T, what, reason string, want, got T) {
 	}
 }
 
-// verdicts are the same for all these addresses.
+// verdicts returns a map with the same verdict for all these addresses.
 func verdicts(verdict string, ips ...netip.Addr) map[netip.Addr]string {
 	out := make(map[netip.Addr]string)
 	for _, ip := range ips {
@@ -28,7 +28,7 @@ func verdicts(verdict string, ips ...netip.Addr) map[netip.Addr]string {
 	return out
 }
 
-// joined unites maps.
+// joined returns the union of maps.
 func joined[K comparable, V any](all ...map[K]V) map[K]V {
 	out := make(map[K]V)
 	for _, m := range all {
@@ -37,7 +37,7 @@ func joined[K comparable, V any](all ...map[K]V) map[K]V {
 	return out
 }
 
-// holding is what host-local must hold for these pods.
+// holding returns the expected reservations of these pods.
 func holding(pods ...pod) map[netip.Addr]string {
 	out := make(map[netip.Addr]string)
 	for _, p := range pods {
@@ -46,8 +46,8 @@ func holding(pods ...pod) map[netip.Addr]string {
 	return out
 }
 
-// strangers are the containers in reservations that belong to none of these pods.
-func strangers(reservations map[netip.Addr]string, pods ...pod) []string {
+// otherContainers returns the owners of reservations that are none of these pods.
+func otherContainers(reservations map[netip.Addr]string, pods ...pod) []string {
 	seen := make(map[string]bool)
 	for _, p := range pods {
 		seen[p.id] = true

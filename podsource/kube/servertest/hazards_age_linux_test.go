@@ -114,7 +114,7 @@ func TestHazard62InformerWhileTheServerIsAway(t *testing.T) {
 	n.must(wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
 		return shared.LastSyncResourceVersion() != version, nil
 	}))
-	kills(t)
+	restartAfter(t)
 	cluster.crash()
 	crashed := time.Now()
 	for range 3 {
@@ -124,7 +124,7 @@ func TestHazard62InformerWhileTheServerIsAway(t *testing.T) {
 			t.Errorf("as of %v, but the server is down since %v", a.AsOf, crashed)
 		}
 	}
-	again(t)
+	restart(t)
 	n.inStep(source)
 	a := n.until(source, "a list since the server is back", func(a podsource.Answer) bool { return a.AsOf.After(crashed) })
 	if len(a.Pods) != 3 {
@@ -206,12 +206,12 @@ func TestInformerFollows(t *testing.T) {
 	names("agent", "web")
 	n.remove("web", 0)
 	names("agent")
-	kills(t)
+	restartAfter(t)
 	cluster.crash()
 	if err := n.refused(source); !errors.Is(err, podsource.ErrIncomplete) {
 		t.Errorf("the server is down: %v", err)
 	}
-	again(t)
+	restart(t)
 	n.pod("web", with(n.reserve("other", old)...))
 	n.pod("elsewhere", boundTo("another-node"))
 	names("agent", "web")

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Gate is a CNI plugin that has bridge do the work, and goes wrong on request.
+// Gate is a CNI plugin that delegates to bridge, and fails on request.
 //
-// Its configuration is bridge's, with one more key: "control", a directory. A file
+// Its configuration is that of bridge, with one more key: "control", a directory. A file
 // <command>.<pod name> in it, or <command> for every pod, says what to do:
 //
-//	fail       an ADD fails after bridge has done it all, so after IPAM, and
-//	           nothing is undone, and leaves files failed.<container ID> and
-//	           container.<pod name> there, the latter with the container ID; a DEL
-//	           fails before bridge is asked
-//	hold       the plugin says in the pipe "arrived" that it has come to the same
-//	           point, and goes on when the pipe "go" has been opened and closed
-//	sleep 20s  the plugin takes so long at the same point
+//	fail       an ADD fails after bridge has succeeded, so after IPAM. It undoes
+//	           nothing, and writes the files failed.<container ID> and
+//	           container.<pod name> to the directory, the latter with the container
+//	           ID. A DEL fails before it calls bridge
+//	hold       at the same point the plugin opens the pipe "arrived", and waits until
+//	           the pipe "go" has been opened and closed
+//	sleep 20s  at the same point the plugin sleeps
 //
-// With the key "chained" it is a plugin further down in a list: it does nothing,
-// and obeys files chained-<command>. Called by the name "lease" it is an IPAM
-// plugin: it has host-local do the work, and obeys files lease-<command>.
+// With the key "chained" it is a later plugin of a list: it does nothing, and uses files
+// chained-<command>. Called by the name "lease" it is an IPAM plugin: it delegates to
+// host-local, and uses files lease-<command>.
 package main
 
 import (
@@ -36,19 +36,19 @@ func main() {
 	if err == nil {
 		return
 	}
-	var told told
-	if !errors.As(err, &told) {
-		// The form in which a plugin tells an error (CNI spec, section 5).
-		told, _ = json.Marshal(map[string]any{"cniVersion": "1.0.0", "code": 999, "msg": err.Error()}) // of strings and numbers
+	var result pluginError
+	if !errors.As(err, &result) {
+		// The format of errors (CNI spec, section 5).
+		result, _ = json.Marshal(map[string]any{"cniVersion": "1.0.0", "code": 999, "msg": err.Error()}) // strings and numbers can be encoded
 	}
-	fmt.Fprintf(os.Stdout, "%s\n", told)
-	os.Exit(1) //nolint:forbidigo // so a plugin tells that it failed
+	fmt.Fprintf(os.Stdout, "%s\n", result)
+	os.Exit(1) //nolint:forbidigo // a plugin fails with this status
 }
 
-// told is an error in the other plugin's own words, which are passed on.
-type told []byte
+// A pluginError is the error result of the delegate, which is passed on.
+type pluginError []byte
 
-func (t told) Error() string { return string(t) }
+func (e pluginError) Error() string { return string(e) }
 
 func run() error {
 	var conf bytes.Buffer
@@ -65,7 +65,7 @@ func run() error {
 	}
 	command := os.Getenv("CNI_COMMAND")
 	if own.Chained {
-		if err := obey(own.Control, command, "chained-"); err != nil {
+		if err := act(own.Control, command, "chained-"); err != nil {
 			return err
 		}
 		if command != "ADD" {
@@ -74,21 +74,21 @@ func run() error {
 		_, err := os.Stdout.Write(own.PrevResult)
 		return err
 	}
-	behind, prefix := "bridge", ""
+	plugin, prefix := "bridge", ""
 	if filepath.Base(os.Args[0]) == "lease" {
-		behind, prefix = "host-local", "lease-"
+		plugin, prefix = "host-local", "lease-"
 	}
 	if command == "DEL" {
-		if err := obey(own.Control, command, prefix); err != nil {
+		if err := act(own.Control, command, prefix); err != nil {
 			return err
 		}
 	}
-	out, err := delegate(behind, conf.Bytes())
+	out, err := delegate(plugin, conf.Bytes())
 	if err != nil {
 		return err
 	}
 	if command == "ADD" {
-		if err := obey(own.Control, command, prefix); err != nil {
+		if err := act(own.Control, command, prefix); err != nil {
 			return err
 		}
 	}
@@ -96,7 +96,7 @@ func run() error {
 	return err
 }
 
-// delegate runs the plugin of that name with our environment.
+// delegate runs a plugin with this process's environment.
 func delegate(name string, conf []byte) ([]byte, error) {
 	for _, dir := range filepath.SplitList(os.Getenv("CNI_PATH")) {
 		path := filepath.Join(dir, name)
@@ -107,15 +107,15 @@ func delegate(name string, conf []byte) ([]byte, error) {
 		cmd.Stdin, cmd.Stderr = bytes.NewReader(conf), os.Stderr
 		out, err := cmd.Output()
 		if err != nil && len(out) > 0 {
-			return nil, told(out)
+			return nil, pluginError(out)
 		}
 		return out, err
 	}
 	return nil, fmt.Errorf("gate: there is no plugin %s in CNI_PATH", name)
 }
 
-// obey does what the control directory asks for.
-func obey(control, command, prefix string) error {
+// act does what a file in the control directory says.
+func act(control, command, prefix string) error {
 	what, err := os.ReadFile(filepath.Join(control, prefix+command+"."+podName()))
 	if errors.Is(err, fs.ErrNotExist) {
 		what, err = os.ReadFile(filepath.Join(control, prefix+command))
@@ -149,11 +149,11 @@ func obey(control, command, prefix string) error {
 		<-time.After(d)
 		return nil
 	default:
-		return fmt.Errorf("gate: told to %q, which is nothing it knows", what)
+		return fmt.Errorf("gate: told to %q, which is unknown", what)
 	}
 }
 
-// hold waits in both pipes for the test at their other ends.
+// hold waits for the test at the other ends of both pipes.
 func hold(control string) error {
 	arrived, err := os.OpenFile(filepath.Join(control, "arrived"), os.O_WRONLY, 0)
 	if err != nil {
@@ -168,7 +168,7 @@ func hold(control string) error {
 	return nil
 }
 
-// podName is what the runtime says in CNI_ARGS, as in
+// podName returns the name of the pod in CNI_ARGS, as in
 // "IgnoreUnknown=1;K8S_POD_NAME=web-1".
 func podName() string {
 	for arg := range strings.SplitSeq(os.Getenv("CNI_ARGS"), ";") {

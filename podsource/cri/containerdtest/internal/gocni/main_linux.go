@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Gocni is a runtime as small as it gets, on the library that containerd's own
-// clients use: it makes a network namespace, unless it is there, has CNI give it addresses, says
-// "ready", and becomes the container's program in there.
+// Gocni is a minimal runtime with the library of containerd's own clients. It makes a network
+// namespace, unless it exists, calls CNI ADD, prints "ready", and executes the container's
+// program in the namespace.
 //
 //	gocni CONF-DIR PLUGIN-DIR CONTAINER-ID PROGRAM
 //
-// The namespace is mounted below /run/netns, so it outlives the program until
-// somebody unmounts it. Nobody calls DEL.
+// The namespace is mounted below /run/netns, so it exists after the end of the program until it
+// is unmounted. Gocni never calls DEL.
 package main
 
 import (
@@ -25,10 +25,10 @@ import (
 
 func main() {
 	fmt.Fprintf(os.Stderr, "gocni: %v\n", run(os.Args[1:]))
-	os.Exit(1) //nolint:forbidigo // so it tells that it failed
+	os.Exit(1) //nolint:forbidigo // the status of a failure
 }
 
-// run becomes the program. It returns only when it can't.
+// run executes the program. It returns on errors only.
 func run(args []string) error {
 	if len(args) != 4 {
 		return errors.New("usage: gocni CONF-DIR PLUGIN-DIR CONTAINER-ID PROGRAM")
@@ -41,7 +41,7 @@ func run(args []string) error {
 	path := filepath.Join("/run/netns", id)
 	made := make(chan error)
 	go func() {
-		runtime.LockOSThread() // it ends with the goroutine: nothing else may run in the new namespace
+		runtime.LockOSThread() // the thread ends with the goroutine, and nothing else runs in its namespace
 		made <- mountNew(path)
 	}()
 	if err := <-made; err != nil {
@@ -64,8 +64,8 @@ func run(args []string) error {
 	return syscall.Exec(program, []string{program}, nil)
 }
 
-// mountNew moves this thread into a new network namespace and mounts that, unless
-// something is there.
+// mountNew moves this thread into a new network namespace, and mounts that at path, unless path
+// exists.
 func mountNew(path string) error {
 	if _, err := os.Stat(path); err == nil {
 		return nil

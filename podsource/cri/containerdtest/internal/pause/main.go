@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Pause is what the sandboxes of the tests run: it waits to be ended.
+// Pause is the program in the sandboxes of the tests. It waits for a signal.
 package main
 
 import (

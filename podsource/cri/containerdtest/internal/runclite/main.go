@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Runclite is the runc in PATH, for containers without limits. Called by the name
-// "runsclite" it is gVisor's runsc in the same way.
+// Runclite executes the runc in PATH, without the limits of containers. Called by the name
+// "runsclite" it does so with gVisor's runsc.
 //
-// containerd gives each sandbox a share of the processor. With version 2 of
-// control groups that takes a controller which the root group must pass on, and
-// in a container on such a machine it can't. A pod is as good without.
+// containerd sets CPU shares for each sandbox. With version 2 of control groups this needs a
+// controller that the root group must enable for its children, which is not possible in a
+// container. The tests do not need the limits.
 //
-// A file START.<pod name> in the directory that CONTAINERDTEST_CONTROL names says
-// for how long the sandbox of that pod takes to start.
+// A file START.<pod name> in the directory $CONTAINERDTEST_CONTROL has the duration by which the
+// start of the pod's sandbox is delayed.
 package main
 
 import (
@@ -28,18 +28,18 @@ import (
 func main() {
 	if err := run(); err != nil {
 		fmt.Fprintf(os.Stderr, "runclite: %v\n", err)
-		os.Exit(1) //nolint:forbidigo // so runc tells that it failed
+		os.Exit(1) //nolint:forbidigo // runc fails with this status
 	}
 }
 
-// gvisor are runsc's flags. Systrap takes no KVM.
+// gvisor are the flags of runsc. The platform systrap does not need KVM.
 var gvisor = []string{"--platform=systrap", "--network=sandbox", "--ignore-cgroups"}
 
-// run becomes runc, or returns when that has ended or can't be run.
+// run executes runc. It returns on errors, and after runsc kill.
 func run() error {
 	for i, arg := range os.Args[:len(os.Args)-1] {
 		if arg == "--bundle" {
-			if err := lift(filepath.Join(os.Args[i+1], "config.json")); err != nil {
+			if err := removeLimits(filepath.Join(os.Args[i+1], "config.json")); err != nil {
 				return err
 			}
 		}
@@ -59,8 +59,8 @@ func run() error {
 	return fmt.Errorf("running %s: %w", runc, syscall.Exec(runc, args, os.Environ()))
 }
 
-// kill has runsc kill a container. That one has ended it says in other words than
-// runc, of which the shim knows what they mean.
+// kill runs runsc kill. If the container has ended, it replaces the message of runsc with that
+// of runc, which the shim expects.
 func kill(runsc string, args []string) error {
 	out, err := exec.Command(runsc, args...).CombinedOutput()
 	if err != nil {
@@ -69,16 +69,16 @@ func kill(runsc string, args []string) error {
 	return nil
 }
 
-// lift takes the limits out of a container's configuration (OCI runtime spec,
+// removeLimits removes the limits from a container's configuration (OCI runtime spec,
 // linux.resources).
-func lift(file string) error {
+func removeLimits(file string) error {
 	content, err := os.ReadFile(file)
 	if err != nil {
 		return err
 	}
 	var config map[string]any
 	d := json.NewDecoder(bytes.NewReader(content))
-	d.UseNumber() // some do not fit into a float64
+	d.UseNumber() // some numbers do not fit into a float64
 	if err := d.Decode(&config); err != nil {
 		return fmt.Errorf("reading %s: %w", file, err)
 	}
@@ -94,11 +94,11 @@ func lift(file string) error {
 	}
 	annotations, _ := config["annotations"].(map[string]any)
 	name, _ := annotations["io.kubernetes.cri.sandbox-name"].(string) // as containerd sets it
-	return linger(name)
+	return delayStart(name)
 }
 
-// linger takes as long as a sandbox is told to take.
-func linger(name string) error {
+// delayStart sleeps for the duration in the file of the pod, if there is one.
+func delayStart(name string) error {
 	long, err := os.ReadFile(filepath.Join(os.Getenv("CONTAINERDTEST_CONTROL"), "START."+name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
