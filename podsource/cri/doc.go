@@ -19,7 +19,7 @@
 //     pause image was pulled. So a reservation whose owner only a runtime could name
 //     is kept until it is older than [podsource.RuntimeLag] (R5, hazards 04 and 71).
 //   - A sandbox whose record the runtime lost while its processes and its network
-//     namespace live on (hazard 33).
+//     namespace still exist (hazard 33).
 //   - Containers that were not made over the CRI, such as those of nerdctl and ctr. If
 //     their IDs have another form, with their containerd namespace in it, their
 //     reservations are kept as foreign (R14, hazard 49): a list of sandboxes names IDs

@@ -17,8 +17,8 @@ import (
 // selects the pods of this node.
 //
 //   - The addresses are those in status.podIPs, in status.podIP, and in every entry of the
-//     network status annotation, which has those of secondary networks (hazard 22). Anybody
-//     may write the annotation who may change the pod, so one that can't be read is no
+//     network status annotation, which has those of secondary networks (hazard 22). Every
+//     user who may change the pod may write the annotation, so one that can't be read is no
 //     error: the pod then may have more addresses (MoreIPs) and own any reservation made
 //     since it started (R4, hazard 67). [Note] names such pods.
 //   - A pod in the node's network claims nothing, and its annotation is not read
@@ -26,8 +26,8 @@ import (
 //   - StartedAt is status.startTime, which kubelet takes from the node's clock. Without it
 //     the start is unknown. The creation time is earlier, and from the clock of another
 //     machine, so it is not used (R4, hazards 32 and 36). The start of a static pod is
-//     unknown as well: a kubelet that restarts gives it a new one, while its sandbox lives
-//     on (hazard 76).
+//     unknown as well: a kubelet that restarts gives it a new one, while its sandbox stays
+//     up (hazard 76).
 //   - A pod that is being deleted is live. A pod in phase Succeeded or Failed is Finished,
 //     unless a container is reported as running or the sandbox as ready. FinishedAt is when
 //     its containers ended, its sandbox was removed or its status was last written, and zero

@@ -18,7 +18,7 @@
 //   - When the containers of a pod end that kubelet rejected while they ran. The pod holds
 //     its addresses for five minutes from when it was first seen in this state (hazard 56).
 //   - The addresses of a second network that are in no annotation (hazard 22), and whether
-//     an annotation is true: anybody may write it who may change the pod. Addresses in an
+//     an annotation is true: every user who may change the pod may write it. Addresses in an
 //     annotation are kept in every network, so a false one keeps a leak and releases
 //     nothing.
 package kubepod

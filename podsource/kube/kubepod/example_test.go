@@ -31,8 +31,8 @@ func ExampleConvert() {
 	// pod default/db (UID 7c9e6679): status.podIP: "pending" is not an IP address
 }
 
-// An annotation that can't be read is no error, since anybody may write it who may change
-// the pod. The note names the pod.
+// An annotation that can't be read is no error, since every user who may change the pod may
+// write it. The note names the pod.
 func ExampleNote() {
 	pod, err := kubepod.Convert(&corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
