@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/cnitest"
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
 
 // storm executes concurrent ADDs of containers that already have namespaces. It returns the
@@ -30,6 +32,9 @@ func (n *testNode) storm(count int) (held map[string]netip.Addr, errs []error) {
 		all.Go(func() {
 			id := fmt.Sprint("storm", i)
 			ip, err := n.add(id)
+			for try := 0; try < 5 && lackedTime(err); try++ { // on a busy machine; kubelet would repeat it, too
+				ip, err = n.add(id)
+			}
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
@@ -43,6 +48,11 @@ func (n *testNode) storm(count int) (held map[string]netip.Addr, errs []error) {
 	last := n.note()
 	n.t.Logf("%d ADDs took %v in %d passes; %d succeeded", count, time.Since(begun).Round(time.Millisecond), last.Passes, len(held))
 	return held, errs
+}
+
+// lackedTime reports whether an ADD failed because its time or its sources' time was up.
+func lackedTime(err error) bool {
+	return err != nil && (strings.Contains(err.Error(), context.DeadlineExceeded.Error()) || strings.Contains(err.Error(), gc.ErrSourceTimeout.Error()))
 }
 
 // On a full network whose reservations all leaked, each of 200 concurrent ADDs succeeds with an
@@ -67,22 +77,27 @@ func TestStormOnLeaks(t *testing.T) {
 	}
 }
 
-// 200 concurrent ADDs that must fail share a few passes.
-func TestStormOnYoung(t *testing.T) {
+// 200 concurrent ADDs on a full network without a leak fail, and share their passes, which begin at
+// least passPause apart.
+func TestStormWithoutALeak(t *testing.T) {
 	n := newTestNode(t)
-	n.fill(0)
+	for i := range addresses {
+		n.reserve(address(i), "no container ID", old) // malformed, and so kept for ever
+	}
+	begun := sinceBoot()
 	held, errs := n.storm(200)
 	if len(held) > 0 || len(n.reserved()) != addresses {
 		t.Errorf("%d ADDs succeeded, %d reservations are left", len(held), len(n.reserved()))
 	}
 	for _, err := range errs {
-		if !strings.Contains(err.Error(), noneLeft) || !strings.Contains(err.Error(), "minimum age of 30s") {
+		if !strings.Contains(err.Error(), noneLeft) || !strings.Contains(err.Error(), "malformed") {
 			t.Error(err)
 			break
 		}
 	}
-	if last := n.note(); last.Passes < 1 || last.Passes > 6 {
-		t.Errorf("%d passes, want at most 6", last.Passes)
+	limit := 2 + int((sinceBoot()-begun)/passPause)
+	if last := n.note(); last.Passes < 1 || last.Passes > limit {
+		t.Errorf("%d passes, want at most %d", last.Passes, limit)
 	}
 }
 
