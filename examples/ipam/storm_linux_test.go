@@ -101,6 +101,20 @@ func TestStormWithoutALeak(t *testing.T) {
 	}
 }
 
+// After a pass that released nothing, the next pass waits for passPause.
+func TestPassesAreApart(t *testing.T) {
+	n := newTestNode(t)
+	for i := range addresses {
+		n.reserve(address(i), "no container ID", old)
+	}
+	n.call(call{command: "ADD", id: "a"})
+	first := n.note()
+	n.call(call{command: "ADD", id: "b"})
+	if second := n.note(); second.Passes <= first.Passes || second.Begin-first.Begin < passPause {
+		t.Errorf("the passes %d and %d began %v apart, want at least %v", first.Passes, second.Passes, second.Begin-first.Begin, passPause)
+	}
+}
+
 // lock takes the lock for passes, as another ADD does.
 func (n *testNode) lock() *stormLock {
 	n.t.Helper()
