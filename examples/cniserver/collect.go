@@ -14,31 +14,31 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/cnigc"
 )
 
-// gc detaches what is recorded and not valid any more, has a pass release what
-// nobody recorded, and passes the request on. Nothing else runs beside it.
+// gc detaches the recorded attachments that are no longer valid, releases the
+// unrecorded addresses by a pass, and forwards the request to the delegate. It runs alone.
 func (s *server) gc(ctx context.Context, r *request, d *delegation) error {
-	// Nothing runs beside it, so the request stays true until it is answered.
+	// No other request runs until this one is answered, so its list does not become stale.
 	valid, err := cnigc.New(r.Config, cnigc.Options{MaxAge: time.Hour})
 	if err != nil {
 		return err
 	}
-	at(gcBegun)
+	failpoint(gcBegun)
 	errs := []error{s.detachInvalid(ctx, valid, r, d)}
-	at(gcDetached)
+	failpoint(gcDetached)
 	if err := s.release(ctx, valid, d.network); err != nil {
 		errs = append(errs, fmt.Errorf("releasing leaked addresses: %w", err))
 	}
-	at(gcReconciled)
+	failpoint(gcReconciled)
 	if _, err := s.delegate(ctx, "GC", r, d); err != nil {
-		errs = append(errs, fmt.Errorf("passing GC on to %s: %w", d.plugin, err))
+		errs = append(errs, fmt.Errorf("forwarding GC to %s: %w", d.plugin, err))
 	}
-	at(gcForwarded)
+	failpoint(gcForwarded)
 	return errors.Join(errs...)
 }
 
 // detachInvalid does a DEL for each attachment that is recorded in the network
-// and whose container has none that is valid. What is young stays: the runtime
-// may have made its list before an ADD ended.
+// and whose container has no valid attachment. Attachments younger than the minimum age
+// stay: the runtime may have made its list before their ADD ended.
 func (s *server) detachInvalid(ctx context.Context, valid podsource.Source, r *request, d *delegation) error {
 	answer, err := valid.Pods(ctx)
 	if err != nil {
@@ -58,30 +58,30 @@ func (s *server) detachInvalid(ctx context.Context, valid podsource.Source, r *r
 	return errors.Join(errs...)
 }
 
-// release releases what nobody holds in the network of a GC request, and in no
-// other one: the request speaks of that alone (hazard 74).
+// release releases the leaked addresses in the network of a GC request, and in no
+// other one: the request lists the attachments of that network alone (hazard 74).
 //
-// The assertion is not the request's but this server's, which serves every ADD
-// of the network: while it answers a GC none is under way, and the record has
-// every container whose ADD ended. With it age does not count, so a reconciler
-// that has not watched the clock will do.
+// It is this server, not the request, that asserts that no ADD is in flight: it serves
+// every ADD of the network, none runs beside a GC, and the record has every container
+// whose ADD ended. With the assertion no age is needed, so a new reconciler, which has
+// not watched the clock, is enough.
 func (s *server) release(ctx context.Context, valid podsource.Source, network string) error {
-	asserts, err := s.asserts(ctx)
+	asserts, err := s.assertions(ctx)
 	if err != nil {
 		return err
 	}
-	// All sources are here: one that fails is not going to come up.
+	// All sources are in this process: waiting for one that fails is of no use.
 	opts := gc.Options{Logger: s.log, StartupTimeout: time.Second}
-	r, err := gc.New(s.store, []string{network}, podsource.Union(valid, s.live()), opts)
+	r, err := gc.New(s.store, []string{network}, podsource.Union(valid, s.livePods()), opts)
 	if err == nil {
 		_, err = r.AtStartup(ctx, asserts...)
 	}
 	return err
 }
 
-// asserts is what this server may assert while it does no ADD. As long as a
-// take-over lasts another one may.
-func (s *server) asserts(ctx context.Context) ([]gc.Assertion, error) {
+// assertions are those that hold while this server does no ADD: none during a
+// take-over, when another server may do one.
+func (s *server) assertions(ctx context.Context) ([]gc.Assertion, error) {
 	over, err := s.takeOver.end(ctx)
 	if !over {
 		return nil, err

@@ -18,23 +18,23 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/checkpoint"
 )
 
-// add is intend, reserve and plumb (both are the delegate's), record. What fails
-// is undone at once, also when its time was up, and by the next request or the next
-// start if that fails too.
+// add writes the intent, has the delegate reserve and plumb, and records. An ADD that
+// fails is undone at once, even after its time limit. If that fails too, the next request
+// for the attachment or the next start undoes it.
 func (s *server) add(ctx context.Context, r *request, d *delegation) ([]byte, error) {
-	if err := s.settle(ctx, r, d); err != nil {
-		return nil, fmt.Errorf("ending what an earlier request left: %w", err)
+	if err := s.finishEarlier(ctx, r, d); err != nil {
+		return nil, fmt.Errorf("finishing an earlier request for the attachment: %w", err)
 	}
 	if err := s.intents.write(&intent{request: *r, Network: d.network, NetNSID: netnsID(r.NetNS)}); err != nil {
-		return nil, fmt.Errorf("writing down what is to be done: %w", err)
+		return nil, fmt.Errorf("writing the intent: %w", err)
 	}
-	at(addIntended)
+	failpoint(addIntended)
 	result, err := s.attach(ctx, r, d)
 	if err != nil {
-		if full(err) {
+		if noAddressLeft(err) {
 			s.loop.Trigger()
 		}
-		ctx, cancel := s.inTime(ctx)
+		ctx, cancel := s.withTimeLimit(ctx)
 		defer cancel()
 		return nil, errors.Join(err, s.detach(ctx, r, d))
 	}
@@ -46,7 +46,7 @@ func (s *server) attach(ctx context.Context, r *request, d *delegation) ([]byte,
 	if err != nil {
 		return nil, err
 	}
-	at(addPlumbed)
+	failpoint(addPlumbed)
 	e, err := entryOf(r, d, result)
 	if err == nil {
 		err = s.record.Add(e)
@@ -54,26 +54,26 @@ func (s *server) attach(ctx context.Context, r *request, d *delegation) ([]byte,
 	if err != nil {
 		return nil, err
 	}
-	at(addRecorded)
-	// With the intent still there the next start would undo what a pod uses.
-	if err := s.intents.forget(e.Key); err != nil {
+	failpoint(addRecorded)
+	// As long as the intent is there, the next start undoes the attachment.
+	if err := s.intents.remove(e.Key); err != nil {
 		return nil, err
 	}
-	at(addDone)
+	failpoint(addDone)
 	return json.Marshal(result)
 }
 
-// del is intend, unplumb, release, forget.
+// del writes the intent, and then does what detach does.
 func (s *server) del(ctx context.Context, r *request, d *delegation) error {
-	// An ADD that ended half-way is no other case: the steps are the same.
+	// The intent may replace that of an interrupted ADD: the steps to undo it are the same.
 	if err := s.intents.write(&intent{request: *r, Network: d.network, NetNSID: netnsID(r.NetNS)}); err != nil {
-		return fmt.Errorf("writing down what is to be done: %w", err)
+		return fmt.Errorf("writing the intent: %w", err)
 	}
-	at(delIntended)
+	failpoint(delIntended)
 	if err := s.detach(ctx, r, d); err != nil {
 		return err
 	}
-	at(delDone)
+	failpoint(delDone)
 	return nil
 }
 
@@ -88,8 +88,8 @@ func (s *server) check(ctx context.Context, r *request, d *delegation) error {
 	return types.NewError(types.ErrUnknownContainer, fmt.Sprintf("%s is not recorded", r.key(d.network)), "")
 }
 
-// full reports whether an ADD failed because host-local has no address left.
-func full(err error) bool { return strings.Contains(err.Error(), "no IP addresses available") }
+// noAddressLeft reports whether an ADD failed because host-local has no free address.
+func noAddressLeft(err error) bool { return strings.Contains(err.Error(), "no IP addresses available") }
 
 // entryOf is the record's entry of a complete ADD.
 func entryOf(r *request, d *delegation, result types.Result) (checkpoint.Entry, error) {
@@ -118,13 +118,13 @@ func entryOf(r *request, d *delegation, result types.Result) (checkpoint.Entry, 
 	return e, nil
 }
 
-// attachable refuses what names no attachment, whoever sent it.
-func attachable(r *request) error {
+// validateAttachment returns an error if the container ID or the interface name is invalid.
+func validateAttachment(r *request) error {
 	if err := utils.ValidateContainerID(r.ContainerID); err != nil {
 		return err
 	}
 	if err := utils.ValidateInterfaceName(r.IfName); err != nil {
 		return err
 	}
-	return nil
+	return nil // and not err: a nil *types.Error is an error that is not nil
 }

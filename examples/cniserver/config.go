@@ -12,40 +12,35 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
-// A delegation is a request's configuration, seen as that of the plugin which
-// does the work:
+// A delegation is the configuration of the delegate, taken from that of a request:
 //
 //	{"cniVersion": "1.1.0", "name": "podnet", "type": "cniserver", "socket": "…",
 //	 "delegate": {"type": "bridge", …, "ipam": {"type": "host-local", …}}}
 type delegation struct {
 	network string
 	plugin  string // bridge or ptp
-	config  []byte // what it gets on stdin
+	config  []byte // its stdin
 }
 
-// passedOn are the keys that a runtime adds to a configuration for the plugin.
-var passedOn = []string{"cniVersion", "name", "runtimeConfig", "prevResult", "cni.dev/valid-attachments", "cni.dev/attachments"}
+// runtimeKeys are the keys that a runtime adds to a plugin's configuration.
+var runtimeKeys = []string{"cniVersion", "name", "runtimeConfig", "prevResult", "cni.dev/valid-attachments", "cni.dev/attachments"}
 
 // delegationOf reads a configuration. It refuses what the server could not undo:
-// another IPAM plugin, reservations in another data dir than that which the
-// server watches, and ipMasq, whose rules need the addresses that a DEL may not
-// find any more.
+// other IPAM plugins, reservations outside of the server's data directory, and ipMasq,
+// since the rules can't be removed once the addresses are gone.
 func delegationOf(text []byte, dataDir string) (*delegation, error) {
 	var whole, delegate map[string]json.RawMessage
 	_ = json.Unmarshal(text, &whole)
 	_ = json.Unmarshal(whole["delegate"], &delegate)
-	if delegate == nil { // as in what is no configuration at all
+	if delegate == nil { // also if text is no JSON object
 		return nil, types.NewError(types.ErrInvalidNetworkConfig, `the configuration needs a "delegate", a bridge or ptp configuration`, "")
 	}
-	for _, key := range passedOn {
+	for _, key := range runtimeKeys {
 		if raw, ok := whole[key]; ok {
 			delegate[key] = raw
 		}
 	}
-	config, err := json.Marshal(delegate)
-	if err != nil {
-		return nil, err
-	}
+	config, _ := json.Marshal(delegate) // its values were read from JSON
 	var known struct {
 		Name   string `json:"name"`
 		Type   string `json:"type"`
@@ -65,11 +60,11 @@ func delegationOf(text []byte, dataDir string) (*delegation, error) {
 	wrong := ""
 	switch {
 	case known.Type != "bridge" && known.Type != "ptp":
-		wrong = fmt.Sprintf(`"delegate" has type %q; bridge and ptp are understood`, known.Type)
+		wrong = fmt.Sprintf(`"delegate" has type %q; only bridge and ptp are supported`, known.Type)
 	case known.IPAM.Type != "host-local":
-		wrong = fmt.Sprintf(`"delegate" has the IPAM type %q; host-local is understood`, known.IPAM.Type)
+		wrong = fmt.Sprintf(`"delegate" has the IPAM type %q; only host-local is supported`, known.IPAM.Type)
 	case filepath.Clean(dir) != filepath.Clean(dataDir):
-		wrong = fmt.Sprintf(`"delegate" has the dataDir %q; the server watches %q`, dir, dataDir)
+		wrong = fmt.Sprintf(`"delegate" has the dataDir %q, but the server has %q`, dir, dataDir)
 	case known.IPMasq:
 		wrong = `"delegate" has ipMasq, which this server does not support`
 	}

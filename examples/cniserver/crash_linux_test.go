@@ -112,7 +112,7 @@ func holders(c bool) []string {
 // Killed while it starts, with something to finish, something to forget and
 // something to release, the server finishes it at its next start.
 func TestHazard24KilledAtStart(t *testing.T) {
-	for _, point := range []string{startSettled, startPruned, startHooked, delUnplumbed, delReleased, delForgotten} {
+	for _, point := range []string{startFinished, startPruned, startHooked, delUnplumbed, delReleased, delForgotten} {
 		t.Run(point, func(t *testing.T) {
 			n := newNode(t)
 			list := n.list("one", dual)
@@ -311,7 +311,7 @@ func TestHazard26RecordCutAtEveryByte(t *testing.T) {
 	}
 	// The end of newServer is the end of a start; whether it is, a few of them show.
 	for cut := range len(whole) - 1 {
-		refused(cut, func() error { _, err := n.serving().newServer(); return err })
+		refused(cut, func() error { _, err := n.serveOptions().newServer(); return err })
 	}
 	for _, cut := range []int{0, len(whole) / 2, len(whole) - 2} {
 		refused(cut, func() error {

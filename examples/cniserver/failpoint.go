@@ -4,7 +4,7 @@ package main
 
 import "os"
 
-// The points between the steps, at each of which the tests kill the server.
+// Points between the steps at which the tests kill the server.
 const (
 	addIntended   = "add-intended"
 	addPlumbed    = "add-plumbed"
@@ -20,14 +20,14 @@ const (
 	gcReconciled  = "gc-reconciled"
 	gcForwarded   = "gc-forwarded"
 	startBackfill = "start-backfilled"
-	startSettled  = "start-settled"
+	startFinished = "start-finished"
 	startPruned   = "start-pruned"
 	startHooked   = "start-hooked"
 )
 
-// at is where the tests let the server die, as by kill -9: it is the one at
-// which the environment variable CNISERVER_FAILPOINT points.
-func at(point string) {
+// failpoint ends the process, as kill -9 does, if the environment variable
+// CNISERVER_FAILPOINT names the point.
+func failpoint(point string) {
 	if os.Getenv("CNISERVER_FAILPOINT") == point {
 		die()
 	}

@@ -73,7 +73,7 @@ func TestHazard25TheDelegateFails(t *testing.T) {
 		cnitest.Write(t, asked, "", 0)
 		_, err := s.handle(t.Context(), n.request(row.command, row.id))
 		for _, command := range strings.Fields(row.fails) {
-			if want := "no " + command + " today"; err == nil || !strings.Contains(err.Error(), want) || asCNI(err).Code != 120 {
+			if want := "no " + command + " today"; err == nil || !strings.Contains(err.Error(), want) || cniError(err).Code != 120 {
 				t.Errorf("%s of %q, while %q fail: %v; want it to say %q", row.command, row.id, row.fails, err, want)
 			}
 		}
@@ -359,7 +359,7 @@ func TestTwoServers(t *testing.T) {
 	n := newNode(t)
 	n.restart()
 	n.mustAdd(n.list("one", dual), "a")
-	o := n.serving()
+	o := n.serveOptions()
 	o.timeout = 1 // a nanosecond
 	if err := o.run(t.Context()); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "serving.lock") {
 		t.Errorf("a second server: %v", err)
@@ -382,13 +382,13 @@ func TestErrorsAsCNIHasThem(t *testing.T) {
 		{"without a code", errors.New("no"), types.NewError(types.ErrInternal, "no", "")},
 		{"code zero is none", &types.Error{Msg: "no"}, types.NewError(types.ErrInternal, "no", "")},
 	} {
-		if diff := cmp.Diff(row.want, asCNI(row.err)); diff != "" {
+		if diff := cmp.Diff(row.want, cniError(row.err)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
 		}
 	}
 	var e *types.Error
 	socket := filepath.Join(t.TempDir(), "s")
-	if _, err := ask(socket, &request{}); !errors.As(err, &e) || e.Code != types.ErrTryAgainLater {
+	if _, err := send(socket, &request{}); !errors.As(err, &e) || e.Code != types.ErrTryAgainLater {
 		t.Errorf("no server is there: %v", err)
 	}
 	l, err := net.Listen("unix", socket)
@@ -408,7 +408,7 @@ func TestErrorsAsCNIHasThem(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	if answer, err := ask(socket, &request{}); !errors.As(err, &e) || e.Code != types.ErrTryAgainLater {
+	if answer, err := send(socket, &request{}); !errors.As(err, &e) || e.Code != types.ErrTryAgainLater {
 		t.Errorf("half an answer: %q, %v", answer, err)
 	}
 }

@@ -17,28 +17,27 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/checkpoint"
 )
 
-// An intent says what the server is about to do, and all it takes to undo or to
-// end it. It is on the disk before the first step, and goes after the last one.
+// An intent has all that the server needs to undo an ADD or to complete a DEL. It is on
+// the disk before the first step, and removed after the last one.
 //
-// The record can't do this: it knows what is complete. An ADD that died after
-// its plumbing would leave a namespace with an address that the hook gives back,
-// and nobody would know where that namespace is.
+// The record can't replace it, since it has complete attachments only. If the server died
+// after plumbing and before recording, the start-up hook would release an address that a
+// namespace still has, and nothing would tell where that namespace is.
 type intent struct {
 	request
 	Network string `json:"network"`
-	// NetNSID tells the namespace from another one that is mounted at its path
-	// by the time when somebody reads this.
+	// NetNSID identifies the namespace: another one may be mounted at its path later.
 	NetNSID string `json:"netnsID,omitempty"`
 }
 
-// intents is a directory with one file for each. It is a source of pods.
+// intents is a directory with a file for each intent. It is a source of pods.
 type intents struct{ dir string }
 
 func (in intents) path(k checkpoint.Key) string {
 	return filepath.Join(in.dir, fmt.Sprintf("%x.json", sha256.Sum256([]byte(k.String()))))
 }
 
-// write puts an intent on the disk; when it returns nil it outlives a crash.
+// write writes an intent durably, and replaces an earlier one of the same attachment.
 func (in intents) write(i *intent) (err error) {
 	content, err := json.Marshal(i)
 	if err != nil {
@@ -57,14 +56,14 @@ func (in intents) write(i *intent) (err error) {
 		err = os.Rename(f.Name(), path)
 	}
 	if err != nil {
-		_ = os.Remove(f.Name()) // the next one makes it anew
+		_ = os.Remove(f.Name()) // best effort: the next write truncates it
 		return err
 	}
 	return syncDir(in.dir)
 }
 
-// forget removes an intent. One that is not there is no error.
-func (in intents) forget(k checkpoint.Key) error {
+// remove removes an intent durably. It is no error if there is none.
+func (in intents) remove(k checkpoint.Key) error {
 	err := os.Remove(in.path(k))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -75,8 +74,8 @@ func (in intents) forget(k checkpoint.Key) error {
 	return syncDir(in.dir)
 }
 
-// of returns the intent that is left of a key, or nil.
-func (in intents) of(k checkpoint.Key) (*intent, error) {
+// get returns the intent of an attachment, or nil.
+func (in intents) get(k checkpoint.Key) (*intent, error) {
 	i, err := in.read(in.path(k))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -84,8 +83,8 @@ func (in intents) of(k checkpoint.Key) (*intent, error) {
 	return i, err
 }
 
-// all returns what is on the disk. What can't be read is an error: an attachment
-// might be forgotten.
+// all returns all intents. One that can't be read is an error, since its attachment is
+// unknown.
 func (in intents) all() ([]*intent, error) {
 	entries, err := os.ReadDir(in.dir)
 	if err != nil {
@@ -94,11 +93,11 @@ func (in intents) all() ([]*intent, error) {
 	var all []*intent
 	for _, e := range entries {
 		if !strings.HasSuffix(e.Name(), ".json") {
-			continue // what a crash left in the middle of write
+			continue // a crash interrupted write
 		}
 		i, err := in.read(filepath.Join(in.dir, e.Name()))
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // ended meanwhile
+			continue // removed since the directory was read
 		}
 		if err != nil {
 			return nil, err
@@ -108,8 +107,8 @@ func (in intents) all() ([]*intent, error) {
 	return all, nil
 }
 
-// read reads an intent. Its file is named after its attachment, so one that is
-// about another, or about none, is damaged.
+// read reads an intent. The name of its file is derived from its attachment: an intent of
+// another attachment, or of none, is damaged.
 func (in intents) read(path string) (*intent, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {
@@ -117,21 +116,21 @@ func (in intents) read(path string) (*intent, error) {
 	}
 	i := new(intent)
 	if err = json.Unmarshal(content, i); err == nil && in.path(i.key(i.Network)) != path {
-		err = errors.New("it is not about the attachment that its name stands for")
+		err = errors.New("its name belongs to another attachment")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading the intent %s: %w; it is damaged: end its container and move it away", path, err)
+		return nil, fmt.Errorf("reading the intent %s: %w; it is damaged: end its container and move the file away", path, err)
 	}
 	return i, nil
 }
 
-// Rank has the intents asked before the record: the record is written before the
-// intent goes, so whoever is no longer among these is in that already (hazard 58).
+// Rank orders the intents before the record: an ADD is recorded before its intent is
+// removed, so a container without an intent is already in the record (hazard 58).
 func (in intents) Rank() podsource.Rank { return podsource.RankADDs }
 
-// Pods are the containers with which something is under way: nothing that they
-// hold is a leak yet. Every ADD of this server is among them until it is recorded. It
-// does not declare that it sees the ADDs under way: others serve other networks.
+// Pods are the containers with an unfinished request: their addresses are not leaked.
+// Each ADD of this server is among them until it is recorded. The answer does not declare
+// that it has all ADDs in flight, since other servers serve other networks.
 func (in intents) Pods(context.Context) (podsource.Answer, error) {
 	a := podsource.Answer{Source: "intents", Supplementary: true}
 	all, err := in.all()

@@ -194,7 +194,7 @@ func TestHazard25TheDirectoryIsNotSynced(t *testing.T) {
 	n.Make("c")
 	fault := []string{"-e", "inject=fsync:error=EIO", "-P", filepath.Join(n.state(), "intents")}
 	n.traced(func() {
-		if _, err := n.add(list, "c"); err == nil || !strings.Contains(err.Error(), "writing down") {
+		if _, err := n.add(list, "c"); err == nil || !strings.Contains(err.Error(), "writing the intent") {
 			t.Errorf("the intent: %v", err)
 		}
 	}, fault...)

@@ -181,19 +181,19 @@ func TestRefused(t *testing.T) {
 		}
 	}
 	r := &request{Command: "ADD", ContainerID: "../a", IfName: "eth0", Path: n.bin, Config: []byte(n.plugin("one"))}
-	if _, err := ask(n.socket(), r); err == nil || !strings.Contains(err.Error(), "containerID") {
+	if _, err := send(n.socket(), r); err == nil || !strings.Contains(err.Error(), "containerID") {
 		t.Errorf("an ID that no runtime has: %v", err)
 	}
 	r = &request{Command: "X", ContainerID: "a", IfName: "eth0", Path: n.bin, Config: []byte(n.plugin("one"))}
-	if _, err := ask(n.socket(), r); err == nil || !strings.Contains(err.Error(), "CNI_COMMAND") {
+	if _, err := send(n.socket(), r); err == nil || !strings.Contains(err.Error(), "CNI_COMMAND") {
 		t.Errorf("a command that CNI does not have: %v", err)
 	}
 	r = &request{Command: "DEL", ContainerID: "a", IfName: "a/b", Path: n.bin, Config: []byte(n.plugin("one"))}
-	if _, err := ask(n.socket(), r); err == nil || !strings.Contains(err.Error(), "interface name") {
+	if _, err := send(n.socket(), r); err == nil || !strings.Contains(err.Error(), "interface name") {
 		t.Errorf("a name that no interface has: %v", err)
 	}
 	r = &request{Command: "ADD", ContainerID: "a", IfName: "eth0", Path: n.bin, Args: strings.Repeat("x", maxRequest), Config: []byte("{}")}
-	if _, err := ask(n.socket(), r); err == nil || !strings.Contains(err.Error(), "too large") {
+	if _, err := send(n.socket(), r); err == nil || !strings.Contains(err.Error(), "too large") {
 		t.Errorf("a request of over a megabyte: %v", err)
 	}
 	n.agree(1)

@@ -68,7 +68,7 @@ func TestHazard58AnADDEndsBetweenTwoQuestions(t *testing.T) {
 		key := doing.key("one")
 		end := sync.OnceFunc(func() {
 			e := checkpoint.Entry{Key: key, IPs: []netip.Addr{netip.MustParseAddr("10.9.1.7")}}
-			if err := errors.Join(s.record.Add(e), s.intents.forget(key)); err != nil {
+			if err := errors.Join(s.record.Add(e), s.intents.remove(key)); err != nil {
 				t.Error(err)
 			}
 		})
@@ -87,9 +87,9 @@ func TestHazard58AnADDEndsBetweenTwoQuestions(t *testing.T) {
 }
 
 // serving is what the flags of a server of this process would say.
-func (n *node) serving() *serving {
+func (n *node) serveOptions() *serveOptions {
 	n.t.Helper()
-	o := &serving{stateDir: n.state(), dataDir: n.dataDir(), networks: []string{"one", "two"}, timeout: time.Hour}
+	o := &serveOptions{stateDir: n.state(), dataDir: n.dataDir(), networks: []string{"one", "two"}, timeout: time.Hour}
 	if err := os.MkdirAll(filepath.Join(o.stateDir, "intents"), 0o700); err != nil {
 		n.t.Fatal(err)
 	}
@@ -99,7 +99,7 @@ func (n *node) serving() *serving {
 // newServer is a server of this process, with an empty record.
 func (n *node) newServer() *server {
 	n.t.Helper()
-	s, err := n.serving().newServer()
+	s, err := n.serveOptions().newServer()
 	if err != nil {
 		n.t.Fatal(err)
 	}

@@ -1,27 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command cniserver is a CNI plugin and the server behind it, in the form in
-// which vendors build them:
+// Command cniserver is a CNI plugin and its server, structured like the plugins of
+// network vendors:
 //
-//	cniserver plugin   what the runtime calls; it passes the request on
+//	cniserver plugin   called by the runtime; forwards the request to the server
 //	cniserver serve    delegates to bridge or ptp with host-local, and keeps the
-//	                   record that tells which addresses leaked
+//	                   record of attachments from which leaks are known
 //
-// A runtime calls it without an argument and with CNI_COMMAND set, which means
-// plugin as well.
+// Without an argument and with CNI_COMMAND set, as a runtime calls it, it is the plugin.
 //
-// The server shows how to lose no address and forget none, whenever it dies:
-// ADD is intend, reserve, plumb, record; DEL is intend, unplumb, release, forget;
-// each step can be repeated; and before the server listens it finishes what it
-// had begun and then runs the start-up hook. See README.md beside this file.
+// The server shows how to neither leak nor release an address wrongly, whenever it
+// is killed. ADD is: write the intent, reserve, plumb, record. DEL is: write the intent,
+// unplumb, release, forget. Each step can be repeated. Before the server listens, it
+// finishes interrupted requests and runs the start-up hook. See README.md beside this file.
 package main
 
 import (
-	"context"
 	"fmt"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/spf13/cobra"
 )
@@ -31,27 +27,19 @@ func main() {
 		runPlugin()
 		return
 	}
-	// Before anything else: until here a signal ends the process in the middle of
-	// what it does, as kill -9 would.
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	root := &cobra.Command{
 		Use:           "cniserver",
-		Short:         "A CNI plugin and server that loses no address",
+		Short:         "A CNI plugin and server that does not leak addresses",
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
 	root.AddCommand(serveCommand(), &cobra.Command{
 		Use:   "plugin",
-		Short: "Pass one CNI request on, as the environment and stdin have it",
+		Short: "Forward one CNI request, read from the environment and stdin, to the server",
 		Args:  cobra.NoArgs,
-		Run: func(*cobra.Command, []string) {
-			stop() // it has nothing to end in good order
-			runPlugin()
-		},
+		Run:   func(*cobra.Command, []string) { runPlugin() },
 	})
-	err := root.ExecuteContext(ctx)
-	stop()
-	if err != nil {
+	if err := root.Execute(); err != nil {
 		fmt.Fprintln(os.Stderr, "cniserver:", err)
 		os.Exit(1)
 	}

@@ -15,14 +15,14 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// unplumb removes an interface, and with it the other end of its veth pair. What
-// is gone already, interface or namespace, is no error. It reports whether the
-// namespace is there.
+// unplumb removes an interface, and with it the other end of its veth pair. It is no
+// error if the interface or the namespace is already gone. It reports whether the
+// namespace exists.
 func unplumb(netns, ifName string) (there bool, err error) {
-	// Not /proc/self: the process's first thread may be in a container's for a moment,
-	// as that on which the function below runs.
+	// Not /proc/self, which is that of the process's first thread: it may be the thread
+	// that WithNetNSPath moves to a container's namespace.
 	if netnsID(netns) == netnsID("/proc/thread-self/ns/net") {
-		return false, fmt.Errorf("%s is the network namespace of the server itself, and no container's", netns)
+		return false, fmt.Errorf("%s is the network namespace of the server itself, not of a container", netns)
 	}
 	err = ns.WithNetNSPath(netns, func(ns.NetNS) error {
 		err := ip.DelLinkByName(ifName)
@@ -32,7 +32,7 @@ func unplumb(netns, ifName string) (there bool, err error) {
 		return err
 	})
 	var gone ns.NSPathNotExistErr
-	var none ns.NSPathNotNSErr // what its mount stood on is left
+	var none ns.NSPathNotNSErr // its mount is gone, and the mount point is left
 	if errors.As(err, &gone) || errors.As(err, &none) {
 		return false, nil
 	}
@@ -42,54 +42,47 @@ func unplumb(netns, ifName string) (there bool, err error) {
 	return true, nil
 }
 
-// netnsID tells one network namespace from another at the same path. It is empty
-// where there is none.
+// netnsID identifies the network namespace at a path. It is empty if the path does not
+// exist.
 func netnsID(path string) string {
 	info, err := os.Stat(path)
 	if err != nil {
 		return ""
 	}
-	st, ok := info.Sys().(*syscall.Stat_t)
-	if !ok {
-		return ""
-	}
+	st, _ := info.Sys().(*syscall.Stat_t) // never nil on Linux
 	return fmt.Sprintf("%d:%d", st.Dev, st.Ino)
 }
 
-// gate waits until no plugin of an earlier server runs any more: one that was
-// killed may leave a delegate behind which still reserves an address. Each
-// server holds a lock on path that its children inherit, so the lock is free
-// when the last of them has ended. It stays held for the life of this process.
-func gate(ctx context.Context, path string, log logr.Logger) error {
-	// Without O_CLOEXEC, for the children.
+// acquireLock waits until neither another server nor a delegate that it started runs: a
+// server that was killed may leave a delegate behind, which still reserves an address.
+// Each server has a lock on path, which its delegates inherit, so the lock is free when
+// the last of them has ended. It is held until this process and its delegates end.
+func acquireLock(ctx context.Context, path string, log logr.Logger) error {
+	// Without O_CLOEXEC, so that delegates inherit it.
 	fd, err := syscall.Open(path, syscall.O_RDWR|syscall.O_CREAT, 0o600)
 	if err != nil {
 		return fmt.Errorf("opening %s: %w", path, err)
 	}
 	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for said := false; ; said = true {
+	for waiting := false; ; waiting = true {
 		err := syscall.Flock(fd, syscall.LOCK_EX|syscall.LOCK_NB)
 		if err == nil {
 			return nil
 		}
-		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
-			return fmt.Errorf("locking %s: %w", path, err)
-		}
-		if !said {
-			log.Info("Waiting for another server, or for the plugins that it started, to end", "lock", path)
+		if !waiting {
+			log.Info("Waiting for another server, or for the plugins that it started, to end", "lock", path, "reason", err)
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("waiting for another server, or for the plugins that it started, to end (they hold %s): %w", path, ctx.Err())
+			return fmt.Errorf("locking %s, which another server or the plugins that it started have locked: %w", path, errors.Join(ctx.Err(), err))
 		case <-tick.C:
 		}
 	}
 }
 
-// private runs f while what it creates is for this user alone. It must run
-// before anything else creates files.
-func private(f func()) {
+// withPrivateUmask runs f with a umask that gives access to this user alone. The umask is
+// that of the process: nothing else may create files meanwhile.
+func withPrivateUmask(f func()) {
 	defer syscall.Umask(syscall.Umask(0o177))
 	f()
 }

@@ -12,14 +12,14 @@ import (
 	"github.com/go-logr/logr"
 )
 
-var errLinuxOnly = errors.New("network namespaces are Linux's: this server runs nowhere else")
+var errLinuxOnly = errors.New("this server runs on Linux only: it needs network namespaces")
 
 func unplumb(string, string) (bool, error) { return false, errLinuxOnly }
 
 func netnsID(string) string { return "" }
 
-func gate(context.Context, string, logr.Logger) error { return errLinuxOnly }
+func acquireLock(context.Context, string, logr.Logger) error { return errLinuxOnly }
 
-func private(f func()) { f() }
+func withPrivateUmask(f func()) { f() }
 
 func die() { os.Exit(137) }

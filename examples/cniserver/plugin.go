@@ -18,18 +18,18 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 )
 
-// versions are those of the CNI specification that plugin and server speak.
+// versions are the supported versions of the CNI specification.
 var versions = version.PluginSupports("0.3.1", "0.4.0", "1.0.0", "1.1.0")
 
 func runPlugin() {
 	skel.PluginMainFuncs(skel.CNIFuncs{
 		Add: forward("ADD"), Del: forward("DEL"), Check: forward("CHECK"), GC: forward("GC"), Status: forward("STATUS"),
-	}, versions, "cniserver: passes requests on to the server on this node")
+	}, versions, "cniserver: forwards requests to the server on this node")
 }
 
-// forward returns the plugin's part of a command: to ask the server, and to
-// print what it says. How long that takes is for the server and the runtime to
-// say; a plugin that is killed leaves the server to end what it began.
+// forward returns the plugin's function of a command: it sends the request to the server
+// and prints the result. The server and the runtime limit the time. If the plugin is killed,
+// the server completes the request.
 func forward(command string) func(*skel.CmdArgs) error {
 	return func(args *skel.CmdArgs) error {
 		var conf struct {
@@ -42,7 +42,7 @@ func forward(command string) func(*skel.CmdArgs) error {
 		if socket == "" {
 			socket = defaultSocket
 		}
-		result, err := ask(socket, &request{
+		result, err := send(socket, &request{
 			Command: command, ContainerID: args.ContainerID, NetNS: args.Netns, IfName: args.IfName,
 			Args: args.Args, Path: args.Path, Config: args.StdinData,
 		})
@@ -54,21 +54,19 @@ func forward(command string) func(*skel.CmdArgs) error {
 	}
 }
 
-// ask sends one request. A server that is not there is ErrTryAgainLater: it
-// listens once its start-up hook is through.
-func ask(socket string, r *request) ([]byte, error) {
+// send sends a request to the server, and returns the result. If the server does not
+// listen, the error is ErrTryAgainLater: it begins to listen after its start-up hook.
+func send(socket string, r *request) ([]byte, error) {
 	body, err := json.Marshal(r)
 	if err != nil {
 		return nil, err
 	}
 	client := http.Client{Transport: &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", socket)
-		},
+		DialContext: func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", socket) },
 	}}
 	resp, err := client.Post("http://cniserver"+requestPath, "application/json", bytes.NewReader(body))
 	if err != nil {
-		return nil, types.NewError(types.ErrTryAgainLater, "asking the CNI server; is it running?", err.Error())
+		return nil, types.NewError(types.ErrTryAgainLater, "sending the request to the CNI server; is it running?", err.Error())
 	}
 	defer func() { _ = resp.Body.Close() }()
 	answer, err := io.ReadAll(resp.Body)
@@ -78,16 +76,16 @@ func ask(socket string, r *request) ([]byte, error) {
 	if resp.StatusCode == http.StatusOK {
 		return answer, nil
 	}
-	var said types.Error
-	if err := json.Unmarshal(answer, &said); err != nil || said.Code == 0 {
+	var e types.Error
+	if err := json.Unmarshal(answer, &e); err != nil || e.Code == 0 {
 		return nil, fmt.Errorf("the CNI server refuses the request: %s: %s", resp.Status, answer)
 	}
-	return nil, &said
+	return nil, &e
 }
 
-// asCNI is err in the form in which CNI prints errors.
-func asCNI(err error) *types.Error {
-	if e, ok := err.(*types.Error); ok && e.Code != 0 { //nolint:errorlint // wrapped, its text is only a part
+// cniError returns err as a CNI error, with its code and all of its text.
+func cniError(err error) *types.Error {
+	if e, ok := err.(*types.Error); ok && e.Code != 0 { //nolint:errorlint // if it is wrapped, it has a part of the text only
 		return e
 	}
 	var e *types.Error

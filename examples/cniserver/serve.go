@@ -12,9 +12,10 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
-	"sync"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -28,8 +29,8 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/checkpoint"
 )
 
-// A serving is what the flags of serve say.
-type serving struct {
+// serveOptions are the flags of serve.
+type serveOptions struct {
 	socket, stateDir, dataDir string
 	networks, existing        []string
 	gcMinAge, timeout         time.Duration
@@ -37,90 +38,96 @@ type serving struct {
 }
 
 func serveCommand() *cobra.Command {
-	var o serving
+	var o serveOptions
 	cmd := &cobra.Command{
 		Use:   "serve --network NAME [flags]",
-		Short: "Serve CNI requests, once what leaked was released",
+		Short: "Release leaked addresses, and then serve CNI requests",
 		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			return o.run(ctx)
+		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.socket, "socket", defaultSocket, "unix socket to listen on")
 	f.StringVar(&o.stateDir, "state-dir", "/var/lib/cniserver", "directory of the record")
 	f.StringVar(&o.dataDir, "data-dir", hostlocal.DefaultDataDir, "host-local's data directory")
-	f.StringArrayVar(&o.networks, "network", nil, "network to serve, of which nobody else serves an ADD (repeatable)")
+	f.StringArrayVar(&o.networks, "network", nil, "network to serve; no other server may serve its ADDs (repeatable)")
 	f.StringArrayVar(&o.existing, "existing", nil,
-		"who knows the attachments that exist when there is no record yet: KIND[:ARG] as hostlocal-gc's --source has it (repeatable, united)")
+		"source of the existing attachments when there is no record yet: KIND[:ARG] as for --source of hostlocal-gc (repeatable, united)")
 	f.DurationVar(&o.gcMinAge, "gc-min-age", gc.DefaultMinAge,
-		"a GC detaches nothing that was attached less than this ago, as the runtime may have made its list before; 0: nothing is too young")
-	f.DurationVar(&o.timeout, "timeout", time.Minute, "how long a request may take, and as long again to undo an ADD that failed; waiting for its turn left aside")
-	f.IntVarP(&o.verbose, "verbose", "v", 0, "level of the log on stderr")
+		"a GC detaches no attachment younger than this, since the runtime may have made its list before the ADD ended; 0: no minimum age")
+	f.DurationVar(&o.timeout, "timeout", time.Minute, "time limit of a request, and again of undoing an ADD that failed; waiting for other requests does not count")
+	f.IntVarP(&o.verbose, "verbose", "v", 0, "log level, on stderr")
 	_ = cmd.MarkFlagRequired("network") // it exists
 	return cmd
 }
 
-// run starts up and serves until ctx ends. The order is what it is all about:
-// wait for plugins that a dead predecessor left; open the record, or write the
-// first one; finish what was begun; forget what is gone; release what leaked;
-// and only then listen.
-func (o *serving) run(ctx context.Context) error {
+// run starts up and serves until ctx ends. The order of the start matters: wait for the
+// delegates of a server that was killed; open the record, or write the first one; finish
+// interrupted requests; forget attachments whose namespaces are gone; release leaked
+// addresses; listen.
+func (o *serveOptions) run(ctx context.Context) error {
 	if err := os.MkdirAll(filepath.Join(o.stateDir, "intents"), 0o700); err != nil {
-		return err
+		return fmt.Errorf("making the directory of the intents: %w", err)
 	}
 	started, cancel := context.WithTimeout(ctx, 2*o.timeout)
 	defer cancel()
-	if err := gate(started, filepath.Join(o.stateDir, "serving.lock"), logs.New(os.Stderr, logs.Text, o.verbose)); err != nil {
+	if err := acquireLock(started, filepath.Join(o.stateDir, "serving.lock"), logs.New(os.Stderr, logs.Text, o.verbose)); err != nil {
 		return err
 	}
 	s, err := o.newServer()
 	if err != nil {
 		return err
 	}
-	defer func() { _ = s.record.Close() }() // every change is on the disk
+	defer func() { _ = s.record.Close() }() // each change is already on the disk
 	if err := s.start(started, o.existing); err != nil {
 		return err
 	}
-	var loop sync.WaitGroup
-	defer loop.Wait()
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	loop.Go(func() { _ = s.loop.Start(ctx) }) // always nil
+	go func() { _ = s.loop.Start(ctx) }() // the error is always nil; a pass may be killed at any time
 	return s.listen(ctx, o.socket)
 }
 
-func (o *serving) newServer() (s *server, err error) {
+func (o *serveOptions) newServer() (s *server, err error) {
 	s = &server{
 		store: hostlocal.New(o.dataDir), networks: o.networks, stateDir: o.stateDir, intents: intents{filepath.Join(o.stateDir, "intents")},
-		gcMinAge: o.gcMinAge, timeout: o.timeout, log: logs.New(os.Stderr, logs.Text, o.verbose), turns: keymutex.NewHashed(64),
+		gcMinAge: o.gcMinAge, timeout: o.timeout, log: logs.New(os.Stderr, logs.Text, o.verbose), containerLocks: keymutex.NewHashed(64),
 	}
 	s.takeOver = takeOver{s, filepath.Join(o.stateDir, "taking-over")}
 	s.record, err = checkpoint.Open(filepath.Join(o.stateDir, "attachments.json"), checkpoint.Options{
 		Networks: o.networks,
-		Lag:      1, // whoever is too young to be listed is taken for an attachment
+		Lag:      1, // recordExisting itself records containers too young to be listed
 	})
 	if err != nil {
 		return nil, err
 	}
-	if s.loop, err = gc.New(s.store, s.networks, podsource.Union(s.takeOver, s.live()), gc.Options{Logger: s.log}); err != nil {
-		return nil, errors.Join(err, s.record.Close())
+	s.loop, err = gc.New(s.store, s.networks, podsource.Union(s.takeOver, s.livePods()), gc.Options{Logger: s.log})
+	if err != nil {
+		_ = s.record.Close() // nothing was written
+		return nil, err
 	}
 	return s, nil
 }
 
-// start brings the disk to where nothing is half done and nothing is lost.
+// start writes the first record if there is none, finishes interrupted requests, and
+// releases leaked addresses.
 func (s *server) start(ctx context.Context, existing []string) error {
-	if _, err := s.record.Pods(ctx); errors.Is(err, podsource.ErrNotHere) {
+	switch _, err := s.record.Pods(ctx); {
+	case errors.Is(err, podsource.ErrNotHere):
 		if err := s.firstRecord(ctx, existing); err != nil {
 			return err
 		}
-		at(startBackfill)
-	} else if err != nil {
-		s.log.Error(err, "Asking the record; as long as it does not answer nothing is released")
+		failpoint(startBackfill)
+	case ctx.Err() != nil: // whether there is a record is unknown
+		return fmt.Errorf("asking the record: %w", err)
+	case err != nil:
+		s.log.Error(err, "Asking the record; no address is released as long as it fails")
 	}
-	if err := s.settleAll(ctx); err != nil {
+	if err := s.finishAll(ctx); err != nil {
 		return err
 	}
-	at(startSettled)
+	failpoint(startFinished)
 	gone, err := s.record.Prune(ctx)
 	if err != nil {
 		s.log.Error(err, "Forgetting attachments whose network namespaces are gone; going on")
@@ -128,37 +135,37 @@ func (s *server) start(ctx context.Context, existing []string) error {
 	for _, e := range gone {
 		s.log.Info("Forgot an attachment whose network namespace is gone", "network", e.Network, "containerID", e.ContainerID, "ifName", e.IfName)
 	}
-	at(startPruned)
-	asserts, err := s.asserts(ctx)
+	failpoint(startPruned)
+	asserts, err := s.assertions(ctx)
 	if err != nil {
 		return err
 	}
 	if _, err := s.loop.AtStartup(ctx, asserts...); err != nil {
 		s.log.Error(err, "Releasing leaked addresses at start-up; going on")
 	}
-	at(startHooked)
+	failpoint(startHooked)
 	return nil
 }
 
-// settleAll finishes what was begun. What can't be finished now keeps its intent,
-// and with it its addresses.
-func (s *server) settleAll(ctx context.Context) error {
+// finishAll finishes interrupted requests. One that can't be finished now keeps its intent,
+// and so its addresses.
+func (s *server) finishAll(ctx context.Context) error {
 	left, err := s.intents.all()
 	if err != nil {
 		return err
 	}
 	for _, i := range left {
 		if err := s.finish(ctx, i); err != nil {
-			s.log.Error(err, "Finishing what was begun; the next start or request tries again",
+			s.log.Error(err, "Finishing an interrupted request; the next start or request tries again",
 				"network", i.Network, "containerID", i.ContainerID, "ifName", i.IfName)
 		}
 	}
 	return nil
 }
 
-// firstRecord is for the start without a record: of a new node, or one that was
-// served by something else so far. Without a word on who knows what exists, the
-// node must be empty.
+// firstRecord writes the record of a node that has none: a new one, or one that another
+// agent has served so far. Without a source of the existing attachments, the networks must
+// have no reservation.
 func (s *server) firstRecord(ctx context.Context, existing []string) error {
 	if len(existing) > 0 {
 		src, err := source.Parse(existing, source.Env{Logger: s.log})
@@ -176,26 +183,25 @@ func (s *server) firstRecord(ctx context.Context, existing []string) error {
 	}
 	rs = slices.DeleteFunc(rs, func(r hostlocal.Reservation) bool { return !slices.Contains(s.networks, r.Network) })
 	if len(rs) > 0 {
-		return fmt.Errorf("network %s has reservations, %d with those of the other networks, and there is no record: say with --existing who knows the attachments that exist",
+		return fmt.Errorf("network %s has reservations, %d with those of the other networks, and there is no record: give a source of the existing attachments with --existing",
 			rs[0].Network, len(rs))
 	}
 	return s.recordExisting(ctx, podsource.AllowEmpty(podsource.Static{}))
 }
 
-// listen answers until ctx ends, and lets the requests that it has come to their
-// end.
+// listen serves requests until ctx ends, and then completes those that it has received.
 func (s *server) listen(ctx context.Context, socket string) error {
-	// /run is empty after a boot. The plugins that runtimes start are root's.
+	// /run is empty after a boot. Runtimes start plugins as root.
 	if err := os.MkdirAll(filepath.Dir(socket), 0o700); err != nil {
 		return fmt.Errorf("making the socket's directory: %w", err)
 	}
-	// The record is locked, so nobody else's socket is removed here.
+	// The record is locked, so this is not the socket of another server.
 	if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	var l net.Listener
 	var err error
-	private(func() { l, err = net.Listen("unix", socket) })
+	withPrivateUmask(func() { l, err = net.Listen("unix", socket) })
 	if err != nil {
 		return err
 	}
@@ -216,7 +222,7 @@ func (s *server) listen(ctx context.Context, socket string) error {
 func (s *server) routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST "+requestPath, func(w http.ResponseWriter, req *http.Request) {
-		// To its end: only from there on does the server see that the plugin ends.
+		// The whole body: only then does the HTTP server notice that the plugin ends.
 		r := new(request)
 		body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, maxRequest))
 		if err == nil {
@@ -228,11 +234,11 @@ func (s *server) routes() http.Handler {
 		}
 		result, err := s.handle(req.Context(), r)
 		if err == nil {
-			_, _ = w.Write(result) // a client that has gone can't be told
+			_, _ = w.Write(result) // the plugin may have ended
 			return
 		}
 		s.log.Error(err, "Request failed", "command", r.Command, "containerID", r.ContainerID, "ifName", r.IfName)
-		text, err := json.Marshal(asCNI(err))
+		text, err := json.Marshal(cniError(err))
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return

@@ -21,12 +21,12 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/checkpoint"
 )
 
-// A server does what the requests ask for. Its state is on the disk: the record
-// of what is complete, the intents of what is not, and host-local's reservations.
+// A server handles CNI requests. Its state is on the disk: the record of complete
+// attachments, the intents of unfinished requests, and host-local's reservations.
 type server struct {
 	store    *hostlocal.Store
-	stateDir string   // of the record, the intents and the take-over
-	networks []string // that it serves
+	stateDir string   // for the record, the intents and the take-over
+	networks []string // the served ones
 	loop     *gc.Reconciler
 	record   *checkpoint.Checkpoint
 	intents  intents
@@ -35,16 +35,17 @@ type server struct {
 	timeout  time.Duration
 	log      logr.Logger
 
-	// single is held by a GC alone and by everything else together.
-	single sync.RWMutex
-	// turns lets the requests for one container come one after the other.
-	turns keymutex.KeyMutex
+	// gcLock is locked by a GC, and read-locked by the other requests but STATUS.
+	gcLock sync.RWMutex
+	// containerLocks serialize the requests of a container.
+	containerLocks keymutex.KeyMutex
 }
 
-// live is who holds addresses: what is recorded, and what is under way.
-func (s *server) live() podsource.Source { return podsource.Union(s.record, s.intents) }
+// livePods is the source of the pods that hold addresses: recorded ones, and those with an
+// unfinished request.
+func (s *server) livePods() podsource.Source { return podsource.Union(s.record, s.intents) }
 
-// handle does one request and returns the result, if the command has one.
+// handle handles a request, and returns its result if the command has one.
 func (s *server) handle(ctx context.Context, r *request) (result []byte, err error) {
 	d, err := delegationOf(r.Config, s.store.DataDir())
 	if err != nil {
@@ -56,14 +57,14 @@ func (s *server) handle(ctx context.Context, r *request) (result []byte, err err
 	}
 	switch r.Command {
 	case "ADD", "DEL", "CHECK":
-		if err := attachable(r); err != nil {
+		if err := validateAttachment(r); err != nil {
 			return nil, err
 		}
 	case "GC", "STATUS":
 	default:
 		return nil, types.NewError(types.ErrInvalidEnvironmentVariables, fmt.Sprintf("unknown CNI_COMMAND %q", r.Command), "")
 	}
-	err = s.inTurn(ctx, r, func(ctx context.Context) (err error) {
+	err = s.serialize(ctx, r, func(ctx context.Context) (err error) {
 		switch r.Command {
 		case "ADD":
 			result, err = s.add(ctx, r, d)
@@ -81,38 +82,39 @@ func (s *server) handle(ctx context.Context, r *request) (result []byte, err err
 	return result, err
 }
 
-// inTurn does a request when its turn has come: a GC alone, STATUS at any time,
-// and the rest one after the other for each container. The time limit begins then.
+// serialize waits for conflicting requests, and then calls do: a GC runs alone, STATUS
+// at any time, and other requests one at a time for each container. The time limit begins
+// after the wait.
 //
-// A plugin that is killed does not stop what was begun for it: half done would be
-// worse. What was not begun yet is left undone, since its runtime has given up and
-// may have asked for the opposite meanwhile.
-func (s *server) inTurn(ctx context.Context, r *request, do func(context.Context) error) error {
+// If the plugin ends while its request runs, the request is completed, since half of it
+// would be worse. If it ends before, the request is dropped: the runtime has given up, and
+// may have sent the opposite request.
+func (s *server) serialize(ctx context.Context, r *request, do func(context.Context) error) error {
 	switch r.Command {
 	case "GC":
-		s.single.Lock()
-		defer s.single.Unlock()
+		s.gcLock.Lock()
+		defer s.gcLock.Unlock()
 	case "STATUS":
 	default:
-		s.single.RLock()
-		defer s.single.RUnlock()
-		s.turns.LockKey(r.ContainerID)
-		defer func() { _ = s.turns.UnlockKey(r.ContainerID) }() // never fails
+		s.gcLock.RLock()
+		defer s.gcLock.RUnlock()
+		s.containerLocks.LockKey(r.ContainerID)
+		defer func() { _ = s.containerLocks.UnlockKey(r.ContainerID) }() // the error is always nil
 	}
 	if err := ctx.Err(); err != nil {
-		return types.NewError(types.ErrTryAgainLater, "the plugin ended before it was the request's turn", err.Error())
+		return types.NewError(types.ErrTryAgainLater, "the plugin ended while its request waited for others", err.Error())
 	}
-	ctx, cancel := s.inTime(ctx)
+	ctx, cancel := s.withTimeLimit(ctx)
 	defer cancel()
 	return do(ctx)
 }
 
-// inTime is a context that ends when the time limit is up, and not before.
-func (s *server) inTime(ctx context.Context) (context.Context, context.CancelFunc) {
+// withTimeLimit returns a context with a time limit of its own, which does not end with ctx.
+func (s *server) withTimeLimit(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), s.timeout)
 }
 
-// delegate runs the plugin that does the work.
+// delegate runs the delegate, bridge or ptp.
 func (s *server) delegate(ctx context.Context, command string, r *request, d *delegation) (types.Result, error) {
 	exec := &invoke.DefaultExec{RawExec: &invoke.RawExec{}}
 	path, err := exec.FindInPath(d.plugin, filepath.SplitList(r.Path))
@@ -129,10 +131,10 @@ func (s *server) delegate(ctx context.Context, command string, r *request, d *de
 	return nil, invoke.ExecPluginWithoutResult(ctx, path, d.config, args, exec)
 }
 
-// settle ends what an earlier request for the same attachment left behind: one
-// that died, or an ADD whose answer its runtime never saw and which it repeats.
-func (s *server) settle(ctx context.Context, r *request, d *delegation) error {
-	left, err := s.intents.of(r.key(d.network))
+// finishEarlier undoes or completes an earlier request for the attachment: one that was
+// interrupted, or an ADD that the runtime repeats since it did not get the answer.
+func (s *server) finishEarlier(ctx context.Context, r *request, d *delegation) error {
+	left, err := s.intents.get(r.key(d.network))
 	if err != nil {
 		return err
 	}
@@ -149,7 +151,7 @@ func (s *server) settle(ctx context.Context, r *request, d *delegation) error {
 	return nil
 }
 
-// finish undoes an ADD or ends a DEL that an intent tells of.
+// finish undoes the ADD or completes the DEL of an intent.
 func (s *server) finish(ctx context.Context, left *intent) error {
 	d, err := delegationOf(left.Config, s.store.DataDir())
 	if err != nil {
@@ -157,12 +159,12 @@ func (s *server) finish(ctx context.Context, left *intent) error {
 	}
 	r := left.request
 	if netnsID(r.NetNS) != left.NetNSID {
-		r.NetNS = "" // gone, or another container's by now
+		r.NetNS = "" // it is gone, or that of another container
 	}
 	return s.detach(ctx, &r, d)
 }
 
-// sameNetNS is the path of a recorded namespace if it is still the same there.
+// sameNetNS returns the path of a recorded namespace, or nothing if another one is there.
 func sameNetNS(n checkpoint.NetNS) string {
 	if !n.Present() {
 		return ""
@@ -170,9 +172,9 @@ func sameNetNS(n checkpoint.NetNS) string {
 	return n.Path
 }
 
-// detach is unplumb, release, forget. Each step may find its work done already.
-// A step that fails leaves those after it undone and the intent where it is, so
-// nothing is forgotten before it is done.
+// detach unplumbs, releases, forgets, and removes the intent. Each step may already be
+// done. If one fails, those after it are not done and the intent stays, so that the request
+// can be repeated.
 func (s *server) detach(ctx context.Context, r *request, d *delegation) error {
 	there, err := unplumb(r.NetNS, r.IfName)
 	if err != nil {
@@ -183,14 +185,14 @@ func (s *server) detach(ctx context.Context, r *request, d *delegation) error {
 		gone.NetNS = ""
 		r = &gone
 	}
-	at(delUnplumbed)
+	failpoint(delUnplumbed)
 	if _, err := s.delegate(ctx, "DEL", r, d); err != nil {
-		return fmt.Errorf("releasing what %s holds: %w", r.key(d.network), err)
+		return fmt.Errorf("releasing the addresses of %s: %w", r.key(d.network), err)
 	}
-	at(delReleased)
+	failpoint(delReleased)
 	if err := s.record.Remove(r.key(d.network)); err != nil {
 		return err
 	}
-	at(delForgotten)
-	return s.intents.forget(r.key(d.network))
+	failpoint(delForgotten)
+	return s.intents.remove(r.key(d.network))
 }

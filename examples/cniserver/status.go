@@ -12,12 +12,12 @@ import (
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/allocator"
 )
 
-// notAvailable is the code of a STATUS that says that no ADD can be served
+// notAvailable is the code of a STATUS error if no ADD can be served
 // (SPEC.md of CNI 1.1, section 5, "Error").
 const notAvailable = 50
 
-// status asks the delegate, and says when a range set has no address left: the
-// next ADD would fail.
+// status asks the delegate, and returns an error if a range set has no free address, since
+// the next ADD would fail.
 func (s *server) status(ctx context.Context, r *request, d *delegation) error {
 	if _, err := s.delegate(ctx, "STATUS", r, d); err != nil {
 		return err
@@ -37,21 +37,21 @@ func (s *server) status(ctx context.Context, r *request, d *delegation) error {
 				used.Add(used, big.NewInt(1))
 			}
 		}
-		if used.Cmp(room(set)) >= 0 {
+		if used.Cmp(capacity(set)) >= 0 {
 			s.loop.Trigger()
 			return types.NewError(notAvailable, fmt.Sprintf("network %s has no IP addresses available in range set %d", d.network, i),
-				fmt.Sprintf("%v of %v are reserved in %s", used, room(set), set.String()))
+				fmt.Sprintf("%v of %v are reserved in %s", used, capacity(set), set.String()))
 		}
 	}
 	return nil
 }
 
-// room is how many addresses a range set can give. host-local never gives a
-// range's gateway.
-func room(set allocator.RangeSet) *big.Int {
+// capacity is the number of addresses in a range set without the gateways, which host-local
+// reserves for no container.
+func capacity(set allocator.RangeSet) *big.Int {
 	sum := new(big.Int)
 	for _, r := range set {
-		first, last := number(r.RangeStart), number(r.RangeEnd)
+		first, last := toInt(r.RangeStart), toInt(r.RangeEnd)
 		sum.Add(sum, last.Sub(last, first))
 		if r.Gateway == nil || !r.Contains(r.Gateway) {
 			sum.Add(sum, big.NewInt(1))
@@ -60,4 +60,4 @@ func room(set allocator.RangeSet) *big.Int {
 	return sum
 }
 
-func number(ip net.IP) *big.Int { return new(big.Int).SetBytes(ip.To16()) }
+func toInt(ip net.IP) *big.Int { return new(big.Int).SetBytes(ip.To16()) }

@@ -18,20 +18,20 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/checkpoint"
 )
 
-// A takeOver is the time after a first record that --existing told of. ADDs of
-// whoever served the networks before may have been in flight when that record was
-// written, and reserve and end later (hazard 52). No longer than gc.DefaultMinAge
-// later, which is the longest that a runtime gives an ADD.
+// A takeOver is the time after a first record that was written from --existing. When it
+// was written, ADDs of the previous server may have been in flight, and have reserved
+// later (hazard 52), but within gc.DefaultMinAge, the longest time that a runtime gives an
+// ADD.
 //
-// During that time nothing asserts that no ADD is in flight, so what is young is
-// kept. At its end what those ADDs reserved is recorded. All that is known of it is
-// one file, that is there until then, and was modified when it began.
+// During that time the server does not assert that no ADD is in flight, so young
+// reservations are kept. At its end the attachments of those ADDs are recorded. Its state is a
+// file that exists until then, and whose modification time is that of the beginning.
 type takeOver struct {
 	s    *server
 	file string
 }
 
-// begin comes before the reservations are listed for the first record.
+// begin must be called before the reservations are listed for the first record.
 func (t takeOver) begin() error {
 	now := time.Now()
 	f, err := os.OpenFile(t.file, os.O_WRONLY|os.O_CREATE, 0o600)
@@ -41,7 +41,7 @@ func (t takeOver) begin() error {
 	return errors.Join(os.Chtimes(t.file, now, now), f.Sync(), f.Close(), syncDir(t.s.stateDir))
 }
 
-// began returns when it began, or zero when there is none.
+// began returns when it began, or zero if there is none.
 func (t takeOver) began() (time.Time, error) {
 	info, err := os.Stat(t.file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -53,11 +53,11 @@ func (t takeOver) began() (time.Time, error) {
 	return info.ModTime(), nil
 }
 
-// end ends a take-over whose time is up, and reports whether none is left: only
-// then is every ADD one of this server's. No request may be under way.
+// end ends a take-over whose time is over, and reports whether there is none any more:
+// only then is each ADD one of this server. No request may run meanwhile.
 func (t takeOver) end(ctx context.Context) (over bool, err error) {
 	began, err := t.began()
-	if began.IsZero() { // there is none, or an error
+	if began.IsZero() { // none, or an error
 		return err == nil, err
 	}
 	if time.Since(began) < gc.DefaultMinAge {
@@ -93,27 +93,27 @@ func (t takeOver) end(ctx context.Context) (over bool, err error) {
 	return err == nil, err
 }
 
-// Rank has it asked before the record.
+// Rank orders it before the record.
 func (t takeOver) Rank() podsource.Rank { return podsource.RankADDs }
 
-// Pods ends a take-over whose time is up. It names nobody: the record does, which
-// is asked after it.
+// Pods ends a take-over whose time is over. It returns no pod: those that it records are
+// in the answer of the record, which is asked later.
 func (t takeOver) Pods(ctx context.Context) (podsource.Answer, error) {
 	a := podsource.Answer{Source: "take-over", Supplementary: true}
 	began, err := t.began()
 	if began.IsZero() || time.Since(began) < gc.DefaultMinAge {
 		return a, err
 	}
-	t.s.single.Lock()
-	defer t.s.single.Unlock()
+	t.s.gcLock.Lock()
+	defer t.s.gcLock.Unlock()
 	_, err = t.end(ctx)
 	return a, err
 }
 
-// recordExisting writes the first record, of the attachments that exist: those
-// of which a source sees the pod and host-local has the reservation. What a source
-// does not see because it is too young is recorded, too, or else its address would
-// be released once it is older (hazard 52): a DEL or a GC forgets it.
+// recordExisting writes the first record. It has the attachments with a reservation whose
+// pods the source lists. It also has attachments that may be too young for the source, since
+// their addresses would be released once they are older (hazard 52): a DEL or a GC removes
+// them.
 func (s *server) recordExisting(ctx context.Context, existing podsource.Source) error {
 	rs, err := s.store.List(ctx)
 	if err != nil {
@@ -148,10 +148,10 @@ func (s *server) recordExisting(ctx context.Context, existing podsource.Source) 
 	})
 }
 
-// withContainers returns pods with the containers whose addresses they have. One that
-// is starting, or may have more addresses than its source knows, may have any that was
-// reserved since (R4); where there is none it has nothing to record, like one in the
-// node's network. No pod could start that waits for this server, if it waited for it.
+// withContainers adds to the pods the containers that have their addresses. A pod that is
+// starting, or may have more addresses than its source knows, may have any address that was
+// reserved since its start (R4). If there is none, there is nothing to record, as for a pod
+// in the host network: an error would be a deadlock, since the pod waits for this server.
 func withContainers(pods []podsource.Pod, all []checkpoint.Entry) []podsource.Pod {
 	pods = slices.Clone(pods)
 	for i := range pods {
@@ -163,7 +163,7 @@ func withContainers(pods []podsource.Pod, all []checkpoint.Entry) []podsource.Po
 		starting := len(p.ContainerIDs) == 0 && len(p.IPs) == 0 && !p.HasFinished()
 		started := p.StartedAt
 		if started.After(time.Now()) {
-			started = time.Time{} // nobody knows
+			started = time.Time{} // unknown
 		}
 		for _, e := range all {
 			has := slices.ContainsFunc(e.IPs, func(ip netip.Addr) bool { return slices.Contains(p.IPs, ip) })
@@ -177,23 +177,23 @@ func withContainers(pods []podsource.Pod, all []checkpoint.Entry) []podsource.Po
 	return pods
 }
 
-// attachmentsOf are those that reservations tell of, in the networks that are
-// served. Each has the time of its youngest one (R5). One that can't be read might
-// tell of another.
+// attachmentsOf returns the attachments to the served networks that have the reservations,
+// each with the time of its youngest one (R5). A reservation that can't be read is an error,
+// since its attachment is unknown.
 func (s *server) attachmentsOf(rs []hostlocal.Reservation) (all []checkpoint.Entry, err error) {
 	for _, res := range rs {
 		if !slices.Contains(s.networks, res.Network) {
 			continue
 		}
 		if res.Err != nil {
-			return nil, fmt.Errorf("looking for attachments that are not recorded: %w", res.Err)
+			return nil, fmt.Errorf("looking for unrecorded attachments: %w", res.Err)
 		}
 		if res.ContainerID == "" {
 			continue
 		}
 		k := checkpoint.Key{Network: res.Network, ContainerID: res.ContainerID, IfName: res.IfName}
 		if k.IfName == "" {
-			k.IfName = "eth0" // host-local before v0.8 did not say
+			k.IfName = "eth0" // host-local before v0.8 did not write it
 		}
 		i := slices.IndexFunc(all, func(e checkpoint.Entry) bool { return e.Key == k })
 		if i < 0 {

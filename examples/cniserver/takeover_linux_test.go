@@ -34,7 +34,7 @@ func (n *node) runtimeLists(pods string) string {
 // what a runtime lists, and the file that says since when.
 func (n *node) takingOver(pods string) (s *server, since string) {
 	n.t.Helper()
-	s, err := n.serving().newServer()
+	s, err := n.serveOptions().newServer()
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -104,7 +104,7 @@ func TestHazard52AnADDOfAnotherServerEndsLater(t *testing.T) {
 		if diff := cmp.Diff([]string{"known", "late"}, got); diff != "" || cnitest.Exists(since) {
 			t.Errorf("%s after the take-over: it goes on: %t; recorded (-want +got):\n%s", row.looks, cnitest.Exists(since), diff)
 		}
-		if err := errors.Join(s.intents.forget(doing.key("one")), s.intents.forget(also.key("one"))); err != nil {
+		if err := errors.Join(s.intents.remove(doing.key("one")), s.intents.remove(also.key("one"))); err != nil {
 			t.Fatal(err)
 		}
 		lost := n.reserve("one", "10.9.1.10", "lost")
@@ -138,7 +138,7 @@ func TestHazard52TheTakeOverEndsBeforeTheRecordIsAsked(t *testing.T) {
 func TestTheTakeOverEndsAlone(t *testing.T) {
 	n := newNode(t)
 	s, since := n.takingOver(`[{"name":"web-a","containerIDs":["a"]}]`)
-	s.single.RLock()
+	s.gcLock.RLock()
 	for _, file := range []string{since, since + "-none"} { // of which none has to end
 		if _, err := (takeOver{s, file}).Pods(t.Context()); err != nil {
 			t.Error(err)
@@ -148,17 +148,17 @@ func TestTheTakeOverEndsAlone(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { _, err := s.takeOver.Pods(t.Context()); done <- err }()
 	cnitest.Until(t, "it waits", func() bool {
-		free := s.single.TryRLock() // not while somebody waits for the request's end
+		free := s.gcLock.TryRLock() // not while somebody waits for the request's end
 		if free {
-			s.single.RUnlock()
+			s.gcLock.RUnlock()
 		}
 		return !free || len(done) > 0
 	})
 	if len(done) > 0 || !cnitest.Exists(since) {
 		t.Error("it does not wait")
 	}
-	s.single.RUnlock()
-	if err := <-done; err != nil || cnitest.Exists(since) || !s.single.TryLock() {
+	s.gcLock.RUnlock()
+	if err := <-done; err != nil || cnitest.Exists(since) || !s.gcLock.TryLock() {
 		t.Errorf("%v, it has ended: %t; or nothing can begin any more", err, !cnitest.Exists(since))
 	}
 }
@@ -188,13 +188,13 @@ func TestHazard52AReservationThatCannotBeRead(t *testing.T) {
 	if _, err := s.loop.Reconcile(t.Context()); !errors.Is(err, gc.ErrRefused) || !cnitest.Exists(since) {
 		t.Errorf("a pass: %v; the take-over has ended: %t", err, !cnitest.Exists(since))
 	}
-	if _, err := s.asserts(t.Context()); err == nil {
+	if _, err := s.assertions(t.Context()); err == nil {
 		t.Error("a start or a GC goes on")
 	}
 	if err := errors.Join(s.record.Close(), os.RemoveAll(n.state())); err != nil {
 		t.Fatal(err)
 	}
-	again, err := n.serving().newServer()
+	again, err := n.serveOptions().newServer()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -373,7 +373,7 @@ func TestAttachmentsOf(t *testing.T) {
 // The first record has what each of several sources knows, and all of it, or there is none.
 func TestFirstRecordOfSeveralSources(t *testing.T) {
 	n := newNode(t)
-	s, err := n.serving().newServer()
+	s, err := n.serveOptions().newServer()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,18 +8,18 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/checkpoint"
 )
 
-// What plugin and server say to each other: HTTP on a unix socket, one POST for
-// each CNI request. The answer is 200 with the result, or 500 with a CNI error
-// (types.Error); 400 and above without one is this transport's own trouble.
+// The plugin sends each CNI request as an HTTP POST to the server's unix socket. The
+// answer is 200 with the result, or 500 with a CNI error (types.Error). An answer from 400 on
+// without a CNI error is one of HTTP itself.
 const (
 	defaultSocket = "/run/cniserver/cniserver.sock"
 	requestPath   = "/cni"
-	// maxRequest is the most that a request may have, in bytes. A GC request of
-	// a thousand attachments has a tenth of it.
+	// maxRequest is the maximum size of a request in bytes. A GC request with a thousand
+	// attachments has a tenth of it.
 	maxRequest = 1 << 20
 )
 
-// A request is what CNI gives a plugin: its environment and its stdin.
+// A request has the environment variables and the stdin of a plugin.
 type request struct {
 	Command     string          `json:"command"`
 	ContainerID string          `json:"containerID,omitempty"`
@@ -30,7 +30,7 @@ type request struct {
 	Config      json.RawMessage `json:"config"`
 }
 
-// key names the attachment that the request is about.
+// key is that of the request's attachment.
 func (r *request) key(network string) checkpoint.Key {
 	return checkpoint.Key{Network: network, ContainerID: r.ContainerID, IfName: r.IfName}
 }

@@ -21,12 +21,12 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/cnitest"
 )
 
-// waiting reports whether a goroutine waits in inTurn for a lock, by its stack.
+// waiting reports whether a goroutine waits in serialize for a lock, by its stack.
 func waiting(lock string) bool {
 	stacks := make([]byte, 1<<20)
 	for g := range strings.SplitSeq(string(stacks[:runtime.Stack(stacks, true)]), "\n\n") {
 		state, _, _ := strings.Cut(g, "\n")
-		if strings.Contains(state, "["+lock) && strings.Contains(g, ".inTurn(") {
+		if strings.Contains(state, "["+lock) && strings.Contains(g, ".serialize(") {
 			return true
 		}
 	}
@@ -46,7 +46,7 @@ func turns() []turn {
 		return func(s *server) func() {
 			begun, end := make(chan struct{}), make(chan struct{})
 			go func() {
-				_ = s.inTurn(context.Background(), &request{Command: command, ContainerID: "a"}, func(context.Context) error {
+				_ = s.serialize(context.Background(), &request{Command: command, ContainerID: "a"}, func(context.Context) error {
 					close(begun)
 					<-end
 					return nil
@@ -76,7 +76,7 @@ func TestTurns(t *testing.T) {
 		var began bool
 		var deadline time.Time
 		go func() {
-			done <- s.inTurn(t.Context(), &row.r, func(ctx context.Context) error {
+			done <- s.serialize(t.Context(), &row.r, func(ctx context.Context) error {
 				deadline, _ = ctx.Deadline()
 				return nil
 			})
@@ -93,7 +93,7 @@ func TestTurns(t *testing.T) {
 		// The plugin ends while its request waits.
 		ended = row.before(s)
 		go func() {
-			done <- s.inTurn(ctx, &row.r, func(context.Context) error { began = true; return nil })
+			done <- s.serialize(ctx, &row.r, func(context.Context) error { began = true; return nil })
 		}()
 		cnitest.Until(t, row.reason+" waits", func() bool { return waiting(row.lock) || len(done) > 0 })
 		cancel()
@@ -109,10 +109,10 @@ func TestTurns(t *testing.T) {
 // ready that does not answer.
 func TestStatusWaitsForNobody(t *testing.T) {
 	s := newNode(t).newServer()
-	s.single.Lock()
-	defer s.single.Unlock()
+	s.gcLock.Lock()
+	defer s.gcLock.Unlock()
 	began := false
-	if err := s.inTurn(t.Context(), &request{Command: "STATUS"}, func(context.Context) error { began = true; return nil }); err != nil || !began {
+	if err := s.serialize(t.Context(), &request{Command: "STATUS"}, func(context.Context) error { began = true; return nil }); err != nil || !began {
 		t.Errorf("%v, begun: %t", err, began)
 	}
 }
