@@ -22,15 +22,14 @@ import (
 
 var dual = kind{"1.1.0", "bridge", true}
 
-// Killed between any two steps, the server loses no address and forgets none:
-// after its next start disk, record and kernel agree, and go on to do so when the
-// runtime repeats its request, and when it asks for the opposite (hazards 24 and 25).
-// That start leaves the same behind at each point, so what the runtime does then need
-// not be tried by itself.
+// A server that is killed between any two steps neither leaks an address nor releases a
+// used one: after its next start disk, record and kernel agree, also after the runtime
+// repeats its request, and after it sends the opposite one (hazards 24 and 25). That start
+// has the same result for each point of a row, so the requests after it run in sequence.
 func TestHazard24KilledBetweenSteps(t *testing.T) {
 	type action struct {
 		do  func(n *node, list *libcni.NetworkConfigList)
-		has bool // whether c holds addresses after it
+		has bool // whether c has addresses after it
 	}
 	add := action{func(n *node, list *libcni.NetworkConfigList) { n.mustAdd(list, "c") }, true}
 	del := action{func(n *node, list *libcni.NetworkConfigList) { n.mustDel(list, "c") }, false}
@@ -43,8 +42,8 @@ func TestHazard24KilledBetweenSteps(t *testing.T) {
 		verb   string
 		points []string
 		begin  func(n *node, list *libcni.NetworkConfigList) error
-		before bool // whether c is there before
-		left   bool // whether c holds addresses when the runtime does nothing
+		before bool // whether c is attached before
+		left   bool // whether c has addresses if the runtime sends nothing
 		then   []action
 	}{
 		{
@@ -53,7 +52,7 @@ func TestHazard24KilledBetweenSteps(t *testing.T) {
 			false, false, []action{add, del},
 		},
 		{
-			"ADD", []string{addDone}, // it is complete, and only the answer is lost
+			"ADD", []string{addDone}, // it is complete: only the answer is lost
 			func(n *node, list *libcni.NetworkConfigList) error { _, err := n.add(list, "c"); return err },
 			false, true, []action{add, add, del},
 		},
@@ -64,28 +63,28 @@ func TestHazard24KilledBetweenSteps(t *testing.T) {
 		},
 		{
 			"GC", []string{gcBegun},
-			func(n *node, list *libcni.NetworkConfigList) error { n.forget(); return n.gcNow(list, "a") },
+			func(n *node, list *libcni.NetworkConfigList) error { n.removeCache(); return n.gcNow(list, "a") },
 			true, true, []action{gc, del},
 		},
 		{
 			"GC", []string{delIntended, delUnplumbed, delReleased, delForgotten, delDone, gcDetached, gcReconciled, gcForwarded},
-			func(n *node, list *libcni.NetworkConfigList) error { n.forget(); return n.gcNow(list, "a") },
+			func(n *node, list *libcni.NetworkConfigList) error { n.removeCache(); return n.gcNow(list, "a") },
 			true, false, []action{gc, add},
 		},
 	} {
 		for _, point := range row.points {
-			t.Run(fmt.Sprintf("%s dies at %s", row.verb, point), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s killed at %s", row.verb, point), func(t *testing.T) {
 				n := newNode(t)
 				list := n.list("one", dual)
 				n.restart()
-				n.mustAdd(list, "a") // somebody else, who must not notice
+				n.mustAdd(list, "a") // another container, which must not change
 				n.Make("c")
 				if row.before {
 					n.mustAdd(list, "c")
 				}
 				n.kill()
 				if !n.start(point) {
-					t.Fatal("the server died before it was asked for anything")
+					t.Fatal("the server died before the request")
 				}
 				if err := row.begin(n, list); err == nil {
 					t.Fatal("the server should have died")
@@ -109,8 +108,8 @@ func holders(c bool) []string {
 	return []string{"a"}
 }
 
-// Killed while it starts, with something to finish, something to forget and
-// something to release, the server finishes it at its next start.
+// A server that is killed during a start that finishes, forgets and releases does the rest
+// at its next start.
 func TestHazard24KilledAtStart(t *testing.T) {
 	for _, point := range []string{startFinished, startPruned, startHooked, delUnplumbed, delReleased, delForgotten} {
 		t.Run(point, func(t *testing.T) {
@@ -120,7 +119,7 @@ func TestHazard24KilledAtStart(t *testing.T) {
 			for _, id := range []string{"a", "dead"} {
 				n.mustAdd(list, id)
 			}
-			n.dateBack() // by more than a file's timestamp may be wrong
+			n.dateBack() // by more than the granularity of a file's timestamp
 			n.Make("c")
 			n.kill()
 			n.start(addPlumbed)
@@ -136,7 +135,7 @@ func TestHazard24KilledAtStart(t *testing.T) {
 			n.agree(2, "a")
 		})
 	}
-	t.Run(startBackfill, func(t *testing.T) { // before the very first record
+	t.Run(startBackfill, func(t *testing.T) { // the first start
 		n := newNode(t)
 		if n.start(startBackfill) {
 			t.Fatal("the server should have died while it started")
@@ -147,7 +146,7 @@ func TestHazard24KilledAtStart(t *testing.T) {
 	})
 }
 
-// ownBin gives the node a directory of plugins that it may change.
+// ownBin gives the node a plugin directory of its own, with links to some plugins.
 func (n *node) ownBin(names ...string) {
 	n.t.Helper()
 	n.bin = filepath.Join(n.dir, "bin")
@@ -162,14 +161,14 @@ func (n *node) ownBin(names ...string) {
 	n.runtime()
 }
 
-// Between reserving and plumbing there is a delegate at work, which goes on when
-// the server dies. The next start waits for its end before it looks. And no
-// delegate releases an address before it is gone from the namespace.
+// A delegate that reserves or releases goes on when the server is killed. The next start
+// waits for its end before it reads the reservations. No delegate releases an address before
+// it is removed from the namespace.
 func TestHazard24KilledWhileADelegateGoesOn(t *testing.T) {
 	for _, row := range []struct{ verb, plugin string }{{"ADD", "bridge"}, {"ADD", "ptp"}, {"DEL", "bridge"}, {"DEL", "ptp"}} {
 		t.Run(row.verb+" "+row.plugin, func(t *testing.T) {
 			n := newNode(t)
-			arrived, goOn := n.stopAt(row.verb)
+			arrived, goOn := n.blockAt(row.verb)
 			list := n.list("one", kind{"1.1.0", row.plugin, true})
 			n.restart()
 			n.mustAdd(list, "a")
@@ -177,7 +176,7 @@ func TestHazard24KilledWhileADelegateGoesOn(t *testing.T) {
 			if row.verb == "DEL" {
 				n.mustAdd(list, "c")
 			}
-			n.stops()
+			n.block()
 			failed := make(chan error)
 			go func() {
 				if row.verb == "ADD" {
@@ -189,15 +188,15 @@ func TestHazard24KilledWhileADelegateGoesOn(t *testing.T) {
 			}()
 			arrived()
 			if ips := n.Addresses("c"); len(ips) > 0 {
-				t.Errorf("%v are configured, and not yet or no longer plumbed", ips)
+				t.Errorf("the namespace has %v during %s", ips, row.verb)
 			}
 			n.kill()
 			if err := <-failed; err == nil {
-				t.Fatal("the server is dead, and the request succeeds")
+				t.Fatal("the server was killed, and the request succeeds")
 			}
-			// The delegate goes on once the next server says that it waits for it.
+			// The delegate goes on when the next server logs that it waits for it.
 			waited := false
-			if !n.startWaiting("", func() { waited = true; goOn() }) || !waited {
+			if !n.startAndWait("", func() { waited = true; goOn() }) || !waited {
 				t.Fatalf("the server did not wait for the delegate (%t)", waited)
 			}
 			n.agree(2, "a")
@@ -207,9 +206,9 @@ func TestHazard24KilledWhileADelegateGoesOn(t *testing.T) {
 	}
 }
 
-// What can't be finished at a start is not forgotten, and nothing that it holds
-// is released: a later start finishes it.
-func TestHazard25WhatCannotBeFinished(t *testing.T) {
+// An intent that a start can't finish is kept, and so are the addresses of its container. A
+// later start finishes it.
+func TestHazard25IntentThatCannotBeFinished(t *testing.T) {
 	n := newNode(t)
 	n.ownBin("cniserver", "bridge", "host-local")
 	list := n.list("one", dual)
@@ -238,7 +237,7 @@ func TestHazard25WhatCannotBeFinished(t *testing.T) {
 	n.agree(2, "a")
 }
 
-// On a full disk nothing is begun, and nothing is lost.
+// On a full disk a request fails before its first step.
 func TestDiskFull(t *testing.T) {
 	n := newNode(t)
 	list := n.list("one", dual)
@@ -274,7 +273,7 @@ func TestDiskFull(t *testing.T) {
 		t.Errorf("DEL on a full disk: %v", err)
 	}
 	n.agree(2, "a")
-	n.restart() // needs no room
+	n.restart() // needs no space
 	n.agree(2, "a")
 	if err := os.Remove(fill); err != nil {
 		t.Fatal(err)
@@ -284,8 +283,8 @@ func TestDiskFull(t *testing.T) {
 	n.agree(2, "c")
 }
 
-// A record that is cut at any byte is refused: the server does not start, and
-// touches nothing.
+// A record that is truncated at any byte is an error: the server does not start, and changes
+// no file.
 func TestHazard26RecordCutAtEveryByte(t *testing.T) {
 	n := newNode(t)
 	n.restart()
@@ -306,10 +305,10 @@ func TestHazard26RecordCutAtEveryByte(t *testing.T) {
 		}
 		got, err := os.ReadFile(n.recordFile())
 		if err != nil || string(got) != string(whole[:cut]) {
-			t.Fatalf("cut at byte %d, the record was changed: %q, %v", cut, got, err)
+			t.Fatalf("truncated at byte %d, the record was changed: %q, %v", cut, got, err)
 		}
 	}
-	// The end of newServer is the end of a start; whether it is, a few of them show.
+	// An error of newServer ends a start, as the rows below show.
 	for cut := range len(whole) - 1 {
 		refused(cut, func() error { _, err := n.serveOptions().newServer(); return err })
 	}
@@ -330,8 +329,8 @@ func TestHazard26RecordCutAtEveryByte(t *testing.T) {
 	}
 }
 
-// The upgrade: pods run, and no agent has written a record so far. Another
-// source says which exist, once; from then on the record does.
+// The upgrade: pods run, and there is no record. Another source lists the pods for the first
+// record, and is not needed later.
 func TestHazard26Upgrade(t *testing.T) {
 	n := newNode(t)
 	list := n.list("one", dual)
@@ -345,12 +344,12 @@ func TestHazard26Upgrade(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n.start("") {
-		t.Fatal("without a record and a source the server starts, on a node with reservations")
+		t.Fatal("on a node with reservations the server starts without a record and a source")
 	}
 	if !strings.Contains(n.log.String(), "--existing") {
 		t.Error("the error does not say what to do")
 	}
-	// The runtime knows a by its sandbox, and b by one of its addresses.
+	// The runtime lists a with its sandbox, and b with one of its addresses.
 	ipOfB := n.Addresses("b")[0]
 	runtime := filepath.Join(n.dir, "runtime.json")
 	pods, err := json.Marshal([]map[string]any{{"name": "web-a", "containerIDs": []string{"a"}}, {"name": "web-b", "ips": []string{ipOfB.String()}}})
@@ -361,14 +360,14 @@ func TestHazard26Upgrade(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !n.start("", "--existing", "file:"+runtime) {
-		t.Fatal("with a source the server does not start")
+		t.Fatal("the server does not start with a source")
 	}
 	n.kill()
 	n.Remove("leaked")
 	if err := os.Remove(runtime); err != nil {
 		t.Fatal(err)
 	}
-	n.restart() // the record alone
+	n.restart() // with the record alone
 	n.agree(2, "a", "b")
 	n.mustDel(list, "a")
 	n.agree(2, "b")
@@ -386,9 +385,8 @@ func (n *node) dateBack() {
 	}
 }
 
-// The first start: a container was attached a moment ago, and no runtime lists
-// it yet. It is recorded, so it is live for the starts and passes to come, until
-// its DEL.
+// At the first start a container was just attached, and the runtime does not list it yet.
+// It is recorded, so it is live until its DEL.
 func TestHazard52FirstRecordWhileASandboxIsNotListed(t *testing.T) {
 	n := newNode(t)
 	list := n.list("one", dual)
@@ -415,13 +413,13 @@ func TestHazard52FirstRecordWhileASandboxIsNotListed(t *testing.T) {
 	n.agree(2, "a")
 }
 
-// An idle node: the record of this boot is empty, and that is an answer.
+// An idle node: an empty record of this boot is an authoritative answer.
 func TestHazard34EmptyRecord(t *testing.T) {
 	n := newNode(t)
 	list := n.list("one", dual)
 	n.restart()
 	n.mustAdd(list, "a")
-	n.dateBack()  // by more than a file's timestamp may be wrong: the record speaks of what was reserved before it was written last
+	n.dateBack()  // by more than the granularity of a file's timestamp
 	n.Remove("a") // its DEL never comes
 	n.restart()
 	n.agree(2)

@@ -15,7 +15,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/checkpoint"
 )
 
-// The entry has all that an ADD's result says, or the ADD fails.
+// The entry has the addresses of the result and the pod of CNI_ARGS, or the ADD fails.
 func TestEntryOf(t *testing.T) {
 	ip := func(text string) *types100.IPConfig {
 		return &types100.IPConfig{Address: net.IPNet{IP: net.ParseIP(text)}}
@@ -34,9 +34,9 @@ func TestEntryOf(t *testing.T) {
 		reason, args string
 		result       types100.Result
 	}{
-		{"a version that nobody knows", "", types100.Result{CNIVersion: "9.9"}},
-		{"an address that is none", "", types100.Result{CNIVersion: "1.1.0", IPs: []*types100.IPConfig{ip("10.9.1.2"), ip("x")}}},
-		{"arguments that are none", "K8S_POD_NAME", types100.Result{CNIVersion: "1.1.0"}},
+		{"an unknown version", "", types100.Result{CNIVersion: "9.9"}},
+		{"an invalid address", "", types100.Result{CNIVersion: "1.1.0", IPs: []*types100.IPConfig{ip("10.9.1.2"), ip("x")}}},
+		{"invalid arguments", "K8S_POD_NAME", types100.Result{CNIVersion: "1.1.0"}},
 	} {
 		r.Args = row.args
 		if e, err := entryOf(&r, &delegation{network: "one"}, &row.result); err == nil {

@@ -25,8 +25,8 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/checkpoint"
 )
 
-// failing makes the delegate fail the commands that are named in the file which it
-// returns, and note all of them in another one.
+// failing replaces the delegate bridge by one that fails the commands in the file fails, and
+// writes all commands to the file asked.
 func (n *node) failing() (fails, asked string) {
 	n.t.Helper()
 	n.ownBin("cniserver", "host-local")
@@ -40,8 +40,8 @@ func (n *node) failing() (fails, asked string) {
 	return fails, asked
 }
 
-// Each command is passed on, what the delegate says of it is the answer, and nothing
-// is forgotten that it did not do (hazard 25).
+// Each command is forwarded, an error of the delegate is in the answer, and an attachment
+// stays in the record or the intents until the delegate has succeeded (hazard 25).
 func TestHazard25TheDelegateFails(t *testing.T) {
 	n := newNode(t)
 	fails, asked := n.failing()
@@ -57,13 +57,13 @@ func TestHazard25TheDelegateFails(t *testing.T) {
 	record := s.record.Entries()
 	for _, row := range []struct {
 		command, id, fails string
-		intents            int
+		intents            int // left after the command
 	}{
 		{"CHECK", "a", "CHECK", 0},
 		{"STATUS", "", "STATUS", 0},
-		{"GC", "", "DEL", 2}, // of both, also of b after that of a failed
+		{"GC", "", "DEL", 2}, // also b is tried after a has failed
 		{"DEL", "a", "DEL", 2},
-		{"ADD", "a", "DEL", 2},      // what an earlier request left can't be ended
+		{"ADD", "a", "DEL", 2},      // the earlier request can't be finished
 		{"ADD", "c", "ADD", 2},      // undone
 		{"ADD", "c", "ADD\nDEL", 3}, // not undone
 		{"DEL", "c", "", 2},
@@ -81,13 +81,13 @@ func TestHazard25TheDelegateFails(t *testing.T) {
 			t.Errorf("%s of %q: %v", row.command, row.id, err)
 		}
 		if commands, err := os.ReadFile(asked); err != nil || !strings.Contains(string(commands), row.command) && row.fails != "DEL" {
-			t.Errorf("%s was not passed on, but %q (%v)", row.command, commands, err)
+			t.Errorf("%s was not forwarded, but %q (%v)", row.command, commands, err)
 		}
 		if left, err := s.intents.all(); err != nil || len(left) != row.intents {
 			t.Errorf("%s of %q, while %q fail: %d intents are left, %v; want %d", row.command, row.id, row.fails, len(left), err, row.intents)
 		}
 		if row.fails == "GC" {
-			record = nil // only the last step failed
+			record = nil // only the delegate's GC failed
 		}
 		if diff := cmp.Diff(len(record), len(s.record.Entries())); diff != "" {
 			t.Errorf("%s of %q, while %q fail: recorded (-want +got):\n%s", row.command, row.id, row.fails, diff)
@@ -96,12 +96,12 @@ func TestHazard25TheDelegateFails(t *testing.T) {
 	n.agree(2)
 }
 
-// A record that can't be written fails an ADD, which is undone, and a DEL, which is
-// not forgotten. Without an intent neither begins. An intent that can't be dropped fails an ADD, since the next start
-// would undo what a pod uses.
+// If the record can't be written, an ADD fails and is undone, and a DEL fails and keeps its
+// intent. If the intent can't be written, neither begins. If it can't be removed, an ADD
+// fails, since the next start would detach a live container.
 func TestHazard25TheDiskFails(t *testing.T) {
 	n := newNode(t)
-	arrived, goOn := n.stopAt("ADD")
+	arrived, goOn := n.blockAt("ADD")
 	s := n.newServer()
 	for _, id := range []string{"a", "c"} {
 		n.Make(id)
@@ -145,12 +145,12 @@ func TestHazard25TheDiskFails(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	n.stops()
+	n.block()
 	done := make(chan error)
 	go func() { _, err := s.handle(t.Context(), n.request("ADD", "c")); done <- err }()
 	arrived()
 	file := s.intents.path(key("c"))
-	if err := syscall.Mount(file, file, "", syscall.MS_BIND, ""); err != nil { // now it is busy
+	if err := syscall.Mount(file, file, "", syscall.MS_BIND, ""); err != nil { // removing it is EBUSY
 		t.Fatal(err)
 	}
 	goOn()
@@ -166,8 +166,9 @@ func TestHazard25TheDiskFails(t *testing.T) {
 	n.agree(2)
 }
 
-// replace makes another container's namespace at the path of one, with an interface of
-// the same name in it. The old one lives on, so that the new one has another identity.
+// replace mounts a new namespace, with an interface of the same name, at the path of a
+// container's. The old one stays open, so that its inode number is not used again. has reports
+// whether the new interface exists.
 func (n *node) replace(id string) (has func() bool) {
 	n.t.Helper()
 	old, err := ns.GetNS(cnitest.NetNS(id))
@@ -188,9 +189,9 @@ func (n *node) replace(id string) (has func() bool) {
 	}
 }
 
-// A namespace that another container has by now is left alone, whoever knows its path:
-// an intent, a GC by the record, an ADD that comes again.
-func TestAnothersNamespaceAtTheSamePath(t *testing.T) {
+// The interface of another container, whose namespace is now at the path of an old one, is
+// not removed: by the intent, by a GC with the recorded path, or by a repeated ADD.
+func TestOtherNamespaceAtTheSamePath(t *testing.T) {
 	for _, row := range []struct {
 		reason string
 		begin  func(s *server, n *node) error
@@ -244,9 +245,9 @@ func TestAnothersNamespaceAtTheSamePath(t *testing.T) {
 	}
 }
 
-// An ADD that comes again with a new namespace detaches the old one, which the record
-// knows, or the intent of an ADD that went no further.
-func TestADDComesAgainWithAnotherNamespace(t *testing.T) {
+// A repeated ADD with a new namespace detaches the old one, which is in the record or in the
+// intent of an interrupted ADD.
+func TestADDIsRepeatedWithAnotherNamespace(t *testing.T) {
 	for _, row := range []struct {
 		reason string
 		first  func(s *server, n *node, r *request) error
@@ -263,7 +264,7 @@ func TestADDComesAgainWithAnotherNamespace(t *testing.T) {
 			for _, id := range []string{"a", "c", "d"} {
 				n.Make(id)
 			}
-			if _, err := s.handle(t.Context(), n.request("ADD", "a")); err != nil { // somebody else
+			if _, err := s.handle(t.Context(), n.request("ADD", "a")); err != nil { // another container
 				t.Fatal(err)
 			}
 			r := n.request("ADD", "c")
@@ -282,7 +283,7 @@ func TestADDComesAgainWithAnotherNamespace(t *testing.T) {
 	}
 }
 
-// A DEL succeeds and releases also where the namespace is gone before it.
+// A DEL succeeds and releases even if the namespace is already gone.
 func TestDELWithoutItsNamespace(t *testing.T) {
 	n := newNode(t)
 	s := n.newServer()
@@ -291,7 +292,7 @@ func TestDELWithoutItsNamespace(t *testing.T) {
 		netns  func(path string) string
 	}{
 		{"its path is gone", func(path string) string { return path }},
-		{"its mount is gone, and the file below is left", func(path string) string {
+		{"its mount is gone, and the mount point is left", func(path string) string {
 			cnitest.Write(t, path, "", 0)
 			return path
 		}},
@@ -309,13 +310,13 @@ func TestDELWithoutItsNamespace(t *testing.T) {
 		}
 		n.agree(2)
 		if r.NetNS != "" {
-			_ = os.Remove(r.NetNS) // it may be gone
+			_ = os.Remove(r.NetNS) // it may not exist
 		}
 	}
 }
 
-// An interface that can't be removed, as lo, keeps its address: nothing is released
-// before it is unplumbed.
+// If an interface can't be removed, as lo, its address is kept: unplumbing comes before
+// releasing.
 func TestHazard25AnInterfaceThatStays(t *testing.T) {
 	n := newNode(t)
 	s := n.newServer()
@@ -332,20 +333,20 @@ func TestHazard25AnInterfaceThatStays(t *testing.T) {
 	}
 }
 
-// A signal lets a request that was begun come to its end.
+// The server completes a running request after a signal.
 func TestSignalDuringAnADD(t *testing.T) {
 	n := newNode(t)
-	arrived, goOn := n.stopAt("ADD")
+	arrived, goOn := n.blockAt("ADD")
 	n.restart()
 	n.Make("c")
-	n.stops()
+	n.block()
 	done := make(chan error)
 	go func() { _, err := n.add(n.list("one", dual), "c"); done <- err }()
 	arrived()
 	if err := n.server.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	cnitest.Until(t, "the server listens no more", func() bool { return !cnitest.Exists(n.socket()) })
+	cnitest.Until(t, "the server no longer listens", func() bool { return !cnitest.Exists(n.socket()) })
 	goOn()
 	if err := <-done; err != nil {
 		t.Error(err)
@@ -354,7 +355,7 @@ func TestSignalDuringAnADD(t *testing.T) {
 	n.agree(2, "c")
 }
 
-// A second server waits for the first one, no longer than twice its time limit.
+// A second server waits for the first one, at most twice its time limit.
 func TestTwoServers(t *testing.T) {
 	n := newNode(t)
 	n.restart()
@@ -368,9 +369,9 @@ func TestTwoServers(t *testing.T) {
 	n.agree(2)
 }
 
-// What the server says reaches the runtime with its code, also from below, and with
+// An error of the server reaches the runtime with its code, even if it is wrapped, and with
 // all of its text.
-func TestErrorsAsCNIHasThem(t *testing.T) {
+func TestErrorsAreCNIErrors(t *testing.T) {
 	code := types.NewError(types.ErrTryAgainLater, "later", "in an hour")
 	for _, row := range []struct {
 		reason string
@@ -378,9 +379,9 @@ func TestErrorsAsCNIHasThem(t *testing.T) {
 		want   *types.Error
 	}{
 		{"as it is", code, code},
-		{"below another", fmt.Errorf("asking: %w", code), types.NewError(types.ErrTryAgainLater, "asking: later; in an hour", "")},
+		{"wrapped", fmt.Errorf("asking: %w", code), types.NewError(types.ErrTryAgainLater, "asking: later; in an hour", "")},
 		{"without a code", errors.New("no"), types.NewError(types.ErrInternal, "no", "")},
-		{"code zero is none", &types.Error{Msg: "no"}, types.NewError(types.ErrInternal, "no", "")},
+		{"code 0 means no code", &types.Error{Msg: "no"}, types.NewError(types.ErrInternal, "no", "")},
 	} {
 		if diff := cmp.Diff(row.want, cniError(row.err)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
@@ -389,14 +390,14 @@ func TestErrorsAsCNIHasThem(t *testing.T) {
 	var e *types.Error
 	socket := filepath.Join(t.TempDir(), "s")
 	if _, err := send(socket, &request{}); !errors.As(err, &e) || e.Code != types.ErrTryAgainLater {
-		t.Errorf("no server is there: %v", err)
+		t.Errorf("without a server: %v", err)
 	}
 	l, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	go func() { // a server that dies while it answers
+	go func() { // a server that is killed while it answers
 		c, err := l.Accept()
 		if err == nil {
 			_, err = http.ReadRequest(bufio.NewReader(c))

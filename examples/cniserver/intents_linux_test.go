@@ -107,7 +107,7 @@ func TestDamagedIntent(t *testing.T) {
 
 // What a crash left of the writing of an intent is none, nor is one that went after it
 // was listed, as a link to nothing seems to have done.
-func TestIntentHalfWritten(t *testing.T) {
+func TestPartialIntent(t *testing.T) {
 	n := newNode(t)
 	s := n.newServer()
 	i := &intent{request: *n.request("ADD", "c"), Network: "one"}
@@ -188,7 +188,7 @@ func TestStepsAreDurable(t *testing.T) {
 // intent under it is not begun, and one that dropped it has failed.
 func TestHazard25TheDirectoryIsNotSynced(t *testing.T) {
 	n := newNode(t)
-	arrived, goOn := n.stopAt("ADD")
+	arrived, goOn := n.blockAt("ADD")
 	n.restart()
 	list := n.list("one", dual)
 	n.Make("c")
@@ -198,7 +198,7 @@ func TestHazard25TheDirectoryIsNotSynced(t *testing.T) {
 			t.Errorf("the intent: %v", err)
 		}
 	}, fault...)
-	n.stops()
+	n.block()
 	done := make(chan error)
 	go func() { _, err := n.add(list, "c"); done <- err }()
 	arrived()

@@ -51,7 +51,7 @@ func TestLibcni(t *testing.T) {
 				t.Errorf("%s: recorded is the pod %v, UID %q", row.reason, e.Pod, e.UID)
 			}
 			if row.kind.version != "0.3.1" {
-				if err := n.cni.CheckNetworkList(t.Context(), list, n.of("a")); err != nil {
+				if err := n.cni.CheckNetworkList(t.Context(), list, n.runtimeConf("a")); err != nil {
 					t.Errorf("%s: CHECK: %v", row.reason, err)
 				}
 			}
@@ -78,18 +78,18 @@ func TestCheck(t *testing.T) {
 	for _, id := range []string{"0", "a"} { // of which the second one is looked for
 		n.mustAdd(list, id)
 	}
-	if err := n.cni.CheckNetworkList(t.Context(), list, n.of("a")); err != nil {
+	if err := n.cni.CheckNetworkList(t.Context(), list, n.runtimeConf("a")); err != nil {
 		t.Errorf("nothing is wrong, and CHECK says %v", err)
 	}
 	if _, err := unplumb("/run/netns/a", "eth0"); err != nil {
 		t.Fatal(err)
 	}
-	if err := n.cni.CheckNetworkList(t.Context(), list, n.of("a")); err == nil {
+	if err := n.cni.CheckNetworkList(t.Context(), list, n.runtimeConf("a")); err == nil {
 		t.Error("the interface is gone, and CHECK sees nothing")
 	}
 	n.Make("b")
 	var e *types.Error
-	err := n.cni.CheckNetworkList(t.Context(), list, n.of("b"))
+	err := n.cni.CheckNetworkList(t.Context(), list, n.runtimeConf("b"))
 	if !errors.As(err, &e) || e.Code != types.ErrUnknownContainer {
 		t.Errorf("nobody added b, and CHECK says %v", err)
 	}
@@ -131,7 +131,7 @@ func TestEmptyPool(t *testing.T) {
 
 // An ADD that finds no address, and STATUS that sees that there is none, call for a
 // pass, which the loop would do minutes later.
-func TestAFullPoolCallsForAPass(t *testing.T) {
+func TestFullPoolTriggersAPass(t *testing.T) {
 	n := newNode(t)
 	n.restart()
 	list := n.list("one", kind{"1.1.0", "bridge", false})
@@ -209,7 +209,7 @@ func (n *node) plugin(name string) string {
 }
 
 // Two requests for one container come one after the other, in whatever order.
-func TestOneContainerAtATime(t *testing.T) {
+func TestOneRequestAtATimePerContainer(t *testing.T) {
 	n := newNode(t)
 	n.restart()
 	list := n.list("one", kind{"1.1.0", "bridge", true})
@@ -243,7 +243,7 @@ func (n *node) gcNow(list *libcni.NetworkConfigList, ids ...string) error {
 
 // forget makes libcni forget its attachments, so that a GC is the plugin's work
 // and not a DEL of libcni's.
-func (n *node) forget() {
+func (n *node) removeCache() {
 	n.t.Helper()
 	if err := os.RemoveAll(filepath.Join(n.dir, "cache")); err != nil {
 		n.t.Fatal(err)
@@ -262,7 +262,7 @@ func TestGC(t *testing.T) {
 			}
 			n.mustAdd(two, "d")
 			if cached == "libcni forgot" {
-				n.forget()
+				n.removeCache()
 			}
 			off, err := libcni.NetworkConfFromBytes(bytes.Replace(one.Bytes, []byte("{"), []byte(`{"disableGC":true,`), 1))
 			if err != nil {
@@ -294,7 +294,7 @@ func TestHazard27GCWithoutTheList(t *testing.T) {
 	n.restart()
 	list := n.list("one", kind{"1.1.0", "bridge", true})
 	n.mustAdd(list, "a")
-	n.forget()
+	n.removeCache()
 	if err := n.cni.GCNetworkList(t.Context(), list, nil); err == nil {
 		t.Error("a GC that does not say what is valid is no error")
 	}

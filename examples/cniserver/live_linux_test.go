@@ -26,17 +26,17 @@ func (n *node) reserve(network, ip, id string) (file string) {
 }
 
 // An asked source does something once it has answered.
-type asked struct {
+type afterAnswer struct {
 	podsource.Source
 	then func()
 }
 
-func (a asked) Pods(ctx context.Context) (podsource.Answer, error) {
+func (a afterAnswer) Pods(ctx context.Context) (podsource.Answer, error) {
 	defer a.then()
 	return a.Source.Pods(ctx)
 }
 
-func (a asked) Rank() podsource.Rank {
+func (a afterAnswer) Rank() podsource.Rank {
 	if r, ok := a.Source.(podsource.Ranked); ok {
 		return r.Rank()
 	}
@@ -52,10 +52,10 @@ func TestHazard58AnADDEndsBetweenTwoQuestions(t *testing.T) {
 		unite  func(s *server, end func()) podsource.Source
 	}{
 		{"as the server has it", func(s *server, end func()) podsource.Source {
-			return podsource.Union(asked{s.record, end}, asked{s.intents, end})
+			return podsource.Union(afterAnswer{s.record, end}, afterAnswer{s.intents, end})
 		}},
 		{"the other way round", func(s *server, end func()) podsource.Source {
-			return podsource.Union(asked{s.intents, end}, asked{s.record, end})
+			return podsource.Union(afterAnswer{s.intents, end}, afterAnswer{s.record, end})
 		}},
 	} {
 		n := newNode(t)
@@ -117,7 +117,7 @@ func TestHazard74GCOfOneNetwork(t *testing.T) {
 	one, two := n.list("one", dual), n.list("two", kind{"1.1.0", "ptp", true})
 	n.mustAdd(one, "a")
 	n.mustAdd(two, "b")
-	n.forget()
+	n.removeCache()
 	here, there, unserved := n.reserve("one", "10.9.1.200", "lost"), n.reserve("two", "10.9.2.200", "gone"), n.reserve("three", "10.9.3.200", "c")
 	valid := n.reserve("one", "10.9.1.201", "valid") // the runtime knows it, and the record does not
 	if err := n.gcNow(one, "a", "valid"); err != nil {
@@ -154,7 +154,7 @@ func TestGCWithAnOldList(t *testing.T) {
 	}
 	list := n.list("one", dual)
 	n.mustAdd(list, "a")
-	n.forget()
+	n.removeCache()
 	if err := n.gcNow(list); err != nil {
 		t.Fatal(err)
 	}
@@ -193,7 +193,7 @@ func TestStartReleases(t *testing.T) {
 
 // At the first start of all, nothing that is young is released: another server
 // may be in the middle of an ADD.
-func TestFirstStartKeepsTheYoung(t *testing.T) {
+func TestFirstStartKeepsYoungReservations(t *testing.T) {
 	n := newNode(t)
 	n.restart()
 	n.mustAdd(n.list("one", dual), "a")

@@ -70,12 +70,12 @@ func (n *node) recordFile() string {
 // die before, and start reports whether it lives.
 func (n *node) start(failpoint string, flags ...string) bool {
 	n.t.Helper()
-	return n.startWaiting(failpoint, func() {}, flags...)
+	return n.startAndWait(failpoint, func() {}, flags...)
 }
 
-// startWaiting is start, and calls waits when the server says that it has to
+// startAndWait is start, and calls waits when the server says that it has to
 // wait for others.
-func (n *node) startWaiting(failpoint string, waits func(), flags ...string) bool {
+func (n *node) startAndWait(failpoint string, waits func(), flags ...string) bool {
 	n.t.Helper()
 	args := append([]string{
 		"serve", "--network", "one", "--network", "two", "--socket", n.socket(), "--state-dir", n.state(),
@@ -176,14 +176,14 @@ func (n *node) list(name string, k kind) *libcni.NetworkConfigList {
 	return list
 }
 
-func (n *node) of(id string) *libcni.RuntimeConf {
+func (n *node) runtimeConf(id string) *libcni.RuntimeConf {
 	return &libcni.RuntimeConf{ContainerID: id, NetNS: cnitest.NetNS(id), IfName: "eth0", Args: [][2]string{
 		{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "shop"}, {"K8S_POD_NAME", "web-" + id}, {"K8S_POD_UID", "uid-" + id},
 	}}
 }
 
 func (n *node) add(list *libcni.NetworkConfigList, id string) ([]netip.Addr, error) {
-	result, err := n.cni.AddNetworkList(n.t.Context(), list, n.of(id))
+	result, err := n.cni.AddNetworkList(n.t.Context(), list, n.runtimeConf(id))
 	if err != nil {
 		return nil, err
 	}
@@ -201,7 +201,7 @@ func (n *node) mustAdd(list *libcni.NetworkConfigList, id string) []netip.Addr {
 }
 
 func (n *node) del(list *libcni.NetworkConfigList, id string) error {
-	return n.cni.DelNetworkList(n.t.Context(), list, n.of(id))
+	return n.cni.DelNetworkList(n.t.Context(), list, n.runtimeConf(id))
 }
 
 func (n *node) mustDel(list *libcni.NetworkConfigList, id string) {
@@ -280,12 +280,12 @@ func (n *node) agree(each int, ids ...string) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		n.t.Errorf("addresses of each container (-want +got):\n%s", diff)
 	}
-	if left, err := n.left(); err != nil || len(left) > 0 {
+	if left, err := n.intentFiles(); err != nil || len(left) > 0 {
 		n.t.Errorf("intents are left: %v (%v)", left, err)
 	}
 }
 
 // left are the files of intents.
-func (n *node) left() ([]string, error) {
+func (n *node) intentFiles() ([]string, error) {
 	return filepath.Glob(filepath.Join(n.state(), "intents", "*.json"))
 }

@@ -42,7 +42,7 @@ func TestPairsWithKills(t *testing.T) {
 	if testing.Short() {
 		total = min(total, 100)
 	}
-	p := &crowd{node: newNode(t), held: make(map[netip.Addr]string), kills: make(chan time.Duration)}
+	p := &stress{node: newNode(t), held: make(map[netip.Addr]string), kills: make(chan time.Duration)}
 	p.restart()
 	var workers sync.WaitGroup
 	begun := time.Now()
@@ -59,7 +59,7 @@ func TestPairsWithKills(t *testing.T) {
 	}
 	done := make(chan struct{})
 	go func() { workers.Wait(); close(done) }()
-	p.killWhenTold(done)
+	p.killOnRequest(done)
 
 	p.restart()
 	p.agree(0)
@@ -78,7 +78,7 @@ func TestPairsWithKills(t *testing.T) {
 }
 
 // A crowd is a node with many containers, and who holds what at the moment.
-type crowd struct {
+type stress struct {
 	*node
 	mu   sync.Mutex // guards held
 	held map[netip.Addr]string
@@ -94,7 +94,7 @@ type crowd struct {
 // pair is an ADD and a DEL of one container, each until it succeeds. As a
 // runtime does, it begins a container's second ADD with a DEL, or goes on at
 // once. A worker's first one surely has server and plugin killed.
-func (p *crowd) pair(rng *rand.Rand, id, space string, first bool) {
+func (p *stress) pair(rng *rand.Rand, id, space string, first bool) {
 	if first || rng.IntN(8) == 0 {
 		p.kills <- time.Duration(rng.IntN(60)) * time.Millisecond
 	}
@@ -115,7 +115,7 @@ func (p *crowd) pair(rng *rand.Rand, id, space string, first bool) {
 	p.pairs.Add(1)
 }
 
-func (p *crowd) delete(rng *rand.Rand, id, space string) {
+func (p *stress) delete(rng *rand.Rand, id, space string) {
 	for !p.t.Failed() {
 		if _, err := p.call(rng, "DEL", id, space, false); err == nil {
 			return
@@ -125,7 +125,7 @@ func (p *crowd) delete(rng *rand.Rand, id, space string) {
 }
 
 // hold notes whose the addresses of an ADD's result are.
-func (p *crowd) hold(id string, result []byte) (ips []netip.Addr) {
+func (p *stress) hold(id string, result []byte) (ips []netip.Addr) {
 	parsed, err := types100.NewResult(result)
 	if err != nil {
 		p.t.Errorf("ADD of %s: %v in %q", id, err, result)
@@ -151,7 +151,7 @@ func (p *crowd) hold(id string, result []byte) (ips []netip.Addr) {
 }
 
 // release notes that a DEL is about to begin.
-func (p *crowd) release(ips []netip.Addr) {
+func (p *stress) release(ips []netip.Addr) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, ip := range ips {
@@ -160,7 +160,7 @@ func (p *crowd) release(ips []netip.Addr) {
 }
 
 // call runs the plugin, and kills it now and then, or before it was told what to do.
-func (p *crowd) call(rng *rand.Rand, verb, id, space string, atOnce bool) ([]byte, error) {
+func (p *stress) call(rng *rand.Rand, verb, id, space string, atOnce bool) ([]byte, error) {
 	cmd := exec.Command(filepath.Join(p.bin, "cniserver"))
 	cmd.Env = append(os.Environ(), "CNI_COMMAND="+verb, "CNI_CONTAINERID="+id, "CNI_IFNAME=eth0",
 		"CNI_NETNS="+cnitest.NetNS(space), "CNI_PATH="+p.bin)
@@ -194,8 +194,8 @@ func (p *crowd) call(rng *rand.Rand, verb, id, space string, atOnce bool) ([]byt
 	return out.Bytes(), err
 }
 
-// killWhenTold kills and starts the server until all is done.
-func (p *crowd) killWhenTold(done <-chan struct{}) {
+// killOnRequest kills and starts the server until all is done.
+func (p *stress) killOnRequest(done <-chan struct{}) {
 	for {
 		select {
 		case <-done:

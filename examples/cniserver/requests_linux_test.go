@@ -34,14 +34,14 @@ func waiting(lock string) bool {
 }
 
 // A turn is a request that has to wait for its turn.
-type turn struct {
+type conflict struct {
 	reason string
 	r      request
 	lock   string // for which it has to wait
 	before func(s *server) (done func())
 }
 
-func turns() []turn {
+func conflicts() []conflict {
 	during := func(command string) func(s *server) func() {
 		return func(s *server) func() {
 			begun, end := make(chan struct{}), make(chan struct{})
@@ -56,7 +56,7 @@ func turns() []turn {
 			return func() { close(end) }
 		}
 	}
-	return []turn{
+	return []conflict{
 		{"a GC while an ADD is under way", request{Command: "GC"}, "sync.RWMutex.Lock", during("ADD")},
 		{"an ADD while a GC is under way", request{Command: "ADD", ContainerID: "b"}, "sync.RWMutex.RLock", during("GC")},
 		{"a GC during a GC", request{Command: "GC"}, "sync.Mutex.Lock", during("GC")},
@@ -67,8 +67,8 @@ func turns() []turn {
 
 // The time limit of a request begins with its turn, however long it waited, and one
 // whose plugin has ended meanwhile is not begun.
-func TestTurns(t *testing.T) {
-	for _, row := range turns() {
+func TestConflictingRequestsWait(t *testing.T) {
+	for _, row := range conflicts() {
 		s := newNode(t).newServer()
 		ended := row.before(s)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -107,7 +107,7 @@ func TestTurns(t *testing.T) {
 
 // STATUS waits for nobody: runtimes ask for it all the time, and call a node not
 // ready that does not answer.
-func TestStatusWaitsForNobody(t *testing.T) {
+func TestStatusDoesNotWait(t *testing.T) {
 	s := newNode(t).newServer()
 	s.gcLock.Lock()
 	defer s.gcLock.Unlock()
@@ -117,9 +117,9 @@ func TestStatusWaitsForNobody(t *testing.T) {
 	}
 }
 
-// stopAt makes host-local stop once it did what it was asked for by a command, until
+// blockAt makes host-local stop once it did what it was asked for by a command, until
 // goOn is called. arrived returns when it has come there.
-func (n *node) stopAt(command string) (arrived, goOn func()) {
+func (n *node) blockAt(command string) (arrived, goOn func()) {
 	n.t.Helper()
 	n.ownBin("cniserver", "bridge", "ptp")
 	pipe := filepath.Join(n.dir, "pipe")
@@ -141,8 +141,8 @@ func (n *node) stopAt(command string) (arrived, goOn func()) {
 	}
 }
 
-// stops is what stopAt needs to stop anything.
-func (n *node) stops() {
+// stops is what blockAt needs to stop anything.
+func (n *node) block() {
 	n.t.Helper()
 	pipe := filepath.Join(n.dir, "pipe")
 	if err := errors.Join(syscall.Mkfifo(pipe, 0o600), syscall.Mkfifo(pipe+".go", 0o600)); err != nil {
@@ -153,10 +153,10 @@ func (n *node) stops() {
 // A plugin that is killed does not stop the ADD that was begun for it.
 func TestPluginIsKilledDuringItsADD(t *testing.T) {
 	n := newNode(t)
-	arrived, goOn := n.stopAt("ADD")
+	arrived, goOn := n.blockAt("ADD")
 	n.restart()
 	n.Make("c")
-	n.stops()
+	n.block()
 	cmd := exec.Command(filepath.Join(n.bin, "cniserver"))
 	cmd.Env = append(os.Environ(), "CNI_COMMAND=ADD", "CNI_CONTAINERID=c", "CNI_IFNAME=eth0", "CNI_NETNS="+cnitest.NetNS("c"), "CNI_PATH="+n.bin)
 	cmd.Stdin = strings.NewReader(n.plugin("one"))
@@ -170,27 +170,27 @@ func TestPluginIsKilledDuringItsADD(t *testing.T) {
 	_ = cmd.Wait() // it was killed
 	goOn()
 	cnitest.Until(t, "the ADD has ended", func() bool {
-		left, err := n.left()
+		left, err := n.intentFiles()
 		return err != nil || len(left) == 0
 	})
 	n.agree(2, "c")
 }
 
 // An ADD whose time is up is undone all the same, at once.
-func TestUndoneWhenItsTimeIsUp(t *testing.T) {
+func TestADDIsUndoneAfterItsTimeLimit(t *testing.T) {
 	n := newNode(t)
-	arrived, goOn := n.stopAt("ADD")
+	arrived, goOn := n.blockAt("ADD")
 	s := n.newServer()
 	n.Make("c")
-	n.stops()
-	ctx, timeIsUp := context.WithCancel(t.Context())
+	n.block()
+	ctx, expire := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { _, err := s.add(ctx, n.request("ADD", "c"), n.delegation()); done <- err }()
 	arrived()
 	if h := n.holding(); len(h.Reserved) != 2 {
 		t.Errorf("the test is of no use: reserved are %v", h.Reserved)
 	}
-	timeIsUp()
+	expire()
 	goOn()
 	if err := <-done; err == nil {
 		t.Error("its time was up, and the ADD succeeds")
@@ -202,7 +202,7 @@ func TestUndoneWhenItsTimeIsUp(t *testing.T) {
 }
 
 // When its time is up nothing of a request is begun any more, but the undoing of an ADD.
-func TestTheTimeIsUp(t *testing.T) {
+func TestTimeLimit(t *testing.T) {
 	n := newNode(t)
 	fails, asked := n.failing()
 	s := n.newServer()
@@ -213,8 +213,8 @@ func TestTheTimeIsUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	lost := n.reserve("one", "10.9.1.200", "lost")
-	ctx, timeIsUp := context.WithCancel(t.Context())
-	timeIsUp()
+	ctx, expire := context.WithCancel(t.Context())
+	expire()
 	for _, row := range []struct {
 		command, id string
 		do          func(context.Context, *request, *delegation) error

@@ -135,7 +135,7 @@ func TestHazard52TheTakeOverEndsBeforeTheRecordIsAsked(t *testing.T) {
 
 // While a request is under way a take-over does not end: a DEL that ends between the
 // list of reservations and the look into the record would be undone in the record.
-func TestTheTakeOverEndsAlone(t *testing.T) {
+func TestTakeOverEndsAlone(t *testing.T) {
 	n := newNode(t)
 	s, since := n.takingOver(`[{"name":"web-a","containerIDs":["a"]}]`)
 	s.gcLock.RLock()
@@ -205,7 +205,7 @@ func TestHazard52AReservationThatCannotBeRead(t *testing.T) {
 }
 
 // Where it can't be noted or known since when a take-over lasts, none begins or ends.
-func TestTakeOverThatCannotBeNoted(t *testing.T) {
+func TestTakeOverFileFails(t *testing.T) {
 	s := newNode(t).newServer()
 	elsewhere := &server{stateDir: filepath.Join(t.TempDir(), "none")}
 	for _, row := range []struct {
@@ -244,14 +244,16 @@ func TestTakeOverThatCannotBeNoted(t *testing.T) {
 	}
 	over, err := unknown.end(t.Context())
 	_, podsErr := unknown.Pods(t.Context())
-	if over || !errors.Is(err, syscall.ENOTDIR) || !errors.Is(podsErr, syscall.ENOTDIR) {
-		t.Errorf("nobody knows whether there is one: it is over: %t, %v; asked: %v", over, err, podsErr)
+	s.takeOver = unknown
+	startErr := s.start(t.Context(), nil)
+	if over || !errors.Is(err, syscall.ENOTDIR) || !errors.Is(podsErr, syscall.ENOTDIR) || !errors.Is(startErr, syscall.ENOTDIR) {
+		t.Errorf("it is unknown whether there is one: over: %t, %v; asked: %v; a start: %v", over, err, podsErr, startErr)
 	}
 }
 
 // At a first start what is young is taken for an attachment, up to the minimum age,
 // and has the age of its youngest reservation.
-func TestHazard52WhatIsYoung(t *testing.T) {
+func TestHazard52YoungReservations(t *testing.T) {
 	n := newNode(t)
 	const margin = 20 * time.Second
 	for ip, r := range map[string]struct {
