@@ -23,7 +23,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
 
-// request is one to this process's server, of a container of the network one.
+// request is a request to a server of this process, for a container in the network one.
 func (n *node) request(command, id string) *request {
 	return &request{
 		Command: command, ContainerID: id, IfName: "eth0", NetNS: cnitest.NetNS(id), Path: n.bin,
@@ -31,7 +31,7 @@ func (n *node) request(command, id string) *request {
 	}
 }
 
-// delegation is what its server makes of the configuration in n.request.
+// delegation is that of the configuration in n.request.
 func (n *node) delegation() *delegation {
 	n.t.Helper()
 	d, err := delegationOf(n.request("", "").Config, n.dataDir())
@@ -41,7 +41,7 @@ func (n *node) delegation() *delegation {
 	return d
 }
 
-// unreadable has reading a file end with an I/O error.
+// unreadable makes reading a file an I/O error.
 func unreadable(t *testing.T, file string) {
 	t.Helper()
 	if err := syscall.Mount("/proc/self/mem", file, "", syscall.MS_BIND, ""); err != nil {
@@ -57,8 +57,8 @@ func unreadable(t *testing.T, file string) {
 	}
 }
 
-// An intent that is damaged may be anybody's: no pass releases anything, no start
-// goes on, no request for its attachment begins, and the error names the file.
+// The attachment of a damaged intent is unknown: a pass releases no address, a start and a
+// request for the attachment fail, and the errors name the file.
 func TestDamagedIntent(t *testing.T) {
 	n := newNode(t)
 	s := n.newServer()
@@ -72,9 +72,9 @@ func TestDamagedIntent(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, row := range []struct{ reason, content string }{
-		{"nothing in it", ""},
-		{"half of it", string(content[:len(content)/2])},
-		{"nobody's", "{}"},
+		{"an empty file", ""},
+		{"truncated", string(content[:len(content)/2])},
+		{"no attachment", "{}"},
 		{"null", "null"},
 		{"another container's", strings.Replace(string(content), `"containerID":"c"`, `"containerID":"d"`, 1)},
 		{"another network's", strings.Replace(string(content), `"network":"one"`, `"network":"two"`, 1)},
@@ -105,8 +105,8 @@ func TestDamagedIntent(t *testing.T) {
 	}
 }
 
-// What a crash left of the writing of an intent is none, nor is one that went after it
-// was listed, as a link to nothing seems to have done.
+// The file of an interrupted write is no intent. Nor is a file that is removed after the
+// directory was read: a dangling link looks the same.
 func TestPartialIntent(t *testing.T) {
 	n := newNode(t)
 	s := n.newServer()
@@ -117,7 +117,7 @@ func TestPartialIntent(t *testing.T) {
 	}
 	lost := cnitest.Reserve(t, n.dataDir(), "one", "10.9.1.7", "lost", time.Second)
 	if err := s.start(t.Context(), nil); err != nil || cnitest.Exists(lost) {
-		t.Errorf("%v; what leaked is there: %t", err, cnitest.Exists(lost))
+		t.Errorf("%v; the leaked reservation exists: %t", err, cnitest.Exists(lost))
 	}
 	if err := s.intents.write(i); err != nil {
 		t.Fatal(err)
@@ -125,7 +125,7 @@ func TestPartialIntent(t *testing.T) {
 	notJSON := *i
 	notJSON.Config = []byte("{")
 	if err := s.intents.write(&notJSON); err == nil {
-		t.Error("what can't be read again is written")
+		t.Error("an intent that can't be read is written")
 	}
 	if all, err := s.intents.all(); err != nil || len(all) != 1 {
 		t.Errorf("%v, %v", all, err)
@@ -134,20 +134,20 @@ func TestPartialIntent(t *testing.T) {
 		t.Fatal(err)
 	}
 	if a, err := s.intents.Pods(t.Context()); err != nil || len(a.Pods) != 2 {
-		t.Errorf("two are under way, and listed are %v, %v", a.Pods, err)
+		t.Errorf("there are two intents, and the pods are %v, %v", a.Pods, err)
 	}
 	if err := s.finish(t.Context(), &intent{request: request{Config: []byte("{}")}}); err == nil {
-		t.Error("an intent of which the delegate is not known is finished")
+		t.Error("an intent without a delegate is finished")
 	}
-	for _, dir := range []string{"/proc", filepath.Join(n.dir, "none")} { // which can't be synced
+	for _, dir := range []string{"/proc", filepath.Join(n.dir, "none")} { // both can't be synced
 		if err := syncDir(dir); err == nil {
 			t.Errorf("%s is synced", dir)
 		}
 	}
 }
 
-// What is done is on the disk before the next step begins: the intent before the
-// delegate starts, the record before the intent goes, and all of it before the answer.
+// Each step is durable before the next one: the intent before the delegate starts, the
+// record before the intent is removed, and all of them before the answer.
 func TestStepsAreDurable(t *testing.T) {
 	n := newNode(t)
 	n.restart()
@@ -163,7 +163,7 @@ func TestStepsAreDurable(t *testing.T) {
 		for _, step := range []struct{ call, on, name string }{
 			{"write(", "<" + intents + "/", "write intent"}, {"fsync(", "<" + intents + "/", "sync intent"},
 			{"rename", `"` + intents + "/", "name intent"}, {"fsync(", "<" + intents + ">", "sync intents"},
-			{"unlink", `"` + intents + "/", "drop intent"},
+			{"unlink", `"` + intents + "/", "remove intent"},
 			{"fsync(", "<" + record + ".tmp>", "sync record"}, {"rename", `"` + record, "name record"},
 			{"fsync(", "<" + n.state() + ">", "sync state"},
 			{"execve(", `"` + n.bin + "/bridge", "delegate"}, {"write(", `"HTTP/1.1 200 OK`, "answer"},
@@ -173,19 +173,19 @@ func TestStepsAreDurable(t *testing.T) {
 			}
 		}
 	}
-	intend := []string{"write intent", "sync intent", "name intent", "sync intents", "delegate"}
-	record1 := []string{"sync record", "name record", "sync state", "drop intent", "sync intents", "answer"}
+	before := []string{"write intent", "sync intent", "name intent", "sync intents", "delegate"}
+	after := []string{"sync record", "name record", "sync state", "remove intent", "sync intents", "answer"}
 	var want []string
 	for range 2 { // ADD, DEL
-		want = append(append(want, intend...), record1...)
+		want = append(append(want, before...), after...)
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s\n%s", diff, trace)
 	}
 }
 
-// A name that may not be on the disk after a power loss is none: an ADD that wrote its
-// intent under it is not begun, and one that dropped it has failed.
+// If the directory of the intents can't be synced, a power loss may undo the change: an ADD
+// fails before its first step, or after its last one.
 func TestHazard25TheDirectoryIsNotSynced(t *testing.T) {
 	n := newNode(t)
 	arrived, goOn := n.blockAt("ADD")
@@ -195,7 +195,7 @@ func TestHazard25TheDirectoryIsNotSynced(t *testing.T) {
 	fault := []string{"-e", "inject=fsync:error=EIO", "-P", filepath.Join(n.state(), "intents")}
 	n.traced(func() {
 		if _, err := n.add(list, "c"); err == nil || !strings.Contains(err.Error(), "writing the intent") {
-			t.Errorf("the intent: %v", err)
+			t.Errorf("writing the intent: %v", err)
 		}
 	}, fault...)
 	n.block()
@@ -205,14 +205,14 @@ func TestHazard25TheDirectoryIsNotSynced(t *testing.T) {
 	n.traced(func() {
 		goOn()
 		if err := <-done; err == nil || !strings.Contains(err.Error(), "input/output error") {
-			t.Errorf("the intent is dropped: %v", err)
+			t.Errorf("removing the intent: %v", err)
 		}
 	}, fault...)
 	n.mustDel(list, "c")
 	n.agree(2)
 }
 
-// traced returns which calls the server did meanwhile, and those that it started.
+// traced returns the system calls of the server and its children during do.
 func (n *node) traced(do func(), flags ...string) string {
 	n.t.Helper()
 	file := filepath.Join(n.dir, "trace")
@@ -226,7 +226,7 @@ func (n *node) traced(do func(), flags ...string) string {
 		n.t.Fatal(err)
 	}
 	lines := bufio.NewScanner(stderr)
-	for said := ""; !strings.Contains(said, " attached"); said = lines.Text() {
+	for line := ""; !strings.Contains(line, " attached"); line = lines.Text() {
 		if !lines.Scan() {
 			n.t.Fatalf("strace did not attach: %v", cmd.Wait())
 		}
@@ -235,9 +235,9 @@ func (n *node) traced(do func(), flags ...string) string {
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {
 		n.t.Fatal(err)
 	}
-	for lines.Scan() { // until it has let go
+	for lines.Scan() { // until it is detached
 	}
-	_ = cmd.Wait() // by the signal
+	_ = cmd.Wait() // the signal is an error
 	trace, err := os.ReadFile(file)
 	if err != nil {
 		n.t.Fatal(err)
@@ -245,8 +245,8 @@ func (n *node) traced(do func(), flags ...string) string {
 	return string(trace)
 }
 
-// The server takes no interface away from its own network namespace, by whatever path
-// a request names that, and wherever its first thread is just now (TestMain).
+// The server removes no interface from its own network namespace, whatever path of it a
+// request has, and whatever namespace its first thread is in (TestMain).
 func TestOwnNetworkNamespace(t *testing.T) {
 	n := newNode(t)
 	link := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "own0"}}
@@ -278,8 +278,8 @@ func TestOwnNetworkNamespace(t *testing.T) {
 	}
 }
 
-// After a boot /run is empty: the server makes the directory of its socket, for root,
-// where plugins look when the configuration does not say.
+// After a boot /run is empty: the server makes the directory of its socket, for root alone.
+// Without a path in its configuration, the plugin uses the default socket.
 func TestFreshRun(t *testing.T) {
 	n := newNode(t)
 	dir := filepath.Dir(defaultSocket)

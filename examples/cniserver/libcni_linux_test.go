@@ -22,7 +22,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
-// libcni drives the plugin as a runtime does, in each version and kind.
+// libcni calls the plugin as a runtime does, with each version and delegate.
 func TestLibcni(t *testing.T) {
 	for _, row := range []struct {
 		reason string
@@ -48,7 +48,7 @@ func TestLibcni(t *testing.T) {
 			}
 			n.agree(row.each, "a", "b")
 			if e := n.recorded()[0]; e.Pod.String() != "shop/web-a" || e.UID != "uid-a" {
-				t.Errorf("%s: recorded is the pod %v, UID %q", row.reason, e.Pod, e.UID)
+				t.Errorf("%s: the recorded pod is %v, UID %q", row.reason, e.Pod, e.UID)
 			}
 			if row.kind.version != "0.3.1" {
 				if err := n.cni.CheckNetworkList(t.Context(), list, n.runtimeConf("a")); err != nil {
@@ -69,33 +69,32 @@ func TestLibcni(t *testing.T) {
 	}
 }
 
-// CHECK says what is wrong: an interface that is gone, a container that nobody
-// added.
+// CHECK fails if the interface is gone, and for a container without an ADD.
 func TestCheck(t *testing.T) {
 	n := newNode(t)
 	n.restart()
 	list := n.list("one", kind{"1.1.0", "bridge", false})
-	for _, id := range []string{"0", "a"} { // of which the second one is looked for
+	for _, id := range []string{"0", "a"} { // a is the second one in the record
 		n.mustAdd(list, id)
 	}
 	if err := n.cni.CheckNetworkList(t.Context(), list, n.runtimeConf("a")); err != nil {
-		t.Errorf("nothing is wrong, and CHECK says %v", err)
+		t.Errorf("CHECK fails: %v", err)
 	}
 	if _, err := unplumb("/run/netns/a", "eth0"); err != nil {
 		t.Fatal(err)
 	}
 	if err := n.cni.CheckNetworkList(t.Context(), list, n.runtimeConf("a")); err == nil {
-		t.Error("the interface is gone, and CHECK sees nothing")
+		t.Error("the interface is gone, and CHECK succeeds")
 	}
 	n.Make("b")
 	var e *types.Error
 	err := n.cni.CheckNetworkList(t.Context(), list, n.runtimeConf("b"))
 	if !errors.As(err, &e) || e.Code != types.ErrUnknownContainer {
-		t.Errorf("nobody added b, and CHECK says %v", err)
+		t.Errorf("CHECK without an ADD: %v", err)
 	}
 }
 
-// An empty pool is said by ADD and by STATUS, and a freed address helps.
+// Without a free address ADD and STATUS fail, until one is released.
 func TestEmptyPool(t *testing.T) {
 	n := newNode(t)
 	n.restart()
@@ -104,8 +103,8 @@ func TestEmptyPool(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	other := n.reserve("three", "10.9.1.3", "x") // another network's, that has the same range
-	ids := []string{"a", "b", "c", "d", "e"}     // .1 is the gateway's
+	other := n.reserve("three", "10.9.1.3", "x") // another network with the same range
+	ids := []string{"a", "b", "c", "d", "e"}     // .1 is the gateway
 	for _, id := range ids {
 		if err := n.cni.GetStatusNetworkList(t.Context(), small); err != nil {
 			t.Fatalf("STATUS before ADD of %s: %v", id, err)
@@ -129,8 +128,8 @@ func TestEmptyPool(t *testing.T) {
 	n.agree(1, "a", "b", "d", "e", "f")
 }
 
-// An ADD that finds no address, and STATUS that sees that there is none, call for a
-// pass, which the loop would do minutes later.
+// An ADD and a STATUS that find no free address trigger a pass, which the loop would do
+// minutes later.
 func TestFullPoolTriggersAPass(t *testing.T) {
 	n := newNode(t)
 	n.restart()
@@ -140,7 +139,7 @@ func TestFullPoolTriggersAPass(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.Make("a")
-	cnitest.Until(t, "the loop has done its first pass, after that of the start", func() bool {
+	cnitest.Until(t, "the loop has done its first pass, after the one of the start", func() bool {
 		return strings.Count(n.log.String(), `msg="Compared reservations with live pods"`) == 2
 	})
 	for what, ask := range map[string]func() error{
@@ -151,26 +150,26 @@ func TestFullPoolTriggersAPass(t *testing.T) {
 		if err := ask(); err == nil {
 			t.Errorf("%s in a full network succeeds", what)
 		}
-		cnitest.Until(t, "the pass that "+what+" calls for has released the leak", func() bool { return !cnitest.Exists(leak) })
+		cnitest.Until(t, "the pass that "+what+" triggers has released the leak", func() bool { return !cnitest.Exists(leak) })
 	}
 	n.agree(1)
 }
 
-// What the server refuses, it refuses before anything was done.
+// The server refuses a request before its first step.
 func TestRefused(t *testing.T) {
 	n := newNode(t)
 	n.restart()
 	n.Make("a")
 	good := string(n.list("one", kind{"1.1.0", "bridge", false}).Bytes)
 	for _, row := range []struct{ reason, old, new, want string }{
-		{"a network that nobody watches", `"name":"one"`, `"name":"three"`, "--network three"},
-		{"a delegate that it can't undo", `"type":"bridge"`, `"type":"macvlan"`, "bridge and ptp"},
-		{"an IPAM plugin that it does not know", `"type":"host-local"`, `"type":"dhcp"`, "host-local"},
-		{"a data dir that it does not watch", n.dataDir(), n.dir + "/other", "dataDir"},
-		{"rules that a DEL may not find", `"isGateway":true`, `"ipMasq":true`, "ipMasq"},
+		{"a network that is not served", `"name":"one"`, `"name":"three"`, "--network three"},
+		{"an unsupported delegate", `"type":"bridge"`, `"type":"macvlan"`, "bridge and ptp"},
+		{"an unsupported IPAM plugin", `"type":"host-local"`, `"type":"dhcp"`, "host-local"},
+		{"another data directory", n.dataDir(), n.dir + "/other", "dataDir"},
+		{"rules that a DEL could not remove", `"isGateway":true`, `"ipMasq":true`, "ipMasq"},
 		{"no delegate", `"delegate"`, `"delegates"`, "delegate"},
-		{"a delegate that is none", `"type":"bridge"`, `"type":7`, `reading the "delegate"`},
-		{"no data dir, so that it is host-local's own", fmt.Sprintf(`"dataDir":%q,`, n.dataDir()), "", hostlocal.DefaultDataDir},
+		{"a delegate of the wrong type", `"type":"bridge"`, `"type":7`, `reading the "delegate"`},
+		{"no data directory, so that it is the default of host-local", fmt.Sprintf(`"dataDir":%q,`, n.dataDir()), "", hostlocal.DefaultDataDir},
 	} {
 		bad, err := libcni.NetworkConfFromBytes([]byte(strings.ReplaceAll(good, row.old, row.new)))
 		if err != nil {
@@ -182,33 +181,33 @@ func TestRefused(t *testing.T) {
 	}
 	r := &request{Command: "ADD", ContainerID: "../a", IfName: "eth0", Path: n.bin, Config: []byte(n.plugin("one"))}
 	if _, err := send(n.socket(), r); err == nil || !strings.Contains(err.Error(), "containerID") {
-		t.Errorf("an ID that no runtime has: %v", err)
+		t.Errorf("an invalid container ID: %v", err)
 	}
 	r = &request{Command: "X", ContainerID: "a", IfName: "eth0", Path: n.bin, Config: []byte(n.plugin("one"))}
 	if _, err := send(n.socket(), r); err == nil || !strings.Contains(err.Error(), "CNI_COMMAND") {
-		t.Errorf("a command that CNI does not have: %v", err)
+		t.Errorf("an unknown command: %v", err)
 	}
 	r = &request{Command: "DEL", ContainerID: "a", IfName: "a/b", Path: n.bin, Config: []byte(n.plugin("one"))}
 	if _, err := send(n.socket(), r); err == nil || !strings.Contains(err.Error(), "interface name") {
-		t.Errorf("a name that no interface has: %v", err)
+		t.Errorf("an invalid interface name: %v", err)
 	}
 	r = &request{Command: "ADD", ContainerID: "a", IfName: "eth0", Path: n.bin, Args: strings.Repeat("x", maxRequest), Config: []byte("{}")}
 	if _, err := send(n.socket(), r); err == nil || !strings.Contains(err.Error(), "too large") {
-		t.Errorf("a request of over a megabyte: %v", err)
+		t.Errorf("a request that is too large: %v", err)
 	}
 	n.agree(1)
 	if info, err := os.Stat(n.socket()); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("the socket is for others too: %v, %v", info.Mode(), err)
+		t.Errorf("the mode of the socket is %v, %v", info.Mode(), err)
 	}
 }
 
-// plugin is the configuration that the plugin gets of a network.
+// plugin is the configuration of a network in the form in which the plugin gets it.
 func (n *node) plugin(name string) string {
 	inner := string(n.list(name, dual).Plugins[0].Bytes)
 	return strings.Replace(inner, "{", fmt.Sprintf(`{"cniVersion":"1.1.0","name":%q,`, name), 1)
 }
 
-// Two requests for one container come one after the other, in whatever order.
+// Requests for one container run one at a time, in any order.
 func TestOneRequestAtATimePerContainer(t *testing.T) {
 	n := newNode(t)
 	n.restart()
@@ -232,7 +231,7 @@ func TestOneRequestAtATimePerContainer(t *testing.T) {
 	n.agree(2)
 }
 
-// gcNow is a GC that says which containers are valid.
+// gcNow does a GC with a list of valid containers.
 func (n *node) gcNow(list *libcni.NetworkConfigList, ids ...string) error {
 	args := &libcni.GCArgs{ValidAttachments: []types.GCAttachment{}}
 	for _, id := range ids {
@@ -241,8 +240,8 @@ func (n *node) gcNow(list *libcni.NetworkConfigList, ids ...string) error {
 	return n.cni.GCNetworkList(n.t.Context(), list, args)
 }
 
-// forget makes libcni forget its attachments, so that a GC is the plugin's work
-// and not a DEL of libcni's.
+// removeCache removes libcni's cache of attachments: with it, libcni does a DEL for each
+// invalid one before the plugin's GC.
 func (n *node) removeCache() {
 	n.t.Helper()
 	if err := os.RemoveAll(filepath.Join(n.dir, "cache")); err != nil {
@@ -250,9 +249,9 @@ func (n *node) removeCache() {
 	}
 }
 
-// GC detaches what is not valid any more, of its network and no other.
+// GC detaches the attachments that are no longer valid, in its network and no other.
 func TestGC(t *testing.T) {
-	for _, cached := range []string{"libcni remembers", "libcni forgot"} {
+	for _, cached := range []string{"with libcni's cache", "without it"} {
 		t.Run(cached, func(t *testing.T) {
 			n := newNode(t)
 			n.restart()
@@ -261,7 +260,7 @@ func TestGC(t *testing.T) {
 				n.mustAdd(one, id)
 			}
 			n.mustAdd(two, "d")
-			if cached == "libcni forgot" {
+			if cached == "without it" {
 				n.removeCache()
 			}
 			off, err := libcni.NetworkConfFromBytes(bytes.Replace(one.Bytes, []byte("{"), []byte(`{"disableGC":true,`), 1))
@@ -288,7 +287,7 @@ func TestGC(t *testing.T) {
 	}
 }
 
-// A GC without the list is an error, and releases nothing.
+// A GC without a list of valid attachments is an error, and releases no address.
 func TestHazard27GCWithoutTheList(t *testing.T) {
 	n := newNode(t)
 	n.restart()
@@ -296,12 +295,12 @@ func TestHazard27GCWithoutTheList(t *testing.T) {
 	n.mustAdd(list, "a")
 	n.removeCache()
 	if err := n.cni.GCNetworkList(t.Context(), list, nil); err == nil {
-		t.Error("a GC that does not say what is valid is no error")
+		t.Error("a GC without a list succeeds")
 	}
 	n.agree(2, "a")
 }
 
-// cnitool is a runtime too. Its GC takes nothing for valid, and does not say so.
+// cnitool is a runtime, too. Its GC has no list of valid attachments.
 func TestCnitool(t *testing.T) {
 	n := newNode(t)
 	n.restart()
@@ -333,8 +332,7 @@ func TestCnitool(t *testing.T) {
 	if got := n.holding(); len(got.Reserved) != 1 || len(got.Configured) != 1 {
 		t.Errorf("after cnitool add: %v", got)
 	}
-	// libcni deletes what it attached, and then asks the plugin without saying what
-	// is valid (hazard 27).
+	// libcni does a DEL for its attachments, and then a GC without a list (hazard 27).
 	if err := tool("gc"); err == nil || !strings.Contains(err.Error(), "cni.dev/valid-attachments") {
 		t.Errorf("cnitool gc: %v", err)
 	}

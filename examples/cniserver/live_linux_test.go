@@ -19,13 +19,13 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/checkpoint"
 )
 
-// reserve makes a reservation as host-local does, of which nobody was told.
+// reserve makes an unrecorded reservation, as host-local does.
 func (n *node) reserve(network, ip, id string) (file string) {
 	n.t.Helper()
 	return cnitest.Reserve(n.t, n.dataDir(), network, ip, id, 0)
 }
 
-// An asked source does something once it has answered.
+// afterAnswer is a source that calls then after each answer.
 type afterAnswer struct {
 	podsource.Source
 	then func()
@@ -43,9 +43,9 @@ func (a afterAnswer) Rank() podsource.Rank {
 	return podsource.RankPods
 }
 
-// An ADD ends between the two questions of a pass: its record is written, and
-// then its intent goes. In whatever order the sources are united, one of them
-// names the container, and age protects nothing here.
+// An ADD ends between a pass's questions to the intents and to the record: it is recorded,
+// and its intent is removed. In any order of the union, one of the two has the container. Its
+// age does not protect it here.
 func TestHazard58AnADDEndsBetweenTwoQuestions(t *testing.T) {
 	for _, row := range []struct {
 		reason string
@@ -54,18 +54,18 @@ func TestHazard58AnADDEndsBetweenTwoQuestions(t *testing.T) {
 		{"as the server has it", func(s *server, end func()) podsource.Source {
 			return podsource.Union(afterAnswer{s.record, end}, afterAnswer{s.intents, end})
 		}},
-		{"the other way round", func(s *server, end func()) podsource.Source {
+		{"in the other order", func(s *server, end func()) podsource.Source {
 			return podsource.Union(afterAnswer{s.intents, end}, afterAnswer{s.record, end})
 		}},
 	} {
 		n := newNode(t)
 		s := n.newServer()
 		file := n.reserve("one", "10.9.1.7", "c")
-		doing := &intent{request: request{ContainerID: "c", IfName: "eth0"}, Network: "one"}
-		if err := s.intents.write(doing); err != nil {
+		unfinished := &intent{request: request{ContainerID: "c", IfName: "eth0"}, Network: "one"}
+		if err := s.intents.write(unfinished); err != nil {
 			t.Fatal(err)
 		}
-		key := doing.key("one")
+		key := unfinished.key("one")
 		end := sync.OnceFunc(func() {
 			e := checkpoint.Entry{Key: key, IPs: []netip.Addr{netip.MustParseAddr("10.9.1.7")}}
 			if err := errors.Join(s.record.Add(e), s.intents.remove(key)); err != nil {
@@ -81,12 +81,12 @@ func TestHazard58AnADDEndsBetweenTwoQuestions(t *testing.T) {
 			t.Errorf("%s: the live container lost its address, or the pass failed: %v, %+v", row.reason, err, report.Counts())
 		}
 		if left, err := s.intents.all(); err != nil || len(left) > 0 {
-			t.Errorf("%s: the test is of no use: the ADD did not end: %v, %v", row.reason, left, err)
+			t.Errorf("%s: the ADD did not end: %v, %v", row.reason, left, err)
 		}
 	}
 }
 
-// serving is what the flags of a server of this process would say.
+// serveOptions are those of a server of this process.
 func (n *node) serveOptions() *serveOptions {
 	n.t.Helper()
 	o := &serveOptions{stateDir: n.state(), dataDir: n.dataDir(), networks: []string{"one", "two"}, timeout: time.Hour}
@@ -96,7 +96,7 @@ func (n *node) serveOptions() *serveOptions {
 	return o
 }
 
-// newServer is a server of this process, with an empty record.
+// newServer returns a server of this process, with an empty record.
 func (n *node) newServer() *server {
 	n.t.Helper()
 	s, err := n.serveOptions().newServer()
@@ -110,7 +110,7 @@ func (n *node) newServer() *server {
 	return s
 }
 
-// A GC releases at once what nobody recorded, in its own network and in no other.
+// A GC releases unrecorded addresses at once, in its own network and in no other.
 func TestHazard74GCOfOneNetwork(t *testing.T) {
 	n := newNode(t)
 	n.restart()
@@ -119,12 +119,12 @@ func TestHazard74GCOfOneNetwork(t *testing.T) {
 	n.mustAdd(two, "b")
 	n.removeCache()
 	here, there, unserved := n.reserve("one", "10.9.1.200", "lost"), n.reserve("two", "10.9.2.200", "gone"), n.reserve("three", "10.9.3.200", "c")
-	valid := n.reserve("one", "10.9.1.201", "valid") // the runtime knows it, and the record does not
+	valid := n.reserve("one", "10.9.1.201", "valid") // in the list of the GC, and not in the record
 	if err := n.gcNow(one, "a", "valid"); err != nil {
 		t.Fatal(err)
 	}
 	if !cnitest.Exists(valid) {
-		t.Error("what the request calls valid has lost its address")
+		t.Error("a valid container lost its address")
 	}
 	if err := os.Remove(valid); err != nil {
 		t.Fatal(err)
@@ -145,8 +145,8 @@ func TestHazard74GCOfOneNetwork(t *testing.T) {
 	n.agree(2, "a", "b")
 }
 
-// The runtime made its list before an ADD ended, and sends it then: what was
-// attached a moment ago stays.
+// The runtime made its list before an ADD ended, and sends it after that: young attachments
+// stay.
 func TestGCWithAnOldList(t *testing.T) {
 	n := newNode(t)
 	if !n.start("", "--gc-min-age", "1h") {
@@ -161,22 +161,22 @@ func TestGCWithAnOldList(t *testing.T) {
 	n.agree(2, "a")
 }
 
-// At its start the server releases what nobody recorded in the networks that it
-// serves, however young it is, and nothing in others. Of what was reserved while no
-// server held the record it does not know (hazard 51).
+// At its start the server releases unrecorded addresses in the served networks, however
+// young, and none in other networks. Addresses that were reserved while no server ran are
+// kept, since it does not know about them (hazard 51).
 func TestStartReleases(t *testing.T) {
 	n := newNode(t)
-	unserved := n.reserve("three", "10.9.3.200", "c") // no reason not to write the first record either
+	unserved := n.reserve("three", "10.9.3.200", "c") // which does not prevent the first record
 	n.restart()
 	lost := n.reserve("two", "10.9.2.200", "lost")
-	cnitest.DateBack(t, lost, time.Minute) // by more than a file's timestamp may be wrong
+	cnitest.DateBack(t, lost, time.Minute) // by more than the granularity of a file's timestamp
 	cnitest.DateBack(t, unserved, time.Minute)
 	n.mustAdd(n.list("one", dual), "a")
 	n.kill()
 	meanwhile := n.reserve("two", "10.9.2.201", "meanwhile")
 	n.restart()
 	if cnitest.Exists(lost) || !cnitest.Exists(unserved) || !cnitest.Exists(meanwhile) {
-		t.Errorf("reserved in a network that is served: %t, while nobody served it: %t, in one that is not: %t",
+		t.Errorf("reserved in a served network: %t, there while no server ran: %t, in another network: %t",
 			cnitest.Exists(lost), cnitest.Exists(meanwhile), cnitest.Exists(unserved))
 	}
 	if err := os.Remove(meanwhile); err != nil {
@@ -191,8 +191,8 @@ func TestStartReleases(t *testing.T) {
 	n.agree(2, "a")
 }
 
-// At the first start of all, nothing that is young is released: another server
-// may be in the middle of an ADD.
+// The first start releases no young reservation, since an ADD of another server may be in
+// flight.
 func TestFirstStartKeepsYoungReservations(t *testing.T) {
 	n := newNode(t)
 	n.restart()
@@ -207,21 +207,21 @@ func TestFirstStartKeepsYoungReservations(t *testing.T) {
 		t.Fatal(err)
 	}
 	empty := n.reserve("one", "10.9.1.200", "")
-	cnitest.DateBack(t, empty, time.Minute) // the record is kept since
+	cnitest.DateBack(t, empty, time.Minute) // by more than the granularity of a file's timestamp
 	if !n.start("", "--existing", "file:"+runtime) {
 		t.Fatal("the server does not start")
 	}
 	if !cnitest.Exists(empty) {
-		t.Error("a file that a plugin of another server may be about to fill is gone")
+		t.Error("an empty file, which a plugin of another server may be writing, is gone")
 	}
 	n.restart()
 	if !cnitest.Exists(empty) {
-		t.Error("the next start, a moment later, is no safer, and the file is gone")
+		t.Error("the second start, during the take-over, removed the empty file")
 	}
 	cnitest.DateBack(t, filepath.Join(n.state(), "taking-over"), gc.DefaultMinAge)
 	n.restart()
 	if cnitest.Exists(empty) {
-		t.Error("the take-over is over, and the server still keeps it")
+		t.Error("after the take-over the empty file is still there")
 	}
 	n.agree(2, "a")
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/cnitest"
 )
 
-// TestMain runs the tests in namespaces of their own. The server is this test's own
-// program, so that it is built as the test is; what runtimes call is built apart.
+// TestMain runs the tests in namespaces of their own. The server is the program of the
+// tests, so it has the race detector if they have it. The plugin is built separately.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "serve" {
 		main()
@@ -22,8 +22,8 @@ func TestMain(m *testing.M) {
 		"cniserver": ".", "bridge": cnitest.Plugins + "main/bridge", "ptp": cnitest.Plugins + "main/ptp",
 		"host-local": cnitest.Plugins + "ipam/host-local", "cnitool": cnitest.CNI + "cnitool",
 	}, nil, func() error {
-		// The first thread is in another network namespace, as it may be at any moment
-		// in which a server works in a container's. The tests have threads of their own.
+		// The first thread is in another network namespace, as it may be whenever a
+		// server works in that of a container. The tests run in other threads.
 		runtime.LockOSThread()
 		return syscall.Unshare(syscall.CLONE_NEWNET)
 	}))

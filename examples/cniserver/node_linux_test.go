@@ -26,8 +26,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/checkpoint"
 )
 
-// A node is a data dir, a server that may be killed, and a runtime, which is
-// libcni.
+// A node is a data directory, a server that may be killed, and libcni as a runtime.
 type node struct {
 	*cnitest.Containers
 	t      testing.TB
@@ -54,7 +53,7 @@ func newNode(t testing.TB) *node {
 	return n
 }
 
-// runtime makes libcni look for plugins where the node has them.
+// runtime makes libcni use the plugin directory of the node.
 func (n *node) runtime() {
 	n.cni = cnitest.Runtime(n.bin, filepath.Join(n.dir, "cache"), os.Stderr)
 }
@@ -66,15 +65,13 @@ func (n *node) recordFile() string {
 	return filepath.Join(n.state(), "attachments.json")
 }
 
-// start starts the server and waits until it listens. With a failpoint it may
-// die before, and start reports whether it lives.
+// start starts the server, waits until it listens or ends, and reports whether it listens.
 func (n *node) start(failpoint string, flags ...string) bool {
 	n.t.Helper()
 	return n.startAndWait(failpoint, func() {}, flags...)
 }
 
-// startAndWait is start, and calls waits when the server says that it has to
-// wait for others.
+// startAndWait is start, and calls waits when the server logs that it waits for others.
 func (n *node) startAndWait(failpoint string, waits func(), flags ...string) bool {
 	n.t.Helper()
 	args := append([]string{
@@ -82,7 +79,7 @@ func (n *node) startAndWait(failpoint string, waits func(), flags ...string) boo
 		"--data-dir", n.dataDir(), "--gc-min-age", "0", "-v", "4",
 	}, flags...)
 	n.server = exec.Command("/proc/self/exe", args...)
-	// The race detector would let each of them that ends well wait for a second.
+	// Without the option, the race detector lets each server wait for a second at its end.
 	n.server.Env = append(os.Environ(), "CNISERVER_FAILPOINT="+failpoint, "GORACE=atexit_sleep_ms=0")
 	stderr, err := n.server.StderrPipe()
 	if err != nil {
@@ -107,7 +104,7 @@ func (n *node) startAndWait(failpoint string, waits func(), flags ...string) boo
 				waits()
 			}
 		}
-		_ = server.Wait() // killed, as a rule
+		_ = server.Wait() // usually killed
 	}()
 	select {
 	case <-serving:
@@ -120,12 +117,12 @@ func (n *node) startAndWait(failpoint string, waits func(), flags ...string) boo
 	}
 }
 
-// kill is kill -9, and waits for the end. What the server started may go on.
+// kill does kill -9, and waits for the end of the server. Its children may go on.
 func (n *node) kill() {
 	if n.server == nil {
 		return
 	}
-	_ = n.server.Process.Kill() // it may have died at a failpoint
+	_ = n.server.Process.Kill() // it may have ended at a failpoint
 	<-n.gone
 	n.server = nil
 }
@@ -138,18 +135,18 @@ func (n *node) restart() {
 	}
 }
 
-// died waits for a server that is to die at a failpoint.
+// died waits for the end of a server at a failpoint.
 func (n *node) died() {
 	n.t.Helper()
 	select {
 	case <-n.gone:
 		n.server = nil
 	case <-time.After(time.Minute):
-		n.t.Fatal("the server lives on")
+		n.t.Fatal("the server goes on")
 	}
 }
 
-// A kind is how a network is built.
+// A kind is the version, the delegate and the address families of a network.
 type kind struct {
 	version, plugin string
 	dual            bool
@@ -211,8 +208,8 @@ func (n *node) mustDel(list *libcni.NetworkConfigList, id string) {
 	}
 }
 
-// holding is who holds which addresses, as "container address" lines, in the
-// view of the disk, of the record and of the kernel.
+// holding are the addresses of the containers, as lines "container address", according to
+// host-local's files, the record and the kernel.
 type holding struct{ Reserved, Recorded, Configured []string }
 
 func (n *node) holding() holding {
@@ -241,7 +238,7 @@ func (n *node) holding() holding {
 	return h
 }
 
-// recorded reads the record's file, as a person would.
+// recorded reads the entries from the record's file.
 func (n *node) recorded() []checkpoint.Entry {
 	n.t.Helper()
 	content, err := os.ReadFile(n.recordFile())
@@ -257,16 +254,17 @@ func (n *node) recorded() []checkpoint.Entry {
 	return file.Record.Attachments
 }
 
-// agree fails unless disk, record and kernel hold the same, and it is what these
-// containers should have: each the given number of addresses, and no other any.
+// agree checks that disk, record and kernel have the same addresses, that each of these
+// containers has the given number of them and no other container has any, and that there is no
+// intent.
 func (n *node) agree(each int, ids ...string) {
 	n.t.Helper()
 	h := n.holding()
 	if diff := cmp.Diff(h.Reserved, h.Recorded); diff != "" {
-		n.t.Errorf("what is reserved (-) is not what is recorded (+):\n%s", diff)
+		n.t.Errorf("reserved (-) and recorded (+) differ:\n%s", diff)
 	}
 	if diff := cmp.Diff(h.Reserved, h.Configured); diff != "" {
-		n.t.Errorf("what is reserved (-) is not what namespaces have (+):\n%s", diff)
+		n.t.Errorf("reserved (-) and configured (+) differ:\n%s", diff)
 	}
 	got := map[string]int{}
 	for _, line := range h.Reserved {
@@ -285,7 +283,7 @@ func (n *node) agree(each int, ids ...string) {
 	}
 }
 
-// left are the files of intents.
+// intentFiles are the files of the intents.
 func (n *node) intentFiles() ([]string, error) {
 	return filepath.Glob(filepath.Join(n.state(), "intents", "*.json"))
 }

@@ -29,10 +29,9 @@ var (
 	pairSeed = flag.Uint64("pairs.seed", 0, "seed of TestPairsWithKills; 0 is a random one")
 )
 
-// TestPairsWithKills adds and deletes containers from several workers while
-// server and plugins are killed at random moments, however quick or slow the node
-// is. A runtime repeats what failed. At the end no address is lost, and none was ever
-// held twice.
+// TestPairsWithKills adds and deletes containers from several workers while server and
+// plugins are killed at random moments. A runtime repeats failed requests. At the end no
+// address is leaked, and no address was ever given to two containers at once.
 func TestPairsWithKills(t *testing.T) {
 	seed := *pairSeed
 	if seed == 0 {
@@ -73,27 +72,27 @@ func TestPairsWithKills(t *testing.T) {
 		}
 	}
 	if !t.Failed() && (p.servers == 0 || p.plugins.Load() == 0) {
-		t.Error("nobody was killed")
+		t.Error("the server or no plugin was killed")
 	}
 }
 
-// A crowd is a node with many containers, and who holds what at the moment.
+// stress is a node with many containers, and their current addresses.
 type stress struct {
 	*node
 	mu   sync.Mutex // guards held
 	held map[netip.Addr]string
 	down sync.Mutex // held while the server is being replaced
 
-	// kills has the server killed, after a while.
+	// kills requests a kill of the server after a time.
 	kills chan time.Duration
 
 	pairs, adds, dels, plugins, twice atomic.Int64
 	servers                           int
 }
 
-// pair is an ADD and a DEL of one container, each until it succeeds. As a
-// runtime does, it begins a container's second ADD with a DEL, or goes on at
-// once. A worker's first one surely has server and plugin killed.
+// pair is an ADD and a DEL of one container, each repeated until it succeeds. Before an ADD is
+// repeated, there may be a DEL, as runtimes do. During the first pair of a worker, server and
+// plugin are always killed.
 func (p *stress) pair(rng *rand.Rand, id, space string, first bool) {
 	if first || rng.IntN(8) == 0 {
 		p.kills <- time.Duration(rng.IntN(60)) * time.Millisecond
@@ -124,7 +123,7 @@ func (p *stress) delete(rng *rand.Rand, id, space string) {
 	}
 }
 
-// hold notes whose the addresses of an ADD's result are.
+// hold notes the container of the addresses of an ADD.
 func (p *stress) hold(id string, result []byte) (ips []netip.Addr) {
 	parsed, err := types100.NewResult(result)
 	if err != nil {
@@ -150,7 +149,7 @@ func (p *stress) hold(id string, result []byte) (ips []netip.Addr) {
 	return ips
 }
 
-// release notes that a DEL is about to begin.
+// release notes that the addresses may be released from now on, by a DEL.
 func (p *stress) release(ips []netip.Addr) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -159,7 +158,7 @@ func (p *stress) release(ips []netip.Addr) {
 	}
 }
 
-// call runs the plugin, and kills it now and then, or before it was told what to do.
+// call runs the plugin, and sometimes kills it: with atOnce before it has its configuration.
 func (p *stress) call(rng *rand.Rand, verb, id, space string, atOnce bool) ([]byte, error) {
 	cmd := exec.Command(filepath.Join(p.bin, "cniserver"))
 	cmd.Env = append(os.Environ(), "CNI_COMMAND="+verb, "CNI_CONTAINERID="+id, "CNI_IFNAME=eth0",
@@ -173,8 +172,8 @@ func (p *stress) call(rng *rand.Rand, verb, id, space string, atOnce bool) ([]by
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	if atOnce { // it reads its configuration to the end, which does not come
-		_ = cmd.Process.Kill() // Wait tells
+	if atOnce { // it still reads its configuration
+		_ = cmd.Process.Kill() // Wait returns the error
 	} else if rng.IntN(20) == 0 {
 		kill := time.AfterFunc(time.Duration(rng.IntN(60))*time.Millisecond, func() { _ = cmd.Process.Kill() }) // it may have ended
 		defer kill.Stop()
@@ -188,13 +187,13 @@ func (p *stress) call(rng *rand.Rand, verb, id, space string, atOnce bool) ([]by
 		p.plugins.Add(1)
 	}
 	if err != nil {
-		p.down.Lock()   // to ask again is of use when the server is back
-		p.down.Unlock() //nolint:staticcheck // waiting is all
+		p.down.Lock()   // waits until the server is back
+		p.down.Unlock() //nolint:staticcheck // nothing to do in between
 	}
 	return out.Bytes(), err
 }
 
-// killOnRequest kills and starts the server until all is done.
+// killOnRequest kills and restarts the server as requested, until the workers have ended.
 func (p *stress) killOnRequest(done <-chan struct{}) {
 	for {
 		select {

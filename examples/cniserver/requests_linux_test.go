@@ -21,7 +21,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/cnitest"
 )
 
-// waiting reports whether a goroutine waits in serialize for a lock, by its stack.
+// waiting reports whether a goroutine waits for a lock in serialize, according to its stack.
 func waiting(lock string) bool {
 	stacks := make([]byte, 1<<20)
 	for g := range strings.SplitSeq(string(stacks[:runtime.Stack(stacks, true)]), "\n\n") {
@@ -33,11 +33,11 @@ func waiting(lock string) bool {
 	return false
 }
 
-// A turn is a request that has to wait for its turn.
+// A conflict is a request that has to wait for another one.
 type conflict struct {
 	reason string
 	r      request
-	lock   string // for which it has to wait
+	lock   string // that it waits for
 	before func(s *server) (done func())
 }
 
@@ -65,8 +65,8 @@ func conflicts() []conflict {
 	}
 }
 
-// The time limit of a request begins with its turn, however long it waited, and one
-// whose plugin has ended meanwhile is not begun.
+// The time limit of a request begins after its wait for other requests. If its plugin ends
+// during the wait, the request is not begun.
 func TestConflictingRequestsWait(t *testing.T) {
 	for _, row := range conflicts() {
 		s := newNode(t).newServer()
@@ -88,7 +88,7 @@ func TestConflictingRequestsWait(t *testing.T) {
 		due := time.Now().Add(s.timeout)
 		ended()
 		if err := <-done; err != nil || deadline.Before(due) {
-			t.Errorf("%s: %v; its time is up %v too early", row.reason, err, due.Sub(deadline))
+			t.Errorf("%s: %v; its time limit is %v too early", row.reason, err, due.Sub(deadline))
 		}
 		// The plugin ends while its request waits.
 		ended = row.before(s)
@@ -105,8 +105,8 @@ func TestConflictingRequestsWait(t *testing.T) {
 	}
 }
 
-// STATUS waits for nobody: runtimes ask for it all the time, and call a node not
-// ready that does not answer.
+// STATUS does not wait for other requests: runtimes send it all the time, and if there is no
+// answer, the node is not ready.
 func TestStatusDoesNotWait(t *testing.T) {
 	s := newNode(t).newServer()
 	s.gcLock.Lock()
@@ -117,8 +117,8 @@ func TestStatusDoesNotWait(t *testing.T) {
 	}
 }
 
-// blockAt makes host-local stop once it did what it was asked for by a command, until
-// goOn is called. arrived returns when it has come there.
+// blockAt replaces host-local by one that, after n.block and after its work for a command,
+// waits for goOn. arrived waits until it is there.
 func (n *node) blockAt(command string) (arrived, goOn func()) {
 	n.t.Helper()
 	n.ownBin("cniserver", "bridge", "ptp")
@@ -134,14 +134,14 @@ func (n *node) blockAt(command string) (arrived, goOn func()) {
 			n.t.Fatal(err)
 		}
 	}
-	return arrived, func() { // also called by the goroutine that reads the server's log
-		if err := errors.Join(os.Remove(pipe), os.WriteFile(pipe+".go", nil, 0)); err != nil { // later ones need not wait
+	return arrived, func() { // may be called by the goroutine that reads the server's log
+		if err := errors.Join(os.Remove(pipe), os.WriteFile(pipe+".go", nil, 0)); err != nil { // later calls don't wait
 			n.t.Error(err)
 		}
 	}
 }
 
-// stops is what blockAt needs to stop anything.
+// block makes the host-local of blockAt wait from now on.
 func (n *node) block() {
 	n.t.Helper()
 	pipe := filepath.Join(n.dir, "pipe")
@@ -150,7 +150,7 @@ func (n *node) block() {
 	}
 }
 
-// A plugin that is killed does not stop the ADD that was begun for it.
+// If a plugin is killed during its ADD, the server completes the ADD.
 func TestPluginIsKilledDuringItsADD(t *testing.T) {
 	n := newNode(t)
 	arrived, goOn := n.blockAt("ADD")
@@ -176,7 +176,7 @@ func TestPluginIsKilledDuringItsADD(t *testing.T) {
 	n.agree(2, "c")
 }
 
-// An ADD whose time is up is undone all the same, at once.
+// An ADD is undone at once also if its time limit is over.
 func TestADDIsUndoneAfterItsTimeLimit(t *testing.T) {
 	n := newNode(t)
 	arrived, goOn := n.blockAt("ADD")
@@ -188,12 +188,12 @@ func TestADDIsUndoneAfterItsTimeLimit(t *testing.T) {
 	go func() { _, err := s.add(ctx, n.request("ADD", "c"), n.delegation()); done <- err }()
 	arrived()
 	if h := n.holding(); len(h.Reserved) != 2 {
-		t.Errorf("the test is of no use: reserved are %v", h.Reserved)
+		t.Errorf("nothing to undo: reserved are %v", h.Reserved)
 	}
 	expire()
 	goOn()
 	if err := <-done; err == nil {
-		t.Error("its time was up, and the ADD succeeds")
+		t.Error("the ADD succeeds after its time limit")
 	}
 	if diff := cmp.Diff(holding{}, n.holding()); diff != "" {
 		t.Errorf("left (+):\n%s", diff)
@@ -201,7 +201,7 @@ func TestADDIsUndoneAfterItsTimeLimit(t *testing.T) {
 	n.agree(2)
 }
 
-// When its time is up nothing of a request is begun any more, but the undoing of an ADD.
+// After its time limit a request begins no further step; only an ADD is undone.
 func TestTimeLimit(t *testing.T) {
 	n := newNode(t)
 	fails, asked := n.failing()
@@ -225,7 +225,7 @@ func TestTimeLimit(t *testing.T) {
 		{"STATUS", "", s.status, ""},
 		{"GC", "", s.gc, ""},
 		{"DEL", "a", s.del, ""},
-		{"ADD", "a", func(ctx context.Context, r *request, d *delegation) error { _, err := s.add(ctx, r, d); return err }, ""}, // ends the DEL first
+		{"ADD", "a", func(ctx context.Context, r *request, d *delegation) error { _, err := s.add(ctx, r, d); return err }, ""}, // it has to finish the DEL first
 	} {
 		cnitest.Write(t, asked, "", 0)
 		if err := row.do(ctx, n.request(row.command, row.id), n.delegation()); err == nil || !strings.Contains(err.Error(), context.Canceled.Error()) {
@@ -235,10 +235,10 @@ func TestTimeLimit(t *testing.T) {
 			t.Errorf("%s: the delegate is asked for %q, %v; want %q", row.command, got, err, row.asks)
 		}
 		if !cnitest.Exists(lost) || len(s.record.Entries()) != 1 {
-			t.Errorf("%s: a leak is there: %t, recorded are %v", row.command, cnitest.Exists(lost), s.record.Entries())
+			t.Errorf("%s: the leaked reservation exists: %t, recorded are %v", row.command, cnitest.Exists(lost), s.record.Entries())
 		}
 	}
-	// The undoing has a limit of its own.
+	// Undoing has a time limit of its own.
 	s.timeout = 1
 	cnitest.Write(t, fails, "ADD", 0)
 	if _, err := s.add(t.Context(), n.request("ADD", "c"), n.delegation()); err == nil || !strings.Contains(err.Error(), context.DeadlineExceeded.Error()) {

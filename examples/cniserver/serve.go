@@ -197,7 +197,7 @@ func (s *server) listen(ctx context.Context, socket string) error {
 	}
 	// The record is locked, so this is not the socket of another server.
 	if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+		return fmt.Errorf("removing the old socket: %w", err)
 	}
 	var l net.Listener
 	var err error

@@ -139,7 +139,11 @@ func TestServerThatCannotStart(t *testing.T) {
 		{"a signal ends the wait for the lock", ended, func(o *serveOptions) { o.stateDir = locked }, context.Canceled.Error()},
 		{"a network's name is invalid", t.Context(), func(o *serveOptions) { o.networks = []string{"one", "../two"} }, "../two"},
 		{"the time limit of its start is over", t.Context(), func(o *serveOptions) { o.timeout = 1 }, context.DeadlineExceeded.Error()},
-		{"its socket can't be made", t.Context(), func(*serveOptions) {}, "making the socket's directory"},
+		{"the directory of its socket can't be made", t.Context(), func(*serveOptions) {}, "making the socket's directory"},
+		{"a directory is in the place of its socket", t.Context(), func(o *serveOptions) { o.socket = n.dir }, "removing the old socket"},
+		{"the path of its socket is too long", t.Context(), func(o *serveOptions) {
+			o.socket = filepath.Join(n.dir, strings.Repeat("x", 120))
+		}, "listen unix"},
 	} {
 		o := n.serveOptions()
 		o.stateDir = filepath.Join(t.TempDir(), "state")

@@ -149,6 +149,9 @@ func TestFirstRecordFails(t *testing.T) {
 			<-t.Context().Done()
 		}
 	}()
+	if err := os.MkdirAll(filepath.Join(n.recordFile()+".tmp", "x"), 0o700); err != nil {
+		t.Fatal(err)
+	}
 	noTakeOver := takeOver{s, filepath.Join(n.dir, "none", "taking-over")}
 	for _, row := range []struct {
 		reason   string
@@ -163,6 +166,7 @@ func TestFirstRecordFails(t *testing.T) {
 		{"the source does not answer in time", ctx, []string{"cri:unix://" + hangs}, s.takeOver, n.dataDir(), context.Canceled.Error()},
 		{"no source is given, and the reservations can't be listed", t.Context(), nil, s.takeOver, "/dev/null", "/dev/null"},
 		{"no source is given, and there are reservations", t.Context(), nil, s.takeOver, n.dataDir(), "network one has reservations, 2 with"},
+		{"no source is given, and the record can't be written", t.Context(), nil, s.takeOver, filepath.Join(n.dir, "none"), n.recordFile()},
 	} {
 		s.takeOver, s.store = row.takeOver, hostlocal.New(row.dataDir)
 		if err := s.start(row.ctx, row.existing); err == nil || !strings.Contains(err.Error(), row.want) {

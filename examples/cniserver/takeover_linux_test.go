@@ -22,7 +22,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/checkpoint"
 )
 
-// runtimeLists writes what a runtime lists, and returns the value of --existing for it.
+// runtimeLists writes the pods of a runtime to a file, and returns the value of --existing for it.
 func (n *node) runtimeLists(pods string) string {
 	n.t.Helper()
 	file := filepath.Join(n.dir, "runtime.json")
@@ -30,8 +30,8 @@ func (n *node) runtimeLists(pods string) string {
 	return "file:" + file
 }
 
-// takingOver is a server of this process that has just written its first record, of
-// what a runtime lists, and the file that says since when.
+// takingOver returns a server of this process after its first record, from the pods of a
+// runtime, and the file of the take-over.
 func (n *node) takingOver(pods string) (s *server, since string) {
 	n.t.Helper()
 	s, err := n.serveOptions().newServer()
@@ -45,13 +45,14 @@ func (n *node) takingOver(pods string) (s *server, since string) {
 	return s, filepath.Join(n.state(), "taking-over")
 }
 
-// An ADD of the server before this one reserves after the first record was written,
-// and no runtime lists its container yet. Whatever looks next, it keeps the address,
-// and once such ADDs have ended it is in the record. Then age does not count any more.
+// An ADD of the previous server reserves after the first record was written, and the runtime
+// does not list its container yet. A start, a GC and a pass keep the address. After the
+// take-over its attachment is in the record, and unrecorded addresses are released whatever
+// their age.
 func TestHazard52AnADDOfAnotherServerEndsLater(t *testing.T) {
 	for _, row := range []struct {
-		looks string
-		look  func(n *node, s *server) error
+		by   string
+		call func(n *node, s *server) error
 	}{
 		{"a start", func(n *node, s *server) error { return s.start(n.t.Context(), nil) }},
 		{"a GC", func(n *node, s *server) error {
@@ -72,25 +73,25 @@ func TestHazard52AnADDOfAnotherServerEndsLater(t *testing.T) {
 		if err := s.record.Add(known); err != nil {
 			t.Fatal(err)
 		}
-		if err := row.look(n, s); err != nil || !cnitest.Exists(file) {
-			t.Fatalf("%s during the take-over: %v, and the address is there: %t", row.looks, err, cnitest.Exists(file))
+		if err := row.call(n, s); err != nil || !cnitest.Exists(file) {
+			t.Fatalf("%s during the take-over: %v, and the address is there: %t", row.by, err, cnitest.Exists(file))
 		}
 		if e := s.record.Entries(); len(e) != 1 || !cnitest.Exists(since) {
-			t.Errorf("%s during the take-over: it has ended, recorded are %v", row.looks, e)
+			t.Errorf("%s during the take-over: it has ended, recorded are %v", row.by, e)
 		}
 		cnitest.DateBack(t, since, gc.DefaultMinAge+2*time.Minute)
 		cnitest.DateBack(t, file, gc.DefaultMinAge+time.Minute)
 		old := cnitest.Reserve(t, n.dataDir(), "one", "10.9.1.8", "leaked", 2*gc.DefaultMinAge+3*time.Minute)
-		doing := &intent{request: request{ContainerID: "doing", IfName: "eth0"}, Network: "one"}
-		if err := s.intents.write(doing); err != nil {
+		unfinished := &intent{request: request{ContainerID: "unfinished", IfName: "eth0"}, Network: "one"}
+		if err := s.intents.write(unfinished); err != nil {
 			t.Fatal(err)
 		}
-		cnitest.Reserve(t, n.dataDir(), "one", "10.9.1.9", "doing", time.Minute)
-		also := &intent{request: request{ContainerID: "doing-too", IfName: "eth0"}, Network: "one"}
+		cnitest.Reserve(t, n.dataDir(), "one", "10.9.1.9", "unfinished", time.Minute)
+		also := &intent{request: request{ContainerID: "unfinished-too", IfName: "eth0"}, Network: "one"}
 		if err := s.intents.write(also); err != nil {
 			t.Fatal(err)
 		}
-		cnitest.Reserve(t, n.dataDir(), "one", "10.9.1.11", "doing-too", time.Minute)
+		cnitest.Reserve(t, n.dataDir(), "one", "10.9.1.11", "unfinished-too", time.Minute)
 		if _, err := s.takeOver.Pods(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -99,32 +100,32 @@ func TestHazard52AnADDOfAnotherServerEndsLater(t *testing.T) {
 			got = append(got, e.ContainerID)
 		}
 		if e, _ := s.record.Get(known.Key); e.NetNS != known.NetNS {
-			t.Errorf("%s after the take-over: what was recorded was recorded anew: %v", row.looks, e)
+			t.Errorf("%s after the take-over: a recorded attachment was recorded again: %v", row.by, e)
 		}
 		if diff := cmp.Diff([]string{"known", "late"}, got); diff != "" || cnitest.Exists(since) {
-			t.Errorf("%s after the take-over: it goes on: %t; recorded (-want +got):\n%s", row.looks, cnitest.Exists(since), diff)
+			t.Errorf("%s after the take-over: it has not ended: %t; recorded (-want +got):\n%s", row.by, cnitest.Exists(since), diff)
 		}
-		if err := errors.Join(s.intents.remove(doing.key("one")), s.intents.remove(also.key("one"))); err != nil {
+		if err := errors.Join(s.intents.remove(unfinished.key("one")), s.intents.remove(also.key("one"))); err != nil {
 			t.Fatal(err)
 		}
 		lost := n.reserve("one", "10.9.1.10", "lost")
-		if err := row.look(n, s); err != nil || !cnitest.Exists(file) || cnitest.Exists(old) {
-			t.Errorf("%s after the take-over: %v; its address is there: %t, an old leak: %t", row.looks, err, cnitest.Exists(file), cnitest.Exists(old))
+		if err := row.call(n, s); err != nil || !cnitest.Exists(file) || cnitest.Exists(old) {
+			t.Errorf("%s after the take-over: %v; its address is there: %t, an old leak: %t", row.by, err, cnitest.Exists(file), cnitest.Exists(old))
 		}
-		if cnitest.Exists(lost) != (row.looks == "a pass") {
-			t.Errorf("%s after the take-over: what nobody recorded is there: %t", row.looks, cnitest.Exists(lost))
+		if cnitest.Exists(lost) != (row.by == "a pass") {
+			t.Errorf("%s after the take-over: the unrecorded address is reserved: %t", row.by, cnitest.Exists(lost))
 		}
 	}
 }
 
-// The pass that ends a take-over does it before it asks the record: an address that
-// has grown old since is not released by that very pass.
+// The pass that ends a take-over does so before it asks the record, so it does not release an
+// address that has reached the minimum age.
 func TestHazard52TheTakeOverEndsBeforeTheRecordIsAsked(t *testing.T) {
 	n := newNode(t)
-	cnitest.Write(t, filepath.Join(n.state(), "taking-over"), "", time.Hour) // of a start that was killed, and counts for nothing
+	cnitest.Write(t, filepath.Join(n.state(), "taking-over"), "", time.Hour) // of a start that was killed: the next one begins again
 	s, since := n.takingOver(`[{"name":"web-a","containerIDs":["a"]}]`)
 	if over, err := s.takeOver.end(t.Context()); over || err != nil {
-		t.Fatalf("it has ended when it begins: %t, %v", over, err)
+		t.Fatalf("it is over when it begins: %t, %v", over, err)
 	}
 	file := cnitest.Reserve(t, n.dataDir(), "one", "10.9.1.7", "late", gc.DefaultMinAge+time.Minute)
 	cnitest.DateBack(t, since, gc.DefaultMinAge+2*time.Minute)
@@ -133,13 +134,13 @@ func TestHazard52TheTakeOverEndsBeforeTheRecordIsAsked(t *testing.T) {
 	}
 }
 
-// While a request is under way a take-over does not end: a DEL that ends between the
-// list of reservations and the look into the record would be undone in the record.
+// A take-over does not end while a request runs: an attachment whose DEL ends after the
+// reservations were listed would be recorded again.
 func TestTakeOverEndsAlone(t *testing.T) {
 	n := newNode(t)
 	s, since := n.takingOver(`[{"name":"web-a","containerIDs":["a"]}]`)
 	s.gcLock.RLock()
-	for _, file := range []string{since, since + "-none"} { // of which none has to end
+	for _, file := range []string{since, since + "-none"} { // neither can end: too young, and none
 		if _, err := (takeOver{s, file}).Pods(t.Context()); err != nil {
 			t.Error(err)
 		}
@@ -148,7 +149,7 @@ func TestTakeOverEndsAlone(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { _, err := s.takeOver.Pods(t.Context()); done <- err }()
 	cnitest.Until(t, "it waits", func() bool {
-		free := s.gcLock.TryRLock() // not while somebody waits for the request's end
+		free := s.gcLock.TryRLock() // false while a writer waits
 		if free {
 			s.gcLock.RUnlock()
 		}
@@ -159,12 +160,12 @@ func TestTakeOverEndsAlone(t *testing.T) {
 	}
 	s.gcLock.RUnlock()
 	if err := <-done; err != nil || cnitest.Exists(since) || !s.gcLock.TryLock() {
-		t.Errorf("%v, it has ended: %t; or nothing can begin any more", err, !cnitest.Exists(since))
+		t.Errorf("%v, it has ended: %t; or the lock is still held", err, !cnitest.Exists(since))
 	}
 }
 
-// What can't be read, or recorded, is no reason to forget whose it is: there is neither
-// a first record nor the end of a take-over.
+// If a reservation can't be read, or its attachment can't be recorded, there is no first
+// record, and a take-over does not end.
 func TestHazard52AReservationThatCannotBeRead(t *testing.T) {
 	n := newNode(t)
 	s, since := n.takingOver(`[{"name":"web-a","containerIDs":["a"]}]`)
@@ -175,7 +176,7 @@ func TestHazard52AReservationThatCannotBeRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	if over, err := s.takeOver.end(t.Context()); err == nil || over || !cnitest.Exists(since) {
-		t.Errorf("it can't be recorded, and the take-over ends: %t, %v", over, err)
+		t.Errorf("the record can't be written, and the take-over ends: %t, %v", over, err)
 	}
 	late := cnitest.Reserve(t, n.dataDir(), "one", "10.9.1.8", "late", gc.DefaultMinAge+time.Minute)
 	if err := s.gc(t.Context(), n.request("GC", ""), n.delegation()); err == nil || !cnitest.Exists(late) {
@@ -189,7 +190,7 @@ func TestHazard52AReservationThatCannotBeRead(t *testing.T) {
 		t.Errorf("a pass: %v; the take-over has ended: %t", err, !cnitest.Exists(since))
 	}
 	if _, err := s.assertions(t.Context()); err == nil {
-		t.Error("a start or a GC goes on")
+		t.Error("no error for a start or a GC")
 	}
 	if err := errors.Join(s.record.Close(), os.RemoveAll(n.state())); err != nil {
 		t.Fatal(err)
@@ -204,7 +205,7 @@ func TestHazard52AReservationThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// Where it can't be noted or known since when a take-over lasts, none begins or ends.
+// An error of the take-over's file is an error of its beginning or its end.
 func TestTakeOverFileFails(t *testing.T) {
 	s := newNode(t).newServer()
 	elsewhere := &server{stateDir: filepath.Join(t.TempDir(), "none")}
@@ -214,8 +215,8 @@ func TestTakeOverFileFails(t *testing.T) {
 		is     error
 	}{
 		{"a directory is in its place", takeOver{s, t.TempDir()}, syscall.EISDIR},
-		{"it can't be synced", takeOver{s, "/dev/null"}, syscall.EINVAL},
-		{"nor its directory", takeOver{elsewhere, filepath.Join(t.TempDir(), "taking-over")}, syscall.ENOENT},
+		{"the file can't be synced", takeOver{s, "/dev/null"}, syscall.EINVAL},
+		{"its directory can't be synced", takeOver{elsewhere, filepath.Join(t.TempDir(), "taking-over")}, syscall.ENOENT},
 	} {
 		if err := row.t.begin(); !errors.Is(err, row.is) {
 			t.Errorf("%s: got %v, want %v", row.reason, err, row.is)
@@ -225,22 +226,22 @@ func TestTakeOverFileFails(t *testing.T) {
 	for _, row := range []struct {
 		reason string
 		s      *server
-		inIt   string // what is in the place of the file
+		inIt   string // a file below, if it is a directory
 	}{
 		{"the reservations can't be listed", &server{store: hostlocal.New("/dev/null"), intents: s.intents, stateDir: s.stateDir}, ""},
-		{"nor the intents", &server{store: s.store, intents: intents{"/dev/null"}, stateDir: s.stateDir}, ""},
+		{"the intents can't be listed", &server{store: s.store, intents: intents{"/dev/null"}, stateDir: s.stateDir}, ""},
 		{"its file can't be removed", &server{store: s.store, intents: s.intents, stateDir: s.stateDir}, "x"},
-		{"nor the directory synced", &server{store: s.store, intents: s.intents, stateDir: "/proc"}, ""},
+		{"its directory can't be synced", &server{store: s.store, intents: s.intents, stateDir: "/proc"}, ""},
 	} {
 		file := filepath.Join(t.TempDir(), "taking-over")
 		cnitest.Write(t, filepath.Join(file, row.inIt), "", 0)
 		cnitest.DateBack(t, file, gc.DefaultMinAge)
 		if over, err := (takeOver{row.s, file}).end(t.Context()); over || err == nil {
-			t.Errorf("%s: it has ended: %t, %v", row.reason, over, err)
+			t.Errorf("%s: it is over: %t, %v", row.reason, over, err)
 		}
 	}
 	if err := (&server{store: hostlocal.New("/dev/null")}).recordExisting(t.Context(), podsource.Static{}); err == nil {
-		t.Error("the reservations can't be listed, and there is a record")
+		t.Error("the reservations can't be listed, and the first record is written")
 	}
 	over, err := unknown.end(t.Context())
 	_, podsErr := unknown.Pods(t.Context())
@@ -251,8 +252,8 @@ func TestTakeOverFileFails(t *testing.T) {
 	}
 }
 
-// At a first start what is young is taken for an attachment, up to the minimum age,
-// and has the age of its youngest reservation.
+// A first start records the attachments of reservations younger than the minimum age. An
+// attachment has the age of its youngest reservation.
 func TestHazard52YoungReservations(t *testing.T) {
 	n := newNode(t)
 	const margin = 20 * time.Second
@@ -268,7 +269,7 @@ func TestHazard52YoungReservations(t *testing.T) {
 	}
 	other := n.reserve("three", "10.9.3.2", "other")
 	cnitest.Write(t, filepath.Join(n.dataDir(), "one", "10.9.1.9"), "not an owner", 0)
-	cnitest.Write(t, filepath.Join(n.dataDir(), "one", "10.9.1.10"), "older", 0) // as host-local wrote it before v0.8
+	cnitest.Write(t, filepath.Join(n.dataDir(), "one", "10.9.1.10"), "older", 0) // in the format of host-local before v0.8
 	s, _ := n.takingOver(`[{"name":"web","containerIDs":["known"]}]`)
 	got := map[string]int{}
 	for _, e := range s.record.Entries() {
@@ -279,28 +280,28 @@ func TestHazard52YoungReservations(t *testing.T) {
 		t.Errorf("addresses of each attachment in the record (-want +got):\n%s", diff)
 	}
 	if e, _ := s.record.Get(checkpoint.Key{Network: "one", ContainerID: "both", IfName: "eth0"}); time.Since(e.Time) > gc.DefaultMinAge {
-		t.Errorf("an attachment is as old as its oldest reservation: %v", e.Time)
+		t.Errorf("an attachment has the time of its oldest reservation: %v", e.Time)
 	}
 	if !cnitest.Exists(other) || cnitest.Exists(filepath.Join(n.dataDir(), "one", "10.9.1.4")) {
-		t.Error("the hook released in a network that is not served, or did not release what is old")
+		t.Error("the hook released in a network that is not served, or did not release an old address")
 	}
 }
 
-// A pod that is starting may own whatever was reserved since it was started, and one
-// without any such reservation does not stop the server, for which it waits.
+// A starting pod may have any address that was reserved since its start. One without such a
+// reservation does not prevent the start of the server, for which it waits.
 func TestFirstRecordBesideStartingPods(t *testing.T) {
 	start := time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)
 	for _, row := range []struct {
 		reason, pods string
 		want         []string
 	}{
-		{"it was started before the younger one was reserved", `{"name":"web","startedAt":"` + start + `"}`, []string{"a", "since"}},
-		{"nobody knows when it was started", `{"name":"web"}`, []string{"a", "before", "since"}},
-		{"it starts in the future", `{"name":"web","startedAt":"` + time.Now().Add(time.Hour).UTC().Format(time.RFC3339) + `"}`, []string{"a", "before", "since"}},
-		{"it has more addresses than are known", `{"name":"web","ips":["10.9.1.99"],"moreIPs":true,"startedAt":"` + start + `"}`, []string{"a", "since"}},
-		{"it was started after all", `{"name":"web","startedAt":"` + time.Now().UTC().Format(time.RFC3339) + `"}`, []string{"a"}},
+		{"started before the younger reservation", `{"name":"web","startedAt":"` + start + `"}`, []string{"a", "since"}},
+		{"an unknown time of its start", `{"name":"web"}`, []string{"a", "before", "since"}},
+		{"a start in the future", `{"name":"web","startedAt":"` + time.Now().Add(time.Hour).UTC().Format(time.RFC3339) + `"}`, []string{"a", "before", "since"}},
+		{"it has more addresses than the listed ones", `{"name":"web","ips":["10.9.1.99"],"moreIPs":true,"startedAt":"` + start + `"}`, []string{"a", "since"}},
+		{"started after all reservations", `{"name":"web","startedAt":"` + time.Now().UTC().Format(time.RFC3339) + `"}`, []string{"a"}},
 		{"it has finished", `{"name":"web","finished":true}`, []string{"a"}},
-		{"it is in the node's network", `{"name":"web","hostNetwork":true,"ips":["10.9.1.3"]}`, []string{"a"}},
+		{"in the host network", `{"name":"web","hostNetwork":true,"ips":["10.9.1.3"]}`, []string{"a"}},
 	} {
 		n := newNode(t)
 		for ip, r := range map[string]struct {
@@ -326,7 +327,7 @@ func TestFirstRecordBesideStartingPods(t *testing.T) {
 	}
 }
 
-// Which containers a pod has, by all that is known of it.
+// withContainers adds the containers with a pod's addresses.
 func TestWithContainers(t *testing.T) {
 	at := time.Now().Add(-time.Hour)
 	ip := netip.MustParseAddr
@@ -340,25 +341,24 @@ func TestWithContainers(t *testing.T) {
 		want   []string
 		host   bool
 	}{
-		{"those that it names", podsource.Pod{ContainerIDs: []string{"x", "y"}}, []string{"x", "y"}, false},
-		{"that of the second address, by its second one", podsource.Pod{IPs: []netip.Addr{ip("10.9.1.99"), ip("fd00:1::2")}}, []string{"a"}, false},
-		{"reserved in the moment of its start", podsource.Pod{StartedAt: at}, []string{"b"}, false},
-		{"reserved before its start: it has nothing to record", podsource.Pod{StartedAt: at.Add(1)}, nil, true},
-		{"none, and it is not starting", podsource.Pod{IPs: []netip.Addr{ip("10.9.1.99")}}, nil, false},
+		{"its own containers", podsource.Pod{ContainerIDs: []string{"x", "y"}}, []string{"x", "y"}, false},
+		{"the container of its second address", podsource.Pod{IPs: []netip.Addr{ip("10.9.1.99"), ip("fd00:1::2")}}, []string{"a"}, false},
+		{"reserved at the time of its start", podsource.Pod{StartedAt: at}, []string{"b"}, false},
+		{"reserved before its start: nothing to record", podsource.Pod{StartedAt: at.Add(1)}, nil, true},
+		{"none, and not starting", podsource.Pod{IPs: []netip.Addr{ip("10.9.1.99")}}, nil, false},
 	} {
 		given := []podsource.Pod{row.pod}
 		got := withContainers(given, all)
 		if diff := cmp.Diff(row.want, got[0].ContainerIDs); diff != "" || got[0].HostNetwork != row.host {
-			t.Errorf("%s: in the node's network: %t (-want +got):\n%s", row.reason, got[0].HostNetwork, diff)
+			t.Errorf("%s: in the host network: %t (-want +got):\n%s", row.reason, got[0].HostNetwork, diff)
 		}
 		if len(given[0].ContainerIDs) != len(row.pod.ContainerIDs) {
-			t.Errorf("%s: the source's own pod was changed: %+v", row.reason, given)
+			t.Errorf("%s: the pod of the source was changed: %+v", row.reason, given)
 		}
 	}
 }
 
-// An attachment has all its addresses, its own interface, and the age of its youngest
-// reservation.
+// An attachment has all addresses of its interface, and the time of its youngest reservation.
 func TestAttachmentsOf(t *testing.T) {
 	now := time.Now()
 	of := func(ip, ifName string, at time.Time) hostlocal.Reservation {
@@ -372,7 +372,7 @@ func TestAttachmentsOf(t *testing.T) {
 	}
 }
 
-// The first record has what each of several sources knows, and all of it, or there is none.
+// The first record has the pods of each of several sources. If one fails, there is none.
 func TestFirstRecordOfSeveralSources(t *testing.T) {
 	n := newNode(t)
 	s, err := n.serveOptions().newServer()
@@ -395,7 +395,7 @@ func TestFirstRecordOfSeveralSources(t *testing.T) {
 		return podsource.Answer{Pods: first}, ctx.Err()
 	})
 	if err := s.recordExisting(ctx, ends); !errors.Is(err, context.Canceled) {
-		t.Errorf("the time is up: got %v, want %v", err, context.Canceled)
+		t.Errorf("the context ends: got %v, want %v", err, context.Canceled)
 	}
 	second := podsource.Static{{UID: "2", IPs: []netip.Addr{netip.MustParseAddr("10.9.1.3")}}}
 	if err := s.recordExisting(t.Context(), podsource.Union(first, second)); err != nil {
@@ -410,8 +410,8 @@ func TestFirstRecordOfSeveralSources(t *testing.T) {
 	}
 }
 
-// In between, what nobody recorded is kept for the minimum age, since an ADD may be
-// in flight, and released then.
+// A pass between requests keeps unrecorded addresses for the minimum age, since an ADD may be
+// in flight, and then releases them.
 func TestMinimumAge(t *testing.T) {
 	n := newNode(t)
 	s := n.newServer()
@@ -426,7 +426,7 @@ func TestMinimumAge(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !cnitest.Exists(young) || cnitest.Exists(old) || !cnitest.Exists(begun) {
-		t.Errorf("there is the young one: %t, the old one: %t, the old one of an ADD that has begun: %t; want the old one gone",
+		t.Errorf("reserved are the young one: %t, the old one: %t, the old one of an unfinished ADD: %t; want the old one released",
 			cnitest.Exists(young), cnitest.Exists(old), cnitest.Exists(begun))
 	}
 }
