@@ -238,8 +238,13 @@ func TestTimeLimit(t *testing.T) {
 			t.Errorf("%s: the leaked reservation exists: %t, recorded are %v", row.command, cnitest.Exists(lost), s.record.Entries())
 		}
 	}
-	// Undoing has a time limit of its own.
+	// Each command has the time limit, and undoing has one of its own.
 	s.timeout = 1
+	for _, command := range []string{"STATUS", "CHECK", "GC", "DEL", "ADD"} {
+		if _, err := s.handle(t.Context(), n.request(command, "a")); err == nil || !strings.Contains(err.Error(), context.DeadlineExceeded.Error()) {
+			t.Errorf("%s with a time limit of 1ns: %v", command, err)
+		}
+	}
 	cnitest.Write(t, fails, "ADD", 0)
 	if _, err := s.add(t.Context(), n.request("ADD", "c"), n.delegation()); err == nil || !strings.Contains(err.Error(), context.DeadlineExceeded.Error()) {
 		t.Errorf("an ADD that fails: %v", err)

@@ -214,9 +214,9 @@ func (s *server) listen(ctx context.Context, socket string) error {
 		return err
 	case <-ctx.Done():
 	}
-	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.timeout)
+	ctx, cancel := s.withTimeLimit(ctx)
 	defer cancel()
-	return web.Shutdown(last)
+	return web.Shutdown(ctx)
 }
 
 func (s *server) routes() http.Handler {
@@ -238,11 +238,7 @@ func (s *server) routes() http.Handler {
 			return
 		}
 		s.log.Error(err, "Request failed", "command", r.Command, "containerID", r.ContainerID, "ifName", r.IfName)
-		text, err := json.Marshal(cniError(err))
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusInternalServerError)
-			return
-		}
+		text, _ := json.Marshal(cniError(err)) // it has only strings and a number
 		w.WriteHeader(http.StatusInternalServerError)
 		_, _ = w.Write(text)
 	})

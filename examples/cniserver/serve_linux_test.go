@@ -5,7 +5,12 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +20,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/containernetworking/cni/pkg/types"
 	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
 
@@ -185,5 +191,90 @@ func TestWaitForTheLock(t *testing.T) {
 	})
 	if len(lines) != 1 || !strings.Contains(lines[0], path) {
 		t.Errorf("logged: %q", lines)
+	}
+}
+
+// If a request does not end within the time limit, the server ends without it.
+func TestShutdownHasATimeLimit(t *testing.T) {
+	n := newNode(t)
+	s := n.newServer()
+	s.timeout = 1
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended, answered := make(chan error), make(chan error)
+	s.gcLock.Lock()
+	go func() { ended <- s.listen(ctx, n.socket()) }()
+	cnitest.Until(t, "the server listens", func() bool { return cnitest.Exists(n.socket()) })
+	go func() { _, err := send(n.socket(), n.request("CHECK", "a")); answered <- err }()
+	cnitest.Until(t, "the request waits", func() bool { return waiting("sync.RWMutex.RLock") })
+	cancel()
+	if err := <-ended; !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v, want %v", err, context.DeadlineExceeded)
+	}
+	s.gcLock.Unlock()
+	if err := <-answered; err == nil {
+		t.Error("CHECK of no attachment succeeds")
+	}
+}
+
+// A failed request is logged, and one whose plugin has ended is not begun.
+func TestFailedRequestIsLogged(t *testing.T) {
+	n := newNode(t)
+	s := n.newServer()
+	var lines []string
+	logged(s, &lines, func(string) {})
+	body, err := json.Marshal(n.request("CHECK", "a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, row := range []struct {
+		reason string
+		ctx    context.Context
+		want   string
+	}{
+		{"the attachment is unknown", t.Context(), "is not recorded"},
+		{"the plugin has ended", ctx, "the plugin ended"},
+	} {
+		lines = nil
+		answer := httptest.NewRecorder()
+		s.routes().ServeHTTP(answer, httptest.NewRequest(http.MethodPost, requestPath, bytes.NewReader(body)).WithContext(row.ctx))
+		if answer.Code != http.StatusInternalServerError || !strings.Contains(answer.Body.String(), row.want) {
+			t.Errorf("%s: %d, %s; want %q", row.reason, answer.Code, answer.Body, row.want)
+		}
+		if len(lines) != 1 || !strings.Contains(lines[0], row.want) || !strings.Contains(lines[0], `"command"="CHECK"`) {
+			t.Errorf("%s: logged: %q", row.reason, lines)
+		}
+	}
+}
+
+// The plugin fails if the answer is neither a result nor a CNI error.
+func TestAnswerThatIsNoCNIError(t *testing.T) {
+	for _, row := range []struct{ reason, answer, want string }{
+		{"no JSON", "no", "400 Bad Request: no"},
+		{"no code", "{}", "400 Bad Request: {}"},
+		{"a CNI error", `{"code":11,"msg":"later"}`, "later"},
+	} {
+		socket := filepath.Join(t.TempDir(), "s")
+		l, err := net.Listen("unix", socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		web := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusBadRequest)
+			_, _ = io.WriteString(w, row.answer)
+		})}
+		go func() { _ = web.Serve(l) }() // until Close
+		if _, err := send(socket, &request{}); err == nil || !strings.HasSuffix(err.Error(), row.want) {
+			t.Errorf("%s: %v; want %q", row.reason, err, row.want)
+		}
+		if err := web.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	var e *types.Error
+	if _, err := send("/dev/null", &request{Config: []byte("{")}); err == nil || errors.As(err, &e) {
+		t.Errorf("a request that can't be encoded: %v", err)
 	}
 }
