@@ -61,7 +61,8 @@ func TestHazard25TheDelegateFails(t *testing.T) {
 	}{
 		{"CHECK", "a", "CHECK", 0},
 		{"STATUS", "", "STATUS", 0},
-		{"GC", "", "DEL", 2}, // also b is tried after a has failed
+		{"ADD", "a", "DEL", 0}, // the old attachment can't be detached
+		{"GC", "", "DEL", 2},   // also b is tried after a has failed
 		{"DEL", "a", "DEL", 2},
 		{"ADD", "a", "DEL", 2},      // the earlier request can't be finished
 		{"ADD", "c", "ADD", 2},      // undone
@@ -156,6 +157,9 @@ func TestHazard25TheDiskFails(t *testing.T) {
 	goOn()
 	if err := <-done; !errors.Is(err, syscall.EBUSY) || len(n.Addresses("c")) > 0 || len(s.record.Entries()) > 0 {
 		t.Errorf("ADD whose intent stays: %v; its namespace has %v, recorded are %v", err, n.Addresses("c"), s.record.Entries())
+	}
+	if err := s.detach(t.Context(), n.request("DEL", "c"), n.delegation()); !errors.Is(err, syscall.EBUSY) {
+		t.Errorf("DEL whose intent stays: %v", err)
 	}
 	if err := syscall.Unmount(file, 0); err != nil {
 		t.Fatal(err)

@@ -221,6 +221,7 @@ func TestTimeLimit(t *testing.T) {
 		asks        string
 	}{
 		{"ADD", "c", func(ctx context.Context, r *request, d *delegation) error { _, err := s.add(ctx, r, d); return err }, "DEL\n"},
+		{"ADD", "a", func(ctx context.Context, r *request, d *delegation) error { _, err := s.add(ctx, r, d); return err }, ""}, // it has to detach a first
 		{"CHECK", "a", s.check, ""},
 		{"STATUS", "", s.status, ""},
 		{"GC", "", s.gc, ""},

@@ -53,7 +53,7 @@ func capacity(set allocator.RangeSet) *big.Int {
 	for _, r := range set {
 		first, last := toInt(r.RangeStart), toInt(r.RangeEnd)
 		sum.Add(sum, last.Sub(last, first))
-		if r.Gateway == nil || !r.Contains(r.Gateway) {
+		if !r.Contains(r.Gateway) {
 			sum.Add(sum, big.NewInt(1))
 		}
 	}
