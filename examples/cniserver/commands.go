@@ -77,7 +77,7 @@ func (s *server) del(ctx context.Context, r *request, d *delegation) error {
 	return nil
 }
 
-// check asks the record and the delegate.
+// check forwards CHECK to the delegate if the attachment is recorded.
 func (s *server) check(ctx context.Context, r *request, d *delegation) error {
 	for _, e := range s.record.Entries() {
 		if e.Key == r.key(d.network) {

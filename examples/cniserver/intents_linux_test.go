@@ -95,13 +95,13 @@ func TestDamagedIntent(t *testing.T) {
 				}
 			}
 			if !cnitest.Exists(held) || !cnitest.Exists(file) {
-				t.Errorf("its address is there: %t, and the intent: %t", cnitest.Exists(held), cnitest.Exists(file))
+				t.Errorf("its address is reserved: %t, the intent exists: %t", cnitest.Exists(held), cnitest.Exists(file))
 			}
 		})
 	}
 	held := n.reserve("one", "10.9.1.7", "c")
 	if err := s.gc(t.Context(), n.request("GC", "c"), n.delegation()); err == nil || !strings.Contains(err.Error(), file) || !cnitest.Exists(held) {
-		t.Errorf("a GC: %v; the address is there: %t", err, cnitest.Exists(held))
+		t.Errorf("a GC: %v; the address is reserved: %t", err, cnitest.Exists(held))
 	}
 }
 

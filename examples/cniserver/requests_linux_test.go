@@ -66,7 +66,7 @@ func conflicts() []conflict {
 }
 
 // The time limit of a request begins after its wait for other requests. If its plugin ends
-// during the wait, the request is not begun.
+// during the wait, the request is dropped.
 func TestConflictingRequestsWait(t *testing.T) {
 	for _, row := range conflicts() {
 		s := newNode(t).newServer()

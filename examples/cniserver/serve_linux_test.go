@@ -217,7 +217,7 @@ func TestShutdownHasATimeLimit(t *testing.T) {
 	}
 }
 
-// A failed request is logged, and one whose plugin has ended is not begun.
+// A failed request is logged, and one whose plugin has ended is dropped.
 func TestFailedRequestIsLogged(t *testing.T) {
 	n := newNode(t)
 	s := n.newServer()

@@ -74,7 +74,7 @@ func TestHazard52AnADDOfAnotherServerEndsLater(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := row.call(n, s); err != nil || !cnitest.Exists(file) {
-			t.Fatalf("%s during the take-over: %v, and the address is there: %t", row.by, err, cnitest.Exists(file))
+			t.Fatalf("%s during the take-over: %v, and the address is reserved: %t", row.by, err, cnitest.Exists(file))
 		}
 		if e := s.record.Entries(); len(e) != 1 || !cnitest.Exists(since) {
 			t.Errorf("%s during the take-over: it has ended, recorded are %v", row.by, e)
@@ -110,7 +110,7 @@ func TestHazard52AnADDOfAnotherServerEndsLater(t *testing.T) {
 		}
 		lost := n.reserve("one", "10.9.1.10", "lost")
 		if err := row.call(n, s); err != nil || !cnitest.Exists(file) || cnitest.Exists(old) {
-			t.Errorf("%s after the take-over: %v; its address is there: %t, an old leak: %t", row.by, err, cnitest.Exists(file), cnitest.Exists(old))
+			t.Errorf("%s after the take-over: %v; its address is reserved: %t, an old leak: %t", row.by, err, cnitest.Exists(file), cnitest.Exists(old))
 		}
 		if cnitest.Exists(lost) != (row.by == "a pass") {
 			t.Errorf("%s after the take-over: the unrecorded address is reserved: %t", row.by, cnitest.Exists(lost))
@@ -130,7 +130,7 @@ func TestHazard52TheTakeOverEndsBeforeTheRecordIsAsked(t *testing.T) {
 	file := cnitest.Reserve(t, n.dataDir(), "one", "10.9.1.7", "late", gc.DefaultMinAge+time.Minute)
 	cnitest.DateBack(t, since, gc.DefaultMinAge+2*time.Minute)
 	if _, err := s.loop.Reconcile(t.Context()); err != nil || !cnitest.Exists(file) || len(s.record.Entries()) != 1 {
-		t.Errorf("%v; the address is there: %t; recorded: %v", err, cnitest.Exists(file), s.record.Entries())
+		t.Errorf("%v; the address is reserved: %t; recorded: %v", err, cnitest.Exists(file), s.record.Entries())
 	}
 }
 
@@ -180,7 +180,7 @@ func TestHazard52AReservationThatCannotBeRead(t *testing.T) {
 	}
 	late := cnitest.Reserve(t, n.dataDir(), "one", "10.9.1.8", "late", gc.DefaultMinAge+time.Minute)
 	if err := s.gc(t.Context(), n.request("GC", ""), n.delegation()); err == nil || !cnitest.Exists(late) {
-		t.Errorf("a GC: %v; the address of an ADD of another server is there: %t", err, cnitest.Exists(late))
+		t.Errorf("a GC: %v; the address of an ADD of another server is reserved: %t", err, cnitest.Exists(late))
 	}
 	if err := os.RemoveAll(inTheWay); err != nil {
 		t.Fatal(err)
