@@ -77,7 +77,7 @@ func send(socket string, r *request) ([]byte, error) {
 		return answer, nil
 	}
 	var e types.Error
-	if err := json.Unmarshal(answer, &e); err != nil || e.Code == 0 {
+	if _ = json.Unmarshal(answer, &e); e.Code == 0 { // also if it is not JSON
 		return nil, fmt.Errorf("the CNI server refuses the request: %s: %s", resp.Status, answer)
 	}
 	return nil, &e
