@@ -144,6 +144,7 @@ func TestServerThatCannotStart(t *testing.T) {
 		}, "opening"},
 		{"a signal ends the wait for the lock", ended, func(o *serveOptions) { o.stateDir = locked }, context.Canceled.Error()},
 		{"a network's name is invalid", t.Context(), func(o *serveOptions) { o.networks = []string{"one", "../two"} }, "../two"},
+		{"a network is given twice", t.Context(), func(o *serveOptions) { o.networks = []string{"one", "one"} }, "named twice"},
 		{"the time limit of its start is over", t.Context(), func(o *serveOptions) { o.timeout = 1 }, context.DeadlineExceeded.Error()},
 		{"the directory of its socket can't be made", t.Context(), func(*serveOptions) {}, "making the socket's directory"},
 		{"a directory is in the place of its socket", t.Context(), func(o *serveOptions) { o.socket = n.dir }, "removing the old socket"},
