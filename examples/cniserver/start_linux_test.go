@@ -177,3 +177,14 @@ func TestFirstRecordFails(t *testing.T) {
 		}
 	}
 }
+
+// A start whose context ends before it has asked the record fails, since it is unknown
+// whether there is one.
+func TestStartEndsBeforeTheRecordIsAsked(t *testing.T) {
+	s := newNode(t).newServer()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.start(ctx, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want %v", err, context.Canceled)
+	}
+}
