@@ -3,12 +3,14 @@
 package mutation
 
 import (
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 )
 
-// namedFile names the variants that no test notices, and says of each why none has to:
+// namedFile names the changes that no test notices, and says of each why none has to:
 //
 //	package: function: kind: code
 //		reason
@@ -51,4 +53,27 @@ func readNamed(t *testing.T) map[string]map[string]string {
 		}
 	}
 	return named
+}
+
+// TestNamed fails when a name means nothing any more, neither a variant nor a mutant of
+// gremlins. That they survive is what TestVariants and TestGremlins show.
+func TestNamed(t *testing.T) {
+	named := readNamed(t)
+	for _, dir := range slices.Sorted(maps.Keys(named)) {
+		if testing.Short() && ownModule(t, dir) {
+			continue // its requirements would have to be built
+		}
+		there := make(map[string]bool)
+		for _, v := range makeVariants(t, dir).all {
+			there[v.key] = true
+		}
+		for _, m := range tokenMutants(t, dir) {
+			there[m.key] = true
+		}
+		for key := range named[dir] {
+			if !there[key] {
+				t.Errorf("%s names what can't be changed any more: %s: %s", namedFile, dir, key)
+			}
+		}
+	}
 }

@@ -5,11 +5,8 @@ package mutation
 import (
 	"cmp"
 	"context"
-	"errors"
 	"flag"
 	"fmt"
-	"io/fs"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -39,33 +36,7 @@ const tooSlow = "Simulator|Faults|Killed(At(Any|Every)|$)|Fleet|Matrix|Dependenc
 //	go test ./gc/internal/mutation -run TestVariants -variants podsource/netns -timeout 2h -v
 func TestVariants(t *testing.T) {
 	named := readNamed(t)
-	if *variantsIn == "" { // at least every name means something
-		for _, dir := range slices.Sorted(maps.Keys(named)) {
-			if testing.Short() && ownModule(t, dir) {
-				continue // its requirements would have to be built
-			}
-			there := make(map[string]bool)
-			for _, v := range makeVariants(t, dir).all {
-				there[v.key] = true
-			}
-			for key := range named[dir] {
-				if !there[key] {
-					t.Errorf("%s names what can't be changed any more: %s: %s", namedFile, dir, key)
-				}
-			}
-		}
-		return
-	}
-	var figures strings.Builder
-	for _, dir := range strings.Split(*variantsIn, ",") {
-		t.Run(dir, func(t *testing.T) { figures.WriteString(tryVariants(t, dir, named[dir])) })
-	}
-	fmt.Print(figures.String())
-	if path := os.Getenv("HOSTLOCAL_GC_FIGURES"); path != "" {
-		if err := os.WriteFile(path+".variants", []byte(figures.String()), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
+	eachPackage(t, *variantsIn, "variants", func(t *testing.T, dir string) string { return tryVariants(t, dir, named[dir]) })
 }
 
 // A trial runs the variants of one package.
@@ -81,20 +52,9 @@ type trial struct {
 // tryVariants runs those of a package, two at a time, and returns a line of figures.
 func tryVariants(t *testing.T, dir string, named map[string]string) string {
 	v := makeVariants(t, dir)
-	tmp, err := os.MkdirTemp("", "v") //nolint:usetesting // short: tests have sockets in it
-	if err == nil {
-		err = os.Chmod(tmp, 0o755) // some tests give up root's rights in here
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(tmp); err != nil {
-			t.Error(err)
-		}
-	})
+	tmp, tree := copyTree(t)
 	tr := &trial{t: t, tmp: tmp, took: make(map[string]time.Duration), reaches: make(map[int][]string)}
-	tr.build(v, tr.copyTree(), dir)
+	tr.build(v, tree, dir)
 	tr.look()
 	var mine []int
 	only, part, parts := regexp.MustCompile(*onlyKeys), 1, 1
@@ -106,33 +66,15 @@ func tryVariants(t *testing.T, dir string, named map[string]string) string {
 			mine = append(mine, i)
 		}
 	}
-	var mu sync.Mutex
-	done, count := 0, make(map[string]int)
+	y := tally{t: t, dir: dir, named: named}
 	each(mine, func(i int) {
-		found := tr.found(i + 1)
-		mu.Lock()
-		defer mu.Unlock()
-		if done++; done%100 == 0 {
-			t.Logf("%d of %d", done, len(mine))
+		how := "no test fails"
+		if len(tr.reaches[i+1]) == 0 {
+			how = "no test comes there"
 		}
-		_, isNamed := named[v.all[i].key]
-		switch {
-		case found && isNamed:
-			t.Errorf("%s names what a test finds: %s: %s", namedFile, dir, v.all[i].key)
-		case found:
-			count["found"]++
-		case isNamed:
-			count["named"]++
-		default:
-			count["survived"]++
-			how := "no test fails"
-			if len(tr.reaches[i+1]) == 0 {
-				how = "no test comes there"
-			}
-			t.Errorf("%s: %s\n%s: %s", v.all[i].at, how, dir, v.all[i].key)
-		}
+		y.add(v.all[i].key, v.all[i].at, tr.found(i+1), how)
 	})
-	return fmt.Sprintf("%s: %d variants, %d found, %d named, %d survived\n", dir, len(mine), count["found"], count["named"], count["survived"])
+	return y.line("variants")
 }
 
 // each calls f with two of them at a time.
@@ -153,35 +95,6 @@ func each(all []int, f func(int)) {
 	}
 	close(work)
 	wg.Wait()
-}
-
-// copyTree copies the repository's files: where a guard of paths is missing, a test may
-// write beside itself.
-func (tr *trial) copyTree() string {
-	tr.t.Helper()
-	from, to := root(tr.t), filepath.Join(tr.tmp, "tree")
-	list := exec.CommandContext(tr.t.Context(), "git", "ls-files", "-z", "-co", "--exclude-standard")
-	list.Dir = from
-	names, err := list.Output()
-	if err != nil {
-		tr.t.Fatalf("listing the files of the repository: %v", err)
-	}
-	for _, name := range strings.Split(strings.TrimRight(string(names), "\x00"), "\x00") {
-		content, err := os.ReadFile(filepath.Join(from, name))
-		if errors.Is(err, fs.ErrNotExist) { // removed, not yet committed
-			continue
-		}
-		if err == nil {
-			err = os.MkdirAll(filepath.Dir(filepath.Join(to, name)), 0o755)
-		}
-		if err == nil {
-			err = os.WriteFile(filepath.Join(to, name), content, 0o644)
-		}
-		if err != nil {
-			tr.t.Fatal(err)
-		}
-	}
-	return to
 }
 
 // build makes the binary of the package's tests in the copy, with all variants in it:

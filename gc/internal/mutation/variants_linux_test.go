@@ -35,6 +35,8 @@ type variants struct {
 	all   []variant
 	files map[string][]byte // by their paths
 
+	paths   []string // of the files
+	parsed  []*ast.File
 	fset    *token.FileSet
 	info    *types.Info
 	pkg     *types.Package
@@ -55,9 +57,26 @@ type edit struct {
 	n      int // the order of edits of the same code
 }
 
-// makeVariants reads and type-checks the package in a directory below the root of the
+// makeVariants makes those of the package in a directory below the root of the
 // repository.
 func makeVariants(t *testing.T, dir string) *variants {
+	t.Helper()
+	v := readPackage(t, dir)
+	v.eachFile(t, func(path string, f *ast.File) {
+		for _, d := range f.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok && fn.Body != nil {
+				v.in = functionName(fn)
+				v.function(fn)
+			}
+		}
+		v.files[path] = v.edited()
+	})
+	v.files[filepath.Join(filepath.Dir(v.paths[0]), "mutant_switches.go")] = []byte(strings.Replace(switches, "PACKAGE", v.pkg.Name(), 1))
+	return v
+}
+
+// readPackage reads and type-checks a package, of which no variants are made yet.
+func readPackage(t *testing.T, dir string) *variants {
 	t.Helper()
 	v := &variants{files: make(map[string][]byte), fset: token.NewFileSet(), seen: make(map[string]int)}
 	exports := make(map[string]string)
@@ -65,40 +84,43 @@ func makeVariants(t *testing.T, dir string) *variants {
 		path, file, _ := strings.Cut(strings.TrimSpace(line), " ")
 		exports[path] = file
 	}
-	var files []*ast.File
-	paths := strings.Fields(goList(t, dir, "-f", `{{range .GoFiles}}{{$.Dir}}/{{.}} {{end}}`))
-	for _, path := range paths {
+	v.paths = strings.Fields(goList(t, dir, "-f", `{{range .GoFiles}}{{$.Dir}}/{{.}} {{end}}`))
+	for _, path := range v.paths {
 		f, err := parser.ParseFile(v.fset, path, nil, parser.SkipObjectResolution)
 		if err != nil {
 			t.Fatal(err)
 		}
-		files = append(files, f)
+		v.parsed = append(v.parsed, f)
 	}
 	v.info = &types.Info{Types: make(map[ast.Expr]types.TypeAndValue), Defs: make(map[*ast.Ident]types.Object), Uses: make(map[*ast.Ident]types.Object)}
 	config := types.Config{Importer: importer.ForCompiler(v.fset, "gc", func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })}
-	pkg, err := config.Check(dir, v.fset, files, v.info)
+	pkg, err := config.Check(dir, v.fset, v.parsed, v.info)
 	if err != nil {
 		t.Fatalf("type-checking %s: %v", dir, err)
 	}
 	v.pkg = pkg
-	for i, f := range files {
-		if v.content, err = os.ReadFile(paths[i]); err != nil {
+	return v
+}
+
+// eachFile calls f with each file, of which there are no edits yet.
+func (v *variants) eachFile(t *testing.T, f func(path string, file *ast.File)) {
+	t.Helper()
+	for i, file := range v.parsed {
+		content, err := os.ReadFile(v.paths[i])
+		if err != nil {
 			t.Fatal(err)
 		}
-		v.edits = nil
-		for _, d := range f.Decls {
-			if fn, ok := d.(*ast.FuncDecl); ok && fn.Body != nil {
-				v.in = fn.Name.Name
-				if fn.Recv != nil {
-					v.in = receiver(fn) + "." + v.in
-				}
-				v.function(fn)
-			}
-		}
-		v.files[paths[i]] = v.edited()
+		v.content, v.edits = content, nil
+		f(v.paths[i], file)
 	}
-	v.files[filepath.Join(filepath.Dir(paths[0]), "mutant_switches.go")] = []byte(strings.Replace(switches, "PACKAGE", pkg.Name(), 1))
-	return v
+}
+
+// functionName is what keys call a function: a method by its type and name.
+func functionName(fn *ast.FuncDecl) string {
+	if fn.Recv == nil {
+		return fn.Name.Name
+	}
+	return receiver(fn) + "." + fn.Name.Name
 }
 
 // ownModule reports whether a package belongs to another module than the root's. It

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mutation
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+const gremlinsModule = "github.com/go-gremlins/gremlins/cmd/gremlins@v0.6.0"
+
+var gremlinsIn = flag.String("gremlins", "", "the `PACKAGES` of the root module in which TestGremlins changes operators, as gc,hostlocal")
+
+// TestGremlins has gremlins change a package's operators, and fails when a mutant lives
+// that is not named with a reason in testdata/named.txt, or when that names one which a
+// test does find. Gremlins does not try what the profile of coverage has no block for, as
+// cases and constants, and takes for found what takes longer than it expects of an idle
+// machine: those are tried here.
+//
+//	go test ./gc/internal/mutation -run TestGremlins -gremlins hostlocal -timeout 2h -v
+func TestGremlins(t *testing.T) {
+	named := readNamed(t)
+	eachPackage(t, *gremlinsIn, "gremlins", func(t *testing.T, dir string) string {
+		tmp, tree := copyTree(t)
+		g := &gremlins{t, tmp, tree, dir}
+		return g.compare(g.run(), named[dir])
+	})
+}
+
+type gremlins struct {
+	t              *testing.T
+	tmp, tree, dir string // for all that is written, the copy of the repository, the package in it
+}
+
+// environ is that in which tests run. Vet would take some mutants for mistakes, and from
+// a cache a run would say nothing of how long tests take.
+func (g *gremlins) environ() []string {
+	return append(os.Environ(), "GOWORK=off", "GOFLAGS=-short -count=1 -vet=off -skip="+tooSlow, "TMPDIR="+g.tmp, "HOSTLOCAL_GC_FIGURES=")
+}
+
+// run returns the status of each mutant, by its place.
+func (g *gremlins) run() map[string]string {
+	g.t.Helper()
+	install := exec.CommandContext(g.t.Context(), "go", "install", gremlinsModule)
+	install.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=", "GOBIN="+g.tmp)
+	if out, err := install.CombinedOutput(); err != nil {
+		g.t.Fatalf("building gremlins: %v\n%s", err, out)
+	}
+	output := filepath.Join(g.tmp, "gremlins.json")
+	// A slash is in the names of what lies deeper than the package.
+	unleash := exec.CommandContext(g.t.Context(), filepath.Join(g.tmp, "gremlins"), "unleash", "--workers=2", "--timeout-coefficient=20",
+		"--invert-negatives=false", "--exclude-files=/", "--output="+output, "./"+g.dir)
+	unleash.Dir, unleash.Env = g.tree, g.environ()
+	out, err := unleash.CombinedOutput()
+	content, readErr := os.ReadFile(output)
+	if err := errors.Join(err, readErr); err != nil {
+		g.t.Fatalf("running gremlins: %v\n%s", err, out)
+	}
+	g.t.Logf("%s", out)
+	var report struct {
+		Files []struct {
+			Name      string `json:"file_name"`
+			Mutations []struct {
+				Type, Status string
+				Line, Column int
+			}
+		}
+	}
+	if err := json.Unmarshal(content, &report); err != nil {
+		g.t.Fatalf("reading what gremlins wrote: %v\n%s", err, content)
+	}
+	statuses := make(map[string]string)
+	for _, f := range report.Files {
+		for _, m := range f.Mutations {
+			statuses[fmt.Sprintf("%s %s:%d:%d", m.Type, f.Name, m.Line, m.Column)] = m.Status
+		}
+	}
+	return statuses
+}
+
+// compare says which mutants live without a name, and returns a line of figures.
+func (g *gremlins) compare(statuses map[string]string, named map[string]string) string {
+	g.t.Helper()
+	mutants := tokenMutants(g.t, g.dir)
+	found := make([]bool, len(mutants))
+	var again []int
+	for i, m := range mutants {
+		switch status := statuses[m.at]; status {
+		case "KILLED", "NOT VIABLE":
+			found[i] = true
+		case "LIVED":
+		case "NOT COVERED", "TIMED OUT":
+			again = append(again, i)
+		default:
+			g.t.Errorf("gremlins says %q of %s", status, m.at)
+		}
+	}
+	each(again, func(i int) { found[i] = g.found(i, &mutants[i]) })
+	y := tally{t: g.t, dir: g.dir, named: named}
+	for i, m := range mutants {
+		y.add(m.key, m.at, found[i], "no test fails")
+	}
+	return y.line("mutants of gremlins")
+}
+
+// found reports whether some test fails with a mutant, or does not end, or a compiler
+// refuses it.
+func (g *gremlins) found(n int, m *tokenMutant) bool {
+	file := filepath.Join(g.tmp, fmt.Sprintf("%d.go", n))
+	overlay := filepath.Join(g.tmp, fmt.Sprintf("%d.json", n))
+	replace, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(g.tree, g.dir, filepath.Base(m.path)): file}})
+	if err := errors.Join(err, os.WriteFile(file, m.mutated(), 0o600), os.WriteFile(overlay, replace, 0o600)); err != nil {
+		g.t.Error(err)
+		return false
+	}
+	ctx, cancel := context.WithTimeout(g.t.Context(), 10*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "go", "test", "-overlay", overlay, "-failfast", "-timeout=2m", "./"+g.dir)
+	cmd.Dir, cmd.Env = g.tree, g.environ()
+	cmd.WaitDelay = time.Second
+	out, err := cmd.CombinedOutput()
+	if err != nil && !strings.Contains(string(out), "FAIL") {
+		g.t.Errorf("running the tests with another operator at %s: %v\n%s", m.at, err, out)
+	}
+	return err != nil
+}

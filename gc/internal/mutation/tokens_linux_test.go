@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mutation
+
+import (
+	"fmt"
+	"go/ast"
+	"go/token"
+	"path/filepath"
+	"slices"
+	"testing"
+)
+
+// gremlinsKinds are the kinds of mutants that gremlins makes unless it is told
+// otherwise, what keys call them, and which operators become which. INVERT_NEGATIVES is
+// not here: each of its mutants is one of ARITHMETIC_BASE, too.
+var gremlinsKinds = []struct {
+	name, kind string
+	becomes    map[token.Token]token.Token
+}{
+	{"CONDITIONALS_BOUNDARY", boundary, map[token.Token]token.Token{
+		token.LSS: token.LEQ, token.LEQ: token.LSS, token.GTR: token.GEQ, token.GEQ: token.GTR}},
+	{"CONDITIONALS_NEGATION", "negation", map[token.Token]token.Token{
+		token.EQL: token.NEQ, token.NEQ: token.EQL,
+		token.LSS: token.GEQ, token.LEQ: token.GTR, token.GTR: token.LEQ, token.GEQ: token.LSS}},
+	{"ARITHMETIC_BASE", "arithmetic", map[token.Token]token.Token{
+		token.ADD: token.SUB, token.SUB: token.ADD, token.MUL: token.QUO, token.QUO: token.MUL, token.REM: token.MUL}},
+	{"INCREMENT_DECREMENT", "arithmetic", map[token.Token]token.Token{token.INC: token.DEC, token.DEC: token.INC}},
+}
+
+// A tokenMutant has another operator in one place, as gremlins makes it.
+type tokenMutant struct {
+	key     string // as that of a variant; what is outside of functions has the first name that is declared there
+	at      string // as gremlins says it: kind, file, line, column
+	path    string
+	content []byte // of the file
+	offset  int    // of the operator in it
+	is, be  string
+}
+
+// mutated is the content of the file with the other operator.
+func (m *tokenMutant) mutated() []byte {
+	return slices.Concat(m.content[:m.offset], []byte(m.be), m.content[m.offset+len(m.is):])
+}
+
+// tokenMutants are those of a package, in files that are built on this system.
+func tokenMutants(t *testing.T, dir string) (all []tokenMutant) {
+	t.Helper()
+	v := readPackage(t, dir)
+	v.eachFile(t, func(path string, f *ast.File) {
+		for _, d := range f.Decls {
+			v.in = declared(d)
+			ast.Inspect(d, func(n ast.Node) bool {
+				op, at := operator(n)
+				for _, k := range gremlinsKinds {
+					to, ok := k.becomes[op]
+					if !ok {
+						continue
+					}
+					i := v.numbered(k.kind, n, v.shape(n, n.End())) - 1
+					p := v.fset.Position(at)
+					all = append(all, tokenMutant{v.all[i].key, fmt.Sprintf("%s %s:%d:%d", k.name, filepath.Base(path), p.Line, p.Column),
+						path, v.content, p.Offset, op.String(), to.String()})
+				}
+				return true
+			})
+		}
+	})
+	return all
+}
+
+// operator is that of a node, and its place.
+func operator(n ast.Node) (token.Token, token.Pos) {
+	switch n := n.(type) {
+	case *ast.BinaryExpr:
+		return n.Op, n.OpPos
+	case *ast.UnaryExpr:
+		return n.Op, n.OpPos
+	case *ast.IncDecStmt:
+		return n.Tok, n.TokPos
+	}
+	return token.ILLEGAL, token.NoPos
+}
+
+// declared is the first name that a declaration makes.
+func declared(d ast.Decl) string {
+	switch d := d.(type) {
+	case *ast.FuncDecl:
+		return functionName(d)
+	case *ast.GenDecl:
+		for _, spec := range d.Specs {
+			switch spec := spec.(type) {
+			case *ast.ValueSpec:
+				return spec.Names[0].Name
+			case *ast.TypeSpec:
+				return spec.Name.Name
+			}
+		}
+	}
+	return ""
+}
