@@ -210,6 +210,12 @@ func TestHazard26RecordUnknownOrDamaged(t *testing.T) {
 			}
 		})
 	}
+	t.Run("which attachment it is", func(t *testing.T) {
+		_, err := decode([]byte(of(a + "," + strings.Replace(a, `"a"`, `""`, 1))))
+		if err == nil || !strings.Contains(err.Error(), "attachment 2: ") {
+			t.Error(err)
+		}
+	})
 	t.Run("too large to be read", func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "attachments")
 		write(t, path, "")

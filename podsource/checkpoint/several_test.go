@@ -177,6 +177,24 @@ func TestBackfillFromTheFuture(t *testing.T) {
 	}
 }
 
+// TestBackfillFromADatedList: a list may lack a reservation made within the lag before its
+// date, and its timestamp differs if the clock was set then.
+func TestBackfillFromADatedList(t *testing.T) {
+	const slack = 30 * time.Minute
+	a := runtimeOf("a")
+	a.AsOf = time.Now().Round(0).Add(-time.Hour)
+	f := backfill{asked: time.Now(), lag: DefaultLag, slack: slack, attachmentsOf: func(podsource.Pod) ([]Entry, error) {
+		return []Entry{entry("a", "10.0.0.2")}, nil
+	}}
+	source := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) { return a, nil })
+	if err := f.ask(t.Context(), source); err != nil {
+		t.Fatal(err)
+	}
+	if want := a.AsOf.Add(-DefaultLag - slack); !f.before.Equal(want) {
+		t.Errorf("it lists all that was reserved before %v, want %v", f.before, want)
+	}
+}
+
 // TestStartingPodLeavesAGap: a pod leaves a gap only if neither its container nor all
 // its addresses are known, and it has not finished.
 func TestStartingPodLeavesAGap(t *testing.T) {
