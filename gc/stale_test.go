@@ -264,4 +264,8 @@ func TestClockPlacesDates(t *testing.T) {
 	if got := placed(now.wall.Add(clockTolerance)); got != now.mono {
 		t.Errorf("a date in the future, within the tolerance: %v, want now", got)
 	}
+	const years = 10 * 365 * 24 * time.Hour // a list that a person wrote
+	if got := new(clock).asOf(now, now, 0, &podsource.Answer{AsOf: now.wall.Add(-years)}, 0); got != now.mono-years {
+		t.Errorf("a date of years ago, when the clock was not set: %v, want it where it was", got)
+	}
 }

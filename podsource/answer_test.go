@@ -49,6 +49,13 @@ func TestFormMatches(t *testing.T) {
 	}
 }
 
+// A source that means a lag says one of zero or more.
+func TestRuntimeLag(t *testing.T) {
+	if RuntimeLag >= 0 {
+		t.Errorf("RuntimeLag is %v, which a source may mean", RuntimeLag)
+	}
+}
+
 func TestMembers(t *testing.T) {
 	a, b, c := Answer{Source: "a"}, Answer{Source: "b"}, Answer{Source: "c"}
 	for _, row := range []struct {

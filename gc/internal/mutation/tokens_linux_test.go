@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"go/ast"
 	"go/token"
+	"iter"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -30,7 +31,7 @@ var gremlinsKinds = []struct {
 
 // A tokenMutant has another operator in one place, as gremlins makes it.
 type tokenMutant struct {
-	key     string // as that of a variant; what is outside of functions has the first name that is declared there
+	key     string // as that of a variant; what is outside of functions has the name that is declared
 	at      string // as gremlins says it: kind, file, line, column
 	path    string
 	content []byte // of the file
@@ -48,25 +49,44 @@ func tokenMutants(t *testing.T, dir string) (all []tokenMutant) {
 	t.Helper()
 	v := readPackage(t, dir)
 	v.eachFile(t, func(path string, f *ast.File) {
-		for _, d := range f.Decls {
-			v.in = declared(d)
-			ast.Inspect(d, func(n ast.Node) bool {
+		for in, code := range declarations(f) {
+			v.in = in
+			ast.Inspect(code, func(n ast.Node) bool {
 				op, at := operator(n)
 				for _, k := range gremlinsKinds {
-					to, ok := k.becomes[op]
-					if !ok {
-						continue
+					if to, ok := k.becomes[op]; ok {
+						i := v.numbered(k.kind, n, v.shape(n, n.End())) - 1
+						p := v.fset.Position(at)
+						all = append(all, tokenMutant{v.all[i].key, fmt.Sprintf("%s %s:%d:%d", k.name, filepath.Base(path), p.Line, p.Column),
+							path, v.content, p.Offset, op.String(), to.String()})
 					}
-					i := v.numbered(k.kind, n, v.shape(n, n.End())) - 1
-					p := v.fset.Position(at)
-					all = append(all, tokenMutant{v.all[i].key, fmt.Sprintf("%s %s:%d:%d", k.name, filepath.Base(path), p.Line, p.Column),
-						path, v.content, p.Offset, op.String(), to.String()})
 				}
 				return true
 			})
 		}
 	})
 	return all
+}
+
+// declarations are those of a file that may hold operators: functions, constants and
+// variables, by their names, of several the first.
+func declarations(f *ast.File) iter.Seq2[string, ast.Node] {
+	return func(yield func(string, ast.Node) bool) {
+		for _, d := range f.Decls {
+			switch d := d.(type) {
+			case *ast.FuncDecl:
+				if !yield(functionName(d), d) {
+					return
+				}
+			case *ast.GenDecl:
+				for _, spec := range d.Specs {
+					if s, ok := spec.(*ast.ValueSpec); ok && !yield(s.Names[0].Name, s) {
+						return
+					}
+				}
+			}
+		}
+	}
 }
 
 // operator is that of a node, and its place.
@@ -80,22 +100,4 @@ func operator(n ast.Node) (token.Token, token.Pos) {
 		return n.Tok, n.TokPos
 	}
 	return token.ILLEGAL, token.NoPos
-}
-
-// declared is the first name that a declaration makes.
-func declared(d ast.Decl) string {
-	switch d := d.(type) {
-	case *ast.FuncDecl:
-		return functionName(d)
-	case *ast.GenDecl:
-		for _, spec := range d.Specs {
-			switch spec := spec.(type) {
-			case *ast.ValueSpec:
-				return spec.Names[0].Name
-			case *ast.TypeSpec:
-				return spec.Name.Name
-			}
-		}
-	}
-	return ""
 }
