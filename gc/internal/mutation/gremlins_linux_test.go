@@ -56,9 +56,10 @@ func (g *gremlins) run() map[string]string {
 		g.t.Fatalf("building gremlins: %v\n%s", err, out)
 	}
 	output := filepath.Join(g.tmp, "gremlins.json")
-	// A slash is in the names of what lies deeper than the package.
-	unleash := exec.CommandContext(g.t.Context(), filepath.Join(g.tmp, "gremlins"), "unleash", "--workers=2", "--timeout-coefficient=20",
-		"--invert-negatives=false", "--exclude-files=/", "--output="+output, "./"+g.dir)
+	args := []string{"unleash", "--workers=2", "--timeout-coefficient=20", "--invert-negatives=false", "--output=" + output,
+		"--exclude-files=/"} // what lies deeper than the package
+	args = append(args, strings.Fields(goList(g.t, g.dir, "-f", "{{range .IgnoredGoFiles}}--exclude-files=^{{.}}$ {{end}}"))...) // built elsewhere
+	unleash := exec.CommandContext(g.t.Context(), filepath.Join(g.tmp, "gremlins"), append(args, "./"+g.dir)...)
 	unleash.Dir, unleash.Env = g.tree, g.environ()
 	out, err := unleash.CombinedOutput()
 	content, readErr := os.ReadFile(output)
@@ -103,6 +104,10 @@ func (g *gremlins) compare(statuses map[string]string, named map[string]string) 
 		default:
 			g.t.Errorf("gremlins says %q of %s", status, m.at)
 		}
+		delete(statuses, m.at)
+	}
+	for at := range statuses {
+		g.t.Errorf("gremlins makes a mutant that tokenMutants does not: %s", at)
 	}
 	each(again, func(i int) { found[i] = g.found(i, &mutants[i]) })
 	y := tally{t: g.t, dir: g.dir, named: named}
