@@ -90,6 +90,15 @@ func TestFSID(t *testing.T) {
 	}
 }
 
+// TestDirectoryThatDoesNotOpen: a directory that can't be opened has no descriptor to close.
+func TestDirectoryThatDoesNotOpen(t *testing.T) {
+	for reason, path := range map[string]string{"missing": filepath.Join(t.TempDir(), "none", "ns"), "no path": "/run\x00/ns"} {
+		if d := openDirectory(path); d.err == nil || d.fd != -1 {
+			t.Errorf("%s: descriptor %d, error %v", reason, d.fd, d.err)
+		}
+	}
+}
+
 // TestUnknownNamespaceCounts: an entry without the identity of its namespace or of its
 // directory counts as live, whatever is at its path.
 func TestUnknownNamespaceCounts(t *testing.T) {

@@ -29,9 +29,10 @@ type directory struct {
 
 // openDirectory opens the parent directory of a path.
 func openDirectory(path string) *directory {
-	d := &directory{fd: -1}
+	d := new(directory)
 	dir := filepath.Dir(filepath.Clean(path))
 	if d.fd, d.err = syscall.Open(dir, oPath|syscall.O_DIRECTORY|syscall.O_CLOEXEC, 0); d.err != nil {
+		d.fd = -1 // it is zero, the standard input, for a path with a zero byte
 		d.err = &os.PathError{Op: "open", Path: dir, Err: d.err}
 		return d
 	}
