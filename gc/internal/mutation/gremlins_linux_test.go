@@ -32,6 +32,7 @@ func TestGremlins(t *testing.T) {
 	eachPackage(t, *gremlinsIn, "gremlins", func(t *testing.T, dir string) string {
 		tmp, tree := copyTree(t)
 		g := &gremlins{t, tmp, tree, dir}
+		g.writeScript()
 		g.addUnnoticed()
 		return g.compare(g.run(), named[dir])
 	})
@@ -45,7 +46,18 @@ type gremlins struct {
 // environ is that in which tests run. Vet would take some mutants for mistakes, and from
 // a cache a run would say nothing of how long tests take.
 func (g *gremlins) environ() []string {
-	return append(os.Environ(), "GOWORK=off", "GOFLAGS=-short -count=1 -vet=off -skip="+tooSlow, "TMPDIR="+g.tmp, "HOSTLOCAL_GC_FIGURES=")
+	return append(os.Environ(), "GOWORK=off", "GOFLAGS=-short -count=1 -vet=off -exec="+g.script()+" -skip="+tooSlow, "TMPDIR="+g.tmp, "HOSTLOCAL_GC_FIGURES=")
+}
+
+// script is what runs a binary of tests. Gremlins has them write into a directory that
+// only root may enter, and some tests give up root's rights.
+func (g *gremlins) script() string { return filepath.Join(g.tmp, "exec") }
+
+func (g *gremlins) writeScript() {
+	g.t.Helper()
+	if err := os.WriteFile(g.script(), []byte("#!/bin/sh\nunset GOTMPDIR\nexec \"$@\"\n"), 0o700); err != nil { //nolint:gosec // it is run
+		g.t.Fatal(err)
+	}
 }
 
 // run returns the status of each mutant, by its place.
