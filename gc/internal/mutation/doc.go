@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mutation holds no code, but three tests of the tests.
+// Package mutation has no code, only mutation tests.
 //
-// TestMutations takes out one guard of the safety rules at a time, from a table, and
-// fails unless the tests that the guard is listed with do. The table says which hazards a guard
-// stands against.
+// TestMutations removes one guard of the safety rules at a time, from a table, and fails
+// unless the guard's tests fail. The table also lists the hazards that each guard prevents.
 //
-// TestVariants makes small changes everywhere in a package: an error dropped, only
-// the first of several looked at, a boundary moved, a context ignored, a call or an
-// assignment removed, a part of a condition true or false. It fails when none of the package's
-// tests notices one that testdata/named.txt does not name with a reason. It runs where it is
-// told to, with -variants.
+// TestVariants makes small changes everywhere in a package: it drops an error, uses only the
+// first of several elements, moves a boundary, ignores a context, removes a call or an
+// assignment, or makes a part of a condition true or false. It fails if no test of the package
+// fails with a change, unless testdata/named.txt names that change with a reason. The flag
+// -variants selects the packages.
 //
-// TestGremlins does the same with what gremlins makes, a tool that others use: another
-// operator in one place. It runs where it is told to, with -gremlins.
+// TestGremlins does the same with the mutants of the tool gremlins, each of which has another
+// operator in one place. The flag -gremlins selects the packages.
 package mutation

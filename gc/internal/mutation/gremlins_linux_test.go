@@ -20,11 +20,10 @@ const gremlinsModule = "github.com/go-gremlins/gremlins/cmd/gremlins@v0.6.0"
 
 var gremlinsIn = flag.String("gremlins", "", "the `PACKAGES` of the root module in which TestGremlins changes operators, as gc,hostlocal")
 
-// TestGremlins has gremlins change a package's operators, and fails when a mutant lives
-// that is not named with a reason in testdata/named.txt, or when that names one which a
-// test does find. Gremlins does not try what a profile of coverage has no block for, as
-// cases and constants, and takes for found what takes several times as long as all tests
-// do without a compiler: those are tried here.
+// TestGremlins changes a package's operators with gremlins. It fails if a mutant lives that
+// testdata/named.txt does not name with a reason, or if that names one that a test finds.
+// Gremlins does not try mutants outside of the blocks of the coverage profile, such as cases
+// and constants, and counts time-outs as found. This test tries both kinds itself.
 //
 //	go test ./gc/internal/mutation -run TestGremlins -gremlins hostlocal -timeout 2h -v
 func TestGremlins(t *testing.T) {
@@ -40,11 +39,11 @@ func TestGremlins(t *testing.T) {
 
 type gremlins struct {
 	t              *testing.T
-	tmp, tree, dir string // for all that is written, the copy of the repository, the package in it
+	tmp, tree, dir string // a directory for output, the copy of the repository, the package in it
 }
 
-// environ is that in which tests run. Vet would take some mutants for mistakes, and from
-// a cache a run would say nothing of how long tests take.
+// environ returns the environment of tests. Vet would report some mutants, and cached results
+// would give wrong times.
 func (g *gremlins) environ() []string {
 	return append(os.Environ(), "GOWORK=off", "GOFLAGS=-short -count=1 -vet=off -exec="+g.script()+" -skip="+tooSlow, "TMPDIR="+g.tmp, "HOSTLOCAL_GC_FIGURES=")
 }
@@ -70,8 +69,8 @@ func (g *gremlins) run() map[string]string {
 	}
 	output := filepath.Join(g.tmp, "gremlins.json")
 	args := []string{"unleash", "--workers=2", "--timeout-coefficient=5", "--invert-negatives=false", "--output=" + output,
-		"--exclude-files=/"} // what lies deeper than the package
-	args = append(args, strings.Fields(goList(g.t, g.dir, "-f", "{{range .IgnoredGoFiles}}--exclude-files=^{{.}}$ {{end}}"))...) // built elsewhere
+		"--exclude-files=/"} // directories below the package
+	args = append(args, strings.Fields(goList(g.t, g.dir, "-f", "{{range .IgnoredGoFiles}}--exclude-files=^{{.}}$ {{end}}"))...) // files for other systems
 	unleash := exec.CommandContext(g.t.Context(), filepath.Join(g.tmp, "gremlins"), append(args, "./"+g.dir)...)
 	unleash.Dir, unleash.Env = g.tree, g.environ()
 	out, err := unleash.CombinedOutput()
@@ -90,7 +89,7 @@ func (g *gremlins) run() map[string]string {
 		}
 	}
 	if err := json.Unmarshal(content, &report); err != nil {
-		g.t.Fatalf("reading what gremlins wrote: %v\n%s", err, content)
+		g.t.Fatalf("reading the report of gremlins: %v\n%s", err, content)
 	}
 	statuses := make(map[string]string)
 	for _, f := range report.Files {
@@ -101,11 +100,11 @@ func (g *gremlins) run() map[string]string {
 	return statuses
 }
 
-// unnoticed is code in which no test notices anything. Where gremlins says otherwise,
-// tests fail in the directory that it made for them, whatever it changes.
+// unnoticed is code whose mutants no test finds. If gremlins reports them as found, tests fail
+// in its work directory without a mutant, too.
 const unnoticed = "gremlins_unnoticed"
 
-// addUnnoticed puts that code into the package, and a test that runs it.
+// addUnnoticed adds that code to the package, and a test that runs it.
 func (g *gremlins) addUnnoticed() {
 	g.t.Helper()
 	head := "package " + strings.TrimSpace(goList(g.t, g.dir, "-f", "{{.Name}}"))
@@ -118,7 +117,7 @@ func (g *gremlins) addUnnoticed() {
 	}
 }
 
-// compare says which mutants live without a name, and returns a line of figures.
+// compare reports mutants that survive without a name, and returns a line of figures.
 func (g *gremlins) compare(statuses map[string]string, named map[string]string) string {
 	g.t.Helper()
 	mutants := tokenMutants(g.t, g.dir)
@@ -133,7 +132,7 @@ func (g *gremlins) compare(statuses map[string]string, named map[string]string) 
 		case status == "KILLED", status == "NOT VIABLE":
 			found[i] = true
 		default:
-			g.t.Errorf("gremlins says %q of %s", status, m.at)
+			g.t.Errorf("gremlins reports %q for %s", status, m.at)
 		}
 		delete(statuses, m.at)
 	}
@@ -145,7 +144,7 @@ func (g *gremlins) compare(statuses map[string]string, named map[string]string) 
 		lives = lives || status == "LIVED"
 	}
 	if !lives {
-		g.t.Errorf("gremlins finds what no test notices, so nothing that it says can be relied on: %v", statuses)
+		g.t.Errorf("gremlins reports mutants of %s as found, so tests fail without a mutant: %v", unnoticed, statuses)
 	}
 	each(again, func(i int) { found[i] = g.found(i, &mutants[i]) })
 	y := tally{t: g.t, dir: g.dir, named: named}
@@ -155,8 +154,8 @@ func (g *gremlins) compare(statuses map[string]string, named map[string]string) 
 	return y.line("mutants of gremlins")
 }
 
-// found reports whether some test fails with a mutant, or does not end, or a compiler
-// refuses it.
+// found reports whether some test fails with a mutant or does not end, or the mutant does not
+// compile.
 func (g *gremlins) found(n int, m *tokenMutant) bool {
 	file := filepath.Join(g.tmp, fmt.Sprintf("%d.go", n))
 	overlay := filepath.Join(g.tmp, fmt.Sprintf("%d.json", n))

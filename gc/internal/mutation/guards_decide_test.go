@@ -17,7 +17,7 @@ var evidenceGuards = []guard{
 		"		if covers(n.Networks, r.Network) && n.Form.Matches(r.ContainerID) {\n", "		if n.Form.Matches(r.ContainerID) {\n"},
 	{"R4", "49", "... and of the form that is declared", "TestHookAssertion", "gc/evidence.go",
 		"		if covers(n.Networks, r.Network) && n.Form.Matches(r.ContainerID) {\n", "		if covers(n.Networks, r.Network) {\n"},
-	{"R5", "72", "two answers of one date are one look", "TestHazard72TwoAnswersOfOneTime", "gc/evidence.go",
+	{"R5", "72", "two answers with one date are one look", "TestHazard72TwoAnswersOfOneTime", "gc/evidence.go",
 		"			d.counts = always\n", "			_ = always\n"},
 	{"R5", "71", "the lag of the fastest source that could name it counts", "TestHazard71RuntimeListsTheSandboxLate", "gc/evidence.go",
 		"least = min(least, inAll)", "least = inAll"},

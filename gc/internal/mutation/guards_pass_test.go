@@ -104,7 +104,7 @@ var passGuards = []guard{
 		" || s.allNetworks && r.Owner == hostlocal.Owned)", ")"},
 	{"R11", "64 70", "... nor of which networks a cache spoke", "TestHazard64CacheReusesItsNetworks", "gc/cache.go",
 		"slices.Clone(d.Networks) // not", "d.Networks // not"},
-	{"R5", "45", "the hook's assertion is for no other pass", "TestHazard45TheAssertionIsForOnePass", "gc/reconciler.go",
+	{"R5", "45", "the hook's assertion counts for one pass only", "TestHazard45TheAssertionIsForOnePass", "gc/reconciler.go",
 		"return r.reconcile(ctx, occasion{})", "return r.reconcile(ctx, occasion{noADD: true})"},
 	{"R5", "62", "in a loop an answer older than two intervals is an error", "TestHazard62StaleList", "gc/sources.go",
 		"old > 2*r.opts.Interval {", "false {"},

@@ -57,7 +57,7 @@ var diskGuards = []guard{
 		"	if errors.Is(err, syscall.EWOULDBLOCK) {\n", "	if errors.Is(err, syscall.EWOULDBLOCK) {\n		return nil\n"},
 	{"R8", "18", "the wait for the lock ends with the context", "TestHazard18LockIsHeld", "hostlocal/release.go",
 		"		case <-ctx.Done():\n", "		case <-context.Background().Done():\n"},
-	{"R13", "18", "... or after a while by itself", "TestHazard18LockIsHeld", "hostlocal/release.go",
+	{"R13", "18", "... or after a time limit of its own", "TestHazard18LockIsHeld", "hostlocal/release.go",
 		"pause == maxPause && time.Since(progress) >= maxLockWait:", "progress.IsZero():"},
 	{"R8", "18", "a single hold is short", "TestHazard18APassHoldsTheLock", "hostlocal/release.go",
 		"maxHold = 2 * time.Millisecond", "maxHold = time.Hour"},

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// namedFile names the changes that no test notices, and says of each why none has to:
+// namedFile names the changes with which no test fails, each with the reason:
 //
 //	package: function: kind: code
 //		reason
@@ -55,8 +55,8 @@ func readNamed(t *testing.T) map[string]map[string]string {
 	return named
 }
 
-// TestNamed fails when a name means nothing any more, neither a variant nor a mutant of
-// gremlins. That they survive is what TestVariants and TestGremlins show.
+// TestNamed fails if a name is neither that of a variant nor that of a mutant of gremlins.
+// TestVariants and TestGremlins show that these survive.
 func TestNamed(t *testing.T) {
 	named := readNamed(t)
 	for _, dir := range slices.Sorted(maps.Keys(named)) {
@@ -72,7 +72,7 @@ func TestNamed(t *testing.T) {
 		}
 		for key := range named[dir] {
 			if !there[key] {
-				t.Errorf("%s names what can't be changed any more: %s: %s", namedFile, dir, key)
+				t.Errorf("%s names a change that is no longer possible; remove it: %s: %s", namedFile, dir, key)
 			}
 		}
 	}

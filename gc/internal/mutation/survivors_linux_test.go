@@ -25,13 +25,12 @@ var (
 	onlyKeys   = flag.String("variants.only", "", "only variants whose keys match this `REGEXP`")
 )
 
-// tooSlow are tests that take many seconds and find nothing that the others don't find.
+// tooSlow are tests that take many seconds and find no more than others.
 const tooSlow = "Simulator|Faults|Killed(At(Any|Every)|$)|Fleet|Matrix|Dependencies|EveryHazard|HazardTable|Stress|Chaos|Soak|PairsWithKills|ManyNamespaces"
 
-// TestVariants changes a package's code in one place at a time, in a copy of the
-// repository, and fails when no test of that package fails, unless the change is
-// named with a reason in testdata/named.txt. Nor may that name a change which a test
-// does find, or which can't be made any more.
+// TestVariants changes a package's code in one place at a time, in a copy of the repository.
+// It fails if no test of the package fails, unless testdata/named.txt names the change with a
+// reason. It also fails if that file names a change with which a test does fail.
 //
 //	go test ./gc/internal/mutation -run TestVariants -variants podsource/netns -timeout 2h -v
 func TestVariants(t *testing.T) {
@@ -42,14 +41,14 @@ func TestVariants(t *testing.T) {
 // A trial runs the variants of one package.
 type trial struct {
 	t        *testing.T
-	dir, tmp string // of the package, and for all that is written
+	dir, tmp string // of the package, and for output
 	binary   string
-	programs string                   // the directory of those that the tests run, if they are built by examples/internal/cnitest
+	programs string                   // the directory of programs that the tests run, if examples/internal/cnitest builds them
 	took     map[string]time.Duration // of each test without a change
-	reaches  map[int][]string         // the tests that come to the place of a variant
+	reaches  map[int][]string         // the tests that reach a variant, by its number
 }
 
-// tryVariants runs those of a package, two at a time, and returns a line of figures.
+// tryVariants tries the variants of a package, two at a time, and returns a line of figures.
 func tryVariants(t *testing.T, dir string, named map[string]string) string {
 	v := makeVariants(t, dir)
 	tmp, tree := copyTree(t)
@@ -70,14 +69,14 @@ func tryVariants(t *testing.T, dir string, named map[string]string) string {
 	each(mine, func(i int) {
 		how := "no test fails"
 		if len(tr.reaches[i+1]) == 0 {
-			how = "no test comes there"
+			how = "no test reaches it"
 		}
 		y.add(v.all[i].key, v.all[i].at, tr.found(i+1), how)
 	})
 	return y.line("variants")
 }
 
-// each calls f with two of them at a time.
+// each calls f with each of all, two at a time.
 func each(all []int, f func(int)) {
 	work := make(chan int)
 	var wg sync.WaitGroup
@@ -97,8 +96,8 @@ func each(all []int, f func(int)) {
 	wg.Wait()
 }
 
-// build makes the binary of the package's tests in the copy, with all variants in it:
-// programs that the tests build there have them, too.
+// build builds the binary of the package's tests in the copy, with all variants in it.
+// Programs that the tests build there have them, too.
 func (tr *trial) build(v *variants, tree, dir string) {
 	tr.t.Helper()
 	for path, content := range v.files {

@@ -25,9 +25,9 @@ var (
 // unguarded are hazards with tests in these packages, and without a single guard that could
 // be removed.
 var unguarded = map[string]string{
-	"10": "an owner is its container ID, and a name is looked at nowhere",
-	"20": "what nobody holds is released: no guard, but what is left without one",
-	"33": "which source is asked decides: see the matrix of sources",
+	"10": "an owner is a container ID, and no code compares pod names",
+	"20": "a reservation without a holder is released, which needs no guard",
+	"33": "it depends on the sources: see their matrix",
 }
 
 // TestGuards fails if gc/testdata/guards.md is not the table of guards, if a hazard with

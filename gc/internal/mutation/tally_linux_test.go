@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// eachPackage calls f with each of some packages, with commas between, prints the lines
-// of figures that it returns, and writes them where .ci/deep wants them.
+// eachPackage calls f with each package of a comma-separated list. It prints the lines of
+// figures that f returns, and writes them to a file for .ci/deep.
 func eachPackage(t *testing.T, dirs, name string, f func(t *testing.T, dir string) string) {
 	t.Helper()
 	if dirs == "" {
@@ -29,8 +29,8 @@ func eachPackage(t *testing.T, dirs, name string, f func(t *testing.T, dir strin
 	}
 }
 
-// A tally counts the changes of one package, and fails for those that are neither found
-// nor named, and for those that are both.
+// A tally counts the changes of one package. It fails the test for a change that is neither
+// found nor named, or both.
 type tally struct {
 	t     *testing.T
 	dir   string
@@ -40,7 +40,7 @@ type tally struct {
 	all, found, ok, survivors int
 }
 
-// add counts a change; how says in which way it is not found.
+// add counts a change. how says why it is not found.
 func (y *tally) add(key, at string, found bool, how string) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
@@ -48,7 +48,7 @@ func (y *tally) add(key, at string, found bool, how string) {
 	_, isNamed := y.named[key]
 	switch {
 	case found && isNamed:
-		y.t.Errorf("%s names what a test finds: %s: %s", namedFile, y.dir, key)
+		y.t.Errorf("%s names a change with which a test fails; remove it: %s: %s", namedFile, y.dir, key)
 	case found:
 		y.found++
 	case isNamed:
@@ -62,7 +62,7 @@ func (y *tally) add(key, at string, found bool, how string) {
 	}
 }
 
-// line says it all; what are changes, in the plural.
+// line returns the line of figures. what names the changes, in the plural.
 func (y *tally) line(what string) string {
 	return fmt.Sprintf("%s: %d %s, %d found, %d named, %d survived\n", y.dir, y.all, what, y.found, y.ok, y.survivors)
 }

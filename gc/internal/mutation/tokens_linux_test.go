@@ -12,9 +12,9 @@ import (
 	"testing"
 )
 
-// gremlinsKinds are the kinds of mutants that gremlins makes unless it is told
-// otherwise, what keys call them, and which operators become which. INVERT_NEGATIVES is
-// not here: each of its mutants is one of ARITHMETIC_BASE, too.
+// gremlinsKinds are the default kinds of mutants of gremlins, their names in keys, and their
+// changes of operators. INVERT_NEGATIVES is left out: each of its mutants is also one of
+// ARITHMETIC_BASE.
 var gremlinsKinds = []struct {
 	name, kind string
 	becomes    map[token.Token]token.Token
@@ -29,22 +29,22 @@ var gremlinsKinds = []struct {
 	{"INCREMENT_DECREMENT", "arithmetic", map[token.Token]token.Token{token.INC: token.DEC, token.DEC: token.INC}},
 }
 
-// A tokenMutant has another operator in one place, as gremlins makes it.
+// A tokenMutant is a mutant of gremlins: it has another operator in one place.
 type tokenMutant struct {
-	key     string // as that of a variant; what is outside of functions has the name that is declared
-	at      string // as gremlins says it: kind, file, line, column
+	key     string // like that of a variant; outside of functions with the declared name
+	at      string // as gremlins reports it: kind, file, line, column
 	path    string
 	content []byte // of the file
 	offset  int    // of the operator in it
 	is, be  string
 }
 
-// mutated is the content of the file with the other operator.
+// mutated returns the content of the file with the other operator.
 func (m *tokenMutant) mutated() []byte {
 	return slices.Concat(m.content[:m.offset], []byte(m.be), m.content[m.offset+len(m.is):])
 }
 
-// tokenMutants are those of a package, in files that are built on this system.
+// tokenMutants returns the mutants of a package, in the files for this system.
 func tokenMutants(t *testing.T, dir string) (all []tokenMutant) {
 	t.Helper()
 	v := readPackage(t, dir)
@@ -68,8 +68,8 @@ func tokenMutants(t *testing.T, dir string) (all []tokenMutant) {
 	return all
 }
 
-// declarations are those of a file that may hold operators: functions, constants and
-// variables, by their names, of several the first.
+// declarations returns the declarations of a file that may have operators, by name: functions,
+// constants and variables. One of several names has the first.
 func declarations(f *ast.File) iter.Seq2[string, ast.Node] {
 	return func(yield func(string, ast.Node) bool) {
 		for _, d := range f.Decls {
@@ -89,7 +89,7 @@ func declarations(f *ast.File) iter.Seq2[string, ast.Node] {
 	}
 }
 
-// operator is that of a node, and its place.
+// operator returns the operator of a node, and its position.
 func operator(n ast.Node) (token.Token, token.Pos) {
 	switch n := n.(type) {
 	case *ast.BinaryExpr:

@@ -12,13 +12,13 @@ import (
 	"testing"
 )
 
-// copyTree copies the repository's files into a new directory, for all that is written:
-// where a guard of paths is missing, a test may write beside itself.
+// copyTree copies the repository's files into a new directory. Without a guard of paths, a
+// test may write outside of its temporary directory.
 func copyTree(t *testing.T) (tmp, tree string) {
 	t.Helper()
 	tmp, err := os.MkdirTemp("", "v") //nolint:usetesting // short: tests have sockets in it
 	if err == nil {
-		err = os.Chmod(tmp, 0o755) // some tests give up root's rights in here
+		err = os.Chmod(tmp, 0o755) // for tests that give up root's rights
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -30,7 +30,7 @@ type variant struct {
 	at  string // file and line
 }
 
-// variants are those of a package, and its files with the switches in them.
+// variants has the variants of a package, and its files with the switches.
 type variants struct {
 	all   []variant
 	files map[string][]byte // by their paths
@@ -41,10 +41,10 @@ type variants struct {
 	info    *types.Info
 	pkg     *types.Package
 	seen    map[string]int
-	content []byte // of the file that is looked at
+	content []byte // of the current file
 	edits   []edit
-	in      string // the function
-	origin  string // of an error that is checked: what is said before the check
+	in      string // the current function
+	origin  string // the statement before the current check of an error
 }
 
 // An edit inserts text. At one offset, ends come before beginnings. An inner edit ends before
@@ -57,7 +57,7 @@ type edit struct {
 	n      int // the order of edits of the same code
 }
 
-// makeVariants makes those of the package in a directory below the root of the
+// makeVariants makes the variants of the package in a directory below the root of the
 // repository.
 func makeVariants(t *testing.T, dir string) *variants {
 	t.Helper()
@@ -75,7 +75,7 @@ func makeVariants(t *testing.T, dir string) *variants {
 	return v
 }
 
-// readPackage reads and type-checks a package, of which no variants are made yet.
+// readPackage reads and type-checks a package, without making variants.
 func readPackage(t *testing.T, dir string) *variants {
 	t.Helper()
 	v := &variants{files: make(map[string][]byte), fset: token.NewFileSet(), seen: make(map[string]int)}
@@ -102,7 +102,7 @@ func readPackage(t *testing.T, dir string) *variants {
 	return v
 }
 
-// eachFile calls f with each file, of which there are no edits yet.
+// eachFile calls f with each file, without edits.
 func (v *variants) eachFile(t *testing.T, f func(path string, file *ast.File)) {
 	t.Helper()
 	for i, file := range v.parsed {
@@ -115,7 +115,7 @@ func (v *variants) eachFile(t *testing.T, f func(path string, file *ast.File)) {
 	}
 }
 
-// functionName is what keys call a function: a method by its type and name.
+// functionName returns the name of a function in keys: a method has its type's name before it.
 func functionName(fn *ast.FuncDecl) string {
 	if fn.Recv == nil {
 		return fn.Name.Name
@@ -123,8 +123,8 @@ func functionName(fn *ast.FuncDecl) string {
 	return receiver(fn) + "." + fn.Name.Name
 }
 
-// ownModule reports whether a package belongs to another module than the root's. It
-// takes the workspace to find what that needs.
+// ownModule reports whether a package belongs to another module than the root's. Only the
+// workspace has the requirements of such a module.
 func ownModule(t *testing.T, dir string) bool {
 	t.Helper()
 	for ; dir != "." && dir != "/"; dir = filepath.Dir(dir) {
@@ -135,7 +135,7 @@ func ownModule(t *testing.T, dir string) bool {
 	return false
 }
 
-// environ is that of go commands about a package.
+// environ returns the environment of go commands for a package.
 func environ(t *testing.T, dir string) []string {
 	t.Helper()
 	if ownModule(t, dir) {
