@@ -20,7 +20,7 @@
 //	...
 //	report, err := reconciler.AtStartup(ctx)
 //	if err != nil {
-//		log.Error(err, "Releasing leaked addresses at start-up; going on")
+//		log.Error(err, "Could not release leaked addresses at start-up; going on")
 //	}
 //
 // [Reconciler.AtStartup] is the hook for an agent's start. [Reconciler.Start] runs

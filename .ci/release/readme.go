@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -60,9 +61,29 @@ import (
 	"ROOT/podsource"
 )
 
-func source(listSandboxes func(context.Context) ([]struct{ PodUID, ID string }, error)) podsource.Source {
+func source(listSandboxes func(context.Context) ([]struct{ Namespace, Name, PodUID, ID string }, error)) podsource.Source {
 `,
 		after: "return source\n}\n\nvar _ = source\n",
+	},
+	{
+		begins: "pods, err := kubelet.New(", file: "kubernetes.go",
+		before: `package outside
+
+import (
+	"os"
+
+	"ROOT/podsource"
+	"ROOT/podsource/cnicache"
+	"ROOT/podsource/cri"
+	"ROOT/podsource/kube"
+	"ROOT/podsource/kubelet"
+	"ROOT/podsource/netns"
+)
+
+func kubernetes(client kube.Client) (podsource.Source, error) {
+`,
+		dots:  slices.Repeat([]string{"if err != nil {\nreturn nil, err\n}\n"}, 5),
+		after: "return source, nil\n}\n\nvar _ = kubernetes\n",
 	},
 	{
 		begins: "kernel, err := netns.New(", file: "kernel.go",

@@ -141,7 +141,7 @@ func (s *server) start(ctx context.Context, existing []string) error {
 		return err
 	}
 	if _, err := s.loop.AtStartup(ctx, asserts...); err != nil {
-		s.log.Error(err, "Releasing leaked addresses at start-up; going on")
+		s.log.Error(err, "Could not release leaked addresses at start-up; going on")
 	}
 	failpoint(startHooked)
 	return nil

@@ -74,7 +74,7 @@ func diagnose(p *place, places []*place) (all []finding) {
 		all = append(all, finding{Word: wordMissing, Text: "there is no data directory " + p.report.DataDir + "; --data-dir says where host-local keeps its networks"})
 	}
 	if !p.judged {
-		all = append(all, finding{Word: wordUnknown, Text: "the live pods can't be determined: " + strings.Join(p.unknown, "; ")})
+		all = append(all, finding{Word: wordUnknown, Text: "the live pods can't be determined: " + flagWords.Replace(strings.Join(p.unknown, "; "))})
 	}
 	if len(p.report.Networks) == 0 && p.judged && !p.unread && len(all) == 0 {
 		all = append(all, finding{Word: wordOK, Text: "no network has a directory in " + p.report.DataDir +
@@ -206,7 +206,7 @@ func (t *tally) full() bool { return t.size > 0 && t.left <= 0 }
 // describes the one with the fewest addresses left.
 func (t *tally) used() string {
 	if t.size == 0 {
-		return fmt.Sprintf("%s (the size of the range is unknown; set --range)", term.Count(t.reserved, "reservation"))
+		return fmt.Sprintf("%s (no configuration with this data directory has a range: see --range)", term.Count(t.reserved, "reservation"))
 	}
 	if t.size > countable {
 		return fmt.Sprintf("%s, of a range that has far more addresses than a node can use", term.Count(t.reserved, "reservation"))

@@ -90,15 +90,21 @@ func lockTime(r *gc.Report) string {
 	if r.LockHeld == 0 {
 		return " The plugin's lock was not needed."
 	}
-	return fmt.Sprintf(" The plugin's lock was held for %s, at most %s at once.",
+	return fmt.Sprintf(" The plugin's lock was held for %s, at most %s at a time.",
 		r.LockHeld.Round(time.Microsecond), r.LongestHold.Round(time.Microsecond))
 }
 
 // nextCheck says when a second pass is worthwhile, counted from this one, whose own duration is
-// negligible.
+// negligible. Ages are taken at the date of the oldest list, so if that is a file, a second pass
+// with the same file releases nothing more.
 func nextCheck(r *gc.Report) string {
 	if r.NextCheck.IsZero() {
 		return ""
+	}
+	for _, s := range r.Sources {
+		if !s.AsOf.IsZero() && r.Started.Sub(s.AsOf) > time.Minute {
+			return fmt.Sprintf(" Ages are taken at the date of %s (%s ago): make it again before a second pass.", s.Name, term.Age(r.Started, s.AsOf))
+		}
 	}
 	if !r.NextCheck.After(r.Started.Add(time.Second)) {
 		return " A second pass is worthwhile now."

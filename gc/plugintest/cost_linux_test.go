@@ -38,8 +38,8 @@ func costSizes() []int {
 // slow for all of a round. Times are medians, except for the longest hold.
 func BenchmarkPass(b *testing.B) {
 	var table strings.Builder
-	table.WriteString("| reservations | leaked | time, x walk | CPU time, x walk | time, x floor | DEL's time, x ours | bytes a reservation " +
-		"| allocations a reservation | lock held in all, x walk | longest hold: median, worst |\n|" + strings.Repeat("---:|", 10) + "\n")
+	table.WriteString("| reservations | leaked | time / walk's | CPU time / walk's | time / floor's | DEL's time / ours | bytes per reservation " +
+		"| allocations per reservation | lock held in all / walk's | longest hold: median, worst |\n|" + strings.Repeat("---:|", 10) + "\n")
 	for _, size := range costSizes() {
 		for _, share := range leakShares {
 			b.Run(fmt.Sprintf("reservations=%d/leaked=%s", size, share.name), func(b *testing.B) {

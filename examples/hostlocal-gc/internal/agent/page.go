@@ -136,7 +136,7 @@ func lastPass(s *status, now time.Time) string {
 		text += ", asked the sources twice"
 	}
 	if r.LockHeld > 0 {
-		text += fmt.Sprintf(", and held the plugin's lock for %s at most at once", roughly(r.LongestHold))
+		text += fmt.Sprintf(", and held the plugin's lock for %s at most at a time", roughly(r.LongestHold))
 	}
 	text += "."
 	if !r.NextCheck.IsZero() {
