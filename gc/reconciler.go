@@ -116,7 +116,7 @@ func (r *Reconciler) reconcile(ctx context.Context, o occasion) (report Report, 
 	select {
 	case r.sem <- struct{}{}:
 	case <-ctx.Done():
-		return Report{}, fmt.Errorf("waiting for %w: %w", ErrBusy, ctx.Err())
+		return Report{}, fmt.Errorf("%w: %w", ErrBusy, ctx.Err())
 	}
 	defer func() { <-r.sem }()
 	err = recoverPanic("pass", func() error { return r.pass(ctx, o, &report) })

@@ -26,7 +26,7 @@ func logged(s *server, lines *[]string, each func(line string)) {
 }
 
 // startMessages are the errors that a start logs and that do not end it, in their order.
-var startMessages = []string{"Asking the record", "Finishing an interrupted request", "Forgetting attachments", "Releasing leaked addresses"}
+var startMessages = []string{"Asking the record", "Finishing an interrupted request", "Forgetting attachments", "Could not release leaked addresses"}
 
 // A start goes on after these errors, and logs each of them. When its context ends, its
 // further steps fail.
