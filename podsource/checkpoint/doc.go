@@ -28,9 +28,9 @@
 // # What it answers
 //
 // The record says which containers are live in Options.Networks, and in no other network. It
-// names each container, whatever the form of its ID, as soon as its ADD has ended. So starting
-// pods claim nothing more; with [gc.NoADDInFlight] AtStartup releases leaks of any age (R4, R5);
-// and an answer without pods is valid (R9). An agent that serves only some of the ADDs of a
+// names each container, whatever the form of its ID, as soon as its ADD has ended. So it ends
+// the claims of starting pods; with [gc.NoADDInFlight] AtStartup releases leaks of any age (R4,
+// R5); and an answer without pods is valid (R9). An agent that serves only some of the ADDs of a
 // network must not name that network. The answer has one pod for each attachment. The pod
 // claims its addresses only in the attachment's network, also if that is not in
 // Options.Networks.

@@ -44,7 +44,7 @@
 //   - A sandbox in a second network whose addresses are not in the annotation
 //     k8s.v1.cni.cncf.io/network-status (hazard 22).
 //   - Pods that kubelet has not reported to the API server. A kubelet that can't reach it
-//     is noticed after some 40 seconds, and later where no controller manager runs
+//     is noticed after some 40 seconds, and not at all where no controller manager runs
 //     (hazard 55).
 //   - That an informer given to [FromLister] is filtered (hazard 54). That of
 //     [NewInformer] is not.
