@@ -14,10 +14,11 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// checkCache limits the declarations of a cache of results to the networks in which it
-// proved to be the node's. There the cache would name r's container, if that is live, in
-// three cases: it has a record of the container, it was not wiped since the reservation
-// was made, or the reservation is from before the boot (hazard 70).
+// checkCache limits the names of a cache of results to the networks in which it proved to
+// be the node's, and adds these to the networks that it speaks of. For a reservation there
+// it would name the container, if that is live, in three cases: it has a record of the
+// container, it was not wiped since the reservation was made, or the reservation is from
+// before the boot, so that the container can't be live (hazard 70).
 func (s *snapshot) checkCache(d *declaration, look []podsource.Answer) {
 	recorded := make(map[podsource.Attachment]bool, len(d.Recorded))
 	for _, a := range d.Recorded {

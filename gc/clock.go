@@ -44,8 +44,8 @@ type clock struct {
 	// is unknown.
 	bootedAt time.Time
 
-	// seen has monotonic times by file, podID and date, all from the last pass. A file's
-	// is the time since which each pass found it without a live holder, a podID's the time
+	// seen has monotonic times, by each file, podID and date of the last pass. A file's is
+	// the time since which each pass found it without a live holder, a podID's the time
 	// since which each pass found the pod finished. A date's is the result of asOf, or, for
 	// anyDate, the time at which the last pass asked.
 	seen map[any]time.Duration

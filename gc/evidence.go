@@ -17,8 +17,8 @@ const betweenLooks = time.Second
 // same source makes it in every look.
 type evidence [][]declaration
 
-// A declaration is an answer as it counts. The Networks and Names of a cache are limited
-// to the networks in which it proved to be the node's.
+// A declaration is an answer as it counts. The Names of a cache, and its Networks but for
+// the unconditional ones, are limited to the networks in which it proved to be the node's.
 type declaration struct {
 	podsource.Answer
 	asOf   time.Duration // when the answer was last true, on the monotonic clock
@@ -165,8 +165,8 @@ func mayName(r *hostlocal.Reservation) func(*declaration) bool {
 
 // foreign reports whether no source could mean r's container: some sources declare the
 // forms of container IDs that they mean, and none declares the form of this one (R14).
-// Only forms count, not the age of the answers. A source in whose gap r was made
-// declares nothing about r.
+// Only forms count, not the age of the answers. The Names of a source in whose gap r was
+// made don't count, neither for r nor against it.
 func (e evidence) foreign(r *hostlocal.Reservation) bool {
 	means := func(d *declaration) bool {
 		return d.lag(r) < forever || slices.ContainsFunc(d.Forms, func(f podsource.Form) bool { return f.Matches(r.ContainerID) })

@@ -25,7 +25,7 @@ type Pod struct {
 	From string `json:"from,omitempty"`
 }
 
-// String returns a name of the pod for people: its name, or else its UID or origin.
+// String returns a name of the pod for people: its name, or else its UID, or else From.
 func (p Pod) String() string {
 	if p.Name != "" {
 		return p.Namespace + "/" + p.Name
@@ -104,8 +104,8 @@ func (l *livePods) add(p *livePod, startKnown bool) {
 	}
 }
 
-// refOf returns the reference to a pod in a report. One without a name, a UID or an
-// origin is referred to by its container or address.
+// refOf returns the reference to a pod in a report. A pod that has neither a name nor a
+// UID nor an origin is referred to by its container or address.
 func refOf(p *podsource.Pod, source string) Pod {
 	origin := p.Origin
 	if origin == "" && p.Name == "" && p.UID == "" {
@@ -143,7 +143,7 @@ func (l *livePods) claimants(r *hostlocal.Reservation) []*livePod {
 }
 
 // distinct reports whether two entries are surely about different pods. Most sources
-// know only a part of a pod, so two entries with nothing in common count as one pod. A
+// know only a part of a pod, so two entries that can't be compared count as one pod. A
 // static pod has one name and two UIDs, one at kubelet and one at the API server.
 func distinct(p, q *livePod) bool {
 	switch {

@@ -123,7 +123,7 @@ var reasons = []reason{
 	{ReleasedLeak, Released, "R3", "no live pod had its container or its address"},
 	{ReleasedEmpty, Released, "R3", "its file was empty, and no live pod had its address"},
 
-	{FileChanged, Changed, "R6", "its file was replaced after the pass had listed it"},
+	{FileChanged, Changed, "R6", "its file was changed or replaced after the pass had listed it"},
 	{FileGone, Gone, "R12", "another process removed it during the pass"},
 
 	{OwnerUnreadable, Failed, "R11", "its file could not be read"},

@@ -21,8 +21,8 @@ import (
 // regular file, while List runs. So is a network whose directory is removed. An
 // error about one file does not hide the others: that reservation is
 // [Unreadable] and its Err says why. After any other error the list is nil,
-// because R3 needs every network. One such error is a symbolic link in the place
-// of a network's directory, since it is not followed (R7).
+// because R3 needs every network. One such error is a symbolic link to a
+// directory in the place of a network's directory, since it is not followed (R7).
 func (s *Store) List(ctx context.Context) ([]Reservation, error) {
 	networks, err := s.Networks()
 	var rs []Reservation

@@ -62,7 +62,7 @@ func (s *Store) Networks() ([]string, error) {
 		switch {
 		case err == nil && info.IsDir():
 			return nil, linkError(path)
-		case err != nil && !isMissing(err) && !errors.Is(err, syscall.ELOOP): // ELOOP: a link to itself
+		case err != nil && !isMissing(err) && !errors.Is(err, syscall.ELOOP): // ELOOP: links in a circle
 			return nil, fmt.Errorf("listing networks: %w", err)
 		}
 	}

@@ -96,7 +96,7 @@ func (c *Collector) OnReport(report gc.Report, err error) {
 }
 
 // noteReservations adds the reservations of a pass. A pass that could not list them, or
-// judged none, changes nothing.
+// judged none, only adds the names of its networks: the values of earlier passes stand.
 func (c *Collector) noteReservations(report *gc.Report, err error) {
 	for _, n := range report.Networks {
 		of(c.networks, n.Name)
@@ -162,7 +162,7 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect sends all metrics. Their values are consistent: no pass ends in between.
+// Collect sends all metrics. Their values are consistent: no report is added in between.
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	// The reader of ch may be slow, and a pass must not wait for it.
 	for _, m := range c.snapshot() {

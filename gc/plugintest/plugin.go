@@ -15,8 +15,8 @@
 //		...
 //	}
 //
-// The version of host-local is that of this module's go.mod, whose lock and file
-// format the library relies on. Only tests of the library import this package.
+// The version of host-local is that of this module's go.mod: the library relies on
+// its lock and file format. Only tests of the library import this package.
 //
 // The package is for tests of reservations and their files, not of interfaces.
 // Unlike a runtime, it keeps the results of ADD only in memory.

@@ -35,9 +35,9 @@ import (
 // those that have been finished for five minutes, it must declare that it is
 // authoritative (R9); podsource.AllowEmpty lets the caller assert that. For each of
 // Options.Networks there must be a member that speaks of it and is not supplementary. A
-// gap of such a member becomes a gap of the record, unless another such member of the
-// network has no gaps. If all members name only one form of container IDs, as a runtime
-// does, the record keeps its gap for every other form (hazard 49).
+// gap of such a member stays a gap of the record, unless another such member of the
+// network has no gaps; no gap is added. If all members name only one form of container
+// IDs, as a runtime does, the record keeps its gap for every other form (hazard 49).
 //
 // After an error nothing has changed. The agent may go on and try again: without a file
 // Add returns errors, and in its gaps the record speaks of no network.

@@ -10,8 +10,8 @@ import (
 	"runtime"
 )
 
-// lock returns an error: these systems have no lock that ends with its process.
-// Records can be read.
+// lock returns an error: on these systems no lock that ends with its process is
+// implemented. Records can be read.
 func lock(string) (unlock func(), err error) {
 	return nil, fmt.Errorf("records of attachments are not written on %s: %w", runtime.GOOS, errors.ErrUnsupported)
 }

@@ -71,7 +71,7 @@ func (c *Checkpoint) Pods(ctx context.Context) (podsource.Answer, error) {
 		case !s.written:
 			return nil, nil, fmt.Errorf("%w: the record %s was never written", podsource.ErrNotHere, c.path)
 		}
-		return s.entries(), s.gapsAt(time.Now()), nil
+		return s.entries(), s.gapsAt(time.Now()), nil // of s, since c may be closed by now
 	})
 }
 

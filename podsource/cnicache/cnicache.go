@@ -48,8 +48,8 @@ type Source struct {
 	living  func(context.Context) (func(path string, at time.Time) (lives, sure bool), error)
 	timeout time.Duration
 
-	mu     sync.Mutex
-	caches []cache // by the indexes of dirs
+	mu     sync.Mutex // guards caches
+	caches []cache    // by the indexes of dirs
 }
 
 // A cache has the records that the last call found in a directory.
@@ -160,7 +160,7 @@ func (s *Source) ask(ctx context.Context) (podsource.Answer, error) {
 			a.RecordedSince = since
 		}
 	}
-	if len(notes) == len(s.dirs) { // else one directory has records, and the others may be unused
+	if len(notes) == len(s.dirs) { // else some directory has records, and the others may be unused
 		a.Note = strings.Join(notes, "; ")
 	}
 	return a, nil

@@ -23,9 +23,9 @@ const (
 	// DefaultTimeout is less than gc.Options.SourceTimeout, so that an error names
 	// the runtime.
 	DefaultTimeout = 10 * time.Second
-	// DefaultMaxAnswer is in bytes. A sandbox has a few KiB, mostly annotations, so
-	// gRPC's 4 MiB would be too little for some nodes. kubelet and containerd allow
-	// 16 MiB.
+	// DefaultMaxAnswer is the maximum size of one answer, in bytes. A sandbox has a
+	// few KiB, mostly annotations, so gRPC's 4 MiB would be too little for some
+	// nodes. kubelet and containerd allow 16 MiB.
 	DefaultMaxAnswer = 64 << 20
 	// DefaultCrictlConfig is where crictl looks for its configuration.
 	DefaultCrictlConfig = "/etc/crictl.yaml"

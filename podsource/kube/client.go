@@ -76,7 +76,8 @@ var errInconsistentPages = errors.New("pages of the list have different resource
 
 // listPages lists the pods page by page. It returns those for which convert reports true,
 // converted, and the resource version of the list. If that version expires before the last
-// page was read (410 Gone, after some five minutes), it starts again, without pages.
+// page was read (410 Gone, after some five minutes), or differs between pages, it drops what
+// was read and lists again once, without pages.
 func listPages[T any](ctx context.Context, client typedcorev1.PodInterface, opts metav1.ListOptions,
 	convert func(*corev1.Pod) (T, bool, error)) (all []T, version string, err error) {
 	all, version, err = pages(ctx, client, opts, convert)

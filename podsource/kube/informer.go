@@ -128,7 +128,7 @@ func pause(ctx context.Context, failures int) {
 }
 
 // relist replaces the pods with a new list. This is a consistent read, which a server
-// without etcd can't answer.
+// that is cut off from etcd can't answer.
 func (i *Informer) relist(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, i.source.opts.Timeout)
 	defer cancel()
@@ -210,7 +210,7 @@ func (i *Informer) apply(event watch.Event) (changed bool, err error) {
 		return false, fmt.Errorf("an event has the unknown type %q", event.Type)
 	}
 	if pod.ResourceVersion == i.version {
-		return false, nil // a server without etcd repeats its last version
+		return false, nil // a server that is cut off from etcd repeats its last version
 	}
 	i.version, i.asOf = pod.ResourceVersion, time.Now()
 	return true, nil

@@ -44,7 +44,7 @@ func (s *Source) checkNode(ctx context.Context) (*corev1.Node, error) {
 	if err := s.sameNode(node, bootID); err != nil {
 		return nil, err
 	}
-	return node, checkReady(node)
+	return node, checkReporting(node)
 }
 
 // sameNode compares the UID and boot ID of the Node with the expected ones.
@@ -78,10 +78,10 @@ func (s *Source) permanent(err error) error {
 	return fmt.Errorf("%w (%w)", err, podsource.ErrPermanent)
 }
 
-// checkReady returns an error if the control plane gets no status from the Node's kubelet,
+// checkReporting returns an error if the control plane gets no status from the Node's kubelet,
 // for example because its certificate has expired. Such a kubelet may run pods that the API
 // server does not know.
-func checkReady(node *corev1.Node) error {
+func checkReporting(node *corev1.Node) error {
 	ready := readiness(node)
 	switch {
 	case ready == nil:

@@ -30,8 +30,8 @@ func openNetlink(ns int, setns func(fd, kind int) error) (h *netlink.Handle, err
 }
 
 // dump lists addresses except loopback and link-local ones. If addresses change
-// meanwhile, it tries again, up to five times, and then returns the last list with
-// podsource.ErrIncomplete.
+// meanwhile, it lists them again, five times in all, and then returns the last list
+// with podsource.ErrIncomplete.
 func dump(addrList func(netlink.Link, int) ([]netlink.Addr, error)) (ips []netip.Addr, err error) {
 	list, err := addrList(nil, netlink.FAMILY_ALL)
 	for try := 1; errors.Is(err, netlink.ErrDumpInterrupted) && try < 5; try++ {

@@ -40,7 +40,7 @@ type Source struct {
 
 	// boot is the earliest boot time of the node that this process has read. After
 	// the clock is set forward the boot time reads later.
-	mu   sync.Mutex
+	mu   sync.Mutex // guards boot
 	boot time.Time
 }
 

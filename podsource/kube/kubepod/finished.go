@@ -22,11 +22,12 @@ import (
 //     that were evicted, or exceeded their deadline, while a container was waiting and the
 //     sandbox was up (hazard 13), and containers that kubelet lost
 //     ("ContainerStatusUnknown", without a time), or
-//   - metadata.managedFields has the time of the last change of the status: the pod was in
-//     this phase then. This time is by the clock of the API server, so the five minutes
-//     must cover the difference between the two clocks.
+//   - without either, metadata.managedFields has the time of the last change of the status:
+//     the pod was in this phase then. This time is by the clock of the API server, so the
+//     five minutes must cover the difference between the two clocks.
 //
-// The end is never before another time in the pod's status.
+// The end is never before the start of the pod, the end of a container or a change of a
+// condition that kubelet sets.
 //
 // The time at which kubelet rejected a pod (OutOfcpu, Evicted and so on) is unknown. It then
 // writes a status with little but a phase, a reason and startTime. Mostly startTime is the

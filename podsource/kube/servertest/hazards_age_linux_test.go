@@ -71,7 +71,7 @@ func TestHazard54FilteredInformer(t *testing.T) {
 // Kubelet's certificate has expired. It runs pods that the control plane does not know, and
 // the node controller sets Ready=Unknown.
 //
-// Guard: [checkReady] returns an error for a Node that is Ready=Unknown.
+// Guard: [checkReporting] returns an error for a Node that is Ready=Unknown.
 func TestHazard55NodeUnknown(t *testing.T) {
 	n := newNode(t)
 	n.reserve("started since", old)
