@@ -98,6 +98,17 @@ func TestHazard13JustFinished(t *testing.T) {
 			n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Released})
 		}))
 	}
+	// One that names nothing may hold any reservation for as long.
+	t.Run("no end is reported, and it names nothing", inBubble(func(t *testing.T) {
+		n := newNode(t)
+		n.reserve("10.0.0.2", "dead", old)
+		r := n.reconciler(podsource.Static{other, {Finished: true}}, Options{})
+		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Starting})
+		time.Sleep(5*time.Minute - 1)
+		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Starting})
+		time.Sleep(time.Nanosecond)
+		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Released})
+	}))
 	// An end from before a step of the clock can't be used.
 	t.Run("the clock was set forward since", inBubble(func(t *testing.T) {
 		n := newNode(t)

@@ -114,6 +114,31 @@ func TestHazard07OneItemFails(t *testing.T) {
 	}
 }
 
+// R2: an answer that doesn't count in the second look is an error, as in the first one.
+func TestHazard07SecondLookFails(t *testing.T) {
+	for _, c := range []struct {
+		reason string
+		second podsource.Answer
+		want   string
+	}{
+		{"an item that is not valid", criAnswer(podsource.Pod{NamespacedName: named("web"), ContainerIDs: []string{"containerd://abc"}}), "default/web"},
+		{"a list without pods", podsource.Answer{Source: "cri"}, ErrNoPods.Error()},
+	} {
+		t.Run(c.reason, inBubble(func(t *testing.T) {
+			n := newNode(t)
+			n.reserve("10.0.0.2", hex64("leaked"), old)
+			source := inTurn(
+				[]podsource.Answer{netnsAnswer(), recordAnswer(nil), kubeletAnswer(starts()), criAnswer()},
+				[]podsource.Answer{netnsAnswer(), recordAnswer(nil), kubeletAnswer(starts()), c.second})
+			report, err := n.reconciler(source, Options{}).Reconcile(t.Context())
+			if report.Looks != 2 || !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got error %v after %d looks, want one with %s after two", err, report.Looks, c.want)
+			}
+			n.check(report, map[string]Verdict{"10.0.0.2": Failed})
+		}))
+	}
+}
+
 // R2: if a source fails in any way, nothing is released, and the error and the report say
 // why.
 func TestHazard64SourceFails(t *testing.T) {

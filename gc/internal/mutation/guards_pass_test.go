@@ -84,6 +84,8 @@ var passGuards = []guard{
 		"			return fmt.Errorf(\"asking the pod source: %w\", err)\n", "			answers = []podsource.Answer{{Authoritative: true}}\n"},
 	{"R2", "07", "an invalid item is an error of the list", "TestHazard07OneItemFails", "gc/sources.go",
 		"cmp.Or(a.Err, checkItems(a))", "a.Err"},
+	{"R2", "07", "an answer that doesn't count is an error in the second look, too", "TestHazard07SecondLookFails", "gc/reconciler.go",
+		"r.check(answers, s.at, o.inLoop); err != nil {", "r.check(answers, s.at, o.inLoop); err != nil && len(s.evidence) == 0 {"},
 	{"R2", "07", "the error field of an answer ends the pass", "TestHazard07AnswerThatContradictsItself", "gc/sources.go",
 		"cmp.Or(a.Err, checkItems(a))", "checkItems(a)"},
 	{"R9", "07", "an answer without parts is refused", "TestHazard07AnswerThatContradictsItself", "gc/sources.go",
