@@ -74,7 +74,7 @@ func acquireLock(ctx context.Context, path string, log logr.Logger) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("locking %s, which another server or the plugins that it started have locked: %w", path, errors.Join(ctx.Err(), err))
+			return fmt.Errorf("locking %s, which another server, or a plugin that it started, may have locked: %w: %w", path, ctx.Err(), err)
 		case <-tick.C:
 		}
 	}

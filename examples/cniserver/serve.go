@@ -119,7 +119,7 @@ func (s *server) start(ctx context.Context, existing []string) error {
 			return err
 		}
 		failpoint(startBackfill)
-	case ctx.Err() != nil: // whether there is a record is unknown
+	case err != nil && ctx.Err() != nil: // whether there is a record is unknown
 		return fmt.Errorf("asking the record: %w", err)
 	case err != nil:
 		s.log.Error(err, "Asking the record; no address is released as long as it fails")

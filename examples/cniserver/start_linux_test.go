@@ -188,3 +188,15 @@ func TestStartEndsBeforeTheRecordIsAsked(t *testing.T) {
 		t.Errorf("got %v, want %v", err, context.Canceled)
 	}
 }
+
+// An endedContext has ended, which those derived from it do not notice.
+type endedContext struct{ context.Context }
+
+func (endedContext) Err() error { return context.Canceled }
+
+// A start whose context ends after the record has answered goes on.
+func TestStartEndsAfterTheRecordIsAsked(t *testing.T) {
+	if err := newNode(t).newServer().start(endedContext{t.Context()}, nil); err != nil {
+		t.Error(err)
+	}
+}
