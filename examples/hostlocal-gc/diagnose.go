@@ -206,7 +206,7 @@ func (t *tally) full() bool { return t.size > 0 && t.left <= 0 }
 // describes the one with the fewest addresses left.
 func (t *tally) used() string {
 	if t.size == 0 {
-		return fmt.Sprintf("%s (no configuration with this data directory has a range: see --range)", term.Count(t.reserved, "reservation"))
+		return fmt.Sprintf("%s (no configuration of this network with this data directory has a range: see --range)", term.Count(t.reserved, "reservation"))
 	}
 	if t.size > countable {
 		return fmt.Sprintf("%s, of a range that has far more addresses than a node can use", term.Count(t.reserved, "reservation"))

@@ -64,7 +64,7 @@ func TestDiagnose(t *testing.T) {
 		{"nobody counts the addresses of an IPv6 subnet", place{judged: true, confs: large, report: gc.Report{Networks: podnet, Reservations: []gc.Entry{at("fd00::2", gc.ContainerLive)}}}, nil, "OK", "1 reservation, of a range that has far more addresses than a node can use, all in use"},
 		{"beside an IPv6 subnet the IPv4 range is full", place{judged: true, confs: both, report: gc.Report{Networks: podnet, Reservations: []gc.Entry{
 			at("10.1.0.2", gc.ContainerLive), at("10.1.0.3", gc.Unowned), at("fd00::2", gc.ContainerLive)}}}, nil, "FULL", "2 of 2 addresses reserved, 1 leaked"},
-		{"leaks, and how large the range is can't be told", place{judged: true, report: gc.Report{Networks: podnet, Reservations: []gc.Entry{at("10.1.0.2", gc.Unowned)}}}, nil, "LEAKED", "--range"},
+		{"leaks, and the range is unknown", place{judged: true, report: gc.Report{Networks: podnet, Reservations: []gc.Entry{at("10.1.0.2", gc.Unowned)}}}, nil, "LEAKED", "(no configuration of this network with this data directory has a range: see --range)"},
 		{"nobody answers, and the lock is held", place{unknown: []string{"cri: away"}, locks: map[string]string{"podnet": "process 1 holds it"}, report: gc.Report{Networks: podnet}}, nil, "LOCKED UNKNOWN", "process 1"},
 		{"nobody answers, and it is full", place{unknown: []string{"cri: away"}, confs: small, report: gc.Report{Networks: podnet, Reservations: []gc.Entry{at("10.1.0.2", gc.SourceFailed), at("10.1.0.3", gc.SourceFailed)}}}, nil, "UNKNOWN FULL", "cri: away"},
 	} {
