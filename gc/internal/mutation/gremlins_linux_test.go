@@ -146,6 +146,12 @@ func (g *gremlins) compare(statuses map[string]string, named map[string]string) 
 	if !lives {
 		g.t.Errorf("gremlins reports mutants of %s as found, so tests fail without a mutant: %v", unnoticed, statuses)
 	}
+	if len(again) > 0 { // in g.found's environment, with its time limit
+		same := mutants[again[0]]
+		if same.be = same.is; g.found(len(mutants), &same) {
+			g.t.Errorf("the tests of %s fail or take too long without a mutant", g.dir)
+		}
+	}
 	each(again, func(i int) { found[i] = g.found(i, &mutants[i]) })
 	y := tally{t: g.t, dir: g.dir, named: named}
 	for i, m := range mutants {
