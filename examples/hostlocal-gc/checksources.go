@@ -79,7 +79,7 @@ func sourceFlags(specs []string) (flags string) {
 	return flags
 }
 
-// An unanswering source exists on the node and failed.
+// A failedSource exists on the node and did not answer.
 type failedSource struct {
 	spec string
 	err  error

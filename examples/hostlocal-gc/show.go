@@ -60,7 +60,7 @@ func parseAddress(text string) (netip.Addr, error) {
 	return ip.Unmap(), nil
 }
 
-// A listener records the last answer of a source.
+// A recorder records the last answer of a source.
 type recorder struct {
 	podsource.Source
 	answer podsource.Answer
