@@ -49,11 +49,14 @@ func TestTableAndWide(t *testing.T) {
 // A second pass with a list that stays old would release nothing more, so its time is not printed.
 func TestSecondPassNeedsANewList(t *testing.T) {
 	n, _ := every(t)
-	old := time.Now().Add(-2 * time.Hour)
-	if err := os.Chtimes(filepath.Join(n.dir, "pods.json"), old, old); err != nil {
-		t.Fatal(err)
+	n.put("newer.json", `[{"uid":"u","ips":["10.244.1.99"]}]`)
+	for file, age := range map[string]time.Duration{"newer.json": time.Hour, "pods.json": 2 * time.Hour} {
+		then := time.Now().Add(-age)
+		if err := os.Chtimes(filepath.Join(n.dir, file), then, then); err != nil {
+			t.Fatal(err)
+		}
 	}
-	got := run(t, n.dir, nil, "plan", "--data-dir", "networks", "--source", "file:pods.json")
+	got := run(t, n.dir, nil, "plan", "--data-dir", "networks", "--source", "file:newer.json", "--source", "file:pods.json")
 	if want := " Ages are taken at the date of file (2h ago): make it again before a second pass.\n"; !strings.HasSuffix(got.stdout, want) {
 		t.Errorf("the output does not end with %q:\n%s", want, got.stdout)
 	}

@@ -101,10 +101,14 @@ func nextCheck(r *gc.Report) string {
 	if r.NextCheck.IsZero() {
 		return ""
 	}
+	oldest := gc.SourceReport{AsOf: r.Started.Add(-time.Minute)}
 	for _, s := range r.Sources {
-		if !s.AsOf.IsZero() && r.Started.Sub(s.AsOf) > time.Minute {
-			return fmt.Sprintf(" Ages are taken at the date of %s (%s ago): make it again before a second pass.", s.Name, term.Age(r.Started, s.AsOf))
+		if !s.AsOf.IsZero() && s.AsOf.Before(oldest.AsOf) {
+			oldest = s
 		}
+	}
+	if oldest.Name != "" {
+		return fmt.Sprintf(" Ages are taken at the date of %s (%s ago): make it again before a second pass.", oldest.Name, term.Age(r.Started, oldest.AsOf))
 	}
 	if !r.NextCheck.After(r.Started.Add(time.Second)) {
 		return " A second pass is worthwhile now."
