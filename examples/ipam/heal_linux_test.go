@@ -209,10 +209,10 @@ func TestOddRecords(t *testing.T) {
 	for i, content := range []string{"", `{"kind":"cniC`, `{"cniVersion":"0.2.0","ip4":{"ip":"10.9.0.99/24"}}`, "\x00\xff"} {
 		id := fmt.Sprint("odd", i)
 		n.reserve(address(i), id, old)
-		n.write(n.recordFile(id), content, time.Minute)
+		n.write(n.recordFile(id), content, 0)
 	}
 	n.write(filepath.Join(n.cacheDir(), "lock"), "", old)
-	n.write(filepath.Join(n.cacheDir(), "othernet-gone9-eth0"), `{"kind":"cniC`, old)
+	n.write(filepath.Join(n.cacheDir(), "othernet-gone9-eth0"), `{"kind":"cniC`, 0)
 	if err := os.Mkdir(filepath.Join(n.cacheDir(), network+"-gone10-eth0"), 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -55,23 +55,35 @@ func run(ctx context.Context, out *bytes.Buffer, screen term.Screen) (err error)
 
 // tour gives the tour in the given data directory.
 func tour(ctx context.Context, out *bytes.Buffer, screen term.Screen, dataDir string) error {
+	report, left, err := upToResult(ctx, out, screen, dataDir)
+	if err != nil {
+		return err
+	}
+
+	// 5. The result for each reservation, and why.
+	showAfter(out, screen, &report, left)
+	return nil
+}
+
+// upToResult returns the report of the pass, and how many reservations are left.
+func upToResult(ctx context.Context, out *bytes.Buffer, screen term.Screen, dataDir string) (report gc.Report, left int, err error) {
 	now := time.Now()
 
 	// 1. A node at work: the plugin reserves addresses for pods, time passes, and some pods end
 	// without a CNI DEL.
 	attachments, err := reserve(ctx, dataDir, now)
 	if err != nil {
-		return err
+		return report, 0, err
 	}
 
 	// 2. The reservations, as the library reads them.
 	store := hostlocal.New(dataDir)
 	before, err := store.List(ctx)
 	if err != nil {
-		return err
+		return report, 0, err
 	}
 	if err := showBefore(out, screen, store, before, attachments, now); err != nil {
-		return err
+		return report, 0, err
 	}
 
 	// 3. The live pods. A real agent asks kubelet or the API server, and the container runtime,
@@ -82,18 +94,15 @@ func tour(ctx context.Context, out *bytes.Buffer, screen term.Screen, dataDir st
 	// Options are safe.
 	reconciler, err := gc.New(store, []string{network}, source, gc.Options{})
 	if err != nil {
-		return err
+		return report, 0, err
 	}
-	report, err := reconciler.Reconcile(ctx)
+	report, err = reconciler.Reconcile(ctx)
 	if err != nil {
-		return err
+		return report, 0, err
 	}
-
-	// 5. The result for each reservation, and why.
 	after, err := store.List(ctx)
 	if err != nil {
-		return err
+		return report, 0, err
 	}
-	showAfter(out, screen, &report, len(after))
-	return nil
+	return report, len(after), nil
 }

@@ -35,14 +35,14 @@ func TestHazard39PoolFullOfLeaks(t *testing.T) {
 	} {
 		t.Run(row.reason, func(t *testing.T) {
 			onSmallNode(t, func(t *testing.T, n *smallNode) {
-				var r *gc.Reconciler
+				// Made before the first leak, also where its first pass comes later. The time since
+				// boot is the machine's: had it just booted, all leaks of the bubble would be from
+				// before the boot.
+				r := reconcilerOf(t, n.p, unionOf(n.cri, n.kubelet), gc.Options{})
 				var report gc.Report
 				pass := func(minute int) {
 					if minute < row.starts {
 						return
-					}
-					if r == nil {
-						r = reconcilerOf(t, n.p, unionOf(n.cri, n.kubelet), gc.Options{})
 					}
 					var released, want []string
 					report, released = n.pass(r)
