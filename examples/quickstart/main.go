@@ -53,19 +53,8 @@ func run(ctx context.Context, out *bytes.Buffer, screen term.Screen) (err error)
 	return tour(ctx, out, screen, dataDir)
 }
 
-// tour gives the tour in the given data directory.
-func tour(ctx context.Context, out *bytes.Buffer, screen term.Screen, dataDir string) error {
-	report, left, err := upToResult(ctx, out, screen, dataDir)
-	if err != nil {
-		return err
-	}
-
-	// 5. The result for each reservation, and why.
-	showAfter(out, screen, &report, left)
-	return nil
-}
-
-// upToResult returns the report of the pass, and how many reservations are left.
+// upToResult gives the steps up to the pass. It returns the report of the pass, and how many
+// reservations are left.
 func upToResult(ctx context.Context, out *bytes.Buffer, screen term.Screen, dataDir string) (report gc.Report, left int, err error) {
 	now := time.Now()
 
@@ -105,4 +94,16 @@ func upToResult(ctx context.Context, out *bytes.Buffer, screen term.Screen, data
 		return report, 0, err
 	}
 	return report, len(after), nil
+}
+
+// tour gives all steps in the given data directory: those above, and the result.
+func tour(ctx context.Context, out *bytes.Buffer, screen term.Screen, dataDir string) error {
+	report, left, err := upToResult(ctx, out, screen, dataDir)
+	if err != nil {
+		return err
+	}
+
+	// 5. The result for each reservation, and why.
+	showAfter(out, screen, &report, left)
+	return nil
 }
