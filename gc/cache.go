@@ -14,17 +14,18 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// checkCache limits the names of a cache of results to the networks in which it proved to
-// be the node's, and adds these to the networks that it speaks of. For a reservation there
-// it would name the container, if that is live, in three cases: it has a record of the
-// container, it was not wiped since the reservation was made, or the reservation is from
-// before the boot, so that the container can't be live (hazard 70).
+// checkCache adds the networks in which a cache of results proved to be the node's to those
+// that it speaks of. For a reservation there it would name the container, if that is live,
+// in three cases: it has a record of the container, it was not wiped since the reservation
+// was made, or the reservation is from before the boot, so that the container can't be live
+// (hazard 70). Its Names are limited to the networks in which it has records, proven or not:
+// whom they can't mean is foreign there, whatever the cache lacks.
 func (s *snapshot) checkCache(d *declaration, look []podsource.Answer) {
 	recorded := make(map[podsource.Attachment]bool, len(d.Recorded))
 	for _, a := range d.Recorded {
 		recorded[a] = true
 	}
-	networks, why := proven(recorded, look, s.reservations, s.networks)
+	networks, known, why := proven(recorded, look, s.reservations, s.networks)
 	d.Note = strings.Trim(d.Note+"; "+why, "; ")
 	d.unconditional = slices.Clone(d.Networks) // not copied by keep
 	if d.Networks != nil {
@@ -32,13 +33,13 @@ func (s *snapshot) checkCache(d *declaration, look []podsource.Answer) {
 	}
 	for i := range d.Names {
 		n := &d.Names[i]
-		some := append([]string{}, networks...) // not nil either
+		some := append([]string{}, known...) // not nil either
 		n.Networks = slices.DeleteFunc(some, func(network string) bool { return !covers(n.Networks, network) })
 	}
 	since := d.RecordedSince.Add(granularity(d.RecordedSince))
 	d.mustName = func(r *hostlocal.Reservation) bool {
-		return recorded[attachmentOf(r)] || s.clock.beforeBoot(r) ||
-			!d.RecordedSince.IsZero() && s.clock.trusted(s.at, r.ReservedAt) && r.ReservedAt.After(since)
+		return slices.Contains(networks, r.Network) && (recorded[attachmentOf(r)] || s.clock.beforeBoot(r) ||
+			!d.RecordedSince.IsZero() && s.clock.trusted(s.at, r.ReservedAt) && r.ReservedAt.After(since))
 	}
 }
 
@@ -49,11 +50,11 @@ func attachmentOf(r *hostlocal.Reservation) podsource.Attachment {
 // proven returns the networks in which a cache of results is the node's and was not
 // wiped. In such a network it has a record of some reservation's owner, and a record of
 // the owner of each reserved address that a source sees configured, unless that owner's
-// ADD is in flight. If no source sees addresses, no network is proven. Of the other
-// named networks, why says what is missing.
-func proven(recorded map[podsource.Attachment]bool, look []podsource.Answer, rs []hostlocal.Reservation, named []string) (networks []string, why string) {
+// ADD is in flight. It is known in those with such a record, proven or not. If no source
+// sees addresses, no network is either. Of the other named networks, why says what is missing.
+func proven(recorded map[podsource.Attachment]bool, look []podsource.Answer, rs []hostlocal.Reservation, named []string) (networks, known []string, why string) {
 	if !slices.ContainsFunc(look, func(a podsource.Answer) bool { return a.SeesAddresses }) {
-		return nil, "it counts in no network, as no source sees addresses"
+		return nil, nil, "it counts in no network, as no source sees addresses"
 	}
 	seen, inFlight := make(map[netip.Addr]bool), make(map[string]bool)
 	for _, a := range look {
@@ -77,6 +78,9 @@ func proven(recorded map[podsource.Attachment]bool, look []podsource.Answer, rs 
 	}
 	var reasons []string
 	for _, network := range slices.Sorted(maps.Keys(some)) {
+		if some[network] {
+			known = append(known, network)
+		}
 		switch lack := lacking[network]; {
 		case lack == nil && some[network]:
 			networks = append(networks, network)
@@ -88,7 +92,7 @@ func proven(recorded map[podsource.Attachment]bool, look []podsource.Answer, rs 
 			reasons = append(reasons, fmt.Sprintf("in %s it does not count: it has no record of any reservation's owner", network))
 		}
 	}
-	return networks, strings.Join(reasons, "; ")
+	return networks, known, strings.Join(reasons, "; ")
 }
 
 // cached matches a proven cache that names r's container once its ADD has ended.

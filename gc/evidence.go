@@ -17,8 +17,9 @@ const betweenLooks = time.Second
 // same source makes it in every look.
 type evidence [][]declaration
 
-// A declaration is an answer as it counts. The Names of a cache, and its Networks but for
-// the unconditional ones, are limited to the networks in which it proved to be the node's.
+// A declaration is an answer as it counts. The Networks of a cache but for the unconditional
+// ones are those in which it proved to be the node's, and its Names are limited to those in
+// which it has records.
 type declaration struct {
 	podsource.Answer
 	asOf   time.Duration // when the answer was last true, on the monotonic clock

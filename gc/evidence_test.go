@@ -74,7 +74,7 @@ func TestCacheProvesToBeTheNodes(t *testing.T) {
 		for _, a := range c.cache.Recorded {
 			recorded[a] = true
 		}
-		got, _ := proven(recorded, append(c.others, c.cache), c.reserved, nil)
+		got, _, _ := proven(recorded, append(c.others, c.cache), c.reserved, nil)
 		if diff := cmp.Diff(c.want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", c.reason, diff)
 		}

@@ -58,6 +58,21 @@ func TestForeignOwner(t *testing.T) {
 			n.checkReasons(n.pass(answers(c.members...), Options{ReleaseForms: c.allow}), c.want)
 		})
 	}
+	t.Run("a cache means the same forms where it lacks a record", func(t *testing.T) {
+		cache := cacheAnswer(nil, stale(network1, hex64("leaked")))
+		cache.Names = []podsource.Names{{Form: podsource.Hex64}}
+		for _, seen := range [][]podsource.Pod{nil, {configured("10.0.0.4")}} {
+			n := newNode(t)
+			n.reserve("10.0.0.2", nerdctl, old)
+			n.reserve("10.0.0.3", hex64("leaked"), old)
+			n.reserve("10.0.0.4", hex64("web"), old)
+			want := map[string]Reason{"10.0.0.2": ForeignOwner, "10.0.0.3": ReleasedLeak, "10.0.0.4": ReleasedLeak}
+			if seen != nil {
+				want["10.0.0.3"], want["10.0.0.4"] = ForeignOwner, AddressClaimed
+			}
+			n.checkReasons(n.pass(answers(asOf(netnsAnswer(seen...), -time.Second), cache, podsource.Answer{Pods: []podsource.Pod{other}}), Options{}), want)
+		}
+	})
 	t.Run("a form shows only which containers could not be meant", func(t *testing.T) {
 		n := newNode(t)
 		n.reserve("10.0.0.2", nerdctl, old)
