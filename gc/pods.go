@@ -84,7 +84,7 @@ func (l *livePods) add(p *livePod, startKnown bool) {
 		byContainer = l.unproven
 	}
 	for _, id := range p.ContainerIDs {
-		if first := byContainer[id]; first == nil || comparePods(p, first) < 0 {
+		if first := byContainer[id]; first == nil || comparePods(p, first) > 0 {
 			byContainer[id] = p
 		}
 	}
@@ -126,7 +126,7 @@ func refOf(p *podsource.Pod, source string) Pod {
 func normalize(ip netip.Addr) netip.Addr { return ip.Unmap().WithZone("") }
 
 // comparePods orders pods by their content, to choose one independently of the order of
-// the sources.
+// the sources: the greatest, which has a name if any has one.
 func comparePods(p, q *livePod) int {
 	return cmp.Or(cmp.Compare(p.Name, q.Name), cmp.Compare(p.Namespace, q.Namespace), cmp.Compare(p.UID, q.UID),
 		cmp.Compare(p.Network, q.Network), slices.Compare(p.ContainerIDs, q.ContainerIDs), cmp.Compare(p.ref.From, q.ref.From))
