@@ -9,7 +9,9 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -183,5 +185,45 @@ func TestListOfARemovedDirectory(t *testing.T) {
 	}})
 	if len(rs) > 0 || err != nil {
 		t.Errorf("List: %v, %v", addresses(rs), err)
+	}
+}
+
+// A regular file among the networks is ignored without a stat(2), which fails here: with its
+// name the path is too long.
+func TestNetworksWithAFileThatCanNotBeStatted(t *testing.T) {
+	path := t.TempDir()
+	dir, err := os.OpenRoot(path)
+	for err == nil && len(path) < 3900 {
+		name := strings.Repeat("d", min(200, 4060-len(path)))
+		path = filepath.Join(path, name)
+		if err = dir.Mkdir(name, 0o755); err == nil {
+			dir, err = dir.OpenRoot(name)
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := dir.Create(strings.Repeat("f", 250))
+	if err = errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := New(path).Networks(); err != nil {
+		t.Error(err)
+	}
+}
+
+// List allocates about what its reservations need, whatever the size of the directory.
+func TestListAllocatesLittle(t *testing.T) {
+	s := newStore(t)
+	for i := range 100 {
+		reserve(t, s, fmt.Sprintf("10.0.0.%d", i+1))
+	}
+	list(t, s)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	list(t, s)
+	runtime.ReadMemStats(&after)
+	if n := after.TotalAlloc - before.TotalAlloc; n > 256<<10 {
+		t.Errorf("a List of 100 reservations allocates %d bytes", n)
 	}
 }

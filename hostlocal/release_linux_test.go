@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -48,6 +49,38 @@ func TestReleaseContextErrorIsNotExist(t *testing.T) {
 	result, err := s.Release(gone, pointers(list(t, s))...)
 	if result.Outcomes[0] != NotTried || err == nil {
 		t.Errorf("%v, error %v", result.Outcomes, err)
+	}
+}
+
+// After its context has ended Release takes no lock, and the error says of each network what
+// it waited for.
+func TestReleaseTakesNoLockAfterItsEnd(t *testing.T) {
+	s := newStore(t)
+	reserve(t, s, "10.0.0.1")
+	other := addNetwork(t, s, "znet")
+	write(t, filepath.Join(other, "10.0.0.1"), "abc\r\neth0")
+	rs := list(t, s)
+	var last *os.File // the lock of the second network
+	for _, dir := range []string{dirOf(s), other} {
+		f, err := os.Create(filepath.Join(dir, "lock"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = f.Close() })
+		if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
+			t.Fatal(err)
+		}
+		last = f
+	}
+	inner, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ends := hookContext{Context: inner, done: func() {
+		_ = syscall.Flock(int(last.Fd()), syscall.LOCK_UN)
+		cancel()
+	}}
+	result, err := s.Release(ends, pointers(rs)...)
+	if n := strings.Count(fmt.Sprint(err), errLockBusy.Error()); n != 2 || slices.Contains(result.Outcomes, Released) {
+		t.Errorf("%v, error %v, want one for each network", result.Outcomes, err)
 	}
 }
 

@@ -45,6 +45,24 @@ func TestBackfillOfWhatTheSourceSpeaksOf(t *testing.T) {
 	}
 }
 
+// Two members list one attachment: the first one's is recorded.
+func TestBackfillOfAnAttachmentListedTwice(t *testing.T) {
+	c := opened(t, filepath.Join(t.TempDir(), "attachments"), served)
+	first, second := runtimeOf("web"), runtimeOf("web")
+	first.Pods[0].UID, second.Pods[0].UID = "first", "second"
+	source := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
+		return podsource.Answer{Parts: []podsource.Answer{first, second}}, nil
+	})
+	err := c.Backfill(t.Context(), source, func(p podsource.Pod) ([]Entry, error) {
+		e := entry("web", "10.0.0.2")
+		e.UID = p.UID
+		return []Entry{e}, nil
+	})
+	if e, _ := c.Get(key("web")); err != nil || e.UID != "first" {
+		t.Errorf("UID %q is recorded, want that of the first member; error %v", e.UID, err)
+	}
+}
+
 // TestBackfillFromAnotherRecord: gaps of the source are gaps of the record, unless
 // another source lists all containers.
 //

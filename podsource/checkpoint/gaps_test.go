@@ -209,13 +209,43 @@ func TestJoined(t *testing.T) {
 		many = append(many, gap(10*i, 10*i+1))
 	}
 	got := joined(slices.Clone(many))
-	if len(got) != maxGaps || !got[0].From.Equal(many[0].From) || got[len(got)-1] != many[len(many)-1] {
+	if len(got) != maxGaps || !got[0].From.Equal(many[0].From) || got[1].From.Equal(many[1].From) || got[len(got)-1] != many[len(many)-1] {
 		t.Errorf("%d gaps became %d: %v", len(many), len(got), got)
 	}
 	for _, g := range many {
 		if !slices.ContainsFunc(got, func(j podsource.Gap) bool { return !j.From.After(g.From) && !j.To.Before(g.To) }) {
 			t.Errorf("%v was lost", g)
 		}
+	}
+}
+
+// A gap that ended when the clocks were read grows by a step after that, like a later one.
+func TestGapEndsWhenTheClocksAreRead(t *testing.T) {
+	now := time.Now()
+	s := &state{at: readingOf(now)}
+	s.at.wall = s.at.wall.Add(-time.Hour) // the clock is set forward by an hour
+	s.gaps = []podsource.Gap{{From: s.at.wall.Add(-time.Hour), To: s.at.wall}}
+	if got := s.gapsAt(now)[0].To; !got.Equal(s.at.wall.Add(time.Hour)) {
+		t.Errorf("the gap ends at %v, want an hour after %v", got, s.at.wall)
+	}
+}
+
+// A source of no single form leaves what an earlier Backfill has narrowed.
+func TestNarrowedByMixedForms(t *testing.T) {
+	at := func(hours int) time.Time { return time.Date(2025, 3, 1, hours, 0, 0, 0, time.UTC) }
+	gaps := []podsource.Gap{{From: at(1), To: at(2)}, {From: at(0), To: at(2), But: podsource.Hex64}}
+	if diff := cmp.Diff(gaps, narrowed(gaps, "", at(3), at(4))); diff != "" {
+		t.Errorf("gaps (-want +got):\n%s", diff)
+	}
+}
+
+// An answer as of the call's own time, as with a coarse clock, is not from the future.
+func TestAnswerAsOfTheCall(t *testing.T) {
+	asked := time.Date(2025, 3, 1, 12, 0, 0, 0, time.UTC)
+	f := backfill{asked: asked, before: asked.Add(-time.Minute)}
+	f.notListedSince(asked)
+	if f.before.IsZero() {
+		t.Error("it closes no gap")
 	}
 }
 

@@ -168,6 +168,7 @@ func TestHazard26RecordUnknownOrDamaged(t *testing.T) {
 		{"another program's file", `{"format":"theirs"}`, ErrVersion},
 		{"no format", `{}`, ErrCorrupt},
 		{"a format that is not a string", `{"format":1}`, ErrCorrupt},
+		{"a format that is there twice, once not a string", `{"format":"hostlocal-gc/attachments/3","format":1}`, ErrCorrupt},
 		{"empty, as after a power loss", "", ErrCorrupt},
 		{"zeros, as after a power loss", strings.Repeat("\x00", 512), ErrCorrupt},
 		{"null", `null`, ErrCorrupt},

@@ -46,6 +46,24 @@ func TestNamespaceMounts(t *testing.T) {
 	}
 }
 
+// The mounts of processes with one root are read once, and count once towards the limit.
+func TestMountsOfOneRoot(t *testing.T) {
+	text, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := emptyScan("/proc")
+	s.maxMountText = len(text) * 3 / 2
+	for range 3 {
+		if err := s.readMounts("/proc/self"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s.truncated {
+		t.Error("they were read again, and now the scan is incomplete")
+	}
+}
+
 // FuzzNamespaceMounts: the result is all mounts or an error, without a panic.
 func FuzzNamespaceMounts(f *testing.F) {
 	f.Add(mountinfo)

@@ -3,9 +3,11 @@
 package netns
 
 import (
+	"errors"
 	"maps"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -54,5 +56,25 @@ func TestHazard79OwnPodTakenForNode(t *testing.T) {
 		if err := s.checkNested(5); err == nil || !strings.Contains(err.Error(), row.want) {
 			t.Errorf("%s: got %v, want %q", row.reason, err, row.want)
 		}
+	}
+}
+
+// A thread that has no descriptor for its way back does not enter a namespace.
+func TestNoDescriptorForTheWayBack(t *testing.T) {
+	var limit, none syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	none.Max = limit.Max
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &none); err != nil {
+		t.Fatal(err)
+	}
+	entered := false
+	err := withNetNS(-1, func(int, int) error { entered = true; return nil }, func() error { return nil })
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if !errors.Is(err, syscall.EMFILE) || entered {
+		t.Errorf("got error %v, and it entered: %t; want %v", err, entered, syscall.EMFILE)
 	}
 }

@@ -608,6 +608,65 @@ func TestIgnoreExited(t *testing.T) {
 	}
 }
 
+// The youngest processes are read first, as a plugin lives for milliseconds. They are the last
+// ones of procfs.
+func TestYoungestProcessesAreReadFirst(t *testing.T) {
+	proc := t.TempDir()
+	for _, pid := range []string{"1", "2", "3"} {
+		if err := os.Mkdir(filepath.Join(proc, pid), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(proc, pid, "environ"), []byte("CNI_COMMAND=ADD\x00CNI_CONTAINERID=web\x00"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := numericEntries(proc)
+	slices.Reverse(want)
+	s := emptyScan(proc)
+	if err := errors.Join(err, s.processes(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, a := range s.adds {
+		got = append(got, a.pid)
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("processes were read in the order %v, want %v", got, want)
+	}
+}
+
+// emptyScan is a scan that has read nothing.
+func emptyScan(proc string) *scan {
+	return &scan{proc: proc, setns: unix.Setns, found: make(map[uint64]bool), unreadable: make(map[uint64]podsource.Pod),
+		readRoots: make(map[processRoot]bool), mountedAt: make(map[string][]uint64)}
+}
+
+// watched counts what package context has left behind in a context that is not its own.
+type watched struct {
+	context.Context
+	ended chan struct{}
+	left  int
+}
+
+func (c *watched) Done() <-chan struct{} { return c.ended }
+
+func (c *watched) AfterFunc(func()) (stop func() bool) {
+	c.left++
+	return func() bool { c.left--; return true }
+}
+
+// A call leaves nothing behind in a caller's context, as an embedder may never end it.
+func TestNothingIsLeftInAContext(t *testing.T) {
+	s, err := New(Options{Proc: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := &watched{Context: t.Context(), ended: make(chan struct{})}
+	if _, err := s.Pods(ctx); err == nil || ctx.left != 0 {
+		t.Errorf("got error %v of an empty procfs, and %d of its contexts are left", err, ctx.left)
+	}
+}
+
 // A call ends after its timeout, also if its context does not end (R13).
 func TestTimeLimit(t *testing.T) {
 	if !onNode(t) {
