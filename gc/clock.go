@@ -187,14 +187,16 @@ func (c *clock) beforeBoot(r *hostlocal.Reservation) bool {
 // asOf returns a lower bound of the monotonic time of an answer's date. place is the
 // position of the source. A date that may be from before a step was set after the
 // source's last answer with another date, and may have been as old as listAge by then.
-// If that last answer is unknown, or the date is in the future, asOf returns always.
+// If that last answer is unknown, or the date is in the future, also by the clock as it was
+// before a step while the sources were asked, asOf returns always.
 func (c *clock) asOf(at, now reading, place int, a *podsource.Answer, listAge time.Duration) time.Duration {
 	const tooOld = 100 * 365 * 24 * time.Hour
 	old := max(0, at.wall.Sub(a.AsOf))
+	present := slices.MinFunc([]time.Time{now.wall, at.wall.Add(now.mono - at.mono)}, time.Time.Compare)
 	switch {
 	case a.AsOf.IsZero():
 		return at.mono
-	case a.AsOf.After(now.wall.Add(clockTolerance)), old > tooOld:
+	case a.AsOf.After(present.Add(clockTolerance)), old > tooOld:
 		return always
 	case !a.AsOf.Before(c.trustedSince):
 		return at.mono - old

@@ -131,6 +131,7 @@ type datedSource struct {
 	*Reconciler
 	*clocks
 	written time.Time
+	asked   func() // if set, is called while the source is asked
 }
 
 func newDatedSource(t *testing.T, n *node) *datedSource {
@@ -138,9 +139,45 @@ func newDatedSource(t *testing.T, n *node) *datedSource {
 	d.Reconciler = newReconciler(t, n.store, []string{network1}, podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
 		a := criAnswer()
 		a.Source, a.AsOf = "file", d.written
+		if d.asked != nil {
+			d.asked()
+		}
 		return a, nil
 	}), Options{}, d.clocks)
 	return d
+}
+
+// A date is in the future by the clock before or after a step while the sources are asked.
+func TestHazard75FutureDateAndAStepWhileAsked(t *testing.T) {
+	for _, c := range []struct {
+		reason     string
+		date, step time.Duration
+	}{
+		{"the clock is set beyond it", 24 * time.Hour, 10 * 365 * 24 * time.Hour},
+		{"the clock is set to before it", 0, -time.Hour},
+	} {
+		t.Run(c.reason, inBubble(func(t *testing.T) {
+			n := newNode(t)
+			n.reserve("10.0.0.2", hex64("web"), 0)
+			d := newDatedSource(t, n)
+			d.written = d.wall()
+			n.checkReasons(n.reconcile(d.Reconciler), map[string]Reason{"10.0.0.2": TooYoung})
+			time.Sleep(2 * DefaultMinAge)
+			d.written = d.wall().Add(c.date)
+			d.asked = func() { d.step = c.step }
+			n.checkReasons(n.reconcile(d.Reconciler), map[string]Reason{"10.0.0.2": StaleAnswer})
+			d.asked = nil
+			time.Sleep(2 * time.Hour) // until the clock has caught up
+			for range 3 {
+				d.written = d.wall()
+				n.reconcile(d.Reconciler)
+				time.Sleep(2 * DefaultMinAge)
+			}
+			if n.exists("10.0.0.2") {
+				t.Error("not released after current lists")
+			}
+		}))
+	}
 }
 
 // After a step back, until the clock has caught up, any date may be from before the step. It
