@@ -53,7 +53,9 @@
 //     reservation, T being kubelet's runtimeRequestTimeout;
 //   - A4: the times of reservations and pods are from this node's clock. A step of
 //     the clock while the process runs is noticed. An earlier step is assumed not
-//     to lie between a reservation and the time at which its pod has started.
+//     to lie between a reservation and the time at which its pod has started, nor
+//     later if the container's record in libcni's cache was wiped and nothing else
+//     names it.
 //
 // The rules R1 to R14 in this module's comments are in gc/README.md, in the chapter
 // on safety rules.

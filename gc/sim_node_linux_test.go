@@ -39,6 +39,7 @@ type simulation struct {
 	offset   time.Duration // of the wall clock
 	bootedAt time.Duration
 	stepAt   time.Duration // of the clock's last step; zero: none
+	missedAt time.Duration // of the last one before the agent started
 	unread   bool          // the agent has not read the clock since the step
 
 	serial    int
@@ -229,7 +230,7 @@ func (s *simulation) restart() error {
 	r.clock = clock{}
 	r.clock.observe(s.reading())
 	r.now, r.sleep = s.readClock, s.sleep
-	s.agent, s.unread, s.cacheSeen = r, false, nil
+	s.agent, s.unread, s.missedAt, s.cacheSeen = r, false, s.stepAt, nil
 	s.syncAPI()
 	return nil
 }

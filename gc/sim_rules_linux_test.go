@@ -119,9 +119,12 @@ func (s *simulation) canLoseRecord(b *simSandbox) bool {
 }
 
 // canWipeCache reports whether libcni's cache may be wiped. If another source speaks of every
-// network, that source must also name the containers whose namespaces show no address (A2).
+// network, that source must also name the containers whose namespaces show no address (A2), and so
+// must one if the agent did not see a step of the clock since such a container was made (A4).
 func (s *simulation) canWipeCache() bool {
-	return s.has(fromRuntime) || !s.has(fromAPI, fromKubelet) || !slices.ContainsFunc(s.sandboxes, func(b *simSandbox) bool { return b.alive && b.invisible })
+	return s.has(fromRuntime) || !slices.ContainsFunc(s.sandboxes, func(b *simSandbox) bool {
+		return b.alive && b.invisible && (s.has(fromAPI, fromKubelet) || s.missedAt > 0 && b.made <= s.missedAt)
+	})
 }
 
 // canForceDelete reports whether a pod may be removed from kubelet and the API server while its
@@ -159,7 +162,7 @@ func (s *simulation) surelyNamed(b *simSandbox) bool {
 	switch {
 	case b.inFlight():
 		return false
-	case s.has(fromKernel, fromProcesses) && !b.invisible, s.has(fromCache, fromRecord) && !b.foreign():
+	case s.has(fromKernel, fromProcesses) && !b.invisible, s.has(fromRecord) && !b.foreign(), s.has(fromCache) && s.recorded(b):
 		return true
 	case b.foreign():
 		return false
@@ -167,6 +170,11 @@ func (s *simulation) surelyNamed(b *simSandbox) bool {
 		return b.listed
 	}
 	return b.pod.finished == 0 && b.inStatus()
+}
+
+// recorded reports whether libcni's cache has a record of a sandbox in each of its networks.
+func (s *simulation) recorded(b *simSandbox) bool {
+	return !b.foreign() && !slices.ContainsFunc(b.addrs, func(a simAddress) bool { return s.cache[simAttachment{a.net, b.id}].owner == nil })
 }
 
 // canAssert reports whether the hook's assertion is true: no ADD is in flight, and a record or a

@@ -38,7 +38,8 @@
 // that is in a network namespace has a record of its owner, or its owner's ADD is in flight.
 // Even then it counts only for reservations that are younger than the oldest record, have a
 // record, or are from before the node booted; the record of any other may have been wiped. So
-// a wrong, empty or wiped directory, or a missing kernel source, releases nothing in use.
+// a wrong, empty or wiped directory, or a missing kernel source, releases nothing in use, as
+// long as the clock was not set before this process started (A4 of package gc).
 //
 // The source remembers the records of the last call. While one of them still exists, and the
 // namespaces of those that are gone have ended, the oldest of them counts as the oldest
