@@ -177,7 +177,9 @@ func (s *simulation) endFaults() {
 		}
 	}
 	faultsEnd, loop := s.now, simPauses{}
-	bound := s.opts.StartingFor + max(s.opts.MinAge, s.opts.lag(), holdFinished) + 2*s.agent.opts.Interval
+	// A finished pod is seen, holds its address, and then the reservation's age counts from when
+	// it was seen unowned, if its timestamp is not trusted. Each ends up to an interval late.
+	bound := s.opts.StartingFor + max(s.opts.MinAge, s.opts.lag(), holdFinished) + 3*s.agent.opts.Interval
 	if s.config.asOf && s.stepAt > 0 {
 		bound += 2*s.agent.opts.Interval + 2*s.opts.Interval // a dated list counts as two intervals older than the last pass (R5), and the first list may not count
 	}
