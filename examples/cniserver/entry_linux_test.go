@@ -5,6 +5,9 @@ package main
 import (
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -43,4 +46,19 @@ func TestEntryOf(t *testing.T) {
 			t.Errorf("%s: no error, but %+v", row.reason, e)
 		}
 	}
+}
+
+// An ADD whose result is incomplete fails, and is neither recorded nor left unfinished.
+func TestADDWithAnIncompleteResult(t *testing.T) {
+	n := newNode(t)
+	n.ownBin("cniserver", "host-local")
+	script := "#!/bin/sh\n[ $CNI_COMMAND = DEL ] || echo '{\"cniVersion\":\"1.1.0\",\"ips\":[{}]}'\n"
+	if err := os.WriteFile(filepath.Join(n.bin, "bridge"), []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	n.Make("c")
+	if _, err := n.newServer().handle(t.Context(), n.request("ADD", "c")); err == nil || !strings.Contains(err.Error(), "is not an address") {
+		t.Errorf("got %v", err)
+	}
+	n.agree(2)
 }

@@ -161,6 +161,31 @@ func TestGCWithAnOldList(t *testing.T) {
 	n.agree(2, "a")
 }
 
+// A GC detaches nothing if the valid attachments are unknown, and no container of a valid pod.
+func TestGCDetachesNothing(t *testing.T) {
+	n := newNode(t)
+	s := n.newServer()
+	if err := s.record.Add(checkpoint.Entry{Key: checkpoint.Key{Network: "one", ContainerID: "a", IfName: "eth0"}}); err != nil {
+		t.Fatal(err)
+	}
+	unknown := errors.New("unknown")
+	for _, row := range []struct {
+		reason string
+		valid  podsource.Source
+		want   error
+	}{
+		{"the list can't be read", podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) { return podsource.Answer{}, unknown }), unknown},
+		{"a pod of two containers", podsource.Static{{ContainerIDs: []string{"x", "a"}}}, nil},
+	} {
+		if err := s.detachInvalid(t.Context(), row.valid, n.request("GC", ""), n.delegation()); !errors.Is(err, row.want) || len(s.record.Entries()) != 1 {
+			t.Errorf("%s: %v; recorded: %v", row.reason, err, s.record.Entries())
+		}
+	}
+	if err := s.release(t.Context(), podsource.Static{}, "../one"); err == nil || !strings.Contains(err.Error(), "../one") {
+		t.Errorf("the name of the network is invalid: %v", err)
+	}
+}
+
 // At its start the server releases unrecorded addresses in the served networks, however
 // young, and none in other networks. Addresses that were reserved while no server ran are
 // kept, since it does not know about them (hazard 51).

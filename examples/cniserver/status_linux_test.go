@@ -3,6 +3,8 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -62,6 +64,9 @@ func TestStatusFails(t *testing.T) {
 		if err := s.status(t.Context(), n.request("STATUS", ""), d); err == nil || !strings.Contains(err.Error(), row.want) {
 			t.Errorf("%s: %v; want %q", row.reason, err, row.want)
 		}
+	}
+	if err := s.status(endedContext{t.Context()}, n.request("STATUS", ""), n.delegation()); !errors.Is(err, context.Canceled) {
+		t.Errorf("its time is over before the reservations are listed: %v; want %v", err, context.Canceled)
 	}
 }
 

@@ -9,8 +9,10 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -129,8 +131,21 @@ func TestHazard52TheTakeOverEndsBeforeTheRecordIsAsked(t *testing.T) {
 	}
 	file := cnitest.Reserve(t, n.dataDir(), "one", "10.9.1.7", "late", gc.DefaultMinAge+time.Minute)
 	cnitest.DateBack(t, since, gc.DefaultMinAge+2*time.Minute)
-	if _, err := s.loop.Reconcile(t.Context()); err != nil || !cnitest.Exists(file) || len(s.record.Entries()) != 1 {
-		t.Errorf("%v; the address is reserved: %t; recorded: %v", err, cnitest.Exists(file), s.record.Entries())
+	began, err := s.takeOver.began()
+	if err != nil {
+		t.Fatal(err)
+	}
+	limit := n.reserve("one", "10.9.1.8", "limit") // the oldest one that may be late
+	if err := os.Chtimes(limit, began, began.Add(-gc.DefaultMinAge)); err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	logged(s, &lines, func(string) {})
+	if _, err := s.loop.Reconcile(t.Context()); err != nil || !cnitest.Exists(file) || !cnitest.Exists(limit) || len(s.record.Entries()) != 2 {
+		t.Errorf("%v; the addresses are reserved: %t, %t; recorded: %v", err, cnitest.Exists(file), cnitest.Exists(limit), s.record.Entries())
+	}
+	if len(lines) != 2 || !strings.Contains(lines[0], `"containerID"="late"`) || !strings.Contains(lines[1], `"containerID"="limit"`) {
+		t.Errorf("logged: %q", lines)
 	}
 }
 
@@ -209,12 +224,24 @@ func TestHazard52AReservationThatCannotBeRead(t *testing.T) {
 func TestTakeOverFileFails(t *testing.T) {
 	s := newNode(t).newServer()
 	elsewhere := &server{stateDir: filepath.Join(t.TempDir(), "none")}
+	readOnly := filepath.Join(t.TempDir(), "null") // a device there can be opened for writing
+	cnitest.Write(t, readOnly, "", 0)
+	if err := errors.Join(syscall.Mount("/dev/null", readOnly, "", syscall.MS_BIND, ""),
+		syscall.Mount("", readOnly, "", syscall.MS_BIND|syscall.MS_REMOUNT|syscall.MS_RDONLY, "")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(readOnly, syscall.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
 	for _, row := range []struct {
 		reason string
 		t      takeOver
 		is     error
 	}{
 		{"a directory is in its place", takeOver{s, t.TempDir()}, syscall.EISDIR},
+		{"its time can't be set", takeOver{s, readOnly}, syscall.EROFS},
 		{"the file can't be synced", takeOver{s, "/dev/null"}, syscall.EINVAL},
 		{"its directory can't be synced", takeOver{elsewhere, filepath.Join(t.TempDir(), "taking-over")}, syscall.ENOENT},
 	} {
@@ -328,7 +355,9 @@ func TestFirstRecordBesideStartingPods(t *testing.T) {
 }
 
 // withContainers adds the containers with a pod's addresses.
-func TestWithContainers(t *testing.T) {
+func TestWithContainers(t *testing.T) { synctest.Test(t, testWithContainers) } // the time stands still
+
+func testWithContainers(t *testing.T) {
 	at := time.Now().Add(-time.Hour)
 	ip := netip.MustParseAddr
 	all := []checkpoint.Entry{
@@ -345,6 +374,8 @@ func TestWithContainers(t *testing.T) {
 		{"the container of its second address", podsource.Pod{IPs: []netip.Addr{ip("10.9.1.99"), ip("fd00:1::2")}}, []string{"a"}, false},
 		{"reserved at the time of its start", podsource.Pod{StartedAt: at}, []string{"b"}, false},
 		{"reserved before its start: nothing to record", podsource.Pod{StartedAt: at.Add(1)}, nil, true},
+		{"a start right now, which is not in the future", podsource.Pod{StartedAt: time.Now()}, nil, true},
+		{"a start in the future", podsource.Pod{StartedAt: time.Now().Add(1)}, []string{"a", "b"}, false},
 		{"none, and not starting", podsource.Pod{IPs: []netip.Addr{ip("10.9.1.99")}}, nil, false},
 	} {
 		given := []podsource.Pod{row.pod}
