@@ -5,6 +5,7 @@ package main
 import (
 	"errors"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -98,6 +99,11 @@ func TestInterruptTwice(t *testing.T) {
 		t.Fatal(err)
 	}
 	cmd := command(t, n.dir, "map", "--data-dir", "networks", "--cni-conf", "pipe")
+	// A shell starts what runs in its background with this signal ignored, and children inherit
+	// that. They don't inherit a handler.
+	handled := make(chan os.Signal, 1)
+	signal.Notify(handled, os.Interrupt)
+	defer signal.Stop(handled)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
