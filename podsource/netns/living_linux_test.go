@@ -100,6 +100,14 @@ func TestLiving(t *testing.T) {
 	if lives, err := stepped.Living(t.Context()); err != nil || !livesSurely(lives, ofPod, entry) {
 		t.Errorf("a process that started before the step does not exist, %v", err)
 	}
+	early := stepped.boot.Add(-timestampTolerance)
+	if lives, err := stepped.Living(t.Context()); err != nil {
+		t.Error(err)
+	} else if may, _ := lives("", early); !may {
+		t.Error("a time before the boot, by as much as times may be apart, is not of this boot")
+	} else if may, _ := lives("", early.Add(-1)); may {
+		t.Error("a time before the boot, by more than times may be apart, is of this boot")
+	}
 	late := nested(t)
 	late.boot = late.boot.Add(time.Hour)
 	if boot := late.bootTime(); boot.Sub(s.boot).Abs() > time.Minute {
@@ -150,7 +158,7 @@ func TestLiving(t *testing.T) {
 // A process of which something can't be read counts as live since before that time.
 func TestProcessLives(t *testing.T) {
 	boot := time.Unix(1_000_000_000, 0)
-	const stat = "7 (sleep) S 1 1 1 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 36000" // an hour later
+	const stat = "7 (sleep) S 1 1 1 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 36000" // six minutes later
 	for _, row := range []struct {
 		reason string
 		files  map[string]string // as of procOf
@@ -159,6 +167,8 @@ func TestProcessLives(t *testing.T) {
 	}{
 		{"it had started", map[string]string{"stat": stat, "ns/net": "link:net:[5]"}, 2 * time.Hour, true},
 		{"it started later", map[string]string{"stat": stat, "ns/net": "link:net:[5]"}, time.Minute, false},
+		{"it started later, by as much as times may be apart", map[string]string{"stat": stat, "ns/net": "link:net:[5]"}, 6*time.Minute - timestampTolerance, true},
+		{"... by more", map[string]string{"stat": stat, "ns/net": "link:net:[5]"}, 6*time.Minute - timestampTolerance - 1, false},
 		{"its start can't be read", map[string]string{"stat": "garbage", "ns/net": "link:net:[5]"}, -time.Hour, true},
 		{"... and it has no thread", map[string]string{"stat": "garbage"}, 2 * time.Hour, true},
 		{"its namespace can't be read", map[string]string{"stat": stat, "ns/net": ""}, time.Minute, true},

@@ -102,7 +102,15 @@ func TestAnyThread(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		running, err := anyThread(dir, func(thread string) error { return row.read(thread, filepath.Base(thread)) })
+		read := make(map[string]bool)
+		running, err := anyThread(dir, func(thread string) error {
+			tid := filepath.Base(thread)
+			if read[tid] {
+				t.Errorf("%s: thread %s is read twice", row.reason, tid)
+			}
+			read[tid] = true
+			return row.read(thread, tid)
+		})
 		if running != row.running || (err != nil) != row.fails {
 			t.Errorf("got %t, %v, want %t: %s", running, err, row.running, row.reason)
 		}
