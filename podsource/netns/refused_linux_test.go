@@ -44,8 +44,8 @@ func refusing(t *testing.T, number uint32, do func()) {
 	}
 }
 
-// A namespace is not left out if the kernel refuses a call. One of its mount may be unreadable:
-// then it is noted, and is not taken for a hidden one.
+// If the kernel refuses to show what a file is, that is an error: a namespace is not left out, nor
+// taken for one that is hidden.
 func TestCallIsRefused(t *testing.T) {
 	const file = "/proc/self/ns/net"
 	fd, err := unix.Open(file, unix.O_RDONLY|unix.O_CLOEXEC, 0)
