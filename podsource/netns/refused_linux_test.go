@@ -7,42 +7,13 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
-	"syscall"
 	"testing"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
-)
 
-// refusing calls do on a thread of its own, on which the kernel refuses one system call with
-// EIO. The thread ends with the call.
-func refusing(t *testing.T, number uint32, do func()) {
-	t.Helper()
-	const noNewPrivs, setSeccomp, filterMode = 38, 22, 2                                         // prctl(2)
-	const loadWord, jumpIfEqual, giveBack, refuse, allow = 0x20, 0x15, 0x06, 0x50000, 0x7fff0000 // seccomp(2)
-	filter := []syscall.SockFilter{{Code: loadWord}, {Code: jumpIfEqual, Jf: 1, K: number},
-		{Code: giveBack, K: refuse | uint32(syscall.EIO)}, {Code: giveBack, K: allow}}
-	program := syscall.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-	done := make(chan error)
-	go func() {
-		defer close(done)
-		runtime.LockOSThread()
-		_, _, errno := syscall.RawSyscall6(syscall.SYS_PRCTL, noNewPrivs, 1, 0, 0, 0, 0)
-		if errno == 0 {
-			_, _, errno = syscall.RawSyscall(syscall.SYS_PRCTL, setSeccomp, filterMode, uintptr(unsafe.Pointer(&program)))
-		}
-		if errno != 0 {
-			done <- errno
-			return
-		}
-		do()
-	}()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
-}
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/internal/refuse"
+)
 
 // If the kernel refuses to show what a file is, that is an error: a namespace is not left out, nor
 // taken for one that is hidden.
@@ -78,7 +49,7 @@ func TestCallIsRefused(t *testing.T) {
 		}},
 	} {
 		var err error
-		refusing(t, row.number, func() { err = row.call() })
+		refuse.Call(t, row.number, func() { err = row.call() })
 		if !errors.Is(err, unix.EIO) {
 			t.Errorf("%s: got %v, want %v", row.reason, err, unix.EIO)
 		}
