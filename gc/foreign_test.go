@@ -73,6 +73,19 @@ func TestForeignOwner(t *testing.T) {
 			n.checkReasons(n.pass(answers(asOf(netnsAnswer(seen...), -time.Second), cache, podsource.Answer{Pods: []podsource.Pod{other}}), Options{}), want)
 		}
 	})
+	t.Run("a cache means none in a network in which it has no record", func(t *testing.T) {
+		cache := cacheAnswer(nil, stale(network1, hex64("leaked")))
+		cache.Names = []podsource.Names{{Form: "default-" + podsource.Hex64}, {Form: podsource.Hex64}}
+		n := newNode(t)
+		n.reserve("10.0.0.2", docker, old)
+		n.reserve("10.0.0.3", hex64("leaked"), old)
+		n.network("second")
+		n.reserveIn("second", "10.1.0.2", docker, old)
+		n.reserveIn("second", "10.1.0.3", hex64("leaked"), old)
+		r := n.reconcilerOf([]string{network1, "second"}, answers(asOf(netnsAnswer(), -time.Second), cache, podsource.Answer{Pods: []podsource.Pod{other}}), Options{})
+		n.checkReasons(n.reconcile(r), map[string]Reason{"10.0.0.2": ForeignOwner, "10.0.0.3": ReleasedLeak,
+			"second/10.1.0.2": ReleasedLeak, "second/10.1.0.3": ReleasedLeak})
+	})
 	t.Run("a form shows only which containers could not be meant", func(t *testing.T) {
 		n := newNode(t)
 		n.reserve("10.0.0.2", nerdctl, old)
