@@ -154,6 +154,7 @@ func TestHazard75FutureDateAndAStepWhileAsked(t *testing.T) {
 		date, step time.Duration
 	}{
 		{"the clock is set beyond it", 24 * time.Hour, 10 * 365 * 24 * time.Hour},
+		{"it is a minute ahead, and the clock is set beyond it", time.Minute, 10 * 365 * 24 * time.Hour},
 		{"the clock is set to before it", 0, -time.Hour},
 	} {
 		t.Run(c.reason, inBubble(func(t *testing.T) {
