@@ -173,14 +173,14 @@ func TestAgentWithItsManifests(t *testing.T) {
 		select {
 		case err := <-ended:
 			ended <- err
-		case <-time.After(time.Minute):
+		case <-time.After(patience):
 			_ = cmd.Process.Kill()
 			ended <- <-ended
 		}
 	}
 	t.Cleanup(func() { stop(os.Kill) })
 
-	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
 		if _, err := os.Lstat(n.plugin.File(leaked[0])); err == nil {
 			return false, nil
 		}

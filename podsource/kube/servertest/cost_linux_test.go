@@ -42,7 +42,7 @@ func TestCost(t *testing.T) {
 			{"no check of the node", "", kube.Options{SkipNodeCheck: true}, "LIST" + more},
 		} {
 			m := newMeter(t, row.contentType)
-			source := caughtUp(n, made(kube.New(m, n.name, row.opts)), size.to)
+			source := caughtUp(n, newSource(m, n.name, row.opts), size.to)
 			m.take() // drop the requests so far, and the connection's
 			n.plan(source)
 			requests, bodies, wire := m.take()

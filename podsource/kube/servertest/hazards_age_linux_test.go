@@ -111,7 +111,7 @@ func TestHazard62InformerWhileTheServerIsAway(t *testing.T) {
 	n.inStep(source)
 	version := shared.LastSyncResourceVersion()
 	n.pod("last", onHostNetwork)
-	n.must(wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
+	n.must(wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, patience, true, func(context.Context) (bool, error) {
 		return shared.LastSyncResourceVersion() != version, nil
 	}))
 	restartAfter(t)
@@ -173,7 +173,7 @@ func TestHazard62WatchCache(t *testing.T) {
 			version = q.Get("resourceVersion")
 		}
 	}
-	a, err := made(kube.New(m, n.name, kube.Options{WatchCache: true})).Pods(t.Context())
+	a, err := newSource(m, n.name, kube.Options{WatchCache: true}).Pods(t.Context())
 	n.must(err)
 	node, err := n.client.CoreV1().Nodes().Get(t.Context(), n.name, metav1.GetOptions{})
 	n.must(err)

@@ -169,7 +169,7 @@ func TestHazard23OtherNodeOfTheName(t *testing.T) {
 	n.reserve("live", old)
 	// The machine was replaced, or booted again, and the API server has the pods of before.
 	n.pod("of-before", with(netip.MustParseAddr("10.1.0.77")))
-	report, err := n.pass(made(kube.New(n.client.CoreV1(), n.name, kube.Options{SkipNodeCheck: true})), gc.Options{DryRun: true})
+	report, err := n.pass(newSource(n.client.CoreV1(), n.name, kube.Options{SkipNodeCheck: true}), gc.Options{DryRun: true})
 	n.must(err)
 	if report.Counts()[gc.Leaked] != 1 {
 		t.Fatalf("there is nothing to lose here: %v", report.Counts())
@@ -199,7 +199,7 @@ func TestHazard23OtherNodeOfTheName(t *testing.T) {
 	n.must(n.client.CoreV1().Nodes().Delete(t.Context(), n.name, metav1.DeleteOptions{}))
 	says(n.source(), "there is no such Node", n.name)
 	now := n.register(bootID(t))
-	says(made(kube.New(n.client.CoreV1(), n.name, kube.Options{NodeUID: then.UID})), string(then.UID), string(now.UID))
+	says(newSource(n.client.CoreV1(), n.name, kube.Options{NodeUID: then.UID}), string(then.UID), string(now.UID))
 }
 
 // Pods in the node's network have its address, and claim nothing (R3, R9).

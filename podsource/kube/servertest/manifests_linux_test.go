@@ -180,13 +180,13 @@ func TestKubeletsOwnRights(t *testing.T) {
 	leaked, held := n.reserve("leaked", old), n.reserve("held", old)
 	n.pod("web", with(held...))
 	kubelet := clientset(t, kubeletToken).CoreV1()
-	report, err := n.pass(made(kube.New(kubelet, n.name, kube.Options{})), gc.Options{})
+	report, err := n.pass(newSource(kubelet, n.name, kube.Options{}), gc.Options{})
 	n.must(err)
 	n.check(report, map[string]gc.Verdict{only(leaked): gc.Released, only(held): gc.InUse})
 
 	other := newNode(t)
 	other.reserve("held", old)
-	if err := other.refused(made(kube.New(kubelet, other.name, kube.Options{}))); !strings.Contains(err.Error(), `lacks the verb "get"`) {
+	if err := other.refused(newSource(kubelet, other.name, kube.Options{})); !strings.Contains(err.Error(), `lacks the verb "get"`) {
 		t.Errorf("the Node of another kubelet: %v", err)
 	}
 }

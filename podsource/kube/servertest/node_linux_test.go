@@ -33,6 +33,9 @@ var (
 	pool6 = plugintest.Range{Subnet: "fd00:1::/64"}
 )
 
+// patience is how long a test waits for what a busy machine does late.
+const patience = 5 * time.Minute
+
 // numbers makes the names of nodes and namespaces unique.
 var numbers atomic.Int64
 
@@ -65,7 +68,7 @@ func newNode(t *testing.T, ranges ...plugintest.Range) *node {
 
 // clear deletes the Node and its pods.
 func (n *node) clear() {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	now := int64(0)
 	opts := metav1.DeleteOptions{GracePeriodSeconds: &now}
@@ -130,7 +133,13 @@ func bootID(t *testing.T) string {
 
 // source returns a source of New with default options.
 func (n *node) source() podsource.Source {
-	return made(kube.New(n.client.CoreV1(), n.name, kube.Options{}))
+	return newSource(n.client.CoreV1(), n.name, kube.Options{})
+}
+
+// newSource returns a source of New that waits for a busy server.
+func newSource(client kube.Client, nodeName string, opts kube.Options) podsource.Source {
+	opts.Timeout = patience
+	return made(kube.New(client, nodeName, opts))
 }
 
 // reserve makes the plugin reserve addresses for a container, and sets the age of the
@@ -159,6 +168,7 @@ func reserveIn(t *testing.T, p *plugintest.Plugin, container string, age time.Du
 // pass runs one pass over the node's network with the given source.
 func (n *node) pass(source podsource.Source, opts gc.Options) (gc.Report, error) {
 	n.t.Helper()
+	opts.SourceTimeout = 2 * patience
 	r, err := gc.New(hostlocal.New(n.plugin.DataDir), []string{n.plugin.Network}, source, opts)
 	n.must(err)
 	return r.Reconcile(n.t.Context())

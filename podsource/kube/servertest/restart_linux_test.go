@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -62,7 +61,7 @@ func TestServerStopsAndRestarts(t *testing.T) {
 	for list, when := range map[int]string{1: "between the Node and the list", 2: "between two pages"} {
 		m := newMeter(t, "")
 		onList(m, list, cluster.crash)
-		source := made(kube.New(m, n.name, kube.Options{PageSize: 2}))
+		source := newSource(m, n.name, kube.Options{PageSize: 2})
 		if err := n.refused(source); !errors.Is(err, podsource.ErrIncomplete) || !strings.Contains(err.Error(), "listing its pods: no answer from the API server") {
 			t.Errorf("killed %s: %v", when, err)
 		}
@@ -105,7 +104,7 @@ func TestServerRestartsBetweenPages(t *testing.T) {
 				relisted = relisted || strings.HasSuffix(r.URL.Path, "/pods") && !r.URL.Query().Has("limit")
 				atPages(r)
 			}
-			got, err := made(kube.New(m, n.name, kube.Options{PageSize: 2, Timeout: 5 * time.Minute})).Pods(t.Context())
+			got, err := newSource(m, n.name, kube.Options{PageSize: 2}).Pods(t.Context())
 			if err != nil || len(got.Pods) != 9 || relisted != row.relists {
 				t.Errorf("got %d pods of 9, %v; a new list: %v, want %v", len(got.Pods), err, relisted, row.relists)
 			}
@@ -117,11 +116,11 @@ func TestServerRestartsBetweenPages(t *testing.T) {
 func compact(n *node) {
 	n.t.Helper()
 	client, err := clientv3.New(clientv3.Config{
-		Endpoints: []string{"unix:" + filepath.Join(cluster.dir, "client.sock:1")}, DialTimeout: time.Minute,
+		Endpoints: []string{"unix:" + filepath.Join(cluster.dir, "client.sock:1")}, DialTimeout: patience,
 	})
 	n.must(err)
 	defer func() { _ = client.Close() }()
-	ctx, cancel := context.WithTimeout(n.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(n.t.Context(), patience)
 	defer cancel()
 	n.pod("one-more", boundTo("another-node")) // for a later version than that of the page
 	now, err := client.Get(ctx, "compact_rev_key")

@@ -84,7 +84,7 @@ func allowed(t *testing.T, client kubernetes.Interface, user, verb, resource str
 // allowedIn waits until the user has the permission in a namespace.
 func allowedIn(t *testing.T, client kubernetes.Interface, user, verb, resource, namespace string) {
 	t.Helper()
-	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, patience, true, func(context.Context) (bool, error) {
 		return may(t, client, user, verb, resource, namespace), nil
 	})
 	if err != nil {
@@ -120,13 +120,13 @@ func TestRights(t *testing.T) {
 		{"it has no permission", "nobody", `lacks the verb "get" on resource "nodes"`},
 		{"its token is unknown", "wrong-token", "the API server does not know this client"},
 	} {
-		err := n.refused(made(kube.New(clientset(t, row.token).CoreV1(), n.name, kube.Options{})))
+		err := n.refused(newSource(clientset(t, row.token).CoreV1(), n.name, kube.Options{}))
 		if !strings.Contains(err.Error(), row.want) {
 			t.Errorf("%s: the error does not say %q: %v", row.reason, row.want, err)
 		}
 	}
 	// The documented rules suffice.
-	report, err := n.pass(made(kube.New(clientset(t, "minimal").CoreV1(), n.name, kube.Options{})), gc.Options{})
+	report, err := n.pass(newSource(clientset(t, "minimal").CoreV1(), n.name, kube.Options{}), gc.Options{})
 	n.must(err)
 	n.check(report, map[string]gc.Verdict{only(leaked): gc.Released, only(held): gc.InUse})
 }
@@ -143,7 +143,8 @@ func TestWrongNodeName(t *testing.T) {
 		other.name:     "another-machine",
 	} {
 		m := newMeter(t, "")
-		r, err := gc.New(hostlocal.New(n.plugin.DataDir), []string{n.plugin.Network}, made(kube.New(m, name, kube.Options{})), gc.Options{})
+		r, err := gc.New(hostlocal.New(n.plugin.DataDir), []string{n.plugin.Network}, newSource(m, name, kube.Options{}),
+			gc.Options{SourceTimeout: 2 * patience, StartupTimeout: 2 * patience})
 		n.must(err)
 		report, err := r.AtStartup(t.Context())
 		if !errors.Is(err, podsource.ErrPermanent) || !strings.Contains(err.Error(), want) || report.Counts()[gc.Released] != 0 {

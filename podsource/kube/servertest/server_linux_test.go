@@ -111,7 +111,7 @@ func (s *server) start() error {
 
 // ready returns when /readyz succeeds, which includes that the default roles exist.
 func (s *server) ready() error {
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()

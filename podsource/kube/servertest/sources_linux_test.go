@@ -86,10 +86,10 @@ func TestNodeWith300Pods(t *testing.T) {
 	own, _ := watching(n, n.client.CoreV1())
 	for way, source := range map[string]podsource.Source{
 		"default options":          n.source(),
-		"JSON":                     made(kube.New(newMeter(t, "application/json"), n.name, kube.Options{})),
-		"pages of 7":               made(kube.New(newMeter(t, ""), n.name, kube.Options{PageSize: 7})),
-		"watch cache":              caughtUp(n, made(kube.New(n.client.CoreV1(), n.name, kube.Options{WatchCache: true})), 300),
-		"a proxy without selector": made(kube.New(withoutSelector(t), n.name, kube.Options{})),
+		"JSON":                     newSource(newMeter(t, "application/json"), n.name, kube.Options{}),
+		"pages of 7":               newSource(newMeter(t, ""), n.name, kube.Options{PageSize: 7}),
+		"watch cache":              caughtUp(n, newSource(n.client.CoreV1(), n.name, kube.Options{WatchCache: true}), 300),
+		"a proxy without selector": newSource(withoutSelector(t), n.name, kube.Options{}),
 		"the agent's informer":     informer(n, "spec.nodeName="+n.name),
 		"an informer of all nodes": informer(n, ""),
 		"NewInformer":              own,
@@ -126,7 +126,7 @@ func withoutSelector(t *testing.T) *meter {
 // caughtUp returns the source when it returns that many pods.
 func caughtUp(n *node, source podsource.Source, pods int) podsource.Source {
 	n.t.Helper()
-	err := wait.PollUntilContextTimeout(n.t.Context(), 50*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(n.t.Context(), 50*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
 		got, err := source.Pods(ctx)
 		return len(got.Pods) == pods, err
 	})
@@ -177,7 +177,7 @@ func lister(n *node, filter informers.SharedInformerOption) (podsource.Source, c
 func (n *node) inStep(source podsource.Source) {
 	n.t.Helper()
 	n.pod(fmt.Sprintf("event-%d", numbers.Add(1)), onHostNetwork)
-	err := wait.PollUntilContextTimeout(n.t.Context(), 20*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(n.t.Context(), 20*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
 		_, err := source.Pods(ctx)
 		return err == nil, nil
 	})
@@ -187,7 +187,7 @@ func (n *node) inStep(source podsource.Source) {
 // watching runs a source of NewInformer, and returns it with a function that stops it.
 func watching(n *node, client kube.Client) (*kube.Informer, func()) {
 	n.t.Helper()
-	source := made(kube.NewInformer(client, n.name, kube.Options{}))
+	source := made(kube.NewInformer(client, n.name, kube.Options{Timeout: patience}))
 	ctx, cancel := context.WithCancel(n.t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- source.Start(ctx) }()
@@ -205,7 +205,7 @@ func watching(n *node, client kube.Client) (*kube.Informer, func()) {
 // until returns the first answer of the source for which ok returns true.
 func (n *node) until(source podsource.Source, what string, ok func(podsource.Answer) bool) (a podsource.Answer) {
 	n.t.Helper()
-	err := wait.PollUntilContextTimeout(n.t.Context(), 20*time.Millisecond, 2*time.Minute, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(n.t.Context(), 20*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
 		var err error
 		a, err = source.Pods(ctx)
 		return err == nil && ok(a), nil
