@@ -19,7 +19,7 @@ import (
 )
 
 var (
-	chaosFor  = flag.Duration("chaos", 20*time.Second, "how long TestChaos runs")
+	chaosFor  = flag.Duration("chaos", 20*time.Second, "how long TestChaos runs, at least")
 	chaosSeed = flag.Uint64("chaos.seed", 0, "seed of TestChaos; 0 is a random one")
 )
 
@@ -64,7 +64,8 @@ func TestChaos(t *testing.T) {
 	for w := range chaosWorkers {
 		workers.Go(func() {
 			rng := rand.New(rand.NewPCG(seed, uint64(w)+2))
-			for i := 0; time.Now().Before(end) && !t.Failed(); i++ {
+			// On a busy machine the network is first full after that time.
+			for i := 0; (time.Now().Before(end) || !c.passed()) && !t.Failed(); i++ {
 				c.container(fmt.Sprintf("w%d-%d", w, i), rng)
 			}
 		})
@@ -72,14 +73,14 @@ func TestChaos(t *testing.T) {
 	workers.Wait()
 	close(stop)
 	killer.Wait()
-	last, all := c.note(), 0
+	all := 0
 	for _, found := range passAge.FindAllStringSubmatch(c.log.String(), -1) { // passes that released something
 		c.passes[found[1]]++
 	}
 	for _, count := range c.passes {
 		all += count
 	}
-	t.Logf("%d operations succeeded in %v, %d passes, by their minimum age: %v; failed ADDs: %v", c.ops, *chaosFor, last.Passes, c.passes, c.failed)
+	t.Logf("%d operations succeeded in %v, %d passes, by their minimum age: %v; failed ADDs: %v", c.ops, *chaosFor, all, c.passes, c.failed)
 	if short := c.passes[shortAge.String()]; all >= 20 && short < all*9/10 {
 		t.Errorf("%d of %d passes had the short minimum age, want nine in ten", short, all)
 	}
@@ -89,9 +90,12 @@ func TestChaos(t *testing.T) {
 			t.Errorf("%s was released, and is reserved for %q", address(i), id)
 		}
 	}
-	if c.ops == 0 || last.Passes == 0 {
-		t.Error("the test is of no use")
-	}
+}
+
+// passed reports whether a pass was noted.
+func (c *chaos) passed() bool {
+	info, err := os.Stat(c.noteFile())
+	return err == nil && info.Size() > 0
 }
 
 // fill leaves few addresses free. Some are held throughout the test, by containers that only

@@ -225,10 +225,12 @@ func (n *testNode) keeps(held map[string]netip.Addr) {
 	}
 }
 
+func (n *testNode) noteFile() string { return filepath.Join(n.dataDir(), "."+network+".gc") }
+
 // note returns the note of the last pass.
 func (n *testNode) note() (last note) {
 	n.t.Helper()
-	text, err := os.ReadFile(filepath.Join(n.dataDir(), "."+network+".gc"))
+	text, err := os.ReadFile(n.noteFile())
 	if os.IsNotExist(err) {
 		return last
 	}

@@ -196,7 +196,7 @@ func TestTornNote(t *testing.T) {
 	for _, text := range []string{"", "{", `{"bootID":`, "\x00", strings.Repeat("x", 1<<20)} {
 		n := newTestNode(t)
 		n.fill(old)
-		n.write(filepath.Join(n.dataDir(), "."+network+".gc"), text, 0)
+		n.write(n.noteFile(), text, 0)
 		if got := n.call(call{command: "ADD", id: "a"}); got.code != 0 {
 			t.Errorf("%.20q: %s", text, got.out)
 		}
@@ -219,7 +219,7 @@ func TestLockThatIsNone(t *testing.T) {
 	} {
 		n := newTestNode(t)
 		n.fill(old)
-		if err := row.put(filepath.Join(n.dataDir(), "."+network+".gc")); err != nil {
+		if err := row.put(n.noteFile()); err != nil {
 			t.Fatal(err)
 		}
 		got := n.call(call{command: "ADD", id: "a"})
