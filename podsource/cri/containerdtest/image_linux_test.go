@@ -5,13 +5,19 @@ package containerdtest
 import (
 	"archive/tar"
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // pauseImage is the name of the image that newPauseImage makes.
@@ -67,10 +73,28 @@ func archive(files map[string][]byte) ([]byte, error) {
 
 func digest(content []byte) string { return fmt.Sprintf("sha256:%x", sha256.Sum256(content)) }
 
-// importImage imports the image of sandboxes, since the tests use no registry.
+// importImage imports the image of sandboxes, since the tests use no registry. The CRI learns
+// of it by an event, later, and would pull it until then.
 func (n *node) importImage() {
 	n.t.Helper()
 	n.importImageAs(ofCRI)
+	images := n.images()
+	n.await("the CRI to know the image", func(ctx context.Context) error {
+		answer, err := images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: n.image}})
+		if err == nil && answer.GetImage() == nil {
+			err = errors.New("it knows no " + n.image)
+		}
+		return err
+	})
+}
+
+// images returns a client of the CRI's image service.
+func (n *node) images() runtimeapi.ImageServiceClient {
+	n.t.Helper()
+	conn, err := grpc.NewClient(n.endpoint(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	n.must(err)
+	n.t.Cleanup(func() { _ = conn.Close() }) // nothing uses it any more
+	return runtimeapi.NewImageServiceClient(conn)
 }
 
 // importImageAs imports the image into a containerd namespace.

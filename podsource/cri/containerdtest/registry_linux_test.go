@@ -11,9 +11,6 @@ import (
 	"sync"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 )
 
 // The address is in the node's own network namespace.
@@ -112,10 +109,6 @@ func (r *registry) wait(then http.HandlerFunc) http.HandlerFunc {
 // removeImage removes the image of the sandboxes from the node.
 func (n *node) removeImage() {
 	n.t.Helper()
-	conn, err := grpc.NewClient(n.endpoint(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	n.must(err)
-	defer conn.Close()
-	images := runtimeapi.NewImageServiceClient(conn)
-	_, err = images.RemoveImage(n.t.Context(), &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: n.image}})
+	_, err := n.images().RemoveImage(n.t.Context(), &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: n.image}})
 	n.must(err)
 }
