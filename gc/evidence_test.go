@@ -258,3 +258,16 @@ func TestSourceThatIsMissingInALook(t *testing.T) {
 		}
 	}
 }
+
+// A pass does not write into the memory of an answer, which is the source's.
+func TestAnswersAreNotChanged(t *testing.T) {
+	n := newNode(t)
+	n.reserve("10.0.0.2", "web", old)
+	all := []string{"other", "its own"}
+	cache := podsource.Answer{Source: "cnicache", Supplementary: true, Networks: all[:1], Names: []podsource.Names{{Form: podsource.AnyForm}},
+		Recorded: []podsource.Attachment{{Network: network1, ContainerID: "web"}}}
+	n.pass(answers(netnsAnswer(), cache, podsource.Answer{Pods: []podsource.Pod{other}}), Options{})
+	if !slices.Equal(all, []string{"other", "its own"}) {
+		t.Errorf("changed to %v", all)
+	}
+}

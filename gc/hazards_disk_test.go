@@ -267,3 +267,12 @@ func judge(rs []hostlocal.Reservation, look []podsource.Answer, at reading, opts
 	s.addLook(look, at)
 	return decide(s)
 }
+
+// The error of a pass names the first of several files that can't be read.
+func TestHazard68TheFirstOfTwoUnreadable(t *testing.T) {
+	first, second := errors.New("first"), errors.New("second")
+	err := unreadable([]hostlocal.Reservation{{}, {Err: first}, {Err: second}})
+	if !errors.Is(err, first) || errors.Is(err, second) {
+		t.Errorf("got %v", err)
+	}
+}

@@ -248,3 +248,18 @@ func TestConflictNamesTheOtherPod(t *testing.T) {
 		}
 	}
 }
+
+// Where a container has other addresses than the pod that claims one of them, the report names
+// the pod whose container is another one, also for the container's siblings.
+func TestConflictNamesThePodWithAnotherContainer(t *testing.T) {
+	n := newNode(t)
+	n.reserve("10.0.0.2", "dead", old)
+	n.reserve("fd00::2", "dead", old)
+	source := answers(podsource.Answer{Source: "kubelet", Pods: []podsource.Pod{{NamespacedName: named("web"), IPs: ips("10.0.0.2")}}},
+		podsource.Answer{Source: "cri", Pods: []podsource.Pod{{ContainerIDs: []string{"live"}, IPs: ips("10.0.0.2")}}})
+	for _, e := range n.pass(source, Options{}).Reservations {
+		if e.Pod == nil || e.Pod.From != "cri: container live" {
+			t.Errorf("%v %s names %v", e.IP, e.Reason, e.Pod)
+		}
+	}
+}

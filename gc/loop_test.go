@@ -329,3 +329,16 @@ func TestLoopGivesUpAPass(t *testing.T) {
 		}
 	})
 }
+
+// A pass without an error ends a row of failures: the next outage begins with short pauses
+// again.
+func TestPassWithANextCheckEndsTheFailures(t *testing.T) {
+	var p pauses
+	for range 20 {
+		p.after(&Report{}, ErrRefused, 10*time.Minute)
+	}
+	p.after(&Report{Reservations: []Entry{{}}, NextCheck: time.Now().Add(time.Minute)}, nil, 10*time.Minute)
+	if pause, _ := p.after(&Report{}, ErrRefused, 10*time.Minute); pause > 3*time.Second/2 {
+		t.Errorf("the first error after it: a pause of %v", pause)
+	}
+}

@@ -307,3 +307,30 @@ func TestClockPlacesDates(t *testing.T) {
 		t.Errorf("a date of years ago, when the clock was not set: %v, want it where it was", got)
 	}
 }
+
+// A step of the clock makes only those answers stale whose dates are from before it, also
+// where another source answers before the dated one.
+func TestHazard75DatedSourceBesideAnother(t *testing.T) {
+	inBubble(func(t *testing.T) {
+		n := newNode(t)
+		n.reserve("10.0.0.2", hex64("web"), 24*time.Hour)
+		c := &clocks{uptime: 30 * 24 * time.Hour}
+		var written time.Time
+		r := newReconciler(t, n.store, []string{network1}, podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
+			a := criAnswer()
+			a.Source, a.AsOf = "file", written
+			return podsource.Answer{Parts: []podsource.Answer{criAnswer(sandbox("1", hex64("web"))), a}}, nil
+		}), Options{}, c)
+		written = c.wall()
+		n.reconcile(r) // it is in use
+		n.reserve("10.0.0.3", hex64("dead"), 24*time.Hour)
+		c.step = time.Hour
+		for range 2 {
+			for _, e := range n.reconcile(r).Reservations {
+				if e.Reason == StaleAnswer {
+					t.Errorf("%v: its date was known before the step", e.IP)
+				}
+			}
+		}
+	})(t)
+}

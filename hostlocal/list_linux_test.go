@@ -154,6 +154,19 @@ func TestListKinds(t *testing.T) {
 	})
 }
 
+// TestListKnownKindsInARenamedDirectory: what is known not to be a file is not listed, also if
+// it can't be looked up because the directory was renamed (R7).
+func TestListKnownKindsInARenamedDirectory(t *testing.T) {
+	s := newStore(t)
+	kinds(t, s)
+	d := openedDir(t, s)
+	entries := entriesOf(t, d, 4096)
+	move(t, dirOf(s), dirOf(s)+".old")
+	if diff := cmp.Diff([]string{"10.0.0.1"}, texts(d.appendRegular(nil, entries))); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 // TestListKindsInARenamedDirectory: if the type is unknown because the directory was
 // renamed, the file is listed, and read finds its type by the directory's descriptor.
 func TestListKindsInARenamedDirectory(t *testing.T) {

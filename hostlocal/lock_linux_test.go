@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -690,4 +691,88 @@ func TestReleaseTriesAllLocks(t *testing.T) {
 			t.Errorf("it gave up after %v, want %v", waited, maxLockWait)
 		}
 	})
+}
+
+// A process that is started meanwhile does not inherit the lock, which it would hold for as long
+// as it lives. A lock that is made has the plugin's mode.
+func TestLockIsNotInherited(t *testing.T) {
+	s := newStore(t)
+	reserve(t, s, "10.0.0.1")
+	path := filepath.Join(dirOf(s), "lock")
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	old := syscall.Umask(0)
+	defer syscall.Umask(old)
+	d := openedDir(t, s)
+	lock, err := d.lock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = lock.unlock() }()
+	if flags, _, errno := syscall.Syscall(syscall.SYS_FCNTL, uintptr(lock.fd), syscall.F_GETFD, 0); errno != 0 || flags&syscall.FD_CLOEXEC == 0 {
+		t.Errorf("the flags of its descriptor are %#x, %v", flags, errno)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o750 {
+		t.Errorf("its mode is %v, %v", info.Mode(), err)
+	}
+}
+
+// A lock that was busy at first is no error of a release that took it later and then ended with
+// its context.
+func TestReleaseErrorOfTheLastTry(t *testing.T) {
+	s := newStore(t)
+	reserve(t, s, "10.0.0.1")
+	rs := list(t, s)
+	unlock := hold(t, dirOf(s))
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(50*time.Millisecond, unlock)
+		slow := asked{ctx, func() { // the hold ends after one reservation, and so does the context
+			time.Sleep(maxHold + time.Millisecond)
+			cancel()
+		}}
+		_, err := s.Release(slow, append(pointers(rs), pointers(rs)...)...)
+		if errors.Is(err, ErrLocked) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+// TestReleaseProgressOfAnotherNetwork: while one network makes progress, however slowly, the
+// lock of another one is waited for.
+func TestReleaseProgressOfAnotherNetwork(t *testing.T) {
+	s := newStore(t)
+	reserve(t, s, "10.0.0.1", "10.0.0.2")
+	write(t, filepath.Join(addNetwork(t, s, "a"), "10.0.0.1"), "dead\r\neth0")
+	write(t, filepath.Join(s.DataDir(), "a", "lock"), "")
+	rs := list(t, s)
+	unlock := hold(t, filepath.Join(s.DataDir(), "a"))
+	synctest.Test(t, func(t *testing.T) {
+		holds := 0
+		ctx := asked{t.Context(), func() { // before each removal
+			if holds++; holds <= 2 {
+				time.Sleep(maxLockWait * 6 / 10)
+			}
+			if holds == 2 { // the last one of the other network
+				time.AfterFunc(time.Second, unlock)
+			}
+		}}
+		result, err := s.Release(ctx, pointers(rs)...)
+		if diff := cmp.Diff([]Outcome{Released, Released, Released}, result.Outcomes); diff != "" || err != nil {
+			t.Errorf("%v (-want +got):\n%s", err, diff)
+		}
+	})
+}
+
+// asked is a context that calls do whenever it is asked for its error, which it reads before.
+type asked struct {
+	context.Context
+	do func()
+}
+
+func (a asked) Err() error {
+	err := a.Context.Err()
+	a.do()
+	return err
 }

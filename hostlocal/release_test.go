@@ -401,3 +401,18 @@ func TestReleaseErrorIsBounded(t *testing.T) {
 		t.Errorf("%d errors, want %d", len(result.Errs), maxErrors)
 	}
 }
+
+// If the directory of the last network is gone, so are its reservations, and no others.
+func TestReleaseDirectoryOfTheLastNetworkIsGone(t *testing.T) {
+	s := newStore(t)
+	reserve(t, s, "10.0.0.1", "10.0.0.2")
+	write(t, filepath.Join(addNetwork(t, s, "z"), "10.0.0.1"), "abc\r\neth0")
+	rs := list(t, s)
+	if err := os.RemoveAll(filepath.Join(s.DataDir(), "z")); err != nil {
+		t.Fatal(err)
+	}
+	result, err := s.Release(t.Context(), pointers(rs)...)
+	if diff := cmp.Diff([]Outcome{Released, Released, Gone}, result.Outcomes); diff != "" || err != nil {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -300,4 +301,22 @@ func TestFreshRun(t *testing.T) {
 	}
 	n.mustAdd(list, "a")
 	n.agree(2, "a")
+}
+
+// If the server can accept no more connections, its exit status says so, and what starts it
+// starts it again.
+func TestServingEndsWithAnError(t *testing.T) {
+	n := newNode(t)
+	if !n.start("") {
+		t.Fatal("the server does not start")
+	}
+	n.traced(func() {
+		if c, err := net.Dial("unix", n.socket()); err == nil {
+			_ = c.Close()
+		}
+		<-n.gone
+	}, "-e", "trace=accept4", "-e", "inject=accept4:error=ENOMEM")
+	if n.server.ProcessState.Success() {
+		t.Error("it ended without an error")
+	}
 }

@@ -596,3 +596,46 @@ func TestOpenFails(t *testing.T) {
 	}
 	opened(t, filepath.Join(dir, "attachments"), served) // the failed ones released the lock
 }
+
+// A new namespace may have the path of the one that is gone.
+func TestPruneLeavesNewAtTheSamePath(t *testing.T) {
+	old := entry("b", "10.0.0.3")
+	old.NetNS = NetNS{Path: "/run/netns/b", Dev: 4, Inode: 4026532001}
+	c := begun(t, filepath.Join(t.TempDir(), "attachments"), served, old)
+	gone, again := c.Entries(), old
+	again.NetNS.Inode++
+	if err := c.Add(again); err != nil {
+		t.Fatal(err)
+	}
+	if next, removed := c.state.Load().without(gone); len(next.items) != 1 || len(removed) != 0 {
+		t.Errorf("removed %v", removed)
+	}
+}
+
+// Close writes before it releases the lock: else it would overwrite the next writer's record.
+func TestCloseWritesUnderTheLock(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "attachments")
+	c := begun(t, path, served, entry("a", "10.0.0.2"))
+	before, unlock := read(t, path), c.unlock
+	c.unlock = func() {
+		if string(read(t, path)) == string(before) {
+			t.Error("the lock was released before the last write")
+		}
+		unlock()
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A caller that changes its options later changes nothing.
+func TestOptionsAreCopied(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "attachments")
+	begun(t, path, served, entry("a", "10.0.0.2"))
+	networks := []string{network1}
+	s := reader(t, path, Options{Networks: networks})
+	networks[0] = "changed"
+	if a, err := s.Pods(t.Context()); err != nil || !slices.Equal(a.Networks, []string{network1}) {
+		t.Errorf("got %v, %v", a.Networks, err)
+	}
+}

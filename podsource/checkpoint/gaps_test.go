@@ -16,6 +16,7 @@ import (
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/boottime"
 )
 
 // runtimeOf is the answer of a runtime that lists these containers. It may list others
@@ -128,7 +129,7 @@ func TestHazard51UntilWhen(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := reader(t, path, served)
-		if inGap(r, since.Add(-time.Hour)) || !inGap(r, closed) || !inGap(r, time.Now()) {
+		if inGap(r, since.Add(-time.Hour)) || !inGap(r, closed) || !inGap(r, time.Now().Add(time.Hour)) {
 			t.Errorf("a reader's gaps are wrong; it was closed between %v and %v, and opened before %v", kept, closed, since)
 		}
 		if err := c.Close(); err != nil {
@@ -411,5 +412,68 @@ func TestHazard61NoObstacle(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"10.0.0.2"}, n.left()); diff != "" {
 		t.Errorf("left (-want +got):\n%s", diff)
+	}
+}
+
+// A Backfill leaves many gaps of other forms as they are. If it counted them twice, they would
+// be joined.
+func TestNarrowedKeepsManyGapsOfOthers(t *testing.T) {
+	at := func(hours int) time.Time { return time.Date(2025, 3, 1, hours, 0, 0, 0, time.UTC) }
+	var gaps []podsource.Gap
+	for i := range maxGaps - 1 {
+		gaps = append(gaps, podsource.Gap{From: at(2 * i), To: at(2*i + 1), But: podsource.Hex64})
+	}
+	if diff := cmp.Diff(gaps, narrowed(gaps, podsource.Hex64, at(0), at(2*maxGaps))); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// The gap before a writer's first moment ends a lag later: an ADD that was in flight then may
+// be recorded by nobody.
+//
+// Guard: [Open] ends the gap after [Options.Lag].
+func TestHazard51GapEndsAfterTheLag(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "attachments")
+	age := min(5*time.Minute, boottime.Since()/2)
+	content, err := encoded(&record{Written: time.Now().Add(-age), SinceBoot: boottime.Since() - age})
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, path, string(content))
+	before := time.Now()
+	gaps := opened(t, path, Options{Networks: []string{network1}, Lag: time.Hour}).state.Load().gaps
+	if to := gaps[len(gaps)-1].To; to.Before(before.Add(time.Hour)) || to.After(time.Now().Add(time.Hour)) {
+		t.Errorf("it ends at %v, want an hour after Open at %v", to, before)
+	}
+}
+
+// What is reserved while a slow source answers was not listed: the gap begins a lag before the
+// source was asked.
+func TestBackfillOfASlowSource(t *testing.T) {
+	const lag = time.Minute
+	c := opened(t, filepath.Join(t.TempDir(), "attachments"), Options{Networks: []string{network1}, Lag: lag})
+	var called time.Time
+	source := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
+		called = time.Now()
+		for time.Since(called) < time.Millisecond { // until the clock shows another time
+			continue
+		}
+		return podsource.Answer{Authoritative: true}, nil
+	})
+	if err := c.Backfill(t.Context(), source, nil); err != nil {
+		t.Fatal(err)
+	}
+	if from := c.state.Load().gaps[0].From; from.After(called.Add(-lag)) {
+		t.Errorf("the gap begins at %v, and the source was asked at %v", from, called)
+	}
+}
+
+// Two steps of the clock within one lag add up, and the lag counts from the last.
+func TestStepsAddUp(t *testing.T) {
+	now := time.Now()
+	s := &state{at: readingOf(now), steps: clockSteps{time.Hour, now.Add(-time.Minute)}}
+	s.at.wall = s.at.wall.Add(-2 * time.Hour) // set forward by two hours
+	if got := s.stepsAt(now); got.sum != 3*time.Hour || !got.last.Equal(now) {
+		t.Errorf("got %+v", got)
 	}
 }

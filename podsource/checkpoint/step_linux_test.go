@@ -121,3 +121,22 @@ func TestHazard52ClockIsSetInAGap(t *testing.T) {
 		near("written", r.Gaps)
 	}
 }
+
+// TestHazard52BackfillKeepsSteps: the next Backfill knows of a step of the clock that the last
+// one saw.
+//
+// Guard: [Checkpoint.Backfill] stores the steps with the reading of the clocks.
+func TestHazard52BackfillKeepsSteps(t *testing.T) {
+	c := begun(t, filepath.Join(t.TempDir(), "attachments"), served, entry("a", "10.0.0.2"))
+	s := *c.state.Load()
+	s.gaps = []podsource.Gap{{To: time.Now()}}
+	c.state.Store(&s)
+	setClock(c, time.Hour)
+	source := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) { return runtimeOf("other"), nil })
+	if err := c.Backfill(t.Context(), source, func(podsource.Pod) ([]Entry, error) { return nil, nil }); err != nil {
+		t.Fatal(err)
+	}
+	if got := c.state.Load().steps.sum; (got - time.Hour).Abs() > time.Minute {
+		t.Errorf("got %v, want an hour", got)
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -121,6 +122,7 @@ func TestHazard70Entries(t *testing.T) {
 		{"Living can't decide", written(t, object{"netns": unclear}), now, path, byName, recorded},
 		{"... for an entry from before the boot", written(t, object{"netns": unclear}), beforeBoot, path, nil, recorded},
 		{"one of two paths exists for certain", written(t, object{"netns": nil, "result": object{"interfaces": []object{{"sandbox": unclear}, {"sandbox": path}}}}), now, path, noIPs, recorded},
+		{"one is gone for certain, the other can't be decided", written(t, object{"netns": nil, "result": object{"interfaces": []object{{"sandbox": unclear}, {"sandbox": "/var/run/netns/gone"}}}}), now, path, byName, recorded},
 		{"no path at all, of this boot", written(t, object{"netns": nil, "result": object{}}), now, path, byName, recorded},
 		{"... of an earlier boot", written(t, object{"netns": nil, "result": object{}}), beforeBoot, path, nil, recorded},
 		{"an old result", written(t, object{"result": object{"ip4": object{"ip": "10.0.0.2/24"}, "ip6": object{"ip": "fd00::2/64"}}}), now, path, live, recorded},
@@ -283,6 +285,54 @@ func TestInName(t *testing.T) {
 }
 
 // Directories and links beside the entries, a missing directory, and a file as directory.
+// TestHazard70UnclearRecordVanishes: an entry is removed, and nothing can tell whether its
+// namespace exists. Then it may have been wiped, as if it existed.
+//
+// Guard: [cache.next] counts a namespace that can't be looked up as one that is there.
+func TestHazard70UnclearRecordVanishes(t *testing.T) {
+	dir := t.TempDir()
+	s, err := New(Options{Dirs: []string{dir}, Living: func(context.Context) (func(string, time.Time) (bool, bool), error) {
+		return func(path string, _ time.Time) (bool, bool) { return path == unclear, path != unclear }, nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := func(minute int) time.Time { return time.Date(2026, 1, 1, 12, minute, 0, 0, time.UTC) }
+	file(t, dir, "podnet-a-eth0", written(t, object{"netns": unclear}), at(10))
+	file(t, dir, "podnet-b-eth0", written(t, nil), at(20))
+	for _, want := range []time.Time{at(10), at(20)} {
+		if a, err := s.Pods(t.Context()); err != nil || !a.RecordedSince.Equal(want) {
+			t.Errorf("recorded since %v, %v, want %v", a.RecordedSince, err, want)
+		}
+		_ = os.Remove(filepath.Join(dir, "podnet-a-eth0"))
+	}
+}
+
+// Pods may be called by several goroutines.
+func TestPodsConcurrently(t *testing.T) {
+	dir := t.TempDir()
+	file(t, dir, "podnet-ee3b0f0c-eth0", written(t, nil), time.Now())
+	s, err := New(Options{Dirs: []string{dir}, Living: func(context.Context) (func(string, time.Time) (bool, bool), error) {
+		return func(string, time.Time) (bool, bool) { return true, true }, nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var calls sync.WaitGroup
+	defer calls.Wait()
+	for range 2 {
+		calls.Add(1)
+		go func() {
+			defer calls.Done()
+			for range 50 {
+				if a, err := s.Pods(t.Context()); err != nil || len(a.Pods) != 1 {
+					t.Errorf("got %v, %v", a.Pods, err)
+				}
+			}
+		}()
+	}
+}
+
 func TestDirectories(t *testing.T) {
 	dir, other := t.TempDir(), t.TempDir()
 	file(t, dir, "podnet-ee3b0f0c-eth0", written(t, nil), time.Now())

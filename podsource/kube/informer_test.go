@@ -375,3 +375,47 @@ func TestHazard62InformerWithoutEvents(t *testing.T) {
 		}
 	})
 }
+
+// expiring lists, and its watches never begin.
+type expiring struct{ *fakeClient }
+
+func (e expiring) Pods(namespace string) typedcorev1.PodInterface {
+	e.fakeClient.Pods(namespace)
+	return e
+}
+
+func (e expiring) Watch(context.Context, metav1.ListOptions) (watch.Interface, error) {
+	return nil, apierrors.NewResourceExpired("too old")
+}
+
+// While the API server lets every watch expire, lists back off. An informer that has ended may
+// be started again.
+func TestListsBackOffWhileWatchesExpire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := expiring{&fakeClient{listed: []corev1.Pod{pod("a", "here")}, version: "10"}}
+		i := must(NewInformer(client, "here", Options{SkipNodeCheck: true}))
+		for range 2 {
+			ctx, stop := context.WithTimeout(t.Context(), 10*time.Minute)
+			if err := i.Start(ctx); err != nil {
+				t.Error(err)
+			}
+			stop()
+			if n := strings.Count(client.askedSince(), "list"); n > 30 {
+				t.Errorf("%d lists in ten minutes", n)
+			}
+		}
+	})
+}
+
+// A pod that has finished stays in the list: it holds its address for a while.
+func TestInformerKeepsFinishedPods(t *testing.T) {
+	run(t, func(i *running) {
+		i.has("listed", "a", 0, "list@, watch@10")
+		finished := pod("a", "here", "10.0.0.2")
+		finished.Status.Phase = corev1.PodFailed
+		i.client.now().Modify(at("11", finished))
+		if a := i.has("it failed", "a", 0, ""); len(a.Pods) != 1 || !a.Pods[0].HasFinished() {
+			t.Errorf("got %+v", a.Pods)
+		}
+	})
+}

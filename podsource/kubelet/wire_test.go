@@ -44,3 +44,13 @@ func TestParseResponse(t *testing.T) {
 		}
 	}
 }
+
+// gRPC reuses the memory of a message, and pods are decoded later.
+func TestPodsAreCopied(t *testing.T) {
+	message := []byte("\x0a\x01a\x0a\x01b")
+	pods, err := parseResponse(message)
+	clear(message)
+	if err != nil || len(pods) != 2 || string(pods[0]) != "a" || string(pods[1]) != "b" {
+		t.Errorf("got %q, %v", pods, err)
+	}
+}

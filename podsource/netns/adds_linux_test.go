@@ -135,7 +135,7 @@ func TestHazard72BetweenTwoPlugins(t *testing.T) {
 		return unix.Setns(fd, kind)
 	}
 	if got := addsInFlight(t, t.Context(), s); !slices.Contains(got, "5c7b9a1e") {
-		t.Logf("it ended before its process was read: got %q", got)
+		t.Errorf("its process was read only after namespaces, when it had ended: got %q", got)
 	}
 }
 
