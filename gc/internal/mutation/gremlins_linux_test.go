@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -129,6 +130,8 @@ func (g *gremlins) compare(statuses map[string]string, named map[string]string) 
 		case status == "LIVED":
 		case status == "NOT COVERED", status == "TIMED OUT", status == "KILLED" && isNamed: // on a busy machine another test may have failed
 			again = append(again, i)
+		case status == "KILLED" && i%checkEvery == 0: // a failure of any kind, also of the machine, kills
+			again = append(again, i)
 		case status == "KILLED", status == "NOT VIABLE":
 			found[i] = true
 		default:
@@ -136,15 +139,16 @@ func (g *gremlins) compare(statuses map[string]string, named map[string]string) 
 		}
 		delete(statuses, m.at)
 	}
-	lives := false
-	for at, status := range statuses {
-		if !strings.Contains(at, unnoticed) {
-			g.t.Errorf("gremlins makes a mutant that tokenMutants does not: %s", at)
-		}
-		lives = lives || status == "LIVED"
+	if len(statuses) == 0 {
+		g.t.Errorf("gremlins reports no mutant of %s", unnoticed)
 	}
-	if !lives {
-		g.t.Errorf("gremlins reports mutants of %s as found, so tests fail without a mutant: %v", unnoticed, statuses)
+	for at, status := range statuses {
+		switch {
+		case !strings.Contains(at, unnoticed):
+			g.t.Errorf("gremlins makes a mutant that tokenMutants does not: %s", at)
+		case status != "LIVED":
+			g.t.Errorf("gremlins reports %s for a mutant that no test notices, so tests fail without one: %s", status, at)
+		}
 	}
 	if len(again) > 0 { // in g.found's environment, with its time limit
 		same := mutants[again[0]]
@@ -157,8 +161,14 @@ func (g *gremlins) compare(statuses map[string]string, named map[string]string) 
 	for i, m := range mutants {
 		y.add(m.key, m.at, found[i], "no test fails")
 	}
-	return y.line("mutants of gremlins")
+	return y.line("mutants of gremlins", "")
 }
+
+// checkEvery is the part of the mutants that gremlins found which are tried again.
+const checkEvery = 10
+
+// notViable matches what the compiler says of a mutant.
+var notViable = regexp.MustCompile(`(?m)\.go:\d+:\d+: `)
 
 // found reports whether some test fails with a mutant or does not end, or the mutant does not
 // compile.
@@ -176,8 +186,12 @@ func (g *gremlins) found(n int, m *tokenMutant) bool {
 	cmd.Dir, cmd.Env = g.tree, g.environ()
 	cmd.WaitDelay = time.Second
 	out, err := cmd.CombinedOutput()
-	if err != nil && !strings.Contains(string(out), "FAIL") {
+	fails, err := hasFailed(string(out), err)
+	if err != nil && strings.Contains(string(out), "[build failed]") && notViable.Match(out) {
+		return true
+	}
+	if err != nil {
 		g.t.Errorf("running the tests with another operator at %s: %v\n%s", m.at, err, out)
 	}
-	return err != nil
+	return fails
 }

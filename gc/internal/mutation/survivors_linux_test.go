@@ -5,8 +5,10 @@ package mutation
 import (
 	"cmp"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -46,6 +48,7 @@ type trial struct {
 	programs string                   // the directory of programs that the tests run, if examples/internal/cnitest builds them
 	took     map[string]time.Duration // of each test without a change
 	reaches  map[int][]string         // the tests that reach a variant, by its number
+	leftOut  int                      // tests that fail with the switches in the code
 }
 
 // tryVariants tries the variants of a package, two at a time, and returns a line of figures.
@@ -73,7 +76,7 @@ func tryVariants(t *testing.T, dir string, named map[string]string) string {
 		}
 		y.add(v.all[i].key, v.all[i].at, tr.found(i+1), how)
 	})
-	return y.line("variants")
+	return y.line("variants", fmt.Sprintf(", %d tests left out", tr.leftOut))
 }
 
 // each calls f with each of all, two at a time.
@@ -150,6 +153,7 @@ func (tr *trial) look() {
 		defer mu.Unlock()
 		tr.took[tests[i]] = time.Since(begun)
 		if err != nil || readErr != nil {
+			tr.leftOut++
 			tr.t.Logf("left out: %s fails without a change: %v, %v\n%s", tests[i], err, readErr, out)
 			return
 		}
@@ -161,8 +165,9 @@ func (tr *trial) look() {
 	})
 }
 
-// found reports whether some test fails with a variant. It runs the quick ones first. A test
-// that does not end in time fails, too.
+// found reports whether some test fails with a variant. It runs the quick ones first, many in
+// one process. One that fails there must fail alone, too, as it passes alone without a change:
+// else another test may have made it fail.
 func (tr *trial) found(n int) bool {
 	const many, quick = 25, time.Second
 	tests := slices.SortedFunc(slices.Values(tr.reaches[n]), func(a, b string) int { return cmp.Compare(tr.took[a], tr.took[b]) })
@@ -173,13 +178,69 @@ func (tr *trial) found(n int) bool {
 			limit += 4 * tr.took[tests[k]]
 			k++
 		}
-		run := "-test.run=^(" + strings.Join(tests[:k], "|") + ")$"
-		if _, err := tr.run([]string{fmt.Sprint("MUTANT=", n)}, limit, run, "-test.failfast"); err != nil {
+		out, fails := tr.fails(n, limit, tests[:k])
+		if fails && k > 1 {
+			fails = tr.foundAlone(n, limit, tests[:k], out)
+		}
+		if fails {
 			return true
 		}
 		tests = tests[k:]
 	}
 	return false
+}
+
+// foundAlone confirms that tests that fail together with a variant, with some output, fail
+// because of it: the one that the output names fails alone, or all pass without the variant.
+func (tr *trial) foundAlone(n int, limit time.Duration, tests []string, out string) bool {
+	for _, m := range failedTest.FindAllStringSubmatch(out, -1) {
+		if _, fails := tr.fails(n, limit, m[1:]); fails {
+			return true
+		}
+	}
+	out, fails := tr.fails(noVariant, limit, tests)
+	if fails {
+		tr.t.Errorf("tests of %s that pass alone fail together without a change: %s\n%s", tr.dir, strings.Join(tests, " "), out)
+	}
+	return !fails
+}
+
+// noVariant is the number of no variant.
+const noVariant = 0
+
+// fails runs tests in one process and reports whether one of them fails with a variant. A test
+// that does not end in time fails, too.
+func (tr *trial) fails(n int, limit time.Duration, tests []string) (out string, fails bool) {
+	run := "-test.run=^(" + strings.Join(tests, "|") + ")$"
+	for range 2 {
+		var err error
+		out, err = tr.run([]string{fmt.Sprint("MUTANT=", n)}, limit, run, "-test.failfast")
+		if fails, err = hasFailed(out, err); err == nil {
+			return out, fails
+		}
+	}
+	// The variant may end the process. A full disk would do so without it, too.
+	if control, err := tr.run(nil, limit, run, "-test.failfast"); err != nil {
+		tr.t.Errorf("the tests of %s end without a result, also without a change: %v\n%s", tr.dir, err, control)
+		return out, false
+	}
+	return out, true
+}
+
+// failing matches what a process with a failed test prints.
+var failing = regexp.MustCompile(`(?m)^\s*--- FAIL: |^panic: |^fatal error: `)
+
+// hasFailed reports whether a process with tests that ended with some output and error shows
+// a test that failed. An end that shows none, as that of a process that could not be started
+// or was killed, is an error.
+func hasFailed(out string, err error) (bool, error) {
+	switch {
+	case err == nil:
+		return false, nil
+	case failing.MatchString(out):
+		return true, nil
+	}
+	return false, fmt.Errorf("it ended without a result: %w", err)
 }
 
 func (tr *trial) run(env []string, limit time.Duration, args ...string) (string, error) {
@@ -193,4 +254,29 @@ func (tr *trial) run(env []string, limit time.Duration, args ...string) (string,
 	cmd.WaitDelay = time.Second
 	out, err := cmd.CombinedOutput()
 	return string(out), err
+}
+
+func TestHasFailed(t *testing.T) {
+	killed := errors.New("signal: killed")
+	for _, c := range []struct {
+		reason, out string
+		err         error
+		want        bool
+		unknown     bool
+	}{
+		{"all tests pass", "PASS\n", nil, false, false},
+		{"a test fails", "--- FAIL: TestA (0.00s)\n    a_test.go:1: wrong\nFAIL\n", errors.New("exit status 1"), true, false},
+		{"a test panics", "panic: index out of range\n", errors.New("exit status 2"), true, false},
+		{"a test does not end", "panic: test timed out after 1s\n", errors.New("exit status 2"), true, false},
+		{"the runtime gives up", "fatal error: all goroutines are asleep - deadlock!\n", errors.New("exit status 2"), true, false},
+		{"the process was killed", "", killed, false, true},
+		{"it could not be started", "", fs.ErrNotExist, false, true},
+		{"the package could not be built, as on a full disk", "FAIL\tpackage [build failed]\n", errors.New("exit status 1"), false, true},
+		{"a failure is only quoted", "    a_test.go:1: it says: panic: no\n", errors.New("exit status 1"), false, true},
+	} {
+		got, err := hasFailed(c.out, c.err)
+		if got != c.want || (err != nil) != c.unknown {
+			t.Errorf("%s: %t, %v", c.reason, got, err)
+		}
+	}
 }

@@ -63,6 +63,6 @@ func (y *tally) add(key, at string, found bool, how string) {
 }
 
 // line returns the line of figures. what names the changes, in the plural.
-func (y *tally) line(what string) string {
-	return fmt.Sprintf("%s: %d %s, %d found, %d named, %d survived\n", y.dir, y.all, what, y.found, y.ok, y.survivors)
+func (y *tally) line(what, end string) string {
+	return fmt.Sprintf("%s: %d %s, %d found, %d named, %d survived%s\n", y.dir, y.all, what, y.found, y.ok, y.survivors, end)
 }
