@@ -320,3 +320,20 @@ func TestServingEndsWithAnError(t *testing.T) {
 		t.Error("it ended without an error")
 	}
 }
+
+// A write that was interrupted leaves a longer file under the temporary name. The next intent
+// replaces all of it: a rest of it would damage the intent, and no server would start.
+func TestIntentAfterAnInterruptedWrite(t *testing.T) {
+	in := intents{t.TempDir()}
+	i := &intent{request: request{Command: "ADD", ContainerID: "c", IfName: "eth0"}, Network: "one"}
+	key := i.key(i.Network)
+	if err := os.WriteFile(in.path(key)+".tmp", []byte(strings.Repeat("x", 4<<10)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := in.write(i); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := in.get(key); err != nil || got == nil || got.ContainerID != "c" {
+		t.Errorf("got %+v, %v", got, err)
+	}
+}

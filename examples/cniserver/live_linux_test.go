@@ -250,3 +250,23 @@ func TestFirstStartKeepsYoungReservations(t *testing.T) {
 	}
 	n.agree(2, "a")
 }
+
+// The intent of an ADD is removed after its attachment is recorded, and not before: if the
+// record can't be written and the ADD can't be undone either, the intent is all that is left
+// to name the container, for each pass and for the next start (hazard 58).
+func TestIntentOutlivesAFailedRecord(t *testing.T) {
+	n := newNode(t)
+	fails, _ := n.failing()
+	s := n.newServer()
+	n.Make("c")
+	if err := os.MkdirAll(filepath.Join(n.recordFile()+".tmp", "x"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	cnitest.Write(t, fails, "DEL", 0)
+	if _, err := s.handle(t.Context(), n.request("ADD", "c")); err == nil {
+		t.Fatal("an ADD succeeds that is not recorded")
+	}
+	if left, err := s.intents.all(); err != nil || len(left) != 1 || left[0].ContainerID != "c" {
+		t.Errorf("the intents that are left: %v, %v", left, err)
+	}
+}

@@ -62,6 +62,7 @@ func conflicts() []conflict {
 		{"a GC during a GC", request{Command: "GC"}, "sync.Mutex.Lock", during("GC")},
 		{"a DEL while an ADD of the container is under way", request{Command: "DEL", ContainerID: "a"}, "sync.Mutex.Lock", during("ADD")},
 		{"a CHECK while a DEL of the container is under way", request{Command: "CHECK", ContainerID: "a"}, "sync.Mutex.Lock", during("DEL")},
+		{"an ADD of another interface of the container", request{Command: "ADD", ContainerID: "a", IfName: "net1"}, "sync.Mutex.Lock", during("ADD")},
 	}
 }
 

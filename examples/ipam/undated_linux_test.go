@@ -81,3 +81,17 @@ func TestUseEndsFirstSeen(t *testing.T) {
 		t.Errorf("left: %s", fmt.Sprint(reserved))
 	}
 }
+
+// Also a pass for one requested address notes when it first saw reservations from the future,
+// though its result is for nobody else. Otherwise, where each ADD requests an address, these
+// would be kept for ever.
+func TestPassForOneNotesFirstSeen(t *testing.T) {
+	n := newTestNode(t)
+	n.reserve(address(0), "future", -time.Hour)
+	if got := n.call(call{command: "ADD", id: "a", args: "IgnoreUnknown=1;IP=" + address(0)}); got.code == 0 {
+		t.Fatalf("the address was given away: %s", got.out)
+	}
+	if count := n.firstSeenBefore(0); count != 1 {
+		t.Errorf("%d reservations were noted, want 1", count)
+	}
+}

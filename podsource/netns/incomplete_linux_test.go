@@ -20,9 +20,11 @@ import (
 )
 
 // seesSome checks that the answer has these addresses, declares that it has all ADDs,
-// and declares that it has all addresses only if complete is set.
+// and declares that it has all addresses, and speaks of the networks of its options, only
+// if complete is set.
 func seesSome(t *testing.T, s *Source, reason string, complete bool, want ...string) {
 	t.Helper()
+	s.opts.Networks = []string{"podnet"}
 	all, err := s.Pods(t.Context())
 	if err != nil {
 		t.Fatalf("%s: %v", reason, err)
@@ -33,6 +35,9 @@ func seesSome(t *testing.T, s *Source, reason string, complete bool, want ...str
 	adds, addresses := parts(t, all)
 	if !adds.SeesADDs || addresses.SeesAddresses != complete || !addresses.Supplementary || (addresses.Note == "") != complete {
 		t.Errorf("%s: ADDs %t, addresses %t, want true and %t; %q", reason, adds.SeesADDs, addresses.SeesAddresses, complete, addresses.Note)
+	}
+	if (len(addresses.Networks) == 1) != complete {
+		t.Errorf("%s: it speaks of the networks %v; all addresses are seen: %t", reason, addresses.Networks, complete)
 	}
 }
 
@@ -182,6 +187,26 @@ func TestSeenInTheEnd(t *testing.T) {
 	}
 }
 
+// The limit of the text of the mounts is for one reading of all processes. If all readings
+// of a call counted together, a node could lose its declaration for ever, and so the end of
+// its leaks.
+func TestLimitOfTheMountsOfEachReading(t *testing.T) {
+	if !onNode(t) {
+		return
+	}
+	startPod(t, "10.0.0.2")
+	sc, err := nested(t).scan(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	sc.maxMountText = sc.mountText * 3 / 2
+	for range 2 {
+		if err := sc.processes(t.Context()); err != nil || sc.truncated {
+			t.Errorf("mounts of %d bytes, with a limit of %d: %v, truncated: %t", sc.mountText, sc.maxMountText, err, sc.truncated)
+		}
+	}
+}
+
 // The addresses of one namespace change all the time.
 func TestNamespaceChangesAllTheTime(t *testing.T) {
 	if !onNode(t) {
@@ -242,6 +267,7 @@ func TestAll(t *testing.T) {
 		t.Errorf("two are missing: got %q", missing)
 	}
 	note(8, "10.0.0.4", nil)
+	check("one is found, and a later one can't be opened", false, first, "[10.0.0.4], network namespace 8, of process 1")
 	note(9, "10.0.0.5", nil)
 	check("they are found in the end", true, first, "[10.0.0.4], network namespace 8, of process 1", "[10.0.0.5], network namespace 9, of process 1")
 }

@@ -121,6 +121,7 @@ func TestMountsOfSeveralNamespaces(t *testing.T) {
 		t.Helper()
 		clear(s.readRoots)
 		clear(s.unreadable)
+		clear(s.mountedAt) // each must name the mounts again: Living knows namespaces by them alone
 		s.mountText, s.maxMountText = 0, len(text)
 		if err := s.readMounts(s.proc + "/7"); err != nil || s.truncated || len(s.mountedAt["/run/netns/a"]) != 2 || len(s.unreadable) != unreadable {
 			t.Errorf("%s: %v, truncated: %t, mounts %v, unreadable %v", reason, err, s.truncated, s.mountedAt, s.unreadable)
@@ -129,6 +130,25 @@ func TestMountsOfSeveralNamespaces(t *testing.T) {
 	read("their path is a circle of links", 2)
 	s.found[5], s.found[6] = true, true
 	read("they were read elsewhere", 0)
+}
+
+// Two processes of one mount namespace have two directories of one mount as their roots, as
+// after a chroot in a plain directory. The mounts of both are read: only their inodes tell
+// the roots apart (hazard 60).
+func TestTwoRootsOfOneMount(t *testing.T) {
+	const other = "36 24 0:30 / /data rw - tmpfs tmpfs rw\n"
+	s := emptyScan("")
+	s.maxMountText = maxProcfs
+	s.found[5] = true
+	for _, text := range []string{other, other + "37 24 0:4 net:[5] /run/netns/a rw - nsfs nsfs rw\n"} {
+		proc := procOf(t, map[string]string{"ns/mnt": "link:mnt:[1]", "root/file": "", "mountinfo": text})
+		if err := s.readMounts(proc + "/7"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if at := s.mountedAt["/run/netns/a"]; len(s.readRoots) != 2 || len(at) != 1 {
+		t.Errorf("roots %v, mounts %v", s.readRoots, s.mountedAt)
+	}
 }
 
 // A file may be as long as errTooLong says.

@@ -154,3 +154,19 @@ func TestClaims(t *testing.T) {
 		}
 	}
 }
+
+// The list of a repeated dump counts, and not the interrupted one before it, which lacks an
+// address that is in use.
+func TestDumpRepeated(t *testing.T) {
+	address := func(text string) netlink.Addr { return netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP(text)}} }
+	calls := 0
+	ips, err := dump(func(netlink.Link, int) ([]netlink.Addr, error) {
+		if calls++; calls == 1 {
+			return []netlink.Addr{address("10.0.0.2")}, netlink.ErrDumpInterrupted
+		}
+		return []netlink.Addr{address("10.0.0.2"), address("10.0.0.3")}, nil
+	})
+	if err != nil || len(ips) != 2 {
+		t.Errorf("got %v, %v", ips, err)
+	}
+}
