@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -130,6 +131,24 @@ func TestMountsOfSeveralNamespaces(t *testing.T) {
 	read("their path is a circle of links", 2)
 	s.found[5], s.found[6] = true, true
 	read("they were read elsewhere", 0)
+}
+
+// Several namespaces may be mounted at one path, each in another mount namespace. Each is noted
+// once, however many processes name it.
+func TestNamespacesAtOnePath(t *testing.T) {
+	s := emptyScan("")
+	s.maxMountText = maxProcfs
+	s.found[5], s.found[6] = true, true
+	for _, inode := range []string{"5", "6", "6"} {
+		proc := procOf(t, map[string]string{"ns/mnt": "link:mnt:[1]", "root/file": "",
+			"mountinfo": "37 24 0:4 net:[" + inode + "] /run/netns/a rw - nsfs nsfs rw\n"})
+		if err := s.readMounts(proc + "/7"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if at := s.mountedAt["/run/netns/a"]; !slices.Equal(at, []uint64{5, 6}) {
+		t.Errorf("got %v", at)
+	}
 }
 
 // Two processes of one mount namespace have two directories of one mount as their roots, as
