@@ -284,7 +284,6 @@ func TestInName(t *testing.T) {
 	}
 }
 
-// Directories and links beside the entries, a missing directory, and a file as directory.
 // TestHazard70UnclearRecordVanishes: an entry is removed, and nothing can tell whether its
 // namespace exists. Then it may have been wiped, as if it existed.
 //
@@ -333,6 +332,7 @@ func TestPodsConcurrently(t *testing.T) {
 	}
 }
 
+// Directories and links beside the entries, a missing directory, and a file as directory.
 func TestDirectories(t *testing.T) {
 	dir, other := t.TempDir(), t.TempDir()
 	file(t, dir, "podnet-ee3b0f0c-eth0", written(t, nil), time.Now())
