@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -178,6 +179,53 @@ func TestHazard72KeepsItsOwnBetweenPlugins(t *testing.T) {
 	}
 }
 
+// A process that serves the container may start after the first look at the processes.
+func TestKeepsItsOwnBetweenTwoLooks(t *testing.T) {
+	n := newTestNode(t)
+	n.reserve(address(0), container, 0)
+	n.record("other", "/run/netns/other", old)
+	t.Setenv("CNI_CONTAINERID", container)
+	t.Setenv("CNI_IFNAME", "eth0")
+	a := n.attempt(t.Context())
+	openings := n.stopOpenings(n.cacheDir())
+	ended := make(chan error)
+	go func() {
+		again, err := a.releaseOwn()
+		if again {
+			err = errors.Join(err, errors.New("it asked for another try"))
+		}
+		_ = openings.Close() // if nothing was opened, the test still waits
+		ended <- err
+	}()
+	var opening unix.FanotifyEventMetadata
+	if err := binary.Read(openings, binary.NativeEndian, &opening); err != nil {
+		t.Fatalf("waiting until the cache is opened: %v, %v", err, <-ended)
+	}
+	n.process("CNI_COMMAND=ADD", "CNI_CONTAINERID="+container, "CNI_IFNAME=eth0")
+	if err := errors.Join(syscall.Close(int(opening.Fd)), openings.Close()); err != nil {
+		t.Error(err)
+	}
+	if err := <-ended; err != nil || !strings.Contains(a.details(), "serves it") {
+		t.Errorf("%v, %s", err, a.details())
+	}
+	if n.reserved()[address(0)] != container {
+		t.Error("its address was released")
+	}
+}
+
+// stopOpenings returns a fanotify group. Opening the directory waits until it is closed.
+func (n *testNode) stopOpenings(dir string) *os.File {
+	n.t.Helper()
+	fd, err := unix.FanotifyInit(unix.FAN_CLASS_CONTENT|unix.FAN_CLOEXEC|unix.FAN_NONBLOCK, unix.O_RDONLY|unix.O_CLOEXEC)
+	if err == nil {
+		err = unix.FanotifyMark(fd, unix.FAN_MARK_ADD, unix.FAN_OPEN_PERM|unix.FAN_ONDIR, unix.AT_FDCWD, dir)
+	}
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return os.NewFile(uintptr(fd), "openings of "+dir)
+}
+
 // A watchedContext reports when a caller begins to wait for it.
 type watchedContext struct {
 	context.Context
@@ -246,7 +294,8 @@ func TestPassForOneHidesNoRelease(t *testing.T) {
 	}
 }
 
-// A pass that ended because its own ADD ran out of time answers no other ADD.
+// A pass that ended because its own ADD ran out of time answers no other ADD. The next pass waits for
+// passPause nevertheless.
 func TestTimeOfOneAnswersNobodyElse(t *testing.T) {
 	n := newTestNode(t)
 	n.fill(old)
@@ -254,12 +303,19 @@ func TestTimeOfOneAnswersNobodyElse(t *testing.T) {
 	cancel()
 	a := n.attempt(ctx)
 	lock := n.lock()
-	defer lock.unlock()
 	if _, err := a.passNoted(lock, func(*finding) bool { return false }, true); !errors.Is(err, context.Canceled) {
 		t.Fatalf("the test is of no use: %v", err)
 	}
-	if last := lock.read(); last.Begin != 0 || last.End != 0 {
-		t.Errorf("ADDs that wait would take its answer: %+v", last)
+	first := lock.read()
+	if first.Begin != 0 || first.End != 0 {
+		t.Errorf("ADDs that wait would take its answer: %+v", first)
+	}
+	lock.unlock()
+	if got := n.call(call{command: "ADD", id: "b"}); got.code != 0 {
+		t.Error(got.out)
+	}
+	if second := n.note(); second.Passes <= first.Passes || second.Last-first.Last < passPause {
+		t.Errorf("the passes %d and %d began %v apart, want at least %v", first.Passes, second.Passes, second.Last-first.Last, passPause)
 	}
 }
 

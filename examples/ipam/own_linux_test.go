@@ -206,10 +206,18 @@ func TestRequestedOfAnother(t *testing.T) {
 // process starts a process with these variables, which waits for its end.
 func (n *testNode) process(env ...string) {
 	n.t.Helper()
-	cmd := exec.Command("/bin/cat")
+	cmd := exec.Command("/bin/sh", "-c", "echo; read -r end || :")
 	cmd.Env = env
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		n.t.Fatal(err)
+	}
 	n.start(cmd)
+	// The kernel shows the variables a little after execve.
+	if _, err := stdout.Read(make([]byte, 1)); err != nil {
+		n.t.Fatalf("waiting for a process: %v", err)
+	}
 }
 
 // start starts a process that ends with its stdin, at the end of the test.
