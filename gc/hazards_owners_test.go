@@ -257,9 +257,13 @@ func TestConflictNamesThePodWithAnotherContainer(t *testing.T) {
 	n.reserve("fd00::2", "dead", old)
 	source := answers(podsource.Answer{Source: "kubelet", Pods: []podsource.Pod{{NamespacedName: named("web"), IPs: ips("10.0.0.2")}}},
 		podsource.Answer{Source: "cri", Pods: []podsource.Pod{{ContainerIDs: []string{"live"}, IPs: ips("10.0.0.2")}}})
-	for _, e := range n.pass(source, Options{}).Reservations {
+	entries := n.pass(source, Options{}).Reservations
+	if len(entries) != 2 {
+		t.Errorf("%d entries", len(entries))
+	}
+	for _, e := range entries {
 		if e.Pod == nil || e.Pod.From != "cri: container live" {
-			t.Errorf("%v %s names %v", e.IP, e.Reason, e.Pod)
+			t.Errorf("%v %s names %+v", e.IP, e.Reason, e.Pod)
 		}
 	}
 }

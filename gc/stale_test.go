@@ -308,8 +308,8 @@ func TestClockPlacesDates(t *testing.T) {
 	}
 }
 
-// A step of the clock makes only those answers stale whose dates are from before it, also
-// where another source answers before the dated one.
+// A date that was known before a step of the clock forward keeps its place, so the answer does not
+// become stale, also where another source answers before the dated one.
 func TestHazard75DatedSourceBesideAnother(t *testing.T) {
 	inBubble(func(t *testing.T) {
 		n := newNode(t)

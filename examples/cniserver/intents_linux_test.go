@@ -310,13 +310,14 @@ func TestServingEndsWithAnError(t *testing.T) {
 	if !n.start("") {
 		t.Fatal("the server does not start")
 	}
+	server := n.server
 	n.traced(func() {
 		if c, err := net.Dial("unix", n.socket()); err == nil {
 			_ = c.Close()
 		}
-		<-n.gone
+		n.died()
 	}, "-e", "trace=accept4", "-e", "inject=accept4:error=ENOMEM")
-	if n.server.ProcessState.Success() {
+	if server.ProcessState.Success() {
 		t.Error("it ended without an error")
 	}
 }

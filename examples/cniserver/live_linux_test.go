@@ -253,8 +253,8 @@ func TestFirstStartKeepsYoungReservations(t *testing.T) {
 
 // The intent of an ADD is removed after its attachment is recorded, and not before: if the
 // record can't be written and the ADD can't be undone either, the intent is all that is left
-// to name the container, for each pass and for the next start (hazard 58).
-func TestIntentOutlivesAFailedRecord(t *testing.T) {
+// to name the container, for each pass and for the next start.
+func TestHazard58IntentOutlivesAFailedRecord(t *testing.T) {
 	n := newNode(t)
 	fails, _ := n.failing()
 	s := n.newServer()
@@ -267,6 +267,6 @@ func TestIntentOutlivesAFailedRecord(t *testing.T) {
 		t.Fatal("an ADD succeeds that is not recorded")
 	}
 	if left, err := s.intents.all(); err != nil || len(left) != 1 || left[0].ContainerID != "c" {
-		t.Errorf("the intents that are left: %v, %v", left, err)
+		t.Errorf("%d intents are left: %v", len(left), err)
 	}
 }

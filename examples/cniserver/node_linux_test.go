@@ -135,7 +135,7 @@ func (n *node) restart() {
 	}
 }
 
-// died waits for the end of a server at a failpoint.
+// died waits for the end of the server.
 func (n *node) died() {
 	n.t.Helper()
 	select {

@@ -31,7 +31,7 @@ func costSizes() []int {
 // BenchmarkPass runs floor, walk, DEL and ours in turn on the same directory, and prints the
 // table of the README:
 //
-//	go test ./gc/plugintest -run '^$' -bench Pass -benchtime 5x
+//	go test ./gc/plugintest -run '^$' -bench Pass -benchtime 5x -timeout 1h
 //
 // One iteration runs each collector once, or several times in a small directory. The ratios
 // are medians of the ratios within a round, because a machine that is slow for a while is

@@ -616,15 +616,16 @@ func TestPruneLeavesNewAtTheSamePath(t *testing.T) {
 func TestCloseWritesUnderTheLock(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "attachments")
 	c := begun(t, path, served, entry("a", "10.0.0.2"))
-	before, unlock := read(t, path), c.unlock
+	before, unlock, unlocked := read(t, path), c.unlock, false
 	c.unlock = func() {
+		unlocked = true
 		if string(read(t, path)) == string(before) {
 			t.Error("the lock was released before the last write")
 		}
 		unlock()
 	}
-	if err := c.Close(); err != nil {
-		t.Fatal(err)
+	if err := c.Close(); err != nil || !unlocked {
+		t.Fatalf("closing: %v, unlocked: %t", err, unlocked)
 	}
 }
 

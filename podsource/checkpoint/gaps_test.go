@@ -434,7 +434,7 @@ func TestNarrowedKeepsManyGapsOfOthers(t *testing.T) {
 // Guard: [Open] ends the gap after [Options.Lag].
 func TestHazard51GapEndsAfterTheLag(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "attachments")
-	age := min(5*time.Minute, boottime.Since()/2)
+	age := min(5*time.Minute, boottime.Since()/2) // of a record of this boot: SinceBoot is not zero
 	content, err := encoded(&record{Written: time.Now().Add(-age), SinceBoot: boottime.Since() - age})
 	if err != nil {
 		t.Fatal(err)
@@ -455,7 +455,7 @@ func TestBackfillOfASlowSource(t *testing.T) {
 	var called time.Time
 	source := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
 		called = time.Now()
-		for time.Since(called) < time.Millisecond { // until the clock shows another time
+		for !time.Now().Round(0).After(called.Round(0)) { // until the clock shows another time
 			continue
 		}
 		return podsource.Answer{Authoritative: true}, nil
@@ -463,8 +463,8 @@ func TestBackfillOfASlowSource(t *testing.T) {
 	if err := c.Backfill(t.Context(), source, nil); err != nil {
 		t.Fatal(err)
 	}
-	if from := c.state.Load().gaps[0].From; from.After(called.Add(-lag)) {
-		t.Errorf("the gap begins at %v, and the source was asked at %v", from, called)
+	if gaps := c.state.Load().gaps; len(gaps) == 0 || gaps[0].From.After(called.Add(-lag)) {
+		t.Errorf("the gaps are %v, and the source was asked at %v", gaps, called)
 	}
 }
 

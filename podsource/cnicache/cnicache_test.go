@@ -307,7 +307,7 @@ func TestHazard70UnclearRecordVanishes(t *testing.T) {
 	}
 }
 
-// Pods may be called by several goroutines.
+// Pods may be called by several goroutines. The race detector notices a missing lock.
 func TestPodsConcurrently(t *testing.T) {
 	dir := t.TempDir()
 	file(t, dir, "podnet-ee3b0f0c-eth0", written(t, nil), time.Now())
@@ -318,7 +318,6 @@ func TestPodsConcurrently(t *testing.T) {
 		t.Fatal(err)
 	}
 	var calls sync.WaitGroup
-	defer calls.Wait()
 	for range 2 {
 		calls.Add(1)
 		go func() {
@@ -330,6 +329,7 @@ func TestPodsConcurrently(t *testing.T) {
 			}
 		}()
 	}
+	calls.Wait()
 }
 
 // Directories and links beside the entries, a missing directory, and a file as directory.

@@ -153,8 +153,10 @@ func TestNamespacesAtOnePath(t *testing.T) {
 
 // Two processes of one mount namespace have two directories of one mount as their roots, as
 // after a chroot in a plain directory. The mounts of both are read: only their inodes tell
-// the roots apart (hazard 60).
-func TestTwoRootsOfOneMount(t *testing.T) {
+// the roots apart.
+//
+// Guard: [scan.readMounts] compares the inodes of roots, too.
+func TestHazard60TwoRootsOfOneMount(t *testing.T) {
 	const other = "36 24 0:30 / /data rw - tmpfs tmpfs rw\n"
 	s := emptyScan("")
 	s.maxMountText = maxProcfs
