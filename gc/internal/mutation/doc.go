@@ -5,11 +5,11 @@
 // TestMutations removes one guard of the safety rules at a time, from a table, and fails
 // unless the guard's tests fail. The table also lists the hazards that each guard prevents.
 //
-// TestVariants makes small changes everywhere in a package: it drops an error, uses only the
+// TestVariants makes small changes in every function of a package: it drops an error, uses only the
 // first of several elements, moves a boundary, ignores a context, removes a call or an
 // assignment, or makes a part of a condition true or false. It fails if no test of the package
 // fails with a change, unless testdata/named.txt names that change with a reason. The flag
-// -variants selects the packages.
+// -variants selects the packages, and -variants.only some of the changes.
 //
 // TestGremlins does the same with the mutants of the tool gremlins, each of which has another
 // operator in one place. The flag -gremlins selects the packages.

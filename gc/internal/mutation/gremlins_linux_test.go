@@ -164,11 +164,11 @@ func (g *gremlins) compare(statuses map[string]string, named map[string]string) 
 	return y.line("mutants of gremlins", "")
 }
 
-// checkEvery is the part of the mutants that gremlins found which are tried again.
+// Of the mutants that gremlins found, one in checkEvery is tried again.
 const checkEvery = 10
 
 // notViable matches what the compiler says of a mutant.
-var notViable = regexp.MustCompile(`(?m)\.go:\d+:\d+: `)
+var notViable = regexp.MustCompile(`\.go:\d+:\d+: `)
 
 // found reports whether some test fails with a mutant or does not end, or the mutant does not
 // compile.

@@ -68,6 +68,9 @@ func tryVariants(t *testing.T, dir string, named map[string]string) string {
 			mine = append(mine, i)
 		}
 	}
+	if *onlyKeys != "" && len(mine) == 0 {
+		t.Fatalf("-variants.only: no variant of %s in shard %s has a key that matches %q", dir, *shard, *onlyKeys)
+	}
 	y := tally{t: t, dir: dir, named: named}
 	each(mine, func(i int) {
 		how := "no test fails"
@@ -166,8 +169,7 @@ func (tr *trial) look() {
 }
 
 // found reports whether some test fails with a variant. It runs the quick ones first, many in
-// one process. One that fails there must fail alone, too, as it passes alone without a change:
-// else another test may have made it fail.
+// one process.
 func (tr *trial) found(n int) bool {
 	const many, quick = 25, time.Second
 	tests := slices.SortedFunc(slices.Values(tr.reaches[n]), func(a, b string) int { return cmp.Compare(tr.took[a], tr.took[b]) })
@@ -179,10 +181,7 @@ func (tr *trial) found(n int) bool {
 			k++
 		}
 		out, fails := tr.fails(n, limit, tests[:k])
-		if fails && k > 1 {
-			fails = tr.foundAlone(n, limit, tests[:k], out)
-		}
-		if fails {
+		if fails && tr.confirmed(n, limit, tests[:k], out) {
 			return true
 		}
 		tests = tests[k:]
@@ -190,12 +189,19 @@ func (tr *trial) found(n int) bool {
 	return false
 }
 
-// foundAlone confirms that tests that fail together with a variant, with some output, fail
-// because of it: the one that the output names fails alone, or all pass without the variant.
-func (tr *trial) foundAlone(n int, limit time.Duration, tests []string, out string) bool {
+// confirmed reports whether tests that failed with a variant, with some output, failed because of
+// it, and neither by chance nor because of another test. The one that the output names fails again,
+// alone, as it passes alone without the variant. Or all fail together again, or took far too long
+// the first time, and pass without the variant.
+func (tr *trial) confirmed(n int, limit time.Duration, tests []string, out string) bool {
 	for _, m := range failedTest.FindAllStringSubmatch(out, -1) {
 		if _, fails := tr.fails(n, limit, m[1:]); fails {
 			return true
+		}
+	}
+	if !strings.Contains(out, "panic: test timed out") {
+		if _, fails := tr.fails(n, limit, tests); !fails {
+			return false
 		}
 	}
 	out, fails := tr.fails(noVariant, limit, tests)
@@ -256,8 +262,8 @@ func (tr *trial) run(env []string, limit time.Duration, args ...string) (string,
 	return string(out), err
 }
 
+// Only an end that shows a failed test counts as found.
 func TestHasFailed(t *testing.T) {
-	killed := errors.New("signal: killed")
 	for _, c := range []struct {
 		reason, out string
 		err         error
@@ -269,7 +275,7 @@ func TestHasFailed(t *testing.T) {
 		{"a test panics", "panic: index out of range\n", errors.New("exit status 2"), true, false},
 		{"a test does not end", "panic: test timed out after 1s\n", errors.New("exit status 2"), true, false},
 		{"the runtime gives up", "fatal error: all goroutines are asleep - deadlock!\n", errors.New("exit status 2"), true, false},
-		{"the process was killed", "", killed, false, true},
+		{"the process was killed", "", errors.New("signal: killed"), false, true},
 		{"it could not be started", "", fs.ErrNotExist, false, true},
 		{"the package could not be built, as on a full disk", "FAIL\tpackage [build failed]\n", errors.New("exit status 1"), false, true},
 		{"a failure is only quoted", "    a_test.go:1: it says: panic: no\n", errors.New("exit status 1"), false, true},
