@@ -5,7 +5,7 @@
 // TestMutations removes one guard of the safety rules at a time, from a table, and fails
 // unless the guard's tests fail. The table also lists the hazards that each guard prevents.
 //
-// TestVariants makes small changes in every function of a package: it drops an error, uses only the
+// TestVariants makes small changes in the functions of a package: it drops an error, uses only the
 // first of several elements, moves a boundary, ignores a context, removes a call or an
 // assignment, or makes a part of a condition true or false. It fails if no test of the package
 // fails with a change, unless testdata/named.txt names that change with a reason. The flag

@@ -100,11 +100,15 @@ func (m *mutations) mutate(t *testing.T, i int, g guard) (needed string) {
 	bin := fmt.Sprint("without-", i)
 	defer func() { _ = os.Remove(filepath.Join(m.dir, bin)) }() // earlier than the directory, because the binaries are large
 	m.build(t, overlay, pkg, bin)
-	out, err := m.start(t.Context(), bin, pkg, run)
+	together, err := m.start(t.Context(), bin, pkg, run)
+	dies := err != nil && failing.MatchString(together) && !failedTest.MatchString(together) // without results of the other tests
 	for _, test := range strings.Fields(g.tests) {
-		dies := err != nil && failing.MatchString(out) && !failedTest.MatchString(out) // without results of the other tests
-		if !dies && !strings.Contains(out, "--- FAIL: "+test+" ") {
-			t.Errorf("%s does not fail\n%s", test, out)
+		alone, err := m.start(t.Context(), bin, pkg, "-test.run=^"+test+"$")
+		if fails, err := hasFailed(alone, err); !fails {
+			t.Errorf("%s does not fail alone: %v\n%s", test, err, alone)
+		}
+		if !dies && !strings.Contains(together, "--- FAIL: "+test+" ") {
+			t.Errorf("%s does not fail beside the others\n%s", test, together)
 		}
 	}
 	if *seeds == 0 || pkg != "gc" {

@@ -79,7 +79,8 @@ func tryVariants(t *testing.T, dir string, named map[string]string) string {
 		}
 		y.add(v.all[i].key, v.all[i].at, tr.found(i+1), how)
 	})
-	return y.line("variants", fmt.Sprintf(", %d tests left out", tr.leftOut))
+	tr.passesStill()
+	return y.line("variants", fmt.Sprintf(", in %d of %d functions, %d tests left out", v.changed, v.functions, tr.leftOut))
 }
 
 // each calls f with each of all, two at a time.
@@ -213,6 +214,19 @@ func (tr *trial) confirmed(n int, limit time.Duration, tests []string, out strin
 
 // noVariant is the number of no variant.
 const noVariant = 0
+
+// passesStill fails if the tests no longer pass without a variant, as when the machine lacks
+// something now, or variants left something behind: then any test may have found any variant.
+func (tr *trial) passesStill() {
+	tr.t.Helper()
+	for _, tests := range tr.reaches {
+		tr.reaches[noVariant] = append(tr.reaches[noVariant], tests...)
+	}
+	tr.reaches[noVariant] = slices.Compact(slices.Sorted(slices.Values(tr.reaches[noVariant])))
+	if tr.found(noVariant) {
+		tr.t.Errorf("after the last variant the tests of %s fail without one", tr.dir)
+	}
+}
 
 // fails runs tests in one process and reports whether one of them fails with a variant. A test
 // that does not end in time fails, too.

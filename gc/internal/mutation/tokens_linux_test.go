@@ -44,10 +44,10 @@ func (m *tokenMutant) mutated() []byte {
 	return slices.Concat(m.content[:m.offset], []byte(m.be), m.content[m.offset+len(m.is):])
 }
 
-// tokenMutants returns the mutants of a package, in the files for this system.
-func tokenMutants(t *testing.T, dir string) (all []tokenMutant) {
+// tokenMutants returns a package and its mutants, in the files for this system.
+func tokenMutants(t *testing.T, dir string) (v *variants, all []tokenMutant) {
 	t.Helper()
-	v := readPackage(t, dir)
+	v = readPackage(t, dir)
 	v.eachFile(t, func(path string, f *ast.File) {
 		for in, code := range declarations(f) {
 			v.in = in
@@ -65,7 +65,7 @@ func tokenMutants(t *testing.T, dir string) (all []tokenMutant) {
 			})
 		}
 	})
-	return all
+	return v, all
 }
 
 // declarations returns the declarations of a file that may have operators, by name: functions,

@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode"
 )
 
 // A variant is a small change of a package's code with which some test of the package should
@@ -40,11 +41,14 @@ type variants struct {
 	fset    *token.FileSet
 	info    *types.Info
 	pkg     *types.Package
+	imports types.Importer
 	seen    map[string]int
 	content []byte // of the current file
 	edits   []edit
 	in      string // the current function
 	origin  string // the statement before the current check of an error
+
+	functions, changed int // all functions, and those with a variant
 }
 
 // An edit inserts text. At one offset, ends come before beginnings. An inner edit ends before
@@ -65,8 +69,12 @@ func makeVariants(t *testing.T, dir string) *variants {
 	v.eachFile(t, func(path string, f *ast.File) {
 		for _, d := range f.Decls {
 			if fn, ok := d.(*ast.FuncDecl); ok && fn.Body != nil {
+				before := len(v.all)
 				v.in = functionName(fn)
 				v.function(fn)
+				if v.functions++; len(v.all) > before {
+					v.changed++
+				}
 			}
 		}
 		v.files[path] = v.edited()
@@ -93,13 +101,27 @@ func readPackage(t *testing.T, dir string) *variants {
 		v.parsed = append(v.parsed, f)
 	}
 	v.info = &types.Info{Types: make(map[ast.Expr]types.TypeAndValue), Defs: make(map[*ast.Ident]types.Object), Uses: make(map[*ast.Ident]types.Object)}
-	config := types.Config{Importer: importer.ForCompiler(v.fset, "gc", func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })}
+	v.imports = importer.ForCompiler(v.fset, "gc", func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })
+	config := types.Config{Importer: v.imports}
 	pkg, err := config.Check(dir, v.fset, v.parsed, v.info)
 	if err != nil {
 		t.Fatalf("type-checking %s: %v", dir, err)
 	}
 	v.pkg = pkg
 	return v
+}
+
+// compiles reports whether the package compiles with another content of a file.
+func (v *variants) compiles(path string, content []byte) bool {
+	f, err := parser.ParseFile(v.fset, path, content, parser.SkipObjectResolution)
+	if err != nil {
+		return false
+	}
+	files := slices.Clone(v.parsed)
+	files[slices.Index(v.paths, path)] = f
+	config := types.Config{Importer: v.imports}
+	_, err = config.Check(v.pkg.Path(), v.fset, files, nil)
+	return err == nil
 }
 
 // eachFile calls f with each file, without edits.
@@ -183,7 +205,7 @@ func (v *variants) text(n ast.Node) string {
 	return string(v.content[v.offset(n.Pos()):v.offset(n.End())])
 }
 
-// shape returns code up to end on one line, with blanks for local names.
+// shape returns code up to end on one line, with blanks for local names, unless it has no others.
 func (v *variants) shape(code ast.Node, end token.Pos) string {
 	var b strings.Builder
 	from := v.offset(code.Pos())
@@ -203,7 +225,11 @@ func (v *variants) shape(code ast.Node, end token.Pos) string {
 		return true
 	})
 	b.Write(v.content[from:v.offset(end)])
-	return strings.Join(strings.Fields(b.String()), " ")
+	shape := b.String()
+	if !strings.ContainsFunc(shape, unicode.IsLetter) {
+		shape = string(v.content[v.offset(code.Pos()):v.offset(end)])
+	}
+	return strings.Join(strings.Fields(shape), " ")
 }
 
 // wrap inserts text before and after code.
