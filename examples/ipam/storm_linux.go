@@ -17,12 +17,11 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
 
-// A note is the result of the last pass over a network that answers other ADDs, for those that waited
-// for it and for the next pass. Times are those since the boot, which all processes share.
+// A note is the result of the last pass over a network, for ADDs that waited for it and for the
+// next pass. Times are those since the boot, which all processes share.
 type note struct {
 	BootID   string        `json:"bootID"`
-	Passes   int           `json:"passes"` // number since the boot, of all passes
-	Last     time.Duration `json:"last"`   // begin of the last pass, which may have answered no other ADD
+	Passes   int           `json:"passes"` // number since the boot
 	Begin    time.Duration `json:"begin"`
 	End      time.Duration `json:"end"`
 	EndedAt  time.Time     `json:"endedAt"` // by the wall clock, for people
@@ -70,15 +69,14 @@ func (a *attempt) passForAll(began time.Duration) (again bool, err error) {
 
 // passPause is the minimum time between the beginnings of a pass that released nothing and of the
 // next one. On a node that stays full the runtime repeats its ADDs for ever: they cost one pass in
-// that time, and share it.
+// that time, and share it. No pause follows a pass that lacked time, since leaks may be left.
 const passPause = 2 * time.Second
 
 // pauseAfter waits until the next pass may begin. It keeps the lock, so that all waiting ADDs use
 // that pass.
 func (a *attempt) pauseAfter(last *note) error {
-	wait := last.Last + passPause - sinceBoot()
-	released := last.Released > 0 && last.Begin == last.Last
-	if released || last.Last == 0 || a.pause(wait) {
+	wait := last.Begin + passPause - sinceBoot()
+	if last.Released > 0 || last.Begin == 0 || a.pause(wait) {
 		return nil
 	}
 	return fmt.Errorf("waiting to search network %s for leaks once more: %w", a.node.conf.network, a.ctx.Err())
@@ -92,15 +90,14 @@ func (a *attempt) passNoted(lock *stormLock, enough func(*finding) bool, forAll 
 	before := lock.read()
 	n := before
 	n.Passes++
-	n.Last = sinceBoot()
-	n.Begin = n.Last
+	n.Begin = sinceBoot()
 	f, err := a.pass(&n, enough)
 	n.End, n.EndedAt, n.Released, n.MinAge, n.Found = sinceBoot(), time.Now(), f.released, f.minAge.String(), f.text
 	if err != nil {
 		n.MinAge, n.Found = "", err.Error()
 	}
 	if f.released == 0 && (!forAll || errors.Is(err, gc.ErrSourceTimeout) || err != nil && a.ctx.Err() != nil) {
-		before.Passes, before.Last, before.FirstSeen = n.Passes, n.Last, n.FirstSeen
+		before.Passes, before.FirstSeen = n.Passes, n.FirstSeen
 		n = before
 	}
 	if noteErr := lock.write(&n); noteErr != nil {
@@ -192,7 +189,7 @@ func (l *stormLock) read() note {
 	if err == nil {
 		err = json.Unmarshal(text, &n)
 	}
-	if err != nil || n.BootID != l.boot || n.Begin > n.End || max(n.End, n.Last) > sinceBoot() {
+	if err != nil || n.BootID != l.boot || n.Begin > n.End || n.End > sinceBoot() {
 		return note{BootID: l.boot}
 	}
 	return n
