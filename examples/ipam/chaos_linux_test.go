@@ -124,7 +124,7 @@ func (c *chaos) fill(blocked int, rng *rand.Rand) {
 func (c *chaos) container(id string, rng *rand.Rand) {
 	c.Make(id)
 	begun := time.Now()
-	ip, err := c.add(id)
+	ip, err := c.addOnce(c.of(id), "hostlocal-gc-ipam")
 	if err != nil {
 		c.judge(id, begun, err)
 	} else {

@@ -33,10 +33,7 @@ func TestAllLeaked(t *testing.T) {
 			if _, err := n.addAs(n.of("control"), "host-local"); err == nil || !strings.Contains(err.Error(), noneLeft) {
 				t.Fatalf("the test is of no use: host-local alone says %v", err)
 			}
-			if err := n.del("control"); err != nil { // as runtimes do after a failed ADD
-				t.Fatal(err)
-			}
-			removeLinks(t, "br-test") // a bridge without ports has no MAC address, and the plugin can't use it
+			n.undo(n.of("control"), "hostlocal-gc-ipam")
 			n.Make("first")
 			begun := time.Now()
 			ip, err := n.add("first")
@@ -53,7 +50,7 @@ func TestAllLeaked(t *testing.T) {
 			if left := len(n.reserved()); left != len(held) {
 				t.Errorf("%d reservations are left, want %d", left, len(held))
 			}
-			if last := n.note(); last.Passes != 1 || last.Released != addresses {
+			if last := n.note(); n.repeated == 0 && last.Passes != 1 || last.Released != addresses {
 				t.Errorf("%+v", last)
 			}
 			if err := n.del("first"); err != nil {
@@ -136,7 +133,7 @@ func TestHalfAMinute(t *testing.T) {
 			if healed := err == nil; healed != row.heals {
 				t.Errorf("ADD says %v", err)
 			}
-			if last := n.note(); last.MinAge != row.minAge.String() || last.Passes != 1 {
+			if last := n.note(); last.MinAge != row.minAge.String() || n.repeated == 0 && last.Passes != 1 {
 				t.Errorf("%+v", last)
 			}
 		})

@@ -36,15 +36,17 @@ func TestSeesTooLittle(t *testing.T) {
 		n.fill(old)
 		n.reserve(address(7), "b", old) // an earlier ADD of b
 		for _, c := range []call{{command: "ADD", id: "a"}, {command: "ADD", id: "b"}} {
-			cmd := n.command(c)
-			row.in(cmd)
-			out, err := cmd.Output()
+			got := n.run(func() *exec.Cmd {
+				cmd := n.command(c)
+				row.in(cmd)
+				return cmd
+			})
 			why := noneLeft
 			if c.id == "b" {
 				why = twice
 			}
-			if err == nil || !strings.Contains(errorMessage(out), why) || !strings.Contains(string(out), row.want) {
-				t.Errorf("%s: %s: %v, %s", row.reason, c.id, err, out)
+			if got.code == 0 || !strings.Contains(errorMessage([]byte(got.out)), why) || !strings.Contains(got.out, row.want) {
+				t.Errorf("%s: %s: code %d, %s", row.reason, c.id, got.code, got.out)
 			}
 		}
 		if left := len(n.reserved()); left != addresses {
