@@ -33,7 +33,7 @@ func TestAllLeaked(t *testing.T) {
 			if _, err := n.addAs(n.of("control"), "host-local"); err == nil || !strings.Contains(err.Error(), noneLeft) {
 				t.Fatalf("the test is of no use: host-local alone says %v", err)
 			}
-			n.undo(n.of("control"), "hostlocal-gc-ipam")
+			n.unplug("control")
 			n.Make("first")
 			begun := time.Now()
 			ip, err := n.add("first")
