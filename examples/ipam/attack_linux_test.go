@@ -588,21 +588,26 @@ func TestOddConfigurations(t *testing.T) {
 	}
 }
 
-// A process may show any memory as its environment. That costs the plugin little memory and time:
-// on a busy machine it may lack time, but never memory.
+// A process may show any memory as its environment. That costs the plugin little memory and time.
 func TestHugeEnvironment(t *testing.T) {
 	n := newTestNode(t)
 	n.reserve(address(0), container, old)
 	showHugeEnvironment(t)
-	got := n.run(func() *exec.Cmd {
-		cmd := n.command(call{command: "ADD", id: container})
-		// In KiB, for all that it can write to (setrlimit(2), RLIMIT_DATA). What getrusage(2) says also
-		// counts what the test needed when it started the process.
-		cmd.Args = append([]string{"sh", "-c", `ulimit -d 262144 && exec "$0" "$@"`, cmd.Path}, cmd.Args[1:]...)
-		cmd.Path = "/bin/sh"
-		return cmd
-	})
-	if got.code != 0 && !lackedTime(errors.New(got.out)) {
+	var got outcome
+	for range 5 { // reading it takes a second on a busy machine, so an ADD often lacks time
+		got = n.run(func() *exec.Cmd {
+			cmd := n.command(call{command: "ADD", id: container})
+			// In KiB, for all that it can write to (setrlimit(2), RLIMIT_DATA). What getrusage(2) says also
+			// counts what the test needed when it started the process.
+			cmd.Args = append([]string{"sh", "-c", `ulimit -d 262144 && exec "$0" "$@"`, cmd.Path}, cmd.Args[1:]...)
+			cmd.Path = "/bin/sh"
+			return cmd
+		})
+		if !lackedTime(errors.New(got.out)) {
+			break
+		}
+	}
+	if got.code != 0 {
 		t.Errorf("code %d: %s%s", got.code, got.out, got.stderr)
 	}
 }
