@@ -136,8 +136,11 @@ func treatable(r result) (failure, netip.Addr) {
 }
 
 // treatInTime calls treat, and returns an error if that hangs. The process then ends, which is safe
-// at any point of treat.
+// at any point of treat. It returns an error, too, if the delegate's tries took all of the time.
 func (a *attempt) treatInTime(why failure, ip netip.Addr, began time.Duration) (again bool, err error) {
+	if err := a.ctx.Err(); err != nil {
+		return false, fmt.Errorf("no time is left to look for leaks again: %w", err)
+	}
 	type treated struct {
 		again bool
 		err   error

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -496,6 +497,16 @@ func TestHangingFileSystem(t *testing.T) {
 	got := n.call(call{command: "ADD", id: container})
 	if got.code == 0 || !strings.Contains(errorMessage([]byte(got.out)), twice) || !strings.Contains(got.out, "does a file system hang?") {
 		t.Errorf("code %d: %s", got.code, got.out)
+	}
+}
+
+// An ADD whose time ended during the delegate's last try says that, and names no file system.
+func TestNoTimeLeft(t *testing.T) {
+	ctx, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Hour))
+	defer cancel()
+	a := &attempt{ctx: ctx} // with a configuration that would be an error
+	if again, err := a.treatInTime(exhausted, netip.Addr{}, 0); again || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%t, %v", again, err)
 	}
 }
 

@@ -24,6 +24,9 @@ func stormSize() int {
 	return 200
 }
 
+// stormRepeats is maxRepeats for the ADDs of a storm, which compete for the CPU with each other.
+const stormRepeats = 30
+
 // storm executes concurrent ADDs of containers that already have namespaces. It returns the
 // addresses of the successful ones, the errors of the others, and how many passes ended with the
 // time of their ADD, which is then repeated.
@@ -41,7 +44,7 @@ func (n *testNode) storm(count int) (held map[string]netip.Addr, errs []error, c
 			add := func() (netip.Addr, error) { return n.addOnce(n.of(id), "hostlocal-gc-ipam") }
 			ip, err := add()
 			inPass := 0
-			for try := 0; try < maxRepeats && lackedTime(err); try++ {
+			for try := 0; try < stormRepeats && lackedTime(err); try++ {
 				if strings.Contains(err.Error(), "releasing what leaked") { // not waiting for another's pass
 					inPass++
 				}
