@@ -136,10 +136,10 @@ func treatable(r result) (failure, netip.Addr) {
 }
 
 // treatInTime calls treat, and returns an error if that hangs. The process then ends, which is safe
-// at any point of treat. It returns an error, too, if the delegate's tries took all of the time.
+// at any point of treat. If the delegate's tries took all of the time, it does not call treat.
 func (a *attempt) treatInTime(why failure, ip netip.Addr, began time.Duration) (again bool, err error) {
 	if err := a.ctx.Err(); err != nil {
-		return false, fmt.Errorf("no time is left to look for leaks again: %w", err)
+		return false, fmt.Errorf("no time is left for another try: %w", err)
 	}
 	type treated struct {
 		again bool
@@ -155,7 +155,7 @@ func (a *attempt) treatInTime(why failure, ip netip.Addr, began time.Duration) (
 	case t := <-done:
 		return t.again, t.err
 	case <-time.After(time.Until(deadline) + endTime):
-		return false, fmt.Errorf("looking for leaks has not ended after %v: does a file system hang?", treatTime+endTime)
+		return false, fmt.Errorf("looking for leaks has not ended %v after its time was up: does a file system hang?", endTime)
 	}
 }
 
