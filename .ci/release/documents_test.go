@@ -136,13 +136,14 @@ func TestVersions(t *testing.T) {
 		says(row.name + " " + required[1])
 	}
 	minor := func(k kubernetes) string { return strings.TrimPrefix(semver.MajorMinor(k.version), "v") }
-	var agents []string
+	var all, agents []string
 	for _, k := range versions {
+		all = append(all, minor(k))
 		if k.agent {
 			agents = append(agents, minor(k))
 		}
 	}
-	says("apimachinery " + minor(versions[0]) + " to " + minor(versions[len(versions)-1]))
+	says("apimachinery " + strings.Join(all, ", "))
 	says("client-go " + strings.Join(agents, ", "))
 	says("| Go | " + floorOfGo)
 }
