@@ -209,7 +209,8 @@ func TestOptions(t *testing.T) {
 }
 
 // A file has no pods that started after it was written, so ages count up to then (hazard 62), and
-// its age is printed. With a file from the future nothing is released (hazard 75).
+// its age is printed: all here are above an hour, so that they show no seconds, which go on during
+// the test. With a file from the future nothing is released (hazard 75).
 func TestAgeOfFile(t *testing.T) {
 	for _, row := range []struct {
 		reason string
@@ -218,14 +219,14 @@ func TestAgeOfFile(t *testing.T) {
 		says   string
 	}{
 		{"just written", 0, map[string]string{"10.1.0.2": "unowned", "10.1.0.3": "unowned"}, "Sources: file (1 entry).\n"},
-		{"younger than the leak by more than the minimum age", 50 * time.Minute, map[string]string{"10.1.0.2": "unowned", "10.1.0.3": "unowned"}, "Sources: file (1 entry, 50m old).\n"},
-		{"older than one leak", 2 * time.Hour, map[string]string{"10.1.0.2": "too-young", "10.1.0.3": "unowned"}, "Sources: file (1 entry, 2h old).\n"},
+		{"younger than the leak by more than the minimum age", 2*time.Hour + 50*time.Minute, map[string]string{"10.1.0.2": "unowned", "10.1.0.3": "unowned"}, "Sources: file (1 entry, 2h50m old).\n"},
+		{"older than one leak", 4 * time.Hour, map[string]string{"10.1.0.2": "too-young", "10.1.0.3": "unowned"}, "Sources: file (1 entry, 4h old).\n"},
 		{"dated in the future", -time.Hour, map[string]string{"10.1.0.2": "stale-answer", "10.1.0.3": "stale-answer"}, "Sources: file (1 entry, dated "},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
 			n := newNode(t)
 			nw := n.network("podnet", "10.1.0.0/24")
-			nw.add(sandbox("gone"), time.Hour)
+			nw.add(sandbox("gone"), 3*time.Hour)
 			nw.add(sandbox("gone before"), day)
 			n.pods("pods.json", pod{Name: "x", IPs: []string{"10.1.0.9"}})
 			at := time.Now().Add(-row.age)
