@@ -3,14 +3,19 @@
 package containerdtest
 
 import (
+	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
+	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -57,7 +62,10 @@ func killAll() error {
 	}
 }
 
-// others returns the processes in the namespaces except the first, this one and zombies.
+// others returns the processes in the namespaces except the first, this one and zombies. A process
+// whose first thread alone has ended is no zombie: it runs on, and another of its threads becomes
+// the first if that executes a program (execve(2)). So the threads are counted before the state of
+// the first is read.
 func others() ([]int, error) {
 	names, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
@@ -69,18 +77,77 @@ func others() ([]int, error) {
 		if err != nil || pid == 1 || pid == os.Getpid() {
 			continue
 		}
+		threads, err := os.ReadDir(name + "/task")
+		if err != nil {
+			continue // it has just ended
+		}
 		stat, err := os.ReadFile(name + "/stat")
 		if err != nil {
 			continue // it has just ended
 		}
 		// proc(5): the state follows the name, which is in parentheses.
 		_, rest, _ := strings.Cut(string(stat), ") ")
-		if strings.HasPrefix(rest, "Z") || strings.HasPrefix(rest, "X") {
+		if len(threads) <= 1 && (strings.HasPrefix(rest, "Z") || strings.HasPrefix(rest, "X")) {
 			continue
 		}
 		out = append(out, pid)
 	}
 	return out, nil
+}
+
+// headless is the role of a process without its first thread. It ends with its stdin.
+const headless = "headless"
+
+func init() { //nolint:gochecknoinits // in main this may be another thread than the first
+	if os.Getenv(roleEnv) != headless {
+		return
+	}
+	go func() {
+		for stat := []byte(nil); !bytes.Contains(stat, []byte(") Z")); {
+			var err error
+			if stat, err = os.ReadFile("/proc/self/stat"); err != nil {
+				say("%v", err)
+				os.Exit(1)
+			}
+		}
+		fmt.Println("ready")
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(0)
+	}()
+	_, _, _ = syscall.Syscall(syscall.SYS_EXIT, 0, 0, 0) // ends only this thread
+}
+
+// A process loses its first thread, for a moment also when another one executes a program. With
+// its namespace it would outlive a loss of power.
+func TestKillAllHeadless(t *testing.T) {
+	need(t)
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
+	cmd.Env = append(os.Environ(), roleEnv+"="+headless)
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	readUntil(bufio.NewReader(stdout), "ready")
+	if left, err := others(); err != nil || !slices.Contains(left, cmd.Process.Pid) {
+		t.Errorf("%d is not among %v: %v", cmd.Process.Pid, left, err)
+	}
+	if err := killAll(); err != nil {
+		t.Error(err)
+	}
+	_, err = stdin.Write(make([]byte, 1))
+	if err := errors.Join(stdin.Close(), ignoreExit(cmd.Wait())); err != nil {
+		t.Error(err)
+	}
+	if !errors.Is(err, syscall.EPIPE) {
+		t.Errorf("the process still reads its input: %v", err)
+	}
 }
 
 // unmountAll removes the mounts below /run, the newest first.
