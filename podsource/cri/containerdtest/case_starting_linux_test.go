@@ -90,7 +90,7 @@ func (n *node) keptWhileStarting(live pod) (id string) {
 // hook runs the start-up hook with the runtime as the source.
 func (n *node) hook(opts gc.Options, assertions ...gc.Assertion) gc.Report {
 	n.t.Helper()
-	runtime, err := cri.New(n.endpoint(), cri.Options{})
+	runtime, err := cri.New(n.endpoint(), cri.Options{Timeout: maxWait})
 	n.must(err)
 	r, err := gc.New(hostlocal.New(""), []string{n.network}, runtime, opts)
 	n.must(err)

@@ -31,7 +31,7 @@ func removeCgroups(name string) error {
 	if name == "" {
 		return errors.New("the control group has no name")
 	}
-	timeout := time.After(10 * time.Second)
+	timeout := time.After(maxWait)
 	for tick := time.Tick(10 * time.Millisecond); ; {
 		var errs []error
 		for _, dir := range cgroups(name + "*") {

@@ -63,9 +63,8 @@ func killAll() error {
 }
 
 // others returns the processes in the namespaces except the first, this one and zombies. A process
-// whose first thread alone has ended is no zombie: it runs on, and another of its threads becomes
-// the first if that executes a program (execve(2)). So the threads are counted before the state of
-// the first is read.
+// of which only the first thread has ended is no zombie: it runs on, and another of its threads
+// becomes the first if that executes a program (execve(2)).
 func others() ([]int, error) {
 	names, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
@@ -77,17 +76,15 @@ func others() ([]int, error) {
 		if err != nil || pid == 1 || pid == os.Getpid() {
 			continue
 		}
-		threads, err := os.ReadDir(name + "/task")
-		if err != nil {
-			continue // it has just ended
-		}
 		stat, err := os.ReadFile(name + "/stat")
 		if err != nil {
 			continue // it has just ended
 		}
-		// proc(5): the state follows the name, which is in parentheses.
+		// proc_pid_stat(5): after the name, which is in parentheses, come the state and, as the 20th
+		// of all fields, the number of threads. While a thread becomes the first it may be 0.
 		_, rest, _ := strings.Cut(string(stat), ") ")
-		if len(threads) <= 1 && (strings.HasPrefix(rest, "Z") || strings.HasPrefix(rest, "X")) {
+		fields := strings.Fields(rest)
+		if len(fields) > 17 && (fields[0] == "Z" || fields[0] == "X") && fields[17] == "1" {
 			continue
 		}
 		out = append(out, pid)
@@ -95,11 +92,11 @@ func others() ([]int, error) {
 	return out, nil
 }
 
-// headless is the role of a process without its first thread. It ends with its stdin.
-const headless = "headless"
+// leaderless is the role of a process whose first thread has ended. It ends with its stdin.
+const leaderless = "leaderless"
 
 func init() { //nolint:gochecknoinits // in main this may be another thread than the first
-	if os.Getenv(roleEnv) != headless {
+	if os.Getenv(roleEnv) != leaderless {
 		return
 	}
 	go func() {
@@ -117,12 +114,13 @@ func init() { //nolint:gochecknoinits // in main this may be another thread than
 	_, _, _ = syscall.Syscall(syscall.SYS_EXIT, 0, 0, 0) // ends only this thread
 }
 
-// A process loses its first thread, for a moment also when another one executes a program. With
-// its namespace it would outlive a loss of power.
-func TestKillAllHeadless(t *testing.T) {
+// killAll also ends a process whose first thread has ended. A process is in this state for a moment
+// when another of its threads executes a program.
+func TestKillAllLeaderless(t *testing.T) {
 	need(t)
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
-	cmd.Env = append(os.Environ(), roleEnv+"="+headless)
+	cmd.Env = append(os.Environ(), roleEnv+"="+leaderless)
+	cmd.Stderr = os.Stderr
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -134,7 +132,9 @@ func TestKillAllHeadless(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	readUntil(bufio.NewReader(stdout), "ready")
+	if said := readUntil(bufio.NewReader(stdout), "ready"); !strings.Contains(said, "ready") {
+		t.Errorf("it is not ready: %q", said)
+	}
 	if left, err := others(); err != nil || !slices.Contains(left, cmd.Process.Pid) {
 		t.Errorf("%d is not among %v: %v", cmd.Process.Pid, left, err)
 	}

@@ -124,7 +124,7 @@ func newSeconds(n *node, sources []string) *seconds {
 		live: make(map[string]bool), released: make(map[string]bool), late: make(map[string]bool),
 		leaks: make(map[string]time.Time), reasons: make(map[gc.Reason]int),
 	}
-	runtime, err := cri.New(n.endpoint(), cri.Options{})
+	runtime, err := cri.New(n.endpoint(), cri.Options{Timeout: maxWait})
 	n.must(err)
 	kernel, err := netns.New(netns.Options{Nested: true})
 	n.must(err)
