@@ -125,7 +125,7 @@ func TestHazard65StartTakesLongerThanTheMinimumAgeOnContainerd(t *testing.T) {
 			leaked := n.heldBy(n.network, otherContainers(n.reservations(n.network), live)...)
 			var starting *call
 			if c.command == "START" {
-				n.tell(c.command, "starting", secondsLong.String())
+				n.tell(c.command, "starting", maxWait.String())
 				starting = n.begin("starting")
 				n.await("the ADD to end", func(context.Context) error {
 					if entries, err := os.ReadDir(cnicache.DefaultDir); err != nil || len(entries) < 2 {
@@ -156,7 +156,9 @@ func TestHazard65StartTakesLongerThanTheMinimumAgeOnContainerd(t *testing.T) {
 			same(t, "plan of the kernel and the cache", c.reason, want, p.verdicts)
 			same(t, "plan with the runtime", c.reason, want, n.plan(n.network, inSeconds()...).verdicts)
 			same(t, "released", "the leak alone", 2, len(n.release(n.network, inSeconds()...).released))
-			if c.command != "START" {
+			if c.command == "START" {
+				n.untell(c.command, "starting")
+			} else {
 				n.resume()
 			}
 			same(t, "reservations", "after the pass the pod has started", holding(live, n.wait(starting)), n.reservations(n.network))

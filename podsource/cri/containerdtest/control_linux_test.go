@@ -12,7 +12,8 @@ import (
 
 // tell tells the plugin gate what to do in a command for a pod: "fail", "hold" or "sleep 20s".
 // An empty pod stands for all pods. The command "chained-ADD" is for the second plugin of a
-// chain, "lease-ADD" for its IPAM plugin. START is for runclite, with a duration.
+// chain, "lease-ADD" for its IPAM plugin. START is for runclite, with a duration,
+// which [node.untell] ends.
 func (n *node) tell(command, pod, what string) {
 	n.t.Helper()
 	name := command

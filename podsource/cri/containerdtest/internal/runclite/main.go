@@ -8,7 +8,7 @@
 // container. The tests do not need the limits.
 //
 // A file START.<pod name> in the directory $CONTAINERDTEST_CONTROL has the duration by which the
-// start of the pod's sandbox is delayed.
+// start of the pod's sandbox is delayed, unless the file is removed before.
 package main
 
 import (
@@ -97,19 +97,29 @@ func removeLimits(file string) error {
 	return delayStart(name)
 }
 
-// delayStart sleeps for the duration in the file of the pod, if there is one.
+// delayStart waits for the duration in the file of the pod, if there is one, or for its removal.
 func delayStart(name string) error {
-	long, err := os.ReadFile(filepath.Join(os.Getenv("CONTAINERDTEST_CONTROL"), "START."+name))
+	file := filepath.Join(os.Getenv("CONTAINERDTEST_CONTROL"), "START."+name)
+	text, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	d, err := time.ParseDuration(string(long))
+	d, err := time.ParseDuration(string(text))
 	if err != nil {
 		return err
 	}
-	<-time.After(d)
-	return nil
+	end := time.After(d)
+	for tick := time.Tick(10 * time.Millisecond); ; {
+		select {
+		case <-end:
+			return nil
+		case <-tick:
+			if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
+				return nil
+			}
+		}
+	}
 }
