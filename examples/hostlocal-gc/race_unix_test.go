@@ -74,7 +74,7 @@ func TestTimeout(t *testing.T) {
 	if err := syscall.Mkfifo(filepath.Join(n.dir, "pipe"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	got := run(t, n.dir, nil, "release", "--data-dir", "networks", "--network", "podnet", "--source", "file:pipe", "--timeout", "500ms", "-o", "json")
+	got := run(t, n.dir, nil, "release", "--data-dir", "networks", "--network", "podnet", "--source", "file:pipe", "--timeout", "2s", "-o", "json")
 	if got.status != statusError || !bytes.Contains([]byte(got.stderr), []byte("deadline exceeded")) {
 		t.Errorf("exit status %d, stderr %q", got.status, got.stderr)
 	}

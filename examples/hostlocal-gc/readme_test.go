@@ -23,7 +23,7 @@ import (
 var (
 	sceneLine = regexp.MustCompile(`^<!-- scene: ([a-z]+) -->$`)
 	// Times that differ between runs.
-	holdTime = regexp.MustCompile(`\b[0-9.]+(µs|ms)\b`)
+	holdTime = regexp.MustCompile(`\b([0-9.]+(µs|ms)|[0-9]+\.[0-9]+s)\b`)
 	// Processes that differ between runs.
 	lockHolders = regexp.MustCompile(`process [0-9]+ \([^)]*\)`)
 	// Texts that differ between machines: without a runtime as a source, a reservation from before

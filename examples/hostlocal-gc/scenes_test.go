@@ -30,7 +30,7 @@ func fullNode(t *testing.T) *node {
 		name := fmt.Sprintf("web-%d", i)
 		age := 3*day + 4*time.Hour + 30*time.Minute
 		if i > 6 {
-			age = 2*time.Hour + 10*time.Minute + 30*time.Second
+			age = 2*time.Hour + 10*time.Minute
 		}
 		ips := podnet.add(sandbox(name), age)
 		switch {
@@ -98,7 +98,7 @@ func dualNode(t *testing.T) *node {
 	n.put("podnet.conf", `{"cniVersion": "1.0.0", "name": "podnet", "type": "ptp", "ipam": {"type": "host-local",
   "ranges": [[{"subnet": "10.244.1.0/24"}], [{"subnet": "fd00:10:244:1::/64"}]]}}
 `)
-	live := []pod{{Namespace: "shop", Name: "search", UID: "search", StartedAt: ago(90*time.Minute + 30*time.Second)}}
+	live := []pod{{Namespace: "shop", Name: "search", UID: "search", StartedAt: ago(90 * time.Minute)}}
 	for i := range 6 {
 		name := fmt.Sprintf("web-%d", i)
 		age := time.Duration(i+2)*day + 7*time.Hour + 30*time.Minute
@@ -110,7 +110,7 @@ func dualNode(t *testing.T) *node {
 			live = append(live, pod{Namespace: "shop", Name: name, UID: name, IPs: ips[:1]})
 		}
 	}
-	podnet.add(sandbox("search"), time.Hour+30*time.Minute+30*time.Second)
+	podnet.add(sandbox("search"), time.Hour+30*time.Minute)
 	n.pods("pods.json", live...)
 	return n
 }

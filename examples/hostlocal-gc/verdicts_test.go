@@ -209,8 +209,8 @@ func TestOptions(t *testing.T) {
 }
 
 // A file has no pods that started after it was written, so ages count up to then (hazard 62), and
-// its age is printed: all here are above an hour, so that they show no seconds, which go on during
-// the test. With a file from the future nothing is released (hazard 75).
+// its age is printed. The ages compared here are above an hour, so they have no seconds. With a
+// file from the future nothing is released (hazard 75).
 func TestAgeOfFile(t *testing.T) {
 	for _, row := range []struct {
 		reason string
