@@ -13,7 +13,7 @@ import (
 // old is older than any minimum age here, recent is younger.
 const (
 	old    = 24 * time.Hour
-	recent = time.Minute
+	recent = time.Second
 )
 
 // A change changes a pod that has run for two days without an address.
