@@ -19,7 +19,7 @@ import (
 // should get its addresses back by then. From the first Interval on the calls are spread,
 // more in each.
 func TestFleet(t *testing.T) {
-	const nodes, rounds = 1000, 7
+	const nodes, rounds, interval = 1000, 7, 10 * time.Minute
 	n := newNode(t)
 	n.reserve("10.0.0.9", "other", old)
 	synctest.Test(t, func(t *testing.T) {
@@ -35,20 +35,20 @@ func TestFleet(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var agents sync.WaitGroup
 		for range nodes {
-			r := n.reconciler(source, Options{})
+			r := n.reconciler(source, Options{Interval: interval})
 			agents.Go(func() { _ = r.Start(ctx) })
 		}
-		time.Sleep(rounds * DefaultInterval)
+		time.Sleep(rounds * interval)
 		cancel()
 		agents.Wait()
 
 		busiest, total := make([]int, rounds+1), 0
 		for second, n := range asked {
-			round := int(second / DefaultInterval)
+			round := int(second / interval)
 			busiest[round] = max(busiest[round], n)
 			total += n
 		}
-		t.Logf("%d nodes ask %d times in %v; calls in the busiest second of each %v: %v", nodes, total, rounds*DefaultInterval, DefaultInterval, busiest[:rounds])
+		t.Logf("%d nodes ask %d times in %v; calls in the busiest second of each %v: %v", nodes, total, rounds*interval, interval, busiest[:rounds])
 		if busiest[0] != nodes {
 			t.Errorf("%d nodes ask when they start, want all %d", busiest[0], nodes)
 		}
