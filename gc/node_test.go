@@ -4,7 +4,6 @@ package gc
 
 import (
 	"context"
-	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -236,23 +235,6 @@ const (
 	old   = time.Hour
 	young = time.Minute
 )
-
-// figures prints what a test measured, and appends it to the file that the environment
-// names, which .ci/run prints in the end. A test's log is only shown if it fails.
-func figures(t testing.TB, text string) {
-	t.Helper()
-	fmt.Println(text)
-	if path := os.Getenv("HOSTLOCAL_GC_FIGURES"); path != "" {
-		f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer f.Close()
-		if _, err := f.WriteString(text + "\n\n"); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
 
 // A callbackContext calls a function of a test wherever the code under test checks its
 // context: before it waits, and between two reservations.

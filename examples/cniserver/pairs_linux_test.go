@@ -65,12 +65,7 @@ func TestPairsWithKills(t *testing.T) {
 	line := fmt.Sprintf("CNI server, seed %d: %d ADD/DEL pairs in %v (%d ADDs and %d DELs were repeated), %d kills of the server, %d of plugins: "+
 		"%d addresses lost, %d held twice", seed, p.pairs.Load(), time.Since(begun).Round(time.Second), p.adds.Load(), p.dels.Load(),
 		p.servers, p.plugins.Load(), len(p.holding().Reserved), p.twice.Load())
-	t.Log(line)
-	if file := os.Getenv("HOSTLOCAL_GC_FIGURES"); file != "" {
-		if err := os.WriteFile(file+".cniserver", []byte(line+"\n"), 0o600); err != nil {
-			t.Error(err)
-		}
-	}
+	fmt.Println(line)
 	if !t.Failed() && (p.servers == 0 || p.plugins.Load() == 0) {
 		t.Error("the server or no plugin was killed")
 	}

@@ -59,7 +59,6 @@ func compare(t *testing.T, found incident) {
 	tbl := table(t, tableFile)
 	row := found.row()
 	t.Log(row)
-	figure(t, fmt.Sprintf("Incident %s: %s", found.Issues[0], found.Ours))
 	at := slices.IndexFunc(tbl.rows, func(r string) bool { return nameOf(r) == found.name() })
 	switch {
 	case at < 0:
@@ -81,23 +80,6 @@ func compareConformance(t *testing.T, rows []string) {
 	if !slices.Equal(tbl.rows, rows) {
 		tbl.rows = rows
 		tbl.write(t)
-	}
-}
-
-// figure adds a line to the output at the end of .ci/run.
-func figure(t *testing.T, line string) {
-	t.Helper()
-	path := os.Getenv("HOSTLOCAL_GC_FIGURES")
-	if path == "" {
-		return
-	}
-	f, err := os.OpenFile(path+".incidents", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	if _, err := fmt.Fprintln(f, line); err != nil {
-		t.Fatal(err)
 	}
 }
 

@@ -19,7 +19,6 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
-	"github.com/hostlocal-gc/hostlocal-gc/podsource/internal/hazardtable"
 )
 
 // object is a part of an entry.
@@ -437,6 +436,3 @@ func TestTimeLimit(t *testing.T) {
 		t.Errorf("got %v, %v", s, err)
 	}
 }
-
-// The table of hazards matches the tests and the package comment.
-func TestHazardTable(t *testing.T) { hazardtable.Check(t) }

@@ -20,7 +20,6 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/cnigc"
-	"github.com/hostlocal-gc/hostlocal-gc/podsource/internal/hazardtable"
 )
 
 // files are the reservations of each row: one of the current format, one of a second
@@ -351,6 +350,3 @@ func FuzzNew(f *testing.F) {
 		}
 	})
 }
-
-// The table of hazards matches the tests and the package comment.
-func TestHazardTable(t *testing.T) { hazardtable.Check(t) }

@@ -24,7 +24,6 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/cri"
-	"github.com/hostlocal-gc/hostlocal-gc/podsource/internal/hazardtable"
 )
 
 // These tests run passes over a real data directory, with a fake runtime on a real socket as
@@ -337,7 +336,3 @@ func TestNothingIsReleasedOnErrors(t *testing.T) {
 	n.refused(source(t, serve(t, &fakeRuntime{}).socket, cri.Options{}), gc.ErrNoPods, "10.0.0.2")
 	n.refused(source(t, staleSocket(t), cri.Options{}), podsource.ErrIncomplete, "10.0.0.2")
 }
-
-// The table of hazards is written from the tests here and in containerdtest, and from the
-// package comment.
-func TestHazardTable(t *testing.T) { hazardtable.Check(t, "containerdtest") }

@@ -544,8 +544,8 @@ func TestManyNamespaces(t *testing.T) {
 				t.Fatalf("%v (-want +got):\n%s", err, diff)
 			}
 		}
-		figures(t, fmt.Sprintf("podsource/netns: a call with %d network namespaces and %d processes, %s: %v of CPU time",
-			namespaces, processes, row.where, least.Round(time.Millisecond)))
+		fmt.Printf("podsource/netns: a call with %d network namespaces and %d processes, %s: %v of CPU time\n",
+			namespaces, processes, row.where, least.Round(time.Millisecond))
 		for _, cmd := range all {
 			_ = cmd.Process.Kill()
 			_ = cmd.Wait()
@@ -561,25 +561,6 @@ func processorTime(t *testing.T) time.Duration {
 		t.Fatal(err)
 	}
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
-}
-
-// figures logs what a test measured, and appends it to the file in
-// HOSTLOCAL_GC_FIGURES, which .ci/run prints at its end.
-func figures(t *testing.T, text string) {
-	t.Helper()
-	t.Log(text)
-	path := os.Getenv("HOSTLOCAL_GC_FIGURES")
-	if path == "" {
-		return
-	}
-	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	if _, err := f.WriteString(text + "\n\n"); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // A process that ends while it is read is no error. One that exists and can't be read

@@ -151,8 +151,8 @@ func (n *node) reportBare(after string, dead, live []container, p pass) {
 			lost++
 		}
 	}
-	n.figure(fmt.Sprintf("Minimum age %v, netns and cnicache, without Kubernetes, on %s %s, first pass after %s: "+
-		"ctr, nerdctl and go-cni had %d addresses of %d dead containers, and %d of %d live ones; %d released, %d live kept, %d live released",
+	fmt.Printf("Minimum age %v, netns and cnicache, without Kubernetes, on %s %s, first pass after %s: "+
+		"ctr, nerdctl and go-cni had %d addresses of %d dead containers, and %d of %d live ones; %d released, %d live kept, %d live released\n",
 		secondsAge, version.GetRuntimeName(), version.GetRuntimeVersion(), after,
-		len(addressesOf(podsOf(dead))), len(dead), len(addressesOf(podsOf(live))), len(live), len(p.released), kept, lost))
+		len(addressesOf(podsOf(dead))), len(dead), len(addressesOf(podsOf(live))), len(live), len(p.released), kept, lost)
 }

@@ -118,7 +118,7 @@ func (n *node) reportTogether(sources string, live []pod, p pass) {
 			foreign++
 		}
 	}
-	n.figure(fmt.Sprintf("Pods, ctr, nerdctl and go-cni in one network, containerd %s, sources %s: "+
-		"%d addresses of live ones, of which %d were released; %d of dead ones released, %d kept as foreign",
-		n.name, sources, len(addressesOf(live)), lost, len(p.released)-lost, foreign))
+	fmt.Printf("Pods, ctr, nerdctl and go-cni in one network, containerd %s, sources %s: "+
+		"%d addresses of live ones, of which %d were released; %d of dead ones released, %d kept as foreign\n",
+		n.name, sources, len(addressesOf(live)), lost, len(p.released)-lost, foreign)
 }

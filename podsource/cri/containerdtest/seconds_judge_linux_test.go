@@ -188,7 +188,7 @@ func (s *seconds) report(name string, took time.Duration) {
 	for r, n := range s.reasons {
 		kept[string(r)] = n
 	}
-	s.n.figure(fmt.Sprintf("Minimum age %v, %s, on %s %s: %v; the slowest leak was released after %v, the longest pass took %v; verdicts %v, in %v",
+	fmt.Printf("Minimum age %v, %s, on %s %s: %v; the slowest leak was released after %v, the longest pass took %v; verdicts %v, in %v\n",
 		secondsAge, name, version.GetRuntimeName(), version.GetRuntimeVersion(), s.ledger,
-		s.slowest.Round(100*time.Millisecond), s.longest.Round(100*time.Millisecond), kept, took.Round(time.Second)))
+		s.slowest.Round(100*time.Millisecond), s.longest.Round(100*time.Millisecond), kept, took.Round(time.Second))
 }

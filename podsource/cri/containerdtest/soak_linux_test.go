@@ -264,20 +264,5 @@ func (s *soak) report(length, took time.Duration) {
 	line := fmt.Sprintf("On %s %s for %v, with an ADD in flight for %v at most: %v, in %v",
 		version.GetRuntimeName(), version.GetRuntimeVersion(), length,
 		s.inFlight.Round(time.Millisecond), s.ledger, took.Round(time.Second))
-	s.n.figure(line)
-}
-
-// figure prints a line, and appends it to the file of $HOSTLOCAL_GC_FIGURES for .ci/run.
-func (n *node) figure(line string) {
-	n.t.Helper()
 	fmt.Println(line)
-	path := os.Getenv("HOSTLOCAL_GC_FIGURES")
-	if path == "" {
-		return
-	}
-	f, err := os.OpenFile(path+".containerd", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	n.must(err)
-	defer f.Close()
-	_, err = fmt.Fprintln(f, line)
-	n.must(err)
 }

@@ -72,7 +72,7 @@ func TestCost(t *testing.T) {
 		t.Errorf("NewInformer: requests %q, want one GET of the Node", requests)
 	}
 	fmt.Fprintf(&out, "%5d  %-28s %-16s %12s %12s %9s\n", 1000, "NewInformer", "1 GET, 0 LIST", kib(bodies), kib(wire), n.cpu(own))
-	figures(t, out.String())
+	fmt.Println(out.String())
 }
 
 // plan runs one pass that releases nothing.
@@ -168,24 +168,4 @@ func (n *node) usual(name string) error {
 	}
 	_, err = pods.UpdateStatus(n.t.Context(), made, metav1.UpdateOptions{})
 	return err
-}
-
-// figures prints the figures, and appends them to the file of $HOSTLOCAL_GC_FIGURES.
-func figures(t *testing.T, text string) {
-	t.Helper()
-	fmt.Println(text)
-	path := os.Getenv("HOSTLOCAL_GC_FIGURES")
-	if path == "" {
-		return
-	}
-	f, err := os.OpenFile(path+".kube", os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := f.WriteString(text + "\n\n"); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
 }

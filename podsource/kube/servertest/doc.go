@@ -10,7 +10,5 @@
 // temporary directory and on one port of 127.0.0.1, and stop with the tests.
 //
 // It is a module of its own outside the workspace. In the workspace the hundreds of modules
-// that the servers require would determine the versions of all its modules. If
-// HOSTLOCAL_GC_FIGURES is set, the cost of passes for the API server is appended to the file
-// of that name with ".kube" added.
+// that the servers require would determine the versions of all its modules.
 package servertest
