@@ -10,7 +10,4 @@
 // assignment, or makes a part of a condition true or false. It fails if no test of the package
 // fails with a change, unless testdata/named.txt names that change with a reason. The flag
 // -variants selects the packages, and -variants.only some of the changes.
-//
-// TestGremlins does the same with the mutants of the tool gremlins, each of which has another
-// operator in one place. The flag -gremlins selects the packages.
 package mutation

@@ -41,7 +41,6 @@ type variants struct {
 	fset    *token.FileSet
 	info    *types.Info
 	pkg     *types.Package
-	imports types.Importer
 	seen    map[string]int
 	content []byte // of the current file
 	edits   []edit
@@ -101,27 +100,14 @@ func readPackage(t *testing.T, dir string) *variants {
 		v.parsed = append(v.parsed, f)
 	}
 	v.info = &types.Info{Types: make(map[ast.Expr]types.TypeAndValue), Defs: make(map[*ast.Ident]types.Object), Uses: make(map[*ast.Ident]types.Object)}
-	v.imports = importer.ForCompiler(v.fset, "gc", func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })
-	config := types.Config{Importer: v.imports}
+	imports := importer.ForCompiler(v.fset, "gc", func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })
+	config := types.Config{Importer: imports}
 	pkg, err := config.Check(dir, v.fset, v.parsed, v.info)
 	if err != nil {
 		t.Fatalf("type-checking %s: %v", dir, err)
 	}
 	v.pkg = pkg
 	return v
-}
-
-// compiles reports whether the package compiles with another content of a file.
-func (v *variants) compiles(path string, content []byte) bool {
-	f, err := parser.ParseFile(v.fset, path, content, parser.SkipObjectResolution)
-	if err != nil {
-		return false
-	}
-	files := slices.Clone(v.parsed)
-	files[slices.Index(v.paths, path)] = f
-	config := types.Config{Importer: v.imports}
-	_, err = config.Check(v.pkg.Path(), v.fset, files, nil)
-	return err == nil
 }
 
 // eachFile calls f with each file, without edits.
