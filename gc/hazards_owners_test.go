@@ -12,8 +12,8 @@ import (
 )
 
 // The hazards are the ways in which collectors of addresses went wrong, by their numbers in
-// testdata/hazards.txt. Each test fails without a guard: testdata/guards.md says which. This
-// file tests those about owners of reservations (R3, R10).
+// testdata/hazards.txt. Each test fails without a guard: the table in internal/mutation says
+// which. This file tests those about owners of reservations (R3, R10).
 
 // R3 by the container ID.
 func TestHazard02SandboxKnownPodIPsNot(t *testing.T) {
