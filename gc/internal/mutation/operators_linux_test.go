@@ -7,6 +7,8 @@ import (
 	"go/ast"
 	"go/token"
 	"go/types"
+	"slices"
+	"strings"
 )
 
 // The kinds of changes, as the keys name them.
@@ -20,26 +22,21 @@ const (
 )
 
 // function makes the variants of a function.
-func (v *variants) function(fn *ast.FuncDecl) {
-	results := []*ast.FieldList{fn.Type.Results}
+func (v *variants) function(sig types.Type, body *ast.BlockStmt) {
 	inCondition := make(map[ast.Expr]bool)
-	var stack []ast.Node
-	ast.Inspect(fn.Body, func(n ast.Node) bool {
+	stack := []ast.Node{body}
+	ast.Inspect(body, func(n ast.Node) bool {
 		if n == nil {
-			if _, ok := stack[len(stack)-1].(*ast.FuncLit); ok {
-				results = results[:len(results)-1]
-			}
 			stack = stack[:len(stack)-1]
 			return true
 		}
-		var parent ast.Node
-		if len(stack) > 0 {
-			parent = stack[len(stack)-1]
+		parent := stack[len(stack)-1]
+		if f, ok := n.(*ast.FuncLit); ok {
+			v.function(v.info.TypeOf(f), f.Body)
+			return false
 		}
 		stack = append(stack, n)
 		switch n := n.(type) {
-		case *ast.FuncLit:
-			results = append(results, n.Type.Results)
 		case *ast.IfStmt:
 			v.origin = v.before(parent, n)
 			v.condition(n.Cond, inCondition)
@@ -53,7 +50,7 @@ func (v *variants) function(fn *ast.FuncDecl) {
 				}
 			}
 		case *ast.ReturnStmt:
-			v.returned(n, results[len(results)-1], inCondition)
+			v.returned(n, sig.(*types.Signature).Results(), inCondition)
 		case *ast.BinaryExpr:
 			if (n.Op == token.LAND || n.Op == token.LOR) && !inCondition[n] {
 				v.condition(n, inCondition)
@@ -86,11 +83,9 @@ func (v *variants) before(parent ast.Node, s *ast.IfStmt) string {
 	case *ast.CaseClause:
 		list = parent.Body
 	}
-	for i := range list {
-		if list[i] == ast.Stmt(s) && i > 0 {
-			if a, ok := list[i-1].(*ast.AssignStmt); ok {
-				return v.shape(a, a.End()) + "; "
-			}
+	if i := slices.Index(list, ast.Stmt(s)); i > 0 {
+		if a, ok := list[i-1].(*ast.AssignStmt); ok {
+			return v.shape(a, a.End()) + "; "
 		}
 	}
 	return ""
@@ -114,7 +109,7 @@ func (v *variants) condition(e ast.Expr, done map[ast.Expr]bool) {
 			v.condition(x.Y, done)
 			return
 		}
-		if isNil(x.Y) && v.isError(x.X) {
+		if v.info.Types[x.Y].IsNil() && isError(v.info.TypeOf(x.X)) {
 			n := v.numbered(errorDropped, e, v.origin+v.shape(e, e.End()))
 			if x.Op == token.NEQ {
 				v.wrap(e, fmt.Sprintf("(!mutant(%d) && (", n), "))")
@@ -130,24 +125,17 @@ func (v *variants) condition(e ast.Expr, done map[ast.Expr]bool) {
 	v.wrap(e, fmt.Sprintf("(mutant(%d) || !mutant(%d) && (", v.number(always_, e), v.number(never, e)), "))")
 }
 
-func (v *variants) isError(e ast.Expr) bool {
-	return types.Identical(v.info.TypeOf(e), types.Universe.Lookup("error").Type())
-}
-
-func isNil(e ast.Expr) bool {
-	id, ok := e.(*ast.Ident)
-	return ok && id.Name == "nil"
-}
+func isError(t types.Type) bool { return types.Identical(t, types.Universe.Lookup("error").Type()) }
 
 // returned drops errors that are returned, and changes conditions that are.
-func (v *variants) returned(r *ast.ReturnStmt, results *ast.FieldList, done map[ast.Expr]bool) {
+func (v *variants) returned(r *ast.ReturnStmt, results *types.Tuple, done map[ast.Expr]bool) {
+	if len(r.Results) != results.Len() { // the results of a call
+		return
+	}
 	for i, e := range r.Results {
-		if len(r.Results) != results.NumFields() { // the results of a call
-			break
-		}
 		switch {
-		case isNil(e):
-		case v.resultIsError(results, i):
+		case v.info.Types[e].IsNil():
+		case isError(results.At(i).Type()):
 			v.dropped(e, r)
 		case types.Identical(v.info.TypeOf(e), types.Typ[types.Bool]):
 			v.condition(e, done)
@@ -155,22 +143,13 @@ func (v *variants) returned(r *ast.ReturnStmt, results *ast.FieldList, done map[
 	}
 }
 
-func (v *variants) resultIsError(results *ast.FieldList, i int) bool {
-	for _, f := range results.List {
-		if i -= max(1, len(f.Names)); i < 0 {
-			return v.isError(f.Type)
-		}
-	}
-	return false
-}
-
 func (v *variants) dropped(e ast.Expr, in ast.Node) {
-	v.wrap(e, fmt.Sprintf("mutantError(%d, ", v.number(errorDropped, in)), ")")
+	v.wrap(e, fmt.Sprintf("mutantOr[error](%d, nil, ", v.number(errorDropped, in)), ")")
 }
 
 // comparison moves the boundary of a comparison.
 func (v *variants) comparison(e *ast.BinaryExpr) {
-	if v.info.Types[e].Value != nil || hasFunc(e) {
+	if v.info.Types[e].Value != nil || v.hasFunc(e) {
 		return
 	}
 	equal := fmt.Sprintf("(%s) == (%s)", v.text(e.X), v.text(e.Y))
@@ -182,14 +161,7 @@ func (v *variants) comparison(e *ast.BinaryExpr) {
 	}
 }
 
-func hasFunc(e ast.Expr) (has bool) {
-	ast.Inspect(e, func(n ast.Node) bool {
-		_, is := n.(*ast.FuncLit)
-		has = has || is
-		return true
-	})
-	return has
-}
+func (v *variants) hasFunc(e ast.Expr) bool { return strings.Contains(v.text(e), "func(") }
 
 // call changes the arguments of a call: contexts, joined errors, times, slices, and the
 // arguments of min and max.
@@ -210,7 +182,7 @@ func (v *variants) call(c *ast.CallExpr) {
 		if isNamed(v.info.TypeOf(fun.X), "context", "Context") {
 			v.ignored(fun.X, c)
 		}
-		if isNamed(v.info.TypeOf(fun.X), "time", "Time") && (fun.Sel.Name == "Before" || fun.Sel.Name == "After") && !hasFunc(c) {
+		if isNamed(v.info.TypeOf(fun.X), "time", "Time") && (fun.Sel.Name == "Before" || fun.Sel.Name == "After") && !v.hasFunc(c) {
 			v.wrap(c, "(", fmt.Sprintf(" || mutant(%d) && (%s).Equal(%s))", v.number(boundary, c), v.text(fun.X), v.text(c.Args[0])))
 		}
 	}
@@ -219,17 +191,17 @@ func (v *variants) call(c *ast.CallExpr) {
 		switch {
 		case isNamed(t, "context", "Context"):
 			v.ignored(arg, c)
-		case name == "errors.Join" && v.isError(arg):
+		case name == "errors.Join" && isError(t):
 			v.dropped(arg, c)
 		case name == "context.WithTimeout" && i == 1:
-			v.wrap(arg, fmt.Sprintf("mutantDuration(%d, ", v.number(contextIgnored, c)), ")")
-		case len(name) > 7 && name[:7] == "slices." && isSlice(t) && !isSpelledOut(arg):
+			v.wrap(arg, fmt.Sprintf("mutantOr(%d, 1<<62, ", v.number(contextIgnored, c)), ")")
+		case strings.HasPrefix(name, "slices.") && v.isSlice(arg):
 			v.wrap(arg, fmt.Sprintf("mutantFirst(%d, ", v.number(firstOnly, c)), ")")
 		}
 	}
 	if (name == "min" || name == "max") && len(c.Args) == 2 && v.info.Types[c].Value == nil {
-		v.wrap(c, fmt.Sprintf("mutantSide(%d, %d, ", v.number(boundary, c), v.number(boundary, c)),
-			fmt.Sprintf(", %s, %s)", v.text(c.Args[0]), v.text(c.Args[1])))
+		first, second := v.text(c.Args[0]), v.text(c.Args[1])
+		v.wrap(c, fmt.Sprintf("mutantOr(%d, %s, mutantOr(%d, %s, ", v.number(boundary, c), first, v.number(boundary, c), second), "))")
 	}
 }
 
@@ -242,18 +214,11 @@ func isNamed(t types.Type, path, name string) bool {
 	return ok && n.Obj().Pkg() != nil && n.Obj().Pkg().Path() == path && n.Obj().Name() == name
 }
 
-func isSlice(t types.Type) bool {
-	if t == nil {
-		return false
-	}
-	_, ok := t.Underlying().(*types.Slice)
-	return ok
-}
-
-// isSpelledOut reports whether a slice is a composite literal.
-func isSpelledOut(e ast.Expr) bool {
-	_, is := e.(*ast.CompositeLit)
-	return is
+// isSlice reports whether an argument is a slice other than a composite literal.
+func (v *variants) isSlice(e ast.Expr) bool {
+	_, is := v.info.TypeOf(e).Underlying().(*types.Slice)
+	_, spelledOut := e.(*ast.CompositeLit)
+	return is && !spelledOut
 }
 
 // loop ends a loop after one iteration.

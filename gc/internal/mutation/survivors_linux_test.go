@@ -4,14 +4,10 @@ package mutation
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"flag"
 	"fmt"
-	"io/fs"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -23,145 +19,146 @@ import (
 
 var (
 	variantsIn = flag.String("variants", "", "the `PACKAGES` in which TestVariants changes the code, as gc,podsource/netns")
-	shard      = flag.String("variants.shard", "1/1", "which part of the variants: `I/N`")
 	onlyKeys   = flag.String("variants.only", "", "only variants whose keys match this `REGEXP`")
+	every      = flag.Int("variants.every", 1, "only every `N`th variant, beginning with the first")
 )
 
 // tooSlow are tests that take many seconds and find no more than others.
-const tooSlow = "Simulator|Faults|Killed(At(Any|Every)|$)|Fleet|Matrix|Dependencies|EveryHazard|HazardTable|Stress|Chaos|Soak|PairsWithKills|ManyNamespaces"
+const tooSlow = "Simulator|Faults|Killed(At(Any|Every)|$)|Fleet|Matrix|Dependencies|EveryHazard|Stress|Chaos|Soak|" +
+	"PairsWithKills|ManyNamespaces"
 
 // TestVariants changes a package's code in one place at a time, in a copy of the repository.
 // It fails if no test of the package fails, unless testdata/named.txt names the change with a
-// reason. It also fails if that file names a change with which a test does fail.
+// reason. It also fails if that file names a change with which a test does fail, or that no longer
+// exists.
 //
 //	go test ./gc/internal/mutation -run TestVariants -variants podsource/netns -timeout 2h -v
 func TestVariants(t *testing.T) {
 	named := readNamed(t)
-	eachPackage(t, *variantsIn, "variants", func(t *testing.T, dir string) string { return tryVariants(t, dir, named[dir]) })
+	var figures strings.Builder
+	for _, dir := range strings.FieldsFunc(*variantsIn, func(r rune) bool { return r == ',' }) {
+		t.Run(dir, func(t *testing.T) { figures.WriteString(tryVariants(t, dir, named)) })
+	}
+	fmt.Print(figures.String())
+}
+
+// namedFile names the changes with which no test fails, each with the reason:
+//
+//	package: function: kind: code
+//		reason
+const namedFile = "testdata/named.txt"
+
+// readNamed returns the changes that the file names, each with its package.
+func readNamed(t *testing.T) map[string]bool {
+	t.Helper()
+	named := make(map[string]bool)
+	lines := strings.Split(read(t, namedFile), "\n")
+	for i, line := range lines {
+		if line == "" || line[0] == '#' || line[0] == '\t' {
+			continue
+		}
+		if i+1 == len(lines) || !strings.HasPrefix(lines[i+1], "\t") || named[line] {
+			t.Errorf("%s gives no reason for a change, or names it twice: %s", namedFile, line)
+		}
+		named[line] = true
+	}
+	return named
 }
 
 // A trial runs the variants of one package.
 type trial struct {
-	t        *testing.T
-	dir, tmp string // of the package, and for output
-	binary   string
-	programs string                   // the directory of programs that the tests run, if examples/internal/cnitest builds them
-	took     map[string]time.Duration // of each test without a change
-	reaches  map[int][]string         // the tests that reach a variant, by its number
-	leftOut  int                      // tests that fail with the switches in the code
+	t       *testing.T
+	binary                           // has all variants
+	took    map[string]time.Duration // of each test without a change
+	reaches map[int][]string         // the tests that reach a variant, by its number; of no variant all tests
+	leftOut int                      // tests that fail with the switches in the code
 }
 
+// noVariant is the number of no variant.
+const noVariant = 0
+
 // tryVariants tries the variants of a package, two at a time, and returns a line of figures.
-func tryVariants(t *testing.T, dir string, named map[string]string) string {
-	v := makeVariants(t, dir)
-	tmp, tree := copyTree(t)
-	tr := &trial{t: t, tmp: tmp, took: make(map[string]time.Duration), reaches: make(map[int][]string)}
-	tr.build(v, tree, dir)
-	tr.look()
+func tryVariants(t *testing.T, dir string, named map[string]bool) string {
+	w := newWorkDir(t)
+	v := makeVariants(t, w, dir)
 	var mine []int
-	only, part, parts := regexp.MustCompile(*onlyKeys), 1, 1
-	if _, err := fmt.Sscanf(*shard, "%d/%d", &part, &parts); err != nil || part < 1 || part > parts {
-		t.Fatalf("-variants.shard %q is not I/N", *shard)
-	}
+	there := make(map[string]bool)
 	for i := range v.all {
-		if i%parts == part-1 && only.MatchString(v.all[i].key) {
+		there[dir+": "+v.all[i].key] = true
+		if i%max(1, *every) == 0 && regexp.MustCompile(*onlyKeys).MatchString(v.all[i].key) {
 			mine = append(mine, i)
 		}
 	}
-	if *onlyKeys != "" && len(mine) == 0 {
-		t.Fatalf("-variants.only: no variant of %s in shard %s has a key that matches %q", dir, *shard, *onlyKeys)
-	}
-	y := tally{t: t, dir: dir, named: named}
-	each(mine, func(i int) {
-		how := "no test fails"
-		if len(tr.reaches[i+1]) == 0 {
-			how = "no test reaches it"
+	for name := range named {
+		if strings.HasPrefix(name, dir+": ") && !there[name] {
+			t.Errorf("%s names a change that is no longer possible; remove it: %s", namedFile, name)
 		}
-		y.add(v.all[i].key, v.all[i].at, tr.found(i+1), how)
+	}
+	if len(mine) == 0 {
+		t.Fatalf("-variants.every %d and -variants.only %q leave no variant of %s", *every, *onlyKeys, dir)
+	}
+	tr := &trial{t: t, binary: w.build(t, dir, "variants"), took: make(map[string]time.Duration), reaches: make(map[int][]string)}
+	tr.args = []string{"-test.short", "-test.failfast"}
+	programs := w.output("programs") // that the tests run, if examples/internal/cnitest builds them
+	if err := os.Mkdir(programs, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	tr.env = append(tr.env, "HOSTLOCAL_GC_CNITEST_PROGRAMS="+programs)
+	tr.look(w)
+	var mu sync.Mutex
+	var found, ok, survived int
+	each(len(mine), func(i int) {
+		n, name := mine[i]+1, dir+": "+v.all[mine[i]].key
+		is := tr.found(n)
+		mu.Lock()
+		defer mu.Unlock()
+		switch {
+		case is && named[name]:
+			t.Errorf("%s names a change with which a test fails; remove it: %s", namedFile, name)
+		case is:
+			found++
+		case named[name]:
+			ok++
+		default:
+			survived++
+			t.Errorf("%s: none of the %d tests that reach it fails\n%s", v.all[n-1].at, len(tr.reaches[n]), name)
+		}
 	})
-	tr.passesStill()
-	return y.line("variants", fmt.Sprintf(", in %d of %d functions, %d tests left out", v.changed, v.functions, tr.leftOut))
-}
-
-// each calls f with each of all, two at a time.
-func each(all []int, f func(int)) {
-	work := make(chan int)
-	var wg sync.WaitGroup
-	for range 2 {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			for i := range work {
-				f(i)
-			}
-		}()
+	// If the machine lacks something now, or variants left something behind, any test may have found any variant.
+	if tr.found(noVariant) {
+		t.Errorf("after the last variant the tests of %s fail without one", dir)
 	}
-	for _, i := range all {
-		work <- i
-	}
-	close(work)
-	wg.Wait()
-}
-
-// build builds the binary of the package's tests in the copy, with all variants in it.
-// Programs that the tests build there have them, too.
-func (tr *trial) build(v *variants, tree, dir string) {
-	tr.t.Helper()
-	for path, content := range v.files {
-		if err := os.WriteFile(filepath.Join(tree, dir, filepath.Base(path)), content, 0o644); err != nil {
-			tr.t.Fatal(err)
-		}
-	}
-	tr.dir, tr.binary, tr.programs = filepath.Join(tree, dir), filepath.Join(tr.tmp, "variants.test"), filepath.Join(tr.tmp, "programs")
-	if err := os.Mkdir(tr.programs, 0o755); err != nil {
-		tr.t.Fatal(err)
-	}
-	cmd := exec.CommandContext(tr.t.Context(), "go", "test", "-c", "-vet=off", "-o", tr.binary, "./"+dir)
-	cmd.Dir, cmd.Env = tree, environ(tr.t, dir)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		tr.t.Fatalf("the switches do not compile; correct the operators: %v\n%s", err, out)
-	}
+	return fmt.Sprintf("%s: %d variants, %d found, %d named, %d survived (in %d of %d functions, %d tests left out)\n",
+		dir, len(mine), found, ok, survived, v.changed, v.functions, tr.leftOut)
 }
 
 // look runs each test alone, and records how long it takes and which variants it reaches. It
 // leaves out a test that fails with the switches in the code.
-func (tr *trial) look() {
+func (tr *trial) look(w workDir) {
 	tr.t.Helper()
-	out, err := tr.run(nil, 10*time.Minute, "-test.list=^(Test|Example|Fuzz)") // builds the programs
+	out, err := tr.run(tr.t, 10*time.Minute, "-test.list=^(Test|Example|Fuzz)") // builds the programs
 	if err != nil {
 		tr.t.Fatalf("listing the tests: %v\n%s", err, out)
 	}
 	slow := regexp.MustCompile(tooSlow)
-	var tests []string
-	for _, name := range strings.Fields(out) {
-		if !slow.MatchString(name) {
-			tests = append(tests, name)
-		}
-	}
+	tests := slices.DeleteFunc(strings.Fields(out), slow.MatchString)
 	var mu sync.Mutex
-	indexes := make([]int, len(tests))
-	for i := range indexes {
-		indexes[i] = i
-	}
-	each(indexes, func(i int) {
-		file := filepath.Join(tr.tmp, fmt.Sprintf("reached%d", i))
-		if err := os.WriteFile(file, nil, 0o666); err != nil {
-			tr.t.Error(err)
-			return
-		}
-		_ = os.Chmod(file, 0o666) // despite the umask, for tests that give up root's rights
+	each(len(tests), func(i int) {
+		file := w.output(fmt.Sprint("reached", i))
+		err := errors.Join(os.WriteFile(file, nil, 0o666), os.Chmod(file, 0o666)) // despite the umask, for tests that give up root's rights
 		begun := time.Now()
-		out, err := tr.run([]string{"MUTANTS_REACHED=" + file}, 2*time.Minute, "-test.run=^"+tests[i]+"$")
+		out, runErr := tr.with("MUTANTS_REACHED="+file).run(tr.t, 2*time.Minute, "-test.run="+exactly(tests[i]))
+		took := time.Since(begun)
 		reached, readErr := os.ReadFile(file)
 		mu.Lock()
 		defer mu.Unlock()
-		tr.took[tests[i]] = time.Since(begun)
-		if err != nil || readErr != nil {
+		tr.took[tests[i]] = took
+		if err := errors.Join(err, runErr, readErr); err != nil {
 			tr.leftOut++
-			tr.t.Logf("left out: %s fails without a change: %v, %v\n%s", tests[i], err, readErr, out)
+			tr.t.Logf("left out: %s fails without a change: %v\n%s", tests[i], err, out)
 			return
 		}
-		for _, text := range slices.Compact(slices.Sorted(slices.Values(strings.Fields(string(reached))))) {
+		for _, text := range slices.Compact(slices.Sorted(slices.Values(strings.Fields("0 " + string(reached))))) {
 			if n, err := strconv.Atoi(text); err == nil {
 				tr.reaches[n] = append(tr.reaches[n], tests[i])
 			}
@@ -181,122 +178,10 @@ func (tr *trial) found(n int) bool {
 			limit += 4 * tr.took[tests[k]]
 			k++
 		}
-		out, fails := tr.fails(n, limit, tests[:k])
-		if fails && tr.confirmed(n, limit, tests[:k], out) {
+		if _, is := noticed(tr.t, tr.with(fmt.Sprint("MUTANT=", n)), tr.binary, limit, exactly(tests[:k]...)); is {
 			return true
 		}
 		tests = tests[k:]
 	}
 	return false
-}
-
-// confirmed reports whether tests that failed with a variant, with some output, failed because of
-// it, and neither by chance nor because of another test. The one that the output names fails again,
-// alone, as it passes alone without the variant. Or all fail together again, or took far too long
-// the first time, and pass without the variant.
-func (tr *trial) confirmed(n int, limit time.Duration, tests []string, out string) bool {
-	for _, m := range failedTest.FindAllStringSubmatch(out, -1) {
-		if _, fails := tr.fails(n, limit, m[1:]); fails {
-			return true
-		}
-	}
-	if !strings.Contains(out, "panic: test timed out") {
-		if _, fails := tr.fails(n, limit, tests); !fails {
-			return false
-		}
-	}
-	out, fails := tr.fails(noVariant, limit, tests)
-	if fails {
-		tr.t.Errorf("tests of %s that pass alone fail together without a change: %s\n%s", tr.dir, strings.Join(tests, " "), out)
-	}
-	return !fails
-}
-
-// noVariant is the number of no variant.
-const noVariant = 0
-
-// passesStill fails if the tests no longer pass without a variant, as when the machine lacks
-// something now, or variants left something behind: then any test may have found any variant.
-func (tr *trial) passesStill() {
-	tr.t.Helper()
-	for _, tests := range tr.reaches {
-		tr.reaches[noVariant] = append(tr.reaches[noVariant], tests...)
-	}
-	tr.reaches[noVariant] = slices.Compact(slices.Sorted(slices.Values(tr.reaches[noVariant])))
-	if tr.found(noVariant) {
-		tr.t.Errorf("after the last variant the tests of %s fail without one", tr.dir)
-	}
-}
-
-// fails runs tests in one process and reports whether one of them fails with a variant. A test
-// that does not end in time fails, too.
-func (tr *trial) fails(n int, limit time.Duration, tests []string) (out string, fails bool) {
-	run := "-test.run=^(" + strings.Join(tests, "|") + ")$"
-	for range 2 {
-		var err error
-		out, err = tr.run([]string{fmt.Sprint("MUTANT=", n)}, limit, run, "-test.failfast")
-		if fails, err = hasFailed(out, err); err == nil {
-			return out, fails
-		}
-	}
-	// The variant may end the process. A full disk would do so without it, too.
-	if control, err := tr.run(nil, limit, run, "-test.failfast"); err != nil {
-		tr.t.Errorf("the tests of %s end without a result, also without a change: %v\n%s", tr.dir, err, control)
-		return out, false
-	}
-	return out, true
-}
-
-// failing matches what a process with a failed test prints.
-var failing = regexp.MustCompile(`(?m)^\s*--- FAIL: |^panic: |^fatal error: `)
-
-// hasFailed reports whether a process with tests that ended with some output and error shows
-// a test that failed. An end that shows none, as that of a process that could not be started
-// or was killed, is an error.
-func hasFailed(out string, err error) (bool, error) {
-	switch {
-	case err == nil:
-		return false, nil
-	case failing.MatchString(out):
-		return true, nil
-	}
-	return false, fmt.Errorf("it ended without a result: %w", err)
-}
-
-func (tr *trial) run(env []string, limit time.Duration, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(tr.t.Context(), limit+5*time.Second)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, tr.binary, append(args, "-test.short", fmt.Sprint("-test.timeout=", limit))...)
-	cmd.Dir = tr.dir
-	// The files of a killed process are removed with the test's directory. Its figures
-	// must not replace those of this test.
-	cmd.Env = append(os.Environ(), append(env, "TMPDIR="+tr.tmp, "HOSTLOCAL_GC_FIGURES=", "HOSTLOCAL_GC_CNITEST_PROGRAMS="+tr.programs)...)
-	cmd.WaitDelay = time.Second
-	out, err := cmd.CombinedOutput()
-	return string(out), err
-}
-
-// Only an end that shows a failed test counts as found.
-func TestHasFailed(t *testing.T) {
-	for _, c := range []struct {
-		reason, out string
-		err         error
-		want        bool
-		unknown     bool
-	}{
-		{"all tests pass", "PASS\n", nil, false, false},
-		{"a test fails", "--- FAIL: TestA (0.00s)\n    a_test.go:1: wrong\nFAIL\n", errors.New("exit status 1"), true, false},
-		{"a test panics", "panic: index out of range\n", errors.New("exit status 2"), true, false},
-		{"a test does not end", "panic: test timed out after 1s\n", errors.New("exit status 2"), true, false},
-		{"the runtime gives up", "fatal error: all goroutines are asleep - deadlock!\n", errors.New("exit status 2"), true, false},
-		{"the process was killed", "", errors.New("signal: killed"), false, true},
-		{"it could not be started", "", fs.ErrNotExist, false, true},
-		{"the package could not be built, as on a full disk", "FAIL\tpackage [build failed]\n", errors.New("exit status 1"), false, true},
-		{"a failure is only quoted", "    a_test.go:1: it says: panic: no\n", errors.New("exit status 1"), false, true},
-	} {
-		got, err := hasFailed(c.out, c.err)
-		if got != c.want || (err != nil) != c.unknown {
-			t.Errorf("%s: %t, %v", c.reason, got, err)
-		}
-	}
 }

@@ -12,7 +12,6 @@ import (
 	"os"
 	"strconv"
 	"sync"
-	"time"
 )
 
 var (
@@ -30,11 +29,11 @@ func mutant(n int) bool {
 	return n == mutantOn
 }
 
-func mutantError(n int, err error) error {
+func mutantOr[T any](n int, other, v T) T {
 	if mutant(n) {
-		return nil
+		return other
 	}
-	return err
+	return v
 }
 
 func mutantContext(n int, ctx context.Context) context.Context {
@@ -44,27 +43,10 @@ func mutantContext(n int, ctx context.Context) context.Context {
 	return ctx
 }
 
-func mutantDuration(n int, d time.Duration) time.Duration {
-	if mutant(n) {
-		return 1 << 62
-	}
-	return d
-}
-
 func mutantFirst[S ~[]E, E any](n int, s S) S {
 	if len(s) > 1 && mutant(n) {
 		return s[:1]
 	}
 	return s
-}
-
-func mutantSide[T any](n, m int, both, a, b T) T {
-	switch {
-	case mutant(n):
-		return a
-	case mutant(m):
-		return b
-	}
-	return both
 }
 `

@@ -3,21 +3,17 @@
 package mutation
 
 import (
-	"flag"
-	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 )
 
-var (
-	find = flag.Bool("mutation.find", false, "run all quick tests without each guard, and say which fail")
-)
+// root is the directory of the module.
+const root = "../../.."
 
 // unguarded are hazards with tests in these packages, and without a single guard that could
 // be removed.
@@ -31,32 +27,25 @@ var unguarded = map[string]string{
 // exist, or if no guard is removed for a hazard with tests here. TestMutations shows that the tests
 // fail. With -v it prints the table of guards.
 func TestGuards(t *testing.T) {
+	tests := testNames(t)
 	guarded := make(map[string]bool) // the hazards of which a test fails without a guard
 	for i, g := range guards {
-		t.Logf("%s, hazards %s: %s: %s: %s in %s", g.rule, g.hazards, sentence(i), g.tests, packageOf(t, g), g.file)
-		if n := strings.Count(source(t, g.file), g.code); n != 1 {
+		if pkg := packageOf(t, tests, i); testing.Verbose() {
+			t.Logf("%s, hazards %q: %s: %s: %s of %s", g.rule, g.hazards, g.file, sentence(i), g.tests, pkg)
+		}
+		if n := strings.Count(read(t, root, g.file), g.code); n != 1 {
 			t.Errorf("%s has the code of this guard %d times, want once; update the table:\n%s: %s\n%s", g.file, n, g.rule, sentence(i), g.code)
 		}
 		for _, h := range strings.Fields(g.hazards) {
 			guarded[h] = guarded[h] || strings.Contains(g.tests, "TestHazard"+h)
 		}
 	}
-	for _, test := range slices.Concat(tests(t, "gc"), tests(t, "hostlocal"), tests(t, "podsource")) {
+	for _, test := range slices.Concat(tests["gc"], tests["hostlocal"], tests["podsource"]) {
 		h, numbered := strings.CutPrefix(test, "TestHazard")
 		if numbered && !guarded[h[:2]] && unguarded[h[:2]] == "" {
 			t.Errorf("there is no guard of hazard %s without which %s, or another of its tests, fails", h[:2], test)
 		}
 	}
-}
-
-// source returns the content of a file of the module.
-func source(t *testing.T, file string) string {
-	t.Helper()
-	content, err := os.ReadFile(filepath.Join(root(t), filepath.FromSlash(file)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(content)
 }
 
 // sentence returns the description of a guard, with that of the row which it continues.
@@ -72,54 +61,45 @@ func sentence(i int) string {
 }
 
 // packageOf returns the package of a guard's tests: that of the guard, or gc.
-func packageOf(t *testing.T, g guard) string {
+func packageOf(t *testing.T, tests map[string][]string, i int) string {
 	t.Helper()
-	dir := path.Dir(g.file)
-	for _, pkg := range []string{dir, "gc"} {
-		there := tests(t, pkg)
-		if missing := func(test string) bool { return !slices.Contains(there, test) }; g.tests != "" && !slices.ContainsFunc(strings.Fields(g.tests), missing) {
+	g := guards[i]
+	for _, pkg := range []string{path.Dir(g.file), "gc"} {
+		missing := func(test string) bool { return !slices.Contains(tests[pkg], test) }
+		if g.tests != "" && !slices.ContainsFunc(strings.Fields(g.tests), missing) {
 			return pkg
 		}
 	}
-	if !*find {
-		t.Fatalf("%s %s: neither %s nor gc has all of its tests: %q", g.rule, g.guard, dir, g.tests)
-	}
-	return dir
+	t.Fatalf("%s %s: neither %s nor gc has all of its tests: %q", g.rule, sentence(i), path.Dir(g.file), g.tests)
+	return ""
 }
 
 var testFunc = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
 
-var testsOf sync.Map // the names of tests by package, which every guard needs
-
-// tests returns the tests of a package.
-func tests(t *testing.T, pkg string) (names []string) {
+// testNames returns the tests of the packages with guards.
+func testNames(t *testing.T) map[string][]string {
 	t.Helper()
-	if known, ok := testsOf.Load(pkg); ok {
-		return known.([]string)
-	}
-	defer func() { testsOf.Store(pkg, names) }()
-	files, err := fs.Glob(os.DirFS(filepath.Join(root(t), pkg)), "*_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range files {
-		content, err := os.ReadFile(filepath.Join(root(t), pkg, file))
+	tests := make(map[string][]string)
+	for _, pkg := range []string{"gc", "hostlocal", "podsource"} {
+		files, err := filepath.Glob(filepath.Join(root, pkg, "*_test.go"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, m := range testFunc.FindAllSubmatch(content, -1) {
-			names = append(names, string(m[1]))
+		for _, file := range files {
+			for _, m := range testFunc.FindAllStringSubmatch(read(t, file), -1) {
+				tests[pkg] = append(tests[pkg], m[1])
+			}
 		}
 	}
-	return names
+	return tests
 }
 
-// root returns the directory of the module.
-func root(t *testing.T) string {
+// read returns the content of a file.
+func read(t *testing.T, path ...string) string {
 	t.Helper()
-	dir, err := filepath.Abs("../../..")
+	content, err := os.ReadFile(filepath.Join(path...))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return dir
+	return string(content)
 }

@@ -3,7 +3,6 @@
 package mutation
 
 import (
-	"cmp"
 	"fmt"
 	"go/ast"
 	"go/importer"
@@ -12,9 +11,7 @@ import (
 	"go/types"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"unicode"
@@ -31,138 +28,78 @@ type variant struct {
 	at  string // file and line
 }
 
-// variants has the variants of a package, and its files with the switches.
+// variants has the variants of a package.
 type variants struct {
-	all   []variant
-	files map[string][]byte // by their paths
-
-	paths   []string // of the files
-	parsed  []*ast.File
-	fset    *token.FileSet
-	info    *types.Info
-	pkg     *types.Package
-	seen    map[string]int
-	content []byte // of the current file
-	edits   []edit
-	in      string // the current function
-	origin  string // the statement before the current check of an error
-
+	all                []variant
 	functions, changed int // all functions, and those with a variant
+
+	fset          *token.FileSet
+	info          *types.Info
+	pkg           *types.Package
+	seen          map[string]int
+	content       string         // of the current file
+	opens, closes map[int]string // text to insert, by its offset: before code that begins there, and after code that ends there
+	in            string         // the current function
+	origin        string         // the statement before the current check of an error
 }
 
-// An edit inserts text. At one offset, ends come before beginnings. An inner edit ends before
-// an outer one, and begins after it.
-type edit struct {
-	offset int
-	text   string
-	ends   bool
-	length int // of the code that it belongs to
-	n      int // the order of edits of the same code
-}
-
-// makeVariants makes the variants of the package in a directory below the root of the
-// repository.
-func makeVariants(t *testing.T, dir string) *variants {
+// makeVariants adds all variants to a package in the copy of the repository.
+func makeVariants(t *testing.T, w workDir, dir string) *variants {
 	t.Helper()
-	v := readPackage(t, dir)
-	v.eachFile(t, func(path string, f *ast.File) {
-		for _, d := range f.Decls {
+	v := &variants{fset: token.NewFileSet(), seen: make(map[string]int)}
+	exports := make(map[string]string)
+	var paths []string
+	for line := range strings.Lines(w.golang(t, "list", "-export", "-deps", "-f",
+		`{{.ImportPath}}={{.Export}}{{if not .DepOnly}}{{range .GoFiles}} {{$.Dir}}/{{.}}{{end}}{{end}}`, "./"+dir)) {
+		fields := strings.Fields(line)
+		path, file, _ := strings.Cut(fields[0], "=")
+		exports[path] = file
+		paths = append(paths, fields[1:]...)
+	}
+	files := make([]*ast.File, len(paths))
+	for i, path := range paths {
+		var err error
+		if files[i], err = parser.ParseFile(v.fset, path, nil, parser.SkipObjectResolution); err != nil {
+			t.Fatal(err)
+		}
+	}
+	v.info = &types.Info{Types: make(map[ast.Expr]types.TypeAndValue),
+		Defs: make(map[*ast.Ident]types.Object), Uses: make(map[*ast.Ident]types.Object)}
+	export := func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) }
+	config := types.Config{Importer: importer.ForCompiler(v.fset, "gc", export)}
+	var err error
+	if v.pkg, err = config.Check(dir, v.fset, files, v.info); err != nil {
+		t.Fatalf("type-checking %s: %v", dir, err)
+	}
+	for i, path := range paths {
+		v.content, v.opens, v.closes = read(t, path), make(map[int]string), make(map[int]string)
+		for _, d := range files[i].Decls {
 			if fn, ok := d.(*ast.FuncDecl); ok && fn.Body != nil {
 				before := len(v.all)
 				v.in = functionName(fn)
-				v.function(fn)
+				v.function(v.info.Defs[fn.Name].Type(), fn.Body)
 				if v.functions++; len(v.all) > before {
 					v.changed++
 				}
 			}
 		}
-		v.files[path] = v.edited()
-	})
-	v.files[filepath.Join(filepath.Dir(v.paths[0]), "mutant_switches.go")] = []byte(strings.Replace(switches, "PACKAGE", v.pkg.Name(), 1))
+		write(t, path, v.edited())
+	}
+	write(t, w.source(dir+"/mutant_switches.go"), strings.Replace(switches, "PACKAGE", v.pkg.Name(), 1))
 	return v
-}
-
-// readPackage reads and type-checks a package, without making variants.
-func readPackage(t *testing.T, dir string) *variants {
-	t.Helper()
-	v := &variants{files: make(map[string][]byte), fset: token.NewFileSet(), seen: make(map[string]int)}
-	exports := make(map[string]string)
-	for line := range strings.Lines(goList(t, dir, "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}")) {
-		path, file, _ := strings.Cut(strings.TrimSpace(line), " ")
-		exports[path] = file
-	}
-	v.paths = strings.Fields(goList(t, dir, "-f", `{{range .GoFiles}}{{$.Dir}}/{{.}} {{end}}`))
-	for _, path := range v.paths {
-		f, err := parser.ParseFile(v.fset, path, nil, parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
-		v.parsed = append(v.parsed, f)
-	}
-	v.info = &types.Info{Types: make(map[ast.Expr]types.TypeAndValue), Defs: make(map[*ast.Ident]types.Object), Uses: make(map[*ast.Ident]types.Object)}
-	imports := importer.ForCompiler(v.fset, "gc", func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })
-	config := types.Config{Importer: imports}
-	pkg, err := config.Check(dir, v.fset, v.parsed, v.info)
-	if err != nil {
-		t.Fatalf("type-checking %s: %v", dir, err)
-	}
-	v.pkg = pkg
-	return v
-}
-
-// eachFile calls f with each file, without edits.
-func (v *variants) eachFile(t *testing.T, f func(path string, file *ast.File)) {
-	t.Helper()
-	for i, file := range v.parsed {
-		content, err := os.ReadFile(v.paths[i])
-		if err != nil {
-			t.Fatal(err)
-		}
-		v.content, v.edits = content, nil
-		f(v.paths[i], file)
-	}
 }
 
 // functionName returns the name of a function in keys: a method has its type's name before it.
-func functionName(fn *ast.FuncDecl) string {
-	if fn.Recv == nil {
-		return fn.Name.Name
-	}
-	return receiver(fn) + "." + fn.Name.Name
-}
-
-// ownModule reports whether a package belongs to another module than the root's. Only the
-// workspace has the requirements of such a module.
-func ownModule(t *testing.T, dir string) bool {
-	t.Helper()
-	for ; dir != "." && dir != "/"; dir = filepath.Dir(dir) {
-		if _, err := os.Stat(filepath.Join(root(t), dir, "go.mod")); err == nil {
+func functionName(fn *ast.FuncDecl) (name string) {
+	if fn.Recv != nil {
+		ast.Inspect(fn.Recv.List[0].Type, func(n ast.Node) bool {
+			if id, ok := n.(*ast.Ident); ok && name == "" {
+				name = id.Name + "."
+			}
 			return true
-		}
+		})
 	}
-	return false
-}
-
-// environ returns the environment of go commands for a package.
-func environ(t *testing.T, dir string) []string {
-	t.Helper()
-	if ownModule(t, dir) {
-		return append(os.Environ(), "GOWORK=")
-	}
-	return os.Environ()
-}
-
-func goList(t *testing.T, dir string, args ...string) string {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", append(append([]string{"list"}, args...), "./"+dir)...)
-	cmd.Dir, cmd.Env = root(t), environ(t, dir)
-	var stderr strings.Builder
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("go list: %v\n%s", err, stderr.String())
-	}
-	return string(out)
+	return name + fn.Name.Name
 }
 
 // number makes a variant of some code, and returns the number of its switch.
@@ -188,7 +125,7 @@ func (v *variants) numbered(kind string, code ast.Node, shape string) int {
 func (v *variants) offset(p token.Pos) int { return v.fset.Position(p).Offset }
 
 func (v *variants) text(n ast.Node) string {
-	return string(v.content[v.offset(n.Pos()):v.offset(n.End())])
+	return v.content[v.offset(n.Pos()):v.offset(n.End())]
 }
 
 // shape returns code up to end on one line, with blanks for local names, unless it has no others.
@@ -204,52 +141,35 @@ func (v *variants) shape(code ast.Node, end token.Pos) string {
 			return false
 		}
 		if local, ok := v.info.ObjectOf(id).(*types.Var); ok && !local.IsField() && local.Parent() != v.pkg.Scope() && local.Pkg() == v.pkg {
-			b.Write(v.content[from:v.offset(id.Pos())])
+			b.WriteString(v.content[from:v.offset(id.Pos())])
 			b.WriteByte('_')
 			from = v.offset(id.End())
 		}
 		return true
 	})
-	b.Write(v.content[from:v.offset(end)])
+	b.WriteString(v.content[from:v.offset(end)])
 	shape := b.String()
 	if !strings.ContainsFunc(shape, unicode.IsLetter) {
-		shape = string(v.content[v.offset(code.Pos()):v.offset(end)])
+		shape = v.content[v.offset(code.Pos()):v.offset(end)]
 	}
 	return strings.Join(strings.Fields(shape), " ")
 }
 
-// wrap inserts text before and after code.
+// wrap inserts text before and after code. Of two around the same code the later one is the inner one.
 func (v *variants) wrap(code ast.Node, before, after string) {
-	from, to := v.offset(code.Pos()), v.offset(code.End())
-	n := len(v.edits)
-	v.edits = append(v.edits, edit{from, before, false, to - from, n}, edit{to, after, true, to - from, n})
+	v.insert(code.Pos(), before)
+	v.closes[v.offset(code.End())] = after + v.closes[v.offset(code.End())]
 }
 
-func (v *variants) insert(at token.Pos, text string) {
-	v.edits = append(v.edits, edit{v.offset(at), text, false, 0, len(v.edits)})
-}
+func (v *variants) insert(at token.Pos, text string) { v.opens[v.offset(at)] += text }
 
-// edited returns the file with all edits. Of two around the same code the later one is the
-// inner one.
-func (v *variants) edited() []byte {
-	slices.SortStableFunc(v.edits, func(a, b edit) int {
-		switch {
-		case a.offset != b.offset:
-			return a.offset - b.offset
-		case a.ends != b.ends && a.ends:
-			return -1
-		case a.ends != b.ends:
-			return 1
-		case a.ends:
-			return cmp.Or(a.length-b.length, b.n-a.n)
-		}
-		return cmp.Or(b.length-a.length, a.n-b.n)
-	})
-	var out []byte
-	from := 0
-	for _, e := range v.edits {
-		out = append(append(out, v.content[from:e.offset]...), e.text...)
-		from = e.offset
+// edited returns the file with all insertions. An inner one ends before an outer one, and begins
+// after it, since functions are visited from the outside to the inside.
+func (v *variants) edited() string {
+	var out strings.Builder
+	for i := range len(v.content) {
+		out.WriteString(v.closes[i] + v.opens[i])
+		out.WriteByte(v.content[i])
 	}
-	return append(out, v.content[from:]...)
+	return out.String()
 }
