@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/checkpoint"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/cnicache"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/cri"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/kube"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/kubelet"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/netns"
+)
+
+// The Go blocks of README.md and podsource/README.md, which TestDocuments compares, as the compiler sees them.
+var _ = []any{hook, usualNode, ownSource, withoutKubernetes, cniServer}
+
+func hook(ctx context.Context, source podsource.Source, log logr.Logger) error {
+	store := hostlocal.New("") // "" is /var/lib/cni/networks
+	reconciler, err := gc.New(store, []string{"podnet"}, source, gc.Options{Logger: log})
+	if err != nil {
+		return err // names everything that is wrong with the arguments
+	}
+	report, err := reconciler.AtStartup(ctx) // waits for the source, for 30 s at most
+	if err != nil {
+		log.Error(err, "Could not release leaked addresses at start-up; going on")
+	}
+	log.Info("Released leaked addresses", "released", report.Counts()[gc.Released])
+	return nil
+}
+
+func TestInReadme(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "n", "10.0.0.2")
+	old := time.Now().Add(-time.Hour) // older than the minimum age
+	if err := errors.Join(os.Mkdir(filepath.Dir(file), 0o755), os.WriteFile(file, []byte("gone\r\neth0"), 0o600), os.Chtimes(file, old, old)); err != nil {
+		t.Fatal(err)
+	}
+	reconciler, err := gc.New(hostlocal.New(dir), []string{"n"}, podsource.Static{{ContainerIDs: []string{"abc"}}}, gc.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	report, err := reconciler.Reconcile(t.Context()) // report.Counts()[gc.Released] is 1
+	if err != nil || report.Counts()[gc.Released] != 1 {
+		t.Errorf("got %v, %v", report, err)
+	}
+}
+
+func usualNode(client kube.Client) (podsource.Source, error) {
+	pods, err := kubelet.New("", kubelet.Options{}) // Kubernetes 1.37; on older nodes the API server is asked
+	if err != nil {
+		return nil, err
+	}
+	api, err := kube.New(client, os.Getenv("NODE_NAME"), kube.Options{}) // client is clientset.CoreV1()
+	if err != nil {
+		return nil, err
+	}
+	runtime, err := cri.New("unix:///run/containerd/containerd.sock", cri.Options{WithStatus: true})
+	if err != nil {
+		return nil, err
+	}
+	kernel, err := netns.New(netns.Options{})
+	if err != nil {
+		return nil, err
+	}
+	cache, err := cnicache.New(cnicache.Options{Living: kernel.Living})
+	if err != nil {
+		return nil, err
+	}
+	source := podsource.Union(podsource.Fallback(pods, api), runtime, kernel, cache)
+	return source, nil
+}
+
+func ownSource(listSandboxes func(context.Context) ([]struct{ Namespace, Name, PodUID, ID string }, error)) podsource.Source {
+	source := podsource.AnswerFunc(func(ctx context.Context) (podsource.Answer, error) {
+		sandboxes, err := listSandboxes(ctx) // all of them, in any state, or an error
+		if err != nil {
+			return podsource.Answer{}, err
+		}
+		// Sandboxes have IDs of 64 hex digits: what nerdctl or ctr run in the same network is kept.
+		a := podsource.Answer{Source: "sandboxes", Names: []podsource.Names{{Form: podsource.Hex64, Lag: podsource.RuntimeLag}}}
+		for _, s := range sandboxes {
+			a.Pods = append(a.Pods, podsource.Pod{
+				NamespacedName: types.NamespacedName{Namespace: s.Namespace, Name: s.Name}, // for reports
+				UID:            types.UID(s.PodUID),
+				ContainerIDs:   []string{s.ID},
+			})
+		}
+		return a, nil
+	})
+	return source
+}
+
+func withoutKubernetes() (*gc.Reconciler, error) {
+	kernel, err := netns.New(netns.Options{})
+	if err != nil {
+		return nil, err
+	}
+	cache, err := cnicache.New(cnicache.Options{Living: kernel.Living})
+	if err != nil {
+		return nil, err
+	}
+	reconciler, err := gc.New(hostlocal.New(""), []string{"podnet"}, podsource.Union(kernel, cache), gc.Options{MinAge: 10 * time.Second})
+	return reconciler, err
+}
+
+func cniServer(ctx context.Context, log logr.Logger, path string, networks []string, store *hostlocal.Store, runtime podsource.Source,
+	attachmentsOf func(podsource.Pod) ([]checkpoint.Entry, error), listen func()) error {
+	record, err := checkpoint.Open(path, checkpoint.Options{Networks: networks}) // the only writer; ErrCorrupt and ErrVersion end the start
+	if err != nil {
+		return err
+	}
+	// Adds containers that exist and are not recorded. Until the first call succeeds every Add fails: try again, and serve no ADD
+	// before. Call it again 14 minutes later (2 * Options.Lag), and then until it returns fs.ErrExist: the record is complete.
+	err = record.Backfill(ctx, runtime, attachmentsOf)
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		log.Error(err, "Asking the runtime; without a record Add fails")
+	}
+	gone, err := record.Prune(ctx) // removes containers without a namespace, for which no DEL came
+	log.Info("Pruned", "attachments", len(gone), "err", err)
+	reconciler, err := gc.New(store, networks, podsource.Union(record, runtime), gc.Options{})
+	if err != nil {
+		return err
+	}
+	report, err := reconciler.AtStartup(ctx, gc.NoADDInFlight)
+	log.Info("Released", "addresses", report.Counts()[gc.Released], "err", err)
+	listen() // from here on record.Add is the last step of an ADD, record.Remove of a DEL
+	return nil
+}
