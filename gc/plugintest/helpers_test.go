@@ -30,11 +30,14 @@ var (
 	six6 = plugintest.Range{Subnet: "fd00:1::/64", Start: "fd00:1::2", End: "fd00:1::7"}
 )
 
+// poolFull is part of the plugin's error when all addresses are reserved.
+const poolFull = "no IP addresses available in range set"
+
 // someone is a live pod without a reservation here. With it an answer is not empty (R9).
 var someone = podsource.Pod{ContainerIDs: []string{"someone-else"}}
 
 // reconcilerOf returns a reconciler for the plugin's network.
-func reconcilerOf(t *testing.T, p *plugintest.Plugin, source podsource.Source, opts gc.Options) *gc.Reconciler {
+func reconcilerOf(t testing.TB, p *plugintest.Plugin, source podsource.Source, opts gc.Options) *gc.Reconciler {
 	t.Helper()
 	r, err := gc.New(hostlocal.New(p.DataDir), []string{p.Network}, source, opts)
 	if err != nil {
@@ -148,11 +151,13 @@ func wantError(t *testing.T, err error, part, reason string) {
 	}
 }
 
-// containers returns n container IDs in the form of a runtime's.
+// containerID returns a container ID in the form of a runtime's.
+func containerID(n int) string { return fmt.Sprintf("%064x", n) }
+
 func containers(n int) []string {
 	var ids []string
 	for i := range n {
-		ids = append(ids, fmt.Sprintf("%064x", i+1))
+		ids = append(ids, containerID(i+1))
 	}
 	return ids
 }

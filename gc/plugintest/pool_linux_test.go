@@ -6,7 +6,6 @@ package plugintest_test
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"testing"
@@ -23,7 +22,6 @@ var smallPool = plugintest.Range{Subnet: "10.1.0.0/28"}
 
 const (
 	poolSize = 13
-	poolFull = "no IP addresses available in range set"
 	retries  = poolSize - 2 // of pod app, each of which leaks an address; web and slow have the others
 )
 
@@ -54,9 +52,6 @@ func onSmallNode(t *testing.T, test func(t *testing.T, n *smallNode)) {
 			pods: map[string]podsource.Pod{"agent": {HostNetwork: true}}})
 	})
 }
-
-// containerID returns a container ID in the form of a runtime's.
-func containerID(n int) string { return fmt.Sprintf("%064x", n) }
 
 // add runs the plugin's ADD, which must give an address, and sets the reservation's time to
 // that of the bubble. It returns the pod as its status reports it.
