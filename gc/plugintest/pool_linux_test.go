@@ -6,8 +6,11 @@ package plugintest_test
 
 import (
 	"context"
+	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,38 +20,38 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// smallPool has 13 addresses.
-var smallPool = plugintest.Range{Subnet: "10.1.0.0/28"}
-
 const (
-	poolSize = 13
+	poolSize = 13           // the addresses of a /28
 	retries  = poolSize - 2 // of pod app, each of which leaks an address; web and slow have the others
+	// In minutes: StartingFor, before which a starting pod's claim does not end, and L, for which
+	// a reservation must have been seen unnamed before it ends. MinAge is the same as L.
+	startingFor = int(gc.DefaultStartingFor / time.Minute)
+	lag         = int(gc.DefaultMinAge / time.Minute)
 )
 
 // The container IDs on a smallNode: web has run for an hour at the beginning, the ADD of slow
 // takes long, app retries, and host is in the node's network.
 var web, slow, app, host = containerID(100), containerID(101), containerID(102), containerID(103)
 
-// A smallNode has a small pool. Its tests run minute by minute in the fake time of
-// testing/synctest, with the real plugin.
+// A smallNode has a small pool. Its tests run in the fake time of testing/synctest, with the
+// real plugin.
 type smallNode struct {
-	t     *testing.T
-	p     *plugintest.Plugin
-	begun time.Time
+	t    *testing.T
+	p    *plugintest.Plugin
+	slow netip.Addr // that of the ADD in flight
 
 	// The answers of the sources.
 	pods      map[string]podsource.Pod // by name
 	sandboxes []string                 // whose ADD has ended
 	adding    []string                 // whose ADD is in flight
 	stale     []string                 // whose entries libcni's cache has from before a reboot
-	looks     int                      // how often netns was asked
 }
 
 // onSmallNode runs a test on a new node in a bubble.
 func onSmallNode(t *testing.T, test func(t *testing.T, n *smallNode)) {
-	p := plugintest.New(t, "podnet", smallPool)
+	p := plugintest.New(t, "podnet", plugintest.Range{Subnet: "10.1.0.0/28"})
 	synctest.Test(t, func(t *testing.T) {
-		test(t, &smallNode{t: t, p: p, begun: time.Now(), sandboxes: []string{host},
+		test(t, &smallNode{t: t, p: p, sandboxes: []string{host},
 			pods: map[string]podsource.Pod{"agent": {HostNetwork: true}}})
 	})
 }
@@ -62,77 +65,23 @@ func (n *smallNode) add(id string) podsource.Pod {
 	return podsource.Pod{IPs: ips}
 }
 
-// until sleeps until half a minute after that minute of the node.
-func (n *smallNode) until(minute int) {
-	time.Sleep(time.Until(n.begun.Add(time.Duration(minute)*time.Minute + 30*time.Second)))
-}
-
-// fill leaks an address of pod app in each minute from the first on, begins the ADD of pod
-// slow in the minute after them, and checks that the pool is full. It calls each in the
-// middle of every minute.
-func (n *smallNode) fill(each func(minute int)) {
-	n.t.Helper()
-	n.pods["web"] = n.add(web)
-	age(n.t, n.p, time.Hour, n.pods["web"].IPs...)
-	n.sandboxes = append(n.sandboxes, web)
-	n.pods["app"] = podsource.Pod{StartedAt: time.Now()}
-	for minute := range retries + 2 {
-		if minute > 0 {
-			time.Sleep(30 * time.Second)
-		}
-		switch {
-		case minute > retries:
-			n.pods["slow"] = podsource.Pod{StartedAt: time.Now()}
-			n.add(slow)
-			n.adding = []string{slow}
-			n.wantFull("one leak a retry")
-		case minute > 0:
-			n.add(containerID(minute))
-		}
-		n.until(minute)
-		each(minute)
-	}
-}
-
-// leaked returns the container IDs of the retries, sorted.
-func leaked() (ids []string) {
-	for minute := 1; minute <= retries; minute++ {
-		ids = append(ids, containerID(minute))
-	}
-	return ids
-}
-
 func (n *smallNode) wantFull(reason string) {
 	n.t.Helper()
 	_, err := n.p.Add(n.t.Context(), app, "eth0")
 	wantError(n.t, err, poolFull, reason)
 }
 
-// wantOwners fails unless these containers, and no others, own reservations on the disk.
-func (n *smallNode) wantOwners(reason string, ids ...string) {
-	n.t.Helper()
-	want := make(map[string]bool)
-	for _, id := range ids {
-		want[id+"\r\neth0"] = true
-	}
-	got := make(map[string]bool)
-	for _, owner := range reservations(n.t, n.p) {
-		got[owner] = true
-	}
-	wantDiff(n.t, "owners on disk", reason, want, got)
-}
-
-// pass runs a pass, and returns the sorted container IDs of the released reservations. An
-// error fails the test.
-func (n *smallNode) pass(r *gc.Reconciler) (report gc.Report, released []string) {
+// pass runs a pass. An error fails the test.
+func (n *smallNode) pass(r *gc.Reconciler) gc.Report {
 	n.t.Helper()
 	report, err := r.Reconcile(n.t.Context())
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	return report, releasedBy(report)
+	return report
 }
 
+// releasedBy returns the sorted container IDs of the released reservations.
 func releasedBy(report gc.Report) (ids []string) {
 	for _, e := range report.Reservations {
 		if e.Verdict == gc.Released {
@@ -143,104 +92,194 @@ func releasedBy(report gc.Report) (ids []string) {
 	return ids
 }
 
-// of returns the entry of a container's only reservation.
-func of(t *testing.T, report gc.Report, id string) gc.Entry {
-	t.Helper()
-	for _, e := range report.Reservations {
-		if e.ContainerID == id {
-			return e
-		}
-	}
-	t.Fatalf("the report has no entry of container %s", id)
-	return gc.Entry{}
-}
-
-// kubelet names pods with their starts and addresses, without containers.
-func (n *smallNode) kubelet(context.Context) (podsource.Answer, error) {
-	a := podsource.Answer{Source: "kubelet", Forms: []podsource.Form{podsource.Hex64}}
-	for _, name := range slices.Sorted(maps.Keys(n.pods)) {
-		p := n.pods[name]
-		p.Namespace, p.Name = "default", name
-		a.Pods = append(a.Pods, p)
-	}
-	return a, nil
-}
-
-// cri names sandboxes by their container IDs, minutes after their ADD.
-func (n *smallNode) cri(context.Context) (podsource.Answer, error) {
-	return podsource.Answer{
-		Source: "cri", Pods: byContainerID(n.sandboxes),
-		Names: []podsource.Names{{Form: podsource.Hex64, Lag: podsource.RuntimeLag}},
-	}, nil
-}
-
-// record names each container as soon as its ADD has ended.
-func (n *smallNode) record(context.Context) (podsource.Answer, error) {
-	return podsource.Answer{
-		Source: "record", Pods: byContainerID(n.sandboxes), Names: []podsource.Names{{Form: podsource.AnyForm}},
-	}, nil
-}
-
-// cache names them from the entries of libcni's cache, which also has entries of containers
-// that no longer exist.
-func (n *smallNode) cache(context.Context) (podsource.Answer, error) {
-	a := podsource.Answer{
-		Source: "cnicache", Pods: byContainerID(n.sandboxes), Names: []podsource.Names{{Form: podsource.AnyForm}},
-		Supplementary: true, Recorded: []podsource.Attachment{}, RecordedSince: time.Unix(1, 0),
-	}
-	for _, id := range slices.Concat(n.sandboxes, n.stale) {
-		a.Recorded = append(a.Recorded, podsource.Attachment{Network: n.p.Network, ContainerID: id})
-	}
-	return a, nil
-}
-
-// netns names the containers of ADDs in flight, and the addresses of pods.
-func (n *smallNode) netns(context.Context) (podsource.Answer, error) {
-	a := podsource.Answer{Source: "netns", Pods: byContainerID(n.adding), SeesADDs: true, SeesAddresses: true, Supplementary: true}
-	for _, p := range n.pods {
-		if len(p.IPs) > 0 {
-			a.Pods = append(a.Pods, podsource.Pod{IPs: p.IPs})
-		}
-	}
-	return a, nil
-}
-
-// netnsBetween is netns of a node where an ADD is between two plugins of its chain, and so
-// has no process, in the first look of each pass (1) or in the second (2).
-func (n *smallNode) netnsBetween(look int) podsource.AnswerFunc {
-	return func(ctx context.Context) (podsource.Answer, error) {
-		n.looks++
-		adding := n.adding
-		if n.looks%2 == look%2 {
-			n.adding = nil
-		}
-		a, err := n.netns(ctx)
-		n.adding = adding
-		return a, err
-	}
-}
-
-// netnsOnce is netns of a node where only the first look can read processes.
-func (n *smallNode) netnsOnce(ctx context.Context) (podsource.Answer, error) {
-	n.looks++
-	if n.looks > 1 {
-		return podsource.Answer{Source: "netns", Supplementary: true}, nil
-	}
-	return n.netns(ctx)
-}
-
-func byContainerID(ids []string) (pods []podsource.Pod) {
-	for _, id := range ids {
-		pods = append(pods, podsource.Pod{ContainerIDs: []string{id}, HostNetwork: id == host})
-	}
-	return pods
-}
-
-// unionOf returns the union of several of a node's sources.
-func unionOf(sources ...podsource.AnswerFunc) podsource.Source {
-	all := make([]podsource.Source, len(sources))
-	for i, s := range sources {
-		all[i] = s
+// sources returns the union of some of the node's sources.
+func (n *smallNode) sources(names string) podsource.Source {
+	var all []podsource.Source
+	for _, name := range strings.Fields(names) {
+		all = append(all, podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) { return n.answer(name), nil }))
 	}
 	return podsource.Union(all...)
+}
+
+func (n *smallNode) answer(source string) podsource.Answer {
+	a := podsource.Answer{Source: source}
+	byContainerID := func(ids []string) {
+		for _, id := range ids {
+			a.Pods = append(a.Pods, podsource.Pod{ContainerIDs: []string{id}, HostNetwork: id == host})
+		}
+	}
+	switch source {
+	case "kubelet": // pods with their starts and addresses, without containers
+		a.Forms = []podsource.Form{podsource.Hex64}
+		for _, name := range slices.Sorted(maps.Keys(n.pods)) {
+			pod := n.pods[name]
+			pod.Namespace, pod.Name = "default", name
+			a.Pods = append(a.Pods, pod)
+		}
+	case "cri": // sandboxes, minutes after their ADD
+		byContainerID(n.sandboxes)
+		a.Names = []podsource.Names{{Form: podsource.Hex64, Lag: podsource.RuntimeLag}}
+	case "record": // each container as soon as its ADD has ended
+		byContainerID(n.sandboxes)
+		a.Names = []podsource.Names{{Form: podsource.AnyForm}}
+	case "cache": // the same, from the entries of libcni's cache, some of which are stale
+		byContainerID(n.sandboxes)
+		a.Names, a.Supplementary = []podsource.Names{{Form: podsource.AnyForm}}, true
+		a.Recorded, a.RecordedSince = []podsource.Attachment{}, time.Unix(1, 0)
+		for _, id := range slices.Concat(n.sandboxes, n.stale) {
+			a.Recorded = append(a.Recorded, podsource.Attachment{Network: n.p.Network, ContainerID: id})
+		}
+	case "netns": // the containers of ADDs in flight, and the addresses of pods
+		byContainerID(n.adding)
+		a.SeesADDs, a.SeesAddresses, a.Supplementary = true, true, true
+		for _, pod := range n.pods {
+			if len(pod.IPs) > 0 {
+				a.Pods = append(a.Pods, podsource.Pod{IPs: pod.IPs})
+			}
+		}
+	}
+	return a
+}
+
+// When the leak of a minute is released, if the first pass is in that minute.
+var (
+	never  = func(first, made int) int { return -1 }
+	atOnce = func(first, made int) int { return first }
+	// R4 by names: after StartingFor, if this process has seen it for L.
+	named = func(first, made int) int { return max(made+startingFor, first+lag) }
+	// R5: by the first pass, if it is older than MinAge by then.
+	aged = func(first, made int) int {
+		if made+lag > first {
+			return -1
+		}
+		return first
+	}
+)
+
+// Each retry of a pod fails after the plugin's ADD, and so does its DEL (containerd#12130),
+// until the pool is full. Meanwhile an ADD takes longer than MinAge, and its pod is known, or
+// netns sees it.
+func TestHazard39PoolFullOfLeaks(t *testing.T) {
+	const fullAt = retries + 1 // the minute in which the pool is full
+	for _, row := range []struct {
+		reason, sources string
+		minAge          time.Duration
+		first, last     int // the minutes of the first pass and of the last
+		released        func(first, made int) int
+		adding          gc.Reason
+	}{
+		{"the runtime names containers, and the agent ran all the time: StartingFor decides",
+			"cri kubelet", 0, 0, retries + startingFor, named, gc.PodStarting},
+		{"the agent starts when the pool is full: L decides for the oldest",
+			"cri kubelet", 0, fullAt + 1, retries + startingFor, named, gc.PodStarting},
+		{"with kubelet or the API server alone a leak looks like an ADD of the starting pod (R4)",
+			"kubelet", 0, 0, 120, never, gc.StartingNoEnd},
+		{"the record names the containers whose ADD has ended, and netns the one whose ADD is in flight (R4)",
+			"netns record kubelet", 0, fullAt + lag, fullAt + lag, aged, gc.ContainerLive},
+		{"a minute earlier the last leak is too young, although R4's claim has ended",
+			"netns record kubelet", 0, retries + lag - 1, retries + lag - 1, aged, gc.ContainerLive},
+		{"a cache that is this node's lets a MinAge of seconds count (R5)",
+			"netns cache kubelet", 5 * time.Second, fullAt, fullAt, atOnce, gc.ContainerLive},
+		{"without a cache a MinAge of seconds does not count (R5)",
+			"netns record kubelet", 5 * time.Second, fullAt, fullAt, aged, gc.ContainerLive},
+		{"no source sees ADDs in flight, so a leak may be the starting pod's ADD (R4)",
+			"record kubelet", 0, fullAt + lag, fullAt + lag, never, gc.PodStarting},
+		{"the runtime lists sandboxes minutes late, so a leak may be that of one (R4)",
+			"netns cri kubelet", 0, fullAt + lag, fullAt + lag, never, gc.ContainerLive},
+	} {
+		t.Run(row.reason, func(t *testing.T) {
+			onSmallNode(t, func(t *testing.T, n *smallNode) {
+				// Made before the first leak, also where its first pass comes later. The time since
+				// boot is the machine's: had it just booted, all leaks of the bubble would be from
+				// before the boot.
+				r := reconcilerOf(t, n.p, n.sources(row.sources), gc.Options{MinAge: row.minAge})
+				var report gc.Report
+				left := poolSize
+				for minute := 0; minute <= row.last; minute++ {
+					switch {
+					case minute == 0:
+						n.pods["web"], n.pods["app"] = n.add(web), podsource.Pod{StartedAt: time.Now()}
+						age(t, n.p, time.Hour, n.pods["web"].IPs...)
+						n.sandboxes = append(n.sandboxes, web)
+					case minute <= retries:
+						n.add(containerID(minute))
+					case minute == fullAt:
+						n.pods["slow"], n.adding = podsource.Pod{StartedAt: time.Now()}, []string{slow}
+						n.slow = n.add(slow).IPs[0]
+						n.wantFull("one leak a retry")
+					}
+					time.Sleep(30 * time.Second)
+					if minute >= row.first {
+						var want []string
+						for made := 1; made <= min(minute, retries); made++ {
+							if row.released(row.first, made) == minute {
+								want = append(want, containerID(made))
+							}
+						}
+						report = n.pass(r)
+						wantDiff(t, fmt.Sprintf("released in minute %d", minute), row.reason, want, releasedBy(report))
+						left -= len(want)
+					}
+					time.Sleep(30 * time.Second)
+				}
+				wantDiff(t, "reservations", row.reason, left, len(reservations(t, n.p)))
+				wantDiff(t, "ADD in flight", row.reason, row.adding, reasons(report)[n.slow.String()])
+				if left == poolSize {
+					n.wantFull("nothing was released")
+				} else {
+					n.add(app)
+				}
+			})
+		})
+	}
+}
+
+// The node has booted. All its pods are starting again, the sandboxes and network namespaces
+// from before are gone, and the pool is full of their reservations. The hook releases them, or
+// the first pass that has seen them for L.
+func TestHazard40PoolFullAfterReboot(t *testing.T) {
+	// The time since boot is that of the machine even in a bubble, and no machine has been up
+	// for ten years.
+	const year = 365 * 24 * time.Hour
+	for _, row := range []struct {
+		reason, sources string
+		known           bool // the pods' starts, which are from before the reboot
+		hook            bool
+	}{
+		{"a host-network sandbox is listed: with the runtime; known starts", "cri kubelet", true, false},
+		{"with the runtime; unknown starts", "cri kubelet", false, false},
+		{"with kubelet alone; known starts", "kubelet", true, false},
+		{"with kubelet alone; unknown starts", "kubelet", false, false},
+		{"stale entries show that the cache is this node's, and no ADD is in flight; known starts", "netns cache kubelet", true, true},
+		{"the same; unknown starts", "netns cache kubelet", false, true},
+	} {
+		t.Run(row.reason, func(t *testing.T) {
+			onSmallNode(t, func(t *testing.T, n *smallNode) {
+				for i := range poolSize {
+					pod, old := podsource.Pod{}, containerID(1+i)
+					if row.known {
+						pod.StartedAt = time.Now().Add(-11 * year)
+					}
+					n.pods[fmt.Sprintf("pod-%d", i)] = pod
+					age(t, n.p, 10*year, n.add(old).IPs...)
+					n.stale = append(n.stale, old)
+				}
+				n.wantFull("no pod can start")
+				r := reconcilerOf(t, n.p, n.sources(row.sources), gc.Options{})
+				report, err := r.AtStartup(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				for minute := 0; !row.hook && minute < lag; minute++ {
+					wantDiff(t, fmt.Sprintf("released by minute %d", minute), "not yet seen for L (R4)", []string(nil), releasedBy(report))
+					time.Sleep(time.Minute)
+					report = n.pass(r)
+				}
+				wantDiff(t, "released in the end", row.reason, n.stale, releasedBy(report))
+				for i := range poolSize {
+					n.add(containerID(200 + i))
+				}
+			})
+		})
+	}
 }
