@@ -24,8 +24,9 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(plugintest.Main(m)) }
 
-// Six addresses of each family.
+// A single address, and six of each family.
 var (
+	one4 = plugintest.Range{Subnet: "10.1.0.0/24", Start: "10.1.0.5", End: "10.1.0.5"}
 	six4 = plugintest.Range{Subnet: "10.1.0.0/24", Start: "10.1.0.2", End: "10.1.0.7"}
 	six6 = plugintest.Range{Subnet: "fd00:1::/64", Start: "fd00:1::2", End: "fd00:1::7"}
 )
@@ -46,14 +47,12 @@ func reconcilerOf(t testing.TB, p *plugintest.Plugin, source podsource.Source, o
 	return r
 }
 
+// add runs ADD, which must give an address of each range.
 func add(t *testing.T, p *plugintest.Plugin, containerID, ifName string, request ...netip.Addr) []netip.Addr {
 	t.Helper()
 	ips, err := p.Add(t.Context(), containerID, ifName, request...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(ips) != len(p.Ranges) {
-		t.Fatalf("ADD of %s gave %v, want one address for each of %d ranges", containerID, ips, len(p.Ranges))
+	if err != nil || len(ips) != len(p.Ranges) {
+		t.Fatalf("ADD of %s gave %v, %v", containerID, ips, err)
 	}
 	return ips
 }
@@ -68,15 +67,16 @@ func reconcile(t *testing.T, p *plugintest.Plugin, source podsource.Source, opts
 	return report
 }
 
-// atStartup runs the hook with the assertion that no ADD is in flight. Its source declares
-// that the pods of source name every container. An error fails the test.
-func atStartup(t *testing.T, p *plugintest.Plugin, source podsource.Func) gc.Report {
+// atStartup runs the hook with the assertion that no ADD is in flight. It makes source declare
+// that its pods name every container. An error fails the test.
+func atStartup(t *testing.T, p *plugintest.Plugin, source podsource.Source, opts gc.Options) gc.Report {
 	t.Helper()
 	naming := podsource.AnswerFunc(func(ctx context.Context) (podsource.Answer, error) {
-		pods, err := source(ctx)
-		return podsource.Answer{Pods: pods, Names: []podsource.Names{{Form: podsource.AnyForm}}}, err
+		answer, err := source.Pods(ctx)
+		answer.Names = []podsource.Names{{Form: podsource.AnyForm}}
+		return answer, err
 	})
-	report, err := reconcilerOf(t, p, naming, gc.Options{}).AtStartup(t.Context(), gc.NoADDInFlight)
+	report, err := reconcilerOf(t, p, naming, opts).AtStartup(t.Context(), gc.NoADDInFlight)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,9 +92,9 @@ func reasons(r gc.Report) map[string]gc.Reason {
 	return m
 }
 
-// files returns the content of all files in the network's directory, by name. It does not
-// use the library.
-func files(t *testing.T, p *plugintest.Plugin) map[string]string {
+// reservations returns the content of the files that are reservations, by name. It does not use
+// the library.
+func reservations(t *testing.T, p *plugintest.Plugin) map[string]string {
 	t.Helper()
 	entries, err := os.ReadDir(p.Dir())
 	if err != nil {
@@ -106,18 +106,8 @@ func files(t *testing.T, p *plugintest.Plugin) map[string]string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m[e.Name()] = string(content)
-	}
-	return m
-}
-
-// reservations returns the files that are reservations.
-func reservations(t *testing.T, p *plugintest.Plugin) map[string]string {
-	t.Helper()
-	m := files(t, p)
-	for name := range m {
-		if name == "lock" || strings.HasPrefix(name, "last_reserved_ip") {
-			delete(m, name)
+		if e.Name() != "lock" && !strings.HasPrefix(e.Name(), "last_reserved_ip") {
+			m[e.Name()] = string(content)
 		}
 	}
 	return m
@@ -154,24 +144,7 @@ func wantError(t *testing.T, err error, part, reason string) {
 // containerID returns a container ID in the form of a runtime's.
 func containerID(n int) string { return fmt.Sprintf("%064x", n) }
 
-func containers(n int) []string {
-	var ids []string
-	for i := range n {
-		ids = append(ids, containerID(i+1))
-	}
-	return ids
-}
-
-func texts(ips []netip.Addr) []string {
-	var s []string
-	for _, ip := range ips {
-		s = append(s, ip.String())
-	}
-	return s
-}
-
-// inBackground runs f, and closes the channel when f has returned. The test ends only after
-// that.
+// inBackground runs f, and closes the channel when f has returned. The test waits for that.
 func inBackground(t *testing.T, f func()) <-chan struct{} {
 	done := make(chan struct{})
 	go func() {
