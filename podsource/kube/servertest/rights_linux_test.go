@@ -150,7 +150,7 @@ func TestWrongNodeName(t *testing.T) {
 		if !errors.Is(err, podsource.ErrPermanent) || !strings.Contains(err.Error(), want) || report.Counts()[gc.Released] != 0 {
 			t.Errorf("node name %q: got %v, %v, want an error that says %q", name, report.Counts(), err, want)
 		}
-		if requests, _, _ := m.take(); requests != "GET" {
+		if requests := m.take(); requests != "GET" {
 			t.Errorf("node name %q: the requests of the hook were %q, want one GET", name, requests)
 		}
 	}
