@@ -213,7 +213,7 @@ func (r *repo) rehearse(out io.Writer) error {
 		return err
 	}
 	cache, proxies, _ := strings.Cut(strings.TrimSpace(configured), "\n")
-	env := []string{"GOWORK=off", "GOFLAGS=-mod=mod -modcacherw", "CGO_ENABLED=0", "GONOSUMDB=" + r.path, "GOBIN=" + tmp,
+	env := []string{"GOWORK=off", "GOFLAGS=-mod=mod -modcacherw -trimpath", "CGO_ENABLED=0", "GONOSUMDB=" + r.path, "GOBIN=" + tmp,
 		"GOMODCACHE=" + tmp + "/cache", "GOPROXY=file://" + tmp + "/proxy,file://" + cache + "/cache/download," + proxies}
 	// build gets and builds packages in a module of their own, and returns the versions of all modules of Kubernetes.
 	build := func(name string, packages ...string) []string {
