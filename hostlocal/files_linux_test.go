@@ -263,14 +263,19 @@ func withDescriptors(t *testing.T, n uint64, do func()) {
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		t.Fatal(err)
 	}
-	free, err := syscall.Open(os.DevNull, syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
+	opened := make([]int, n) // in ascending order, not without gaps: a file of an earlier test may have been closed late
+	for i := range opened {
+		var err error
+		if opened[i], err = syscall.Open(os.DevNull, syscall.O_RDONLY|syscall.O_CLOEXEC, 0); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if err := syscall.Close(free); err != nil {
-		t.Fatal(err)
+	for _, fd := range opened {
+		if err := syscall.Close(fd); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: uint64(free) + n, Max: limit.Max}); err != nil {
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: uint64(opened[n-1]) + 1, Max: limit.Max}); err != nil {
 		t.Fatal(err)
 	}
 	defer func() {
