@@ -125,7 +125,7 @@ func open(root string) (*repo, error) {
 
 // set writes a version into every go.mod and go.work.
 func (r *repo) set(version string) error {
-	if !regexp.MustCompile(`^v[01]\.\d+\.\d+$`).MatchString(version) {
+	if !regexp.MustCompile(`^v[01]\.(0|[1-9]\d*)\.(0|[1-9]\d*)$`).MatchString(version) {
 		return fmt.Errorf("%q is no version such as v0.1.0", version)
 	}
 	work, err := os.ReadFile(filepath.Join(r.root, "go.work"))
@@ -193,6 +193,7 @@ func (r *repo) zip(proxy, version string) error {
 
 // rehearse sets a version in a clone, serves the modules as a proxy would, and fetches and builds them with a module cache of
 // their own: each alone, and all of them in agents with two versions of client-go, of which no module of Kubernetes may move.
+// What a go.mod lacks the go command adds here; go mod tidy -diff, in .ci/run, finds it.
 func (r *repo) rehearse(out io.Writer) error {
 	tmp, err := os.MkdirTemp("", "rehearsal-")
 	if err != nil {

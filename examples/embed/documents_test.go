@@ -15,7 +15,7 @@ import (
 
 var (
 	fenced  = regexp.MustCompile("(?ms)^```(\\w*)\n(.*?)^```")
-	link    = regexp.MustCompile(`\]\(([^)\s#]*)(#[^)\s]*)?\)`)
+	link    = regexp.MustCompile(`\]\(([^)\s#]*)(#[^)\s]*)?(?:\s[^)]*)?\)`)
 	notSlug = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
 )
 

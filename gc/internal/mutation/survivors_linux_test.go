@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -59,6 +60,10 @@ func readNamed(t *testing.T) map[string]bool {
 		}
 		if i+1 == len(lines) || !strings.HasPrefix(lines[i+1], "\t") || named[line] {
 			t.Errorf("%s gives no reason for a change, or names it twice: %s", namedFile, line)
+		}
+		dir, _, _ := strings.Cut(line, ": ")
+		if _, err := os.Stat(filepath.Join(root, dir)); err != nil {
+			t.Errorf("%s: %q begins with no package: %v", namedFile, line, err)
 		}
 		named[line] = true
 	}
