@@ -199,7 +199,7 @@ func (r *repo) rehearse(out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(tmp)
+	defer func() { _ = os.RemoveAll(tmp) }()
 	tree, version := filepath.Join(tmp, "tree"), fmt.Sprintf("v0.900.%d", time.Now().Unix())
 	_, cloneErr := command(tmp, nil, "git", "clone", "-q", r.root, tree)
 	clone, openErr := open(tree)
