@@ -174,11 +174,11 @@ func (r *repo) tags(version string, out io.Writer) error {
 }
 
 // zip zips every module as it is committed, and writes the released ones into a module proxy in a directory, if that is not "".
-func (r *repo) zip(proxy, version string) error {
-	var errs []error
+func (r *repo) zip(proxy, version string) (err error) {
 	for _, m := range r.modules {
 		var zipped bytes.Buffer
-		err := zip.CreateFromVCS(&zipped, module.Version{Path: m.path, Version: version}, r.root, "HEAD", strings.TrimPrefix(m.dir+"/", "./"))
+		dir, of := strings.TrimPrefix(m.dir+"/", "./"), module.Version{Path: m.path, Version: version}
+		err = errors.Join(err, zip.CreateFromVCS(&zipped, of, r.root, "HEAD", dir))
 		at := filepath.Join(proxy, m.path, "@v") // a proxy would escape upper case, which these paths do not have
 		for name, text := range map[string]string{
 			"list": version, version + ".info": `{"Version":"` + version + `"}`, version + ".mod": m.text, version + ".zip": zipped.String()} {
@@ -186,14 +186,12 @@ func (r *repo) zip(proxy, version string) error {
 				err = errors.Join(err, os.MkdirAll(at, 0o755), os.WriteFile(filepath.Join(at, name), []byte(text), 0o644))
 			}
 		}
-		errs = append(errs, err)
 	}
-	return errors.Join(errs...)
+	return err
 }
 
-// rehearse sets a version in a clone, serves the modules as a proxy would, and fetches and builds them with a module cache of
-// their own: each alone, and all of them in agents with two versions of client-go, of which no module of Kubernetes may move.
-// What a go.mod lacks the go command adds here; go mod tidy -diff, in .ci/run, finds it.
+// rehearse serves the modules at a made-up version as a proxy would, and fetches and builds each alone, and all in agents with two
+// versions of client-go, which must not move. The go command adds what a go.mod lacks: go mod tidy -diff in .ci/run finds that.
 func (r *repo) rehearse(out io.Writer) error {
 	tmp, err := os.MkdirTemp("", "rehearsal-")
 	if err != nil {
@@ -208,9 +206,11 @@ func (r *repo) rehearse(out io.Writer) error {
 	}
 	setErr := clone.set(version)
 	_, gitErr := command(tree, nil, "git", "-c", "user.name=x", "-c", "user.email=x@example.com", "commit", "-qam", version)
-	clone, openErr = open(tree)
 	configured, goErr := command(tmp, nil, "go", "env", "GOMODCACHE", "GOPROXY")
-	if err := errors.Join(setErr, gitErr, openErr, clone.zip(filepath.Join(tmp, "proxy"), version), goErr); err != nil {
+	if clone, openErr = open(tree); openErr == nil {
+		openErr = clone.zip(filepath.Join(tmp, "proxy"), version)
+	}
+	if err := errors.Join(setErr, gitErr, goErr, openErr); err != nil {
 		return err
 	}
 	cache, proxies, _ := strings.Cut(strings.TrimSpace(configured), "\n")
