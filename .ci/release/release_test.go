@@ -25,7 +25,6 @@ func write(t *testing.T, dir, name, text string) {
 func TestCommands(t *testing.T) {
 	root, mod := t.TempDir(), "\n\ngo 1.24.2\n\nrequire example.com/m v0.1.0\n"
 	write(t, root, "go.work", "go 1.24.2\n\nuse .\n\nreplace example.com/m v0.1.0 => .\n")
-	write(t, root, "m.go", "package m\n")
 	write(t, root, "a/go.mod", "module example.com/m/a"+mod+"\nrequire example.com/m/z v0.1.0 // indirect\n")
 	write(t, root, "t/go.mod", "// Not released: tests.\nmodule example.com/t"+mod)
 	write(t, root, "z/go.mod", "module example.com/m/z"+mod)
