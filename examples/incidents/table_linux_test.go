@@ -16,7 +16,7 @@ import (
 var update = flag.Bool("update", false, "write what was found into the tables")
 
 // suite is the module with the incidents and the node that they run on.
-const suite = "../../podsource/cri/containerdtest"
+const suite = "../e2e/containerd"
 
 // The tables whose rows are written by tests.
 const (
