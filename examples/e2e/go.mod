@@ -20,6 +20,7 @@ require (
 	github.com/containernetworking/cni v1.3.1
 	github.com/google/go-cmp v0.7.0
 	github.com/hostlocal-gc/hostlocal-gc v0.1.0
+	github.com/hostlocal-gc/hostlocal-gc/examples v0.1.0
 	github.com/hostlocal-gc/hostlocal-gc/gc/metrics v0.1.0
 	github.com/hostlocal-gc/hostlocal-gc/podsource/cri v0.1.0
 	github.com/hostlocal-gc/hostlocal-gc/podsource/kube v0.1.0
@@ -281,6 +282,7 @@ require (
 replace (
 	github.com/containernetworking/plugins => github.com/containernetworking/plugins v1.9.0
 	github.com/hostlocal-gc/hostlocal-gc => ../..
+	github.com/hostlocal-gc/hostlocal-gc/examples => ..
 	github.com/hostlocal-gc/hostlocal-gc/gc/metrics => ../../gc/metrics
 	github.com/hostlocal-gc/hostlocal-gc/podsource/cri => ../../podsource/cri
 	github.com/hostlocal-gc/hostlocal-gc/podsource/kube => ../../podsource/kube

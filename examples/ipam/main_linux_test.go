@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 		"host-local":        cnitest.Plugins + "ipam/host-local",
 		"only":              "./testdata/only",
 		"multicall":         "./testdata/multicall",
-	}, []string{"../internal/tools/multus", "../internal/tools/flannel"}, startContainer))
+	}, []cnitest.Tool{cnitest.Multus, cnitest.Flannel}, startContainer))
 }
 
 // startContainer starts a process in a child PID namespace, which shows that this is a node (netns,

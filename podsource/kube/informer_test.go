@@ -25,7 +25,7 @@ import (
 )
 
 // A fakeClient returns lists and watches of the test. It needs no connection, so it works in
-// a synctest bubble. Package servertest runs the informer against a real server.
+// a synctest bubble. Package examples/e2e/apiserver runs the informer against a real server.
 type fakeClient struct {
 	typedcorev1.NodesGetter
 	typedcorev1.PodInterface

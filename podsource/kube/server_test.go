@@ -25,7 +25,7 @@ import (
 
 // An apiServer answers GET of a node and LIST of pods over HTTP. Unlike a fake clientset it
 // has field selectors, and pages with the resource version of the first, which may expire.
-// Package servertest uses a real server.
+// Package examples/e2e/apiserver uses a real server.
 type apiServer struct {
 	http *httptest.Server
 

@@ -35,7 +35,7 @@ func made(s *kubelet.Source, err error) *kubelet.Source {
 type answer func(context.Context) ([][]byte, error)
 
 // A server serves kubelet's Pods API with an answer of the test. The generated code of
-// k8s.io/kubelet is used in podsource/kubelet/servertest.
+// k8s.io/kubelet is used in examples/e2e/kubelet.
 type server struct{ answer answer }
 
 // A wire is a codec for messages that are encoded already.

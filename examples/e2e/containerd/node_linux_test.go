@@ -20,9 +20,12 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// maxWait limits every wait. It is long enough for a slow machine: it only detects that
-// something never happens.
-const maxWait = time.Minute
+// nodeDir has all files of a node except those of the CNI plugins in /var/lib/cni and the network namespaces in
+// /run/netns.
+const nodeDir = "/run/hostlocal-gc-e2e"
+
+// maxWait limits every wait. It is long enough for a slow machine: it only detects that something never happens.
+const maxWait = 2 * time.Minute
 
 // A flavour is a version of containerd.
 type flavour struct {
@@ -38,99 +41,86 @@ func current() flavour {
 
 // debian returns Debian's version: 1.6 in Debian 12.
 func debian() flavour {
-	dir := os.Getenv(debianEnv)
-	if dir != "" {
-		dir = filepath.Join(dir, "usr/bin")
-	}
-	return flavour{name: "debian", bin: dir, config: configVersion2}
+	return flavour{name: "debian", bin: filepath.Join(os.Getenv(debianEnv), "usr/bin"), config: configVersion2}
 }
 
 // onEach runs a case on a new node of each flavour.
-func onEach(t *testing.T, run func(*testing.T, *node)) {
+func onEach(t *testing.T, run func(*testing.T, *node), options ...option) {
 	t.Helper()
 	for _, f := range []flavour{current(), debian()} {
-		t.Run(f.name, func(t *testing.T) { run(t, newNode(t, f)) })
+		t.Run(f.name, func(t *testing.T) { run(t, newNode(t, f, options...)) })
 	}
 }
 
-// A node is a containerd with its directories. There is one at a time: its cleanup ends every
-// process in the namespaces except the tests.
+// A node is a containerd with its directories. There is one at a time: its cleanup ends every process in the
+// namespaces except the tests.
 type node struct {
 	t *testing.T
 	flavour
-	network string // name of the pods' CNI network
-	pool    int    // number of its addresses in each family; 0: a /24 and a /64
-	chained bool   // the list has a second plugin, which does nothing, and gate also delegates to host-local
-	multus  bool   // Multus delegates to that network
-	gvisor  bool   // the runtime has a handler for pods in gVisor
-	image   string // the image of sandboxes
-	pinned  bool   // the image was imported, and stays
+	network string         // name of the pods' CNI network
+	pool    int            // number of its addresses in each family; 0: a /24 and a /64
+	chained bool           // the list has a second plugin, which does nothing, and gate also delegates to host-local
+	multus  bool           // Multus delegates to that network
+	gvisor  bool           // the runtime has a handler for pods in gVisor
+	main    map[string]any // the main plugin of the network; nil: gate
 
-	// The runtime sets up lo itself. Otherwise the loopback plugin does, and there is
-	// an entry in libcni's cache for the container while its ADD runs. containerd 1.6
-	// always uses the plugin.
+	// The runtime sets up lo itself. Otherwise the loopback plugin does, and there is an entry in libcni's cache for
+	// the container while its ADD runs. containerd 1.6 always uses the plugin.
 	ownLoopback bool
 
-	cmd *exec.Cmd // containerd, or nil while it does not run
-	cri runtimeapi.RuntimeServiceClient
+	cmd  *exec.Cmd // containerd, or nil while it does not run
+	conn *grpc.ClientConn
+	cri  runtimeapi.RuntimeServiceClient
 }
 
 // An option changes a node before its start.
 type option func(*node)
 
+// withPool limits the addresses of the network in each family.
+func withPool(size int) option { return func(n *node) { n.pool = size } }
+
 func newNode(t *testing.T, f flavour, options ...option) *node {
 	t.Helper()
-	need(t)
-	if f.name == debian().name {
-		needDebian(t)
+	if f.name == debian().name && os.Getenv(debianEnv) == "" {
+		if os.Getenv("CI") == "true" {
+			t.Fatal("there is no containerd of Debian on this machine, and CI skips nothing")
+		}
+		t.Skip("there is no containerd of Debian on this machine")
 	}
-	n := &node{t: t, flavour: f, network: "podnet", image: pauseImage, pinned: true}
+	n := &node{t: t, flavour: f, network: "podnet"}
 	for _, o := range options {
 		o(n)
 	}
-	for _, dir := range []string{"root", "state", "opt", "cni/conf", "cni/bin", "control", "certs"} {
-		n.must(os.MkdirAll(n.path(dir), 0o755))
+	for _, dir := range []string{n.path("root"), n.path("state"), n.path("opt"), n.path("cni/conf"), n.path("cni/bin"), n.path("control"), networks} {
+		n.must(os.MkdirAll(dir, 0o755))
 	}
-	n.must(os.MkdirAll("/var/lib/cni/networks", 0o755))
 	t.Cleanup(func() {
 		if t.Failed() {
 			n.showLog()
 		}
 		n.must(errors.Join(n.powerOff(), empty(nodeDir), empty("/var/lib/cni")))
 	})
-	n.must(n.installPlugins())
-	n.must(os.Symlink(runc(), n.path("runsclite")))
-	n.configure(n.network)
-	n.start()
-	if n.pinned {
-		n.importImage()
+	for _, name := range []string{"bridge", "host-local", "loopback"} {
+		n.link(name, "cni/bin/"+name)
 	}
+	for _, name := range []string{"cni/bin/gate", "cni/bin/lease", "runclite", "runsclite", "pause"} {
+		n.link("parts", name)
+	}
+	n.configure(n.network)
+	var err error
+	n.conn, err = grpc.NewClient(n.endpoint(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	n.must(err)
+	t.Cleanup(func() { _ = n.conn.Close() }) // nothing uses it any more
+	n.cri = runtimeapi.NewRuntimeServiceClient(n.conn)
+	n.start()
+	n.importImage()
 	return n
 }
 
-// need skips a test that can't run here, or fails it in CI.
-func need(t *testing.T) {
-	t.Helper()
-	if whyNot != nil {
-		skip(t, whyNot.Error())
-	}
-}
-
-// needDebian is need for Debian's containerd.
-func needDebian(t *testing.T) {
-	t.Helper()
-	need(t)
-	if debian().bin == "" {
-		skip(t, "there is no containerd of Debian on this machine")
-	}
-}
-
-func skip(t *testing.T, reason string) {
-	t.Helper()
-	if os.Getenv("CI") == "true" {
-		t.Fatalf("this may not be skipped in CI: %s", reason)
-	}
-	t.Skip(reason)
+// link makes a program known by a path of the node.
+func (n *node) link(program, name string) {
+	n.t.Helper()
+	n.must(os.Symlink(bin(program), n.path(name)))
 }
 
 // must ends the test on an error of the node itself.
@@ -152,6 +142,13 @@ func (n *node) start() {
 	n.awaitReady()
 }
 
+// restart restarts containerd, usually the first thing that people try.
+func (n *node) restart() {
+	n.t.Helper()
+	n.stop()
+	n.start()
+}
+
 // launch starts containerd without waiting for it.
 func (n *node) launch() {
 	n.t.Helper()
@@ -160,17 +157,20 @@ func (n *node) launch() {
 	log, err := os.OpenFile(n.path("containerd.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	n.must(err)
 	defer log.Close()
-	n.cmd = exec.Command(filepath.Join(n.bin, "containerd"), "--config", config, "--log-level", "info")
-	n.cmd.Env = append(os.Environ(), "PATH="+n.bin+":"+os.Getenv("PATH"), "TMPDIR="+nodeDir,
-		"CONTAINERDTEST_CONTROL="+n.path("control")) // for runclite
+	n.cmd = n.program("containerd", "--config", config, "--log-level", "info")
 	n.cmd.Stdout, n.cmd.Stderr = log, log
 	n.must(n.cmd.Start())
-	if n.cri == nil {
-		conn, err := grpc.NewClient(n.endpoint(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-		n.must(err)
-		n.t.Cleanup(func() { _ = conn.Close() }) // nothing uses it any more
-		n.cri = runtimeapi.NewRuntimeServiceClient(conn)
+}
+
+// program returns a command with a program of containerd's version, or the one at a path.
+func (n *node) program(name string, args ...string) *exec.Cmd {
+	if !filepath.IsAbs(name) {
+		name = filepath.Join(n.bin, name)
 	}
+	cmd := exec.Command(name, args...)
+	cmd.Env = append(os.Environ(), "PATH="+n.bin+":"+os.Getenv("PATH"), "TMPDIR="+nodeDir,
+		"NERDCTL_TOML="+n.path("none.toml"), "E2E_CONTROL="+n.path("control")) // for runclite
+	return cmd
 }
 
 // awaitAnswer waits until the runtime answers, also if it can't run pods.
@@ -185,8 +185,8 @@ func (n *node) awaitAnswer() {
 func (n *node) awaitReady() {
 	n.t.Helper()
 	n.await("containerd to be ready", func(ctx context.Context) error {
-		// With WaitForReady the client connects again soon after a restart. Otherwise
-		// it waits longer after each failure.
+		// With WaitForReady the client connects again soon after a restart. Otherwise it waits longer after each
+		// failure.
 		answer, err := n.cri.Status(ctx, &runtimeapi.StatusRequest{}, grpc.WaitForReady(true))
 		if err != nil {
 			return err

@@ -8,14 +8,11 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
-	"time"
+	"strings"
+	"syscall"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-
-	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
-	"github.com/hostlocal-gc/hostlocal-gc/podsource/cnicache"
 )
 
 // A pod is a sandbox with the addresses that the runtime reports.
@@ -26,12 +23,18 @@ type pod struct {
 
 func (p pod) String() string { return fmt.Sprintf("pod %q (%s) with %v", p.name, p.id, p.ips) }
 
-// namespace is the namespace of all pods except those in the node's network, which are in
-// kube-system.
+func addressesOf(pods []pod) (ips []netip.Addr) {
+	for _, p := range pods {
+		ips = append(ips, p.ips...)
+	}
+	return ips
+}
+
+// namespace is the namespace of all pods except those in the node's network.
 const namespace = "test"
 
-// sandboxConfig returns the configuration of a pod's sandbox, like that of kubelet. Without DNS
-// servers the sandbox would get the machine's resolv.conf.
+// sandboxConfig returns the configuration of a pod's sandbox, like that of kubelet. Without DNS servers the sandbox
+// would get the machine's resolv.conf.
 func sandboxConfig(name string, mode runtimeapi.NamespaceMode) *runtimeapi.PodSandboxConfig {
 	of := namespace
 	if mode == runtimeapi.NamespaceMode_NODE {
@@ -41,10 +44,8 @@ func sandboxConfig(name string, mode runtimeapi.NamespaceMode) *runtimeapi.PodSa
 		Metadata:  &runtimeapi.PodSandboxMetadata{Name: name, Namespace: of, Uid: "uid-" + name},
 		DnsConfig: &runtimeapi.DNSConfig{Servers: []string{"127.0.0.1"}},
 		Linux: &runtimeapi.LinuxPodSandboxConfig{
-			CgroupParent: "/" + os.Getenv(cgroupEnv),
-			SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
-				NamespaceOptions: &runtimeapi.NamespaceOption{Network: mode},
-			},
+			CgroupParent:    "/" + os.Getenv(cgroupEnv),
+			SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{NamespaceOptions: &runtimeapi.NamespaceOption{Network: mode}},
 		},
 	}
 }
@@ -72,17 +73,16 @@ func (n *node) run(name string) pod {
 	return p
 }
 
-func (n *node) runSome(name string, count int) []pod {
+func (n *node) runSome(name string, count int) (pods []pod) {
 	n.t.Helper()
-	var pods []pod
 	for i := range count {
 		pods = append(pods, n.run(fmt.Sprintf("%s-%d", name, i)))
 	}
 	return pods
 }
 
-// runAgent runs a pod in the node's network, like an agent. It holds no address, and the
-// runtime's list is then not empty (R9).
+// runAgent runs a pod in the node's network, like an agent. It holds no address, and the runtime's list is then not
+// empty (R9).
 func (n *node) runAgent() {
 	n.t.Helper()
 	_, err := n.cri.RunPodSandbox(n.t.Context(), &runtimeapi.RunPodSandboxRequest{
@@ -91,30 +91,23 @@ func (n *node) runAgent() {
 	n.must(err)
 }
 
-// addresses returns the addresses that the runtime reports for a sandbox. There may be none if
-// it is not ready.
-func (n *node) addresses(ctx context.Context, id string) ([]netip.Addr, error) {
+// addresses returns the addresses that the runtime reports for a sandbox. There may be none if it is not ready.
+func (n *node) addresses(ctx context.Context, id string) (ips []netip.Addr, err error) {
 	answer, err := n.cri.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id})
-	if err != nil {
-		return nil, err
-	}
-	var out []netip.Addr
 	network := answer.GetStatus().GetNetwork()
 	texts := []string{network.GetIp()}
 	for _, more := range network.GetAdditionalIps() {
 		texts = append(texts, more.GetIp())
 	}
 	for _, text := range texts {
-		if text == "" {
+		if text == "" || err != nil {
 			continue
 		}
-		ip, err := netip.ParseAddr(text)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, ip)
+		var ip netip.Addr
+		ip, err = netip.ParseAddr(text)
+		ips = append(ips, ip)
 	}
-	return out, nil
+	return ips, err
 }
 
 func (n *node) tryStop(ctx context.Context, id string) error {
@@ -122,17 +115,21 @@ func (n *node) tryStop(ctx context.Context, id string) error {
 	return err
 }
 
+// tryRemove stops and removes a pod. It may fail.
 func (n *node) tryRemove(ctx context.Context, id string) error {
-	_, err := n.cri.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
+	err := n.tryStop(ctx, id)
+	if err == nil {
+		_, err = n.cri.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
+	}
 	return err
 }
 
-// remove stops and removes a pod.
 func (n *node) remove(id string) {
 	n.t.Helper()
-	n.must(n.tryStop(n.t.Context(), id))
 	n.must(n.tryRemove(n.t.Context(), id))
 }
+
+const notReady = "SANDBOX_NOTREADY"
 
 // sandboxes returns the state of each sandbox that the runtime lists.
 func (n *node) sandboxes() map[string]string {
@@ -146,63 +143,149 @@ func (n *node) sandboxes() map[string]string {
 	return out
 }
 
-// reservations returns the owner of each reserved address in a network, and "" for an empty
-// file.
-func (n *node) reservations(network string) map[netip.Addr]string {
+func (n *node) wantState(id, want, reason string) {
 	n.t.Helper()
-	all, err := hostlocal.New("").List(context.WithoutCancel(n.t.Context()))
-	n.must(err)
-	out := make(map[netip.Addr]string)
-	for _, r := range all {
-		if r.Network == network {
-			out[r.IP] = r.ContainerID
+	if got := n.sandboxes()[id]; got != want {
+		n.t.Fatalf("sandbox %s is in state %q, want %q: %s", id, got, want, reason)
+	}
+}
+
+// awaitNetwork waits until the runtime has loaded the network's configuration.
+func (n *node) awaitNetwork(name string) {
+	n.t.Helper()
+	n.await("containerd to load the network "+name, func(ctx context.Context) error {
+		answer, err := n.cri.Status(ctx, &runtimeapi.StatusRequest{Verbose: true})
+		if err == nil && !strings.Contains(answer.GetInfo()["cniconfig"], fmt.Sprintf("%q", name)) {
+			err = fmt.Errorf("it has %s", answer.GetInfo()["cniconfig"])
+		}
+		return err
+	})
+}
+
+// order tells the plugin gate what to do in a command for a pod: "fail", "hold" or "sleep 20s". The command
+// "chained-ADD" is for the second plugin of a chain, "lease-ADD" for its IPAM plugin. START is for runclite, with a
+// duration, which [node.untell] ends.
+func (n *node) order(command, pod, what string) error {
+	return os.WriteFile(n.path("control/"+command+"."+pod), []byte(what), 0o600)
+}
+
+func (n *node) tell(command, pod, what string) {
+	n.t.Helper()
+	n.must(n.order(command, pod, what))
+}
+
+// untell undoes tell.
+func (n *node) untell(command, pod string) {
+	n.t.Helper()
+	n.must(os.Remove(n.path("control/" + command + "." + pod)))
+}
+
+const toldToFail = "gate: told to fail ADD"
+
+// fail runs a pod whose ADD fails after its IPAM, and whose DEL fails, too.
+func (n *node) fail(name string) {
+	n.t.Helper()
+	n.tell("ADD", name, "fail")
+	n.tell("DEL", name, "fail")
+	if p, err := n.tryRun(n.t.Context(), name); err == nil || !strings.Contains(err.Error(), toldToFail) {
+		n.t.Fatalf("pod %s did not fail in the plugin gate: %+v, %v", name, p, err)
+	}
+	n.untell("ADD", name)
+	n.untell("DEL", name)
+}
+
+// leak removes pods while their network has another name, so that no DEL finds their addresses, and makes all
+// reservations old.
+func (n *node) leak(pods ...pod) {
+	n.t.Helper()
+	network := n.network
+	n.configure("elsewhere")
+	n.awaitNetwork("elsewhere")
+	for _, p := range pods {
+		n.remove(p.id)
+	}
+	n.configure(network)
+	n.awaitNetwork(network)
+	n.age()
+}
+
+// A call is a call of RunPodSandbox in another goroutine.
+type call struct {
+	done   chan struct{} // closed when it has returned
+	cancel func()        // ends the call, like its client's deadline
+	pod    pod
+	err    error
+}
+
+// runHeld starts to run a pod, and returns when its ADD has its addresses. The ADD does not return until resume is
+// called.
+func (n *node) runHeld(name string) *call {
+	n.t.Helper()
+	return n.runHeldIn("ADD", name)
+}
+
+// runHeldIn is runHeld for any command of [node.order].
+func (n *node) runHeldIn(command, name string) *call {
+	n.t.Helper()
+	for _, pipe := range []string{"arrived", "go"} {
+		if err := syscall.Mkfifo(n.path("control/"+pipe), 0o600); err != nil && !errors.Is(err, os.ErrExist) {
+			n.must(fmt.Errorf("making the pipe %s: %w", pipe, err))
 		}
 	}
-	return out
+	n.tell(command, name, "hold")
+	c := n.begin(name)
+	arrived := make(chan error, 1)
+	go func() { arrived <- touch(n.path("control/arrived"), os.O_RDONLY) }()
+	select {
+	case err := <-arrived:
+		n.must(err)
+	case <-c.done:
+		n.t.Fatalf("pod %s was not held in its ADD: %v", name, c.err)
+	}
+	return c
 }
 
-// heldBy returns the addresses that are reserved for one of these containers.
-func (n *node) heldBy(network string, ids ...string) []netip.Addr {
+// begin starts to run a pod.
+func (n *node) begin(name string) *call {
+	ctx, cancel := context.WithCancel(n.t.Context())
+	c := &call{done: make(chan struct{}), cancel: cancel}
+	go func() {
+		defer close(c.done)
+		defer cancel()
+		c.pod, c.err = n.tryRun(ctx, name)
+	}()
+	return c
+}
+
+// resume lets the ADD that is held return.
+func (n *node) resume() {
 	n.t.Helper()
-	var out []netip.Addr
-	for ip, owner := range n.reservations(network) {
-		if slices.Contains(ids, owner) {
-			out = append(out, ip)
+	n.must(touch(n.path("control/go"), os.O_WRONLY))
+}
+
+// touch opens a pipe, which waits for the other end, and closes the pipe.
+func touch(pipe string, flag int) error {
+	f, err := os.OpenFile(pipe, flag, 0)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// wait waits until the pod runs.
+func (n *node) wait(c *call) pod {
+	n.t.Helper()
+	<-c.done
+	n.must(c.err)
+	return c.pod
+}
+
+// otherContainers returns the owners of reservations that are none of these pods.
+func otherContainers(reservations map[netip.Addr]string, pods ...pod) (ids []string) {
+	for _, id := range reservations {
+		if !slices.Contains(ids, id) && !slices.ContainsFunc(pods, func(p pod) bool { return p.id == id }) {
+			ids = append(ids, id)
 		}
 	}
-	slices.SortFunc(out, netip.Addr.Compare)
-	return out
-}
-
-// age makes all reservations of a network an hour old, so that none is kept for its age (R5).
-func (n *node) age(network string) {
-	n.t.Helper()
-	var all []netip.Addr
-	for ip := range n.reservations(network) {
-		all = append(all, ip)
-	}
-	n.must(stamp(network, time.Hour, all...))
-}
-
-// stampRecords sets the age of all entries of libcni's cache, and of Multus' one.
-func stampRecords(age time.Duration) error {
-	records, err := filepath.Glob(cnicache.DefaultDir + "/*")
-	more, moreErr := filepath.Glob(multusResults + "/*")
-	records, err = append(records, more...), errors.Join(err, moreErr)
-	then := time.Now().Add(-age)
-	for _, file := range records {
-		err = errors.Join(err, os.Chtimes(file, then, then))
-	}
-	return err
-}
-
-// stamp sets the age of reservations.
-func stamp(network string, age time.Duration, ips ...netip.Addr) error {
-	then := time.Now().Add(-age)
-	for _, ip := range ips {
-		if err := os.Chtimes(reservationFile(network, ip), then, then); err != nil {
-			return err
-		}
-	}
-	return nil
+	return ids
 }

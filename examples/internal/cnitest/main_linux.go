@@ -3,6 +3,7 @@
 package cnitest
 
 import (
+	"debug/buildinfo"
 	"errors"
 	"flag"
 	"fmt"
@@ -27,23 +28,58 @@ const inside = "HOSTLOCAL_GC_CNITEST_BIN"
 // existing programs are not built again.
 const programsIn = "HOSTLOCAL_GC_CNITEST_PROGRAMS"
 
+// A Tool is a package of a module that is no dependency of this repository: `go install` refuses some
+// of them, and others have conflicting requirements.
+type Tool struct{ Package, Module, Version string }
+
+// Tools that several packages need.
+var (
+	Multus = Tool{"gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/multus", "gopkg.in/k8snetworkplumbingwg/multus-cni.v4", "v4.2.4"}
+	// Flannel's plugin was part of the CNI plugins until this version.
+	Flannel = Tool{Plugins + "meta/flannel", "github.com/containernetworking/plugins", "v0.9.1"}
+)
+
+// Install builds a tool into a directory, from a go.mod that it writes to a temporary directory. A tool
+// of that version which is there already stays.
+func Install(dir string, tool Tool) (err error) {
+	binary := filepath.Join(dir, path.Base(tool.Package))
+	if info, err := buildinfo.ReadFile(binary); err == nil && info.Main.Path == tool.Module && info.Main.Version == tool.Version {
+		return nil
+	}
+	module, err := os.MkdirTemp("", "cnitest-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(module)) }()
+	text := fmt.Sprintf("module scratch\n\ngo 1.26.0\n\ntool %s\n\nrequire %s %s\n", tool.Package, tool.Module, tool.Version)
+	if err := os.WriteFile(filepath.Join(module, "go.mod"), []byte(text), 0o600); err != nil {
+		return err
+	}
+	cmd := exec.Command("go", "build", "-mod=mod", "-race=false", "-buildvcs=false", "-ldflags=-w", "-o", binary, "tool")
+	cmd.Dir, cmd.Env = module, append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOFLAGS=")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("building %s: %w\n%s", tool.Package, err, out)
+	}
+	return nil
+}
+
 // Bin returns the directory of the programs that Main built.
 func Bin() string { return os.Getenv(inside) }
 
 // Main runs the tests of a package in network, mount and PID namespaces of their own, with empty
 // /run and /var/lib. All processes and mounts of the tests end with these namespaces. Before that
 // it builds programs into the directory Bin: each under its name, from a package at the version of
-// go.mod, and the tools of the modules in the directories tools. Then prepare, if not nil, runs in
+// go.mod, and the tools. Then prepare, if not nil, runs in
 // the namespaces.
 //
 // The result is for os.Exit in TestMain. Without root no test runs, and in CI that is a failure.
-func Main(m *testing.M, programs map[string]string, tools []string, prepare func() error) int {
+func Main(m *testing.M, programs map[string]string, tools []Tool, prepare func() error) int {
 	if !flag.Parsed() {
 		flag.Parse()
 	}
 	run := outside
 	if Bin() != "" {
-		run = func(map[string]string, []string) (int, error) {
+		run = func(map[string]string, []Tool) (int, error) {
 			if err := errors.Join(mounts(), sysctls()); err != nil {
 				return 1, err
 			}
@@ -64,7 +100,7 @@ func Main(m *testing.M, programs map[string]string, tools []string, prepare func
 }
 
 // outside builds the programs, and runs this program again in namespaces of its own.
-func outside(programs map[string]string, tools []string) (code int, err error) {
+func outside(programs map[string]string, tools []Tool) (code int, err error) {
 	if os.Geteuid() != 0 {
 		if os.Getenv("CI") == "true" {
 			return 1, errors.New("the tests need root, and CI skips nothing")
@@ -102,9 +138,9 @@ func outside(programs map[string]string, tools []string) (code int, err error) {
 	return 0, err
 }
 
-// build builds all programs with one command, and the tools of each module with another. Without
-// debug information linking is faster.
-func build(dir string, programs map[string]string, tools []string) error {
+// build builds all programs with one command, and each tool with another. Without debug information
+// linking is faster.
+func build(dir string, programs map[string]string, tools []Tool) error {
 	args := []string{"build", "-ldflags=-w", "-o", dir + "/"}
 	for _, pkg := range programs {
 		args = append(args, pkg)
@@ -124,11 +160,9 @@ func build(dir string, programs map[string]string, tools []string) error {
 			return err
 		}
 	}
-	for _, module := range tools {
-		cmd := exec.Command("go", "build", "-ldflags=-w", "-o", dir+"/", "tool")
-		cmd.Dir, cmd.Env = module, append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("%v in %s: %w\n%s", cmd, module, err, out)
+	for _, tool := range tools {
+		if err := Install(dir, tool); err != nil {
+			return err
 		}
 	}
 	return nil

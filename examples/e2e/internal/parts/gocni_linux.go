@@ -1,13 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Gocni is a minimal runtime with the library of containerd's own clients. It makes a network
-// namespace, unless it exists, calls CNI ADD, prints "ready", and executes the container's
-// program in the namespace.
-//
-//	gocni CONF-DIR PLUGIN-DIR CONTAINER-ID PROGRAM
-//
-// The namespace is mounted below /run/netns, so it exists after the end of the program until it
-// is unmounted. Gocni never calls DEL.
 package main
 
 import (
@@ -19,22 +11,23 @@ import (
 	"runtime"
 	"syscall"
 
-	gocni "github.com/containerd/go-cni"
+	cni "github.com/containerd/go-cni"
 	"golang.org/x/sys/unix"
 )
 
-func main() {
-	fmt.Fprintf(os.Stderr, "gocni: %v\n", run(os.Args[1:]))
-	os.Exit(1) //nolint:forbidigo // the status of a failure
-}
-
-// run executes the program. It returns on errors only.
-func run(args []string) error {
+// gocni is a minimal runtime with the library of containerd's own clients. It makes a network namespace, unless it
+// exists, calls CNI ADD, prints "ready", and executes the container's program in the namespace.
+//
+//	gocni CONF-DIR PLUGIN-DIR CONTAINER-ID PROGRAM
+//
+// The namespace is mounted below /run/netns, so it exists after the end of the program until it is unmounted. gocni
+// never calls DEL. It returns on errors only.
+func gocni(args []string) error {
 	if len(args) != 4 {
 		return errors.New("usage: gocni CONF-DIR PLUGIN-DIR CONTAINER-ID PROGRAM")
 	}
 	conf, plugins, id, program := args[0], args[1], args[2], args[3]
-	network, err := gocni.New(gocni.WithPluginConfDir(conf), gocni.WithPluginDir([]string{plugins}), gocni.WithDefaultConf)
+	network, err := cni.New(cni.WithPluginConfDir(conf), cni.WithPluginDir([]string{plugins}), cni.WithDefaultConf)
 	if err != nil {
 		return err
 	}
@@ -64,16 +57,12 @@ func run(args []string) error {
 	return syscall.Exec(program, []string{program}, nil)
 }
 
-// mountNew moves this thread into a new network namespace, and mounts that at path, unless path
-// exists.
+// mountNew moves this thread into a new network namespace, and mounts that at path, unless path exists.
 func mountNew(path string) error {
 	if _, err := os.Stat(path); err == nil {
 		return nil
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, nil, 0o600)); err != nil {
 		return err
 	}
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {

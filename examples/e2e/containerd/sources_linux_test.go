@@ -1,0 +1,420 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package containerd
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/cnicache"
+)
+
+// What the kernel and libcni's cache show, beside the runtime and without it.
+
+// The runtime loses the record of a sandbox whose process and network namespace still exist. Only the kernel shows it.
+//
+// Guard: [netns.Source.Pods] lists the address. With the runtime alone it is released.
+func TestHazard33RecordLost(t *testing.T) {
+	onEach(t, func(t *testing.T, n *node) { n.recordLost("victim", nil, []string{kernel}) })
+}
+
+// The same for a pod in gVisor, which moves the addresses from the network namespace to its own network stack. Only its
+// entry in libcni's cache is left.
+//
+// Guard: [cnicache.Source.Pods] names the container. With the runtime and the kernel its addresses are released.
+func TestHazard59NoAddressInTheKernel(t *testing.T) {
+	newNode(t, current(), withGVisor).recordLost(gvisorPods+"-victim", []string{kernel}, []string{kernel, cache}, inSeconds)
+}
+
+// recordLost checks that a pod whose record the runtime has lost would lose its addresses with the runtime and few
+// other sources, and keeps them with each of many until its namespace is gone.
+func (n *node) recordLost(name string, few []string, many ...[]string) {
+	n.t.Helper()
+	live, victim := n.run("live"), n.run(name)
+	network := n.netnsOf(victim)
+	n.loseRecord(victim)
+	n.age()
+	inUse := verdicts(gc.InUse, live.ips...)
+	same(n.t, "plan with few sources", "the hazard: they do not show the pod", joined(inUse, verdicts(gc.Leaked, victim.ips...)), n.plan(few...).verdicts)
+	kept := func(reason string) {
+		n.t.Helper()
+		for _, sources := range many {
+			same(n.t, fmt.Sprint("pass with ", sources), reason, joined(inUse, verdicts(gc.InUse, victim.ips...)), n.release(sources...).verdicts)
+		}
+	}
+	kept("its namespace has processes")
+	n.makeOld(10 * time.Second)
+	kept("the same, younger than the default minimum age")
+	n.killAllOf(victim)
+	n.age()
+	kept("its namespace is still mounted")
+	n.removeNetns(network)
+	same(n.t, "released", "nothing has them any more", holding(victim), n.release(many[0]...).released)
+	n.wantLeft("after the pass", live)
+}
+
+// netnsOf returns the path of a pod's network namespace.
+func (n *node) netnsOf(p pod) string {
+	n.t.Helper()
+	answer, err := n.cri.PodSandboxStatus(n.t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: p.id, Verbose: true})
+	n.must(err)
+	for _, text := range answer.GetInfo() {
+		var info struct {
+			RuntimeSpec struct {
+				Linux struct {
+					Namespaces []struct{ Type, Path string }
+				}
+			}
+		}
+		_ = json.Unmarshal([]byte(text), &info) // not every value is JSON
+		for _, ns := range info.RuntimeSpec.Linux.Namespaces {
+			if ns.Type == "network" {
+				return ns.Path
+			}
+		}
+	}
+	n.t.Fatalf("%v has no network namespace: %v", p, answer.GetInfo())
+	return ""
+}
+
+// loseRecord removes the runtime's record of a running sandbox. It first moves the task out of containerd's state,
+// since a running container can't be deleted.
+func (n *node) loseRecord(p pod) {
+	n.t.Helper()
+	n.stop()
+	tasks, err := filepath.Glob(n.path("state/*/k8s.io/" + p.id))
+	n.must(err)
+	if len(tasks) != 1 {
+		n.t.Fatalf("%v has the tasks %q", p, tasks)
+	}
+	n.must(os.Rename(tasks[0], n.path("lost-"+p.id)))
+	n.start()
+	n.ctr(ofCRI, "containers", "delete", p.id)
+	if n.name == current().name {
+		n.ctr(ofCRI, "sandboxes", "rm", "--force", p.id)
+	}
+	n.restart()
+	if _, listed := n.sandboxes()[p.id]; listed || len(n.processesOf(p)) == 0 {
+		n.t.Fatalf("%v is listed: %t, or has ended", p, listed)
+	}
+}
+
+// A pod is deleted by force: the API server and kubelet do not list it. Its sandbox still runs, and has its
+// addresses.
+//
+// Guard: [Source.Pods] names a sandbox by its container ID.
+func TestHazard35DeletedByForce(t *testing.T) {
+	onEach(t, func(t *testing.T, n *node) {
+		live, victim := n.run("live"), n.run("victim")
+		n.age()
+		kubelet := n.writePods(map[string]any{"namespace": namespace, "name": live.name, "ips": live.ips})
+		inUse := verdicts(gc.InUse, live.ips...)
+		same(t, "plan with kubelet alone", "the hazard: kubelet does not list the pod",
+			joined(inUse, verdicts(gc.Leaked, victim.ips...)), n.only("plan", kubelet).verdicts)
+		for reason, sources := range map[string][]string{
+			"the runtime lists the sandbox": {kubelet, n.runtime()},
+			"the kernel has the addresses":  {kubelet, kernel},
+			"both show it":                  {kubelet, n.runtime(), kernel},
+		} {
+			same(t, "pass", reason, joined(inUse, verdicts(gc.InUse, victim.ips...)), n.only("release", sources...).verdicts)
+		}
+		n.remove(victim.id)
+		n.wantLeft("the DEL of the sandbox removed the others", live)
+	})
+}
+
+// writePods writes a file with pods as kubelet reports them, and returns the flag for it.
+func (n *node) writePods(pods ...map[string]any) (flag string) {
+	n.t.Helper()
+	text, err := json.Marshal(pods)
+	n.must(err)
+	n.must(os.WriteFile(n.path("pods.json"), text, 0o600))
+	return "--source=file:" + n.path("pods.json")
+}
+
+// writeStatuses writes pods with their addresses, and a starting one without.
+func (n *node) writeStatuses(since time.Time, starting string, live []pod) (flag string) {
+	n.t.Helper()
+	pods := []map[string]any{{"namespace": namespace, "name": starting, "uid": "uid-" + starting, "startedAt": since}}
+	for _, p := range live {
+		pods = append(pods, map[string]any{"namespace": namespace, "name": p.name, "uid": "uid-" + p.name, "ips": p.ips, "startedAt": since})
+	}
+	return n.writePods(pods...)
+}
+
+// Each retry of a pod leaks an address: a later plugin of the chain fails in ADD, and again in DEL, before the DEL of
+// the plugin that has the address. The pool has the size of a /28.
+//
+// Guard: [gc.Options.MinAge] counts below L only with [netns.Source.Pods] and a proven [cnicache.Source.Pods].
+func TestHazard39LeakPerRetry(t *testing.T) {
+	const size = 13
+	for _, c := range []struct {
+		reason string
+		others int // pods in the same network
+		freed  bool
+	}{
+		{"another pod's entry proves the cache, so the kernel and the cache show every holder", 1, true},
+		{"no entry has a reservation, so the cache may be another one", 0, false},
+	} {
+		t.Run(c.reason, func(t *testing.T) {
+			n := newNode(t, current(), withPool(size), chained)
+			n.runAgent()
+			live := n.runSome("live", c.others)
+			since := time.Now().Add(-time.Hour)
+			with := func(flags ...string) []string { // a list of now
+				return append([]string{n.writeStatuses(since, "victim", live)}, flags...)
+			}
+			n.tell("chained-ADD", "victim", "fail")
+			n.tell("chained-DEL", "victim", "fail")
+			leaks := n.retries("victim")
+			same(t, "leaks", "they fill the pool", size-c.others, leaks)
+			same(t, "released", "the runtime alone may not list young sandboxes yet", nil, n.release(with("--min-age", "3s")...).released)
+			leaked := n.heldBy(otherContainers(n.reservations(), live...)...)
+			n.must(n.stamp(10*time.Minute, leaked...))
+			same(t, "plan with reservations older than the lag of the runtime", "without the kernel and the cache the starting pod claims them (R4)",
+				joined(verdicts(gc.InUse, addressesOf(live)...), verdicts(gc.Starting, leaked...)), n.plan(with()...).verdicts)
+
+			if !c.freed {
+				n.must(n.stamp(time.Minute, leaked...))
+				p := n.release(with(inSeconds...)...)
+				same(t, "released", c.reason, nil, p.released)
+				for ip, reason := range p.reasons {
+					same(t, "reason for "+ip.String(), "the default minimum age counts", string(gc.NotYetListed), reason)
+				}
+				return
+			}
+			n.must(n.stamp(0, leaked...))
+			for leaks < 2*size && !t.Failed() {
+				p := n.release(with(inSeconds...)...)
+				for _, ip := range addressesOf(live) {
+					same(t, ip.String(), "its pod is live", string(gc.InUse), p.verdicts[ip])
+				}
+				leaks += n.retries("victim")
+			}
+			n.untell("chained-ADD", "victim")
+			n.untell("chained-DEL", "victim")
+			n.await("the pod to run", func(ctx context.Context) error {
+				n.release(with(inSeconds...)...)
+				victim, err := n.tryRun(ctx, "victim")
+				live = append(live[:c.others], victim)
+				return err
+			})
+			n.await("all leaks to be released", func(context.Context) error {
+				n.release(with(inSeconds...)...)
+				if left := n.reservations(); len(left) > 2*len(live) {
+					return fmt.Errorf("%v are reserved", left)
+				}
+				return nil
+			})
+			n.wantLeft(c.reason, live...)
+		})
+	}
+}
+
+// chained is the option of a network with a second plugin.
+func chained(n *node) { n.chained = true }
+
+// retries runs a pod that a plugin fails until there is no address for it, and returns how often.
+func (n *node) retries(name string) (count int) {
+	n.t.Helper()
+	for {
+		_, err := n.tryRun(n.t.Context(), name)
+		switch {
+		case err != nil && strings.Contains(err.Error(), toldToFail):
+			count++
+		case err != nil && strings.Contains(err.Error(), noAddress):
+			return count
+		default:
+			n.t.Fatalf("pod %s did not fail in the second plugin or for lack of an address: %v", name, err)
+		}
+	}
+}
+
+// The start of a pod takes longer than the minimum age, between its IPAM ADD and the end of the call. A leak of the
+// same age is released, so the cache is proven, and nothing is kept for its age.
+//
+// Guard: [netns.Source.Pods] has the container of each ADD in flight, and [cnicache.Source.Pods] that of each ADD
+// that has ended.
+func TestHazard65StartTakesLongerThanTheMinimumAge(t *testing.T) {
+	for command, reason := range map[string]string{
+		"lease-ADD":   "it has no address yet: only the plugin's process shows it",
+		"ADD":         "its address is configured, but it has no entry: without the process the cache would not be proven",
+		"chained-ADD": "the same, in the second plugin of the chain",
+		"START":       "the ADD has ended, and the runtime does not list it (hazard 71)",
+	} {
+		t.Run(command, func(t *testing.T) {
+			n := newNode(t, current(), chained, func(n *node) { n.ownLoopback = true })
+			n.runAgent()
+			live := n.run("live")
+			n.fail("victim")
+			leaked := n.heldBy(otherContainers(n.reservations(), live)...)
+			var starting *call
+			if command == "START" {
+				n.tell(command, "starting", maxWait.String())
+				starting = n.begin("starting")
+				n.await("the ADD to end", func(context.Context) error {
+					if entries, err := os.ReadDir(cnicache.DefaultDir); err != nil || len(entries) < 2 {
+						return fmt.Errorf("there are %d entries: %w", len(entries), err)
+					}
+					return nil
+				})
+			} else {
+				starting = n.runHeldIn(command, "starting")
+			}
+			n.makeOld(10 * time.Second)
+			before := n.reservations()
+			held := slices.DeleteFunc(slices.Collect(maps.Keys(before)), func(ip netip.Addr) bool {
+				return slices.Contains(leaked, ip) || slices.Contains(live.ips, ip)
+			})
+			same(t, "addresses of the pod that starts", "in dual stack", 2, len(held))
+			for _, id := range otherContainers(before, live) {
+				if _, listed := n.sandboxes()[id]; listed {
+					t.Fatalf("the runtime lists %s already, so the test shows nothing", id)
+				}
+			}
+			same(t, "plan of the runtime alone", "it may list both later, so neither is released",
+				joined(verdicts(gc.InUse, live.ips...), verdicts(gc.Young, append(leaked, held...)...)), n.plan("--min-age", "3s").verdicts)
+			want := joined(verdicts(gc.InUse, append(held, live.ips...)...), verdicts(gc.Leaked, leaked...))
+			same(t, "plan of the kernel and the cache", reason, want, n.only("plan", inSeconds...).verdicts)
+			same(t, "plan with the runtime", reason, want, n.plan(inSeconds...).verdicts)
+			same(t, "released", "the leak alone", 2, len(n.release(inSeconds...).released))
+			if command == "START" {
+				n.untell(command, "starting")
+			} else {
+				n.resume()
+			}
+			n.wantLeft("after the pass the pod has started", live, n.wait(starting))
+		})
+	}
+}
+
+// The power fails on a node whose only sources are the kernel and libcni's cache. All reservations are leaks. They
+// are older than the minimum age, and younger than the default one.
+func TestHazard70PowerLossWithoutARuntimeToAsk(t *testing.T) {
+	for _, c := range []struct {
+		reason string
+		live   int  // pods that were started after the boot
+		wiped  bool // the cache was emptied after their start
+	}{
+		{"before containerd runs stale entries are enough to prove the cache", 0, false},
+		{"pods since the boot are in namespaces and in the cache", 2, false},
+		{"live pods have no entry after the cache was wiped, so it may be another one", 2, true},
+	} {
+		t.Run(c.reason, func(t *testing.T) {
+			onEach(t, func(t *testing.T, n *node) {
+				dead := n.runSome("web", 5)
+				n.reboot(true)
+				n.must(n.stamp(10*time.Second, addressesOf(dead)...))
+				var live []pod
+				if c.live > 0 {
+					n.start()
+					n.importImage()
+					live = n.runSome("live", c.live)
+					n.must(n.stamp(10*time.Second, addressesOf(live)...))
+				}
+				released, left := holding(dead...), live
+				if c.wiped {
+					n.must(empty(cnicache.DefaultDir))
+					released, left = nil, append(dead, live...)
+				}
+				p := n.only("release", inSeconds...)
+				same(t, "released", c.reason, released, p.released)
+				n.wantLeft(c.reason, left...)
+			})
+		})
+	}
+}
+
+// Without Kubernetes containers end without a DEL: they are killed with their shims while containerd does not run, or
+// the power fails, and the disk keeps reservations, libcni's cache and the clients' records. The first pass finds all
+// leaks.
+func TestWithoutKubernetes(t *testing.T) {
+	for reason, powerLoss := range map[string]bool{"killed": false, "power loss": true} {
+		t.Run(reason, func(t *testing.T) {
+			onEach(t, func(t *testing.T, n *node) {
+				n.forClients()
+				live, dead := n.runEach("live", 1), n.runEach("dead", 2)
+				n.kill()
+				for _, c := range dead {
+					c.kill()
+				}
+				if powerLoss {
+					dead = append(live, dead...)
+					n.reboot(false)
+					n.start()
+					live = n.runEach("new", 1)
+				}
+				n.makeOld(10 * time.Second)
+				same(t, "plan of the kernel alone", "the others are foreign", joined(verdicts(gc.InUse, addressesOf(podsOf(live))...),
+					verdicts(gc.Foreign, addressesOf(podsOf(dead))...)), n.only("plan", kernel, "--min-age", "3s").verdicts)
+				same(t, "released", "the kernel has no process and no mount of their namespaces", holding(podsOf(dead)...), n.only("release", inSeconds...).released)
+				n.wantLeft("they run", podsOf(live)...)
+			})
+		})
+	}
+}
+
+// Pods of Kubernetes and containers of ctr, nerdctl and another client share a network. Some of each are live, and
+// some have leaked. With any of the sources no live one loses its address, and with runtime and kernel every leak is
+// released.
+//
+// Guard: [Source.Pods] declares the form of the IDs that it names.
+func TestHazard49Together(t *testing.T) {
+	onEach(t, func(t *testing.T, n *node) {
+		n.forClients()
+		n.runAgent() // so that the output of crictl has several namespaces, and counts as complete
+		pods, containers := n.runSome("live", 2), podsOf(n.runEach("live", 1))
+		deadPods, deadContainers := n.runSome("dead", 2), n.runEach("dead", 1)
+		network := n.network
+		n.configure("elsewhere") // no DEL finds their addresses
+		n.awaitNetwork("elsewhere")
+		for _, p := range deadPods {
+			n.remove(p.id)
+		}
+		for _, c := range deadContainers {
+			c.kill()
+		}
+		n.network = network
+		n.age()
+		inUse := verdicts(gc.InUse, addressesOf(pods)...)
+		known := joined(inUse, verdicts(gc.Foreign, addressesOf(append(containers, podsOf(deadContainers)...))...))
+		same(t, "plan with a file", "crictl prints what the runtime lists",
+			joined(known, verdicts(gc.Leaked, addressesOf(deadPods)...)), n.only("plan", n.writeCrictlPods()).verdicts)
+		same(t, "pass with the runtime alone", "it does not list the others", joined(known, verdicts(gc.Released, addressesOf(deadPods)...)), n.release().verdicts)
+		same(t, "pass with runtime and kernel", "the kernel shows which of the others are live", joined(inUse,
+			verdicts(gc.InUse, addressesOf(containers)...), verdicts(gc.Released, addressesOf(podsOf(deadContainers))...)), n.release(kernel).verdicts)
+		n.wantLeft("after all passes", append(pods, containers...)...)
+	})
+}
+
+// writeCrictlPods writes the output of `crictl pods -o json`, and returns the flag for it.
+func (n *node) writeCrictlPods() (flag string) {
+	n.t.Helper()
+	answer, err := n.cri.ListPodSandbox(n.t.Context(), &runtimeapi.ListPodSandboxRequest{})
+	n.must(err)
+	items := []any{}
+	for _, s := range answer.GetItems() {
+		m := s.GetMetadata()
+		items = append(items, map[string]any{
+			"id": s.GetId(), "state": s.GetState().String(), "createdAt": fmt.Sprint(s.GetCreatedAt()),
+			"metadata": map[string]any{"name": m.GetName(), "uid": m.GetUid(), "namespace": m.GetNamespace(), "attempt": m.GetAttempt()},
+			"labels":   s.GetLabels(), "annotations": s.GetAnnotations(), "runtimeHandler": s.GetRuntimeHandler(),
+		})
+	}
+	text, err := json.MarshalIndent(map[string]any{"items": items}, "", "  ")
+	n.must(err)
+	n.must(os.WriteFile(n.path("crictl.json"), text, 0o600))
+	return "--source=file:" + n.path("crictl.json")
+}
