@@ -59,7 +59,7 @@ func (n *node) wantFullForGood(why string, live ...pod) {
 	same(n.t, "freed by libcni's GC", why, nil, n.collectGarbage(live...))
 	if len(live) > 0 && !n.multus { // which has a cache of its own, and would free the addresses of live pods
 		same(n.t, "freed by libcni's GC with nothing valid", "the cache has entries of live containers, so this GC works",
-			addressesOf(live), n.collectGarbage())
+			verdicts("", addressesOf(live)...), verdicts("", n.collectGarbage()...))
 	}
 	n.alone("a pool of %d is full of leaks, also after a restart of containerd; libcni's GC frees none: %s", n.pool, why)
 }

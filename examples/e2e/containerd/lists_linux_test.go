@@ -213,10 +213,12 @@ func TestHazard21NetworkRenamed(t *testing.T) {
 		n.remove(victim.id)
 		young := n.run("young")
 		n.age()
+		n.network = old
+		n.age()
+		n.network = renamed
 		same(t, "released", "the pass is for another network", nil, n.release().released)
 		n.network = old
 		n.wantLeft("the DEL was for the other network", live, victim)
-		n.age()
 		same(t, "released", "no sandbox has them", holding(victim), n.release().released)
 		n.wantLeft("in the old network", live)
 		n.network = renamed
