@@ -148,6 +148,7 @@ var (
 	findings = regexp.MustCompile(`    "details": "hostlocal-gc-ipam: (?:all \d+ reservations in .* are in use|a pass .* released 0 of|` +
 		`another ADD's answer|the address that container \S+ has is kept|given up after 3|\S+ is (?:in-use|young)).*",\n(    "msg": .*\n\})\n`)
 	note = regexp.MustCompile(`(?m)^-rw------- \S+/networks/\.[^/ ]+\.gc .*\n`)
+	date = regexp.MustCompile(`(?m)^\d{4}/\d\d/\d\d \d\d:\d\d:\d\d `)                            // of a line on stderr
 	slow = regexp.MustCompile(`hostlocal-gc-ipam: .*(deadline exceeded|source does not answer)`) // a busy machine
 )
 
@@ -184,7 +185,8 @@ func run(t *testing.T, root, plugin, stdin, steps string) (results []string) {
 		if err := cmd.Run(); cmd.ProcessState == nil {
 			t.Fatal(err)
 		}
-		results = append(results, fmt.Sprintf("%s: %v\n%s\n%s\n%s", step, cmd.ProcessState, &out, &stderr, files(t, root)))
+		said := date.ReplaceAll(stderr.Bytes(), nil)
+		results = append(results, fmt.Sprintf("%s: %v\n%s\n%s\n%s", step, cmd.ProcessState, &out, said, files(t, root)))
 	}
 	return results
 }
