@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -344,27 +343,6 @@ func TestReleaseUnlocksAfterPanic(t *testing.T) {
 	}()
 	if !isFree(t, s) {
 		t.Error("the lock is still held")
-	}
-}
-
-// TestReleaseInSeveralHolds: many reservations are released in several holds.
-func TestReleaseInSeveralHolds(t *testing.T) {
-	s := newStore(t)
-	const n = 1000
-	ip := netip.MustParseAddr("10.0.0.1")
-	for i := range n {
-		write(t, at(s, ip.String()), fmt.Sprintf("id%d\r\neth0", i))
-		ip = ip.Next()
-	}
-	result, err := s.Release(t.Context(), pointers(list(t, s))...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if result.LongestHold >= result.LockHeld {
-		t.Errorf("%d were released in one hold of %v", n, result.LongestHold)
-	}
-	if got := left(t, s); got != nil {
-		t.Errorf("%d are left", len(got))
 	}
 }
 

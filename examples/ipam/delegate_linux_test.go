@@ -174,44 +174,6 @@ func mustLink(t *testing.T, from, to string) {
 	}
 }
 
-// For VERSION libcni sets a CNI_PATH without plugins.
-func TestVersionWithoutPath(t *testing.T) {
-	n := newTestNode(t)
-	c := call{command: "VERSION", id: "a", env: []string{"CNI_PATH=dummy"}, stdin: `{"cniVersion":"1.0.0"}`}
-	got := n.call(c)
-	c.program = filepath.Join(bin, "host-local")
-	if want := n.call(c); got.out != want.out || got.code != 0 {
-		t.Errorf("code %d, got %s, want %s", got.code, got.out, want.out)
-	}
-}
-
-// host-local's refusals are passed on in its own words, and nothing is created or released.
-func TestRefusedByHostLocal(t *testing.T) {
-	n := newTestNode(t)
-	n.fill(old)
-	good := n.config()
-	for _, row := range []struct{ reason, stdin string }{
-		{"no JSON", "{"},
-		{"nothing", " "},
-		{"no ipam", `{"cniVersion":"1.0.0","name":"podnet","type":"bridge"}`},
-		{"a range that is none", strings.Replace(good, "10.9.0.0/24", "10.9.0.0/240", 1)},
-		{"a version that nobody knows", strings.Replace(good, "1.0.0", "9.9.9", 1)},
-		{"a name that is none", strings.Replace(good, `"podnet"`, `"../podnet"`, 1)},
-	} {
-		before := modes(t, n.dir)
-		c := call{command: "ADD", id: "a", stdin: row.stdin}
-		got := n.call(c)
-		c.program = filepath.Join(bin, "host-local")
-		want := n.call(c)
-		if got.out != want.out || got.code != want.code || got.code == 0 {
-			t.Errorf("%s: code %d and %s\nwant %d and %s", row.reason, got.code, got.out, want.code, want.out)
-		}
-		if diff := cmp.Diff(before, modes(t, n.dir)); diff != "" {
-			t.Errorf("%s: files changed:\n%s", row.reason, diff)
-		}
-	}
-}
-
 // A read-only data directory gives host-local's error, also if only the lock's file can't be
 // created.
 func TestReadOnlyDataDir(t *testing.T) {

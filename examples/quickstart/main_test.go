@@ -4,11 +4,8 @@ package main
 
 import (
 	"bytes"
-	"context"
-	"errors"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -125,65 +122,5 @@ func TestReserveIsThePlugins(t *testing.T) {
 		if diff := cmp.Diff(want, string(got)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
-	}
-}
-
-var (
-	escapes = regexp.MustCompile("\x1b\\[[0-9]+m")
-	timings = regexp.MustCompile(`[0-9.]+(ns|µs|ms|s), the pass took [0-9.]+(ns|µs|ms|s)\.`)
-)
-
-func TestColour(t *testing.T) {
-	text := func(screen term.Screen) string {
-		var out bytes.Buffer
-		if err := tour(t.Context(), &out, screen, t.TempDir()); err != nil {
-			t.Fatal(err)
-		}
-		return timings.ReplaceAllString(out.String(), "TIMES")
-	}
-	plain, coloured := text(term.Screen{Width: 100}), text(term.Screen{Width: 100, Colour: true})
-	if strings.Contains(plain, "\x1b") {
-		t.Errorf("plain output has escape sequences:\n%q", plain)
-	}
-	if !strings.Contains(coloured, "\x1b[36mreleased\x1b[0m") {
-		t.Errorf("coloured output has no coloured verdict:\n%q", coloured)
-	}
-	if diff := cmp.Diff(plain, escapes.ReplaceAllString(coloured, "")); diff != "" {
-		t.Errorf("coloured output without its colours (-plain +coloured):\n%s", diff)
-	}
-	for line := range strings.Lines(plain) {
-		if n := len([]rune(strings.TrimSuffix(line, "\n"))); n > 100 {
-			t.Errorf("%d columns in %q", n, line)
-		}
-	}
-}
-
-func TestRunLeavesNothingBehind(t *testing.T) {
-	ended, end := context.WithCancel(t.Context())
-	end()
-	for _, row := range []struct {
-		reason string
-		ctx    context.Context
-		want   error
-	}{
-		{"a tour to its end", t.Context(), nil},
-		{"interrupted, which also stands for every other error", ended, context.Canceled},
-	} {
-		t.Run(row.reason, func(t *testing.T) {
-			tmp := t.TempDir()
-			for _, name := range []string{"TMPDIR", "TMP"} { // Unix, Windows
-				t.Setenv(name, tmp)
-			}
-			if err := run(row.ctx, new(bytes.Buffer), term.Screen{}); !errors.Is(err, row.want) {
-				t.Errorf("got error %v, want %v", err, row.want)
-			}
-			left, err := os.ReadDir(tmp)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if len(left) > 0 {
-				t.Errorf("left behind: %v", left)
-			}
-		})
 	}
 }

@@ -11,13 +11,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
@@ -163,43 +161,6 @@ func TestHazard53IdleRuntimeIsFound(t *testing.T) {
 	n.pass(podsource.AllowEmpty(source(t, unused.socket, cri.Options{})), map[string]gc.Verdict{"10.0.0.2": gc.Released})
 }
 
-// R4: each try to start a stuck pod leaks an address. The runtime lists none of those
-// containers. This ends the pod's claim on their reservations when they are older than
-// StartingFor and have been unlisted for long enough. The reservations of listed sandboxes are
-// kept.
-//
-// Guard: [Source.Pods] declares that it names such containers, with RuntimeLag.
-func TestHazard39EachTryLeaks(t *testing.T) {
-	f := serve(t, &fakeRuntime{items: []*runtimeapi.PodSandbox{sandbox(id("a1"), "web", ready)}}) // outside the bubble, since its socket is real
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		begun := time.Now()
-		n.reserve("10.0.0.2", id("a1"), 0)
-		n.reserve("10.0.0.3", id("1eaced"), 0)
-		kubelet := podsource.Static{{UID: "stuck", StartedAt: begun.Add(-time.Minute)}}
-		alone := n.reconciler(kubelet)
-		both := n.reconciler(podsource.Union(kubelet, source(t, f.socket, cri.Options{})))
-		for _, row := range []struct {
-			reason      string
-			age         time.Duration
-			alone, both gc.Verdict // of the leak
-		}{
-			{"younger than the runtime's lag", gc.DefaultMinAge - time.Second, gc.Young, gc.Young},
-			{"older than that, and younger than StartingFor", gc.DefaultStartingFor, gc.Starting, gc.Starting},
-			{"older than StartingFor", gc.DefaultStartingFor + time.Second, gc.Starting, gc.Released},
-		} {
-			time.Sleep(row.age - time.Since(begun))
-			report, err := alone.Reconcile(t.Context())
-			n.check(report, err, map[string]gc.Verdict{"10.0.0.2": row.alone, "10.0.0.3": row.alone})
-			report, err = both.Reconcile(t.Context())
-			n.check(report, err, map[string]gc.Verdict{"10.0.0.2": gc.InUse, "10.0.0.3": row.both})
-			if t.Failed() {
-				t.Fatal(row.reason)
-			}
-		}
-	})
-}
-
 // R14: the CRI does not list containers of nerdctl, so a list of sandboxes does not show
 // whether they are live. The leak of a sandbox in the same network is released.
 //
@@ -211,29 +172,6 @@ func TestHazard49ContainersOfNerdctl(t *testing.T) {
 	n.reserve("10.0.0.4", "default-"+id("f0e"), old)
 	f := serve(t, &fakeRuntime{items: []*runtimeapi.PodSandbox{sandbox(id("a1"), "web", ready)}})
 	n.pass(source(t, f.socket, cri.Options{}), map[string]gc.Verdict{"10.0.0.2": gc.InUse, "10.0.0.3": gc.Released, "10.0.0.4": gc.Foreign})
-}
-
-// R5 and R4 keep the reservation until the sandbox is listed, and then R3.
-//
-// Guard: [Source.Pods] declares RuntimeLag.
-func TestHazard04ADDInFlight(t *testing.T) {
-	n := newNode(t)
-	n.reserve("10.0.0.2", id("a1"), young)
-	n.reserve("10.0.0.3", id("1eaced"), 2*old)
-	other := sandbox(id("b1"), "db", ready)
-	f := serve(t, &fakeRuntime{items: []*runtimeapi.PodSandbox{other}})
-	s := source(t, f.socket, cri.Options{WithStatus: true})
-	n.pass(s, map[string]gc.Verdict{"10.0.0.2": gc.Young, "10.0.0.3": gc.Released})
-
-	// The ADD takes long, and kubelet knows the start of the pod.
-	n.reserve("10.0.0.2", id("a1"), 10*time.Minute)
-	kubelet := podsource.Static{{NamespacedName: types.NamespacedName{Namespace: "default", Name: "web"}, UID: "web",
-		StartedAt: time.Now().Add(-11 * time.Minute)}}
-	n.pass(podsource.Union(kubelet, s), map[string]gc.Verdict{"10.0.0.2": gc.Starting})
-
-	f.items = []*runtimeapi.PodSandbox{other, sandbox(id("a1"), "web", ready)}
-	n.pass(podsource.Union(kubelet, s), map[string]gc.Verdict{"10.0.0.2": gc.InUse})
-	n.pass(s, map[string]gc.Verdict{"10.0.0.2": gc.InUse})
 }
 
 // R3: a sandbox that is not ready still owns its reservations. R10: its old address in its
@@ -288,19 +226,6 @@ func TestHazard29TwoRuntimes(t *testing.T) {
 	n.pass(both, map[string]gc.Verdict{"10.0.0.2": gc.InUse, "10.0.0.3": gc.InUse, "10.0.0.4": gc.Released})
 	n.reserve("10.0.0.4", id("1eaced"), old)
 	n.pass(found, map[string]gc.Verdict{"10.0.0.2": gc.InUse, "10.0.0.3": gc.InUse, "10.0.0.4": gc.Released})
-}
-
-// A pod was deleted by force, and the runtime still runs its sandbox.
-//
-// Guard: [Source.Pods] names a sandbox by its container ID.
-func TestHazard35DeletedByForce(t *testing.T) {
-	n := newNode(t)
-	n.reserve("10.0.0.2", id("a1"), old)
-	n.reserve("10.0.0.3", id("1eaced"), old)
-	f := serve(t, &fakeRuntime{items: []*runtimeapi.PodSandbox{sandbox(id("a1"), "web", ready)}})
-	kubelet := podsource.Static{{UID: "other", IPs: pod("", "", "10.0.0.9").IPs}}
-	n.pass(podsource.Union(kubelet, source(t, f.socket, cri.Options{})),
-		map[string]gc.Verdict{"10.0.0.2": gc.InUse, "10.0.0.3": gc.Released})
 }
 
 // The hook waits for a runtime that is recovering, and then releases the leak only.
