@@ -30,11 +30,9 @@ func TestIncident_containerd12130(t *testing.T) {
 	n := newNode(t, current(), withPool(8), chained)
 	n.runAgent()
 	live := n.runSome("live", 2)
-	n.tell("chained-ADD", "victim", "fail")
-	n.tell("chained-DEL", "victim", "fail")
+	n.tellToFail("chained-", "victim")
 	same(t, "retries", "each has leaked the addresses of one container", 6, n.retries("victim"))
-	n.untell("chained-ADD", "victim") // the plugin works again
-	n.untell("chained-DEL", "victim")
+	n.untellToFail("chained-", "victim") // the plugin works again
 	n.endOutage(live, "its cache has no entry of a chain that failed")
 }
 
@@ -66,7 +64,7 @@ func (n *node) timeOut(name string, times int) {
 	n.t.Helper()
 	n.tell("DEL", name, "fail")
 	for i := range times {
-		c := n.runHeld(name)
+		c := n.runHeld("ADD", name)
 		c.cancel()
 		<-c.done
 		n.await("containerd to end the call", func(context.Context) error {

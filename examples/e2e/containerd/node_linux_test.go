@@ -173,15 +173,6 @@ func (n *node) program(name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// awaitAnswer waits until the runtime answers, also if it can't run pods.
-func (n *node) awaitAnswer() {
-	n.t.Helper()
-	n.await("containerd to answer", func(ctx context.Context) error {
-		_, err := n.cri.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{}, grpc.WaitForReady(true))
-		return err
-	})
-}
-
 func (n *node) awaitReady() {
 	n.t.Helper()
 	n.await("containerd to be ready", func(ctx context.Context) error {

@@ -185,13 +185,23 @@ const toldToFail = "gate: told to fail ADD"
 // fail runs a pod whose ADD fails after its IPAM, and whose DEL fails, too.
 func (n *node) fail(name string) {
 	n.t.Helper()
-	n.tell("ADD", name, "fail")
-	n.tell("DEL", name, "fail")
+	n.tellToFail("", name)
 	if p, err := n.tryRun(n.t.Context(), name); err == nil || !strings.Contains(err.Error(), toldToFail) {
 		n.t.Fatalf("pod %s did not fail in the plugin gate: %+v, %v", name, p, err)
 	}
-	n.untell("ADD", name)
-	n.untell("DEL", name)
+	n.untellToFail("", name)
+}
+
+// tellToFail tells the plugin gate to fail in ADD and in DEL.
+func (n *node) tellToFail(prefix, pod string) {
+	n.t.Helper()
+	n.must(errors.Join(n.order(prefix+"ADD", pod, "fail"), n.order(prefix+"DEL", pod, "fail")))
+}
+
+func (n *node) untellToFail(prefix, pod string) {
+	n.t.Helper()
+	n.untell(prefix+"ADD", pod)
+	n.untell(prefix+"DEL", pod)
 }
 
 // leak removes pods while their network has another name, so that no DEL finds their addresses, and makes all
@@ -217,15 +227,9 @@ type call struct {
 	err    error
 }
 
-// runHeld starts to run a pod, and returns when its ADD has its addresses. The ADD does not return until resume is
-// called.
-func (n *node) runHeld(name string) *call {
-	n.t.Helper()
-	return n.runHeldIn("ADD", name)
-}
-
-// runHeldIn is runHeld for any command of [node.order].
-func (n *node) runHeldIn(command, name string) *call {
+// runHeld starts to run a pod, and returns when it is held in a command of [node.order], in ADD with its addresses. The
+// command does not return until resume is called.
+func (n *node) runHeld(command, name string) *call {
 	n.t.Helper()
 	for _, pipe := range []string{"arrived", "go"} {
 		if err := syscall.Mkfifo(n.path("control/"+pipe), 0o600); err != nil && !errors.Is(err, os.ErrExist) {
@@ -235,7 +239,10 @@ func (n *node) runHeldIn(command, name string) *call {
 	n.tell(command, name, "hold")
 	c := n.begin(name)
 	arrived := make(chan error, 1)
-	go func() { arrived <- touch(n.path("control/arrived"), os.O_RDONLY) }()
+	go func() {
+		_, err := os.ReadFile(n.path("control/arrived")) // returns when gate has closed it
+		arrived <- err
+	}()
 	select {
 	case err := <-arrived:
 		n.must(err)
@@ -260,16 +267,7 @@ func (n *node) begin(name string) *call {
 // resume lets the ADD that is held return.
 func (n *node) resume() {
 	n.t.Helper()
-	n.must(touch(n.path("control/go"), os.O_WRONLY))
-}
-
-// touch opens a pipe, which waits for the other end, and closes the pipe.
-func touch(pipe string, flag int) error {
-	f, err := os.OpenFile(pipe, flag, 0)
-	if err != nil {
-		return err
-	}
-	return f.Close()
+	n.must(os.WriteFile(n.path("control/go"), nil, 0)) // waits for gate to open it
 }
 
 // wait waits until the pod runs.

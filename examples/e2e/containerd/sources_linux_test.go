@@ -10,11 +10,13 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/encoding/protojson"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
@@ -65,28 +67,16 @@ func (n *node) recordLost(name string, few []string, many ...[]string) {
 	n.wantLeft("after the pass", live)
 }
 
-// netnsOf returns the path of a pod's network namespace.
+// netnsOf returns the path of a pod's network namespace, which is in its entry of libcni's cache.
 func (n *node) netnsOf(p pod) string {
 	n.t.Helper()
-	answer, err := n.cri.PodSandboxStatus(n.t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: p.id, Verbose: true})
+	entry, err := os.ReadFile(n.cacheFile(p))
 	n.must(err)
-	for _, text := range answer.GetInfo() {
-		var info struct {
-			RuntimeSpec struct {
-				Linux struct {
-					Namespaces []struct{ Type, Path string }
-				}
-			}
-		}
-		_ = json.Unmarshal([]byte(text), &info) // not every value is JSON
-		for _, ns := range info.RuntimeSpec.Linux.Namespaces {
-			if ns.Type == "network" {
-				return ns.Path
-			}
-		}
+	path := regexp.MustCompile(`/run/netns/cni-[0-9a-f-]+`).Find(entry)
+	if path == nil {
+		n.t.Fatalf("the entry of %v has no network namespace: %s", p, entry)
 	}
-	n.t.Fatalf("%v has no network namespace: %v", p, answer.GetInfo())
-	return ""
+	return string(path)
 }
 
 // loseRecord removes the runtime's record of a running sandbox. It first moves the task out of containerd's state,
@@ -176,8 +166,7 @@ func TestHazard39LeakPerRetry(t *testing.T) {
 			with := func(flags ...string) []string { // a list of now
 				return append([]string{n.writeStatuses(since, "victim", live)}, flags...)
 			}
-			n.tell("chained-ADD", "victim", "fail")
-			n.tell("chained-DEL", "victim", "fail")
+			n.tellToFail("chained-", "victim")
 			leaks := n.retries("victim")
 			same(t, "leaks", "they fill the pool", size-c.others, leaks)
 			same(t, "released", "the runtime alone may not list young sandboxes yet", nil, n.release(with("--min-age", "3s")...).released)
@@ -203,8 +192,7 @@ func TestHazard39LeakPerRetry(t *testing.T) {
 				}
 				leaks += n.retries("victim")
 			}
-			n.untell("chained-ADD", "victim")
-			n.untell("chained-DEL", "victim")
+			n.untellToFail("chained-", "victim")
 			n.await("the pod to run", func(ctx context.Context) error {
 				n.release(with(inSeconds...)...)
 				victim, err := n.tryRun(ctx, "victim")
@@ -271,7 +259,7 @@ func TestHazard65StartTakesLongerThanTheMinimumAge(t *testing.T) {
 					return nil
 				})
 			} else {
-				starting = n.runHeldIn(command, "starting")
+				starting = n.runHeld(command, "starting")
 			}
 			n.makeOld(10 * time.Second)
 			before := n.reservations()
@@ -406,16 +394,7 @@ func (n *node) writeCrictlPods() (flag string) {
 	n.t.Helper()
 	answer, err := n.cri.ListPodSandbox(n.t.Context(), &runtimeapi.ListPodSandboxRequest{})
 	n.must(err)
-	items := []any{}
-	for _, s := range answer.GetItems() {
-		m := s.GetMetadata()
-		items = append(items, map[string]any{
-			"id": s.GetId(), "state": s.GetState().String(), "createdAt": fmt.Sprint(s.GetCreatedAt()),
-			"metadata": map[string]any{"name": m.GetName(), "uid": m.GetUid(), "namespace": m.GetNamespace(), "attempt": m.GetAttempt()},
-			"labels":   s.GetLabels(), "annotations": s.GetAnnotations(), "runtimeHandler": s.GetRuntimeHandler(),
-		})
-	}
-	text, err := json.MarshalIndent(map[string]any{"items": items}, "", "  ")
+	text, err := protojson.MarshalOptions{EmitUnpopulated: true}.Marshal(answer) // as crictl does
 	n.must(err)
 	n.must(os.WriteFile(n.path("crictl.json"), text, 0o600))
 	return "--source=file:" + n.path("crictl.json")
