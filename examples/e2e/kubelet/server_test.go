@@ -3,11 +3,9 @@
 package kubelet
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -33,7 +31,6 @@ import (
 
 // A node has the parts of kubelet that serve its pods.
 type node struct {
-	t       *testing.T
 	sources config.SourcesReady
 	pods    kubeletpod.Manager
 	status  status.Manager
@@ -47,45 +44,32 @@ func (quiet) PodCouldHaveRunningContainers(*corev1.Pod) bool { return true }
 func (quiet) RecordStatusUpdated(klog.Logger, *corev1.Pod)   {}
 func (quiet) DeletePodStartupState(types.UID)                {}
 
-// newNode serves the Pods API as kubelet does, before any of kubelet's sources of pods is
-// ready.
+// newNode serves the Pods API as kubelet does, before any of kubelet's sources of pods is ready.
 func newNode(t *testing.T, limit rate.Limit, burst int) *node {
 	t.Helper()
-	n := &node{t: t, pods: kubeletpod.NewBasicPodManager()}
+	n := &node{pods: kubeletpod.NewBasicPodManager()}
 	n.sources = config.NewSourcesReady(func(seen sets.Set[string]) bool {
 		return seen.HasAll(kubetypes.FileSource, kubetypes.ApiserverSource)
 	})
 	n.status = status.NewManager(nil, n.pods, quiet{}, quiet{})
-	server := pods.NewPodsServer(pods.NewBroadcaster(t.Context()), n.pods, n.status, n.sources)
 	g := grpc.NewServer(grpc.ChainUnaryInterceptor(
 		apisgrpc.LimiterUnaryServerInterceptor(rate.NewLimiter(limit, burst)), pods.MetricsUnaryServerInterceptor))
-	podsv1alpha1.RegisterPodsServer(g, server)
+	podsv1alpha1.RegisterPodsServer(g, pods.NewPodsServer(pods.NewBroadcaster(t.Context()), n.pods, n.status, n.sources))
 	socket := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
 	}
-	done := make(chan error, 1)
-	go func() { done <- g.Serve(l) }()
-	t.Cleanup(func() {
-		g.Stop()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
+	go func() { _ = g.Serve(l) }() // an error of the server is one of the source
+	t.Cleanup(g.Stop)
 	if n.source, err = kubelet.New(socket, kubelet.Options{Timeout: time.Minute}); err != nil {
 		t.Fatal(err)
 	}
 	return n
 }
 
-func (n *node) ready() {
-	n.sources.AddSource(kubetypes.FileSource)
-	n.sources.AddSource(kubetypes.ApiserverSource)
-}
-
-// add adds a pod, as the API server delivers it.
-func (n *node) add(name string, change func(*corev1.Pod)) *corev1.Pod {
+// add adds a pod as the API server delivers it, and then the status that kubelet reports, if any.
+func (n *node) add(name string, change func(*corev1.Pod), report *corev1.PodStatus) {
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-of-" + name)},
 		Spec:       corev1.PodSpec{NodeName: "node1", Containers: []corev1.Container{{Name: "main", Image: "registry.example/web:1"}}},
@@ -95,130 +79,134 @@ func (n *node) add(name string, change func(*corev1.Pod)) *corev1.Pod {
 		change(p)
 	}
 	n.pods.AddPod(p)
-	return p
-}
-
-// report sets a pod's status, as kubelet does.
-func (n *node) report(p *corev1.Pod, s corev1.PodStatus) {
-	n.t.Helper()
-	n.status.SetPodStatus(klog.FromContext(n.t.Context()), p, s)
-}
-
-// list calls the source, and returns the pods by name.
-func (n *node) list() map[string]podsource.Pod {
-	n.t.Helper()
-	answer, err := n.source.Pods(n.t.Context())
-	if err != nil {
-		n.t.Fatal(err)
+	if report != nil {
+		n.status.SetPodStatus(klog.Background(), p, *report)
 	}
-	byName := make(map[string]podsource.Pod)
-	for _, p := range answer.Pods {
-		byName[p.Name] = p
-	}
-	return byName
 }
 
-func TestNotReadyThenReady(t *testing.T) {
-	n := newNode(t, pods.DefaultQPS, pods.DefaultBurstTokens)
-	n.add("web", func(p *corev1.Pod) { p.Status.PodIPs = []corev1.PodIP{{IP: "10.0.0.2"}} })
-	for _, source := range []string{"", kubetypes.FileSource} {
-		if source != "" {
-			n.sources.AddSource(source)
+var hourAgo = metav1.NewTime(time.Now().Add(-time.Hour).Truncate(time.Second))
+
+// ran is a pod of the API server that runs since an hour ago.
+func ran(p *corev1.Pod) {
+	p.Status = corev1.PodStatus{Phase: corev1.PodRunning, StartTime: &hourAgo}
+	p.ManagedFields = []metav1.ManagedFieldsEntry{{Subresource: "status", Time: &hourAgo}}
+}
+
+func annotated(key, value string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Annotations = map[string]string{key: value} }
+}
+
+// succeeded is a status of a pod whose container ended an hour ago, and whose sandbox may be up.
+func succeeded(sandbox corev1.ConditionStatus) *corev1.PodStatus {
+	return &corev1.PodStatus{
+		Phase: corev1.PodSucceeded, Conditions: []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers, Status: sandbox}},
+		ContainerStatuses: []corev1.ContainerStatus{{
+			Name: "main", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{FinishedAt: hourAgo}}}},
+	}
+}
+
+// statuses are pods with the status that kubelet reports. The name of a hazard has its number. The
+// test fails without the guard.
+var statuses = []struct {
+	name, reason, guard string
+	pod                 func(*corev1.Pod)
+	report              *corev1.PodStatus
+	want                string
+}{
+	{"address", "kubelet's status is newer than the object's", "", nil,
+		&corev1.PodStatus{Phase: corev1.PodRunning, PodIPs: []corev1.PodIP{{IP: "10.0.0.3"}}}, "start 0s ago, IPs [10.0.0.3]"},
+	{"not reported", "kubelet has not reported its status, so its start is unknown (R4)", "", nil, nil, "start unknown, IPs []"},
+	{"56 rejected", "kubelet rejects a new pod, or after a restart one that runs: like its rejectPod",
+		"kubepod.Convert does not use the start as the end", nil,
+		&corev1.PodStatus{Phase: corev1.PodFailed, Reason: "OutOfcpu"}, "start 0s ago, IPs [], end unknown"},
+	{"56 rejected while it runs", "after a restart of kubelet, whose status has no containers",
+		"decode removes the managed fields, which have the time of an older status", ran,
+		&corev1.PodStatus{Phase: corev1.PodFailed, Reason: "NodeAffinity"}, "start 1h0m0s ago, IPs [], end unknown"},
+	{"57 sandbox still up", "all containers have ended, and kubelet has not stopped the sandbox",
+		"kubepod.Convert uses the condition rather than the containers", ran, succeeded(corev1.ConditionTrue), "start 1h0m0s ago, IPs []"},
+	{"57 sandbox gone", "all containers have ended, and kubelet has stopped the sandbox",
+		"kubepod.Convert sets the end", ran, succeeded(corev1.ConditionFalse), "start 1h0m0s ago, IPs [], end 0s ago"},
+	{"67 garbage in the annotation", "a tenant may have written it, so it is no error",
+		"kubepod.Convert sets MoreIPs", annotated("k8s.v1.cni.cncf.io/network-status", "{"), nil, "start unknown, IPs [], more"},
+	{"76 static pod of a file", "a restarted kubelet gives it a later start than its sandbox",
+		"kubepod.Convert sets no start for a static pod",
+		annotated(kubetypes.ConfigSourceAnnotationKey, kubetypes.FileSource), &corev1.PodStatus{}, "start unknown, IPs []"},
+	{"76 pod of the API server", "a restarted kubelet keeps its start", "",
+		annotated(kubetypes.ConfigSourceAnnotationKey, kubetypes.ApiserverSource), &corev1.PodStatus{}, "start 0s ago, IPs []"},
+}
+
+// describe returns what a pod claims, and for how long.
+func describe(p podsource.Pod) string {
+	when := func(t time.Time) string {
+		if t.IsZero() {
+			return "unknown"
 		}
-		got, err := n.source.Pods(t.Context())
-		if got.Pods != nil || !errors.Is(err, podsource.ErrIncomplete) || !strings.Contains(err.Error(), "initializing") {
-			t.Errorf("after source %q: got %v, %v, want %v", source, got, err, podsource.ErrIncomplete)
-		}
+		return time.Since(t).Round(time.Hour).String() + " ago"
 	}
-	n.sources.AddSource(kubetypes.ApiserverSource)
-	web := n.list()["web"]
-	if len(web.IPs) != 1 || web.IPs[0] != netip.MustParseAddr("10.0.0.2") {
-		t.Errorf("got %+v", web)
+	text := fmt.Sprintf("start %s, IPs %v", when(p.StartedAt), p.IPs)
+	if p.HasFinished() {
+		text += ", end " + when(p.FinishedAt)
 	}
+	if p.MoreIPs {
+		text += ", more"
+	}
+	return text
 }
 
-// TestStatuses: the source returns the statuses of kubelet's status manager.
+// The source returns the statuses of kubelet's status manager.
 func TestStatuses(t *testing.T) {
 	n := newNode(t, pods.DefaultQPS, pods.DefaultBurstTokens)
-	hourAgo := metav1.NewTime(time.Now().Add(-time.Hour).Truncate(time.Second))
-	fresh := n.add("fresh", nil)
-	n.report(fresh, corev1.PodStatus{Phase: corev1.PodRunning, PodIPs: []corev1.PodIP{{IP: "10.0.0.3"}}})
-	n.add("not-reported", nil)
-	static := n.add("static", func(p *corev1.Pod) {
-		p.Annotations = map[string]string{kubetypes.ConfigSourceAnnotationKey: kubetypes.FileSource}
-	})
-	n.add("mirror", func(p *corev1.Pod) {
-		p.Name = "static"
-		p.Annotations = map[string]string{
-			kubetypes.ConfigSourceAnnotationKey: kubetypes.ApiserverSource,
-			kubetypes.ConfigMirrorAnnotationKey: "hash-of-static",
-		}
-	})
-	done := n.add("done", func(p *corev1.Pod) { p.Status.StartTime = &hourAgo })
-	n.report(done, corev1.PodStatus{Phase: corev1.PodSucceeded, ContainerStatuses: []corev1.ContainerStatus{{
-		Name: "main", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{FinishedAt: hourAgo}},
-	}}})
-	// The managed fields have the time of an old status, and kubelet has a new one.
-	evicted := n.add("evicted", func(p *corev1.Pod) {
-		p.Status.StartTime = &hourAgo
-		p.ManagedFields = []metav1.ManagedFieldsEntry{{Subresource: "status", Time: &hourAgo}}
-	})
-	n.report(evicted, corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted", ContainerStatuses: []corev1.ContainerStatus{{
-		Name: "main", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}},
-	}}})
-	n.ready()
-
-	got := n.list()
-	if p := got["fresh"]; len(p.IPs) != 1 || p.StartedAt.IsZero() || p.HasFinished() {
-		t.Errorf("kubelet's status is newer than the object's: got %+v", p)
+	for _, row := range statuses {
+		n.add(row.name, row.pod, row.report)
 	}
-	if p, ok := got["not-reported"]; !ok || !p.StartedAt.IsZero() {
-		t.Errorf("kubelet has not reported its status yet, so its start is unknown (R4): got %+v", p)
+	n.add("mirror", annotated(kubetypes.ConfigMirrorAnnotationKey, "hash"), nil) // of a static pod, not in the list
+	n.sources.AddSource(kubetypes.FileSource)
+	n.sources.AddSource(kubetypes.ApiserverSource)
+	answer, err := n.source.Pods(t.Context())
+	if err != nil {
+		t.Fatal(err)
 	}
-	if p := got["static"]; p.UID != static.UID {
-		t.Errorf("a static pod is in the list once, as kubelet's pod: got %+v", p)
+	got := make(map[string]podsource.Pod)
+	for _, p := range answer.Pods {
+		got[p.Name] = p
 	}
-	if p := got["done"]; !p.Finished || !p.FinishedAt.Equal(hourAgo.Time) || !p.StartedAt.Equal(hourAgo.Time) {
-		t.Errorf("got %+v, want its end at %v", p, hourAgo)
-	}
-	if p := got["evicted"]; !p.Finished || !p.FinishedAt.IsZero() {
-		t.Errorf("the managed fields are about another status, so its end is unknown: got %+v", p)
-	}
-	if len(got) != 5 {
-		t.Errorf("got %d pods, want 5: %v", len(got), got)
-	}
-}
-
-func TestThousandPods(t *testing.T) {
-	n := newNode(t, pods.DefaultQPS, pods.DefaultBurstTokens)
-	for i := range 1000 {
-		n.add(fmt.Sprintf("pod-%d", i), func(p *corev1.Pod) {
-			p.Annotations = map[string]string{"example.com/config": strings.Repeat("x", 30_000)}
-			p.Status.PodIP = fmt.Sprintf("10.0.%d.%d", i/250, 2+i%250)
+	for _, row := range statuses {
+		t.Run(row.name, func(t *testing.T) {
+			if p, ok := got[row.name]; !ok || describe(p) != row.want {
+				t.Errorf("%s: got %q, want %q; guard: %s", row.reason, describe(p), row.want, row.guard)
+			}
 		})
 	}
-	n.ready()
-	if got := n.list(); len(got) != 1000 {
-		t.Errorf("got %d pods", len(got))
+	if len(answer.Pods) != len(statuses) {
+		t.Errorf("got %d pods, want %d: %v", len(answer.Pods), len(statuses), got)
 	}
 }
 
-// TestRateLimit: a later call may succeed after kubelet has limited the rate of calls.
-func TestRateLimit(t *testing.T) {
-	n := newNode(t, 0, 1)
-	n.add("web", nil)
-	n.ready()
-	n.list()
-	if _, err := n.source.Pods(t.Context()); !errors.Is(err, podsource.ErrIncomplete) {
-		t.Errorf("got %v, want %v", err, podsource.ErrIncomplete)
+// The list is an error until kubelet knows the pods of all its sources, and when it limits the
+// rate of calls.
+func TestNotReadyThenLimited(t *testing.T) {
+	n := newNode(t, 0, 3)
+	n.add("web", nil, nil)
+	refused := func(want string) {
+		t.Helper()
+		if _, err := n.source.Pods(t.Context()); !errors.Is(err, podsource.ErrIncomplete) || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %v that says %q", err, podsource.ErrIncomplete, want)
+		}
 	}
-	if _, err := n.source.Pods(canceled(t)); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v, want %v", err, context.Canceled)
+	refused("initializing")
+	n.sources.AddSource(kubetypes.FileSource)
+	refused("initializing")
+	n.sources.AddSource(kubetypes.ApiserverSource)
+	if got, err := n.source.Pods(t.Context()); len(got.Pods) != 1 {
+		t.Errorf("got %v, %v", got, err)
 	}
+	refused("")
 }
 
-func canceled(t *testing.T) context.Context {
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	return ctx
+// The response has one field, which podsource/kubelet reads. An answer with a new one is an error.
+func TestMessages(t *testing.T) {
+	response := (&podsv1alpha1.ListPodsResponse{}).ProtoReflect().Descriptor().Fields()
+	if response.Len() != 1 {
+		t.Errorf("the response has the fields %v", response)
+	}
 }
