@@ -1,14 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package servertest runs podsource/kube against a real kube-apiserver and a
-// real etcd. It has tests only, and they need Linux. From this directory:
+// Package apiserver has tests of podsource/kube and the agent's manifests on a real kube-apiserver
+// and etcd. They need Linux and the go command:
 //
-//	GOWORK=off go test -race -timeout 30m .
+//	cd examples/e2e; GOWORK=off go test ./apiserver
 //
-// The first run builds both servers from source, which takes minutes; after that
-// they are in Go's build cache. They run as child processes, on sockets in a
-// temporary directory and on one port of 127.0.0.1, and stop with the tests.
-//
-// It is a module of its own outside the workspace. In the workspace the hundreds of modules
-// that the servers require would determine the versions of all its modules.
+// The first run builds both servers, which takes minutes; after that they are in Go's build cache.
 package apiserver

@@ -3,273 +3,184 @@
 package apiserver
 
 import (
-	"errors"
 	"fmt"
-	"net/netip"
-	"os"
-	"strings"
 	"testing"
 	"time"
 
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/hostlocal-gc/hostlocal-gc/gc"
-	"github.com/hostlocal-gc/hostlocal-gc/gc/plugintest"
-	"github.com/hostlocal-gc/hostlocal-gc/podsource"
-	"github.com/hostlocal-gc/hostlocal-gc/podsource/kube"
 )
 
-// The hazards of gc/testdata/hazards.txt that involve an API server. The real plugin makes
-// the reservations, and a real server stores and lists the pods.
+const (
+	none   = gc.Verdict("") // the pod has no addresses
+	all    = 1000 * old     // the pod claims every reservation without an owner
+	multus = "k8s.v1.cni.cncf.io/network-status"
+)
 
-// only returns the first address as text: the only one of a single-stack network.
-func only(ips []netip.Addr) string { return ips[0].String() }
-
-// The API server gets the address long after the end of the ADD (R4).
-//
-// Guard: [kubepod.Convert] sets the start of the pod.
-func TestHazard01RunningWithoutPodIPs(t *testing.T) {
-	n := newNode(t)
-	leaked, held := n.reserve("leaked", 3*old), n.reserve("held", time.Hour)
-	n.pod("web", started(2*time.Hour))
-	n.collect(map[string]gc.Verdict{only(leaked): gc.Released, only(held): gc.Starting})
+// A step changes a pod, and then runs a pass.
+type step struct {
+	own     gc.Verdict    // on the addresses of the pod
+	claims  time.Duration // reservations without an owner are starting if they are younger, and released otherwise
+	changes []change
 }
 
-// A list that is empty, or lacks the agent's own pod, is an error (R9).
-//
-// Guard: [gc.ErrNoPods] and [podsource.Require]: the source never sets Authoritative.
-func TestHazard06EmptyOrWithoutTheAgent(t *testing.T) {
-	n := newNode(t)
-	n.reserve("held", old)
-	if err := n.refused(n.source()); !errors.Is(err, gc.ErrNoPods) {
-		t.Errorf("got error %v, want %v", err, gc.ErrNoPods)
-	}
-	n.pod("other", onHostNetwork)
-	agent := types.NamespacedName{Namespace: n.namespace, Name: "agent"}
-	if err := n.refused(podsource.Require(n.source(), agent)); !errors.Is(err, podsource.ErrIncomplete) {
-		t.Errorf("got error %v, want %v", err, podsource.ErrIncomplete)
-	}
+// hazards are those of gc/testdata/hazards.txt that a pass on an API server's pods shows. A name
+// has the number and the reason. The test fails without the guard.
+var hazards = []struct {
+	name, guard string
+	steps       []step
+	nextCheck   time.Duration // at most; zero is any
+}{
+	{"01 running, long after the end of the ADD the API server has no address (R4)", "kubepod.Convert sets the start",
+		[]step{{none, 2 * time.Hour, []change{started(2 * time.Hour)}}}, 0},
+	{"08 dual stack, the status does not have the IPv6 address yet (R3)", "gc.SiblingInUse: another address of the container",
+		[]step{{gc.InUse, 0, []change{oneAddress}}}, 0},
+	{"12 failed long ago, the status still has the addresses", "kubepod.Convert sets Finished and its time",
+		[]step{{gc.Released, 0, []change{finished(corev1.PodFailed, old)}}}, 0},
+	{"13 just succeeded, the sandbox is still up", "kubepod.Convert sets no end that is too early",
+		[]step{{gc.InUse, 0, []change{finished(corev1.PodSucceeded, time.Second)}}}, 0},
+	{"13 just failed, kubelet reported no address", "kubepod.Convert sets no end that is too early",
+		[]step{{none, 2 * old, []change{finished(corev1.PodFailed, time.Second)}}}, 0},
+	{"13 failed, and only the managed fields have a time", "kubepod: statusWritten",
+		[]step{{gc.InUse, 0, []change{rejected}}, {gc.Released, 0, []change{written(time.Hour)}}}, 0},
+	{"22 the addresses in a second network are not in podIPs (R3)", "kubepod.Convert reads the annotation",
+		[]step{{gc.InUse, 0, []change{inAnnotation}}}, 0},
+	{"28 a pod in the node's network has the node's address, and is a pod (R3, R9)", "kubepod.Convert leaves the address out",
+		[]step{{gc.Released, 0, []change{onHostNetwork}}}, 0},
+	{"31 failed pods that never had an address stay for days", "kubepod.Convert sets Finished without a known end",
+		[]step{{none, 2 * old, []change{rejected}}, {none, 0, []change{written(old)}}}, 0},
+	{"32 a pod has been in ContainerCreating for days", "kubepod.Convert sets the start",
+		[]step{{none, 2 * old, []change{pending}}}, 0},
+	{"36 kubelet has not reported the start (R4)", "kubepod.Convert uses no other time as the start",
+		[]step{{none, all, []change{pending, notStarted}}}, 0},
+	{"36 the start is in the future (R4)", "gc takes it for unknown",
+		[]step{{none, all, []change{pending, started(-time.Hour)}}}, 0},
+	{"48 the clock was set back after a pod finished, which holds for five minutes from now", "kubepod.Convert sets Finished",
+		[]step{{gc.InUse, 0, []change{finished(corev1.PodSucceeded, -time.Hour)}}}, 5 * time.Minute},
+	{"49 no API server knows a container of nerdctl, which each node here has (R14)", "Source.Pods declares the form of its IDs",
+		[]step{{gc.InUse, 0, nil}}, 0},
+	{"56 a restarted kubelet rejects a pod that runs", "kubepod.Convert does not use the start of such a pod as its end",
+		[]step{{gc.InUse, 0, nil}, {gc.InUse, 0, []change{rejected}}, {gc.Released, 0, []change{written(5 * time.Minute)}}}, 0},
+	{"57 all containers have ended, the sandbox is up", "kubepod.Convert uses the condition rather than the containers", []step{
+		{gc.InUse, 0, []change{finished(corev1.PodSucceeded, time.Hour), sandbox(corev1.ConditionTrue, old)}},
+		{gc.InUse, 0, []change{sandbox(corev1.ConditionFalse, time.Minute)}}, // it has just gone
+		{gc.Released, 0, []change{sandbox(corev1.ConditionFalse, 5*time.Minute)}}}, 0},
+	{"67 a tenant wrote garbage, and the pod may hold more addresses", "kubepod.Convert sets MoreIPs",
+		[]step{{gc.InUse, 2 * old, []change{annotated(multus, `[{"ips":["10.9.0.3"]`)}}}, 0},
+	{"76 after a restart of kubelet a static pod has a later start than its sandbox", "kubepod.Convert sets no start for it",
+		[]step{{none, all, []change{pending, started(time.Minute), annotated(corev1.MirrorPodAnnotationKey, "5c7b9a1e")}}}, 0},
 }
 
-// The status has the IPv4 address, but not yet the IPv6 address (R3, sibling).
-//
-// Guard: [gc.InUse] through the other address of the container.
-func TestHazard08DualStackHalfReported(t *testing.T) {
-	n := newNode(t, pool4, pool6)
-	web, leaked := n.reserve("web", old), n.reserve("leaked", old)
-	n.pod("web", with(web[0]))
-	n.collect(map[string]gc.Verdict{
-		web[0].String(): gc.InUse, web[1].String(): gc.InUse,
-		leaked[0].String(): gc.Released, leaked[1].String(): gc.Released,
-	})
+func TestHazards(t *testing.T) {
+	unowned := map[string]time.Duration{"young": time.Hour, "middle": old, "oldest": 3 * old}
+	for _, h := range hazards {
+		t.Run(h.name, func(t *testing.T) {
+			t.Log("guard:", h.guard)
+			n := newNode(t)
+			n.pod("agent", onHostNetwork)
+			n.reserve(nerdctl, old, gc.Foreign)
+			for container, age := range unowned {
+				n.reserve(container, age, gc.Starting)
+			}
+			if h.steps[0].own != none {
+				n.reserve("web", old, gc.InUse)
+			}
+			n.pod("web", append([]change{with("web")}, h.steps[0].changes...)...)
+			for i, s := range h.steps {
+				if i > 0 {
+					n.change("web", s.changes...)
+				}
+				for container := range n.want {
+					if container == "web" {
+						n.want[container] = s.own
+					} else if age, ok := unowned[container]; ok && age >= s.claims {
+						n.want[container] = gc.Released
+					}
+				}
+				n.collect()
+			}
+			if next := time.Until(n.report.NextCheck); h.nextCheck != 0 && next > h.nextCheck {
+				t.Errorf("the next check is in %v", next)
+			}
+		})
+	}
 }
 
 // A pod is created again under its name, and the reservation of the old one leaked.
-//
-// Guard: [kubepod.Convert] claims no address by the name of a pod.
+// Guard: [kubepod.Convert] claims the addresses of the status, also those of a pod that is being deleted.
 func TestHazard10RecreatedUnderItsName(t *testing.T) {
 	n := newNode(t)
-	before := n.reserve("before", old)
-	first := n.pod("web-0", with(before...))
-	n.collect(map[string]gc.Verdict{only(before): gc.InUse})
+	n.web("web-0")
+	n.collect()
 	n.remove("web-0", 30)
-	n.collect(map[string]gc.Verdict{only(before): gc.InUse}) // it is being deleted, and still in the list
+	n.collect() // it is being deleted, and still in the list
 	n.remove("web-0", 0)
-	after := n.reserve("after", old)
-	if second := n.pod("web-0", with(after...)); second.UID == first.UID {
-		t.Fatal("it is the same pod")
-	}
-	n.collect(map[string]gc.Verdict{only(before): gc.Released, only(after): gc.InUse})
+	n.reserve("after", old, gc.InUse)
+	n.pod("web-0", with("after"))
+	n.want["web-0"] = gc.Released
+	n.collect()
 }
 
-// The status of a pod that finished long ago still has its address.
-//
-// Guard: [kubepod.Convert] sets the end of a pod.
-func TestHazard12FinishedLongAgo(t *testing.T) {
-	for _, p := range []corev1.PodPhase{corev1.PodSucceeded, corev1.PodFailed} {
-		t.Run(string(p), func(t *testing.T) {
-			n := newNode(t)
-			leaked, used := n.reserve("leaked", old), n.reserve("live", old)
-			n.pod("done", finished(p, old), with(leaked...))
-			n.pod("done-before", finished(p, old), with(used...))
-			n.pod("live", with(used...))
-			report := n.collect(map[string]gc.Verdict{only(leaked): gc.Released, only(used): gc.InUse})
-			if len(report.Duplicates) > 0 {
-				t.Errorf("the finished pod claims its old address: %v", report.Duplicates)
-			}
-		})
-	}
-}
+// A change changes a pod that has run for two days.
+type change func(*node, *corev1.Pod)
 
-// A pod has just finished, and its sandbox is still up.
-//
-// Guard: [kubepod.Convert] sets no end that is too early.
-func TestHazard13JustFinished(t *testing.T) {
-	for _, p := range []corev1.PodPhase{corev1.PodSucceeded, corev1.PodFailed} {
-		t.Run(string(p)+" with addresses", func(t *testing.T) {
-			n := newNode(t)
-			held, leaked := n.reserve("held", old), n.reserve("leaked", old)
-			n.pod("done", finished(p, recent), with(held...))
-			n.collect(map[string]gc.Verdict{only(held): gc.InUse, only(leaked): gc.Released})
-		})
-		t.Run(string(p)+" without addresses", func(t *testing.T) {
-			n := newNode(t)
-			held, leaked := n.reserve("held", old), n.reserve("leaked", 3*old)
-			n.pod("done", finished(p, recent))
-			n.collect(map[string]gc.Verdict{only(held): gc.Starting, only(leaked): gc.Released})
-		})
-	}
-	t.Run("no container has a time, but the managed fields have", func(t *testing.T) {
-		n := newNode(t)
-		held := n.reserve("held", old)
-		pod := n.pod("done", phase(corev1.PodFailed), with(held...))
-		n.collect(map[string]gc.Verdict{only(held): gc.InUse})
-		n.pod("other", onHostNetwork)
-		n.backdate(pod, time.Hour)
-		n.collect(map[string]gc.Verdict{only(held): gc.Released})
-	})
-}
-
-// The address in a second network is not in podIPs, but in the annotation of Multus (R3), or
-// its container also holds one in the first network.
-//
-// Guard: [kubepod.Convert] reads the annotation.
-func TestHazard22SecondNetwork(t *testing.T) {
-	for _, row := range []struct {
-		reason    string
-		annotated bool
-	}{
-		{"in the annotation; the first network does not use host-local", true},
-		{"through the first network, in the same data directory", false},
-	} {
-		t.Run(row.reason, func(t *testing.T) {
-			n := newNode(t)
-			storage := &plugintest.Plugin{Binary: n.plugin.Binary, DataDir: n.plugin.DataDir, Network: "storage", Ranges: []plugintest.Range{{Subnet: "10.9.0.0/24"}}}
-			second, leaked := reserveIn(t, storage, "web", old), reserveIn(t, storage, "leaked", old)
-			if row.annotated {
-				n.pod("web", with(netip.MustParseAddr("192.0.2.7")), annotated("k8s.v1.cni.cncf.io/network-status", fmt.Sprintf(
-					`[{"name":"other","interface":"eth0","ips":["192.0.2.7"],"default":true},{"name":"ns/storage","interface":"net1","ips":["%s"]}]`, second[0])))
-			} else {
-				n.pod("web", with(n.reserve("web", old)...))
-			}
-			n.plugin = storage
-			n.collect(map[string]gc.Verdict{only(second): gc.InUse, only(leaked): gc.Released})
-		})
-	}
-}
-
-// The list is that of another or an older node with the same name (R9). Without the check each
-// of these passes would release the address of a live pod.
-//
-// Guard: [Source.sameNode] compares the boot ID and the UID.
-func TestHazard23OtherNodeOfTheName(t *testing.T) {
-	n := newNode(t)
-	n.reserve("live", old)
-	// The machine was replaced, or booted again, and the API server has the pods of before.
-	n.pod("of-before", with(netip.MustParseAddr("10.1.0.77")))
-	report, err := n.pass(newSource(n.client.CoreV1(), n.name, kube.Options{SkipNodeCheck: true}), gc.Options{DryRun: true})
-	n.must(err)
-	if report.Counts()[gc.Leaked] != 1 {
-		t.Fatalf("there is nothing to lose here: %v", report.Counts())
-	}
-
-	then, err := n.client.CoreV1().Nodes().Get(t.Context(), n.name, metav1.GetOptions{})
-	n.must(err)
-	setBoot := func(id string) {
-		t.Helper()
-		n.setStatus(func(s *corev1.NodeStatus) { s.NodeInfo.BootID = id })
-	}
-	says := func(source podsource.Source, parts ...string) {
-		t.Helper()
-		err := n.refused(source)
-		for _, part := range parts {
-			if !strings.Contains(err.Error(), part) {
-				t.Errorf("the error does not say %q: %v", part, err)
-			}
-		}
-	}
-	setBoot("11111111-2222-3333-4444-555555555555")
-	says(n.source(), n.name, "boot ID 11111111-2222-3333-4444-555555555555", "this kernel's is "+bootID(t))
-	setBoot("")
-	says(n.source(), n.name, "has no boot ID")
-
-	// The Node is deleted and created again by this machine's kubelet: only the UID differs.
-	n.must(n.client.CoreV1().Nodes().Delete(t.Context(), n.name, metav1.DeleteOptions{}))
-	says(n.source(), "there is no such Node", n.name)
-	now := n.register(bootID(t))
-	says(newSource(n.client.CoreV1(), n.name, kube.Options{NodeUID: then.UID}), string(then.UID), string(now.UID))
-}
-
-// Pods in the node's network have its address, and claim nothing (R3, R9).
-//
-// Guard: [kubepod.Convert] leaves out the addresses of a pod in the node's network.
-func TestHazard28HostNetwork(t *testing.T) {
-	n := newNode(t)
-	leaked := n.reserve("leaked", old)
-	n.pod("proxy", onHostNetwork, with(leaked...)) // the only pod of the list, which is not empty
-	n.collect(map[string]gc.Verdict{only(leaked): gc.Released})
-}
-
-// Failed pods that never had an address stay in the API for days.
-//
-// Guard: [kubepod.Convert] sets Finished without a known end.
-func TestHazard31Evicted(t *testing.T) {
-	n := newNode(t)
-	leaked, held := n.reserve("leaked", time.Hour), n.reserve("held", old)
-	for i := range 3 {
-		n.backdate(n.pod(fmt.Sprintf("evicted-%d", i), evicted(2*old)), 2*old)
-	}
-	n.pod("web", with(held...))
-	n.collect(map[string]gc.Verdict{only(leaked): gc.Released, only(held): gc.InUse})
-}
-
-// A pod has been in ContainerCreating for days.
-//
-// Guard: [kubepod.Convert] sets the start of the pod.
-func TestHazard32Stuck(t *testing.T) {
-	n := newNode(t)
-	older, younger := n.reserve("older", 3*old), n.reserve("younger", old)
-	stuck := n.pod("stuck", phase(corev1.PodPending), started(2*old), func(pod *corev1.Pod) {
-		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
-			Name: "main", Image: "registry.example/main:1",
-			State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}},
-		}}
-	})
-	report := n.collect(map[string]gc.Verdict{only(older): gc.Released, only(younger): gc.Starting})
-	for i := range report.Reservations {
-		if e := &report.Reservations[i]; e.Verdict == gc.Starting && (e.Pod == nil || e.Pod.Name != stuck.Name) {
-			t.Errorf("the report does not name the pod: %v", e.Pod)
+// with sets the addresses of a container.
+func with(container string) change {
+	return func(n *node, pod *corev1.Pod) {
+		for _, ip := range n.ips[container] {
+			pod.Status.PodIPs = append(pod.Status.PodIPs, corev1.PodIP{IP: ip.String()})
+			pod.Status.PodIP = pod.Status.PodIPs[0].IP
 		}
 	}
 }
 
-// The start of a pod is in the future, or not reported yet (R4).
-//
-// Guard: [kubepod.Convert] uses no other time as the start.
-func TestHazard36StartUnknown(t *testing.T) {
-	for reason, since := range map[string]time.Duration{"kubelet has not reported a start": 0, "the start is in the future": -time.Hour} {
-		t.Run(reason, func(t *testing.T) {
-			n := newNode(t)
-			unmatched, held := n.reserve("unmatched", 3*old), n.reserve("held", old)
-			n.pod("new", phase(corev1.PodPending), started(since))
-			n.pod("web", with(held...))
-			n.collect(map[string]gc.Verdict{only(unmatched): gc.Starting, only(held): gc.InUse})
-		})
+// inAnnotation moves an address from the status to the annotation of Multus.
+func inAnnotation(n *node, pod *corev1.Pod) {
+	annotated(multus, fmt.Sprintf(`[{"ips":["192.0.2.7"],"default":true},{"interface":"net1","ips":[%q]}]`, pod.Status.PodIP))(n, pod)
+	pod.Status.PodIP, pod.Status.PodIPs = "192.0.2.7", []corev1.PodIP{{IP: "192.0.2.7"}}
+}
+
+func annotated(key, value string) change {
+	return func(_ *node, pod *corev1.Pod) { metav1.SetMetaDataAnnotation(&pod.ObjectMeta, key, value) }
+}
+
+func oneAddress(_ *node, pod *corev1.Pod)    { pod.Status.PodIPs = pod.Status.PodIPs[:1] }
+func onHostNetwork(_ *node, pod *corev1.Pod) { pod.Spec.HostNetwork = true }
+func onAnotherNode(_ *node, pod *corev1.Pod) { pod.Spec.NodeName = "another-node" }
+func pending(_ *node, pod *corev1.Pod)       { pod.Status.Phase = corev1.PodPending }
+func notStarted(_ *node, pod *corev1.Pod)    { pod.Status.StartTime = nil }
+
+func ago(d time.Duration) *metav1.Time { return &metav1.Time{Time: time.Now().Add(-d)} }
+
+func started(since time.Duration) change {
+	return func(_ *node, pod *corev1.Pod) { pod.Status.StartTime = ago(since) }
+}
+
+// rejected sets what kubelet writes for a pod that it does not admit, or no longer after its restart.
+func rejected(_ *node, pod *corev1.Pod) { pod.Status.Phase, pod.Status.Reason = corev1.PodFailed, "Evicted" }
+
+// finished sets the phase, and the given time as the end of the containers.
+func finished(p corev1.PodPhase, since time.Duration) change {
+	return func(_ *node, pod *corev1.Pod) {
+		ended := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{FinishedAt: *ago(since)}}
+		pod.Status.Phase, pod.Status.ContainerStatuses = p, []corev1.ContainerStatus{{Name: "main", State: ended}}
 	}
 }
 
-// A container of nerdctl, which no API server knows (R14).
-//
-// Guard: [Source.Pods] declares the form of its container IDs.
-func TestHazard49ContainersOfNerdctl(t *testing.T) {
-	n := newNode(t)
-	leaked, held := n.reserve("leaked", old), n.reserve("held", old)
-	n.pod("web", with(held...))
-	foreign, err := n.plugin.Add(t.Context(), "default-"+strings.Repeat("5c7b9a1e", 8), "eth0")
-	n.must(err)
-	then := time.Now().Add(-old)
-	n.must(os.Chtimes(n.plugin.File(foreign[0]), then, then))
-	n.collect(map[string]gc.Verdict{only(leaked): gc.Released, only(held): gc.InUse, only(foreign): gc.Foreign})
+// sandbox sets the condition of the pod's sandbox, and the time of its last change.
+func sandbox(up corev1.ConditionStatus, since time.Duration) change {
+	return func(_ *node, pod *corev1.Pod) {
+		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers, Status: up, LastTransitionTime: *ago(since)}}
+	}
+}
+
+// written sets the times in the pod's managed fields. A request that changes the status can't do it.
+func written(since time.Duration) change {
+	return func(_ *node, pod *corev1.Pod) {
+		for i := range pod.ManagedFields {
+			pod.ManagedFields[i].Time = ago(since)
+		}
+		metav1.SetMetaDataLabel(&pod.ObjectMeta, "written", "true") // the server ignores an update of times alone
+	}
 }

@@ -3,163 +3,166 @@
 package apiserver
 
 import (
-	"context"
-	"errors"
+	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	authorizationv1 "k8s.io/api/authorization/v1"
-	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/kubernetes"
-	"sigs.k8s.io/yaml"
-
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
-	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/kube"
+	"golang.org/x/sys/unix"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+	"sigs.k8s.io/yaml"
 )
 
 // documentedRules returns the rules in the package comment of podsource/kube.
-func documentedRules(t *testing.T) []rbacv1.PolicyRule {
-	t.Helper()
-	text, err := os.ReadFile("../../../podsource/kube/doc.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var block strings.Builder
-	for line := range strings.Lines(string(text)) {
-		if rest, ok := strings.CutPrefix(line, "//\t"); ok && (block.Len() > 0 || rest == "rules:\n") {
-			block.WriteString(rest)
-		}
-	}
-	var role rbacv1.ClusterRole
-	if err := yaml.UnmarshalStrict([]byte(block.String()), &role); err != nil || len(role.Rules) != 2 {
-		t.Fatalf("reading the rules in the package comment: %v, %v", role.Rules, err)
-	}
-	return role.Rules
+func documentedRules() (rules []rbacv1.PolicyRule) {
+	_, block, _ := strings.Cut(string(must(os.ReadFile("../../../podsource/kube/doc.go"))), "//\trules:\n")
+	block, _, _ = strings.Cut(block, "//\n")
+	check(yaml.UnmarshalStrict([]byte(strings.ReplaceAll(block, "//\t", "")), &rules))
+	return rules
 }
 
-// grant binds rules to a user, and returns when the server applies them.
-func grant(t *testing.T, user string, rules ...rbacv1.PolicyRule) {
-	t.Helper()
-	client := clientset(t, adminToken)
-	meta := metav1.ObjectMeta{Name: "servertest-" + user}
-	role := &rbacv1.ClusterRole{ObjectMeta: meta, Rules: rules}
-	binding := &rbacv1.ClusterRoleBinding{
-		ObjectMeta: meta,
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: meta.Name},
-		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
-	}
-	if _, err := client.RbacV1().ClusterRoles().Create(t.Context(), role, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := client.RbacV1().ClusterRoleBindings().Create(t.Context(), binding, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx := context.WithoutCancel(t.Context())
-		if err := client.RbacV1().ClusterRoleBindings().Delete(ctx, meta.Name, metav1.DeleteOptions{}); err != nil {
-			t.Error(err)
-		}
-		if err := client.RbacV1().ClusterRoles().Delete(ctx, meta.Name, metav1.DeleteOptions{}); err != nil {
-			t.Error(err)
-		}
-	})
-	for _, rule := range rules {
-		allowed(t, client, user, rule.Verbs[0], rule.Resources[0])
-	}
+// grant returns a client of a new user with these rights, which the server applies soon.
+func (n *node) grant(rules ...rbacv1.PolicyRule) kube.Client {
+	user, rbac := metav1.ObjectMeta{Name: fmt.Sprintf("user-%d", time.Now().UnixNano())}, n.client.RbacV1()
+	must(rbac.ClusterRoles().Create(n.ctx, &rbacv1.ClusterRole{ObjectMeta: user, Rules: rules}, metav1.CreateOptions{}))
+	must(rbac.ClusterRoleBindings().Create(n.ctx, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: user, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: user.Name},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user.Name}},
+	}, metav1.CreateOptions{}))
+	return cluster.as(user.Name)
 }
 
-// allowed waits until the user has the permission in all namespaces.
-func allowed(t *testing.T, client kubernetes.Interface, user, verb, resource string) {
-	t.Helper()
-	allowedIn(t, client, user, verb, resource, metav1.NamespaceAll)
-}
-
-// allowedIn waits until the user has the permission in a namespace.
-func allowedIn(t *testing.T, client kubernetes.Interface, user, verb, resource, namespace string) {
-	t.Helper()
-	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, patience, true, func(context.Context) (bool, error) {
-		return may(t, client, user, verb, resource, namespace), nil
-	})
-	if err != nil {
-		t.Fatalf("waiting until %s may %s %s: %v", user, verb, resource, err)
-	}
-}
-
-// may reports whether the user has the permission now.
-func may(t *testing.T, client kubernetes.Interface, user, verb, resource, namespace string) bool {
-	t.Helper()
-	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-		User: user, ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb, Resource: resource, Namespace: namespace},
-	}}
-	got, err := client.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), review, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return got.Status.Allowed
-}
-
-// The error names the missing permission.
+// The documented rules suffice, and so do kubelet's own credentials for its node, as documented
+// in the README of the command. An error names the missing permission.
 func TestRights(t *testing.T) {
-	rules := documentedRules(t)
-	grant(t, "minimal", rules...)
-	grant(t, "no-list-pods", rules[0])
-	grant(t, "no-get-nodes", rules[1])
-	n := newNode(t)
-	leaked, held := n.reserve("leaked", old), n.reserve("held", old)
-	n.pod("web", with(held...))
-	for _, row := range []struct{ reason, token, want string }{
-		{"it may only read nodes", "no-list-pods", `listing its pods: this account lacks the verb "list" on resource "pods"`},
-		{"it may only list pods", "no-get-nodes", `reading its Node: this account lacks the verb "get" on resource "nodes"`},
-		{"it has no permission", "nobody", `lacks the verb "get" on resource "nodes"`},
-		{"its token is unknown", "wrong-token", "the API server does not know this client"},
+	n, rules := newNode(t), documentedRules()
+	n.web("web")
+	unknown := cluster.config()
+	unknown.BearerToken = "wrong-token"
+	for _, row := range []struct {
+		reason string
+		client kube.Client
+		want   string
+	}{
+		{"only nodes", n.grant(rules[0]), `listing its pods: this account lacks the verb "list" on resource "pods"`},
+		{"only pods", n.grant(rules[1]), `reading its Node: this account lacks the verb "get" on resource "nodes"`},
+		{"the kubelet of another node", cluster.as("system:node:another", "system:nodes"), `lacks the verb "get" on resource "nodes"`},
+		{"a token of another cluster", kubernetes.NewForConfigOrDie(unknown).CoreV1(), "the API server does not know this client"},
 	} {
-		err := n.refused(newSource(clientset(t, row.token).CoreV1(), n.name, kube.Options{}))
-		if !strings.Contains(err.Error(), row.want) {
-			t.Errorf("%s: the error does not say %q: %v", row.reason, row.want, err)
-		}
+		t.Log(row.reason)
+		n.eventually(func() bool {
+			_, err := n.source(row.client, kube.Options{}).Pods(t.Context())
+			return err != nil && strings.Contains(err.Error(), row.want)
+		})
 	}
-	// The documented rules suffice.
-	report, err := n.pass(newSource(clientset(t, "minimal").CoreV1(), n.name, kube.Options{}), gc.Options{})
-	n.must(err)
-	n.check(report, map[string]gc.Verdict{only(leaked): gc.Released, only(held): gc.InUse})
+	for _, client := range []kube.Client{n.grant(rules...), cluster.as("system:node:"+n.name, "system:nodes")} {
+		source := n.source(client, kube.Options{})
+		n.listed(source, 1)
+		n.collectWith(source, gc.Options{})
+	}
 }
 
-// The name of a missing or another node is a permanent error, for which the hook does not
-// wait.
-func TestWrongNodeName(t *testing.T) {
-	n, other := newNode(t), newNode(t)
-	n.reserve("held", old)
-	other.pod("web", onHostNetwork)
-	other.setStatus(func(s *corev1.NodeStatus) { s.NodeInfo.BootID = "another-machine" })
-	for name, want := range map[string]string{
-		"no-such-node": "there is no such Node: is this the name under which kubelet registered it?",
-		other.name:     "another-machine",
-	} {
-		m := newMeter(t, "")
-		r, err := gc.New(hostlocal.New(n.plugin.DataDir), []string{n.plugin.Network}, newSource(m, name, kube.Options{}),
-			gc.Options{SourceTimeout: 2 * patience, StartupTimeout: 2 * patience})
-		n.must(err)
-		report, err := r.AtStartup(t.Context())
-		if !errors.Is(err, podsource.ErrPermanent) || !strings.Contains(err.Error(), want) || report.Counts()[gc.Released] != 0 {
-			t.Errorf("node name %q: got %v, %v, want an error that says %q", name, report.Counts(), err, want)
-		}
-		if requests := m.take(); requests != "GET" {
-			t.Errorf("node name %q: the requests of the hook were %q, want one GET", name, requests)
-		}
-	}
-	// Until kubelet has reported after a boot, a later call may succeed.
-	n.setStatus(func(s *corev1.NodeStatus) {
-		s.NodeInfo.BootID = "of-before-the-boot"
-		s.Conditions[0].LastHeartbeatTime = *ago(100 * 365 * old)
+// An informer whose account may list but not watch keeps its first list, and its note says why.
+// Guard: [Informer.relist] sets the time of a list to that of its request.
+func TestHazard62NoRightToWatch(t *testing.T) {
+	n := newNode(t)
+	n.web("web")
+	source := n.watching(n.grant(documentedRules()...))
+	n.until(source, func(a podsource.Answer) bool {
+		return strings.Contains(a.Note, `lacks the verb "watch" on resource "pods"`)
 	})
-	if err := n.refused(n.source()); !errors.Is(err, podsource.ErrIncomplete) || errors.Is(err, podsource.ErrPermanent) {
-		t.Errorf("with its own name, before kubelet has reported: %v", err)
+	before := time.Now()
+	n.pod("later")
+	if a, err := source.Pods(t.Context()); err != nil || len(a.Pods) != 1 || !a.AsOf.Before(before) {
+		t.Errorf("got %d pods as of %v, %v, want one, as of before %v", len(a.Pods), a.AsOf, err, before)
 	}
+}
+
+// manifests returns the agent's objects with the given components.
+func manifests(t *testing.T, components ...string) (objects []*unstructured.Unstructured) {
+	dir := t.TempDir()
+	text := "resources: [deploy]\ncomponents: [" + strings.Join(components, ",") + "]\n"
+	check(os.CopyFS(filepath.Join(dir, "deploy"), os.DirFS("../../hostlocal-gc/deploy")))
+	check(os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600))
+	built := must(krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), dir))
+	for _, r := range built.Resources() {
+		objects = append(objects, &unstructured.Unstructured{Object: must(r.Map())})
+	}
+	return objects
+}
+
+// create creates an object, unless another test did. The server rejects unknown fields.
+func create(t *testing.T, object *unstructured.Unstructured, dryRun ...string) error {
+	resource, _ := meta.UnsafeGuessKindToResource(object.GroupVersionKind())
+	_, err := dynamic.NewForConfigOrDie(cluster.config()).Resource(resource).Namespace(object.GetNamespace()).
+		Create(t.Context(), object, metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict, DryRun: dryRun})
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	return err
+}
+
+// A real server accepts the manifests with each component, except for the kinds of the Prometheus
+// Operator, which it does not have.
+func TestManifestsDryRun(t *testing.T) {
+	for _, components := range [][]string{nil, {"deploy/no-api"}, {"deploy/monitoring"}, {"deploy/no-api", "deploy/monitoring"}} {
+		for _, object := range manifests(t, components...) {
+			err := create(t, object, metav1.DryRunAll)
+			if err != nil && object.GroupVersionKind().Group != "monitoring.coreos.com" {
+				t.Errorf("%v: %s %s: %v", components, object.GetKind(), object.GetName(), err)
+			}
+		}
+	}
+}
+
+// The permissions of the manifests suffice: with their settings and a token of their service
+// account the agent releases, and writes an Event.
+func TestAgentWithItsManifests(t *testing.T) {
+	n, dir := newNode(t), t.TempDir()
+	n.web("web")
+	n.reserve("leaked", old, gc.Released)
+	n.pod("agent", onHostNetwork)
+	env := []string{"NODE_NAME=" + n.name, "HOSTLOCAL_GC_REQUIRE_POD=" + n.namespace + "/agent"}
+	for _, object := range manifests(t) {
+		check(create(t, object))
+		settings, _, err := unstructured.NestedStringMap(object.Object, "data")
+		check(err)
+		for name, value := range settings {
+			env = append(env, name+"="+value)
+		}
+	}
+	accounts, config := n.client.CoreV1().ServiceAccounts("kube-system"), cluster.config()
+	request := must(accounts.CreateToken(n.ctx, "hostlocal-gc", &authenticationv1.TokenRequest{}, metav1.CreateOptions{}))
+	check(os.WriteFile(filepath.Join(dir, "kubeconfig"), fmt.Appendf(nil, `{apiVersion: v1, kind: Config, current-context: c,
+		clusters: [{name: c, cluster: {server: %q, certificate-authority: %q}}], users: [{name: c, user: {token: %q}}],
+		contexts: [{name: c, context: {cluster: c, user: c}}]}`, config.Host, config.CAFile, request.Status.Token), 0o600))
+	goCommand("", "build", "-C", "../..", "-o", filepath.Join(dir, "agent"), "./hostlocal-gc")
+	agent := run(dir, "agent", env, filepath.Join(dir, "agent"), "agent", "--data-dir", n.plugin.DataDir,
+		"--source", "kubelet,kube", "--kubeconfig", "kubeconfig", "--listen=") // and no runtime
+	t.Cleanup(func() { kill(agent) })
+	n.eventually(func() bool {
+		events := must(n.client.CoreV1().Events("").List(n.ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + n.name}))
+		_, err := os.Lstat(n.plugin.File(n.ips["leaked"][0]))
+		return err != nil && len(events.Items) > 0
+	})
+	check(agent.Process.Signal(unix.SIGTERM))
+	if err := agent.Wait(); err != nil {
+		t.Errorf("the agent ended with %v\n%s", err, must(os.ReadFile(filepath.Join(dir, "agent.log"))))
+	}
+	delete(n.want, "leaked")
+	n.collect()
 }

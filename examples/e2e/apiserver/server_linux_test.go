@@ -4,173 +4,157 @@ package apiserver
 
 import (
 	"context"
-	"crypto/rand"
-	"crypto/rsa"
-	"crypto/x509"
-	"encoding/pem"
 	"fmt"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
+	"testing"
 	"time"
 
+	"github.com/hostlocal-gc/hostlocal-gc/gc/plugintest"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/kube"
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 )
 
-// adminToken is the token of a user with all permissions.
-const adminToken = "admin-token"
+// cluster is the API server of all tests, since one takes seconds to start. Each test has its
+// own node and namespace.
+var cluster server
 
-// users are the server's other users. The name of each is its token, too. Tests grant their
-// permissions.
-var users = []string{"minimal", "no-list-pods", "no-get-nodes", "nobody"}
-
-// kubeletToken is the token of the kubelet of kubeletNode.
-const (
-	kubeletToken = "kubelet-token"
-	kubeletNode  = "kubelets-node"
-)
-
-// A server is a kube-apiserver with an etcd. It can be killed and restarted with its data.
-type server struct {
-	dir               string
-	etcdPath, apiPath string
-	port              *port
-	etcd, api         *process
+func TestMain(m *testing.M) {
+	cluster.prepare()
+	cluster.start()
+	status := plugintest.Main(m)
+	if status != 0 {
+		cluster.logs()
+	}
+	kill(cluster.api)
+	kill(cluster.etcd)
+	_ = os.RemoveAll(cluster.dir) // files left in the temporary directory are no failure
+	os.Exit(status)
 }
 
-// newServer builds the programs, and writes their files into an empty directory.
-func newServer(dir string) (*server, error) {
-	s := &server{dir: dir}
-	var err error
-	if s.etcdPath, err = build("go.etcd.io/etcd/server/v3"); err != nil {
-		return s, err
-	}
-	if s.apiPath, err = build("k8s.io/kubernetes/cmd/kube-apiserver"); err != nil {
-		return s, err
-	}
-	if s.port, err = reservePort(); err != nil {
-		return s, err
-	}
-	return s, s.writeSecrets()
+// must returns s. An error ends the process.
+func must[S any](s S, err error) S {
+	check(err)
+	return s
 }
 
-// writeSecrets writes the tokens of the users, and the key with which the server
-// signs the tokens of service accounts.
-func (s *server) writeSecrets() error {
-	var tokens strings.Builder
-	fmt.Fprintf(&tokens, "%s,admin,admin,system:masters\n", adminToken)
-	fmt.Fprintf(&tokens, "%s,system:node:%s,kubelet,system:nodes\n", kubeletToken, kubeletNode)
-	for _, user := range users {
-		fmt.Fprintf(&tokens, "%s,%s,%s\n", user, user, user)
-	}
-	if err := os.WriteFile(filepath.Join(s.dir, "tokens.csv"), []byte(tokens.String()), 0o600); err != nil {
-		return err
-	}
-	key, err := rsa.GenerateKey(rand.Reader, 2048)
+func check(err error) {
 	if err != nil {
-		return err
+		cluster.logs()
+		panic(err)
 	}
-	text := pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)})
-	return os.WriteFile(filepath.Join(s.dir, "sa.key"), text, 0o600)
 }
 
-// start starts etcd, unless it runs, and the API server, and returns when this is ready.
-func (s *server) start() error {
-	var err error
-	if s.etcd == nil {
-		s.etcd, err = startProcess(s.dir, "etcd", s.etcdPath,
-			"--name=servertest", "--data-dir=etcd",
-			"--listen-client-urls=unix://client.sock:1", "--advertise-client-urls=unix://client.sock:1",
-			"--listen-peer-urls=unix://peer.sock:1", "--initial-advertise-peer-urls=unix://peer.sock:1",
-			"--initial-cluster=servertest=unix://peer.sock:1",
-			// A single member: elections need not wait for others. Writes need not
-			// wait for the disk, which may be slow.
-			"--heartbeat-interval=10", "--election-timeout=100", "--unsafe-no-fsync",
-			"--log-level=warn")
-		if err != nil {
-			return err
-		}
+// A server is a kube-apiserver with an etcd. The API server can be killed and started again with
+// its data.
+type server struct {
+	dir, ip, apiPath string
+	etcd, api        *exec.Cmd // nil if it is not running
+}
+
+// prepare builds both programs, and starts etcd.
+func (s *server) prepare() {
+	fmt.Fprintln(os.Stderr, "apiserver: building etcd and kube-apiserver, which takes minutes the first time")
+	etcd := goCommand("off", "tool", "-n", "go.etcd.io/etcd/server/v3")
+	s.apiPath = goCommand("off", "tool", "-n", "k8s.io/kubernetes/cmd/kube-apiserver")
+	// A loopback address for each test process, on which its port stays free for a restart.
+	pid := os.Getpid()
+	s.ip = fmt.Sprintf("127.%d.%d.%d", 64+pid>>16, pid>>8&255, pid&255)
+	s.dir = must(os.MkdirTemp("", "apiserver-"))
+	check(os.WriteFile(filepath.Join(s.dir, "tokens.csv"), []byte("admin-token,admin,admin,system:masters\n"), 0o600))
+	s.etcd = run(s.dir, "etcd", nil, etcd, "--name=apiserver", "--data-dir=etcd",
+		"--listen-client-urls=unix://client.sock:1", "--advertise-client-urls=unix://client.sock:1",
+		"--listen-peer-urls=unix://peer.sock:1", "--initial-advertise-peer-urls=unix://peer.sock:1",
+		"--initial-cluster=apiserver=unix://peer.sock:1",
+		// A single member: elections need not wait for others. Writes need not wait for the disk.
+		"--heartbeat-interval=10", "--election-timeout=100", "--unsafe-no-fsync", "--log-level=warn")
+}
+
+// start starts the API server if it is not running, and returns when /readyz succeeds, which
+// includes that the default roles exist.
+func (s *server) start() {
+	if s.api != nil {
+		return
 	}
-	s.api, err = startProcess(s.dir, "kube-apiserver", s.apiPath,
-		"--etcd-servers=unix://client.sock:1",
-		"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", s.port.number),
-		"--permit-port-sharing", "--endpoint-reconciler-type=none",
+	s.api = run(s.dir, "kube-apiserver", nil, s.apiPath, "--etcd-servers=unix://client.sock:1",
+		"--bind-address="+s.ip, "--advertise-address="+s.ip, "--secure-port=26443", "--endpoint-reconciler-type=none",
 		"--cert-dir=certs", "--token-auth-file=tokens.csv", "--authorization-mode=Node,RBAC",
-		"--service-account-issuer=https://kubernetes.default.svc",
-		"--service-account-key-file=sa.key", "--service-account-signing-key-file=sa.key",
-		"--service-cluster-ip-range=10.0.0.0/24",
+		// The key of its own certificate, which it makes, also signs the tokens of service accounts.
+		"--service-account-key-file=certs/apiserver.key", "--service-account-signing-key-file=certs/apiserver.key",
+		"--service-account-issuer=https://kubernetes.default.svc", "--service-cluster-ip-range=10.0.0.0/24",
 		// No controller creates the service account "default" of each namespace.
 		"--disable-admission-plugins=ServiceAccount", "--allow-privileged")
-	if err != nil {
-		return err
+	ready := func(ctx context.Context) (bool, error) {
+		client, err := kubernetes.NewForConfig(s.config())
+		if err != nil {
+			return false, nil // it has not written its certificate yet
+		}
+		_, err = client.Discovery().RESTClient().Get().AbsPath("/readyz").DoRaw(ctx)
+		return err == nil, nil
 	}
-	return s.ready()
-}
-
-// ready returns when /readyz succeeds, which includes that the default roles exist.
-func (s *server) ready() error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	var err error
-	for {
-		select {
-		case <-s.api.ended:
-			return fmt.Errorf("kube-apiserver ended: %w", s.api.err)
-		case <-s.etcd.ended:
-			return fmt.Errorf("etcd ended: %w", s.etcd.err)
-		case <-ctx.Done():
-			return fmt.Errorf("kube-apiserver is not ready: %w", err)
-		case <-tick.C:
-		}
-		var client *kubernetes.Clientset
-		if client, err = kubernetes.NewForConfig(s.config(adminToken)); err != nil {
-			continue // it has not written its certificate yet
-		}
-		if _, err = client.Discovery().RESTClient().Get().AbsPath("/readyz").DoRaw(ctx); err == nil {
-			return nil
-		}
-	}
+	check(wait.PollUntilContextTimeout(context.Background(), 50*time.Millisecond, patience, true, ready))
 }
 
 // crash kills the API server. Its data stays in etcd.
 func (s *server) crash() {
-	s.api.kill()
+	kill(s.api)
+	s.api = nil
 }
 
-func (s *server) close() {
-	s.api.kill()
-	s.etcd.kill()
-	if s.port != nil {
-		s.port.close()
-	}
-}
-
-// config returns the configuration of a client with that token.
-func (s *server) config(token string) *rest.Config {
+// config returns the configuration of a client with all permissions, and without the proxies of
+// the environment.
+func (s *server) config() *rest.Config {
 	return &rest.Config{
-		Host:            fmt.Sprintf("https://127.0.0.1:%d", s.port.number),
-		BearerToken:     token,
+		Host: "https://" + s.ip + ":26443", BearerToken: "admin-token", QPS: -1, Proxy: http.ProxyURL(nil),
 		TLSClientConfig: rest.TLSClientConfig{CAFile: filepath.Join(s.dir, "certs", "apiserver.crt")},
-		QPS:             -1,
-		// Ignore proxies of the environment.
-		Proxy: http.ProxyURL(nil),
 	}
 }
 
-// logs returns the last lines of the processes' output.
-func (s *server) logs() string {
-	var out strings.Builder
-	for _, name := range []string{"etcd", "kube-apiserver"} {
-		text, err := os.ReadFile(filepath.Join(s.dir, name+".log"))
-		if err != nil {
-			continue // it was not started
-		}
-		lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-		fmt.Fprintf(&out, "--- the end of %s.log:\n%s\n", name, strings.Join(lines[max(0, len(lines)-30):], "\n"))
-	}
-	return out.String()
+// as returns a client that acts as a user.
+func (s *server) as(user string, groups ...string) kube.Client {
+	config := s.config()
+	config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: groups}
+	return kubernetes.NewForConfigOrDie(config).CoreV1()
+}
+
+// logs prints the last lines of both programs.
+func (s *server) logs() {
+	tail := exec.Command("tail", "-n", "30", "etcd.log", "kube-apiserver.log")
+	tail.Dir, tail.Stdout, tail.Stderr = s.dir, os.Stderr, os.Stderr
+	_ = tail.Run() // the logs may not exist yet
+}
+
+// goCommand runs the go command, and returns its output.
+func goCommand(work string, args ...string) string {
+	cmd := exec.Command("go", args...)
+	// GOFLAGS may ask for the race detector, which would take minutes more.
+	cmd.Env, cmd.Stderr = append(os.Environ(), "GOWORK="+work, "CGO_ENABLED=0", "GOFLAGS="), os.Stderr
+	return strings.TrimSpace(string(must(cmd.Output())))
+}
+
+// run starts a program in dir, and appends its output to name.log there. It is killed when this
+// process ends: no test ends a thread, on which Pdeathsig depends. Its environment is not that of
+// the test, which may have ETCD_... variables and proxies.
+func run(dir, name string, env []string, path string, args ...string) *exec.Cmd {
+	log := must(os.OpenFile(filepath.Join(dir, name+".log"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600))
+	defer func() { _ = log.Close() }() // the child has its own descriptor
+	cmd := exec.Command(path, args...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, log, log
+	cmd.Env = append(env, "PATH="+os.Getenv("PATH"), "HOME="+dir, "TMPDIR="+dir)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
+	check(cmd.Start())
+	return cmd
+}
+
+// kill kills a program, and returns when it has ended.
+func kill(cmd *exec.Cmd) {
+	_ = cmd.Process.Kill() // it may have ended before
+	_ = cmd.Wait()
 }

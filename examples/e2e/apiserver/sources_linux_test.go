@@ -4,214 +4,248 @@ package apiserver
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"maps"
 	"net/http"
-	"net/netip"
-	"sync"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/informers"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/kube"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
 )
 
-// mixed creates 300 pods of all phases, and leaks, and returns the expected verdict on each
-// address.
-func mixed(n *node) map[string]gc.Verdict {
-	n.t.Helper()
-	want := make(map[string]gc.Verdict)
-	// held reserves an address with the expected verdict.
-	held := func(i int, age time.Duration, verdict gc.Verdict) []netip.Addr {
-		n.t.Helper()
-		ips := n.reserve(fmt.Sprintf("%064x", i+1), age)
-		want[only(ips)] = verdict
-		return ips
-	}
-	for i := range 300 {
-		name := fmt.Sprintf("pod-%d", i)
-		switch i % 10 {
-		case 0, 1, 2, 3:
-			n.pod(name, with(held(i, old, gc.InUse)...))
-		case 4: // its containers have ended, the pod is live for five minutes
-			n.pod(name, with(held(i, old, gc.InUse)...), finished(corev1.PodSucceeded, recent))
-		case 5: // an ADD that is not in the status yet
-			held(i, 30*time.Minute, gc.Starting)
-			n.pod(name, started(time.Hour))
-		case 6:
-			n.pod(name, with(held(i, old, gc.Released)...), finished(corev1.PodSucceeded, old))
-		case 7:
-			n.pod(name, with(held(i, old, gc.Released)...), finished(corev1.PodFailed, time.Hour))
-		case 8: // it is being deleted
-			n.pod(name, with(held(i, old, gc.InUse)...))
-			n.remove(name, 3600)
-		case 9:
-			switch i / 10 % 3 {
-			case 0:
-				n.pod(name, onHostNetwork, with(netip.MustParseAddr("192.0.2.1")))
-			case 1:
-				n.backdate(n.pod(name, evicted(2*old)), 2*old)
-			case 2:
-				n.pod(name, phase(corev1.PodPending), started(time.Hour))
+type trip func(*http.Request) (*http.Response, error)
+
+func (t trip) RoundTrip(r *http.Request) (*http.Response, error) { return t(r) }
+
+// intercepted returns a client that calls before with each request for pods.
+func intercepted(contentType string, before func(*http.Request)) kube.Client {
+	config := cluster.config()
+	config.ContentType = contentType // if it is empty, client-go chooses
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return trip(func(r *http.Request) (*http.Response, error) {
+			if strings.HasSuffix(r.URL.Path, "/pods") {
+				before(r)
 			}
-		}
-	}
-	for i := range 30 {
-		// Pods of another node claim nothing here.
-		leaked := held(1000+i, 3*old, gc.Released)
-		n.pod(fmt.Sprintf("elsewhere-%d", i), with(leaked...), boundTo("another-node"))
-	}
-	return want
-}
-
-// Every way to list the pods gives the right verdicts.
-func TestNodeWith300Pods(t *testing.T) {
-	n := newNode(t)
-	want := mixed(n)
-	planned := maps.Clone(want)
-	for ip, verdict := range planned {
-		if verdict == gc.Released {
-			planned[ip] = gc.Leaked
-		}
-	}
-	own, _ := watching(n, n.client.CoreV1())
-	for way, source := range map[string]podsource.Source{
-		"default options":          n.source(),
-		"JSON":                     newSource(newMeter(t, "application/json"), n.name, kube.Options{}),
-		"pages of 7":               newSource(newMeter(t, ""), n.name, kube.Options{PageSize: 7}),
-		"watch cache":              caughtUp(n, newSource(n.client.CoreV1(), n.name, kube.Options{WatchCache: true}), 300),
-		"a proxy without selector": newSource(withoutSelector(t), n.name, kube.Options{}),
-		"the agent's informer":     informer(n, "spec.nodeName="+n.name),
-		"an informer of all nodes": informer(n, ""),
-		"NewInformer":              own,
-	} {
-		report, err := n.pass(source, gc.Options{DryRun: true})
-		if err != nil {
-			t.Errorf("%s: %v", way, err)
-			continue
-		}
-		if diff := cmp.Diff(planned, n.verdicts(report)); diff != "" {
-			t.Errorf("%s: verdicts of the plan (-want +got):\n%s", way, diff)
-		}
-	}
-	n.collect(want)
-	for ip, verdict := range want {
-		if verdict == gc.Released {
-			delete(want, ip)
-		}
-	}
-	n.collect(want) // a second pass releases nothing (R12)
-}
-
-// withoutSelector returns a client whose requests lose their selector, as through a proxy.
-func withoutSelector(t *testing.T) *meter {
-	m := newMeter(t, "")
-	m.before = func(r *http.Request) {
-		query := r.URL.Query()
-		query.Del("fieldSelector")
-		r.URL.RawQuery = query.Encode()
-	}
-	return m
-}
-
-// caughtUp returns the source when it returns that many pods.
-func caughtUp(n *node, source podsource.Source, pods int) podsource.Source {
-	n.t.Helper()
-	err := wait.PollUntilContextTimeout(n.t.Context(), 50*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
-		got, err := source.Pods(ctx)
-		return len(got.Pods) == pods, err
+			return next.RoundTrip(r)
+		})
 	})
-	n.must(err)
-	return source
+	return kubernetes.NewForConfigOrDie(config).CoreV1()
 }
 
-// informer runs an informer of pods and one of nodes, as agents do, and returns a source of
-// their listers that is in sync.
-func informer(n *node, selector string) podsource.Source {
-	n.t.Helper()
-	source, _ := lister(n, informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = selector }))
-	n.inStep(source)
-	return source
-}
-
-// lister returns a source of the listers of two informers, before it is in sync, and the
-// informer of pods.
-func lister(n *node, filter informers.SharedInformerOption) (podsource.Source, cache.SharedIndexInformer) {
-	n.t.Helper()
-	ctx, cancel := context.WithCancel(n.t.Context())
-	factory := informers.NewSharedInformerFactory(n.client, 0)
-	pods := informers.NewSharedInformerFactoryWithOptions(n.client, 0, filter)
-	nodes, podInformer := factory.Core().V1().Nodes(), pods.Core().V1().Pods()
-	source := made(kube.FromLister(podInformer.Lister(), kube.InStep(podInformer.Informer()), n.name, kube.Options{
-		GetNode: func(_ context.Context, name string) (*corev1.Node, error) { return nodes.Lister().Get(name) },
-	}))
-	nodes.Informer() // so that the factory starts it
-	n.t.Cleanup(func() {
-		cancel()
-		factory.Shutdown()
-		pods.Shutdown()
-	})
-	factory.Start(ctx.Done())
-	factory.WaitForCacheSync(ctx.Done())
-	if _, err := source.Pods(ctx); err == nil {
-		n.t.Error("an informer that was not started returned a list")
-	}
-	pods.Start(ctx.Done())
-	pods.WaitForCacheSync(ctx.Done())
-	if _, err := source.Pods(ctx); !errors.Is(err, podsource.ErrIncomplete) {
-		n.t.Errorf("a first list, perhaps from the server's watch cache, was accepted: %v", err)
-	}
-	return source, podInformer.Informer()
-}
-
-// inStep creates a pod, and waits until the source knows that its informer is in sync.
-func (n *node) inStep(source podsource.Source) {
-	n.t.Helper()
-	n.pod(fmt.Sprintf("event-%d", numbers.Add(1)), onHostNetwork)
-	err := wait.PollUntilContextTimeout(n.t.Context(), 20*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
-		_, err := source.Pods(ctx)
-		return err == nil, nil
-	})
-	n.must(err)
-}
-
-// watching runs a source of NewInformer, and returns it with a function that stops it.
-func watching(n *node, client kube.Client) (*kube.Informer, func()) {
-	n.t.Helper()
-	source := made(kube.NewInformer(client, n.name, kube.Options{Timeout: patience}))
-	ctx, cancel := context.WithCancel(n.t.Context())
+// watching runs a source of NewInformer until the test ends.
+func (n *node) watching(client kube.Client) podsource.Source {
+	source := must(kube.NewInformer(client, n.name, kube.Options{Timeout: patience}))
 	ended := make(chan error, 1)
-	go func() { ended <- source.Start(ctx) }()
-	stop := sync.OnceFunc(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			n.t.Error(err)
-		}
-	})
-	n.t.Cleanup(stop)
-	n.until(source, "a list", func(a podsource.Answer) bool { return true })
-	return source, stop
+	go func() { ended <- source.Start(n.ctx) }()
+	n.t.Cleanup(func() { check(<-ended) })
+	n.until(source, func(podsource.Answer) bool { return true })
+	return source
 }
 
-// until returns the first answer of the source for which ok returns true.
-func (n *node) until(source podsource.Source, what string, ok func(podsource.Answer) bool) (a podsource.Answer) {
-	n.t.Helper()
-	err := wait.PollUntilContextTimeout(n.t.Context(), 20*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
-		var err error
-		a, err = source.Pods(ctx)
-		return err == nil && ok(a), nil
-	})
-	if err != nil {
-		n.t.Fatalf("waiting for %s: %v, the last answer had %d pods", what, err, len(a.Pods))
+// lister runs informers of Nodes and of the pods in a namespace until the test ends. It returns a
+// source of their listers that is in sync, and the informer of pods.
+func (n *node) lister(namespace string) (podsource.Source, cache.SharedIndexInformer) {
+	factory := informers.NewSharedInformerFactoryWithOptions(n.client, 0, informers.WithNamespace(namespace))
+	nodes, pods := factory.Core().V1().Nodes().Lister(), factory.Core().V1().Pods()
+	source := must(kube.FromLister(pods.Lister(), kube.InStep(pods.Informer()), n.name, kube.Options{
+		GetNode: func(_ context.Context, name string) (*corev1.Node, error) { return nodes.Get(name) },
+	}))
+	factory.Start(n.ctx.Done())
+	n.t.Cleanup(factory.Shutdown)
+	factory.WaitForCacheSync(n.ctx.Done())
+	n.refused(source, podsource.ErrIncomplete, "not known to be in sync") // the first list may be from the server's watch cache
+	n.pod("event", onHostNetwork)
+	n.until(source, func(podsource.Answer) bool { return true })
+	return source, pods.Informer()
+}
+
+// Every way to list the pods gives the same verdicts.
+func TestWaysToList(t *testing.T) {
+	n := newNode(t)
+	for i := range 12 {
+		n.web(fmt.Sprint("web-", i))
 	}
-	return a
+	n.reserve("elsewhere", old, gc.Leaked)
+	n.pod("elsewhere", with("elsewhere"), onAnotherNode)
+	ofAllNodes, _ := n.lister(metav1.NamespaceAll) // with one more pod
+	for way, source := range map[string]podsource.Source{
+		"in one page":              n.source(n.client.CoreV1(), kube.Options{}),
+		"in pages, as JSON":        n.source(intercepted("application/json", func(*http.Request) {}), kube.Options{PageSize: 5}),
+		"from the watch cache":     n.source(n.client.CoreV1(), kube.Options{WatchCache: true}),
+		"NewInformer":              n.watching(n.client.CoreV1()),
+		"an informer of all nodes": ofAllNodes,
+	} {
+		t.Log(way)
+		n.listed(source, 13) // a cache may be late
+		n.collectWith(source, dryRun)
+	}
+}
+
+// While the server is down nothing is released. A list that began before is complete, or an error:
+// a part of it is never returned.
+func TestServerStopsAndRestarts(t *testing.T) {
+	n := newNode(t)
+	for i := range 5 {
+		n.web(fmt.Sprint("web-", i))
+	}
+	t.Cleanup(cluster.start)
+	for _, row := range []struct {
+		reason string
+		list   int // before this request for pods
+		do     func()
+	}{
+		{"it stops after it returned the Node", 1, cluster.crash},
+		{"it stops between two pages", 2, cluster.crash},
+		{"it restarts between two pages, and accepts the token of the first page", 2, func() { cluster.crash(); cluster.start() }},
+		{"the first page's version was compacted (410): a new list", 2, func() { n.compact(); cluster.crash(); cluster.start() }},
+	} {
+		t.Log(row.reason)
+		source := n.source(intercepted("", func(*http.Request) {
+			if row.list--; row.list == 0 {
+				row.do()
+			}
+		}), kube.Options{PageSize: 2})
+		if strings.Contains(row.reason, "stops") {
+			n.refused(source, podsource.ErrIncomplete, "listing its pods: no answer from the API server")
+			n.refused(source, podsource.ErrIncomplete, "no answer from the API server, is it up")
+			cluster.start()
+		}
+		n.collectWith(source, gc.Options{})
+	}
+}
+
+// compact removes all older versions from etcd.
+func (n *node) compact() {
+	client := must(clientv3.New(clientv3.Config{Endpoints: []string{"unix:" + filepath.Join(cluster.dir, "client.sock:1")}}))
+	defer func() { _ = client.Close() }()
+	n.pod("later", onAnotherNode) // for a later version than that of the page
+	must(client.Compact(n.ctx, must(client.Get(n.ctx, "compact_rev_key")).Header.Revision))
+}
+
+// A list that is empty, or lacks the agent's own pod, is an error (R9).
+// Guard: [gc.ErrNoPods] and [podsource.Require]: the source never sets Authoritative.
+func TestHazard06EmptyOrWithoutTheAgent(t *testing.T) {
+	n := newNode(t)
+	n.reserve("held", old, gc.InUse)
+	source := n.source(n.client.CoreV1(), kube.Options{})
+	n.refused(source, gc.ErrNoPods, "")
+	n.pod("other", onHostNetwork)
+	n.refused(podsource.Require(source, types.NamespacedName{Namespace: n.namespace, Name: "agent"}), podsource.ErrIncomplete, "agent")
+}
+
+// The name is wrong, or the list is that of an older node with the same name (R9). Without the
+// check each of these passes would release the address of a live pod.
+// Guard: [Source.sameNode] compares the boot ID and the UID.
+func TestHazard23WrongNode(t *testing.T) {
+	n := newNode(t)
+	n.reserve("live", old, gc.Leaked)
+	n.pod("of-before", onHostNetwork)
+	n.collectWith(n.source(n.client.CoreV1(), kube.Options{SkipNodeCheck: true}), dryRun)
+	source := n.source(n.client.CoreV1(), kube.Options{})
+	then := n.setStatus(func(s *corev1.NodeStatus) { s.NodeInfo.BootID = "another" })
+	n.refused(source, podsource.ErrPermanent, "boot ID another, but this kernel's is ")
+	n.setStatus(func(s *corev1.NodeStatus) { s.Conditions[0].LastHeartbeatTime = *ago(100 * 365 * old) })
+	n.refused(source, podsource.ErrIncomplete, "kubelet has not reported since the boot")
+	n.setStatus(func(s *corev1.NodeStatus) { s.NodeInfo.BootID = "" })
+	n.refused(source, podsource.ErrIncomplete, "has no boot ID")
+	// The Node is deleted and created again by this machine's kubelet: only the UID differs.
+	check(n.client.CoreV1().Nodes().Delete(t.Context(), n.name, metav1.DeleteOptions{}))
+	n.refused(source, podsource.ErrPermanent, "there is no such Node")
+	now := n.register()
+	n.refused(n.source(n.client.CoreV1(), kube.Options{NodeUID: then.UID}), podsource.ErrPermanent,
+		fmt.Sprintf("its Node has the UID %s, expected %s", now.UID, then.UID))
+}
+
+// A filtered informer passes every check, and the pods that it leaves out lose their addresses.
+// Guard: [NewInformer] lists and watches all namespaces.
+func TestHazard54FilteredInformer(t *testing.T) {
+	n, other := newNode(t), newNode(t)
+	other.name, other.plugin, other.ips, other.want = n.name, n.plugin, n.ips, n.want // pods in a second namespace
+	n.pod("agent", onHostNetwork)
+	other.web("early")
+	watched := n.watching(n.client.CoreV1())
+	other.web("late")
+	n.listed(watched, 3)
+	n.collectWith(watched, dryRun)
+	// This looks like a node with fewer pods, unless the filter leaves out the required pod, too.
+	filtered, _ := n.lister(n.namespace)
+	n.want["early"], n.want["late"] = gc.Leaked, gc.Leaked
+	n.collectWith(filtered, dryRun)
+	n.refused(podsource.Require(filtered, types.NamespacedName{Namespace: other.namespace, Name: "early"}), podsource.ErrIncomplete, "early")
+}
+
+// Kubelet's certificate has expired. It runs pods that the control plane does not know, and the
+// node controller sets Ready=Unknown.
+// Guard: [checkReporting] returns an error for a Node that is Ready=Unknown.
+func TestHazard55NodeUnknown(t *testing.T) {
+	n := newNode(t)
+	n.web("web")
+	lister, _ := n.lister(metav1.NamespaceAll)
+	ways := []podsource.Source{n.source(n.client.CoreV1(), kube.Options{}), n.watching(n.client.CoreV1()), lister}
+	n.setStatus(func(s *corev1.NodeStatus) { // as kube-controller-manager does (pkg/controller/nodelifecycle)
+		s.Conditions[0].Status, s.Conditions[0].Message = corev1.ConditionUnknown, "Kubelet stopped posting node status."
+	})
+	for _, source := range ways {
+		n.eventually(func() bool { // an informer has the Node
+			_, err := source.Pods(t.Context())
+			return err != nil
+		})
+		n.refused(source, podsource.ErrIncomplete, "Ready=Unknown")
+	}
+	n.setStatus(func(s *corev1.NodeStatus) { s.Conditions[0].Status = corev1.ConditionFalse })
+	n.collect() // kubelet reports that the node is not ready
+}
+
+// The API server is down. An informer still returns its pods, as old as its last event, and
+// follows when the server is back.
+// Guard: [InStep] does not take a broken watch for one without events.
+func TestHazard62InformersWhileTheServerIsAway(t *testing.T) {
+	n := newNode(t)
+	n.web("web")
+	watched := n.watching(n.client.CoreV1())
+	source, informer := n.lister(metav1.NamespaceAll)
+	version := informer.LastSyncResourceVersion()
+	n.pod("last", onHostNetwork)
+	n.eventually(func() bool { return informer.LastSyncResourceVersion() != version })
+	t.Cleanup(cluster.start)
+	cluster.crash()
+	crashed := time.Now()
+	if a, err := source.Pods(t.Context()); err != nil || a.AsOf.IsZero() || a.AsOf.After(crashed) {
+		t.Errorf("as of %v, %v, but the server is down since %v", a.AsOf, err, crashed)
+	}
+	n.refused(watched, podsource.ErrIncomplete, "reading its Node")
+	cluster.start()
+	n.remove("web", 0)
+	n.want["web"] = gc.Leaked
+	for _, s := range []podsource.Source{watched, source} {
+		n.until(s, func(a podsource.Answer) bool { return a.AsOf.After(crashed) && len(a.Pods) == 2 })
+		n.collectWith(s, dryRun)
+	}
+}
+
+// An answer of the API server's watch cache is not older than the Node. Its time is that of
+// kubelet's last report of the Node.
+// Guard: [New] requests a list that is not older than the Node object.
+func TestHazard62WatchCache(t *testing.T) {
+	n := newNode(t)
+	n.pod("web") // before the Node is updated, so the list has it
+	beat := metav1.NewTime(time.Now().Add(-3 * time.Minute)).Rfc3339Copy()
+	node := n.setStatus(func(s *corev1.NodeStatus) { s.Conditions[0].LastHeartbeatTime = beat })
+	query := ""
+	source := n.source(intercepted("", func(r *http.Request) { query = r.URL.RawQuery }), kube.Options{WatchCache: true})
+	a := must(source.Pods(t.Context()))
+	want := "resourceVersion=" + node.ResourceVersion + "&resourceVersionMatch=NotOlderThan"
+	if len(a.Pods) != 1 || !a.AsOf.Equal(beat.Time) || !strings.Contains(query, want) {
+		t.Errorf("got %d pods as of %v by %s, want one, as of %v by %s", len(a.Pods), a.AsOf, query, beat, want)
+	}
 }
