@@ -157,8 +157,8 @@ func started(since time.Duration) change {
 	return func(_ *node, pod *corev1.Pod) { pod.Status.StartTime = ago(since) }
 }
 
-// rejected sets what kubelet writes for a pod that it does not admit, or no longer after its restart.
-func rejected(_ *node, pod *corev1.Pod) { pod.Status.Phase, pod.Status.Reason = corev1.PodFailed, "Evicted" }
+// rejected sets what kubelet writes, with a reason, for a pod that it does not admit, or no longer after its restart.
+func rejected(_ *node, pod *corev1.Pod) { pod.Status.Phase = corev1.PodFailed }
 
 // finished sets the phase, and the given time as the end of the containers.
 func finished(p corev1.PodPhase, since time.Duration) change {
