@@ -11,7 +11,6 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -234,46 +233,6 @@ func TestHazard28HostNetworkClaimsNothing(t *testing.T) {
 		// R9: the list is not empty, so the pass releases.
 		if got := verdict(t, past, row.pod); got != gc.Released {
 			t.Errorf("%s: got %v, want %v", row.reason, got, gc.Released)
-		}
-	}
-}
-
-// R4: a pod that is stuck without an address keeps reservations that are younger than it.
-//
-// Guard: [convert] sets the start of the pod.
-func TestHazard32Stuck(t *testing.T) {
-	stuck := pod(phase(corev1.PodPending, ""), container(waiting("ContainerCreating")))
-	if got := verdict(t, 4*day, stuck); got != gc.Released {
-		t.Errorf("older than the pod: got %v, want %v", got, gc.Released)
-	}
-	if got := verdict(t, 2*day, stuck); got != gc.Starting {
-		t.Errorf("younger than the pod: got %v, want %v", got, gc.Starting)
-	}
-}
-
-// R4: neither the creation time nor the time of scheduling is the start of a pod.
-//
-// Guard: [convert] uses no other time as the start.
-func TestHazard36StartUnknown(t *testing.T) {
-	created := func(p *corev1.Pod) { p.CreationTimestamp = *stamp(ago(day)) }
-	scheduled := condition(corev1.PodScheduled, corev1.ConditionTrue, ago(day))
-	for _, row := range []struct {
-		reason string
-		start  *metav1.Time
-	}{
-		{"kubelet has not reported", nil},
-		{"a zero time", &metav1.Time{}},
-		{"in the future", stamp(ago(-day))},
-	} {
-		got, err := Convert(pod(phase(corev1.PodPending, ""), started(row.start), created, scheduled))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if row.start == nil && !got.StartedAt.IsZero() {
-			t.Errorf("%s: got start %v", row.reason, got.StartedAt)
-		}
-		if v := verdict(t, 4*day, pod(started(row.start), created, scheduled)); v != gc.Starting {
-			t.Errorf("%s: got %v, want %v", row.reason, v, gc.Starting)
 		}
 	}
 }
