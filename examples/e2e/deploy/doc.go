@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package deploytest tests the manifests in the directory above it. They build with kustomize and
-// are valid for the types of each later version of Kubernetes. Each right and each path of the
-// agent has a reason. Queries of alerts and of the dashboard refer to existing metrics. Alerts fire
-// and end when they should. The image's build makes the command.
+// Package deploy tests the manifests of examples/hostlocal-gc/deploy: what kustomize builds from them, when the alerts
+// fire, what the dashboard shows, and whether the Dockerfile builds the command. At the top of the repository:
 //
-// The manifests are a module of their own, since the tests need Prometheus, kustomize and
-// BuildKit's parser. The module's root is the manifests' directory, so that a change of a manifest
-// invalidates go test's cache.
+//	cd examples/e2e; GOWORK=off go test ./deploy
 package deploy

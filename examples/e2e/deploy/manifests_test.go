@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package deploy
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/client-go/util/jsonpath"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+	"sigs.k8s.io/yaml"
+)
+
+const (
+	manifests = "../../hostlocal-gc/deploy" // under test
+	plain     = "resources: [path/to/deploy]\n"
+	monitored = plain + "components: [path/to/deploy/monitoring]\n"
+)
+
+// build returns the objects of a kustomization, by kind, and their names as "all". An empty kustomization is that of
+// the manifests with the components that are commented out.
+func build(t *testing.T, kustomization string) map[string]any {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.CopyFS(filepath.Join(dir, "path/to/deploy"), os.DirFS(manifests)); err != nil {
+		t.Fatal(err)
+	}
+	if kustomization == "" {
+		dir = filepath.Join(dir, "path/to/deploy")
+		kustomization = strings.NewReplacer("# components:", "components:", "# - ", "- ").Replace(read(t, "kustomization.yaml"))
+	}
+	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(kustomization), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	made, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), dir)
+	if err != nil {
+		t.Fatalf("%s\n%v", kustomization, err)
+	}
+	objects := make(map[string]any)
+	var all []string
+	for _, object := range made.Resources() {
+		kind := object.GetKind()
+		into := map[string]any{
+			"DaemonSet": &appsv1.DaemonSet{}, "ConfigMap": &corev1.ConfigMap{}, "ServiceAccount": &corev1.ServiceAccount{},
+			"Role": &rbacv1.Role{}, "RoleBinding": &rbacv1.RoleBinding{},
+			"ClusterRole": &rbacv1.ClusterRole{}, "ClusterRoleBinding": &rbacv1.ClusterRoleBinding{},
+			"PodMonitor": &monitoringv1.PodMonitor{}, "PrometheusRule": &monitoringv1.PrometheusRule{},
+		}[kind]
+		if err := yaml.UnmarshalStrict([]byte(object.MustYaml()), into); err != nil {
+			t.Errorf("%s: %v\n%s", kind, err, object.MustYaml())
+		}
+		if object.GetName() == "hostlocal-gc-dashboard" {
+			kind = "Dashboard"
+		}
+		if objects[kind], err = object.Map(); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, strings.TrimPrefix(object.GetNamespace()+"/"+kind, "/"))
+	}
+	slices.Sort(all)
+	objects["all"] = strings.Join(all, " ")
+	return objects
+}
+
+// What kustomize builds. A kustomization is known by words, and a row is about those with all its words.
+func TestManifests(t *testing.T) {
+	kustomizations := map[string]string{
+		"plain api loopback": plain, "plain api monitored": monitored, "no-api monitored in-place": "",
+		"no-api loopback":  plain + "components: [path/to/deploy/no-api]\n",
+		"no-api monitored": plain + "components: [path/to/deploy/no-api, path/to/deploy/monitoring]\n",
+	}
+	readme := []string{"api image", "api networks", "api cri-o", "api ranges", "no-api loopback readme", "api agents", "plain api monitored release"}
+	for i, block := range submatches("(?s)```yaml\n(.*?)```", read(t, "README.md")) {
+		kustomizations[readme[i]] = block
+	}
+	shortened := strings.NewReplacer("agent.", ".DaemonSet.spec.template.spec.containers[0].", "pod.", ".DaemonSet.spec.template.spec.")
+	for name, kustomization := range kustomizations {
+		objects := build(t, kustomization)
+		config := objects["ConfigMap"].(map[string]any)["metadata"].(map[string]any)["name"].(string)
+		for _, row := range expectations {
+			unknown := func(word string) bool { return !slices.Contains(strings.Fields(name), word) }
+			if slices.ContainsFunc(strings.Fields(row.in), unknown) {
+				continue
+			}
+			var text strings.Builder
+			j := jsonpath.New(row.path).AllowMissingKeys(true)
+			if err := errors.Join(j.Parse(shortened.Replace(row.path)), j.Execute(&text, objects)); err != nil {
+				t.Fatalf("%s: %v", row.path, err)
+			}
+			if got := strings.NewReplacer(`"`, "", config, "CONFIG").Replace(text.String()); got != row.want {
+				t.Errorf("%s: %s: %s is\n%s, want\n%s", name, row.reason, row.path, got, row.want)
+			}
+		}
+	}
+}
+
+const env = "{range agent.env[*]}{.name}={.value}{.valueFrom.fieldRef.fieldPath} {end}"
+
+// expectations are values of JSON paths, without quotes.
+var expectations = []struct{ in, path, want, reason string }{
+	{"plain loopback", "{.all}", "ClusterRole ClusterRoleBinding default/Role default/RoleBinding " +
+		"kube-system/ConfigMap kube-system/DaemonSet kube-system/ServiceAccount", "Events about a Node are in default"},
+	{"agents", "{.all}", "ClusterRole ClusterRoleBinding agents/ConfigMap agents/DaemonSet agents/ServiceAccount " +
+		"default/Role default/RoleBinding", "only rights for Events stay"},
+	{"no-api loopback", "{.all}", "kube-system/ConfigMap kube-system/DaemonSet kube-system/ServiceAccount", "no object grants a right"},
+	{"no-api monitored", "{.all}", "kube-system/ConfigMap kube-system/DaemonSet kube-system/Dashboard " +
+		"kube-system/PodMonitor kube-system/PrometheusRule kube-system/ServiceAccount", "the components go together"},
+	{"agents", "{.ClusterRoleBinding.subjects[0].namespace} {.RoleBinding.subjects[0].namespace}", "agents agents", "the account moves"},
+	{"plain", "{.ClusterRoleBinding.subjects}", "[{kind:ServiceAccount,name:hostlocal-gc,namespace:kube-system}]", "nobody else has rights"},
+	{"plain", "{.RoleBinding.subjects}", "[{kind:ServiceAccount,name:hostlocal-gc,namespace:kube-system}]", "nobody else writes Events"},
+	{"api", "{.ClusterRoleBinding.roleRef}", "{apiGroup:rbac.authorization.k8s.io,kind:ClusterRole,name:hostlocal-gc}", "it has the rights"},
+	{"api", "{.RoleBinding.roleRef}", "{apiGroup:rbac.authorization.k8s.io,kind:Role,name:hostlocal-gc}", "it writes Events"},
+	{"api", "{.ClusterRole.rules[0]}", "{apiGroups:[],resources:[pods],verbs:[list]}", "the API server as source"},
+	{"api", "{.ClusterRole.rules[1:]}{.ClusterRole.aggregationRule}", "{apiGroups:[],resources:[nodes],verbs:[get]}", "the same source"},
+	{"api", "{.Role.rules}", "[{apiGroups:[],resources:[events],verbs:[create,patch]}]", "--events"},
+
+	{"", "{pod.hostNetwork} {pod.dnsPolicy}", "true Default", "it starts on a node without a free address, and without the cluster's DNS"},
+	{"", "{pod.tolerations} {pod.priorityClassName}", "[{operator:Exists}] system-node-critical", "tainted and full nodes leak, too"},
+	{"", "{pod.nodeSelector}{pod.affinity}", "{kubernetes.io/os:linux}", "every node of Linux leaks"},
+	{"", "{pod.terminationGracePeriodSeconds}", "5", "it ends within a second"},
+	{"", "{agent.resources}", "{limits:{memory:256Mi},requests:{cpu:10m,memory:32Mi}}", "if it is throttled under the lock, ADDs wait"},
+	{"", "{pod.containers[*].name}{pod.initContainers}", "agent", "there is nothing but the agent"},
+	{"", "{pod.securityContext}{pod.hostIPC}{pod.shareProcessNamespace}", "", "nothing weakens the container's own context"},
+	{"api", "{pod.hostPID}{agent.securityContext}", "{allowPrivilegeEscalation:false,capabilities:{drop:[ALL]},privileged:false," +
+		"readOnlyRootFilesystem:true,runAsGroup:0,runAsUser:0,seccompProfile:{type:RuntimeDefault}}", "it is confined"},
+	{"no-api", "{pod.hostPID} {agent.securityContext}", "true {privileged:true,readOnlyRootFilesystem:true,runAsGroup:0,runAsUser:0}", "netns"},
+	{"api", "{pod.serviceAccountName} {pod.automountServiceAccountToken}", "hostlocal-gc true", "it has the rights"},
+	{"no-api", "{pod.serviceAccountName} {pod.automountServiceAccountToken}", "hostlocal-gc false", "it needs no rights"},
+	{"", "{.ServiceAccount.metadata.name} {.ServiceAccount.automountServiceAccountToken}", "hostlocal-gc false", "the account is the agent's"},
+	{"plain", "{agent.volumeMounts}", "[{mountPath:/var/lib/cni/networks,name:networks},{mountPath:/run/containerd,name:containerd," +
+		"readOnly:true},{mountPath:/var/lib/kubelet/pods-api,name:kubelet-pods,readOnly:true}]", "it writes reservations only"},
+	{"no-api", "{agent.volumeMounts}", "[{mountPath:/var/lib/cni/results,name:results,readOnly:true},{mountPath:/var/lib/cni/networks," +
+		"name:networks},{mountPath:/run/containerd,name:containerd,readOnly:true}]", "libcni's cache instead of the kubelet's socket"},
+	{"plain", "{pod.volumes[0]}", "{hostPath:{path:/var/lib/cni/networks,type:DirectoryOrCreate},name:networks}", "the reservations"},
+	{"plain", "{pod.volumes[1]}", "{hostPath:{path:/run/containerd,type:Directory},name:containerd}", "cri"},
+	{"plain", "{pod.volumes[2:]}", "{hostPath:{path:/var/lib/kubelet/pods-api,type:DirectoryOrCreate},name:kubelet-pods}", "kubelet"},
+	{"no-api", "{pod.volumes[0]}", "{hostPath:{path:/var/lib/cni/results,type:DirectoryOrCreate},name:results}", "cnicache"},
+	{"no-api", "{pod.volumes[1:].hostPath.path}", "/var/lib/cni/networks /run/containerd", "no others"},
+
+	{"", "{agent.args}{agent.command}", "[agent]", "all settings are in the environment"},
+	{"", "{agent.envFrom}", "[{configMapRef:{name:CONFIG}}]", "the settings are those of the ConfigMap"},
+	{"", "{pod.enableServiceLinks}", "false", "a Service called hostlocal-gc would set variables of the agent's"},
+	{"plain", "{.ConfigMap.data}", "{HOSTLOCAL_GC_EVENTS:true,HOSTLOCAL_GC_NETWORK:podnet,HOSTLOCAL_GC_SOURCE:kubelet,kube cri}", "usual"},
+	{"no-api", "{.ConfigMap.data}", "{HOSTLOCAL_GC_EVENTS:false,HOSTLOCAL_GC_NETWORK:podnet,HOSTLOCAL_GC_SOURCE:cri netns cnicache}", "no API"},
+	{"loopback", env, "NODE_NAME=spec.nodeName POD_NAME=metadata.name POD_NAMESPACE=metadata.namespace " +
+		"HOSTLOCAL_GC_REQUIRE_POD=$(POD_NAMESPACE)/$(POD_NAME) ", "a variable refers to earlier ones"},
+	{"monitored", env, "NODE_IP=status.hostIP HOSTLOCAL_GC_METRICS_LISTEN=[$(NODE_IP)]:9777 NODE_NAME=spec.nodeName POD_NAME=metadata.name " +
+		"POD_NAMESPACE=metadata.namespace HOSTLOCAL_GC_REQUIRE_POD=$(POD_NAMESPACE)/$(POD_NAME) ", "metrics are at the node's address"},
+	{"", "{agent.livenessProbe.httpGet}", "{host:127.0.0.1,path:/healthz,port:9776}", "the default of --listen"},
+	{"", "{agent.readinessProbe.httpGet}", "{host:127.0.0.1,path:/readyz,port:9776}", "the default of --listen"},
+	{"", "{.DaemonSet.spec.selector.matchLabels}", "{app.kubernetes.io/name:hostlocal-gc}", "the label of the pods"},
+	{"", "{.DaemonSet.spec.template.metadata.labels}", "{app.kubernetes.io/name:hostlocal-gc}", "selectors find the pods"},
+	{"loopback", "{agent.ports}", "", "nothing is served outside of the node"},
+	{"monitored", "{agent.ports}", "[{containerPort:9777,hostPort:9777,name:metrics}]", "the monitor uses this port"},
+	{"monitored", "{.PodMonitor.spec}", "{podMetricsEndpoints:[{interval:30s,path:/metrics,port:metrics,relabelings:[{action:replace," +
+		"sourceLabels:[__meta_kubernetes_pod_node_name],targetLabel:instance},{action:replace,replacement:hostlocal-gc,targetLabel:job}]}]," +
+		"selector:{matchLabels:{app.kubernetes.io/name:hostlocal-gc}}}", "alerts use this job, and nodes as instances"},
+	{"monitored", "{.Dashboard.metadata.labels.grafana_dashboard}", "1", "Grafana's sidecar selects it"},
+
+	{"image", "{agent.image} {.ConfigMap.data.HOSTLOCAL_GC_NETWORK}", "registry.example/team/hostlocal-gc:1.0 cbr0", "README, three steps"},
+	{"networks", "{.ConfigMap.data}", "{HOSTLOCAL_GC_EVENTS:true,HOSTLOCAL_GC_NETWORK:podnet storage,HOSTLOCAL_GC_SOURCE:kube cri}", "README"},
+	{"networks", "{pod.volumes[*].name} {agent.volumeMounts[*].name}", "networks containerd networks containerd", "README, no kubelet"},
+	{"cri-o", "{.ConfigMap.data.HOSTLOCAL_GC_SOURCE} {pod.volumes[*].name}", "kubelet,kube cri:/run/crio/crio.sock crio networks kubelet-pods",
+		"README, runtime"},
+	{"cri-o", "{pod.volumes[0].hostPath} {agent.volumeMounts[0]}", "{path:/run/crio,type:Directory} " +
+		"{mountPath:/run/crio,name:crio,readOnly:true}", "README, runtime"},
+	{"ranges", "{.ConfigMap.data.HOSTLOCAL_GC_CNI_CONF} {pod.volumes[0].hostPath} {agent.volumeMounts[0]}", "/etc/cni/net.d/10-podnet.conflist " +
+		"{path:/etc/cni/net.d,type:Directory} {mountPath:/etc/cni/net.d,name:cni,readOnly:true}", "README, ranges"},
+	{"release", "{.PodMonitor.metadata.labels.release} {.PrometheusRule.metadata.labels.release}", "prometheus prometheus", "README, metrics"},
+}
+
+// read returns a file of the manifests.
+func read(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(manifests, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// submatches returns the first group of each match.
+func submatches(pattern, text string) (found []string) {
+	for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1) {
+		found = append(found, m[1])
+	}
+	return found
+}
