@@ -3,6 +3,8 @@
 package deploy
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -39,41 +41,32 @@ func alerts(t *testing.T) map[string]rulefmt.Rule {
 // Prometheus's own engine evaluates the alerts on the metrics of the library. In each scenario the alerts fire in the
 // minutes that are listed, and no others do.
 func TestAlerts(t *testing.T) {
-	type found = func(m int, now time.Time) []pass
-	refused := func(_ int, now time.Time) []pass { return newPass(now, errRefused, 0) }
-	refusedByTurns := func(m int, now time.Time) []pass {
-		return newPass(now, []error{errRefused, errTimeout, errNoPods}[(m+6)/11%3], 0)
+	type passes = func(m int, now time.Time) []pass
+	turns := func(all ...passes) passes {
+		return func(m int, now time.Time) []pass { return all[(m+6)/11%len(all)](m, now) }
 	}
+	refused, failing := finding(errors.Join(gc.ErrRefused, errAway)), finding(errAway, gc.ReleaseFailed)
+	timedOut, noPods := finding(errors.Join(gc.ErrRefused, gc.ErrSourceTimeout)), finding(errors.Join(gc.ErrRefused, gc.ErrNoPods))
+	conflict := turns(finding(nil, gc.TwoPods), finding(nil, gc.OtherContainer))
 	hanging := func(int, time.Time) []pass { return nil }
-	failing := func(_ int, now time.Time) []pass { return newPass(now, errAway, time.Minute, gc.ReleaseFailed) }
-	conflict := func(m int, now time.Time) []pass {
-		return newPass(now, nil, time.Hour, []gc.Reason{gc.TwoPods, gc.OtherContainer}[m/11%2])
+	filled := func(m int, now time.Time) []pass {
+		return finding(nil, slices.Repeat([]gc.Reason{gc.ContainerLive}, map[bool]int{true: 10, false: 9}[m < 66])...)(m, now)
 	}
-	reserving := func(now time.Time, n int) []pass {
-		return newPass(now, nil, 0, slices.Repeat([]gc.Reason{gc.ContainerLive}, n)...)
-	}
-	keeping := func(why gc.Reason) found {
-		return func(_ int, now time.Time) []pass { return newPass(now, nil, now.Sub(begin), why) }
-	}
-	with := func(change func(m int, r *gc.Report)) found {
+	with := func(of passes, change func(m int, r *gc.Report)) passes {
 		return func(m int, now time.Time) []pass {
-			p := newPass(now, nil, 0)
+			p := of(m, now)
 			change(m, &p[0].report)
 			return p
 		}
 	}
-	misnamed := with(func(_ int, r *gc.Report) { r.Networks[0].Missing = true })
-	atRisk := with(func(m int, r *gc.Report) {
+	missing := func(_ int, r *gc.Report) { r.Networks[0].Missing = true }
+	atRisk := func(m int, r *gc.Report) {
 		r.Unreserved = []gc.Unreserved{{IP: netip.MustParseAddr("10.1.0.9")}}
 		r.Duplicates = make([]gc.Duplicate, map[bool]int{true: 1}[m < 99])
-	})
-	eachSecond := func(m int, now time.Time) []pass {
-		if m%22 == 0 {
-			return goodPass(m, now)
-		}
-		return slices.Concat(refused(m, now), failing(m, now), conflict(m, now), atRisk(m, now))
 	}
-	filled := func(m int, now time.Time) []pass { return reserving(now, map[bool]int{true: 10, false: 9}[m < 66]) }
+	everything := func(m int, now time.Time) []pass {
+		return slices.Concat(refused(m, now), failing(m, now), with(with(conflict, missing), atRisk)(m, now))
+	}
 	trial, crashed := state{up: 1, dryRun: 1, desired: 1, ready: 1}, state{desired: 1}
 
 	all := alerts(t)
@@ -87,33 +80,32 @@ func TestAlerts(t *testing.T) {
 		{"the source comes up a few minutes after the agent", scenario{to: 5, passes: refused}, ""},
 		{"the path of the source's socket is wrong, and is corrected after an hour", scenario{to: 60, passes: refused},
 			"NoGoodPass:31-66 PassesRefused:31-63 SourceNeverAnswered:15-66"},
-		{"results that are refusals, by turns", scenario{to: 240, passes: refusedByTurns},
+		{"results that are refusals, by turns", scenario{to: 240, passes: turns(refused, timedOut, noPods)},
 			"NoGoodPass:31- PassesRefused:31- SourceNeverAnswered:15-"},
 		{"after an hour the source goes away, and comes back after two more", scenario{from: 60, to: 180, passes: refused},
 			"NoGoodPass:114-187 PassesRefused:90-189"},
 		{"the agent hangs: its metrics stay, and no pass comes", scenario{from: 60, to: 240, passes: hanging}, "NoGoodPass:114-"},
-		{"each second pass finds what the next one does not", scenario{to: 240, passes: eachSecond}, ""},
-		{"a file can't be removed for two hours", scenario{from: 55, to: 175, passes: failing}, "NoGoodPass:103-176 ReleaseFailures:85-184"},
+		{"each second pass finds what the next one does not", scenario{to: 240, passes: turns(good, everything)}, ""},
+		{"a file can't be removed for two hours", scenario{from: 55, to: 175, passes: failing},
+			"LeakHeldBack:156-176 NoGoodPass:103-176 ReleaseFailures:85-184"},
 		{"a conflict stays, and its reason changes: a pod is listed now and then", scenario{to: 121, passes: conflict}, "Conflict:15-121"},
 		{"the node is full, and later nine of ten addresses are reserved", scenario{to: 240, passes: filled}, "RangeNearlyFull:30-66"},
 		{"also in dry run: the directory was removed under live pods, and two get one address",
-			scenario{to: 110, passes: atRisk, state: trial}, "Duplicate:15-99 Unreserved:15-110"},
-		{"the network's name is mistyped, for two hours", scenario{to: 121, passes: misnamed}, "DirectoryMissing:60-121"},
-		{"a pod does not come up until it is deleted", scenario{to: 209, passes: keeping(gc.PodStarting)}, "LeakHeldBack:151-209"},
+			scenario{to: 110, passes: with(good, atRisk), state: trial}, "Duplicate:15-99 Unreserved:15-110"},
+		{"the network's name is mistyped, for two hours", scenario{to: 121, passes: with(good, missing)}, "DirectoryMissing:60-121"},
+		{"a pod does not come up until it is deleted", scenario{to: 209, passes: finding(nil, gc.PodStarting)}, "LeakHeldBack:151-209"},
 		{"in dry run leaks stay, for a day and more",
-			scenario{to: 1500, passes: keeping(gc.NotTried), state: trial, length: 26 * 60}, "DryRun:1440-1500"},
+			scenario{to: 1500, passes: finding(nil, gc.NotTried), state: trial, length: 26 * 60}, "DryRun:1440-1500"},
 		{"the agent starts again, and is away for five minutes", scenario{from: 60, to: 65, passes: hanging, state: crashed}, ""},
 		{"the only agent crashes: its metrics are stale after five minutes",
-			scenario{from: 60, to: 150, passes: goodPass, state: crashed}, "AgentDown:75-150 AgentsMissing:90-150 NoAgents:79-150"},
+			scenario{from: 60, to: 150, passes: good, state: crashed}, "AgentDown:75-150 AgentsMissing:90-150 NoAgents:79-150"},
 		{"another node joins, and can't pull the image for an hour",
-			scenario{from: 60, to: 120, passes: goodPass, state: state{up: 1, desired: 2, ready: 1}}, "AgentsMissing:90-120"},
+			scenario{from: 60, to: 120, passes: good, state: state{up: 1, desired: 2, ready: 1}}, "AgentsMissing:90-120"},
 		{"the monitor is not selected",
-			scenario{from: 60, to: 150, passes: goodPass, state: state{up: -1, desired: 1, ready: 1}}, "NoAgents:79-150"},
+			scenario{from: 60, to: 150, passes: good, state: state{up: -1, desired: 1, ready: 1}}, "NoAgents:79-150"},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
-			if row.length == 0 {
-				row.length = 4 * 60
-			}
+			row.length = max(row.length, 4*60)
 			stored, got := row.run(t), []string{}
 			for _, name := range slices.Sorted(maps.Keys(all)) {
 				if minutes := fires(t, stored, row.length, all[name]); minutes != "" {
@@ -149,15 +141,14 @@ func fires(t *testing.T, stored stored, length int, r rulefmt.Rule) (minutes str
 			}
 		}
 	}
-	for m, before := 0, false; m < length; m++ {
-		if firing[m] && !before {
-			minutes += fmt.Sprintf(" %d-", m)
-		} else if !firing[m] && before {
+	for m := range length {
+		if firing[m] && (m == 0 || !firing[m-1]) {
+			minutes += fmt.Sprintf("%d-", m)
+		} else if m > 0 && firing[m-1] && !firing[m] {
 			minutes += fmt.Sprint(m)
 		}
-		before = firing[m]
 	}
-	return strings.TrimSpace(minutes)
+	return minutes
 }
 
 // Each alert has its texts, links to its chapter of the runbook, and is listed in README.md. There is no other chapter.
@@ -182,9 +173,63 @@ func TestRunbook(t *testing.T) {
 			t.Errorf("%s (-alerts +found):\n%s", what, diff)
 		}
 	}
-	for _, anchor := range submatches(`\]\(#(\w+)\)`, runbook) {
-		if !slices.ContainsFunc(names, func(name string) bool { return strings.ToLower(name) == anchor }) {
-			t.Errorf("the runbook links to a chapter %s that it lacks", anchor)
+}
+
+// On a node with everything that a report can have, each query of the dashboard has a result with the labels of its
+// legend, and each metric is shown.
+func TestDashboard(t *testing.T) {
+	var board struct {
+		Panels []struct {
+			Type, Title string
+			Targets     []struct{ Expr, LegendFormat string }
+		}
+		Templating struct {
+			List []struct{ Name, Definition string }
+		}
+	}
+	data := build(t, monitored)["Dashboard"].(map[string]any)["data"].(map[string]any)
+	if err := json.Unmarshal([]byte(data["hostlocal-gc.json"].(string)), &board); err != nil {
+		t.Fatal(err)
+	}
+	const end = 60
+	everything := scenario{length: end + 1, to: end + 1, passes: func(m int, now time.Time) []pass {
+		return slices.Concat(finding(errAway, gc.Reasons()...)(m, now), finding(nil, gc.Reasons()...)(m, now))
+	}}
+	stored := everything.run(t)
+	check := func(title, expr string, labels ...string) {
+		t.Helper()
+		if len(stored.query(t, expr, end, end, labels...)) == 0 {
+			t.Errorf("%s: %s has no result", title, expr)
+		}
+	}
+	var variables []string
+	for _, v := range board.Templating.List {
+		variables = append(variables, "$"+v.Name, map[bool]string{true: "1h", false: ".*"}[v.Name == "window"])
+		if v.Definition != "" {
+			metric, label, _ := strings.Cut(strings.TrimPrefix(v.Definition, "label_values("), ", ")
+			check("variable "+v.Name, metric, strings.TrimSuffix(label, ")"))
+		}
+	}
+	shown := ""
+	for _, p := range board.Panels {
+		for _, target := range p.Targets {
+			expr := strings.NewReplacer(variables...).Replace(target.Expr)
+			check(p.Title, expr, submatches(`{{\s*(\w+)\s*}}`, target.LegendFormat)...)
+			for _, values := range submatches(`=~"(\w[^"]*)"`, expr) {
+				for value := range strings.SplitSeq(values, "|") { // each must exist
+					check(p.Title, strings.Replace(expr, values, value, 1))
+				}
+			}
+			shown += expr + "\n"
+		}
+		if p.Type != "row" && len(p.Targets) == 0 {
+			t.Errorf("%s shows nothing", p.Title)
+		}
+	}
+	for _, series := range stored.query(t, `group by (__name__) ({__name__=~"hostlocal_gc_.*"})`, end, end) {
+		name := strings.NewReplacer("_bucket", "", "_sum", "", "_count", "").Replace(series.Metric.Get("__name__"))
+		if !strings.Contains(shown, name) {
+			t.Errorf("no panel shows %s", name)
 		}
 	}
 }
