@@ -18,7 +18,6 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/kubelet"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	corev1 "k8s.io/api/core/v1"
 )
 
 // reserved makes a network's directory in which each address has been reserved for an hour,
@@ -128,35 +127,5 @@ func TestStartupWaitsForKubelet(t *testing.T) {
 	}
 	if !exists(t, filepath.Join(dir, "10.0.0.2")) || exists(t, filepath.Join(dir, "10.0.0.3")) {
 		t.Error("the leak is still reserved, or the live address is not")
-	}
-}
-
-// Kubelet reports that a pod failed before its containers and sandbox have ended. Until then
-// the pod is live.
-//
-// Guard: [kubepod.Convert] checks the containers and the sandbox.
-func TestHazard13KubeletFailsAPodBeforeItEnds(t *testing.T) {
-	hourAgo := ago(time.Hour)
-	evicted := running("evicted")
-	evicted.Status.Phase, evicted.Status.Reason = corev1.PodFailed, "Evicted"
-	for _, row := range []struct {
-		reason string
-		state  corev1.ContainerState
-	}{
-		{"its container runs", corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: hourAgo}}},
-		{"its container waits, and the sandbox is up", corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}},
-	} {
-		store, _ := reserved(t, "10.0.0.2")
-		evicted.Status.ContainerStatuses = []corev1.ContainerStatus{{State: row.state}}
-		evicted.Status.Conditions = []corev1.PodCondition{
-			{Type: corev1.PodReady, Status: corev1.ConditionFalse, LastTransitionTime: hourAgo},
-			{Type: "PodReadyToStartContainers", Status: corev1.ConditionTrue, LastTransitionTime: hourAgo},
-		}
-		socket := socketPath(t)
-		serve(t, socket, list(t, evicted))
-		report, err := reconciler(t, store, made(kubelet.New(socket, kubelet.Options{}))).Reconcile(t.Context())
-		if err != nil || report.Reservations[0].Verdict != gc.Starting {
-			t.Errorf("%s: got %v and error %v, want %v", row.reason, report.Reservations[0].Verdict, err, gc.Starting)
-		}
 	}
 }

@@ -352,18 +352,3 @@ func TestHazard07PodThatCantBeRead(t *testing.T) {
 		}
 	}
 }
-
-// An annotation that can't be read is no error, since a tenant may have written it. Its pod
-// may hold more addresses than known.
-//
-// Guard: [kubepod.Convert] sets MoreIPs, and the note of [Source.Pods] names the pod.
-func TestHazard67GarbageInTheAnnotation(t *testing.T) {
-	garbage := running("db", "10.0.0.3")
-	garbage.Annotations = map[string]string{"k8s.v1.cni.cncf.io/network-status": "?"}
-	socket := socketPath(t)
-	serve(t, socket, list(t, running("web", "10.0.0.2"), garbage))
-	got, err := made(kubelet.New(socket, kubelet.Options{})).Pods(t.Context())
-	if err != nil || len(got.Pods) != 2 || got.Pods[0].MoreIPs || !got.Pods[1].MoreIPs || !strings.Contains(got.Note, "default/db") {
-		t.Errorf("got %+v, %v", got, err)
-	}
-}
