@@ -34,6 +34,8 @@ func TestConformance(t *testing.T) {
 	cases, all := hazards(), []collector{{yours, strings.Fields(*collectorFlag)}}
 	if *collectorFlag == "" {
 		all = collectors(t)
+	} else if _, err := exec.LookPath(strings.Fields(*collectorFlag + " ''")[0]); err != nil {
+		t.Fatalf("-collector %q: %v; give the full path of a script", *collectorFlag, err)
 	}
 	outcomes := make([][]string, len(cases))
 	t.Run("each", func(t *testing.T) { // returns when all have ended
@@ -159,6 +161,7 @@ func TestOutcomes(t *testing.T) {
 	for _, c := range []struct{ reason, script, in, want string }{
 		{"all is gone, which is worse than a crash", `rm -rf "$1"; kill -SEGV $$`, plain, loses},
 		{"it acts, and says that it refuses", leaks + "exit 1", empty, acts},
+		{"the file of the leak is there, and empty", `: > "$1"/podnet/10.244.0.250`, plain, keeps},
 		{"the leak is there", "", plain, keeps},
 		{"its caller takes it for a success", "", empty, silent},
 		{"there was nothing to refuse", "exit 1", plain, fails},
@@ -261,7 +264,7 @@ func (h hazard) try(t *testing.T, c collector) (outcome, said string) {
 		{h.refuse && err == nil, silent},
 		{h.refuse && errors.As(err, &exit) && exit.Exited(), holds},
 		{err != nil, fails},
-		{slices.ContainsFunc(h.release, func(path string) bool { return !changed(path) }), keeps},
+		{slices.ContainsFunc(h.release, func(path string) bool { return after[path] != "" }), keeps},
 	} {
 		if o.is {
 			return o.outcome, said

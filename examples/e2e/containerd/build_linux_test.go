@@ -44,23 +44,24 @@ func (n *node) tool(name string) string {
 func bin(name string) string { return filepath.Join(os.Getenv(binEnv), name) }
 
 // programs builds or finds all programs of a node, and returns environment variables with their paths. They stay in
-// the cache.
-func programs() (env []string, err error) {
+// the cache. Until the lock is closed no other run changes them.
+func programs() (env []string, lock *os.File, err error) {
 	cache, err := filepath.Abs("../../../.cache/e2e")
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	bin := filepath.Join(cache, "bin")
 	if err := os.MkdirAll(bin, 0o755); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	lock, err := os.Create(filepath.Join(cache, "lock")) // only one run may build at a time
-	if err != nil {
-		return nil, err
+	if lock, err = os.Create(filepath.Join(cache, "lock")); err != nil {
+		return nil, nil, err
 	}
-	defer lock.Close()
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
-		return nil, fmt.Errorf("locking %s: %w", lock.Name(), err)
+	if syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
+		say("waiting for another run of these tests to end")
+		if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+			return nil, lock, fmt.Errorf("locking %s: %w", lock.Name(), err)
+		}
 	}
 	say("building programs into %s; the first time takes minutes", bin)
 	errs := []error{
@@ -83,7 +84,7 @@ func programs() (env []string, err error) {
 		}
 	}
 	path := bin + ":" + os.Getenv("PATH") + ":" + filepath.Join(debian, "usr/sbin")
-	return []string{binEnv + "=" + bin, debianEnv + "=" + debian, "PATH=" + path}, errors.Join(errs...)
+	return []string{binEnv + "=" + bin, debianEnv + "=" + debian, "PATH=" + path}, lock, errors.Join(errs...)
 }
 
 // build builds packages in a directory with the given GOWORK, each into a binary in the directory bin. It does so

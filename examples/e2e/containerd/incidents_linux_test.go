@@ -25,8 +25,14 @@ import (
 // results.
 
 // alone and ours print the results without this project and with it.
-func (n *node) alone(format string, args ...any) { n.t.Helper(); n.t.Logf("alone: "+format, args...) }
-func (n *node) ours(format string, args ...any)  { n.t.Helper(); n.t.Logf("with us: "+format, args...) }
+func (n *node) alone(format string, args ...any) {
+	n.t.Helper()
+	n.t.Logf("without hostlocal-gc: "+format, args...)
+}
+func (n *node) ours(format string, args ...any) {
+	n.t.Helper()
+	n.t.Logf("with hostlocal-gc: "+format, args...)
+}
 
 // Errors of host-local.
 const (
@@ -61,7 +67,8 @@ func (n *node) wantFullForGood(why string, live ...pod) {
 		same(n.t, "freed by libcni's GC with nothing valid", "the cache has entries of live containers, so this GC works",
 			verdicts("", addressesOf(live)...), verdicts("", n.collectGarbage()...))
 	}
-	n.alone("a pool of %d is full of leaks, also after a restart of containerd; libcni's GC frees none: %s", n.pool, why)
+	n.alone("%d of %d addresses of both families have leaked, and no pod starts, also after a restart of containerd; libcni's GC frees none: %s",
+		2*(n.pool-len(live)), 2*n.pool, why)
 }
 
 // collectGarbage calls libcni's GC as a runtime would, with these containers as the valid ones, and returns the
@@ -147,5 +154,5 @@ func (n *node) endOutage(live []pod, why string, sources ...string) {
 	same(n.t, "released", "no sandbox, process, namespace or entry has them: "+p.String(), leaked, p.released)
 	started := n.runSome("web", len(otherContainers(leaked)))
 	n.wantHeld("on a pool that is full again", append(live, started...)...)
-	n.ours("%d of %d leaked addresses released, %d pods start, %d live pods keep theirs", len(p.released), len(leaked), len(started), len(live))
+	n.ours("one pass releases %d of the %d, %d new pods start, and %d live pods keep their addresses", len(p.released), len(leaked), len(started), len(live))
 }

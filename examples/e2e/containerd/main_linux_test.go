@@ -54,15 +54,16 @@ func say(format string, args ...any) { fmt.Fprintf(os.Stderr, "containerd: "+for
 func outside() (status int, err error) {
 	if os.Geteuid() != 0 {
 		if os.Getenv("CI") == "true" {
-			return 1, errors.New("the tests need root, and CI skips nothing")
+			return 1, errors.New("the tests need root, and are not skipped since CI=true is in the environment")
 		}
-		say("--- SKIP: ALL TESTS of this package, since containerd needs root")
+		say("--- SKIP: ALL TESTS of this package need root, for namespaces and mounts")
 		return 0, nil
 	}
-	env, err := programs()
+	env, lock, err := programs()
 	if err != nil {
 		return 1, err
 	}
+	defer lock.Close()
 	alive, keep, err := os.Pipe()
 	if err != nil {
 		return 1, err
@@ -151,8 +152,12 @@ func cover() error {
 			return err
 		}
 	}
-	if _, err := os.Stat("/sys/kernel/security"); err == nil { // nerdctl would load an AppArmor profile into the kernel
-		return mount("tmpfs", "/sys/kernel/security", "tmpfs", 0, "mode=0755")
+	const security, tmp = "/sys/kernel/security", "/run/tmp"
+	if _, err := os.Stat(security); err == nil { // nerdctl would load an AppArmor profile into the kernel
+		if err := mount("tmpfs", security, "tmpfs", 0, "mode=0755"); err != nil {
+			return err
+		}
 	}
-	return os.RemoveAll("/etc/crictl.yaml") // a search would find the machine's runtime
+	return errors.Join(os.RemoveAll("/etc/crictl.yaml"), // a search would find the machine's runtime
+		os.Mkdir(tmp, 0o755), os.Setenv("TMPDIR", tmp))
 }

@@ -20,6 +20,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/cnitest"
 )
 
 // versions of host-local, and the file names of the plugin and of host-local in one directory.
@@ -68,10 +70,8 @@ func outside() error {
 	cache, _ := filepath.Abs("../../../.cache/e2e/hostlocal")
 	for _, v := range versions {
 		dir, real := filepath.Join(bin, v.version), filepath.Join(cache, v.version, "host-local")
-		if _, missing := os.Stat(real); missing != nil {
-			run(exec.Command("go", "install", "github.com/containernetworking/plugins/plugins/ipam/host-local@"+v.version),
-				"GOWORK=off", "GOFLAGS=", "GOBIN="+filepath.Dir(real))
-		}
+		err = errors.Join(err, os.MkdirAll(filepath.Dir(real), 0o755), cnitest.Install(filepath.Dir(real), cnitest.Tool{
+			Package: cnitest.Plugins + "ipam/host-local", Module: "github.com/containernetworking/plugins", Version: v.version}))
 		err = errors.Join(err, os.Mkdir(dir, 0o755), os.Link(bin+"/ipam", dir+"/"+v.plugin), os.Symlink(real, dir+"/"+v.real))
 	}
 	again := exec.Command("/proc/self/exe", os.Args[1:]...)
@@ -86,7 +86,8 @@ func node() error {
 	container := exec.Command("sleep", "infinity")
 	container.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNET}
 	if err := errors.Join(syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""), syscall.Mount("proc", "/proc", "proc", 0, ""),
-		syscall.Mount("tmpfs", "/run", "tmpfs", 0, ""), syscall.Mount("tmpfs", "/var/lib", "tmpfs", 0, ""), container.Start()); err != nil {
+		syscall.Mount("tmpfs", "/run", "tmpfs", 0, ""), syscall.Mount("tmpfs", "/var/lib", "tmpfs", 0, ""),
+		syscall.Mount("tmpfs", "/mnt", "tmpfs", 0, ""), os.Setenv("TMPDIR", "/mnt"), container.Start()); err != nil {
 		return err
 	}
 	ns, err1 := netns.GetFromPid(container.Process.Pid)
