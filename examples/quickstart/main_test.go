@@ -4,8 +4,6 @@ package main
 
 import (
 	"bytes"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -100,27 +98,4 @@ func reserved(t *testing.T, dataDir string) map[string]bool {
 		there[r.IP.String()] = true
 	}
 	return there
-}
-
-// reserve writes the same files as the plugin.
-func TestReserveIsThePlugins(t *testing.T) {
-	dataDir := t.TempDir()
-	if err := tour(t.Context(), new(bytes.Buffer), term.Screen{}, dataDir); err != nil {
-		t.Fatal(err)
-	}
-	dir := filepath.Join(dataDir, network)
-	for name, want := range map[string]string{
-		"10.244.1.3":         containerID(&pods[1], "75h0m0s") + "\r\neth0",
-		"last_reserved_ip.0": "10.244.1.13",
-		"last_reserved_ip.1": "fd00:10:244:1::6",
-		"lock":               "",
-	} {
-		got, err := os.ReadFile(filepath.Join(dir, name))
-		if err != nil {
-			t.Error(err)
-		}
-		if diff := cmp.Diff(want, string(got)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
-		}
-	}
 }

@@ -89,18 +89,11 @@ func archive(files map[string][]byte) ([]byte, error) {
 // ctr runs containerd's own client in a containerd namespace.
 func (n *node) ctr(namespace string, args ...string) {
 	n.t.Helper()
-	n.command("ctr", append([]string{"--address", n.socket(), "--namespace", namespace}, args...)...)
-}
-
-// command runs a program, and returns its output.
-func (n *node) command(name string, args ...string) string {
-	n.t.Helper()
-	said, err := n.tryCommand(name, args...)
+	_, err := n.tryCommand("ctr", append([]string{"--address", n.socket(), "--namespace", namespace}, args...)...)
 	n.must(err)
-	return said
 }
 
-// tryCommand is command for one that may fail.
+// tryCommand runs a program, which may fail, and returns its output.
 func (n *node) tryCommand(name string, args ...string) (string, error) {
 	cmd := n.program(name, args...)
 	var stdout, stderr bytes.Buffer

@@ -111,14 +111,6 @@ func TestHazard07ConvertRefuses(t *testing.T) {
 	}
 }
 
-// Guard: [annotatedIPs] reads the addresses of the other networks.
-func TestHazard22SecondNetworkByAnnotation(t *testing.T) {
-	p := pod(podIPs("192.168.7.9"), annotated(NetworkStatusAnnotation, twoNetworks))
-	if got := verdict(t, past, p); got != gc.InUse {
-		t.Errorf("got %v, want %v: only the annotation has the address", got, gc.InUse)
-	}
-}
-
 // An annotation that can't be read is no error, since a tenant may have written it. Its pod
 // claims the addresses that can be read, and may have more.
 //
