@@ -116,7 +116,10 @@ func (n *node) collect() {
 // it releases is not expected by the next pass.
 func (n *node) collectWith(source podsource.Source, opts gc.Options) {
 	n.t.Helper()
-	n.report = must(n.pass(source, opts))
+	report, err := n.pass(source, opts)
+	if n.report = report; err != nil {
+		n.t.Fatal(err)
+	}
 	want, got := make(map[string]gc.Verdict), make(map[string]gc.Verdict) // by container ID and address
 	for container, verdict := range n.want {
 		for _, ip := range n.ips[container] {
@@ -149,8 +152,11 @@ func (n *node) refused(source podsource.Source, want error, says string) {
 
 // eventually returns when ok returns true.
 func (n *node) eventually(ok func() bool) {
+	n.t.Helper()
 	poll := func(context.Context) (bool, error) { return ok(), nil }
-	check(wait.PollUntilContextTimeout(n.ctx, 20*time.Millisecond, patience, true, poll))
+	if err := wait.PollUntilContextTimeout(n.ctx, 20*time.Millisecond, patience, true, poll); err != nil {
+		n.t.Fatal(err)
+	}
 }
 
 // until waits for an answer of the source for which ok returns true.

@@ -95,9 +95,9 @@ func TestHazard62NoRightToWatch(t *testing.T) {
 // manifests returns the agent's objects with the given components.
 func manifests(t *testing.T, components ...string) (objects []*unstructured.Unstructured) {
 	dir := t.TempDir()
-	text := "resources: [deploy]\ncomponents: [" + strings.Join(components, ",") + "]\n"
+	text := fmt.Appendf(nil, "resources: [deploy]\ncomponents: [%s]\n", strings.Join(components, ","))
 	check(os.CopyFS(filepath.Join(dir, "deploy"), os.DirFS("../../hostlocal-gc/deploy")))
-	check(os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600))
+	check(os.WriteFile(filepath.Join(dir, "kustomization.yaml"), text, 0o600))
 	built := must(krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), dir))
 	for _, r := range built.Resources() {
 		objects = append(objects, &unstructured.Unstructured{Object: must(r.Map())})

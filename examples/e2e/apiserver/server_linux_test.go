@@ -77,8 +77,7 @@ func (s *server) prepare() {
 		"--heartbeat-interval=10", "--election-timeout=100", "--unsafe-no-fsync", "--log-level=warn")
 }
 
-// start starts the API server if it is not running, and returns when /readyz succeeds, which
-// includes that the default roles exist.
+// start starts the API server if it is not running. When it is ready, its default roles exist.
 func (s *server) start() {
 	if s.api != nil {
 		return
@@ -131,10 +130,9 @@ func (s *server) logs() {
 	_ = tail.Run() // the logs may not exist yet
 }
 
-// goCommand runs the go command, and returns its output.
+// goCommand runs the go command without GOFLAGS, which may ask for the race detector.
 func goCommand(work string, args ...string) string {
 	cmd := exec.Command("go", args...)
-	// GOFLAGS may ask for the race detector, which would take minutes more.
 	cmd.Env, cmd.Stderr = append(os.Environ(), "GOWORK="+work, "CGO_ENABLED=0", "GOFLAGS="), os.Stderr
 	return strings.TrimSpace(string(must(cmd.Output())))
 }

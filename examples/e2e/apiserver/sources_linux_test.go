@@ -156,8 +156,6 @@ func TestHazard23WrongNode(t *testing.T) {
 	n.refused(source, podsource.ErrPermanent, "boot ID another, but this kernel's is ")
 	n.setStatus(func(s *corev1.NodeStatus) { s.Conditions[0].LastHeartbeatTime = *ago(100 * 365 * old) })
 	n.refused(source, podsource.ErrIncomplete, "kubelet has not reported since the boot")
-	n.setStatus(func(s *corev1.NodeStatus) { s.NodeInfo.BootID = "" })
-	n.refused(source, podsource.ErrIncomplete, "has no boot ID")
 	// The Node is deleted and created again by this machine's kubelet: only the UID differs.
 	check(n.client.CoreV1().Nodes().Delete(t.Context(), n.name, metav1.DeleteOptions{}))
 	n.refused(source, podsource.ErrPermanent, "there is no such Node")
