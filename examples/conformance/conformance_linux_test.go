@@ -116,7 +116,7 @@ func collect(design, dir, list, binary string) (err error) {
 		if err != nil {
 			return err
 		}
-		defer unlock()
+		defer func() { _ = unlock() }() // it ends with the process
 	}
 	plugin := plugintest.Plugin{Binary: binary, DataDir: dir, Network: network,
 		Ranges: []plugintest.Range{{Subnet: "10.244.0.0/24"}, {Subnet: "fd00::/64"}}}
@@ -239,7 +239,7 @@ func (h hazard) try(t *testing.T, c collector) (outcome, said string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer unlock()
+		defer func() { _ = unlock() }() // it ends with the process
 	}
 	before := contents(t, data)
 	said, err := c.run(t, data, pods)
