@@ -276,3 +276,33 @@ func TestHazard68TheFirstOfTwoUnreadable(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// A regular file is in the place of a network's directory. The pass releases in the others, and
+// its error names the file. In the place of the data directory the pass has no list.
+func TestHazard97FileInPlaceOfADirectory(t *testing.T) {
+	n := newNode(t)
+	n.reserve("10.0.0.2", "leaked", old)
+	file := filepath.Join(n.dataDir, "other")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, networks := range [][]string{{network1}, {AllNetworks}} { // host-local has nothing to do with it
+		if _, err := n.reconcilerOf(networks, podsource.Static{other}, Options{DryRun: true}).Reconcile(t.Context()); err != nil {
+			t.Errorf("%s: %v", networks, err)
+		}
+	}
+	r := n.reconcilerOf([]string{"other", network1}, podsource.Static{other}, Options{})
+	report, err := r.Reconcile(t.Context())
+	if want := file + " is a regular file, not a directory"; err == nil || !strings.Contains(err.Error(), want) || errors.Is(err, ErrRefused) {
+		t.Errorf("got error %v, want %q", err, want)
+	}
+	n.check(report, map[string]Verdict{"10.0.0.2": Released})
+	if _, err := r.AtStartup(t.Context()); err == nil || !strings.Contains(err.Error(), file) {
+		t.Errorf("the hook, with nothing reserved: got error %v", err)
+	}
+	n.store = hostlocal.New(file)
+	report, err = n.reconciler(podsource.Static{other}, Options{}).Reconcile(t.Context())
+	if err == nil || !strings.Contains(err.Error(), file) || !strings.Contains(err.Error(), "not a directory") || report.DataDirMissing {
+		t.Errorf("the data directory: got error %v", err)
+	}
+}

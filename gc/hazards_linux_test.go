@@ -77,11 +77,11 @@ func TestHazard18APassHoldsTheLock(t *testing.T) {
 			if err := lock.Lock(); err != nil {
 				t.Error(err)
 			}
-			rs, err := n.store.List(context.Background())
+			list, err := n.store.List(context.Background())
 			if err != nil {
 				t.Error(err)
 			}
-			got <- len(rs)
+			got <- len(list.Reservations)
 		}()
 		<-waiting
 	})

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"runtime/debug"
 	"slices"
 	"time"
@@ -153,14 +154,11 @@ func (r *Reconciler) pass(ctx context.Context, o occasion, report *Report) error
 	begun := time.Now()
 	defer func() { report.Duration = time.Since(begun) }()
 	*report = Report{DataDir: r.store.DataDir(), Started: r.read().wall}
-	all, err := r.store.List(ctx) // R1: what appears from here on is not a candidate
+	list, err := r.store.List(ctx) // R1: what appears from here on is not a candidate
 	if err != nil {
 		return fmt.Errorf("listing reservations: %w", err)
 	}
-	there, err := r.store.Networks()
-	if err != nil {
-		return err
-	}
+	all, there := list.Reservations, list.Networks
 	report.DataDirMissing = there == nil
 	networks, allNetworks := r.networks, r.networks[0] == AllNetworks
 	if allNetworks {
@@ -169,7 +167,7 @@ func (r *Reconciler) pass(ctx context.Context, o occasion, report *Report) error
 	for _, n := range networks {
 		report.Networks = append(report.Networks, Network{Name: n, Missing: !slices.Contains(there, n)})
 	}
-	unreadable := unreadable(all)
+	unreadable := errors.Join(notDirs(&list, r.store.DataDir(), networks), unreadable(all))
 	s := &snapshot{
 		reservations: all, clock: &r.clock, at: r.read(), opts: &r.opts, networks: networks, allNetworks: allNetworks, noADD: o.noADD,
 	}
@@ -254,6 +252,19 @@ func (r *Reconciler) release(ctx context.Context, report *Report) error {
 var outcomes = map[hostlocal.Outcome]Reason{
 	hostlocal.NotTried: NotTried, hostlocal.Released: ReleasedLeak, hostlocal.Changed: FileChanged,
 	hostlocal.Gone: FileGone, hostlocal.Failed: ReleaseFailed,
+}
+
+// notDirs returns an error about each network in whose place is a regular file. The other
+// networks are released in.
+func notDirs(list *hostlocal.Listing, dataDir string, networks []string) error {
+	var errs []error
+	for _, n := range networks {
+		if slices.Contains(list.NotDirs, n) {
+			errs = append(errs, fmt.Errorf("%s is a regular file, not a directory, so host-local can reserve nothing in network %s: "+
+				"remove the file, or name another network", filepath.Join(dataDir, n), n))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // unreadable returns an error with the first file that can't be read and their number.

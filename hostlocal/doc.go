@@ -5,9 +5,9 @@
 // decides which reservations are released.
 //
 //	store := hostlocal.New("") // /var/lib/cni/networks
-//	reservations, err := store.List(ctx)
+//	list, err := store.List(ctx)
 //	...
-//	result, err := store.Release(ctx, &reservations[0])
+//	result, err := store.Release(ctx, &list.Reservations[0])
 //
 // # On the disk
 //

@@ -62,11 +62,11 @@ func ExampleStore_List() {
 	dataDir := reserve()
 	defer func() { _ = os.RemoveAll(dataDir) }()
 
-	reservations, err := hostlocal.New(dataDir).List(context.Background())
+	list, err := hostlocal.New(dataDir).List(context.Background())
 	if err != nil {
 		log.Fatal(err)
 	}
-	for _, r := range reservations {
+	for _, r := range list.Reservations {
 		fmt.Println(r.Network, r.IP, r.Owner, r.ContainerID, r.IfName)
 	}
 	// Output:
@@ -82,14 +82,14 @@ func ExampleStore_Release() {
 
 	store := hostlocal.New(dataDir)
 	ctx := context.Background()
-	reservations, err := store.List(ctx)
+	list, err := store.List(ctx)
 	if err != nil {
 		log.Fatal(err)
 	}
 	var db []*hostlocal.Reservation
-	for i, r := range reservations {
+	for i, r := range list.Reservations {
 		if r.ContainerID == "db" {
-			db = append(db, &reservations[i])
+			db = append(db, &list.Reservations[i])
 		}
 	}
 
@@ -121,11 +121,11 @@ func ExampleReservation() {
 			log.Fatal(err)
 		}
 	}
-	reservations, err := hostlocal.New(dataDir).List(context.Background())
+	list, err := hostlocal.New(dataDir).List(context.Background())
 	if err != nil {
 		log.Fatal(err)
 	}
-	for _, r := range reservations {
+	for _, r := range list.Reservations {
 		age := time.Since(r.ReservedAt)
 		switch r.Owner {
 		case hostlocal.Owned:
@@ -155,11 +155,11 @@ func ExampleReservation_Identity() {
 	store := hostlocal.New(dataDir)
 	var seen []hostlocal.Identity
 	for range 2 {
-		reservations, err := store.List(context.Background())
+		list, err := store.List(context.Background())
 		if err != nil {
 			log.Fatal(err)
 		}
-		seen = append(seen, reservations[0].Identity())
+		seen = append(seen, list.Reservations[0].Identity())
 	}
 	fmt.Println(seen[0] == seen[1])
 	// Output: true
@@ -180,13 +180,13 @@ func ExampleStore_Release_locked() {
 	defer func() { _ = plugin.Close() }()
 
 	store := hostlocal.New(dataDir)
-	reservations, err := store.List(context.Background())
+	list, err := store.List(context.Background())
 	if err != nil {
 		log.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
-	result, err := store.Release(ctx, &reservations[0])
+	result, err := store.Release(ctx, &list.Reservations[0])
 	fmt.Println(errors.Is(err, hostlocal.ErrLocked), result.Outcomes[0], result.LockHeld, result.LongestHold)
 	// Output: true not-tried 0s 0s
 }

@@ -82,7 +82,7 @@ func TestHazard17ForeignFiles(t *testing.T) {
 	good := []string{"10.0.0.1", "10.0.0.2", "fd00::1"}
 	reserve(t, s, good...)
 	within(t, "List and Release beside foreign files", func() {
-		rs, err := s.List(t.Context())
+		rs, err := reservations(s.List(t.Context()))
 		if err != nil {
 			t.Errorf("List: %v", err)
 		}
@@ -193,9 +193,9 @@ func TestListOfAnotherFile(t *testing.T) {
 			want = []OwnerState{Owned, Owned}
 		}
 		within(t, row.reason, func() {
-			rs, err := s.List(hookContext{Context: t.Context(), err: atCall(2, func() {
+			rs, err := reservations(s.List(hookContext{Context: t.Context(), err: atCall(2, func() {
 				row.swap(t, at(s, "10.0.0.2"), filepath.Join(s.DataDir(), "aside"))
-			})})
+			})}))
 			if err != nil {
 				t.Errorf("List: %v: %s", err, row.reason)
 			}
@@ -252,7 +252,7 @@ func TestHazard09AnotherFile(t *testing.T) {
 // the directory.
 func listWithoutDescriptors(t *testing.T, s *Store, ctx context.Context) (rs []Reservation, err error) {
 	t.Helper()
-	withDescriptors(t, 1, func() { rs, err = s.List(ctx) })
+	withDescriptors(t, 1, func() { rs, err = reservations(s.List(ctx)) })
 	return rs, err
 }
 
@@ -411,7 +411,7 @@ func TestListFails(t *testing.T) {
 	s := newStore(t)
 	reserve(t, s, "10.0.0.1")
 	addNetwork(t, s, "z")
-	rs, err := s.List(hookContext{Context: t.Context(), done: func() { closeDescriptor(t, dirOf(s)) }})
+	rs, err := reservations(s.List(hookContext{Context: t.Context(), done: func() { closeDescriptor(t, dirOf(s)) }}))
 	if rs != nil || !errors.Is(err, syscall.EBADF) || !strings.Contains(err.Error(), network) {
 		t.Errorf("List: %v, %v, want an error that names the network", rs, err)
 	}
@@ -511,7 +511,7 @@ func TestHazard17LinkAsNetwork(t *testing.T) {
 		row.make(t, path, outside)
 		within(t, row.reason, func() {
 			networks, networksErr := s.Networks()
-			rs, err := s.List(t.Context())
+			rs, err := reservations(s.List(t.Context()))
 			if row.good {
 				if err != nil || networksErr != nil || len(rs) != 1 || len(networks) != 1 {
 					t.Errorf("List: %v, %v; Networks: %v, %v: %s", addresses(rs), err, networks, networksErr, row.reason)
@@ -542,10 +542,10 @@ func TestHazard17LinkInPlaceOfNetwork(t *testing.T) {
 		move(t, dirOf(s), outside)
 		symlink(t, outside, dirOf(s))
 	}
-	if got, err := s.List(hookContext{Context: t.Context(), err: atCall(1, swap)}); err != nil || !slices.Equal(addresses(got), addresses(rs)) {
+	if got, err := reservations(s.List(hookContext{Context: t.Context(), err: atCall(1, swap)})); err != nil || !slices.Equal(addresses(got), addresses(rs)) {
 		t.Errorf("List: %v, %v", addresses(got), err)
 	}
-	if got, err := s.List(t.Context()); got != nil || err == nil || !strings.Contains(err.Error(), "put the directory itself") {
+	if got, err := reservations(s.List(t.Context())); got != nil || err == nil || !strings.Contains(err.Error(), "put the directory itself") {
 		t.Errorf("List: %v, %v", addresses(got), err)
 	}
 	before := tree(t, dirOf(s)+"/.")
@@ -573,7 +573,7 @@ func TestDataDirLink(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "pipe")
 	node(t, pipe, syscall.S_IFIFO)
 	within(t, "a pipe as data directory", func() {
-		if rs, err := New(pipe).List(t.Context()); rs != nil || err == nil {
+		if rs, err := reservations(New(pipe).List(t.Context())); rs != nil || err == nil {
 			t.Errorf("List: %v, %v", rs, err)
 		}
 	})
@@ -608,7 +608,7 @@ func TestNoDescriptorIsLeft(t *testing.T) {
 	work := func() {
 		reserve(t, s, "10.0.0.1")
 		rs := list(t, s)
-		_, _ = s.List(ended)
+		_, _ = reservations(s.List(ended))
 		unlock := hold(t, dirOf(s))
 		if got := open(); len(got) != 1 || filepath.Base(got[0]) != "lock" {
 			t.Fatalf("%q are open while the test holds the lock", got)

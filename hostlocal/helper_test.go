@@ -92,10 +92,13 @@ func reserve(t *testing.T, s *Store, ips ...string) {
 	}
 }
 
+// reservations returns those of a Listing.
+func reservations(l Listing, err error) ([]Reservation, error) { return l.Reservations, err }
+
 // list returns all reservations. An error fails the test.
 func list(t *testing.T, s *Store) []Reservation {
 	t.Helper()
-	rs, err := s.List(t.Context())
+	rs, err := reservations(s.List(t.Context()))
 	if err != nil {
 		t.Fatalf("List: %v", err)
 	}

@@ -191,11 +191,11 @@ func TestListKindsInARenamedDirectory(t *testing.T) {
 func TestListOfARemovedDirectory(t *testing.T) {
 	s := newStore(t)
 	reserve(t, s, "10.0.0.1")
-	rs, err := s.List(hookContext{Context: t.Context(), done: func() {
+	rs, err := reservations(s.List(hookContext{Context: t.Context(), done: func() {
 		if err := os.RemoveAll(dirOf(s)); err != nil {
 			t.Error(err)
 		}
-	}})
+	}}))
 	if len(rs) > 0 || err != nil {
 		t.Errorf("List: %v, %v", addresses(rs), err)
 	}

@@ -52,7 +52,7 @@ func TestReadIsRefused(t *testing.T) {
 	} {
 		var rs []Reservation
 		var err error
-		refusing(t, row.number, func() { rs, err = s.List(t.Context()) })
+		refusing(t, row.number, func() { rs, err = reservations(s.List(t.Context())) })
 		if err != nil || len(rs) != 1 || rs[0].Owner != Unreadable || !errors.Is(rs[0].Err, syscall.EIO) {
 			t.Errorf("%s: got %+v, %v, want it unreadable", row.reason, rs, err)
 		}

@@ -165,7 +165,7 @@ func TestListUnreadableDirectory(t *testing.T) {
 		}
 	}
 	unprivileged(t, func() {
-		if rs, err := s.List(t.Context()); rs != nil || !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), network) {
+		if rs, err := reservations(s.List(t.Context())); rs != nil || !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), network) {
 			t.Errorf("List: %v, %v, want an error that names the network", rs, err)
 		}
 	})

@@ -35,40 +35,6 @@ func New(dataDir string) *Store {
 // DataDir returns the path of the data directory.
 func (s *Store) DataDir() string { return s.dataDir }
 
-// Networks returns the sorted names of the networks that have a directory. If the data
-// directory does not exist, the slice is nil, and that is no error. Files, and names that the
-// CNI specification does not allow, are ignored. A symbolic link to a directory is an error,
-// as in [Store.List]: it is not followed (R7), so its reservations would be missing.
-func (s *Store) Networks() ([]string, error) {
-	// The separator at the end keeps ReadDir from opening a pipe, which would block.
-	entries, err := os.ReadDir(s.dataDir + string(filepath.Separator))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("listing networks: %w", err)
-	}
-	names := []string{}
-	for _, e := range entries {
-		if !validName(e.Name()) || e.Type().IsRegular() { // not a network
-			continue
-		}
-		if e.IsDir() {
-			names = append(names, e.Name())
-			continue
-		}
-		path := filepath.Join(s.dataDir, e.Name())
-		info, err := os.Stat(path)
-		switch {
-		case err == nil && info.IsDir():
-			return nil, linkError(path)
-		case err != nil && !isMissing(err) && !errors.Is(err, syscall.ELOOP): // ELOOP: links in a circle
-			return nil, fmt.Errorf("listing networks: %w", err)
-		}
-	}
-	return names, nil
-}
-
 // open opens a network's directory. It follows no link in its place (R7).
 func (s *Store) open(network string) (dir, error) {
 	path := filepath.Join(s.dataDir, network)

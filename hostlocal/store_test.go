@@ -121,7 +121,7 @@ func TestMissingDirectory(t *testing.T) {
 	} {
 		root := t.TempDir()
 		s := New(filepath.Join(root, row.dataDir))
-		if rs, err := s.List(t.Context()); len(rs) != 0 || err != nil {
+		if rs, err := reservations(s.List(t.Context())); len(rs) != 0 || err != nil {
 			t.Errorf("List: %v, %v: %s", rs, err, row.reason)
 		}
 		r := &Reservation{Network: network, IP: netip.MustParseAddr("10.0.0.1"), Owner: Owned, ContainerID: "abc"}
@@ -149,7 +149,7 @@ func TestDirectoryThatIsAFile(t *testing.T) {
 		{"the network's directory is a file, so there is no such network", root, "file", true},
 	} {
 		s := New(row.dataDir)
-		rs, listErr := s.List(t.Context())
+		rs, listErr := reservations(s.List(t.Context()))
 		result, releaseErr := s.Release(t.Context(), &Reservation{Network: row.network, IP: netip.MustParseAddr("10.0.0.1"), Owner: Owned})
 		if len(rs) > 0 || row.lists && listErr != nil {
 			t.Errorf("List: %v, %v: %s", addresses(rs), listErr, row.reason)
@@ -289,7 +289,7 @@ func TestListNetworkVanishes(t *testing.T) {
 			}
 		}
 		done := atCall(row.done, remove)
-		rs, err := s.List(hookContext{Context: t.Context(), done: func() { _ = done() }, err: atCall(row.err, remove)})
+		rs, err := reservations(s.List(hookContext{Context: t.Context(), done: func() { _ = done() }, err: atCall(row.err, remove)}))
 		if diff := cmp.Diff([]string{"a 10.0.0.1", "z 10.0.0.1"}, files(rs)); diff != "" || err != nil {
 			t.Errorf("List: %v: %s (-want +got):\n%s", err, row.reason, diff)
 		}
@@ -325,38 +325,38 @@ func TestListEndsWithItsContext(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 
-	if rs, err := s.List(ended); rs != nil || !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), s.DataDir()) {
+	if rs, err := reservations(s.List(ended)); rs != nil || !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), s.DataDir()) {
 		t.Errorf("List: %v, %v", rs, err)
 	}
 	late, cancel := context.WithTimeout(t.Context(), 0)
 	defer cancel()
-	if rs, err := newStore(t).List(late); rs != nil || !errors.Is(err, context.DeadlineExceeded) {
+	if rs, err := reservations(newStore(t).List(late)); rs != nil || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("List of a network without reservations: %v, %v", rs, err)
 	}
-	if rs, err := s.List(hookContext{Context: ended, err: func() error { return nil }}); rs != nil || !errors.Is(err, context.Canceled) {
+	if rs, err := reservations(s.List(hookContext{Context: ended, err: func() error { return nil }})); rs != nil || !errors.Is(err, context.Canceled) {
 		t.Errorf("List with a context that has ended and returns no error: %v, %v", rs, err)
 	}
 	asked := 0
-	if rs, err := s.List(hookContext{Context: t.Context(), err: func() error {
+	if rs, err := reservations(s.List(hookContext{Context: t.Context(), err: func() error {
 		if asked++; asked > 2 {
 			return context.Canceled
 		}
 		return nil
-	}}); rs != nil || !errors.Is(err, context.Canceled) {
+	}})); rs != nil || !errors.Is(err, context.Canceled) {
 		t.Errorf("List that is cut short: %v, %v, want no list", rs, err)
 	}
 	asked = 0
-	if _, err := s.List(hookContext{Context: t.Context(), err: func() error { asked++; return nil }}); err != nil || asked != 3 {
+	if _, err := reservations(s.List(hookContext{Context: t.Context(), err: func() error { asked++; return nil }})); err != nil || asked != 3 {
 		t.Errorf("List: %v; %d calls of the context, want one before each owner", err, asked)
 	}
 	write(t, filepath.Join(addNetwork(t, s, "a"), "10.0.0.1"), "abc\r\neth0")
 	asked = 0
-	if rs, err := s.List(hookContext{Context: t.Context(), err: func() error {
+	if rs, err := reservations(s.List(hookContext{Context: t.Context(), err: func() error {
 		if asked++; asked == 1 {
 			return context.Canceled
 		}
 		return nil
-	}}); rs != nil || !errors.Is(err, context.Canceled) {
+	}})); rs != nil || !errors.Is(err, context.Canceled) {
 		t.Errorf("List that fails in the first of two networks: %v, %v", rs, err)
 	}
 }

@@ -376,11 +376,11 @@ func TestHazard26Upgrade(t *testing.T) {
 // dateBack makes all reservations an hour old.
 func (n *node) dateBack() {
 	n.t.Helper()
-	rs, err := hostlocal.New(n.dataDir()).List(n.t.Context())
-	if err != nil || len(rs) == 0 {
-		n.t.Fatalf("%d reservations, %v", len(rs), err)
+	list, err := hostlocal.New(n.dataDir()).List(n.t.Context())
+	if err != nil || len(list.Reservations) == 0 {
+		n.t.Fatalf("%d reservations, %v", len(list.Reservations), err)
 	}
-	for _, r := range rs {
+	for _, r := range list.Reservations {
 		cnitest.DateBack(n.t, filepath.Join(n.dataDir(), r.Network, r.IP.String()), time.Hour)
 	}
 }

@@ -215,11 +215,11 @@ type holding struct{ Reserved, Recorded, Configured []string }
 func (n *node) holding() holding {
 	n.t.Helper()
 	var h holding
-	rs, err := hostlocal.New(n.dataDir()).List(context.Background())
+	list, err := hostlocal.New(n.dataDir()).List(context.Background())
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	for _, r := range rs {
+	for _, r := range list.Reservations {
 		h.Reserved = append(h.Reserved, r.ContainerID+" "+r.IP.String())
 	}
 	for _, e := range n.recorded() {

@@ -177,11 +177,11 @@ func (s *server) firstRecord(ctx context.Context, existing []string) error {
 		}
 		return s.recordExisting(ctx, src)
 	}
-	rs, err := s.store.List(ctx)
+	list, err := s.store.List(ctx)
 	if err != nil {
 		return err
 	}
-	rs = slices.DeleteFunc(rs, func(r hostlocal.Reservation) bool { return !slices.Contains(s.networks, r.Network) })
+	rs := slices.DeleteFunc(list.Reservations, func(r hostlocal.Reservation) bool { return !slices.Contains(s.networks, r.Network) })
 	if len(rs) > 0 {
 		return fmt.Errorf("network %s has reservations, %d with those of the other networks, and there is no record: give a source of the existing attachments with --existing",
 			rs[0].Network, len(rs))

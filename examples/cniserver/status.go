@@ -32,7 +32,7 @@ func (s *server) status(ctx context.Context, r *request, d *delegation) error {
 	}
 	for i, set := range conf.Ranges {
 		used := new(big.Int)
-		for _, res := range reserved {
+		for _, res := range reserved.Reservations {
 			if res.Network == d.network && set.Contains(res.IP.AsSlice()) {
 				used.Add(used, big.NewInt(1))
 			}

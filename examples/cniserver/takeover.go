@@ -63,7 +63,7 @@ func (t takeOver) end(ctx context.Context) (over bool, err error) {
 	if time.Since(began) < gc.DefaultMinAge {
 		return false, nil
 	}
-	rs, err := t.s.store.List(ctx)
+	list, err := t.s.store.List(ctx)
 	if err != nil {
 		return false, err
 	}
@@ -71,7 +71,7 @@ func (t takeOver) end(ctx context.Context) (over bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	all, err := t.s.attachmentsOf(rs)
+	all, err := t.s.attachmentsOf(list.Reservations)
 	if err != nil {
 		return false, err
 	}
@@ -115,11 +115,11 @@ func (t takeOver) Pods(ctx context.Context) (podsource.Answer, error) {
 // their addresses would be released once they are older (hazard 52): a DEL or a GC removes
 // them.
 func (s *server) recordExisting(ctx context.Context, existing podsource.Source) error {
-	rs, err := s.store.List(ctx)
+	list, err := s.store.List(ctx)
 	if err != nil {
 		return err
 	}
-	all, err := s.attachmentsOf(rs)
+	all, err := s.attachmentsOf(list.Reservations)
 	if err != nil {
 		return err
 	}

@@ -50,19 +50,19 @@ func (a *app) networks(ctx context.Context) error {
 	if err := a.flags.check(); err != nil {
 		return err
 	}
-	store, names, err := a.dataDir()
+	store, _, err := a.dataDir()
 	if err != nil {
 		return err
 	}
 	ctx, cancel := a.within(ctx)
 	defer cancel()
-	rs, err := store.List(ctx)
+	list, err := store.List(ctx)
 	if err != nil {
 		return err
 	}
 	rows := []networkRow{}
-	for _, name := range names {
-		row, err := countNetwork(store, name, rs)
+	for _, name := range list.Networks {
+		row, err := countNetwork(store, name, list.Reservations)
 		if err != nil {
 			return fmt.Errorf("network %s: %w", name, err)
 		}

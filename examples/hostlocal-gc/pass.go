@@ -76,7 +76,7 @@ func (a *app) onceOptions() gc.Options {
 // unjudged reports the reservations alone.
 func (a *app) unjudged(ctx context.Context, store *hostlocal.Store, names []string) result {
 	r := result{Report: gc.Report{DataDir: store.DataDir(), Started: time.Now()}}
-	rs, err := store.List(ctx)
+	list, err := store.List(ctx)
 	if err != nil {
 		r.Err = err
 		return r
@@ -85,10 +85,11 @@ func (a *app) unjudged(ctx context.Context, store *hostlocal.Store, names []stri
 		r.Networks = append(r.Networks, gc.Network{Name: name, Missing: !slices.Contains(names, name)})
 	}
 	var unreadable []error
-	for i := range rs {
-		r.Reservations = append(r.Reservations, gc.Entry{Reservation: &rs[i], Verdict: gc.Failed, Reason: gc.SourceFailed})
-		if rs[i].Err != nil {
-			unreadable = append(unreadable, rs[i].Err)
+	for i := range list.Reservations {
+		res := &list.Reservations[i]
+		r.Reservations = append(r.Reservations, gc.Entry{Reservation: res, Verdict: gc.Failed, Reason: gc.SourceFailed})
+		if res.Err != nil {
+			unreadable = append(unreadable, res.Err)
 		}
 	}
 	if more := len(unreadable) - 1; more > 0 { // their errors are alike

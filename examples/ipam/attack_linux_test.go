@@ -341,12 +341,12 @@ func TestReleasedByAnother(t *testing.T) {
 	n := newTestNode(t)
 	n.reserve(address(0), container, old)
 	a := n.attempt(t.Context())
-	rs, err := hostlocal.New(n.dataDir()).List(t.Context())
-	if err != nil || len(rs) != 1 {
-		t.Fatal(rs, err)
+	list, err := hostlocal.New(n.dataDir()).List(t.Context())
+	if err != nil || len(list.Reservations) != 1 {
+		t.Fatal(list.Reservations, err)
 	}
 	n.mustRemove(n.file(address(0)))
-	if released, away := a.release([]*hostlocal.Reservation{&rs[0]}, ""); released != 0 || away != 1 {
+	if released, away := a.release([]*hostlocal.Reservation{&list.Reservations[0]}, ""); released != 0 || away != 1 {
 		t.Errorf("%d released, %d away", released, away)
 	}
 }
@@ -589,8 +589,8 @@ func TestOddConfigurations(t *testing.T) {
 			if err != nil {
 				t.Error(err)
 			}
-			for i := range left {
-				count[left[i].ContainerID]++
+			for _, r := range left.Reservations {
+				count[r.ContainerID]++
 			}
 			if diff := cmp.Diff(map[string]int{"live": row.addresses, row.id: row.addresses}, count); diff != "" {
 				t.Errorf("reserved: (-want +got)\n%s", diff)

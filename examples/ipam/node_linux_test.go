@@ -211,12 +211,12 @@ func (n *testNode) fill(age time.Duration) {
 // reserved returns the owner of each reserved address.
 func (n *testNode) reserved() map[string]string {
 	n.t.Helper()
-	rs, err := hostlocal.New(n.dataDir()).List(context.Background())
+	list, err := hostlocal.New(n.dataDir()).List(context.Background())
 	if err != nil {
 		n.t.Error(err)
 	}
 	all := make(map[string]string)
-	for _, r := range rs {
+	for _, r := range list.Reservations {
 		all[r.IP.String()] = r.ContainerID
 	}
 	return all

@@ -43,8 +43,8 @@ func (a *attempt) isMine(r *hostlocal.Reservation) bool {
 
 // isOwn reports whether this ADD's container has reserved an address of the network.
 func (a *attempt) isOwn(ip netip.Addr) (bool, error) {
-	rs, err := a.node.store.List(a.ctx)
-	return slices.ContainsFunc(rs, func(r hostlocal.Reservation) bool { return r.IP == ip && a.isMine(&r) }), err
+	list, err := a.node.store.List(a.ctx)
+	return slices.ContainsFunc(list.Reservations, func(r hostlocal.Reservation) bool { return r.IP == ip && a.isMine(&r) }), err
 }
 
 // releaseOwn releases the reservation of an earlier ADD of this container and interface, from
@@ -65,10 +65,11 @@ func (a *attempt) isOwn(ip netip.Addr) (bool, error) {
 // (R6, R8).
 func (a *attempt) releaseOwn() (again bool, err error) {
 	id, _ := owner()
-	rs, err := a.node.store.List(a.ctx)
+	list, err := a.node.store.List(a.ctx)
 	if err != nil {
 		return false, err
 	}
+	rs := list.Reservations
 	var own []*hostlocal.Reservation
 	for i := range rs {
 		if a.isMine(&rs[i]) {

@@ -71,7 +71,7 @@ func upToResult(ctx context.Context, out *bytes.Buffer, screen term.Screen, data
 	if err != nil {
 		return report, 0, err
 	}
-	if err := showBefore(out, screen, store, before, attachments, now); err != nil {
+	if err := showBefore(out, screen, store, before.Reservations, attachments, now); err != nil {
 		return report, 0, err
 	}
 
@@ -93,7 +93,7 @@ func upToResult(ctx context.Context, out *bytes.Buffer, screen term.Screen, data
 	if err != nil {
 		return report, 0, err
 	}
-	return report, len(after), nil
+	return report, len(after.Reservations), nil
 }
 
 // tour gives all steps in the given data directory: those above, and the result.

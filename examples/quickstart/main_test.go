@@ -89,12 +89,12 @@ func TestTour(t *testing.T) {
 // reserved returns the addresses that have a file.
 func reserved(t *testing.T, dataDir string) map[string]bool {
 	t.Helper()
-	rs, err := hostlocal.New(dataDir).List(t.Context())
+	list, err := hostlocal.New(dataDir).List(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	there := make(map[string]bool)
-	for _, r := range rs {
+	for _, r := range list.Reservations {
 		there[r.IP.String()] = true
 	}
 	return there

@@ -81,9 +81,9 @@ func TestHazard18LockIsHeld(t *testing.T) {
 	p := plugintest.New(t, "podnet", six4)
 	add(t, p, "lost", "eth0")
 	store := hostlocal.New(p.DataDir)
-	rs, err := store.List(t.Context())
-	if err != nil || len(rs) != 1 {
-		t.Fatal(rs, err)
+	list, err := store.List(t.Context())
+	if err != nil || len(list.Reservations) != 1 {
+		t.Fatal(list.Reservations, err)
 	}
 	unlock := hold(t, p)
 	var addErr error
@@ -94,7 +94,7 @@ func TestHazard18LockIsHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		defer cancel()
-		done, err := store.Release(ctx, &rs[0])
+		done, err := store.Release(ctx, &list.Reservations[0])
 		if !errors.Is(err, hostlocal.ErrLocked) || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("release that gave up: got error %v, want ErrLocked and the context's", err)
 		}
@@ -107,7 +107,7 @@ func TestHazard18LockIsHeld(t *testing.T) {
 	if addErr != nil {
 		t.Errorf("ADD that had waited: %v", addErr)
 	}
-	done, err := store.Release(t.Context(), &rs[0])
+	done, err := store.Release(t.Context(), &list.Reservations[0])
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -57,7 +57,7 @@ func TestAddCheckDel(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := make(map[string]owner)
-		for _, r := range list {
+		for _, r := range list.Reservations {
 			got[r.IP.String()] = owner{r.ContainerID, r.IfName}
 			info, err := os.Stat(p.File(r.IP))
 			if err != nil || r.Owner != hostlocal.Owned || !r.ReservedAt.Equal(info.ModTime()) {

@@ -218,7 +218,7 @@ func TestStress(t *testing.T) {
 	working.Wait()
 	store := hostlocal.New(p.DataDir)
 	for settled := time.Tick(20 * time.Millisecond); bounded.Err() == nil; <-settled {
-		if left, err := store.List(bounded); err == nil && len(left) == 0 {
+		if left, err := store.List(bounded); err == nil && len(left.Reservations) == 0 {
 			break
 		}
 	}

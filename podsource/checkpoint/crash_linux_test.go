@@ -56,8 +56,8 @@ func startAgent(dir string, listed ...string) (*agent, error) {
 
 // reservedBy returns the attachments of these containers that have reservations.
 func reservedBy(dir string, containers []string) (of []Entry, err error) {
-	rs, err := hostlocal.New(dir).List(context.Background())
-	for _, r := range rs {
+	list, err := hostlocal.New(dir).List(context.Background())
+	for _, r := range list.Reservations {
 		if slices.Contains(containers, r.ContainerID) {
 			of = append(of, entry(r.ContainerID, r.IP.String()))
 		}

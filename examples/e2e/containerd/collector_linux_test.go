@@ -158,7 +158,7 @@ func (n *node) reservations() map[netip.Addr]string {
 	all, err := hostlocal.New("").List(context.WithoutCancel(n.t.Context()))
 	n.must(err)
 	out := make(map[netip.Addr]string)
-	for _, r := range all {
+	for _, r := range all.Reservations {
 		if r.Network == n.network {
 			out[r.IP] = r.ContainerID
 		}

@@ -255,7 +255,7 @@ func (s *soak) leak(name string) {
 	s.check(ignoreGone(errors.Join(err, os.Remove(s.n.path("control/"+prefix+"DEL."+name)))))
 	reserved, err := hostlocal.New("").List(s.n.t.Context())
 	s.check(err)
-	for _, r := range reserved {
+	for _, r := range reserved.Reservations {
 		if r.ContainerID == string(id) && !s.seconds {
 			s.check(s.n.stamp(time.Hour, r.IP))
 		}

@@ -37,15 +37,23 @@ func TestGuards(t *testing.T) {
 			t.Errorf("%s has the code of this guard %d times, want once; update the table:\n%s: %s\n%s", g.file, n, g.rule, sentence(i), g.code)
 		}
 		for _, h := range strings.Fields(g.hazards) {
-			guarded[h] = guarded[h] || strings.Contains(g.tests, "TestHazard"+h)
+			guarded[h] = guarded[h] || slices.ContainsFunc(strings.Fields(g.tests), func(test string) bool { return hazardOf(test) == h })
 		}
 	}
 	for _, test := range slices.Concat(tests["gc"], tests["hostlocal"], tests["podsource"]) {
-		h, numbered := strings.CutPrefix(test, "TestHazard")
-		if numbered && !guarded[h[:2]] && unguarded[h[:2]] == "" {
-			t.Errorf("there is no guard of hazard %s without which %s, or another of its tests, fails", h[:2], test)
+		if h := hazardOf(test); h != "" && !guarded[h] && unguarded[h] == "" {
+			t.Errorf("there is no guard of hazard %s without which %s, or another of its tests, fails", h, test)
 		}
 	}
+}
+
+// hazardOf returns the number in the name of a hazard's test, or "" if it is no such test.
+func hazardOf(test string) string {
+	name, ok := strings.CutPrefix(test, "TestHazard")
+	if !ok {
+		return ""
+	}
+	return name[:len(name)-len(strings.TrimLeft(name, "0123456789"))]
 }
 
 // sentence returns the description of a guard, with that of the row which it continues.

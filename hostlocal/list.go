@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hostlocal
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+)
+
+// A Listing is what one reading of a data directory found.
+type Listing struct {
+	// Networks has the sorted names of the networks that have a directory. It is nil if the
+	// data directory does not exist.
+	Networks []string
+	// NotDirs has the sorted names of regular files in the data directory that are valid
+	// names of networks. No reservation can be made in a network of such a name.
+	NotDirs []string
+	// Reservations has the reservations of all networks, sorted by network, then by address.
+	Reservations []Reservation
+}
+
+// List reads the data directory once, and returns its networks and their reservations with
+// owners. It takes no lock and creates nothing. A missing data directory has neither.
+//
+// A reservation is left out if its file is removed, or replaced by anything but a
+// regular file, while List runs. A network whose directory is removed meanwhile has no
+// reservations. An error about one file does not hide the others: that reservation is
+// [Unreadable] and its Err says why. After any other error the Listing is empty,
+// because R3 needs every network. One such error is a symbolic link to a
+// directory in the place of a network's directory, since it is not followed (R7).
+func (s *Store) List(ctx context.Context) (Listing, error) {
+	l, err := s.readDataDir()
+	for i := 0; err == nil && i < len(l.Networks); i++ {
+		l.Reservations, err = s.listNetwork(ctx, l.Networks[i], l.Reservations)
+	}
+	if err != nil {
+		return Listing{}, fmt.Errorf("listing reservations in %s: %w", s.dataDir, err)
+	}
+	return l, nil
+}
+
+// Networks returns the names of the networks as List does, without reading their
+// directories.
+func (s *Store) Networks() ([]string, error) {
+	l, err := s.readDataDir()
+	return l.Networks, err
+}
+
+// readDataDir returns a Listing without reservations. It ignores names that the CNI
+// specification does not allow, and all that is neither a directory, nor a link to one, nor
+// a regular file.
+func (s *Store) readDataDir() (Listing, error) {
+	// The separator at the end keeps ReadDir from opening a pipe, which would block.
+	entries, err := os.ReadDir(s.dataDir + string(filepath.Separator))
+	if errors.Is(err, fs.ErrNotExist) {
+		return Listing{}, nil
+	}
+	if err != nil {
+		return Listing{}, fmt.Errorf("listing networks: %w", err)
+	}
+	l := Listing{Networks: []string{}}
+	for _, e := range entries {
+		path := filepath.Join(s.dataDir, e.Name())
+		switch {
+		case !validName(e.Name()):
+		case e.IsDir():
+			l.Networks = append(l.Networks, e.Name())
+		case e.Type().IsRegular():
+			l.NotDirs = append(l.NotDirs, e.Name())
+		default:
+			info, err := os.Stat(path)
+			if err == nil && info.IsDir() {
+				return Listing{}, linkError(path)
+			}
+			if err != nil && !isMissing(err) && !errors.Is(err, syscall.ELOOP) { // ELOOP: links in a circle
+				return Listing{}, fmt.Errorf("listing networks: %w", err)
+			}
+		}
+	}
+	return l, nil
+}
+
+// listNetwork appends a network's reservations to rs. It reads the directory that it
+// opened, even if another one gets the name.
+func (s *Store) listNetwork(ctx context.Context, network string, rs []Reservation) ([]Reservation, error) {
+	d, err := s.open(network)
+	if isMissing(err) {
+		return rs, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("network %s: %w", network, err)
+	}
+	defer func() { _ = d.Close() }() // only read from
+	select {
+	case <-ctx.Done():
+		return nil, cmp.Or(ctx.Err(), context.Canceled)
+	default:
+	}
+	ips, err := d.list()
+	if err != nil && !isMissing(err) { // missing: the directory was removed
+		return nil, fmt.Errorf("network %s: %w", network, err)
+	}
+	slices.SortFunc(ips, netip.Addr.Compare)
+	rs = slices.Grow(rs, len(ips))
+	buf := make([]byte, maxOwner+1) // on the stack
+	for _, ip := range ips {
+		if err := ctx.Err(); err != nil {
+			return nil, fmt.Errorf("reading owners: %w", err)
+		}
+		r := Reservation{Network: network, IP: ip}
+		content, err := d.read(&r, buf)
+		if isGone(err) {
+			continue
+		}
+		if err == nil {
+			id, ifName, owner := parseOwner(content)
+			r.ContainerID, r.IfName, r.Owner = string(id), string(ifName), owner
+		} else {
+			d.stat(&r) // also Unreadable if it finds nothing: the directory may have been renamed
+			r.Owner, r.Err = Unreadable, fmt.Errorf("reading the owner of %s: %w", s.filePath(&r), err)
+		}
+		rs = append(rs, r)
+	}
+	return rs, nil
+}
+
+// errNotRegular is returned for a name that exists and is not that of a regular file.
+var errNotRegular = errors.New("not a regular file")
+
+// isGone reports whether an error means that a reservation no longer exists.
+func isGone(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, errNotRegular)
+}
