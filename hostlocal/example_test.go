@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log"
 	"net"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"time"
@@ -39,23 +38,6 @@ func reserve() (dataDir string) {
 		_ = plugin.Close()
 	}
 	return dataDir
-}
-
-func ExampleNew() {
-	fmt.Println(hostlocal.New("").DataDir() == hostlocal.New(hostlocal.DefaultDataDir).DataDir())
-	// Output: true
-}
-
-func ExampleStore_Networks() {
-	dataDir := reserve()
-	defer func() { _ = os.RemoveAll(dataDir) }()
-
-	networks, err := hostlocal.New(dataDir).Networks()
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println(networks)
-	// Output: [podnet storage]
 }
 
 func ExampleStore_List() {
@@ -147,24 +129,6 @@ func ExampleReservation() {
 	// 192.168.0.2 is the address of db
 }
 
-// An Identity tells whether a reservation is still the one of an earlier List.
-func ExampleReservation_Identity() {
-	dataDir := reserve()
-	defer func() { _ = os.RemoveAll(dataDir) }()
-
-	store := hostlocal.New(dataDir)
-	var seen []hostlocal.Identity
-	for range 2 {
-		list, err := store.List(context.Background())
-		if err != nil {
-			log.Fatal(err)
-		}
-		seen = append(seen, list.Reservations[0].Identity())
-	}
-	fmt.Println(seen[0] == seen[1])
-	// Output: true
-}
-
 // Another process holds the plugin's lock. Release gives up when its context ends.
 func ExampleStore_Release_locked() {
 	dataDir := reserve()
@@ -189,25 +153,4 @@ func ExampleStore_Release_locked() {
 	result, err := store.Release(ctx, &list.Reservations[0])
 	fmt.Println(errors.Is(err, hostlocal.ErrLocked), result.Outcomes[0], result.LockHeld, result.LongestHold)
 	// Output: true not-tried 0s 0s
-}
-
-// A Reservation that was not read by List is never released.
-func ExampleReleaseResult() {
-	dataDir := reserve()
-	defer func() { _ = os.RemoveAll(dataDir) }()
-
-	result, err := hostlocal.New(dataDir).Release(context.Background(),
-		&hostlocal.Reservation{Network: "podnet", IP: netip.MustParseAddr("10.244.1.2")})
-	for i, outcome := range result.Outcomes {
-		fmt.Println(outcome, result.Errs[i] != nil)
-	}
-	fmt.Println(err != nil) // joins what is in Errs
-	// Output:
-	// failed true
-	// true
-}
-
-func ExampleValidNetwork() {
-	fmt.Println(hostlocal.ValidNetwork("podnet"), hostlocal.ValidNetwork("../podnet"))
-	// Output: true false
 }

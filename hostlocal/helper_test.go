@@ -4,12 +4,12 @@ package hostlocal
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
-	"runtime"
 	"testing"
 	"time"
 
@@ -20,12 +20,8 @@ import (
 // network is the network of most tests.
 const network = "podnet"
 
-// hangTimeout is how long a test waits for something. It turns a hang into a failure, and
-// measures nothing.
-const hangTimeout = time.Minute
-
-// within fails the test if f does not return. f runs in a goroutine of its own, so it must
-// not call t.Fatal.
+// within fails the test if f does not return within a minute. f runs in a goroutine of its
+// own, so it must not call t.Fatal.
 func within(t *testing.T, what string, f func()) {
 	t.Helper()
 	done := make(chan struct{})
@@ -35,41 +31,50 @@ func within(t *testing.T, what string, f func()) {
 	}()
 	select {
 	case <-done:
-	case <-time.After(hangTimeout):
+	case <-time.After(time.Minute):
 		t.Fatalf("%s: it does not return", what)
 	}
 }
 
-// until waits for a condition.
-func until(t *testing.T, what string, is func() bool) {
+// must fails the test if there is an error.
+func must(t *testing.T, errs ...error) {
 	t.Helper()
-	for start := time.Now(); !is(); runtime.Gosched() {
-		if time.Since(start) > hangTimeout {
-			t.Fatalf("waiting until %s: it did not happen within %v", what, hangTimeout)
-		}
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
 	}
 }
 
-// newStore returns a store with one network that has no reservations.
-func newStore(t *testing.T) *Store {
+// diff fails the test if two values differ. It ignores the identities of reservations.
+func diff(t *testing.T, what string, want, got any) {
+	t.Helper()
+	if d := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateApproxTime(0), cmpopts.EquateErrors(),
+		cmpopts.IgnoreUnexported(Reservation{})); d != "" {
+		t.Errorf("%s (-want +got):\n%s", what, d)
+	}
+}
+
+// newStore returns a store with one network, and reservations for one container in it.
+func newStore(t *testing.T, ips ...string) *Store {
 	t.Helper()
 	s := New(t.TempDir())
-	addNetwork(t, s, network)
+	addNetwork(t, s, network, ips...)
 	return s
 }
 
-// addNetwork makes a network's directory and returns its path.
-func addNetwork(t *testing.T, s *Store, network string) string {
+// addNetwork makes a network's directory with reservations, and returns its path.
+func addNetwork(t *testing.T, s *Store, network string, ips ...string) string {
 	t.Helper()
 	path := filepath.Join(s.DataDir(), network)
-	if err := os.Mkdir(path, 0o755); err != nil {
-		t.Fatal(err)
+	must(t, os.Mkdir(path, 0o755))
+	for _, ip := range ips {
+		write(t, s.filePath(&Reservation{Network: network, IP: netip.MustParseAddr(ip)}), "abc\r\neth0")
 	}
 	return path
 }
 
-// dirOf returns the path of the network's directory.
-func dirOf(s *Store) string { return filepath.Join(s.DataDir(), network) }
+// dirOf returns the path of the network's directory, and lockOf that of its lock.
+func dirOf(s *Store) string  { return filepath.Join(s.DataDir(), network) }
+func lockOf(s *Store) string { return filepath.Join(dirOf(s), "lock") }
 
 // at returns the path of an address's file.
 func at(s *Store, ip string) string {
@@ -79,16 +84,13 @@ func at(s *Store, ip string) string {
 // write writes a file.
 func write(t *testing.T, path, content string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte(content), 0o600))
 }
 
-// reserve makes a reservation for each address, all for one container.
-func reserve(t *testing.T, s *Store, ips ...string) {
-	t.Helper()
-	for _, ip := range ips {
-		write(t, at(s, ip), "abc\r\neth0")
+// removeAll removes the network's directory.
+func removeAll(t *testing.T, s *Store) {
+	if err := os.RemoveAll(dirOf(s)); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -98,44 +100,53 @@ func reservations(l Listing, err error) ([]Reservation, error) { return l.Reserv
 // list returns all reservations. An error fails the test.
 func list(t *testing.T, s *Store) []Reservation {
 	t.Helper()
-	rs, err := reservations(s.List(t.Context()))
-	if err != nil {
-		t.Fatalf("List: %v", err)
-	}
-	return rs
+	l, err := s.List(t.Context())
+	must(t, err)
+	return l.Reservations
 }
 
 // pointers returns the arguments of Release for reservations.
-func pointers(rs []Reservation) []*Reservation {
-	var ps []*Reservation
+func pointers(rs []Reservation) (ps []*Reservation) {
 	for i := range rs {
 		ps = append(ps, &rs[i])
 	}
 	return ps
 }
 
-// addresses returns the addresses of reservations.
-func addresses(rs []Reservation) []string {
-	var ips []string
+// files returns the networks and addresses of reservations.
+func files(rs []Reservation) (names []string) {
 	for _, r := range rs {
-		ips = append(ips, r.IP.String())
+		names = append(names, r.Network+" "+r.IP.String())
 	}
-	return ips
+	return names
 }
 
-// left returns the addresses that still have a file.
-func left(t *testing.T, s *Store) []string {
+// states returns the states of the owners.
+func states(rs []Reservation) (states []OwnerState) {
+	for _, r := range rs {
+		states = append(states, r.Owner)
+	}
+	return states
+}
+
+// wantLeft fails the test unless these addresses, and no others, have a file in the network.
+func wantLeft(t *testing.T, s *Store, what string, ips ...string) {
 	t.Helper()
-	return addresses(list(t, s))
+	var want []string
+	for _, ip := range ips {
+		want = append(want, network+" "+ip)
+	}
+	diff(t, what+": left", want, files(list(t, s)))
 }
 
 // tree describes everything below a directory, by path: the mode, time and content of a
-// file, the target of a link. It opens only regular files.
+// file, the target of a link. It opens only regular files, and leaves out locks and the
+// times of directories.
 func tree(t *testing.T, root string) map[string]string {
 	t.Helper()
 	all := make(map[string]string)
-	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
-		if err != nil {
+	must(t, filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.Name() == "lock" && e.Type().IsRegular() {
 			return err
 		}
 		info, err := e.Info()
@@ -145,31 +156,21 @@ func tree(t *testing.T, root string) map[string]string {
 		what := info.Mode().String()
 		switch {
 		case info.Mode().IsRegular():
-			content, err := os.ReadFile(path)
-			if err != nil {
-				return err
-			}
-			what += fmt.Sprintf(" %s %q", info.ModTime(), content)
+			content, e := os.ReadFile(path)
+			what, err = fmt.Sprintf("%s %s %q", what, info.ModTime(), content), e
 		case info.Mode()&fs.ModeSymlink != 0:
-			target, err := os.Readlink(path)
-			if err != nil {
-				return err
-			}
-			what += " " + target
+			target, e := os.Readlink(path)
+			what, err = what+" "+target, e
 		}
-		rel, err := filepath.Rel(root, path)
-		all[rel] = what
+		all[path] = what
 		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return all
 }
 
-// hookContext calls the test when its methods are called. List calls Err before it reads
-// each owner, and Release before each comparison, with the lock held. So a test can act
-// between two of them. Done is called before every wait.
+// hookContext calls the test when its methods are called. List calls Err before it reads each
+// owner. Release calls it, with the lock held, before it reads each file, and again directly
+// before it removes it. Done is called before every wait.
 type hookContext struct {
 	context.Context
 	err  func() error
@@ -198,11 +199,4 @@ func atCall(n int, do func()) func() error {
 		}
 		return nil
 	}
-}
-
-// equal compares reservations and outcomes, without a reservation's identity.
-var equal = cmp.Options{
-	cmpopts.EquateComparable(netip.Addr{}),
-	cmpopts.EquateApproxTime(0),
-	cmpopts.IgnoreUnexported(Reservation{}),
 }

@@ -7,35 +7,28 @@ package hostlocal
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 // isFree reports whether the lock can be taken.
 func isFree(t *testing.T, s *Store) bool {
-	f, err := os.Open(filepath.Join(dirOf(s), "lock"))
+	f, err := os.Open(lockOf(s))
 	if err != nil {
 		t.Error(err)
 		return false
 	}
 	defer func() { _ = f.Close() }() // unlocks, too
-	switch err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err {
-	case nil:
-		return true
-	case syscall.EWOULDBLOCK:
-	default:
+	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if err != nil && !errors.Is(err, syscall.EWOULDBLOCK) {
 		t.Errorf("flock: %v", err)
 	}
-	return false
+	return err == nil
 }
 
 // A releasing is a call of Release in the background.
@@ -64,87 +57,81 @@ func (r *releasing) ended() bool {
 	}
 }
 
-// TestHazard18LockHeldForLong: the deadline ends the wait, and nothing is locked afterwards
-// (R8). The bubble ends only after all goroutines have.
+// want waits for the end, and fails the test unless there are these outcomes, and no error.
+func (r *releasing) want(t *testing.T, what string, outcomes ...Outcome) {
+	t.Helper()
+	<-r.done
+	diff(t, what, outcomes, r.result.Outcomes)
+	if r.err != nil {
+		t.Errorf("%s: %v", what, r.err)
+	}
+}
+
+// TestHazard18LockHeldForLong: the end of the context ends the wait, and nothing is locked
+// afterwards (R8). The bubble ends only after all goroutines have.
 func TestHazard18LockHeldForLong(t *testing.T) {
-	s := newStore(t)
-	reserve(t, s, "10.0.0.1", "10.0.0.2")
+	s := newStore(t, "10.0.0.1", "10.0.0.2")
 	rs := list(t, s)
 	unlock := hold(t, dirOf(s))
-	synctest.Test(t, func(t *testing.T) {
-		const limit = time.Second
-		for _, row := range []struct {
-			reason string
-			ctx    func(context.Context) (context.Context, context.CancelFunc)
-			want   error
-		}{
-			{"a deadline", func(ctx context.Context) (context.Context, context.CancelFunc) {
-				return context.WithTimeout(ctx, limit)
-			}, context.DeadlineExceeded},
-			{"the caller gives up", func(ctx context.Context) (context.Context, context.CancelFunc) {
-				ctx, cancel := context.WithCancel(ctx)
+	for _, want := range []error{context.DeadlineExceeded, context.Canceled} {
+		synctest.Test(t, func(t *testing.T) {
+			const limit = time.Second
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			if errors.Is(want, context.Canceled) {
 				time.AfterFunc(limit, cancel)
-				return ctx, cancel
-			}, context.Canceled},
-		} {
-			ctx, cancel := row.ctx(t.Context())
+			} else {
+				ctx, cancel = context.WithTimeout(ctx, limit)
+				defer cancel()
+			}
 			start := time.Now()
-			r := release(ctx, s, rs)
-			<-r.done
-			cancel()
+			result, err := s.Release(ctx, pointers(rs)...)
 			if got := time.Since(start); got != limit {
-				t.Errorf("Release returned after %v, want %v: %s", got, limit, row.reason)
+				t.Errorf("Release returned after %v, want %v", got, limit)
 			}
-			if diff := cmp.Diff(ReleaseResult{Outcomes: []Outcome{NotTried, NotTried}}, r.result); diff != "" {
-				t.Errorf("Release: %s (-want +got):\n%s", row.reason, diff)
-			}
-			if !errors.Is(r.err, row.want) || !errors.Is(r.err, ErrLocked) {
-				t.Errorf("Release: %v, want %v and %v: %s", r.err, ErrLocked, row.want, row.reason)
+			diff(t, "Release", ReleaseResult{Outcomes: []Outcome{NotTried, NotTried}}, result)
+			if !errors.Is(err, want) || !errors.Is(err, ErrLocked) {
+				t.Errorf("Release: %v, want %v and %v", err, ErrLocked, want)
 			}
 			for _, want := range []string{dirOf(s), "2 not tried", "held by another process"} {
-				if !strings.Contains(r.err.Error(), want) {
-					t.Errorf("Release: %v, want an error that contains %q: %s", r.err, want, row.reason)
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("Release: %v, want an error that contains %q", err, want)
 				}
 			}
-		}
-	})
+		})
+	}
 	unlock()
 	if !isFree(t, s) {
 		t.Error("the lock is still held")
 	}
-	if got := left(t, s); len(got) != 2 {
-		t.Errorf("left are %v, want all: a Release that gave up must not release later", got)
-	}
-	if result, err := s.Release(t.Context(), pointers(rs)...); err != nil || result.Outcomes[0] != Released || result.Outcomes[1] != Released {
-		t.Errorf("the next release: %v, %v", result.Outcomes, err)
-	}
+	wantLeft(t, s, "all: a Release that gave up must not release later", "10.0.0.1", "10.0.0.2")
+	release(t.Context(), s, rs).want(t, "the next release", Released, Released)
 }
 
-// TestHazard18OtherNetworksGoOn: the lock of one network is held. Reservations of the
-// networks before and after it are released.
+// TestHazard18OtherNetworksGoOn: the lock of one network is held for ever, and that of another
+// one for some time. Reservations of all networks but the first are released, and Release
+// gives up ten seconds after the last of these.
 func TestHazard18OtherNetworksGoOn(t *testing.T) {
-	s := newStore(t)
-	reserve(t, s, "10.0.0.1")
-	for _, network := range []string{"a", "z"} {
-		write(t, filepath.Join(addNetwork(t, s, network), "10.0.0.1"), "abc\r\neth0")
-	}
+	s := newStore(t, "10.0.0.1")
+	busy := addNetwork(t, s, "a", "10.0.0.1")
+	addNetwork(t, s, "z", "10.0.0.1")
 	rs := list(t, s)
-	unlock := hold(t, dirOf(s))
-	defer unlock()
+	defer hold(t, dirOf(s))()
+	unlock := hold(t, busy)
 	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		r := release(ctx, s, rs)
+		const add = 9 * time.Second
+		time.AfterFunc(add, unlock)
+		start := time.Now()
+		r := release(t.Context(), s, rs)
 		synctest.Wait()
-		if diff := cmp.Diff([]string{"10.0.0.1"}, left(t, s)); diff != "" || r.ended() {
-			t.Errorf("while it waits (-want +got):\n%s", diff)
-		}
-		cancel()
+		diff(t, "while it waits", []string{"a 10.0.0.1", "podnet 10.0.0.1"}, files(list(t, s)))
 		<-r.done
-		if diff := cmp.Diff([]Outcome{Released, NotTried, Released}, r.result.Outcomes); diff != "" {
-			t.Errorf("Release (-want +got):\n%s", diff)
-		}
-		if !errors.Is(r.err, ErrLocked) || !errors.Is(r.err, context.Canceled) {
+		diff(t, "Release", []Outcome{Released, NotTried, Released}, r.result.Outcomes)
+		if !errors.Is(r.err, ErrLocked) || strings.Contains(r.err.Error(), busy) {
 			t.Errorf("Release: %v", r.err)
+		}
+		if waited := time.Since(start).Round(time.Second); waited != add+10*time.Second {
+			t.Errorf("it gave up after %v", waited)
 		}
 	})
 }
@@ -153,66 +140,31 @@ func TestHazard18OtherNetworksGoOn(t *testing.T) {
 // time for which it held the lock.
 func TestReleaseWaits(t *testing.T) {
 	for _, row := range []struct{ held, atMost time.Duration }{{time.Second, maxPause}, {3 * time.Millisecond, minPause}} {
-		s := newStore(t)
-		reserve(t, s, "10.0.0.1")
+		s := newStore(t, "10.0.0.1")
 		rs := list(t, s)
 		unlock := hold(t, dirOf(s))
 		synctest.Test(t, func(t *testing.T) {
 			r := release(t.Context(), s, rs)
 			time.Sleep(row.held)
-			if got := left(t, s); len(got) != 1 || r.ended() {
-				t.Error("it was released while another process held the lock")
-			}
+			wantLeft(t, s, "while another process holds the lock", "10.0.0.1")
 			unlock()
 			since := time.Now()
-			<-r.done
+			r.want(t, "when the lock is free", Released)
 			if waited := time.Since(since); waited > row.atMost {
 				t.Errorf("it took %v to find the lock free, after it was held for %v", waited, row.held)
 			}
 			if r.result.LockHeld != 0 || r.result.LongestHold != 0 {
 				t.Errorf("the lock was held for %v, %v at once, want no time", r.result.LockHeld, r.result.LongestHold)
 			}
-			if r.err != nil || r.result.Outcomes[0] != Released {
-				t.Errorf("Release: %v, %v", r.result.Outcomes, r.err)
-			}
 		})
 	}
-}
-
-// TestReleaseMakesProgress: after a long wait for the lock, the next pause is the shortest.
-func TestReleaseMakesProgress(t *testing.T) {
-	s := newStore(t)
-	reserve(t, s, "10.0.0.1", "10.0.0.2")
-	rs := list(t, s)
-	unlock := hold(t, dirOf(s))
-	synctest.Test(t, func(t *testing.T) {
-		time.AfterFunc(time.Second, unlock)
-		var holds []time.Time
-		if _, err := s.Release(hookContext{Context: t.Context(), err: func() error {
-			holds = append(holds, time.Now())
-			time.Sleep(maxHold)
-			return nil
-		}}, pointers(rs)...); err != nil {
-			t.Error(err)
-		}
-		if len(holds) != 2 || holds[1].Sub(holds[0]) != maxHold+minPause {
-			t.Errorf("holds at %v, want a pause of %v between them", holds, minPause)
-		}
-	})
 }
 
 // TestLockCallsFail: any other error of the lock's system calls is returned as it is.
 func TestLockCallsFail(t *testing.T) {
 	s := newStore(t)
-	d, err := s.open(network)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close()
-	l, err := d.lock()
-	if err != nil {
-		t.Fatal(err)
-	}
+	l, err := openedDir(t, s).lock()
+	must(t, err)
 	noFile := &fileLock{path: l.path, fd: -1, st: l.st}
 	if err := noFile.try(); !errors.Is(err, syscall.EBADF) {
 		t.Errorf("locking without a descriptor: %v", err)
@@ -224,38 +176,38 @@ func TestLockCallsFail(t *testing.T) {
 	if err := long.check(); !errors.Is(err, syscall.ENAMETOOLONG) || errors.Is(err, errLockReplaced) {
 		t.Errorf("a lock whose path is too long: %v", err)
 	}
-	if err := errors.Join(l.check(), l.unlock()); err != nil {
-		t.Error(err)
-	}
+	must(t, l.check(), l.unlock())
 }
 
 // TestReleaseCanNotUnlock: if the lock can't be released, Release returns that error, and
-// the outcomes.
+// the outcomes, and does not try the network again.
 func TestReleaseCanNotUnlock(t *testing.T) {
-	s := newStore(t)
-	reserve(t, s, "10.0.0.1")
-	lock := filepath.Join(dirOf(s), "lock")
-	result, err := s.Release(hookContext{Context: t.Context(), err: atCall(1, func() {
-		closeDescriptor(t, lock)
-	})}, pointers(list(t, s))...)
-	if result.Outcomes[0] != Released || !errors.Is(err, syscall.EBADF) {
-		t.Errorf("Release: %v, %v, want it released and an error", result.Outcomes, err)
-	}
+	s := newStore(t, "10.0.0.1", "10.0.0.2")
+	rs := list(t, s)
+	synctest.Test(t, func(t *testing.T) {
+		result, err := s.Release(hookContext{Context: t.Context(), err: atCall(1, func() {
+			closeDescriptor(t, lockOf(s))
+			time.Sleep(maxHold)
+		})}, pointers(rs)...)
+		diff(t, "Release", []Outcome{Released, NotTried}, result.Outcomes)
+		if !errors.Is(err, syscall.EBADF) {
+			t.Errorf("Release: %v, want an error of the lock", err)
+		}
+	})
 }
 
-// TestReleaseHoldsTheLock: the lock is held between two removals, and is free after maxHold
-// (R8). Here each reservation takes that long, so each is released in a hold of its own.
+// TestReleaseHoldsTheLock: the lock is held during a removal, and is free after maxHold (R8).
+// After a wait for it the next pause is the shortest again. Here each reservation takes
+// maxHold, so each is released in a hold of its own.
 func TestReleaseHoldsTheLock(t *testing.T) {
-	s := newStore(t)
-	reserve(t, s, "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5")
+	s := newStore(t, "10.0.0.1", "10.0.0.2", "10.0.0.3")
 	rs := list(t, s)
-	d, err := s.open(network)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close()
+	d := openedDir(t, s)
+	unlock := hold(t, dirOf(s))
 	synctest.Test(t, func(t *testing.T) {
-		held, pauses := 0, 0
+		time.AfterFunc(time.Second, unlock)
+		var took []time.Duration
+		last := time.Now()
 		result, err := s.Release(hookContext{Context: t.Context(), err: func() error {
 			if isFree(t, s) {
 				t.Error("the lock is free during a hold")
@@ -263,75 +215,51 @@ func TestReleaseHoldsTheLock(t *testing.T) {
 			if other, err := d.lock(); !errors.Is(err, errLockBusy) {
 				t.Errorf("the lock can be taken twice: %v, %v", other, err)
 			}
-			held++
-			time.Sleep(maxHold)
+			took = append(took, time.Since(last))
+			last = time.Now()
+			time.Sleep(maxHold / 2)
 			return nil
 		}, done: func() {
-			if !isFree(t, s) {
+			if len(took) > 0 && !isFree(t, s) {
 				t.Error("the lock is held during a pause")
 			}
-			pauses++
 		}}, pointers(rs)...)
-		if err != nil {
-			t.Error(err)
-		}
-		if held != 5 || pauses != 4 {
-			t.Errorf("%d comparisons with the lock held and %d pauses, want 5 and 4", held, pauses)
-		}
-		want := ReleaseResult{
-			Outcomes: []Outcome{Released, Released, Released, Released, Released},
-			LockHeld: 5 * maxHold, LongestHold: maxHold,
-		}
-		if diff := cmp.Diff(want, result); diff != "" {
-			t.Errorf("Release (-want +got):\n%s", diff)
-		}
+		must(t, err)
+		const half = maxHold / 2
+		diff(t, "times", []time.Duration{half, half + minPause, half, half + minPause, half}, took[1:])
+		diff(t, "Release", ReleaseResult{
+			Outcomes: []Outcome{Released, Released, Released}, LockHeld: 3 * maxHold, LongestHold: maxHold,
+		}, result)
 	})
 	if !isFree(t, s) {
 		t.Error("the lock is still held")
 	}
 }
 
-// TestReleaseInOneHold: reservations that can be released within maxHold are released in one
-// hold.
-func TestReleaseInOneHold(t *testing.T) {
-	s := newStore(t)
-	reserve(t, s, "10.0.0.1", "10.0.0.2", "10.0.0.3")
-	rs := list(t, s)
-	synctest.Test(t, func(t *testing.T) {
-		ctx := hookContext{Context: t.Context(), done: func() { t.Error("there is a pause") }}
-		if result, err := s.Release(ctx, pointers(rs)...); err != nil || result.Outcomes[2] != Released {
-			t.Errorf("Release: %v, %v", result.Outcomes, err)
-		}
-	})
-}
-
-// TestReleaseHoldsSeveralLocks: LockHeld and LongestHold are those of all locks.
+// TestReleaseHoldsSeveralLocks: LockHeld and LongestHold are those of all locks. Reservations
+// that can be released within maxHold are released in one hold.
 func TestReleaseHoldsSeveralLocks(t *testing.T) {
-	s := newStore(t)
-	reserve(t, s, "10.0.0.1")
-	write(t, filepath.Join(addNetwork(t, s, "other"), "10.0.0.1"), "abc\r\neth0")
+	s := newStore(t, "10.0.0.1", "10.0.0.2")
+	addNetwork(t, s, "other", "10.0.0.1")
 	rs := list(t, s)
 	synctest.Test(t, func(t *testing.T) {
-		took := 2 * time.Millisecond
+		took := 3 * time.Millisecond
 		result, err := s.Release(hookContext{Context: t.Context(), err: func() error {
 			time.Sleep(took)
-			took /= 2
+			took = time.Millisecond / 4
 			return nil
-		}}, pointers(rs)...)
-		want := ReleaseResult{
-			Outcomes: []Outcome{Released, Released},
-			LockHeld: 3 * time.Millisecond, LongestHold: 2 * time.Millisecond,
-		}
-		if diff := cmp.Diff(want, result); diff != "" || err != nil {
-			t.Errorf("Release: %v (-want +got):\n%s", err, diff)
-		}
+		}, done: func() { t.Error("there is a pause") }}, pointers(rs)...)
+		must(t, err)
+		diff(t, "Release", ReleaseResult{
+			Outcomes: []Outcome{Released, Released, Released},
+			LockHeld: 4250 * time.Microsecond, LongestHold: 3250 * time.Microsecond,
+		}, result)
 	})
 }
 
 // TestReleaseUnlocksAfterPanic: the context is the caller's code, and may panic.
 func TestReleaseUnlocksAfterPanic(t *testing.T) {
-	s := newStore(t)
-	reserve(t, s, "10.0.0.1")
+	s := newStore(t, "10.0.0.1")
 	rs := list(t, s)
 	func() {
 		defer func() {
@@ -349,9 +277,6 @@ func TestReleaseUnlocksAfterPanic(t *testing.T) {
 // TestReleaseWithoutLock: if the lock can't be taken, nothing is released and the error says
 // why. Other networks, and later calls, are not affected.
 func TestReleaseWithoutLock(t *testing.T) {
-	target := func(name string) func(t *testing.T, lock string) {
-		return func(t *testing.T, lock string) { symlink(t, name, lock) }
-	}
 	for _, row := range []struct {
 		reason string
 		spoil  func(t *testing.T, lock string)
@@ -359,49 +284,28 @@ func TestReleaseWithoutLock(t *testing.T) {
 	}{
 		{"a directory", mkdir, "a directory"},
 		{"a pipe: opening it would wait for a writer", func(t *testing.T, lock string) { node(t, lock, syscall.S_IFIFO) }, "not a regular file"},
-		{"a socket", func(t *testing.T, lock string) { node(t, lock, syscall.S_IFSOCK) }, "not a regular file"},
 		{"a link to a file outside, which would be locked instead (R7)", func(t *testing.T, lock string) {
 			outside := filepath.Join(t.TempDir(), "lock")
 			write(t, outside, "")
 			symlink(t, outside, lock)
 		}, "not a regular file"},
-		{"a link to a pipe", func(t *testing.T, lock string) {
-			node(t, lock+"-pipe", syscall.S_IFIFO)
-			symlink(t, "lock-pipe", lock)
-		}, "not a regular file"},
-		{"a link to itself", target("lock"), "not a regular file"},
-		{"a link to a missing file, which would be created", target("missing"), "not a regular file"},
-		{"a link into a missing directory", target("/missing/lock"), "not a regular file"},
+		{"a link to a missing file, which would be created", func(t *testing.T, lock string) { symlink(t, "missing", lock) }, "not a regular file"},
 	} {
-		s := newStore(t)
-		reserve(t, s, "10.0.0.1", "10.0.0.2")
-		write(t, filepath.Join(addNetwork(t, s, "z"), "10.0.0.1"), "abc\r\neth0")
+		s := newStore(t, "10.0.0.1", "10.0.0.2")
+		addNetwork(t, s, "z", "10.0.0.1")
 		rs := list(t, s)
-		lock := filepath.Join(dirOf(s), "lock")
-		row.spoil(t, lock)
+		row.spoil(t, lockOf(s))
 		before := tree(t, dirOf(s))
 		within(t, row.reason, func() {
 			result, err := s.Release(t.Context(), pointers(rs)...)
-			if diff := cmp.Diff([]Outcome{NotTried, NotTried, Released}, result.Outcomes); diff != "" {
-				t.Errorf("%s (-want +got):\n%s", row.reason, diff)
-			}
+			diff(t, row.reason, []Outcome{NotTried, NotTried, Released}, result.Outcomes)
 			if !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), row.want) || !strings.Contains(err.Error(), dirOf(s)) {
 				t.Errorf("Release: %v, want an error that names the directory and contains %q: %s", err, row.want, row.reason)
 			}
 		})
-		if diff := cmp.Diff(before, tree(t, dirOf(s))); diff != "" {
-			t.Errorf("something was touched: %s (-before +after):\n%s", row.reason, diff)
-		}
-
-		if err := os.RemoveAll(lock); err != nil {
-			t.Fatal(err)
-		}
-		within(t, "the next release", func() {
-			result, err := s.Release(t.Context(), pointers(rs)...)
-			if diff := cmp.Diff([]Outcome{Released, Released, Gone}, result.Outcomes); diff != "" || err != nil {
-				t.Errorf("the next release: %v: %s (-want +got):\n%s", err, row.reason, diff)
-			}
-		})
+		diff(t, row.reason, before, tree(t, dirOf(s)))
+		must(t, os.RemoveAll(lockOf(s)))
+		within(t, row.reason, func() { release(t.Context(), s, rs).want(t, "the next release", Released, Released, Gone) })
 	}
 }
 
@@ -409,68 +313,32 @@ func TestReleaseWithoutLock(t *testing.T) {
 // plugin creates and takes a new one. When the old one is free, nothing is released, because
 // it excludes no other process.
 func TestHazard47LockReplacedWhileWaiting(t *testing.T) {
-	for _, row := range []struct {
-		reason  string
-		replace bool
-	}{
-		{"removed, and created and locked by an ADD", true},
-		{"removed, and created by Release", false},
-	} {
-		s := newStore(t)
-		reserve(t, s, "10.0.0.1")
-		rs := list(t, s)
-		unlock := hold(t, dirOf(s))
-		synctest.Test(t, func(t *testing.T) {
-			r := release(t.Context(), s, rs)
-			synctest.Wait()
-			removeLock(t, s)
-			if !row.replace {
-				<-r.done
-				unlock()
-				if r.err != nil || r.result.Outcomes[0] != Released {
-					t.Errorf("Release: %v, %v: %s", r.result.Outcomes, r.err, row.reason)
-				}
-				return
-			}
-			second := hold(t, dirOf(s))
-			unlock()
-			time.Sleep(time.Second)
-			if r.ended() {
-				t.Errorf("Release: %v, %v while the directory's lock is held: %s", r.result.Outcomes, r.err, row.reason)
-			}
-			second()
-			<-r.done
-			if r.err != nil || r.result.Outcomes[0] != Released {
-				t.Errorf("Release: %v, %v: %s", r.result.Outcomes, r.err, row.reason)
-			}
-		})
-		if !isFree(t, s) {
-			t.Error("the lock is still held")
+	s := newStore(t, "10.0.0.1")
+	rs := list(t, s)
+	first := hold(t, dirOf(s))
+	synctest.Test(t, func(t *testing.T) {
+		r := release(t.Context(), s, rs)
+		synctest.Wait()
+		removeLock(t, s)
+		second := hold(t, dirOf(s))
+		first()
+		time.Sleep(time.Second)
+		if r.ended() {
+			t.Errorf("Release: %v, %v while the directory's lock is held", r.result.Outcomes, r.err)
 		}
+		second()
+		r.want(t, "when it is free", Released)
+	})
+	if !isFree(t, s) {
+		t.Error("the lock is still held")
 	}
-}
-
-// openLock opens the lock as Release does, without taking it.
-func openLock(t *testing.T, d dir) *fileLock {
-	l, err := d.lock()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Flock(l.fd, syscall.LOCK_UN); err != nil {
-		t.Fatal(err)
-	}
-	return l
 }
 
 // TestHazard47LockReplacedBeforeLocking: the lock is replaced after it is opened and before it
 // is locked.
 func TestHazard47LockReplacedBeforeLocking(t *testing.T) {
 	s := newStore(t)
-	d, err := s.open(network)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close()
+	d := openedDir(t, s)
 	for _, row := range []struct {
 		reason string
 		do     func()
@@ -478,59 +346,48 @@ func TestHazard47LockReplacedBeforeLocking(t *testing.T) {
 	}{
 		{"nothing happens", func() {}, nil},
 		{"removed", func() { removeLock(t, s) }, errLockReplaced},
-		{"created again", func() {
-			removeLock(t, s)
-			write(t, filepath.Join(dirOf(s), "lock"), "")
-		}, errLockReplaced},
 		{"another file was moved over it", func() {
-			write(t, filepath.Join(dirOf(s), "new"), "")
-			move(t, filepath.Join(dirOf(s), "new"), filepath.Join(dirOf(s), "lock"))
+			write(t, lockOf(s)+"-new", "")
+			move(t, lockOf(s)+"-new", lockOf(s))
 		}, errLockReplaced},
 		{"a link to the same file", func() {
-			move(t, filepath.Join(dirOf(s), "lock"), filepath.Join(s.DataDir(), "old"))
-			symlink(t, "../old", filepath.Join(dirOf(s), "lock"))
+			move(t, lockOf(s), filepath.Join(s.DataDir(), "old"))
+			symlink(t, "../old", lockOf(s))
 		}, errLockReplaced},
 	} {
 		for _, locked := range []bool{false, true} {
-			l := openLock(t, d)
-			if locked {
-				if err := l.try(); err != nil {
-					t.Fatal(err)
-				}
+			l, err := d.lock()
+			must(t, err)
+			if !locked {
+				must(t, syscall.Flock(l.fd, syscall.LOCK_UN))
 			}
 			row.do()
 			if got := l.check(); !errors.Is(got, row.want) {
 				t.Errorf("check: %v, want %v: %s", got, row.want, row.reason)
 			}
-			if got := l.try(); (got == nil) != (row.want == nil) || got != nil && got != errLockReplaced {
-				t.Errorf("try: %v, want an error only if the lock was replaced: %s", got, row.reason)
+			if got := l.try(); !errors.Is(got, row.want) {
+				t.Errorf("try: %v, want %v: %s", got, row.want, row.reason)
 			}
-			if err := l.unlock(); err != nil {
-				t.Error(err)
-			}
-			if err := os.RemoveAll(filepath.Join(dirOf(s), "lock")); err != nil {
-				t.Fatal(err)
-			}
+			must(t, l.unlock(), os.RemoveAll(lockOf(s)))
 		}
 	}
-
-	l := openLock(t, d)
-	defer func() { _ = l.unlock() }()
+	l, err := d.lock()
+	must(t, err)
 	l.st.Dev++
 	if err := l.check(); !errors.Is(err, errLockReplaced) {
 		t.Errorf("check: %v for the same inode number on another file system, want %v", err, errLockReplaced)
 	}
+	must(t, l.unlock())
 }
 
 // TestHazard47LockReplacedWhileHeld: the lock that Release holds is removed. Then an ADD can
 // lock a new one, so Release must take that one before it goes on.
 func TestHazard47LockReplacedWhileHeld(t *testing.T) {
-	s := newStore(t)
-	reserve(t, s, "10.0.0.1", "10.0.0.2", "10.0.0.3")
+	s := newStore(t, "10.0.0.1", "10.0.0.2", "10.0.0.3")
 	rs := list(t, s)
 	synctest.Test(t, func(t *testing.T) {
 		var unlock func()
-		r := release(hookContext{Context: t.Context(), err: atCall(2, func() {
+		r := release(hookContext{Context: t.Context(), err: atCall(3, func() {
 			removeLock(t, s)
 			unlock = hold(t, dirOf(s)) // an ADD
 		})}, s, rs)
@@ -538,205 +395,78 @@ func TestHazard47LockReplacedWhileHeld(t *testing.T) {
 		if r.ended() {
 			t.Errorf("Release: %v, %v while the directory's lock is held", r.result.Outcomes, r.err)
 		}
-		if diff := cmp.Diff([]string{"10.0.0.2", "10.0.0.3"}, left(t, s)); diff != "" {
-			t.Errorf("reservations left while the directory's lock is held (-want +got):\n%s", diff)
-		}
+		wantLeft(t, s, "while the directory's lock is held", "10.0.0.2", "10.0.0.3")
 		unlock()
-		<-r.done
-		if diff := cmp.Diff([]Outcome{Released, Released, Released}, r.result.Outcomes); diff != "" || r.err != nil {
-			t.Errorf("Release: %v (-want +got):\n%s", r.err, diff)
-		}
+		r.want(t, "when it is free", Released, Released, Released)
 	})
 }
 
 // TestHazard47LockReplacedForEver: the lock is removed again and again. Release gives up if
 // that happens before every removal, and goes on while it makes progress.
 func TestHazard47LockReplacedForEver(t *testing.T) {
-	const n = 7
 	for _, row := range []struct {
 		reason   string
 		when     func(call int) bool
-		released int
+		outcomes []Outcome
 		err      error
 	}{
-		{"before every removal", func(int) bool { return true }, 0, ErrLocked},
-		{"before every removal but the first", func(call int) bool { return call > 1 }, 1, ErrLocked},
-		{"before every second removal", func(call int) bool { return call%2 == 1 }, n, nil},
+		{"before every removal", func(int) bool { return true }, []Outcome{NotTried, NotTried}, ErrLocked},
+		{"before every removal but the first", func(call int) bool { return call > 2 }, []Outcome{Released, NotTried}, ErrLocked},
+		{"and not the next time", func(call int) bool { return call%3 == 1 }, []Outcome{Released, Released}, nil},
 	} {
-		s := newStore(t)
-		want := slices.Repeat([]Outcome{NotTried}, n)
-		for i := range n {
-			reserve(t, s, fmt.Sprint("10.0.0.", i+1))
-			if i < row.released {
-				want[i] = Released
-			}
-		}
+		s := newStore(t, "10.0.0.1", "10.0.0.2")
 		rs := list(t, s)
 		calls := 0
-		var result ReleaseResult
-		var err error
 		synctest.Test(t, func(t *testing.T) {
-			result, err = s.Release(hookContext{Context: t.Context(), err: func() error {
+			result, err := s.Release(hookContext{Context: t.Context(), err: func() error {
 				if calls++; row.when(calls) {
 					removeLock(t, s)
 				}
 				return nil
 			}}, pointers(rs)...)
+			diff(t, row.reason, row.outcomes, result.Outcomes)
+			if !errors.Is(err, row.err) || err != nil && !strings.Contains(err.Error(), "removed or replaced") {
+				t.Errorf("Release: %v, want %v: %s", err, row.err, row.reason)
+			}
 		})
-		if diff := cmp.Diff(want, result.Outcomes); diff != "" {
-			t.Errorf("Release: %s (-want +got):\n%s", row.reason, diff)
-		}
-		if !errors.Is(err, row.err) || err != nil && !strings.Contains(err.Error(), "removed or replaced") {
-			t.Errorf("Release: %v, want %v: %s", err, row.err, row.reason)
-		}
 	}
 }
 
 // TestReleaseDirectoryRemoved: the directory is removed while Release runs, before or after
 // it takes the lock. Release does not create it again, and its reservations are Gone.
 func TestReleaseDirectoryRemoved(t *testing.T) {
-	for _, row := range []struct {
-		reason string
-		waits  bool
-	}{
-		{"while it waits for the lock", true},
-		{"while it holds the lock", false},
-	} {
-		s := newStore(t)
-		reserve(t, s, "10.0.0.1", "10.0.0.2")
+	for _, waits := range []bool{true, false} {
+		s := newStore(t, "10.0.0.1", "10.0.0.2")
 		rs := list(t, s)
-		remove := func() {
-			if err := os.RemoveAll(dirOf(s)); err != nil {
-				t.Error(err)
-			}
-		}
-		want := []Outcome{Gone, Gone}
 		synctest.Test(t, func(t *testing.T) {
-			ctx := hookContext{Context: t.Context()}
-			if row.waits {
+			ctx, want := hookContext{Context: t.Context()}, Gone
+			if waits {
 				defer hold(t, dirOf(s))()
+				time.AfterFunc(time.Second, func() { removeAll(t, s) })
 			} else {
-				want[0] = Released
-				ctx.err = atCall(2, remove)
+				want = Released
+				ctx.err = atCall(3, func() { removeAll(t, s) })
 			}
-			r := release(ctx, s, rs)
-			synctest.Wait()
-			if row.waits {
-				remove()
-			}
-			<-r.done
-			if diff := cmp.Diff(want, r.result.Outcomes); diff != "" || r.err != nil {
-				t.Errorf("Release: %v: %s (-want +got):\n%s", r.err, row.reason, diff)
-			}
+			release(ctx, s, rs).want(t, "Release", want, Gone)
 		})
 		if _, err := os.Lstat(dirOf(s)); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("the directory was created again: %v: %s", err, row.reason)
+			t.Errorf("the directory was created again: %v", err)
 		}
 	}
-}
-
-// TestReleaseTriesAllLocks: a lock that is held for ever does not keep Release from taking
-// another one that is busy for a short time, and Release gives up after maxLockWait.
-func TestReleaseTriesAllLocks(t *testing.T) {
-	dir := t.TempDir()
-	hold := func(network string) *os.File {
-		if err := os.Mkdir(filepath.Join(dir, network), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		write(t, filepath.Join(dir, network, "10.0.0.2"), "dead\r\neth0")
-		f, err := os.OpenFile(filepath.Join(dir, network, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
-			t.Fatal(err)
-		}
-		return f
-	}
-	stuck, busy := hold("a"), hold("b")
-	defer stuck.Close()
-	s := New(dir)
-	rs := list(t, s)
-	synctest.Test(t, func(t *testing.T) {
-		time.AfterFunc(50*time.Millisecond, func() { _ = busy.Close() }) // an ADD ends
-		begun := time.Now()
-		result, err := s.Release(t.Context(), pointers(rs)...)
-		if diff := cmp.Diff([]Outcome{NotTried, Released}, result.Outcomes); diff != "" || !errors.Is(err, ErrLocked) {
-			t.Errorf("Release: %v (-want +got):\n%s", err, diff)
-		}
-		if waited := time.Since(begun); waited < maxLockWait || waited > maxLockWait+time.Second {
-			t.Errorf("it gave up after %v, want %v", waited, maxLockWait)
-		}
-	})
 }
 
 // A process that is started meanwhile does not inherit the lock, which it would hold for as long
 // as it lives. A lock that is made has the plugin's mode.
 func TestLockIsNotInherited(t *testing.T) {
 	s := newStore(t)
-	reserve(t, s, "10.0.0.1")
-	path := filepath.Join(dirOf(s), "lock")
-	old := syscall.Umask(0)
-	defer syscall.Umask(old)
-	d := openedDir(t, s)
-	lock, err := d.lock()
-	if err != nil {
-		t.Fatal(err)
-	}
+	defer syscall.Umask(syscall.Umask(0))
+	lock, err := openedDir(t, s).lock()
+	must(t, err)
 	defer func() { _ = lock.unlock() }()
 	if flags, _, errno := syscall.Syscall(syscall.SYS_FCNTL, uintptr(lock.fd), syscall.F_GETFD, 0); errno != 0 || flags&syscall.FD_CLOEXEC == 0 {
 		t.Errorf("the flags of its descriptor are %#x, %v", flags, errno)
 	}
-	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o750 {
+	if info, err := os.Stat(lockOf(s)); err != nil || info.Mode().Perm() != 0o750 {
 		t.Errorf("its file: %v, %v", info, err)
 	}
-}
-
-// A lock that was busy at first is no error of a release that took it later and then ended with
-// its context.
-func TestReleaseErrorOfTheLastTry(t *testing.T) {
-	s := newStore(t)
-	reserve(t, s, "10.0.0.1")
-	rs := list(t, s)
-	unlock := hold(t, dirOf(s))
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		time.AfterFunc(50*time.Millisecond, unlock)
-		slow := hookContext{Context: ctx, err: func() error { // the hold ends after one reservation, and so does the context
-			err := ctx.Err()
-			time.Sleep(maxHold + time.Millisecond)
-			cancel()
-			return err
-		}}
-		_, err := s.Release(slow, append(pointers(rs), pointers(rs)...)...)
-		if !errors.Is(err, context.Canceled) || errors.Is(err, ErrLocked) {
-			t.Errorf("got %v, want the end of the context alone", err)
-		}
-	})
-}
-
-// TestReleaseProgressOfAnotherNetwork: while one network makes progress, however slowly, the
-// lock of another one is waited for.
-func TestReleaseProgressOfAnotherNetwork(t *testing.T) {
-	s := newStore(t)
-	reserve(t, s, "10.0.0.1", "10.0.0.2")
-	write(t, filepath.Join(addNetwork(t, s, "a"), "10.0.0.1"), "dead\r\neth0")
-	rs := list(t, s)
-	unlock := hold(t, filepath.Join(s.DataDir(), "a"))
-	synctest.Test(t, func(t *testing.T) {
-		holds := 0
-		ctx := hookContext{Context: t.Context(), err: func() error { // before each removal
-			if holds++; holds <= 2 {
-				time.Sleep(maxLockWait * 6 / 10)
-			}
-			if holds == 2 { // the last one of the other network
-				time.AfterFunc(time.Second, unlock)
-			}
-			return nil
-		}}
-		result, err := s.Release(ctx, pointers(rs)...)
-		if diff := cmp.Diff([]Outcome{Released, Released, Released}, result.Outcomes); diff != "" || err != nil {
-			t.Errorf("%v (-want +got):\n%s", err, diff)
-		}
-	})
 }

@@ -41,8 +41,7 @@ func refusing(t *testing.T, number uint32, do func()) {
 // A reservation whose file can't be read is neither left out nor taken for one without an
 // owner, which could be released.
 func TestReadIsRefused(t *testing.T) {
-	s := newStore(t)
-	reserve(t, s, "10.0.0.2")
+	s := newStore(t, "10.0.0.2")
 	for _, row := range []struct {
 		reason string
 		number uint32

@@ -16,15 +16,24 @@ import (
 
 // ErrLocked is returned, wrapped, by Release if the plugin's lock on a network's
 // directory could not be taken: another process held it until ctx ended or for
-// ten seconds, it was removed or replaced again and again for as long, or the file
-// is not usable as a lock (a link, a pipe, a directory).
+// ten seconds (on systems other than Linux: one), it was removed or replaced again and
+// again for as long, or the file is not usable as a lock (a link, a pipe, a directory).
 var ErrLocked = errors.New("host-local's lock is not available")
 
 var (
-	errLockBusy     = errors.New("the lock is held by another process")
-	errLockReplaced = errors.New("the lock was removed or replaced")
-	errNotListed    = errors.New("its owner was not read by List, so the file can't be compared: list it again")
-	errChanged      = errors.New("the file is no longer the one that was read")
+	errNotListed = errors.New("its owner was not read by List, so the file can't be compared: list it again")
+	errChanged   = errors.New("the file is no longer the one that was read")
+)
+
+// A retryError is why a network is tried again later.
+type retryError string
+
+func (e retryError) Error() string { return string(e) }
+
+const (
+	errLockBusy     retryError = "the lock is held by another process"
+	errLockReplaced retryError = "the lock was removed or replaced"
+	errUnfinished   retryError = "it takes several holds of the lock"
 )
 
 // An Outcome says what Release did with a reservation.
@@ -59,16 +68,15 @@ const (
 	// maxHold is the time after which Release releases a lock for others to take. An ADD
 	// waits no longer than this and one unlink (R8).
 	maxHold = 2 * time.Millisecond
-	// Release tries the locks of all networks in rounds, with a pause after each round. The
-	// pause is minPause while some network makes progress. Otherwise it doubles up to
-	// maxPause, since an ADD holds a lock for a few milliseconds. The kernel does not grant a
-	// flock in the order of arrival: a running process takes it before a sleeping one, and
-	// the pause gives the sleeping one time to wake up. A pause of twice this length made no
-	// measurable difference to the latency of ADDs during passes.
+	// Release tries the locks of all networks in rounds, so that a lock that is held does not
+	// delay the other networks. After a round with progress it pauses for minPause, since the
+	// kernel does not grant a flock in the order of arrival: the pause gives a sleeping ADD
+	// time to wake up. (Twice this length made no measurable difference to the latency of
+	// ADDs.) After others the pause doubles up to maxPause, since an ADD holds a lock for a
+	// few milliseconds. Release gives up after maxIdle rounds, about ten seconds.
 	minPause = 500 * time.Microsecond
 	maxPause = 10 * time.Millisecond
-	// maxLockWait is how long Release goes on without progress in any network.
-	maxLockWait = 10 * time.Second
+	maxIdle  = 1000
 	// maxErrors is the number of errors that Release joins.
 	maxErrors = 8
 )
@@ -78,9 +86,10 @@ const (
 // order.
 //
 // Release holds the plugin's lock of the network during removals, for about two
-// milliseconds at a time, and creates nothing but the lock's file (R8). Before each
-// removal it checks that the lock is still that of the directory. A removal takes six
-// system calls under the lock.
+// milliseconds at a time, and creates nothing but the lock's file (R8). Directly before each
+// removal it checks that the lock is still that of the directory, and that ctx has not
+// ended: a file system that did not answer for long may have delayed any step. A removal
+// takes six system calls under the lock.
 //
 // After a failure Release goes on, also with other networks if one can't be locked. It
 // gives up when no network has made progress for ten seconds. When ctx ends, the rest is
@@ -91,7 +100,7 @@ const (
 func (s *Store) Release(ctx context.Context, rs ...*Reservation) (ReleaseResult, error) {
 	w := releaser{store: s, rs: rs}
 	w.Outcomes = slices.Repeat([]Outcome{NotTried}, len(rs))
-	left := make(map[string][]int) // the indexes of reservations not tried yet, by network
+	var all []*queue
 	for i, r := range rs {
 		switch {
 		case r == nil:
@@ -101,54 +110,41 @@ func (s *Store) Release(ctx context.Context, rs ...*Reservation) (ReleaseResult,
 		case r.IP.Zone() != "" || r.Owner != Owned && r.Owner != Empty && r.Owner != Malformed:
 			w.fail(i, fmt.Errorf("releasing %s: %w", s.filePath(r), errNotListed))
 		default:
-			left[r.Network] = append(left[r.Network], i)
+			q := slices.IndexFunc(all, func(q *queue) bool { return q.network == r.Network })
+			if q < 0 {
+				q, all = len(all), append(all, &queue{network: r.Network})
+			}
+			all[q].left = append(all[q].left, i)
 		}
 	}
-	var errs []error
-	giveUp := func(network string, err error) {
-		path := filepath.Join(s.dataDir, network)
-		errs = append(errs, fmt.Errorf("releasing reservations in %s, with %d not tried: %w", path, len(left[network]), err))
-		delete(left, network)
-	}
-	unavailable := make(map[string]error) // by network: why the last attempt to take its lock failed, if it did
-	for progress, pause := time.Now(), minPause; ; pause = min(2*pause, maxPause) {
-		for _, network := range slices.Sorted(maps.Keys(left)) {
-			n, err := w.hold(ctx, network, left[network])
-			if n > 0 {
-				progress, pause = time.Now(), minPause
-			}
-			left[network] = left[network][n:]
-			unavailable[network] = err
-			switch {
-			case err == nil && len(left[network]) == 0:
-				delete(left, network)
-			case err == nil:
-			case errors.Is(err, fs.ErrNotExist) && ctx.Err() == nil: // the directory was removed
-				for _, i := range left[network] {
-					w.Outcomes[i] = Gone
-				}
-				delete(left, network)
-			case !errors.Is(err, errLockBusy) && !errors.Is(err, errLockReplaced),
-				pause == maxPause && time.Since(progress) >= maxLockWait: // after several tries, however long they took
-				giveUp(network, err)
+	waiting := slices.Clone(all)
+	for idle := 0; ; idle++ { // rounds without progress
+		for _, q := range waiting {
+			before := len(q.left)
+			if q.err = w.hold(ctx, q); len(q.left) < before {
+				idle = 0
 			}
 		}
-		if len(left) == 0 {
-			break
+		waiting = slices.DeleteFunc(waiting, func(q *queue) bool { return idle == maxIdle || !errors.As(q.err, new(retryError)) })
+		if len(waiting) == 0 {
+			return w.ReleaseResult, w.join(all)
 		}
 		select {
 		case <-ctx.Done():
-			for _, network := range slices.Sorted(maps.Keys(left)) {
-				err := cmp.Or(ctx.Err(), context.Canceled)
-				if why := unavailable[network]; why != nil {
-					err = fmt.Errorf("%w: %w", why, err)
-				}
-				giveUp(network, err)
+			for _, q := range waiting {
+				q.err = fmt.Errorf("%w: %w", q.err, cmp.Or(ctx.Err(), context.Canceled))
 			}
-		case <-time.After(pause):
+			return w.ReleaseResult, w.join(all)
+		case <-time.After(min(minPause<<min(idle, 10), maxPause)):
 		}
 	}
-	return w.ReleaseResult, w.join(errs)
+}
+
+// A queue has the reservations of one network that are not tried yet.
+type queue struct {
+	network string
+	left    []int // indexes
+	err     error // of the last hold
 }
 
 // A releaser is one call of Release.
@@ -166,7 +162,14 @@ func (w *releaser) fail(i int, err error) {
 }
 
 // join joins the errors about networks, and then those about files.
-func (w *releaser) join(errs []error) error {
+func (w *releaser) join(all []*queue) error {
+	var errs []error
+	for _, q := range all {
+		if q.err != nil {
+			path := filepath.Join(w.store.dataDir, q.network)
+			errs = append(errs, fmt.Errorf("releasing reservations in %s, with %d not tried: %w", path, len(q.left), q.err))
+		}
+	}
 	for _, i := range slices.Sorted(maps.Keys(w.Errs)) {
 		errs = append(errs, w.Errs[i])
 	}
@@ -176,35 +179,53 @@ func (w *releaser) join(errs []error) error {
 	return errors.Join(errs...)
 }
 
-// hold takes a network's lock once, and tries reservations in order for maxHold, at least
-// one. It returns the number that it tried.
-func (w *releaser) hold(ctx context.Context, network string, order []int) (n int, err error) {
-	d, err := w.store.open(network)
-	if err != nil {
-		return 0, err
+// hold takes a network's lock once, and tries its reservations in order for maxHold, at
+// least one. If the directory was removed, all that is left is Gone. The error is nil if
+// nothing is left.
+func (w *releaser) hold(ctx context.Context, q *queue) (err error) {
+	d, err := w.store.open(q.network)
+	var lock *fileLock
+	if err == nil {
+		defer func() { _ = d.Close() }() // nothing was written through it
+		lock, err = d.lock()
 	}
-	defer func() { _ = d.Close() }() // nothing was written through it
-	lock, err := d.lock()
-	if err != nil {
-		return 0, err
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		for _, i := range q.left {
+			w.Outcomes[i] = Gone
+		}
+		q.left = nil
+		return nil
+	case err != nil:
+		return err
 	}
 	since := time.Now()
 	defer func() { // also when the context, which is the caller's code, panics
-		err = errors.Join(err, lock.unlock())
+		err = cmp.Or(lock.unlock(), err)
 		held := time.Since(since)
 		w.LockHeld += held
 		w.LongestHold = max(w.LongestHold, held)
 	}()
-	for held := time.Duration(0); n < len(order) && held < maxHold; n, held = n+1, time.Since(since) {
-		if err := ctx.Err(); err != nil {
-			return n, err
+	for n, i := range q.left {
+		if n > 0 && time.Since(since) >= maxHold {
+			return errUnfinished
 		}
-		i := order[n]
-		switch err := w.release(d, lock, w.rs[i]); {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		err := d.compare(w.rs[i])
+		if err == nil {
+			if err := lock.check(); err != nil {
+				return fmt.Errorf("%w: %w", ErrLocked, err)
+			}
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			err = d.remove(w.rs[i])
+		}
+		switch {
 		case err == nil:
 			w.Outcomes[i] = Released
-		case errors.Is(err, errLockReplaced):
-			return n, fmt.Errorf("%w: %w", ErrLocked, err)
 		case errors.Is(err, fs.ErrNotExist): // also if a process that takes no lock removed it first
 			w.Outcomes[i] = Gone
 		case errors.Is(err, errChanged) || errors.Is(err, errNotRegular):
@@ -212,14 +233,15 @@ func (w *releaser) hold(ctx context.Context, network string, order []int) (n int
 		default:
 			w.fail(i, fmt.Errorf("releasing %s: %w", w.store.filePath(w.rs[i]), err))
 		}
+		q.left = q.left[1:]
 	}
-	return n, nil
+	return nil
 }
 
-// release removes r's file if it is still the file that was read, with the same owner
-// (R6), and if the lock is still that of the directory. The owner is compared because a
-// file that changes twice within a tick of the kernel's clock keeps its change time.
-func (w *releaser) release(d dir, lock *fileLock, r *Reservation) error {
+// compare returns errChanged if r's file is not the file that was read, with the same owner
+// (R6). The owner is compared because a file that changes twice within a tick of the
+// kernel's clock keeps its change time.
+func (d dir) compare(r *Reservation) error {
 	now := Reservation{IP: r.IP}
 	content, err := d.read(&now, make([]byte, maxOwner+1))
 	if err != nil {
@@ -229,8 +251,5 @@ func (w *releaser) release(d dir, lock *fileLock, r *Reservation) error {
 	if now.identity != r.identity || owner != r.Owner || string(id) != r.ContainerID || string(ifName) != r.IfName {
 		return errChanged
 	}
-	if err := lock.check(); err != nil {
-		return err
-	}
-	return d.remove(r)
+	return nil
 }

@@ -18,14 +18,11 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 // A context that is done and returns no error ends Release like any other.
 func TestReleaseContextIsDoneWithoutAnError(t *testing.T) {
-	s := newStore(t)
-	reserve(t, s, "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4")
+	s := newStore(t, "10.0.0.1", "10.0.0.2")
 	rs := list(t, s)
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -35,47 +32,41 @@ func TestReleaseContextIsDoneWithoutAnError(t *testing.T) {
 			return nil
 		}}
 		result, err := s.Release(slow, pointers(rs)...)
-		if result.Outcomes[0] != Released || result.Outcomes[3] != NotTried || !errors.Is(err, context.Canceled) {
-			t.Errorf("%v, error %v", result.Outcomes, err)
+		diff(t, "Release", []Outcome{Released, NotTried}, result.Outcomes)
+		if !errors.Is(err, context.Canceled) || errors.Is(err, ErrLocked) {
+			t.Errorf("Release: %v, want the end of the context alone", err)
 		}
 	})
 }
 
-// The error of a context is fs.ErrNotExist, like that of a directory that was removed.
+// The error of a context is fs.ErrNotExist, like that of a file or a directory that was removed.
 func TestReleaseContextErrorIsNotExist(t *testing.T) {
-	s := newStore(t)
-	reserve(t, s, "10.0.0.1")
-	gone := hookContext{Context: t.Context(), err: func() error { return fmt.Errorf("the node: %w", fs.ErrNotExist) }}
-	result, err := s.Release(gone, pointers(list(t, s))...)
-	if result.Outcomes[0] != NotTried || err == nil {
-		t.Errorf("%v, error %v", result.Outcomes, err)
+	s := newStore(t, "10.0.0.1")
+	for _, first := range []error{nil, fs.ErrNotExist} {
+		gone := hookContext{Context: t.Context(), err: func() error {
+			err := first
+			first = fs.ErrNotExist
+			return err
+		}}
+		result, err := s.Release(gone, pointers(list(t, s))...)
+		if result.Outcomes[0] != NotTried || err == nil {
+			t.Errorf("%v, error %v", result.Outcomes, err)
+		}
 	}
 }
 
 // After its context has ended Release takes no lock, and the error says of each network what
 // it waited for.
 func TestReleaseTakesNoLockAfterItsEnd(t *testing.T) {
-	s := newStore(t)
-	reserve(t, s, "10.0.0.1")
-	other := addNetwork(t, s, "znet")
-	write(t, filepath.Join(other, "10.0.0.1"), "abc\r\neth0")
+	s := newStore(t, "10.0.0.1")
 	rs := list(t, s)
-	var last *os.File // the lock of the second network
-	for _, dir := range []string{dirOf(s), other} {
-		f, err := os.Create(filepath.Join(dir, "lock"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = f.Close() })
-		if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
-			t.Fatal(err)
-		}
-		last = f
-	}
+	rs = append(rs, rs[0])
+	rs[1].Network = "znet"
+	defer hold(t, dirOf(s))()
+	unlock := hold(t, addNetwork(t, s, "znet", "10.0.0.1"))
 	inner, cancel := context.WithCancel(t.Context())
-	defer cancel()
 	ends := hookContext{Context: inner, done: func() {
-		_ = syscall.Flock(int(last.Fd()), syscall.LOCK_UN)
+		unlock()
 		cancel()
 	}}
 	result, err := s.Release(ends, pointers(rs)...)
@@ -84,33 +75,12 @@ func TestReleaseTakesNoLockAfterItsEnd(t *testing.T) {
 	}
 }
 
-// Release does not give up after one replacement of the lock, however long the hold took.
-func TestReleaseLockReplacedInASlowHold(t *testing.T) {
-	s := newStore(t)
-	reserve(t, s, "10.0.0.1")
-	rs := list(t, s)
-	synctest.Test(t, func(t *testing.T) {
-		slow := hookContext{Context: t.Context(), err: atCall(1, func() {
-			time.Sleep(2 * maxLockWait)
-			if err := os.Remove(filepath.Join(dirOf(s), "lock")); err != nil {
-				t.Error(err)
-			}
-		})}
-		if result, err := s.Release(slow, pointers(rs)...); result.Outcomes[0] != Released || err != nil {
-			t.Errorf("%v, error %v", result.Outcomes, err)
-		}
-	})
-}
-
 // No reservation's address has a zone, which could lead out of the directory.
 func TestReleaseZone(t *testing.T) {
-	s := newStore(t)
-	write(t, at(s, "fd00::1"), "abc\r\neth0")
+	s := newStore(t, "fd00::1")
 	mkdir(t, filepath.Join(dirOf(s), "fd00::1%"))
 	outside := filepath.Join(s.DataDir(), "outside")
-	if err := os.Link(at(s, "fd00::1"), outside); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Link(at(s, "fd00::1"), outside))
 	r := list(t, s)[0]
 	r.IP = r.IP.WithZone("/../../outside")
 	if result, err := s.Release(t.Context(), &r); result.Outcomes[0] != Failed || err == nil {
@@ -118,6 +88,15 @@ func TestReleaseZone(t *testing.T) {
 	}
 	if _, err := os.Lstat(outside); err != nil {
 		t.Error("a file outside of the directory was removed")
+	}
+}
+
+// chmod sets the modes of files in the network's directory, and makes it visible to all.
+func chmod(t *testing.T, s *Store, modes map[string]fs.FileMode) {
+	t.Helper()
+	modes[".."], modes["../.."] = 0o755, 0o755
+	for name, mode := range modes {
+		must(t, os.Chmod(filepath.Join(dirOf(s), name), mode))
 	}
 }
 
@@ -131,27 +110,19 @@ func TestReleaseFails(t *testing.T) {
 		{"no descriptor is left but the directory's and the lock's", func(t *testing.T, do func()) { withDescriptors(t, 2, do) }, syscall.EMFILE},
 		{"the directory is not writable", unprivileged, fs.ErrPermission},
 	} {
-		s := newStore(t)
-		reserve(t, s, "10.0.0.1", "10.0.0.2")
-		write(t, filepath.Join(dirOf(s), "lock"), "")
-		for name, mode := range map[string]fs.FileMode{"10.0.0.1": 0o644, "10.0.0.2": 0o644, "lock": 0o666, ".": 0o555, "..": 0o755, "../..": 0o755} {
-			if err := os.Chmod(filepath.Join(dirOf(s), name), mode); err != nil {
-				t.Fatal(err)
-			}
-		}
+		s := newStore(t, "10.0.0.1", "10.0.0.2")
+		write(t, lockOf(s), "")
+		chmod(t, s, map[string]fs.FileMode{"10.0.0.1": 0o644, "10.0.0.2": 0o644, "lock": 0o666, ".": 0o555})
 		rs := list(t, s)
 		row.with(t, func() {
 			result, err := s.Release(t.Context(), pointers(rs)...)
-			if diff := cmp.Diff([]Outcome{Failed, Failed}, result.Outcomes); diff != "" || !errors.Is(err, row.want) || !errors.Is(result.Errs[1], row.want) {
-				t.Errorf("%s: %v (-want +got):\n%s", row.reason, err, diff)
+			diff(t, row.reason, []Outcome{Failed, Failed}, result.Outcomes)
+			if !errors.Is(err, row.want) || !errors.Is(result.Errs[1], row.want) {
+				t.Errorf("%s: %v", row.reason, err)
 			}
 		})
-		if got := left(t, s); len(got) != 2 {
-			t.Errorf("left are %v, want all: %s", got, row.reason)
-		}
-		if err := os.Chmod(dirOf(s), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		wantLeft(t, s, row.reason, "10.0.0.1", "10.0.0.2")
+		must(t, os.Chmod(dirOf(s), 0o755))
 	}
 }
 
@@ -159,14 +130,10 @@ func TestReleaseFails(t *testing.T) {
 func TestListUnreadableDirectory(t *testing.T) {
 	s := newStore(t)
 	addNetwork(t, s, "z")
-	for name, mode := range map[string]fs.FileMode{".": 0, "..": 0o755, "../..": 0o755} {
-		if err := os.Chmod(filepath.Join(dirOf(s), name), mode); err != nil {
-			t.Fatal(err)
-		}
-	}
+	chmod(t, s, map[string]fs.FileMode{".": 0})
 	unprivileged(t, func() {
-		if rs, err := reservations(s.List(t.Context())); rs != nil || !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), network) {
-			t.Errorf("List: %v, %v, want an error that names the network", rs, err)
+		if l, err := s.List(t.Context()); l.Networks != nil || !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), network) {
+			t.Errorf("List: %v, %v, want an error that names the network", l, err)
 		}
 	})
 }

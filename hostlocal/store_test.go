@@ -10,12 +10,9 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 // TestNetworkNames: a directory is a network if CNI allows its name. No such name leads out
@@ -26,20 +23,15 @@ func TestNetworkNames(t *testing.T) {
 		name   string
 		good   bool
 	}{
-		{"a common name", "podnet", true},
 		{"one character", "a", true},
 		{"a digit first", "0net", true},
-		{"all that the CNI spec allows", "Az09_.-", true},
+		{"all that the CNI spec allows", "podnetAZaz09_.-", true},
 		{"dots inside lead nowhere", "a..b", true},
-		{"a dot at the end", "a.", true},
 		{"the name of a plugin's file is a name", "lock", true},
 
 		{"empty: it would be the data dir itself", "", false},
-		{"this directory", ".", false},
 		{"the directory above", "..", false},
-		{"out of the data dir", "../etc", false},
 		{"two directories", "a/b", false},
-		{"out again", "a/..", false},
 		{"a separator at the end", "a/", false},
 		{"absolute", "/etc", false},
 		{"Windows' separator", `a\b`, false},
@@ -58,83 +50,63 @@ func TestNetworkNames(t *testing.T) {
 	}
 }
 
-func keys(m map[string]string) func(func(string) bool) {
-	return func(yield func(string) bool) {
-		for k := range m {
-			if !yield(k) {
-				return
-			}
-		}
-	}
-}
-
 func TestNewDataDir(t *testing.T) {
 	for _, row := range []struct{ reason, dataDir, want string }{
 		{"nothing is the default", "", DefaultDataDir},
-		{"an agent's mount", "/run/antrea/cni/networks", "/run/antrea/cni/networks"},
 		{"it is cleaned, so that two spellings are one", "/run//cni/./x/../networks/", "/run/cni/networks"},
 		{"it may be relative", "networks", "networks"},
 	} {
-		s := New(row.dataDir)
-		if want := filepath.Clean(row.want); s.DataDir() != want {
-			t.Errorf("New(%q) is of %q, want %q: %s", row.dataDir, s.DataDir(), want, row.reason)
+		if got, want := New(row.dataDir).DataDir(), filepath.Clean(row.want); got != want {
+			t.Errorf("New(%q) is of %q, want %q: %s", row.dataDir, got, want, row.reason)
 		}
 	}
 }
 
+// TestNetworks: directories are networks, and regular files are NotDirs, if CNI allows their names.
 func TestNetworks(t *testing.T) {
-	root := t.TempDir()
-	if got, err := New(filepath.Join(root, "missing")).Networks(); got != nil || err != nil {
-		t.Errorf("a missing data dir: %v, %v, want no networks and no error", got, err)
-	}
+	s := New(t.TempDir())
 	for _, name := range []string{"podnet", "b-2", "Az09_.-x", ".hidden", "-odd", "white space", "_odd"} {
-		if err := os.Mkdir(filepath.Join(root, name), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		addNetwork(t, s, name)
 	}
-	write(t, filepath.Join(root, "file"), "")
-	write(t, filepath.Join(root, "10.0.0.1"), "abc\r\neth0")
-	before := tree(t, root)
-	got, err := New(root).Networks()
-	if err != nil {
-		t.Fatal(err)
+	for _, name := range []string{"file", "10.0.0.1", ".file", "white file"} {
+		write(t, filepath.Join(s.DataDir(), name), "abc\r\neth0")
 	}
-	if diff := cmp.Diff([]string{"Az09_.-x", "b-2", "podnet"}, got); diff != "" {
-		t.Errorf("files and odd names are no networks (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff(before, tree(t, root)); diff != "" {
-		t.Errorf("Networks touched the disk (-before +after):\n%s", diff)
-	}
+	before := tree(t, s.DataDir())
+	want := Listing{Networks: []string{"Az09_.-x", "b-2", "podnet"}, NotDirs: []string{"10.0.0.1", "file"}}
+	got, err := s.List(t.Context())
+	must(t, err)
+	diff(t, "List", want, got)
+	names, err := s.Networks()
+	must(t, err)
+	diff(t, "Networks", want.Networks, names)
+	diff(t, "the disk", before, tree(t, s.DataDir()))
 
-	if runtime.GOOS == "windows" {
-		return // Windows reports that a path below a file does not exist
-	}
-	if got, err := New(filepath.Join(root, "file")).Networks(); err == nil || !strings.Contains(err.Error(), "listing networks") {
-		t.Errorf("a data dir that is a file: %v, %v, want an error with the prefix %q", got, err, "listing networks")
-	}
+	empty, err := New(t.TempDir()).List(t.Context())
+	must(t, err)
+	diff(t, "of an empty data directory", Listing{Networks: []string{}}, empty)
 }
 
+// TestMissingDirectory: no reservation can be in it, and nothing is created.
 func TestMissingDirectory(t *testing.T) {
-	for _, row := range []struct{ reason, dataDir string }{
-		{"the network was never used", "."},
-		{"no network was ever used", "missing/dir"},
-	} {
+	for _, dataDir := range []string{".", "missing/dir"} {
 		root := t.TempDir()
-		s := New(filepath.Join(root, row.dataDir))
-		if rs, err := reservations(s.List(t.Context())); len(rs) != 0 || err != nil {
-			t.Errorf("List: %v, %v: %s", rs, err, row.reason)
+		s := New(filepath.Join(root, dataDir))
+		got, err := s.List(t.Context())
+		if err != nil || (got.Networks == nil) != (dataDir != ".") || got.Reservations != nil {
+			t.Errorf("List: %+v, %v", got, err)
 		}
 		r := &Reservation{Network: network, IP: netip.MustParseAddr("10.0.0.1"), Owner: Owned, ContainerID: "abc"}
 		if result, err := s.Release(t.Context(), r); err != nil || result.Outcomes[0] != Gone {
-			t.Errorf("Release: %v, %v, want it gone: %s", result.Outcomes, err, row.reason)
+			t.Errorf("Release: %v, %v, want it gone", result.Outcomes, err)
 		}
-		if diff := cmp.Diff([]string{"."}, slices.Collect(keys(tree(t, root)))); diff != "" {
-			t.Errorf("something was created (-want +got): %s\n%s", row.reason, diff)
+		if all := tree(t, root); len(all) != 1 {
+			t.Errorf("something was created: %v", all)
 		}
 	}
 }
 
-func TestDirectoryThatIsAFile(t *testing.T) {
+// TestHazard97FileInPlaceOfADirectory: the error names the directory and the reason.
+func TestHazard97FileInPlaceOfADirectory(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("Windows reports that a path below a file does not exist")
 	}
@@ -149,22 +121,19 @@ func TestDirectoryThatIsAFile(t *testing.T) {
 		{"the network's directory is a file, so there is no such network", root, "file", true},
 	} {
 		s := New(row.dataDir)
-		rs, listErr := reservations(s.List(t.Context()))
-		result, releaseErr := s.Release(t.Context(), &Reservation{Network: row.network, IP: netip.MustParseAddr("10.0.0.1"), Owner: Owned})
-		if len(rs) > 0 || row.lists && listErr != nil {
-			t.Errorf("List: %v, %v: %s", addresses(rs), listErr, row.reason)
+		l, listErr := s.List(t.Context())
+		result, err := s.Release(t.Context(), &Reservation{Network: row.network, IP: netip.MustParseAddr("10.0.0.1"), Owner: Owned})
+		if row.lists {
+			must(t, listErr)
+			diff(t, row.reason, Listing{Networks: []string{}, NotDirs: []string{"file"}}, l)
+			listErr = err
 		}
-		for what, err := range map[string]error{"List": listErr, "Release": releaseErr} {
-			if what == "List" && row.lists {
-				continue
-			}
+		for what, err := range map[string]error{"List": listErr, "Release": err} {
 			if err == nil || !strings.Contains(err.Error(), s.DataDir()) || !strings.Contains(err.Error(), "not a directory") {
-				t.Errorf("%s: %v, want an error that names the directory and the reason: %s", what, err, row.reason)
+				t.Errorf("%s: %v: %s", what, err, row.reason)
 			}
 		}
-		if result.Outcomes[0] != NotTried {
-			t.Errorf("%v, want it not tried: %s", result.Outcomes[0], row.reason)
-		}
+		diff(t, row.reason, []Outcome{NotTried}, result.Outcomes)
 	}
 }
 
@@ -180,119 +149,69 @@ func TestList(t *testing.T) {
 		"fd00::10":  "ghi\r\nnet1\n",
 	} {
 		write(t, at(s, ip), content)
-		if err := os.Chtimes(at(s, ip), time.Time{}, then); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Chtimes(at(s, ip), time.Time{}, then))
 	}
-	write(t, filepath.Join(dirOf(s), "lock"), "")
 	write(t, filepath.Join(dirOf(s), "last_reserved_ip.0"), "10.0.0.10")
 	before := tree(t, s.DataDir())
-
 	ip := netip.MustParseAddr
-	want := []Reservation{
+	diff(t, "List", []Reservation{
 		{Network: network, IP: ip("9.0.0.200"), Owner: Empty, ReservedAt: then},
 		{Network: network, IP: ip("10.0.0.2"), ContainerID: "abc", IfName: "eth0", Owner: Owned, ReservedAt: then},
 		{Network: network, IP: ip("10.0.0.3"), Owner: Malformed, ReservedAt: then},
 		{Network: network, IP: ip("10.0.0.10"), ContainerID: "def", Owner: Owned, ReservedAt: then},
 		{Network: network, IP: ip("fd00::2"), ContainerID: "abc", IfName: "eth0", Owner: Owned, ReservedAt: then},
 		{Network: network, IP: ip("fd00::10"), ContainerID: "ghi", IfName: "net1", Owner: Owned, ReservedAt: then},
-	}
-	if diff := cmp.Diff(want, list(t, s), equal); diff != "" {
-		t.Errorf("List (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff(before, tree(t, s.DataDir())); diff != "" {
-		t.Errorf("listing touched the disk (-before +after):\n%s", diff)
-	}
-}
-
-// TestListCreatesNothing: neither a lock nor a directory.
-func TestListCreatesNothing(t *testing.T) {
-	s := newStore(t)
-	reserve(t, s, "10.0.0.1")
-	before := tree(t, s.DataDir())
-	list(t, s)
+	}, list(t, s))
 	if done, err := s.Release(t.Context()); len(done.Outcomes) != 0 || err != nil {
 		t.Errorf("releasing nothing: %v, %v", done, err)
 	}
-	if diff := cmp.Diff(before, tree(t, s.DataDir())); diff != "" {
-		t.Errorf("something was touched (-before +after):\n%s", diff)
-	}
-}
-
-// TestListAll: each reservation is listed once, in the order of the addresses. The counts
-// are those around which the list grows, and one that takes several system calls to read.
-func TestListAll(t *testing.T) {
-	for _, n := range []int{0, 1, 255, 256, 257, 512, 513, 5120} {
-		s := newStore(t)
-		var want []string
-		ip := netip.MustParseAddr("10.0.0.250")
-		for range n {
-			want = append(want, ip.String())
-			ip = ip.Next()
-		}
-		for i, ip := range want {
-			write(t, at(s, ip), fmt.Sprintf("id%d\r\neth0", i))
-		}
-		rs := list(t, s)
-		if diff := cmp.Diff(want, addresses(rs)); diff != "" {
-			t.Fatalf("%d reservations (-want +got):\n%s", n, diff)
-		}
-		for i, r := range rs {
-			if want := fmt.Sprintf("id%d", i); r.ContainerID != want || r.IfName != "eth0" || r.Owner != Owned {
-				t.Fatalf("%d reservations: the owner of %v is %q, %q, %v, want %q", n, r.IP, r.ContainerID, r.IfName, r.Owner, want)
-			}
-		}
+	diff(t, "the disk", before, tree(t, s.DataDir()))
+	if _, err := os.Lstat(lockOf(s)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a lock: %v", err)
 	}
 }
 
 // TestListNetworks: all networks are listed, sorted, including one without reservations and
-// two with the same address.
+// two with the same address. Each reservation has its own network and owner.
 func TestListNetworks(t *testing.T) {
 	s := newStore(t)
-	reserve(t, s, "10.0.0.2", "10.0.0.1")
 	addNetwork(t, s, "none")
-	for network, ips := range map[string][]string{"a": {"10.0.0.9", "fd00::1"}, "podnet-2": {"10.0.0.1"}, "Z": {"10.1.0.1"}, ".hidden": {"10.2.0.1"}} {
-		path := addNetwork(t, s, network)
-		for _, ip := range ips {
-			write(t, filepath.Join(path, fileName(netip.MustParseAddr(ip), colon)), "abc\r\neth0")
-		}
+	for _, network := range []string{"a", "podnet-2", "Z", ".hidden"} {
+		addNetwork(t, s, network)
+	}
+	var want []string
+	for i, file := range []string{"Z 10.1.0.1", "a 10.0.0.9", "a fd00::1", "podnet 10.0.0.1", "podnet 10.0.0.2", "podnet-2 10.0.0.1"} {
+		network, ip, _ := strings.Cut(file, " ")
+		write(t, s.filePath(&Reservation{Network: network, IP: netip.MustParseAddr(ip)}), fmt.Sprintf("id%d\r\neth%d", i, i%3))
+		want = append(want, fmt.Sprintf("%s id%d eth%d", file, i, i%3))
 	}
 	write(t, filepath.Join(s.DataDir(), "10.3.0.1"), "abc\r\neth0")
-	want := []string{
-		"Z 10.1.0.1", "a 10.0.0.9", "a fd00::1", "podnet 10.0.0.1", "podnet 10.0.0.2", "podnet-2 10.0.0.1",
+	var got []string
+	for _, r := range list(t, s) {
+		got = append(got, fmt.Sprintf("%s %v %s %s", r.Network, r.IP, r.ContainerID, r.IfName))
 	}
-	if diff := cmp.Diff(want, files(list(t, s))); diff != "" {
-		t.Errorf("List (-want +got):\n%s", diff)
-	}
+	diff(t, "List", want, got)
 }
 
-// TestListNetworkVanishes: a network that is removed while List runs is left out, and the
-// others are listed.
+// TestListNetworkVanishes: a network that is removed while List runs has no reservations, and
+// those of the others are listed.
 func TestListNetworkVanishes(t *testing.T) {
 	for _, row := range []struct {
-		reason string
-		// The directory is removed at this call of Done, or of Err.
-		done, err int
+		reason    string
+		done, err int // the directory is removed at this call of Done, or of Err
 	}{
-		{"before its addresses are read", 1, 0},
-		{"before any owner is read", 0, 1},
+		{"before it is opened", 1, 0},
+		{"before its addresses are read", 2, 0},
 		{"before its owners are read", 0, 2},
 	} {
-		s := newStore(t)
-		reserve(t, s, "10.0.0.1")
-		for _, network := range []string{"a", "z"} {
-			write(t, filepath.Join(addNetwork(t, s, network), "10.0.0.1"), "abc\r\neth0")
-		}
-		remove := func() {
-			if err := os.RemoveAll(dirOf(s)); err != nil {
-				t.Error(err)
-			}
-		}
-		done := atCall(row.done, remove)
-		rs, err := reservations(s.List(hookContext{Context: t.Context(), done: func() { _ = done() }, err: atCall(row.err, remove)}))
-		if diff := cmp.Diff([]string{"a 10.0.0.1", "z 10.0.0.1"}, files(rs)); diff != "" || err != nil {
-			t.Errorf("List: %v: %s (-want +got):\n%s", err, row.reason, diff)
-		}
+		s := newStore(t, "10.0.0.1")
+		addNetwork(t, s, "a", "10.0.0.1")
+		addNetwork(t, s, "z", "10.0.0.1")
+		done := atCall(row.done, func() { removeAll(t, s) })
+		l, err := s.List(hookContext{Context: t.Context(), done: func() { _ = done() }, err: atCall(row.err, func() { removeAll(t, s) })})
+		must(t, err)
+		diff(t, row.reason, []string{"a 10.0.0.1", "z 10.0.0.1"}, files(l.Reservations))
+		diff(t, row.reason, []string{"a", network, "z"}, l.Networks)
 	}
 }
 
@@ -300,99 +219,55 @@ func TestListNetworkVanishes(t *testing.T) {
 // those of other files of the name.
 func TestIdentity(t *testing.T) {
 	s := newStore(t)
-	known := map[Identity]string{new(Reservation).Identity(): "a reservation that List did not return"}
-	for _, row := range []struct{ reason, content string }{
-		{"the first file", "abc\r\neth0"},
-		{"another owner", "abcd\r\neth0"},
-		{"cut short", "abc"},
-	} {
-		write(t, at(s, "10.0.0.1"), row.content)
+	known := map[Identity]bool{{}: true} // of a reservation that List did not return
+	for _, content := range []string{"abc\r\neth0", "abcd\r\neth0", "abc"} {
+		write(t, at(s, "10.0.0.1"), content)
 		first, second := list(t, s)[0].Identity(), list(t, s)[0].Identity()
-		if first != second {
-			t.Errorf("the identity of an unchanged file changed: %s", row.reason)
+		if first != second || known[first] {
+			t.Errorf("the identity of a file is %v, and then %v", first, second)
 		}
-		if other, ok := known[first]; ok {
-			t.Errorf("%s: the identity is that of %s", row.reason, other)
-		}
-		known[first] = row.reason
+		known[first] = true
 	}
 }
 
 // TestListEndsWithItsContext: a List that did not read everything is an error.
 func TestListEndsWithItsContext(t *testing.T) {
-	s := newStore(t)
-	reserve(t, s, "10.0.0.1", "10.0.0.2", "10.0.0.3")
+	s := newStore(t, "10.0.0.1", "10.0.0.2", "10.0.0.3")
+	addNetwork(t, s, "a", "10.0.0.1")
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-
-	if rs, err := reservations(s.List(ended)); rs != nil || !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), s.DataDir()) {
-		t.Errorf("List: %v, %v", rs, err)
-	}
 	late, cancel := context.WithTimeout(t.Context(), 0)
 	defer cancel()
-	if rs, err := reservations(newStore(t).List(late)); rs != nil || !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("List of a network without reservations: %v, %v", rs, err)
+	calls := 0
+	endsAt := func(n int) context.Context {
+		calls = 0
+		return hookContext{Context: t.Context(), err: func() error {
+			if calls++; calls == n {
+				return context.Canceled
+			}
+			return nil
+		}}
 	}
-	if rs, err := reservations(s.List(hookContext{Context: ended, err: func() error { return nil }})); rs != nil || !errors.Is(err, context.Canceled) {
-		t.Errorf("List with a context that has ended and returns no error: %v, %v", rs, err)
-	}
-	asked := 0
-	if rs, err := reservations(s.List(hookContext{Context: t.Context(), err: func() error {
-		if asked++; asked > 2 {
-			return context.Canceled
-		}
-		return nil
-	}})); rs != nil || !errors.Is(err, context.Canceled) {
-		t.Errorf("List that is cut short: %v, %v, want no list", rs, err)
-	}
-	asked = 0
-	if _, err := reservations(s.List(hookContext{Context: t.Context(), err: func() error { asked++; return nil }})); err != nil || asked != 3 {
-		t.Errorf("List: %v; %d calls of the context, want one before each owner", err, asked)
-	}
-	write(t, filepath.Join(addNetwork(t, s, "a"), "10.0.0.1"), "abc\r\neth0")
-	asked = 0
-	if rs, err := reservations(s.List(hookContext{Context: t.Context(), err: func() error {
-		if asked++; asked == 1 {
-			return context.Canceled
-		}
-		return nil
-	}})); rs != nil || !errors.Is(err, context.Canceled) {
-		t.Errorf("List that fails in the first of two networks: %v, %v", rs, err)
-	}
-}
-
-// TestListOfTwoNetworks: each network's reservations have its name, and all are
-// sorted by network, then by address.
-func TestListOfTwoNetworks(t *testing.T) {
-	s := newStore(t)
-	other := addNetwork(t, s, "other")
-	want := map[string][]string{network: nil, "other": nil}
-	ip := netip.MustParseAddr("10.0.0.1")
-	for i := range 12 {
-		name, path := network, at(s, ip.String())
-		if i%3 == 0 {
-			name, path = "other", filepath.Join(other, ip.String())
-		}
-		write(t, path, fmt.Sprintf("container%d\r\neth%d", i, i%3))
-		want[name] = append(want[name], fmt.Sprintf("%s %v container%d eth%d", name, ip, i, i%3))
-		ip = ip.Next()
-	}
-	var got []string
-	for _, r := range list(t, s) {
-		got = append(got, fmt.Sprintf("%s %v %s %s", r.Network, r.IP, r.ContainerID, r.IfName))
-		if r.Owner != Owned || r.ReservedAt.IsZero() {
-			t.Errorf("%v is %v, reserved at %v", r.IP, r.Owner, r.ReservedAt)
+	for _, row := range []struct {
+		reason string
+		store  *Store
+		ctx    context.Context
+		want   error
+	}{
+		{"ended", s, ended, context.Canceled},
+		{"late, without reservations", newStore(t), late, context.DeadlineExceeded},
+		{"ended without an error", s, hookContext{Context: ended, err: func() error { return nil }}, context.Canceled},
+		{"in the first network", s, endsAt(1), context.Canceled},
+		{"in the second", s, endsAt(3), context.Canceled},
+	} {
+		calls = 0
+		if l, err := row.store.List(row.ctx); !errors.Is(err, row.want) || !strings.Contains(err.Error(), row.store.DataDir()) {
+			t.Errorf("List: %+v, %v: %s", l, err, row.reason)
+		} else {
+			diff(t, row.reason, Listing{}, l)
 		}
 	}
-	if diff := cmp.Diff(slices.Concat(want["other"], want[network]), got); diff != "" {
-		t.Errorf("List (-want +got):\n%s", diff)
+	if _, err := s.List(endsAt(0)); err != nil || calls != 4 {
+		t.Errorf("List: %v; %d calls of the context, want one before each owner", err, calls)
 	}
-}
-
-func states(rs []Reservation) []OwnerState {
-	var got []OwnerState
-	for _, r := range rs {
-		got = append(got, r.Owner)
-	}
-	return got
 }
