@@ -9,7 +9,6 @@ import (
 	"log"
 	"net"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
@@ -90,43 +89,6 @@ func ExampleStore_Release() {
 	// storage 192.168.0.2 released
 	// podnet 10.244.1.3 gone
 	// storage 192.168.0.2 gone
-}
-
-// What List returns for files without an owner.
-func ExampleReservation() {
-	dataDir := reserve()
-	defer func() { _ = os.RemoveAll(dataDir) }()
-
-	// Two files that a crash or a person left.
-	for ip, content := range map[string]string{"10.244.1.20": "", "10.244.1.21": "a b\r\neth0"} {
-		if err := os.WriteFile(filepath.Join(dataDir, "podnet", ip), []byte(content), 0o600); err != nil {
-			log.Fatal(err)
-		}
-	}
-	list, err := hostlocal.New(dataDir).List(context.Background())
-	if err != nil {
-		log.Fatal(err)
-	}
-	for _, r := range list.Reservations {
-		age := time.Since(r.ReservedAt)
-		switch r.Owner {
-		case hostlocal.Owned:
-			fmt.Println(r.IP, "is the address of", r.ContainerID)
-		case hostlocal.Empty:
-			fmt.Println(r.IP, "has no owner, old enough to release:", age > time.Minute)
-		case hostlocal.Malformed:
-			fmt.Println(r.IP, "has an owner that host-local did not write")
-		case hostlocal.Unreadable:
-			fmt.Println(r.IP, "could not be read:", r.Err)
-		}
-	}
-	// Output:
-	// 10.244.1.2 is the address of web
-	// 10.244.1.3 is the address of db
-	// 10.244.1.10 is the address of cache
-	// 10.244.1.20 has no owner, old enough to release: false
-	// 10.244.1.21 has an owner that host-local did not write
-	// 192.168.0.2 is the address of db
 }
 
 // Another process holds the plugin's lock. Release gives up when its context ends.

@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -19,22 +18,6 @@ import (
 
 // network is the network of most tests.
 const network = "podnet"
-
-// within fails the test if f does not return within a minute. f runs in a goroutine of its
-// own, so it must not call t.Fatal.
-func within(t *testing.T, what string, f func()) {
-	t.Helper()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		f()
-	}()
-	select {
-	case <-done:
-	case <-time.After(time.Minute):
-		t.Fatalf("%s: it does not return", what)
-	}
-}
 
 // must fails the test if there is an error.
 func must(t *testing.T, errs ...error) {

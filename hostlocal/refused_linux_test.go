@@ -4,7 +4,9 @@ package hostlocal
 
 import (
 	"errors"
+	"os"
 	"runtime"
+	"strings"
 	"syscall"
 	"testing"
 	"unsafe"
@@ -38,22 +40,77 @@ func refusing(t *testing.T, number uint32, do func()) {
 	}
 }
 
-// A reservation whose file can't be read is neither left out nor taken for one without an
-// owner, which could be released.
-func TestReadIsRefused(t *testing.T) {
-	s := newStore(t, "10.0.0.2")
-	for _, row := range []struct {
-		reason string
-		number uint32
-	}{
-		{"its status", syscall.SYS_FSTAT},
-		{"its content", syscall.SYS_READ},
-	} {
-		var rs []Reservation
-		var err error
-		refusing(t, row.number, func() { rs, err = reservations(s.List(t.Context())) })
-		if err != nil || len(rs) != 1 || rs[0].Owner != Unreadable || !errors.Is(rs[0].Err, syscall.EIO) {
-			t.Errorf("%s: got %+v, %v, want it unreadable", row.reason, rs, err)
+// TestListReportsUnreadableFiles: a file whose status can't be read by its descriptor does not
+// hide the others, and is never released.
+func TestListReportsUnreadableFiles(t *testing.T) {
+	s := newStore(t, "10.0.0.1", "10.0.0.2")
+	var rs []Reservation
+	refusing(t, syscall.SYS_FSTAT, func() { rs = list(t, s) })
+	for _, r := range rs {
+		info, err := os.Stat(s.filePath(&r))
+		must(t, err)
+		diff(t, "List", Reservation{Network: network, IP: r.IP, Owner: Unreadable, Err: syscall.EIO, ReservedAt: info.ModTime()}, r)
+		if !strings.Contains(r.Err.Error(), s.filePath(&r)) {
+			t.Errorf("%v: %v, want an error that names the file", r.IP, r.Err)
 		}
+	}
+	done, err := s.Release(t.Context(), pointers(rs)...)
+	diff(t, "Release of what could not be read", []Outcome{Failed, Failed}, done.Outcomes)
+	if !errors.Is(err, errNotListed) {
+		t.Errorf("Release: %v", err)
+	}
+	wantLeft(t, s, "all", "10.0.0.1", "10.0.0.2")
+}
+
+// TestHazard68UnreadableInARenamedDirectory: an unreadable file is listed even if another
+// directory has the name by then. Nothing shows that the file is gone, and its container may
+// have siblings.
+func TestHazard68UnreadableInARenamedDirectory(t *testing.T) {
+	s := newStore(t, "10.0.0.1")
+	refusing(t, syscall.SYS_FSTAT, func() {
+		rs, err := reservations(s.List(hookContext{Context: t.Context(), err: atCall(1, func() {
+			move(t, dirOf(s), dirOf(s)+".old")
+			addNetwork(t, s, network)
+		})}))
+		must(t, err)
+		diff(t, "List", []OwnerState{Unreadable}, states(rs))
+	})
+}
+
+// TestRefused: a system call fails. A reservation whose file can't be read is neither left out
+// nor taken for one without an owner, which could be released. Nothing is released.
+func TestRefused(t *testing.T) {
+	for _, row := range []struct {
+		call     string
+		number   uint32
+		listed   OwnerState
+		released Outcome
+	}{
+		{"fstat", syscall.SYS_FSTAT, Unreadable, NotTried}, // of the lock
+		{"read", syscall.SYS_READ, Unreadable, Failed},
+		{"unlinkat", syscall.SYS_UNLINKAT, Owned, Failed},
+		{"flock", syscall.SYS_FLOCK, Owned, NotTried},
+	} {
+		s := newStore(t, "10.0.0.1")
+		rs := list(t, s)
+		refusing(t, row.number, func() {
+			diff(t, row.call, []OwnerState{row.listed}, states(list(t, s)))
+			result, err := s.Release(t.Context(), pointers(rs)...)
+			diff(t, row.call, []Outcome{row.released}, result.Outcomes)
+			if !errors.Is(err, syscall.EIO) || errors.Is(result.Errs[0], syscall.EIO) != (row.released == Failed) ||
+				errors.Is(err, ErrLocked) != (row.released == NotTried) {
+				t.Errorf("Release: %v, %v: %s", result.Errs, err, row.call)
+			}
+		})
+		wantLeft(t, s, row.call, "10.0.0.1")
+	}
+	s := newStore(t, "10.0.0.1")
+	for call, number := range map[string]uint32{"openat": syscall.SYS_OPENAT, "getdents64": syscall.SYS_GETDENTS64} {
+		refusing(t, number, func() {
+			rs, err := s.listNetwork(t.Context(), network, nil)
+			if rs != nil || !errors.Is(err, syscall.EIO) || !strings.Contains(err.Error(), "network "+network) {
+				t.Errorf("%s: %v, %v, want an error that names the network", call, rs, err)
+			}
+		})
 	}
 }
