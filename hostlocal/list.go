@@ -68,7 +68,6 @@ func (s *Store) readDataDir() (Listing, error) {
 	}
 	l := Listing{Networks: []string{}}
 	for _, e := range entries {
-		path := filepath.Join(s.dataDir, e.Name())
 		switch {
 		case !validName(e.Name()):
 		case e.IsDir():
@@ -76,6 +75,7 @@ func (s *Store) readDataDir() (Listing, error) {
 		case e.Type().IsRegular():
 			l.NotDirs = append(l.NotDirs, e.Name())
 		default:
+			path := filepath.Join(s.dataDir, e.Name())
 			info, err := os.Stat(path)
 			if err == nil && info.IsDir() {
 				return Listing{}, linkError(path)

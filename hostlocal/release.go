@@ -180,8 +180,8 @@ func (w *releaser) join(all []*queue) error {
 }
 
 // hold takes a network's lock once, and tries its reservations in order for maxHold, at
-// least one. If the directory was removed, all that is left is Gone. The error is nil if
-// nothing is left.
+// least one. If the directory was removed, all that is left is Gone. After a nil error
+// nothing is left to try.
 func (w *releaser) hold(ctx context.Context, q *queue) (err error) {
 	d, err := w.store.open(q.network)
 	var lock *fileLock
@@ -194,7 +194,6 @@ func (w *releaser) hold(ctx context.Context, q *queue) (err error) {
 		for _, i := range q.left {
 			w.Outcomes[i] = Gone
 		}
-		q.left = nil
 		return nil
 	case err != nil:
 		return err
@@ -206,10 +205,7 @@ func (w *releaser) hold(ctx context.Context, q *queue) (err error) {
 		w.LockHeld += held
 		w.LongestHold = max(w.LongestHold, held)
 	}()
-	for n, i := range q.left {
-		if n > 0 && time.Since(since) >= maxHold {
-			return errUnfinished
-		}
+	for _, i := range q.left {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -233,7 +229,9 @@ func (w *releaser) hold(ctx context.Context, q *queue) (err error) {
 		default:
 			w.fail(i, fmt.Errorf("releasing %s: %w", w.store.filePath(w.rs[i]), err))
 		}
-		q.left = q.left[1:]
+		if q.left = q.left[1:]; len(q.left) > 0 && time.Since(since) >= maxHold {
+			return errUnfinished
+		}
 	}
 	return nil
 }
