@@ -74,15 +74,14 @@ func (s *simulation) source() podsource.Source {
 	var all []podsource.Source
 	for _, k := range s.config.sources {
 		all = append(all, simSource{s, k})
+		if s.config.allowEmpty {
+			all[len(all)-1] = podsource.AllowEmpty(all[len(all)-1])
+		}
 	}
 	if len(all) > 2 { // nested, which must not matter
 		all = []podsource.Source{podsource.Union(all[0], all[1]), podsource.Union(all[2:]...)}
 	}
-	u := podsource.Union(all...)
-	if s.config.allowEmpty {
-		return podsource.AllowEmpty(u)
-	}
-	return u
+	return podsource.Union(all...)
 }
 
 // A simFault is a fault of a source in the next pass.

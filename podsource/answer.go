@@ -68,8 +68,8 @@ type Answer struct {
 	// shown in reports, and no decision depends on it.
 	Note string
 
-	// Parts are the answers of the members of a [Union], in the order of its
-	// arguments. After an error, members that were not called are missing. The other
+	// Parts are the answers of the members of a [Union], in the order in which they
+	// were called. After an error, members that were not called are missing. The other
 	// fields of the answer stand beside its parts.
 	Parts []Answer
 	// Took is how long the source took, and Err why it gave no answer. Union sets

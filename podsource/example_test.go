@@ -181,8 +181,8 @@ func ExampleRanked() {
 	// Output:
 	// the runtime is asked
 	// kubelet is asked
-	// kubelet 1 <nil> true
 	// runtime 1 <nil> true
+	// kubelet 1 <nil> true
 	// true <nil>
 }
 

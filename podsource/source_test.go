@@ -114,7 +114,7 @@ func TestContext(t *testing.T) {
 			"then":        Fallback(failing(ErrNotHere), s),
 			"require":     Require(s, agent),
 			"allow empty": AllowEmpty(s),
-			"all":         AllowEmpty(Require(Union(Fallback(failing(ErrNotHere), Union(s))), agent)),
+			"all":         Union(AllowEmpty(Require(Fallback(failing(ErrNotHere), s), agent))),
 		}
 	}
 	asked := 0

@@ -127,7 +127,7 @@ func (f *flags) judge(c *cobra.Command) {
 		"age after which a starting pod no longer keeps a reservation, if a source would have named its container by then; at least 2T+10m (default 2T+10m)")
 	c.Flags().BoolVar(&f.allowEmpty, "allow-empty", false, "accept an answer without any pod")
 	c.Flags().StringArrayVar(&f.require, "require-pod", nil,
-		"refuse an answer without this pod, as `NS/NAME` (repeatable): a pod that certainly runs here")
+		"refuse an answer of the first source of pods without this pod, as `NS/NAME` (repeatable): a pod that certainly runs here")
 	_ = c.MarkFlagFilename("kubeconfig")
 	_ = c.RegisterFlagCompletionFunc("source", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return source.Completions(), cobra.ShellCompDirectiveNoSpace
@@ -206,20 +206,18 @@ func (a *app) source() (podsource.Source, error) {
 		}
 		return nil, nil
 	}
-	s, err := source.Parse(f.sources, source.Env{Node: f.node, Kubeconfig: f.kubeconfig, Stdin: a.stdin, Logger: a.logger(),
-		LongestADD: max(f.startingFor, source.LongestADD(f.requestTimeout))})
-	if err != nil {
-		return nil, usageError{err}
-	}
-	if f.allowEmpty {
-		s = podsource.AllowEmpty(s)
-	}
+	env := source.Env{Node: f.node, Kubeconfig: f.kubeconfig, Stdin: a.stdin, Logger: a.logger(),
+		LongestADD: max(f.startingFor, source.LongestADD(f.requestTimeout)), AllowEmpty: f.allowEmpty}
 	for _, text := range f.require {
 		namespace, name, ok := strings.Cut(text, "/")
 		if !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
 			return nil, usagef("--require-pod %q is not NAMESPACE/NAME", text)
 		}
-		s = podsource.Require(s, types.NamespacedName{Namespace: namespace, Name: name})
+		env.Require = append(env.Require, types.NamespacedName{Namespace: namespace, Name: name})
+	}
+	s, err := source.Parse(f.sources, env)
+	if err != nil {
+		return nil, usageError{err}
 	}
 	return s, nil
 }

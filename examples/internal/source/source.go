@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
@@ -36,6 +37,11 @@ type Env struct {
 	// LongestADD is the longest duration of a CNI ADD: the StartingFor of the passes. Zero means
 	// the default of package netns.
 	LongestADD time.Duration
+	// AllowEmpty is for a node that may have no pods (podsource.AllowEmpty).
+	AllowEmpty bool
+	// Require are pods that the first source of pods must list, one that is neither netns nor
+	// cnicache (podsource.Require).
+	Require []types.NamespacedName
 
 	kernel    func() (*netns.Source, error) // one source of this node's kernel for all users
 	cacheDirs []string                      // directories of all cnicache sources, which are merged
@@ -91,7 +97,19 @@ func Parse(specs []string, env Env) (podsource.Source, error) {
 		if err != nil {
 			return nil, err
 		}
+		if env.AllowEmpty {
+			s = podsource.AllowEmpty(s)
+		}
+		if name, _, _ := strings.Cut(spec, ":"); name != "netns" && name != "cnicache" {
+			for _, pod := range env.Require {
+				s = podsource.Require(s, pod)
+			}
+			env.Require = nil
+		}
 		all = append(all, s)
+	}
+	if len(env.Require) > 0 {
+		return nil, fmt.Errorf("no pod source lists pods by their names, so %s can't be required", env.Require[0])
 	}
 	if len(all) == 1 {
 		return all[0], nil // without the prefix that Union adds to errors

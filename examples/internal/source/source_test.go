@@ -176,6 +176,37 @@ func TestSources(t *testing.T) {
 	}
 }
 
+// Each source may be empty, and the first one of pods must list what is required.
+func TestAllowEmptyAndRequire(t *testing.T) {
+	with := filepath.Join(t.TempDir(), "pods")
+	if err := os.WriteFile(with, []byte(`[{"namespace":"a","name":"agent"}]`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range []struct {
+		specs []string
+		want  string
+	}{
+		{[]string{"file:" + with, "file:-"}, ""},
+		{[]string{"file:-", "file:" + with}, "the required a/agent"},
+		{[]string{"netns"}, "a/agent can't be required"},
+	} {
+		env := Env{Stdin: strings.NewReader("[]"), AllowEmpty: true, Require: []types.NamespacedName{{Namespace: "a", Name: "agent"}}}
+		var answer podsource.Answer
+		s, err := Parse(row.specs, env)
+		if err == nil {
+			answer, err = s.Pods(t.Context())
+		}
+		if (err != nil) != (row.want != "") || err != nil && !strings.Contains(err.Error(), row.want) {
+			t.Errorf("%q: got %v, want %q", row.specs, err, row.want)
+		}
+		for _, part := range answer.Parts {
+			if err == nil && !part.Authoritative {
+				t.Errorf("%q: %+v may not be empty", row.specs, part)
+			}
+		}
+	}
+}
+
 func TestFileIsReadAnew(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "pods")
 	s, err := Parse([]string{"file:" + path}, Env{})

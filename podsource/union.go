@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package podsource
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// A Rank orders the sources of a [Union]: they are called in the order in which a new
+// container appears in them. So a container that moves on between two calls is still
+// seen by the later one.
+type Rank uint8
+
+const (
+	RankADDs      Rank = iota + 1 // the processes of CNI plugins
+	RankAddresses                 // network namespaces
+	RankCache                     // libcni's cache, the record of an agent
+	RankRuntime                   // the container runtime
+	RankPods                      // kubelet, the API server; and every source that has no rank
+)
+
+// Ranked is a Source with a Rank. Other sources have the rank RankPods.
+type Ranked interface {
+	Source
+	Rank() Rank
+}
+
+// Union combines sources: a pod is live if any of them says so. Each answer keeps its own
+// declarations in Parts; they are never merged. An error of one source is the error of the
+// union (R2), beside the Parts of those that did answer. It names the source, and is never
+// [ErrNotHere].
+//
+// The sources are called one after the other in the order of their [Rank], those of a
+// nested Union among them. After an error no more sources are called.
+//
+// Pods of a union returns when its context ends, with the context's cause, even if a source
+// does not return (R13). It does not call that source again before it has returned. A panic
+// of a source is an error, and so is an answer from after the end of the context.
+func Union(sources ...Source) Source {
+	var u union
+	for _, s := range sources {
+		members, _ := s.(union)
+		if len(members) == 0 { // no union, or an empty one, which stays an error
+			members = union{{Source: s, rank: rankOf(s), n: 1, calls: &calls{busy: make(chan struct{}, 1)}}}
+		}
+		before := len(u)
+		for _, m := range members {
+			m.n += before
+			u = append(u, m)
+		}
+	}
+	slices.SortStableFunc(u, func(a, b member) int { return cmp.Compare(a.rank, b.rank) })
+	return u
+}
+
+// A union is its members in the order in which they are called.
+type union []member
+
+// A member is a source of a union, which is not a union itself.
+type member struct {
+	Source
+	rank Rank
+	n    int // its position among the arguments, from 1
+	*calls
+}
+
+// calls are the calls of a member, also as a member of other unions: one at a time.
+type calls struct {
+	busy  chan struct{}             // has an element during a call
+	begun atomic.Pointer[time.Time] // when the last call began
+}
+
+// Rank returns the lowest rank of the members.
+func (u union) Rank() Rank {
+	if len(u) == 0 {
+		return RankPods
+	}
+	return u[0].rank
+}
+
+func (u union) Pods(ctx context.Context) (Answer, error) {
+	if len(u) == 0 {
+		return Answer{}, errors.New("union of no pod sources")
+	}
+	whole := Answer{Parts: make([]Answer, 0, len(u))}
+	for _, m := range u {
+		begun := time.Now()
+		a, err := m.call(ctx)
+		err = cmp.Or(err, a.Err)
+		a.Took, a.Err = time.Since(begun), err
+		whole.Parts = append(whole.Parts, a)
+		if err == nil {
+			continue
+		}
+		err = fmt.Errorf("pod source %s: %w", cmp.Or(a.Source, fmt.Sprintf("%d of %d", m.n, len(u))), err)
+		if errors.Is(err, ErrNotHere) { // of this member only; the others exist
+			err = errors.New(err.Error())
+		}
+		return whole, err
+	}
+	return whole, nil
+}
+
+// call calls the member in a goroutine of its own, and returns when ctx ends.
+func (m member) call(ctx context.Context) (Answer, error) {
+	if ctx.Err() != nil {
+		return Answer{}, context.Cause(ctx)
+	}
+	select {
+	case m.busy <- struct{}{}:
+	case <-ctx.Done():
+		return Answer{}, fmt.Errorf("%s is still busy with an earlier call, begun at %s: %w",
+			kindOf(m.Source), m.begun.Load().UTC().Format(time.RFC3339), context.Cause(ctx))
+	}
+	begun := time.Now()
+	m.begun.Store(&begun)
+	var a Answer // the goroutine's until it sends its error
+	answered := make(chan error, 1)
+	go func() {
+		err := fmt.Errorf("%s ended its goroutine (runtime.Goexit, or FailNow in a test)", kindOf(m.Source))
+		defer func() {
+			if p := recover(); p != nil {
+				err = fmt.Errorf("%s panicked: %v\n%s", kindOf(m.Source), p, debug.Stack())
+			}
+			<-m.busy
+			answered <- err
+		}()
+		a, err = ask(ctx, m.Source)
+	}()
+	select {
+	case err := <-answered:
+		if late := context.Cause(ctx); late != nil && err != nil {
+			return a, fmt.Errorf("%w: %w", late, err)
+		} else if late != nil {
+			return a, fmt.Errorf("%s answered too late: %w", kindOf(m.Source), late)
+		}
+		return a, err
+	case <-ctx.Done():
+		return Answer{}, fmt.Errorf("%s: %w", kindOf(m.Source), context.Cause(ctx))
+	}
+}
+
+// ask calls a source, unless it is nil (the caller ignored the error of a constructor) or
+// ctx has ended.
+func ask(ctx context.Context, s Source) (Answer, error) {
+	if s == nil {
+		return Answer{}, fmt.Errorf("it is nil; %w", ErrPermanent)
+	}
+	if ctx.Err() != nil {
+		return Answer{}, context.Cause(ctx)
+	}
+	return s.Pods(ctx)
+}
+
+// A wrapper is a source that calls other sources.
+type wrapper struct {
+	AnswerFunc
+	rank Rank
+	kind string // see kindOf
+}
+
+func (w wrapper) Rank() Rank { return w.rank }
+
+func rankOf(s Source) Rank {
+	if r, ok := s.(Ranked); ok {
+		return r.Rank()
+	}
+	return RankPods
+}
+
+// kindOf names a source that has not answered, so that its own name is not known: by its
+// type, such as *cri.Source.
+func kindOf(s Source) string {
+	if w, ok := s.(wrapper); ok {
+		return w.kind
+	}
+	return fmt.Sprintf("%T", s)
+}
+
+// Fallback returns the answer of first, or that of then if first does not exist on this
+// node ([ErrNotHere]). Any other error of first is returned: a source that is not ready
+// must not be replaced by one that knows less. In a [Union] they count as one source, with
+// the lower of their ranks.
+func Fallback(first, then Source) Source {
+	return wrapper{func(ctx context.Context) (Answer, error) {
+		a, notHere := ask(ctx, first)
+		if !errors.Is(notHere, ErrNotHere) {
+			return a, notHere
+		}
+		a, err := ask(ctx, then)
+		if err != nil {
+			err = fmt.Errorf("%w (asked because: %s)", err, notHere.Error())
+		}
+		return a, err
+	}, min(rankOf(first), rankOf(then)), kindOf(first) + " or " + kindOf(then)}
+}
+
+// Require returns s with a check that the given pod is in its list and has not finished.
+// The agent's own pod is such a pod: it certainly runs on this node. The check detects a
+// wrong node name, a cache that has not synced, and the list of another node (R9). The
+// error wraps [ErrIncomplete]. A pod without a name, as from an environment variable that
+// is not set, is an error too, since sources may list pods without names. S must not be a
+// [Union]: its member is meant.
+func Require(s Source, pod types.NamespacedName) Source {
+	return checked("Require", s, func(a Answer) (Answer, error) {
+		if pod.Name == "" {
+			return a, fmt.Errorf("the required pod %q has no name; was it left unset?", pod)
+		}
+		n := 0
+		for _, m := range a.Members() {
+			n += len(m.Pods)
+			if slices.ContainsFunc(m.Pods, func(p Pod) bool { return p.NamespacedName == pod && !p.HasFinished() }) {
+				return a, nil
+			}
+		}
+		return a, fmt.Errorf("%w: %d pods, and the required %s does not run among them; is the node's name right?",
+			ErrIncomplete, n, pod)
+	})
+}
+
+// AllowEmpty returns s with the caller's assertion that an answer without pods means that
+// there are none (R9). It is for a node that may really be empty. S must not be a [Union]:
+// its members are meant, each that may be empty.
+func AllowEmpty(s Source) Source {
+	return checked("AllowEmpty", s, func(a Answer) (Answer, error) {
+		if a.Parts == nil {
+			a.Authoritative = true
+			return a, nil
+		}
+		a.Parts = a.Members()
+		for i := range a.Parts {
+			a.Parts[i].Authoritative = true
+		}
+		return a, nil
+	})
+}
+
+// checked returns s with a function that checks or changes its answers.
+func checked(name string, s Source, check func(Answer) (Answer, error)) Source {
+	return wrapper{func(ctx context.Context) (Answer, error) {
+		if _, ok := s.(union); ok {
+			return Answer{}, fmt.Errorf("%s goes around the member of a union that it is for, not around the union: %w", name, ErrPermanent)
+		}
+		a, err := ask(ctx, s)
+		if err != nil {
+			return a, err
+		}
+		return check(a)
+	}, rankOf(s), kindOf(s)}
+}
