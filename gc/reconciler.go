@@ -40,16 +40,15 @@ var (
 // for the life of the process, not one for each pass: it remembers from pass to pass
 // the node's clock, and when it first saw a reservation without an owner (R4, R5).
 type Reconciler struct {
-	store      *hostlocal.Store
-	networks   []string
-	source     podsource.Source
-	opts       Options
-	now        func() reading
-	sleep      func(context.Context, time.Duration) bool // between two looks
-	sem        chan struct{}                             // holds a token during a pass, which guards clock
-	trigger    chan struct{}                             // holds a token when Trigger was called
-	sourceBusy chan struct{}                             // holds a token while the source works
-	clock      clock
+	store    *hostlocal.Store
+	networks []string
+	source   podsource.Source
+	opts     Options
+	now      func() reading
+	sleep    func(context.Context, time.Duration) bool // between two looks
+	sem      chan struct{}                             // holds a token during a pass, which guards clock
+	trigger  chan struct{}                             // holds a token when Trigger was called
+	clock    clock
 }
 
 // AllNetworks, as the only network, stands for every network that has a directory when a
@@ -84,8 +83,8 @@ func New(store *hostlocal.Store, networks []string, source podsource.Source, opt
 	}
 	base := time.Now()
 	r := &Reconciler{
-		store: store, networks: networks, source: source, opts: opts,
-		sleep: sleep, sem: make(chan struct{}, 1), trigger: make(chan struct{}, 1), sourceBusy: make(chan struct{}, 1),
+		store: store, networks: networks, source: podsource.Union(source), opts: opts,
+		sleep: sleep, sem: make(chan struct{}, 1), trigger: make(chan struct{}, 1),
 		now: func() reading {
 			now := time.Now()
 			return reading{wall: now.Round(0), mono: now.Sub(base), boot: boottime.Since()}
@@ -131,8 +130,8 @@ func (r *Reconciler) reconcile(ctx context.Context, o occasion) (report Report, 
 	return report, err
 }
 
-// recoverPanic turns a panic of the caller's code into an error (R13): of its source,
-// context, logger or OnReport.
+// recoverPanic turns a panic of the caller's code into an error (R13): of its context,
+// logger or OnReport.
 func recoverPanic(what string, do func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -201,7 +200,7 @@ func (r *Reconciler) ask(ctx context.Context, o occasion, s *snapshot, report *R
 		report.addLook(answers)
 		now := r.read()
 		if err != nil {
-			return fmt.Errorf("asking the pod source: %w", err)
+			return err
 		}
 		if err := r.check(answers, s.at, o.inLoop); err != nil {
 			return err

@@ -22,27 +22,6 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// An answer from after the end of the context may be incomplete.
-func TestHazard37AnswerAfterTheEnd(t *testing.T) {
-	n := newNode(t)
-	n.reserve("10.0.0.2", "leaked", old)
-	ctx, cancel := context.WithCancel(t.Context())
-	r := n.reconciler(podsource.Func(func(context.Context) ([]podsource.Pod, error) {
-		cancel()
-		return []podsource.Pod{other}, nil
-	}), Options{})
-	report, err := r.Reconcile(ctx)
-	if !errors.Is(err, context.Canceled) || !errors.Is(err, ErrRefused) {
-		t.Errorf("got error %v, want the context's, of the call", err)
-	}
-	if report.Counts()[Released] != 0 || !n.exists("10.0.0.2") {
-		t.Errorf("got %v, want nothing released", report.Counts())
-	}
-	if _, err := r.callSource(ctx); !errors.Is(err, context.Canceled) { // also if the pass gets the answer first
-		t.Errorf("got error %v of the call, want the context's", err)
-	}
-}
-
 // A context that ends between two looks ends the pass.
 func TestContextEndsBetweenTwoLooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

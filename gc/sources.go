@@ -14,50 +14,14 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// listPods asks the source once. It returns within the time limit, even if the source
-// does not, and turns a panic or an end of the source's goroutine into an error (R2,
-// R13). A source that ignores the end of its context is not asked again before it
-// returns: at most one call is under way.
+// listPods calls the source once, within Options.SourceTimeout. The source is a
+// podsource.Union, which returns when its context ends (R13).
 func (r *Reconciler) listPods(ctx context.Context) ([]podsource.Answer, error) {
 	limit := fmt.Errorf("%w within %v", ErrSourceTimeout, r.opts.SourceTimeout)
 	ctx, cancel := context.WithTimeoutCause(ctx, r.opts.SourceTimeout, limit)
 	defer cancel()
-	select {
-	case r.sourceBusy <- struct{}{}:
-	case <-ctx.Done():
-		return nil, fmt.Errorf("asking the pod source, which is still busy with an earlier call: %w", context.Cause(ctx))
-	}
-	var answer podsource.Answer // the goroutine's until it sends its error
-	answered := make(chan error, 1)
-	go func() {
-		defer func() { <-r.sourceBusy }()
-		err := errors.New("pod source ended its goroutine (runtime.Goexit, or FailNow in a test)")
-		defer func() { answered <- err }()
-		err = recoverPanic("pod source", func() (err error) {
-			answer, err = r.callSource(ctx)
-			return err
-		})
-	}()
-	select {
-	case err := <-answered:
-		answer.Err = cmp.Or(err, answer.Err)
-		return answer.Members(), err
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
-}
-
-// callSource calls the source. An answer from after the end of ctx may be incomplete,
-// and is an error.
-func (r *Reconciler) callSource(ctx context.Context) (podsource.Answer, error) {
-	begun := time.Now()
 	answer, err := r.source.Pods(ctx)
-	answer.Took = cmp.Or(answer.Took, time.Since(begun))
-	cause := context.Cause(ctx)
-	if cause != nil && err != nil {
-		return answer, fmt.Errorf("%w: %w", cause, err)
-	}
-	return answer, cmp.Or(err, cause)
+	return answer.Members(), err
 }
 
 // check refuses answers that don't count. Each must be without an error, and all of its
