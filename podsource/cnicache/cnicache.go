@@ -3,7 +3,6 @@
 package cnicache
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,10 +21,6 @@ import (
 // libcni CacheDir).
 const DefaultDir = "/var/lib/cni/results"
 
-// DefaultTimeout is less than the time limit of gc for all sources, so that an error names
-// this source.
-const DefaultTimeout = 10 * time.Second
-
 // Options configure a Source. Living must be set.
 type Options struct {
 	// Dirs are the directories with results. Nil is [DefaultDir]. Directories that do not
@@ -36,17 +31,13 @@ type Options struct {
 	// reports whether the time is after the node's boot. It is the method of a source of
 	// package netns, and must be set.
 	Living func(context.Context) (func(path string, at time.Time) (lives, sure bool), error)
-	// Timeout limits one call of Pods, with that of Living. The context may end it
-	// earlier. Zero is [DefaultTimeout]; it must not be negative.
-	Timeout time.Duration
 }
 
 // A Source reads caches of CNI results. Keep one for the life of the process: it
 // remembers the records of the last call, and so since when a cache was not wiped.
 type Source struct {
-	dirs    []string
-	living  func(context.Context) (func(path string, at time.Time) (lives, sure bool), error)
-	timeout time.Duration
+	dirs   []string
+	living func(context.Context) (func(path string, at time.Time) (lives, sure bool), error)
 
 	mu     sync.Mutex // guards caches
 	caches []cache    // by the indexes of dirs
@@ -87,14 +78,11 @@ func (c *cache) next(records map[string]record, lives living) cache {
 	return cache{records, since}
 }
 
-// New returns a source. It does not access the disk. It is an error if Living is missing, a
-// directory is not an absolute path, or Timeout is negative.
+// New returns a source. It does not access the disk. It is an error if Living is missing, or
+// a directory is not an absolute path.
 func New(opts Options) (*Source, error) {
 	if opts.Living == nil {
 		return nil, errors.New("reading CNI caches: Options.Living is missing: set it to the method of a netns source")
-	}
-	if opts.Timeout < 0 {
-		return nil, fmt.Errorf("reading CNI caches: Timeout is %v; it must not be negative", opts.Timeout)
 	}
 	dirs := slices.Clone(opts.Dirs)
 	if len(dirs) == 0 {
@@ -106,7 +94,7 @@ func New(opts Options) (*Source, error) {
 		}
 		dirs[i] = filepath.Clean(dir)
 	}
-	return &Source{dirs: dirs, living: opts.Living, timeout: cmp.Or(opts.Timeout, DefaultTimeout), caches: make([]cache, len(dirs))}, nil
+	return &Source{dirs: dirs, living: opts.Living, caches: make([]cache, len(dirs))}, nil
 }
 
 // Rank returns [podsource.RankCache]: after an ADD has ended, the cache has its entry.
@@ -119,16 +107,6 @@ func (*Source) Rank() podsource.Rank { return podsource.RankCache }
 // If several directories exist, RecordedSince is the latest of theirs, because any of them
 // may have been wiped.
 func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
-	bounded, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
-	a, err := s.ask(bounded)
-	if err != nil && ctx.Err() == nil && bounded.Err() != nil {
-		err = fmt.Errorf("%w: no answer within %v: %w", podsource.ErrIncomplete, s.timeout, err)
-	}
-	return a, err
-}
-
-func (s *Source) ask(ctx context.Context) (podsource.Answer, error) {
 	a := podsource.Answer{
 		Source: "cnicache", Supplementary: true,
 		Names: []podsource.Names{{Form: podsource.AnyForm}}, Recorded: []podsource.Attachment{},

@@ -413,26 +413,26 @@ func FuzzEntry(f *testing.F) {
 	})
 }
 
-// A call ends after Timeout, even if its context does not (R13).
-func TestTimeLimit(t *testing.T) {
-	hangs := func(ctx context.Context) (func(string, time.Time) (bool, bool), error) {
-		<-ctx.Done()
-		return nil, ctx.Err()
-	}
-	s, err := New(Options{Dirs: []string{t.TempDir()}, Living: hangs, Timeout: time.Millisecond})
-	if err != nil {
+// The end of the context ends a call, in Living and between two entries (R13).
+func TestContextEnds(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "podnet-ee3b0f0c-eth0"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	a, err := s.Pods(context.Background())
-	if a.Names != nil || !errors.Is(err, podsource.ErrIncomplete) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "within 1ms") {
-		t.Errorf("got %+v, %v", a, err)
-	}
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := s.Pods(ended); !errors.Is(err, context.Canceled) || errors.Is(err, podsource.ErrIncomplete) {
-		t.Errorf("a context that ended: got %v", err)
-	}
-	if s, err := New(Options{Living: hangs, Timeout: -1}); s != nil || err == nil || !strings.Contains(err.Error(), "negative") {
-		t.Errorf("got %v, %v", s, err)
+	for _, row := range []struct {
+		reason string
+		err    error // of Living
+	}{{"in Living", context.Canceled}, {"before an entry", nil}} {
+		ctx, cancel := context.WithCancel(t.Context())
+		s, err := New(Options{Dirs: []string{dir}, Living: func(context.Context) (func(string, time.Time) (bool, bool), error) {
+			cancel()
+			return func(string, time.Time) (bool, bool) { return true, true }, row.err
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a, err := s.Pods(ctx); a.Names != nil || !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: got %+v, %v", row.reason, a, err)
+		}
 	}
 }

@@ -45,8 +45,7 @@ func Example() {
 // The caches of libcni and of Multus. Where no directory exists, the answer declares nothing.
 func ExampleOptions() {
 	cache, err := cnicache.New(cnicache.Options{
-		Dirs:    []string{cnicache.DefaultDir, "/var/lib/cni/multus/results"},
-		Timeout: 5 * time.Second, // for Living and reading the directories
+		Dirs: []string{cnicache.DefaultDir, "/var/lib/cni/multus/results"},
 		Living: func(context.Context) (func(path string, at time.Time) (lives, sure bool), error) { // that of package netns
 			return func(string, time.Time) (lives, sure bool) { return false, false }, nil
 		},

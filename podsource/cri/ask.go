@@ -118,7 +118,7 @@ func explain(ctx context.Context, err error) error {
 	case codes.ResourceExhausted:
 		return fmt.Errorf("%w (if its answer is too long, raise Options.MaxAnswer)", err)
 	case codes.DeadlineExceeded:
-		return fmt.Errorf("%w: %w", context.DeadlineExceeded, err)
+		return fmt.Errorf("%w: no answer in time: %w", podsource.ErrIncomplete, err)
 	}
 	return err
 }

@@ -53,7 +53,7 @@
 //
 // If anything can't be read, the whole list is an error (R2). The error wraps
 // [podsource.ErrIncomplete] if a later call may succeed: the runtime is starting,
-// recovering or stopped, or did not answer within Options.Timeout. A missing socket is
+// recovering or stopped. A missing socket is
 // such an error, too, and never [podsource.ErrNotHere]: [podsource.Fallback] must not
 // replace a runtime that restarts while its sandboxes run.
 package cri

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
@@ -50,7 +49,6 @@ func ExampleOptions() {
 	source, err := cri.New("", cri.Options{
 		CrictlConfig: "/host/etc/crictl.yaml", // the path in the agent's container
 		WithStatus:   true,                    // also the addresses of sandboxes
-		Timeout:      5 * time.Second,
 		MaxAnswer:    16 << 20,
 		Logger:       logr.Discard(), // logs which runtimes were found
 	})

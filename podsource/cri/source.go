@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/go-logr/logr"
 
@@ -20,9 +19,6 @@ import (
 
 // The values of zero Options.
 const (
-	// DefaultTimeout is less than gc.Options.SourceTimeout, so that an error names
-	// the runtime.
-	DefaultTimeout = 10 * time.Second
 	// DefaultMaxAnswer is the maximum size of one answer, in bytes. A sandbox has a
 	// few KiB, mostly annotations, so gRPC's 4 MiB would be too little for some
 	// nodes. kubelet and containerd allow 16 MiB.
@@ -38,9 +34,6 @@ type Options struct {
 	// in use with a reservation of another container, or with none. They also show which
 	// sandboxes are in the node's network.
 	WithStatus bool
-	// Timeout limits one call of Pods, with all runtimes and statuses. The context may end
-	// it earlier. Zero is [DefaultTimeout]; it must not be negative.
-	Timeout time.Duration
 	// MaxAnswer limits the size of one answer of a runtime, in bytes; a larger one is an
 	// error. Zero is [DefaultMaxAnswer]; it must not be negative.
 	MaxAnswer int
@@ -80,10 +73,9 @@ type Source struct {
 //   - An answer without any sandbox is an error: an idle runtime may have been found, and
 //     the node's own have another socket (hazard 53).
 func New(endpoint string, opts Options) (*Source, error) {
-	if opts.Timeout < 0 || opts.MaxAnswer < 0 {
-		return nil, fmt.Errorf("asking a container runtime: Timeout is %v and MaxAnswer %d; neither may be negative", opts.Timeout, opts.MaxAnswer)
+	if opts.MaxAnswer < 0 {
+		return nil, fmt.Errorf("asking a container runtime: MaxAnswer is %d; it must not be negative", opts.MaxAnswer)
 	}
-	opts.Timeout = cmp.Or(opts.Timeout, DefaultTimeout)
 	opts.MaxAnswer = cmp.Or(opts.MaxAnswer, DefaultMaxAnswer)
 	opts.CrictlConfig = cmp.Or(opts.CrictlConfig, DefaultCrictlConfig)
 	s := &Source{opts: opts, search: endpoint == ""}
@@ -118,10 +110,8 @@ func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 	return a, nil
 }
 
-// list asks the runtimes, all of them within the time limit.
+// list asks the runtimes.
 func (s *Source) list(ctx context.Context) ([]podsource.Pod, error) {
-	bounded, cancel := context.WithTimeout(ctx, s.opts.Timeout)
-	defer cancel()
 	endpoints, err := s.candidates()
 	if err != nil {
 		return nil, fmt.Errorf("searching for a container runtime: %w", err)
@@ -134,7 +124,7 @@ func (s *Source) list(ctx context.Context) ([]podsource.Pod, error) {
 		if !isNew {
 			continue
 		}
-		pods, err := s.ask(bounded, e)
+		pods, err := s.ask(ctx, e)
 		switch {
 		case s.skippable(e, err):
 			why := "no socket"
@@ -143,8 +133,6 @@ func (s *Source) list(ctx context.Context) ([]podsource.Pod, error) {
 			}
 			without = append(without, fmt.Sprintf("%s (%s)", e.name, why))
 			continue
-		case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
-			return nil, fmt.Errorf("container runtime at %s: %w: no answer in time (Options.Timeout is %v): %w", e, podsource.ErrIncomplete, s.opts.Timeout, err)
 		case err != nil:
 			return nil, fmt.Errorf("container runtime at %s: %w", e, err)
 		}

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -130,7 +129,6 @@ func ExampleOptions() {
 	defer server.Close()
 
 	_, err := kube.New(client(server.URL), "node-1", kube.Options{
-		Timeout:    5 * time.Second,
 		PageSize:   100,
 		WatchCache: true, // answered from the API server's memory
 		NodeUID:    "7c9e6679",

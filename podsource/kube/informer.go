@@ -46,10 +46,12 @@ type Informer struct {
 // informer lists again.
 const watchFor = 5 * time.Minute
 
+// listFor is the longest duration of a list, with all of its pages.
+const listFor = 30 * time.Second
+
 // NewInformer returns an informer of the pods bound to the node. It sends no request before
 // [Informer.Start]. In addition to the two permissions of [New], its account needs the verb
-// watch on pods. Options.Timeout limits one call of Pods, and one list. The error names
-// everything that is wrong with the arguments.
+// watch on pods. The error names everything that is wrong with the arguments.
 func NewInformer(client Client, nodeName string, opts Options) (*Informer, error) {
 	if opts.WatchCache {
 		return nil, errors.New("making a kube informer: Options.WatchCache is for New")
@@ -130,7 +132,7 @@ func pause(ctx context.Context, failures int) {
 // relist replaces the pods with a new list. This is a consistent read, which a server
 // that is cut off from etcd can't answer.
 func (i *Informer) relist(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, i.source.opts.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, listFor)
 	defer cancel()
 	begun := time.Now()
 	opts := i.source.selector()

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -18,22 +17,13 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/kube/kubepod"
 )
 
-// The values of zero Options.
-const (
-	// DefaultTimeout is less than gc.Options.SourceTimeout, so that an error names
-	// the source.
-	DefaultTimeout = 10 * time.Second
-	// DefaultPageSize is more pods than most nodes may run, so that there is mostly one
-	// page. kubectl uses the same.
-	DefaultPageSize = 500
-)
+// DefaultPageSize is the default of Options.PageSize: more pods than most nodes may run, so
+// that there is mostly one page. kubectl uses the same.
+const DefaultPageSize = 500
 
 // Options configure a Source. The zero value is the safe default for [New] and
 // [NewInformer].
 type Options struct {
-	// Timeout limits one call of Pods, with the Node and all pages of pods. The context
-	// may end it earlier. Zero is [DefaultTimeout].
-	Timeout time.Duration
 	// PageSize is the number of pods in one page. All pages show the state at the time
 	// of the first one. Zero is [DefaultPageSize].
 	PageSize int64
@@ -69,9 +59,6 @@ type Options struct {
 
 // validate returns everything that is wrong with the options.
 func (o *Options) validate() (errs []error) {
-	if o.Timeout < 0 {
-		errs = append(errs, fmt.Errorf("Options.Timeout is %v; it must not be negative", o.Timeout))
-	}
 	if o.PageSize < 0 {
 		errs = append(errs, fmt.Errorf("Options.PageSize is %d; it must not be negative", o.PageSize))
 	}
@@ -113,9 +100,6 @@ func newSource(nodeName string, opts Options, errs ...error) (*Source, error) {
 	if err := errors.Join(append(errs, opts.validate()...)...); err != nil {
 		return nil, fmt.Errorf("making a kube source: %w", err)
 	}
-	if opts.Timeout == 0 {
-		opts.Timeout = DefaultTimeout
-	}
 	if opts.PageSize == 0 {
 		opts.PageSize = DefaultPageSize
 	}
@@ -146,18 +130,14 @@ func (s *Source) ask(ctx context.Context) (podsource.Answer, error) {
 	if s.list == nil {
 		return podsource.Answer{}, errors.New("kube source was not made with New, NewInformer or FromLister")
 	}
-	bounded, cancel := context.WithTimeout(ctx, s.opts.Timeout)
-	defer cancel()
-	node, err := s.checkNode(bounded)
+	node, err := s.checkNode(ctx)
 	var a podsource.Answer
 	if err == nil {
-		a, err = s.list(bounded, node)
+		a, err = s.list(ctx, node)
 	}
 	switch {
 	case err == nil:
 		return a, nil
-	case ctx.Err() == nil && bounded.Err() != nil:
-		return a, fmt.Errorf("%w: node %s: no answer within %v: %w", podsource.ErrIncomplete, s.nodeName, s.opts.Timeout, err)
 	case ctx.Err() != nil:
 		return a, fmt.Errorf("node %s: %w: %w", s.nodeName, ctx.Err(), err) // some errors of clients do not wrap it
 	}

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"net/http"
@@ -318,43 +317,23 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestContext: the caller's context and the Timeout end a call, whichever request hangs.
+// TestContext: the context ends a call, whichever request hangs.
 func TestContext(t *testing.T) {
 	for n, what := range map[int]string{1: "reading its Node", 2: "listing its pods", 3: "listing its pods"} {
-		for _, row := range []struct {
-			reason string
-			opts   Options
-			cancel bool
-			want   error
-			says   string
-		}{
-			{"the caller cancels", Options{}, true, context.Canceled, what},
-			{"the timeout passes", Options{Timeout: 50 * time.Millisecond}, false, context.DeadlineExceeded, "no answer within 50ms"},
-		} {
-			t.Run(fmt.Sprintf("request %d, %s", n, row.reason), func(t *testing.T) {
-				a := newAPIServer(t, pod("a", "here"), pod("b", "here"))
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
-				over := make(chan struct{})
-				a.before = func(got int, _ http.ResponseWriter) bool {
-					if got == n {
-						if row.cancel {
-							cancel()
-						}
-						<-over
-					}
-					return got == n
-				}
-				row.opts.BootID, row.opts.PageSize = boot("boot-1"), 1
-				pods, err := must(New(a.client(t), "here", row.opts)).Pods(ctx)
-				close(over)
-				if !nameOnly(pods) || !errors.Is(err, row.want) || !strings.Contains(err.Error(), row.says) {
-					t.Errorf("got %v, %v, want %v that says %q", pods, err, row.want, row.says)
-				}
-				if incomplete := errors.Is(err, podsource.ErrIncomplete); incomplete == row.cancel {
-					t.Errorf("ErrIncomplete: %v, of %v", incomplete, err)
-				}
-			})
+		a := newAPIServer(t, pod("a", "here"), pod("b", "here"))
+		ctx, cancel := context.WithCancel(t.Context())
+		over := make(chan struct{})
+		a.before = func(got int, _ http.ResponseWriter) bool {
+			if got == n {
+				cancel()
+				<-over
+			}
+			return got == n
+		}
+		pods, err := must(New(a.client(t), "here", Options{BootID: boot("boot-1"), PageSize: 1})).Pods(ctx)
+		close(over)
+		if !nameOnly(pods) || !errors.Is(err, context.Canceled) || errors.Is(err, podsource.ErrIncomplete) || !strings.Contains(err.Error(), what) {
+			t.Errorf("request %d: got %v, %v, want %v that says %q", n, pods, err, context.Canceled, what)
 		}
 	}
 }
@@ -378,7 +357,7 @@ func TestArguments(t *testing.T) {
 		{"no node name", client, lister, asOf, "", checked, "it has no node name; in a pod that is the field spec.nodeName of the downward API", [3]string{}},
 		{"a host name that is not in lower case", client, lister, asOf, "Here", checked, `no Node can have the name "Here", as kubelet registers a host's name in lower case`, [3]string{}},
 		{"a node name with a line feed", client, lister, asOf, "here\n", checked, `no Node can have the name "here\n"`, [3]string{}},
-		{"negative", client, lister, asOf, "here", Options{Timeout: -1, PageSize: -1, GetNode: checked.GetNode}, "Options.Timeout is -1ns; it must not be negative\nOptions.PageSize is -1", [3]string{}},
+		{"negative", client, lister, asOf, "here", Options{PageSize: -1, GetNode: checked.GetNode}, "Options.PageSize is -1", [3]string{}},
 		{"a check that SkipNodeCheck disables: the UID", client, lister, asOf, "here", Options{SkipNodeCheck: true, NodeUID: "1"}, "SkipNodeCheck reads no Node", [3]string{}},
 		{"... the kernel", client, lister, asOf, "here", Options{SkipNodeCheck: true, BootID: boot("1")}, "SkipNodeCheck reads no Node", [3]string{}},
 		{"... the Node", client, lister, asOf, "here", Options{SkipNodeCheck: true, GetNode: checked.GetNode}, "SkipNodeCheck reads no Node", [3]string{}},

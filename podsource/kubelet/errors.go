@@ -3,7 +3,6 @@
 package kubelet
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,10 +13,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
-
-// errTimeout is returned when Options.Timeout has passed.
-var errTimeout = fmt.Errorf("%w: %w: kubelet hangs, or Options.Timeout is too short",
-	podsource.ErrIncomplete, context.DeadlineExceeded)
 
 // explainDial adds to an error of connecting to the socket what to do about it. It does not
 // wrap fs.ErrNotExist, which might look like a missing file of another kind.
@@ -45,8 +40,8 @@ func explainCall(err error) error {
 		return fmt.Errorf("%w: kubelet does not know all its pods yet: %w", podsource.ErrIncomplete, err)
 	case codes.Unavailable:
 		return fmt.Errorf("%w: is kubelet being restarted? %w", podsource.ErrIncomplete, err)
-	case codes.DeadlineExceeded: // by the clock of the client or the server
-		return errTimeout
+	case codes.DeadlineExceeded: // by the server's clock
+		return fmt.Errorf("%w: does kubelet hang? %w", podsource.ErrIncomplete, err)
 	case codes.ResourceExhausted:
 		if strings.Contains(s.Message(), "larger than max") { // by gRPC in the client
 			return fmt.Errorf("the answer is too long: %w; raise Options.MaxBytes", err)

@@ -53,13 +53,13 @@ func TestNew(t *testing.T) {
 		want           Source
 		says           string
 	}{
-		{"all by default", "", Options{}, Source{DefaultSocket, Options{DefaultTimeout, DefaultMaxBytes}}, ""},
-		{"all set", "/s", Options{1, 1}, Source{"/s", Options{1, 1}}, ""},
-		{"the maximum length", long[:107], Options{}, Source{long[:107], Options{DefaultTimeout, DefaultMaxBytes}}, ""},
+		{"all by default", "", Options{}, Source{DefaultSocket, Options{DefaultMaxBytes}}, ""},
+		{"all set", "/s", Options{1}, Source{"/s", Options{1}}, ""},
+		{"the maximum length", long[:107], Options{}, Source{long[:107], Options{DefaultMaxBytes}}, ""},
 		{"one byte longer", long, Options{}, Source{}, "has 108 bytes"},
 		{"a relative path", "pods-api.sock", Options{}, Source{}, `"pods-api.sock" is not an absolute path`},
 		{"a URL", "unix:///pods-api.sock", Options{}, Source{}, "is not an absolute path"},
-		{"several errors", "s", Options{-1, -1}, Source{}, "is not an absolute path\nOptions.Timeout is -1ns; it must not be negative\nOptions.MaxBytes is -1"},
+		{"several errors", "s", Options{-1}, Source{}, "is not an absolute path\nOptions.MaxBytes is -1"},
 	} {
 		got, err := New(row.socket, row.opts)
 		if row.says != "" {

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/kubelet"
@@ -28,12 +27,12 @@ func ExampleNew() {
 // A kubelet with another root directory, on a node with large pods.
 func ExampleOptions() {
 	socket := strings.Replace(kubelet.DefaultSocket, "/var/lib/kubelet", "/data/kubelet", 1)
-	_, err := kubelet.New(socket, kubelet.Options{Timeout: 5 * time.Second, MaxBytes: 512 << 20})
+	_, err := kubelet.New(socket, kubelet.Options{MaxBytes: 512 << 20})
 	fmt.Println(err)
-	_, err = kubelet.New("pods-api.sock", kubelet.Options{Timeout: -1})
+	_, err = kubelet.New("pods-api.sock", kubelet.Options{MaxBytes: -1})
 	fmt.Println(err)
 	// Output:
 	// <nil>
 	// making a kubelet source: the socket "pods-api.sock" is not an absolute path
-	// Options.Timeout is -1ns; it must not be negative
+	// Options.MaxBytes is -1; it must not be negative
 }

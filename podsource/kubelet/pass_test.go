@@ -76,10 +76,10 @@ func TestHazard06PassesWithARealSocket(t *testing.T) {
 		answer answer
 		want   error // nil for any
 	}{
-		{"no socket", nil, podsource.ErrNotHere},
+		{"no socket", nil, gc.ErrRefused},
 		{"it has just started", fails(status.Error(codes.FailedPrecondition, "Kubelet is initializing")), podsource.ErrIncomplete},
-		{"it does not serve the Pods API", fails(status.Error(codes.Unimplemented, "?")), podsource.ErrNotHere},
-		{hanging, hangs(began), podsource.ErrIncomplete},
+		{"it does not serve the Pods API", fails(status.Error(codes.Unimplemented, "?")), gc.ErrRefused},
+		{hanging, hangs(began), context.Canceled},
 		{"one pod can't be read", garbage, nil},
 		{"no pod at all", list(t), gc.ErrNoPods},
 	} {
@@ -87,12 +87,12 @@ func TestHazard06PassesWithARealSocket(t *testing.T) {
 		if row.answer != nil {
 			serve(t, socket, row.answer)
 		}
-		var opts kubelet.Options
+		ctx, cancel := context.WithCancel(t.Context())
 		if row.reason == hanging {
-			opts.Timeout = 50 * time.Millisecond
+			go func() { <-began; cancel() }()
 		}
-		source := made(kubelet.New(socket, opts))
-		report, err := reconciler(t, store, source).Reconcile(t.Context())
+		report, err := reconciler(t, store, made(kubelet.New(socket, kubelet.Options{}))).Reconcile(ctx)
+		cancel()
 		if err == nil || row.want != nil && !errors.Is(err, row.want) {
 			t.Errorf("%s: got error %v, want %v", row.reason, err, row.want)
 		}

@@ -10,7 +10,6 @@ import (
 	"net"
 	"path"
 	"sync/atomic"
-	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/kube/kubepod"
@@ -23,17 +22,11 @@ import (
 // (--root-dir=/var/lib/kubelet) serves its Pods API.
 const DefaultSocket = "/var/lib/kubelet/pods-api/pods-api.sock"
 
-// The values of zero Options.
-const (
-	DefaultTimeout  = 10 * time.Second
-	DefaultMaxBytes = 256 << 20
-)
+// DefaultMaxBytes is the default of Options.MaxBytes.
+const DefaultMaxBytes = 256 << 20
 
 // Options configure a Source. The zero value is the safe default.
 type Options struct {
-	// Timeout limits one call of Pods. The context may end it earlier. Zero is
-	// [DefaultTimeout].
-	Timeout time.Duration
 	// MaxBytes limits the size of an answer; a larger one is an error. A pod has at most
 	// about 1.5 MB, the limit of etcd, and rarely more than 20 kB. Zero is
 	// [DefaultMaxBytes].
@@ -64,16 +57,12 @@ func New(socket string, opts Options) (*Source, error) {
 	case len(socket) > maxSocket:
 		errs = append(errs, fmt.Errorf("the path of the socket has %d bytes; it must not have more than %d: %s", len(socket), maxSocket, socket))
 	}
-	if opts.Timeout < 0 {
-		errs = append(errs, fmt.Errorf("Options.Timeout is %v; it must not be negative", opts.Timeout))
-	}
 	if opts.MaxBytes < 0 {
 		errs = append(errs, fmt.Errorf("Options.MaxBytes is %d; it must not be negative", opts.MaxBytes))
 	}
 	if len(errs) > 0 {
 		return nil, fmt.Errorf("making a kubelet source: %w", errors.Join(errs...))
 	}
-	opts.Timeout = cmp.Or(opts.Timeout, DefaultTimeout)
 	opts.MaxBytes = cmp.Or(opts.MaxBytes, DefaultMaxBytes)
 	return &Source{socket: socket, opts: opts}, nil
 }
@@ -101,18 +90,16 @@ func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 	return a, nil
 }
 
-func (s *Source) ask(outer context.Context) ([]podsource.Pod, error) {
+func (s *Source) ask(ctx context.Context) ([]podsource.Pod, error) {
 	if s.socket == "" {
 		return nil, errors.New("the source was not made with New")
 	}
-	ctx, cancel := context.WithTimeout(outer, s.opts.Timeout)
-	defer cancel()
 	answer, err := s.list(ctx)
 	switch {
 	case err == nil:
 		return decode(answer)
-	case outer.Err() != nil:
-		return nil, outer.Err() // a gRPC status does not wrap the error of the context
+	case ctx.Err() != nil:
+		return nil, ctx.Err() // a gRPC status does not wrap the error of the context
 	}
 	return nil, err
 }

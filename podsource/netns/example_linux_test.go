@@ -33,7 +33,6 @@ func ExampleOptions() {
 		Nested:     true,
 		Networks:   []string{"podnet"}, // its main plugin, bridge, configures addresses in the namespace
 		LongestADD: 30 * time.Minute,   // that of gc.Options.StartingFor
-		Timeout:    5 * time.Second,
 	})
 	if err != nil {
 		fmt.Println(err)

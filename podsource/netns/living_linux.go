@@ -41,7 +41,7 @@ func (s *Source) Living(ctx context.Context) (func(path string, at time.Time) (l
 	sc := s.last.Swap(nil)
 	if sc == nil {
 		var err error
-		if sc, err = s.scanWithTimeout(ctx); err != nil {
+		if sc, err = s.scan(ctx); err != nil {
 			return nil, err
 		}
 	}

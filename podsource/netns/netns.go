@@ -12,10 +12,6 @@ import (
 // gc.DefaultStartingFor.
 const DefaultLongestADD = 14 * time.Minute
 
-// DefaultTimeout is the default of Options.Timeout. It is less than gc's timeout for
-// all sources together, so the error names this source.
-const DefaultTimeout = 10 * time.Second
-
 // Rank returns [podsource.RankADDs]: sources that are asked later know the container
 // of an ADD that has ended before this source reads the processes.
 func (*Source) Rank() podsource.Rank { return podsource.RankADDs }
@@ -51,8 +47,4 @@ type Options struct {
 	// [DefaultLongestADD]; an agent that sets gc.Options.StartingFor uses the same
 	// value here. It must not be negative.
 	LongestADD time.Duration
-	// Timeout is how long one call may take. The context may end it earlier. A call
-	// on a node with 1,000 processes takes some 0.1 s. Zero is [DefaultTimeout]; it
-	// must not be negative.
-	Timeout time.Duration
 }

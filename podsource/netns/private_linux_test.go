@@ -18,7 +18,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -313,11 +312,10 @@ func unmount(t testing.TB, path string) {
 	}
 }
 
-// nested returns a source for the node of a test. Its timeout is long, since some tests
-// start processes during a call.
+// nested returns a source for the node of a test.
 func nested(t testing.TB) *Source {
 	t.Helper()
-	s, err := New(Options{Nested: true, Timeout: 5 * time.Minute})
+	s, err := New(Options{Nested: true})
 	if err != nil {
 		t.Fatal(err)
 	}

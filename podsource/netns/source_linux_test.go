@@ -648,25 +648,17 @@ func TestNothingIsLeftInAContext(t *testing.T) {
 	}
 }
 
-// A call ends after its timeout, also if its context does not end (R13).
-func TestTimeLimit(t *testing.T) {
+// The end of the context ends a call (R13).
+func TestContextEnds(t *testing.T) {
 	if !onNode(t) {
 		return
 	}
-	s, err := New(Options{Nested: true, Timeout: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	a, err := s.Pods(context.Background())
-	if a.Parts != nil || !errors.Is(err, podsource.ErrIncomplete) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "within 1ns") {
-		t.Errorf("Pods: got %+v, %v", a, err)
-	}
-	if lives, err := s.Living(context.Background()); lives != nil || !errors.Is(err, podsource.ErrIncomplete) {
-		t.Errorf("Living: got %v", err)
-	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := s.Pods(ended); !errors.Is(err, context.Canceled) || errors.Is(err, podsource.ErrIncomplete) {
-		t.Errorf("a context that ended: got %v", err)
+	if a, err := nested(t).Pods(ended); a.Parts != nil || !errors.Is(err, context.Canceled) {
+		t.Errorf("Pods: got %+v, %v", a, err)
+	}
+	if lives, err := nested(t).Living(ended); lives != nil || !errors.Is(err, context.Canceled) {
+		t.Errorf("Living: got %v", err)
 	}
 }
