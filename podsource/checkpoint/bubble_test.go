@@ -9,7 +9,6 @@ import (
 	"errors"
 	"io/fs"
 	"path/filepath"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -89,51 +88,6 @@ func TestHazard52FirstStartWithADDsInFlight(t *testing.T) {
 		check("in the end", []string{"10.0.0.2", "10.0.0.4", "10.0.0.6"}, []string{"10.0.0.2", "10.0.0.4", "10.0.0.6"})
 		if err := c.Backfill(t.Context(), runtime, of); !errors.Is(err, fs.ErrExist) {
 			t.Errorf("a gap is left: %v", err)
-		}
-	})
-}
-
-// TestTimeout: a call that hangs returns after the timeout, and the next one does not
-// begin before it ends.
-func TestTimeout(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		q := &responder{timeout: time.Second, busy: make(chan struct{}, 1)}
-		hang := make(chan struct{})
-		ask := func(ctx context.Context, of func() error) error {
-			var asked context.Context
-			_, _, err := withTimeout(ctx, q, func(ctx context.Context) (int, int, error) { asked = ctx; return 0, 0, of() })
-			synctest.Wait()
-			if asked != nil && asked.Err() == nil {
-				t.Error("the context has not ended after the call returned")
-			}
-			return err
-		}
-		for _, says := range []string{"longer than 1s", "an earlier call"} {
-			start := time.Now()
-			err := ask(t.Context(), func() error { <-hang; return nil })
-			if took := time.Since(start); took != time.Second || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), says) {
-				t.Errorf("after %v: %v, want an error with %q", took, err, says)
-			}
-		}
-		close(hang)
-		synctest.Wait()
-		broken := errors.New("broken")
-		if err := ask(t.Context(), func() error { return broken }); !errors.Is(err, broken) {
-			t.Errorf("got %v, want %v", err, broken)
-		}
-		var none map[string]int
-		if err := ask(t.Context(), func() error { none["x"]++; return nil }); err == nil || !strings.Contains(err.Error(), "panic") {
-			t.Errorf("a panic: got %v", err)
-		}
-		if err := ask(t.Context(), func() error { return nil }); err != nil {
-			t.Error(err)
-		}
-		ended, cancel := context.WithCancel(t.Context())
-		cancel()
-		for range 100 { // select chooses at random
-			if err := ask(ended, func() error { t.Error("asked"); return nil }); !errors.Is(err, context.Canceled) {
-				t.Errorf("got %v, want %v", err, context.Canceled)
-			}
 		}
 	})
 }

@@ -27,9 +27,9 @@ var ErrLocked = errors.New("record of attachments is open for writing elsewhere"
 type Checkpoint struct {
 	path, bootID string
 	lag          time.Duration
-	responder
-	state       atomic.Pointer[state] // nil when closed; the state itself is immutable
-	backfilling sync.Mutex            // held during a Backfill
+	networks     []string
+	state        atomic.Pointer[state] // nil when closed; the state itself is immutable
+	backfilling  sync.Mutex            // held during a Backfill
 
 	mu      sync.Mutex // held during a change; guards the fields below, and stores of state
 	unlock  func()
@@ -116,8 +116,7 @@ func Open(path string, opts Options) (c *Checkpoint, err error) {
 		}
 	}
 	c = &Checkpoint{
-		path: file, bootID: opts.BootID, lag: opts.Lag, unlock: unlock,
-		responder: responder{slices.Clone(opts.Networks), opts.Timeout, make(chan struct{}, 1)},
+		path: file, bootID: opts.BootID, lag: opts.Lag, networks: slices.Clone(opts.Networks), unlock: unlock,
 	}
 	c.state.Store(s)
 	return c, nil
@@ -168,10 +167,7 @@ func (c *Checkpoint) Remove(k Key) error {
 // which is no error.
 func (c *Checkpoint) Prune(ctx context.Context) (gone []Entry, err error) {
 	const doing = "removing attachments whose network namespaces have ended"
-	_, gone, err = withTimeout(ctx, &c.responder, func(ctx context.Context) (live, gone []Entry, err error) {
-		return divide(ctx, c.Entries())
-	})
-	if err != nil {
+	if _, gone, err = divide(ctx, c.Entries()); err != nil {
 		return nil, fmt.Errorf("%s: %w", doing, err)
 	}
 	err = c.change(doing, func(s *state) (*state, error) {

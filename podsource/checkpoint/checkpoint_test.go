@@ -201,7 +201,6 @@ func TestArguments(t *testing.T) {
 		{"no path", "", served, "path"},
 		{"no networks", path, Options{}, "Options.Networks"},
 		{"an invalid network", path, Options{Networks: []string{network1, "a/b"}}, `"a/b"`},
-		{"a negative timeout", path, Options{Networks: []string{network1}, Timeout: -1}, "Options.Timeout"},
 		{"a negative lag", path, Options{Networks: []string{network1}, Lag: -1}, "Options.Lag"},
 	} {
 		s, newErr := New(row.path, row.opts)
@@ -214,9 +213,6 @@ func TestArguments(t *testing.T) {
 				t.Errorf("%s: the %s returns %v", row.reason, who, err)
 			}
 		}
-	}
-	if s := reader(t, path, Options{Networks: []string{network1}, Timeout: time.Minute}); s.timeout != time.Minute {
-		t.Errorf("its timeout is %v, want that of the options", s.timeout)
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("there are %v, %v", left, err)

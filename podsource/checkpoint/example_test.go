@@ -205,8 +205,7 @@ func ExampleCheckpoint() {
 	record, err := checkpoint.Open(filepath.Join(dir, "attachments"), checkpoint.Options{
 		Networks: []string{"podnet"},
 		Lag:      7 * time.Minute, // 2 T and 3 minutes, T being kubelet's runtimeRequestTimeout
-		Timeout:  5 * time.Second,
-		BootID:   "c1f2a3b4", // in a test; an agent leaves it out
+		BootID:   "c1f2a3b4",      // in a test; an agent leaves it out
 	})
 	if err != nil {
 		fmt.Println(err)

@@ -240,7 +240,7 @@ func TestHazard26RecordUnknownOrDamaged(t *testing.T) {
 // boot: all reservations have leaked. An empty list that is not authoritative is refused
 // (R9).
 //
-// Guard: [responder.answer] declares that the answer is authoritative.
+// Guard: [answer] declares that the answer is authoritative.
 func TestHazard34EmptyRecord(t *testing.T) {
 	for _, row := range []struct {
 		reason string
@@ -293,7 +293,7 @@ func TestHazard34EmptyRecord(t *testing.T) {
 // network only, so the other reservation is released. The record does not speak of
 // networks whose ADDs the agent does not serve.
 //
-// Guard: [responder.answer] sets the network of each pod's addresses.
+// Guard: [answer] sets the network of each pod's addresses.
 func TestHazard69OneAddressInTwoNetworks(t *testing.T) {
 	n := newNode(t, t.TempDir())
 	storage := &node{t, filepath.Join(n.store.DataDir(), "storage"), n.store}

@@ -9,14 +9,9 @@ import (
 	"time"
 )
 
-const (
-	// DefaultTimeout is the default of Options.Timeout. It is less than gc's timeout
-	// for all sources together, so the error names this source.
-	DefaultTimeout = 10 * time.Second
-	// DefaultLag is the default of Options.Lag: twice kubelet's
-	// runtimeRequestTimeout, whose default is two minutes, and three minutes.
-	DefaultLag = 7 * time.Minute
-)
+// DefaultLag is the default of Options.Lag: twice kubelet's runtimeRequestTimeout, whose
+// default is two minutes, and three minutes.
+const DefaultLag = 7 * time.Minute
 
 // Options are the options of [Open] and [New]. Networks is required.
 type Options struct {
@@ -27,10 +22,6 @@ type Options struct {
 	// empty. Zero is the kernel's, /proc/sys/kernel/random/boot_id. On systems other
 	// than Linux zero is unknown, and a record stays valid after a boot.
 	BootID string
-	// Timeout is how long one call may take that checks the paths of the recorded
-	// namespaces. The context may end it earlier. Zero is [DefaultTimeout]; it must
-	// not be negative.
-	Timeout time.Duration
 	// Lag is how long after its address was reserved the source of a
 	// [Checkpoint.Backfill] may first list a container, and how long after [Open] an
 	// ADD of another CNI server may still reserve an address. Zero is [DefaultLag];
@@ -45,8 +36,8 @@ func (o Options) validate(path string) (string, Options, error) {
 		return path, o, errors.New("its path is empty")
 	case len(o.Networks) == 0:
 		return path, o, errors.New("Options.Networks is empty; name the networks in which the agent serves every ADD")
-	case o.Timeout < 0 || o.Lag < 0:
-		return path, o, fmt.Errorf("Options.Timeout is %v and Options.Lag %v; neither may be negative", o.Timeout, o.Lag)
+	case o.Lag < 0:
+		return path, o, fmt.Errorf("Options.Lag is %v; it must not be negative", o.Lag)
 	}
 	for _, network := range o.Networks {
 		if !name.MatchString(network) {
@@ -62,9 +53,6 @@ func (o Options) validate(path string) (string, Options, error) {
 		if o.BootID, err = kernelBootID(); err != nil {
 			return path, o, fmt.Errorf("reading the kernel's boot ID (Options.BootID replaces it): %v", err) //nolint:errorlint // see above
 		}
-	}
-	if o.Timeout == 0 {
-		o.Timeout = DefaultTimeout
 	}
 	if o.Lag == 0 {
 		o.Lag = DefaultLag

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -19,7 +18,7 @@ import (
 // Use [New] to make one.
 type Source struct {
 	path, bootID string
-	responder
+	networks     []string
 }
 
 // New returns the record at path as a source, for programs that do not write it. Each
@@ -33,7 +32,7 @@ func New(path string, opts Options) (*Source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the record of attachments %q: %w", path, err)
 	}
-	return &Source{path, opts.BootID, responder{slices.Clone(opts.Networks), opts.Timeout, make(chan struct{}, 1)}}, nil
+	return &Source{path, opts.BootID, slices.Clone(opts.Networks)}, nil
 }
 
 // Rank returns [podsource.RankCache].
@@ -43,7 +42,7 @@ func (*Source) Rank() podsource.Rank { return podsource.RankCache }
 // [podsource.ErrNotHere] if there is no file. See the package comment for the
 // declarations and other errors.
 func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
-	return s.answer(ctx, func() ([]Entry, []podsource.Gap, error) {
+	return answer(ctx, s.networks, func() ([]Entry, []podsource.Gap, error) {
 		r, sameBoot, err := load(s.path, s.bootID)
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil, nil, fmt.Errorf("%w: %w", podsource.ErrNotHere, err)
@@ -63,7 +62,7 @@ func (c *Checkpoint) Rank() podsource.Rank { return podsource.RankCache }
 // Close the error is [fs.ErrClosed]. See the package comment for the declarations and
 // other errors.
 func (c *Checkpoint) Pods(ctx context.Context) (podsource.Answer, error) {
-	return c.answer(ctx, func() ([]Entry, []podsource.Gap, error) {
+	return answer(ctx, c.networks, func() ([]Entry, []podsource.Gap, error) {
 		s := c.state.Load()
 		switch {
 		case s == nil:
@@ -75,25 +74,15 @@ func (c *Checkpoint) Pods(ctx context.Context) (podsource.Answer, error) {
 	})
 }
 
-// A responder answers Pods with the entries of a record.
-type responder struct {
-	networks []string
-	timeout  time.Duration
-	busy     chan struct{} // has an element during a call
-}
-
-// answer returns a pod for each entry that has not certainly ended, and declares that
-// there are no other live containers in these networks, except in gaps.
-func (q *responder) answer(ctx context.Context, read func() ([]Entry, []podsource.Gap, error)) (podsource.Answer, error) {
+// answer returns a pod for each entry of a record that has not certainly ended, and declares
+// that there are no other live containers in these networks, except in gaps.
+func answer(ctx context.Context, networks []string, read func() ([]Entry, []podsource.Gap, error)) (podsource.Answer, error) {
 	a := podsource.Answer{Source: "checkpoint"}
-	live, gaps, err := withTimeout(ctx, q, func(ctx context.Context) (live []Entry, gaps []podsource.Gap, err error) {
-		all, gaps, err := read()
-		if err != nil {
-			return nil, nil, err
-		}
-		live, _, err = divide(ctx, all)
-		return live, gaps, err
-	})
+	all, gaps, err := read()
+	if err != nil {
+		return a, err
+	}
+	live, _, err := divide(ctx, all)
 	if err != nil {
 		return a, err
 	}
@@ -102,12 +91,13 @@ func (q *responder) answer(ctx context.Context, read func() ([]Entry, []podsourc
 			NamespacedName: e.Pod, UID: e.UID, ContainerIDs: []string{e.ContainerID}, IPs: e.IPs, Network: e.Network,
 		})
 	}
-	a.Networks, a.Authoritative, a.Gaps, a.Note = q.networks, true, gaps, gapsNote(gaps)
-	a.Names = []podsource.Names{{Form: podsource.AnyForm, Networks: q.networks}}
+	a.Networks, a.Authoritative, a.Gaps, a.Note = networks, true, gaps, gapsNote(gaps)
+	a.Names = []podsource.Names{{Form: podsource.AnyForm, Networks: networks}}
 	return a, nil
 }
 
-// divide separates entries by whether their network namespaces have certainly ended.
+// divide separates entries by whether their network namespaces have certainly ended. It
+// stops between two of them when ctx ends.
 func divide(ctx context.Context, all []Entry) (live, gone []Entry, err error) {
 	namespaces := make([]NetNS, len(all))
 	for i := range all {
@@ -146,47 +136,4 @@ func gapsNote(gaps []podsource.Gap) string {
 		}
 	}
 	return "the record may lack attachments of these times, so it does not speak of their reservations: " + strings.Join(all, ", ")
-}
-
-// withTimeout calls ask and returns after the timeout at the latest. If ask still hangs
-// then, at a disk or a mount, it is not called again before it has returned.
-func withTimeout[A, B any](ctx context.Context, q *responder, ask func(context.Context) (A, B, error)) (a A, b B, err error) {
-	limit := fmt.Errorf("reading the record took longer than %v; check whether its disk or the mount of a recorded namespace hangs: %w",
-		q.timeout, context.DeadlineExceeded)
-	ctx, cancel := context.WithTimeoutCause(ctx, q.timeout, limit)
-	defer cancel()
-	if ctx.Err() != nil {
-		return a, b, context.Cause(ctx)
-	}
-	select {
-	case q.busy <- struct{}{}:
-	case <-ctx.Done():
-		return a, b, fmt.Errorf("an earlier call has not returned: %w", context.Cause(ctx))
-	}
-	type answer struct {
-		a   A
-		b   B
-		err error
-	}
-	answered := make(chan answer, 1)
-	go func() {
-		var got answer
-		defer func() {
-			if p := recover(); p != nil {
-				got.err = fmt.Errorf("reading the record: panic: %v\n%s", p, debug.Stack())
-			}
-			<-q.busy
-			answered <- got
-		}()
-		got.a, got.b, got.err = ask(ctx)
-	}()
-	var got answer
-	select {
-	case got = <-answered:
-	case <-ctx.Done():
-	}
-	if late := context.Cause(ctx); late != nil {
-		return a, b, late
-	}
-	return got.a, got.b, got.err
 }

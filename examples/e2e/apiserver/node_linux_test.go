@@ -94,9 +94,8 @@ func (n *node) reserve(container string, age time.Duration, want gc.Verdict) {
 	}
 }
 
-// source returns a source of New that waits for a busy server.
+// source returns a source of New.
 func (n *node) source(client kube.Client, opts kube.Options) podsource.Source {
-	opts.Timeout = patience
 	return must(kube.New(client, n.name, opts))
 }
 

@@ -44,7 +44,7 @@ func intercepted(contentType string, before func(*http.Request)) kube.Client {
 
 // watching runs a source of NewInformer until the test ends.
 func (n *node) watching(client kube.Client) podsource.Source {
-	source := must(kube.NewInformer(client, n.name, kube.Options{Timeout: patience}))
+	source := must(kube.NewInformer(client, n.name, kube.Options{}))
 	ended := make(chan error, 1)
 	go func() { ended <- source.Start(n.ctx) }()
 	n.t.Cleanup(func() { check(<-ended) })

@@ -143,7 +143,7 @@ func (n *node) wantError(p pass, why ...string) {
 // hook runs the start-up hook with the runtime as the source.
 func (n *node) hook(assertions ...gc.Assertion) gc.Report {
 	n.t.Helper()
-	runtime, err := cri.New(n.endpoint(), cri.Options{Timeout: maxWait})
+	runtime, err := cri.New(n.endpoint(), cri.Options{})
 	n.must(err)
 	r, err := gc.New(hostlocal.New(""), []string{n.network}, runtime, gc.Options{})
 	n.must(err)

@@ -89,7 +89,7 @@ type soak struct {
 func newSoak(n *node, sources []string) *soak {
 	n.t.Helper()
 	s := &soak{n: n, seconds: len(sources) > 1, holders: make(map[netip.Addr]string), released: make(map[string]bool), counts: make(map[string]int)}
-	runtime, err := cri.New(n.endpoint(), cri.Options{Timeout: maxWait})
+	runtime, err := cri.New(n.endpoint(), cri.Options{})
 	n.must(err)
 	kernel, err := netns.New(netns.Options{Nested: true})
 	n.must(err)
