@@ -110,11 +110,6 @@ func TestHazard71RuntimeListsTheSandboxLate(t *testing.T) {
 		{"... also where namespaces are read", 6 * time.Minute, []podsource.Answer{netnsAnswer(), criAnswer()}, Young},
 		{"after L the runtime would list it", 7 * time.Minute, []podsource.Answer{criAnswer()}, Released},
 		{"with the cache it is in use", minAge, []podsource.Answer{netnsAnswer(), cacheAnswer([]podsource.Pod{attached(network1, hex64("web"))}), criAnswer()}, InUse},
-		{"a source with a lag longer than L", 29 * time.Minute, []podsource.Answer{slowRuntime(30 * time.Minute)}, Young},
-		{"... after its lag", 30 * time.Minute, []podsource.Answer{slowRuntime(30 * time.Minute)}, Released},
-		{"the shortest lag counts", 8 * time.Minute, []podsource.Answer{slowRuntime(30 * time.Minute), criAnswer()}, Released},
-		{"... also of several lags of one source", 8 * time.Minute, []podsource.Answer{slowRuntime(7*time.Minute, 30*time.Minute)}, Released},
-		{"a source of other containers does not count", 8 * time.Minute, []podsource.Answer{slowRuntime(30 * time.Minute), recordAnswer([]string{"second"})}, Young},
 	} {
 		t.Run(c.reason, inBubble(func(t *testing.T) {
 			n := newNode(t)
@@ -122,14 +117,4 @@ func TestHazard71RuntimeListsTheSandboxLate(t *testing.T) {
 			n.check(n.pass(answers(c.members...), Options{MinAge: minAge}), map[string]Verdict{"10.0.0.2": c.want})
 		}))
 	}
-}
-
-// slowRuntime is the answer of a runtime with other lags.
-func slowRuntime(lags ...time.Duration) podsource.Answer {
-	a := criAnswer()
-	a.Source, a.Names = "slow", nil
-	for _, lag := range lags {
-		a.Names = append(a.Names, podsource.Names{Form: podsource.Hex64, Lag: lag})
-	}
-	return a
 }

@@ -9,13 +9,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hostlocal-gc/hostlocal-gc/gc/internal/uptime"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/boottime"
 )
 
 // The time of the node's boot ends the claims of starting pods (R4).
 func TestHazard40BootIsTheKernels(t *testing.T) {
-	uptime := func() time.Duration {
+	kernels := func() time.Duration {
 		content, err := os.ReadFile("/proc/uptime") // in seconds with two digits, rounded down
 		if err != nil {
 			t.Fatal(err)
@@ -31,9 +32,11 @@ func TestHazard40BootIsTheKernels(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	before := uptime()
+	defer func(replaced func() time.Duration) { uptime.Since = replaced }(uptime.Since)
+	uptime.Since = boottime.Since
+	before := kernels()
 	boot, now := boottime.Since(), r.now()
-	after := uptime() + 10*time.Millisecond
+	after := kernels() + 10*time.Millisecond
 	if boot < before || now.boot < boot || now.boot > after {
 		t.Errorf("the node has been up for %v, and then for %v; the kernel said %v before, and %v after", boot, now.boot, before, after)
 	}

@@ -9,93 +9,106 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// checkCache adds the networks in which a cache of results proved to be the node's to those
-// that it speaks of. For a reservation there it would name the container, if that is live,
-// in three cases: it has a record of the container, it was not wiped since the reservation
-// was made, or the reservation is from before the boot, so that the container can't be live
-// (hazard 70). Its Names are limited to the networks in which it has records, proven or not:
-// whom they can't mean is foreign there, whatever the cache lacks.
-func (s *snapshot) checkCache(d *declaration, look []podsource.Answer) {
-	recorded := make(map[podsource.Attachment]bool, len(d.Recorded))
-	for _, a := range d.Recorded {
-		recorded[a] = true
-	}
-	networks, known, why := proven(recorded, look, s.reservations, s.networks)
-	d.Note = strings.Trim(d.Note+"; "+why, "; ")
-	d.unconditional = slices.Clone(d.Networks) // not copied by keep
-	if d.Networks != nil {
-		d.Networks = append(slices.Clip(d.Networks), networks...) // never nil, which means all
-	}
-	for i := range d.Names {
-		n := &d.Names[i]
-		some := append([]string{}, known...) // not nil either
-		n.Networks = slices.DeleteFunc(some, func(network string) bool { return !covers(n.Networks, network) })
-	}
-	since := d.RecordedSince.Add(granularity(d.RecordedSince))
-	d.mustName = func(r *hostlocal.Reservation) bool {
-		return slices.Contains(networks, r.Network) && (recorded[attachmentOf(r)] || s.clock.beforeBoot(r) ||
-			!d.RecordedSince.IsZero() && s.clock.trusted(s.at, r.ReservedAt) && r.ReservedAt.After(since))
-	}
+// An attachment is a container's in a network, or in anyNetwork.
+type attachment struct{ network, containerID string }
+
+const anyNetwork = "" // no network has this name
+
+// What a cache of CNI results has of an attachment. An entry that is not proven counts more.
+type entryState uint8
+
+const (
+	noEntry entryState = iota
+	provenEntry
+	unprovenEntry
+)
+
+// A cache is what the check of a cache of CNI results found, by network.
+type cache struct {
+	passed  map[string]bool                   // it is the node's, and was not wiped
+	doubted map[string]*hostlocal.Reservation // why it is not, if that may end: an address without an entry
+	entries map[attachment]entryState
+	note    string // of the named networks in which it did not pass
 }
 
-func attachmentOf(r *hostlocal.Reservation) podsource.Attachment {
-	return podsource.Attachment{Network: r.Network, ContainerID: r.ContainerID}
-}
-
-// proven returns the networks in which a cache of results is the node's and was not
-// wiped. In such a network it has a record of some reservation's owner, and a record of
-// the owner of each reserved address that a source sees configured, unless that owner's
-// ADD is in flight. It is known in those with such a record, proven or not. If no source
-// sees addresses, no network is either. Of the other named networks, why says what is missing.
-func proven(recorded map[podsource.Attachment]bool, look []podsource.Answer, rs []hostlocal.Reservation, named []string) (networks, known []string, why string) {
-	if !slices.ContainsFunc(look, func(a podsource.Answer) bool { return a.SeesAddresses }) {
-		return nil, nil, "it counts in no network, as no source sees addresses"
+// checkCache checks in which networks a cache of CNI results is the node's and was not wiped.
+// It has an entry, live or ended, of some reservation's owner there, and an entry of the owner
+// of each reserved address that is seen in a namespace other than the node's own, unless that
+// owner's ADD is in flight. Where no source sees addresses and ADDs, it passes nowhere.
+func (s *snapshot) checkCache(all *podsource.Cache, look []podsource.Answer) *cache {
+	c := &cache{
+		passed: make(map[string]bool), doubted: make(map[string]*hostlocal.Reservation),
+		entries: make(map[attachment]entryState, 2*len(all.Entries)),
 	}
-	seen, inFlight := make(map[netip.Addr]bool), make(map[string]bool)
+	for _, e := range all.Entries {
+		key, state := attachment{e.Network, e.ContainerID}, provenEntry
+		if e.Unproven {
+			state = unprovenEntry
+		}
+		c.entries[key] = max(c.entries[key], state)
+		c.entries[attachment{anyNetwork, e.ContainerID}] = provenEntry
+	}
+	seen, inFlight, sees := make(map[netip.Addr]bool), make(map[string]bool), false
 	for _, a := range look {
-		for _, p := range a.Pods {
+		sees = sees || a.SeesAddresses
+		for i := range a.Pods {
+			p := &a.Pods[i]
 			for _, ip := range p.IPs {
-				seen[normalize(ip)] = seen[normalize(ip)] || a.SeesAddresses
+				seen[normalize(ip)] = seen[normalize(ip)] || a.SeesAddresses && !p.HostNetwork
 			}
 			for _, id := range p.ContainerIDs {
-				inFlight[id] = inFlight[id] || a.SeesADDs
+				inFlight[id] = inFlight[id] || len(a.SeesADDs) > 0
 			}
 		}
 	}
-	some, lacking := make(map[string]bool), make(map[string]*hostlocal.Reservation) // by network
-	for i := range rs {
-		r := &rs[i]
-		has := r.Owner == hostlocal.Owned && recorded[attachmentOf(r)]
+	if !sees {
+		c.note = "it counts in no network, as no source sees addresses"
+		return c
+	}
+	some := make(map[string]bool) // by network
+	for i := range s.reservations {
+		r := &s.reservations[i]
+		has := r.Owner == hostlocal.Owned && c.entries[attachment{r.Network, r.ContainerID}] != noEntry
 		some[r.Network] = some[r.Network] || has
 		if !has && seen[r.IP] && !inFlight[r.ContainerID] {
-			lacking[r.Network] = r
+			c.doubted[r.Network] = r
 		}
 	}
-	var reasons []string
+	var notes []string
 	for _, network := range slices.Sorted(maps.Keys(some)) {
-		if some[network] {
-			known = append(known, network)
-		}
-		switch lack := lacking[network]; {
-		case lack == nil && some[network]:
-			networks = append(networks, network)
-		case !slices.Contains(named, network): // nothing is to be released there
+		addsSeen := slices.ContainsFunc(look, func(a podsource.Answer) bool { return podsource.Covers(a.SeesADDs, network) })
+		lack := c.doubted[network]
+		switch c.passed[network] = some[network] && lack == nil && addsSeen; {
+		case c.passed[network] || !slices.Contains(s.networks, network): // or nothing is to be released there
+		case !addsSeen:
+			notes = append(notes, fmt.Sprintf("in %s it does not count, as no source sees ADDs", network))
 		case lack != nil:
-			reasons = append(reasons, fmt.Sprintf("in %s it does not count: %v is in a network namespace, and it has no record of the owner %s",
+			notes = append(notes, fmt.Sprintf("in %s it does not count: %v is in a network namespace, and it has no entry of the owner %s",
 				network, lack.IP, cmp.Or(lack.ContainerID, "of an empty file")))
 		default:
-			reasons = append(reasons, fmt.Sprintf("in %s it does not count: it has no record of any reservation's owner", network))
+			notes = append(notes, fmt.Sprintf("in %s it does not count: it has no entry of any reservation's owner", network))
 		}
 	}
-	return networks, known, strings.Join(reasons, "; ")
+	c.note = strings.Join(notes, "; ")
+	return c
 }
 
-// cached matches a proven cache that names r's container once its ADD has ended.
-func cached(r *hostlocal.Reservation) func(*declaration) bool {
-	return func(d *declaration) bool { return d.Recorded != nil && d.lag(r) == 0 }
+// cacheSpeaksOf reports whether a cache that passed its check would name r's container, if that
+// is live: it has a proven entry of it; or none that is not proven, and r is surely not from
+// before its oldest entry; or r is from before the boot and was first seen L ago (hazard 70).
+func (s *snapshot) cacheSpeaksOf(c *podsource.Cache, entry entryState, r *hostlocal.Reservation, seen time.Duration) bool {
+	oldest := c.Since.Add(granularity(c.Since))
+	switch {
+	case entry == provenEntry:
+		return true
+	case entry == noEntry && !c.Since.IsZero() && s.clock.trusted(s.at, r.ReservedAt) && r.ReservedAt.After(oldest):
+		return true
+	}
+	return s.clock.beforeBoot(r.ReservedAt) && s.at.mono-seen-s.stale >= s.opts.lag()
 }

@@ -4,9 +4,8 @@ package gc
 
 import (
 	"fmt"
-	"math"
+	"maps"
 	"net/netip"
-	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -18,60 +17,63 @@ import (
 // A reading is what the node's clocks show at one time.
 type reading struct {
 	wall time.Time     // may be set back or forward at any time
-	mono time.Duration // since the reconciler was made; never set
+	mono time.Duration // CLOCK_MONOTONIC, or its like; never set, and stands still during sleep
 	boot time.Duration // since the node booted; zero where that is unknown
+	now  time.Time     // wall with Go's reading of the monotonic clock
 }
 
-// A clock computes lower bounds of ages on a node whose wall clock may be set while
-// the process runs (R5, A4). It compares the wall clock with the monotonic one. Linux
-// slews both alike, so if they drift apart, the wall clock was set or the node was
-// suspended.
+// A clock computes lower bounds of ages on a node whose wall clock may be set (R5, A4). It
+// compares the wall clock with the monotonic one. Linux slews both alike, so if they drift
+// apart, the wall clock was set or the node was suspended.
 //
-// A timestamp from before such a step says nothing about an age. The age then counts
-// from when this process first saw the file or the finished pod, on the monotonic clock.
+// A timestamp from before such a step says nothing about an age, and neither does one from
+// before the node's boot: the clock may have been set after the boot, as on a board without a
+// battery (hazard 80). The age then counts from when the file or the finished pod was first
+// seen, on the monotonic clock.
 type clock struct {
-	anchor reading // the first reading, or the one that saw the last step
-	last   reading
-	drift  time.Duration // by how much the wall clock has gained since anchor
+	anchor, last reading       // the first reading, or the one that saw the last step; and the last one
+	drift        time.Duration // by how much the wall clock has gained since anchor
+	steps        steps
 
-	// trustedSince is the first wall time that the clock did not show before a step.
-	// Older timestamps may be from before the step.
-	trustedSince time.Time
-	// The wall times that the clock showed twice, before and after a step back. A
-	// start in this range may mean either.
-	twiceFrom, twiceTo time.Time
-	// bootedAt is the wall time of the node's boot, the earliest by any reading. Zero
-	// is unknown.
-	bootedAt time.Time
-
-	// seen has monotonic times, by each file, podID and date of the last pass. A file's is
-	// the time since which each pass found it without a live holder, a podID's the time
-	// since which each pass found the pod finished. A date's is the result of asOf, or, for
-	// anyDate, the time at which the last pass asked.
-	seen map[any]time.Duration
+	files    map[file]time.Duration  // when each file of the last pass was first seen
+	finished map[podID]time.Duration // when each pod was first seen finished, or an entry unproven
 }
 
-// A file identifies a reservation file. A file that was changed is another one.
+// steps is what was seen of steps of the wall clock.
+type steps struct {
+	TrustedSince time.Time     // the first wall time that the clock did not show before a step
+	Highest      time.Time     // the latest wall time of a monotonic time of zero
+	Back         time.Duration // how far below an earlier setting the clock was set
+	BootedAt     time.Time     // the wall time of the boot, the earliest by any reading; zero is unknown
+}
+
+// A file identifies a reservation file by what no chmod and no relabeling changes (hazard 107).
 type file struct {
-	network string
-	ip      netip.Addr
-	id      hostlocal.Identity
+	Network             string
+	IP                  netip.Addr
+	Inode               uint64
+	Modified            int64 // in nanoseconds since 1970
+	ContainerID, IfName string
+	Owner               hostlocal.OwnerState
+}
+
+func fileOf(r *hostlocal.Reservation) file {
+	return file{r.Network, r.IP, r.Inode(), r.ReservedAt.UnixNano(), r.ContainerID, r.IfName, r.Owner}
 }
 
 type podID struct {
 	types.NamespacedName
-	uid   types.UID
-	other string // containers and addresses of a pod without a UID: a later one may have its name
+	UID   types.UID
+	Other string // containers and addresses of a pod without a UID: a later one may have its name
 }
 
-// A date is the AsOf of a source's answer.
-type date struct {
-	place  int // the position of the source
-	source string
-	asOf   int64 // in nanoseconds since 1970, or anyDate
+func podIDOf(p *podsource.Pod) podID {
+	id := podID{NamespacedName: p.NamespacedName, UID: p.UID}
+	if p.UID == "" {
+		id.Other = fmt.Sprint(p.ContainerIDs, p.IPs, p.Origin)
+	}
+	return id
 }
-
-const anyDate = math.MinInt64
 
 const (
 	// clockTolerance is how far the clocks may drift apart without a step.
@@ -81,42 +83,51 @@ const (
 	// keep only whole seconds, the coarsest of them only even ones.
 	timestampGranularity = 10 * time.Millisecond
 	coarseTimestamps     = 2 * time.Second
+	// bootTolerance is how far a time must be from that of the boot to count as before it.
+	bootTolerance = time.Second
 	// holdFinished is how long a finished pod still holds its sandbox and addresses:
 	// the sandbox is removed after the containers.
 	holdFinished = 5 * time.Minute
 )
 
-// observe records a reading. It must be called with every reading that is used.
-func (c *clock) observe(now reading) {
+// observe records a reading, and reports whether it shows a step since the last one. It must be
+// called with every reading that is used.
+func (c *clock) observe(now reading) (stepped bool) {
 	if now.boot > 0 {
-		if booted := now.wall.Add(-now.boot); c.bootedAt.IsZero() || booted.Before(c.bootedAt) {
-			c.bootedAt = booted
-		}
+		c.steps.bootedAt(now.wall.Add(-now.boot))
 	}
-	if c.last.wall.IsZero() {
-		c.anchor, c.last = now, now
-		return
+	if c.last = now; c.anchor.wall.IsZero() {
+		c.anchor = now
 	}
-	before := c.last
-	c.last = now
-	onOldClock := c.anchor.wall.Add(now.mono - c.anchor.mono)
-	c.drift = now.wall.Sub(onOldClock)
-	if c.drift.Abs() <= clockTolerance {
-		return
+	if c.drift, stepped = c.steps.compare(c.anchor, now); stepped {
+		c.anchor, c.drift = now, 0
 	}
-	c.trustedSince = slices.MaxFunc([]time.Time{c.trustedSince, now.wall, onOldClock.Add(clockTolerance)}, time.Time.Compare)
-	if c.drift < 0 {
-		from := now.wall.Add(before.mono - now.mono) // a lower bound of the time after the step
-		if c.twiceFrom.IsZero() || from.Before(c.twiceFrom) {
-			c.twiceFrom = from
-		}
-		c.twiceTo = slices.MaxFunc([]time.Time{c.twiceTo, onOldClock.Add(clockTolerance)}, time.Time.Compare)
+	return stepped
+}
+
+// bootedAt records a wall time of the node's boot.
+func (s *steps) bootedAt(wall time.Time) {
+	if s.BootedAt.IsZero() || !wall.IsZero() && wall.Before(s.BootedAt) {
+		s.BootedAt = wall
 	}
-	c.anchor, c.drift = now, 0
+}
+
+// compare returns how far the wall clock has drifted from an earlier reading. If that is a step,
+// timestamps are trusted only if the clock did not show them before it.
+func (s *steps) compare(before, now reading) (drift time.Duration, stepped bool) {
+	atZero := now.wall.Add(-now.mono)
+	s.Highest = later(s.Highest, atZero)
+	s.Back = max(s.Back, s.Highest.Sub(atZero))
+	onOldClock := before.wall.Add(now.mono - before.mono)
+	drift = now.wall.Sub(onOldClock)
+	if stepped = drift.Abs() > clockTolerance; stepped {
+		s.TrustedSince = later(later(s.TrustedSince, now.wall), onOldClock.Add(clockTolerance))
+	}
+	return drift, stepped
 }
 
 // age returns a lower bound of r's age, and whether r's timestamp is trusted. The age
-// by a trusted timestamp and the time for which r was seen unowned are lower bounds.
+// by a trusted timestamp and the time since r was first seen are lower bounds.
 func (c *clock) age(at reading, r *hostlocal.Reservation) (age time.Duration, byTimestamp bool) {
 	age = at.mono - c.firstSeen(at, fileOf(r))
 	if c.trusted(at, r.ReservedAt) {
@@ -125,49 +136,54 @@ func (c *clock) age(at reading, r *hostlocal.Reservation) (age time.Duration, by
 	return age, false
 }
 
-// firstSeen returns the monotonic time since which this process has seen a file unowned
-// or a pod finished. If it sees that for the first time, it is the time of at.
-func (c *clock) firstSeen(at reading, what any) time.Duration {
-	if first, ok := c.seen[what]; ok {
+// firstSeen returns the monotonic time when a file was first seen.
+func (c *clock) firstSeen(at reading, f file) time.Duration {
+	if first, ok := c.files[f]; ok {
 		return first
 	}
 	return at.mono
 }
 
-// finishedFor returns a lower bound of the time since a pod finished. It counts from
-// the reported end, or, if that is not trusted, from when the pod was first seen finished.
+// finishedFor returns a lower bound of the time since a pod finished, or since an entry was
+// first seen that is not proven. It counts from the reported end, or, if that is not trusted,
+// from when it was first seen.
 func (c *clock) finishedFor(at reading, p *podsource.Pod) time.Duration {
 	if c.trusted(at, p.FinishedAt) {
 		return c.since(at, p.FinishedAt)
 	}
-	return at.mono - c.firstSeen(at, podIDOf(p))
+	if first, ok := c.finished[podIDOf(p)]; ok {
+		return at.mono - first
+	}
+	return 0
 }
 
-func fileOf(r *hostlocal.Reservation) file { return file{r.Network, r.IP, r.Identity()} }
-
-// trusted reports whether a timestamp is surely from the clock as it is now set.
+// trusted reports whether a timestamp is surely from the clock as it is now set, and from this
+// boot.
 func (c *clock) trusted(at reading, stamp time.Time) bool {
-	return !stamp.IsZero() && !stamp.After(at.wall) && !stamp.Before(c.trustedSince)
+	return c.sinceSteps(at, stamp) && at.boot > 0 && stamp.After(at.wall.Add(-at.boot))
 }
 
-// since returns a lower bound of the time since a trusted timestamp.
+// sinceSteps is trusted, but for a doubt because of the boot.
+func (c *clock) sinceSteps(at reading, stamp time.Time) bool {
+	return !stamp.IsZero() && !stamp.After(at.wall) && !stamp.Before(c.steps.TrustedSince)
+}
+
+// since returns a lower bound of the time since a timestamp after the last step.
 func (c *clock) since(at reading, stamp time.Time) time.Duration {
 	return at.wall.Sub(stamp) - max(0, c.drift)
 }
 
 // startKnown reports whether a pod's start can be compared with reservations: it was
-// reported, it is not in the future, and the clock showed it only once (R4).
-func (c *clock) startKnown(now reading, start time.Time) bool {
-	if start.IsZero() || start.After(now.wall) {
-		return false
-	}
-	return start.Before(c.twiceFrom) || start.After(c.twiceTo)
+// reported, and is not in the future (R4).
+func startKnown(now reading, start time.Time) bool {
+	return !start.IsZero() && !start.After(now.wall)
 }
 
-// madeSince reports whether a reservation may have been made since a pod's start. Its
-// timestamp may be too early, and a step within the tolerance is not seen.
-func madeSince(r *hostlocal.Reservation, start time.Time) bool {
-	return !r.ReservedAt.Before(start.Add(-granularity(r.ReservedAt) - 2*clockTolerance))
+// madeSince reports whether a reservation may have been made since a pod's start, by a clock
+// that may have been set back in between. The reservation's timestamp may be too early, and a
+// step within the tolerance is not seen.
+func (c *clock) madeSince(r *hostlocal.Reservation, start time.Time) bool {
+	return !r.ReservedAt.Before(start.Add(-c.steps.Back - granularity(r.ReservedAt) - 2*clockTolerance))
 }
 
 // granularity returns how much too early a file's timestamp may be.
@@ -178,66 +194,66 @@ func granularity(stamp time.Time) time.Duration {
 	return timestampGranularity
 }
 
-// beforeBoot reports whether a reservation was made before the node booted, by every
-// reading of this process (R4).
-func (c *clock) beforeBoot(r *hostlocal.Reservation) bool {
-	return !r.ReservedAt.IsZero() && r.ReservedAt.Before(c.bootedAt.Add(-time.Second)) // nothing is from before a zero bootedAt
+// beforeBoot reports whether a time is from before the node booted, by every reading of the
+// boot (R4).
+func (c *clock) beforeBoot(stamp time.Time) bool {
+	return !stamp.IsZero() && stamp.Before(c.steps.BootedAt.Add(-bootTolerance)) // nothing is from before a zero BootedAt
 }
 
-// asOf returns a lower bound of the monotonic time of an answer's date. place is the
-// position of the source. A date that may be from before a step was set after the
-// source's last answer with another date, and may have been as old as listAge by then.
-// If that last answer is unknown, or the date is in the future, also by the clock as it was
-// before a step while the sources were asked, asOf returns always.
-func (c *clock) asOf(at, now reading, place int, a *podsource.Answer, listAge time.Duration) time.Duration {
+// asOf returns a lower bound of the monotonic time of an answer's date. A date of this process
+// is exact. One from outside that is in the future or from before a step gives always.
+func (c *clock) asOf(at, now reading, a *podsource.Answer) time.Duration {
 	const tooOld = 100 * 365 * 24 * time.Hour
-	old := max(0, at.wall.Sub(a.AsOf))
-	present := slices.MinFunc([]time.Time{now.wall, at.wall.Add(now.mono - at.mono)}, time.Time.Compare)
+	old := at.wall.Sub(a.AsOf)
 	switch {
 	case a.AsOf.IsZero():
 		return at.mono
-	case a.AsOf.After(present.Add(clockTolerance)), old > tooOld:
+	case !at.now.IsZero() && a.AsOf != a.AsOf.Round(0): // with a reading of the monotonic clock
+		return at.mono - max(0, at.now.Sub(a.AsOf))
+	case a.AsOf.After(now.wall.Add(clockTolerance)), old > tooOld, a.AsOf.Before(c.steps.TrustedSince):
 		return always
-	case !a.AsOf.Before(c.trustedSince):
-		return at.mono - old
 	}
-	if placed, ok := c.seen[date{place, a.Source, a.AsOf.UnixNano()}]; ok {
-		return placed
-	}
-	if last, ok := c.seen[date{place, a.Source, anyDate}]; ok {
-		return min(last-listAge, at.mono-old)
-	}
-	return always
+	return at.mono - max(0, old)
 }
 
-func podIDOf(p *podsource.Pod) podID {
-	id := podID{NamespacedName: p.NamespacedName, uid: p.UID}
-	if p.UID == "" {
-		id.other = fmt.Sprint(p.ContainerIDs, p.IPs)
-	}
-	return id
+// listedSince reports whether a list was made after r's reservation, so that the hook's
+// assertion counts for it (R5). A list without a date was. The time of the reservation may be
+// doubted for the boot.
+func (c *clock) listedSince(at reading, d *declaration, r *hostlocal.Reservation) bool {
+	return d.AsOf.IsZero() || d.asOf > always && c.sinceSteps(at, r.ReservedAt) &&
+		r.ReservedAt.Add(granularity(r.ReservedAt)).Before(d.AsOf)
 }
 
-// remember records the files that a pass found unowned, the pods that it saw finished,
-// and the dates of the answers. Everything else is forgotten.
-func (c *clock) remember(s *snapshot, entries []Entry) {
-	seen := make(map[any]time.Duration)
-	for i := range entries {
-		if !slices.Contains([]Verdict{InUse, Conflict, Malformed, Released}, entries[i].Reason.Verdict()) {
-			f := fileOf(entries[i].Reservation)
-			seen[f] = c.firstSeen(s.at, f)
-		}
+// see records the first sights of files whose owners were just read. All others are forgotten.
+func (c *clock) see(at reading, all []hostlocal.Reservation) {
+	files := make(map[file]time.Duration, len(all))
+	for i := range all {
+		f := fileOf(&all[i])
+		files[f] = c.firstSeen(at, f)
 	}
-	for i, d := range s.evidence[len(s.evidence)-1] {
-		for k := range d.Pods {
-			if p := &d.Pods[k]; p.HasFinished() {
+	c.files = files
+}
+
+// seePods records the first sights of pods that are finished, and of entries that are not
+// proven. If a source listed Kubernetes pods, those that it does not list are forgotten.
+func (c *clock) seePods(now reading, look []declaration) {
+	finished := make(map[podID]time.Duration)
+	all := false
+	for _, d := range look {
+		all = all || !d.Supplementary && d.Names == podsource.KubernetesPods
+		for i := range d.Pods {
+			if p := &d.Pods[i]; p.HasFinished() || p.Unproven {
 				id := podIDOf(p)
-				seen[id] = c.firstSeen(s.at, id)
+				if first, ok := c.finished[id]; ok {
+					finished[id] = first
+				} else {
+					finished[id] = now.mono
+				}
 			}
 		}
-		if !d.AsOf.IsZero() {
-			seen[date{i, d.Source, d.AsOf.UnixNano()}], seen[date{i, d.Source, anyDate}] = d.asOf, s.at.mono
-		}
 	}
-	c.seen = seen
+	if !all {
+		maps.Copy(finished, c.finished)
+	}
+	c.finished = finished
 }

@@ -3,7 +3,6 @@
 package gc
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"strconv"
 	"testing"
@@ -48,22 +47,22 @@ func TestHazard19AgesAreNeverOverstated(t *testing.T) {
 			reserve()
 			at := read()
 			c.observe(at)
-			entries := make([]Entry, len(all))
+			rs := make([]hostlocal.Reservation, len(all))
 			for i := range all {
-				entries[i] = Entry{Reservation: &all[i].r, Reason: TooYoung}
+				rs[i] = all[i].r
 			}
-			remember(&c, at, entries)
+			c.see(at, rs)
 			for i, a := range all {
 				age, sure := c.age(at, &a.r)
 				if real := now - a.made; age > real {
 					t.Fatalf("seed %d: a reservation that is %v old counts as %v old (by its timestamp: %t)", seed, real, age, sure)
 				}
 				// Take its time as a pod's start; all later reservations may be the pod's.
-				if !c.startKnown(at, a.r.ReservedAt) {
+				if !startKnown(at, a.r.ReservedAt) {
 					continue
 				}
 				for _, b := range all[i:] {
-					if b.r.ReservedAt.Before(a.r.ReservedAt.Add(-timestampGranularity)) {
+					if !c.madeSince(&b.r, a.r.ReservedAt) {
 						t.Fatalf("seed %d: a reservation from %v after a start counts as older than the start", seed, b.made-a.made)
 					}
 				}
@@ -81,52 +80,48 @@ func TestHazard19AgesAreNeverOverstated(t *testing.T) {
 	}
 }
 
-// remember makes the clock remember a pass of one look.
-func remember(c *clock, at reading, entries []Entry, look ...podsource.Answer) {
-	s := &snapshot{at: at, clock: c, opts: &Options{RuntimeRequestTimeout: DefaultRuntimeRequestTimeout}}
-	s.addLook(look, at)
-	c.remember(s, entries)
-}
-
-// The clock forgets files that are in use, gone or replaced, and pods that are no longer
-// listed as finished: it remembers only what it saw in every pass without a gap.
+// The clock forgets files that are not listed any more or were replaced, and, if a source
+// listed Kubernetes pods, finished pods that it did not list.
 func TestClockForgets(t *testing.T) {
-	epoch := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	entry := func(ip string, why Reason) Entry {
-		r := owned(network1, ip, "leaked")
-		r.ReservedAt = epoch.Add(time.Hour)
-		return Entry{Reservation: &r, Reason: why}
-	}
-	finished := func(names ...string) (out []podsource.Answer) {
-		for _, name := range names {
-			out = append(out, podsource.Answer{Pods: []podsource.Pod{{NamespacedName: named(name), Finished: true}}})
+	at := func(d time.Duration) reading { return reading{wall: time.Unix(0, 0).Add(d), mono: d} }
+	reserved := func(addresses ...string) (rs []hostlocal.Reservation) {
+		for _, ip := range addresses {
+			rs = append(rs, owned(network1, ip, "leaked"))
 		}
-		return out
+		return rs
+	}
+	list := func(kind podsource.Kind, names ...string) []declaration {
+		a := podsource.Answer{Names: kind}
+		for _, name := range names {
+			a.Pods = append(a.Pods, podsource.Pod{NamespacedName: named(name), Finished: true})
+		}
+		return []declaration{{Answer: a}}
 	}
 	var c clock
-	at := func(d time.Duration) reading { return reading{wall: epoch.Add(d), mono: d} }
-	c.observe(at(0))
-	unowned := []Reason{TooYoung, NotYetListed, UntrustedTimestamp, StaleAnswer, PodStarting, PodStartUnknown, StartingNoEnd, ForeignOwner, NoSourceForNetwork, CacheIsNewer,
-		Unowned, EmptyOwner, NetworkNotNamed, NotTried, OwnerUnreadable, SiblingUnreadable, ReleaseFailed}
-	owned := []Reason{ContainerLive, AddressClaimed, SiblingInUse, OtherContainer, TwoPods, ClaimedInOtherNetwork, OwnerInConflict, OwnerMalformed}
-	var entries []Entry
-	for i, why := range append(unowned, owned...) {
-		entries = append(entries, entry(fmt.Sprintf("10.0.0.%d", i+1), why))
-	}
-	remember(&c, at(0), entries, finished("a", "b")...)
-	if len(c.seen) != len(unowned)+2 {
-		t.Errorf("remembers %d reservations and pods, want %d and 2", len(c.seen), len(unowned))
-	}
-	remember(&c, at(time.Minute), []Entry{entry("10.0.0.1", Unowned), entry("10.0.0.2", ContainerLive), entry("10.0.0.99", Unowned)}, finished("b", "c")...)
-	for ip, want := range map[string]time.Duration{"10.0.0.1": 0, "10.0.0.2": time.Hour, "10.0.0.3": time.Hour, "10.0.0.99": time.Minute} {
-		e := entry(ip, Unowned)
-		if got := c.firstSeen(at(time.Hour), fileOf(e.Reservation)); got != want {
-			t.Errorf("%s was first seen at %v, want %v", ip, got, want)
+	c.see(at(0), reserved("10.0.0.1", "10.0.0.2", "10.0.0.3"))
+	c.seePods(at(0), list(podsource.KubernetesPods, "a", "b"))
+	second := reserved("10.0.0.1", "10.0.0.2", "10.0.0.99")
+	second[1].ContainerID = "another"
+	c.see(at(time.Minute), second)
+	c.seePods(at(time.Minute), list(podsource.SandboxContainers, "c"))
+	for i, want := range []time.Duration{0, time.Minute, time.Minute} {
+		if got := c.firstSeen(at(time.Hour), fileOf(&second[i])); got != want {
+			t.Errorf("%s was first seen at %v, want %v", second[i].IP, got, want)
 		}
 	}
-	for name, want := range map[string]time.Duration{"a": 0, "b": time.Hour, "c": 59 * time.Minute} {
-		if got := c.finishedFor(at(time.Hour), &podsource.Pod{NamespacedName: named(name), Finished: true}); got != want {
-			t.Errorf("pod %s has been finished for %v, want %v", name, got, want)
+	for _, r := range reserved("10.0.0.2", "10.0.0.3") {
+		if got := c.firstSeen(at(time.Hour), fileOf(&r)); got != time.Hour {
+			t.Errorf("%s was first seen at %v, want now", r.IP, got)
+		}
+	}
+	for i, want := range []map[string]time.Duration{{"a": time.Hour, "b": time.Hour, "c": 59 * time.Minute}, {"a": 0, "b": time.Hour, "c": 0}} {
+		for name, want := range want {
+			if got := c.finishedFor(at(time.Hour), &podsource.Pod{NamespacedName: named(name), Finished: true}); got != want {
+				t.Errorf("pod %s has been finished for %v, want %v", name, got, want)
+			}
+		}
+		if i == 0 {
+			c.seePods(at(2*time.Minute), list(podsource.KubernetesPods, "b"))
 		}
 	}
 }
@@ -137,8 +132,8 @@ func TestClockTakesSmallGainsOff(t *testing.T) {
 	const little = 100 * time.Millisecond // clockTolerance
 	for gain, want := range map[time.Duration]time.Duration{little: time.Minute, -little: time.Minute - little} {
 		var c clock
-		c.observe(reading{wall: epoch})
-		at := reading{wall: epoch.Add(time.Minute + gain), mono: time.Minute}
+		c.observe(reading{wall: epoch, boot: time.Hour})
+		at := reading{wall: epoch.Add(time.Minute + gain), mono: time.Minute, boot: time.Hour + time.Minute}
 		c.observe(at)
 		age, byTimestamp := c.age(at, &hostlocal.Reservation{ReservedAt: epoch})
 		if !byTimestamp || age != want {
@@ -157,10 +152,10 @@ func TestClockTakesTheGreaterAge(t *testing.T) {
 	earlier := owned(network1, "10.0.0.3", "leaked")
 	earlier.ReservedAt = epoch.Add(-10 * minute)
 	var c clock
-	first := reading{wall: epoch}
+	first := reading{wall: epoch, boot: 24 * time.Hour}
 	c.observe(first)
-	remember(&c, first, []Entry{{Reservation: &later, Reason: UntrustedTimestamp}, {Reservation: &earlier, Reason: TooYoung}})
-	at := reading{wall: epoch.Add(60 * minute), mono: 60 * minute}
+	c.see(first, []hostlocal.Reservation{later, earlier})
+	at := reading{wall: epoch.Add(60 * minute), mono: 60 * minute, boot: 25 * time.Hour}
 	c.observe(at)
 	for r, want := range map[*hostlocal.Reservation]time.Duration{&later: 60 * minute, &earlier: 70 * minute} {
 		if age, byTimestamp := c.age(at, r); !byTimestamp || age != want {
@@ -169,41 +164,86 @@ func TestClockTakesTheGreaterAge(t *testing.T) {
 	}
 }
 
-// A start is known if it is not in the future and the clock showed its time once. A
-// timestamp is trusted if the clock did not show its time before the last step.
+// A timestamp is trusted if it is not from the future, from before a step, or from before the
+// boot. A start is compared less the furthest that the clock was set below an earlier setting.
 func TestClockKnowsItsSteps(t *testing.T) {
 	epoch := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	const hour, minute = time.Hour, time.Minute
+	const hour, minute, ms = time.Hour, time.Minute, time.Millisecond
 	var c clock
-	c.observe(reading{wall: epoch})
-	c.observe(reading{wall: epoch.Add(hour), mono: hour})
-	c.observe(reading{wall: epoch.Add(hour - minute), mono: hour + time.Second}) // set back
-	forward := reading{wall: epoch.Add(3 * hour), mono: 2 * hour}
-	c.observe(forward)
-	twiceFrom, twiceTo := hour-minute-time.Second, hour+time.Second+clockTolerance
+	at := func(wall, mono time.Duration) reading {
+		return reading{wall: epoch.Add(wall), mono: mono, boot: 10*hour + mono}
+	}
 	for _, row := range []struct {
-		reason string
-		start  time.Duration
-		known  bool
+		reason       string
+		now          reading
+		back         time.Duration
+		trustedSince time.Duration
 	}{
-		{"long before the step back", hour / 2, true},
-		{"before the time to which it led", twiceFrom - 1, true},
-		{"at that time, less the time between the two readings", twiceFrom, false},
-		{"at the time of the step", twiceTo, false},
-		{"after it", twiceTo + 1, true},
-		{"before the step forward", hour + hour/2, true},
-		{"now", 3 * hour, true},
-		{"in the future", 3*hour + 1, false},
+		{"the first reading", at(0, 0), 0, -10 * hour},
+		{"no step", at(hour, hour), 0, -10 * hour},
+		{"forward", at(3*hour, 2*hour), 0, 3 * hour},
+		{"back to the first setting", at(3*hour, 3*hour), hour, 4*hour + 100*ms},
+		{"back below it", at(4*hour-minute, 4*hour), hour + minute, 4*hour + 100*ms},
+		{"forward again", at(5*hour, 5*hour), hour + minute, 5 * hour},
+		{"back by less", at(6*hour-minute, 6*hour), hour + minute, 6*hour + 100*ms},
+		{"back within the tolerance", at(7*hour-minute-100*ms, 7*hour), hour + minute + 100*ms, 6*hour + 100*ms},
 	} {
-		if got := c.startKnown(forward, epoch.Add(row.start)); got != row.known {
-			t.Errorf("%s: known: %t", row.reason, got)
+		c.observe(row.now)
+		if c.steps.Back != row.back {
+			t.Errorf("%s: the clock was set back by %v, want %v", row.reason, c.steps.Back, row.back)
+		}
+		since := epoch.Add(row.trustedSince)
+		if row.now.wall.After(since) && (!c.trusted(row.now, since.Add(1)) || c.trusted(row.now, since.Add(-1))) {
+			t.Errorf("%s: timestamps are not trusted from %v on", row.reason, row.trustedSince)
+		}
+		if c.trusted(row.now, row.now.wall.Add(1)) || c.trusted(row.now, time.Time{}) {
+			t.Errorf("%s: a timestamp of the future or none is trusted", row.reason)
+		}
+		start := epoch.Add(20 * hour)
+		r := hostlocal.Reservation{ReservedAt: start.Add(-row.back - timestampGranularity - 2*clockTolerance - 1).Add(1)}
+		if r.ReservedAt.Nanosecond() != 0 && !c.madeSince(&r, start) {
+			t.Errorf("%s: a reservation made as long before a start as the clock was set back is older than the start", row.reason)
+		}
+		if r.ReservedAt = r.ReservedAt.Add(-1); c.madeSince(&r, start) {
+			t.Errorf("%s: ... and one made before that is not", row.reason)
 		}
 	}
-	if c.startKnown(forward, time.Time{}) {
-		t.Error("a start that was not reported is known")
+	now := c.last
+	if startKnown(now, time.Time{}) || startKnown(now, now.wall.Add(1)) || !startKnown(now, now.wall) {
+		t.Error("a start is not known from the first to the last moment")
 	}
-	if !c.trusted(forward, forward.wall) || c.trusted(forward, forward.wall.Add(-1)) {
-		t.Error("a timestamp is not trusted from the step forward on")
+}
+
+// The date of a list is exact if it has a reading of the monotonic clock. One from outside counts
+// if it is neither in the future nor from before a step or centuries ago.
+func TestClockPlacesDates(t *testing.T) {
+	const years = 10 * 365 * 24 * time.Hour
+	base := time.Now()
+	now := reading{wall: base.Round(0), mono: time.Hour, now: base}
+	var c clock
+	c.observe(now)
+	c.steps.TrustedSince = now.wall.Add(-time.Minute)
+	for _, row := range []struct {
+		reason string
+		date   time.Time
+		want   time.Duration
+	}{
+		{"no date: the time of asking", time.Time{}, time.Hour},
+		{"from outside, of now", base.Round(0), time.Hour},
+		{"a minute ago, since the step", base.Round(0).Add(-time.Minute), time.Hour - time.Minute},
+		{"before the step", base.Round(0).Add(-time.Minute - 1), always},
+		{"in the future", base.Round(0).Add(time.Second), always},
+		{"in the future, within the tolerance", base.Round(0).Add(clockTolerance), time.Hour},
+		{"of this process, before the step", base.Add(-10 * time.Minute), 50 * time.Minute},
+		{"of this process, after the question", base.Add(time.Minute), time.Hour},
+	} {
+		if got := c.asOf(now, now, &podsource.Answer{AsOf: row.date}); got != row.want {
+			t.Errorf("%s: %v, want %v", row.reason, got, row.want)
+		}
+	}
+	list := &podsource.Answer{AsOf: base.Round(0).Add(-years)} // that a person wrote
+	if got := new(clock).asOf(now, now, list); got != now.mono-years {
+		t.Errorf("a date of years ago, when the clock was not set: %v, want it where it was", got)
 	}
 }
 
@@ -213,11 +253,11 @@ func TestClockTakesTheEarliestBoot(t *testing.T) {
 	epoch := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	var c clock
 	made := hostlocal.Reservation{ReservedAt: epoch.Add(-2 * time.Second)} // since the boot
-	if c.beforeBoot(&made) {
+	if c.beforeBoot(made.ReservedAt) {
 		t.Error("the boot is known without a reading")
 	}
 	c.observe(reading{wall: epoch, mono: 0})
-	if c.beforeBoot(&made) {
+	if c.beforeBoot(made.ReservedAt) {
 		t.Error("the boot is known without one in the readings")
 	}
 	for _, row := range []struct {
@@ -229,18 +269,18 @@ func TestClockTakesTheEarliestBoot(t *testing.T) {
 		{"made since", reading{wall: epoch.Add(time.Minute), mono: time.Minute, boot: 2 * time.Minute}, false},
 		{"the clock was set forward", reading{wall: epoch.Add(time.Hour), mono: 2 * time.Minute, boot: 3 * time.Minute}, false},
 	} {
-		if c.observe(row.now); c.beforeBoot(&made) != row.want {
+		if c.observe(row.now); c.beforeBoot(made.ReservedAt) != row.want {
 			t.Errorf("%s: before the boot: %t", row.reason, !row.want)
 		}
 	}
 	before := hostlocal.Reservation{ReservedAt: epoch.Add(-time.Minute - time.Second)}
-	if c.beforeBoot(&before) {
+	if c.beforeBoot(before.ReservedAt) {
 		t.Error("a reservation from the second before the boot counts as from before it")
 	}
-	if before.ReservedAt = before.ReservedAt.Add(-1); !c.beforeBoot(&before) {
+	if before.ReservedAt = before.ReservedAt.Add(-1); !c.beforeBoot(before.ReservedAt) {
 		t.Error("a reservation from before the earliest boot does not count as such")
 	}
-	if c.beforeBoot(&hostlocal.Reservation{}) {
+	if c.beforeBoot(time.Time{}) {
 		t.Error("a reservation without a timestamp counts as from before the boot")
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
-	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
 // A snapshot is the whole input of a decision.
@@ -31,8 +30,14 @@ const (
 	forever = time.Duration(math.MaxInt64)
 )
 
-// decide judges every reservation, in order. It also returns the time until a
-// verdict may change to leaked, or forever. It is a pure function.
+// A decision is what a pass decides about one reservation.
+type decision struct {
+	reason Reason
+	pod    *livePod      // that the reason is about, or nil
+	in     time.Duration // until it may be decided to be a leak; forever if not by time alone
+}
+
+// decide judges every reservation, in order. It is a pure function.
 //
 // It never releases the address of a live pod, given the assumptions A1 to A4 (see
 // the package comment). A reservation is kept if it is younger than the minimum age,
@@ -42,47 +47,21 @@ const (
 // as a sibling, or R10 keeps it as a conflict. If it is listed as starting since no
 // later than the reservation was made, R4 keeps the reservation until a source that
 // would have named the holder by then does not.
-func decide(s *snapshot) (entries []Entry, next time.Duration) {
-	rs := s.reservations
-	entries = make([]Entry, len(rs))
-	o := owners{held: make(map[string]Entry), live: make(map[netip.Addr]bool)}
-	for i := range rs {
-		o.unreadable = o.unreadable || s.mayBeSibling(&rs[i])
-		if s.pods.claims[rs[i].IP] != nil && s.pods.owner(&rs[i]) != nil {
-			o.live[rs[i].IP] = true
+func decide(s *snapshot) []decision {
+	decisions := make([]decision, len(s.reservations))
+	o := s.newOwners()
+	for i := range s.reservations {
+		r := &s.reservations[i]
+		if claimants := s.pods.claimants(r); len(claimants) > 0 {
+			decisions[i] = s.judgeClaimed(r, claimants, o)
 		}
 	}
-	for i := range rs {
-		if claimants := s.pods.claimants(&rs[i]); len(claimants) > 0 {
-			entries[i] = s.judgeClaimed(&rs[i], claimants, &o)
+	for i := range s.reservations {
+		if decisions[i].reason == "" {
+			decisions[i] = s.judgeUnclaimed(&s.reservations[i], o)
 		}
 	}
-	youngest := make(map[string]age) // by container: it is as young as its youngest reservation
-	for i := range rs {
-		if entries[i].Reservation == nil {
-			entries[i] = s.judgeOwned(&rs[i], &o)
-		}
-		if entries[i].Reason == Unowned {
-			a := s.age(&rs[i])
-			if other, ok := youngest[rs[i].ContainerID]; !ok || a.least < other.least {
-				youngest[rs[i].ContainerID] = a
-			}
-		}
-	}
-	next = s.pods.nextFinish
-	for i := range rs {
-		in := forever
-		switch entries[i].Reason {
-		case Unowned:
-			entries[i], in = s.judgeUnowned(&rs[i], youngest[rs[i].ContainerID])
-		case EmptyOwner:
-			entries[i], in = s.judgeUnowned(&rs[i], s.age(&rs[i]))
-		case SiblingUnreadable:
-			in = s.opts.MinAge
-		}
-		next = min(next, in)
-	}
-	return entries, next
+	return decisions
 }
 
 // An age is a lower bound of how old something is.
@@ -91,26 +70,54 @@ type age struct {
 	byTimestamp bool
 }
 
+// age returns the age of r. A timestamp that is doubted only for the boot is trusted if two
+// looks saw every ADD in flight and a source that names containers at once knows all others:
+// nothing of this boot can hide behind it (R5).
 func (s *snapshot) age(r *hostlocal.Reservation) age {
 	least, byTimestamp := s.clock.age(s.at, r)
+	known := r.Owner == hostlocal.Owned || r.Owner == hostlocal.Empty
+	if !byTimestamp && known && len(s.evidence) > 1 && s.clock.sinceSteps(s.at, r.ReservedAt) {
+		if s.about(r).has(adds | knows) {
+			least, byTimestamp = max(least, s.clock.since(s.at, r.ReservedAt)), true
+		}
+	}
+	if s.stale == forever {
+		return age{always, byTimestamp}
+	}
 	return age{least - s.stale, byTimestamp}
 }
 
-// mayBeSibling reports whether r may be a sibling of any reservation: its owner can't
-// be read, and its address is claimed or it is young (hazard 68).
-func (s *snapshot) mayBeSibling(r *hostlocal.Reservation) bool {
-	return r.Owner == hostlocal.Unreadable && (len(s.pods.claimants(r)) > 0 || s.age(r).least < max(s.opts.MinAge, s.opts.lag()))
-}
-
-// owners is what claimed reservations say about others of the same owner.
+// owners is what reservations say about others of the same owner, or of the same address.
 type owners struct {
-	held       map[string]Entry    // by container ID: why its other reservations are kept
+	held       map[string]decision // by container ID: why its other reservations are kept
+	youngest   map[string]age      // by container ID: it is as young as its youngest reservation
 	live       map[netip.Addr]bool // claimed addresses that a live container holds in some network
 	unreadable bool                // some reservation may be a sibling of any
 }
 
+func (s *snapshot) newOwners() *owners {
+	o := &owners{held: make(map[string]decision), youngest: make(map[string]age, len(s.reservations)), live: make(map[netip.Addr]bool)}
+	for i := range s.reservations {
+		r := &s.reservations[i]
+		claimed, a := s.pods.claims[r.IP] != nil, s.age(r)
+		switch r.Owner {
+		case hostlocal.Owned:
+			if other, ok := o.youngest[r.ContainerID]; !ok || a.least < other.least {
+				o.youngest[r.ContainerID] = a
+			}
+			if claimed && s.pods.owner(r) != nil {
+				o.live[r.IP] = true
+			}
+		case hostlocal.Unreadable: // it may be a sibling of any while its address is claimed or it is young (hazard 68)
+			young := a.least < max(s.opts.MinAge, s.opts.lag())
+			o.unreadable = o.unreadable || young || claimed && len(s.pods.claimants(r)) > 0
+		}
+	}
+	return o
+}
+
 // judgeClaimed judges a reservation whose address live pods claim (R3, R10).
-func (s *snapshot) judgeClaimed(r *hostlocal.Reservation, claimants []*livePod, o *owners) Entry {
+func (s *snapshot) judgeClaimed(r *hostlocal.Reservation, claimants []*livePod, o *owners) decision {
 	owner := s.pods.owner(r)
 	if owner != nil {
 		claimants = slices.Insert(claimants, 0, owner)
@@ -119,74 +126,90 @@ func (s *snapshot) judgeClaimed(r *hostlocal.Reservation, claimants []*livePod, 
 		other := slices.IndexFunc(conflicting, func(p *livePod) bool { return owner != nil && distinct(p, owner) })
 		claimant := conflicting[max(0, other)]
 		o.note(r, OwnerInConflict, claimant)
-		return entry(r, TwoPods, claimant)
+		return kept(TwoPods, claimant)
 	}
 	if owner != nil {
-		return entry(r, ContainerLive, owner)
+		return kept(ContainerLive, owner)
 	}
 	// A claimant with a known container. r's own container is ruled out above.
 	hasContainer := func(p *livePod) bool { return len(p.ContainerIDs) > 0 }
 	other := slices.IndexFunc(claimants, hasContainer)
 	if r.Owner != hostlocal.Owned || other < 0 {
 		o.note(r, SiblingInUse, claimants[0])
-		return entry(r, AddressClaimed, claimants[0])
+		return kept(AddressClaimed, claimants[0])
 	}
 	o.note(r, OwnerInConflict, claimants[other])
 	inAny := func(p *livePod) bool { return hasContainer(p) && p.Network == "" }
 	if slices.ContainsFunc(claimants, inAny) && o.live[r.IP] {
-		return entry(r, ClaimedInOtherNetwork, claimants[other])
+		return kept(ClaimedInOtherNetwork, claimants[other])
 	}
-	return entry(r, OtherContainer, claimants[other])
+	return kept(OtherContainer, claimants[other])
 }
 
 // note records why other reservations of r's owner are kept. SiblingInUse takes
 // precedence over a conflict.
 func (o *owners) note(r *hostlocal.Reservation, why Reason, pod *livePod) {
 	if _, ok := o.held[r.ContainerID]; !ok || why == SiblingInUse {
-		o.held[r.ContainerID] = entry(r, why, pod)
+		o.held[r.ContainerID] = kept(why, pod)
 	}
 }
 
-// judgeOwned judges a reservation whose address no live pod claims, by its owner
-// (R3). Unowned and EmptyOwner are left to judgeUnowned.
-func (s *snapshot) judgeOwned(r *hostlocal.Reservation, o *owners) Entry {
+// kept is a decision that no passing of time makes a release.
+func kept(why Reason, pod *livePod) decision { return decision{why, pod, forever} }
+
+// judgeUnclaimed judges a reservation whose address no live pod claims, by its owner (R3).
+func (s *snapshot) judgeUnclaimed(r *hostlocal.Reservation, o *owners) decision {
 	switch r.Owner {
 	case hostlocal.Malformed:
-		return entry(r, OwnerMalformed, nil)
+		return kept(OwnerMalformed, nil)
 	case hostlocal.Empty:
-		return entry(r, EmptyOwner, nil)
+		return s.judgeUnowned(r, s.age(r))
 	case hostlocal.Owned:
 	default:
-		return entry(r, OwnerUnreadable, nil)
+		return kept(OwnerUnreadable, nil)
 	}
 	if owner := s.pods.owner(r); owner != nil {
-		return entry(r, ContainerLive, owner)
+		return kept(ContainerLive, owner)
 	}
 	if other, ok := o.held[r.ContainerID]; ok {
-		other.Reservation = r
 		return other
 	}
 	if o.unreadable {
-		return entry(r, SiblingUnreadable, nil)
+		return decision{SiblingUnreadable, nil, s.opts.MinAge}
 	}
-	return entry(r, Unowned, nil)
+	return s.judgeUnowned(r, o.youngest[r.ContainerID])
 }
 
-// judgeUnowned judges a reservation whose owner and address no live pod is known to
-// have. It also returns the time until the verdict may change to leaked.
-func (s *snapshot) judgeUnowned(r *hostlocal.Reservation, a age) (Entry, time.Duration) {
-	seen := s.clock.firstSeen(s.at, fileOf(r))
-	switch {
-	case !s.evidence.inEveryLook(always, speaksOf(r)):
-		return entry(r, NoSourceForNetwork, nil), forever
-	case !s.evidence.inEveryLook(always, mayName(r)):
-		return entry(r, CacheIsNewer, nil), forever
-	case (s.evidence.foreign(r) || s.allNetworks && r.Owner == hostlocal.Owned) && !s.evidence.inEveryLook(seen, seesAddresses) && !s.allowed(r):
-		return entry(r, ForeignOwner, nil), forever
-	case s.stale == forever:
-		return entry(r, StaleAnswer, nil), forever
+// judgeUnowned judges a reservation whose owner and address no live pod is known to have,
+// by what it means that nobody names it.
+func (s *snapshot) judgeUnowned(r *hostlocal.Reservation, a age) decision {
+	q := s.about(r)
+	d := s.judgeSilence(r, q, a)
+	if q.has(doubt) && !leaked(d.reason) && slices.Contains(s.networks, r.Network) {
+		d.in = 0 // a cache may pass its check soon (hazard 108)
 	}
-	if need := s.minAge(r, seen); a.least < need && !(s.noADD && s.evidence.lag(r, seen) == 0) {
+	return d
+}
+
+// leaked reports whether a reservation was decided to be a leak that may be released.
+func leaked(why Reason) bool { return why == Unowned || why == EmptyOwner }
+
+func (s *snapshot) judgeSilence(r *hostlocal.Reservation, q silence, a age) decision {
+	switch {
+	case !q.has(speaksOf):
+		return kept(NoSourceForNetwork, nil)
+	case !q.has(mayName):
+		return kept(CacheIsNewer, nil)
+	case s.foreign(r, q):
+		return kept(ForeignOwner, nil)
+	case s.stale == forever:
+		return kept(StaleAnswer, nil)
+	}
+	need := s.opts.MinAge
+	if len(s.evidence) < 2 || !q.has(adds|addresses|cached) { // then a setting below L does not count (R5)
+		need = max(need, s.opts.lag())
+	}
+	if a.least < need && !q.has(waived) {
 		why := TooYoung
 		switch {
 		case !a.byTimestamp:
@@ -194,41 +217,23 @@ func (s *snapshot) judgeUnowned(r *hostlocal.Reservation, a age) (Entry, time.Du
 		case a.least >= s.opts.MinAge:
 			why = NotYetListed
 		}
-		return entry(r, why, nil), need - a.least
+		return decision{why, nil, need - a.least}
 	}
 	if pod, why := s.startingPod(r); pod != nil {
-		if in := s.claimEnds(r, why, a, seen); in > 0 {
+		if in := s.claimEnds(r, q, why, a.least); in > 0 {
 			if in == forever && why != EntryUnproven {
 				why = StartingNoEnd
 			}
-			return entry(r, why, pod), in
+			return decision{why, pod, in}
 		}
 	}
 	switch {
 	case !slices.Contains(s.networks, r.Network):
-		return entry(r, NetworkNotNamed, nil), forever
+		return kept(NetworkNotNamed, nil)
 	case r.Owner == hostlocal.Empty:
-		return entry(r, EmptyOwner, nil), forever
+		return kept(EmptyOwner, nil)
 	}
-	return entry(r, Unowned, nil), forever
-}
-
-func (s *snapshot) allowed(r *hostlocal.Reservation) bool {
-	return slices.ContainsFunc(s.opts.ReleaseForms, func(f podsource.Form) bool { return f.Matches(r.ContainerID) })
-}
-
-// minAge returns how old r must be (R5): MinAge, but at least the time after which
-// some source names r's container, and L unless both looks of this pass would have
-// seen an ADD in flight and a container whose ADD has ended.
-func (s *snapshot) minAge(r *hostlocal.Reservation, seen time.Duration) time.Duration {
-	e, need := s.evidence, s.opts.MinAge
-	if len(e) < 2 || !e.inEveryLook(seen, seesADDs) || !e.inEveryLook(seen, seesAddresses) || !e.inEveryLook(seen, cached(r)) {
-		need = max(need, s.opts.lag())
-	}
-	if lag := e.lag(r, always); lag < forever {
-		need = max(need, lag)
-	}
-	return need
+	return kept(Unowned, nil)
 }
 
 // startingPod returns a starting pod, or an unproven entry, that may hold r, or nil.
@@ -239,7 +244,7 @@ func (s *snapshot) startingPod(r *hostlocal.Reservation) (pod *livePod, why Reas
 	if pod = s.pods.startUnknown; pod != nil {
 		return pod, PodStartUnknown
 	}
-	if pod = s.pods.startEarliest; pod != nil && madeSince(r, pod.StartedAt) {
+	if pod = s.pods.startEarliest; pod != nil && s.clock.madeSince(r, pod.StartedAt) {
 		return pod, PodStarting
 	}
 	return nil, PodStarting
@@ -247,57 +252,35 @@ func (s *snapshot) startingPod(r *hostlocal.Reservation) (pod *livePod, why Reas
 
 // claimEnds returns the time until the claim of a starting pod or of an unproven entry
 // on r ends (R4): zero or less if it has ended, forever if no source here can end it.
-func (s *snapshot) claimEnds(r *hostlocal.Reservation, why Reason, a age, seen time.Duration) time.Duration {
-	unseen := s.opts.lag() - (s.at.mono - seen - s.stale)
-	byName := func(lag time.Duration) time.Duration {
-		return max(unseen, s.opts.StartingFor-a.least+1, lag-a.least+1)
-	}
-	lag := s.evidence.lag(r, seen)
-	ends := forever
-	switch {
-	case why == EntryUnproven: // only a source that is no cache can end it, if it would name r's container
-		if lag = s.evidence.least(seen, lagOfRuntime(r)); lag < forever {
-			ends = byName(lag)
+func (s *snapshot) claimEnds(r *hostlocal.Reservation, q silence, why Reason, least time.Duration) time.Duration {
+	switch byName := s.opts.StartingFor - least + 1; {
+	case why == EntryUnproven: // only a source that is no cache ends it, if it would name the container
+		if q.has(byNoCache) {
+			return byName
 		}
-		return ends
-	case lag == 0 && len(s.evidence) > 1 && s.evidence.inEveryLook(seen, seesADDs) && a.least >= s.minAge(r, seen):
+	case q.has(waived), q.has(atOnce|adds) && len(s.evidence) > 1: // the age is at least MinAge
 		return 0
-	case lag < forever:
-		ends = byName(lag)
-	case s.evidence.lag(r, always) < forever: // but only by an answer from before r was seen
-		ends = s.opts.lag()
+	case s.clock.beforeBoot(r.ReservedAt):
+		return s.opts.lag() - least + 1
+	case q.has(namesNow):
+		return byName
+	case q.has(names): // but only by an answer from before r was first seen
+		return s.opts.lag()
 	}
-	if s.clock.beforeBoot(r) {
-		return unseen // no other end is earlier
-	}
-	return ends
+	return forever
 }
 
-// wantsSecondLook reports, after the first look, whether a reservation might be
-// released that must be unowned in two (R5).
+// wantsSecondLook reports, after the first look, whether a reservation would be released after
+// a second look with the same answers, in which ADDs are seen (R5).
 func (s *snapshot) wantsSecondLook() bool {
-	if !s.evidence.inEveryLook(always, seesADDs) {
-		return false
-	}
-	for i := range s.reservations {
-		r := &s.reservations[i]
-		if !slices.Contains(s.networks, r.Network) || r.Owner != hostlocal.Owned && r.Owner != hostlocal.Empty {
-			continue
+	two := *s
+	two.evidence = evidence{s.evidence[0], s.evidence[0]}
+	return slices.ContainsFunc(s.reservations, func(r hostlocal.Reservation) bool {
+		ownerKnown := r.Owner == hostlocal.Owned || r.Owner == hostlocal.Empty
+		if !ownerKnown || !slices.Contains(s.networks, r.Network) || s.pods.owner(&r) != nil || len(s.pods.claimants(&r)) > 0 {
+			return false
 		}
-		starting, _ := s.startingPod(r)
-		needsTwo := (starting != nil || s.opts.MinAge < s.opts.lag()) && s.age(r).least >= s.opts.MinAge
-		if needsTwo && s.pods.owner(r) == nil && len(s.pods.claimants(r)) == 0 && s.evidence.lag(r, s.clock.firstSeen(s.at, fileOf(r))) == 0 {
-			return true
-		}
-	}
-	return false
-}
-
-// entry returns the entry of r in the report.
-func entry(r *hostlocal.Reservation, why Reason, pod *livePod) Entry {
-	e := Entry{Reservation: r, Verdict: why.Verdict(), Reason: why}
-	if pod != nil {
-		e.Pod = &pod.ref
-	}
-	return e
+		q := two.about(&r)
+		return q.has(adds) && !q.has(waived) && leaked(two.judgeSilence(&r, q, two.age(&r)).reason)
+	})
 }

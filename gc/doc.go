@@ -31,13 +31,19 @@
 // # How long a leak stays
 //
 // A reservation that no live pod holds is released once it is older than
-// Options.MinAge. A pod that is starting may hold it although no source names its
+// Options.MinAge. Its age is that of its file, if the node's clock was surely the same then.
+// After a step of the clock or a boot of the node age counts from when the file was first
+// seen, by this process or by another one with the same Options.Memory.
+//
+// A pod that is starting may hold a reservation although no source names its
 // container or address yet. Such a pod delays the release until a source that
 // would have named the container by then does not. With a container runtime as the
-// source, the reservation must then be older than Options.StartingFor, and this
-// process must have seen it without an owner for 2 T and 3 minutes. With a source
-// that sees CNI ADDs in flight and libcni's cache beside it, there is no delay.
+// source, the reservation must then be older than Options.StartingFor. With a source
+// that sees CNI ADDs in flight and libcni's cache or a record beside it, there is no delay.
 // Package podsource says what sources can declare.
+//
+// An agent that serves the ADDs itself, and has a record of them, waits for nothing: see
+// [NoADDInFlight].
 //
 // # What the promise rests on
 //
@@ -52,10 +58,9 @@
 //     is listed by its runtime no later than 2 T and 3 minutes after its
 //     reservation, T being kubelet's runtimeRequestTimeout;
 //   - A4: the times of reservations and pods are from this node's clock. A step of
-//     the clock while the process runs is noticed. An earlier step is assumed not
-//     to lie between a reservation and the time at which its pod has started, nor
-//     later if the container's record in libcni's cache was wiped and nothing else
-//     names it.
+//     the clock while the process runs, or that Options.Memory shows, is noticed unless it is
+//     undone before anybody looked. Any other step is assumed not to lie between a pod's
+//     start and the time at which it has started, nor in the five minutes after its end.
 //
 // The rules R1 to R14 in this module's comments are in gc/README.md, in the chapter
 // on safety rules.

@@ -4,11 +4,13 @@ package gc_test
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -18,6 +20,15 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 	"k8s.io/apimachinery/pkg/types"
 )
+
+// id returns the ID of a sandbox: 64 hexadecimal digits, as the runtimes of Kubernetes make
+// them.
+func id(name string) string {
+	if strings.HasSuffix(name, "0c") { // it is one
+		return name
+	}
+	return fmt.Sprintf("%x", sha256.Sum256([]byte(name)))
+}
 
 // exampleNode makes a data directory with a network "podnet" and old reservations.
 func exampleNode(owners map[string]string) (dataDir string) {
@@ -31,7 +42,7 @@ func exampleNode(owners map[string]string) (dataDir string) {
 	made := time.Now().Add(-time.Hour)
 	for ip, owner := range owners {
 		file := filepath.Join(dataDir, "podnet", ip)
-		if err := os.WriteFile(file, []byte(owner+"\r\neth0"), 0o600); err != nil {
+		if err := os.WriteFile(file, []byte(id(owner)+"\r\neth0"), 0o600); err != nil {
 			panic(err)
 		}
 		if err := os.Chtimes(file, made, made); err != nil {
@@ -47,7 +58,7 @@ func ExampleReconciler_Reconcile() {
 
 	store := hostlocal.New(dataDir)
 	source := podsource.Static{
-		{ContainerIDs: []string{"sandbox1"}},                 // a pod as a runtime lists it
+		{ContainerIDs: []string{id("sandbox1")}},             // a pod as a runtime lists it
 		{IPs: []netip.Addr{netip.MustParseAddr("10.0.0.4")}}, // and as an API server does
 	}
 	reconciler, err := gc.New(store, []string{"podnet"}, source, gc.Options{})
@@ -108,7 +119,7 @@ func ExampleReconciler_Start() {
 	defer func() { _ = os.RemoveAll(dataDir) }()
 
 	ctx, stop := context.WithCancel(context.Background())
-	reconciler, err := gc.New(hostlocal.New(dataDir), []string{"podnet"}, podsource.Static{{ContainerIDs: []string{"sandbox2"}}}, gc.Options{
+	reconciler, err := gc.New(hostlocal.New(dataDir), []string{"podnet"}, podsource.Static{{ContainerIDs: []string{id("sandbox2")}}}, gc.Options{
 		OnReport: func(report gc.Report, err error) {
 			fmt.Println(report.Counts()[gc.Released], "released, error:", err)
 			stop() // here the agent ends after the first pass
@@ -137,7 +148,7 @@ func ExampleReconciler_AtStartup() {
 			synced = true
 			return nil, fmt.Errorf("pod cache: %w", podsource.ErrIncomplete)
 		}
-		return []podsource.Pod{{ContainerIDs: []string{"sandbox2"}}}, nil
+		return []podsource.Pod{{ContainerIDs: []string{id("sandbox2")}}}, nil
 	})
 	reconciler, err := gc.New(store, []string{"podnet"}, source, gc.Options{})
 	if err != nil {
@@ -177,7 +188,7 @@ func ExampleOptions() {
 		RuntimeRequestTimeout: 4 * time.Minute,                                     // as in kubelet's configuration
 		MinAge:                15 * time.Minute,                                    // a younger reservation is kept
 		StartingFor:           30 * time.Minute,                                    // how long a starting pod delays a release
-		ReleaseForms:          []podsource.Form{"default-" + podsource.Hex64},      // nerdctl's containers, which no source here lists
+		AllowForeign:          []string{"default-"},                                // nerdctl's containers, which no source here lists
 		Only:                  func(r *hostlocal.Reservation) bool { return true }, // which leaks may be released
 		SourceTimeout:         20 * time.Second,
 		StartupTimeout:        time.Minute,
@@ -201,7 +212,7 @@ func ExampleOptions_only() {
 	dataDir := exampleNode(map[string]string{"10.0.0.2": "sandbox1", "10.0.0.3": "sandbox2"})
 	defer func() { _ = os.RemoveAll(dataDir) }()
 
-	reconciler, err := gc.New(hostlocal.New(dataDir), []string{"podnet"}, podsource.Static{{ContainerIDs: []string{"sandbox3"}}}, gc.Options{
+	reconciler, err := gc.New(hostlocal.New(dataDir), []string{"podnet"}, podsource.Static{{ContainerIDs: []string{id("sandbox3")}}}, gc.Options{
 		Only: func(r *hostlocal.Reservation) bool { return r.IP == netip.MustParseAddr("10.0.0.3") },
 	})
 	if err != nil {
@@ -220,15 +231,15 @@ func ExampleOptions_only() {
 }
 
 // All networks of the node, with a source that lists sandboxes. A container of another
-// runtime is foreign, unless the caller allows its form.
+// runtime is foreign, unless the caller allows its prefix.
 func ExampleAllNetworks() {
 	const hex = "ee3b0f0cee3b0f0cee3b0f0cee3b0f0cee3b0f0cee3b0f0cee3b0f0cee3b0f0c"
 	dataDir := exampleNode(map[string]string{"10.0.0.2": hex, "10.0.0.3": "default-" + hex})
 	defer func() { _ = os.RemoveAll(dataDir) }()
 
-	source := podsource.Static{{ContainerIDs: []string{"5c7b9a1e"}}}
-	for _, forms := range [][]podsource.Form{nil, {podsource.Hex64}} {
-		reconciler, err := gc.New(hostlocal.New(dataDir), []string{gc.AllNetworks}, source, gc.Options{ReleaseForms: forms})
+	source := podsource.Static{{ContainerIDs: []string{id("5c7b9a1e")}}}
+	for _, prefixes := range [][]string{nil, {"ee3b"}} {
+		reconciler, err := gc.New(hostlocal.New(dataDir), []string{gc.AllNetworks}, source, gc.Options{AllowForeign: prefixes})
 		if err != nil {
 			fmt.Println(err)
 			return
@@ -254,8 +265,8 @@ func ExampleReport() {
 	defer func() { _ = os.RemoveAll(dataDir) }()
 
 	source := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
-		return podsource.Answer{Source: "runtime", Note: "one sandbox has no name", Pods: []podsource.Pod{
-			{NamespacedName: types.NamespacedName{Namespace: "default", Name: "web"}, UID: "6ba7b810", ContainerIDs: []string{"sandbox1"}, Origin: "sandbox sandbox1"},
+		return podsource.Answer{Source: "runtime", Networks: []string{podsource.EveryNetwork}, Note: "one sandbox has no name", Pods: []podsource.Pod{
+			{NamespacedName: types.NamespacedName{Namespace: "default", Name: "web"}, UID: "6ba7b810", ContainerIDs: []string{id("sandbox1")}, Origin: "sandbox sandbox1"},
 		}}, nil
 	})
 	reconciler, err := gc.New(hostlocal.New(dataDir), []string{"podnet", "storage"}, source, gc.Options{})

@@ -22,6 +22,9 @@ func hex64(name string) string {
 	return hex.EncodeToString(sum[:])
 }
 
+// every is all networks.
+var every = []string{podsource.EveryNetwork}
+
 // The fakes below return the answers and declarations of the sources of their names.
 
 // criAnswer lists sandboxes by their IDs, minutes after their ADD, and one in the node's
@@ -30,36 +33,35 @@ func criAnswer(pods ...podsource.Pod) podsource.Answer {
 	return podsource.Answer{
 		Source: "cri",
 		Pods:   append([]podsource.Pod{{UID: "proxy", ContainerIDs: []string{hex64("proxy")}, HostNetwork: true}}, pods...),
-		Names:  []podsource.Names{{Form: podsource.Hex64, Lag: podsource.RuntimeLag}},
+		Names:  podsource.SandboxContainers, Networks: every,
 	}
 }
 
 // kubeletAnswer lists Kubernetes pods, and one in the node's network.
 func kubeletAnswer(pods ...podsource.Pod) podsource.Answer {
 	return podsource.Answer{
-		Source: "kubelet",
-		Pods:   append([]podsource.Pod{{NamespacedName: named("proxy"), UID: "proxy", HostNetwork: true}}, pods...),
-		Forms:  []podsource.Form{podsource.Hex64},
+		Source:   "kubelet",
+		Pods:     append([]podsource.Pod{{NamespacedName: named("proxy"), UID: "proxy", HostNetwork: true}}, pods...),
+		Networks: every,
 	}
 }
 
 // netnsAnswer lists ADDs in flight and addresses in network namespaces.
 func netnsAnswer(pods ...podsource.Pod) podsource.Answer {
-	return podsource.Answer{Source: "netns", Pods: pods, SeesADDs: true, SeesAddresses: true, Supplementary: true}
+	return podsource.Answer{Source: "netns", Pods: pods, SeesADDs: every, SeesAddresses: true, Supplementary: true}
 }
 
 // cacheAnswer lists the attachments in libcni's cache whose namespaces exist. Those that
-// ended are only in recorded.
-func cacheAnswer(pods []podsource.Pod, recorded ...podsource.Attachment) podsource.Answer {
+// ended are only in entries.
+func cacheAnswer(pods []podsource.Pod, entries ...podsource.CacheEntry) podsource.Answer {
 	for _, p := range pods {
 		for _, id := range p.ContainerIDs {
-			recorded = append(recorded, podsource.Attachment{Network: p.Network, ContainerID: id})
+			entries = append(entries, podsource.CacheEntry{Network: p.Network, ContainerID: id, Unproven: p.Unproven})
 		}
 	}
 	return podsource.Answer{
-		Source: "cnicache", Pods: pods, Supplementary: true,
-		Names:    []podsource.Names{{Form: podsource.AnyForm}},
-		Recorded: append([]podsource.Attachment{}, recorded...), RecordedSince: time.Unix(1, 0),
+		Source: "cnicache", Pods: pods, Supplementary: true, Names: podsource.AnyContainer, AtOnce: true,
+		Cache: &podsource.Cache{Entries: slices.Clone(entries), Since: time.Unix(1, 0)},
 	}
 }
 
@@ -67,7 +69,7 @@ func cacheAnswer(pods []podsource.Pod, recorded ...podsource.Attachment) podsour
 func recordAnswer(networks []string, ids ...string) podsource.Answer {
 	a := podsource.Answer{
 		Source: "checkpoint", Authoritative: true, Networks: networks,
-		Names: []podsource.Names{{Form: podsource.AnyForm, Networks: networks}},
+		Names: podsource.AnyContainer, AtOnce: true,
 	}
 	for _, id := range ids {
 		a.Pods = append(a.Pods, podsource.Pod{ContainerIDs: []string{id}})
@@ -104,8 +106,8 @@ func attached(network, containerID string, addresses ...string) podsource.Pod {
 }
 
 // stale is an attachment in libcni's cache without a namespace.
-func stale(network, containerID string) podsource.Attachment {
-	return podsource.Attachment{Network: network, ContainerID: containerID}
+func stale(network, containerID string) podsource.CacheEntry {
+	return podsource.CacheEntry{Network: network, ContainerID: containerID}
 }
 
 // answers is a union of sources that return the same answers each time.
@@ -139,7 +141,9 @@ func (s *script) times() []time.Time {
 }
 
 // plain is an answer without declarations, as one part of a script.
-func plain(pods ...podsource.Pod) []podsource.Answer { return []podsource.Answer{{Pods: pods}} }
+func plain(pods ...podsource.Pod) []podsource.Answer {
+	return []podsource.Answer{{Pods: pods, Networks: every}}
+}
 
 // asOf returns a fake's answer that was true d after it is given; -time.Second is a second
 // before.

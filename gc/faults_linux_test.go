@@ -3,6 +3,7 @@
 package gc
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -154,13 +155,47 @@ func (n *node) checkFaultReport(t *testing.T, where, out string, oneFailed bool)
 
 var faultPod = podsource.Pod{NamespacedName: named("live"), IPs: ips("10.0.0.4")}
 
+// A oneThread is a data directory that one thread alone reads and changes: strace counts
+// occurrences for each thread.
+type oneThread struct {
+	dataDir
+	calls chan func()
+}
+
+func newOneThread(d dataDir) oneThread {
+	o := oneThread{d, make(chan func())}
+	go func() {
+		runtime.LockOSThread()
+		for call := range o.calls {
+			call()
+		}
+	}()
+	return o
+}
+
+func (o oneThread) do(call func()) {
+	done := make(chan struct{})
+	o.calls <- func() { call(); close(done) }
+	<-done
+}
+
+func (o oneThread) List(ctx context.Context) (list hostlocal.Listing, err error) {
+	o.do(func() { list, err = o.dataDir.List(ctx) })
+	return list, err
+}
+
+func (o oneThread) Release(ctx context.Context, rs ...*hostlocal.Reservation) (done hostlocal.ReleaseResult, err error) {
+	o.do(func() { done, err = o.dataDir.Release(ctx, rs...) })
+	return done, err
+}
+
 // faultyPass runs in the process that gets the fault.
 func faultyPass(t *testing.T, dir string) {
-	runtime.LockOSThread() // strace counts occurrences for each thread
-	r, err := New(hostlocal.New(dir), []string{network1}, podsource.Static{faultPod}, Options{})
+	r, err := New(hostlocal.New(dir), []string{network1}, podsource.Static{faultPod}, Options{AllowForeign: []string{"*"}})
 	if err != nil {
 		t.Fatal(err)
 	}
+	r.disk = newOneThread(r.disk)
 	report, err := r.Reconcile(t.Context())
 	out := struct {
 		Err    string

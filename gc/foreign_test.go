@@ -4,6 +4,7 @@ package gc
 
 import (
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,84 +18,74 @@ import (
 // and which networks the caller named.
 
 func TestForeignOwner(t *testing.T) {
-	nerdctl, docker := "default-"+hex64("nerdctl"), "Docker_1"
+	nerdctl, uuid, word := "default-"+hex64("nerdctl"), "3f2b8a06-5b0c-4a55-9d2e-0c5a2ae9d0f1", "reserved-by-hand"
 	before := asOf(netnsAnswer(), -time.Second)
-	twoForms := kubeletAnswer()
-	twoForms.Forms = []podsource.Form{podsource.Hex64, "default-" + podsource.Hex64}
-	alsoHere := podsource.Answer{Pods: []podsource.Pod{other}, Names: []podsource.Names{
-		{Form: podsource.AnyForm, Networks: []string{"second"}}, {Form: podsource.Hex64, Networks: []string{network1}}}}
-	allOfSecond := podsource.Answer{Source: "record", Pods: []podsource.Pod{other}, Names: []podsource.Names{{Form: podsource.AnyForm, Networks: []string{"second"}}}}
-	both := map[string]Reason{"10.0.0.2": ForeignOwner, "10.0.0.3": ForeignOwner, "10.0.0.4": ReleasedLeak, "10.0.0.5": ReleasedEmpty}
-	docker1 := map[string]Reason{"10.0.0.2": ReleasedLeak, "10.0.0.3": ForeignOwner, "10.0.0.4": ReleasedLeak, "10.0.0.5": ReleasedEmpty}
-	none := map[string]Reason{"10.0.0.2": ReleasedLeak, "10.0.0.3": ReleasedLeak, "10.0.0.4": ReleasedLeak, "10.0.0.5": ReleasedEmpty}
+	ofSecond, gap := recordAnswer([]string{"second"}), recordAnswer([]string{network1})
+	gap.Gaps = []podsource.Gap{{}}
 	for _, c := range []struct {
-		reason  string
-		members []podsource.Answer
-		allow   []podsource.Form
-		want    map[string]Reason
+		reason              string
+		members             []podsource.Answer
+		allow               []string
+		nerdctl, uuid, word Reason
 	}{
-		{"a runtime means 64 hex digits", []podsource.Answer{criAnswer()}, nil, both},
-		{"so does a list of Kubernetes pods", []podsource.Answer{kubeletAnswer()}, nil, both},
-		{"one of two owners has a form that is meant", []podsource.Answer{twoForms}, nil, docker1},
-		{"beside plain pods", []podsource.Answer{kubeletAnswer(), {Pods: []podsource.Pod{other}}}, nil, both},
-		{"plain pods alone declare no form", []podsource.Answer{{Pods: []podsource.Pod{other}}}, nil, none},
-		{"a source that sees addresses has answered", []podsource.Answer{kubeletAnswer(), netnsAnswer()}, nil, none},
-		{"... from before the owner was first seen", []podsource.Answer{kubeletAnswer(), before}, nil, both},
-		{"a record from before then means the same forms", []podsource.Answer{asOf(recordAnswer([]string{network1}), -time.Second)}, nil, none},
-		{"a record means every form", []podsource.Answer{kubeletAnswer(), recordAnswer([]string{network1})}, nil, none},
-		{"... in its network", []podsource.Answer{kubeletAnswer(), allOfSecond}, nil, both},
-		{"a record of another network declares no forms in this one", []podsource.Answer{allOfSecond}, nil, none},
-		{"... unless it also names containers in this one", []podsource.Answer{alsoHere}, nil, both},
-		{"the caller allows a form", []podsource.Answer{kubeletAnswer()}, []podsource.Form{"default-" + podsource.Hex64}, docker1},
-		{"the caller allows a form of another prefix", []podsource.Answer{kubeletAnswer()}, []podsource.Form{"k8s.io-" + podsource.Hex64}, both},
-		{"the caller allows every form", []podsource.Answer{kubeletAnswer()}, []podsource.Form{"k8s.io-" + podsource.Hex64, podsource.AnyForm}, none},
+		{"a runtime means 64 hex digits", []podsource.Answer{criAnswer()}, nil, ForeignOwner, ForeignOwner, ForeignOwner},
+		{"so does a list of Kubernetes pods", plain(other), nil, ForeignOwner, ForeignOwner, ForeignOwner},
+		{"a source that sees addresses has answered", []podsource.Answer{kubeletAnswer(), netnsAnswer()}, nil, ReleasedLeak, ReleasedLeak, ForeignOwner},
+		{"... from before the owner was first seen", []podsource.Answer{kubeletAnswer(), before}, nil, ForeignOwner, ForeignOwner, ForeignOwner},
+		{"a record alone", []podsource.Answer{recordAnswer([]string{network1})}, nil, ReleasedLeak, ReleasedLeak, ForeignOwner},
+		{"a record names any container", []podsource.Answer{kubeletAnswer(), recordAnswer([]string{network1})}, nil, ReleasedLeak, ReleasedLeak, ForeignOwner},
+		{"... in its network", []podsource.Answer{kubeletAnswer(), ofSecond}, nil, ForeignOwner, ForeignOwner, ForeignOwner},
+		{"... and not in its gap", []podsource.Answer{kubeletAnswer(), gap}, nil, ForeignOwner, ForeignOwner, ForeignOwner},
+		{"a cache has an entry, so it is no free text", []podsource.Answer{kubeletAnswer(), netnsAnswer(), cacheAnswer(nil, stale("third", word))}, nil,
+			ReleasedLeak, ReleasedLeak, ReleasedLeak},
+		{"the caller allows a prefix", []podsource.Answer{kubeletAnswer()}, []string{"x", "default-"}, ReleasedLeak, ForeignOwner, ForeignOwner},
+		{"... of free text", []podsource.Answer{kubeletAnswer()}, []string{"reserved-"}, ForeignOwner, ForeignOwner, ReleasedLeak},
+		{"... or any", []podsource.Answer{kubeletAnswer()}, []string{"*"}, ReleasedLeak, ReleasedLeak, ReleasedLeak},
 	} {
 		t.Run(c.reason, func(t *testing.T) {
 			n := newNode(t)
 			n.reserve("10.0.0.2", nerdctl, old)
-			n.reserve("10.0.0.3", docker, old)
-			n.reserve("10.0.0.4", hex64("leaked"), old)
-			n.file("10.0.0.5", "", old)
-			n.checkReasons(n.pass(answers(c.members...), Options{ReleaseForms: c.allow}), c.want)
+			n.reserve("10.0.0.3", uuid, old)
+			n.reserve("10.0.0.4", word, old)
+			n.reserve("10.0.0.5", hex64("leaked"), old)
+			n.file("10.0.0.6", "", old)
+			n.checkReasons(n.pass(answers(c.members...), Options{AllowForeign: append([]string{}, c.allow...)}), map[string]Reason{
+				"10.0.0.2": c.nerdctl, "10.0.0.3": c.uuid, "10.0.0.4": c.word, "10.0.0.5": ReleasedLeak, "10.0.0.6": ReleasedEmpty})
 		})
 	}
-	t.Run("a cache means the same forms where it lacks a record", func(t *testing.T) {
-		cache := cacheAnswer(nil, stale(network1, hex64("leaked")))
-		cache.Names = []podsource.Names{{Form: podsource.Hex64}}
-		for _, seen := range [][]podsource.Pod{nil, {configured("10.0.0.4")}} {
-			n := newNode(t)
-			n.reserve("10.0.0.2", nerdctl, old)
-			n.reserve("10.0.0.3", hex64("leaked"), old)
-			n.reserve("10.0.0.4", hex64("web"), old)
-			want := map[string]Reason{"10.0.0.2": ForeignOwner, "10.0.0.3": ReleasedLeak, "10.0.0.4": ReleasedLeak}
-			if seen != nil {
-				want["10.0.0.3"], want["10.0.0.4"] = ForeignOwner, AddressClaimed
-			}
-			n.checkReasons(n.pass(answers(asOf(netnsAnswer(seen...), -time.Second), cache, podsource.Answer{Pods: []podsource.Pod{other}}), Options{}), want)
-		}
-	})
-	t.Run("a cache means none in a network in which it has no record", func(t *testing.T) {
-		cache := cacheAnswer(nil, stale(network1, hex64("leaked")))
-		cache.Names = []podsource.Names{{Form: "default-" + podsource.Hex64}, {Form: podsource.Hex64}}
-		n := newNode(t)
-		n.reserve("10.0.0.2", docker, old)
-		n.reserve("10.0.0.3", hex64("leaked"), old)
-		n.network("second")
-		n.reserveIn("second", "10.1.0.2", docker, old)
-		n.reserveIn("second", "10.1.0.3", hex64("leaked"), old)
-		r := n.reconcilerOf([]string{network1, "second"}, answers(asOf(netnsAnswer(), -time.Second), cache, podsource.Answer{Pods: []podsource.Pod{other}}), Options{})
-		n.checkReasons(n.reconcile(r), map[string]Reason{"10.0.0.2": ForeignOwner, "10.0.0.3": ReleasedLeak,
-			"second/10.1.0.2": ReleasedLeak, "second/10.1.0.3": ReleasedLeak})
-	})
-	t.Run("a form shows only which containers could not be meant", func(t *testing.T) {
+	t.Run("an ID's form shows only which containers could not be meant", func(t *testing.T) {
 		n := newNode(t)
 		n.reserve("10.0.0.2", nerdctl, old)
-		n.reserve("10.0.0.3", docker, old)
+		n.reserve("10.0.0.3", word, old)
 		n.reserve("10.0.0.4", nerdctl, old)
-		live := podsource.Pod{UID: "1", ContainerIDs: []string{docker}}
-		report := n.pass(answers(kubeletAnswer(live, podsource.Pod{UID: "2", IPs: ips("10.0.0.2")})), Options{})
+		live := podsource.Pod{UID: "1", ContainerIDs: []string{word}}
+		report := n.pass(answers(kubeletAnswer(live, podsource.Pod{UID: "2", IPs: ips("10.0.0.2")})), Options{AllowForeign: []string{}})
 		n.checkReasons(report, map[string]Reason{"10.0.0.2": AddressClaimed, "10.0.0.3": ContainerLive, "10.0.0.4": SiblingInUse})
 	})
+}
+
+// An agent calls the plugin for itself, and an operator blocks an address by a word: an owner in
+// free text is kept with any sources.
+func TestHazard86FreeText(t *testing.T) {
+	hex, uuid := hex64("x"), "3f2b8a06-5b0c-4a55-9d2e-0c5a2ae9d0f1"
+	for owner, want := range map[string]bool{
+		"cilium-ingress": true, "blocked": true, hex[1:]: true, hex + "-": true, uuid[1:]: true, "3f2b8a06_5b0c-4a55-9d2e-0c5a2ae9d0f1": true,
+		strings.Repeat("-", 36): true, "g" + hex[1:]: true,
+		hex: false, "default-" + hex: false, strings.ToUpper(hex): false, uuid: false, "vm-" + uuid: false,
+	} {
+		if got := !container.MatchString(owner); got != want {
+			t.Errorf("%q is free text: %t", owner, got)
+		}
+	}
+	n := newNode(t)
+	n.reserve("10.0.0.2", "cilium-ingress", 24*time.Hour)
+	n.reserve("10.0.0.3", hex64("leaked"), 24*time.Hour)
+	all := answers(netnsAnswer(), cacheAnswer(nil, stale(network1, hex64("leaked"))), recordAnswer([]string{network1}), criAnswer(), kubeletAnswer())
+	report, err := n.reconciler(all, Options{AllowForeign: []string{}}).AtStartup(t.Context(), NoADDInFlight)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.checkReasons(report, map[string]Reason{"10.0.0.2": ForeignOwner, "10.0.0.3": ReleasedLeak})
 }
 
 // Nothing is released in a network of which no answer speaks.
@@ -112,8 +103,7 @@ func TestHazard74NobodySpeaksOfTheNetwork(t *testing.T) {
 	}{
 		{"a GC request for one of the two", []podsource.Answer{request}, ReleasedLeak, NoSourceForNetwork},
 		{"requests for both", []podsource.Answer{request, recordAnswer([]string{y})}, ReleasedLeak, ReleasedLeak},
-		{"plain pods speak of every network", []podsource.Answer{speaks(nil, false)}, ReleasedLeak, ReleasedLeak},
-		{"a list of no networks speaks of none", []podsource.Answer{speaks([]string{}, false)}, NoSourceForNetwork, NoSourceForNetwork},
+		{"every network", []podsource.Answer{speaks(every, false)}, ReleasedLeak, ReleasedLeak},
 		{"a supplementary answer speaks of none by itself", []podsource.Answer{speaks(nil, true)}, NoSourceForNetwork, NoSourceForNetwork},
 		{"... except of networks that it names", []podsource.Answer{speaks([]string{y}, true)}, NoSourceForNetwork, ReleasedLeak},
 		{"namespaces alone", []podsource.Answer{netnsAnswer()}, NoSourceForNetwork, NoSourceForNetwork},
@@ -193,25 +183,25 @@ func TestAllNetworks(t *testing.T) {
 // show that the sources would name its container.
 func TestHazard49AllNetworks(t *testing.T) {
 	partial := netnsAnswer() // it could not read every process
-	partial.SeesADDs, partial.SeesAddresses = false, false
+	partial.SeesADDs, partial.SeesAddresses = nil, false
 	for _, c := range []struct {
 		reason  string
 		members []podsource.Answer
-		allow   []podsource.Form
+		allow   []string
 		want    Reason
 	}{
 		{"no namespace has the address", []podsource.Answer{criAnswer(), netnsAnswer()}, nil, ReleasedLeak},
 		{"a namespace has it", []podsource.Answer{criAnswer(), netnsAnswer(configured("10.88.0.2"))}, nil, AddressClaimed},
 		{"the kernel could only be read in part", []podsource.Answer{criAnswer(), partial}, nil, ForeignOwner},
 		{"the kernel was not asked", []podsource.Answer{criAnswer()}, nil, ForeignOwner},
-		{"plain pods alone", []podsource.Answer{{Pods: []podsource.Pod{other}}}, nil, ForeignOwner},
-		{"the caller allows the form", []podsource.Answer{criAnswer()}, []podsource.Form{podsource.Hex64}, ReleasedLeak},
+		{"plain pods alone", plain(other), nil, ForeignOwner},
+		{"the caller allows any owner", []podsource.Answer{criAnswer()}, []string{"*"}, ReleasedLeak},
 	} {
 		n := newNode(t)
 		n.network("podman")
 		n.reserveIn("podman", "10.88.0.2", hex64("container of podman"), old)
 		n.fileIn("podman", "10.88.0.3", "", old)
-		report := n.reconcile(n.reconcilerOf([]string{AllNetworks}, answers(c.members...), Options{ReleaseForms: c.allow}))
+		report := n.reconcile(n.reconcilerOf([]string{AllNetworks}, answers(c.members...), Options{AllowForeign: append([]string{}, c.allow...)}))
 		n.checkReasons(report, map[string]Reason{"podman/10.88.0.2": c.want, "podman/10.88.0.3": ReleasedEmpty})
 		if t.Failed() {
 			t.Fatal(c.reason)

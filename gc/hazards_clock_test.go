@@ -25,6 +25,7 @@ func TestHazard19TheClockIsSet(t *testing.T) {
 	}{
 		{"back by an hour", -time.Hour, 0},
 		{"forward by years", 10 * 365 * 24 * time.Hour, 0},
+		{"forward by less than since the boot", 30 * time.Minute, 0},
 		{"not at all, but the reservation is dated in the future", 0, time.Hour},
 		{"from 1970, where computers without a clock start", 30 * 365 * 24 * time.Hour, 0},
 	} {
@@ -96,11 +97,11 @@ func TestHazard46FirstSeenAfterTheOwnerWasRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.reserve("10.0.0.2", "dead", -time.Hour)
-		r := n.reconciler(podsource.Static{other}, Options{})
+		r := n.reconciler(podsource.Static{other}, Options{SourceTimeout: time.Hour})
 		ctx := newCallbackContext(t)
 		asked := 0
 		ctx.onCheck(func() { // in the listing, before the owner is read
-			if asked++; asked != 2 {
+			if asked++; asked != 4 {
 				return
 			}
 			time.Sleep(2 * DefaultMinAge)
@@ -147,9 +148,12 @@ func TestHazard48SmallStepOfTheClock(t *testing.T) {
 		{"back: stuck for days, and the leak is older", -150 * time.Millisecond, func() podsource.Pod {
 			return startingPod("stuck", time.Now().Add(-day))
 		}, DefaultMinAge, Released, 2 * day},
-		{"back: started in a time that the clock showed twice", -2 * time.Hour, func() podsource.Pod {
+		{"back: made within that time before the start", -2 * time.Hour, func() podsource.Pod {
 			return startingPod("stuck", time.Now().Add(-time.Hour))
-		}, 90 * time.Minute, Starting, 2 * day},
+		}, 3 * time.Hour, Starting, 2 * time.Hour},
+		{"back: made earlier", -2 * time.Hour, func() podsource.Pod {
+			return startingPod("stuck", time.Now().Add(-time.Hour))
+		}, 3 * time.Hour, Released, 2 * day},
 	} {
 		t.Run(c.reason, inBubble(func(t *testing.T) {
 			n := newNode(t)

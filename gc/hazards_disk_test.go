@@ -32,7 +32,7 @@ func TestHazard14EmptyReservation(t *testing.T) {
 	n.file("10.0.0.3", "", young)
 	n.file("10.0.0.4", " \r\n", old)
 	n.file("10.0.0.5", "", old)
-	report := n.pass(podsource.Static{{NamespacedName: named("web"), IPs: ips("10.0.0.5")}}, Options{})
+	report := n.pass(podsource.Static{sandbox("web", hex64("web"), "10.0.0.5")}, Options{})
 	n.checkReasons(report, map[string]Reason{
 		"10.0.0.2": ReleasedEmpty, "10.0.0.3": TooYoung, "10.0.0.4": ReleasedEmpty, "10.0.0.5": AddressClaimed})
 }
@@ -212,7 +212,7 @@ func TestHazard68OneFileCanNotBeRead(t *testing.T) {
 		pods   []podsource.Pod
 		want   Reason // of a leaked reservation
 	}{
-		{"a pod has its address", 24 * time.Hour, false, l, []podsource.Pod{{IPs: ips("10.0.0.2")}}, SiblingUnreadable},
+		{"a pod has its address", 24 * time.Hour, false, l, []podsource.Pod{{NamespacedName: named("web"), IPs: ips("10.0.0.2")}}, SiblingUnreadable},
 		{"a pod whose container is known has it", 24 * time.Hour, false, l, []podsource.Pod{{IPs: ips("10.0.0.2"), ContainerIDs: []string{"live"}}}, SiblingUnreadable},
 		{"it is young", l - 1, false, l, nil, SiblingUnreadable},
 		{"it is younger than L, and MinAge is less", l - 1, false, time.Second, nil, SiblingUnreadable},
@@ -221,7 +221,7 @@ func TestHazard68OneFileCanNotBeRead(t *testing.T) {
 		{"it is old, and no pod has its address", l, false, l, nil, Unowned},
 	} {
 		t.Run(c.reason, func(t *testing.T) {
-			at := reading{wall: time.Now(), mono: time.Hour, boot: time.Hour}
+			at := reading{wall: time.Now(), mono: time.Hour, boot: 30 * 24 * time.Hour}
 			made := at.wall.Add(-48 * time.Hour)
 			unreadable := hostlocal.Reservation{Network: network1, IP: ips("10.0.0.2")[0], Owner: hostlocal.Unreadable, ReservedAt: at.wall.Add(-c.age)}
 			if c.zero {
@@ -236,7 +236,7 @@ func TestHazard68OneFileCanNotBeRead(t *testing.T) {
 				{Network: "second", IP: ips("10.9.0.3")[0], Owner: hostlocal.Owned, ContainerID: "suspect", ReservedAt: made},
 			}
 			pods := append([]podsource.Pod{{ContainerIDs: []string{"live"}}}, c.pods...)
-			entries, next := judge(rs, plain(pods...), at, Options{MinAge: c.minAge, StartingFor: 2 * l})
+			report := judge(rs, plain(pods...), at, Options{MinAge: c.minAge, StartingFor: 2 * l})
 			want := []Reason{ContainerLive, OwnerUnreadable, c.want, ContainerLive, EmptyOwner, NetworkNotNamed}
 			if len(c.pods) > 0 {
 				want[1] = AddressClaimed
@@ -245,14 +245,14 @@ func TestHazard68OneFileCanNotBeRead(t *testing.T) {
 				want[5] = SiblingUnreadable
 			}
 			var got []Reason
-			for _, e := range entries {
+			for _, e := range report.Reservations {
 				got = append(got, e.Reason)
 			}
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
-			if (next == forever) != (c.want == Unowned) {
-				t.Errorf("the next check is in %v", next)
+			if report.NextCheck.IsZero() != (c.want == Unowned) {
+				t.Errorf("the next check is at %v", report.NextCheck)
 			}
 		})
 	}
@@ -260,12 +260,19 @@ func TestHazard68OneFileCanNotBeRead(t *testing.T) {
 
 // judge decides about reservations that are on no disk. Those of the first network may be
 // released.
-func judge(rs []hostlocal.Reservation, look []podsource.Answer, at reading, opts Options) ([]Entry, time.Duration) {
+func judge(rs []hostlocal.Reservation, look []podsource.Answer, at reading, opts Options) Report {
 	opts.RuntimeRequestTimeout = DefaultRuntimeRequestTimeout
+	if opts.AllowForeign == nil {
+		opts.AllowForeign = []string{"*"}
+	}
 	s := &snapshot{reservations: rs, clock: &clock{}, at: at, opts: &opts, networks: []string{network1}}
 	s.clock.observe(at)
-	s.addLook(look, at)
-	return decide(s)
+	s.clock.see(at, rs)
+	s.addLook(look, at, at)
+	var report Report
+	report.addLook(look)
+	report.write(s, decide(s), &release{})
+	return report
 }
 
 // The error of a pass names the first of several files that can't be read.

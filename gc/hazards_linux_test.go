@@ -162,24 +162,22 @@ func TestHazard68OneFileOfManyCanNotBeRead(t *testing.T) {
 			if err := os.Chmod(n.path(""), 0o777); err != nil {
 				t.Fatal(err)
 			}
-			r := n.reconciler(answers(criAnswer(sandbox("1", hex64("db")))), Options{})
-			n.unprivileged(func() {
-				// The error also comes when no answer counts, and when no source is asked.
-				if _, err := n.reconciler(podsource.Static{}, Options{}).Reconcile(t.Context()); !errors.Is(err, ErrNoPods) || !errors.Is(err, fs.ErrPermission) {
-					t.Errorf("without an answer: error %v", err)
-				}
-				if _, err := n.reconcilerOf([]string{"second"}, podsource.Static{}, Options{}).AtStartup(t.Context()); errors.Is(err, ErrNoPods) || !errors.Is(err, fs.ErrPermission) {
-					t.Errorf("in the hook: error %v", err)
-				}
-				report, err := r.Reconcile(t.Context())
-				if !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "10.0.0.2") || strings.Contains(err.Error(), "reservations") {
-					t.Errorf("got error %v, want one about the file", err)
-				}
-				n.check(report, map[string]Verdict{"10.0.0.2": Failed, "10.0.0.3": c.want, "10.0.0.4": InUse})
-				if err := report.Reservations[0].Err; !errors.Is(err, fs.ErrPermission) {
-					t.Errorf("the entry's error is %v", err)
-				}
-			})
+			// The error also comes when no answer counts, and when no source is asked.
+			if _, err := n.asUser(n.reconciler(podsource.Static{}, Options{})).Reconcile(t.Context()); !errors.Is(err, ErrNoPods) || !errors.Is(err, fs.ErrPermission) {
+				t.Errorf("without an answer: error %v", err)
+			}
+			elsewhere := n.asUser(n.reconcilerOf([]string{"second"}, podsource.Static{}, Options{}))
+			if _, err := elsewhere.AtStartup(t.Context()); errors.Is(err, ErrNoPods) || !errors.Is(err, fs.ErrPermission) {
+				t.Errorf("in the hook: error %v", err)
+			}
+			report, err := n.asUser(n.reconciler(answers(criAnswer(sandbox("1", hex64("db")))), Options{})).Reconcile(t.Context())
+			if !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "10.0.0.2") || strings.Contains(err.Error(), "reservations") {
+				t.Errorf("got error %v, want one about the file", err)
+			}
+			n.check(report, map[string]Verdict{"10.0.0.2": Failed, "10.0.0.3": c.want, "10.0.0.4": InUse})
+			if err := report.Reservations[0].Err; !errors.Is(err, fs.ErrPermission) {
+				t.Errorf("the entry's error is %v", err)
+			}
 		})
 	}
 }
@@ -218,20 +216,18 @@ func TestHazard30ThousandsOfFailures(t *testing.T) {
 	} {
 		t.Run(c.reason, func(t *testing.T) {
 			n := all(c.files, c.mode)
-			n.unprivileged(func() {
-				report, err := n.reconciler(podsource.Static{other}, Options{}).Reconcile(t.Context())
-				if !errors.Is(err, fs.ErrPermission) || len(err.Error()) > most || !strings.Contains(err.Error(), c.says) {
-					t.Errorf("got an error of %d bytes: %.500v", len(fmt.Sprint(err)), err)
+			report, err := n.asUser(n.reconciler(podsource.Static{other}, Options{})).Reconcile(t.Context())
+			if !errors.Is(err, fs.ErrPermission) || len(err.Error()) > most || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("got an error of %d bytes: %.500v", len(fmt.Sprint(err)), err)
+			}
+			for _, e := range report.Reservations {
+				if e.Reason != c.want || e.Err == nil {
+					t.Fatalf("%s: %s, error %v", e.IP, e.Reason, e.Err)
 				}
-				for _, e := range report.Reservations {
-					if e.Reason != c.want || e.Err == nil {
-						t.Fatalf("%s: %s, error %v", e.IP, e.Reason, e.Err)
-					}
-				}
-				if len(report.Reservations) != c.files {
-					t.Errorf("%d entries", len(report.Reservations))
-				}
-			})
+			}
+			if len(report.Reservations) != c.files {
+				t.Errorf("%d entries", len(report.Reservations))
+			}
 		})
 	}
 }

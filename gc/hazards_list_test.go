@@ -3,6 +3,7 @@
 package gc
 
 import (
+	"bytes"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -14,7 +15,7 @@ import (
 // hazardTest matches a test of a hazard, and hazardRow a row of a table in a file of hazards.
 var (
 	hazardTest = regexp.MustCompile(`(?m)^func TestHazard(\d{2,3})`)
-	hazardRow  = regexp.MustCompile(`(?m)^\t+\{"(\d{2,3}) [a-z]`)
+	hazardRow  = regexp.MustCompile(`(?m)^\t+\{"(\d{2,3}) [a-z]|\(hazard (\d{2,3})\)"`)
 )
 
 // TestEveryHazardHasItsTest fails on a hazard that has no test with its number, in any
@@ -33,11 +34,8 @@ func TestEveryHazardHasItsTest(t *testing.T) {
 		}
 		content, err := os.ReadFile(path)
 		found := hazardTest.FindAllSubmatch(content, -1)
-		if strings.HasPrefix(d.Name(), "hazards_") {
-			found = append(found, hazardRow.FindAllSubmatch(content, -1)...)
-		}
-		for _, m := range found {
-			tested[string(m[1])] = true
+		for _, m := range append(found, hazardRow.FindAllSubmatch(content, -1)...) {
+			tested[string(bytes.Join(m[1:], nil))] = true
 		}
 		return err
 	})

@@ -29,7 +29,7 @@ func TestHazard64PanicInAPass(t *testing.T) {
 	ctx := newCallbackContext(t)
 	asked := 0
 	ctx.onCheck(func() { // in the listing, after the wait for another pass
-		if asked++; asked == 2 {
+		if asked++; asked == 3 {
 			panic("in the context")
 		}
 	})

@@ -153,8 +153,8 @@ func TestHazard66TwoNamespacesHaveOneAddress(t *testing.T) {
 		source podsource.Source
 		looks  int
 	}{
-		{"in one order", answers(kubeletAnswer(), netnsAnswer(one, two)), 1},
-		{"in the other", answers(netnsAnswer(two, one), kubeletAnswer()), 1},
+		{"in one order", answers(kubeletAnswer(), netnsAnswer(one, two)), 2},
+		{"in the other", answers(netnsAnswer(two, one), kubeletAnswer()), 2},
 		{"in two answers of one pass", answers(recordAnswer([]string{network1}), netnsAnswer(one, two), kubeletAnswer(starts())), 2},
 	} {
 		t.Run(c.reason, inBubble(func(t *testing.T) {
@@ -255,8 +255,8 @@ func TestConflictNamesThePodWithAnotherContainer(t *testing.T) {
 	n := newNode(t)
 	n.reserve("10.0.0.2", "dead", old)
 	n.reserve("fd00::2", "dead", old)
-	source := answers(podsource.Answer{Source: "kubelet", Pods: []podsource.Pod{{NamespacedName: named("web"), IPs: ips("10.0.0.2")}}},
-		podsource.Answer{Source: "cri", Pods: []podsource.Pod{{ContainerIDs: []string{"live"}, IPs: ips("10.0.0.2")}}})
+	source := answers(podsource.Answer{Source: "kubelet", Networks: every, Pods: []podsource.Pod{{NamespacedName: named("web"), IPs: ips("10.0.0.2")}}},
+		podsource.Answer{Source: "cri", Networks: every, Pods: []podsource.Pod{{ContainerIDs: []string{"live"}, IPs: ips("10.0.0.2")}}})
 	entries := n.pass(source, Options{}).Reservations
 	if len(entries) != 2 {
 		t.Errorf("%d entries", len(entries))

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"net/netip"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -34,7 +33,7 @@ func TestHazard06NoPods(t *testing.T) {
 		{"a pod in the node's network is listed", podsource.Static{host}, nil, Released},
 		{"the agent's own pod is required", podsource.AllowEmpty(podsource.Require(podsource.Static{host}, named("agent"))),
 			podsource.ErrIncomplete, Failed},
-		{"the source is authoritative", answers(podsource.Answer{Authoritative: true}), nil, Released},
+		{"the source is authoritative", answers(podsource.Answer{Networks: every, Authoritative: true}), nil, Released},
 	} {
 		t.Run(c.reason, func(t *testing.T) {
 			n := newNode(t)
@@ -53,7 +52,7 @@ func TestHazard06NoPods(t *testing.T) {
 
 // R9 by member: each source that is not supplementary must list a pod.
 func TestHazard42OneMemberSeesNobody(t *testing.T) {
-	empty := podsource.Answer{Source: "docker"}
+	empty := podsource.Answer{Source: "docker", Networks: every}
 	for _, c := range []struct {
 		reason  string
 		members []podsource.Answer
@@ -62,8 +61,8 @@ func TestHazard42OneMemberSeesNobody(t *testing.T) {
 	}{
 		{"the other one lists pods", []podsource.Answer{criAnswer(), empty}, ErrNoPods, "docker"},
 		{"in any order", []podsource.Answer{empty, criAnswer()}, ErrNoPods, "docker"},
-		{"one without a name is identified by its position", []podsource.Answer{criAnswer(), {}}, ErrNoPods, "source 2"},
-		{"an authoritative one", []podsource.Answer{criAnswer(), {Authoritative: true}}, nil, ""},
+		{"one without a name is identified by its position", []podsource.Answer{criAnswer(), {Networks: every}}, ErrNoPods, "source 2"},
+		{"an authoritative one", []podsource.Answer{criAnswer(), {Networks: every, Authoritative: true}}, nil, ""},
 		{"supplementary answers may be empty", []podsource.Answer{criAnswer(), netnsAnswer(), cacheAnswer(nil)}, nil, ""},
 	} {
 		t.Run(c.reason, func(t *testing.T) {
@@ -89,11 +88,11 @@ func TestHazard07OneItemFails(t *testing.T) {
 		answer podsource.Answer
 		names  string
 	}{
-		{"an address that is not valid", podsource.Answer{Pods: []podsource.Pod{other, {NamespacedName: named("web"), IPs: append(ips("10.0.0.9"), netip.Addr{})}}}, "default/web"},
-		{"a container ID that is empty", podsource.Answer{Pods: []podsource.Pod{other, {NamespacedName: named("web"), ContainerIDs: []string{""}}}}, "default/web"},
-		{"a container ID with a scheme", podsource.Answer{Pods: []podsource.Pod{other, {NamespacedName: named("web"), ContainerIDs: []string{"containerd://abc"}}}}, "default/web"},
-		{"a container ID with white space", podsource.Answer{Pods: []podsource.Pod{other, {NamespacedName: named("web"), ContainerIDs: []string{"abc", "abc\n"}}}}, "default/web"},
-		{"a negative lag", podsource.Answer{Source: "mine", Pods: []podsource.Pod{other}, Names: []podsource.Names{{Form: podsource.AnyForm}, {Form: podsource.AnyForm, Lag: -2}}}, "mine"},
+		{"an address that is not valid", podsource.Answer{Networks: every, Pods: []podsource.Pod{other, {NamespacedName: named("web"), IPs: append(ips("10.0.0.9"), netip.Addr{})}}}, "default/web"},
+		{"a container ID that is empty", podsource.Answer{Networks: every, Pods: []podsource.Pod{other, {NamespacedName: named("web"), ContainerIDs: []string{""}}}}, "default/web"},
+		{"a container ID with a scheme", podsource.Answer{Networks: every, Pods: []podsource.Pod{other, {NamespacedName: named("web"), ContainerIDs: []string{"containerd://abc"}}}}, "default/web"},
+		{"a container ID with white space", podsource.Answer{Networks: every, Pods: []podsource.Pod{other, {NamespacedName: named("web"), ContainerIDs: []string{"abc", "abc\n"}}}}, "default/web"},
+		{"no network of which it speaks", podsource.Answer{Source: "mine", Pods: []podsource.Pod{other}}, "mine"},
 	} {
 		for _, in := range []string{"alone", "in a union"} {
 			t.Run(c.reason+" "+in, func(t *testing.T) {
@@ -101,7 +100,7 @@ func TestHazard07OneItemFails(t *testing.T) {
 				n.reserve("10.0.0.2", "leaked", old)
 				members := []podsource.Answer{c.answer}
 				if in == "in a union" {
-					members = []podsource.Answer{{Pods: []podsource.Pod{other}}, c.answer}
+					members = []podsource.Answer{{Networks: every, Pods: []podsource.Pod{other}}, c.answer}
 				}
 				report, err := n.reconciler(answers(members...), Options{}).Reconcile(t.Context())
 				if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), c.names) {
@@ -121,14 +120,14 @@ func TestHazard07SecondLookFails(t *testing.T) {
 		want   string
 	}{
 		{"an item that is not valid", criAnswer(podsource.Pod{NamespacedName: named("web"), ContainerIDs: []string{"containerd://abc"}}), "default/web"},
-		{"a list without pods", podsource.Answer{Source: "cri"}, ErrNoPods.Error()},
+		{"a list without pods", podsource.Answer{Source: "cri", Networks: every}, ErrNoPods.Error()},
 	} {
 		t.Run(c.reason, inBubble(func(t *testing.T) {
 			n := newNode(t)
 			n.reserve("10.0.0.2", hex64("leaked"), old)
 			source := inTurn(
-				[]podsource.Answer{netnsAnswer(), recordAnswer(nil), kubeletAnswer(starts()), criAnswer()},
-				[]podsource.Answer{netnsAnswer(), recordAnswer(nil), kubeletAnswer(starts()), c.second})
+				[]podsource.Answer{netnsAnswer(), recordAnswer(every), kubeletAnswer(starts()), criAnswer()},
+				[]podsource.Answer{netnsAnswer(), recordAnswer(every), kubeletAnswer(starts()), c.second})
 			report, err := n.reconciler(source, Options{}).Reconcile(t.Context())
 			if report.Looks != 2 || !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got error %v after %d looks, want one with %s after two", err, report.Looks, c.want)
@@ -174,13 +173,13 @@ func TestHazard64SourceFails(t *testing.T) {
 // R2: an answer that contradicts itself is an error.
 func TestHazard07AnswerThatContradictsItself(t *testing.T) {
 	errAway := errors.New("server is away")
-	inner := []podsource.Answer{{Pods: []podsource.Pod{other}}}
+	inner := []podsource.Answer{{Networks: every, Pods: []podsource.Pod{other}}}
 	for _, c := range []struct {
 		reason string
 		answer podsource.Answer
 		err    error
 	}{
-		{"its error is only in the answer", podsource.Answer{Pods: []podsource.Pod{other}, Err: errAway}, errAway},
+		{"its error is only in the answer", podsource.Answer{Networks: every, Pods: []podsource.Pod{other}, Err: errAway}, errAway},
 		{"its error is only in a part", podsource.Answer{Parts: append(inner, podsource.Answer{Supplementary: true, Err: errAway})}, errAway},
 		{"it has a list of parts, which is empty", podsource.Answer{Parts: []podsource.Answer{}}, nil},
 	} {
@@ -269,46 +268,21 @@ func TestHazard64FirstLookIsKept(t *testing.T) {
 			return podsource.Pod{ContainerIDs: []string{"a", "b"}, IPs: ips("10.0.0.2", "10.0.0.3")}
 		}
 		return podsource.Answer{
-			Pods: []podsource.Pod{pod(), pod()}, Networks: []string{"x", "y"}, Forms: []podsource.Form{podsource.Hex64, podsource.AnyForm},
-			Names: []podsource.Names{{Networks: []string{"x", "y"}}, {Networks: []string{"z"}}}, Gaps: []podsource.Gap{{From: day}, {To: day}},
+			Pods: []podsource.Pod{pod(), pod()}, Networks: []string{"x", "y"}, SeesADDs: []string{"z"}, Gaps: []podsource.Gap{{From: day}, {To: day}},
 		}
 	}
 	given := answer()
 	d := declaration{Answer: given}
-	d.Names = slices.Clone(given.Names) // as addLook does
 	d.keep()
 	for i := range given.Pods {
 		clear(given.Pods[i].ContainerIDs)
 		clear(given.Pods[i].IPs)
-		clear(given.Names[i].Networks)
 	}
 	clear(given.Pods)
 	clear(given.Networks)
-	clear(given.Forms)
+	clear(given.SeesADDs)
 	clear(given.Gaps)
 	if want := answer(); !reflect.DeepEqual(d.Answer, want) {
 		t.Errorf("got %+v, want %+v", d.Answer, want)
 	}
-}
-
-// A cache that reuses its list of networks does not change the first look.
-func TestHazard64CacheReusesItsNetworks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.reserve("10.0.0.2", hex64("web"), old) // its record was lost
-		n.reserve("10.0.0.3", hex64("leaked"), old)
-		networks, asked := []string{""}, 0
-		cache := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
-			networks[0] = []string{"second", network1}[asked]
-			asked++
-			a := cacheAnswer(nil, stale(network1, hex64("leaked")))
-			a.Networks, a.RecordedSince = networks, time.Now().Add(-time.Minute)
-			return a, nil
-		})
-		report := n.pass(podsource.Union(cache, answers(netnsAnswer())), Options{MinAge: time.Minute})
-		n.checkReasons(report, map[string]Reason{"10.0.0.2": CacheIsNewer, "10.0.0.3": ReleasedLeak})
-		if report.Looks != 2 {
-			t.Errorf("asked %d times, want 2", report.Looks)
-		}
-	})
 }

@@ -134,7 +134,7 @@ func TestHazard38OldSandboxOfAStartingPod(t *testing.T) {
 			n.reserve("10.0.0.4", hex64("leaked"), 2*old)
 			runtime := criAnswer(sandbox("web", hex64("old"), "10.0.0.3")) // NOTREADY
 			if !names {
-				runtime.Names = nil
+				runtime.Names = podsource.KubernetesPods
 			}
 			source := answers(kubeletAnswer(startingPod("web", time.Now().Add(-90*time.Minute))), runtime)
 			n.check(n.pass(source, Options{}), map[string]Verdict{"10.0.0.2": Starting, "10.0.0.3": InUse, "10.0.0.4": Released})
@@ -158,9 +158,9 @@ func TestHazard39LeaksOfAPodThatNeverStarts(t *testing.T) {
 			n := newNode(t)
 			fill(n)
 			r := n.reconciler(answers(kubeletAnswer(web()), criAnswer()), Options{})
-			n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Starting, "10.0.0.3": Starting, "10.0.0.4": Starting, "10.0.0.5": Young})
-			time.Sleep(DefaultMinAge) // L: seen unnamed for that long
-			n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Released, "10.0.0.3": Released, "10.0.0.4": Released, "10.0.0.5": Starting})
+			n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Released, "10.0.0.3": Released, "10.0.0.4": Starting, "10.0.0.5": Young})
+			time.Sleep(DefaultMinAge)
+			n.check(n.reconcile(r), map[string]Verdict{"10.0.0.4": Released, "10.0.0.5": Starting})
 			time.Sleep(DefaultStartingFor - DefaultMinAge)
 			n.check(n.reconcile(r), map[string]Verdict{"10.0.0.5": Released})
 		})
@@ -213,17 +213,33 @@ func TestHazard40RebootWithAFullPool(t *testing.T) {
 	starting := func() []podsource.Pod {
 		return []podsource.Pod{startingPod("web", time.Now().Add(-2*old)), startingPod("static", time.Time{})}
 	}
-	t.Run("netns and the cache: in the hook", inBubble(func(t *testing.T) {
-		n := newNode(t)
-		fill(n)
-		cache := cacheAnswer(nil, stale(network1, hex64("web"))) // the other entry is lost
-		r := booted(t, n, answers(netnsAnswer(), cache, kubeletAnswer(starting()...)))
-		report, err := r.AtStartup(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		n.check(report, all(Released))
-	}))
+	for _, c := range []struct {
+		reason string
+		member podsource.Answer
+		want   map[string]Verdict // after the hook
+	}{
+		{"netns and a record: in the hook", recordAnswer([]string{network1}), all(Released)},
+		{"netns and the cache: what has a proven entry in the hook", cacheAnswer(nil, stale(network1, hex64("web"))),
+			map[string]Verdict{"10.0.0.2": Released, "10.0.0.3": Young, "10.0.0.4": Young}},
+		{"netns and an entry that is not proven: later", cacheAnswer(nil, podsource.CacheEntry{Network: network1, ContainerID: hex64("web"), Unproven: true}), all(Young)},
+	} {
+		t.Run(c.reason, inBubble(func(t *testing.T) {
+			n := newNode(t)
+			fill(n)
+			r := booted(t, n, answers(netnsAnswer(), c.member, kubeletAnswer(starting()...)))
+			report, err := r.AtStartup(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			n.check(report, c.want)
+			time.Sleep(DefaultMinAge + 1)
+			for _, e := range n.reconcile(r).Reservations {
+				if e.Verdict != Released {
+					t.Errorf("L later %v is %s", e.IP, e.Reason)
+				}
+			}
+		}))
+	}
 	for _, c := range []struct {
 		reason  string
 		members func() []podsource.Answer
@@ -231,7 +247,7 @@ func TestHazard40RebootWithAFullPool(t *testing.T) {
 		{"kube alone", func() []podsource.Answer { return []podsource.Answer{kubeletAnswer(starting()...)} }},
 		{"kubelet and the runtime", func() []podsource.Answer { return []podsource.Answer{kubeletAnswer(starting()...), criAnswer()} }},
 	} {
-		t.Run(c.reason+": once seen unnamed for L", inBubble(func(t *testing.T) {
+		t.Run(c.reason+": once seen for more than L", inBubble(func(t *testing.T) {
 			n := newNode(t)
 			fill(n)
 			n.reserve("10.0.0.9", hex64("new"), 4*time.Minute) // made since the boot
@@ -240,10 +256,11 @@ func TestHazard40RebootWithAFullPool(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			want := all(Starting)
+			want := all(Young)
 			want["10.0.0.9"] = Young
 			n.check(report, want)
-			time.Sleep(DefaultMinAge - 1)
+			time.Sleep(DefaultMinAge)
+			want = all(Starting)
 			want["10.0.0.9"] = Starting
 			n.check(n.reconcile(r), want)
 			time.Sleep(time.Nanosecond)
@@ -271,7 +288,7 @@ func TestHazard76StaticPodAfterAKubeletRestart(t *testing.T) {
 		t.Run(c.reason, func(t *testing.T) {
 			n := newNode(t)
 			n.reserve("10.0.0.2", hex64("static"), 24*time.Hour)
-			n.check(n.pass(answers(kubeletAnswer(c.pod), criAnswer()), Options{}), map[string]Verdict{"10.0.0.2": c.want})
+			n.check(n.pass(answers(kubeletAnswer(c.pod)), Options{}), map[string]Verdict{"10.0.0.2": c.want})
 		})
 	}
 }

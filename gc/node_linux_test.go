@@ -3,12 +3,15 @@
 package gc
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"runtime"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
 // locked reports whether the plugin's lock is held.
@@ -58,6 +61,28 @@ func (n *node) unprivileged(do func()) {
 	setfsuid(n.t, nobody)
 	defer setfsuid(n.t, 0)
 	do()
+}
+
+// An unprivilegedDisk is a data directory that an ordinary user reads and changes.
+type unprivilegedDisk struct {
+	dataDir
+	n *node
+}
+
+// asUser makes a reconciler access the disk as an ordinary user.
+func (n *node) asUser(r *Reconciler) *Reconciler {
+	r.disk = unprivilegedDisk{r.disk, n}
+	return r
+}
+
+func (d unprivilegedDisk) List(ctx context.Context) (list hostlocal.Listing, err error) {
+	d.n.unprivileged(func() { list, err = d.dataDir.List(ctx) })
+	return list, err
+}
+
+func (d unprivilegedDisk) Release(ctx context.Context, rs ...*hostlocal.Reservation) (done hostlocal.ReleaseResult, err error) {
+	d.n.unprivileged(func() { done, err = d.dataDir.Release(ctx, rs...) })
+	return done, err
 }
 
 // setfsuid sets the user ID with which the calling thread accesses files. The thread

@@ -15,9 +15,17 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/hostlocal-gc/hostlocal-gc/gc/internal/uptime"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
+
+// Tests with the real clocks run on a node that has been up for a month, however young the
+// machine is.
+func init() {
+	begun := time.Now()
+	uptime.Since = func() time.Duration { return 30*24*time.Hour + time.Since(begun) }
+}
 
 // A node is a data directory of host-local with one network.
 type node struct {
@@ -178,7 +186,12 @@ func newReconciler(t testing.TB, store *hostlocal.Store, networks []string, sour
 	if err != nil {
 		t.Fatalf("New: %v", err)
 	}
-	c.base = time.Now()
+	if c.base.IsZero() { // else a process that starts later
+		c.base = time.Now()
+	}
+	if opts.AllowForeign == nil { // containers have short names in most tests
+		r.opts.AllowForeign = []string{"*"}
+	}
 	r.now, r.clock = c.now, clock{}
 	r.clock.observe(r.now())
 	return r
@@ -190,12 +203,17 @@ type clocks struct {
 	base   time.Time     // when the reconciler was made
 	uptime time.Duration // of the node at that time
 	step   time.Duration // what was added to the wall clock since
+	noBoot bool          // the time of the boot is unknown
 }
 
 func (c *clocks) now() reading {
 	now := time.Now()
 	mono := now.Sub(c.base)
-	return reading{wall: now.Round(0).Add(c.step), mono: mono, boot: c.uptime + mono}
+	at := reading{wall: now.Round(0).Add(c.step), mono: mono, boot: c.uptime + mono}
+	if c.noBoot {
+		at.boot = 0
+	}
+	return at
 }
 
 // wall returns the time of the node's wall clock.

@@ -6,13 +6,12 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"strings"
+	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
 
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
-	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
 // Options configure a Reconciler. The zero value is the safe default. A duration is
@@ -28,13 +27,20 @@ type Options struct {
 	// every ADD in flight, every address, and every attachment once its ADD has
 	// ended. In other passes L counts, and the report says so.
 	MinAge time.Duration
-	// StartingFor is how old a reservation must be before a source that names
-	// containers, but not the owner, ends the claim of a starting pod (R4). Zero is
+	// StartingFor is how old a reservation must be before a source that names such
+	// containers, but not its own, ends the claim of a starting pod (R4). Zero is
 	// 2 T and 10 minutes, which is also the minimum; at most 30 days.
 	StartingFor time.Duration
-	// ReleaseForms are forms of container IDs. A reservation whose owner has one of
-	// them may be released although no source could know such a container (R14).
-	ReleaseForms []podsource.Form
+	// AllowForeign are prefixes of owners, or "*" for any owner. A reservation whose owner
+	// begins with one may be released although no source here could know such an owner:
+	// free text, or the container of another runtime (R14).
+	AllowForeign []string
+	// Memory is the path of a file on a file system that a boot empties, such as /run, in
+	// which this Reconciler keeps when it first saw each reservation, and what it saw of
+	// steps of the clock (R5). So a hook, a job or an agent that restarts gets to the end of
+	// a wait. Several processes may use one file. If it can't be read or written, the report
+	// says so, and waits begin with this process. Empty is none.
+	Memory string
 	// Only, if set, reports whether a leaked reservation may be released. Those for
 	// which it returns false are reported as Leaked. It is called for each leak
 	// before its release, and must not change the reservation.
@@ -92,10 +98,8 @@ func (o Options) withDefaults() (Options, error) {
 	set("SourceTimeout", &o.SourceTimeout, 15*time.Second, time.Millisecond, day)
 	set("StartupTimeout", &o.StartupTimeout, DefaultStartupTimeout, time.Millisecond, day)
 	set("Interval", &o.Interval, DefaultInterval, time.Second, day)
-	for _, f := range o.ReleaseForms {
-		if f != podsource.AnyForm && !strings.HasSuffix(string(f), string(podsource.Hex64)) {
-			errs = append(errs, fmt.Errorf("%q in ReleaseForms is not a form: it must be AnyForm, or Hex64 with or without a prefix", f))
-		}
+	if slices.Contains(o.AllowForeign, "") {
+		errs = append(errs, errors.New(`AllowForeign has an empty prefix; name a prefix, or "*" for any owner`))
 	}
 	return o, errors.Join(errs...)
 }

@@ -57,9 +57,8 @@ func TestHazard44ConstructorRefuses(t *testing.T) {
 		{"a negative interval", store, some, source, Options{Interval: -1}, "Interval"},
 		{"a busy loop", store, some, source, Options{Interval: time.Second - 1}, "Interval"},
 		{"of a second", store, some, source, Options{Interval: time.Second}, ""},
-		{"a prefix alone is not a form", store, some, source, Options{ReleaseForms: []podsource.Form{"default-"}}, `"default-"`},
-		{"forms", store, some, source, Options{ReleaseForms: []podsource.Form{podsource.AnyForm, podsource.Hex64, "default-" + podsource.Hex64}}, ""},
-		{"an empty form", store, some, source, Options{ReleaseForms: []podsource.Form{podsource.Hex64, ""}}, "ReleaseForms"},
+		{"prefixes", store, some, source, Options{AllowForeign: []string{"default-", "*"}}, ""},
+		{"an empty prefix", store, some, source, Options{AllowForeign: []string{"default-", ""}}, "AllowForeign"},
 	} {
 		t.Run(c.reason, func(t *testing.T) {
 			r, err := New(c.store, c.networks, c.source, c.opts)

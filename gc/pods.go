@@ -52,33 +52,45 @@ type livePod struct {
 }
 
 // indexPods leaves out pods that finished long ago: they no longer hold anything
-// (hazards 12 and 13). Pods in the node's network claim no address (hazard 28). Ages
-// count up to at, a reading from before the sources were asked; now is one from after
-// their answers. The number of reservations is about that of the containers.
-func indexPods(looks evidence, reservations int, c *clock, at, now reading) *livePods {
-	l := &livePods{make(map[string]*livePod, reservations), make(map[string]*livePod), make(map[netip.Addr][]*livePod), nil, nil, forever}
-	for i, a := range slices.Concat(looks...) {
+// (hazards 12 and 13). Pods in the node's network claim no address (hazard 28); the node's own
+// network namespace does (hazard 87). The reading now is from after the answers.
+func (s *snapshot) indexPods(now reading) *livePods {
+	l := &livePods{make(map[string]*livePod, len(s.reservations)), make(map[string]*livePod), make(map[netip.Addr][]*livePod), nil, nil, forever}
+	for i, a := range slices.Concat(s.evidence...) {
 		pods := make([]livePod, len(a.Pods))
 		for j := range a.Pods {
 			p := &a.Pods[j]
+			holds := forever
 			if p.HasFinished() {
-				left := holdFinished - c.finishedFor(at, p)
-				if left <= 0 {
-					continue
-				}
-				l.nextFinish = min(l.nextFinish, left)
+				holds = holdFinished - s.clock.finishedFor(s.at, p)
+			} else if p.Unproven && s.clock.beforeBoot(p.StartedAt) {
+				holds = s.opts.lag() - s.clock.finishedFor(s.at, p)
 			}
+			if holds <= 0 {
+				continue
+			}
+			l.nextFinish = min(l.nextFinish, holds)
 			pods[j] = livePod{p, refOf(p, a.Source), i}
-			l.add(&pods[j], c.startKnown(now, p.StartedAt))
+			l.add(&pods[j], now)
 		}
 	}
 	for _, claimants := range l.claims {
 		slices.SortFunc(claimants, func(p, q *livePod) int { return comparePods(q, p) })
 	}
+	for i := range s.reservations { // the owner of a damaged file may be any of a claimant's containers (hazard 84)
+		r := &s.reservations[i]
+		if r.Owner == hostlocal.Empty || r.Owner == hostlocal.Malformed {
+			for _, p := range l.claimants(r) {
+				if len(p.ContainerIDs) == 0 && !p.HostNetwork {
+					l.addStarting(p, now)
+				}
+			}
+		}
+	}
 	return l
 }
 
-func (l *livePods) add(p *livePod, startKnown bool) {
+func (l *livePods) add(p *livePod, now reading) {
 	byContainer := l.byContainer
 	if p.Unproven {
 		byContainer = l.unproven
@@ -88,19 +100,27 @@ func (l *livePods) add(p *livePod, startKnown bool) {
 			byContainer[id] = p
 		}
 	}
-	if p.HostNetwork || p.Unproven && len(p.ContainerIDs) > 0 {
+	isPod := p.Name != "" || p.UID != "" || len(p.ContainerIDs) > 0
+	if p.HostNetwork && isPod || p.Unproven && len(p.ContainerIDs) > 0 {
 		return
 	}
 	for _, ip := range p.IPs {
 		l.claims[normalize(ip)] = append(l.claims[normalize(ip)], p)
 	}
-	if p.MoreIPs || len(p.ContainerIDs) == 0 && len(p.IPs) == 0 {
-		switch {
-		case !startKnown:
-			l.startUnknown = cmp.Or(l.startUnknown, p)
-		case l.startEarliest == nil || p.StartedAt.Before(l.startEarliest.StartedAt):
-			l.startEarliest = p
+	if !p.HostNetwork && (p.MoreIPs || len(p.ContainerIDs) == 0 && len(p.IPs) == 0) {
+		l.addStarting(p, now)
+	}
+}
+
+// addStarting adds a pod that may hold a reservation which it does not name.
+func (l *livePods) addStarting(p *livePod, now reading) {
+	switch {
+	case !startKnown(now, p.StartedAt):
+		if l.startUnknown == nil || comparePods(p, l.startUnknown) > 0 {
+			l.startUnknown = p
 		}
+	case l.startEarliest == nil || p.StartedAt.Before(l.startEarliest.StartedAt):
+		l.startEarliest = p
 	}
 }
 
@@ -159,32 +179,37 @@ func distinct(p, q *livePod) bool {
 	return p.answer == q.answer && p.Origin != "" && q.Origin != "" && p.Origin != q.Origin
 }
 
-// conflicting returns the pods that are distinct from another one of the list: none, or
-// at least two.
+// conflicting returns the pods that are distinct from another one of the list, in one network:
+// none, or at least two.
 func conflicting(pods []*livePod) (found []*livePod) {
 	const most = 32 // bounds the cost; far fewer show a conflict
 	pods = pods[:min(len(pods), most)]
 	for _, p := range pods {
-		if slices.ContainsFunc(pods, func(q *livePod) bool { return distinct(p, q) }) {
+		if slices.ContainsFunc(pods, func(q *livePod) bool { return inOneNetwork(p, q) && distinct(p, q) }) {
 			found = append(found, p)
 		}
 	}
 	return found
 }
 
-// compareClaims returns the addresses that distinct live pods claim, and the claimed
-// addresses that are not reserved in any network. Both are sorted and without repetitions.
+// compareClaims returns the addresses that distinct live pods claim in one network, and the
+// claimed addresses that are not reserved in any. Both are sorted and without repetitions. The
+// node's own addresses are neither.
 func (l *livePods) compareClaims(reservations []hostlocal.Reservation) (dups []Duplicate, unreserved []Unreserved) {
-	missing := maps.Clone(l.claims)
+	reserved := make(map[netip.Addr]bool, len(reservations))
 	for i := range reservations {
-		delete(missing, reservations[i].IP)
+		reserved[reservations[i].IP] = true
 	}
 	for _, ip := range slices.SortedFunc(maps.Keys(l.claims), netip.Addr.Compare) {
-		if _, ok := missing[ip]; ok {
-			unreserved = append(unreserved, Unreserved{IP: ip, Pod: &l.claims[ip][0].ref})
+		claimants := slices.DeleteFunc(slices.Clone(l.claims[ip]), func(p *livePod) bool { return p.HostNetwork })
+		if len(claimants) == 0 {
+			continue
+		}
+		if !reserved[ip] {
+			unreserved = append(unreserved, Unreserved{IP: ip, Pod: &claimants[0].ref})
 		}
 		d := Duplicate{IP: ip}
-		for _, claimant := range conflicting(l.claims[ip]) {
+		for _, claimant := range conflicting(claimants) {
 			if !slices.ContainsFunc(d.Pods, func(p *Pod) bool { return *p == claimant.ref }) {
 				d.Pods = append(d.Pods, &claimant.ref)
 			}
@@ -194,4 +219,9 @@ func (l *livePods) compareClaims(reservations []hostlocal.Reservation) (dups []D
 		}
 	}
 	return dups, unreserved
+}
+
+// inOneNetwork reports whether two claims may be of one network (hazard 109).
+func inOneNetwork(p, q *livePod) bool {
+	return p.Network == "" || q.Network == "" || p.Network == q.Network
 }

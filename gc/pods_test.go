@@ -33,7 +33,8 @@ func TestFirstOfEqualEntries(t *testing.T) {
 	at := time.Now()
 	entry := podsource.Pod{ContainerIDs: []string{"a"}, MoreIPs: true, StartedAt: at}
 	answer := declaration{Answer: podsource.Answer{Source: "s", Pods: []podsource.Pod{entry}}}
-	l := indexPods(evidence{{answer, answer}}, 1, &clock{}, reading{wall: at}, reading{wall: at})
+	s := snapshot{evidence: evidence{{answer, answer}}, clock: &clock{}}
+	l := s.indexPods(reading{wall: at})
 	if got := l.byContainer["a"].answer; got != 0 {
 		t.Errorf("the owner is that of answer %d, want the first", got)
 	}

@@ -35,9 +35,8 @@ var propNow = reading{wall: time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC), mono: 
 
 var (
 	propNetworks = []string{"a", "b", "c"}
-	propForms    = []podsource.Form{podsource.Hex64, podsource.AnyForm, "default-" + podsource.Hex64}
 	propIPs      = []netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.3"), netip.MustParseAddr("10.0.0.4"), netip.MustParseAddr("fd00::2")}
-	propIDs      = []string{fmt.Sprintf("%064x", 1), fmt.Sprintf("%064x", 2), fmt.Sprintf("%064x", 3), "default-" + fmt.Sprintf("%064x", 4), "odd"}
+	propIDs      = []string{fmt.Sprintf("%064x", 1), fmt.Sprintf("%064x", 2), fmt.Sprintf("%064x", 3), "default-" + fmt.Sprintf("%064x", 4), "free text"}
 	// Ages around MinAge, L and StartingFor.
 	propAges = []time.Duration{-time.Minute, 0, time.Second, 30 * time.Second, time.Minute, 2 * time.Minute, 7*time.Minute - 1, 7 * time.Minute,
 		8 * time.Minute, 14 * time.Minute, 14*time.Minute + 1, 20 * time.Minute, 2 * time.Hour, 30 * time.Hour}
@@ -62,10 +61,12 @@ func (c *propCase) snapshot() (*snapshot, []Entry, error) {
 		if err := r.check(answers, s.at, false); err != nil {
 			return nil, nil, err
 		}
-		s.addLook(answers, propNow)
+		s.addLook(answers, propNow, propNow)
 	}
-	entries, _ := decide(s)
-	return s, entries, nil
+	var report Report
+	report.addLook(c.looks[len(c.looks)-1])
+	report.write(s, decide(s), &release{})
+	return s, report.Reservations, nil
 }
 
 // released reports whether a pass would release the reservation.
@@ -86,7 +87,7 @@ func randomCase(rnd *rand.Rand) *propCase {
 	c := &propCase{opts: Options{MinAge: oneOf(rnd, 0, 0, time.Second, time.Minute, 10*time.Minute)}, networks: propNetworks[:1+rnd.IntN(3)]}
 	c.noADD = maybe(rnd, 8)
 	if maybe(rnd, 8) {
-		c.opts.ReleaseForms = propForms[2:]
+		c.opts.AllowForeign = []string{oneOf(rnd, "default-", "free", "*")}
 	}
 	for _, network := range propNetworks[:1+rnd.IntN(3)] {
 		for _, ip := range someOf(rnd, 2, propIPs) {
@@ -121,17 +122,17 @@ func randomCase(rnd *rand.Rand) *propCase {
 
 // randomClock returns a clock with what a process may have seen before a pass.
 func randomClock(rnd *rand.Rand, all []hostlocal.Reservation) clock {
-	c := clock{seen: make(map[any]time.Duration)}
+	c := clock{files: make(map[file]time.Duration)}
 	c.observe(reading{wall: propNow.wall.Add(-time.Hour), mono: propNow.mono - time.Hour, boot: propNow.boot - time.Hour})
 	switch rnd.IntN(4) {
 	case 0:
-		c.trustedSince = propNow.wall.Add(-oneOf(rnd, propAges[1:]...))
+		c.steps.TrustedSince = propNow.wall.Add(-oneOf(rnd, propAges[1:]...))
 	case 1:
-		c.twiceFrom, c.twiceTo = propNow.wall.Add(-time.Hour), propNow.wall.Add(-10*time.Minute)
+		c.steps.Back = time.Hour
 	}
 	for i := range all {
 		if maybe(rnd, 2) {
-			c.seen[fileOf(&all[i])] = propNow.mono - oneOf(rnd, propAges[1:]...)
+			c.files[fileOf(&all[i])] = propNow.mono - oneOf(rnd, propAges[1:]...)
 		}
 	}
 	c.observe(propNow)
@@ -141,34 +142,30 @@ func randomClock(rnd *rand.Rand, all []hostlocal.Reservation) clock {
 func randomAnswer(rnd *rand.Rand) (a podsource.Answer) {
 	a.Pods = randomPods(rnd)
 	a.Supplementary, a.Authoritative = maybe(rnd, 3), maybe(rnd, 2)
-	if maybe(rnd, 3) {
-		a.Networks = someOf(rnd, 2, propNetworks)
+	if a.Networks = every; maybe(rnd, 3) {
+		if a.Networks = someOf(rnd, 2, propNetworks); len(a.Networks) == 0 {
+			a.Supplementary = true
+		}
 	}
 	if maybe(rnd, 4) {
 		a.AsOf = propNow.wall.Add(-oneOf(rnd, propAges[:10]...))
 	}
-	for range rnd.IntN(3) {
-		n := podsource.Names{Form: oneOf(rnd, propForms...), Lag: oneOf(rnd, 0, 0, podsource.RuntimeLag, time.Minute)}
-		if maybe(rnd, 3) {
-			n.Networks = someOf(rnd, 2, propNetworks)
-		}
-		a.Names = append(a.Names, n)
+	a.Names, a.AtOnce = oneOf(rnd, podsource.KubernetesPods, podsource.SandboxContainers, podsource.AnyContainer), maybe(rnd, 2)
+	if maybe(rnd, 4) {
+		a.Gaps = []podsource.Gap{{From: propNow.wall.Add(-oneOf(rnd, propAges...)), To: propNow.wall.Add(-oneOf(rnd, propAges...)), But: oneOf(rnd, 0, podsource.SandboxContainers)}}
 	}
+	a.SeesAddresses = maybe(rnd, 3)
 	if maybe(rnd, 3) {
-		a.Forms = propForms[:1]
+		a.SeesADDs = oneOf(rnd, every, propNetworks[:1])
 	}
 	if maybe(rnd, 4) {
-		a.Gaps = []podsource.Gap{{From: propNow.wall.Add(-oneOf(rnd, propAges...)), To: propNow.wall.Add(-oneOf(rnd, propAges...))}}
-	}
-	a.SeesADDs, a.SeesAddresses = maybe(rnd, 3), maybe(rnd, 3)
-	if maybe(rnd, 4) {
-		a.Recorded = []podsource.Attachment{}
+		a.Cache = &podsource.Cache{}
 		if maybe(rnd, 2) {
-			a.RecordedSince = propNow.wall.Add(-oneOf(rnd, propAges...))
+			a.Cache.Since = propNow.wall.Add(-oneOf(rnd, propAges...))
 		}
 		for _, id := range someOf(rnd, 2, propIDs) {
 			for _, network := range someOf(rnd, 2, propNetworks) {
-				a.Recorded = append(a.Recorded, podsource.Attachment{Network: network, ContainerID: id})
+				a.Cache.Entries = append(a.Cache.Entries, podsource.CacheEntry{Network: network, ContainerID: id, Unproven: maybe(rnd, 3)})
 			}
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
@@ -25,7 +26,7 @@ func TestU1AddingAnEntry(t *testing.T) {
 	forCases(t, func(rnd *rand.Rand, c *propCase) (bool, string) {
 		member := rnd.IntN(len(c.looks[0]))
 		pod := randomPod(rnd)
-		if a := &c.looks[0][member]; a.SeesADDs && slices.ContainsFunc(c.looks[0], func(a podsource.Answer) bool { return a.Recorded != nil }) {
+		if a := &c.looks[0][member]; a.SeesADDs != nil && slices.ContainsFunc(c.looks[0], func(a podsource.Answer) bool { return a.Cache != nil }) {
 			pod.ContainerIDs = nil
 		}
 		look := rnd.IntN(len(c.looks) + 1) // one, or all
@@ -48,14 +49,12 @@ func TestU1AddingAMember(t *testing.T) {
 			a.AsOf = propNow.wall.Add(-oneOf(rnd, propAges...))
 		}
 		a.Supplementary = maybe(rnd, 2)
-		if !slices.ContainsFunc(c.looks[0], func(o podsource.Answer) bool { return o.Networks == nil && o.Gaps == nil && !o.Supplementary }) && !a.Supplementary {
-			a.Networks = []string{}
-			for _, o := range c.looks[0] {
-				if o.Gaps == nil {
-					a.Networks = append(a.Networks, someOf(rnd, 2, o.Networks)...)
-				}
+		for _, o := range c.looks[0] {
+			if o.Gaps == nil && o.Cache == nil {
+				a.Networks = append(a.Networks, someOf(rnd, 2, o.Networks)...)
 			}
 		}
+		a.Supplementary = a.Supplementary || len(a.Networks) == 0
 		d := c.clone()
 		place := rnd.IntN(len(d.looks[0]) + 1)
 		for i := range d.looks {
@@ -84,11 +83,12 @@ var declarations = []struct {
 	exists func(a *podsource.Answer) bool
 	remove func(a *podsource.Answer)
 }{
-	{"names", func(a *podsource.Answer) bool { return len(a.Names) > 0 }, func(a *podsource.Answer) { a.Names = a.Names[1:] }},
-	{"forms", func(a *podsource.Answer) bool { return len(a.Forms) > 0 }, func(a *podsource.Answer) { a.Forms = nil }},
-	{"sees ADDs", func(a *podsource.Answer) bool { return a.SeesADDs }, func(a *podsource.Answer) { a.SeesADDs = false }},
+	{"names", func(a *podsource.Answer) bool { return a.Names != 0 }, func(a *podsource.Answer) { a.Names = 0 }},
+	{"at once", func(a *podsource.Answer) bool { return a.Names != 0 && a.AtOnce }, func(a *podsource.Answer) { a.AtOnce = false }},
+	{"sees ADDs", func(a *podsource.Answer) bool { return a.SeesADDs != nil }, func(a *podsource.Answer) { a.SeesADDs = nil }},
 	{"sees addresses", func(a *podsource.Answer) bool { return a.SeesAddresses }, func(a *podsource.Answer) { a.SeesAddresses = false }},
-	{"recorded", func(a *podsource.Answer) bool { return a.Recorded != nil }, func(a *podsource.Answer) { a.Names, a.Recorded = nil, nil }},
+	{"cache", func(a *podsource.Answer) bool { return a.Cache != nil },
+		func(a *podsource.Answer) { a.Names, a.Cache, a.Networks, a.Supplementary = 0, nil, nil, true }},
 	{"authoritative", func(a *podsource.Answer) bool { return a.Authoritative }, func(a *podsource.Answer) { a.Authoritative = false }},
 }
 
@@ -96,9 +96,8 @@ var declarations = []struct {
 // claim of R4, a foreign of R14, or the part of R5's default above MinAge, in its form and
 // networks, and not by an answer from before the reservation was first seen.
 //
-// R14 and the check of caches make two exceptions. A source that declares which containers it
-// means makes others foreign. And with two sources that see addresses, the cache must explain
-// those of both, so these cases have only one such source.
+// The check of caches makes an exception: with two sources that see addresses, the cache must
+// explain those of both, so these cases have only one such source.
 func TestU2TakingADeclarationAway(t *testing.T) {
 	forCases(t, func(rnd *rand.Rand, c *propCase) (bool, string) {
 		member := rnd.IntN(len(c.looks[0]))
@@ -127,7 +126,7 @@ func TestU2TakingADeclarationAway(t *testing.T) {
 			what := fmt.Sprintf("%s/%v of %q: %v with %s of source%d, %v without", with[i].Network, with[i].IP, with[i].ContainerID, with[i].Reason,
 				declaration.name, member, without[i].Reason)
 			switch wasReleased, isReleased := released(&with[i]), released(&without[i]); {
-			case !wasReleased && isReleased && with[i].Reason != ForeignOwner:
+			case !wasReleased && isReleased:
 				return true, what
 			case wasReleased && !isReleased:
 				if wrong := c.endsTooMuch(&a, declaration.name, &without[i]); wrong != "" {
@@ -166,11 +165,13 @@ func TestU2InOneLookOnly(t *testing.T) {
 func TestOneLook(t *testing.T) {
 	forCases(t, func(_ *rand.Rand, c *propCase) (bool, string) {
 		c.looks = c.looks[:1]
-		cache := slices.ContainsFunc(c.looks[0], func(a podsource.Answer) bool { return a.Recorded != nil })
+		cache := slices.ContainsFunc(c.looks[0], func(a podsource.Answer) bool { return a.Cache != nil })
 		d := c.clone()
 		d.opts.MinAge = max(c.opts.MinAge, DefaultMinAge)
 		for i := range d.looks[0] {
-			d.looks[0][i].SeesADDs = d.looks[0][i].SeesADDs && cache // an ADD explains a missing record of a cache
+			if !cache { // an ADD explains a missing entry of a cache
+				d.looks[0][i].SeesADDs = nil
+			}
 		}
 		one, err := c.judge()
 		if err != nil {
@@ -193,19 +194,25 @@ func (c *propCase) endsTooMuch(a *podsource.Answer, declaration string, kept *En
 	case Starting, Foreign:
 	case Young:
 		age, _ := c.clock.age(propNow, kept.Reservation)
-		if age < opts.MinAge && !c.noADD {
+		if age < opts.MinAge && !c.noADD && !c.doubted(kept.Reservation) {
 			return "it is younger than the minimum age that was set"
 		}
 	default:
 		return "it was not starting, foreign or young"
 	}
-	if kept.Verdict != Foreign && at.mono < c.clock.firstSeen(propNow, fileOf(kept.Reservation)) {
+	asserted := c.noADD && kept.ReservedAt.Before(a.AsOf)
+	if kept.Verdict != Foreign && !asserted && at.mono < c.clock.firstSeen(propNow, fileOf(kept.Reservation)) {
 		return "the answer is from before it was first seen"
 	}
-	if declaration == "names" && (!covers(a.Names[0].Networks, kept.Network) || !a.Names[0].Form.Matches(kept.ContainerID)) {
-		return "it is not of that network and form"
+	if declaration == "names" && (a.Cache == nil && !podsource.Covers(a.Networks, kept.Network) || !a.Names.Has(kept.ContainerID)) {
+		return "it is not of that network and kind"
 	}
 	return ""
+}
+
+// doubted reports whether a reservation's time is doubted for the boot, and for nothing else.
+func (c *propCase) doubted(r *hostlocal.Reservation) bool {
+	return c.clock.sinceSteps(propNow, r.ReservedAt) && !c.clock.trusted(propNow, r.ReservedAt)
 }
 
 // U3: a reservation that R3, R10 or MinAge keeps by one member's entries alone stays kept,
@@ -228,7 +235,7 @@ func TestU3OneMemberAlone(t *testing.T) {
 			age, _ := c.clock.age(propNow, one[i].Reservation)
 			switch rule := one[i].Reason.Rule(); {
 			case !released(&all[i]):
-			case rule == "R3" && !released(&one[i]), rule == "R10", rule == "R5" && age < opts.MinAge:
+			case rule == "R3" && !released(&one[i]), rule == "R10", rule == "R5" && age < opts.MinAge && !c.doubted(one[i].Reservation):
 				return true, fmt.Sprintf("%s/%v of %q: %v with source%d alone, %v with all", one[i].Network, one[i].IP, one[i].ContainerID, one[i].Reason, member, all[i].Reason)
 			}
 		}

@@ -10,11 +10,12 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"slices"
+	"sync/atomic"
 	"time"
 
+	"github.com/hostlocal-gc/hostlocal-gc/gc/internal/uptime"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
-	"github.com/hostlocal-gc/hostlocal-gc/podsource/boottime"
 )
 
 // The errors of passes. They come wrapped.
@@ -38,9 +39,10 @@ var (
 // A Reconciler releases leaked reservations in the networks that it was given. Its
 // methods may be called from several goroutines; passes run one at a time. Make one
 // for the life of the process, not one for each pass: it remembers from pass to pass
-// the node's clock, and when it first saw a reservation without an owner (R4, R5).
+// the node's clock, and when it first saw each reservation (R5).
 type Reconciler struct {
 	store    *hostlocal.Store
+	disk     dataDir // the store
 	networks []string
 	source   podsource.Source
 	opts     Options
@@ -48,14 +50,16 @@ type Reconciler struct {
 	sleep    func(context.Context, time.Duration) bool // between two looks
 	sem      chan struct{}                             // holds a token during a pass, which guards clock
 	trigger  chan struct{}                             // holds a token when Trigger was called
+	onDisk   atomic.Pointer[time.Time]                 // since when an access to the disk is under way
 	clock    clock
+	unsaved  bool // the clock has seen a step that is not in the memory yet
 }
 
 // AllNetworks, as the only network, stands for every network that has a directory when a
 // pass begins, also for one that is a copy of another. Any runtime may have containers in
 // one of them, such as Podman, whose IDs look like those of sandboxes. So all owners are
 // foreign (R14): a reservation is released only in a pass with a source that sees
-// addresses, or if its owner's form is in Options.ReleaseForms.
+// addresses, or if Options.AllowForeign has its owner's prefix.
 const AllNetworks = "*"
 
 // New returns a Reconciler that releases in the given networks of the store's data
@@ -83,11 +87,11 @@ func New(store *hostlocal.Store, networks []string, source podsource.Source, opt
 	}
 	base := time.Now()
 	r := &Reconciler{
-		store: store, networks: networks, source: podsource.Union(source), opts: opts,
+		store: store, disk: store, networks: networks, source: podsource.Union(source), opts: opts,
 		sleep: sleep, sem: make(chan struct{}, 1), trigger: make(chan struct{}, 1),
 		now: func() reading {
 			now := time.Now()
-			return reading{wall: now.Round(0), mono: now.Sub(base), boot: boottime.Since()}
+			return reading{wall: now.Round(0), mono: now.Sub(base), boot: uptime.Since(), now: now}
 		},
 	}
 	r.clock.observe(r.now()) // it notices steps from here on, not only from the first pass on
@@ -113,6 +117,9 @@ type occasion struct {
 }
 
 func (r *Reconciler) reconcile(ctx context.Context, o occasion) (report Report, err error) {
+	if err := ctx.Err(); err != nil { // also if no pass is under way (hazard 98)
+		return Report{}, fmt.Errorf("beginning a pass: %w", err)
+	}
 	select {
 	case r.sem <- struct{}{}:
 	case <-ctx.Done():
@@ -144,7 +151,7 @@ func recoverPanic(what string, do func() error) (err error) {
 // read takes a reading of the clocks.
 func (r *Reconciler) read() reading {
 	now := r.now()
-	r.clock.observe(now)
+	r.unsaved = r.clock.observe(now) || r.unsaved
 	return now
 }
 
@@ -153,7 +160,7 @@ func (r *Reconciler) pass(ctx context.Context, o occasion, report *Report) error
 	begun := time.Now()
 	defer func() { report.Duration = time.Since(begun) }()
 	*report = Report{DataDir: r.store.DataDir(), Started: r.read().wall}
-	list, err := r.store.List(ctx) // R1: what appears from here on is not a candidate
+	list, err := onDisk(ctx, r, r.disk.List) // R1: what appears from here on is not a candidate
 	if err != nil {
 		return fmt.Errorf("listing reservations: %w", err)
 	}
@@ -170,6 +177,9 @@ func (r *Reconciler) pass(ctx context.Context, o occasion, report *Report) error
 	s := &snapshot{
 		reservations: all, clock: &r.clock, at: r.read(), opts: &r.opts, networks: networks, allNetworks: allNetworks, noADD: o.noADD,
 	}
+	r.recall(ctx, report)
+	r.clock.see(s.at, all)
+	defer r.remember(ctx, report)
 	named := func(res hostlocal.Reservation) bool { return slices.Contains(networks, res.Network) }
 	if o.hook && !slices.ContainsFunc(all, named) {
 		r.log(report)
@@ -179,14 +189,9 @@ func (r *Reconciler) pass(ctx context.Context, o occasion, report *Report) error
 		report.refuse(all, err)
 		return errors.Join(unreadable, fmt.Errorf("%w: %w", ErrRefused, err))
 	}
-	entries, next := decide(s)
-	report.Reservations = entries
-	report.Duplicates, report.Unreserved = s.pods.compareClaims(all)
-	if next < forever {
-		report.NextCheck = s.at.wall.Add(next)
-	}
-	err = r.release(ctx, report)
-	r.clock.remember(s, report.Reservations)
+	decisions := decide(s)
+	done, err := r.release(ctx, s, decisions)
+	report.write(s, decisions, &done)
 	r.log(report)
 	return errors.Join(unreadable, err)
 }
@@ -195,20 +200,21 @@ func (r *Reconciler) pass(ctx context.Context, o occasion, report *Report) error
 // or two at least a second apart if R5 requires two for a release. An error means that no
 // answer counts.
 func (r *Reconciler) ask(ctx context.Context, o occasion, s *snapshot, report *Report) error {
-	for {
+	for began := s.at; ; began = r.read() {
 		answers, err := r.listPods(ctx)
 		report.addLook(answers)
 		now := r.read()
+		if r.unsaved { // this process may end before the pass does
+			r.remember(ctx, report)
+		}
 		if err != nil {
 			return err
 		}
 		if err := r.check(answers, s.at, o.inLoop); err != nil {
 			return err
 		}
-		look := s.addLook(answers, now)
-		for i := range look {
-			report.Sources[i].Note = look[i].Note
-		}
+		look := s.addLook(answers, began, now)
+		r.clock.seePods(now, look)
 		if len(s.evidence) == 2 || !s.wantsSecondLook() {
 			return nil
 		}
@@ -221,30 +227,30 @@ func (r *Reconciler) ask(ctx context.Context, o occasion, s *snapshot, report *R
 	}
 }
 
-// release removes leaked reservations, and updates their entries with the outcome.
-func (r *Reconciler) release(ctx context.Context, report *Report) error {
+// A release is what the store did with the leaks of a pass.
+type release struct {
+	hostlocal.ReleaseResult
+	leaks map[*hostlocal.Reservation]int // the index of each in the result
+}
+
+// release removes the reservations that were decided to be leaks.
+func (r *Reconciler) release(ctx context.Context, s *snapshot, decisions []decision) (done release, err error) {
 	if r.opts.DryRun {
-		return nil
+		return done, nil
 	}
+	done.leaks = make(map[*hostlocal.Reservation]int)
 	var leaks []*hostlocal.Reservation
-	var entries []*Entry
-	for i := range report.Reservations {
-		e := &report.Reservations[i]
-		if leaked := e.Reason == Unowned || e.Reason == EmptyOwner; leaked && (r.opts.Only == nil || r.opts.Only(e.Reservation)) {
-			leaks, entries = append(leaks, e.Reservation), append(entries, e)
+	for i, d := range decisions {
+		res := &s.reservations[i]
+		if leaked(d.reason) && (r.opts.Only == nil || r.opts.Only(res)) {
+			done.leaks[res] = len(leaks)
+			leaks = append(leaks, res)
 		}
 	}
-	done, err := r.store.Release(ctx, leaks...)
-	report.LockHeld, report.LongestHold = done.LockHeld, done.LongestHold
-	for n, outcome := range done.Outcomes {
-		e := entries[n]
-		if e.Reason = outcomes[outcome]; outcome == hostlocal.Released && e.Owner == hostlocal.Empty {
-			e.Reason = ReleasedEmpty
-		}
-		e.Verdict = e.Reason.Verdict()
-		e.Err = cmp.Or(done.Errs[n], e.Err)
-	}
-	return err
+	done.ReleaseResult, err = onDisk(ctx, r, func(ctx context.Context) (hostlocal.ReleaseResult, error) {
+		return r.disk.Release(ctx, leaks...)
+	})
+	return done, err
 }
 
 // outcomes maps the outcome of a release to its reason.

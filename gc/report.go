@@ -3,9 +3,12 @@
 package gc
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
 	"net/netip"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
@@ -37,6 +40,8 @@ type Report struct {
 	// Sources says what each source contributed. It is empty when no source was
 	// called: see AtStartup.
 	Sources []SourceReport `json:"sources,omitempty"`
+	// Memory says why Options.Memory was not used. Empty: it was, or is not set.
+	Memory string `json:"memory,omitempty"`
 	// Looks is how often the sources were called: twice when the pass may release a
 	// reservation that must have no owner in two answers (R5).
 	Looks int `json:"looks"`
@@ -135,16 +140,87 @@ func (r *Report) addLook(answers []podsource.Answer) {
 	}
 }
 
+// note adds to the notes of sources in which networks a cache does not count, and what may be
+// wrong with a source (hazard 85).
+func (r *Report) note(s *snapshot) {
+	owners, networks := make(map[string]bool, len(s.reservations)), make(map[string]bool)
+	for i := range s.reservations {
+		owners[s.reservations[i].ContainerID], networks[s.reservations[i].Network] = true, true
+	}
+	for i, d := range s.evidence[len(s.evidence)-1] {
+		if d.cache != nil {
+			r.Sources[i].note(d.cache.note)
+			continue
+		}
+		named, owning, elsewhere := 0, 0, ""
+		for k := range d.Pods {
+			p := &d.Pods[k]
+			if p.HostNetwork || p.HasFinished() {
+				continue
+			}
+			for _, id := range p.ContainerIDs {
+				if named++; owners[id] {
+					owning++
+				}
+			}
+			if p.Network != "" && !networks[p.Network] {
+				elsewhere = p.Network
+			}
+		}
+		if named > 0 && owning == 0 && len(owners) > 0 && d.Names != podsource.KubernetesPods {
+			r.Sources[i].note(fmt.Sprintf("none of the %d containers that it names owns a reservation: are these the IDs of sandboxes?", named))
+		}
+		if elsewhere != "" {
+			r.Sources[i].note(fmt.Sprintf("it names network %s, in which nothing is reserved: is that the name of its directory?", elsewhere))
+		}
+	}
+}
+
+func (s *SourceReport) note(text string) { s.Note = strings.Trim(s.Note+"; "+text, "; ") }
+
 // refuse lists all reservations as not judged.
 func (r *Report) refuse(all []hostlocal.Reservation, err error) {
 	why := SourceFailed
 	if errors.Is(err, ErrNoPods) {
 		why = NoPods
 	}
-	r.Reservations = make([]Entry, len(all))
 	for i := range all {
-		r.Reservations[i] = entry(&all[i], why, nil)
+		r.Reservations = append(r.Reservations, entry(&all[i], why, nil))
 	}
+}
+
+// write adds what was decided and released.
+func (r *Report) write(s *snapshot, decisions []decision, done *release) {
+	r.note(s)
+	r.Duplicates, r.Unreserved = s.pods.compareClaims(s.reservations)
+	r.LockHeld, r.LongestHold = done.LockHeld, done.LongestHold
+	next := s.pods.nextFinish
+	r.Reservations = make([]Entry, len(decisions))
+	for i, d := range decisions {
+		next = min(next, d.in)
+		res, why := &s.reservations[i], d.reason
+		if n, ok := done.leaks[res]; ok && done.Outcomes == nil {
+			why = ReleaseFailed // the file system did not answer
+		} else if ok {
+			if why = outcomes[done.Outcomes[n]]; why == ReleasedLeak && res.Owner == hostlocal.Empty {
+				why = ReleasedEmpty
+			}
+			res.Err = cmp.Or(done.Errs[n], res.Err)
+		}
+		r.Reservations[i] = entry(res, why, d.pod)
+	}
+	if next < forever {
+		r.NextCheck = s.at.wall.Add(next)
+	}
+}
+
+// entry returns the entry of a reservation.
+func entry(r *hostlocal.Reservation, why Reason, pod *livePod) Entry {
+	e := Entry{Reservation: r, Verdict: why.Verdict(), Reason: why}
+	if pod != nil {
+		e.Pod = &pod.ref
+	}
+	return e
 }
 
 // log logs releases and one summary line at V(0), candidates that were kept at V(2), and
@@ -177,6 +253,9 @@ func (r *Reconciler) log(report *Report) {
 	}
 	if n := len(report.Duplicates); n > 0 {
 		log = log.WithValues("duplicates", n)
+	}
+	if report.Memory != "" {
+		log = log.WithValues("memory", report.Memory)
 	}
 	counts := report.Counts()
 	for _, v := range Verdicts() {

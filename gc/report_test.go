@@ -39,9 +39,9 @@ func TestNextCheck(t *testing.T) {
 		{"with an old answer: as old as MinAge before the answer", 10 * time.Minute, func() []podsource.Answer {
 			return []podsource.Answer{asOf(criAnswer(), -5*time.Minute)}
 		}, 2 * time.Minute, 0},
-		{"starting: when the source would name it, and it has been seen for L", 10 * time.Minute, func() []podsource.Answer {
+		{"starting: when the source would name it", 10 * time.Minute, func() []podsource.Answer {
 			return []podsource.Answer{criAnswer(), kubeletAnswer(startingPod("web", ago(20*time.Minute)))}
-		}, 7 * time.Minute, 0},
+		}, 4*time.Minute + 1, 0},
 		{"starting: just after StartingFor", 7 * time.Minute, func() []podsource.Answer {
 			return []podsource.Answer{criAnswer(), kubeletAnswer(starts())}
 		}, 7*time.Minute + 1, 0},
@@ -87,7 +87,7 @@ func TestReportOfAPass(t *testing.T) {
 			return []podsource.Pod{sandbox("1", hex64("web"), "10.0.0.10", "10.0.0.77")}, nil
 		})
 		kubelet := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
-			return podsource.Answer{Source: "kubelet", AsOf: begun.Add(time.Second), Pods: []podsource.Pod{
+			return podsource.Answer{Source: "kubelet", Networks: every, AsOf: begun.Add(time.Second), Pods: []podsource.Pod{
 				{NamespacedName: named("db"), IPs: ips("fd00::2", "::ffff:10.0.0.77")}}}, nil
 		})
 		report := n.pass(podsource.Union(slow, kubelet), Options{})

@@ -5,7 +5,6 @@
 package gc
 
 import (
-	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -31,14 +30,10 @@ func TestSecondsCountOnlyWithBoth(t *testing.T) {
 		change(&a)
 		return a
 	}
-	noADDs := with(namespaces, func(a *podsource.Answer) { a.SeesADDs = false })
+	noADDs := with(namespaces, func(a *podsource.Answer) { a.SeesADDs = nil })
 	noAddresses := with(namespaces, func(a *podsource.Answer) { a.SeesAddresses = false })
-	lagging := with(cache, func(a *podsource.Answer) {
-		a.Names = []podsource.Names{{Form: podsource.AnyForm, Lag: time.Second}}
-	})
-	otherForm := with(cache, func(a *podsource.Answer) {
-		a.Names = []podsource.Names{{Form: "default-" + podsource.Hex64}}
-	})
+	late := with(cache, func(a *podsource.Answer) { a.AtOnce = false })
+	sandboxes := with(cache, func(a *podsource.Answer) { a.Names = podsource.SandboxContainers })
 	for _, c := range []struct {
 		reason string
 		first  []podsource.Answer
@@ -50,23 +45,22 @@ func TestSecondsCountOnlyWithBoth(t *testing.T) {
 		{"both", []podsource.Answer{namespaces, cache}, nil, 10 * time.Second, Unowned, 2},
 		{"younger than MinAge", []podsource.Answer{namespaces, cache}, nil, 10*time.Second - 1, TooYoung, 1},
 		{"no namespaces", []podsource.Answer{cache, criAnswer()}, nil, 6 * time.Minute, NotYetListed, 1},
-		{"namespaces read before it was first seen", []podsource.Answer{asOf(namespaces, -time.Second), cache}, nil, 6 * time.Minute, NotYetListed, 2},
+		{"namespaces read before it was first seen", []podsource.Answer{asOf(namespaces, -time.Second), cache}, nil, 6 * time.Minute, NotYetListed, 1},
 		{"a cache read before it was first seen", []podsource.Answer{namespaces, asOf(cache, -time.Second), criAnswer()}, nil, 6 * time.Minute, NotYetListed, 1},
-		{"no ADDs are seen", []podsource.Answer{noADDs, cache}, nil, 6 * time.Minute, NotYetListed, 1},
+		{"no ADDs are seen, so the cache does not pass its check", []podsource.Answer{noADDs, cache}, nil, 6 * time.Minute, NoSourceForNetwork, 1},
 		{"no addresses are seen", []podsource.Answer{noAddresses, cache, criAnswer()}, nil, 6 * time.Minute, NotYetListed, 1},
 		{"addresses read before it was first seen, ADDs now", []podsource.Answer{with(namespaces, func(a *podsource.Answer) { a.SeesAddresses = false }),
-			with(asOf(namespaces, -time.Second), func(a *podsource.Answer) { a.SeesADDs = false }), cache}, nil, 6 * time.Minute, NotYetListed, 2},
-		{"a cache that names with a lag, beside a record", []podsource.Answer{namespaces, lagging, recordAnswer([]string{network1})}, nil, 6 * time.Minute, NotYetListed, 2},
+			with(asOf(namespaces, -time.Second), func(a *podsource.Answer) { a.SeesADDs = nil }), cache}, nil, 6 * time.Minute, NotYetListed, 1},
 		{"no cache", []podsource.Answer{namespaces, criAnswer()}, nil, 6 * time.Minute, NotYetListed, 1},
-		{"a record is no cache", []podsource.Answer{namespaces, recordAnswer([]string{network1})}, nil, 6 * time.Minute, NotYetListed, 2},
-		{"a cache that names with a lag", []podsource.Answer{namespaces, lagging}, nil, 6 * time.Minute, NotYetListed, 1},
-		{"a cache of another form", []podsource.Answer{namespaces, otherForm, criAnswer()}, nil, 6 * time.Minute, NotYetListed, 1},
-		{"... after L", []podsource.Answer{noADDs, cache}, nil, 7 * time.Minute, Unowned, 1},
+		{"a record is no cache", []podsource.Answer{namespaces, recordAnswer([]string{network1})}, nil, 6 * time.Minute, NotYetListed, 1},
+		{"a cache that names late", []podsource.Answer{namespaces, late}, nil, 6 * time.Minute, NotYetListed, 1},
+		{"a cache of sandboxes", []podsource.Answer{namespaces, sandboxes}, nil, 10 * time.Second, Unowned, 2},
+		{"... after L, with a runtime", []podsource.Answer{noADDs, cache, criAnswer()}, nil, 7 * time.Minute, Unowned, 1},
 		{"the second look finds its ADD", []podsource.Answer{namespaces, cache},
 			[]podsource.Answer{netnsAnswer(configured("10.0.0.9"), adding(hex64("web"))), cache}, 10 * time.Second, ContainerLive, 2},
 		{"only the first look found its ADD", []podsource.Answer{netnsAnswer(configured("10.0.0.9"), adding(hex64("web"))), cache},
 			[]podsource.Answer{namespaces, cache}, 10 * time.Second, ContainerLive, 2},
-		{"the second look does not see ADDs", []podsource.Answer{namespaces, cache}, []podsource.Answer{noADDs, cache}, 6 * time.Minute, NotYetListed, 2},
+		{"the second look does not see ADDs", []podsource.Answer{namespaces, cache, criAnswer()}, []podsource.Answer{noADDs, cache, criAnswer()}, 6 * time.Minute, NotYetListed, 2},
 		{"the second look does not see addresses", []podsource.Answer{namespaces, cache, criAnswer()},
 			[]podsource.Answer{noAddresses, cache, criAnswer()}, 6 * time.Minute, NotYetListed, 2},
 		{"the cache does not pass in the second look", []podsource.Answer{namespaces, cache, criAnswer()},
@@ -93,19 +87,22 @@ func TestSecondsCountOnlyWithBoth(t *testing.T) {
 // The declarations of a single look are not enough.
 func TestOneLookEndsNothing(t *testing.T) {
 	at := reading{wall: time.Now(), mono: time.Hour, boot: 30 * 24 * time.Hour}
-	l := Options{MinAge: time.Second, StartingFor: DefaultStartingFor}
-	reserved := func(id string, age time.Duration) []hostlocal.Reservation {
-		r := owned(network1, "10.0.0.2", hex64(id))
-		r.ReservedAt = at.wall.Add(-age)
-		return []hostlocal.Reservation{r}
-	}
-	look := []podsource.Answer{netnsAnswer(), cacheAnswer(nil, stale(network1, hex64("leaked"))), criAnswer()}
-	if entries, _ := judge(reserved("leaked", time.Minute), look, at, l); entries[0].Reason != NotYetListed {
-		t.Errorf("younger than L: %s", entries[0].Reason)
-	}
-	look = append(look, kubeletAnswer(starts()))
-	if entries, _ := judge(reserved("leaked", DefaultMinAge), look, at, l); entries[0].Verdict != Starting {
-		t.Errorf("beside a starting pod: %s", entries[0].Reason)
+	for _, c := range []struct {
+		age, boot time.Duration
+		more      []podsource.Answer
+		want      Reason
+	}{
+		{time.Minute, 30 * 24 * time.Hour, nil, NotYetListed},
+		{DefaultMinAge, 30 * 24 * time.Hour, []podsource.Answer{kubeletAnswer(starts())}, PodStartUnknown},
+		{time.Hour, time.Minute, nil, UntrustedTimestamp}, // its time is doubted for the boot
+	} {
+		r := owned(network1, "10.0.0.2", hex64("leaked"))
+		r.ReservedAt, at.boot = at.wall.Add(-c.age), c.boot
+		look := append([]podsource.Answer{netnsAnswer(), cacheAnswer(nil, stale(network1, hex64("leaked"))), criAnswer()}, c.more...)
+		report := judge([]hostlocal.Reservation{r}, look, at, Options{MinAge: time.Second, StartingFor: DefaultStartingFor})
+		if got := report.Reservations[0].Reason; got != c.want {
+			t.Errorf("%v old, booted %v ago: %s, want %s", c.age, c.boot, got, c.want)
+		}
 	}
 }
 
@@ -145,37 +142,6 @@ func TestHazard72ADDBetweenTwoPlugins(t *testing.T) {
 	}
 }
 
-// A second answer whose date is not a second later than the first is no second look.
-func TestHazard72TwoAnswersOfOneTime(t *testing.T) {
-	for _, c := range []struct {
-		reason string
-		later  time.Duration // the second date
-		want   Reason
-	}{
-		{"the same date", 0, NotYetListed},
-		{"a nanosecond less than a second", time.Second - 1, NotYetListed},
-		{"a second", time.Second, ReleasedLeak},
-	} {
-		t.Run(c.reason, inBubble(func(t *testing.T) {
-			n := newNode(t)
-			n.reserve("10.0.0.2", hex64("web"), 2*time.Minute)
-			n.reserve("10.0.0.9", hex64("db"), old)
-			namespaces, cache := complete()
-			asked := 0
-			begun := time.Now()
-			r := n.reconciler(podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
-				namespaces.AsOf = begun.Add(time.Duration(asked) * c.later)
-				asked++
-				return podsource.Answer{Parts: []podsource.Answer{namespaces, cache}}, nil
-			}), Options{MinAge: time.Second})
-			n.checkReasons(n.reconcile(r), map[string]Reason{"10.0.0.2": c.want, "10.0.0.9": ContainerLive})
-			if asked != 2 {
-				t.Errorf("asked %d times, want twice", asked)
-			}
-		}))
-	}
-}
-
 // A second look costs a second and twice the calls of sources. A pass takes it only if it may
 // release something by it.
 func TestSecondLookOnlyForWhatMayBeReleased(t *testing.T) {
@@ -197,7 +163,7 @@ func TestSecondLookOnlyForWhatMayBeReleased(t *testing.T) {
 			n.network("second")
 			n.reserveIn("second", "10.0.0.2", hex64("leaked"), old)
 		}, Options{}, 1},
-		{"MinAge is L, and no pod is starting", func(n *node) { n.reserve("10.0.0.2", hex64("leaked"), old) }, Options{MinAge: DefaultMinAge}, 1},
+		{"what is foreign", func(n *node) { n.reserve("10.0.0.2", "word", old) }, Options{AllowForeign: []string{}}, 1},
 	} {
 		t.Run(c.reason, inBubble(func(t *testing.T) {
 			n := newNode(t)
@@ -214,33 +180,37 @@ func TestSecondLookOnlyForWhatMayBeReleased(t *testing.T) {
 	}
 }
 
-// The hook's assertion waives R5 for one pass, and only for containers that a source names
-// without a lag.
+// The hook's assertion waives R5 and ends the claims of starting pods for one pass, only for
+// containers that a record names (R5). A list that the caller made before the call counts for
+// what is older than it (hazard 95).
 func TestHookAssertion(t *testing.T) {
-	record, twoForms := recordAnswer([]string{network1}, hex64("live")), criAnswer()
-	twoForms.Names = append([]podsource.Names{{Form: "default-" + podsource.Hex64, Lag: podsource.RuntimeLag}}, twoForms.Names...)
-	namesOf := func(n podsource.Names) podsource.Answer {
-		return podsource.Answer{Pods: []podsource.Pod{other}, Names: []podsource.Names{n}}
-	}
+	record, gap := recordAnswer([]string{network1}, hex64("live")), recordAnswer([]string{network1})
+	gap.Gaps = []podsource.Gap{{}}
+	cache := cacheAnswer(nil, stale(network1, hex64("web")))
+	unproven := cacheAnswer([]podsource.Pod{{Network: network1, ContainerIDs: []string{hex64("web")}, Unproven: true}})
+	const boot = 40 * 24 * time.Hour // from before it
 	for _, c := range []struct {
 		reason  string
 		members []podsource.Answer
 		stamp   time.Duration // of the reservation: its age
-		want    Verdict
+		want    Reason
 	}{
-		{"a record names it", []podsource.Answer{record}, time.Millisecond, Released},
-		{"... dated in the future", []podsource.Answer{record}, -time.Hour, Released},
-		{"... beside a runtime", []podsource.Answer{record, criAnswer()}, time.Millisecond, Released},
-		{"... that names two forms", []podsource.Answer{record, twoForms}, time.Millisecond, Released},
-		{"a runtime waives nothing", []podsource.Answer{criAnswer()}, 6 * time.Minute, Young},
-		{"a lag of a nanosecond is a lag", []podsource.Answer{namesOf(podsource.Names{Form: podsource.AnyForm, Lag: 1})}, 6 * time.Minute, Young},
-		{"a record of another network", []podsource.Answer{recordAnswer([]string{"second"}), {Pods: []podsource.Pod{other}}}, 6 * time.Minute, Young},
-		{"names of another form", []podsource.Answer{namesOf(podsource.Names{Form: "x-" + podsource.Hex64}), kubeletAnswer()}, 6 * time.Minute, Young},
-		{"a cache that is not proven", []podsource.Answer{cacheAnswer(nil), {Pods: []podsource.Pod{other}}}, 6 * time.Minute, Young},
-		{"plain pods", []podsource.Answer{{Pods: []podsource.Pod{other}}}, 6 * time.Minute, Young},
-		{"a pod that is starting keeps its claim", []podsource.Answer{record, kubeletAnswer(starts())}, time.Millisecond, Starting},
-		{"... also where ADDs are seen", []podsource.Answer{netnsAnswer(), record, kubeletAnswer(starts())}, time.Millisecond, Starting},
-		{"an answer from before it was seen", []podsource.Answer{asOf(record, -time.Second)}, time.Millisecond, Young},
+		{"a record names it", []podsource.Answer{record}, time.Millisecond, ReleasedLeak},
+		{"... dated in the future", []podsource.Answer{record}, -time.Hour, ReleasedLeak},
+		{"... beside a runtime", []podsource.Answer{record, criAnswer()}, time.Millisecond, ReleasedLeak},
+		{"a list from before the call, and it is older (hazard 95)", []podsource.Answer{asOf(record, -3*time.Second)}, 6 * time.Second, ReleasedLeak},
+		{"... by a time from before the boot (hazard 110)", []podsource.Answer{asOf(record, -3*time.Second)}, boot, ReleasedLeak},
+		{"... and it is younger", []podsource.Answer{asOf(record, -3*time.Second)}, 3*time.Second + timestampGranularity, TooYoung},
+		{"... or of an unknown time", []podsource.Answer{asOf(record, -3*time.Second)}, -time.Hour, UntrustedTimestamp},
+		{"a list from the future", []podsource.Answer{asOf(record, time.Minute)}, boot, StaleAnswer},
+		{"a runtime waives nothing: it lists a sandbox late (hazard 73)", []podsource.Answer{criAnswer()}, 6 * time.Minute, TooYoung},
+		{"a record of another network (hazard 116)", []podsource.Answer{recordAnswer([]string{"second"}), plain(other)[0]}, 6 * time.Minute, TooYoung},
+		{"the gap of a record", []podsource.Answer{gap, plain(other)[0]}, 6 * time.Minute, TooYoung},
+		{"a cache waives nothing", []podsource.Answer{netnsAnswer(), cache}, 6 * time.Minute, TooYoung},
+		{"plain pods", plain(other), 6 * time.Minute, TooYoung},
+		{"a stuck pod claims nothing (hazard 94)", []podsource.Answer{record, kubeletAnswer(starts())}, time.Millisecond, ReleasedLeak},
+		{"... also where ADDs are seen", []podsource.Answer{netnsAnswer(), record, kubeletAnswer(starts())}, time.Millisecond, ReleasedLeak},
+		{"... but an unproven entry does (hazard 119)", []podsource.Answer{netnsAnswer(), unproven, record}, 8 * time.Minute, EntryUnproven},
 	} {
 		t.Run(c.reason, inBubble(func(t *testing.T) {
 			n := newNode(t)
@@ -257,24 +227,12 @@ func TestHookAssertion(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			n.check(report, map[string]Verdict{"10.0.0.2": c.want})
+			n.checkReasons(report, map[string]Reason{"10.0.0.2": c.want})
+			if report.Looks != 1 {
+				t.Errorf("asked %d times for what the assertion waives", report.Looks)
+			}
 		}))
 	}
-}
-
-// The assertion does not end the claim of a starting pod in a pass of two looks either.
-func TestHookAssertionBesideTwoLooks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.reserve("10.0.0.2", hex64("web"), time.Second)
-		n.reserve("10.0.0.3", hex64("leaked"), old)
-		source := answers(netnsAnswer(), recordAnswer([]string{network1}), kubeletAnswer(starts()))
-		report, err := n.reconciler(source, Options{}).AtStartup(t.Context(), NoADDInFlight)
-		if err != nil || report.Looks != 2 {
-			t.Fatalf("got error %v, %d looks", err, report.Looks)
-		}
-		n.check(report, map[string]Verdict{"10.0.0.2": Starting, "10.0.0.3": Released})
-	})
 }
 
 // The assertion is for one call of the hook: a reservation that an ADD makes later is young
@@ -300,16 +258,68 @@ func TestHazard45TheAssertionIsForOnePass(t *testing.T) {
 	})
 }
 
-// The agent restarts while a sandbox's pause image is pulled: the ADD has ended, and the
-// runtime does not list the sandbox yet.
-func TestHazard73AssertionBesideARuntime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+// The assertion waives nothing for a container of a kind that the record does not name.
+func TestHookAssertionOfAnotherKind(t *testing.T) {
+	n := newNode(t)
+	n.reserve("10.0.0.2", "default-"+hex64("nerdctl"), young)
+	n.reserve("10.0.0.3", hex64("web"), young)
+	sandboxes := recordAnswer([]string{network1})
+	sandboxes.Names = podsource.SandboxContainers
+	report, err := n.reconciler(answers(sandboxes), Options{}).AtStartup(t.Context(), NoADDInFlight)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.check(report, map[string]Verdict{"10.0.0.2": Young, "10.0.0.3": Released})
+}
+
+// A pass of two looks, since ADDs are seen in one network. In the other one they are not: a time from
+// before the boot stays doubted, a claim stands, and a MinAge below L does not count.
+func TestADDsSeenInAnotherNetwork(t *testing.T) {
+	const second = "second"
+	adds := netnsAnswer()
+	adds.SeesADDs = []string{second}
+	dated := asOf(netnsAnswer(), -time.Second) // ADDs of the first network, from before it was seen
+	dated.SeesAddresses = false
+	cache := cacheAnswer(nil, stale(network1, hex64("a")), stale(second, hex64("b")))
+	record := recordAnswer([]string{network1, second})
+	for _, c := range []struct {
+		reason  string
+		uptime  time.Duration
+		age     time.Duration
+		members []podsource.Answer
+		want    Reason // in the first network
+	}{
+		{"from before the boot (hazard 80)", time.Minute, time.Hour, []podsource.Answer{adds, record}, UntrustedTimestamp},
+		{"a pod is starting", 24 * time.Hour, 8 * time.Minute, []podsource.Answer{adds, record, kubeletAnswer(starts())}, PodStartUnknown},
+		{"MinAge is a minute", 24 * time.Hour, 2 * time.Minute, []podsource.Answer{adds, dated, cache}, NotYetListed},
+	} {
+		t.Run(c.reason, inBubble(func(t *testing.T) {
+			n := newNode(t)
+			n.network(second)
+			n.reserve("10.0.0.2", hex64("a"), c.age)
+			n.reserveIn(second, "10.9.0.2", hex64("b"), c.age)
+			r := newReconciler(t, n.store, []string{network1, second}, answers(c.members...), Options{MinAge: time.Minute}, &clocks{uptime: c.uptime})
+			report := n.reconcile(r)
+			n.checkReasons(report, map[string]Reason{"10.0.0.2": c.want, "second/10.9.0.2": ReleasedLeak})
+			if report.Looks != 2 {
+				t.Errorf("asked %d times", report.Looks)
+			}
+		}))
+	}
+}
+
+// A time from before the boot stays doubted for what the cache has no entry of, also once the cache
+// speaks of it.
+func TestHazard80NoEntryInTheCache(t *testing.T) {
+	inBubble(func(t *testing.T) {
 		n := newNode(t)
-		n.reserve("10.0.0.2", hex64("web"), 3*time.Minute)
-		report, err := n.reconciler(answers(criAnswer()), Options{}).AtStartup(t.Context(), NoADDInFlight)
-		if err != nil {
-			t.Fatal(err)
-		}
-		n.check(report, map[string]Verdict{"10.0.0.2": Young})
-	})
+		n.reserve("10.0.0.2", hex64("a"), 24*time.Hour)
+		n.reserve("10.0.0.3", hex64("b"), 24*time.Hour)
+		source := answers(netnsAnswer(), cacheAnswer(nil, stale(network1, hex64("b"))))
+		r := newReconciler(t, n.store, []string{network1}, source, Options{MinAge: time.Hour}, &clocks{uptime: time.Minute})
+		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Foreign, "10.0.0.3": Released})
+		n.reserve("10.0.0.3", hex64("b"), 0)
+		time.Sleep(DefaultMinAge + time.Second)
+		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Young, "10.0.0.3": Young})
+	})(t)
 }

@@ -61,6 +61,8 @@ func simScript(seed uint64) (simConfig, []simOp) {
 	}
 	c.overlap, c.allowEmpty, c.asOf, c.stuck = rnd.IntN(4) == 0, rnd.IntN(3) == 0, rnd.IntN(2) == 0, rnd.IntN(2) == 0
 	c.allowForeign, c.noBoot, c.recordAll = rnd.IntN(4) == 0, rnd.IntN(4) == 0, rnd.IntN(2) == 0
+	c.memory, c.freeText = rnd.IntN(2) == 0, rnd.IntN(2) == 0
+	c.hookOnly = c.memory && rnd.IntN(4) == 0
 	return c, randomOps(rnd, 120, false)
 }
 

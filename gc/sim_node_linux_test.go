@@ -41,12 +41,13 @@ type simulation struct {
 	stepAt   time.Duration // of the clock's last step; zero: none
 	missedAt time.Duration // of the last one before the agent started
 	unread   bool          // the agent has not read the clock since the step
+	late     time.Duration // how far the clock is behind, on a board without a battery
+	memory   time.Duration // since when the agent has a memory in this boot; zero: none
 
 	serial    int
 	pods      []*simPod // that kubelet lists
 	api       []podsource.Pod
 	apiAt     time.Duration
-	apiWall   time.Time
 	sandboxes []*simSandbox // that are alive, or that a source still lists
 	pending   []*simSandbox // terminated ones whose DEL comes later
 	leaked    []*simSandbox // terminated ones that may have leaked reservations
@@ -72,10 +73,13 @@ type simConfig struct {
 	overlap      bool      // two networks have the same IPv4 subnet
 	allowEmpty   bool      // AllowEmpty; else each source always lists the agent's own pod
 	asOf         bool      // the API server's list has a date; else it is never old
-	allowForeign bool      // Options.ReleaseForms allows the other tool's containers
+	allowForeign bool      // Options.AllowForeign allows the other tool's containers
 	noBoot       bool      // when the node booted is unknown
 	recordAll    bool      // the record has all networks, not only those to release in
 	stuck        bool      // pods are still starting after the last fault
+	memory       bool      // Options.Memory is set
+	hookOnly     bool      // after the last fault only the hook runs, once an hour
+	freeText     bool      // half of the other tool's owners are free text
 }
 
 // simNetworks begins with the networks to release in.
@@ -126,6 +130,7 @@ type simSandbox struct {
 	listed     bool          // by the runtime, in any state
 	lost       bool          // the runtime has no record of it (hazard 33)
 	invisible  bool          // its namespace shows no address (hazard 59)
+	freeText   bool          // its owner is a word, and in no namespace (hazard 86)
 }
 
 type simAddress struct {
@@ -139,11 +144,12 @@ type simAttachment struct {
 }
 
 type simFile struct {
-	owner *simSandbox // nil: it is malformed, or empty
-	ino   uint64
-	empty bool
-	at    int // the number of passes begun before it was made
-	stamp time.Time
+	owner   *simSandbox // nil: it is malformed, or empty
+	ino     uint64
+	empty   bool
+	damaged bool // its owner can't be read any more
+	at      int  // the number of passes begun before it was made
+	stamp   time.Time
 }
 
 // A simRecord is a file in libcni's cache.
@@ -154,6 +160,9 @@ type simRecord struct {
 
 func (b *simSandbox) inFlight() bool { return b.alive && !b.done }
 func (b *simSandbox) foreign() bool  { return b.pod == nil }
+
+// simProcess has a reading of the monotonic clock, as the dates of an informer have it.
+var simProcess = time.Now()
 
 var simEpoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
@@ -205,7 +214,7 @@ func (s *simulation) close() {
 func (s *simulation) wall() time.Time { return simEpoch.Add(s.now + s.offset) }
 
 func (s *simulation) reading() reading {
-	r := reading{wall: s.wall(), mono: s.now, boot: s.now - s.bootedAt}
+	r := reading{wall: s.wall(), mono: s.now, boot: s.now - s.bootedAt, now: simProcess.Add(s.now)}
 	if s.config.noBoot {
 		r.boot = 0
 	}
@@ -217,7 +226,10 @@ func (s *simulation) restart() error {
 	opts := s.config.opts
 	opts.SourceTimeout = time.Hour // tests may be slow; the context ends hanging sources
 	if s.config.allowForeign {
-		opts.ReleaseForms = []podsource.Form{"default-" + podsource.Hex64}
+		opts.AllowForeign = []string{"default-"}
+	}
+	if s.config.memory {
+		opts.Memory = s.memoryPath()
 	}
 	var names []string
 	for _, n := range s.nets[:simNamed] {
@@ -230,9 +242,23 @@ func (s *simulation) restart() error {
 	r.clock = clock{}
 	r.clock.observe(s.reading())
 	r.now, r.sleep = s.readClock, s.sleep
-	s.agent, s.unread, s.missedAt, s.cacheSeen = r, false, s.stepAt, nil
+	if s.agent, s.unread, s.cacheSeen = r, false, nil; !s.remembered() {
+		s.missedAt = s.stepAt
+	}
 	s.syncAPI()
 	return nil
+}
+
+func (s *simulation) memoryPath() string { return filepath.Join(s.dir, ".memory") }
+
+// remembered reports whether the agent's memory shows the last step of the clock.
+func (s *simulation) remembered() bool { return s.memory > 0 && s.stepAt >= s.memory }
+
+// lookAtClock makes the agent notice a step, and remember it.
+func (s *simulation) lookAtClock() {
+	if s.agent.read(); s.config.memory && s.memory > 0 {
+		s.agent.remember(context.Background(), new(Report))
+	}
 }
 
 // readClock reads the clocks for a pass. Operations may happen before and after.

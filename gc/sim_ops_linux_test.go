@@ -45,6 +45,7 @@ const (
 	opReboot
 	opRemove
 	opGarbage
+	opDamage
 	opSourceFails
 	opCancel
 	opTakeOver
@@ -55,7 +56,7 @@ const (
 var opWeights = [ops]int{
 	opNothing: 10, opPass: 16, opTime: 20, opPod: 9, opADD: 13, opProceed: 20, opFailADD: 4, opList: 7, opStatus: 10, opSync: 6,
 	opNotReady: 3, opFinish: 5, opStop: 6, opDelete: 3, opForceDelete: 3, opRecreate: 3, opLateDEL: 5, opLoseRecord: 1, opWipeCache: 1,
-	opForeign: 3, opClock: 4, opRestart: 2, opReboot: 1, opRemove: 2, opGarbage: 1, opSourceFails: 3, opCancel: 1, opTakeOver: 4,
+	opForeign: 3, opClock: 4, opRestart: 2, opReboot: 2, opRemove: 2, opGarbage: 1, opDamage: 3, opSourceFails: 3, opCancel: 1, opTakeOver: 4,
 }
 
 func randomOps(rnd *rand.Rand, n int, nested bool) []simOp {
@@ -149,7 +150,7 @@ func (s *simulation) do(op simOp) {
 		if s.pass != nil {
 			s.pass.end()
 		}
-	case opRemove, opGarbage:
+	case opRemove, opGarbage, opDamage:
 		s.doFile(op)
 	case opForeign, opLateDEL, opTakeOver:
 		s.doOther(op)
@@ -197,7 +198,7 @@ func (s *simulation) doSandbox(op simOp) {
 			s.trace("%s is listed", b.name)
 		}
 	case opNotReady: // its process ends; namespace and record stay, and its addresses leave the status
-		if b, ok := pick(s.sandboxes, n, func(b *simSandbox) bool { return b.alive && b.listed }); ok {
+		if b, ok := pick(s.sandboxes, n, func(b *simSandbox) bool { return b.alive && b.listed && !s.needsStatus(b.pod) }); ok {
 			b.pod.statusIPs = nil
 			s.trace("%s is not ready", b.name)
 		}
@@ -231,9 +232,9 @@ func (s *simulation) doPod(op simOp) {
 		case opStatus:
 			return true
 		case opFinish:
-			return p.finished == 0 && !p.hostNetwork
+			return p.finished == 0 && !p.hostNetwork && !s.needsStatus(p)
 		case opForceDelete:
-			return s.canForceDelete(p)
+			return s.canForceDelete(p) && !s.needsStatus(p)
 		}
 		return !p.hostNetwork
 	})

@@ -25,7 +25,7 @@ func (s *simulation) doOther(op simOp) {
 			return
 		}
 		b := s.beginADD(nil, []int{net}, netip.Addr{}, false)
-		if !s.canRunForeign() && b.alive {
+		if !s.canRunForeign() && b.alive && !b.freeText {
 			s.stop(b, delLost)
 		}
 	case opTakeOver: // a late DEL, and another container gets the address at once
@@ -47,6 +47,19 @@ func (s *simulation) doFile(op simOp) {
 			_ = os.Remove(s.path(a))
 			s.forgetFile(a)
 			s.trace("a person removes %s", s.name(a))
+		}
+	case opDamage: // the file of a live sandbox, whose address a source shows (hazard 84)
+		b, ok := pick(s.sandboxes, op.n, s.canDamage)
+		if !ok {
+			return
+		}
+		content := []byte("\x00\x00\x00")[:op.n>>8%2*3]
+		for _, a := range b.addrs { // of its first network
+			if a.net == b.addrs[0].net && s.onDisk(a) && os.WriteFile(s.path(a), content, 0o600) == nil {
+				s.stamp(a, b)
+				s.files[a].damaged, s.files[a].empty = true, len(content) == 0
+				s.trace("the file of %s is damaged", s.name(a))
+			}
 		}
 	case opGarbage:
 		a := simAddress{int(op.n % 3), netip.AddrFrom4([4]byte{10, 99, 0, byte(op.n >> 8)})}
@@ -77,7 +90,7 @@ func (s *simulation) stepClock(n uint32) {
 		return
 	}
 	if s.unread { // the agent notices each step
-		s.agent.clock.observe(s.reading())
+		s.lookAtClock()
 	}
 	step := clockSteps[int(n)%len(clockSteps)]
 	s.offset += step
@@ -91,24 +104,44 @@ func (s *simulation) stepClock(n uint32) {
 
 // doRestart restarts the agent or the node, and may call the hook.
 func (s *simulation) doRestart(op simOp) {
+	late := s.late > 0 && op.what == opRestart
 	switch {
 	case op.what == opReboot && s.canReboot():
 		s.reboot(op.n)
-	case op.what == opReboot || !s.canRestart():
+	case op.what == opReboot || s.late > 0 && !s.canSetLateClock() || !s.canRestart():
 		return
+	}
+	if s.late > 0 { // before the agent starts (hazard 80)
+		if !s.has(fromAPI, fromKubelet) && op.n>>20%2 == 0 {
+			p := s.startPod(&simPod{nets: []int{0, 1}})
+			s.beginADD(p, p.nets, netip.Addr{}, false)
+		}
+		s.offset, s.late = s.offset+s.late, 0
+		s.trace("the clock is set, long after the boot")
 	}
 	s.trace("the agent restarts")
 	if err := s.restart(); err != nil {
 		s.violate("making a reconciler: %v", err)
 	}
-	if op.n%4 == 0 {
+	if op.n%4 == 0 || late {
 		_, _ = s.doPass(occasion{hook: true, noADD: op.n>>4%2 == 0 && s.canAssert()}, op.inner)
 	}
 }
 
 func (s *simulation) reboot(n uint32) {
 	s.trace("the node reboots")
-	s.bootedAt = s.now
+	s.bootedAt, s.memory = s.now, 0
+	_ = os.Remove(s.memoryPath()) // it is on a file system that a boot empties
+	if n>>14%4 == 1 && s.late == 0 {
+		for _, p := range slices.Clone(s.pods) {
+			if !p.hostNetwork {
+				s.forget(p)
+			}
+		}
+		s.late = 10 * 365 * 24 * time.Hour
+		s.offset -= s.late
+		s.trace("its clock is ten years behind")
+	}
 	for _, b := range slices.Clone(s.sandboxes) {
 		s.terminate(b)
 		if b.listed = b.listed && n>>8%2 == 0; !b.listed { // containerd's root directory is kept or wiped

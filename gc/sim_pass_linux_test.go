@@ -5,6 +5,7 @@ package gc
 import (
 	"context"
 	"errors"
+	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -90,6 +91,9 @@ func (s *simulation) doPass(o occasion, inner []simOp) (Report, error) {
 	s.trace("pass begins at %v, wall clock %v", s.now, s.wall().Format(time.DateTime))
 	report, err := s.agent.reconcile(simContext{ctx, s}, o)
 	s.pass, s.fault = nil, simFault{}
+	if _, statErr := os.Stat(s.memoryPath()); statErr == nil && s.memory == 0 {
+		s.memory = s.now
+	}
 	if err != nil {
 		s.trace("pass: %v", err)
 	}
@@ -157,7 +161,7 @@ func (s *simulation) judgeReport(p *simPass, report *Report) {
 func (s *simulation) endFaults() {
 	s.fault = simFault{}
 	s.unread = false
-	s.agent.clock.observe(s.reading())
+	s.lookAtClock()
 	s.trace("the last fault ends at %v", s.now)
 	for _, b := range slices.Clone(s.sandboxes) {
 		s.finishADD(b)
@@ -184,6 +188,9 @@ func (s *simulation) endFaults() {
 		bound += 2*s.agent.opts.Interval + 2*s.opts.Interval // a dated list counts as two intervals older than the last pass (R5), and the first list may not count
 	}
 	pause := s.agent.opts.Interval
+	if s.config.hookOnly { // each start may find that it has to wait for the next one
+		pause, bound = time.Hour, bound+4*time.Hour
+	}
 	for s.broken == nil {
 		s.advance(pause)
 		s.syncAPI()
@@ -194,13 +201,21 @@ func (s *simulation) endFaults() {
 			}
 			return
 		}
-		report, err := s.doPass(occasion{inLoop: true}, nil)
+		o := occasion{inLoop: true}
+		if s.config.hookOnly {
+			if o = (occasion{hook: true}); s.restart() != nil {
+				return
+			}
+		}
+		report, err := s.doPass(o, nil)
 		if after := s.remainingLeaks(); len(before) > len(after) {
 			s.worst = max(s.worst, s.now-faultsEnd)
 		} else if len(after) == 0 {
 			return
 		}
-		pause = loop.after(s, &report, err)
+		if !s.config.hookOnly {
+			pause = loop.after(s, &report, err)
+		}
 	}
 }
 

@@ -123,7 +123,7 @@ func (s *simulation) canLoseRecord(b *simSandbox) bool {
 // must one if the agent did not see a step of the clock since such a container was made (A4).
 func (s *simulation) canWipeCache() bool {
 	return s.has(fromRuntime) || !slices.ContainsFunc(s.sandboxes, func(b *simSandbox) bool {
-		return b.alive && b.invisible && (s.has(fromAPI, fromKubelet) || s.missedAt > 0 && b.made <= s.missedAt)
+		return b.alive && b.invisible && !b.freeText && (s.has(fromAPI, fromKubelet) || s.missedAt > 0 && b.made <= s.missedAt)
 	})
 }
 
@@ -142,13 +142,50 @@ func (s *simulation) canForceDelete(p *simPod) bool {
 // start may be in the future by the new clock: its next reservation would be from before it
 // (A3).
 func (s *simulation) canRestart() bool {
-	return s.canReboot() && (s.stepAt == 0 || !slices.ContainsFunc(s.sandboxes, func(b *simSandbox) bool {
+	return s.canReboot() && (s.stepAt == 0 || s.remembered() || !slices.ContainsFunc(s.sandboxes, func(b *simSandbox) bool {
 		since := b.made
 		if b.pod != nil {
 			since = min(since, b.pod.started)
 		}
 		return b.alive && since <= s.stepAt && !s.surelyNamed(b)
 	}))
+}
+
+// canSetLateClock reports whether a clock that is behind since the boot may be set while no agent
+// runs. A4 excludes it while a pod is starting.
+func (s *simulation) canSetLateClock() bool {
+	return !s.has(fromAPI, fromKubelet) || !slices.ContainsFunc(s.pods, func(p *simPod) bool {
+		return !p.hostNetwork && p.finished == 0 && (len(p.statusIPs) == 0 || p.elsewhere)
+	})
+}
+
+// canDamage reports whether a sandbox's file may be damaged: a source must show its address for as
+// long as it lives (A3).
+func (s *simulation) canDamage(b *simSandbox) bool {
+	return b.alive && b.done && !b.foreign() && s.onDisk(b.addrs[0]) && (s.shows(b) ||
+		s.has(fromAPI, fromKubelet) && slices.Contains(s.pods, b.pod) && b.pod.finished == 0 && !b.pod.elsewhere && b.addrs[0].net == 0 && !slices.ContainsFunc(b.addrs, func(a simAddress) bool {
+			return a.net == 0 && !slices.Contains(b.pod.statusIPs, a.ip)
+		}))
+}
+
+// shows reports whether the kernel shows a sandbox's addresses.
+func (s *simulation) shows(b *simSandbox) bool {
+	return s.has(fromKernel, fromProcesses) && !b.invisible
+}
+
+// needsStatus reports whether only a pod's status shows the address of one of its damaged files.
+func (s *simulation) needsStatus(p *simPod) bool {
+	return slices.ContainsFunc(p.sandboxes, func(b *simSandbox) bool {
+		return b.alive && !s.shows(b) && slices.ContainsFunc(b.addrs, func(a simAddress) bool { return s.files[a] != nil && s.files[a].damaged })
+	})
+}
+
+// ownerOf returns the sandbox that a file names.
+func (f *simFile) ownerOf() *simSandbox {
+	if f.damaged {
+		return nil
+	}
+	return f.owner
 }
 
 // canReboot reports whether the node may boot. That ends all sandboxes, so of the conditions
@@ -160,6 +197,8 @@ func (s *simulation) canReboot() bool {
 // surelyNamed reports whether a source names a sandbox, by ID or address, and will continue to.
 func (s *simulation) surelyNamed(b *simSandbox) bool {
 	switch {
+	case b.freeText:
+		return true // or rather kept
 	case b.inFlight():
 		return false
 	case s.has(fromKernel, fromProcesses) && !b.invisible, s.has(fromRecord) && !b.foreign(), s.has(fromCache) && s.recorded(b):
@@ -210,20 +249,23 @@ func (s *simulation) canRunForeign() bool {
 // mustRelease reports whether passes must release a leak after the last fault.
 func (s *simulation) mustRelease(a simAddress) bool {
 	f := s.files[a]
+	owner := f.ownerOf()
 	switch {
 	case a.net >= simNamed, !s.spokenOf(a): // R14
 		return false
-	case f.owner == nil && !f.empty: // R7: malformed
+	case owner == nil && !f.empty: // R7: malformed
 		return false
-	case f.owner != nil && f.owner.foreign() && !s.has(fromKernel, fromProcesses) && !s.config.allowForeign: // R14
+	case owner != nil && owner.freeText: // R14
+		return false
+	case owner != nil && owner.foreign() && !s.has(fromKernel, fromProcesses) && !s.config.allowForeign: // R14
 		return false
 	case s.claimedByStarting(a) && !s.claimEnds(a): // R4
 		return false
-	case f.owner == nil:
+	case owner == nil:
 		return !s.claimedElsewhere(a)
 	}
 	// R10: an address in conflict keeps all addresses of its container.
-	return !slices.ContainsFunc(f.owner.addrs, s.claimedElsewhere)
+	return !slices.ContainsFunc(owner.addrs, s.claimedElsewhere)
 }
 
 // spokenOf reports whether some source speaks of a reservation.
@@ -235,9 +277,10 @@ func (s *simulation) spokenOf(a simAddress) bool {
 // continue to.
 func (s *simulation) cacheNames(a simAddress) bool {
 	f, since := s.files[a], s.recordedSince()
-	return s.cacheProves(a.net) && (f.owner != nil && s.cache[simAttachment{a.net, f.owner.id}].owner != nil ||
+	owner := f.ownerOf()
+	return s.cacheProves(a.net) && (owner != nil && s.cache[simAttachment{a.net, owner.id}].owner != nil ||
 		s.stepAt == 0 && (!since.IsZero() && f.stamp.After(since.Add(granularity(since))) ||
-			f.owner != nil && f.owner.last < s.bootedAt-time.Second && !s.config.noBoot))
+			owner != nil && owner.last < s.bootedAt-time.Second && !s.config.noBoot))
 }
 
 // cacheProves reports whether libcni's cache passes its check for a network, and will continue
@@ -257,7 +300,7 @@ func (s *simulation) cacheProves(net int) bool {
 		}
 	}
 	for a, f := range s.files {
-		if a.net == net && seen[a.ip] && (f.owner == nil || s.cache[simAttachment{net, f.owner.id}].owner == nil) {
+		if a.net == net && seen[a.ip] && (f.ownerOf() == nil || s.cache[simAttachment{net, f.owner.id}].owner == nil) {
 			return false
 		}
 	}
@@ -266,7 +309,14 @@ func (s *simulation) cacheProves(net int) bool {
 
 // claimedByStarting reports whether a pod that counts as starting may hold a reservation.
 func (s *simulation) claimedByStarting(a simAddress) bool {
-	owner := s.files[a].owner
+	owner := s.files[a].ownerOf()
+	for damaged, f := range s.files { // hazard 84
+		if f.ownerOf() == nil && slices.ContainsFunc(s.sandboxes, func(b *simSandbox) bool {
+			return b.alive && slices.ContainsFunc(b.addrs, func(o simAddress) bool { return o.ip == damaged.ip })
+		}) {
+			return true
+		}
+	}
 	return s.has(fromAPI, fromKubelet) && slices.ContainsFunc(s.pods, func(p *simPod) bool {
 		return !p.hostNetwork && p.finished == 0 && (len(p.statusIPs) == 0 || p.elsewhere) &&
 			(p.static || s.stepAt > 0 || owner == nil || p.started-time.Second <= owner.last)
@@ -276,7 +326,7 @@ func (s *simulation) claimedByStarting(a simAddress) bool {
 // claimEnds reports whether such a claim ends (R4): by a source that would name the owner, or
 // since the reservation is from before the boot.
 func (s *simulation) claimEnds(a simAddress) bool {
-	owner := s.files[a].owner
+	owner := s.files[a].ownerOf()
 	return s.has(fromRuntime, fromRuntime2) && (owner == nil || !owner.foreign()) ||
 		s.has(fromRecord) && slices.Contains(s.recordNetworks(), a.net) || s.cacheNames(a) ||
 		owner != nil && owner.last < s.bootedAt-time.Second && !s.config.noBoot && s.stepAt == 0

@@ -33,7 +33,9 @@ func (s *simulation) beginADD(p *simPod, nets []int, wants netip.Addr, invisible
 	b := &simSandbox{name: fmt.Sprintf("sandbox%d", s.serial), serial: s.serial, id: fmt.Sprintf("%064x", s.serial),
 		pod: p, alive: true, wants: wants, made: s.now, last: s.now, invisible: invisible && s.canBeInvisible()}
 	if p == nil {
-		b.id, b.invisible = "default-"+b.id, false
+		if b.id, b.invisible = "default-"+b.id, false; s.config.freeText && b.serial%2 == 0 { // an address on no interface
+			b.id, b.invisible, b.freeText = fmt.Sprintf("tool-%d", b.serial), true, true
+		}
 	} else {
 		p.sandboxes = append(p.sandboxes, b)
 	}
@@ -43,7 +45,9 @@ func (s *simulation) beginADD(p *simPod, nets []int, wants netip.Addr, invisible
 			b.todo = append(b.todo, func() bool { return s.reserve(b, net, set) })
 		}
 		b.todo = append(b.todo, func() bool { // the chain of this network has succeeded
-			s.cache[simAttachment{net, b.id}] = simRecord{b, s.wall()}
+			if !b.freeText { // by no ADD of a runtime
+				s.cache[simAttachment{net, b.id}] = simRecord{b, s.wall()}
+			}
 			return true
 		})
 	}

@@ -162,23 +162,21 @@ func (s *simulation) doFault(kind simFaultKind, a podsource.Answer) (podsource.A
 
 // answerOf returns the current answer of a kind of source.
 func (s *simulation) answerOf(k simKind) (a podsource.Answer) {
-	hex := []podsource.Form{podsource.Hex64}
+	a.Networks = every
 	switch k {
 	case fromAPI:
-		a.Forms = hex
 		if s.config.asOf {
-			a.AsOf = s.apiWall
+			a.AsOf = simProcess.Add(s.apiAt)
 		} else if s.now-s.apiAt > maxStaleness {
 			s.syncAPI()
 		}
 		a.Pods = s.api
 	case fromKubelet:
-		a.Forms = hex
 		for _, p := range s.pods {
 			a.Pods = append(a.Pods, p.status())
 		}
 	case fromRuntime, fromRuntime2:
-		a.Names = []podsource.Names{{Form: podsource.Hex64, Lag: podsource.RuntimeLag}}
+		a.Names = podsource.SandboxContainers
 		for _, b := range s.sandboxes {
 			if b.listed && b.pod.second == (k == fromRuntime2) {
 				a.Pods = append(a.Pods, podsource.Pod{UID: types.UID(b.pod.uid), ContainerIDs: []string{b.id}})
@@ -190,9 +188,9 @@ func (s *simulation) answerOf(k simKind) (a podsource.Answer) {
 			}
 		}
 	case fromKernel:
-		a.Supplementary, a.SeesAddresses, a.Pods = true, true, s.namespaces()
+		a.Networks, a.Supplementary, a.SeesAddresses, a.Pods = nil, true, true, s.namespaces()
 	case fromProcesses:
-		a.Supplementary, a.SeesADDs, a.SeesAddresses = true, true, true
+		a.Networks, a.Supplementary, a.SeesADDs, a.SeesAddresses = nil, true, every, true
 		for _, b := range s.sandboxes {
 			if b.inFlight() && !s.betweenPlugins(b) {
 				a.Pods = append(a.Pods, podsource.Pod{ContainerIDs: []string{b.id}, Origin: "process of " + b.name})
@@ -201,21 +199,21 @@ func (s *simulation) answerOf(k simKind) (a podsource.Answer) {
 		s.doNext() // processes are read before namespaces
 		a.Pods = append(a.Pods, s.namespaces()...)
 	case fromCache:
-		a.Supplementary, a.Names = true, []podsource.Names{{Form: podsource.AnyForm}}
-		a.Recorded, a.RecordedSince = []podsource.Attachment{}, s.recordedSince()
+		a.Networks, a.Supplementary, a.Names, a.AtOnce = nil, true, podsource.AnyContainer, true
+		a.Cache = &podsource.Cache{Since: s.recordedSince()}
 		for _, b := range s.cached() {
 			net := s.nets[b.net].name
-			a.Recorded = append(a.Recorded, podsource.Attachment{Network: net, ContainerID: b.id})
+			a.Cache.Entries = append(a.Cache.Entries, podsource.CacheEntry{Network: net, ContainerID: b.id})
 			if owner := s.cache[b].owner; owner.alive {
 				a.Pods = append(a.Pods, podsource.Pod{ContainerIDs: []string{b.id}, IPs: owner.ips(b.net), Network: net})
 			}
 		}
 	case fromRecord:
-		a.Authoritative = true
+		a.Networks, a.Authoritative = nil, true
 		for _, n := range s.recordNetworks() {
 			a.Networks = append(a.Networks, s.nets[n].name)
 		}
-		a.Names = []podsource.Names{{Form: podsource.AnyForm, Networks: a.Networks}}
+		a.Names, a.AtOnce = podsource.AnyContainer, true
 		for _, b := range s.sandboxes {
 			for _, net := range s.recordNetworks() {
 				if b.done && !b.foreign() && len(b.ips(net)) > 0 {
@@ -224,7 +222,7 @@ func (s *simulation) answerOf(k simKind) (a podsource.Answer) {
 			}
 		}
 	case fromIntents:
-		a.Supplementary, a.SeesADDs = true, true
+		a.Networks, a.Supplementary, a.SeesADDs = nil, true, every
 		for _, b := range s.sandboxes {
 			if b.inFlight() {
 				a.Pods = append(a.Pods, podsource.Pod{ContainerIDs: []string{b.id}})
@@ -333,7 +331,7 @@ func (s *simulation) report(p *simPod, part uint32) {
 			}
 		}
 	}
-	if part%3 == 1 && len(ips) > 1 {
+	if part%3 == 1 && len(ips) > 1 && !s.needsStatus(p) {
 		ips = ips[:1]
 	}
 	if len(ips) > 0 {
@@ -344,7 +342,7 @@ func (s *simulation) report(p *simPod, part uint32) {
 
 // syncAPI updates the API server's list.
 func (s *simulation) syncAPI() {
-	s.api, s.apiAt, s.apiWall = nil, s.now, s.wall()
+	s.api, s.apiAt = nil, s.now
 	for _, p := range s.pods {
 		s.api = append(s.api, p.status())
 	}

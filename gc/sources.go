@@ -45,9 +45,9 @@ func (r *Reconciler) check(answers []podsource.Answer, at reading, inLoop bool) 
 			return fmt.Errorf("%w: %s, with %d entries; it may list another node's pods, or not all of them "+
 				"(if this node may really be empty, wrap it in podsource.AllowEmpty)", ErrNoPods, name, len(a.Pods))
 		}
-		if old := at.wall.Sub(a.AsOf); inLoop && !a.AsOf.IsZero() && old > 2*r.opts.Interval {
+		if asOf := r.clock.asOf(at, at, a); inLoop && asOf > always && at.mono-asOf > 2*r.opts.Interval {
 			return fmt.Errorf("%s was last known to be true %v ago, which is more than two intervals of %v: is its connection lost?",
-				name, old.Round(time.Second), r.opts.Interval)
+				name, (at.mono - asOf).Round(time.Second), r.opts.Interval)
 		}
 	}
 	return nil
@@ -68,10 +68,8 @@ func checkItems(a *podsource.Answer) error {
 			}
 		}
 	}
-	for _, n := range a.Names {
-		if n.Lag < 0 && n.Lag != podsource.RuntimeLag {
-			return fmt.Errorf("it declares a lag of %v for the containers that it names; a lag must not be negative", n.Lag)
-		}
+	if len(a.Networks) == 0 && !a.Supplementary && a.Cache == nil {
+		return errors.New("it speaks of no network: its answer must name Networks, or podsource.EveryNetwork")
 	}
 	return nil
 }

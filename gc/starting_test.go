@@ -1,276 +1,122 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build go1.25
-
 package gc
 
 import (
-	"context"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// This file tests R4: how the claim of a starting pod ends.
+// This file tests how the claim of a starting pod ends (R4).
 
-// First end: a source names containers of the form and network, the age exceeds StartingFor,
-// and this process has seen the same file unnamed in every pass for L.
-func TestStartingEndsByASourceThatNamesContainers(t *testing.T) {
+// The claim ends by a source that names containers of the kind and network, once the age exceeds
+// StartingFor (a); by one that names them at once where ADDs are seen, in two looks, from MinAge on
+// (b); and for what is from before the boot, once the age exceeds L (c).
+func TestStartingEnds(t *testing.T) {
 	const l, startingFor = DefaultMinAge, DefaultStartingFor
-	withNames := func(names ...podsource.Names) podsource.Answer {
-		a := criAnswer()
-		a.Names = names
-		return a
-	}
-	synctest.Test(t, func(t *testing.T) {
-		for _, c := range []struct {
-			reason  string
-			age     time.Duration // at the first pass
-			seenFor time.Duration // at the second
-			runtime podsource.Answer
-			opts    Options
-			want    Reason // in the second
-		}{
-			{"old, and seen for exactly L", old, l, criAnswer(), Options{}, ReleasedLeak},
-			{"old, and seen for a nanosecond less", old, l - 1, criAnswer(), Options{}, PodStartUnknown},
-			{"exactly StartingFor old does not exceed it", startingFor - l, l, criAnswer(), Options{}, PodStartUnknown},
-			{"a nanosecond older", startingFor - l + 1, l, criAnswer(), Options{}, ReleasedLeak},
-			{"the caller sets more", time.Hour - l, l, criAnswer(), Options{StartingFor: time.Hour}, PodStartUnknown},
-			{"... and a nanosecond older than that", time.Hour - l + 1, l, criAnswer(), Options{StartingFor: time.Hour}, ReleasedLeak},
-			{"L and StartingFor follow T", 20*time.Minute - 13*time.Minute, 13 * time.Minute, criAnswer(), Options{RuntimeRequestTimeout: 5 * time.Minute}, PodStartUnknown},
-			{"... and a nanosecond older", 20*time.Minute - 13*time.Minute + 1, 13 * time.Minute, criAnswer(), Options{RuntimeRequestTimeout: 5 * time.Minute}, ReleasedLeak},
-			{"no source names containers", old, 24 * time.Hour, withNames(), Options{}, StartingNoEnd},
-			{"only those of another form", old, 24 * time.Hour, withNames(podsource.Names{Form: "x-" + podsource.Hex64, Lag: podsource.RuntimeLag}), Options{}, StartingNoEnd},
-			{"only those in another network", old, 24 * time.Hour, withNames(podsource.Names{Form: podsource.Hex64, Networks: []string{"second"}, Lag: podsource.RuntimeLag}), Options{}, StartingNoEnd},
-			{"in its network", old, l, withNames(podsource.Names{Form: podsource.AnyForm, Networks: []string{"second", network1}}), Options{}, ReleasedLeak},
-			{"with a lag of half a day", old, 11 * time.Hour, withNames(podsource.Names{Form: podsource.Hex64, Lag: 12 * time.Hour}), Options{}, PodStartUnknown},
-			{"... which is over", old, 11*time.Hour + 1, withNames(podsource.Names{Form: podsource.Hex64, Lag: 12 * time.Hour}), Options{}, ReleasedLeak},
-		} {
-			n := newNode(t)
-			n.reserve("10.0.0.2", hex64("leaked"), c.age)
-			r := n.reconciler(answers(kubeletAnswer(starts()), c.runtime), c.opts)
-			first := n.reconcile(r)
-			if got := first.Reservations[0].Verdict; got != Starting && got != Young {
-				t.Errorf("%s: the first pass says %s", c.reason, got)
-			}
-			time.Sleep(c.seenFor)
-			second := n.reconcile(r)
-			if got := second.Reservations[0].Reason; got != c.want {
-				t.Errorf("%s: got %s, want %s", c.reason, got, c.want)
-			}
-		}
-	})
-}
-
-// "The same file in every pass": the time of a file that was named in between, or replaced,
-// starts over.
-func TestStartingCountsAnewWhatWasNotSeenUnnamed(t *testing.T) {
-	for _, c := range []struct {
-		reason  string
-		between func(n *node)
-		second  []podsource.Answer
-	}{
-		{"named by its container in between", func(*node) {}, []podsource.Answer{kubeletAnswer(starts()), criAnswer(sandbox("1", hex64("web")))}},
-		{"named by its address in between", func(*node) {}, []podsource.Answer{kubeletAnswer(starts(), podsource.Pod{UID: "1", IPs: ips("10.0.0.2")}), criAnswer()}},
-		{"in conflict in between", func(*node) {}, []podsource.Answer{kubeletAnswer(starts()), criAnswer(sandbox("1", hex64("db"), "10.0.0.2"))}},
-		{"written again in place", func(n *node) { n.reserve("10.0.0.2", hex64("web"), old) }, []podsource.Answer{kubeletAnswer(starts()), criAnswer()}},
-		{"replaced", func(n *node) { n.replace("10.0.0.2", hex64("web"), old) }, []podsource.Answer{kubeletAnswer(starts()), criAnswer()}},
-	} {
-		t.Run(c.reason, inBubble(func(t *testing.T) {
-			n := newNode(t)
-			n.reserve("10.0.0.2", hex64("web"), old)
-			unnamed := []podsource.Answer{kubeletAnswer(starts()), criAnswer()}
-			r := n.reconciler(inTurn(unnamed, c.second, unnamed), Options{})
-			n.reconcile(r)
-			time.Sleep(DefaultMinAge / 2)
-			c.between(n)
-			n.reconcile(r)
-			time.Sleep(DefaultMinAge - 1)
-			n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Starting})
-			time.Sleep(DefaultMinAge)
-			n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Released})
-		}))
-	}
-}
-
-// U2: an answer from before a reservation was first seen ends no claim on it.
-func TestStartingIsNotEndedByAnAnswerFromBefore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.reserve("10.0.0.2", hex64("leaked"), 24*time.Hour)
-		asOf := time.Now().Add(-time.Second) // before the first pass
-		r := n.reconciler(podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
-			runtime := criAnswer()
-			runtime.AsOf = asOf
-			return podsource.Answer{Parts: []podsource.Answer{kubeletAnswer(starts()), runtime}}, nil
-		}), Options{})
-		report := n.reconcile(r)
-		n.check(report, map[string]Verdict{"10.0.0.2": Starting})
-		if report.NextCheck.IsZero() {
-			t.Error("the report has no next check; a later answer would end the claim")
-		}
-		time.Sleep(12 * time.Hour)
-		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Starting})
-		asOf = time.Now()
-		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Released})
-	})
-}
-
-// Nor does such an answer end a claim in a pass of two looks.
-func TestStartingBesideTwoLooks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		n.network("second")
-		n.reserve("10.0.0.2", hex64("seen"), old)
-		n.reserveIn("second", "10.9.0.2", hex64("leaked"), old) // only the runtime names it, with its lag
-		record, asked := recordAnswer([]string{network1}), 0
-		r := n.reconcilerOf([]string{network1, "second"}, podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
-			if asked++; asked > 1 {
-				record.AsOf = record.AsOf.Add(time.Second)
-			}
-			return podsource.Answer{Parts: []podsource.Answer{netnsAnswer(), record, criAnswer(), kubeletAnswer(starts())}}, nil
-		}), Options{DryRun: true})
-		record.AsOf = time.Now().Add(-time.Second)
-		if report := n.reconcile(r); report.Looks != 1 || report.Reservations[0].Verdict != Starting {
-			t.Errorf("when it was first seen: %d looks, %s", report.Looks, report.Reservations[0].Reason)
-		}
-		time.Sleep(time.Minute)
-		n.reserve("10.0.0.3", hex64("new"), old) // after the record's date
-		record.AsOf = time.Now().Add(-10 * time.Second)
-		report := n.reconcile(r)
-		n.checkReasons(report, map[string]Reason{"10.0.0.2": Unowned, "10.0.0.3": PodStartUnknown, "second/10.9.0.2": PodStartUnknown})
-		if report.Looks != 2 {
-			t.Errorf("asked %d times, want twice", report.Looks)
-		}
-	})
-}
-
-// "For L" counts up to the time of the oldest answer, like every age (R5): by a list that is
-// written once nothing is unnamed for L.
-func TestStartingIsSeenOnlyUpToAsOf(t *testing.T) {
-	for _, c := range []struct {
-		reason  string
-		uptime  time.Duration
-		runtime bool
-	}{
-		{"first end", 30 * 24 * time.Hour, true},
-		{"third end, by the boot", time.Minute, false},
-	} {
-		t.Run(c.reason, inBubble(func(t *testing.T) {
-			n := newNode(t)
-			n.reserve("10.0.0.2", hex64("leaked"), 24*time.Hour)
-			begun := time.Now()
-			asOf := begun.Add(time.Minute)
-			source := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
-				kubelet := kubeletAnswer(starts())
-				kubelet.AsOf = asOf
-				if asOf.After(time.Now()) {
-					kubelet.AsOf = time.Time{}
-				}
-				parts := []podsource.Answer{kubelet}
-				if c.runtime {
-					runtime := criAnswer()
-					runtime.AsOf = kubelet.AsOf
-					parts = append(parts, runtime)
-				}
-				return podsource.Answer{Parts: parts}, nil
-			})
-			r := newReconciler(t, n.store, []string{network1}, source, Options{}, &clocks{uptime: c.uptime})
-			n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Starting})
-			time.Sleep(2 * DefaultMinAge) // and the list was not written since
-			n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Starting})
-			asOf = begun.Add(DefaultMinAge)
-			n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Released})
-		}))
-	}
-}
-
-// Second end: a source sees ADDs in flight, one without a lag names containers of the form
-// and network, and the reservation is older than MinAge and unowned in two looks.
-func TestStartingEndsByTwoLooks(t *testing.T) {
+	record, ofSecond := recordAnswer([]string{network1}), recordAnswer([]string{"second"})
 	addsOnly := netnsAnswer()
 	addsOnly.SeesAddresses = false
+	addsOfSecond := addsOnly
+	addsOfSecond.SeesADDs = []string{"second"}
 	cache := cacheAnswer(nil, stale(network1, hex64("leaked")))
+	late := record
+	late.AtOnce = false
 	for _, c := range []struct {
 		reason  string
 		age     time.Duration
 		members []podsource.Answer
 		opts    Options
-		want    Verdict
+		want    Reason
 		looks   int
 	}{
-		{"a record, and a source that sees ADDs", 7 * time.Minute, []podsource.Answer{addsOnly, recordAnswer([]string{network1})}, Options{}, Released, 2},
-		{"younger than MinAge", 7*time.Minute - 2, []podsource.Answer{addsOnly, recordAnswer([]string{network1})}, Options{}, Young, 1},
-		{"the record is from before it was first seen", old, []podsource.Answer{netnsAnswer(), asOf(recordAnswer([]string{network1}), -time.Second)}, Options{}, Starting, 1},
-		{"the record is of another network", old, []podsource.Answer{addsOnly, recordAnswer([]string{"second"})}, Options{}, Starting, 1},
-		{"no source sees ADDs", old, []podsource.Answer{recordAnswer([]string{network1})}, Options{}, Starting, 1},
-		{"a runtime has a lag", old, []podsource.Answer{addsOnly, criAnswer()}, Options{}, Starting, 1},
-		{"a cache that passed its check", old, []podsource.Answer{netnsAnswer(), cache}, Options{}, Released, 2},
-		{"a cache that can't be checked", old, []podsource.Answer{addsOnly, cache}, Options{}, Starting, 1},
-		{"MinAge is set higher", 20 * time.Minute, []podsource.Answer{addsOnly, recordAnswer([]string{network1})}, Options{MinAge: 21 * time.Minute}, Young, 1},
-		{"MinAge is below L, and no cache is asked", 6 * time.Minute, []podsource.Answer{addsOnly, recordAnswer([]string{network1})}, Options{MinAge: time.Minute}, Young, 2},
-		{"MinAge is below L, with all sources that this requires", time.Minute, []podsource.Answer{netnsAnswer(), cache}, Options{MinAge: time.Minute}, Released, 2},
+		{"no source names containers", 24 * time.Hour, nil, Options{}, StartingNoEnd, 1},
+		{"only in another network", 24 * time.Hour, []podsource.Answer{ofSecond}, Options{}, StartingNoEnd, 1},
+		{"(a) exactly StartingFor old does not exceed it", startingFor, []podsource.Answer{criAnswer()}, Options{}, PodStartUnknown, 1},
+		{"(a) a nanosecond older", startingFor + 1, []podsource.Answer{criAnswer()}, Options{}, ReleasedLeak, 1},
+		{"(a) a record, without a look at ADDs", startingFor + 1, []podsource.Answer{record}, Options{}, ReleasedLeak, 1},
+		{"(a) the caller sets more", time.Hour, []podsource.Answer{criAnswer()}, Options{StartingFor: time.Hour}, PodStartUnknown, 1},
+		{"(a) ... and a nanosecond older than that", time.Hour + 1, []podsource.Answer{criAnswer()}, Options{StartingFor: time.Hour}, ReleasedLeak, 1},
+		{"(a) StartingFor follows T", 20 * time.Minute, []podsource.Answer{criAnswer()}, Options{RuntimeRequestTimeout: 5 * time.Minute}, PodStartUnknown, 1},
+		{"(a) ... and a nanosecond older", 20*time.Minute + 1, []podsource.Answer{criAnswer()}, Options{RuntimeRequestTimeout: 5 * time.Minute}, ReleasedLeak, 1},
+		{"(a) by an answer from before it was first seen", 24 * time.Hour, []podsource.Answer{asOf(criAnswer(), -time.Second)}, Options{}, PodStartUnknown, 1},
+		{"(b) a record, and a source that sees ADDs", l, []podsource.Answer{addsOnly, record}, Options{}, ReleasedLeak, 2},
+		{"(b) younger than MinAge", l - 2, []podsource.Answer{addsOnly, record}, Options{}, TooYoung, 1},
+		{"(b) the record is from before it was first seen", startingFor, []podsource.Answer{netnsAnswer(), asOf(record, -time.Second)}, Options{}, PodStartUnknown, 1},
+		{"(b) the record is of another network", 24 * time.Hour, []podsource.Answer{addsOnly, ofSecond}, Options{}, StartingNoEnd, 1},
+		{"(b) ADDs are seen in another network", startingFor, []podsource.Answer{addsOfSecond, record}, Options{}, PodStartUnknown, 1},
+		{"(b) a source that names late", startingFor, []podsource.Answer{addsOnly, late}, Options{}, PodStartUnknown, 1},
+		{"(b) a cache that passed its check", l, []podsource.Answer{netnsAnswer(), cache}, Options{}, ReleasedLeak, 2},
+		{"(b) a cache that can't be checked", 24 * time.Hour, []podsource.Answer{addsOnly, cache}, Options{}, StartingNoEnd, 1},
+		{"(b) MinAge is set higher", 20 * time.Minute, []podsource.Answer{addsOnly, record}, Options{MinAge: 21 * time.Minute}, TooYoung, 1},
+		{"(b) MinAge is below L, and no cache is asked", 6 * time.Minute, []podsource.Answer{addsOnly, record}, Options{MinAge: time.Minute}, NotYetListed, 1},
+		{"(b) MinAge is below L, with all sources that this requires", time.Minute, []podsource.Answer{netnsAnswer(), cache}, Options{MinAge: time.Minute}, ReleasedLeak, 2},
 	} {
 		t.Run(c.reason, inBubble(func(t *testing.T) {
 			n := newNode(t)
 			n.reserve("10.0.0.2", hex64("leaked"), c.age)
 			s := inTurn(append(slices.Clone(c.members), kubeletAnswer(starts())))
 			report := n.pass(s, c.opts)
-			n.check(report, map[string]Verdict{"10.0.0.2": c.want})
+			n.checkReasons(report, map[string]Reason{"10.0.0.2": c.want})
 			if report.Looks != c.looks || len(s.times()) != c.looks || len(report.Sources) != len(c.members)+1 {
 				t.Errorf("asked %d times, and the report says %d, of %d sources; want %d", len(s.times()), report.Looks, len(report.Sources), c.looks)
 			}
-			if at := s.times(); len(at) == 2 && at[1].Sub(at[0]) < time.Second {
-				t.Errorf("the second look came %v after the first", at[1].Sub(at[0]))
+			if waits := c.want == PodStartUnknown; report.NextCheck.IsZero() == (waits || report.Reservations[0].Verdict == Young) {
+				t.Errorf("the next check is at %v", report.NextCheck)
 			}
 		}))
 	}
 }
 
-// Both looks must agree.
-func TestStartingEndsByTwoLooksOnlyIfBothSaySo(t *testing.T) {
+// Both looks must agree, and dated answers must be from after each look began.
+func TestStartingEndsByTwoLooks(t *testing.T) {
 	record, adds, kubelet := recordAnswer([]string{network1}), netnsAnswer(), kubeletAnswer(starts())
 	noAdds, noNames := adds, record
-	noAdds.SeesADDs = false
-	noNames.Names = nil
+	noAdds.SeesADDs = nil
+	noNames.Names = podsource.KubernetesPods
+	both := []podsource.Answer{adds, record, kubelet}
+	dated := []podsource.Answer{adds, asOf(record, 0), kubelet}
+	before := []podsource.Answer{adds, asOf(record, -time.Second), kubelet}
 	for _, c := range []struct {
 		reason        string
 		first, second []podsource.Answer
 		want          Verdict
 	}{
-		{"unowned in both", []podsource.Answer{adds, record, kubelet}, []podsource.Answer{adds, record, kubelet}, Released},
-		{"the second finds its ADD", []podsource.Answer{adds, record, kubelet}, []podsource.Answer{netnsAnswer(adding(hex64("web"))), record, kubelet}, InUse},
-		{"only the first finds its ADD, since there is no process between two plugins", []podsource.Answer{netnsAnswer(adding(hex64("web"))), record, kubelet},
-			[]podsource.Answer{adds, record, kubelet}, InUse},
-		{"the second finds its address", []podsource.Answer{adds, record, kubelet}, []podsource.Answer{netnsAnswer(configured("10.0.0.2")), record, kubelet}, InUse},
-		{"the second finds it in the record", []podsource.Answer{adds, record, kubelet}, []podsource.Answer{adds, recordAnswer([]string{network1}, hex64("web")), kubelet}, InUse},
-		{"the second does not see ADDs", []podsource.Answer{adds, record, kubelet}, []podsource.Answer{noAdds, record, kubelet}, Starting},
-		{"the second names no containers", []podsource.Answer{adds, record, kubelet}, []podsource.Answer{adds, noNames, kubelet}, Starting},
-		{"the second has no record at all", []podsource.Answer{adds, record, kubelet}, []podsource.Answer{adds, kubelet}, Starting},
-		{"the second has another source, with a date", []podsource.Answer{adds, record, kubelet}, []podsource.Answer{adds, record, kubelet, asOf(criAnswer(), 0)}, Released},
-		{"no pod is starting in the first, so there is no second", []podsource.Answer{adds, record, kubeletAnswer()}, []podsource.Answer{adds, noNames, kubelet}, Released},
+		{"unowned in both", both, both, Leaked},
+		{"the second finds its ADD", both, []podsource.Answer{netnsAnswer(adding(hex64("web"))), record, kubelet}, InUse},
+		{"only the first finds its ADD, since there is no process between two plugins (hazard 72)",
+			[]podsource.Answer{netnsAnswer(adding(hex64("web"))), record, kubelet}, both, InUse},
+		{"the second finds its address", both, []podsource.Answer{netnsAnswer(configured("10.0.0.2")), record, kubelet}, InUse},
+		{"the second finds it in the record", both, []podsource.Answer{adds, recordAnswer([]string{network1}, hex64("web")), kubelet}, InUse},
+		{"the second does not see ADDs", both, []podsource.Answer{noAdds, record, kubelet}, Starting},
+		{"the second names no containers", both, []podsource.Answer{adds, noNames, kubelet}, Starting},
+		{"the second has no record at all", both, []podsource.Answer{adds, kubelet}, Starting},
+		{"the second lacks the record, which comes last", []podsource.Answer{adds, kubelet, record}, []podsource.Answer{adds, kubelet}, Starting},
+		{"a list made in each look", dated, dated, Leaked},
+		{"a list made before the second look (hazard 114)", dated, before, Starting},
+		{"no pod is starting in the first", []podsource.Answer{adds, record, kubeletAnswer()}, both, Leaked},
 	} {
 		t.Run(c.reason, inBubble(func(t *testing.T) {
 			n := newNode(t)
-			n.reserve("10.0.0.2", hex64("web"), old)
+			n.reserve("10.0.0.2", hex64("web"), DefaultMinAge)
 			n.reserve("10.0.0.9", hex64("db"), old) // requires a second look in any case
-			report := n.pass(inTurn(c.first, c.second), Options{DryRun: true})
-			got := report.Reservations[0].Verdict
-			if got == Leaked {
-				got = Released
+			s := inTurn(c.first, c.second)
+			report := n.pass(s, Options{DryRun: true})
+			if got := report.Reservations[0]; got.Verdict != c.want {
+				t.Errorf("got %s (%s), want %s", got.Verdict, got.Reason, c.want)
 			}
-			if got != c.want {
-				t.Errorf("got %s (%s), want %s", got, report.Reservations[0].Reason, c.want)
+			if at := s.times(); len(at) != 2 || at[1].Sub(at[0]) < time.Second {
+				t.Errorf("asked at %v, want twice, a second apart", at)
 			}
 		}))
 	}
 }
 
-// Third end: a timestamp from before this boot, and seen unnamed for L.
-func TestStartingEndsByTheBoot(t *testing.T) {
+// Third end: a timestamp from before this boot, by every reading of it, and an age over L.
+func TestHazard40StartingEndsByTheBoot(t *testing.T) {
 	const uptime = 10 * time.Minute
 	for _, c := range []struct {
 		reason  string
@@ -280,13 +126,14 @@ func TestStartingEndsByTheBoot(t *testing.T) {
 		step    time.Duration // of the clock, after the first pass
 		want    Reason
 	}{
-		{"made before the boot, seen for L", uptime + 2*time.Second, hex64("web"), DefaultMinAge, 0, ReleasedLeak},
-		{"seen for less", uptime + 2*time.Second, hex64("web"), DefaultMinAge - 1, 0, PodStartUnknown},
+		{"made before the boot, seen for longer than L", uptime + 2*time.Second, hex64("web"), DefaultMinAge + 1, 0, ReleasedLeak},
+		{"seen for exactly L", uptime + 2*time.Second, hex64("web"), DefaultMinAge, 0, PodStartUnknown},
+		{"seen for less", uptime + 2*time.Second, hex64("web"), DefaultMinAge - 1, 0, UntrustedTimestamp},
 		{"made since the boot", uptime - time.Second, hex64("web"), 24 * time.Hour, 0, StartingNoEnd},
 		{"made in the second of the boot", uptime, hex64("web"), 24 * time.Hour, 0, StartingNoEnd},
-		{"an empty file", uptime + 2*time.Second, "", DefaultMinAge, 0, ReleasedEmpty},
+		{"an empty file", uptime + 2*time.Second, "", DefaultMinAge + 1, 0, ReleasedEmpty},
 		{"before the boot only because the clock was set forward since", uptime - time.Minute, hex64("web"), 24 * time.Hour, time.Hour, StartingNoEnd},
-		{"from 1970, where computers without a clock start", 50 * 365 * 24 * time.Hour, hex64("web"), DefaultMinAge, 0, ReleasedLeak},
+		{"from 1970, where computers without a clock start", 50 * 365 * 24 * time.Hour, hex64("web"), DefaultMinAge + 1, 0, ReleasedLeak},
 	} {
 		t.Run(c.reason, inBubble(func(t *testing.T) {
 			n := newNode(t)
@@ -302,11 +149,70 @@ func TestStartingEndsByTheBoot(t *testing.T) {
 	t.Run("without a known boot there is no such end", inBubble(func(t *testing.T) {
 		n := newNode(t)
 		n.reserve("10.0.0.2", hex64("web"), 365*24*time.Hour)
-		r := n.reconciler(answers(kubeletAnswer(starts())), Options{})
-		c := &clocks{base: time.Now()}
-		r.now, r.clock = func() reading { now := c.now(); now.boot = 0; return now }, clock{}
+		r := newReconciler(t, n.store, []string{network1}, answers(kubeletAnswer(starts())), Options{}, &clocks{noBoot: true})
 		n.reconcile(r)
 		time.Sleep(24 * time.Hour)
 		n.checkReasons(n.reconcile(r), map[string]Reason{"10.0.0.2": StartingNoEnd})
 	}))
+}
+
+// An entry of a cache that is not proven keeps the reservations of its container until a source
+// that is no cache would have named it. It claims no address.
+func TestHazard70UnprovenEntry(t *testing.T) {
+	const day = 24 * time.Hour
+	web, nerdctl := hex64("web"), "default-"+hex64("web")
+	unproven := func(containerID string) podsource.Answer {
+		return cacheAnswer([]podsource.Pod{{Network: network1, ContainerIDs: []string{containerID}, IPs: ips("10.0.0.9"), Unproven: true}})
+	}
+	for _, c := range []struct {
+		reason  string
+		owner   string
+		age     time.Duration
+		members []podsource.Answer
+		after   time.Duration // the second pass
+		want    [2]Reason
+		entry   time.Duration // its age; zero: it has a path
+	}{
+		{"no other source would name it (hazard 119)", web, day, []podsource.Answer{unproven(web), netnsAnswer(), kubeletAnswer()}, day, [2]Reason{EntryUnproven, EntryUnproven}, 0},
+		{"the runtime does not name it, but not for StartingFor", web, 0, []podsource.Answer{unproven(web), netnsAnswer(), criAnswer()},
+			DefaultStartingFor - betweenLooks, [2]Reason{TooYoung, EntryUnproven}, 0},
+		{"... and then", web, 0, []podsource.Answer{unproven(web), netnsAnswer(), criAnswer()}, DefaultStartingFor - betweenLooks + 1, [2]Reason{TooYoung, ReleasedLeak}, 0},
+		{"the runtime could not name it", nerdctl, day, []podsource.Answer{unproven(nerdctl), netnsAnswer(), criAnswer()}, day, [2]Reason{EntryUnproven, EntryUnproven}, 0},
+		{"the runtime names it", web, day, []podsource.Answer{unproven(web), netnsAnswer(), criAnswer(sandbox("1", web))}, day, [2]Reason{ContainerLive, ContainerLive}, 0},
+		{"another entry is proven", web, day, []podsource.Answer{unproven(web), netnsAnswer(), cacheAnswer([]podsource.Pod{attached(network1, web)})},
+			day, [2]Reason{ContainerLive, ContainerLive}, 0},
+		{"it names another container", web, day, []podsource.Answer{unproven(hex64("db")), netnsAnswer(), criAnswer()}, day, [2]Reason{ReleasedLeak}, 0},
+		{"an entry without a path from before the boot ends once it was read L ago (hazard 115)", web, 60 * day,
+			[]podsource.Answer{unproven(web), netnsAnswer(), kubeletAnswer()}, DefaultMinAge, [2]Reason{UntrustedTimestamp, ReleasedLeak}, 60 * day},
+		{"... and claims until then", web, 20 * day, []podsource.Answer{unproven(web), netnsAnswer(), kubeletAnswer()},
+			DefaultMinAge, [2]Reason{EntryUnproven, ReleasedLeak}, 60 * day},
+		{"a cache does not end its own doubt, also of what is from before the boot (hazard 119)", web, 60 * day,
+			[]podsource.Answer{unproven(web), netnsAnswer(), kubeletAnswer()}, day, [2]Reason{UntrustedTimestamp, EntryUnproven}, 0},
+		{"... but not one from since the boot", web, 60 * day,
+			[]podsource.Answer{unproven(web), netnsAnswer(), kubeletAnswer()}, DefaultMinAge, [2]Reason{UntrustedTimestamp, EntryUnproven}, 20 * day},
+	} {
+		t.Run(c.reason, inBubble(func(t *testing.T) {
+			n := newNode(t)
+			n.reserve("10.0.0.2", c.owner, c.age)
+			n.reserve("10.0.0.9", hex64("gone"), day)
+			if c.entry > 0 {
+				c.members[0].Pods[0].StartedAt = time.Now().Add(-c.entry)
+			}
+			r := n.reconciler(answers(c.members...), Options{})
+			report := n.reconcile(r)
+			n.checkReasons(report, map[string]Reason{"10.0.0.2": c.want[0], "10.0.0.9": ReleasedLeak})
+			if p := report.Reservations[0].Pod; c.want[0] == EntryUnproven && (p == nil || p.From == "") {
+				t.Errorf("the report names %v, want the entry", p)
+			}
+			if c.want[0] == ReleasedLeak {
+				return
+			}
+			time.Sleep(c.after)
+			n.checkReasons(n.reconcile(r), map[string]Reason{"10.0.0.2": c.want[1]})
+		}))
+	}
+	// One without a container claims its address.
+	n := newNode(t)
+	n.reserve("10.0.0.2", web, old)
+	n.check(n.pass(podsource.Static{other, {IPs: ips("10.0.0.2"), Unproven: true}}, Options{}), map[string]Verdict{"10.0.0.2": InUse})
 }

@@ -17,12 +17,13 @@ import (
 // can know.
 type Assertion uint8
 
-// NoADDInFlight asserts that no CNI ADD is in flight on this node, that none begins
-// before AtStartup returns, and that the source names every container whose ADD has
-// ended. Only an agent that serves all ADDs, and has not begun to, can know this. A
-// reservation is then released whatever its age, if a source names containers of its
-// form and network without a lag: a record can, a container runtime can't (R5). The
-// assertion counts for that one call of AtStartup.
+// NoADDInFlight asserts that no CNI ADD is in flight in the networks of the caller's record,
+// that none begins before AtStartup returns, and that the record names every container whose
+// ADD has ended. Only an agent that serves all ADDs there, and has not begun to, can know this.
+// A reservation of which the record speaks is then released whatever its age, and whatever pods
+// are starting (R4, R5). A record is [podsource.Attachments], or any source but a cache that
+// names containers at once. A list from before the call counts if it is dated and the
+// reservation is older. The assertion counts for that one call of AtStartup.
 const NoADDInFlight Assertion = 1
 
 // AtStartup is the hook for an agent's start: one pass, as soon as the source gives a

@@ -230,7 +230,7 @@ func TestAtStartupAsksNobodyWhereNothingIsReserved(t *testing.T) {
 		t.Run(c.reason, inBubble(func(t *testing.T) {
 			n := newNode(t)
 			c.make(n)
-			s := inTurn([]podsource.Answer{{}})
+			s := inTurn([]podsource.Answer{{Networks: every}})
 			begun := time.Now()
 			r := n.reconcilerOf([]string{"absent", network1}, s, Options{})
 			report, err := r.AtStartup(t.Context(), NoADDInFlight)

@@ -98,15 +98,15 @@ var reasons = []reason{
 	{PodStarting, Starting, "R4", "made since a pod started that has neither address nor container yet"},
 	{PodStartUnknown, Starting, "R4", "a pod has neither address nor container yet, and when it started is unknown"},
 	{StartingNoEnd, Starting, "R4",
-		"a starting pod may hold it; a source that names containers of its form, such as the container runtime, would end this"},
+		"a starting pod may hold it; a source that names such containers, as the container runtime does, would end this"},
 	{EntryUnproven, Starting, "R4",
-		"a CNI cache entry without a network namespace names its container; the node's boot ends this, or a runtime that does not name it for long"},
+		"an entry of the CNI cache that does not show whether it lives names its container; a runtime that does not would end this"},
 
 	{ForeignOwner, Foreign, "R14",
-		"no source here knows containers with such an ID: ask one that sees addresses, or allow the form"},
+		"no source here could know such an owner: for a container ask one that sees addresses, or allow the owner"},
 	{NoSourceForNetwork, Foreign, "R14", "no source that counts speaks of its network"},
 	{CacheIsNewer, Foreign, "R14",
-		"reserved before the oldest record of the CNI cache, or while no record was kept: that of its container may be missing"},
+		"reserved before the oldest entry of the CNI cache, or while no record was kept: that of its container may be missing"},
 
 	{OtherContainer, Conflict, "R10", "its owner is not live, but a live pod with another container has its address"},
 	{TwoPods, Conflict, "R10", "two live pods have its address"},
@@ -128,7 +128,7 @@ var reasons = []reason{
 
 	{OwnerUnreadable, Failed, "R11", "its file could not be read"},
 	{SiblingUnreadable, Failed, "R3", "a reservation that is young or in use, perhaps of the same container, could not be read"},
-	{ReleaseFailed, Failed, "R11", "its file could not be removed"},
+	{ReleaseFailed, Failed, "R11", "its file could not be removed, or the file system did not say whether it was"},
 	{SourceFailed, Failed, "R2", "not judged: a pod source gave no answer that counts"},
 	{NoPods, Failed, "R9", "not judged: a pod source reports no pod at all"},
 }

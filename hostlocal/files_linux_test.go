@@ -107,7 +107,7 @@ var swaps = []struct {
 	read   OwnerState // by List, if it happens after the names are read; Unknown: left out
 	want   Outcome    // of Release, if it happens after List
 }{
-	{"a new file for the same owner, made while the old one still exists, so that it has another inode", func(t *testing.T, path, aside string) {
+	{"a new file for the same owner, made beside the old one, so that it has another inode", func(t *testing.T, path, aside string) {
 		write(t, aside, "abc\r\neth0")
 		move(t, aside, path)
 	}, Owned, Changed},

@@ -236,7 +236,7 @@ func TestReleaseWithoutLock(t *testing.T) {
 			write(t, outside, "")
 			symlink(t, outside, lock)
 		}, "not a regular file"},
-		{"a link to a missing file, which would be created", func(t *testing.T, lock string) { symlink(t, "missing", lock) }, "not a regular file"},
+		{"a link to nothing, which would be created", func(t *testing.T, lock string) { symlink(t, "missing", lock) }, "not a regular file"},
 	} {
 		s := newStore(t, "10.0.0.1", "10.0.0.2")
 		addNetwork(t, s, "z", "10.0.0.1")

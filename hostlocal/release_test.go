@@ -218,7 +218,7 @@ func TestReleaseErrorIsBounded(t *testing.T) {
 		t.Errorf("Release: %v, want an error that names the file", e)
 	}
 	result, err = s.Release(t.Context(), pointers(rs[:maxErrors])...)
-	if lines := strings.Split(fmt.Sprint(err), "\n"); len(lines) != maxErrors || len(result.Errs) != maxErrors || strings.Contains(err.Error(), "more") {
+	if n := strings.Count(fmt.Sprint(err), "\n") + 1; n != maxErrors || len(result.Errs) != n || strings.Contains(err.Error(), "more") {
 		t.Errorf("Release of %d: %v, want that many errors", maxErrors, err)
 	}
 }

@@ -51,6 +51,9 @@ type Identity struct {
 // Identity returns the identity of the file that was read.
 func (r *Reservation) Identity() Identity { return r.identity }
 
+// Inode returns the inode number of the file that was read, or 0 where the platform has none.
+func (r *Reservation) Inode() uint64 { return r.identity.ino }
+
 // An OwnerState says what is known of a reservation's owner.
 type OwnerState string
 

@@ -3,41 +3,45 @@
 package podsource
 
 import (
+	"slices"
 	"strings"
 	"time"
 )
 
-// An Answer is what a source returns: live pods, and declarations about what is not
-// among them. Without declarations, a container that is not in Pods is not live, in any
-// network, whatever its ID looks like. So Pods must have everything that can hold an
-// address there. A source that lists only Kubernetes pods or sandboxes sets Forms or
-// Names to [Hex64]; containers of other runtimes are then foreign and kept (R14). If a
-// declaration is not true, a live pod loses its address.
+// An Answer is what a source returns: live pods, and declarations about what is not among
+// them. The zero value of each declaration lets nothing be released. If a declaration is
+// not true, a live pod loses its address.
 type Answer struct {
 	// Source is the source's name in reports: "cri", "kubelet".
 	Source string
 	// Pods are the live pods. A pod may appear in several entries.
 	Pods []Pod
 	// AsOf is when Pods was last known to be true, by this node's clock. Zero is when
-	// the source was called. The age of a reservation is taken at this time (R5).
+	// the source was called. The age of a reservation is taken at this time (R5). A time
+	// with a reading of the monotonic clock, as time.Now returns it, is exact whatever the
+	// wall clock does; Round, JSON and metav1.Time lose it. Without one, a time in the
+	// future or from before a step of the clock supports no release.
 	AsOf time.Time
-	// Networks are the networks that the answer speaks of. In a network of which no
-	// answer speaks, nothing is released (R14). Nil is every network; for a
-	// Supplementary answer it is none.
-	Networks []string
 
-	// Names declares which containers the source names. A container with such an ID,
-	// in such a network, that is not in Pods is not live (R4, R5, R14).
-	Names []Names
-	// Forms are the forms of container IDs that Pods may have if they come without
-	// container IDs: [Hex64] for a list of Kubernetes pods. An owner whose form no
-	// source declares is foreign, and kept (R14).
-	Forms []Form
-	// SeesADDs declares that the container ID of every CNI ADD in flight on this node
-	// is in Pods (R4, R5).
-	SeesADDs bool
-	// SeesAddresses declares that every address configured in a network
-	// namespace of this node is in Pods (R14).
+	// Networks are those of which the answer speaks, and in which its declarations count;
+	// [EveryNetwork] is all of them. In a network of which no answer speaks nothing is
+	// released (R14). An answer that speaks of none is an error unless it is
+	// Supplementary. One with a Cache also speaks of the networks in which the cache
+	// passes its check.
+	Networks []string
+	// Names is the kind of containers that the source names: every live one of that kind
+	// is in Pods by its container ID, at the latest 2 T and 3 minutes after its address was
+	// reserved, T being kubelet's runtimeRequestTimeout (R4, R5). The zero value is that of
+	// a list of Kubernetes pods.
+	Names Kind
+	// AtOnce declares that each of these containers is in Pods as soon as its ADD has
+	// ended.
+	AtOnce bool
+	// SeesADDs are the networks, or [EveryNetwork], of which every CNI ADD in flight on
+	// this node is in Pods, by its container ID (R4, R5).
+	SeesADDs []string
+	// SeesAddresses declares that every address configured in a network namespace of this
+	// node is in Pods, those of the node's own namespace included (R14).
 	SeesAddresses bool
 	// Authoritative declares that an answer without pods means that there are none.
 	// Otherwise such an answer is an error (R9).
@@ -46,22 +50,13 @@ type Answer struct {
 	// namespaces or a cache of results. It may be empty. What is not among its pods is
 	// not released because of that; only its declarations let anything be released.
 	Supplementary bool
-	// Recorded are the attachments in a cache of CNI results, also those that have
-	// ended. If it is not nil, Names counts only in networks in which the cache is
-	// proven to be the node's: an attachment in Recorded owns a reservation, and every
-	// reserved address that a source with SeesAddresses found has an owner that is in
-	// Recorded or in an ADD in flight. Even then it counts only for containers that
-	// would be recorded if they were live: those in Recorded, and those whose address
-	// was reserved before the node booted or since RecordedSince.
-	Recorded []Attachment
-	// RecordedSince is a time since which no record of a live container was removed
-	// from the cache, by this node's clock: at the latest the time of the oldest
-	// record in it. Zero is unknown.
-	RecordedSince time.Time
-	// Gaps are times in which the source was not informed of attachments, for example
-	// because no record was kept. Pods may lack containers whose addresses were reserved
-	// then. For these reservations Names does not count, and the answer speaks of no
-	// network (R14).
+	// Cache marks the answer of a cache of CNI results. Its Names count only where the
+	// cache passes a check (R5).
+	Cache *Cache
+	// Gaps are times in which the source was not told of attachments: at most two, since
+	// one that a step of the clock moved is kept beside itself. The answer does not speak
+	// of what was reserved then, by the file's time as it stands. A file without a time
+	// falls into every gap.
 	Gaps []Gap
 
 	// Note is for people, for example why the answer declares less than it could. It is
@@ -78,17 +73,34 @@ type Answer struct {
 	Err  error
 }
 
-// Names declares that a source names, by its container ID, each live container whose ID
-// has the Form, in each of the Networks, if its ADD has ended and its address was
-// reserved at least Lag ago.
-type Names struct {
-	// Form is the form of the container IDs. The zero Form is none.
-	Form Form
-	// Networks are the networks; nil is every network.
-	Networks []string
-	// Lag is how much later than its reservation a container is listed. With zero it is
-	// listed when its ADD ends. [RuntimeLag] is for container runtimes.
-	Lag time.Duration
+// EveryNetwork stands for all networks, as the only name in a list of them.
+const EveryNetwork = "*"
+
+// Covers reports whether a list of networks has one: no list has none, and one with
+// [EveryNetwork] has all.
+func Covers(networks []string, network string) bool {
+	return slices.Contains(networks, network) || slices.Contains(networks, EveryNetwork)
+}
+
+// A Kind is a kind of container, told by its ID.
+type Kind uint8
+
+const (
+	// KubernetesPods are no containers: the source lists pods, with or without container IDs.
+	KubernetesPods Kind = iota
+	// SandboxContainers have IDs of 64 lower-case hexadecimal digits, as the sandboxes of
+	// Kubernetes have them (containerd, internal/cri/util GenerateID; CRI-O does the same).
+	SandboxContainers
+	// AnyContainer is every container.
+	AnyContainer
+)
+
+// Has reports whether a container with this ID is of the kind. An empty ID, as of an empty
+// reservation file, is of both kinds of containers: it names none, so no container of the
+// kind is the owner.
+func (k Kind) Has(containerID string) bool {
+	sandbox := containerID == "" || len(containerID) == 64 && strings.Trim(containerID, "0123456789abcdef") == ""
+	return k == AnyContainer || k == SandboxContainers && sandbox
 }
 
 // A Gap is the time from From to To, both included, by this node's clock. With a zero From
@@ -96,46 +108,26 @@ type Names struct {
 type Gap struct {
 	From time.Time `json:"from,omitzero"`
 	To   time.Time `json:"to,omitzero"`
-	// But is the form of containers that the source learned about nevertheless, for
-	// example from a runtime afterwards. The zero Form is none.
-	But Form `json:"but,omitempty"`
+	// But is the kind of containers that the source learned about nevertheless, for
+	// example from a runtime afterwards.
+	But Kind `json:"but,omitempty"`
 }
 
-// RuntimeLag is the Lag of [Names] for a container runtime, which may list a sandbox
-// minutes after its ADD. It stands for twice kubelet's runtimeRequestTimeout and three
-// minutes.
-const RuntimeLag time.Duration = -1
+// A Cache is what a cache of CNI results knows beside its live entries. The check compares it
+// with the reservations and with the addresses that another source sees.
+type Cache struct {
+	// Entries are the attachments of all entries, live or ended.
+	Entries []CacheEntry
+	// Since is a time since which no entry of a live container was removed from the
+	// cache, by this node's clock: at the latest the time of its oldest entry. Zero is unknown.
+	Since time.Time
+}
 
-// An Attachment is the attachment of a container to a network by a CNI ADD.
-type Attachment struct{ Network, ContainerID string }
-
-// A Form is a form of container IDs: [AnyForm], [Hex64], or a prefix and Hex64. The IDs
-// of nerdctl in the namespace "default" have the form "default-" + Hex64.
-type Form string
-
-const (
-	// Hex64 is 64 lower-case hexadecimal digits, the form of sandbox IDs in
-	// Kubernetes (containerd, internal/cri/util GenerateID; CRI-O does the same).
-	Hex64 Form = "<64 hex digits>"
-	// AnyForm is every container ID.
-	AnyForm Form = "<any>"
-)
-
-// Matches reports whether a container ID has the form. An empty ID, as of an empty
-// reservation file, has every form except the zero Form: it names no container, so no
-// container of that form is the owner.
-func (f Form) Matches(containerID string) bool {
-	prefix, isHex := strings.CutSuffix(string(f), string(Hex64))
-	switch {
-	case f == AnyForm:
-		return true
-	case !isHex:
-		return false
-	case containerID == "":
-		return true
-	}
-	digits, ok := strings.CutPrefix(containerID, prefix)
-	return ok && len(digits) == 64 && strings.Trim(digits, "0123456789abcdef") == ""
+// A CacheEntry is the attachment of a container to a network by an entry of a cache.
+type CacheEntry struct {
+	Network, ContainerID string
+	// Unproven says that the entry does not show whether the container lives.
+	Unproven bool
 }
 
 // Members returns the answers that a consists of: its Parts, with theirs, and a itself

@@ -20,20 +20,20 @@
 //
 // # Declarations
 //
-// An [Answer] may declare what it means that something is not in it: that the source
-// names every container with some form of ID, that it sees every ADD in flight or
-// every address, or that there are no pods. It may also declare times in which the
-// source was not informed of attachments ([Gap]); the answer does not speak of what
-// was reserved then.
+// An [Answer] says of which networks it speaks, and what it means there that something is not in
+// it: that the source names every sandbox, or every container, late or at once; that it sees
+// every ADD in flight or every address; or that there are no pods. It may also declare times in
+// which the source was not told of attachments ([Gap]); the answer does not speak of what was
+// reserved then. Without declarations nothing is released by an answer alone.
 //
 // A pod that is starting claims every reservation that it may hold. The claim ends
 // when a source does not name the container although it would by then. Without a
 // source that declares this, the claim lasts as long as the pod is starting.
 //
-// Plain pods, as [Func] and [Static] return them, declare nothing. They end no claim of
-// a starting pod. But an owner that is not among them is released, whatever runtime
-// made it. If another runtime may use the network, use an [AnswerFunc] with Forms or
-// Names.
+// Plain pods, as [Func] and [Static] return them, are Kubernetes pods in every network. They end
+// no claim of a starting pod, and an owner that is not a sandbox's ID is foreign to them.
+// [Attachments] is the source of an agent with a store of its own, and [Sandboxes] that of a
+// list of sandboxes. For anything else use an [AnswerFunc].
 //
 // This package has no client and does not access the disk. Sources that need a client
 // are modules of their own.

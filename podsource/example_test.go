@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
@@ -99,8 +101,9 @@ func ExampleAnswerFunc() {
 			Source:        "cniserver",
 			Pods:          []podsource.Pod{{ContainerIDs: []string{"ee3b0f0c"}}},
 			Networks:      networks,
-			Names:         []podsource.Names{{Form: podsource.AnyForm, Networks: networks}},
-			SeesADDs:      true,
+			Names:         podsource.AnyContainer,
+			AtOnce:        true,
+			SeesADDs:      networks,
 			Authoritative: true,
 		}, nil
 	})
@@ -139,16 +142,43 @@ func ExamplePod() {
 	//  false false true
 }
 
-// The form of container IDs distinguishes the containers of different runtimes.
-func ExampleForm_Matches() {
+// An agent that keeps a store of its own. Until the store is restored, the source is not ready.
+func ExampleAttachments() {
+	store := map[string]podsource.Attachment{"ee3b0f0c": {Network: "podnet", ContainerID: "ee3b0f0c", IfName: "eth0"}}
+	restored := false
+	source := podsource.Attachments([]string{"podnet"}, podsource.Always, func(context.Context) ([]podsource.Attachment, error) {
+		if !restored {
+			return nil, fmt.Errorf("%w: the store is not restored yet", podsource.ErrIncomplete)
+		}
+		return slices.Collect(maps.Values(store)), nil
+	})
+	for range 2 {
+		answer, err := source.Pods(context.Background())
+		fmt.Println(len(answer.Pods), errors.Is(err, podsource.ErrIncomplete))
+		restored = true
+	}
+	// Output:
+	// 0 true
+	// 1 false
+}
+
+// The list of a runtime, as crictl pods shows it.
+func ExampleSandboxes() {
+	source := podsource.Sandboxes(func(context.Context) ([]podsource.Pod, error) {
+		return []podsource.Pod{{UID: "6ba7b810", ContainerIDs: []string{"ee3b0f0c"}}}, nil
+	})
+	answer, err := source.Pods(context.Background())
+	fmt.Println(answer.Networks, answer.Names == podsource.SandboxContainers, answer.AtOnce, err)
+	// Output: [*] true false <nil>
+}
+
+// A kind of containers is told by their IDs.
+func ExampleKind_Has() {
 	const sandbox = "ee3b0f0cee3b0f0cee3b0f0cee3b0f0cee3b0f0cee3b0f0cee3b0f0cee3b0f0c"
-	nerdctl := "default-" + podsource.Hex64 // in the namespace "default"
-	fmt.Println(podsource.Hex64.Matches(sandbox), nerdctl.Matches(sandbox))
-	fmt.Println(podsource.Hex64.Matches("default-"+sandbox), nerdctl.Matches("default-"+sandbox))
-	fmt.Println(podsource.AnyForm.Matches("web"))
+	fmt.Println(podsource.SandboxContainers.Has(sandbox), podsource.SandboxContainers.Has("default-"+sandbox))
+	fmt.Println(podsource.AnyContainer.Has("default-" + sandbox))
 	// Output:
 	// true false
-	// false true
 	// true
 }
 
@@ -166,12 +196,12 @@ func ExampleRanked() {
 		return podsource.Answer{
 			Source: "runtime",
 			Pods:   []podsource.Pod{{ContainerIDs: []string{"ee3b0f0c"}}},
-			Names:  []podsource.Names{{Form: podsource.Hex64, Lag: podsource.RuntimeLag}},
+			Names:  podsource.SandboxContainers, Networks: []string{podsource.EveryNetwork},
 		}, nil
 	})}
 	kubelet := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
 		fmt.Println("kubelet is asked")
-		return podsource.Answer{Source: "kubelet", Forms: []podsource.Form{podsource.Hex64}, Pods: []podsource.Pod{{UID: "6ba7b810"}}}, nil
+		return podsource.Answer{Source: "kubelet", Networks: []string{podsource.EveryNetwork}, Pods: []podsource.Pod{{UID: "6ba7b810"}}}, nil
 	})
 	answer, err := podsource.Union(kubelet, runtime).Pods(context.Background())
 	for _, part := range answer.Parts {
@@ -193,23 +223,25 @@ func ExampleAnswer() {
 	record := podsource.Answer{
 		Source:   "record",
 		Networks: []string{"podnet"},
-		Names:    []podsource.Names{{Form: podsource.AnyForm, Networks: []string{"podnet"}}},
-		Gaps:     []podsource.Gap{{From: now.Add(-2 * time.Hour), To: now.Add(-time.Hour), But: podsource.Hex64}}, // these were learned from a runtime afterwards
+		Names:    podsource.AnyContainer,
+		AtOnce:   true,
+		Gaps:     []podsource.Gap{{From: now.Add(-2 * time.Hour), To: now.Add(-time.Hour), But: podsource.SandboxContainers}}, // these were learned from a runtime afterwards
 		Note:     "one hour was not recorded",
 	}
 	cache := podsource.Answer{
 		Source:        "cache",
 		AsOf:          now,
 		Supplementary: true,
-		Recorded:      []podsource.Attachment{{Network: "podnet", ContainerID: "ee3b0f0c"}},
-		RecordedSince: now.Add(-time.Hour),
+		Cache: &podsource.Cache{
+			Entries: []podsource.CacheEntry{{Network: "podnet", ContainerID: "ee3b0f0c"}}, Since: now.Add(-time.Hour),
+		},
 	}
 	for _, a := range []podsource.Answer{record, cache} {
-		fmt.Println(a.Source, a.Networks, len(a.Gaps), len(a.Recorded), a.Note)
+		fmt.Println(a.Source, a.Networks, len(a.Gaps), a.Cache != nil, a.Note)
 	}
 	// Output:
-	// record [podnet] 1 0 one hour was not recorded
-	// cache [] 0 1
+	// record [podnet] 1 false one hour was not recorded
+	// cache [] 0 true
 }
 
 // A source with the name of another node: a later call does not help, so the start-up hook

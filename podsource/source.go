@@ -23,14 +23,14 @@ type Source interface {
 	Pods(ctx context.Context) (Answer, error)
 }
 
-// Func makes a Source of a function that lists plain pods. Its [Answer] has no
-// declarations and speaks of every network.
+// Func makes a Source of a function that lists plain pods: Kubernetes pods, with or without
+// the IDs of their sandboxes, in every network.
 type Func func(ctx context.Context) ([]Pod, error)
 
 // Pods calls f.
 func (f Func) Pods(ctx context.Context) (Answer, error) {
 	pods, err := f(ctx)
-	return Answer{Pods: pods}, err
+	return Answer{Pods: pods, Networks: []string{EveryNetwork}}, err
 }
 
 // Static is a Source that always returns the same plain pods. It is for tests, and for
@@ -38,7 +38,9 @@ func (f Func) Pods(ctx context.Context) (Answer, error) {
 type Static []Pod
 
 // Pods returns s.
-func (s Static) Pods(context.Context) (Answer, error) { return Answer{Pods: s}, nil }
+func (s Static) Pods(context.Context) (Answer, error) {
+	return Answer{Pods: s, Networks: []string{EveryNetwork}}, nil
+}
 
 // AnswerFunc makes a Source of a function that returns an [Answer].
 type AnswerFunc func(ctx context.Context) (Answer, error)
@@ -84,7 +86,9 @@ type Pod struct {
 	// reservation made since it started (R4).
 	MoreIPs bool
 	// HostNetwork marks a pod in the node's own network. Its addresses are the node's
-	// and claim nothing. But a list with such a pod is not empty (R9).
+	// and claim nothing. But a list with such a pod is not empty (R9). An entry that has
+	// neither a name nor a UID nor a container is the node's own network namespace: its
+	// addresses keep their reservations.
 	HostNetwork bool
 	// Finished marks a pod whose containers have ended and will never run again
 	// (phase Succeeded or Failed). It holds its containers and addresses for five
@@ -100,8 +104,10 @@ type Pod struct {
 	// pod may then own every reservation without a known owner.
 	StartedAt time.Time
 	// Unproven marks an entry about which the source can't tell whether it is live. Its
-	// containers keep their reservations as a starting pod does (R4): until a
-	// container runtime that would name them has not named them for long enough.
+	// containers keep their reservations until another source than a cache would have
+	// named them (R4). If StartedAt is set, it is when the entry was written, and the
+	// entry also ends once that is before the node's boot and it was first seen 2 T and 3
+	// minutes ago.
 	Unproven bool
 	// Origin says where the source found the entry: a network namespace and a
 	// process, a cache file, a sandbox. Two entries of one answer with different

@@ -75,8 +75,8 @@ type member struct {
 
 // calls are the calls of a member, also as a member of other unions: one at a time.
 type calls struct {
-	busy  chan struct{}             // has an element during a call
-	begun atomic.Pointer[time.Time] // when the last call began
+	busy  chan struct{} // has an element during a call
+	begun atomic.Int64  // when the last call began, in nanoseconds since 1970
 }
 
 // Rank returns the lowest rank of the members.
@@ -119,10 +119,9 @@ func (m member) call(ctx context.Context) (Answer, error) {
 	case m.busy <- struct{}{}:
 	case <-ctx.Done():
 		return Answer{}, fmt.Errorf("%s is still busy with an earlier call, begun at %s: %w",
-			kindOf(m.Source), m.begun.Load().UTC().Format(time.RFC3339), context.Cause(ctx))
+			kindOf(m.Source), time.Unix(0, m.begun.Load()).UTC().Format(time.RFC3339), context.Cause(ctx))
 	}
-	begun := time.Now()
-	m.begun.Store(&begun)
+	m.begun.Store(time.Now().UnixNano())
 	var a Answer // the goroutine's until it sends its error
 	answered := make(chan error, 1)
 	go func() {
@@ -228,9 +227,14 @@ func Require(s Source, pod types.NamespacedName) Source {
 }
 
 // AllowEmpty returns s with the caller's assertion that an answer without pods means that
-// there are none (R9). It is for a node that may really be empty. S must not be a [Union]:
+// there are none (R9). It is for a node that may really be empty. It also ends the gap of
+// [Attachments] without an attachment. S must not be a [Union]:
 // its members are meant, each that may be empty.
 func AllowEmpty(s Source) Source {
+	if own, ok := s.(attachments); ok { // else its answer has a gap
+		own.allowEmpty = true
+		return own
+	}
 	return checked("AllowEmpty", s, func(a Answer) (Answer, error) {
 		if a.Parts == nil {
 			a.Authoritative = true

@@ -37,8 +37,8 @@ func fixed(a Answer, err error) Source {
 func declaring(name string) Answer {
 	return Answer{
 		Source: name, Pods: []Pod{{UID: "1", ContainerIDs: []string{name}}}, AsOf: time.Unix(1700000000, 0), Networks: []string{"podnet"},
-		Names: []Names{{Form: Hex64, Lag: RuntimeLag}}, Forms: []Form{Hex64}, SeesADDs: true, SeesAddresses: true, Authoritative: true,
-		Supplementary: true, Recorded: []Attachment{{"podnet", name}}, RecordedSince: time.Unix(1600000000, 0), Note: "it rains",
+		Names: AnyContainer, AtOnce: true, SeesADDs: []string{"podnet"}, SeesAddresses: true, Authoritative: true, Supplementary: true,
+		Cache: &Cache{Entries: []CacheEntry{{Network: "podnet", ContainerID: name}}, Since: time.Unix(1600000000, 0)}, Note: "it rains",
 	}
 }
 
@@ -59,7 +59,7 @@ func run(t *testing.T, rows []row) {
 	t.Helper()
 	for _, r := range slices.Concat(rows, rows) {
 		got, err := r.source.Pods(t.Context())
-		if r.err == errAny && err != nil && !errors.Is(err, ErrNotHere) {
+		if errors.Is(r.err, errAny) && err != nil && !errors.Is(err, ErrNotHere) {
 			r.err = err
 		}
 		if !errors.Is(err, r.err) || err != nil && !strings.Contains(err.Error(), r.says) {
@@ -74,8 +74,8 @@ func run(t *testing.T, rows []row) {
 // TestUnion: the parts are the answers, unchanged, and the union declares nothing itself. An
 // error of one source is an error of the union that names it (R2, R11).
 func TestUnion(t *testing.T) {
-	a, b, c, half := declaring("a"), Answer{Pods: []Pod{named("b")}}, declaring("c"), Answer{Pods: []Pod{named("half-a-list")}}
-	one, other := Answer{Pods: []Pod{{UID: "1", HostNetwork: true}}}, Answer{Pods: []Pod{{UID: "1", ContainerIDs: []string{"abc"}}}}
+	a, b, c, half := declaring("a"), Answer{Networks: []string{EveryNetwork}, Pods: []Pod{named("b")}}, declaring("c"), Answer{Networks: []string{EveryNetwork}, Pods: []Pod{named("half-a-list")}}
+	one, other := Answer{Networks: []string{EveryNetwork}, Pods: []Pod{{UID: "1", HostNetwork: true}}}, Answer{Networks: []string{EveryNetwork}, Pods: []Pod{{UID: "1", ContainerIDs: []string{"abc"}}}}
 	is := func(a Answer) Source { return fixed(a, nil) }
 	parts := func(all ...Answer) Answer { return Answer{Parts: all} }
 	failed := func(a Answer, err error) Answer { a.Err = err; return a }
@@ -182,7 +182,7 @@ func (c *lateContext) Err() error { return c.err }
 // error then, the error has both.
 func TestHazard37AnswerAfterTheEnd(t *testing.T) {
 	for _, own := range []error{nil, errBroken} {
-		ctx := &lateContext{Context: context.Background()}
+		ctx := &lateContext{Context: context.WithoutCancel(t.Context())}
 		_, err := Union(Func(func(context.Context) ([]Pod, error) { ctx.err = context.Canceled; return nil, own })).Pods(ctx)
 		if !errors.Is(err, context.Canceled) || own != nil && !errors.Is(err, own) || !strings.HasPrefix(err.Error(), "pod source 1 of 1: ") {
 			t.Errorf("got %v, want %v and %v", err, context.Canceled, own)
@@ -236,7 +236,7 @@ func TestFallback(t *testing.T) {
 	notHere, then := failing(fmt.Errorf("no socket of a kubelet: %w", ErrNotHere)), fixed(b, nil)
 	run(t, []row{
 		{"the first exists", Fallback(fixed(a, nil), unasked(t)), a, nil, ""},
-		{"the first exists and has no pods: an answer", Fallback(Static{}, unasked(t)), Answer{Pods: []Pod{}}, nil, ""},
+		{"the first exists and has no pods: an answer", Fallback(Static{}, unasked(t)), Answer{Networks: []string{EveryNetwork}, Pods: []Pod{}}, nil, ""},
 		{"the first does not exist", Fallback(notHere, then), b, nil, ""},
 		{"neither of the first two does", Fallback(Fallback(notHere, notHere), then), b, nil, ""},
 		{"through Require and AllowEmpty", Fallback(AllowEmpty(Require(notHere, named("a").NamespacedName)), then), b, nil, ""},
@@ -286,7 +286,7 @@ func TestRequire(t *testing.T) {
 // TestAllowEmpty: the caller's assertion covers each answer of its source, and no other
 // source. An error stays an error, and the source's own answer as it is.
 func TestAllowEmpty(t *testing.T) {
-	plain, asserted := Answer{Pods: []Pod{named("a")}}, Answer{Pods: []Pod{named("a")}, Authoritative: true}
+	plain, asserted := Answer{Networks: []string{EveryNetwork}, Pods: []Pod{named("a")}}, Answer{Networks: []string{EveryNetwork}, Pods: []Pod{named("a")}, Authoritative: true}
 	parts, both := Answer{Parts: []Answer{plain, {Parts: []Answer{plain}}}}, Answer{Parts: []Answer{asserted, asserted}}
 	some := fixed(plain, nil)
 	run(t, []row{

@@ -116,7 +116,7 @@ func TestHazard24KilledAtStart(t *testing.T) {
 			n := newNode(t)
 			list := n.list("one", dual)
 			n.restart()
-			for _, id := range []string{"a", "dead"} {
+			for _, id := range []string{"a", sandbox("dead")} {
 				n.mustAdd(list, id)
 			}
 			n.dateBack() // by more than the granularity of a file's timestamp
@@ -127,7 +127,7 @@ func TestHazard24KilledAtStart(t *testing.T) {
 				t.Fatal("the server should have died")
 			}
 			n.died()
-			n.Remove("dead") // no DEL
+			n.Remove(sandbox("dead")) // no DEL
 			if n.start(point) {
 				t.Fatal("the server should have died while it started")
 			}
@@ -335,7 +335,7 @@ func TestHazard26Upgrade(t *testing.T) {
 	n := newNode(t)
 	list := n.list("one", dual)
 	n.restart()
-	for _, id := range []string{"a", "b", "leaked"} {
+	for _, id := range []string{"a", "b", sandbox("leaked")} {
 		n.mustAdd(list, id)
 	}
 	n.kill()
@@ -363,7 +363,7 @@ func TestHazard26Upgrade(t *testing.T) {
 		t.Fatal("the server does not start with a source")
 	}
 	n.kill()
-	n.Remove("leaked")
+	n.Remove(sandbox("leaked"))
 	if err := os.Remove(runtime); err != nil {
 		t.Fatal(err)
 	}
@@ -418,9 +418,9 @@ func TestHazard34EmptyRecord(t *testing.T) {
 	n := newNode(t)
 	list := n.list("one", dual)
 	n.restart()
-	n.mustAdd(list, "a")
-	n.dateBack()  // by more than the granularity of a file's timestamp
-	n.Remove("a") // its DEL never comes
+	n.mustAdd(list, sandbox("a"))
+	n.dateBack()           // by more than the granularity of a file's timestamp
+	n.Remove(sandbox("a")) // its DEL never comes
 	n.restart()
 	n.agree(2)
 	if h := n.holding(); len(h.Reserved) != 0 {

@@ -31,7 +31,11 @@ type intent struct {
 }
 
 // intents is a directory with a file for each intent. It is a source of pods.
-type intents struct{ dir string }
+type intents struct {
+	dir      string
+	networks []string // the served ones
+	takeOver string   // the file of a take-over, in which another server may do an ADD
+}
 
 func (in intents) path(k checkpoint.Key) string {
 	return filepath.Join(in.dir, fmt.Sprintf("%x.json", sha256.Sum256([]byte(k.String()))))
@@ -129,10 +133,13 @@ func (in intents) read(path string) (*intent, error) {
 func (in intents) Rank() podsource.Rank { return podsource.RankADDs }
 
 // Pods are the containers with an unfinished request: their addresses are not leaked.
-// Each ADD of this server is among them until it is recorded. The answer does not declare
-// that it has all ADDs in flight, since other servers serve other networks.
+// Each ADD of this server is among them until it is recorded, so the answer declares that it
+// has all ADDs in flight of the served networks, but during a take-over.
 func (in intents) Pods(context.Context) (podsource.Answer, error) {
 	a := podsource.Answer{Source: "intents", Supplementary: true}
+	if _, err := os.Lstat(in.takeOver); errors.Is(err, fs.ErrNotExist) {
+		a.SeesADDs = in.networks
+	}
 	all, err := in.all()
 	if err != nil {
 		return a, err

@@ -117,7 +117,7 @@ func TestPartialIntent(t *testing.T) {
 	if err := os.Symlink("nothing", filepath.Join(s.intents.dir, "ended.json")); err != nil {
 		t.Fatal(err)
 	}
-	lost := cnitest.Reserve(t, n.dataDir(), "one", "10.9.1.7", "lost", time.Second)
+	lost := cnitest.Reserve(t, n.dataDir(), "one", "10.9.1.7", sandbox("lost"), time.Second)
 	if err := s.start(t.Context(), nil); err != nil || cnitest.Exists(lost) {
 		t.Errorf("%v; the leaked reservation exists: %t", err, cnitest.Exists(lost))
 	}
@@ -325,7 +325,7 @@ func TestServingEndsWithAnError(t *testing.T) {
 // A write that was interrupted leaves a longer file under the temporary name. The next intent
 // replaces all of it: a rest of it would damage the intent, and no server would start.
 func TestIntentAfterAnInterruptedWrite(t *testing.T) {
-	in := intents{t.TempDir()}
+	in := intents{dir: t.TempDir()}
 	i := &intent{request: request{Command: "ADD", ContainerID: "c", IfName: "eth0"}, Network: "one"}
 	key := i.key(i.Network)
 	if err := os.WriteFile(in.path(key)+".tmp", []byte(strings.Repeat("x", 4<<10)), 0o600); err != nil {

@@ -146,7 +146,7 @@ func TestFullPoolTriggersAPass(t *testing.T) {
 		"ADD":    func() error { _, err := n.add(small, "a"); return err },
 		"STATUS": func() error { return n.cni.GetStatusNetworkList(t.Context(), small) },
 	} {
-		leak := cnitest.Reserve(t, n.dataDir(), "one", "10.9.1.2", "gone", time.Hour)
+		leak := cnitest.Reserve(t, n.dataDir(), "one", "10.9.1.2", sandbox("gone"), time.Hour)
 		if err := ask(); err == nil {
 			t.Errorf("%s in a full network succeeds", what)
 		}

@@ -118,7 +118,8 @@ func TestHazard74GCOfOneNetwork(t *testing.T) {
 	n.mustAdd(one, "a")
 	n.mustAdd(two, "b")
 	n.removeCache()
-	here, there, unserved := n.reserve("one", "10.9.1.200", "lost"), n.reserve("two", "10.9.2.200", "gone"), n.reserve("three", "10.9.3.200", "c")
+	here, there := n.reserve("one", "10.9.1.200", sandbox("lost")), n.reserve("two", "10.9.2.200", sandbox("gone"))
+	unserved := n.reserve("three", "10.9.3.200", "c")
 	valid := n.reserve("one", "10.9.1.201", "valid") // in the list of the GC, and not in the record
 	if err := n.gcNow(one, "a", "valid"); err != nil {
 		t.Fatal(err)
@@ -193,12 +194,12 @@ func TestStartReleases(t *testing.T) {
 	n := newNode(t)
 	unserved := n.reserve("three", "10.9.3.200", "c") // which does not prevent the first record
 	n.restart()
-	lost := n.reserve("two", "10.9.2.200", "lost")
+	lost := n.reserve("two", "10.9.2.200", sandbox("lost"))
 	cnitest.DateBack(t, lost, time.Minute) // by more than the granularity of a file's timestamp
 	cnitest.DateBack(t, unserved, time.Minute)
 	n.mustAdd(n.list("one", dual), "a")
 	n.kill()
-	meanwhile := n.reserve("two", "10.9.2.201", "meanwhile")
+	meanwhile := n.reserve("two", "10.9.2.201", sandbox("meanwhile"))
 	n.restart()
 	if cnitest.Exists(lost) || !cnitest.Exists(unserved) || !cnitest.Exists(meanwhile) {
 		t.Errorf("reserved in a served network: %t, there while no server ran: %t, in another network: %t",

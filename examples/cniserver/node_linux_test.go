@@ -5,6 +5,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -37,6 +38,10 @@ type node struct {
 	gone   chan struct{} // closed when the server has ended
 	log    *cnitest.Log
 }
+
+// sandbox makes up a sandbox's ID. Any other owner is foreign once it has leaked (R14), so names
+// stand only for containers that live.
+func sandbox(name string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(name))) }
 
 func newNode(t testing.TB) *node {
 	t.Helper()

@@ -213,7 +213,7 @@ func TestTimeLimit(t *testing.T) {
 	if _, err := s.handle(t.Context(), n.request("ADD", "a")); err != nil {
 		t.Fatal(err)
 	}
-	lost := n.reserve("one", "10.9.1.200", "lost")
+	lost := n.reserve("one", "10.9.1.200", sandbox("lost"))
 	ctx, expire := context.WithCancel(t.Context())
 	expire()
 	for _, row := range []struct {

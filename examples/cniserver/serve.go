@@ -91,10 +91,11 @@ func (o *serveOptions) run(ctx context.Context) error {
 
 func (o *serveOptions) newServer() (s *server, err error) {
 	s = &server{
-		store: hostlocal.New(o.dataDir), networks: o.networks, stateDir: o.stateDir, intents: intents{filepath.Join(o.stateDir, "intents")},
+		store: hostlocal.New(o.dataDir), networks: o.networks, stateDir: o.stateDir,
 		gcMinAge: o.gcMinAge, timeout: o.timeout, log: logs.New(os.Stderr, logs.Text, o.verbose), containerLocks: keymutex.NewHashed(64),
 	}
 	s.takeOver = takeOver{s, filepath.Join(o.stateDir, "taking-over")}
+	s.intents = intents{filepath.Join(o.stateDir, "intents"), o.networks, s.takeOver.file}
 	s.record, err = checkpoint.Open(filepath.Join(o.stateDir, "attachments.json"), checkpoint.Options{
 		Networks: o.networks,
 		Lag:      1, // recordExisting itself records containers too young to be listed
@@ -186,7 +187,9 @@ func (s *server) firstRecord(ctx context.Context, existing []string) error {
 		return fmt.Errorf("network %s has reservations, %d with those of the other networks, and there is no record: give a source of the existing attachments with --existing",
 			rs[0].Network, len(rs))
 	}
-	return s.recordExisting(ctx, podsource.AllowEmpty(podsource.Static{}))
+	return s.recordExisting(ctx, podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) { // no container of any kind
+		return podsource.Answer{Networks: s.networks, Names: podsource.AnyContainer, Authoritative: true}, nil
+	}))
 }
 
 // listen serves requests until ctx ends, and then completes those that it has received.

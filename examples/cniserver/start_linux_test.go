@@ -193,10 +193,3 @@ func TestStartEndsBeforeTheRecordIsAsked(t *testing.T) {
 type endedContext struct{ context.Context }
 
 func (endedContext) Err() error { return context.Canceled }
-
-// A start whose context ends after the record has answered goes on.
-func TestStartEndsAfterTheRecordIsAsked(t *testing.T) {
-	if err := newNode(t).newServer().start(endedContext{t.Context()}, nil); err != nil {
-		t.Error(err)
-	}
-}

@@ -83,7 +83,7 @@ func TestHazard52AnADDOfAnotherServerEndsLater(t *testing.T) {
 		}
 		cnitest.DateBack(t, since, gc.DefaultMinAge+2*time.Minute)
 		cnitest.DateBack(t, file, gc.DefaultMinAge+time.Minute)
-		old := cnitest.Reserve(t, n.dataDir(), "one", "10.9.1.8", "leaked", 2*gc.DefaultMinAge+3*time.Minute)
+		old := cnitest.Reserve(t, n.dataDir(), "one", "10.9.1.8", sandbox("leaked"), 2*gc.DefaultMinAge+3*time.Minute)
 		unfinished := &intent{request: request{ContainerID: "unfinished", IfName: "eth0"}, Network: "one"}
 		if err := s.intents.write(unfinished); err != nil {
 			t.Fatal(err)
@@ -110,7 +110,7 @@ func TestHazard52AnADDOfAnotherServerEndsLater(t *testing.T) {
 		if err := errors.Join(s.intents.remove(unfinished.key("one")), s.intents.remove(also.key("one"))); err != nil {
 			t.Fatal(err)
 		}
-		lost := n.reserve("one", "10.9.1.10", "lost")
+		lost := n.reserve("one", "10.9.1.10", sandbox("lost"))
 		if err := row.call(n, s); err != nil || !cnitest.Exists(file) || cnitest.Exists(old) {
 			t.Errorf("%s after the take-over: %v; its address is reserved: %t, an old leak: %t", row.by, err, cnitest.Exists(file), cnitest.Exists(old))
 		}
@@ -256,7 +256,7 @@ func TestTakeOverFileFails(t *testing.T) {
 		inIt   string // a file below, if it is a directory
 	}{
 		{"the reservations can't be listed", &server{store: hostlocal.New("/dev/null"), intents: s.intents, stateDir: s.stateDir}, ""},
-		{"the intents can't be listed", &server{store: s.store, intents: intents{"/dev/null"}, stateDir: s.stateDir}, ""},
+		{"the intents can't be listed", &server{store: s.store, intents: intents{dir: "/dev/null"}, stateDir: s.stateDir}, ""},
 		{"its file can't be removed", &server{store: s.store, intents: s.intents, stateDir: s.stateDir}, "x"},
 		{"its directory can't be synced", &server{store: s.store, intents: s.intents, stateDir: "/proc"}, ""},
 	} {
@@ -288,7 +288,7 @@ func TestHazard52YoungReservations(t *testing.T) {
 		id  string
 		age time.Duration
 	}{
-		"10.9.1.2": {"young", 0}, "10.9.1.3": {"nearly", gc.DefaultMinAge - margin}, "10.9.1.4": {"old", gc.DefaultMinAge + margin},
+		"10.9.1.2": {"young", 0}, "10.9.1.3": {"nearly", gc.DefaultMinAge - margin}, "10.9.1.4": {sandbox("old"), gc.DefaultMinAge + margin},
 		"10.9.1.5": {"known", time.Hour}, "10.9.1.6": {"future", -time.Hour},
 		"10.9.1.7": {"both", time.Hour}, "fd00:1::7": {"both", gc.DefaultMinAge - margin},
 	} {
@@ -447,8 +447,8 @@ func TestMinimumAge(t *testing.T) {
 	n := newNode(t)
 	s := n.newServer()
 	const margin = 20 * time.Second
-	young := cnitest.Reserve(t, n.dataDir(), "one", "10.9.1.2", "young", gc.DefaultMinAge-margin)
-	old := cnitest.Reserve(t, n.dataDir(), "one", "10.9.1.3", "old", gc.DefaultMinAge+margin)
+	young := cnitest.Reserve(t, n.dataDir(), "one", "10.9.1.2", sandbox("young"), gc.DefaultMinAge-margin)
+	old := cnitest.Reserve(t, n.dataDir(), "one", "10.9.1.3", sandbox("old"), gc.DefaultMinAge+margin)
 	begun := cnitest.Reserve(t, n.dataDir(), "one", "10.9.1.4", "begun", time.Hour)
 	if err := s.intents.write(&intent{request: request{ContainerID: "begun", IfName: "eth0"}, Network: "one"}); err != nil {
 		t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/gc/gctest"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/checkpoint"
@@ -43,10 +45,11 @@ func hook(ctx context.Context, source podsource.Source, log logr.Logger) error {
 }
 
 func TestInReadme(t *testing.T) {
+	gctest.Uptime(t, 24*time.Hour) // the machine may have just booted
 	dir := t.TempDir()
 	file := filepath.Join(dir, "n", "10.0.0.2")
-	old := time.Now().Add(-time.Hour) // older than the minimum age
-	if err := errors.Join(os.Mkdir(filepath.Dir(file), 0o755), os.WriteFile(file, []byte("gone\r\neth0"), 0o600), os.Chtimes(file, old, old)); err != nil {
+	old, gone := time.Now().Add(-time.Hour), strings.Repeat("0c", 32) // a sandbox of an hour ago
+	if err := errors.Join(os.Mkdir(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(gone+"\r\neth0"), 0o600), os.Chtimes(file, old, old)); err != nil {
 		t.Fatal(err)
 	}
 	reconciler, err := gc.New(hostlocal.New(dir), []string{"n"}, podsource.Static{{ContainerIDs: []string{"abc"}}}, gc.Options{})
@@ -85,21 +88,16 @@ func usualNode(client kube.Client) (podsource.Source, error) {
 }
 
 func ownSource(listSandboxes func(context.Context) ([]struct{ Namespace, Name, PodUID, ID string }, error)) podsource.Source {
-	source := podsource.AnswerFunc(func(ctx context.Context) (podsource.Answer, error) {
+	source := podsource.Sandboxes(func(ctx context.Context) (all []podsource.Pod, err error) {
 		sandboxes, err := listSandboxes(ctx) // all of them, in any state, or an error
-		if err != nil {
-			return podsource.Answer{}, err
-		}
-		// Sandboxes have IDs of 64 hex digits: what nerdctl or ctr run in the same network is kept.
-		a := podsource.Answer{Source: "sandboxes", Names: []podsource.Names{{Form: podsource.Hex64, Lag: podsource.RuntimeLag}}}
 		for _, s := range sandboxes {
-			a.Pods = append(a.Pods, podsource.Pod{
+			all = append(all, podsource.Pod{
 				NamespacedName: types.NamespacedName{Namespace: s.Namespace, Name: s.Name}, // for reports
 				UID:            types.UID(s.PodUID),
 				ContainerIDs:   []string{s.ID},
 			})
 		}
-		return a, nil
+		return all, err
 	})
 	return source
 }

@@ -21,15 +21,13 @@ func main() {
 		log.Fatal("usage: embed NETWORK COMMAND [ARGUMENT ...]")
 	}
 	store := hostlocal.New(os.Getenv("DATA_DIR")) // "" is /var/lib/cni/networks
-	source := podsource.AnswerFunc(func(ctx context.Context) (a podsource.Answer, err error) {
+	// Containers of other runtimes in the network, such as nerdctl's, have other IDs, and are kept.
+	source := podsource.Sandboxes(func(ctx context.Context) (all []podsource.Pod, err error) {
 		out, err := exec.CommandContext(ctx, os.Args[2], os.Args[3:]...).Output()
 		for id := range strings.FieldsSeq(string(out)) {
-			a.Pods = append(a.Pods, podsource.Pod{ContainerIDs: []string{id}})
+			all = append(all, podsource.Pod{ContainerIDs: []string{id}})
 		}
-		// These are sandboxes. Containers of other runtimes in the network, such as nerdctl's, have
-		// other IDs, and are kept.
-		a.Names = []podsource.Names{{Form: podsource.Hex64, Lag: podsource.RuntimeLag}}
-		return a, err // all or an error: a list beside an error is ignored (R2)
+		return all, err // all or an error: a list beside an error is ignored (R2)
 	})
 	reconciler, err := gc.New(store, []string{os.Args[1]}, source, gc.Options{})
 	if err != nil {

@@ -16,11 +16,14 @@ import (
 
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc/gctest"
 )
 
 // TestMain runs the example when a test starts this binary again.
 func TestMain(m *testing.M) {
 	if os.Getenv("EMBED_IS_MAIN") != "" {
+		gctest.Uptime(nil, 24*time.Hour) // the machine may have just booted
 		main()
 		return
 	}

@@ -92,6 +92,8 @@ func (a *app) foreign(r *result) string {
 			remedy = "kept until the node boots; a list of all containers ends this: --source file:PATH"
 		case g.form == anybody && slices.ContainsFunc(r.Sources, asked):
 			remedy = "the CNI cache does not count here, see Sources: check the directory of --source cnicache"
+		case g.form == otherIDs:
+			remedy = "if they have certainly ended: --allow-foreign PREFIX"
 		case g.form == anybody:
 			remedy = "no --source covers this network; add one that lists pods or containers"
 		}
@@ -103,6 +105,7 @@ func (a *app) foreign(r *result) string {
 // The forms of reasons that do not depend on the container's ID.
 const (
 	anybody      = "of any container"
+	otherIDs     = "of owners with other IDs"
 	cacheIsNewer = "older than the CNI cache's records"
 )
 
@@ -112,10 +115,10 @@ func form(e *gc.Entry) string {
 	if e.Reason == gc.NoSourceForNetwork {
 		return anybody
 	}
-	if n := len(e.ContainerID) - 64; n >= 0 && podsource.Hex64.Matches(e.ContainerID[n:]) {
+	if n := len(e.ContainerID) - 64; n >= 0 && podsource.SandboxContainers.Has(e.ContainerID[n:]) {
 		return "of containers " + e.ContainerID[:n] + "<64 hex digits>"
 	}
-	return "of containers with other IDs"
+	return otherIDs
 }
 
 // duplicates lists the addresses that several pods have.

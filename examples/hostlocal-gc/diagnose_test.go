@@ -116,13 +116,13 @@ func TestProposedCommand(t *testing.T) {
 		t.Fatal(err)
 	}
 	args := []string{
-		"check", "--data-dir", dir, "--source", "file:pods.json", "--cni-dir", ".", "--min-age", "10m", "--foreign", "default-",
+		"check", "--data-dir", dir, "--source", "file:pods.json", "--cni-dir", ".", "--min-age", "10m", "--allow-foreign", "default-",
 		"--require-pod", "shop/web-0", "--require-pod", "shop/web-2", "--allow-empty", "--runtime-request-timeout", "3m",
 	}
 	got := run(t, n.dir, nil, args...)
 	_, proposed, _ := strings.Cut(got.stdout, "\n  ")
 	proposed, _, _ = strings.Cut(proposed, "\n")
-	want := "hostlocal-gc release --source file:pods.json --allow-empty=true --foreign=default- --min-age=10m --require-pod=shop/web-0" +
+	want := "hostlocal-gc release --source file:pods.json --allow-empty=true --allow-foreign=default- --min-age=10m --require-pod=shop/web-0" +
 		" --require-pod=shop/web-2 --runtime-request-timeout=3m0s --data-dir '" + n.dir + `/it'\''s $(here); ?[2J' --network podnet`
 	if diff := cmp.Diff(want, proposed); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

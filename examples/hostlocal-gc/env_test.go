@@ -30,7 +30,7 @@ func TestAgentsVariables(t *testing.T) {
 		n := newNode(t)
 		podnet := n.network("podnet", "10.1.0.0/24")
 		podnet.add(sandbox("web"), time.Hour)
-		podnet.add("default-"+sandbox("gone"), time.Hour)
+		podnet.add(sandbox("gone"), time.Hour)
 		n.pods("pods.json", pod{Namespace: "shop", Name: "web", ContainerIDs: []string{sandbox("web")}})
 		cmd := command(t, n.dir, append(strings.Fields(row.args), "--data-dir", "networks", "--source", "file:pods.json")...)
 		cmd.Env = append(cmd.Env, row.env)
@@ -43,7 +43,7 @@ func TestAgentsVariables(t *testing.T) {
 	}
 }
 
-// No variable sets --foreign, which is true for a short time only: a container of nerdctl keeps its
+// No variable sets --allow-foreign, which is true for a short time only: a container of nerdctl keeps its
 // address unless a person gives the flag.
 func TestForeignIsNoVariable(t *testing.T) {
 	for _, row := range []struct {
@@ -51,8 +51,8 @@ func TestForeignIsNoVariable(t *testing.T) {
 		flags       []string
 		left        bool
 	}{
-		{"a variable", "HOSTLOCAL_GC_FOREIGN=any", nil, true},
-		{"the flag", "", []string{"--foreign", "default-"}, false},
+		{"a variable", "HOSTLOCAL_GC_ALLOW_FOREIGN=*", nil, true},
+		{"the flag", "", []string{"--allow-foreign", "default-"}, false},
 	} {
 		n := newNode(t)
 		podnet := n.network("podnet", "10.1.0.0/24")

@@ -62,11 +62,11 @@ const (
 	formatJSON  = "json"
 )
 
-// Flags of the command line alone: --yes answers a question, and --foreign is true only of
+// Flags of the command line alone: --yes answers a question, and --allow-foreign is true only of
 // containers that somebody has just checked. In a ConfigMap both would stay in force.
 const (
 	flagYes     = "yes"
-	flagForeign = "foreign"
+	flagForeign = "allow-foreign"
 )
 
 func formats() []string { return []string{formatTable, formatWide, formatJSON} }
@@ -134,10 +134,10 @@ func (f *flags) judge(c *cobra.Command) {
 	})
 }
 
-// others adds --foreign. The agent does not have it: it is true only for a short time.
+// others adds --allow-foreign. The agent does not have it: it is true only for a short time.
 func (f *flags) others(c *cobra.Command) {
 	c.Flags().StringArrayVar(&f.foreign, flagForeign, nil,
-		"also judge reservations of containers that no source here could know, by their IDs: `PREFIX` and 64 hex digits, or \"any\" (repeatable). Only for containers that have certainly ended; no variable sets this")
+		"also judge reservations of owners that no source here could know and that begin with `PREFIX`, or '*' for all (repeatable). Only for owners that have certainly ended; no variable sets this")
 }
 
 // ranges adds the flag that names the ranges.
@@ -177,7 +177,7 @@ func (f *flags) check() error {
 	}
 	for _, prefix := range f.foreign {
 		if prefix == "" {
-			return usagef("--foreign is empty")
+			return usagef("--allow-foreign is empty")
 		}
 	}
 	return nil
@@ -225,18 +225,10 @@ func (a *app) source() (podsource.Source, error) {
 // options returns the options common to all commands.
 func (a *app) options() gc.Options {
 	f := &a.flags
-	opts := gc.Options{
+	return gc.Options{
 		MinAge: time.Duration(f.minAge), RuntimeRequestTimeout: f.requestTimeout, StartingFor: f.startingFor,
-		Logger: a.logger(),
+		AllowForeign: f.foreign, Logger: a.logger(),
 	}
-	for _, prefix := range f.foreign {
-		form := podsource.Form(prefix) + podsource.Hex64
-		if prefix == "any" {
-			form = podsource.AnyForm
-		}
-		opts.ReleaseForms = append(opts.ReleaseForms, form)
-	}
-	return opts
 }
 
 // minAge is the value of --min-age. Zero means that the flag was not given: the default then

@@ -56,8 +56,8 @@ func serve(t *testing.T, r criRuntime) string {
 }
 
 // Containers of nerdctl and ctr hold addresses in the pods' network, and no runtime's CRI lists
-// them (hazard 49, R14). They are kept and reported, and do not count as leaked. --foreign releases
-// them.
+// them (hazard 49, R14). They are kept and reported, and do not count as leaked.
+// --allow-foreign releases them.
 func TestForeign(t *testing.T) {
 	const old = 9 * time.Hour
 	socket := serve(t, criRuntime{sandbox: sandbox("live")})
@@ -74,18 +74,18 @@ func TestForeign(t *testing.T) {
 			[]string{
 				"Kept, because no source here can tell whether these containers live:\n" +
 					"  podnet  2 reservations  of containers default-<64 hex digits>  --source netns would see which of them have an address\n" +
-					"  podnet  1 reservation   of containers with other IDs           --source netns would see which of them have an address\n",
+					"  podnet  1 reservation   of owners with other IDs               if they have certainly ended: --allow-foreign PREFIX\n",
 				"podnet, 4 reservations: 1 in-use, 3 foreign.",
 			}, statusDone,
 		},
 		{
-			"one form is allowed", []string{"--foreign", "default-"},
+			"one prefix is allowed", []string{"--allow-foreign", "default-"},
 			map[string]string{"10.1.0.2": "container-live", "10.1.0.3": "unowned", "10.1.0.4": "unowned", "10.1.0.5": "foreign-owner"},
-			[]string{"podnet  1 reservation  of containers with other IDs", "podnet, 4 reservations: 1 in-use, 1 foreign, 2 leaked."},
+			[]string{"podnet  1 reservation  of owners with other IDs", "podnet, 4 reservations: 1 in-use, 1 foreign, 2 leaked."},
 			statusLeaked,
 		},
 		{
-			"all are", []string{"--foreign", "any"},
+			"all are", []string{"--allow-foreign", "*"},
 			map[string]string{"10.1.0.2": "container-live", "10.1.0.3": "unowned", "10.1.0.4": "unowned", "10.1.0.5": "unowned"},
 			[]string{"podnet, 4 reservations: 1 in-use, 3 leaked."}, statusLeaked,
 		},

@@ -15,16 +15,28 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc/gctest"
 )
 
 var (
 	update = flag.Bool("update", false, "rewrite the outputs in README.md")
 
-	// built is the command, built by TestMain from this directory.
+	// built is the command: a copy of this binary, which TestMain makes.
 	built string
 )
 
+// isCommand is set in the environment of this binary where it stands for the command.
+const isCommand = "IS_HOSTLOCAL_GC"
+
+// TestMain runs the command when a test starts this binary again, on a node that has been up for a
+// year, however young the machine is.
 func TestMain(m *testing.M) {
+	gctest.Uptime(nil, 365*24*time.Hour)
+	if os.Getenv(isCommand) != "" {
+		main()
+	}
 	flag.Parse()
 	os.Exit(testMain(m))
 }
@@ -40,11 +52,21 @@ func testMain(m *testing.M) int {
 	if runtime.GOOS == "windows" {
 		built += ".exe"
 	}
-	if out, err := exec.Command("go", "build", "-o", built, ".").CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "building the command: %v\n%s", err, out)
+	if err := copySelf(built); err != nil {
+		fmt.Fprintln(os.Stderr, "copying the command:", err)
 		return 1
 	}
 	return m.Run()
+}
+
+// copySelf copies this binary to where any user may run it.
+func copySelf(to string) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	text, err := os.ReadFile(self)
+	return errors.Join(err, os.WriteFile(to, text, 0o755))
 }
 
 // An outcome is the result of a run of the command.
@@ -62,7 +84,7 @@ func command(t *testing.T, dir string, args ...string) *exec.Cmd {
 	mine := func(v string) bool {
 		return strings.HasPrefix(v, "HOSTLOCAL_GC_") || strings.HasPrefix(v, nodeName+"=")
 	}
-	cmd.Env = append(slices.DeleteFunc(os.Environ(), mine), "NO_COLOR=", "TERM=xterm")
+	cmd.Env = append(slices.DeleteFunc(os.Environ(), mine), "NO_COLOR=", "TERM=xterm", isCommand+"=1")
 	return cmd
 }
 

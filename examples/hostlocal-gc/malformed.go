@@ -75,17 +75,17 @@ func (a *app) removeMalformed(ctx context.Context, text string) error {
 		if err := a.confirm(ctx); err != nil {
 			return err
 		}
-		shown := r.Identity() // the file may change while the question waits for an answer
-		if r, err = a.malformed(ctx, s, ip); err != nil {
+		// The file may change while the question waits for an answer. What was shown is removed, or nothing (R6).
+		if _, err = a.malformed(ctx, s, ip); err != nil {
 			return err
-		}
-		if r.Identity() != shown {
-			return fmt.Errorf("%s changed after it was shown: nothing was removed", a.path(r))
 		}
 	}
 	ctx, cancel := a.within(ctx)
 	defer cancel()
 	done, err := hostlocal.New(a.flags.dataDir).Release(ctx, r)
+	if err == nil && done.Outcomes[0] == hostlocal.Changed {
+		return fmt.Errorf("%s changed after it was shown: nothing was removed", a.path(r))
+	}
 	if err == nil && done.Outcomes[0] != hostlocal.Released {
 		err = fmt.Errorf("%s was not removed: it is %s", a.path(r), done.Outcomes[0])
 	}
@@ -135,8 +135,8 @@ func (a *app) checkUnclaimed(r *hostlocal.Reservation, done *result, answers []p
 		if !m.AsOf.IsZero() && m.AsOf.Before(asOf) {
 			asOf = m.AsOf
 		}
-		lists = lists || !m.Supplementary && (m.Networks == nil || slices.Contains(m.Networks, r.Network))
-		sees, records = sees || m.SeesAddresses, records || m.Recorded != nil
+		lists = lists || !m.Supplementary && podsource.Covers(m.Networks, r.Network)
+		sees, records = sees || m.SeesAddresses, records || m.Cache != nil
 	}
 	if !lists && !(sees && records) {
 		return fmt.Errorf("no source here lists the pods of network %s: add one, such as --source cri", r.Network)

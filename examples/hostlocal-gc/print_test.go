@@ -125,7 +125,7 @@ func TestForeignRows(t *testing.T) {
 		"  podnet   2 reservations  of containers default-<64 hex digits>  " + netns + "\n" +
 		"  podnet   1 reservation   of containers k8s.io-<64 hex digits>   " + netns + "\n" +
 		"  podnet   1 reservation   of containers <64 hex digits>          " + netns + "\n" +
-		"  podnet   1 reservation   of containers with other IDs           " + netns + "\n" +
+		"  podnet   1 reservation   of owners with other IDs               if they have certainly ended: --allow-foreign PREFIX\n" +
 		"  storage  2 reservations  of any container                       no --source covers this network; add one that lists pods or containers\n" +
 		"  storage  1 reservation   older than the CNI cache's records     kept until the node boots; a list of all containers ends this: --source file:PATH\n\n"
 	if diff := cmp.Diff(want, new(app).foreign(&r)); diff != "" {

@@ -76,7 +76,7 @@ func TestWrongUsage(t *testing.T) {
 		{reason: "an age below the least", args: "list --min-age 999ms", status: statusUsage, stderr: "it must be at least 1s"},
 		{reason: "an age above the most, which the library refuses", args: "plan --data-dir networks --source file:pods.json --min-age 99999h", status: statusUsage, stderr: "--min-age is 99999h"},
 		{reason: "a timeout of the runtime that none has", args: "plan --data-dir networks --source file:pods.json --runtime-request-timeout 2h", status: statusUsage, stderr: "--runtime-request-timeout is 2h"},
-		{reason: "a form of foreign IDs that is empty", args: "list --foreign=", status: statusUsage, stderr: "--foreign is empty"},
+		{reason: "a prefix of foreign owners that is empty", args: "list --allow-foreign=", status: statusUsage, stderr: "--allow-foreign is empty"},
 		{reason: "a negative timeout", args: "list --timeout -1s", status: statusUsage, stderr: "--timeout -1s is negative"},
 		{reason: "no level", args: "list -v high", status: statusUsage, stderr: "invalid argument \"high\""},
 		{reason: "a flag without its value", args: "list --network", status: statusUsage, stderr: "flag needs an argument: --network"},
@@ -274,8 +274,7 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-// The other tests run the built command, which Go's cache of test results does not track. This test
-// links all of its code, so that a change invalidates the cache.
+// The command in this process, without an environment.
 func TestInProcess(t *testing.T) {
 	n, _ := spoiled(t)
 	var stdout, stderr strings.Builder

@@ -88,7 +88,7 @@ func TestLookingChangesNothing(t *testing.T) {
 	before := traces(t, data)
 	for _, args := range []string{
 		"list", "list --source file:pods.json", "list -o wide --source file:pods.json", "list -o json --source file:cut.json",
-		"plan --source file:pods.json", "plan --exit-code --min-age 1s --foreign any --source file:pods.json", "plan --source file:cut.json",
+		"plan --source file:pods.json", "plan --exit-code --min-age 1s --allow-foreign * --source file:pods.json", "plan --source file:cut.json",
 		"release --dry-run --source file:pods.json", "release --dry-run --network podnet --min-age 1s --source file:pods.json",
 		"map", "map --source file:pods.json --cni-conf podnet.conf --svg map.svg", "map --source file:pods.json --svg -", "map --source file:cut.json",
 		"networks", "networks -o json",

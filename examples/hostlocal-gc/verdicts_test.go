@@ -14,7 +14,6 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
-	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
 // every is a network with one reservation for each verdict that one pass and a file of pods can
@@ -191,7 +190,7 @@ func TestOptions(t *testing.T) {
 		{"no timeout is the longest that there is", []string{"--timeout", "0"}, gc.Options{SourceTimeout: 24 * time.Hour}},
 		{"a minimum age", []string{"--min-age", "1s"}, gc.Options{MinAge: time.Second, SourceTimeout: 30 * time.Second}},
 		{"the runtime's timeout, from which the minimum age follows", []string{"--runtime-request-timeout", "4m"}, gc.Options{RuntimeRequestTimeout: 4 * time.Minute, SourceTimeout: 30 * time.Second}},
-		{"forms of IDs", []string{"--foreign", "default-", "--foreign", "any"}, gc.Options{ReleaseForms: []podsource.Form{"default-" + podsource.Hex64, podsource.AnyForm}, SourceTimeout: 30 * time.Second}},
+		{"prefixes of owners", []string{"--allow-foreign", "default-", "--allow-foreign", "*"}, gc.Options{AllowForeign: []string{"default-", "*"}, SourceTimeout: 30 * time.Second}},
 	} {
 		a := &app{stderr: io.Discard}
 		c := a.listCommand()

@@ -569,7 +569,7 @@ func TestOddConfigurations(t *testing.T) {
 				fmt.Sprintf(`{"kind":"cniCacheV1","containerId":"live","ifName":"eth0","networkName":%q,"netns":"/run/netns/live"}`, row.network), old)
 			got := add("live", "")
 			for i := 0; got.code == 0; i++ {
-				got = add(fmt.Sprint("gone", i), filepath.Join(bin, "host-local"))
+				got = add(sandbox(fmt.Sprint("gone", i)), filepath.Join(bin, "host-local"))
 			}
 			if !strings.Contains(got.out, noneLeft) {
 				t.Fatalf("the test is of no use: %s", got.out)

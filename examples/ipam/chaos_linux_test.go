@@ -108,7 +108,7 @@ func (c *chaos) fill(blocked int, rng *rand.Rand) {
 	c.Make("blocker")
 	for i := range addresses - chaosWorkers {
 		age := time.Duration(rng.IntN(1200)) * time.Second
-		id, netNS := fmt.Sprint("gone", i), "/run/netns/gone"
+		id, netNS := sandbox(fmt.Sprint("gone", i)), "/run/netns/gone"
 		if i < blocked {
 			id, netNS, age = fmt.Sprint("blocker", i), "/run/netns/blocker", 2*old
 		} else {

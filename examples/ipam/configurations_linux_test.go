@@ -85,7 +85,7 @@ func (c configuration) try(t *testing.T, block string) {
 	dir := filepath.Join(n.dataDir(), c.network)
 	for i, ip := 0, live; i < addresses; i, ip = i+1, ip.Next() {
 		if file := filepath.Join(dir, ip.String()); !cnitest.Exists(file) {
-			n.write(file, fmt.Sprintf("gone%d\r\neth0", i), old)
+			n.write(file, sandbox(fmt.Sprint("gone", i))+"\r\neth0", old)
 		}
 	}
 	cnitest.DateBack(n.t, filepath.Join(dir, live.String()), old)

@@ -210,8 +210,8 @@ func TestOddRecords(t *testing.T) {
 		n.write(n.recordFile(id), content, 0)
 	}
 	n.write(filepath.Join(n.cacheDir(), "lock"), "", old)
-	n.write(filepath.Join(n.cacheDir(), "othernet-gone9-eth0"), `{"kind":"cniC`, 0)
-	if err := os.Mkdir(filepath.Join(n.cacheDir(), network+"-gone10-eth0"), 0o755); err != nil {
+	n.write(filepath.Join(n.cacheDir(), "othernet-"+sandbox("gone9")+"-eth0"), `{"kind":"cniC`, 0)
+	if err := os.Mkdir(filepath.Join(n.cacheDir(), network+"-"+sandbox("gone10")+"-eth0"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	n.fill(old)

@@ -59,14 +59,14 @@ func TestSeesTooLittle(t *testing.T) {
 func TestTellsOfMappedPorts(t *testing.T) {
 	n := newTestNode(t)
 	n.fill(old)
-	n.write(n.recordFile("gone5"), fmt.Sprintf(`{"kind":"cniCacheV1","containerId":"gone5","ifName":"eth0","networkName":%q,"netns":"/run/netns/gone5",`+
-		`"capabilityArgs":{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"}]}}`, network), old)
+	n.write(n.recordFile("gone5"), fmt.Sprintf(`{"kind":"cniCacheV1","containerId":%q,"ifName":"eth0","networkName":%q,"netns":"/run/netns/gone5",`+
+		`"capabilityArgs":{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"}]}}`, sandbox("gone5"), network), old)
 	got := n.call(call{command: "ADD", id: "a"})
 	if got.code != 0 {
 		t.Fatal(got.out)
 	}
 	for line := range strings.Lines(got.stderr) {
-		if named := strings.Contains(line, "host ports 8080/tcp may still lead to that address"); named != strings.Contains(line, `"gone5"`) {
+		if named := strings.Contains(line, "host ports 8080/tcp may still lead to that address"); named != strings.Contains(line, sandbox("gone5")) {
 			t.Errorf("it says: %s", line)
 		}
 	}

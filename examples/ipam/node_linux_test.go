@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -37,7 +39,7 @@ const (
 func address(i int) string { return fmt.Sprintf("10.9.0.%d", 2+i) }
 
 // old is above every minimum age.
-const old = time.Hour
+const old = gc.DefaultMinAge + time.Minute
 
 // A testNode is a data directory, a directory of plugins, and libcni as the runtime.
 type testNode struct {
@@ -177,20 +179,38 @@ func (n *testNode) del(id string) error {
 	return n.cni.DelNetworkList(context.Background(), n.list("hostlocal-gc-ipam"), n.of(id))
 }
 
+// sandbox makes a sandbox's ID of the name of a container that ended, since a leaked reservation of
+// any other owner is foreign (R14). Other names stay, as those of containers that libcni attaches.
+func sandbox(name string) string {
+	if ended := regexp.MustCompile("^(gone.*|more|both|new|future)$"); !ended.MatchString(name) {
+		return name
+	}
+	return fmt.Sprintf("%x%064d", name, 0)[:64]
+}
+
+// nameOf is the name that sandbox made an ID of.
+func nameOf(id string) string {
+	name, err := hex.DecodeString(id)
+	if err != nil || len(id) != 64 {
+		return id
+	}
+	return strings.TrimRight(string(name), "\x00")
+}
+
 // reserve makes a reservation of the given age as host-local does.
 func (n *testNode) reserve(ip, id string, age time.Duration) {
 	n.t.Helper()
-	cnitest.Reserve(n.t, n.dataDir(), network, ip, id, age)
+	cnitest.Reserve(n.t, n.dataDir(), network, ip, sandbox(id), age)
 }
 
 // record makes an entry of the given age in libcni's cache.
 func (n *testNode) record(id, netNS string, age time.Duration) {
 	n.t.Helper()
-	n.write(n.recordFile(id), fmt.Sprintf(`{"kind":"cniCacheV1","containerId":%q,"ifName":"eth0","networkName":%q,"netns":%q}`, id, network, netNS), age)
+	n.write(n.recordFile(id), fmt.Sprintf(`{"kind":"cniCacheV1","containerId":%q,"ifName":"eth0","networkName":%q,"netns":%q}`, sandbox(id), network, netNS), age)
 }
 
 func (n *testNode) recordFile(id string) string {
-	return filepath.Join(n.cacheDir(), network+"-"+id+"-eth0")
+	return filepath.Join(n.cacheDir(), network+"-"+sandbox(id)+"-eth0")
 }
 
 func (n *testNode) write(path, content string, age time.Duration) {
@@ -217,7 +237,7 @@ func (n *testNode) reserved() map[string]string {
 	}
 	all := make(map[string]string)
 	for _, r := range list.Reservations {
-		all[r.IP.String()] = r.ContainerID
+		all[r.IP.String()] = nameOf(r.ContainerID)
 	}
 	return all
 }

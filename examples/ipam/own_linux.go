@@ -130,32 +130,39 @@ func (a *attempt) ownHolder(id string, own []*hostlocal.Reservation, rs []hostlo
 	if err != nil {
 		return "", err
 	}
+	booted := time.Now().Add(-sinceBoot() - 2*time.Second) // some file systems keep only whole seconds
 	for _, p := range recorded.Pods {
-		if slices.Contains(p.ContainerIDs, id) {
+		ended := p.Unproven && p.StartedAt.Before(booted) // no namespace outlives a boot
+		if !ended && slices.Contains(p.ContainerIDs, id) {
 			return "it may live according to " + p.Origin, nil
 		}
 	}
-	if !a.node.conf.addresses() && unrecorded(&recorded, own, rs) {
+	if !a.node.conf.addresses() && unrecorded(recorded.Cache, own, rs) {
 		return fmt.Sprintf("with the plugin %q its namespace may hide it, and the CNI caches in %v may lack its record: "+
 			"is the runtime's directory among these (cacheDirs)?", a.node.conf.plugin, a.node.conf.cacheDirs), nil
 	}
 	return otherProcess(id) // again: between two plugins of a chain no process runs
 }
 
+// hasEntry reports whether the caches have an entry of a reservation's owner, live or ended.
+func hasEntry(caches *podsource.Cache, r *hostlocal.Reservation) bool {
+	return caches != nil && slices.ContainsFunc(caches.Entries, func(e podsource.CacheEntry) bool {
+		return e.Network == r.Network && e.ContainerID == r.ContainerID
+	})
+}
+
 // unrecorded reports whether the owner of own may live without an entry in the caches. It has no
 // entry now, not even a stale one. And either no entry belongs to a reservation of the network, so
 // the caches may be another node's, or own is older than the caches, so its entry may have been
 // wiped (R5, cnicache).
-func unrecorded(caches *podsource.Answer, own []*hostlocal.Reservation, rs []hostlocal.Reservation) bool {
-	has := func(r *hostlocal.Reservation) bool {
-		return slices.Contains(caches.Recorded, podsource.Attachment{Network: r.Network, ContainerID: r.ContainerID})
-	}
+func unrecorded(caches *podsource.Cache, own []*hostlocal.Reservation, rs []hostlocal.Reservation) bool {
+	has := func(r *hostlocal.Reservation) bool { return hasEntry(caches, r) }
 	if has(own[0]) {
 		return false
 	}
 	proven := slices.ContainsFunc(rs, func(r hostlocal.Reservation) bool { return r.Network == own[0].Network && has(&r) })
-	older := func(r *hostlocal.Reservation) bool { return r.ReservedAt.Before(caches.RecordedSince) }
-	return !proven || caches.RecordedSince.IsZero() || slices.ContainsFunc(own, older)
+	older := func(r *hostlocal.Reservation) bool { return r.ReservedAt.Before(caches.Since) }
+	return !proven || caches.Since.IsZero() || slices.ContainsFunc(own, older)
 }
 
 // liveNamespaces returns a function that reports which namespaces live. This ADD's namespace does

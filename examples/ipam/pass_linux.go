@@ -128,13 +128,7 @@ const (
 
 // recordsSome reports whether the caches have a record of some reservation's owner.
 func (a *attempt) recordsSome(entries []gc.Entry) bool {
-	recorded := make(map[podsource.Attachment]bool)
-	for _, r := range a.node.cache.answer.Recorded {
-		recorded[r] = true
-	}
-	return slices.ContainsFunc(entries, func(e gc.Entry) bool {
-		return recorded[podsource.Attachment{Network: e.Network, ContainerID: e.ContainerID}]
-	})
+	return slices.ContainsFunc(entries, func(e gc.Entry) bool { return hasEntry(a.node.cache.answer.Cache, e.Reservation) })
 }
 
 // pause waits, and reports whether time is left.

@@ -52,7 +52,7 @@ func (a *attempt) releaseUndated(n *note, report *gc.Report) int {
 
 // fileOf identifies a reservation's file, also for other processes.
 func fileOf(r *hostlocal.Reservation) string {
-	return fmt.Sprint(r.Network, " ", r.IP, " ", r.Identity())
+	return fmt.Sprint(r.Network, " ", r.IP, " ", r.Inode(), " ", r.ReservedAt.UnixNano(), " ", r.ContainerID, " ", r.IfName)
 }
 
 // unproven reports whether a cache names a container and can't tell whether it lives (R4). The

@@ -34,7 +34,7 @@ func TestReservationsFromTheFuture(t *testing.T) {
 	if got := n.call(call{command: "ADD", id: "a"}); got.code == 0 {
 		t.Fatal("they were released when they were first seen")
 	}
-	n.write(n.file(address(1)), "both\r\neth0", -100*old)
+	n.write(n.file(address(1)), sandbox("both")+"\r\neth0", -100*old)
 	if seen := n.firstSeenBefore(gc.DefaultMinAge - 20*time.Second); seen != addresses {
 		t.Fatalf("%d files are in the note", seen)
 	}
@@ -44,7 +44,7 @@ func TestReservationsFromTheFuture(t *testing.T) {
 	// A changed file counts as seen for the first time.
 	n.reserve(address(0), "new", -100*old)
 	// A container is as young as its youngest reservation.
-	n.write(n.dataDir()+"/othernet/10.8.0.2", "both\r\neth0", 0)
+	n.write(n.dataDir()+"/othernet/10.8.0.2", sandbox("both")+"\r\neth0", 0)
 	// What a torn record may name is kept.
 	n.write(n.recordFile("gone2"), "{", 0)
 	n.firstSeenBefore(gc.DefaultMinAge + time.Second)

@@ -75,17 +75,20 @@ func upToResult(ctx context.Context, out *bytes.Buffer, screen term.Screen, data
 		return report, 0, err
 	}
 
-	// 3. The live pods. A real agent asks kubelet or the API server, and the container runtime,
-	// joined by podsource.Union. Here the answer is fixed, with the gaps of real answers.
-	var source podsource.Source = podsource.Static(livePods(attachments, now))
+	// 3. What is live. This agent makes every attachment of the network itself, and has kept a store
+	// of them since before the first. Other agents ask kubelet or the API server, and the container
+	// runtime, joined by podsource.Union.
+	source := podsource.Attachments([]string{network}, podsource.Always, func(context.Context) ([]podsource.Attachment, error) {
+		return live(attachments), nil
+	})
 
-	// 4. The pass. An agent needs no other call. It names the networks to release in; the zero
-	// Options are safe.
+	// 4. The pass at the start of the agent, before it serves an ADD: so none is in flight. An agent
+	// needs no other call. It names the networks to release in; the zero Options are safe.
 	reconciler, err := gc.New(store, []string{network}, source, gc.Options{})
 	if err != nil {
 		return report, 0, err
 	}
-	report, err = reconciler.Reconcile(ctx)
+	report, err = reconciler.AtStartup(ctx, gc.NoADDInFlight)
 	if err != nil {
 		return report, 0, err
 	}

@@ -11,12 +11,9 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 	"unicode/utf8"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
-	"github.com/hostlocal-gc/hostlocal-gc/gc"
-	"github.com/hostlocal-gc/hostlocal-gc/podsource/boottime"
 )
 
 var update = flag.Bool("update", false, "rewrite quickstart.svg")
@@ -31,13 +28,6 @@ func TestPicture(t *testing.T) {
 	report, left, err := upToResult(t.Context(), &out, screen, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
-	}
-	for i := range report.Reservations {
-		// A machine that has just booted: web-3's reservations look older than the boot, which
-		// gives another reason to keep them.
-		if e := &report.Reservations[i]; e.Reason == gc.PodStarting && e.ReservedAt.Before(time.Now().Add(-boottime.Since())) {
-			e.Reason = gc.StartingNoEnd
-		}
 	}
 	showAfter(&out, screen, &report, left)
 	_, after, _ := strings.Cut(out.String(), "After:")

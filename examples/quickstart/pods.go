@@ -20,70 +20,38 @@ type pod struct {
 
 	now  string // its state now
 	lost bool   // its addresses leaked: no DEL frees them
-	// listed is the source's entry for the pod, or nil if no source lists it.
-	listed func(*attachment, time.Time) podsource.Pod
 }
 
 // pods are in the order of their ADDs, and so of their addresses.
 var pods = []pod{
-	{"shop", "cache-0", false, 76 * time.Hour, true, "power loss in mid-ADD: empty file", true, nil},
-	{"dns", "coredns", true, 75 * time.Hour, false, "running, all in its status", false, withAddresses},
-	{"shop", "cache-0", false, 75 * time.Hour, false, "running again since the power loss", false, withAddresses},
-	{"shop", "web-1", true, 72 * time.Hour, false, "running, known to the runtime", false, withContainer},
-	{"shop", "search", true, 50 * time.Hour, false, "running, status has IPv4 only", false, withIPv4Only},
-	{"jobs", "report", true, 30 * time.Hour, false, "deleted, DEL never came", true, nil},
-	{"shop", "cart", false, 26 * time.Hour, false, "deleted, DEL never came", true, nil},
-	{"db", "mysql-0", false, 20 * time.Hour, false, "running, but in another sandbox", false, withOtherContainer},
-	{"shop", "web-2", false, 9 * time.Hour, false, "running, all in its status", false, withAddresses},
-	{"jobs", "backup", false, 3 * time.Hour, false, "finished 2h ago, DEL never came", true, finished},
-	{"shop", "web-3", true, 8 * time.Minute, false, "started 9m ago, no IPs yet", false, withStartOnly},
-	{"shop", "web-4", false, 20 * time.Second, false, "ADD in flight, not listed yet", false, nil},
+	{"shop", "cache-0", false, 76 * time.Hour, true, "power loss in mid-ADD: empty file", true},
+	{"dns", "coredns", true, 75 * time.Hour, false, "running", false},
+	{"shop", "cache-0", false, 75 * time.Hour, false, "running again since the power loss", false},
+	{"shop", "web-1", true, 72 * time.Hour, false, "running", false},
+	{"jobs", "report", true, 30 * time.Hour, false, "deleted, DEL never came", true},
+	{"shop", "cart", false, 26 * time.Hour, false, "deleted, DEL never came", true},
+	{"db", mysql, false, 20 * time.Hour, false, "running, but in another sandbox", false},
+	{"shop", "web-2", false, 9 * time.Hour, false, "running", false},
+	{"jobs", "backup", false, 3 * time.Hour, false, "finished, DEL never came", true},
+	{"shop", "web-3", true, 20 * time.Second, false, "agent killed in mid-ADD", true},
 }
 
-// livePods is the source's answer, with the known part of each pod.
-func livePods(attachments []attachment, now time.Time) []podsource.Pod {
-	var live []podsource.Pod
-	for i := range attachments {
-		if a := &attachments[i]; a.pod.listed != nil {
-			live = append(live, a.pod.listed(a, now))
+// mysql has an address, while the file names a container that ended.
+const mysql = "mysql-0"
+
+// live is the agent's store: the attachments whose ADD has ended, and whose DEL has not.
+func live(attachments []attachment) []podsource.Attachment {
+	var all []podsource.Attachment
+	for _, a := range attachments {
+		if a.pod.lost {
+			continue
 		}
+		if a.pod.name == mysql {
+			a.containerID = containerID(a.pod, "made anew")
+		}
+		all = append(all, podsource.Attachment{Network: network, ContainerID: a.containerID, IfName: ifName, IPs: a.ips, Pod: a.pod.key()})
 	}
-	return live
-}
-
-// withAddresses is a pod as in the API: without container IDs.
-func withAddresses(a *attachment, _ time.Time) podsource.Pod {
-	return podsource.Pod{NamespacedName: a.pod.key(), IPs: a.ips}
-}
-
-// withIPv4Only is a dual-stack pod with a partial status.
-func withIPv4Only(a *attachment, _ time.Time) podsource.Pod {
-	return podsource.Pod{NamespacedName: a.pod.key(), IPs: a.ips[:1]}
-}
-
-// withContainer is a sandbox as a runtime may list it: with its ID and without addresses.
-func withContainer(a *attachment, _ time.Time) podsource.Pod {
-	return podsource.Pod{NamespacedName: a.pod.key(), ContainerIDs: []string{a.containerID}}
-}
-
-// withOtherContainer is a pod that has the address, while the file names a container that ended.
-func withOtherContainer(a *attachment, _ time.Time) podsource.Pod {
-	return podsource.Pod{
-		NamespacedName: a.pod.key(),
-		ContainerIDs:   []string{containerID(a.pod, "made anew")},
-		IPs:            a.ips,
-	}
-}
-
-// withStartOnly is a running pod whose status has only its start time yet.
-func withStartOnly(a *attachment, now time.Time) podsource.Pod {
-	return podsource.Pod{NamespacedName: a.pod.key(), StartedAt: now.Add(-9 * time.Minute)}
-}
-
-// finished is a pod that ended by itself. Its status keeps its addresses until the object is
-// deleted, possibly for days.
-func finished(a *attachment, now time.Time) podsource.Pod {
-	return podsource.Pod{NamespacedName: a.pod.key(), IPs: a.ips, FinishedAt: now.Add(-2 * time.Hour)}
+	return all
 }
 
 func (p *pod) key() types.NamespacedName {

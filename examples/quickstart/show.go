@@ -113,15 +113,10 @@ func summary(screen term.Screen, report *gc.Report) string {
 		}
 	}
 	released := counts[gc.Released]
-	text := fmt.Sprintf("%s, kept %d: %s.\nThe plugin's lock was held for %s, the pass took %s.",
+	return fmt.Sprintf("%s, kept %d: %s.\nThe plugin's lock was held for %s, the pass took %s.\n",
 		screen.Paint(term.VerdictStyle(gc.Released), fmt.Sprintf("Released %d", released)),
 		len(report.Reservations)-released, strings.Join(why, ", "),
 		report.LockHeld.Round(time.Microsecond), report.Duration.Round(time.Microsecond))
-	if !report.NextCheck.IsZero() {
-		// Counted from the pass, whose duration is negligible.
-		text += fmt.Sprintf(" A second pass is worthwhile in %s.", term.Age(report.NextCheck, report.Started))
-	}
-	return text + "\n"
 }
 
 func orDash(text string) string {

@@ -23,16 +23,17 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// An agent exposes the metrics of its passes.
+// An agent that serves the ADDs exposes the metrics of its passes.
 func Example() {
 	// Two pods got addresses an hour ago. One of them is gone, without a DEL.
+	live, gone := strings.Repeat("ee3b0f0c", 8), strings.Repeat("5c7b9a1e", 8)
 	dataDir, err := os.MkdirTemp("", "example")
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 	defer func() { _ = os.RemoveAll(dataDir) }()
-	for ip, owner := range map[string]string{"10.0.0.2": "sandbox1\r\neth0", "10.0.0.3": "sandbox2\r\neth0"} {
+	for ip, owner := range map[string]string{"10.0.0.2": live + "\r\neth0", "10.0.0.3": gone + "\r\neth0"} {
 		if err := reserve(filepath.Join(dataDir, "podnet"), ip, owner); err != nil {
 			fmt.Println(err)
 			return
@@ -46,13 +47,15 @@ func Example() {
 		"podnet": {{{First: netip.MustParseAddr("10.0.0.2"), Last: netip.MustParseAddr("10.0.0.254")}}},
 	})
 
-	source := podsource.Static{{ContainerIDs: []string{"sandbox1"}}}
+	source := podsource.Attachments([]string{"podnet"}, podsource.Always, func(context.Context) ([]podsource.Attachment, error) {
+		return []podsource.Attachment{{Network: "podnet", ContainerID: live, IfName: "eth0"}}, nil
+	})
 	r, err := gc.New(hostlocal.New(dataDir), []string{"podnet"}, source, gc.Options{OnReport: collector.OnReport})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	if _, err := r.Reconcile(context.Background()); err != nil {
+	if _, err := r.AtStartup(context.Background(), gc.NoADDInFlight); err != nil {
 		fmt.Println(err)
 	}
 

@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/gc/gctest"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
@@ -27,19 +28,16 @@ import (
 // time, and the source takes as long as it sleeps.
 func TestRealPasses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		gctest.Uptime(t, 24*time.Hour)
 		dir := t.TempDir()
 		type answer func() ([]podsource.Pod, error)
 		var next atomic.Pointer[answer] // a call that timed out goes on during the next one
 		c := New()
 		source := podsource.Func(func(context.Context) ([]podsource.Pod, error) { return (*next.Load())() })
-		r, err := gc.New(hostlocal.New(dir), []string{"podnet"}, source, gc.Options{OnReport: c.OnReport})
+		r, err := gc.New(hostlocal.New(dir), []string{"podnet"}, source, gc.Options{AllowForeign: []string{"*"}, OnReport: c.OnReport})
 		if err != nil {
 			t.Fatal(err)
 		}
-
-		// No reservation of a starting pod is from before the boot, which for the reconciler is
-		// never after its own start. The time since boot is the machine's, even in a bubble.
-		time.Sleep(20 * time.Minute)
 
 		const owner = "\r\neth0"
 		reserve(t, dir, "10.0.0.2", "live"+owner, 3*time.Hour)
@@ -160,11 +158,14 @@ passes_total{result="source-timeout"} 1
 // The leaks of a dry run still exist.
 func TestDryRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		gctest.Uptime(t, 24*time.Hour)
 		dir := t.TempDir()
 		reserve(t, dir, "10.0.0.4", "leaked\r\neth0", time.Hour)
 		c := New()
 		source := podsource.Static{{ContainerIDs: []string{"live"}}}
-		r, err := gc.New(hostlocal.New(dir), []string{"podnet"}, source, gc.Options{DryRun: true, OnReport: c.OnReport})
+		r, err := gc.New(hostlocal.New(dir), []string{"podnet"}, source, gc.Options{
+			AllowForeign: []string{"*"}, DryRun: true, OnReport: c.OnReport,
+		})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/gc/gctest"
 	"github.com/hostlocal-gc/hostlocal-gc/gc/plugintest"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
@@ -37,9 +38,12 @@ const poolFull = "no IP addresses available in range set"
 // someone is a live pod without a reservation here. With it an answer is not empty (R9).
 var someone = podsource.Pod{ContainerIDs: []string{"someone-else"}}
 
-// reconcilerOf returns a reconciler for the plugin's network.
+// reconcilerOf returns a reconciler for the plugin's network, on a node that has been up for a
+// day. No owner is foreign to it, so that names can stand for IDs.
 func reconcilerOf(t testing.TB, p *plugintest.Plugin, source podsource.Source, opts gc.Options) *gc.Reconciler {
 	t.Helper()
+	gctest.Uptime(t, 24*time.Hour)
+	opts.AllowForeign = []string{"*"}
 	r, err := gc.New(hostlocal.New(p.DataDir), []string{p.Network}, source, opts)
 	if err != nil {
 		t.Fatal(err)
@@ -73,7 +77,7 @@ func atStartup(t *testing.T, p *plugintest.Plugin, source podsource.Source, opts
 	t.Helper()
 	naming := podsource.AnswerFunc(func(ctx context.Context) (podsource.Answer, error) {
 		answer, err := source.Pods(ctx)
-		answer.Names = []podsource.Names{{Form: podsource.AnyForm}}
+		answer.Names, answer.AtOnce = podsource.AnyContainer, true
 		return answer, err
 	})
 	report, err := reconcilerOf(t, p, naming, opts).AtStartup(t.Context(), gc.NoADDInFlight)

@@ -23,8 +23,8 @@ import (
 const (
 	poolSize = 13           // the addresses of a /28
 	retries  = poolSize - 2 // of pod app, each of which leaks an address; web and slow have the others
-	// In minutes: StartingFor, before which a starting pod's claim does not end, and L, for which
-	// a reservation must have been seen unnamed before it ends. MinAge is the same as L.
+	// In minutes: StartingFor, before which a starting pod's claim does not end, and L, which is
+	// MinAge, too.
 	startingFor = int(gc.DefaultStartingFor / time.Minute)
 	lag         = int(gc.DefaultMinAge / time.Minute)
 )
@@ -102,7 +102,8 @@ func (n *smallNode) sources(names string) podsource.Source {
 }
 
 func (n *smallNode) answer(source string) podsource.Answer {
-	a := podsource.Answer{Source: source}
+	every := []string{podsource.EveryNetwork}
+	a := podsource.Answer{Source: source, Networks: every}
 	byContainerID := func(ids []string) {
 		for _, id := range ids {
 			a.Pods = append(a.Pods, podsource.Pod{ContainerIDs: []string{id}, HostNetwork: id == host})
@@ -110,7 +111,6 @@ func (n *smallNode) answer(source string) podsource.Answer {
 	}
 	switch source {
 	case "kubelet": // pods with their starts and addresses, without containers
-		a.Forms = []podsource.Form{podsource.Hex64}
 		for _, name := range slices.Sorted(maps.Keys(n.pods)) {
 			pod := n.pods[name]
 			pod.Namespace, pod.Name = "default", name
@@ -118,20 +118,20 @@ func (n *smallNode) answer(source string) podsource.Answer {
 		}
 	case "cri": // sandboxes, minutes after their ADD
 		byContainerID(n.sandboxes)
-		a.Names = []podsource.Names{{Form: podsource.Hex64, Lag: podsource.RuntimeLag}}
+		a.Names = podsource.SandboxContainers
 	case "record": // each container as soon as its ADD has ended
 		byContainerID(n.sandboxes)
-		a.Names = []podsource.Names{{Form: podsource.AnyForm}}
+		a.Names, a.AtOnce = podsource.AnyContainer, true
 	case "cache": // the same, from the entries of libcni's cache, some of which are stale
 		byContainerID(n.sandboxes)
-		a.Names, a.Supplementary = []podsource.Names{{Form: podsource.AnyForm}}, true
-		a.Recorded, a.RecordedSince = []podsource.Attachment{}, time.Unix(1, 0)
+		a.Names, a.AtOnce, a.Networks, a.Supplementary = podsource.AnyContainer, true, nil, true
+		a.Cache = &podsource.Cache{Since: time.Unix(1, 0)}
 		for _, id := range slices.Concat(n.sandboxes, n.stale) {
-			a.Recorded = append(a.Recorded, podsource.Attachment{Network: n.p.Network, ContainerID: id})
+			a.Cache.Entries = append(a.Cache.Entries, podsource.CacheEntry{Network: n.p.Network, ContainerID: id})
 		}
 	case "netns": // the containers of ADDs in flight, and the addresses of pods
 		byContainerID(n.adding)
-		a.SeesADDs, a.SeesAddresses, a.Supplementary = true, true, true
+		a.SeesADDs, a.Networks, a.SeesAddresses, a.Supplementary = every, nil, true, true
 		for _, pod := range n.pods {
 			if len(pod.IPs) > 0 {
 				a.Pods = append(a.Pods, podsource.Pod{IPs: pod.IPs})
@@ -145,8 +145,8 @@ func (n *smallNode) answer(source string) podsource.Answer {
 var (
 	never  = func(first, made int) int { return -1 }
 	atOnce = func(first, made int) int { return first }
-	// R4 by names: after StartingFor, if this process has seen it for L.
-	named = func(first, made int) int { return max(made+startingFor, first+lag) }
+	// R4 by names: after StartingFor.
+	named = func(first, made int) int { return max(made+startingFor, first) }
 	// R5: by the first pass, if it is older than MinAge by then.
 	aged = func(first, made int) int {
 		if made+lag > first {
@@ -170,8 +170,8 @@ func TestHazard39PoolFullOfLeaks(t *testing.T) {
 	}{
 		{"the runtime names containers, and the agent ran all the time: StartingFor decides",
 			"cri kubelet", 0, 0, retries + startingFor, named, gc.PodStarting},
-		{"the agent starts when the pool is full: L decides for the oldest",
-			"cri kubelet", 0, fullAt + 1, retries + startingFor, named, gc.PodStarting},
+		{"the agent starts some time after the pool is full: its first pass releases the oldest",
+			"cri kubelet", 0, fullAt + lag, retries + startingFor, named, gc.PodStarting},
 		{"with kubelet or the API server alone a leak looks like an ADD of the starting pod (R4)",
 			"kubelet", 0, 0, 120, never, gc.StartingNoEnd},
 		{"the record names the containers whose ADD has ended, and netns the one whose ADD is in flight (R4)",
@@ -182,16 +182,13 @@ func TestHazard39PoolFullOfLeaks(t *testing.T) {
 			"netns cache kubelet", 5 * time.Second, fullAt, fullAt, atOnce, gc.ContainerLive},
 		{"without a cache a MinAge of seconds does not count (R5)",
 			"netns record kubelet", 5 * time.Second, fullAt, fullAt, aged, gc.ContainerLive},
-		{"no source sees ADDs in flight, so a leak may be the starting pod's ADD (R4)",
-			"record kubelet", 0, fullAt + lag, fullAt + lag, never, gc.PodStarting},
-		{"the runtime lists sandboxes minutes late, so a leak may be that of one (R4)",
-			"netns cri kubelet", 0, fullAt + lag, fullAt + lag, never, gc.ContainerLive},
+		{"no source sees ADDs in flight, so a leak may be the starting pod's ADD until StartingFor (R4)",
+			"record kubelet", 0, fullAt + lag, fullAt + lag, named, gc.PodStarting},
+		{"the runtime lists sandboxes minutes late, so a leak may be that of one until StartingFor (R4)",
+			"netns cri kubelet", 0, fullAt + lag, fullAt + lag, named, gc.ContainerLive},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
 			onSmallNode(t, func(t *testing.T, n *smallNode) {
-				// Made before the first leak, also where its first pass comes later. The time since
-				// boot is the machine's: had it just booted, all leaks of the bubble would be from
-				// before the boot.
 				r := reconcilerOf(t, n.p, n.sources(row.sources), gc.Options{MinAge: row.minAge})
 				var report gc.Report
 				left := poolSize
@@ -238,9 +235,7 @@ func TestHazard39PoolFullOfLeaks(t *testing.T) {
 // from before are gone, and the pool is full of their reservations. The hook releases them, or
 // the first pass that has seen them for L.
 func TestHazard40PoolFullAfterReboot(t *testing.T) {
-	// The time since boot is that of the machine even in a bubble, and no machine has been up
-	// for ten years.
-	const year = 365 * 24 * time.Hour
+	const day = 24 * time.Hour
 	for _, row := range []struct {
 		reason, sources string
 		known           bool // the pods' starts, which are from before the reboot
@@ -258,10 +253,10 @@ func TestHazard40PoolFullAfterReboot(t *testing.T) {
 				for i := range poolSize {
 					pod, old := podsource.Pod{}, containerID(1+i)
 					if row.known {
-						pod.StartedAt = time.Now().Add(-11 * year)
+						pod.StartedAt = time.Now().Add(-3 * day)
 					}
 					n.pods[fmt.Sprintf("pod-%d", i)] = pod
-					age(t, n.p, 10*year, n.add(old).IPs...)
+					age(t, n.p, 2*day, n.add(old).IPs...)
 					n.stale = append(n.stale, old)
 				}
 				n.wantFull("no pod can start")
@@ -271,8 +266,8 @@ func TestHazard40PoolFullAfterReboot(t *testing.T) {
 					t.Fatal(err)
 				}
 				for minute := 0; !row.hook && minute < lag; minute++ {
-					wantDiff(t, fmt.Sprintf("released by minute %d", minute), "not yet seen for L (R4)", []string(nil), releasedBy(report))
-					time.Sleep(time.Minute)
+					wantDiff(t, fmt.Sprintf("released by minute %d", minute), "not yet seen for L (R5)", []string(nil), releasedBy(report))
+					time.Sleep(time.Minute + time.Second)
 					report = n.pass(r)
 				}
 				wantDiff(t, "released in the end", row.reason, n.stale, releasedBy(report))

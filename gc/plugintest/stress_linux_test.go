@@ -80,8 +80,7 @@ func (s *stress) pods(byAddress bool) podsource.Source {
 
 // collect runs passes back to back until ctx ends, and counts what they release. It returns
 // how many passes ran.
-func (s *stress) collect(ctx context.Context, byAddress bool) (passes int) {
-	r := reconcilerOf(s.t, s.p, s.pods(byAddress), gc.Options{})
+func (s *stress) collect(ctx context.Context, r *gc.Reconciler, byAddress bool) (passes int) {
 	for ; ctx.Err() == nil; passes++ {
 		report, err := r.Reconcile(s.ctx)
 		if err != nil {
@@ -198,10 +197,11 @@ func TestStress(t *testing.T) {
 		live: make(map[string]*container), leaked: make(map[string]bool), counts: make(map[string]int)}
 	collecting, stop := context.WithCancel(bounded)
 	defer stop()
+	byID, byAddress := reconcilerOf(t, p, s.pods(false), gc.Options{}), reconcilerOf(t, p, s.pods(true), gc.Options{})
 	var passes [2]int
 	collectors := []<-chan struct{}{
-		inBackground(t, func() { passes[0] = s.collect(collecting, false) }),
-		inBackground(t, func() { passes[1] = s.collect(collecting, true) }),
+		inBackground(t, func() { passes[0] = s.collect(collecting, byID, false) }),
+		inBackground(t, func() { passes[1] = s.collect(collecting, byAddress, true) }),
 	}
 	adding, cancel := context.WithTimeout(bounded, length)
 	defer cancel()

@@ -36,8 +36,8 @@ import (
 // authoritative (R9); podsource.AllowEmpty lets the caller assert that. For each of
 // Options.Networks there must be a member that speaks of it and is not supplementary. A
 // gap of such a member stays a gap of the record, unless another such member of the
-// network has no gaps; no gap is added. If all members name only one form of container
-// IDs, as a runtime does, the record keeps its gap for every other form (hazard 49).
+// network has no gaps; no gap is added. If no member names any container, the record keeps
+// its gap for containers that are no sandboxes (hazard 49).
 //
 // After an error nothing has changed. The agent may go on and try again: without a file
 // Add returns errors, and in its gaps the record speaks of no network.
@@ -48,7 +48,7 @@ func (c *Checkpoint) Backfill(ctx context.Context, source podsource.Source,
 		return fmt.Errorf("%s: another Backfill is running", doing)
 	}
 	defer c.backfilling.Unlock()
-	if s := c.state.Load(); s != nil && !slices.ContainsFunc(s.gaps, func(g podsource.Gap) bool { return g.But == "" }) {
+	if s := c.state.Load(); s != nil && !slices.ContainsFunc(s.gaps, func(g podsource.Gap) bool { return g.But == 0 }) {
 		return fmt.Errorf("%s: %w", doing, fs.ErrExist)
 	}
 	c.watchRemoved(true)
@@ -68,7 +68,7 @@ func (c *Checkpoint) Backfill(ctx context.Context, source podsource.Source,
 		now := time.Now()
 		gaps := s.gapsAt(now)
 		next := s.with(slices.Clone(s.items))
-		next.gaps = joined(append(narrowed(gaps, f.form, f.before, now.Round(0).Add(c.lag)), common(gaps, f.gaps)...))
+		next.gaps = joined(append(narrowed(gaps, f.kind, f.before, now.Round(0).Add(c.lag)), common(gaps, f.gaps)...))
 		next.at, next.steps = readingOf(now), f.steps
 		for _, added := range f.items {
 			if i, found := find(next.items, added.Key); !found && !c.removed[added.Key] {
@@ -98,9 +98,9 @@ type backfill struct {
 	slack         time.Duration // how far the clock was set within the lag
 	items         []*item       // sorted by key
 
-	// The source lists all containers whose ID has this form and whose address was
+	// The source lists all containers of this kind whose address was
 	// reserved before this time, outside of these gaps.
-	form   podsource.Form
+	kind   podsource.Kind
 	before time.Time
 	gaps   []podsource.Gap
 }
@@ -133,15 +133,15 @@ func (f *backfill) ask(ctx context.Context, source podsource.Source) error {
 	return nil
 }
 
-// checkMembers collects the gaps of an answer's members, and the form of the container
-// IDs that they name. It returns an error if they do not speak of all networks of the
+// checkMembers collects the gaps of an answer's members, and the kind of containers
+// that they list. It returns an error if they do not speak of all networks of the
 // record, which will declare that no other container is live there. Supplementary
 // members don't count, since they may lack any pod.
 func (f *backfill) checkMembers(members []podsource.Answer) error {
-	f.form = podsource.AnyForm
+	f.kind = podsource.AnyContainer
 	for _, network := range f.networks {
 		of := slices.DeleteFunc(slices.Clone(members), func(a podsource.Answer) bool {
-			return a.Supplementary || a.Networks != nil && !slices.Contains(a.Networks, network)
+			return a.Supplementary || !podsource.Covers(a.Networks, network)
 		})
 		if len(of) == 0 {
 			return fmt.Errorf("no source lists all pods of network %q; ask a runtime, kubelet or the API server, too", network)
@@ -153,35 +153,11 @@ func (f *backfill) checkMembers(members []podsource.Answer) error {
 		for _, a := range of {
 			f.gaps = append(f.gaps, a.Gaps...)
 		}
-		switch form := formOf(of, network); {
-		case f.form == podsource.AnyForm:
-			f.form = form
-		case form != podsource.AnyForm && form != f.form:
-			f.form = ""
+		if !slices.ContainsFunc(of, func(a podsource.Answer) bool { return a.Names == podsource.AnyContainer }) {
+			f.kind = podsource.SandboxContainers // Kubernetes pods and sandboxes alone
 		}
 	}
 	return nil
-}
-
-// formOf returns the form of the container IDs that the members name in a network. If
-// none of them declares a form, it is AnyForm (R14).
-func formOf(members []podsource.Answer, network string) podsource.Form {
-	var forms []podsource.Form
-	for _, a := range members {
-		forms = append(forms, a.Forms...)
-		for _, n := range a.Names {
-			if n.Networks == nil || slices.Contains(n.Networks, network) {
-				forms = append(forms, n.Form)
-			}
-		}
-	}
-	switch {
-	case len(forms) == 0, slices.Contains(forms, podsource.AnyForm):
-		return podsource.AnyForm
-	case slices.Contains(forms, podsource.Hex64):
-		return podsource.Hex64
-	}
-	return forms[0]
 }
 
 // notListedSince notes that containers whose address was reserved since a time may not

@@ -27,12 +27,13 @@ func TestBackfillOfWhatTheSourceSpeaksOf(t *testing.T) {
 		members []podsource.Answer
 		says    string // part of the error; empty: none
 	}{
-		{"a list of pods speaks of both", []podsource.Answer{{Pods: pods}}, ""},
+		{"a list of pods speaks of both", []podsource.Answer{{Pods: pods, Networks: every}}, ""},
 		{"a member for each network", []podsource.Answer{{Pods: pods, Networks: []string{network1}}, {Pods: pods, Networks: []string{"storage"}}}, ""},
 		{"a GC request of one network", []podsource.Answer{{Source: "cnigc", Pods: pods, Networks: []string{network1}, Authoritative: true}}, `of network "storage"`},
-		{"a cache of results alone, which may have been wiped", []podsource.Answer{{Pods: pods, Supplementary: true}}, `of network "podnet"`},
+		{"a cache of results alone, which may have been wiped", []podsource.Answer{{Pods: pods, Networks: every, Supplementary: true}}, `of network "podnet"`},
+		{"no network at all", []podsource.Answer{{Pods: pods}}, `of network "podnet"`},
 		{"network namespaces, without container IDs", []podsource.Answer{{Pods: pods, Supplementary: true, Networks: []string{network1, "storage"}}}, `of network "podnet"`},
-		{"... beside a list of pods", []podsource.Answer{{Pods: pods, Supplementary: true}, {Pods: pods}}, ""},
+		{"... beside a list of pods", []podsource.Answer{{Pods: pods, Networks: every, Supplementary: true}, {Pods: pods, Networks: every}}, ""},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
 			c := opened(t, filepath.Join(t.TempDir(), "attachments"), Options{Networks: []string{network1, "storage"}})
@@ -70,14 +71,14 @@ func TestBackfillOfAnAttachmentListedTwice(t *testing.T) {
 func TestBackfillFromAnotherRecord(t *testing.T) {
 	at := time.Now()
 	gap := podsource.Gap{From: at.Add(-3 * time.Hour).Round(0), To: at.Add(-2 * time.Hour).Round(0)}
-	old := podsource.Answer{Authoritative: true, Networks: []string{network1}, Gaps: []podsource.Gap{gap}}
+	old := podsource.Answer{Names: podsource.AnyContainer, Authoritative: true, Networks: []string{network1}, Gaps: []podsource.Gap{gap}}
 	for _, row := range []struct {
 		reason  string
 		members []podsource.Answer
 		want    []podsource.Gap
 	}{
 		{"a record with a gap", []podsource.Answer{old}, []podsource.Gap{gap}},
-		{"beside a supplementary source", []podsource.Answer{old, {Supplementary: true}}, []podsource.Gap{gap}},
+		{"beside a supplementary source", []podsource.Answer{old, {Networks: every, Supplementary: true}}, []podsource.Gap{gap}},
 		{"beside a runtime", []podsource.Answer{old, runtimeOf("a")}, nil},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
@@ -99,17 +100,18 @@ func TestBackfillFromAnotherRecord(t *testing.T) {
 // address that a container of nerdctl got before the record began, however often the
 // runtime is asked.
 //
-// Guard: [narrowed] keeps a gap for all forms except [podsource.Hex64].
+// Guard: [narrowed] keeps a gap for all containers but [podsource.SandboxContainers].
 func TestHazard49BackfillFromRuntime(t *testing.T) {
 	n := newNode(t, t.TempDir())
+	n.allow = nil
 	sandbox, leaked, nerdctl := strings.Repeat("5a", 32), strings.Repeat("1e", 32), "default-"+strings.Repeat("ed", 32)
 	n.reserve("10.0.0.2", sandbox)
 	n.reserve("10.0.0.3", leaked)
 	n.reserve("10.0.0.4", nerdctl)
 	cri := runtimeOf(sandbox)
-	cri.Names[0].Form = podsource.Hex64
-	kubelet := podsource.Answer{Pods: []podsource.Pod{{UID: "1", HostNetwork: true}}, Forms: []podsource.Form{podsource.Hex64}}
-	for _, members := range [][]podsource.Answer{{cri}, {kubelet, cri}, {cri, {Pods: cri.Pods}}} {
+	cri.Names = podsource.SandboxContainers
+	kubelet := podsource.Answer{Pods: []podsource.Pod{{UID: "1", HostNetwork: true}}, Networks: every}
+	for _, members := range [][]podsource.Answer{{cri}, {kubelet, cri}, {cri, {Pods: cri.Pods, Networks: every}}} {
 		source := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) { return podsource.Answer{Parts: members}, nil })
 		path := filepath.Join(t.TempDir(), "attachments")
 		c := opened(t, path, noLag)

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/gc/gctest"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
@@ -27,6 +28,7 @@ import (
 // [Checkpoint.Backfill], and [narrowed] one after it.
 func TestHazard52FirstStartWithADDsInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		gctest.Uptime(t, 24*time.Hour)
 		n := newNode(t, t.TempDir())
 		n.reserve("10.0.0.2", "old")
 		n.reserve("10.0.0.3", "leaked")

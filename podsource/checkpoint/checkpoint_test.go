@@ -97,7 +97,7 @@ func TestFormat(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := string(content)
-	want := `{"format":"hostlocal-gc/attachments/2","crc32c":"8011d5a4","record":{"bootID":"5c7b9a1e","written":"2025-03-01T12:00:00.000000005Z","sinceBoot":60000000000,"gaps":[{"to":"2025-03-01T12:00:00.000000005Z"},{"from":"2025-03-01T12:00:00.000000005Z","to":"2025-03-01T12:00:00.000000005Z"}],"attachments":[
+	want := `{"format":"hostlocal-gc/attachments/3","crc32c":"8011d5a4","record":{"bootID":"5c7b9a1e","written":"2025-03-01T12:00:00.000000005Z","sinceBoot":60000000000,"gaps":[{"to":"2025-03-01T12:00:00.000000005Z"},{"from":"2025-03-01T12:00:00.000000005Z","to":"2025-03-01T12:00:00.000000005Z"}],"attachments":[
 {"network":"podnet","containerID":"ee3b0f0c","ifName":"eth0","ips":["10.0.0.2"],"pod":{"Namespace":"default","Name":"pod-ee3b0f0c"},"uid":"uid-ee3b0f0c","netns":{"path":"/run/netns/web","dev":4,"inode":4026532001,"id":7,"dir":{"dev":25,"inode":2,"fs":1152921504606846976}},"time":"2025-03-01T12:00:00.000000005Z"},
 {"network":"podnet","containerID":"ee3b0f0c","ifName":"net1","ips":[],"time":"2025-03-01T12:00:00.000000005Z"}
 ]}}
@@ -158,7 +158,7 @@ func TestPods(t *testing.T) {
 	c := begun(t, path, Options{Networks: networks}, second, entry("a", "10.0.0.2"), entry("b", "10.0.0.3"))
 	want := podsource.Answer{
 		Source: "checkpoint", Authoritative: true, Networks: networks,
-		Names: []podsource.Names{{Form: podsource.AnyForm, Networks: networks}},
+		Names: podsource.AnyContainer, AtOnce: true,
 		Pods: []podsource.Pod{
 			{NamespacedName: entry("a", "::").Pod, UID: "uid-a", ContainerIDs: []string{"a"},
 				IPs: []netip.Addr{netip.MustParseAddr("10.0.0.2")}, Network: network1},

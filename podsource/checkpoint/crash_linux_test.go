@@ -45,8 +45,8 @@ func startAgent(dir string, listed ...string) (*agent, error) {
 	}
 	s, err := disk.New(network1, dir)
 	if err == nil {
-		sandboxes := podsource.Static{{ContainerIDs: listed}}
-		err = c.Backfill(context.Background(), sandboxes, func(podsource.Pod) ([]Entry, error) { return reservedBy(dir, listed) })
+		runtime := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) { return runtimeOf(listed...), nil })
+		err = c.Backfill(context.Background(), runtime, func(podsource.Pod) ([]Entry, error) { return reservedBy(dir, listed) })
 	}
 	if err != nil {
 		return nil, errors.Join(err, c.Close())

@@ -28,7 +28,7 @@
 // # What it answers
 //
 // The record says which containers are live in Options.Networks, and in no other network. It
-// names each container, whatever the form of its ID, as soon as its ADD has ended. So it ends
+// names any container, whatever its ID, as soon as its ADD has ended. So it ends
 // the claims of starting pods; with [gc.NoADDInFlight] AtStartup releases leaks of any age (R4,
 // R5); and an answer without pods is valid (R9). An agent that serves only some of the ADDs of a
 // network must not name that network. The answer has one pod for each attachment. The pod
@@ -53,7 +53,7 @@
 //     change, or since it was closed.
 //   - Containers that the source of a Backfill does not list, such as containers of nerdctl
 //     beside a runtime. For reservations of the time before the Backfill the record speaks only
-//     of containers with the source's form of IDs (hazard 49).
+//     of the source's kind of containers (hazard 49).
 //   - The leak of an ADD of that time that was killed with its agent: it looks like an
 //     attachment (hazard 24). An agent that records its next step, such as examples/cniserver,
 //     undoes the ADD by itself.

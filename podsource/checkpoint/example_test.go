@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
@@ -99,14 +100,15 @@ func Example_rollback() {
 		fmt.Println(err)
 		return
 	}
+	live, leaked := strings.Repeat("5c7b9a1e", 8), strings.Repeat("d0b5ee3b", 8)
 	// The other version serves two ADDs, and one DEL gets lost.
-	for ip, containerID := range map[string]string{"10.244.1.2": "5c7b9a1e", "10.244.1.3": "d0b5ee3b"} {
+	for ip, containerID := range map[string]string{"10.244.1.2": live, "10.244.1.3": leaked} {
 		if err := reserve(dataDir, ip, containerID); err != nil {
 			fmt.Println(err)
 			return
 		}
 	}
-	runtime := podsource.Static{{ContainerIDs: []string{"5c7b9a1e"}}}
+	runtime := podsource.Static{{ContainerIDs: []string{live}}}
 
 	if record, err = checkpoint.Open(path, served); err != nil {
 		fmt.Println(err)
@@ -298,5 +300,5 @@ func ExampleOpen() {
 	}
 	// Unordered output:
 	// damaged is damaged
-	// new has another format than hostlocal-gc/attachments/2
+	// new has another format than hostlocal-gc/attachments/3
 }

@@ -19,7 +19,7 @@ import (
 )
 
 // Format is the format of the files that this package reads and writes.
-const Format = "hostlocal-gc/attachments/2"
+const Format = "hostlocal-gc/attachments/3"
 
 var (
 	// ErrVersion is returned, wrapped, if a file has another format than [Format].

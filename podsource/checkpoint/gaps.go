@@ -163,20 +163,20 @@ func joinedAlike(gaps []podsource.Gap) (out []podsource.Gap) {
 	return out
 }
 
-// narrowed returns the gaps that are left after all containers with IDs of a form
+// narrowed returns the gaps that are left after all containers of a kind
 // whose addresses were reserved before a time were recorded. For these containers a
 // gap begins at that time, for others it stays. A gap without an end ends at to.
-func narrowed(gaps []podsource.Gap, form podsource.Form, before, to time.Time) (left []podsource.Gap) {
+func narrowed(gaps []podsource.Gap, kind podsource.Kind, before, to time.Time) (left []podsource.Gap) {
 	for _, g := range gaps {
 		if g.To.IsZero() {
 			g.To = to
 		}
-		if others := g; form != podsource.AnyForm {
-			if g.But == form || form == "" {
+		if others := g; kind != podsource.AnyContainer {
+			if g.But == kind {
 				left = append(left, g)
 				continue
 			}
-			others.But = form
+			others.But = kind
 			left = append(left, others)
 		}
 		if before.After(g.From) {

@@ -15,14 +15,18 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/gc/gctest"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/boottime"
 )
 
+// every is all networks.
+var every = []string{podsource.EveryNetwork}
+
 // runtimeOf is the answer of a runtime that lists these containers. It may list others
 // minutes after their ADD.
 func runtimeOf(containers ...string) podsource.Answer {
-	a := podsource.Answer{Source: "runtime", Names: []podsource.Names{{Form: podsource.AnyForm, Lag: podsource.RuntimeLag}}}
+	a := podsource.Answer{Source: "runtime", Networks: every, Names: podsource.AnyContainer}
 	for _, id := range containers {
 		a.Pods = append(a.Pods, podsource.Pod{ContainerIDs: []string{id}})
 	}
@@ -70,6 +74,7 @@ func TestHazard51Rollback(t *testing.T) {
 		}, all[:2]},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
+			gctest.Uptime(t, 24*time.Hour)
 			n := newNode(t, t.TempDir())
 			n.reserve("10.0.0.2", "a")
 			n.reserve("10.0.0.3", "meanwhile")
@@ -231,15 +236,6 @@ func TestGapEndsWhenTheClocksAreRead(t *testing.T) {
 	}
 }
 
-// A source of no single form leaves what an earlier Backfill has narrowed.
-func TestNarrowedByMixedForms(t *testing.T) {
-	at := func(hours int) time.Time { return time.Date(2025, 3, 1, hours, 0, 0, 0, time.UTC) }
-	gaps := []podsource.Gap{{From: at(1), To: at(2)}, {From: at(0), To: at(2), But: podsource.Hex64}}
-	if diff := cmp.Diff(gaps, narrowed(gaps, "", at(3), at(4))); diff != "" {
-		t.Errorf("gaps (-want +got):\n%s", diff)
-	}
-}
-
 // An answer as of the call's own time, as with a coarse clock, is not from the future.
 func TestAnswerAsOfTheCall(t *testing.T) {
 	asked := time.Date(2025, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -304,7 +300,7 @@ func TestBackfillLeavesOpen(t *testing.T) {
 		t.Run(row.reason, func(t *testing.T) {
 			c := opened(t, filepath.Join(t.TempDir(), "attachments"), Options{Networks: []string{network1}, Lag: lag})
 			source := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
-				return podsource.Answer{Pods: row.pods, AsOf: row.asOf}, nil
+				return podsource.Answer{Pods: row.pods, AsOf: row.asOf, Networks: every, Names: podsource.AnyContainer}, nil
 			})
 			of := func(p podsource.Pod) (of []Entry, err error) {
 				for _, id := range p.ContainerIDs {
@@ -392,12 +388,14 @@ func TestHazard61NoObstacle(t *testing.T) {
 	n.reserve("10.0.0.2", "live")
 	n.reserve("10.0.0.3", "leaked")
 	c := opened(t, filepath.Join(t.TempDir(), "attachments"), served)
-	source := podsource.Static{
+	listed := runtimeOf()
+	listed.Pods = []podsource.Pod{
 		{UID: "evicted", Finished: true},
 		{UID: "job", IPs: entry("x", "10.0.0.3").IPs, Finished: true, FinishedAt: time.Now().Add(-time.Hour)},
 		{UID: "live", ContainerIDs: []string{"live"}},
 		{UID: "starting", StartedAt: time.Now().Add(-time.Minute)},
 	}
+	source := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) { return listed, nil })
 	err := c.Backfill(t.Context(), source, func(p podsource.Pod) ([]Entry, error) {
 		if p.UID == "live" {
 			return []Entry{entry("live", "10.0.0.2")}, nil
@@ -415,15 +413,15 @@ func TestHazard61NoObstacle(t *testing.T) {
 	}
 }
 
-// A Backfill leaves many gaps of other forms as they are. If it counted them twice, they would
+// A Backfill leaves many gaps of other kinds as they are. If it counted them twice, they would
 // be joined.
 func TestNarrowedKeepsManyGapsOfOthers(t *testing.T) {
 	at := func(hours int) time.Time { return time.Date(2025, 3, 1, hours, 0, 0, 0, time.UTC) }
 	var gaps []podsource.Gap
 	for i := range maxGaps - 1 {
-		gaps = append(gaps, podsource.Gap{From: at(2 * i), To: at(2*i + 1), But: podsource.Hex64})
+		gaps = append(gaps, podsource.Gap{From: at(2 * i), To: at(2*i + 1), But: podsource.SandboxContainers})
 	}
-	if diff := cmp.Diff(gaps, narrowed(gaps, podsource.Hex64, at(0), at(2*maxGaps))); diff != "" {
+	if diff := cmp.Diff(gaps, narrowed(gaps, podsource.SandboxContainers, at(0), at(2*maxGaps))); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
@@ -458,7 +456,7 @@ func TestBackfillOfASlowSource(t *testing.T) {
 		for !time.Now().Round(0).After(called.Round(0)) { // until the clock shows another time
 			continue
 		}
-		return podsource.Answer{Authoritative: true}, nil
+		return podsource.Answer{Authoritative: true, Networks: every}, nil
 	})
 	if err := c.Backfill(t.Context(), source, nil); err != nil {
 		t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/gc/gctest"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/boottime"
 )
@@ -163,12 +164,12 @@ func TestHazard26RecordUnknownOrDamaged(t *testing.T) {
 		reason, content string
 		is              error
 	}{
-		{"the next version", withChecksum("hostlocal-gc/attachments/3", `{"bootID":"","written":"2025-03-01T12:00:00Z","attachments":[]}`), ErrVersion},
-		{"the next version, with other fields", `{"format":"hostlocal-gc/attachments/3","pages":7}`, ErrVersion},
+		{"the next version", withChecksum("hostlocal-gc/attachments/4", `{"bootID":"","written":"2025-03-01T12:00:00Z","attachments":[]}`), ErrVersion},
+		{"the next version, with other fields", `{"format":"hostlocal-gc/attachments/4","pages":7}`, ErrVersion},
 		{"another program's file", `{"format":"theirs"}`, ErrVersion},
 		{"no format", `{}`, ErrCorrupt},
 		{"a format that is not a string", `{"format":1}`, ErrCorrupt},
-		{"a format that is there twice, once not a string", `{"format":"hostlocal-gc/attachments/3","format":1}`, ErrCorrupt},
+		{"a format that is there twice, once not a string", `{"format":"hostlocal-gc/attachments/4","format":1}`, ErrCorrupt},
 		{"empty, as after a power loss", "", ErrCorrupt},
 		{"zeros, as after a power loss", strings.Repeat("\x00", 512), ErrCorrupt},
 		{"null", `null`, ErrCorrupt},
@@ -295,8 +296,9 @@ func TestHazard34EmptyRecord(t *testing.T) {
 //
 // Guard: [answer] sets the network of each pod's addresses.
 func TestHazard69OneAddressInTwoNetworks(t *testing.T) {
+	gctest.Uptime(t, 24*time.Hour)
 	n := newNode(t, t.TempDir())
-	storage := &node{t, filepath.Join(n.store.DataDir(), "storage"), n.store}
+	storage := &node{t, filepath.Join(n.store.DataDir(), "storage"), n.store, n.allow}
 	if err := os.Mkdir(storage.dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -315,7 +317,7 @@ func TestHazard69OneAddressInTwoNetworks(t *testing.T) {
 			podsource.Union(record(network1, "storage"), podsource.Static{{UID: "1", IPs: entry("a", "10.0.0.2").IPs}}), []string{"10.0.0.2"}},
 		{"it serves both", record(network1, "storage"), nil},
 	} {
-		r, err := gc.New(n.store, []string{network1, "storage"}, row.source, gc.Options{})
+		r, err := gc.New(n.store, []string{network1, "storage"}, row.source, gc.Options{AllowForeign: n.allow})
 		if err != nil {
 			t.Fatal(err)
 		}

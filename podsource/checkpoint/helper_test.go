@@ -3,6 +3,7 @@
 package checkpoint
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/gc/gctest"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
@@ -52,8 +54,10 @@ var noLag = Options{Networks: []string{network1}, Lag: 1}
 // ofBoot are served on a node with this boot ID.
 func ofBoot(id string) Options { return Options{Networks: []string{network1}, BootID: id} }
 
-// noPods is a source that declares that there are no pods.
-var noPods = podsource.AllowEmpty(podsource.Static{})
+// noPods is a source that declares that there is no container of any kind.
+var noPods = podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
+	return podsource.Answer{Networks: every, Names: podsource.AnyContainer, Authoritative: true}, nil
+})
 
 // opened opens the record at path, and closes it when the test ends.
 func opened(t testing.TB, path string, opts Options) *Checkpoint {
@@ -140,11 +144,12 @@ type node struct {
 	t     testing.TB
 	dir   string
 	store *hostlocal.Store
+	allow []string // gc.Options.AllowForeign; newNode allows any owner, so that names can stand for IDs
 }
 
 func newNode(t testing.TB, dataDir string) *node {
 	t.Helper()
-	n := &node{t, filepath.Join(dataDir, network1), hostlocal.New(dataDir)}
+	n := &node{t, filepath.Join(dataDir, network1), hostlocal.New(dataDir), []string{"*"}}
 	if err := os.Mkdir(n.dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		t.Fatal(err)
 	}
@@ -185,6 +190,7 @@ func (n *node) left() []string {
 
 func (n *node) reconciler(source podsource.Source, opts gc.Options) *gc.Reconciler {
 	n.t.Helper()
+	opts.AllowForeign = n.allow
 	r, err := gc.New(n.store, []string{network1}, source, opts)
 	if err != nil {
 		n.t.Fatal(err)
@@ -192,9 +198,10 @@ func (n *node) reconciler(source podsource.Source, opts gc.Options) *gc.Reconcil
 	return r
 }
 
-// pass runs one pass with this source.
+// pass runs one pass with this source, on a node that has been up for a day.
 func (n *node) pass(source podsource.Source, opts gc.Options) error {
 	n.t.Helper()
+	gctest.Uptime(n.t, 24*time.Hour)
 	_, err := n.reconciler(source, opts).Reconcile(n.t.Context())
 	return err
 }

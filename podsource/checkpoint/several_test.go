@@ -54,7 +54,7 @@ func TestGapWithoutABeginningAtAStep(t *testing.T) {
 func TestNarrowedToAnInstant(t *testing.T) {
 	at := time.Date(2025, 3, 1, 12, 0, 0, 0, time.UTC)
 	later := podsource.Gap{From: at.Add(time.Minute), To: at.Add(time.Hour)} // stays
-	got := narrowed([]podsource.Gap{{From: at.Add(-time.Hour), To: at}, later}, podsource.AnyForm, at, at)
+	got := narrowed([]podsource.Gap{{From: at.Add(-time.Hour), To: at}, later}, podsource.AnyContainer, at, at)
 	if diff := cmp.Diff([]podsource.Gap{{From: at, To: at}, later}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -63,11 +63,11 @@ func TestNarrowedToAnInstant(t *testing.T) {
 // TestCommonOfSeveral: each gap is intersected with each of the others.
 func TestCommonOfSeveral(t *testing.T) {
 	at := func(minutes int) time.Time { return time.Date(2025, 3, 1, 12, minutes, 0, 0, time.UTC) }
-	gap := func(from, to int, but podsource.Form) podsource.Gap {
+	gap := func(from, to int, but podsource.Kind) podsource.Gap {
 		return podsource.Gap{From: at(from), To: at(to), But: but}
 	}
-	got := common([]podsource.Gap{gap(1, 5, ""), gap(10, 20, podsource.Hex64)}, []podsource.Gap{gap(2, 3, ""), gap(4, 15, "")})
-	want := []podsource.Gap{gap(2, 3, ""), gap(4, 5, ""), gap(10, 15, podsource.Hex64)}
+	got := common([]podsource.Gap{gap(1, 5, 0), gap(10, 20, podsource.SandboxContainers)}, []podsource.Gap{gap(2, 3, 0), gap(4, 15, 0)})
+	want := []podsource.Gap{gap(2, 3, 0), gap(4, 5, 0), gap(10, 15, podsource.SandboxContainers)}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -77,8 +77,8 @@ func TestCommonOfSeveral(t *testing.T) {
 func TestGapsNote(t *testing.T) {
 	at := func(minutes int) time.Time { return time.Date(2025, 3, 1, 12, minutes, 0, 0, time.UTC) }
 	const want = "the record may lack attachments of these times, so it does not speak of their reservations: " +
-		"ever to 2025-03-01T12:01:00Z, 2025-03-01T12:02:00Z to now (except container IDs of the form <64 hex digits>)"
-	if diff := cmp.Diff(want, gapsNote([]podsource.Gap{{To: at(1)}, {From: at(2), But: podsource.Hex64}})); diff != "" {
+		"ever to 2025-03-01T12:01:00Z, 2025-03-01T12:02:00Z to now (except sandboxes)"
+	if diff := cmp.Diff(want, gapsNote([]podsource.Gap{{To: at(1)}, {From: at(2), But: podsource.SandboxContainers}})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if got := gapsNote(nil); got != "" {
@@ -86,72 +86,45 @@ func TestGapsNote(t *testing.T) {
 	}
 }
 
-// TestFormOf: a form counts if a member names all containers of it in that network.
-func TestFormOf(t *testing.T) {
-	const other = "default-" + podsource.Hex64
-	names := func(form podsource.Form, networks ...string) podsource.Answer {
-		return podsource.Answer{Names: []podsource.Names{{Form: form, Networks: networks}}}
-	}
-	for _, row := range []struct {
-		reason  string
-		members []podsource.Answer
-		want    podsource.Form
-	}{
-		{"no member declares one", []podsource.Answer{{}}, podsource.AnyForm},
-		{"a list of pods of a form", []podsource.Answer{{Forms: []podsource.Form{podsource.Hex64}}}, podsource.Hex64},
-		{"the second of two", []podsource.Answer{{}, names(podsource.Hex64)}, podsource.Hex64},
-		{"a form in this network", []podsource.Answer{names(podsource.Hex64, "other", "n")}, podsource.Hex64},
-		{"a form in another network only", []podsource.Answer{names(podsource.Hex64, "other")}, podsource.AnyForm},
-		{"the second declaration", []podsource.Answer{{Names: []podsource.Names{{Form: podsource.Hex64, Networks: []string{"other"}}, {Form: other}}}}, other},
-		{"any beside one", []podsource.Answer{names(other), names(podsource.AnyForm)}, podsource.AnyForm},
-		{"Hex64 beside another", []podsource.Answer{names(other), names(podsource.Hex64)}, podsource.Hex64},
-		{"another one alone", []podsource.Answer{names(other)}, other},
-	} {
-		if got := formOf(row.members, "n"); got != row.want {
-			t.Errorf("%s: got %q, want %q", row.reason, got, row.want)
-		}
-	}
-}
-
 // TestCheckMembersOfSeveral: a member's gap in a network counts if all members have
-// gaps there, and a form counts if it holds in all networks of the record.
+// gaps there, and any container is listed only if some member names any in each network.
 func TestCheckMembersOfSeveral(t *testing.T) {
 	at := func(minutes int) time.Time { return time.Date(2025, 3, 1, 12, minutes, 0, 0, time.UTC) }
 	gap := func(minute int) []podsource.Gap { return []podsource.Gap{{From: at(minute), To: at(minute + 1)}} }
 	f := backfill{networks: []string{"n"}}
-	if err := f.checkMembers([]podsource.Answer{{Gaps: gap(1)}, {Gaps: gap(3)}}); err != nil {
+	if err := f.checkMembers([]podsource.Answer{{Networks: every, Gaps: gap(1)}, {Networks: every, Gaps: gap(3)}}); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(slices.Concat(gap(1), gap(3)), f.gaps); diff != "" {
 		t.Errorf("gaps of both (-want +got):\n%s", diff)
 	}
 	f = backfill{networks: []string{"n"}}
-	if err := f.checkMembers([]podsource.Answer{{Gaps: gap(1)}, {Forms: []podsource.Form{podsource.Hex64}}}); err != nil {
+	if err := f.checkMembers([]podsource.Answer{{Networks: every, Names: podsource.AnyContainer, Gaps: gap(1)}, {Networks: every}}); err != nil {
 		t.Fatal(err)
 	}
-	if f.gaps != nil || f.form != podsource.Hex64 {
-		t.Errorf("beside a member without gaps: gaps %v, form %q; want no gaps and that member's form", f.gaps, f.form)
+	if f.gaps != nil || f.kind != podsource.SandboxContainers {
+		t.Errorf("beside a member without gaps: gaps %v, kind %v; want no gaps and that member's kind", f.gaps, f.kind)
 	}
-	in := func(network string, form podsource.Form) podsource.Answer {
-		return podsource.Answer{Networks: []string{"elsewhere", network}, Forms: []podsource.Form{form}}
+	in := func(network string, kind podsource.Kind) podsource.Answer {
+		return podsource.Answer{Networks: []string{"elsewhere", network}, Names: kind}
 	}
-	const other = "default-" + podsource.Hex64
 	for _, row := range []struct {
 		reason string
-		forms  [2]podsource.Form // in two networks
-		want   podsource.Form
+		kinds  [2]podsource.Kind // in two networks
+		want   podsource.Kind
 	}{
-		{"one in both", [2]podsource.Form{podsource.Hex64, podsource.Hex64}, podsource.Hex64},
-		{"any in the first", [2]podsource.Form{podsource.AnyForm, podsource.Hex64}, podsource.Hex64},
-		{"any in the second", [2]podsource.Form{podsource.Hex64, podsource.AnyForm}, podsource.Hex64},
-		{"two: none holds in both", [2]podsource.Form{podsource.Hex64, other}, ""},
+		{"sandboxes in both", [2]podsource.Kind{podsource.SandboxContainers, podsource.SandboxContainers}, podsource.SandboxContainers},
+		{"pods in both", [2]podsource.Kind{}, podsource.SandboxContainers},
+		{"any in the first", [2]podsource.Kind{podsource.AnyContainer, podsource.SandboxContainers}, podsource.SandboxContainers},
+		{"any in the second", [2]podsource.Kind{podsource.KubernetesPods, podsource.AnyContainer}, podsource.SandboxContainers},
+		{"any in both", [2]podsource.Kind{podsource.AnyContainer, podsource.AnyContainer}, podsource.AnyContainer},
 	} {
 		f := backfill{networks: []string{"n", "m"}}
-		if err := f.checkMembers([]podsource.Answer{in("n", row.forms[0]), in("m", row.forms[1])}); err != nil {
+		if err := f.checkMembers([]podsource.Answer{in("n", row.kinds[0]), in("m", row.kinds[1])}); err != nil {
 			t.Fatal(err)
 		}
-		if f.form != row.want {
-			t.Errorf("%s: got %q, want %q", row.reason, f.form, row.want)
+		if f.kind != row.want {
+			t.Errorf("%s: got %v, want %v", row.reason, f.kind, row.want)
 		}
 	}
 }

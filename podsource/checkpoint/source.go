@@ -78,6 +78,9 @@ func (c *Checkpoint) Pods(ctx context.Context) (podsource.Answer, error) {
 // that there are no other live containers in these networks, except in gaps.
 func answer(ctx context.Context, networks []string, read func() ([]Entry, []podsource.Gap, error)) (podsource.Answer, error) {
 	a := podsource.Answer{Source: "checkpoint"}
+	if ctx.Err() != nil {
+		return a, context.Cause(ctx)
+	}
 	all, gaps, err := read()
 	if err != nil {
 		return a, err
@@ -92,13 +95,16 @@ func answer(ctx context.Context, networks []string, read func() ([]Entry, []pods
 		})
 	}
 	a.Networks, a.Authoritative, a.Gaps, a.Note = networks, true, gaps, gapsNote(gaps)
-	a.Names = []podsource.Names{{Form: podsource.AnyForm, Networks: networks}}
+	a.Names, a.AtOnce = podsource.AnyContainer, true
 	return a, nil
 }
 
 // divide separates entries by whether their network namespaces have certainly ended. It
 // stops between two of them when ctx ends.
 func divide(ctx context.Context, all []Entry) (live, gone []Entry, err error) {
+	if ctx.Err() != nil {
+		return nil, nil, context.Cause(ctx)
+	}
 	namespaces := make([]NetNS, len(all))
 	for i := range all {
 		namespaces[i] = all[i].NetNS
@@ -131,8 +137,8 @@ func gapsNote(gaps []podsource.Gap) string {
 	var all []string
 	for _, g := range gaps {
 		all = append(all, text(g.From, "ever")+" to "+text(g.To, "now"))
-		if g.But != "" {
-			all[len(all)-1] += fmt.Sprintf(" (except container IDs of the form %s)", g.But)
+		if g.But != 0 {
+			all[len(all)-1] += " (except sandboxes)"
 		}
 	}
 	return "the record may lack attachments of these times, so it does not speak of their reservations: " + strings.Join(all, ", ")

@@ -27,9 +27,8 @@ type Options struct {
 	// exist are ignored.
 	Dirs []string
 	// Living returns a function that reports whether the network namespace that was at a
-	// path at a time still exists, and whether that is certain. For an empty path it
-	// reports whether the time is after the node's boot. It is the method of a source of
-	// package netns, and must be set.
+	// path at a time still exists, and whether that is certain. It is the method of a
+	// source of package netns, and must be set.
 	Living func(context.Context) (func(path string, at time.Time) (lives, sure bool), error)
 }
 
@@ -68,8 +67,8 @@ func (c *cache) next(records map[string]record, lives living) cache {
 	}
 	for file, r := range c.records {
 		if _, still := records[file]; !still && goesOn {
-			claims, _ := r.claims(r.made, lives)
-			goesOn = !claims
+			may, sure := r.claims(r.made, lives)
+			goesOn = sure && !may
 		}
 	}
 	if goesOn && c.since.Before(since) {
@@ -100,16 +99,16 @@ func New(opts Options) (*Source, error) {
 // Rank returns [podsource.RankCache]: after an ADD has ended, the cache has its entry.
 func (*Source) Rank() podsource.Rank { return podsource.RankCache }
 
-// Pods returns one pod for each live entry; all entries are in Recorded. A directory that
-// can't be read is an error. Each entry takes three system calls and the parsing of its
-// JSON.
+// Pods returns one pod for each entry that may be live; all entries are in the answer's
+// Cache. A directory that can't be read is an error. Each entry takes three system calls and
+// the parsing of its JSON.
 //
-// If several directories exist, RecordedSince is the latest of theirs, because any of them
-// may have been wiped.
+// If several directories exist, the cache's Since is the latest of theirs, because any of
+// them may have been wiped.
 func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 	a := podsource.Answer{
 		Source: "cnicache", Supplementary: true,
-		Names: []podsource.Names{{Form: podsource.AnyForm}}, Recorded: []podsource.Attachment{},
+		Names: podsource.AnyContainer, AtOnce: true, Cache: new(podsource.Cache),
 	}
 	lives, err := s.living(ctx)
 	if err != nil {
@@ -134,8 +133,8 @@ func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 				return podsource.Answer{Source: a.Source}, fmt.Errorf("reading the CNI cache: %w", err)
 			}
 		}
-		if since := s.caches[i].since; since.After(a.RecordedSince) {
-			a.RecordedSince = since
+		if since := s.caches[i].since; since.After(a.Cache.Since) {
+			a.Cache.Since = since
 		}
 	}
 	if len(notes) == len(s.dirs) { // else some directory has records, and the others may be unused
@@ -179,8 +178,11 @@ func readDir(ctx context.Context, dir string, lives living, a *podsource.Answer)
 		if len(e.attachments) > 0 {
 			records[f.Name()] = record{e, made}
 		}
-		a.Recorded = append(a.Recorded, e.attachments...)
-		if p, ok := e.pod(path, made, lives); ok {
+		p, may := e.pod(path, made, lives)
+		for _, at := range e.attachments {
+			a.Cache.Entries = append(a.Cache.Entries, podsource.CacheEntry{Network: at.network, ContainerID: at.containerID, Unproven: p.Unproven})
+		}
+		if may {
 			a.Pods = append(a.Pods, p)
 		}
 	}
@@ -203,16 +205,18 @@ func emptySince(dir string) (time.Time, error) {
 // living is the function that Options.Living returns.
 type living = func(path string, at time.Time) (lives, sure bool)
 
-// claims reports whether an entry's container may be live, and whether that is certain.
+// claims reports whether an entry's container may be live, and whether that is certain: it is if
+// one of its paths surely lives, or all are surely gone.
 func (e *entry) claims(made time.Time, lives living) (may, sure bool) {
-	if len(e.paths) == 0 {
-		return lives("", made)
-	}
+	sure = len(e.paths) > 0
 	for _, path := range e.paths {
 		pathLives, pathSure := lives(path, made)
-		may, sure = may || pathLives, sure || pathLives && pathSure
+		if pathLives && pathSure {
+			return true, true
+		}
+		may, sure = may || pathLives, sure && pathSure
 	}
-	return may, sure
+	return may || !sure, sure
 }
 
 // pod returns the pod of an entry, and whether it may be live.
@@ -222,14 +226,16 @@ func (e *entry) pod(path string, made time.Time, lives living) (podsource.Pod, b
 		p.Origin += ", which is damaged"
 	}
 	for _, a := range e.attachments {
-		p.ContainerIDs = append(p.ContainerIDs, a.ContainerID)
+		p.ContainerIDs = append(p.ContainerIDs, a.containerID)
 	}
 	if len(e.attachments) == 0 {
 		return p, false
 	}
 	may, sure := e.claims(made, lives)
 	if p.Unproven = !sure; sure {
-		p.IPs, p.Network = e.ips, e.attachments[0].Network
+		p.IPs, p.Network = e.ips, e.attachments[0].network
+	} else { // gc decides whether its time is from before the boot
+		p.StartedAt = made
 	}
 	return p, may
 }

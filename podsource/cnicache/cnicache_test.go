@@ -98,49 +98,54 @@ func file(t *testing.T, dir, name, text string, at time.Time) {
 // whether it is live.
 func TestHazard70Entries(t *testing.T) {
 	const path = "/var/run/netns/cni-1"
-	recorded := []podsource.Attachment{{Network: "podnet", ContainerID: "ee3b0f0c"}}
 	ips := []netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("fd00::2")}
 	live := []podsource.Pod{{ContainerIDs: []string{"ee3b0f0c"}, IPs: ips, Network: "podnet"}}
 	byName := []podsource.Pod{{ContainerIDs: []string{"ee3b0f0c"}, Unproven: true}} // its network is not known
 	noIPs := []podsource.Pod{{ContainerIDs: []string{"ee3b0f0c"}, Network: "podnet"}}
 	now, beforeBoot := time.Now(), lastBoot.Add(-time.Hour)
 	for _, c := range []struct {
-		reason   string
-		text     string
-		at       time.Time
-		living   string
-		pods     []podsource.Pod
-		recorded []podsource.Attachment
+		reason string
+		text   string
+		at     time.Time
+		living string
+		pods   []podsource.Pod
 	}{
-		{"its namespace exists", written(t, nil), now, path, live, recorded},
-		{"... although the file's time is from before the boot", written(t, nil), beforeBoot, path, live, recorded},
-		{"its namespace is gone", written(t, nil), now, "", nil, recorded},
-		{"the namespace of the result does not count if libcni recorded another", written(t, nil), now, "/var/run/netns/cni-9", nil, recorded},
-		{"libcni before 1.2: that of the result counts", written(t, object{"netns": nil}), now, "/var/run/netns/cni-9", live, recorded},
-		{"... and it is gone", written(t, object{"netns": nil}), now, path, nil, recorded},
-		{"Living can't decide", written(t, object{"netns": unclear}), now, path, byName, recorded},
-		{"... for an entry from before the boot", written(t, object{"netns": unclear}), beforeBoot, path, nil, recorded},
-		{"one of two paths exists for certain", written(t, object{"netns": nil, "result": object{"interfaces": []object{{"sandbox": unclear}, {"sandbox": path}}}}), now, path, noIPs, recorded},
-		{"one is gone for certain, the other can't be decided", written(t, object{"netns": nil, "result": object{"interfaces": []object{{"sandbox": unclear}, {"sandbox": "/var/run/netns/gone"}}}}), now, path, byName, recorded},
-		{"no path at all, of this boot", written(t, object{"netns": nil, "result": object{}}), now, path, byName, recorded},
-		{"... of an earlier boot", written(t, object{"netns": nil, "result": object{}}), beforeBoot, path, nil, recorded},
-		{"an old result", written(t, object{"result": object{"ip4": object{"ip": "10.0.0.2/24"}, "ip6": object{"ip": "fd00::2/64"}}}), now, path, live, recorded},
-		{"an invalid address does not hide the container", written(t, object{"result": object{"ips": []object{{"address": "x"}}}}), now, path, noIPs, recorded},
-		{"empty", "", now, path, byName, recorded},
-		{"torn", written(t, nil)[:200], now, path, byName, recorded},
-		{"torn, from before the boot", written(t, nil)[:200], beforeBoot, path, nil, recorded},
-		{"of another kind", written(t, object{"kind": "cniCacheV2"}), now, path, byName, recorded},
-		{"a result alone, as early versions of libcni wrote it", `{"cniVersion":"0.3.1","ips":[{"address":"10.0.0.2/24"}]}`, now, path, byName, recorded},
-		{"an ID that CNI does not allow", written(t, object{"containerId": "a/b"}), now, path, byName, recorded},
-		{"a network that CNI does not allow", written(t, object{"networkName": "../x"}), now, path, byName, recorded},
-		{"too long", strings.Repeat(" ", maxEntry) + written(t, nil), now, path, byName, recorded},
+		{"its namespace exists", written(t, nil), now, path, live},
+		{"... although the file's time is from before the boot", written(t, nil), beforeBoot, path, live},
+		{"its namespace is gone", written(t, nil), now, "", nil},
+		{"the namespace of the result does not count if libcni recorded another", written(t, nil), now, "/var/run/netns/cni-9", nil},
+		{"libcni before 1.2: that of the result counts", written(t, object{"netns": nil}), now, "/var/run/netns/cni-9", live},
+		{"... and it is gone", written(t, object{"netns": nil}), now, path, nil},
+		{"Living can't decide", written(t, object{"netns": unclear}), now, path, byName},
+		{"... for an entry from before the boot, whose claim gc ends", written(t, object{"netns": unclear}), beforeBoot, path, byName},
+		{"one of two paths exists for certain", written(t, object{"netns": nil, "result": object{"interfaces": []object{{"sandbox": unclear}, {"sandbox": path}}}}), now, path, noIPs},
+		{"one is gone for certain, the other can't be decided", written(t, object{"netns": nil, "result": object{"interfaces": []object{{"sandbox": unclear}, {"sandbox": "/var/run/netns/gone"}}}}), now, path, byName},
+		{"no path at all, of this boot", written(t, object{"netns": nil, "result": object{}}), now, path, byName},
+		{"... of an earlier boot", written(t, object{"netns": nil, "result": object{}}), beforeBoot, path, byName},
+		{"an old result", written(t, object{"result": object{"ip4": object{"ip": "10.0.0.2/24"}, "ip6": object{"ip": "fd00::2/64"}}}), now, path, live},
+		{"an invalid address does not hide the container", written(t, object{"result": object{"ips": []object{{"address": "x"}}}}), now, path, noIPs},
+		{"empty", "", now, path, byName},
+		{"torn", written(t, nil)[:200], now, path, byName},
+		{"torn, from before the boot", written(t, nil)[:200], beforeBoot, path, byName},
+		{"of another kind", written(t, object{"kind": "cniCacheV2"}), now, path, byName},
+		{"a result alone, as early versions of libcni wrote it", `{"cniVersion":"0.3.1","ips":[{"address":"10.0.0.2/24"}]}`, now, path, byName},
+		{"an ID that CNI does not allow", written(t, object{"containerId": "a/b"}), now, path, byName},
+		{"a network that CNI does not allow", written(t, object{"networkName": "../x"}), now, path, byName},
+		{"too long", strings.Repeat(" ", maxEntry) + written(t, nil), now, path, byName},
 	} {
 		t.Run(c.reason, func(t *testing.T) {
 			dir := t.TempDir()
 			file(t, dir, "podnet-ee3b0f0c-eth0", c.text, c.at)
+			attached := podsource.CacheEntry{Network: "podnet", ContainerID: "ee3b0f0c"}
+			pods := slices.Clone(c.pods)
+			for i := range pods {
+				if attached.Unproven = pods[i].Unproven; attached.Unproven {
+					pods[i].StartedAt = c.at
+				}
+			}
 			want := podsource.Answer{
-				Source: "cnicache", Supplementary: true, Pods: c.pods,
-				Names: []podsource.Names{{Form: podsource.AnyForm}}, Recorded: c.recorded, RecordedSince: c.at,
+				Source: "cnicache", Supplementary: true, Pods: pods, Names: podsource.AnyContainer, AtOnce: true,
+				Cache: &podsource.Cache{Entries: []podsource.CacheEntry{attached}, Since: c.at},
 			}
 			got := ask(t, dir, c.living)
 			for i := range got.Pods {
@@ -151,9 +156,6 @@ func TestHazard70Entries(t *testing.T) {
 				if p := &got.Pods[i]; p.Origin != want {
 					t.Errorf("the origin is %q, want %q", p.Origin, want)
 				}
-			}
-			if got.Recorded == nil {
-				t.Error("Recorded is nil, as from a source without a record")
 			}
 			if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.IgnoreFields(podsource.Pod{}, "Origin"),
 				cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
@@ -168,7 +170,7 @@ func TestHazard70Entries(t *testing.T) {
 //
 // Guard: [cache.next] keeps the time only while a record of the call before exists, and the
 // namespaces of all missing ones are gone.
-func TestHazard70RecordedSince(t *testing.T) {
+func TestHazard70CacheSince(t *testing.T) {
 	dir, other := t.TempDir(), t.TempDir()
 	var living []string
 	s, err := New(Options{Dirs: []string{dir, other}, Living: func(context.Context) (func(string, time.Time) (bool, bool), error) {
@@ -231,8 +233,8 @@ func TestHazard70RecordedSince(t *testing.T) {
 			t.Fatal(err)
 		}
 		a, err := s.Pods(t.Context())
-		if err != nil || !a.RecordedSince.Equal(step.want) {
-			t.Errorf("%s: got %v, %v; want %v", step.reason, a.RecordedSince, err, step.want)
+		if err != nil || !a.Cache.Since.Equal(step.want) {
+			t.Errorf("%s: got %v, %v; want %v", step.reason, a.Cache.Since, err, step.want)
 		}
 	}
 }
@@ -263,18 +265,18 @@ func TestNote(t *testing.T) {
 func TestInName(t *testing.T) {
 	for _, c := range []struct {
 		file string
-		want []podsource.Attachment
+		want []attachment
 	}{
-		{"podnet-ee3b0f0c-eth0", []podsource.Attachment{{Network: "podnet", ContainerID: "ee3b0f0c"}}},
-		{"pod-net-ee3b0f0c-eth0", []podsource.Attachment{{Network: "pod", ContainerID: "net"}, {Network: "pod", ContainerID: "net-ee3b0f0c"}, {Network: "pod-net", ContainerID: "ee3b0f0c"}}},
-		{"podnet-default-ee3b-eth0", []podsource.Attachment{{Network: "podnet", ContainerID: "default"}, {Network: "podnet", ContainerID: "default-ee3b"}, {Network: "podnet-default", ContainerID: "ee3b"}}},
+		{"podnet-ee3b0f0c-eth0", []attachment{{"podnet", "ee3b0f0c"}}},
+		{"pod-net-ee3b0f0c-eth0", []attachment{{"pod", "net"}, {"pod", "net-ee3b0f0c"}, {"pod-net", "ee3b0f0c"}}},
+		{"podnet-default-ee3b-eth0", []attachment{{"podnet", "default"}, {"podnet", "default-ee3b"}, {"podnet-default", "ee3b"}}},
 		{"podnet-" + strings.Repeat("-", 30) + "x", nil},
 		{"podnet-ee3b0f0c", nil},
 		{"lock", nil},
 		{"a-.b-c", nil},
 		{"", nil},
 	} {
-		if diff := cmp.Diff(c.want, inName(c.file)); diff != "" {
+		if diff := cmp.Diff(c.want, inName(c.file), cmp.AllowUnexported(attachment{})); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", c.file, diff)
 		}
 	}
@@ -299,8 +301,8 @@ func TestHazard70UnclearRecordVanishes(t *testing.T) {
 	file(t, dir, "podnet-a-eth0", written(t, object{"netns": unclear}), at(10))
 	file(t, dir, "podnet-b-eth0", written(t, nil), at(20))
 	for _, want := range []time.Time{at(10), at(20)} {
-		if a, err := s.Pods(t.Context()); err != nil || !a.RecordedSince.Equal(want) {
-			t.Errorf("recorded since %v, %v, want %v", a.RecordedSince, err, want)
+		if a, err := s.Pods(t.Context()); err != nil || !a.Cache.Since.Equal(want) {
+			t.Errorf("recorded since %v, %v, want %v", a.Cache.Since, err, want)
 		}
 		_ = os.Remove(filepath.Join(dir, "podnet-a-eth0"))
 	}
@@ -346,11 +348,11 @@ func TestDirectories(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []podsource.Attachment{{Network: "podnet", ContainerID: "ee3b0f0c"}, {Network: "macvlan", ContainerID: "5c7b9a1e"}}
-	if diff := cmp.Diff(want, got.Recorded); diff != "" || len(got.Pods) != 2 {
+	want := []podsource.CacheEntry{{Network: "podnet", ContainerID: "ee3b0f0c"}, {Network: "macvlan", ContainerID: "5c7b9a1e"}}
+	if diff := cmp.Diff(want, got.Cache.Entries); diff != "" || len(got.Pods) != 2 {
 		t.Errorf("got %d pods; recorded (-want +got):\n%s", len(got.Pods), diff)
 	}
-	if got, err := askAll(t, []string{filepath.Join(dir, "podnet-ee3b0f0c-eth0")}); err == nil || got.Names != nil || got.Recorded != nil || errors.Is(err, podsource.ErrNotHere) {
+	if got, err := askAll(t, []string{filepath.Join(dir, "podnet-ee3b0f0c-eth0")}); err == nil || got.Names != 0 || got.Cache != nil || errors.Is(err, podsource.ErrNotHere) {
 		t.Errorf("a file in the place of the directory: got %+v, %v", got, err)
 	}
 }
@@ -374,7 +376,7 @@ func TestErrors(t *testing.T) {
 	if s.dirs[0] != DefaultDir || s.Rank() != podsource.RankCache {
 		t.Errorf("got %q, rank %d", s.dirs, s.Rank())
 	}
-	if got, err := s.Pods(t.Context()); !errors.Is(err, errFailed) || got.Names != nil || got.Recorded != nil {
+	if got, err := s.Pods(t.Context()); !errors.Is(err, errFailed) || got.Names != 0 || got.Cache != nil {
 		t.Errorf("got %+v, %v", got, err)
 	}
 	dir := t.TempDir()
@@ -402,7 +404,7 @@ func FuzzEntry(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if len(e.attachments) != 1 || !name.MatchString(e.attachments[0].Network) || !name.MatchString(e.attachments[0].ContainerID) {
+		if len(e.attachments) != 1 || !name.MatchString(e.attachments[0].network) || !name.MatchString(e.attachments[0].containerID) {
 			t.Errorf("got %+v", e)
 		}
 		for _, ip := range e.ips {
@@ -431,7 +433,7 @@ func TestContextEnds(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if a, err := s.Pods(ctx); a.Names != nil || !errors.Is(err, context.Canceled) {
+		if a, err := s.Pods(ctx); a.Names != 0 || !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: got %+v, %v", row.reason, a, err)
 		}
 	}

@@ -23,10 +23,11 @@
 // looks for it in the mounts of all processes of the node, and follows symbolic links as
 // process 1 sees them. How this process itself sees the path does not count.
 //
-// An entry without a path counts as unproven if it is of this boot: its container keeps its
-// reservations until a container runtime that would name the container has not named it for
-// long enough (R4). The same holds for an entry whose path Living can't decide. A file that
-// is torn, empty or unreadable counts as such an entry for the container in its name (hazard 70).
+// An entry without a path is unproven, and so is one whose path Living can't decide: its
+// container keeps its reservations until a container runtime that would name the container has
+// not named it for long enough (R4), or the entry is from before the node's boot and was first
+// read L ago (hazard 70). A file that is torn, empty or unreadable counts as an entry without a
+// path for the container in its name.
 //
 // # What it declares
 //
@@ -36,8 +37,9 @@
 // The declaration counts in a network only if this pass proves that the cache is the node's:
 // a record in it, live or stale, names the owner of a reservation, and every reserved address
 // that is in a network namespace has a record of its owner, or its owner's ADD is in flight.
-// Even then it counts only for reservations that are younger than the oldest record, have a
-// record, or are from before the node booted; the record of any other may have been wiped. So
+// Even then it counts only for reservations that have a record whose path shows whether it is
+// live, that are younger than the oldest record and have none, or that are from before the node
+// booted and were first seen L ago; the record of any other may have been wiped. So
 // a wrong, empty or wiped directory, or a missing kernel source, releases nothing in use, as
 // long as the clock was not set before this process started (A4 of package gc).
 //

@@ -13,18 +13,19 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-
-	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
 // maxEntry is the maximum size of a file. A configuration and a result have a few
 // kilobytes.
 const maxEntry = 4 << 20
 
+// An attachment is a container's in a network.
+type attachment struct{ network, containerID string }
+
 // An entry is the content of a file.
 type entry struct {
-	attachments []podsource.Attachment // one, or if damaged all that the file's name may mean
-	paths       []string               // of its network namespace; empty if unknown
+	attachments []attachment // one, or if damaged all that the file's name may mean
+	paths       []string     // of its network namespace; empty if unknown
 	ips         []netip.Addr
 	damaged     bool // the file can't be read, or is not an entry
 }
@@ -69,7 +70,7 @@ func parseEntry(text []byte) (entry, error) {
 	if e.Kind != "cniCacheV1" || !name.MatchString(e.ContainerID) || !name.MatchString(e.NetworkName) {
 		return entry{}, errors.New("it is not an entry of libcni's cache")
 	}
-	out := entry{attachments: []podsource.Attachment{{Network: e.NetworkName, ContainerID: e.ContainerID}}}
+	out := entry{attachments: []attachment{{e.NetworkName, e.ContainerID}}}
 	if e.NetNS != "" {
 		out.paths = []string{e.NetNS}
 	}
@@ -93,13 +94,13 @@ func parseEntry(text []byte) (entry, error) {
 
 // inName returns every attachment that a file name may mean. It has the form
 // <network>-<container ID>-<interface>, and each part may have hyphens.
-func inName(file string) (all []podsource.Attachment) {
+func inName(file string) (all []attachment) {
 	parts := strings.Split(file, "-")
 	for from := 1; from < len(parts); from++ {
 		network := strings.Join(parts[:from], "-")
 		for to := from + 1; to < len(parts); to++ {
 			if id := strings.Join(parts[from:to], "-"); name.MatchString(id) && name.MatchString(network) {
-				all = append(all, podsource.Attachment{Network: network, ContainerID: id})
+				all = append(all, attachment{network, id})
 			}
 		}
 	}

@@ -38,7 +38,7 @@ func Example() {
 		return
 	}
 	answer, err := cache.Pods(context.Background())
-	fmt.Println(len(answer.Recorded), len(answer.Pods), answer.Pods[0].ContainerIDs, err)
+	fmt.Println(len(answer.Cache.Entries), len(answer.Pods), answer.Pods[0].ContainerIDs, err)
 	// Output: 2 1 [ee3b0f0c] <nil>
 }
 

@@ -72,9 +72,9 @@ func New(request []byte, opts Options) (*Source, error) {
 	made := time.Now()
 	a := podsource.Answer{
 		Source: "cnigc", Networks: networks, Authoritative: true,
-		Names: []podsource.Names{{Form: podsource.AnyForm, Networks: networks}},
-		Pods:  make([]podsource.Pod, len(ids)),
-		Gaps:  []podsource.Gap{{From: made.Round(0)}},
+		Names: podsource.AnyContainer, AtOnce: true,
+		Pods: make([]podsource.Pod, len(ids)),
+		Gaps: []podsource.Gap{{From: made.Round(0)}},
 	}
 	for i, id := range ids {
 		a.Pods[i].ContainerIDs = []string{id}

@@ -17,7 +17,8 @@
 //
 //   - A sandbox that is being set up. It is listed only after its ADD, and after the
 //     pause image was pulled. So a reservation whose owner only a runtime could name
-//     is kept until it is older than [podsource.RuntimeLag] (R5, hazards 04 and 71).
+//     is kept for 2 T and 3 minutes, T being kubelet's runtimeRequestTimeout (R5,
+//     hazards 04 and 71).
 //   - A sandbox whose record the runtime lost while its processes and its network
 //     namespace still exist (hazard 33).
 //   - Containers that were not made over the CRI, such as those of nerdctl and ctr. If
@@ -36,8 +37,8 @@
 // packages netns and cnicache if the agent may see the node's processes. Without these,
 // a sandbox whose record the runtime lost loses its address (hazards 33 and 59). kubelet
 // knows pods that are still starting, the runtime knows every sandbox. A starting pod
-// claims reservations without a known owner. The runtime ends that claim when it has not
-// listed the owner for long enough (R4, hazard 39).
+// claims reservations without a known owner. The runtime ends that claim when it does
+// not list the owner of an old reservation (R4, hazard 39).
 //
 // # One runtime, or several
 //

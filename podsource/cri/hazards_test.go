@@ -19,6 +19,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/gc/gctest"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/cri"
@@ -35,7 +36,7 @@ const (
 // id returns a container ID of 64 digits that starts with a name of hexadecimal digits.
 func id(name string) string { return name + strings.Repeat("0", 64-len(name)) }
 
-// A node is a data directory with one network.
+// A node is a data directory with one network. It has been up for a day.
 type node struct {
 	t     *testing.T
 	dir   string // the network's
@@ -44,6 +45,7 @@ type node struct {
 
 func newNode(t *testing.T) *node {
 	t.Helper()
+	gctest.Uptime(t, 24*time.Hour)
 	data := t.TempDir()
 	n := &node{t: t, dir: filepath.Join(data, "podnet")}
 	if err := os.Mkdir(n.dir, 0o755); err != nil {
@@ -124,7 +126,7 @@ func (n *node) refused(s podsource.Source, why error, ips ...string) {
 func TestHazard02SandboxKnownToTheRuntime(t *testing.T) {
 	n := newNode(t)
 	n.reserve("10.0.0.2", id("a1"), old)
-	n.reserve("10.0.0.3", id("1eaced"), old)
+	n.reserve("10.0.0.3", id("1eaced"), gc.DefaultStartingFor-time.Minute)
 	f := serve(t, &fakeRuntime{items: []*runtimeapi.PodSandbox{sandbox(id("a1"), "web", ready)}})
 	api := podsource.Static{{UID: "web", StartedAt: time.Now().Add(-2 * old)}}
 	n.pass(podsource.Union(api, source(t, f.socket, cri.Options{})),

@@ -98,7 +98,7 @@ func (s *Source) Rank() podsource.Rank { return podsource.RankRuntime }
 
 // Pods returns one pod for each sandbox that the runtime lists, in any state. The answer
 // declares that it names each sandbox, whose container ID has 64 hexadecimal digits, in
-// every network, at the latest [podsource.RuntimeLag] after its address was reserved.
+// every network, late ([podsource.Answer.Names]).
 func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 	a := podsource.Answer{Source: "cri"}
 	pods, err := s.list(ctx)
@@ -106,7 +106,7 @@ func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 		return a, err
 	}
 	a.Pods = pods
-	a.Names = []podsource.Names{{Form: podsource.Hex64, Lag: podsource.RuntimeLag}}
+	a.Networks, a.Names = []string{podsource.EveryNetwork}, podsource.SandboxContainers
 	return a, nil
 }
 

@@ -48,7 +48,7 @@ func pod(id, name string, addresses ...string) podsource.Pod {
 
 // answer returns the expected answer with these pods.
 func answer(pods ...podsource.Pod) podsource.Answer {
-	return podsource.Answer{Source: "cri", Pods: pods, Names: []podsource.Names{{Form: podsource.Hex64, Lag: podsource.RuntimeLag}}}
+	return podsource.Answer{Source: "cri", Pods: pods, Names: podsource.SandboxContainers, Networks: []string{podsource.EveryNetwork}}
 }
 
 func onHost(p podsource.Pod) podsource.Pod {
@@ -156,7 +156,8 @@ func TestErrors(t *testing.T) {
 		{reason: "its CRI plugin is disabled", listing: status.Error(codes.Unimplemented, "unknown service runtime.v1.RuntimeService"),
 			says: "does not serve version 1 of the CRI"},
 		{reason: "its store is broken", listing: status.Error(codes.Internal, "broken"), says: "listing sandboxes: "},
-		{reason: "its own timeout", listing: status.Error(codes.DeadlineExceeded, "busy"), is: podsource.ErrIncomplete, says: "no answer in time: "},
+		{reason: "its own timeout", listing: status.Error(codes.DeadlineExceeded, "busy"),
+			is: podsource.ErrIncomplete, says: "no answer in time: "},
 		{reason: "a sandbox without an ID", items: []*runtimeapi.PodSandbox{web, {}, db}, says: "sandbox 2 of 3 has no ID"},
 		{reason: "an error of one status", status: status.Error(codes.Internal, "broken"), says: "status of sandbox b1: "},
 		{reason: "the runtime stops between two statuses", status: status.Error(codes.Unavailable, "stopping"),

@@ -111,15 +111,15 @@ func newSource(nodeName string, opts Options, errs ...error) (*Source, error) {
 // node's name or UID is that of another one. It is never [podsource.ErrNotHere]: that a
 // client lacks a file does not mean that there is no API server.
 //
-// The pods have no container IDs. The answer declares that their IDs have 64 hexadecimal
-// digits, so reservations of other containers are foreign (R14). Its Note names pods with
+// The pods have no container IDs. The answer lists Kubernetes pods in every network, so
+// reservations of containers that are no sandboxes are foreign (R14). Its Note names pods with
 // an annotation that can't be read.
 func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 	a, err := s.ask(ctx)
 	if err != nil {
 		return podsource.Answer{Source: "kube"}, err
 	}
-	a.Source, a.Forms = "kube", []podsource.Form{podsource.Hex64}
+	a.Source, a.Networks = "kube", []string{podsource.EveryNetwork}
 	if note := kubepod.Note(a.Pods); note != "" {
 		a.Note = strings.TrimPrefix(a.Note+"; "+note, "; ")
 	}

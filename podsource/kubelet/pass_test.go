@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/gc/gctest"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/kubelet"
@@ -44,6 +45,7 @@ func reserved(t *testing.T, addresses ...string) (*hostlocal.Store, string) {
 
 func reconciler(t *testing.T, store *hostlocal.Store, source podsource.Source) *gc.Reconciler {
 	t.Helper()
+	gctest.Uptime(t, 24*time.Hour)
 	r, err := gc.New(store, []string{"podnet"}, source, gc.Options{})
 	if err != nil {
 		t.Fatal(err)

@@ -70,8 +70,8 @@ func New(socket string, opts Options) (*Source, error) {
 // Pods returns all pods that kubelet knows, also static and finished ones, converted by
 // [kubepod.Convert].
 //
-// The pods have no container IDs. The answer declares that their IDs have 64 hexadecimal
-// digits, so reservations of other containers are foreign (R14).
+// The pods have no container IDs. The answer lists Kubernetes pods in every network, so
+// reservations of containers that are no sandboxes are foreign (R14).
 //
 // The error wraps [podsource.ErrIncomplete] if a later call may succeed: kubelet has just
 // started and does not know all pods yet, nothing listens on its socket, it closes the
@@ -86,7 +86,7 @@ func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 	if err != nil {
 		return a, fmt.Errorf("asking kubelet for its pods on %s: %w", s.socket, err)
 	}
-	a.Pods, a.Forms, a.Note = pods, []podsource.Form{podsource.Hex64}, kubepod.Note(pods)
+	a.Pods, a.Networks, a.Note = pods, []string{podsource.EveryNetwork}, kubepod.Note(pods)
 	return a, nil
 }
 

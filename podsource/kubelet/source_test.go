@@ -77,7 +77,7 @@ func TestPods(t *testing.T) {
 	}
 	want[3].HostNetwork = true
 	want[5].Finished = true
-	all := podsource.Answer{Source: "kubelet", Pods: want, Forms: []podsource.Form{podsource.Hex64}}
+	all := podsource.Answer{Source: "kubelet", Pods: want, Networks: []string{podsource.EveryNetwork}}
 	if diff := cmp.Diff(all, got, equal); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

@@ -134,7 +134,7 @@ func TestHazard71SecondsAfterTheADD(t *testing.T) {
 	n.reserved("10.0.0.2", id("51039"), seconds)
 	n.reserved("10.0.0.3", id("1eaced"), seconds)
 	n.reserved("10.0.0.4", id("add"), seconds)
-	n.reserved("10.0.0.5", id("new"), 0)
+	n.reserved("10.0.0.5", id("0e3"), 0)
 	n.cached(id("51039"), mountEmpty(t, "cni-1"))
 	_, stop := startADD(t, "ADD", id("add"), "/run/netns/cni-4")
 	want := map[string]gc.Reason{"10.0.0.2": gc.ContainerLive, "10.0.0.3": gc.ReleasedLeak, "10.0.0.4": gc.ContainerLive, "10.0.0.5": gc.TooYoung}
@@ -142,7 +142,7 @@ func TestHazard71SecondsAfterTheADD(t *testing.T) {
 	stop()
 	delete(want, "10.0.0.3")
 	want["10.0.0.4"] = gc.ReleasedLeak
-	n.reserved("10.0.0.5", id("new"), 0)
+	n.reserved("10.0.0.5", id("0e3"), 0)
 	n.pass("an ADD failed and left its reservation", want)
 }
 
@@ -173,7 +173,7 @@ func TestHazard70CacheThatProvesNothing(t *testing.T) {
 	n.pass("... beside a runtime", withRuntime, runtimeSource)
 	n.cache = t.TempDir()
 	n.pass("a wiped one", young)
-	n.cached(id("0ther"), "/run/netns/cni-1")
+	n.cached(id("07e4"), "/run/netns/cni-1")
 	n.pass("one that names no container of this node", young)
 	n.pass("... beside a runtime", withRuntime, runtimeSource)
 	n.cached(id("1eaced"), "/run/netns/cni-9")
@@ -181,8 +181,8 @@ func TestHazard70CacheThatProvesNothing(t *testing.T) {
 
 	n.cache = right
 	n.entry(id("f1f0"), `{"kind":"cniC`)
-	n.pass("a torn entry: its file name claims the container, and the rest is proven",
-		map[string]gc.Reason{"10.0.0.2": gc.ContainerLive, "10.0.0.3": gc.ReleasedLeak, "10.0.0.4": gc.EntryUnproven})
+	n.pass("a torn entry: the cache does not speak of the container in its file name, and the rest is proven",
+		map[string]gc.Reason{"10.0.0.2": gc.ContainerLive, "10.0.0.3": gc.ReleasedLeak, "10.0.0.4": gc.CacheIsNewer})
 	n.cached(id("f1f0"), "/run/netns/cni-2")
 	n.pass("whole", map[string]gc.Reason{"10.0.0.2": gc.ContainerLive, "10.0.0.4": gc.ContainerLive})
 }
@@ -190,7 +190,7 @@ func TestHazard70CacheThatProvesNothing(t *testing.T) {
 // A cache was wiped while containers without addresses in their namespaces run, and
 // has a new entry. It does not speak of older reservations.
 //
-// Guard: [podsource.Answer.RecordedSince] is a time since which the cache was not
+// Guard: [podsource.Cache.Since] is a time since which the cache was not
 // wiped.
 func TestHazard70WipedCacheOfContainersWithoutAddress(t *testing.T) {
 	if !onNode(t) {

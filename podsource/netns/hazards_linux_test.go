@@ -17,13 +17,16 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/gc/gctest"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// reserve writes reservations as host-local does. They are an hour old.
+// reserve writes reservations as host-local does. They are an hour old, and the node has been
+// up for a day.
 func reserve(t *testing.T, owners map[string]string) *hostlocal.Store {
 	t.Helper()
+	gctest.Uptime(t, 24*time.Hour)
 	data := t.TempDir()
 	if err := os.Mkdir(filepath.Join(data, "podnet"), 0o755); err != nil {
 		t.Fatal(err)
@@ -70,7 +73,7 @@ func checkPass(t *testing.T, store *hostlocal.Store, s podsource.Source, want ma
 // runtimeSource answers like the cri source. It lists one sandbox, with the pod's name.
 var runtimeSource = podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
 	return podsource.Answer{
-		Source: "cri", Names: []podsource.Names{{Form: podsource.Hex64, Lag: podsource.RuntimeLag}},
+		Source: "cri", Networks: []string{podsource.EveryNetwork}, Names: podsource.SandboxContainers,
 		Pods: []podsource.Pod{{NamespacedName: types.NamespacedName{Namespace: "default", Name: "db"}, UID: "db", ContainerIDs: []string{id("1157ed")}}},
 	}, nil
 })
@@ -114,7 +117,7 @@ func TestHazard35DeletedByForce(t *testing.T) {
 	if !onNode(t) {
 		return
 	}
-	store := reserve(t, map[string]string{"10.0.0.2": "forced", "fd00::2": "forced", "10.0.0.4": "leaked"})
+	store := reserve(t, map[string]string{"10.0.0.2": id("f0ced"), "fd00::2": id("f0ced"), "10.0.0.4": id("1eaced")})
 	_, stop := startPod(t, "10.0.0.2") // one address keeps both (R3)
 	kubelet := podsource.Static{{UID: "agent", HostNetwork: true}}
 	both := podsource.Union(kubelet, nested(t))
@@ -196,7 +199,7 @@ func TestIdleNode(t *testing.T) {
 	if !onNode(t) {
 		return
 	}
-	store := reserve(t, map[string]string{"10.0.0.2": "leaked"})
+	store := reserve(t, map[string]string{"10.0.0.2": id("1eaced")})
 	startPod(t)
 	checkPass(t, store, nested(t), map[string]gc.Verdict{"10.0.0.2": gc.Foreign})
 	agent := podsource.Static{{UID: "agent", HostNetwork: true}}

@@ -29,8 +29,9 @@ import (
 // If it can't decide, it reports whether the time is after the node's boot, since no
 // namespace outlives a boot, and that this is not certain. It can't decide for an
 // empty path, for one that only its writer could follow, for links that form a circle
-// or can't be read, for a procfs at another path, and if there are too many mounts to
-// be read.
+// or can't be read, for a procfs at another path, if there are too many mounts to be
+// read, and for the path of a process that exists if the time is from before the boot:
+// the clock may have been set since (hazard 80).
 //
 // If the clock was set forward between that time and the start of this process,
 // processes seem to have started later than they have.
@@ -54,7 +55,8 @@ func (s *Source) Living(ctx context.Context) (func(path string, at time.Time) (l
 		thisBoot := !at.Before(boot.Add(-timestampTolerance))
 		for range maxLinks {
 			if pid, ok := pidInPath(file); ok {
-				return sc.processLives(pid, boot, at), true
+				lives, byTime := sc.processLives(pid, boot, at)
+				return lives, thisBoot || !byTime
 			}
 			if !path.IsAbs(file) || strings.Contains(file, "/proc/") { // no path, or one that only its writer could follow
 				return thisBoot, false
@@ -82,22 +84,23 @@ const maxLinks = 40
 var otherProcfs = regexp.MustCompile(`/(?:ns/net|fd/[0-9]+)$`)
 
 // processLives reports whether a process exists, had started by a time, and has a
-// thread in a network namespace. It is true if one of these is not known.
-func (s *scan) processLives(pid string, boot, at time.Time) bool {
+// thread in a network namespace, and if not, whether only the time says so. It lives if one
+// of these is not known.
+func (s *scan) processLives(pid string, boot, at time.Time) (lives, byTime bool) {
 	dir := s.proc + "/" + pid
 	since, _, err := startTime(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return false
+		return false, false
 	}
 	inNetNS, threadErr := anyThread(dir, func(dir string) error {
 		_, err := nsInode(dir + "/ns/net")
 		return err
 	})
 	if err = errors.Join(err, threadErr); err != nil {
-		return true
+		return true, false
 	}
-	// A zombie has no thread in it.
-	return inNetNS && !boot.Add(since).After(at.Add(timestampTolerance))
+	later := boot.Add(since).After(at.Add(timestampTolerance))
+	return inNetNS && !later, inNetNS && later // a zombie has no thread in it
 }
 
 var errNoLink = errors.New("there is no symbolic link in it")

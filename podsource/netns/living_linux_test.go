@@ -93,6 +93,11 @@ func TestLiving(t *testing.T) {
 			t.Errorf("%s: got %t, sure: %t, want %t, %t", row.reason, got, sure, row.want, !unclear[row.path])
 		}
 	}
+	if lives, err := s.Living(t.Context()); err != nil {
+		t.Error(err)
+	} else if may, sure := lives(ofPod, time.Unix(1, 0)); may || sure {
+		t.Errorf("a process that exists, and a time from before the boot: got %t, sure: %t", may, sure)
+	}
 	// The clock is set forward by a minute while this process runs.
 	entry := time.Now().Add(-time.Minute)
 	stepped := nested(t)
@@ -177,9 +182,13 @@ func TestProcessLives(t *testing.T) {
 		{"it is gone", nil, 2 * time.Hour, false},
 	} {
 		s := scan{proc: procOf(t, row.files)}
-		if got := s.processLives("7", boot, boot.Add(row.at)); got != row.want {
+		if got, _ := s.processLives("7", boot, boot.Add(row.at)); got != row.want {
 			t.Errorf("%s: got %t, want %t", row.reason, got, row.want)
 		}
+	}
+	later := scan{proc: procOf(t, map[string]string{"stat": stat, "ns/net": "link:net:[5]"})}
+	if _, byTime := later.processLives("7", boot, boot.Add(time.Minute)); !byTime {
+		t.Error("only its start shows that it is not that process")
 	}
 }
 

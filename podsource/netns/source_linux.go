@@ -88,7 +88,7 @@ func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 	if err != nil {
 		return a, err
 	}
-	adds := podsource.Answer{Source: "netns ADDs", Supplementary: true, SeesADDs: true}
+	adds := podsource.Answer{Source: "netns ADDs", Supplementary: true, SeesADDs: []string{podsource.EveryNetwork}}
 	for _, id := range slices.Sorted(maps.Keys(claims)) {
 		adds.Pods = append(adds.Pods, podsource.Pod{ContainerIDs: []string{id}, Origin: "CNI ADD by " + claims[id]})
 	}

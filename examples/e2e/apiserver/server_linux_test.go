@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hostlocal-gc/hostlocal-gc/gc/gctest"
 	"github.com/hostlocal-gc/hostlocal-gc/gc/plugintest"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/kube"
 	"golang.org/x/sys/unix"
@@ -29,6 +30,7 @@ var cluster server
 func TestMain(m *testing.M) {
 	cluster.prepare()
 	cluster.start()
+	gctest.Uptime(nil, 30*24*time.Hour) // the machine may be younger than the reservations
 	status := plugintest.Main(m)
 	if status != 0 {
 		cluster.logs()

@@ -62,18 +62,17 @@ func collect(mgr manager.Manager, dataDir, network string, source podsource.Sour
 	return mgr.Add(reconciler)
 }
 
-// sandboxes is a source that lists the sandboxes in the output of a command.
+// sandboxes is a source that lists the sandboxes in the output of a command. Containers of other
+// runtimes in the network have other IDs, and are kept.
 func sandboxes(command []string) podsource.Source {
-	return podsource.AnswerFunc(func(ctx context.Context) (podsource.Answer, error) {
+	return podsource.Sandboxes(func(ctx context.Context) (all []podsource.Pod, err error) {
 		out, err := exec.CommandContext(ctx, command[0], command[1:]...).Output()
 		if err != nil {
-			return podsource.Answer{}, fmt.Errorf("listing sandboxes with %s: %w", command[0], err)
+			return nil, fmt.Errorf("listing sandboxes with %s: %w", command[0], err)
 		}
-		// Containers of other runtimes in the network have other IDs, and are kept.
-		a := podsource.Answer{Names: []podsource.Names{{Form: podsource.Hex64, Lag: podsource.RuntimeLag}}}
 		for id := range strings.FieldsSeq(string(out)) {
-			a.Pods = append(a.Pods, podsource.Pod{ContainerIDs: []string{id}})
+			all = append(all, podsource.Pod{ContainerIDs: []string{id}})
 		}
-		return a, nil
+		return all, nil
 	})
 }

@@ -17,6 +17,9 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
+// every is all networks.
+var every = []string{podsource.EveryNetwork}
+
 // maxFile limits the size of a list of pods. A node's list has a few hundred KiB. The limit
 // protects the memory from file:/dev/zero.
 const maxFile = 64 << 20
@@ -91,7 +94,7 @@ func decode(text []byte, node func() (string, error)) (podsource.Answer, error) 
 		return decodePrinted(text, node)
 	}
 	pods, err := Decode(text)
-	return podsource.Answer{Pods: pods}, err
+	return podsource.Answer{Pods: pods, Networks: every}, err
 }
 
 // Decode decodes a JSON array of pods, one of the forms of file:PATH:

@@ -43,10 +43,7 @@ func decodePrinted(text []byte, node func() (string, error)) (podsource.Answer, 
 // If all sandboxes are of one namespace, others may have been filtered out. Then the answer only
 // adds reasons to keep.
 func crictlAnswer(items []json.RawMessage) (podsource.Answer, error) {
-	a := podsource.Answer{
-		Pods:  make([]podsource.Pod, len(items)),
-		Names: []podsource.Names{{Form: podsource.Hex64, Lag: podsource.RuntimeLag}},
-	}
+	a := podsource.Answer{Pods: make([]podsource.Pod, len(items)), Networks: every, Names: podsource.SandboxContainers}
 	namespaces := make(map[string]bool)
 	for i, item := range items {
 		var sandbox struct {
@@ -67,7 +64,7 @@ func crictlAnswer(items []json.RawMessage) (podsource.Answer, error) {
 		namespaces[sandbox.Metadata.Namespace] = true
 	}
 	if len(namespaces) == 1 {
-		a.Names, a.Supplementary = nil, true
+		a.Networks, a.Names, a.Supplementary = nil, podsource.KubernetesPods, true
 		a.Note = fmt.Sprintf("all sandboxes are of namespace %s: without those of others (crictl pods, without --namespace) the list only keeps, and lets nothing go", a.Pods[0].Namespace)
 	}
 	return a, nil
@@ -93,7 +90,7 @@ func kubectlAnswer(kind string, metadata json.RawMessage, items []json.RawMessag
 	if err != nil {
 		return podsource.Answer{}, err
 	}
-	a := podsource.Answer{Forms: []podsource.Form{podsource.Hex64}}
+	a := podsource.Answer{Networks: every}
 	namespaces, nodes := make(map[string]bool), make(map[string]bool)
 	for i, item := range items {
 		var pod corev1.Pod
@@ -119,7 +116,7 @@ func kubectlAnswer(kind string, metadata json.RawMessage, items []json.RawMessag
 			len(items), node, slices.Sorted(maps.Keys(nodes)))
 	}
 	if len(namespaces) == 1 {
-		a.Supplementary = true
+		a.Networks, a.Supplementary = nil, true
 		a.Note = fmt.Sprintf("all pods are of namespace %s, so the list only keeps, and lets nothing go: without -A kubectl prints no others, and with -A leave out --field-selector (the pods of this node are picked here)", a.Pods[0].Namespace)
 	}
 	return a, nil

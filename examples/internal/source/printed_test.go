@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/gc/gctest"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
@@ -95,7 +96,6 @@ func TestPrinted(t *testing.T) {
 		}
 		return strings.NewReplacer(`"kind": "List"`, fmt.Sprintf(`"kind": %q`, kind), `"resourceVersion": ""`, metadata).Replace(kubectl(t, pods...))
 	}
-	hex := []podsource.Form{podsource.Hex64}
 	webPod := podsource.Pod{NamespacedName: types.NamespacedName{Namespace: "shop", Name: "web-0"}, UID: "uid-web-0",
 		IPs: []netip.Addr{netip.MustParseAddr("10.244.1.5")}}
 	proxyPod := podsource.Pod{NamespacedName: types.NamespacedName{Namespace: "kube-system", Name: "proxy"}, UID: "uid-proxy", HostNetwork: true}
@@ -103,24 +103,24 @@ func TestPrinted(t *testing.T) {
 		return podsource.Pod{NamespacedName: types.NamespacedName{Namespace: namespaces[i%2], Name: fmt.Sprintf("web-%d", i)},
 			UID: types.UID(fmt.Sprintf("uid-web-%d", i)), ContainerIDs: []string{id}}
 	}
-	cri := []podsource.Names{{Form: podsource.Hex64, Lag: podsource.RuntimeLag}}
+	const cri = podsource.SandboxContainers
 	for _, row := range []struct {
 		reason, text string
 		want         podsource.Answer
 		says         string // part of the error, or empty
 	}{
-		{reason: "kubectl get pods -A", text: kubectl(t, web, proxy), want: podsource.Answer{Pods: []podsource.Pod{webPod, proxyPod}, Forms: hex}},
+		{reason: "kubectl get pods -A", text: kubectl(t, web, proxy), want: podsource.Answer{Pods: []podsource.Pod{webPod, proxyPod}, Networks: every}},
 		{reason: "... of all nodes: others' pods hold nothing here, even what can't be read", text: kubectl(t, other, web, broken, unscheduled, proxy),
-			want: podsource.Answer{Pods: []podsource.Pod{webPod, proxyPod}, Forms: hex}},
-		{reason: "kubectl get --raw", text: raw("PodList", `"resourceVersion": "7"`, web, proxy), want: podsource.Answer{Pods: []podsource.Pod{webPod, proxyPod}, Forms: hex}},
-		{reason: "without -A: the other namespaces are missing", text: kubectl(t, web), want: podsource.Answer{Pods: []podsource.Pod{webPod}, Forms: hex, Supplementary: true,
+			want: podsource.Answer{Pods: []podsource.Pod{webPod, proxyPod}, Networks: every}},
+		{reason: "kubectl get --raw", text: raw("PodList", `"resourceVersion": "7"`, web, proxy), want: podsource.Answer{Pods: []podsource.Pod{webPod, proxyPod}, Networks: every}},
+		{reason: "without -A: the other namespaces are missing", text: kubectl(t, web), want: podsource.Answer{Pods: []podsource.Pod{webPod}, Supplementary: true,
 			Note: "all pods are of namespace shop, so the list only keeps, and lets nothing go: without -A kubectl prints no others, and with -A leave out --field-selector (the pods of this node are picked here)"}},
-		{reason: "crictl pods: live in any state", text: crictl(a1, b1), want: podsource.Answer{Pods: []podsource.Pod{sandbox(a1, 0), sandbox(b1, 1)}, Names: cri}},
-		{reason: "crictl pods, and there are none: that is for the caller to judge", text: crictl(), want: podsource.Answer{Names: cri}},
+		{reason: "crictl pods: live in any state", text: crictl(a1, b1), want: podsource.Answer{Pods: []podsource.Pod{sandbox(a1, 0), sandbox(b1, 1)}, Networks: every, Names: cri}},
+		{reason: "crictl pods, and there are none: that is for the caller to judge", text: crictl(), want: podsource.Answer{Networks: every, Names: cri}},
 		{reason: "crictl pods --namespace: the other namespaces are missing", text: crictl(a1), want: podsource.Answer{Pods: []podsource.Pod{sandbox(a1, 0)}, Supplementary: true,
 			Note: "all sandboxes are of namespace shop: without those of others (crictl pods, without --namespace) the list only keeps, and lets nothing go"}},
 		{reason: "a sandbox without metadata", text: `{"items":[{"id":"x"},{"id":"y","metadata":{"namespace":"db"}}]}`,
-			want: podsource.Answer{Pods: []podsource.Pod{{ContainerIDs: []string{"x"}}, {NamespacedName: types.NamespacedName{Namespace: "db"}, ContainerIDs: []string{"y"}}}, Names: cri}},
+			want: podsource.Answer{Pods: []podsource.Pod{{ContainerIDs: []string{"x"}}, {NamespacedName: types.NamespacedName{Namespace: "db"}, ContainerIDs: []string{"y"}}}, Networks: every, Names: cri}},
 
 		{reason: "one page of several", text: raw("PodList", `"continue": "abc"`, web, proxy), says: "one page of a longer list"},
 		{reason: "kubectl get pod NAME", text: `{"apiVersion":"v1","kind":"Pod","metadata":{}}`, says: "has no array of items"},
@@ -168,6 +168,7 @@ func TestPrinted(t *testing.T) {
 // of a live pod's container, and for an hour that of a third one.
 func reserved(t *testing.T, live string) (store *hostlocal.Store, ips map[string]string) {
 	t.Helper()
+	gctest.Uptime(t, 7*24*time.Hour)
 	dataDir := t.TempDir()
 	ips = map[string]string{"ended": "10.244.1.4", "live": "10.244.1.5", "later": "10.244.1.6"}
 	if err := os.Mkdir(filepath.Join(dataDir, "n"), 0o755); err != nil {

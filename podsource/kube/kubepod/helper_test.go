@@ -6,12 +6,14 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/gc/gctest"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 	corev1 "k8s.io/api/core/v1"
@@ -157,12 +159,13 @@ func verdict(t *testing.T, reserved time.Duration, pods ...*corev1.Pod) gc.Verdi
 // passes returns a function that runs a pass like verdict, always with the same reconciler.
 func passes(t *testing.T, reserved time.Duration, pods ...*corev1.Pod) func() gc.Verdict {
 	t.Helper()
+	gctest.Uptime(t, 30*day)
 	dir := t.TempDir()
 	file := filepath.Join(dir, "podnet", "10.0.0.2")
 	if err := os.Mkdir(filepath.Dir(file), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(file, []byte("ee3b0f0c\r\neth0"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(strings.Repeat("ee3b0f0c", 8)+"\r\neth0"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Chtimes(file, ago(reserved), ago(reserved)); err != nil {

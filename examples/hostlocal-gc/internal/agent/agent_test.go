@@ -34,7 +34,7 @@ func TestAgent(t *testing.T) {
 	second := add(t, storage, "by-address", time.Hour)
 	lost := add(t, storage, "leaked", time.Hour)
 	elsewhere := add(t, others, "leaked", time.Hour)
-	put(t, n.File(live), "live\r\n\"><b>x") // a valid interface name
+	put(t, n.File(live), sandbox("live")+"\r\n\"><b>x") // a valid interface name
 	date(t, n, live, time.Hour)
 
 	dir := t.TempDir()

@@ -165,7 +165,7 @@ func (s *status) lastError(now time.Time) (h hazard) {
 // podName names a pod for people, and says where it was found.
 func podName(p *gc.Pod) string {
 	from := p.From
-	if n := len(from) - 64; n >= 0 && podsource.Hex64.Matches(from[n:]) {
+	if n := len(from) - 64; n >= 0 && podsource.SandboxContainers.Has(from[n:]) {
 		from = term.ID(from) // the first digits of a sandbox's ID
 	}
 	if from == "" || p.String() == p.From {

@@ -64,7 +64,7 @@ func (c *crowd) update(id string, p *pod) {
 func (c *crowd) arrive(id string) (netip.Addr, bool) {
 	// A file's timestamp may be a kernel tick behind the clock.
 	c.update(id, &pod{Name: id, StartedAt: time.Now().Add(-time.Second)})
-	ips, err := c.p.Add(c.t.Context(), id, "eth0")
+	ips, err := c.p.Add(c.t.Context(), sandbox(id), "eth0")
 	if err != nil {
 		c.update(id, nil)
 		if !strings.Contains(err.Error(), "no IP addresses available") {
@@ -96,7 +96,7 @@ func (c *crowd) leave(id string, ip netip.Addr, leak bool) {
 	}
 	c.mu.Unlock()
 	if !leak {
-		if err := c.p.Del(c.t.Context(), id, "eth0"); err != nil {
+		if err := c.p.Del(c.t.Context(), sandbox(id), "eth0"); err != nil {
 			c.t.Error(err)
 		}
 	}
@@ -106,7 +106,7 @@ func (c *crowd) leave(id string, ip netip.Addr, leak bool) {
 // check fails the test if a live container lost its address.
 func (c *crowd) check(id string, ip netip.Addr) {
 	content, err := os.ReadFile(c.p.File(ip))
-	if want := id + "\r\neth0"; err != nil || string(content) != want {
+	if want := sandbox(id) + "\r\neth0"; err != nil || string(content) != want {
 		c.t.Errorf("%v of live container %s holds %q, %v", ip, id, content, err)
 	}
 }
@@ -134,7 +134,7 @@ func (c *crowd) lose(life int) (files []string) {
 	at := time.Now().Add(-time.Hour)
 	for i := range lost {
 		file := c.p.File(netip.AddrFrom4([4]byte{10, 9, 0, byte(i + 1)}))
-		err := os.WriteFile(file, fmt.Appendf(nil, "lost-%d-%d\r\neth0", life, i), 0o600)
+		err := os.WriteFile(file, []byte(sandbox(fmt.Sprintf("lost-%d-%d", life, i))+"\r\neth0"), 0o600)
 		if err == nil {
 			err = os.Chtimes(file, at, at)
 		}
@@ -163,7 +163,7 @@ func TestKilled(t *testing.T) {
 	for i := range permanent {
 		id := fmt.Sprintf("resident-%d", i)
 		ip, _ := c.arrive(id)
-		lives[ip.String()] = id + "\r\neth0"
+		lives[ip.String()] = sandbox(id) + "\r\neth0"
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	var working sync.WaitGroup

@@ -50,9 +50,10 @@ func logging(t *testing.T, dir string, dryRun bool, source podsource.Func) (*Age
 func leaks(t *testing.T, n int) string {
 	t.Helper()
 	dir := t.TempDir()
-	files := []string{put(t, filepath.Join(dir, "n", "10.0.0.2"), "live\r\neth0"), put(t, filepath.Join(dir, "other", "10.1.0.2"), "leaked\r\neth0")}
+	files := []string{put(t, filepath.Join(dir, "n", "10.0.0.2"), sandbox("live")+"\r\neth0"),
+		put(t, filepath.Join(dir, "other", "10.1.0.2"), sandbox("leaked")+"\r\neth0")}
 	for i := range n {
-		files = append(files, put(t, filepath.Join(dir, "n", fmt.Sprintf("10.0.1.%d", i+1)), "leaked\r\neth0"))
+		files = append(files, put(t, filepath.Join(dir, "n", fmt.Sprintf("10.0.1.%d", i+1)), sandbox("leaked")+"\r\neth0"))
 	}
 	at := time.Now().Add(-time.Hour)
 	for _, file := range files {
@@ -64,7 +65,7 @@ func leaks(t *testing.T, n int) string {
 }
 
 func livePod(ips ...netip.Addr) []podsource.Pod {
-	return []podsource.Pod{{NamespacedName: types.NamespacedName{Namespace: "shop", Name: "web"}, ContainerIDs: []string{"live"}, IPs: ips}}
+	return []podsource.Pod{{NamespacedName: types.NamespacedName{Namespace: "shop", Name: "web"}, ContainerIDs: []string{sandbox("live")}, IPs: ips}}
 }
 
 // Each pass logs a summary at the default verbosity. Only a dry run adds a line with what it would

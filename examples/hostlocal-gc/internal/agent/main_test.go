@@ -10,18 +10,25 @@ import (
 	"runtime"
 	"sync"
 	"testing"
+	"time"
 
+	"github.com/hostlocal-gc/hostlocal-gc/gc/gctest"
 	"github.com/hostlocal-gc/hostlocal-gc/gc/plugintest"
 )
 
-// One binary serves the whole test process. TestMain makes its directory, and the first test that
-// starts the agent builds it.
+// One binary serves the whole test process: that of the command's tests, which is the command on a
+// node that has been up for a year. TestMain makes its directory, and the first test that starts
+// the agent builds it.
 var (
 	binDir string
 	build  = sync.OnceValues(buildAgent)
 )
 
-func TestMain(m *testing.M) { os.Exit(testMain(m)) }
+// TestMain runs the tests on a node that has been up for a year.
+func TestMain(m *testing.M) {
+	gctest.Uptime(nil, 365*24*time.Hour)
+	os.Exit(testMain(m))
+}
 
 func testMain(m *testing.M) int {
 	dir, err := os.MkdirTemp("", "agent-test-")
@@ -49,7 +56,7 @@ func buildAgent() (string, error) {
 	if runtime.GOOS == "windows" {
 		path += ".exe"
 	}
-	args := append(append([]string{"build"}, raceDetector...), "-o", path, filepath.Join("..", ".."))
+	args := append(append([]string{"test", "-c"}, raceDetector...), "-o", path, filepath.Join("..", ".."))
 	if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
 		return "", fmt.Errorf("building the agent: %w\n%s", err, out)
 	}

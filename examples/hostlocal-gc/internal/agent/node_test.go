@@ -3,7 +3,9 @@
 package agent
 
 import (
+	"crypto/sha256"
 	"encoding/json"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -22,7 +24,10 @@ type pod struct {
 	StartedAt    time.Time    `json:"startedAt,omitzero"`
 }
 
-// writePods replaces the list of pods at path atomically.
+// sandbox makes up a sandbox's ID.
+func sandbox(name string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(name))) }
+
+// writePods replaces the list of pods at path atomically. Container IDs are names, as of add.
 func writePods(t *testing.T, path string, pods ...pod) {
 	t.Helper()
 	if err := replacePods(path, pods); err != nil {
@@ -31,10 +36,16 @@ func writePods(t *testing.T, path string, pods ...pod) {
 }
 
 func replacePods(path string, pods []pod) error {
-	if pods == nil {
-		pods = []pod{}
+	all := make([]pod, len(pods))
+	for i, p := range pods {
+		ids := p.ContainerIDs
+		p.ContainerIDs = nil
+		for _, id := range ids {
+			p.ContainerIDs = append(p.ContainerIDs, sandbox(id))
+		}
+		all[i] = p
 	}
-	text, err := json.Marshal(pods)
+	text, err := json.Marshal(all)
 	if err != nil {
 		return err
 	}
@@ -44,10 +55,10 @@ func replacePods(path string, pods []pod) error {
 	return os.Rename(path+".new", path)
 }
 
-// add reserves an address with the plugin, and dates it back.
-func add(t *testing.T, p *plugintest.Plugin, containerID string, age time.Duration) netip.Addr {
+// add reserves an address for a sandbox of this name with the plugin, and dates it back.
+func add(t *testing.T, p *plugintest.Plugin, name string, age time.Duration) netip.Addr {
 	t.Helper()
-	ips, err := p.Add(t.Context(), containerID, "eth0")
+	ips, err := p.Add(t.Context(), sandbox(name), "eth0")
 	if err != nil {
 		t.Fatal(err)
 	}

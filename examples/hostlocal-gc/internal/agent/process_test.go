@@ -57,7 +57,7 @@ func environment(more ...string) []string {
 	}
 	// By default the race detector sleeps for a second at the end of a process, to print pending
 	// reports.
-	return append(append(env, "GORACE=atexit_sleep_ms=0"), more...)
+	return append(append(env, "GORACE=atexit_sleep_ms=0", "IS_HOSTLOCAL_GC=1"), more...)
 }
 
 // start starts the agent on a port of its own. It ends with the test.

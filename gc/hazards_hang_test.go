@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build go1.25
+
+package gc
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// A hangingDisk is a file system that stops to answer in the middle of a call, and answers again
+// when its channel is closed.
+type hangingDisk struct {
+	dataDir
+	inList, inRelease chan struct{} // nil: it answers
+}
+
+func (d *hangingDisk) List(ctx context.Context) (hostlocal.Listing, error) {
+	if d.inList != nil {
+		<-d.inList
+	}
+	return d.dataDir.List(ctx)
+}
+
+func (d *hangingDisk) Release(ctx context.Context, rs ...*hostlocal.Reservation) (hostlocal.ReleaseResult, error) {
+	if d.inRelease != nil {
+		<-d.inRelease
+	}
+	return d.dataDir.Release(ctx, rs...)
+}
+
+// A network's directory is on a file system that never answers: the hook returns within its limit,
+// and so does each pass of the loop. Later passes say since when. When the disk answers, the pass that
+// hung releases nothing.
+func TestHazard82DiskDoesNotAnswer(t *testing.T) {
+	for _, c := range []struct {
+		reason       string
+		inList, hook bool
+	}{{"in the listing", true, true}, {"in a release", false, true}, {"in a release of a pass whose context goes on", false, false}} {
+		t.Run(c.reason, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t)
+				n.reserve("10.0.0.2", "leaked", old)
+				r := n.reconciler(podsource.Static{other}, Options{})
+				answers := make(chan struct{})
+				d := &hangingDisk{dataDir: r.disk, inRelease: answers}
+				if c.inList {
+					d.inList = answers
+				}
+				r.disk = d
+				begun := time.Now()
+				pass := r.Reconcile
+				if c.hook {
+					pass = func(ctx context.Context) (Report, error) { return r.AtStartup(ctx) }
+				}
+				report, err := pass(t.Context())
+				if took := time.Since(begun); err == nil || !strings.Contains(err.Error(), "file system did not answer within 15s") || took != 15*time.Second {
+					t.Errorf("after %v: %v", took, err)
+				}
+				if report.Counts()[Released] > 0 {
+					t.Error("the report says that it was released")
+				}
+				for range 10 {
+					_, err := r.Reconcile(t.Context())
+					if since := begun.Format(time.RFC3339); err == nil || !strings.Contains(err.Error(), "has not answered since "+since) {
+						t.Errorf("a later pass: %v", err)
+					}
+				}
+				close(answers)
+				synctest.Wait()
+				if !n.exists("10.0.0.2") {
+					t.Error("released by a pass that was given up")
+				}
+				n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Released})
+			})
+		})
+	}
+}
+
+// The loop goes on, and releases when the disk answers again. At most one call is stuck.
+func TestHazard118LoopBesideADiskThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.reserve("10.0.0.2", "leaked", old)
+		ctx, cancel := context.WithCancel(t.Context())
+		var errs []error
+		r := n.reconciler(podsource.Static{other}, Options{OnReport: func(_ Report, err error) { errs = append(errs, err) }})
+		answers, ended := make(chan struct{}), make(chan error)
+		r.disk = &hangingDisk{dataDir: r.disk, inList: answers}
+		go func() { ended <- r.Start(ctx) }()
+		time.Sleep(time.Hour)
+		if len(errs) < 5 || errs[0] == nil || errs[len(errs)-1] == nil {
+			t.Errorf("%d passes, the last with %v", len(errs), errs[len(errs)-1])
+		}
+		close(answers)
+		time.Sleep(DefaultInterval + time.Minute)
+		if n.exists("10.0.0.2") {
+			t.Errorf("not released after the disk answered: %v", errs[len(errs)-1])
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A context that has ended before the call is the error, whatever else is under way.
+func TestHazard98ContextHasEnded(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	r := newNode(t).reconciler(podsource.Static{other}, Options{})
+	r.sem <- struct{}{} // another pass
+	for range 2 {
+		if _, err := r.Reconcile(ctx); !errors.Is(err, context.Canceled) || errors.Is(err, ErrBusy) {
+			t.Errorf("got error %v", err)
+		}
+		select {
+		case <-r.sem:
+		default:
+		}
+	}
+}

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gc
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// This file tests the hazards that are one state of a node, what its sources answer, and one pass.
+func TestHazardStates(t *testing.T) {
+	const second, uptime, up = "second", 30 * 24 * time.Hour, 3 * time.Minute // up since a moment ago
+	web, leaked := hex64("web"), hex64("leaked")
+	stuck := func(age time.Duration) podsource.Pod { return startingPod("stuck", time.Now().Add(-age)) }
+	nodesOwn := podsource.Pod{IPs: ips("10.0.0.2", "192.168.0.1"), HostNetwork: true, Origin: "the node's own network namespace"}
+	for _, c := range []struct {
+		reason  string
+		uptime  time.Duration
+		make    func(n *node)
+		members func() []podsource.Answer
+		want    map[string]Reason
+	}{
+		{"80 a clock that was set after the boot: the ADD may be in flight", up, func(n *node) { n.reserve("10.0.0.2", web, 2*time.Hour) },
+			func() []podsource.Answer { return []podsource.Answer{kubeletAnswer(), criAnswer()} },
+			map[string]Reason{"10.0.0.2": UntrustedTimestamp}},
+		{"80 the same, and the ADD is seen", up, func(n *node) { n.reserve("10.0.0.2", web, 2*time.Hour); n.reserve("10.0.0.3", leaked, 2*time.Hour) },
+			func() []podsource.Answer {
+				return []podsource.Answer{netnsAnswer(adding(web)), recordAnswer([]string{network1}), kubeletAnswer()}
+			},
+			map[string]Reason{"10.0.0.2": ContainerLive, "10.0.0.3": ReleasedLeak}},
+		{"80 ADDs are seen, and the source that names containers is late", up, func(n *node) { n.reserve("10.0.0.2", web, 2*time.Hour) },
+			func() []podsource.Answer { return []podsource.Answer{netnsAnswer(), criAnswer()} },
+			map[string]Reason{"10.0.0.2": UntrustedTimestamp}},
+		{"84 the file at a live pod's address is damaged: its second network is kept", uptime, func(n *node) {
+			n.file("10.0.0.2", "", time.Hour)
+			n.file("10.0.0.3", "\x00\x00\x00", time.Hour)
+			n.reserveIn(second, "10.9.0.2", web, 61*time.Minute)
+			n.reserveIn(second, "10.9.0.3", leaked, 3*time.Hour)
+		}, func() []podsource.Answer {
+			p := stuck(2 * time.Hour)
+			p.IPs = ips("10.0.0.2", "10.0.0.3")
+			return []podsource.Answer{kubeletAnswer(p)}
+		}, map[string]Reason{"10.0.0.2": AddressClaimed, "10.0.0.3": AddressClaimed, "second/10.9.0.2": StartingNoEnd, "second/10.9.0.3": ReleasedLeak}},
+		{"84 a claimant's container is known: it has no other", uptime, func(n *node) {
+			n.file("10.0.0.2", "", time.Hour)
+			n.reserveIn(second, "10.9.0.2", leaked, time.Hour)
+		}, func() []podsource.Answer { return []podsource.Answer{criAnswer(sandbox("1", web, "10.0.0.2"))} },
+			map[string]Reason{"10.0.0.2": AddressClaimed, "second/10.9.0.2": ReleasedLeak}},
+		{"87 the address is configured in the node's own namespace", uptime, func(n *node) { n.reserve("10.0.0.2", leaked, old) },
+			func() []podsource.Answer { return []podsource.Answer{netnsAnswer(nodesOwn), kubeletAnswer()} },
+			map[string]Reason{"10.0.0.2": AddressClaimed}},
+		{"103 the second family's ADD failed", uptime, func(n *node) { n.reserve("fd00::2", leaked, old) },
+			func() []podsource.Answer { return plain(other) }, map[string]Reason{"fd00::2": ReleasedLeak}},
+		{"104 a status shows another pod's address", uptime, func(n *node) { n.reserve("10.0.0.2", web, old) },
+			func() []podsource.Answer {
+				return []podsource.Answer{kubeletAnswer(podsource.Pod{NamespacedName: named("web"), IPs: ips("10.0.0.2")}, podsource.Pod{NamespacedName: named("db"), IPs: ips("10.0.0.2")})}
+			}, map[string]Reason{"10.0.0.2": TwoPods}},
+		{"105 a DEL came between the halves of an ADD, and another's ADD ended after its own DEL", uptime, func(n *node) {
+			n.reserveIn(second, "10.9.0.2", leaked, old)
+			n.reserve("10.0.0.2", leaked, old)
+			n.reserve("10.0.0.3", web, old)
+		}, func() []podsource.Answer { return []podsource.Answer{criAnswer(sandbox("1", web))} },
+			map[string]Reason{"10.0.0.2": ReleasedLeak, "second/10.9.0.2": ReleasedLeak, "10.0.0.3": ContainerLive}},
+		{"112 a pod on the host's network is stuck for days", uptime, func(n *node) { n.reserve("10.0.0.2", leaked, old) },
+			func() []podsource.Answer {
+				p := stuck(72 * time.Hour)
+				p.HostNetwork = true
+				return []podsource.Answer{kubeletAnswer(p)}
+			}, map[string]Reason{"10.0.0.2": ReleasedLeak}},
+		{"117 the node's own address needs no entry in the cache", uptime, func(n *node) {
+			n.reserve("10.0.0.2", hex64("node"), old)
+			n.reserve("10.0.0.3", leaked, time.Minute)
+		}, func() []podsource.Answer {
+			return []podsource.Answer{netnsAnswer(nodesOwn), cacheAnswer(nil, stale(network1, leaked))}
+		}, map[string]Reason{"10.0.0.2": AddressClaimed, "10.0.0.3": ReleasedLeak}},
+	} {
+		t.Run(c.reason, inBubble(func(t *testing.T) {
+			n := newNode(t)
+			n.network(second)
+			c.make(n)
+			opts := Options{MinAge: time.Minute, AllowForeign: []string{}}
+			r := newReconciler(t, n.store, []string{network1, second}, answers(c.members()...), opts, &clocks{uptime: c.uptime})
+			report := n.reconcile(r)
+			n.checkReasons(report, c.want)
+			if strings.HasPrefix(c.reason, "87") && (!strings.Contains(report.Reservations[0].Pod.From, "node's own") || report.Unreserved != nil || report.Duplicates != nil) {
+				t.Errorf("the report does not say where: %+v, %v, %v", report.Reservations[0].Pod, report.Unreserved, report.Duplicates)
+			}
+		}))
+	}
+}
+
+// Something changes the mode of every file every few minutes.
+func TestHazard107ModesChange(t *testing.T) {
+	inBubble(func(t *testing.T) {
+		n := newNode(t)
+		n.reserve("10.0.0.2", "leaked", -time.Hour) // its time can't be trusted
+		r := n.reconciler(podsource.Static{other}, Options{})
+		for i := range 4 {
+			n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Young})
+			if err := os.Chmod(n.path("10.0.0.2"), 0o600+os.FileMode(i%2)*0o44); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(DefaultMinAge / 4)
+		}
+		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Released})
+	})(t)
+}
+
+// Two small steps back, thirty days apart, with a stuck pod's start between them.
+func TestHazard83TwoSmallStepsBack(t *testing.T) {
+	inBubble(func(t *testing.T) {
+		const day, step = 24 * time.Hour, 150 * time.Millisecond
+		n := newNode(t)
+		clk := &clocks{uptime: 30 * day}
+		var pods podsource.Static
+		r := newReconciler(t, n.store, []string{network1}, podsource.Func(func(ctx context.Context) ([]podsource.Pod, error) { return pods, nil }), Options{}, clk)
+		pods = podsource.Static{other}
+		n.reconcile(r)
+		clk.step -= step
+		n.reconcile(r)
+		time.Sleep(15 * day)
+		pods = append(pods, startingPod("stuck", clk.wall()))
+		for i, before := range []time.Duration{5 * day, 2*step + time.Second, 2*step - time.Millisecond} {
+			n.fileAt(network1, "10.0.0."+string('2'+rune(i)), hex64("leaked")+string('a'+rune(i)), clk.wall().Add(-before))
+		}
+		time.Sleep(15 * day)
+		clk.step -= step
+		n.reconcile(r)
+		time.Sleep(DefaultMinAge)
+		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Released, "10.0.0.3": Released, "10.0.0.4": Starting})
+	})(t)
+}
+
+// The cache's check fails for a moment, since a sandbox that is about to be removed has an address
+// and no entry.
+func TestHazard108TheCheckFailsForAMoment(t *testing.T) {
+	inBubble(func(t *testing.T) {
+		n := newNode(t)
+		n.reserve("10.0.0.2", hex64("killed"), time.Minute)
+		n.reserve("10.0.0.3", hex64("leaked"), time.Minute)
+		cache := cacheAnswer(nil, stale(network1, hex64("leaked")))
+		source := inTurn([]podsource.Answer{netnsAnswer(configured("10.0.0.2")), cache, criAnswer()}, []podsource.Answer{netnsAnswer(), cache, criAnswer()})
+		r := n.reconciler(source, Options{MinAge: time.Second})
+		report := n.reconcile(r)
+		n.checkReasons(report, map[string]Reason{"10.0.0.2": AddressClaimed, "10.0.0.3": NotYetListed})
+		if pause, _ := new(pauses).after(&report, nil, time.Hour); pause > 2*minRecheck {
+			t.Errorf("the next look comes after %v", pause)
+		}
+		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Released, "10.0.0.3": Released})
+	})(t)
+}
+
+// The same address is live in two separate networks, and each claim names its network.
+func TestHazard109OneAddressInTwoNetworks(t *testing.T) {
+	n := newNode(t)
+	n.network("second")
+	n.reserve("10.0.0.2", hex64("web"), old)
+	n.reserveIn("second", "10.0.0.2", hex64("db"), old)
+	web, db := attached(network1, hex64("web"), "10.0.0.2"), attached("second", hex64("db"), "10.0.0.2")
+	report := n.pass(answers(netnsAnswer(), cacheAnswer([]podsource.Pod{web, db})), Options{})
+	n.checkReasons(report, map[string]Reason{"10.0.0.2": ContainerLive, "second/10.0.0.2": ContainerLive})
+	if report.Duplicates != nil {
+		t.Errorf("duplicates: %v", report.Duplicates)
+	}
+}
+
+// A source gives IDs that own nothing, or names a network that has no directory: the report says so.
+func TestHazard85NotesOfASource(t *testing.T) {
+	n := newNode(t)
+	n.reserve("10.0.0.2", hex64("web"), old)
+	for _, c := range []struct {
+		reason string
+		answer podsource.Answer
+		note   string
+	}{
+		{"IDs of containers", criAnswer(sandbox("1", hex64("container of web"))), "none of the 1 containers that it names owns a reservation"},
+		{"one of them owns one", criAnswer(sandbox("1", hex64("container of web")), sandbox("2", hex64("web"))), ""},
+		{"on the host's network or finished", criAnswer(podsource.Pod{ContainerIDs: []string{hex64("done")}, Finished: true}), ""},
+		{"a list of pods", kubeletAnswer(sandbox("1", hex64("container of web"))), ""},
+		{"a wrong network", kubeletAnswer(podsource.Pod{Network: "pod-net", IPs: ips("10.0.0.2")}), "it names network pod-net, in which nothing is reserved"},
+		{"a cache has entries of all networks", cacheAnswer([]podsource.Pod{attached("lo", hex64("container of web"))}), ""},
+	} {
+		report := n.pass(answers(c.answer, recordAnswer([]string{network1})), Options{DryRun: true})
+		got := report.Sources[0].Note
+		if c.answer.Cache == nil && (c.note == "") != (got == "") || !strings.Contains(got, c.note) {
+			t.Errorf("%s: the report notes %q, want %q", c.reason, got, c.note)
+		}
+	}
+}

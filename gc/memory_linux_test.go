@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build go1.25
+
+package gc
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// A rebooted node whose pool is full, all pods starting, and an agent that runs only the hook: all
+// is freed by the second start, L or more after the first, which says when.
+func TestHazard81HookOnly(t *testing.T) {
+	for _, c := range []struct {
+		memory bool
+		want   Verdict
+	}{{true, Released}, {false, Young}} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNode(t)
+			all := make(map[string]Verdict)
+			for _, ip := range []string{"10.0.0.2", "10.0.0.3", "10.0.0.4"} {
+				n.reserve(ip, hex64(ip), time.Hour)
+				all[ip] = Young
+			}
+			clk := &clocks{uptime: 2 * time.Minute}
+			opts := Options{Memory: filepath.Join(t.TempDir(), "run", "memory")}
+			if !c.memory {
+				opts.Memory = ""
+			}
+			start := func() Report {
+				source := answers(kubeletAnswer(startingPod("web", time.Now().Add(-2*time.Hour)), starts()), criAnswer())
+				report, err := newReconciler(t, n.store, []string{network1}, source, opts, clk).AtStartup(t.Context())
+				if err != nil || report.Memory != "" {
+					t.Fatal(err, report.Memory)
+				}
+				return report
+			}
+			report := start()
+			n.check(report, all)
+			if want := time.Now().Add(DefaultMinAge); !report.NextCheck.Equal(want) {
+				t.Errorf("the report says %v, want %v", report.NextCheck, want)
+			}
+			time.Sleep(DefaultMinAge + 1)
+			for ip := range all {
+				all[ip] = c.want
+			}
+			n.check(start(), all)
+		})
+	}
+}
+
+// A step of the clock that a process saw, and then another process: timestamps from before the step
+// stay untrusted, and starts are compared less what the clock went back. So it is for a step between
+// two processes.
+func TestHazard120StepThenRestart(t *testing.T) {
+	const hour = time.Hour
+	for _, seen := range []bool{true, false} {
+		for _, step := range []time.Duration{hour, -hour} {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t)
+				clk := &clocks{uptime: 30 * 24 * hour}
+				memory := filepath.Join(t.TempDir(), "memory")
+				pods := podsource.Static{other}
+				process := func() *Reconciler {
+					return newReconciler(t, n.store, []string{network1}, pods, Options{Memory: memory}, clk)
+				}
+				first := process()
+				n.reconcile(first)
+				n.reserve("10.0.0.2", "web", 2*hour) // in flight; its time is that of the clock before a step
+				time.Sleep(time.Minute)
+				clk.step = step
+				if seen {
+					n.reconcile(first)
+				}
+				pods = append(pods, startingPod("stuck", clk.wall()))
+				n.fileAt(network1, "10.0.0.3", "web2", clk.wall().Add(-hour/2)) // made since the start, if the clock went back
+				second := process()
+				second.networks = []string{"none"} // nothing is released in this one
+				n.checkReasons(n.reconcile(second), map[string]Reason{"10.0.0.2": UntrustedTimestamp, "10.0.0.3": UntrustedTimestamp})
+				time.Sleep(DefaultMinAge)
+				want := map[string]Verdict{"10.0.0.2": Released, "10.0.0.3": Released}
+				if step < 0 {
+					want["10.0.0.3"] = Starting
+				}
+				n.check(n.reconcile(process()), want)
+			})
+		}
+	}
+}
+
+// A memory that can't be trusted counts as none. The report says so, and the pass is none the worse.
+func TestMemoryThatDoesNotCount(t *testing.T) {
+	replace := func(old, by string) func(*testing.T, string) {
+		return func(t *testing.T, path string) {
+			content, err := os.ReadFile(path)
+			if err != nil || !strings.Contains(string(content), old) {
+				t.Fatal(err, string(content))
+			}
+			if err := os.WriteFile(path, []byte(strings.Replace(string(content), old, by, 1)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	must := func(t *testing.T, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		reason string
+		change func(t *testing.T, path string)
+		counts bool
+		note   string
+	}{
+		{"as it was written", func(*testing.T, string) {}, true, ""},
+		{"of another boot", replace(`"BootID":"`, `"BootID":"x`), false, ""},
+		{"of another time namespace", replace(`"TimeNamespace":"`, `"TimeNamespace":"x`), false, ""},
+		{"of another data directory", replace(`"DataDir":"`, `"DataDir":"9`), false, ""},
+		{"of another file", replace(`"Inode":`, `"Inode":9`), false, ""},
+		{"from the future", replace(`"mono":`, `"mono":9`), false, "from the future"},
+		{"with a sight from the future", replace(`"seen":`, `"seen":9`), false, "damaged"},
+		{"cut short", func(t *testing.T, path string) { must(t, os.Truncate(path, 100)) }, false, "damaged"},
+		{"empty", func(t *testing.T, path string) { must(t, os.Truncate(path, 0)) }, false, "damaged"},
+		{"others can write it", func(t *testing.T, path string) { must(t, os.Chmod(path, 0o666)) }, false, "others can write it"},
+		{"a link", func(t *testing.T, path string) {
+			must(t, os.Rename(path, path+"2"))
+			must(t, os.Symlink(path+"2", path))
+		}, false, "too many levels"},
+		{"a directory", func(t *testing.T, path string) { must(t, os.Remove(path)); must(t, os.Mkdir(path, 0o700)) }, false, "file exists"},
+	} {
+		t.Run(c.reason, inBubble(func(t *testing.T) {
+			n := newNode(t)
+			n.reserve("10.0.0.2", "leaked", -time.Hour)
+			clk := &clocks{uptime: 30 * 24 * time.Hour, base: time.Now().Add(-time.Hour)}
+			path := filepath.Join(t.TempDir(), "memory")
+			process := func(dry bool) Report {
+				return n.reconcile(newReconciler(t, n.store, []string{network1}, podsource.Static{other}, Options{Memory: path, DryRun: dry}, clk))
+			}
+			process(true)
+			if _, err := os.Stat(path); !os.IsNotExist(err) {
+				t.Errorf("a dry run wrote the memory: %v", err)
+			}
+			process(false)
+			time.Sleep(DefaultMinAge)
+			c.change(t, path)
+			report := process(false)
+			if released := report.Counts()[Released] > 0; released != c.counts || !strings.Contains(report.Memory, c.note) || c.note == "" && report.Memory != "" {
+				t.Errorf("released: %t, and the report says %q", released, report.Memory)
+			}
+			if c.note != "" && c.reason != "a directory" { // it was replaced
+				if report = process(true); report.Memory != "" {
+					t.Errorf("the next process says %q", report.Memory)
+				}
+			}
+		}))
+	}
+}
+
+// Two processes share a memory: the earlier of two sights counts.
+func TestMemoryOfTwoProcesses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		clk := &clocks{uptime: 30 * 24 * time.Hour}
+		path := filepath.Join(t.TempDir(), "memory")
+		gone := podsource.Pod{NamespacedName: named("gone"), Finished: true, IPs: ips("10.0.0.3")}
+		process := func(source podsource.Source) *Reconciler {
+			return newReconciler(t, n.store, []string{network1}, source, Options{Memory: path}, clk)
+		}
+		a, b := process(podsource.Static{other, gone}), process(answers(criAnswer()))
+		n.reserve("10.0.0.2", "leaked", -time.Hour)
+		n.reserve("10.0.0.3", "leaked", -time.Hour)
+		n.reconcile(a)
+		time.Sleep(DefaultMinAge - time.Second)
+		n.reconcile(b)
+		time.Sleep(time.Second)
+		n.check(n.reconcile(process(podsource.Static{other, gone})), map[string]Verdict{"10.0.0.2": Released, "10.0.0.3": Released})
+	})
+}
+
+func TestEarliestSightCounts(t *testing.T) {
+	for _, all := range []bool{false, true} {
+		got := earliest(map[string]time.Duration{"earlier there": 5, "earlier here": 5}, []sight[string]{{"earlier there", 3}, {"earlier here", 7}, {"there alone", 1}}, all)
+		want := map[string]time.Duration{"earlier there": 3, "earlier here": 5}
+		if all {
+			want["there alone"] = 1
+		}
+		if !maps.Equal(got, want) {
+			t.Errorf("all %t: %v, want %v", all, got, want)
+		}
+	}
+}

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gc
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// betweenLooks is the minimum time between two looks of a pass (R5).
+const betweenLooks = time.Second
+
+// evidence has the declarations of a pass, look by look. A declaration counts if the
+// same source makes it in every look.
+type evidence [][]declaration
+
+// A declaration is an answer as it counts.
+type declaration struct {
+	podsource.Answer
+	asOf  time.Duration // when the answer was last true, on the monotonic clock
+	fresh bool          // that was not before the look began
+	cache *cache        // of an answer with a Cache
+}
+
+// addLook adds the answers of one look, which began at began, and returns their
+// declarations. The reading now was taken after the answers.
+func (s *snapshot) addLook(answers []podsource.Answer, began, now reading) []declaration {
+	look := make([]declaration, len(answers))
+	for i, a := range answers {
+		d := declaration{Answer: a, asOf: s.clock.asOf(s.at, now, &a), fresh: true}
+		if !a.AsOf.IsZero() {
+			d.fresh = s.clock.asOf(began, now, &a) >= began.mono
+		}
+		if s.stale = max(s.stale, s.at.mono-d.asOf); d.asOf == always {
+			s.stale = forever
+		}
+		if a.Cache != nil {
+			d.cache = s.checkCache(a.Cache, answers)
+		}
+		look[i] = d
+	}
+	s.evidence = append(s.evidence, look)
+	s.pods = s.indexPods(now)
+	return look
+}
+
+// keep copies the slices that a source may reuse for its next answer.
+func (d *declaration) keep() {
+	d.Networks, d.SeesADDs, d.Pods, d.Gaps = slices.Clone(d.Networks), slices.Clone(d.SeesADDs), slices.Clone(d.Pods), slices.Clone(d.Gaps)
+	for i := range d.Pods {
+		p := &d.Pods[i]
+		p.ContainerIDs, p.IPs = slices.Clone(p.ContainerIDs), slices.Clone(p.IPs)
+	}
+}
+
+// A silence says what it means that no source names the container of a reservation: a set of
+// facts, each of which one and the same source declares in every look of the pass.
+type silence uint16
+
+const (
+	speaksOf silence = 1 << iota // of the reservation's network (R14)
+	mayName                      // of the reservation itself: it can't have missed or lost its container
+	means                        // any container of the network, and the reservation is in no gap (R14)
+	names                        // the container, if it were live, late or at once, by answers of any age
+	waived                       // the hook's assertion holds: a record names the container (R5)
+
+	// By answers from after the reservation was first seen:
+	namesNow  // the container, late or at once
+	byNoCache // the same by a source that is no cache
+	addresses // every address in a network namespace
+
+	// By answers from after each look began:
+	adds   // every ADD in flight
+	atOnce // the container, at once
+	cached // the same by a cache
+	knows  // the same by a record, or by a cache with a proven entry of this attachment
+
+	// These two hold if any source says so in any look.
+	listsPods // of Kubernetes or their sandboxes: other owners are foreign (R14)
+	doubt     // a cache does not pass its check now, and may soon
+)
+
+// has reports whether all of the facts hold.
+func (q silence) has(facts silence) bool { return q&facts == facts }
+
+// add adds facts if they hold.
+func (q *silence) add(hold bool, facts silence) {
+	if hold {
+		*q |= facts
+	}
+}
+
+// about returns what the silence of all sources means for r.
+func (s *snapshot) about(r *hostlocal.Reservation) (all silence) {
+	seen := s.clock.firstSeen(s.at, fileOf(r))
+	for i := range max(len(s.evidence[0]), len(s.evidence[len(s.evidence)-1])) {
+		one := ^silence(0)
+		for _, look := range s.evidence {
+			var q silence
+			if i < len(look) {
+				q = s.aboutOne(&look[i], r, seen)
+			}
+			one &= q
+			all |= q & (listsPods | doubt)
+		}
+		all |= one
+	}
+	return all
+}
+
+// aboutOne returns what the silence of one source in one look means for r.
+func (s *snapshot) aboutOne(d *declaration, r *hostlocal.Reservation, seen time.Duration) (q silence) {
+	speaks, record, entry, knowsOf := podsource.Covers(d.Networks, r.Network), d.AtOnce, noEntry, true
+	if d.cache != nil {
+		speaks, record, entry = d.cache.passed[r.Network], false, d.cache.entries[attachment{r.Network, r.ContainerID}]
+		knowsOf = s.cacheSpeaksOf(d.Cache, entry, r, seen)
+		q.add(d.cache.doubted[r.Network] != nil, doubt)
+	}
+	q.add(speaks, speaksOf)
+	q.add(speaks && !d.Supplementary && d.Names != podsource.AnyContainer, listsPods)
+	if speaks && knowsOf && !inGap(d.Gaps, r) {
+		q |= mayName
+		q.add(record && d.Names == podsource.AnyContainer, means)
+		q.add(d.Names.Has(r.ContainerID), names)
+		q.add(s.noADD && record && q.has(names) && s.clock.listedSince(s.at, d, r), waived)
+	}
+	if d.asOf < seen {
+		return q
+	}
+	q.add(d.SeesAddresses, addresses)
+	q.add(q.has(names), namesNow)
+	q.add(q.has(names) && d.Cache == nil, byNoCache)
+	if d.fresh {
+		q.add(podsource.Covers(d.SeesADDs, r.Network), adds)
+		if d.AtOnce && q.has(names) {
+			q |= atOnce
+			q.add(d.Cache != nil, cached)
+			q.add(record || entry == provenEntry, knows)
+		}
+	}
+	return q
+}
+
+// inGap reports whether r may have been made in one of a source's gaps, by its time as it
+// stands. That may be too early by its granularity.
+func inGap(gaps []podsource.Gap, r *hostlocal.Reservation) bool {
+	latest := r.ReservedAt.Add(granularity(r.ReservedAt))
+	return slices.ContainsFunc(gaps, func(g podsource.Gap) bool {
+		if g.But.Has(r.ContainerID) {
+			return false
+		}
+		return r.ReservedAt.IsZero() || !latest.Before(g.From) && (g.To.IsZero() || !r.ReservedAt.After(g.To))
+	})
+}
+
+// foreign reports whether an owner may be one that no source here could know (R14).
+func (s *snapshot) foreign(r *hostlocal.Reservation, q silence) bool {
+	allowed := func(prefix string) bool { return prefix == "*" || strings.HasPrefix(r.ContainerID, prefix) }
+	switch {
+	case r.Owner != hostlocal.Owned || slices.ContainsFunc(s.opts.AllowForeign, allowed):
+		return false
+	case !container.MatchString(r.ContainerID) && !s.inCache(r.ContainerID):
+		return true
+	case s.allNetworks:
+		return !q.has(addresses)
+	}
+	return q.has(listsPods) && !podsource.SandboxContainers.Has(r.ContainerID) && q&(addresses|means) == 0
+}
+
+// container matches the ID of a container: 64 hexadecimal digits or a UUID, behind any prefix. Any
+// other owner is free text: operators block an address by a word, and Cilium reserves one for its own
+// ingress under a name (cilium/cilium#46386).
+var container = regexp.MustCompile(`(?i)([0-9a-f]{64}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})$`)
+
+// inCache reports whether in each look a cache has an entry of a container, live or ended.
+func (s *snapshot) inCache(containerID string) bool {
+	has := func(d declaration) bool {
+		return d.cache != nil && d.cache.entries[attachment{anyNetwork, containerID}] != noEntry
+	}
+	return !slices.ContainsFunc(s.evidence, func(look []declaration) bool { return !slices.ContainsFunc(look, has) })
+}

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package podsource
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/boottime"
+)
+
+// An Attachment is the attachment of a container to a network by a CNI ADD.
+type Attachment struct {
+	Network, ContainerID, IfName string
+	// IPs are its addresses, and Pod the pod's name. Both may be empty.
+	IPs []netip.Addr
+	Pod types.NamespacedName
+}
+
+// Always is the time since which a store has been complete that was there before the first ADD
+// of the node.
+var Always = time.Unix(0, 0)
+
+// Attachments is the source of an agent that keeps a store of the attachments that it makes.
+// networks are those in which it serves every ADD. since is when the store began to be
+// complete, or [Always].
+//
+// list returns every attachment whose ADD has ended and whose DEL has not, each with its
+// container ID. If the store was lost, or is not restored yet, list must return an error. An
+// empty list is an answer about what was reserved before the node's boot, and about nothing
+// since, unless [AllowEmpty] is around the source.
+//
+// The answer declares that any container of these networks is in it at once. Of what was
+// reserved in this boot before since it speaks only where it lists it. It is an error if
+// networks is empty or has [EveryNetwork], or if since is zero.
+func Attachments(networks []string, since time.Time, list func(context.Context) ([]Attachment, error)) Source {
+	return attachments{slices.Clone(networks), since, list, false}
+}
+
+type attachments struct {
+	networks   []string
+	since      time.Time
+	list       func(context.Context) ([]Attachment, error)
+	allowEmpty bool // AllowEmpty is around it
+}
+
+// Rank returns [RankCache].
+func (attachments) Rank() Rank { return RankCache }
+
+// Pods returns one pod for each attachment.
+func (s attachments) Pods(ctx context.Context) (Answer, error) {
+	a := Answer{Source: "attachments", Networks: s.networks, Names: AnyContainer, AtOnce: true, Authoritative: true}
+	switch {
+	case len(s.networks) == 0 || slices.Contains(s.networks, EveryNetwork):
+		return a, fmt.Errorf("Attachments was given no network, or all: name those in which the agent serves every ADD; %w", ErrPermanent)
+	case s.since.IsZero():
+		return a, fmt.Errorf("Attachments was given no time since which its store is complete: give one, or Always; %w", ErrPermanent)
+	}
+	all, err := s.list(ctx)
+	if err != nil {
+		return a, fmt.Errorf("reading the agent's attachments: %w", err)
+	}
+	for _, at := range all {
+		if at.ContainerID == "" {
+			return a, fmt.Errorf("reading the agent's attachments: one of network %q has no container ID", at.Network)
+		}
+		a.Pods = append(a.Pods, Pod{NamespacedName: at.Pod, ContainerIDs: []string{at.ContainerID}, IPs: at.IPs, Network: at.Network})
+	}
+	// Stamps of whole seconds and small steps of the clock may be too early.
+	gap := Gap{To: s.since}
+	if up := boottime.Since(); up > 0 {
+		gap.From = time.Now().Round(0).Add(-up - 2*time.Second)
+	}
+	if len(all) == 0 && !s.allowEmpty {
+		gap.To = time.Time{}
+	}
+	if gap.To.After(Always) || gap.To.IsZero() {
+		a.Gaps = []Gap{gap}
+	}
+	return a, nil
+}
+
+// Sandboxes is the source of a list like crictl's: every sandbox of the node's container
+// runtime, in any state, with its ID among ContainerIDs. The answer declares that it names
+// sandboxes, late, in every network.
+func Sandboxes(list func(context.Context) ([]Pod, error)) Source {
+	return wrapper{func(ctx context.Context) (Answer, error) {
+		pods, err := list(ctx)
+		a := Answer{Source: "sandboxes", Pods: pods, Networks: []string{EveryNetwork}, Names: SandboxContainers}
+		if err == nil && slices.ContainsFunc(pods, func(p Pod) bool { return len(p.ContainerIDs) == 0 }) {
+			err = errors.New("one of the sandboxes has no container ID")
+		}
+		return a, err
+	}, RankRuntime, "sandboxes"}
+}

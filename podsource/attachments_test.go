@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package podsource
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/boottime"
+)
+
+// A store of attachments speaks of what was reserved in this boot since it is complete, and of
+// everything from before the boot. An empty one speaks only of the latter (hazard 111).
+func TestAttachments(t *testing.T) {
+	broken := errors.New("not restored yet")
+	now := time.Now().Round(0)
+	hour := now.Add(-time.Hour)
+	some := []Attachment{{Network: "podnet", ContainerID: "web", IfName: "eth0"}}
+	for _, c := range []struct {
+		reason string
+		source Source
+		gapTo  time.Time // zero: it has no end
+		noGap  bool
+		err    string
+	}{
+		{"always complete", Attachments([]string{"podnet"}, Always, list(some, nil)), time.Time{}, true, ""},
+		{"complete for an hour", Attachments([]string{"podnet"}, hour, list(some, nil)), hour, false, ""},
+		{"empty", Attachments([]string{"podnet"}, Always, list(nil, nil)), time.Time{}, false, ""},
+		{"empty, as the caller says it may be", AllowEmpty(Attachments([]string{"podnet"}, Always, list(nil, nil))), time.Time{}, true, ""},
+		{"... for an hour", AllowEmpty(Attachments([]string{"podnet"}, hour, list(nil, nil))), hour, false, ""},
+		{"an error of the store", Attachments([]string{"podnet"}, Always, list(some, broken)), time.Time{}, false, "not restored yet"},
+		{"no container ID", Attachments([]string{"podnet"}, Always, list([]Attachment{{Network: "podnet"}}, nil)), time.Time{}, false, `network "podnet" has no container ID`},
+		{"no networks, as of an empty configuration (hazard 85)", Attachments(nil, Always, list(some, nil)), time.Time{}, false, "no network"},
+		{"no time", Attachments([]string{"podnet"}, time.Time{}, list(some, nil)), time.Time{}, false, "or Always"},
+	} {
+		a, err := c.source.Pods(t.Context())
+		if c.err != "" {
+			if err == nil || !strings.Contains(err.Error(), c.err) {
+				t.Errorf("%s: got error %v, want one that says %q", c.reason, err, c.err)
+			}
+			continue
+		}
+		if err != nil || !a.Authoritative || a.Names != AnyContainer || !a.AtOnce || !slices.Equal(a.Networks, []string{"podnet"}) {
+			t.Errorf("%s: got %+v, %v", c.reason, a, err)
+		}
+		if (len(a.Gaps) == 0) != c.noGap {
+			t.Errorf("%s: got gaps %v", c.reason, a.Gaps)
+		}
+		booted := now.Add(-boottime.Since())
+		for _, g := range a.Gaps {
+			if !g.To.Equal(c.gapTo) || g.From.After(booted) || g.From.Before(booted.Add(-10*time.Second)) {
+				t.Errorf("%s: got the gap %v, want it from the boot on, at %v, to %v", c.reason, g, booted, c.gapTo)
+			}
+		}
+	}
+	if r, ok := Attachments(nil, Always, nil).(Ranked); !ok || r.Rank() != RankCache {
+		t.Error("the rank is not that of a record")
+	}
+}
+
+func list(all []Attachment, err error) func(context.Context) ([]Attachment, error) {
+	return func(context.Context) ([]Attachment, error) { return all, err }
+}
+
+// A list of sandboxes names them, late, in every network.
+func TestSandboxes(t *testing.T) {
+	ask := func(pods ...Pod) (Answer, error) {
+		return Sandboxes(func(context.Context) ([]Pod, error) { return pods, nil }).Pods(t.Context())
+	}
+	a, err := ask(Pod{ContainerIDs: []string{"web"}})
+	if err != nil || a.Names != SandboxContainers || a.AtOnce || a.Authoritative || !Covers(a.Networks, "podnet") {
+		t.Errorf("got %+v, %v", a, err)
+	}
+	if _, err := ask(Pod{UID: "1"}); err == nil || !strings.Contains(err.Error(), "no container ID") {
+		t.Errorf("a sandbox without an ID: %v", err)
+	}
+	if rankOf(Sandboxes(nil)) != RankRuntime {
+		t.Error("the rank is not that of a runtime")
+	}
+}
