@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/cnitest"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/kube"
@@ -150,7 +151,7 @@ func TestAgentWithItsManifests(t *testing.T) {
 	check(os.WriteFile(filepath.Join(dir, "kubeconfig"), fmt.Appendf(nil, `{apiVersion: v1, kind: Config, current-context: c,
 		clusters: [{name: c, cluster: {server: %q, certificate-authority: %q}}], users: [{name: c, user: {token: %q}}],
 		contexts: [{name: c, context: {cluster: c, user: c}}]}`, config.Host, config.CAFile, request.Status.Token), 0o600))
-	goCommand("", "build", "-C", "../..", "-o", filepath.Join(dir, "agent"), "./hostlocal-gc")
+	goCommand("", "build", "-C", "../..", must(cnitest.OldNode(dir)), "-o", filepath.Join(dir, "agent"), "./hostlocal-gc")
 	agent := run(dir, "agent", env, filepath.Join(dir, "agent"), "agent", "--data-dir", n.plugin.DataDir,
 		"--source", "kubelet,kube", "--kubeconfig", "kubeconfig", "--listen=") // and no runtime
 	t.Cleanup(func() { kill(agent) })

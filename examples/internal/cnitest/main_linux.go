@@ -141,7 +141,11 @@ func outside(programs map[string]string, tools []Tool) (code int, err error) {
 // build builds all programs with one command, and each tool with another. Without debug information
 // linking is faster.
 func build(dir string, programs map[string]string, tools []Tool) error {
-	args := []string{"build", "-ldflags=-w", "-o", dir + "/"}
+	overlay, err := OldNode(dir)
+	if err != nil {
+		return err
+	}
+	args := []string{"build", overlay, "-ldflags=-w", "-o", dir + "/"}
 	for _, pkg := range programs {
 		args = append(args, pkg)
 	}
