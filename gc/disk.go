@@ -71,5 +71,6 @@ func onDisk[T any](ctx context.Context, r *Reconciler, do func(context.Context) 
 		}
 	}
 	c.givenUp.Store(true)
-	return result, fmt.Errorf("the file system did not answer within %v; is the disk or its mount gone?", time.Since(now).Round(time.Millisecond))
+	waited := time.Since(now).Round(time.Millisecond)
+	return result, fmt.Errorf("the file system did not answer within %v; is the disk or its mount gone?", waited)
 }

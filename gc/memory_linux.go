@@ -42,7 +42,8 @@ func readMemory(path string, of origin, now reading) (*memory, error) {
 	if err != nil {
 		return nil, err
 	}
-	if st, ok := info.Sys().(*syscall.Stat_t); !ok || !info.Mode().IsRegular() || info.Mode().Perm()&0o022 != 0 || int(st.Uid) != os.Geteuid() {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || !info.Mode().IsRegular() || info.Mode().Perm()&0o022 != 0 || int(st.Uid) != os.Geteuid() {
 		return nil, errors.New("others can write it, so it is not used; remove it")
 	}
 	var m memory

@@ -22,7 +22,7 @@ import (
 
 // Tests with the real clocks run on a node that has been up for a month, however young the
 // machine is.
-func init() {
+func init() { //nolint:gochecknoinits // before any test
 	begun := time.Now()
 	uptime.Since = func() time.Duration { return 30*24*time.Hour + time.Since(begun) }
 }

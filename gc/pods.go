@@ -55,7 +55,9 @@ type livePod struct {
 // (hazards 12 and 13). Pods in the node's network claim no address (hazard 28); the node's own
 // network namespace does (hazard 87). The reading now is from after the answers.
 func (s *snapshot) indexPods(now reading) *livePods {
-	l := &livePods{make(map[string]*livePod, len(s.reservations)), make(map[string]*livePod), make(map[netip.Addr][]*livePod), nil, nil, forever}
+	l := &livePods{nextFinish: forever}
+	l.byContainer, l.unproven = make(map[string]*livePod, len(s.reservations)), make(map[string]*livePod)
+	l.claims = make(map[netip.Addr][]*livePod)
 	for i, a := range slices.Concat(s.evidence...) {
 		pods := make([]livePod, len(a.Pods))
 		for j := range a.Pods {

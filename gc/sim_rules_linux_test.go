@@ -162,10 +162,12 @@ func (s *simulation) canSetLateClock() bool {
 // canDamage reports whether a sandbox's file may be damaged: a source must show its address for as
 // long as it lives (A3).
 func (s *simulation) canDamage(b *simSandbox) bool {
-	return b.alive && b.done && !b.foreign() && s.onDisk(b.addrs[0]) && (s.shows(b) ||
-		s.has(fromAPI, fromKubelet) && slices.Contains(s.pods, b.pod) && b.pod.finished == 0 && !b.pod.elsewhere && b.addrs[0].net == 0 && !slices.ContainsFunc(b.addrs, func(a simAddress) bool {
-			return a.net == 0 && !slices.Contains(b.pod.statusIPs, a.ip)
-		}))
+	if !b.alive || !b.done || b.foreign() || !s.onDisk(b.addrs[0]) || s.shows(b) {
+		return b.alive && b.done && s.shows(b) && !b.foreign()
+	}
+	p, first := b.pod, b.addrs[0].net
+	return s.has(fromAPI, fromKubelet) && slices.Contains(s.pods, p) && p.finished == 0 && !p.elsewhere && first == 0 &&
+		!slices.ContainsFunc(b.addrs, func(a simAddress) bool { return a.net == 0 && !slices.Contains(p.statusIPs, a.ip) })
 }
 
 // shows reports whether the kernel shows a sandbox's addresses.

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 	"strings"
@@ -33,6 +34,7 @@ type flags struct {
 	startingFor    time.Duration
 	requestTimeout time.Duration
 	foreign        []string
+	memory         string
 	allowEmpty     bool
 	require        []string
 
@@ -125,6 +127,8 @@ func (f *flags) judge(c *cobra.Command) {
 		"kubelet's runtimeRequestTimeout `T` on this node: an ADD may take twice as long")
 	c.Flags().DurationVar(&f.startingFor, "starting-for", 0,
 		"age after which a starting pod no longer keeps a reservation, if a source would have named its container by then; at least 2T+10m (default 2T+10m)")
+	c.Flags().StringVar(&f.memory, "memory", "",
+		"`FILE` with the time at which each reservation was first seen, and steps of the clock, for the next pass (default "+usualMemory+"; none for no file)")
 	c.Flags().BoolVar(&f.allowEmpty, "allow-empty", false, "accept an answer without any pod")
 	c.Flags().StringArrayVar(&f.require, "require-pod", nil,
 		"refuse an answer of the first source of pods without this pod, as `NS/NAME` (repeatable): a pod that certainly runs here")
@@ -137,7 +141,8 @@ func (f *flags) judge(c *cobra.Command) {
 // others adds --allow-foreign. The agent does not have it: it is true only for a short time.
 func (f *flags) others(c *cobra.Command) {
 	c.Flags().StringArrayVar(&f.foreign, flagForeign, nil,
-		"also judge reservations of owners that no source here could know and that begin with `PREFIX`, or '*' for all (repeatable). Only for owners that have certainly ended; no variable sets this")
+		"also judge reservations of owners that no source here could know and that begin with `PREFIX`, or '*' for all (repeatable). "+
+			"Only for owners that have certainly ended; no variable sets this")
 }
 
 // ranges adds the flag that names the ranges.
@@ -227,8 +232,21 @@ func (a *app) options() gc.Options {
 	f := &a.flags
 	return gc.Options{
 		MinAge: time.Duration(f.minAge), RuntimeRequestTimeout: f.requestTimeout, StartingFor: f.startingFor,
-		AllowForeign: f.foreign, Logger: a.logger(),
+		AllowForeign: f.foreign, Memory: f.memoryFile(), Logger: a.logger(),
 	}
+}
+
+// usualMemory is on a file system that a boot empties.
+const usualMemory = "/run/hostlocal-gc/memory"
+
+var defaultMemory = usualMemory // tests replace it
+
+// memoryFile returns the file of --memory, or nothing for none.
+func (f *flags) memoryFile() string {
+	if f.memory == "none" {
+		return ""
+	}
+	return cmp.Or(f.memory, defaultMemory)
 }
 
 // minAge is the value of --min-age. Zero means that the flag was not given: the default then

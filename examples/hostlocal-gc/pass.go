@@ -59,6 +59,9 @@ func (a *app) passOver(ctx context.Context, s podsource.Source, change func(*gc.
 	}
 	report, err := reconciler.Reconcile(ctx)
 	report.Err = errors.Join(err, a.checkNetworks(report.Networks, names))
+	if report.Memory != "" {
+		report.Err = errors.Join(report.Err, fmt.Errorf("waits begin with this pass: %s", report.Memory))
+	}
 	a.printError(report.Err)
 	return result{report, !errors.Is(err, gc.ErrRefused)}, nil
 }
