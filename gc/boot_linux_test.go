@@ -35,7 +35,10 @@ func TestHazard40BootIsTheKernels(t *testing.T) {
 	defer func(replaced func() time.Duration) { uptime.Since = replaced }(uptime.Since)
 	uptime.Since = boottime.Since
 	before := kernels()
-	boot, now := boottime.Since(), r.now()
+	boot, mono, now := boottime.Since(), boottime.Monotonic(), r.now()
+	if (now.mono - mono).Abs() > 10*time.Millisecond { // all processes share it (hazard 81)
+		t.Errorf("the monotonic clock shows %v, the kernel's %v", now.mono, mono)
+	}
 	after := kernels() + 10*time.Millisecond
 	if boot < before || now.boot < boot || now.boot > after {
 		t.Errorf("the node has been up for %v, and then for %v; the kernel said %v before, and %v after", boot, now.boot, before, after)

@@ -16,6 +16,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/gc/internal/uptime"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/boottime"
 )
 
 // The errors of passes. They come wrapped.
@@ -85,13 +86,13 @@ func New(store *hostlocal.Store, networks []string, source podsource.Source, opt
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("making a reconciler: %w", err)
 	}
-	base := time.Now()
+	base, mono := time.Now(), boottime.Monotonic()
 	r := &Reconciler{
 		store: store, disk: store, networks: networks, source: podsource.Union(source), opts: opts,
 		sleep: sleep, sem: make(chan struct{}, 1), trigger: make(chan struct{}, 1),
 		now: func() reading {
 			now := time.Now()
-			return reading{wall: now.Round(0), mono: now.Sub(base), boot: uptime.Since(), now: now}
+			return reading{wall: now.Round(0), mono: mono + now.Sub(base), boot: uptime.Since(), now: now}
 		},
 	}
 	r.clock.observe(r.now()) // it notices steps from here on, not only from the first pass on

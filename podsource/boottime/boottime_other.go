@@ -9,3 +9,6 @@ import "time"
 
 // Since returns zero: the time is unknown on this platform.
 func Since() time.Duration { return 0 }
+
+// Monotonic returns zero: the clock is unknown.
+func Monotonic() time.Duration { return 0 }

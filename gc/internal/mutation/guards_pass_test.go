@@ -78,6 +78,8 @@ var passGuards = []guard{
 		"	decisions := decide(s)\n", "	s.at = r.read()\n	decisions := decide(s)\n"},
 	{"R5", "81", "first sights outlive the process", "TestHazard81HookOnly", "gc/reconciler.go",
 		"	r.recall(ctx, report)\n", ""},
+	{"R5", "81", "... on the clock of all processes", "TestHazard40BootIsTheKernels", "gc/reconciler.go",
+		"mono: mono + now.Sub(base)", "mono: now.Sub(base) + 0*mono"},
 	{"R5", "81", "... as soon as they were seen", "TestHazard81HookOnly", "gc/reconciler.go",
 		"	defer r.remember(ctx, report)\n", ""},
 	{"R5", "120", "... and so do steps of the clock", "TestHazard120StepThenRestart", "gc/memory.go",
