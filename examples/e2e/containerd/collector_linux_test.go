@@ -13,7 +13,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -190,6 +192,20 @@ func (n *node) stamp(age time.Duration, ips ...netip.Addr) error {
 		errs = append(errs, os.Chtimes(n.reservationFile(ip), then, then))
 	}
 	return errors.Join(errs...)
+}
+
+// ageMemory makes all first sights older, as if this time had passed since.
+func (n *node) ageMemory(d time.Duration) {
+	n.t.Helper()
+	const file = "/run/hostlocal-gc/memory"
+	content, err := os.ReadFile(file)
+	n.must(err)
+	content = regexp.MustCompile(`"seen":\d+`).ReplaceAllFunc(content, func(text []byte) []byte {
+		seen, err := strconv.ParseInt(string(text[len(`"seen":`):]), 10, 64)
+		n.must(err)
+		return fmt.Appendf(nil, `"seen":%d`, seen-int64(d))
+	})
+	n.must(os.WriteFile(file, content, 0o600))
 }
 
 // age makes all reservations an hour old, so that none is kept for its age (R5).

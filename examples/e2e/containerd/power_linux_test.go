@@ -22,7 +22,7 @@ import (
 // power. Other files stay.
 func (n *node) powerOff() error {
 	err := n.end(syscall.SIGKILL)
-	return errors.Join(err, end(), unmountAll(), removeBridges(), os.RemoveAll("/run/netns"), os.RemoveAll("/run/containerd"))
+	return errors.Join(err, end(), unmountAll(), removeBridges(), os.RemoveAll("/run/netns"), os.RemoveAll("/run/containerd"), os.RemoveAll("/run/hostlocal-gc"))
 }
 
 // reboot reboots the node. It removes containerd's state, which is on a tmpfs on any machine, and with wipeRoot also

@@ -354,10 +354,8 @@ func TestWithoutKubernetes(t *testing.T) {
 }
 
 // Pods of Kubernetes and containers of ctr, nerdctl and another client share a network. Some of each are live, and
-// some have leaked. With any of the sources no live one loses its address, and with runtime and kernel every leak is
-// released.
-//
-// Guard: [Source.Pods] declares the form of the IDs that it names.
+// some have leaked. With any of the sources no live one loses its address, and with runtime, kernel and cache every
+// leak is released.
 func TestHazard49Together(t *testing.T) {
 	onEach(t, func(t *testing.T, n *node) {
 		n.forClients()
@@ -377,8 +375,8 @@ func TestHazard49Together(t *testing.T) {
 		inUse := verdicts(gc.InUse, addressesOf(pods)...)
 		known := joined(inUse, verdicts(gc.Foreign, addressesOf(append(containers, podsOf(deadContainers)...))...))
 		same(t, "pass with the runtime alone", "it does not list the others", joined(known, verdicts(gc.Released, addressesOf(deadPods)...)), n.release().verdicts)
-		same(t, "pass with runtime and kernel", "the kernel shows which of the others are live", joined(inUse,
-			verdicts(gc.InUse, addressesOf(containers)...), verdicts(gc.Released, addressesOf(podsOf(deadContainers))...)), n.release(kernel).verdicts)
+		same(t, "pass with runtime, kernel and cache", "the kernel shows which of the others are live, the cache which are no words", joined(inUse,
+			verdicts(gc.InUse, addressesOf(containers)...), verdicts(gc.Released, addressesOf(podsOf(deadContainers))...)), n.release(kernel, cache).verdicts)
 		n.wantLeft("after all passes", append(pods, containers...)...)
 	})
 }
