@@ -97,11 +97,13 @@ func TestHazard118LoopBesideADiskThatHangs(t *testing.T) {
 		r.disk = &hangingDisk{dataDir: r.disk, inList: answers}
 		go func() { ended <- r.Start(ctx) }()
 		time.Sleep(time.Hour)
+		synctest.Wait()
 		if len(errs) < 5 || errs[0] == nil || errs[len(errs)-1] == nil {
 			t.Errorf("%d passes, the last with %v", len(errs), errs[len(errs)-1])
 		}
 		close(answers)
 		time.Sleep(DefaultInterval + time.Minute)
+		synctest.Wait()
 		if n.exists("10.0.0.2") {
 			t.Errorf("not released after the disk answered: %v", errs[len(errs)-1])
 		}

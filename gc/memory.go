@@ -5,6 +5,7 @@ package gc
 import (
 	"context"
 	"fmt"
+	"maps"
 	"time"
 )
 
@@ -34,31 +35,37 @@ type sight[T comparable] struct {
 	Seen time.Duration `json:"seen"`
 }
 
-// withMemory calls use, or notes in the report why there is no memory.
-func (r *Reconciler) withMemory(ctx context.Context, report *Report, doing string, use func(path string, of origin) error) {
+// withMemory calls use with the file and the origin of the memory, and with a clock that is a copy
+// of r's, which it replaces if use returns in time and without an error. The report says why there is
+// no memory.
+func (r *Reconciler) withMemory(ctx context.Context, report *Report, doing string, use func(path string, of origin, c *clock) error) {
 	if r.opts.Memory == "" {
 		return
 	}
-	_, err := onDisk(ctx, r, func(context.Context) (struct{}, error) {
+	mine := r.clock
+	mine.files, mine.finished = maps.Clone(mine.files), maps.Clone(mine.finished)
+	mine, err := onDisk(ctx, r, func(context.Context) (clock, error) {
 		of, err := originOf(r.store.DataDir())
 		if err == nil {
-			err = use(r.opts.Memory, of)
+			err = use(r.opts.Memory, of, &mine)
 		}
-		return struct{}{}, err
+		return mine, err
 	})
 	if err != nil {
 		report.Memory = fmt.Sprintf("%s %s: %v", doing, r.opts.Memory, err)
+		return
 	}
+	r.clock = mine
 }
 
 // recall adds to the clock what the memory has.
 func (r *Reconciler) recall(ctx context.Context, report *Report) {
-	r.withMemory(ctx, report, "reading the memory", func(path string, of origin) error {
-		m, err := readMemory(path, of, r.now())
+	now := r.now()
+	r.withMemory(ctx, report, "reading the memory", func(path string, of origin, c *clock) error {
+		m, err := readMemory(path, of, now)
 		if m != nil {
-			r.clock.recall(m, r.now())
-			r.clock.files = earliest(r.clock.files, m.Files, true)
-			r.clock.finished = earliest(r.clock.finished, m.Finished, true)
+			c.recall(m, now)
+			c.files, c.finished = earliest(c.files, m.Files, true), earliest(c.finished, m.Finished, true)
 		}
 		return err
 	})
@@ -70,9 +77,9 @@ func (r *Reconciler) remember(ctx context.Context, report *Report) {
 	if r.unsaved = false; r.opts.DryRun {
 		return
 	}
-	r.withMemory(ctx, report, "writing the memory", func(path string, of origin) error {
+	now := r.now()
+	r.withMemory(ctx, report, "writing the memory", func(path string, of origin, c *clock) error {
 		return changeMemory(path, func() *memory {
-			now, c := r.now(), &r.clock
 			if m, _ := readMemory(path, of, now); m != nil { // else it was noted when it was read
 				c.recall(m, now)
 				c.files, c.finished = earliest(c.files, m.Files, false), earliest(c.finished, m.Finished, false)
