@@ -276,3 +276,25 @@ func parentOf(pid int) int {
 	}
 	return parent
 }
+
+// release releases reservations, and logs them. It returns how many it released, and how many are
+// away, which includes those that another process removed.
+func (a *attempt) release(leaks []*hostlocal.Reservation, why string) (released, away int) {
+	if len(leaks) == 0 {
+		return 0, 0
+	}
+	done, err := a.node.store.Release(a.ctx, leaks...)
+	if err != nil {
+		a.found(err.Error())
+	}
+	for i, outcome := range done.Outcomes {
+		switch outcome {
+		case hostlocal.Released:
+			released, away = released+1, away+1
+			a.logReleased(leaks[i], why)
+		case hostlocal.Gone:
+			away++
+		}
+	}
+	return released, away
+}

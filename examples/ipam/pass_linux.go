@@ -91,13 +91,13 @@ func (f *finding) of(ip netip.Addr) *gc.Entry {
 //
 // The minimum age of a finding is the short one unless an older reservation was kept for its age:
 // because the second step was not needed, or because the short age did not count.
-func (a *attempt) pass(n *note, enough func(*finding) bool) (finding, error) {
+func (a *attempt) pass(enough func(*finding) bool) (finding, error) {
 	report, err := a.reconcile(gc.DefaultMinAge)
 	if err != nil {
 		return finding{}, err
 	}
 	f := finding{entries: a.entries(&report)}
-	f.released = a.logReleases(f.entries) + a.releaseUndated(n, &report)
+	f.released = a.logReleases(f.entries)
 	for step := 1; !enough(&f) && keptForAge(&report, f.entries) && step <= maxSteps; step++ {
 		if step > 1 && (f.released > 0 || !a.recordsSome(f.entries) || !a.pause(stepPause)) {
 			break
@@ -154,7 +154,9 @@ func keptForAge(report *gc.Report, entries []gc.Entry) bool {
 // reconcile makes a pass of the library. Errors of single files or of the plugin's lock are in the
 // report, and are not returned.
 func (a *attempt) reconcile(minAge time.Duration) (gc.Report, error) {
-	r, err := gc.New(a.node.store, []string{a.node.conf.network}, a.node.source, gc.Options{MinAge: minAge, SourceTimeout: sourceTime})
+	r, err := gc.New(a.node.store, []string{a.node.conf.network}, a.node.source, gc.Options{
+		MinAge: minAge, SourceTimeout: sourceTime, Memory: a.node.conf.memory(),
+	})
 	if err != nil {
 		return gc.Report{}, err
 	}

@@ -28,9 +28,6 @@ type note struct {
 	Released int           `json:"released"`
 	MinAge   string        `json:"minAge,omitempty"`
 	Found    string        `json:"found"`
-	// FirstSeen is when reservations without a usable timestamp were first seen unowned. It is
-	// stored, since a process ends with its ADD.
-	FirstSeen map[string]time.Duration `json:"firstSeen,omitempty"`
 }
 
 // passForAll makes a pass, or uses the result of another ADD's pass. A pass that began after the
@@ -91,13 +88,13 @@ func (a *attempt) passNoted(lock *stormLock, enough func(*finding) bool, forAll 
 	n := before
 	n.Passes++
 	n.Begin = sinceBoot()
-	f, err := a.pass(&n, enough)
+	f, err := a.pass(enough)
 	n.End, n.EndedAt, n.Released, n.MinAge, n.Found = sinceBoot(), time.Now(), f.released, f.minAge.String(), f.text
 	if err != nil {
 		n.MinAge, n.Found = "", err.Error()
 	}
 	if f.released == 0 && (!forAll || errors.Is(err, gc.ErrSourceTimeout) || err != nil && a.ctx.Err() != nil) {
-		before.Passes, before.FirstSeen = n.Passes, n.FirstSeen
+		before.Passes = n.Passes
 		n = before
 	}
 	if noteErr := lock.write(&n); noteErr != nil {
@@ -109,9 +106,13 @@ func (a *attempt) passNoted(lock *stormLock, enough func(*finding) bool, forAll 
 	return f, err
 }
 
-// A stormLock is the lock for passes over a network, with their note. Its file is the only one that
-// this plugin creates: <data dir>/.<network>.gc, beside the network's directory, where host-local
-// never looks.
+// memory is where the library keeps what outlives this process, such as when it first saw a
+// reservation without a usable timestamp: beside the networks' directories, where host-local never
+// looks.
+func (c *config) memory() string { return filepath.Join(c.dataDir, ".gc-memory") }
+
+// A stormLock is the lock for passes over a network, with their note in its file,
+// <data dir>/.<network>.gc.
 type stormLock struct {
 	file *os.File
 	boot string

@@ -4,26 +4,37 @@ package main
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
 	"testing"
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
 
-// firstSeenBefore dates the note back, as if the node had been up for longer, and returns its
+// firstSeenBefore makes all first sights older, as if this time had passed since, and returns the
 // number of files.
-func (n *testNode) firstSeenBefore(ago time.Duration) int {
+func (n *testNode) firstSeenBefore(ago time.Duration) (files int) {
 	n.t.Helper()
-	lock := n.lock()
-	defer lock.unlock()
-	last := lock.read()
-	for key := range last.FirstSeen {
-		last.FirstSeen[key] = sinceBoot() - ago
-	}
-	if err := lock.write(&last); err != nil {
+	file := filepath.Join(n.dataDir(), ".gc-memory")
+	content, err := os.ReadFile(file)
+	if err != nil {
 		n.t.Fatal(err)
 	}
-	return len(last.FirstSeen)
+	content = regexp.MustCompile(`"seen":-?\d+`).ReplaceAllFunc(content, func(text []byte) []byte {
+		files++
+		seen, err := strconv.ParseInt(string(text[len(`"seen":`):]), 10, 64)
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		return fmt.Appendf(nil, `"seen":%d`, seen-int64(ago))
+	})
+	if err := os.WriteFile(file, content, 0o600); err != nil {
+		n.t.Fatal(err)
+	}
+	return files
 }
 
 // Reservations from the future have no age. They are released once they were seen unowned for the
@@ -59,26 +70,6 @@ func TestReservationsFromTheFuture(t *testing.T) {
 	}
 	if len(reserved) != 5 {
 		t.Errorf("%d reservations are left, want these and the new one", len(reserved))
-	}
-}
-
-// A reservation that was in use meanwhile is removed from the note.
-func TestUseEndsFirstSeen(t *testing.T) {
-	n := newTestNode(t)
-	n.fill(-100 * old)
-	n.call(call{command: "ADD", id: "a"})
-	n.Make("gone3")
-	n.record("gone3", "/run/netns/gone3", 0) // the container lives
-	n.call(call{command: "ADD", id: "a"})
-	if seen := n.firstSeenBefore(gc.DefaultMinAge + time.Second); seen != addresses-1 {
-		t.Errorf("%d files are in the note, want all but one", seen)
-	}
-	n.Remove("gone3")
-	if got := n.call(call{command: "ADD", id: "a"}); got.code != 0 {
-		t.Fatal(got.out)
-	}
-	if reserved := n.reserved(); reserved[address(3)] != "gone3" || len(reserved) != 2 {
-		t.Errorf("left: %s", fmt.Sprint(reserved))
 	}
 }
 
