@@ -60,7 +60,7 @@ func (r *Reconciler) withMemory(ctx context.Context, report *Report, doing strin
 
 // recall adds to the clock what the memory has.
 func (r *Reconciler) recall(ctx context.Context, report *Report) {
-	now := r.now()
+	now := r.read()
 	r.withMemory(ctx, report, "reading the memory", func(path string, of origin, c *clock) error {
 		m, err := readMemory(path, of, now)
 		if m != nil {
@@ -74,10 +74,10 @@ func (r *Reconciler) recall(ctx context.Context, report *Report) {
 // remember replaces the memory with what the clock has seen, and with the steps and the earlier
 // sights of other processes.
 func (r *Reconciler) remember(ctx context.Context, report *Report) {
+	now := r.read()
 	if r.unsaved = false; r.opts.DryRun {
 		return
 	}
-	now := r.now()
 	r.withMemory(ctx, report, "writing the memory", func(path string, of origin, c *clock) error {
 		return changeMemory(path, func() *memory {
 			if m, _ := readMemory(path, of, now); m != nil { // else it was noted when it was read

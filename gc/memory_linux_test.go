@@ -5,6 +5,7 @@
 package gc
 
 import (
+	"context"
 	"maps"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
@@ -94,6 +96,32 @@ func TestHazard120StepThenRestart(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A step that only the reading for the memory saw counts, too: the clock was set again before the
+// next pass.
+func TestStepSeenByTheMemoryAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		clk := &clocks{uptime: 30 * 24 * time.Hour}
+		pods := podsource.Static{other}
+		start := clk.wall()
+		opts := Options{Memory: filepath.Join(t.TempDir(), "memory")}
+		opts.Only = func(*hostlocal.Reservation) bool { // called after the last source
+			clk.step = -time.Hour
+			return true
+		}
+		n.reserve("10.0.0.2", "leaked", time.Hour)
+		r := newReconciler(t, n.store, []string{network1}, podsource.Func(func(context.Context) ([]podsource.Pod, error) { return pods, nil }), opts, clk)
+		n.reconcile(r)
+		n.fileAt(network1, "10.0.0.3", "web", clk.wall()) // made since the pod's start
+		pods = append(pods, startingPod("web", start))
+		r.opts.Only = nil
+		clk.step = 24 * time.Hour
+		n.reconcile(r)
+		time.Sleep(DefaultMinAge)
+		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.3": Starting})
+	})
 }
 
 // A memory that can't be trusted counts as none. The report says so, and the pass is none the worse.
