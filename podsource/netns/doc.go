@@ -38,7 +38,8 @@
 //
 // # What it reads
 //
-// It reads every network namespace except the node's own, each once:
+// It reads every network namespace, each once. The addresses of the node's own are no pod's,
+// and a reservation of one is kept (hazard 87). The others are:
 //
 //   - those of processes and their threads: a thread may have a namespace of its own, and
 //     may outlive the process's first thread.

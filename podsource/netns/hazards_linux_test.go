@@ -70,6 +70,21 @@ func checkPass(t *testing.T, store *hostlocal.Store, s podsource.Source, want ma
 	return report
 }
 
+// A reserved address is configured in the node's own namespace.
+func TestHazard87NodesOwnAddress(t *testing.T) {
+	if !onNode(t) {
+		return
+	}
+	if err := configure([]string{"10.0.0.2"}); err != nil {
+		t.Fatal(err)
+	}
+	store := reserve(t, map[string]string{"10.0.0.2": id("4ead"), "10.0.0.3": id("1ea4ed")})
+	report := checkPass(t, store, podsource.Union(runtimeSource, nested(t)), map[string]gc.Verdict{"10.0.0.2": gc.InUse, "10.0.0.3": gc.Released})
+	if got := report.Reservations[0].Pod.From; !strings.Contains(got, "the node's own network namespace") {
+		t.Errorf("got %q, want it to say where the address is", got)
+	}
+}
+
 // runtimeSource answers like the cri source. It lists one sandbox, with the pod's name.
 var runtimeSource = podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
 	return podsource.Answer{

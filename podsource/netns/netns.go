@@ -21,8 +21,9 @@ func (*Source) Rank() podsource.Rank { return podsource.RankADDs }
 type Options struct {
 	// Proc is where a procfs of the node is mounted. Empty is /proc.
 	Proc string
-	// HostNetNS is the file of the node's own network namespace. Its addresses are
-	// not pods' addresses. Empty is the namespace of process 1.
+	// HostNetNS is the file of the node's own network namespace. A reservation of an
+	// address that is configured there is kept, but no pod holds the address. Empty is
+	// the namespace of process 1.
 	HostNetNS string
 	// Nested asserts that the node is itself a container, as in kind: process 1 is
 	// not the machine's. Without it such a process 1 is an error, since in most cases

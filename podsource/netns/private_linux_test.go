@@ -335,7 +335,7 @@ func parts(t testing.TB, a podsource.Answer) (adds, addresses podsource.Answer) 
 func answer(a podsource.Answer) []string {
 	var lines []string
 	for _, p := range slices.Concat(podsOf(a)...) {
-		if len(p.IPs) == 0 {
+		if len(p.IPs) == 0 || p.HostNetwork {
 			continue
 		}
 		var ips []string

@@ -91,7 +91,7 @@ func (s *scan) readNetNS(fd int, where string) error {
 	h, err := openNetlink(fd, s.setns)
 	if err == nil {
 		defer h.Close()
-		if s.unaddressed != nil {
+		if s.unaddressed != nil && stat.Ino != s.host {
 			s.noteUnaddressed(stat.Ino, where, h.LinkList, h.AddrList)
 		}
 		ips, err = dump(h.AddrList)
@@ -101,6 +101,9 @@ func (s *scan) readNetNS(fd int, where string) error {
 
 func (s *scan) note(inode uint64, where string, ips []netip.Addr, err error) error {
 	pod := podsource.Pod{IPs: ips, Origin: fmt.Sprintf("network namespace %d, %s", inode, where)}
+	if inode == s.host {
+		pod.HostNetwork, pod.Origin = true, "the node's own network namespace"
+	}
 	if errors.Is(err, podsource.ErrIncomplete) {
 		s.unreadable[inode] = pod
 		return nil

@@ -26,6 +26,7 @@ type scan struct {
 	setns func(fd, kind int) error
 	buf   []byte // for files of procfs
 
+	host        uint64              // the node's own network namespace, by inode
 	found       map[uint64]bool     // the network namespaces that were read, by inode
 	pods        []podsource.Pod     // one for each network namespace with an address
 	mountedAt   map[string][]uint64 // the network namespaces mounted at a path, below any root

@@ -64,8 +64,9 @@ func New(opts Options) (*Source, error) {
 
 // Pods returns two parts. The first has one pod for each CNI ADD in flight, with its
 // container ID. The second has one pod for each network namespace with an address,
-// with its addresses. The pods have an Origin and no names: with a name a pod would
-// conflict with the same pod of another source.
+// with its addresses. The node's own has HostNetwork: a reserved address that is
+// configured there is kept (hazard 87). The pods have an Origin and no names: with a
+// name a pod would conflict with the same pod of another source.
 //
 // The answer is supplementary, so it may be empty. It declares that every ADD in
 // flight is in it, and every address in a network namespace. It does not declare the
@@ -111,7 +112,7 @@ func (s *Source) scan(ctx context.Context) (*scan, error) {
 	if err != nil {
 		return nil, err
 	}
-	sc := &scan{foundNew: true, maxMountText: 8 * maxProcfs, proc: s.opts.Proc, setns: s.setns, found: map[uint64]bool{host: true}, unreadable: make(map[uint64]podsource.Pod),
+	sc := &scan{foundNew: true, maxMountText: 8 * maxProcfs, proc: s.opts.Proc, setns: s.setns, host: host, found: make(map[uint64]bool), unreadable: make(map[uint64]podsource.Pod),
 		readRoots: make(map[processRoot]bool), mountedAt: make(map[string][]uint64)}
 	if len(s.opts.Networks) > 0 {
 		sc.unaddressed = make(map[uint64]string)

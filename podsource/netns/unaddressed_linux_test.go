@@ -80,7 +80,11 @@ func TestHazard59InterfaceShowsNoAddress(t *testing.T) {
 			t.Errorf("the part with the ADDs speaks of %v, want none", adds.Networks)
 		}
 	}
-	check("no container", networks, "")
+	pair := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "veth0"}, PeerName: "veth1"}
+	if err := errors.Join(netlink.LinkAdd(pair), setUp("veth0"), setUp("veth1")); err != nil {
+		t.Fatal(err)
+	}
+	check("no container, and an interface of the node's own", networks, "")
 	pod, _ := startPod(t, "10.0.0.9")
 	inPodNetNS(t, pod, func() error {
 		bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "docker0"}}
