@@ -11,7 +11,8 @@ import (
 // Start runs AtStartup, and then a pass every Options.Interval until ctx ends. The
 // next pass comes earlier at [Report.NextCheck], when [Reconciler.Trigger] is called,
 // and after an error. These shorter pauses grow up to the interval as long as passes
-// end in errors or release nothing. Start logs errors and goes on.
+// end in errors or release nothing. Start logs errors and goes on. It makes no assertion: an
+// agent that has one calls AtStartup itself before Start.
 //
 // It returns nil when ctx ends. It leaves no goroutine behind, except that of a source
 // that ignores its context. With NeedLeaderElection a Reconciler is a Runnable of

@@ -17,23 +17,26 @@ import (
 // Options configure a Reconciler. The zero value is the safe default. A duration is
 // zero for its default, or within the bounds in its comment; [New] refuses others.
 type Options struct {
-	// RuntimeRequestTimeout is kubelet's setting of that name, T in the rules. The
-	// node's runtime may take twice as long for an ADD, and L, which is 2 T and 3
-	// minutes, to list a container after its address was reserved. Zero is 2
-	// minutes, kubelet's default; from 1 second to 1 hour.
+	// RuntimeRequestTimeout is kubelet's setting of that name, T in what follows. An
+	// ADD may take 2 T, and the runtime lists a container at most L after its address
+	// was reserved: 2 T and 3 minutes. Zero is 2 minutes, kubelet's default; from
+	// 1 second to 1 hour.
 	RuntimeRequestTimeout time.Duration
 	// MinAge is how old a reservation must be to be released (R5). Zero is L; from
 	// 1 second to 30 days. A value below L counts only in passes whose sources see
 	// every ADD in flight, every address, and every attachment once its ADD has
-	// ended. In other passes L counts, and the report says so.
+	// ended. In other passes L counts, and the reason of what is younger is
+	// NotYetListed. See SeesADDs, SeesAddresses and AtOnce of podsource.Answer.
 	MinAge time.Duration
 	// StartingFor is how old a reservation must be before a source that names such
-	// containers, but not its own, ends the claim of a starting pod (R4). Zero is
-	// 2 T and 10 minutes, which is also the minimum; at most 30 days.
+	// containers, but not its own, ends the claim of a starting pod (R4). Sources that
+	// together see every ADD in flight and name any container at once end it without
+	// such a wait. Zero is 2 T and 10 minutes, which is also the minimum; at most 30 days.
 	StartingFor time.Duration
 	// AllowForeign are prefixes of owners, or "*" for any owner. A reservation whose owner
 	// begins with one may be released although no source here could know such an owner:
-	// free text, or the container of another runtime (R14).
+	// free text, or the container of another runtime (R14). It does not help in a network
+	// of which no source speaks.
 	AllowForeign []string
 	// Memory is the path of a file on a file system that a boot empties, such as /run, in
 	// which this Reconciler keeps when it first saw each reservation, and what it saw of
@@ -46,7 +49,7 @@ type Options struct {
 	// before its release, and must not change the reservation.
 	Only func(*hostlocal.Reservation) bool
 	// DryRun makes passes release nothing, write nothing and take no lock. What they
-	// would have released is reported as Leaked.
+	// would have released is reported as Leaked. They read Memory, and do not call Only.
 	DryRun bool
 	// SourceTimeout limits one call of the source (R13). Zero is 15 seconds; from
 	// 1 millisecond to 24 hours.
@@ -67,7 +70,8 @@ type Options struct {
 	Logger logr.Logger
 }
 
-// The values that zero Options stand for.
+// The defaults of Options. DefaultMinAge and DefaultStartingFor go with the default of
+// RuntimeRequestTimeout, and grow with it.
 const (
 	DefaultRuntimeRequestTimeout = 2 * time.Minute
 	DefaultMinAge                = 2*DefaultRuntimeRequestTimeout + lagMargin

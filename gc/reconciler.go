@@ -21,9 +21,9 @@ import (
 
 // The errors of passes. They come wrapped.
 var (
-	// ErrRefused is returned by a pass without a valid answer: a source failed,
-	// reported no pod at all, or its answer is too old. Nothing was released. A
-	// later pass may succeed.
+	// ErrRefused is returned by a pass without a valid answer: a source failed, or
+	// reported no pod at all, or, in a pass of Start, its answer is older than two
+	// Options.Interval. Nothing was released. A later pass may succeed.
 	ErrRefused = errors.New("no answer of the pod sources counts, so nothing was released")
 	// ErrNoPods is returned together with ErrRefused when a source reports no pod
 	// at all, not even one in the node's network, and neither the source nor the

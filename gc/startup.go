@@ -22,8 +22,8 @@ type Assertion uint8
 // ADD has ended. Only an agent that serves all ADDs there, and has not begun to, can know this.
 // A reservation of which the record speaks is then released whatever its age, and whatever pods
 // are starting (R4, R5). A record is [podsource.Attachments], or any source but a cache that
-// names containers at once. A list from before the call counts if it is dated and the
-// reservation is older. The assertion counts for that one call of AtStartup.
+// names containers at once (AtOnce). A list from before the call counts if its AsOf is set and
+// later than the reservation. The assertion counts for that one call of AtStartup.
 const NoADDInFlight Assertion = 1
 
 // AtStartup is the hook for an agent's start: one pass, as soon as the source gives a

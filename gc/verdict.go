@@ -15,7 +15,7 @@ const (
 	Starting  Verdict = "starting"  // a pod that is starting may hold it
 	Foreign   Verdict = "foreign"   // no source here could know its owner
 	Conflict  Verdict = "conflict"  // two pods or containers claim it
-	Malformed Verdict = "malformed" // its file names no owner that can be read
+	Malformed Verdict = "malformed" // its file holds nothing that host-local writes
 	Leaked    Verdict = "leaked"    // no live pod holds it, and it was not released
 	Released  Verdict = "released"  // it was leaked, and its file was removed
 	Changed   Verdict = "changed"   // its file was replaced during the pass, and was kept
@@ -32,7 +32,7 @@ func Verdicts() []Verdict {
 // belongs to one verdict and to one of the rules R1 to R14.
 type Reason string
 
-// The reasons, by the verdict that they lead to.
+// The reasons, each with its verdict. [Reason.Text] says each in words.
 const (
 	ContainerLive  Reason = "container-live"  // InUse
 	AddressClaimed Reason = "address-claimed" // InUse

@@ -34,7 +34,7 @@ type Listing struct {
 // regular file, while List runs. A network whose directory is removed meanwhile has no
 // reservations. An error about one file does not hide the others: that reservation is
 // [Unreadable] and its Err says why. After any other error the Listing is empty,
-// because R3 needs every network. One such error is a symbolic link to a
+// because a container may have reservations in several networks (R3). One such error is a symbolic link to a
 // directory in the place of a network's directory, since it is not followed (R7).
 func (s *Store) List(ctx context.Context) (Listing, error) {
 	l, err := s.readDataDir()

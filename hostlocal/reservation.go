@@ -30,7 +30,8 @@ type Reservation struct {
 	// ReservedAt is the file's modification time, by the node's clock. It is
 	// zero if Owner is Unreadable and the file's status could not be read either.
 	ReservedAt time.Time `json:"reservedAt,omitzero"`
-	// Err says why the reservation is Unreadable, and is nil otherwise.
+	// Err says why the reservation is Unreadable, and is nil otherwise. In a report of
+	// package gc it is also the error of a release that failed.
 	Err error `json:"-"`
 
 	// Owner says what is known of the owner, and so which of the fields above are set.
@@ -40,7 +41,7 @@ type Reservation struct {
 }
 
 // An Identity tells a reservation's file from every earlier and later file of the same
-// name. Identities are compared with ==, and only those of files with the same name can be
+// name, on Linux; elsewhere it may miss a replacement. Identities are compared with ==, and only those of files with the same name can be
 // compared. The zero Identity is that of a Reservation that List did not return.
 type Identity struct {
 	ino     uint64 // 0 where the platform has none

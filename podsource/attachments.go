@@ -23,8 +23,8 @@ type Attachment struct {
 	Pod types.NamespacedName
 }
 
-// Always is the time since which a store has been complete that was there before the first ADD
-// of the node.
+// Always, as the since of [Attachments], says that the store existed before the node's first
+// ADD.
 var Always = time.Unix(0, 0)
 
 // Attachments is the source of an agent that keeps a store of the attachments that it makes.
@@ -32,12 +32,12 @@ var Always = time.Unix(0, 0)
 // complete, or [Always].
 //
 // list returns every attachment whose ADD has ended and whose DEL has not, each with its
-// container ID. If the store was lost, or is not restored yet, list must return an error. An
-// empty list is an answer about what was reserved before the node's boot, and about nothing
+// container ID. If the store was lost, or is not restored yet, list must return an error, such
+// as [ErrIncomplete]. An empty list is an answer about what was reserved before the node's boot, and about nothing
 // since, unless [AllowEmpty] is around the source.
 //
-// The answer declares that any container of these networks is in it at once. Of what was
-// reserved in this boot before since it speaks only where it lists it. It is an error if
+// The answer declares that any container of these networks is in it at once. A
+// reservation made in this boot and before since is judged only if list has it. It is an error if
 // networks is empty or has [EveryNetwork], or if since is zero.
 func Attachments(networks []string, since time.Time, list func(context.Context) ([]Attachment, error)) Source {
 	return attachments{slices.Clone(networks), since, list, false}
@@ -88,7 +88,8 @@ func (s attachments) Pods(ctx context.Context) (Answer, error) {
 
 // Sandboxes is the source of a list like crictl's: every sandbox of the node's container
 // runtime, in any state, with its ID among ContainerIDs. The answer declares that it names
-// sandboxes, late, in every network.
+// sandboxes in every network, but not at once: a runtime lists one some minutes after its
+// address was reserved.
 func Sandboxes(list func(context.Context) ([]Pod, error)) Source {
 	return wrapper{func(ctx context.Context) (Answer, error) {
 		pods, err := list(ctx)

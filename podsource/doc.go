@@ -36,7 +36,8 @@
 // list of sandboxes. For anything else use an [AnswerFunc].
 //
 // This package has no client and does not access the disk. Sources that need a client
-// are modules of their own.
+// are modules of their own. The rules R1 to R14 in the comments are in gc/README.md, in the
+// chapter on safety rules.
 //
 // [checkpoint]: https://pkg.go.dev/github.com/hostlocal-gc/hostlocal-gc/podsource/checkpoint
 // [cnigc]: https://pkg.go.dev/github.com/hostlocal-gc/hostlocal-gc/podsource/cnigc

@@ -208,7 +208,7 @@ func Fallback(first, then Source) Source {
 // wrong node name, a cache that has not synced, and the list of another node (R9). The
 // error wraps [ErrIncomplete]. A pod without a name, as from an environment variable that
 // is not set, is an error too, since sources may list pods without names. S must not be a
-// [Union]: its member is meant.
+// [Union]: wrap the member that lists the pod.
 func Require(s Source, pod types.NamespacedName) Source {
 	return checked("Require", s, func(a Answer) (Answer, error) {
 		if pod.Name == "" {
@@ -229,7 +229,7 @@ func Require(s Source, pod types.NamespacedName) Source {
 // AllowEmpty returns s with the caller's assertion that an answer without pods means that
 // there are none (R9). It is for a node that may really be empty. It also ends the gap of
 // [Attachments] without an attachment. S must not be a [Union]:
-// its members are meant, each that may be empty.
+// wrap each member that may be empty.
 func AllowEmpty(s Source) Source {
 	if own, ok := s.(attachments); ok { // else its answer has a gap
 		own.allowEmpty = true
