@@ -34,7 +34,8 @@ type cache struct {
 	passed  map[string]bool                   // it is the node's, and was not wiped
 	doubted map[string]*hostlocal.Reservation // why it is not, if that may end: an address without an entry
 	entries map[attachment]entryState
-	note    string // of the named networks in which it did not pass
+	since   time.Time // a source may reuse its answer's Cache
+	note    string    // of the named networks in which it did not pass
 }
 
 // checkCache checks in which networks a cache of CNI results is the node's and was not wiped.
@@ -44,7 +45,7 @@ type cache struct {
 func (s *snapshot) checkCache(all *podsource.Cache, look []podsource.Answer) *cache {
 	c := &cache{
 		passed: make(map[string]bool), doubted: make(map[string]*hostlocal.Reservation),
-		entries: make(map[attachment]entryState, 2*len(all.Entries)),
+		entries: make(map[attachment]entryState, 2*len(all.Entries)), since: all.Since,
 	}
 	for _, e := range all.Entries {
 		key, state := attachment{e.Network, e.ContainerID}, provenEntry
@@ -102,12 +103,12 @@ func (s *snapshot) checkCache(all *podsource.Cache, look []podsource.Answer) *ca
 // cacheSpeaksOf reports whether a cache that passed its check would name r's container, if that
 // is live: it has a proven entry of it; or none that is not proven, and r is surely not from
 // before its oldest entry; or r is from before the boot and was first seen L ago (hazard 70).
-func (s *snapshot) cacheSpeaksOf(c *podsource.Cache, entry entryState, r *hostlocal.Reservation, seen time.Duration) bool {
-	oldest := c.Since.Add(granularity(c.Since))
+func (s *snapshot) cacheSpeaksOf(since time.Time, entry entryState, r *hostlocal.Reservation, seen time.Duration) bool {
+	oldest := since.Add(granularity(since))
 	switch {
 	case entry == provenEntry:
 		return true
-	case entry == noEntry && !c.Since.IsZero() && s.clock.trusted(s.at, r.ReservedAt) && r.ReservedAt.After(oldest):
+	case entry == noEntry && !since.IsZero() && s.clock.trusted(s.at, r.ReservedAt) && r.ReservedAt.After(oldest):
 		return true
 	}
 	return s.clock.beforeBoot(r.ReservedAt) && s.at.mono-seen-s.stale >= s.opts.lag()

@@ -4,7 +4,6 @@ package gc
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 	"time"
 
@@ -34,6 +33,7 @@ type clock struct {
 	anchor, last reading       // the first reading, or the one that saw the last step; and the last one
 	drift        time.Duration // by how much the wall clock has gained since anchor
 	steps        steps
+	unsaved      bool // it has seen a step that is not in the memory yet
 
 	files    map[file]time.Duration  // when each file of the last pass was first seen
 	finished map[podID]time.Duration // when each pod was first seen finished, or an entry unproven
@@ -63,12 +63,13 @@ func fileOf(r *hostlocal.Reservation) file {
 
 type podID struct {
 	types.NamespacedName
-	UID   types.UID
-	Other string // containers and addresses of a pod without a UID: a later one may have its name
+	UID      types.UID
+	Other    string // containers and addresses of a pod without a UID: a later one may have its name
+	Unproven bool   // an entry of a cache, not a pod
 }
 
 func podIDOf(p *podsource.Pod) podID {
-	id := podID{NamespacedName: p.NamespacedName, UID: p.UID}
+	id := podID{NamespacedName: p.NamespacedName, UID: p.UID, Unproven: p.Unproven}
 	if p.UID == "" {
 		id.Other = fmt.Sprint(p.ContainerIDs, p.IPs, p.Origin)
 	}
@@ -90,19 +91,19 @@ const (
 	holdFinished = 5 * time.Minute
 )
 
-// observe records a reading, and reports whether it shows a step since the last one. It must be
-// called with every reading that is used.
-func (c *clock) observe(now reading) (stepped bool) {
+// observe records a reading, and notices a step since the last one. It must be called with every
+// reading that is used.
+func (c *clock) observe(now reading) {
 	if now.boot > 0 {
 		c.steps.bootedAt(now.wall.Add(-now.boot))
 	}
 	if c.last = now; c.anchor.wall.IsZero() {
 		c.anchor = now
 	}
+	var stepped bool
 	if c.drift, stepped = c.steps.compare(c.anchor, now); stepped {
-		c.anchor, c.drift = now, 0
+		c.anchor, c.drift, c.unsaved = now, 0, true
 	}
-	return stepped
 }
 
 // bootedAt records a wall time of the node's boot.
@@ -235,12 +236,14 @@ func (c *clock) see(at reading, all []hostlocal.Reservation) {
 }
 
 // seePods records the first sights of pods that are finished, and of entries that are not
-// proven. If a source listed Kubernetes pods, those that it does not list are forgotten.
+// proven. Those that are not listed any more are forgotten if a source listed such: Kubernetes
+// pods, or a cache.
 func (c *clock) seePods(now reading, look []declaration) {
 	finished := make(map[podID]time.Duration)
-	all := false
+	pods, entries := false, false
 	for _, d := range look {
-		all = all || !d.Supplementary && d.Names == podsource.KubernetesPods
+		pods = pods || !d.Supplementary && d.Names == podsource.KubernetesPods
+		entries = entries || d.Cache != nil
 		for i := range d.Pods {
 			if p := &d.Pods[i]; p.HasFinished() || p.Unproven {
 				id := podIDOf(p)
@@ -252,8 +255,10 @@ func (c *clock) seePods(now reading, look []declaration) {
 			}
 		}
 	}
-	if !all {
-		maps.Copy(finished, c.finished)
+	for id, first := range c.finished {
+		if id.Unproven && !entries || !id.Unproven && !pods {
+			finished[id] = first
+		}
 	}
 	c.finished = finished
 }

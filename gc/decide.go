@@ -71,13 +71,13 @@ type age struct {
 }
 
 // age returns the age of r. A timestamp that is doubted only for the boot is trusted if two
-// looks saw every ADD in flight and a source that names containers at once knows all others:
-// nothing of this boot can hide behind it (R5).
+// looks saw every ADD in flight, or the hook's caller asserts that there is none, and a source
+// that names containers at once knows all others: nothing of this boot can hide behind it (R5).
 func (s *snapshot) age(r *hostlocal.Reservation) age {
 	least, byTimestamp := s.clock.age(s.at, r)
 	known := r.Owner == hostlocal.Owned || r.Owner == hostlocal.Empty
-	if !byTimestamp && known && len(s.evidence) > 1 && s.clock.sinceSteps(s.at, r.ReservedAt) {
-		if s.about(r).has(adds | knows) {
+	if !byTimestamp && known && (s.noADD || len(s.evidence) > 1) && s.clock.sinceSteps(s.at, r.ReservedAt) {
+		if q := s.about(r); q.has(waived) || len(s.evidence) > 1 && q.has(adds|knows) {
 			least, byTimestamp = max(least, s.clock.since(s.at, r.ReservedAt)), true
 		}
 	}

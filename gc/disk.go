@@ -3,6 +3,7 @@
 package gc
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync/atomic"
@@ -17,60 +18,60 @@ type dataDir interface {
 	Release(context.Context, ...*hostlocal.Reservation) (hostlocal.ReleaseResult, error)
 }
 
-// A diskContext is the context of an access to the disk, which ends when nobody waits for it
-// any more.
+// A diskContext is the context of an access to the disk. It also ends when the time limit does.
 type diskContext struct {
 	context.Context
-	givenUp atomic.Bool
+	limit context.Context
 }
 
-func (c *diskContext) Err() error {
-	if err := c.Context.Err(); err != nil || !c.givenUp.Load() {
-		return err
-	}
-	return context.DeadlineExceeded
+func (c diskContext) Done() <-chan struct{} {
+	_ = c.Context.Done() // the context of a pass in a simulation counts the calls
+	return c.limit.Done()
 }
+
+func (c diskContext) Err() error { return cmp.Or(c.Context.Err(), c.limit.Err()) }
 
 // returnTime is how long an access to the disk may take to return after its context has ended.
 const returnTime = time.Second
 
 // onDisk calls do, which accesses the disk, and waits no longer than Options.SourceTimeout, as
-// for a source (R13). If the file system does not answer by then, or soon after ctx has ended,
-// the call is left behind; its context has ended, so it releases nothing when it comes back.
-// Until then onDisk does nothing but return an error: at most one thread is stuck.
-func onDisk[T any](ctx context.Context, r *Reconciler, do func(context.Context) (T, error)) (result T, err error) {
+// for a source (R13). Then the context of the call ends. If the call does not return soon
+// after that, or after ctx has ended, it is left behind: it releases nothing when it comes back.
+// Until then onDisk does nothing but return an error: at most one thread is stuck. The time in
+// busy is since when a call is under way.
+func onDisk[T any](ctx context.Context, busy *atomic.Pointer[time.Time], opts *Options, do func(context.Context) (T, error)) (result T, err error) {
 	now := time.Now()
-	if since := r.onDisk.Load(); since != nil {
+	if since := busy.Load(); since != nil {
 		return result, fmt.Errorf("the file system has not answered since %s; is the disk or its mount gone?", since.Format(time.RFC3339))
 	}
-	r.onDisk.Store(&now)
-	c := &diskContext{Context: ctx}
+	busy.Store(&now)
+	limit, cancel := context.WithCancel(ctx)
+	defer cancel()
 	type outcome struct {
 		result T
 		err    error
 	}
-	done, ended := make(chan outcome, 1), ctx.Done()
+	done := make(chan outcome, 1)
 	go func() {
 		var o outcome
 		o.err = recoverPanic("an access to the disk", func() (err error) {
-			o.result, err = do(c)
+			o.result, err = do(diskContext{ctx, limit})
 			return err
 		})
-		r.onDisk.Store(nil)
+		busy.Store(nil)
 		done <- o
 	}()
 	select {
 	case o := <-done:
 		return o.result, o.err
-	case <-time.After(r.opts.SourceTimeout):
-	case <-ended:
-		select {
-		case o := <-done:
-			return o.result, o.err
-		case <-time.After(returnTime):
-		}
+	case <-time.After(opts.SourceTimeout):
+		cancel()
+	case <-limit.Done():
 	}
-	c.givenUp.Store(true)
-	waited := time.Since(now).Round(time.Millisecond)
-	return result, fmt.Errorf("the file system did not answer within %v; is the disk or its mount gone?", waited)
+	select {
+	case o := <-done:
+		return o.result, o.err
+	case <-time.After(returnTime):
+	}
+	return result, fmt.Errorf("the file system did not answer within %v; is the disk or its mount gone?", time.Since(now).Round(time.Millisecond))
 }

@@ -286,3 +286,28 @@ func TestHazard64FirstLookIsKept(t *testing.T) {
 		t.Errorf("got %+v, want %+v", d.Answer, want)
 	}
 }
+
+// A source reuses the cache of its answer in the second look (hazard 64).
+func TestCacheOfOneMemory(t *testing.T) {
+	for _, reuse := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNode(t)
+			n.reserve("10.0.0.2", hex64("wiped"), time.Hour) // no entry
+			n.reserve("10.0.0.3", hex64("dead"), time.Hour)  // so there is a second look
+			cache, looks := &podsource.Cache{}, 0
+			source := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
+				a := cacheAnswer(nil, stale(network1, hex64("dead")))
+				if !reuse {
+					cache = &podsource.Cache{}
+				}
+				if *cache = *a.Cache; looks == 0 {
+					cache.Since = time.Now().Add(-time.Minute)
+				}
+				a.Cache = cache
+				looks++
+				return podsource.Answer{Parts: []podsource.Answer{netnsAnswer(), a}}, nil
+			})
+			n.checkReasons(n.pass(source, Options{}), map[string]Reason{"10.0.0.2": CacheIsNewer, "10.0.0.3": ReleasedLeak})
+		})
+	}
+}

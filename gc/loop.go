@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Start runs AtStartup, and then a pass every Options.Interval until ctx ends. The
+// Start runs AtStartup, unless that was called before, and then a pass every Options.Interval until ctx ends. The
 // next pass comes earlier at [Report.NextCheck], when [Reconciler.Trigger] is called,
 // and after an error. These shorter pauses grow up to the interval as long as passes
 // end in errors or release nothing. Start logs errors and goes on. It makes no assertion: an
@@ -18,7 +18,13 @@ import (
 // that ignores its context. With NeedLeaderElection a Reconciler is a Runnable of
 // controller-runtime's manager.
 func (r *Reconciler) Start(ctx context.Context) error {
-	report, err := r.AtStartup(ctx)
+	last := r.started.Swap(nil)
+	if last == nil {
+		report, err := r.AtStartup(ctx)
+		last = &started{report, err}
+		r.started.Store(nil) // another Start runs it anew
+	}
+	report, err := last.report, last.err
 	var p pauses
 	for ctx.Err() == nil {
 		pause, floor := p.after(&report, err, r.opts.Interval)
@@ -34,6 +40,12 @@ func (r *Reconciler) Start(ctx context.Context) error {
 		report, err = r.reconcileWithTimeout(ctx)
 	}
 	return nil
+}
+
+// started is what AtStartup returned.
+type started struct {
+	report Report
+	err    error
 }
 
 // NeedLeaderElection returns false: every node runs its own Reconciler.

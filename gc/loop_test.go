@@ -342,3 +342,23 @@ func TestPassWithANextCheckEndsTheFailures(t *testing.T) {
 		t.Errorf("the first error after it: a pause of %v", pause)
 	}
 }
+
+// Start after AtStartup does not run the hook again.
+func TestStartAfterAtStartup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.reserve("10.0.0.2", "other", old)
+		source := inTurn(plain(other))
+		r := n.reconciler(source, Options{})
+		if _, err := r.AtStartup(t.Context(), NoADDInFlight); err != nil {
+			t.Fatal(err)
+		}
+		for i, want := range []int{1, 2} { // a second Start begins anew
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			_ = r.Start(ctx)
+			if cancel(); len(source.times()) != want {
+				t.Errorf("Start %d: asked %d times, want %d", i+1, len(source.times()), want)
+			}
+		}
+	})
+}

@@ -13,10 +13,15 @@ import (
 // of the clock. Any number of processes may write it, since a sight says only "this existed then",
 // and a lost one only delays.
 type memory struct {
-	Of       origin         `json:"of"`
-	Wall     time.Time      `json:"wall"` // a pair of readings, by which a step between two processes is seen
-	Mono     time.Duration  `json:"mono"`
-	Steps    steps          `json:"steps"`
+	Of    origin            `json:"of"`
+	Wall  time.Time         `json:"wall"` // a pair of readings, by which a step between two processes is seen
+	Mono  time.Duration     `json:"mono"`
+	Steps steps             `json:"steps"`
+	Dirs  map[string]sights `json:"dirs"` // by the device and inode of the data directory
+}
+
+// Sights are those of one data directory.
+type sights struct {
 	Files    []sight[file]  `json:"files"`
 	Finished []sight[podID] `json:"finished"`
 }
@@ -26,7 +31,6 @@ type memory struct {
 type origin struct {
 	BootID        string
 	TimeNamespace string
-	DataDir       string // its device and inode
 }
 
 // A sight is when something was first seen.
@@ -35,67 +39,86 @@ type sight[T comparable] struct {
 	Seen time.Duration `json:"seen"`
 }
 
-// withMemory calls use with the file and the origin of the memory, and with a clock that is a copy
-// of r's, which it replaces if use returns in time and without an error. The report says why there is
-// no memory.
-func (r *Reconciler) withMemory(ctx context.Context, report *Report, doing string, use func(path string, of origin, c *clock) error) {
+// withMemory calls use with the origin of the memory, with the name of the data directory in it,
+// and with a clock that is a copy of r's, which it replaces if use returns in time and without an
+// error. The report says why there is no memory.
+func (r *Reconciler) withMemory(ctx context.Context, report *Report, doing string, use func(of origin, dir string, c *clock) error) {
 	if r.opts.Memory == "" {
 		return
 	}
 	mine := r.clock
 	mine.files, mine.finished = maps.Clone(mine.files), maps.Clone(mine.finished)
-	mine, err := onDisk(ctx, r, func(context.Context) (clock, error) {
-		of, err := originOf(r.store.DataDir())
+	used, err := onDisk(ctx, &r.onMemory, &r.opts, func(context.Context) (*clock, error) {
+		of, dir, err := originOf(r.store.DataDir())
 		if err == nil {
-			err = use(r.opts.Memory, of, &mine)
+			err = use(of, dir, &mine)
 		}
-		return mine, err
+		return &mine, err
 	})
 	if err != nil {
 		report.Memory = fmt.Sprintf("%s %s: %v", doing, r.opts.Memory, err)
 		return
 	}
-	r.clock = mine
+	r.clock = *used
 }
 
 // recall adds to the clock what the memory has.
 func (r *Reconciler) recall(ctx context.Context, report *Report) {
-	now := r.read()
-	r.withMemory(ctx, report, "reading the memory", func(path string, of origin, c *clock) error {
-		m, err := readMemory(path, of, now)
+	r.withMemory(ctx, report, "reading the memory", func(of origin, dir string, c *clock) error {
+		m, err := readMemory(r.opts.Memory, of, r.now)
 		if m != nil {
-			c.recall(m, now)
-			c.files, c.finished = earliest(c.files, m.Files, true), earliest(c.finished, m.Finished, true)
+			c.recall(m, r.now())
+			seen := m.Dirs[dir]
+			c.files, c.finished = earliest(c.files, seen.Files, true), earliest(c.finished, seen.Finished, true)
 		}
 		return err
 	})
 }
 
+// rememberStep writes a step into the memory as soon as one is seen: this process may end before
+// the pass does.
+func (r *Reconciler) rememberStep(ctx context.Context, report *Report) {
+	if r.clock.unsaved {
+		r.remember(ctx, report)
+	}
+}
+
 // remember replaces the memory with what the clock has seen, and with the steps and the earlier
 // sights of other processes.
 func (r *Reconciler) remember(ctx context.Context, report *Report) {
-	now := r.read()
-	if r.unsaved = false; r.opts.DryRun {
+	if r.opts.DryRun {
 		return
 	}
-	r.withMemory(ctx, report, "writing the memory", func(path string, of origin, c *clock) error {
-		return changeMemory(path, func() *memory {
-			if m, _ := readMemory(path, of, now); m != nil { // else it was noted when it was read
-				c.recall(m, now)
-				c.files, c.finished = earliest(c.files, m.Files, false), earliest(c.finished, m.Finished, false)
+	r.withMemory(ctx, report, "writing the memory", func(of origin, dir string, c *clock) error {
+		return changeMemory(r.opts.Memory, func() *memory {
+			m, _ := readMemory(r.opts.Memory, of, r.now) // an error was noted when it was read
+			now := r.now()
+			if m == nil {
+				m = &memory{Of: of, Wall: now.wall, Mono: now.mono}
 			}
-			return &memory{of, now.wall, now.mono, c.steps, sights(c.files), sights(c.finished)}
+			c.recall(m, now)
+			c.unsaved = false
+			seen := m.Dirs[dir]
+			c.files, c.finished = earliest(c.files, seen.Files, false), earliest(c.finished, seen.Finished, false)
+			all := maps.Clone(m.Dirs)
+			if all == nil {
+				all = make(map[string]sights)
+			}
+			all[dir] = sights{listed(c.files), listed(c.finished)}
+			return &memory{of, now.wall, now.mono, c.steps, all}
 		})
 	})
 }
 
 // recall merges what a memory has of steps, and notices one since it was written.
 func (c *clock) recall(m *memory, now reading) {
+	c.observe(now)
 	c.steps.bootedAt(m.Steps.BootedAt)
 	c.steps.TrustedSince = later(c.steps.TrustedSince, m.Steps.TrustedSince)
 	c.steps.Highest = later(c.steps.Highest, m.Steps.Highest)
 	c.steps.Back = max(c.steps.Back, m.Steps.Back)
-	c.steps.compare(reading{wall: m.Wall, mono: m.Mono}, now)
+	_, stepped := c.steps.compare(reading{wall: m.Wall, mono: m.Mono}, now)
+	c.unsaved = c.unsaved || stepped
 }
 
 // earliest merges the sights of a memory into seen: the earlier of two counts. It adds others only
@@ -112,7 +135,7 @@ func earliest[T comparable](seen map[T]time.Duration, sights []sight[T], all boo
 	return seen
 }
 
-func sights[T comparable](seen map[T]time.Duration) (all []sight[T]) {
+func listed[T comparable](seen map[T]time.Duration) (all []sight[T]) {
 	for what, first := range seen {
 		all = append(all, sight[T]{what, first})
 	}

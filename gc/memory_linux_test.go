@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -152,7 +153,7 @@ func TestMemoryThatDoesNotCount(t *testing.T) {
 		{"as it was written", func(*testing.T, string) {}, true, ""},
 		{"of another boot", replace(`"BootID":"`, `"BootID":"x`), false, ""},
 		{"of another time namespace", replace(`"TimeNamespace":"`, `"TimeNamespace":"x`), false, ""},
-		{"of another data directory", replace(`"DataDir":"`, `"DataDir":"9`), false, ""},
+		{"of another data directory", replace(`"dirs":{"`, `"dirs":{"9`), false, ""},
 		{"of another file", replace(`"Inode":`, `"Inode":9`), false, ""},
 		{"from the future", replace(`"mono":`, `"mono":9`), false, "from the future"},
 		{"with a sight from the future", replace(`"seen":`, `"seen":9`), false, "damaged"},
@@ -225,4 +226,162 @@ func TestEarliestSightCounts(t *testing.T) {
 			t.Errorf("all %t: %v, want %v", all, got, want)
 		}
 	}
+}
+
+// A process that was stopped while it wrote the memory stops no pass of another one.
+func TestMemoryIsLockedByAStoppedProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		memory := filepath.Join(t.TempDir(), "memory")
+		unlock := flockOf(t, memory+".lock")
+		r := n.reconciler(podsource.Static{other}, Options{Memory: memory, SourceTimeout: 50 * time.Millisecond})
+		n.reconcile(r)
+		n.reserve("10.0.0.2", "leaked", old)
+		report, err := r.Reconcile(t.Context())
+		if err != nil {
+			t.Error(err)
+		}
+		n.check(report, map[string]Verdict{"10.0.0.2": Released})
+		unlock()
+		synctest.Wait()
+	})
+}
+
+// Two data directories share a memory: each keeps its sights, and both know of each step.
+func TestMemoryOfTwoDirectories(t *testing.T) {
+	a, b := newNode(t), newNode(t)
+	clk := &clocks{uptime: 30 * 24 * time.Hour}
+	memory := filepath.Join(t.TempDir(), "memory")
+	process := func(n *node) *Reconciler {
+		return newReconciler(t, n.store, []string{network1}, podsource.Static{other}, Options{Memory: memory}, clk)
+	}
+	first := process(a)
+	a.reconcile(first)
+	a.reserve("10.0.0.2", "web", 0) // its ADD is in flight
+	clk.step = time.Hour
+	a.reconcile(first) // sees the step
+	b.reconcile(process(b))
+	a.check(a.reconcile(process(a)), map[string]Verdict{"10.0.0.2": Young})
+}
+
+// Commands for two data directories, an hour apart: a leak is released in the end.
+func TestMemoryOfTwoDirectoriesKeepsSights(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := newNode(t), newNode(t)
+		a.reserve("10.0.0.2", "leaked", 30*time.Hour)
+		clk := &clocks{uptime: time.Minute}
+		memory := filepath.Join(t.TempDir(), "memory")
+		start := func(n *node) (report Report) {
+			return n.reconcile(newReconciler(t, n.store, []string{network1}, podsource.Static{other}, Options{Memory: memory}, clk))
+		}
+		var report Report
+		for range 24 { // hourly
+			report = start(a)
+			start(b)
+			time.Sleep(time.Hour)
+			if report.Counts()[Released] > 0 {
+				break
+			}
+		}
+		a.check(report, map[string]Verdict{"10.0.0.2": Released})
+	})
+}
+
+// Another process writes the memory while this one reads it.
+func TestMemoryIsWrittenWhileItIsRead(t *testing.T) {
+	n := newNode(t)
+	clk := &clocks{uptime: 30 * 24 * time.Hour}
+	memory := filepath.Join(t.TempDir(), "memory")
+	process := func() *Reconciler {
+		return newReconciler(t, n.store, []string{network1}, podsource.Static{other}, Options{Memory: memory}, clk)
+	}
+	first := process()
+	n.reconcile(first)
+	n.reserve("10.0.0.2", "web", 0) // its ADD is in flight
+	clk.step = time.Hour
+	n.reconcile(first) // sees the step
+	second := process()
+	now, once := second.now, true
+	second.now = func() reading {
+		at := now()
+		if once && strings.Contains(string(debug.Stack()), "recall") {
+			once = false
+			n.reconcile(first) // between second's reading of the clock and of the file
+		}
+		return at
+	}
+	report := n.reconcile(second)
+	n.check(report, map[string]Verdict{"10.0.0.2": Young})
+	t.Log(report.Memory)
+}
+
+// A process without a cache keeps the sights of entries that another one wrote.
+func TestSightsOfEntriesAreKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.reserve("10.0.0.2", hex64("dead"), time.Hour) // from before the boot
+		n.reserve("10.0.0.3", hex64("web"), time.Second)
+		clk := &clocks{uptime: 2 * time.Minute}
+		memory := filepath.Join(t.TempDir(), "memory")
+		written := time.Now().Add(-time.Hour)
+		process := func(networks []string, source podsource.Source) Report {
+			return n.reconcile(newReconciler(t, n.store, networks, source, Options{Memory: memory}, clk))
+		}
+		var report Report
+		for range 24 {
+			c := cacheAnswer([]podsource.Pod{attached(network1, hex64("web"), "10.0.0.3")},
+				podsource.CacheEntry{Network: network1, ContainerID: hex64("dead"), Unproven: true})
+			c.Pods = append(c.Pods, podsource.Pod{ContainerIDs: []string{hex64("dead")}, Unproven: true, StartedAt: written, Origin: "cache file"})
+			report = process([]string{network1}, answers(netnsAnswer(), c)) // a command, hourly
+			time.Sleep(time.Hour)
+			process([]string{"another"}, answers(kubeletAnswer())) // an agent of another network
+		}
+		if report.Counts()[Starting] > 0 {
+			t.Error(report.Reservations[0].Reason)
+		}
+	})
+}
+
+// A step is in the memory before the sources are asked: the process may end meanwhile.
+func TestStepIsWrittenAtOnce(t *testing.T) {
+	n := newNode(t)
+	n.reserve("10.0.0.2", "other", old)
+	memory := filepath.Join(t.TempDir(), "memory")
+	clk := &clocks{uptime: 30 * 24 * time.Hour}
+	written := false
+	source := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
+		content, _ := os.ReadFile(memory)
+		written = !strings.Contains(string(content), `"TrustedSince":"0001`)
+		return podsource.Answer{Pods: []podsource.Pod{other}, Networks: every}, nil
+	})
+	r := newReconciler(t, n.store, []string{network1}, source, Options{Memory: memory}, clk)
+	n.reconcile(r)
+	clk.step = time.Hour
+	n.reconcile(r)
+	if !written {
+		t.Error("the process may be killed while the sources are asked, and the memory does not have the step")
+	}
+}
+
+// A sight of a finished pod from after the writing is damage.
+func TestFinishedSightFromTheFuture(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.reserve("10.0.0.2", "job", old)
+		memory := filepath.Join(t.TempDir(), "memory")
+		clk := &clocks{uptime: 30 * 24 * time.Hour, base: time.Now().Add(-time.Hour)}
+		done := podsource.Pod{NamespacedName: named("job"), UID: "job", Finished: true, IPs: ips("10.0.0.2")}
+		process := func() Report {
+			return n.reconcile(newReconciler(t, n.store, []string{network1}, podsource.Static{other, done}, Options{Memory: memory}, clk))
+		}
+		process()
+		content, _ := os.ReadFile(memory)
+		before, after, _ := strings.Cut(string(content), `"finished":[`)
+		if err := os.WriteFile(memory, []byte(before+`"finished":[`+strings.Replace(after, `"seen":`, `"seen":9`, 1)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		process()
+		time.Sleep(24 * time.Hour)
+		n.check(process(), map[string]Verdict{"10.0.0.2": Released})
+	})
 }

@@ -6,10 +6,10 @@ package gc
 
 import "errors"
 
-func originOf(string) (origin, error) {
-	return origin{}, errors.New("first sights outlive a process on Linux only")
+func originOf(string) (origin, string, error) {
+	return origin{}, "", errors.New("first sights outlive a process on Linux only")
 }
 
-func readMemory(string, origin, reading) (*memory, error) { return nil, nil }
+func readMemory(string, origin, func() reading) (*memory, error) { return nil, nil }
 
 func changeMemory(string, func() *memory) error { return nil }

@@ -41,7 +41,8 @@ type Options struct {
 	// Memory is the path of a file on a file system that a boot empties, such as /run, in
 	// which this Reconciler keeps when it first saw each reservation, and what it saw of
 	// steps of the clock (R5). So a hook, a job or an agent that restarts gets to the end of
-	// a wait. Several processes may use one file. If it can't be read or written, the report
+	// a wait. Several processes may use one file, also for several data directories. No other
+	// user may write in its directory. If it can't be read or written, the report
 	// says so, and waits begin with this process. Empty is none.
 	Memory string
 	// Only, if set, reports whether a leaked reservation may be released. Those for

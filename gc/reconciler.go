@@ -51,9 +51,10 @@ type Reconciler struct {
 	sleep    func(context.Context, time.Duration) bool // between two looks
 	sem      chan struct{}                             // holds a token during a pass, which guards clock
 	trigger  chan struct{}                             // holds a token when Trigger was called
-	onDisk   atomic.Pointer[time.Time]                 // since when an access to the disk is under way
+	onDisk   atomic.Pointer[time.Time]                 // since when an access to the data directory is under way
+	onMemory atomic.Pointer[time.Time]                 // the same of Options.Memory
+	started  atomic.Pointer[started]                   // by AtStartup, and not yet continued by Start
 	clock    clock
-	unsaved  bool // the clock has seen a step that is not in the memory yet
 }
 
 // AllNetworks, as the only network, stands for every network that has a directory when a
@@ -152,7 +153,7 @@ func recoverPanic(what string, do func() error) (err error) {
 // read takes a reading of the clocks.
 func (r *Reconciler) read() reading {
 	now := r.now()
-	r.unsaved = r.clock.observe(now) || r.unsaved
+	r.clock.observe(now)
 	return now
 }
 
@@ -161,7 +162,7 @@ func (r *Reconciler) pass(ctx context.Context, o occasion, report *Report) error
 	begun := time.Now()
 	defer func() { report.Duration = time.Since(begun) }()
 	*report = Report{DataDir: r.store.DataDir(), Started: r.read().wall}
-	list, err := onDisk(ctx, r, r.disk.List) // R1: what appears from here on is not a candidate
+	list, err := onDisk(ctx, &r.onDisk, &r.opts, r.disk.List) // R1: what appears from here on is not a candidate
 	if err != nil {
 		return fmt.Errorf("listing reservations: %w", err)
 	}
@@ -180,6 +181,7 @@ func (r *Reconciler) pass(ctx context.Context, o occasion, report *Report) error
 	}
 	r.recall(ctx, report)
 	r.clock.see(s.at, all)
+	r.rememberStep(ctx, report)
 	defer r.remember(ctx, report)
 	named := func(res hostlocal.Reservation) bool { return slices.Contains(networks, res.Network) }
 	if o.hook && !slices.ContainsFunc(all, named) {
@@ -205,9 +207,7 @@ func (r *Reconciler) ask(ctx context.Context, o occasion, s *snapshot, report *R
 		answers, err := r.listPods(ctx)
 		report.addLook(answers)
 		now := r.read()
-		if r.unsaved { // this process may end before the pass does
-			r.remember(ctx, report)
-		}
+		r.rememberStep(ctx, report)
 		if err != nil {
 			return err
 		}
@@ -248,7 +248,7 @@ func (r *Reconciler) release(ctx context.Context, s *snapshot, decisions []decis
 			leaks = append(leaks, res)
 		}
 	}
-	done.ReleaseResult, err = onDisk(ctx, r, func(ctx context.Context) (hostlocal.ReleaseResult, error) {
+	done.ReleaseResult, err = onDisk(ctx, &r.onDisk, &r.opts, func(ctx context.Context) (hostlocal.ReleaseResult, error) {
 		return r.disk.Release(ctx, leaks...)
 	})
 	return done, err

@@ -323,3 +323,19 @@ func TestHazard80NoEntryInTheCache(t *testing.T) {
 		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Young, "10.0.0.3": Young})
 	})(t)
 }
+
+// A list of addresses from before the look lifts no minimum age.
+func TestDatedAddresses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.reserve("10.0.0.2", hex64("dead"), time.Minute)
+		n.reserve("10.0.0.3", hex64("web"), time.Hour)
+		adds, addresses := netnsAnswer(), asOf(netnsAnswer(), -20*time.Second)
+		adds.SeesAddresses, addresses.SeesADDs = false, nil
+		c := cacheAnswer([]podsource.Pod{attached(network1, hex64("web"), "10.0.0.3")}, stale(network1, hex64("dead")))
+		r := n.reconciler(answers(adds, addresses, c), Options{MinAge: time.Second})
+		n.reconcile(r)
+		time.Sleep(time.Minute)
+		n.checkReasons(n.reconcile(r), map[string]Reason{"10.0.0.2": NotYetListed, "10.0.0.3": ContainerLive})
+	})
+}

@@ -72,13 +72,13 @@ const (
 	// By answers from after the reservation was first seen:
 	namesNow  // the container, late or at once
 	byNoCache // the same by a source that is no cache
-	addresses // every address in a network namespace
 
 	// By answers from after each look began:
-	adds   // every ADD in flight
-	atOnce // the container, at once
-	cached // the same by a cache
-	knows  // the same by a record, or by a cache with a proven entry of this attachment
+	addresses // every address in a network namespace
+	adds      // every ADD in flight
+	atOnce    // the container, at once
+	cached    // the same by a cache
+	knows     // the same by a record, or by a cache with a proven entry of this attachment
 
 	// These two hold if any source says so in any look.
 	listsPods // of Kubernetes or their sandboxes: other owners are foreign (R14)
@@ -118,7 +118,7 @@ func (s *snapshot) aboutOne(d *declaration, r *hostlocal.Reservation, seen time.
 	speaks, record, entry, knowsOf := podsource.Covers(d.Networks, r.Network), d.AtOnce, noEntry, true
 	if d.cache != nil {
 		speaks, record, entry = d.cache.passed[r.Network], false, d.cache.entries[attachment{r.Network, r.ContainerID}]
-		knowsOf = s.cacheSpeaksOf(d.Cache, entry, r, seen)
+		knowsOf = s.cacheSpeaksOf(d.cache.since, entry, r, seen)
 		q.add(d.cache.doubted[r.Network] != nil, doubt)
 	}
 	q.add(speaks, speaksOf)
@@ -132,10 +132,10 @@ func (s *snapshot) aboutOne(d *declaration, r *hostlocal.Reservation, seen time.
 	if d.asOf < seen {
 		return q
 	}
-	q.add(d.SeesAddresses, addresses)
 	q.add(q.has(names), namesNow)
 	q.add(q.has(names) && d.Cache == nil, byNoCache)
 	if d.fresh {
+		q.add(d.SeesAddresses, addresses)
 		q.add(podsource.Covers(d.SeesADDs, r.Network), adds)
 		if d.AtOnce && q.has(names) {
 			q |= atOnce

@@ -35,14 +35,15 @@ const NoADDInFlight Assertion = 1
 // It returns within Options.StartupTimeout, and when ctx ends, also when the source
 // ignores its context. The error says what it waited for; the agent may log it and go
 // on (R13). The report is that of the last pass.
-func (r *Reconciler) AtStartup(ctx context.Context, assertions ...Assertion) (Report, error) {
+func (r *Reconciler) AtStartup(ctx context.Context, assertions ...Assertion) (report Report, err error) {
+	defer func() { r.started.Store(&started{report, err}) }()
 	ctx, cancel := context.WithTimeout(ctx, r.opts.StartupTimeout)
 	defer cancel()
 	o := occasion{hook: true, noADD: slices.Contains(assertions, NoADDInFlight)}
 	begun, pause := time.Now(), 200*time.Millisecond
 	var last error // of the source, from before the time was up
 	for try := 1; ; try++ {
-		report, err := r.reconcile(ctx, o)
+		report, err = r.reconcile(ctx, o)
 		if !errors.Is(err, ErrRefused) || errors.Is(err, podsource.ErrPermanent) {
 			return report, err
 		}

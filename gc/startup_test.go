@@ -250,3 +250,18 @@ func TestAtStartupAsksNobodyWhereNothingIsReserved(t *testing.T) {
 		}))
 	}
 }
+
+// The hook's assertion ends the claim of an unproven entry by the age that the timestamp shows.
+func TestAssertedAwayTrustsTheStamp(t *testing.T) {
+	n := newNode(t)
+	n.reserve("10.0.0.2", hex64("dead"), 2*time.Hour) // from before the boot
+	clk := &clocks{uptime: time.Hour}
+	c := cacheAnswer(nil, podsource.CacheEntry{Network: network1, ContainerID: hex64("dead"), Unproven: true})
+	c.Pods = append(c.Pods, podsource.Pod{ContainerIDs: []string{hex64("dead")}, Unproven: true, StartedAt: time.Now().Add(-2 * time.Hour), Origin: "cache file"})
+	r := newReconciler(t, n.store, []string{network1}, answers(netnsAnswer(), c, recordAnswer([]string{network1})), Options{}, clk)
+	report, err := r.AtStartup(t.Context(), NoADDInFlight)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.check(report, map[string]Verdict{"10.0.0.2": Released})
+}

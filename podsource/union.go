@@ -214,15 +214,11 @@ func Require(s Source, pod types.NamespacedName) Source {
 		if pod.Name == "" {
 			return a, fmt.Errorf("the required pod %q has no name; was it left unset?", pod)
 		}
-		n := 0
-		for _, m := range a.Members() {
-			n += len(m.Pods)
-			if slices.ContainsFunc(m.Pods, func(p Pod) bool { return p.NamespacedName == pod && !p.HasFinished() }) {
-				return a, nil
-			}
+		if slices.ContainsFunc(a.Pods, func(p Pod) bool { return p.NamespacedName == pod && !p.HasFinished() }) {
+			return a, nil
 		}
 		return a, fmt.Errorf("%w: %d pods, and the required %s does not run among them; is the node's name right?",
-			ErrIncomplete, n, pod)
+			ErrIncomplete, len(a.Pods), pod)
 	})
 }
 
@@ -236,14 +232,7 @@ func AllowEmpty(s Source) Source {
 		return own
 	}
 	return checked("AllowEmpty", s, func(a Answer) (Answer, error) {
-		if a.Parts == nil {
-			a.Authoritative = true
-			return a, nil
-		}
-		a.Parts = a.Members()
-		for i := range a.Parts {
-			a.Parts[i].Authoritative = true
-		}
+		a.Authoritative = true
 		return a, nil
 	})
 }
@@ -251,12 +240,16 @@ func AllowEmpty(s Source) Source {
 // checked returns s with a function that checks or changes its answers.
 func checked(name string, s Source, check func(Answer) (Answer, error)) Source {
 	return wrapper{func(ctx context.Context) (Answer, error) {
+		aUnion := fmt.Errorf("%s goes around the member of a union that it is for, not around the union: %w", name, ErrPermanent)
 		if _, ok := s.(union); ok {
-			return Answer{}, fmt.Errorf("%s goes around the member of a union that it is for, not around the union: %w", name, ErrPermanent)
+			return Answer{}, aUnion
 		}
 		a, err := ask(ctx, s)
-		if err != nil {
+		switch {
+		case err != nil:
 			return a, err
+		case a.Parts != nil: // also of a union in a Fallback (hazard 85)
+			return Answer{}, aUnion
 		}
 		return check(a)
 	}, rankOf(s), kindOf(s)}

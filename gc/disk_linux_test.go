@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build go1.25
+
+package gc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// flockOf takes a lock, as another process does that is stopped while it has it.
+func flockOf(t *testing.T, path string) (unlock func()) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	return func() { _ = f.Close() }
+}
+
+// A release that is cut off by its time limit is reported as far as it went.
+func TestReleaseTakesLongerThanItsLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		for i := range 2000 {
+			n.reserve(fmt.Sprintf("10.0.%d.%d", i/250, i%250+1), "dead", old)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { // ADDs, one after the other
+			defer close(done)
+			for ctx.Err() == nil {
+				unlock := flockOf(t, filepath.Join(n.dataDir, network1, "lock"))
+				time.Sleep(60 * time.Millisecond)
+				unlock()
+				time.Sleep(12 * time.Millisecond)
+			}
+		}()
+		r := n.reconciler(podsource.Static{other}, Options{SourceTimeout: 300 * time.Millisecond}) // stands for 15 seconds
+		report, err := r.Reconcile(t.Context())
+		cancel()
+		<-done
+		synctest.Wait()
+		removed := 0
+		for _, e := range report.Reservations {
+			if !n.exists(e.IP.String()) {
+				removed++
+			}
+		}
+		if report.Counts()[Released] != removed {
+			t.Errorf("%d are gone, the report says %v, %v", removed, report.Counts(), err)
+		}
+	})
+}
+
+// The lock of a network is held for longer than an access to the disk may take: the error says so.
+func TestLockIsHeldLongerThanTheLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.reserve("10.0.0.2", "dead", old)
+		unlock := flockOf(t, filepath.Join(n.dataDir, network1, "lock"))
+		r := n.reconciler(podsource.Static{other}, Options{SourceTimeout: 300 * time.Millisecond})
+		if _, err := r.Reconcile(t.Context()); !errors.Is(err, hostlocal.ErrLocked) {
+			t.Errorf("not ErrLocked: %v", err)
+		}
+		if _, err := r.Reconcile(t.Context()); !errors.Is(err, hostlocal.ErrLocked) {
+			t.Errorf("the next one: %v", err)
+		}
+		unlock()
+		synctest.Wait()
+	})
+}
