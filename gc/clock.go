@@ -45,6 +45,7 @@ type steps struct {
 	Highest      time.Time     // the latest wall time of a monotonic time of zero
 	Back         time.Duration // how far below an earlier setting the clock was set
 	BootedAt     time.Time     // the wall time of the boot, the earliest by any reading; zero is unknown
+	Left         time.Time     // the latest time that the clock showed before a step; zero if none was seen
 }
 
 // A file identifies a reservation file by what no chmod and no relabeling changes (hazard 107).
@@ -122,7 +123,8 @@ func (s *steps) compare(before, now reading) (drift time.Duration, stepped bool)
 	onOldClock := before.wall.Add(now.mono - before.mono)
 	drift = now.wall.Sub(onOldClock)
 	if stepped = drift.Abs() > clockTolerance; stepped {
-		s.TrustedSince = later(later(s.TrustedSince, now.wall), onOldClock.Add(clockTolerance))
+		s.Left = later(s.Left, onOldClock.Add(clockTolerance))
+		s.TrustedSince = later(later(s.TrustedSince, now.wall), s.Left)
 	}
 	return drift, stepped
 }
@@ -195,10 +197,15 @@ func granularity(stamp time.Time) time.Duration {
 	return timestampGranularity
 }
 
-// beforeBoot reports whether a time is from before the node booted, by every reading of the
-// boot (R4).
+// beforeBoot reports whether a time is from before the node booted: before every reading of the
+// boot, or before the last one and later than all that the clock showed before a step, as on a
+// board whose clock began in 1970 (R4).
 func (c *clock) beforeBoot(stamp time.Time) bool {
-	return !stamp.IsZero() && stamp.Before(c.steps.BootedAt.Add(-bootTolerance)) // nothing is from before a zero BootedAt
+	if stamp.IsZero() || c.last.boot == 0 {
+		return false
+	}
+	between := !c.steps.Left.IsZero() && stamp.After(c.steps.Left) && stamp.Before(c.last.wall.Add(-c.last.boot-bootTolerance))
+	return between || stamp.Before(c.steps.BootedAt.Add(-bootTolerance))
 }
 
 // asOf returns a lower bound of the monotonic time of an answer's date. A date of this process

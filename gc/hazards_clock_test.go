@@ -279,3 +279,22 @@ func TestHazard03PodAddedBetweenTheTwoLists(t *testing.T) {
 		}
 	})
 }
+
+// The first clock of a board without a battery is seen: leaks from before the boot are freed all the same.
+func TestHazard80FirstClockOfABoard(t *testing.T) {
+	for _, seen := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNode(t)
+			n.reserve("10.0.0.2", hex64("leaked"), 30*24*time.Hour) // from before the boot
+			clk := &clocks{uptime: time.Minute, base: time.Now()}
+			if seen {
+				clk.step = -2 * 365 * 24 * time.Hour
+			}
+			r := newReconciler(t, n.store, []string{network1}, answers(kubeletAnswer(starts())), Options{}, clk)
+			clk.step = 0
+			n.reconcile(r)
+			time.Sleep(24 * time.Hour)
+			n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Released})
+		})
+	}
+}

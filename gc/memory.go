@@ -112,9 +112,9 @@ func (r *Reconciler) remember(ctx context.Context, report *Report) {
 
 // recall merges what a memory has of steps, and notices one since it was written.
 func (c *clock) recall(m *memory, now reading) {
-	c.observe(now)
 	c.steps.bootedAt(m.Steps.BootedAt)
 	c.steps.TrustedSince = later(c.steps.TrustedSince, m.Steps.TrustedSince)
+	c.steps.Left = later(c.steps.Left, m.Steps.Left)
 	c.steps.Highest = later(c.steps.Highest, m.Steps.Highest)
 	c.steps.Back = max(c.steps.Back, m.Steps.Back)
 	_, stepped := c.steps.compare(reading{wall: m.Wall, mono: m.Mono}, now)

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -230,21 +231,33 @@ func TestEarliestSightCounts(t *testing.T) {
 
 // A process that was stopped while it wrote the memory stops no pass of another one.
 func TestMemoryIsLockedByAStoppedProcess(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		memory := filepath.Join(t.TempDir(), "memory")
-		unlock := flockOf(t, memory+".lock")
-		r := n.reconciler(podsource.Static{other}, Options{Memory: memory, SourceTimeout: 50 * time.Millisecond})
-		n.reconcile(r)
-		n.reserve("10.0.0.2", "leaked", old)
-		report, err := r.Reconcile(t.Context())
-		if err != nil {
-			t.Error(err)
-		}
-		n.check(report, map[string]Verdict{"10.0.0.2": Released})
-		unlock()
-		synctest.Wait()
-	})
+	n := newNode(t)
+	memory := filepath.Join(t.TempDir(), "memory")
+	unlock := flockOf(t, memory+".lock")
+	defer unlock()
+	if report := n.pass(podsource.Static{other}, Options{Memory: memory}); !strings.Contains(report.Memory, "locking "+memory) {
+		t.Errorf("the report says %q", report.Memory)
+	}
+}
+
+// The file system of the memory does not answer: passes release all the same, and say so.
+func TestMemoryDoesNotAnswer(t *testing.T) {
+	n := newNode(t)
+	memory := filepath.Join(t.TempDir(), "memory")
+	if err := syscall.Mkfifo(memory+".new", 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := n.reconciler(podsource.Static{other}, Options{Memory: memory, SourceTimeout: 10 * time.Millisecond})
+	n.reconcile(r)
+	n.reserve("10.0.0.2", "leaked", old)
+	report := n.reconcile(r)
+	n.check(report, map[string]Verdict{"10.0.0.2": Released})
+	if !strings.Contains(report.Memory, "has not answered since") {
+		t.Errorf("the report says %q", report.Memory)
+	}
+	if _, err := os.ReadFile(memory + ".new"); err != nil { // lets it end
+		t.Error(err)
+	}
 }
 
 // Two data directories share a memory: each keeps its sights, and both know of each step.

@@ -281,8 +281,8 @@ func (s *simulation) cacheNames(a simAddress) bool {
 	f, since := s.files[a], s.recordedSince()
 	owner := f.ownerOf()
 	return s.cacheProves(a.net) && (owner != nil && s.cache[simAttachment{a.net, owner.id}].owner != nil ||
-		s.stepAt == 0 && (!since.IsZero() && f.stamp.After(since.Add(granularity(since))) ||
-			owner != nil && owner.last < s.bootedAt-time.Second && !s.config.noBoot))
+		s.stepAt == 0 && !s.config.noBoot && (!since.IsZero() && f.stamp.After(since.Add(granularity(since))) ||
+			owner != nil && owner.last < s.bootedAt-time.Second))
 }
 
 // cacheProves reports whether libcni's cache passes its check for a network, and will continue
