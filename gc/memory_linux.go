@@ -94,7 +94,7 @@ func changeMemory(path string, change func() *memory) error {
 		if try == lockTries || !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
 			return fmt.Errorf("locking %s.lock: %w", path, err)
 		}
-		time.Sleep(10 * time.Millisecond)
+		<-time.After(10 * time.Millisecond)
 	}
 	content, err := json.Marshal(change())
 	if err != nil {

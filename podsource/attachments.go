@@ -24,7 +24,7 @@ type Attachment struct {
 	Pod types.NamespacedName
 }
 
-// Always, as the since of [Attachments], says that the store existed before the node's first
+// Always is the since of [Attachments] for a store that was there before the node's first
 // ADD.
 var Always = time.Unix(0, 0)
 
