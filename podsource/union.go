@@ -248,7 +248,7 @@ func checked(name string, s Source, check func(Answer) (Answer, error)) Source {
 		switch {
 		case err != nil:
 			return a, err
-		case a.Parts != nil: // also of a union in a Fallback (hazard 85)
+		case slices.ContainsFunc(a.Parts, func(p Answer) bool { return !p.Supplementary }): // a union in a Fallback (hazard 85)
 			return Answer{}, aUnion
 		}
 		return check(a)

@@ -291,6 +291,8 @@ func TestAllowEmpty(t *testing.T) {
 	run(t, []row{
 		{"one pod: the next answer may be empty", AllowEmpty(some), asserted, nil, ""},
 		{"its other declarations are unchanged", AllowEmpty(fixed(declaring("a"), nil)), declaring("a"), nil, ""},
+		{"parts that may be empty anyway, as the kernel's", AllowEmpty(fixed(Answer{Parts: []Answer{{Supplementary: true}}}, nil)),
+			Answer{Parts: []Answer{{Supplementary: true}}, Authoritative: true}, nil, ""},
 		{"a union in a choice (hazard 85)", AllowEmpty(Fallback(Union(some, some), some)), Answer{}, ErrPermanent, "AllowEmpty goes around"},
 		{"another member of a union", Union(AllowEmpty(some), some), Answer{Parts: []Answer{asserted, plain}}, nil, ""},
 		{"an error stays an error", AllowEmpty(failing(errBroken)), Answer{}, errBroken, ""},

@@ -142,15 +142,15 @@ var expectations = []struct{ in, path, want, reason string }{
 	{"api", "{pod.serviceAccountName} {pod.automountServiceAccountToken}", "hostlocal-gc true", "it has the rights"},
 	{"no-api", "{pod.serviceAccountName} {pod.automountServiceAccountToken}", "hostlocal-gc false", "it needs no rights"},
 	{"", "{.ServiceAccount.metadata.name} {.ServiceAccount.automountServiceAccountToken}", "hostlocal-gc false", "the agent's account"},
-	{"plain", "{agent.volumeMounts}", "[{mountPath:/var/lib/cni/networks,name:networks},{mountPath:/run/containerd,name:containerd," +
-		"readOnly:true},{mountPath:/var/lib/kubelet/pods-api,name:kubelet-pods,readOnly:true}]", "it writes reservations only"},
+	{"plain", "{agent.volumeMounts}", "[{mountPath:/var/lib/cni/networks,name:networks},{mountPath:/run/hostlocal-gc,name:memory},{mountPath:/run/containerd,name:containerd," +
+		"readOnly:true},{mountPath:/var/lib/kubelet/pods-api,name:kubelet-pods,readOnly:true}]", "it writes reservations and its memory only"},
 	{"no-api", "{agent.volumeMounts}", "[{mountPath:/var/lib/cni/results,name:results,readOnly:true},{mountPath:/var/lib/cni/networks," +
-		"name:networks},{mountPath:/run/containerd,name:containerd,readOnly:true}]", "libcni's cache instead of the kubelet's socket"},
+		"name:networks},{mountPath:/run/hostlocal-gc,name:memory},{mountPath:/run/containerd,name:containerd,readOnly:true}]", "libcni's cache instead of the kubelet's socket"},
 	{"plain", "{pod.volumes[0]}", "{hostPath:{path:/var/lib/cni/networks,type:DirectoryOrCreate},name:networks}", "the reservations"},
-	{"plain", "{pod.volumes[1]}", "{hostPath:{path:/run/containerd,type:Directory},name:containerd}", "cri"},
-	{"plain", "{pod.volumes[2:]}", "{hostPath:{path:/var/lib/kubelet/pods-api,type:DirectoryOrCreate},name:kubelet-pods}", "kubelet"},
+	{"plain", "{pod.volumes[2]}", "{hostPath:{path:/run/containerd,type:Directory},name:containerd}", "cri"},
+	{"plain", "{pod.volumes[3:]}", "{hostPath:{path:/var/lib/kubelet/pods-api,type:DirectoryOrCreate},name:kubelet-pods}", "kubelet"},
 	{"no-api", "{pod.volumes[0]}", "{hostPath:{path:/var/lib/cni/results,type:DirectoryOrCreate},name:results}", "cnicache"},
-	{"no-api", "{pod.volumes[1:].hostPath.path}", "/var/lib/cni/networks /run/containerd", "no others"},
+	{"no-api", "{pod.volumes[1:].hostPath.path}", "/var/lib/cni/networks /run/hostlocal-gc /run/containerd", "no others"},
 
 	{"", "{agent.args}{agent.command}", "[agent]", "all settings are in the environment"},
 	{"", "{agent.envFrom}", "[{configMapRef:{name:CONFIG}}]", "the settings are those of the ConfigMap"},
@@ -173,9 +173,9 @@ var expectations = []struct{ in, path, want, reason string }{
 
 	{"image", "{agent.image} {.ConfigMap.data.HOSTLOCAL_GC_NETWORK}", "registry.example/team/hostlocal-gc:1.0 cbr0", "README, three steps"},
 	{"networks", "{.ConfigMap.data}", "{HOSTLOCAL_GC_EVENTS:true,HOSTLOCAL_GC_NETWORK:podnet storage,HOSTLOCAL_GC_SOURCE:kube cri}", "README"},
-	{"networks", "{pod.volumes[*].name} {agent.volumeMounts[*].name}", "networks containerd networks containerd", "README, no kubelet"},
+	{"networks", "{pod.volumes[*].name} {agent.volumeMounts[*].name}", "networks memory containerd networks memory containerd", "README, no kubelet"},
 	{"cri-o", "{.ConfigMap.data.HOSTLOCAL_GC_SOURCE}", "kubelet,kube cri:/run/crio/crio.sock", "README, runtime"},
-	{"cri-o", "{pod.volumes[*].name} {agent.volumeMounts[*].name}", "crio networks kubelet-pods crio networks kubelet-pods", "README"},
+	{"cri-o", "{pod.volumes[*].name} {agent.volumeMounts[*].name}", "crio networks memory kubelet-pods crio networks memory kubelet-pods", "README"},
 	{"cri-o", "{pod.volumes[0].hostPath.path} {agent.volumeMounts[0]}", "/run/crio {mountPath:/run/crio,name:crio,readOnly:true}", "README"},
 	{"ranges", "{.ConfigMap.data.HOSTLOCAL_GC_CNI_CONF}", "/etc/cni/net.d/10-podnet.conflist", "README, ranges"},
 	{"ranges", "{agent.volumeMounts[0]}", "{mountPath:/etc/cni/net.d,name:cni,readOnly:true}", "README, ranges"},
