@@ -353,7 +353,7 @@ func TestStartAfterAtStartup(t *testing.T) {
 		if _, err := r.AtStartup(t.Context(), NoADDInFlight); err != nil {
 			t.Fatal(err)
 		}
-		for i, want := range []int{1, 2} { // a second Start begins anew
+		for i, want := range []int{1, 2, 3} { // a second Start begins anew, and so does a third
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			_ = r.Start(ctx)
 			if cancel(); len(source.times()) != want {

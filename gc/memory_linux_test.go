@@ -100,6 +100,29 @@ func TestHazard120StepThenRestart(t *testing.T) {
 	}
 }
 
+// What the clock showed before another process began is from this boot, by the memory.
+func TestHazard120EarlierSetting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		clk := &clocks{uptime: time.Minute}
+		opts := Options{Memory: filepath.Join(t.TempDir(), "memory")}
+		process := func() *Reconciler {
+			return newReconciler(t, n.store, []string{network1}, answers(kubeletAnswer(starts())), opts, clk)
+		}
+		n.reserve("10.0.0.2", hex64("web"), 0) // made in this boot
+		first := process()
+		n.reconcile(first)
+		clk.step = -20 * 365 * 24 * time.Hour
+		n.reconcile(first)
+		second := process()
+		n.reconcile(second)
+		clk.step = 2 * 365 * 24 * time.Hour
+		n.reconcile(second)
+		time.Sleep(24 * time.Hour)
+		n.check(n.reconcile(second), map[string]Verdict{"10.0.0.2": Starting})
+	})
+}
+
 // A step that only the reading for the memory saw counts, too: the clock was set again before the
 // next pass.
 func TestStepSeenByTheMemoryAlone(t *testing.T) {

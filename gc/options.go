@@ -52,7 +52,8 @@ type Options struct {
 	// DryRun makes passes release nothing, write nothing and take no lock. What they
 	// would have released is reported as Leaked. They read Memory, and do not call Only.
 	DryRun bool
-	// SourceTimeout limits one call of the source (R13). Zero is 15 seconds; from
+	// SourceTimeout limits one call of the source, and one access to the disk, which may
+	// take a second more to say what it did (R13). Zero is 15 seconds; from
 	// 1 millisecond to 24 hours.
 	SourceTimeout time.Duration
 	// StartupTimeout limits AtStartup as a whole. Zero is 30 seconds; from

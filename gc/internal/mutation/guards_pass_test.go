@@ -86,6 +86,8 @@ var passGuards = []guard{
 		"	c.steps.TrustedSince = later(c.steps.TrustedSince, m.Steps.TrustedSince)\n", ""},
 	{"R5", "120", "... with one between two processes", "TestHazard120StepThenRestart", "gc/memory.go",
 		"	_, stepped := c.steps.compare(reading{wall: m.Wall, mono: m.Mono}, now)\n", "	stepped := false\n"},
+	{"R4", "120", "... and settings of the clock from before another process", "TestHazard120EarlierSetting", "gc/memory.go",
+		"	c.steps.Left = later(c.steps.Left, m.Steps.Left)\n", ""},
 	{"R5", "120", "... in the memory before the sources are asked", "TestStepIsWrittenAtOnce", "gc/reconciler.go",
 		"	r.clock.see(s.at, all)\n	r.rememberStep(ctx, report)\n", "	r.clock.see(s.at, all)\n"},
 	{"R5", "81", "several data directories share a memory", "TestMemoryOfTwoDirectoriesKeepsSights", "gc/memory.go",
