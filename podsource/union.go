@@ -240,16 +240,12 @@ func AllowEmpty(s Source) Source {
 // checked returns s with a function that checks or changes its answers.
 func checked(name string, s Source, check func(Answer) (Answer, error)) Source {
 	return wrapper{func(ctx context.Context) (Answer, error) {
-		aUnion := fmt.Errorf("%s goes around the member of a union that it is for, not around the union: %w", name, ErrPermanent)
-		if _, ok := s.(union); ok {
-			return Answer{}, aUnion
-		}
 		a, err := ask(ctx, s)
 		switch {
 		case err != nil:
 			return a, err
-		case slices.ContainsFunc(a.Parts, func(p Answer) bool { return !p.Supplementary }): // a union in a Fallback (hazard 85)
-			return Answer{}, aUnion
+		case slices.ContainsFunc(a.Parts, func(p Answer) bool { return !p.Supplementary }): // also of a union in a Fallback (hazard 85)
+			return Answer{}, fmt.Errorf("%s goes around the member of a union that it is for, not around the union: %w", name, ErrPermanent)
 		}
 		return check(a)
 	}, rankOf(s), kindOf(s)}

@@ -117,7 +117,7 @@ var sourceGuards = []guard{
 	{"R2", "", "a source that is nil is an error", "TestMisuse", "podsource/union.go",
 		"	if s == nil {\n", "	if false {\n"},
 	{"R9", "", "Require and AllowEmpty are for a member, not for a union", "TestMisuse", "podsource/union.go",
-		"if _, ok := s.(union); ok {", "if _, ok := s.(union); ok && false {"},
+		"slices.ContainsFunc(a.Parts, func(p Answer) bool { return !p.Supplementary })", "false"},
 	{"R9", "06", "a required pod must be in the list", "TestHazard06NoPods", "podsource/union.go",
 		"p.NamespacedName == pod && !p.HasFinished()", "true"},
 	{"R9", "43", "... and must not have finished", "TestHazard43OnlyFinishedPods", "podsource/union.go",
