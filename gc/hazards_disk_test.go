@@ -5,17 +5,14 @@
 package gc
 
 import (
-	"context"
 	"errors"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
@@ -49,91 +46,6 @@ func TestHazard16Garbage(t *testing.T) {
 	n.check(report, map[string]Verdict{
 		"10.0.0.2": Malformed, "10.0.0.3": Malformed, "10.0.0.4": Malformed, "10.0.0.5": Malformed, "10.0.0.6": Released,
 	})
-}
-
-// R7: see also the test of this number in package hostlocal.
-func TestHazard17OtherFiles(t *testing.T) {
-	n := newNode(t)
-	others := []string{"lock", "last_reserved_ip.0", "last_reserved_ip", "10.0.0.01", "::ffff:10.0.0.1", "10.0.0.9.bak", "FD00::1"}
-	for _, name := range others {
-		n.file(name, "dead", old)
-	}
-	for _, dir := range []string{"backup", "10.0.0.7"} {
-		if err := os.MkdirAll(n.path(dir), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		n.file(filepath.Join(dir, "10.0.0.8"), "dead", old)
-		others = append(others, filepath.Join(dir, "10.0.0.8"))
-	}
-	target := filepath.Join(t.TempDir(), "10.0.0.5")
-	if err := os.WriteFile(target, []byte("dead"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(target, n.path("10.0.0.5")); err != nil {
-		t.Fatal(err)
-	}
-	n.reserve("10.0.0.2", "leaked", old)
-	report, err := n.reconciler(answers(recordAnswer([]string{network1})), Options{}).AtStartup(t.Context(), NoADDInFlight)
-	if err != nil {
-		t.Fatal(err)
-	}
-	n.check(report, map[string]Verdict{"10.0.0.2": Released})
-	for _, name := range append(others, "10.0.0.5") {
-		if !n.exists(name) {
-			t.Errorf("%s was removed", name)
-		}
-	}
-	if _, err := os.Stat(target); err != nil {
-		t.Errorf("the target of a link was touched: %v", err)
-	}
-}
-
-// R8: the deadline ends the wait, and no lock is held afterwards. R13: the wait also ends
-// without a deadline.
-func TestHazard18LockIsHeld(t *testing.T) {
-	for _, c := range []struct {
-		reason   string
-		deadline time.Duration
-		atMost   time.Duration
-	}{
-		{"until the deadline", 200 * time.Millisecond, 200 * time.Millisecond},
-		{"for ever", 0, 12 * time.Second}, // ten, and some
-	} {
-		t.Run(c.reason, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				n := newNode(t)
-				n.reserve("10.0.0.2", "leaked", old)
-				lock, err := disk.NewFileLock(filepath.Join(n.dataDir, network1))
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer lock.Close()
-				if err := lock.Lock(); err != nil {
-					t.Fatal(err)
-				}
-				ctx, cancel := context.WithCancel(t.Context())
-				if c.deadline > 0 {
-					ctx, cancel = context.WithTimeout(t.Context(), c.deadline)
-				}
-				defer cancel()
-				begun := time.Now()
-				report, err := n.reconciler(podsource.Static{other}, Options{}).Reconcile(ctx)
-				if !errors.Is(err, hostlocal.ErrLocked) || errors.Is(err, ErrRefused) || errors.Is(err, context.DeadlineExceeded) != (c.deadline > 0) {
-					t.Errorf("got error %v, want %v", err, hostlocal.ErrLocked)
-				}
-				if took := time.Since(begun); took < c.deadline || took > c.atMost {
-					t.Errorf("took %v, want %v", took, c.atMost)
-				}
-				n.checkReasons(report, map[string]Reason{"10.0.0.2": NotTried})
-				if err := lock.Unlock(); err != nil {
-					t.Fatal(err)
-				}
-				// The wait that ended does not take the lock later, or this pass would have to
-				// wait.
-				n.check(n.pass(podsource.Static{other}, Options{}), map[string]Verdict{"10.0.0.2": Released})
-			})
-		})
-	}
 }
 
 // A directory is missing while live pods have addresses: the report and each pass's log line

@@ -3,7 +3,6 @@
 package gc
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -66,36 +65,6 @@ func TestHazard11AnotherContainerHasTheAddress(t *testing.T) {
 	n.check(report, map[string]Verdict{"10.0.0.2": Conflict, "fd00::2": Conflict, "10.0.0.3": Released})
 	if pod := report.Reservations[0].Pod; pod == nil || pod.Name != "web" {
 		t.Errorf("the conflict names pod %v, want web", pod)
-	}
-}
-
-// Owners are read from the files of every version of host-local.
-func TestHazard15OwnerFilesOfEveryVersion(t *testing.T) {
-	forms := map[string]string{
-		"10.0.0.2": "%",
-		"10.0.0.3": "%\n",
-		"10.0.0.4": "%\neth0",
-		"10.0.0.5": "%\r\neth0",
-		"10.0.0.6": "%\r\neth0\r\n",
-		"10.0.0.7": " %\r\neth0\n ",
-		"10.0.0.8": "%\r\n",
-	}
-	for _, c := range []struct {
-		reason, owner string
-		want          Verdict
-	}{
-		{"live in every form", "sandbox", InUse},
-		{"leaked in every form", "dead", Released},
-	} {
-		t.Run(c.reason, func(t *testing.T) {
-			n := newNode(t)
-			want := make(map[string]Verdict)
-			for ip, form := range forms {
-				n.file(ip, strings.Replace(form, "%", c.owner, 1), old)
-				want[ip] = c.want
-			}
-			n.check(n.pass(podsource.Static{{ContainerIDs: []string{"sandbox"}}}, Options{}), want)
-		})
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 	"runtime"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
@@ -24,18 +23,6 @@ func isLocked(path string) bool {
 	}
 	defer f.Close()
 	return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == syscall.EWOULDBLOCK
-}
-
-// waitForStableCtime waits until a file's change time is longer ago than a tick of any clock.
-func (n *node) waitForStableCtime(ip string) {
-	n.t.Helper()
-	var st syscall.Stat_t
-	if err := syscall.Stat(n.path(ip), &st); err != nil {
-		n.t.Fatal(err)
-	}
-	for changed := time.Unix(st.Ctim.Unix()); time.Since(changed) < 200*time.Millisecond; {
-		runtime.Gosched()
-	}
 }
 
 // unprivileged calls do in a thread with the file system rights of an ordinary user, who

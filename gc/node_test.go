@@ -157,17 +157,6 @@ func (n *node) checkFiles(want map[string]Verdict) {
 	}
 }
 
-// owner returns the container ID in a reservation's file, or "".
-func (n *node) owner(ip string) string {
-	n.t.Helper()
-	content, err := os.ReadFile(n.path(ip))
-	if err != nil && !os.IsNotExist(err) {
-		n.t.Fatal(err)
-	}
-	id, _, _ := strings.Cut(string(content), "\r\n")
-	return id
-}
-
 // reconciler returns a Reconciler that releases in the first network, on a node that has
 // been up for a month.
 func (n *node) reconciler(source podsource.Source, opts Options) *Reconciler {

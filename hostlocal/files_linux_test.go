@@ -178,9 +178,9 @@ func TestListOfAnotherFile(t *testing.T) {
 	}
 }
 
-// TestHazard09AnotherFile: a file that replaced a reservation since List is kept (R6, R7),
+// TestHazard09ReplacedBetweenJudgingAndDeleting: a file that replaced a reservation since List is kept (R6, R7),
 // even if it did so while Release was running, just before it compared that reservation.
-func TestHazard09AnotherFile(t *testing.T) {
+func TestHazard09ReplacedBetweenJudgingAndDeleting(t *testing.T) {
 	for _, during := range []bool{false, true} {
 		for _, row := range swaps {
 			s := newStore(t, "10.0.0.1", "10.0.0.2", "10.0.0.3")

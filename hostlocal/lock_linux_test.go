@@ -58,69 +58,67 @@ func (r *releasing) want(t *testing.T, what string, outcomes ...Outcome) {
 	}
 }
 
-// TestHazard18LockHeldForLong: the end of the context ends the wait, and nothing is locked
-// afterwards (R8), even if the lock is free by then. The bubble ends only after all
-// goroutines have.
-func TestHazard18LockHeldForLong(t *testing.T) {
-	s := newStore(t, "10.0.0.1", "10.0.0.2")
-	other := addNetwork(t, s, "a", "10.0.0.1")
-	rs := list(t, s)
-	defer hold(t, other)()
-	unlock := hold(t, dirOf(s))
-	synctest.Test(t, func(t *testing.T) {
-		const limit = time.Second
-		ctx, cancel := context.WithTimeout(t.Context(), limit)
-		defer cancel()
-		start := time.Now()
-		result, err := s.Release(hookContext{Context: ctx, done: func() {
-			if time.Since(start) > limit-maxPause {
-				<-ctx.Done()
-				unlock()
-				unlock = func() {}
+// TestHazard18LockIsHeld: the end of the context ends the wait, and nothing is locked afterwards
+// (R8), even if the lock is free by then. Without an end, the reservations of other networks are
+// released, and Release gives up ten seconds after the last of these (R13).
+func TestHazard18LockIsHeld(t *testing.T) {
+	t.Run("until the context ends", func(t *testing.T) {
+		s := newStore(t, "10.0.0.1", "10.0.0.2")
+		other := addNetwork(t, s, "a", "10.0.0.1")
+		rs := list(t, s)
+		defer hold(t, other)()
+		unlock := hold(t, dirOf(s))
+		synctest.Test(t, func(t *testing.T) {
+			const limit = time.Second
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			defer cancel()
+			start := time.Now()
+			result, err := s.Release(hookContext{Context: ctx, done: func() {
+				if time.Since(start) > limit-maxPause {
+					<-ctx.Done()
+					unlock()
+					unlock = func() {}
+				}
+			}}, pointers(rs)...)
+			if got := time.Since(start); got != limit {
+				t.Errorf("Release returned after %v, want %v", got, limit)
 			}
-		}}, pointers(rs)...)
-		if got := time.Since(start); got != limit {
-			t.Errorf("Release returned after %v, want %v", got, limit)
-		}
-		diff(t, "Release", ReleaseResult{Outcomes: []Outcome{NotTried, NotTried, NotTried}}, result)
-		why := fmt.Sprintf(" not tried: %v: %v: %v", ErrLocked, errLockBusy, context.DeadlineExceeded)
-		for _, want := range []string{dirOf(s) + ", with 2" + why, other + ", with 1" + why} {
-			if !errors.Is(err, ErrLocked) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), want) {
-				t.Errorf("Release: %v, want an error that contains %q", err, want)
+			diff(t, "Release", ReleaseResult{Outcomes: []Outcome{NotTried, NotTried, NotTried}}, result)
+			why := fmt.Sprintf(" not tried: %v: %v: %v", ErrLocked, errLockBusy, context.DeadlineExceeded)
+			for _, want := range []string{dirOf(s) + ", with 2" + why, other + ", with 1" + why} {
+				if !errors.Is(err, ErrLocked) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), want) {
+					t.Errorf("Release: %v, want an error that contains %q", err, want)
+				}
 			}
+		})
+		if !isFree(t, s) {
+			t.Error("the lock is still held")
 		}
+		diff(t, "left", files(rs), files(list(t, s)))
 	})
-	if !isFree(t, s) {
-		t.Error("the lock is still held")
-	}
-	diff(t, "left", files(rs), files(list(t, s)))
-}
-
-// TestHazard18OtherNetworksGoOn: the lock of one network is held for ever, and that of another
-// one for some time. Reservations of all networks but the first are released, and Release
-// gives up ten seconds after the last of these.
-func TestHazard18OtherNetworksGoOn(t *testing.T) {
-	s := newStore(t, "10.0.0.1")
-	busy := addNetwork(t, s, "a", "10.0.0.1")
-	addNetwork(t, s, "z", "10.0.0.1")
-	rs := list(t, s)
-	defer hold(t, dirOf(s))()
-	unlock := hold(t, busy)
-	synctest.Test(t, func(t *testing.T) {
-		const add = 9 * time.Second
-		time.AfterFunc(add, unlock)
-		start := time.Now()
-		r := release(t.Context(), s, rs)
-		synctest.Wait()
-		diff(t, "while it waits", []string{"a 10.0.0.1", "podnet 10.0.0.1"}, files(list(t, s)))
-		<-r.done
-		diff(t, "Release", []Outcome{Released, NotTried, Released}, r.result.Outcomes)
-		if !errors.Is(r.err, ErrLocked) || strings.Contains(r.err.Error(), busy) {
-			t.Errorf("Release: %v", r.err)
-		}
-		if waited := time.Since(start).Round(time.Second); waited != add+10*time.Second {
-			t.Errorf("it gave up after %v", waited)
-		}
+	t.Run("for ever, and that of another network for some time", func(t *testing.T) {
+		s := newStore(t, "10.0.0.1")
+		busy := addNetwork(t, s, "a", "10.0.0.1")
+		addNetwork(t, s, "z", "10.0.0.1")
+		rs := list(t, s)
+		defer hold(t, dirOf(s))()
+		unlock := hold(t, busy)
+		synctest.Test(t, func(t *testing.T) {
+			const add = 9 * time.Second
+			time.AfterFunc(add, unlock)
+			start := time.Now()
+			r := release(t.Context(), s, rs)
+			synctest.Wait()
+			diff(t, "while it waits", []string{"a 10.0.0.1", "podnet 10.0.0.1"}, files(list(t, s)))
+			<-r.done
+			diff(t, "Release", []Outcome{Released, NotTried, Released}, r.result.Outcomes)
+			if !errors.Is(r.err, ErrLocked) || strings.Contains(r.err.Error(), busy) {
+				t.Errorf("Release: %v", r.err)
+			}
+			if waited := time.Since(start).Round(time.Second); waited != add+10*time.Second {
+				t.Errorf("it gave up after %v", waited)
+			}
+		})
 	})
 }
 
@@ -161,10 +159,10 @@ func TestReleaseCanNotUnlock(t *testing.T) {
 	})
 }
 
-// TestReleaseHoldsTheLock: the lock is held during a removal, and is free after maxHold (R8).
+// TestHazard18APassHoldsTheLock: the lock is held during a removal, and is free after maxHold (R8).
 // The wait for a lock grows, and is not part of the time for which it was held. After it the
 // pause is the shortest again.
-func TestReleaseHoldsTheLock(t *testing.T) {
+func TestHazard18APassHoldsTheLock(t *testing.T) {
 	s := newStore(t, "10.0.0.1", "10.0.0.2", "10.0.0.3")
 	rs := list(t, s)
 	d := openedDir(t, s)
@@ -341,9 +339,9 @@ func TestHazard47LockReplacedWhileHeld(t *testing.T) {
 	})
 }
 
-// TestHazard47LockReplacedForEver: the lock is removed again and again. Release gives up if
+// TestHazard47LockIsReplacedUnderAPass: the lock is removed again and again. Release gives up if
 // that happens before every removal, and goes on while it makes progress.
-func TestHazard47LockReplacedForEver(t *testing.T) {
+func TestHazard47LockIsReplacedUnderAPass(t *testing.T) {
 	for _, row := range []struct {
 		reason   string
 		when     func(call int) bool

@@ -62,9 +62,9 @@ var foreign = []struct {
 	{"an interface name longer than any system's", "abc\r\n" + strings.Repeat("e", 257), Malformed},
 }
 
-// TestHazard15OwnerVersions: List names the owner of a file of any version, and the
+// TestHazard15OwnerFilesOfEveryVersion: List names the owner of a file of any version, and the
 // plugin's own look-up finds the same one, if any.
-func TestHazard15OwnerVersions(t *testing.T) {
+func TestHazard15OwnerFilesOfEveryVersion(t *testing.T) {
 	for _, row := range owners {
 		s := newStore(t)
 		plugin, err := disk.New(network, s.DataDir())

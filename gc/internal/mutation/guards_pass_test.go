@@ -154,7 +154,7 @@ var passGuards = []guard{
 		"return !p.HasFinished() || r", "return true || r"},
 	{"R9", "40", "supplementary answers may be empty", "TestHazard42OneMemberSeesNobody", "gc/sources.go",
 		"if !a.Authoritative && !a.Supplementary &&", "if !a.Authoritative &&"},
-	{"R11", "09", "a reservation that was not released is not reported as released", "TestHazard09ReplacedBetweenJudgingAndDeleting", "gc/reconciler.go",
+	{"R11", "09", "a reservation that was not released is not reported as released", "TestHazard03PodAddedBetweenTheTwoLists", "gc/reconciler.go",
 		"hostlocal.Changed: FileChanged", "hostlocal.Changed: ReleasedLeak"},
 	{"R11", "63", "a missing directory of a network is reported", "TestHazard63DirectoryIsMissing", "gc/reconciler.go",
 		"Missing: !slices.Contains(there, n)", "Missing: false"},
