@@ -4,7 +4,6 @@ package gc_test
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -21,14 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// id returns the ID of a sandbox: 64 hexadecimal digits, as the runtimes of Kubernetes make
-// them.
-func id(name string) string {
-	if strings.HasSuffix(name, "0c") { // it is one
-		return name
-	}
-	return fmt.Sprintf("%x", sha256.Sum256([]byte(name)))
-}
+// IDs of sandboxes are 64 hexadecimal digits, as the runtimes of Kubernetes make them.
+var sandbox1, sandbox2, sandbox3 = strings.Repeat("5c7b9a1e", 8), strings.Repeat("ee3b0f0c", 8), strings.Repeat("6ba7b810", 8)
 
 // exampleNode makes a data directory with a network "podnet" and old reservations.
 func exampleNode(owners map[string]string) (dataDir string) {
@@ -42,7 +35,7 @@ func exampleNode(owners map[string]string) (dataDir string) {
 	made := time.Now().Add(-time.Hour)
 	for ip, owner := range owners {
 		file := filepath.Join(dataDir, "podnet", ip)
-		if err := os.WriteFile(file, []byte(id(owner)+"\r\neth0"), 0o600); err != nil {
+		if err := os.WriteFile(file, []byte(owner+"\r\neth0"), 0o600); err != nil {
 			panic(err)
 		}
 		if err := os.Chtimes(file, made, made); err != nil {
@@ -53,12 +46,12 @@ func exampleNode(owners map[string]string) (dataDir string) {
 }
 
 func ExampleReconciler_Reconcile() {
-	dataDir := exampleNode(map[string]string{"10.0.0.2": "sandbox1", "10.0.0.3": "sandbox2", "10.0.0.4": "sandbox3"})
+	dataDir := exampleNode(map[string]string{"10.0.0.2": sandbox1, "10.0.0.3": sandbox2, "10.0.0.4": sandbox3})
 	defer func() { _ = os.RemoveAll(dataDir) }()
 
 	store := hostlocal.New(dataDir)
 	source := podsource.Static{
-		{ContainerIDs: []string{id("sandbox1")}},             // a pod as a runtime lists it
+		{ContainerIDs: []string{sandbox1}},                   // a pod as a runtime lists it
 		{IPs: []netip.Addr{netip.MustParseAddr("10.0.0.4")}}, // and as an API server does
 	}
 	reconciler, err := gc.New(store, []string{"podnet"}, source, gc.Options{})
@@ -82,7 +75,7 @@ func ExampleReconciler_Reconcile() {
 // The errors of a pass, the most specific first. An agent goes on after each of them: leaks
 // that were not released are still reserved, and the next pass tries again.
 func ExampleReconciler_Reconcile_errors() {
-	dataDir := exampleNode(map[string]string{"10.0.0.2": "sandbox1"})
+	dataDir := exampleNode(map[string]string{"10.0.0.2": sandbox1})
 	defer func() { _ = os.RemoveAll(dataDir) }()
 
 	hangs := podsource.Func(func(ctx context.Context) ([]podsource.Pod, error) {
@@ -115,11 +108,11 @@ func ExampleReconciler_Reconcile_errors() {
 
 // Start runs for the life of an agent: the start-up hook, and then a pass at each interval.
 func ExampleReconciler_Start() {
-	dataDir := exampleNode(map[string]string{"10.0.0.2": "sandbox1", "10.0.0.3": "sandbox2"})
+	dataDir := exampleNode(map[string]string{"10.0.0.2": sandbox1, "10.0.0.3": sandbox2})
 	defer func() { _ = os.RemoveAll(dataDir) }()
 
 	ctx, stop := context.WithCancel(context.Background())
-	reconciler, err := gc.New(hostlocal.New(dataDir), []string{"podnet"}, podsource.Static{{ContainerIDs: []string{id("sandbox2")}}}, gc.Options{
+	reconciler, err := gc.New(hostlocal.New(dataDir), []string{"podnet"}, podsource.Static{{ContainerIDs: []string{sandbox2}}}, gc.Options{
 		OnReport: func(report gc.Report, err error) {
 			fmt.Println(report.Counts()[gc.Released], "released, error:", err)
 			stop() // here the agent ends after the first pass
@@ -138,7 +131,7 @@ func ExampleReconciler_Start() {
 
 // AtStartup tries again after an error of the source.
 func ExampleReconciler_AtStartup() {
-	dataDir := exampleNode(map[string]string{"10.0.0.2": "sandbox1", "10.0.0.3": "sandbox2"})
+	dataDir := exampleNode(map[string]string{"10.0.0.2": sandbox1, "10.0.0.3": sandbox2})
 	defer func() { _ = os.RemoveAll(dataDir) }()
 
 	store := hostlocal.New(dataDir)
@@ -148,7 +141,7 @@ func ExampleReconciler_AtStartup() {
 			synced = true
 			return nil, fmt.Errorf("pod cache: %w", podsource.ErrIncomplete)
 		}
-		return []podsource.Pod{{ContainerIDs: []string{id("sandbox2")}}}, nil
+		return []podsource.Pod{{ContainerIDs: []string{sandbox2}}}, nil
 	})
 	reconciler, err := gc.New(store, []string{"podnet"}, source, gc.Options{})
 	if err != nil {
@@ -159,27 +152,6 @@ func ExampleReconciler_AtStartup() {
 	fmt.Println(report.Counts()[gc.Released], "released, error:", err)
 	// Output:
 	// 1 released, error: <nil>
-}
-
-// A dry run reports what would be released. An answer without any pod is refused unless the
-// caller asserts that this is normal.
-func ExampleOptions_dryRun() {
-	dataDir := exampleNode(map[string]string{"10.0.0.2": "sandbox1"})
-	defer func() { _ = os.RemoveAll(dataDir) }()
-
-	store := hostlocal.New(dataDir)
-	for _, source := range []podsource.Source{podsource.Static{}, podsource.AllowEmpty(podsource.Static{})} {
-		reconciler, err := gc.New(store, []string{"podnet"}, source, gc.Options{DryRun: true})
-		if err != nil {
-			fmt.Println(err)
-			return
-		}
-		report, err := reconciler.Reconcile(context.Background())
-		fmt.Println(report.Reservations[0].Verdict, errors.Is(err, gc.ErrNoPods))
-	}
-	// Output:
-	// failed true
-	// leaked false
 }
 
 // An agent that sets every option. New reports all values that are out of bounds at once.
@@ -207,39 +179,16 @@ func ExampleOptions() {
 	// Interval is 1ms; it must be from 1s to 24h0m0s
 }
 
-// An operator releases one address, and sees the other leaks.
-func ExampleOptions_only() {
-	dataDir := exampleNode(map[string]string{"10.0.0.2": "sandbox1", "10.0.0.3": "sandbox2"})
-	defer func() { _ = os.RemoveAll(dataDir) }()
-
-	reconciler, err := gc.New(hostlocal.New(dataDir), []string{"podnet"}, podsource.Static{{ContainerIDs: []string{id("sandbox3")}}}, gc.Options{
-		Only: func(r *hostlocal.Reservation) bool { return r.IP == netip.MustParseAddr("10.0.0.3") },
-	})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	report, err := reconciler.Reconcile(context.Background())
-	for _, e := range report.Reservations {
-		fmt.Println(e.IP, e.Verdict, e.Reason)
-	}
-	fmt.Println(err)
-	// Output:
-	// 10.0.0.2 leaked unowned
-	// 10.0.0.3 released released-leak
-	// <nil>
-}
-
 // All networks of the node, with a source that lists sandboxes. A container of another
-// runtime is foreign, unless the caller allows its prefix.
+// runtime is foreign, unless the caller allows its prefix. A dry run releases nothing.
 func ExampleAllNetworks() {
-	const hex = "ee3b0f0cee3b0f0cee3b0f0cee3b0f0cee3b0f0cee3b0f0cee3b0f0cee3b0f0c"
-	dataDir := exampleNode(map[string]string{"10.0.0.2": hex, "10.0.0.3": "default-" + hex})
+	dataDir := exampleNode(map[string]string{"10.0.0.2": sandbox1, "10.0.0.3": "default-" + sandbox1})
 	defer func() { _ = os.RemoveAll(dataDir) }()
 
-	source := podsource.Static{{ContainerIDs: []string{id("5c7b9a1e")}}}
-	for _, prefixes := range [][]string{nil, {"ee3b"}} {
-		reconciler, err := gc.New(hostlocal.New(dataDir), []string{gc.AllNetworks}, source, gc.Options{AllowForeign: prefixes})
+	source := podsource.Static{{ContainerIDs: []string{sandbox2}}}
+	for _, prefixes := range [][]string{nil, {"default-"}} {
+		opts := gc.Options{AllowForeign: prefixes, DryRun: true}
+		reconciler, err := gc.New(hostlocal.New(dataDir), []string{gc.AllNetworks}, source, opts)
 		if err != nil {
 			fmt.Println(err)
 			return
@@ -254,19 +203,19 @@ func ExampleAllNetworks() {
 	// podnet 10.0.0.2 foreign foreign-owner
 	// podnet 10.0.0.3 foreign foreign-owner
 	// <nil>
-	// podnet 10.0.0.2 released released-leak
-	// podnet 10.0.0.3 foreign foreign-owner
+	// podnet 10.0.0.2 foreign foreign-owner
+	// podnet 10.0.0.3 leaked unowned
 	// <nil>
 }
 
 // What an agent logs or shows about a pass.
 func ExampleReport() {
-	dataDir := exampleNode(map[string]string{"10.0.0.2": "sandbox1", "10.0.0.3": "sandbox2"})
+	dataDir := exampleNode(map[string]string{"10.0.0.2": sandbox1, "10.0.0.3": sandbox2})
 	defer func() { _ = os.RemoveAll(dataDir) }()
 
 	source := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
 		return podsource.Answer{Source: "runtime", Networks: []string{podsource.EveryNetwork}, Note: "one sandbox has no name", Pods: []podsource.Pod{
-			{NamespacedName: types.NamespacedName{Namespace: "default", Name: "web"}, UID: "6ba7b810", ContainerIDs: []string{id("sandbox1")}, Origin: "sandbox sandbox1"},
+			{NamespacedName: types.NamespacedName{Namespace: "default", Name: "web"}, UID: "6ba7b810", ContainerIDs: []string{sandbox1}, Origin: "sandbox sandbox1"},
 		}}, nil
 	})
 	reconciler, err := gc.New(hostlocal.New(dataDir), []string{"podnet", "storage"}, source, gc.Options{})
@@ -275,21 +224,10 @@ func ExampleReport() {
 		return
 	}
 	report, err := reconciler.Reconcile(context.Background())
-	if err != nil {
-		fmt.Println("the report still says what was done:", err)
-	}
-	if report.DataDirMissing {
-		fmt.Println(report.DataDir, "does not exist: nothing was reserved yet, or the path is wrong")
-	}
-	for _, n := range report.Networks {
-		fmt.Println("network", n.Name, "has no directory:", n.Missing)
-	}
-	fmt.Println("missing:", len(report.Missing()))
+	fmt.Println("missing:", len(report.Missing()), "in a data directory that exists:", !report.DataDirMissing && report.DataDir == dataDir, err)
 	for _, s := range report.Sources {
 		fmt.Printf("source %s has %d entries, error %q, note %q\n", s.Name, s.Entries, s.Error, s.Note)
-		if s.AsOf.IsZero() {
-			fmt.Println("they were true during the call, which took less time than the pass:", s.Took <= report.Duration)
-		}
+		fmt.Println("true during the call:", s.AsOf.IsZero() && s.Took <= report.Duration)
 	}
 	fmt.Println("calls of the sources:", report.Looks)
 	fmt.Println("an ADD may have waited, at most for as long as the lock was held:", report.LongestHold <= report.LockHeld)
@@ -300,11 +238,9 @@ func ExampleReport() {
 		}
 	}
 	// Output:
-	// network podnet has no directory: false
-	// network storage has no directory: true
-	// missing: 1
+	// missing: 1 in a data directory that exists: true <nil>
 	// source runtime has 1 entries, error "", note "one sandbox has no name"
-	// they were true during the call, which took less time than the pass: true
+	// true during the call: true
 	// calls of the sources: 1
 	// an ADD may have waited, at most for as long as the lock was held: true
 	// another pass may find more, at a time after this one: false
@@ -313,7 +249,7 @@ func ExampleReport() {
 
 // Addresses of pods without a reservation, and an address that two pods have.
 func ExampleReport_conflicts() {
-	dataDir := exampleNode(map[string]string{"10.0.0.2": "sandbox1"})
+	dataDir := exampleNode(map[string]string{"10.0.0.2": sandbox1})
 	defer func() { _ = os.RemoveAll(dataDir) }()
 
 	pod := func(name, ip string) podsource.Pod {
@@ -341,35 +277,19 @@ func ExampleReport_conflicts() {
 	// 192.168.0.9 of default/proxy has no reservation; host-local may give it to another pod: false
 }
 
-// The reasons of each verdict.
+// A reason has a word for programs, the verdict that it leads to, the safety rule behind it, and
+// a text for people.
 func ExampleReasons() {
-	words := make(map[gc.Verdict][]gc.Reason)
 	for _, r := range gc.Reasons() {
-		words[r.Verdict()] = append(words[r.Verdict()], r)
+		if r.Verdict() == gc.Verdicts()[1] {
+			fmt.Println(r, r.Verdict(), r.Rule(), len(r.Text()) > 0)
+		}
 	}
-	for _, v := range gc.Verdicts() {
-		fmt.Println(v, words[v])
-	}
+	fmt.Println(gc.TooYoung.Text())
 	// Output:
-	// in-use [container-live address-claimed sibling-in-use]
-	// young [too-young not-yet-listed untrusted-timestamp stale-answer]
-	// starting [pod-starting pod-start-unknown pod-starting-no-end entry-unproven]
-	// foreign [foreign-owner no-source-for-network cache-is-newer]
-	// conflict [other-container two-pods claimed-in-other-network owner-in-conflict]
-	// malformed [owner-malformed]
-	// leaked [unowned empty-owner network-not-named not-tried]
-	// released [released-leak released-empty]
-	// changed [file-changed]
-	// gone [file-gone]
-	// failed [owner-unreadable sibling-unreadable release-failed source-failed no-pods]
-}
-
-// A reason has a word for programs, the safety rule behind it, and a text for people.
-func ExampleReason() {
-	r := gc.TooYoung
-	fmt.Println(r, r.Verdict(), r.Rule())
-	fmt.Println(r.Text())
-	// Output:
-	// too-young young R5
+	// too-young young R5 true
+	// not-yet-listed young R5 true
+	// untrusted-timestamp young R5 true
+	// stale-answer young R5 true
 	// younger than the minimum age
 }
