@@ -16,90 +16,49 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// The hook returns within its time limit, whatever the source does, and says why (R13).
+// The hook returns within its time limits, whatever the source does, and says why (R13).
 func TestAtStartup(t *testing.T) {
+	type call = func(ctx context.Context, since time.Duration) ([]podsource.Pod, error)
 	errAway := errors.New("server is away")
+	fails := func(err error) call {
+		return func(context.Context, time.Duration) ([]podsource.Pod, error) { return nil, err }
+	}
+	none := fails(nil)
+	ready := func(context.Context, time.Duration) ([]podsource.Pod, error) { return []podsource.Pod{other}, nil }
+	hangs := func(ctx context.Context, _ time.Duration) ([]podsource.Pod, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	ignores := func(context.Context, time.Duration) ([]podsource.Pod, error) { time.Sleep(time.Hour); return nil, nil }
+	firstFor := func(d time.Duration, first, then call) call {
+		return func(ctx context.Context, since time.Duration) ([]podsource.Pod, error) {
+			if since < d {
+				return first(ctx, since)
+			}
+			return then(ctx, since)
+		}
+	}
+	const limit, never = DefaultStartupTimeout, time.Hour
 	for _, c := range []struct {
 		reason  string
-		source  func(ctx context.Context, since time.Duration) ([]podsource.Pod, error)
+		source  call
 		allow   bool
+		opts    Options
+		ends    time.Duration // the caller's context
 		atMost  time.Duration
 		wantErr error // in the chain
 	}{
-		{
-			reason: "ready at once",
-			source: func(context.Context, time.Duration) ([]podsource.Pod, error) { return []podsource.Pod{other}, nil },
-			atMost: 0,
-		},
-		{
-			reason: "late: not ready for 10 s",
-			source: func(_ context.Context, since time.Duration) ([]podsource.Pod, error) {
-				if since < 10*time.Second {
-					return nil, fmt.Errorf("cache: %w", podsource.ErrIncomplete)
-				}
-				return []podsource.Pod{other}, nil
-			},
-			atMost: 18 * time.Second,
-		},
-		{
-			reason:  "fails every time",
-			source:  func(context.Context, time.Duration) ([]podsource.Pod, error) { return nil, errAway },
-			atMost:  30 * time.Second,
-			wantErr: errAway,
-		},
-		{
-			reason:  "lists no pod yet",
-			source:  func(context.Context, time.Duration) ([]podsource.Pod, error) { return nil, nil },
-			atMost:  30 * time.Second,
-			wantErr: ErrNoPods,
-		},
-		{
-			reason: "lists no pod, which is normal here",
-			source: func(context.Context, time.Duration) ([]podsource.Pod, error) { return nil, nil },
-			allow:  true,
-			atMost: 0,
-		},
-		{
-			reason: "hangs until its context ends",
-			source: func(ctx context.Context, _ time.Duration) ([]podsource.Pod, error) {
-				<-ctx.Done()
-				return nil, ctx.Err()
-			},
-			atMost:  30 * time.Second,
-			wantErr: ErrSourceTimeout,
-		},
-		{
-			reason: "hangs, and ignores its context",
-			source: func(context.Context, time.Duration) ([]podsource.Pod, error) {
-				time.Sleep(time.Hour)
-				return []podsource.Pod{other}, nil
-			},
-			atMost:  30 * time.Second,
-			wantErr: ErrSourceTimeout,
-		},
-		{
-			reason: "hangs on one call, and answers the next",
-			source: func(ctx context.Context, since time.Duration) ([]podsource.Pod, error) {
-				if since < time.Second {
-					<-ctx.Done()
-					return nil, ctx.Err()
-				}
-				return []podsource.Pod{other}, nil
-			},
-			atMost: 16 * time.Second,
-		},
-		{
-			reason: "fails at first, and then hangs",
-			source: func(ctx context.Context, since time.Duration) ([]podsource.Pod, error) {
-				if since < time.Second {
-					return nil, errAway
-				}
-				<-ctx.Done()
-				return nil, ctx.Err()
-			},
-			atMost:  30 * time.Second,
-			wantErr: ErrSourceTimeout,
-		},
+		{"ready at once", ready, false, Options{}, never, 0, nil},
+		{"not ready for 10 s", firstFor(10*time.Second, fails(podsource.ErrIncomplete), ready), false, Options{}, never, 18 * time.Second, nil},
+		{"fails every time", fails(errAway), false, Options{}, never, limit, errAway},
+		{"lists no pod yet", none, false, Options{}, never, limit, ErrNoPods},
+		{"lists no pod, which is normal here", none, true, Options{}, never, 0, nil},
+		{"hangs until its context ends", hangs, false, Options{}, never, limit, ErrSourceTimeout},
+		{"hangs, and ignores its context", ignores, false, Options{}, never, limit, ErrSourceTimeout},
+		{"hangs on one call, and answers the next", firstFor(time.Second, hangs, ready), false, Options{}, never, 16 * time.Second, nil},
+		{"fails at first, and then hangs", firstFor(time.Second, fails(errAway), hangs), false, Options{}, never, limit, ErrSourceTimeout},
+		{"a limit shorter than a call", ignores, false, Options{StartupTimeout: 3 * time.Second}, never, 3 * time.Second, context.DeadlineExceeded},
+		{"the caller's context ends before", ignores, false, Options{}, time.Second, time.Second, context.DeadlineExceeded},
 	} {
 		t.Run(c.reason, inBubble(func(t *testing.T) {
 			n := newNode(t)
@@ -113,8 +72,10 @@ func TestAtStartup(t *testing.T) {
 			if c.allow {
 				source = podsource.AllowEmpty(source)
 			}
-			report, err := n.reconciler(source, Options{}).AtStartup(t.Context())
-			if took := time.Since(begun); took > c.atMost {
+			ctx, cancel := context.WithTimeout(t.Context(), c.ends)
+			defer cancel()
+			report, err := n.reconciler(source, c.opts).AtStartup(ctx)
+			if took := time.Since(begun); took > c.atMost || c.wantErr == context.DeadlineExceeded && took != c.atMost {
 				t.Errorf("took %v, want at most %v", took, c.atMost)
 			}
 			if c.wantErr == nil {
@@ -124,8 +85,8 @@ func TestAtStartup(t *testing.T) {
 				n.check(report, map[string]Verdict{"10.0.0.2": Released, "10.0.0.3": Young})
 			} else {
 				// The pauses are 200 ms at first, twice as long each time, 5 s at most, and up to a half more.
-				tries := "tries"
-				if quick := c.wantErr != ErrSourceTimeout; quick {
+				tries := ""
+				if c.wantErr == errAway || c.wantErr == ErrNoPods {
 					if tries = fmt.Sprintf("after 30s and %d tries", asked); asked < 8 || asked > 10 {
 						t.Errorf("asked %d times, want 8 to 10", asked)
 					}
@@ -173,36 +134,6 @@ func TestAtStartupGivesUpOnPermanentErrors(t *testing.T) {
 				t.Errorf("asked %d times in %v, %v", asked, time.Since(begun), err)
 			}
 			n.check(report, map[string]Verdict{"10.0.0.2": Failed})
-		}))
-	}
-}
-
-// The caller's time limits bound the hook.
-func TestAtStartupWithTheCallersTimes(t *testing.T) {
-	for _, c := range []struct {
-		reason string
-		opts   Options
-		ctx    time.Duration
-		took   time.Duration
-	}{
-		{"shorter than a call of the source", Options{StartupTimeout: 3 * time.Second}, time.Hour, 3 * time.Second},
-		{"the caller's context ends before", Options{}, time.Second, time.Second},
-	} {
-		t.Run(c.reason, inBubble(func(t *testing.T) {
-			n := newNode(t)
-			n.reserve("10.0.0.2", "leaked", old)
-			source := podsource.Func(func(context.Context) ([]podsource.Pod, error) {
-				time.Sleep(time.Minute)
-				return []podsource.Pod{other}, nil
-			})
-			ctx, cancel := context.WithTimeout(t.Context(), c.ctx)
-			defer cancel()
-			begun := time.Now()
-			_, err := n.reconciler(source, c.opts).AtStartup(ctx)
-			if took := time.Since(begun); took != c.took || !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, ErrRefused) {
-				t.Errorf("took %v, want %v; error %v", took, c.took, err)
-			}
-			time.Sleep(time.Hour)
 		}))
 	}
 }
