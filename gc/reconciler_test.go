@@ -7,7 +7,6 @@ package gc
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -156,42 +155,6 @@ func TestSecondPassDoesNothing(t *testing.T) {
 		t.Errorf("lock held for %v, want a pass without a leak not to take the lock", report.LockHeld)
 	}
 	n.check(report, map[string]Verdict{"10.0.0.3": InUse, "10.0.0.4": Young})
-}
-
-// R12: of two collectors at once, one releases each address.
-func TestHazard29TwoCollectors(t *testing.T) {
-	n := newNode(t)
-	const leaks = 500
-	for i := range leaks {
-		n.reserve(fmt.Sprintf("10.0.%d.%d", i/250, i%250+1), "leaked", old)
-	}
-	type result struct {
-		report Report
-		err    error
-	}
-	results := make(chan result)
-	for range 2 {
-		r := n.reconciler(podsource.Static{other}, Options{})
-		go func() {
-			report, err := r.Reconcile(context.Background())
-			results <- result{report, err}
-		}()
-	}
-	released := 0
-	for range 2 {
-		res := <-results
-		if res.err != nil {
-			t.Error(res.err)
-		}
-		counts := res.report.Counts()
-		released += counts[Released]
-		if counts[Released]+counts[Gone] != len(res.report.Reservations) {
-			t.Errorf("got verdicts %v, want nothing but released and gone", counts)
-		}
-	}
-	if released != leaks {
-		t.Errorf("%d releases were reported for %d leaks", released, leaks)
-	}
 }
 
 // An unusable directory is a clear error, and nothing is released.

@@ -252,29 +252,6 @@ func TestReleaseWithoutLock(t *testing.T) {
 	}
 }
 
-// TestHazard47LockReplacedWhileWaiting: the lock that Release waits for is removed, and the
-// plugin creates and takes a new one. When the old one is free, nothing is released, because
-// it excludes no other process.
-func TestHazard47LockReplacedWhileWaiting(t *testing.T) {
-	s := newStore(t, "10.0.0.1")
-	rs := list(t, s)
-	first := hold(t, dirOf(s))
-	synctest.Test(t, func(t *testing.T) {
-		r := release(t.Context(), s, rs)
-		synctest.Wait()
-		removeLock(t, s)
-		second := hold(t, dirOf(s))
-		first()
-		time.Sleep(time.Second)
-		wantLeft(t, s, "while the directory's lock is held", "10.0.0.1")
-		second()
-		r.want(t, "when it is free", Released)
-	})
-	if !isFree(t, s) {
-		t.Error("the lock is still held")
-	}
-}
-
 // TestHazard47LockReplacedBeforeLocking: the lock is replaced after it is opened and before it
 // is locked.
 func TestHazard47LockReplacedBeforeLocking(t *testing.T) {

@@ -128,9 +128,9 @@ func TestHazard118ReleaseAfterItsContext(t *testing.T) {
 	}
 }
 
-// TestReleaseConcurrent: two stores release from the same directory in several goroutines.
+// TestHazard29TwoCollectors: two stores release from the same directory in several goroutines.
 // Each reservation is Released exactly once, and Gone for all others (R12).
-func TestReleaseConcurrent(t *testing.T) {
+func TestHazard29TwoCollectors(t *testing.T) {
 	var ips []string
 	for i := range 100 {
 		ips = append(ips, fmt.Sprint("10.0.0.", i))

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -154,28 +153,6 @@ func TestList(t *testing.T) {
 	if _, err := os.Lstat(lockOf(s)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a lock: %v", err)
 	}
-}
-
-// TestListNetworks: all networks are listed, sorted, including one without reservations and
-// two with the same address. Each reservation has its own network and owner.
-func TestListNetworks(t *testing.T) {
-	s := newStore(t)
-	addNetwork(t, s, "none")
-	for _, network := range []string{"a", "podnet-2", "Z", ".hidden"} {
-		addNetwork(t, s, network)
-	}
-	var want []string
-	for i, file := range []string{"Z 10.1.0.1", "a 10.0.0.9", "a fd00::1", "podnet 10.0.0.1", "podnet 10.0.0.2", "podnet-2 10.0.0.1"} {
-		network, ip, _ := strings.Cut(file, " ")
-		write(t, s.filePath(&Reservation{Network: network, IP: netip.MustParseAddr(ip)}), fmt.Sprintf("id%d\r\neth%d", i, i%3))
-		want = append(want, fmt.Sprintf("%s id%d eth%d", file, i, i%3))
-	}
-	write(t, filepath.Join(s.DataDir(), "10.3.0.1"), "abc\r\neth0")
-	var got []string
-	for _, r := range list(t, s) {
-		got = append(got, fmt.Sprintf("%s %v %s %s", r.Network, r.IP, r.ContainerID, r.IfName))
-	}
-	diff(t, "List", want, got)
 }
 
 // TestListNetworkVanishes: a network that is removed while List runs has no reservations, and

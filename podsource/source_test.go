@@ -38,29 +38,6 @@ func unasked(t *testing.T) Source {
 	})
 }
 
-func TestPlainPodsDeclareNothing(t *testing.T) {
-	for _, row := range []struct {
-		reason string
-		pods   []Pod
-	}{
-		{"no pods, nil", nil},
-		{"no pods, an empty list", []Pod{}},
-		{"two pods", []Pod{named("a"), named("b")}},
-	} {
-		for kind, s := range map[string]Source{
-			"Static": Static(row.pods), "Func": Func(func(context.Context) ([]Pod, error) { return row.pods, nil }),
-		} {
-			got, err := s.Pods(t.Context())
-			if err != nil {
-				t.Errorf("%v: %s: %s", err, kind, row.reason)
-			}
-			if diff := cmp.Diff(Answer{Pods: row.pods, Networks: []string{EveryNetwork}}, got, equal); diff != "" {
-				t.Errorf("%s: %s (-want +got):\n%s", kind, row.reason, diff)
-			}
-		}
-	}
-}
-
 func TestFuncs(t *testing.T) {
 	broken := errors.New("broken")
 	whole := Answer{Source: "agent", Pods: []Pod{named("a")}, SeesADDs: []string{"podnet"}, AsOf: time.Unix(1700000000, 0)}
