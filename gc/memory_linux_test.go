@@ -28,20 +28,19 @@ func TestHazard81HookOnly(t *testing.T) {
 		want   Verdict
 	}{{true, Released}, {false, Young}} {
 		synctest.Test(t, func(t *testing.T) {
-			n := newNode(t)
+			n := newMemoryNode(t)
+			n.uptime = 2 * time.Minute
+			if n.memory = filepath.Join(n.memory, "in", "a", "directory"); !c.memory {
+				n.memory = ""
+			}
 			all := make(map[string]Verdict)
 			for _, ip := range []string{"10.0.0.2", "10.0.0.3", "10.0.0.4"} {
 				n.reserve(ip, hex64(ip), time.Hour)
 				all[ip] = Young
 			}
-			clk := &clocks{uptime: 2 * time.Minute}
-			opts := Options{Memory: filepath.Join(t.TempDir(), "run", "memory")}
-			if !c.memory {
-				opts.Memory = ""
-			}
 			start := func() Report {
 				source := answers(kubeletAnswer(startingPod("web", time.Now().Add(-2*time.Hour)), starts()), criAnswer())
-				report, err := newReconciler(t, n.store, []string{network1}, source, opts, clk).AtStartup(t.Context())
+				report, err := n.process(source).AtStartup(t.Context())
 				if err != nil || report.Memory != "" {
 					t.Fatal(err, report.Memory)
 				}
@@ -61,6 +60,22 @@ func TestHazard81HookOnly(t *testing.T) {
 	}
 }
 
+// A memoryNode is a node with a memory, and processes that share it.
+type memoryNode struct {
+	*node
+	clocks
+	memory string
+}
+
+func newMemoryNode(t *testing.T) *memoryNode {
+	return &memoryNode{newNode(t), clocks{uptime: 30 * 24 * time.Hour}, filepath.Join(t.TempDir(), "memory")}
+}
+
+// process returns the reconciler of another process on the node.
+func (n *memoryNode) process(source podsource.Source) *Reconciler {
+	return newReconciler(n.t, n.store, []string{network1}, source, Options{Memory: n.memory}, &n.clocks)
+}
+
 // A step of the clock that a process saw, and then another process: timestamps from before the step
 // stay untrusted, and starts are compared less what the clock went back. So it is for a step between
 // two processes.
@@ -69,24 +84,18 @@ func TestHazard120StepThenRestart(t *testing.T) {
 	for _, seen := range []bool{true, false} {
 		for _, step := range []time.Duration{hour, -hour} {
 			synctest.Test(t, func(t *testing.T) {
-				n := newNode(t)
-				clk := &clocks{uptime: 30 * 24 * hour}
-				memory := filepath.Join(t.TempDir(), "memory")
-				pods := podsource.Static{other}
-				process := func() *Reconciler {
-					return newReconciler(t, n.store, []string{network1}, pods, Options{Memory: memory}, clk)
-				}
-				first := process()
+				n := newMemoryNode(t)
+				first := n.process(podsource.Static{other})
 				n.reconcile(first)
 				n.reserve("10.0.0.2", "web", 2*hour) // in flight; its time is that of the clock before a step
 				time.Sleep(time.Minute)
-				clk.step = step
+				n.step = step
 				if seen {
 					n.reconcile(first)
 				}
-				pods = append(pods, startingPod("stuck", clk.wall()))
-				n.fileAt(network1, "10.0.0.3", "web2", clk.wall().Add(-hour/2)) // made since the start, if the clock went back
-				second := process()
+				pods := podsource.Static{other, startingPod("stuck", n.wall())}
+				n.fileAt(network1, "10.0.0.3", "web2", n.wall().Add(-hour/2)) // made since the start, if the clock went back
+				second := n.process(pods)
 				second.networks = []string{"none"} // nothing is released in this one
 				n.checkReasons(n.reconcile(second), map[string]Reason{"10.0.0.2": UntrustedTimestamp, "10.0.0.3": UntrustedTimestamp})
 				time.Sleep(DefaultMinAge)
@@ -94,7 +103,7 @@ func TestHazard120StepThenRestart(t *testing.T) {
 				if step < 0 {
 					want["10.0.0.3"] = Starting
 				}
-				n.check(n.reconcile(process()), want)
+				n.check(n.reconcile(n.process(pods)), want)
 			})
 		}
 	}
@@ -103,20 +112,16 @@ func TestHazard120StepThenRestart(t *testing.T) {
 // What the clock showed before another process began is from this boot, by the memory.
 func TestHazard120EarlierSetting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		clk := &clocks{uptime: time.Minute}
-		opts := Options{Memory: filepath.Join(t.TempDir(), "memory")}
-		process := func() *Reconciler {
-			return newReconciler(t, n.store, []string{network1}, answers(kubeletAnswer(starts())), opts, clk)
-		}
+		n := newMemoryNode(t)
+		n.uptime = time.Minute
 		n.reserve("10.0.0.2", hex64("web"), 0) // made in this boot
-		first := process()
+		first := n.process(answers(kubeletAnswer(starts())))
 		n.reconcile(first)
-		clk.step = -20 * 365 * 24 * time.Hour
+		n.step = -20 * 365 * 24 * time.Hour
 		n.reconcile(first)
-		second := process()
+		second := n.process(answers(kubeletAnswer(starts())))
 		n.reconcile(second)
-		clk.step = 2 * 365 * 24 * time.Hour
+		n.step = 2 * 365 * 24 * time.Hour
 		n.reconcile(second)
 		time.Sleep(24 * time.Hour)
 		n.check(n.reconcile(second), map[string]Verdict{"10.0.0.2": Starting})
@@ -127,22 +132,17 @@ func TestHazard120EarlierSetting(t *testing.T) {
 // next pass.
 func TestStepSeenByTheMemoryAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		clk := &clocks{uptime: 30 * 24 * time.Hour}
-		pods := podsource.Static{other}
-		start := clk.wall()
-		opts := Options{Memory: filepath.Join(t.TempDir(), "memory")}
-		opts.Only = func(*hostlocal.Reservation) bool { // called after the last source
-			clk.step = -time.Hour
+		n := newMemoryNode(t)
+		n.reserve("10.0.0.2", "leaked", time.Hour)
+		r := n.process(inTurn(plain(other), plain(other, startingPod("web", n.wall()))))
+		r.opts.Only = func(*hostlocal.Reservation) bool { // called after the last source
+			n.step = -time.Hour
 			return true
 		}
-		n.reserve("10.0.0.2", "leaked", time.Hour)
-		r := newReconciler(t, n.store, []string{network1}, podsource.Func(func(context.Context) ([]podsource.Pod, error) { return pods, nil }), opts, clk)
 		n.reconcile(r)
-		n.fileAt(network1, "10.0.0.3", "web", clk.wall()) // made since the pod's start
-		pods = append(pods, startingPod("web", start))
+		n.fileAt(network1, "10.0.0.3", "web", n.wall()) // made since the pod's start
 		r.opts.Only = nil
-		clk.step = 24 * time.Hour
+		n.step = 24 * time.Hour
 		n.reconcile(r)
 		time.Sleep(DefaultMinAge)
 		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.3": Starting})
@@ -191,20 +191,21 @@ func TestMemoryThatDoesNotCount(t *testing.T) {
 		{"a directory", func(t *testing.T, path string) { must(t, os.Remove(path)); must(t, os.Mkdir(path, 0o700)) }, false, "file exists"},
 	} {
 		t.Run(c.reason, inBubble(func(t *testing.T) {
-			n := newNode(t)
+			n := newMemoryNode(t)
+			n.base = time.Now().Add(-time.Hour)
 			n.reserve("10.0.0.2", "leaked", -time.Hour)
-			clk := &clocks{uptime: 30 * 24 * time.Hour, base: time.Now().Add(-time.Hour)}
-			path := filepath.Join(t.TempDir(), "memory")
 			process := func(dry bool) Report {
-				return n.reconcile(newReconciler(t, n.store, []string{network1}, podsource.Static{other}, Options{Memory: path, DryRun: dry}, clk))
+				r := n.process(podsource.Static{other})
+				r.opts.DryRun = dry
+				return n.reconcile(r)
 			}
 			process(true)
-			if _, err := os.Stat(path); !os.IsNotExist(err) {
+			if _, err := os.Stat(n.memory); !os.IsNotExist(err) {
 				t.Errorf("a dry run wrote the memory: %v", err)
 			}
 			process(false)
 			time.Sleep(DefaultMinAge)
-			c.change(t, path)
+			c.change(t, n.memory)
 			report := process(false)
 			if released := report.Counts()[Released] > 0; released != c.counts || !strings.Contains(report.Memory, c.note) || c.note == "" && report.Memory != "" {
 				t.Errorf("released: %t, and the report says %q", released, report.Memory)
@@ -221,21 +222,16 @@ func TestMemoryThatDoesNotCount(t *testing.T) {
 // Two processes share a memory: the earlier of two sights counts.
 func TestMemoryOfTwoProcesses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		clk := &clocks{uptime: 30 * 24 * time.Hour}
-		path := filepath.Join(t.TempDir(), "memory")
+		n := newMemoryNode(t)
 		gone := podsource.Pod{NamespacedName: named("gone"), Finished: true, IPs: ips("10.0.0.3")}
-		process := func(source podsource.Source) *Reconciler {
-			return newReconciler(t, n.store, []string{network1}, source, Options{Memory: path}, clk)
-		}
-		a, b := process(podsource.Static{other, gone}), process(answers(criAnswer()))
+		a, b := n.process(podsource.Static{other, gone}), n.process(answers(criAnswer()))
 		n.reserve("10.0.0.2", "leaked", -time.Hour)
 		n.reserve("10.0.0.3", "leaked", -time.Hour)
 		n.reconcile(a)
 		time.Sleep(DefaultMinAge - time.Second)
 		n.reconcile(b)
 		time.Sleep(time.Second)
-		n.check(n.reconcile(process(podsource.Static{other, gone})), map[string]Verdict{"10.0.0.2": Released, "10.0.0.3": Released})
+		n.check(n.reconcile(n.process(podsource.Static{other, gone})), map[string]Verdict{"10.0.0.2": Released, "10.0.0.3": Released})
 	})
 }
 
@@ -254,23 +250,21 @@ func TestEarliestSightCounts(t *testing.T) {
 
 // A process that was stopped while it wrote the memory stops no pass of another one.
 func TestMemoryIsLockedByAStoppedProcess(t *testing.T) {
-	n := newNode(t)
-	memory := filepath.Join(t.TempDir(), "memory")
-	unlock := flockOf(t, memory+".lock")
-	defer unlock()
-	if report := n.pass(podsource.Static{other}, Options{Memory: memory}); !strings.Contains(report.Memory, "locking "+memory) {
+	n := newMemoryNode(t)
+	defer flockOf(t, n.memory+".lock")()
+	if report := n.reconcile(n.process(podsource.Static{other})); !strings.Contains(report.Memory, "locking "+n.memory) {
 		t.Errorf("the report says %q", report.Memory)
 	}
 }
 
 // The file system of the memory does not answer: passes release all the same, and say so.
 func TestMemoryDoesNotAnswer(t *testing.T) {
-	n := newNode(t)
-	memory := filepath.Join(t.TempDir(), "memory")
-	if err := syscall.Mkfifo(memory+".new", 0o600); err != nil {
+	n := newMemoryNode(t)
+	if err := syscall.Mkfifo(n.memory+".new", 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r := n.reconciler(podsource.Static{other}, Options{Memory: memory, SourceTimeout: 10 * time.Millisecond})
+	r := n.process(podsource.Static{other})
+	r.opts.SourceTimeout = 10 * time.Millisecond
 	n.reconcile(r)
 	n.reserve("10.0.0.2", "leaked", old)
 	report := n.reconcile(r)
@@ -278,42 +272,36 @@ func TestMemoryDoesNotAnswer(t *testing.T) {
 	if !strings.Contains(report.Memory, "has not answered since") {
 		t.Errorf("the report says %q", report.Memory)
 	}
-	if _, err := os.ReadFile(memory + ".new"); err != nil { // lets it end
+	if _, err := os.ReadFile(n.memory + ".new"); err != nil { // lets it end
 		t.Error(err)
 	}
 }
 
 // Two data directories share a memory: each keeps its sights, and both know of each step.
 func TestMemoryOfTwoDirectories(t *testing.T) {
-	a, b := newNode(t), newNode(t)
-	clk := &clocks{uptime: 30 * 24 * time.Hour}
-	memory := filepath.Join(t.TempDir(), "memory")
-	process := func(n *node) *Reconciler {
-		return newReconciler(t, n.store, []string{network1}, podsource.Static{other}, Options{Memory: memory}, clk)
-	}
-	first := process(a)
+	a := newMemoryNode(t)
+	b := memoryNode{newNode(t), a.clocks, a.memory}
+	first := a.process(podsource.Static{other})
 	a.reconcile(first)
+	b.base = a.base
 	a.reserve("10.0.0.2", "web", 0) // its ADD is in flight
-	clk.step = time.Hour
+	a.step, b.step = time.Hour, time.Hour
 	a.reconcile(first) // sees the step
-	b.reconcile(process(b))
-	a.check(a.reconcile(process(a)), map[string]Verdict{"10.0.0.2": Young})
+	b.reconcile(b.process(podsource.Static{other}))
+	a.check(a.reconcile(a.process(podsource.Static{other})), map[string]Verdict{"10.0.0.2": Young})
 }
 
 // Commands for two data directories, an hour apart: a leak is released in the end.
 func TestMemoryOfTwoDirectoriesKeepsSights(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, b := newNode(t), newNode(t)
+		a := newMemoryNode(t)
+		a.uptime, a.base = time.Minute, time.Now()
+		b := memoryNode{newNode(t), a.clocks, a.memory}
 		a.reserve("10.0.0.2", "leaked", 30*time.Hour)
-		clk := &clocks{uptime: time.Minute}
-		memory := filepath.Join(t.TempDir(), "memory")
-		start := func(n *node) (report Report) {
-			return n.reconcile(newReconciler(t, n.store, []string{network1}, podsource.Static{other}, Options{Memory: memory}, clk))
-		}
 		var report Report
 		for range 24 { // hourly
-			report = start(a)
-			start(b)
+			report = a.reconcile(a.process(podsource.Static{other}))
+			b.reconcile(b.process(podsource.Static{other}))
 			time.Sleep(time.Hour)
 			if report.Counts()[Released] > 0 {
 				break
@@ -325,18 +313,13 @@ func TestMemoryOfTwoDirectoriesKeepsSights(t *testing.T) {
 
 // Another process writes the memory while this one reads it.
 func TestMemoryIsWrittenWhileItIsRead(t *testing.T) {
-	n := newNode(t)
-	clk := &clocks{uptime: 30 * 24 * time.Hour}
-	memory := filepath.Join(t.TempDir(), "memory")
-	process := func() *Reconciler {
-		return newReconciler(t, n.store, []string{network1}, podsource.Static{other}, Options{Memory: memory}, clk)
-	}
-	first := process()
+	n := newMemoryNode(t)
+	first := n.process(podsource.Static{other})
 	n.reconcile(first)
 	n.reserve("10.0.0.2", "web", 0) // its ADD is in flight
-	clk.step = time.Hour
+	n.step = time.Hour
 	n.reconcile(first) // sees the step
-	second := process()
+	second := n.process(podsource.Static{other})
 	now, once := second.now, true
 	second.now = func() reading {
 		at := now()
@@ -346,31 +329,27 @@ func TestMemoryIsWrittenWhileItIsRead(t *testing.T) {
 		}
 		return at
 	}
-	report := n.reconcile(second)
-	n.check(report, map[string]Verdict{"10.0.0.2": Young})
-	t.Log(report.Memory)
+	n.check(n.reconcile(second), map[string]Verdict{"10.0.0.2": Young})
 }
 
 // A process without a cache keeps the sights of entries that another one wrote.
 func TestSightsOfEntriesAreKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
+		n := newMemoryNode(t)
+		n.uptime = 2 * time.Minute
 		n.reserve("10.0.0.2", hex64("dead"), time.Hour) // from before the boot
 		n.reserve("10.0.0.3", hex64("web"), time.Second)
-		clk := &clocks{uptime: 2 * time.Minute}
-		memory := filepath.Join(t.TempDir(), "memory")
 		written := time.Now().Add(-time.Hour)
-		process := func(networks []string, source podsource.Source) Report {
-			return n.reconcile(newReconciler(t, n.store, networks, source, Options{Memory: memory}, clk))
-		}
 		var report Report
 		for range 24 {
 			c := cacheAnswer([]podsource.Pod{attached(network1, hex64("web"), "10.0.0.3")},
 				podsource.CacheEntry{Network: network1, ContainerID: hex64("dead"), Unproven: true})
 			c.Pods = append(c.Pods, podsource.Pod{ContainerIDs: []string{hex64("dead")}, Unproven: true, StartedAt: written, Origin: "cache file"})
-			report = process([]string{network1}, answers(netnsAnswer(), c)) // a command, hourly
+			report = n.reconcile(n.process(answers(netnsAnswer(), c))) // a command, hourly
 			time.Sleep(time.Hour)
-			process([]string{"another"}, answers(kubeletAnswer())) // an agent of another network
+			agent := n.process(answers(kubeletAnswer()))
+			agent.networks = []string{"another"}
+			n.reconcile(agent)
 		}
 		if report.Counts()[Starting] > 0 {
 			t.Error(report.Reservations[0].Reason)
@@ -380,19 +359,17 @@ func TestSightsOfEntriesAreKept(t *testing.T) {
 
 // A step is in the memory before the sources are asked: the process may end meanwhile.
 func TestStepIsWrittenAtOnce(t *testing.T) {
-	n := newNode(t)
+	n := newMemoryNode(t)
 	n.reserve("10.0.0.2", "other", old)
-	memory := filepath.Join(t.TempDir(), "memory")
-	clk := &clocks{uptime: 30 * 24 * time.Hour}
 	written := false
 	source := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
-		content, _ := os.ReadFile(memory)
+		content, _ := os.ReadFile(n.memory)
 		written = !strings.Contains(string(content), `"TrustedSince":"0001`)
 		return podsource.Answer{Pods: []podsource.Pod{other}, Networks: every}, nil
 	})
-	r := newReconciler(t, n.store, []string{network1}, source, Options{Memory: memory}, clk)
+	r := n.process(source)
 	n.reconcile(r)
-	clk.step = time.Hour
+	n.step = time.Hour
 	n.reconcile(r)
 	if !written {
 		t.Error("the process may be killed while the sources are asked, and the memory does not have the step")
@@ -402,22 +379,18 @@ func TestStepIsWrittenAtOnce(t *testing.T) {
 // A sight of a finished pod from after the writing is damage.
 func TestFinishedSightFromTheFuture(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
+		n := newMemoryNode(t)
+		n.base = time.Now().Add(-time.Hour)
 		n.reserve("10.0.0.2", "job", old)
-		memory := filepath.Join(t.TempDir(), "memory")
-		clk := &clocks{uptime: 30 * 24 * time.Hour, base: time.Now().Add(-time.Hour)}
 		done := podsource.Pod{NamespacedName: named("job"), UID: "job", Finished: true, IPs: ips("10.0.0.2")}
-		process := func() Report {
-			return n.reconcile(newReconciler(t, n.store, []string{network1}, podsource.Static{other, done}, Options{Memory: memory}, clk))
-		}
-		process()
-		content, _ := os.ReadFile(memory)
+		n.reconcile(n.process(podsource.Static{other, done}))
+		content, _ := os.ReadFile(n.memory)
 		before, after, _ := strings.Cut(string(content), `"finished":[`)
-		if err := os.WriteFile(memory, []byte(before+`"finished":[`+strings.Replace(after, `"seen":`, `"seen":9`, 1)), 0o600); err != nil {
+		if err := os.WriteFile(n.memory, []byte(before+`"finished":[`+strings.Replace(after, `"seen":`, `"seen":9`, 1)), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		process()
+		n.reconcile(n.process(podsource.Static{other, done}))
 		time.Sleep(24 * time.Hour)
-		n.check(process(), map[string]Verdict{"10.0.0.2": Released})
+		n.check(n.reconcile(n.process(podsource.Static{other, done})), map[string]Verdict{"10.0.0.2": Released})
 	})
 }
