@@ -26,19 +26,13 @@ func TestHazard111EmptyStore(t *testing.T) {
 		n.reserve("10.0.0.2", hex64("before"), up+time.Hour)
 		n.reserve("10.0.0.3", hex64("since"), up/2)
 		r := newReconciler(t, n.store, []string{network1}, c.source, Options{}, &clocks{uptime: up})
-		report, err := r.AtStartup(t.Context(), NoADDInFlight)
-		if err != nil {
-			t.Fatal(err)
-		}
+		report := n.atStartup(r, NoADDInFlight)
 		n.check(report, map[string]Verdict{"10.0.0.2": Released, "10.0.0.3": c.want})
 	}
 	// Beside kubelet the stuck pod claims nothing that the store would name.
 	n := newNode(t)
 	n.reserve("10.0.0.2", hex64("before"), boottime.Since()+time.Hour)
 	r := newReconciler(t, n.store, []string{network1}, podsource.Union(empty, stuck), Options{}, &clocks{uptime: boottime.Since()})
-	report, err := r.AtStartup(t.Context(), NoADDInFlight)
-	if err != nil {
-		t.Fatal(err)
-	}
+	report := n.atStartup(r, NoADDInFlight)
 	n.check(report, map[string]Verdict{"10.0.0.2": Released})
 }

@@ -18,20 +18,14 @@ import (
 func TestHazard40BootIsTheKernels(t *testing.T) {
 	kernels := func() time.Duration {
 		content, err := os.ReadFile("/proc/uptime") // in seconds with two digits, rounded down
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		first, _, _ := strings.Cut(string(content), " ")
 		seconds, err := strconv.ParseFloat(first, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return time.Duration(seconds * float64(time.Second))
 	}
 	r, err := New(newNode(t).store, []string{network1}, podsource.Static{other}, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func(replaced func() time.Duration) { uptime.Since = replaced }(uptime.Since)
 	uptime.Since = boottime.Since
 	before := kernels()

@@ -192,9 +192,7 @@ func (o oneThread) Release(ctx context.Context, rs ...*hostlocal.Reservation) (d
 // faultyPass runs in the process that gets the fault.
 func faultyPass(t *testing.T, dir string) {
 	r, err := New(hostlocal.New(dir), []string{network1}, podsource.Static{faultPod}, Options{AllowForeign: []string{"*"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r.disk = newOneThread(r.disk)
 	report, err := r.Reconcile(t.Context())
 	out := struct {
@@ -205,9 +203,7 @@ func faultyPass(t *testing.T, dir string) {
 		out.Err = err.Error()
 	}
 	line, err := json.Marshal(out)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	fmt.Printf("REPORT %s\n", line)
 	// The lock must be free before the process ends.
 	f, err := os.OpenFile(filepath.Join(dir, network1, "lock"), os.O_RDWR, 0)

@@ -81,10 +81,7 @@ func TestHazard86FreeText(t *testing.T) {
 	n.reserve("10.0.0.2", "cilium-ingress", 24*time.Hour)
 	n.reserve("10.0.0.3", hex64("leaked"), 24*time.Hour)
 	all := answers(netnsAnswer(), cacheAnswer(nil, stale(network1, hex64("leaked"))), recordAnswer([]string{network1}), criAnswer(), kubeletAnswer())
-	report, err := n.reconciler(all, Options{AllowForeign: []string{}}).AtStartup(t.Context(), NoADDInFlight)
-	if err != nil {
-		t.Fatal(err)
-	}
+	report := n.atStartup(n.reconciler(all, Options{AllowForeign: []string{}}), NoADDInFlight)
 	n.checkReasons(report, map[string]Reason{"10.0.0.2": ForeignOwner, "10.0.0.3": ReleasedLeak})
 }
 

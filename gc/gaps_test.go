@@ -60,10 +60,7 @@ func TestHazard51ReservedInAGap(t *testing.T) {
 				{[]podsource.Answer{record, kubeletAnswer()}, c.kubelet},
 				{[]podsource.Answer{record, recordAnswer([]string{network1})}, Unowned},
 			} {
-				report, err := n.reconciler(answers(row.members...), Options{DryRun: true}).AtStartup(t.Context(), NoADDInFlight)
-				if err != nil {
-					t.Fatal(err)
-				}
+				report := n.atStartup(n.reconciler(answers(row.members...), Options{DryRun: true}), NoADDInFlight)
 				n.checkReasons(report, map[string]Reason{"10.0.0.2": row.want})
 			}
 		}))

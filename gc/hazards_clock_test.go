@@ -54,9 +54,7 @@ func TestHazard19TheClockIsSet(t *testing.T) {
 func TestHazard19TheClockIsWatchedFromTheStart(t *testing.T) {
 	n := newNode(t)
 	r, err := New(n.store, []string{network1}, podsource.Static{other}, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if r.clock.last.wall.IsZero() {
 		t.Error("New did not read the clocks")
 	}
@@ -109,9 +107,7 @@ func TestHazard46FirstSeenAfterTheOwnerWasRead(t *testing.T) {
 		})
 		for range 2 {
 			report, err := r.Reconcile(ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			n.checkReasons(report, map[string]Reason{"10.0.0.2": UntrustedTimestamp})
 			time.Sleep(time.Minute)
 		}

@@ -101,9 +101,7 @@ func TestHazard63DirectoryIsMissing(t *testing.T) {
 			}
 			// The directories are made.
 			for _, name := range append(c.networks, c.want...) {
-				if err := os.MkdirAll(filepath.Join(n.store.DataDir(), name), 0o755); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.MkdirAll(filepath.Join(n.store.DataDir(), name), 0o755))
 			}
 			if report := n.reconcile(r); report.Missing() != nil {
 				t.Errorf("%v exist and are reported as missing", report.Missing())
@@ -202,9 +200,7 @@ func TestHazard97FileInPlaceOfADirectory(t *testing.T) {
 	n := newNode(t)
 	n.reserve("10.0.0.2", "leaked", old)
 	file := filepath.Join(n.dataDir, "other")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, nil, 0o600))
 	for _, networks := range [][]string{{network1}, {AllNetworks}} { // host-local has nothing to do with it
 		if _, err := n.reconcilerOf(networks, podsource.Static{other}, Options{DryRun: true}).Reconcile(t.Context()); err != nil {
 			t.Errorf("%s: %v", networks, err)

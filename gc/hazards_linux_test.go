@@ -30,20 +30,14 @@ func TestHazard68OneFileOfManyCanNotBeRead(t *testing.T) {
 			n := newNode(t)
 			n.reserve("10.0.0.2", hex64("web"), c.age) // readable for root alone
 			if os.Geteuid() != 0 {
-				if err := os.Chmod(n.path("10.0.0.2"), 0); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.Chmod(n.path("10.0.0.2"), 0))
 			}
 			n.reserve("10.0.0.3", hex64("leaked"), old)
 			n.reserve("10.0.0.4", hex64("db"), old)
 			for _, ip := range []string{"10.0.0.3", "10.0.0.4"} {
-				if err := os.Chmod(n.path(ip), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.Chmod(n.path(ip), 0o644))
 			}
-			if err := os.Chmod(n.path(""), 0o777); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Chmod(n.path(""), 0o777))
 			// The error also comes when no answer counts, and when no source is asked.
 			if _, err := n.asUser(n.reconciler(podsource.Static{}, Options{})).Reconcile(t.Context()); !errors.Is(err, ErrNoPods) || !errors.Is(err, fs.ErrPermission) {
 				t.Errorf("without an answer: error %v", err)
@@ -72,17 +66,11 @@ func TestHazard30ThousandsOfFailures(t *testing.T) {
 		for i := range files {
 			ip := netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}).String()
 			n.reserve(ip, "leaked", old)
-			if err := os.Chmod(n.path(ip), mode); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Chmod(n.path(ip), mode))
 		}
 		n.file("lock", "", old)
-		if err := os.Chmod(n.path("lock"), 0o666); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chmod(n.path(""), 0o555); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Chmod(n.path("lock"), 0o666))
+		must(t, os.Chmod(n.path(""), 0o555))
 		t.Cleanup(func() { _ = os.Chmod(n.path(""), 0o755) })
 		return n
 	}

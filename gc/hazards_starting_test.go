@@ -50,9 +50,7 @@ func TestHazard04ADDInFlight(t *testing.T) {
 			n := newNode(t)
 			n.reserve("10.0.0.2", "sandbox", c.age)
 			info, err := os.Stat(n.path("10.0.0.2"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			pods := podsource.Static{other}
 			if c.known {
 				p := podsource.Pod{NamespacedName: named("web")}
@@ -227,10 +225,7 @@ func TestHazard40RebootWithAFullPool(t *testing.T) {
 			n := newNode(t)
 			fill(n)
 			r := booted(t, n, answers(netnsAnswer(), c.member, kubeletAnswer(starting()...)))
-			report, err := r.AtStartup(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			report := n.atStartup(r)
 			n.check(report, c.want)
 			time.Sleep(DefaultMinAge + 1)
 			for _, e := range n.reconcile(r).Reservations {
@@ -252,10 +247,7 @@ func TestHazard40RebootWithAFullPool(t *testing.T) {
 			fill(n)
 			n.reserve("10.0.0.9", hex64("new"), 4*time.Minute) // made since the boot
 			r := booted(t, n, answers(c.members()...))
-			report, err := r.AtStartup(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			report := n.atStartup(r)
 			want := all(Young)
 			want["10.0.0.9"] = Young
 			n.check(report, want)

@@ -102,9 +102,7 @@ func TestHazard107ModesChange(t *testing.T) {
 		r := n.reconciler(podsource.Static{other}, Options{})
 		for i := range 4 {
 			n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Young})
-			if err := os.Chmod(n.path("10.0.0.2"), 0o600+os.FileMode(i%2)*0o44); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Chmod(n.path("10.0.0.2"), 0o600+os.FileMode(i%2)*0o44))
 			time.Sleep(DefaultMinAge / 4)
 		}
 		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Released})

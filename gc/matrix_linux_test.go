@@ -206,9 +206,7 @@ func (s *simulation) addRunningPod() {
 func runCase(t *testing.T, row int, kinds []simKind) string {
 	t.Helper()
 	s, err := newSimulation(simDir(t), simConfig{sources: kinds}, func(string, ...any) {})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer s.close()
 	r := &matrixRows[row]
 	r.happens(s)
@@ -264,9 +262,7 @@ func TestHazard33Matrix(t *testing.T) {
 	}
 	t.Log("\n" + table.String())
 	readme, err := os.ReadFile("../podsource/README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	const begin, end = "<!-- computed by TestHazard33Matrix -->\n\n", "\n<!-- end -->"
 	before, rest, ok1 := strings.Cut(string(readme), begin)
 	old, after, ok2 := strings.Cut(rest, end)
@@ -280,7 +276,5 @@ func TestHazard33Matrix(t *testing.T) {
 		t.Error("the matrix in podsource/README.md differs; look at the change, and write it with: go test ./gc -run Matrix -update")
 		return
 	}
-	if err := os.WriteFile("../podsource/README.md", []byte(before+begin+table.String()+end+after), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile("../podsource/README.md", []byte(before+begin+table.String()+end+after), 0o644))
 }

@@ -157,15 +157,7 @@ func TestMemoryThatDoesNotCount(t *testing.T) {
 			if err != nil || !strings.Contains(string(content), old) {
 				t.Fatal(err, string(content))
 			}
-			if err := os.WriteFile(path, []byte(strings.Replace(string(content), old, by, 1)), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	must := func(t *testing.T, err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
+			must(t, os.WriteFile(path, []byte(strings.Replace(string(content), old, by, 1)), 0o600))
 		}
 	}
 	for _, c := range []struct {
@@ -260,9 +252,7 @@ func TestMemoryIsLockedByAStoppedProcess(t *testing.T) {
 // The file system of the memory does not answer: passes release all the same, and say so.
 func TestMemoryDoesNotAnswer(t *testing.T) {
 	n := newMemoryNode(t)
-	if err := syscall.Mkfifo(n.memory+".new", 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, syscall.Mkfifo(n.memory+".new", 0o600))
 	r := n.process(podsource.Static{other})
 	r.opts.SourceTimeout = 10 * time.Millisecond
 	n.reconcile(r)
@@ -386,9 +376,7 @@ func TestFinishedSightFromTheFuture(t *testing.T) {
 		n.reconcile(n.process(podsource.Static{other, done}))
 		content, _ := os.ReadFile(n.memory)
 		before, after, _ := strings.Cut(string(content), `"finished":[`)
-		if err := os.WriteFile(n.memory, []byte(before+`"finished":[`+strings.Replace(after, `"seen":`, `"seen":9`, 1)), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(n.memory, []byte(before+`"finished":[`+strings.Replace(after, `"seen":`, `"seen":9`, 1)), 0o600))
 		n.reconcile(n.process(podsource.Static{other, done}))
 		time.Sleep(24 * time.Hour)
 		n.check(n.reconcile(n.process(podsource.Static{other, done})), map[string]Verdict{"10.0.0.2": Released})

@@ -35,12 +35,8 @@ func (n *node) unprivileged(do func()) {
 	}
 	for dir := n.dataDir; dir != os.TempDir() && len(dir) > 1; dir = filepath.Dir(dir) {
 		info, err := os.Stat(dir)
-		if err == nil {
-			err = os.Chmod(dir, info.Mode()|0o555)
-		}
-		if err != nil {
-			n.t.Fatal(err)
-		}
+		must(n.t, err)
+		must(n.t, os.Chmod(dir, info.Mode()|0o555))
 	}
 	const nobody = 65534
 	runtime.LockOSThread()

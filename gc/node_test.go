@@ -4,6 +4,7 @@ package gc
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -47,9 +48,7 @@ func newNode(t testing.TB) *node {
 // network makes the directory of another network.
 func (n *node) network(name string) {
 	n.t.Helper()
-	if err := os.Mkdir(filepath.Join(n.dataDir, name), 0o755); err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, os.Mkdir(filepath.Join(n.dataDir, name), 0o755))
 }
 
 func (n *node) path(name string) string { return filepath.Join(n.dataDir, network1, name) }
@@ -66,12 +65,8 @@ func (n *node) fileIn(network, name, content string, age time.Duration) {
 func (n *node) fileAt(network, name, content string, stamp time.Time) {
 	n.t.Helper()
 	path := filepath.Join(n.dataDir, network, name)
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		n.t.Fatal(err)
-	}
-	if err := os.Chtimes(path, stamp, stamp); err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, os.WriteFile(path, []byte(content), 0o600))
+	must(n.t, os.Chtimes(path, stamp, stamp))
 }
 
 // reserve writes a reservation as today's host-local does.
@@ -89,9 +84,7 @@ func (n *node) reserveIn(network, ip, containerID string, age time.Duration) {
 // file elsewhere, so that its inode is not reused.
 func (n *node) replace(ip, containerID string, age time.Duration) {
 	n.t.Helper()
-	if err := os.Rename(n.path(ip), filepath.Join(n.t.TempDir(), ip)); err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, os.Rename(n.path(ip), filepath.Join(n.t.TempDir(), ip)))
 	n.reserve(ip, containerID, age)
 }
 
@@ -218,10 +211,24 @@ func (n *node) pass(source podsource.Source, opts Options) Report {
 func (n *node) reconcile(r *Reconciler) Report {
 	n.t.Helper()
 	report, err := r.Reconcile(context.Background())
-	if err != nil {
-		n.t.Fatalf("Reconcile: %v", err)
-	}
+	must(n.t, err)
 	return report
+}
+
+// atStartup runs the hook, which must not fail.
+func (n *node) atStartup(r *Reconciler, assertions ...Assertion) Report {
+	n.t.Helper()
+	report, err := r.AtStartup(n.t.Context(), assertions...)
+	must(n.t, err)
+	return report
+}
+
+// must fails the test if there is an error.
+func must(t testing.TB, errs ...error) {
+	t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func ips(addresses ...string) (out []netip.Addr) {

@@ -81,9 +81,7 @@ func TestHazard44ConstructorRefuses(t *testing.T) {
 // The zero Options are what the documentation says.
 func TestDefaults(t *testing.T) {
 	opts, err := Options{}.withDefaults()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if opts.RuntimeRequestTimeout != 2*time.Minute || opts.MinAge != 7*time.Minute || opts.StartingFor != 14*time.Minute ||
 		opts.SourceTimeout != 15*time.Second || opts.StartupTimeout != 30*time.Second || opts.Interval != 10*time.Minute {
 		t.Errorf("got %+v", opts)

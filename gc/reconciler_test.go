@@ -124,9 +124,7 @@ func TestSecondPassDoesNothing(t *testing.T) {
 	if report.LockHeld == 0 || report.LongestHold == 0 {
 		t.Errorf("the lock was held for %v, at once for %v", report.LockHeld, report.LongestHold)
 	}
-	if err := os.Remove(n.path("lock")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(n.path("lock")))
 	report = n.reconcile(r)
 	if report.LockHeld != 0 || n.exists("lock") {
 		t.Errorf("lock held for %v, want a pass without a leak not to take the lock", report.LockHeld)
@@ -139,9 +137,7 @@ func TestBadDirectory(t *testing.T) {
 	t.Run("the lock can't be opened", func(t *testing.T) {
 		n := newNode(t)
 		n.reserve("10.0.0.2", "leaked", old)
-		if err := os.Mkdir(n.path("lock"), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Mkdir(n.path("lock"), 0o755))
 		report, err := n.reconciler(podsource.Static{other}, Options{}).Reconcile(t.Context())
 		if !errors.Is(err, hostlocal.ErrLocked) {
 			t.Errorf("got error %v, want %v", err, hostlocal.ErrLocked)
@@ -152,9 +148,7 @@ func TestBadDirectory(t *testing.T) {
 		n := newNode(t)
 		n.reserve("10.0.0.2", "leaked", old)
 		elsewhere := t.TempDir()
-		if err := os.Symlink(elsewhere, filepath.Join(n.dataDir, "second")); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Symlink(elsewhere, filepath.Join(n.dataDir, "second")))
 		source := inTurn(plain(other))
 		report, err := n.reconciler(source, Options{}).Reconcile(t.Context())
 		if err == nil || !strings.Contains(err.Error(), "listing reservations: ") || !strings.Contains(err.Error(), "second") || errors.Is(err, ErrRefused) {
@@ -169,9 +163,7 @@ func TestBadDirectory(t *testing.T) {
 // The core has no dependencies that only some agents need.
 func TestDependencies(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", ".", "../hostlocal", "../podsource").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, banned := range []struct{ path, reason string }{
 		{"k8s.io/client-go", "agents without a Kubernetes client embed this too"},
 		{"google.golang.org/grpc", "sources that speak gRPC are modules of their own"},
@@ -186,9 +178,7 @@ func TestDependencies(t *testing.T) {
 	// Only gc imports the other two.
 	for pkg, banned := range map[string]string{"../hostlocal": "podsource", "../podsource": "hostlocal-gc/hostlocal-gc/hostlocal"} {
 		out, err := exec.Command("go", "list", "-deps", pkg).Output()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if strings.Contains(string(out), banned) || strings.Contains(string(out), "hostlocal-gc/gc") {
 			t.Errorf("%s depends on %s or gc", pkg, banned)
 		}

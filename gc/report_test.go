@@ -167,9 +167,7 @@ func TestReportJSON(t *testing.T) {
 	if err == nil {
 		err = json.Indent(&got, text, "", "  ")
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	golden(t, "report.json", got.String()+"\n")
 	// A pointer marshals alike. Empty fields are left out.
 	pointer, err := json.Marshal(&report)

@@ -216,17 +216,11 @@ func TestHookAssertion(t *testing.T) {
 			n := newNode(t)
 			n.reserve("10.0.0.2", hex64("web"), c.stamp)
 			source := answers(c.members...)
-			without, err := n.reconciler(source, Options{DryRun: true}).AtStartup(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			without := n.atStartup(n.reconciler(source, Options{DryRun: true}))
 			if got := without.Reservations[0].Verdict; got == Leaked {
 				t.Errorf("without the assertion it is %s", got)
 			}
-			report, err := n.reconciler(source, Options{}).AtStartup(t.Context(), NoADDInFlight)
-			if err != nil {
-				t.Fatal(err)
-			}
+			report := n.atStartup(n.reconciler(source, Options{}), NoADDInFlight)
 			n.checkReasons(report, map[string]Reason{"10.0.0.2": c.want})
 			if report.Looks != 1 {
 				t.Errorf("asked %d times for what the assertion waives", report.Looks)
@@ -243,9 +237,7 @@ func TestHazard45TheAssertionIsForOnePass(t *testing.T) {
 		n.reserve("10.0.0.2", hex64("leaked"), young)
 		r := n.reconciler(answers(recordAnswer([]string{network1})), Options{})
 		report, err := r.AtStartup(t.Context(), 0, NoADDInFlight) // one of several
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		n.check(report, map[string]Verdict{"10.0.0.2": Released})
 		n.reserve("10.0.0.2", hex64("web"), 0) // its ADD is in flight
 		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Young})
@@ -265,10 +257,7 @@ func TestHookAssertionOfAnotherKind(t *testing.T) {
 	n.reserve("10.0.0.3", hex64("web"), young)
 	sandboxes := recordAnswer([]string{network1})
 	sandboxes.Names = podsource.SandboxContainers
-	report, err := n.reconciler(answers(sandboxes), Options{}).AtStartup(t.Context(), NoADDInFlight)
-	if err != nil {
-		t.Fatal(err)
-	}
+	report := n.atStartup(n.reconciler(answers(sandboxes), Options{}), NoADDInFlight)
 	n.check(report, map[string]Verdict{"10.0.0.2": Young, "10.0.0.3": Released})
 }
 

@@ -79,9 +79,7 @@ func TestAtStartup(t *testing.T) {
 				t.Errorf("took %v, want at most %v", took, c.atMost)
 			}
 			if c.wantErr == nil {
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				n.check(report, map[string]Verdict{"10.0.0.2": Released, "10.0.0.3": Young})
 			} else {
 				// The pauses are 200 ms at first, twice as long each time, 5 s at most, and up to a half more.
@@ -190,9 +188,6 @@ func TestAssertedAwayTrustsTheStamp(t *testing.T) {
 	c := cacheAnswer(nil, podsource.CacheEntry{Network: network1, ContainerID: hex64("dead"), Unproven: true})
 	c.Pods = append(c.Pods, podsource.Pod{ContainerIDs: []string{hex64("dead")}, Unproven: true, StartedAt: time.Now().Add(-2 * time.Hour), Origin: "cache file"})
 	r := newReconciler(t, n.store, []string{network1}, answers(netnsAnswer(), c, recordAnswer([]string{network1})), Options{}, clk)
-	report, err := r.AtStartup(t.Context(), NoADDInFlight)
-	if err != nil {
-		t.Fatal(err)
-	}
+	report := n.atStartup(r, NoADDInFlight)
 	n.check(report, map[string]Verdict{"10.0.0.2": Released})
 }
