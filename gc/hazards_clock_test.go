@@ -117,39 +117,31 @@ func TestHazard46FirstSeenAfterTheOwnerWasRead(t *testing.T) {
 // After a small step of the clock, as NTP makes it, hazards 12, 31 and 32 hold for pods from
 // before the step.
 func TestHazard48SmallStepOfTheClock(t *testing.T) {
-	const day = 24 * time.Hour
+	const hour, day, little = time.Hour, 24 * time.Hour, 150 * time.Millisecond
+	finished := func(ago time.Duration, addresses ...string) func() podsource.Pod {
+		return func() podsource.Pod {
+			return podsource.Pod{UID: "1", IPs: ips(addresses...), FinishedAt: time.Now().Add(-ago)}
+		}
+	}
+	stuck := func(ago time.Duration) func() podsource.Pod {
+		return func() podsource.Pod { return startingPod("stuck", time.Now().Add(-ago)) }
+	}
 	for _, c := range []struct {
 		reason string
 		step   time.Duration
 		pod    func() podsource.Pod // when the reconciler is made
 		wait   time.Duration        // after the first pass
-		want   Verdict              // of a leak that is two hours old, or older than the pod
-		age    time.Duration
+		want   Verdict              // of a leak
+		age    time.Duration        // of the leak
 	}{
-		{"evicted, and never had an address", 150 * time.Millisecond, func() podsource.Pod {
-			return podsource.Pod{NamespacedName: named("evicted"), UID: "1", FinishedAt: time.Now().Add(-2 * day)}
-		}, DefaultMinAge, Released, 2 * time.Hour},
-		{"a finished job that lists its address", 150 * time.Millisecond, func() podsource.Pod {
-			return podsource.Pod{NamespacedName: named("job"), UID: "1", IPs: ips("10.0.0.2"), FinishedAt: time.Now().Add(-2 * time.Hour)}
-		}, 5 * time.Minute, Young, 2 * time.Hour}, // the address is free from then on
-		{"stuck for days, and the leak is older", 150 * time.Millisecond, func() podsource.Pod {
-			return startingPod("stuck", time.Now().Add(-day))
-		}, DefaultMinAge, Released, 2 * day},
-		{"stuck for days, and the leak is younger", 150 * time.Millisecond, func() podsource.Pod {
-			return startingPod("stuck", time.Now().Add(-day))
-		}, DefaultMinAge, Starting, 2 * time.Hour},
-		{"back: evicted", -150 * time.Millisecond, func() podsource.Pod {
-			return podsource.Pod{NamespacedName: named("evicted"), UID: "1", FinishedAt: time.Now().Add(-2 * day)}
-		}, DefaultMinAge, Released, 2 * time.Hour},
-		{"back: stuck for days, and the leak is older", -150 * time.Millisecond, func() podsource.Pod {
-			return startingPod("stuck", time.Now().Add(-day))
-		}, DefaultMinAge, Released, 2 * day},
-		{"back: made within that time before the start", -2 * time.Hour, func() podsource.Pod {
-			return startingPod("stuck", time.Now().Add(-time.Hour))
-		}, 3 * time.Hour, Starting, 2 * time.Hour},
-		{"back: made earlier", -2 * time.Hour, func() podsource.Pod {
-			return startingPod("stuck", time.Now().Add(-time.Hour))
-		}, 3 * time.Hour, Released, 2 * day},
+		{"evicted, and never had an address", little, finished(2 * day), DefaultMinAge, Released, 2 * hour},
+		{"a finished job lists its address, which is free from then on", little, finished(2*hour, "10.0.0.2"), 5 * time.Minute, Young, 2 * hour},
+		{"stuck for days, and the leak is older", little, stuck(day), DefaultMinAge, Released, 2 * day},
+		{"stuck for days, and the leak is younger", little, stuck(day), DefaultMinAge, Starting, 2 * hour},
+		{"back: evicted", -little, finished(2 * day), DefaultMinAge, Released, 2 * hour},
+		{"back: stuck for days, and the leak is older", -little, stuck(day), DefaultMinAge, Released, 2 * day},
+		{"back: made within that time before the start", -2 * hour, stuck(hour), 3 * hour, Starting, 2 * hour},
+		{"back: made earlier", -2 * hour, stuck(hour), 3 * hour, Released, 2 * day},
 	} {
 		t.Run(c.reason, inBubble(func(t *testing.T) {
 			n := newNode(t)
@@ -222,46 +214,35 @@ func TestHazard19StepWhileTheSourceIsAsked(t *testing.T) {
 // R1: the reservations are listed with their identities before the source is asked. Old
 // timestamps keep R5 from hiding an error.
 func TestHazard03PodAddedBetweenTheTwoLists(t *testing.T) {
-	t.Run("a reservation is made after the list", func(t *testing.T) {
-		n := newNode(t)
-		n.reserve("10.0.0.2", "leaked", old)
-		source := podsource.Func(func(context.Context) ([]podsource.Pod, error) {
-			n.reserve("10.0.0.3", "new", old)
-			return []podsource.Pod{other}, nil
-		})
-		n.check(n.pass(source, Options{}), map[string]Verdict{"10.0.0.2": Released})
-		if !n.exists("10.0.0.3") {
-			t.Error("a reservation made after the list was released")
-		}
-	})
-	t.Run("a listed reservation is replaced", func(t *testing.T) {
-		n := newNode(t)
-		n.reserve("10.0.0.2", "gone", old)
-		n.file("10.0.0.3", "", old)
-		source := podsource.Func(func(context.Context) ([]podsource.Pod, error) {
+	for _, c := range []struct {
+		reason  string
+		between func(n *node) podsource.Pod // the list
+		want    map[string]Reason           // of what was reserved before it
+		left    string
+	}{
+		{"a reservation is made after the list", func(n *node) podsource.Pod { n.reserve("10.0.0.3", "new", old); return other },
+			map[string]Reason{"10.0.0.2": ReleasedLeak, "fd00::2": ReleasedLeak}, "10.0.0.3"},
+		{"a listed reservation is replaced", func(n *node) podsource.Pod {
 			n.replace("10.0.0.2", "new1", old)
-			n.replace("10.0.0.3", "new2", old)
-			return []podsource.Pod{other}, nil
+			n.replace("fd00::2", "new2", old)
+			return other
+		}, map[string]Reason{"10.0.0.2": FileChanged, "fd00::2": FileChanged}, "10.0.0.2"},
+		{"a listed one is written again: the same inode", func(n *node) podsource.Pod { n.reserve("10.0.0.2", "new1", old); return other },
+			map[string]Reason{"10.0.0.2": FileChanged, "fd00::2": ReleasedLeak}, "10.0.0.2"},
+		{"a pod is added after the list", func(*node) podsource.Pod { return podsource.Pod{ContainerIDs: []string{"gone"}} },
+			map[string]Reason{"10.0.0.2": ContainerLive, "fd00::2": ContainerLive}, "10.0.0.2"},
+	} {
+		t.Run(c.reason, func(t *testing.T) {
+			n := newNode(t)
+			n.reserve("10.0.0.2", "gone", old)
+			n.reserve("fd00::2", "gone", old)
+			source := podsource.Func(func(context.Context) ([]podsource.Pod, error) { return []podsource.Pod{c.between(n)}, nil })
+			n.checkReasons(n.pass(source, Options{}), c.want)
+			if !n.exists(c.left) {
+				t.Errorf("%s was removed", c.left)
+			}
 		})
-		n.checkReasons(n.pass(source, Options{}), map[string]Reason{"10.0.0.2": FileChanged, "10.0.0.3": FileChanged})
-	})
-	t.Run("a listed reservation is written again", func(t *testing.T) {
-		n := newNode(t)
-		n.reserve("10.0.0.2", "gone", old)
-		source := podsource.Func(func(context.Context) ([]podsource.Pod, error) {
-			n.reserve("10.0.0.2", "new1", old) // the same inode
-			return []podsource.Pod{other}, nil
-		})
-		n.check(n.pass(source, Options{}), map[string]Verdict{"10.0.0.2": Changed})
-	})
-	t.Run("a pod is added after the list", func(t *testing.T) {
-		n := newNode(t)
-		n.reserve("10.0.0.2", "new", old)
-		source := podsource.Func(func(context.Context) ([]podsource.Pod, error) {
-			return []podsource.Pod{{ContainerIDs: []string{"new"}}}, nil
-		})
-		n.check(n.pass(source, Options{}), map[string]Verdict{"10.0.0.2": InUse})
-	})
+	}
 	t.Run("a sibling is removed after the list", func(t *testing.T) {
 		n := newNode(t)
 		n.reserve("10.0.0.2", "sandbox", old)
@@ -269,8 +250,7 @@ func TestHazard03PodAddedBetweenTheTwoLists(t *testing.T) {
 		source := podsource.Func(func(context.Context) ([]podsource.Pod, error) {
 			return []podsource.Pod{{IPs: ips("10.0.0.2")}}, os.Remove(n.path("10.0.0.2"))
 		})
-		report := n.pass(source, Options{})
-		if got := report.Reservations[1]; got.Verdict != InUse || !n.exists("fd00::2") {
+		if got := n.pass(source, Options{}).Reservations[1]; got.Reason != SiblingInUse || !n.exists("fd00::2") {
 			t.Errorf("fd00::2 is %s (%s), want it in use", got.Verdict, got.Reason)
 		}
 	})
