@@ -16,6 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
@@ -340,6 +341,97 @@ func TestStartAfterAtStartup(t *testing.T) {
 			_ = r.Start(ctx)
 			if cancel(); len(source.times()) != want {
 				t.Errorf("Start %d: asked %d times, want %d", i+1, len(source.times()), want)
+			}
+		}
+	})
+}
+
+// A panic of OnReport or of the context is an error of the pass.
+func TestHazard64PanicInAPass(t *testing.T) {
+	n := newNode(t)
+	r := n.reconciler(podsource.Static{other}, Options{OnReport: func(Report, error) { panic("no") }})
+	for range 2 { // the next pass is not blocked
+		if _, err := r.Reconcile(t.Context()); err == nil || !strings.Contains(err.Error(), "panicked: no") {
+			t.Errorf("got error %v, want the panic", err)
+		}
+	}
+	n.reserve("10.0.0.2", "leaked", old)
+	ctx := newCallbackContext(t)
+	asked := 0
+	ctx.onCheck(func() { // in the listing, after the wait for another pass
+		if asked++; asked == 3 {
+			panic("in the context")
+		}
+	})
+	if _, err := n.reconciler(podsource.Static{other}, Options{}).Reconcile(ctx); err == nil || !strings.Contains(err.Error(), "panicked: in the context") {
+		t.Errorf("got error %v, want the panic", err)
+	}
+	if r.NeedLeaderElection() {
+		t.Error("only the leader would release")
+	}
+}
+
+// A panic of the logger, in a pass or between passes, ends neither the hook nor the loop.
+func TestHazard64LoggerPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.reserve("10.0.0.2", "leaked", old)
+		logger := funcr.New(func(string, string) { panic("in the logger") }, funcr.Options{Verbosity: 4})
+		asked := 0
+		r := n.reconciler(podsource.Func(func(context.Context) ([]podsource.Pod, error) {
+			asked++
+			return nil, nil
+		}), Options{Logger: logger})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		if err := r.Start(ctx); err != nil || asked < 10 {
+			t.Errorf("asked %d times, error %v", asked, err)
+		}
+	})
+}
+
+// TestFleet starts the agents of many nodes at the same time, and counts their calls of
+// sources, which an API server would have to serve. All ask when they start, since a node
+// should get its addresses back by then. From the first Interval on the calls are spread,
+// more in each.
+func TestFleet(t *testing.T) {
+	const nodes, rounds, interval = 1000, 7, 10 * time.Minute
+	n := newNode(t)
+	n.reserve("10.0.0.9", "other", old)
+	synctest.Test(t, func(t *testing.T) {
+		begun := time.Now()
+		var mu sync.Mutex
+		asked := make(map[time.Duration]int) // calls by second
+		source := podsource.Func(func(context.Context) ([]podsource.Pod, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			asked[time.Since(begun).Truncate(time.Second)]++
+			return []podsource.Pod{other}, nil
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		var agents sync.WaitGroup
+		for range nodes {
+			r := n.reconciler(source, Options{Interval: interval})
+			agents.Go(func() { _ = r.Start(ctx) })
+		}
+		time.Sleep(rounds * interval)
+		cancel()
+		agents.Wait()
+
+		busiest, total := make([]int, rounds+1), 0
+		for second, n := range asked {
+			round := int(second / interval)
+			busiest[round] = max(busiest[round], n)
+			total += n
+		}
+		t.Logf("%d nodes ask %d times in %v; calls in the busiest second of each %v: %v", nodes, total, rounds*interval, interval, busiest[:rounds])
+		if busiest[0] != nodes {
+			t.Errorf("%d nodes ask when they start, want all %d", busiest[0], nodes)
+		}
+		// The first round is spread over a tenth of ten minutes, 60 seconds.
+		for round, n := range busiest[1:] {
+			if n > nodes/20 {
+				t.Errorf("%d of %d nodes ask in one second of round %d", n, nodes, round+1)
 			}
 		}
 	})
