@@ -35,7 +35,6 @@ func TestNextCheck(t *testing.T) {
 		minAge  time.Duration // 0 for the default
 	}{
 		{"young: when it is as old as MinAge", time.Minute, func() []podsource.Answer { return plain(other) }, 6 * time.Minute, 0},
-		{"from the future: counted from when it was first seen", -time.Hour, func() []podsource.Answer { return plain(other) }, 7 * time.Minute, 0},
 		{"with an old answer: as old as MinAge before the answer", 10 * time.Minute, func() []podsource.Answer {
 			return []podsource.Answer{asOf(criAnswer(), -5*time.Minute)}
 		}, 2 * time.Minute, 0},
@@ -52,8 +51,6 @@ func TestNextCheck(t *testing.T) {
 			return plain(podsource.Pod{ContainerIDs: []string{hex64("sandbox")}, FinishedAt: ago(2 * time.Minute)}, podsource.Pod{FinishedAt: ago(time.Minute)})
 		}, 3 * time.Minute, 0},
 		{"in use: never", time.Hour, func() []podsource.Answer { return plain(sandbox("1", hex64("sandbox"))) }, 0, 0},
-		{"released: never", time.Hour, func() []podsource.Answer { return plain(other) }, 0, 0},
-		{"foreign: never", time.Hour, func() []podsource.Answer { return []podsource.Answer{recordAnswer([]string{"x"})} }, 0, 0},
 		{"not listed yet: when the runtime would list it, whatever MinAge is", 2 * time.Minute, func() []podsource.Answer { return []podsource.Answer{criAnswer()} }, 5 * time.Minute, time.Minute},
 	} {
 		t.Run(c.reason, inBubble(func(t *testing.T) {

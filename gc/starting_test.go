@@ -52,8 +52,6 @@ func TestStartingEnds(t *testing.T) {
 		{"(b) a cache that passed its check", l, []podsource.Answer{netnsAnswer(), cache}, Options{}, ReleasedLeak, 2},
 		{"(b) a cache that can't be checked", 24 * time.Hour, []podsource.Answer{addsOnly, cache}, Options{}, StartingNoEnd, 1},
 		{"(b) MinAge is set higher", 20 * time.Minute, []podsource.Answer{addsOnly, record}, Options{MinAge: 21 * time.Minute}, TooYoung, 1},
-		{"(b) MinAge is below L, and no cache is asked", 6 * time.Minute, []podsource.Answer{addsOnly, record}, Options{MinAge: time.Minute}, NotYetListed, 1},
-		{"(b) MinAge is below L, with all sources that this requires", time.Minute, []podsource.Answer{netnsAnswer(), cache}, Options{MinAge: time.Minute}, ReleasedLeak, 2},
 	} {
 		t.Run(c.reason, inBubble(func(t *testing.T) {
 			n := newNode(t)
@@ -86,10 +84,6 @@ func TestStartingEndsByTwoLooks(t *testing.T) {
 		want          Verdict
 	}{
 		{"unowned in both", both, both, Leaked},
-		{"the second finds its ADD", both, []podsource.Answer{netnsAnswer(adding(hex64("web"))), record, kubelet}, InUse},
-		{"only the first finds its ADD, since there is no process between two plugins (hazard 72)",
-			[]podsource.Answer{netnsAnswer(adding(hex64("web"))), record, kubelet}, both, InUse},
-		{"the second finds its address", both, []podsource.Answer{netnsAnswer(configured("10.0.0.2")), record, kubelet}, InUse},
 		{"the second finds it in the record", both, []podsource.Answer{adds, recordAnswer([]string{network1}, hex64("web")), kubelet}, InUse},
 		{"the second does not see ADDs", both, []podsource.Answer{noAdds, record, kubelet}, Starting},
 		{"the second names no containers", both, []podsource.Answer{adds, noNames, kubelet}, Starting},
