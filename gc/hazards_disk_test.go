@@ -21,19 +21,6 @@ import (
 
 // This file tests the hazards about files in a data directory (R6, R7, R8, R11).
 
-// R5: an empty file may be of an ADD that has created it and not yet written it. R3: an
-// empty file has no owner and no siblings.
-func TestHazard14EmptyReservation(t *testing.T) {
-	n := newNode(t)
-	n.file("10.0.0.2", "", old)
-	n.file("10.0.0.3", "", young)
-	n.file("10.0.0.4", " \r\n", old)
-	n.file("10.0.0.5", "", old)
-	report := n.pass(podsource.Static{sandbox("web", hex64("web"), "10.0.0.5")}, Options{})
-	n.checkReasons(report, map[string]Reason{
-		"10.0.0.2": ReleasedEmpty, "10.0.0.3": TooYoung, "10.0.0.4": ReleasedEmpty, "10.0.0.5": AddressClaimed})
-}
-
 // R7: a file that does not name an owner may belong to any container.
 func TestHazard16Garbage(t *testing.T) {
 	n := newNode(t)

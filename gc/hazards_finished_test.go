@@ -137,19 +137,6 @@ func TestHazard13JustFinished(t *testing.T) {
 	}))
 }
 
-// Failed pods stay in the API for days. A finished pod delays no release, even if its start
-// was never reported.
-func TestHazard31EvictedPods(t *testing.T) {
-	n := newNode(t)
-	n.reserve("10.0.0.2", "leaked", old)
-	report := n.pass(podsource.Static{
-		other,
-		{NamespacedName: named("evicted"), UID: "1", FinishedAt: time.Now().Add(-48 * time.Hour)},
-		{NamespacedName: named("outofcpu"), UID: "2", StartedAt: time.Now().Add(-48 * time.Hour), FinishedAt: time.Now().Add(-48 * time.Hour)},
-	}, Options{})
-	n.check(report, map[string]Verdict{"10.0.0.2": Released})
-}
-
 // R9 does not count pods that finished long ago. On nodes with batch jobs, a list of another
 // node or an old list may have no others.
 func TestHazard43OnlyFinishedPods(t *testing.T) {

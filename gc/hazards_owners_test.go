@@ -16,47 +16,6 @@ import (
 // testdata/hazards.txt. Each test fails without a guard: the table in internal/mutation says
 // which. This file tests those about owners of reservations (R3, R10).
 
-// R3 by the container ID.
-func TestHazard02SandboxKnownPodIPsNot(t *testing.T) {
-	n := newNode(t)
-	n.reserve("10.0.0.2", hex64("web"), old)
-	n.reserve("10.0.0.3", hex64("leaked"), old)
-	pod := podsource.Pod{NamespacedName: named("web"), UID: "1", IPs: ips("10.0.0.9")}
-	report := n.pass(answers(kubeletAnswer(pod), criAnswer(sandbox("1", hex64("web")))), Options{})
-	n.check(report, map[string]Verdict{"10.0.0.2": InUse, "10.0.0.3": Released})
-}
-
-// R3: a sandbox is live in any state, also without an address.
-func TestHazard05SandboxNotReady(t *testing.T) {
-	n := newNode(t)
-	n.reserve("10.0.0.2", "notready", old)
-	n.reserve("10.0.0.3", "leaked", old)
-	report := n.pass(podsource.Static{{NamespacedName: named("web"), UID: "1", ContainerIDs: []string{"notready"}}}, Options{})
-	n.check(report, map[string]Verdict{"10.0.0.2": InUse, "10.0.0.3": Released})
-}
-
-// R3, siblings: the status lists only one of the two addresses.
-func TestHazard08DualStackWithHalfAStatus(t *testing.T) {
-	n := newNode(t)
-	n.reserve("10.0.0.2", "sandbox", old)
-	n.reserve("fd00::2", "sandbox", old)
-	n.reserve("10.0.0.3", "leaked", old)
-	n.reserve("fd00::3", "leaked", old)
-	report := n.pass(podsource.Static{{NamespacedName: named("web"), IPs: ips("10.0.0.2")}}, Options{})
-	n.check(report, map[string]Verdict{"10.0.0.2": InUse, "fd00::2": InUse, "10.0.0.3": Released, "fd00::3": Released})
-}
-
-// R3 and R10: neither the name of a pod nor its address is an identity.
-func TestHazard10RecreatedUnderTheSameName(t *testing.T) {
-	n := newNode(t)
-	n.reserve("10.0.0.2", "old-sandbox", old)
-	n.reserve("10.0.0.3", "new-sandbox", old)
-	report := n.pass(podsource.Static{
-		{NamespacedName: named("web-0"), UID: "new", ContainerIDs: []string{"new-sandbox"}, IPs: ips("10.0.0.3")},
-	}, Options{})
-	n.check(report, map[string]Verdict{"10.0.0.2": Released, "10.0.0.3": InUse})
-}
-
 // R10: the owner is not live, and another container has the address.
 func TestHazard11AnotherContainerHasTheAddress(t *testing.T) {
 	n := newNode(t)
@@ -93,23 +52,6 @@ func TestHazard22SecondNetwork(t *testing.T) {
 			source := podsource.Static{{NamespacedName: named("web"), IPs: ips("10.0.0.2")}}
 			n.check(n.reconcile(n.reconcilerOf(c.networks, source, Options{})), c.want)
 		})
-	}
-}
-
-// Pods in the node's network claim no address.
-func TestHazard28HostNetwork(t *testing.T) {
-	n := newNode(t)
-	n.reserve("10.0.0.2", "leaked", old)
-	n.reserve("10.0.0.3", "sandbox", old)
-	report := n.pass(podsource.Static{
-		{NamespacedName: named("proxy"), HostNetwork: true, IPs: ips("10.0.0.2")},
-		{NamespacedName: named("logs"), HostNetwork: true, IPs: ips("10.0.0.2")},
-		{NamespacedName: named("starting"), HostNetwork: true},
-		{NamespacedName: named("web"), ContainerIDs: []string{"sandbox"}},
-	}, Options{})
-	n.check(report, map[string]Verdict{"10.0.0.2": Released, "10.0.0.3": InUse})
-	if len(report.Duplicates) != 0 || len(report.Unreserved) != 0 {
-		t.Errorf("the node's address counts as a pod's: duplicates %v, unreserved %v", report.Duplicates, report.Unreserved)
 	}
 }
 

@@ -5,7 +5,6 @@
 package gc
 
 import (
-	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -17,15 +16,6 @@ import (
 
 // This file tests the hazards about starting pods, which may hold any reservation made since
 // their start (R4). starting_test.go tests how that claim ends.
-
-// R4 for a pod without an address or a container.
-func TestHazard01RunningPodWithoutPodIPs(t *testing.T) {
-	n := newNode(t)
-	n.reserve("10.0.0.2", "sandbox", 30*time.Minute)
-	n.reserve("10.0.0.3", "leaked", 2*time.Hour)
-	report := n.pass(podsource.Static{startingPod("web", time.Now().Add(-31*time.Minute))}, Options{})
-	n.check(report, map[string]Verdict{"10.0.0.2": Starting, "10.0.0.3": Released})
-}
 
 // R5 for reservations that no source can know yet, R4 for pods that are known to start.
 func TestHazard04ADDInFlight(t *testing.T) {
@@ -96,47 +86,6 @@ func TestHazard32PodStuckForDays(t *testing.T) {
 		{startingPod("stuck", time.Now().Add(-3*day)), startingPod("a", time.Now())},
 	} {
 		n.check(n.pass(pods, Options{}), map[string]Verdict{"10.0.0.3": Starting})
-	}
-}
-
-// R4: a start in the future counts as unknown.
-func TestHazard36StartInTheFutureOrUnknown(t *testing.T) {
-	for _, c := range []struct {
-		reason string
-		start  time.Time
-	}{
-		{"not reported yet", time.Time{}},
-		{"in the future", time.Now().Add(old)},
-	} {
-		t.Run(c.reason, func(t *testing.T) {
-			n := newNode(t)
-			n.reserve("10.0.0.2", "sandbox", 2*old)
-			n.reserve("10.0.0.3", "claimed", 2*old)
-			report := n.pass(podsource.Static{
-				{NamespacedName: named("web"), StartedAt: c.start},
-				{NamespacedName: named("db"), IPs: ips("10.0.0.3")},
-			}, Options{})
-			n.check(report, map[string]Verdict{"10.0.0.2": Starting, "10.0.0.3": InUse})
-		})
-	}
-}
-
-// A union is monotone: the runtime still lists the old sandbox, which is an entry of its own
-// and does not end the claim of the pod that starts again (cri-o#4221).
-func TestHazard38OldSandboxOfAStartingPod(t *testing.T) {
-	for _, names := range []bool{true, false} {
-		t.Run(fmt.Sprintf("the runtime declares what it names: %t", names), func(t *testing.T) {
-			n := newNode(t)
-			n.reserve("10.0.0.2", hex64("new"), 8*time.Minute) // its ADD is in flight
-			n.reserve("10.0.0.3", hex64("old"), old)
-			n.reserve("10.0.0.4", hex64("leaked"), 2*old)
-			runtime := criAnswer(sandbox("web", hex64("old"), "10.0.0.3")) // NOTREADY
-			if !names {
-				runtime.Names = podsource.KubernetesPods
-			}
-			source := answers(kubeletAnswer(startingPod("web", time.Now().Add(-90*time.Minute))), runtime)
-			n.check(n.pass(source, Options{}), map[string]Verdict{"10.0.0.2": Starting, "10.0.0.3": InUse, "10.0.0.4": Released})
-		})
 	}
 }
 
@@ -260,27 +209,5 @@ func TestHazard40RebootWithAFullPool(t *testing.T) {
 			want["10.0.0.9"] = Starting
 			n.check(n.reconcile(r), want)
 		}))
-	}
-}
-
-// After a restart of kubelet CRI-O adopts a stored sandbox, and a static pod has a new start.
-// The source must report the start as unknown. Then the pod may hold any reservation, however
-// old.
-func TestHazard76StaticPodAfterAKubeletRestart(t *testing.T) {
-	for _, c := range []struct {
-		reason string
-		pod    podsource.Pod
-		want   Verdict
-	}{
-		{"its start is unknown", startingPod("static", time.Time{}), Starting},
-		{"with the new start the pod would lose its address", startingPod("static", time.Now()), Released},
-		{"more addresses than these, start unknown", podsource.Pod{NamespacedName: named("static"), IPs: ips("10.0.0.9"), MoreIPs: true}, Starting},
-		{"more addresses than these, its container known", podsource.Pod{ContainerIDs: []string{"db"}, MoreIPs: true}, Starting},
-	} {
-		t.Run(c.reason, func(t *testing.T) {
-			n := newNode(t)
-			n.reserve("10.0.0.2", hex64("static"), 24*time.Hour)
-			n.check(n.pass(answers(kubeletAnswer(c.pod)), Options{}), map[string]Verdict{"10.0.0.2": c.want})
-		})
 	}
 }

@@ -18,6 +18,17 @@ func TestHazardStates(t *testing.T) {
 	web, leaked := hex64("web"), hex64("leaked")
 	stuck := func(age time.Duration) podsource.Pod { return startingPod("stuck", time.Now().Add(-age)) }
 	nodesOwn := podsource.Pod{IPs: ips("10.0.0.2", "192.168.0.1"), HostNetwork: true, Origin: "the node's own network namespace"}
+	type owners = map[string]string
+	made := func(all owners) func(*node) {
+		return func(n *node) {
+			for ip, id := range all {
+				n.reserve(ip, id, old)
+			}
+		}
+	}
+	kubelet := func(pods ...podsource.Pod) func() []podsource.Answer {
+		return func() []podsource.Answer { return []podsource.Answer{kubeletAnswer(pods...)} }
+	}
 	for _, c := range []struct {
 		reason  string
 		uptime  time.Duration
@@ -25,6 +36,56 @@ func TestHazardStates(t *testing.T) {
 		members func() []podsource.Answer
 		want    map[string]Reason
 	}{
+		{"01 it runs, and has no address in its status yet", uptime, func(n *node) {
+			n.reserve("10.0.0.2", web, 30*time.Minute)
+			n.reserve("10.0.0.3", leaked, 2*time.Hour)
+		}, func() []podsource.Answer { return []podsource.Answer{kubeletAnswer(stuck(31 * time.Minute))} },
+			map[string]Reason{"10.0.0.2": StartingNoEnd, "10.0.0.3": ReleasedLeak}},
+		{"02 its sandbox is known, and its address is not", uptime, made(owners{"10.0.0.2": web, "10.0.0.3": leaked}), func() []podsource.Answer {
+			return []podsource.Answer{kubeletAnswer(podsource.Pod{UID: "1", IPs: ips("10.0.0.9")}), criAnswer(sandbox("1", web))}
+		}, map[string]Reason{"10.0.0.2": ContainerLive, "10.0.0.3": ReleasedLeak}},
+		{"05 a sandbox is live in any state, also without an address", uptime, made(owners{"10.0.0.2": web, "10.0.0.3": leaked}),
+			kubelet(sandbox("1", web)), map[string]Reason{"10.0.0.2": ContainerLive, "10.0.0.3": ReleasedLeak}},
+		{"08 dual stack, half of it in the status", uptime,
+			made(owners{"10.0.0.2": web, "fd00::2": web, "10.0.0.3": leaked, "fd00::3": leaked}), kubelet(podsource.Pod{IPs: ips("10.0.0.2")}),
+			map[string]Reason{"10.0.0.2": AddressClaimed, "fd00::2": SiblingInUse, "10.0.0.3": ReleasedLeak, "fd00::3": ReleasedLeak}},
+		{"10 recreated under its name, which is no identity", uptime, made(owners{"10.0.0.2": leaked, "10.0.0.3": web}),
+			kubelet(podsource.Pod{NamespacedName: named("web-0"), UID: "new", ContainerIDs: []string{web}, IPs: ips("10.0.0.3")}),
+			map[string]Reason{"10.0.0.2": ReleasedLeak, "10.0.0.3": ContainerLive}},
+		{"14 an empty file has no owner and no siblings, and may be of an ADD that has not yet written it", uptime, func(n *node) {
+			n.file("10.0.0.2", "", old)
+			n.file("10.0.0.3", "", time.Second)
+			n.file("10.0.0.4", " \r\n", old)
+			n.file("10.0.0.5", "", old)
+		}, func() []podsource.Answer { return []podsource.Answer{criAnswer(sandbox("web", web, "10.0.0.5"))} },
+			map[string]Reason{"10.0.0.2": ReleasedEmpty, "10.0.0.3": TooYoung, "10.0.0.4": ReleasedEmpty, "10.0.0.5": AddressClaimed}},
+		{"28 pods in the node's network claim no address", uptime, made(owners{"10.0.0.2": leaked, "10.0.0.3": web}), kubelet(
+			podsource.Pod{NamespacedName: named("logs"), HostNetwork: true, IPs: ips("10.0.0.2")},
+			podsource.Pod{NamespacedName: named("dns"), HostNetwork: true, IPs: ips("10.0.0.2")}, sandbox("1", web),
+		), map[string]Reason{"10.0.0.2": ReleasedLeak, "10.0.0.3": ContainerLive}},
+		{"31 pods that failed stay in the API for days", uptime, made(owners{"10.0.0.2": leaked}), func() []podsource.Answer {
+			long := time.Now().Add(-48 * time.Hour)
+			return plain(other, podsource.Pod{UID: "1", FinishedAt: long}, podsource.Pod{UID: "2", StartedAt: long, FinishedAt: long})
+		}, map[string]Reason{"10.0.0.2": ReleasedLeak}},
+		{"36 a start that is not reported yet", uptime, made(owners{"10.0.0.2": web, "10.0.0.3": leaked}),
+			kubelet(starts(), podsource.Pod{IPs: ips("10.0.0.3")}), map[string]Reason{"10.0.0.2": StartingNoEnd, "10.0.0.3": AddressClaimed}},
+		{"36 a start in the future is unknown", uptime, made(owners{"10.0.0.2": web}),
+			func() []podsource.Answer { return []podsource.Answer{kubeletAnswer(stuck(-old))} }, map[string]Reason{"10.0.0.2": StartingNoEnd}},
+		{"38 the old sandbox of a starting pod is an entry of its own (cri-o#4221)", uptime, func(n *node) {
+			n.reserve("10.0.0.2", web, 8*time.Minute) // its ADD is in flight
+			n.reserve("10.0.0.3", hex64("old"), old)
+			n.reserve("10.0.0.4", leaked, 2*old)
+		}, func() []podsource.Answer {
+			return []podsource.Answer{kubeletAnswer(stuck(90 * time.Minute)), criAnswer(sandbox("stuck", hex64("old"), "10.0.0.3"))} // NOTREADY
+		}, map[string]Reason{"10.0.0.2": PodStarting, "10.0.0.3": ContainerLive, "10.0.0.4": ReleasedLeak}},
+		// A static pod has a new start after a restart of kubelet, and CRI-O adopts its sandbox. So
+		// the source must report the start as unknown.
+		{"76 with the new start of a static pod it would lose its address", uptime, made(owners{"10.0.0.2": web}),
+			func() []podsource.Answer { return []podsource.Answer{kubeletAnswer(stuck(0))} }, map[string]Reason{"10.0.0.2": ReleasedLeak}},
+		{"76 a static pod has more addresses than these", uptime, made(owners{"10.0.0.2": web}),
+			kubelet(podsource.Pod{UID: "1", IPs: ips("10.0.0.9"), MoreIPs: true}), map[string]Reason{"10.0.0.2": StartingNoEnd}},
+		{"76 a container has more addresses than these", uptime, made(owners{"10.0.0.2": web}),
+			kubelet(podsource.Pod{ContainerIDs: []string{leaked}, MoreIPs: true}), map[string]Reason{"10.0.0.2": StartingNoEnd}},
 		{"80 a clock that was set after the boot: the ADD may be in flight", up, func(n *node) { n.reserve("10.0.0.2", web, 2*time.Hour) },
 			func() []podsource.Answer { return []podsource.Answer{kubeletAnswer(), criAnswer()} },
 			map[string]Reason{"10.0.0.2": UntrustedTimestamp}},
@@ -87,8 +148,11 @@ func TestHazardStates(t *testing.T) {
 			r := newReconciler(t, n.store, []string{network1, second}, answers(c.members()...), opts, &clocks{uptime: c.uptime})
 			report := n.reconcile(r)
 			n.checkReasons(report, c.want)
-			if strings.HasPrefix(c.reason, "87") && (!strings.Contains(report.Reservations[0].Pod.From, "node's own") || report.Unreserved != nil || report.Duplicates != nil) {
-				t.Errorf("the report does not say where: %+v, %v, %v", report.Reservations[0].Pod, report.Unreserved, report.Duplicates)
+			if p := report.Reservations[0].Pod; strings.HasPrefix(c.reason, "87") && !strings.Contains(p.From, "node's own") {
+				t.Errorf("the report does not say where: %+v", p)
+			}
+			if nodes := strings.HasPrefix(c.reason, "87") || strings.HasPrefix(c.reason, "28"); nodes && (report.Unreserved != nil || report.Duplicates != nil) {
+				t.Errorf("the node's address counts as a pod's: unreserved %v, duplicates %v", report.Unreserved, report.Duplicates)
 			}
 		}))
 	}

@@ -88,9 +88,9 @@ var evidenceGuards = []guard{
 
 // The holder of a reservation, and its minimum age.
 var decideGuards = []guard{
-	{"R3", "02 05", "a live container's reservation is in use", "TestHazard02SandboxKnownPodIPsNot", "gc/decide.go",
+	{"R3", "02 05", "a live container's reservation is in use", "TestHazardStates", "gc/decide.go",
 		"	if owner := s.pods.owner(r); owner != nil {", "	if owner := s.pods.owner(r); false {"},
-	{"R3", "08 22", "a sibling of an address in use is in use", "TestHazard08DualStackWithHalfAStatus TestHazard22SecondNetwork", "gc/decide.go",
+	{"R3", "08 22", "a sibling of an address in use is in use", "TestHazardStates TestHazard22SecondNetwork", "gc/decide.go",
 		"o.note(r, SiblingInUse, claimants[0])", "_ = o"},
 	{"R3", "68", "an unreadable reservation whose address is claimed may be a sibling", "TestHazard68OneFileCanNotBeRead", "gc/decide.go",
 		" || claimed && len(s.pods.claimants(r)) > 0\n", "\n"},
@@ -145,7 +145,7 @@ var decideGuards = []guard{
 		"if p.HostNetwork && isPod || ", "if p.HostNetwork && (isPod || true) || "},
 	{"R7", "16", "a malformed reservation is no leak", "TestHazard16Garbage", "gc/decide.go",
 		"		return kept(OwnerMalformed, nil)\n", "		return kept(EmptyOwner, nil)\n"},
-	{"R3", "14", "an empty file has no owner", "TestHazard14EmptyReservation", "gc/decide.go",
+	{"R3", "14", "an empty file has no owner", "TestHazardStates", "gc/decide.go",
 		"		return s.judgeUnowned(r, s.age(r))\n	case hostlocal.Owned", "		return kept(OwnerMalformed, nil)\n	case hostlocal.Owned"},
 	{"R10", "11", "an address claimed by a live pod with another container is a conflict", "TestHazard11AnotherContainerHasTheAddress", "gc/decide.go",
 		"if r.Owner != hostlocal.Owned || other < 0 {", "if true {"},
@@ -165,7 +165,7 @@ var decideGuards = []guard{
 
 // Claims of starting pods.
 var startingGuards = []guard{
-	{"R4", "01 04", "a starting pod keeps reservations made since its start", "TestHazard01RunningPodWithoutPodIPs", "gc/decide.go",
+	{"R4", "01 04", "a starting pod keeps reservations made since its start", "TestHazardStates", "gc/decide.go",
 		"pod, why := s.startingPod(r); pod != nil {", "pod, why := s.startingPod(r); pod != nil && false {"},
 	{"R4", "32", "... and no older ones", "TestHazard32PodStuckForDays", "gc/decide.go",
 		" && s.clock.madeSince(r, pod.StartedAt) {", " {"},
@@ -173,9 +173,9 @@ var startingGuards = []guard{
 		"- granularity(r.ReservedAt) - 2*clockTolerance)", ")"},
 	{"R4", "04", "... or of the same second, where timestamps are whole seconds", "TestHazard04ADDInFlight", "gc/clock.go",
 		"return timestampGranularity + coarseTimestamps", "return timestampGranularity"},
-	{"R4", "36 76", "a pod with an unknown start keeps every reservation", "TestHazard36StartInTheFutureOrUnknown", "gc/decide.go",
+	{"R4", "36 76", "a pod with an unknown start keeps every reservation", "TestHazardStates", "gc/decide.go",
 		"if pod = s.pods.startUnknown; pod != nil {", "if pod = s.pods.startUnknown; false {"},
-	{"R4", "76", "a pod with more addresses than the listed ones may hold any", "TestHazard76StaticPodAfterAKubeletRestart", "gc/pods.go",
+	{"R4", "76", "a pod with more addresses than the listed ones may hold any", "TestHazardStates", "gc/pods.go",
 		"(p.MoreIPs || len(p.ContainerIDs) == 0 && len(p.IPs) == 0)", "(len(p.ContainerIDs) == 0 && len(p.IPs) == 0)"},
 	{"R4", "32", "of several starting pods the earliest start counts", "TestHazard32PodStuckForDays", "gc/pods.go",
 		"case l.startEarliest == nil || p.StartedAt.Before(l.startEarliest.StartedAt):", "case l.startEarliest == nil:"},
@@ -197,6 +197,6 @@ var startingGuards = []guard{
 		"		return s.opts.lag() - least + 1\n	case", "		return 0\n	case"},
 	{"R4", "40", "the earliest reading of the boot time counts", "TestHazard40StartingEndsByTheBoot TestClockTakesTheEarliestBoot", "gc/clock.go",
 		"s.BootedAt.IsZero() || !wall.IsZero() && wall.Before(s.BootedAt)", "true"},
-	{"R4", "38", "a union is monotone: no entry of another member ends a pod's start", "TestHazard38OldSandboxOfAStartingPod", "gc/pods.go",
+	{"R4", "38", "a union is monotone: no entry of another member ends a pod's start", "TestHazardStates", "gc/pods.go",
 		"	for i, a := range slices.Concat(s.evidence...) {\n		pods := make([]livePod, len(a.Pods))\n		for j := range a.Pods {\n			p := &a.Pods[j]\n", "	var all []*podsource.Pod\n	for i, a := range slices.Concat(s.evidence...) {\n		pods := make([]livePod, len(a.Pods))\n		for j := range a.Pods {\n			p := &a.Pods[j]\n			if slices.ContainsFunc(all, func(q *podsource.Pod) bool { return q.UID == p.UID }) {\n				continue\n			}\n			all = append(all, p)\n"},
 }
