@@ -5,9 +5,7 @@
 package gc
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -26,41 +24,6 @@ func flockOf(t *testing.T, path string) (unlock func()) {
 	must(t, err)
 	must(t, syscall.Flock(int(f.Fd()), syscall.LOCK_EX))
 	return func() { _ = f.Close() }
-}
-
-// A release that is cut off by its time limit is reported as far as it went.
-func TestReleaseTakesLongerThanItsLimit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		for i := range 2000 {
-			n.reserve(fmt.Sprintf("10.0.%d.%d", i/250, i%250+1), "dead", old)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() { // ADDs, one after the other
-			defer close(done)
-			for ctx.Err() == nil {
-				unlock := flockOf(t, filepath.Join(n.dataDir, network1, "lock"))
-				time.Sleep(60 * time.Millisecond)
-				unlock()
-				time.Sleep(12 * time.Millisecond)
-			}
-		}()
-		r := n.reconciler(podsource.Static{other}, Options{SourceTimeout: 300 * time.Millisecond}) // stands for 15 seconds
-		report, err := r.Reconcile(t.Context())
-		cancel()
-		<-done
-		synctest.Wait()
-		removed := 0
-		for _, e := range report.Reservations {
-			if !n.exists(e.IP.String()) {
-				removed++
-			}
-		}
-		if report.Counts()[Released] != removed {
-			t.Errorf("%d are gone, the report says %v, %v", removed, report.Counts(), err)
-		}
-	})
 }
 
 // The lock of a network is held for longer than an access to the disk may take: the error says so.

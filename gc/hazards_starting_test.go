@@ -8,7 +8,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
@@ -100,18 +99,6 @@ func TestHazard39LeaksOfAPodThatNeverStarts(t *testing.T) {
 		n.reserve("10.0.0.4", hex64("try 3"), 8*time.Minute)
 		n.reserve("10.0.0.5", hex64("try 4"), 2*time.Minute) // its ADD is in flight
 	}
-	t.Run("kubelet and the runtime: within StartingFor", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			n := newNode(t)
-			fill(n)
-			r := n.reconciler(answers(kubeletAnswer(web()), criAnswer()), Options{})
-			n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Released, "10.0.0.3": Released, "10.0.0.4": Starting, "10.0.0.5": Young})
-			time.Sleep(DefaultMinAge)
-			n.check(n.reconcile(r), map[string]Verdict{"10.0.0.4": Released, "10.0.0.5": Starting})
-			time.Sleep(DefaultStartingFor - DefaultMinAge)
-			n.check(n.reconcile(r), map[string]Verdict{"10.0.0.5": Released})
-		})
-	})
 	t.Run("with netns and a cache that passed: at MinAge", inBubble(func(t *testing.T) {
 		n := newNode(t)
 		fill(n)
@@ -146,20 +133,10 @@ func TestHazard39LeaksOfAPodThatNeverStarts(t *testing.T) {
 // After a reboot the pool may be full of reservations from before it, and all pods are
 // starting with their old UIDs.
 func TestHazard40RebootWithAFullPool(t *testing.T) {
-	booted := func(t *testing.T, n *node, source podsource.Source) *Reconciler {
-		return newReconciler(t, n.store, []string{network1}, source, Options{}, &clocks{uptime: 5 * time.Minute})
-	}
-	fill := func(n *node) {
-		n.reserve("10.0.0.2", hex64("web"), old)
-		n.reserve("10.0.0.3", hex64("db"), 20*time.Minute)
-		n.file("10.0.0.4", "", 20*time.Minute)
-	}
 	all := func(v Verdict) map[string]Verdict {
 		return map[string]Verdict{"10.0.0.2": v, "10.0.0.3": v, "10.0.0.4": v}
 	}
-	starting := func() []podsource.Pod {
-		return []podsource.Pod{startingPod("web", time.Now().Add(-2*old)), startingPod("static", time.Time{})}
-	}
+	unproven := podsource.CacheEntry{Network: network1, ContainerID: hex64("web"), Unproven: true}
 	for _, c := range []struct {
 		reason string
 		member podsource.Answer
@@ -168,46 +145,24 @@ func TestHazard40RebootWithAFullPool(t *testing.T) {
 		{"netns and a record: in the hook", recordAnswer([]string{network1}), all(Released)},
 		{"netns and the cache: what has a proven entry in the hook", cacheAnswer(nil, stale(network1, hex64("web"))),
 			map[string]Verdict{"10.0.0.2": Released, "10.0.0.3": Young, "10.0.0.4": Young}},
-		{"netns and an entry that is not proven: later", cacheAnswer(nil, podsource.CacheEntry{Network: network1, ContainerID: hex64("web"), Unproven: true}), all(Young)},
+		{"netns and an entry that is not proven: later", cacheAnswer(nil, unproven), all(Young)},
+		{"netns and the runtime: later", criAnswer(), all(Young)},
 	} {
 		t.Run(c.reason, inBubble(func(t *testing.T) {
 			n := newNode(t)
-			fill(n)
-			r := booted(t, n, answers(netnsAnswer(), c.member, kubeletAnswer(starting()...)))
-			report := n.atStartup(r)
-			n.check(report, c.want)
+			n.reserve("10.0.0.2", hex64("web"), old)
+			n.reserve("10.0.0.3", hex64("db"), 20*time.Minute)
+			n.file("10.0.0.4", "", 20*time.Minute)
+			starting := kubeletAnswer(startingPod("web", time.Now().Add(-2*old)), startingPod("static", time.Time{}))
+			source := answers(netnsAnswer(), c.member, starting)
+			r := newReconciler(t, n.store, []string{network1}, source, Options{}, &clocks{uptime: 5 * time.Minute})
+			n.check(n.atStartup(r), c.want)
 			time.Sleep(DefaultMinAge + 1)
 			for _, e := range n.reconcile(r).Reservations {
 				if e.Verdict != Released {
 					t.Errorf("L later %v is %s", e.IP, e.Reason)
 				}
 			}
-		}))
-	}
-	for _, c := range []struct {
-		reason  string
-		members func() []podsource.Answer
-	}{
-		{"kube alone", func() []podsource.Answer { return []podsource.Answer{kubeletAnswer(starting()...)} }},
-		{"kubelet and the runtime", func() []podsource.Answer { return []podsource.Answer{kubeletAnswer(starting()...), criAnswer()} }},
-	} {
-		t.Run(c.reason+": once seen for more than L", inBubble(func(t *testing.T) {
-			n := newNode(t)
-			fill(n)
-			n.reserve("10.0.0.9", hex64("new"), 4*time.Minute) // made since the boot
-			r := booted(t, n, answers(c.members()...))
-			report := n.atStartup(r)
-			want := all(Young)
-			want["10.0.0.9"] = Young
-			n.check(report, want)
-			time.Sleep(DefaultMinAge)
-			want = all(Starting)
-			want["10.0.0.9"] = Starting
-			n.check(n.reconcile(r), want)
-			time.Sleep(time.Nanosecond)
-			want = all(Released)
-			want["10.0.0.9"] = Starting
-			n.check(n.reconcile(r), want)
 		}))
 	}
 }

@@ -211,22 +211,6 @@ func TestMemoryThatDoesNotCount(t *testing.T) {
 	}
 }
 
-// Two processes share a memory: the earlier of two sights counts.
-func TestMemoryOfTwoProcesses(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newMemoryNode(t)
-		gone := podsource.Pod{NamespacedName: named("gone"), Finished: true, IPs: ips("10.0.0.3")}
-		a, b := n.process(podsource.Static{other, gone}), n.process(answers(criAnswer()))
-		n.reserve("10.0.0.2", "leaked", -time.Hour)
-		n.reserve("10.0.0.3", "leaked", -time.Hour)
-		n.reconcile(a)
-		time.Sleep(DefaultMinAge - time.Second)
-		n.reconcile(b)
-		time.Sleep(time.Second)
-		n.check(n.reconcile(n.process(podsource.Static{other, gone})), map[string]Verdict{"10.0.0.2": Released, "10.0.0.3": Released})
-	})
-}
-
 func TestEarliestSightCounts(t *testing.T) {
 	for _, all := range []bool{false, true} {
 		got := earliest(map[string]time.Duration{"earlier there": 5, "earlier here": 5}, []sight[string]{{"earlier there", 3}, {"earlier here", 7}, {"there alone", 1}}, all)
