@@ -19,64 +19,41 @@ import (
 
 // This file tests the hazards about answers that don't count (R2, R9, R13).
 
-// R9 and R2: nothing is released.
+// R9 and R2: each source that is not supplementary must list a pod, or nothing is released.
 func TestHazard06NoPods(t *testing.T) {
+	empty := podsource.Answer{Source: "docker", Networks: every}
 	host := podsource.Pod{NamespacedName: named("kube-proxy"), HostNetwork: true}
 	for _, c := range []struct {
 		reason string
 		source podsource.Source
 		err    error
-		want   Verdict
+		says   string
 	}{
-		{"an empty list", podsource.Static{}, ErrNoPods, Failed},
-		{"the caller asserts that this is normal", podsource.AllowEmpty(podsource.Static{}), nil, Released},
-		{"a pod in the node's network is listed", podsource.Static{host}, nil, Released},
+		{"an empty list", podsource.Static{}, ErrNoPods, "source 1"},
+		{"the caller asserts that this is normal", podsource.AllowEmpty(podsource.Static{}), nil, ""},
+		{"a pod in the node's network is listed", podsource.Static{host}, nil, ""},
 		{"the agent's own pod is required", podsource.AllowEmpty(podsource.Require(podsource.Static{host}, named("agent"))),
-			podsource.ErrIncomplete, Failed},
-		{"the source is authoritative", answers(podsource.Answer{Networks: every, Authoritative: true}), nil, Released},
-	} {
-		t.Run(c.reason, func(t *testing.T) {
-			n := newNode(t)
-			n.reserve("10.0.0.2", "leaked", old)
-			report, err := n.reconciler(c.source, Options{}).Reconcile(t.Context())
-			if !errors.Is(err, c.err) || errors.Is(err, ErrRefused) != (c.err != nil) {
-				t.Errorf("got error %v, want %v", err, c.err)
-			}
-			n.check(report, map[string]Verdict{"10.0.0.2": c.want})
-			if c.err == ErrNoPods && report.Reservations[0].Reason != NoPods {
-				t.Errorf("the reason is %s", report.Reservations[0].Reason)
-			}
-		})
-	}
-}
-
-// R9 by member: each source that is not supplementary must list a pod.
-func TestHazard42OneMemberSeesNobody(t *testing.T) {
-	empty := podsource.Answer{Source: "docker", Networks: every}
-	for _, c := range []struct {
-		reason  string
-		members []podsource.Answer
-		err     error
-		names   string // in the error
-	}{
-		{"the other one lists pods", []podsource.Answer{criAnswer(), empty}, ErrNoPods, "docker"},
-		{"in any order", []podsource.Answer{empty, criAnswer()}, ErrNoPods, "docker"},
-		{"one without a name is identified by its position", []podsource.Answer{criAnswer(), {Networks: every}}, ErrNoPods, "source 2"},
-		{"an authoritative one", []podsource.Answer{criAnswer(), {Networks: every, Authoritative: true}}, nil, ""},
-		{"supplementary answers may be empty", []podsource.Answer{criAnswer(), netnsAnswer(), cacheAnswer(nil)}, nil, ""},
+			podsource.ErrIncomplete, "agent"},
+		{"42 one member sees nobody", answers(criAnswer(), empty), ErrNoPods, "docker"},
+		{"42 in any order", answers(empty, criAnswer()), ErrNoPods, "docker"},
+		{"42 one without a name is identified by its position", answers(criAnswer(), podsource.Answer{Networks: every}), ErrNoPods, "source 2"},
+		{"42 an authoritative one", answers(criAnswer(), podsource.Answer{Networks: every, Authoritative: true}), nil, ""},
+		{"42 supplementary answers may be empty", answers(criAnswer(), netnsAnswer(), cacheAnswer(nil)), nil, ""},
 	} {
 		t.Run(c.reason, func(t *testing.T) {
 			n := newNode(t)
 			n.reserve("10.0.0.2", hex64("leaked"), old)
-			report, err := n.reconciler(answers(c.members...), Options{}).Reconcile(t.Context())
-			if !errors.Is(err, c.err) || err != nil && !strings.Contains(err.Error(), c.names) {
-				t.Errorf("got error %v, want %v about %q", err, c.err, c.names)
+			report, err := n.reconciler(c.source, Options{}).Reconcile(t.Context())
+			if !errors.Is(err, c.err) || errors.Is(err, ErrRefused) != (c.err != nil) || err != nil && !strings.Contains(err.Error(), c.says) {
+				t.Errorf("got error %v, want %v that says %q", err, c.err, c.says)
 			}
-			want := map[string]Verdict{"10.0.0.2": Released}
-			if c.err != nil {
-				want["10.0.0.2"] = Failed
+			want := ReleasedLeak
+			if c.err == ErrNoPods {
+				want = NoPods
+			} else if c.err != nil {
+				want = SourceFailed
 			}
-			n.check(report, want)
+			n.checkReasons(report, map[string]Reason{"10.0.0.2": want})
 		})
 	}
 }

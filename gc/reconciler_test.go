@@ -80,36 +80,26 @@ func TestPassesDoNotOverlap(t *testing.T) {
 	})
 }
 
-// Only selects among the leaked reservations: the others are reported as leaked.
-func TestOnly(t *testing.T) {
+// DryRun writes nothing, takes no lock, and reports what would be released. Only selects among
+// the leaked reservations: the others are reported as leaked.
+func TestDryRunAndOnly(t *testing.T) {
 	n := newNode(t)
-	for _, ip := range []string{"10.0.0.2", "10.0.0.3", "10.0.0.4"} {
-		n.reserve(ip, hex64("gone"+ip), old)
-	}
-	n.reserve("10.0.0.5", hex64("live"), old)
-	live := podsource.Static{{ContainerIDs: []string{hex64("live")}}}
-	report := n.pass(live, Options{Only: func(r *hostlocal.Reservation) bool {
-		return r.IP.String() == "10.0.0.3" || r.IP.String() == "10.0.0.5"
-	}})
-	n.checkReasons(report, map[string]Reason{
-		"10.0.0.2": Unowned, "10.0.0.3": ReleasedLeak, "10.0.0.4": Unowned, "10.0.0.5": ContainerLive,
-	})
-}
-
-// DryRun writes nothing, takes no lock, and reports what would be released.
-func TestDryRun(t *testing.T) {
-	n := newNode(t)
-	n.reserve("10.0.0.2", "leaked", old)
-	n.reserve("10.0.0.3", "live", old)
+	n.reserve("10.0.0.2", "gone", old)
+	n.reserve("10.0.0.3", "gone", old)
 	n.file("10.0.0.4", "", old)
-	report := n.pass(podsource.Static{{IPs: ips("10.0.0.3")}}, Options{DryRun: true})
-	n.checkReasons(report, map[string]Reason{"10.0.0.2": Unowned, "10.0.0.3": AddressClaimed, "10.0.0.4": EmptyOwner})
+	n.reserve("10.0.0.5", "live", old)
+	live := podsource.Static{{IPs: ips("10.0.0.5")}}
+	report := n.pass(live, Options{DryRun: true})
+	n.checkReasons(report, map[string]Reason{"10.0.0.2": Unowned, "10.0.0.3": Unowned, "10.0.0.4": EmptyOwner, "10.0.0.5": AddressClaimed})
 	if n.exists("lock") || report.LockHeld != 0 {
 		t.Errorf("a dry run made the lock file, or held the lock for %v", report.LockHeld)
 	}
-	if got := report.Reservations[1].ContainerID; got != "live" {
+	if got := report.Reservations[3].ContainerID; got != "live" {
 		t.Errorf("a dry run shows owner %q, want what the file says", got)
 	}
+	only := func(r *hostlocal.Reservation) bool { return r.IP == ips("10.0.0.3")[0] || r.ContainerID == "live" }
+	n.checkReasons(n.pass(live, Options{Only: only}), map[string]Reason{
+		"10.0.0.2": Unowned, "10.0.0.3": ReleasedLeak, "10.0.0.4": EmptyOwner, "10.0.0.5": AddressClaimed})
 }
 
 // R12: a second pass does nothing. R8: without a leak it does not touch the lock.

