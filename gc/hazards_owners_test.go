@@ -3,7 +3,6 @@
 package gc
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -211,33 +210,5 @@ func TestFirstOfEqualEntries(t *testing.T) {
 	}
 	if l.startEarliest == nil || l.startEarliest.answer != 0 {
 		t.Errorf("the earliest is %+v, want that of the first answer", l.startEarliest)
-	}
-}
-
-// watched counts what package context has left behind in a context that is not its own.
-type watched struct {
-	context.Context
-	ended chan struct{}
-	left  int
-}
-
-func (c *watched) Done() <-chan struct{} { return c.ended }
-
-func (c *watched) AfterFunc(func()) (stop func() bool) {
-	c.left++
-	return func() bool { c.left--; return true }
-}
-
-// A pass leaves nothing behind in its caller's context, which may never end.
-func TestNothingIsLeftInAContext(t *testing.T) {
-	ctx := &watched{Context: t.Context(), ended: make(chan struct{})}
-	n := newNode(t)
-	n.reserve("10.0.0.2", "a", old)
-	r := n.reconciler(podsource.Static{other}, Options{})
-	if _, err := r.AtStartup(ctx); err != nil || ctx.left != 0 {
-		t.Errorf("AtStartup: %v, and %d of its contexts are left", err, ctx.left)
-	}
-	if _, err := r.reconcileWithTimeout(ctx); err != nil || ctx.left != 0 {
-		t.Errorf("a pass of the loop: %v, and %d of its contexts are left", err, ctx.left)
 	}
 }
