@@ -363,8 +363,10 @@ func TestHazard64PanicInAPass(t *testing.T) {
 			panic("in the context")
 		}
 	})
-	if _, err := n.reconciler(podsource.Static{other}, Options{}).Reconcile(ctx); err == nil || !strings.Contains(err.Error(), "panicked: in the context") {
-		t.Errorf("got error %v, want the panic", err)
+	source := inTurn(plain(other))
+	_, err := n.reconciler(source, Options{}).Reconcile(ctx)
+	if err == nil || !strings.Contains(err.Error(), "panicked: in the context") || len(source.times()) != 0 {
+		t.Errorf("got error %v, want the panic before a source is asked", err)
 	}
 	if r.NeedLeaderElection() {
 		t.Error("only the leader would release")
