@@ -363,10 +363,9 @@ func TestHazard64PanicInAPass(t *testing.T) {
 			panic("in the context")
 		}
 	})
-	source := inTurn(plain(other))
-	_, err := n.reconciler(source, Options{}).Reconcile(ctx)
-	if err == nil || !strings.Contains(err.Error(), "panicked: in the context") || len(source.times()) != 0 {
-		t.Errorf("got error %v, want the panic before a source is asked", err)
+	report, err := n.reconciler(podsource.Static{other}, Options{}).Reconcile(ctx)
+	if err == nil || !strings.Contains(err.Error(), "panicked: in the context") || report.Networks != nil {
+		t.Errorf("got error %v and %v, want the panic before the report has networks", err, report.Networks)
 	}
 	if r.NeedLeaderElection() {
 		t.Error("only the leader would release")
