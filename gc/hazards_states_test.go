@@ -57,7 +57,7 @@ func TestHazardStates(t *testing.T) {
 			n.file("10.0.0.3", "", time.Second)
 			n.file("10.0.0.4", " \r\n", old)
 			n.file("10.0.0.5", "", old)
-		}, func() []podsource.Answer { return []podsource.Answer{criAnswer(sandbox("web", web, "10.0.0.5"))} },
+		}, func() []podsource.Answer { return plain(sandbox("web", web, "10.0.0.5")) },
 			map[string]Reason{"10.0.0.2": ReleasedEmpty, "10.0.0.3": TooYoung, "10.0.0.4": ReleasedEmpty, "10.0.0.5": AddressClaimed}},
 		{"28 pods in the node's network claim no address", uptime, made(owners{"10.0.0.2": leaked, "10.0.0.3": web}), kubelet(
 			podsource.Pod{NamespacedName: named("logs"), HostNetwork: true, IPs: ips("10.0.0.2")},
