@@ -55,15 +55,6 @@ func TestForeignOwner(t *testing.T) {
 				"10.0.0.2": c.nerdctl, "10.0.0.3": c.uuid, "10.0.0.4": c.word, "10.0.0.5": ReleasedLeak, "10.0.0.6": ReleasedEmpty})
 		})
 	}
-	t.Run("an ID's form shows only which containers could not be meant", func(t *testing.T) {
-		n := newNode(t)
-		n.reserve("10.0.0.2", nerdctl, old)
-		n.reserve("10.0.0.3", word, old)
-		n.reserve("10.0.0.4", nerdctl, old)
-		live := podsource.Pod{UID: "1", ContainerIDs: []string{word}}
-		report := n.pass(answers(kubeletAnswer(live, podsource.Pod{UID: "2", IPs: ips("10.0.0.2")})), Options{AllowForeign: []string{}})
-		n.checkReasons(report, map[string]Reason{"10.0.0.2": AddressClaimed, "10.0.0.3": ContainerLive, "10.0.0.4": SiblingInUse})
-	})
 }
 
 // An agent calls the plugin for itself, and an operator blocks an address by a word: an owner in
@@ -123,15 +114,6 @@ func TestHazard74NobodySpeaksOfTheNetwork(t *testing.T) {
 			n.checkReasons(n.reconcile(r), map[string]Reason{x + "/10.1.0.2": c.x, y + "/10.2.0.2": c.y})
 		})
 	}
-	t.Run("an entry counts in every network", func(t *testing.T) {
-		n := newNode(t)
-		n.network(x)
-		n.network(y)
-		n.reserveIn(y, "10.2.0.2", hex64("live"), old)
-		n.reserveIn(y, "10.2.0.3", hex64("leaked"), old)
-		r := n.reconcilerOf([]string{x, y}, answers(recordAnswer([]string{x}, hex64("live"))), Options{})
-		n.checkReasons(n.reconcile(r), map[string]Reason{y + "/10.2.0.2": ContainerLive, y + "/10.2.0.3": NoSourceForNetwork})
-	})
 }
 
 // A reservation without a sandbox is released in the networks that are named, and in no
@@ -228,22 +210,20 @@ func TestHazard51ReservedInAGap(t *testing.T) {
 		age      time.Duration
 		from, to time.Duration // of the gap; zero: none
 		alone    Reason        // the record
-		cri      Reason        // and a runtime
-		kubelet  Reason        // and a list of pods
+		beside   Reason        // and a runtime, or a list of pods
 	}{
-		{"in it", 90 * time.Minute, from, to, CacheIsNewer, Unowned, Unowned},
-		{"at its beginning", from, from, to, CacheIsNewer, Unowned, Unowned},
-		{"a clock's tick before it", from + timestampGranularity, from, to, CacheIsNewer, Unowned, Unowned},
-		{"more than that before it", from + timestampGranularity + 1, from, to, Unowned, Unowned, Unowned},
-		{"... with a timestamp of whole seconds", from - 1 + 2*time.Second, from, to, CacheIsNewer, Unowned, Unowned},
-		{"at its end", to, from, to, CacheIsNewer, Unowned, Unowned},
-		{"after it", to - 1, from, to, Unowned, Unowned, Unowned},
-		{"before the end of one without a beginning", 700 * time.Hour, 0, to, CacheIsNewer, Unowned, Unowned},
-		{"after that", to - 1, 0, to, Unowned, Unowned, Unowned},
-		{"since the beginning of one without an end", 10 * time.Minute, from, 0, CacheIsNewer, Unowned, Unowned},
-		{"before that", 3 * time.Hour, from, 0, Unowned, Unowned, Unowned},
-		{"in one without either", time.Hour, 0, 0, CacheIsNewer, Unowned, Unowned},
-		{"in it, and too young for the runtime", time.Minute, from, 0, CacheIsNewer, TooYoung, TooYoung},
+		{"in it", 90 * time.Minute, from, to, CacheIsNewer, Unowned},
+		{"at its beginning", from, from, to, CacheIsNewer, Unowned},
+		{"a clock's tick before it", from + timestampGranularity, from, to, CacheIsNewer, Unowned},
+		{"more than that before it", from + timestampGranularity + 1, from, to, Unowned, Unowned},
+		{"... with a timestamp of whole seconds", from - 1 + 2*time.Second, from, to, CacheIsNewer, Unowned},
+		{"at its end", to, from, to, CacheIsNewer, Unowned},
+		{"after it", to - 1, from, to, Unowned, Unowned},
+		{"before the end of one without a beginning", 700 * time.Hour, 0, to, CacheIsNewer, Unowned},
+		{"since the beginning of one without an end", 10 * time.Minute, from, 0, CacheIsNewer, Unowned},
+		{"before that", 3 * time.Hour, from, 0, Unowned, Unowned},
+		{"in one without either", time.Hour, 0, 0, CacheIsNewer, Unowned},
+		{"in it, and too young for the runtime", time.Minute, from, 0, CacheIsNewer, TooYoung},
 	} {
 		t.Run(c.reason, inBubble(func(t *testing.T) {
 			n := newNode(t)
@@ -254,8 +234,8 @@ func TestHazard51ReservedInAGap(t *testing.T) {
 				members []podsource.Answer
 				want    Reason
 			}{
-				{[]podsource.Answer{record}, c.alone}, {[]podsource.Answer{record, criAnswer()}, c.cri},
-				{[]podsource.Answer{record, kubeletAnswer()}, c.kubelet},
+				{[]podsource.Answer{record}, c.alone}, {[]podsource.Answer{record, criAnswer()}, c.beside},
+				{[]podsource.Answer{record, kubeletAnswer()}, c.beside},
 				{[]podsource.Answer{record, recordAnswer([]string{network1})}, Unowned},
 			} {
 				report := n.atStartup(n.reconciler(answers(row.members...), Options{DryRun: true}), NoADDInFlight)
@@ -263,18 +243,6 @@ func TestHazard51ReservedInAGap(t *testing.T) {
 			}
 		}))
 	}
-}
-
-// A reservation that was made in a gap is not foreign for that.
-func TestHazard51AGapMakesNobodyForeign(t *testing.T) {
-	inBubble(func(t *testing.T) {
-		n := newNode(t)
-		n.reserve("10.0.0.2", "k8s-"+hex64("other"), time.Hour)
-		record := recordAnswer([]string{network1})
-		record.Gaps = []podsource.Gap{{}}
-		report := n.pass(answers(record, podsource.Answer{Pods: []podsource.Pod{other}, Networks: every, Names: podsource.AnyContainer}), Options{DryRun: true})
-		n.checkReasons(report, map[string]Reason{"10.0.0.2": Unowned})
-	})(t)
 }
 
 // The address of a nerdctl container was reserved in a gap of the record. The runtime
@@ -294,13 +262,6 @@ func TestHazard49ForeignInAGap(t *testing.T) {
 			n.checkReasons(report, map[string]Reason{"10.0.0.2": ForeignOwner, "10.0.0.3": Unowned, "10.0.0.4": Unowned})
 		}
 	})(t)
-}
-
-// A reservation without a timestamp may have been made in any gap.
-func TestHazard51NoTimestamp(t *testing.T) {
-	if !inGap([]podsource.Gap{{From: time.Now().Add(-time.Hour)}}, &hostlocal.Reservation{}) {
-		t.Error("a reservation without a timestamp is not in the gap")
-	}
 }
 
 // An agent that serves its ADDs has an empty store, a full pool and a pod that is stuck: what is

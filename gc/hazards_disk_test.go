@@ -159,15 +159,6 @@ func judge(rs []hostlocal.Reservation, look []podsource.Answer, at reading, opts
 	return report
 }
 
-// The error of a pass names the first of several files that can't be read.
-func TestHazard68TheFirstOfTwoUnreadable(t *testing.T) {
-	first, second := errors.New("first"), errors.New("second")
-	err := unreadable([]hostlocal.Reservation{{}, {Err: first}, {Err: second}})
-	if !errors.Is(err, first) || errors.Is(err, second) {
-		t.Errorf("got %v", err)
-	}
-}
-
 // A regular file is in the place of a network's directory. The pass releases in the others, and
 // its error names the file. In the place of the data directory the pass has no list.
 func TestHazard97FileInPlaceOfADirectory(t *testing.T) {
