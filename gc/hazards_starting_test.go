@@ -99,6 +99,12 @@ func TestHazard39LeaksOfAPodThatNeverStarts(t *testing.T) {
 		n.reserve("10.0.0.4", hex64("try 3"), 8*time.Minute)
 		n.reserve("10.0.0.5", hex64("try 4"), 2*time.Minute) // its ADD is in flight
 	}
+	t.Run("kubelet and the runtime: within StartingFor", inBubble(func(t *testing.T) {
+		n := newNode(t)
+		fill(n)
+		report := n.pass(answers(kubeletAnswer(web()), criAnswer()), Options{})
+		n.check(report, map[string]Verdict{"10.0.0.2": Released, "10.0.0.3": Released, "10.0.0.4": Starting, "10.0.0.5": Young})
+	}))
 	t.Run("with netns and a cache that passed: at MinAge", inBubble(func(t *testing.T) {
 		n := newNode(t)
 		fill(n)
