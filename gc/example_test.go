@@ -215,7 +215,7 @@ func ExampleReport() {
 
 	source := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
 		return podsource.Answer{Source: "runtime", Networks: []string{podsource.EveryNetwork}, Note: "one sandbox has no name", Pods: []podsource.Pod{
-			{NamespacedName: types.NamespacedName{Namespace: "default", Name: "web"}, UID: "6ba7b810", ContainerIDs: []string{sandbox1}, Origin: "sandbox sandbox1"},
+			{NamespacedName: types.NamespacedName{Namespace: "default", Name: "web"}, UID: "1", ContainerIDs: []string{sandbox1}, Origin: "sandbox"},
 		}}, nil
 	})
 	reconciler, err := gc.New(hostlocal.New(dataDir), []string{"podnet", "storage"}, source, gc.Options{})
@@ -224,7 +224,7 @@ func ExampleReport() {
 		return
 	}
 	report, err := reconciler.Reconcile(context.Background())
-	fmt.Println("missing:", len(report.Missing()), "in a data directory that exists:", !report.DataDirMissing && report.DataDir == dataDir, err)
+	fmt.Println("missing:", len(report.Missing()), "in a directory that is there:", !report.DataDirMissing && report.DataDir == dataDir, err)
 	for _, s := range report.Sources {
 		fmt.Printf("source %s has %d entries, error %q, note %q\n", s.Name, s.Entries, s.Error, s.Note)
 		fmt.Println("true during the call:", s.AsOf.IsZero() && s.Took <= report.Duration)
@@ -238,13 +238,13 @@ func ExampleReport() {
 		}
 	}
 	// Output:
-	// missing: 1 in a data directory that exists: true <nil>
+	// missing: 1 in a directory that is there: true <nil>
 	// source runtime has 1 entries, error "", note "one sandbox has no name"
 	// true during the call: true
 	// calls of the sources: 1
 	// an ADD may have waited, at most for as long as the lock was held: true
 	// another pass may find more, at a time after this one: false
-	// 10.0.0.2 in-use by default web 6ba7b810 in runtime: sandbox sandbox1
+	// 10.0.0.2 in-use by default web 1 in runtime: sandbox
 }
 
 // Addresses of pods without a reservation, and an address that two pods have.

@@ -151,7 +151,8 @@ func TestHazardStates(t *testing.T) {
 			if p := report.Reservations[0].Pod; strings.HasPrefix(c.reason, "87") && !strings.Contains(p.From, "node's own") {
 				t.Errorf("the report does not say where: %+v", p)
 			}
-			if nodes := strings.HasPrefix(c.reason, "87") || strings.HasPrefix(c.reason, "28"); nodes && (report.Unreserved != nil || report.Duplicates != nil) {
+			nodes := strings.HasPrefix(c.reason, "87") || strings.HasPrefix(c.reason, "28")
+			if nodes && (report.Unreserved != nil || report.Duplicates != nil) {
 				t.Errorf("the node's address counts as a pod's: unreserved %v, duplicates %v", report.Unreserved, report.Duplicates)
 			}
 		}))

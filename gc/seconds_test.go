@@ -51,7 +51,7 @@ func TestSecondsCountOnlyWithBoth(t *testing.T) {
 		{"no addresses are seen", []podsource.Answer{noAddresses, cache, criAnswer()}, nil, 6 * time.Minute, NotYetListed, 1},
 		{"addresses read before it was first seen, ADDs now", []podsource.Answer{with(namespaces, func(a *podsource.Answer) { a.SeesAddresses = false }),
 			with(asOf(namespaces, -time.Second), func(a *podsource.Answer) { a.SeesADDs = nil }), cache}, nil, 6 * time.Minute, NotYetListed, 1},
-		{"no cache, and the runtime lists a sandbox late (hazard 71)", []podsource.Answer{namespaces, criAnswer()}, nil, 6 * time.Minute, NotYetListed, 1},
+		{"no cache, and a late runtime (hazard 71)", []podsource.Answer{namespaces, criAnswer()}, nil, 6 * time.Minute, NotYetListed, 1},
 		{"a record is no cache", []podsource.Answer{namespaces, recordAnswer([]string{network1})}, nil, 6 * time.Minute, NotYetListed, 1},
 		{"a cache that names late", []podsource.Answer{namespaces, late}, nil, 6 * time.Minute, NotYetListed, 1},
 		{"a cache of sandboxes", []podsource.Answer{namespaces, sandboxes}, nil, 10 * time.Second, Unowned, 2},

@@ -57,7 +57,7 @@ func TestAtStartup(t *testing.T) {
 		{"hangs, and ignores its context", ignores, false, Options{}, never, limit, ErrSourceTimeout},
 		{"hangs once, and answers the next call", firstFor(time.Second, hangs, ready), false, Options{}, never, 16 * time.Second, nil},
 		{"fails at first, and then hangs", firstFor(time.Second, fails(errAway), hangs), false, Options{}, never, limit, ErrSourceTimeout},
-		{"a limit shorter than a call", ignores, false, Options{StartupTimeout: 3 * time.Second}, never, 3 * time.Second, context.DeadlineExceeded},
+		{"a short limit", ignores, false, Options{StartupTimeout: 3 * time.Second}, never, 3 * time.Second, context.DeadlineExceeded},
 		{"the caller's context ends before", ignores, false, Options{}, time.Second, time.Second, context.DeadlineExceeded},
 	} {
 		t.Run(c.reason, inBubble(func(t *testing.T) {
