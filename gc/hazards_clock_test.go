@@ -221,21 +221,21 @@ func TestHazard03PodAddedBetweenTheTwoLists(t *testing.T) {
 		left    string
 	}{
 		{"a reservation is made after the list", func(n *node) podsource.Pod { n.reserve("10.0.0.3", "new", old); return other },
-			map[string]Reason{"10.0.0.2": ReleasedLeak, "fd00::2": ReleasedLeak}, "10.0.0.3"},
+			map[string]Reason{"10.0.0.2": ReleasedLeak, "fd00::2": ReleasedEmpty}, "10.0.0.3"},
 		{"a listed reservation is replaced", func(n *node) podsource.Pod {
 			n.replace("10.0.0.2", "new1", old)
 			n.replace("fd00::2", "new2", old)
 			return other
 		}, map[string]Reason{"10.0.0.2": FileChanged, "fd00::2": FileChanged}, "10.0.0.2"},
 		{"a listed one is written again: the same inode", func(n *node) podsource.Pod { n.reserve("10.0.0.2", "new1", old); return other },
-			map[string]Reason{"10.0.0.2": FileChanged, "fd00::2": ReleasedLeak}, "10.0.0.2"},
+			map[string]Reason{"10.0.0.2": FileChanged, "fd00::2": ReleasedEmpty}, "10.0.0.2"},
 		{"a pod is added after the list", func(*node) podsource.Pod { return podsource.Pod{ContainerIDs: []string{"gone"}} },
-			map[string]Reason{"10.0.0.2": ContainerLive, "fd00::2": ContainerLive}, "10.0.0.2"},
+			map[string]Reason{"10.0.0.2": ContainerLive, "fd00::2": ReleasedEmpty}, "10.0.0.2"},
 	} {
 		t.Run(c.reason, func(t *testing.T) {
 			n := newNode(t)
 			n.reserve("10.0.0.2", "gone", old)
-			n.reserve("fd00::2", "gone", old)
+			n.file("fd00::2", "", old)
 			source := podsource.Func(func(context.Context) ([]podsource.Pod, error) { return []podsource.Pod{c.between(n)}, nil })
 			n.checkReasons(n.pass(source, Options{}), c.want)
 			if !n.exists(c.left) {
