@@ -162,16 +162,6 @@ func TestHazard29TwoCollectors(t *testing.T) {
 	wantLeft(t, s, "none")
 }
 
-// TestReleaseBesideRm: rm takes no lock, and may remove a file at any time, also directly
-// before Release does. That is no failure (R12).
-func TestReleaseBesideRm(t *testing.T) {
-	s := newStore(t, "10.0.0.1", "10.0.0.2")
-	ctx := hookContext{Context: t.Context(), err: atCall(2, func() { must(t, os.Remove(at(s, "10.0.0.1"))) })}
-	done, err := s.Release(ctx, pointers(list(t, s))...)
-	must(t, err)
-	diff(t, "Release", []Outcome{Gone, Released}, done.Outcomes)
-}
-
 // TestReleaseOfNetworks: reservations may be of several networks in any order, and the
 // outcomes are in the same order. Nothing is released in any other network, and if a
 // directory is gone, so are its reservations and no others.
