@@ -114,7 +114,6 @@ func TestHazard13JustFinished(t *testing.T) {
 			}
 		}))
 	}
-	// An end from before a step of the clock can't be used.
 	t.Run("the clock was set forward since", inBubble(func(t *testing.T) {
 		n := newNode(t)
 		n.reserve("10.0.0.2", "dead", 24*time.Hour)

@@ -107,7 +107,6 @@ func TestAtStartupGivesUpOnPermanentErrors(t *testing.T) {
 		asked  int
 	}{
 		{"no such node", fmt.Errorf("no such Node: %w", podsource.ErrPermanent), 1},
-		{"one of two errors is permanent", fmt.Errorf("another's Node: %w, %w", podsource.ErrPermanent, podsource.ErrIncomplete), 1},
 		{"not ready at first", podsource.ErrIncomplete, 2},
 	} {
 		t.Run(c.reason, inBubble(func(t *testing.T) {
