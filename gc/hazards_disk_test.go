@@ -164,14 +164,14 @@ func judge(rs []hostlocal.Reservation, look []podsource.Answer, at reading, opts
 func TestHazard97FileInPlaceOfADirectory(t *testing.T) {
 	n := newNode(t)
 	n.reserve("10.0.0.2", "leaked", old)
-	file := filepath.Join(n.dataDir, "other")
+	file := filepath.Join(n.dataDir, "second")
 	must(t, os.WriteFile(file, nil, 0o600))
 	for _, networks := range [][]string{{network1}, {AllNetworks}} { // host-local has nothing to do with it
 		if _, err := n.reconcilerOf(networks, podsource.Static{other}, Options{DryRun: true}).Reconcile(t.Context()); err != nil {
 			t.Errorf("%s: %v", networks, err)
 		}
 	}
-	r := n.reconcilerOf([]string{"other", network1}, podsource.Static{other}, Options{})
+	r := n.reconcilerOf([]string{"second", network1}, podsource.Static{other}, Options{})
 	report, err := r.Reconcile(t.Context())
 	if want := file + " is a regular file, not a directory"; err == nil || !strings.Contains(err.Error(), want) || errors.Is(err, ErrRefused) {
 		t.Errorf("got error %v, want %q", err, want)
