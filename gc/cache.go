@@ -31,8 +31,8 @@ const (
 
 // A cache is what the check of a cache of CNI results found, by network.
 type cache struct {
-	passed  map[string]bool                   // it is the node's, and was not wiped
-	doubted map[string]*hostlocal.Reservation // why it is not, if that may end: an address without an entry
+	passed  map[string]bool       // it is the node's, and was not wiped
+	doubted map[string]*candidate // why it is not, if that may end: an address without an entry
 	entries map[attachment]entryState
 	since   time.Time // a source may reuse its answer's Cache
 	note    string    // of the named networks in which it did not pass
@@ -44,7 +44,7 @@ type cache struct {
 // owner's ADD is in flight. Where no source sees addresses and ADDs, it passes nowhere.
 func (s *snapshot) checkCache(all *podsource.Cache, look []podsource.Answer) *cache {
 	c := &cache{
-		passed: make(map[string]bool), doubted: make(map[string]*hostlocal.Reservation),
+		passed: make(map[string]bool), doubted: make(map[string]*candidate),
 		entries: make(map[attachment]entryState, 2*len(all.Entries)), since: all.Since,
 	}
 	for _, e := range all.Entries {
@@ -103,7 +103,7 @@ func (s *snapshot) checkCache(all *podsource.Cache, look []podsource.Answer) *ca
 // cacheSpeaksOf reports whether a cache that passed its check would name r's container, if that
 // is live: it has a proven entry of it; or none that is not proven, and r is surely not from
 // before its oldest entry; or r is from before the boot and was first seen L ago (hazard 70).
-func (s *snapshot) cacheSpeaksOf(since time.Time, entry entryState, r *hostlocal.Reservation, seen time.Duration) bool {
+func (s *snapshot) cacheSpeaksOf(since time.Time, entry entryState, r *candidate) bool {
 	oldest := since.Add(granularity(since))
 	switch {
 	case entry == provenEntry:
@@ -111,5 +111,5 @@ func (s *snapshot) cacheSpeaksOf(since time.Time, entry entryState, r *hostlocal
 	case entry == noEntry && !since.IsZero() && s.clock.trusted(s.at, r.ReservedAt) && r.ReservedAt.After(oldest):
 		return true
 	}
-	return s.clock.beforeBoot(r.ReservedAt) && s.at.mono-seen-s.stale >= s.opts.lag()
+	return s.clock.beforeBoot(r.ReservedAt) && s.at.mono-r.seen-s.stale >= s.opts.lag()
 }

@@ -3,8 +3,10 @@
 package gc
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -35,7 +37,7 @@ type clock struct {
 	steps        steps
 	unsaved      bool // it has seen a step that is not in the memory yet
 
-	files    map[file]time.Duration  // when each file of the last pass was first seen
+	files    []sight[file]           // of the last pass, sorted by network and address
 	finished map[podID]time.Duration // when each pod was first seen finished, or an entry unproven
 }
 
@@ -60,6 +62,10 @@ type file struct {
 
 func fileOf(r *hostlocal.Reservation) file {
 	return file{r.Network, r.IP, r.Inode(), r.ReservedAt.UnixNano(), r.ContainerID, r.IfName, r.Owner}
+}
+
+func (f *file) compare(g *file) int {
+	return cmp.Or(strings.Compare(f.Network, g.Network), f.IP.Compare(g.IP))
 }
 
 type podID struct {
@@ -131,20 +137,12 @@ func (s *steps) compare(before, now reading) (drift time.Duration, stepped bool)
 
 // age returns a lower bound of r's age, and whether r's timestamp is trusted. The age
 // by a trusted timestamp and the time since r was first seen are lower bounds.
-func (c *clock) age(at reading, r *hostlocal.Reservation) (age time.Duration, byTimestamp bool) {
-	age = at.mono - c.firstSeen(at, fileOf(r))
+func (c *clock) age(at reading, r *candidate) (age time.Duration, byTimestamp bool) {
+	age = at.mono - r.seen
 	if c.trusted(at, r.ReservedAt) {
 		return max(age, c.since(at, r.ReservedAt)), true
 	}
 	return age, false
-}
-
-// firstSeen returns the monotonic time when a file was first seen.
-func (c *clock) firstSeen(at reading, f file) time.Duration {
-	if first, ok := c.files[f]; ok {
-		return first
-	}
-	return at.mono
 }
 
 // finishedFor returns a lower bound of the time since a pod finished, or since an entry was
@@ -227,19 +225,48 @@ func (c *clock) asOf(at, now reading, a *podsource.Answer) time.Duration {
 // listedSince reports whether a list was made after r's reservation, so that the hook's
 // assertion counts for it (R5). A list without a date was. The time of the reservation may be
 // doubted for the boot.
-func (c *clock) listedSince(at reading, d *declaration, r *hostlocal.Reservation) bool {
+func (c *clock) listedSince(at reading, d *declaration, r *candidate) bool {
 	return d.AsOf.IsZero() || d.asOf > always && c.sinceSteps(at, r.ReservedAt) &&
 		r.ReservedAt.Add(granularity(r.ReservedAt)).Before(d.AsOf)
 }
 
-// see records the first sights of files whose owners were just read. All others are forgotten.
-func (c *clock) see(at reading, all []hostlocal.Reservation) {
-	files := make(map[file]time.Duration, len(all))
+// A candidate is a reservation that was listed before the sources were asked (R1), and when
+// its file was first seen, on the monotonic clock.
+type candidate struct {
+	*hostlocal.Reservation
+	seen time.Duration
+}
+
+// candidates returns the reservations that see was called with.
+func (c *clock) candidates(all []hostlocal.Reservation) []candidate {
+	candidates := make([]candidate, len(all))
 	for i := range all {
-		f := fileOf(&all[i])
-		files[f] = c.firstSeen(at, f)
+		candidates[i] = candidate{&all[i], c.files[i].Seen}
 	}
-	c.files = files
+	return candidates
+}
+
+// see records the first sights of files whose owners were just read, and which are in the order
+// of a list. All others are forgotten.
+func (c *clock) see(at reading, all []hostlocal.Reservation) {
+	before := c.files
+	c.files = make([]sight[file], len(all))
+	for i := range all {
+		c.files[i] = sight[file]{fileOf(&all[i]), at.mono}
+	}
+	c.sawBefore(before)
+}
+
+// sawBefore takes the earlier sights of the same files. Both lists have one order.
+func (c *clock) sawBefore(before []sight[file]) {
+	for i := range c.files {
+		f := &c.files[i]
+		for ; len(before) > 0 && before[0].What.compare(&f.What) <= 0; before = before[1:] {
+			if before[0].What == f.What {
+				f.Seen = min(f.Seen, before[0].Seen)
+			}
+		}
+	}
 }
 
 // seePods records the first sights of pods that are finished, and of entries that are not

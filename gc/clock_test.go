@@ -3,8 +3,8 @@
 package gc
 
 import (
+	"fmt"
 	"math/rand/v2"
-	"strconv"
 	"testing"
 	"time"
 
@@ -23,13 +23,11 @@ func TestHazard19AgesAreNeverOverstated(t *testing.T) {
 		read := func() reading { return reading{wall: epoch.Add(now + offset), mono: now} }
 		pick := func(d time.Duration) time.Duration { return time.Duration(rnd.Int64N(int64(d))) }
 
-		type stamped struct {
-			made time.Duration
-			r    hostlocal.Reservation
-		}
-		var all []stamped   // each in a network of its own
-		reserve := func() { // not before the first reading: A4 excludes that
-			all = append(all, stamped{now, hostlocal.Reservation{Network: strconv.Itoa(len(all)), ReservedAt: epoch.Add(now + offset), Owner: hostlocal.Empty}})
+		var all []hostlocal.Reservation // each in a network of its own
+		var made []time.Duration        // when each was made
+		reserve := func() {             // not before the first reading: A4 excludes that
+			made = append(made, now)
+			all = append(all, hostlocal.Reservation{Network: fmt.Sprintf("%02d", len(all)), ReservedAt: epoch.Add(now + offset), Owner: hostlocal.Empty})
 		}
 		var c clock
 		c.observe(read())
@@ -47,23 +45,18 @@ func TestHazard19AgesAreNeverOverstated(t *testing.T) {
 			reserve()
 			at := read()
 			c.observe(at)
-			rs := make([]hostlocal.Reservation, len(all))
-			for i := range all {
-				rs[i] = all[i].r
-			}
-			c.see(at, rs)
-			for i, a := range all {
-				age, sure := c.age(at, &a.r)
-				if real := now - a.made; age > real {
+			for i, a := range c.sees(at, all) {
+				age, sure := c.age(at, &a)
+				if real := now - made[i]; age > real {
 					t.Fatalf("seed %d: a reservation that is %v old counts as %v old (by its timestamp: %t)", seed, real, age, sure)
 				}
 				// Take its time as a pod's start; all later reservations may be the pod's.
-				if !startKnown(at, a.r.ReservedAt) {
+				if !startKnown(at, a.ReservedAt) {
 					continue
 				}
-				for _, b := range all[i:] {
-					if !c.madeSince(&b.r, a.r.ReservedAt) {
-						t.Fatalf("seed %d: a reservation from %v after a start counts as older than the start", seed, b.made-a.made)
+				for j := range all[i:] {
+					if !c.madeSince(&all[i+j], a.ReservedAt) {
+						t.Fatalf("seed %d: a reservation from %v after a start counts as older than the start", seed, made[i+j]-made[i])
 					}
 				}
 			}
@@ -72,8 +65,8 @@ func TestHazard19AgesAreNeverOverstated(t *testing.T) {
 		now += time.Hour
 		at := read()
 		c.observe(at)
-		for _, a := range all {
-			if age, _ := c.age(at, &a.r); age < time.Hour-clockTolerance {
+		for _, r := range c.sees(at, all) {
+			if age, _ := c.age(at, &r); age < time.Hour-clockTolerance {
 				t.Fatalf("seed %d: an hour after the last step a reservation counts as %v old", seed, age)
 			}
 		}
@@ -98,20 +91,20 @@ func TestClockForgets(t *testing.T) {
 		return []declaration{{Answer: a}}
 	}
 	var c clock
-	c.see(at(0), reserved("10.0.0.1", "10.0.0.2", "10.0.0.3"))
+	c.sees(at(0), reserved("10.0.0.1", "10.0.0.2", "10.0.0.3"))
 	c.seePods(at(0), list(podsource.KubernetesPods, "a", "b"))
 	second := reserved("10.0.0.1", "10.0.0.2", "10.0.0.99")
 	second[1].ContainerID = "another"
-	c.see(at(time.Minute), second)
+	seen := c.sees(at(time.Minute), second)
 	c.seePods(at(time.Minute), list(podsource.SandboxContainers, "c"))
 	for i, want := range []time.Duration{0, time.Minute, time.Minute} {
-		if got := c.firstSeen(at(time.Hour), fileOf(&second[i])); got != want {
+		if got := seen[i].seen; got != want {
 			t.Errorf("%s was first seen at %v, want %v", second[i].IP, got, want)
 		}
 	}
-	for _, r := range reserved("10.0.0.2", "10.0.0.3") {
-		if got := c.firstSeen(at(time.Hour), fileOf(&r)); got != time.Hour {
-			t.Errorf("%s was first seen at %v, want now", r.IP, got)
+	for _, r := range c.sees(at(time.Hour), reserved("10.0.0.2", "10.0.0.3")) {
+		if r.seen != time.Hour {
+			t.Errorf("%s was first seen at %v, want now", r.IP, r.seen)
 		}
 	}
 	for i, want := range []map[string]time.Duration{{"a": time.Hour, "b": time.Hour, "c": 59 * time.Minute}, {"a": 0, "b": time.Hour, "c": 0}} {
@@ -135,7 +128,7 @@ func TestClockTakesSmallGainsOff(t *testing.T) {
 		c.observe(reading{wall: epoch, boot: time.Hour})
 		at := reading{wall: epoch.Add(time.Minute + gain), mono: time.Minute, boot: time.Hour + time.Minute}
 		c.observe(at)
-		age, byTimestamp := c.age(at, &hostlocal.Reservation{ReservedAt: epoch})
+		age, byTimestamp := c.age(at, &candidate{&hostlocal.Reservation{ReservedAt: epoch}, at.mono})
 		if !byTimestamp || age != want {
 			t.Errorf("with a gain of %v: age %v (by its timestamp: %t), want %v by its timestamp", gain, age, byTimestamp, want)
 		}
@@ -157,8 +150,9 @@ func TestClockTakesTheGreaterAge(t *testing.T) {
 	c.see(first, []hostlocal.Reservation{later, earlier})
 	at := reading{wall: epoch.Add(60 * minute), mono: 60 * minute, boot: 25 * time.Hour}
 	c.observe(at)
-	for r, want := range map[*hostlocal.Reservation]time.Duration{&later: 60 * minute, &earlier: 70 * minute} {
-		if age, byTimestamp := c.age(at, r); !byTimestamp || age != want {
+	for i, r := range c.sees(at, []hostlocal.Reservation{later, earlier}) {
+		want := []time.Duration{60 * minute, 70 * minute}[i]
+		if age, byTimestamp := c.age(at, &r); !byTimestamp || age != want {
 			t.Errorf("%v: age %v (by its timestamp: %t), want %v", r.IP, age, byTimestamp, want)
 		}
 	}

@@ -13,13 +13,14 @@ import (
 
 // A snapshot is the whole input of a decision.
 type snapshot struct {
-	reservations []hostlocal.Reservation // of all networks of the data dir
+	reservations []candidate // of all networks of the data dir
 	evidence     evidence
 	pods         *livePods
 	clock        *clock        // read, not written
 	at           reading       // before the sources were asked
 	stale        time.Duration // how much older than that the oldest answer is; forever if unknown
 	opts         *Options
+	dirs         []string // the networks that have a directory
 	networks     []string // to release in; all others are only read
 	allNetworks  bool     // networks are all on the disk, not named by the caller (R14)
 	noADD        bool     // the hook's assertion (R5)
@@ -35,6 +36,8 @@ type decision struct {
 	reason Reason
 	pod    *livePod      // that the reason is about, or nil
 	in     time.Duration // until it may be decided to be a leak; forever if not by time alone
+
+	release bool // a release of the leak is tried
 }
 
 // decide judges every reservation, in order. It is a pure function.
@@ -73,7 +76,7 @@ type age struct {
 // age returns the age of r. A timestamp that is doubted only for the boot is trusted if two
 // looks saw every ADD in flight, or the hook's caller asserts that there is none, and a source
 // that names containers at once knows all others: nothing of this boot can hide behind it (R5).
-func (s *snapshot) age(r *hostlocal.Reservation) age {
+func (s *snapshot) age(r *candidate) age {
 	least, byTimestamp := s.clock.age(s.at, r)
 	known := r.Owner == hostlocal.Owned || r.Owner == hostlocal.Empty
 	if !byTimestamp && known && (s.noADD || len(s.evidence) > 1) && s.clock.sinceSteps(s.at, r.ReservedAt) {
@@ -96,28 +99,29 @@ type owners struct {
 }
 
 func (s *snapshot) newOwners() *owners {
-	o := &owners{held: make(map[string]decision), youngest: make(map[string]age, len(s.reservations)), live: make(map[netip.Addr]bool)}
+	o := &owners{held: make(map[string]decision), youngest: make(map[string]age), live: make(map[netip.Addr]bool)}
 	for i := range s.reservations {
 		r := &s.reservations[i]
-		claimed, a := s.pods.claims[r.IP] != nil, s.age(r)
-		switch r.Owner {
-		case hostlocal.Owned:
+		switch {
+		case r.Owner == hostlocal.Owned && s.pods.owner(r) != nil:
+			if s.pods.claims[r.IP] != nil {
+				o.live[r.IP] = true
+			}
+		case r.Owner == hostlocal.Owned:
+			a := s.age(r)
 			if other, ok := o.youngest[r.ContainerID]; !ok || a.least < other.least {
 				o.youngest[r.ContainerID] = a
 			}
-			if claimed && s.pods.owner(r) != nil {
-				o.live[r.IP] = true
-			}
-		case hostlocal.Unreadable: // it may be a sibling of any while its address is claimed or it is young (hazard 68)
-			young := a.least < max(s.opts.MinAge, s.opts.lag())
-			o.unreadable = o.unreadable || young || claimed && len(s.pods.claimants(r)) > 0
+		case r.Owner == hostlocal.Unreadable: // it may be a sibling of any while its address is claimed or it is young (hazard 68)
+			young := s.age(r).least < max(s.opts.MinAge, s.opts.lag())
+			o.unreadable = o.unreadable || young || len(s.pods.claimants(r)) > 0
 		}
 	}
 	return o
 }
 
 // judgeClaimed judges a reservation whose address live pods claim (R3, R10).
-func (s *snapshot) judgeClaimed(r *hostlocal.Reservation, claimants []*livePod, o *owners) decision {
+func (s *snapshot) judgeClaimed(r *candidate, claimants []*livePod, o *owners) decision {
 	owner := s.pods.owner(r)
 	if owner != nil {
 		claimants = slices.Insert(claimants, 0, owner)
@@ -148,17 +152,17 @@ func (s *snapshot) judgeClaimed(r *hostlocal.Reservation, claimants []*livePod, 
 
 // note records why other reservations of r's owner are kept. SiblingInUse takes
 // precedence over a conflict.
-func (o *owners) note(r *hostlocal.Reservation, why Reason, pod *livePod) {
+func (o *owners) note(r *candidate, why Reason, pod *livePod) {
 	if _, ok := o.held[r.ContainerID]; !ok || why == SiblingInUse {
 		o.held[r.ContainerID] = kept(why, pod)
 	}
 }
 
 // kept is a decision that no passing of time makes a release.
-func kept(why Reason, pod *livePod) decision { return decision{why, pod, forever} }
+func kept(why Reason, pod *livePod) decision { return decision{reason: why, pod: pod, in: forever} }
 
 // judgeUnclaimed judges a reservation whose address no live pod claims, by its owner (R3).
-func (s *snapshot) judgeUnclaimed(r *hostlocal.Reservation, o *owners) decision {
+func (s *snapshot) judgeUnclaimed(r *candidate, o *owners) decision {
 	switch r.Owner {
 	case hostlocal.Malformed:
 		return kept(OwnerMalformed, nil)
@@ -175,14 +179,14 @@ func (s *snapshot) judgeUnclaimed(r *hostlocal.Reservation, o *owners) decision 
 		return other
 	}
 	if o.unreadable {
-		return decision{SiblingUnreadable, nil, s.opts.MinAge}
+		return decision{reason: SiblingUnreadable, in: s.opts.MinAge}
 	}
 	return s.judgeUnowned(r, o.youngest[r.ContainerID])
 }
 
 // judgeUnowned judges a reservation whose owner and address no live pod is known to have,
 // by what it means that nobody names it.
-func (s *snapshot) judgeUnowned(r *hostlocal.Reservation, a age) decision {
+func (s *snapshot) judgeUnowned(r *candidate, a age) decision {
 	q := s.about(r)
 	d := s.judgeSilence(r, q, a)
 	if q.has(doubt) && !leaked(d.reason) && slices.Contains(s.networks, r.Network) {
@@ -194,7 +198,7 @@ func (s *snapshot) judgeUnowned(r *hostlocal.Reservation, a age) decision {
 // leaked reports whether a reservation was decided to be a leak that may be released.
 func leaked(why Reason) bool { return why == Unowned || why == EmptyOwner }
 
-func (s *snapshot) judgeSilence(r *hostlocal.Reservation, q silence, a age) decision {
+func (s *snapshot) judgeSilence(r *candidate, q silence, a age) decision {
 	switch {
 	case !q.has(speaksOf):
 		return kept(NoSourceForNetwork, nil)
@@ -217,14 +221,14 @@ func (s *snapshot) judgeSilence(r *hostlocal.Reservation, q silence, a age) deci
 		case a.least >= s.opts.MinAge:
 			why = NotYetListed
 		}
-		return decision{why, nil, need - a.least}
+		return decision{reason: why, in: need - a.least}
 	}
 	if pod, why := s.startingPod(r); pod != nil {
 		if in := s.claimEnds(r, q, why, a.least); in > 0 {
 			if in == forever && why != EntryUnproven {
 				why = StartingNoEnd
 			}
-			return decision{why, pod, in}
+			return decision{reason: why, pod: pod, in: in}
 		}
 	}
 	switch {
@@ -237,14 +241,14 @@ func (s *snapshot) judgeSilence(r *hostlocal.Reservation, q silence, a age) deci
 }
 
 // startingPod returns a starting pod, or an unproven entry, that may hold r, or nil.
-func (s *snapshot) startingPod(r *hostlocal.Reservation) (pod *livePod, why Reason) {
+func (s *snapshot) startingPod(r *candidate) (pod *livePod, why Reason) {
 	if pod = s.pods.unproven[r.ContainerID]; pod != nil {
 		return pod, EntryUnproven
 	}
 	if pod = s.pods.startUnknown; pod != nil {
 		return pod, PodStartUnknown
 	}
-	if pod = s.pods.startEarliest; pod != nil && s.clock.madeSince(r, pod.StartedAt) {
+	if pod = s.pods.startEarliest; pod != nil && s.clock.madeSince(r.Reservation, pod.StartedAt) {
 		return pod, PodStarting
 	}
 	return nil, PodStarting
@@ -252,7 +256,7 @@ func (s *snapshot) startingPod(r *hostlocal.Reservation) (pod *livePod, why Reas
 
 // claimEnds returns the time until the claim of a starting pod or of an unproven entry
 // on r ends (R4): zero or less if it has ended, forever if no source here can end it.
-func (s *snapshot) claimEnds(r *hostlocal.Reservation, q silence, why Reason, least time.Duration) time.Duration {
+func (s *snapshot) claimEnds(r *candidate, q silence, why Reason, least time.Duration) time.Duration {
 	switch byName := s.opts.StartingFor - least + 1; {
 	case why == EntryUnproven: // only a source that is no cache ends it, if it would name the container
 		if q.has(byNoCache) {
@@ -275,7 +279,7 @@ func (s *snapshot) claimEnds(r *hostlocal.Reservation, q silence, why Reason, le
 func (s *snapshot) wantsSecondLook() bool {
 	two := *s
 	two.evidence = evidence{s.evidence[0], s.evidence[0]}
-	return slices.ContainsFunc(s.reservations, func(r hostlocal.Reservation) bool {
+	return slices.ContainsFunc(s.reservations, func(r candidate) bool {
 		ownerKnown := r.Owner == hostlocal.Owned || r.Owner == hostlocal.Empty
 		if !ownerKnown || !slices.Contains(s.networks, r.Network) || s.pods.owner(&r) != nil || len(s.pods.claimants(&r)) > 0 {
 			return false

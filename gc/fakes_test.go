@@ -16,6 +16,7 @@ import (
 	"github.com/go-logr/logr/funcr"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
@@ -109,6 +110,12 @@ func attached(network, containerID string, addresses ...string) podsource.Pod {
 }
 
 // stale is an attachment in libcni's cache without a namespace.
+// sees returns reservations as they are listed, in order.
+func (c *clock) sees(at reading, all []hostlocal.Reservation) []candidate {
+	c.see(at, all)
+	return c.candidates(all)
+}
+
 func stale(network, containerID string) podsource.CacheEntry {
 	return podsource.CacheEntry{Network: network, ContainerID: containerID}
 }

@@ -149,13 +149,13 @@ func judge(rs []hostlocal.Reservation, look []podsource.Answer, at reading, opts
 	if opts.AllowForeign == nil {
 		opts.AllowForeign = []string{"*"}
 	}
-	s := &snapshot{reservations: rs, clock: &clock{}, at: at, opts: &opts, networks: []string{network1}}
+	s := &snapshot{clock: &clock{}, at: at, opts: &opts, networks: []string{network1}}
 	s.clock.observe(at)
-	s.clock.see(at, rs)
+	s.reservations = s.clock.sees(at, rs)
 	s.addLook(look, at, at)
 	var report Report
 	report.addLook(look)
-	report.write(s, decide(s), &release{})
+	report.write(s, decide(s), &hostlocal.ReleaseResult{})
 	return report
 }
 

@@ -245,7 +245,7 @@ func TestHazard85NotesOfASource(t *testing.T) {
 		{"one of them owns one", criAnswer(sandbox("1", hex64("container of web")), sandbox("2", hex64("web"))), ""},
 		{"on the host's network or finished", criAnswer(podsource.Pod{ContainerIDs: []string{hex64("done")}, Finished: true}), ""},
 		{"a list of pods", kubeletAnswer(sandbox("1", hex64("container of web"))), ""},
-		{"a wrong network", kubeletAnswer(podsource.Pod{Network: "pod-net", IPs: ips("10.0.0.2")}), "it names network pod-net, in which nothing is reserved"},
+		{"a wrong network", kubeletAnswer(podsource.Pod{Network: "pod-net", IPs: ips("10.0.0.2")}), "it names network pod-net, which has no directory here"},
 		{"a cache has entries of all networks", cacheAnswer([]podsource.Pod{attached("lo", hex64("container of web"))}), ""},
 	} {
 		report := n.pass(answers(c.answer, recordAnswer([]string{network1})), Options{DryRun: true})

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 )
 
@@ -47,7 +48,7 @@ func (r *Reconciler) withMemory(ctx context.Context, report *Report, doing strin
 		return
 	}
 	mine := r.clock
-	mine.files, mine.finished = maps.Clone(mine.files), maps.Clone(mine.finished)
+	mine.files, mine.finished = slices.Clone(mine.files), maps.Clone(mine.finished)
 	used, err := onDisk(ctx, &r.onMemory, &r.opts, func(context.Context) (*clock, error) {
 		of, dir, err := originOf(r.store.DataDir())
 		if err == nil {
@@ -68,8 +69,8 @@ func (r *Reconciler) recall(ctx context.Context, report *Report) {
 		m, err := readMemory(r.opts.Memory, of, r.now)
 		if m != nil {
 			c.recall(m, r.now())
-			seen := m.Dirs[dir]
-			c.files, c.finished = earliest(c.files, seen.Files, true), earliest(c.finished, seen.Finished, true)
+			c.sawBefore(m.Dirs[dir].Files)
+			c.finished = earliest(c.finished, m.Dirs[dir].Finished, true)
 		}
 		return err
 	})
@@ -98,13 +99,15 @@ func (r *Reconciler) remember(ctx context.Context, report *Report) {
 			}
 			c.recall(m, now)
 			c.unsaved = false
-			seen := m.Dirs[dir]
-			c.files, c.finished = earliest(c.files, seen.Files, false), earliest(c.finished, seen.Finished, false)
-			all := maps.Clone(m.Dirs)
-			if all == nil {
-				all = make(map[string]sights)
+			c.sawBefore(m.Dirs[dir].Files)
+			c.finished = earliest(c.finished, m.Dirs[dir].Finished, false)
+			mine := sights{Files: c.files}
+			for pod, first := range c.finished {
+				mine.Finished = append(mine.Finished, sight[podID]{pod, first})
 			}
-			all[dir] = sights{listed(c.files), listed(c.finished)}
+			all := map[string]sights{}
+			maps.Copy(all, m.Dirs)
+			all[dir] = mine
 			return &memory{of, now.wall, now.mono, c.steps, all}
 		})
 	})
@@ -123,9 +126,9 @@ func (c *clock) recall(m *memory, now reading) {
 
 // earliest merges the sights of a memory into seen: the earlier of two counts. It adds others only
 // if all is true.
-func earliest[T comparable](seen map[T]time.Duration, sights []sight[T], all bool) map[T]time.Duration {
+func earliest(seen map[podID]time.Duration, sights []sight[podID], all bool) map[podID]time.Duration {
 	if seen == nil {
-		seen = make(map[T]time.Duration, len(sights))
+		seen = make(map[podID]time.Duration, len(sights))
 	}
 	for _, s := range sights {
 		if first, ok := seen[s.What]; all && !ok || ok && s.Seen < first {
@@ -133,13 +136,6 @@ func earliest[T comparable](seen map[T]time.Duration, sights []sight[T], all boo
 		}
 	}
 	return seen
-}
-
-func listed[T comparable](seen map[T]time.Duration) (all []sight[T]) {
-	for what, first := range seen {
-		all = append(all, sight[T]{what, first})
-	}
-	return all
 }
 
 func later(a, b time.Time) time.Time {

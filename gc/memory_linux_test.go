@@ -213,10 +213,11 @@ func TestMemoryThatDoesNotCount(t *testing.T) {
 
 func TestEarliestSightCounts(t *testing.T) {
 	for _, all := range []bool{false, true} {
-		got := earliest(map[string]time.Duration{"earlier there": 5, "earlier here": 5}, []sight[string]{{"earlier there", 3}, {"earlier here", 7}, {"there alone", 1}}, all)
-		want := map[string]time.Duration{"earlier there": 3, "earlier here": 5}
+		there, here, alone := podID{Other: "earlier there"}, podID{Other: "earlier here"}, podID{Other: "there alone"}
+		got := earliest(map[podID]time.Duration{there: 5, here: 5}, []sight[podID]{{there, 3}, {here, 7}, {alone, 1}}, all)
+		want := map[podID]time.Duration{there: 3, here: 5}
 		if all {
-			want["there alone"] = 1
+			want[alone] = 1
 		}
 		if !maps.Equal(got, want) {
 			t.Errorf("all %t: %v, want %v", all, got, want)

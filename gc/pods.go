@@ -155,11 +155,11 @@ func comparePods(p, q *livePod) int {
 }
 
 // owner returns the live pod whose container holds r, or nil.
-func (l *livePods) owner(r *hostlocal.Reservation) *livePod { return l.byContainer[r.ContainerID] }
+func (l *livePods) owner(r *candidate) *livePod { return l.byContainer[r.ContainerID] }
 
 // claimants returns the pods that claim the address of a reservation, in its network or
 // in any (R3).
-func (l *livePods) claimants(r *hostlocal.Reservation) []*livePod {
+func (l *livePods) claimants(r *candidate) []*livePod {
 	elsewhere := func(p *livePod) bool { return p.Network != "" && p.Network != r.Network }
 	return slices.DeleteFunc(slices.Clone(l.claims[r.IP]), elsewhere)
 }
@@ -197,7 +197,10 @@ func conflicting(pods []*livePod) (found []*livePod) {
 // compareClaims returns the addresses that distinct live pods claim in one network, and the
 // claimed addresses that are not reserved in any. Both are sorted and without repetitions. The
 // node's own addresses are neither.
-func (l *livePods) compareClaims(reservations []hostlocal.Reservation) (dups []Duplicate, unreserved []Unreserved) {
+func (l *livePods) compareClaims(reservations []candidate) (dups []Duplicate, unreserved []Unreserved) {
+	if len(l.claims) == 0 {
+		return nil, nil
+	}
 	reserved := make(map[netip.Addr]bool, len(reservations))
 	for i := range reservations {
 		reserved[reservations[i].IP] = true

@@ -56,7 +56,7 @@ func (c *propCase) snapshot() (*snapshot, []Entry, error) {
 		return nil, nil, err
 	}
 	r := &Reconciler{opts: opts, clock: c.clock}
-	s := &snapshot{reservations: c.all, clock: &r.clock, at: propNow, opts: &opts, networks: c.networks, noADD: c.noADD}
+	s := &snapshot{reservations: r.clock.sees(propNow, c.all), clock: &r.clock, at: propNow, opts: &opts, networks: c.networks, noADD: c.noADD}
 	for _, answers := range c.looks {
 		if err := r.check(answers, s.at, false); err != nil {
 			return nil, nil, err
@@ -65,7 +65,7 @@ func (c *propCase) snapshot() (*snapshot, []Entry, error) {
 	}
 	var report Report
 	report.addLook(c.looks[len(c.looks)-1])
-	report.write(s, decide(s), &release{})
+	report.write(s, decide(s), &hostlocal.ReleaseResult{})
 	return s, report.Reservations, nil
 }
 
@@ -122,7 +122,7 @@ func randomCase(rnd *rand.Rand) *propCase {
 
 // randomClock returns a clock with what a process may have seen before a pass.
 func randomClock(rnd *rand.Rand, all []hostlocal.Reservation) clock {
-	c := clock{files: make(map[file]time.Duration)}
+	var c clock
 	c.observe(reading{wall: propNow.wall.Add(-time.Hour), mono: propNow.mono - time.Hour, boot: propNow.boot - time.Hour})
 	switch rnd.IntN(4) {
 	case 0:
@@ -132,7 +132,7 @@ func randomClock(rnd *rand.Rand, all []hostlocal.Reservation) clock {
 	}
 	for i := range all {
 		if maybe(rnd, 2) {
-			c.files[fileOf(&all[i])] = propNow.mono - oneOf(rnd, propAges[1:]...)
+			c.files = append(c.files, sight[file]{fileOf(&all[i]), propNow.mono - oneOf(rnd, propAges[1:]...)})
 		}
 	}
 	c.observe(propNow)

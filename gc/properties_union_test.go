@@ -193,7 +193,7 @@ func (c *propCase) endsTooMuch(a *podsource.Answer, declaration string, kept *En
 	switch kept.Verdict {
 	case Starting, Foreign:
 	case Young:
-		age, _ := c.clock.age(propNow, kept.Reservation)
+		age, _ := c.clock.age(propNow, c.candidate(kept))
 		if age < opts.MinAge && !c.noADD && !c.doubted(kept.Reservation) {
 			return "it is younger than the minimum age that was set"
 		}
@@ -201,13 +201,19 @@ func (c *propCase) endsTooMuch(a *podsource.Answer, declaration string, kept *En
 		return "it was not starting, foreign or young"
 	}
 	asserted := c.noADD && kept.ReservedAt.Before(a.AsOf)
-	if kept.Verdict != Foreign && !asserted && at.mono < c.clock.firstSeen(propNow, fileOf(kept.Reservation)) {
+	if kept.Verdict != Foreign && !asserted && at.mono < c.candidate(kept).seen {
 		return "the answer is from before it was first seen"
 	}
 	if declaration == "names" && (a.Cache == nil && !podsource.Covers(a.Networks, kept.Network) || !a.Names.Has(kept.ContainerID)) {
 		return "it is not of that network and kind"
 	}
 	return ""
+}
+
+// candidate returns what the clock of the case knows of a reservation.
+func (c *propCase) candidate(e *Entry) *candidate {
+	seen := c.clock // see forgets other files
+	return &seen.sees(propNow, []hostlocal.Reservation{*e.Reservation})[0]
 }
 
 // doubted reports whether a reservation's time is doubted for the boot, and for nothing else.
@@ -232,7 +238,7 @@ func TestU3OneMemberAlone(t *testing.T) {
 		}
 		opts, _ := c.opts.withDefaults()
 		for i := range one {
-			age, _ := c.clock.age(propNow, one[i].Reservation)
+			age, _ := c.clock.age(propNow, c.candidate(&one[i]))
 			switch rule := one[i].Reason.Rule(); {
 			case !released(&all[i]):
 			case rule == "R3" && !released(&one[i]), rule == "R10", rule == "R5" && age < opts.MinAge && !c.doubted(one[i].Reservation):

@@ -177,10 +177,11 @@ func (r *Reconciler) pass(ctx context.Context, o occasion, report *Report) error
 	}
 	unreadable := errors.Join(notDirs(&list, r.store.DataDir(), networks), unreadable(all))
 	s := &snapshot{
-		reservations: all, clock: &r.clock, at: r.read(), opts: &r.opts, networks: networks, allNetworks: allNetworks, noADD: o.noADD,
+		clock: &r.clock, at: r.read(), opts: &r.opts, dirs: there, networks: networks, allNetworks: allNetworks, noADD: o.noADD,
 	}
-	r.recall(ctx, report)
 	r.clock.see(s.at, all)
+	r.recall(ctx, report)
+	s.reservations = r.clock.candidates(all)
 	r.rememberStep(ctx, report)
 	defer r.remember(ctx, report)
 	named := func(res hostlocal.Reservation) bool { return slices.Contains(networks, res.Network) }
@@ -228,30 +229,21 @@ func (r *Reconciler) ask(ctx context.Context, o occasion, s *snapshot, report *R
 	}
 }
 
-// A release is what the store did with the leaks of a pass.
-type release struct {
-	hostlocal.ReleaseResult
-	leaks map[*hostlocal.Reservation]int // the index of each in the result
-}
-
-// release removes the reservations that were decided to be leaks.
-func (r *Reconciler) release(ctx context.Context, s *snapshot, decisions []decision) (done release, err error) {
+// release removes the reservations that were decided to be leaks, and marks their decisions.
+func (r *Reconciler) release(ctx context.Context, s *snapshot, decisions []decision) (hostlocal.ReleaseResult, error) {
 	if r.opts.DryRun {
-		return done, nil
+		return hostlocal.ReleaseResult{}, nil
 	}
-	done.leaks = make(map[*hostlocal.Reservation]int)
 	var leaks []*hostlocal.Reservation
-	for i, d := range decisions {
-		res := &s.reservations[i]
-		if leaked(d.reason) && (r.opts.Only == nil || r.opts.Only(res)) {
-			done.leaks[res] = len(leaks)
+	for i := range decisions {
+		d, res := &decisions[i], s.reservations[i].Reservation
+		if d.release = leaked(d.reason) && (r.opts.Only == nil || r.opts.Only(res)); d.release {
 			leaks = append(leaks, res)
 		}
 	}
-	done.ReleaseResult, err = onDisk(ctx, &r.onDisk, &r.opts, func(ctx context.Context) (hostlocal.ReleaseResult, error) {
+	return onDisk(ctx, &r.onDisk, &r.opts, func(ctx context.Context) (hostlocal.ReleaseResult, error) {
 		return r.disk.Release(ctx, leaks...)
 	})
-	return done, err
 }
 
 // outcomes maps the outcome of a release to its reason.

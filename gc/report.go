@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -143,35 +144,30 @@ func (r *Report) addLook(answers []podsource.Answer) {
 // note adds to the notes of sources in which networks a cache does not count, and what may be
 // wrong with a source (hazard 85).
 func (r *Report) note(s *snapshot) {
-	owners, networks := make(map[string]bool, len(s.reservations)), make(map[string]bool)
-	for i := range s.reservations {
-		owners[s.reservations[i].ContainerID], networks[s.reservations[i].Network] = true, true
-	}
 	for i, d := range s.evidence[len(s.evidence)-1] {
 		if d.cache != nil {
 			r.Sources[i].note(d.cache.note)
 			continue
 		}
-		named, owning, elsewhere := 0, 0, ""
+		named, noDir := make(map[string]bool), ""
 		for k := range d.Pods {
 			p := &d.Pods[k]
 			if p.HostNetwork || p.HasFinished() {
 				continue
 			}
-			for _, id := range p.ContainerIDs {
-				if named++; owners[id] {
-					owning++
-				}
+			if p.Network != "" && !slices.Contains(s.dirs, p.Network) {
+				noDir = p.Network
 			}
-			if p.Network != "" && !networks[p.Network] {
-				elsewhere = p.Network
+			for j := 0; d.Names != podsource.KubernetesPods && j < len(p.ContainerIDs); j++ {
+				named[p.ContainerIDs[j]] = true
 			}
 		}
-		if named > 0 && owning == 0 && len(owners) > 0 && d.Names != podsource.KubernetesPods {
-			r.Sources[i].note(fmt.Sprintf("none of the %d containers that it names owns a reservation: are these the IDs of sandboxes?", named))
+		owns := func(r candidate) bool { return named[r.ContainerID] }
+		if len(named) > 0 && len(s.reservations) > 0 && !slices.ContainsFunc(s.reservations, owns) {
+			r.Sources[i].note(fmt.Sprintf("none of the %d containers that it names owns a reservation: are these the IDs of sandboxes?", len(named)))
 		}
-		if elsewhere != "" {
-			r.Sources[i].note(fmt.Sprintf("it names network %s, in which nothing is reserved: is that the name of its directory?", elsewhere))
+		if noDir != "" {
+			r.Sources[i].note(fmt.Sprintf("it names network %s, which has no directory here: is that the name of its directory?", noDir))
 		}
 	}
 }
@@ -190,22 +186,24 @@ func (r *Report) refuse(all []hostlocal.Reservation, err error) {
 }
 
 // write adds what was decided and released.
-func (r *Report) write(s *snapshot, decisions []decision, done *release) {
+func (r *Report) write(s *snapshot, decisions []decision, done *hostlocal.ReleaseResult) {
 	r.note(s)
 	r.Duplicates, r.Unreserved = s.pods.compareClaims(s.reservations)
 	r.LockHeld, r.LongestHold = done.LockHeld, done.LongestHold
-	next := s.pods.nextFinish
+	next, tried := s.pods.nextFinish, 0
 	r.Reservations = make([]Entry, len(decisions))
 	for i, d := range decisions {
 		next = min(next, d.in)
-		res, why := &s.reservations[i], d.reason
-		if n, ok := done.leaks[res]; ok && done.Outcomes == nil {
+		res, why := s.reservations[i].Reservation, d.reason
+		switch {
+		case d.release && done.Outcomes == nil:
 			why = ReleaseFailed // the file system did not answer
-		} else if ok {
-			if why = outcomes[done.Outcomes[n]]; why == ReleasedLeak && res.Owner == hostlocal.Empty {
+		case d.release:
+			if why = outcomes[done.Outcomes[tried]]; why == ReleasedLeak && res.Owner == hostlocal.Empty {
 				why = ReleasedEmpty
 			}
-			res.Err = cmp.Or(done.Errs[n], res.Err)
+			res.Err = cmp.Or(done.Errs[tried], res.Err)
+			tried++
 		}
 		r.Reservations[i] = entry(res, why, d.pod)
 	}
@@ -245,29 +243,23 @@ func (r *Reconciler) log(report *Report) {
 		l.Info(msg, "network", e.Network, "IP", e.IP, "containerID", e.ContainerID, "ifName", e.IfName,
 			"verdict", e.Verdict, "reason", e.Reason)
 	}
-	if missing := report.Missing(); len(missing) > 0 { // a network's name or the data directory may be wrong
-		log = log.WithValues("missing", missing)
+	add := func(when bool, key string, value any) {
+		if when {
+			log = log.WithValues(key, value)
+		}
 	}
-	if n := len(report.Unreserved); n > 0 {
-		log = log.WithValues("unreserved", n)
-	}
-	if n := len(report.Duplicates); n > 0 {
-		log = log.WithValues("duplicates", n)
-	}
-	if report.Memory != "" {
-		log = log.WithValues("memory", report.Memory)
-	}
+	missing := report.Missing() // a network's name or the data directory may be wrong
+	add(len(missing) > 0, "missing", missing)
+	add(len(report.Unreserved) > 0, "unreserved", len(report.Unreserved))
+	add(len(report.Duplicates) > 0, "duplicates", len(report.Duplicates))
+	add(report.Memory != "", "memory", report.Memory)
 	counts := report.Counts()
 	for _, v := range Verdicts() {
-		if counts[v] > 0 {
-			log = log.WithValues(string(v), counts[v])
-		}
+		add(counts[v] > 0, string(v), counts[v])
 	}
 	for _, s := range report.Sources {
-		log = log.WithValues("source."+s.Name, s.Entries)
-		if s.Note != "" {
-			log = log.WithValues("note."+s.Name, s.Note)
-		}
+		add(true, "source."+s.Name, s.Entries)
+		add(s.Note != "", "note."+s.Name, s.Note)
 	}
 	log.Info("Compared reservations with live pods", "dataDir", report.DataDir,
 		"duration", time.Since(report.Started).Round(time.Millisecond).String())

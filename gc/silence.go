@@ -96,14 +96,13 @@ func (q *silence) add(hold bool, facts silence) {
 }
 
 // about returns what the silence of all sources means for r.
-func (s *snapshot) about(r *hostlocal.Reservation) (all silence) {
-	seen := s.clock.firstSeen(s.at, fileOf(r))
+func (s *snapshot) about(r *candidate) (all silence) {
 	for i := range max(len(s.evidence[0]), len(s.evidence[len(s.evidence)-1])) {
 		one := ^silence(0)
 		for _, look := range s.evidence {
 			var q silence
 			if i < len(look) {
-				q = s.aboutOne(&look[i], r, seen)
+				q = s.aboutOne(&look[i], r)
 			}
 			one &= q
 			all |= q & (listsPods | doubt)
@@ -114,22 +113,22 @@ func (s *snapshot) about(r *hostlocal.Reservation) (all silence) {
 }
 
 // aboutOne returns what the silence of one source in one look means for r.
-func (s *snapshot) aboutOne(d *declaration, r *hostlocal.Reservation, seen time.Duration) (q silence) {
+func (s *snapshot) aboutOne(d *declaration, r *candidate) (q silence) {
 	speaks, record, entry, knowsOf := podsource.Covers(d.Networks, r.Network), d.AtOnce, noEntry, true
 	if d.cache != nil {
 		speaks, record, entry = d.cache.passed[r.Network], false, d.cache.entries[attachment{r.Network, r.ContainerID}]
-		knowsOf = s.cacheSpeaksOf(d.cache.since, entry, r, seen)
+		knowsOf = s.cacheSpeaksOf(d.cache.since, entry, r)
 		q.add(d.cache.doubted[r.Network] != nil, doubt)
 	}
 	q.add(speaks, speaksOf)
 	q.add(speaks && !d.Supplementary && d.Names != podsource.AnyContainer, listsPods)
-	if speaks && knowsOf && !inGap(d.Gaps, r) {
+	if speaks && knowsOf && !inGap(d.Gaps, r.Reservation) {
 		q |= mayName
 		q.add(record && d.Names == podsource.AnyContainer, means)
 		q.add(d.Names.Has(r.ContainerID), names)
 		q.add(s.noADD && record && q.has(names) && s.clock.listedSince(s.at, d, r), waived)
 	}
-	if d.asOf < seen {
+	if d.asOf < r.seen {
 		return q
 	}
 	q.add(q.has(names), namesNow)
@@ -159,7 +158,7 @@ func inGap(gaps []podsource.Gap, r *hostlocal.Reservation) bool {
 }
 
 // foreign reports whether an owner may be one that no source here could know (R14).
-func (s *snapshot) foreign(r *hostlocal.Reservation, q silence) bool {
+func (s *snapshot) foreign(r *candidate, q silence) bool {
 	allowed := func(prefix string) bool { return prefix == "*" || strings.HasPrefix(r.ContainerID, prefix) }
 	switch {
 	case r.Owner != hostlocal.Owned || slices.ContainsFunc(s.opts.AllowForeign, allowed):

@@ -32,105 +32,73 @@ func Verdicts() []Verdict {
 // belongs to one verdict and to one of the rules R1 to R14.
 type Reason string
 
-// The reasons, each with its verdict. [Reason.Text] says each in words.
-const (
-	ContainerLive  Reason = "container-live"  // InUse
-	AddressClaimed Reason = "address-claimed" // InUse
-	SiblingInUse   Reason = "sibling-in-use"  // InUse
+// The reasons, by the verdict that they lead to, each with its rule and a phrase for people.
+var (
+	ContainerLive  = reason("container-live", InUse, "R3", "its container belongs to a live pod")
+	AddressClaimed = reason("address-claimed", InUse, "R3", "a live pod has its address")
+	SiblingInUse   = reason("sibling-in-use", InUse, "R3", "its container holds another address, which is in use")
 
-	TooYoung           Reason = "too-young"           // Young
-	NotYetListed       Reason = "not-yet-listed"      // Young
-	UntrustedTimestamp Reason = "untrusted-timestamp" // Young
-	StaleAnswer        Reason = "stale-answer"        // Young
+	TooYoung     = reason("too-young", Young, "R5", "younger than the minimum age")
+	NotYetListed = reason("not-yet-listed", Young, "R5",
+		"older than the minimum age that was set, but not than these sources may take to list its container")
+	UntrustedTimestamp = reason("untrusted-timestamp", Young, "R5",
+		"its timestamp can't be trusted, so its age counts from when it was first seen")
+	StaleAnswer = reason("stale-answer", Young, "R5", "a source's list is dated in the future, or from before the clock was set")
 
-	PodStarting     Reason = "pod-starting"        // Starting
-	PodStartUnknown Reason = "pod-start-unknown"   // Starting
-	StartingNoEnd   Reason = "pod-starting-no-end" // Starting
-	EntryUnproven   Reason = "entry-unproven"      // Starting
+	PodStarting     = reason("pod-starting", Starting, "R4", "made since a pod started that has neither address nor container yet")
+	PodStartUnknown = reason("pod-start-unknown", Starting, "R4",
+		"a pod has neither address nor container yet, and when it started is unknown")
+	StartingNoEnd = reason("pod-starting-no-end", Starting, "R4",
+		"a starting pod may hold it; a source that names such containers, as the container runtime does, would end this")
+	EntryUnproven = reason("entry-unproven", Starting, "R4",
+		"an entry of the CNI cache that does not show whether it lives names its container; a runtime that does not would end this")
 
-	ForeignOwner       Reason = "foreign-owner"         // Foreign
-	NoSourceForNetwork Reason = "no-source-for-network" // Foreign
-	CacheIsNewer       Reason = "cache-is-newer"        // Foreign
+	ForeignOwner = reason("foreign-owner", Foreign, "R14",
+		"no source here could know such an owner: for a container ask one that sees addresses, or allow the owner")
+	NoSourceForNetwork = reason("no-source-for-network", Foreign, "R14", "no source that counts speaks of its network")
+	CacheIsNewer       = reason("cache-is-newer", Foreign, "R14",
+		"reserved before the oldest entry of the CNI cache, or while no record was kept: that of its container may be missing")
 
-	OtherContainer        Reason = "other-container"          // Conflict
-	TwoPods               Reason = "two-pods"                 // Conflict
-	ClaimedInOtherNetwork Reason = "claimed-in-other-network" // Conflict
-	OwnerInConflict       Reason = "owner-in-conflict"        // Conflict
+	OtherContainer = reason("other-container", Conflict, "R10",
+		"its owner is not live, but a live pod with another container has its address")
+	TwoPods               = reason("two-pods", Conflict, "R10", "two live pods have its address")
+	ClaimedInOtherNetwork = reason("claimed-in-other-network", Conflict, "R10", "a live pod has its address, in another network")
+	OwnerInConflict       = reason("owner-in-conflict", Conflict, "R10", "its owner holds another address, which is in conflict")
 
-	OwnerMalformed Reason = "owner-malformed" // Malformed
+	OwnerMalformed = reason("owner-malformed", Malformed, "R7", "its file holds nothing that host-local writes")
 
-	Unowned         Reason = "unowned"           // Leaked
-	EmptyOwner      Reason = "empty-owner"       // Leaked
-	NetworkNotNamed Reason = "network-not-named" // Leaked
-	NotTried        Reason = "not-tried"         // Leaked
+	Unowned         = reason("unowned", Leaked, "R3", "no live pod has its container or its address")
+	EmptyOwner      = reason("empty-owner", Leaked, "R3", "its file is empty, and no live pod has its address")
+	NetworkNotNamed = reason("network-not-named", Leaked, "R14", "nobody holds it, but its network is not among those to release in")
+	NotTried        = reason("not-tried", Leaked, "R8", "nobody holds it, but the pass ended first, or the lock could not be taken")
 
-	ReleasedLeak  Reason = "released-leak"  // Released
-	ReleasedEmpty Reason = "released-empty" // Released
+	ReleasedLeak  = reason("released-leak", Released, "R3", "no live pod had its container or its address")
+	ReleasedEmpty = reason("released-empty", Released, "R3", "its file was empty, and no live pod had its address")
 
-	FileChanged Reason = "file-changed" // Changed
+	FileChanged = reason("file-changed", Changed, "R6", "its file was changed or replaced after the pass had listed it")
 
-	FileGone Reason = "file-gone" // Gone
+	FileGone = reason("file-gone", Gone, "R12", "another process removed it during the pass")
 
-	OwnerUnreadable   Reason = "owner-unreadable"   // Failed
-	SiblingUnreadable Reason = "sibling-unreadable" // Failed
-	ReleaseFailed     Reason = "release-failed"     // Failed
-	SourceFailed      Reason = "source-failed"      // Failed
-	NoPods            Reason = "no-pods"            // Failed
+	OwnerUnreadable   = reason("owner-unreadable", Failed, "R11", "its file could not be read")
+	SiblingUnreadable = reason("sibling-unreadable", Failed, "R3",
+		"a reservation that is young or in use, perhaps of the same container, could not be read")
+	ReleaseFailed = reason("release-failed", Failed, "R11", "its file could not be removed, or the file system did not say whether it was")
+	SourceFailed  = reason("source-failed", Failed, "R2", "not judged: a pod source gave no answer that counts")
+	NoPods        = reason("no-pods", Failed, "R9", "not judged: a pod source reports no pod at all")
 )
 
-type reason struct {
+// reasons has all reasons in the order of their declaration.
+var reasons []row
+
+type row struct {
 	word       Reason
 	verdict    Verdict
 	rule, text string
 }
 
-var reasons = []reason{
-	{ContainerLive, InUse, "R3", "its container belongs to a live pod"},
-	{AddressClaimed, InUse, "R3", "a live pod has its address"},
-	{SiblingInUse, InUse, "R3", "its container holds another address, which is in use"},
-
-	{TooYoung, Young, "R5", "younger than the minimum age"},
-	{NotYetListed, Young, "R5",
-		"older than the minimum age that was set, but not than these sources may take to list its container"},
-	{UntrustedTimestamp, Young, "R5", "its timestamp can't be trusted, so its age counts from when it was first seen"},
-	{StaleAnswer, Young, "R5", "a source's list is dated in the future, or from before the clock was set"},
-
-	{PodStarting, Starting, "R4", "made since a pod started that has neither address nor container yet"},
-	{PodStartUnknown, Starting, "R4", "a pod has neither address nor container yet, and when it started is unknown"},
-	{StartingNoEnd, Starting, "R4",
-		"a starting pod may hold it; a source that names such containers, as the container runtime does, would end this"},
-	{EntryUnproven, Starting, "R4",
-		"an entry of the CNI cache that does not show whether it lives names its container; a runtime that does not would end this"},
-
-	{ForeignOwner, Foreign, "R14",
-		"no source here could know such an owner: for a container ask one that sees addresses, or allow the owner"},
-	{NoSourceForNetwork, Foreign, "R14", "no source that counts speaks of its network"},
-	{CacheIsNewer, Foreign, "R14",
-		"reserved before the oldest entry of the CNI cache, or while no record was kept: that of its container may be missing"},
-
-	{OtherContainer, Conflict, "R10", "its owner is not live, but a live pod with another container has its address"},
-	{TwoPods, Conflict, "R10", "two live pods have its address"},
-	{ClaimedInOtherNetwork, Conflict, "R10", "a live pod has its address, in another network"},
-	{OwnerInConflict, Conflict, "R10", "its owner holds another address, which is in conflict"},
-
-	{OwnerMalformed, Malformed, "R7", "its file holds nothing that host-local writes"},
-
-	{Unowned, Leaked, "R3", "no live pod has its container or its address"},
-	{EmptyOwner, Leaked, "R3", "its file is empty, and no live pod has its address"},
-	{NetworkNotNamed, Leaked, "R14", "nobody holds it, but its network is not among those to release in"},
-	{NotTried, Leaked, "R8", "nobody holds it, but the pass ended first, or the lock could not be taken"},
-
-	{ReleasedLeak, Released, "R3", "no live pod had its container or its address"},
-	{ReleasedEmpty, Released, "R3", "its file was empty, and no live pod had its address"},
-
-	{FileChanged, Changed, "R6", "its file was changed or replaced after the pass had listed it"},
-	{FileGone, Gone, "R12", "another process removed it during the pass"},
-
-	{OwnerUnreadable, Failed, "R11", "its file could not be read"},
-	{SiblingUnreadable, Failed, "R3", "a reservation that is young or in use, perhaps of the same container, could not be read"},
-	{ReleaseFailed, Failed, "R11", "its file could not be removed, or the file system did not say whether it was"},
-	{SourceFailed, Failed, "R2", "not judged: a pod source gave no answer that counts"},
-	{NoPods, Failed, "R9", "not judged: a pod source reports no pod at all"},
+func reason(word Reason, verdict Verdict, rule, text string) Reason {
+	reasons = append(reasons, row{word, verdict, rule, text})
+	return word
 }
 
 // Reasons returns all reasons, by the verdict that they lead to.
@@ -143,11 +111,11 @@ func Reasons() []Reason {
 }
 
 // row returns the row of r. An unknown word has the verdict Failed.
-func (r Reason) row() reason {
-	if i := slices.IndexFunc(reasons, func(row reason) bool { return row.word == r }); i >= 0 {
+func (r Reason) row() row {
+	if i := slices.IndexFunc(reasons, func(row row) bool { return row.word == r }); i >= 0 {
 		return reasons[i]
 	}
-	return reason{verdict: Failed}
+	return row{verdict: Failed}
 }
 
 // Text returns the reason as a phrase for people. Its wording may change.

@@ -83,7 +83,7 @@ func TestHazard18LockIsHeld(t *testing.T) {
 			if got := time.Since(start); got != limit {
 				t.Errorf("Release returned after %v, want %v", got, limit)
 			}
-			diff(t, "Release", ReleaseResult{Outcomes: []Outcome{NotTried, NotTried, NotTried}}, result)
+			diff(t, "Release", ReleaseResult{Outcomes: []Outcome{NotTried, NotTried, NotTried}, Errs: make([]error, 3)}, result)
 			why := fmt.Sprintf(" not tried: %v: %v: %v", ErrLocked, errLockBusy, context.DeadlineExceeded)
 			for _, want := range []string{dirOf(s) + ", with 2" + why, other + ", with 1" + why} {
 				if !errors.Is(err, ErrLocked) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), want) {
@@ -194,7 +194,7 @@ func TestHazard18APassHoldsTheLock(t *testing.T) {
 		diff(t, "times", []time.Duration{free, free, free, free + ms, free + 3*ms + minPause, free + 4*ms + minPause,
 			free + 5*ms + minPause}, at)
 		diff(t, "Release", ReleaseResult{
-			Outcomes: []Outcome{Released, Released, Released}, LockHeld: 5 * ms, LongestHold: 3 * ms,
+			Outcomes: []Outcome{Released, Released, Released}, Errs: make([]error, 3), LockHeld: 5 * ms, LongestHold: 3 * ms,
 		}, result)
 	})
 	if !isFree(t, s) {

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"path/filepath"
 	"slices"
 	"time"
@@ -56,9 +55,8 @@ const (
 type ReleaseResult struct {
 	// Outcomes has one entry for each given reservation, in the same order.
 	Outcomes []Outcome
-	// Errs has the errors of reservations that are Failed, by the same index. It is nil
-	// if there are none.
-	Errs map[int]error
+	// Errs has the errors of those that are Failed, by the same index, and nil for the others.
+	Errs []error
 	// LockHeld is how long locks were held in all, and LongestHold the longest single
 	// time. Waiting for a lock is not part of them.
 	LockHeld, LongestHold time.Duration
@@ -99,7 +97,7 @@ const (
 // A reservation that was not read by List, or is Unreadable, is Failed and never removed.
 func (s *Store) Release(ctx context.Context, rs ...*Reservation) (ReleaseResult, error) {
 	w := releaser{store: s, rs: rs}
-	w.Outcomes = slices.Repeat([]Outcome{NotTried}, len(rs))
+	w.Outcomes, w.Errs = slices.Repeat([]Outcome{NotTried}, len(rs)), make([]error, len(rs))
 	var all []*queue
 	for i, r := range rs {
 		switch {
@@ -154,12 +152,7 @@ type releaser struct {
 	ReleaseResult
 }
 
-func (w *releaser) fail(i int, err error) {
-	if w.Errs == nil {
-		w.Errs = make(map[int]error)
-	}
-	w.Outcomes[i], w.Errs[i] = Failed, err
-}
+func (w *releaser) fail(i int, err error) { w.Outcomes[i], w.Errs[i] = Failed, err }
 
 // join joins the errors about networks, and then those about files.
 func (w *releaser) join(all []*queue) error {
@@ -170,9 +163,7 @@ func (w *releaser) join(all []*queue) error {
 			errs = append(errs, fmt.Errorf("releasing reservations in %s, with %d not tried: %w", path, len(q.left), q.err))
 		}
 	}
-	for _, i := range slices.Sorted(maps.Keys(w.Errs)) {
-		errs = append(errs, w.Errs[i])
-	}
+	errs = append(errs, slices.DeleteFunc(slices.Clone(w.Errs), func(err error) bool { return err == nil })...)
 	if more := len(errs) - maxErrors; more > 0 {
 		errs = append(errs[:maxErrors], fmt.Errorf("and %d more errors", more))
 	}

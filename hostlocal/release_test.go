@@ -28,7 +28,7 @@ func TestRelease(t *testing.T) {
 	done, err := s.Release(t.Context(), given...)
 	must(t, err)
 	diff(t, "owned, empty and malformed ones alike", []Outcome{Released, Released, Released, Released, Released}, done.Outcomes)
-	if done.Errs != nil || done.LongestHold <= 0 || done.LockHeld < done.LongestHold {
+	if errors.Join(done.Errs...) != nil || done.LongestHold <= 0 || done.LockHeld < done.LongestHold {
 		t.Errorf("errors %v; the lock was held for %v in all, %v at once", done.Errs, done.LockHeld, done.LongestHold)
 	}
 	diff(t, "left", want, tree(t, s.DataDir()))
@@ -174,7 +174,7 @@ func TestReleaseOfNetworks(t *testing.T) {
 	must(t, os.Remove(filepath.Join(s.DataDir(), "z", "10.0.0.2")), os.RemoveAll(filepath.Join(s.DataDir(), "gone")))
 	result, err := s.Release(t.Context(), &rs[7], &rs[0], nil, &rs[3], &rs[6], &rs[1], &rs[0])
 	diff(t, "Release", []Outcome{Gone, Released, Failed, Gone, Released, Released, Gone}, result.Outcomes)
-	if err == nil || len(result.Errs) != 1 || result.Errs[2] == nil {
+	if err == nil || result.Errs[0] != nil || result.Errs[2] == nil {
 		t.Errorf("Release: %v, %v, want an error for the nil pointer", result.Errs, err)
 	}
 	diff(t, "left", []string{"podnet 10.0.0.1", "podnet 10.0.0.2"}, files(list(t, s)))
@@ -198,7 +198,7 @@ func TestReleaseErrorIsBounded(t *testing.T) {
 	rs[n-1].Network, rs[n-1].Owner = "piped", Owned
 	result, err := s.Release(t.Context(), pointers(rs)...)
 	lines := strings.Split(fmt.Sprint(err), "\n")
-	if len(result.Errs) != n-1 || len(lines) != maxErrors+1 || lines[maxErrors] != fmt.Sprintf("and %d more errors", n-maxErrors) {
+	if result.Errs[n-1] != nil || len(lines) != maxErrors+1 || lines[maxErrors] != fmt.Sprintf("and %d more errors", n-maxErrors) {
 		t.Errorf("Release: %d errors, %v, want %d and the number of the others", len(result.Errs), err, maxErrors)
 	}
 	if !errors.Is(err, ErrLocked) || !strings.Contains(lines[0], "piped") || !strings.Contains(lines[1], rs[0].IP.String()) {
