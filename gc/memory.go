@@ -4,8 +4,13 @@ package gc
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"time"
 )
@@ -40,41 +45,8 @@ type sight[T comparable] struct {
 	Seen time.Duration `json:"seen"`
 }
 
-// withMemory calls use with the origin of the memory, with the name of the data directory in it,
-// and with a clock that is a copy of r's, which it replaces if use returns in time and without an
-// error. The report says why there is no memory.
-func (r *Reconciler) withMemory(ctx context.Context, report *Report, doing string, use func(of origin, dir string, c *clock) error) {
-	if r.opts.Memory == "" {
-		return
-	}
-	mine := r.clock
-	mine.files, mine.finished = slices.Clone(mine.files), maps.Clone(mine.finished)
-	used, err := onDisk(ctx, &r.onMemory, &r.opts, func(context.Context) (*clock, error) {
-		of, dir, err := originOf(r.store.DataDir())
-		if err == nil {
-			err = use(of, dir, &mine)
-		}
-		return &mine, err
-	})
-	if err != nil {
-		report.Memory = fmt.Sprintf("%s %s: %v", doing, r.opts.Memory, err)
-		return
-	}
-	r.clock = *used
-}
-
 // recall adds to the clock what the memory has.
-func (r *Reconciler) recall(ctx context.Context, report *Report) {
-	r.withMemory(ctx, report, "reading the memory", func(of origin, dir string, c *clock) error {
-		m, err := readMemory(r.opts.Memory, of, r.now)
-		if m != nil {
-			c.recall(m, r.now())
-			c.sawBefore(m.Dirs[dir].Files)
-			c.finished = earliest(c.finished, m.Dirs[dir].Finished, true)
-		}
-		return err
-	})
-}
+func (r *Reconciler) recall(ctx context.Context, report *Report) { r.useMemory(ctx, report, false) }
 
 // rememberStep writes a step into the memory as soon as one is seen: this process may end before
 // the pass does.
@@ -87,55 +59,131 @@ func (r *Reconciler) rememberStep(ctx context.Context, report *Report) {
 // remember replaces the memory with what the clock has seen, and with the steps and the earlier
 // sights of other processes.
 func (r *Reconciler) remember(ctx context.Context, report *Report) {
-	if r.opts.DryRun {
-		return
+	if !r.opts.DryRun {
+		r.useMemory(ctx, report, true)
 	}
-	r.withMemory(ctx, report, "writing the memory", func(of origin, dir string, c *clock) error {
-		return changeMemory(r.opts.Memory, func() *memory {
-			m, _ := readMemory(r.opts.Memory, of, r.now) // an error was noted when it was read
-			now := r.now()
-			if m == nil {
-				m = &memory{Of: of, Wall: now.wall, Mono: now.mono}
-			}
-			c.recall(m, now)
-			c.unsaved = false
-			c.sawBefore(m.Dirs[dir].Files)
-			c.finished = earliest(c.finished, m.Dirs[dir].Finished, false)
-			mine := sights{Files: c.files}
-			for pod, first := range c.finished {
-				mine.Finished = append(mine.Finished, sight[podID]{pod, first})
-			}
-			all := map[string]sights{}
-			maps.Copy(all, m.Dirs)
-			all[dir] = mine
-			return &memory{of, now.wall, now.mono, c.steps, all}
-		})
-	})
 }
 
-// recall merges what a memory has of steps, and notices one since it was written.
-func (c *clock) recall(m *memory, now reading) {
+// useMemory merges the memory into the clock, and then replaces it if write is true. If it can't,
+// or not in time, the clock stays as it is, and the report says why.
+func (r *Reconciler) useMemory(ctx context.Context, report *Report, write bool) {
+	if r.opts.Memory == "" {
+		return
+	}
+	c := r.clock
+	c.files = slices.Clone(c.files)
+	used, err := onDisk(ctx, &r.onMemory, &r.opts, func(context.Context) (*clock, error) {
+		of, dir, err := originOf(r.store.DataDir())
+		if err != nil {
+			return nil, err
+		}
+		m, err := readMemory(r.opts.Memory, of, r.now)
+		now := r.now()
+		c.recall(&m, dir, now, !write)
+		if !write {
+			return &c, err
+		}
+		c.unsaved = false
+		mine := sights{Files: c.files}
+		for pod, first := range c.finished {
+			mine.Finished = append(mine.Finished, sight[podID]{pod, first})
+		}
+		dirs := make(map[string]sights)
+		maps.Copy(dirs, m.Dirs)
+		dirs[dir] = mine
+		if err := writeMemory(r.opts.Memory, &memory{of, now.wall, now.mono, c.steps, dirs}); err != nil {
+			return nil, err
+		}
+		return &c, nil // an error of reading was noted when the pass began
+	})
+	if err != nil {
+		report.Memory = fmt.Sprintf("the memory %s: %v", r.opts.Memory, err)
+	}
+	if used != nil {
+		r.clock = *used
+	}
+}
+
+// readMemory returns a memory, which is empty if there is none. One of another boot counts as none.
+// So does one that is damaged, from the future or writable by others, which is an error. It reads
+// the clock after the file, which another process may write meanwhile.
+func readMemory(path string, of origin, now func() reading) (m memory, err error) {
+	f, err := openMemory(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return m, nil
+	}
+	if err != nil {
+		return m, err
+	}
+	defer func() { _ = f.Close() }() // only read from
+	if err := json.NewDecoder(f).Decode(&m); err != nil {
+		return memory{}, fmt.Errorf("it is damaged: %w", err)
+	}
+	switch {
+	case m.Of != of:
+		return memory{}, nil
+	case m.Mono > now().mono:
+		return memory{}, errors.New("it is from the future")
+	}
+	for _, seen := range m.Dirs {
+		if laterThan(m.Mono, seen.Files) || laterThan(m.Mono, seen.Finished) {
+			return memory{}, errors.New("it is damaged: a first sight is later than its writing")
+		}
+	}
+	return m, nil
+}
+
+func laterThan[T comparable](written time.Duration, sights []sight[T]) bool {
+	return slices.ContainsFunc(sights, func(s sight[T]) bool { return s.Seen > written })
+}
+
+// writeMemory replaces a memory. What another process wrote since it was read is lost, which only
+// delays: that process still has what it saw of steps, and both see one by the pair of readings.
+func writeMemory(path string, m *memory) error {
+	content, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	next, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	_, err = next.Write(content)
+	if err = errors.Join(err, next.Close()); err == nil {
+		err = os.Rename(next.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(next.Name()) // the first error counts
+	}
+	return err
+}
+
+// recall merges what a memory has of steps, notices one since it was written, and takes the earlier
+// of two sights. It adds pods that the clock has not seen only if all is true.
+func (c *clock) recall(m *memory, dir string, now reading, all bool) {
 	c.steps.bootedAt(m.Steps.BootedAt)
 	c.steps.TrustedSince = later(c.steps.TrustedSince, m.Steps.TrustedSince)
 	c.steps.Left = later(c.steps.Left, m.Steps.Left)
 	c.steps.Highest = later(c.steps.Highest, m.Steps.Highest)
 	c.steps.Back = max(c.steps.Back, m.Steps.Back)
-	_, stepped := c.steps.compare(reading{wall: m.Wall, mono: m.Mono}, now)
-	c.unsaved = c.unsaved || stepped
-}
-
-// earliest merges the sights of a memory into seen: the earlier of two counts. It adds others only
-// if all is true.
-func earliest(seen map[podID]time.Duration, sights []sight[podID], all bool) map[podID]time.Duration {
-	if seen == nil {
-		seen = make(map[podID]time.Duration, len(sights))
+	before := reading{wall: m.Wall, mono: m.Mono}
+	if m.Wall.IsZero() {
+		before = now
 	}
-	for _, s := range sights {
-		if first, ok := seen[s.What]; all && !ok || ok && s.Seen < first {
-			seen[s.What] = s.Seen
+	_, stepped := c.steps.compare(before, now)
+	c.unsaved = c.unsaved || stepped
+	c.sawBefore(m.Dirs[dir].Files)
+	finished := make(map[podID]time.Duration)
+	maps.Copy(finished, c.finished)
+	for _, s := range m.Dirs[dir].Finished {
+		if first, ok := finished[s.What]; all && !ok || ok && s.Seen < first {
+			finished[s.What] = s.Seen
 		}
 	}
-	return seen
+	c.finished = finished
 }
 
 func later(a, b time.Time) time.Time {

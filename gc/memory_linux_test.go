@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"strings"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -214,41 +213,37 @@ func TestMemoryThatDoesNotCount(t *testing.T) {
 func TestEarliestSightCounts(t *testing.T) {
 	for _, all := range []bool{false, true} {
 		there, here, alone := podID{Other: "earlier there"}, podID{Other: "earlier here"}, podID{Other: "there alone"}
-		got := earliest(map[podID]time.Duration{there: 5, here: 5}, []sight[podID]{{there, 3}, {here, 7}, {alone, 1}}, all)
+		c := clock{finished: map[podID]time.Duration{there: 5, here: 5}}
+		c.recall(&memory{Dirs: map[string]sights{"": {Finished: []sight[podID]{{there, 3}, {here, 7}, {alone, 1}}}}}, "", reading{}, all)
 		want := map[podID]time.Duration{there: 3, here: 5}
 		if all {
 			want[alone] = 1
 		}
-		if !maps.Equal(got, want) {
-			t.Errorf("all %t: %v, want %v", all, got, want)
+		if !maps.Equal(c.finished, want) {
+			t.Errorf("all %t: %v, want %v", all, c.finished, want)
 		}
-	}
-}
-
-// A process that was stopped while it wrote the memory stops no pass of another one.
-func TestMemoryIsLockedByAStoppedProcess(t *testing.T) {
-	n := newMemoryNode(t)
-	defer flockOf(t, n.memory+".lock")()
-	if report := n.reconcile(n.process(podsource.Static{other})); !strings.Contains(report.Memory, "locking "+n.memory) {
-		t.Errorf("the report says %q", report.Memory)
 	}
 }
 
 // The file system of the memory does not answer: passes release all the same, and say so.
 func TestMemoryDoesNotAnswer(t *testing.T) {
 	n := newMemoryNode(t)
-	must(t, syscall.Mkfifo(n.memory+".new", 0o600))
 	r := n.process(podsource.Static{other})
 	r.opts.SourceTimeout = 10 * time.Millisecond
+	now, answers := r.now, make(chan struct{})
+	defer close(answers)
+	r.now = func() reading {
+		if strings.Contains(string(debug.Stack()), "useMemory") {
+			<-answers
+		}
+		return now()
+	}
 	n.reconcile(r)
 	n.reserve("10.0.0.2", "leaked", old)
 	report := n.reconcile(r)
 	n.check(report, map[string]Verdict{"10.0.0.2": Released})
 	if !strings.Contains(report.Memory, "has not answered since") {
 		t.Errorf("the report says %q", report.Memory)
-	}
-	if _, err := os.ReadFile(n.memory + ".new"); err != nil { // lets it end
-		t.Error(err)
 	}
 }
 
