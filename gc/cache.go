@@ -20,7 +20,7 @@ type attachment struct{ network, containerID string }
 
 const anyNetwork = "" // no network has this name
 
-// What a cache of CNI results has of an attachment. An entry that is not proven counts more.
+// What a cache of CNI results has of an attachment.
 type entryState uint8
 
 const (
@@ -42,17 +42,22 @@ type cache struct {
 // It has an entry, live or ended, of some reservation's owner there, and an entry of the owner
 // of each reserved address that is seen in a namespace other than the node's own, unless that
 // owner's ADD is in flight. Where no source sees addresses and ADDs, it passes nowhere.
-func (s *snapshot) checkCache(all *podsource.Cache, look []podsource.Answer) *cache {
+func (s *snapshot) checkCache(of *podsource.Answer, look []podsource.Answer) *cache {
 	c := &cache{
 		passed: make(map[string]bool), doubted: make(map[string]*candidate),
-		entries: make(map[attachment]entryState, 2*len(all.Entries)), since: all.Since,
+		entries: make(map[attachment]entryState, 2*len(of.Cache.Entries)), since: of.Cache.Since,
 	}
-	for _, e := range all.Entries {
-		key, state := attachment{e.Network, e.ContainerID}, provenEntry
-		if e.Unproven {
-			state = unprovenEntry
+	unproven := make(map[string]bool)
+	for i := range of.Pods {
+		for _, id := range of.Pods[i].ContainerIDs {
+			unproven[id] = unproven[id] || of.Pods[i].Unproven
 		}
-		c.entries[key] = max(c.entries[key], state)
+	}
+	for _, e := range of.Cache.Entries {
+		key := attachment{e.Network, e.ContainerID}
+		if c.entries[key] = provenEntry; unproven[e.ContainerID] {
+			c.entries[key] = unprovenEntry
+		}
 		c.entries[attachment{anyNetwork, e.ContainerID}] = provenEntry
 	}
 	seen, inFlight, sees := make(map[netip.Addr]bool), make(map[string]bool), false

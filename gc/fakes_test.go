@@ -57,10 +57,10 @@ func netnsAnswer(pods ...podsource.Pod) podsource.Answer {
 
 // cacheAnswer lists the attachments in libcni's cache whose namespaces exist. Those that
 // ended are only in entries.
-func cacheAnswer(pods []podsource.Pod, entries ...podsource.CacheEntry) podsource.Answer {
+func cacheAnswer(pods []podsource.Pod, entries ...podsource.Attachment) podsource.Answer {
 	for _, p := range pods {
 		for _, id := range p.ContainerIDs {
-			entries = append(entries, podsource.CacheEntry{Network: p.Network, ContainerID: id, Unproven: p.Unproven})
+			entries = append(entries, podsource.Attachment{Network: p.Network, ContainerID: id})
 		}
 	}
 	return podsource.Answer{
@@ -116,8 +116,8 @@ func (c *clock) sees(at reading, all []hostlocal.Reservation) []candidate {
 	return c.candidates(all)
 }
 
-func stale(network, containerID string) podsource.CacheEntry {
-	return podsource.CacheEntry{Network: network, ContainerID: containerID}
+func stale(network, containerID string) podsource.Attachment {
+	return podsource.Attachment{Network: network, ContainerID: containerID}
 }
 
 // answers is a union of sources that return the same answers each time.

@@ -142,7 +142,6 @@ func TestHazard40RebootWithAFullPool(t *testing.T) {
 	all := func(v Verdict) map[string]Verdict {
 		return map[string]Verdict{"10.0.0.2": v, "10.0.0.3": v, "10.0.0.4": v}
 	}
-	unproven := podsource.CacheEntry{Network: network1, ContainerID: hex64("web"), Unproven: true}
 	for _, c := range []struct {
 		reason string
 		member podsource.Answer
@@ -151,7 +150,7 @@ func TestHazard40RebootWithAFullPool(t *testing.T) {
 		{"netns and a record: in the hook", recordAnswer([]string{network1}), all(Released)},
 		{"netns and the cache: what has a proven entry in the hook", cacheAnswer(nil, stale(network1, hex64("web"))),
 			map[string]Verdict{"10.0.0.2": Released, "10.0.0.3": Young, "10.0.0.4": Young}},
-		{"netns and an entry that is not proven: later", cacheAnswer(nil, unproven), all(Young)},
+		{"netns and an entry that is not proven: later", cacheAnswer([]podsource.Pod{{Network: network1, ContainerIDs: []string{hex64("web")}, Unproven: true, StartedAt: time.Unix(1, 0)}}), all(Young)},
 		{"netns and the runtime: later", criAnswer(), all(Young)},
 	} {
 		t.Run(c.reason, inBubble(func(t *testing.T) {

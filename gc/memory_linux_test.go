@@ -313,7 +313,7 @@ func TestSightsOfEntriesAreKept(t *testing.T) {
 		var report Report
 		for range 24 {
 			c := cacheAnswer([]podsource.Pod{attached(network1, hex64("web"), "10.0.0.3")},
-				podsource.CacheEntry{Network: network1, ContainerID: hex64("dead"), Unproven: true})
+				stale(network1, hex64("dead")))
 			c.Pods = append(c.Pods, podsource.Pod{ContainerIDs: []string{hex64("dead")}, Unproven: true, StartedAt: written, Origin: "cache file"})
 			report = n.reconcile(n.process(answers(netnsAnswer(), c))) // a command, hourly
 			time.Sleep(time.Hour)

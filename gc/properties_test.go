@@ -165,7 +165,10 @@ func randomAnswer(rnd *rand.Rand) (a podsource.Answer) {
 		}
 		for _, id := range someOf(rnd, 2, propIDs) {
 			for _, network := range someOf(rnd, 2, propNetworks) {
-				a.Cache.Entries = append(a.Cache.Entries, podsource.CacheEntry{Network: network, ContainerID: id, Unproven: maybe(rnd, 3)})
+				a.Cache.Entries = append(a.Cache.Entries, podsource.Attachment{Network: network, ContainerID: id})
+				if maybe(rnd, 3) {
+					a.Pods = append(a.Pods, podsource.Pod{ContainerIDs: []string{id}, Unproven: true})
+				}
 			}
 		}
 	}

@@ -40,7 +40,7 @@ func (s *snapshot) addLook(answers []podsource.Answer, began, now reading) []dec
 			s.stale = forever
 		}
 		if a.Cache != nil {
-			d.cache = s.checkCache(a.Cache, answers)
+			d.cache = s.checkCache(&a, answers)
 		}
 		look[i] = d
 	}

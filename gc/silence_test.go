@@ -74,7 +74,7 @@ func TestCacheProvesToBeTheNodes(t *testing.T) {
 		{"nothing is reserved", nil, cacheAnswer([]podsource.Pod{attached(network1, a)}), []podsource.Answer{netnsAnswer()}, nil},
 	} {
 		snap := snapshot{reservations: new(clock).sees(reading{}, c.reserved)}
-		passed := snap.checkCache(c.cache.Cache, append(c.others, c.cache)).passed
+		passed := snap.checkCache(&c.cache, append(c.others, c.cache)).passed
 		maps.DeleteFunc(passed, func(_ string, did bool) bool { return !did })
 		if got := slices.Sorted(maps.Keys(passed)); !slices.Equal(got, c.want) {
 			t.Errorf("%s: %v, want %v", c.reason, got, c.want)

@@ -203,7 +203,7 @@ func (s *simulation) answerOf(k simKind) (a podsource.Answer) {
 		a.Cache = &podsource.Cache{Since: s.recordedSince()}
 		for _, b := range s.cached() {
 			net := s.nets[b.net].name
-			a.Cache.Entries = append(a.Cache.Entries, podsource.CacheEntry{Network: net, ContainerID: b.id})
+			a.Cache.Entries = append(a.Cache.Entries, podsource.Attachment{Network: net, ContainerID: b.id})
 			if owner := s.cache[b].owner; owner.alive {
 				a.Pods = append(a.Pods, podsource.Pod{ContainerIDs: []string{b.id}, IPs: owner.ips(b.net), Network: net})
 			}

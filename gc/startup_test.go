@@ -184,7 +184,7 @@ func TestAssertedAwayTrustsTheStamp(t *testing.T) {
 	n := newNode(t)
 	n.reserve("10.0.0.2", hex64("dead"), 2*time.Hour) // from before the boot
 	clk := &clocks{uptime: time.Hour}
-	c := cacheAnswer(nil, podsource.CacheEntry{Network: network1, ContainerID: hex64("dead"), Unproven: true})
+	c := cacheAnswer(nil, stale(network1, hex64("dead")))
 	c.Pods = append(c.Pods, podsource.Pod{ContainerIDs: []string{hex64("dead")}, Unproven: true, StartedAt: time.Now().Add(-2 * time.Hour), Origin: "cache file"})
 	r := newReconciler(t, n.store, []string{network1}, answers(netnsAnswer(), c, recordAnswer([]string{network1})), Options{}, clk)
 	report := n.atStartup(r, NoADDInFlight)

@@ -84,7 +84,7 @@ func (d dir) stat(r *Reservation) bool {
 }
 
 func (r *Reservation) setStatus(st *syscall.Stat_t) {
-	r.identity = Identity{st.Ino, st.Ctim.Nano(), st.Size}
+	r.identity = identity{st.Ino, st.Ctim.Nano(), st.Size}
 	r.ReservedAt = time.Unix(st.Mtim.Unix())
 }
 

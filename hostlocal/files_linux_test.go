@@ -222,7 +222,7 @@ func TestRead(t *testing.T) {
 		}
 	}
 	none := Reservation{IP: netip.MustParseAddr("10.0.0.6")}
-	if d.stat(&none); none.Identity() != (Identity{}) || !none.ReservedAt.IsZero() {
+	if d.stat(&none); none.identity != (identity{}) || !none.ReservedAt.IsZero() {
 		t.Errorf("stat of a directory: %+v", none)
 	}
 	got := Reservation{IP: netip.MustParseAddr("10.0.0.1")}
@@ -232,8 +232,8 @@ func TestRead(t *testing.T) {
 	}
 	var st syscall.Stat_t
 	must(t, syscall.Stat(at(s, "10.0.0.1"), &st))
-	want := Identity{ino: st.Ino, changed: st.Ctim.Nano(), size: 7}
-	if modified := time.Unix(st.Mtim.Unix()); got.Identity() != want || !got.ReservedAt.Equal(modified) {
+	want := identity{ino: st.Ino, changed: st.Ctim.Nano(), size: 7}
+	if modified := time.Unix(st.Mtim.Unix()); got.identity != want || !got.ReservedAt.Equal(modified) {
 		t.Errorf("read: %+v, want %+v, modified at %v", got, want, modified)
 	}
 }

@@ -63,7 +63,7 @@ func (d dir) read(r *Reservation, buf []byte) ([]byte, error) {
 	if !before.Mode().IsRegular() {
 		return nil, errNotRegular
 	}
-	r.identity, r.ReservedAt = Identity{0, before.ModTime().UnixNano(), before.Size()}, before.ModTime()
+	r.identity, r.ReservedAt = identity{0, before.ModTime().UnixNano(), before.Size()}, before.ModTime()
 	f, err := os.Open(d.file(r))
 	if err != nil {
 		return nil, err

@@ -54,7 +54,7 @@ func TestReleaseCompares(t *testing.T) {
 		{"another interface holds it", func(r *Reservation) { r.IfName = "net1" }, Changed},
 		{"it was malformed when it was read", func(r *Reservation) { r.Owner = Malformed }, Changed},
 		{"it is another address's", func(r *Reservation) { r.IP = netip.MustParseAddr("10.0.0.2") }, Changed},
-		{"List did not return it", func(r *Reservation) { r.identity = Identity{} }, Changed},
+		{"List did not return it", func(r *Reservation) { r.identity = identity{} }, Changed},
 		{"its owner is unknown", func(r *Reservation) { r.Owner = Unknown }, Failed},
 		{"its owner could not be read", func(r *Reservation) { r.Owner = Unreadable }, Failed},
 		{"its owner state does not exist", func(r *Reservation) { r.Owner = "other" }, Failed},

@@ -37,20 +37,17 @@ type Reservation struct {
 	// Owner says what is known of the owner, and so which of the fields above are set.
 	Owner OwnerState `json:"-"`
 
-	identity Identity
+	identity identity
 }
 
-// An Identity tells a reservation's file from every earlier and later file of the same
-// name, on Linux; elsewhere it may miss a replacement. Identities are compared with ==, and only those of files with the same name can be
-// compared. The zero Identity is that of a Reservation that List did not return.
-type Identity struct {
+// An identity tells a reservation's file from every earlier and later file of the same name, on
+// Linux; elsewhere it may miss a replacement. Its zero value is that of a Reservation that List
+// did not return.
+type identity struct {
 	ino     uint64 // 0 where the platform has none
 	changed int64  // change time in ns: set by every write, link and rename, as far as the kernel's clock has ticked since
 	size    int64
 }
-
-// Identity returns the identity of the file that was read.
-func (r *Reservation) Identity() Identity { return r.identity }
 
 // Inode returns the inode number of the file that was read, or 0 where the platform has none.
 func (r *Reservation) Inode() uint64 { return r.identity.ino }

@@ -116,18 +116,12 @@ type Gap struct {
 // A Cache is what a cache of CNI results knows beside its live entries. The check compares it
 // with the reservations and with the addresses that another source sees.
 type Cache struct {
-	// Entries are the attachments of all entries, live or ended.
-	Entries []CacheEntry
+	// Entries are the attachments of all entries, live or ended. Those of a container with an
+	// Unproven pod in the answer don't show whether it lives.
+	Entries []Attachment
 	// Since is a time since which no entry of a live container was removed from the
 	// cache, by this node's clock: at the latest the time of its oldest entry. Zero is unknown.
 	Since time.Time
-}
-
-// A CacheEntry is the attachment of a container to a network by an entry of a cache.
-type CacheEntry struct {
-	Network, ContainerID string
-	// Unproven says that the entry does not show whether the container lives.
-	Unproven bool
 }
 
 // Members returns the answers that a consists of: its Parts, with theirs, and a itself

@@ -18,10 +18,12 @@ import (
 
 // An Attachment is the attachment of a container to a network by a CNI ADD.
 type Attachment struct {
-	Network, ContainerID, IfName string
-	// IPs are its addresses, and Pod the pod's name. Both may be empty.
-	IPs []netip.Addr
-	Pod types.NamespacedName
+	Network, ContainerID string
+	// IfName is the name of the interface, IPs are its addresses, and Pod is the pod's name.
+	// All may be empty.
+	IfName string
+	IPs    []netip.Addr
+	Pod    types.NamespacedName
 }
 
 // Always is the since of [Attachments] for a store that was there before the node's first

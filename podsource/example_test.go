@@ -217,7 +217,7 @@ func ExampleAnswer() {
 		AsOf:          now,
 		Supplementary: true,
 		Cache: &podsource.Cache{
-			Entries: []podsource.CacheEntry{{Network: "podnet", ContainerID: "ee3b0f0c"}}, Since: now.Add(-time.Hour),
+			Entries: []podsource.Attachment{{Network: "podnet", ContainerID: "ee3b0f0c"}}, Since: now.Add(-time.Hour),
 		},
 	}
 	for _, a := range []podsource.Answer{record, cache} {

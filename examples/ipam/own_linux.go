@@ -146,7 +146,7 @@ func (a *attempt) ownHolder(id string, own []*hostlocal.Reservation, rs []hostlo
 
 // hasEntry reports whether the caches have an entry of a reservation's owner, live or ended.
 func hasEntry(caches *podsource.Cache, r *hostlocal.Reservation) bool {
-	return caches != nil && slices.ContainsFunc(caches.Entries, func(e podsource.CacheEntry) bool {
+	return caches != nil && slices.ContainsFunc(caches.Entries, func(e podsource.Attachment) bool {
 		return e.Network == r.Network && e.ContainerID == r.ContainerID
 	})
 }

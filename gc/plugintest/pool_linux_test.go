@@ -127,7 +127,7 @@ func (n *smallNode) answer(source string) podsource.Answer {
 		a.Names, a.AtOnce, a.Networks, a.Supplementary = podsource.AnyContainer, true, nil, true
 		a.Cache = &podsource.Cache{Since: time.Unix(1, 0)}
 		for _, id := range slices.Concat(n.sandboxes, n.stale) {
-			a.Cache.Entries = append(a.Cache.Entries, podsource.CacheEntry{Network: n.p.Network, ContainerID: id})
+			a.Cache.Entries = append(a.Cache.Entries, podsource.Attachment{Network: n.p.Network, ContainerID: id})
 		}
 	case "netns": // the containers of ADDs in flight, and the addresses of pods
 		byContainerID(n.adding)

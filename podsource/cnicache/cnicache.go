@@ -180,7 +180,7 @@ func readDir(ctx context.Context, dir string, lives living, a *podsource.Answer)
 		}
 		p, may := e.pod(path, made, lives)
 		for _, at := range e.attachments {
-			a.Cache.Entries = append(a.Cache.Entries, podsource.CacheEntry{Network: at.network, ContainerID: at.containerID, Unproven: p.Unproven})
+			a.Cache.Entries = append(a.Cache.Entries, podsource.Attachment{Network: at.network, ContainerID: at.containerID})
 		}
 		if may {
 			a.Pods = append(a.Pods, p)

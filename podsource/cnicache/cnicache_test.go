@@ -136,16 +136,16 @@ func TestHazard70Entries(t *testing.T) {
 		t.Run(c.reason, func(t *testing.T) {
 			dir := t.TempDir()
 			file(t, dir, "podnet-ee3b0f0c-eth0", c.text, c.at)
-			attached := podsource.CacheEntry{Network: "podnet", ContainerID: "ee3b0f0c"}
+			attached := podsource.Attachment{Network: "podnet", ContainerID: "ee3b0f0c"}
 			pods := slices.Clone(c.pods)
 			for i := range pods {
-				if attached.Unproven = pods[i].Unproven; attached.Unproven {
+				if pods[i].Unproven {
 					pods[i].StartedAt = c.at
 				}
 			}
 			want := podsource.Answer{
 				Source: "cnicache", Supplementary: true, Pods: pods, Names: podsource.AnyContainer, AtOnce: true,
-				Cache: &podsource.Cache{Entries: []podsource.CacheEntry{attached}, Since: c.at},
+				Cache: &podsource.Cache{Entries: []podsource.Attachment{attached}, Since: c.at},
 			}
 			got := ask(t, dir, c.living)
 			for i := range got.Pods {
@@ -348,7 +348,7 @@ func TestDirectories(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []podsource.CacheEntry{{Network: "podnet", ContainerID: "ee3b0f0c"}, {Network: "macvlan", ContainerID: "5c7b9a1e"}}
+	want := []podsource.Attachment{{Network: "podnet", ContainerID: "ee3b0f0c"}, {Network: "macvlan", ContainerID: "5c7b9a1e"}}
 	if diff := cmp.Diff(want, got.Cache.Entries); diff != "" || len(got.Pods) != 2 {
 		t.Errorf("got %d pods; recorded (-want +got):\n%s", len(got.Pods), diff)
 	}

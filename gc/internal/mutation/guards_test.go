@@ -22,7 +22,7 @@ var guards = slices.Concat(diskGuards, sourceGuards, evidenceGuards, decideGuard
 
 var diskGuards = []guard{
 	{"R1", "03 46", "a file that was replaced has another identity", "TestReleaseCompares", "hostlocal/dir_linux.go",
-		"Identity{st.Ino, st.Ctim.Nano(), st.Size}", "Identity{0, 0, st.Size}"},
+		"identity{st.Ino, st.Ctim.Nano(), st.Size}", "identity{0, 0, st.Size}"},
 	{"R3", "22", "a network that can't be listed is an error of the whole listing", "TestBadDirectory", "hostlocal/list.go",
 		"				return Listing{}, linkError(path)\n", "				continue\n"},
 	{"R11", "97", "a regular file in the place of a network's directory is told", "TestHazard97FileInPlaceOfADirectory", "hostlocal/list.go",
