@@ -95,8 +95,6 @@ func ExampleReconciler_Reconcile_errors() {
 		fmt.Println("a source reports no pod at all, and does not declare that there is none")
 	case errors.Is(err, gc.ErrRefused):
 		fmt.Println("a source failed, or its answer is too old")
-	case errors.Is(err, gc.ErrBusy):
-		fmt.Println("another pass of this Reconciler was under way until the context ended")
 	case errors.Is(err, hostlocal.ErrLocked):
 		fmt.Println("another process held the plugin's lock")
 	}
@@ -224,7 +222,7 @@ func ExampleReport() {
 		return
 	}
 	report, err := reconciler.Reconcile(context.Background())
-	fmt.Println("missing:", len(report.Missing()), "in a directory that is there:", !report.DataDirMissing && report.DataDir == dataDir, err)
+	fmt.Println("missing:", len(report.Missing), "in a data directory that exists:", !report.DataDirMissing && report.DataDir == dataDir, err)
 	for _, s := range report.Sources {
 		fmt.Printf("source %s has %d entries, error %q, note %q\n", s.Name, s.Entries, s.Error, s.Note)
 		fmt.Println("true during the call:", s.AsOf.IsZero() && s.Took <= report.Duration)
@@ -268,7 +266,7 @@ func ExampleReport_conflicts() {
 	}
 	ranges := iprange.Set{{First: netip.MustParseAddr("10.0.0.2"), Last: netip.MustParseAddr("10.0.0.254")}} // see package cniconf
 	for _, u := range report.Unreserved {
-		fmt.Println(u.IP, "of", u.Pod, "has no reservation; host-local may give it to another pod:", u.AtRisk(ranges))
+		fmt.Println(u.IP, "of", u.Pods[0], "has no reservation; host-local may give it to another pod:", u.AtRisk(ranges))
 	}
 	// Output:
 	// two-pods <nil>

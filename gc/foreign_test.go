@@ -151,11 +151,11 @@ func TestAllNetworks(t *testing.T) {
 	n.reserveIn("later", "10.1.0.2", "dead", old)
 	report := n.reconcile(r)
 	n.check(report, map[string]Verdict{"later/10.1.0.2": Released})
-	if diff := cmp.Diff([]Network{{Name: "later"}, {Name: network1}}, report.Networks); diff != "" {
+	if diff := cmp.Diff([]string{"later", network1}, report.Networks); diff != "" {
 		t.Errorf("networks (-want +got):\n%s", diff)
 	}
 	none := newReconciler(t, hostlocal.New(filepath.Join(t.TempDir(), "none")), []string{AllNetworks}, source, Options{}, &clocks{})
-	if report := n.reconcile(none); !report.DataDirMissing || report.Networks != nil {
+	if report := n.reconcile(none); !report.DataDirMissing || len(report.Networks) != 0 {
 		t.Errorf("without a data directory: %+v", report)
 	}
 }

@@ -197,7 +197,7 @@ func conflicting(pods []*livePod) (found []*livePod) {
 // compareClaims returns the addresses that distinct live pods claim in one network, and the
 // claimed addresses that are not reserved in any. Both are sorted and without repetitions. The
 // node's own addresses are neither.
-func (l *livePods) compareClaims(reservations []candidate) (dups []Duplicate, unreserved []Unreserved) {
+func (l *livePods) compareClaims(reservations []candidate) (dups, unreserved []Claim) {
 	if len(l.claims) == 0 {
 		return nil, nil
 	}
@@ -211,9 +211,9 @@ func (l *livePods) compareClaims(reservations []candidate) (dups []Duplicate, un
 			continue
 		}
 		if !reserved[ip] {
-			unreserved = append(unreserved, Unreserved{IP: ip, Pod: &claimants[0].ref})
+			unreserved = append(unreserved, Claim{ip, []*Pod{&claimants[0].ref}})
 		}
-		d := Duplicate{IP: ip}
+		d := Claim{IP: ip}
 		for _, claimant := range conflicting(claimants) {
 			if !slices.ContainsFunc(d.Pods, func(p *Pod) bool { return *p == claimant.ref }) {
 				d.Pods = append(d.Pods, &claimant.ref)

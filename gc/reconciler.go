@@ -32,9 +32,6 @@ var (
 	// ErrSourceTimeout is returned together with ErrRefused when the source did not
 	// answer within Options.SourceTimeout.
 	ErrSourceTimeout = errors.New("the pod source does not answer")
-	// ErrBusy is returned when the context ended while another pass of the same
-	// Reconciler was running.
-	ErrBusy = errors.New("another pass is under way")
 )
 
 // A Reconciler releases leaked reservations in the networks that it was given. Its
@@ -106,7 +103,8 @@ func New(store *hostlocal.Store, networks []string, source podsource.Source, opt
 //
 // Beside an error the report still says what was done (R11). A release that failed does
 // not stop the others; the error joins the first of these errors. See [ErrRefused],
-// [ErrBusy] and [hostlocal.ErrLocked].
+// [hostlocal.ErrLocked]. If no pass began, because ctx ended while another one was under way, the
+// report is empty.
 func (r *Reconciler) Reconcile(ctx context.Context) (Report, error) {
 	return r.reconcile(ctx, occasion{})
 }
@@ -125,7 +123,7 @@ func (r *Reconciler) reconcile(ctx context.Context, o occasion) (report Report, 
 	select {
 	case r.sem <- struct{}{}:
 	case <-ctx.Done():
-		return Report{}, fmt.Errorf("%w: %w", ErrBusy, ctx.Err())
+		return Report{}, fmt.Errorf("waiting for another pass to end: %w", ctx.Err())
 	}
 	defer func() { <-r.sem }()
 	err = recoverPanic("pass", func() error { return r.pass(ctx, o, &report) })
@@ -172,9 +170,8 @@ func (r *Reconciler) pass(ctx context.Context, o occasion, report *Report) error
 	if allNetworks {
 		networks = there
 	}
-	for _, n := range networks {
-		report.Networks = append(report.Networks, Network{Name: n, Missing: !slices.Contains(there, n)})
-	}
+	report.Networks = slices.Clone(networks)
+	report.Missing = slices.DeleteFunc(slices.Clone(networks), func(n string) bool { return slices.Contains(there, n) })
 	unreadable := errors.Join(notDirs(&list, r.store.DataDir(), networks), unreadable(all))
 	s := &snapshot{
 		clock: &r.clock, at: r.read(), opts: &r.opts, dirs: there, networks: networks, allNetworks: allNetworks, noADD: o.noADD,

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -22,10 +21,13 @@ import (
 type Report struct {
 	// DataDir is the data directory, and Networks are those that the Reconciler
 	// releases in.
-	DataDir  string    `json:"dataDir"`
-	Networks []Network `json:"networks,omitempty"`
-	// DataDirMissing says that the data directory does not exist.
-	DataDirMissing bool `json:"dataDirMissing,omitempty"`
+	DataDir  string   `json:"dataDir"`
+	Networks []string `json:"networks,omitempty"`
+	// Missing are those of Networks that have no directory: nothing was ever reserved in
+	// them on this node, or the name or the data directory is wrong. DataDirMissing says
+	// that the data directory does not exist.
+	Missing        []string `json:"missing,omitempty"`
+	DataDirMissing bool     `json:"dataDirMissing,omitempty"`
 	// Started is when the pass began, by the wall clock.
 	Started time.Time `json:"started"`
 	// Duration is how long the pass took, with the sources, whose times are in
@@ -47,24 +49,16 @@ type Report struct {
 	// reservation that must have no owner in two answers (R5).
 	Looks int `json:"looks"`
 	// Duplicates are the addresses that two live pods claim (R10).
-	Duplicates []Duplicate `json:"duplicates,omitempty"`
+	Duplicates []Claim `json:"duplicates,omitempty"`
 	// Unreserved are addresses of live pods without a reservation in any network of
 	// the data directory. host-local may give them to the next pod.
-	Unreserved []Unreserved `json:"unreserved,omitempty"`
+	Unreserved []Claim `json:"unreserved,omitempty"`
 	// Reservations has one entry for each reservation of every network, sorted
 	// by network and address. It is empty when they could not be listed, and when no
 	// source was called (see Sources).
 	Reservations []Entry `json:"reservations,omitempty"`
 	// Err is the error of the pass, or nil.
 	Err error `json:"-"`
-}
-
-// A Network is one that a Reconciler releases in.
-type Network struct {
-	Name string `json:"name"`
-	// Missing says that its directory does not exist: nothing was ever reserved
-	// in it on this node, or the name or the data directory is wrong.
-	Missing bool `json:"missing,omitempty"`
 }
 
 // A SourceReport says what one source contributed to a pass. When sources were called
@@ -89,23 +83,17 @@ type Entry struct {
 	Reason  Reason  `json:"reason"`
 }
 
-// A Duplicate is an address that several live pods claim.
-type Duplicate struct {
+// A Claim is an address, and the live pods that claim it.
+type Claim struct {
 	IP   netip.Addr `json:"ip"`
 	Pods []*Pod     `json:"pods"`
 }
 
-// An Unreserved is an address of a live pod without a reservation.
-type Unreserved struct {
-	IP  netip.Addr `json:"ip"`
-	Pod *Pod       `json:"pod"`
-}
-
-// AtRisk reports whether host-local may hand the address out, which is whether it lies
-// in one of the ranges. Without ranges it is true for pods with a name only, since the
-// kernel also shows addresses that other runtimes and plugins gave.
-func (u Unreserved) AtRisk(ranges iprange.Set) bool {
-	return ranges.Has(u.IP) || len(ranges) == 0 && u.Pod != nil && u.Pod.Name != ""
+// AtRisk reports whether host-local may hand out an address that is not reserved, which is
+// whether it lies in one of the ranges. Without ranges it is true for pods with a name only,
+// since the kernel also shows addresses that other runtimes and plugins gave.
+func (c Claim) AtRisk(ranges iprange.Set) bool {
+	return ranges.Has(c.IP) || len(ranges) == 0 && slices.ContainsFunc(c.Pods, func(p *Pod) bool { return p.Name != "" })
 }
 
 // Counts returns the number of reservations by verdict, without verdicts that none has.
@@ -115,20 +103,6 @@ func (r *Report) Counts() map[Verdict]int {
 		counts[r.Reservations[i].Verdict]++
 	}
 	return counts
-}
-
-// Missing returns the paths of directories that do not exist: the data directory, or
-// the directories of networks that the Reconciler releases in.
-func (r *Report) Missing() (paths []string) {
-	if r.DataDirMissing {
-		return []string{r.DataDir}
-	}
-	for _, n := range r.Networks {
-		if n.Missing {
-			paths = append(paths, filepath.Join(r.DataDir, n.Name))
-		}
-	}
-	return paths
 }
 
 // addLook records the answers of one look.
@@ -248,8 +222,7 @@ func (r *Reconciler) log(report *Report) {
 			log = log.WithValues(key, value)
 		}
 	}
-	missing := report.Missing() // a network's name or the data directory may be wrong
-	add(len(missing) > 0, "missing", missing)
+	add(len(report.Missing) > 0, "missing", report.Missing) // a network's name or the data directory may be wrong
 	add(len(report.Unreserved) > 0, "unreserved", len(report.Unreserved))
 	add(len(report.Duplicates) > 0, "duplicates", len(report.Duplicates))
 	add(report.Memory != "", "memory", report.Memory)

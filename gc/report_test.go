@@ -93,7 +93,7 @@ func TestReportOfAPass(t *testing.T) {
 			t.Errorf("sources (-want +got):\n%s", diff)
 		}
 		if report.Duration < 3*time.Second || !report.Started.Equal(begun) || report.Looks != 1 ||
-			report.DataDir != n.dataDir || report.DataDirMissing || !slices.Equal(report.Networks, []Network{{Name: network1}}) || report.Err != nil {
+			report.DataDir != n.dataDir || report.DataDirMissing || !slices.Equal(report.Networks, []string{network1}) || report.Err != nil {
 			t.Errorf("got %+v", report)
 		}
 		var order []string
@@ -146,12 +146,12 @@ func TestReportJSON(t *testing.T) {
 	unreadable := &hostlocal.Reservation{Network: "second", IP: ips("10.9.0.3")[0], Owner: hostlocal.Unreadable, Err: errors.New("input/output error")}
 	web := &Pod{Namespace: "default", Name: "web", UID: "1", From: "kubelet"}
 	report := Report{
-		DataDir: "/data", Networks: []Network{{Name: "podnet"}, {Name: "typo", Missing: true}}, Started: start,
+		DataDir: "/data", Networks: []string{"podnet", "typo"}, Missing: []string{"typo"}, Started: start,
 		Duration: 1500 * time.Millisecond, LockHeld: 2 * time.Millisecond, LongestHold: time.Millisecond,
 		NextCheck: start.Add(time.Minute), Looks: 2,
 		Sources:    []SourceReport{{Name: "kubelet", Entries: 3, AsOf: start, Took: time.Millisecond}, {Name: "cri", Error: "away"}},
-		Duplicates: []Duplicate{{ips("10.0.0.2")[0], []*Pod{web, {From: "netns: process 1"}}}},
-		Unreserved: []Unreserved{{ips("10.0.0.9")[0], web}},
+		Duplicates: []Claim{{ips("10.0.0.2")[0], []*Pod{web, {From: "netns: process 1"}}}},
+		Unreserved: []Claim{{ips("10.0.0.9")[0], []*Pod{web}}},
 		Reservations: []Entry{
 			{Reservation: reservation("10.0.0.2", "c", "eth0"), Verdict: InUse, Reason: ContainerLive, Pod: web},
 			{Reservation: reservation("fd00::3", "d", ""), Verdict: Released, Reason: ReleasedLeak},
@@ -244,9 +244,8 @@ func TestAtRisk(t *testing.T) {
 		{"another plugin gave it", "192.0.2.2", web, ours, false},
 		{"no range is known, and it is a pod's", "10.0.0.2", web, nil, true},
 		{"no range is known, and it may be another runtime's", "172.17.0.2", &Pod{}, nil, false},
-		{"no pod", "172.17.0.2", nil, nil, false},
 	} {
-		u := Unreserved{IP: netip.MustParseAddr(c.ip), Pod: c.pod}
+		u := Claim{netip.MustParseAddr(c.ip), []*Pod{c.pod}}
 		if got := u.AtRisk(c.ranges); got != c.want {
 			t.Errorf("%s: %t", c.reason, got)
 		}

@@ -52,12 +52,11 @@ type identity struct {
 // Inode returns the inode number of the file that was read, or 0 where the platform has none.
 func (r *Reservation) Inode() uint64 { return r.identity.ino }
 
-// An OwnerState says what is known of a reservation's owner.
+// An OwnerState says what is known of a reservation's owner. It is empty in a Reservation that
+// List did not return.
 type OwnerState string
 
 const (
-	// Unknown: List did not return the Reservation.
-	Unknown OwnerState = ""
 	// Owned: the file names a container.
 	Owned OwnerState = "owned"
 	// Empty: the file is empty, or has only white space. It has no owner, and no

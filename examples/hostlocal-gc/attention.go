@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/agent"
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
@@ -139,7 +140,7 @@ func (a *app) duplicates(r *result) string {
 func (a *app) unreserved(r *result) string {
 	var rows [][]term.Cell
 	for _, u := range r.Unreserved {
-		rows = append(rows, []term.Cell{{Text: u.IP.String(), Style: term.Yellow}, {Text: podAndSource(u.Pod)}})
+		rows = append(rows, []term.Cell{{Text: u.IP.String(), Style: term.Yellow}, {Text: podAndSource(u.Pods[0])}})
 	}
 	return a.section(term.Yellow, "Addresses of live pods without a reservation, which host-local may hand out again:", rows)
 }
@@ -147,7 +148,7 @@ func (a *app) unreserved(r *result) string {
 // missing lists the directories that do not exist.
 func (a *app) missing(r *result) string {
 	var rows [][]term.Cell
-	for _, path := range r.Missing() {
+	for _, path := range agent.MissingPaths(&r.Report) {
 		rows = append(rows, []term.Cell{{Text: path, Style: term.Red}})
 	}
 	return a.section(term.Red, "Directories that do not exist; are --network and --data-dir right?", rows)

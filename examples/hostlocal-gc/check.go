@@ -214,10 +214,7 @@ func (a *app) inspect(ctx context.Context, dir string, confs []cniconf.Network, 
 		p.judged = len(networks) == 0 && len(asked.failed) == 0 && asked.union != nil
 		r := a.unjudged(ctx, store, names)
 		p.report = r.Report
-		p.report.Networks, p.report.DataDirMissing = nil, names == nil
-		for _, name := range networks {
-			p.report.Networks = append(p.report.Networks, gc.Network{Name: name, Missing: !slices.Contains(names, name)})
-		}
+		p.report.Networks, p.report.Missing, p.report.DataDirMissing = networks, missing(networks, names), names == nil
 		if len(p.unknown) == 0 {
 			p.unknown = []string{"no source was found on this node"}
 		}

@@ -11,7 +11,6 @@ import (
 	"slices"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
-	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
@@ -51,14 +50,17 @@ func (a *app) asked(names []string) []string {
 // checkNetworks returns an error for each requested network without a directory, since a person may
 // have mistyped it. The library takes it for an empty network. names are those of the networks that
 // have a directory.
-func (a *app) checkNetworks(networks []gc.Network, names []string) error {
+func (a *app) checkNetworks(networks, names []string) error {
 	var errs []error
-	for _, n := range networks {
-		if n.Missing {
-			errs = append(errs, fmt.Errorf("network %q has no directory in %s; %s", n.Name, a.flags.dataDir, existing(names)))
-		}
+	for _, n := range missing(networks, names) {
+		errs = append(errs, fmt.Errorf("network %q has no directory in %s; %s", n, a.flags.dataDir, existing(names)))
 	}
 	return errors.Join(errs...)
+}
+
+// missing returns the networks that are not among names.
+func missing(networks, names []string) []string {
+	return slices.DeleteFunc(slices.Clone(networks), func(n string) bool { return slices.Contains(names, n) })
 }
 
 // isNetwork reports whether dir contains what host-local writes into a network's directory.

@@ -87,38 +87,38 @@ func diagnose(p *place, places []*place) (all []finding) {
 }
 
 // network returns the findings about one network.
-func (p *place) network(n gc.Network, unreserved []string) (all []finding) {
-	if n.Missing {
-		return p.missing(n.Name, unreserved)
+func (p *place) network(name string, unreserved []string) (all []finding) {
+	if slices.Contains(p.report.Missing, name) {
+		return p.missing(name, unreserved)
 	}
-	if holder := p.locks[n.Name]; holder != "" {
-		all = append(all, finding{Word: wordLocked, Network: n.Name,
+	if holder := p.locks[name]; holder != "" {
+		all = append(all, finding{Word: wordLocked, Network: name,
 			Text: holder + ". Each ADD and DEL of the network waits for it: find out what the process does, or end it"})
 	}
-	c := p.count(n.Name)
+	c := p.count(name)
 	if !p.judged {
 		if c.full() {
-			all = append(all, finding{Word: wordFull, Network: n.Name, Text: c.used() + ", and it is not known how many are leaked"})
+			all = append(all, finding{Word: wordFull, Network: name, Text: c.used() + ", and it is not known how many are leaked"})
 		}
 		return all
 	}
 	if c.people > 0 {
-		all = append(all, finding{Word: wordConflict, Network: n.Name,
+		all = append(all, finding{Word: wordConflict, Network: name,
 			Text: fmt.Sprintf("%s for a person to look at: %s --network %s shows which, and why", term.Count(c.people, "reservation"),
-				strings.Replace(p.release, " release", " list", 1), n.Name)})
+				strings.Replace(p.release, " release", " list", 1), name)})
 	}
-	run := p.release + " --network " + n.Name
+	run := p.release + " --network " + name
 	switch {
 	case c.full() && c.leaked > 0:
-		all = append(all, finding{wordFull, n.Name, fmt.Sprintf("%s, %d leaked", c.used(), c.leaked), run})
+		all = append(all, finding{wordFull, name, fmt.Sprintf("%s, %d leaked", c.used(), c.leaked), run})
 	case c.full() && c.inUse == c.reserved:
-		all = append(all, finding{Word: wordFull, Network: n.Name, Text: c.used() + ", all in use: the range is too small"})
+		all = append(all, finding{Word: wordFull, Network: name, Text: c.used() + ", all in use: the range is too small"})
 	case c.full():
-		all = append(all, finding{Word: wordFull, Network: n.Name, Text: c.used() + ", none leaked: " + c.kept()})
+		all = append(all, finding{Word: wordFull, Network: name, Text: c.used() + ", none leaked: " + c.kept()})
 	case c.leaked > 0:
-		all = append(all, finding{wordLeaked, n.Name, fmt.Sprintf("%s, %d leaked", c.used(), c.leaked), run})
+		all = append(all, finding{wordLeaked, name, fmt.Sprintf("%s, %d leaked", c.used(), c.leaked), run})
 	case len(all) == 0:
-		all = append(all, finding{Word: wordOK, Network: n.Name, Text: c.used() + c.rest()})
+		all = append(all, finding{Word: wordOK, Network: name, Text: c.used() + c.rest()})
 	}
 	return all
 }
@@ -257,7 +257,7 @@ func (p *place) unreserved(places []*place) (all []string) {
 	}
 	for _, u := range p.report.Unreserved {
 		if !reserved[u.IP] && u.AtRisk(ours) {
-			all = append(all, fmt.Sprintf("%v (%s)", u.IP, u.Pod))
+			all = append(all, fmt.Sprintf("%v (%s)", u.IP, u.Pods[0]))
 		}
 	}
 	return all

@@ -29,10 +29,9 @@ func TestDiagnose(t *testing.T) {
 	small := []cniconf.Network{{Name: "podnet", Ranges: []iprange.Set{{{First: ip("10.1.0.1"), Last: ip("10.1.0.3"), Gateway: ip("10.1.0.1")}}}}}
 	large := []cniconf.Network{{Name: "podnet", Ranges: []iprange.Set{{{First: ip("fd00::1"), Last: ip("fd00::ffff:ffff:ffff:ffff"), Gateway: ip("fd00::1")}}}}}
 	both := []cniconf.Network{{Name: "podnet", Ranges: slices.Concat(large[0].Ranges, small[0].Ranges)}}
-	podnet := []gc.Network{{Name: "podnet"}}
-	missing := []gc.Network{{Name: "podnet", Missing: true}}
-	unreserved := func(text, name string) []gc.Unreserved {
-		return []gc.Unreserved{{IP: ip(text), Pod: &gc.Pod{Name: name}}}
+	podnet := []string{"podnet"}
+	unreserved := func(text, name string) []gc.Claim {
+		return []gc.Claim{{IP: ip(text), Pods: []*gc.Pod{&gc.Pod{Name: name}}}}
 	}
 	elsewhere := &place{report: gc.Report{Reservations: []gc.Entry{at("10.1.0.2", gc.ContainerLive)}}}
 	for _, row := range []struct {
@@ -48,17 +47,17 @@ func TestDiagnose(t *testing.T) {
 		{"nothing was ever reserved", place{judged: true, report: gc.Report{DataDir: "/d"}}, nil, "OK", "/d"},
 		{"the user named a data directory that does not exist", place{judged: true, named: true, report: gc.Report{DataDir: "/d", DataDirMissing: true}}, nil, "MISSING", "there is no data directory /d"},
 		{"a data directory that does not exist is host-local's before its first ADD", place{judged: true, report: gc.Report{DataDir: "/d", DataDirMissing: true}}, nil, "OK", "nothing was ever reserved"},
-		{"the network's first pod has not come yet", place{judged: true, report: gc.Report{Networks: missing}}, nil, "OK", "nothing was ever reserved"},
-		{"the user named it", place{judged: true, asked: []string{"podnet"}, report: gc.Report{Networks: missing}}, nil, "MISSING", "no directory"},
+		{"the network's first pod has not come yet", place{judged: true, report: gc.Report{Networks: podnet, Missing: podnet}}, nil, "OK", "nothing was ever reserved"},
+		{"the user named it", place{judged: true, asked: []string{"podnet"}, report: gc.Report{Networks: podnet, Missing: podnet}}, nil, "MISSING", "no directory"},
 		{"the reservations could not be read, which check reports itself", place{judged: true, unread: true, report: gc.Report{DataDir: "/d"}}, nil, "", ""},
-		{"somebody removed it", place{judged: true, report: gc.Report{Networks: missing, Unreserved: unreserved("10.1.0.2", "web")}, confs: small}, nil, "MISSING", "1 address of a live pod is not reserved anywhere"},
+		{"somebody removed it", place{judged: true, report: gc.Report{Networks: podnet, Missing: podnet, Unreserved: unreserved("10.1.0.2", "web")}, confs: small}, nil, "MISSING", "1 address of a live pod is not reserved anywhere"},
 		{"a live pod's address is free to host-local", place{judged: true, report: gc.Report{Networks: podnet, Unreserved: unreserved("10.1.0.2", "web")}, confs: small}, nil, "UNRESERVED OK", "10.1.0.2 (/web)"},
 		{"it is of no range of host-local's", place{judged: true, report: gc.Report{Networks: podnet, Unreserved: unreserved("192.168.0.2", "web")}, confs: small}, nil, "OK", ""},
 		{"it is reserved in another data directory", place{judged: true, report: gc.Report{Networks: podnet, Unreserved: unreserved("10.1.0.2", "web")}, confs: small}, []*place{elsewhere}, "OK", ""},
 		{"the ranges are not known, and the kernel has seen another runtime's", place{judged: true, report: gc.Report{Networks: podnet, Unreserved: unreserved("172.17.0.2", "")}}, nil, "OK", ""},
 		{"the ranges are not known, and it is a pod's", place{judged: true, report: gc.Report{Networks: podnet, Unreserved: unreserved("10.1.0.2", "web")}}, nil, "UNRESERVED OK", ""},
 		{"two pods have one address, and the range is full of leaks", place{judged: true, confs: small, report: gc.Report{Networks: podnet,
-			Duplicates:   []gc.Duplicate{{IP: ip("10.1.0.2"), Pods: []*gc.Pod{{Name: "a"}, {Name: "b"}}}},
+			Duplicates:   []gc.Claim{{IP: ip("10.1.0.2"), Pods: []*gc.Pod{{Name: "a"}, {Name: "b"}}}},
 			Reservations: []gc.Entry{at("10.1.0.2", gc.TwoPods), at("10.1.0.3", gc.Unowned)}}}, nil, "DUPLICATE FULL CONFLICT", "10.1.0.2"},
 		{"full, and none is leaked or in use", place{judged: true, confs: small, report: gc.Report{Networks: podnet, Reservations: []gc.Entry{at("10.1.0.2", gc.TooYoung), at("10.1.0.3", gc.ForeignOwner)}}}, nil, "FULL", "none leaked: 1 young, 1 foreign"},
 		{"nobody counts the addresses of an IPv6 subnet", place{judged: true, confs: large, report: gc.Report{Networks: podnet, Reservations: []gc.Entry{at("fd00::2", gc.ContainerLive)}}}, nil, "OK", "1 reservation, of a range that has far more addresses than a node can use, all in use"},

@@ -24,11 +24,9 @@ type report struct {
 	SchemaVersion int            `json:"schemaVersion"`
 	Counts        map[string]int `json:"counts"`
 	Error         string         `json:"error"`
-	Networks      []struct {
-		Name    string `json:"name"`
-		Missing bool   `json:"missing"`
-	} `json:"networks"`
-	Sources []struct {
+	Networks      []string       `json:"networks"`
+	Missing       []string       `json:"missing"`
+	Sources       []struct {
 		Name    string `json:"name"`
 		Entries int    `json:"entries"`
 		Error   string `json:"error"`

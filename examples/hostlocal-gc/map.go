@@ -116,15 +116,15 @@ func sameDirectory(a, b string) bool {
 func drawAll(r *result, ranges map[string][]picture.Range) ([]picture.Picture, error) {
 	var pictures []picture.Picture
 	for _, n := range r.Networks {
-		if n.Missing {
+		if slices.Contains(r.Missing, n) {
 			continue
 		}
-		last, err := picture.ReadLast(filepath.Join(r.DataDir, n.Name))
+		last, err := picture.ReadLast(filepath.Join(r.DataDir, n))
 		if err != nil {
-			return nil, fmt.Errorf("network %s: %w", n.Name, err)
+			return nil, fmt.Errorf("network %s: %w", n, err)
 		}
 		pictures = append(pictures, picture.Draw(picture.Input{
-			Title: n.Name, Ranges: ranges[n.Name], Reservations: picture.FromReport(&r.Report, n.Name), Last: last,
+			Title: n, Ranges: ranges[n], Reservations: picture.FromReport(&r.Report, n), Last: last,
 		}))
 	}
 	return pictures, nil

@@ -84,9 +84,8 @@ func (a *app) unjudged(ctx context.Context, store *hostlocal.Store, names []stri
 		r.Err = err
 		return r
 	}
-	for _, name := range a.asked(names) {
-		r.Networks = append(r.Networks, gc.Network{Name: name, Missing: !slices.Contains(names, name)})
-	}
+	r.Networks = a.asked(names)
+	r.Missing = missing(r.Networks, names)
 	var unreadable []error
 	for i := range list.Reservations {
 		res := &list.Reservations[i]
@@ -112,7 +111,7 @@ func (r *result) entries(network string) []*gc.Entry {
 func (r *result) shown() (of []*gc.Entry) {
 	for i := range r.Reservations {
 		e := &r.Reservations[i]
-		if slices.ContainsFunc(r.Networks, func(n gc.Network) bool { return n.Name == e.Network }) {
+		if slices.Contains(r.Networks, e.Network) {
 			of = append(of, e)
 		}
 	}

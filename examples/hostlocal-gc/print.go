@@ -4,6 +4,7 @@ package main
 
 import (
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/reportjson"
@@ -27,8 +28,8 @@ func (a *app) print(r *result, v view) error {
 	}
 	var out strings.Builder
 	for _, n := range r.Networks {
-		if !n.Missing && (r.judged || v.all) {
-			a.showNetwork(&out, r, n.Name, v)
+		if !slices.Contains(r.Missing, n) && (r.judged || v.all) {
+			a.showNetwork(&out, r, n, v)
 		}
 	}
 	out.WriteString(a.foreign(r))

@@ -105,7 +105,7 @@ func TestErrorsOfDisk(t *testing.T) {
 
 // Foreign owners are reported in one row for each form of ID, for the requested networks (R14).
 func TestForeignRows(t *testing.T) {
-	r := result{Report: gc.Report{Networks: []gc.Network{{Name: "podnet"}, {Name: "storage"}}}}
+	r := result{Report: gc.Report{Networks: []string{"podnet", "storage"}}}
 	add := func(network, containerID string, why gc.Reason) {
 		res := &hostlocal.Reservation{Network: network, ContainerID: containerID}
 		r.Reservations = append(r.Reservations, gc.Entry{Reservation: res, Verdict: why.Verdict(), Reason: why})

@@ -60,7 +60,7 @@ func (a *app) sentence(r *result, v view) string {
 	}
 	var out strings.Builder
 	if len(r.Networks) == 1 {
-		fmt.Fprintf(&out, "%s, ", r.Networks[0].Name)
+		fmt.Fprintf(&out, "%s, ", r.Networks[0])
 	} else {
 		fmt.Fprintf(&out, "%d networks, ", len(r.Networks))
 	}

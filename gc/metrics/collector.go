@@ -59,9 +59,9 @@ func New() *Collector {
 
 // OnReport adds the report and the error of a pass. It is for [gc.Options].OnReport,
 // keeps no part of the report, and never waits for a scrape. It ignores a pass that
-// never began ([gc.ErrBusy]).
+// never began, whose report is empty.
 func (c *Collector) OnReport(report gc.Report, err error) {
-	if errors.Is(err, gc.ErrBusy) {
+	if report.Started.IsZero() {
 		return
 	}
 	c.mu.Lock()
@@ -85,12 +85,7 @@ func (c *Collector) OnReport(report gc.Report, err error) {
 		}
 	}
 	if len(report.Networks) > 0 { // else the pass did not list them
-		c.missing = 0
-		for _, n := range report.Networks {
-			if n.Missing {
-				c.missing++
-			}
-		}
+		c.missing = len(report.Missing)
 	}
 	c.noteReservations(&report, err)
 }
@@ -99,7 +94,7 @@ func (c *Collector) OnReport(report gc.Report, err error) {
 // judged none, only adds the names of its networks: the values of earlier passes stand.
 func (c *Collector) noteReservations(report *gc.Report, err error) {
 	for _, n := range report.Networks {
-		of(c.networks, n.Name)
+		of(c.networks, n)
 	}
 	if errors.Is(err, gc.ErrRefused) || len(report.Reservations) == 0 && err != nil {
 		return

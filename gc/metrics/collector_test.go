@@ -29,7 +29,7 @@ import (
 func made() *Collector {
 	c := New()
 	report := reportOf()
-	report.Networks = append(report.Networks, gc.Network{Name: "spare", Missing: true})
+	report.Networks, report.Missing = append(report.Networks, "spare"), []string{"spare"}
 	report.LockHeld, report.LongestHold = 9*time.Millisecond, 2*time.Millisecond
 	report.Sources = []gc.SourceReport{{Name: "cri", Took: 50 * time.Millisecond}, {Name: "kubelet", Took: 200 * time.Millisecond}}
 	for i, reason := range gc.Reasons() {
@@ -112,12 +112,12 @@ func TestPackageCommentNamesEveryMetric(t *testing.T) {
 // Metrics after one report or two.
 func TestReports(t *testing.T) {
 	missing := reportOf(entry(gc.NotTried, time.Hour))
-	missing.Networks = []gc.Network{{Name: "misspelt", Missing: true}}
+	missing.Networks, missing.Missing = []string{"misspelt"}, []string{"misspelt"}
 	conflicts := reportOf(entry(gc.TwoPods, time.Hour))
 	conflicts.Started = time.Unix(1600000000, 0)
 	web := &gc.Pod{Name: "web"}
-	conflicts.Unreserved = []gc.Unreserved{{Pod: web}, {Pod: web}, {Pod: &gc.Pod{}}} // the last one is from netns, which names no pod
-	conflicts.Duplicates = make([]gc.Duplicate, 1)
+	conflicts.Unreserved = []gc.Claim{{Pods: []*gc.Pod{web}}, {Pods: []*gc.Pod{web}}, {Pods: []*gc.Pod{{}}}} // the last one is from netns, which names no pod
+	conflicts.Duplicates = make([]gc.Claim, 1)
 	for _, row := range []struct {
 		reason string
 		passes []pass
@@ -126,7 +126,7 @@ func TestReports(t *testing.T) {
 	}{
 		{
 			"a pass that never began changes nothing",
-			[]pass{{gc.Report{}, fmt.Errorf("waiting for %w: %w", gc.ErrBusy, context.Canceled)}}, "passes_total pass_duration_seconds_count released_total",
+			[]pass{{gc.Report{}, context.Canceled}}, "passes_total pass_duration_seconds_count released_total",
 			`
 			pass_duration_seconds_count 0
 			passes_total{result="failed"} 0
@@ -145,7 +145,7 @@ func TestReports(t *testing.T) {
 			`,
 		}, {
 			"a pass that could not list directories changes no gauge",
-			[]pass{{missing, nil}, {gc.Report{}, errDown}}, "reservations oldest_kept_leak_age_seconds missing_networks",
+			[]pass{{missing, nil}, {gc.Report{Started: time.Unix(1600000000, 0)}, errDown}}, "reservations oldest_kept_leak_age_seconds missing_networks",
 			`
 			missing_networks 1
 			oldest_kept_leak_age_seconds{network="misspelt"} 0
@@ -223,7 +223,7 @@ func TestReports(t *testing.T) {
 			`,
 		}, {
 			"a pass that did not hold the lock does not count as a short hold",
-			[]pass{{gc.Report{LockHeld: 3 * time.Second, LongestHold: 2 * time.Second}, nil}, {reportOf(), nil}},
+			[]pass{{gc.Report{Started: time.Unix(1600000000, 0), LockHeld: 3 * time.Second, LongestHold: 2 * time.Second}, nil}, {reportOf(), nil}},
 			"lock_longest_hold_seconds_count lock_longest_hold_seconds_sum lock_held_seconds_total pass_duration_seconds_count",
 			`
 			lock_held_seconds_total 3
@@ -234,8 +234,8 @@ func TestReports(t *testing.T) {
 		}, {
 			"a source that never answered is at zero, and one that fails now keeps its count",
 			[]pass{
-				{gc.Report{Sources: []gc.SourceReport{{Name: "cri"}, {Name: "kube", Error: "down"}}}, errRefused},
-				{gc.Report{Sources: []gc.SourceReport{{Name: "cri", Error: "down"}}}, errRefused},
+				{gc.Report{Started: time.Unix(1600000000, 0), Sources: []gc.SourceReport{{Name: "cri"}, {Name: "kube", Error: "down"}}}, errRefused},
+				{gc.Report{Started: time.Unix(1600000000, 0), Sources: []gc.SourceReport{{Name: "cri", Error: "down"}}}, errRefused},
 			},
 			"source_answers_total source_failures_total",
 			`
@@ -246,14 +246,14 @@ func TestReports(t *testing.T) {
 			`,
 		}, {
 			"names that are not UTF-8 do not break a scrape",
-			[]pass{{gc.Report{Networks: []gc.Network{{Name: "pod\xffnet"}}, Sources: []gc.SourceReport{{Name: "\xff"}}}, nil}}, "released_total source_failures_total",
+			[]pass{{gc.Report{Started: time.Unix(1600000000, 0), Networks: []string{"pod\xffnet"}, Sources: []gc.SourceReport{{Name: "\xff"}}}, nil}}, "released_total source_failures_total",
 			`
 			released_total{network="pod�net"} 0
 			source_failures_total{source="�"} 0
 			`,
 		}, {
 			"the directory was made between two passes",
-			[]pass{{gc.Report{Networks: []gc.Network{{Name: "a", Missing: true}, {Name: "b", Missing: true}, {Name: "c"}}}, nil}, {reportOf(), nil}}, "missing_networks",
+			[]pass{{gc.Report{Started: time.Unix(1600000000, 0), Networks: []string{"a", "b", "c"}, Missing: []string{"a", "b"}}, nil}, {reportOf(), nil}}, "missing_networks",
 			"missing_networks 0",
 		},
 	} {

@@ -40,7 +40,7 @@
 //     directory is wrong.
 //   - hostlocal_gc_unreserved_addresses, a gauge: addresses of live pods that are
 //     reserved in no network of the data directory, so that host-local may hand
-//     them out again ([gc.Unreserved.AtRisk]): those in the ranges that were set, or,
+//     them out again ([gc.Claim.AtRisk]): those in the ranges that were set, or,
 //     without ranges, those of pods with a name.
 //   - hostlocal_gc_duplicate_addresses, a gauge: addresses that several live pods
 //     have (R10).

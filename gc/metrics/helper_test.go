@@ -52,7 +52,7 @@ func in(network string, e gc.Entry) gc.Entry {
 
 // reportOf returns the report of a pass over podnet that took a second.
 func reportOf(entries ...gc.Entry) gc.Report {
-	return gc.Report{Networks: []gc.Network{{Name: "podnet"}}, Started: started, Duration: time.Second, Reservations: entries}
+	return gc.Report{Networks: []string{"podnet"}, Started: started, Duration: time.Second, Reservations: entries}
 }
 
 // shown returns the lines of a scrape of c for the metrics with these names, without comments

@@ -76,9 +76,9 @@ range_reserved_addresses{network="wrong",set="0"} 0
 func TestUnreservedInRanges(t *testing.T) {
 	web := &gc.Pod{Name: "web"}
 	report := reportOf(entry(gc.ContainerLive, 0))
-	report.Unreserved = []gc.Unreserved{
-		{IP: netip.MustParseAddr("10.1.0.2"), Pod: &gc.Pod{}}, {IP: netip.MustParseAddr("10.3.0.2"), Pod: &gc.Pod{}},
-		{IP: netip.MustParseAddr("fd00::2"), Pod: &gc.Pod{}}, {IP: netip.MustParseAddr("192.0.2.2"), Pod: web},
+	report.Unreserved = []gc.Claim{
+		{IP: netip.MustParseAddr("10.1.0.2"), Pods: []*gc.Pod{&gc.Pod{}}}, {IP: netip.MustParseAddr("10.3.0.2"), Pods: []*gc.Pod{&gc.Pod{}}},
+		{IP: netip.MustParseAddr("fd00::2"), Pods: []*gc.Pod{&gc.Pod{}}}, {IP: netip.MustParseAddr("192.0.2.2"), Pods: []*gc.Pod{web}},
 	}
 	c := New()
 	c.SetRanges(map[string][]iprange.Set{"podnet": {{rangeOf("10.1.0.1", "10.1.0.6", "")}, {rangeOf("fd00::1", "fd00::6", "")}}, "other": {{rangeOf("10.3.0.1", "10.3.0.6", "")}}})

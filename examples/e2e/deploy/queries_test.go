@@ -59,10 +59,10 @@ func TestAlerts(t *testing.T) {
 			return p
 		}
 	}
-	missing := func(_ int, r *gc.Report) { r.Networks[0].Missing = true }
+	missing := func(_ int, r *gc.Report) { r.Missing = r.Networks }
 	atRisk := func(m int, r *gc.Report) {
-		r.Unreserved = []gc.Unreserved{{IP: netip.MustParseAddr("10.1.0.9")}}
-		r.Duplicates = make([]gc.Duplicate, map[bool]int{true: 1}[m < 99])
+		r.Unreserved = []gc.Claim{{IP: netip.MustParseAddr("10.1.0.9")}}
+		r.Duplicates = make([]gc.Claim, map[bool]int{true: 1}[m < 99])
 	}
 	everything := func(m int, now time.Time) []pass {
 		return slices.Concat(refused(m, now), failing(m, now), with(with(conflict, missing), atRisk)(m, now))

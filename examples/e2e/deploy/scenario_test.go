@@ -34,7 +34,7 @@ type pass struct {
 func finding(err error, reasons ...gc.Reason) func(int, time.Time) []pass {
 	return func(_ int, now time.Time) []pass {
 		r := gc.Report{Started: now, Duration: time.Second, LockHeld: time.Millisecond}
-		r.Networks, r.Sources = []gc.Network{{Name: "podnet"}}, []gc.SourceReport{{Name: "cri"}}
+		r.Networks, r.Sources = []string{"podnet"}, []gc.SourceReport{{Name: "cri"}}
 		if errors.Is(err, gc.ErrRefused) {
 			r.Sources[0].Error = err.Error()
 		}

@@ -5,6 +5,7 @@ package agent
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -55,7 +56,7 @@ func (s *status) missing() hazard {
 	if len(r.Networks) == 0 { // the last pass did not get that far
 		r = &s.shown
 	}
-	paths, lost := r.Missing(), len(s.atRisk())
+	paths, lost := MissingPaths(r), len(s.atRisk())
 	switch {
 	case len(paths) > 0 && lost > 0:
 		return hazard{
@@ -72,6 +73,17 @@ func (s *status) missing() hazard {
 	return hazard{}
 }
 
+// MissingPaths returns the directories that do not exist: the data directory, or those of networks.
+func MissingPaths(r *gc.Report) (paths []string) {
+	if r.DataDirMissing {
+		return []string{r.DataDir}
+	}
+	for _, name := range r.Missing {
+		paths = append(paths, filepath.Join(r.DataDir, name))
+	}
+	return paths
+}
+
 func duplicates(r *gc.Report) (h hazard) {
 	for _, d := range r.Duplicates {
 		names := make([]string, len(d.Pods))
@@ -85,7 +97,7 @@ func duplicates(r *gc.Report) (h hazard) {
 }
 
 // atRisk returns the addresses of live pods that host-local may hand out again.
-func (s *status) atRisk() (all []gc.Unreserved) {
+func (s *status) atRisk() (all []gc.Claim) {
 	for _, u := range s.shown.Unreserved {
 		if u.AtRisk(s.ranges) {
 			all = append(all, u)
@@ -94,9 +106,9 @@ func (s *status) atRisk() (all []gc.Unreserved) {
 	return all
 }
 
-func unreserved(atRisk []gc.Unreserved) (h hazard) {
+func unreserved(atRisk []gc.Claim) (h hazard) {
 	for _, u := range atRisk {
-		h.Items = append(h.Items, u.IP.String()+": "+podName(u.Pod))
+		h.Items = append(h.Items, u.IP.String()+": "+podName(u.Pods[0]))
 	}
 	return h.of("address of a live pod is not reserved, so host-local may hand it out again",
 		"addresses of live pods are not reserved, so host-local may hand them out again",

@@ -24,13 +24,13 @@ import (
 
 // The hazards after passes, and their order. Their titles name no pod.
 func TestHazards(t *testing.T) {
-	lost := []gc.Unreserved{{IP: netip.MustParseAddr("10.0.0.8"), Pod: &gc.Pod{Namespace: "ns", Name: "web"}}, {IP: netip.MustParseAddr("10.0.0.9"), Pod: &gc.Pod{Name: "db"}}, {IP: netip.MustParseAddr("172.17.0.2"), Pod: &gc.Pod{}}}
-	networks := []gc.Network{{Name: "a", Missing: true}, {Name: "b"}}
-	typo := gc.Report{DataDir: "/d", Networks: networks, Unreserved: lost, Sources: []gc.SourceReport{{Name: "file"}}}
-	unmounted := gc.Report{DataDir: "/d", DataDirMissing: true, Networks: networks}
+	lost := []gc.Claim{{IP: netip.MustParseAddr("10.0.0.8"), Pods: []*gc.Pod{&gc.Pod{Namespace: "ns", Name: "web"}}}, {IP: netip.MustParseAddr("10.0.0.9"), Pods: []*gc.Pod{&gc.Pod{Name: "db"}}}, {IP: netip.MustParseAddr("172.17.0.2"), Pods: []*gc.Pod{&gc.Pod{}}}}
+	networks := []string{"a", "b"}
+	typo := gc.Report{DataDir: "/d", Networks: networks, Missing: networks[:1], Unreserved: lost, Sources: []gc.SourceReport{{Name: "file"}}}
+	unmounted := gc.Report{DataDir: "/d", DataDirMissing: true, Networks: networks, Missing: networks[:1]}
 	all := gc.Report{
-		DataDir: "/d", Networks: networks, Unreserved: lost[:1], Reservations: []gc.Entry{entry("10.0.0.2", "c", gc.TwoPods)},
-		Duplicates: []gc.Duplicate{{IP: lost[0].IP, Pods: []*gc.Pod{lost[0].Pod, lost[1].Pod}}},
+		DataDir: "/d", Networks: networks, Missing: networks[:1], Unreserved: lost[:1], Reservations: []gc.Entry{entry("10.0.0.2", "c", gc.TwoPods)},
+		Duplicates: []gc.Claim{{IP: lost[0].IP, Pods: []*gc.Pod{lost[0].Pods[0], lost[1].Pods[0]}}},
 		Sources:    []gc.SourceReport{{Name: "file"}},
 	}
 	from := func(sources ...gc.SourceReport) gc.Report { return gc.Report{Sources: sources} }
@@ -48,13 +48,13 @@ func TestHazards(t *testing.T) {
 	}{
 		{"no pass yet", nil, nil},
 		{"all is well", []pass{{gc.Report{Networks: networks[1:]}, nil}}, nil},
-		{"nothing was ever reserved there, and no live pod has an address", []pass{{gc.Report{Networks: networks}, nil}}, nil},
+		{"nothing was ever reserved there, and no live pod has an address", []pass{{gc.Report{Networks: networks, Missing: networks[:1]}, nil}}, nil},
 		{"host-local may have no part in those addresses", []pass{{gc.Report{Networks: networks[1:], Unreserved: lost}, nil}}, []string{reserved}},
 		{"a directory is missing, and live pods have addresses (hazard 63)", []pass{{typo, nil}}, []string{missing, reserved}},
-		{"a pass that is refused ends no hazard", []pass{{typo, nil}, {gc.Report{DataDir: "/d", Networks: networks}, errAway}}, []string{missing, reserved}},
+		{"a pass that is refused ends no hazard", []pass{{typo, nil}, {gc.Report{DataDir: "/d", Networks: networks, Missing: networks[:1]}, errAway}}, []string{missing, reserved}},
 		{"a pass that could not list reservations ends no hazard", []pass{{typo, nil}, {gc.Report{}, errors.New("listing reservations")}}, []string{missing, reserved}},
 		{"a refused pass has seen the directory", []pass{{typo, nil}, {gc.Report{Networks: networks[1:]}, errAway}}, []string{reserved}},
-		{"a pass that judges does", []pass{{typo, nil}, {gc.Report{Networks: networks}, nil}}, nil},
+		{"a pass that judges does", []pass{{typo, nil}, {gc.Report{Networks: networks, Missing: networks[:1]}, nil}}, nil},
 		{"the data directory is not mounted, or no ADD was ever made", []pass{{unmounted, nil}}, []string{"The data directory does not exist: /d"}},
 		{"it is lost between two passes", []pass{{gc.Report{Networks: networks[1:]}, nil}, {unmounted, errAway}}, []string{"The data directory does not exist: /d", "No answer since the start: cri,kube, file"}},
 		{"several at once", []pass{{all, nil}}, []string{

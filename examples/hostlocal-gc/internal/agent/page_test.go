@@ -56,7 +56,7 @@ func TestPageSays(t *testing.T) {
 	at := time.Date(2025, 3, 1, 12, 0, 0, 0, time.UTC)
 	report := func(change func(*gc.Report), e ...gc.Entry) *gc.Report {
 		r := &gc.Report{
-			Networks: []gc.Network{{Name: "n"}}, DataDir: t.TempDir(), Started: at, Looks: 1, Reservations: e,
+			Networks: []string{"n"}, DataDir: t.TempDir(), Started: at, Looks: 1, Reservations: e,
 			Sources: []gc.SourceReport{{Name: "cri", Entries: 3, Took: 20 * time.Millisecond}},
 		}
 		change(r)
@@ -126,7 +126,7 @@ func TestPageSays(t *testing.T) {
 			}, "1 in-use",
 		},
 		{
-			"a network's first ADD is yet to come", Options{}, report(func(r *gc.Report) { r.Networks[0].Missing = true }), nil,
+			"a network's first ADD is yet to come", Options{}, report(func(r *gc.Report) { r.Missing = r.Networks }), nil,
 			[]string{"No directory, so nothing is reserved."}, "alert",
 		},
 		{
@@ -135,7 +135,7 @@ func TestPageSays(t *testing.T) {
 		},
 		{
 			"live pods have addresses, and there is no directory (hazard 63)", Options{}, report(func(r *gc.Report) {
-				r.Networks[0].Missing, r.Unreserved = true, []gc.Unreserved{{IP: netip.MustParseAddr("10.0.0.8"), Pod: two}}
+				r.Missing, r.Unreserved = r.Networks, []gc.Claim{{IP: netip.MustParseAddr("10.0.0.8"), Pods: []*gc.Pod{two}}}
 			}), nil,
 			[]string{`<div class="alert live"><b>Missing: `, "n, while live pods have 1 address that no network has reserved.</b>", "Are --network and --data-dir right"}, "refused",
 		},
@@ -151,9 +151,9 @@ func TestPageSays(t *testing.T) {
 		{"more than anybody reads", Options{}, report(many(5000)), nil, []string{"5000 in-use</span>", "4968 more are in the JSON."}, `<td class="ip">10.0.0.32<`},
 		{
 			"hazards for live pods", Options{}, report(func(r *gc.Report) {
-				r.Duplicates = []gc.Duplicate{{IP: netip.MustParseAddr("10.0.0.9"), Pods: []*gc.Pod{{UID: "one", From: longPath}, two}}}
+				r.Duplicates = []gc.Claim{{IP: netip.MustParseAddr("10.0.0.9"), Pods: []*gc.Pod{{UID: "one", From: longPath}, two}}}
 				for i := range 10 {
-					r.Unreserved = append(r.Unreserved, gc.Unreserved{IP: netip.AddrFrom4([4]byte{10, 0, 0, byte(10 + i)}), Pod: two})
+					r.Unreserved = append(r.Unreserved, gc.Claim{IP: netip.AddrFrom4([4]byte{10, 0, 0, byte(10 + i)}), Pods: []*gc.Pod{two}})
 				}
 			}, held, conflict), nil,
 			[]string{
@@ -190,11 +190,11 @@ func TestPageSays(t *testing.T) {
 // with their time. The JSON is that of the last pass.
 func TestLastVerdictsStay(t *testing.T) {
 	at := time.Date(2025, 3, 1, 11, 30, 0, 0, time.UTC)
-	networks := []gc.Network{{Name: "n"}}
+	networks := []string{"n"}
 	good := gc.Report{
 		Networks: networks, Started: at, Sources: []gc.SourceReport{{Name: "cri"}},
 		Reservations: []gc.Entry{entry("10.0.0.2", "c", gc.TwoPods), entry("10.0.0.3", "c", gc.Unowned)},
-		Unreserved:   []gc.Unreserved{{IP: netip.MustParseAddr("10.0.0.8"), Pod: &gc.Pod{UID: "u", Name: "web"}}},
+		Unreserved:   []gc.Claim{{IP: netip.MustParseAddr("10.0.0.8"), Pods: []*gc.Pod{&gc.Pod{UID: "u", Name: "web"}}}},
 	}
 	unjudged := []gc.Entry{entry("10.0.0.2", "c", gc.SourceFailed), entry("10.0.0.3", "c", gc.SourceFailed), entry("10.0.0.4", "c", gc.SourceFailed)}
 	refused := gc.Report{Networks: networks, Started: at.Add(30 * time.Minute), Reservations: unjudged, Sources: []gc.SourceReport{{Name: "cri", Error: "no such socket"}}}
@@ -280,10 +280,10 @@ func marks(t *testing.T, v string) string {
 	e.IfName, e.Err = v, errors.New(v)
 	e.Pod = &gc.Pod{Namespace: v, Name: v, From: v}
 	report := gc.Report{
-		Networks: []gc.Network{{Name: "n", Missing: true}}, DataDir: "none", Reservations: []gc.Entry{e},
+		Networks: []string{"n"}, Missing: []string{"n"}, DataDir: "none", Reservations: []gc.Entry{e},
 		Sources:    []gc.SourceReport{{Name: v, Error: v}},
-		Unreserved: []gc.Unreserved{{IP: netip.MustParseAddr("10.0.0.3"), Pod: e.Pod}},
-		Duplicates: []gc.Duplicate{{IP: netip.MustParseAddr("10.0.0.3"), Pods: []*gc.Pod{e.Pod, e.Pod}}},
+		Unreserved: []gc.Claim{{IP: netip.MustParseAddr("10.0.0.3"), Pods: []*gc.Pod{e.Pod}}},
+		Duplicates: []gc.Claim{{IP: netip.MustParseAddr("10.0.0.3"), Pods: []*gc.Pod{e.Pod, e.Pod}}},
 	}
 	page := show(t, Options{Node: v, DataDir: v}, &report, errors.New(v))
 	var counts []string

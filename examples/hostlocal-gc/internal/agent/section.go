@@ -51,12 +51,12 @@ type row struct{ IP, Container, Full, Age, Pod, From, Error string }
 
 // networksOf returns the networks of a report: those to release in, and then those that are only
 // read and have reservations.
-func networksOf(r *gc.Report) (all []gc.Network) {
+func networksOf(r *gc.Report) (all []string) {
 	all = slices.Clone(r.Networks)
 	for i := range r.Reservations {
 		name := r.Reservations[i].Network
-		if !slices.ContainsFunc(all, func(n gc.Network) bool { return n.Name == name }) {
-			all = append(all, gc.Network{Name: name})
+		if !slices.Contains(all, name) {
+			all = append(all, name)
 		}
 	}
 	return all
@@ -64,8 +64,10 @@ func networksOf(r *gc.Report) (all []gc.Network) {
 
 // sections returns a section for each network.
 func sections(s *status, now time.Time) (all []section) {
-	for i, network := range networksOf(&s.shown) {
-		n := section{Name: network.Name, Missing: network.Missing, ReadOnly: i >= len(s.shown.Networks), Groups: groups(&s.shown, network.Name)}
+	for i, name := range networksOf(&s.shown) {
+		n := section{
+			Name: name, Missing: slices.Contains(s.shown.Missing, name), ReadOnly: i >= len(s.shown.Networks), Groups: groups(&s.shown, name),
+		}
 		if r := s.released[n.Name]; r.addresses > 0 {
 			n.Total = fmt.Sprintf("%s released since the start, the last %s ago.", plural(r.addresses, "address", "addresses"), term.Age(now, r.last))
 		}
