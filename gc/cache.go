@@ -89,16 +89,16 @@ func (s *snapshot) checkCache(of *podsource.Answer, look []podsource.Answer) *ca
 	var notes []string
 	for _, network := range slices.Sorted(maps.Keys(some)) {
 		addsSeen := slices.ContainsFunc(look, func(a podsource.Answer) bool { return podsource.Covers(a.SeesADDs, network) })
-		lack := c.doubted[network]
-		switch c.passed[network] = some[network] && lack == nil && addsSeen; {
-		case c.passed[network] || !slices.Contains(s.networks, network): // or nothing is to be released there
-		case !addsSeen:
-			notes = append(notes, fmt.Sprintf("in %s it does not count, as no source sees ADDs", network))
-		case lack != nil:
-			notes = append(notes, fmt.Sprintf("in %s it does not count: %v is in a network namespace, and it has no entry of the owner %s",
-				network, lack.IP, cmp.Or(lack.ContainerID, "of an empty file")))
-		default:
-			notes = append(notes, fmt.Sprintf("in %s it does not count: it has no entry of any reservation's owner", network))
+		why, lack := "it has no entry of any reservation's owner", c.doubted[network]
+		if lack != nil {
+			why = fmt.Sprintf("%v is in a network namespace, and it has no entry of the owner %s", lack.IP, cmp.Or(lack.ContainerID, "of an empty file"))
+		}
+		if !addsSeen {
+			why = "no source sees ADDs"
+		}
+		c.passed[network] = some[network] && lack == nil && addsSeen
+		if !c.passed[network] && slices.Contains(s.networks, network) {
+			notes = append(notes, fmt.Sprintf("in %s it does not count: %s", network, why))
 		}
 	}
 	c.note = strings.Join(notes, "; ")

@@ -222,7 +222,7 @@ func ExampleReport() {
 		return
 	}
 	report, err := reconciler.Reconcile(context.Background())
-	fmt.Println("missing:", len(report.Missing), "in a data directory that exists:", !report.DataDirMissing && report.DataDir == dataDir, err)
+	fmt.Println("missing:", len(report.Missing), "in a directory that is there:", !report.DataDirMissing && report.DataDir == dataDir, err)
 	for _, s := range report.Sources {
 		fmt.Printf("source %s has %d entries, error %q, note %q\n", s.Name, s.Entries, s.Error, s.Note)
 		fmt.Println("true during the call:", s.AsOf.IsZero() && s.Took <= report.Duration)

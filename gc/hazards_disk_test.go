@@ -57,8 +57,8 @@ func TestHazard63DirectoryIsMissing(t *testing.T) {
 			r := n.reconcilerOf(c.networks, live, Options{Logger: logs.logger()})
 			for range 2 {
 				report := n.reconcile(r)
-				if !slices.Equal(report.Missing, c.want) {
-					t.Errorf("%v are missing, want %v", report.Missing, c.want)
+				if _, err := os.Stat(report.DataDir); !slices.Equal(report.Missing, c.want) || report.DataDirMissing != os.IsNotExist(err) {
+					t.Errorf("%v are missing, want %v; the data directory: %t, %v", report.Missing, c.want, report.DataDirMissing, err)
 				}
 				if len(report.Unreserved) != 1 || report.Unreserved[0].Pods[0].Name != "web" {
 					t.Errorf("unreserved addresses: %v, want web's", report.Unreserved)

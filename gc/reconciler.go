@@ -3,7 +3,6 @@
 package gc
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -172,7 +171,7 @@ func (r *Reconciler) pass(ctx context.Context, o occasion, report *Report) error
 	}
 	report.Networks = slices.Clone(networks)
 	report.Missing = slices.DeleteFunc(slices.Clone(networks), func(n string) bool { return slices.Contains(there, n) })
-	unreadable := errors.Join(notDirs(&list, r.store.DataDir(), networks), unreadable(all))
+	unreadable := listErrors(&list, r.store.DataDir(), networks)
 	s := &snapshot{
 		clock: &r.clock, at: r.read(), opts: &r.opts, dirs: there, networks: networks, allNetworks: allNetworks, noADD: o.noADD,
 	}
@@ -249,30 +248,24 @@ var outcomes = map[hostlocal.Outcome]Reason{
 	hostlocal.Gone: FileGone, hostlocal.Failed: ReleaseFailed,
 }
 
-// notDirs returns an error about each network in whose place is a regular file. The other
-// networks are released in.
-func notDirs(list *hostlocal.Listing, dataDir string, networks []string) error {
-	var errs []error
+// listErrors returns an error about each network in whose place is a regular file, while the other
+// networks are released in, and one with the first file that can't be read and their number. The
+// report has the others.
+func listErrors(list *hostlocal.Listing, dataDir string, networks []string) error {
+	var errs, unreadable []error
 	for _, n := range networks {
 		if slices.Contains(list.NotDirs, n) {
 			errs = append(errs, fmt.Errorf("%s is a regular file, not a directory, so host-local can reserve nothing in network %s: "+
 				"remove the file, or name another network", filepath.Join(dataDir, n), n))
 		}
 	}
-	return errors.Join(errs...)
-}
-
-// unreadable returns an error with the first file that can't be read and their number.
-// The report has the others.
-func unreadable(all []hostlocal.Reservation) error {
-	n, first := 0, error(nil)
-	for i := range all {
-		if all[i].Err != nil {
-			n, first = n+1, cmp.Or(first, all[i].Err)
+	for i := range list.Reservations {
+		if err := list.Reservations[i].Err; err != nil {
+			unreadable = append(unreadable, err)
 		}
 	}
-	if n > 1 {
-		return fmt.Errorf("%d reservations can't be read; see the report for all; the first: %w", n, first)
+	if n := len(unreadable); n > 1 {
+		unreadable = []error{fmt.Errorf("%d reservations can't be read; see the report for all; the first: %w", n, unreadable[0])}
 	}
-	return first
+	return errors.Join(append(errs, unreadable...)...)
 }

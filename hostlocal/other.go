@@ -15,7 +15,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"syscall"
-	"time"
 
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
 )
@@ -84,32 +83,19 @@ func (d dir) remove(r *Reservation) error { return os.Remove(d.file(r)) }
 // fileLock is the plugin's lock on a network's directory, taken by its own code.
 type fileLock struct{ *disk.FileLock }
 
-// lock takes the plugin's lock, or gives up after a second. The only way to wait is a
-// system call that can't be interrupted. So a goroutine waits, and releases the lock at once
-// if lock has given up by then. Release does not try again, so there is one for each network.
+// lock takes the plugin's lock. The only way to wait is a system call that can't be
+// interrupted. A caller that can't wait leaves it to a goroutine, as package gc does.
 func (d dir) lock() (*fileLock, error) {
 	l, err := disk.NewFileLock(d.Name())
+	if err == nil {
+		if err = l.Lock(); err != nil {
+			err = errors.Join(err, l.Close())
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrLocked, err)
 	}
-	locked, late := make(chan error), make(chan struct{})
-	go func() {
-		select {
-		case locked <- l.Lock():
-		case <-late:
-			_ = l.Close() // lock has returned, so there is no caller to tell
-		}
-	}()
-	select {
-	case err = <-locked:
-		if err != nil {
-			err = fmt.Errorf("%w: %w", ErrLocked, errors.Join(err, l.Close()))
-		}
-		return &fileLock{l}, err
-	case <-time.After(time.Second):
-		close(late)
-		return nil, fmt.Errorf("%w: %s", ErrLocked, string(errLockBusy))
-	}
+	return &fileLock{l}, nil
 }
 
 // check does nothing. Windows does not remove an open file. The other systems do

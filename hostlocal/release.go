@@ -15,8 +15,9 @@ import (
 
 // ErrLocked is returned, wrapped, by Release if the plugin's lock on a network's
 // directory could not be taken: another process held it until ctx ended or for
-// ten seconds (on systems other than Linux: one), it was removed or replaced again and
-// again for as long, or the file is not usable as a lock (a link, a pipe, a directory).
+// ten seconds, it was removed or replaced again and again for as long, or the file is not
+// usable as a lock (a link, a pipe, a directory). On systems other than Linux, where no node
+// runs, Release waits for the other process without a limit.
 var ErrLocked = errors.New("host-local's lock is not available")
 
 var (

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -43,33 +42,16 @@ var Always = time.Unix(0, 0)
 // reservation made in this boot and before since is judged only if list has it. It is an error if
 // networks is empty or has [EveryNetwork], or if since is zero.
 func Attachments(networks []string, since time.Time, list func(context.Context) ([]Attachment, error)) Source {
-	boot := new(earliestBoot)
-	boot.read() // notices when the clock is set forward from now on
+	boot := new(boottime.Earliest)
+	boot.Read() // notices when the clock is set forward from now on
 	return attachments{slices.Clone(networks), since, list, boot, false}
-}
-
-// An earliestBoot is the earliest time of the node's boot that was read. After the clock is set
-// forward the boot seems to be later than files that were made since.
-type earliestBoot struct {
-	mu sync.Mutex // guards at
-	at time.Time  // zero is unknown
-}
-
-func (b *earliestBoot) read() time.Time {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	up := boottime.Since()
-	if at := time.Now().Round(0).Add(-up); up > 0 && (b.at.IsZero() || at.Before(b.at)) {
-		b.at = at
-	}
-	return b.at
 }
 
 type attachments struct {
 	networks   []string
 	since      time.Time
 	list       func(context.Context) ([]Attachment, error)
-	boot       *earliestBoot
+	boot       *boottime.Earliest
 	allowEmpty bool // AllowEmpty is around it
 }
 
@@ -97,7 +79,7 @@ func (s attachments) Pods(ctx context.Context) (Answer, error) {
 	}
 	// Stamps of whole seconds and small steps of the clock may be too early.
 	gap := Gap{To: s.since}
-	if boot := s.boot.read(); !boot.IsZero() {
+	if boot := s.boot.Read(); !boot.IsZero() {
 		gap.From = boot.Add(-2 * time.Second)
 	}
 	if len(all) == 0 && !s.allowEmpty {

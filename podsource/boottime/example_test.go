@@ -16,3 +16,11 @@ func ExampleSince() {
 	fmt.Println(up == 0 || booted.Before(time.Now()))
 	// Output: true
 }
+
+// The clock was set forward by an hour since the first reading.
+func ExampleEarliest() {
+	var boot boottime.Earliest
+	first := boot.Note(time.Date(2026, 1, 1, 11, 0, 0, 0, time.UTC))
+	fmt.Println(first.Equal(boot.Note(first.Add(time.Hour))), boot.Note(first.Add(-time.Hour)).Equal(first))
+	// Output: true false
+}

@@ -12,8 +12,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-
-	"github.com/hostlocal-gc/hostlocal-gc/podsource/boottime"
 )
 
 // Living returns a function that reports whether a network namespace that had a path
@@ -46,7 +44,7 @@ func (s *Source) Living(ctx context.Context) (func(path string, at time.Time) (l
 			return nil, err
 		}
 	}
-	boot := s.bootTime()
+	boot := s.boot.Read()
 	names := make(map[string]bool, len(sc.mountedAt))
 	for point := range sc.mountedAt {
 		names[path.Base(point)] = true
@@ -127,21 +125,6 @@ func (s *scan) follow(file string) (string, error) {
 		}
 	}
 	return "", errNoLink
-}
-
-// bootTime returns the earliest boot time of the node that was read so far. It is zero
-// if the kernel does not tell the time since the boot; then any time is after the boot.
-func (s *Source) bootTime() time.Time {
-	up := boottime.Since()
-	if up == 0 {
-		return time.Time{}
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if boot := time.Now().Add(-up).Round(0); s.boot.IsZero() || boot.Before(s.boot) {
-		s.boot = boot
-	}
-	return s.boot
 }
 
 // timestampTolerance is how far the times of files and of processes may be apart: some

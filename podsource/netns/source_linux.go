@@ -12,14 +12,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/boottime"
 )
 
 // initialPIDNamespace is the inode of the machine's own PID namespace:
@@ -38,10 +37,7 @@ type Source struct {
 	setns func(fd, kind int) error
 	last  atomic.Pointer[scan] // of the last call of Pods, until Living uses it
 
-	// boot is the earliest boot time of the node that this process has read. After
-	// the clock is set forward the boot time reads later.
-	mu   sync.Mutex // guards boot
-	boot time.Time
+	boot boottime.Earliest
 }
 
 // New returns a source. It reads nothing but the clocks. A negative LongestADD
@@ -58,7 +54,7 @@ func New(opts Options) (*Source, error) {
 	}
 	opts.LongestADD = cmp.Or(opts.LongestADD, DefaultLongestADD)
 	s := &Source{opts: opts, setns: unix.Setns}
-	s.bootTime() // notices when the clock is set forward from now on
+	s.boot.Read() // notices when the clock is set forward from now on
 	return s, nil
 }
 
