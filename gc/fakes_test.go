@@ -109,13 +109,13 @@ func attached(network, containerID string, addresses ...string) podsource.Pod {
 	return podsource.Pod{Network: network, ContainerIDs: []string{containerID}, IPs: ips(addresses...), Origin: "cache file of " + containerID}
 }
 
-// stale is an attachment in libcni's cache without a namespace.
 // sees returns reservations as they are listed, in order.
 func (c *clock) sees(at reading, all []hostlocal.Reservation) []candidate {
 	c.see(at, all)
 	return c.candidates(all)
 }
 
+// stale is an attachment in libcni's cache without a namespace.
 func stale(network, containerID string) podsource.Attachment {
 	return podsource.Attachment{Network: network, ContainerID: containerID}
 }

@@ -47,9 +47,7 @@ func TestHazard06NoPods(t *testing.T) {
 				t.Errorf("got error %v, want %v that says %q", err, c.err, c.says)
 			}
 			want := ReleasedLeak
-			if c.err == ErrNoPods {
-				want = NoPods
-			} else if c.err != nil {
+			if c.err != nil {
 				want = SourceFailed
 			}
 			n.checkReasons(report, map[string]Reason{"10.0.0.2": want})

@@ -186,7 +186,7 @@ func (r *Reconciler) pass(ctx context.Context, o occasion, report *Report) error
 		return unreadable
 	}
 	if err := r.ask(ctx, o, s, report); err != nil {
-		report.refuse(all, err)
+		report.refuse(all)
 		return errors.Join(unreadable, fmt.Errorf("%w: %w", ErrRefused, err))
 	}
 	decisions := decide(s)

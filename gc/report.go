@@ -4,7 +4,6 @@ package gc
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -149,13 +148,9 @@ func (r *Report) note(s *snapshot) {
 func (s *SourceReport) note(text string) { s.Note = strings.Trim(s.Note+"; "+text, "; ") }
 
 // refuse lists all reservations as not judged.
-func (r *Report) refuse(all []hostlocal.Reservation, err error) {
-	why := SourceFailed
-	if errors.Is(err, ErrNoPods) {
-		why = NoPods
-	}
+func (r *Report) refuse(all []hostlocal.Reservation) {
 	for i := range all {
-		r.Reservations = append(r.Reservations, entry(&all[i], why, nil))
+		r.Reservations = append(r.Reservations, entry(&all[i], SourceFailed, nil))
 	}
 }
 

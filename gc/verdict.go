@@ -84,7 +84,6 @@ var (
 		"a reservation that is young or in use, perhaps of the same container, could not be read")
 	ReleaseFailed = reason("release-failed", Failed, "R11", "its file could not be removed, or the file system did not say whether it was")
 	SourceFailed  = reason("source-failed", Failed, "R2", "not judged: a pod source gave no answer that counts")
-	NoPods        = reason("no-pods", Failed, "R9", "not judged: a pod source reports no pod at all")
 )
 
 // reasons has all reasons in the order of their declaration.

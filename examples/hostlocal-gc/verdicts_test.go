@@ -155,7 +155,7 @@ func TestFlags(t *testing.T) {
 		{"and younger than a given one", []pod{{Name: "x", IPs: []string{"10.1.0.9"}}}, []string{"--min-age", "2h"}, "too-young", 0, ""},
 		{"and than an ADD may take on a node with such a timeout", []pod{{Name: "x", IPs: []string{"10.1.0.9"}}}, []string{"--runtime-request-timeout", "30m"}, "too-young", 0, ""},
 		{"a given age does not lower what an ADD may take", []pod{{Name: "x", IPs: []string{"10.1.0.9"}}}, []string{"--runtime-request-timeout", "30m", "--min-age", "2s"}, "not-yet-listed", 0, ""},
-		{"an empty answer is refused, and the flag is named", nil, nil, "no-pods", 1, "--allow-empty"},
+		{"an empty answer is refused, and the flag is named", nil, nil, "source-failed", 1, "--allow-empty"},
 		{"unless it is expected", nil, []string{"--allow-empty"}, "unowned", 0, ""},
 		{"what is required must be there also where empty is allowed", nil, []string{"--allow-empty", "--require-pod", "a/b"}, "source-failed", 1, "the required a/b"},
 		{"a pod that must be seen is missing", []pod{{Namespace: "kube-system", Name: "x"}}, []string{"--require-pod", "kube-system/agent"}, "source-failed", 1, "the required kube-system/agent does not run among them"},

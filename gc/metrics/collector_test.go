@@ -40,7 +40,7 @@ func made() *Collector {
 	refused := reportOf(entry(gc.SourceFailed, time.Hour))
 	refused.Sources = []gc.SourceReport{{Name: "cri", Took: time.Second, Error: errDown.Error()}}
 	c.OnReport(refused, errRefused)
-	c.OnReport(reportOf(entry(gc.NoPods, time.Hour)), fmt.Errorf("%w: %w", gc.ErrRefused, gc.ErrNoPods))
+	c.OnReport(reportOf(entry(gc.SourceFailed, time.Hour)), fmt.Errorf("%w: %w", gc.ErrRefused, gc.ErrNoPods))
 	late := reportOf(entry(gc.SourceFailed, time.Hour))
 	late.Duration = 30 * time.Second
 	c.OnReport(late, fmt.Errorf("%w: %w", gc.ErrRefused, gc.ErrSourceTimeout))

@@ -27,7 +27,7 @@ func TestKeptLeakByReason(t *testing.T) {
 		gc.TooYoung: counts, gc.NotYetListed: counts, gc.StaleAnswer: counts, // the holder may not be named yet
 		gc.PodStarting: counts, gc.PodStartUnknown: counts, gc.StartingNoEnd: counts, gc.EntryUnproven: counts,
 		gc.OwnerMalformed: counts, gc.OwnerUnreadable: counts, gc.SiblingUnreadable: counts, // the owner is unknown
-		gc.SourceFailed: counts, gc.NoPods: counts, // only in refused passes, which change no gauge
+		gc.SourceFailed: counts, // only in refused passes, which change no gauge
 	}
 	got := make(map[gc.Reason]string)
 	for _, reason := range gc.Reasons() {

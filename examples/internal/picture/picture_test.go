@@ -255,7 +255,6 @@ func TestFromReport(t *testing.T) {
 		{"malformed", gc.OwnerMalformed, Conflict},
 		{"could not be removed", gc.ReleaseFailed, Conflict},
 		{"no source was asked, or one failed", gc.SourceFailed, Unjudged},
-		{"a source reports no pod", gc.NoPods, Unjudged},
 	} {
 		address := netip.AddrFrom4([4]byte{10, 0, 0, byte(i)})
 		add("podnet", address.String(), row.why)

@@ -75,8 +75,7 @@ func FromReport(r *gc.Report, network string) []Reservation {
 }
 
 func stateOf(e *gc.Entry) State {
-	switch e.Reason {
-	case gc.SourceFailed, gc.NoPods:
+	if e.Reason == gc.SourceFailed {
 		return Unjudged
 	}
 	switch e.Verdict {

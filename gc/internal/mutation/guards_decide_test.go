@@ -59,7 +59,7 @@ var evidenceGuards = []guard{
 	{"R5", "70", "a cache can't pass where no source sees addresses", "TestCacheProvesToBeTheNodes", "gc/cache.go",
 		"	if !sees {\n", "	if false {\n"},
 	{"R5", "70", "... or ADDs", "TestSecondsCountOnlyWithBoth", "gc/cache.go",
-		"lack == nil && addsSeen;", "lack == nil;"},
+		"lack == nil && addsSeen\n", "lack == nil\n"},
 	{"R5", "70 74", "a cache that does not pass speaks of nothing", "TestCacheThatDoesNotPassDeclaresNothing", "gc/silence.go",
 		"d.cache.passed[r.Network], false, d.cache", "true, false, d.cache"},
 	{"R11", "108", "a check that fails asks for another pass soon", "TestHazard108TheCheckFailsForAMoment", "gc/decide.go",

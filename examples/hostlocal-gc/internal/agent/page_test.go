@@ -140,8 +140,8 @@ func TestPageSays(t *testing.T) {
 			[]string{`<div class="alert live"><b>Missing: `, "n, while live pods have 1 address that no network has reserved.</b>", "Are --network and --data-dir right"}, "refused",
 		},
 		{
-			"a refusal, and nothing was judged before", Options{}, report(asItIs, entry("10.0.0.2", "c", gc.SourceFailed), entry("10.0.0.3", "c", gc.NoPods)), errAway,
-			[]string{": 2 not judged.", "was refused, and released nothing.</b>", "the source is away", `<details><summary><span class="chip not judged">1 not judged</span>`, "No pass has judged anything yet"}, "2 failed",
+			"a refusal, and nothing was judged before", Options{}, report(asItIs, entry("10.0.0.2", "c", gc.SourceFailed)), errAway,
+			[]string{": 1 not judged.", "was refused, and released nothing.</b>", "the source is away", `<details><summary><span class="chip not judged">1 not judged</span>`, "No pass has judged anything yet"}, "2 failed",
 		},
 		{
 			"a failure", Options{}, report(asItIs, failed), failed.Err,

@@ -138,7 +138,7 @@ func verdictOf(e *gc.Entry) string {
 	return notJudged
 }
 
-func judged(e *gc.Entry) bool { return e.Reason != gc.SourceFailed && e.Reason != gc.NoPods }
+func judged(e *gc.Entry) bool { return e.Reason != gc.SourceFailed }
 
 func newRow(e *gc.Entry, now time.Time) (out row) {
 	if e.Pod != nil {
