@@ -39,6 +39,8 @@ type clock struct {
 
 	files    []sight[file]           // of the last pass, sorted by network and address
 	finished map[podID]time.Duration // when each pod was first seen finished, or an entry unproven
+	// In the last look a source listed Kubernetes pods, or entries.
+	listsPods, listsEntries bool
 }
 
 // steps is what was seen of steps of the wall clock.
@@ -61,7 +63,8 @@ type file struct {
 }
 
 func fileOf(r *hostlocal.Reservation) file {
-	return file{r.Network, r.IP, r.Inode(), r.ReservedAt.UnixNano(), r.ContainerID, r.IfName, r.Owner}
+	ifName := strings.ToValidUTF8(r.IfName, "?") // as in the memory
+	return file{r.Network, r.IP, r.Inode(), r.ReservedAt.UnixNano(), r.ContainerID, ifName, r.Owner}
 }
 
 func (f *file) compare(g *file) int {
@@ -129,7 +132,8 @@ func (s *steps) compare(before, now reading) (drift time.Duration, stepped bool)
 	onOldClock := before.wall.Add(now.mono - before.mono)
 	drift = now.wall.Sub(onOldClock)
 	if stepped = drift.Abs() > clockTolerance; stepped {
-		s.Left = later(s.Left, onOldClock.Add(clockTolerance))
+		asleep := max(0, now.boot-before.boot-(now.mono-before.mono)) // the clock showed this time, too
+		s.Left = later(s.Left, onOldClock.Add(clockTolerance+asleep))
 		s.TrustedSince = later(later(s.TrustedSince, now.wall), s.Left)
 	}
 	return drift, stepped
@@ -294,5 +298,5 @@ func (c *clock) seePods(now reading, look []declaration) {
 			finished[id] = first
 		}
 	}
-	c.finished = finished
+	c.finished, c.listsPods, c.listsEntries = finished, pods, entries
 }

@@ -119,6 +119,17 @@ func TestClockForgets(t *testing.T) {
 	}
 }
 
+// What the clock showed after a sleep was shown before a later step: it is of this boot.
+func TestClockKnowsOfSleep(t *testing.T) {
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	var c clock
+	c.observe(reading{wall: start, mono: time.Minute, boot: time.Minute})
+	c.observe(reading{wall: start.Add(366 * 24 * time.Hour), mono: 2 * time.Minute, boot: time.Hour})
+	if c.beforeBoot(start.Add(58*time.Minute)) || !c.beforeBoot(start.Add(60*time.Minute)) {
+		t.Error("the clock showed 59 minutes after the first reading, and then a year later")
+	}
+}
+
 // A wall clock that runs a little fast or slow has no step, and makes no age greater.
 func TestClockTakesSmallGainsOff(t *testing.T) {
 	epoch := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)

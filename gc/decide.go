@@ -203,7 +203,7 @@ func (s *snapshot) judgeSilence(r *candidate, q silence, a age) decision {
 	case !q.has(speaksOf):
 		return kept(NoSourceForNetwork, nil)
 	case !q.has(mayName):
-		return kept(CacheIsNewer, nil)
+		return kept(NotRecorded, nil)
 	case s.foreign(r, q):
 		return kept(ForeignOwner, nil)
 	case s.stale == forever:

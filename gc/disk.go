@@ -5,6 +5,7 @@ package gc
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -45,7 +46,7 @@ func onDisk[T any](ctx context.Context, busy *atomic.Pointer[time.Time], opts *O
 		return result, fmt.Errorf("the file system has not answered since %s; is the disk or its mount gone?", since.Format(time.RFC3339))
 	}
 	busy.Store(&now)
-	limit, cancel := context.WithCancel(ctx)
+	limit, cancel := context.WithTimeout(ctx, opts.SourceTimeout)
 	defer cancel()
 	type outcome struct {
 		result T
@@ -53,19 +54,19 @@ func onDisk[T any](ctx context.Context, busy *atomic.Pointer[time.Time], opts *O
 	}
 	done := make(chan outcome, 1)
 	go func() {
-		var o outcome
+		o := outcome{err: errors.New("an access to the disk ended its goroutine")}
+		defer func() {
+			busy.Store(nil)
+			done <- o
+		}()
 		o.err = recoverPanic("an access to the disk", func() (err error) {
 			o.result, err = do(diskContext{ctx, limit})
 			return err
 		})
-		busy.Store(nil)
-		done <- o
 	}()
 	select {
 	case o := <-done:
 		return o.result, o.err
-	case <-time.After(opts.SourceTimeout):
-		cancel()
 	case <-limit.Done():
 	}
 	select {

@@ -212,18 +212,18 @@ func TestHazard51ReservedInAGap(t *testing.T) {
 		alone    Reason        // the record
 		beside   Reason        // and a runtime, or a list of pods
 	}{
-		{"in it", 90 * time.Minute, from, to, CacheIsNewer, Unowned},
-		{"at its beginning", from, from, to, CacheIsNewer, Unowned},
-		{"a clock's tick before it", from + timestampGranularity, from, to, CacheIsNewer, Unowned},
+		{"in it", 90 * time.Minute, from, to, NotRecorded, Unowned},
+		{"at its beginning", from, from, to, NotRecorded, Unowned},
+		{"a clock's tick before it", from + timestampGranularity, from, to, NotRecorded, Unowned},
 		{"more than that before it", from + timestampGranularity + 1, from, to, Unowned, Unowned},
-		{"... with a timestamp of whole seconds", from - 1 + 2*time.Second, from, to, CacheIsNewer, Unowned},
-		{"at its end", to, from, to, CacheIsNewer, Unowned},
+		{"... with a timestamp of whole seconds", from - 1 + 2*time.Second, from, to, NotRecorded, Unowned},
+		{"at its end", to, from, to, NotRecorded, Unowned},
 		{"after it", to - 1, from, to, Unowned, Unowned},
-		{"before the end of one without a beginning", 700 * time.Hour, 0, to, CacheIsNewer, Unowned},
-		{"since the beginning of one without an end", 10 * time.Minute, from, 0, CacheIsNewer, Unowned},
+		{"before the end of one without a beginning", 700 * time.Hour, 0, to, NotRecorded, Unowned},
+		{"since the beginning of one without an end", 10 * time.Minute, from, 0, NotRecorded, Unowned},
 		{"before that", 3 * time.Hour, from, 0, Unowned, Unowned},
-		{"in one without either", time.Hour, 0, 0, CacheIsNewer, Unowned},
-		{"in it, and too young for the runtime", time.Minute, from, 0, CacheIsNewer, TooYoung},
+		{"in one without either", time.Hour, 0, 0, NotRecorded, Unowned},
+		{"in it, and too young for the runtime", time.Minute, from, 0, NotRecorded, TooYoung},
 	} {
 		t.Run(c.reason, inBubble(func(t *testing.T) {
 			n := newNode(t)
@@ -259,7 +259,7 @@ func TestHazard49ForeignInAGap(t *testing.T) {
 		record.Gaps = []podsource.Gap{{From: time.Now().Add(-2 * time.Hour), But: podsource.SandboxContainers}}
 		n.reserve("10.0.0.4", hex64("leaked"), time.Hour)
 		report := n.pass(answers(record), Options{DryRun: true})
-		n.checkReasons(report, map[string]Reason{"10.0.0.2": CacheIsNewer, "10.0.0.3": Unowned, "10.0.0.4": Unowned})
+		n.checkReasons(report, map[string]Reason{"10.0.0.2": NotRecorded, "10.0.0.3": Unowned, "10.0.0.4": Unowned})
 		for _, beside := range []podsource.Answer{criAnswer(), kubeletAnswer()} {
 			report := n.pass(answers(record, beside), Options{DryRun: true, AllowForeign: []string{}})
 			n.checkReasons(report, map[string]Reason{"10.0.0.2": ForeignOwner, "10.0.0.3": Unowned, "10.0.0.4": Unowned})

@@ -15,11 +15,11 @@ const schemaVersion = 1
 func (r Report) MarshalJSON() ([]byte, error) {
 	type plain Report
 	return json.Marshal(struct {
-		SchemaVersion int `json:"schemaVersion"`
+		SchemaVersion int             `json:"schemaVersion"`
+		Error         string          `json:"error,omitempty"`
+		Counts        map[Verdict]int `json:"counts"`
 		plain
-		Counts map[Verdict]int `json:"counts"`
-		Error  string          `json:"error,omitempty"`
-	}{schemaVersion, plain(r), r.Counts(), text(r.Err)})
+	}{schemaVersion, text(r.Err), r.Counts(), plain(r)})
 }
 
 // MarshalJSON adds the rule, the reason's text and the error to the entry's fields.

@@ -10,8 +10,8 @@ import (
 	"io/fs"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -22,6 +22,7 @@ type memory struct {
 	Of    origin            `json:"of"`
 	Wall  time.Time         `json:"wall"` // a pair of readings, by which a step between two processes is seen
 	Mono  time.Duration     `json:"mono"`
+	Boot  time.Duration     `json:"boot"`
 	Steps steps             `json:"steps"`
 	Dirs  map[string]sights `json:"dirs"` // by the device and inode of the data directory
 }
@@ -77,27 +78,34 @@ func (r *Reconciler) useMemory(ctx context.Context, report *Report, write bool) 
 		if err != nil {
 			return nil, err
 		}
+		if write {
+			unlock, err := lockMemory(r.opts.Memory)
+			if err != nil {
+				return nil, err
+			}
+			defer unlock()
+		}
 		m, err := readMemory(r.opts.Memory, of, r.now)
 		now := r.now()
 		c.recall(&m, dir, now, !write)
 		if !write {
 			return &c, err
 		}
-		c.unsaved = false
 		mine := sights{Files: c.files}
 		for pod, first := range c.finished {
 			mine.Finished = append(mine.Finished, sight[podID]{pod, first})
 		}
 		dirs := make(map[string]sights)
 		maps.Copy(dirs, m.Dirs)
-		dirs[dir] = mine
-		if err := writeMemory(r.opts.Memory, &memory{of, now.wall, now.mono, c.steps, dirs}); err != nil {
-			return nil, err
+		if c.files != nil { // else nothing was listed yet
+			dirs[dir] = mine
 		}
-		return &c, nil // an error of reading was noted when the pass began
+		err = writeMemory(r.opts.Memory, &memory{of, now.wall, now.mono, now.boot, c.steps, dirs})
+		c.unsaved = c.unsaved && err != nil
+		return &c, err // one of reading was noted when the pass began
 	})
 	if err != nil {
-		report.Memory = fmt.Sprintf("the memory %s: %v", r.opts.Memory, err)
+		report.Memory = strings.Trim(fmt.Sprintf("%s; %v", report.Memory, err), "; ")
 	}
 	if used != nil {
 		r.clock = *used
@@ -137,39 +145,28 @@ func laterThan[T comparable](written time.Duration, sights []sight[T]) bool {
 	return slices.ContainsFunc(sights, func(s sight[T]) bool { return s.Seen > written })
 }
 
-// writeMemory replaces a memory. What another process wrote since it was read is lost, which only
-// delays: that process still has what it saw of steps, and both see one by the pair of readings.
+// writeMemory replaces a memory that is locked.
 func writeMemory(path string, m *memory) error {
 	content, err := json.Marshal(m)
-	if err != nil {
-		return err
+	if err == nil {
+		err = os.WriteFile(path+".new", content, 0o600)
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return err
-	}
-	next, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	_, err = next.Write(content)
-	if err = errors.Join(err, next.Close()); err == nil {
-		err = os.Rename(next.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(next.Name()) // the first error counts
+	if err == nil {
+		err = os.Rename(path+".new", path)
 	}
 	return err
 }
 
 // recall merges what a memory has of steps, notices one since it was written, and takes the earlier
-// of two sights. It adds pods that the clock has not seen only if all is true.
+// of two sights. If all is true, it adds the pods of the memory. Else it drops those that neither the
+// memory has nor a source of this reconciler lists, since other processes may have dropped them.
 func (c *clock) recall(m *memory, dir string, now reading, all bool) {
 	c.steps.bootedAt(m.Steps.BootedAt)
 	c.steps.TrustedSince = later(c.steps.TrustedSince, m.Steps.TrustedSince)
 	c.steps.Left = later(c.steps.Left, m.Steps.Left)
 	c.steps.Highest = later(c.steps.Highest, m.Steps.Highest)
 	c.steps.Back = max(c.steps.Back, m.Steps.Back)
-	before := reading{wall: m.Wall, mono: m.Mono}
+	before := reading{wall: m.Wall, mono: m.Mono, boot: m.Boot}
 	if m.Wall.IsZero() {
 		before = now
 	}
@@ -177,10 +174,14 @@ func (c *clock) recall(m *memory, dir string, now reading, all bool) {
 	c.unsaved = c.unsaved || stepped
 	c.sawBefore(m.Dirs[dir].Files)
 	finished := make(map[podID]time.Duration)
-	maps.Copy(finished, c.finished)
 	for _, s := range m.Dirs[dir].Finished {
-		if first, ok := finished[s.What]; all && !ok || ok && s.Seen < first {
+		if _, ok := c.finished[s.What]; ok || all {
 			finished[s.What] = s.Seen
+		}
+	}
+	for id, first := range c.finished {
+		if seen, ok := finished[id]; ok && first < seen || !ok && (all || id.Unproven && c.listsEntries || !id.Unproven && c.listsPods) {
+			finished[id] = first
 		}
 	}
 	c.finished = finished

@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // originOf returns the origin of a memory that is written now, and the name of a data directory in it.
@@ -35,11 +37,36 @@ func openMemory(path string) (*os.File, error) {
 	if err == nil {
 		st, ok := info.Sys().(*syscall.Stat_t)
 		if !ok || !info.Mode().IsRegular() || info.Mode().Perm()&0o022 != 0 || int(st.Uid) != os.Geteuid() {
-			err = errors.New("others can write it, so it is not used; remove it")
+			err = errors.New("it is not used, since others can write it, or it is no regular file; remove it")
 		}
 	}
 	if err != nil {
 		_ = f.Close() // nothing was read
 	}
 	return f, err
+}
+
+// lockTries is how often the lock of a memory is tried, ten milliseconds apart: another process
+// that was stopped while it held the lock must not stop this one.
+const lockTries = 100
+
+// lockMemory locks the directory of a memory. No other process changes the memory meanwhile.
+func lockMemory(path string) (unlock func(), err error) {
+	path = filepath.Dir(path)
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return nil, err
+	}
+	dir, err := os.Open(path)
+	for try := 0; err == nil; try++ {
+		if err = syscall.Flock(int(dir.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err == nil {
+			return func() { _ = dir.Close() }, nil // this unlocks it
+		}
+		if <-time.After(10 * time.Millisecond); try < lockTries {
+			err = nil
+		}
+	}
+	if dir != nil {
+		_ = dir.Close() // nothing was locked
+	}
+	return nil, fmt.Errorf("locking %s, in which the memory is: %w", path, err)
 }

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -361,4 +362,81 @@ func TestFinishedSightFromTheFuture(t *testing.T) {
 		time.Sleep(24 * time.Hour)
 		n.check(n.reconcile(n.process(podsource.Static{other, done})), map[string]Verdict{"10.0.0.2": Released})
 	})
+}
+
+// A step is kept although the pass that saw it could not list, or could not write the memory: an ADD
+// that began before the step was undone is not taken for an old one.
+func TestStepSeenByAFailedPass(t *testing.T) {
+	for what, fail := range map[string]func(t *testing.T, n *memoryNode, r *Reconciler) (*Reconciler, func()){
+		"the listing fails, and the process ends": func(t *testing.T, n *memoryNode, _ *Reconciler) (*Reconciler, func()) {
+			link := filepath.Join(n.dataDir, "link")
+			must(t, os.Symlink(n.dataDir, link))
+			return n.process(podsource.Static{other}), func() { must(t, os.Remove(link)) }
+		},
+		"the memory can't be written": func(t *testing.T, n *memoryNode, r *Reconciler) (*Reconciler, func()) {
+			must(t, os.Mkdir(n.memory+".new", 0o700))
+			return r, func() { must(t, os.Remove(n.memory+".new")) }
+		},
+	} {
+		t.Run(what, inBubble(func(t *testing.T) {
+			n := newMemoryNode(t)
+			r := n.process(podsource.Static{other})
+			n.reconcile(r)
+			time.Sleep(time.Second)
+			next, mend := fail(t, n, r)
+			n.step = -time.Hour
+			_, _ = r.Reconcile(t.Context())
+			mend()
+			n.fileAt(network1, "10.0.0.2", "web", n.wall()) // its ADD is in flight
+			time.Sleep(time.Second)
+			n.step = 0
+			n.check(n.reconcile(next), map[string]Verdict{"10.0.0.2": Young})
+		}))
+	}
+}
+
+// An agent that asks for no pods, and a command that does, share a memory: what the command has dropped
+// does not come back, neither as growth nor as an old sight of a pod with the same name.
+func TestFinishedSightsDoNotComeBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newMemoryNode(t)
+		agent := n.process(answers(criAnswer()))
+		agent.networks = []string{"another"}
+		n.reserve("10.0.0.2", hex64("db"), time.Hour)
+		done := podsource.Pod{NamespacedName: named("db"), IPs: ips("10.0.0.2")}
+		for _, done.Finished = range []bool{true, false, false, true} {
+			n.check(n.reconcile(n.process(answers(kubeletAnswer(done)))), map[string]Verdict{"10.0.0.2": InUse})
+			n.reconcile(agent)
+			time.Sleep(time.Hour)
+		}
+	})
+}
+
+// The name of an interface that is not UTF-8 does not survive JSON: the sight counts all the same.
+func TestSightOfOddInterface(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newMemoryNode(t)
+		n.file("10.0.0.2", "leaked\r\neth\xff", -time.Hour)
+		n.reconcile(n.process(podsource.Static{other}))
+		time.Sleep(DefaultMinAge)
+		n.check(n.reconcile(n.process(podsource.Static{other})), map[string]Verdict{"10.0.0.2": Released})
+	})
+}
+
+// A process that was stopped while it wrote the memory stops no pass of another one. The report and
+// the log say so, beside what was wrong before.
+func TestMemoryIsLockedByAStoppedProcess(t *testing.T) {
+	n := newMemoryNode(t)
+	must(t, os.WriteFile(n.memory, nil, 0o600))
+	dir, err := os.Open(filepath.Dir(n.memory))
+	must(t, err, syscall.Flock(int(dir.Fd()), syscall.LOCK_EX))
+	defer func() { _ = dir.Close() }()
+	logs, r := newLogs(0), n.process(podsource.Static{other})
+	r.opts.Logger = logs.logger()
+	report := n.reconcile(r)
+	for _, want := range []string{"damaged", "locking " + dir.Name()} {
+		if !strings.Contains(report.Memory, want) || logs.with("Compared reservations with live pods", "memory") != 1 {
+			t.Errorf("the report says %q, without %q; the log: %v", report.Memory, want, logs.lines)
+		}
+	}
 }

@@ -39,8 +39,8 @@ type Options struct {
 	// of which no source speaks.
 	AllowForeign []string
 	// Memory is the path of a file on a file system that a boot empties, such as /run, in
-	// which this Reconciler keeps when it first saw each reservation, and what it saw of
-	// steps of the clock (R5). So a hook, a job or an agent that restarts gets to the end of
+	// which this Reconciler keeps when it first saw each reservation, in some 230 bytes, and
+	// what it saw of steps of the clock (R5). Missing directories are made. So a hook, a job or an agent that restarts gets to the end of
 	// a wait. Several processes may use one file, also for several data directories. No other
 	// user may write in its directory. If it can't be read or written, the report
 	// says so, and waits begin with this process. Empty is none.

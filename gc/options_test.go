@@ -29,7 +29,7 @@ func TestHazard44ConstructorRefuses(t *testing.T) {
 		{"no source", store, some, nil, Options{}, "no pod source"},
 		{"no networks", store, nil, source, Options{}, "no network"},
 		{"an empty name", store, []string{""}, source, Options{}, `""`},
-		{"all networks, and one by its name", store, []string{"*", "a"}, source, Options{}, `"*" is not the name of a CNI network`},
+		{"all networks, and one by its name", store, []string{"*", "a"}, source, Options{}, `"*" must be the only network`},
 		{"a network twice", store, []string{"a", "b", "a"}, source, Options{}, "network a is named twice"},
 		{"seconds written as nanoseconds", store, some, source, Options{MinAge: 300}, "MinAge is 300ns"},
 		{"a nanosecond less than a second", store, some, source, Options{MinAge: time.Second - 1}, "MinAge"},

@@ -76,14 +76,17 @@ func New(store *hostlocal.Store, networks []string, source podsource.Source, opt
 	refuse(len(networks) == 0, "no network is named to release in")
 	networks = slices.Sorted(slices.Values(networks))
 	for i, n := range networks {
-		all := n == AllNetworks && len(networks) == 1
-		refuse(!all && !hostlocal.ValidNetwork(n), "%q is not the name of a CNI network", n)
+		refuse(n == AllNetworks && len(networks) > 1, "%q must be the only network", n)
+		refuse(n != AllNetworks && !hostlocal.ValidName(n), "%q is not the name of a CNI network", n)
 		refuse(i > 0 && networks[i-1] == n, "network %s is named twice", n)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("making a reconciler: %w", err)
 	}
 	base, mono := time.Now(), boottime.Monotonic()
+	for i := 0; i < 1000 && time.Since(base) > time.Millisecond; i++ { // the two must be of one time
+		base, mono = time.Now(), boottime.Monotonic()
+	}
 	r := &Reconciler{
 		store: store, disk: store, networks: networks, source: podsource.Union(source), opts: opts,
 		sleep: sleep, sem: make(chan struct{}, 1), trigger: make(chan struct{}, 1),
@@ -161,7 +164,8 @@ func (r *Reconciler) pass(ctx context.Context, o occasion, report *Report) error
 	*report = Report{DataDir: r.store.DataDir(), Started: r.read().wall}
 	list, err := onDisk(ctx, &r.onDisk, &r.opts, r.disk.List) // R1: what appears from here on is not a candidate
 	if err != nil {
-		return fmt.Errorf("listing reservations: %w", err)
+		r.rememberStep(ctx, report)
+		return err
 	}
 	all, there := list.Reservations, list.Networks
 	report.DataDirMissing = there == nil
@@ -179,20 +183,27 @@ func (r *Reconciler) pass(ctx context.Context, o occasion, report *Report) error
 	r.recall(ctx, report)
 	s.reservations = r.clock.candidates(all)
 	r.rememberStep(ctx, report)
-	defer r.remember(ctx, report)
+	refused := false
+	defer func() {
+		if r.remember(ctx, report); !refused {
+			r.log(report)
+		}
+	}()
 	named := func(res hostlocal.Reservation) bool { return slices.Contains(networks, res.Network) }
 	if o.hook && !slices.ContainsFunc(all, named) {
-		r.log(report)
 		return unreadable
 	}
 	if err := r.ask(ctx, o, s, report); err != nil {
+		refused = true
 		report.refuse(all)
+		if o.hook {
+			r.opts.Logger.Info("No answer of the pod sources counts yet", "dataDir", report.DataDir, "error", err.Error())
+		}
 		return errors.Join(unreadable, fmt.Errorf("%w: %w", ErrRefused, err))
 	}
 	decisions := decide(s)
 	done, err := r.release(ctx, s, decisions)
 	report.write(s, decisions, &done)
-	r.log(report)
 	return errors.Join(unreadable, err)
 }
 

@@ -141,7 +141,7 @@ func TestBadDirectory(t *testing.T) {
 		must(t, os.Symlink(elsewhere, filepath.Join(n.dataDir, "second")))
 		source := inTurn(plain(other))
 		report, err := n.reconciler(source, Options{}).Reconcile(t.Context())
-		if s := text(err); !strings.Contains(s, "listing reservations: ") || !strings.Contains(s, "second") || errors.Is(err, ErrRefused) {
+		if s := text(err); !strings.Contains(s, "listing reservations in ") || !strings.Contains(s, "second") || errors.Is(err, ErrRefused) {
 			t.Errorf("got error %v, want one of the listing, about the other network", err)
 		}
 		if len(source.times()) != 0 || len(report.Reservations) != 0 || !n.exists("10.0.0.2") {

@@ -50,7 +50,8 @@ type Report struct {
 	// Duplicates are the addresses that two live pods claim (R10).
 	Duplicates []Claim `json:"duplicates,omitempty"`
 	// Unreserved are addresses of live pods without a reservation in any network of
-	// the data directory. host-local may give them to the next pod.
+	// the data directory when the pass began. Unless an ADD has reserved them since,
+	// host-local may give them to the next pod.
 	Unreserved []Claim `json:"unreserved,omitempty"`
 	// Reservations has one entry for each reservation of every network, sorted
 	// by network and address. It is empty when they could not be listed, and when no
@@ -221,6 +222,9 @@ func (r *Reconciler) log(report *Report) {
 	add(len(report.Unreserved) > 0, "unreserved", len(report.Unreserved))
 	add(len(report.Duplicates) > 0, "duplicates", len(report.Duplicates))
 	add(report.Memory != "", "memory", report.Memory)
+	add(report.DataDirMissing, "dataDirMissing", true)
+	add(!report.NextCheck.IsZero(), "nextCheck", report.NextCheck)
+	add(report.LongestHold > 0, "longestHold", report.LongestHold.String())
 	counts := report.Counts()
 	for _, v := range Verdicts() {
 		add(counts[v] > 0, string(v), counts[v])

@@ -214,7 +214,7 @@ func TestLog(t *testing.T) {
 		keys := map[string][]string{
 			released: {"IP", "containerID", "ifName", "network", "reason", "verdict"},
 			kept:     {"IP", "containerID", "ifName", "network", "pod", "reason", "verdict"},
-			compared: {"dataDir", "duplicates", "duration", "in-use", "malformed", "note.netns", "released", "source.cri", "source.netns", "unreserved", "young"},
+			compared: {"dataDir", "duplicates", "duration", "in-use", "longestHold", "malformed", "nextCheck", "note.netns", "released", "source.cri", "source.netns", "unreserved", "young"},
 		}
 		for _, line := range logs.lines {
 			if line["IP"] != nil && line["IP"] != "10.0.0.2" && line["IP"] != "10.0.0.4" {

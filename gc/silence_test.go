@@ -134,17 +134,17 @@ func TestHazard70WipedCache(t *testing.T) {
 		want   Reason        // with namespaces and the cache alone
 		other  Reason        // and with a runtime, which speaks of every network and has a lag
 	}{
-		{"it is older than the oldest record (hazard 113)", hour, 2 * hour, 24 * hour, false, CacheIsNewer, ReleasedLeak},
-		{"... and too young for the runtime", time.Minute, 2 * time.Minute, 24 * hour, false, CacheIsNewer, NotYetListed},
+		{"it is older than the oldest record (hazard 113)", hour, 2 * hour, 24 * hour, false, NotRecorded, ReleasedLeak},
+		{"... and too young for the runtime", time.Minute, 2 * time.Minute, 24 * hour, false, NotRecorded, NotYetListed},
 		{"it is younger", 2 * hour, hour, 24 * hour, false, ReleasedLeak, ReleasedLeak},
 		{"... and too young for the runtime alone", 2 * hour, 2 * time.Minute, 24 * hour, false, ReleasedLeak, ReleasedLeak},
-		{"it is younger by less than the granularity of whole seconds", hour, hour - coarseTimestamps, 24 * hour, false, CacheIsNewer, ReleasedLeak},
+		{"it is younger by less than the granularity of whole seconds", hour, hour - coarseTimestamps, 24 * hour, false, NotRecorded, ReleasedLeak},
 		{"it is younger by more", hour, hour - coarseTimestamps - timestampGranularity - 1, 24 * hour, false, ReleasedLeak, ReleasedLeak},
-		{"it is younger by less than a clock's tick", hour - 1, hour - 1 - timestampGranularity, 24 * hour, false, CacheIsNewer, ReleasedLeak},
+		{"it is younger by less than a clock's tick", hour - 1, hour - 1 - timestampGranularity, 24 * hour, false, NotRecorded, ReleasedLeak},
 		{"it is younger by more", hour - 1, hour - 2 - timestampGranularity, 24 * hour, false, ReleasedLeak, ReleasedLeak},
-		{"the time of the oldest record is unknown", 0, hour, 24 * hour, false, CacheIsNewer, ReleasedLeak},
+		{"the time of the oldest record is unknown", 0, hour, 24 * hour, false, NotRecorded, ReleasedLeak},
 		{"its container has a record, which is stale", hour, 2 * hour, 24 * hour, true, ReleasedLeak, ReleasedLeak},
-		{"it is from before the node's boot, and was not first seen L ago", hour, 4 * hour, 3 * hour, false, CacheIsNewer, UntrustedTimestamp},
+		{"it is from before the node's boot, and was not first seen L ago", hour, 4 * hour, 3 * hour, false, NotRecorded, UntrustedTimestamp},
 	} {
 		t.Run(c.reason, inBubble(func(t *testing.T) {
 			n := newNode(t)
@@ -188,7 +188,7 @@ func TestHazard70WipedCacheAndAStepOfTheClock(t *testing.T) {
 		cache.Cache.Since = time.Now().Add(-2 * time.Hour)
 		r := n.reconciler(answers(netnsAnswer(), cache), Options{DryRun: true})
 		r.clock.steps.TrustedSince = time.Now().Add(-time.Minute)
-		n.checkReasons(n.reconcile(r), map[string]Reason{"10.0.0.2": CacheIsNewer, "10.0.0.3": TooYoung})
+		n.checkReasons(n.reconcile(r), map[string]Reason{"10.0.0.2": NotRecorded, "10.0.0.3": TooYoung})
 		r.clock.steps.TrustedSince = time.Time{}
 		n.checkReasons(n.reconcile(r), map[string]Reason{"10.0.0.2": Unowned, "10.0.0.3": TooYoung})
 	})(t)

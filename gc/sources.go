@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
@@ -38,7 +39,7 @@ func (r *Reconciler) check(answers []podsource.Answer, at reading, inLoop bool) 
 		a := &answers[i]
 		name := sourceName(a, i)
 		if err := cmp.Or(a.Err, checkItems(a)); err != nil {
-			return fmt.Errorf("pod source %s: %w", name, err)
+			return fmt.Errorf("pod source %s: %w", strings.TrimPrefix(name, "source "), err)
 		}
 		live := func(p podsource.Pod) bool { return !p.HasFinished() || r.clock.finishedFor(at, &p) < holdFinished }
 		if !a.Authoritative && !a.Supplementary && !slices.ContainsFunc(a.Pods, live) {
@@ -62,7 +63,7 @@ func checkItems(a *podsource.Answer) error {
 			}
 		}
 		for _, id := range p.ContainerIDs {
-			if id == "" || strings.ContainsAny(id, "/: \t\r\n") {
+			if !hostlocal.ValidName(id) {
 				return fmt.Errorf("pod %s: %q is not a container ID of CNI; "+
 					"list the sandbox's ID, without a scheme", refOf(p, ""), id)
 			}

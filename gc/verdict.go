@@ -56,8 +56,8 @@ var (
 	ForeignOwner = reason("foreign-owner", Foreign, "R14",
 		"no source here could know such an owner: for a container ask one that sees addresses, or allow the owner")
 	NoSourceForNetwork = reason("no-source-for-network", Foreign, "R14", "no source that counts speaks of its network")
-	CacheIsNewer       = reason("cache-is-newer", Foreign, "R14",
-		"reserved before the oldest entry of the CNI cache, or while no record was kept: that of its container may be missing")
+	NotRecorded        = reason("not-recorded", Foreign, "R14",
+		"reserved before the oldest entry of the CNI cache, or in a time of which there is no record, as there is none of an empty one")
 
 	OtherContainer = reason("other-container", Conflict, "R10",
 		"its owner is not live, but a live pod with another container has its address")

@@ -29,7 +29,7 @@ func (d dir) lock() (*fileLock, error) {
 	l := &fileLock{path: filepath.Join(d.Name(), "lock")}
 	var err error
 	if l.fd, err = d.openFile([]byte("lock\x00"), syscall.O_RDWR|syscall.O_CREAT, &l.st); err != nil {
-		return nil, fmt.Errorf("%w: opening the lock: %w", ErrLocked, err)
+		return nil, fmt.Errorf("%w: opening %s: %w", ErrLocked, l.path, err)
 	}
 	if err = l.try(); err != nil {
 		_ = syscall.Close(l.fd) // unlocks, too

@@ -85,10 +85,10 @@ const (
 // order.
 //
 // Release holds the plugin's lock of the network during removals, for about two
-// milliseconds at a time, and creates nothing but the lock's file (R8). Directly before each
-// removal it checks that the lock is still that of the directory, and that ctx has not
-// ended: a file system that did not answer for long may have delayed any step. A removal
-// takes six system calls under the lock.
+// milliseconds at a time, or longer while it waits for a CPU, and creates nothing but the
+// lock's file (R8). Directly before each removal it checks that the lock is still that of the
+// directory, and that ctx has not ended: a file system that did not answer for long may have
+// delayed any step. A removal takes six system calls under the lock.
 //
 // After a failure Release goes on, also with other networks if one can't be locked. It
 // gives up when no network has made progress for ten seconds. When ctx ends, the rest is

@@ -62,6 +62,6 @@ func (s *Store) filePath(r *Reservation) string {
 	return filepath.Join(s.dataDir, r.Network, fileName(r.IP, colon))
 }
 
-// ValidNetwork reports whether the CNI specification allows name as the name of a network.
-// Such a name is also valid as that of a directory.
-func ValidNetwork(name string) bool { return validName(name) }
+// ValidName reports whether the CNI specification allows name as the name of a network, which
+// is also valid as that of a directory, or as a container ID.
+func ValidName(name string) bool { return validName(name) }

@@ -37,8 +37,8 @@ func TestNetworkNames(t *testing.T) {
 		{"a NUL", "a\x00", false},
 		{"letters are ASCII", "ä", false},
 	} {
-		if got := ValidNetwork(row.name); got != row.good {
-			t.Errorf("ValidNetwork(%q) = %t, want %t: %s", row.name, got, row.good, row.reason)
+		if got := ValidName(row.name); got != row.good {
+			t.Errorf("ValidName(%q) = %t, want %t: %s", row.name, got, row.good, row.reason)
 		}
 	}
 }

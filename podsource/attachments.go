@@ -4,7 +4,6 @@ package podsource
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -64,6 +63,8 @@ func (s attachments) Pods(ctx context.Context) (Answer, error) {
 	switch {
 	case len(s.networks) == 0 || slices.Contains(s.networks, EveryNetwork):
 		return a, fmt.Errorf("Attachments was given no network, or all: name those in which the agent serves every ADD; %w", ErrPermanent)
+	case s.list == nil:
+		return a, fmt.Errorf("Attachments was given no list; %w", ErrPermanent)
 	case s.since.IsZero():
 		return a, fmt.Errorf("Attachments was given no time since which its store is complete: give one, or Always; %w", ErrPermanent)
 	}
@@ -83,7 +84,7 @@ func (s attachments) Pods(ctx context.Context) (Answer, error) {
 		gap.From = boot.Add(-2 * time.Second)
 	}
 	if len(all) == 0 && !s.allowEmpty {
-		gap.To = time.Time{}
+		gap.To, a.Note = time.Time{}, "no attachment is listed, so it speaks of nothing that was reserved since the boot (see AllowEmpty)"
 	}
 	if gap.To.After(Always) || gap.To.IsZero() {
 		a.Gaps = []Gap{gap}
@@ -92,15 +93,19 @@ func (s attachments) Pods(ctx context.Context) (Answer, error) {
 }
 
 // Sandboxes is the source of a list like crictl's: every sandbox of the node's container
-// runtime, in any state, with its ID among ContainerIDs. The answer declares that it names
+// runtime, in any state, with its whole ID among ContainerIDs: an ID that is cut short, as
+// crictl prints it, is an error. The answer declares that it names
 // sandboxes in every network, but not at once: a runtime lists one some minutes after its
 // address was reserved.
 func Sandboxes(list func(context.Context) ([]Pod, error)) Source {
 	return wrapper{func(ctx context.Context) (Answer, error) {
 		pods, err := list(ctx)
 		a := Answer{Source: "sandboxes", Pods: pods, Networks: []string{EveryNetwork}, Names: SandboxContainers}
-		if err == nil && slices.ContainsFunc(pods, func(p Pod) bool { return len(p.ContainerIDs) == 0 }) {
-			err = errors.New("one of the sandboxes has no container ID")
+		for i := 0; err == nil && i < len(pods); i++ {
+			ids := pods[i].ContainerIDs
+			if len(ids) == 0 || slices.ContainsFunc(ids, func(id string) bool { return id == "" || !SandboxContainers.Has(id) }) {
+				err = fmt.Errorf("a sandbox has the container IDs %q: each must be whole, 64 lower-case hexadecimal digits", ids)
+			}
 		}
 		return a, err
 	}, RankRuntime, "sandboxes"}

@@ -71,12 +71,14 @@ func TestSandboxes(t *testing.T) {
 	ask := func(pods ...Pod) (Answer, error) {
 		return Sandboxes(func(context.Context) ([]Pod, error) { return pods, nil }).Pods(t.Context())
 	}
-	a, err := ask(Pod{ContainerIDs: []string{"web"}})
+	a, err := ask(Pod{ContainerIDs: []string{strings.Repeat("a1", 32)}})
 	if err != nil || a.Names != SandboxContainers || a.AtOnce || a.Authoritative || !Covers(a.Networks, "podnet") {
 		t.Errorf("got %+v, %v", a, err)
 	}
-	if _, err := ask(Pod{UID: "1"}); err == nil || !strings.Contains(err.Error(), "no container ID") {
-		t.Errorf("a sandbox without an ID: %v", err)
+	for _, ids := range [][]string{nil, {""}, {"ee3b0f0c1a2b3"}, {strings.Repeat("A1", 32)}} { // cut short, as crictl prints it
+		if _, err := ask(Pod{UID: "1", ContainerIDs: ids}); err == nil || !strings.Contains(err.Error(), "must be whole") {
+			t.Errorf("a sandbox with the IDs %q: %v", ids, err)
+		}
 	}
 	if rankOf(Sandboxes(nil)) != RankRuntime {
 		t.Error("the rank is not that of a runtime")

@@ -154,12 +154,12 @@ func ExampleAttachments() {
 
 // The list of a runtime, as crictl pods shows it.
 func ExampleSandboxes() {
+	sandbox := strings.Repeat("ee3b0f0c", 8) // a kind of containers is told by their IDs
 	source := podsource.Sandboxes(func(context.Context) ([]podsource.Pod, error) {
-		return []podsource.Pod{{UID: "6ba7b810", ContainerIDs: []string{"ee3b0f0c"}}}, nil
+		return []podsource.Pod{{UID: "6ba7b810", ContainerIDs: []string{sandbox}}}, nil
 	})
 	answer, err := source.Pods(context.Background())
 	fmt.Println(answer.Networks, answer.AtOnce, err)
-	sandbox := strings.Repeat("ee3b0f0c", 8) // a kind of containers is told by their IDs
 	fmt.Println(answer.Names == podsource.SandboxContainers, answer.Names.Has(sandbox), answer.Names.Has("default-"+sandbox))
 	// Output:
 	// [*] false <nil>

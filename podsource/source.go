@@ -73,8 +73,9 @@ type Pod struct {
 	// UID distinguishes the pod from another of the same name.
 	UID types.UID
 	// ContainerIDs are the IDs under which the runtime called CNI ADD for this
-	// pod: those of its sandboxes, in any state, without a scheme such as
-	// "containerd://". They are not the IDs of the containers in a sandbox.
+	// pod: those of its sandboxes, in any state, whole, and without a scheme such as
+	// "containerd://". They are not the IDs of the containers in a sandbox. A pod that is
+	// listed under another spelling of its ID loses its address.
 	ContainerIDs []string
 	// IPs are the addresses that the pod is known to hold.
 	IPs []netip.Addr

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -35,7 +36,8 @@ type Ranked interface {
 }
 
 // Union combines sources: a pod is live if any of them says so. Each answer keeps its own
-// declarations in Parts; they are never merged. An error of one source is the error of the
+// declarations in Parts; they are never merged. A source without a name is named by its position
+// among the arguments. An error of one source is the error of the
 // union (R2), beside the Parts of those that did answer. It names the source, and is never
 // [ErrNotHere].
 //
@@ -89,19 +91,20 @@ func (u union) Rank() Rank {
 
 func (u union) Pods(ctx context.Context) (Answer, error) {
 	if len(u) == 0 {
-		return Answer{}, errors.New("union of no pod sources")
+		return Answer{}, fmt.Errorf("union of no pod sources; %w", ErrPermanent)
 	}
 	whole := Answer{Parts: make([]Answer, 0, len(u))}
 	for _, m := range u {
 		begun := time.Now()
 		a, err := m.call(ctx)
 		err = cmp.Or(err, a.Err)
-		a.Took, a.Err = time.Since(begun), err
+		name := "source " + cmp.Or(a.Source, strconv.Itoa(m.n))
+		a.Took, a.Err, a.Source = time.Since(begun), err, cmp.Or(a.Source, name)
 		whole.Parts = append(whole.Parts, a)
 		if err == nil {
 			continue
 		}
-		err = fmt.Errorf("pod source %s: %w", cmp.Or(a.Source, fmt.Sprintf("%d of %d", m.n, len(u))), err)
+		err = fmt.Errorf("pod %s: %w", name, err)
 		if errors.Is(err, ErrNotHere) { // of this member only; the others exist
 			err = errors.New(err.Error())
 		}
@@ -212,7 +215,7 @@ func Fallback(first, then Source) Source {
 func Require(s Source, pod types.NamespacedName) Source {
 	return checked("Require", s, func(a Answer) (Answer, error) {
 		if pod.Name == "" {
-			return a, fmt.Errorf("the required pod %q has no name; was it left unset?", pod)
+			return a, fmt.Errorf("the required pod %q has no name; was it left unset? %w", pod, ErrPermanent)
 		}
 		if slices.ContainsFunc(a.Pods, func(p Pod) bool { return p.NamespacedName == pod && !p.HasFinished() }) {
 			return a, nil
@@ -223,8 +226,8 @@ func Require(s Source, pod types.NamespacedName) Source {
 }
 
 // AllowEmpty returns s with the caller's assertion that an answer without pods means that
-// there are none (R9). It is for a node that may really be empty. It also ends the gap of
-// [Attachments] without an attachment. S must not be a [Union]:
+// there are none (R9). It is for a node that may really be empty. Directly around
+// [Attachments] it also ends the gap of an empty list. S must not be a [Union]:
 // wrap each member that may be empty.
 func AllowEmpty(s Source) Source {
 	if own, ok := s.(attachments); ok { // else its answer has a gap

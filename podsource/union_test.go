@@ -5,6 +5,7 @@
 package podsource
 
 import (
+	std "cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -77,7 +78,12 @@ func TestUnion(t *testing.T) {
 	a, b, c, half := declaring("a"), Answer{Networks: []string{EveryNetwork}, Pods: []Pod{named("b")}}, declaring("c"), Answer{Networks: []string{EveryNetwork}, Pods: []Pod{named("half-a-list")}}
 	one, other := Answer{Networks: []string{EveryNetwork}, Pods: []Pod{{UID: "1", HostNetwork: true}}}, Answer{Networks: []string{EveryNetwork}, Pods: []Pod{{UID: "1", ContainerIDs: []string{"abc"}}}}
 	is := func(a Answer) Source { return fixed(a, nil) }
-	parts := func(all ...Answer) Answer { return Answer{Parts: all} }
+	parts := func(all ...Answer) Answer {
+		for i := range all { // a source without a name gets its position
+			all[i].Source = std.Or(all[i].Source, fmt.Sprintf("source %d", i+1))
+		}
+		return Answer{Parts: all}
+	}
 	failed := func(a Answer, err error) Answer { a.Err = err; return a }
 	broken, kubelet := failed(half, errBroken), failed(Answer{Source: "kubelet"}, errBroken)
 	inner := Union(failing(errBroken))
@@ -87,10 +93,10 @@ func TestUnion(t *testing.T) {
 		{"an entry that two sources have is kept twice", Union(is(b), is(b)), parts(b, b), nil, ""},
 		{"each answer keeps its declarations", Union(is(a), is(b), is(c)), parts(a, b, c), nil, ""},
 		{"a union of unions has the members of both", Union(Union(is(a), Union(is(b))), Union(is(c))), parts(a, b, c), nil, ""},
-		{"the last one fails", Union(is(a), is(b), failing(errBroken)), parts(a, b, broken), errBroken, "source 3 of 3: broken"},
+		{"the last one fails", Union(is(a), is(b), failing(errBroken)), parts(a, b, broken), errBroken, "source 3: broken"},
 		{"its own name", Union(is(b), is(kubelet)), parts(b, kubelet), errBroken, "source kubelet: broken"},
-		{"its position in a nested union", Union(is(b), Union(is(a), inner)), parts(b, a, broken), errBroken, "source 3 of 3: "},
-		{"... whose errors are as before", inner, parts(broken), errBroken, "source 1 of 1: "},
+		{"its position in a nested union", Union(is(b), Union(is(a), inner)), parts(b, a, broken), errBroken, "source 3: "},
+		{"... whose errors are as before", inner, parts(broken), errBroken, "source 1: "},
 		{"it lacks a file", Union(failing(errMissing)), parts(failed(half, errMissing)), fs.ErrNotExist, "client.pem"},
 		{"it is not here, but others are", Union(is(b), failing(ErrNotHere)), parts(b, failed(half, ErrNotHere)), errAny, ErrNotHere.Error()},
 	})
@@ -101,10 +107,10 @@ func TestUnion(t *testing.T) {
 func TestMisuse(t *testing.T) {
 	a, agent := Static{named("a"), {}}, named("a").NamespacedName
 	run(t, []row{
-		{"nil", Union(a, nil), Answer{}, ErrPermanent, "pod source 2 of 2: it is nil"},
+		{"nil", Union(a, nil), Answer{}, ErrPermanent, "pod source 2: it is nil"},
 		{"nil as a choice", Fallback(failing(ErrNotHere), nil), Answer{}, ErrPermanent, "nil"},
 		{"no member", Union(), Answer{}, errAny, "union of no pod sources"},
-		{"a nested union without a member", Union(a, Union()), Answer{}, errAny, "pod source 2 of 2: union of no pod sources"},
+		{"a nested union without a member", Union(a, Union()), Answer{}, errAny, "pod source 2: union of no pod sources"},
 		{"around a union", Require(Union(a), agent), Answer{}, ErrPermanent, "Require goes around the member"},
 		{"... that is nested", Union(a, AllowEmpty(Union(a))), Answer{}, ErrPermanent, "AllowEmpty goes around the member"},
 		{"no name", Require(a, types.NamespacedName{}), Answer{}, errAny, "no name"},
@@ -184,7 +190,7 @@ func TestHazard37AnswerAfterTheEnd(t *testing.T) {
 	for _, own := range []error{nil, errBroken} {
 		ctx := &lateContext{Context: context.WithoutCancel(t.Context())}
 		_, err := Union(Func(func(context.Context) ([]Pod, error) { ctx.err = context.Canceled; return nil, own })).Pods(ctx)
-		if !errors.Is(err, context.Canceled) || own != nil && !errors.Is(err, own) || !strings.HasPrefix(err.Error(), "pod source 1 of 1: ") {
+		if !errors.Is(err, context.Canceled) || own != nil && !errors.Is(err, own) || !strings.HasPrefix(err.Error(), "pod source 1: ") {
 			t.Errorf("got %v, want %v and %v", err, context.Canceled, own)
 		}
 	}
@@ -195,9 +201,9 @@ func TestHazard64SourceFails(t *testing.T) {
 	panics := Func(func(context.Context) ([]Pod, error) { panic("out of range") })
 	exits := Func(func(context.Context) ([]Pod, error) { runtime.Goexit(); return nil, nil })
 	run(t, []row{
-		{"a panic", Union(panics), Answer{}, errAny, "pod source 1 of 1: podsource.Func panicked: out of range"},
+		{"a panic", Union(panics), Answer{}, errAny, "pod source 1: podsource.Func panicked: out of range"},
 		{"... of a choice", Union(Fallback(AllowEmpty(failing(ErrNotHere)), panics)), Answer{}, errAny, "podsource.Func or podsource.Func"},
-		{"runtime.Goexit", Union(exits), Answer{}, errAny, "pod source 1 of 1: podsource.Func ended its goroutine"},
+		{"runtime.Goexit", Union(exits), Answer{}, errAny, "pod source 1: podsource.Func ended its goroutine"},
 	})
 }
 
@@ -208,9 +214,9 @@ func TestHazard64SourceHangs(t *testing.T) {
 		hangs := Union(Func(func(context.Context) ([]Pod, error) { calls.Add(1); <-wake; return nil, nil }))
 		s := Union(Static{}, hangs)
 		for i, says := range []string{
-			"pod source 2 of 2: podsource.Func: no answer within 7s",
-			"pod source 2 of 2: podsource.Func is still busy with an earlier call, begun at 2000-01-01T00:00:00Z: no answer within 7s",
-			"pod source 1 of 1: podsource.Func is still busy",
+			"pod source 2: podsource.Func: no answer within 7s",
+			"pod source 2: podsource.Func is still busy with an earlier call, begun at 2000-01-01T00:00:00Z: no answer within 7s",
+			"pod source 1: podsource.Func is still busy",
 		} {
 			begun := time.Now()
 			ctx, cancel := context.WithTimeoutCause(t.Context(), 7*time.Second, limit)
@@ -288,13 +294,15 @@ func TestRequire(t *testing.T) {
 func TestAllowEmpty(t *testing.T) {
 	plain, asserted := Answer{Networks: []string{EveryNetwork}, Pods: []Pod{named("a")}}, Answer{Networks: []string{EveryNetwork}, Pods: []Pod{named("a")}, Authoritative: true}
 	some := fixed(plain, nil)
+	first, second := asserted, plain
+	first.Source, second.Source = "source 1", "source 2"
 	run(t, []row{
 		{"one pod: the next answer may be empty", AllowEmpty(some), asserted, nil, ""},
 		{"its other declarations are unchanged", AllowEmpty(fixed(declaring("a"), nil)), declaring("a"), nil, ""},
 		{"parts that may be empty anyway, as the kernel's", AllowEmpty(fixed(Answer{Parts: []Answer{{Supplementary: true}}}, nil)),
 			Answer{Parts: []Answer{{Supplementary: true}}, Authoritative: true}, nil, ""},
 		{"a union in a choice (hazard 85)", AllowEmpty(Fallback(Union(some, some), some)), Answer{}, ErrPermanent, "AllowEmpty goes around"},
-		{"another member of a union", Union(AllowEmpty(some), some), Answer{Parts: []Answer{asserted, plain}}, nil, ""},
+		{"another member of a union", Union(AllowEmpty(some), some), Answer{Parts: []Answer{first, second}}, nil, ""},
 		{"an error stays an error", AllowEmpty(failing(errBroken)), Answer{}, errBroken, ""},
 	})
 }

@@ -41,13 +41,13 @@ func TestEmbed(t *testing.T) {
 	}{
 		{
 			"of the two old ones one is live; the young one may be of an ADD in flight, and nerdctl's container is no sandbox",
-			"echo " + sandbox("live") + " another", []string{"10.244.1.2", "10.244.1.4", "10.244.1.5"}, "released 1 of 4 addresses; ready",
+			"echo " + sandbox("live") + " " + sandbox("another"), []string{"10.244.1.2", "10.244.1.4", "10.244.1.5"}, "released 1 of 4 addresses; ready",
 		}, {
 			"all are live",
 			"echo " + sandbox("live") + "; echo " + sandbox("leaked") + "; echo " + sandbox("young"), all, "released 0 of 4 addresses; ready",
 		}, {
 			"a list that breaks off is none: the hook asks again",
-			`if mkdir "$0"; then echo another; exit 1; fi; echo ` + sandbox("live") + " " + sandbox("leaked"), all, "released 0 of 4 addresses; ready",
+			`if mkdir "$0"; then echo "` + sandbox("another") + `"; exit 1; fi; echo ` + sandbox("live") + " " + sandbox("leaked"), all, "released 0 of 4 addresses; ready",
 		},
 	} {
 		t.Run(row.reason, func(t *testing.T) {

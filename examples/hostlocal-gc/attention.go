@@ -78,7 +78,7 @@ func (a *app) foreign(r *result) string {
 			continue
 		}
 		g := group{e.Network, form(e)}
-		if e.Reason == gc.CacheIsNewer {
+		if e.Reason == gc.NotRecorded {
 			g.form = cacheIsNewer
 		}
 		if counts[g]++; counts[g] == 1 {

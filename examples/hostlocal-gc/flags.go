@@ -176,7 +176,7 @@ func (f *flags) check() error {
 		switch {
 		case name == gc.AllNetworks && len(f.networks) > 1:
 			return usagef("--network '*' means all networks; remove the other --network")
-		case name != gc.AllNetworks && !hostlocal.ValidNetwork(name):
+		case name != gc.AllNetworks && !hostlocal.ValidName(name):
 			return usagef("--network %q is not the name of a network", name)
 		}
 	}

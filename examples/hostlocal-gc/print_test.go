@@ -119,7 +119,7 @@ func TestForeignRows(t *testing.T) {
 	add("podnet", sandbox("5"), gc.Unowned)
 	add("storage", sandbox("6"), gc.NoSourceForNetwork)
 	add("storage", "default-"+sandbox("7"), gc.NoSourceForNetwork)
-	add("storage", sandbox("8"), gc.CacheIsNewer)
+	add("storage", sandbox("8"), gc.NotRecorded)
 	netns := "--source netns would see which of them have an address"
 	want := "Kept, because no source here can tell whether these containers live:\n" +
 		"  podnet   2 reservations  of containers default-<64 hex digits>  " + netns + "\n" +

@@ -111,7 +111,7 @@ func parseConfig(text []byte) (*config, error) {
 		own.Nested = own.Nested || inConf.Nested
 		own.CacheDirs = append(own.CacheDirs, inConf.CacheDirs...)
 	}
-	if !hostlocal.ValidNetwork(whole.Name) {
+	if !hostlocal.ValidName(whole.Name) {
 		return nil, fmt.Errorf("reading the network configuration: %q is not the name of a CNI network", whole.Name)
 	}
 	c := &config{network: whole.Name, plugin: whole.Type, dataDir: whole.IPAM.DataDir, nested: own.Nested, cacheDirs: slices.Clone(knownCacheDirs)}

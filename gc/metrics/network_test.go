@@ -17,7 +17,7 @@ func TestKeptLeakByReason(t *testing.T) {
 	want := map[gc.Reason]string{
 		gc.ContainerLive: not, gc.AddressClaimed: not, gc.SiblingInUse: not, // live
 		gc.OtherContainer: not, gc.TwoPods: not, gc.ClaimedInOtherNetwork: not, gc.OwnerInConflict: not, // conflicts
-		gc.ForeignOwner: not, gc.NoSourceForNetwork: not, gc.CacheIsNewer: not, // the sources can't know the holder
+		gc.ForeignOwner: not, gc.NoSourceForNetwork: not, gc.NotRecorded: not, // the sources can't know the holder
 		gc.ReleasedLeak: not, gc.ReleasedEmpty: not, gc.FileGone: not, // they no longer exist
 		gc.FileChanged:        not, // the file is new
 		gc.UntrustedTimestamp: not, // without an age

@@ -146,7 +146,7 @@ func (c *config) plugin() ([]Network, error) {
 	if c.Name == "" {
 		return nil, fmt.Errorf("plugin %q: the network has no name", c.Type)
 	}
-	if !hostlocal.ValidNetwork(c.Name) { // runtimes refuse it, too
+	if !hostlocal.ValidName(c.Name) { // runtimes refuse it, too
 		return nil, fmt.Errorf("network %q, plugin %q: CNI allows no such name", c.Name, c.Type)
 	}
 	dataDir, ok := in.DataDir.(string)

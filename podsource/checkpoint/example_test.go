@@ -133,8 +133,8 @@ func Example_rollback() {
 		}
 	}
 	// Output:
-	// the record alone: 10.244.1.2 foreign cache-is-newer
-	// the record alone: 10.244.1.3 foreign cache-is-newer
+	// the record alone: 10.244.1.2 foreign not-recorded
+	// the record alone: 10.244.1.3 foreign not-recorded
 	// the record and the runtime: 10.244.1.2 in-use container-live
 	// the record and the runtime: 10.244.1.3 young too-young
 }

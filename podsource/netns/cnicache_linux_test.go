@@ -182,7 +182,7 @@ func TestHazard70CacheThatProvesNothing(t *testing.T) {
 	n.cache = right
 	n.entry(id("f1f0"), `{"kind":"cniC`)
 	n.pass("a torn entry: the cache does not speak of the container in its file name, and the rest is proven",
-		map[string]gc.Reason{"10.0.0.2": gc.ContainerLive, "10.0.0.3": gc.ReleasedLeak, "10.0.0.4": gc.CacheIsNewer})
+		map[string]gc.Reason{"10.0.0.2": gc.ContainerLive, "10.0.0.3": gc.ReleasedLeak, "10.0.0.4": gc.NotRecorded})
 	n.cached(id("f1f0"), "/run/netns/cni-2")
 	n.pass("whole", map[string]gc.Reason{"10.0.0.2": gc.ContainerLive, "10.0.0.4": gc.ContainerLive})
 }
@@ -205,7 +205,7 @@ func TestHazard70WipedCacheOfContainersWithoutAddress(t *testing.T) {
 	n.pass("whole", map[string]gc.Reason{"10.0.0.2": gc.ContainerLive, "10.0.0.3": gc.ContainerLive})
 	n.cache = t.TempDir()
 	n.cachedNow(id("f1f0"), path)
-	n.pass("wiped", map[string]gc.Reason{"10.0.0.2": gc.CacheIsNewer, "10.0.0.3": gc.ContainerLive})
+	n.pass("wiped", map[string]gc.Reason{"10.0.0.2": gc.NotRecorded, "10.0.0.3": gc.ContainerLive})
 	n.pass("... beside a runtime", map[string]gc.Reason{"10.0.0.2": gc.NotYetListed, "10.0.0.3": gc.ContainerLive}, runtimeSource)
 }
 

@@ -56,7 +56,7 @@ func (n *network) UnmarshalJSON(text []byte) error {
 	if err := json.Unmarshal(text, &name); err != nil || name == nil {
 		return err
 	}
-	if !hostlocal.ValidNetwork(*name) {
+	if !hostlocal.ValidName(*name) {
 		return fmt.Errorf("%q is not the name of a network", *name)
 	}
 	*n = network(*name)

@@ -79,7 +79,7 @@ var evidenceGuards = []guard{
 	{"R14", "49", "... or the caller allows the owner", "TestForeignOwner", "gc/silence.go",
 		"slices.ContainsFunc(s.opts.AllowForeign, allowed)", "slices.ContainsFunc([]string(nil), allowed)"},
 	{"R14", "111", "an empty store speaks of nothing that is of this boot", "TestHazard111EmptyStore", "podsource/attachments.go",
-		"		gap.To = time.Time{}\n", ""},
+		"		gap.To, a.Note = time.Time{}, ", "		a.Note = "},
 	{"R14", "86", "free text is foreign with any sources", "TestHazard86FreeText", "gc/silence.go",
 		"case !container.MatchString(r.ContainerID) && ", "case false && "},
 	{"R14", "86", "... unless a cache has an entry of it", "TestForeignOwner", "gc/silence.go",
