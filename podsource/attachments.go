@@ -3,6 +3,7 @@
 package podsource
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -63,8 +64,6 @@ func (s attachments) Pods(ctx context.Context) (Answer, error) {
 	switch {
 	case len(s.networks) == 0 || slices.Contains(s.networks, EveryNetwork):
 		return a, fmt.Errorf("Attachments was given no network, or all: name those in which the agent serves every ADD; %w", ErrPermanent)
-	case s.list == nil:
-		return a, fmt.Errorf("Attachments was given no list; %w", ErrPermanent)
 	case s.since.IsZero():
 		return a, fmt.Errorf("Attachments was given no time since which its store is complete: give one, or Always; %w", ErrPermanent)
 	}
@@ -78,11 +77,8 @@ func (s attachments) Pods(ctx context.Context) (Answer, error) {
 		}
 		a.Pods = append(a.Pods, Pod{NamespacedName: at.Pod, ContainerIDs: []string{at.ContainerID}, IPs: at.IPs, Network: at.Network})
 	}
-	// Stamps of whole seconds and small steps of the clock may be too early.
-	gap := Gap{To: s.since}
-	if boot := s.boot.Read(); !boot.IsZero() {
-		gap.From = boot.Add(-2 * time.Second)
-	}
+	// Stamps of whole seconds and small steps of the clock may be too early. A zero boot, of an unknown one, is before all.
+	gap := Gap{From: s.boot.Read().Add(-2 * time.Second), To: s.since}
 	if len(all) == 0 && !s.allowEmpty {
 		gap.To, a.Note = time.Time{}, "no attachment is listed, so it speaks of nothing that was reserved since the boot (see AllowEmpty)"
 	}
@@ -101,10 +97,10 @@ func Sandboxes(list func(context.Context) ([]Pod, error)) Source {
 	return wrapper{func(ctx context.Context) (Answer, error) {
 		pods, err := list(ctx)
 		a := Answer{Source: "sandboxes", Pods: pods, Networks: []string{EveryNetwork}, Names: SandboxContainers}
-		for i := 0; err == nil && i < len(pods); i++ {
-			ids := pods[i].ContainerIDs
+		for _, p := range pods {
+			ids := p.ContainerIDs
 			if len(ids) == 0 || slices.ContainsFunc(ids, func(id string) bool { return id == "" || !SandboxContainers.Has(id) }) {
-				err = fmt.Errorf("a sandbox has the container IDs %q: each must be whole, 64 lower-case hexadecimal digits", ids)
+				err = cmp.Or(err, fmt.Errorf("a sandbox has the container IDs %q: each must be whole, 64 lower-case hexadecimal digits", ids))
 			}
 		}
 		return a, err

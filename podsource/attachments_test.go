@@ -19,7 +19,7 @@ func TestAttachments(t *testing.T) {
 	broken := errors.New("not restored yet")
 	now := time.Now().Round(0)
 	hour := now.Add(-time.Hour)
-	some := []Attachment{{Network: "podnet", ContainerID: "web", IfName: "eth0"}}
+	served, some := []string{"other", "podnet"}, []Attachment{{Network: "podnet", ContainerID: "web", IfName: "eth0"}}
 	for _, c := range []struct {
 		reason string
 		source Source
@@ -27,15 +27,17 @@ func TestAttachments(t *testing.T) {
 		noGap  bool
 		err    string
 	}{
-		{"always complete", Attachments([]string{"podnet"}, Always, list(some, nil)), time.Time{}, true, ""},
-		{"complete for an hour", Attachments([]string{"podnet"}, hour, list(some, nil)), hour, false, ""},
-		{"empty", Attachments([]string{"podnet"}, Always, list(nil, nil)), time.Time{}, false, ""},
-		{"empty, as the caller says it may be", AllowEmpty(Attachments([]string{"podnet"}, Always, list(nil, nil))), time.Time{}, true, ""},
-		{"... for an hour", AllowEmpty(Attachments([]string{"podnet"}, hour, list(nil, nil))), hour, false, ""},
-		{"an error of the store", Attachments([]string{"podnet"}, Always, list(some, broken)), time.Time{}, false, "not restored yet"},
-		{"no container ID", Attachments([]string{"podnet"}, Always, list([]Attachment{{Network: "podnet"}}, nil)), time.Time{}, false, `network "podnet" has no container ID`},
+		{"always complete", Attachments(served, Always, list(some, nil)), time.Time{}, true, ""},
+		{"complete for an hour", Attachments(served, hour, list(some, nil)), hour, false, ""},
+		{"empty", Attachments(served, Always, list(nil, nil)), time.Time{}, false, ""},
+		{"empty, as the caller says it may be", AllowEmpty(Attachments(served, Always, list(nil, nil))), time.Time{}, true, ""},
+		{"... for an hour", AllowEmpty(Attachments(served, hour, list(nil, nil))), hour, false, ""},
+		{"an error of the store", Attachments(served, Always, list(some, broken)), time.Time{}, false, "not restored yet"},
+		{"one without a container ID", Attachments(served, Always, list(append(some, Attachment{Network: "podnet"}), nil)), time.Time{}, false,
+			`network "podnet" has no container ID`},
 		{"no networks, as of an empty configuration (hazard 85)", Attachments(nil, Always, list(some, nil)), time.Time{}, false, "no network"},
-		{"no time", Attachments([]string{"podnet"}, time.Time{}, list(some, nil)), time.Time{}, false, "or Always"},
+		{"all networks", Attachments([]string{"podnet", EveryNetwork}, Always, list(some, nil)), time.Time{}, false, "no network, or all"},
+		{"no time", Attachments(served, time.Time{}, list(some, nil)), time.Time{}, false, "or Always"},
 	} {
 		a, err := c.source.Pods(t.Context())
 		if c.err != "" {
@@ -44,7 +46,7 @@ func TestAttachments(t *testing.T) {
 			}
 			continue
 		}
-		if err != nil || !a.Authoritative || a.Names != AnyContainer || !a.AtOnce || !slices.Equal(a.Networks, []string{"podnet"}) {
+		if err != nil || !a.Authoritative || a.Names != AnyContainer || !a.AtOnce || !slices.Equal(a.Networks, served) {
 			t.Errorf("%s: got %+v, %v", c.reason, a, err)
 		}
 		if (len(a.Gaps) == 0) != c.noGap {
@@ -71,12 +73,13 @@ func TestSandboxes(t *testing.T) {
 	ask := func(pods ...Pod) (Answer, error) {
 		return Sandboxes(func(context.Context) ([]Pod, error) { return pods, nil }).Pods(t.Context())
 	}
-	a, err := ask(Pod{ContainerIDs: []string{strings.Repeat("a1", 32)}})
+	whole := Pod{ContainerIDs: []string{strings.Repeat("a1", 32)}}
+	a, err := ask(whole)
 	if err != nil || a.Names != SandboxContainers || a.AtOnce || a.Authoritative || !Covers(a.Networks, "podnet") {
 		t.Errorf("got %+v, %v", a, err)
 	}
-	for _, ids := range [][]string{nil, {""}, {"ee3b0f0c1a2b3"}, {strings.Repeat("A1", 32)}} { // cut short, as crictl prints it
-		if _, err := ask(Pod{UID: "1", ContainerIDs: ids}); err == nil || !strings.Contains(err.Error(), "must be whole") {
+	for _, ids := range [][]string{nil, {""}, {whole.ContainerIDs[0], "ee3b0f0c1a2b3"}, {strings.Repeat("A1", 32)}} { // cut short, as crictl prints it
+		if _, err := ask(whole, Pod{UID: "1", ContainerIDs: ids}); err == nil || !strings.Contains(err.Error(), "must be whole") {
 			t.Errorf("a sandbox with the IDs %q: %v", ids, err)
 		}
 	}

@@ -92,7 +92,12 @@ func TestContext(t *testing.T) {
 			"then":        Fallback(failing(ErrNotHere), s),
 			"require":     Require(s, agent),
 			"allow empty": AllowEmpty(s),
-			"all":         Union(AllowEmpty(Require(Fallback(failing(ErrNotHere), s), agent))),
+			"sandboxes":   Union(Sandboxes(s.(Func))),
+			"attachments": Union(Attachments([]string{"podnet"}, Always, func(ctx context.Context) ([]Attachment, error) {
+				_, err := s.Pods(ctx)
+				return nil, err
+			})),
+			"all": Union(AllowEmpty(Require(Fallback(failing(ErrNotHere), s), agent))),
 		}
 	}
 	asked := 0
@@ -101,7 +106,7 @@ func TestContext(t *testing.T) {
 		if ctx != t.Context() {
 			t.Error("the context is not the caller's")
 		}
-		return []Pod{named("a")}, nil
+		return []Pod{{NamespacedName: agent, ContainerIDs: []string{strings.Repeat("a1", 32)}}}, nil
 	})) {
 		asked = 0
 		if _, err := s.Pods(t.Context()); err != nil || asked != 1 {
