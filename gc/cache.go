@@ -24,8 +24,8 @@ const anyNetwork = "" // no network has this name
 type entryState uint8
 
 const (
-	noEntry entryState = iota
-	provenEntry
+	noEntry     entryState = iota
+	provenEntry            // that the container has ended
 	unprovenEntry
 )
 
@@ -47,15 +47,15 @@ func (s *snapshot) checkCache(of *podsource.Answer, look []podsource.Answer) *ca
 		passed: make(map[string]bool), doubted: make(map[string]*candidate),
 		entries: make(map[attachment]entryState, 2*len(of.Cache.Entries)), since: of.Cache.Since,
 	}
-	unproven := make(map[string]bool)
+	listed := make(map[string]bool) // live, or not proven
 	for i := range of.Pods {
 		for _, id := range of.Pods[i].ContainerIDs {
-			unproven[id] = unproven[id] || of.Pods[i].Unproven
+			listed[id] = true
 		}
 	}
 	for _, e := range of.Cache.Entries {
 		key := attachment{e.Network, e.ContainerID}
-		if c.entries[key] = provenEntry; unproven[e.ContainerID] {
+		if c.entries[key] = provenEntry; listed[e.ContainerID] {
 			c.entries[key] = unprovenEntry
 		}
 		c.entries[attachment{anyNetwork, e.ContainerID}] = provenEntry

@@ -79,13 +79,10 @@ type age struct {
 func (s *snapshot) age(r *candidate) age {
 	least, byTimestamp := s.clock.age(s.at, r)
 	known := r.Owner == hostlocal.Owned || r.Owner == hostlocal.Empty
-	if !byTimestamp && known && (s.noADD || len(s.evidence) > 1) && s.clock.sinceSteps(s.at, r.ReservedAt) {
+	if !byTimestamp && known && s.clock.sinceSteps(s.at, r.ReservedAt) {
 		if q := s.about(r); q.has(waived) || len(s.evidence) > 1 && q.has(adds|knows) {
-			least, byTimestamp = max(least, s.clock.since(s.at, r.ReservedAt)), true
+			least, byTimestamp = s.clock.since(s.at, r.ReservedAt), true
 		}
-	}
-	if s.stale == forever {
-		return age{always, byTimestamp}
 	}
 	return age{least - s.stale, byTimestamp}
 }
@@ -94,7 +91,7 @@ func (s *snapshot) age(r *candidate) age {
 type owners struct {
 	held       map[string]decision // by container ID: why its other reservations are kept
 	youngest   map[string]age      // by container ID: it is as young as its youngest reservation
-	live       map[netip.Addr]bool // claimed addresses that a live container holds in some network
+	live       map[netip.Addr]bool // addresses that a live container holds in some network
 	unreadable bool                // some reservation may be a sibling of any
 }
 
@@ -103,10 +100,8 @@ func (s *snapshot) newOwners() *owners {
 	for i := range s.reservations {
 		r := &s.reservations[i]
 		switch {
-		case r.Owner == hostlocal.Owned && s.pods.owner(r) != nil:
-			if s.pods.claims[r.IP] != nil {
-				o.live[r.IP] = true
-			}
+		case s.pods.owner(r) != nil:
+			o.live[r.IP] = true
 		case r.Owner == hostlocal.Owned:
 			a := s.age(r)
 			if other, ok := o.youngest[r.ContainerID]; !ok || a.least < other.least {
@@ -281,7 +276,7 @@ func (s *snapshot) wantsSecondLook() bool {
 	two.evidence = evidence{s.evidence[0], s.evidence[0]}
 	return slices.ContainsFunc(s.reservations, func(r candidate) bool {
 		ownerKnown := r.Owner == hostlocal.Owned || r.Owner == hostlocal.Empty
-		if !ownerKnown || !slices.Contains(s.networks, r.Network) || s.pods.owner(&r) != nil || len(s.pods.claimants(&r)) > 0 {
+		if !ownerKnown || s.pods.owner(&r) != nil || len(s.pods.claimants(&r)) > 0 {
 			return false
 		}
 		q := two.about(&r)

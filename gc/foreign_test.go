@@ -59,6 +59,20 @@ func TestForeignOwner(t *testing.T) {
 	}
 }
 
+// Of a choice between two sources each look asks another one: the first lists Kubernetes pods.
+func TestForeignOwnerInOneLook(t *testing.T) {
+	inBubble(func(t *testing.T) {
+		n := newNode(t)
+		n.reserve("10.0.0.2", "default-"+hex64("nerdctl"), old)
+		n.reserve("10.0.0.3", hex64("leaked"), old) // requires a second look
+		adds := netnsAnswer()
+		adds.SeesAddresses = false
+		any := podsource.Answer{Pods: []podsource.Pod{other}, Networks: every, Names: podsource.AnyContainer}
+		report := n.pass(inTurn([]podsource.Answer{adds, kubeletAnswer()}, []podsource.Answer{adds, any}), Options{AllowForeign: []string{}})
+		n.checkReasons(report, map[string]Reason{"10.0.0.2": ForeignOwner, "10.0.0.3": ReleasedLeak})
+	})(t)
+}
+
 // An agent calls the plugin for itself, and an operator blocks an address by a word: an owner in
 // free text is kept with any sources.
 func TestHazard86FreeText(t *testing.T) {

@@ -114,10 +114,11 @@ func TestHazard68OneFileCanNotBeRead(t *testing.T) {
 				{Network: network1, IP: ips("10.0.0.4")[0], Owner: hostlocal.Owned, ContainerID: "live", ReservedAt: made},
 				{Network: network1, IP: ips("10.0.0.5")[0], Owner: hostlocal.Empty, ReservedAt: made},
 				{Network: "second", IP: ips("10.9.0.3")[0], Owner: hostlocal.Owned, ContainerID: "suspect", ReservedAt: made},
+				{Network: "third", IP: ips("10.7.0.3")[0], Owner: hostlocal.Unreadable, ReservedAt: made},
 			}
 			pods := append([]podsource.Pod{{ContainerIDs: []string{"live"}}}, c.pods...)
 			report := judge(rs, plain(pods...), at, Options{MinAge: c.minAge, StartingFor: 2 * l})
-			want := []Reason{ContainerLive, OwnerUnreadable, c.want, ContainerLive, EmptyOwner, NetworkNotNamed}
+			want := []Reason{ContainerLive, OwnerUnreadable, c.want, ContainerLive, EmptyOwner, NetworkNotNamed, OwnerUnreadable}
 			if len(c.pods) > 0 {
 				want[1] = AddressClaimed
 			}
@@ -145,7 +146,7 @@ func judge(rs []hostlocal.Reservation, look []podsource.Answer, at reading, opts
 	if opts.AllowForeign == nil {
 		opts.AllowForeign = []string{"*"}
 	}
-	s := &snapshot{clock: &clock{}, at: at, opts: &opts, networks: []string{network1}}
+	s := &snapshot{clock: &clock{}, at: at, opts: &opts, networks: []string{"another", network1}}
 	s.clock.observe(at)
 	s.reservations = s.clock.sees(at, rs)
 	s.addLook(look, at, at)

@@ -195,6 +195,12 @@ func TestOwnerIsTheEntryWithAName(t *testing.T) {
 	if got := n.pass(podsource.Static{nameless, p}, Options{}).Reservations[0].Pod.Name; got != "p" {
 		t.Errorf("the report names the pod %q, want p", got)
 	}
+	a, z := startingPod("a", time.Time{}), startingPod("z", time.Time{})
+	for _, pods := range []podsource.Static{{a, z}, {z, a}} { // also of two starting pods one stands for both
+		if got := n.pass(append(pods, other), Options{}).Reservations[0].Pod; got == nil || got.Name != "z" {
+			t.Errorf("the report names the pod %v, want z", got)
+		}
+	}
 }
 
 // Of two entries with the same content, the first stands for the container, and of two pods
@@ -202,13 +208,14 @@ func TestOwnerIsTheEntryWithAName(t *testing.T) {
 func TestFirstOfEqualEntries(t *testing.T) {
 	at := time.Now()
 	entry := podsource.Pod{ContainerIDs: []string{"a"}, MoreIPs: true, StartedAt: at}
-	answer := declaration{Answer: podsource.Answer{Source: "s", Pods: []podsource.Pod{entry}}}
+	unknown := podsource.Pod{UID: "1"}
+	answer := declaration{Answer: podsource.Answer{Source: "s", Pods: []podsource.Pod{entry, unknown}}}
 	s := snapshot{evidence: evidence{{answer, answer}}, clock: &clock{}}
 	l := s.indexPods(reading{wall: at})
 	if got := l.byContainer["a"].answer; got != 0 {
 		t.Errorf("the owner is that of answer %d, want the first", got)
 	}
-	if l.startEarliest == nil || l.startEarliest.answer != 0 {
-		t.Errorf("the earliest is %+v, want that of the first answer", l.startEarliest)
+	if l.startEarliest == nil || l.startEarliest.answer != 0 || l.startUnknown == nil || l.startUnknown.answer != 0 {
+		t.Errorf("the starting pods are %+v and %+v, want those of the first answer", l.startEarliest, l.startUnknown)
 	}
 }

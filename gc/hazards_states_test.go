@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
@@ -61,7 +62,8 @@ func TestHazardStates(t *testing.T) {
 			map[string]Reason{"10.0.0.2": ReleasedEmpty, "10.0.0.3": TooYoung, "10.0.0.4": ReleasedEmpty, "10.0.0.5": AddressClaimed}},
 		{"28 pods in the node's network claim no address", uptime, made(owners{"10.0.0.2": leaked, "10.0.0.3": web}), kubelet(
 			podsource.Pod{NamespacedName: named("logs"), HostNetwork: true, IPs: ips("10.0.0.2")},
-			podsource.Pod{NamespacedName: named("dns"), HostNetwork: true, IPs: ips("10.0.0.2")}, sandbox("1", web),
+			podsource.Pod{UID: "dns", HostNetwork: true, IPs: ips("10.0.0.2")},
+			podsource.Pod{ContainerIDs: []string{hex64("dns")}, HostNetwork: true, IPs: ips("10.0.0.2")}, sandbox("1", web),
 		), map[string]Reason{"10.0.0.2": ReleasedLeak, "10.0.0.3": ContainerLive}},
 		{"31 pods that failed stay in the API for days", uptime, made(owners{"10.0.0.2": leaked}), func() []podsource.Answer {
 			long := time.Now().Add(-48 * time.Hour)
@@ -94,19 +96,31 @@ func TestHazardStates(t *testing.T) {
 				return []podsource.Answer{netnsAnswer(adding(web)), recordAnswer([]string{network1}), kubeletAnswer()}
 			},
 			map[string]Reason{"10.0.0.2": ContainerLive, "10.0.0.3": ReleasedLeak}},
+		{"80 ADDs are seen: a time from the future is doubted for more than the boot", uptime, func(n *node) { n.reserve("10.0.0.2", web, -time.Hour) },
+			func() []podsource.Answer { return []podsource.Answer{netnsAnswer(), recordAnswer([]string{network1})} },
+			map[string]Reason{"10.0.0.2": UntrustedTimestamp}},
 		{"80 ADDs are seen, and the source that names containers is late", up, func(n *node) { n.reserve("10.0.0.2", web, 2*time.Hour) },
 			func() []podsource.Answer { return []podsource.Answer{netnsAnswer(), criAnswer()} },
 			map[string]Reason{"10.0.0.2": UntrustedTimestamp}},
+		{"80 ADDs are seen, and the cache's entry does not show whether it lives", up, func(n *node) { n.reserve("10.0.0.2", web, 2*time.Hour) },
+			func() []podsource.Answer {
+				entry := podsource.Pod{Network: network1, ContainerIDs: []string{leaked, web}, Unproven: true}
+				return []podsource.Answer{netnsAnswer(), cacheAnswer([]podsource.Pod{attached(second, hex64("db")), entry}), criAnswer()}
+			},
+			map[string]Reason{"10.0.0.2": UntrustedTimestamp}},
 		{"84 the file at a live pod's address is damaged: its second network is kept", uptime, func(n *node) {
-			n.file("10.0.0.2", "", time.Hour)
 			n.file("10.0.0.3", "\x00\x00\x00", time.Hour)
 			n.reserveIn(second, "10.9.0.2", web, 61*time.Minute)
 			n.reserveIn(second, "10.9.0.3", leaked, 3*time.Hour)
 		}, func() []podsource.Answer {
 			p := stuck(2 * time.Hour)
-			p.IPs = ips("10.0.0.2", "10.0.0.3")
+			p.IPs = ips("10.0.0.3")
 			return []podsource.Answer{kubeletAnswer(p)}
-		}, map[string]Reason{"10.0.0.2": AddressClaimed, "10.0.0.3": AddressClaimed, "second/10.9.0.2": StartingNoEnd, "second/10.9.0.3": ReleasedLeak}},
+		}, map[string]Reason{"10.0.0.3": AddressClaimed, "second/10.9.0.2": StartingNoEnd, "second/10.9.0.3": ReleasedLeak}},
+		{"84 ... or empty", uptime, func(n *node) {
+			n.reserve("10.0.0.2", web, time.Hour)
+			n.file("10.0.0.3", "", time.Hour)
+		}, kubelet(podsource.Pod{NamespacedName: named("web"), IPs: ips("10.0.0.3")}), map[string]Reason{"10.0.0.2": StartingNoEnd, "10.0.0.3": AddressClaimed}},
 		{"84 a claimant's container is known: it has no other", uptime, func(n *node) {
 			n.file("10.0.0.2", "", time.Hour)
 			n.reserveIn(second, "10.9.0.2", leaked, time.Hour)
@@ -131,7 +145,7 @@ func TestHazardStates(t *testing.T) {
 			func() []podsource.Answer {
 				p := stuck(72 * time.Hour)
 				p.HostNetwork = true
-				return []podsource.Answer{kubeletAnswer(p)}
+				return []podsource.Answer{kubeletAnswer(p, podsource.Pod{HostNetwork: true})}
 			}, map[string]Reason{"10.0.0.2": ReleasedLeak}},
 		{"117 the node's own address needs no entry in the cache", uptime, func(n *node) {
 			n.reserve("10.0.0.2", hex64("node"), old)
@@ -216,6 +230,24 @@ func TestHazard108TheCheckFailsForAMoment(t *testing.T) {
 		}
 		n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Released, "10.0.0.3": Released})
 	})(t)
+}
+
+// It is only worth a look soon if the cache could make something a leak that may be released.
+func TestHazard108NextCheck(t *testing.T) {
+	at := reading{wall: time.Now(), mono: time.Hour, boot: 30 * 24 * time.Hour}
+	for _, c := range []struct {
+		network string
+		age     time.Duration
+		want    time.Duration // until the next check; zero: there is none
+	}{{network1, time.Minute, 1}, {"second", time.Minute, DefaultMinAge - time.Minute}, {network1, old, 0}} {
+		rs := []hostlocal.Reservation{owned(c.network, "10.0.0.2", hex64("killed")), owned(c.network, "10.0.0.3", hex64("leaked"))}
+		rs[1].ReservedAt = at.wall.Add(-c.age)
+		look := []podsource.Answer{netnsAnswer(configured("10.0.0.2")), cacheAnswer(nil, stale(c.network, hex64("leaked"))), criAnswer()}
+		next := judge(rs, look, at, Options{MinAge: time.Second}).NextCheck
+		if in := next.Sub(at.wall); next.IsZero() != (c.want == 0) || c.want > 0 && in != c.want && in != c.want-1 {
+			t.Errorf("%s, %v old: the next check is at %v", c.network, c.age, next)
+		}
+	}
 }
 
 // The same address is live in two separate networks, and each claim names its network.

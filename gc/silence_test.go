@@ -42,7 +42,7 @@ func TestCacheProvesToBeTheNodes(t *testing.T) {
 			[]podsource.Answer{netnsAnswer()}, nil},
 		{"wiped", all, cacheAnswer(nil), []podsource.Answer{netnsAnswer(configured("10.0.0.2"))}, nil},
 		{"wiped, and one attachment made since", all, cacheAnswer(nil, stale(network1, dead)),
-			[]podsource.Answer{netnsAnswer(configured("10.0.0.2"), configured("10.9.0.2"))}, nil},
+			[]podsource.Answer{netnsAnswer(configured("10.0.0.2"), configured("10.9.0.2")), criAnswer(sandbox("1", a, "10.0.0.2"))}, nil},
 		{"a live entry is missing for one network only", all, cacheAnswer([]podsource.Pod{attached(network1, a)}, stale(second, dead)),
 			[]podsource.Answer{netnsAnswer(configured("10.0.0.2"), configured("10.9.0.2"))}, []string{network1}},
 		{"its ADD is in flight", all, cacheAnswer(nil, stale(network1, dead)),
@@ -99,6 +99,8 @@ func TestNotes(t *testing.T) {
 		n.reserveIn("third", "10.8.0.2", hex64("db"), time.Hour) // only read
 		cache := cacheAnswer(nil, stale(network1, hex64("dead")))
 		cache.Note = "it rains"
+		noADDs := netnsAnswer()
+		noADDs.SeesADDs = nil
 		unseen := "in podnet it does not count: 10.0.0.2 is in a network namespace, and it has no entry of the owner " + hex64("web")
 		const unknown = "in second it does not count: it has no entry of any reservation's owner"
 		for _, c := range []struct {
@@ -108,6 +110,8 @@ func TestNotes(t *testing.T) {
 		}{
 			{"it counts in one of two", []podsource.Answer{netnsAnswer(), cache}, []string{"", "it rains; " + unknown}},
 			{"it counts in none", []podsource.Answer{netnsAnswer(configured("10.0.0.2")), cache}, []string{"", "it rains; " + unseen + "; " + unknown}},
+			{"no source sees ADDs", []podsource.Answer{noADDs, cache}, []string{"",
+				"it rains; in podnet it does not count: no source sees ADDs; in second it does not count: no source sees ADDs"}},
 			{"no source sees addresses", []podsource.Answer{cache, criAnswer()}, []string{"it rains; it counts in no network, as no source sees addresses", ""}},
 		} {
 			var got []string
@@ -189,8 +193,10 @@ func TestHazard70WipedCacheAndAStepOfTheClock(t *testing.T) {
 		r := n.reconciler(answers(netnsAnswer(), cache), Options{DryRun: true})
 		r.clock.steps.TrustedSince = time.Now().Add(-time.Minute)
 		n.checkReasons(n.reconcile(r), map[string]Reason{"10.0.0.2": NotRecorded, "10.0.0.3": TooYoung})
+		time.Sleep(DefaultMinAge)
+		n.checkReasons(n.reconcile(r), map[string]Reason{"10.0.0.2": NotRecorded, "10.0.0.3": Unowned})
 		r.clock.steps.TrustedSince = time.Time{}
-		n.checkReasons(n.reconcile(r), map[string]Reason{"10.0.0.2": Unowned, "10.0.0.3": TooYoung})
+		n.checkReasons(n.reconcile(r), map[string]Reason{"10.0.0.2": Unowned, "10.0.0.3": Unowned})
 	})(t)
 }
 

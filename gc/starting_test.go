@@ -180,6 +180,8 @@ func TestHazard70UnprovenEntry(t *testing.T) {
 			[]podsource.Answer{unproven(web), netnsAnswer(), kubeletAnswer()}, DefaultMinAge, [2]Reason{UntrustedTimestamp, ReleasedLeak}, 60 * day},
 		{"... and claims until then", web, 20 * day, []podsource.Answer{unproven(web), netnsAnswer(), kubeletAnswer()},
 			DefaultMinAge, [2]Reason{EntryUnproven, ReleasedLeak}, 60 * day},
+		{"... which does not show whether what is of this boot lives", web, 20 * day, []podsource.Answer{unproven(web), netnsAnswer()},
+			DefaultMinAge, [2]Reason{NotRecorded, NotRecorded}, 60 * day},
 		{"a cache does not end its own doubt, also of what is from before the boot (hazard 119)", web, 60 * day,
 			[]podsource.Answer{unproven(web), netnsAnswer(), kubeletAnswer()}, day, [2]Reason{UntrustedTimestamp, EntryUnproven}, 0},
 		{"... but not one from since the boot", web, 60 * day,
