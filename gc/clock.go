@@ -35,7 +35,7 @@ type clock struct {
 	anchor, last reading       // the first reading, or the one that saw the last step; and the last one
 	drift        time.Duration // by how much the wall clock has gained since anchor
 	steps        steps
-	unsaved      bool // it has seen a step that is not in the memory yet
+	unsaved      bool // it may have seen a step that is not in the memory yet
 
 	files    []sight[file]           // of the last pass, sorted by network and address
 	finished map[podID]time.Duration // when each pod was first seen finished, or an entry unproven
@@ -104,9 +104,7 @@ const (
 // observe records a reading, and notices a step since the last one. It must be called with every
 // reading that is used.
 func (c *clock) observe(now reading) {
-	if now.boot > 0 {
-		c.steps.bootedAt(now.wall.Add(-now.boot))
-	}
+	c.steps.bootedAt(now.wall.Add(-now.boot)) // an unknown boot is now, which is later
 	if c.last = now; c.anchor.wall.IsZero() {
 		c.anchor = now
 	}
@@ -165,7 +163,7 @@ func (c *clock) finishedFor(at reading, p *podsource.Pod) time.Duration {
 // trusted reports whether a timestamp is surely from the clock as it is now set, and from this
 // boot.
 func (c *clock) trusted(at reading, stamp time.Time) bool {
-	return c.sinceSteps(at, stamp) && at.boot > 0 && stamp.After(at.wall.Add(-at.boot))
+	return c.sinceSteps(at, stamp) && stamp.After(at.wall.Add(-at.boot)) // none is after an unknown boot
 }
 
 // sinceSteps is trusted, but for a doubt because of the boot.
@@ -206,7 +204,7 @@ func (c *clock) beforeBoot(stamp time.Time) bool {
 	if stamp.IsZero() || c.last.boot == 0 {
 		return false
 	}
-	between := !c.steps.Left.IsZero() && stamp.After(c.steps.Left) && stamp.Before(c.last.wall.Add(-c.last.boot-bootTolerance))
+	between := stamp.After(c.steps.Left) && stamp.Before(c.last.wall.Add(-c.last.boot-bootTolerance))
 	return between || stamp.Before(c.steps.BootedAt.Add(-bootTolerance))
 }
 
@@ -230,8 +228,7 @@ func (c *clock) asOf(at, now reading, a *podsource.Answer) time.Duration {
 // assertion counts for it (R5). A list without a date was. The time of the reservation may be
 // doubted for the boot.
 func (c *clock) listedSince(at reading, d *declaration, r *candidate) bool {
-	return d.AsOf.IsZero() || d.asOf > always && c.sinceSteps(at, r.ReservedAt) &&
-		r.ReservedAt.Add(granularity(r.ReservedAt)).Before(d.AsOf)
+	return d.AsOf.IsZero() || c.sinceSteps(at, r.ReservedAt) && r.ReservedAt.Add(granularity(r.ReservedAt)).Before(d.AsOf)
 }
 
 // A candidate is a reservation that was listed before the sources were asked (R1), and when
@@ -293,10 +290,19 @@ func (c *clock) seePods(now reading, look []declaration) {
 			}
 		}
 	}
+	c.listsPods, c.listsEntries = pods, entries
 	for id, first := range c.finished {
-		if id.Unproven && !entries || !id.Unproven && !pods {
+		if !c.lists(id) {
 			finished[id] = first
 		}
 	}
-	c.finished, c.listsPods, c.listsEntries = finished, pods, entries
+	c.finished = finished
+}
+
+// lists reports whether in the last look a source listed what may have this identity.
+func (c *clock) lists(id podID) bool {
+	if id.Unproven {
+		return c.listsEntries
+	}
+	return c.listsPods
 }

@@ -74,7 +74,7 @@ func TestHazard19AgesAreNeverOverstated(t *testing.T) {
 }
 
 // The clock forgets files that are not listed any more or were replaced, and, if a source
-// listed Kubernetes pods, finished pods that it did not list.
+// listed Kubernetes pods, finished pods that it did not list; and entries that a cache has not any more.
 func TestClockForgets(t *testing.T) {
 	at := func(d time.Duration) reading { return reading{wall: time.Unix(0, 0).Add(d), mono: d} }
 	reserved := func(addresses ...string) (rs []hostlocal.Reservation) {
@@ -88,7 +88,7 @@ func TestClockForgets(t *testing.T) {
 		for _, name := range names {
 			a.Pods = append(a.Pods, podsource.Pod{NamespacedName: named(name), Finished: true})
 		}
-		return []declaration{{Answer: a}}
+		return []declaration{{Answer: a}, {Answer: netnsAnswer()}}
 	}
 	var c clock
 	c.sees(at(0), reserved("10.0.0.1", "10.0.0.2", "10.0.0.3"))
@@ -117,6 +117,13 @@ func TestClockForgets(t *testing.T) {
 			c.seePods(at(2*time.Minute), list(podsource.KubernetesPods, "b"))
 		}
 	}
+	entry := podsource.Pod{ContainerIDs: []string{"e"}, Unproven: true}
+	for i, look := range [][]declaration{{{Answer: cacheAnswer([]podsource.Pod{entry})}}, list(podsource.KubernetesPods), {{Answer: cacheAnswer(nil)}, {}}} {
+		c.seePods(at(time.Hour), look)
+		if got, want := c.finishedFor(at(2*time.Hour), &entry), []time.Duration{time.Hour, time.Hour, 0}[i]; got != want {
+			t.Errorf("look %d: the entry was first seen %v ago, want %v", i, got, want)
+		}
+	}
 }
 
 // What the clock showed after a sleep was shown before a later step: it is of this boot.
@@ -125,7 +132,8 @@ func TestClockKnowsOfSleep(t *testing.T) {
 	var c clock
 	c.observe(reading{wall: start, mono: time.Minute, boot: time.Minute})
 	c.observe(reading{wall: start.Add(366 * 24 * time.Hour), mono: 2 * time.Minute, boot: time.Hour})
-	if c.beforeBoot(start.Add(58*time.Minute)) || !c.beforeBoot(start.Add(60*time.Minute)) {
+	if c.beforeBoot(start.Add(58*time.Minute)) || !c.beforeBoot(start.Add(60*time.Minute)) ||
+		c.beforeBoot(c.steps.Left) || c.beforeBoot(c.last.wall.Add(-time.Hour-bootTolerance)) {
 		t.Error("the clock showed 59 minutes after the first reading, and then a year later")
 	}
 }
@@ -198,10 +206,11 @@ func TestClockKnowsItsSteps(t *testing.T) {
 			t.Errorf("%s: the clock was set back by %v, want %v", row.reason, c.steps.Back, row.back)
 		}
 		since := epoch.Add(row.trustedSince)
-		if row.now.wall.After(since) && (!c.trusted(row.now, since.Add(1)) || c.trusted(row.now, since.Add(-1))) {
+		if row.now.wall.After(since) && (!c.trusted(row.now, since.Add(1)) || c.trusted(row.now, since.Add(-1)) ||
+			c.trusted(row.now, since) == (row.trustedSince < 0)) {
 			t.Errorf("%s: timestamps are not trusted from %v on", row.reason, row.trustedSince)
 		}
-		if c.trusted(row.now, row.now.wall.Add(1)) || c.trusted(row.now, time.Time{}) {
+		if c.trusted(row.now, row.now.wall.Add(1)) || c.sinceSteps(row.now, time.Time{}) {
 			t.Errorf("%s: a timestamp of the future or none is trusted", row.reason)
 		}
 		start := epoch.Add(20 * hour)
@@ -216,6 +225,10 @@ func TestClockKnowsItsSteps(t *testing.T) {
 	now := c.last
 	if startKnown(now, time.Time{}) || startKnown(now, now.wall.Add(1)) || !startKnown(now, now.wall) {
 		t.Error("a start is not known from the first to the last moment")
+	}
+	c.observe(reading{wall: now.wall, mono: now.mono + hour}) // back, and the boot is not known
+	if want := now.wall.Add(hour + 2*clockTolerance); !c.steps.Left.Equal(want) {
+		t.Errorf("the clock showed %v before the step, want %v", c.steps.Left, want)
 	}
 }
 
@@ -245,6 +258,10 @@ func TestClockPlacesDates(t *testing.T) {
 		if got := c.asOf(now, now, &podsource.Answer{AsOf: row.date}); got != row.want {
 			t.Errorf("%s: %v, want %v", row.reason, got, row.want)
 		}
+	}
+	before := &candidate{&hostlocal.Reservation{ReservedAt: c.steps.TrustedSince.Add(-1)}, 0}
+	if c.listedSince(now, &declaration{Answer: podsource.Answer{AsOf: base}}, before) {
+		t.Error("a list is of after a reservation whose time is from before the step")
 	}
 	list := &podsource.Answer{AsOf: base.Round(0).Add(-years)} // that a person wrote
 	if got := new(clock).asOf(now, now, list); got != now.mono-years {

@@ -101,7 +101,7 @@ func (r *Reconciler) useMemory(ctx context.Context, report *Report, write bool) 
 			dirs[dir] = mine
 		}
 		err = writeMemory(r.opts.Memory, &memory{of, now.wall, now.mono, now.boot, c.steps, dirs})
-		c.unsaved = c.unsaved && err != nil
+		c.unsaved = err != nil
 		return &c, err // one of reading was noted when the pass began
 	})
 	if err != nil {
@@ -117,13 +117,13 @@ func (r *Reconciler) useMemory(ctx context.Context, report *Report, write bool) 
 // the clock after the file, which another process may write meanwhile.
 func readMemory(path string, of origin, now func() reading) (m memory, err error) {
 	f, err := openMemory(path)
+	defer func() { _ = f.Close() }() // only read from, or nil
 	if errors.Is(err, fs.ErrNotExist) {
 		return m, nil
 	}
 	if err != nil {
 		return m, err
 	}
-	defer func() { _ = f.Close() }() // only read from
 	if err := json.NewDecoder(f).Decode(&m); err != nil {
 		return memory{}, fmt.Errorf("it is damaged: %w", err)
 	}
@@ -133,16 +133,7 @@ func readMemory(path string, of origin, now func() reading) (m memory, err error
 	case m.Mono > now().mono:
 		return memory{}, errors.New("it is from the future")
 	}
-	for _, seen := range m.Dirs {
-		if laterThan(m.Mono, seen.Files) || laterThan(m.Mono, seen.Finished) {
-			return memory{}, errors.New("it is damaged: a first sight is later than its writing")
-		}
-	}
 	return m, nil
-}
-
-func laterThan[T comparable](written time.Duration, sights []sight[T]) bool {
-	return slices.ContainsFunc(sights, func(s sight[T]) bool { return s.Seen > written })
 }
 
 // writeMemory replaces a memory that is locked.
@@ -158,7 +149,7 @@ func writeMemory(path string, m *memory) error {
 }
 
 // recall merges what a memory has of steps, notices one since it was written, and takes the earlier
-// of two sights. If all is true, it adds the pods of the memory. Else it drops those that neither the
+// of two sights; one from the future is of now. If all is true, it adds the pods of the memory. Else it drops those that neither the
 // memory has nor a source of this reconciler lists, since other processes may have dropped them.
 func (c *clock) recall(m *memory, dir string, now reading, all bool) {
 	c.steps.bootedAt(m.Steps.BootedAt)
@@ -176,11 +167,11 @@ func (c *clock) recall(m *memory, dir string, now reading, all bool) {
 	finished := make(map[podID]time.Duration)
 	for _, s := range m.Dirs[dir].Finished {
 		if _, ok := c.finished[s.What]; ok || all {
-			finished[s.What] = s.Seen
+			finished[s.What] = min(s.Seen, now.mono)
 		}
 	}
 	for id, first := range c.finished {
-		if seen, ok := finished[id]; ok && first < seen || !ok && (all || id.Unproven && c.listsEntries || !id.Unproven && c.listsPods) {
+		if seen, ok := finished[id]; first < seen || !ok && c.lists(id) {
 			finished[id] = first
 		}
 	}

@@ -33,15 +33,10 @@ func openMemory(path string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	info, err := f.Stat()
-	if err == nil {
-		st, ok := info.Sys().(*syscall.Stat_t)
-		if !ok || !info.Mode().IsRegular() || info.Mode().Perm()&0o022 != 0 || int(st.Uid) != os.Geteuid() {
-			err = errors.New("it is not used, since others can write it, or it is no regular file; remove it")
-		}
-	}
-	if err != nil {
-		_ = f.Close() // nothing was read
+	var st syscall.Stat_t
+	err = syscall.Fstat(int(f.Fd()), &st)
+	if err == nil && (st.Mode&(syscall.S_IFMT|0o022) != syscall.S_IFREG || int(st.Uid) != os.Geteuid()) {
+		err = errors.New("it is not used, since others can write it, or it is no regular file; remove it")
 	}
 	return f, err
 }
@@ -65,8 +60,6 @@ func lockMemory(path string) (unlock func(), err error) {
 			err = nil
 		}
 	}
-	if dir != nil {
-		_ = dir.Close() // nothing was locked
-	}
+	_ = dir.Close() // nothing was locked, or it is nil
 	return nil, fmt.Errorf("locking %s, in which the memory is: %w", path, err)
 }

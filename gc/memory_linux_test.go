@@ -111,21 +111,23 @@ func TestHazard120StepThenRestart(t *testing.T) {
 
 // What the clock showed before another process began is from this boot, by the memory.
 func TestHazard120EarlierSetting(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newMemoryNode(t)
-		n.uptime = time.Minute
-		n.reserve("10.0.0.2", hex64("web"), 0) // made in this boot
-		first := n.process(answers(kubeletAnswer(starts())))
-		n.reconcile(first)
-		n.step = -20 * 365 * 24 * time.Hour
-		n.reconcile(first)
-		second := n.process(answers(kubeletAnswer(starts())))
-		n.reconcile(second)
-		n.step = 2 * 365 * 24 * time.Hour
-		n.reconcile(second)
-		time.Sleep(24 * time.Hour)
-		n.check(n.reconcile(second), map[string]Verdict{"10.0.0.2": Starting})
-	})
+	for _, between := range []time.Duration{-20 * 365 * 24 * time.Hour, 365 * 24 * time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newMemoryNode(t)
+			n.uptime = time.Minute
+			n.reserve("10.0.0.2", hex64("web"), 0) // made in this boot
+			first := n.process(answers(kubeletAnswer(starts())))
+			n.reconcile(first)
+			n.step = between
+			n.reconcile(first)
+			second := n.process(answers(kubeletAnswer(starts())))
+			n.reconcile(second)
+			n.step = 2 * 365 * 24 * time.Hour
+			n.reconcile(second)
+			time.Sleep(24 * time.Hour)
+			n.check(n.reconcile(second), map[string]Verdict{"10.0.0.2": Starting})
+		})
+	}
 }
 
 // A step that only the reading for the memory saw counts, too: the clock was set again before the
@@ -172,10 +174,16 @@ func TestMemoryThatDoesNotCount(t *testing.T) {
 		{"of another data directory", replace(`"dirs":{"`, `"dirs":{"9`), false, ""},
 		{"of another file", replace(`"Inode":`, `"Inode":9`), false, ""},
 		{"from the future", replace(`"mono":`, `"mono":9`), false, "from the future"},
-		{"with a sight from the future", replace(`"seen":`, `"seen":9`), false, "damaged"},
+		{"with a sight from the future", replace(`"seen":`, `"seen":9`), false, ""},
 		{"cut short", func(t *testing.T, path string) { must(t, os.Truncate(path, 100)) }, false, "damaged"},
 		{"empty", func(t *testing.T, path string) { must(t, os.Truncate(path, 0)) }, false, "damaged"},
 		{"others can write it", func(t *testing.T, path string) { must(t, os.Chmod(path, 0o666)) }, false, "others can write it"},
+		{"another user can", func(t *testing.T, path string) {
+			if os.Geteuid() != 0 {
+				t.Skip("only root can give a file away")
+			}
+			must(t, os.Chown(path, 1, -1))
+		}, false, "others can write it"},
 		{"a link", func(t *testing.T, path string) {
 			must(t, os.Rename(path, path+"2"))
 			must(t, os.Symlink(path+"2", path))
@@ -209,19 +217,32 @@ func TestMemoryThatDoesNotCount(t *testing.T) {
 			}
 		}))
 	}
+	n := newMemoryNode(t)
+	for _, c := range []struct{ dataDir, memory, says string }{
+		{filepath.Join(n.dataDir, "none"), n.memory, "stat " + n.dataDir},
+		{n.dataDir, filepath.Join(n.memory, "in", "a", "file"), "mkdir " + n.memory},
+	} {
+		must(t, os.WriteFile(n.memory, nil, 0o600))
+		n.store, n.memory = hostlocal.New(c.dataDir), c.memory
+		if report := n.reconcile(n.process(podsource.Static{other})); !strings.Contains(report.Memory, c.says) {
+			t.Errorf("the report says %q, want %q", report.Memory, c.says)
+		}
+	}
 }
 
 func TestEarliestSightCounts(t *testing.T) {
 	for _, all := range []bool{false, true} {
 		there, here, alone := podID{Other: "earlier there"}, podID{Other: "earlier here"}, podID{Other: "there alone"}
-		c := clock{finished: map[podID]time.Duration{there: 5, here: 5}}
-		c.recall(&memory{Dirs: map[string]sights{"": {Finished: []sight[podID]{{there, 3}, {here, 7}, {alone, 1}}}}}, "", reading{}, all)
+		c := clock{finished: map[podID]time.Duration{there: 5, here: 5}, files: []sight[file]{{Seen: 5}}, steps: steps{Back: 5}}
+		back := map[bool]time.Duration{false: 3, true: 7}
+		in := sights{[]sight[file]{{Seen: 7}}, []sight[podID]{{there, 3}, {here, 7}, {alone, 1}}}
+		c.recall(&memory{Dirs: map[string]sights{"": in}, Steps: steps{Back: back[all]}}, "", reading{wall: time.Time{}.Add(9), mono: 9}, all)
 		want := map[podID]time.Duration{there: 3, here: 5}
 		if all {
 			want[alone] = 1
 		}
-		if !maps.Equal(c.finished, want) {
-			t.Errorf("all %t: %v, want %v", all, c.finished, want)
+		if !maps.Equal(c.finished, want) || c.files[0].Seen != 5 || c.steps.Back != max(5, back[all]) {
+			t.Errorf("all %t: %v, want %v; the file %v; back by %v", all, c.finished, want, c.files, c.steps.Back)
 		}
 	}
 }
@@ -245,6 +266,36 @@ func TestMemoryDoesNotAnswer(t *testing.T) {
 	n.check(report, map[string]Verdict{"10.0.0.2": Released})
 	if !strings.Contains(report.Memory, "has not answered since") {
 		t.Errorf("the report says %q", report.Memory)
+	}
+}
+
+// ... and no longer than a pass may take: its context ends while the memory is read, a step is written,
+// or all is written in the end.
+func TestMemoryDoesNotAnswerInTime(t *testing.T) {
+	for _, call := range []int{1, 3, 5} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newMemoryNode(t)
+			r := n.process(podsource.Static{other})
+			n.reconcile(r)
+			n.step = time.Hour
+			ctx, cancel := context.WithCancel(t.Context())
+			now, calls, answers := r.now, 0, make(chan struct{})
+			r.now = func() reading {
+				if strings.Contains(string(debug.Stack()), "useMemory") {
+					if calls++; calls == call {
+						cancel()
+						<-answers
+					}
+				}
+				return now()
+			}
+			begun := time.Now()
+			_, _ = r.Reconcile(ctx)
+			if took := time.Since(begun); took != returnTime || calls != call {
+				t.Errorf("the pass took %v, and the memory does not answer the clock's %dth reading: %d", took, call, calls)
+			}
+			close(answers)
+		})
 	}
 }
 
@@ -294,7 +345,7 @@ func TestMemoryIsWrittenWhileItIsRead(t *testing.T) {
 	now, once := second.now, true
 	second.now = func() reading {
 		at := now()
-		if once && strings.Contains(string(debug.Stack()), "recall") {
+		if once && strings.Contains(string(debug.Stack()), "readMemory") {
 			once = false
 			n.reconcile(first) // between second's reading of the clock and of the file
 		}
@@ -330,20 +381,31 @@ func TestSightsOfEntriesAreKept(t *testing.T) {
 
 // A step is in the memory before the sources are asked: the process may end meanwhile.
 func TestStepIsWrittenAtOnce(t *testing.T) {
-	n := newMemoryNode(t)
-	n.reserve("10.0.0.2", "other", old)
-	written := false
-	source := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
-		content, _ := os.ReadFile(n.memory)
-		written = !strings.Contains(string(content), `"TrustedSince":"0001`)
-		return podsource.Answer{Pods: []podsource.Pod{other}, Networks: every}, nil
-	})
-	r := n.process(source)
-	n.reconcile(r)
-	n.step = time.Hour
-	n.reconcile(r)
-	if !written {
-		t.Error("the process may be killed while the sources are asked, and the memory does not have the step")
+	for _, restarts := range []bool{false, true} {
+		n := newMemoryNode(t)
+		n.reserve("10.0.0.2", "other", old)
+		early, written := false, false
+		source := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
+			content, err := os.ReadFile(n.memory)
+			early = early || err == nil
+			written = !strings.Contains(string(content), `"TrustedSince":"0001`)
+			return podsource.Answer{Pods: []podsource.Pod{other}, Networks: every}, nil
+		})
+		r := n.process(source)
+		n.reconcile(r)
+		if early || r.clock.unsaved {
+			t.Error("without a step the memory is written before the sources are asked, or again")
+		}
+		n.step = time.Hour
+		if restarts {
+			r = n.process(source)
+		} else {
+			must(t, os.Remove(n.memory)) // which else shows the step, too
+		}
+		n.reconcile(r)
+		if !written {
+			t.Errorf("the process may be killed while the sources are asked, and the memory does not have the step (seen by another: %t)", restarts)
+		}
 	}
 }
 
@@ -374,23 +436,27 @@ func TestStepSeenByAFailedPass(t *testing.T) {
 			return n.process(podsource.Static{other}), func() { must(t, os.Remove(link)) }
 		},
 		"the memory can't be written": func(t *testing.T, n *memoryNode, r *Reconciler) (*Reconciler, func()) {
-			must(t, os.Mkdir(n.memory+".new", 0o700))
+			must(t, os.Mkdir(n.memory+".new", 0o700), os.Remove(n.memory))
 			return r, func() { must(t, os.Remove(n.memory+".new")) }
 		},
 	} {
 		t.Run(what, inBubble(func(t *testing.T) {
 			n := newMemoryNode(t)
+			n.reserve("10.0.0.3", "leaked", -24*time.Hour)
 			r := n.process(podsource.Static{other})
 			n.reconcile(r)
 			time.Sleep(time.Second)
 			next, mend := fail(t, n, r)
 			n.step = -time.Hour
-			_, _ = r.Reconcile(t.Context())
-			mend()
+			_, _ = next.Reconcile(t.Context())
+			if mend(); next.clock.unsaved != (next == r) {
+				t.Errorf("the step is to be written: %t", next.clock.unsaved)
+			}
+			time.Sleep(DefaultMinAge)
 			n.fileAt(network1, "10.0.0.2", "web", n.wall()) // its ADD is in flight
 			time.Sleep(time.Second)
 			n.step = 0
-			n.check(n.reconcile(next), map[string]Verdict{"10.0.0.2": Young})
+			n.check(n.reconcile(next), map[string]Verdict{"10.0.0.2": Young, "10.0.0.3": Released})
 		}))
 	}
 }
@@ -426,17 +492,21 @@ func TestSightOfOddInterface(t *testing.T) {
 // A process that was stopped while it wrote the memory stops no pass of another one. The report and
 // the log say so, beside what was wrong before.
 func TestMemoryIsLockedByAStoppedProcess(t *testing.T) {
-	n := newMemoryNode(t)
-	must(t, os.WriteFile(n.memory, nil, 0o600))
-	dir, err := os.Open(filepath.Dir(n.memory))
-	must(t, err, syscall.Flock(int(dir.Fd()), syscall.LOCK_EX))
-	defer func() { _ = dir.Close() }()
-	logs, r := newLogs(0), n.process(podsource.Static{other})
-	r.opts.Logger = logs.logger()
-	report := n.reconcile(r)
-	for _, want := range []string{"damaged", "locking " + dir.Name()} {
-		if !strings.Contains(report.Memory, want) || logs.with("Compared reservations with live pods", "memory") != 1 {
-			t.Errorf("the report says %q, without %q; the log: %v", report.Memory, want, logs.lines)
-		}
+	for held, stuck := range map[time.Duration]bool{time.Second - 1: false, time.Second + 1: true} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newMemoryNode(t)
+			must(t, os.WriteFile(n.memory, nil, 0o600))
+			dir, err := os.Open(filepath.Dir(n.memory))
+			must(t, err, syscall.Flock(int(dir.Fd()), syscall.LOCK_EX))
+			time.AfterFunc(held, func() { _ = dir.Close() })
+			logs, r := newLogs(0), n.process(podsource.Static{other})
+			r.opts.Logger = logs.logger()
+			report := n.reconcile(r)
+			if !strings.Contains(report.Memory, "damaged") || strings.Contains(report.Memory, "; locking "+dir.Name()) != stuck ||
+				logs.with("Compared reservations with live pods", "memory") != 1 {
+				t.Errorf("held for %v: the report says %q; the log: %v", held, report.Memory, logs.lines)
+			}
+			time.Sleep(held)
+		})
 	}
 }
