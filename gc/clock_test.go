@@ -118,7 +118,8 @@ func TestClockForgets(t *testing.T) {
 		}
 	}
 	entry := podsource.Pod{ContainerIDs: []string{"e"}, Unproven: true}
-	for i, look := range [][]declaration{{{Answer: cacheAnswer([]podsource.Pod{entry})}}, list(podsource.KubernetesPods), {{Answer: cacheAnswer(nil)}, {}}} {
+	cached, none := cacheAnswer([]podsource.Pod{entry}), cacheAnswer(nil)
+	for i, look := range [][]declaration{{{Answer: cached}}, list(podsource.KubernetesPods), {{Answer: none}, {}}} {
 		c.seePods(at(time.Hour), look)
 		if got, want := c.finishedFor(at(2*time.Hour), &entry), []time.Duration{time.Hour, time.Hour, 0}[i]; got != want {
 			t.Errorf("look %d: the entry was first seen %v ago, want %v", i, got, want)

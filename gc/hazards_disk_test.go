@@ -45,7 +45,7 @@ func TestHazard63DirectoryIsMissing(t *testing.T) {
 		networks []string
 		want     []string
 	}{
-		{"the network's: a typo", func(*node) {}, []string{"podnett", network1}, []string{"podnett"}},
+		{"the network's: a typo", func(n *node) { n.network("another") }, []string{"podnett", network1}, []string{"podnett"}},
 		{"of two networks", func(*node) {}, []string{"a", "b"}, []string{"a", "b"}},
 		{"the data directory: a mount was lost", func(n *node) { n.store = hostlocal.New(filepath.Join(n.dataDir, "lost")) }, []string{network1}, []string{network1}},
 		{"none", func(*node) {}, []string{network1}, nil},
@@ -70,11 +70,12 @@ func TestHazard63DirectoryIsMissing(t *testing.T) {
 				}
 			}
 			const line = "Compared reservations with live pods" // the line of each pass, the hook's too
-			if got, want := logs.with(line, "missing"), min(4, 4*len(c.want)); got != want || logs.with(line, "duration") != 4 {
+			if got, want := logs.with(line, "missing"), min(4, 4*len(c.want)); got != want || logs.with(line, "duration") != 4 ||
+				logs.with(line, "dataDirMissing") > 0 != strings.HasPrefix(c.reason, "the data directory") {
 				t.Errorf("%d of the passes' lines say what is missing, want %d: %v", got, want, logs.lines)
 			}
-			if asked, none := logs.with(line, "unreserved"), logs.with(line, "duplicates"); asked != 2 || none != 0 {
-				t.Errorf("%d lines have unreserved addresses and %d duplicates, want 2, of the passes that asked, and none", asked, none)
+			if asked, none := logs.with(line, "unreserved"), logs.with(line, "duplicates")+logs.with(line, "longestHold"); asked != 2 || none != 0 {
+				t.Errorf("%d lines have unreserved addresses and %d duplicates or a lock, want 2, of the passes that asked, and none", asked, none)
 			}
 		})
 	}
@@ -162,7 +163,7 @@ func TestHazard97FileInPlaceOfADirectory(t *testing.T) {
 	n := newNode(t)
 	n.reserve("10.0.0.2", "leaked", old)
 	file := filepath.Join(n.dataDir, "second")
-	must(t, os.WriteFile(file, nil, 0o600))
+	must(t, os.WriteFile(file, nil, 0o600), os.WriteFile(filepath.Join(n.dataDir, "first"), nil, 0o600))
 	for _, networks := range [][]string{{network1}, {AllNetworks}} { // host-local has nothing to do with it
 		if _, err := n.reconcilerOf(networks, podsource.Static{other}, Options{DryRun: true}).Reconcile(t.Context()); err != nil {
 			t.Errorf("%s: %v", networks, err)

@@ -202,20 +202,3 @@ func TestOwnerIsTheEntryWithAName(t *testing.T) {
 		}
 	}
 }
-
-// Of two entries with the same content, the first stands for the container, and of two pods
-// that started together the first is the earliest.
-func TestFirstOfEqualEntries(t *testing.T) {
-	at := time.Now()
-	entry := podsource.Pod{ContainerIDs: []string{"a"}, MoreIPs: true, StartedAt: at}
-	unknown := podsource.Pod{UID: "1"}
-	answer := declaration{Answer: podsource.Answer{Source: "s", Pods: []podsource.Pod{entry, unknown}}}
-	s := snapshot{evidence: evidence{{answer, answer}}, clock: &clock{}}
-	l := s.indexPods(reading{wall: at})
-	if got := l.byContainer["a"].answer; got != 0 {
-		t.Errorf("the owner is that of answer %d, want the first", got)
-	}
-	if l.startEarliest == nil || l.startEarliest.answer != 0 || l.startUnknown == nil || l.startUnknown.answer != 0 {
-		t.Errorf("the starting pods are %+v and %+v, want those of the first answer", l.startEarliest, l.startUnknown)
-	}
-}

@@ -96,7 +96,7 @@ func TestHazardStates(t *testing.T) {
 				return []podsource.Answer{netnsAnswer(adding(web)), recordAnswer([]string{network1}), kubeletAnswer()}
 			},
 			map[string]Reason{"10.0.0.2": ContainerLive, "10.0.0.3": ReleasedLeak}},
-		{"80 ADDs are seen: a time from the future is doubted for more than the boot", uptime, func(n *node) { n.reserve("10.0.0.2", web, -time.Hour) },
+		{"80 ADDs are seen, and its time is in the future", uptime, func(n *node) { n.reserve("10.0.0.2", web, -time.Hour) },
 			func() []podsource.Answer { return []podsource.Answer{netnsAnswer(), recordAnswer([]string{network1})} },
 			map[string]Reason{"10.0.0.2": UntrustedTimestamp}},
 		{"80 ADDs are seen, and the source that names containers is late", up, func(n *node) { n.reserve("10.0.0.2", web, 2*time.Hour) },
@@ -117,18 +117,20 @@ func TestHazardStates(t *testing.T) {
 			p.IPs = ips("10.0.0.3")
 			return []podsource.Answer{kubeletAnswer(p)}
 		}, map[string]Reason{"10.0.0.3": AddressClaimed, "second/10.9.0.2": StartingNoEnd, "second/10.9.0.3": ReleasedLeak}},
-		{"84 ... or empty", uptime, func(n *node) {
-			n.reserve("10.0.0.2", web, time.Hour)
-			n.file("10.0.0.3", "", time.Hour)
-		}, kubelet(podsource.Pod{NamespacedName: named("web"), IPs: ips("10.0.0.3")}), map[string]Reason{"10.0.0.2": StartingNoEnd, "10.0.0.3": AddressClaimed}},
+		{"84 ... or empty", uptime, func(n *node) { n.reserve("10.0.0.2", web, old); n.file("10.0.0.3", "", old) },
+			kubelet(podsource.Pod{UID: "1", IPs: ips("10.0.0.3")}, sandbox("1", "c", "10.0.0.3")),
+			map[string]Reason{"10.0.0.2": StartingNoEnd, "10.0.0.3": AddressClaimed}},
 		{"84 a claimant's container is known: it has no other", uptime, func(n *node) {
 			n.file("10.0.0.2", "", time.Hour)
 			n.reserveIn(second, "10.9.0.2", leaked, time.Hour)
 		}, func() []podsource.Answer { return []podsource.Answer{criAnswer(sandbox("1", web, "10.0.0.2"))} },
 			map[string]Reason{"10.0.0.2": AddressClaimed, "second/10.9.0.2": ReleasedLeak}},
-		{"87 the address is configured in the node's own namespace", uptime, func(n *node) { n.reserve("10.0.0.2", leaked, old) },
-			func() []podsource.Answer { return []podsource.Answer{netnsAnswer(nodesOwn), kubeletAnswer()} },
-			map[string]Reason{"10.0.0.2": AddressClaimed}},
+		{"87 the address is configured in the node's own namespace", uptime, func(n *node) {
+			n.reserve("10.0.0.2", leaked, old)
+			n.reserve("10.0.0.3", web, old)
+			n.file("192.168.0.1", "", old) // the namespace has no other
+		}, func() []podsource.Answer { return []podsource.Answer{netnsAnswer(nodesOwn), kubeletAnswer()} },
+			map[string]Reason{"10.0.0.2": AddressClaimed, "10.0.0.3": ReleasedLeak, "192.168.0.1": AddressClaimed}},
 		{"103 the second family's ADD failed", uptime, func(n *node) { n.reserve("fd00::2", leaked, old) },
 			func() []podsource.Answer { return plain(other) }, map[string]Reason{"fd00::2": ReleasedLeak}},
 		{"104 a status shows another pod's address", uptime, func(n *node) { n.reserve("10.0.0.2", web, old) },
@@ -236,9 +238,8 @@ func TestHazard108TheCheckFailsForAMoment(t *testing.T) {
 func TestHazard108NextCheck(t *testing.T) {
 	at := reading{wall: time.Now(), mono: time.Hour, boot: 30 * 24 * time.Hour}
 	for _, c := range []struct {
-		network string
-		age     time.Duration
-		want    time.Duration // until the next check; zero: there is none
+		network   string
+		age, want time.Duration // until the next check; zero: there is none
 	}{{network1, time.Minute, 1}, {"second", time.Minute, DefaultMinAge - time.Minute}, {network1, old, 0}} {
 		rs := []hostlocal.Reservation{owned(c.network, "10.0.0.2", hex64("killed")), owned(c.network, "10.0.0.3", hex64("leaked"))}
 		rs[1].ReservedAt = at.wall.Add(-c.age)
@@ -262,11 +263,18 @@ func TestHazard109OneAddressInTwoNetworks(t *testing.T) {
 	if report.Duplicates != nil {
 		t.Errorf("duplicates: %v", report.Duplicates)
 	}
+	for _, networks := range [][2]string{{network1, network1}, {"", network1}, {network1, ""}} { // it may be one network
+		web.Network, db.Network = networks[0], networks[1]
+		if d := n.pass(answers(kubeletAnswer(web, db)), Options{}).Duplicates; len(d) != 1 || len(d[0].Pods) != 2 {
+			t.Errorf("in the networks %q: duplicates %v", networks, d)
+		}
+	}
 }
 
 // A source gives IDs that own nothing, or names a network that has no directory: the report says so.
 func TestHazard85NotesOfASource(t *testing.T) {
 	n := newNode(t)
+	n.network("another")
 	n.reserve("10.0.0.2", hex64("web"), old)
 	for _, c := range []struct {
 		reason string
@@ -277,7 +285,9 @@ func TestHazard85NotesOfASource(t *testing.T) {
 		{"one of them owns one", criAnswer(sandbox("1", hex64("container of web")), sandbox("2", hex64("web"))), ""},
 		{"on the host's network or finished", criAnswer(podsource.Pod{ContainerIDs: []string{hex64("done")}, Finished: true}), ""},
 		{"a list of pods", kubeletAnswer(sandbox("1", hex64("container of web"))), ""},
-		{"a wrong network", kubeletAnswer(podsource.Pod{Network: "pod-net", IPs: ips("10.0.0.2")}), "it names network pod-net, which has no directory here"},
+		{"all of a pod's", criAnswer(podsource.Pod{ContainerIDs: []string{hex64("container of web"), hex64("web")}}), ""},
+		{"the second of two networks", kubeletAnswer(podsource.Pod{Network: network1, IPs: ips("10.0.0.2")}), ""},
+		{"a wrong network", kubeletAnswer(podsource.Pod{Network: "pod-net", IPs: ips("10.0.0.2")}, other), "pod-net, which has no directory"},
 		{"a cache has entries of all networks", cacheAnswer([]podsource.Pod{attached("lo", hex64("container of web"))}), ""},
 	} {
 		report := n.pass(answers(c.answer, recordAnswer([]string{network1})), Options{DryRun: true})
@@ -285,5 +295,8 @@ func TestHazard85NotesOfASource(t *testing.T) {
 		if c.answer.Cache == nil && (c.note == "") != (got == "") || !strings.Contains(got, c.note) {
 			t.Errorf("%s: the report notes %q, want %q", c.reason, got, c.note)
 		}
+	}
+	if got := newNode(t).pass(answers(criAnswer(sandbox("1", hex64("web")))), Options{}).Sources[0].Note; got != "" {
+		t.Errorf("where nothing is reserved the report notes %q", got)
 	}
 }

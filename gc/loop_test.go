@@ -332,6 +332,7 @@ func TestLoopGivesUpAPass(t *testing.T) {
 		r := n.reconciler(podsource.Static{other}, Options{Interval: time.Second})
 		ctx := &leaving{Context: t.Context()}
 		_, _ = r.reconcileWithTimeout(ctx)
+		_, _ = r.Reconcile(ctx)
 		if _, _ = r.AtStartup(ctx); ctx.left != 0 {
 			t.Errorf("%d contexts are left in that of the caller", ctx.left)
 		}

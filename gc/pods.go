@@ -198,9 +198,6 @@ func conflicting(pods []*livePod) (found []*livePod) {
 // claimed addresses that are not reserved in any. Both are sorted and without repetitions. The
 // node's own addresses are neither.
 func (l *livePods) compareClaims(reservations []candidate) (dups, unreserved []Claim) {
-	if len(l.claims) == 0 {
-		return nil, nil
-	}
 	reserved := make(map[netip.Addr]bool, len(reservations))
 	for i := range reservations {
 		reserved[reservations[i].IP] = true

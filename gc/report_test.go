@@ -245,7 +245,7 @@ func TestAtRisk(t *testing.T) {
 		{"no range is known, and it is a pod's", "10.0.0.2", web, nil, true},
 		{"no range is known, and it may be another runtime's", "172.17.0.2", &Pod{}, nil, false},
 	} {
-		u := Claim{netip.MustParseAddr(c.ip), []*Pod{c.pod}}
+		u := Claim{netip.MustParseAddr(c.ip), []*Pod{{}, c.pod}}
 		if got := u.AtRisk(c.ranges); got != c.want {
 			t.Errorf("%s: %t", c.reason, got)
 		}

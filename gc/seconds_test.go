@@ -386,22 +386,3 @@ func TestHazard77MultusWithThreeDelegates(t *testing.T) {
 			"10.0.0.2": Released, "10.0.0.3": Released, "second/10.9.0.2": Leaked, "third/10.8.0.2": Leaked, "10.0.0.6": Released})
 	})
 }
-
-// Of two equally young reservations of a container the first one gives the reason for both.
-func TestReasonOfEquallyYoungReservations(t *testing.T) {
-	for _, c := range []struct {
-		reason        string
-		first, second time.Duration // their ages
-		want          Reason
-	}{
-		{"the first one's timestamp is trusted", 0, -time.Hour, TooYoung},
-		{"the second one's is", -time.Hour, 0, UntrustedTimestamp},
-	} {
-		t.Run(c.reason, inBubble(func(t *testing.T) {
-			n := newNode(t)
-			n.reserve("10.0.0.2", "web", c.first)
-			n.reserve("10.0.0.3", "web", c.second)
-			n.checkReasons(n.pass(podsource.Static{other}, Options{}), map[string]Reason{"10.0.0.2": c.want, "10.0.0.3": c.want})
-		}))
-	}
-}

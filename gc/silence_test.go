@@ -99,8 +99,7 @@ func TestNotes(t *testing.T) {
 		n.reserveIn("third", "10.8.0.2", hex64("db"), time.Hour) // only read
 		cache := cacheAnswer(nil, stale(network1, hex64("dead")))
 		cache.Note = "it rains"
-		noADDs := netnsAnswer()
-		noADDs.SeesADDs = nil
+		noADDs := podsource.Answer{Source: "netns", SeesAddresses: true, Supplementary: true}
 		unseen := "in podnet it does not count: 10.0.0.2 is in a network namespace, and it has no entry of the owner " + hex64("web")
 		const unknown = "in second it does not count: it has no entry of any reservation's owner"
 		for _, c := range []struct {
@@ -110,8 +109,8 @@ func TestNotes(t *testing.T) {
 		}{
 			{"it counts in one of two", []podsource.Answer{netnsAnswer(), cache}, []string{"", "it rains; " + unknown}},
 			{"it counts in none", []podsource.Answer{netnsAnswer(configured("10.0.0.2")), cache}, []string{"", "it rains; " + unseen + "; " + unknown}},
-			{"no source sees ADDs", []podsource.Answer{noADDs, cache}, []string{"",
-				"it rains; in podnet it does not count: no source sees ADDs; in second it does not count: no source sees ADDs"}},
+			{"no source sees ADDs", []podsource.Answer{noADDs, cache},
+				[]string{"", "it rains; in podnet it does not count: no source sees ADDs; in second it does not count: no source sees ADDs"}},
 			{"no source sees addresses", []podsource.Answer{cache, criAnswer()}, []string{"it rains; it counts in no network, as no source sees addresses", ""}},
 		} {
 			var got []string

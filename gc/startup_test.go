@@ -119,8 +119,11 @@ func TestAtStartupGivesUpOnPermanentErrors(t *testing.T) {
 				}
 				return []podsource.Pod{other}, nil
 			})
-			begun := time.Now()
-			report, err := n.reconciler(podsource.Union(source), Options{}).AtStartup(t.Context())
+			begun, logs := time.Now(), newLogs(0)
+			report, err := n.reconciler(podsource.Union(source), Options{Logger: logs.logger()}).AtStartup(t.Context())
+			if got := logs.with("No answer of the pod sources counts yet", "error"); got != 1 {
+				t.Errorf("%d lines say why the hook waits or gives up: %v", got, logs.lines)
+			}
 			if c.asked == 2 {
 				if err != nil || asked != 2 {
 					t.Errorf("asked %d times, %v", asked, err)

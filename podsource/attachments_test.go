@@ -78,7 +78,7 @@ func TestSandboxes(t *testing.T) {
 	if err != nil || a.Names != SandboxContainers || a.AtOnce || a.Authoritative || !Covers(a.Networks, "podnet") {
 		t.Errorf("got %+v, %v", a, err)
 	}
-	for _, ids := range [][]string{nil, {""}, {whole.ContainerIDs[0], "ee3b0f0c1a2b3"}, {strings.Repeat("A1", 32)}} { // cut short, as crictl prints it
+	for _, ids := range [][]string{nil, {""}, {whole.ContainerIDs[0], "ee3b0f0c1a2b3"}, {strings.Repeat("A1", 32)}} { // cut short
 		if _, err := ask(whole, Pod{UID: "1", ContainerIDs: ids}); err == nil || !strings.Contains(err.Error(), "must be whole") {
 			t.Errorf("a sandbox with the IDs %q: %v", ids, err)
 		}
