@@ -96,9 +96,9 @@ func TestHazardStates(t *testing.T) {
 				return []podsource.Answer{netnsAnswer(adding(web)), recordAnswer([]string{network1}), kubeletAnswer()}
 			},
 			map[string]Reason{"10.0.0.2": ContainerLive, "10.0.0.3": ReleasedLeak}},
-		{"80 ADDs are seen, and its time is in the future", uptime, func(n *node) { n.reserve("10.0.0.2", web, -time.Hour) },
+		{"80 ADDs are seen, and its time is in the future", uptime, func(n *node) { n.reserve("10.0.0.2", web, -old); n.reserve("10.0.0.3", leaked, old) },
 			func() []podsource.Answer { return []podsource.Answer{netnsAnswer(), recordAnswer([]string{network1})} },
-			map[string]Reason{"10.0.0.2": UntrustedTimestamp}},
+			map[string]Reason{"10.0.0.2": UntrustedTimestamp, "10.0.0.3": ReleasedLeak}},
 		{"80 ADDs are seen, and the source that names containers is late", up, func(n *node) { n.reserve("10.0.0.2", web, 2*time.Hour) },
 			func() []podsource.Answer { return []podsource.Answer{netnsAnswer(), criAnswer()} },
 			map[string]Reason{"10.0.0.2": UntrustedTimestamp}},

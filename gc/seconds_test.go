@@ -367,8 +367,8 @@ func TestHazard77MultusWithThreeDelegates(t *testing.T) {
 		n.network("third")
 		n.reserve("10.0.0.2", "web", 8*time.Minute)
 		n.reserve("10.0.0.3", "web", 7*time.Minute)
-		n.fileIn("second", "10.9.0.2", "web\r\nnet1", 4*time.Minute)
-		n.fileIn("third", "10.8.0.2", "web\r\nnet2", 2*time.Minute)
+		n.fileIn("second", "10.9.0.2", "web\r\nnet1", 2*time.Minute)
+		n.fileIn("third", "10.8.0.2", "web\r\nnet2", 4*time.Minute)
 		n.reserve("10.0.0.4", "leaked", 8*time.Minute)
 		// An empty file has no owner, so the age of no sibling counts.
 		n.file("10.0.0.5", "", 8*time.Minute)
