@@ -18,7 +18,7 @@ func TestHazardStates(t *testing.T) {
 	const second, uptime, up = "second", 30 * 24 * time.Hour, 3 * time.Minute // up since a moment ago
 	web, leaked := hex64("web"), hex64("leaked")
 	stuck := func(age time.Duration) podsource.Pod { return startingPod("stuck", time.Now().Add(-age)) }
-	nodesOwn := podsource.Pod{IPs: ips("10.0.0.2", "192.168.0.1"), HostNetwork: true, Origin: "the node's own network namespace"}
+	nodesOwn := podsource.Pod{IPs: ips("10.0.0.2", "192.168.0.1", "fd00::1"), HostNetwork: true, Origin: "the node's own network namespace"}
 	type owners = map[string]string
 	made := func(all owners) func(*node) {
 		return func(n *node) {
