@@ -376,7 +376,7 @@ func TestStepIsWrittenAtOnce(t *testing.T) {
 		source := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
 			content, err := os.ReadFile(n.memory)
 			early = early || err == nil
-			written = !strings.Contains(string(content), `"TrustedSince":"0001`)
+			written = err == nil && !strings.Contains(string(content), `"TrustedSince":"0001`)
 			return podsource.Answer{Pods: []podsource.Pod{other}, Networks: every}, nil
 		})
 		r := n.process(source)
