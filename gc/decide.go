@@ -101,7 +101,9 @@ func (s *snapshot) newOwners() *owners {
 		r := &s.reservations[i]
 		switch {
 		case s.pods.owner(r) != nil:
-			o.live[r.IP] = true
+			if s.pods.claims[r.IP] != nil { // no other is looked up
+				o.live[r.IP] = true
+			}
 		case r.Owner == hostlocal.Owned:
 			a := s.age(r)
 			if other, ok := o.youngest[r.ContainerID]; !ok || a.least < other.least {

@@ -129,19 +129,19 @@ func (l *livePods) addStarting(p *livePod, now reading) {
 // refOf returns the reference to a pod in a report. A pod that has neither a name nor a
 // UID nor an origin is referred to by its container or address.
 func refOf(p *podsource.Pod, source string) Pod {
-	origin := p.Origin
+	kind, origin, colon := "", p.Origin, ""
 	if origin == "" && p.Name == "" && p.UID == "" {
 		switch {
 		case len(p.ContainerIDs) > 0:
-			origin = "container " + p.ContainerIDs[0]
+			kind, origin = "container ", p.ContainerIDs[0]
 		case len(p.IPs) > 0:
-			origin = "address " + p.IPs[0].String()
+			kind, origin = "address ", p.IPs[0].String()
 		}
 	}
 	if source != "" && origin != "" {
-		source += ": "
+		colon = ": "
 	}
-	return Pod{p.Namespace, p.Name, p.UID, source + origin}
+	return Pod{p.Namespace, p.Name, p.UID, source + colon + kind + origin}
 }
 
 // normalize returns an address as host-local names it.
@@ -198,6 +198,9 @@ func conflicting(pods []*livePod) (found []*livePod) {
 // claimed addresses that are not reserved in any. Both are sorted and without repetitions. The
 // node's own addresses are neither.
 func (l *livePods) compareClaims(reservations []candidate) (dups, unreserved []Claim) {
+	if len(l.claims) == 0 {
+		return nil, nil
+	}
 	reserved := make(map[netip.Addr]bool, len(reservations))
 	for i := range reservations {
 		reserved[reservations[i].IP] = true
