@@ -140,23 +140,6 @@ func TestHazard68OneFileCanNotBeRead(t *testing.T) {
 	}
 }
 
-// judge decides about reservations that are on no disk. Those of the first network may be
-// released.
-func judge(rs []hostlocal.Reservation, look []podsource.Answer, at reading, opts Options) Report {
-	opts.RuntimeRequestTimeout = DefaultRuntimeRequestTimeout
-	if opts.AllowForeign == nil {
-		opts.AllowForeign = []string{"*"}
-	}
-	s := &snapshot{clock: &clock{}, at: at, opts: &opts, networks: []string{"another", network1}}
-	s.clock.observe(at)
-	s.reservations = s.clock.sees(at, rs)
-	s.addLook(look, at, at)
-	var report Report
-	report.addLook(look)
-	report.write(s, decide(s), &hostlocal.ReleaseResult{})
-	return report
-}
-
 // A regular file is in the place of a network's directory. The pass releases in the others, and
 // its error names the file. In the place of the data directory the pass has no list.
 func TestHazard97FileInPlaceOfADirectory(t *testing.T) {
