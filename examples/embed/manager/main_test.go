@@ -147,13 +147,14 @@ func addresses(t *testing.T, dataDir string) []string {
 
 // The output of a failed command is ignored.
 func TestSandboxes(t *testing.T) {
+	abc, def := strings.Repeat("abc0", 16), strings.Repeat("def0", 16)
 	for _, row := range []struct {
 		reason  string
 		command []string
 		want    []podsource.Pod
 		bad     bool
 	}{
-		{"two sandboxes", []string{"echo", "abc", "def"}, []podsource.Pod{{ContainerIDs: []string{"abc"}}, {ContainerIDs: []string{"def"}}}, false},
+		{"two sandboxes", []string{"echo", abc, def}, []podsource.Pod{{ContainerIDs: []string{abc}}, {ContainerIDs: []string{def}}}, false},
 		{"a list that breaks off", []string{"sh", "-c", "echo abc; exit 1"}, nil, true},
 		{"no such command", []string{"/no/such/command"}, nil, true},
 	} {
