@@ -27,8 +27,8 @@ type snapshot struct {
 }
 
 const (
-	always  = time.Duration(math.MinInt64)
-	forever = time.Duration(math.MaxInt64)
+	always  = time.Duration(math.MinInt64 / 2) // half, so that no sum overflows
+	forever = time.Duration(math.MaxInt64 / 2)
 )
 
 // A decision is what a pass decides about one reservation.

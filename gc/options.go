@@ -40,10 +40,11 @@ type Options struct {
 	AllowForeign []string
 	// Memory is the path of a file on a file system that a boot empties, such as /run, in
 	// which this Reconciler keeps when it first saw each reservation, in some 230 bytes, and
-	// what it saw of steps of the clock (R5). Missing directories are made. So a hook, a job or an agent that restarts gets to the end of
-	// a wait. Several processes may use one file, also for several data directories. No other
-	// user may write in its directory. If it can't be read or written, the report
-	// says so, and waits begin with this process. Empty is none.
+	// what it saw of steps of the clock (R5). So a hook, a job or an agent that restarts gets
+	// to the end of a wait. Several processes may use one file, also for several data
+	// directories; its directory is made if it is missing, and locked during a change. No
+	// other user may write in it. If the file can't be read or written, the report says so,
+	// and waits begin with this process. Empty is none.
 	Memory string
 	// Only, if set, reports whether a leaked reservation may be released. Those for
 	// which it returns false are reported as Leaked. It is called for each leak

@@ -183,18 +183,18 @@ func (r *Reconciler) pass(ctx context.Context, o occasion, report *Report) error
 	r.recall(ctx, report)
 	s.reservations = r.clock.candidates(all)
 	r.rememberStep(ctx, report)
-	refused := false
-	defer func() {
-		if r.remember(ctx, report); !refused {
+	complete := false
+	defer func() { // also after a panic of the caller's code
+		if r.remember(ctx, report); complete {
 			r.log(report)
 		}
 	}()
 	named := func(res hostlocal.Reservation) bool { return slices.Contains(networks, res.Network) }
 	if o.hook && !slices.ContainsFunc(all, named) {
+		complete = true
 		return unreadable
 	}
 	if err := r.ask(ctx, o, s, report); err != nil {
-		refused = true
 		report.refuse(all)
 		if o.hook {
 			r.opts.Logger.Info("No answer of the pod sources counts yet", "dataDir", report.DataDir, "error", err.Error())
@@ -204,6 +204,7 @@ func (r *Reconciler) pass(ctx context.Context, o occasion, report *Report) error
 	decisions := decide(s)
 	done, err := r.release(ctx, s, decisions)
 	report.write(s, decisions, &done)
+	complete = true
 	return errors.Join(unreadable, err)
 }
 

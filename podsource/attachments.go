@@ -90,7 +90,7 @@ func (s attachments) Pods(ctx context.Context) (Answer, error) {
 
 // Sandboxes is the source of a list like crictl's: every sandbox of the node's container
 // runtime, in any state, with its whole ID among ContainerIDs: an ID that is cut short, as
-// crictl prints it, is an error. The answer declares that it names
+// crictl's table shows it, is an error. The answer declares that it names
 // sandboxes in every network, but not at once: a runtime lists one some minutes after its
 // address was reserved.
 func Sandboxes(list func(context.Context) ([]Pod, error)) Source {
