@@ -4,7 +4,20 @@
 // replace it.
 package uptime
 
-import "github.com/hostlocal-gc/hostlocal-gc/podsource/boottime"
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/boottime"
+)
 
 // Since returns how long the node has been up.
-var Since = boottime.Since
+func Since() time.Duration {
+	if since := Replaced.Load(); since != nil {
+		return (*since)()
+	}
+	return boottime.Since()
+}
+
+// Replaced is what a test has in the place of the node's. Nil is the node's.
+var Replaced atomic.Pointer[func() time.Duration]

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gctest
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+)
+
+// Check fails the test unless a report has no error and exactly these reservations, in any order.
+// Each is an address, a verdict and, where that matters, a reason, as "10.0.0.2 released" or
+// "10.0.0.2 young too-young". If the reconciler has several networks, and for an address in a
+// network that is not its own, the network is before the address, as in "podnet/10.0.0.2".
+func Check(t testing.TB, report gc.Report, want ...string) {
+	t.Helper()
+	if report.Err != nil {
+		t.Errorf("the pass returned an error: %v", report.Err)
+	}
+	var got []string
+	for _, e := range report.Reservations {
+		line := e.IP.String() + " " + string(e.Verdict)
+		if len(report.Networks) != 1 || e.Network != report.Networks[0] {
+			line = e.Network + "/" + line
+		}
+		if !slices.Contains(want, line) {
+			line += " " + string(e.Reason)
+		}
+		got = append(got, line)
+	}
+	want = slices.Sorted(slices.Values(want))
+	slices.Sort(got)
+	if diff := cmp.Diff(strings.Join(want, "\n"), strings.Join(got, "\n")); diff != "" {
+		t.Errorf("reservations (-want +got):\n%s", diff)
+	}
+}
