@@ -8,14 +8,17 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
 
-// hazardTest matches a test of a hazard, and hazardRow a row of a table in a file of hazards.
+// hazardTest matches a test of a hazard, hazardRow a row of a table in a file of hazards, and
+// hazardCase the comment of a case in a script.
 var (
 	hazardTest = regexp.MustCompile(`(?m)^func TestHazard(\d{2,3})`)
 	hazardRow  = regexp.MustCompile(`(?m)^\t+\{"(\d{2,3}) [a-z]|\(hazard (\d{2,3})\)"`)
+	hazardCase = regexp.MustCompile(`(?m)#.*\(hazard (\d{2,3})\)`)
 )
 
 // TestEveryHazardHasItsTest fails on a hazard that has no test with its number, in any
@@ -29,12 +32,19 @@ func TestEveryHazardHasItsTest(t *testing.T) {
 		if d.IsDir() && strings.HasPrefix(d.Name(), ".") && d.Name() != ".." {
 			return fs.SkipDir
 		}
-		if !strings.HasSuffix(path, "_test.go") {
+		isCases := filepath.Base(filepath.Dir(path)) == "cases" // a script's name begins with a number, too
+		if n := regexp.MustCompile(`^\d+-`).FindString(d.Name()); isCases && n != "" {
+			tested[n[:len(n)-1]] = true
+		}
+		if !isCases && !strings.HasSuffix(path, "_test.go") {
 			return nil
 		}
 		content, err := os.ReadFile(path)
-		found := hazardTest.FindAllSubmatch(content, -1)
-		for _, m := range append(found, hazardRow.FindAllSubmatch(content, -1)...) {
+		found := slices.Concat(hazardTest.FindAllSubmatch(content, -1), hazardRow.FindAllSubmatch(content, -1))
+		if isCases {
+			found = hazardCase.FindAllSubmatch(content, -1)
+		}
+		for _, m := range found {
 			tested[string(bytes.Join(m[1:], nil))] = true
 		}
 		return err

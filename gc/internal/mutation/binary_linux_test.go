@@ -112,7 +112,12 @@ func (b binary) run(t *testing.T, limit time.Duration, args ...string) (string, 
 }
 
 // exactly returns a regular expression of some tests.
-func exactly(tests ...string) string { return "^(" + strings.Join(tests, "|") + ")$" }
+func exactly(tests ...string) string {
+	if len(tests) == 1 { // perhaps a subtest
+		return "^" + strings.Replace(tests[0], "/", "$/^", 1) + "$"
+	}
+	return "^(" + strings.Join(tests, "|") + ")$"
+}
 
 // fails reports whether one of the tests that match a regular expression fails. One that does not
 // end in time fails, and so does a process that always ends without a result.

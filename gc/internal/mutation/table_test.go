@@ -47,11 +47,14 @@ func TestGuards(t *testing.T) {
 	}
 }
 
-// hazardOf returns the number in the name of a hazard's test, or "" if it is no such test.
+// cases is how the name of a script's test begins.
+const cases = "TestCases/"
+
+// hazardOf returns the number in the name of a hazard's test or script, or "" if it is no such test.
 func hazardOf(test string) string {
 	name, ok := strings.CutPrefix(test, "TestHazard")
 	if !ok {
-		return ""
+		name, _ = strings.CutPrefix(test, cases)
 	}
 	return name[:len(name)-len(strings.TrimLeft(name, "0123456789"))]
 }
@@ -98,6 +101,13 @@ func testNames(t *testing.T) map[string][]string {
 				tests[pkg] = append(tests[pkg], m[1])
 			}
 		}
+	}
+	scripts, err := filepath.Glob(filepath.Join(root, "gc/testdata/cases/*.txt"))
+	if err != nil || len(scripts) == 0 {
+		t.Fatalf("no scripts of cases: %v", err)
+	}
+	for _, script := range scripts {
+		tests["gc"] = append(tests["gc"], cases+strings.TrimSuffix(filepath.Base(script), ".txt"))
 	}
 	return tests
 }

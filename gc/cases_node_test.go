@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gc_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/gc/gctest"
+)
+
+// A node is the node of one case.
+type node struct {
+	t        *testing.T
+	dir      *gctest.Dir
+	clocks   *gc.Clocks
+	opts     gc.Options
+	networks []string
+	r        *gc.Reconciler // nil before a process begins
+	sources  []*source      // in the order in which the case names them
+	later    map[string][]line
+	looks    int
+	err      error // of a line that was later
+}
+
+const network = "podnet"
+
+func newNode(t *testing.T) *node {
+	return &node{t: t, dir: gctest.NewDir(t), clocks: gc.NewClocks(), opts: gc.Options{AllowForeign: []string{}}, networks: []string{network}}
+}
+
+// run runs a case.
+func (n *node) run(all []line) error {
+	passes := 0
+	for i, l := range all {
+		if l.indented {
+			continue
+		}
+		want := all[i+1:]
+		if end := slices.IndexFunc(want, func(l line) bool { return !l.indented }); end >= 0 {
+			want = want[:end]
+		}
+		if err := n.do(l, want); err != nil {
+			return fmt.Errorf("%d: %s: %w", l.at, strings.TrimSpace(strings.Join(l.words, " ")+" "+l.row), err)
+		}
+		if l.words[0] == "pass" || l.words[0] == "hook" {
+			passes++
+		}
+	}
+	if passes == 0 && len(all) > 0 {
+		return fmt.Errorf("%d: a case without a pass", all[0].at)
+	}
+	return nil
+}
+
+// do does what a line says.
+func (n *node) do(l line, want []line) error {
+	verb, args := l.words[0], l.words[1:]
+	if _, ok := gc.Declared[strings.TrimRight(verb, "0123456789")]; ok {
+		return n.list(verb, args)
+	}
+	least, ok := map[string]int{"reserve": 3, "file": 2, "remove": 1, "wait": 1, "clock": 1, "boot": 0, "restart": 0, "options": 1,
+		"pass": 0, "hook": 0, "asked:": 1, "again:": 1}[verb]
+	if !ok || len(args) < least {
+		return errors.New("there is no such line, or it is too short")
+	}
+	in, name := network, ""
+	if len(args) > 0 {
+		name = args[0]
+	}
+	if before, after, ok := strings.Cut(name, "/"); ok {
+		in, name = before, after
+	}
+	path := filepath.Join(n.dir.Store.DataDir(), in, name)
+	switch verb {
+	case "reserve":
+		n.dir.Reserve(in, name, args[1], n.ago(args[2]))
+	case "file":
+		content, err := strconv.Unquote(strings.Join(args[2:], " "))
+		n.dir.Write(in, name, content, n.ago(args[1]))
+		return err
+	case "remove":
+		return os.Rename(path, filepath.Join(n.t.TempDir(), name)) // so that its inode is not used again
+	case "wait":
+		time.Sleep(n.duration(name))
+	case "clock":
+		n.clocks.Step(n.duration(name))
+	case "boot": // and the agent is started some time later
+		up := n.duration(name)
+		time.Sleep(max(up, 0))
+		n.r = nil
+		n.clocks.Boot(up)
+		if n.opts.Memory != "" {
+			return os.RemoveAll(n.opts.Memory)
+		}
+	case "restart":
+		n.r = nil
+	case "options":
+		return n.options(args)
+	case "asked:", "again:":
+		if n.later == nil {
+			n.later = make(map[string][]line)
+		}
+		n.later[verb] = append(n.later[verb], line{at: l.at, words: args})
+	case "pass", "hook":
+		return n.pass(l.words, want)
+	}
+	return nil
+}
+
+func (n *node) duration(text string) time.Duration {
+	n.t.Helper()
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return d
+}
+
+// ago returns the age by the real clock of what was made so long ago by that of the node.
+func (n *node) ago(text string) time.Duration {
+	return time.Since(n.clocks.Wall().Add(-n.duration(text)))
+}
+
+func (n *node) options(args []string) error {
+	for _, arg := range args {
+		switch key, value, _ := strings.Cut(arg, "="); key {
+		case "networks":
+			n.networks = strings.Split(value, ",")
+		case "min-age":
+			n.opts.MinAge = n.duration(value)
+		case "starting-for":
+			n.opts.StartingFor = n.duration(value)
+		case "request-timeout":
+			n.opts.RuntimeRequestTimeout = n.duration(value)
+		case "allow":
+			n.opts.AllowForeign = strings.Split(value, ",")
+		case "memory":
+			n.opts.Memory = filepath.Join(n.t.TempDir(), "memory")
+		case "dry-run":
+			n.opts.DryRun = true
+		default:
+			return fmt.Errorf("there is no option %s", key)
+		}
+	}
+	n.r = nil
+	return nil
+}
+
+// pass runs a pass, or the hook, and compares its report with the indented lines.
+func (n *node) pass(words []string, want []line) error {
+	n.t.Helper()
+	if n.r == nil {
+		n.opts.SourceTimeout, n.opts.StartupTimeout = 24*time.Hour, time.Millisecond
+		n.r = gc.NewReconciler(n.t, n.dir.Store, n.networks, n, n.opts, n.clocks)
+	}
+	n.looks, n.err = 0, nil
+	var report gc.Report
+	var err error
+	switch {
+	case words[0] == "pass":
+		report, err = n.r.Reconcile(n.t.Context())
+	case len(words) > 1:
+		report, err = n.r.AtStartup(n.t.Context(), gc.NoADDInFlight)
+	default:
+		report, err = n.r.AtStartup(n.t.Context())
+	}
+	n.later = nil
+	if n.err != nil {
+		return n.err
+	}
+	var expected, got []string
+	by := make(map[string]string) // the end of a line about an address: which pod its reason is about
+	for _, l := range want {
+		text := strings.Join(l.words, " ")
+		expected = append(expected, text)
+		if fact, ok := facts[l.words[0]]; ok {
+			if is := fact(report, err, l.words[1:]); strings.Contains(is, strings.Join(l.words[1:], " ")) {
+				got = append(got, text)
+			} else {
+				got = append(got, l.words[0]+" "+is)
+			}
+		} else if len(l.words) > 4 && l.words[3] == "by" {
+			by[l.words[0]] = strings.Join(l.words[4:], " ")
+		}
+		if l.words[0] == "error" {
+			err = nil
+		}
+	}
+	if err != nil {
+		got = append(got, "error "+err.Error())
+	}
+	for _, e := range report.Reservations {
+		key := e.IP.String()
+		if e.Network != network {
+			key = e.Network + "/" + key
+		}
+		text := fmt.Sprint(key, " ", e.Verdict, " ", e.Reason)
+		if by[key] != "" && e.Pod != nil && strings.Contains(e.Pod.String()+" "+e.Pod.From, by[key]) {
+			text += " by " + by[key]
+		} else if by[key] != "" {
+			text += fmt.Sprintf(" by %+v", e.Pod)
+		}
+		got = append(got, text)
+		_, err := os.Lstat(filepath.Join(n.dir.Store.DataDir(), e.Network, e.IP.String()))
+		if gone := e.Verdict == gc.Released || e.Verdict == gc.Gone; gone == (err == nil) {
+			return fmt.Errorf("%s, and its file is there: %t", text, err == nil)
+		}
+	}
+	slices.Sort(expected)
+	slices.Sort(got)
+	if diff := cmp.Diff(expected, got); diff != "" {
+		return fmt.Errorf("(-want +got)\n%s", diff)
+	}
+	return nil
+}
+
+// facts of a report that a case may name besides reservations. The words of the line must be in them.
+var facts = map[string]func(r gc.Report, err error, words []string) string{
+	"error": func(_ gc.Report, err error, _ []string) string { return fmt.Sprint(err) },
+	"looks": func(r gc.Report, _ error, _ []string) string { return strconv.Itoa(r.Looks) },
+	"next": func(r gc.Report, _ error, _ []string) string {
+		if r.NextCheck.IsZero() {
+			return "never"
+		}
+		return r.NextCheck.Sub(r.Started).String()
+	},
+	"duplicates": func(r gc.Report, _ error, _ []string) string { return claims(r.Duplicates) },
+	"unreserved": func(r gc.Report, _ error, _ []string) string { return claims(r.Unreserved) },
+	"note": func(r gc.Report, _ error, words []string) string {
+		i := slices.IndexFunc(r.Sources, func(s gc.SourceReport) bool { return s.Name == words[0] })
+		return fmt.Sprint(words[0], " ", r.Sources[max(0, i)].Note)
+	},
+}
+
+// claims returns the addresses, or none.
+func claims(all []gc.Claim) string {
+	if len(all) == 0 {
+		return "none"
+	}
+	var ips []string
+	for _, c := range all {
+		ips = append(ips, c.IP.String())
+	}
+	return strings.Join(ips, " ")
+}

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gc_test
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// A source is a source of a case.
+type source struct {
+	name   string
+	answer podsource.Answer
+	err    error
+	dated  bool
+	age    time.Duration // of its list, if that has a date
+}
+
+// Pods answers as all sources of the case, after the lines that come when they are asked.
+func (n *node) Pods(context.Context) (podsource.Answer, error) {
+	n.looks++
+	for _, l := range n.later[map[int]string{1: "asked:", 2: "again:"}[n.looks]] {
+		if err := n.do(l, nil); err != nil {
+			n.err = fmt.Errorf("%d: %s: %w", l.at, strings.Join(l.words, " "), err)
+		}
+	}
+	var a podsource.Answer
+	for _, s := range n.sources {
+		if s.err != nil {
+			return podsource.Answer{}, s.err
+		}
+		part := s.answer
+		part.Pods = slices.Clone(part.Pods)
+		if s.dated {
+			part.AsOf = n.clocks.Wall().Add(-s.age)
+		}
+		a.Parts = append(a.Parts, part)
+	}
+	return a, nil
+}
+
+// list changes what a source answers: a first word without a = changes its declarations, and keys add a pod.
+func (n *node) list(name string, args []string) error {
+	at := slices.IndexFunc(n.sources, func(s *source) bool { return s.name == name })
+	if at < 0 {
+		at, n.sources = len(n.sources), append(n.sources, &source{name: name, answer: gc.Declared[strings.TrimRight(name, "0123456789")]})
+	}
+	s := n.sources[at]
+	if len(args) == 0 {
+		return nil
+	}
+	if !strings.Contains(args[0], "=") {
+		return n.declare(s, args[0], args[1:])
+	}
+	var p podsource.Pod
+	for _, arg := range args {
+		switch key, value, _ := strings.Cut(arg, "="); key {
+		case "name":
+			namespace, name, ok := strings.Cut(value, "/")
+			if !ok {
+				namespace, name = "default", value
+			}
+			p.NamespacedName = types.NamespacedName{Namespace: namespace, Name: name}
+			p.UID = cmp.Or(p.UID, types.UID(value))
+		case "uid":
+			p.UID = types.UID(value)
+		case "id":
+			p.ContainerIDs = strings.Split(value, ",")
+		case "ip":
+			for _, ip := range strings.Split(value, ",") {
+				p.IPs = append(p.IPs, netip.MustParseAddr(ip))
+			}
+		case "network":
+			p.Network = value
+		case "started":
+			p.StartedAt = n.clocks.Wall().Add(-n.duration(value))
+		case "finished":
+			if p.Finished = true; value != "" {
+				p.FinishedAt = n.clocks.Wall().Add(-n.duration(value))
+			}
+		case "from":
+			p.Origin = value
+		case "more":
+			p.MoreIPs = true
+		case "host":
+			p.HostNetwork = true
+		case "unproven":
+			p.Unproven = true
+		default:
+			return fmt.Errorf("there is no key %s", key)
+		}
+	}
+	if cache := s.answer.Cache; cache != nil {
+		s.answer.Cache = &podsource.Cache{Since: cache.Since, Entries: slices.Clone(cache.Entries)}
+		for _, id := range p.ContainerIDs {
+			s.answer.Cache.Entries = append(s.answer.Cache.Entries, podsource.Attachment{Network: p.Network, ContainerID: id})
+		}
+	}
+	s.answer.Pods = append(slices.Clone(s.answer.Pods), p)
+	return nil
+}
+
+// declare changes what a source declares, or whether it answers.
+func (n *node) declare(s *source, what string, args []string) error {
+	a, first := &s.answer, strings.Join(args, " ")
+	some := func() []string {
+		if first == "none" {
+			return nil
+		}
+		return strings.Split(first, ",")
+	}
+	switch what {
+	case "fails":
+		s.err = errors.New(cmp.Or(first, "away"))
+	case "answers":
+		s.err = nil
+	case "empty":
+		a.Pods = nil
+	case "dated":
+		s.dated, s.age = true, n.duration(first)
+	case "speaks":
+		a.Networks = some()
+	case "adds":
+		a.SeesADDs = some()
+	case "addresses":
+		a.SeesAddresses = first != "none"
+	case "names":
+		a.Names = map[string]podsource.Kind{"any": podsource.AnyContainer, "sandboxes": podsource.SandboxContainers, "pods": podsource.KubernetesPods}[first]
+	case "late", "at-once":
+		a.AtOnce = what == "at-once"
+	case "authoritative", "supplementary":
+		a.Authoritative, a.Supplementary = a.Authoritative || what == "authoritative", a.Supplementary || what == "supplementary"
+	case "since": // of a cache
+		a.Cache = &podsource.Cache{Since: n.clocks.Wall().Add(-n.duration(first)), Entries: a.Cache.Entries}
+	case "ended": // an entry of a cache whose container is not live
+		network, id, _ := strings.Cut(first, "/")
+		a.Cache = &podsource.Cache{Since: a.Cache.Since, Entries: append(slices.Clone(a.Cache.Entries), podsource.Attachment{Network: network, ContainerID: id})}
+	case "gap": // from and to, as ages; - is open
+		var g podsource.Gap
+		for i, at := range []*time.Time{&g.From, &g.To} {
+			if args[i] != "-" {
+				*at = n.clocks.Wall().Add(-n.duration(args[i]))
+			}
+		}
+		if len(args) > 2 {
+			g.But = podsource.SandboxContainers
+		}
+		a.Gaps = append(slices.Clone(a.Gaps), g)
+	default:
+		return fmt.Errorf("a source declares nothing called %s", what)
+	}
+	return nil
+}

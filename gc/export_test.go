@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gc
+
+import (
+	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// What TestCases, which is in another package, needs of this one.
+var (
+	InBubble      = inBubble
+	NewReconciler = newReconciler
+	// Declared has an answer of each kind of source, without what a script adds.
+	Declared = map[string]podsource.Answer{
+		"plain": {Source: "plain", Networks: every}, "kubelet": kubeletAnswer(), "cri": criAnswer(), "netns": netnsAnswer(),
+		"cache": cacheAnswer(nil), "record": recordAnswer([]string{network1}),
+	}
+)
+
+// Clocks are the clocks of a node.
+type Clocks = clocks
+
+func NewClocks() *clocks { return &clocks{uptime: 30 * 24 * time.Hour} }
+
+func (c *clocks) Wall() time.Time       { return c.wall() }
+func (c *clocks) Step(by time.Duration) { c.step += by }
+func (c *clocks) Boot(uptime time.Duration) {
+	*c = clocks{step: c.step, uptime: uptime, noBoot: uptime == 0}
+}
