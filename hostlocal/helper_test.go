@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -24,6 +25,16 @@ func must(t *testing.T, errs ...error) {
 	t.Helper()
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// wantError fails the test unless an error is another one, or any if that is nil, and says all of these.
+func wantError(t *testing.T, what string, err, is error, says ...string) {
+	t.Helper()
+	for _, text := range append(says, "") {
+		if err == nil || is != nil && !errors.Is(err, is) || !strings.Contains(err.Error(), text) {
+			t.Errorf("%s: got error %v, want %v that says %q", what, err, is, text)
+		}
 	}
 }
 
@@ -70,16 +81,6 @@ func write(t *testing.T, path, content string) {
 	must(t, os.WriteFile(path, []byte(content), 0o600))
 }
 
-// removeAll removes the network's directory.
-func removeAll(t *testing.T, s *Store) {
-	if err := os.RemoveAll(dirOf(s)); err != nil {
-		t.Error(err)
-	}
-}
-
-// reservations returns those of a Listing.
-func reservations(l Listing, err error) ([]Reservation, error) { return l.Reservations, err }
-
 // list returns all reservations. An error fails the test.
 func list(t *testing.T, s *Store) []Reservation {
 	t.Helper()
@@ -96,20 +97,20 @@ func pointers(rs []Reservation) (ps []*Reservation) {
 	return ps
 }
 
-// files returns the networks and addresses of reservations.
-func files(rs []Reservation) (names []string) {
-	for _, r := range rs {
-		names = append(names, r.Network+" "+r.IP.String())
-	}
-	return names
+// release calls Release for all of these, and fails the test unless these are the outcomes.
+func release(ctx context.Context, t *testing.T, what string, s *Store, rs []Reservation, want ...Outcome) error {
+	t.Helper()
+	result, err := s.Release(ctx, pointers(rs)...)
+	diff(t, what, want, result.Outcomes)
+	return err
 }
 
-// states returns the states of the owners.
-func states(rs []Reservation) (states []OwnerState) {
+// files returns the networks, addresses and owners of reservations, but not Owned.
+func files(rs []Reservation) (names []string) {
 	for _, r := range rs {
-		states = append(states, r.Owner)
+		names = append(names, strings.TrimSuffix(fmt.Sprint(r.Network, " ", r.IP, " ", r.Owner), " owned"))
 	}
-	return states
+	return names
 }
 
 // wantLeft fails the test unless these addresses, and no others, have a file in the network.
@@ -160,12 +161,7 @@ type hookContext struct {
 	done func()
 }
 
-func (c hookContext) Err() error {
-	if c.err == nil {
-		return c.Context.Err()
-	}
-	return c.err()
-}
+func (c hookContext) Err() error { return c.err() }
 
 func (c hookContext) Done() <-chan struct{} {
 	if c.done != nil {
@@ -174,12 +170,18 @@ func (c hookContext) Done() <-chan struct{} {
 	return c.Context.Done()
 }
 
-// atCall returns a hook for Err that calls do at the nth call.
-func atCall(n int, do func()) func() error {
-	return func() error {
-		if n--; n == 0 {
+// hook returns a context whose Err is that of a function, which gets the number of the call.
+func hook(t *testing.T, err func(call int) error) hookContext {
+	call := 0
+	return hookContext{Context: t.Context(), err: func() error { call++; return err(call) }}
+}
+
+// atCall returns a context that calls do at the nth call of Err.
+func atCall(t *testing.T, n int, do func()) hookContext {
+	return hook(t, func(call int) error {
+		if call == n {
 			do()
 		}
 		return nil
-	}
+	})
 }

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -20,42 +21,13 @@ import (
 // isFree reports whether the lock can be taken.
 func isFree(t *testing.T, s *Store) bool {
 	f, err := os.Open(lockOf(s))
-	if err != nil {
-		t.Error(err)
-		return false
-	}
+	must(t, err)
 	defer func() { _ = f.Close() }() // unlocks, too
 	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	if err != nil && !errors.Is(err, syscall.EWOULDBLOCK) {
 		t.Errorf("flock: %v", err)
 	}
 	return err == nil
-}
-
-// A releasing is a call of Release in the background.
-type releasing struct {
-	done   chan struct{}
-	result ReleaseResult
-	err    error
-}
-
-func release(ctx context.Context, s *Store, rs []Reservation) *releasing {
-	r := &releasing{done: make(chan struct{})}
-	go func() {
-		defer close(r.done)
-		r.result, r.err = s.Release(ctx, pointers(rs)...)
-	}()
-	return r
-}
-
-// want waits for the end, and fails the test unless there are these outcomes, and no error.
-func (r *releasing) want(t *testing.T, what string, outcomes ...Outcome) {
-	t.Helper()
-	<-r.done
-	diff(t, what, outcomes, r.result.Outcomes)
-	if r.err != nil {
-		t.Errorf("%s: %v", what, r.err)
-	}
 }
 
 // TestHazard18LockIsHeld: the end of the context ends the wait, and nothing is locked afterwards
@@ -69,27 +41,23 @@ func TestHazard18LockIsHeld(t *testing.T) {
 		defer hold(t, other)()
 		unlock := hold(t, dirOf(s))
 		synctest.Test(t, func(t *testing.T) {
-			const limit = time.Second
-			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
 			start := time.Now()
-			result, err := s.Release(hookContext{Context: ctx, done: func() {
-				if time.Since(start) > limit-maxPause {
+			result, err := s.Release(hookContext{Context: ctx, err: ctx.Err, done: func() {
+				if time.Since(start) > time.Second-maxPause {
 					<-ctx.Done()
 					unlock()
 					unlock = func() {}
 				}
 			}}, pointers(rs)...)
-			if got := time.Since(start); got != limit {
-				t.Errorf("Release returned after %v, want %v", got, limit)
+			if got := time.Since(start); got != time.Second {
+				t.Errorf("Release returned after %v", got)
 			}
 			diff(t, "Release", ReleaseResult{Outcomes: []Outcome{NotTried, NotTried, NotTried}, Errs: make([]error, 3)}, result)
 			why := fmt.Sprintf(" not tried: %v: %v: %v", ErrLocked, errLockBusy, context.DeadlineExceeded)
-			for _, want := range []string{dirOf(s) + ", with 2" + why, other + ", with 1" + why} {
-				if !errors.Is(err, ErrLocked) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), want) {
-					t.Errorf("Release: %v, want an error that contains %q", err, want)
-				}
-			}
+			wantError(t, "Release", err, ErrLocked, dirOf(s)+", with 2"+why, other+", with 1"+why)
+			wantError(t, "Release", err, context.DeadlineExceeded)
 		})
 		if !isFree(t, s) {
 			t.Error("the lock is still held")
@@ -105,37 +73,45 @@ func TestHazard18LockIsHeld(t *testing.T) {
 		unlock := hold(t, busy)
 		synctest.Test(t, func(t *testing.T) {
 			const add = 9 * time.Second
-			time.AfterFunc(add, unlock)
+			time.AfterFunc(add, func() {
+				diff(t, "while it waits", []string{"a 10.0.0.1", "podnet 10.0.0.1"}, files(list(t, s)))
+				unlock()
+			})
 			start := time.Now()
-			r := release(t.Context(), s, rs)
-			synctest.Wait()
-			diff(t, "while it waits", []string{"a 10.0.0.1", "podnet 10.0.0.1"}, files(list(t, s)))
-			<-r.done
-			diff(t, "Release", []Outcome{Released, NotTried, Released}, r.result.Outcomes)
-			if !errors.Is(r.err, ErrLocked) || strings.Contains(r.err.Error(), busy) {
-				t.Errorf("Release: %v", r.err)
-			}
-			if waited := time.Since(start).Round(time.Second); waited != add+10*time.Second {
-				t.Errorf("it gave up after %v", waited)
+			err := release(t.Context(), t, "Release", s, rs, Released, NotTried, Released)
+			wantError(t, "Release", err, ErrLocked)
+			if waited := time.Since(start).Round(time.Second); waited != add+10*time.Second || strings.Contains(err.Error(), busy) {
+				t.Errorf("it gave up after %v: %v", waited, err)
 			}
 		})
 	})
 }
 
-// TestLockCallsFail: errors of the lock's system calls are returned as they are.
-func TestLockCallsFail(t *testing.T) {
-	s := newStore(t)
-	l, err := openedDir(t, s).lock()
-	must(t, err)
-	noFile := &fileLock{path: l.path, fd: -1, st: l.st}
-	if err := noFile.unlock(); err == nil || err.Error() != "flock: bad file descriptor\nclose lock: bad file descriptor" {
-		t.Errorf("unlocking without a descriptor: %v", err)
+// TestHazard118ReleaseAfterItsContext: the context ends at some call, perhaps because the file system
+// answers late. A file that was read and compared by then is not removed, and the reservations after
+// it are NotTried, in all networks.
+func TestHazard118ReleaseAfterItsContext(t *testing.T) {
+	for _, end := range []int{1, 2, 3, 4, 7} {
+		s := newStore(t, "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4")
+		addNetwork(t, s, "z", "10.0.0.1")
+		rs := list(t, s)
+		calls, released := 0, (end-1)/2
+		want := []Outcome{Released, Released, Released, NotTried, NotTried, NotTried, NotTried, NotTried}[3-released:][:5]
+		ctx := hook(t, func(call int) error {
+			if calls = call; call >= end {
+				return fmt.Errorf("%w: %w", context.Canceled, fs.ErrNotExist) // not the error of a file that was removed
+			}
+			return nil
+		})
+		synctest.Test(t, func(t *testing.T) { // no hold is too long
+			err := release(ctx, t, fmt.Sprint("ended at call ", end), s, rs, want...)
+			wantError(t, "Release", err, context.Canceled, fmt.Sprintf("with %d not tried", 4-released), "with 1 not tried")
+		})
+		diff(t, "left", files(rs)[released:], files(list(t, s)))
+		if calls != end+1 { // one more for the other network
+			t.Errorf("ended at call %d: the context was called %d times", end, calls)
+		}
 	}
-	long := &fileLock{path: filepath.Join(dirOf(s), strings.Repeat("x", 300)), fd: l.fd, st: l.st}
-	if err := long.check(); !errors.Is(err, syscall.ENAMETOOLONG) || errors.Is(err, errLockReplaced) {
-		t.Errorf("a lock whose path is too long: %v", err)
-	}
-	must(t, l.check(), l.unlock())
 }
 
 // TestReleaseCanNotUnlock: if the lock can't be released, Release returns that error, and
@@ -144,18 +120,11 @@ func TestReleaseCanNotUnlock(t *testing.T) {
 	s := newStore(t, "10.0.0.1", "10.0.0.2")
 	rs := list(t, s)
 	synctest.Test(t, func(t *testing.T) {
-		result, err := s.Release(hookContext{Context: t.Context(), err: atCall(1, func() {
-			for fd, path := range descriptors(t) {
-				if path == lockOf(s) {
-					must(t, syscall.Close(fd))
-				}
-			}
+		err := release(atCall(t, 1, func() {
+			must(t, syscall.Close(descriptors(t)[lockOf(s)]))
 			time.Sleep(maxHold)
-		})}, pointers(rs)...)
-		diff(t, "Release", []Outcome{Released, NotTried}, result.Outcomes)
-		if !errors.Is(err, syscall.EBADF) {
-			t.Errorf("Release: %v, want an error of the lock", err)
-		}
+		}), t, "Release", s, rs, Released, NotTried)
+		wantError(t, "Release", err, syscall.EBADF, "flock: bad file descriptor\nclose lock: bad file descriptor")
 	})
 }
 
@@ -173,21 +142,20 @@ func TestHazard18APassHoldsTheLock(t *testing.T) {
 		sleeps := []time.Duration{0, 0, ms, 2 * ms, ms, ms} // before and after each comparison
 		var at []time.Duration
 		start := time.Now()
-		result, err := s.Release(hookContext{Context: t.Context(), err: func() error {
-			if isFree(t, s) {
-				t.Error("the lock is free during a hold")
-			}
-			if other, err := d.lock(); !errors.Is(err, errLockBusy) {
-				t.Errorf("the lock can be taken twice: %v, %v", other, err)
+		ctx := hook(t, func(call int) error {
+			if other, err := d.lock(); isFree(t, s) || !errors.Is(err, errLockBusy) {
+				t.Errorf("the lock can be taken during a hold: %v, %v", other, err)
 			}
 			at = append(at, time.Since(start))
-			time.Sleep(sleeps[len(at)-1])
+			time.Sleep(sleeps[call-1])
 			return nil
-		}, done: func() {
+		})
+		ctx.done = func() {
 			if len(at) > 0 && !isFree(t, s) {
 				t.Error("the lock is held during a pause")
 			}
-		}}, pointers(rs)...)
+		}
+		result, err := s.Release(ctx, pointers(rs)...)
 		must(t, err)
 		at = append(at, time.Since(start))
 		const free = minPause + 2*minPause + 4*minPause // the first try after the plugin's 3 ms
@@ -206,49 +174,39 @@ func TestHazard18APassHoldsTheLock(t *testing.T) {
 func TestReleaseUnlocksAfterPanic(t *testing.T) {
 	s := newStore(t, "10.0.0.1")
 	rs := list(t, s)
-	func() {
-		defer func() {
-			if recover() == nil {
-				t.Error("the caller's panic was lost")
-			}
-		}()
-		_, _ = s.Release(hookContext{Context: t.Context(), err: func() error { panic("out of ink") }}, pointers(rs)...)
+	defer func() {
+		if p := recover(); p != "out of ink" || !isFree(t, s) {
+			t.Errorf("the caller's panic is %v, or the lock is still held", p)
+		}
 	}()
-	if !isFree(t, s) {
-		t.Error("the lock is still held")
-	}
+	_, _ = s.Release(atCall(t, 1, func() { panic("out of ink") }), pointers(rs)...)
 }
 
 // TestReleaseWithoutLock: if the lock can't be taken, nothing is released and the error says
 // why. Other networks, and later calls, are not affected.
 func TestReleaseWithoutLock(t *testing.T) {
+	outside := filepath.Join(t.TempDir(), "lock")
+	write(t, outside, "")
 	for _, row := range []struct {
 		reason string
-		spoil  func(t *testing.T, lock string)
+		spoil  func(lock string)
 		want   string
 	}{
-		{"a directory", mkdir, "a directory"},
-		{"a pipe: opening it would wait for a writer", func(t *testing.T, lock string) { node(t, lock, syscall.S_IFIFO) }, "not a regular file"},
-		{"a link to a file outside, which would be locked instead (R7)", func(t *testing.T, lock string) {
-			outside := filepath.Join(t.TempDir(), "lock")
-			write(t, outside, "")
-			symlink(t, outside, lock)
-		}, "not a regular file"},
-		{"a link to nothing, which would be created", func(t *testing.T, lock string) { symlink(t, "missing", lock) }, "not a regular file"},
+		{"a directory", func(lock string) { mkdir(t, lock) }, "a directory"},
+		{"a pipe: opening it would wait for a writer", func(lock string) { node(t, lock, syscall.S_IFIFO) }, "not a regular file"},
+		{"a link to a file outside, which would be locked (R7)", func(lock string) { must(t, os.Symlink(outside, lock)) }, "not a regular file"},
+		{"a link to nothing, which would be created", func(lock string) { must(t, os.Symlink("missing", lock)) }, "not a regular file"},
 	} {
 		s := newStore(t, "10.0.0.1", "10.0.0.2")
 		addNetwork(t, s, "z", "10.0.0.1")
 		rs := list(t, s)
-		row.spoil(t, lockOf(s))
+		row.spoil(lockOf(s))
 		before := tree(t, dirOf(s))
-		result, err := s.Release(t.Context(), pointers(rs)...)
-		diff(t, row.reason, []Outcome{NotTried, NotTried, Released}, result.Outcomes)
-		if !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), row.want) || !strings.Contains(err.Error(), dirOf(s)) {
-			t.Errorf("Release: %v, want an error that names the directory and contains %q: %s", err, row.want, row.reason)
-		}
+		err := release(t.Context(), t, row.reason, s, rs, NotTried, NotTried, Released)
+		wantError(t, row.reason, err, ErrLocked, row.want, dirOf(s))
 		diff(t, row.reason, before, tree(t, dirOf(s)))
 		must(t, os.RemoveAll(lockOf(s)))
-		release(t.Context(), s, rs).want(t, "the next release", Released, Released, Gone)
+		must(t, release(t.Context(), t, "the next release", s, rs, Released, Released, Gone))
 	}
 }
 
@@ -257,21 +215,23 @@ func TestReleaseWithoutLock(t *testing.T) {
 func TestHazard47LockReplacedBeforeLocking(t *testing.T) {
 	s := newStore(t)
 	d := openedDir(t, s)
+	remove := func() { must(t, os.Remove(lockOf(s))) }
 	for _, row := range []struct {
 		reason string
-		do     func()
+		do     func(l *fileLock)
 		want   error
 	}{
-		{"nothing happens", func() {}, nil},
-		{"removed", func() { removeLock(t, s) }, errLockReplaced},
-		{"another file was moved over it", func() {
+		{"nothing happens", func(*fileLock) {}, nil},
+		{"removed", func(*fileLock) { remove() }, errLockReplaced},
+		{"another file was moved over it", func(*fileLock) {
 			write(t, lockOf(s)+"-new", "")
-			move(t, lockOf(s)+"-new", lockOf(s))
+			must(t, os.Rename(lockOf(s)+"-new", lockOf(s)))
 		}, errLockReplaced},
-		{"a link to the same file", func() {
-			move(t, lockOf(s), filepath.Join(s.DataDir(), "old"))
-			symlink(t, "../old", lockOf(s))
+		{"a link to the same file", func(*fileLock) {
+			must(t, os.Rename(lockOf(s), filepath.Join(s.DataDir(), "old")), os.Symlink("../old", lockOf(s)))
 		}, errLockReplaced},
+		{"the same inode number on another file system", func(l *fileLock) { l.st.Dev++ }, errLockReplaced},
+		{"its path is too long", func(l *fileLock) { l.path += strings.Repeat("x", 300) }, syscall.ENAMETOOLONG},
 	} {
 		for _, locked := range []bool{false, true} {
 			l, err := d.lock()
@@ -279,69 +239,52 @@ func TestHazard47LockReplacedBeforeLocking(t *testing.T) {
 			if !locked {
 				must(t, syscall.Flock(l.fd, syscall.LOCK_UN))
 			}
-			row.do()
-			if got := l.check(); !errors.Is(got, row.want) {
-				t.Errorf("check: %v, want %v: %s", got, row.want, row.reason)
-			}
-			if got := l.try(); !errors.Is(got, row.want) {
-				t.Errorf("try: %v, want %v: %s", got, row.want, row.reason)
+			row.do(l)
+			if check, try := l.check(), l.try(); !errors.Is(check, row.want) || !errors.Is(try, row.want) {
+				t.Errorf("check: %v, try: %v, want %v: %s", check, try, row.want, row.reason)
 			}
 			must(t, l.unlock(), os.RemoveAll(lockOf(s)))
 		}
 	}
-	l, err := d.lock()
-	must(t, err)
-	l.st.Dev++
-	if err := l.check(); !errors.Is(err, errLockReplaced) {
-		t.Errorf("check: %v for the same inode number on another file system, want %v", err, errLockReplaced)
-	}
-	must(t, l.unlock())
 }
 
-// TestHazard47LockReplacedWhileHeld: the lock that Release holds is removed. Then an ADD can
-// lock a new one, so Release must take that one before it goes on.
-func TestHazard47LockReplacedWhileHeld(t *testing.T) {
-	s := newStore(t, "10.0.0.1", "10.0.0.2", "10.0.0.3")
-	rs := list(t, s)
-	synctest.Test(t, func(t *testing.T) {
-		var unlock func()
-		r := release(hookContext{Context: t.Context(), err: atCall(3, func() {
-			removeLock(t, s)
-			unlock = hold(t, dirOf(s)) // an ADD
-		})}, s, rs)
-		time.Sleep(time.Second)
-		wantLeft(t, s, "while the directory's lock is held", "10.0.0.2", "10.0.0.3")
-		unlock()
-		r.want(t, "when it is free", Released, Released, Released)
-	})
-}
-
-// TestHazard47LockIsReplacedUnderAPass: the lock is removed again and again. Release gives up if
-// that happens before every removal, and goes on while it makes progress.
+// TestHazard47LockIsReplacedUnderAPass: the lock is removed, perhaps again and again. Release gives
+// up if that happens before every removal, and goes on while it makes progress. If an ADD has locked
+// a new one, Release takes that before it goes on.
 func TestHazard47LockIsReplacedUnderAPass(t *testing.T) {
 	for _, row := range []struct {
 		reason   string
 		when     func(call int) bool
+		add      time.Duration // holds the new lock
 		outcomes []Outcome
 		err      error
 	}{
-		{"before every removal", func(int) bool { return true }, []Outcome{NotTried, NotTried}, ErrLocked},
-		{"before every removal but the first", func(call int) bool { return call > 2 }, []Outcome{Released, NotTried}, ErrLocked},
-		{"and not the next time", func(call int) bool { return call%3 == 1 }, []Outcome{Released, Released}, nil},
+		{"before every removal", func(int) bool { return true }, 0, []Outcome{NotTried, NotTried}, ErrLocked},
+		{"before every removal but the first", func(call int) bool { return call > 2 }, 0, []Outcome{Released, NotTried}, ErrLocked},
+		{"and not the next time", func(call int) bool { return call%3 == 1 }, 0, []Outcome{Released, Released}, nil},
+		{"while it is held", func(call int) bool { return call == 3 }, time.Second, []Outcome{Released, Released}, nil},
 	} {
 		s := newStore(t, "10.0.0.1", "10.0.0.2")
 		rs := list(t, s)
-		calls := 0
 		synctest.Test(t, func(t *testing.T) {
-			result, err := s.Release(hookContext{Context: t.Context(), err: func() error {
-				if calls++; row.when(calls) {
-					removeLock(t, s)
+			err := release(hook(t, func(call int) error {
+				if !row.when(call) {
+					return nil
+				}
+				must(t, os.Remove(lockOf(s)))
+				if row.add > 0 {
+					unlock := hold(t, dirOf(s))
+					time.AfterFunc(row.add, func() {
+						wantLeft(t, s, "while an ADD holds the lock", "10.0.0.2")
+						unlock()
+					})
 				}
 				return nil
-			}}, pointers(rs)...)
-			diff(t, row.reason, row.outcomes, result.Outcomes)
-			if !errors.Is(err, row.err) || err != nil && !strings.Contains(err.Error(), "removed or replaced") {
-				t.Errorf("Release: %v, want %v: %s", err, row.err, row.reason)
+			}), t, row.reason, s, rs, row.outcomes...)
+			if row.err == nil {
+				must(t, err)
+			} else {
+				wantError(t, row.reason, err, row.err, "removed or replaced")
 			}
 		})
 	}
@@ -350,19 +293,19 @@ func TestHazard47LockIsReplacedUnderAPass(t *testing.T) {
 // TestReleaseDirectoryRemoved: the directory is removed while Release runs, before or after
 // it takes the lock. Release does not create it again, and its reservations are Gone.
 func TestReleaseDirectoryRemoved(t *testing.T) {
-	for _, waits := range []bool{true, false} {
+	for _, first := range []Outcome{Gone, Released} {
 		s := newStore(t, "10.0.0.1", "10.0.0.2")
 		rs := list(t, s)
+		remove := func() { must(t, os.RemoveAll(dirOf(s))) }
 		synctest.Test(t, func(t *testing.T) {
-			ctx, want := hookContext{Context: t.Context()}, Gone
-			if waits {
-				defer hold(t, dirOf(s))()
-				time.AfterFunc(time.Second, func() { removeAll(t, s) })
+			ctx := t.Context()
+			if first == Released {
+				ctx = atCall(t, 3, remove)
 			} else {
-				want = Released
-				ctx.err = atCall(3, func() { removeAll(t, s) })
+				defer hold(t, dirOf(s))()
+				time.AfterFunc(time.Second, remove)
 			}
-			release(ctx, s, rs).want(t, "Release", want, Gone)
+			must(t, release(ctx, t, "Release", s, rs, first, Gone))
 		})
 		if _, err := os.Lstat(dirOf(s)); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("the directory was created again: %v", err)
@@ -378,7 +321,8 @@ func TestLockIsNotInherited(t *testing.T) {
 	lock, err := openedDir(t, s).lock()
 	must(t, err)
 	defer func() { _ = lock.unlock() }()
-	if flags, _, errno := syscall.Syscall(syscall.SYS_FCNTL, uintptr(lock.fd), syscall.F_GETFD, 0); errno != 0 || flags&syscall.FD_CLOEXEC == 0 {
+	flags, _, errno := syscall.Syscall(syscall.SYS_FCNTL, uintptr(lock.fd), syscall.F_GETFD, 0)
+	if errno != 0 || flags&syscall.FD_CLOEXEC == 0 {
 		t.Errorf("the flags of its descriptor are %#x, %v", flags, errno)
 	}
 	if info, err := os.Stat(lockOf(s)); err != nil || info.Mode().Perm() != 0o750 {
