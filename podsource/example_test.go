@@ -209,8 +209,9 @@ func ExampleAnswer() {
 		Networks: []string{"podnet"},
 		Names:    podsource.AnyContainer,
 		AtOnce:   true,
-		Gaps:     []podsource.Gap{{From: now.Add(-2 * time.Hour), To: now.Add(-time.Hour), But: podsource.SandboxContainers}}, // these were learned from a runtime afterwards
-		Note:     "one hour was not recorded",
+		// Sandboxes were learned from a runtime afterwards.
+		Gaps: []podsource.Gap{{From: now.Add(-2 * time.Hour), To: now.Add(-time.Hour), But: podsource.SandboxContainers}},
+		Note: "one hour was not recorded",
 	}
 	cache := podsource.Answer{
 		Source:        "cache",

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -25,6 +24,9 @@ func named(name string) Pod {
 	return Pod{NamespacedName: types.NamespacedName{Namespace: "default", Name: name}}
 }
 
+// plain returns the answer of a list of plain pods.
+func plain(pods ...Pod) Answer { return Answer{Pods: pods, Networks: []string{EveryNetwork}} }
+
 // failing returns a source that returns an error, and pods that must not be used.
 func failing(err error) Source {
 	return Func(func(context.Context) ([]Pod, error) { return []Pod{named("half-a-list")}, err })
@@ -36,49 +38,6 @@ func unasked(t *testing.T) Source {
 		t.Error("a source was called that must not be")
 		return nil, errors.New("unasked")
 	})
-}
-
-func TestFuncs(t *testing.T) {
-	broken := errors.New("broken")
-	whole := Answer{Source: "agent", Pods: []Pod{named("a")}, SeesADDs: []string{"podnet"}, AsOf: time.Unix(1700000000, 0)}
-	check := func(ctx context.Context) {
-		if ctx != t.Context() {
-			t.Error("the context is not the caller's")
-		}
-	}
-	for _, row := range []struct {
-		reason string
-		source Source
-		want   Answer
-	}{
-		{"pods", Func(func(ctx context.Context) ([]Pod, error) { check(ctx); return whole.Pods, broken }), Answer{Pods: whole.Pods, Networks: []string{EveryNetwork}}},
-		{"a whole answer", AnswerFunc(func(ctx context.Context) (Answer, error) { check(ctx); return whole, broken }), whole},
-	} {
-		got, err := row.source.Pods(t.Context())
-		if !errors.Is(err, broken) || err.Error() != broken.Error() {
-			t.Errorf("got %v, want %v as it is: %s", err, broken, row.reason)
-		}
-		if diff := cmp.Diff(row.want, got, equal); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
-		}
-	}
-}
-
-func TestHasFinished(t *testing.T) {
-	for _, row := range []struct {
-		reason string
-		pod    Pod
-		want   bool
-	}{
-		{"it runs", Pod{}, false},
-		{"finished at an unknown time", Pod{Finished: true}, true},
-		{"a FinishedAt without Finished", Pod{FinishedAt: time.Unix(1700000000, 0)}, true},
-		{"finished", Pod{Finished: true, FinishedAt: time.Unix(1700000000, 0)}, true},
-	} {
-		if got := row.pod.HasFinished(); got != row.want {
-			t.Errorf("got %t, want %t: %s", got, row.want, row.reason)
-		}
-	}
 }
 
 // TestContext: each source gets the caller's context, and none is called with one that has

@@ -75,8 +75,8 @@ func run(t *testing.T, rows []row) {
 // TestUnion: the parts are the answers, unchanged, and the union declares nothing itself. An
 // error of one source is an error of the union that names it (R2, R11).
 func TestUnion(t *testing.T) {
-	a, b, c, half := declaring("a"), Answer{Networks: []string{EveryNetwork}, Pods: []Pod{named("b")}}, declaring("c"), Answer{Networks: []string{EveryNetwork}, Pods: []Pod{named("half-a-list")}}
-	one, other := Answer{Networks: []string{EveryNetwork}, Pods: []Pod{{UID: "1", HostNetwork: true}}}, Answer{Networks: []string{EveryNetwork}, Pods: []Pod{{UID: "1", ContainerIDs: []string{"abc"}}}}
+	a, b, c, half := declaring("a"), plain(named("b")), declaring("c"), plain(named("half-a-list"))
+	one, other := plain(Pod{UID: "1", HostNetwork: true}), plain(Pod{UID: "1", ContainerIDs: []string{"abc"}})
 	is := func(a Answer) Source { return fixed(a, nil) }
 	parts := func(all ...Answer) Answer {
 		for i := range all { // a source without a name gets its position
@@ -242,7 +242,7 @@ func TestFallback(t *testing.T) {
 	notHere, then := failing(fmt.Errorf("no socket of a kubelet: %w", ErrNotHere)), fixed(b, nil)
 	run(t, []row{
 		{"the first exists", Fallback(fixed(a, nil), unasked(t)), a, nil, ""},
-		{"the first exists and has no pods: an answer", Fallback(Static{}, unasked(t)), Answer{Networks: []string{EveryNetwork}, Pods: []Pod{}}, nil, ""},
+		{"the first exists and has no pods: an answer", Fallback(Static{}, unasked(t)), plain([]Pod{}...), nil, ""},
 		{"the first does not exist", Fallback(notHere, then), b, nil, ""},
 		{"neither of the first two does", Fallback(Fallback(notHere, notHere), then), b, nil, ""},
 		{"through Require and AllowEmpty", Fallback(AllowEmpty(Require(notHere, named("a").NamespacedName)), then), b, nil, ""},
@@ -272,13 +272,13 @@ func TestHazard41NotReadyIsHere(t *testing.T) {
 func TestRequire(t *testing.T) {
 	agent, at := types.NamespacedName{Namespace: "kube-system", Name: "agent-x7k2p"}, time.Unix(1700000000, 0)
 	here, finished := Pod{NamespacedName: agent, HostNetwork: true}, Pod{NamespacedName: agent, Finished: true}
-	whole, part := Answer{Pods: []Pod{named("a"), finished, here}}, Answer{Parts: []Answer{{Pods: []Pod{here}}}}
+	whole, part := Answer{Pods: []Pod{named("a"), finished, here}}, Answer{Parts: []Answer{{Supplementary: true}, {Pods: []Pod{here}}}}
 	missing := func(reason string, pods ...Pod) row {
 		return row{reason, Require(Static(pods), agent), Answer{}, ErrIncomplete, agent.String()}
 	}
 	run(t, []row{
 		{"it runs, and an older pod of its name has finished", Require(fixed(whole, nil), agent), whole, nil, ""},
-		{"a part of an answer has it: another may list another node (hazard 85)", Require(fixed(part, nil), agent), Answer{}, ErrPermanent, "Require goes around"},
+		{"a part has it: others may be of another node (hazard 85)", Require(fixed(part, nil), agent), Answer{}, ErrPermanent, "Require goes"},
 		{"the source fails, and returns it", Require(fixed(whole, errBroken), agent), whole, errBroken, ""},
 		missing("no pods"),
 		missing("a pod of its name in another namespace", named(agent.Name)),
@@ -292,17 +292,17 @@ func TestRequire(t *testing.T) {
 // TestAllowEmpty: the caller's assertion covers each answer of its source, and no other
 // source. An error stays an error, and the source's own answer as it is.
 func TestAllowEmpty(t *testing.T) {
-	plain, asserted := Answer{Networks: []string{EveryNetwork}, Pods: []Pod{named("a")}}, Answer{Networks: []string{EveryNetwork}, Pods: []Pod{named("a")}, Authoritative: true}
-	some := fixed(plain, nil)
-	first, second := asserted, plain
+	kernel := Answer{Parts: []Answer{{Supplementary: true}}}
+	may := func(a Answer) Answer { a.Authoritative = true; return a }
+	first, second := plain(named("a")), plain(named("a"))
+	some, asserted := fixed(first, nil), may(first)
 	first.Source, second.Source = "source 1", "source 2"
 	run(t, []row{
 		{"one pod: the next answer may be empty", AllowEmpty(some), asserted, nil, ""},
 		{"its other declarations are unchanged", AllowEmpty(fixed(declaring("a"), nil)), declaring("a"), nil, ""},
-		{"parts that may be empty anyway, as the kernel's", AllowEmpty(fixed(Answer{Parts: []Answer{{Supplementary: true}}}, nil)),
-			Answer{Parts: []Answer{{Supplementary: true}}, Authoritative: true}, nil, ""},
+		{"parts that may be empty anyway, as the kernel's", AllowEmpty(fixed(kernel, nil)), may(kernel), nil, ""},
 		{"a union in a choice (hazard 85)", AllowEmpty(Fallback(Union(some, some), some)), Answer{}, ErrPermanent, "AllowEmpty goes around"},
-		{"another member of a union", Union(AllowEmpty(some), some), Answer{Parts: []Answer{first, second}}, nil, ""},
+		{"another member of a union", Union(AllowEmpty(some), some), Answer{Parts: []Answer{may(first), second}}, nil, ""},
 		{"an error stays an error", AllowEmpty(failing(errBroken)), Answer{}, errBroken, ""},
 	})
 }
