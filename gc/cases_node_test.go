@@ -3,6 +3,7 @@
 package gc_test
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -13,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/gc/gctest"
@@ -69,7 +70,7 @@ func (n *node) do(l line, want []line) error {
 	if _, ok := gc.Declared[strings.TrimRight(verb, "0123456789")]; ok {
 		return n.list(verb, args)
 	}
-	least, ok := map[string]int{"reserve": 3, "file": 2, "remove": 1, "wait": 1, "clock": 1, "boot": 0, "restart": 0, "options": 1,
+	least, ok := map[string]int{"reserve": 3, "file": 2, "chmod": 1, "remove": 1, "wait": 1, "clock": 1, "boot": 0, "restart": 0, "options": 1,
 		"pass": 0, "hook": 0, "asked:": 1, "again:": 1}[verb]
 	if !ok || len(args) < least {
 		return errors.New("there is no such line, or it is too short")
@@ -89,6 +90,8 @@ func (n *node) do(l line, want []line) error {
 		content, err := strconv.Unquote(strings.Join(args[2:], " "))
 		n.dir.Write(in, name, content, n.ago(args[1]))
 		return err
+	case "chmod":
+		return os.Chmod(path, 0o644)
 	case "remove":
 		return os.Rename(path, filepath.Join(n.t.TempDir(), name)) // so that its inode is not used again
 	case "wait":
@@ -161,7 +164,7 @@ func (n *node) options(args []string) error {
 func (n *node) pass(words []string, want []line) error {
 	n.t.Helper()
 	if n.r == nil {
-		n.opts.SourceTimeout, n.opts.StartupTimeout = 24*time.Hour, time.Millisecond
+		n.opts.SourceTimeout, n.opts.StartupTimeout = 24*time.Hour, 2*time.Second // enough for two looks
 		n.r = gc.NewReconciler(n.t, n.dir.Store, n.networks, n, n.opts, n.clocks)
 	}
 	n.looks, n.err = 0, nil
@@ -219,7 +222,7 @@ func (n *node) pass(words []string, want []line) error {
 	}
 	slices.Sort(expected)
 	slices.Sort(got)
-	if diff := cmp.Diff(expected, got); diff != "" {
+	if diff := gocmp.Diff(expected, got); diff != "" {
 		return fmt.Errorf("(-want +got)\n%s", diff)
 	}
 	return nil
@@ -239,7 +242,7 @@ var facts = map[string]func(r gc.Report, err error, words []string) string{
 	"unreserved": func(r gc.Report, _ error, _ []string) string { return claims(r.Unreserved) },
 	"note": func(r gc.Report, _ error, words []string) string {
 		i := slices.IndexFunc(r.Sources, func(s gc.SourceReport) bool { return s.Name == words[0] })
-		return fmt.Sprint(words[0], " ", r.Sources[max(0, i)].Note)
+		return fmt.Sprint(words[0], " ", cmp.Or(r.Sources[max(0, i)].Note, "none"))
 	},
 }
 
