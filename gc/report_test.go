@@ -251,3 +251,14 @@ func TestAtRisk(t *testing.T) {
 		}
 	}
 }
+
+// The cost of an address that very many pods claim is limited.
+func TestConflictingPodsAreLimited(t *testing.T) {
+	var pods []*livePod
+	for i := range 1000 {
+		pods = append(pods, &livePod{Pod: &podsource.Pod{ContainerIDs: []string{fmt.Sprint(i)}}})
+	}
+	if got := len(conflicting(pods)); got != 32 {
+		t.Errorf("%d of 1000 pods are compared with each other, want 32", got)
+	}
+}
