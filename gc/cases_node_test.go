@@ -3,7 +3,6 @@
 package gc_test
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -241,8 +240,12 @@ var facts = map[string]func(r gc.Report, err error, words []string) string{
 	"duplicates": func(r gc.Report, _ error, _ []string) string { return claims(r.Duplicates) },
 	"unreserved": func(r gc.Report, _ error, _ []string) string { return claims(r.Unreserved) },
 	"note": func(r gc.Report, _ error, words []string) string {
-		i := slices.IndexFunc(r.Sources, func(s gc.SourceReport) bool { return s.Name == words[0] })
-		return fmt.Sprint(words[0], " ", cmp.Or(r.Sources[max(0, i)].Note, "none"))
+		for _, s := range r.Sources {
+			if s.Name == words[0] && s.Note != "" {
+				return s.Name + " " + s.Note
+			}
+		}
+		return words[0] + " none"
 	},
 }
 

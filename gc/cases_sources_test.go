@@ -126,7 +126,9 @@ func (n *node) declare(s *source, what string, args []string) error {
 	case "answers":
 		s.err = nil
 	case "empty":
-		a.Pods = nil
+		if a.Pods = nil; a.Cache != nil {
+			a.Cache = &podsource.Cache{Since: a.Cache.Since}
+		}
 	case "dated":
 		s.dated, s.age = true, n.duration(first)
 	case "speaks":
@@ -141,8 +143,10 @@ func (n *node) declare(s *source, what string, args []string) error {
 		a.AtOnce = what == "at-once"
 	case "authoritative", "supplementary":
 		a.Authoritative, a.Supplementary = a.Authoritative || what == "authoritative", a.Supplementary || what == "supplementary"
-	case "since": // of a cache
-		a.Cache = &podsource.Cache{Since: n.clocks.Wall().Add(-n.duration(first)), Entries: a.Cache.Entries}
+	case "since": // of a cache; - is unknown
+		if a.Cache = (&podsource.Cache{Entries: a.Cache.Entries}); first != "-" {
+			a.Cache.Since = n.clocks.Wall().Add(-n.duration(first))
+		}
 	case "ended": // an entry of a cache whose container is not live
 		network, id, _ := strings.Cut(first, "/")
 		a.Cache = &podsource.Cache{Since: a.Cache.Since, Entries: append(slices.Clone(a.Cache.Entries), podsource.Attachment{Network: network, ContainerID: id})}
