@@ -32,123 +32,64 @@ var matrixColumns = []struct {
 // A2 and A3: the matrix shows which sources break them.
 var matrixRows = []struct {
 	hazard, name string
-	lasts        bool // passes run for an hour; else there is one pass
+	lasts        bool          // passes run for an hour; else there is one pass
+	waits        time.Duration // before the first pass
 	happens      func(s *simulation)
 }{
-	{"01, 02", "running, no address in its status yet", true, func(s *simulation) {
-		p := s.startPod(&simPod{})
-		s.addSandbox(p)
-		s.report(p, 2)
-		s.now += 30 * time.Minute
-	}},
-	{"04", "ADD in flight for 4 minutes", false, func(s *simulation) {
-		p := s.startPod(&simPod{})
-		s.report(p, 2)
-		s.beginADD(p, p.nets, netip.Addr{}, false)
-		s.now += 4 * time.Minute
-	}},
-	{"05", "sandbox not ready, addresses gone from the status", true, func(s *simulation) {
-		p := s.startPod(&simPod{})
-		s.addSandbox(p)
-		s.report(p, 0)
+	{"01, 02", "running, no address in its status yet", true, halfHour, func(s *simulation) { s.addRunningPod(2) }},
+	{"04", "ADD in flight for 4 minutes", false, 4 * time.Minute, func(s *simulation) { s.beginPodsADD(s.addStartingPod()) }},
+	{"05", "sandbox not ready, addresses gone from the status", true, halfHour, func(s *simulation) {
+		p, _ := s.addRunningPod(0)
 		p.statusIPs = nil
-		s.now += 30 * time.Minute
 	}},
-	{"08", "dual stack, half of it in the status", true, func(s *simulation) {
-		p := s.startPod(&simPod{})
-		s.addSandbox(p)
-		s.report(p, 1)
-		s.now += 30 * time.Minute
+	{"08", "dual stack, half of it in the status", true, halfHour, func(s *simulation) { s.addRunningPod(1) }},
+	{"10, 21", "recreated under its name, DEL lost", true, halfHour, func(s *simulation) { s.recreate(0) }},
+	{"12", "finished long ago, address still in its status, DEL lost", true, halfHour, func(s *simulation) {
+		s.addRunningPod(0)
+		s.stop(s.finish(), delLost)
 	}},
-	{"10, 21", "recreated under its name, DEL lost", true, func(s *simulation) {
-		p := s.startPod(&simPod{})
-		s.stop(s.addSandbox(p), delLost)
-		s.addSandbox(p)
-		s.report(p, 0)
-		s.now += 30 * time.Minute
-	}},
-	{"12", "finished long ago, address still in its status, DEL lost", true, func(s *simulation) {
-		s.addRunningPod()
-		p := s.startPod(&simPod{})
-		b := s.addSandbox(p)
-		s.report(p, 0)
-		p.finished, p.finishedAt = s.now, s.wall()
-		s.report(p, 0)
-		s.stop(b, delLost)
-		s.now += 30 * time.Minute
-	}},
-	{"13", "finished a minute ago, sandbox still up", false, func(s *simulation) {
-		p := s.startPod(&simPod{})
-		s.addSandbox(p)
-		s.report(p, 0)
-		s.now += time.Hour
-		p.finished, p.finishedAt = s.now, s.wall()
-		s.report(p, 0)
-		s.now += time.Minute
-	}},
-	{"20", "rebooted, new sandboxes run", true, func(s *simulation) {
-		p := s.startPod(&simPod{})
-		s.stop(s.addSandbox(p), delLost)
-		s.now += time.Minute
-		s.addSandbox(p)
-		s.report(p, 0)
-		s.now += 30 * time.Minute
-	}},
-	{"22", "second network, in no status", true, func(s *simulation) {
+	{"13", "finished a minute ago, sandbox still up", false, time.Minute, func(s *simulation) { s.finish() }},
+	{"20", "rebooted, new sandboxes run", true, halfHour, func(s *simulation) { s.recreate(time.Minute) }},
+	{"22", "second network, in no status", true, halfHour, func(s *simulation) {
 		p := s.startPod(&simPod{nets: []int{0, 1}})
 		s.addSandbox(p)
 		s.report(p, 0)
-		s.now += 30 * time.Minute
 	}},
-	{"32", "stuck without an address, leaks older than it", true, func(s *simulation) {
-		s.addRunningPod()
+	{"32", "stuck without an address, leaks older than it", true, halfHour, func(s *simulation) {
+		s.addRunningPod(0)
 		gone := s.startPod(&simPod{})
 		s.stop(s.addSandbox(gone), delLost)
 		s.forget(gone)
 		s.now += 2 * time.Hour
-		s.report(s.startPod(&simPod{}), 2)
-		s.now += 30 * time.Minute
+		s.addStartingPod()
 	}},
-	{"33", "deleted, and the runtime lost the record of what still runs", true, func(s *simulation) {
-		p := s.startPod(&simPod{})
-		b := s.addSandbox(p)
-		s.report(p, 0)
+	{"33", "deleted, and the runtime lost the record of what still runs", true, halfHour, func(s *simulation) { s.addLostSandbox() }},
+	{"35", "deleted by force, sandbox still up", true, halfHour, func(s *simulation) {
+		p, _ := s.addRunningPod(0)
 		s.forget(p)
-		b.listed, b.lost = false, true
-		s.now += 30 * time.Minute
 	}},
-	{"35", "deleted by force, sandbox still up", true, func(s *simulation) {
-		p := s.startPod(&simPod{})
-		s.addSandbox(p)
-		s.report(p, 0)
-		s.forget(p)
-		s.now += 30 * time.Minute
-	}},
-	{"38", "starting again, the old sandbox still listed, an ADD of 6 minutes", false, func(s *simulation) {
+	{"38", "starting again, the old sandbox still listed, an ADD of 6 minutes", false, 0, func(s *simulation) {
 		p := s.startPod(&simPod{})
 		s.stop(s.addSandbox(p), delNotYet)
 		s.report(p, 2)
-		s.now += 30 * time.Minute
-		s.beginADD(p, p.nets, netip.Addr{}, false)
+		s.now += halfHour
+		s.beginPodsADD(p)
 		for range 6 {
 			s.now += time.Minute
 			_, _ = s.doPass(occasion{}, nil)
 		}
 	}},
-	{"39", "each retry of a stuck pod leaks, the pool is full of them", true, func(s *simulation) {
-		s.addRunningPod()
-		p := s.startPod(&simPod{})
-		s.report(p, 2)
+	{"39", "each retry of a stuck pod leaks, the pool is full of them", true, 0, func(s *simulation) {
+		s.addRunningPod(0)
+		p := s.addStartingPod()
 		for range 12 {
 			s.now += time.Minute
-			s.stop(s.beginADD(p, p.nets, netip.Addr{}, false), delLost)
+			s.stop(s.beginPodsADD(p), delLost)
 		}
 	}},
-	{"40", "rebooted, the pool full of reservations from before, all pods starting", true, func(s *simulation) {
+	{"40", "rebooted, the pool full of reservations from before, all pods starting", true, 0, func(s *simulation) {
 		for range 12 {
-			p := s.startPod(&simPod{})
-			s.addSandbox(p)
-			s.report(p, 0)
+			s.addRunningPod(0)
 		}
 		s.now += time.Hour
 		s.reboot(3 << 8) // the sandboxes' records are gone, and kubelet knows
@@ -157,49 +98,79 @@ var matrixRows = []struct {
 			s.violate("restarting: %v", err)
 		}
 	}},
-	{"49", "containers of nerdctl in the network, one lives and one leaked", true, func(s *simulation) {
-		s.addRunningPod()
-		s.finishADD(s.beginADD(nil, []int{0}, netip.Addr{}, false))
-		b := s.beginADD(nil, []int{0}, netip.Addr{}, false)
-		s.finishADD(b)
-		s.stop(b, delLost)
-		s.now += 30 * time.Minute
+	{"49", "containers of nerdctl in the network, one lives and one leaked", true, halfHour, func(s *simulation) {
+		s.addRunningPod(0)
+		for _, end := range []func(*simSandbox){func(*simSandbox) {}, func(b *simSandbox) { s.stop(b, delLost) }} {
+			b := s.beginADD(nil, []int{0}, netip.Addr{}, false)
+			s.finishADD(b)
+			end(b)
+		}
 	}},
-	{"59", "as 33, and its namespace shows no address (gVisor, VFIO)", true, func(s *simulation) {
-		s.addRunningPod()
-		p := s.startPod(&simPod{})
-		b := s.addSandbox(p)
-		b.invisible = true
-		s.report(p, 0)
-		s.forget(p)
-		b.listed, b.lost = false, true
-		s.now += 30 * time.Minute
+	{"59", "as 33, and its namespace shows no address (gVisor, VFIO)", true, halfHour, func(s *simulation) {
+		s.addRunningPod(0)
+		s.addLostSandbox().invisible = true
 	}},
-	{"71", "ADD ended 6 minutes ago, not listed yet, its namespace shows no address", false, func(s *simulation) {
-		s.addRunningPod()
-		p := s.startPod(&simPod{})
-		s.report(p, 2)
-		s.beginADD(p, p.nets, netip.Addr{}, false)
-		b := p.sandboxes[0]
+	{"71", "ADD ended 6 minutes ago, not listed yet, its namespace shows no address", false, 6 * time.Minute, func(s *simulation) {
+		s.addRunningPod(0)
+		b := s.beginPodsADD(s.addStartingPod())
 		s.finishADD(b)
 		b.invisible = true
-		s.now += 6 * time.Minute
 	}},
+}
+
+const halfHour = 30 * time.Minute
+
+func (s *simulation) beginPodsADD(p *simPod) *simSandbox {
+	return s.beginADD(p, p.nets, netip.Addr{}, false)
 }
 
 // addSandbox adds a sandbox to a pod, and finishes its ADD.
 func (s *simulation) addSandbox(p *simPod) *simSandbox {
-	b := s.beginADD(p, p.nets, netip.Addr{}, false)
+	b := s.beginPodsADD(p)
 	s.finishADD(b)
 	b.listed = true
 	return b
 }
 
-// addRunningPod adds a pod that runs and is reported.
-func (s *simulation) addRunningPod() {
+// addStartingPod adds a pod that is reported, and has no sandbox.
+func (s *simulation) addStartingPod() *simPod {
 	p := s.startPod(&simPod{})
+	s.report(p, 2)
+	return p
+}
+
+// addRunningPod adds a pod that runs and is reported.
+func (s *simulation) addRunningPod(part uint32) (*simPod, *simSandbox) {
+	p := s.startPod(&simPod{})
+	b := s.addSandbox(p)
+	s.report(p, part)
+	return p, b
+}
+
+// recreate adds a pod whose first sandbox ended without a DEL.
+func (s *simulation) recreate(after time.Duration) {
+	p := s.startPod(&simPod{})
+	s.stop(s.addSandbox(p), delLost)
+	s.now += after
 	s.addSandbox(p)
 	s.report(p, 0)
+}
+
+// finish adds a pod that finished now, and returns its sandbox.
+func (s *simulation) finish() *simSandbox {
+	p, b := s.addRunningPod(0)
+	s.now += time.Hour
+	p.finished, p.finishedAt = s.now, s.wall()
+	s.report(p, 0)
+	return b
+}
+
+// addLostSandbox adds a sandbox that runs, and that the runtime does not list any more.
+func (s *simulation) addLostSandbox() *simSandbox {
+	p, b := s.addRunningPod(0)
+	s.forget(p)
+	b.listed, b.lost = false, true
+	return b
 }
 
 // runCase runs a row's case with one set of sources, and returns the result.
@@ -210,6 +181,7 @@ func runCase(t *testing.T, row int, kinds []simKind) string {
 	defer s.close()
 	r := &matrixRows[row]
 	r.happens(s)
+	s.now += r.waits
 	begun, loop := s.now, simPauses{}
 	for s.broken == nil && s.now-begun <= time.Hour {
 		s.syncAPI()
@@ -269,12 +241,11 @@ func TestHazard33Matrix(t *testing.T) {
 	if !ok1 || !ok2 {
 		t.Fatal("podsource/README.md has no comments around the matrix")
 	}
-	if old == table.String() {
-		return
-	}
-	if !*update {
+	switch {
+	case old == table.String():
+	case *update:
+		must(t, os.WriteFile("../podsource/README.md", []byte(before+begin+table.String()+end+after), 0o644))
+	default:
 		t.Error("the matrix in podsource/README.md differs; look at the change, and write it with: go test ./gc -run Matrix -update")
-		return
 	}
-	must(t, os.WriteFile("../podsource/README.md", []byte(before+begin+table.String()+end+after), 0o644))
 }
