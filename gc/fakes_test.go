@@ -115,6 +115,11 @@ func (c *clock) sees(at reading, all []hostlocal.Reservation) []candidate {
 	return c.candidates(all)
 }
 
+// owned is a reservation of a container.
+func owned(network, ip, containerID string) hostlocal.Reservation {
+	return hostlocal.Reservation{Network: network, IP: ips(ip)[0], Owner: hostlocal.Owned, ContainerID: containerID}
+}
+
 // stale is an attachment in libcni's cache without a namespace.
 func stale(network, containerID string) podsource.Attachment {
 	return podsource.Attachment{Network: network, ContainerID: containerID}
