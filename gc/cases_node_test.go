@@ -17,6 +17,7 @@ import (
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/gc/gctest"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
 // A node is the node of one case.
@@ -29,6 +30,7 @@ type node struct {
 	r        *gc.Reconciler // nil before a process begins
 	sources  []*source      // in the order in which the case names them
 	later    map[string][]line
+	answered podsource.Answer
 	looks    int
 	err      error // of a line that was later
 }
@@ -178,6 +180,7 @@ func (n *node) pass(words []string, want []line) error {
 		report, err = n.r.AtStartup(n.t.Context())
 	}
 	n.later = nil
+	n.forget()
 	if n.err != nil {
 		return n.err
 	}

@@ -5,6 +5,7 @@ package gc_test
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -35,6 +36,7 @@ func (n *node) Pods(context.Context) (podsource.Answer, error) {
 			n.err = fmt.Errorf("%d: %s: %w", l.at, strings.Join(l.words, " "), err)
 		}
 	}
+	n.forget()
 	var a podsource.Answer
 	for _, s := range n.sources {
 		if s.err != nil {
@@ -47,7 +49,27 @@ func (n *node) Pods(context.Context) (podsource.Answer, error) {
 		}
 		a.Parts = append(a.Parts, part)
 	}
-	return a, nil
+	text, err := json.Marshal(a)
+	n.answered = podsource.Answer{} // a copy that shares no memory
+	err = errors.Join(err, json.Unmarshal(text, &n.answered))
+	return n.answered, err
+}
+
+// forget overwrites the last answer, as a source does that uses its memory again (hazard 64).
+func (n *node) forget() {
+	for _, a := range n.answered.Parts {
+		for _, p := range a.Pods {
+			clear(p.ContainerIDs)
+			clear(p.IPs)
+		}
+		clear(a.Pods)
+		clear(a.Networks)
+		clear(a.SeesADDs)
+		clear(a.Gaps)
+		if a.Cache != nil {
+			*a.Cache = podsource.Cache{}
+		}
+	}
 }
 
 // list changes what a source answers: a first word without a = changes its declarations, and keys add a pod.
@@ -79,7 +101,8 @@ func (n *node) list(name string, args []string) error {
 			p.ContainerIDs = strings.Split(value, ",")
 		case "ip":
 			for _, ip := range strings.Split(value, ",") {
-				p.IPs = append(p.IPs, netip.MustParseAddr(ip))
+				addr, _ := netip.ParseAddr(ip) // that of any other text is not valid
+				p.IPs = append(p.IPs, addr)
 			}
 		case "network":
 			p.Network = value
@@ -131,6 +154,8 @@ func (n *node) declare(s *source, what string, args []string) error {
 		}
 	case "dated":
 		s.dated, s.age = true, n.duration(first)
+	case "written":
+		a.AsOf = n.clocks.Wall().Add(-n.duration(first))
 	case "speaks":
 		a.Networks = some()
 	case "adds":
