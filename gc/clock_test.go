@@ -73,56 +73,33 @@ func TestHazard19AgesAreNeverOverstated(t *testing.T) {
 	}
 }
 
-// The clock forgets files that are not listed any more or were replaced, and, if a source
-// listed Kubernetes pods, finished pods that it did not list; and entries that a cache has not any more.
+// The clock forgets finished pods that are not listed any more if a source listed Kubernetes pods, and
+// entries that are not proven if a source listed entries.
 func TestClockForgets(t *testing.T) {
-	at := func(d time.Duration) reading { return reading{wall: time.Unix(0, 0).Add(d), mono: d} }
-	reserved := func(addresses ...string) (rs []hostlocal.Reservation) {
-		for _, ip := range addresses {
-			rs = append(rs, owned(network1, ip, "leaked"))
-		}
-		return rs
-	}
-	list := func(kind podsource.Kind, names ...string) []declaration {
-		a := podsource.Answer{Names: kind}
-		for _, name := range names {
-			a.Pods = append(a.Pods, podsource.Pod{NamespacedName: named(name), Finished: true})
-		}
-		return []declaration{{Answer: a}, {Answer: netnsAnswer()}}
-	}
-	var c clock
-	c.sees(at(0), reserved("10.0.0.1", "10.0.0.2", "10.0.0.3"))
-	c.seePods(at(0), list(podsource.KubernetesPods, "a", "b"))
-	second := reserved("10.0.0.1", "10.0.0.2", "10.0.0.99")
-	second[1].ContainerID = "another"
-	seen := c.sees(at(time.Minute), second)
-	c.seePods(at(time.Minute), list(podsource.SandboxContainers, "c"))
-	for i, want := range []time.Duration{0, time.Minute, time.Minute} {
-		if got := seen[i].seen; got != want {
-			t.Errorf("%s was first seen at %v, want %v", second[i].IP, got, want)
-		}
-	}
-	for _, r := range c.sees(at(time.Hour), reserved("10.0.0.2", "10.0.0.3")) {
-		if r.seen != time.Hour {
-			t.Errorf("%s was first seen at %v, want now", r.IP, r.seen)
-		}
-	}
-	for i, want := range []map[string]time.Duration{{"a": time.Hour, "b": time.Hour, "c": 59 * time.Minute}, {"a": 0, "b": time.Hour, "c": 0}} {
-		for name, want := range want {
-			if got := c.finishedFor(at(time.Hour), &podsource.Pod{NamespacedName: named(name), Finished: true}); got != want {
-				t.Errorf("pod %s has been finished for %v, want %v", name, got, want)
-			}
-		}
-		if i == 0 {
-			c.seePods(at(2*time.Minute), list(podsource.KubernetesPods, "b"))
-		}
-	}
+	job := podsource.Pod{NamespacedName: named("job"), Finished: true}
 	entry := podsource.Pod{ContainerIDs: []string{"e"}, Unproven: true}
-	cached, none := cacheAnswer([]podsource.Pod{entry}), cacheAnswer(nil)
-	for i, look := range [][]declaration{{{Answer: cached}}, list(podsource.KubernetesPods), {{Answer: none}, {}}} {
-		c.seePods(at(time.Hour), look)
-		if got, want := c.finishedFor(at(2*time.Hour), &entry), []time.Duration{time.Hour, time.Hour, 0}[i]; got != want {
-			t.Errorf("look %d: the entry was first seen %v ago, want %v", i, got, want)
+	const forgotten = 10 * time.Hour
+	var c clock
+	for i, row := range []struct {
+		reason     string
+		look       []podsource.Answer
+		job, entry time.Duration // when each was first seen
+	}{
+		{"both are listed", []podsource.Answer{kubeletAnswer(job), cacheAnswer([]podsource.Pod{entry})}, 0, 0},
+		{"no source lists any", []podsource.Answer{criAnswer(), netnsAnswer()}, 0, 0},
+		{"both are listed again", []podsource.Answer{kubeletAnswer(job), cacheAnswer([]podsource.Pod{entry})}, 0, 0},
+		{"only the cache answers", []podsource.Answer{criAnswer(), cacheAnswer(nil), netnsAnswer()}, 0, forgotten},
+		{"kubelet answers, too", []podsource.Answer{kubeletAnswer(), netnsAnswer()}, forgotten, forgotten},
+	} {
+		at, end := reading{mono: time.Duration(i) * time.Hour}, reading{mono: forgotten}
+		var look []declaration
+		for _, a := range row.look {
+			look = append(look, declaration{Answer: a})
+		}
+		c.seePods(at, look)
+		job, entry := end.mono-c.finishedFor(end, &job), end.mono-c.finishedFor(end, &entry)
+		if job != row.job || entry != row.entry {
+			t.Errorf("%s: first seen at %v and %v, want %v and %v", row.reason, job, entry, row.job, row.entry)
 		}
 	}
 }
@@ -136,45 +113,6 @@ func TestClockKnowsOfSleep(t *testing.T) {
 	if c.beforeBoot(start.Add(58*time.Minute)) || !c.beforeBoot(start.Add(60*time.Minute)) ||
 		c.beforeBoot(c.steps.Left) || c.beforeBoot(c.last.wall.Add(-time.Hour-bootTolerance)) {
 		t.Error("the clock showed 59 minutes after the first reading, and then a year later")
-	}
-}
-
-// A wall clock that runs a little fast or slow has no step, and makes no age greater.
-func TestClockTakesSmallGainsOff(t *testing.T) {
-	epoch := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	const little = 100 * time.Millisecond // clockTolerance
-	for gain, want := range map[time.Duration]time.Duration{little: time.Minute, -little: time.Minute - little} {
-		var c clock
-		c.observe(reading{wall: epoch, boot: time.Hour})
-		at := reading{wall: epoch.Add(time.Minute + gain), mono: time.Minute, boot: time.Hour + time.Minute}
-		c.observe(at)
-		age, byTimestamp := c.age(at, &candidate{&hostlocal.Reservation{ReservedAt: epoch}, at.mono})
-		if !byTimestamp || age != want {
-			t.Errorf("with a gain of %v: age %v (by its timestamp: %t), want %v by its timestamp", gain, age, byTimestamp, want)
-		}
-	}
-}
-
-// The age by a trusted timestamp and the time since a file was first seen are both lower
-// bounds: the greater one counts.
-func TestClockTakesTheGreaterAge(t *testing.T) {
-	epoch := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	const minute = time.Minute
-	later := owned(network1, "10.0.0.2", "leaked") // than when it is first seen: a step back was not seen
-	later.ReservedAt = epoch.Add(50 * minute)
-	earlier := owned(network1, "10.0.0.3", "leaked")
-	earlier.ReservedAt = epoch.Add(-10 * minute)
-	var c clock
-	first := reading{wall: epoch, boot: 24 * time.Hour}
-	c.observe(first)
-	c.see(first, []hostlocal.Reservation{later, earlier})
-	at := reading{wall: epoch.Add(60 * minute), mono: 60 * minute, boot: 25 * time.Hour}
-	c.observe(at)
-	for i, r := range c.sees(at, []hostlocal.Reservation{later, earlier}) {
-		want := []time.Duration{60 * minute, 70 * minute}[i]
-		if age, byTimestamp := c.age(at, &r); !byTimestamp || age != want {
-			t.Errorf("%v: age %v (by its timestamp: %t), want %v", r.IP, age, byTimestamp, want)
-		}
 	}
 }
 
@@ -234,76 +172,76 @@ func TestClockKnowsItsSteps(t *testing.T) {
 }
 
 // The date of a list is exact if it has a reading of the monotonic clock. One from outside counts
-// if it is neither in the future nor from before a step or centuries ago.
+// if it is neither in the future nor from before a step or centuries ago (hazard 62).
 func TestClockPlacesDates(t *testing.T) {
-	const years = 10 * 365 * 24 * time.Hour
+	const minute, years = time.Minute, 10 * 365 * 24 * time.Hour
 	base := time.Now()
 	now := reading{wall: base.Round(0), mono: time.Hour, now: base}
-	var c clock
-	c.observe(now)
-	c.steps.TrustedSince = now.wall.Add(-time.Minute)
+	stepped := clock{steps: steps{TrustedSince: now.wall.Add(-minute)}}
 	for _, row := range []struct {
 		reason string
+		clock  clock
 		date   time.Time
 		want   time.Duration
 	}{
-		{"no date: the time of asking", time.Time{}, time.Hour},
-		{"from outside, of now", base.Round(0), time.Hour},
-		{"a minute ago, since the step", base.Round(0).Add(-time.Minute), time.Hour - time.Minute},
-		{"before the step", base.Round(0).Add(-time.Minute - 1), always},
-		{"in the future", base.Round(0).Add(time.Second), always},
-		{"in the future, within the tolerance", base.Round(0).Add(clockTolerance), time.Hour},
-		{"of this process, before the step", base.Add(-10 * time.Minute), 50 * time.Minute},
-		{"of this process, after the question", base.Add(time.Minute), time.Hour},
+		{"no date: the time of asking", stepped, time.Time{}, now.mono},
+		{"from outside, of now", stepped, now.wall, now.mono},
+		{"a minute ago, since the step", stepped, now.wall.Add(-minute), now.mono - minute},
+		{"before the step", stepped, now.wall.Add(-minute - 1), always},
+		{"years ago, by a person", clock{}, now.wall.Add(-years), now.mono - years},
+		{"centuries ago", clock{}, now.wall.Add(-1 << 62), always},
+		{"a zero time after formatting and parsing", clock{}, time.Date(1, 1, 1, 0, 0, 1, 0, time.UTC), always},
+		{"in the future", stepped, now.wall.Add(clockTolerance + 1), always},
+		{"in the future, within the tolerance", stepped, now.wall.Add(clockTolerance), now.mono},
+		{"of this process, before the step", stepped, base.Add(-10 * minute), now.mono - 10*minute},
+		{"of this process, after the question", stepped, base.Add(minute), now.mono},
 	} {
-		if got := c.asOf(now, now, &podsource.Answer{AsOf: row.date}); got != row.want {
+		if got := row.clock.asOf(now, now, &podsource.Answer{AsOf: row.date}); got != row.want {
 			t.Errorf("%s: %v, want %v", row.reason, got, row.want)
 		}
 	}
-	before := &candidate{&hostlocal.Reservation{ReservedAt: c.steps.TrustedSince.Add(-1)}, 0}
-	if c.listedSince(now, &declaration{Answer: podsource.Answer{AsOf: base}}, before) {
+	before := &candidate{&hostlocal.Reservation{ReservedAt: stepped.steps.TrustedSince.Add(-1)}, 0}
+	if stepped.listedSince(now, &declaration{Answer: podsource.Answer{AsOf: base}}, before) {
 		t.Error("a list is of after a reservation whose time is from before the step")
-	}
-	list := &podsource.Answer{AsOf: base.Round(0).Add(-years)} // that a person wrote
-	if got := new(clock).asOf(now, now, list); got != now.mono-years {
-		t.Errorf("a date of years ago, when the clock was not set: %v, want it where it was", got)
 	}
 }
 
-// The time of the boot is the earliest by any reading: a clock that was set forward since
-// then makes no reservation one from before the boot.
-func TestClockTakesTheEarliestBoot(t *testing.T) {
-	epoch := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	var c clock
-	made := hostlocal.Reservation{ReservedAt: epoch.Add(-2 * time.Second)} // since the boot
-	if c.beforeBoot(made.ReservedAt) {
-		t.Error("the boot is known without a reading")
+// Steps of the clock are noticed from New on, not only from the first pass on: a reservation
+// made in between is not older than that.
+func TestHazard19TheClockIsWatchedFromTheStart(t *testing.T) {
+	n := newNode(t)
+	r, err := New(n.store, []string{network1}, podsource.Static{other}, Options{})
+	must(t, err)
+	if r.clock.last.wall.IsZero() {
+		t.Error("New did not read the clocks")
 	}
-	c.observe(reading{wall: epoch, mono: 0})
-	if c.beforeBoot(made.ReservedAt) {
-		t.Error("the boot is known without one in the readings")
+	now := r.now()
+	if later := r.now(); later.mono < now.mono || now.mono <= 0 || now.wall != now.wall.Round(0) {
+		t.Errorf("two readings: %v, %v, want a monotonic clock, and a wall clock without it", now, later)
 	}
-	for _, row := range []struct {
-		reason string
-		now    reading
-		want   bool
-	}{
-		{"by a clock that is ahead", reading{wall: epoch.Add(time.Hour), mono: 0, boot: time.Minute}, true},
-		{"made since", reading{wall: epoch.Add(time.Minute), mono: time.Minute, boot: 2 * time.Minute}, false},
-		{"the clock was set forward", reading{wall: epoch.Add(time.Hour), mono: 2 * time.Minute, boot: 3 * time.Minute}, false},
-	} {
-		if c.observe(row.now); c.beforeBoot(made.ReservedAt) != row.want {
-			t.Errorf("%s: before the boot: %t", row.reason, !row.want)
+}
+
+// The time when a file was first seen is read after the owner, so a slow listing adds no
+// age.
+func TestHazard46FirstSeenAfterTheOwnerWasRead(t *testing.T) {
+	inBubble(func(t *testing.T) {
+		n := newNode(t)
+		n.reserve("10.0.0.2", "dead", -time.Hour)
+		r := n.reconciler(podsource.Static{other}, Options{SourceTimeout: time.Hour})
+		ctx := newCallbackContext(t)
+		asked := 0
+		ctx.onCheck(func() { // in the listing, before the owner is read
+			if asked++; asked != 4 {
+				return
+			}
+			time.Sleep(2 * DefaultMinAge)
+			n.reserve("10.0.0.2", "new1", -time.Hour)
+		})
+		for range 2 {
+			report, err := r.Reconcile(ctx)
+			must(t, err)
+			n.checkReasons(report, map[string]Reason{"10.0.0.2": UntrustedTimestamp})
+			time.Sleep(time.Minute)
 		}
-	}
-	before := hostlocal.Reservation{ReservedAt: epoch.Add(-time.Minute - time.Second)}
-	if c.beforeBoot(before.ReservedAt) {
-		t.Error("a reservation from the second before the boot counts as from before it")
-	}
-	if before.ReservedAt = before.ReservedAt.Add(-1); !c.beforeBoot(before.ReservedAt) {
-		t.Error("a reservation from before the earliest boot does not count as such")
-	}
-	if c.beforeBoot(time.Time{}) {
-		t.Error("a reservation without a timestamp counts as from before the boot")
-	}
+	})(t)
 }

@@ -24,51 +24,6 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// NextCheck is the earliest time at which another pass may release something.
-func TestNextCheck(t *testing.T) {
-	ago := func(d time.Duration) time.Time { return time.Now().Add(-d) }
-	for _, c := range []struct {
-		reason  string
-		age     time.Duration // of one reservation of container "sandbox"
-		members func() []podsource.Answer
-		want    time.Duration // from now, 0 for no next check
-		minAge  time.Duration // 0 for the default
-	}{
-		{"young: when it is as old as MinAge", time.Minute, func() []podsource.Answer { return plain(other) }, 6 * time.Minute, 0},
-		{"with an old answer: as old as MinAge before the answer", 10 * time.Minute, func() []podsource.Answer {
-			return []podsource.Answer{asOf(criAnswer(), -5*time.Minute)}
-		}, 2 * time.Minute, 0},
-		{"starting: when the source would name it", 10 * time.Minute, func() []podsource.Answer {
-			return []podsource.Answer{criAnswer(), kubeletAnswer(startingPod("web", ago(20*time.Minute)))}
-		}, 4*time.Minute + 1, 0},
-		{"starting: just after StartingFor", 7 * time.Minute, func() []podsource.Answer {
-			return []podsource.Answer{criAnswer(), kubeletAnswer(starts())}
-		}, 7*time.Minute + 1, 0},
-		{"starting, and no source would name it: never", 10 * time.Minute, func() []podsource.Answer {
-			return []podsource.Answer{kubeletAnswer(startingPod("web", ago(20*time.Minute)))}
-		}, 0, 0},
-		{"in use by a finished pod: when that no longer holds it", time.Hour, func() []podsource.Answer {
-			return plain(podsource.Pod{ContainerIDs: []string{hex64("sandbox")}, FinishedAt: ago(2 * time.Minute)}, podsource.Pod{FinishedAt: ago(time.Minute)})
-		}, 3 * time.Minute, 0},
-		{"in use: never", time.Hour, func() []podsource.Answer { return plain(sandbox("1", hex64("sandbox"))) }, 0, 0},
-		{"not listed yet: when the runtime would list it, whatever MinAge is", 2 * time.Minute, func() []podsource.Answer { return []podsource.Answer{criAnswer()} }, 5 * time.Minute, time.Minute},
-	} {
-		t.Run(c.reason, inBubble(func(t *testing.T) {
-			n := newNode(t)
-			n.reserve("10.0.0.2", hex64("sandbox"), c.age)
-			begun := time.Now()
-			report := n.pass(answers(c.members()...), Options{MinAge: c.minAge})
-			var want time.Time
-			if c.want != 0 {
-				want = begun.Add(c.want)
-			}
-			if !report.NextCheck.Equal(want) {
-				t.Errorf("got %v, want %v", report.NextCheck.Sub(begun), c.want)
-			}
-		}))
-	}
-}
-
 // The report of a pass with two sources.
 func TestReportOfAPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
