@@ -35,7 +35,9 @@ func TestReportOfAPass(t *testing.T) {
 		n.reserve("fd00::2", hex64("db"), old)
 		n.reserveIn("second", "10.0.0.2", hex64("leaked"), old)
 		begun := time.Now()
-		slow := podsource.Func(func(context.Context) ([]podsource.Pod, error) {
+		var call context.Context
+		slow := podsource.Func(func(ctx context.Context) ([]podsource.Pod, error) {
+			call = ctx
 			time.Sleep(3 * time.Second)
 			return []podsource.Pod{sandbox("1", hex64("web"), "10.0.0.10", "10.0.0.77")}, nil
 		})
@@ -49,8 +51,8 @@ func TestReportOfAPass(t *testing.T) {
 			t.Errorf("sources (-want +got):\n%s", diff)
 		}
 		if report.Duration < 3*time.Second || !report.Started.Equal(begun) || report.Looks != 1 ||
-			report.DataDir != n.dataDir || report.DataDirMissing || !slices.Equal(report.Networks, []string{network1}) || report.Err != nil {
-			t.Errorf("got %+v", report)
+			report.DataDir != n.dataDir || report.DataDirMissing || !slices.Equal(report.Networks, []string{network1}) || report.Err != nil || call.Err() == nil {
+			t.Errorf("got %+v, and error %v of the context of a call that has ended", report, call.Err())
 		}
 		var order []string
 		for _, e := range report.Reservations {
@@ -131,9 +133,8 @@ func TestReportJSON(t *testing.T) {
 	if err != nil || bytes.Contains(empty, []byte("null")) || bytes.Contains(empty, []byte(`"error"`)) {
 		t.Errorf("got %s and error %v, want nothing that is null", empty, err)
 	}
-	entry, err := json.Marshal(Entry{})
-	if err != nil {
-		t.Errorf("an entry without a reservation: %s, error %v", entry, err)
+	if _, err := json.Marshal(Entry{}); err != nil {
+		t.Errorf("an entry without a reservation: %v", err)
 	}
 }
 
@@ -186,8 +187,7 @@ func TestAtRisk(t *testing.T) {
 		{"no range is known, and it is a pod's", "10.0.0.2", web, nil, true},
 		{"no range is known, and it may be another runtime's", "172.17.0.2", &Pod{}, nil, false},
 	} {
-		u := Claim{netip.MustParseAddr(c.ip), []*Pod{{}, c.pod}}
-		if got := u.AtRisk(c.ranges); got != c.want {
+		if got := (Claim{netip.MustParseAddr(c.ip), []*Pod{{}, c.pod}}).AtRisk(c.ranges); got != c.want {
 			t.Errorf("%s: %t", c.reason, got)
 		}
 	}
