@@ -6,10 +6,11 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
-	"net/netip"
 	"slices"
 	"testing"
 	"time"
+
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
@@ -35,77 +36,88 @@ var propNow = reading{wall: time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC), mono: 
 
 var (
 	propNetworks = []string{"a", "b", "c"}
-	propIPs      = []netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.3"), netip.MustParseAddr("10.0.0.4"), netip.MustParseAddr("fd00::2")}
-	propIDs      = []string{fmt.Sprintf("%064x", 1), fmt.Sprintf("%064x", 2), fmt.Sprintf("%064x", 3), "default-" + fmt.Sprintf("%064x", 4), "free text"}
+	propIPs      = ips("10.0.0.2", "10.0.0.3", "10.0.0.4", "fd00::2")
+	propIDs      = []string{hex64("1"), hex64("2"), hex64("3"), "default-" + hex64("4"), "free text"}
 	// Ages around MinAge, L and StartingFor.
-	propAges = []time.Duration{-time.Minute, 0, time.Second, 30 * time.Second, time.Minute, 2 * time.Minute, 7*time.Minute - 1, 7 * time.Minute,
-		8 * time.Minute, 14 * time.Minute, 14*time.Minute + 1, 20 * time.Minute, 2 * time.Hour, 30 * time.Hour}
+	propAges = []time.Duration{-time.Minute, 0, time.Second, 30 * time.Second, time.Minute, 2 * time.Minute, 7*time.Minute - 1,
+		7 * time.Minute, 8 * time.Minute, 14 * time.Minute, 14*time.Minute + 1, 20 * time.Minute, 2 * time.Hour, 30 * time.Hour}
 )
 
-// judge does with a case what ask and pass do. It returns the entries, or an error if no
-// answer counts. The case determines the number of looks; TestSecondLook tests when a pass
-// takes two.
-func (c *propCase) judge() ([]Entry, error) {
-	_, entries, err := c.snapshot()
-	return entries, err
-}
-
-func (c *propCase) snapshot() (*snapshot, []Entry, error) {
-	opts, err := c.opts.withDefaults()
-	if err != nil {
-		return nil, nil, err
-	}
-	r := &Reconciler{opts: opts, clock: c.clock}
-	s := &snapshot{reservations: r.clock.sees(propNow, c.all), clock: &r.clock, at: propNow, opts: &opts, networks: c.networks, noADD: c.noADD}
+// judge does with a case what ask and pass do. It returns no decisions if no answer counts. The
+// case determines the number of looks.
+func (c *propCase) judge() (*snapshot, []decision) {
+	r := &Reconciler{opts: c.opts, clock: c.clock}
+	s := &snapshot{clock: &r.clock, at: propNow, opts: &c.opts, networks: c.networks, noADD: c.noADD}
+	s.reservations = r.clock.sees(propNow, c.all)
 	for _, answers := range c.looks {
 		if err := r.check(answers, s.at, false); err != nil {
-			return nil, nil, err
+			return nil, nil
 		}
 		s.addLook(answers, propNow, propNow)
 	}
-	var report Report
-	report.addLook(c.looks[len(c.looks)-1])
-	report.write(s, decide(s), &hostlocal.ReleaseResult{})
-	return s, report.Reservations, nil
+	return s, decide(s)
 }
 
-// released reports whether a pass would release the reservation.
-func released(e *Entry) bool { return e.Reason == Unowned || e.Reason == EmptyOwner }
+// differs describes a reservation about which two decisions may not differ.
+func (c *propCase) differs(before, after []decision, wrong func(before, after decision) bool) string {
+	for i := range before {
+		if r := &c.all[i]; after != nil && wrong(before[i], after[i]) {
+			return fmt.Sprintf("%s/%v of %q: %v before, %v after", r.Network, r.IP, r.ContainerID, before[i].reason, after[i].reason)
+		}
+	}
+	return ""
+}
+
+func keptThenReleased(before, after decision) bool { return !leaked(before.reason) && leaked(after.reason) }
+
+// edit returns the case with one member changed in all looks, or nil if it stays as it is.
+func (c *propCase) edit(member int, change func(*podsource.Answer) bool) *propCase {
+	d := c.clone()
+	for i := range d.looks {
+		if !change(&d.looks[i][member]) {
+			return nil
+		}
+	}
+	return d
+}
+
+// clone returns a copy whose answers can be changed, but not the slices in them.
+func (c *propCase) clone() *propCase {
+	d := *c
+	d.looks = make([][]podsource.Answer, len(c.looks))
+	for i := range d.looks {
+		d.looks[i] = slices.Clone(c.looks[i])
+	}
+	return &d
+}
+
+func oneOf[T any](rnd *rand.Rand, values ...T) T { return values[rnd.IntN(len(values))] }
 
 func maybe(rnd *rand.Rand, one int) bool { return rnd.IntN(one) == 0 }
 
-func someOf[T any](rnd *rand.Rand, one int, from []T) (some []T) {
-	for _, x := range from {
-		if maybe(rnd, one) {
-			some = append(some, x)
-		}
-	}
-	return some
+func someOf[T any](rnd *rand.Rand, one int, from []T) []T {
+	return slices.DeleteFunc(slices.Clone(from), func(T) bool { return !maybe(rnd, one) })
 }
 
+// someTime returns a time around those that matter.
+func someTime(rnd *rand.Rand) time.Time { return propNow.wall.Add(-oneOf(rnd, propAges...)) }
+
 func randomCase(rnd *rand.Rand) *propCase {
-	c := &propCase{opts: Options{MinAge: oneOf(rnd, 0, 0, time.Second, time.Minute, 10*time.Minute)}, networks: propNetworks[:1+rnd.IntN(3)]}
-	c.noADD = maybe(rnd, 8)
+	c := &propCase{networks: propNetworks[:1+rnd.IntN(3)], noADD: maybe(rnd, 8)}
+	c.opts, _ = Options{MinAge: oneOf(rnd, 0, 0, time.Second, time.Minute, 10*time.Minute)}.withDefaults()
 	if maybe(rnd, 8) {
 		c.opts.AllowForeign = []string{oneOf(rnd, "default-", "free", "*")}
 	}
 	for _, network := range propNetworks[:1+rnd.IntN(3)] {
 		for _, ip := range someOf(rnd, 2, propIPs) {
-			r := hostlocal.Reservation{Network: network, IP: ip, ReservedAt: propNow.wall.Add(-oneOf(rnd, propAges...)), Owner: hostlocal.Owned}
-			switch rnd.IntN(16) {
-			case 0:
-				r.Owner = hostlocal.Empty
-			case 1:
-				r.Owner = hostlocal.Malformed
-			case 2:
-				r.Owner = hostlocal.Unreadable
-			default:
-				r.ContainerID, r.IfName = oneOf(rnd, propIDs...), "eth0"
+			r := hostlocal.Reservation{Network: network, IP: ip, ReservedAt: someTime(rnd), Owner: hostlocal.Owned}
+			if r.ContainerID, r.IfName = oneOf(rnd, propIDs...), "eth0"; maybe(rnd, 5) {
+				r.Owner, r.ContainerID, r.IfName = oneOf(rnd, hostlocal.Empty, hostlocal.Malformed, hostlocal.Unreadable), "", ""
 			}
 			c.all = append(c.all, r)
 		}
 	}
-	c.clock = randomClock(rnd, c.all)
+	c.randomClock(rnd)
 	c.looks = make([][]podsource.Answer, 1+rnd.IntN(2))
 	for i := range 1 + rnd.IntN(4) {
 		a := randomAnswer(rnd)
@@ -120,49 +132,43 @@ func randomCase(rnd *rand.Rand) *propCase {
 	return c
 }
 
-// randomClock returns a clock with what a process may have seen before a pass.
-func randomClock(rnd *rand.Rand, all []hostlocal.Reservation) clock {
-	var c clock
-	c.observe(reading{wall: propNow.wall.Add(-time.Hour), mono: propNow.mono - time.Hour, boot: propNow.boot - time.Hour})
+// randomClock makes the clock one with what a process may have seen before a pass.
+func (c *propCase) randomClock(rnd *rand.Rand) {
+	c.clock.observe(reading{wall: propNow.wall.Add(-time.Hour), mono: propNow.mono - time.Hour, boot: propNow.boot - time.Hour})
 	switch rnd.IntN(4) {
 	case 0:
-		c.steps.TrustedSince = propNow.wall.Add(-oneOf(rnd, propAges[1:]...))
+		c.clock.steps.TrustedSince = propNow.wall.Add(-oneOf(rnd, propAges[1:]...))
 	case 1:
-		c.steps.Back = time.Hour
+		c.clock.steps.Back = time.Hour
 	}
-	for i := range all {
+	for i := range c.all {
 		if maybe(rnd, 2) {
-			c.files = append(c.files, sight[file]{fileOf(&all[i]), propNow.mono - oneOf(rnd, propAges[1:]...)})
+			c.clock.files = append(c.clock.files, sight[file]{fileOf(&c.all[i]), propNow.mono - oneOf(rnd, propAges[1:]...)})
 		}
 	}
-	c.observe(propNow)
-	return c
+	c.clock.observe(propNow)
 }
 
-func randomAnswer(rnd *rand.Rand) (a podsource.Answer) {
-	a.Pods = randomPods(rnd)
-	a.Supplementary, a.Authoritative = maybe(rnd, 3), maybe(rnd, 2)
-	if a.Networks = every; maybe(rnd, 3) {
-		if a.Networks = someOf(rnd, 2, propNetworks); len(a.Networks) == 0 {
-			a.Supplementary = true
-		}
+func randomAnswer(rnd *rand.Rand) podsource.Answer {
+	a := podsource.Answer{
+		Pods: randomPods(rnd), Networks: every, Supplementary: maybe(rnd, 3), Authoritative: maybe(rnd, 2), SeesAddresses: maybe(rnd, 3),
+		Names: oneOf(rnd, podsource.KubernetesPods, podsource.SandboxContainers, podsource.AnyContainer), AtOnce: maybe(rnd, 2),
+	}
+	if maybe(rnd, 3) {
+		a.Networks = someOf(rnd, 2, propNetworks)
+		a.Supplementary = a.Supplementary || len(a.Networks) == 0
 	}
 	if maybe(rnd, 4) {
 		a.AsOf = propNow.wall.Add(-oneOf(rnd, propAges[:10]...))
 	}
-	a.Names, a.AtOnce = oneOf(rnd, podsource.KubernetesPods, podsource.SandboxContainers, podsource.AnyContainer), maybe(rnd, 2)
 	if maybe(rnd, 4) {
-		a.Gaps = []podsource.Gap{{From: propNow.wall.Add(-oneOf(rnd, propAges...)), To: propNow.wall.Add(-oneOf(rnd, propAges...)), But: oneOf(rnd, 0, podsource.SandboxContainers)}}
+		a.Gaps = []podsource.Gap{{From: someTime(rnd), To: someTime(rnd), But: oneOf(rnd, 0, podsource.SandboxContainers)}}
 	}
-	a.SeesAddresses = maybe(rnd, 3)
 	if maybe(rnd, 3) {
 		a.SeesADDs = oneOf(rnd, every, propNetworks[:1])
 	}
 	if maybe(rnd, 4) {
-		a.Cache = &podsource.Cache{}
-		if maybe(rnd, 2) {
-			a.Cache.Since = propNow.wall.Add(-oneOf(rnd, propAges...))
-		}
+		a.Cache = &podsource.Cache{Since: oneOf(rnd, time.Time{}, someTime(rnd))}
 		for _, id := range someOf(rnd, 2, propIDs) {
 			for _, network := range someOf(rnd, 2, propNetworks) {
 				a.Cache.Entries = append(a.Cache.Entries, podsource.Attachment{Network: network, ContainerID: id})
@@ -182,27 +188,20 @@ func randomPods(rnd *rand.Rand) (pods []podsource.Pod) {
 	return pods
 }
 
-func randomPod(rnd *rand.Rand) (p podsource.Pod) {
+func randomPod(rnd *rand.Rand) podsource.Pod {
+	p := podsource.Pod{
+		UID: oneOf[types.UID](rnd, "", "", "", "", "1", "2"), ContainerIDs: someOf(rnd, 5, propIDs), IPs: someOf(rnd, 5, propIPs),
+		MoreIPs: maybe(rnd, 10), HostNetwork: maybe(rnd, 10), Finished: maybe(rnd, 8), Unproven: maybe(rnd, 8),
+		StartedAt: oneOf(rnd, time.Time{}, someTime(rnd)), Origin: oneOf(rnd, "", "", "here", "there"),
+	}
 	if maybe(rnd, 2) {
-		p.Namespace, p.Name = "default", oneOf(rnd, "web", "db")
+		p.NamespacedName = named(oneOf(rnd, "web", "db"))
 	}
-	if maybe(rnd, 3) {
-		p.UID = oneOf[typesUID](rnd, "1", "2")
-	}
-	p.ContainerIDs, p.IPs = someOf(rnd, 5, propIDs), someOf(rnd, 5, propIPs)
 	if maybe(rnd, 4) {
 		p.Network = oneOf(rnd, propNetworks...)
 	}
-	p.MoreIPs, p.HostNetwork, p.Finished = maybe(rnd, 10), maybe(rnd, 10), maybe(rnd, 8)
-	p.Unproven = maybe(rnd, 8)
 	if maybe(rnd, 8) {
-		p.FinishedAt = propNow.wall.Add(-oneOf(rnd, propAges...))
-	}
-	if maybe(rnd, 2) {
-		p.StartedAt = propNow.wall.Add(-oneOf(rnd, propAges...))
-	}
-	if maybe(rnd, 3) {
-		p.Origin = oneOf(rnd, "here", "there")
+		p.FinishedAt = someTime(rnd)
 	}
 	return p
 }
@@ -240,35 +239,3 @@ func orUsual(asked, usual, short uint64) uint64 {
 	}
 	return usual
 }
-
-// keptThenReleased describes a reservation that a pass would keep before a change and
-// release after it.
-func keptThenReleased(before, after []Entry) string {
-	for i := range before {
-		if !released(&before[i]) && released(&after[i]) {
-			return fmt.Sprintf("%s/%v of %q: %v before, %v after", before[i].Network, before[i].IP, before[i].ContainerID, before[i].Reason, after[i].Reason)
-		}
-	}
-	return ""
-}
-
-// edit returns the case with one member changed in all looks.
-func (c *propCase) edit(member int, change func(*podsource.Answer)) *propCase {
-	d := c.clone()
-	for i := range d.looks {
-		change(&d.looks[i][member])
-	}
-	return d
-}
-
-// clone returns a copy whose answers can be changed, but not the slices in them.
-func (c *propCase) clone() *propCase {
-	d := *c
-	d.looks = make([][]podsource.Answer, len(c.looks))
-	for i := range d.looks {
-		d.looks[i] = slices.Clone(c.looks[i])
-	}
-	return &d
-}
-
-func oneOf[T any](rnd *rand.Rand, values ...T) T { return values[rnd.IntN(len(values))] }

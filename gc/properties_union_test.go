@@ -3,93 +3,91 @@
 package gc
 
 import (
+	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"testing"
 
-	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
-
-type typesUID = types.UID
 
 // This file tests the four properties of Union (see its comment, and R2 to R14) with random
 // passes in which each answer counts by R2 and R9.
 
-// U1: adding an entry never turns a keep into a release. The exception is an entry of a member
-// that sees ADDs, beside a cache: an ADD in flight explains why the cache has no record of the
-// container yet, so the entry is part of the declaration.
-func TestU1AddingAnEntry(t *testing.T) {
+// U1: adding an entry never turns a keep into a release, nor does adding a member that declares
+// nothing, and speaks only of networks and times of which the others speak. The exception is an
+// entry of a member that sees ADDs, beside a cache: an ADD in flight explains why the cache has
+// no record of the container yet, so the entry is part of the declaration.
+func TestU1Adding(t *testing.T) {
 	forCases(t, func(rnd *rand.Rand, c *propCase) (bool, string) {
-		member := rnd.IntN(len(c.looks[0]))
-		pod := randomPod(rnd)
-		if a := &c.looks[0][member]; a.SeesADDs != nil && slices.ContainsFunc(c.looks[0], func(a podsource.Answer) bool { return a.Cache != nil }) {
+		d, member, pod := c.clone(), rnd.IntN(len(c.looks[0])), randomPod(rnd)
+		another := podsource.Answer{Source: "another", Pods: randomPods(rnd), AsOf: oneOf(rnd, c.looks[0][member].AsOf, someTime(rnd))}
+		cache := false
+		for _, a := range c.looks[0] {
+			cache = cache || a.Cache != nil
+			if a.Gaps == nil && a.Cache == nil {
+				another.Networks = append(another.Networks, someOf(rnd, 2, a.Networks)...)
+			}
+		}
+		another.Supplementary = maybe(rnd, 2) || len(another.Networks) == 0
+		if cache && c.looks[0][member].SeesADDs != nil {
 			pod.ContainerIDs = nil
 		}
 		look := rnd.IntN(len(c.looks) + 1) // one, or all
-		d := c.clone()
+		place := rnd.IntN(len(c.looks[0]) + 1)
 		for i := range d.looks {
 			if look == i || look == len(c.looks) {
 				d.looks[i][member].Pods = append(slices.Clone(d.looks[i][member].Pods), pod)
 			}
+			d.looks[i] = slices.Insert(d.looks[i], place, another)
 		}
-		return compare(c, d, fmt.Sprintf("added to source%d: %+v", member, pod))
+		_, before := c.judge()
+		_, after := d.judge()
+		if wrong := c.differs(before, after, keptThenReleased); wrong != "" {
+			return true, fmt.Sprintf("%s\nin source%d: %+v\nadded: %+v", wrong, member, pod, another)
+		}
+		return before != nil && after != nil, ""
 	})
 }
 
-// U1: nor does adding a member that declares nothing, and speaks only of networks and times
-// of which the others speak.
-func TestU1AddingAMember(t *testing.T) {
-	forCases(t, func(rnd *rand.Rand, c *propCase) (bool, string) {
-		a := podsource.Answer{Source: "another", Pods: randomPods(rnd)}
-		if maybe(rnd, 2) {
-			a.AsOf = propNow.wall.Add(-oneOf(rnd, propAges...))
-		}
-		a.Supplementary = maybe(rnd, 2)
-		for _, o := range c.looks[0] {
-			if o.Gaps == nil && o.Cache == nil {
-				a.Networks = append(a.Networks, someOf(rnd, 2, o.Networks)...)
-			}
-		}
-		a.Supplementary = a.Supplementary || len(a.Networks) == 0
-		d := c.clone()
-		place := rnd.IntN(len(d.looks[0]) + 1)
-		for i := range d.looks {
-			d.looks[i] = slices.Insert(d.looks[i], place, a)
-		}
-		return compare(c, d, fmt.Sprintf("added: %+v", a))
-	})
-}
-
-func compare(c, d *propCase, what string) (bool, string) {
-	before, err1 := c.judge()
-	after, err2 := d.judge()
-	if err1 != nil || err2 != nil {
-		return false, ""
-	}
-	if wrong := keptThenReleased(before, after); wrong != "" {
-		return true, wrong + "\n" + what
-	}
-	return true, ""
-}
-
-// declarations are the kinds of declarations that can be removed from an answer.
-var declarations = []struct {
+// A takeable declaration can be taken away from an answer that has it.
+type takeable struct {
 	name string
-	// exists reports whether an answer has the declaration; remove removes it.
-	exists func(a *podsource.Answer) bool
-	remove func(a *podsource.Answer)
-}{
-	{"names", func(a *podsource.Answer) bool { return a.Names != 0 }, func(a *podsource.Answer) { a.Names = 0 }},
-	{"at once", func(a *podsource.Answer) bool { return a.Names != 0 && a.AtOnce }, func(a *podsource.Answer) { a.AtOnce = false }},
-	{"sees ADDs", func(a *podsource.Answer) bool { return a.SeesADDs != nil }, func(a *podsource.Answer) { a.SeesADDs = nil }},
-	{"sees addresses", func(a *podsource.Answer) bool { return a.SeesAddresses }, func(a *podsource.Answer) { a.SeesAddresses = false }},
-	{"cache", func(a *podsource.Answer) bool { return a.Cache != nil },
-		func(a *podsource.Answer) { a.Names, a.Cache, a.Networks, a.Supplementary = 0, nil, nil, true }},
-	{"authoritative", func(a *podsource.Answer) bool { return a.Authoritative }, func(a *podsource.Answer) { a.Authoritative = false }},
+	take func(a *podsource.Answer) bool
+}
+
+var declarations = []takeable{
+	{"names", func(a *podsource.Answer) bool { return take(&a.Names) }},
+	{"at once", func(a *podsource.Answer) bool { return a.Names != 0 && take(&a.AtOnce) }},
+	{"sees ADDs", func(a *podsource.Answer) bool { return take(&a.SeesADDs) }},
+	{"sees addresses", func(a *podsource.Answer) bool { return take(&a.SeesAddresses) }},
+	{"cache", func(a *podsource.Answer) bool {
+		if a.Cache != nil {
+			a.Names, a.Networks, a.Supplementary = 0, nil, true
+		}
+		return take(&a.Cache)
+	}},
+	{"authoritative", func(a *podsource.Answer) bool { return take(&a.Authoritative) }},
+}
+
+func take[T any](x *T) bool {
+	was := !reflect.ValueOf(x).Elem().IsZero()
+	*x = *new(T)
+	return was
+}
+
+// without returns the case without a declaration of a member, or nil if that has none.
+func (c *propCase) without(rnd *rand.Rand, member int) (*propCase, takeable) {
+	for _, i := range rnd.Perm(len(declarations)) {
+		if d := c.edit(member, declarations[i].take); d != nil {
+			return d, declarations[i]
+		}
+	}
+	return nil, takeable{}
 }
 
 // U2: removing a declaration never turns a keep into a release. A declaration may only end a
@@ -101,124 +99,103 @@ var declarations = []struct {
 func TestU2TakingADeclarationAway(t *testing.T) {
 	forCases(t, func(rnd *rand.Rand, c *propCase) (bool, string) {
 		member := rnd.IntN(len(c.looks[0]))
-		for i := range c.looks[0] {
-			if i != member {
-				for l := range c.looks {
-					c.looks[l][i].SeesAddresses = c.looks[l][i].SeesAddresses && !c.looks[l][member].SeesAddresses
-				}
+		for _, look := range c.looks {
+			for i := range look {
+				look[i].SeesAddresses = look[i].SeesAddresses && (i == member || !look[member].SeesAddresses)
 			}
 		}
-		a := c.looks[0][member]
-		declaration := declarations[rnd.IntN(len(declarations))]
-		if !declaration.exists(&a) {
+		d, declaration := c.without(rnd, member)
+		_, with := c.judge()
+		if d == nil || with == nil {
 			return false, ""
 		}
-		d := c.edit(member, declaration.remove)
-		with, err := c.judge()
-		if err != nil {
-			return false, ""
-		}
-		without, err := d.judge()
-		if err != nil {
-			return true, "" // R9: nothing is released
-		}
-		for i := range with {
-			what := fmt.Sprintf("%s/%v of %q: %v with %s of source%d, %v without", with[i].Network, with[i].IP, with[i].ContainerID, with[i].Reason,
-				declaration.name, member, without[i].Reason)
-			switch wasReleased, isReleased := released(&with[i]), released(&without[i]); {
-			case !wasReleased && isReleased:
-				return true, what
-			case wasReleased && !isReleased:
-				if wrong := c.endsTooMuch(&a, declaration.name, &without[i]); wrong != "" {
-					return true, what + ": " + wrong
-				}
+		_, without := d.judge() // none: by R9 nothing is released
+		wrong := c.differs(with, without, keptThenReleased)
+		for i := range without {
+			if keptThenReleased(without[i], with[i]) && wrong == "" {
+				wrong = c.endsTooMuch(c.candidate(i), member, declaration.name, without[i].reason.Verdict())
 			}
 		}
-		return true, ""
-	})
-}
-
-// U2: a declaration counts only if it is made in every look (R5).
-func TestU2InOneLookOnly(t *testing.T) {
-	forCases(t, func(rnd *rand.Rand, c *propCase) (bool, string) {
-		member, declaration := rnd.IntN(len(c.looks[0])), declarations[rnd.IntN(len(declarations))]
-		if len(c.looks) < 2 || !declaration.exists(&c.looks[0][member]) {
-			return false, ""
+		if wrong != "" {
+			wrong = fmt.Sprintf("with %s of source%d, and without: %s", declaration.name, member, wrong)
 		}
-		c.looks[1] = slices.Clone(c.looks[0]) // the entries alike
-		d := c.clone()
-		declaration.remove(&d.looks[rnd.IntN(2)][member])
-		inOne, err1 := d.judge()
-		inNone, err2 := c.edit(member, declaration.remove).judge()
-		if err1 != nil || err2 != nil {
-			return false, ""
-		}
-		if wrong := keptThenReleased(inNone, inOne); wrong != "" {
-			return true, fmt.Sprintf("without %s of source%d, and with it in one look: %s", declaration.name, member, wrong)
-		}
-		return true, ""
-	})
-}
-
-// A release with a minimum age below L, or because a source sees ADDs, takes two looks (R4,
-// R5).
-func TestOneLook(t *testing.T) {
-	forCases(t, func(_ *rand.Rand, c *propCase) (bool, string) {
-		c.looks = c.looks[:1]
-		cache := slices.ContainsFunc(c.looks[0], func(a podsource.Answer) bool { return a.Cache != nil })
-		d := c.clone()
-		d.opts.MinAge = max(c.opts.MinAge, DefaultMinAge)
-		for i := range d.looks[0] {
-			if !cache { // an ADD explains a missing entry of a cache
-				d.looks[0][i].SeesADDs = nil
-			}
-		}
-		one, err := c.judge()
-		if err != nil {
-			return false, ""
-		}
-		strict, _ := d.judge()
-		return true, keptThenReleased(strict, one)
+		return true, wrong
 	})
 }
 
 // endsTooMuch says what is wrong if a declaration leads to the release of a reservation that
 // is kept without it.
-func (c *propCase) endsTooMuch(a *podsource.Answer, declaration string, kept *Entry) string {
-	opts, _ := c.opts.withDefaults()
-	at := propNow
+func (c *propCase) endsTooMuch(r *candidate, member int, declaration string, kept Verdict) string {
+	a := &c.looks[0][member]
+	asOf := propNow.mono
 	if !a.AsOf.IsZero() {
-		at.mono -= max(0, propNow.wall.Sub(a.AsOf))
+		asOf -= max(0, propNow.wall.Sub(a.AsOf))
 	}
-	switch kept.Verdict {
-	case Starting, Foreign:
-	case Young:
-		age, _ := c.clock.age(propNow, c.candidate(kept))
-		if age < opts.MinAge && !c.noADD && !c.doubted(kept.Reservation) {
-			return "it is younger than the minimum age that was set"
-		}
+	wrong := ""
+	switch {
+	case kept != Starting && kept != Foreign && kept != Young:
+		wrong = "it was not starting, foreign or young"
+	case kept == Young && !c.noADD && c.youngerThanSet(r):
+		wrong = "it is younger than the minimum age that was set"
+	case kept != Foreign && !(c.noADD && r.ReservedAt.Before(a.AsOf)) && asOf < r.seen:
+		wrong = "the answer is from before it was first seen"
+	case declaration == "names" && (a.Cache == nil && !podsource.Covers(a.Networks, r.Network) || !a.Names.Has(r.ContainerID)):
+		wrong = "it is not of that network and kind"
 	default:
-		return "it was not starting, foreign or young"
+		return ""
 	}
-	asserted := c.noADD && kept.ReservedAt.Before(a.AsOf)
-	if kept.Verdict != Foreign && !asserted && at.mono < c.candidate(kept).seen {
-		return "the answer is from before it was first seen"
-	}
-	if declaration == "names" && (a.Cache == nil && !podsource.Covers(a.Networks, kept.Network) || !a.Names.Has(kept.ContainerID)) {
-		return "it is not of that network and kind"
-	}
-	return ""
+	return fmt.Sprintf("%s/%v of %q, which was %s: %s", r.Network, r.IP, r.ContainerID, kept, wrong)
 }
 
 // candidate returns what the clock of the case knows of a reservation.
-func (c *propCase) candidate(e *Entry) *candidate {
+func (c *propCase) candidate(i int) *candidate {
 	seen := c.clock // see forgets other files
-	return &seen.sees(propNow, []hostlocal.Reservation{*e.Reservation})[0]
+	return &seen.sees(propNow, c.all[i:i+1])[0]
 }
 
-// doubted reports whether a reservation's time is doubted for the boot, and for nothing else.
-func (c *propCase) doubted(r *hostlocal.Reservation) bool {
-	return c.clock.sinceSteps(propNow, r.ReservedAt) && !c.clock.trusted(propNow, r.ReservedAt)
+// youngerThanSet reports whether r is younger than the minimum age, and its timestamp is not
+// doubted only for the boot.
+func (c *propCase) youngerThanSet(r *candidate) bool {
+	age, byTimestamp := c.clock.age(propNow, r)
+	return age < c.opts.MinAge && (byTimestamp || !c.clock.sinceSteps(propNow, r.ReservedAt))
+}
+
+// U2: a declaration counts only if it is made in every look. What one look releases, it does
+// without a source that sees ADDs, and not below L (R4, R5). A pass takes a second look if that
+// releases a reservation which the first one does not.
+func TestU2Looks(t *testing.T) {
+	forCases(t, func(rnd *rand.Rand, c *propCase) (bool, string) {
+		one, two := c.clone(), c.clone()
+		one.looks, two.looks = c.looks[:1], [][]podsource.Answer{c.looks[0], slices.Clone(c.looks[0])}
+		s, inOne := one.judge()
+		if s == nil {
+			return false, ""
+		}
+		member := rnd.IntN(len(c.looks[0]))
+		if none, declaration := two.without(rnd, member); none != nil {
+			_, inNone := none.judge()
+			some := two.clone()
+			declaration.take(&some.looks[rnd.IntN(2)][member])
+			_, inSome := some.judge()
+			if wrong := c.differs(inNone, inSome, keptThenReleased); wrong != "" {
+				return true, fmt.Sprintf("without %s of source%d, and with it in one look: %s", declaration.name, member, wrong)
+			}
+		}
+		if _, inTwo := two.judge(); !s.wantsSecondLook() {
+			if wrong := c.differs(inOne, inTwo, keptThenReleased); wrong != "" {
+				return true, "with a second look, which a pass would not take: " + wrong
+			}
+		}
+		strict := one.clone()
+		strict.opts.MinAge = max(c.opts.MinAge, DefaultMinAge)
+		for i := range strict.looks[0] {
+			if !slices.ContainsFunc(c.looks[0], func(a podsource.Answer) bool { return a.Cache != nil }) { // an ADD explains a missing entry
+				strict.looks[0][i].SeesADDs = nil
+			}
+		}
+		_, inStrict := strict.judge()
+		return true, c.differs(inStrict, inOne, keptThenReleased)
+	})
 }
 
 // U3: a reservation that R3, R10 or MinAge keeps by one member's entries alone stays kept,
@@ -226,90 +203,119 @@ func (c *propCase) doubted(r *hostlocal.Reservation) bool {
 func TestU3OneMemberAlone(t *testing.T) {
 	forCases(t, func(rnd *rand.Rand, c *propCase) (bool, string) {
 		c.noADD = false // it waives the minimum age
-		member := rnd.IntN(len(c.looks[0]))
-		alone := c.clone()
+		member, alone := rnd.IntN(len(c.looks[0])), c.clone()
 		for i := range alone.looks {
 			alone.looks[i] = c.looks[i][member : member+1]
 		}
-		one, err1 := alone.judge()
-		all, err2 := c.judge()
-		if err1 != nil || err2 != nil {
-			return false, ""
-		}
-		opts, _ := c.opts.withDefaults()
+		_, one := alone.judge()
+		_, all := c.judge()
 		for i := range one {
-			age, _ := c.clock.age(propNow, c.candidate(&one[i]))
-			switch rule := one[i].Reason.Rule(); {
-			case !released(&all[i]):
-			case rule == "R3" && !released(&one[i]), rule == "R10", rule == "R5" && age < opts.MinAge && !c.doubted(one[i].Reservation):
-				return true, fmt.Sprintf("%s/%v of %q: %v with source%d alone, %v with all", one[i].Network, one[i].IP, one[i].ContainerID, one[i].Reason, member, all[i].Reason)
+			rule := one[i].reason.Rule()
+			if rule != "R3" && rule != "R10" && (rule != "R5" || !c.youngerThanSet(c.candidate(i))) {
+				one[i].reason = Unowned // the others may end what else keeps it
 			}
 		}
-		return true, ""
+		if wrong := c.differs(one, all, keptThenReleased); wrong != "" {
+			return true, fmt.Sprintf("with source%d alone, and with all: %s", member, wrong)
+		}
+		return one != nil && all != nil, ""
 	})
 }
 
-// U4: the order of members changes no verdict.
-func TestU4OrderOfMembers(t *testing.T) {
+// U4: the order of members, and a member or an entry that is there twice, change no verdict.
+func TestU4OrderAndDuplicates(t *testing.T) {
 	forCases(t, func(rnd *rand.Rand, c *propCase) (bool, string) {
-		d := c.clone()
-		order := rnd.Perm(len(c.looks[0]))
-		for i := range d.looks {
+		order, d := rnd.Perm(len(c.looks[0])), c.clone()
+		if maybe(rnd, 2) {
+			order = append(order, order[0])
+		}
+		for i, look := range c.looks {
 			d.looks[i] = nil
 			for _, from := range order {
-				d.looks[i] = append(d.looks[i], c.looks[i][from])
+				d.looks[i] = append(d.looks[i], look[from])
+			}
+			if last := &d.looks[i][len(order)-1]; len(last.Pods) > 0 && maybe(rnd, 2) {
+				last.Pods = append(slices.Clone(last.Pods), oneOf(rnd, last.Pods...))
 			}
 		}
-		return same(c, d, fmt.Sprintf("in the order %v", order))
+		s, before := c.judge()
+		r, after := d.judge()
+		wrong := c.differs(before, after, func(before, after decision) bool { return before.reason != after.reason })
+		if (s == nil) != (r == nil) {
+			wrong = "one of them is refused"
+		}
+		if wrong != "" {
+			wrong = fmt.Sprintf("in the order %v: %s", order, wrong)
+		}
+		return s != nil, wrong
 	})
 }
 
-// U4: a member or an entry that is there twice changes no verdict.
-func TestU4Duplicates(t *testing.T) {
-	forCases(t, func(rnd *rand.Rand, c *propCase) (bool, string) {
-		d := c.clone()
-		member := rnd.IntN(len(c.looks[0]))
-		if maybe(rnd, 2) {
-			for i := range d.looks {
-				d.looks[i] = append(d.looks[i], d.looks[i][member])
-			}
-			return same(c, d, fmt.Sprintf("with source%d twice", member))
-		}
-		return same(c, c.edit(member, func(a *podsource.Answer) {
-			if len(a.Pods) > 0 {
-				a.Pods = append(slices.Clone(a.Pods), a.Pods[rnd.IntN(len(a.Pods))])
-			}
-		}), fmt.Sprintf("with an entry of source%d twice", member))
-	})
+// A leaf is a source in a random tree of sources. It records when it is asked.
+type leaf struct {
+	rank  podsource.Rank
+	err   error
+	asked *[]*leaf
 }
 
-func same(c, d *propCase, what string) (bool, string) {
-	before, err1 := c.judge()
-	after, err2 := d.judge()
-	if (err1 == nil) != (err2 == nil) {
-		return true, fmt.Sprintf("%v before, %v %s", err1, err2, what)
+func (l *leaf) Rank() podsource.Rank { return l.rank }
+
+func (l *leaf) Pods(context.Context) (podsource.Answer, error) {
+	*l.asked = append(*l.asked, l)
+	return podsource.Answer{Pods: []podsource.Pod{other}}, l.err
+}
+
+// A tree is a random nesting of Union, Fallback, Require and AllowEmpty.
+type tree struct {
+	rnd   *rand.Rand
+	asked []*leaf
+}
+
+// union returns a union, and the leaves of its members in the order in which those must be asked.
+func (t *tree) union(depth int) (podsource.Source, [][]*leaf) {
+	arguments := make([]podsource.Source, 1+t.rnd.IntN(3))
+	var all [][]*leaf
+	for i := range arguments {
+		l := &leaf{podsource.Rank(1 + t.rnd.IntN(5)), nil, &t.asked}
+		members := [][]*leaf{{l}}
+		switch arguments[i] = l; t.rnd.IntN(6) * min(depth, 1) {
+		case 1, 2:
+			arguments[i], members = t.union(depth - 1)
+		case 3:
+			arguments[i] = podsource.AllowEmpty(podsource.Require(l, other.NamespacedName))
+		case 4:
+			l.err = podsource.ErrNotHere
+			then, others := t.union(depth - 1)
+			arguments[i], members[0] = podsource.Fallback(l, then), slices.Concat(members[0], slices.Concat(others...))
+		}
+		all = append(all, members...)
 	}
-	for i := range before {
-		if before[i].Verdict != after[i].Verdict || before[i].Reason != after[i].Reason {
-			return true, fmt.Sprintf("%s/%v of %q: %v, and %s %v", before[i].Network, before[i].IP, before[i].ContainerID, before[i].Reason, what, after[i].Reason)
-		}
+	earliest := func(member []*leaf) podsource.Rank {
+		return slices.MinFunc(member, func(a, b *leaf) int { return cmp.Compare(a.rank, b.rank) }).rank
 	}
-	return err1 == nil, ""
+	slices.SortStableFunc(all, func(a, b []*leaf) int { return cmp.Compare(earliest(a), earliest(b)) })
+	return podsource.Union(arguments...), all
 }
 
-// A pass takes a second look if two looks release a reservation that one look does not (R5).
-func TestSecondLook(t *testing.T) {
-	forCases(t, func(_ *rand.Rand, c *propCase) (bool, string) {
-		c.looks = c.looks[:1]
-		s, one, err := c.snapshot()
-		if err != nil {
-			return false, ""
+// U4: sources are asked in the order of their ranks, also in nested unions, each once. A Fallback is
+// asked as one, at the lowest rank of its sources. An error of any source is an error of the whole,
+// and no other source is asked after it.
+func TestU4Asking(t *testing.T) {
+	t.Parallel()
+	for seed := *propFirst; seed < *propFirst+orUsual(*propCases, 25_000, 5_000); seed++ {
+		tr := &tree{rnd: rand.New(rand.NewPCG(seed, 4))}
+		source, members := tr.union(4)
+		leaves := slices.Concat(members...)
+		here := slices.DeleteFunc(slices.Clone(leaves), func(l *leaf) bool { return l.err != nil })
+		answer, err := source.Pods(t.Context())
+		if err != nil || len(answer.Members()) != len(here) || !slices.Equal(tr.asked, leaves) {
+			t.Fatalf("case %d: %d of %d answered, %d of %d were asked, or not in order: %v",
+				seed, len(answer.Members()), len(here), len(tr.asked), len(leaves), err)
 		}
-		c.looks = [][]podsource.Answer{c.looks[0], c.looks[0]}
-		two, err := c.judge()
-		if wrong := keptThenReleased(one, two); wrong != "" && !s.wantsSecondLook() {
-			return true, "with a second look, which a pass would not take: " + wrong
+		failing := oneOf(tr.rnd, leaves...)
+		failing.err = oneOf(tr.rnd, errors.New("it fails"), podsource.ErrIncomplete)
+		if _, err = source.Pods(t.Context()); err == nil || errors.Is(err, podsource.ErrNotHere) || tr.asked[len(tr.asked)-1] != failing {
+			t.Fatalf("case %d: a source that is here fails with %v, and the whole with %v; or others were asked after it", seed, failing.err, err)
 		}
-		return err == nil, ""
-	})
+	}
 }

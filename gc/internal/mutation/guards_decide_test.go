@@ -6,7 +6,7 @@ package mutation
 var evidenceGuards = []guard{
 	{"R4", "72", "a declaration counts only if it is in every look", "TestCases/72-two-looks", "gc/silence.go",
 		"			one &= q\n", "			one &= q | names | namesNow | byNoCache | addresses | adds | atOnce | cached | knows\n"},
-	{"R4", "72", "... by the same source", "TestU2InOneLookOnly", "gc/silence.go",
+	{"R4", "72", "... by the same source", "TestU2Looks", "gc/silence.go",
 		"			one &= q\n", "			if one &= q; len(s.evidence) > 1 {\n				one |= s.aboutOne(&s.evidence[1][0], r) & q\n			}\n			all |= q & (adds | atOnce | knows | names)\n"},
 	{"R4", "72", "... which answers in each", "TestCases/39-stuck-pod", "gc/silence.go",
 		"			if i < len(look) {\n				q = s.aboutOne(&look[i], r)\n			}\n", "			if i >= len(look) {\n				continue\n			}\n			q = s.aboutOne(&look[i], r)\n"},
