@@ -240,6 +240,12 @@ var facts = map[string]func(r gc.Report, err error, words []string) string{
 		}
 		return r.NextCheck.Sub(r.Started).String()
 	},
+	"memory": func(r gc.Report, _ error, _ []string) string {
+		if r.Memory == "" {
+			return "used"
+		}
+		return r.Memory
+	},
 	"duplicates": func(r gc.Report, _ error, _ []string) string { return claims(r.Duplicates) },
 	"unreserved": func(r gc.Report, _ error, _ []string) string { return claims(r.Unreserved) },
 	"note": func(r gc.Report, _ error, words []string) string {

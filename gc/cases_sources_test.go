@@ -24,6 +24,7 @@ type source struct {
 	name   string
 	answer podsource.Answer
 	err    error
+	absent bool // from this process
 	dated  bool
 	age    time.Duration // of its list, if that has a date
 }
@@ -39,6 +40,9 @@ func (n *node) Pods(context.Context) (podsource.Answer, error) {
 	n.forget()
 	var a podsource.Answer
 	for _, s := range n.sources {
+		if s.absent {
+			continue
+		}
 		if s.err != nil {
 			return podsource.Answer{}, s.err
 		}
@@ -146,8 +150,10 @@ func (n *node) declare(s *source, what string, args []string) error {
 	switch what {
 	case "fails":
 		s.err = errors.New(cmp.Or(first, "away"))
+	case "absent":
+		s.absent = true
 	case "answers":
-		s.err = nil
+		s.err, s.absent = nil, false
 	case "empty":
 		if a.Pods = nil; a.Cache != nil {
 			a.Cache = &podsource.Cache{Since: a.Cache.Since}
