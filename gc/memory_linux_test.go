@@ -20,46 +20,6 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// A rebooted node whose pool is full, all pods starting, and an agent that runs only the hook: all
-// is freed by the second start, L or more after the first, which says when.
-func TestHazard81HookOnly(t *testing.T) {
-	for _, c := range []struct {
-		memory bool
-		want   Verdict
-	}{{true, Released}, {false, Young}} {
-		synctest.Test(t, func(t *testing.T) {
-			n := newMemoryNode(t)
-			n.uptime = 2 * time.Minute
-			if n.memory = filepath.Join(n.memory, "in", "a", "directory"); !c.memory {
-				n.memory = ""
-			}
-			all := make(map[string]Verdict)
-			for _, ip := range []string{"10.0.0.2", "10.0.0.3", "10.0.0.4"} {
-				n.file(ip, hex64(ip)+"\r\neth\xff", time.Hour) // no UTF-8, which JSON does not keep
-				all[ip] = Young
-			}
-			start := func() Report {
-				source := answers(kubeletAnswer(startingPod("web", time.Now().Add(-2*time.Hour)), starts()), criAnswer())
-				report, err := n.process(source).AtStartup(t.Context())
-				if err != nil || report.Memory != "" {
-					t.Fatal(err, report.Memory)
-				}
-				return report
-			}
-			report := start()
-			n.check(report, all)
-			if want := time.Now().Add(DefaultMinAge); !report.NextCheck.Equal(want) {
-				t.Errorf("the report says %v, want %v", report.NextCheck, want)
-			}
-			time.Sleep(DefaultMinAge + 1)
-			for ip := range all {
-				all[ip] = c.want
-			}
-			n.check(start(), all)
-		})
-	}
-}
-
 // A memoryNode is a node with a memory, and processes that share it.
 type memoryNode struct {
 	*node
@@ -74,60 +34,6 @@ func newMemoryNode(t *testing.T) *memoryNode {
 // process returns the reconciler of another process on the node.
 func (n *memoryNode) process(source podsource.Source) *Reconciler {
 	return newReconciler(n.t, n.store, []string{network1}, source, Options{Memory: n.memory}, &n.clocks)
-}
-
-// A step of the clock that a process saw, and then another process: timestamps from before the step
-// stay untrusted, and starts are compared less what the clock went back. So it is for a step between
-// two processes.
-func TestHazard120StepThenRestart(t *testing.T) {
-	const hour = time.Hour
-	for _, seen := range []bool{true, false} {
-		for _, step := range []time.Duration{hour, -hour} {
-			synctest.Test(t, func(t *testing.T) {
-				n := newMemoryNode(t)
-				first := n.process(podsource.Static{other})
-				n.reconcile(first)
-				n.reserve("10.0.0.2", "web", 2*hour) // in flight; its time is that of the clock before a step
-				time.Sleep(time.Minute)
-				n.step = step
-				if seen {
-					n.reconcile(first)
-				}
-				pods := podsource.Static{other, startingPod("stuck", n.wall())}
-				n.fileAt(network1, "10.0.0.3", "web2", n.wall().Add(-hour/2)) // made since the start, if the clock went back
-				second := n.process(pods)
-				second.networks = []string{"none"} // nothing is released in this one
-				n.checkReasons(n.reconcile(second), map[string]Reason{"10.0.0.2": UntrustedTimestamp, "10.0.0.3": UntrustedTimestamp})
-				time.Sleep(DefaultMinAge)
-				want := map[string]Verdict{"10.0.0.2": Released, "10.0.0.3": Released}
-				if step < 0 {
-					want["10.0.0.3"] = Starting
-				}
-				n.check(n.reconcile(n.process(pods)), want)
-			})
-		}
-	}
-}
-
-// What the clock showed before another process began is from this boot, by the memory.
-func TestHazard120EarlierSetting(t *testing.T) {
-	for _, between := range []time.Duration{-20 * 365 * 24 * time.Hour, 365 * 24 * time.Hour} {
-		synctest.Test(t, func(t *testing.T) {
-			n := newMemoryNode(t)
-			n.uptime = time.Minute
-			n.reserve("10.0.0.2", hex64("web"), 0) // made in this boot
-			first := n.process(answers(kubeletAnswer(starts())))
-			n.reconcile(first)
-			n.step = between
-			n.reconcile(first)
-			second := n.process(answers(kubeletAnswer(starts())))
-			n.reconcile(second)
-			n.step = 2 * 365 * 24 * time.Hour
-			n.reconcile(second)
-			time.Sleep(24 * time.Hour)
-			n.check(n.reconcile(second), map[string]Verdict{"10.0.0.2": Starting})
-		})
-	}
 }
 
 // A step that only the reading for the memory saw counts, too: the clock was set again before the
@@ -345,34 +251,6 @@ func TestMemoryIsWrittenWhileItIsRead(t *testing.T) {
 	n.check(n.reconcile(second), map[string]Verdict{"10.0.0.2": Young})
 }
 
-// A process without a cache keeps the sights of entries that another one wrote.
-func TestSightsOfEntriesAreKept(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newMemoryNode(t)
-		n.uptime = 2 * time.Minute
-		n.reserve("10.0.0.2", hex64("dead"), time.Hour) // from before the boot
-		n.reserve("10.0.0.4", hex64("dead2"), time.Hour)
-		n.reserve("10.0.0.3", hex64("web"), time.Second)
-		written := time.Now().Add(-time.Hour)
-		var report Report
-		for range 24 {
-			c := cacheAnswer([]podsource.Pod{attached(network1, hex64("web"), "10.0.0.3")},
-				stale(network1, hex64("dead")), stale(network1, hex64("dead2")))
-			for _, name := range []string{"dead", "dead2"} {
-				c.Pods = append(c.Pods, podsource.Pod{ContainerIDs: []string{hex64(name)}, Unproven: true, StartedAt: written, Origin: "cache file"})
-			}
-			report = n.reconcile(n.process(answers(netnsAnswer(), c))) // a command, hourly
-			time.Sleep(time.Hour)
-			agent := n.process(answers(kubeletAnswer()))
-			agent.networks = []string{"another"}
-			n.reconcile(agent)
-		}
-		if report.Counts()[Starting] > 0 {
-			t.Error(report.Reservations[0].Reason)
-		}
-	})
-}
-
 // A step is in the memory before the sources are asked: the process may end meanwhile.
 func TestStepIsWrittenAtOnce(t *testing.T) {
 	for _, restarts := range []bool{false, true} {
@@ -422,23 +300,6 @@ func TestStepSeenByAFailedPass(t *testing.T) {
 		time.Sleep(time.Second)
 		n.step = 0
 		n.check(n.reconcile(n.process(podsource.Static{other})), map[string]Verdict{"10.0.0.2": Young})
-	})
-}
-
-// An agent that asks for no pods, and a command that does, share a memory: what the command has dropped
-// does not come back, neither as growth nor as an old sight of a pod with the same name.
-func TestFinishedSightsDoNotComeBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newMemoryNode(t)
-		agent := n.process(answers(criAnswer()))
-		agent.networks = []string{"another"}
-		n.reserve("10.0.0.2", hex64("db"), time.Hour)
-		done := podsource.Pod{NamespacedName: named("db"), IPs: ips("10.0.0.2")}
-		for _, done.Finished = range []bool{true, false, false, true} {
-			n.check(n.reconcile(n.process(answers(kubeletAnswer(done)))), map[string]Verdict{"10.0.0.2": InUse})
-			n.reconcile(agent)
-			time.Sleep(time.Hour)
-		}
 	})
 }
 

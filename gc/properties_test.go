@@ -68,7 +68,9 @@ func (c *propCase) differs(before, after []decision, wrong func(before, after de
 	return ""
 }
 
-func keptThenReleased(before, after decision) bool { return !leaked(before.reason) && leaked(after.reason) }
+func keptThenReleased(before, after decision) bool {
+	return !leaked(before.reason) && leaked(after.reason)
+}
 
 // edit returns the case with one member changed in all looks, or nil if it stays as it is.
 func (c *propCase) edit(member int, change func(*podsource.Answer) bool) *propCase {
