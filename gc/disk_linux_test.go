@@ -7,9 +7,7 @@ package gc
 import (
 	"context"
 	"errors"
-	"os"
-	"path/filepath"
-	"syscall"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,13 +16,113 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// flockOf takes a lock, as another process does that is stopped while it has it.
-func flockOf(t *testing.T, path string) (unlock func()) {
-	t.Helper()
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	must(t, err)
-	must(t, syscall.Flock(int(f.Fd()), syscall.LOCK_EX))
-	return func() { _ = f.Close() }
+// A hangingDisk is a file system that stops to answer in the middle of a call, and answers again
+// when its channel is closed.
+type hangingDisk struct {
+	dataDir
+	inList, inRelease chan struct{} // nil: it answers
+}
+
+func (d *hangingDisk) List(ctx context.Context) (hostlocal.Listing, error) {
+	if d.inList != nil {
+		<-d.inList
+	}
+	return d.dataDir.List(ctx)
+}
+
+func (d *hangingDisk) Release(ctx context.Context, rs ...*hostlocal.Reservation) (hostlocal.ReleaseResult, error) {
+	if d.inRelease != nil {
+		<-d.inRelease
+	}
+	return d.dataDir.Release(ctx, rs...)
+}
+
+// A network's directory is on a file system that never answers: the hook returns within its limit,
+// and so does each pass of the loop. Later passes say since when. When the disk answers, the pass that
+// hung releases nothing.
+func TestHazard82DiskDoesNotAnswer(t *testing.T) {
+	for _, c := range []struct {
+		reason       string
+		inList, hook bool
+	}{{"in the listing", true, true}, {"in a release", false, true}, {"in a release of a pass whose context goes on", false, false}} {
+		t.Run(c.reason, inBubble(func(t *testing.T) {
+			n := newNode(t)
+			n.reserve("10.0.0.2", "leaked", old)
+			r := n.reconciler(podsource.Static{other}, Options{})
+			answers := make(chan struct{})
+			d := &hangingDisk{dataDir: r.disk, inRelease: answers}
+			if c.inList {
+				d.inList = answers
+			}
+			r.disk = d
+			begun := time.Now()
+			pass := r.Reconcile
+			if c.hook {
+				pass = func(ctx context.Context) (Report, error) { return r.AtStartup(ctx) }
+			}
+			report, err := pass(t.Context())
+			says := strings.Contains(text(err), "file system did not answer within 16s")
+			if took := time.Since(begun); !says || took != 15*time.Second+returnTime {
+				t.Errorf("after %v: %v", took, err)
+			}
+			if n := report.Counts(); n[Released] > 0 || !c.inList && n[Failed] != 1 {
+				t.Errorf("the report says %v", n)
+			}
+			for range 10 {
+				_, err := r.Reconcile(t.Context())
+				if !strings.Contains(text(err), "has not answered since "+begun.Format(time.RFC3339)) {
+					t.Errorf("a later pass: %v", err)
+				}
+			}
+			close(answers)
+			synctest.Wait()
+			if !n.exists("10.0.0.2") {
+				t.Error("released by a pass that was given up")
+			}
+			n.check(n.reconcile(r), map[string]Verdict{"10.0.0.2": Released})
+		}))
+	}
+}
+
+// The loop goes on, and releases when the disk answers again. At most one call is stuck.
+func TestHazard118LoopBesideADiskThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.reserve("10.0.0.2", "leaked", old)
+		var errs []error
+		r := n.reconciler(podsource.Static{other}, Options{OnReport: func(_ Report, err error) { errs = append(errs, err) }})
+		answers := make(chan struct{})
+		r.disk = &hangingDisk{dataDir: r.disk, inList: answers}
+		go func() { _ = r.Start(t.Context()) }()
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if len(errs) < 5 || errs[0] == nil || errs[len(errs)-1] == nil {
+			t.Errorf("%d passes, the last with %v", len(errs), errs[len(errs)-1])
+		}
+		close(answers)
+		time.Sleep(DefaultInterval + time.Minute)
+		synctest.Wait()
+		if n.exists("10.0.0.2") {
+			t.Errorf("not released after the disk answered: %v", errs[len(errs)-1])
+		}
+	})
+}
+
+// A context that has ended before the call is the error, whatever else is under way.
+func TestHazard98ContextHasEnded(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	r := newNode(t).reconciler(podsource.Static{other}, Options{})
+	r.sem <- struct{}{} // another pass
+	for range 2 {
+		if _, err := r.Reconcile(ctx); !errors.Is(err, context.Canceled) || strings.Contains(err.Error(), "another pass") {
+			t.Errorf("got error %v", err)
+		}
+		select {
+		case <-r.sem:
+		default:
+		}
+	}
 }
 
 // The lock of a network is held for longer than an access to the disk may take: the error says so.
@@ -32,7 +130,8 @@ func TestLockIsHeldLongerThanTheLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.reserve("10.0.0.2", "dead", old)
-		unlock := flockOf(t, filepath.Join(n.dataDir, network1, "lock"))
+		n.file("lock", "", old)
+		unlock := flockOf(t, n.path("lock"))
 		r := n.reconciler(podsource.Static{other}, Options{SourceTimeout: 300 * time.Millisecond})
 		if _, err := r.Reconcile(t.Context()); !errors.Is(err, hostlocal.ErrLocked) {
 			t.Errorf("not ErrLocked: %v", err)

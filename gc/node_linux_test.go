@@ -25,6 +25,14 @@ func isLocked(path string) bool {
 	return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == syscall.EWOULDBLOCK
 }
 
+// flockOf takes the lock of a file or directory, as another process does that is stopped while it has it.
+func flockOf(t *testing.T, path string) (unlock func()) {
+	t.Helper()
+	f, err := os.Open(path)
+	must(t, err, syscall.Flock(int(f.Fd()), syscall.LOCK_EX))
+	return func() { _ = f.Close() }
+}
+
 // unprivileged calls do in a thread with the file system rights of an ordinary user, who
 // may reach the node's directory. No permission would stop root.
 func (n *node) unprivileged(do func()) {
