@@ -289,6 +289,23 @@ func TestStepSeenByAFailedPass(t *testing.T) {
 	})
 }
 
+// An agent that asks for no pods, and a command that does, share a memory: what the command has dropped
+// does not come back, neither as growth nor as an old sight of a pod with the same name.
+func TestFinishedSightsDoNotComeBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newMemoryNode(t)
+		agent := n.process(answers(criAnswer()))
+		agent.networks = []string{"another"}
+		n.reserve("10.0.0.2", hex64("db"), time.Hour)
+		done := podsource.Pod{NamespacedName: named("db"), IPs: ips("10.0.0.2")}
+		for _, done.Finished = range []bool{true, false, true} {
+			n.check(n.reconcile(n.process(answers(kubeletAnswer(done)))), map[string]Verdict{"10.0.0.2": InUse})
+			n.reconcile(agent)
+			time.Sleep(time.Hour)
+		}
+	})
+}
+
 // A process that was stopped while it wrote the memory stops no pass of another one. The report and
 // the log say so, beside what was wrong before.
 func TestMemoryIsLockedByAStoppedProcess(t *testing.T) {

@@ -95,7 +95,7 @@ var passGuards = []guard{
 		"		r.rememberStep(ctx, report)\n		return err\n", "		return err\n"},
 	{"R5", "120", "... and is kept if it can't be written", "TestStepSeenByTheMemoryAlone", "gc/memory.go",
 		"c.unsaved = err != nil\n		return &c, err", "c.unsaved = err != nil\n		if err != nil {\n			return nil, err\n		}\n		return &c, nil"},
-	{"R5", "81", "a process does not bring back what others have dropped", "TestCases/81-memory", "gc/memory.go",
+	{"R5", "81", "a process does not bring back what others have dropped", "TestFinishedSightsDoNotComeBack", "gc/memory.go",
 		"!ok && c.lists(id)", "!ok"},
 	{"R13", "", "a stopped process that has the memory's lock stops no other", "TestMemoryIsLockedByAStoppedProcess", "gc/memory_linux.go",
 		"syscall.LOCK_EX|syscall.LOCK_NB", "syscall.LOCK_EX"},
