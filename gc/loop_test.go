@@ -7,17 +7,14 @@ package gc
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/go-logr/logr/funcr"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
@@ -26,16 +23,14 @@ import (
 type loop struct {
 	*Reconciler
 	begun  time.Time
-	mu     sync.Mutex
+	mu     sync.Mutex // guards what follows
 	passes []time.Duration
-	answer atomic.Pointer[error]
+	err    error // of the source
 }
 
 // startLoop runs Start until the test ends, and checks that it leaves no goroutine.
 func startLoop(t *testing.T, n *node, source podsource.Source, opts Options) *loop {
 	l := &loop{begun: time.Now()}
-	var none error
-	l.answer.Store(&none)
 	opts.OnReport = func(Report, error) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -43,7 +38,9 @@ func startLoop(t *testing.T, n *node, source podsource.Source, opts Options) *lo
 	}
 	if source == nil {
 		source = podsource.Func(func(context.Context) ([]podsource.Pod, error) {
-			return []podsource.Pod{other}, *l.answer.Load()
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			return []podsource.Pod{other}, l.err
 		})
 	}
 	l.Reconciler = n.reconciler(source, opts)
@@ -52,13 +49,18 @@ func startLoop(t *testing.T, n *node, source podsource.Source, opts Options) *lo
 	go func() { ended <- l.Start(ctx) }()
 	t.Cleanup(func() {
 		cancel()
-		if err := <-ended; err != nil {
-			t.Errorf("Start returned %v, want nil when its context ends", err)
-		}
+		must(t, <-ended)
 		synctest.Wait() // the bubble fails if a goroutine is left
 	})
 	synctest.Wait()
 	return l
+}
+
+// fail makes the source return an error, or none.
+func (l *loop) fail(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.err = err
 }
 
 // sinceLast waits, and returns the times of the passes meanwhile, counted from the call.
@@ -94,25 +96,58 @@ func gaps(passes []time.Duration) (out []time.Duration) {
 	return out
 }
 
-// checkGrowing fails unless gaps double from the first one on up to the default interval, each up
-// to some percent longer.
-func checkGrowing(t *testing.T, gaps []time.Duration, first, percent time.Duration) {
-	t.Helper()
-	for i, gap := range gaps {
-		low := min(first<<min(i, 20), DefaultInterval)
-		if gap < low || gap > min(low+low*percent/100, DefaultInterval*11/10) {
-			t.Errorf("gap %d is %v, want %v and up to %d%% more", i, gap, low, percent)
+// Pauses after passes, one after the other: each is at least so long, and so many percent longer at
+// most, and Trigger does not shorten it below its floor.
+func TestPauses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		errFile := errors.New("one file can't be read")
+		due := func(in time.Duration, v Verdict) Report {
+			return Report{Reservations: []Entry{{Verdict: v}}, NextCheck: time.Now().Add(in)}
 		}
-	}
+		var p pauses
+		for _, c := range []struct {
+			reason         string
+			report         Report
+			err            error
+			times          int // the last one is checked
+			pause, percent time.Duration
+			floor          time.Duration // 0: the whole pause
+		}{
+			{"nothing is due", Report{}, nil, 1, DefaultInterval, 10, 5 * time.Second},
+			{"no answer counts", Report{}, ErrRefused, 1, time.Second, 50, 0},
+			{"... again", Report{}, ErrRefused, 1, 2 * time.Second, 50, 0},
+			{"... and again", Report{}, ErrRefused, 3, 16 * time.Second, 50, 0},
+			{"... for hours", Report{}, ErrRefused, 100, DefaultInterval, 10, 0},
+			{"another pass is to follow, which ends the row of failures", due(time.Minute, Young), nil, 1, time.Minute, 10, 5 * time.Second},
+			{"there is no list", Report{}, errFile, 1, time.Second, 50, 0},
+			{"a file can't be read: Trigger helps the others", Report{Reservations: []Entry{{}}}, errFile, 5, 32 * time.Second, 50, 5 * time.Second},
+			{"... for hours", Report{Reservations: []Entry{{}}}, errFile, 100, DefaultInterval, 10, 5 * time.Second},
+			{"... and others are due", due(40*time.Second, Young), errFile, 1, 40 * time.Second, 10, 5 * time.Second},
+			{"a check that releases something", due(time.Second, Released), nil, 20, 15 * time.Second, 10, 5 * time.Second},
+			{"one that does not", due(time.Second, Young), nil, 1, 30 * time.Second, 10, 5 * time.Second},
+			{"... again", due(time.Second, Young), nil, 2, 120 * time.Second, 10, 5 * time.Second},
+			{"... for hours", due(time.Second, Young), nil, 100, DefaultInterval, 10, 5 * time.Second},
+			{"nothing is due any more", Report{}, nil, 1, DefaultInterval, 10, 5 * time.Second},
+			{"a check again", due(time.Second, Young), nil, 1, 15 * time.Second, 10, 5 * time.Second},
+		} {
+			var pause, floor time.Duration
+			for range c.times {
+				pause, floor = p.after(&c.report, c.err, DefaultInterval)
+			}
+			if floor == pause {
+				floor = 0
+			}
+			if pause < c.pause || pause > c.pause+c.pause*c.percent/100 || floor != c.floor {
+				t.Errorf("%s: %v, with Trigger %v; want %v and up to %d%% more, with Trigger %v", c.reason, pause, floor, c.pause, c.percent, c.floor)
+			}
+		}
+	})
 }
 
 func TestScheduleOfAHealthyNode(t *testing.T) {
 	for _, interval := range []time.Duration{time.Second, DefaultInterval, 24 * time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
 			l := startLoop(t, nodeInUse(t), nil, Options{Interval: interval})
-			if diff := cmp.Diff([]time.Duration{0}, l.all()); diff != "" {
-				t.Errorf("passes at the start (-want +got):\n%s", diff)
-			}
 			time.Sleep(60 * interval)
 			passes := l.all()
 			for i, gap := range gaps(passes) {
@@ -120,7 +155,7 @@ func TestScheduleOfAHealthyNode(t *testing.T) {
 					t.Errorf("pass %d came after %v, want %v and up to a tenth more", i+1, gap, interval)
 				}
 			}
-			if len(passes) < 50 || slices.Max(gaps(passes)) == slices.Min(gaps(passes)) {
+			if len(passes) < 50 || passes[0] != 0 || slices.Max(gaps(passes)) == slices.Min(gaps(passes)) {
 				t.Errorf("%d passes in 60 intervals, at gaps of %v", len(passes), gaps(passes))
 			}
 		})
@@ -131,37 +166,20 @@ func TestScheduleAfterErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		logs := newLogs(0)
 		l := startLoop(t, nodeInUse(t), nil, Options{Logger: logs.logger()})
-		err := errors.New("server is away")
-		l.answer.Store(&err)
+		l.fail(errors.New("server is away"))
 		passes := l.sinceLast(8 * time.Hour)
-		// The first comes when it is due, the next ones after 1, 2, 4 ... seconds.
-		if len(passes) < 13 {
-			t.Fatalf("passes after an error: %v", passes)
+		logged := logs.with("Releasing leaked addresses; trying again later", "error")
+		if len(passes) < 40 || len(passes) > 60 || logged != len(passes) || passes[1]-passes[0] > 1500*time.Millisecond {
+			t.Errorf("passes in 8 hours of errors, of which %d were logged: %v", logged, passes)
 		}
-		checkGrowing(t, gaps(passes), time.Second, 50)
-		logged := 0
-		for _, line := range logs.lines {
-			if text, _ := line["error"].(string); strings.Contains(text, "server is away") && line["in"] != nil {
-				logged++
-			}
-		}
-		if logged != len(passes) {
-			t.Errorf("%d errors were logged in %d passes", logged, len(passes))
-		}
-		var none error
-		l.answer.Store(&none)
+		l.fail(nil)
 		if passes := l.sinceLast(time.Hour); len(passes) < 5 || len(passes) > 7 {
 			t.Errorf("%d passes in the hour after the errors ended", len(passes))
-		}
-		l.answer.Store(&err) // the pauses start over
-		if g := gaps(l.sinceLast(12 * time.Minute)); len(g) < 3 || g[0] > 1500*time.Millisecond {
-			t.Errorf("gaps after the next error: %v", g)
 		}
 	})
 }
 
-// A pass comes at the time of Report.NextCheck. The pauses before such passes grow up to the
-// interval as long as they release nothing.
+// A pass comes at the time of Report.NextCheck.
 func TestScheduleOfChecks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := nodeInUse(t)
@@ -173,25 +191,6 @@ func TestScheduleOfChecks(t *testing.T) {
 		if n.exists("10.0.0.2") {
 			t.Error("a reservation that is now old enough was not released")
 		}
-		// One becomes old enough every second: the pauses are at least 15 seconds, and stay as
-		// short since the passes release something.
-		for i := range 200 {
-			n.reserve(fmt.Sprintf("10.0.1.%d", i), "leaked", DefaultMinAge-time.Duration(i)*time.Second)
-		}
-		l.Trigger()
-		for i, gap := range gaps(l.sinceLast(3 * time.Minute)) {
-			if gap < 15*time.Second || gap > 17*time.Second {
-				t.Errorf("pass %d came after %v, want 15 s and up to a tenth more", i+1, gap)
-			}
-		}
-	})
-	synctest.Test(t, func(t *testing.T) {
-		n := nodeInUse(t)
-		l := startLoop(t, n, podsource.Func(func(context.Context) ([]podsource.Pod, error) {
-			// There is always a pod that stops holding an address in a second.
-			return []podsource.Pod{other, {UID: "1", IPs: ips("10.0.0.77"), FinishedAt: time.Now().Add(time.Second - 5*time.Minute)}}, nil
-		}), Options{})
-		checkGrowing(t, gaps(append([]time.Duration{0}, l.sinceLast(8*time.Hour)...)), 15*time.Second, 10)
 	})
 }
 
@@ -223,51 +222,7 @@ func TestTrigger(t *testing.T) {
 		if got := l.sinceLast(9 * time.Minute); len(got) > 1 {
 			t.Errorf("passes at %v without a trigger", got)
 		}
-		// After a source's error Trigger does not shorten the pause.
-		err := errors.New("server is away")
-		l.answer.Store(&err)
-		l.sinceLast(15 * time.Minute)
-		for range 3000 {
-			l.Trigger()
-			time.Sleep(time.Second)
-		}
-		g := gaps(l.all())
-		checkGrowing(t, g[slices.IndexFunc(g, func(d time.Duration) bool { return d < 2*time.Second }):], time.Second, 50)
 	})
-}
-
-// A pass with one file that can't be read, and answers that count, does not make the pauses
-// grow: other reservations are released when they are old enough.
-func TestScheduleBesideAFileThatCanNotBeRead(t *testing.T) {
-	errFile := errors.New("one file can't be read")
-	var p pauses
-	if pause, floor := p.after(&Report{Reservations: []Entry{{}}}, errFile, 10*time.Minute); pause > 3*time.Second/2 || floor != pause {
-		t.Errorf("after the first error, without a NextCheck, the next pass is in %v, with Trigger in %v", pause, floor)
-	}
-	for range 20 {
-		report := Report{Sources: []SourceReport{{}}, Reservations: []Entry{{Verdict: Released}}, NextCheck: time.Now().Add(20 * time.Second)}
-		if pause, floor := p.after(&report, errFile, 10*time.Minute); pause > 31*time.Second || floor > time.Minute {
-			t.Fatalf("the next pass is in %v, with Trigger in %v", pause, floor)
-		}
-	}
-	var pause, floor time.Duration
-	for range 20 {
-		report := Report{Sources: []SourceReport{{}}, Reservations: []Entry{{}}}
-		pause, floor = p.after(&report, errFile, 10*time.Minute)
-	}
-	if pause < 10*time.Minute || floor > time.Minute {
-		t.Errorf("without a NextCheck the next pass is in %v, with Trigger in %v", pause, floor)
-	}
-	for range 20 {
-		if pause, floor = p.after(&Report{}, errFile, 10*time.Minute); floor != pause {
-			t.Errorf("without a list the next pass is in %v, with Trigger in %v", pause, floor)
-		}
-	}
-	// A pass without an error ends a row of failures, also if another one is to follow soon.
-	p.after(&Report{Reservations: []Entry{{}}, NextCheck: time.Now().Add(time.Minute)}, nil, 10*time.Minute)
-	if pause, _ = p.after(&Report{}, ErrRefused, 10*time.Minute); pause > 3*time.Second/2 {
-		t.Errorf("the first error after it: a pause of %v", pause)
-	}
 }
 
 // Start ends with its context at any time.
@@ -412,12 +367,11 @@ func TestHazard64LoggerPanics(t *testing.T) {
 
 // TestFleet starts the agents of many nodes at the same time, and counts their calls of
 // sources, which an API server would have to serve. All ask when they start, since a node
-// should get its addresses back by then. From the first Interval on the calls are spread,
+// should get its addresses back by then. From the first interval on the calls are spread,
 // more in each.
 func TestFleet(t *testing.T) {
-	const nodes, rounds, interval = 1000, 7, 10 * time.Minute
-	n := newNode(t)
-	n.reserve("10.0.0.9", "other", old)
+	const nodes, rounds = 1000, 7
+	n := nodeInUse(t)
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
 		var mu sync.Mutex
@@ -428,31 +382,22 @@ func TestFleet(t *testing.T) {
 			asked[time.Since(begun).Truncate(time.Second)]++
 			return []podsource.Pod{other}, nil
 		})
-		ctx, cancel := context.WithCancel(t.Context())
-		var agents sync.WaitGroup
 		for range nodes {
-			r := n.reconciler(source, Options{Interval: interval})
-			agents.Go(func() { _ = r.Start(ctx) })
+			r := n.reconciler(source, Options{})
+			go func() { _ = r.Start(t.Context()) }()
 		}
-		time.Sleep(rounds * interval)
-		cancel()
-		agents.Wait()
-
-		busiest, total := make([]int, rounds+1), 0
+		time.Sleep(rounds * DefaultInterval)
+		mu.Lock()
+		defer mu.Unlock()
+		busiest := make([]int, rounds+1)
 		for second, n := range asked {
-			round := int(second / interval)
+			round := second / DefaultInterval
 			busiest[round] = max(busiest[round], n)
-			total += n
 		}
-		t.Logf("%d nodes ask %d times in %v; calls in the busiest second of each %v: %v", nodes, total, rounds*interval, interval, busiest[:rounds])
-		if busiest[0] != nodes {
-			t.Errorf("%d nodes ask when they start, want all %d", busiest[0], nodes)
-		}
+		t.Logf("%d nodes: calls in the busiest second of each %v: %v", nodes, DefaultInterval, busiest[:rounds])
 		// The first round is spread over a tenth of ten minutes, 60 seconds.
-		for round, n := range busiest[1:] {
-			if n > nodes/20 {
-				t.Errorf("%d of %d nodes ask in one second of round %d", n, nodes, round+1)
-			}
+		if busiest[0] != nodes || slices.Max(busiest[1:]) > nodes/20 {
+			t.Errorf("want all when they start, and at most %d in a second later", nodes/20)
 		}
 	})
 }
