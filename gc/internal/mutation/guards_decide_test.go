@@ -131,7 +131,7 @@ var decideGuards = []guard{
 		"q.has(waived) || len(s.evidence) > 1 && ", "q.has(waived) || "},
 	{"R4", "80", "a stamp between two settings of the clock is from before the boot", "TestCases/19-clock-is-set", "gc/clock.go",
 		"return between || ", "return between && false || "},
-	{"R5", "80", "... or asserted away", "TestAssertedAwayTrustsTheStamp", "gc/decide.go",
+	{"R5", "80", "... or asserted away", "TestCases/R13-hook", "gc/decide.go",
 		"q.has(waived) || len(s.evidence) > 1 && ", "len(s.evidence) > 1 && "},
 	{"R5", "", "addresses that were listed before the look began count for no younger age", "TestCases/72-two-looks", "gc/silence.go",
 		"		q.add(d.SeesAddresses, addresses)\n", "		q.add(d.SeesAddresses, addresses)\n\t}\n\tq.add(d.SeesAddresses, addresses)\n\tif d.fresh {\n"},

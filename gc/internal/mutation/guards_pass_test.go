@@ -191,9 +191,9 @@ var passGuards = []guard{
 var loopGuards = []guard{
 	{"R13", "", "the hook ends in time", "TestAtStartup", "gc/startup.go",
 		"context.WithTimeout(ctx, r.opts.StartupTimeout)", "context.WithTimeout(ctx, 1<<62)"},
-	{"R13", "", "the hook does not retry after a permanent error", "TestAtStartupGivesUpOnPermanentErrors", "gc/startup.go",
+	{"R13", "", "the hook does not retry after a permanent error", "TestAtStartup", "gc/startup.go",
 		"|| errors.Is(err, podsource.ErrPermanent)", "|| false && errors.Is(err, podsource.ErrPermanent)"},
-	{"R13", "", "the hook asks no source where nothing is reserved", "TestAtStartupAsksNobodyWhereNothingIsReserved", "gc/reconciler.go",
+	{"R13", "", "the hook asks no source where nothing is reserved", "TestCases/R13-hook", "gc/reconciler.go",
 		"	if o.hook && ", "	if false && "},
 	{"R13", "", "a pass of the loop ends in time", "TestLoopGivesUpAPass", "gc/loop.go",
 		"context.WithTimeout(ctx, r.opts.Interval+time.Minute)", "context.WithTimeout(ctx, 1<<62)"},
