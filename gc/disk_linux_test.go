@@ -16,26 +16,10 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// A hangingDisk is a file system that stops to answer in the middle of a call, and answers again
-// when its channel is closed.
-type hangingDisk struct {
-	dataDir
-	inList, inRelease chan struct{} // nil: it answers
-}
+// hangs makes a call of the disk wait until a channel is closed.
+func hangs(answers chan struct{}) func(call func()) { return func(call func()) { <-answers; call() } }
 
-func (d *hangingDisk) List(ctx context.Context) (hostlocal.Listing, error) {
-	if d.inList != nil {
-		<-d.inList
-	}
-	return d.dataDir.List(ctx)
-}
-
-func (d *hangingDisk) Release(ctx context.Context, rs ...*hostlocal.Reservation) (hostlocal.ReleaseResult, error) {
-	if d.inRelease != nil {
-		<-d.inRelease
-	}
-	return d.dataDir.Release(ctx, rs...)
-}
+func directly(call func()) { call() }
 
 // A network's directory is on a file system that never answers: the hook returns within its limit,
 // and so does each pass of the loop. Later passes say since when. When the disk answers, the pass that
@@ -50,11 +34,10 @@ func TestHazard82DiskDoesNotAnswer(t *testing.T) {
 			n.reserve("10.0.0.2", "leaked", old)
 			r := n.reconciler(podsource.Static{other}, Options{})
 			answers := make(chan struct{})
-			d := &hangingDisk{dataDir: r.disk, inRelease: answers}
+			r.disk = wrappedDisk{r.disk, directly, hangs(answers)}
 			if c.inList {
-				d.inList = answers
+				r.disk = wrappedDisk{r.disk, hangs(answers), directly}
 			}
-			r.disk = d
 			begun := time.Now()
 			pass := r.Reconcile
 			if c.hook {
@@ -92,7 +75,7 @@ func TestHazard118LoopBesideADiskThatHangs(t *testing.T) {
 		var errs []error
 		r := n.reconciler(podsource.Static{other}, Options{OnReport: func(_ Report, err error) { errs = append(errs, err) }})
 		answers := make(chan struct{})
-		r.disk = &hangingDisk{dataDir: r.disk, inList: answers}
+		r.disk = wrappedDisk{r.disk, hangs(answers), directly}
 		go func() { _ = r.Start(t.Context()) }()
 		time.Sleep(time.Hour)
 		synctest.Wait()

@@ -3,16 +3,13 @@
 package gc
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
@@ -70,8 +67,6 @@ var faultFiles = map[string]string{
 	"10.0.0.2": "leaked", "10.0.0.3": "leaked2", "10.0.0.4": "live", "10.0.0.5": "", "fd00::4": "live",
 }
 
-func faultLive(ip string) bool { return faultFiles[ip] == "live" }
-
 // inject runs a pass with one fault, and reports whether the fault was injected.
 func inject(t *testing.T, strace, exe, call, fault string, when int) bool {
 	n := newNode(t)
@@ -101,16 +96,16 @@ func inject(t *testing.T, strace, exe, call, fault string, when int) bool {
 		n.checkFaultReport(t, where, string(out), call == "unlinkat" && injected)
 	}
 	for ip := range faultFiles {
-		if faultLive(ip) && !n.exists(ip) {
+		if faultFiles[ip] == "live" && !n.exists(ip) {
 			t.Errorf("%s: %s is live and was released", where, ip)
 		}
 	}
-	if n.locked() {
+	if isLocked(n.path("lock")) {
 		t.Errorf("%s: the lock is still held", where)
 	}
 	n.pass(podsource.Static{faultPod}, Options{})
 	for ip := range faultFiles {
-		if n.exists(ip) != faultLive(ip) {
+		if n.exists(ip) != (faultFiles[ip] == "live") {
 			t.Errorf("%s: after the next pass %s is there: %t", where, ip, n.exists(ip))
 		}
 	}
@@ -155,63 +150,33 @@ func (n *node) checkFaultReport(t *testing.T, where, out string, oneFailed bool)
 
 var faultPod = podsource.Pod{NamespacedName: named("live"), IPs: ips("10.0.0.4")}
 
-// A oneThread is a data directory that one thread alone reads and changes: strace counts
-// occurrences for each thread.
-type oneThread struct {
-	dataDir
-	calls chan func()
-}
-
-func newOneThread(d dataDir) oneThread {
-	o := oneThread{d, make(chan func())}
+// oneThread makes calls in one thread alone: strace counts occurrences for each thread.
+func oneThread() func(call func()) {
+	calls, done := make(chan func()), make(chan struct{})
 	go func() {
 		runtime.LockOSThread()
-		for call := range o.calls {
+		for call := range calls {
 			call()
+			done <- struct{}{}
 		}
 	}()
-	return o
-}
-
-func (o oneThread) do(call func()) {
-	done := make(chan struct{})
-	o.calls <- func() { call(); close(done) }
-	<-done
-}
-
-func (o oneThread) List(ctx context.Context) (list hostlocal.Listing, err error) {
-	o.do(func() { list, err = o.dataDir.List(ctx) })
-	return list, err
-}
-
-func (o oneThread) Release(ctx context.Context, rs ...*hostlocal.Reservation) (done hostlocal.ReleaseResult, err error) {
-	o.do(func() { done, err = o.dataDir.Release(ctx, rs...) })
-	return done, err
+	return func(call func()) { calls <- call; <-done }
 }
 
 // faultyPass runs in the process that gets the fault.
 func faultyPass(t *testing.T, dir string) {
 	r, err := New(hostlocal.New(dir), []string{network1}, podsource.Static{faultPod}, Options{AllowForeign: []string{"*"}})
 	must(t, err)
-	r.disk = newOneThread(r.disk)
+	in := oneThread()
+	r.disk = wrappedDisk{r.disk, in, in}
 	report, err := r.Reconcile(t.Context())
-	out := struct {
+	line, err := json.Marshal(struct {
 		Err    string
 		Report Report
-	}{Report: report}
-	if err != nil {
-		out.Err = err.Error()
-	}
-	line, err := json.Marshal(out)
+	}{text(err), report})
 	must(t, err)
 	fmt.Printf("REPORT %s\n", line)
-	// The lock must be free before the process ends.
-	f, err := os.OpenFile(filepath.Join(dir, network1, "lock"), os.O_RDWR, 0)
-	if errors.Is(err, os.ErrNotExist) || f == nil {
-		return
-	}
-	defer f.Close()
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); errors.Is(err, syscall.EWOULDBLOCK) {
+	if isLocked(filepath.Join(dir, network1, "lock")) {
 		t.Error("the process still holds the lock after its pass")
 	}
 }

@@ -13,9 +13,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
-// locked reports whether the plugin's lock is held.
-func (n *node) locked() bool { return isLocked(n.path("lock")) }
-
+// isLocked reports whether the plugin's lock is held.
 func isLocked(path string) bool {
 	f, err := os.Open(path)
 	if err != nil {
@@ -54,26 +52,26 @@ func (n *node) unprivileged(do func()) {
 	do()
 }
 
-// An unprivilegedDisk is a data directory that an ordinary user reads and changes.
-type unprivilegedDisk struct {
+// A wrappedDisk is a data directory whose calls go through functions of a test.
+type wrappedDisk struct {
 	dataDir
-	n *node
+	inList, inRelease func(call func())
+}
+
+func (d wrappedDisk) List(ctx context.Context) (list hostlocal.Listing, err error) {
+	d.inList(func() { list, err = d.dataDir.List(ctx) })
+	return list, err
+}
+
+func (d wrappedDisk) Release(ctx context.Context, rs ...*hostlocal.Reservation) (done hostlocal.ReleaseResult, err error) {
+	d.inRelease(func() { done, err = d.dataDir.Release(ctx, rs...) })
+	return done, err
 }
 
 // asUser makes a reconciler access the disk as an ordinary user.
 func (n *node) asUser(r *Reconciler) *Reconciler {
-	r.disk = unprivilegedDisk{r.disk, n}
+	r.disk = wrappedDisk{r.disk, n.unprivileged, n.unprivileged}
 	return r
-}
-
-func (d unprivilegedDisk) List(ctx context.Context) (list hostlocal.Listing, err error) {
-	d.n.unprivileged(func() { list, err = d.dataDir.List(ctx) })
-	return list, err
-}
-
-func (d unprivilegedDisk) Release(ctx context.Context, rs ...*hostlocal.Reservation) (done hostlocal.ReleaseResult, err error) {
-	d.n.unprivileged(func() { done, err = d.dataDir.Release(ctx, rs...) })
-	return done, err
 }
 
 // setfsuid sets the user ID with which the calling thread accesses files. The thread
