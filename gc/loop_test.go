@@ -144,28 +144,21 @@ func TestPauses(t *testing.T) {
 	})
 }
 
-func TestScheduleOfAHealthyNode(t *testing.T) {
-	for _, interval := range []time.Duration{time.Second, DefaultInterval, 24 * time.Hour} {
-		synctest.Test(t, func(t *testing.T) {
-			l := startLoop(t, nodeInUse(t), nil, Options{Interval: interval})
-			time.Sleep(60 * interval)
-			passes := l.all()
-			for i, gap := range gaps(passes) {
-				if gap < interval || gap > interval*11/10 {
-					t.Errorf("pass %d came after %v, want %v and up to a tenth more", i+1, gap, interval)
-				}
-			}
-			if len(passes) < 50 || passes[0] != 0 || slices.Max(gaps(passes)) == slices.Min(gaps(passes)) {
-				t.Errorf("%d passes in 60 intervals, at gaps of %v", len(passes), gaps(passes))
-			}
-		})
-	}
-}
-
-func TestScheduleAfterErrors(t *testing.T) {
+// Passes follow Report.NextCheck, the interval and its jitter, errors, and Trigger, which has a floor of
+// five seconds, and many calls of which lead to one pass.
+func TestSchedule(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		logs := newLogs(0)
-		l := startLoop(t, nodeInUse(t), nil, Options{Logger: logs.logger()})
+		n, logs := nodeInUse(t), newLogs(0)
+		n.reserve("10.0.0.2", "leaked", DefaultMinAge-3*time.Minute)
+		l := startLoop(t, n, nil, Options{Logger: logs.logger()})
+		if got := l.sinceLast(198 * time.Second); len(got) != 1 || got[0] < 3*time.Minute || n.exists("10.0.0.2") { // up to a tenth more
+			t.Errorf("passes at %v, want one after 3 minutes, which releases", got)
+		}
+		healthy := gaps(l.sinceLast(60 * DefaultInterval))
+		first, last := slices.Min(healthy), slices.Max(healthy)
+		if first < DefaultInterval || last > DefaultInterval*11/10 || last-first < DefaultInterval/100 {
+			t.Errorf("passes of a healthy node %v to %v apart", first, last)
+		}
 		l.fail(errors.New("server is away"))
 		passes := l.sinceLast(8 * time.Hour)
 		logged := logs.with("Releasing leaked addresses; trying again later", "error")
@@ -177,25 +170,6 @@ func TestScheduleAfterErrors(t *testing.T) {
 			t.Errorf("%d passes in the hour after the errors ended", len(passes))
 		}
 	})
-}
-
-// A pass comes at the time of Report.NextCheck.
-func TestScheduleOfChecks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := nodeInUse(t)
-		n.reserve("10.0.0.2", "leaked", DefaultMinAge-3*time.Minute)
-		l := startLoop(t, n, nil, Options{})
-		if got := l.sinceLast(198 * time.Second); len(got) != 1 || got[0] < 3*time.Minute { // up to a tenth more
-			t.Errorf("passes at %v, want one after 3 minutes", got)
-		}
-		if n.exists("10.0.0.2") {
-			t.Error("a reservation that is now old enough was not released")
-		}
-	})
-}
-
-// Trigger has a floor of five seconds, and many calls lead to one pass.
-func TestTrigger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := startLoop(t, nodeInUse(t), nil, Options{})
 		for range 100 { // AtStartup's pass has just ended
@@ -213,11 +187,8 @@ func TestTrigger(t *testing.T) {
 			l.Trigger()
 			time.Sleep(100 * time.Millisecond)
 		}
-		passes := l.all()
-		for _, gap := range gaps(passes) {
-			if gap < 5*time.Second {
-				t.Errorf("two passes %v apart", gap)
-			}
+		if least := slices.Min(gaps(l.all())); least != 5*time.Second {
+			t.Errorf("two passes %v apart", least)
 		}
 		if got := l.sinceLast(9 * time.Minute); len(got) > 1 {
 			t.Errorf("passes at %v without a trigger", got)

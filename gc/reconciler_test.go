@@ -7,6 +7,7 @@ package gc
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +16,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
@@ -40,9 +43,8 @@ func TestContextEndsBetweenTwoLooks(t *testing.T) {
 // waits gets an error.
 func TestPassesDoNotOverlap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
 		var inside, most atomic.Int32
-		r := n.reconciler(podsource.Func(func(context.Context) ([]podsource.Pod, error) {
+		r := newNode(t).reconciler(podsource.Func(func(context.Context) ([]podsource.Pod, error) {
 			most.Store(max(most.Load(), inside.Add(1)))
 			time.Sleep(time.Minute)
 			inside.Add(-1)
@@ -57,40 +59,36 @@ func TestPassesDoNotOverlap(t *testing.T) {
 				errs <- err
 			}()
 		}
-		var passed, busy, given int
+		got := make(map[string]int)
 		for range 3 {
-			switch err := <-errs; {
-			case err == nil:
-				passed++
-			case strings.Contains(err.Error(), "another pass") && errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ErrRefused):
-				busy++
-			case errors.Is(err, ErrRefused) && errors.Is(err, context.DeadlineExceeded):
-				given++
-			default:
-				t.Error(err)
-			}
+			err := <-errs
+			got[fmt.Sprintf("waited for another pass: %t, refused: %t, the context ended: %t", strings.Contains(text(err), "another pass"),
+				errors.Is(err, ErrRefused), errors.Is(err, context.DeadlineExceeded))]++
 		}
 		time.Sleep(time.Minute) // until the calls of the source return
-		if most.Load() != 1 {
-			t.Errorf("%d passes ran at once", most.Load())
-		}
-		if passed != 1 || busy != 1 || given != 1 {
-			t.Errorf("%d passed, %d were told that another pass is under way, and %d gave up asking, want one each", passed, busy, given)
+		if diff := cmp.Diff(map[string]int{
+			"waited for another pass: false, refused: false, the context ended: false": 1,
+			"waited for another pass: true, refused: false, the context ended: true":   1,
+			"waited for another pass: false, refused: true, the context ended: true":   1,
+		}, got); diff != "" || most.Load() != 1 {
+			t.Errorf("%d passes ran at once; their errors (-want +got):\n%s", most.Load(), diff)
 		}
 	})
 }
 
 // DryRun writes nothing, takes no lock, and reports what would be released. Only selects among
-// the leaked reservations: the others are reported as leaked.
-func TestDryRunAndOnly(t *testing.T) {
+// the leaked reservations: the others are reported as leaked. R12: a second pass does nothing.
+// R8: without a leak it does not touch the lock.
+func TestDryRunOnlyAndSecondPass(t *testing.T) {
 	n := newNode(t)
 	n.reserve("10.0.0.2", "gone", old)
 	n.reserve("10.0.0.3", "gone", old)
 	n.file("10.0.0.4", "", old)
 	n.reserve("10.0.0.5", "live", old)
 	live := podsource.Static{{IPs: ips("10.0.0.5")}}
+	want := map[string]Reason{"10.0.0.2": Unowned, "10.0.0.3": Unowned, "10.0.0.4": EmptyOwner, "10.0.0.5": AddressClaimed}
 	report := n.pass(live, Options{DryRun: true})
-	n.checkReasons(report, map[string]Reason{"10.0.0.2": Unowned, "10.0.0.3": Unowned, "10.0.0.4": EmptyOwner, "10.0.0.5": AddressClaimed})
+	n.checkReasons(report, want)
 	if n.exists("lock") || report.LockHeld != 0 {
 		t.Errorf("a dry run made the lock file, or held the lock for %v", report.LockHeld)
 	}
@@ -98,28 +96,18 @@ func TestDryRunAndOnly(t *testing.T) {
 		t.Errorf("a dry run shows owner %q, want what the file says", got)
 	}
 	only := func(r *hostlocal.Reservation) bool { return r.IP == ips("10.0.0.3")[0] || r.ContainerID == "live" }
-	n.checkReasons(n.pass(live, Options{Only: only}), map[string]Reason{
-		"10.0.0.2": Unowned, "10.0.0.3": ReleasedLeak, "10.0.0.4": EmptyOwner, "10.0.0.5": AddressClaimed})
-}
-
-// R12: a second pass does nothing. R8: without a leak it does not touch the lock.
-func TestSecondPassDoesNothing(t *testing.T) {
-	n := newNode(t)
-	n.reserve("10.0.0.2", "leaked", old)
-	n.reserve("10.0.0.3", "other", old)
-	n.reserve("10.0.0.4", "new", young)
-	r := n.reconciler(podsource.Static{other}, Options{})
-	report := n.reconcile(r)
-	n.check(report, map[string]Verdict{"10.0.0.2": Released, "10.0.0.3": InUse, "10.0.0.4": Young})
-	if report.LockHeld == 0 || report.LongestHold == 0 {
+	report, want["10.0.0.3"] = n.pass(live, Options{Only: only}), ReleasedLeak
+	n.checkReasons(report, want)
+	r := n.reconciler(live, Options{})
+	if report = n.reconcile(r); report.LockHeld == 0 || report.LongestHold == 0 {
 		t.Errorf("the lock was held for %v, at once for %v", report.LockHeld, report.LongestHold)
 	}
 	must(t, os.Remove(n.path("lock")))
 	report = n.reconcile(r)
+	n.checkReasons(report, map[string]Reason{"10.0.0.5": AddressClaimed})
 	if report.LockHeld != 0 || n.exists("lock") {
 		t.Errorf("lock held for %v, want a pass without a leak not to take the lock", report.LockHeld)
 	}
-	n.check(report, map[string]Verdict{"10.0.0.3": InUse, "10.0.0.4": Young})
 }
 
 // An unusable directory is a clear error, and nothing is released in it. See also hazards 63 and 97.
