@@ -43,19 +43,26 @@ var (
 		7 * time.Minute, 8 * time.Minute, 14 * time.Minute, 14*time.Minute + 1, 20 * time.Minute, 2 * time.Hour, 30 * time.Hour}
 )
 
-// judge does with a case what ask and pass do. It returns no decisions if no answer counts. The
+// judge does with a case what ask and pass do. It returns nil if an answer does not count. The
 // case determines the number of looks.
-func (c *propCase) judge() (*snapshot, []decision) {
+func (c *propCase) judge() []decision {
+	if s := c.snapshot(); s != nil {
+		return decide(s)
+	}
+	return nil
+}
+
+func (c *propCase) snapshot() *snapshot {
 	r := &Reconciler{opts: c.opts, clock: c.clock}
 	s := &snapshot{clock: &r.clock, at: propNow, opts: &c.opts, networks: c.networks, noADD: c.noADD}
 	s.reservations = r.clock.sees(propNow, c.all)
 	for _, answers := range c.looks {
 		if err := r.check(answers, s.at, false); err != nil {
-			return nil, nil
+			return nil
 		}
 		s.addLook(answers, propNow, propNow)
 	}
-	return s, decide(s)
+	return s
 }
 
 // differs describes a reservation about which two decisions may not differ.

@@ -3,9 +3,6 @@
 package gc
 
 import (
-	"cmp"
-	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"reflect"
@@ -45,8 +42,7 @@ func TestU1Adding(t *testing.T) {
 			}
 			d.looks[i] = slices.Insert(d.looks[i], place, another)
 		}
-		_, before := c.judge()
-		_, after := d.judge()
+		before, after := c.judge(), d.judge()
 		if wrong := c.differs(before, after, keptThenReleased); wrong != "" {
 			return true, fmt.Sprintf("%s\nin source%d: %+v\nadded: %+v", wrong, member, pod, another)
 		}
@@ -105,11 +101,11 @@ func TestU2TakingADeclarationAway(t *testing.T) {
 			}
 		}
 		d, declaration := c.without(rnd, member)
-		_, with := c.judge()
+		with := c.judge()
 		if d == nil || with == nil {
 			return false, ""
 		}
-		_, without := d.judge() // none: by R9 nothing is released
+		without := d.judge() // none: by R9 nothing is released
 		wrong := c.differs(with, without, keptThenReleased)
 		for i := range without {
 			if keptThenReleased(without[i], with[i]) && wrong == "" {
@@ -167,24 +163,21 @@ func TestU2Looks(t *testing.T) {
 	forCases(t, func(rnd *rand.Rand, c *propCase) (bool, string) {
 		one, two := c.clone(), c.clone()
 		one.looks, two.looks = c.looks[:1], [][]podsource.Answer{c.looks[0], slices.Clone(c.looks[0])}
-		s, inOne := one.judge()
+		s := one.snapshot()
 		if s == nil {
 			return false, ""
 		}
+		inOne := decide(s)
 		member := rnd.IntN(len(c.looks[0]))
 		if none, declaration := two.without(rnd, member); none != nil {
-			_, inNone := none.judge()
 			some := two.clone()
 			declaration.take(&some.looks[rnd.IntN(2)][member])
-			_, inSome := some.judge()
-			if wrong := c.differs(inNone, inSome, keptThenReleased); wrong != "" {
+			if wrong := c.differs(none.judge(), some.judge(), keptThenReleased); wrong != "" {
 				return true, fmt.Sprintf("without %s of source%d, and with it in one look: %s", declaration.name, member, wrong)
 			}
 		}
-		if _, inTwo := two.judge(); !s.wantsSecondLook() {
-			if wrong := c.differs(inOne, inTwo, keptThenReleased); wrong != "" {
-				return true, "with a second look, which a pass would not take: " + wrong
-			}
+		if wrong := c.differs(inOne, two.judge(), keptThenReleased); wrong != "" && !s.wantsSecondLook() {
+			return true, "with a second look, which a pass would not take: " + wrong
 		}
 		strict := one.clone()
 		strict.opts.MinAge = max(c.opts.MinAge, DefaultMinAge)
@@ -193,8 +186,7 @@ func TestU2Looks(t *testing.T) {
 				strict.looks[0][i].SeesADDs = nil
 			}
 		}
-		_, inStrict := strict.judge()
-		return true, c.differs(inStrict, inOne, keptThenReleased)
+		return true, c.differs(strict.judge(), inOne, keptThenReleased)
 	})
 }
 
@@ -207,8 +199,7 @@ func TestU3OneMemberAlone(t *testing.T) {
 		for i := range alone.looks {
 			alone.looks[i] = c.looks[i][member : member+1]
 		}
-		_, one := alone.judge()
-		_, all := c.judge()
+		one, all := alone.judge(), c.judge()
 		for i := range one {
 			rule := one[i].reason.Rule()
 			if rule != "R3" && rule != "R10" && (rule != "R5" || !c.youngerThanSet(c.candidate(i))) {
@@ -222,7 +213,8 @@ func TestU3OneMemberAlone(t *testing.T) {
 	})
 }
 
-// U4: the order of members, and a member or an entry that is there twice, change no verdict.
+// U4: the order of members, and a member or an entry that is there twice, change no verdict. An
+// error of any member is an error. podsource tests the order in which they are asked.
 func TestU4OrderAndDuplicates(t *testing.T) {
 	forCases(t, func(rnd *rand.Rand, c *propCase) (bool, string) {
 		order, d := rnd.Perm(len(c.looks[0])), c.clone()
@@ -238,84 +230,18 @@ func TestU4OrderAndDuplicates(t *testing.T) {
 				last.Pods = append(slices.Clone(last.Pods), oneOf(rnd, last.Pods...))
 			}
 		}
-		s, before := c.judge()
-		r, after := d.judge()
+		before, after := c.judge(), d.judge()
 		wrong := c.differs(before, after, func(before, after decision) bool { return before.reason != after.reason })
-		if (s == nil) != (r == nil) {
+		if (before == nil) != (after == nil) {
 			wrong = "one of them is refused"
 		}
 		if wrong != "" {
 			wrong = fmt.Sprintf("in the order %v: %s", order, wrong)
 		}
-		return s != nil, wrong
+		oneOf(rnd, d.looks...)[rnd.IntN(len(order))].Err = podsource.ErrIncomplete
+		if d.judge() != nil {
+			wrong = "an error of a member was lost"
+		}
+		return before != nil, wrong
 	})
-}
-
-// A leaf is a source in a random tree of sources. It records when it is asked.
-type leaf struct {
-	rank  podsource.Rank
-	err   error
-	asked *[]*leaf
-}
-
-func (l *leaf) Rank() podsource.Rank { return l.rank }
-
-func (l *leaf) Pods(context.Context) (podsource.Answer, error) {
-	*l.asked = append(*l.asked, l)
-	return podsource.Answer{Pods: []podsource.Pod{other}}, l.err
-}
-
-// A tree is a random nesting of Union, Fallback, Require and AllowEmpty.
-type tree struct {
-	rnd   *rand.Rand
-	asked []*leaf
-}
-
-// union returns a union, and the leaves of its members in the order in which those must be asked.
-func (t *tree) union(depth int) (podsource.Source, [][]*leaf) {
-	arguments := make([]podsource.Source, 1+t.rnd.IntN(3))
-	var all [][]*leaf
-	for i := range arguments {
-		l := &leaf{podsource.Rank(1 + t.rnd.IntN(5)), nil, &t.asked}
-		members := [][]*leaf{{l}}
-		switch arguments[i] = l; t.rnd.IntN(6) * min(depth, 1) {
-		case 1, 2:
-			arguments[i], members = t.union(depth - 1)
-		case 3:
-			arguments[i] = podsource.AllowEmpty(podsource.Require(l, other.NamespacedName))
-		case 4:
-			l.err = podsource.ErrNotHere
-			then, others := t.union(depth - 1)
-			arguments[i], members[0] = podsource.Fallback(l, then), slices.Concat(members[0], slices.Concat(others...))
-		}
-		all = append(all, members...)
-	}
-	earliest := func(member []*leaf) podsource.Rank {
-		return slices.MinFunc(member, func(a, b *leaf) int { return cmp.Compare(a.rank, b.rank) }).rank
-	}
-	slices.SortStableFunc(all, func(a, b []*leaf) int { return cmp.Compare(earliest(a), earliest(b)) })
-	return podsource.Union(arguments...), all
-}
-
-// U4: sources are asked in the order of their ranks, also in nested unions, each once. A Fallback is
-// asked as one, at the lowest rank of its sources. An error of any source is an error of the whole,
-// and no other source is asked after it.
-func TestU4Asking(t *testing.T) {
-	t.Parallel()
-	for seed := *propFirst; seed < *propFirst+orUsual(*propCases, 25_000, 5_000); seed++ {
-		tr := &tree{rnd: rand.New(rand.NewPCG(seed, 4))}
-		source, members := tr.union(4)
-		leaves := slices.Concat(members...)
-		here := slices.DeleteFunc(slices.Clone(leaves), func(l *leaf) bool { return l.err != nil })
-		answer, err := source.Pods(t.Context())
-		if err != nil || len(answer.Members()) != len(here) || !slices.Equal(tr.asked, leaves) {
-			t.Fatalf("case %d: %d of %d answered, %d of %d were asked, or not in order: %v",
-				seed, len(answer.Members()), len(here), len(tr.asked), len(leaves), err)
-		}
-		failing := oneOf(tr.rnd, leaves...)
-		failing.err = oneOf(tr.rnd, errors.New("it fails"), podsource.ErrIncomplete)
-		if _, err = source.Pods(t.Context()); err == nil || errors.Is(err, podsource.ErrNotHere) || tr.asked[len(tr.asked)-1] != failing {
-			t.Fatalf("case %d: a source that is here fails with %v, and the whole with %v; or others were asked after it", seed, failing.err, err)
-		}
-	}
 }
