@@ -4,13 +4,23 @@ package gc
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
+	"strings"
 	"syscall"
 	"testing"
+	"time"
 
+	"github.com/hostlocal-gc/hostlocal-gc/gc/internal/uptime"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/boottime"
 )
 
 // isLocked reports whether the plugin's lock is held.
@@ -80,5 +90,116 @@ func setfsuid(t testing.TB, uid int) {
 	t.Helper()
 	if _, _, errno := syscall.RawSyscall(syscall.SYS_SETFSUID, uintptr(uid), 0, 0); errno != 0 {
 		t.Fatal(errno)
+	}
+}
+
+// One file can't be read: the pass returns an error, keeps the possible siblings, and
+// judges the rest.
+func TestHazard68OneFileOfManyCanNotBeRead(t *testing.T) {
+	for _, c := range []struct {
+		reason string
+		age    time.Duration
+		want   Verdict
+	}{
+		{"it is young", young, Failed},
+		{"it is old, and no pod has its address", old, Released},
+	} {
+		t.Run(c.reason, func(t *testing.T) {
+			n := newNode(t)
+			n.reserve("10.0.0.2", hex64("web"), c.age) // readable for root alone
+			if os.Geteuid() != 0 {
+				must(t, os.Chmod(n.path("10.0.0.2"), 0))
+			}
+			n.reserve("10.0.0.3", hex64("leaked"), old)
+			n.reserve("10.0.0.4", hex64("db"), old)
+			for _, ip := range []string{"10.0.0.3", "10.0.0.4"} {
+				must(t, os.Chmod(n.path(ip), 0o644))
+			}
+			must(t, os.Chmod(n.path(""), 0o777))
+			// The error also comes when no answer counts, and when no source is asked.
+			if _, err := n.asUser(n.reconciler(podsource.Static{}, Options{})).Reconcile(t.Context()); !errors.Is(err, ErrNoPods) || !errors.Is(err, fs.ErrPermission) {
+				t.Errorf("without an answer: error %v", err)
+			}
+			elsewhere := n.asUser(n.reconcilerOf([]string{"second"}, podsource.Static{}, Options{}))
+			if _, err := elsewhere.AtStartup(t.Context()); errors.Is(err, ErrNoPods) || !errors.Is(err, fs.ErrPermission) {
+				t.Errorf("in the hook: error %v", err)
+			}
+			report, err := n.asUser(n.reconciler(answers(criAnswer(sandbox("1", hex64("db")))), Options{})).Reconcile(t.Context())
+			if !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "10.0.0.2") || strings.Contains(err.Error(), "reservations") {
+				t.Errorf("got error %v, want one about the file", err)
+			}
+			n.check(report, map[string]Verdict{"10.0.0.2": Failed, "10.0.0.3": c.want, "10.0.0.4": InUse})
+			if err := report.Reservations[0].Err; !errors.Is(err, fs.ErrPermission) {
+				t.Errorf("the entry's error is %v", err)
+			}
+		})
+	}
+}
+
+// Many failures make one short error, and the report has them all.
+func TestHazard30ThousandsOfFailures(t *testing.T) {
+	const most = 16 << 10
+	all := func(files int, mode os.FileMode) *node {
+		n := newNode(t)
+		for i := range files {
+			ip := netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}).String()
+			n.reserve(ip, "leaked", old)
+			must(t, os.Chmod(n.path(ip), mode))
+		}
+		n.file("lock", "", old)
+		must(t, os.Chmod(n.path("lock"), 0o666))
+		must(t, os.Chmod(n.path(""), 0o555))
+		t.Cleanup(func() { _ = os.Chmod(n.path(""), 0o755) })
+		return n
+	}
+	for _, c := range []struct {
+		reason string
+		files  int
+		mode   os.FileMode
+		want   Reason
+		says   string
+	}{
+		{"none can be removed", 4096, 0o444, ReleaseFailed, "and 4088 more"},
+		{"none can be read", 127, 0, OwnerUnreadable, "127 reservations can't be read"}, // with more files, a second thread, which is root, reads a part
+	} {
+		t.Run(c.reason, func(t *testing.T) {
+			n := all(c.files, c.mode)
+			report, err := n.asUser(n.reconciler(podsource.Static{other}, Options{})).Reconcile(t.Context())
+			if !errors.Is(err, fs.ErrPermission) || len(err.Error()) > most || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("got an error of %d bytes: %.500v", len(fmt.Sprint(err)), err)
+			}
+			for _, e := range report.Reservations {
+				if e.Reason != c.want || e.Err == nil {
+					t.Fatalf("%s: %s, error %v", e.IP, e.Reason, e.Err)
+				}
+			}
+			if len(report.Reservations) != c.files {
+				t.Errorf("%d entries", len(report.Reservations))
+			}
+		})
+	}
+}
+
+// The time of the node's boot ends the claims of starting pods (R4).
+func TestHazard40BootIsTheKernels(t *testing.T) {
+	kernels := func() time.Duration {
+		content, err := os.ReadFile("/proc/uptime") // in seconds with two digits, rounded down
+		must(t, err)
+		first, _, _ := strings.Cut(string(content), " ")
+		seconds, err := strconv.ParseFloat(first, 64)
+		must(t, err)
+		return time.Duration(seconds * float64(time.Second))
+	}
+	r, err := New(newNode(t).store, []string{network1}, podsource.Static{other}, Options{})
+	must(t, err)
+	defer uptime.Replaced.Store(uptime.Replaced.Swap(nil))
+	before := kernels()
+	boot, mono, now := boottime.Since(), boottime.Monotonic(), r.now()
+	if (now.mono - mono).Abs() > 10*time.Millisecond { // all processes share it (hazard 81)
+		t.Errorf("the monotonic clock shows %v, the kernel's %v", now.mono, mono)
+	}
+	after := kernels() + 10*time.Millisecond
+	if boot < before || now.boot < boot || now.boot > after {
+		t.Errorf("the node has been up for %v, and then for %v; the kernel said %v before, and %v after", boot, now.boot, before, after)
 	}
 }
