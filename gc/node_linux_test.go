@@ -112,12 +112,10 @@ func TestHazard68OneFileOfManyCanNotBeRead(t *testing.T) {
 			}
 			n.reserve("10.0.0.3", hex64("leaked"), old)
 			n.reserve("10.0.0.4", hex64("db"), old)
-			for _, ip := range []string{"10.0.0.3", "10.0.0.4"} {
-				must(t, os.Chmod(n.path(ip), 0o644))
-			}
-			must(t, os.Chmod(n.path(""), 0o777))
+			must(t, os.Chmod(n.path("10.0.0.3"), 0o644), os.Chmod(n.path("10.0.0.4"), 0o644), os.Chmod(n.path(""), 0o777))
 			// The error also comes when no answer counts, and when no source is asked.
-			if _, err := n.asUser(n.reconciler(podsource.Static{}, Options{})).Reconcile(t.Context()); !errors.Is(err, ErrNoPods) || !errors.Is(err, fs.ErrPermission) {
+			nobody := n.asUser(n.reconciler(podsource.Static{}, Options{}))
+			if _, err := nobody.Reconcile(t.Context()); !errors.Is(err, ErrNoPods) || !errors.Is(err, fs.ErrPermission) {
 				t.Errorf("without an answer: error %v", err)
 			}
 			elsewhere := n.asUser(n.reconcilerOf([]string{"second"}, podsource.Static{}, Options{}))
@@ -138,20 +136,6 @@ func TestHazard68OneFileOfManyCanNotBeRead(t *testing.T) {
 
 // Many failures make one short error, and the report has them all.
 func TestHazard30ThousandsOfFailures(t *testing.T) {
-	const most = 16 << 10
-	all := func(files int, mode os.FileMode) *node {
-		n := newNode(t)
-		for i := range files {
-			ip := netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}).String()
-			n.reserve(ip, "leaked", old)
-			must(t, os.Chmod(n.path(ip), mode))
-		}
-		n.file("lock", "", old)
-		must(t, os.Chmod(n.path("lock"), 0o666))
-		must(t, os.Chmod(n.path(""), 0o555))
-		t.Cleanup(func() { _ = os.Chmod(n.path(""), 0o755) })
-		return n
-	}
 	for _, c := range []struct {
 		reason string
 		files  int
@@ -160,12 +144,21 @@ func TestHazard30ThousandsOfFailures(t *testing.T) {
 		says   string
 	}{
 		{"none can be removed", 4096, 0o444, ReleaseFailed, "and 4088 more"},
-		{"none can be read", 127, 0, OwnerUnreadable, "127 reservations can't be read"}, // with more files, a second thread, which is root, reads a part
+		// With more files, a second thread, which is root, reads a part.
+		{"none can be read", 127, 0, OwnerUnreadable, "127 reservations can't be read"},
 	} {
 		t.Run(c.reason, func(t *testing.T) {
-			n := all(c.files, c.mode)
+			n := newNode(t)
+			for i := range c.files {
+				ip := netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}).String()
+				n.reserve(ip, "leaked", old)
+				must(t, os.Chmod(n.path(ip), c.mode))
+			}
+			n.file("lock", "", old)
+			must(t, os.Chmod(n.path("lock"), 0o666), os.Chmod(n.path(""), 0o555))
+			t.Cleanup(func() { _ = os.Chmod(n.path(""), 0o755) })
 			report, err := n.asUser(n.reconciler(podsource.Static{other}, Options{})).Reconcile(t.Context())
-			if !errors.Is(err, fs.ErrPermission) || len(err.Error()) > most || !strings.Contains(err.Error(), c.says) {
+			if !errors.Is(err, fs.ErrPermission) || len(err.Error()) > 16<<10 || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("got an error of %d bytes: %.500v", len(fmt.Sprint(err)), err)
 			}
 			for _, e := range report.Reservations {

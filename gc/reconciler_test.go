@@ -30,7 +30,8 @@ func TestContextEndsBetweenTwoLooks(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 		defer cancel()
 		report, err := n.reconciler(source, Options{}).Reconcile(ctx)
-		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, ErrRefused) || len(source.times()) != 1 || report.Duration != 500*time.Millisecond {
+		refused := errors.Is(err, context.DeadlineExceeded) && errors.Is(err, ErrRefused)
+		if !refused || len(source.times()) != 1 || report.Duration != 500*time.Millisecond {
 			t.Errorf("asked %d times in %v, error %v; want the context's after the first time", len(source.times()), report.Duration, err)
 		}
 		n.checkReasons(report, map[string]Reason{"10.0.0.2": SourceFailed})
@@ -184,8 +185,8 @@ func TestHazard44ConstructorRefuses(t *testing.T) {
 		{"a nanosecond less than a second", store, some, source, Options{MinAge: time.Second - 1}, "MinAge"},
 		{"a second", store, some, source, Options{MinAge: time.Second}, ""},
 		{"longer than any clock", store, some, source, Options{MinAge: math.MaxInt64}, "MinAge"},
-		{"StartingFor below 2 T + 10 min", store, some, source, Options{StartingFor: 14*time.Minute - 1}, "StartingFor is 13m59.999999999s; it must be from 14m0s"},
-		{"the minimum of a longer T", store, some, source, Options{RuntimeRequestTimeout: 5 * time.Minute, StartingFor: 14 * time.Minute}, "StartingFor"},
+		{"StartingFor below 2 T + 10 min", store, some, source, Options{StartingFor: 14*time.Minute - 1}, "it must be from 14m0s"},
+		{"that of a longer T", store, some, source, Options{RuntimeRequestTimeout: 5 * time.Minute, StartingFor: 14 * time.Minute}, "StartingFor"},
 		{"T in seconds", store, some, source, Options{RuntimeRequestTimeout: 120}, "RuntimeRequestTimeout is 120ns"},
 		{"a time for sources in seconds", store, some, source, Options{SourceTimeout: 15}, "SourceTimeout"},
 		{"a negative time for the hook", store, some, source, Options{StartupTimeout: -1}, "StartupTimeout"},
@@ -223,7 +224,8 @@ func TestDefaults(t *testing.T) {
 	if opts.lag() != 7*time.Minute {
 		t.Errorf("L is %v", opts.lag())
 	}
-	if opts, err = (Options{RuntimeRequestTimeout: 4 * time.Minute}).withDefaults(); err != nil || opts.MinAge != 11*time.Minute || opts.StartingFor != 18*time.Minute {
+	opts, err = Options{RuntimeRequestTimeout: 4 * time.Minute}.withDefaults()
+	if err != nil || opts.MinAge != 11*time.Minute || opts.StartingFor != 18*time.Minute {
 		t.Errorf("with a T of 4 minutes: %+v, error %v", opts, err)
 	}
 	// New does not sort the caller's slice.
