@@ -20,7 +20,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-var stressFor = flag.Duration("stress.for", time.Minute, "how long TestStress adds and deletes; 5s with -short")
+var stressFor = flag.Duration("stress.for", time.Minute, "how long TestStress adds and deletes; 3s with -short")
 
 const (
 	stressWorkers = 12
@@ -185,7 +185,7 @@ func (s *stress) round(ctx context.Context, id string) {
 func TestStress(t *testing.T) {
 	length := *stressFor
 	if testing.Short() {
-		length = 5 * time.Second
+		length = 3 * time.Second
 	}
 	bounded, cancel := context.WithTimeout(t.Context(), length+2*time.Minute)
 	defer cancel()
