@@ -71,7 +71,7 @@ func (n *node) forget() {
 		clear(a.SeesADDs)
 		clear(a.Gaps)
 		if a.Cache != nil {
-			*a.Cache = podsource.Cache{}
+			*a.Cache = podsource.Cache{Since: time.Unix(1, 0)}
 		}
 	}
 }

@@ -75,20 +75,20 @@ func TestHazard19AgesAreNeverOverstated(t *testing.T) {
 func TestClockForgets(t *testing.T) {
 	job := podsource.Pod{NamespacedName: named("job"), Finished: true}
 	entry := podsource.Pod{ContainerIDs: []string{"e"}, Unproven: true}
-	const forgotten = 10 * time.Hour
+	const forgotten = 10
 	var c clock
 	for i, row := range []struct {
 		reason     string
 		look       []podsource.Answer
-		job, entry time.Duration // when each was first seen
+		job, entry time.Duration // the time at which each was first seen
 	}{
-		{"both are listed", []podsource.Answer{kubeletAnswer(job), cacheAnswer([]podsource.Pod{entry})}, 0, 0},
-		{"no source lists any", []podsource.Answer{criAnswer(), netnsAnswer()}, 0, 0},
-		{"both are listed again", []podsource.Answer{kubeletAnswer(job), cacheAnswer([]podsource.Pod{entry})}, 0, 0},
-		{"only the cache answers", []podsource.Answer{criAnswer(), cacheAnswer(nil), netnsAnswer()}, 0, forgotten},
+		{"both are listed", []podsource.Answer{kubeletAnswer(job), cacheAnswer([]podsource.Pod{entry})}, 1, 1},
+		{"no source lists any", []podsource.Answer{criAnswer(), netnsAnswer()}, 1, 1},
+		{"both are listed again", []podsource.Answer{kubeletAnswer(job), cacheAnswer([]podsource.Pod{entry})}, 1, 1},
+		{"only the cache answers", []podsource.Answer{criAnswer(), cacheAnswer(nil), netnsAnswer()}, 1, forgotten},
 		{"kubelet answers, too", []podsource.Answer{kubeletAnswer(), netnsAnswer()}, forgotten, forgotten},
 	} {
-		at, end := reading{mono: time.Duration(i) * time.Hour}, reading{mono: forgotten}
+		at, end := reading{mono: time.Duration(i) + 1}, reading{mono: forgotten}
 		var look []declaration
 		for _, a := range row.look {
 			look = append(look, declaration{Answer: a})
@@ -151,7 +151,7 @@ func TestClockKnowsItsSteps(t *testing.T) {
 		}
 	}
 	now := c.last
-	if c.trusted(now, now.wall.Add(1)) || c.sinceSteps(now, time.Time{}) {
+	if c.trusted(now, now.wall.Add(1)) || new(clock).sinceSteps(now, time.Time{}) {
 		t.Error("a timestamp of the future or none is trusted")
 	}
 	if startKnown(now, time.Time{}) || startKnown(now, now.wall.Add(1)) || !startKnown(now, now.wall) {
