@@ -27,7 +27,8 @@ func TestHazard19AgesAreNeverOverstated(t *testing.T) {
 		var made []time.Duration        // when each was made
 		reserve := func() {             // not before the first reading: A4 excludes that
 			made = append(made, now)
-			all = append(all, hostlocal.Reservation{Network: fmt.Sprintf("%02d", len(all)), ReservedAt: epoch.Add(now + offset), Owner: hostlocal.Empty})
+			network := fmt.Sprintf("%02d", len(all))
+			all = append(all, hostlocal.Reservation{Network: network, ReservedAt: epoch.Add(now + offset), Owner: hostlocal.Empty})
 		}
 		var c clock
 		c.observe(read())
@@ -143,7 +144,8 @@ func TestClockKnowsItsSteps(t *testing.T) {
 	} {
 		c.observe(row.now)
 		since, isBoot := epoch.Add(row.trustedSince), row.trustedSince < 0
-		if row.now.wall.After(since) && (!c.trusted(row.now, since.Add(1)) || c.trusted(row.now, since.Add(-1)) || c.trusted(row.now, since) == isBoot) {
+		trusted := func(after time.Duration) bool { return c.trusted(row.now, since.Add(after)) }
+		if row.now.wall.After(since) && (!trusted(1) || trusted(-1) || trusted(0) == isBoot) {
 			t.Errorf("%s: timestamps are not trusted from %v on", row.reason, row.trustedSince)
 		}
 		if !made(row.back) || made(row.back+1) {

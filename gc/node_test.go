@@ -81,14 +81,6 @@ func (n *node) reserveIn(network, ip, containerID string, age time.Duration) {
 	n.fileIn(network, ip, containerID+"\r\neth0", age)
 }
 
-// replace gives an address to another container, as a DEL and an ADD do. It keeps the old
-// file elsewhere, so that its inode is not reused.
-func (n *node) replace(ip, containerID string, age time.Duration) {
-	n.t.Helper()
-	must(n.t, os.Rename(n.path(ip), filepath.Join(n.t.TempDir(), ip)))
-	n.reserve(ip, containerID, age)
-}
-
 func (n *node) exists(name string) bool {
 	_, err := os.Lstat(n.path(name))
 	return err == nil

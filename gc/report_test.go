@@ -144,7 +144,8 @@ func TestLog(t *testing.T) {
 	keys := map[string]string{
 		released: "IP containerID ifName network reason verdict",
 		kept:     "IP containerID ifName network pod reason verdict", // of 10.0.0.4
-		compared: "dataDir duplicates duration in-use longestHold malformed nextCheck note.netns released source.cri source.netns unreserved young",
+		compared: "dataDir duplicates duration in-use longestHold malformed nextCheck note.netns released source.cri source.netns " +
+			"unreserved young",
 	}
 	for verbosity, lines := range map[int]int{0: 0, 2: 2, 4: 3} {
 		n, logs := newNode(t), newLogs(verbosity)
@@ -152,9 +153,10 @@ func TestLog(t *testing.T) {
 		n.reserve("10.0.0.3", hex64("new"), young)
 		n.reserve("10.0.0.4", hex64("web"), old)
 		n.file("10.0.0.5", "a b c", old)
-		kernel := netnsAnswer(podsource.Pod{IPs: ips("10.0.0.9"), Origin: "namespace 1"}, podsource.Pod{IPs: ips("10.0.0.9"), Origin: "namespace 2"})
+		web := podsource.Pod{NamespacedName: named("web"), ContainerIDs: []string{hex64("web")}}
+		kernel := netnsAnswer(configured("10.0.0.9"), podsource.Pod{IPs: ips("10.0.0.9"), Origin: "another"})
 		kernel.Note = "it rains"
-		n.pass(answers(criAnswer(podsource.Pod{NamespacedName: named("web"), ContainerIDs: []string{hex64("web")}}), kernel), Options{Logger: logs.logger()})
+		n.pass(answers(criAnswer(web), kernel), Options{Logger: logs.logger()})
 		got := map[string]int{kept: 0}
 		for _, line := range logs.lines {
 			msg := fmt.Sprint(line["msg"])
