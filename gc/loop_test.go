@@ -28,30 +28,20 @@ type loop struct {
 	err    error // of the source
 }
 
-// startLoop runs Start until the test ends, and checks that it leaves no goroutine.
-func startLoop(t *testing.T, n *node, source podsource.Source, opts Options) *loop {
+// startLoop runs Start until the test ends. The bubble fails if it leaves a goroutine.
+func startLoop(t *testing.T, n *node, opts Options) *loop {
 	l := &loop{begun: time.Now()}
 	opts.OnReport = func(Report, error) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.passes = append(l.passes, time.Since(l.begun))
 	}
-	if source == nil {
-		source = podsource.Func(func(context.Context) ([]podsource.Pod, error) {
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			return []podsource.Pod{other}, l.err
-		})
-	}
-	l.Reconciler = n.reconciler(source, opts)
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error)
-	go func() { ended <- l.Start(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		must(t, <-ended)
-		synctest.Wait() // the bubble fails if a goroutine is left
-	})
+	l.Reconciler = n.reconciler(podsource.Func(func(context.Context) ([]podsource.Pod, error) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return []podsource.Pod{other}, l.err
+	}), opts)
+	go func() { _ = l.Start(t.Context()) }()
 	synctest.Wait()
 	return l
 }
@@ -150,7 +140,7 @@ func TestSchedule(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, logs := nodeInUse(t), newLogs(0)
 		n.reserve("10.0.0.2", "leaked", DefaultMinAge-3*time.Minute)
-		l := startLoop(t, n, nil, Options{Logger: logs.logger()})
+		l := startLoop(t, n, Options{Logger: logs.logger()})
 		if got := l.sinceLast(198 * time.Second); len(got) != 1 || got[0] < 3*time.Minute || n.exists("10.0.0.2") { // up to a tenth more
 			t.Errorf("passes at %v, want one after 3 minutes, which releases", got)
 		}
@@ -171,7 +161,7 @@ func TestSchedule(t *testing.T) {
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
-		l := startLoop(t, nodeInUse(t), nil, Options{})
+		l := startLoop(t, nodeInUse(t), Options{})
 		for range 100 { // AtStartup's pass has just ended
 			l.Trigger()
 		}
@@ -291,47 +281,41 @@ func TestStartAfterAtStartup(t *testing.T) {
 	})
 }
 
-// A panic of OnReport or of the context is an error of the pass.
+// A panic of OnReport, of the context or of the logger is an error of the pass, and ends neither the
+// hook nor the loop.
 func TestHazard64PanicInAPass(t *testing.T) {
-	n := newNode(t)
-	r := n.reconciler(podsource.Static{other}, Options{OnReport: func(Report, error) { panic("no") }})
-	for range 2 { // the next pass is not blocked
-		if _, err := r.Reconcile(t.Context()); err == nil || !strings.Contains(err.Error(), "panicked: no") {
-			t.Errorf("got error %v, want the panic", err)
-		}
-	}
-	n.reserve("10.0.0.2", "leaked", old)
-	ctx := newCallbackContext(t)
-	asked := 0
-	ctx.onCheck(func() { // in the listing, after the wait for another pass
-		if asked++; asked == 3 {
-			panic("in the context")
-		}
-	})
-	report, err := n.reconciler(podsource.Static{other}, Options{}).Reconcile(ctx)
-	if err == nil || !strings.Contains(err.Error(), "panicked: in the context") || report.Networks != nil {
-		t.Errorf("got error %v and %v, want the panic before the report has networks", err, report.Networks)
-	}
-	if r.NeedLeaderElection() {
-		t.Error("only the leader would release")
-	}
-}
-
-// A panic of the logger, in a pass or between passes, ends neither the hook nor the loop.
-func TestHazard64LoggerPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.reserve("10.0.0.2", "leaked", old)
-		logger := funcr.New(func(string, string) { panic("in the logger") }, funcr.Options{Verbosity: 4})
-		asked := 0
-		r := n.reconciler(podsource.Func(func(context.Context) ([]podsource.Pod, error) {
+		asked, looks := 0, 0
+		source := podsource.Func(func(context.Context) ([]podsource.Pod, error) {
 			asked++
 			return nil, nil
-		}), Options{Logger: logger})
+		})
+		logger := funcr.New(func(string, string) { panic("in the logger") }, funcr.Options{Verbosity: 4})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
-		if err := r.Start(ctx); err != nil || asked < 10 {
+		if err := n.reconciler(source, Options{Logger: logger}).Start(ctx); err != nil || asked < 10 {
 			t.Errorf("asked %d times, error %v", asked, err)
+		}
+		callback := newCallbackContext(t)
+		callback.onCheck(func() { // in the listing, after the wait for another pass
+			if looks++; looks == 3 {
+				panic("in the context")
+			}
+		})
+		report, err := n.reconciler(podsource.Static{other}, Options{}).Reconcile(callback)
+		if !strings.Contains(text(err), "panicked: in the context") || report.Networks != nil {
+			t.Errorf("got error %v and %v, want the panic before the report has networks", err, report.Networks)
+		}
+		r := n.reconciler(podsource.Static{other}, Options{OnReport: func(Report, error) { panic("no") }})
+		for range 2 { // the next pass is not blocked
+			if _, err := r.Reconcile(t.Context()); !strings.Contains(text(err), "panicked: no") {
+				t.Errorf("got error %v, want the panic", err)
+			}
+		}
+		if r.NeedLeaderElection() {
+			t.Error("only the leader would release")
 		}
 	})
 }

@@ -186,7 +186,7 @@ func TestHazard44ConstructorRefuses(t *testing.T) {
 		{"a second", store, some, source, Options{MinAge: time.Second}, ""},
 		{"longer than any clock", store, some, source, Options{MinAge: math.MaxInt64}, "MinAge"},
 		{"StartingFor below 2 T + 10 min", store, some, source, Options{StartingFor: 14*time.Minute - 1}, "it must be from 14m0s"},
-		{"that of a longer T", store, some, source, Options{RuntimeRequestTimeout: 5 * time.Minute, StartingFor: 14 * time.Minute}, "StartingFor"},
+		{"of a longer T", store, some, source, Options{RuntimeRequestTimeout: 5 * time.Minute, StartingFor: 14 * time.Minute}, "StartingFor"},
 		{"T in seconds", store, some, source, Options{RuntimeRequestTimeout: 120}, "RuntimeRequestTimeout is 120ns"},
 		{"a time for sources in seconds", store, some, source, Options{SourceTimeout: 15}, "SourceTimeout"},
 		{"a negative time for the hook", store, some, source, Options{StartupTimeout: -1}, "StartupTimeout"},
