@@ -126,7 +126,16 @@ func randomCase(rnd *rand.Rand) *propCase {
 			c.all = append(c.all, r)
 		}
 	}
-	c.randomClock(rnd)
+	// The clock has what a process may have seen before a pass.
+	c.clock.observe(reading{wall: propNow.wall.Add(-time.Hour), mono: propNow.mono - time.Hour, boot: propNow.boot - time.Hour})
+	c.clock.steps.Back = oneOf(rnd, 0, 0, 0, time.Hour)
+	c.clock.steps.TrustedSince = oneOf(rnd, time.Time{}, time.Time{}, time.Time{}, propNow.wall.Add(-oneOf(rnd, propAges[1:]...)))
+	for i := range c.all {
+		if maybe(rnd, 2) {
+			c.clock.files = append(c.clock.files, sight[file]{fileOf(&c.all[i]), propNow.mono - oneOf(rnd, propAges[1:]...)})
+		}
+	}
+	c.clock.observe(propNow)
 	c.looks = make([][]podsource.Answer, 1+rnd.IntN(2))
 	for i := range 1 + rnd.IntN(4) {
 		a := randomAnswer(rnd)
@@ -139,23 +148,6 @@ func randomCase(rnd *rand.Rand) *propCase {
 		}
 	}
 	return c
-}
-
-// randomClock makes the clock one with what a process may have seen before a pass.
-func (c *propCase) randomClock(rnd *rand.Rand) {
-	c.clock.observe(reading{wall: propNow.wall.Add(-time.Hour), mono: propNow.mono - time.Hour, boot: propNow.boot - time.Hour})
-	switch rnd.IntN(4) {
-	case 0:
-		c.clock.steps.TrustedSince = propNow.wall.Add(-oneOf(rnd, propAges[1:]...))
-	case 1:
-		c.clock.steps.Back = time.Hour
-	}
-	for i := range c.all {
-		if maybe(rnd, 2) {
-			c.clock.files = append(c.clock.files, sight[file]{fileOf(&c.all[i]), propNow.mono - oneOf(rnd, propAges[1:]...)})
-		}
-	}
-	c.clock.observe(propNow)
 }
 
 func randomAnswer(rnd *rand.Rand) podsource.Answer {

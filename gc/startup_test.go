@@ -22,7 +22,6 @@ func TestAtStartup(t *testing.T) {
 	fails := func(err error) call {
 		return func(context.Context, time.Duration) ([]podsource.Pod, error) { return nil, err }
 	}
-	none := fails(nil)
 	ready := func(context.Context, time.Duration) ([]podsource.Pod, error) { return []podsource.Pod{other}, nil }
 	hangs := func(ctx context.Context, _ time.Duration) ([]podsource.Pod, error) {
 		<-ctx.Done()
@@ -41,37 +40,32 @@ func TestAtStartup(t *testing.T) {
 	for _, c := range []struct {
 		reason  string
 		source  call
-		allow   bool
 		opts    Options
 		ends    time.Duration // the caller's context
 		atMost  time.Duration
 		wantErr error // in the chain
 	}{
-		{"ready at once", ready, false, Options{}, never, 0, nil},
-		{"not ready for 10 s", firstFor(10*time.Second, fails(podsource.ErrIncomplete), ready), false, Options{}, never, 18 * time.Second, nil},
-		{"fails every time", fails(errAway), false, Options{}, never, limit, errAway},
-		{"no such node", fails(fmt.Errorf("no such Node: %w", podsource.ErrPermanent)), false, Options{}, never, 0, podsource.ErrPermanent},
-		{"lists no pod yet", none, false, Options{}, never, limit, ErrNoPods},
-		{"lists no pod, which is normal here", none, true, Options{}, never, 0, nil},
-		{"hangs until its context ends", hangs, false, Options{}, never, limit, ErrSourceTimeout},
-		{"hangs, and ignores its context", ignores, false, Options{}, never, limit, ErrSourceTimeout},
-		{"hangs once, and answers the next call", firstFor(time.Second, hangs, ready), false, Options{}, never, 16 * time.Second, nil},
-		{"fails at first, and then hangs", firstFor(time.Second, fails(errAway), hangs), false, Options{}, never, limit, ErrSourceTimeout},
-		{"a short limit", ignores, false, Options{StartupTimeout: 3 * time.Second}, never, 3 * time.Second, context.DeadlineExceeded},
-		{"the caller's context ends before", ignores, false, Options{}, time.Second, time.Second, context.DeadlineExceeded},
+		{"ready at once", ready, Options{}, never, 0, nil},
+		{"not ready for 10 s", firstFor(10*time.Second, fails(podsource.ErrIncomplete), ready), Options{}, never, 18 * time.Second, nil},
+		{"fails every time", fails(errAway), Options{}, never, limit, errAway},
+		{"no such node", fails(fmt.Errorf("no such Node: %w", podsource.ErrPermanent)), Options{}, never, 0, podsource.ErrPermanent},
+		{"lists no pod yet", fails(nil), Options{}, never, limit, ErrNoPods},
+		{"hangs until its context ends", hangs, Options{}, never, limit, ErrSourceTimeout},
+		{"hangs, and ignores its context", ignores, Options{}, never, limit, ErrSourceTimeout},
+		{"hangs once, and answers the next call", firstFor(time.Second, hangs, ready), Options{}, never, 16 * time.Second, nil},
+		{"fails at first, and then hangs", firstFor(time.Second, fails(errAway), hangs), Options{}, never, limit, ErrSourceTimeout},
+		{"a short limit", ignores, Options{StartupTimeout: 3 * time.Second}, never, 3 * time.Second, context.DeadlineExceeded},
+		{"the caller's context ends before", ignores, Options{}, time.Second, time.Second, context.DeadlineExceeded},
 	} {
 		t.Run(c.reason, inBubble(func(t *testing.T) {
 			n := newNode(t)
 			n.reserve("10.0.0.2", "leaked", old)
 			n.reserve("10.0.0.3", "coming", DefaultMinAge-19*time.Second) // must not grow old while the hook waits
 			begun, asked := time.Now(), 0
-			var source podsource.Source = podsource.Func(func(ctx context.Context) ([]podsource.Pod, error) {
+			source := podsource.Func(func(ctx context.Context) ([]podsource.Pod, error) {
 				asked++
 				return c.source(ctx, time.Since(begun))
 			})
-			if c.allow {
-				source = podsource.AllowEmpty(source)
-			}
 			ctx, cancel := context.WithTimeout(t.Context(), c.ends)
 			defer cancel()
 			logs := newLogs(0)
