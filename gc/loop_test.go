@@ -94,6 +94,7 @@ func TestPauses(t *testing.T) {
 		due := func(in time.Duration, v Verdict) Report {
 			return Report{Reservations: []Entry{{Verdict: v}}, NextCheck: time.Now().Add(in)}
 		}
+		listed := Report{Reservations: []Entry{{}}}
 		var p pauses
 		for _, c := range []struct {
 			reason         string
@@ -104,14 +105,15 @@ func TestPauses(t *testing.T) {
 			floor          time.Duration // 0: the whole pause
 		}{
 			{"nothing is due", Report{}, nil, 1, DefaultInterval, 10, 5 * time.Second},
-			{"no answer counts", Report{}, ErrRefused, 1, time.Second, 50, 0},
-			{"... again", Report{}, ErrRefused, 1, 2 * time.Second, 50, 0},
-			{"... and again", Report{}, ErrRefused, 3, 16 * time.Second, 50, 0},
-			{"... for hours", Report{}, ErrRefused, 100, DefaultInterval, 10, 0},
+			{"no answer counts", listed, ErrRefused, 1, time.Second, 50, 0},
+			{"... again", listed, ErrRefused, 1, 2 * time.Second, 50, 0},
+			{"... and again", listed, ErrRefused, 3, 16 * time.Second, 50, 0},
+			{"... for hours", listed, ErrRefused, 100, DefaultInterval, 10, 0},
 			{"another pass is to follow, which ends the row of failures", due(time.Minute, Young), nil, 1, time.Minute, 10, 5 * time.Second},
-			{"there is no list", Report{}, errFile, 5, 16 * time.Second, 50, 0},
-			{"a file can't be read: Trigger helps the others", Report{Reservations: []Entry{{}}}, errFile, 1, 32 * time.Second, 50, 5 * time.Second},
-			{"... for hours", Report{Reservations: []Entry{{}}}, errFile, 100, DefaultInterval, 10, 5 * time.Second},
+			{"a file can't be read", listed, errFile, 1, time.Second, 50, 0},
+			{"there is no list", Report{}, errFile, 4, 16 * time.Second, 50, 0},
+			{"a file can't be read again: Trigger helps the others", listed, errFile, 1, 32 * time.Second, 50, 5 * time.Second},
+			{"... for hours", listed, errFile, 100, DefaultInterval, 10, 5 * time.Second},
 			{"... and others are due", due(40*time.Second, Young), errFile, 1, 40 * time.Second, 10, 5 * time.Second},
 			{"a check that releases something", due(time.Second, Released), nil, 20, 15 * time.Second, 10, 5 * time.Second},
 			{"one that does not", due(time.Second, Young), nil, 1, 30 * time.Second, 10, 5 * time.Second},
