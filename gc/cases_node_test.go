@@ -190,7 +190,8 @@ func (n *node) pass(words []string, want []line) error {
 		text := strings.Join(l.words, " ")
 		expected = append(expected, text)
 		if fact, ok := facts[l.words[0]]; ok {
-			if is := fact(report, err, l.words[1:]); strings.Contains(is, strings.Join(l.words[1:], " ")) {
+			is, wanted := fact(report, err, l.words[1:]), strings.Join(l.words[1:], " ")
+			if is == wanted || (l.words[0] == "error" || l.words[0] == "note") && strings.Contains(is, wanted) {
 				got = append(got, text)
 			} else {
 				got = append(got, l.words[0]+" "+is)
@@ -230,7 +231,7 @@ func (n *node) pass(words []string, want []line) error {
 	return nil
 }
 
-// facts of a report that a case may name besides reservations. The words of the line must be in them.
+// facts of a report that a case may name besides reservations. The line has their words, or some of an error's or a note's.
 var facts = map[string]func(r gc.Report, err error, words []string) string{
 	"error": func(_ gc.Report, err error, _ []string) string { return fmt.Sprint(err) },
 	"looks": func(r gc.Report, _ error, _ []string) string { return strconv.Itoa(r.Looks) },
