@@ -6,42 +6,38 @@ import (
 	"context"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// A smallNode is a node with two pods, two containers and two addresses, and what the agent
-// remembers of it. It is copied by assignment: nothing writes into what its clock points to.
+// A smallNode has two pods, two containers and two addresses, and what the agent remembers of
+// them. It is copied by assignment: nothing writes into what its clock points to.
 type smallNode struct {
 	smallWorld
 	clock clock
 }
 
 type smallWorld struct {
-	now, off, booted, stepAt int64    // in seconds, on the monotonic clock; off is how far the wall clock is ahead of it
-	read, high, back         int64    // off as the agent last read it, the highest that it read, and how far it was below that
-	low, left                int64    // the earliest boot by any of its readings, and the latest wall time from before a step
-	mono, wall               [8]int64 // when something happened, by either clock: see below
-	pods                     [2]smallPod
-	conts                    [2]smallContainer
-	files                    [2]smallFile
-	held                     *smallWorld // as a source saw it, which repeats its list; or nil
-	late                     bool        // since the boot the wall clock is an hour behind
-	steps, gens, fault       uint8       // steps of the clock, files made, and what is wrong with the next source
+	now, off, booted, stepAt   int64    // seconds, on the monotonic clock; off is how far the wall clock is ahead of it
+	read, high, back, low, due int64    // off as last read, the highest, how far it was below that; the earliest boot, the latest time before a step
+	mono, wall                 [8]int64 // when what happened: see below
+	pods                       [2]struct{ there, ended bool }
+	conts                      [2]smallContainer
+	files                      [2]struct{ gen, owner, kind uint8 } // gen zero: there is none
+	held                       *smallWorld                         // as a source saw it that repeats its list, or nil
+	late                       bool                                // since the boot the wall clock is an hour behind
+	steps, gens, fault         uint8                               // steps of the clock, files made, and the fault of the next source
 }
 
-// The indexes of times, each for the first of two pods, containers or files.
 const (
-	begunAt, endedAt                   = 0, 2       // of a pod, by both clocks
-	madeFirst, madeLast                = 4, 6       // a container's addresses, by the monotonic clock
-	cachedAt, stamp                    = 4, 6       // of a container's entry in the cache, and of a file, by the wall clock
-	away, empty, partial               = 1, 2, 3    // faults
-	whole, emptied, broken, unreadable = 0, 1, 2, 3 // files
+	podStart, podEnd, contFirst, contLast, contCached, fileStamp = 0, 2, 4, 6, 4, 6 // indexes of times, each of two pods, containers or files
+	notThere, inFlight, added, dead                              = 0, 1, 2, 3       // states of a container
+	whole, emptied, broken, unreadable                           = 0, 1, 2, 3       // kinds of files
+	away, empty, partial                                         = 1, 2, 3          // faults
 )
-
-type smallPod struct{ there, ended bool }
 
 type smallContainer struct {
 	state, pod, first      uint8 // first is the index of its first address
@@ -49,227 +45,211 @@ type smallContainer struct {
 	listed, status, hidden bool // by the runtime; in its pod's status; its ADD has no process just now
 }
 
-const (
-	notThere = iota
-	inFlight
-	added
-	dead
+var (
+	smallIPs   = [2]netip.Addr{netip.MustParseAddr("10.1.0.2"), netip.MustParseAddr("10.1.0.3")}
+	smallPods  = [2]string{"web", "db"}
+	smallKinds = [...]hostlocal.OwnerState{hostlocal.Owned, hostlocal.Empty, hostlocal.Malformed, hostlocal.Unreadable}
 )
 
 func (c *smallContainer) alive() bool { return c.state == inFlight || c.state == added }
-
-type smallFile struct{ gen, owner, kind uint8 } // gen zero: there is none
-
-var smallKinds = [...]hostlocal.OwnerState{hostlocal.Owned, hostlocal.Empty, hostlocal.Malformed, hostlocal.Unreadable}
-
-func smallWall(at int64) time.Time { return simEpoch.Add(time.Duration(at) * time.Second) }
+func smallWall(at int64) time.Time    { return simEpoch.Add(time.Duration(at) * time.Second) }
+func (s *smallWorld) at(a int) int {
+	return slices.IndexFunc(s.conts[:], func(c smallContainer) bool { return c.alive() && c.addrs[a] })
+}
+func (s *smallWorld) of(i int) int {
+	return slices.IndexFunc(s.conts[:], func(c smallContainer) bool { return c.alive() && int(c.pod) == i })
+}
+func (x *explorer) foreign(k int) bool     { return x.is("foreign") && k == 1 }
+func (x *explorer) recorded(a int) bool    { return x.has(fromRecord) && x.set.networks[a] == network1 }
+func (x *explorer) is(unusual string) bool { return strings.Contains(x.set.name, unusual) }
+func (x *explorer) has(kind simKind) bool  { return slices.Contains(x.set.sources, kind) }
 
 func (s *smallWorld) reading() reading {
 	mono := time.Duration(s.now) * time.Second
 	return reading{wall: smallWall(s.now + s.off), mono: mono, boot: mono - time.Duration(s.booted)*time.Second, now: simProcess.Add(mono)}
 }
 
-// holder returns the live container that has an address, or that is of a pod, or nil.
-func (s *smallWorld) holder(has func(*smallContainer) bool) *smallContainer {
-	for k := range s.conts {
-		if c := &s.conts[k]; c.alive() && has(c) {
-			return c
-		}
-	}
-	return nil
-}
-
-func (s *smallWorld) at(a int) *smallContainer {
-	return s.holder(func(c *smallContainer) bool { return c.addrs[a] })
-}
-func (s *smallWorld) of(i int) *smallContainer {
-	return s.holder(func(c *smallContainer) bool { return int(c.pod) == i })
-}
-
-// begin is the start of an agent, which remembers nothing.
-func (s *smallNode) begin() {
-	s.clock, s.held, s.read, s.high, s.back, s.low, s.left = clock{}, nil, s.off, s.off, 0, s.booted+s.off, 0
+func (s *smallNode) begin() { // an agent, which remembers nothing
+	s.clock, s.held, s.read, s.high, s.back, s.low, s.due = clock{}, nil, s.off, s.off, 0, s.booted+s.off, 0
 	s.clock.observe(s.reading())
 }
 
-func (s *smallWorld) end(c *smallContainer, k int) { // of its ADD
-	if c.state == inFlight {
-		c.state, s.wall[cachedAt+k] = added, s.now+s.off
+func (s *smallWorld) end(k int) { // an ADD
+	if s.conts[k].state == inFlight {
+		s.conts[k].state, s.wall[contCached+k] = added, s.now+s.off
 	}
 }
 
-func (s *smallWorld) kill(c *smallContainer) { // without a DEL
-	if c.alive() {
+func (s *smallWorld) kill(k int) { // without a DEL
+	if c := &s.conts[k]; c.alive() {
 		c.state, c.listed, c.hidden, c.status = dead, false, false, c.status && s.pods[c.pod].ended
 	}
 }
 
 func (s *smallWorld) reserve(a, k int) {
 	s.gens++
-	s.files[a], s.wall[stamp+a] = smallFile{gen: s.gens, owner: uint8(k)}, s.now+s.off
-	s.conts[k].addrs[a], s.mono[madeLast+k] = true, s.now
+	s.files[a].gen, s.files[a].owner, s.files[a].kind, s.wall[fileStamp+a] = s.gens, uint8(k), whole, s.now+s.off
+	s.conts[k].addrs[a], s.mono[contLast+k] = true, s.now
 }
 
-// damaged reports whether only a pod's status shows the address of a damaged file.
-func (x *explorer) damaged(s *smallWorld, c *smallContainer) bool {
-	return !x.has(fromProcesses) && (c.addrs[0] && s.files[0].kind%unreadable > 0 || c.addrs[1] && s.files[1].kind%unreadable > 0)
+// shown reports whether a source shows a live container's address, as long as it has a damaged file (A3).
+func (x *explorer) shown(s *smallWorld, k, a int) bool {
+	c := &s.conts[k]
+	return c.state == added && (x.has(fromProcesses) || c.status && int(c.first) == a && s.pods[c.pod].there && !s.pods[c.pod].ended && !x.is("more"))
 }
 
-// named reports whether some source names a container, and will as long as it lives.
-func (x *explorer) named(s *smallWorld, c *smallContainer) bool {
-	return c.state == added && (x.has(fromProcesses) || c.listed || x.has(fromRecord) && x.set.networks[c.first] == network1 ||
-		c.status && !x.has(fromRuntime) && !s.pods[c.pod].ended)
+// loses reports whether nothing would show a damaged file's address if a pod's status did not.
+func (x *explorer) loses(s *smallWorld, k int) bool {
+	lost := func(a int) bool { return s.conts[k].addrs[a] && s.files[a].kind%unreadable > 0 }
+	return (lost(0) || lost(1)) && !x.has(fromProcesses)
 }
 
 // hides reports whether the clock was set since a live container, or its pod, began.
 func (s *smallWorld) hides(k int) bool {
-	c, since := &s.conts[k], s.mono[madeFirst+k]
-	if at := s.mono[begunAt+int(c.pod)]; at > 0 {
+	since := s.mono[contFirst+k]
+	if at := s.mono[podStart+int(s.conts[k].pod)]; at > 0 {
 		since = min(since, at)
 	}
-	return c.alive() && s.stepAt > 0 && since <= s.stepAt
+	return s.conts[k].alive() && s.stepAt > 0 && since <= s.stepAt
 }
 
-// mayRestart reports whether the clock was not set where a new agent could not know it (A4).
-func (x *explorer) mayRestart(s *smallWorld, booted bool) bool {
-	for i, p := range s.pods {
-		c := &s.conts[i]
-		if p.there && s.wall[begunAt+i] > s.now+s.off || !booted && s.hides(i) && !x.named(s, c) {
-			return x.beyondA4
-		}
-	}
-	return true
+// named reports whether a source names a container, and will as long as it lives.
+func (x *explorer) named(s *smallWorld, k int) bool {
+	c := &s.conts[k]
+	return c.state == added && (x.has(fromProcesses) || c.listed || x.recorded(int(c.first)) || c.status && !x.has(fromRuntime) && !s.pods[c.pod].ended)
 }
 
-// advance adds to the time. A runtime lists in time what it must (A3), and a finished pod ends.
+// mayRestart reports whether a new agent may begin, which can't know how the clock was set before (A4).
+func (x *explorer) mayRestart(s *smallWorld, boot bool) bool {
+	future := func(i int) bool { return s.pods[i].there && s.wall[podStart+i] > s.now+s.off }
+	hidden := func(k int) bool { return !boot && s.hides(k) && !x.named(s, k) }
+	return x.beyondA4 || !future(0) && !future(1) && !hidden(0) && !hidden(1)
+}
+
+// advance adds to the time. An ADD ends and is listed as soon as it must be (A3), and a finished pod ends.
 func (x *explorer) advance(s *smallWorld, d int64) {
 	for k := range s.conts {
-		c, since := &s.conts[k], s.mono[madeLast+k]
+		c, since := &s.conts[k], s.mono[contLast+k]
 		if x.inPass {
-			since = x.mid.listed.mono[madeLast+k]
+			since = x.mid.listed.mono[contLast+k]
 		}
-		if s.pods[c.pod].ended && s.now+d-s.mono[endedAt+int(c.pod)] >= 300 && !x.has(fromRuntime) {
-			s.kill(c)
+		if s.pods[c.pod].ended && s.now+d-s.mono[podEnd+int(c.pod)] >= 300 && !x.has(fromRuntime) {
+			s.kill(k)
 		}
-		lists := x.has(fromRuntime) && !x.foreign(k)
-		if c.alive() && s.now+d-since >= x.lag && (lists || x.has(fromRecord) && (!x.has(fromIntents) || x.set.dated == fromRecord && !x.has(fromKubelet))) {
-			s.end(c, k)
-			c.listed = lists
+		runtime := x.has(fromRuntime) && !x.foreign(k)
+		seen := x.has(fromIntents) && (x.set.dated != fromRecord || x.has(fromKubelet))
+		if c.alive() && s.now+d-since >= x.lag && (runtime || x.has(fromRecord) && !seen) {
+			s.end(k)
+			c.listed = runtime
 		}
 	}
 	s.now += d
 }
 
-// smallEvents is what may happen at any time, between passes, or only during one; # is the number of one of two things.
+// smallEvents may happen at any time, between two passes, or during one; # is the number of one of two things.
 var smallEvents = [3][]string{
-	{"wait MinAge", "wait L", "wait StartingFor", "clock -1m", "clock +1h", "ADD for pod #", "another address for c#", "ADD of c# ends",
-		"c# listed by the runtime", "c# in its pod's status", "c# dies", "DEL of c#", "pod # deleted", "pod # finishes", "cache wiped"},
-	{"pod # starts", "reboot", "reboot, clock -1h", "agent restarts", "late clock set, agent restarts", "file # emptied", "file # malformed",
-		"file # unreadable", "a source repeats this list"},
-	{"c# between two plugins", "next source fails", "next source says nothing", "next source can't read all"},
+	{"wait MinAge", "wait L", "wait StartingFor", "clock -1m", "clock +1h", "ADD for pod #", "another address for c#", "ADD of c# ends", "c# in runtime",
+		"c# in status", "c# dies", "DEL of c#", "pod # deleted", "pod # finishes", "cache wiped"},
+	{"pod # starts", "reboot", "reboot, clock -1h", "agent restarts", "clock +1h, agent restarts", "file # emptied", "file # broken", "file # unreadable",
+		"a source repeats this list"},
+	{"ADD of c# between two plugins", "next source fails", "next source says nothing", "next source can't read all"},
 }
 
-// apply lets something happen. It changes nothing where that is impossible, or A1 to A4 exclude it.
-func (x *explorer) apply(s *smallNode, what string, k int) {
-	kube, c, p, f, w := x.has(fromKubelet), &s.conts[k], &s.pods[k], &s.files[k], &s.smallWorld
-	free := slices.IndexFunc(s.files[:], func(f smallFile) bool { return f.gen == 0 })
+// apply lets something happen. It returns false where that changes nothing, is impossible, or is excluded by A1 to A4.
+func (x *explorer) apply(s *smallNode, what string, k int) (ok bool) {
+	before, kube, c, p, f, w, own := s.smallWorld, x.has(fromKubelet), &s.conts[k], &s.pods[k], &s.files[k], &s.smallWorld, s.of(k)
+	free, n := 0, slices.IndexFunc(s.conts[:], func(c smallContainer) bool { return c.state == notThere })
+	if s.files[0].gen > 0 {
+		free = 1
+	}
+	full, late := s.files[free].gen > 0, strings.Contains(what, "1h")
 	unread := s.reading().wall.Sub(s.clock.anchor.wall) != s.reading().mono-s.clock.anchor.mono
-	switch own := s.of(k); what {
-	case "wait MinAge", "wait L", "wait StartingFor":
-		if d := map[byte]int64{'M': x.minAge, 'L': x.lag, 'S': x.starting}[what[5]]; what[5] == 'L' || what[5] == 'M' && d < x.lag || what[5] == 'S' && kube && x.has(fromRuntime) {
-			x.advance(w, d)
-		}
+	switch ok = true; what {
+	case "wait MinAge":
+		x.advance(w, x.minAge)
+		ok = x.minAge < x.lag
+	case "wait L":
+		x.advance(w, x.lag)
+	case "wait StartingFor":
+		x.advance(w, x.starting)
+		ok = kube && x.has(fromRuntime)
 	case "clock -1m", "clock +1h":
-		if !unread && s.steps < 2 { // two steps may cancel out
-			s.off, s.stepAt, s.steps = s.off+map[byte]int64{'-': -60, '+': 3600}[what[6]], s.now, s.steps+1
+		ok = !unread && s.steps < 2 // two steps may cancel out
+		if s.off, s.stepAt, s.steps = s.off-60, s.now, s.steps+1; late {
+			s.off += 3660
 		}
 	case "pod # starts":
-		if kube && !p.there && !p.ended && own == nil && !x.foreign(k) {
-			p.there, s.mono[begunAt+k], s.wall[begunAt+k] = true, s.now, s.now+s.off
-		}
+		ok = kube && !p.there && !p.ended && own < 0 && !x.foreign(k)
+		p.there, s.mono[podStart+k], s.wall[podStart+k] = true, s.now, s.now+s.off
 	case "ADD for pod #":
-		n := slices.IndexFunc(s.conts[:], func(c smallContainer) bool { return c.state == notThere })
-		if n >= 0 && free >= 0 && !x.noADD && own == nil && (kube && p.there && !p.ended && !x.foreign(n) || n == k && (!kube || x.foreign(n))) {
-			s.conts[n], s.mono[madeFirst+n] = smallContainer{state: inFlight, pod: uint8(k), first: uint8(free)}, s.now
+		if ok = n >= 0 && !full && !x.noADD && own < 0 && (kube && p.there && !p.ended && !x.foreign(n) || n == k && (!kube || x.foreign(n))); ok {
+			s.conts[n], s.mono[contFirst+n] = smallContainer{state: inFlight, pod: uint8(k), first: uint8(free)}, s.now
 			s.reserve(free, n)
 		}
 	case "another address for c#":
-		if free >= 0 && !x.noADD && c.state == inFlight {
-			s.reserve(free, k)
-		}
+		s.reserve(free, k)
+		ok = !full && !x.noADD && c.state == inFlight
 	case "ADD of c# ends":
-		s.end(c, k)
-	case "c# listed by the runtime":
+		s.end(k)
+	case "c# in runtime":
 		c.listed = c.state == added && x.has(fromRuntime) && !x.foreign(k)
-	case "c# in its pod's status":
+	case "c# in status":
 		c.status = c.status || c.state == added && s.pods[c.pod].there
 	case "c# dies":
-		s.kill(c)
+		s.kill(k)
 	case "DEL of c#":
 		for a := range s.files {
 			if f := &s.files[a]; int(f.owner) == k && f.kind == whole {
-				*f = smallFile{}
+				f.gen = 0
 			}
 		}
-		s.kill(c)
-		c.addrs, s.wall[cachedAt+k] = [2]bool{}, 0
+		s.kill(k)
+		c.addrs, s.wall[contCached+k] = [2]bool{}, 0
 	case "pod # deleted": // by force, if its container is alive: another source must name it (A2)
-		if own == nil || x.named(w, own) && !x.inPass && len(x.set.sources) > 1 && !x.damaged(w, own) {
-			p.there = false
-		}
+		p.there = false
+		ok = own < 0 || x.named(w, own) && !x.inPass && len(x.set.sources) > 1 && !x.loses(w, own)
 	case "pod # finishes":
-		if p.there && !p.ended && own != nil && own.status && !x.damaged(w, own) {
-			p.ended, s.mono[endedAt+k], s.wall[endedAt+k] = true, s.now, s.now+s.off
-		}
+		ok = p.there && !p.ended && own >= 0 && s.conts[own].status && !x.loses(w, own)
+		p.ended, s.mono[podEnd+k], s.wall[podEnd+k] = true, s.now, s.now+s.off
 	case "cache wiped":
-		s.wall[cachedAt], s.wall[cachedAt+1] = 0, 0
+		s.wall[contCached], s.wall[contCached+1] = 0, 0
 	case "reboot", "reboot, clock -1h":
-		if late := what != "reboot"; x.mayRestart(w, true) && (!late || s.steps < 2) {
-			if s.now, s.booted = s.now+60, s.now+55; late {
-				s.off, s.late, s.steps = s.off-3600, true, s.steps+1
-			}
-			s.kill(&s.conts[0])
-			s.kill(&s.conts[1])
-			s.begin()
+		ok = x.mayRestart(w, true) && (!late || s.steps < 2)
+		if s.now, s.booted = s.now+60, s.now+55; late {
+			s.off, s.late, s.steps = s.off-3600, true, s.steps+1
 		}
-	case "agent restarts", "late clock set, agent restarts":
-		if set := what[0] == 'l'; x.mayRestart(w, false) && (!set || s.late && !(s.pods[0].there || s.pods[1].there)) {
-			if set {
-				s.off, s.late, s.stepAt = s.off+3600, false, s.now
-			}
-			s.begin()
+		s.kill(0)
+		s.kill(1)
+		s.begin()
+	case "agent restarts", "clock +1h, agent restarts":
+		if ok = x.mayRestart(w, false) && (!late || s.late && !s.pods[0].there && !s.pods[1].there); late {
+			s.off, s.late, s.stepAt = s.off+3600, false, s.now
 		}
-	case "file # emptied", "file # malformed": // a source must show a live holder's address (A3)
-		c := s.at(k)
-		shown := c == nil || c.state == added && (x.has(fromProcesses) || c.status && int(c.first) == k && s.pods[c.pod].there && !s.pods[c.pod].ended)
-		if f.gen > 0 && f.kind == whole && shown && !x.set.more {
-			s.gens++
-			f.gen, f.kind = s.gens, map[byte]uint8{'e': emptied, 'm': broken}[what[7]]
+		s.begin()
+		return ok
+	case "file # emptied", "file # broken":
+		ok = f.gen > 0 && f.kind == whole && (s.at(k) < 0 || x.shown(w, s.at(k), k))
+		s.gens++
+		if f.gen, f.kind = s.gens, emptied; what == "file # broken" {
+			f.kind = broken
 		}
 	case "file # unreadable":
-		if f.gen > 0 && f.kind == whole {
-			f.kind = unreadable
-		}
+		ok = f.gen > 0 && f.kind == whole
+		f.kind = unreadable
 	case "a source repeats this list":
-		if x.has(x.set.dated) {
-			held := s.smallWorld
-			held.held, s.held = nil, &held
-		}
-	case "c# between two plugins":
-		if x.has(fromProcesses) && !x.mid.hidden && c.state == inFlight && s.now-s.mono[madeFirst+k] < x.lag {
-			c.hidden, x.mid.hidden = true, true
-		}
-	case "next source fails", "next source says nothing", "next source can't read all":
-		if what[12] != 'c' || x.has(fromProcesses) {
-			s.fault = max(s.fault, map[byte]uint8{'f': away, 's': empty, 'c': partial}[what[12]])
-		}
+		ok, before.held, s.held = x.has(x.set.dated), nil, &before
+	case "ADD of c# between two plugins":
+		ok = x.has(fromProcesses) && !x.mid.hidden && c.state == inFlight && s.now-s.mono[contFirst+k] < x.lag
+		c.hidden, x.mid.hidden = true, x.mid.hidden || ok
+	default: // a fault
+		s.fault = max(s.fault, map[byte]uint8{'f': away, 's': empty, 'c': partial}[what[12]])
+		ok = s.fault != partial || x.has(fromProcesses)
 	}
+	return ok && s.smallWorld != before
 }
 
-// List is that of the disk.
-func (x *explorer) List(context.Context) (hostlocal.Listing, error) {
-	x.mid.listed = x.s.smallWorld
-	list := hostlocal.Listing{Networks: slices.Compact(slices.Clone(x.set.networks[:]))}
+func (x *explorer) List(context.Context) (list hostlocal.Listing, err error) {
+	x.mid.listed, list.Networks = x.s.smallWorld, slices.Compact(slices.Clone(x.set.networks[:]))
 	for a, f := range x.s.files {
 		if f.gen > 0 {
 			list.Reservations = append(list.Reservations, x.reservation(a))
@@ -280,30 +260,28 @@ func (x *explorer) List(context.Context) (hostlocal.Listing, error) {
 
 // reservation returns a file as the library reads it, with the identity of a real one.
 func (x *explorer) reservation(a int) hostlocal.Reservation {
-	f := x.s.files[a]
-	r := x.files[f.gen]
-	r.Network, r.IP, r.Owner, r.ReservedAt = x.set.networks[a], smallIPs[a], smallKinds[f.kind], smallWall(x.s.wall[stamp+a]).Add(-4*time.Millisecond)
-	if r.ContainerID = ""; f.kind == whole {
-		r.ContainerID, r.IfName = x.ids[f.owner], "eth0"
+	f, at := x.s.files[a], smallWall(x.s.wall[fileStamp+a]).Add(-4*time.Millisecond)
+	if x.is("coarse") {
+		at = smallWall(x.s.wall[fileStamp+a] &^ 1)
 	}
-	if x.set.coarse {
-		r.ReservedAt = smallWall(x.s.wall[stamp+a] &^ 1)
+	r := x.files[f.gen]
+	if r.Network, r.IP, r.Owner, r.ReservedAt, r.ContainerID = x.set.networks[a], smallIPs[a], smallKinds[f.kind], at, ""; f.kind == whole {
+		r.ContainerID, r.IfName = x.ids[f.owner], "eth0"
 	}
 	return r
 }
 
-// Release is that of the disk.
 func (x *explorer) Release(_ context.Context, all ...*hostlocal.Reservation) (result hostlocal.ReleaseResult, err error) {
 	x.atGap()
 	for _, r := range all {
-		a, outcome := x.index(r), hostlocal.Changed
-		if f := &x.s.files[a]; f.gen == 0 {
+		a, outcome := slices.Index(smallIPs[:], r.IP), hostlocal.Changed
+		if x.s.files[a].gen == 0 {
 			outcome = hostlocal.Gone
 		} else if x.reservation(a) == *r {
-			if x.s.at(a) != nil {
+			if x.s.at(a) >= 0 {
 				x.violate("the address %v of a live container is released", r.IP)
 			}
-			*f, outcome = smallFile{}, hostlocal.Released
+			x.s.files[a].gen, outcome = 0, hostlocal.Released
 		}
 		result.Outcomes, result.Errs = append(result.Outcomes, outcome), append(result.Errs, nil)
 	}
@@ -311,110 +289,102 @@ func (x *explorer) Release(_ context.Context, all ...*hostlocal.Reservation) (re
 }
 
 // Pods asks the sources one after the other.
-func (x *explorer) Pods(context.Context) (whole podsource.Answer, err error) {
+func (x *explorer) Pods(context.Context) (all podsource.Answer, err error) {
 	for _, kind := range x.set.sources {
 		x.atGap()
-		a := x.answer(kind)
-		for i := range x.mid.said { // which decisions may depend on
-			x.mid.said[i] = x.mid.said[i] << 3
-		}
-		x.mid.said[0] |= uint64(x.s.fault)
-		for _, p := range a.Pods {
-			for i := range 2 {
-				bit := func(of int, is bool, value uint64) {
-					if is {
-						x.mid.said[of+i] |= value
-					}
-				}
-				bit(1, p.Name == smallPods[i], 1)
-				bit(1, p.Name == smallPods[i] && p.Finished, 2)
-				bit(3, slices.Contains(p.ContainerIDs, x.ids[i]), 1)
-				bit(5, slices.Contains(p.IPs, smallIPs[i]), map[string]uint64{smallPods[0]: 1, smallPods[1]: 2, "": 4}[p.Name])
-				bit(3, a.Cache != nil && slices.ContainsFunc(a.Cache.Entries, func(e podsource.Attachment) bool { return e.ContainerID == x.ids[i] }), 2)
-			}
-		}
-		fault := x.s.fault
-		if x.s.fault = 0; fault == away {
-			x.mid.refused = true
-			return whole, errAway
-		}
-		if fault == empty && !a.Supplementary && !a.Authoritative {
+		a, fault := x.answer(kind), x.s.fault
+		if x.s.fault = 0; fault == empty && !a.Supplementary && !a.Authoritative {
 			a.Pods, x.mid.refused = nil, true
 		}
-		whole.Parts = append(whole.Parts, a)
+		for i := range x.mid.said {
+			x.mid.said[i] <<= 3
+		}
+		x.mid.said[0] |= uint64(fault)
+		for i := range 2 {
+			entry := a.Cache != nil && slices.ContainsFunc(a.Cache.Entries, func(e podsource.Attachment) bool { return e.ContainerID == x.ids[i] })
+			for _, p := range a.Pods {
+				for n, is := range []bool{p.Name == smallPods[i], p.Name == smallPods[i] && p.Finished, false, slices.Contains(p.ContainerIDs, x.ids[i]), entry,
+					false, slices.Contains(p.IPs, smallIPs[i]) && p.Name == smallPods[0], slices.Contains(p.IPs, smallIPs[i]) && p.Name != smallPods[0]} {
+					if is {
+						x.mid.said[1+n/3*2+i] |= 1 << (n % 3)
+					}
+				}
+			}
+		}
+		if fault == away {
+			x.mid.refused = true
+			return all, errAway
+		}
+		all.Parts = append(all.Parts, a)
 	}
-	return whole, nil
+	return all, nil
 }
 
-var smallIPs = [2]netip.Addr{netip.MustParseAddr("10.1.0.2"), netip.MustParseAddr("10.1.0.3")}
-
-var smallPods = [2]string{"web", "db"}
-
-// answer returns what a source answers now, or what it has repeated since it was last up to date.
+// answer returns what a source answers now, or what it repeats.
 func (x *explorer) answer(kind simKind) (a podsource.Answer) {
 	w, asOf := x.s.smallWorld, time.Time{}
-	if kind == x.set.dated && x.s.held != nil {
-		w = *x.s.held
+	if kind == x.set.dated && w.held != nil {
+		w = *w.held
 		age := x.mid.at.now + x.mid.at.off - w.now - w.off
 		if asOf = w.reading().wall; kind == fromKubelet {
 			asOf, age = w.reading().now, x.mid.at.now-w.now
 		}
-		x.mid.refused = x.mid.refused || age > 2*x.interval() && !x.noADD
+		x.mid.refused = x.mid.refused || age > 600 && !x.noADD
 	}
 	var pods []podsource.Pod
 	var ids []string
 	var entries []podsource.Attachment
 	var since time.Time
 	for k := range w.conts {
-		c, id := &w.conts[k], x.ids[k]
+		c, id, ips, at := &w.conts[k], x.ids[k], []netip.Addr(nil), smallWall(w.wall[contCached+k])
+		for a, on := range c.addrs {
+			if on {
+				ips = append(ips, smallIPs[a])
+			}
+		}
 		switch {
 		case kind == fromRuntime && c.listed:
 			pods = append(pods, sandbox(smallPods[c.pod], id))
 		case kind == fromProcesses && c.state == added:
-			pods = append(pods, podsource.Pod{IPs: x.addresses(c), Origin: "namespace of " + id})
+			pods = append(pods, podsource.Pod{IPs: ips, Origin: "namespace of " + id})
 		case kind == fromProcesses && c.state == inFlight && !c.hidden, kind == fromIntents && c.state == inFlight:
 			pods = append(pods, adding(id))
-		case kind == fromRecord && c.state == added && (c.addrs[0] || x.set.networks[1] == network1):
+		case kind == fromRecord && c.state == added && (c.addrs[0] || x.recorded(1)):
 			ids = append(ids, id)
-		case kind == fromCache && w.wall[cachedAt+k] > 0:
-			at := smallWall(w.wall[cachedAt+k])
+		case kind == fromCache && w.wall[contCached+k] > 0:
 			if since.IsZero() || at.Before(since) {
 				since = at
 			}
 			for _, n := range slices.Compact(slices.Clone(x.set.networks[:])) {
-				p := attached(n, id)
-				switch {
-				case x.set.pathless:
+				if p := attached(n, id); x.is("pathless") {
 					p.Unproven, p.StartedAt = true, at
 					pods = append(pods, p)
-				case c.alive():
-					p.IPs = x.addresses(c)
+				} else if p.IPs = ips; c.alive() {
 					pods = append(pods, p)
-				default:
+				} else {
 					entries = append(entries, stale(n, id))
 				}
 			}
 		}
 	}
-	for i, p := range w.pods {
-		if kind != fromKubelet || !p.there {
-			continue
-		}
-		pod := startingPod(smallPods[i], smallWall(w.wall[begunAt+i]))
+	for i := 0; i < 2 && kind == fromKubelet; i++ {
+		pod := startingPod(smallPods[i], smallWall(w.wall[podStart+i]))
 		for _, c := range w.conts {
 			if c.status && int(c.pod) == i {
-				if pod.IPs, pod.MoreIPs = []netip.Addr{smallIPs[c.first]}, x.set.more; x.set.more {
+				if pod.IPs, pod.MoreIPs = []netip.Addr{smallIPs[c.first]}, x.is("more"); pod.MoreIPs {
 					pod.IPs = ips("192.0.2.1") // of another plugin
 				}
 			}
 		}
-		if pod.Finished = p.ended; p.ended && !x.set.noEnd {
-			pod.FinishedAt = smallWall(w.wall[endedAt+i])
+		if pod.Finished = w.pods[i].ended; pod.Finished && !x.is("static") {
+			pod.FinishedAt = smallWall(w.wall[podEnd+i])
 		}
-		if i == 0 && x.set.static {
+		if i == 0 && x.is("static") {
 			pod.StartedAt = time.Time{}
 		}
-		pods = append([]podsource.Pod{pod}, pods...) // the later one first
+		if w.pods[i].there {
+			pods = append([]podsource.Pod{pod}, pods...) // the later one first
+		}
 	}
 	switch kind {
 	case fromKubelet:
@@ -422,6 +392,7 @@ func (x *explorer) answer(kind simKind) (a podsource.Answer) {
 	case fromRuntime:
 		a = criAnswer(pods...)
 	case fromProcesses:
+		x.s.conts[0].hidden, x.s.conts[1].hidden = false, false
 		if a = netnsAnswer(pods...); x.s.fault == partial {
 			a = podsource.Answer{Source: a.Source, Supplementary: true}
 		}
@@ -430,19 +401,9 @@ func (x *explorer) answer(kind simKind) (a podsource.Answer) {
 		a.Cache.Since = since
 	case fromRecord:
 		a = recordAnswer([]string{network1}, ids...)
-	case fromIntents:
+	default:
 		a = podsource.Answer{Source: "intents", Pods: pods, Supplementary: true, SeesADDs: []string{network1}}
 	}
-	x.s.conts[0].hidden, x.s.conts[1].hidden = x.s.conts[0].hidden && kind != fromProcesses, x.s.conts[1].hidden && kind != fromProcesses
 	a.AsOf = asOf
 	return a
-}
-
-func (x *explorer) addresses(c *smallContainer) (ips []netip.Addr) {
-	for i, on := range c.addrs {
-		if on {
-			ips = append(ips, smallIPs[i])
-		}
-	}
-	return ips
 }
