@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gctest_test
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc/gctest"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// A store is a node as a source sees it.
+type store struct {
+	mu  sync.Mutex // guards what follows
+	all map[string]podsource.Attachment
+	err error
+}
+
+func (s *store) list(context.Context) ([]podsource.Attachment, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Values(s.all)), s.err
+}
+
+// pods returns a pod for each attachment, as the function changes it.
+func (s *store) pods(change func(*podsource.Pod)) func(context.Context) ([]podsource.Pod, error) {
+	return func(ctx context.Context) (pods []podsource.Pod, err error) {
+		all, err := s.list(ctx)
+		for _, at := range all {
+			p := podsource.Pod{NamespacedName: at.Pod, ContainerIDs: []string{at.ContainerID}, IPs: at.IPs}
+			change(&p)
+			pods = append(pods, p)
+		}
+		return pods, err
+	}
+}
+
+func (s *store) set(change func()) func() {
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		change()
+	}
+}
+
+// fixture returns a fixture with a source of a store.
+func fixture(networks []string, source func(*store) podsource.Source) func(*testing.T) gctest.Fixture {
+	return func(*testing.T) gctest.Fixture {
+		s := &store{all: make(map[string]podsource.Attachment)}
+		return gctest.Fixture{
+			Source: source(s), Networks: networks,
+			Attach: func(at podsource.Attachment) { s.set(func() { s.all[at.ContainerID+at.IfName] = at })() },
+			Detach: func(at podsource.Attachment) { s.set(func() { delete(s.all, at.ContainerID+at.IfName) })() },
+			Break:  s.set(func() { s.err = errors.New("can't read it") }),
+			Repair: s.set(func() { s.err = nil }),
+			Lose:   s.set(func() { s.all, s.err = nil, podsource.ErrIncomplete }),
+			Reboot: s.set(func() { clear(s.all) }),
+		}
+	}
+}
+
+var some, every = []string{"podnet", "storage"}, []string{podsource.EveryNetwork}
+
+// sources are of all kinds.
+var sources = map[string]func(*testing.T) gctest.Fixture{
+	"example": stateFixture,
+	"record": fixture(some, func(s *store) podsource.Source {
+		return podsource.Attachments(some, podsource.Always, s.list)
+	}),
+	"empty": fixture(some[:1], func(s *store) podsource.Source {
+		return podsource.AllowEmpty(podsource.Attachments(some[:1], time.Now(), s.list))
+	}),
+	"sandboxes": fixture(every, func(s *store) podsource.Source {
+		return podsource.Sandboxes(s.pods(func(p *podsource.Pod) { p.IPs = nil }))
+	}),
+	"pods": fixture(every, func(s *store) podsource.Source {
+		return podsource.Func(s.pods(func(p *podsource.Pod) { p.ContainerIDs = nil }))
+	}),
+	"addresses": fixture(every, func(s *store) podsource.Source {
+		return podsource.AnswerFunc(func(ctx context.Context) (podsource.Answer, error) {
+			pods, err := s.pods(func(p *podsource.Pod) { *p = podsource.Pod{IPs: p.IPs} })(ctx)
+			return podsource.Answer{Pods: pods, Supplementary: true, SeesAddresses: true}, err
+		})
+	}),
+}
+
+func TestSources(t *testing.T) {
+	for name, source := range sources {
+		t.Run(name, func(t *testing.T) { gctest.TestSource(t, source) })
+	}
+}
+
+// faults are what a busy engineer may write, with the hazards that find it in the sources in which it may be. Others can't have
+// it: plain pods and addresses have no container IDs, and only a record speaks of some networks or knows a boot from its store.
+var faults = []struct {
+	reason, hazards, in string
+	plant               func(*gctest.Fixture)
+}{
+	{"an error is ignored", "07Error 26LostStore", all, func(f *gctest.Fixture) {
+		source := f.Source
+		f.Source = podsource.AnswerFunc(func(ctx context.Context) (podsource.Answer, error) {
+			a, _ := source.Pods(ctx)
+			return a, nil
+		})
+	}},
+	{"a lost store is an empty one", "26LostStore", all, func(f *gctest.Fixture) { f.Lose = f.Reboot }},
+	{"IDs are cut, as crictl shows them", "02EveryContainer", named, answers(func(_ context.Context, a *podsource.Answer) {
+		for i := range a.Pods {
+			a.Pods[i].ContainerIDs = []string{a.Pods[i].ContainerIDs[0][:13]}
+		}
+	})},
+	{"the list is fetched once", "62OldList 10Recreated", all, func(f *gctest.Fixture) {
+		source := f.Source
+		first := sync.OnceValues(func() (podsource.Answer, error) { return source.Pods(context.Background()) })
+		f.Source = podsource.AnswerFunc(func(ctx context.Context) (podsource.Answer, error) {
+			if _, err := source.Pods(ctx); err != nil {
+				return podsource.Answer{}, err
+			}
+			return first()
+		})
+	}},
+	{"all answers have one slice", "64ReusedSlice", all, func() func(f *gctest.Fixture) {
+		var pods []podsource.Pod
+		return answers(func(_ context.Context, a *podsource.Answer) {
+			pods = append(pods[:0], a.Pods...)
+			a.Pods = pods
+		})
+	}()},
+	{"the second address is left out", "08DualStack", "example record empty pods addresses", answers(func(_ context.Context, a *podsource.Answer) {
+		for i := range a.Pods {
+			a.Pods[i].IPs = a.Pods[i].IPs[:1]
+		}
+	})},
+	{"a loop ends with the context", "64EndedContext", all, answers(func(ctx context.Context, a *podsource.Answer) {
+		if ctx.Err() != nil {
+			a.Pods = nil
+		}
+	})},
+	{"attachments are stored by container", "22SecondNetwork", all, detachesAll(func(a, b podsource.Attachment) bool { return a.ContainerID == b.ContainerID })},
+	{"attachments are stored by pod", "10Recreated", all, detachesAll(func(a, b podsource.Attachment) bool { return a.Pod == b.Pod })},
+	{"the DEL is missed", "06Empty 10Recreated", all, func(f *gctest.Fixture) { f.Detach = func(podsource.Attachment) {} }},
+	{"it speaks of every network", "74OtherNetwork", records, answers(func(_ context.Context, a *podsource.Answer) {
+		a.Networks = []string{podsource.EveryNetwork}
+	})},
+	{"the store outlives the boot", "111Reboot", records, func(f *gctest.Fixture) { f.Reboot = func() {} }},
+}
+
+const records, named, all = "example record empty", "example record empty sandboxes", "example record empty sandboxes pods addresses"
+
+// answers returns a fault in the answers of a source.
+func answers(change func(context.Context, *podsource.Answer)) func(*gctest.Fixture) {
+	return func(f *gctest.Fixture) {
+		source := f.Source
+		f.Source = podsource.AnswerFunc(func(ctx context.Context) (podsource.Answer, error) {
+			a, err := source.Pods(ctx)
+			if err == nil {
+				change(ctx, &a)
+			}
+			return a, err
+		})
+	}
+}
+
+// detachesAll returns the fault of a store that has only one of several attachments.
+func detachesAll(same func(a, b podsource.Attachment) bool) func(*gctest.Fixture) {
+	return func(f *gctest.Fixture) {
+		var made []podsource.Attachment
+		attach, detach := f.Attach, f.Detach
+		f.Attach = func(at podsource.Attachment) {
+			made = append(made, at)
+			attach(at)
+		}
+		f.Detach = func(at podsource.Attachment) {
+			for _, b := range made {
+				if same(at, b) {
+					detach(b)
+				}
+			}
+		}
+	}
+}
+
+func TestFaultsAreFound(t *testing.T) {
+	for _, fault := range faults {
+		for in := range strings.FieldsSeq(fault.in) {
+			t.Run(fault.reason+"/"+in, func(t *testing.T) {
+				problems := gctest.Problems(t, func(t *testing.T) gctest.Fixture {
+					f := sources[in](t)
+					fault.plant(&f)
+					return f
+				})
+				for hazard := range strings.FieldsSeq(fault.hazards) {
+					if problems["Hazard"+hazard] == "" {
+						t.Errorf("hazard %s does not find it; found by %q", hazard, slices.Sorted(maps.Keys(problems)))
+					}
+				}
+			})
+		}
+	}
+}
