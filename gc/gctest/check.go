@@ -12,10 +12,9 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
 
-// Check fails the test unless a report has no error and exactly these reservations, in any order.
-// Each is an address, a verdict and, where that matters, a reason, as "10.0.0.2 released" or
-// "10.0.0.2 young too-young". If the reconciler has several networks, and for an address in a
-// network that is not its own, the network is before the address, as in "podnet/10.0.0.2".
+// Check fails the test unless a report has no error and exactly these reservations, in any order. Each is an address, a verdict
+// and, where that matters, a reason, as "10.0.0.2 released" or "10.0.0.2 young too-young". If the reconciler has several networks,
+// and for an address in a network that is not its own, the network is before the address, as in "podnet/10.0.0.2".
 func Check(t testing.TB, report gc.Report, want ...string) {
 	t.Helper()
 	if report.Err != nil {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package gctest helps to test programs that embed package gc: it makes a data directory of
-// host-local with reservations of any age, and pods that live; it compares a report with what is
-// expected; and it tests a source of your own.
+// Package gctest helps to test programs that embed package gc: it makes a data directory of host-local with reservations of any
+// age, and pods that live; it compares a report with what is expected; and it tests a source of your own ([TestSource]).
 package gctest
 
 import (
@@ -20,8 +19,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/boottime"
 )
 
-// ContainerID returns a container ID as the runtimes of Kubernetes make them for sandboxes, 64
-// hexadecimal digits: always the same one for a name.
+// ContainerID returns a container ID as runtimes make them for sandboxes, 64 hexadecimal digits: always the same one for a name.
 func ContainerID(name string) string {
 	sum := sha256.Sum256([]byte(name))
 	return hex.EncodeToString(sum[:])
@@ -33,18 +31,16 @@ type Dir struct {
 	t     testing.TB
 }
 
-// NewDir returns an empty data directory. From the first one on the reconcilers of this process
-// believe that the node has been up for a year, unless [Uptime] was called: a reservation from
-// before the node's boot counts as young.
+// NewDir returns an empty data directory. From the first one on the reconcilers of this process believe that the node has been up
+// for a year, unless [Uptime] was called: a reservation from before the node's boot counts as young.
 func NewDir(t testing.TB) *Dir {
 	since := up(365 * 24 * time.Hour)
 	uptime.Replaced.CompareAndSwap(nil, &since)
 	return &Dir{hostlocal.New(t.TempDir()), t}
 }
 
-// Reserve reserves an address as host-local does, for the interface eth0 of a container. The
-// network's directory is made if it is missing. A reservation of the same address is replaced. Age
-// is how long ago that was; a negative one is in the future.
+// Reserve reserves an address as host-local does, for the interface eth0 of a container. The network's directory is made if it is
+// missing. A reservation of the same address is replaced. Age is how long ago that was; a negative one is in the future.
 func (d *Dir) Reserve(network, ip, containerID string, age time.Duration) {
 	d.t.Helper()
 	if addr, err := netip.ParseAddr(ip); err != nil || addr.String() != ip {
@@ -79,9 +75,8 @@ func (d *Dir) Reserved(network string) (ips []string) {
 	return ips
 }
 
-// Uptime makes the reconcilers of this process believe that the node has been up for d, until the
-// test ends. Tests that call it must not run in parallel. In a TestMain t may be nil; then it lasts
-// until the process ends.
+// Uptime makes the reconcilers of this process believe that the node has been up for d, until the test ends. Tests that call it
+// must not run in parallel. In a TestMain t may be nil; then it lasts until the process ends.
 func Uptime(t testing.TB, d time.Duration) {
 	since := up(d)
 	before := uptime.Replaced.Swap(&since)

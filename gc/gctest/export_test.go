@@ -7,11 +7,11 @@ import (
 	"testing"
 )
 
-// Problem returns what TestSource finds by a hazard, whose name has this part.
+// Problem returns what TestSource finds by the hazards whose names have this part.
 func Problem(t *testing.T, fixture func(*testing.T) Fixture, part string) (problem string) {
 	for _, h := range hazards {
 		if strings.Contains(h.name, part) {
-			t.Run(h.name, func(t *testing.T) { problem = play(t, fixture(t), h.script) }) // so that Uptime ends
+			t.Run(h.name, func(t *testing.T) { problem += play(t, fixture(t), h.script) }) // so that Uptime ends
 		}
 	}
 	return problem

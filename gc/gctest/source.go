@@ -13,8 +13,7 @@ import (
 // A Source is a fake source of pods, which a test changes between passes. The zero value lists no
 // pod, which is an error of a pass (R9). Its methods may be called from several goroutines.
 type Source struct {
-	// Declares is what its answers declare; its Pods, Parts and Err are not used. The zero value
-	// stands for a list of Kubernetes pods, as that of [podsource.Static].
+	// Declares is what its answers declare, without Pods, Parts and Err. The zero value is that of [podsource.Static].
 	Declares podsource.Answer
 
 	mu   sync.Mutex // guards what follows

@@ -116,16 +116,7 @@ var faults = []struct {
 			a.Pods[i].ContainerIDs = []string{a.Pods[i].ContainerIDs[0][:13]}
 		}
 	})},
-	{"the list is fetched once", "62OldList 10Recreated", all, func(f *gctest.Fixture) {
-		source := f.Source
-		first := sync.OnceValues(func() (podsource.Answer, error) { return source.Pods(context.Background()) })
-		f.Source = podsource.AnswerFunc(func(ctx context.Context) (podsource.Answer, error) {
-			if _, err := source.Pods(ctx); err != nil {
-				return podsource.Answer{}, err
-			}
-			return first()
-		})
-	}},
+	{"the list is fetched once", "62OldList 10Recreated", all, func(f *gctest.Fixture) { cache(f, func() (none time.Time) { return }) }},
 	{"all answers have one slice", "64ReusedSlice", all, func() func(f *gctest.Fixture) {
 		var pods []podsource.Pod
 		return answers(func(_ context.Context, a *podsource.Answer) {
@@ -133,7 +124,7 @@ var faults = []struct {
 			a.Pods = pods
 		})
 	}()},
-	{"the second address is left out", "08DualStack", "example record empty pods addresses", answers(func(_ context.Context, a *podsource.Answer) {
+	{"the second address is left out", "08DualStack", records + " pods addresses", answers(func(_ context.Context, a *podsource.Answer) {
 		for i := range a.Pods {
 			a.Pods[i].IPs = a.Pods[i].IPs[:1]
 		}
@@ -143,9 +134,55 @@ var faults = []struct {
 			a.Pods = nil
 		}
 	})},
-	{"attachments are stored by container", "22SecondNetwork", all, detachesAll(func(a, b podsource.Attachment) bool { return a.ContainerID == b.ContainerID })},
+	{"attachments are stored by container", "22SecondNetwork", all, detachesAll(func(a, b podsource.Attachment) bool {
+		return a.ContainerID == b.ContainerID
+	})},
 	{"attachments are stored by pod", "10Recreated", all, detachesAll(func(a, b podsource.Attachment) bool { return a.Pod == b.Pod })},
 	{"the DEL is missed", "06Empty 10Recreated", all, func(f *gctest.Fixture) { f.Detach = func(podsource.Attachment) {} }},
+	{"a change empties the store for a moment", "64WhileItChanges", "record", func(f *gctest.Fixture) {
+		moment, attach := make(chan bool, 1), f.Attach
+		f.Attach = func(at podsource.Attachment) {
+			attach(at)
+			select {
+			case moment <- true:
+			default:
+			}
+		}
+		answers(func(_ context.Context, a *podsource.Answer) {
+			select {
+			case <-moment:
+				a.Pods = nil
+			default:
+			}
+		})(f)
+	}},
+	{"an old list is dated now", "62OldList", all, func(f *gctest.Fixture) { cache(f, time.Now) }},
+	{"a file that can't be read does not exist", "07Error", all, func(f *gctest.Fixture) {
+		source := f.Source
+		f.Source = podsource.AnswerFunc(func(ctx context.Context) (podsource.Answer, error) {
+			a, err := source.Pods(ctx)
+			if err != nil {
+				err = podsource.ErrNotHere
+			}
+			return a, err
+		})
+	}},
+	{"IDs have a scheme, as in a pod's status", "02EveryContainer", named, answers(func(_ context.Context, a *podsource.Answer) {
+		for i := range a.Pods {
+			a.Pods[i].ContainerIDs = []string{"containerd://" + a.Pods[i].ContainerIDs[0]}
+		}
+	})},
+	{"only sandboxes are listed, and any container declared", "49OtherRuntime", records, answers(func(_ context.Context, a *podsource.Answer) {
+		a.Pods = slices.DeleteFunc(a.Pods, func(p podsource.Pod) bool { return len(p.ContainerIDs[0]) != 64 })
+	})},
+	{"what is not ready counts as finished", "02EveryContainer", all, answers(func(_ context.Context, a *podsource.Answer) {
+		for i := range a.Pods {
+			a.Pods[i].Finished = true
+		}
+	})},
+	{"it speaks of one more network", "74OtherNetwork", records, answers(func(_ context.Context, a *podsource.Answer) {
+		a.Networks = append(slices.Clone(a.Networks), "another")
+	})},
 	{"it speaks of every network", "74OtherNetwork", records, answers(func(_ context.Context, a *podsource.Answer) {
 		a.Networks = []string{podsource.EveryNetwork}
 	})},
@@ -153,6 +190,17 @@ var faults = []struct {
 }
 
 const records, named, all = "example record empty", "example record empty sandboxes", "example record empty sandboxes pods addresses"
+
+// cache makes a source list what was there first.
+func cache(f *gctest.Fixture, asOf func() time.Time) {
+	source := f.Source
+	first := sync.OnceValues(func() (podsource.Answer, error) { return source.Pods(context.Background()) })
+	f.Source = podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
+		a, err := first()
+		a.AsOf = asOf()
+		return a, err
+	})
+}
 
 // answers returns a fault in the answers of a source.
 func answers(change func(context.Context, *podsource.Answer)) func(*gctest.Fixture) {
@@ -184,6 +232,49 @@ func detachesAll(same func(a, b podsource.Attachment) bool) func(*gctest.Fixture
 				}
 			}
 		}
+	}
+}
+
+// A list that says how old it is need not have what is newer.
+func TestOldListThatSaysSo(t *testing.T) {
+	if problem := gctest.Problem(t, func(t *testing.T) gctest.Fixture {
+		f, made := sources["record"](t), time.Time{}
+		attach := f.Attach
+		f.Attach = func(at podsource.Attachment) {
+			if attach(at); made.IsZero() {
+				made = time.Now()
+			}
+		}
+		cache(&f, func() time.Time { return made })
+		return f
+	}, "62OldList"); problem != "" {
+		t.Error(problem)
+	}
+}
+
+// A fixture without a function leaves out what needs it, and one without a source or networks is an error.
+func TestFixtures(t *testing.T) {
+	for _, row := range []struct {
+		reason string
+		change func(*gctest.Fixture)
+		fails  bool
+	}{
+		{"no source", func(f *gctest.Fixture) { f.Source = nil }, true},
+		{"no networks", func(f *gctest.Fixture) { f.Networks = nil }, true},
+		{"no Attach", func(f *gctest.Fixture) { f.Attach = nil }, true},
+		{"a union", func(f *gctest.Fixture) { f.Source = podsource.Union(f.Source) }, true},
+		{"Attach alone", func(f *gctest.Fixture) { *f = gctest.Fixture{Source: f.Source, Networks: f.Networks, Attach: f.Attach} }, false},
+	} {
+		t.Run(row.reason, func(t *testing.T) {
+			problem := gctest.Problem(t, func(t *testing.T) gctest.Fixture {
+				f := sources["record"](t)
+				row.change(&f)
+				return f
+			}, "Hazard")
+			if (problem != "") != row.fails {
+				t.Errorf("the problem is %q", problem)
+			}
+		})
 	}
 }
 
