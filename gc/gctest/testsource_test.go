@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -103,121 +104,100 @@ var faults = []struct {
 	reason, hazards, in string
 	plant               func(*gctest.Fixture)
 }{
-	{"an error is ignored", "07Error 26LostStore", all, func(f *gctest.Fixture) {
-		source := f.Source
-		f.Source = podsource.AnswerFunc(func(ctx context.Context) (podsource.Answer, error) {
-			a, _ := source.Pods(ctx)
-			return a, nil
-		})
-	}},
-	{"a lost store is an empty one", "26LostStore", all, func(f *gctest.Fixture) { f.Lose = f.Reboot }},
-	{"IDs are cut, as crictl shows them", "02EveryContainer", named, answers(func(_ context.Context, a *podsource.Answer) {
-		for i := range a.Pods {
-			a.Pods[i].ContainerIDs = []string{a.Pods[i].ContainerIDs[0][:13]}
+	{"an error is ignored", "07Error 26LostStore", all, answers(func(_ context.Context, _ *podsource.Answer, err *error) { *err = nil })},
+	{"a file that can't be read does not exist", "07Error", all, answers(func(_ context.Context, _ *podsource.Answer, err *error) {
+		if *err != nil {
+			*err = podsource.ErrNotHere
 		}
 	})},
-	{"the list is fetched once", "62OldList 10Recreated", all, func(f *gctest.Fixture) { cache(f, func() (none time.Time) { return }) }},
+	{"a lost store is an empty one", "26LostStore", all, func(f *gctest.Fixture) { f.Lose = f.Reboot }},
+	{"IDs are cut, as crictl shows them", "02EveryContainer", named, pods(func(p *podsource.Pod) {
+		p.ContainerIDs = []string{p.ContainerIDs[0][:13]}
+	})},
+	{"IDs have a scheme, as in a pod's status", "02EveryContainer", named, pods(func(p *podsource.Pod) {
+		p.ContainerIDs = []string{"containerd://" + p.ContainerIDs[0]}
+	})},
+	{"what is not ready counts as finished", "02EveryContainer", all, pods(func(p *podsource.Pod) { p.Finished = true })},
+	{"the second address is left out", "08DualStack", records + " pods addresses", pods(func(p *podsource.Pod) { p.IPs = p.IPs[:1] })},
+	{"only sandboxes are listed", "49OtherRuntime", records, answers(func(_ context.Context, a *podsource.Answer, _ *error) {
+		a.Pods = slices.DeleteFunc(a.Pods, func(p podsource.Pod) bool { return len(p.ContainerIDs[0]) != 64 })
+	})},
+	{"the list is fetched once", "62OldList 10Recreated", all, cache(func() (none time.Time) { return })},
+	{"an old list is dated now", "62OldList", all, cache(time.Now)},
 	{"all answers have one slice", "64ReusedSlice", all, func() func(f *gctest.Fixture) {
 		var pods []podsource.Pod
-		return answers(func(_ context.Context, a *podsource.Answer) {
+		return answers(func(_ context.Context, a *podsource.Answer, _ *error) {
 			pods = append(pods[:0], a.Pods...)
 			a.Pods = pods
 		})
 	}()},
-	{"the second address is left out", "08DualStack", records + " pods addresses", answers(func(_ context.Context, a *podsource.Answer) {
-		for i := range a.Pods {
-			a.Pods[i].IPs = a.Pods[i].IPs[:1]
-		}
-	})},
-	{"a loop ends with the context", "02EveryContainer", all, answers(func(ctx context.Context, a *podsource.Answer) {
+	{"a loop ends with the context", "02EveryContainer", all, answers(func(ctx context.Context, a *podsource.Answer, _ *error) {
 		if ctx.Err() != nil {
 			a.Pods = nil
 		}
 	})},
-	{"attachments are stored by container", "22SecondNetwork", all, detachesAll(func(a, b podsource.Attachment) bool {
-		return a.ContainerID == b.ContainerID
-	})},
-	{"attachments are stored by pod", "10Recreated", all, detachesAll(func(a, b podsource.Attachment) bool { return a.Pod == b.Pod })},
-	{"the DEL is missed", "06Empty 10Recreated", all, func(f *gctest.Fixture) { f.Detach = func(podsource.Attachment) {} }},
 	{"a change empties the store for a moment", "64WhileItChanges", "record", func(f *gctest.Fixture) {
-		moment, attach := make(chan bool, 1), f.Attach
+		var moment atomic.Bool
+		attach := f.Attach
 		f.Attach = func(at podsource.Attachment) {
 			attach(at)
-			select {
-			case moment <- true:
-			default:
-			}
+			moment.Store(true)
 		}
-		answers(func(_ context.Context, a *podsource.Answer) {
-			select {
-			case <-moment:
+		answers(func(_ context.Context, a *podsource.Answer, _ *error) {
+			if moment.Swap(false) {
 				a.Pods = nil
-			default:
 			}
 		})(f)
 	}},
-	{"an old list is dated now", "62OldList", all, func(f *gctest.Fixture) { cache(f, time.Now) }},
-	{"a file that can't be read does not exist", "07Error", all, func(f *gctest.Fixture) {
-		source := f.Source
-		f.Source = podsource.AnswerFunc(func(ctx context.Context) (podsource.Answer, error) {
-			a, err := source.Pods(ctx)
-			if err != nil {
-				err = podsource.ErrNotHere
-			}
-			return a, err
-		})
-	}},
-	{"IDs have a scheme, as in a pod's status", "02EveryContainer", named, answers(func(_ context.Context, a *podsource.Answer) {
-		for i := range a.Pods {
-			a.Pods[i].ContainerIDs = []string{"containerd://" + a.Pods[i].ContainerIDs[0]}
-		}
-	})},
-	{"only sandboxes are listed, and any container declared", "49OtherRuntime", records, answers(func(_ context.Context, a *podsource.Answer) {
-		a.Pods = slices.DeleteFunc(a.Pods, func(p podsource.Pod) bool { return len(p.ContainerIDs[0]) != 64 })
-	})},
-	{"what is not ready counts as finished", "02EveryContainer", all, answers(func(_ context.Context, a *podsource.Answer) {
-		for i := range a.Pods {
-			a.Pods[i].Finished = true
-		}
-	})},
-	{"it speaks of one more network", "74OtherNetwork", records, answers(func(_ context.Context, a *podsource.Answer) {
+	{"attachments are stored by container", "22SecondNetwork", all, detachesAll(func(at podsource.Attachment) any { return at.ContainerID })},
+	{"attachments are stored by pod", "10Recreated", all, detachesAll(func(at podsource.Attachment) any { return at.Pod })},
+	{"the DEL is missed", "06Empty 10Recreated", all, func(f *gctest.Fixture) { f.Detach = func(podsource.Attachment) {} }},
+	{"it speaks of one more network", "74OtherNetwork", records, answers(func(_ context.Context, a *podsource.Answer, _ *error) {
 		a.Networks = append(slices.Clone(a.Networks), "another")
 	})},
-	{"it speaks of every network", "74OtherNetwork", records, answers(func(_ context.Context, a *podsource.Answer) {
-		a.Networks = []string{podsource.EveryNetwork}
+	{"it speaks of every network", "74OtherNetwork", records, answers(func(_ context.Context, a *podsource.Answer, _ *error) {
+		a.Networks = every
 	})},
 	{"the store outlives the boot", "111Reboot", records, func(f *gctest.Fixture) { f.Reboot = func() {} }},
 }
 
 const records, named, all = "example record empty", "example record empty sandboxes", "example record empty sandboxes pods addresses"
 
-// cache makes a source list what was there first.
-func cache(f *gctest.Fixture, asOf func() time.Time) {
-	source := f.Source
-	first := sync.OnceValues(func() (podsource.Answer, error) { return source.Pods(context.Background()) })
-	f.Source = podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
-		a, err := first()
-		a.AsOf = asOf()
-		return a, err
-	})
-}
-
 // answers returns a fault in the answers of a source.
-func answers(change func(context.Context, *podsource.Answer)) func(*gctest.Fixture) {
+func answers(change func(context.Context, *podsource.Answer, *error)) func(*gctest.Fixture) {
 	return func(f *gctest.Fixture) {
 		source := f.Source
 		f.Source = podsource.AnswerFunc(func(ctx context.Context) (podsource.Answer, error) {
 			a, err := source.Pods(ctx)
-			if err == nil {
-				change(ctx, &a)
-			}
+			change(ctx, &a, &err)
+			return a, err
+		})
+	}
+}
+
+func pods(change func(*podsource.Pod)) func(*gctest.Fixture) {
+	return answers(func(_ context.Context, a *podsource.Answer, _ *error) {
+		for i := range a.Pods {
+			change(&a.Pods[i])
+		}
+	})
+}
+
+// cache returns the fault of a source that lists what was there first.
+func cache(asOf func() time.Time) func(*gctest.Fixture) {
+	return func(f *gctest.Fixture) {
+		source := f.Source
+		first := sync.OnceValues(func() (podsource.Answer, error) { return source.Pods(context.Background()) })
+		f.Source = podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
+			a, err := first()
+			a.AsOf = asOf()
 			return a, err
 		})
 	}
 }
 
 // detachesAll returns the fault of a store that has only one of several attachments.
-func detachesAll(same func(a, b podsource.Attachment) bool) func(*gctest.Fixture) {
+func detachesAll(key func(podsource.Attachment) any) func(*gctest.Fixture) {
 	return func(f *gctest.Fixture) {
 		var made []podsource.Attachment
 		attach, detach := f.Attach, f.Detach
@@ -227,7 +207,7 @@ func detachesAll(same func(a, b podsource.Attachment) bool) func(*gctest.Fixture
 		}
 		f.Detach = func(at podsource.Attachment) {
 			for _, b := range made {
-				if same(at, b) {
+				if key(at) == key(b) {
 					detach(b)
 				}
 			}
@@ -235,42 +215,30 @@ func detachesAll(same func(a, b podsource.Attachment) bool) func(*gctest.Fixture
 	}
 }
 
-// A list that says how old it is need not have what is newer.
-func TestOldListThatSaysSo(t *testing.T) {
-	if problem := gctest.Problem(t, func(t *testing.T) gctest.Fixture {
-		f, made := sources["record"](t), time.Time{}
-		attach := f.Attach
-		f.Attach = func(at podsource.Attachment) {
-			if attach(at); made.IsZero() {
-				made = time.Now()
-			}
-		}
-		cache(&f, func() time.Time { return made })
-		return f
-	}, "62OldList"); problem != "" {
-		t.Error(problem)
-	}
-}
-
 // A fixture without a function leaves out what needs it, and one without a source or networks is an error.
 func TestFixtures(t *testing.T) {
 	for _, row := range []struct {
-		reason string
-		change func(*gctest.Fixture)
-		fails  bool
+		reason, hazard string
+		change         func(*gctest.Fixture)
+		fails          bool
 	}{
-		{"no source", func(f *gctest.Fixture) { f.Source = nil }, true},
-		{"no networks", func(f *gctest.Fixture) { f.Networks = nil }, true},
-		{"no Attach", func(f *gctest.Fixture) { f.Attach = nil }, true},
-		{"a union", func(f *gctest.Fixture) { f.Source = podsource.Union(f.Source) }, true},
-		{"Attach alone", func(f *gctest.Fixture) { *f = gctest.Fixture{Source: f.Source, Networks: f.Networks, Attach: f.Attach} }, false},
+		{"no source", "Hazard", func(f *gctest.Fixture) { f.Source = nil }, true},
+		{"no networks", "Hazard", func(f *gctest.Fixture) { f.Networks = nil }, true},
+		{"no Attach", "Hazard", func(f *gctest.Fixture) { f.Attach = nil }, true},
+		{"a union", "Hazard", func(f *gctest.Fixture) { f.Source = podsource.Union(f.Source) }, true},
+		{"an old list that says so", "62OldList", func(f *gctest.Fixture) {
+			cache(sync.OnceValue(time.Now))(f) // after the first Attach
+		}, false},
+		{"Attach alone", "Hazard", func(f *gctest.Fixture) {
+			*f = gctest.Fixture{Source: f.Source, Networks: f.Networks, Attach: f.Attach}
+		}, false},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
 			problem := gctest.Problem(t, func(t *testing.T) gctest.Fixture {
 				f := sources["record"](t)
 				row.change(&f)
 				return f
-			}, "Hazard")
+			}, row.hazard)
 			if (problem != "") != row.fails {
 				t.Errorf("the problem is %q", problem)
 			}
