@@ -7,16 +7,12 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"path/filepath"
-	"strings"
-	"testing"
 	"time"
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
-	"github.com/hostlocal-gc/hostlocal-gc/gc/gctest"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/checkpoint"
@@ -42,24 +38,6 @@ func hook(ctx context.Context, source podsource.Source, log logr.Logger) error {
 	}
 	log.Info("Released leaked addresses", "released", report.Counts()[gc.Released])
 	return nil
-}
-
-func TestInReadme(t *testing.T) {
-	gctest.Uptime(t, 24*time.Hour) // the machine may have just booted
-	dir := t.TempDir()
-	file := filepath.Join(dir, "n", "10.0.0.2")
-	old, gone := time.Now().Add(-time.Hour), strings.Repeat("0c", 32) // a sandbox of an hour ago
-	if err := errors.Join(os.Mkdir(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(gone+"\r\neth0"), 0o600), os.Chtimes(file, old, old)); err != nil {
-		t.Fatal(err)
-	}
-	reconciler, err := gc.New(hostlocal.New(dir), []string{"n"}, podsource.Static{{ContainerIDs: []string{"abc"}}}, gc.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	report, err := reconciler.Reconcile(t.Context()) // report.Counts()[gc.Released] is 1
-	if err != nil || report.Counts()[gc.Released] != 1 {
-		t.Errorf("got %v, %v", report, err)
-	}
 }
 
 func usualNode(client kube.Client) (podsource.Source, error) {

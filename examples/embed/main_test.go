@@ -4,8 +4,6 @@ package main
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -84,7 +82,7 @@ func TestUsage(t *testing.T) {
 }
 
 // sandbox makes up a sandbox ID.
-func sandbox(name string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(name))) }
+func sandbox(name string) string { return gctest.ContainerID(name) }
 
 // embed runs the example to its end.
 func embed(t *testing.T, dataDir string, args ...string) (status int, said []byte) {

@@ -21,7 +21,7 @@ func TestLeakedGoesLiveStaysStartingStays(t *testing.T) {
 	source.Set(
 		podsource.Pod{UID: "1", ContainerIDs: []string{gctest.ContainerID("live")}},
 		podsource.Pod{UID: "2", StartedAt: time.Now().Add(-30 * time.Minute)})
-	reconciler, err := gc.New(dir.Store, []string{"podnet"}, &source, gc.Options{})
+	reconciler, err := gc.New(dir.Store, []string{"podnet"}, &source, gc.Options{}) // source is a gctest.Source
 	if err != nil {
 		t.Fatal(err)
 	}
