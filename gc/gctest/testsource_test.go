@@ -110,6 +110,7 @@ var faults = []struct {
 			*err = podsource.ErrNotHere
 		}
 	})},
+	{"an error is remembered", "07Error", all, func(f *gctest.Fixture) { f.Repair = func() {} }},
 	{"a lost store is an empty one", "26LostStore", all, func(f *gctest.Fixture) { f.Lose = f.Reboot }},
 	{"IDs are cut, as crictl shows them", "02EveryContainer", named, pods(func(p *podsource.Pod) {
 		p.ContainerIDs = []string{p.ContainerIDs[0][:13]}
@@ -225,6 +226,10 @@ func TestFixtures(t *testing.T) {
 		{"no source", "Hazard", func(f *gctest.Fixture) { f.Source = nil }, true},
 		{"no networks", "Hazard", func(f *gctest.Fixture) { f.Networks = nil }, true},
 		{"no Attach", "Hazard", func(f *gctest.Fixture) { f.Attach = nil }, true},
+		{"a record of every network", "74OtherNetwork", func(f *gctest.Fixture) {
+			f.Networks = every
+			answers(func(_ context.Context, a *podsource.Answer, _ *error) { a.Networks = every })(f)
+		}, true},
 		{"a union", "Hazard", func(f *gctest.Fixture) { f.Source = podsource.Union(f.Source) }, true},
 		{"an old list that says so", "62OldList", func(f *gctest.Fixture) {
 			cache(sync.OnceValue(time.Now))(f) // after the first Attach
