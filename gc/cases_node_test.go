@@ -247,8 +247,8 @@ var facts = map[string]func(r gc.Report, err error, words []string) string{
 		}
 		return r.Memory
 	},
-	"duplicates": func(r gc.Report, _ error, _ []string) string { return claims(r.Duplicates) },
-	"unreserved": func(r gc.Report, _ error, _ []string) string { return claims(r.Unreserved) },
+	"duplicates": func(r gc.Report, _ error, _ []string) string { return claims(r.Duplicates, 2) },
+	"unreserved": func(r gc.Report, _ error, _ []string) string { return claims(r.Unreserved, 1) },
 	"note": func(r gc.Report, _ error, words []string) string {
 		for _, s := range r.Sources {
 			if s.Name == words[0] && s.Note != "" {
@@ -259,14 +259,16 @@ var facts = map[string]func(r gc.Report, err error, words []string) string{
 	},
 }
 
-// claims returns the addresses, or none.
-func claims(all []gc.Claim) string {
+// claims returns the addresses, with their number of pods if that is not the usual one, or none.
+func claims(all []gc.Claim, pods int) string {
 	if len(all) == 0 {
 		return "none"
 	}
 	var ips []string
-	for _, c := range all {
-		ips = append(ips, c.IP.String())
+	for i, c := range all {
+		if ips = append(ips, c.IP.String()); len(c.Pods) != pods {
+			ips[i] += fmt.Sprint("*", len(c.Pods))
+		}
 	}
 	return strings.Join(ips, " ")
 }
