@@ -255,7 +255,7 @@ var facts = map[string]func(r gc.Report, err error, words []string) string{
 				return s.Name + " " + s.Note
 			}
 		}
-		return words[0] + " none"
+		return words[0] + " nothing"
 	},
 }
 
