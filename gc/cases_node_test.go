@@ -5,6 +5,7 @@ package gc_test
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -83,7 +84,6 @@ func (n *node) do(l line, want []line) error {
 	if before, after, ok := strings.Cut(name, "/"); ok {
 		in, name = before, after
 	}
-	path := filepath.Join(n.dir.Store.DataDir(), in, name)
 	switch verb {
 	case "reserve":
 		n.dir.Reserve(in, name, args[1], n.ago(args[2]))
@@ -92,9 +92,12 @@ func (n *node) do(l line, want []line) error {
 		n.dir.Write(in, name, content, n.ago(args[1]))
 		return err
 	case "chmod":
-		return os.Chmod(path, 0o644)
+		return os.Chmod(n.path(args[0]), 0o644)
 	case "remove":
-		return os.Rename(path, filepath.Join(n.t.TempDir(), name)) // so that its inode is not used again
+		err := os.Rename(n.path(args[0]), filepath.Join(n.t.TempDir(), name)) // so that its inode is not used again
+		if !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
 	case "wait":
 		time.Sleep(n.duration(name))
 	case "clock":
@@ -120,6 +123,15 @@ func (n *node) do(l line, want []line) error {
 		return n.pass(l.words, want)
 	}
 	return nil
+}
+
+// path returns the path of an address, which may have a network before it.
+func (n *node) path(address string) string {
+	in, ip, ok := strings.Cut(address, "/")
+	if !ok {
+		in, ip = network, address
+	}
+	return filepath.Join(n.dir.Store.DataDir(), in, ip)
 }
 
 func (n *node) duration(text string) time.Duration {
@@ -179,6 +191,9 @@ func (n *node) pass(words []string, want []line) error {
 	default:
 		report, err = n.r.AtStartup(n.t.Context())
 	}
+	for n.looks < 2 { // what was to happen when they are asked
+		_, _ = n.Pods(n.t.Context())
+	}
 	n.later = nil
 	n.forget()
 	if n.err != nil {
@@ -189,7 +204,15 @@ func (n *node) pass(words []string, want []line) error {
 	for _, l := range want {
 		text := strings.Join(l.words, " ")
 		expected = append(expected, text)
-		if fact, ok := facts[l.words[0]]; ok {
+		if l.words[0] == "keeps" || l.words[0] == "frees" {
+			report.Reservations = nil // the others may be anything
+			got = append(got, l.words[0])
+			for _, address := range l.words[1:] {
+				if _, err := os.Lstat(n.path(address)); (err == nil) == (l.words[0] == "keeps") {
+					got[len(got)-1] += " " + address
+				}
+			}
+		} else if fact, ok := facts[l.words[0]]; ok {
 			is, wanted := fact(report, err, l.words[1:]), strings.Join(l.words[1:], " ")
 			if is == wanted || (l.words[0] == "error" || l.words[0] == "note") && strings.Contains(is, wanted) {
 				got = append(got, text)
@@ -218,7 +241,7 @@ func (n *node) pass(words []string, want []line) error {
 			text += fmt.Sprintf(" by %+v", e.Pod)
 		}
 		got = append(got, text)
-		_, err := os.Lstat(filepath.Join(n.dir.Store.DataDir(), e.Network, e.IP.String()))
+		_, err := os.Lstat(n.path(e.Network + "/" + e.IP.String()))
 		if gone := e.Verdict == gc.Released || e.Verdict == gc.Gone; gone == (err == nil) {
 			return fmt.Errorf("%s, and its file is there: %t", text, err == nil)
 		}

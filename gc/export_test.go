@@ -27,5 +27,5 @@ func NewClocks() *clocks { return &clocks{uptime: 30 * 24 * time.Hour} }
 func (c *clocks) Wall() time.Time       { return c.wall() }
 func (c *clocks) Step(by time.Duration) { c.step += by }
 func (c *clocks) Boot(uptime time.Duration) {
-	*c = clocks{step: c.step, uptime: uptime, noBoot: uptime == 0}
+	*c = clocks{base: time.Now(), step: c.step, uptime: uptime, noBoot: uptime == 0}
 }
