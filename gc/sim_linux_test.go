@@ -14,9 +14,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -24,29 +22,21 @@ import (
 var (
 	simSeeds  = flag.Uint64("sim.seeds", 0, "how many seeds TestSimulator runs; 0: 1,500, with -short 150")
 	simFirst  = flag.Int64("sim.first", -1, "the first of them; -1: one that no earlier commit ran")
-	simShrink = flag.Bool("sim.shrink", true, "look for the shortest trace of a failure")
+	simShrink = flag.Bool("sim.shrink", true, "look for the shortest case of a failure")
 )
 
 // simRun runs a script of operations in a new simulation.
-func simRun(base string, config simConfig, script []simOp, trace func(string, ...any)) (*simulation, error) {
-	dir, err := os.MkdirTemp(base, "sim")
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = os.RemoveAll(dir) }() // the test removes its own directory in the end
-	s, err := newSimulation(dir, config, trace)
-	if err != nil {
-		return nil, err
-	}
+func simRun(base string, config simConfig, script []simOp) *simulation {
+	s := newSimulation(base, config)
 	defer s.close()
-	for _, op := range script {
-		s.do(op)
-		if s.check(); s.broken != nil {
-			return s, s.broken
-		}
+	for i := 0; i < len(script) && s.broken == nil; i++ {
+		s.do(script[i])
+		s.check()
 	}
-	s.endFaults()
-	return s, s.broken
+	if s.broken == nil {
+		s.endFaults()
+	}
+	return s
 }
 
 func simScript(seed uint64) (simConfig, []simOp) {
@@ -66,117 +56,89 @@ func simScript(seed uint64) (simConfig, []simOp) {
 	return c, randomOps(rnd, 120, false)
 }
 
-// shrink looks for the shortest script that still fails. It leaves out parts of the script,
-// halves first, and then operations inside passes.
+// shrink looks for the shortest script that still fails. It leaves out parts of the script, halves first, and then operations inside
+// passes.
 func shrink(base string, config simConfig, script []simOp) []simOp {
-	fails := func(s []simOp) bool {
-		_, err := simRun(base, config, s, func(string, ...any) {})
-		return err != nil
-	}
-	smaller := func(s []simOp, fails func([]simOp) bool) []simOp {
-		for size := len(s); size >= 1; size /= 2 {
-			for i := 0; i+size <= len(s); {
-				if shorter := slices.Concat(s[:i], s[i+size:]); fails(shorter) {
-					s = shorter
+	smaller := func(part []simOp, whole func(part []simOp) []simOp) []simOp {
+		for size := len(part); size >= 1; size /= 2 {
+			for i := 0; i+size <= len(part); {
+				shorter := slices.Concat(part[:i], part[i+size:])
+				if simRun(base, config, whole(shorter)).broken != nil {
+					part = shorter
 				} else {
 					i += size
 				}
 			}
 		}
-		return s
+		return part
 	}
-	for {
-		before := len(script)
-		script = smaller(script, fails)
-		if len(script) == before {
-			break
-		}
+	for before := -1; before != len(script); {
+		before = len(script)
+		script = smaller(script, func(all []simOp) []simOp { return all })
 	}
 	for i := range script {
-		if len(script[i].inner) == 0 {
-			continue
-		}
-		script[i].inner = smaller(script[i].inner, func(inner []simOp) bool {
-			s := slices.Clone(script)
-			s[i].inner = inner
-			return fails(s)
+		script[i].inner = smaller(script[i].inner, func(inner []simOp) []simOp {
+			all := slices.Clone(script)
+			all[i].inner = inner
+			return all
 		})
 	}
 	return script
 }
 
-// firstSeed returns a seed that depends on the number of commits, so that each commit runs new
-// seeds.
+// firstSeed returns a seed that depends on the number of commits, so that each commit runs new seeds. Without a checkout it is 0.
 func firstSeed() uint64 {
 	if *simFirst >= 0 {
 		return uint64(*simFirst)
 	}
-	out, err := exec.Command("git", "rev-list", "--count", "HEAD").Output()
-	if err != nil {
-		return 0 // not a checkout
-	}
-	n, err := strconv.ParseUint(string(bytes.TrimSpace(out)), 10, 32)
-	if err != nil {
-		return 0
-	}
+	out, _ := exec.Command("git", "rev-list", "--count", "HEAD").Output()
+	n, _ := strconv.ParseUint(string(bytes.TrimSpace(out)), 10, 32)
 	return n * 1500
 }
 
-// TestSimulator runs simulations with the real Reconciler, one for each seed. After every step
-// it checks that no live address was released and that no two sandboxes hold one. In the end it
-// checks that every leak is released in time after the last fault.
+// TestSimulator runs simulations with the real Reconciler, one for each seed. After every step it checks that no live address was
+// released and that no two sandboxes hold one. In the end it checks that every leak is released in time after the last fault.
 func TestSimulator(t *testing.T) {
 	log.SetOutput(io.Discard) // host-local's allocator logs
 	defer log.SetOutput(os.Stderr)
 	base, first, count := simDir(t), firstSeed(), orUsual(*simSeeds, 1500, 150)
-	var next, seeds, steps, releases atomic.Uint64
-	var worst time.Duration
-	next.Store(first)
-	failed := make(chan uint64, runtime.NumCPU())
-	var mu sync.Mutex // guards worst
+	var mu sync.Mutex // guards what follows
+	var all simulation
+	var ran int
+	var failed []uint64
 	var wg sync.WaitGroup
-	for range runtime.NumCPU() {
+	workers := uint64(runtime.NumCPU())
+	for w := range workers {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			for {
-				seed := next.Add(1) - 1
-				if seed >= first+count || len(failed) > 0 {
-					return
-				}
+			for seed, stop := first+w, false; seed < first+count && !stop; seed += workers {
 				config, script := simScript(seed)
-				s, err := simRun(base, config, script, func(string, ...any) {})
-				seeds.Add(1)
-				if err != nil {
-					failed <- seed
-					return
-				}
-				steps.Add(uint64(s.steps))
-				releases.Add(uint64(s.releases))
+				s := simRun(base, config, script)
 				mu.Lock()
-				worst = max(worst, s.worst)
+				ran, all.steps, all.releases, all.worst = ran+1, all.steps+s.steps, all.releases+s.releases, max(all.worst, s.worst)
+				if s.broken != nil {
+					failed = append(failed, seed)
+				}
+				stop = failed != nil
 				mu.Unlock()
 			}
 		}()
 	}
 	wg.Wait()
-	violations := len(failed)
 	fmt.Printf("Simulator: %d seeds run (first %d), %d steps, %d releases, %d violations, worst leak outlived the faults by %v\n",
-		seeds.Load(), first, steps.Load(), releases.Load(), violations, worst)
-	if violations > 0 {
-		seed := <-failed
-		config, script := simScript(seed)
-		t.Errorf("seed %d, after %d seeds: %s", seed, seeds.Load(), simExplain(base, config, script))
+		ran, first, all.steps, all.releases, len(failed), all.worst)
+	if failed != nil {
+		t.Errorf("seed %d: %s", failed[0], simExplain(base, failed[0]))
 	}
 }
 
-// simExplain returns the error of a script and the shortest trace that it can find.
-func simExplain(base string, config simConfig, script []simOp) string {
-	_, err := simRun(base, config, script, func(string, ...any) {})
+// simExplain returns the error of a seed, and the shortest case that it can find.
+func simExplain(base string, seed uint64) string {
+	config, script := simScript(seed)
 	if *simShrink {
 		script = shrink(base, config, script)
 	}
-	var trace strings.Builder
-	_, shortest := simRun(base, config, script, func(format string, args ...any) { fmt.Fprintf(&trace, format+"\n", args...) })
-	return fmt.Sprintf("%v\n%+v\nshortest trace found, of %d operations: %v\n%s", err, config, len(script), shortest, trace.String())
+	s := simRun(base, config, script)
+	return fmt.Sprintf("%v\n%+v\nThe shortest case that was found, for a file in gc/testdata/cases:\n\n%s", s.broken, config, s.text())
 }

@@ -4,12 +4,14 @@ package gc
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -21,10 +23,9 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// A simulation is a node with pods, sandboxes, three networks, clocks, and the answers of each
-// kind of source. It knows which addresses are live, so it detects the release of one. The data
-// directory, host-local's allocator and the Reconciler are real; time is simulated. Operations
-// change it: see simOp.
+// A simulation is a node with pods, sandboxes, three networks, clocks, and the answers of each kind of source. It knows which addresses
+// are live, so it detects the release of one. The data directory, host-local's allocator and the Reconciler are real; time is simulated.
+// Operations change it: see simOp.
 //
 // It does whatever A1 to A4 allow. sim_rules_linux_test.go prevents what they exclude.
 type simulation struct {
@@ -32,7 +33,7 @@ type simulation struct {
 	config simConfig
 	opts   Options
 	nets   []*simNet
-	trace  func(format string, args ...any)
+	told   simCase
 	broken error // the first violation
 
 	now      time.Duration // real time, and the monotonic clock
@@ -41,7 +42,6 @@ type simulation struct {
 	stepAt   time.Duration // of the clock's last step; zero: none
 	missedAt time.Duration // of the last one before the agent started
 	unread   bool          // the agent has not read the clock since the step
-	late     time.Duration // how far the clock is behind, on a board without a battery
 	memory   time.Duration // since when the agent has a memory in this boot; zero: none
 
 	serial    int
@@ -55,9 +55,8 @@ type simulation struct {
 	// What the cache's source remembers from call to call.
 	cacheSeen  map[simAttachment]simRecord
 	cacheSince time.Time
-	held       map[simAddress]*simSandbox
-	files      map[simAddress]*simFile // the files on the disk, as far as the simulation knows
-	inodes     map[simAddress]uint64   // of the last file for the address
+	files      map[simAddress]*simFile       // the files on the disk, as far as the simulation knows
+	stats      map[simAddress]syscall.Stat_t // of the last file for the address
 	agent      *Reconciler
 	pass       *simPass // that is under way, or nil
 	fault      simFault // of the next pass
@@ -68,34 +67,22 @@ type simulation struct {
 
 // A simConfig has the constants of a simulation, which depend on its seed.
 type simConfig struct {
-	sources      []simKind // united, in this order
-	opts         Options   // the durations
-	overlap      bool      // two networks have the same IPv4 subnet
-	allowEmpty   bool      // AllowEmpty; else each source always lists the agent's own pod
-	asOf         bool      // the API server's list has a date; else it is never old
-	allowForeign bool      // Options.AllowForeign allows the other tool's containers
-	noBoot       bool      // when the node booted is unknown
-	recordAll    bool      // the record has all networks, not only those to release in
-	stuck        bool      // pods are still starting after the last fault
-	memory       bool      // Options.Memory is set
-	hookOnly     bool      // after the last fault only the hook runs, once an hour
-	freeText     bool      // half of the other tool's owners are free text
+	sources              []simKind // united, in this order
+	opts                 Options   // the durations
+	memory, allowForeign bool      // Options.Memory is set; Options.AllowForeign allows the other tool's containers
+	overlap, noBoot      bool      // two networks have the same IPv4 subnet; when the node booted is unknown
+	allowEmpty           bool      // AllowEmpty; else each source always lists the agent's own pod
+	asOf, recordAll      bool      // the API server's list has a date, else it is never old; the record has all networks
+	stuck, hookOnly      bool      // after the last fault: pods are still starting; only the hook runs, once an hour
+	freeText             bool      // half of the other tool's owners are free text
 }
 
 // simNetworks begins with the networks to release in.
-var simNetworks = []struct {
-	name    string
-	subnets []string
-}{
-	{"podnet", []string{"10.1.0.0/28", "fd00:1::/124"}},
-	{"second", []string{"10.2.0.0/28"}},
-	{"third", []string{"10.3.0.0/28"}},
-}
+var simNetworks = []string{"podnet", "second", "third"}
 
 const simNamed = 2
 
 type simNet struct {
-	name   string
 	plugin *disk.Store
 	ranges []*allocator.IPAllocator
 }
@@ -118,19 +105,22 @@ type simPod struct {
 }
 
 type simSandbox struct {
-	name, id   string
-	serial     int
-	pod        *simPod       // nil: another tool runs it
-	made, last time.Duration // when its first and its last reservation were made
-	addrs      []simAddress
-	todo       []func() bool // the remaining steps of its ADD
-	wants      netip.Addr    // an address that the runtime asks for by name
-	alive      bool          // its network namespace exists, or will soon
-	done       bool          // its ADD is
-	listed     bool          // by the runtime, in any state
-	lost       bool          // the runtime has no record of it (hazard 33)
-	invisible  bool          // its namespace shows no address (hazard 59)
-	freeText   bool          // its owner is a word, and in no namespace (hazard 86)
+	name, id    string
+	podName     string
+	serial      int
+	pod         *simPod       // nil: another tool runs it
+	made, last  time.Duration // when its first and its last reservation were made
+	addrs       []simAddress
+	lastBefore  time.Duration // the last reservation before the pass under way, at whose begin the ADD was in flight or not
+	wasInFlight bool
+	todo        []func() bool // the remaining steps of its ADD
+	wants       netip.Addr    // an address that the runtime asks for by name
+	alive       bool          // its network namespace exists, or will soon
+	done        bool          // its ADD is
+	listed      bool          // by the runtime, in any state
+	lost        bool          // the runtime has no record of it (hazard 33)
+	invisible   bool          // its namespace shows no address (hazard 59)
+	freeText    bool          // its owner is a word, and in no namespace (hazard 86)
 }
 
 type simAddress struct {
@@ -158,6 +148,15 @@ type simRecord struct {
 	stamp time.Time
 }
 
+func (p *simPod) lives() bool {
+	return slices.ContainsFunc(p.sandboxes, func(b *simSandbox) bool { return b.alive })
+}
+
+// starting reports whether a pod may count as starting (R4).
+func (p *simPod) starting() bool {
+	return !p.hostNetwork && p.finished == 0 && (len(p.statusIPs) == 0 || p.elsewhere)
+}
+
 func (b *simSandbox) inFlight() bool { return b.alive && !b.done }
 func (b *simSandbox) foreign() bool  { return b.pod == nil }
 
@@ -166,35 +165,29 @@ var simProcess = time.Now()
 
 var simEpoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-func newSimulation(dir string, config simConfig, trace func(string, ...any)) (*simulation, error) {
-	opts, err := config.opts.withDefaults()
-	if err != nil {
-		return nil, err
-	}
-	s := &simulation{dir: dir, config: config, opts: opts, trace: trace, now: time.Second, // zero is never
-		cache: make(map[simAttachment]simRecord), held: make(map[simAddress]*simSandbox), files: make(map[simAddress]*simFile),
-		inodes: make(map[simAddress]uint64)}
-	for _, def := range simNetworks {
-		n := &simNet{name: def.name}
-		if n.plugin, err = disk.New(def.name, dir); err != nil {
-			return nil, err
+func newSimulation(base string, config simConfig) *simulation {
+	s := &simulation{config: config, cache: make(map[simAttachment]simRecord), files: make(map[simAddress]*simFile),
+		stats: make(map[simAddress]syscall.Stat_t), told: simCase{said: make(map[simKind]podsource.Answer)}}
+	var errs [3]error
+	s.opts, errs[0] = config.opts.withDefaults()
+	s.dir, errs[1] = os.MkdirTemp(base, "sim")
+	s.boot(time.Second) // a time of zero is never
+	for i, name := range simNetworks {
+		n := new(simNet)
+		n.plugin, errs[2] = disk.New(name, s.dir)
+		subnets := []string{fmt.Sprintf("10.%d.0.0/28", i+1), "fd00:1::/124"}[:2-min(i, 1)]
+		if config.overlap && i == 1 {
+			subnets[0] = "10.1.0.0/28"
 		}
-		for id, subnet := range def.subnets {
-			if config.overlap && def.name == "second" {
-				subnet = simNetworks[0].subnets[0]
-			}
-			_, ipnet, err := net.ParseCIDR(subnet)
-			if err != nil {
-				return nil, err
-			}
+		for id, subnet := range subnets {
 			set := make(allocator.RangeSet, 1)
-			set[0].Subnet.IP, set[0].Subnet.Mask = ipnet.IP, ipnet.Mask
-			if err := set.Canonicalize(); err != nil {
-				return nil, err
-			}
+			errs[2] = errors.Join(errs[2], json.Unmarshal(fmt.Appendf(nil, `[{"subnet": %q}]`, subnet), &set), set.Canonicalize())
 			n.ranges = append(n.ranges, allocator.NewIPAllocator(&set, n.plugin, id))
 		}
-		s.nets = append(s.nets, n)
+		if s.nets = append(s.nets, n); errors.Join(errs[:]...) != nil {
+			s.violate("%v", errs)
+			return s
+		}
 	}
 	if !config.allowEmpty {
 		s.startPod(&simPod{hostNetwork: true, nets: []int{}})
@@ -202,13 +195,15 @@ func newSimulation(dir string, config simConfig, trace func(string, ...any)) (*s
 			s.startPod(&simPod{hostNetwork: true, nets: []int{}, second: true})
 		}
 	}
-	return s, s.restart()
+	s.restart()
+	return s
 }
 
 func (s *simulation) close() {
 	for _, n := range s.nets {
 		_ = n.plugin.Close()
 	}
+	_ = os.RemoveAll(s.dir) // else the test removes its own directory
 }
 
 func (s *simulation) wall() time.Time { return simEpoch.Add(s.now + s.offset) }
@@ -222,22 +217,25 @@ func (s *simulation) reading() reading {
 }
 
 // restart restarts the agent: it has a new Reconciler and a new list of the API server.
-func (s *simulation) restart() error {
-	opts := s.config.opts
+func (s *simulation) restart() {
+	opts, more := s.config.opts, ""
 	opts.SourceTimeout = time.Hour // tests may be slow; the context ends hanging sources
 	if s.config.allowForeign {
-		opts.AllowForeign = []string{"default-"}
+		opts.AllowForeign, more = []string{"default-"}, " allow=default-"
 	}
 	if s.config.memory {
-		opts.Memory = s.memoryPath()
+		opts.Memory, more = s.memoryPath(), more+" memory=yes"
 	}
-	var names []string
-	for _, n := range s.nets[:simNamed] {
-		names = append(names, n.name)
+	if s.agent == nil {
+		s.line("options networks=podnet,second min-age=%v starting-for=%v request-timeout=%v%s", opts.MinAge, opts.StartingFor,
+			opts.RuntimeRequestTimeout, more)
+	} else {
+		s.line("restart")
 	}
-	r, err := New(hostlocal.New(s.dir), names, s.source(), opts)
+	r, err := New(hostlocal.New(s.dir), simNetworks[:simNamed], s.source(), opts)
 	if err != nil {
-		return err
+		s.violate("making a reconciler: %v", err)
+		return
 	}
 	r.clock = clock{}
 	r.clock.observe(s.reading())
@@ -246,7 +244,6 @@ func (s *simulation) restart() error {
 		s.missedAt = s.stepAt
 	}
 	s.syncAPI()
-	return nil
 }
 
 func (s *simulation) memoryPath() string { return filepath.Join(s.dir, ".memory") }
@@ -275,6 +272,7 @@ func (s *simulation) readClock() reading {
 
 // sleep replaces the pause between two looks.
 func (s *simulation) sleep(ctx context.Context, d time.Duration) bool {
+	s.told.at += d // a case waits by itself
 	s.advance(d)
 	s.doNext()
 	return ctx.Err() == nil
@@ -292,33 +290,42 @@ func (s *simulation) violate(format string, args ...any) {
 }
 
 func (s *simulation) path(a simAddress) string {
-	return filepath.Join(s.dir, s.nets[a.net].name, a.ip.String())
+	return filepath.Join(s.dir, simNetworks[a.net], a.ip.String())
 }
 
-func (s *simulation) name(a simAddress) string { return s.nets[a.net].name + "/" + a.ip.String() }
+// name returns an address as cases have it.
+func (s *simulation) name(a simAddress) string {
+	return strings.TrimPrefix(simNetworks[a.net]+"/"+a.ip.String(), "podnet/")
+}
 
-func (s *simulation) onDisk(a simAddress) bool {
+// holder returns the live sandbox that has a reservation, or nil.
+func (s *simulation) holder(a simAddress) *simSandbox {
+	i := slices.IndexFunc(s.sandboxes, func(b *simSandbox) bool { return b.alive && slices.Contains(b.addrs, a) })
+	if i < 0 {
+		return nil
+	}
+	return s.sandboxes[i]
+}
+
+// inode returns that of the file for an address, or 0.
+func (s *simulation) inode(a simAddress) uint64 {
 	var st syscall.Stat_t
-	return syscall.Lstat(s.path(a), &st) == nil
+	_ = syscall.Lstat(s.path(a), &st)
+	return st.Ino
 }
+
+func (s *simulation) onDisk(a simAddress) bool { return s.inode(a) > 0 }
 
 // check fails the simulation if a live sandbox has lost a reservation.
 func (s *simulation) check() {
 	for _, b := range s.sandboxes {
-		if !b.alive {
-			continue
-		}
 		for _, a := range b.addrs {
-			if f := s.files[a]; f == nil || f.owner != b || !s.unchanged(a) {
-				s.violate("%s of the live %s (of %s, in flight: %t, made %v ago) was released", s.name(a), b.name, b.podName(), b.inFlight(), s.now-b.made)
+			if f := s.files[a]; b.alive && (f == nil || f.owner != b || s.inode(a) != f.ino) {
+				s.violate("%s of the live %s (of %s, in flight: %t, made %v ago) was released", s.name(a), b.name, b.podName, b.inFlight(),
+					s.now-b.made)
 			}
 		}
 	}
-}
-
-func (s *simulation) unchanged(a simAddress) bool {
-	var st syscall.Stat_t
-	return syscall.Lstat(s.path(a), &st) == nil && st.Ino == s.files[a].ino
 }
 
 // simDir returns a directory for simulations, in memory where that is possible.

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// A simPass is a pass that is under way. Operations happen during it whenever it checks its
-// context or reads the clock, and before and after each answer of a source.
+// A simPass is a pass that is under way. Operations happen during it whenever it checks its context or reads the clock, and before and
+// after each answer of a source.
 type simPass struct {
 	inner        []simOp
 	noADD        bool // the hook's assertion
@@ -23,9 +23,7 @@ type simPass struct {
 	faulted      bool // a source failed
 	future       bool // an answer was dated in the future
 	looks        int
-	asked        map[simKind]int      // the last look in which it was asked
-	inFlight     map[*simSandbox]bool // when it began
-	last         map[*simSandbox]time.Duration
+	asked        map[simKind]int     // the last look in which it was asked
 	removed      map[simAddress]bool // by operations during the pass
 }
 
@@ -43,18 +41,17 @@ func (s *simulation) doNext() {
 
 // locked reports whether the pass holds host-local's lock of a network.
 func (s *simulation) locked() bool {
-	return s.pass != nil && s.pass.looks > 0 && !s.pass.asking && slices.ContainsFunc(s.nets[:simNamed], func(n *simNet) bool { return isLocked(filepath.Join(s.dir, n.name, "lock")) })
+	return s.pass != nil && s.pass.looks > 0 && !s.pass.asking &&
+		slices.ContainsFunc(simNetworks[:simNamed], func(name string) bool { return isLocked(filepath.Join(s.dir, name, "lock")) })
 }
 
-// end ends the caller's context. While a source is asked, that is the last thing the source
-// does, because the pass goes on concurrently.
+// end ends the caller's context. While a source is asked, that is the last thing the source does, because the pass goes on concurrently.
 func (p *simPass) end() {
-	p.cancelled = true
-	if p.asking {
+	if p.cancelled = true; p.asking {
 		p.hang = p.cancel
-		return
+	} else {
+		p.cancel()
 	}
-	p.cancel()
 }
 
 // A simContext is the context of a pass.
@@ -68,8 +65,8 @@ func (c simContext) Err() error {
 	return c.Context.Err()
 }
 
-// Done is called before each network is listed. Later the number of calls depends on the
-// machine's speed, on which a trace must not depend.
+// Done is called before each network is listed. Later the number of calls depends on the machine's speed, on which a trace must not
+// depend.
 func (c simContext) Done() <-chan struct{} {
 	if p := c.s.pass; p.begun && p.looks == 0 {
 		c.s.doNext()
@@ -82,20 +79,17 @@ func (s *simulation) doPass(o occasion, inner []simOp) (Report, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	s.passes++
-	p := &simPass{inner: inner, noADD: o.noADD, cancel: cancel, asked: make(map[simKind]int), inFlight: make(map[*simSandbox]bool),
-		last: make(map[*simSandbox]time.Duration), removed: make(map[simAddress]bool)}
+	p := &simPass{inner: inner, noADD: o.noADD, cancel: cancel, asked: make(map[simKind]int), removed: make(map[simAddress]bool)}
 	for _, b := range s.sandboxes {
-		p.inFlight[b], p.last[b] = b.inFlight(), b.last
+		b.wasInFlight, b.lastBefore = b.inFlight(), b.last
 	}
+	s.wait()
 	s.pass = p
-	s.trace("pass begins at %v, wall clock %v", s.now, s.wall().Format(time.DateTime))
 	report, err := s.agent.reconcile(simContext{ctx, s}, o)
+	s.tellPass(o, &report, err)
 	s.pass, s.fault = nil, simFault{}
 	if _, statErr := os.Stat(s.memoryPath()); statErr == nil && s.memory == 0 {
 		s.memory = s.now
-	}
-	if err != nil {
-		s.trace("pass: %v", err)
 	}
 	s.judgeError(p, o, &report, err)
 	s.judgeReport(p, &report)
@@ -119,48 +113,38 @@ func (s *simulation) judgeError(p *simPass, o occasion, report *Report, err erro
 	}
 }
 
-// judgeReport compares the report with the disk (R11): no reservation has two entries, and the
-// report has each release.
+// judgeReport compares the report with the disk (R11): no reservation has two entries, and the report has each release.
 func (s *simulation) judgeReport(p *simPass, report *Report) {
-	released, seen := make(map[simAddress]bool), make(map[simAddress]bool)
+	verdicts := make(map[simAddress]Verdict)
 	for _, e := range report.Reservations {
-		a := simAddress{slices.IndexFunc(s.nets, func(n *simNet) bool { return n.name == e.Network }), e.IP}
-		s.trace("%s is %s: %s", s.name(a), e.Verdict, e.Reason.Text())
-		if seen[a] {
+		a := simAddress{slices.Index(simNetworks, e.Network), e.IP}
+		if verdicts[a] != "" {
 			s.violate("%s is twice in the report", s.name(a))
 		}
-		seen[a] = true
-		if e.Verdict != Released {
+		if verdicts[a] = e.Verdict; e.Verdict != Released {
 			continue
 		}
 		s.releases++
-		released[a] = true
-		if p.removed[a] {
+		if f := s.files[a]; p.removed[a] {
 			s.violate("%s is reported as released, but was removed by an operation", s.name(a))
-		}
-		if a.net >= simNamed {
+		} else if a.net >= simNamed {
 			s.violate("%s was released, and its network was not named", s.name(a))
-		}
-		if f := s.files[a]; f != nil && f.at < s.passes && s.onDisk(a) {
+		} else if f != nil && f.at < s.passes && s.onDisk(a) {
 			s.violate("%s is reported as released, but its file exists", s.name(a))
 		}
 	}
 	for _, a := range s.known() {
-		if s.onDisk(a) {
-			continue
+		if !s.onDisk(a) {
+			if delete(s.files, a); verdicts[a] != Released {
+				s.violate("%s was removed, and the report does not say so", s.name(a))
+			}
 		}
-		if !released[a] {
-			s.violate("%s was removed, and the report does not say so", s.name(a))
-		}
-		delete(s.files, a)
 	}
 }
 
-// endFaults ends all faults, and then runs passes as the loop does, until no leak is left or
-// the time for that is over.
+// endFaults ends all faults, and then runs passes as the loop does, until no leak is left or the time for that is over.
 func (s *simulation) endFaults() {
-	s.fault = simFault{}
-	s.unread = false
+	s.fault, s.unread = simFault{}, false
 	s.lookAtClock()
 	s.trace("the last fault ends at %v", s.now)
 	for _, b := range slices.Clone(s.sandboxes) {
@@ -171,21 +155,18 @@ func (s *simulation) endFaults() {
 		b.listed = b.alive && !b.lost && !b.foreign()
 	}
 	s.pending = nil
-	s.pods = slices.DeleteFunc(s.pods, func(p *simPod) bool {
-		lives := slices.ContainsFunc(p.sandboxes, func(b *simSandbox) bool { return b.alive })
-		return !lives && !p.hostNetwork && p.finished == 0 && !s.config.stuck
-	})
+	s.pods = slices.DeleteFunc(s.pods, func(p *simPod) bool { return !p.lives() && !p.hostNetwork && p.finished == 0 && !s.config.stuck })
 	for _, p := range s.pods {
-		if s.report(p, 0); !slices.ContainsFunc(p.sandboxes, func(b *simSandbox) bool { return b.alive }) && p.finished == 0 {
+		if s.report(p, 0); !p.lives() && p.finished == 0 {
 			p.statusIPs = nil
 		}
 	}
 	faultsEnd, loop := s.now, simPauses{}
-	// A finished pod is seen, holds its address, and then the reservation's age counts from when
-	// it was seen unowned, if its timestamp is not trusted. Each ends up to an interval late.
+	// A finished pod is seen, holds its address, and then the reservation's age counts from when it was seen unowned, if its timestamp is
+	// not trusted. Each ends up to an interval late.
 	bound := s.opts.StartingFor + max(s.opts.MinAge, s.opts.lag(), holdFinished) + 3*s.agent.opts.Interval
-	if s.config.asOf && s.stepAt > 0 {
-		bound += 2*s.agent.opts.Interval + 2*s.opts.Interval // a dated list counts as two intervals older than the last pass (R5), and the first list may not count
+	if s.config.asOf && s.stepAt > 0 { // a dated list counts as two intervals older than the last pass (R5), and the first list may not count
+		bound += 2*s.agent.opts.Interval + 2*s.opts.Interval
 	}
 	pause := s.agent.opts.Interval
 	if s.config.hookOnly { // each start may find that it has to wait for the next one
@@ -198,14 +179,13 @@ func (s *simulation) endFaults() {
 		if s.now-faultsEnd > bound {
 			if len(before) > 0 {
 				s.violate("%s is leaked and was not released in %v after the last fault", s.name(before[0]), s.now-faultsEnd)
+				s.line("pass\n  frees %s", s.name(before[0]))
 			}
 			return
 		}
-		o := occasion{inLoop: true}
-		if s.config.hookOnly {
-			if o = (occasion{hook: true}); s.restart() != nil {
-				return
-			}
+		o := occasion{hook: s.config.hookOnly, inLoop: !s.config.hookOnly}
+		if o.hook {
+			s.restart()
 		}
 		report, err := s.doPass(o, nil)
 		if after := s.remainingLeaks(); len(before) > len(after) {
@@ -213,7 +193,7 @@ func (s *simulation) endFaults() {
 		} else if len(after) == 0 {
 			return
 		}
-		if !s.config.hookOnly {
+		if !o.hook {
 			pause = loop.after(s, &report, err)
 		}
 	}
@@ -222,7 +202,7 @@ func (s *simulation) endFaults() {
 // remainingLeaks returns the leaks that must be released.
 func (s *simulation) remainingLeaks() (leaks []simAddress) {
 	for _, a := range s.known() {
-		if s.held[a] == nil && s.mustRelease(a) {
+		if s.holder(a) == nil && s.mustRelease(a) {
 			leaks = append(leaks, a)
 		}
 	}
@@ -230,22 +210,20 @@ func (s *simulation) remainingLeaks() (leaks []simAddress) {
 }
 
 // simPauses is like pauses, without jitter and with simulated time.
-type simPauses struct{ failures, rechecks int }
+type simPauses pauses
 
 func (p *simPauses) after(s *simulation, report *Report, err error) time.Duration {
-	interval := s.agent.opts.Interval
+	pause, rechecks := s.agent.opts.Interval, p.rechecks
 	if err != nil {
 		p.failures++
-		return min(interval, minPause<<min(p.failures-1, 20))
+		return min(pause, minPause<<min(p.failures-1, 20))
 	}
-	p.failures = 0
-	if report.NextCheck.IsZero() {
-		p.rechecks = 0
-		return interval
+	if *p = (simPauses{}); report.NextCheck.IsZero() {
+		return pause
 	}
-	if report.Counts()[Released] > 0 {
-		p.rechecks = 0
+	if report.Counts()[Released] == 0 {
+		p.rechecks = rechecks
 	}
 	p.rechecks++
-	return min(interval, max(minRecheck<<min(p.rechecks-1, 20), report.NextCheck.Sub(s.wall())))
+	return min(pause, max(minRecheck<<min(p.rechecks-1, 20), report.NextCheck.Sub(s.wall())))
 }

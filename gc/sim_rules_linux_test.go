@@ -3,13 +3,14 @@
 package gc
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"time"
 )
 
-// This file has what the simulation must not do, because A1 to A4 exclude it, and what it can't
-// require of a pass. host-local's own code keeps A1.
+// This file has what the simulation must not do, because A1 to A4 exclude it, and what it can't require of a pass. host-local's own code
+// keeps A1.
 
 const (
 	maxStaleness = 50 * time.Second // of a list without a date
@@ -24,16 +25,13 @@ func (s *simulation) statusOnly() bool {
 	return !s.has(fromRuntime, fromRuntime2, fromKernel, fromProcesses, fromCache, fromRecord)
 }
 
-// age returns the age of a sandbox to a pass: that of its youngest reservation (hazard 77), as
-// of the start of the pass that is under way.
+// age returns the age of a sandbox to a pass: that of its youngest reservation (hazard 77), as of the start of the pass that is under
+// way.
 func (s *simulation) age(b *simSandbox) time.Duration {
 	if s.pass == nil {
 		return s.now - b.last
 	}
-	if last, ok := s.pass.last[b]; ok {
-		return s.now - last
-	}
-	return s.now - b.made
+	return s.now - cmp.Or(b.lastBefore, b.made)
 }
 
 // deadlines does what must have happened by now. It is called every ten seconds.
@@ -52,22 +50,15 @@ func (s *simulation) deadlines() {
 		if !b.lost {
 			b.listed = true
 		}
-		// A pod with addresses in its status does not count as starting, so one of them must
-		// be this sandbox's.
+		// A pod with addresses in its status does not count as starting, so one of them must be this sandbox's.
 		if p := b.pod; s.statusOnly() && !p.elsewhere && len(p.statusIPs) > 0 && !b.inStatus() {
 			s.report(p, 0)
 		}
 	}
-	// A finished pod holds its addresses for five minutes. If only its status names its
-	// sandbox, the sandbox is stopped by then (A2).
+	// A finished pod holds its addresses for five minutes. If only its status names its sandbox, the sandbox is stopped by then (A2).
 	for _, p := range s.pods {
-		if !s.statusOnly() || p.finished == 0 || s.now-p.finished < holdFinished-dueMargin {
-			continue
-		}
-		for _, b := range slices.Clone(p.sandboxes) {
-			if b.alive {
-				s.stop(b, delLost)
-			}
+		if s.statusOnly() && p.finished > 0 && s.now-p.finished >= holdFinished-dueMargin {
+			s.stopAll(p, delLost, func(b *simSandbox) bool { return b.alive })
 		}
 	}
 }
@@ -77,26 +68,21 @@ func (b *simSandbox) inStatus() bool {
 	return slices.ContainsFunc(b.addrs, func(a simAddress) bool { return slices.Contains(b.pod.statusIPs, a.ip) })
 }
 
-// knownStarting reports whether kubelet or the API server lists a sandbox's pod as starting
-// (A3).
+// knownStarting reports whether kubelet or the API server lists a sandbox's pod as starting (A3).
 func (s *simulation) knownStarting(b *simSandbox) bool {
-	return s.has(fromAPI, fromKubelet) && b.pod != nil && b.pod.finished == 0 && slices.Contains(s.pods, b.pod) &&
-		(len(b.pod.statusIPs) == 0 || b.pod.elsewhere)
+	return s.has(fromAPI, fromKubelet) && b.pod != nil && b.pod.starting() && slices.Contains(s.pods, b.pod)
 }
 
-// mayTakeLong reports whether an ADD may take longer than L: a source sees it, or its pod is
-// known to be starting and no source ends that claim.
+// mayTakeLong reports whether an ADD may take longer than L: a source sees it, or its pod is known to be starting and no source ends that
+// claim.
 func (s *simulation) mayTakeLong(b *simSandbox) bool {
-	if s.has(fromProcesses) || s.has(fromIntents) && !b.foreign() {
-		return true
-	}
-	return s.knownStarting(b) && !s.has(fromRuntime, fromRuntime2, fromCache, fromRecord)
+	return s.has(fromProcesses) || s.has(fromIntents) && !b.foreign() ||
+		s.knownStarting(b) && !s.has(fromRuntime, fromRuntime2, fromCache, fromRecord)
 }
 
-// betweenPlugins reports whether an ADD in flight has no process in this look (hazard 72). That
-// is so in at most one look of a pass. A pass takes two looks only for a MinAge below L and for
-// R4's second end. So the ADD is younger than L, or its pod is known to be starting, and it
-// takes no longer than any ADD (2 T, far less than StartingFor).
+// betweenPlugins reports whether an ADD in flight has no process in this look (hazard 72). That is so in at most one look of a pass. A
+// pass takes two looks only for a MinAge below L and for R4's second end. So the ADD is younger than L, or its pod is known to be
+// starting, and it takes no longer than any ADD (2 T, far less than StartingFor).
 func (s *simulation) betweenPlugins(b *simSandbox) bool {
 	age := s.now - b.made
 	if age >= s.due() && !(s.knownStarting(b) && age < s.opts.StartingFor-dueMargin) {
@@ -106,41 +92,34 @@ func (s *simulation) betweenPlugins(b *simSandbox) bool {
 	return n == s.pass.looks // in the first look, in the second, or in none
 }
 
-// canBeInvisible reports whether a namespace may show no address (hazard 59): another source
-// must then name its container (A2).
-func (s *simulation) canBeInvisible() bool {
-	return s.has(fromRuntime, fromCache, fromRecord)
-}
+// canBeInvisible reports whether a namespace may show no address (hazard 59): another source must then name its container (A2).
+func (s *simulation) canBeInvisible() bool { return s.has(fromRuntime, fromCache, fromRecord) }
 
-// canLoseRecord reports whether the runtime may lose its record of a live sandbox (hazard 33):
-// another source must then name it (A2).
+// canLoseRecord reports whether the runtime may lose its record of a live sandbox (hazard 33): another source must then name it (A2).
 func (s *simulation) canLoseRecord(b *simSandbox) bool {
-	return s.has(fromKernel, fromProcesses) && !b.invisible && b.done
+	return b.alive && b.listed && b.done && !b.invisible && s.has(fromKernel, fromProcesses)
 }
 
-// canWipeCache reports whether libcni's cache may be wiped. If another source speaks of every
-// network, that source must also name the containers whose namespaces show no address (A2), and so
-// must one if the agent did not see a step of the clock since such a container was made (A4).
+// canWipeCache reports whether libcni's cache may be wiped. If another source speaks of every network, that source must also name the
+// containers whose namespaces show no address (A2), and so must one if the agent did not see a step of the clock since such a container
+// was made (A4).
 func (s *simulation) canWipeCache() bool {
 	return s.has(fromRuntime) || !slices.ContainsFunc(s.sandboxes, func(b *simSandbox) bool {
 		return b.alive && b.invisible && !b.freeText && (s.has(fromAPI, fromKubelet) || s.missedAt > 0 && b.made <= s.missedAt)
 	})
 }
 
-// canForceDelete reports whether a pod may be removed from kubelet and the API server while its
-// sandbox runs (hazard 35). Another source must name the sandbox, also if the pass under way has
-// already asked that source (A2).
+// canForceDelete reports whether a pod may be removed from kubelet and the API server while its sandbox runs (hazard 35). Another source
+// must name the sandbox, also if the pass under way has already asked that source (A2).
 func (s *simulation) canForceDelete(p *simPod) bool {
 	return !s.statusOnly() && !p.hostNetwork && !slices.ContainsFunc(p.sandboxes, func(b *simSandbox) bool {
-		return b.inFlight() || b.alive && s.pass != nil && s.pass.inFlight[b]
+		return b.inFlight() || b.alive && s.pass != nil && b.wasInFlight
 	})
 }
 
-// canRestart reports whether the agent may restart. It can't notice a step of the clock from
-// before its start. A4 excludes a step between a pod's start, or a reservation, and the time
-// when the sandbox is named, and a step between the ends of a pod and its sandbox. No pod's
-// start may be in the future by the new clock: its next reservation would be from before it
-// (A3).
+// canRestart reports whether the agent may restart. It can't notice a step of the clock from before its start. A4 excludes a step between
+// a pod's start, or a reservation, and the time when the sandbox is named, and a step between the ends of a pod and its sandbox. No pod's
+// start may be in the future by the new clock: its next reservation would be from before it (A3).
 func (s *simulation) canRestart() bool {
 	return s.canReboot() && (s.stepAt == 0 || s.remembered() || !slices.ContainsFunc(s.sandboxes, func(b *simSandbox) bool {
 		since := b.made
@@ -151,23 +130,14 @@ func (s *simulation) canRestart() bool {
 	}))
 }
 
-// canSetLateClock reports whether a clock that is behind since the boot may be set while no agent
-// runs. A4 excludes it while a pod is starting.
-func (s *simulation) canSetLateClock() bool {
-	return !s.has(fromAPI, fromKubelet) || !slices.ContainsFunc(s.pods, func(p *simPod) bool {
-		return !p.hostNetwork && p.finished == 0 && (len(p.statusIPs) == 0 || p.elsewhere)
-	})
-}
-
-// canDamage reports whether a sandbox's file may be damaged: a source must show its address for as
-// long as it lives (A3).
+// canDamage reports whether a sandbox's file may be damaged: a source must show its address for as long as it lives (A3).
 func (s *simulation) canDamage(b *simSandbox) bool {
-	if !b.alive || !b.done || b.foreign() || !s.onDisk(b.addrs[0]) || s.shows(b) {
-		return b.alive && b.done && s.shows(b) && !b.foreign()
+	if !b.alive || !b.done || b.foreign() || s.shows(b) {
+		return b.alive && b.done && !b.foreign()
 	}
-	p, first := b.pod, b.addrs[0].net
-	return s.has(fromAPI, fromKubelet) && slices.Contains(s.pods, p) && p.finished == 0 && !p.elsewhere && first == 0 &&
-		!slices.ContainsFunc(b.addrs, func(a simAddress) bool { return a.net == 0 && !slices.Contains(p.statusIPs, a.ip) })
+	p := b.pod
+	return s.has(fromAPI, fromKubelet) && s.onDisk(b.addrs[0]) && slices.Contains(s.pods, p) && p.finished == 0 && !p.elsewhere &&
+		b.addrs[0].net == 0 && !slices.ContainsFunc(b.ips(0), func(ip netip.Addr) bool { return !slices.Contains(p.statusIPs, ip) })
 }
 
 // shows reports whether the kernel shows a sandbox's addresses.
@@ -190,8 +160,7 @@ func (f *simFile) ownerOf() *simSandbox {
 	return f.owner
 }
 
-// canReboot reports whether the node may boot. That ends all sandboxes, so of the conditions
-// of canRestart only the last one counts.
+// canReboot reports whether the node may boot. That ends all sandboxes, so of the conditions of canRestart only the last one counts.
 func (s *simulation) canReboot() bool {
 	return !slices.ContainsFunc(s.pods, func(p *simPod) bool { return !p.hostNetwork && p.startedAt.After(s.wall()) })
 }
@@ -203,7 +172,7 @@ func (s *simulation) surelyNamed(b *simSandbox) bool {
 		return true // or rather kept
 	case b.inFlight():
 		return false
-	case s.has(fromKernel, fromProcesses) && !b.invisible, s.has(fromRecord) && !b.foreign(), s.has(fromCache) && s.recorded(b):
+	case s.shows(b), s.has(fromRecord) && !b.foreign(), s.has(fromCache) && s.recorded(b):
 		return true
 	case b.foreign():
 		return false
@@ -218,32 +187,25 @@ func (s *simulation) recorded(b *simSandbox) bool {
 	return !b.foreign() && !slices.ContainsFunc(b.addrs, func(a simAddress) bool { return s.cache[simAttachment{a.net, b.id}].owner == nil })
 }
 
-// canAssert reports whether the hook's assertion is true: no ADD is in flight, and a record or a
-// cache names every container whose ADD has ended (R5).
+// canAssert reports whether the hook's assertion is true: no ADD is in flight, and a record or a cache names every container whose ADD
+// has ended (R5).
 func (s *simulation) canAssert() bool {
 	return s.has(fromRecord, fromCache) && !slices.ContainsFunc(s.sandboxes, (*simSandbox).inFlight)
 }
 
-// canStep reports whether the clock may be set. Each step while the process runs is noticed (A4),
-// but two steps between two readings might cancel out.
-func (s *simulation) canStep() bool { return !(s.pass != nil && s.unread) }
-
-// foreignNetworks returns the networks in which another tool may run containers: if a record has
-// all containers of a network, there are no others in it (A2).
+// foreignNetworks returns the networks in which another tool may run containers: none of which a record has all containers, and none if
+// intents have all ADDs (A2).
 func (s *simulation) foreignNetworks() []int {
-	switch {
-	case s.has(fromIntents): // they would have to include the other tool's ADDs
+	switch record := s.has(fromRecord); {
+	case s.has(fromIntents), record && s.config.recordAll:
 		return nil
-	case !s.has(fromRecord):
-		return []int{0, 2}
-	case s.config.recordAll:
-		return nil
+	case record:
+		return []int{2}
 	}
-	return []int{2}
+	return []int{0, 2}
 }
 
-// canRunForeign reports whether the other tool's containers may be live: if the caller allows
-// their form, a source must name them.
+// canRunForeign reports whether the other tool's containers may be live: if the caller allows their form, a source must name them.
 func (s *simulation) canRunForeign() bool {
 	return !s.config.allowForeign || s.has(fromKernel, fromProcesses)
 }
@@ -253,15 +215,10 @@ func (s *simulation) mustRelease(a simAddress) bool {
 	f := s.files[a]
 	owner := f.ownerOf()
 	switch {
-	case a.net >= simNamed, !s.spokenOf(a): // R14
-		return false
-	case owner == nil && !f.empty: // R7: malformed
-		return false
-	case owner != nil && owner.freeText: // R14
-		return false
-	case owner != nil && owner.foreign() && !s.has(fromKernel, fromProcesses) && !s.config.allowForeign: // R14
-		return false
-	case s.claimedByStarting(a) && !s.claimEnds(a): // R4
+	case a.net >= simNamed, !s.spokenOf(a), owner != nil && owner.freeText, // R14
+		owner != nil && owner.foreign() && !s.has(fromKernel, fromProcesses) && !s.config.allowForeign, // R14
+		owner == nil && !f.empty,                  // R7: malformed
+		s.claimedByStarting(a) && !s.claimEnds(a): // R4
 		return false
 	case owner == nil:
 		return !s.claimedElsewhere(a)
@@ -272,21 +229,28 @@ func (s *simulation) mustRelease(a simAddress) bool {
 
 // spokenOf reports whether some source speaks of a reservation.
 func (s *simulation) spokenOf(a simAddress) bool {
-	return s.has(fromAPI, fromKubelet, fromRuntime, fromRuntime2) || s.has(fromRecord) && slices.Contains(s.recordNetworks(), a.net) || s.cacheNames(a)
+	return s.has(fromAPI, fromKubelet, fromRuntime, fromRuntime2) || s.recordNames(a) || s.cacheNames(a)
 }
 
-// cacheNames reports whether libcni's cache would name the container of a reservation, and will
-// continue to.
+// cacheNames reports whether libcni's cache would name the container of a reservation, and will continue to.
 func (s *simulation) cacheNames(a simAddress) bool {
 	f, since := s.files[a], s.recordedSince()
 	owner := f.ownerOf()
-	return s.cacheProves(a.net) && (owner != nil && s.cache[simAttachment{a.net, owner.id}].owner != nil ||
-		s.stepAt == 0 && !s.config.noBoot && (!since.IsZero() && f.stamp.After(since.Add(granularity(since))) ||
-			owner != nil && owner.last < s.bootedAt-time.Second))
+	return s.cacheProves(a.net) && (owner != nil && s.cache[simAttachment{a.net, owner.id}].owner != nil || s.beforeBoot(owner) ||
+		s.stepAt == 0 && !s.config.noBoot && !since.IsZero() && f.stamp.After(since.Add(granularity(since))))
 }
 
-// cacheProves reports whether libcni's cache passes its check for a network, and will continue
-// to.
+// beforeBoot reports whether a sandbox is surely from before the boot.
+func (s *simulation) beforeBoot(b *simSandbox) bool {
+	return b != nil && b.last < s.bootedAt-time.Second && !s.config.noBoot && s.stepAt == 0
+}
+
+// recordNames reports whether an agent's record would name the container of a reservation.
+func (s *simulation) recordNames(a simAddress) bool {
+	return s.has(fromRecord) && slices.Contains(s.recordNetworks(), a.net)
+}
+
+// cacheProves reports whether libcni's cache passes its check for a network, and will continue to.
 func (s *simulation) cacheProves(net int) bool {
 	if !s.has(fromCache) {
 		return false
@@ -313,31 +277,29 @@ func (s *simulation) cacheProves(net int) bool {
 func (s *simulation) claimedByStarting(a simAddress) bool {
 	owner := s.files[a].ownerOf()
 	for damaged, f := range s.files { // hazard 84
-		if f.ownerOf() == nil && slices.ContainsFunc(s.sandboxes, func(b *simSandbox) bool {
-			return b.alive && slices.ContainsFunc(b.addrs, func(o simAddress) bool { return o.ip == damaged.ip })
-		}) {
+		if f.ownerOf() == nil && s.claimed(damaged.ip, simAddress{}) {
 			return true
 		}
 	}
 	return s.has(fromAPI, fromKubelet) && slices.ContainsFunc(s.pods, func(p *simPod) bool {
-		return !p.hostNetwork && p.finished == 0 && (len(p.statusIPs) == 0 || p.elsewhere) &&
-			(p.static || s.stepAt > 0 || owner == nil || p.started-time.Second <= owner.last)
+		return p.starting() && (p.static || s.stepAt > 0 || owner == nil || p.started-time.Second <= owner.last)
 	})
 }
 
-// claimEnds reports whether such a claim ends (R4): by a source that would name the owner, or
-// since the reservation is from before the boot.
+// claimEnds reports whether such a claim ends (R4): by a source that would name the owner, or since the reservation is from before the
+// boot.
 func (s *simulation) claimEnds(a simAddress) bool {
 	owner := s.files[a].ownerOf()
 	return s.has(fromRuntime, fromRuntime2) && (owner == nil || !owner.foreign()) ||
-		s.has(fromRecord) && slices.Contains(s.recordNetworks(), a.net) || s.cacheNames(a) ||
-		owner != nil && owner.last < s.bootedAt-time.Second && !s.config.noBoot && s.stepAt == 0
+		s.recordNames(a) || s.cacheNames(a) || s.beforeBoot(owner)
 }
 
-// claimedElsewhere reports whether a live sandbox has the same address in another network, which
-// sources may not name (hazard 69).
-func (s *simulation) claimedElsewhere(a simAddress) bool {
+// claimedElsewhere reports whether a live sandbox has the same address in another network, which sources may not name (hazard 69).
+func (s *simulation) claimedElsewhere(a simAddress) bool { return s.claimed(a.ip, a) }
+
+// claimed reports whether a live sandbox has an address, in whatever network but one.
+func (s *simulation) claimed(ip netip.Addr, but simAddress) bool {
 	return slices.ContainsFunc(s.sandboxes, func(b *simSandbox) bool {
-		return b.alive && slices.ContainsFunc(b.addrs, func(o simAddress) bool { return o.ip == a.ip && o != a })
+		return b.alive && slices.ContainsFunc(b.addrs, func(o simAddress) bool { return o.ip == ip && o != but })
 	})
 }

@@ -3,12 +3,14 @@
 package gc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
 	"net/netip"
 	"runtime"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -16,42 +18,27 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// A simKind is a kind of source.
-type simKind int
+// A simKind is a kind of source. Its name is that in cases.
+type simKind string
 
 const (
-	fromAPI simKind = iota
-	fromKubelet
-	fromRuntime
-	fromRuntime2 // another one; each lists only its own sandboxes
-	fromKernel   // addresses in network namespaces
-	fromProcesses
-	fromCache
-	fromRecord
-	fromIntents // a CNI server's ADDs in flight
+	fromAPI       simKind = "plain"
+	fromKubelet   simKind = "kubelet"
+	fromRuntime   simKind = "cri"
+	fromRuntime2  simKind = "cri2"   // another one; each lists only its own sandboxes
+	fromKernel    simKind = "netns2" // addresses in network namespaces
+	fromProcesses simKind = "netns"
+	fromCache     simKind = "cache"
+	fromRecord    simKind = "record"
+	fromIntents   simKind = "plain2" // a CNI server's ADDs in flight
 )
-
-var simKindNames = [...]string{"API server", "kubelet", "runtime", "second runtime", "kernel", "kernel with processes", "cache", "record", "intents"}
-
-func (k simKind) String() string { return simKindNames[k] }
 
 // simSets are sets of sources with which no live address may be released.
 var simSets = [][]simKind{
-	{fromKubelet, fromRuntime},
-	{fromAPI, fromRuntime},
-	{fromKubelet, fromRuntime, fromKernel},
-	{fromKubelet, fromRuntime, fromProcesses},
-	{fromKubelet},
-	{fromAPI},
-	{fromRuntime},
-	{fromRecord, fromRuntime},
-	{fromKernel, fromKubelet},
-	{fromProcesses, fromCache},
-	{fromProcesses, fromCache, fromKubelet},
-	{fromProcesses, fromCache, fromKubelet, fromRuntime},
-	{fromRecord, fromIntents},
-	{fromRecord, fromIntents, fromKubelet},
-	{fromRuntime, fromRuntime2, fromKubelet},
+	{fromKubelet, fromRuntime}, {fromAPI, fromRuntime}, {fromKubelet, fromRuntime, fromKernel}, {fromKubelet, fromRuntime, fromProcesses},
+	{fromKubelet}, {fromAPI}, {fromRuntime}, {fromRecord, fromRuntime}, {fromKernel, fromKubelet},
+	{fromProcesses, fromCache}, {fromProcesses, fromCache, fromKubelet}, {fromProcesses, fromCache, fromKubelet, fromRuntime},
+	{fromRecord, fromIntents}, {fromRecord, fromIntents, fromKubelet}, {fromRuntime, fromRuntime2, fromKubelet},
 }
 
 // A simSource is a source of the Reconciler.
@@ -62,11 +49,9 @@ type simSource struct {
 
 // Rank returns when it is asked: see podsource.Rank.
 func (q simSource) Rank() podsource.Rank {
-	return map[simKind]podsource.Rank{
-		fromAPI: podsource.RankPods, fromKubelet: podsource.RankPods, fromRuntime: podsource.RankRuntime, fromRuntime2: podsource.RankRuntime,
-		fromKernel: podsource.RankAddresses, fromProcesses: podsource.RankADDs, fromCache: podsource.RankCache, fromRecord: podsource.RankCache,
-		fromIntents: podsource.RankADDs,
-	}[q.kind]
+	return map[simKind]podsource.Rank{fromRuntime: podsource.RankRuntime, fromRuntime2: podsource.RankRuntime,
+		fromKernel: podsource.RankAddresses, fromProcesses: podsource.RankADDs, fromCache: podsource.RankCache,
+		fromRecord: podsource.RankCache, fromIntents: podsource.RankADDs, fromAPI: podsource.RankPods, fromKubelet: podsource.RankPods}[q.kind]
 }
 
 // source returns the union of the config's sources.
@@ -86,42 +71,31 @@ func (s *simulation) source() podsource.Source {
 
 // A simFault is a fault of a source in the next pass.
 type simFault struct {
-	kind   simFaultKind
-	source int // by index
+	kind   string // one of simFaults, or none
+	source int    // by index
 	look   int
 }
 
-type simFaultKind int
-
-const (
-	noFault simFaultKind = iota
-	faultError
-	faultIncomplete
-	faultEmpty
-	faultPanic
-	faultGoexit
-	faultHang
-	faultBadID
-	faultFuture // the answer is dated in the future
-	simFaults
-)
+var simFaults = []string{"error", "incomplete", "empty", "panic", "goexit", "hang", "bad ID", "from the future"}
 
 var errAway = errors.New("source is away")
 
 // Pods returns the answer. Operations may happen before and after.
 func (q simSource) Pods(ctx context.Context) (podsource.Answer, error) {
 	s, p := q.s, q.s.pass
-	p.asking = true
-	s.doNext()
+	s.wait()
 	if p.looks == 0 || p.asked[q.kind] == p.looks {
 		p.looks++
 	}
-	p.asked[q.kind] = p.looks
+	p.asked[q.kind], p.asking = p.looks, true
+	s.doNext()
 	answer := s.answerOf(q.kind)
-	answer.Source = q.kind.String()
 	var err error
-	if f := s.fault; f.kind != noFault && s.config.sources[f.source%len(s.config.sources)] == q.kind && f.look == p.looks {
+	if f := s.fault; s.config.sources[f.source%len(s.config.sources)] == q.kind && f.look == p.looks {
 		answer, err = s.doFault(f.kind, answer)
+	}
+	if err == nil {
+		s.tellAnswer(q.kind, answer)
 	}
 	s.doNext()
 	if hang := p.hang; hang != nil { // at the end, since the pass may go on concurrently
@@ -133,27 +107,28 @@ func (q simSource) Pods(ctx context.Context) (podsource.Answer, error) {
 	return answer, err
 }
 
-func (s *simulation) doFault(kind simFaultKind, a podsource.Answer) (podsource.Answer, error) {
-	if kind == faultEmpty && (s.config.allowEmpty || a.Supplementary || a.Authoritative) {
+func (s *simulation) doFault(kind string, a podsource.Answer) (podsource.Answer, error) {
+	if kind == "" || kind == "empty" && (s.config.allowEmpty || a.Supplementary || a.Authoritative) {
 		return a, nil // A2 excludes it
 	}
-	s.pass.faulted = s.pass.faulted || kind != faultFuture
-	s.trace("source %s fails: %d", a.Source, kind)
+	p, future := s.pass, kind == "from the future"
+	p.faulted, p.future = p.faulted || !future, p.future || future
+	s.trace("fault of %s: %s", a.Source, kind)
 	switch kind {
-	case faultIncomplete:
+	case "incomplete":
 		return a, podsource.ErrIncomplete
-	case faultEmpty:
+	case "empty":
 		return podsource.Answer{}, nil
-	case faultPanic:
+	case "panic":
 		panic("source panics")
-	case faultGoexit:
+	case "goexit":
 		runtime.Goexit()
-	case faultHang:
-		s.pass.hang, s.pass.cancelled = s.pass.cancel, true
-	case faultBadID:
+	case "hang":
+		p.hang, p.cancelled = p.cancel, true
+	case "bad ID":
 		a.Pods = append(slices.Clone(a.Pods), podsource.Pod{ContainerIDs: []string{"containerd://1"}})
-	case faultFuture:
-		a.AsOf, s.pass.future = s.wall().Add(24*time.Hour), true
+	case "from the future":
+		a.AsOf = s.wall().Add(24 * time.Hour)
 	default:
 		return a, errAway
 	}
@@ -161,8 +136,8 @@ func (s *simulation) doFault(kind simFaultKind, a podsource.Answer) (podsource.A
 }
 
 // answerOf returns the current answer of a kind of source.
-func (s *simulation) answerOf(k simKind) (a podsource.Answer) {
-	a.Networks = every
+func (s *simulation) answerOf(k simKind) podsource.Answer {
+	a := k.declared()
 	switch k {
 	case fromAPI:
 		if s.config.asOf {
@@ -176,7 +151,6 @@ func (s *simulation) answerOf(k simKind) (a podsource.Answer) {
 			a.Pods = append(a.Pods, p.status())
 		}
 	case fromRuntime, fromRuntime2:
-		a.Names = podsource.SandboxContainers
 		for _, b := range s.sandboxes {
 			if b.listed && b.pod.second == (k == fromRuntime2) {
 				a.Pods = append(a.Pods, podsource.Pod{UID: types.UID(b.pod.uid), ContainerIDs: []string{b.id}})
@@ -188,48 +162,53 @@ func (s *simulation) answerOf(k simKind) (a podsource.Answer) {
 			}
 		}
 	case fromKernel:
-		a.Networks, a.Supplementary, a.SeesAddresses, a.Pods = nil, true, true, s.namespaces()
+		a.SeesADDs, a.Pods = nil, s.namespaces()
 	case fromProcesses:
-		a.Networks, a.Supplementary, a.SeesADDs, a.SeesAddresses = nil, true, every, true
-		for _, b := range s.sandboxes {
-			if b.inFlight() && !s.betweenPlugins(b) {
-				a.Pods = append(a.Pods, podsource.Pod{ContainerIDs: []string{b.id}, Origin: "process of " + b.name})
-			}
-		}
+		a.Pods = s.adding(s.betweenPlugins)
 		s.doNext() // processes are read before namespaces
 		a.Pods = append(a.Pods, s.namespaces()...)
 	case fromCache:
-		a.Networks, a.Supplementary, a.Names, a.AtOnce = nil, true, podsource.AnyContainer, true
 		a.Cache = &podsource.Cache{Since: s.recordedSince()}
 		for _, b := range s.cached() {
-			net := s.nets[b.net].name
+			net := simNetworks[b.net]
 			a.Cache.Entries = append(a.Cache.Entries, podsource.Attachment{Network: net, ContainerID: b.id})
 			if owner := s.cache[b].owner; owner.alive {
 				a.Pods = append(a.Pods, podsource.Pod{ContainerIDs: []string{b.id}, IPs: owner.ips(b.net), Network: net})
 			}
 		}
 	case fromRecord:
-		a.Networks, a.Authoritative = nil, true
+		a.Networks = nil
 		for _, n := range s.recordNetworks() {
-			a.Networks = append(a.Networks, s.nets[n].name)
+			a.Networks = append(a.Networks, simNetworks[n])
 		}
-		a.Names, a.AtOnce = podsource.AnyContainer, true
 		for _, b := range s.sandboxes {
 			for _, net := range s.recordNetworks() {
 				if b.done && !b.foreign() && len(b.ips(net)) > 0 {
-					a.Pods = append(a.Pods, podsource.Pod{ContainerIDs: []string{b.id}, IPs: b.ips(net), Network: s.nets[net].name})
+					a.Pods = append(a.Pods, podsource.Pod{ContainerIDs: []string{b.id}, IPs: b.ips(net), Network: simNetworks[net]})
 				}
 			}
 		}
 	case fromIntents:
-		a.Networks, a.Supplementary, a.SeesADDs = nil, true, every
-		for _, b := range s.sandboxes {
-			if b.inFlight() {
-				a.Pods = append(a.Pods, podsource.Pod{ContainerIDs: []string{b.id}})
-			}
-		}
+		a.Networks, a.Supplementary, a.SeesADDs, a.Pods = nil, true, every, s.adding(nil)
 	}
 	return a
+}
+
+// declared returns what a kind of source declares, without pods.
+func (k simKind) declared() podsource.Answer {
+	a := Declared[strings.TrimRight(string(k), "2")]
+	a.Source, a.Pods = string(k), nil
+	return a
+}
+
+// adding returns ADDs in flight.
+func (s *simulation) adding(hidden func(*simSandbox) bool) (pods []podsource.Pod) {
+	for _, b := range s.sandboxes {
+		if b.inFlight() && (hidden == nil || !hidden(b)) {
+			pods = append(pods, podsource.Pod{ContainerIDs: []string{b.id}, Origin: "process of " + b.name})
+		}
+	}
+	return pods
 }
 
 func (s *simulation) recordNetworks() []int {
@@ -240,21 +219,13 @@ func (s *simulation) recordNetworks() []int {
 }
 
 // cached returns the keys of libcni's cache, sorted.
-func (s *simulation) cached() (keys []simAttachment) {
-	for k := range s.cache {
-		keys = append(keys, k)
-	}
-	slices.SortFunc(keys, func(a, b simAttachment) int {
-		if n := a.net - b.net; n != 0 {
-			return n
-		}
-		return s.cache[a].owner.serial - s.cache[b].owner.serial
+func (s *simulation) cached() []simAttachment {
+	return slices.SortedFunc(maps.Keys(s.cache), func(a, b simAttachment) int {
+		return cmp.Or(a.net-b.net, s.cache[a].owner.serial-s.cache[b].owner.serial)
 	})
-	return keys
 }
 
-// recordedSince returns the time since which libcni's cache was not wiped, as far as its source
-// knows from the entries of the last call.
+// recordedSince returns the time since which libcni's cache was not wiped, as far as its source knows from the entries of the last call.
 func (s *simulation) recordedSince() time.Time {
 	since, goesOn := time.Time{}, false
 	for a, r := range s.cache {
@@ -280,8 +251,7 @@ func (b *simSandbox) ips(net int) (ips []netip.Addr) {
 	return ips
 }
 
-// namespaces returns the network namespaces with their addresses. Half of the ADDs configure
-// addresses while they are in flight.
+// namespaces returns the network namespaces with their addresses. Half of the ADDs configure addresses while they are in flight.
 func (s *simulation) namespaces() (pods []podsource.Pod) {
 	for _, b := range s.sandboxes {
 		if b.invisible || !b.alive || b.inFlight() && b.serial%2 == 0 {
@@ -337,7 +307,6 @@ func (s *simulation) report(p *simPod, part uint32) {
 	if len(ips) > 0 {
 		p.statusIPs = ips
 	}
-	s.trace("status of %s: %v, ended %t", p.uid, p.statusIPs, p.ended)
 }
 
 // syncAPI updates the API server's list.
