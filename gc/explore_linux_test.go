@@ -35,7 +35,7 @@ type smallSet struct {
 }
 
 func smallSets() []smallSet {
-	one, two, third, none := [2]string{network1, network1}, [2]string{network1, "second"}, [2]string{network1, "third"}, simKind(-1)
+	one, two, third, none := [2]string{network1, network1}, [2]string{network1, "second"}, [2]string{network1, "third"}, simKind("")
 	return []smallSet{
 		{"kubelet", 4, []simKind{fromKubelet}, fromKubelet, one, 0},
 		{"kubelet, coarse, more", 3, []simKind{fromKubelet}, none, third, 0},
