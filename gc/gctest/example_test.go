@@ -50,24 +50,24 @@ func stateFixture(t *testing.T) gctest.Fixture {
 			t.Fatal(err)
 		}
 	}
+	change := func(how func(all map[string]podsource.Attachment)) {
+		all, err := file.load()
+		how(all)
+		do(errors.Join(err, file.save(all)))
+	}
 	start := func() { do(file.save(map[string]podsource.Attachment{})) }
 	start()
+	key := func(at podsource.Attachment) string { return at.ContainerID + " " + at.IfName }
 	return gctest.Fixture{
 		Source:   file.source(),
 		Networks: []string{"podnet", "storage"},
-		Attach: func(at podsource.Attachment) {
-			all, err := file.load()
-			all[at.ContainerID+" "+at.IfName] = at
-			do(errors.Join(err, file.save(all)))
-		},
+		Attach:   func(at podsource.Attachment) { change(func(all map[string]podsource.Attachment) { all[key(at)] = at }) },
 		Detach: func(at podsource.Attachment) {
-			all, err := file.load()
-			delete(all, at.ContainerID+" "+at.IfName)
-			do(errors.Join(err, file.save(all)))
+			change(func(all map[string]podsource.Attachment) { delete(all, key(at)) })
 		},
 		Break: func() {
 			do(os.Rename(string(file), string(file)+".whole"))
-			do(os.WriteFile(string(file), []byte(`{"`), 0o600))
+			do(os.WriteFile(string(file), []byte("{"), 0o600))
 		},
 		Repair: func() { do(os.Rename(string(file)+".whole", string(file))) },
 		Lose:   func() { do(os.Remove(string(file))) },
