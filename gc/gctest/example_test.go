@@ -66,8 +66,7 @@ func stateFixture(t *testing.T) gctest.Fixture {
 			change(func(all map[string]podsource.Attachment) { delete(all, key(at)) })
 		},
 		Break: func() {
-			do(os.Rename(string(file), string(file)+".whole"))
-			do(os.WriteFile(string(file), []byte("{"), 0o600))
+			do(errors.Join(os.Rename(string(file), string(file)+".whole"), os.WriteFile(string(file), []byte("{"), 0o600)))
 		},
 		Repair: func() { do(os.Rename(string(file)+".whole", string(file))) },
 		Lose:   func() { do(os.Remove(string(file))) },

@@ -73,12 +73,9 @@ func fixture(networks []string, source func(*store) podsource.Source) func(*test
 
 var some, every = []string{"podnet", "storage"}, []string{podsource.EveryNetwork}
 
-// sources are of all kinds.
 var sources = map[string]func(*testing.T) gctest.Fixture{
 	"example": stateFixture,
-	"record": fixture(some, func(s *store) podsource.Source {
-		return podsource.Attachments(some, podsource.Always, s.list)
-	}),
+	"record":  fixture(some, func(s *store) podsource.Source { return podsource.Attachments(some, podsource.Always, s.list) }),
 	"empty": fixture(some[:1], func(s *store) podsource.Source {
 		return podsource.AllowEmpty(podsource.Attachments(some[:1], time.Now(), s.list))
 	}),
@@ -143,10 +140,7 @@ var faults = []struct {
 	{"a change empties the store for a moment", "64WhileItChanges", "record", func(f *gctest.Fixture) {
 		var moment atomic.Bool
 		attach := f.Attach
-		f.Attach = func(at podsource.Attachment) {
-			attach(at)
-			moment.Store(true)
-		}
+		f.Attach = func(at podsource.Attachment) { attach(at); moment.Store(true) }
 		declares(func(a *podsource.Answer) {
 			if moment.Swap(false) {
 				a.Pods = nil
@@ -156,7 +150,15 @@ var faults = []struct {
 	{"attachments are stored by container", "22SecondNetwork", all, detachesAll(func(at podsource.Attachment) any { return at.ContainerID })},
 	{"attachments are stored by pod", "10Recreated", all, detachesAll(func(at podsource.Attachment) any { return at.Pod })},
 	{"the DEL is missed", "06Empty 10Recreated", all, func(f *gctest.Fixture) { f.Detach = func(podsource.Attachment) {} }},
-	{"it speaks of every network", "74OtherNetwork", records, declares(func(a *podsource.Answer) { a.Networks = every })},
+	{"only one network's containers are listed", "22SecondNetwork 74OtherNetwork", "sandboxes pods addresses", func(f *gctest.Fixture) {
+		attach := f.Attach
+		f.Attach = func(at podsource.Attachment) {
+			if at.Network == "podnet" {
+				attach(at)
+			}
+		}
+	}},
+	{"it speaks of every network", "74OtherNetwork", records, declares(ofAll)},
 	{"it speaks of another network", "10Recreated", "example record", declares(func(a *podsource.Answer) { a.Networks = some[1:] })},
 	{"its date is in the future", "10Recreated", records, declares(func(a *podsource.Answer) { a.AsOf = time.Now().Round(0).Add(time.Hour) })},
 	{"its gap has no beginning", "111Reboot", records, declares(func(a *podsource.Answer) { a.Gaps = []podsource.Gap{{To: time.Now()}} })},
@@ -176,6 +178,8 @@ func answers(change func(context.Context, *podsource.Answer, *error)) func(*gcte
 		})
 	}
 }
+
+func ofAll(a *podsource.Answer) { a.Networks = every }
 
 func declares(change func(*podsource.Answer)) func(*gctest.Fixture) {
 	return answers(func(_ context.Context, a *podsource.Answer, _ *error) { change(a) })
@@ -207,10 +211,7 @@ func detachesAll(key func(podsource.Attachment) any) func(*gctest.Fixture) {
 	return func(f *gctest.Fixture) {
 		var made []podsource.Attachment
 		attach, detach := f.Attach, f.Detach
-		f.Attach = func(at podsource.Attachment) {
-			made = append(made, at)
-			attach(at)
-		}
+		f.Attach = func(at podsource.Attachment) { made = append(made, at); attach(at) }
 		f.Detach = func(at podsource.Attachment) {
 			for _, b := range made {
 				if key(at) == key(b) {
@@ -231,10 +232,7 @@ func TestFixtures(t *testing.T) {
 		{"no source", "Hazard", func(f *gctest.Fixture) { f.Source = nil }, true},
 		{"no networks", "Hazard", func(f *gctest.Fixture) { f.Networks = nil }, true},
 		{"no Attach", "Hazard", func(f *gctest.Fixture) { f.Attach = nil }, true},
-		{"a record of every network", "74OtherNetwork", func(f *gctest.Fixture) {
-			f.Networks = every
-			declares(func(a *podsource.Answer) { a.Networks = every })(f)
-		}, true},
+		{"a record of every network", "74OtherNetwork", func(f *gctest.Fixture) { f.Networks = every; declares(ofAll)(f) }, true},
 		{"a union", "Hazard", func(f *gctest.Fixture) { f.Source = podsource.Union(f.Source) }, true},
 		{"an old list that says so", "62OldList", cache(sync.OnceValue(time.Now)), false}, // after the first Attach
 		{"an unknown address that it tells", "08DualStack", pods(func(p *podsource.Pod) { p.IPs, p.MoreIPs = p.IPs[:1], true }), false},
