@@ -24,26 +24,26 @@ import (
 // say so, those of the hook too, which asks no source.
 func TestHazard63DirectoryIsMissing(t *testing.T) {
 	for _, c := range []struct {
-		reason         string
-		lost           bool // the data directory
-		networks, want []string
+		reason                string
+		lost                  bool // the data directory
+		networks, want, named []string
 	}{
-		{"the network's: a typo", false, []string{"podnett", network1}, []string{"podnett"}},
-		{"of two networks", false, []string{"a", "b"}, []string{"a", "b"}},
-		{"the data directory: a mount was lost", true, []string{network1}, []string{network1}},
-		{"none", false, []string{network1}, nil},
-		{"none of all", false, []string{AllNetworks}, nil},
-		{"the data directory, with all of its networks", true, []string{AllNetworks}, nil},
+		{"the network's: a typo", false, []string{network1, "podnett"}, []string{"podnett"}, []string{network1, "podnett"}},
+		{"of two networks", false, []string{"a", "b"}, []string{"a", "b"}, []string{"a", "b"}},
+		{"the data directory: a mount was lost", true, []string{network1}, []string{network1}, []string{network1}},
+		{"none", false, []string{network1}, nil, []string{network1}},
+		{"none of all", false, []string{AllNetworks}, nil, []string{"another", network1}},
+		{"the data directory, with all of its networks", true, []string{AllNetworks}, nil, nil},
 	} {
 		n, logs := newNode(t), newLogs(0)
-		if c.lost {
+		if n.network("another"); c.lost {
 			n.store = hostlocal.New(filepath.Join(n.dataDir, "lost"))
 		}
 		live := podsource.Static{{NamespacedName: named("web"), UID: "1", IPs: ips("10.0.0.2")}}
 		r := n.reconcilerOf(c.networks, live, Options{Logger: logs.logger()})
 		for i, report := range []Report{n.reconcile(r), n.atStartup(r)} {
 			asked := 1 - i
-			told := slices.Equal(report.Missing, c.want) && report.DataDirMissing == c.lost
+			told := slices.Equal(report.Missing, c.want) && slices.Equal(report.Networks, c.named) && report.DataDirMissing == c.lost
 			if !told || len(report.Unreserved) != asked || len(report.Sources) != asked {
 				t.Errorf("%s: %v are missing, want %v; the report: %+v", c.reason, report.Missing, c.want, report)
 			}
