@@ -145,7 +145,7 @@ func (s *script) Pods(context.Context) (podsource.Answer, error) {
 	defer s.mu.Unlock()
 	look := s.looks[min(len(s.asked), len(s.looks)-1)]
 	s.asked = append(s.asked, time.Now())
-	return podsource.Answer{Parts: atNow(look)}, nil
+	return podsource.Answer{Parts: slices.Clone(look)}, nil
 }
 
 // times returns when the source was asked.
@@ -158,24 +158,6 @@ func (s *script) times() []time.Time {
 // plain is an answer without declarations, as one part of a script.
 func plain(pods ...podsource.Pod) []podsource.Answer {
 	return []podsource.Answer{{Pods: pods, Networks: every}}
-}
-
-// asOf returns a fake's answer that was true d after it is given; -time.Second is a second
-// before.
-func asOf(a podsource.Answer, d time.Duration) podsource.Answer {
-	a.AsOf = time.Unix(0, int64(d))
-	return a
-}
-
-// atNow converts the AsOf of asOf to times from now on.
-func atNow(members []podsource.Answer) []podsource.Answer {
-	parts := slices.Clone(members)
-	for i := range parts {
-		if at := parts[i].AsOf; !at.IsZero() {
-			parts[i].AsOf = time.Now().Add(time.Duration(at.UnixNano()))
-		}
-	}
-	return parts
 }
 
 // logs collects log lines up to a verbosity.
