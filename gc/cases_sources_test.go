@@ -46,12 +46,10 @@ func (n *node) Pods(context.Context) (podsource.Answer, error) {
 		if s.err != nil {
 			return podsource.Answer{}, s.err
 		}
-		part := s.answer
-		part.Pods = slices.Clone(part.Pods)
 		if s.dated {
-			part.AsOf = n.clocks.Wall().Add(-s.age)
+			s.answer.AsOf = n.clocks.Wall().Add(-s.age)
 		}
-		a.Parts = append(a.Parts, part)
+		a.Parts = append(a.Parts, s.answer)
 	}
 	text, err := json.Marshal(a)
 	n.answered = podsource.Answer{} // a copy that shares no memory
@@ -76,11 +74,16 @@ func (n *node) forget() {
 	}
 }
 
+// kind returns a function that makes the answer of a source, or nil if it is none. Its name may end with a number.
+func kind(name string) func() podsource.Answer {
+	return gc.Declared[strings.TrimRight(name, "0123456789")]
+}
+
 // list changes what a source answers: a first word without a = changes its declarations, and keys add a pod.
 func (n *node) list(name string, args []string) error {
 	at := slices.IndexFunc(n.sources, func(s *source) bool { return s.name == name })
 	if at < 0 {
-		at, n.sources = len(n.sources), append(n.sources, &source{name: name, answer: gc.Declared[strings.TrimRight(name, "0123456789")]})
+		at, n.sources = len(n.sources), append(n.sources, &source{name: name, answer: kind(name)()})
 	}
 	s := n.sources[at]
 	if len(args) == 0 {
@@ -129,12 +132,11 @@ func (n *node) list(name string, args []string) error {
 		}
 	}
 	if cache := s.answer.Cache; cache != nil {
-		s.answer.Cache = &podsource.Cache{Since: cache.Since, Entries: slices.Clone(cache.Entries)}
 		for _, id := range p.ContainerIDs {
-			s.answer.Cache.Entries = append(s.answer.Cache.Entries, podsource.Attachment{Network: p.Network, ContainerID: id})
+			cache.Entries = append(cache.Entries, podsource.Attachment{Network: p.Network, ContainerID: id})
 		}
 	}
-	s.answer.Pods = append(slices.Clone(s.answer.Pods), p)
+	s.answer.Pods = append(s.answer.Pods, p)
 	return nil
 }
 
@@ -147,6 +149,12 @@ func (n *node) declare(s *source, what string, args []string) error {
 		}
 		return strings.Split(first, ",")
 	}
+	ago := func(age string) (at time.Time) { // zero is unknown, or open
+		if age != "-" {
+			at = n.clocks.Wall().Add(-n.duration(age))
+		}
+		return at
+	}
 	switch what {
 	case "fails":
 		s.err = errors.New(cmp.Or(first, "away"))
@@ -156,12 +164,12 @@ func (n *node) declare(s *source, what string, args []string) error {
 		s.err, s.absent = nil, false
 	case "empty":
 		if a.Pods = nil; a.Cache != nil {
-			a.Cache = &podsource.Cache{Since: a.Cache.Since}
+			a.Cache.Entries = nil
 		}
 	case "dated":
 		s.dated, s.age = true, n.duration(first)
 	case "written":
-		a.AsOf = n.clocks.Wall().Add(-n.duration(first))
+		a.AsOf = ago(first)
 	case "speaks":
 		a.Networks = some()
 	case "adds":
@@ -175,23 +183,16 @@ func (n *node) declare(s *source, what string, args []string) error {
 	case "authoritative", "supplementary":
 		a.Authoritative, a.Supplementary = a.Authoritative || what == "authoritative", a.Supplementary || what == "supplementary"
 	case "since": // of a cache; - is unknown
-		if a.Cache = (&podsource.Cache{Entries: a.Cache.Entries}); first != "-" {
-			a.Cache.Since = n.clocks.Wall().Add(-n.duration(first))
-		}
+		a.Cache.Since = ago(first)
 	case "ended": // an entry of a cache whose container is not live
 		network, id, _ := strings.Cut(first, "/")
-		a.Cache = &podsource.Cache{Since: a.Cache.Since, Entries: append(slices.Clone(a.Cache.Entries), podsource.Attachment{Network: network, ContainerID: id})}
+		a.Cache.Entries = append(a.Cache.Entries, podsource.Attachment{Network: network, ContainerID: id})
 	case "gap": // from and to, as ages; - is open
-		var g podsource.Gap
-		for i, at := range []*time.Time{&g.From, &g.To} {
-			if args[i] != "-" {
-				*at = n.clocks.Wall().Add(-n.duration(args[i]))
-			}
-		}
+		g := podsource.Gap{From: ago(args[0]), To: ago(args[1])}
 		if len(args) > 2 {
 			g.But = podsource.SandboxContainers
 		}
-		a.Gaps = append(slices.Clone(a.Gaps), g)
+		a.Gaps = append(a.Gaps, g)
 	default:
 		return fmt.Errorf("a source declares nothing called %s", what)
 	}

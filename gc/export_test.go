@@ -12,10 +12,12 @@ import (
 var (
 	InBubble      = inBubble
 	NewReconciler = newReconciler
-	// Declared has an answer of each kind of source, without what a script adds.
-	Declared = map[string]podsource.Answer{
-		"plain": {Source: "plain", Networks: every}, "kubelet": kubeletAnswer(), "cri": criAnswer(), "netns": netnsAnswer(),
-		"cache": cacheAnswer(nil), "record": recordAnswer([]string{network1}),
+	// Declared makes an answer of each kind of source, without what a script adds.
+	Declared = map[string]func() podsource.Answer{
+		"plain":   func() podsource.Answer { return podsource.Answer{Source: "plain", Networks: every} },
+		"kubelet": func() podsource.Answer { return kubeletAnswer() }, "cri": func() podsource.Answer { return criAnswer() },
+		"netns": func() podsource.Answer { return netnsAnswer() }, "cache": func() podsource.Answer { return cacheAnswer(nil) },
+		"record": func() podsource.Answer { return recordAnswer([]string{network1}) },
 	}
 )
 

@@ -196,7 +196,7 @@ func (s *simulation) answerOf(k simKind) podsource.Answer {
 
 // declared returns what a kind of source declares, without pods.
 func (k simKind) declared() podsource.Answer {
-	a := Declared[strings.TrimRight(string(k), "2")]
+	a := Declared[strings.TrimRight(string(k), "2")]()
 	a.Source, a.Pods = string(k), nil
 	return a
 }
