@@ -188,6 +188,10 @@ func (n *node) declare(s *source, what string, args []string) error {
 		network, id, _ := strings.Cut(first, "/")
 		a.Cache.Entries = append(a.Cache.Entries, podsource.Attachment{Network: network, ContainerID: id})
 	case "gap": // from and to, as ages; - is open
+		if first == "none" {
+			a.Gaps = nil
+			return nil
+		}
 		g := podsource.Gap{From: ago(args[0]), To: ago(args[1])}
 		if len(args) > 2 {
 			g.But = podsource.SandboxContainers
