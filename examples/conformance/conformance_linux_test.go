@@ -23,6 +23,7 @@ import (
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/hostlocal-gc/hostlocal-gc/gc/gctest"
 	"github.com/hostlocal-gc/hostlocal-gc/gc/plugintest"
 )
 
@@ -31,7 +32,7 @@ var collectorFlag = flag.String("collector", "", "a command to try, such as 'col
 // TestConformance runs each hazard on this project's collector, or on that of -collector, which must hold, and
 // on other designs, each of which must fail somewhere: else the cases would not distinguish it.
 func TestConformance(t *testing.T) {
-	cases, all := hazards(), []collector{{yours, strings.Fields(*collectorFlag)}}
+	cases, all := hazards(t), []collector{{yours, strings.Fields(*collectorFlag)}}
 	if *collectorFlag == "" {
 		all = collectors(t)
 	} else if _, err := exec.LookPath(strings.Fields(*collectorFlag + " ''")[0]); err != nil {
@@ -42,7 +43,7 @@ func TestConformance(t *testing.T) {
 		for i, h := range cases {
 			outcomes[i] = make([]string, len(all))
 			for j, c := range all {
-				t.Run(h.hazard+" "+h.what+"/"+c.name, func(t *testing.T) {
+				t.Run(h.what+"/"+c.name, func(t *testing.T) {
 					t.Parallel()
 					outcome, said := h.try(t, c)
 					if outcomes[i][j] = outcome; (c.name == ours || c.name == yours) && outcome != holds {
@@ -61,7 +62,7 @@ func TestConformance(t *testing.T) {
 		}
 	}
 	for i, h := range cases {
-		fmt.Fprintf(columns, "\n%s %s\t%s", h.hazard, h.what, strings.Join(outcomes[i], "\t"))
+		fmt.Fprintf(columns, "\n%s\t%s", h.what, strings.Join(outcomes[i], "\t"))
 	}
 	_ = columns.Flush() // to memory
 	t.Logf("\n%s", table.String())
@@ -121,7 +122,7 @@ func collect(design, dir, list, binary string) (err error) {
 		defer func() { _ = unlock() }() // it ends with the process
 	}
 	plugin := plugintest.Plugin{Binary: binary, DataDir: dir, Network: network,
-		Ranges: []plugintest.Range{{Subnet: "10.244.0.0/24"}, {Subnet: "fd00::/64"}}}
+		Ranges: []plugintest.Range{{Subnet: "10.0.0.0/24"}, {Subnet: "fd00::/64"}}}
 	return filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
 		name, isAddress := d.Name(), net.ParseIP(d.Name()) != nil
 		switch {
@@ -157,13 +158,14 @@ func collect(design, dir, list, binary string) (err error) {
 // Scripts that go wrong in each way get different outcomes.
 func TestOutcomes(t *testing.T) {
 	const (
-		plain, empty, leaks = "one pod lives, one address leaked", "the list is empty", `rm -f "$1"/podnet/10.244.0.250; `
+		plain, empty, leaks = "one pod lives, one address leaked", "the list is empty (hazard 06)", `rm -f "$1"/podnet/10.0.0.250; `
 		stays               = `setsid timeout 60 sh -c 'while [ -d "$0" ]; do sleep 0.1; done' "$1" & ` // until the test removes $1
 	)
+	cases := hazards(t)
 	for _, c := range []struct{ reason, script, in, want string }{
 		{"all is gone, which is worse than a crash", `rm -rf "$1"; kill -SEGV $$`, plain, loses},
 		{"it acts, and says that it refuses", leaks + "exit 1", empty, acts},
-		{"the file of the leak is there, and empty", `: > "$1"/podnet/10.244.0.250`, plain, keeps},
+		{"the file of the leak is there, and empty", `: > "$1"/podnet/10.0.0.250`, plain, keeps},
 		{"the leak is there", "", plain, keeps},
 		{"its caller takes it for a success", "", empty, silent},
 		{"there was nothing to refuse", "exit 1", plain, fails},
@@ -175,7 +177,7 @@ func TestOutcomes(t *testing.T) {
 	} {
 		t.Run(c.reason, func(t *testing.T) {
 			t.Parallel()
-			h := hazards()[slices.IndexFunc(hazards(), func(h hazard) bool { return h.what == c.in })]
+			h := cases[slices.IndexFunc(cases, func(h hazard) bool { return h.what == c.in })]
 			outcome, said := h.try(t, collector{command: []string{"/bin/sh", "-c", c.script, "sh", "{dir}"}})
 			if outcome != c.want {
 				t.Errorf("outcome %q, want %q\n%s", outcome, c.want, said)
@@ -232,16 +234,20 @@ func (c collector) run(t *testing.T, dir, pods string) (said string, err error) 
 
 // try makes the case's directory, runs a collector on it, and judges the result.
 func (h hazard) try(t *testing.T, c collector) (outcome, said string) {
-	dir := t.TempDir()
-	data, pods := filepath.Join(dir, "networks"), filepath.Join(dir, "pods.json")
-	h.lay(t, filepath.Join(data, network))
-	write(t, pods, h.pods, h.listAge)
-	if h.locked {
-		unlock, err := lock(filepath.Join(data, network))
-		if err != nil {
+	dir := gctest.NewDir(t)
+	data, pods := filepath.Join(dir.Store.DataDir(), "networks"), filepath.Join(dir.Store.DataDir(), "pods.json")
+	for name, content := range h.files {
+		dir.Write("networks", name, content, h.ages[name])
+	}
+	list := "[" + strings.Join(h.pods, ",") + "]"
+	if h.torn {
+		list = list[:len(list)-10]
+	}
+	dir.Write(".", "pods.json", list, h.listAge)
+	if h.more != nil {
+		if err := h.more(filepath.Join(data, network)); err != nil {
 			t.Fatal(err)
 		}
-		defer func() { _ = unlock() }() // it ends with the process
 	}
 	before := contents(t, data)
 	said, err := c.run(t, data, pods)
@@ -284,17 +290,8 @@ func lock(dir string) (unlock func() error, err error) {
 	return l.Close, l.Lock()
 }
 
-// write writes a file with an age.
-func write(t *testing.T, path, content string, age time.Duration) {
-	then := time.Now().Add(-age)
-	err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o600), os.Chtimes(path, then, then))
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// contents returns the files below a data directory by their path from the network's, with type and
-// content. For the lock it is the inode: a replaced lock locks nobody out.
+// contents returns the files below a data directory by their path, with type and content. For the lock it is the inode: a replaced
+// lock locks nobody out.
 func contents(t *testing.T, dir string) map[string]string {
 	all := make(map[string]string)
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -308,7 +305,7 @@ func contents(t *testing.T, dir string) map[string]string {
 		} else if d.Type().IsRegular() {
 			content, err = os.ReadFile(path)
 		}
-		name, relErr := filepath.Rel(filepath.Join(dir, network), path)
+		name, relErr := filepath.Rel(dir, path)
 		all[name] = fmt.Sprintf("%v %s", d.Type(), content)
 		return errors.Join(err, relErr)
 	})

@@ -6,111 +6,136 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc/gctest"
 )
 
-// A hazard is a data directory, a list of pods, and the expected result. Its number is that in the
-// library's tests. Paths are below the network's directory. In each web-1 lives and has ip2, and leak
-// is a leak that must be released, unless release has others or the collector must refuse.
+// A hazard is a data directory, a list of pods, and the expected result. Paths are below the data directory.
 type hazard struct {
-	hazard, what          string
-	files                 map[string]string        // content by path
-	younger               map[string]time.Duration // by how much files are younger than an hour
-	pods                  string                   // pods.json
-	listAge               time.Duration            // age of pods.json
+	what                  string
+	files                 map[string]string
+	ages                  map[string]time.Duration // of files
+	pods                  []string                 // of pods.json
+	listAge               time.Duration            // of pods.json
+	torn, refuse          bool                     // pods.json ends in the middle; the collector must refuse
 	keep, release, others []string                 // reservations that live, that leaked, and files that no collector may touch
-	locked                bool                     // another process holds the plugin's lock
-	refuse                bool
-	more                  func(dir string) error
+	more                  func(dir string) error   // to the network's directory
 }
 
-const (
-	network                   = "podnet"
-	ip2, ip3, ip4, ip6, leak  = "10.244.0.2", "10.244.0.3", "10.244.0.4", "fd00::3", "10.244.0.250"
-	at3, started              = `,"ips":["10.244.0.3"]`, `,"startedAt":"2025-03-01T12:00:00Z"` // fields of pods.json
-	storage, backup, linkedTo = "../storage/10.9.0.3", "backup/10.244.0.3", "../kept/10.244.0.9"
-)
+const network = "podnet"
 
-// owner is the content that host-local writes for a container ID.
-func owner(i int) string { return fmt.Sprintf("%064d\r\neth0", i) }
-
-// A pod of the list, and some of its fields.
-func pod(name, fields string) string {
-	return `{"namespace":"shop","name":"` + name + `","uid":"` + name + `"` + fields + `}`
-}
-func with(fields string) string { return `[` + alone + `,` + pod("web-2", fields) + `]` }
-func ids(i int) string          { return fmt.Sprintf(`,"containerIDs":["%064d"]`, i) }
-func since(key string, ago time.Duration) string {
-	return `,"` + key + `":"` + time.Now().Add(-ago).UTC().Format(time.RFC3339) + `"`
-}
-
-var alone = pod("web-1", ids(1)+`,"ips":["10.244.0.2"]`+started)
-
-func hazards() []hazard {
-	type files = map[string]string
-	type ages = map[string]time.Duration
-	two, at := files{ip3: owner(2)}, []string{ip3}
-	all := []hazard{
-		{hazard: "-", what: "one pod lives, one address leaked"},
-		{hazard: "01", what: "a pod runs, and its status has no address yet", files: two, keep: at,
-			pods: with(since("startedAt", 61*time.Minute))},
-		{hazard: "04", what: "an ADD is in flight: reserved, and in no list", files: two, younger: ages{ip3: time.Hour}, keep: at},
-		{hazard: "05", what: "a sandbox is not ready, and the list has its ID only", files: two, keep: at, pods: with(ids(2))},
-		{hazard: "06", what: "the list is empty", pods: `[]`, refuse: true},
-		{hazard: "07", what: "the list ends in the middle", pods: `[` + alone + `,{"namespace":"shop","na`, refuse: true},
-		{hazard: "08", what: "dual stack, and the list has the IPv4 address only", files: files{ip3: owner(2), ip6: owner(2)},
-			keep: []string{ip3, ip6}, pods: with(at3 + started)},
-		{hazard: "11", what: "a container that is gone has the file, and a live pod the address", files: files{ip3: owner(8)}, keep: at,
-			pods: with(ids(2) + at3)},
-		{hazard: "12", what: "a pod that ended an hour ago still has its address in the list", files: two, release: at,
-			pods: with(at3 + `,"finished":true` + since("finishedAt", time.Hour))},
-		{hazard: "14", what: "a reservation whose file is empty, after a power loss", files: files{ip3: ""}, release: at},
-		{hazard: "14", what: "the same a moment after it was made", files: files{ip3: ""}, younger: ages{ip3: time.Hour}, keep: at},
-		{hazard: "15", what: "the owner as old versions of host-local wrote it", files: files{ip3: owner(2)[:64], ip4: owner(2)[:64] + "\n"},
-			keep: []string{ip3, ip4}, pods: with(ids(2))},
-		{hazard: "16", what: "a file that holds nothing that host-local writes", files: files{ip3: "a\nb\nc\nd\n"}, others: at},
-		{hazard: "17", what: "a backup, a link and names that are no addresses", files: files{backup: owner(9), "10.244.0.03": owner(9),
-			"::ffff:10.244.0.4": owner(9), "last_reserved_ip.0": ip2, linkedTo: owner(9)},
-			others: []string{backup, "10.244.0.03", "::ffff:10.244.0.4", "last_reserved_ip.0", linkedTo, "10.244.0.9"},
-			more:   func(dir string) error { return os.Symlink("../kept/10.244.0.9", filepath.Join(dir, "10.244.0.9")) }},
-		{hazard: "17", what: "a pipe whose name is an address", others: at,
-			more: func(dir string) error { return syscall.Mkfifo(filepath.Join(dir, ip3), 0o600) }},
-		{hazard: "18", what: "somebody holds the plugin's lock", locked: true, refuse: true},
-		{hazard: "22", what: "a live container has more addresses than the list, also in a second network",
-			files: files{storage: owner(1), ip3: owner(1)}, keep: []string{storage, ip3},
-			pods: `[` + pod("web-1", `,"ips":["10.244.0.2"]`+started) + `]`},
-		{hazard: "36", what: "a pod starts, and nobody knows since when", files: two, keep: at, release: []string{}, pods: with("")},
-		{hazard: "62", what: "the list is an hour old, and a pod was added half an hour ago", listAge: time.Hour, files: two,
-			younger: ages{ip3: time.Hour / 2}, keep: at},
+// hazards returns the cases of a script of the library, and those that a script can't say.
+func hazards(t *testing.T) (all []hazard) {
+	text, err := os.ReadFile("../../gc/testdata/cases/01-plain-list.txt")
+	if err != nil {
+		t.Fatal(err)
 	}
-	for i := range all {
-		h := &all[i]
-		if h.keep = append(h.keep, ip2); h.pods == "" {
-			h.pods = `[` + alone + `]`
+	id := func(name string) string { return gctest.ContainerID(strings.Trim(name, "<>")) }
+	var alone string
+	for _, c := range strings.Split(regexp.MustCompile(`<\w+>`).ReplaceAllStringFunc(string(text), id), "\n---\n") {
+		lines, table, _ := strings.Cut(c, "\n| ")
+		rows := strings.Split(strings.TrimSpace(table), "\n| ")
+		for _, row := range rows[1:] {
+			cells, what, _ := strings.Cut(row, "# ")
+			values, body := strings.Split(cells, "|"), lines
+			for i, column := range strings.Split(rows[0], " | ") {
+				body = strings.ReplaceAll(body, "$"+column, values[i])
+			}
+			if all = append(all, parse(t, what, body)); alone == "" {
+				alone = body
+			}
 		}
-		if h.refuse {
-			h.keep = append(h.keep, leak)
-		} else if h.release == nil {
-			h.release = []string{leak}
-		}
-		h.others = append(h.others, "lock")
 	}
-	return all
+	link := parse(t, "a link whose name is an address (hazard 17)", alone+"\nfile kept/10.0.0.9 1h \"linked\"")
+	link.others = append(link.others, "podnet/10.0.0.9")
+	link.more = func(dir string) error { return os.Symlink("../kept/10.0.0.9", filepath.Join(dir, "10.0.0.9")) }
+	pipe := parse(t, "a pipe whose name is an address (hazard 17)", alone)
+	pipe.others = append(pipe.others, "podnet/10.0.0.3")
+	pipe.more = func(dir string) error { return syscall.Mkfifo(filepath.Join(dir, "10.0.0.3"), 0o600) }
+	locked := parse(t, "somebody holds the plugin's lock (hazard 18)", alone)
+	locked.keep, locked.release, locked.refuse = slices.Concat(locked.keep, locked.release), nil, true
+	locked.more = func(dir string) error { // until the test ends
+		unlock, err := lock(dir)
+		t.Cleanup(func() { _ = unlock() })
+		return err
+	}
+	return append(all, link, pipe, locked)
 }
 
-// lay makes the network's directory.
-func (h hazard) lay(t *testing.T, dir string) {
-	write(t, filepath.Join(dir, ip2), owner(1), time.Hour)
-	write(t, filepath.Join(dir, leak), owner(9), 2*time.Hour) // from before the start of any starting pod
-	write(t, filepath.Join(dir, "lock"), "", time.Hour)
-	for name, content := range h.files {
-		write(t, filepath.Join(dir, name), content, time.Hour-h.younger[name])
+// podFields are those of pods.json, by the key of a script.
+var podFields = map[string]string{"name": `"namespace":"default","name":%q,"uid":%[1]q`, "id": `,"containerIDs":[%q]`, "ip": `,"ips":[%q]`,
+	"started": `,"startedAt":%q`, "finished": `,"finished":true,"finishedAt":%q`}
+
+// parse returns the case of a row. gc/testdata/cases/README.md describes its lines.
+func parse(t *testing.T, what, lines string) hazard {
+	h := hazard{what: what, files: make(map[string]string), ages: make(map[string]time.Duration)}
+	path := func(address string) string {
+		if strings.Contains(address, "/") {
+			return address
+		}
+		return network + "/" + address
 	}
-	if h.more != nil {
-		if err := h.more(dir); err != nil {
+	age := func(text string) time.Duration {
+		d, err := time.ParseDuration(text)
+		if err != nil {
 			t.Fatal(err)
 		}
+		return d
 	}
+	for _, line := range strings.FieldsFunc("file lock 1h \"\"\n"+lines, func(r rune) bool { return r == '\n' || r == ';' }) {
+		words := append(strings.Fields(line), "#")
+		switch words[0] {
+		case "#", "pass":
+		case "error":
+			h.refuse = true
+		case "reserve":
+			h.files[path(words[1])], h.ages[path(words[1])] = words[2]+"\r\neth0", age(words[3])
+		case "file":
+			content, err := strconv.Unquote(words[3])
+			if h.files[path(words[1])], h.ages[path(words[1])] = content, age(words[2]); err != nil {
+				t.Fatal(line, err)
+			}
+		case "plain":
+			pod := ""
+			for _, word := range words[1:] {
+				key, value, ok := strings.Cut(word, "=")
+				if key == "started" || key == "finished" {
+					value = time.Now().Add(-age(value)).UTC().Format(time.RFC3339)
+				}
+				if ok {
+					pod += fmt.Sprintf(podFields[key], value)
+				}
+			}
+			switch words[1] {
+			case "#":
+			case "empty":
+				h.pods = nil
+			case "fails":
+				h.torn = true
+			case "dated":
+				h.listAge = age(words[2])
+			default:
+				h.pods = append(h.pods, "{"+pod+"}")
+			}
+		default:
+			if words[1] == "released" {
+				h.release = append(h.release, path(words[0]))
+			} else if words[1] != "malformed" {
+				h.keep = append(h.keep, path(words[0]))
+			}
+		}
+	}
+	for name := range h.files {
+		if !slices.Contains(h.keep, name) && !slices.Contains(h.release, name) {
+			h.others = append(h.others, name)
+		}
+	}
+	return h
 }

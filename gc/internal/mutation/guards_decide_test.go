@@ -165,7 +165,7 @@ var decideGuards = []guard{
 
 // Claims of starting pods.
 var startingGuards = []guard{
-	{"R4", "01 04", "a starting pod keeps reservations made since its start", "TestCases/04-starting-pods", "gc/decide.go",
+	{"R4", "01 04", "a starting pod keeps reservations made since its start", "TestCases/04-starting-pods TestCases/01-plain-list", "gc/decide.go",
 		"pod, why := s.startingPod(r); pod != nil {", "pod, why := s.startingPod(r); pod != nil && false {"},
 	{"R4", "32", "... and no older ones", "TestCases/04-starting-pods", "gc/decide.go",
 		" && s.clock.madeSince(r.Reservation, pod.StartedAt) {", " {"},
