@@ -173,7 +173,9 @@ func (x *explorer) settle(s smallNode, stuck bool) {
 		for _, e := range x.report.Reservations {
 			if a := slices.Index(smallIPs[:], e.IP); s.files[a].gen > 0 && s.at(a) < 0 {
 				within, rule := x.keeps(&before, a)
-				if waiting = waiting || s.now <= first+within+300; s.now > first+within+300 && e.Reason != rule {
+				if late := s.now > first+within; !late {
+					waiting = true
+				} else if e.Reason != rule {
 					x.violate("%v is leaked, and %d s after the last fault it is kept: %s, not %q", e.IP, s.now-first, e.Reason, rule)
 				}
 			}
@@ -206,7 +208,7 @@ func (x *explorer) keeps(s *smallWorld, a int) (within int64, rule Reason) {
 		claimed = claimed || p.there && !p.ended && !status && (at >= start-s.back-3 || start > now || x.is("static") && i == 0) ||
 			s.files[i].gen > 0 && s.files[i].kind%unreadable > 0 && s.at(i) >= 0 // hazard 84
 	}
-	passes = passes && some
+	passes, ended = passes && some, ended+300 // the interval
 	beforeBoot := at < s.low-1 || at > s.due && at < s.booted+s.off-1
 	knows := passes && (has(a) || s.stepAt == 0 && at >= s.booted+s.off && at <= now && at > oldest)
 	speaks := x.has(fromKubelet) || x.recorded(a)
@@ -218,11 +220,11 @@ func (x *explorer) keeps(s *smallWorld, a int) (within int64, rule Reason) {
 	case !speaks && !passes:
 		return 0, NoSourceForNetwork
 	case !speaks && !knows && !beforeBoot:
-		return x.lag, NotRecorded
+		return x.lag + 300, NotRecorded
 	case x.is("pathless") && has(a):
-		return x.lag, EntryUnproven
+		return x.lag + 300, EntryUnproven
 	case knows:
-		return x.minAge + ended, ""
+		return x.minAge + ended - 270, ""
 	case claimed && !beforeBoot && x.has(fromRuntime):
 		return x.starting + ended, ""
 	case claimed && !beforeBoot && !x.recorded(a):
@@ -427,7 +429,7 @@ func (x *explorer) goThrough(steps int) *smallVisit {
 	return nil
 }
 
-// start notes the nodes to begin with: with a live container, an ADD in flight, a leak, and one from before the boot.
+// start notes the nodes to begin with.
 func (x *explorer) start() {
 	do := func(s smallNode, k int, events ...string) smallNode {
 		for _, e := range events {
@@ -441,10 +443,17 @@ func (x *explorer) start() {
 	var s smallNode
 	s.now = 2_592_001
 	s.begin()
-	live := do(s, 0, "pod # starts", "ADD for pod #", "ADD of c# ends", "c# in runtime", "c# in status", "wait L")
+	up := []string{"ADD of c# ends", "c# in runtime", "c# in status", "wait L"}
+	adding := do(s, 0, "pod # starts", "ADD for pod #")
+	live := do(adding, 0, up...)
+	both := do(do(adding, 0, "another address for c#"), 0, up...)
 	x.arrive(0, &smallVisit{what: "live container", s: do(live, 1, "pod # starts")})
-	x.arrive(0, &smallVisit{what: "ADD in flight", s: do(do(s, 0, "pod # starts", "ADD for pod #", "wait MinAge"), 1, "pod # starts")})
+	x.arrive(0, &smallVisit{what: "ADD in flight", s: do(do(adding, 0, "wait MinAge"), 1, "pod # starts")})
+	x.arrive(0, &smallVisit{what: "live container with both addresses", s: do(both, 1, "pod # starts")})
 	x.arrive(0, &smallVisit{what: "leak", s: do(do(live, 0, "c# dies", "pod # deleted"), 1, "pod # starts")})
+	if x.has(fromCache) {
+		x.arrive(0, &smallVisit{what: "leak from before a boot with a late clock", s: do(live, 0, "reboot, clock -1h")})
+	}
 	x.arrive(0, &smallVisit{what: "leak from before the boot", s: do(do(live, 0, "reboot"), 1, "pod # starts")})
 }
 

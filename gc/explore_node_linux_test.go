@@ -280,6 +280,8 @@ func (x *explorer) Release(_ context.Context, all ...*hostlocal.Reservation) (re
 		} else if x.reservation(a) == *r {
 			if x.s.at(a) >= 0 {
 				x.violate("the address %v of a live container is released", r.IP)
+			} else if r.Owner == hostlocal.Malformed || r.Network == "third" {
+				x.violate("the file of %v is released (R7, R14)", r.IP)
 			}
 			x.s.files[a].gen, outcome = 0, hostlocal.Released
 		}
