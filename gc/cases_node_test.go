@@ -3,6 +3,7 @@
 package gc_test
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -33,7 +34,7 @@ type node struct {
 	later    map[string][]line
 	answered podsource.Answer
 	looks    int
-	err      error // of a line that was later
+	err      error // of a time, or of a line that came later
 }
 
 const network = "podnet"
@@ -53,7 +54,7 @@ func (n *node) run(all []line) error {
 		if end := slices.IndexFunc(want, func(l line) bool { return !l.indented }); end >= 0 {
 			want = want[:end]
 		}
-		if err := n.do(l, want); err != nil {
+		if err := cmp.Or(n.do(l, want), n.err); err != nil {
 			return fmt.Errorf("%d: %s: %w", l.at, strings.TrimSpace(strings.Join(l.words, " ")+" "+l.row), err)
 		}
 	}
@@ -71,12 +72,15 @@ func (n *node) do(l line, want []line) error {
 	}
 	least, ok := map[string]int{"reserve": 3, "file": 2, "chmod": 1, "remove": 1, "wait": 1, "clock": 1, "boot": 0, "restart": 0, "options": 1,
 		"pass": 0, "hook": 0, "asked:": 1, "again:": 1}[verb]
-	if !ok || len(args) < least {
-		return errors.New("there is no such line, or it is too short")
+	switch {
+	case !ok:
+		return fmt.Errorf("no line begins with %q, and it is no source", verb)
+	case len(args) < least:
+		return fmt.Errorf("%s needs %d words more", verb, least-len(args))
 	}
 	first := strings.Join(args[:min(1, len(args))], "")
 	path := n.path(first)
-	in, name := filepath.Base(filepath.Dir(path)), filepath.Base(path)
+	in, name := filepath.Split(strings.TrimPrefix(path, n.dir.Store.DataDir()))
 	switch verb {
 	case "reserve":
 		n.dir.Reserve(in, name, args[1], n.ago(args[2]))
@@ -127,8 +131,8 @@ func (n *node) path(address string) string {
 func (n *node) duration(text string) time.Duration {
 	n.t.Helper()
 	d, err := time.ParseDuration(text)
-	if err != nil {
-		n.t.Fatal(err)
+	if err != nil && n.err == nil {
+		n.err = fmt.Errorf("%q is no time or age, such as 24h or 7m30s", text)
 	}
 	return d
 }
@@ -164,11 +168,14 @@ func (n *node) options(args []string) error {
 // pass runs a pass, or the hook, and compares its report with the indented lines.
 func (n *node) pass(words []string, want []line) error {
 	n.t.Helper()
+	if n.err != nil {
+		return n.err
+	}
 	if n.r == nil {
 		n.opts.SourceTimeout, n.opts.StartupTimeout = 24*time.Hour, 2*time.Second // enough for two looks
 		n.r = gc.NewReconciler(n.t, n.dir.Store, n.networks, n, n.opts, n.clocks)
 	}
-	n.looks, n.err = 0, nil
+	n.looks = 0
 	var report gc.Report
 	var err error
 	switch {
@@ -225,7 +232,7 @@ func (n *node) pass(words []string, want []line) error {
 		if by[key] != "" && e.Pod != nil && strings.Contains(e.Pod.String()+" "+e.Pod.From, by[key]) {
 			text += " by " + by[key]
 		} else if by[key] != "" {
-			text += fmt.Sprintf(" by %+v", e.Pod)
+			text += " by " + strings.TrimPrefix(fmt.Sprintf("%+v", e.Pod), "<nil>")
 		}
 		got = append(got, text)
 		_, err := os.Lstat(n.path(e.Network + "/" + e.IP.String()))
@@ -235,8 +242,8 @@ func (n *node) pass(words []string, want []line) error {
 	}
 	slices.Sort(expected)
 	slices.Sort(got)
-	if diff := gocmp.Diff(expected, got); diff != "" {
-		return fmt.Errorf("(-want +got)\n%s", diff)
+	if diff := gocmp.Diff(strings.Join(expected, "\n"), strings.Join(got, "\n")); diff != "" {
+		return fmt.Errorf("it reports, below (-want +got):\n%s", diff)
 	}
 	return nil
 }

@@ -82,7 +82,7 @@ func ExampleReconciler_Reconcile_errors() {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	})
-	reconciler, err := gc.New(hostlocal.New(dataDir), []string{"podnet"}, hangs, gc.Options{SourceTimeout: 10 * time.Millisecond})
+	reconciler, err := gc.New(hostlocal.New(dataDir), []string{"podnet"}, hangs, gc.Options{SourceTimeout: 200 * time.Millisecond})
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -20,7 +20,7 @@ import (
 )
 
 var (
-	simSeeds  = flag.Uint64("sim.seeds", 0, "how many seeds TestSimulator runs; 0: 1,500, with -short 150")
+	simSeeds  = flag.Uint64("sim.seeds", 0, "how many seeds TestSimulator runs; 0: 500, with -short 60")
 	simFirst  = flag.Int64("sim.first", -1, "the first of them; -1: one that no earlier commit ran")
 	simShrink = flag.Bool("sim.shrink", true, "look for the shortest case of a failure")
 )
@@ -101,7 +101,7 @@ func firstSeed() uint64 {
 func TestSimulator(t *testing.T) {
 	log.SetOutput(io.Discard) // host-local's allocator logs
 	defer log.SetOutput(os.Stderr)
-	base, first, count := simDir(t), firstSeed(), orUsual(*simSeeds, 1500, 150)
+	base, first, count := simDir(t), firstSeed(), orUsual(*simSeeds, 500, 60)
 	var mu sync.Mutex // guards what follows
 	var all simulation
 	var ran int

@@ -25,7 +25,7 @@ var (
 )
 
 // tooSlow are tests that take many seconds and find no more than others.
-const tooSlow = "Simulator|Faults|Killed(At(Any|Every)|$)|Fleet|Matrix|Dependencies|EveryHazard|Stress|Chaos|Soak|" +
+const tooSlow = "Simulator|Explore|Faults|Killed(At(Any|Every)|$)|Matrix|Dependencies|EveryHazard|Stress|Chaos|Soak|" +
 	"PairsWithKills|ManyNamespaces"
 
 // TestVariants changes a package's code in one place at a time, in a copy of the repository.
