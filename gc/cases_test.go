@@ -63,12 +63,12 @@ func parse(t *testing.T, text string) (cases [][]line) {
 			for _, row := range rows[1:] {
 				values := cells(row)
 				if len(values) != len(names) || strings.Contains(strings.Join(names, ""), "$") {
-					t.Fatalf("line %d: a row has %d cells for %d columns: %s", i+1, len(values), len(names), row)
+					t.Fatalf("above line %d: a row has %d cells, and there are %d columns: %s", i+1, len(values), len(names), row)
 				}
 				var pairs []string
 				for k, name := range names {
 					if !strings.Contains(strings.Join(texts, "\n"), "$"+name) {
-						t.Fatalf("line %d: no line has $%s", i+1, name)
+						t.Fatalf("above line %d: no line has $%s", i+1, name)
 					}
 					pairs = append(pairs, "$"+name, values[k])
 				}

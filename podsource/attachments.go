@@ -30,8 +30,8 @@ type Attachment struct {
 var Always = time.Unix(0, 0)
 
 // Attachments is the source of an agent that keeps a store of the attachments that it makes.
-// networks are those in which it serves every ADD. since is when the store began to be
-// complete, or [Always].
+// networks are those in which it serves every ADD. since is the time from which on the store has
+// every one of them: [Always], or for a store in memory, when this process began to serve.
 //
 // list returns every attachment whose ADD has ended and whose DEL has not, each with its
 // container ID. If the store was lost, or is not restored yet, list must return an error, such

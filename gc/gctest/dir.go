@@ -40,7 +40,7 @@ func NewDir(t testing.TB) *Dir {
 }
 
 // Reserve reserves an address as host-local does, for the interface eth0 of a container. The network's directory is made if it is
-// missing. A reservation of the same address is replaced. Age is how long ago that was; a negative one is in the future.
+// missing. A reservation of the same address is replaced. Most passes keep what is younger than [gc.DefaultMinAge].
 func (d *Dir) Reserve(network, ip, containerID string, age time.Duration) {
 	d.t.Helper()
 	if addr, err := netip.ParseAddr(ip); err != nil || addr.String() != ip {

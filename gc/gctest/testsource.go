@@ -33,7 +33,7 @@ type Fixture struct {
 	Detach func(podsource.Attachment)
 	// Break makes the store, file or server of the source unreadable. Repair ends that.
 	Break, Repair func()
-	// Lose removes the store with all that is in it, or makes an agent that has not restored it yet.
+	// Lose removes the store, or makes an agent that has not restored it yet. Nil is for one in memory that begins with the agent.
 	Lose func()
 	// Reboot boots the node: every attachment has ended without a DEL. Source then stands for that of the agent's next start.
 	Reboot func()
@@ -173,7 +173,7 @@ func (s *script) attachment(name string) podsource.Attachment {
 
 // fail records, for the first problem, which rule the source broke, how, and what to do.
 func (s *script) fail(rule, did, do string) {
-	s.problem = cmp.Or(s.problem, fmt.Sprintf("%s: after %s the source %s.\n%s.\nAttached is %+v, and was %+v.",
+	s.problem = cmp.Or(s.problem, fmt.Sprintf("%s: after %q the source %s.\n%s.\nAttached now: %+v; ended: %+v.",
 		rule, strings.Join(s.events, ", "), did, do, s.attached, s.ended))
 }
 
@@ -262,8 +262,8 @@ func (s *script) pass(name string, age time.Duration, beside ...podsource.Source
 		switch live := slices.ContainsFunc(s.attached, func(at podsource.Attachment) bool { return at.ContainerID == r.ContainerID }); {
 		case live && (len(s.ended) > 0 || !over) && (r.Verdict == gc.InUse || starting || noSource && !podsource.Covers(s.Networks, r.Network)):
 		case live:
-			s.fail("R2", did+", and it is live", "List each container as live, by the ID of its CNI ADD, whole and without a scheme, or by all its "+
-				"addresses. If the list was made earlier, set AsOf to that time (62), and let the functions of the fixture wait for the next one")
+			s.fail("R2", did+", and it is live", "List each container as live until the last DEL, by the ID of its CNI ADD, whole and without "+
+				"a scheme, or by all its addresses. If the list is older, set AsOf, and let the functions of the fixture wait for the next one")
 		case !live && r.Verdict != gc.Released && (enough || r.Verdict == gc.InUse || r.Reason == gc.StaleAnswer):
 			s.fail("R3", did+", and it has ended", "Forget an attachment with its DEL, or with the boot, and speak of all of the Networks")
 		}
