@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -24,7 +25,8 @@ var (
 
 // A smallSet is a kind of small node. Its name says what is unusual: coarse, stamps of files are even seconds;
 // more, a pod has addresses of another plugin; static, one pod's start and all ends are not reported; pathless, no
-// entry of the cache shows whether it lives; foreign, the second container is another tool's.
+// entry of the cache shows whether it lives; foreign, the second container is another
+// tool's; invisible, its namespace shows no address.
 type smallSet struct {
 	name     string
 	steps    int
@@ -43,6 +45,7 @@ func smallSets() []smallSet {
 		{"runtime", 4, []simKind{fromRuntime, fromKubelet}, fromRuntime, one, 0},
 		{"runtime, foreign", 3, []simKind{fromRuntime, fromKubelet}, none, one, 0},
 		{"cache", 4, []simKind{fromProcesses, fromCache}, none, one, 30 * time.Second},
+		{"cache, invisible", 4, []simKind{fromProcesses, fromCache}, none, one, 30 * time.Second},
 		{"cache, foreign", 3, []simKind{fromProcesses, fromCache, fromKubelet}, fromProcesses, two, 30 * time.Second},
 		{"cache, pathless", 3, []simKind{fromProcesses, fromCache, fromKubelet}, none, one, 30 * time.Second},
 		{"record", 4, []simKind{fromIntents, fromRecord}, fromRecord, one, 0},
@@ -76,275 +79,11 @@ type explorer struct {
 	report        Report
 }
 
-// A smallPass is what a pass knows that the node does not show.
-type smallPass struct {
-	gap, readings           int
-	hidden, refused         bool
-	listed, at, began, last smallWorld // when it listed, and when it read the clock before the sources, before the last look, and last
-	said                    [7]uint64  // by the sources: of all, of pods, containers and addresses
-}
-
-type (
-	smallStep struct{ gap, event int }
-	smallFork struct {
-		s   smallNode
-		mid smallPass
-	}
-	smallEvent struct {
-		name    string
-		when, k int // when is the index in smallEvents
-	}
-)
-
-func (x *explorer) violate(format string, args ...any) {
-	if x.broken == "" {
-		x.broken = fmt.Sprintf(format, args...)
-	}
-}
-
-// atGap is called wherever something may happen during a pass.
-func (x *explorer) atGap() {
-	x.s.clock = x.r.clock
-	here := len(x.script) == 0 // else the part up to the last step is known
-	for x.mid.gap++; len(x.script) > 0 && x.script[0].gap == x.mid.gap; x.script = x.script[1:] {
-		e := x.events[x.script[0].event]
-		x.apply(x.s, e.name, e.k)
-	}
-	if x.explore = x.explore && (!here || x.isNew(x.s, &x.mid)); x.explore && len(x.script) == 0 {
-		x.forks = append(x.forks, smallFork{*x.s, x.mid})
-	}
-}
-
-// reading is the clock of the pass.
-func (x *explorer) reading() reading {
-	if x.mid.readings > 0 {
-		x.atGap()
-	}
-	s := x.s
-	if s.off != s.read {
-		s.due = max(s.due, s.now+s.read)
-	}
-	s.read, s.high, s.low = s.off, max(s.high, s.off), min(s.low, s.booted+s.off)
-	s.back, x.mid.last = max(s.back, s.high-s.off), s.smallWorld
-	if x.mid.readings++; x.mid.readings%2 == 0 {
-		x.mid.began = s.smallWorld
-	}
-	if x.mid.readings <= 2 {
-		x.mid.at = s.smallWorld
-	}
-	return s.reading()
-}
-
-// pass runs a pass on a node, in which the script happens.
-func (x *explorer) pass(s *smallNode, script []smallStep, o occasion, explore bool) {
-	x.s, x.script, x.explore, x.forks, x.mid, x.inPass, x.noADD, x.r.clock = s, script, explore, nil, smallPass{}, true, o.noADD, s.clock
-	var err error
-	x.passes++
-	if x.report, err = x.r.reconcile(context.Background(), o); (err != nil) != x.mid.refused && (s.held == nil || s.stepAt == 0) {
-		x.violate("the error of a pass is %v, and whether it must be refused is %t", err, x.mid.refused)
-	}
-	s.clock, s.fault, s.conts[0].hidden, s.conts[1].hidden, x.inPass = x.r.clock, 0, false, false, false
-	certain := s.files[0].kind < broken && s.files[1].kind < broken && !s.pods[0].ended && !s.pods[1].ended && s.held == nil && !x.mid.refused
-	for _, e := range x.report.Reservations {
-		a := slices.Index(smallIPs[:], e.IP)
-		if o.noADD && certain && x.recorded(a) && s.files[a].gen > 0 && s.files[a] == x.mid.listed.files[a] && s.at(a) < 0 && s.conts == x.mid.listed.conts {
-			x.violate("%v is leaked, and the hook keeps it: %s", e.IP, e.Reason)
-		}
-	}
-}
-
-// settle ends all faults, and fails unless then each leak is released in time, or a rule keeps it.
-func (x *explorer) settle(s smallNode, stuck bool) {
-	s.held = nil
-	for k := range s.conts {
-		s.end(k)
-		x.apply(&s, "c# in runtime", k)
-		x.apply(&s, "c# in status", k)
-		s.files[k].kind %= unreadable
-	}
-	for i := range s.pods {
-		s.pods[i].there = s.pods[i].there && (stuck || s.of(i) >= 0)
-	}
-	k := x.key(&s, nil)
-	for first, waiting := s.now, !x.settled[k]; waiting && x.broken == ""; {
-		x.settled[k], waiting = true, false
-		before := s.smallWorld
-		x.pass(&s, nil, occasion{inLoop: true}, false)
-		for _, e := range x.report.Reservations {
-			if a := slices.Index(smallIPs[:], e.IP); s.files[a].gen > 0 && s.at(a) < 0 {
-				within, rule := x.keeps(&before, a)
-				if late := s.now > first+within; !late {
-					waiting = true
-				} else if e.Reason != rule {
-					x.violate("%v is leaked, and %d s after the last fault it is kept: %s, not %q", e.IP, s.now-first, e.Reason, rule)
-				}
-			}
-		}
-		pause := int64(300)
-		if next := x.report.NextCheck; !next.IsZero() {
-			pause = min(pause, max(15, int64(next.Sub(s.reading().wall).Seconds())+1))
-		}
-		x.advance(&s.smallWorld, pause)
-	}
-}
-
-// keeps returns how long a leak may be kept on this very node, and by which rule for ever.
-func (x *explorer) keeps(s *smallWorld, a int) (within int64, rule Reason) {
-	f, at, now := s.files[a], s.wall[fileStamp+a], s.now+s.off
-	has := func(i int) bool { return s.files[i].kind == whole && s.wall[contCached+int(s.files[i].owner)] > 0 }
-	oldest, some, passes, claimed, ended := now, false, x.has(fromCache), false, int64(0)
-	for i, p := range s.pods {
-		if at := s.wall[contCached+i]; at > 0 {
-			oldest = min(oldest, at)
-		}
-		if s.files[i].gen > 0 && x.set.networks[i] == x.set.networks[a] {
-			some, passes = some || has(i), passes && (has(i) || s.at(i) < 0)
-		}
-		if p.ended {
-			ended = 300
-		}
-		status := slices.ContainsFunc(s.conts[:], func(c smallContainer) bool { return c.status && int(c.pod) == i && !x.is("more") })
-		start := s.wall[podStart+i]
-		claimed = claimed || p.there && !p.ended && !status && (at >= start-s.back-3 || start > now || x.is("static") && i == 0) ||
-			s.files[i].gen > 0 && s.files[i].kind%unreadable > 0 && s.at(i) >= 0 // hazard 84
-	}
-	passes, ended = passes && some, ended+300 // the interval
-	beforeBoot := at < s.low-1 || at > s.due && at < s.booted+s.off-1
-	knows := passes && (has(a) || s.stepAt == 0 && at >= s.booted+s.off && at <= now && at > oldest)
-	speaks := x.has(fromKubelet) || x.recorded(a)
-	switch {
-	case f.kind == broken:
-		return 0, OwnerMalformed
-	case f.kind == whole && x.foreign(int(f.owner)) && !x.has(fromProcesses) && !x.recorded(a):
-		return 0, ForeignOwner
-	case !speaks && !passes:
-		return 0, NoSourceForNetwork
-	case !speaks && !knows && !beforeBoot:
-		return x.lag + 300, NotRecorded
-	case x.is("pathless") && has(a):
-		return x.lag + 300, EntryUnproven
-	case knows:
-		return x.minAge + ended - 270, ""
-	case claimed && !beforeBoot && x.has(fromRuntime):
-		return x.starting + ended, ""
-	case claimed && !beforeBoot && !x.recorded(a):
-		return x.starting + ended, StartingNoEnd
-	case x.set.networks[a] == "third":
-		return x.lag + ended, NetworkNotNamed
-	case claimed && !x.has(fromIntents):
-		return x.starting + ended, ""
-	}
-	return x.lag + ended, ""
-}
-
-type smallHash uint64
-
-func (h *smallHash) add(values ...int64) {
-	for _, v := range values {
-		*h = (*h ^ smallHash(v)) * 0x9E3779B97F4A7C15
-		*h ^= *h >> 29
-	}
-}
-
-func (h *smallHash) bits(all ...bool) {
-	v := int64(1)
-	for _, on := range all {
-		if v <<= 1; on {
-			v++
-		}
-	}
-	h.add(v)
-}
-
-// isNew notes a node, and reports whether it was not seen before.
-func (x *explorer) isNew(s *smallNode, mid *smallPass) bool {
-	n, k := len(x.seen), x.key(s, mid)
-	x.seen[k] = true
-	return len(x.seen) > n
-}
-
-// key returns one number for nodes that nothing can tell apart, since containers or addresses are exchanged, or later.
-func (x *explorer) key(s *smallNode, mid *smallPass) smallHash {
-	c, now, wall, least := &s.clock, s.now, s.now+s.off, ^smallHash(0)
-	age := func(now, at int64) int64 { // zero if it is unknown
-		if at == 0 {
-			return 0
-		}
-		return now - at + 1
-	}
-	since := func(t time.Time) int64 {
-		if t.IsZero() {
-			return 0
-		}
-		return age(wall, int64(t.Sub(simEpoch).Round(time.Second)/time.Second))
-	}
-	var finished [2]int64
-	for id, first := range c.finished {
-		if id.Name == smallPods[1] || strings.Contains(id.Other, x.ids[1]) {
-			finished[1] = age(now, int64(first/time.Second))
-		} else {
-			finished[0] = age(now, int64(first/time.Second))
-		}
-	}
-	var all smallHash
-	all.add(since(c.steps.TrustedSince), since(c.steps.BootedAt), since(c.steps.Left), now-s.booted, age(wall, s.low), age(wall, s.due), int64(c.steps.Back),
-		int64(s.reading().wall.Sub(c.anchor.wall)-s.reading().mono+c.anchor.mono), int64(c.steps.Highest.Sub(simEpoch))-s.off*1e9, int64(s.steps),
-		int64(s.fault), s.high-s.off, s.back)
-	if all.bits(s.late, mid != nil, s.held != nil); s.held != nil {
-		all.add(now-s.held.now, s.off-s.held.off)
-	}
-	if mid != nil {
-		all.add(int64(mid.gap), int64(mid.readings), int64(mid.said[0]))
-		all.bits(mid.hidden, mid.refused, x.noADD)
-		for _, w := range []*smallWorld{&mid.at, &mid.began, &mid.last} {
-			all.add(now-w.now, s.off-w.off, now-w.booted)
-		}
-	}
-	for perm := range 4 {
-		h, fc, fa := all, perm&1, perm>>1
-		if fa == 1 && x.set.networks[0] != x.set.networks[1] || fc == 1 && x.is("foreign") {
-			continue
-		}
-		world := func(w *smallWorld, i int) {
-			c, f, k := &w.conts[i^fc], w.files[i^fa], i^fc
-			h.add(int64(c.state)<<16|int64(c.pod)<<8|int64(c.first)^int64(fa), age(wall, w.wall[contCached+k]))
-			h.bits(c.addrs[fa], c.addrs[1^fa], c.listed, c.status, c.hidden, w.pods[i].there, w.pods[i].ended, f.gen > 0)
-			if c.alive() {
-				h.add(age(now, w.mono[contFirst+k]), age(now, w.mono[contLast+k]))
-			}
-			if w.pods[i].there || w.pods[i].ended {
-				h.add(age(now, w.mono[podEnd+i]), age(wall, w.wall[podStart+i]), age(wall, w.wall[podEnd+i]))
-			}
-			if f.gen > 0 {
-				h.add(int64(f.kind)<<8|int64(f.owner)^int64(fc), age(wall, w.wall[fileStamp+(i^fa)]))
-				for _, sight := range s.clock.files {
-					if g := &sight.What; g.Inode == x.files[f.gen].Inode() && g.Owner == smallKinds[f.kind] {
-						h.add(now - int64(sight.Seen/time.Second))
-					}
-				}
-			}
-		}
-		for i := range 2 {
-			world(&s.smallWorld, i)
-			h.add(finished[i], finished[i^fc])
-			h.bits(s.hides(i^fc), s.mono[podStart+i] > 0 && s.mono[podStart+i] <= s.stepAt)
-			if s.held != nil {
-				world(s.held, i)
-			}
-			if mid != nil {
-				world(&mid.listed, i)
-				h.bits(mid.listed.files[i^fa] == s.files[i^fa])
-				h.add(int64(mid.said[1+i]), int64(mid.said[3+(i^fc)]), int64(mid.said[5+(i^fa)]))
-			}
-		}
-		least = min(least, h)
-	}
-	return least
-}
+func (e smallEvent) String() string { return strings.Replace(e.name, "#", strconv.Itoa(e.k), 1) }
 
 // A smallVisit is a node, or a pass under way on that of its parent.
 type smallVisit struct {
-	s      smallNode
+	s      *smallNode // nil: the pass is under way
 	parent *smallVisit
 	what   string
 	script []smallStep
@@ -366,27 +105,27 @@ func (x *explorer) arrive(depth int, v *smallVisit) {
 			*c = smallContainer{}
 		}
 	}
-	if x.isNew(&v.s, nil) {
+	if x.isNew(v.s, nil) {
 		x.levels[depth][1] = append(x.levels[depth][1], v)
 	}
 }
 
 // visit runs a pass, and notes what may happen during it and where it leads to.
 func (x *explorer) visit(depth int, v *smallVisit) {
-	s := v.parent.s
+	s := *v.parent.s
 	if v.hook {
 		s.begin()
 	}
 	x.pass(&s, v.script, occasion{hook: v.hook, noADD: v.hook, inLoop: !v.hook}, true)
 	if x.explore {
-		x.arrive(depth, &smallVisit{s: s, parent: v.parent, what: v.what})
+		x.arrive(depth, &smallVisit{s: &s, parent: v.parent, what: v.what})
 	}
 	for i := 0; i < len(x.forks) && depth+2 < len(x.levels); i++ {
 		for n, e := range x.events {
 			fork := x.forks[i]
 			if x.mid, x.inPass = fork.mid, true; e.when != 1 && x.apply(&fork.s, e.name, e.k) && x.isNew(&fork.s, &x.mid) {
 				x.levels[depth+1][0] = append(x.levels[depth+1][0], &smallVisit{parent: v.parent, hook: v.hook,
-					what: fmt.Sprintf("%s [%d: %s %d]", v.what, fork.mid.gap, e.name, e.k), script: append(slices.Clip(v.script), smallStep{fork.mid.gap, n})})
+					what: fmt.Sprintf("%s [%d: %s]", v.what, fork.mid.gap, e), script: append(slices.Clip(v.script), smallStep{fork.mid.gap, n})})
 			}
 		}
 	}
@@ -404,23 +143,26 @@ func (x *explorer) goThrough(steps int) *smallVisit {
 			}
 		}
 		for _, v := range x.levels[depth][1] {
-			if x.settle(v.s, false); x.broken == "" {
-				x.settle(v.s, true)
+			step := "the faults end"
+			if x.settle(*v.s, false); x.broken == "" {
+				x.settle(*v.s, true)
 			}
 			for _, e := range x.events {
-				if s := v.s; depth < steps && e.when != 2 && x.apply(&s, e.name, e.k) {
-					x.arrive(depth+1, &smallVisit{s: s, parent: v, what: fmt.Sprint(e.name, " ", e.k)})
+				if s := *v.s; depth < steps && e.when != 2 && x.apply(&s, e.name, e.k) {
+					x.arrive(depth+1, &smallVisit{s: &s, parent: v, what: e.String()})
 				}
 			}
 			if depth < steps && x.broken == "" {
-				x.visit(depth+1, &smallVisit{parent: v, what: "PASS"})
+				step = "PASS"
+				x.visit(depth+1, &smallVisit{parent: v, what: step})
 			}
 			quiet := v.s.conts[0].state != inFlight && v.s.conts[1].state != inFlight && x.mayRestart(&v.s.smallWorld, false)
 			if depth < steps && x.broken == "" && x.has(fromRecord) && quiet {
-				x.visit(depth+1, &smallVisit{parent: v, what: "HOOK", hook: true})
+				step = "HOOK"
+				x.visit(depth+1, &smallVisit{parent: v, what: step, hook: true})
 			}
 			if x.broken != "" {
-				return &smallVisit{parent: v, what: "then settle, PASS or HOOK"}
+				return &smallVisit{parent: v, what: step}
 			}
 		}
 		x.states += len(x.levels[depth][0]) + len(x.levels[depth][1])
@@ -444,17 +186,17 @@ func (x *explorer) start() {
 	s.now = 2_592_001
 	s.begin()
 	up := []string{"ADD of c# ends", "c# in runtime", "c# in status", "wait L"}
-	adding := do(s, 0, "pod # starts", "ADD for pod #")
-	live := do(adding, 0, up...)
-	both := do(do(adding, 0, "another address for c#"), 0, up...)
-	x.arrive(0, &smallVisit{what: "live container", s: do(live, 1, "pod # starts")})
-	x.arrive(0, &smallVisit{what: "ADD in flight", s: do(do(adding, 0, "wait MinAge"), 1, "pod # starts")})
-	x.arrive(0, &smallVisit{what: "live container with both addresses", s: do(both, 1, "pod # starts")})
-	x.arrive(0, &smallVisit{what: "leak", s: do(do(live, 0, "c# dies", "pod # deleted"), 1, "pod # starts")})
+	first := do(s, 0, "pod # starts", "ADD for pod #")
+	live, both := do(first, 0, up...), do(do(first, 0, "another address for c#"), 0, up...)
+	begin := func(what string, s smallNode) { x.arrive(0, &smallVisit{what: what, s: &s}) }
+	begin("live container", do(live, 1, "pod # starts"))
+	begin("live container with both addresses", do(both, 1, "pod # starts"))
+	begin("ADD in flight", do(do(first, 0, "wait MinAge"), 1, "pod # starts"))
+	begin("leak", do(do(live, 0, "c# dies", "pod # deleted"), 1, "pod # starts"))
+	begin("leak from before the boot", do(do(live, 0, "reboot"), 1, "pod # starts"))
 	if x.has(fromCache) {
-		x.arrive(0, &smallVisit{what: "leak from before a boot with a late clock", s: do(live, 0, "reboot, clock -1h")})
+		begin("leak from before a boot with a late clock", do(live, 0, "reboot, clock -1h"))
 	}
-	x.arrive(0, &smallVisit{what: "leak from before the boot", s: do(do(live, 0, "reboot"), 1, "pod # starts")})
 }
 
 func newExplorer(t *testing.T, set smallSet) *explorer {
@@ -499,7 +241,8 @@ func TestExplore(t *testing.T) {
 			steps--
 		}
 		bad := x.goThrough(steps)
-		fmt.Printf("Explore %s: %d steps, %d states, %d passes, %v\n", set.name, steps, x.states, x.passes, time.Since(begun).Round(10*time.Millisecond))
+		took := time.Since(begun).Round(10 * time.Millisecond)
+		fmt.Printf("Explore %s: %d steps, %d states, %d passes, %v\n", set.name, steps, x.states, x.passes, took)
 		if bad != nil {
 			t.Errorf("%s: %s\n%s", set.name, x.broken, bad)
 		}

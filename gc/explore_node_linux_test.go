@@ -3,14 +3,12 @@
 package gc
 
 import (
-	"context"
 	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
-	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
 // A smallNode has two pods, two containers and two addresses, and what the agent remembers of
@@ -21,8 +19,9 @@ type smallNode struct {
 }
 
 type smallWorld struct {
+	missed                     int64    // the last step that the agent can't know of
 	now, off, booted, stepAt   int64    // seconds, on the monotonic clock; off is how far the wall clock is ahead of it
-	read, high, back, low, due int64    // off as last read, the highest, how far it was below that; the earliest boot, the latest time before a step
+	read, high, back, low, due int64    // off as last read, the highest, the most below that; the earliest boot; the latest time before a step
 	mono, wall                 [8]int64 // when what happened: see below
 	pods                       [2]struct{ there, ended bool }
 	conts                      [2]smallContainer
@@ -52,17 +51,26 @@ var (
 )
 
 func (c *smallContainer) alive() bool { return c.state == inFlight || c.state == added }
-func smallWall(at int64) time.Time    { return simEpoch.Add(time.Duration(at) * time.Second) }
+
+func smallWall(at int64) time.Time { return simEpoch.Add(time.Duration(at) * time.Second) }
+
 func (s *smallWorld) at(a int) int {
 	return slices.IndexFunc(s.conts[:], func(c smallContainer) bool { return c.alive() && c.addrs[a] })
 }
+
 func (s *smallWorld) of(i int) int {
 	return slices.IndexFunc(s.conts[:], func(c smallContainer) bool { return c.alive() && int(c.pod) == i })
 }
-func (x *explorer) foreign(k int) bool     { return x.is("foreign") && k == 1 }
-func (x *explorer) recorded(a int) bool    { return x.has(fromRecord) && x.set.networks[a] == network1 }
+
+func (x *explorer) foreign(k int) bool { return x.is("foreign") && k == 1 }
+
+func (x *explorer) visible(k int) bool { return x.has(fromProcesses) && !(x.is("invisible") && k == 1) }
+
+func (x *explorer) recorded(a int) bool { return x.has(fromRecord) && x.set.networks[a] == network1 }
+
 func (x *explorer) is(unusual string) bool { return strings.Contains(x.set.name, unusual) }
-func (x *explorer) has(kind simKind) bool  { return slices.Contains(x.set.sources, kind) }
+
+func (x *explorer) has(kind simKind) bool { return slices.Contains(x.set.sources, kind) }
 
 func (s *smallWorld) reading() reading {
 	mono := time.Duration(s.now) * time.Second
@@ -70,6 +78,7 @@ func (s *smallWorld) reading() reading {
 }
 
 func (s *smallNode) begin() { // an agent, which remembers nothing
+	s.missed = s.stepAt
 	s.clock, s.held, s.read, s.high, s.back, s.low, s.due = clock{}, nil, s.off, s.off, 0, s.booted+s.off, 0
 	s.clock.observe(s.reading())
 }
@@ -95,13 +104,14 @@ func (s *smallWorld) reserve(a, k int) {
 // shown reports whether a source shows a live container's address, as long as it has a damaged file (A3).
 func (x *explorer) shown(s *smallWorld, k, a int) bool {
 	c := &s.conts[k]
-	return c.state == added && (x.has(fromProcesses) || c.status && int(c.first) == a && s.pods[c.pod].there && !s.pods[c.pod].ended && !x.is("more"))
+	status := c.status && int(c.first) == a && s.pods[c.pod].there && !s.pods[c.pod].ended && !x.is("more")
+	return c.state == added && (x.visible(k) || status)
 }
 
-// loses reports whether nothing would show a damaged file's address if a pod's status did not.
-func (x *explorer) loses(s *smallWorld, k int) bool {
-	lost := func(a int) bool { return s.conts[k].addrs[a] && s.files[a].kind%unreadable > 0 }
-	return (lost(0) || lost(1)) && !x.has(fromProcesses)
+// damaged reports whether a container's file is damaged, so that an answer must show its address.
+func (s *smallWorld) damaged(k int) bool {
+	is := func(a int) bool { return s.conts[k].addrs[a] && s.files[a].kind%unreadable > 0 }
+	return is(0) || is(1)
 }
 
 // hides reports whether the clock was set since a live container, or its pod, began.
@@ -116,7 +126,8 @@ func (s *smallWorld) hides(k int) bool {
 // named reports whether a source names a container, and will as long as it lives.
 func (x *explorer) named(s *smallWorld, k int) bool {
 	c := &s.conts[k]
-	return c.state == added && (x.has(fromProcesses) || c.listed || x.recorded(int(c.first)) || c.status && !x.has(fromRuntime) && !s.pods[c.pod].ended)
+	status := c.status && !x.has(fromRuntime) && !s.pods[c.pod].ended
+	return c.state == added && (x.visible(k) || x.has(fromCache) && s.wall[contCached+k] > 0 || c.listed || x.recorded(int(c.first)) || status)
 }
 
 // mayRestart reports whether a new agent may begin, which can't know how the clock was set before (A4).
@@ -148,10 +159,10 @@ func (x *explorer) advance(s *smallWorld, d int64) {
 
 // smallEvents may happen at any time, between two passes, or during one; # is the number of one of two things.
 var smallEvents = [3][]string{
-	{"wait MinAge", "wait L", "wait StartingFor", "clock -1m", "clock +1h", "ADD for pod #", "another address for c#", "ADD of c# ends", "c# in runtime",
-		"c# in status", "c# dies", "DEL of c#", "pod # deleted", "pod # finishes", "cache wiped"},
-	{"pod # starts", "reboot", "reboot, clock -1h", "agent restarts", "clock +1h, agent restarts", "file # emptied", "file # broken", "file # unreadable",
-		"a source repeats this list"},
+	{"wait MinAge", "wait L", "wait StartingFor", "clock -1m", "clock +1h", "ADD for pod #", "another address for c#", "ADD of c# ends",
+		"c# in runtime", "c# in status", "c# dies", "DEL of c#", "pod # deleted", "pod # finishes", "cache wiped"},
+	{"pod # starts", "reboot", "reboot, clock -1h", "agent restarts", "clock +1h, agent restarts", "file # emptied", "file # broken",
+		"file # unreadable", "a source repeats this list"},
 	{"ADD of c# between two plugins", "next source fails", "next source says nothing", "next source can't read all"},
 }
 
@@ -182,7 +193,8 @@ func (x *explorer) apply(s *smallNode, what string, k int) (ok bool) {
 		ok = kube && !p.there && !p.ended && own < 0 && !x.foreign(k)
 		p.there, s.mono[podStart+k], s.wall[podStart+k] = true, s.now, s.now+s.off
 	case "ADD for pod #":
-		if ok = n >= 0 && !full && !x.noADD && own < 0 && (kube && p.there && !p.ended && !x.foreign(n) || n == k && (!kube || x.foreign(n))); ok {
+		listed := kube && p.there && !p.ended && !x.foreign(n) || n == k && (!kube || x.foreign(n))
+		if ok = n >= 0 && !full && !x.noADD && own < 0 && listed; ok {
 			s.conts[n], s.mono[contFirst+n] = smallContainer{state: inFlight, pod: uint8(k), first: uint8(free)}, s.now
 			s.reserve(free, n)
 		}
@@ -207,11 +219,13 @@ func (x *explorer) apply(s *smallNode, what string, k int) (ok bool) {
 		c.addrs, s.wall[contCached+k] = [2]bool{}, 0
 	case "pod # deleted": // by force, if its container is alive: another source must name it (A2)
 		p.there = false
-		ok = own < 0 || x.named(w, own) && !x.inPass && len(x.set.sources) > 1 && !x.loses(w, own)
+		ok = own < 0 || x.named(w, own) && !x.inPass && len(x.set.sources) > 1 && (x.visible(own) || !s.damaged(own))
 	case "pod # finishes":
-		ok = p.there && !p.ended && own >= 0 && s.conts[own].status && !x.loses(w, own)
+		ok = p.there && !p.ended && own >= 0 && s.conts[own].status && (x.visible(own) || !s.damaged(own))
 		p.ended, s.mono[podEnd+k], s.wall[podEnd+k] = true, s.now, s.now+s.off
-	case "cache wiped":
+	case "cache wiped": // not if nothing else shows a container (A2), or the agent missed a step of the clock since it began (A4)
+		lost := x.is("invisible") && s.conts[1].alive() && s.mono[contFirst+1] <= s.missed
+		ok = !lost && !(kube && x.inPass)
 		s.wall[contCached], s.wall[contCached+1] = 0, 0
 	case "reboot", "reboot, clock -1h":
 		ok = x.mayRestart(w, true) && (!late || s.steps < 2)
@@ -243,169 +257,11 @@ func (x *explorer) apply(s *smallNode, what string, k int) (ok bool) {
 		c.hidden, x.mid.hidden = true, x.mid.hidden || ok
 	default: // a fault
 		s.fault = max(s.fault, map[byte]uint8{'f': away, 's': empty, 'c': partial}[what[12]])
-		ok = s.fault != partial || x.has(fromProcesses)
+		bare := func(k int) bool { // no other source names it (A2)
+			c := &s.conts[k]
+			return kube && (c.alive() && s.damaged(k) || c.state == added && s.wall[contCached+k] == 0 && !c.listed && !c.status)
+		}
+		ok = s.fault != partial || x.has(fromProcesses) && !bare(0) && !bare(1)
 	}
 	return ok && s.smallWorld != before
-}
-
-func (x *explorer) List(context.Context) (list hostlocal.Listing, err error) {
-	x.mid.listed, list.Networks = x.s.smallWorld, slices.Compact(slices.Clone(x.set.networks[:]))
-	for a, f := range x.s.files {
-		if f.gen > 0 {
-			list.Reservations = append(list.Reservations, x.reservation(a))
-		}
-	}
-	return list, nil
-}
-
-// reservation returns a file as the library reads it, with the identity of a real one.
-func (x *explorer) reservation(a int) hostlocal.Reservation {
-	f, at := x.s.files[a], smallWall(x.s.wall[fileStamp+a]).Add(-4*time.Millisecond)
-	if x.is("coarse") {
-		at = smallWall(x.s.wall[fileStamp+a] &^ 1)
-	}
-	r := x.files[f.gen]
-	if r.Network, r.IP, r.Owner, r.ReservedAt, r.ContainerID = x.set.networks[a], smallIPs[a], smallKinds[f.kind], at, ""; f.kind == whole {
-		r.ContainerID, r.IfName = x.ids[f.owner], "eth0"
-	}
-	return r
-}
-
-func (x *explorer) Release(_ context.Context, all ...*hostlocal.Reservation) (result hostlocal.ReleaseResult, err error) {
-	x.atGap()
-	for _, r := range all {
-		a, outcome := slices.Index(smallIPs[:], r.IP), hostlocal.Changed
-		if x.s.files[a].gen == 0 {
-			outcome = hostlocal.Gone
-		} else if x.reservation(a) == *r {
-			if x.s.at(a) >= 0 {
-				x.violate("the address %v of a live container is released", r.IP)
-			} else if r.Owner == hostlocal.Malformed || r.Network == "third" {
-				x.violate("the file of %v is released (R7, R14)", r.IP)
-			}
-			x.s.files[a].gen, outcome = 0, hostlocal.Released
-		}
-		result.Outcomes, result.Errs = append(result.Outcomes, outcome), append(result.Errs, nil)
-	}
-	return result, nil
-}
-
-// Pods asks the sources one after the other.
-func (x *explorer) Pods(context.Context) (all podsource.Answer, err error) {
-	for _, kind := range x.set.sources {
-		x.atGap()
-		a, fault := x.answer(kind), x.s.fault
-		if x.s.fault = 0; fault == empty && !a.Supplementary && !a.Authoritative {
-			a.Pods, x.mid.refused = nil, true
-		}
-		for i := range x.mid.said {
-			x.mid.said[i] <<= 3
-		}
-		x.mid.said[0] |= uint64(fault)
-		for i := range 2 {
-			entry := a.Cache != nil && slices.ContainsFunc(a.Cache.Entries, func(e podsource.Attachment) bool { return e.ContainerID == x.ids[i] })
-			for _, p := range a.Pods {
-				for n, is := range []bool{p.Name == smallPods[i], p.Name == smallPods[i] && p.Finished, false, slices.Contains(p.ContainerIDs, x.ids[i]), entry,
-					false, slices.Contains(p.IPs, smallIPs[i]) && p.Name == smallPods[0], slices.Contains(p.IPs, smallIPs[i]) && p.Name != smallPods[0]} {
-					if is {
-						x.mid.said[1+n/3*2+i] |= 1 << (n % 3)
-					}
-				}
-			}
-		}
-		if fault == away {
-			x.mid.refused = true
-			return all, errAway
-		}
-		all.Parts = append(all.Parts, a)
-	}
-	return all, nil
-}
-
-// answer returns what a source answers now, or what it repeats.
-func (x *explorer) answer(kind simKind) (a podsource.Answer) {
-	w, asOf := x.s.smallWorld, time.Time{}
-	if kind == x.set.dated && w.held != nil {
-		w = *w.held
-		age := x.mid.at.now + x.mid.at.off - w.now - w.off
-		if asOf = w.reading().wall; kind == fromKubelet {
-			asOf, age = w.reading().now, x.mid.at.now-w.now
-		}
-		x.mid.refused = x.mid.refused || age > 600 && !x.noADD
-	}
-	var pods []podsource.Pod
-	var ids []string
-	var entries []podsource.Attachment
-	var since time.Time
-	for k := range w.conts {
-		c, id, ips, at := &w.conts[k], x.ids[k], []netip.Addr(nil), smallWall(w.wall[contCached+k])
-		for a, on := range c.addrs {
-			if on {
-				ips = append(ips, smallIPs[a])
-			}
-		}
-		switch {
-		case kind == fromRuntime && c.listed:
-			pods = append(pods, sandbox(smallPods[c.pod], id))
-		case kind == fromProcesses && c.state == added:
-			pods = append(pods, podsource.Pod{IPs: ips, Origin: "namespace of " + id})
-		case kind == fromProcesses && c.state == inFlight && !c.hidden, kind == fromIntents && c.state == inFlight:
-			pods = append(pods, adding(id))
-		case kind == fromRecord && c.state == added && (c.addrs[0] || x.recorded(1)):
-			ids = append(ids, id)
-		case kind == fromCache && w.wall[contCached+k] > 0:
-			if since.IsZero() || at.Before(since) {
-				since = at
-			}
-			for _, n := range slices.Compact(slices.Clone(x.set.networks[:])) {
-				if p := attached(n, id); x.is("pathless") {
-					p.Unproven, p.StartedAt = true, at
-					pods = append(pods, p)
-				} else if p.IPs = ips; c.alive() {
-					pods = append(pods, p)
-				} else {
-					entries = append(entries, stale(n, id))
-				}
-			}
-		}
-	}
-	for i := 0; i < 2 && kind == fromKubelet; i++ {
-		pod := startingPod(smallPods[i], smallWall(w.wall[podStart+i]))
-		for _, c := range w.conts {
-			if c.status && int(c.pod) == i {
-				if pod.IPs, pod.MoreIPs = []netip.Addr{smallIPs[c.first]}, x.is("more"); pod.MoreIPs {
-					pod.IPs = ips("192.0.2.1") // of another plugin
-				}
-			}
-		}
-		if pod.Finished = w.pods[i].ended; pod.Finished && !x.is("static") {
-			pod.FinishedAt = smallWall(w.wall[podEnd+i])
-		}
-		if i == 0 && x.is("static") {
-			pod.StartedAt = time.Time{}
-		}
-		if w.pods[i].there {
-			pods = append([]podsource.Pod{pod}, pods...) // the later one first
-		}
-	}
-	switch kind {
-	case fromKubelet:
-		a = kubeletAnswer(pods...)
-	case fromRuntime:
-		a = criAnswer(pods...)
-	case fromProcesses:
-		x.s.conts[0].hidden, x.s.conts[1].hidden = false, false
-		if a = netnsAnswer(pods...); x.s.fault == partial {
-			a = podsource.Answer{Source: a.Source, Supplementary: true}
-		}
-	case fromCache:
-		a = cacheAnswer(pods, entries...)
-		a.Cache.Since = since
-	case fromRecord:
-		a = recordAnswer([]string{network1}, ids...)
-	default:
-		a = podsource.Answer{Source: "intents", Pods: pods, Supplementary: true, SeesADDs: []string{network1}}
-	}
-	a.AsOf = asOf
-	return a
 }
