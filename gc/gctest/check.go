@@ -4,7 +4,6 @@ package gctest
 
 import (
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -17,8 +16,8 @@ import (
 // and for an address in a network that is not its own, the network is before the address, as in "podnet/10.0.0.2".
 func Check(t testing.TB, report gc.Report, want ...string) {
 	t.Helper()
-	if report.Err != nil {
-		t.Errorf("the pass returned an error: %v", report.Err)
+	if report.Err != nil || report.Started.IsZero() {
+		t.Errorf("the pass returned an error, or did not begin: %v", report.Err)
 	}
 	var got []string
 	for _, e := range report.Reservations {
@@ -33,7 +32,7 @@ func Check(t testing.TB, report gc.Report, want ...string) {
 	}
 	want = slices.Sorted(slices.Values(want))
 	slices.Sort(got)
-	if diff := cmp.Diff(strings.Join(want, "\n"), strings.Join(got, "\n")); diff != "" {
+	if diff := cmp.Diff(want, got); diff != "" && len(want)+len(got) > 0 {
 		t.Errorf("reservations (-want +got):\n%s", diff)
 	}
 }

@@ -34,8 +34,7 @@ type Dir struct {
 // NewDir returns an empty data directory. From the first one on the reconcilers of this process believe that the node has been up
 // for a year, unless [Uptime] was called: a reservation from before the node's boot counts as young.
 func NewDir(t testing.TB) *Dir {
-	since := up(365 * 24 * time.Hour)
-	uptime.Replaced.CompareAndSwap(nil, &since)
+	uptime.Replaced.CompareAndSwap(nil, up(365*24*time.Hour))
 	return &Dir{hostlocal.New(t.TempDir()), t}
 }
 
@@ -60,33 +59,18 @@ func (d *Dir) Write(network, name, content string, age time.Duration) {
 	}
 }
 
-// Reserved returns the addresses that are reserved in a network, in order.
-func (d *Dir) Reserved(network string) (ips []string) {
-	d.t.Helper()
-	list, err := d.Store.List(d.t.Context())
-	if err != nil {
-		d.t.Fatal(err)
-	}
-	for _, r := range list.Reservations {
-		if r.Network == network {
-			ips = append(ips, r.IP.String())
-		}
-	}
-	return ips
-}
-
 // Uptime makes the reconcilers of this process believe that the node has been up for d, until the test ends. Tests that call it
 // must not run in parallel. In a TestMain t may be nil; then it lasts until the process ends.
 func Uptime(t testing.TB, d time.Duration) {
-	since := up(d)
-	before := uptime.Replaced.Swap(&since)
+	before := uptime.Replaced.Swap(up(d))
 	if t != nil {
 		t.Cleanup(func() { uptime.Replaced.Store(before) })
 	}
 }
 
 // up returns the uptime of a node that has been up for d.
-func up(d time.Duration) func() time.Duration {
+func up(d time.Duration) *func() time.Duration {
 	called := boottime.Since()
-	return func() time.Duration { return d + boottime.Since() - called }
+	since := func() time.Duration { return d + boottime.Since() - called }
+	return &since
 }

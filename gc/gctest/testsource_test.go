@@ -85,9 +85,6 @@ var sources = map[string]func(*testing.T) gctest.Fixture{
 	"pods": fixture(every, func(s *store) podsource.Source {
 		return podsource.Func(s.pods(func(p *podsource.Pod) { p.ContainerIDs = nil }))
 	}),
-	"names": fixture(every, func(s *store) podsource.Source {
-		return podsource.Func(s.pods(func(p *podsource.Pod) { *p = podsource.Pod{NamespacedName: p.NamespacedName} }))
-	}),
 	"addresses": fixture(every, func(s *store) podsource.Source {
 		return podsource.AnswerFunc(func(ctx context.Context) (podsource.Answer, error) {
 			pods, err := s.pods(func(p *podsource.Pod) { *p = podsource.Pod{IPs: p.IPs} })(ctx)
@@ -117,21 +114,15 @@ var faults = []struct {
 	{"an error is remembered", "07Error", all, func(f *gctest.Fixture) { f.Repair = func() {} }},
 	{"a lost store is an empty one", "26LostStore", all, func(f *gctest.Fixture) { f.Lose = f.Reboot }},
 	{"IDs are cut", "02EveryContainer", named, pods(func(p *podsource.Pod) { p.ContainerIDs[0] = p.ContainerIDs[0][:13] })},
-	{"IDs have a scheme", "02EveryContainer", named, pods(func(p *podsource.Pod) { p.ContainerIDs[0] = "containerd://" + p.ContainerIDs[0] })},
 	{"what is not ready counts as finished", "02EveryContainer", all, pods(func(p *podsource.Pod) { p.Finished = true })},
-	{"the second address is left out", "08DualStack", records + " pods addresses", pods(func(p *podsource.Pod) { p.IPs = p.IPs[:1] })},
 	{"only sandboxes are listed", "49OtherRuntime", records, declares(func(a *podsource.Answer) {
 		a.Pods = slices.DeleteFunc(a.Pods, func(p podsource.Pod) bool { return len(p.ContainerIDs[0]) != 64 })
 	})},
 	{"the list is fetched once", "62OldList 10Recreated", all, cache(func() (none time.Time) { return })},
-	{"an old list is dated now", "62OldList", all, cache(time.Now)},
-	{"all answers have one slice", "64ReusedSlice", all, func() func(f *gctest.Fixture) {
-		var pods []podsource.Pod
-		return declares(func(a *podsource.Answer) {
-			pods = append(pods[:0], a.Pods...)
-			a.Pods = pods
-		})
-	}()},
+	{"all answers have one slice", "64ReusedSlice", all, func(f *gctest.Fixture) {
+		var one []podsource.Pod
+		declares(func(a *podsource.Answer) { one = append(one[:0], a.Pods...); a.Pods = one })(f)
+	}},
 	{"a loop ends with the context", "02EveryContainer", all, answers(func(ctx context.Context, a *podsource.Answer, _ *error) {
 		if ctx.Err() != nil {
 			a.Pods = nil
@@ -150,24 +141,30 @@ var faults = []struct {
 	{"attachments are stored by container", "22SecondNetwork", all, detachesAll(func(at podsource.Attachment) any { return at.ContainerID })},
 	{"attachments are stored by pod", "10Recreated", all, detachesAll(func(at podsource.Attachment) any { return at.Pod })},
 	{"the DEL is missed", "06Empty 10Recreated", all, func(f *gctest.Fixture) { f.Detach = func(podsource.Attachment) {} }},
-	{"only one network's containers are listed", "22SecondNetwork 74OtherNetwork", "sandboxes pods addresses", func(f *gctest.Fixture) {
-		attach := f.Attach
-		f.Attach = func(at podsource.Attachment) {
-			if at.Network == "podnet" {
-				attach(at)
-			}
-		}
+	{"attachments are stored by network", "22SecondInterface", all,
+		detachesAll(func(at podsource.Attachment) any { return at.ContainerID + at.Network })},
+	{"attachments are stored by address", "09AddressIsUsedAgain", all, detachesAll(func(at podsource.Attachment) any { return at.IPs[0] })},
+	{"only one network's containers are listed", "22SecondNetwork 74OtherNetwork", "sandboxes pods addresses",
+		only(func(at podsource.Attachment) bool { return at.Network == "podnet" })},
+	{"only pods with names are listed", "02EveryContainer", named, only(func(at podsource.Attachment) bool { return at.Pod.Name != "" })},
+	{"only IPv4 addresses are listed", "02EveryContainer", all, only(func(at podsource.Attachment) bool { return at.IPs[0].Is4() })},
+	{"only the first page is listed", "02EveryContainer", all, declares(func(a *podsource.Answer) { a.Pods = a.Pods[:min(3, len(a.Pods))] })},
+	{"the list before the last one is returned", "10Recreated", all, func(f *gctest.Fixture) {
+		var a podsource.Answer
+		answers(func(_ context.Context, now *podsource.Answer, _ *error) { a, *now = *now, a })(f)
+		_, _ = f.Source.Pods(context.Background())
 	}},
-	{"it speaks of every network", "74OtherNetwork", records, declares(ofAll)},
+	{"a record sees ADDs", "02EveryContainer", records, declares(func(a *podsource.Answer) { a.SeesADDs = some })},
+	{"it speaks of every network", "74OtherNetwork", records, declares(func(a *podsource.Answer) { a.Networks = every })},
 	{"it speaks of another network", "10Recreated", "example record", declares(func(a *podsource.Answer) { a.Networks = some[1:] })},
-	{"its date is in the future", "10Recreated", records, declares(func(a *podsource.Answer) { a.AsOf = time.Now().Round(0).Add(time.Hour) })},
+	{"its date is in the future", "10Recreated", "example record",
+		declares(func(a *podsource.Answer) { a.AsOf = time.Now().Round(0).Add(time.Hour) })},
 	{"its gap has no beginning", "111Reboot", records, declares(func(a *podsource.Answer) { a.Gaps = []podsource.Gap{{To: time.Now()}} })},
 	{"the store outlives the boot", "111Reboot", records, func(f *gctest.Fixture) { f.Reboot = func() {} }},
 }
 
 const records, named, all = "example record empty", "example record empty sandboxes", "example record empty sandboxes pods addresses"
 
-// answers returns a fault in the answers of a source.
 func answers(change func(context.Context, *podsource.Answer, *error)) func(*gctest.Fixture) {
 	return func(f *gctest.Fixture) {
 		source := f.Source
@@ -178,8 +175,6 @@ func answers(change func(context.Context, *podsource.Answer, *error)) func(*gcte
 		})
 	}
 }
-
-func ofAll(a *podsource.Answer) { a.Networks = every }
 
 func declares(change func(*podsource.Answer)) func(*gctest.Fixture) {
 	return answers(func(_ context.Context, a *podsource.Answer, _ *error) { change(a) })
@@ -193,7 +188,6 @@ func pods(change func(*podsource.Pod)) func(*gctest.Fixture) {
 	})
 }
 
-// cache returns the fault of a source that lists what was there first.
 func cache(asOf func() time.Time) func(*gctest.Fixture) {
 	return func(f *gctest.Fixture) {
 		source := f.Source
@@ -206,7 +200,17 @@ func cache(asOf func() time.Time) func(*gctest.Fixture) {
 	}
 }
 
-// detachesAll returns the fault of a store that has only one of several attachments.
+func only(has func(podsource.Attachment) bool) func(*gctest.Fixture) {
+	return func(f *gctest.Fixture) {
+		attach := f.Attach
+		f.Attach = func(at podsource.Attachment) {
+			if has(at) {
+				attach(at)
+			}
+		}
+	}
+}
+
 func detachesAll(key func(podsource.Attachment) any) func(*gctest.Fixture) {
 	return func(f *gctest.Fixture) {
 		var made []podsource.Attachment
@@ -232,10 +236,8 @@ func TestFixtures(t *testing.T) {
 		{"no source", "Hazard", func(f *gctest.Fixture) { f.Source = nil }, true},
 		{"no networks", "Hazard", func(f *gctest.Fixture) { f.Networks = nil }, true},
 		{"no Attach", "Hazard", func(f *gctest.Fixture) { f.Attach = nil }, true},
-		{"a record of every network", "74OtherNetwork", func(f *gctest.Fixture) { f.Networks = every; declares(ofAll)(f) }, true},
-		{"a union", "Hazard", func(f *gctest.Fixture) { f.Source = podsource.Union(f.Source) }, true},
+		{"a union", "Hazard", func(f *gctest.Fixture) { f.Source = podsource.Union(f.Source, f.Source) }, true},
 		{"an old list that says so", "62OldList", cache(sync.OnceValue(time.Now)), false}, // after the first Attach
-		{"an unknown address that it tells", "08DualStack", pods(func(p *podsource.Pod) { p.IPs, p.MoreIPs = p.IPs[:1], true }), false},
 		{"Attach alone", "Hazard", func(f *gctest.Fixture) { f.Detach, f.Break, f.Lose, f.Reboot = nil, nil, nil, nil }, false},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
