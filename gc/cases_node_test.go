@@ -34,6 +34,7 @@ type node struct {
 	later    map[string][]line
 	answered podsource.Answer
 	looks    int
+	looking  bool  // the sources are asked
 	err      error // of a time, or of a line that came later
 }
 
@@ -46,10 +47,14 @@ func newNode(t *testing.T) *node {
 
 // run runs a case.
 func (n *node) run(all []line) error {
+	passed := len(all) == 0 // the last line was a pass
 	for i, l := range all {
-		if l.indented {
+		if l.indented && !passed {
+			return fmt.Errorf("%d: it is not below a pass", l.at)
+		} else if l.indented {
 			continue
 		}
+		passed = l.words[0] == "pass" || l.words[0] == "hook"
 		want := all[i+1:]
 		if end := slices.IndexFunc(want, func(l line) bool { return !l.indented }); end >= 0 {
 			want = want[:end]
@@ -58,7 +63,7 @@ func (n *node) run(all []line) error {
 			return fmt.Errorf("%d: %s: %w", l.at, strings.TrimSpace(strings.Join(l.words, " ")+" "+l.row), err)
 		}
 	}
-	if n.r == nil && len(all) > 0 {
+	if !passed {
 		return fmt.Errorf("%d: a case does not end with a pass", all[0].at)
 	}
 	return nil
@@ -70,13 +75,13 @@ func (n *node) do(l line, want []line) error {
 	if kind(verb) != nil {
 		return n.list(verb, args)
 	}
-	least, ok := map[string]int{"reserve": 3, "file": 2, "chmod": 1, "remove": 1, "wait": 1, "clock": 1, "boot": 0, "restart": 0, "options": 1,
-		"pass": 0, "hook": 0, "asked:": 1, "again:": 1}[verb]
+	need, ok := map[string]int{"reserve": 3, "file": -3, "chmod": 1, "remove": 1, "wait": 1, "clock": 1, "boot": 1, "restart": 0, "options": -1,
+		"pass": 0, "hook": 0, "asked:": -1, "again:": -1}[verb] // at least, if it is negative
 	switch {
-	case !ok:
-		return fmt.Errorf("no line begins with %q, and it is no source", verb)
-	case len(args) < least:
-		return fmt.Errorf("%s needs %d words more", verb, least-len(args))
+	case !ok || n.looking && (verb == "pass" || verb == "hook"):
+		return fmt.Errorf("no line begins with %q here, and it is no source", verb)
+	case need >= 0 && len(args) != need && strings.Join(l.words, " ") != "hook no-add", len(args) < -need:
+		return fmt.Errorf("%s is followed by %d words", verb, max(need, -need))
 	}
 	first := strings.Join(args[:min(1, len(args))], "")
 	path := n.path(first)
@@ -146,7 +151,11 @@ func (n *node) options(args []string) error {
 	durations := map[string]*time.Duration{
 		"min-age": &n.opts.MinAge, "starting-for": &n.opts.StartingFor, "request-timeout": &n.opts.RuntimeRequestTimeout}
 	for _, arg := range args {
-		switch key, value, _ := strings.Cut(arg, "="); key {
+		key, value, _ := strings.Cut(arg, "=")
+		if (key == "memory" || key == "dry-run") && value != "yes" {
+			return fmt.Errorf("%s may only be yes", key)
+		}
+		switch key {
 		case "networks":
 			n.networks = strings.Split(value, ",")
 		case "min-age", "starting-for", "request-timeout":
@@ -199,7 +208,9 @@ func (n *node) pass(words []string, want []line) error {
 	for _, l := range want {
 		text := strings.Join(l.words, " ")
 		expected = append(expected, text)
-		if l.words[0] == "keeps" || l.words[0] == "frees" {
+		if l.words[0] == "error" && err == nil {
+			got = append(got, "no error")
+		} else if l.words[0] == "keeps" || l.words[0] == "frees" {
 			report.Reservations = nil // the others may be anything
 			got = append(got, l.words[0])
 			for _, address := range l.words[1:] {
@@ -268,10 +279,10 @@ func fact(words []string, r gc.Report, err error) (is string, ok bool) {
 	case "unreserved":
 		is = claims(r.Unreserved, 1)
 	case "note":
-		is = words[1] + " nothing"
+		is = "a source that is not there"
 		for _, s := range r.Sources {
-			if s.Name == words[1] && s.Note != "" {
-				is = s.Name + " " + s.Note
+			if s.Name == words[1] {
+				is = s.Name + " " + cmp.Or(s.Note, "nothing")
 			}
 		}
 	}

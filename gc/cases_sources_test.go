@@ -31,7 +31,8 @@ type source struct {
 
 // Pods answers as all sources of the case, after the lines that come when they are asked.
 func (n *node) Pods(context.Context) (podsource.Answer, error) {
-	n.looks++
+	n.looks, n.looking = n.looks+1, true
+	defer func() { n.looking = false }()
 	for _, l := range n.later[map[int]string{1: "asked:", 2: "again:"}[n.looks]] {
 		if err := n.do(l, nil); err != nil {
 			n.err = fmt.Errorf("%d: %s: %w", l.at, strings.Join(l.words, " "), err)
@@ -122,11 +123,11 @@ func (n *node) list(name string, args []string) error {
 		case "from":
 			p.Origin = value
 		case "more":
-			p.MoreIPs = true
+			p.MoreIPs = value == "yes"
 		case "host":
-			p.HostNetwork = true
+			p.HostNetwork = value == "yes"
 		case "unproven":
-			p.Unproven = true
+			p.Unproven = value == "yes"
 		default:
 			return fmt.Errorf("there is no key %s", key)
 		}
@@ -147,7 +148,7 @@ func (n *node) declare(s *source, what string, args []string) error {
 		if first == "none" {
 			return nil
 		}
-		return strings.Split(first, ",")
+		return strings.Split(strings.ReplaceAll(first, " ", ""), ",")
 	}
 	ago := func(age string) (at time.Time) { // zero is unknown, or open
 		if age != "-" {
@@ -177,7 +178,10 @@ func (n *node) declare(s *source, what string, args []string) error {
 	case "addresses":
 		a.SeesAddresses = first != "none"
 	case "names":
-		a.Names = map[string]podsource.Kind{"any": podsource.AnyContainer, "sandboxes": podsource.SandboxContainers, "pods": podsource.KubernetesPods}[first]
+		kinds := []string{"pods", "sandboxes", "any"}
+		if a.Names = podsource.Kind(slices.Index(kinds, first)); !slices.Contains(kinds, first) {
+			return fmt.Errorf("the kinds of containers are %v", kinds)
+		}
 	case "late", "at-once":
 		a.AtOnce = what == "at-once"
 	case "authoritative", "supplementary":

@@ -54,12 +54,17 @@ func parse(t *testing.T, text string) (cases [][]line) {
 			rows = append(rows, text)
 			texts = append(texts, "")
 		case strings.TrimSpace(text) != "---":
-			texts = append(texts, text)
+			if texts = append(texts, text); len(rows) > 0 && strings.TrimSpace(text) != "" {
+				t.Fatalf("line %d comes after the table of its case", i+1)
+			}
 		case len(rows) == 0:
 			cases = append(cases, lines(texts, first, "", strings.NewReplacer()))
 			texts, first = nil, i+2
 		default:
 			names := cells(rows[0])
+			if len(rows) < 2 {
+				t.Fatalf("the table above line %d has no row", i+1)
+			}
 			for _, row := range rows[1:] {
 				values := cells(row)
 				if len(values) != len(names) || strings.Contains(strings.Join(names, ""), "$") {
