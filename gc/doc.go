@@ -56,7 +56,8 @@
 //   - A3: they name it by its container ID, by one of its addresses, or as
 //     starting since no later than the reservation was made, and a live container
 //     is listed by its runtime no later than 2 T and 3 minutes after its
-//     reservation, T being kubelet's runtimeRequestTimeout;
+//     reservation, T being kubelet's runtimeRequestTimeout. The holder of a file that
+//     became empty must be named by that very address, since the file has no owner;
 //   - A4: the times of reservations and pods are from this node's clock. A step of
 //     the clock while the process runs, or that Options.Memory shows, is noticed unless it is
 //     undone before anybody looked. Any other step is assumed not to lie between a pod's
