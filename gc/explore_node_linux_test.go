@@ -3,46 +3,50 @@
 package gc
 
 import (
+	"context"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
 // A smallNode has two pods, two containers and two addresses, and what the agent remembers of
-// them. It is copied by assignment: nothing writes into what its clock points to.
+// them. It is copied by assignment: nothing writes into what it points to.
 type smallNode struct {
 	smallWorld
+	held  *smallWorld // as a source saw it that repeats its list, or nil
 	clock clock
 }
 
 type smallWorld struct {
-	missed                     int64    // the last step that the agent can't know of
-	now, off, booted, stepAt   int64    // seconds, on the monotonic clock; off is how far the wall clock is ahead of it
-	read, high, back, low, due int64    // off as last read, the highest, the most below that; the earliest boot; the latest time before a step
-	mono, wall                 [8]int64 // when what happened: see below
-	pods                       [2]struct{ there, ended bool }
-	conts                      [2]smallContainer
-	files                      [2]struct{ gen, owner, kind uint8 } // gen zero: there is none
-	held                       *smallWorld                         // as a source saw it that repeats its list, or nil
-	late                       bool                                // since the boot the wall clock is an hour behind
-	steps, gens, fault         uint8                               // steps of the clock, files made, and the fault of the next source
+	now, off, booted     int64       // seconds, on the monotonic clock; off is how far the wall clock is ahead of it
+	back                 int64       // how far the clock was set back since the agent began
+	times                [5][2]int64 // when what happened; zero is never
+	pods                 [2]struct{ there, ended bool }
+	conts                [2]smallCont
+	files                [2]smallFile
+	steps, serial, fault uint8 // steps of the clock, files made, and the fault of the next source
 }
+
+type smallCont struct {
+	state, pod, first uint8 // first is the index of its first address
+	addrs             [2]bool
+	listed, status    bool // by the runtime; in its pod's status
+}
+
+type smallFile struct{ gen, owner, kind uint8 } // gen zero: there is none
 
 const (
-	podStart, podEnd, contFirst, contLast, contCached, fileStamp = 0, 2, 4, 6, 4, 6 // indexes of times, each of two pods, containers or files
-	notThere, inFlight, added, dead                              = 0, 1, 2, 3       // states of a container
-	whole, emptied, broken, unreadable                           = 0, 1, 2, 3       // kinds of files
-	away, empty, partial                                         = 1, 2, 3          // faults
+	reserved, endedMono, startedAt, endedAt, stamp = 0, 1, 2, 3, 4 // times, by the monotonic clock and by the wall clock
+	notThere, inFlight, added, dead                = 0, 1, 2, 3    // states of a container
+	whole, emptied, broken, unreadable             = 0, 1, 2, 3    // kinds of files
+	away, empty                                    = 1, 2          // faults
+	anyTime, between, during                       = 0, 1, 2       // when an event may happen: between two passes, during one
 )
-
-type smallContainer struct {
-	state, pod, first      uint8 // first is the index of its first address
-	addrs                  [2]bool
-	listed, status, hidden bool // by the runtime; in its pod's status; its ADD has no process just now
-}
 
 var (
 	smallIPs   = [2]netip.Addr{netip.MustParseAddr("10.1.0.2"), netip.MustParseAddr("10.1.0.3")}
@@ -50,218 +54,286 @@ var (
 	smallKinds = [...]hostlocal.OwnerState{hostlocal.Owned, hostlocal.Empty, hostlocal.Malformed, hostlocal.Unreadable}
 )
 
-func (c *smallContainer) alive() bool { return c.state == inFlight || c.state == added }
-
-func smallWall(at int64) time.Time { return simEpoch.Add(time.Duration(at) * time.Second) }
-
-func (s *smallWorld) at(a int) int {
-	return slices.IndexFunc(s.conts[:], func(c smallContainer) bool { return c.alive() && c.addrs[a] })
-}
-
-func (s *smallWorld) of(i int) int {
-	return slices.IndexFunc(s.conts[:], func(c smallContainer) bool { return c.alive() && int(c.pod) == i })
-}
-
-func (x *explorer) foreign(k int) bool { return x.is("foreign") && k == 1 }
-
-func (x *explorer) visible(k int) bool { return x.has(fromProcesses) && !(x.is("invisible") && k == 1) }
-
+func smallWall(at int64) time.Time      { return simEpoch.Add(time.Duration(at) * time.Second) }
+func flip[T any](by uint8, pair *[2]T)  { pair[0], pair[1] = pair[by], pair[1^by] }
+func put[T any](to *T, value T) bool    { *to = value; return true }
+func (c *smallCont) alive() bool        { return c.state == inFlight || c.state == added }
+func (x *explorer) is(name string) bool { return strings.Contains(x.set.name, name) }
+func (x *explorer) has(k simKind) bool  { return slices.Contains(x.set.sources, k) }
+func (x *explorer) foreign(k int) bool  { return k == 1 && x.is("foreign") }
 func (x *explorer) recorded(a int) bool { return x.has(fromRecord) && x.set.networks[a] == network1 }
 
-func (x *explorer) is(unusual string) bool { return strings.Contains(x.set.name, unusual) }
-
-func (x *explorer) has(kind simKind) bool { return slices.Contains(x.set.sources, kind) }
+// holder and of return the live container that has an address, or is a pod's, or -1.
+func (s *smallWorld) holder(a int) int {
+	return s.find(func(c *smallCont) bool { return c.alive() && c.addrs[a] })
+}
+func (s *smallWorld) of(pod int) int {
+	return s.find(func(c *smallCont) bool { return c.alive() && int(c.pod) == pod })
+}
+func (s *smallWorld) find(is func(c *smallCont) bool) int {
+	return slices.IndexFunc(s.conts[:], func(c smallCont) bool { return is(&c) })
+}
 
 func (s *smallWorld) reading() reading {
 	mono := time.Duration(s.now) * time.Second
 	return reading{wall: smallWall(s.now + s.off), mono: mono, boot: mono - time.Duration(s.booted)*time.Second, now: simProcess.Add(mono)}
 }
 
-func (s *smallNode) begin() { // an agent, which remembers nothing
-	s.missed = s.stepAt
-	s.clock, s.held, s.read, s.high, s.back, s.low, s.due = clock{}, nil, s.off, s.off, 0, s.booted+s.off, 0
+// as returns a world by the clocks of another, with its containers or its addresses exchanged, so that alike ones are equal.
+func (s smallWorld) as(now, off int64, conts, addrs uint8) smallWorld {
+	for n := range s.times {
+		for i, at := range s.times[n] {
+			if at != 0 {
+				s.times[n][i] -= now + 1 + off*int64(n/startedAt)
+			}
+		}
+	}
+	for i := range s.conts {
+		if c := &s.conts[i]; c.alive() || c.status {
+			c.first ^= addrs
+			flip(addrs, &c.addrs)
+		}
+		if f := &s.files[i]; f.gen > 0 {
+			f.gen, f.owner = 1, f.owner^conts
+		}
+	}
+	flip(conts, &s.conts)
+	flip(conts, &s.times[reserved])
+	flip(addrs, &s.files)
+	flip(addrs, &s.times[stamp])
+	s.now, s.off, s.booted, s.serial = s.now-now, s.off-off, s.booted-now, 0
+	return s
+}
+
+func (s *smallNode) begin() bool { // an agent, which remembers nothing
+	s.clock, s.held, s.back = clock{}, nil, 0
 	s.clock.observe(s.reading())
+	return true
 }
 
-func (s *smallWorld) end(k int) { // an ADD
-	if s.conts[k].state == inFlight {
-		s.conts[k].state, s.wall[contCached+k] = added, s.now+s.off
-	}
-}
-
-func (s *smallWorld) kill(k int) { // without a DEL
+func (s *smallWorld) kill(k int) bool { // without a DEL
 	if c := &s.conts[k]; c.alive() {
-		c.state, c.listed, c.hidden, c.status = dead, false, false, c.status && s.pods[c.pod].ended
+		*c, s.times[reserved][k] = smallCont{state: dead, pod: c.pod, first: c.first, status: c.status && s.pods[c.pod].ended}, 0
 	}
+	return true
 }
 
-func (s *smallWorld) reserve(a, k int) {
-	s.gens++
-	s.files[a].gen, s.files[a].owner, s.files[a].kind, s.wall[fileStamp+a] = s.gens, uint8(k), whole, s.now+s.off
-	s.conts[k].addrs[a], s.mono[contLast+k] = true, s.now
+func (s *smallWorld) reserve(k int) bool { // the first free address
+	a := slices.IndexFunc(s.files[:], func(f smallFile) bool { return f.gen == 0 })
+	if a < 0 || s.conts[k].state != inFlight {
+		return false
+	}
+	s.serial++
+	s.files[a], s.times[stamp][a] = smallFile{s.serial, uint8(k), whole}, s.now+s.off
+	s.conts[k].addrs[a], s.times[reserved][k] = true, s.now
+	return true
 }
 
-// shown reports whether a source shows a live container's address, as long as it has a damaged file (A3).
-func (x *explorer) shown(s *smallWorld, k, a int) bool {
-	c := &s.conts[k]
-	status := c.status && int(c.first) == a && s.pods[c.pod].there && !s.pods[c.pod].ended && !x.is("more")
-	return c.state == added && (x.visible(k) || status)
+func (s *smallWorld) owns(k int) bool { // a file
+	return slices.ContainsFunc(s.files[:], func(f smallFile) bool { return f.gen > 0 && int(f.owner) == k })
 }
 
-// damaged reports whether a container's file is damaged, so that an answer must show its address.
+// damaged reports whether only its pod's status shows a live container's address.
 func (s *smallWorld) damaged(k int) bool {
-	is := func(a int) bool { return s.conts[k].addrs[a] && s.files[a].kind%unreadable > 0 }
-	return is(0) || is(1)
-}
-
-// hides reports whether the clock was set since a live container, or its pod, began.
-func (s *smallWorld) hides(k int) bool {
-	since := s.mono[contFirst+k]
-	if at := s.mono[podStart+int(s.conts[k].pod)]; at > 0 {
-		since = min(since, at)
-	}
-	return s.conts[k].alive() && s.stepAt > 0 && since <= s.stepAt
-}
-
-// named reports whether a source names a container, and will as long as it lives.
-func (x *explorer) named(s *smallWorld, k int) bool {
-	c := &s.conts[k]
-	status := c.status && !x.has(fromRuntime) && !s.pods[c.pod].ended
-	return c.state == added && (x.visible(k) || x.has(fromCache) && s.wall[contCached+k] > 0 || c.listed || x.recorded(int(c.first)) || status)
-}
-
-// mayRestart reports whether a new agent may begin, which can't know how the clock was set before (A4).
-func (x *explorer) mayRestart(s *smallWorld, boot bool) bool {
-	future := func(i int) bool { return s.pods[i].there && s.wall[podStart+i] > s.now+s.off }
-	hidden := func(k int) bool { return !boot && s.hides(k) && !x.named(s, k) }
-	return x.beyondA4 || !future(0) && !future(1) && !hidden(0) && !hidden(1)
+	return s.conts[k].addrs[0] && s.files[0].kind%unreadable > 0 || s.conts[k].addrs[1] && s.files[1].kind%unreadable > 0
 }
 
 // advance adds to the time. An ADD ends and is listed as soon as it must be (A3), and a finished pod ends.
-func (x *explorer) advance(s *smallWorld, d int64) {
+func (x *explorer) advance(s *smallWorld, d int64) bool {
 	for k := range s.conts {
-		c, since := &s.conts[k], s.mono[contLast+k]
-		if x.inPass {
-			since = x.mid.listed.mono[contLast+k]
+		c, since, runtime := &s.conts[k], s.times[reserved][k], x.has(fromRuntime) && !x.foreign(k)
+		if x.mid != nil {
+			since = x.mid.listed.times[reserved][k]
 		}
-		if s.pods[c.pod].ended && s.now+d-s.mono[podEnd+int(c.pod)] >= 300 && !x.has(fromRuntime) {
+		if s.pods[c.pod].ended && s.now+d-s.times[endedMono][c.pod] >= 300 && !x.has(fromRuntime) {
 			s.kill(k)
-		}
-		runtime := x.has(fromRuntime) && !x.foreign(k)
-		seen := x.has(fromIntents) && (x.set.dated != fromRecord || x.has(fromKubelet))
-		if c.alive() && s.now+d-since >= x.lag && (runtime || x.has(fromRecord) && !seen) {
-			s.end(k)
-			c.listed = runtime
+		} else if c.alive() && s.now+d-since >= x.lag && (runtime || x.has(fromRecord)) {
+			c.state, c.listed = added, runtime
 		}
 	}
 	s.now += d
+	return true
 }
 
-// smallEvents may happen at any time, between two passes, or during one; # is the number of one of two things.
-var smallEvents = [3][]string{
-	{"wait MinAge", "wait L", "wait StartingFor", "clock -1m", "clock +1h", "ADD for pod #", "another address for c#", "ADD of c# ends",
-		"c# in runtime", "c# in status", "c# dies", "DEL of c#", "pod # deleted", "pod # finishes", "cache wiped"},
-	{"pod # starts", "reboot", "reboot, clock -1h", "agent restarts", "clock +1h, agent restarts", "file # emptied", "file # broken",
-		"file # unreadable", "a source repeats this list"},
-	{"ADD of c# between two plugins", "next source fails", "next source says nothing", "next source can't read all"},
+// A smallEvent happens to the thing of its number, if its name has a #. Where it is impossible, or
+// excluded by A1 to A4, it is false or changes nothing.
+type smallEvent struct {
+	name string
+	when int
+	do   func(s *smallNode, c *smallCont, k int) bool
 }
 
-// apply lets something happen. It returns false where that changes nothing, is impossible, or is excluded by A1 to A4.
-func (x *explorer) apply(s *smallNode, what string, k int) (ok bool) {
-	before, kube, c, p, f, w, own := s.smallWorld, x.has(fromKubelet), &s.conts[k], &s.pods[k], &s.files[k], &s.smallWorld, s.of(k)
-	free, n := 0, slices.IndexFunc(s.conts[:], func(c smallContainer) bool { return c.state == notThere })
-	if s.files[0].gen > 0 {
-		free = 1
-	}
-	full, late := s.files[free].gen > 0, strings.Contains(what, "1h")
+// set sets the wall clock, if the agent read it since it was set.
+func (s *smallNode) set(by int64) bool {
 	unread := s.reading().wall.Sub(s.clock.anchor.wall) != s.reading().mono-s.clock.anchor.mono
-	switch ok = true; what {
-	case "wait MinAge":
-		x.advance(w, x.minAge)
-		ok = x.minAge < x.lag
-	case "wait L":
-		x.advance(w, x.lag)
-	case "wait StartingFor":
-		x.advance(w, x.starting)
-		ok = kube && x.has(fromRuntime)
-	case "clock -1m", "clock +1h":
-		ok = !unread && s.steps < 2 // two steps may cancel out
-		if s.off, s.stepAt, s.steps = s.off-60, s.now, s.steps+1; late {
-			s.off += 3660
+	s.off, s.back = s.off+by, s.back+max(0, -by)
+	return !unread && s.steps < 2 && put(&s.steps, s.steps+1)
+}
+
+func (s *smallNode) reboot(by int64) bool {
+	s.now, s.booted, s.off = s.now+60, s.now+55, s.off+by
+	return s.steps == 0 && put(&s.steps, uint8(min(-by, 1))) && s.kill(0) && s.kill(1) && s.begin()
+}
+
+func (x *explorer) damage(s *smallNode, a int, kind uint8) bool {
+	f, k := &s.files[a], s.holder(a)
+	ok := f.gen > 0 && f.kind == whole
+	if c := &s.conts[max(k, 0)]; k >= 0 && kind != unreadable { // a pod's status must show the address, as long as the file is damaged (A3)
+		ok = ok && c.status && int(c.first) == a && !x.is("more") && s.pods[c.pod].there && !s.pods[c.pod].ended
+	}
+	if s.serial++; kind != unreadable {
+		f.gen = s.serial
+	}
+	return ok && put(&f.kind, kind)
+}
+
+func (x *explorer) allEvents() []smallEvent {
+	return []smallEvent{
+		{"wait L", anyTime, func(s *smallNode, _ *smallCont, _ int) bool { return x.advance(&s.smallWorld, x.lag) }},
+		{"wait StartingFor", anyTime, func(s *smallNode, _ *smallCont, _ int) bool {
+			return x.has(fromRuntime) && x.advance(&s.smallWorld, x.starting)
+		}},
+		{"clock -1m", anyTime, func(s *smallNode, _ *smallCont, _ int) bool { return s.set(-60) }},
+		{"clock +1h", anyTime, func(s *smallNode, _ *smallCont, _ int) bool { return s.set(3600) }},
+		{"ADD for pod #", anyTime, func(s *smallNode, c *smallCont, i int) bool {
+			k, kube, pod := s.find(func(c *smallCont) bool { return c.state == notThere }), x.has(fromKubelet), s.pods[i]
+			if k < 0 || s.of(i) >= 0 || (x.foreign(k) || !kube) && k != i || kube && !x.foreign(k) && (!pod.there || pod.ended) {
+				return false
+			}
+			s.conts[k] = smallCont{state: inFlight, pod: uint8(i), first: min(s.files[0].gen, 1)}
+			return s.reserve(k)
+		}},
+		{"another address for c#", anyTime, func(s *smallNode, c *smallCont, k int) bool { return s.reserve(k) }},
+		{"ADD of c# ends", anyTime, func(s *smallNode, c *smallCont, k int) bool { return c.state == inFlight && put(&c.state, added) }},
+		{"c# in runtime", anyTime, func(s *smallNode, c *smallCont, k int) bool {
+			return c.state == added && x.has(fromRuntime) && !x.foreign(k) && put(&c.listed, true)
+		}},
+		{"c# in status", anyTime, func(s *smallNode, c *smallCont, k int) bool {
+			return c.state == added && s.pods[c.pod].there && put(&c.status, true)
+		}},
+		{"c# dies", anyTime, func(s *smallNode, c *smallCont, k int) bool { return s.kill(k) }},
+		{"DEL of c#", anyTime, func(s *smallNode, c *smallCont, k int) bool {
+			s.kill(k)
+			for a, f := range s.files {
+				if f.gen > 0 && int(f.owner) == k && f.kind == whole {
+					s.files[a], s.times[stamp][a] = smallFile{}, 0
+				}
+			}
+			free := c.state == dead && !c.status && s.held == nil && x.mid == nil && !s.owns(k) // then another may have its place
+			return !free || put(c, smallCont{})
+		}},
+		{"pod # deleted", anyTime, func(s *smallNode, c *smallCont, i int) bool { // by force: another source must name its container (A2)
+			k := s.of(i)
+			if s.pods[i].there = false; !s.pods[i].ended {
+				s.times[startedAt][i] = 0
+			}
+			return k < 0 || s.conts[k].state == added && (s.conts[k].listed || x.recorded(int(s.conts[k].first))) && x.mid == nil && !s.damaged(k)
+		}},
+		{"pod # finishes", anyTime, func(s *smallNode, c *smallCont, i int) bool {
+			k := s.of(i)
+			s.times[endedMono][i], s.times[endedAt][i] = s.now, s.now+s.off
+			return s.pods[i].there && !s.pods[i].ended && k >= 0 && s.conts[k].status && !s.damaged(k) && put(&s.pods[i].ended, true)
+		}},
+		{"pod # starts", between, func(s *smallNode, c *smallCont, i int) bool {
+			s.times[startedAt][i] = s.now + s.off
+			return x.has(fromKubelet) && !s.pods[i].there && !s.pods[i].ended && s.of(i) < 0 && !x.foreign(i) && put(&s.pods[i].there, true)
+		}},
+		{"reboot", between, func(s *smallNode, _ *smallCont, _ int) bool { return s.reboot(0) }},
+		{"reboot, clock -1h", between, func(s *smallNode, _ *smallCont, _ int) bool { return s.reboot(-3600) }},
+		{"agent restarts", between, func(s *smallNode, _ *smallCont, _ int) bool { return (s.steps == 0 || x.beyondA4) && s.begin() }},
+		{"file # emptied", between, func(s *smallNode, c *smallCont, a int) bool { return x.damage(s, a, emptied) }},
+		{"file # broken", between, func(s *smallNode, c *smallCont, a int) bool { return x.damage(s, a, broken) }},
+		{"file # unreadable", between, func(s *smallNode, c *smallCont, a int) bool { return x.damage(s, a, unreadable) }},
+		{"a source repeats this list", between, func(s *smallNode, _ *smallCont, _ int) bool {
+			w := s.smallWorld
+			return x.set.dated != "" && put(&s.held, &w)
+		}},
+		{"next source fails", during, func(s *smallNode, _ *smallCont, _ int) bool { return put(&s.fault, away) }},
+		{"next source says nothing", during, func(s *smallNode, _ *smallCont, _ int) bool { return put(&s.fault, empty) }},
+	}
+}
+
+func (x *explorer) List(context.Context) (list hostlocal.Listing, err error) {
+	x.mid.listed, list.Networks = x.s.smallWorld, slices.Compact(slices.Clone(x.set.networks[:]))
+	for a, f := range x.s.files {
+		if f.gen > 0 {
+			list.Reservations = append(list.Reservations, x.reservation(a))
 		}
-	case "pod # starts":
-		ok = kube && !p.there && !p.ended && own < 0 && !x.foreign(k)
-		p.there, s.mono[podStart+k], s.wall[podStart+k] = true, s.now, s.now+s.off
-	case "ADD for pod #":
-		listed := kube && p.there && !p.ended && !x.foreign(n) || n == k && (!kube || x.foreign(n))
-		if ok = n >= 0 && !full && !x.noADD && own < 0 && listed; ok {
-			s.conts[n], s.mono[contFirst+n] = smallContainer{state: inFlight, pod: uint8(k), first: uint8(free)}, s.now
-			s.reserve(free, n)
+	}
+	return list, nil
+}
+
+// reservation returns a file as the library reads it, with the identity of a real one.
+func (x *explorer) reservation(a int) hostlocal.Reservation {
+	f, at := x.s.files[a], smallWall(x.s.times[stamp][a]).Add(-4*time.Millisecond)
+	if x.is("coarse") {
+		at = smallWall(x.s.times[stamp][a] &^ 1)
+	}
+	r := x.files[f.gen]
+	if r.Network, r.IP, r.Owner, r.ReservedAt, r.ContainerID = x.set.networks[a], smallIPs[a], smallKinds[f.kind], at, ""; f.kind == whole {
+		r.ContainerID, r.IfName = x.ids[f.owner], "eth0"
+	}
+	return r
+}
+
+func (x *explorer) Release(_ context.Context, all ...*hostlocal.Reservation) (result hostlocal.ReleaseResult, err error) {
+	x.atGap()
+	for _, r := range all {
+		a, outcome := slices.Index(smallIPs[:], r.IP), hostlocal.Changed
+		if x.s.files[a].gen > 0 && x.reservation(a) == *r {
+			if x.s.holder(a) >= 0 || r.Owner == hostlocal.Malformed || r.Network == "third" {
+				x.broken = fmt.Sprintf("%v is released, which is a live container's, malformed, or in a network that was not named", r.IP)
+			}
+			x.s.files[a], x.s.times[stamp][a], outcome = smallFile{}, 0, hostlocal.Released
 		}
-	case "another address for c#":
-		s.reserve(free, k)
-		ok = !full && !x.noADD && c.state == inFlight
-	case "ADD of c# ends":
-		s.end(k)
-	case "c# in runtime":
-		c.listed = c.state == added && x.has(fromRuntime) && !x.foreign(k)
-	case "c# in status":
-		c.status = c.status || c.state == added && s.pods[c.pod].there
-	case "c# dies":
-		s.kill(k)
-	case "DEL of c#":
-		for a := range s.files {
-			if f := &s.files[a]; int(f.owner) == k && f.kind == whole {
-				f.gen = 0
+		result.Outcomes, result.Errs = append(result.Outcomes, outcome), append(result.Errs, nil)
+	}
+	return result, nil
+}
+
+// Pods asks the sources one after the other.
+func (x *explorer) Pods(context.Context) (all podsource.Answer, err error) {
+	for _, kind := range x.set.sources {
+		x.atGap()
+		a, fault := x.answer(kind), x.s.fault
+		if x.s.fault = 0; fault == away || fault == empty && !a.Supplementary && !a.Authoritative {
+			a.Pods, x.mid.refused = nil, true
+		}
+		if all.Parts = append(all.Parts, a); fault == away {
+			return podsource.Answer{}, errAway
+		}
+	}
+	return all, nil
+}
+
+// answer returns what a source answers now, or what it repeats.
+func (x *explorer) answer(kind simKind) podsource.Answer {
+	w, a := &x.s.smallWorld, map[simKind]podsource.Answer{fromKubelet: kubeletAnswer(), fromRuntime: criAnswer(),
+		fromRecord: recordAnswer([]string{network1}), fromIntents: {Source: "intents", Supplementary: true, SeesADDs: []string{network1}}}[kind]
+	if kind == x.set.dated && x.s.held != nil {
+		w, a.AsOf = x.s.held, x.s.held.reading().wall
+	}
+	for k, c := range w.conts {
+		if kind == fromRuntime && c.listed || kind == fromIntents && c.state == inFlight ||
+			kind == fromRecord && c.state == added && (c.addrs[0] || x.recorded(1)) {
+			a.Pods = append(a.Pods, sandbox(smallPods[c.pod], x.ids[k]))
+		}
+	}
+	for i := 1; i >= 0 && kind == fromKubelet; i-- {
+		pod := startingPod(smallPods[i], smallWall(w.times[startedAt][i]))
+		for _, c := range w.conts {
+			if c.status && int(c.pod) == i && x.is("more") {
+				pod.IPs, pod.MoreIPs = ips("192.0.2.1"), true
+			} else if c.status && int(c.pod) == i {
+				pod.IPs = []netip.Addr{smallIPs[c.first]}
 			}
 		}
-		s.kill(k)
-		c.addrs, s.wall[contCached+k] = [2]bool{}, 0
-	case "pod # deleted": // by force, if its container is alive: another source must name it (A2)
-		p.there = false
-		ok = own < 0 || x.named(w, own) && !x.inPass && len(x.set.sources) > 1 && (x.visible(own) || !s.damaged(own))
-	case "pod # finishes":
-		ok = p.there && !p.ended && own >= 0 && s.conts[own].status && (x.visible(own) || !s.damaged(own))
-		p.ended, s.mono[podEnd+k], s.wall[podEnd+k] = true, s.now, s.now+s.off
-	case "cache wiped": // not if nothing else shows a container (A2), or the agent missed a step of the clock since it began (A4)
-		lost := x.is("invisible") && s.conts[1].alive() && s.mono[contFirst+1] <= s.missed
-		ok = !lost && !(kube && x.inPass)
-		s.wall[contCached], s.wall[contCached+1] = 0, 0
-	case "reboot", "reboot, clock -1h":
-		ok = x.mayRestart(w, true) && (!late || s.steps < 2)
-		if s.now, s.booted = s.now+60, s.now+55; late {
-			s.off, s.late, s.steps = s.off-3600, true, s.steps+1
+		if pod.Finished = w.pods[i].ended; pod.Finished {
+			pod.FinishedAt = smallWall(w.times[endedAt][i])
 		}
-		s.kill(0)
-		s.kill(1)
-		s.begin()
-	case "agent restarts", "clock +1h, agent restarts":
-		if ok = x.mayRestart(w, false) && (!late || s.late && !s.pods[0].there && !s.pods[1].there); late {
-			s.off, s.late, s.stepAt = s.off+3600, false, s.now
+		if w.pods[i].there {
+			a.Pods = append(a.Pods, pod)
 		}
-		s.begin()
-		return ok
-	case "file # emptied", "file # broken":
-		ok = f.gen > 0 && f.kind == whole && (s.at(k) < 0 || x.shown(w, s.at(k), k))
-		s.gens++
-		if f.gen, f.kind = s.gens, emptied; what == "file # broken" {
-			f.kind = broken
-		}
-	case "file # unreadable":
-		ok = f.gen > 0 && f.kind == whole
-		f.kind = unreadable
-	case "a source repeats this list":
-		ok, before.held, s.held = x.has(x.set.dated), nil, &before
-	case "ADD of c# between two plugins":
-		ok = x.has(fromProcesses) && !x.mid.hidden && c.state == inFlight && s.now-s.mono[contFirst+k] < x.lag
-		c.hidden, x.mid.hidden = true, x.mid.hidden || ok
-	default: // a fault
-		s.fault = max(s.fault, map[byte]uint8{'f': away, 's': empty, 'c': partial}[what[12]])
-		bare := func(k int) bool { // no other source names it (A2)
-			c := &s.conts[k]
-			return kube && (c.alive() && s.damaged(k) || c.state == added && s.wall[contCached+k] == 0 && !c.listed && !c.status)
-		}
-		ok = s.fault != partial || x.has(fromProcesses) && !bare(0) && !bare(1)
 	}
-	return ok && s.smallWorld != before
+	return a
 }

@@ -94,19 +94,9 @@ func startingPod(name string, startedAt time.Time) podsource.Pod {
 // starts is a starting pod that claims every reservation.
 func starts() podsource.Pod { return startingPod("web", time.Time{}) }
 
-// adding is an ADD in flight, found by its process.
-func adding(containerID string) podsource.Pod {
-	return podsource.Pod{ContainerIDs: []string{containerID}, Origin: "process 4711"}
-}
-
 // configured is an address in a network namespace.
 func configured(address string) podsource.Pod {
 	return podsource.Pod{IPs: []netip.Addr{netip.MustParseAddr(address)}, Origin: "namespace of " + address}
-}
-
-// attached is a live attachment in libcni's cache.
-func attached(network, containerID string, addresses ...string) podsource.Pod {
-	return podsource.Pod{Network: network, ContainerIDs: []string{containerID}, IPs: ips(addresses...), Origin: "cache file of " + containerID}
 }
 
 // sees returns reservations as they are listed, in order.
@@ -118,11 +108,6 @@ func (c *clock) sees(at reading, all []hostlocal.Reservation) []candidate {
 // owned is a reservation of a container.
 func owned(network, ip, containerID string) hostlocal.Reservation {
 	return hostlocal.Reservation{Network: network, IP: ips(ip)[0], Owner: hostlocal.Owned, ContainerID: containerID}
-}
-
-// stale is an attachment in libcni's cache without a namespace.
-func stale(network, containerID string) podsource.Attachment {
-	return podsource.Attachment{Network: network, ContainerID: containerID}
 }
 
 // answers is a union of sources that return the same answers each time.
