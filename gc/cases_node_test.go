@@ -101,12 +101,12 @@ func (n *node) do(l line, want []line) error {
 			return err
 		}
 	case "wait":
-		time.Sleep(n.duration(first))
+		wait(n.duration(first))
 	case "clock":
 		n.clocks.Step(n.duration(first))
 	case "boot": // and the agent is started some time later
 		up := n.duration(first)
-		time.Sleep(max(up, 0))
+		wait(max(up, 0))
 		n.r = nil
 		n.clocks.Boot(up)
 		if n.opts.Memory != "" {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/gc/gctest"
@@ -33,6 +34,9 @@ func TestCases(t *testing.T) {
 		}))
 	}
 }
+
+// wait lets time pass in the bubble of a case.
+func wait(d time.Duration) { time.Sleep(d) }
 
 // A line of a case: what is done, or, if it is indented, a part of what a pass must report.
 type line struct {
