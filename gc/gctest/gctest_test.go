@@ -20,8 +20,8 @@ func TestLeakedGoesLiveStaysStartingStays(t *testing.T) {
 	var source gctest.Source
 	source.Set(
 		podsource.Pod{UID: "1", ContainerIDs: []string{gctest.ContainerID("live")}},
-		podsource.Pod{UID: "2", StartedAt: time.Now().Add(-30 * time.Minute)})
-	reconciler, err := gc.New(dir.Store, []string{"podnet"}, &source, gc.Options{}) // source is a gctest.Source
+		podsource.Pod{UID: "2", StartedAt: time.Now().Add(-30 * time.Minute)}) // it is starting: neither container nor address
+	reconciler, err := gc.New(dir.Store, []string{"podnet"}, &source, gc.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
