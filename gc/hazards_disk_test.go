@@ -143,3 +143,19 @@ func TestUnknownTimeIsInEveryGap(t *testing.T) {
 		t.Error("it is in none")
 	}
 }
+
+// A record that says everything makes no file older whose owner is unknown: it may be of any container (hazard 68).
+func TestHazard68AgeOfAnUnknownOwner(t *testing.T) {
+	at := reading{wall: time.Now(), mono: time.Hour, boot: time.Hour}
+	s := &snapshot{clock: &clock{}, at: at, opts: &Options{}, noADD: true}
+	s.clock.observe(at)
+	s.addLook([]podsource.Answer{recordAnswer([]string{network1})}, at, at)
+	for owner, trusted := range map[hostlocal.OwnerState]bool{
+		hostlocal.Owned: true, hostlocal.Empty: true, hostlocal.Malformed: false, hostlocal.Unreadable: false} {
+		beforeBoot := at.wall.Add(-2 * time.Hour)
+		r := candidate{&hostlocal.Reservation{Network: network1, Owner: owner, ReservedAt: beforeBoot}, at.mono}
+		if got := s.age(&r); got.byTimestamp != trusted {
+			t.Errorf("%s: its time is trusted: %t", owner, got.byTimestamp)
+		}
+	}
+}

@@ -97,6 +97,8 @@ var decideGuards = []guard{
 		" || len(s.pods.claimants(r)) > 0\n", "\n"},
 	{"R3", "68", "... and so may a young one", "TestHazard68OneFileCanNotBeRead", "gc/decide.go",
 		"|| young || len", "|| young && false || len"},
+	{"R3", "68", "a time that is doubted for the boot is not trusted for an unknown owner", "TestHazard68AgeOfAnUnknownOwner", "gc/decide.go",
+		"!byTimestamp && known && ", "!byTimestamp && (known || true) && "},
 	{"R3", "68", "an unreadable possible sibling keeps reservations whose container no source names", "TestHazard68OneFileCanNotBeRead", "gc/decide.go",
 		"	if o.unreadable {", "	if false {"},
 	{"R5", "04 14", "a young reservation is kept", "TestCases/04-starting-pods", "gc/decide.go",
