@@ -41,7 +41,7 @@ type Fixture struct {
 }
 
 // TestSource tests a source of the caller's own. Each subtest is a hazard that concerns sources: it calls fixture, for a source
-// that lists no attachment yet, and lets something happen on the node. Then passes of a [gc.Reconciler] that asks the source
+// that lists no attachment yet, and lets something happen on the node. Then passes of a [gc.Reconciler] with its answers
 // must keep the reservations of every attached container, and release those of the others if the answer declares what that
 // takes: see [podsource.Answer]. The error of a subtest says which rule the source broke, how, and what to do. Under the race
 // detector, a source that reads its store while that changes fails, too. Like [Uptime], TestSource must not run in parallel.
