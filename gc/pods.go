@@ -23,6 +23,8 @@ type Pod struct {
 	// From is the source, and where it saw the pod: a network namespace and a
 	// process, a cache file, a sandbox.
 	From string `json:"from,omitempty"`
+	// NotRunning says that the pod is a sandbox that is not ready, or a network namespace without a process.
+	NotRunning bool `json:"notRunning,omitempty"`
 }
 
 // String returns a name of the pod for people: its name, or else its UID, or else From.
@@ -141,7 +143,7 @@ func refOf(p *podsource.Pod, source string) Pod {
 	if source != "" && origin != "" {
 		colon = ": "
 	}
-	return Pod{p.Namespace, p.Name, p.UID, source + colon + kind + origin}
+	return Pod{p.Namespace, p.Name, p.UID, source + colon + kind + origin, p.NotRunning}
 }
 
 // normalize returns an address as host-local names it.

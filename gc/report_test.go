@@ -80,7 +80,7 @@ func TestReportSaysWhereAClaimComesFrom(t *testing.T) {
 	}{
 		{"kubelet", podsource.Pod{NamespacedName: named("web"), UID: "1"}, "kubelet", "default/web"},
 		{"netns", podsource.Pod{Origin: "namespace 4026532000, process 4711"}, "netns: namespace 4026532000, process 4711", "netns: namespace 4026532000, process 4711"},
-		{"cri", podsource.Pod{UID: "1", Origin: "sandbox abc"}, "cri: sandbox abc", "1"},
+		{"cri", podsource.Pod{UID: "1", Origin: "sandbox abc", NotRunning: true}, "cri: sandbox abc", "1"},
 		{"", podsource.Pod{Origin: "cache file x"}, "cache file x", "cache file x"},
 		{"", podsource.Pod{ContainerIDs: []string{"abc"}}, "container abc", "container abc"},
 		{"file", podsource.Pod{IPs: ips("10.0.0.2")}, "file: address 10.0.0.2", "file: address 10.0.0.2"},
@@ -89,7 +89,7 @@ func TestReportSaysWhereAClaimComesFrom(t *testing.T) {
 		{"", podsource.Pod{}, "", "without a name"},
 	} {
 		ref := refOf(&c.pod, c.source)
-		if ref.From != c.from || ref.String() != c.text {
+		if ref.From != c.from || ref.String() != c.text || ref.NotRunning != c.pod.NotRunning {
 			t.Errorf("%+v of %q: from %q, as text %q; want %q and %q", c.pod, c.source, ref.From, ref.String(), c.from, c.text)
 		}
 	}
@@ -108,7 +108,7 @@ func TestReportJSON(t *testing.T) {
 		Duration: 1500 * time.Millisecond, LockHeld: 2 * time.Millisecond, LongestHold: time.Millisecond,
 		NextCheck: start.Add(time.Minute), Looks: 2,
 		Sources:    []SourceReport{{Name: "kubelet", Entries: 3, AsOf: start, Took: time.Millisecond}, {Name: "cri", Error: "away"}},
-		Duplicates: []Claim{{ips("10.0.0.2")[0], []*Pod{web, {From: "netns: process 1"}}}},
+		Duplicates: []Claim{{ips("10.0.0.2")[0], []*Pod{web, {From: "netns: process 1", NotRunning: true}}}},
 		Unreserved: []Claim{{ips("10.0.0.9")[0], []*Pod{web}}},
 		Reservations: []Entry{
 			{Reservation: reservation("10.0.0.2", "c", "eth0"), Verdict: InUse, Reason: ContainerLive, Pod: web},

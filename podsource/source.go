@@ -110,6 +110,10 @@ type Pod struct {
 	// entry also ends once that is before the node's boot and it was first seen 2 T and 3
 	// minutes ago.
 	Unproven bool
+	// NotRunning says that nothing runs in it any more: a sandbox that its runtime reports as not
+	// ready, a network namespace without a process. It is shown to people, and no decision depends
+	// on it: such an entry keeps its reservations like any other.
+	NotRunning bool
 	// Origin says where the source found the entry: a network namespace and a
 	// process, a cache file, a sandbox. Two entries of one answer with different
 	// origins are different pods, unless they share a UID, a name or a container ID.
