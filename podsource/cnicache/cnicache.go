@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -27,55 +28,23 @@ type Options struct {
 	// exist are ignored.
 	Dirs []string
 	// Living returns a function that reports whether the network namespace that was at a
-	// path at a time still exists, and whether that is certain. It is the method of a
-	// source of package netns, and must be set.
+	// path at a time still exists, and whether that is certain whatever was done to the
+	// clock. It is the method of a source of package netns, and must be set.
 	Living func(context.Context) (func(path string, at time.Time) (lives, sure bool), error)
 }
 
 // A Source reads caches of CNI results. Keep one for the life of the process: it
-// remembers the records of the last call, and so since when a cache was not wiped.
+// remembers the entries of the last call, and so since when a cache was not wiped.
 type Source struct {
 	dirs   []string
-	living func(context.Context) (func(path string, at time.Time) (lives, sure bool), error)
+	living func(context.Context) (living, error)
 
 	mu     sync.Mutex // guards caches
 	caches []cache    // by the indexes of dirs
 }
 
-// A cache has the records that the last call found in a directory.
-type cache struct {
-	records map[string]record // by file name
-	since   time.Time         // since when the directory was not wiped
-}
-
-// A record is a file of the cache.
-type record struct {
-	entry
-	made time.Time // when it was written
-}
-
-// next returns the cache with new records. The directory was not wiped if one of the old
-// records is still there, and the namespaces of the missing ones are gone.
-func (c *cache) next(records map[string]record, lives living) cache {
-	since, goesOn := time.Time{}, false
-	for file, r := range records {
-		before, had := c.records[file]
-		goesOn = goesOn || had && before.made.Equal(r.made)
-		if since.IsZero() || r.made.Before(since) {
-			since = r.made
-		}
-	}
-	for file, r := range c.records {
-		if _, still := records[file]; !still && goesOn {
-			may, sure := r.claims(r.made, lives)
-			goesOn = sure && !may
-		}
-	}
-	if goesOn && c.since.Before(since) {
-		since = c.since
-	}
-	return cache{records, since}
-}
+// living is the function that Options.Living returns.
+type living = func(path string, at time.Time) (lives, sure bool)
 
 // New returns a source. It does not access the disk. It is an error if Living is missing, or
 // a directory is not an absolute path.
@@ -100,7 +69,7 @@ func New(opts Options) (*Source, error) {
 func (*Source) Rank() podsource.Rank { return podsource.RankCache }
 
 // Pods returns one pod for each entry that may be live; all entries are in the answer's
-// Cache. A directory that can't be read is an error. Each entry takes three system calls and
+// Cache. A directory that can't be read is an error. Each entry takes a few system calls and
 // the parsing of its JSON.
 //
 // If several directories exist, the cache's Since is the latest of theirs, because any of
@@ -118,124 +87,133 @@ func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 	defer s.mu.Unlock()
 	var notes []string
 	for i, dir := range s.dirs {
-		records, err := readDir(ctx, dir, lives, &a)
+		now, err := readDir(ctx, dir)
 		if err != nil {
 			return podsource.Answer{Source: a.Source}, fmt.Errorf("reading the CNI cache %s: %w", dir, err)
 		}
 		switch {
-		case records == nil:
+		case now.entries == nil:
 			notes = append(notes, fmt.Sprintf("the directory %s does not exist", dir))
-		case len(records) == 0:
+		case len(now.entries) == 0:
 			notes = append(notes, fmt.Sprintf("%s holds no record; is it the directory of this node's runtime?", dir))
 		}
-		if s.caches[i] = s.caches[i].next(records, lives); records != nil && len(records) == 0 {
-			if s.caches[i].since, err = emptySince(dir); err != nil {
-				return podsource.Answer{Source: a.Source}, fmt.Errorf("reading the CNI cache: %w", err)
+		now.follow(&s.caches[i], lives)
+		s.caches[i] = now
+		if now.since.After(a.Cache.Since) {
+			a.Cache.Since = now.since
+		}
+		for _, file := range slices.Sorted(maps.Keys(now.entries)) {
+			e := now.entries[file]
+			a.Cache.Entries = append(a.Cache.Entries, e.attachments...)
+			if p, may := e.pod(lives); may {
+				a.Pods = append(a.Pods, p)
 			}
 		}
-		if since := s.caches[i].since; since.After(a.Cache.Since) {
-			a.Cache.Since = since
-		}
 	}
-	if len(notes) == len(s.dirs) { // else some directory has records, and the others may be unused
+	if len(notes) == len(s.dirs) { // else some directory has entries, and the others may be unused
 		a.Note = strings.Join(notes, "; ")
 	}
 	return a, nil
 }
 
-// readDir adds the entries of a directory to an answer, and returns its records, or nil if
-// there is no such directory.
-func readDir(ctx context.Context, dir string, lives living, a *podsource.Answer) (map[string]record, error) {
+// A cache has what a call found in a directory.
+type cache struct {
+	entries map[string]entry // by file name; nil if there is no directory
+	since   time.Time        // since when the directory was not wiped
+}
+
+// readDir reads a directory. As it was not read before, its oldest entry counts as the first one
+// since it was wiped, and the last change of a directory without entries as the moment of that.
+func readDir(ctx context.Context, dir string) (c cache, err error) {
 	files, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return cache{}, nil
 	}
 	if err != nil {
-		return nil, err
+		return cache{}, err
 	}
-	records := make(map[string]record, len(files))
+	c.entries = make(map[string]entry, len(files))
 	for _, f := range files {
 		if err := ctx.Err(); err != nil {
-			return nil, err
+			return cache{}, err
+		}
+		if !f.Type().IsRegular() { // not an entry
+			continue
 		}
 		path := filepath.Join(dir, f.Name())
-		info, err := os.Lstat(path)
-		if errors.Is(err, fs.ErrNotExist) || err == nil && !info.Mode().IsRegular() { // after its DEL; or not an entry
+		e, err := readEntry(path)
+		info, infoErr := f.Info()
+		if errors.Is(errors.Join(err, infoErr), fs.ErrNotExist) { // after its DEL
 			continue
 		}
-		made := time.Now() // if unknown, it counts as of this boot
-		var e entry
-		if err == nil {
-			made = info.ModTime()
-			e, err = readEntry(path)
-		}
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
+		if e.made, e.origin = time.Now(), "CNI cache "+path; infoErr == nil { // if unknown, it counts as of this boot
+			e.made = info.ModTime()
 		}
 		if err != nil {
-			e = entry{attachments: inName(f.Name()), damaged: true}
+			e.attachments, e.origin = inName(f.Name()), e.origin+", which is damaged"
 		}
-		if len(e.attachments) > 0 {
-			records[f.Name()] = record{e, made}
+		if len(e.attachments) == 0 {
+			continue
 		}
-		p, may := e.pod(path, made, lives)
-		for _, at := range e.attachments {
-			a.Cache.Entries = append(a.Cache.Entries, podsource.Attachment{Network: at.network, ContainerID: at.containerID})
-		}
-		if may {
-			a.Pods = append(a.Pods, p)
+		c.entries[f.Name()] = e
+		if c.since.IsZero() || e.made.Before(c.since) {
+			c.since = e.made
 		}
 	}
-	return records, nil
+	if len(c.entries) == 0 {
+		info, err := os.Stat(dir)
+		if err != nil {
+			return cache{}, err
+		}
+		c.since = info.ModTime()
+	}
+	return c, nil
 }
 
-// emptySince returns when the last record of an empty directory was removed: the time of its
-// last change.
-func emptySince(dir string) (time.Time, error) {
-	info, err := os.Stat(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return time.Time{}, nil
+// follow compares a cache with what the last call found. The directory was not wiped between
+// them if one of the old entries is still there, and the namespaces of the missing ones are gone.
+func (c *cache) follow(last *cache, lives living) {
+	goesOn := false
+	for file, e := range c.entries {
+		before, had := last.entries[file]
+		goesOn = goesOn || had && before.made.Equal(e.made)
 	}
-	if err != nil {
-		return time.Time{}, err
+	for file, e := range last.entries {
+		if _, still := c.entries[file]; !still && goesOn {
+			may, _ := e.claims(lives)
+			goesOn = !may
+		}
 	}
-	return info.ModTime(), nil
+	if goesOn && last.since.Before(c.since) {
+		c.since = last.since
+	}
 }
-
-// living is the function that Options.Living returns.
-type living = func(path string, at time.Time) (lives, sure bool)
 
 // claims reports whether an entry's container may be live, and whether that is certain: it is if
 // one of its paths surely lives, or all are surely gone.
-func (e *entry) claims(made time.Time, lives living) (may, sure bool) {
+func (e *entry) claims(lives living) (may, sure bool) {
 	sure = len(e.paths) > 0
 	for _, path := range e.paths {
-		pathLives, pathSure := lives(path, made)
+		pathLives, pathSure := lives(path, e.made)
 		if pathLives && pathSure {
 			return true, true
 		}
-		may, sure = may || pathLives, sure && pathSure
+		sure = sure && pathSure
 	}
-	return may || !sure, sure
+	return !sure, sure
 }
 
 // pod returns the pod of an entry, and whether it may be live.
-func (e *entry) pod(path string, made time.Time, lives living) (podsource.Pod, bool) {
-	p := podsource.Pod{Origin: "CNI cache " + path}
-	if e.damaged {
-		p.Origin += ", which is damaged"
-	}
+func (e *entry) pod(lives living) (p podsource.Pod, may bool) {
+	may, sure := e.claims(lives)
+	p.Origin, p.Unproven = e.origin, !sure
 	for _, a := range e.attachments {
-		p.ContainerIDs = append(p.ContainerIDs, a.containerID)
+		p.ContainerIDs = append(p.ContainerIDs, a.ContainerID)
 	}
-	if len(e.attachments) == 0 {
-		return p, false
-	}
-	may, sure := e.claims(made, lives)
-	if p.Unproven = !sure; sure {
-		p.IPs, p.Network = e.ips, e.attachments[0].network
+	if sure {
+		p.IPs, p.Network = e.ips, e.attachments[0].Network
 	} else { // gc decides whether its time is from before the boot
-		p.StartedAt = made
+		p.StartedAt = e.made
 	}
 	return p, may
 }

@@ -29,6 +29,12 @@
 // read L ago (hazard 70). A file that is torn, empty or unreadable counts as an entry without a
 // path for the container in its name.
 //
+// An entry keeps what is reserved for its container, and claims the addresses of its result.
+// Loopback, link-local, multicast and unspecified ones claim nothing: with containerd each pod
+// has a result of the plugin loopback (hazard 89). If host-local has a range of link-local
+// addresses, its reservations are kept for the container, and package netns lists the addresses
+// that the kernel has with global scope.
+//
 // # What it declares
 //
 // The answer is supplementary, so an empty or missing cache is no error. It declares that

@@ -5,7 +5,6 @@ package cnicache
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/netip"
 	"os"
@@ -13,21 +12,22 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
 // maxEntry is the maximum size of a file. A configuration and a result have a few
 // kilobytes.
 const maxEntry = 4 << 20
 
-// An attachment is a container's in a network.
-type attachment struct{ network, containerID string }
-
-// An entry is the content of a file.
+// An entry is a file of the cache.
 type entry struct {
-	attachments []attachment // one, or if damaged all that the file's name may mean
-	paths       []string     // of its network namespace; empty if unknown
+	attachments []podsource.Attachment // one, or all that the file's name may mean if the content is damaged
+	paths       []string               // of its network namespace; empty if unknown
 	ips         []netip.Addr
-	damaged     bool // the file can't be read, or is not an entry
+	made        time.Time // when it was written
+	origin      string    // for people
 }
 
 // name matches the container IDs and the names of networks that CNI allows (SPEC.md,
@@ -42,26 +42,28 @@ func readEntry(path string) (entry, error) {
 		return entry{}, err
 	}
 	defer func() { _ = f.Close() }() // only read from
-	text, err := io.ReadAll(io.LimitReader(f, maxEntry+1))
+	text, err := io.ReadAll(io.LimitReader(f, maxEntry)) // a longer entry has no end, so it is damaged
 	if err != nil {
 		return entry{}, err
-	}
-	if len(text) > maxEntry {
-		return entry{}, fmt.Errorf("%s has more than %d bytes", path, maxEntry)
 	}
 	return parseEntry(text)
 }
 
+// An address of a result has one of these: Address since CNI 0.3.0, as an element of ips, and IP
+// before, as ip4 or ip6.
+type address struct{ Address, IP string }
+
 // parseEntry parses an entry of libcni 0.8 or later (cni, libcni cachedInfo). Earlier
 // versions wrote only a result, without its container. Such a file counts as damaged: it
-// claims by its name.
+// claims by its name. An address that other containers may have at the same time, such as a
+// loopback or link-local one, claims nothing (hazard 89).
 func parseEntry(text []byte) (entry, error) {
 	var e struct {
 		Kind, ContainerID, NetworkName, NetNS string
 		Result                                struct {
 			Interfaces []struct{ Sandbox string }
-			IPs        []struct{ Address string } // CNI 0.3.0 and later
-			IP4, IP6   struct{ IP string }        // before
+			IPs        []address
+			IP4, IP6   address
 		}
 	}
 	if err := json.Unmarshal(text, &e); err != nil {
@@ -70,7 +72,7 @@ func parseEntry(text []byte) (entry, error) {
 	if e.Kind != "cniCacheV1" || !name.MatchString(e.ContainerID) || !name.MatchString(e.NetworkName) {
 		return entry{}, errors.New("it is not an entry of libcni's cache")
 	}
-	out := entry{attachments: []attachment{{e.NetworkName, e.ContainerID}}}
+	out := entry{attachments: []podsource.Attachment{{Network: e.NetworkName, ContainerID: e.ContainerID}}}
 	if e.NetNS != "" {
 		out.paths = []string{e.NetNS}
 	}
@@ -79,13 +81,9 @@ func parseEntry(text []byte) (entry, error) {
 			out.paths = append(out.paths, i.Sandbox)
 		}
 	}
-	addresses := []string{e.Result.IP4.IP, e.Result.IP6.IP}
-	for _, ip := range e.Result.IPs {
-		addresses = append(addresses, ip.Address)
-	}
-	for _, text := range addresses {
-		text, _, _ = strings.Cut(text, "/")
-		if ip, err := netip.ParseAddr(text); err == nil { // else the container ID is enough
+	for _, a := range append(e.Result.IPs, e.Result.IP4, e.Result.IP6) {
+		text, _, _ := strings.Cut(a.Address+a.IP, "/")
+		if ip, err := netip.ParseAddr(text); err == nil && ip.IsGlobalUnicast() { // else the container ID is enough
 			out.ips = append(out.ips, ip)
 		}
 	}
@@ -94,13 +92,13 @@ func parseEntry(text []byte) (entry, error) {
 
 // inName returns every attachment that a file name may mean. It has the form
 // <network>-<container ID>-<interface>, and each part may have hyphens.
-func inName(file string) (all []attachment) {
+func inName(file string) (all []podsource.Attachment) {
 	parts := strings.Split(file, "-")
 	for from := 1; from < len(parts); from++ {
 		network := strings.Join(parts[:from], "-")
 		for to := from + 1; to < len(parts); to++ {
 			if id := strings.Join(parts[from:to], "-"); name.MatchString(id) && name.MatchString(network) {
-				all = append(all, attachment{network, id})
+				all = append(all, podsource.Attachment{Network: network, ContainerID: id})
 			}
 		}
 	}

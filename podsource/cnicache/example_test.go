@@ -5,11 +5,11 @@ package cnicache_test
 import (
 	"context"
 	"fmt"
+	"log"
 	"os"
 	"path/filepath"
 	"time"
 
-	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/cnicache"
 )
 
@@ -18,15 +18,13 @@ import (
 func Example() {
 	dir, err := os.MkdirTemp("", "results")
 	if err != nil {
-		fmt.Println(err)
-		return
+		log.Fatal(err)
 	}
 	defer func() { _ = os.RemoveAll(dir) }() // a directory for temporary files
 	for _, id := range []string{"ee3b0f0c", "5c7b9a1e"} {
 		entry := fmt.Sprintf(`{"kind":"cniCacheV1","containerId":%q,"networkName":"podnet","netns":"/run/netns/%s"}`, id, id)
 		if err := os.WriteFile(filepath.Join(dir, "podnet-"+id+"-eth0"), []byte(entry), 0o600); err != nil {
-			fmt.Println(err)
-			return
+			log.Panic(err)
 		}
 	}
 	living := func(context.Context) (func(path string, at time.Time) (lives, sure bool), error) {
@@ -34,22 +32,9 @@ func Example() {
 	}
 	cache, err := cnicache.New(cnicache.Options{Dirs: []string{dir}, Living: living})
 	if err != nil {
-		fmt.Println(err)
-		return
+		log.Panic(err)
 	}
 	answer, err := cache.Pods(context.Background())
 	fmt.Println(len(answer.Cache.Entries), len(answer.Pods), answer.Pods[0].ContainerIDs, err)
 	// Output: 2 1 [ee3b0f0c] <nil>
-}
-
-// The caches of libcni and of Multus. Where no directory exists, the answer declares nothing.
-func ExampleOptions() {
-	cache, err := cnicache.New(cnicache.Options{
-		Dirs: []string{cnicache.DefaultDir, "/var/lib/cni/multus/results"},
-		Living: func(context.Context) (func(path string, at time.Time) (lives, sure bool), error) { // that of package netns
-			return func(string, time.Time) (lives, sure bool) { return false, false }, nil
-		},
-	})
-	fmt.Println(cache.Rank() == podsource.RankCache, err)
-	// Output: true <nil>
 }
