@@ -98,27 +98,27 @@ func (n *node) loseRecord(p pod) {
 	}
 }
 
-// A pod is deleted by force: the API server and kubelet do not list it. Its sandbox still runs, and has its
-// addresses.
+// The node is healthy. The runtime has the plugin loopback set up lo, so libcni's cache has 127.0.0.1 and ::1 for each pod.
 //
-// Guard: [Source.Pods] names a sandbox by its container ID.
-func TestHazard35DeletedByForce(t *testing.T) {
+// Guard: [cnicache.Source.Pods] leaves out the addresses that no pod has for itself.
+func TestHazard89HealthyNode(t *testing.T) {
 	onEach(t, func(t *testing.T, n *node) {
-		live, victim := n.run("live"), n.run("victim")
-		n.age()
-		kubelet := n.writePods(map[string]any{"namespace": namespace, "name": live.name, "ips": live.ips})
-		inUse := verdicts(gc.InUse, live.ips...)
-		same(t, "plan with kubelet alone", "the hazard: kubelet does not list the pod",
-			joined(inUse, verdicts(gc.Leaked, victim.ips...)), n.only("plan", kubelet).verdicts)
-		for reason, sources := range map[string][]string{
-			"the runtime lists the sandbox": {kubelet, n.runtime()},
-			"the kernel has the addresses":  {kubelet, kernel},
-			"both show it":                  {kubelet, n.runtime(), kernel},
-		} {
-			same(t, "pass", reason, joined(inUse, verdicts(gc.InUse, victim.ips...)), n.only("release", sources...).verdicts)
+		n.runSome("web", 16)
+		loopback, err := filepath.Glob(cnicache.DefaultDir + "/cni-loopback-*-lo")
+		n.must(err)
+		same(t, "cached results of the plugin loopback", "each pod has one", 16, len(loopback))
+		status, stdout, stderr := n.hostlocalGC("check", "-o", "json", "--network", n.network, "--cni-dir", n.path("cni/conf"),
+			n.runtime(), kernel, cache)
+		var got struct {
+			Findings []struct{ Word, Text string }
+			Reports  []struct{ Duplicates, Unreserved []any }
 		}
-		n.remove(victim.id)
-		n.wantLeft("the DEL of the sandbox removed the others", live)
+		n.must(json.Unmarshal(stdout, &got))
+		if len(got.Findings) != 1 || got.Findings[0].Word != "OK" || len(got.Reports) != 1 || status != 0 {
+			t.Fatalf("exit status %d, findings %q: %s", status, got.Findings, stderr)
+		}
+		same(t, "duplicates", "each address is one pod's", nil, got.Reports[0].Duplicates)
+		same(t, "unreserved", "host-local has each address", nil, got.Reports[0].Unreserved)
 	})
 }
 
