@@ -92,7 +92,7 @@ func TestKeepsItsOwnWithoutAddress(t *testing.T) {
 		}, true},
 		{"its record is older than the process that this ADD is for, as with nerdctl after a reboot", func(n *testNode) call {
 			netNS := n.processNetNS()
-			n.record(container, netNS, old)
+			n.record(container, netNS, sinceBoot()+old)
 			return call{env: []string{"CNI_NETNS=" + netNS}}
 		}, true},
 		{"its record has the namespace of the process that this ADD is for", func(n *testNode) call {

@@ -28,11 +28,8 @@ import (
 // namespace outlives a boot, and that this is not certain. It can't decide for an
 // empty path, for one that only its writer could follow, for links that form a circle
 // or can't be read, for a procfs at another path, if there are too many mounts to be
-// read, and for the path of a process that exists if the time is from before the boot:
-// the clock may have been set since (hazard 80).
-//
-// If the clock was set forward between that time and the start of this process,
-// processes seem to have started later than they have.
+// read, and for the path of a process that exists and seems to have started later: it may
+// have got the PID of another one, or the clock was set since (hazards 80 and 115).
 //
 // Living uses what Pods found if Pods was called since the last call of Living.
 // Otherwise it reads the node again, with the errors of Pods.
@@ -54,7 +51,7 @@ func (s *Source) Living(ctx context.Context) (func(path string, at time.Time) (l
 		for range maxLinks {
 			if pid, ok := pidInPath(file); ok {
 				lives, byTime := sc.processLives(pid, boot, at)
-				return lives, thisBoot || !byTime
+				return lives, !byTime
 			}
 			if !path.IsAbs(file) || strings.Contains(file, "/proc/") { // no path, or one that only its writer could follow
 				return thisBoot, false
