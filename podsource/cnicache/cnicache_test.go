@@ -149,7 +149,7 @@ func TestHazard70Entries(t *testing.T) {
 		{"the namespace of the result does not count if libcni recorded another", written(t, nil), "/var/run/netns/cni-9", ended},
 		{"libcni before 1.2: that of the result counts", written(t, object{"netns": nil}), "/var/run/netns/cni-9", live},
 		{"... and it is gone", written(t, object{"netns": nil}), lives, ended},
-		{"Living can't decide", written(t, object{"netns": unclear}), lives, unproven},
+		{"Living can't decide, as if its clock was set (hazard 115)", written(t, object{"netns": unclear}), lives, unproven},
 		{"one of two paths exists for certain", sandboxes(unclear, lives), lives, noIPs},
 		{"one is gone for certain, the other can't be decided", sandboxes(unclear, "/var/run/netns/gone"), lives, unproven},
 		{"no path at all", sandboxes(), lives, unproven},

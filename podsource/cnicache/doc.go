@@ -23,17 +23,19 @@
 // looks for it in the mounts of all processes of the node, and follows symbolic links as
 // process 1 sees them. How this process itself sees the path does not count.
 //
-// An entry without a path is unproven, and so is one whose path Living can't decide: its
-// container keeps its reservations until a container runtime that would name the container has
-// not named it for long enough (R4), or the entry is from before the node's boot and was first
-// read L ago (hazard 70). A file that is torn, empty or unreadable counts as an entry without a
-// path for the container in its name.
+// An entry without a path is unproven, and so is one whose path Living can't decide, such as one
+// in /proc whose process seems to have started after the entry was written: another one may have
+// got its PID, or the clock was set (hazard 115). Its container keeps its reservations until a
+// container runtime that would name the container has not named it for long enough (R4), or the
+// entry is from before the node's boot and was first read L ago (hazard 70). A file that is torn,
+// empty or unreadable counts as an entry without a path for the container in its name.
 //
 // An entry keeps what is reserved for its container, and claims the addresses of its result.
 // Loopback, link-local, multicast and unspecified ones claim nothing: with containerd each pod
-// has a result of the plugin loopback (hazard 89). If host-local has a range of link-local
-// addresses, its reservations are kept for the container, and package netns lists the addresses
-// that the kernel has with global scope.
+// has a result of the plugin loopback (hazard 89). host-local may have a range of link-local
+// addresses, as for the egress of the AWS VPC CNI (amazon-vpc-cni-k8s, cmd/aws-vpc-cni/main.go,
+// egressPluginIpamSubnetV4). Its reservations are kept for the container, and package netns
+// lists the addresses, since the kernel has them with global scope.
 //
 // # What it declares
 //

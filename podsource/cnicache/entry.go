@@ -41,7 +41,7 @@ func readEntry(path string) (entry, error) {
 	if err != nil {
 		return entry{}, err
 	}
-	defer func() { _ = f.Close() }() // only read from
+	defer func() { _ = f.Close() }()                     // only read from
 	text, err := io.ReadAll(io.LimitReader(f, maxEntry)) // a longer entry has no end, so it is damaged
 	if err != nil {
 		return entry{}, err
