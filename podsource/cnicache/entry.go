@@ -17,8 +17,8 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// maxEntry is the maximum size of a file. A configuration and a result have a few
-// kilobytes.
+// maxEntry is how much of a file is read, so that a longer one counts as damaged. A configuration
+// and a result have a few kilobytes.
 const maxEntry = 4 << 20
 
 // An entry is a file of the cache.
@@ -41,8 +41,8 @@ func readEntry(path string) (entry, error) {
 	if err != nil {
 		return entry{}, err
 	}
-	defer func() { _ = f.Close() }()                     // only read from
-	text, err := io.ReadAll(io.LimitReader(f, maxEntry)) // a longer entry has no end, so it is damaged
+	defer func() { _ = f.Close() }() // only read from
+	text, err := io.ReadAll(io.LimitReader(f, maxEntry))
 	if err != nil {
 		return entry{}, err
 	}
