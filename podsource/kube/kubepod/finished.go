@@ -3,6 +3,7 @@
 package kubepod
 
 import (
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,17 +18,15 @@ import (
 // The time must not be too early, since the pod holds nothing five minutes later. The
 // phase has no time. The end is known if
 //
-//   - all containers have terminated, each at a known time,
-//   - kubelet reports since when the pod has no sandbox with a network. This covers pods
-//     that were evicted, or exceeded their deadline, while a container was waiting and the
-//     sandbox was up (hazard 13), and containers that kubelet lost
-//     ("ContainerStatusUnknown", without a time), or
-//   - without either, metadata.managedFields has the time of the last change of the status:
-//     the pod was in this phase then. This time is by the clock of the API server, so the
-//     five minutes must cover the difference between the two clocks.
+//   - all containers have terminated, each at a known time, or
+//   - metadata.managedFields has the time of the last change of the status: the pod was in
+//     this phase then. This time is by the clock of the API server, so the five minutes must
+//     cover the difference between the two clocks.
 //
-// The end is never before the start of the pod, the end of a container or a change of a
-// condition that kubelet sets.
+// It is the latest of these times, of the start of the pod, of the end of a container and of
+// the changes of a condition that kubelet sets. Such a change alone does not date the end: the
+// sandbox of a pod that exceeded its deadline may have been down for days, while kubelet was
+// about to make another one (hazard 13).
 //
 // The time at which kubelet rejected a pod (OutOfcpu, Evicted and so on) is unknown. It then
 // writes a status with little but a phase, a reason and startTime. Mostly startTime is the
@@ -38,21 +37,18 @@ func finished(pod *corev1.Pod) (ended bool, at time.Time) {
 	if status.Phase != corev1.PodSucceeded && status.Phase != corev1.PodFailed {
 		return false, time.Time{}
 	}
-	c, sandbox := summarize(pod), sandbox(status.Conditions)
-	if c.running || sandbox == corev1.ConditionTrue {
+	c, written := summarize(pod), statusWritten(pod.ManagedFields)
+	switch {
+	case c.running || sandboxUp(status.Conditions):
 		return false, time.Time{}
+	case !c.all && written.IsZero():
+		return true, time.Time{}
 	}
-	seen := latest(c.lastEnd, lastTransition(status.Conditions))
+	at = latest(latest(written, c.lastEnd), lastTransition(status.Conditions))
 	if status.StartTime != nil {
-		seen = latest(seen, status.StartTime.Time)
+		at = latest(at, status.StartTime.Time)
 	}
-	if c.all || sandbox == corev1.ConditionFalse {
-		return true, seen
-	}
-	if written := statusWritten(pod.ManagedFields); !written.IsZero() {
-		return true, latest(seen, written)
-	}
-	return true, time.Time{}
+	return true, at
 }
 
 // containers summarizes the statuses of a pod's containers.
@@ -108,16 +104,11 @@ func lastTransition(conditions []corev1.PodCondition) (t time.Time) {
 // podReadyToStartContainers is a constant of k8s.io/api since v0.29.
 const podReadyToStartContainers corev1.PodConditionType = "PodReadyToStartContainers"
 
-// sandbox returns True if kubelet reports that the pod has a sandbox with a network, False
-// if it reports that it has had none since a known time, and otherwise "" or Unknown.
-func sandbox(conditions []corev1.PodCondition) corev1.ConditionStatus {
-	for i := range conditions {
-		c := &conditions[i]
-		if c.Type == podReadyToStartContainers && (c.Status != corev1.ConditionFalse || !c.LastTransitionTime.IsZero()) {
-			return c.Status
-		}
-	}
-	return ""
+// sandboxUp reports whether kubelet reports that the pod has a sandbox with a network.
+func sandboxUp(conditions []corev1.PodCondition) bool {
+	return slices.ContainsFunc(conditions, func(c corev1.PodCondition) bool {
+		return c.Type == podReadyToStartContainers && c.Status == corev1.ConditionTrue
+	})
 }
 
 // statusWritten returns the time of the last change of the status in the managed fields, or

@@ -10,13 +10,15 @@ import (
 )
 
 const (
-	sandboxUp = podReadyToStartContainers
-	yes, no   = corev1.ConditionTrue, corev1.ConditionFalse
+	hasSandbox = podReadyToStartContainers
+	yes, no    = corev1.ConditionTrue, corev1.ConditionFalse
 )
 
 func TestFinished(t *testing.T) {
 	failed, evicted := phase(corev1.PodFailed, ""), phase(corev1.PodFailed, "Evicted")
 	succeeded := phase(corev1.PodSucceeded, "")
+	writtenAt := func(d time.Duration) change { return written("status", stamp(ago(d))) }
+	onlyEnded, noSandbox := container(ended(ago(past))), condition(hasSandbox, no, ago(past))
 	const live, unknown = 0, -1 // it has not finished; it has, at an unknown time
 	for _, row := range []struct {
 		reason string
@@ -39,9 +41,9 @@ func TestFinished(t *testing.T) {
 		{"it was ready after that, by a clock that was set since", pod(succeeded, container(ended(ago(past))), condition(corev1.PodReady, no, ago(day))), day},
 		{"it was started after that, by a clock that was set since", pod(succeeded, started(stamp(ago(day))), container(ended(ago(past)))), day},
 
-		{"evicted without a sandbox, but a container is reported as running", pod(evicted, container(ended(ago(past)), running()), condition(sandboxUp, no, ago(past))), live},
+		{"evicted without a sandbox, but a container is reported as running", pod(evicted, container(running()), noSandbox), live},
 		{"an ephemeral container runs", pod(failed, container(ended(ago(past))), ephemeral(running())), live},
-		{"marked as failed by a controller, while the node last reported that it runs", pod(evicted, container(running()), written("status", stamp(ago(past)))), live},
+		{"marked as failed by a controller, while the node reported that it runs", pod(evicted, container(running()), writtenAt(past)), live},
 
 		{"evicted while it waited for a restart", pod(evicted, container(endedBefore(ago(past)))), unknown},
 		{"evicted while an image was pulled", pod(evicted, container(waiting("ImagePullBackOff")), condition(corev1.PodReady, no, ago(past))), unknown},
@@ -58,30 +60,29 @@ func TestFinished(t *testing.T) {
 			p.Spec.EphemeralContainers = make([]corev1.EphemeralContainer, 1)
 		}), unknown},
 
-		{"evicted while an image was pulled, and the sandbox is gone", pod(evicted, container(waiting("ImagePullBackOff")), condition(sandboxUp, no, ago(day))), day},
-		{"the sandbox is gone for a minute", pod(evicted, container(waiting("ImagePullBackOff")), condition(sandboxUp, no, ago(recent))), recent},
-		{"the sandbox is gone, and a container ended after that", pod(failed, container(ended(ago(day)), lost()), condition(sandboxUp, no, ago(past))), day},
-		{"the sandbox is gone, and a restarted container ended after that", pod(failed, container(endedBefore(ago(day)), lost()), condition(sandboxUp, no, ago(past))), day},
-		{"the sandbox is gone, and the pod was ready after that", pod(failed, container(lost()), condition(sandboxUp, no, ago(past)), condition(corev1.PodReady, no, ago(day))), day},
-		{"the sandbox is gone, and the pod was started after that", pod(failed, container(lost()), condition(sandboxUp, no, ago(7*day))), 3 * day},
-		{"the sandbox is gone since an unknown time", pod(failed, container(lost()), condition(sandboxUp, no, time.Time{})), unknown},
-		{"a time of the scheduler's clock does not count", pod(failed, container(lost()), condition(corev1.PodScheduled, yes, ago(recent)), condition(sandboxUp, no, ago(past))), past},
-		{"the sandbox is up", pod(failed, container(lost()), condition(sandboxUp, yes, ago(past))), live},
-		{"the sandbox is up, and all containers have ended", pod(succeeded, container(ended(ago(past))), condition(sandboxUp, yes, ago(past))), live},
-		{"unknown whether the sandbox is up", pod(succeeded, container(ended(ago(past))), condition(sandboxUp, corev1.ConditionUnknown, ago(past))), past},
-		{"the sandbox is up, and the status was written long ago", pod(failed, container(lost()), condition(sandboxUp, yes, ago(past)), written("status", stamp(ago(past)))), live},
+		{"the sandbox is up", pod(failed, container(lost()), condition(hasSandbox, yes, ago(past)), writtenAt(past)), live},
+		{"the sandbox is up, and all containers have ended", pod(succeeded, onlyEnded, condition(hasSandbox, yes, ago(past))), live},
+		{"unknown whether the sandbox is up", pod(succeeded, onlyEnded, condition(hasSandbox, corev1.ConditionUnknown, ago(past))), past},
+		{"all containers have ended, and later the sandbox", pod(succeeded, onlyEnded, condition(hasSandbox, no, ago(day))), day},
+		// As when kubelet could not make another one until the deadline of the pod.
+		{"the sandbox is gone, and the pod failed later", pod(failed, container(lost()), noSandbox, writtenAt(recent)), recent},
+		{"... in kubelet, where the time of the last change is unknown", pod(failed, container(lost()), noSandbox), unknown},
+		{"... after its containers had ended", pod(failed, onlyEnded, noSandbox, writtenAt(recent)), recent},
 
-		{"older kubelets: the status has not changed for a day", pod(failed, container(lost()), written("status", stamp(ago(day)))), day},
-		{"the status has just changed", pod(failed, container(lost()), written("status", stamp(ago(past))), written("status", stamp(ago(recent)))), recent},
+		{"the status has not changed for a day", pod(failed, container(lost()), writtenAt(day)), day},
+		{"the status has just changed", pod(failed, container(lost()), writtenAt(past), writtenAt(recent)), recent},
 		{"before 1.22 the subresource is not named", pod(failed, container(lost()), written("", stamp(ago(day)))), unknown},
 		{"another subresource than the status", pod(failed, container(lost()), written("resize", stamp(ago(past)))), unknown},
 		{"an entry without a time", pod(failed, container(lost()), written("status", nil)), unknown},
-		{"the API server's clock is behind", pod(failed, container(ended(ago(recent)), lost()), written("status", stamp(ago(day)))), recent},
+		{"the API server's clock is behind: a container ended later", pod(failed, container(ended(ago(recent)), lost()), writtenAt(day)), recent},
+		{"... a restarted container", pod(failed, container(endedBefore(ago(day)), lost()), writtenAt(past)), day},
+		{"... the pod was started later", pod(failed, container(lost()), writtenAt(7*day)), 3 * day},
+		{"the scheduler's clock", pod(failed, container(lost()), condition(corev1.PodScheduled, yes, ago(recent)), writtenAt(past)), past},
 
 		{"rejected: its start may be older than the rejection", pod(phase(corev1.PodFailed, "OutOfcpu")), unknown},
-		{"rejected, and the status was written then", pod(phase(corev1.PodFailed, "OutOfcpu"), written("status", stamp(ago(recent)))), recent},
+		{"rejected, and the status was written then", pod(phase(corev1.PodFailed, "OutOfcpu"), writtenAt(recent)), recent},
 		{"rejected, and scheduled before", pod(evicted, condition(corev1.PodScheduled, yes, ago(4*day))), unknown},
-		{"never seen by a kubelet, marked as failed by a controller", pod(evicted, started(nil), written("status", stamp(ago(day)))), day},
+		{"never seen by a kubelet, marked as failed by a controller", pod(evicted, started(nil), writtenAt(day)), day},
 		{"the phase alone", pod(succeeded, started(nil)), unknown},
 	} {
 		ended, at := finished(row.pod)

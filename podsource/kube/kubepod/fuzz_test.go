@@ -20,7 +20,7 @@ func FuzzConvert(f *testing.F) {
 	for _, p := range []*corev1.Pod{
 		{}, pod(), pod(podIPs("10.0.0.2", "fd00::2")), pod(podIPs("x")), pod(hostNetwork),
 		pod(phase(corev1.PodFailed, "Evicted")), pod(phase(corev1.PodSucceeded, ""), container(ended(ago(past)), lost())),
-		pod(phase(corev1.PodFailed, ""), condition(sandboxUp, no, ago(past)), written("status", stamp(ago(past)))),
+		pod(phase(corev1.PodFailed, ""), condition(hasSandbox, no, ago(past)), written("status", stamp(ago(past)))),
 	} {
 		object, err := json.Marshal(p)
 		if err != nil {
