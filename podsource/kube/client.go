@@ -5,6 +5,7 @@ package kube
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -25,35 +26,12 @@ type Client interface {
 // and one LIST for each page of the pods bound to it. New itself sends no request. Its error
 // names everything that is wrong with the arguments.
 func New(client Client, nodeName string, opts Options) (*Source, error) {
-	s, err := withClient(client, nodeName, opts)
-	if err != nil {
-		return nil, err
-	}
-	s.list = func(ctx context.Context, node *corev1.Node) (podsource.Answer, error) {
-		var a podsource.Answer
-		list := s.selector()
-		list.Limit = s.opts.PageSize
-		if beat := heartbeat(node); s.opts.WatchCache && !beat.IsZero() && node.ResourceVersion != "" {
-			list.ResourceVersion, list.ResourceVersionMatch = node.ResourceVersion, metav1.ResourceVersionMatchNotOlderThan
-			list.Limit = 0 // with this match some servers ignore a limit, and some use it
-			a.AsOf = beat
-		}
-		var err error
-		a.Pods, _, err = listPages(ctx, client.Pods(metav1.NamespaceAll), list, s.ifLocal)
-		return a, err
-	}
-	return s, nil
-}
-
-// withClient returns a source without a list function. It reads the Node with the
-// client, unless Options.GetNode is set.
-func withClient(client Client, nodeName string, opts Options) (*Source, error) {
 	var missing error
 	if client == nil {
 		missing = errors.New("it needs a client of the API server")
 	}
-	own := opts.GetNode == nil && !opts.SkipNodeCheck
-	if own {
+	ownNode := opts.GetNode == nil && !opts.SkipNodeCheck
+	if ownNode {
 		opts.GetNode = func(ctx context.Context, name string) (*corev1.Node, error) {
 			return client.Nodes().Get(ctx, name, metav1.GetOptions{})
 		}
@@ -62,58 +40,43 @@ func withClient(client Client, nodeName string, opts Options) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.ownNode = own
+	s.ownNode = ownNode
+	s.list = func(ctx context.Context) (podsource.Answer, error) {
+		pods, err := s.pages(ctx, client, s.opts.PageSize)
+		if apierrors.IsResourceExpired(err) || errors.Is(err, errInconsistentPages) {
+			pods, err = s.pages(ctx, client, 0)
+		}
+		return podsource.Answer{Pods: pods}, err
+	}
 	return s, nil
-}
-
-// selector selects the pods that are bound to the node.
-func (s *Source) selector() metav1.ListOptions {
-	return metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", s.nodeName).String()}
 }
 
 // errInconsistentPages is returned when a page has another resource version than the first.
 var errInconsistentPages = errors.New("pages of the list have different resource versions")
 
-// listPages lists the pods page by page. It returns those for which convert reports true,
-// converted, and the resource version of the list. If that version expires before the last
-// page was read (410 Gone, after some five minutes), or differs between pages, it drops what
-// was read and lists again once, without pages.
-func listPages[T any](ctx context.Context, client typedcorev1.PodInterface, opts metav1.ListOptions,
-	convert func(*corev1.Pod) (T, bool, error)) (all []T, version string, err error) {
-	all, version, err = pages(ctx, client, opts, convert)
-	if apierrors.IsResourceExpired(err) || errors.Is(err, errInconsistentPages) {
-		opts.Limit = 0
-		all, version, err = pages(ctx, client, opts, convert)
-	}
-	return all, version, err
-}
-
-// pages returns the converted pods of all pages. Only the context limits their number.
-func pages[T any](ctx context.Context, client typedcorev1.PodInterface, opts metav1.ListOptions,
-	convert func(*corev1.Pod) (T, bool, error)) ([]T, string, error) {
-	all := []T{}
-	version := ""
+// pages returns the pods of all pages, or of one list without pages if size is 0. Only the
+// context limits their number. If the version of the first page expires before the last one
+// was read (410 Gone, after some five minutes), the caller lists again without pages.
+func (s *Source) pages(ctx context.Context, client Client, size int64) ([]podsource.Pod, error) {
+	all, version := []podsource.Pod{}, ""
+	opts := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", s.nodeName).String(), Limit: size}
 	for {
-		page, err := client.List(ctx, opts)
-		if err != nil {
-			return nil, "", explain(err, "listing its pods", `verb "list" on resource "pods"`)
-		}
-		if opts.Continue != "" && page.ResourceVersion != version {
-			return nil, "", errInconsistentPages
+		page, err := client.Pods(metav1.NamespaceAll).List(ctx, opts)
+		switch {
+		case err != nil:
+			return nil, explain(err, "listing its pods", `verb "list" on resource "pods"`)
+		case opts.Continue != "" && page.ResourceVersion != version:
+			return nil, errInconsistentPages
+		case page.Continue == "" && page.RemainingItemCount != nil && *page.RemainingItemCount > 0:
+			return nil, fmt.Errorf("%w: listing its pods: %d are missing from the list, which has no token for them; "+
+				"is there a proxy before the API server?", podsource.ErrIncomplete, *page.RemainingItemCount)
 		}
 		for i := range page.Items {
-			p, ok, err := convert(&page.Items[i])
-			if err != nil {
-				return nil, "", err
-			}
-			if ok {
-				all = append(all, p)
-			}
+			all = s.appendIfLocal(all, &page.Items[i])
 		}
-		version = page.ResourceVersion
 		if page.Continue == "" {
-			return all, version, nil
+			return all, nil
 		}
-		opts.Continue, opts.ResourceVersion, opts.ResourceVersionMatch = page.Continue, "", ""
+		version, opts.Continue = page.ResourceVersion, page.Continue
 	}
 }

@@ -5,8 +5,8 @@
 //	source, err := kube.New(clientset.CoreV1(), nodeName, kube.Options{})
 //
 // A pass gets one Node and lists the pods of this node (spec.nodeName), in pages, in their
-// current state. There is no watch and no cache. The account needs two permissions, both
-// for the whole cluster:
+// current state. There is no watch and no cache, and a list from which items are missing is an
+// error. The account needs two permissions, both for the whole cluster:
 //
 //	rules:
 //	- apiGroups: [""]
@@ -18,9 +18,7 @@
 //
 // Kubelet's own account has them for its node.
 //
-// [NewInformer] makes a source that watches the pods of the node, for which the account
-// also needs the verb watch on pods. [FromLister] uses an informer that the agent already
-// has.
+// An agent that already has an informer of pods gives it to [FromLister] instead.
 //
 // Combine it with a source that asks the container runtime, which knows the sandboxes.
 // Package github.com/hostlocal-gc/hostlocal-gc/podsource/kube/kubepod says which pods
@@ -46,8 +44,7 @@
 //   - Pods that kubelet has not reported to the API server. A kubelet that can't reach it
 //     is noticed after some 40 seconds, and not at all where no controller manager runs
 //     (hazard 55).
-//   - That an informer given to [FromLister] is filtered (hazard 54). That of
-//     [NewInformer] is not.
+//   - That an informer given to [FromLister] is filtered (hazard 54).
 //   - Which node this is among nodes that share a kernel, and so its boot ID, as those of
 //     kind do: only [podsource.Require] distinguishes them (hazard 23).
 package kube

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+//go:build go1.25
+
 package kube
 
 import (
@@ -7,90 +9,95 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/labels"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	listerscorev1 "k8s.io/client-go/listers/core/v1"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// indexer returns an informer's store with these pods.
-func indexer(t *testing.T, pods ...corev1.Pod) cache.Indexer {
-	t.Helper()
-	index := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
-	for i := range pods {
-		if err := index.Add(&pods[i]); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return index
-}
-
-// inStepAt returns an asOf function that always returns t.
-func inStepAt(t time.Time) func() time.Time { return func() time.Time { return t } }
-
 func TestFromLister(t *testing.T) {
-	then := time.Now().Add(-time.Minute)
-	got := func(n *corev1.Node, err error) func(context.Context, string) (*corev1.Node, error) {
-		return func(context.Context, string) (*corev1.Node, error) { return n, err }
+	got := func(n *corev1.Node, err error) Options {
+		return Options{BootID: boot("boot-1"), GetNode: func(context.Context, string) (*corev1.Node, error) { return n, err }}
 	}
-	right := Options{GetNode: got(node("here", "boot-1"), nil), BootID: boot("boot-1")}
+	a, b, none := pod("a", "here"), pod("b", "there"), pod("c", "")
+	noNode := apierrors.NewNotFound(schema.GroupResource{Resource: "nodes"}, "here")
 	for _, row := range []struct {
 		reason     string
-		asOf       time.Time
 		opts       Options
-		extra      []corev1.Pod
-		want       string
-		err        string
+		objects    []any
+		err        string // "" is the pod a
 		incomplete bool
 	}{
-		{reason: "the pods of the node, and no others", asOf: then, opts: Options{SkipNodeCheck: true}, want: "a"},
-		{reason: "the right node", asOf: then, opts: right, want: "a"},
-		{reason: "not in sync", opts: Options{SkipNodeCheck: true}, err: "not known to be in sync", incomplete: true},
-		{reason: "the boot ID of another kernel", asOf: then, opts: Options{GetNode: got(node("here", "boot-0"), nil), BootID: boot("boot-1")}, err: "boot-0", incomplete: true},
-		{reason: "no such node, or the lister of nodes does not have it yet", asOf: then, err: "no such Node",
-			opts: Options{GetNode: got(nil, apierrors.NewNotFound(schema.GroupResource{Resource: "nodes"}, "here")), BootID: boot("boot-1")}},
-		{reason: "a pod that can't be parsed", asOf: then, opts: right, extra: []corev1.Pod{pod("bad", "here", "nonsense")}, err: "shop/bad"},
-		{reason: "a pod of another node that can't be parsed", asOf: then, opts: right, extra: []corev1.Pod{pod("bad", "there", "nonsense")}, want: "a"},
+		{"the pods of the node, and no others", Options{SkipNodeCheck: true}, []any{&a, &b, &none}, "", false},
+		{"the right node", got(node("here", "boot-1"), nil), []any{&a}, "", false},
+		{"the boot ID of another kernel", got(node("here", "boot-0"), nil), []any{&a}, "boot-0", true},
+		{"no such node, or the lister of nodes does not have it yet", got(nil, noNode), []any{&a}, "no such Node", false},
+		{"an informer of metadata", Options{SkipNodeCheck: true}, []any{&a, &metav1.PartialObjectMetadata{}}, "PartialObjectMetadata", false},
 	} {
-		t.Run(row.reason, func(t *testing.T) {
-			lister := listerscorev1.NewPodLister(indexer(t, append(row.extra, pod("a", "here"), pod("b", "there"), pod("c", ""))...))
-			pods, err := must(FromLister(lister, inStepAt(row.asOf), "here", row.opts)).Pods(t.Context())
-			if row.err == "" {
-				if err != nil || names(pods) != row.want || !pods.AsOf.Equal(then) {
-					t.Errorf("got %q as of %v, %v, want %q as of %v", names(pods), pods.AsOf, err, row.want, then)
-				}
-				return
+		informer := newFakeInformer(row.objects...)
+		source := must(FromLister(informer, "here", row.opts))
+		_, _ = source.Pods(t.Context()) // it is not in sync
+		informer.version.Store(11)
+		pods, err := source.Pods(t.Context())
+		switch incomplete := errors.Is(err, podsource.ErrIncomplete); {
+		case row.err == "":
+			if err != nil || names(pods) != "a" || !strings.Contains(pods.AsOf.String(), " m=") { // its age is exact
+				t.Errorf("%s: got %q as of %v, %v", row.reason, names(pods), pods.AsOf, err)
 			}
-			if !nameOnly(pods) || err == nil || !strings.Contains(err.Error(), row.err) || errors.Is(err, podsource.ErrIncomplete) != row.incomplete {
-				t.Errorf("got %v, %v, want an error that says %q (waiting may help: %v)", pods, err, row.err, row.incomplete)
+			ended, cancel := context.WithCancel(t.Context())
+			cancel()
+			if pods, err := source.Pods(ended); !nameOnly(pods) || !errors.Is(err, context.Canceled) {
+				t.Errorf("%s: the context had ended: got %v, %v", row.reason, pods, err)
 			}
-			if errors.Is(err, podsource.ErrPermanent) {
-				t.Errorf("an error of the caller's cache is permanent: %v", err)
-			}
-		})
+		case !nameOnly(pods) || err == nil || !strings.Contains(err.Error(), row.err) || incomplete != row.incomplete:
+			t.Errorf("%s: got %v, %v, want an error that says %q (waiting may help: %v)", row.reason, pods, err, row.err, row.incomplete)
+		case errors.Is(err, podsource.ErrPermanent):
+			t.Errorf("%s: the caller's cache may have another Node later: %v", row.reason, err)
+		}
 	}
 }
 
-// A brokenLister returns an error.
-type brokenLister struct{ listerscorev1.PodLister }
-
-func (brokenLister) List(labels.Selector) ([]*corev1.Pod, error) { return nil, errors.New("broken") }
-
-func TestBrokenLister(t *testing.T) {
-	s := must(FromLister(brokenLister{}, time.Now, "here", Options{SkipNodeCheck: true}))
-	if pods, err := s.Pods(t.Context()); !nameOnly(pods) || err == nil || !strings.Contains(err.Error(), "broken") {
-		t.Errorf("got %v, %v", pods, err)
-	}
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	s = must(FromLister(listerscorev1.NewPodLister(indexer(t)), time.Now, "here", Options{SkipNodeCheck: true}))
-	if pods, err := s.Pods(ended); !nameOnly(pods) || !errors.Is(err, context.Canceled) {
-		t.Errorf("the context had ended: got %v, %v", pods, err)
-	}
+// An informer was in sync at the last call before its version changed, and not known to be
+// later.
+//
+// Guard: [inStep] does not take a broken watch for one without events.
+func TestHazard62InformerWithoutEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		informer := newFakeInformer()
+		source := must(FromLister(informer, "here", Options{SkipNodeCheck: true}))
+		begun := time.Now()
+		for _, step := range []struct {
+			reason  string
+			version int64
+			want    time.Duration // after begun; -1 is unknown
+		}{
+			{"it has not synced", 0, -1},
+			{"its first list may be from the API server's watch cache", 10, -1},
+			{"no event since", 10, -1},
+			{"an event after the last call", 20, 2 * time.Minute},
+			{"no event since", 20, 2 * time.Minute},
+			{"no event since", 20, 2 * time.Minute},
+			{"an event", 30, 5 * time.Minute},
+			{"an event", 31, 6 * time.Minute},
+			{"it lists again", 0, 6 * time.Minute},
+			{"it has listed", 40, 6 * time.Minute},
+			{"an event after the list", 41, 9 * time.Minute},
+		} {
+			informer.version.Store(step.version)
+			a, err := source.Pods(t.Context())
+			if step.want < 0 {
+				if !nameOnly(a) || !errors.Is(err, podsource.ErrIncomplete) || !strings.Contains(err.Error(), "not known to be in sync") {
+					t.Errorf("%s: got %v, %v, want %v", step.reason, a, err, podsource.ErrIncomplete)
+				}
+			} else if err != nil || a.AsOf.Sub(begun) != step.want {
+				t.Errorf("%s: got %v after the beginning, %v, want %v", step.reason, a.AsOf.Sub(begun), err, step.want)
+			}
+			time.Sleep(time.Minute)
+		}
+	})
 }

@@ -18,33 +18,32 @@ import (
 )
 
 // checkNode checks that the Node of this name is this machine since its last boot (R9,
-// hazard 23), and that the control plane gets its status from kubelet (hazard 55). It
-// returns the Node, or nil with SkipNodeCheck.
-func (s *Source) checkNode(ctx context.Context) (*corev1.Node, error) {
+// hazard 23), and that the control plane gets its status from kubelet (hazard 55).
+func (s *Source) checkNode(ctx context.Context) error {
 	if s.opts.SkipNodeCheck {
-		return nil, nil
+		return nil
 	}
 	// Before the Node, since an error here then costs the API server nothing.
 	bootID, err := s.bootID()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	node, err := s.opts.GetNode(ctx, s.nodeName)
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, s.permanent(fmt.Errorf("there is no such Node: is this the name under which kubelet registered it? "+
+		return s.permanent(fmt.Errorf("there is no such Node: is this the name under which kubelet registered it? "+
 			"In a pod that is spec.nodeName, and not always the host's name: %w", err))
 	case err != nil:
-		return nil, explain(err, "reading its Node", `verb "get" on resource "nodes"`)
+		return explain(err, "reading its Node", `verb "get" on resource "nodes"`)
 	case node == nil:
-		return nil, errors.New("reading its Node: got none, and no error")
+		return errors.New("reading its Node: got none, and no error")
 	case node.Name != s.nodeName:
-		return nil, fmt.Errorf("reading its Node: got that of %q", node.Name)
+		return fmt.Errorf("reading its Node: got that of %q", node.Name)
 	}
 	if err := s.sameNode(node, bootID); err != nil {
-		return nil, err
+		return err
 	}
-	return node, checkReporting(node)
+	return checkReporting(node)
 }
 
 // sameNode compares the UID and boot ID of the Node with the expected ones.
@@ -107,14 +106,10 @@ func readiness(node *corev1.Node) *corev1.NodeCondition {
 // heartbeat returns the time of kubelet's last report of the node's state, by the node's
 // clock, or zero.
 func heartbeat(node *corev1.Node) time.Time {
-	if node == nil {
-		return time.Time{}
+	if ready := readiness(node); ready != nil {
+		return ready.LastHeartbeatTime.Time
 	}
-	ready := readiness(node)
-	if ready == nil {
-		return time.Time{}
-	}
-	return ready.LastHeartbeatTime.Time
+	return time.Time{}
 }
 
 // bootIDFile has the boot ID on Linux. kubelet reads the same file.

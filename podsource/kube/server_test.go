@@ -33,7 +33,7 @@ type apiServer struct {
 	node           *corev1.Node
 	now            int                  // the current resource version
 	versions       map[int][]corev1.Pod // pods by resource version
-	cached         int                  // the version that the watch cache shows
+	missing        int64                // remainingItemCount of each page without a token
 	ignoreSelector bool
 	freshPages     bool                                           // pages after the first have the current version
 	asked          []string                                       // method, path and query of each request
@@ -42,7 +42,7 @@ type apiServer struct {
 
 func newAPIServer(t *testing.T, pods ...corev1.Pod) *apiServer {
 	t.Helper()
-	a := &apiServer{node: node("here", "boot-1"), now: 10, cached: 10, versions: map[int][]corev1.Pod{10: pods}}
+	a := &apiServer{node: node("here", "boot-1"), now: 10, versions: map[int][]corev1.Pod{10: pods}}
 	a.http = httptest.NewServer(a)
 	t.Cleanup(a.http.Close)
 	return a
@@ -113,9 +113,6 @@ func (a *apiServer) list(w http.ResponseWriter, r *http.Request) {
 			version = a.now
 		}
 	}
-	if query.Get("resourceVersionMatch") == "NotOlderThan" {
-		version, limit = a.cached, 0
-	}
 	pods, ok := a.versions[version]
 	if !ok {
 		refuse(w, apierrors.NewResourceExpired("The provided continue parameter is too old"))
@@ -134,6 +131,9 @@ func (a *apiServer) list(w http.ResponseWriter, r *http.Request) {
 		}
 		list.Items = append(list.Items, pods[i])
 	}
+	if list.Continue == "" {
+		list.RemainingItemCount = &a.missing
+	}
 	answer(w, http.StatusOK, &list)
 }
 
@@ -151,7 +151,7 @@ func refuse(w http.ResponseWriter, err *apierrors.StatusError) {
 
 func node(name, bootID string) *corev1.Node {
 	n := &corev1.Node{TypeMeta: metav1.TypeMeta{Kind: "Node", APIVersion: "v1"}}
-	n.Name, n.UID, n.ResourceVersion, n.Status.NodeInfo.BootID = name, "uid-of-here", "9", bootID
+	n.Name, n.UID, n.Status.NodeInfo.BootID = name, "uid-of-here", bootID
 	return ready(n, corev1.ConditionTrue)
 }
 

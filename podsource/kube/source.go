@@ -21,23 +21,11 @@ import (
 // that there is mostly one page. kubectl uses the same.
 const DefaultPageSize = 500
 
-// Options configure a Source. The zero value is the safe default for [New] and
-// [NewInformer].
+// Options configure a Source. The zero value is the safe default for [New].
 type Options struct {
 	// PageSize is the number of pods in one page. All pages show the state at the time
 	// of the first one. Zero is [DefaultPageSize].
 	PageSize int64
-	// WatchCache lets the API server answer a source of [New] from its watch cache, in
-	// one page, without reading etcd. This helps an old or overloaded control plane.
-	// Since Kubernetes 1.31 servers use the watch cache without this option, too, and
-	// make sure that it is up to date.
-	//
-	// With this option the answer may lack new pods. The list is not older than the Node
-	// object, and so not older than kubelet's last report of the node's state; the time
-	// of that report, up to five minutes ago, is the AsOf of the answer. This assumes
-	// that the API server keeps Nodes and pods in the same etcd, which is so unless
-	// --etcd-servers-overrides changes it. WatchCache can't be used with SkipNodeCheck.
-	WatchCache bool
 	// NodeUID, if set, is the UID that the Node object must have. It changes when the
 	// object is deleted and created again.
 	NodeUID types.UID
@@ -47,7 +35,7 @@ type Options struct {
 	// own kernel has another boot ID.
 	BootID func() (string, error)
 	// GetNode reads the Node object for a source of [FromLister]: the Get of a node
-	// lister, or of a client. [New] and [NewInformer] use their client if it is nil.
+	// lister, or of a client. [New] uses its client if it is nil.
 	GetNode func(ctx context.Context, name string) (*corev1.Node, error)
 	// SkipNodeCheck trusts the node's name and does not read the Node object. Then the
 	// list of another node, or of an older machine of the same name, is taken for this
@@ -65,8 +53,6 @@ func (o *Options) validate() (errs []error) {
 	switch {
 	case o.SkipNodeCheck && (o.NodeUID != "" || o.BootID != nil || o.GetNode != nil):
 		errs = append(errs, errors.New("Options.SkipNodeCheck reads no Node, so NodeUID, BootID and GetNode have no effect with it; use one or the other"))
-	case o.SkipNodeCheck && o.WatchCache:
-		errs = append(errs, errors.New("Options.WatchCache needs the Node for the age of an answer; leave out SkipNodeCheck"))
 	case o.SkipNodeCheck:
 	case o.GetNode == nil:
 		errs = append(errs, errors.New("the node can't be verified: set Options.GetNode, or SkipNodeCheck to trust its name"))
@@ -82,14 +68,13 @@ func (o *Options) validate() (errs []error) {
 type Source struct {
 	nodeName string
 	opts     Options
-	ownNode  bool // the Node is read with the source's own client
-	// list returns the pods, with AsOf and Note. The Node is nil if it was
-	// not checked.
-	list func(ctx context.Context, node *corev1.Node) (podsource.Answer, error)
+	ownNode  bool                                                // the Node is read with the source's own client
+	list     func(ctx context.Context) (podsource.Answer, error) // the pods, with AsOf
 }
 
-// newSource checks the arguments. Errs are the errors of other arguments, or nil.
-func newSource(nodeName string, opts Options, errs ...error) (*Source, error) {
+// newSource checks the arguments. Missing is the error of another argument, or nil.
+func newSource(nodeName string, opts Options, missing error) (*Source, error) {
+	errs := append(opts.validate(), missing)
 	if nodeName == "" {
 		// The selector would select the pods without a node.
 		errs = append(errs, errors.New("it has no node name; in a pod that is the field spec.nodeName of the downward API"))
@@ -97,7 +82,7 @@ func newSource(nodeName string, opts Options, errs ...error) (*Source, error) {
 		errs = append(errs, fmt.Errorf("no Node can have the name %q, as kubelet registers a host's name in lower case: %s",
 			nodeName, strings.Join(why, "; ")))
 	}
-	if err := errors.Join(append(errs, opts.validate()...)...); err != nil {
+	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("making a kube source: %w", err)
 	}
 	if opts.PageSize == 0 {
@@ -112,44 +97,35 @@ func newSource(nodeName string, opts Options, errs ...error) (*Source, error) {
 // client lacks a file does not mean that there is no API server.
 //
 // The pods have no container IDs. The answer lists Kubernetes pods in every network, so
-// reservations of containers that are no sandboxes are foreign (R14). Its Note names pods with
-// an annotation that can't be read.
+// reservations of containers that are no sandboxes are foreign (R14). Its Note names a pod
+// that has an address, or an annotation, that can't be read.
 func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 	a, err := s.ask(ctx)
-	if err != nil {
-		return podsource.Answer{Source: "kube"}, err
+	switch {
+	case err == nil:
+		a.Source, a.Networks, a.Note = "kube", []string{podsource.EveryNetwork}, kubepod.Note(a.Pods)
+		return a, nil
+	case ctx.Err() != nil:
+		err = fmt.Errorf("%w: %w", ctx.Err(), err) // some errors of clients do not wrap it
 	}
-	a.Source, a.Networks = "kube", []string{podsource.EveryNetwork}
-	if note := kubepod.Note(a.Pods); note != "" {
-		a.Note = strings.TrimPrefix(a.Note+"; "+note, "; ")
-	}
-	return a, nil
+	return podsource.Answer{Source: "kube"}, fmt.Errorf("node %s: %w", s.nodeName, err)
 }
 
 func (s *Source) ask(ctx context.Context) (podsource.Answer, error) {
 	if s.list == nil {
-		return podsource.Answer{}, errors.New("kube source was not made with New, NewInformer or FromLister")
+		return podsource.Answer{}, errors.New("the kube source was not made with New or FromLister")
 	}
-	node, err := s.checkNode(ctx)
-	var a podsource.Answer
-	if err == nil {
-		a, err = s.list(ctx, node)
+	if err := s.checkNode(ctx); err != nil {
+		return podsource.Answer{}, err
 	}
-	switch {
-	case err == nil:
-		return a, nil
-	case ctx.Err() != nil:
-		return a, fmt.Errorf("node %s: %w: %w", s.nodeName, ctx.Err(), err) // some errors of clients do not wrap it
-	}
-	return a, fmt.Errorf("node %s: %w", s.nodeName, err)
+	return s.list(ctx)
 }
 
-// ifLocal converts a pod if it is bound to the node. Other pods come from an informer of
+// appendIfLocal appends a pod if it is bound to the node. Other pods come from an informer of
 // several nodes, or from a proxy or a fake that ignores the field selector.
-func (s *Source) ifLocal(pod *corev1.Pod) (p podsource.Pod, local bool, err error) {
-	if pod.Spec.NodeName != s.nodeName {
-		return p, false, nil
+func (s *Source) appendIfLocal(pods []podsource.Pod, pod *corev1.Pod) []podsource.Pod {
+	if pod.Spec.NodeName == s.nodeName {
+		pods = append(pods, kubepod.Convert(pod))
 	}
-	p, err = kubepod.Convert(pod)
-	return p, err == nil, err
+	return pods
 }

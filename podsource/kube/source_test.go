@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"net/http"
 	"os"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,7 +19,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	listerscorev1 "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
@@ -57,7 +56,6 @@ func TestRequests(t *testing.T) {
 		set      func(a *apiServer)
 		want     string
 		requests []string
-		asOf     time.Time
 	}{
 		{
 			reason: "one GET and one LIST of the current state", want: here,
@@ -71,45 +69,12 @@ func TestRequests(t *testing.T) {
 			},
 		},
 		{
-			reason: "the last page is full", opts: Options{PageSize: 5}, want: here,
-			requests: []string{getNode, listAll + "&limit=5"},
-		},
-		{
-			reason: "the watch cache answers in one page, with its own version", opts: Options{WatchCache: true, PageSize: 2},
-			set:      func(a *apiServer) { a.set(false, pod("new", "here")) },
-			want:     here,
-			requests: []string{getNode, listAll + "&resourceVersion=9&resourceVersionMatch=NotOlderThan"},
-			asOf:     beat,
-		},
-		{
-			reason: "the age of the watch cache is unknown: the current state", opts: Options{WatchCache: true}, want: here,
-			set:      func(a *apiServer) { a.node.Status.Conditions[1].LastHeartbeatTime = metav1.Time{} },
-			requests: []string{getNode, listAll + "&limit=500"},
-		},
-		{
-			reason: "a Node without a version, as from a fake", opts: Options{WatchCache: true}, want: here,
-			set:      func(a *apiServer) { a.node.ResourceVersion = "" },
-			requests: []string{getNode, listAll + "&limit=500"},
-		},
-		{
 			reason: "a server that ignores the selector: pods of other nodes are left out", opts: Options{PageSize: 3}, want: here,
 			set: func(a *apiServer) { a.ignoreSelector = true },
 			requests: []string{
 				getNode, listAll + "&limit=3",
 				"GET /api/v1/pods?continue=10%3A3&" + selector + "&limit=3", "GET /api/v1/pods?continue=10%3A6&" + selector + "&limit=3",
 			},
-		},
-		{
-			reason: "pods change between two pages: all pages have the version of the first", opts: Options{PageSize: 4}, want: here,
-			set: func(a *apiServer) {
-				a.before = func(n int, _ http.ResponseWriter) bool {
-					if n == 3 {
-						a.set(false, pod("new", "here"))
-					}
-					return false
-				}
-			},
-			requests: []string{getNode, listAll + "&limit=4", "GET /api/v1/pods?continue=10%3A7&" + selector + "&limit=4"},
 		},
 		{
 			reason: "the version expires between two pages: a new list without pages, with nothing of the old one", opts: Options{PageSize: 4}, want: "new",
@@ -152,13 +117,6 @@ func TestRequests(t *testing.T) {
 			set:      func(a *apiServer) { a.node = nil },
 			requests: []string{listAll + "&limit=500"},
 		},
-		{
-			reason: "no pods: the caller decides what that means (R9)",
-			set: func(a *apiServer) {
-				a.set(true)
-			},
-			requests: []string{getNode, listAll + "&limit=500"},
-		},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
 			a := newAPIServer(t, pods...)
@@ -176,7 +134,7 @@ func TestRequests(t *testing.T) {
 				t.Errorf("got %q, want %q", names(got), row.want)
 			}
 			got.Pods = nil
-			if diff := gocmp.Diff(podsource.Answer{Source: "kube", AsOf: row.asOf, Networks: []string{podsource.EveryNetwork}}, got); diff != "" {
+			if diff := gocmp.Diff(podsource.Answer{Source: "kube", Networks: []string{podsource.EveryNetwork}}, got); diff != "" {
 				t.Errorf("declarations of the answer (-want +got):\n%s", diff)
 			}
 			if diff := gocmp.Diff(row.requests, a.requests()); diff != "" {
@@ -186,13 +144,11 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// TestNote: the note names a pod that may have more addresses than the answer.
+// TestNote: what can't be read spoils its pod, not the list, and the note names it.
 func TestNote(t *testing.T) {
-	garbage := pod("garbage", "here", "10.0.0.1")
-	garbage.Annotations = map[string]string{"k8s.v1.cni.cncf.io/network-status": "{"}
-	a := newAPIServer(t, pod("a", "here"), garbage)
+	a := newAPIServer(t, pod("a", "here", "10.0.0.1"), pod("spoiled", "here", "10.0.0.300"))
 	got, err := must(New(a.client(t), "here", Options{BootID: boot("boot-1")})).Pods(t.Context())
-	if err != nil || len(got.Pods) != 2 || !strings.Contains(got.Note, "shop/garbage") {
+	if err != nil || len(got.Pods) != 2 || got.Pods[0].MoreIPs || !got.Pods[1].MoreIPs || !strings.Contains(got.Note, "shop/spoiled") {
 		t.Errorf("got %+v, %v", got, err)
 	}
 }
@@ -261,9 +217,10 @@ func TestErrors(t *testing.T) {
 				return n == 2
 			}
 		}, want: []string{"listing its pods"}, incomplete: true},
-		{reason: "a pod with an invalid address", set: func(a *apiServer) {
-			a.set(true, pod("a", "here", "10.0.0.1"), pod("bad", "here", "10.0.0.300"))
-		}, want: []string{"shop/bad", "10.0.0.300"}},
+		{reason: "items are missing from the list, and no token leads to them", set: func(a *apiServer) { a.missing = 7 }, incomplete: true,
+			want: []string{"listing its pods: 7 are missing from the list", "proxy"}},
+		{reason: "... from the last page", opts: Options{PageSize: 1}, set: func(a *apiServer) { a.missing = 1 }, incomplete: true,
+			want: []string{"1 are missing"}},
 		{reason: "another machine, or this one before its boot", opts: Options{BootID: boot("boot-2")},
 			want: []string{"boot ID boot-1, but this kernel's is boot-2", "another machine"}, incomplete: true},
 		{reason: "kubelet has not reported", set: func(a *apiServer) { a.node = node("here", "") }, want: []string{"has no boot ID"}, incomplete: true},
@@ -341,40 +298,34 @@ func TestContext(t *testing.T) {
 
 // TestArguments: the error of each constructor names all wrong arguments.
 func TestArguments(t *testing.T) {
-	client, lister, asOf := newAPIServer(t).client(t), listerscorev1.NewPodLister(indexer(t)), func() time.Time { return time.Time{} }
+	client, informer := newAPIServer(t).client(t), &fakeInformer{Store: cache.NewStore(cache.MetaNamespaceKeyFunc)}
 	checked := Options{GetNode: func(context.Context, string) (*corev1.Node, error) { return nil, nil }}
 	for _, row := range []struct {
 		reason   string
 		client   Client
-		lister   listerscorev1.PodLister
-		asOf     func() time.Time
+		informer Informer
 		nodeName string
 		opts     Options
-		want     string    // of all three; "" is no error
-		own      [3]string // of New, NewInformer and FromLister alone
+		want     string    // of both; "" is no error
+		own      [2]string // of New and FromLister alone
 	}{
-		{"valid arguments", client, lister, asOf, "here", checked, "", [3]string{}},
-		{"a valid name of a cloud provider", client, lister, asOf, "ip-10-0-0-1.eu-west-1.compute.internal", checked, "", [3]string{}},
-		{"no node name", client, lister, asOf, "", checked, "it has no node name; in a pod that is the field spec.nodeName of the downward API", [3]string{}},
-		{"a host name that is not in lower case", client, lister, asOf, "Here", checked, `no Node can have the name "Here", as kubelet registers a host's name in lower case`, [3]string{}},
-		{"a node name with a line feed", client, lister, asOf, "here\n", checked, `no Node can have the name "here\n"`, [3]string{}},
-		{"negative", client, lister, asOf, "here", Options{PageSize: -1, GetNode: checked.GetNode}, "Options.PageSize is -1", [3]string{}},
-		{"a check that SkipNodeCheck disables: the UID", client, lister, asOf, "here", Options{SkipNodeCheck: true, NodeUID: "1"}, "SkipNodeCheck reads no Node", [3]string{}},
-		{"... the kernel", client, lister, asOf, "here", Options{SkipNodeCheck: true, BootID: boot("1")}, "SkipNodeCheck reads no Node", [3]string{}},
-		{"... the Node", client, lister, asOf, "here", Options{SkipNodeCheck: true, GetNode: checked.GetNode}, "SkipNodeCheck reads no Node", [3]string{}},
-		{"a watch cache of unknown age", client, lister, asOf, "here", Options{SkipNodeCheck: true, WatchCache: true}, "",
-			[3]string{"WatchCache needs the Node", "WatchCache is for New", "WatchCache is for New"}},
-		{"several errors", nil, nil, nil, "", Options{}, "no node name", [3]string{"it needs a client", "it needs a client", "it needs a lister"}},
-		{"no client and no lister", nil, nil, asOf, "here", checked, "", [3]string{"it needs a client", "it needs a client", "it needs a lister"}},
-		{"no function for the age of the pods", client, lister, nil, "here", checked, "", [3]string{"", "", "it needs a function that returns when the lister's pods were current"}},
-		{"no way to check the node", client, lister, asOf, "here", Options{}, "", [3]string{"", "", "set Options.GetNode, or SkipNodeCheck"}},
+		{"valid arguments", client, informer, "here", checked, "", [2]string{}},
+		{"a name of a cloud provider", client, informer, "ip-10-0-0-1.eu-west-1.compute.internal", checked, "", [2]string{}},
+		{"no node name", client, informer, "", checked, "that is the field spec.nodeName of the downward API", [2]string{}},
+		{"not in lower case", client, informer, "Here", checked, `no Node can have the name "Here", as kubelet`, [2]string{}},
+		{"a node name with a line feed", client, informer, "here\n", checked, `no Node can have the name "here\n"`, [2]string{}},
+		{"negative", client, informer, "here", Options{PageSize: -1, GetNode: checked.GetNode}, "Options.PageSize is -1", [2]string{}},
+		{"a UID that is not read", client, informer, "here", Options{SkipNodeCheck: true, NodeUID: "1"}, "reads no Node", [2]string{}},
+		{"... a boot ID", client, informer, "here", Options{SkipNodeCheck: true, BootID: boot("1")}, "reads no Node", [2]string{}},
+		{"... a Node", client, informer, "here", Options{SkipNodeCheck: true, GetNode: checked.GetNode}, "reads no Node", [2]string{}},
+		{"several errors", nil, nil, "", Options{}, "no node name", [2]string{"it needs a client", "it needs an informer"}},
+		{"no client and no informer", nil, nil, "here", checked, "", [2]string{"it needs a client", "it needs an informer"}},
+		{"no way to check the node", client, informer, "here", Options{}, "", [2]string{"", "set Options.GetNode, or SkipNodeCheck"}},
 	} {
 		source, newErr := New(row.client, row.nodeName, row.opts)
-		informer, informerErr := NewInformer(row.client, row.nodeName, row.opts)
-		cached, cachedErr := FromLister(row.lister, row.asOf, row.nodeName, row.opts)
-		for i, err := range []error{newErr, informerErr, cachedErr} {
-			which := []string{"New", "NewInformer", "FromLister"}[i]
-			made := []bool{source != nil, informer != nil, cached != nil}[i]
+		cached, cachedErr := FromLister(row.informer, row.nodeName, row.opts)
+		for i, err := range []error{newErr, cachedErr} {
+			which, made := []string{"New", "FromLister"}[i], []*Source{source, cached}[i] != nil
 			if wrong := row.want != "" || row.own[i] != ""; wrong != (err != nil) || made == wrong {
 				t.Errorf("%s: %s returned a source: %v, and error %v", row.reason, which, made, err)
 			} else if wrong && (!strings.Contains(err.Error(), row.want) || !strings.Contains(err.Error(), row.own[i])) {
@@ -412,22 +363,5 @@ func TestThisKernel(t *testing.T) {
 	a.node = node("here", strings.TrimSpace(string(id)))
 	if pods, err := s.Pods(t.Context()); err != nil || names(pods) != "a" {
 		t.Errorf("got %v, %v", pods, err)
-	}
-}
-
-// TestNothingIsCached: each call of Pods lists again.
-func TestNothingIsCached(t *testing.T) {
-	a := newAPIServer(t, pod("a", "here"))
-	s := must(New(a.client(t), "here", Options{BootID: boot("boot-1")}))
-	for _, want := range [][]corev1.Pod{{pod("b", "here")}, {pod("c", "here"), pod("d", "here")}, {}} {
-		a.set(true, want...)
-		pods, err := s.Pods(t.Context())
-		if err != nil || len(pods.Pods) != len(want) || slices.ContainsFunc(want, func(p corev1.Pod) bool { return !strings.Contains(names(pods), p.Name) }) {
-			t.Errorf("got %q, %v, want %d pods", names(pods), err, len(want))
-		}
-	}
-	a.node = node("here", "boot-2")
-	if pods, err := s.Pods(t.Context()); !nameOnly(pods) || err == nil {
-		t.Errorf("another machine took the name of the node: got %v, %v", pods, err)
 	}
 }

@@ -77,9 +77,9 @@ func New(socket string, opts Options) (*Source, error) {
 // started and does not know all pods yet, nothing listens on its socket, it closes the
 // connection, takes too long or has too many callers. The error wraps
 // [podsource.ErrNotHere] if kubelet does not serve the API: the socket is missing, or
-// serves something else. A pod that can't be read is an error of the whole answer (R2). A
-// network status annotation that can't be read is no error; the answer's Note names its
-// pod.
+// serves something else. A pod that can't be read is an error of the whole answer (R2). An
+// address or a network status annotation that can't be read is none; the answer's Note names
+// such a pod.
 func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 	a := podsource.Answer{Source: "kubelet"}
 	pods, err := s.ask(ctx)
@@ -145,11 +145,10 @@ func decode(answer [][]byte) ([]podsource.Pod, error) {
 		// Kubelet puts its current status into the object from the API server. The
 		// managed fields are about the old status.
 		object.ManagedFields = nil
-		pod, err := kubepod.Convert(&object)
-		if err != nil {
-			return nil, fmt.Errorf("pod %d of %d: %w", i+1, len(answer), err)
+		if object.Name == "" || object.UID == "" { // an empty message decodes to an empty pod
+			return nil, fmt.Errorf("pod %d of %d: it has the name %q and the UID %q, and must have both", i+1, len(answer), object.Name, object.UID)
 		}
-		pods = append(pods, pod)
+		pods = append(pods, kubepod.Convert(&object))
 	}
 	return pods, nil
 }

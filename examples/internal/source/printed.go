@@ -104,11 +104,10 @@ func kubectlAnswer(kind string, metadata json.RawMessage, items []json.RawMessag
 		if pod.Spec.NodeName != node {
 			continue
 		}
-		p, err := kubepod.Convert(&pod)
-		if err != nil {
-			return podsource.Answer{}, fmt.Errorf("item %d: %w", i+1, err)
+		if pod.Name == "" || pod.UID == "" {
+			return podsource.Answer{}, fmt.Errorf("item %d: it has the name %q and the UID %q, and must have both", i+1, pod.Name, pod.UID)
 		}
-		a.Pods = append(a.Pods, p)
+		a.Pods = append(a.Pods, kubepod.Convert(&pod))
 	}
 	if len(a.Pods) == 0 {
 		delete(nodes, "")

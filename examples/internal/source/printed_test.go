@@ -127,7 +127,6 @@ func TestPrinted(t *testing.T) {
 		{reason: "other things among the pods", text: strings.Replace(kubectl(t, web, proxy), `"Pod"`, `"Service"`, 1), says: `item 1 is a "Service", and not a Pod`},
 		{reason: "a list of no kind", text: raw("List", `"resourceVersion": ""`, web, proxy), says: `item 1 is a "", and not a Pod`},
 		{reason: "a list of others", text: `{"kind":"NodeList","items":[{}]}`, says: `its kind is "NodeList"`},
-		{reason: "an address that can't be read", text: kubectl(t, web, kubePod("shop", "broken", thisNode, "pending")), says: `item 2: pod shop/broken`},
 		{reason: "a pod without a name", text: kubectl(t, web, kubePod("shop", "", thisNode, "")), says: "item 2: "},
 		{reason: "a field of the wrong type", text: strings.Replace(kubectl(t, web), `"10.244.1.5"`, `[]`, 1), says: "item 1: "},
 		{reason: "null for a pod", text: `{"kind":"List","items":[null]}`, says: `item 1 is a ""`},

@@ -3,7 +3,6 @@
 package kubepod
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -17,11 +16,14 @@ import (
 // selects the pods of this node.
 //
 //   - The addresses are those in status.podIPs, in status.podIP, and in every entry of the
-//     network status annotation, which has those of secondary networks (hazard 22). Every
-//     user who may change the pod may write the annotation, so one that can't be read is no
-//     error: the pod then may have more addresses (MoreIPs) and own any reservation made
-//     since it started (R4, hazard 67). [Note] names such pods.
-//   - A pod in the node's network claims nothing, and its annotation is not read
+//     network status annotation, which has those of secondary networks (hazard 22). A pod
+//     that is Running without any is taken for one whose addresses are not known yet (R4,
+//     hazard 104).
+//   - An address in another form, such as "010.0.0.2", is left out, and so is what can't be
+//     read of an annotation, which every user who may change the pod may write. The pod then
+//     may have more addresses (MoreIPs) and own any reservation made since it started (R4,
+//     hazard 67). [Note] names such pods.
+//   - A pod in the node's network claims nothing, and its addresses are not read
 //     (hazard 28).
 //   - StartedAt is status.startTime, which kubelet takes from the node's clock. Without it
 //     the start is unknown. The creation time is earlier, and from the clock of another
@@ -30,77 +32,48 @@ import (
 //     up (hazard 76).
 //   - A pod that is being deleted is live. A pod in phase Succeeded or Failed is Finished,
 //     unless a container is reported as running or the sandbox as ready. FinishedAt is when
-//     its containers ended, its sandbox was removed or its status was last written, and zero
-//     if none of these is known (hazards 12, 13, 31, 56 and 57).
+//     its containers ended or its status was last written, whichever is later, and zero if
+//     neither is known (hazards 12, 13, 31, 56 and 57).
 //   - ContainerIDs stays empty. The IDs in a pod's status are those of its containers, not
 //     of the sandbox that owns the reservation.
 //
 // The object must be consistent, as the API server returns it. If its status was replaced,
 // as in kubelet's Pods API, its managed fields are about the old status and must be removed
 // first.
-//
-// Any other part that can't be read is an error that names the pod: an address in the status
-// that can't be parsed, or an object without a name or a UID. Then no pod of the list may be
-// used (R2).
-func Convert(pod *corev1.Pod) (podsource.Pod, error) {
-	p, err := convert(pod)
-	if err != nil {
-		return podsource.Pod{}, err
-	}
-	return p, nil
-}
-
-// Note returns a text about pods whose network status annotation can't be read, for the
-// Note of an answer, and "" if there are none.
-func Note(pods []podsource.Pod) string {
-	var first *podsource.Pod
-	n := 0
-	for i := range pods {
-		if pods[i].MoreIPs {
-			if n++; first == nil {
-				first = &pods[i]
-			}
-		}
-	}
-	if n == 0 {
-		return ""
-	}
-	return fmt.Sprintf("the annotation %s of %d pods can't be read, one is %s: each may have more addresses than known",
-		NetworkStatusAnnotation, n, first.NamespacedName)
-}
-
-func convert(pod *corev1.Pod) (podsource.Pod, error) {
-	if pod == nil {
-		return podsource.Pod{}, errors.New("a pod is nil")
-	}
+func Convert(pod *corev1.Pod) podsource.Pod {
 	p := podsource.Pod{
 		NamespacedName: types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name},
 		UID:            pod.UID,
 		HostNetwork:    pod.Spec.HostNetwork,
 	}
 	p.Finished, p.FinishedAt = finished(pod)
-	if pod.Name == "" || pod.UID == "" {
-		return p, fmt.Errorf("pod %s (UID %q): a pod must have a name and a UID", p.NamespacedName, pod.UID)
-	}
 	if pod.Status.StartTime != nil && !static(pod) {
 		p.StartedAt = pod.Status.StartTime.Time
 	}
 	if p.HostNetwork {
-		return p, nil
+		return p
 	}
-	reported, err := statusIPs(&pod.Status)
-	if err != nil {
-		return p, fmt.Errorf("pod %s (UID %s): %w", p.NamespacedName, pod.UID, err)
-	}
-	annotated, whole := annotatedIPs(pod.Annotations)
-	p.MoreIPs = !whole
+	reported, whole := statusIPs(&pod.Status)
+	annotated, annotationWhole := annotatedIPs(pod.Annotations)
+	p.MoreIPs = !whole || !annotationWhole
 	for _, ip := range append(reported, annotated...) {
 		ip = ip.Unmap().WithZone("") // as host-local names its files
 		if !slices.Contains(p.IPs, ip) {
 			p.IPs = append(p.IPs, ip)
 		}
 	}
-	return p, nil
+	return p
+}
+
+// Note returns a text about pods with addresses that can't be read, for the Note of an answer,
+// and "" if there are none.
+func Note(pods []podsource.Pod) string {
+	spoiled := slices.DeleteFunc(slices.Clone(pods), func(p podsource.Pod) bool { return !p.MoreIPs })
+	if len(spoiled) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d pods may have more addresses than known, one is %s: its status or %s can't be read",
+		len(spoiled), spoiled[0].NamespacedName, NetworkStatusAnnotation)
 }
 
 // static reports whether kubelet has the pod from a file or a URL, or the pod is the API
@@ -111,22 +84,20 @@ func static(pod *corev1.Pod) bool {
 	return mirror || known && source != "api"
 }
 
-// statusIPs returns all addresses in a pod's status.
-func statusIPs(status *corev1.PodStatus) ([]netip.Addr, error) {
-	var ips []netip.Addr
-	for i, podIP := range status.PodIPs {
+// statusIPs returns the addresses in a pod's status, and whether all of them could be read.
+func statusIPs(status *corev1.PodStatus) (ips []netip.Addr, whole bool) {
+	whole = true
+	list := status.PodIPs
+	if status.PodIP != "" { // empty until kubelet reports one
+		list = append(slices.Clone(list), corev1.PodIP{IP: status.PodIP})
+	}
+	for _, podIP := range list {
 		ip, err := netip.ParseAddr(podIP.IP)
 		if err != nil {
-			return nil, fmt.Errorf("status.podIPs[%d]: %q is not an IP address", i, podIP.IP)
+			whole = false
+			continue
 		}
 		ips = append(ips, ip)
 	}
-	if s := status.PodIP; s != "" { // empty until kubelet reports one
-		ip, err := netip.ParseAddr(s)
-		if err != nil {
-			return nil, fmt.Errorf("status.podIP: %q is not an IP address", s)
-		}
-		ips = append(ips, ip)
-	}
-	return ips, nil
+	return ips, whole
 }

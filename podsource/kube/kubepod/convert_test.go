@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
@@ -14,217 +15,143 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-func addrs(list ...string) (ips []netip.Addr) {
+// has returns a pod that was started three days ago, and has these addresses.
+func has(list ...string) podsource.Pod {
+	p := podsource.Pod{StartedAt: ago(3 * day)}
 	for _, s := range list {
-		ips = append(ips, netip.MustParseAddr(s))
+		p.IPs = append(p.IPs, netip.MustParseAddr(s))
 	}
-	return ips
+	return p
 }
 
-const twoNetworks = `[
+// hasMore returns a pod like has, which may have more addresses.
+func hasMore(list ...string) podsource.Pod {
+	p := has(list...)
+	p.MoreIPs = true
+	return p
+}
+
+const (
+	oldKey      = "k8s.v1.cni.cncf.io/networks-status"
+	twoNetworks = `[
   {"name": "cbr0", "interface": "eth0", "ips": ["10.0.0.2", "fd00::2"], "mac": "aa:bb:cc:dd:ee:ff", "default": true, "dns": {}},
   {"name": "default/storage", "interface": "net1", "ips": ["192.168.7.9"], "device-info": {"type": "pci"}, "mtu": 9000},
   {"name": "default/dhcp", "interface": "net2"}
 ]`
+)
 
 func TestConvert(t *testing.T) {
-	begun := ago(3 * day)
 	deleted := func(p *corev1.Pod) { p.DeletionTimestamp = stamp(ago(day)) }
+	podIP := func(ip string) change { return func(p *corev1.Pod) { p.Status.PodIP = ip } }
+	networks := func(text string) change { return annotated(NetworkStatusAnnotation, text) }
+	done := func(p podsource.Pod, at time.Time) podsource.Pod {
+		p.Finished, p.FinishedAt = true, at
+		return p
+	}
+	onHost := has()
+	onHost.HostNetwork = true
 	for _, row := range []struct {
 		reason string
 		pod    *corev1.Pod
 		want   podsource.Pod
 	}{
-		{"no address yet: its start limits what it may hold", pod(), podsource.Pod{StartedAt: begun}},
-		{"dual stack", pod(podIPs("10.0.0.2", "fd00::2")), podsource.Pod{IPs: addrs("10.0.0.2", "fd00::2"), StartedAt: begun}},
-		{"podIP alone, as reported by kubelets before dual stack", pod(func(p *corev1.Pod) { p.Status.PodIP = "10.0.0.2" }),
-			podsource.Pod{IPs: addrs("10.0.0.2"), StartedAt: begun}},
-		{"podIP and other podIPs", pod(podIPs("fd00::2"), func(p *corev1.Pod) { p.Status.PodIP = "10.0.0.2" }),
-			podsource.Pod{IPs: addrs("fd00::2", "10.0.0.2"), StartedAt: begun}},
-		{"host-local names its files after IPv4 addresses", pod(podIPs("::ffff:10.0.0.2", "10.0.0.2")),
-			podsource.Pod{IPs: addrs("10.0.0.2"), StartedAt: begun}},
-		{"a pod that is being deleted is live", pod(podIPs("10.0.0.2"), deleted, container(running())),
-			podsource.Pod{IPs: addrs("10.0.0.2"), StartedAt: begun}},
-		{"the node has not reported for long: the pod may run", pod(phase(corev1.PodUnknown, "NodeLost"), podIPs("10.0.0.2")),
-			podsource.Pod{IPs: addrs("10.0.0.2"), StartedAt: begun}},
-		{"the IDs of containers are not that of the sandbox", pod(container(running(), ended(ago(day)))), podsource.Pod{StartedAt: begun}},
-		{"secondary networks", pod(podIPs("10.0.0.2"), annotated(NetworkStatusAnnotation, twoNetworks)),
-			podsource.Pod{IPs: addrs("10.0.0.2", "fd00::2", "192.168.7.9"), StartedAt: begun}},
-		{"the older key", pod(annotated("k8s.v1.cni.cncf.io/networks-status", twoNetworks)),
-			podsource.Pod{IPs: addrs("10.0.0.2", "fd00::2", "192.168.7.9"), StartedAt: begun}},
-		{"both keys, with different addresses", pod(annotated(NetworkStatusAnnotation, `[{"ips":["10.0.0.2"]}]`),
-			annotated("k8s.v1.cni.cncf.io/networks-status", `[{"ips":["10.0.0.3"]}]`)),
-			podsource.Pod{IPs: addrs("10.0.0.2", "10.0.0.3"), StartedAt: begun}},
-		{"with prefix lengths", pod(annotated(NetworkStatusAnnotation, `[{"ips":["10.0.0.2/24","fd00::2/64"]}]`)),
-			podsource.Pod{IPs: addrs("10.0.0.2", "fd00::2"), StartedAt: begun}},
-		{"a duplicate key: both lists count", pod(annotated(NetworkStatusAnnotation, `[{"ips":["10.0.0.2"],"ips":["10.0.0.3"]}]`)),
-			podsource.Pod{IPs: addrs("10.0.0.2", "10.0.0.3"), StartedAt: begun}},
-		{"a zone is not in the name of a reservation", pod(annotated(NetworkStatusAnnotation, `[{"ips":["fe80::1%net1"]}]`)),
-			podsource.Pod{IPs: addrs("fe80::1"), StartedAt: begun}},
-		{"no attachment", pod(annotated(NetworkStatusAnnotation, `[]`)), podsource.Pod{StartedAt: begun}},
-		{"an empty annotation, as after a detachment", pod(annotated(NetworkStatusAnnotation, " \n")), podsource.Pod{StartedAt: begun}},
-		{"an entry without addresses", pod(annotated(NetworkStatusAnnotation, `[{"ips":null},{}]`)), podsource.Pod{StartedAt: begun}},
-		{"the annotation that requests networks is another one", pod(annotated("k8s.v1.cni.cncf.io/networks", "storage@net1")), podsource.Pod{StartedAt: begun}},
-		{"finished", pod(phase(corev1.PodSucceeded, ""), podIPs("10.0.0.2"), container(ended(ago(day)))),
-			podsource.Pod{IPs: addrs("10.0.0.2"), StartedAt: begun, Finished: true, FinishedAt: ago(day)}},
-		{"finished at an unknown time", pod(phase(corev1.PodFailed, "Evicted"), podIPs("10.0.0.2")),
-			podsource.Pod{IPs: addrs("10.0.0.2"), StartedAt: begun, Finished: true}},
+		{"no address yet: its start limits what it may hold", pod(), has()},
+		{"dual stack", pod(podIPs("10.0.0.2", "fd00::2")), has("10.0.0.2", "fd00::2")},
+		{"podIP alone, as reported by kubelets before dual stack", pod(podIP("10.0.0.2")), has("10.0.0.2")},
+		{"podIP and other podIPs", pod(podIPs("fd00::2"), podIP("10.0.0.2")), has("fd00::2", "10.0.0.2")},
+		{"host-local names its files after IPv4 addresses", pod(podIPs("::ffff:10.0.0.2", "10.0.0.2")), has("10.0.0.2")},
+		{"a pod that is being deleted is live", pod(podIPs("10.0.0.2"), deleted, container(running())), has("10.0.0.2")},
+		{"the node has not reported for long: it may run", pod(phase(corev1.PodUnknown, "NodeLost"), podIPs("10.0.0.2")), has("10.0.0.2")},
+		{"the IDs of containers are not that of the sandbox", pod(container(running(), ended(ago(day)))), has()},
+		{"finished", pod(phase(corev1.PodSucceeded, ""), podIPs("10.0.0.2"), container(ended(ago(day)))), done(has("10.0.0.2"), ago(day))},
+		{"finished at an unknown time", pod(phase(corev1.PodFailed, "Evicted"), podIPs("10.0.0.2")), done(has("10.0.0.2"), time.Time{})},
+
+		{"an address in another form (hazard 67)", pod(podIPs("10.0.0.2", "010.0.0.3")), hasMore("10.0.0.2")},
+		{"an invalid address (hazard 67)", pod(podIPs("10.0.0.300", "fd00::2")), hasMore("fd00::2")},
+		{"an empty entry (hazard 67)", pod(podIPs("10.0.0.2", "")), hasMore("10.0.0.2")},
+		{"a prefix length in the status (hazard 67)", pod(podIPs("10.0.0.2/24")), hasMore()},
+		{"podIP alone can't be read (hazard 67)", pod(podIP("pending")), hasMore()},
+		{"it has finished, and can't be read (hazard 67)", pod(phase(corev1.PodFailed, ""), podIP("?")), done(hasMore(), time.Time{})},
+
+		{"secondary networks", pod(podIPs("10.0.0.2"), networks(twoNetworks)), has("10.0.0.2", "fd00::2", "192.168.7.9")},
+		{"the older key", pod(annotated(oldKey, twoNetworks)), has("10.0.0.2", "fd00::2", "192.168.7.9")},
+		{"both keys", pod(networks(`[{"ips":["10.0.0.2"]}]`), annotated(oldKey, `[{"ips":["fd00::2"]}]`)), has("10.0.0.2", "fd00::2")},
+		{"with prefix lengths", pod(networks(`[{"ips":["10.0.0.2/24","fd00::2/64"]}]`)), has("10.0.0.2", "fd00::2")},
+		{"a duplicate key: both lists count", pod(networks(`[{"ips":["10.0.0.2"],"ips":["10.0.0.3"]}]`)), has("10.0.0.2", "10.0.0.3")},
+		{"a zone is not in the name of a file", pod(podIPs("fd00::2%eth0"), networks(`[{"ips":["fe80::1%net1"]}]`)), has("fd00::2", "fe80::1")},
+		{"no attachment", pod(networks(`[]`)), has()},
+		{"an empty annotation, as after a detachment", pod(networks(" \n")), has()},
+		{"an entry without addresses", pod(networks(`[{"ips":null},{}]`)), has()},
+		{"the annotation that requests networks is another one", pod(annotated("k8s.v1.cni.cncf.io/networks", "storage@net1")), has()},
+
+		// An annotation that can't be read is no error, since a tenant may have written it.
+		{"no JSON (hazard 67)", pod(podIPs("10.0.0.9"), networks("eth0: 10.0.0.2")), hasMore("10.0.0.9")},
+		{"truncated", pod(networks(twoNetworks[:len(twoNetworks)-9])), hasMore()},
+		{"text after the array", pod(networks(`[] []`)), hasMore()},
+		{"an attachment without an array", pod(networks(`{"ips":["10.0.0.2"]}`)), hasMore()},
+		{"null", pod(networks(`null`)), hasMore()},
+		{"an attachment that is null", pod(networks(`[{"ips":["10.0.0.2"]},null]`)), hasMore("10.0.0.2")},
+		{"an attachment that is a number", pod(networks(`[1,{"ips":["10.0.0.2"]}]`)), hasMore("10.0.0.2")},
+		{"an address that is null", pod(networks(`[{"ips":[null,"10.0.0.2"]}]`)), hasMore("10.0.0.2")},
+		{"an address that is a number", pod(networks(`[{"ips":[10,"10.0.0.2"]}]`)), hasMore("10.0.0.2")},
+		{"an address without an array", pod(networks(`[{"ips":"10.0.0.2"}]`)), hasMore()},
+		{"a duplicate key, the second can be read", pod(networks(`[{"ips":"10.0.0.3","ips":["10.0.0.2"]}]`)), hasMore("10.0.0.2")},
+		{"an invalid address in it", pod(networks(`[{"ips":["10.0.0.2","dhcp"]}]`)), hasMore("10.0.0.2")},
+		{"an empty address", pod(networks(`[{"ips":["","10.0.0.2/24"]}]`)), hasMore("10.0.0.2")},
+		{"the older key, while the other can be read", pod(annotated(oldKey, "{"), networks(`[{"ips":["10.0.0.2"]}]`)), hasMore("10.0.0.2")},
+
+		{"in the node's network, with the node's address (hazard 28)", pod(hostNetwork, podIPs("10.0.0.2")), onHost},
+		{"... an annotation that need not be read", pod(hostNetwork, annotated(NetworkStatusAnnotation, "?")), onHost},
+		{"... an address that need not be read", pod(hostNetwork, podIPs("?")), onHost},
 	} {
 		row.want.NamespacedName, row.want.UID = types.NamespacedName{Namespace: "default", Name: "web"}, "6ba7b810"
-		got, err := Convert(row.pod)
-		if err != nil {
-			t.Errorf("%s: %v", row.reason, err)
-			continue
-		}
+		got := Convert(row.pod)
 		if diff := cmp.Diff(row.want, got, equal); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
 		}
-	}
-}
-
-// R2: a pod that can't be read is an error that names the pod.
-//
-// Guard: [statusIPs] and [convert] return an error for a pod that can't be read.
-func TestHazard07ConvertRefuses(t *testing.T) {
-	const prefix = "pod default/web (UID 6ba7b810): "
-	for _, row := range []struct {
-		reason string
-		pod    *corev1.Pod
-		want   string
-	}{
-		{"nil", nil, "a pod is nil"},
-		{"the result of decoding an empty message", &corev1.Pod{}, "a pod must have a name and a UID"},
-		{"no UID", pod(func(p *corev1.Pod) { p.UID = "" }), "pod default/web"},
-		{"no name", pod(func(p *corev1.Pod) { p.Name = "" }), "6ba7b810"},
-		{"an invalid address", pod(podIPs("10.0.0.2", "10.0.0.300")), prefix + `status.podIPs[1]: "10.0.0.300" is not an IP address`},
-		{"an empty entry", pod(podIPs("10.0.0.2", "")), prefix + `status.podIPs[1]: "" is not an IP address`},
-		{"a prefix in the status", pod(podIPs("10.0.0.2/24")), prefix + `status.podIPs[0]`},
-		{"podIP alone", pod(func(p *corev1.Pod) { p.Status.PodIP = "pending" }), prefix + `status.podIP: "pending" is not an IP address`},
-	} {
-		got, err := Convert(row.pod)
-		if err == nil || !strings.Contains(err.Error(), row.want) {
-			t.Errorf("%s: got error %v, want one that says %q", row.reason, err, row.want)
-		}
-		if diff := cmp.Diff(podsource.Pod{}, got, equal); diff != "" {
-			t.Errorf("%s: a pod beside the error (-want +got):\n%s", row.reason, diff)
-		}
-	}
-}
-
-// An annotation that can't be read is no error, since a tenant may have written it. Its pod
-// claims the addresses that can be read, and may have more.
-//
-// Guard: [annotatedIPs] reports whether it could read everything, and [convert] sets MoreIPs.
-func TestHazard67GarbageInTheAnnotation(t *testing.T) {
-	annotation := func(text string) *corev1.Pod {
-		return pod(podIPs("10.0.0.9"), annotated(NetworkStatusAnnotation, text))
-	}
-	for _, row := range []struct {
-		reason string
-		pod    *corev1.Pod
-		ips    string // beside 10.0.0.9
-	}{
-		{"no JSON", annotation("eth0: 10.0.0.2"), ""},
-		{"truncated", annotation(twoNetworks[:len(twoNetworks)-9]), ""},
-		{"text after the array", annotation(`[] []`), ""},
-		{"an attachment without an array", annotation(`{"ips":["10.0.0.2"]}`), ""},
-		{"null", annotation(`null`), ""},
-		{"an attachment that is null", annotation(`[{"ips":["10.0.0.2"]},null]`), "10.0.0.2"},
-		{"an attachment that is a number", annotation(`[1,{"ips":["10.0.0.2"]}]`), "10.0.0.2"},
-		{"an address that is null", annotation(`[{"ips":[null,"10.0.0.2"]}]`), "10.0.0.2"},
-		{"an address that is a number", annotation(`[{"ips":[10,"10.0.0.2"]}]`), "10.0.0.2"},
-		{"an address without an array", annotation(`[{"ips":"10.0.0.2"}]`), ""},
-		{"a duplicate key, the second can be read", annotation(`[{"ips":"10.0.0.3","ips":["10.0.0.2"]}]`), "10.0.0.2"},
-		{"an invalid address", annotation(`[{"ips":["10.0.0.2","dhcp"]}]`), "10.0.0.2"},
-		{"an empty address", annotation(`[{"ips":["","10.0.0.2/24"]}]`), "10.0.0.2"},
-		{"the older key", pod(podIPs("10.0.0.9"), annotated("k8s.v1.cni.cncf.io/networks-status", "{")), ""},
-		{"the older key, while the other can be read", pod(podIPs("10.0.0.9"), annotated("k8s.v1.cni.cncf.io/networks-status", "{"),
-			annotated(NetworkStatusAnnotation, `[{"ips":["10.0.0.2"]}]`)), "10.0.0.2"},
-	} {
-		got, err := Convert(row.pod)
-		if err != nil {
-			t.Errorf("%s: %v", row.reason, err)
-			continue
-		}
-		want := podsource.Pod{NamespacedName: types.NamespacedName{Namespace: "default", Name: "web"}, UID: "6ba7b810",
-			StartedAt: ago(3 * day), IPs: addrs("10.0.0.9"), MoreIPs: true}
-		if row.ips != "" {
-			want.IPs = append(want.IPs, addrs(row.ips)...)
-		}
-		if diff := cmp.Diff(want, got, equal); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
-		}
-		if note := Note([]podsource.Pod{{}, got, got}); !strings.Contains(note, NetworkStatusAnnotation) || !strings.Contains(note, "of 2 pods can't be read, one is default/web") {
+		note, want := Note([]podsource.Pod{{}, got, got}), "2 pods may have more addresses than known, one is default/web"
+		if strings.Contains(note, want) != row.want.MoreIPs || (note == "") == row.want.MoreIPs {
 			t.Errorf("%s: the note is %q", row.reason, note)
 		}
 	}
-	if note := Note([]podsource.Pod{{}}); note != "" {
-		t.Errorf("all annotations can be read, and the note is %q", note)
-	}
-
-	// As for a starting pod, reservations older than its start are released.
-	garbage := annotation("?")
-	if got := verdict(t, 2*day, garbage); got != gc.Starting {
-		t.Errorf("reserved since its start: got %v, want %v", got, gc.Starting)
-	}
-	if got := verdict(t, 4*day, garbage); got != gc.Released {
-		t.Errorf("reserved before its start: got %v, want %v", got, gc.Released)
-	}
-	done := pod(phase(corev1.PodFailed, ""), container(ended(ago(day))), annotated(NetworkStatusAnnotation, "?"))
-	if got := verdict(t, 2*day, done, agent()); got != gc.Released {
-		t.Errorf("it has finished: got %v, want %v", got, gc.Released)
-	}
 }
 
-// A kubelet that restarts gives a static pod a new start, while its sandbox stays up. So the
-// pod may hold reservations that are older than its start.
-//
-// Guard: [static] pods have no start.
-func TestHazard76StaticPod(t *testing.T) {
-	pending := phase(corev1.PodPending, "")
+// What a pass decides of 10.0.0.2, whose owner no pod names. Every pod was started three days ago.
+func TestVerdicts(t *testing.T) {
+	type pods []*corev1.Pod
+	const source = "kubernetes.io/config.source"
+	pending, failed, spoiled := phase(corev1.PodPending, ""), phase(corev1.PodFailed, ""), podIPs("10.0.0.9", "010.0.0.2")
+	other := func(p *corev1.Pod) *corev1.Pod {
+		p.Name, p.UID = "db", "7c9e6679"
+		return p
+	}
 	for _, row := range []struct {
-		reason string
-		pod    *corev1.Pod
-		want   gc.Verdict
+		reason   string
+		reserved time.Duration // ago
+		pods     pods
+		want     gc.Verdict
 	}{
-		{"from a file, in kubelet", pod(pending, annotated("kubernetes.io/config.source", "file")), gc.Starting},
-		{"from a URL", pod(pending, annotated("kubernetes.io/config.source", "http")), gc.Starting},
-		{"its mirror in the API server", pod(pending, annotated("kubernetes.io/config.mirror", "5c7b9a1e")), gc.Starting},
-		{"from the API server, in kubelet", pod(pending, annotated("kubernetes.io/config.source", "api")), gc.Released},
-		{"from the API server", pod(pending), gc.Released},
+		{"in the node's network: the list is not empty (hazard 28)", past, pods{pod(hostNetwork, podIPs("10.0.0.2"))}, gc.Released},
+		{"... without an address: it will hold none (hazard 112)", past, pods{pod(hostNetwork, pending)}, gc.Released},
+
+		{"an address that can't be read, reserved since its start (hazard 67)", past, pods{pod(spoiled)}, gc.Starting},
+		{"... before its start (hazard 67)", 4 * day, pods{pod(spoiled)}, gc.Released},
+		{"... beside another pod's that can (hazard 67)", 4 * day, pods{pod(spoiled), other(pod(podIPs("10.0.0.2")))}, gc.InUse},
+		{"... of a pod that has finished (hazard 67)", past, pods{pod(failed, spoiled, container(ended(ago(day)))), agent()}, gc.Released},
+
+		// A kubelet that restarts gives a static pod a new start, while its sandbox stays up.
+		{"a static pod from a file, in kubelet (hazard 76)", 4 * day, pods{pod(pending, annotated(source, "file"))}, gc.Starting},
+		{"... from a URL (hazard 76)", 4 * day, pods{pod(pending, annotated(source, "http"))}, gc.Starting},
+		{"... its mirror (hazard 76)", 4 * day, pods{pod(pending, annotated("kubernetes.io/config.mirror", "5c7b9a1e"))}, gc.Starting},
+		{"from the API server, in kubelet (hazard 76)", 4 * day, pods{pod(pending, annotated(source, "api"))}, gc.Released},
+		{"from the API server (hazard 76)", 4 * day, pods{pod(pending)}, gc.Released},
+
+		// spidernet-io/spiderpool#4888 and projectcalico/calico#13858.
+		{"Running without podIPs: it has an address all the same (hazard 104)", past, pods{pod(container(running()))}, gc.Starting},
+		{"two pods show one address (hazard 104)", past, pods{pod(podIPs("10.0.0.2")), other(pod(podIPs("10.0.0.2")))}, gc.Conflict},
 	} {
-		if got := verdict(t, 4*day, row.pod); got != row.want {
+		if got := verdict(t, row.reserved, row.pods...); got != row.want {
 			t.Errorf("%s: got %v, want %v", row.reason, got, row.want)
-		}
-	}
-}
-
-// A pod in the node's network is in the list, and claims nothing.
-//
-// Guard: [convert] leaves out the addresses of a pod in the node's network.
-func TestHazard28HostNetworkClaimsNothing(t *testing.T) {
-	for _, row := range []struct {
-		reason string
-		pod    *corev1.Pod
-	}{
-		{"with the node's address", pod(hostNetwork, podIPs("10.0.0.2"))},
-		{"without an address yet: it will hold none", pod(hostNetwork)},
-		{"an annotation that need not be read", pod(hostNetwork, annotated(NetworkStatusAnnotation, "?"))},
-		{"an address that need not be read", pod(hostNetwork, podIPs("?"))},
-	} {
-		got, err := Convert(row.pod)
-		if err != nil {
-			t.Errorf("%s: %v", row.reason, err)
-			continue
-		}
-		want := podsource.Pod{NamespacedName: types.NamespacedName{Namespace: "default", Name: "web"}, UID: "6ba7b810",
-			StartedAt: ago(3 * day), HostNetwork: true}
-		if diff := cmp.Diff(want, got, equal); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
-		}
-		// R9: the list is not empty, so the pass releases.
-		if got := verdict(t, past, row.pod); got != gc.Released {
-			t.Errorf("%s: got %v, want %v", row.reason, got, gc.Released)
 		}
 	}
 }

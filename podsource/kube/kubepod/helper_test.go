@@ -4,9 +4,6 @@ package kubepod
 
 import (
 	"net/netip"
-	"os"
-	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -14,7 +11,6 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/gc/gctest"
-	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -153,49 +149,19 @@ func endedBefore(at time.Time) corev1.ContainerStatus {
 // reserved for the given time, and returns the verdict on it.
 func verdict(t *testing.T, reserved time.Duration, pods ...*corev1.Pod) gc.Verdict {
 	t.Helper()
-	return passes(t, reserved, pods...)()
-}
-
-// passes returns a function that runs a pass like verdict, always with the same reconciler.
-func passes(t *testing.T, reserved time.Duration, pods ...*corev1.Pod) func() gc.Verdict {
-	t.Helper()
-	gctest.Uptime(t, 30*day)
-	dir := t.TempDir()
-	file := filepath.Join(dir, "podnet", "10.0.0.2")
-	if err := os.Mkdir(filepath.Dir(file), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(file, []byte(strings.Repeat("ee3b0f0c", 8)+"\r\neth0"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chtimes(file, ago(reserved), ago(reserved)); err != nil {
-		t.Fatal(err)
-	}
+	dir := gctest.NewDir(t)
+	dir.Reserve("podnet", "10.0.0.2", gctest.ContainerID("unknown"), reserved)
 	var source podsource.Static
 	for _, pod := range pods {
-		p, err := Convert(pod)
-		if err != nil {
-			t.Fatal(err)
-		}
-		source = append(source, p)
+		source = append(source, Convert(pod))
 	}
-	reconciler, err := gc.New(hostlocal.New(dir), []string{"podnet"}, source, gc.Options{})
+	reconciler, err := gc.New(dir.Store, []string{"podnet"}, source, gc.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return func() gc.Verdict {
-		t.Helper()
-		report, err := reconciler.Reconcile(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		got := gc.Released // in an earlier pass
-		if len(report.Reservations) > 0 {
-			got = report.Reservations[0].Verdict
-		}
-		if _, err := os.Stat(file); (err == nil) == (got == gc.Released) {
-			t.Errorf("the verdict is %v, but for the file os.Stat returned: %v", got, err)
-		}
-		return got
+	report, err := reconciler.Reconcile(t.Context())
+	if err != nil {
+		t.Fatal(err)
 	}
+	return report.Reservations[0].Verdict
 }
