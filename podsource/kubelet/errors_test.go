@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -30,11 +31,7 @@ func TestExplainDial(t *testing.T) {
 	} {
 		err := explainDial(&net.OpError{Op: "dial", Net: "unix", Err: os.NewSyscallError("connect", row.errno)})
 		for _, kind := range []error{podsource.ErrNotHere, fs.ErrNotExist, fs.ErrPermission, podsource.ErrIncomplete} {
-			want := false
-			for _, k := range row.kinds {
-				want = want || k == kind
-			}
-			if errors.Is(err, kind) != want {
+			if want := slices.Contains(row.kinds, kind); errors.Is(err, kind) != want {
 				t.Errorf("%s: %q is %v: %t, want %t", row.reason, err, kind, !want, want)
 			}
 		}

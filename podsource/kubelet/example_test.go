@@ -5,7 +5,6 @@ package kubelet_test
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/kubelet"
@@ -22,17 +21,4 @@ func ExampleNew() {
 	answer, err := podsource.Fallback(fromKubelet, fromAPIServer).Pods(context.Background())
 	fmt.Println(len(answer.Pods), err)
 	// Output: 1 <nil>
-}
-
-// A kubelet with another root directory, on a node with large pods.
-func ExampleOptions() {
-	socket := strings.Replace(kubelet.DefaultSocket, "/var/lib/kubelet", "/data/kubelet", 1)
-	_, err := kubelet.New(socket, kubelet.Options{MaxBytes: 512 << 20})
-	fmt.Println(err)
-	_, err = kubelet.New("pods-api.sock", kubelet.Options{MaxBytes: -1})
-	fmt.Println(err)
-	// Output:
-	// <nil>
-	// making a kubelet source: the socket "pods-api.sock" is not an absolute path
-	// Options.MaxBytes is -1; it must not be negative
 }

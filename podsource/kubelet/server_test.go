@@ -23,20 +23,27 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// made returns s, and panics on an error.
-func made(s *kubelet.Source, err error) *kubelet.Source {
+// must returns s, and panics on an error.
+func must[S any](s S, err error) S {
 	if err != nil {
 		panic(err)
 	}
 	return s
 }
 
+// made returns a source on a socket.
+func made(socket string) *kubelet.Source { return must(kubelet.New(socket, kubelet.Options{})) }
+
+// served returns a source on a new socket, on which a is served until the end of the test.
+func served(t testing.TB, a answer) *kubelet.Source {
+	t.Helper()
+	socket := socketPath(t)
+	serve(t, socket, a)
+	return made(socket)
+}
+
 // An answer answers ListPods.
 type answer func(context.Context) ([][]byte, error)
-
-// A server serves kubelet's Pods API with an answer of the test. The generated code of
-// k8s.io/kubelet is used in examples/e2e/kubelet.
-type server struct{ answer answer }
 
 // A wire is a codec for messages that are encoded already.
 type wire struct{}
@@ -48,63 +55,38 @@ func (wire) Unmarshal(message []byte, v any) error {
 	return nil
 }
 
-func (s server) listPods(ctx context.Context, read func(any) error) (any, error) {
-	var request []byte
-	if err := read(&request); err != nil {
-		return nil, err
-	}
-	if len(request) > 0 {
-		return nil, status.Errorf(codes.InvalidArgument, "a request of %d bytes; it has no field", len(request))
-	}
-	pods, err := s.answer(ctx)
-	if err != nil {
-		return nil, err
-	}
-	response := []byte{}
-	for _, pod := range pods {
-		response = protowire.AppendTag(response, 1, protowire.BytesType)
-		response = protowire.AppendBytes(response, pod)
-	}
-	return response, nil
-}
-
-// pods describes the service, like the generated code of k8s.io/kubelet.
-var pods = grpc.ServiceDesc{
-	ServiceName: "v1alpha1.Pods",
-	HandlerType: (*any)(nil),
-	Methods: []grpc.MethodDesc{{
-		MethodName: "ListPods",
-		Handler: func(srv any, ctx context.Context, read func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
-			return srv.(server).listPods(ctx, read)
-		},
-	}},
-}
-
 // serve serves a on the socket until the end of the test, or a call of stop. The file of the
-// socket stays, as after a kubelet that was killed.
+// socket stays, as after a kubelet that was killed. The generated code of k8s.io/kubelet is used
+// in examples/e2e/kubelet.
 func serve(t testing.TB, socket string, a answer) (stop func()) {
 	t.Helper()
-	return serveGRPC(t, socket, func(g *grpc.Server) { g.RegisterService(&pods, server{answer: a}) })
+	list := func(_ any, ctx context.Context, read func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+		var request []byte
+		if err := read(&request); err != nil || len(request) > 0 {
+			return nil, status.Errorf(codes.InvalidArgument, "a request of %d bytes, which has no field: %v", len(request), err)
+		}
+		pods, err := a(ctx)
+		response := []byte{}
+		for _, pod := range pods {
+			response = protowire.AppendTag(response, 1, protowire.BytesType)
+			response = protowire.AppendBytes(response, pod)
+		}
+		return response, err
+	}
+	return serveGRPC(t, socket, "v1alpha1.Pods", grpc.MethodDesc{MethodName: "ListPods", Handler: list})
 }
 
-func serveGRPC(t testing.TB, socket string, register func(*grpc.Server)) (stop func()) {
+func serveGRPC(t testing.TB, socket, service string, methods ...grpc.MethodDesc) (stop func()) {
 	t.Helper()
 	g := grpc.NewServer(grpc.ForceServerCodec(wire{}))
-	register(g)
+	g.RegisterService(&grpc.ServiceDesc{ServiceName: service, HandlerType: (*any)(nil), Methods: methods}, nil)
 	l := listen(t, socket)
-	done := make(chan error, 1)
-	go func() { done <- g.Serve(l) }()
-	stopped := false
-	stop = func() {
-		if stopped {
-			return
-		}
-		stopped = true
-		g.Stop()
-		if err := <-done; err != nil {
-			t.Errorf("serving: %v", err)
-		}
-	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = g.Serve(l) // an error of the server is one of the source
+	}()
+	stop = func() { g.Stop(); <-done }
 	t.Cleanup(stop)
 	return stop
 }
@@ -116,6 +98,7 @@ func listen(t testing.TB, socket string) net.Listener {
 		t.Fatal(err)
 	}
 	l.SetUnlinkOnClose(false)
+	t.Cleanup(func() { _ = l.Close() }) // nothing was written
 	return l
 }
 
@@ -123,19 +106,13 @@ func listen(t testing.TB, socket string) net.Listener {
 func socketPath(t testing.TB) string { return filepath.Join(t.TempDir(), "s") }
 
 // list returns an answer with these pods.
-func list(t testing.TB, pods ...*corev1.Pod) answer {
-	texts := marshal(t, pods...)
-	return func(context.Context) ([][]byte, error) { return texts, nil }
+func list(pods ...*corev1.Pod) answer {
+	return func(context.Context) ([][]byte, error) { return marshal(pods...), nil }
 }
 
-func marshal(t testing.TB, pods ...*corev1.Pod) (texts [][]byte) {
-	t.Helper()
+func marshal(pods ...*corev1.Pod) (texts [][]byte) {
 	for _, p := range pods {
-		text, err := p.Marshal()
-		if err != nil {
-			t.Fatal(err)
-		}
-		texts = append(texts, text)
+		texts = append(texts, must(p.Marshal()))
 	}
 	return texts
 }
@@ -153,10 +130,6 @@ func hangs(began chan<- struct{}) answer {
 
 // begun is the start of the pods.
 var begun = time.Now().Add(-72 * time.Hour).Truncate(time.Second)
-
-func ago(d time.Duration) metav1.Time {
-	return metav1.Time{Time: time.Now().Add(-d).Truncate(time.Second)}
-}
 
 // running returns a running pod with these addresses.
 func running(name string, ips ...string) *corev1.Pod {

@@ -31,7 +31,9 @@ func TestParseResponse(t *testing.T) {
 		{"a truncated tag", "\x0a\x01a\x8a", nil, "after 3 bytes and 1 pods"},
 		{"a length of 2^63 bytes", "\x0a\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01", nil, "pod 1: "},
 	} {
-		pods, err := parseResponse([]byte(row.message))
+		message := []byte(row.message)
+		pods, err := parseResponse(message)
+		clear(message) // gRPC reuses the memory of a message, and pods are decoded later
 		var got []string
 		for _, pod := range pods {
 			got = append(got, string(pod))
@@ -42,15 +44,5 @@ func TestParseResponse(t *testing.T) {
 		if (err == nil) != (row.says == "") || err != nil && !strings.Contains(err.Error(), row.says) {
 			t.Errorf("%s: got error %v, want one that says %q", row.reason, err, row.says)
 		}
-	}
-}
-
-// gRPC reuses the memory of a message, and pods are decoded later.
-func TestPodsAreCopied(t *testing.T) {
-	message := []byte("\x0a\x01a\x0a\x01b")
-	pods, err := parseResponse(message)
-	clear(message)
-	if err != nil || len(pods) != 2 || string(pods[0]) != "a" || string(pods[1]) != "b" {
-		t.Errorf("got %q, %v", pods, err)
 	}
 }
