@@ -27,9 +27,9 @@
 //     removed.
 //   - Which containers a pod has. It names none, so nothing in its list ends the claim of
 //     a starting pod (R4).
-//   - When the containers of a pod ended that kubelet rejected. They may have run until
-//     just now, so the pod holds its addresses for five minutes from when it was first
-//     seen in this state (hazard 56).
+//   - When a pod ended if not all of its containers ended at a known time, such as one that
+//     kubelet rejected. They may have run until just now, so the pod holds its addresses for
+//     five minutes from when it was first seen in this state (hazard 56).
 //   - A sandbox in a second network whose addresses are not in the annotation
 //     k8s.v1.cni.cncf.io/network-status (hazard 22).
 package kubelet

@@ -32,12 +32,14 @@ var hazards = []struct {
 	steps       []step
 	nextCheck   time.Duration // the next check is at most this away; zero is any
 }{
-	{"01 running, long after the end of the ADD the API server has no address (R4)", "kubepod.Convert sets the start",
+	{"104 running, long after the end of the ADD the API server has no address (R4)", "kubepod.Convert sets the start",
 		[]step{{none, 2 * time.Hour, []change{started(2 * time.Hour)}}}, 0},
 	{"08 dual stack, the status does not have the IPv6 address yet (R3)", "gc.SiblingInUse: another address of the container",
 		[]step{{gc.InUse, 0, []change{oneAddress}}}, 0},
 	{"12 failed long ago, the status still has the addresses", "kubepod.Convert sets Finished and its time",
-		[]step{{gc.Released, 0, []change{finished(corev1.PodFailed, old)}}}, 0},
+		[]step{{gc.InUse, 0, []change{finished(corev1.PodFailed, old)}}, {gc.Released, 0, []change{written(old)}}}, 0},
+	{"13 the sandbox is down for a day, and the pod has just exceeded its deadline", "kubepod: finished uses the managed fields",
+		[]step{{gc.InUse, 0, []change{rejected, sandbox(corev1.ConditionFalse, old)}}, {gc.Released, 0, []change{written(time.Hour)}}}, 0},
 	{"13 just succeeded, the sandbox is still up", "kubepod.Convert sets no end that is too early",
 		[]step{{gc.InUse, 0, []change{finished(corev1.PodSucceeded, time.Second)}}}, 0},
 	{"13 just failed, kubelet reported no address", "kubepod.Convert sets no end that is too early",
@@ -62,8 +64,8 @@ var hazards = []struct {
 		[]step{{gc.InUse, 0, nil}, {gc.InUse, 0, []change{rejected}}, {gc.Released, 0, []change{written(5 * time.Minute)}}}, 0},
 	{"57 all containers have ended, the sandbox is up", "kubepod.Convert uses the condition rather than the containers", []step{
 		{gc.InUse, 0, []change{finished(corev1.PodSucceeded, time.Hour), sandbox(corev1.ConditionTrue, old)}},
-		{gc.InUse, 0, []change{sandbox(corev1.ConditionFalse, time.Minute)}}, // it has just gone
-		{gc.Released, 0, []change{sandbox(corev1.ConditionFalse, 5*time.Minute)}}}, 0},
+		{gc.InUse, 0, []change{sandbox(corev1.ConditionFalse, 5*time.Minute)}}, // the status has just been written
+		{gc.Released, 0, []change{written(5 * time.Minute)}}}, 0},
 	{"67 a tenant wrote garbage, and the pod may hold more addresses", "kubepod.Convert sets MoreIPs",
 		[]step{{gc.InUse, 2 * old, []change{annotated(multus, `[{"ips":["10.9.0.3"]`)}}}, 0},
 	{"76 after a restart of kubelet a static pod has a later start than its sandbox", "kubepod.Convert sets no start for it",

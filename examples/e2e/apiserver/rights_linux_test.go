@@ -12,7 +12,6 @@ import (
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/cnitest"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
-	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/kube"
 	"golang.org/x/sys/unix"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -74,22 +73,6 @@ func TestRights(t *testing.T) {
 		source := n.source(client, kube.Options{})
 		n.listed(source, 1)
 		n.collectWith(source, gc.Options{})
-	}
-}
-
-// An informer whose account may list but not watch keeps its first list, and its note says why.
-// Guard: [Informer.relist] sets the time of a list to that of its request.
-func TestHazard62NoRightToWatch(t *testing.T) {
-	n := newNode(t)
-	n.web("web")
-	source := n.watching(n.grant(documentedRules()...))
-	n.until(source, func(a podsource.Answer) bool {
-		return strings.Contains(a.Note, `lacks the verb "watch" on resource "pods"`)
-	})
-	before := time.Now()
-	n.pod("later")
-	if a, err := source.Pods(t.Context()); err != nil || len(a.Pods) != 1 || !a.AsOf.Before(before) {
-		t.Errorf("got %d pods as of %v, %v, want one, as of before %v", len(a.Pods), a.AsOf, err, before)
 	}
 }
 

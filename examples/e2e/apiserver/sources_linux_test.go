@@ -42,22 +42,12 @@ func intercepted(contentType string, before func(*http.Request)) kube.Client {
 	return kubernetes.NewForConfigOrDie(config).CoreV1()
 }
 
-// watching runs a source of NewInformer until the test ends.
-func (n *node) watching(client kube.Client) podsource.Source {
-	source := must(kube.NewInformer(client, n.name, kube.Options{}))
-	ended := make(chan error, 1)
-	go func() { ended <- source.Start(n.ctx) }()
-	n.t.Cleanup(func() { check(<-ended) })
-	n.until(source, func(podsource.Answer) bool { return true })
-	return source
-}
-
 // lister runs informers of Nodes and of the pods in a namespace until the test ends. It returns a
 // source of their listers that is in sync, and the informer of pods.
 func (n *node) lister(namespace string) (podsource.Source, cache.SharedIndexInformer) {
 	factory := informers.NewSharedInformerFactoryWithOptions(n.client, 0, informers.WithNamespace(namespace))
-	nodes, pods := factory.Core().V1().Nodes().Lister(), factory.Core().V1().Pods()
-	source := must(kube.FromLister(pods.Lister(), kube.InStep(pods.Informer()), n.name, kube.Options{
+	nodes, pods := factory.Core().V1().Nodes().Lister(), factory.Core().V1().Pods().Informer()
+	source := must(kube.FromLister(pods, n.name, kube.Options{
 		GetNode: func(_ context.Context, name string) (*corev1.Node, error) { return nodes.Get(name) },
 	}))
 	factory.Start(n.ctx.Done())
@@ -66,7 +56,7 @@ func (n *node) lister(namespace string) (podsource.Source, cache.SharedIndexInfo
 	n.refused(source, podsource.ErrIncomplete, "not known to be in sync") // the first list may be from the server's watch cache
 	n.pod("event", onHostNetwork)
 	n.until(source, func(podsource.Answer) bool { return true })
-	return source, pods.Informer()
+	return source, pods
 }
 
 // Every way to list the pods gives the same verdicts.
@@ -81,8 +71,6 @@ func TestWaysToList(t *testing.T) {
 	for way, source := range map[string]podsource.Source{
 		"in one page":              n.source(n.client.CoreV1(), kube.Options{}),
 		"in pages, as JSON":        n.source(intercepted("application/json", func(*http.Request) {}), kube.Options{PageSize: 5}),
-		"from the watch cache":     n.source(n.client.CoreV1(), kube.Options{WatchCache: true}),
-		"NewInformer":              n.watching(n.client.CoreV1()),
 		"an informer of all nodes": ofAllNodes,
 	} {
 		t.Log(way)
@@ -164,22 +152,19 @@ func TestHazard23WrongNode(t *testing.T) {
 		fmt.Sprintf("its Node has the UID %s, expected %s", now.UID, then.UID))
 }
 
-// A filtered informer passes every check, and the pods that it leaves out lose their addresses.
-// Guard: [NewInformer] lists and watches all namespaces.
+// A filtered informer passes every check, and the pods that it leaves out lose their addresses,
+// unless the filter leaves out the required pod, too.
+// Guard: [podsource.Require], and that [New] lists all namespaces.
 func TestHazard54FilteredInformer(t *testing.T) {
 	n, other := newNode(t), newNode(t)
 	other.name, other.plugin, other.ips, other.want = n.name, n.plugin, n.ips, n.want // pods in a second namespace
 	n.pod("agent", onHostNetwork)
-	other.web("early")
-	watched := n.watching(n.client.CoreV1())
-	other.web("late")
-	n.listed(watched, 3)
-	n.collectWith(watched, dryRun)
-	// This looks like a node with fewer pods, unless the filter leaves out the required pod, too.
+	other.web("web")
+	n.collectWith(n.source(n.client.CoreV1(), kube.Options{}), dryRun)
 	filtered, _ := n.lister(n.namespace)
-	n.want["early"], n.want["late"] = gc.Leaked, gc.Leaked
+	n.want["web"] = gc.Leaked
 	n.collectWith(filtered, dryRun)
-	n.refused(podsource.Require(filtered, types.NamespacedName{Namespace: other.namespace, Name: "early"}), podsource.ErrIncomplete, "early")
+	n.refused(podsource.Require(filtered, types.NamespacedName{Namespace: other.namespace, Name: "web"}), podsource.ErrIncomplete, "web")
 }
 
 // Kubelet's certificate has expired. It runs pods that the control plane does not know, and the
@@ -189,7 +174,7 @@ func TestHazard55NodeUnknown(t *testing.T) {
 	n := newNode(t)
 	n.web("web")
 	lister, _ := n.lister(metav1.NamespaceAll)
-	ways := []podsource.Source{n.source(n.client.CoreV1(), kube.Options{}), n.watching(n.client.CoreV1()), lister}
+	ways := []podsource.Source{n.source(n.client.CoreV1(), kube.Options{}), lister}
 	n.setStatus(func(s *corev1.NodeStatus) { // as kube-controller-manager does (pkg/controller/nodelifecycle)
 		s.Conditions[0].Status, s.Conditions[0].Message = corev1.ConditionUnknown, "Kubelet stopped posting node status."
 	})
@@ -206,11 +191,10 @@ func TestHazard55NodeUnknown(t *testing.T) {
 
 // The API server is down. An informer still returns its pods, as old as its last event, and
 // follows when the server is back.
-// Guard: [InStep] does not take a broken watch for one without events.
-func TestHazard62InformersWhileTheServerIsAway(t *testing.T) {
+// Guard: [FromLister] does not take a broken watch for one without events.
+func TestHazard62InformerWhileTheServerIsAway(t *testing.T) {
 	n := newNode(t)
 	n.web("web")
-	watched := n.watching(n.client.CoreV1())
 	source, informer := n.lister(metav1.NamespaceAll)
 	version := informer.LastSyncResourceVersion()
 	n.pod("last", onHostNetwork)
@@ -221,29 +205,9 @@ func TestHazard62InformersWhileTheServerIsAway(t *testing.T) {
 	if a, err := source.Pods(t.Context()); err != nil || a.AsOf.IsZero() || a.AsOf.After(crashed) {
 		t.Errorf("as of %v, %v, but the server is down since %v", a.AsOf, err, crashed)
 	}
-	n.refused(watched, podsource.ErrIncomplete, "reading its Node")
 	cluster.start()
 	n.remove("web", 0)
 	n.want["web"] = gc.Leaked
-	for _, s := range []podsource.Source{watched, source} {
-		n.until(s, func(a podsource.Answer) bool { return a.AsOf.After(crashed) && len(a.Pods) == 2 })
-		n.collectWith(s, dryRun)
-	}
-}
-
-// An answer of the API server's watch cache is not older than the Node. Its time is that of
-// kubelet's last report of the Node.
-// Guard: [New] requests a list that is not older than the Node object.
-func TestHazard62WatchCache(t *testing.T) {
-	n := newNode(t)
-	n.pod("web") // before the Node is updated, so the list has it
-	beat := metav1.NewTime(time.Now().Add(-3 * time.Minute)).Rfc3339Copy()
-	node := n.setStatus(func(s *corev1.NodeStatus) { s.Conditions[0].LastHeartbeatTime = beat })
-	query := ""
-	source := n.source(intercepted("", func(r *http.Request) { query = r.URL.RawQuery }), kube.Options{WatchCache: true})
-	a := must(source.Pods(t.Context()))
-	want := "resourceVersion=" + node.ResourceVersion + "&resourceVersionMatch=NotOlderThan"
-	if len(a.Pods) != 1 || !a.AsOf.Equal(beat.Time) || !strings.Contains(query, want) {
-		t.Errorf("got %d pods as of %v by %s, want one, as of %v by %s", len(a.Pods), a.AsOf, query, beat, want)
-	}
+	n.until(source, func(a podsource.Answer) bool { return a.AsOf.After(crashed) && len(a.Pods) == 2 })
+	n.collectWith(source, dryRun)
 }
