@@ -4,7 +4,6 @@ package gc
 
 import (
 	"context"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -14,153 +13,108 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// A smallNode has two pods, two containers and two addresses, and what the agent remembers of
-// them. It is copied by assignment: nothing writes into what it points to.
+// A smallNode has two pods, two containers and two addresses, and what the agent remembers of them. A copy is another node.
 type smallNode struct {
 	smallWorld
-	held  *smallWorld // as a source saw it that repeats its list, or nil
 	clock clock
+	way   string // what happened to it
 }
 
 type smallWorld struct {
-	now, off, booted     int64       // seconds, on the monotonic clock; off is how far the wall clock is ahead of it
-	back                 int64       // how far the clock was set back since the agent began
-	times                [5][2]int64 // when what happened; zero is never
-	pods                 [2]struct{ there, ended bool }
-	conts                [2]smallCont
-	files                [2]smallFile
-	steps, serial, fault uint8 // steps of the clock, files made, and the fault of the next source
+	now, off, booted int64 // seconds, on the monotonic clock; off is how far the wall clock is ahead of it
+	back             int64 // how far the clock was set back since the agent began
+	pods             [2]smallPod
+	conts            [2]smallCont
+	files            [2]smallFile
+	steps, gap       int    // steps of the clock; gap in the pass that is under way
+	fault            string // of the next source
+	saw              uint64 // the node at the gaps before
+}
+
+type smallPod struct {
+	there, ended                  bool
+	startedAt, endedAt, endedMono int64 // by the wall clock, and by the monotonic clock
 }
 
 type smallCont struct {
-	state, pod, first uint8 // first is the index of its first address
-	addrs             [2]bool
-	listed, status    bool // by the runtime; in its pod's status
+	state, pod     int
+	addrs          [2]bool
+	listed, status bool  // by the runtime; its first address in its pod's status
+	reserved       int64 // by the monotonic clock
 }
 
-type smallFile struct{ gen, owner, kind uint8 } // gen zero: there is none
+type smallFile struct {
+	owner int
+	kind  hostlocal.OwnerState
+	stamp int64 // by the wall clock; zero: there is none
+}
 
-const (
-	reserved, endedMono, startedAt, endedAt, stamp = 0, 1, 2, 3, 4 // times, by the monotonic clock and by the wall clock
-	notThere, inFlight, added, dead                = 0, 1, 2, 3    // states of a container
-	whole, emptied, broken, unreadable             = 0, 1, 2, 3    // kinds of files
-	away, empty                                    = 1, 2          // faults
-	anyTime, between, during                       = 0, 1, 2       // when an event may happen: between two passes, during one
-)
-
-var (
-	smallIPs   = [2]netip.Addr{netip.MustParseAddr("10.1.0.2"), netip.MustParseAddr("10.1.0.3")}
-	smallPods  = [2]string{"web", "db"}
-	smallKinds = [...]hostlocal.OwnerState{hostlocal.Owned, hostlocal.Empty, hostlocal.Malformed, hostlocal.Unreadable}
-)
+const notThere, inFlight, added, dead = 0, 1, 2, 3 // states of a container
+var smallIPs, smallPods = [2]netip.Addr{netip.MustParseAddr("10.1.0.2"), netip.MustParseAddr("10.1.0.3")}, [2]string{"web", "db"}
 
 func smallWall(at int64) time.Time      { return simEpoch.Add(time.Duration(at) * time.Second) }
-func flip[T any](by uint8, pair *[2]T)  { pair[0], pair[1] = pair[by], pair[1^by] }
 func put[T any](to *T, value T) bool    { *to = value; return true }
 func (c *smallCont) alive() bool        { return c.state == inFlight || c.state == added }
-func (x *explorer) is(name string) bool { return strings.Contains(x.set.name, name) }
-func (x *explorer) has(k simKind) bool  { return slices.Contains(x.set.sources, k) }
+func (x *explorer) is(name string) bool { return strings.Contains(x.name, name) }
+func (x *explorer) has(k simKind) bool  { return slices.Contains(x.sources, k) }
 func (x *explorer) foreign(k int) bool  { return k == 1 && x.is("foreign") }
-func (x *explorer) recorded(a int) bool { return x.has(fromRecord) && x.set.networks[a] == network1 }
+func (x *explorer) runs(k int) bool     { return x.has(fromRuntime) && !x.foreign(k) } // by the runtime
+func (x *explorer) id(k int) string {
+	return map[bool]string{true: "default-"}[x.foreign(k)] + hex64(smallPods[k])
+}
+func (x *explorer) recorded(a int) bool { return x.has(fromRecord) && x.networks[a] == network1 }
 
 // holder and of return the live container that has an address, or is a pod's, or -1.
-func (s *smallWorld) holder(a int) int {
-	return s.find(func(c *smallCont) bool { return c.alive() && c.addrs[a] })
+func (s *smallNode) holder(a int) int {
+	return slices.IndexFunc(s.conts[:], func(c smallCont) bool { return c.alive() && c.addrs[a] })
 }
-func (s *smallWorld) of(pod int) int {
-	return s.find(func(c *smallCont) bool { return c.alive() && int(c.pod) == pod })
-}
-func (s *smallWorld) find(is func(c *smallCont) bool) int {
-	return slices.IndexFunc(s.conts[:], func(c smallCont) bool { return is(&c) })
+func (s *smallNode) of(pod int) int {
+	return slices.IndexFunc(s.conts[:], func(c smallCont) bool { return c.alive() && c.pod == pod })
 }
 
-func (s *smallWorld) reading() reading {
+func (s *smallNode) reading() reading {
 	mono := time.Duration(s.now) * time.Second
 	return reading{wall: smallWall(s.now + s.off), mono: mono, boot: mono - time.Duration(s.booted)*time.Second, now: simProcess.Add(mono)}
 }
 
-// as returns a world by the clocks of another, with its containers or its addresses exchanged, so that alike ones are equal.
-func (s smallWorld) as(now, off int64, conts, addrs uint8) smallWorld {
-	for n := range s.times {
-		for i, at := range s.times[n] {
-			if at != 0 {
-				s.times[n][i] -= now + 1 + off*int64(n/startedAt)
-			}
-		}
-	}
-	for i := range s.conts {
-		if c := &s.conts[i]; c.alive() || c.status {
-			c.first ^= addrs
-			flip(addrs, &c.addrs)
-		}
-		if f := &s.files[i]; f.gen > 0 {
-			f.gen, f.owner = 1, f.owner^conts
-		}
-	}
-	flip(conts, &s.conts)
-	flip(conts, &s.times[reserved])
-	flip(addrs, &s.files)
-	flip(addrs, &s.times[stamp])
-	s.now, s.off, s.booted, s.serial = s.now-now, s.off-off, s.booted-now, 0
-	return s
-}
-
 func (s *smallNode) begin() bool { // an agent, which remembers nothing
-	s.clock, s.held, s.back = clock{}, nil, 0
+	s.clock, s.back = clock{}, 0
 	s.clock.observe(s.reading())
 	return true
 }
 
-func (s *smallWorld) kill(k int) bool { // without a DEL
+func (s *smallNode) kill(k int) bool { // without a DEL
 	if c := &s.conts[k]; c.alive() {
-		*c, s.times[reserved][k] = smallCont{state: dead, pod: c.pod, first: c.first, status: c.status && s.pods[c.pod].ended}, 0
+		c.state, c.listed, c.status = dead, false, c.status && s.pods[c.pod].ended
 	}
 	return true
 }
 
-func (s *smallWorld) reserve(k int) bool { // the first free address
-	a := slices.IndexFunc(s.files[:], func(f smallFile) bool { return f.gen == 0 })
-	if a < 0 || s.conts[k].state != inFlight {
+// reserve reserves the first free address. No two files have the same stamp.
+func (x *explorer) reserve(s *smallNode, k int) bool {
+	a, c := slices.IndexFunc(s.files[:], func(f smallFile) bool { return f.stamp == 0 }), &s.conts[k]
+	if a < 0 || c.state != inFlight || c.addrs[1] {
 		return false
 	}
-	s.serial++
-	s.files[a], s.times[stamp][a] = smallFile{s.serial, uint8(k), whole}, s.now+s.off
-	s.conts[k].addrs[a], s.times[reserved][k] = true, s.now
-	return true
-}
-
-func (s *smallWorld) owns(k int) bool { // a file
-	return slices.ContainsFunc(s.files[:], func(f smallFile) bool { return f.gen > 0 && int(f.owner) == k })
-}
-
-// damaged reports whether only its pod's status shows a live container's address.
-func (s *smallWorld) damaged(k int) bool {
-	return s.conts[k].addrs[0] && s.files[0].kind%unreadable > 0 || s.conts[k].addrs[1] && s.files[1].kind%unreadable > 0
+	s.files[a], c.addrs[a] = smallFile{k, hostlocal.Owned, s.now + s.off}, true
+	if c.reserved == 0 || s.gap == 0 { // a pass that is under way knows the first alone
+		c.reserved = s.now
+	}
+	return x.advance(s, 2)
 }
 
 // advance adds to the time. An ADD ends and is listed as soon as it must be (A3), and a finished pod ends.
-func (x *explorer) advance(s *smallWorld, d int64) bool {
+func (x *explorer) advance(s *smallNode, d int64) bool {
+	s.now += d
 	for k := range s.conts {
-		c, since, runtime := &s.conts[k], s.times[reserved][k], x.has(fromRuntime) && !x.foreign(k)
-		if x.mid != nil {
-			since = x.mid.listed.times[reserved][k]
-		}
-		if s.pods[c.pod].ended && s.now+d-s.times[endedMono][c.pod] >= 300 && !x.has(fromRuntime) {
+		c := &s.conts[k]
+		if p := &s.pods[c.pod]; p.ended && s.now-p.endedMono >= 300 && !x.has(fromRuntime) {
 			s.kill(k)
-		} else if c.alive() && s.now+d-since >= x.lag && (runtime || x.has(fromRecord)) {
-			c.state, c.listed = added, runtime
+		} else if c.alive() && s.now-c.reserved >= x.lag && (x.runs(k) || x.has(fromRecord)) {
+			c.state, c.listed = added, x.runs(k)
 		}
 	}
-	s.now += d
 	return true
-}
-
-// A smallEvent happens to the thing of its number, if its name has a #. Where it is impossible, or
-// excluded by A1 to A4, it is false or changes nothing.
-type smallEvent struct {
-	name string
-	when int
-	do   func(s *smallNode, c *smallCont, k int) bool
 }
 
 // set sets the wall clock, if the agent read it since it was set.
@@ -170,108 +124,107 @@ func (s *smallNode) set(by int64) bool {
 	return !unread && s.steps < 2 && put(&s.steps, s.steps+1)
 }
 
-func (s *smallNode) reboot(by int64) bool {
-	s.now, s.booted, s.off = s.now+60, s.now+55, s.off+by
-	return s.steps == 0 && put(&s.steps, uint8(min(-by, 1))) && s.kill(0) && s.kill(1) && s.begin()
+// damaged reports whether only its pod's status shows the address of a live container.
+func (s *smallNode) damaged(k int) bool {
+	kinds := []hostlocal.OwnerState{hostlocal.Empty, hostlocal.Malformed}
+	return slices.ContainsFunc(s.files[:], func(f smallFile) bool { return f.owner == k && slices.Contains(kinds, f.kind) })
 }
 
-func (x *explorer) damage(s *smallNode, a int, kind uint8) bool {
-	f, k := &s.files[a], s.holder(a)
-	ok := f.gen > 0 && f.kind == whole
-	if c := &s.conts[max(k, 0)]; k >= 0 && kind != unreadable { // a pod's status must show the address, as long as the file is damaged (A3)
-		ok = ok && c.status && int(c.first) == a && !x.is("more") && s.pods[c.pod].there && !s.pods[c.pod].ended
+func (x *explorer) damage(s *smallNode, a int, kind hostlocal.OwnerState) bool {
+	if k := s.holder(a); k >= 0 && kind != hostlocal.Unreadable { // its pod's status must show the address, as long as it lives (A3)
+		c := &s.conts[k]
+		if p := &s.pods[c.pod]; !c.status || a == 1 && c.addrs[0] || x.is("more") || !p.there || p.ended {
+			return false
+		}
 	}
-	if s.serial++; kind != unreadable {
-		f.gen = s.serial
-	}
-	return ok && put(&f.kind, kind)
+	return s.gap == 0 && s.files[a].kind == hostlocal.Owned && put(&s.files[a].kind, kind)
+}
+
+// A smallEvent happens to the thing of a number. Where it is impossible, or excluded by A1 to A4, it is false.
+type smallEvent struct {
+	name string
+	do   func(s *smallNode, c *smallCont, k int) bool
 }
 
 func (x *explorer) allEvents() []smallEvent {
 	return []smallEvent{
-		{"wait L", anyTime, func(s *smallNode, _ *smallCont, _ int) bool { return x.advance(&s.smallWorld, x.lag) }},
-		{"wait StartingFor", anyTime, func(s *smallNode, _ *smallCont, _ int) bool {
-			return x.has(fromRuntime) && x.advance(&s.smallWorld, x.starting)
-		}},
-		{"clock -1m", anyTime, func(s *smallNode, _ *smallCont, _ int) bool { return s.set(-60) }},
-		{"clock +1h", anyTime, func(s *smallNode, _ *smallCont, _ int) bool { return s.set(3600) }},
-		{"ADD for pod #", anyTime, func(s *smallNode, c *smallCont, i int) bool {
-			k, kube, pod := s.find(func(c *smallCont) bool { return c.state == notThere }), x.has(fromKubelet), s.pods[i]
-			if k < 0 || s.of(i) >= 0 || (x.foreign(k) || !kube) && k != i || kube && !x.foreign(k) && (!pod.there || pod.ended) {
+		{"wait L", func(s *smallNode, _ *smallCont, _ int) bool { return x.advance(s, x.lag) }},
+		{"clock -1m or +1h", func(s *smallNode, _ *smallCont, n int) bool { return s.set([]int64{-60, 3600}[n]) }},
+		{"another address", func(s *smallNode, _ *smallCont, k int) bool { return x.reserve(s, k) }},
+		{"ADD ends", func(_ *smallNode, c *smallCont, _ int) bool { return c.state == inFlight && put(&c.state, added) }},
+		{"ADD", func(s *smallNode, _ *smallCont, i int) bool {
+			k := slices.IndexFunc(s.conts[:], func(c smallCont) bool { return c.state == notThere })
+			kube, runs := x.has(fromKubelet), s.pods[i].there && !s.pods[i].ended
+			if k < 0 || s.of(i) >= 0 || (x.foreign(k) || !kube) && k != i || kube && !x.foreign(k) && !runs {
 				return false
 			}
-			s.conts[k] = smallCont{state: inFlight, pod: uint8(i), first: min(s.files[0].gen, 1)}
-			return s.reserve(k)
+			s.conts[k] = smallCont{state: inFlight, pod: i}
+			return x.reserve(s, k)
 		}},
-		{"another address for c#", anyTime, func(s *smallNode, c *smallCont, k int) bool { return s.reserve(k) }},
-		{"ADD of c# ends", anyTime, func(s *smallNode, c *smallCont, k int) bool { return c.state == inFlight && put(&c.state, added) }},
-		{"c# in runtime", anyTime, func(s *smallNode, c *smallCont, k int) bool {
-			return c.state == added && x.has(fromRuntime) && !x.foreign(k) && put(&c.listed, true)
+		{"in runtime", func(_ *smallNode, c *smallCont, k int) bool {
+			return c.state == added && x.runs(k) && put(&c.listed, true)
 		}},
-		{"c# in status", anyTime, func(s *smallNode, c *smallCont, k int) bool {
+		{"in status", func(s *smallNode, c *smallCont, _ int) bool {
 			return c.state == added && s.pods[c.pod].there && put(&c.status, true)
 		}},
-		{"c# dies", anyTime, func(s *smallNode, c *smallCont, k int) bool { return s.kill(k) }},
-		{"DEL of c#", anyTime, func(s *smallNode, c *smallCont, k int) bool {
+		{"dies", func(s *smallNode, _ *smallCont, k int) bool { return s.kill(k) }},
+		{"DEL", func(s *smallNode, c *smallCont, k int) bool {
 			s.kill(k)
 			for a, f := range s.files {
-				if f.gen > 0 && int(f.owner) == k && f.kind == whole {
-					s.files[a], s.times[stamp][a] = smallFile{}, 0
+				if f.owner == k && (f.kind == hostlocal.Owned || f.kind == hostlocal.Unreadable) {
+					s.files[a] = smallFile{}
 				}
 			}
-			free := c.state == dead && !c.status && s.held == nil && x.mid == nil && !s.owns(k) // then another may have its place
-			return !free || put(c, smallCont{})
+			return c.status || put(c, smallCont{}) // then another may have its place
 		}},
-		{"pod # deleted", anyTime, func(s *smallNode, c *smallCont, i int) bool { // by force: another source must name its container (A2)
-			k := s.of(i)
-			if s.pods[i].there = false; !s.pods[i].ended {
-				s.times[startedAt][i] = 0
-			}
-			return k < 0 || s.conts[k].state == added && (s.conts[k].listed || x.recorded(int(s.conts[k].first))) && x.mid == nil && !s.damaged(k)
+		{"pod deleted", func(s *smallNode, _ *smallCont, i int) bool { // if a container runs, another source must name it (A2)
+			c := &s.conts[max(s.of(i), 0)]
+			named := s.gap == 0 && c.state == added && (c.listed || c.addrs[0] && x.recorded(0) || x.recorded(1)) && !s.damaged(s.of(i))
+			return (s.of(i) < 0 || named) && put(&s.pods[i].there, false)
 		}},
-		{"pod # finishes", anyTime, func(s *smallNode, c *smallCont, i int) bool {
-			k := s.of(i)
-			s.times[endedMono][i], s.times[endedAt][i] = s.now, s.now+s.off
-			return s.pods[i].there && !s.pods[i].ended && k >= 0 && s.conts[k].status && !s.damaged(k) && put(&s.pods[i].ended, true)
+		{"pod finishes", func(s *smallNode, _ *smallCont, i int) bool {
+			p, k := &s.pods[i], s.of(i)
+			p.endedMono, p.endedAt = s.now, s.now+s.off
+			return p.there && !p.ended && k >= 0 && s.conts[k].status && !s.damaged(k) && put(&p.ended, true)
 		}},
-		{"pod # starts", between, func(s *smallNode, c *smallCont, i int) bool {
-			s.times[startedAt][i] = s.now + s.off
-			return x.has(fromKubelet) && !s.pods[i].there && !s.pods[i].ended && s.of(i) < 0 && !x.foreign(i) && put(&s.pods[i].there, true)
+		{"pod starts", func(s *smallNode, _ *smallCont, i int) bool {
+			p, may := &s.pods[i], s.gap == 0 && x.has(fromKubelet) && !x.foreign(i) && s.of(i) < 0
+			return may && !p.there && !p.ended && put(&p.there, true) && put(&p.startedAt, s.now+s.off)
 		}},
-		{"reboot", between, func(s *smallNode, _ *smallCont, _ int) bool { return s.reboot(0) }},
-		{"reboot, clock -1h", between, func(s *smallNode, _ *smallCont, _ int) bool { return s.reboot(-3600) }},
-		{"agent restarts", between, func(s *smallNode, _ *smallCont, _ int) bool { return (s.steps == 0 || x.beyondA4) && s.begin() }},
-		{"file # emptied", between, func(s *smallNode, c *smallCont, a int) bool { return x.damage(s, a, emptied) }},
-		{"file # broken", between, func(s *smallNode, c *smallCont, a int) bool { return x.damage(s, a, broken) }},
-		{"file # unreadable", between, func(s *smallNode, c *smallCont, a int) bool { return x.damage(s, a, unreadable) }},
-		{"a source repeats this list", between, func(s *smallNode, _ *smallCont, _ int) bool {
-			w := s.smallWorld
-			return x.set.dated != "" && put(&s.held, &w)
+		{"reboot", func(s *smallNode, _ *smallCont, n int) bool { // n: with a clock that is an hour behind
+			s.now, s.booted, s.off = s.now+60, s.now+55, s.off-3600*int64(n)
+			return s.gap == 0 && s.steps == 0 && put(&s.steps, n) && s.kill(0) && s.kill(1) && s.begin()
 		}},
-		{"next source fails", during, func(s *smallNode, _ *smallCont, _ int) bool { return put(&s.fault, away) }},
-		{"next source says nothing", during, func(s *smallNode, _ *smallCont, _ int) bool { return put(&s.fault, empty) }},
+		{"agent restarts", func(s *smallNode, _ *smallCont, _ int) bool {
+			return s.gap == 0 && (s.steps == 0 || x.is("beyond A4")) && s.begin()
+		}},
+		{"file emptied", func(s *smallNode, _ *smallCont, a int) bool { return x.damage(s, a, hostlocal.Empty) }},
+		{"file broken", func(s *smallNode, _ *smallCont, a int) bool { return x.damage(s, a, hostlocal.Malformed) }},
+		{"file unreadable", func(s *smallNode, _ *smallCont, a int) bool { return x.damage(s, a, hostlocal.Unreadable) }},
+		{"next source fails", func(s *smallNode, _ *smallCont, _ int) bool { return s.gap > 0 && put(&s.fault, "fails") }},
+		{"next source says nothing", func(s *smallNode, _ *smallCont, _ int) bool { return s.gap > 0 && put(&s.fault, "is empty") }},
 	}
 }
 
 func (x *explorer) List(context.Context) (list hostlocal.Listing, err error) {
-	x.mid.listed, list.Networks = x.s.smallWorld, slices.Compact(slices.Clone(x.set.networks[:]))
+	list.Networks = slices.Compact(slices.Clone(x.networks[:]))
 	for a, f := range x.s.files {
-		if f.gen > 0 {
+		if f.stamp != 0 {
 			list.Reservations = append(list.Reservations, x.reservation(a))
 		}
 	}
 	return list, nil
 }
 
-// reservation returns a file as the library reads it, with the identity of a real one.
+// reservation returns a file as the library reads it.
 func (x *explorer) reservation(a int) hostlocal.Reservation {
-	f, at := x.s.files[a], smallWall(x.s.times[stamp][a]).Add(-4*time.Millisecond)
+	f, at := x.s.files[a], smallWall(x.s.files[a].stamp).Add(-4*time.Millisecond)
 	if x.is("coarse") {
-		at = smallWall(x.s.times[stamp][a] &^ 1)
+		at = smallWall(f.stamp &^ 1)
 	}
-	r := x.files[f.gen]
-	if r.Network, r.IP, r.Owner, r.ReservedAt, r.ContainerID = x.set.networks[a], smallIPs[a], smallKinds[f.kind], at, ""; f.kind == whole {
-		r.ContainerID, r.IfName = x.ids[f.owner], "eth0"
+	r := hostlocal.Reservation{Network: x.networks[a], IP: smallIPs[a], Owner: f.kind, ReservedAt: at}
+	if f.kind == hostlocal.Owned {
+		r.ContainerID, r.IfName = x.id(f.owner), "eth0"
 	}
 	return r
 }
@@ -280,11 +233,11 @@ func (x *explorer) Release(_ context.Context, all ...*hostlocal.Reservation) (re
 	x.atGap()
 	for _, r := range all {
 		a, outcome := slices.Index(smallIPs[:], r.IP), hostlocal.Changed
-		if x.s.files[a].gen > 0 && x.reservation(a) == *r {
+		if x.reservation(a) == *r {
 			if x.s.holder(a) >= 0 || r.Owner == hostlocal.Malformed || r.Network == "third" {
-				x.broken = fmt.Sprintf("%v is released, which is a live container's, malformed, or in a network that was not named", r.IP)
+				x.broken = "it releases a live container's address, a malformed file, or one in a network that was not named"
 			}
-			x.s.files[a], x.s.times[stamp][a], outcome = smallFile{}, 0, hostlocal.Released
+			x.s.files[a], outcome = smallFile{}, hostlocal.Released
 		}
 		result.Outcomes, result.Errs = append(result.Outcomes, outcome), append(result.Errs, nil)
 	}
@@ -293,45 +246,42 @@ func (x *explorer) Release(_ context.Context, all ...*hostlocal.Reservation) (re
 
 // Pods asks the sources one after the other.
 func (x *explorer) Pods(context.Context) (all podsource.Answer, err error) {
-	for _, kind := range x.set.sources {
+	for _, kind := range x.sources {
 		x.atGap()
 		a, fault := x.answer(kind), x.s.fault
-		if x.s.fault = 0; fault == away || fault == empty && !a.Supplementary && !a.Authoritative {
-			a.Pods, x.mid.refused = nil, true
+		if x.s.fault = ""; fault == "fails" || fault == "is empty" && !a.Supplementary && !a.Authoritative {
+			a.Pods, x.refused = nil, true
 		}
-		if all.Parts = append(all.Parts, a); fault == away {
+		if all.Parts = append(all.Parts, a); fault == "fails" {
 			return podsource.Answer{}, errAway
 		}
 	}
 	return all, nil
 }
 
-// answer returns what a source answers now, or what it repeats.
+// answer returns what a source answers now.
 func (x *explorer) answer(kind simKind) podsource.Answer {
-	w, a := &x.s.smallWorld, map[simKind]podsource.Answer{fromKubelet: kubeletAnswer(), fromRuntime: criAnswer(),
+	s, a := x.s, map[simKind]podsource.Answer{fromKubelet: kubeletAnswer(), fromRuntime: criAnswer(),
 		fromRecord: recordAnswer([]string{network1}), fromIntents: {Source: "intents", Supplementary: true, SeesADDs: []string{network1}}}[kind]
-	if kind == x.set.dated && x.s.held != nil {
-		w, a.AsOf = x.s.held, x.s.held.reading().wall
-	}
-	for k, c := range w.conts {
+	for k, c := range s.conts {
 		if kind == fromRuntime && c.listed || kind == fromIntents && c.state == inFlight ||
 			kind == fromRecord && c.state == added && (c.addrs[0] || x.recorded(1)) {
-			a.Pods = append(a.Pods, sandbox(smallPods[c.pod], x.ids[k]))
+			a.Pods = append(a.Pods, sandbox(smallPods[c.pod], x.id(k)))
 		}
 	}
 	for i := 1; i >= 0 && kind == fromKubelet; i-- {
-		pod := startingPod(smallPods[i], smallWall(w.times[startedAt][i]))
-		for _, c := range w.conts {
-			if c.status && int(c.pod) == i && x.is("more") {
+		p, pod := &s.pods[i], startingPod(smallPods[i], smallWall(s.pods[i].startedAt))
+		for _, c := range s.conts {
+			if c.status && c.pod == i && x.is("more") {
 				pod.IPs, pod.MoreIPs = ips("192.0.2.1"), true
-			} else if c.status && int(c.pod) == i {
-				pod.IPs = []netip.Addr{smallIPs[c.first]}
+			} else if c.status && c.pod == i {
+				pod.IPs = []netip.Addr{smallIPs[slices.Index(c.addrs[:], true)]}
 			}
 		}
-		if pod.Finished = w.pods[i].ended; pod.Finished {
-			pod.FinishedAt = smallWall(w.times[endedAt][i])
+		if pod.Finished = p.ended; p.ended {
+			pod.FinishedAt = smallWall(p.endedAt)
 		}
-		if w.pods[i].there {
+		if p.there {
 			a.Pods = append(a.Pods, pod)
 		}
 	}
