@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -22,7 +23,7 @@ import (
 var (
 	simSeeds  = flag.Uint64("sim.seeds", 0, "how many seeds TestSimulator runs; 0: 500, with -short 60")
 	simFirst  = flag.Int64("sim.first", -1, "the first of them; -1: one that no earlier commit ran")
-	simShrink = flag.Bool("sim.shrink", true, "look for the shortest case of a failure")
+	simShrink = flag.Bool("sim.shrink", true, "look for the shortest way to a failure")
 )
 
 // simRun runs a script of operations in a new simulation.
@@ -133,12 +134,12 @@ func TestSimulator(t *testing.T) {
 	}
 }
 
-// simExplain returns the error of a seed, and the shortest case that it can find.
+// simExplain returns the error of a seed, and the shortest way to it that it can find.
 func simExplain(base string, seed uint64) string {
 	config, script := simScript(seed)
 	if *simShrink {
 		script = shrink(base, config, script)
 	}
 	s := simRun(base, config, script)
-	return fmt.Sprintf("%v\n%+v\nThe shortest case that was found, for a file in gc/testdata/cases:\n\n%s", s.broken, config, s.text())
+	return fmt.Sprintf("%v\n%+v\nThe shortest way to it that was found:\n\n%s", s.broken, config, strings.Join(s.told, "\n"))
 }

@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -33,8 +32,8 @@ type simulation struct {
 	config simConfig
 	opts   Options
 	nets   []*simNet
-	told   simCase
-	broken error // the first violation
+	told   []string // what happened
+	broken error    // the first violation
 
 	now      time.Duration // real time, and the monotonic clock
 	offset   time.Duration // of the wall clock
@@ -167,11 +166,11 @@ var simEpoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func newSimulation(base string, config simConfig) *simulation {
 	s := &simulation{config: config, cache: make(map[simAttachment]simRecord), files: make(map[simAddress]*simFile),
-		stats: make(map[simAddress]syscall.Stat_t), told: simCase{said: make(map[simKind]podsource.Answer)}}
+		stats: make(map[simAddress]syscall.Stat_t)}
 	var errs [3]error
 	s.opts, errs[0] = config.opts.withDefaults()
 	s.dir, errs[1] = os.MkdirTemp(base, "sim")
-	s.boot(time.Second) // a time of zero is never
+	s.now = time.Second // a time of zero is never
 	for i, name := range simNetworks {
 		n := new(simNet)
 		n.plugin, errs[2] = disk.New(name, s.dir)
@@ -218,20 +217,15 @@ func (s *simulation) reading() reading {
 
 // restart restarts the agent: it has a new Reconciler and a new list of the API server.
 func (s *simulation) restart() {
-	opts, more := s.config.opts, ""
+	opts := s.config.opts
 	opts.SourceTimeout = time.Hour // tests may be slow; the context ends hanging sources
 	if s.config.allowForeign {
-		opts.AllowForeign, more = []string{"default-"}, " allow=default-"
+		opts.AllowForeign = []string{"default-"}
 	}
 	if s.config.memory {
-		opts.Memory, more = s.memoryPath(), more+" memory=yes"
+		opts.Memory = s.memoryPath()
 	}
-	if s.agent == nil {
-		s.line("options networks=podnet,second min-age=%v starting-for=%v request-timeout=%v%s", opts.MinAge, opts.StartingFor,
-			opts.RuntimeRequestTimeout, more)
-	} else {
-		s.line("restart")
-	}
+	s.trace("the agent starts")
 	r, err := New(hostlocal.New(s.dir), simNetworks[:simNamed], s.source(), opts)
 	if err != nil {
 		s.violate("making a reconciler: %v", err)
@@ -272,7 +266,6 @@ func (s *simulation) readClock() reading {
 
 // sleep replaces the pause between two looks.
 func (s *simulation) sleep(ctx context.Context, d time.Duration) bool {
-	s.told.at += d // a case waits by itself
 	s.advance(d)
 	s.doNext()
 	return ctx.Err() == nil
@@ -280,6 +273,11 @@ func (s *simulation) sleep(ctx context.Context, d time.Duration) bool {
 
 func (s *simulation) has(kinds ...simKind) bool {
 	return slices.ContainsFunc(s.config.sources, func(k simKind) bool { return slices.Contains(kinds, k) })
+}
+
+// trace tells what happens now.
+func (s *simulation) trace(format string, args ...any) {
+	s.told = append(s.told, fmt.Sprint(s.now, " ")+fmt.Sprintf(format, args...))
 }
 
 func (s *simulation) violate(format string, args ...any) {
@@ -293,10 +291,7 @@ func (s *simulation) path(a simAddress) string {
 	return filepath.Join(s.dir, simNetworks[a.net], a.ip.String())
 }
 
-// name returns an address as cases have it.
-func (s *simulation) name(a simAddress) string {
-	return strings.TrimPrefix(simNetworks[a.net]+"/"+a.ip.String(), "podnet/")
-}
+func (s *simulation) name(a simAddress) string { return simNetworks[a.net] + "/" + a.ip.String() }
 
 // holder returns the live sandbox that has a reservation, or nil.
 func (s *simulation) holder(a simAddress) *simSandbox {

@@ -83,10 +83,13 @@ func (s *simulation) doPass(o occasion, inner []simOp) (Report, error) {
 	for _, b := range s.sandboxes {
 		b.wasInFlight, b.lastBefore = b.inFlight(), b.last
 	}
-	s.wait()
+	s.trace("pass %+v", o)
 	s.pass = p
 	report, err := s.agent.reconcile(simContext{ctx, s}, o)
-	s.tellPass(o, &report, err)
+	for _, e := range report.Reservations {
+		s.trace("  %s/%s %s", e.Network, e.IP, e.Reason)
+	}
+	s.trace("  %v", err)
 	s.pass, s.fault = nil, simFault{}
 	if _, statErr := os.Stat(s.memoryPath()); statErr == nil && s.memory == 0 {
 		s.memory = s.now
@@ -179,7 +182,6 @@ func (s *simulation) endFaults() {
 		if s.now-faultsEnd > bound {
 			if len(before) > 0 {
 				s.violate("%s is leaked and was not released in %v after the last fault", s.name(before[0]), s.now-faultsEnd)
-				s.line("pass\n  frees %s", s.name(before[0]))
 			}
 			return
 		}

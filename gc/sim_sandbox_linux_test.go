@@ -94,7 +94,7 @@ func (s *simulation) stamp(a simAddress, owner *simSandbox) {
 	if s.pass != nil {
 		delete(s.pass.removed, a)
 	}
-	s.tellFile(a, age, owner)
+	s.trace("%s is made", s.name(a))
 	s.files[a] = &simFile{owner: owner, ino: s.stats[a].Ino, empty: owner == nil && s.stats[a].Size == 0, at: s.passes, stamp: at}
 }
 
@@ -173,7 +173,7 @@ func (s *simulation) forgetFile(a simAddress) {
 		s.pass.removed[a] = true
 	}
 	delete(s.files, a)
-	s.line("remove %s", s.name(a))
+	s.trace("%s is removed", s.name(a))
 }
 
 // outcome returns what happens to the DELs of an operation.
@@ -226,7 +226,7 @@ func (s *simulation) stepClock(op simOp) {
 
 func (s *simulation) setClock(by time.Duration) {
 	s.offset += by
-	s.line("clock %v", by)
+	s.trace("the clock is set by %v", by)
 }
 
 // restartAgent restarts the agent, and may call the hook.
@@ -267,7 +267,7 @@ func (s *simulation) reboot(n uint32) {
 		}
 	}
 	s.pending = nil
-	s.boot(5 * time.Second) // before the agent is started
+	s.now += 5 * time.Second // before the agent is started
 	if !late {
 		return
 	}

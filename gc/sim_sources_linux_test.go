@@ -83,7 +83,6 @@ var errAway = errors.New("source is away")
 // Pods returns the answer. Operations may happen before and after.
 func (q simSource) Pods(ctx context.Context) (podsource.Answer, error) {
 	s, p := q.s, q.s.pass
-	s.wait()
 	if p.looks == 0 || p.asked[q.kind] == p.looks {
 		p.looks++
 	}
@@ -93,9 +92,6 @@ func (q simSource) Pods(ctx context.Context) (podsource.Answer, error) {
 	var err error
 	if f := s.fault; s.config.sources[f.source%len(s.config.sources)] == q.kind && f.look == p.looks {
 		answer, err = s.doFault(f.kind, answer)
-	}
-	if err == nil {
-		s.tellAnswer(q.kind, answer)
 	}
 	s.doNext()
 	if hang := p.hang; hang != nil { // at the end, since the pass may go on concurrently
