@@ -144,12 +144,6 @@ func simOps() []simOpKind {
 				s.forgetFile(a)
 			}
 		}},
-		{"garbage", 1, 0, func(s *simulation, op simOp) {
-			a := simAddress{int(op.n % 3), netip.AddrFrom4([4]byte{10, 99, 0, byte(op.n >> 8)})}
-			if s.files[a] == nil && os.WriteFile(s.path(a), []byte("not\na\nreservation"), 0o600) == nil {
-				s.stamp(a, nil)
-			}
-		}},
 		// The files of a live sandbox in its first network, whose addresses a source shows (hazard 84).
 		{"damage", 3, 0, onSandbox((*simulation).canDamage, func(s *simulation, b *simSandbox, op simOp) {
 			content := []byte("\x00\x00\x00")[:op.n>>8%2*3]

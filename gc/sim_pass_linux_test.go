@@ -21,7 +21,6 @@ type simPass struct {
 	begun        bool // it no longer waits for another pass
 	asking       bool // a source is being asked, in another goroutine
 	faulted      bool // a source failed
-	future       bool // an answer was dated in the future
 	looks        int
 	asked        map[simKind]int     // the last look in which it was asked
 	removed      map[simAddress]bool // by operations during the pass
@@ -102,7 +101,7 @@ func (s *simulation) doPass(o occasion, inner []simOp) (Report, error) {
 
 // judgeError compares the error of a pass with its faults (R2).
 func (s *simulation) judgeError(p *simPass, o occasion, report *Report, err error) {
-	tooOld := (s.config.asOf || p.future) && o.inLoop && errors.Is(err, ErrRefused)
+	tooOld := s.config.asOf && o.inLoop && errors.Is(err, ErrRefused)
 	switch {
 	case err != nil && !p.faulted && !p.cancelled && !tooOld:
 		s.violate("pass: %v", err)
@@ -111,7 +110,7 @@ func (s *simulation) judgeError(p *simPass, o occasion, report *Report, err erro
 	case p.faulted && !errors.Is(err, ErrRefused):
 		s.violate("a source failed, and the error does not say so: %v", err)
 	}
-	if released := report.Counts()[Released]; released > 0 && (p.faulted || p.future) {
+	if released := report.Counts()[Released]; released > 0 && p.faulted {
 		s.violate("%d were released, on an answer that does not count", released)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"maps"
 	"net/netip"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -76,7 +75,7 @@ type simFault struct {
 	look   int
 }
 
-var simFaults = []string{"error", "incomplete", "empty", "panic", "goexit", "hang", "bad ID", "from the future"}
+var simFaults = []string{"error", "empty", "hang"}
 
 var errAway = errors.New("source is away")
 
@@ -107,28 +106,16 @@ func (s *simulation) doFault(kind string, a podsource.Answer) (podsource.Answer,
 	if kind == "" || kind == "empty" && (s.config.allowEmpty || a.Supplementary || a.Authoritative) {
 		return a, nil // A2 excludes it
 	}
-	p, future := s.pass, kind == "from the future"
-	p.faulted, p.future = p.faulted || !future, p.future || future
+	s.pass.faulted = true
 	s.trace("fault of %s: %s", a.Source, kind)
 	switch kind {
-	case "incomplete":
-		return a, podsource.ErrIncomplete
 	case "empty":
 		return podsource.Answer{}, nil
-	case "panic":
-		panic("source panics")
-	case "goexit":
-		runtime.Goexit()
 	case "hang":
-		p.hang, p.cancelled = p.cancel, true
-	case "bad ID":
-		a.Pods = append(slices.Clone(a.Pods), podsource.Pod{ContainerIDs: []string{"containerd://1"}})
-	case "from the future":
-		a.AsOf = s.wall().Add(24 * time.Hour)
-	default:
-		return a, errAway
+		s.pass.hang, s.pass.cancelled = s.pass.cancel, true
+		return a, nil
 	}
-	return a, nil
+	return a, errAway
 }
 
 // answerOf returns the current answer of a kind of source.
