@@ -3,73 +3,12 @@
 package gc
 
 import (
-	"fmt"
-	"math/rand/v2"
 	"testing"
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
-
-// R4 and R5: however the clock is set, no age is overstated, and no reservation made after
-// a pod's start counts as older than the pod. In the end every age grows.
-func TestHazard19AgesAreNeverOverstated(t *testing.T) {
-	for seed := range uint64(1000) {
-		rnd := rand.New(rand.NewPCG(seed, 0))
-		epoch := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-		var offset time.Duration // of the wall clock
-		now := time.Duration(0)  // real time, which the monotonic clock shows
-		read := func() reading { return reading{wall: epoch.Add(now + offset), mono: now} }
-		pick := func(d time.Duration) time.Duration { return time.Duration(rnd.Int64N(int64(d))) }
-
-		var all []hostlocal.Reservation // each in a network of its own
-		var made []time.Duration        // when each was made
-		reserve := func() {             // not before the first reading: A4 excludes that
-			made = append(made, now)
-			network := fmt.Sprintf("%02d", len(all))
-			all = append(all, hostlocal.Reservation{Network: network, ReservedAt: epoch.Add(now + offset), Owner: hostlocal.Empty})
-		}
-		var c clock
-		c.observe(read())
-		for range 12 {
-			now += pick(10 * time.Minute)
-			reserve()
-			now += pick(10 * time.Minute)
-			switch rnd.IntN(4) {
-			case 0:
-				offset -= pick(2 * time.Hour)
-			case 1:
-				offset += pick(365 * 24 * time.Hour)
-			}
-			now += pick(10 * time.Minute)
-			reserve()
-			at := read()
-			c.observe(at)
-			for i, a := range c.sees(at, all) {
-				age, sure := c.age(at, &a)
-				if real := now - made[i]; age > real {
-					t.Fatalf("seed %d: a reservation that is %v old counts as %v old (by its timestamp: %t)", seed, real, age, sure)
-				}
-				// Take its time as a pod's start; all later reservations may be the pod's.
-				for j := range all[i:] {
-					if startKnown(at, a.ReservedAt) && !c.madeSince(&all[i+j], a.ReservedAt) {
-						t.Fatalf("seed %d: a reservation from %v after a start counts as older than the start", seed, made[i+j]-made[i])
-					}
-				}
-			}
-		}
-		// Each reservation is old after the clock has not been set for long enough.
-		now += time.Hour
-		at := read()
-		c.observe(at)
-		for _, r := range c.sees(at, all) {
-			if age, _ := c.age(at, &r); age < time.Hour-clockTolerance {
-				t.Fatalf("seed %d: an hour after the last step a reservation counts as %v old", seed, age)
-			}
-		}
-	}
-}
 
 // The clock forgets finished pods that are not listed any more if a source listed Kubernetes pods, and
 // entries that are not proven if a source listed entries.
