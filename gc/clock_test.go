@@ -131,6 +131,10 @@ func TestClockPlacesDates(t *testing.T) {
 			t.Errorf("%s: %v, want %v", row.reason, got, row.want)
 		}
 	}
+	old := podsource.Answer{AsOf: base.Add(-minute)}
+	if got := new(clock).asOf(reading{wall: now.wall, mono: now.mono}, now, &old); got != now.mono-minute {
+		t.Errorf("compared with a time that has only the wall clock's: %v", got)
+	}
 	before := &candidate{&hostlocal.Reservation{ReservedAt: stepped.steps.TrustedSince.Add(-1)}, 0}
 	if stepped.listedSince(now, &declaration{Answer: podsource.Answer{AsOf: base}}, before) {
 		t.Error("a list is of after a reservation whose time is from before the step")
