@@ -74,7 +74,8 @@ type Pod struct {
 	UID types.UID
 	// ContainerIDs are the IDs under which the runtime called CNI ADD for this
 	// pod: those of its sandboxes, in any state, whole, and without a scheme such as
-	// "containerd://". They are not the IDs of the containers in a sandbox. A pod that is
+	// "containerd://". The IDs of the containers in a sandbox may be beside them, for
+	// interfaces that were attached under these, and never in their place. A pod that is
 	// listed under another spelling of its ID loses its address.
 	ContainerIDs []string
 	// IPs are the addresses that the pod is known to hold.
