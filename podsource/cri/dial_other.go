@@ -10,10 +10,6 @@ import (
 	"net"
 )
 
-func dialEndpoint(ctx context.Context, e endpoint) (net.Conn, error) {
-	if e.pipe {
-		return nil, errors.New("named pipes exist on Windows only")
-	}
-	var d net.Dialer
-	return d.DialContext(ctx, "unix", e.address)
+func dialPipe(context.Context, string) (net.Conn, error) {
+	return nil, errors.New("named pipes exist on Windows only")
 }

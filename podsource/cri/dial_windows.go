@@ -2,17 +2,6 @@
 
 package cri
 
-import (
-	"context"
-	"net"
+import "github.com/Microsoft/go-winio"
 
-	"github.com/Microsoft/go-winio"
-)
-
-func dialEndpoint(ctx context.Context, e endpoint) (net.Conn, error) {
-	if e.pipe {
-		return winio.DialPipeContext(ctx, e.address)
-	}
-	var d net.Dialer
-	return d.DialContext(ctx, "unix", e.address)
-}
+var dialPipe = winio.DialPipeContext

@@ -11,7 +11,13 @@
 // which is the ID in the sandbox's reservations. So a sandbox keeps its reservations in
 // all networks, whether or not a status has its addresses, and also after its pod was
 // deleted by force (hazards 02, 05, 22, 35). Every sandbox in the list is live, in any
-// state: one that is not ready may own its addresses until it is removed.
+// state: one that is not ready may own its addresses until it is removed, as by `crictl rmp`.
+// Its entry says so ([podsource.Pod.NotRunning] and Origin).
+//
+// The IDs of containers are claims, too: multus-dynamic-networks-controller attached interfaces
+// under the ID of a container (its issue 209), which has the form of a sandbox's. The entry of a
+// sandbox has the IDs of the containers in it, in any state: such an interface is in the
+// sandbox's network namespace, and stays there when the container ends.
 //
 // # What it cannot see
 //
@@ -21,6 +27,10 @@
 //     hazards 04 and 71).
 //   - A sandbox whose record the runtime lost while its processes and its network
 //     namespace still exist (hazard 33).
+//   - An interface that was attached under the ID of a container, after that container was
+//     removed. kubelet leaves one that has ended for each container of a pod
+//     (maximum-dead-containers-per-container), so the second restart removes it. Package
+//     netns sees the address.
 //   - Containers that were not made over the CRI, such as those of nerdctl and ctr. If
 //     their IDs have another form, with their containerd namespace in it, their
 //     reservations are kept as foreign (R14, hazard 49): a list of sandboxes names IDs
@@ -46,15 +56,17 @@
 // configuration. Without one, [New] searches where crictl is configured to look, and in
 // the usual places of containerd, CRI-O, cri-dockerd, k3s, RKE2, k0s and MicroK8s. The
 // answer has the sandboxes of all runtimes that answer there, and it is an error if there
-// are none. On a node with two runtimes give both endpoints, each to a source of its own,
-// and combine the sources. A search assumes that all runtimes of the node are running. In
-// a container the sockets and crictl's configuration have to be mounted.
+// are none. So is a configuration of crictl that can't be parsed, or has a key twice. On a
+// node with two runtimes give both endpoints, each to a source of its own, and combine the
+// sources. A search assumes that all runtimes of the node are running. In a container the
+// sockets and crictl's configuration have to be mounted.
 //
 // # Errors
 //
-// If anything can't be read, the whole list is an error (R2). The error wraps
-// [podsource.ErrIncomplete] if a later call may succeed: the runtime is starting,
-// recovering or stopped. A missing socket is
-// such an error, too, and never [podsource.ErrNotHere]: [podsource.Fallback] must not
-// replace a runtime that restarts while its sandboxes run.
+// If the sandboxes or the containers can't be listed, the answer is an error (R2). The error
+// wraps [podsource.ErrIncomplete] if a later call may succeed: the runtime is starting,
+// recovering or stopped. A missing socket is such an error, too, and never
+// [podsource.ErrNotHere]: [podsource.Fallback] must not replace a runtime that restarts while
+// its sandboxes run. A status that can't be read spoils its own sandbox only (hazard 90,
+// [Options].WithStatus).
 package cri

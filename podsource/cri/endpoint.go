@@ -5,26 +5,28 @@ package cri
 import (
 	"fmt"
 	"path"
+	"path/filepath"
 	"runtime"
 	"strings"
 )
 
 // An endpoint is the address on which a runtime listens.
 type endpoint struct {
-	name    string // the endpoint as it was given, or unix:// and the path
+	name    string // for people: the endpoint as it was given, or unix:// and the path
 	address string // the path of a socket, or the name of a pipe
 	pipe    bool   // a named pipe of Windows
-	namedBy string // in a search, the variable or file that names it; empty for a default
+	named   bool   // in a search: it is not one of the defaults
 }
 
-func (e endpoint) same(other endpoint) bool { return e.address == other.address }
+// same reports whether two endpoints have one socket, for example if /var/run is a link to /run.
+func (e endpoint) same(other endpoint) bool { return e.resolved() == other.resolved() }
 
-// String returns the name for errors, with namedBy.
-func (e endpoint) String() string {
-	if e.namedBy == "" {
-		return e.name
+func (e endpoint) resolved() string {
+	path, err := filepath.EvalSymlinks(e.address)
+	if err != nil {
+		return e.address // the error of connecting says more
 	}
-	return fmt.Sprintf("%s (so %s says)", e.name, e.namedBy)
+	return path
 }
 
 // DefaultEndpoints returns the default endpoints of container runtimes, in the order in which
@@ -51,7 +53,7 @@ func parseEndpoint(name string) (endpoint, error) {
 	if pipe, ok := strings.CutPrefix(name, "npipe:"); ok {
 		p := path.Clean("/" + strings.ReplaceAll(pipe, `\`, "/"))
 		if base, ok := strings.CutPrefix(p, "/pipe/"); ok && base != "" {
-			return endpoint{name, `\\.\pipe\` + strings.ReplaceAll(base, "/", `\`), true, ""}, nil
+			return endpoint{name, `\\.\pipe\` + strings.ReplaceAll(base, "/", `\`), true, false}, nil
 		}
 		return endpoint{}, fmt.Errorf("endpoint %q is not the name of a pipe, as in npipe:////./pipe/containerd-containerd", name)
 	}
@@ -62,5 +64,5 @@ func parseEndpoint(name string) (endpoint, error) {
 	if !path.IsAbs(p) || strings.ContainsRune(p, 0) {
 		return endpoint{}, fmt.Errorf("endpoint %q is not the path of a socket, as in unix:///run/containerd/containerd.sock", name)
 	}
-	return endpoint{"unix://" + p, p, false, ""}, nil
+	return endpoint{"unix://" + p, p, false, false}, nil
 }

@@ -4,6 +4,7 @@ package cri
 
 import (
 	"cmp"
+	"context"
 	"os"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -26,16 +27,15 @@ func Among(opts Options, paths ...string) (*Source, error) {
 	return s, err
 }
 
-// PodsOf converts the answer of a runtime.
-func PodsOf(items []*runtimeapi.PodSandbox, statuses []*runtimeapi.PodSandboxStatus) ([]podsource.Pod, error) {
-	return podsOf(items, statuses)
+var RuntimeEndpoint = runtimeEndpoint
+
+// AddStatuses adds to each pod what the status of its sandbox says, and returns the note.
+func AddStatuses(ctx context.Context, runtime runtimeapi.RuntimeServiceClient, pods []podsource.Pod) string {
+	return noteOn(pods, addStatuses(ctx, runtime, pods))
 }
 
-// ParseEndpoint returns an endpoint's name and address.
-func ParseEndpoint(name string) (string, string, error) {
+// Address returns the address of an endpoint.
+func Address(name string) (string, error) {
 	e, err := parseEndpoint(name)
-	return e.name, e.address, err
+	return e.address, err
 }
-
-// RuntimeEndpoint returns the endpoint in crictl's configuration.
-func RuntimeEndpoint(text string) (string, error) { return runtimeEndpoint(text) }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -16,18 +17,18 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// A fakeRuntime is a runtime on a real socket. Its fields are set before the first call.
+// A fakeRuntime is a runtime on a real socket.
 type fakeRuntime struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
-	socket   string
-	items    []*runtimeapi.PodSandbox
-	statuses map[string]*runtimeapi.PodSandboxStatus // without one: NotFound
+	socket     string
+	mu         sync.Mutex // guards what follows, once it serves
+	items      []*runtimeapi.PodSandbox
+	containers []*runtimeapi.Container
+	statuses   map[string]*runtimeapi.PodSandboxStatus // without one: NotFound
+	// called, if set, is called in each call: of "sandboxes", of "containers", or with the ID of a status.
+	called func(ctx context.Context, of string) error
 
-	listing func(context.Context) error                // called in ListPodSandbox
-	asked   func(ctx context.Context, id string) error // called in PodSandboxStatus
-
-	lists, asks, now, most atomic.Int64 // calls of each kind; concurrent requests for a status, and their maximum
-	filtered               atomic.Bool
+	asks, now, most atomic.Int64 // requests for a status: all; concurrent ones, and their maximum
 }
 
 // serve starts a runtime that ends with the test.
@@ -51,35 +52,61 @@ func serve(t testing.TB, f *fakeRuntime) *fakeRuntime {
 	return f
 }
 
-func (f *fakeRuntime) ListPodSandbox(ctx context.Context, r *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
-	f.lists.Add(1)
-	if r.GetFilter() != nil {
-		f.filtered.Store(true)
+// call begins a call, and returns what the runtime has then.
+func (f *fakeRuntime) call(ctx context.Context, of string) (_ *fakeRuntime, err error) {
+	f.mu.Lock()
+	now := &fakeRuntime{items: f.items, containers: f.containers, statuses: f.statuses, called: f.called}
+	f.mu.Unlock()
+	if now.called != nil {
+		err = now.called(ctx, of)
 	}
-	if f.listing != nil {
-		if err := f.listing(ctx); err != nil {
-			return nil, err
-		}
-	}
-	return &runtimeapi.ListPodSandboxResponse{Items: f.items}, nil
+	return now, err
 }
 
-func (f *fakeRuntime) PodSandboxStatus(ctx context.Context, r *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
+func (f *fakeRuntime) ListPodSandbox(ctx context.Context, _ *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
+	now, err := f.call(ctx, "sandboxes")
+	return &runtimeapi.ListPodSandboxResponse{Items: now.items}, err
+}
+
+func (f *fakeRuntime) ListContainers(ctx context.Context, _ *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
+	now, err := f.call(ctx, "containers")
+	return &runtimeapi.ListContainersResponse{Containers: now.containers}, err
+}
+
+func (f *fakeRuntime) PodSandboxStatus(ctx context.Context, r *runtimeapi.PodSandboxStatusRequest) (
+	*runtimeapi.PodSandboxStatusResponse, error) {
 	f.asks.Add(1)
-	now := f.now.Add(1)
+	concurrent := f.now.Add(1)
 	defer f.now.Add(-1)
-	for most := f.most.Load(); now > most && !f.most.CompareAndSwap(most, now); most = f.most.Load() {
+	for most := f.most.Load(); concurrent > most && !f.most.CompareAndSwap(most, concurrent); most = f.most.Load() {
 	}
-	if f.asked != nil {
-		if err := f.asked(ctx, r.GetPodSandboxId()); err != nil {
-			return nil, err
+	now, err := f.call(ctx, r.GetPodSandboxId())
+	s, ok := now.statuses[r.GetPodSandboxId()]
+	if err == nil && !ok {
+		err = status.Errorf(codes.NotFound, "sandbox %q: not found", r.GetPodSandboxId())
+	}
+	return &runtimeapi.PodSandboxStatusResponse{Status: s}, err
+}
+
+// A direct client gets statuses from a fakeRuntime without a connection.
+type direct struct {
+	runtimeapi.RuntimeServiceClient
+	f *fakeRuntime
+}
+
+func (d direct) PodSandboxStatus(ctx context.Context, r *runtimeapi.PodSandboxStatusRequest, _ ...grpc.CallOption) (
+	*runtimeapi.PodSandboxStatusResponse, error) {
+	return d.f.PodSandboxStatus(ctx, r)
+}
+
+// failing returns a function for fakeRuntime.called that returns an error in calls of one kind.
+func failing(what string, err error) func(context.Context, string) error {
+	return func(_ context.Context, of string) error {
+		if of != what {
+			return nil
 		}
+		return err
 	}
-	s, ok := f.statuses[r.GetPodSandboxId()]
-	if !ok {
-		return nil, status.Errorf(codes.NotFound, "sandbox %q: not found", r.GetPodSandboxId())
-	}
-	return &runtimeapi.PodSandboxStatusResponse{Status: s}, nil
 }
 
 const (

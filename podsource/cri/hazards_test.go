@@ -6,11 +6,12 @@ package cri_test
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"os"
-	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -20,246 +21,236 @@ import (
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/gc/gctest"
-	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/cri"
 )
 
-// These tests run passes over a real data directory, with a fake runtime on a real socket as
-// the source.
-
-const (
-	old   = time.Hour
-	young = time.Minute
-)
-
-// id returns a container ID of 64 digits that starts with a name of hexadecimal digits.
-func id(name string) string { return name + strings.Repeat("0", 64-len(name)) }
-
-// A node is a data directory with one network. It has been up for a day.
-type node struct {
-	t     *testing.T
-	dir   string // the network's
-	store *hostlocal.Store
-}
-
-func newNode(t *testing.T) *node {
-	t.Helper()
-	gctest.Uptime(t, 24*time.Hour)
-	data := t.TempDir()
-	n := &node{t: t, dir: filepath.Join(data, "podnet")}
-	if err := os.Mkdir(n.dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	n.store = hostlocal.New(data)
-	return n
-}
-
-// reserve writes a reservation as host-local does.
-func (n *node) reserve(ip, containerID string, age time.Duration) {
-	n.t.Helper()
-	path := filepath.Join(n.dir, ip)
-	if err := os.WriteFile(path, []byte(containerID+"\r\neth0"), 0o600); err != nil {
-		n.t.Fatal(err)
-	}
-	at := time.Now().Add(-age)
-	if err := os.Chtimes(path, at, at); err != nil {
-		n.t.Fatal(err)
+func TestSource(t *testing.T) {
+	for _, withStatus := range []bool{false, true} {
+		t.Run(fmt.Sprint("WithStatus ", withStatus), func(t *testing.T) {
+			gctest.TestSource(t, func(t *testing.T) gctest.Fixture { return fixture(t, withStatus) })
+		})
 	}
 }
 
-// check checks the verdicts of a pass, and that the files agree with them.
-func (n *node) check(report gc.Report, err error, want map[string]gc.Verdict) {
-	n.t.Helper()
-	if err != nil {
-		n.t.Errorf("the pass failed: %v", err)
+// fixture is a runtime that has a sandbox for each container with attachments.
+func fixture(t *testing.T, withStatus bool) gctest.Fixture {
+	f := serve(t, &fakeRuntime{})
+	var all []podsource.Attachment
+	set := func(now []podsource.Attachment) {
+		all = now
+		var items []*runtimeapi.PodSandbox
+		statuses := make(map[string]*runtimeapi.PodSandboxStatus)
+		for _, at := range now {
+			item := &runtimeapi.PodSandbox{Id: at.ContainerID}
+			if at.Pod.Name != "" {
+				item.Metadata = &runtimeapi.PodSandboxMetadata{Namespace: at.Pod.Namespace, Name: at.Pod.Name, Uid: at.ContainerID[:8]}
+			}
+			if statuses[item.Id] == nil { // it has the addresses of the first interface only
+				items = append(items, item)
+				statuses[item.Id] = statusOf(item, at.IPs[0].String())
+			}
+		}
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.items, f.statuses = items, statuses
 	}
-	got := make(map[string]gc.Verdict)
-	for _, e := range report.Reservations {
-		got[e.IP.String()] = e.Verdict
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		n.t.Errorf("verdicts (-want +got):\n%s", diff)
-	}
-	for ip, v := range want {
-		_, err := os.Lstat(filepath.Join(n.dir, ip))
-		if (err == nil) != (v != gc.Released) {
-			n.t.Errorf("the verdict on %s is %s, but for its file os.Lstat returned: %v", ip, v, err)
+	fail := func(err error) func() {
+		return func() {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.called = failing("sandboxes", err)
 		}
 	}
-}
-
-func (n *node) reconciler(s podsource.Source) *gc.Reconciler {
-	n.t.Helper()
-	r, err := gc.New(n.store, []string{"podnet"}, s, gc.Options{})
-	if err != nil {
-		n.t.Fatal(err)
+	same := func(a, b podsource.Attachment) bool { return a.ContainerID == b.ContainerID && a.IfName == b.IfName }
+	return gctest.Fixture{
+		Source: source(t, f.socket, cri.Options{WithStatus: withStatus}), Networks: []string{podsource.EveryNetwork},
+		Attach: func(at podsource.Attachment) { set(append(slices.Clone(all), at)) },
+		Detach: func(at podsource.Attachment) {
+			set(slices.DeleteFunc(slices.Clone(all), func(other podsource.Attachment) bool { return same(at, other) }))
+		},
+		Break: fail(status.Error(codes.Unavailable, "stopping")), Repair: fail(nil),
+		Lose: func() {
+			if err := os.Remove(f.socket); err != nil {
+				t.Fatal(err)
+			}
+		},
+		Reboot: func() { set(nil) },
 	}
-	return r
 }
 
-func (n *node) pass(s podsource.Source, want map[string]gc.Verdict) gc.Report {
-	n.t.Helper()
-	report, err := n.reconciler(s).Reconcile(n.t.Context())
-	n.check(report, err, want)
+// pass runs a pass over the network podnet with the runtime as the source.
+func pass(t *testing.T, dir *gctest.Dir, f *fakeRuntime) gc.Report {
+	t.Helper()
+	r, err := gc.New(dir.Store, []string{"podnet"}, source(t, serve(t, f).socket, cri.Options{WithStatus: true}), gc.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	report, err := r.Reconcile(t.Context())
+	if err != nil {
+		t.Error(err)
+	}
 	return report
 }
 
-// refused checks that a pass returns the error and releases nothing.
-func (n *node) refused(s podsource.Source, why error, ips ...string) {
-	n.t.Helper()
-	report, err := n.reconciler(s).Reconcile(n.t.Context())
-	if !errors.Is(err, why) {
-		n.t.Errorf("got %v, want %v", err, why)
-	}
-	want := make(map[string]gc.Verdict)
-	for _, ip := range ips {
-		want[ip] = gc.Failed
-	}
-	n.check(report, nil, want)
-}
-
-// R3: the runtime lists the sandbox of a pod without an address in its status. As a starting
-// pod it also claims the other reservation (R4, hazard 39).
+// An interface that was attached under the ID of a container is in the network namespace of its
+// sandbox. So it lives as long as the sandbox, also when its container has ended.
 //
-// Guard: [Source.Pods] names a sandbox by its container ID.
-func TestHazard02SandboxKnownToTheRuntime(t *testing.T) {
-	n := newNode(t)
-	n.reserve("10.0.0.2", id("a1"), old)
-	n.reserve("10.0.0.3", id("1eaced"), gc.DefaultStartingFor-time.Minute)
-	f := serve(t, &fakeRuntime{items: []*runtimeapi.PodSandbox{sandbox(id("a1"), "web", ready)}})
-	api := podsource.Static{{UID: "web", StartedAt: time.Now().Add(-2 * old)}}
-	n.pass(podsource.Union(api, source(t, f.socket, cri.Options{})),
-		map[string]gc.Verdict{"10.0.0.2": gc.InUse, "10.0.0.3": gc.Starting})
-}
-
-// A search finds an idle containerd, while the node's own has another socket. That the idle
-// one has no sandbox is no answer, also with AllowEmpty.
-//
-// Guard: [Source.list] returns an error in a search without any sandbox.
-func TestHazard53IdleRuntimeIsFound(t *testing.T) {
-	n := newNode(t)
-	n.reserve("10.0.0.2", id("a1"), old)
-	unused := serve(t, &fakeRuntime{})
-	own := serve(t, &fakeRuntime{items: []*runtimeapi.PodSandbox{sandbox(id("a1"), "web", ready)}})
-	kubelet := podsource.Static{{UID: "proxy", HostNetwork: true}}
-	idle, err := cri.Among(cri.Options{}, unused.socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, s := range []podsource.Source{
-		idle, podsource.AllowEmpty(idle), podsource.Union(kubelet, podsource.AllowEmpty(idle)), podsource.Fallback(podsource.AllowEmpty(idle), kubelet),
+// Guard: [podsOf] adds the containers to their sandboxes, in any state.
+func TestHazard88HotPlug(t *testing.T) {
+	for _, state := range []runtimeapi.ContainerState{
+		runtimeapi.ContainerState_CONTAINER_CREATED, runtimeapi.ContainerState_CONTAINER_RUNNING,
+		runtimeapi.ContainerState_CONTAINER_EXITED, runtimeapi.ContainerState_CONTAINER_UNKNOWN,
 	} {
-		n.refused(s, podsource.ErrIncomplete, "10.0.0.2")
-	}
-	n.reserve("10.0.0.3", id("1eaced"), old)
-	both, err := cri.Among(cri.Options{}, unused.socket, own.socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	n.pass(both, map[string]gc.Verdict{"10.0.0.2": gc.InUse, "10.0.0.3": gc.Released})
-	// A runtime whose endpoint the caller gives is the node's.
-	n.refused(source(t, unused.socket, cri.Options{}), gc.ErrNoPods, "10.0.0.2")
-	n.pass(podsource.AllowEmpty(source(t, unused.socket, cri.Options{})), map[string]gc.Verdict{"10.0.0.2": gc.Released})
-}
-
-// R14: the CRI does not list containers of nerdctl, so a list of sandboxes does not show
-// whether they are live. The leak of a sandbox in the same network is released.
-//
-// Guard: [Source.Pods] declares the form of the IDs that it names.
-func TestHazard49ContainersOfNerdctl(t *testing.T) {
-	n := newNode(t)
-	n.reserve("10.0.0.2", id("a1"), old)
-	n.reserve("10.0.0.3", id("1eaced"), old)
-	n.reserve("10.0.0.4", "default-"+id("f0e"), old)
-	f := serve(t, &fakeRuntime{items: []*runtimeapi.PodSandbox{sandbox(id("a1"), "web", ready)}})
-	n.pass(source(t, f.socket, cri.Options{}), map[string]gc.Verdict{"10.0.0.2": gc.InUse, "10.0.0.3": gc.Released, "10.0.0.4": gc.Foreign})
-}
-
-// R3: a sandbox that is not ready still owns its reservations. R10: its old address in its
-// status is no conflict with the sandbox that has the address now.
-//
-// Guard: [podsOf] converts sandboxes in any state, and [dropStale] removes old addresses of
-// those that are not ready.
-func TestHazard05SandboxNotReady(t *testing.T) {
-	for _, withStatus := range []bool{false, true} {
-		n := newNode(t)
-		n.reserve("10.0.0.2", id("a1"), old)
-		n.reserve("fd00::2", id("a1"), old)
-		n.reserve("10.0.0.3", id("b1"), old)
-		n.reserve("10.0.0.4", id("1eaced"), old)
-		web, db, job := sandbox(id("a1"), "web", notReady), sandbox(id("b1"), "db", ready), sandbox(id("c1"), "job", notReady)
-		f := serve(t, &fakeRuntime{
-			items:    []*runtimeapi.PodSandbox{web, db, job},
-			statuses: byID(statusOf(web), statusOf(db, "10.0.0.3"), statusOf(job, "10.0.0.3")),
+		web, app := gctest.ContainerID("web"), gctest.ContainerID("app")
+		dir := gctest.NewDir(t)
+		dir.Reserve("podnet", "10.0.0.2", web, time.Hour)
+		dir.Reserve("podnet", "10.0.0.3", app, time.Hour)
+		dir.Reserve("podnet", "10.0.0.4", gctest.ContainerID("removed"), time.Hour)
+		item := sandbox(web, "web", ready)
+		report := pass(t, dir, &fakeRuntime{
+			items: []*runtimeapi.PodSandbox{item}, statuses: byID(statusOf(item, "10.0.0.2", "10.0.0.3")), // no conflict
+			containers: []*runtimeapi.Container{{Id: app, PodSandboxId: web, State: state}},
 		})
-		report := n.pass(source(t, f.socket, cri.Options{WithStatus: withStatus}), map[string]gc.Verdict{
-			"10.0.0.2": gc.InUse, "fd00::2": gc.InUse, "10.0.0.3": gc.InUse, "10.0.0.4": gc.Released,
-		})
+		gctest.Check(t, report, "10.0.0.2 in-use", "10.0.0.3 in-use", "10.0.0.4 released")
 		if len(report.Duplicates) > 0 {
-			t.Errorf("false conflicts: %v", report.Duplicates)
+			t.Errorf("false conflicts of a container that is %s: %v", state, report.Duplicates)
 		}
 	}
 }
 
-// Each of two runtimes has half of the sandboxes. Both must answer before anything is
-// released.
+// One status is not known. Its sandbox is kept, and a young reservation, whose address it may have
+// (R4). The others are judged.
 //
-// Guard: [Source.list] combines the runtimes that answer, and [Source.skippable] skips none
-// that fails.
-func TestHazard29TwoRuntimes(t *testing.T) {
-	n := newNode(t)
-	n.reserve("10.0.0.2", id("a1"), old)
-	n.reserve("10.0.0.3", id("b1"), old)
-	first := serve(t, &fakeRuntime{items: []*runtimeapi.PodSandbox{sandbox(id("a1"), "web", ready)}})
-	second := serve(t, &fakeRuntime{items: []*runtimeapi.PodSandbox{sandbox(id("b1"), "db", ready)}})
-	found, err := cri.Among(cri.Options{}, first.socket, second.socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	both := podsource.Union(source(t, first.socket, cri.Options{}), source(t, second.socket, cri.Options{}))
-
-	second.listing = func(context.Context) error { return status.Error(codes.Unavailable, "recovering") }
-	n.refused(both, podsource.ErrIncomplete, "10.0.0.2", "10.0.0.3")
-	n.refused(found, podsource.ErrIncomplete, "10.0.0.2", "10.0.0.3")
-
-	second.listing = nil
-	n.reserve("10.0.0.4", id("1eaced"), old)
-	n.pass(both, map[string]gc.Verdict{"10.0.0.2": gc.InUse, "10.0.0.3": gc.InUse, "10.0.0.4": gc.Released})
-	n.reserve("10.0.0.4", id("1eaced"), old)
-	n.pass(found, map[string]gc.Verdict{"10.0.0.2": gc.InUse, "10.0.0.3": gc.InUse, "10.0.0.4": gc.Released})
-}
-
-// The hook waits for a runtime that is recovering, and then releases the leak only.
-func TestStartupWhileTheRuntimeRecovers(t *testing.T) {
-	n := newNode(t)
-	n.reserve("10.0.0.2", id("a1"), old)
-	n.reserve("10.0.0.3", id("1eaced"), old)
-	f := &fakeRuntime{items: []*runtimeapi.PodSandbox{sandbox(id("a1"), "web", notReady)}}
-	f.listing = func(context.Context) error {
-		if f.lists.Load() < 3 {
-			return status.Error(codes.Unavailable, "server is not initialized yet")
+// Guard: [addStatus] sets MoreIPs, and not an error of the answer.
+func TestHazard90OneStatus(t *testing.T) {
+	web, odd := sandbox(gctest.ContainerID("web"), "web", ready), sandbox(gctest.ContainerID("odd"), "odd", ready)
+	for _, row := range []struct {
+		reason string
+		status *runtimeapi.PodSandboxStatus
+		err    error
+		says   string // after the ID
+	}{
+		{"it fails", nil, status.Error(codes.Internal, "broken"), " (the first one: rpc error: code = Internal desc = broken)"},
+		{"the runtime stops meanwhile", nil, status.Error(codes.Unavailable, "stopping"), "Unavailable desc = stopping)"},
+		{"its namespace can't be checked, twice", nil, status.Error(codes.Unknown, "closed"), "desc = closed)"},
+		{"a long error", nil, status.Error(codes.Internal, strings.Repeat("x", 4000)), strings.Repeat("x", 100)},
+		{"no status in the answer", nil, nil, "the answer has no status"},
+		{"an address in another form", statusOf(odd, "010.0.0.3"), nil, `its status has "010.0.0.3"`},
+		{"an invalid address", statusOf(odd, "10.0.0.3", "10.0.0.256"), nil, `has "10.0.0.256"`},
+		{"a prefix", statusOf(odd, "10.0.0.3/24", "10.0.0.3"), nil, `has "10.0.0.3/24"`},
+		{"a zone", statusOf(odd, "10.0.0.3", "fe80::1%eth0"), nil, "eth0"},
+		{"an empty second address", statusOf(odd, "10.0.0.3", ""), nil, `has ""`},
+		{"an address of a pod in the node's network, which claims nothing", inNodeNetwork(statusOf(odd, "10.0.0.4", "")), nil, `has ""`},
+	} {
+		dir := gctest.NewDir(t)
+		dir.Reserve("podnet", "10.0.0.2", web.Id, time.Hour)
+		dir.Reserve("podnet", "10.0.0.3", odd.Id, time.Hour)
+		dir.Reserve("podnet", "10.0.0.4", gctest.ContainerID("leak"), time.Hour)
+		dir.Reserve("podnet", "10.0.0.5", gctest.ContainerID("young leak"), gc.DefaultStartingFor-time.Minute)
+		report := pass(t, dir, &fakeRuntime{
+			items:    []*runtimeapi.PodSandbox{web, odd},
+			statuses: map[string]*runtimeapi.PodSandboxStatus{web.Id: statusOf(web, "10.0.0.2"), odd.Id: row.status},
+			called:   failing(odd.Id, row.err),
+		})
+		young := "10.0.0.5 starting"
+		if row.status.GetLinux() != nil {
+			young = "10.0.0.5 released"
 		}
-		return nil
-	}
-	serve(t, f)
-	report, err := n.reconciler(source(t, f.socket, cri.Options{})).AtStartup(t.Context())
-	n.check(report, err, map[string]gc.Verdict{"10.0.0.2": gc.InUse, "10.0.0.3": gc.Released})
-	if f.lists.Load() != 3 {
-		t.Errorf("asked %d times, want 3", f.lists.Load())
+		gctest.Check(t, report, "10.0.0.2 in-use", "10.0.0.3 in-use", "10.0.0.4 released", young)
+		note := report.Sources[0].Note
+		if !strings.Contains(note, "of 1 of 2 sandboxes are known: "+odd.Id) || !strings.Contains(note, row.says) || len(note) > 500 {
+			t.Errorf("%s: the note is %q, want one that says %q", row.reason, note, row.says)
+		}
 	}
 }
 
-// After an error of the runtime nothing is released (R2), nor with an idle runtime alone
-// (R9).
-func TestNothingIsReleasedOnErrors(t *testing.T) {
-	n := newNode(t)
-	n.reserve("10.0.0.2", id("a1"), old)
-	web := sandbox(id("a1"), "web", ready)
-	broken := serve(t, &fakeRuntime{items: []*runtimeapi.PodSandbox{web, {}}})
-	if _, err := n.reconciler(source(t, broken.socket, cri.Options{})).Reconcile(t.Context()); err == nil {
-		t.Error("a sandbox without an ID is no error")
+// Statuses that hang take up a limited part of the time that is left, and the others are known.
+//
+// Guard: [addStatuses] limits the time of each request, and of all.
+func TestHazard90StatusesHang(t *testing.T) {
+	for _, row := range []struct {
+		reason string
+		left   time.Duration // until the deadline; 0: none
+		hang   int
+		takes  time.Duration
+	}{
+		{"one", 15 * time.Second, 1, time.Second},
+		{"as many as are asked at a time", 15 * time.Second, 8, time.Second},
+		{"more, which hang one after the other", 15 * time.Second, 33, 5 * time.Second},
+		{"all", 15 * time.Second, 250, 5 * time.Second},
+		{"without a deadline", 0, 250, 5 * time.Second},
+		{"little time is left", 3 * time.Second, 250, time.Second},
+	} {
+		t.Run(row.reason, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const all = 250
+				f := &fakeRuntime{statuses: make(map[string]*runtimeapi.PodSandboxStatus)}
+				var got, want []podsource.Pod
+				for i := range all {
+					id := fmt.Sprintf("%064x", i)
+					f.statuses[id] = statusOf(sandbox(id, "web", ready), "10.0.0.1")
+					got, want = append(got, pod(id, "web")), append(want, pod(id, "web", "10.0.0.1"))
+					if i < row.hang {
+						want[i].IPs, want[i].MoreIPs = nil, true
+					}
+				}
+				f.called = func(ctx context.Context, of string) error {
+					if of < fmt.Sprintf("%064x", row.hang) {
+						<-ctx.Done()
+					}
+					return ctx.Err()
+				}
+				ctx := t.Context()
+				if row.left > 0 {
+					limited, cancel := context.WithTimeout(ctx, row.left)
+					defer cancel()
+					ctx = limited
+				}
+				began := time.Now()
+				note := cri.AddStatuses(ctx, direct{f: f}, got)
+				if diff := cmp.Diff(want, got, equal); diff != "" {
+					t.Errorf("(-want +got):\n%s", diff)
+				}
+				if took := time.Since(began); took != row.takes {
+					t.Errorf("it took %v, want %v", took, row.takes)
+				}
+				if ids := strings.Count(note, strings.Repeat("0", 60)); ids != min(3, row.hang) ||
+					!strings.HasPrefix(note, fmt.Sprintf("not all addresses of %d of %d ", row.hang, all)) ||
+					row.hang > 3 != strings.Contains(note, fmt.Sprintf(", and %d more (", row.hang-3)) {
+					t.Errorf("the note is %q", note)
+				}
+				if most := f.most.Load(); most > 8 || row.hang >= 8 && most < 8 {
+					t.Errorf("%d concurrent requests, want 8", most)
+				}
+			})
+		})
 	}
-	n.refused(source(t, serve(t, &fakeRuntime{}).socket, cri.Options{}), gc.ErrNoPods, "10.0.0.2")
-	n.refused(source(t, staleSocket(t), cri.Options{}), podsource.ErrIncomplete, "10.0.0.2")
+}
+
+// A sandbox that is not ready keeps its reservations, and the report says how to remove it. Its
+// old address is no conflict with a sandbox that has it now (hazard 05).
+//
+// Guard: [setReady] sets NotRunning and Origin, and [dropStale] removes such addresses.
+func TestHazard102NotReady(t *testing.T) {
+	web, job := sandbox(gctest.ContainerID("web"), "web", ready), sandbox(gctest.ContainerID("job"), "job", notReady)
+	dir := gctest.NewDir(t)
+	dir.Reserve("podnet", "10.0.0.2", web.Id, time.Hour)
+	dir.Reserve("podnet", "10.0.0.3", job.Id, time.Hour)
+	report := pass(t, dir, &fakeRuntime{
+		items: []*runtimeapi.PodSandbox{web, job}, statuses: byID(statusOf(web, "10.0.0.2"), statusOf(job, "10.0.0.2")),
+	})
+	gctest.Check(t, report, "10.0.0.2 in-use", "10.0.0.3 in-use")
+	for _, r := range report.Reservations {
+		want := gc.Pod{Namespace: "default", Name: "web", UID: "web", From: "cri"}
+		if r.ContainerID == job.Id {
+			want = gc.Pod{Namespace: "default", Name: "job", UID: "job", From: "cri: sandbox " + job.Id + ", not ready", NotRunning: true}
+		}
+		if diff := cmp.Diff(&want, r.Pod); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	}
+	if len(report.Duplicates) > 0 {
+		t.Errorf("false conflicts: %v", report.Duplicates)
+	}
 }

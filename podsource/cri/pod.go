@@ -3,9 +3,11 @@
 package cri
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -13,38 +15,66 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// podsOf converts the answer of a runtime: all sandboxes or an error (R2). statuses is nil if
-// none were requested. It has nil for a sandbox that was removed since it was listed: that
-// sandbox still keeps its reservations by its ID.
+// podsOf converts the lists of a runtime: a pod for each sandbox, with the containers in it, or an
+// error (R2). The sandbox's ID comes first.
 //
-// StartedAt stays zero, since it counts only for a pod without a container ID (R4).
-func podsOf(items []*runtimeapi.PodSandbox, statuses []*runtimeapi.PodSandboxStatus) ([]podsource.Pod, error) {
-	pods := make([]podsource.Pod, len(items))
-	ready := make([]bool, len(items))
-	for i, item := range items {
+// StartedAt stays zero: it counts only for a pod whose container IDs or addresses are not all
+// known (R4), and a runtime may date a sandbox later than its ADD.
+func podsOf(sandboxes []*runtimeapi.PodSandbox, containers []*runtimeapi.Container) ([]podsource.Pod, error) {
+	pods := make([]podsource.Pod, len(sandboxes))
+	index := make(map[string]int, len(sandboxes))
+	for i, item := range sandboxes {
 		if item.GetId() == "" {
-			return nil, fmt.Errorf("sandbox %d of %d has no ID", i+1, len(items))
+			return nil, fmt.Errorf("sandbox %d of %d has no ID", i+1, len(sandboxes))
 		}
 		m := item.GetMetadata()
-		pods[i] = podsource.Pod{
-			NamespacedName: types.NamespacedName{Namespace: m.GetNamespace(), Name: m.GetName()},
-			UID:            types.UID(m.GetUid()),
-			ContainerIDs:   []string{item.GetId()},
-		}
-		if statuses == nil || statuses[i] == nil {
-			continue
-		}
-		status := statuses[i]
-		ips, err := addresses(status.GetNetwork())
-		if err != nil {
-			return nil, fmt.Errorf("sandbox %s: %w", item.GetId(), err)
-		}
-		pods[i].IPs = ips
-		pods[i].HostNetwork = status.GetLinux().GetNamespaces().GetOptions().GetNetwork() == runtimeapi.NamespaceMode_NODE
-		ready[i] = status.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY
+		pods[i].NamespacedName = types.NamespacedName{Namespace: m.GetNamespace(), Name: m.GetName()}
+		pods[i].UID, pods[i].ContainerIDs = types.UID(m.GetUid()), []string{item.GetId()}
+		setReady(&pods[i], item.GetState())
+		index[item.GetId()] = i
 	}
-	dropStale(pods, ready)
+	for i, c := range containers {
+		if c.GetId() == "" || c.GetPodSandboxId() == "" {
+			return nil, fmt.Errorf("container %d of %d has no ID, or none of its sandbox", i+1, len(containers))
+		}
+		at, listed := index[c.GetPodSandboxId()]
+		if !listed { // it was made since, or the runtime has lost its record
+			at = len(pods)
+			index[c.GetPodSandboxId()] = at
+			pods = append(pods, podsource.Pod{ContainerIDs: []string{c.GetPodSandboxId()}})
+		}
+		pods[at].ContainerIDs = append(pods[at].ContainerIDs, c.GetId())
+	}
 	return pods, nil
+}
+
+// setReady sets whether a sandbox runs.
+func setReady(p *podsource.Pod, state runtimeapi.PodSandboxState) {
+	p.NotRunning, p.Origin = state != runtimeapi.PodSandboxState_SANDBOX_READY, ""
+	if p.NotRunning {
+		p.Origin = fmt.Sprintf("sandbox %s, not ready", p.ContainerIDs[0])
+	}
+}
+
+// noteOn names the sandboxes that have an error, or a few of many.
+func noteOn(pods []podsource.Pod, errs []error) string {
+	var first error
+	var ids []string
+	for i, err := range errs {
+		if err != nil {
+			first = cmp.Or(first, err)
+			ids = append(ids, pods[i].ContainerIDs[0])
+		}
+	}
+	if first == nil {
+		return ""
+	}
+	all := len(ids)
+	if most := 3; all > most {
+		ids = append(ids[:most], fmt.Sprintf("and %d more", all-most))
+	}
+	return fmt.Sprintf("not all addresses of %d of %d sandboxes are known: %s (the first one: %.200v)",
+		all, len(pods), strings.Join(ids, ", "), first)
 }
 
 // dropStale removes addresses from sandboxes that are not ready, if a ready one has them, too.
@@ -52,39 +82,33 @@ func podsOf(items []*runtimeapi.PodSandbox, statuses []*runtimeapi.PodSandboxSta
 // now: that is no conflict (R10). Otherwise the address stays, since a sandbox that is not ready
 // may still have it. In both cases the address is claimed, and the sandbox keeps its
 // reservations by its ID (hazard 05).
-func dropStale(pods []podsource.Pod, ready []bool) {
+func dropStale(pods []podsource.Pod) {
 	taken := make(map[netip.Addr]bool)
-	for i := range pods {
-		if ready[i] && !pods[i].HostNetwork {
-			for _, ip := range pods[i].IPs {
-				taken[ip] = true
-			}
+	for _, p := range pods {
+		for _, ip := range p.IPs {
+			taken[ip] = taken[ip] || !p.NotRunning && !p.HostNetwork
 		}
 	}
 	for i := range pods {
-		if !ready[i] {
+		if pods[i].NotRunning {
 			pods[i].IPs = slices.DeleteFunc(pods[i].IPs, func(ip netip.Addr) bool { return taken[ip] })
 		}
 	}
 }
 
-// addresses returns the addresses in the status of a sandbox. Its first one may be empty, if
-// there is none.
-func addresses(n *runtimeapi.PodSandboxNetworkStatus) ([]netip.Addr, error) {
-	var texts []string
-	if ip := n.GetIp(); ip != "" {
-		texts = append(texts, ip)
-	}
-	for _, ip := range n.GetAdditionalIps() {
-		texts = append(texts, ip.GetIp())
-	}
-	var ips []netip.Addr
-	for _, text := range texts {
-		ip, err := netip.ParseAddr(text)
-		if err != nil || ip.Zone() != "" {
-			return nil, fmt.Errorf("its status has %q, which is not the IP address of a pod", text)
+// addresses returns the addresses in the status of a sandbox, and an error if there are others
+// that can't be parsed. The first one may be empty, if there is none.
+func addresses(n *runtimeapi.PodSandboxNetworkStatus) (ips []netip.Addr, err error) {
+	all := append([]*runtimeapi.PodIP{{Ip: n.GetIp()}}, n.GetAdditionalIps()...)
+	for i, text := range all {
+		ip, invalid := netip.ParseAddr(text.GetIp())
+		switch {
+		case i == 0 && text.GetIp() == "":
+		case invalid != nil || ip.Zone() != "":
+			err = fmt.Errorf("its status has %q, which is not the IP address of a pod", text.GetIp())
+		default:
+			ips = append(ips, ip.Unmap())
 		}
-		ips = append(ips, ip.Unmap())
 	}
-	return ips, nil
+	return ips, err
 }
