@@ -30,6 +30,10 @@ func (r criRuntime) ListPodSandbox(context.Context, *runtimeapi.ListPodSandboxRe
 	}}}, nil
 }
 
+func (criRuntime) ListContainers(context.Context, *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
+	return &runtimeapi.ListContainersResponse{}, nil
+}
+
 func (criRuntime) PodSandboxStatus(context.Context, *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
 	return &runtimeapi.PodSandboxStatusResponse{Status: &runtimeapi.PodSandboxStatus{}}, nil
 }

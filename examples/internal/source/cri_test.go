@@ -25,6 +25,10 @@ func (oneSandbox) ListPodSandbox(context.Context, *runtimeapi.ListPodSandboxRequ
 	return &runtimeapi.ListPodSandboxResponse{Items: []*runtimeapi.PodSandbox{{Id: "c1", Metadata: &runtimeapi.PodSandboxMetadata{Uid: "1"}}}}, nil
 }
 
+func (oneSandbox) ListContainers(context.Context, *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
+	return &runtimeapi.ListContainersResponse{}, nil
+}
+
 func (oneSandbox) PodSandboxStatus(context.Context, *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
 	return &runtimeapi.PodSandboxStatusResponse{Status: &runtimeapi.PodSandboxStatus{
 		Network: &runtimeapi.PodSandboxNetworkStatus{Ip: "10.0.0.1"},
