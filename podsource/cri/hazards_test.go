@@ -159,7 +159,7 @@ func TestHazard90OneStatus(t *testing.T) {
 		}
 		gctest.Check(t, report, "10.0.0.2 in-use", "10.0.0.3 in-use", "10.0.0.4 released", young)
 		note := report.Sources[0].Note
-		if !strings.Contains(note, "of 1 of 2 sandboxes are known: "+odd.Id) || !strings.Contains(note, row.says) || len(note) > 500 {
+		if !strings.Contains(note, "of 1 of 2 sandboxes are known: "+odd.Id) || !strings.Contains(note, row.says) || len(note) > 600 {
 			t.Errorf("%s: the note is %q, want one that says %q", row.reason, note, row.says)
 		}
 	}

@@ -73,7 +73,7 @@ func noteOn(pods []podsource.Pod, errs []error) string {
 	if most := 3; all > most {
 		ids = append(ids[:most], fmt.Sprintf("and %d more", all-most))
 	}
-	return fmt.Sprintf("not all addresses of %d of %d sandboxes are known: %s (the first one: %.200v)",
+	return fmt.Sprintf("not all addresses of %d of %d sandboxes are known: %s (the first one: %.300v)",
 		all, len(pods), strings.Join(ids, ", "), first)
 }
 

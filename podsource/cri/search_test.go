@@ -60,7 +60,7 @@ func TestSearch(t *testing.T) {
 		{reason: "the first was killed: its sandboxes may run", sockets: []string{stale, db}, says: []string{stale}},
 		{reason: "two names of one socket: one call", sockets: []string{web, link}, want: pods{w}},
 		{reason: "an idle one, and the one with the pods", sockets: []string{idle, db}, want: pods{d}},
-		{reason: "only an idle one", sockets: []string{idle, none}, says: []string{"unix://" + idle + " (no sandbox)", "name its endpoint"}},
+		{reason: "only an idle one (hazard 53)", sockets: []string{idle, none}, says: []string{idle + " (no sandbox)", "name its endpoint"}},
 		{reason: "none exists", sockets: []string{none, docker}, says: []string{none + " (no socket)", docker + " (listing sandboxes: "}},
 		{reason: "the variable names it", env: "unix://" + db, sockets: []string{web}, want: pods{d, w}},
 		{reason: "crictl's configuration names it", crictl: db, sockets: []string{web}, want: pods{d, w}},
@@ -145,6 +145,9 @@ func TestRuntimeMissingAfterItAnswered(t *testing.T) {
 func TestDefaults(t *testing.T) {
 	if got := podsource.Ranked(source(t, "", cri.Options{})).Rank(); got != podsource.RankRuntime {
 		t.Errorf("its rank is %d, want %d", got, podsource.RankRuntime)
+	}
+	if k3s := "unix:///run/k3s/containerd/containerd.sock"; !slices.Contains(cri.DefaultEndpoints(), k3s) {
+		t.Errorf("%s is not among them", k3s)
 	}
 }
 
