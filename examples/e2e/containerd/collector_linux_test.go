@@ -26,6 +26,7 @@ import (
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/cnicache"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/cri"
 )
@@ -142,16 +143,20 @@ func (n *node) wantError(p pass, why ...string) {
 	}
 }
 
-// hook runs the start-up hook with the runtime as the source.
-func (n *node) hook(assertions ...gc.Assertion) gc.Report {
+// entry returns the entry of a sandbox in the answer of the runtime with statuses, which is zero if it is not listed, and
+// the note of the answer.
+func (n *node) entry(id string) (entry podsource.Pod, note string) {
 	n.t.Helper()
-	runtime, err := cri.New(n.endpoint(), cri.Options{})
+	runtime, err := cri.New(n.endpoint(), cri.Options{WithStatus: true})
 	n.must(err)
-	r, err := gc.New(hostlocal.New(""), []string{n.network}, runtime, gc.Options{})
+	a, err := runtime.Pods(n.t.Context())
 	n.must(err)
-	report, err := r.AtStartup(n.t.Context(), assertions...)
-	n.must(err)
-	return report
+	for _, p := range a.Pods {
+		if slices.Contains(p.ContainerIDs, id) {
+			entry = p
+		}
+	}
+	return entry, a.Note
 }
 
 // reservations returns the owner of each reserved address of the network, and "" for an empty file.

@@ -3,7 +3,7 @@
 package containerd
 
 import (
-	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -45,16 +45,6 @@ func TestHazard04ADDInFlight(t *testing.T) {
 		same(t, "plan with a minimum age of a second", "the lag of the runtime counts", young, n.plan("--min-age", "1s").verdicts)
 		n.must(n.stamp(0, ips...))
 		same(t, "pass", "younger than the minimum age", young, n.release().verdicts)
-		for reason, assertions := range map[string][]gc.Assertion{
-			"the start-up hook has the same answer":          nil,
-			"a source with a lag waives nothing (hazard 73)": {gc.NoADDInFlight},
-		} {
-			got := make(map[netip.Addr]string)
-			for _, e := range n.hook(assertions...).Reservations {
-				got[e.IP] = string(e.Verdict)
-			}
-			same(t, "hook", reason, young, got)
-		}
 		same(t, "reservations", "after all passes", before, n.reservations())
 
 		n.resume()
@@ -145,10 +135,14 @@ func (n *node) cannotStop(p pod) string {
 	return p.id
 }
 
-// keptWhileListed checks that old reservations are kept while a sandbox is listed.
+// keptWhileListed checks that old reservations are kept while a sandbox that is not ready is listed, and that its entry
+// says so (hazard 102).
 func (n *node) keptWhileListed(id string) {
 	n.t.Helper()
 	before := n.reservations()
+	if p, _ := n.entry(id); !p.NotRunning || !strings.Contains(p.Origin, id+", not ready") {
+		n.t.Errorf("its entry is %+v", p)
+	}
 	n.age()
 	same(n.t, "released", "the sandbox is listed: "+n.sandboxes()[id], nil, n.release().released)
 	same(n.t, "reservations", "after the pass", before, n.reservations())
@@ -164,30 +158,85 @@ func (n *node) keptThenFreed(id string, others ...pod) {
 	n.wantLeft("after the sandbox's removal and a pass", others...)
 }
 
-// The power fails before the disk has the data of one reservation: the file exists, and is empty. No DEL will ever
-// remove it.
+// An interface was attached under the ID of a container, not of its sandbox. It is in the sandbox's network namespace, so
+// it stays when the container ends. The runtime lists the container until it is removed.
 //
-// Guard: [gc.Options.MinAge] keeps an empty file while it is young.
-func TestHazard14PowerLoss(t *testing.T) {
+// Guard: [podsOf] adds the containers to their sandboxes, in any state.
+func TestHazard88HotPlug(t *testing.T) {
 	onEach(t, func(t *testing.T, n *node) {
-		pods := n.runSome("web", 2)
-		n.reboot(false)
-		lost := pods[0].ips[0]
-		n.must(os.Truncate(n.reservationFile(lost), 0))
-		n.start()
-		want := joined(holding(pods...), verdicts("", lost))
-		same(t, "pass", "younger than the minimum age", nil, n.release().released)
-		same(t, "reservations", "after a pass while it is young", want, n.reservations())
-		n.age()
-		same(t, "released", "an empty file has no owner, and no pod has its address", verdicts("", lost), n.release().released)
-		delete(want, lost)
-		same(t, "reservations", "after the pass", want, n.reservations())
+		live := n.run("live")
+		container, err := n.cri.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{
+			PodSandboxId: live.id, SandboxConfig: sandboxConfig(live.name, runtimeapi.NamespaceMode_POD),
+			Config: &runtimeapi.ContainerConfig{
+				Metadata: &runtimeapi.ContainerMetadata{Name: "app"}, Image: &runtimeapi.ImageSpec{Image: pauseImage},
+				Linux: &runtimeapi.LinuxContainerConfig{},
+			},
+		})
+		n.must(err)
+		id := container.GetContainerId()
+		plugged := pod{name: "hot-plugged", id: id, ips: []netip.Addr{live.ips[0].Next().Next()}}
+		n.must(os.WriteFile(n.reservationFile(plugged.ips[0]), []byte(id+"\r\nnet1"), 0o600))
+		kept := func(state runtimeapi.ContainerState, err error) {
+			t.Helper()
+			n.must(err)
+			answer, err := n.cri.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{})
+			n.must(err)
+			if all := answer.GetContainers(); len(all) != 1 || all[0].GetId() != id || all[0].GetState() != state {
+				t.Fatalf("the containers are %v, want %s, %s", all, id, state)
+			}
+			n.age()
+			same(t, "released", state.String(), nil, n.release().released)
+			n.wantLeft(state.String(), live, plugged)
+		}
+		kept(runtimeapi.ContainerState_CONTAINER_CREATED, nil)
+		_, err = n.cri.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: id})
+		kept(runtimeapi.ContainerState_CONTAINER_RUNNING, err)
+		_, err = n.cri.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: id})
+		kept(runtimeapi.ContainerState_CONTAINER_EXITED, err)
+		_, err = n.cri.RemoveContainer(t.Context(), &runtimeapi.RemoveContainerRequest{ContainerId: id})
+		n.must(err)
+		same(t, "released", "the container was removed", holding(plugged), n.release().released)
+		n.wantLeft("its sandbox is listed", live)
+	})
+}
+
+// The runtime checks the network namespace of a sandbox for its status. That hangs on a file system that does not answer,
+// and fails when its server has ended. The sandbox is kept by its ID, and the others are judged.
+//
+// Guard: [addStatuses] limits the time of a request, and its error is not one of the answer.
+func TestHazard90OneStatus(t *testing.T) {
+	onEach(t, func(t *testing.T, n *node) {
+		live, stuck := n.run("live"), n.run("stuck")
+		path := n.netnsOf(stuck)
+		fuse, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+		n.must(err)
+		n.must(syscall.Mount("none", path, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=100000,user_id=0,group_id=0", fuse.Fd())))
+		t.Cleanup(func() {
+			_ = fuse.Close() // the test may have closed it
+			n.must(syscall.Unmount(path, syscall.MNT_DETACH))
+		})
+		check := func(reason, says string) {
+			t.Helper()
+			victim := n.run("victim")
+			n.leak(victim)
+			hung, note := n.entry(stuck.id)
+			if known := "1 of 2 sandboxes are known: " + stuck.id; !hung.MoreIPs || !strings.Contains(note, known) || !strings.Contains(note, says) {
+				t.Errorf("%s: its entry is %+v, the note %q", reason, hung, note)
+			}
+			other, _ := n.entry(live.id)
+			same(t, "addresses of the other", reason, live.ips, other.IPs)
+			same(t, "released", reason, holding(victim), n.release().released)
+			n.wantLeft(reason, live, stuck)
+		}
+		check("it hangs", "DeadlineExceeded")
+		n.must(fuse.Close())
+		check("it fails", syscall.ENOTCONN.Error())
 	})
 }
 
 // The node was installed again and kept /var/lib/cni. The runtime knows no sandbox.
 //
-// Guard: [gc.ErrNoPods] is the error of an answer without a sandbox.
+// Guard: [gc.ErrNoPods] is the error of an answer without a sandbox, and in a search that is one of the source.
 func TestHazard20AllSandboxesGone(t *testing.T) {
 	onEach(t, func(t *testing.T, n *node) {
 		pods := n.runSome("web", 3)
@@ -196,6 +245,10 @@ func TestHazard20AllSandboxesGone(t *testing.T) {
 		n.importImage()
 		n.age()
 		n.refused("reports no pod at all")
+		const dir, socket = "/run/containerd", "/run/containerd/containerd.sock" // the default
+		n.must(errors.Join(os.MkdirAll(dir, 0o755), os.Symlink(n.socket(), socket)))
+		t.Cleanup(func() { n.must(os.RemoveAll(dir)) })
+		n.wantError(n.try("release", "--source=cri", "--allow-empty"), "unix://"+socket+" (no sandbox)") // it may be another one (hazard 53)
 		n.runAgent()
 		same(t, "released", "no sandbox has them", holding(pods...), n.release().released)
 	})
@@ -284,57 +337,5 @@ func TestNothingIsReleasedWithoutTheRuntime(t *testing.T) {
 		}
 		same(t, "released", "the first answer has the live pod", holding(victim), p.released)
 		n.wantLeft("after the pass", live)
-	})
-}
-
-// An unused containerd has the default socket. The node's own has a socket of its own, and later also that of k3s.
-//
-// Guard: [Source.list] returns an error in a search without any sandbox, and [DefaultEndpoints] has the socket of
-// k3s.
-func TestHazard53IdleRuntimeIsFound(t *testing.T) {
-	onEach(t, func(t *testing.T, n *node) {
-		live, victim := n.run("live"), n.run("victim")
-		n.leak(victim)
-		n.startOtherContainerd()
-		for _, flags := range [][]string{{search}, {search, "--allow-empty"}, {search, "--allow-empty", kernel}} {
-			n.wantError(n.try("release", flags...), idle)
-		}
-		n.wantLeft("the node's own runtime was not found", live, victim)
-
-		t.Setenv(endpointEnv, n.endpoint())
-		same(t, "plan", "crictl's variable names it", joined(verdicts(gc.InUse, live.ips...), verdicts(gc.Leaked, victim.ips...)), n.only("plan", search).verdicts)
-		t.Setenv(endpointEnv, "")
-
-		n.must(os.MkdirAll("/run/k3s/containerd", 0o755))
-		t.Cleanup(func() { n.must(os.RemoveAll("/run/k3s")) })
-		n.must(os.Symlink(n.socket(), "/run/k3s/containerd/containerd.sock"))
-		same(t, "released", "the node's own is found", holding(victim), n.only("release", search).released)
-		n.wantLeft("after the pass", live)
-	})
-}
-
-// A search for the runtime, and what it says of an unused containerd.
-const (
-	search = "--source=cri"
-	idle   = "unix:///run/containerd/containerd.sock (no sandbox)"
-)
-
-// startOtherContainerd starts a second containerd with the default socket.
-func (n *node) startOtherContainerd() {
-	n.t.Helper()
-	const dir, socket = "/run/containerd", "/run/containerd/containerd.sock"
-	n.must(os.MkdirAll(dir, 0o755))
-	cmd := n.program("containerd", "--config", n.path("config.toml"), "--address", socket, "--root", dir+"/root", "--state", dir+"/state")
-	n.must(cmd.Start())
-	n.t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // it was killed
-		n.must(os.RemoveAll(dir))
-	})
-	n.await("the other containerd to answer", func(context.Context) error {
-		if p := n.try("plan", search); !strings.Contains(p.stderr, idle) {
-			return fmt.Errorf("a search says %s", p.stderr)
-		}
-		return nil
 	})
 }
