@@ -99,17 +99,11 @@ func dial(ctx context.Context, e endpoint) (conn net.Conn, err error) {
 	return conn, err
 }
 
-// client makes a client of a connection. It does not connect again: calls fail when the
-// connection is lost.
+// client makes a client of a connection. When the connection is lost calls fail: gRPC gets the same
+// one again.
 func client(conn net.Conn) (*grpc.ClientConn, error) {
-	var used atomic.Bool
 	return grpc.NewClient("passthrough:///cri",
-		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
-			if used.Swap(true) {
-				return nil, errors.New("the connection was lost")
-			}
-			return conn, nil
-		}),
+		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return conn, nil }),
 		grpc.WithTransportCredentials(insecure.NewCredentials()), // a socket on this node
 		grpc.WithAuthority("localhost"),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)),

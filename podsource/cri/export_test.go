@@ -5,7 +5,6 @@ package cri
 import (
 	"cmp"
 	"context"
-	"os"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -14,7 +13,7 @@ import (
 
 // Among returns a source that searches with these sockets as the default endpoints.
 func Among(opts Options, paths ...string) (*Source, error) {
-	opts.CrictlConfig = cmp.Or(opts.CrictlConfig, os.DevNull) // not that of the machine
+	opts.CrictlConfig = cmp.Or(opts.CrictlConfig, "none.yaml") // not that of the machine
 	s, err := New("", opts)
 	s.endpoints = nil
 	for _, path := range paths {

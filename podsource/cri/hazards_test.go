@@ -178,7 +178,7 @@ func TestHazard90StatusesHang(t *testing.T) {
 		{"one", 15 * time.Second, 1, time.Second},
 		{"as many as are asked at a time", 15 * time.Second, 8, time.Second},
 		{"more, which hang one after the other", 15 * time.Second, 33, 5 * time.Second},
-		{"all", 15 * time.Second, 250, 5 * time.Second},
+		{"all, and much time is left", time.Minute, 250, 5 * time.Second},
 		{"without a deadline", 0, 250, 5 * time.Second},
 		{"little time is left", 3 * time.Second, 250, time.Second},
 	} {
