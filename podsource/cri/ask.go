@@ -166,6 +166,8 @@ func addStatus(ctx context.Context, runtime runtimeapi.RuntimeServiceClient, p *
 	switch {
 	case status.Code(err) == codes.NotFound:
 		return nil
+	case err != nil && ctx.Err() != nil:
+		err = errors.New("no answer in time")
 	case err == nil && answer.GetStatus() == nil:
 		err = errors.New("the answer has no status")
 	case err == nil:
