@@ -18,6 +18,9 @@ import (
 // DefaultCrictlConfig is where crictl looks for its configuration.
 const DefaultCrictlConfig = "/etc/crictl.yaml"
 
+// ErrNotFound is returned, wrapped, by a search that finds no runtime with a sandbox.
+var ErrNotFound = fmt.Errorf("%w: no container runtime with a sandbox was found", podsource.ErrIncomplete)
+
 // Options configure a Source. The zero value is the safe default: it lists sandboxes and
 // containers only.
 type Options struct {
@@ -119,8 +122,7 @@ func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 		a.Pods = append(a.Pods, pods...)
 	}
 	if s.search && len(a.Pods) == 0 {
-		return none, fmt.Errorf("%w: no container runtime with a sandbox was found: %s; "+
-			"the node's own may have another socket: name its endpoint", podsource.ErrIncomplete, strings.Join(without, ", "))
+		return none, fmt.Errorf("%w: %s; the node's own may have another socket: name its endpoint", ErrNotFound, strings.Join(without, ", "))
 	}
 	a.Note = strings.Join(notes, "; ")
 	return a, nil

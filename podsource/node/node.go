@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package node is the source of pods for a usual node, in one call:
+//
+//	source, err := node.New(node.Options{Logger: log})
+//
+// It is the union of all that such a node has:
+//
+//   - kubelet, or the API server where kubelet does not serve its pods (before Kubernetes 1.37);
+//   - the container runtime;
+//   - the kernel, with the CNI ADDs in flight and the addresses in network namespaces;
+//   - libcni's cache of results, beside the kernel.
+//
+// What does not exist here is left out. Its part of the answer then lists nothing and declares
+// nothing, and its Note says why, after [LeftOut]. The note is in every report, and the Logger
+// has it once.
+//
+//   - Kubelet and the API server are left out where kubelet has no such socket, and this
+//     process is no pod with an account at the API server, and Options.Config is not set.
+//   - The runtime is left out where no socket of one has a sandbox, but never on a node of
+//     Kubernetes: there it is only away for a moment. It is a node of Kubernetes if
+//     /var/lib/kubelet exists, or this process is a pod, or Options.Config is set.
+//   - The kernel is left out where this process does not see the processes of the node, such
+//     as in a pod without hostPID, and libcni's cache with it. A sandbox whose record the
+//     runtime lost while it runs, which only the kernel sees, then loses its address. Name
+//     the sources in Options.Only if that must not go unnoticed.
+//
+// A source that has answered is not left out any more, and what exists and does not answer is
+// an error (of a runtime that stops, of a missing right): a pass with a part of the pods would
+// release the addresses of the others. It is an error, too, if nothing is left that lists
+// containers or pods.
+package node
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/cnicache"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/cri"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/kube"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/kubelet"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/netns"
+)
+
+// A Kind is one of the sources of a node, by its name in reports.
+type Kind string
+
+// The kinds of sources.
+const (
+	Kubelet  Kind = "kubelet"  // kubelet's Pods API
+	Kube     Kind = "kube"     // the API server
+	CRI      Kind = "cri"      // the container runtime
+	NetNS    Kind = "netns"    // the kernel
+	CNICache Kind = "cnicache" // libcni's cache of results
+)
+
+// LeftOut begins the Note in the answer of a source that does not exist on this node.
+const LeftOut = "left out: "
+
+// Options configure the source. The zero value is right for most nodes.
+type Options struct {
+	// Only are the sources to use. Each of them must exist then, but for Kubelet beside Kube: the
+	// API server is asked where kubelet does not serve its pods. Nil is all that exist.
+	Only []Kind
+	// Name is the name of this node in Kubernetes. Empty is $NODE_NAME, which a pod sets by the
+	// downward API, or else the host's name in lower case, as kubelet registers it.
+	Name string
+	// Config returns how to reach the API server. It is called until it succeeds. Nil is
+	// [rest.InClusterConfig], the account of this pod.
+	Config func() (*rest.Config, error)
+	// KubeletSocket is kubelet's socket. Empty is [kubelet.DefaultSocket].
+	KubeletSocket string
+	// Runtime is the endpoint of the container runtime. Empty is a search at the usual places (see
+	// [cri.New]).
+	Runtime string
+	// CacheDirs are the directories of libcni's caches. Nil is [cnicache.DefaultDir].
+	CacheDirs []string
+	// Nested asserts that the node is itself a container, as in kind (see [netns.Options]).
+	Nested bool
+	// LongestADD is how long a CNI ADD may run: the StartingFor of package gc, where that is set.
+	// Zero is [netns.DefaultLongestADD].
+	LongestADD time.Duration
+	// Require are pods that certainly run here, such as the agent's own. A list of kubelet, the API
+	// server or the runtime without one of them is an error (see [podsource.Require]), so a wrong
+	// name of the node and the idle runtime of another one are noticed.
+	Require []types.NamespacedName
+	// AllowEmpty asserts that a list without pods means that there are none (see
+	// [podsource.AllowEmpty]).
+	AllowEmpty bool
+	// Logger logs what is found, and what is left out and why. The zero Logger is silent.
+	Logger logr.Logger
+}
+
+// New returns the source. It accesses nothing yet. An option that is not valid is an error.
+func New(opts Options) (podsource.Source, error) {
+	kernel, errKernel := netns.New(netns.Options{Nested: opts.Nested, LongestADD: opts.LongestADD})
+	cache, errCache := cnicache.New(cnicache.Options{Dirs: opts.CacheDirs, Living: kernel.Living})
+	runtime, errRuntime := cri.New(opts.Runtime, cri.Options{WithStatus: true, Logger: opts.Logger})
+	first, errKubelet := kubelet.New(opts.KubeletSocket, kubelet.Options{})
+	err := errors.Join(errKernel, errCache, errRuntime, errKubelet)
+	if len(opts.Require) > 0 && !opts.uses(CRI) && !opts.uses(Kubelet) && !opts.uses(Kube) {
+		err = errors.Join(err, fmt.Errorf("no source of Only lists pods by their names, so %s can't be required", opts.Require[0]))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("making the sources of this node: %w", err)
+	}
+	pods := podsource.Fallback(first, opts.apiServer())
+	if !opts.uses(Kube) {
+		pods = first
+	} else if !opts.uses(Kubelet) {
+		pods = opts.apiServer()
+	}
+	return opts.union(kernel, cache, runtime, pods), nil
+}
+
+func (o *Options) uses(kind Kind) bool { return o.Only == nil || slices.Contains(o.Only, kind) }
+
+// union says when each of the sources is left out. Pods is kubelet or the API server.
+func (o *Options) union(kernel, cache, runtime, pods podsource.Source) podsource.Source {
+	isNotHere := func(err error) bool { return errors.Is(err, podsource.ErrNotHere) }
+	noRuntime := func(err error) bool { return errors.Is(err, cri.ErrNotFound) && !o.onKubernetes() }
+	k := &member{Source: kernel, opts: o, kind: NetNS, rank: podsource.RankADDs, absent: isNotHere}
+	c := &member{Source: cache, opts: o, kind: CNICache, rank: podsource.RankCache, absent: func(error) bool { return !k.answered.Load() }}
+	r := &member{Source: o.list(runtime), opts: o, kind: CRI, rank: podsource.RankRuntime, absent: noRuntime}
+	p := &member{Source: o.list(pods), opts: o, kind: Kubelet, rank: podsource.RankPods, absent: func(err error) bool {
+		return isNotHere(err) && (r.answered.Load() || k.answered.Load() && len(o.Require) == 0)
+	}}
+	return podsource.Union(slices.DeleteFunc([]podsource.Source{k, c, r, p}, func(s podsource.Source) bool {
+		return !o.uses(s.(*member).kind) && (s != p || !o.uses(Kube))
+	})...)
+}
+
+// list wraps a source that lists pods by their names.
+func (o *Options) list(s podsource.Source) podsource.Source {
+	if o.AllowEmpty {
+		s = podsource.AllowEmpty(s)
+	}
+	for _, pod := range o.Require {
+		s = podsource.Require(s, pod)
+	}
+	return s
+}
+
+// onKubernetes reports whether this is a node of Kubernetes, which has a container runtime.
+func (o *Options) onKubernetes() bool {
+	_, err := os.Stat(filepath.Dir(filepath.Dir(cmp.Or(o.KubeletSocket, kubelet.DefaultSocket))))
+	return o.Config != nil || os.Getenv("KUBERNETES_SERVICE_HOST") != "" || !errors.Is(err, fs.ErrNotExist)
+}
+
+// apiServer returns a source that asks the API server.
+func (o *Options) apiServer() podsource.Source {
+	var source *kube.Source
+	return podsource.AnswerFunc(func(ctx context.Context) (a podsource.Answer, err error) {
+		if source == nil { // at the first call, or again: a missing file may appear
+			if source, err = o.newKube(); err != nil {
+				return podsource.Answer{Source: string(Kube)}, err
+			}
+		}
+		return source.Pods(ctx)
+	})
+}
+
+func (o *Options) newKube() (*kube.Source, error) {
+	read := o.Config
+	if read == nil {
+		read = rest.InClusterConfig
+	}
+	config, err := read()
+	if err != nil {
+		if errors.Is(err, rest.ErrNotInCluster) {
+			err = fmt.Errorf("%w: this process is no pod with an account there, and Options.Config is not set: %w", podsource.ErrNotHere, err)
+		}
+		return nil, fmt.Errorf("asking how to reach the API server: %w", err)
+	}
+	client, err := typedcorev1.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("making a client of the API server: %w", err)
+	}
+	host, _ := os.Hostname() // an empty name is an error of New
+	source, err := kube.New(client, cmp.Or(o.Name, os.Getenv("NODE_NAME"), strings.ToLower(host)), kube.Options{})
+	if err != nil {
+		err = fmt.Errorf("%w (%w)", err, podsource.ErrPermanent)
+	}
+	return source, err
+}
+
+// A member is a source that may be left out while it does not exist.
+type member struct {
+	podsource.Source
+	kind     Kind
+	rank     podsource.Rank
+	opts     *Options
+	absent   func(error) bool // whether an error means that the source does not exist
+	answered atomic.Bool      // once, so it exists
+	told     string           // the reason that was logged last
+}
+
+// Rank returns that of the source.
+func (m *member) Rank() podsource.Rank { return m.rank }
+
+// Pods returns the answer of the source, or one that keeps nothing and lets nothing go.
+func (m *member) Pods(ctx context.Context) (podsource.Answer, error) {
+	a, err := m.Source.Pods(ctx)
+	if err == nil {
+		m.answered.Store(true)
+	} else if m.opts.Only == nil && !m.answered.Load() && m.absent(err) {
+		if m.told != err.Error() {
+			m.told = err.Error()
+			m.opts.Logger.Info("Source is left out", "source", m.kind, "reason", m.told)
+		}
+		return podsource.Answer{Source: string(m.kind), Supplementary: true, Note: LeftOut + err.Error()}, nil
+	}
+	return a, err
+}
