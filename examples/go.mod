@@ -9,11 +9,9 @@ require (
 	github.com/google/go-cmp v0.7.0
 	github.com/hostlocal-gc/hostlocal-gc v0.1.0
 	github.com/hostlocal-gc/hostlocal-gc/gc/metrics v0.1.0
-	github.com/hostlocal-gc/hostlocal-gc/podsource/cri v0.1.0
-	github.com/hostlocal-gc/hostlocal-gc/podsource/kube v0.1.0
 	github.com/hostlocal-gc/hostlocal-gc/podsource/kube/kubepod v0.1.0
-	github.com/hostlocal-gc/hostlocal-gc/podsource/kubelet v0.1.0
 	github.com/hostlocal-gc/hostlocal-gc/podsource/netns v0.1.0
+	github.com/hostlocal-gc/hostlocal-gc/podsource/node v0.1.0
 	github.com/prometheus/client_golang v1.23.2
 	github.com/santhosh-tekuri/jsonschema/v6 v6.0.2
 	github.com/spf13/cobra v1.10.2
@@ -28,7 +26,6 @@ require (
 	k8s.io/client-go v0.36.0
 	k8s.io/cri-api v0.36.0
 	k8s.io/klog/v2 v2.140.0
-	k8s.io/kubelet v0.36.0
 	k8s.io/utils v0.0.0-20260210185600-b8788abfbbc2
 )
 
@@ -46,6 +43,9 @@ require (
 	github.com/go-openapi/swag v0.23.0 // indirect
 	github.com/google/gnostic-models v0.7.0 // indirect
 	github.com/google/uuid v1.6.0 // indirect
+	github.com/hostlocal-gc/hostlocal-gc/podsource/cri v0.1.0 // indirect
+	github.com/hostlocal-gc/hostlocal-gc/podsource/kube v0.1.0 // indirect
+	github.com/hostlocal-gc/hostlocal-gc/podsource/kubelet v0.1.0 // indirect
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
 	github.com/josharian/intern v1.0.0 // indirect
 	github.com/json-iterator/go v1.1.12 // indirect
@@ -60,6 +60,7 @@ require (
 	github.com/prometheus/procfs v0.19.2 // indirect
 	github.com/safchain/ethtool v0.6.2 // indirect
 	github.com/x448/float16 v0.8.4 // indirect
+	go.opentelemetry.io/otel/trace v1.41.0 // indirect
 	go.yaml.in/yaml/v2 v2.4.3 // indirect
 	go.yaml.in/yaml/v3 v3.0.4 // indirect
 	golang.org/x/net v0.49.0 // indirect

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"io/fs"
-	"os"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -17,14 +16,11 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/checkpoint"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/cnicache"
-	"github.com/hostlocal-gc/hostlocal-gc/podsource/cri"
-	"github.com/hostlocal-gc/hostlocal-gc/podsource/kube"
-	"github.com/hostlocal-gc/hostlocal-gc/podsource/kubelet"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/netns"
 )
 
 // The Go blocks of README.md and podsource/README.md, which TestDocuments compares, as the compiler sees them.
-var _ = []any{hook, usualNode, ownSource, withoutKubernetes, cniServer}
+var _ = []any{hook, ownSource, withoutKubernetes, cniServer}
 
 func hook(ctx context.Context, source podsource.Source, log logr.Logger) error {
 	store := hostlocal.New("") // "" is /var/lib/cni/networks
@@ -38,31 +34,6 @@ func hook(ctx context.Context, source podsource.Source, log logr.Logger) error {
 	}
 	log.Info("Released leaked addresses", "released", report.Counts()[gc.Released])
 	return nil
-}
-
-func usualNode(client kube.Client) (podsource.Source, error) {
-	pods, err := kubelet.New("", kubelet.Options{}) // Kubernetes 1.37; on older nodes the API server is asked
-	if err != nil {
-		return nil, err
-	}
-	api, err := kube.New(client, os.Getenv("NODE_NAME"), kube.Options{}) // client is clientset.CoreV1()
-	if err != nil {
-		return nil, err
-	}
-	runtime, err := cri.New("unix:///run/containerd/containerd.sock", cri.Options{WithStatus: true})
-	if err != nil {
-		return nil, err
-	}
-	kernel, err := netns.New(netns.Options{})
-	if err != nil {
-		return nil, err
-	}
-	cache, err := cnicache.New(cnicache.Options{Living: kernel.Living})
-	if err != nil {
-		return nil, err
-	}
-	source := podsource.Union(podsource.Fallback(pods, api), runtime, kernel, cache)
-	return source, nil
 }
 
 func ownSource(listSandboxes func(context.Context) ([]struct{ Namespace, Name, PodUID, ID string }, error)) podsource.Source {

@@ -35,7 +35,7 @@ SIGHUP requests a pass, which begins five seconds after the last one at the
 earliest. SIGTERM ends the agent within a second.
 
 Exit status: 0 after a signal, 1 error, 2 wrong usage.`,
-		Example: `  hostlocal-gc agent --network podnet --source kubelet,kube --source cri
+		Example: `  hostlocal-gc agent --network podnet 
   hostlocal-gc agent --network podnet --source cri --source netns --dry-run`,
 		Args: noArgs,
 	}
@@ -88,7 +88,7 @@ func (a *app) agent(ctx context.Context) error {
 	}
 	a.stdin = nil                 // a daemon does not read it
 	f.verbose = max(0, f.verbose) // the daemon always logs
-	s, err := a.requiredSource()
+	s, err := a.checkedSource()
 	if err != nil {
 		return err
 	}

@@ -191,7 +191,6 @@ func TestAgentStatus(t *testing.T) {
 	}{
 		{"help", "--help", nil, statusDone, "Usage:"},
 		{"no network: R14 wants them named", "--source file:a", nil, statusUsage, "a --network is missing"},
-		{"no source", "--network a", nil, statusUsage, "a --source is missing"},
 		{"no such kind", "--network a --source x:y", nil, statusUsage, `there is no kind "x"`},
 		{"a daemon has no standard input", "--network a --source file:-", nil, statusUsage, "no standard input"},
 		{"a typing error", "--network a --sauce file:a", nil, statusUsage, "unknown flag"},

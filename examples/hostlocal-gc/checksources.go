@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
@@ -114,6 +115,7 @@ func (a *app) ask(ctx context.Context, spec string) (entries int, err error) {
 	answer, err := s.Pods(ctx)
 	for _, m := range answer.Members() {
 		entries += len(m.Pods)
+		err = cmp.Or(m.Err, err) // a union's own error does not say that it is not here
 	}
 	return entries, err
 }

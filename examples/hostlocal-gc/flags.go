@@ -116,7 +116,7 @@ func (f *flags) log(c *cobra.Command, level int, usage string) {
 // judge adds the flags that control how reservations are judged.
 func (f *flags) judge(c *cobra.Command) {
 	c.Flags().StringArrayVar(&f.sources, "source", nil,
-		"which pods live here, as `KIND[:ARG]` (repeatable, united): "+strings.Join(source.Forms(), ", ")+"; see help sources")
+		"which pods live here, as `KIND[:ARG]` (repeatable, united; default what a usual node has): "+strings.Join(source.Forms(), ", ")+"; see help sources")
 	c.Flags().StringVar(&f.node, "node", "", "`NAME` of this node in Kubernetes (default: $NODE_NAME, or else the host's name)")
 	c.Flags().StringVar(&f.kubeconfig, "kubeconfig", "",
 		"kubeconfig `FILE` for the API server (default: the account of this pod)")
@@ -131,7 +131,7 @@ func (f *flags) judge(c *cobra.Command) {
 		"`FILE` with the time at which each reservation was first seen, and steps of the clock, for the next pass (default "+usualMemory+"; none for no file)")
 	c.Flags().BoolVar(&f.allowEmpty, "allow-empty", false, "accept an answer without any pod")
 	c.Flags().StringArrayVar(&f.require, "require-pod", nil,
-		"refuse an answer of the first source of pods without this pod, as `NS/NAME` (repeatable): a pod that certainly runs here")
+		"refuse a list of pods or sandboxes without this pod, as `NS/NAME` (repeatable): a pod that certainly runs here")
 	_ = c.MarkFlagFilename("kubeconfig")
 	_ = c.RegisterFlagCompletionFunc("source", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return source.Completions(), cobra.ShellCompDirectiveNoSpace
@@ -196,21 +196,25 @@ func (f *flags) allNetworks() bool { return len(f.networks) == 1 && f.networks[0
 // that sees the containers of every runtime.
 func (f *flags) checkAllNetworks() error {
 	kernel := func(spec string) bool { return spec == "netns" || strings.HasPrefix(spec, "netns:") }
-	if f.allNetworks() && !slices.ContainsFunc(f.sources, kernel) {
+	if f.allNetworks() && len(f.sources) > 0 && !slices.ContainsFunc(f.sources, kernel) {
 		return usagef("--network '*' needs --source netns: another runtime may have containers in some network, and only the kernel sees them all")
 	}
 	return nil
 }
 
-// source returns the source that the flags name, or nil if they name none.
+// namedSource returns the source that the flags name, or nil if they name none.
+func (a *app) namedSource() (podsource.Source, error) {
+	if f := &a.flags; len(f.sources) > 0 {
+		return a.source()
+	} else if f.allowEmpty || len(f.require) > 0 {
+		return nil, usagef("--allow-empty and --require-pod need a --source")
+	}
+	return nil, nil
+}
+
+// source returns the source that the flags name, or that of a usual node.
 func (a *app) source() (podsource.Source, error) {
 	f := &a.flags
-	if len(f.sources) == 0 {
-		if f.allowEmpty || len(f.require) > 0 {
-			return nil, usagef("--allow-empty and --require-pod need a --source")
-		}
-		return nil, nil
-	}
 	env := source.Env{Node: f.node, Kubeconfig: f.kubeconfig, Stdin: a.stdin, Logger: a.logger(),
 		LongestADD: max(f.startingFor, source.LongestADD(f.requestTimeout)), AllowEmpty: f.allowEmpty}
 	for _, text := range f.require {

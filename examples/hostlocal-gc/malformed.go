@@ -60,7 +60,7 @@ func (a *app) removeMalformed(ctx context.Context, text string) error {
 	if len(a.flags.networks) == 0 || a.flags.allNetworks() {
 		return usagef("a --network is missing: in which network is the file of %v?", ip)
 	}
-	s, err := a.requiredSource()
+	s, err := a.checkedSource()
 	if err != nil {
 		return err
 	}

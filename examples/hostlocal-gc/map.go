@@ -50,7 +50,7 @@ func (a *app) draw(ctx context.Context) error {
 	if a.flags.svg == "-" && a.flags.format == formatJSON {
 		return usagef("--svg - and -o json both want stdout")
 	}
-	s, err := a.source()
+	s, err := a.namedSource()
 	if err != nil {
 		return err
 	}

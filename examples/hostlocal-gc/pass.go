@@ -150,7 +150,7 @@ func (a *app) list(ctx context.Context) error {
 	if err := a.flags.check(); err != nil {
 		return err
 	}
-	s, err := a.source()
+	s, err := a.namedSource()
 	if err != nil {
 		return err
 	}
@@ -161,21 +161,17 @@ func (a *app) list(ctx context.Context) error {
 	return a.print(&done, view{all: true})
 }
 
-// requiredSource checks the flags and returns their source. It is for commands that need a verdict.
-func (a *app) requiredSource() (podsource.Source, error) {
+// checkedSource checks the flags and returns their source.
+func (a *app) checkedSource() (podsource.Source, error) {
 	if err := a.flags.check(); err != nil {
 		return nil, err
 	}
-	s, err := a.source()
-	if err == nil && s == nil {
-		err = usagef("a --source is missing: which pods live here?")
-	}
-	return s, err
+	return a.source()
 }
 
 // plan runs the command plan, and release --dry-run.
 func (a *app) plan(ctx context.Context) error {
-	s, err := a.requiredSource()
+	s, err := a.checkedSource()
 	if err != nil {
 		return err
 	}
@@ -209,7 +205,7 @@ func (a *app) release(ctx context.Context) error {
 	if err := a.flags.checkAllNetworks(); err != nil {
 		return err
 	}
-	s, err := a.requiredSource()
+	s, err := a.checkedSource()
 	if err != nil {
 		return err
 	}

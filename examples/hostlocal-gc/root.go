@@ -135,19 +135,21 @@ func noArgs(cmd *cobra.Command, args []string) error {
 
 // sourcesTopic is the text of help sources.
 func sourcesTopic() *cobra.Command {
-	rows := make([][]term.Cell, 0, len(source.Forms()))
+	rows := make([][]term.Cell, 0, len(source.Kinds()))
 	for _, k := range source.Kinds() {
-		rows = append(rows, []term.Cell{{Text: "  " + k.Form}, {Text: k.Help}})
+		rows = append(rows, []term.Cell{{Text: "  " + k.Form()}, {Text: k.Help}})
 	}
 	table := term.Screen{Width: 80}.Table([]term.Column{{Title: "  SOURCE"}, {Title: "WHAT ANSWERS"}}, rows)
 	return &cobra.Command{
 		Use:   "sources",
 		Short: "Which sources --source can name",
 		Long: `A source lists the live pods of this node. No source sees everything, so give
-several: an address is kept if any of them lists its pod or container.
+several: an address is kept if any of them lists its pod or container. Without
+--source it is what a usual node has: kubelet or else the API server, the
+runtime, the kernel, libcni's cache. What does not exist is left out, and the
+report says why. A source that is named must exist.
 
-` + table + `
-"A,B" asks B only if A does not exist, as in kubelet,kube.`,
+` + table,
 	}
 }
 

@@ -82,7 +82,7 @@ func (a *app) showAddress(ctx context.Context, text string) error {
 	if err != nil {
 		return err
 	}
-	s, err := a.source()
+	s, err := a.namedSource()
 	if err != nil {
 		return err
 	}

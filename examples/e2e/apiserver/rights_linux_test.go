@@ -136,7 +136,7 @@ func TestAgentWithItsManifests(t *testing.T) {
 		contexts: [{name: c, context: {cluster: c, user: c}}]}`, config.Host, config.CAFile, request.Status.Token), 0o600))
 	goCommand("", "build", "-C", "../..", must(cnitest.OldNode(dir)), "-o", filepath.Join(dir, "agent"), "./hostlocal-gc")
 	agent := run(dir, "agent", env, filepath.Join(dir, "agent"), "agent", "--data-dir", n.plugin.DataDir,
-		"--source", "kubelet,kube", "--kubeconfig", "kubeconfig", "--listen=", "--memory", filepath.Join(dir, "memory")) // and no runtime
+		"--source", "kubelet", "--source", "kube", "--kubeconfig", "kubeconfig", "--listen=", "--memory", filepath.Join(dir, "memory")) // and no runtime
 	t.Cleanup(func() { kill(agent) })
 	n.eventually(func() bool {
 		events := must(n.client.CoreV1().Events("").List(n.ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + n.name}))

@@ -155,7 +155,7 @@ var expectations = []struct{ in, path, want, reason string }{
 	{"", "{agent.args}{agent.command}", "[agent]", "all settings are in the environment"},
 	{"", "{agent.envFrom}", "[{configMapRef:{name:CONFIG}}]", "the settings are those of the ConfigMap"},
 	{"", "{pod.enableServiceLinks}", "false", "a Service called hostlocal-gc would set variables of the agent's"},
-	{"plain", "{.ConfigMap.data}", "{HOSTLOCAL_GC_EVENTS:true,HOSTLOCAL_GC_NETWORK:podnet,HOSTLOCAL_GC_SOURCE:kubelet,kube cri}", "usual"},
+	{"plain", "{.ConfigMap.data}", "{HOSTLOCAL_GC_EVENTS:true,HOSTLOCAL_GC_NETWORK:podnet,HOSTLOCAL_GC_SOURCE:kubelet kube cri}", "usual"},
 	{"no-api", "{.ConfigMap.data.HOSTLOCAL_GC_EVENTS} {.ConfigMap.data.HOSTLOCAL_GC_SOURCE}", "false cri netns cnicache", "no API"},
 	{"loopback", env, "NODE_NAME=spec.nodeName POD_NAME=metadata.name POD_NAMESPACE=metadata.namespace " +
 		"HOSTLOCAL_GC_REQUIRE_POD=$(POD_NAMESPACE)/$(POD_NAME) ", "a variable refers to earlier ones"},
@@ -174,7 +174,7 @@ var expectations = []struct{ in, path, want, reason string }{
 	{"image", "{agent.image} {.ConfigMap.data.HOSTLOCAL_GC_NETWORK}", "registry.example/team/hostlocal-gc:1.0 cbr0", "README, three steps"},
 	{"networks", "{.ConfigMap.data}", "{HOSTLOCAL_GC_EVENTS:true,HOSTLOCAL_GC_NETWORK:podnet storage,HOSTLOCAL_GC_SOURCE:kube cri}", "README"},
 	{"networks", "{pod.volumes[*].name} {agent.volumeMounts[*].name}", "networks memory containerd networks memory containerd", "README, no kubelet"},
-	{"cri-o", "{.ConfigMap.data.HOSTLOCAL_GC_SOURCE}", "kubelet,kube cri:/run/crio/crio.sock", "README, runtime"},
+	{"cri-o", "{.ConfigMap.data.HOSTLOCAL_GC_SOURCE}", "kubelet kube cri:/run/crio/crio.sock", "README, runtime"},
 	{"cri-o", "{pod.volumes[*].name} {agent.volumeMounts[*].name}", "crio networks memory kubelet-pods crio networks memory kubelet-pods", "README"},
 	{"cri-o", "{pod.volumes[0].hostPath.path} {agent.volumeMounts[0]}", "/run/crio {mountPath:/run/crio,name:crio,readOnly:true}", "README"},
 	{"ranges", "{.ConfigMap.data.HOSTLOCAL_GC_CNI_CONF}", "/etc/cni/net.d/10-podnet.conflist", "README, ranges"},

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package source
+// Package podfile is a source of pods that reads a file: a list of this project's own form, or what
+// kubectl or crictl printed.
+package podfile
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,6 +14,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -24,19 +28,25 @@ var every = []string{podsource.EveryNetwork}
 // protects the memory from file:/dev/zero.
 const maxFile = 64 << 20
 
-// openFile returns a source that reads the file at each call.
+// New returns a source that reads the file at path at each call: a JSON array of pods (see
+// [Decode]), or what `kubectl get pods -A -o json` or `crictl pods -o json` printed. Of kubectl's
+// pods those of the node count; without a name that is $NODE_NAME, or else the host's name.
 //
-// Standard input is read once, at the first call, and used for every pass of this process.
-func openFile(path string, env *Env) (podsource.Source, error) {
-	node := (&kubeSource{node: env.Node}).nodeName
-	read := func() (podsource.Answer, error) { return readFile(path, node) }
+// The path - is stdin, which is read once, at the first call, and used for every pass of this
+// process. Nil is no standard input.
+func New(path string, stdin io.Reader, node string) (podsource.Source, error) {
+	nodeName := func() (string, error) {
+		host, err := os.Hostname()
+		return cmp.Or(node, os.Getenv("NODE_NAME"), strings.ToLower(host)), err
+	}
+	read := func() (podsource.Answer, error) { return readFile(path, nodeName) }
 	switch {
 	case path == "":
 		return nil, errors.New("a path is missing after the colon")
-	case path == "-" && env.Stdin == nil:
+	case path == "-" && stdin == nil:
 		return nil, errors.New("there is no standard input to read from")
 	case path == "-":
-		read = sync.OnceValues(func() (podsource.Answer, error) { return answer(env.Stdin, node) })
+		read = sync.OnceValues(func() (podsource.Answer, error) { return answer(stdin, nodeName) })
 	}
 	return podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
 		a, err := read()

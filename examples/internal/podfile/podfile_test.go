@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package source
+package podfile
 
 import (
 	"io"
@@ -98,118 +98,57 @@ func TestDecodeCutShort(t *testing.T) {
 	}
 }
 
-func TestParseRefuses(t *testing.T) {
-	for _, row := range []struct {
-		reason string
-		specs  []string
-		want   string
-	}{
-		{"none", nil, "no pod source was given"},
-		{"an unknown kind", []string{"docker"}, `pod source "docker": there is no kind "docker"; the kinds are file:PATH`},
-		{"a path without a kind", []string{"/run/pods.json"}, `there is no kind "/run/pods.json"`},
-		{"an empty one", []string{""}, `there is no kind ""`},
-		{"no path", []string{"file:"}, `pod source "file:": a path is missing`},
-		{"no colon", []string{"file"}, `pod source "file": a path is missing`},
-		{"stdin can be read once only", []string{"file:-", "file:-"}, `pod source "file:-" was given twice`},
-	} {
-		if _, err := Parse(row.specs, Env{Stdin: strings.NewReader("")}); err == nil || !strings.Contains(err.Error(), row.want) {
-			t.Errorf("%s: error %v does not say %q", row.reason, err, row.want)
-		}
-	}
-	if _, err := Parse([]string{"file:-"}, Env{}); err == nil || !strings.Contains(err.Error(), "no standard input") {
-		t.Errorf("a daemon has no standard input: got error %v", err)
-	}
-}
-
-func TestSources(t *testing.T) {
+func TestFile(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) string {
 		path := filepath.Join(dir, name)
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		return "file:" + path
+		return path
 	}
-	a := write("a", `[{"uid":"1","ips":["10.0.0.1"]}]`)
-	b := write("b", `[{"uid":"1","containerIDs":["c1"]},{"uid":"2"}]`)
-	cut := write("cut", `[{"uid":"1"},`)
 	huge := write("huge", "")
-	if err := os.Truncate(filepath.Join(dir, "huge"), maxFile+1); err != nil {
+	if err := os.Truncate(huge, maxFile+1); err != nil {
 		t.Fatal(err)
 	}
-
 	for _, row := range []struct {
-		reason string
-		specs  []string
-		stdin  string
-		pods   int
-		want   string
+		reason, path string
+		stdin        io.Reader
+		pods         int
+		want         string // part of the error, or empty
 	}{
-		{reason: "one file", specs: []string{a}, pods: 1},
-		{reason: "two stand side by side", specs: []string{a, b}, pods: 3},
-		{reason: "stdin", specs: []string{"file:-"}, stdin: "[{},{},{}]", pods: 3},
-		{reason: "stdin beside a file", specs: []string{a, "file:-"}, stdin: `[{"uid":"9"}]`, pods: 2},
-		{reason: "an empty list is the caller's to judge", specs: []string{"file:-"}, stdin: "[]"},
-		{reason: "one of two fails, so nothing is known", specs: []string{a, cut}, want: "pod source file: " + cut + ": "},
-		{reason: "no such file", specs: []string{"file:" + dir + "/none"}, want: "file:" + dir + "/none: source does not exist on this node: open "},
-		{reason: "a directory", specs: []string{"file:" + dir}, want: "file:" + dir + ": "},
-		{reason: "far too long", specs: []string{huge}, want: "longer than 64 MiB"},
+		{reason: "a file", path: write("a", `[{"uid":"1","ips":["10.0.0.1"]}]`), pods: 1},
+		{reason: "stdin, which answers every pass", path: "-", stdin: strings.NewReader("[{},{},{}]"), pods: 3},
+		{reason: "an empty list is the caller's to judge", path: "-", stdin: strings.NewReader("[]")},
+		{reason: "a list that is cut short", path: write("cut", `[{"uid":"1"},`), want: "file:" + dir + "/cut: "},
+		{reason: "no such file", path: dir + "/none", want: "source does not exist on this node: open "},
+		{reason: "a directory", path: dir, want: "file:" + dir + ": "},
+		{reason: "a file in the place of a directory", path: dir + "/a/b", want: "not a directory"},
+		{reason: "far too long", path: huge, want: "longer than 64 MiB"},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
-			s, err := Parse(row.specs, Env{Stdin: strings.NewReader(row.stdin)})
+			s, err := New(row.path, row.stdin, "")
 			if err != nil {
 				t.Fatal(err)
 			}
-			for range 2 { // stdin answers every pass, too
-				pods, err := podsOf(t, s)
-				if row.want != "" {
-					if err == nil || !strings.Contains(err.Error(), row.want) {
-						t.Errorf("error %v does not say %q", err, row.want)
-					}
-					continue
-				}
-				if err != nil || len(pods) != row.pods {
-					t.Errorf("got %d pods and error %v, want %d", len(pods), err, row.pods)
+			for range 2 {
+				a, err := s.Pods(t.Context())
+				if len(a.Pods) != row.pods || (err != nil) != (row.want != "") || err != nil && !strings.Contains(err.Error(), row.want) {
+					t.Errorf("got %d pods and error %v, want %d and %q", len(a.Pods), err, row.pods, row.want)
 				}
 			}
 		})
 	}
-}
-
-// Each source may be empty, and the first one of pods must list what is required.
-func TestAllowEmptyAndRequire(t *testing.T) {
-	with := filepath.Join(t.TempDir(), "pods")
-	if err := os.WriteFile(with, []byte(`[{"namespace":"a","name":"agent"}]`), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for _, row := range []struct {
-		specs []string
-		want  string
-	}{
-		{[]string{"file:" + with, "file:-"}, ""},
-		{[]string{"file:-", "file:" + with}, "the required a/agent"},
-		{[]string{"netns"}, "a/agent can't be required"},
-	} {
-		env := Env{Stdin: strings.NewReader("[]"), AllowEmpty: true, Require: []types.NamespacedName{{Namespace: "a", Name: "agent"}}}
-		var answer podsource.Answer
-		s, err := Parse(row.specs, env)
-		if err == nil {
-			answer, err = s.Pods(t.Context())
-		}
-		if (err != nil) != (row.want != "") || err != nil && !strings.Contains(err.Error(), row.want) {
-			t.Errorf("%q: got %v, want %q", row.specs, err, row.want)
-		}
-		for _, part := range answer.Parts {
-			if err == nil && !part.Authoritative {
-				t.Errorf("%q: %+v may not be empty", row.specs, part)
-			}
+	for path, want := range map[string]string{"": "a path is missing", "-": "no standard input"} {
+		if _, err := New(path, nil, ""); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("path %q of a daemon: got error %v, want %q", path, err, want)
 		}
 	}
 }
 
 func TestFileIsReadAnew(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "pods")
-	s, err := Parse([]string{"file:" + path}, Env{})
+	s, err := New(path, nil, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,23 +159,10 @@ func TestFileIsReadAnew(t *testing.T) {
 		if err := os.WriteFile(path, []byte(row.text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if pods, err := podsOf(t, s); err != nil || len(pods) != row.pods {
-			t.Errorf("%s: got %d pods and error %v", row.text, len(pods), err)
+		if a, err := s.Pods(t.Context()); err != nil || len(a.Pods) != row.pods {
+			t.Errorf("%s: got %d pods and error %v", row.text, len(a.Pods), err)
 		}
 	}
-}
-
-// podsOf asks a source, and returns the pods of all its members.
-func podsOf(t *testing.T, s podsource.Source) (pods []podsource.Pod, err error) {
-	t.Helper()
-	a, err := s.Pods(t.Context())
-	for _, m := range a.Members() {
-		if m.Source == "" {
-			t.Errorf("an answer says not from which source it is: %v", m)
-		}
-		pods = append(pods, m.Pods...)
-	}
-	return pods, err
 }
 
 // A list of pods is as old as its file. A list from a pipe is as old as its first read.
@@ -257,15 +183,15 @@ func TestAsOf(t *testing.T) {
 	begun := time.Now()
 	for _, row := range []struct {
 		reason string
-		spec   string
+		path   string
 		stdin  io.Reader
 		old    bool
 	}{
-		{"a file", "file:" + path, nil, true},
-		{"standard input from a file", "file:-", file, true},
-		{"standard input from a pipe", "file:-", strings.NewReader("[{}]"), false},
+		{"a file", path, nil, true},
+		{"standard input from a file", "-", file, true},
+		{"standard input from a pipe", "-", strings.NewReader("[{}]"), false},
 	} {
-		s, err := Parse([]string{row.spec}, Env{Stdin: row.stdin})
+		s, err := New(row.path, row.stdin, "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -275,55 +201,6 @@ func TestAsOf(t *testing.T) {
 		}
 		if again, err := s.Pods(t.Context()); err != nil || !again.AsOf.Equal(a.AsOf) {
 			t.Errorf("%s: as of %v, error %v when asked again, want %v", row.reason, again.AsOf, err, a.AsOf)
-		}
-	}
-}
-
-// TestOrderOfAsking: a runtime is asked before lists of pods, in any order of the flags (U4).
-// Neither exists, and an error ends the questions.
-func TestOrderOfAsking(t *testing.T) {
-	for _, specs := range [][]string{{"cri:/no/such/socket", "file:none"}, {"file:none", "cri:/no/such/socket"}} {
-		s, err := Parse(specs, Env{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := s.Pods(t.Context()); err == nil || !strings.Contains(err.Error(), "container runtime at ") {
-			t.Errorf("%q: got %v, want the runtime's error", specs, err)
-		}
-	}
-}
-
-// TestAlternatives: the source after a comma is asked only if the first does not exist.
-func TestAlternatives(t *testing.T) {
-	dir := t.TempDir()
-	for name, text := range map[string]string{"one.json": `[{"name": "one"}]`, "two.json": `[{"name": "two"}]`, "bad.json": `[`, "a,b.json": `[{"name": "comma"}]`} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, row := range []struct{ reason, spec, want, err string }{
-		{"the first is there", "file:one.json,file:two.json", "one", ""},
-		{"the first is not", "file:none.json,file:two.json", "two", ""},
-		{"neither of the first two is", "file:none.json,file:none,file:two.json", "two", ""},
-		{"a socket that is not there", "kubelet:none.sock,file:two.json", "two", ""},
-		{"the first is there and fails", "file:bad.json,file:two.json", "", "ends in the middle"},
-		{"none is there", "file:none.json,file:none", "", "none.json"},
-		{"a file in the place of a directory is not its absence", "file:one.json/x,file:two.json", "", "one.json/x"},
-		{"a comma in a path", "file:a,b.json", "comma", ""},
-	} {
-		spec := strings.NewReplacer("file:", "file:"+dir+"/", "kubelet:", "kubelet:"+dir+"/").Replace(row.spec)
-		s, err := Parse([]string{spec}, Env{})
-		if err != nil {
-			t.Fatalf("%s: %v", row.reason, err)
-		}
-		pods, err := podsOf(t, s)
-		switch {
-		case row.err != "":
-			if err == nil || !strings.Contains(err.Error(), row.err) {
-				t.Errorf("%s: %v", row.reason, err)
-			}
-		case err != nil || len(pods) != 1 || pods[0].Name != row.want:
-			t.Errorf("%s: %v, %v", row.reason, pods, err)
 		}
 	}
 }

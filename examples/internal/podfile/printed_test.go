@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package source
+package podfile
 
 import (
 	"encoding/json"
@@ -21,7 +21,6 @@ import (
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/gc/gctest"
-	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
@@ -75,7 +74,7 @@ func crictl(ids ...string) string {
 // answerOf returns the answer of file:- for a text.
 func answerOf(t testing.TB, text string) (podsource.Answer, error) {
 	t.Helper()
-	s, err := Parse([]string{"file:-"}, Env{Node: thisNode, Stdin: strings.NewReader(text)})
+	s, err := New("-", strings.NewReader(text), thisNode)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,57 +162,35 @@ func TestPrinted(t *testing.T) {
 	}
 }
 
-// reserved is a node with one network. For a day it has had the addresses of an ended container and
-// of a live pod's container, and for an hour that of a third one.
-func reserved(t *testing.T, live string) (store *hostlocal.Store, ips map[string]string) {
+// check makes a pass with a file of this text and age over a node with one network. For a day it has had the addresses of an
+// ended container and of a live pod's container, and for an hour that of a third one: ended, live and later are their reasons.
+func check(t *testing.T, text string, ago time.Duration, ended, live, later gc.Reason) {
 	t.Helper()
 	gctest.Uptime(t, 7*24*time.Hour)
-	dataDir := t.TempDir()
-	ips = map[string]string{"ended": "10.244.1.4", "live": "10.244.1.5", "later": "10.244.1.6"}
-	if err := os.Mkdir(filepath.Join(dataDir, "n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	for what, of := range map[string]struct {
-		id  string
-		age time.Duration
-	}{"ended": {strings.Repeat("e0", 32), 24 * time.Hour}, "live": {live, 24 * time.Hour}, "later": {strings.Repeat("1a", 32), time.Hour}} {
-		path, at := filepath.Join(dataDir, "n", ips[what]), time.Now().Add(-of.age)
-		if err := errors.Join(os.WriteFile(path, []byte(of.id+"\r\neth0"), 0o600), os.Chtimes(path, at, at)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return hostlocal.New(dataDir), ips
-}
-
-// verdictsBy makes a pass with a file of this text and age.
-func verdictsBy(t *testing.T, text string, ago time.Duration) map[string]gc.Reason {
-	t.Helper()
-	store, ips := reserved(t, strings.Repeat("a1", 32))
+	dir := gctest.NewDir(t)
+	dir.Reserve("n", "10.244.1.4", gctest.ContainerID("ended"), 24*time.Hour)
+	dir.Reserve("n", "10.244.1.5", strings.Repeat("a1", 32), 24*time.Hour)
+	dir.Reserve("n", "10.244.1.6", gctest.ContainerID("later"), time.Hour)
 	path, at := filepath.Join(t.TempDir(), "pods"), time.Now().Add(-ago)
 	if err := errors.Join(os.WriteFile(path, []byte(text), 0o600), os.Chtimes(path, at, at)); err != nil {
 		t.Fatal(err)
 	}
-	s, err := Parse([]string{"file:" + path}, Env{Node: thisNode})
+	s, err := New(path, nil, thisNode)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := gc.New(store, []string{"n"}, s, gc.Options{})
+	r, err := gc.New(dir.Store, []string{"n"}, s, gc.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	report, err := r.Reconcile(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := make(map[string]gc.Reason)
+	var got []gc.Reason
 	for _, e := range report.Reservations {
-		for what, ip := range ips {
-			if e.IP.String() == ip {
-				got[what] = e.Reason
-			}
-		}
+		got = append(got, e.Reason)
 	}
-	return got
+	if diff := cmp.Diff([]gc.Reason{ended, live, later}, got); diff != "" || err != nil {
+		t.Errorf("written %v ago, error %v (-want +got):\n%s\n%s", ago, err, diff, text)
+	}
 }
 
 // forms are lists with the live pod, one in each supported form.
@@ -241,10 +218,7 @@ func TestHazard62ListOfAnHourAgo(t *testing.T) {
 			{time.Hour - 5*time.Minute, gc.TooYoung},
 			{2 * time.Hour, gc.TooYoung},
 		} {
-			want := map[string]gc.Reason{"ended": gc.ReleasedLeak, "live": inUse, "later": row.later}
-			if diff := cmp.Diff(want, verdictsBy(t, text, row.ago)); diff != "" {
-				t.Errorf("%s, written %v ago (-want +got):\n%s", form, row.ago, diff)
-			}
+			check(t, text, row.ago, gc.ReleasedLeak, inUse, row.later)
 		}
 	}
 }
@@ -256,10 +230,7 @@ func TestHazard75ListFromBeforeTheClockWasSetBack(t *testing.T) {
 		if form == "crictl" {
 			inUse = gc.ContainerLive
 		}
-		want := map[string]gc.Reason{"ended": gc.StaleAnswer, "live": inUse, "later": gc.StaleAnswer}
-		if diff := cmp.Diff(want, verdictsBy(t, text, -time.Hour)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", form, diff)
-		}
+		check(t, text, -time.Hour, gc.StaleAnswer, inUse, gc.StaleAnswer)
 	}
 }
 
@@ -269,10 +240,7 @@ func TestHazard54ListOfOneNamespace(t *testing.T) {
 		kubectl(t, kubePod("shop", "web", thisNode, "10.244.1.5")): gc.AddressClaimed,
 		crictl(strings.Repeat("a1", 32)):                           gc.ContainerLive,
 	} {
-		want := map[string]gc.Reason{"ended": gc.NoSourceForNetwork, "live": inUse, "later": gc.NoSourceForNetwork}
-		if diff := cmp.Diff(want, verdictsBy(t, text, 0)); diff != "" {
-			t.Errorf("(-want +got):\n%s\n%s", text, diff)
-		}
+		check(t, text, 0, gc.NoSourceForNetwork, inUse, gc.NoSourceForNetwork)
 	}
 }
 
