@@ -69,7 +69,7 @@ func programs() (env []string, lock *os.File, err error) {
 			"github.com/containerd/containerd/v2/cmd/containerd", "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
 			"github.com/containerd/containerd/v2/cmd/ctr", cnitest.Plugins+"ipam/host-local", cnitest.Plugins+"main/bridge",
 			cnitest.Plugins+"main/host-device", cnitest.Plugins+"main/loopback"),
-		build("../..", "", bin, "./hostlocal-gc", "./ipam"), // in the workspace: the versions that it requires may not be published yet
+		build("../..", "", bin, "./hostlocal-gc", "./ipam", "./embed/node"), // in the workspace: the versions that it requires may not be published yet
 	}
 	for name, tool := range tools {
 		if wanted(name) {
