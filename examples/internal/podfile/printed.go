@@ -114,6 +114,7 @@ func kubectlAnswer(kind string, metadata json.RawMessage, items []json.RawMessag
 		return podsource.Answer{}, fmt.Errorf("none of its %d pods is on node %s, but on %q; is that the node's name? set NODE_NAME if not",
 			len(items), node, slices.Sorted(maps.Keys(nodes)))
 	}
+	a.Note = kubepod.Note(a.Pods)
 	if len(namespaces) == 1 {
 		a.Networks, a.Supplementary = nil, true
 		a.Note = fmt.Sprintf("all pods are of namespace %s, so the list only keeps, and lets nothing go: without -A kubectl prints no others, and with -A leave out --field-selector (the pods of this node are picked here)", a.Pods[0].Namespace)
