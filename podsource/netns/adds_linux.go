@@ -6,12 +6,12 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"os"
 	"path"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -34,38 +34,37 @@ type cniADD struct {
 }
 
 // readEnvironment notes the ADD that a process runs.
-func (s *scan) readEnvironment(pid string) error {
-	dir := s.proc + "/" + pid
+func (s *scan) readEnvironment(dir string) {
 	var text []byte
-	_, err := anyThread(dir, func(dir string) (err error) {
-		text, err = s.read(dir + "/environ")
-		if err == nil && len(text) == 0 {
-			return errExited // or it is a kernel thread, or was started without one
+	s.anyThread(dir, func(dir string) bool {
+		var whole bool
+		text, whole = s.read(dir, "/environ")
+		if len(text) > 0 && !whole { // no runtime starts a plugin with that
+			text = nil
+			return true
 		}
-		return err
+		return len(text) > 0 // else it has ended, or is a kernel thread, or was started without one
 	})
-	if errors.Is(err, errTooLong) { // no runtime starts a plugin with that
-		return nil
-	}
-	if err != nil {
-		return err
-	}
 	if !bytes.Contains(text, []byte("CNI_COMMAND=ADD\x00")) { // nearly all processes
-		return nil
+		return
 	}
 	netNS, containerIDs := parseADD(text)
-	inodes, err := s.threadNetNS(dir)
-	if err != nil {
-		return err
-	}
-	nodePIDNS, _ := nsInode(s.proc + "/1/ns/pid") // after an error zero, which no namespace has
-	pidNS, err := nsInode(dir + "/ns/pid")
-	inNodePIDNS := err == nil && pidNS == nodePIDNS
+	var inodes []uint64 // in doubt none
+	s.eachNetNS(s.threads(dir), func(_ string, inode uint64) {
+		if !slices.Contains(inodes, inode) {
+			inodes = append(inodes, inode)
+		}
+	})
+	nodePIDNS, _ := s.nsInode(s.opts.Proc, "/1/ns/pid") // after an error zero, which no namespace has
+	pidNS, ok := s.nsInode(dir, "/ns/pid")
 	for _, containerID := range containerIDs {
-		s.adds = append(s.adds, cniADD{pid, containerID, netNS, inodes, inNodePIDNS})
+		s.adds = append(s.adds, cniADD{s.pid, containerID, netNS, inodes, ok && pidNS == nodePIDNS})
 	}
-	return nil
 }
+
+// validID matches container IDs that plugins accept (cni, pkg/utils
+// ValidateContainerID).
+var validID = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*$`)
 
 // parseADD returns the network namespace and the container IDs of the ADD in an
 // environment. If a variable is set several times, some programs use the first value
@@ -86,74 +85,43 @@ func parseADD(text []byte) (netNS string, containerIDs []string) {
 	if last := len(containerIDs) - 1; last > 1 {
 		containerIDs = []string{containerIDs[0], containerIDs[last]}
 	}
-	// No plugin accepts other IDs (cni, pkg/utils ValidateContainerID).
-	containerIDs = slices.DeleteFunc(containerIDs, func(id string) bool { return !add || !validID(id) })
+	containerIDs = slices.DeleteFunc(containerIDs, func(id string) bool { return !add || !validID.MatchString(id) })
 	return netNS, containerIDs
 }
 
-// threadNetNS returns the network namespaces of a process's threads.
-func (s *scan) threadNetNS(dir string) (inodes []uint64, err error) {
-	threads, err := numericEntries(dir + "/task")
-	if err != nil {
-		return nil, ignoreExited(dir, err)
-	}
-	for _, tid := range threads {
-		thread := dir + "/task/" + tid
-		inode, err := nsInode(thread + "/ns/net")
-		if err := ignoreExited(thread, err); err != nil {
-			return nil, err
-		}
-		if err == nil && !slices.Contains(inodes, inode) {
-			inodes = append(inodes, inode)
-		}
-	}
-	return inodes, nil
-}
-
-func validID(id string) bool {
-	for i, c := range []byte(id) {
-		switch {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
-		case i > 0 && (c == '_' || c == '.' || c == '-'):
-		default:
-			return false
-		}
-	}
-	return id != ""
-}
-
-// claims returns the container IDs of the ADDs in flight, each with a process that
+// noteClaims notes the container IDs of the ADDs in flight, each with a process that
 // runs it. It leaves out processes that can't be plugins (hazard 78): those that have
 // run for longer than any ADD, such as a daemon that inherited the variables, and
 // those of a container that are already in the namespace that they claim to set up,
 // such as a pod whose owner sets the variables.
-func (s *scan) claims(longest time.Duration) (map[string]string, error) {
-	claims := make(map[string]string)
+func (s *scan) noteClaims() error {
+	var inFlight []cniADD
 	for _, a := range s.adds {
-		started, comm, err := startTime(s.proc + "/" + a.pid)
-		if err != nil {
-			if err := ignoreExited(s.proc+"/"+a.pid, err); err != nil {
-				return nil, fmt.Errorf("reading process %s: %w", a.pid, hint(err))
-			}
-			claims[a.containerID] = "process " + a.pid // it has ended since, and still counts
-			s.inFlight = append(s.inFlight, a)
+		s.pid, s.skip = a.pid, false
+		by := "process " + a.pid
+		switch started, comm, ok := s.startTime(s.opts.Proc + "/" + a.pid); {
+		case s.err != nil:
+			return fmt.Errorf("%s: %w", by, s.err)
+		case !ok: // it has ended since, and still counts
+		case boottime.Since()-started > s.opts.LongestADD || s.inClaimedNetNS(a): // not if the time since the boot is unknown
 			continue
+		default:
+			by += " (" + printable(comm) + ")"
 		}
-		if boottime.Since()-started <= longest && !s.inClaimedNetNS(a) { // true if the time since the boot is unknown
-			claims[a.containerID] = fmt.Sprintf("process %s (%s)", a.pid, printable(comm))
-			s.inFlight = append(s.inFlight, a)
-		}
+		s.claims[a.containerID] = by
+		inFlight = append(inFlight, a)
 	}
-	return claims, nil
+	s.adds = inFlight
+	return nil
 }
 
 // inClaimedNetNS reports whether a process is outside the node's PID namespace, and
 // all its threads are in the network namespace that it claims to set up. A plugin that
 // works in that namespace is in the node's PID namespace. In doubt it reports false.
 func (s *scan) inClaimedNetNS(a cniADD) bool {
-	nodePIDNS, nodeErr := nsInode(s.proc + "/1/ns/pid")
-	pidNS, err := nsInode(s.proc + "/" + a.pid + "/ns/pid")
-	if nodeErr != nil || err != nil || pidNS == nodePIDNS {
+	nodePIDNS, nodeOK := s.nsInode(s.opts.Proc, "/1/ns/pid")
+	pidNS, ok := s.nsInode(s.opts.Proc+"/"+a.pid, "/ns/pid")
+	if !nodeOK || !ok || pidNS == nodePIDNS {
 		return false
 	}
 	if a.netNS == "/proc/self/ns/net" || a.netNS == "/proc/thread-self/ns/net" {
@@ -166,7 +134,7 @@ func (s *scan) inClaimedNetNS(a cniADD) bool {
 // namespacesAt returns the network namespaces that may be at the path in CNI_NETNS.
 func (s *scan) namespacesAt(netNS string) []uint64 {
 	if pid, ok := pidInPath(netNS); ok {
-		inode, _ := nsInode(s.proc + "/" + pid + "/ns/net") // after an error zero, which no namespace has
+		inode, _ := s.nsInode(s.opts.Proc+"/"+pid, "/ns/net") // after an error zero, which no namespace has
 		return []uint64{inode}
 	}
 	return s.mountedAt[cleanPath(netNS)]
@@ -196,16 +164,35 @@ func pidInPath(p string) (pid string, ok bool) {
 
 // startTime returns when a process or thread started, since the node's boot, and its
 // command name.
-func startTime(dir string) (since time.Duration, comm string, err error) {
-	comm, fields, err := readStat(dir)
-	if err != nil {
-		return 0, "", err
+func (s *scan) startTime(dir string) (since time.Duration, comm string, ok bool) {
+	comm, fields, ok := s.readStat(dir)
+	if !ok {
+		return 0, "", false
 	}
 	n, err := strconv.ParseInt(fields[19], 10, 64)
 	if err != nil {
-		return 0, "", fmt.Errorf("%s/stat: reading the start time: %w", dir, err)
+		s.err = fmt.Errorf("%s/stat: reading the start time: %w", dir, err)
 	}
-	return time.Duration(n) * (time.Second / ticks), comm, nil
+	return time.Duration(n) * (time.Second / ticks), comm, err == nil
+}
+
+// readStat returns the command name of a process or thread, and the fields after it:
+// state, parent and so on (proc(5), /proc/<pid>/stat).
+func (s *scan) readStat(dir string) (comm string, fields []string, ok bool) {
+	text, ok := s.read(dir, "/stat")
+	if !ok {
+		return "", nil, false
+	}
+	// The second field is in parentheses and may contain any character.
+	if end := strings.LastIndex(string(text), ") "); end >= 0 {
+		_, comm, _ = strings.Cut(string(text[:end]), "(")
+		fields = strings.Fields(string(text[end+1:]))
+	}
+	if len(fields) < 20 {
+		s.err = fmt.Errorf("%s/stat: %q is not the status of a process", dir, text)
+		return "", nil, false
+	}
+	return comm, fields, true
 }
 
 // maxProcfs is how many bytes of a file are read at most. A program starts with an
@@ -213,32 +200,61 @@ func startTime(dir string) (since time.Duration, comm string, err error) {
 // present any of its memory as its environment (prctl(2), PR_SET_MM).
 const maxProcfs = 8 << 20
 
-var errTooLong = fmt.Errorf("it has more than %d bytes", maxProcfs)
-
-// read reads a file of procfs. The result is valid until the next read. The
-// environment of a zombie is empty. If the file is longer than maxProcfs, read returns
-// its beginning and errTooLong.
-func (s *scan) read(path string) ([]byte, error) {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: path, Err: err}
-	}
+// read reads a file of a process or thread, at most maxProcfs bytes, and reports whether
+// that is all. The result is valid until the next read. The environment of a zombie is
+// empty.
+func (s *scan) read(dir, name string) (text []byte, whole bool) {
+	fd := -1
 	defer func() { _ = unix.Close(fd) }() // it was only read
-	for n := 0; ; {
-		if n > maxProcfs {
-			return s.buf[:maxProcfs], &os.PathError{Op: "read", Path: path, Err: errTooLong}
+	return s.readOpen(&fd, dir, name)
+}
+
+// readOpen is like read, and leaves the file open. The caller closes fd, also if it does
+// not return.
+func (s *scan) readOpen(fd *int, dir, name string) (text []byte, whole bool) {
+	buf, n := s.buf, 0
+	ok := s.bounded(dir, name, func(file string) (err error) {
+		*fd, err = openFile(file, unix.O_RDONLY)
+		if errors.Is(err, syscall.EINVAL) && name == "/mountinfo" { // the thread has no mount namespace any more
+			return syscall.ESRCH
 		}
-		if n == len(s.buf) {
-			s.buf = append(s.buf, make([]byte, max(16<<10, len(s.buf)))...)
+		if err != nil {
+			return err
 		}
-		m, err := unix.Read(fd, s.buf[n:])
-		switch {
-		case err != nil:
-			return nil, &os.PathError{Op: "read", Path: path, Err: err}
-		case m == 0:
-			return s.buf[:n], nil
-		default:
-			n += m
+		for n <= maxProcfs {
+			if n == len(buf) {
+				buf = append(buf, make([]byte, max(16<<10, n))...)
+			}
+			m, err := unix.Read(*fd, buf[n:])
+			n += max(m, 0)
+			// Only the end of an environment ends its reading early (environ_read in the kernel's fs/proc/base.c).
+			if err != nil || m == 0 || name == "/environ" && n < len(buf) {
+				return err
+			}
 		}
+		return nil
+	})
+	s.buf = buf
+	if !ok {
+		return nil, false
 	}
+	return buf[:min(n, maxProcfs)], n <= maxProcfs
+}
+
+// maxPrintable is the length of a tenant's text in a report, in bytes before quoting.
+const maxPrintable = 128
+
+// printable makes a tenant's text, such as a command name or a mount point, safe for a
+// report: it is cut, and quoted unless it is a plain word. So no part of it looks like
+// the report's own text.
+func printable(text string) string {
+	cut := ""
+	if len(text) > maxPrintable {
+		text, cut = text[:maxPrintable], "..."
+	}
+	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+:@%="
+	if text == "" || strings.Trim(text, plain) != "" {
+		text = strconv.QuoteToASCII(text)
+	}
+	return text + cut
 }

@@ -4,7 +4,6 @@ package netns
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -234,7 +233,7 @@ func enter(t testing.TB, target int, attr *syscall.SysProcAttr, env ...string) {
 		t.Fatal(err)
 	}
 	defer func() { _ = unix.Close(fd) }()
-	if err := withNetNS(fd, unix.Setns, func() error {
+	if err := onThreadOf(func() error { return unix.Setns(fd, unix.CLONE_NEWNET) }, func() error {
 		start(t, attr, env...)
 		return nil
 	}); err != nil {
@@ -277,18 +276,6 @@ func TestHazard60TwoRootsOfOneInode(t *testing.T) {
 	}
 	startMounter(t)
 	sees(t, "mounted outside the first process's root", "10.0.0.7")
-}
-
-// A process may present any of its memory as its environment, of any size.
-func TestReadIsBounded(t *testing.T) {
-	file := t.TempDir() + "/environ"
-	if err := os.WriteFile(file, make([]byte, 3*maxProcfs), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	var s scan
-	if text, err := s.read(file); !errors.Is(err, errTooLong) || len(s.buf) > 3*maxProcfs {
-		t.Errorf("got %d bytes into %d, %v", len(text), len(s.buf), err)
-	}
 }
 
 // Mount points may contain any white space: the kernel escapes only four characters.

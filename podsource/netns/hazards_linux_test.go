@@ -171,7 +171,7 @@ func TestHazard49ContainersOfNerdctl(t *testing.T) {
 
 // A container of a nested node has an address of this node's range. The report names
 // the namespace and a process, so that a person can find it. Two such namespaces are
-// reported as a duplicate (hazard 66).
+// reported as a duplicate (hazard 66). One of them has no process (hazard 102).
 //
 // Guard: [scan.note] says where an address was seen.
 func TestHazard79NodeInAPod(t *testing.T) {
@@ -183,7 +183,7 @@ func TestHazard79NodeInAPod(t *testing.T) {
 	both := podsource.Union(runtimeSource, nested(t))
 	want := map[string]gc.Verdict{"10.0.0.2": gc.InUse, "10.0.0.3": gc.InUse}
 	report := checkPass(t, store, both, want)
-	inode, err := nsInode(fmt.Sprintf("/proc/%d/ns/net", pid))
+	inode, err := netNSOf(fmt.Sprintf("/proc/%d", pid))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,8 +201,10 @@ func TestHazard79NodeInAPod(t *testing.T) {
 	if len(report.Duplicates) != 1 || len(report.Duplicates[0].Pods) != 2 {
 		t.Fatalf("two namespaces have one address, and the duplicates are %+v", report.Duplicates)
 	}
-	mounted := func(p *gc.Pod) bool { return strings.HasSuffix(p.From, ", mounted at /run/netns/second") }
-	process := func(p *gc.Pod) bool { return p.From == from }
+	mounted := func(p *gc.Pod) bool {
+		return strings.HasSuffix(p.From, ", mounted at /run/netns/second, without a process") && p.NotRunning
+	}
+	process := func(p *gc.Pod) bool { return p.From == from && !p.NotRunning }
 	if both := report.Duplicates[0].Pods; !slices.ContainsFunc(both, mounted) || !slices.ContainsFunc(both, process) {
 		t.Errorf("the report does not say where the address is: %+v, %+v", both[0], both[1])
 	}
@@ -219,4 +221,29 @@ func TestIdleNode(t *testing.T) {
 	checkPass(t, store, nested(t), map[string]gc.Verdict{"10.0.0.2": gc.Foreign})
 	agent := podsource.Static{{UID: "agent", HostNetwork: true}}
 	checkPass(t, store, podsource.Union(agent, nested(t)), map[string]gc.Verdict{"10.0.0.2": gc.Released})
+}
+
+// A namespace that only a mount keeps is told apart from one with a process, with the path that
+// a person unmounts (ip netns del).
+//
+// Guard: [scan.all] marks a namespace in which no process was found.
+func TestHazard102NamespaceWithoutAProcess(t *testing.T) {
+	if !onNode(t) {
+		return
+	}
+	pid, stop := startPod(t, "10.0.0.2")
+	bindNamespace(t, pid, "/run/netns/web")
+	for _, row := range []struct {
+		ended bool
+		want  string
+	}{{false, ", mounted at /run/netns/web"}, {true, ", mounted at /run/netns/web, without a process"}} {
+		all, err := nested(t).Pods(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, seen := parts(t, all); len(seen.Pods) != 1 || seen.Pods[0].NotRunning != row.ended || !strings.HasSuffix(seen.Pods[0].Origin, row.want) {
+			t.Errorf("got %+v, want %q", seen.Pods, row.want)
+		}
+		stop()
+	}
 }

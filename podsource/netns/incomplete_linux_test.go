@@ -3,17 +3,18 @@
 package netns
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
@@ -83,8 +84,8 @@ func TestAnotherFileOfItsNumber(t *testing.T) {
 	if err := unix.Mkfifo(path, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	inode, err := inodeOf(path)
-	if err != nil {
+	var stat unix.Stat_t
+	if err := unix.Stat(path, &stat); err != nil {
 		t.Fatal(err)
 	}
 	root, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
@@ -92,37 +93,8 @@ func TestAnotherFileOfItsNumber(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = unix.Close(root) }()
-	if ns, err := openMount(root, namespaceMount{inode, path}); !errors.Is(err, errHidden) {
+	if ns, err := openMount(root, namespaceMount{stat.Ino, path}); !errors.Is(err, errHidden) {
 		t.Errorf("got %d, %v, want %v", ns, err, errHidden)
-	}
-}
-
-// A namespace is not read twice, as when a thread enters one that was read.
-func TestFoundAlready(t *testing.T) {
-	const file = "/proc/self/ns/net"
-	inode, err := inodeOf(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := scan{found: map[uint64]bool{inode: true}, setns: func(int, int) error { return unix.EINVAL }}
-	if err := s.readNetNSFile(file, "of process 7"); err != nil {
-		t.Error(err)
-	}
-}
-
-// A lack of descriptors or memory is an error, and another failure to open a namespace
-// is not.
-func TestNoteUnreadable(t *testing.T) {
-	s := scan{unreadable: make(map[uint64]podsource.Pod)}
-	for _, err := range []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM} {
-		if got := ignoreExited(t.TempDir(), s.noteUnreadable(7, "mounted at /run/netns/web", err)); !errors.Is(got, err) || len(s.unreadable) > 0 {
-			t.Errorf("got %v, want %v", got, err)
-		}
-	}
-	for _, err := range []error{unix.EACCES, unix.EIO, unix.ENOTCONN, unix.ELOOP} {
-		if got := s.noteUnreadable(7, "mounted at /run/netns/web", err); got != nil || len(s.unreadable) != 1 {
-			t.Errorf("%v: got %v, want no error", err, got)
-		}
 	}
 }
 
@@ -157,53 +129,35 @@ func TestMountsAreTooMany(t *testing.T) {
 	}
 }
 
-// The answer is complete if the last scan is, whatever the scans before it missed.
+// The answer is complete if the last reading of all processes is, whatever those before it
+// missed. The limit of the text of the mounts is for one reading: if all counted together, a
+// node could lose its declaration for ever, and so the end of its leaks.
 func TestSeenInTheEnd(t *testing.T) {
 	if !onNode(t) {
 		return
 	}
 	startPod(t, "10.0.0.2")
-	sc, err := nested(t).scan(t.Context())
-	if err != nil {
+	sc := nested(t).newScan(t.Context())
+	sc.maxUnchanged = 0 // each reading reads all mounts
+	if err := sc.watch(t.Context(), sc.readNode); err != nil {
 		t.Fatal(err)
 	}
+	text := sc.mountText
 	sc.truncated, sc.unreadable[1] = true, podsource.Pod{}
 	if _, missing := sc.all(); missing == "" {
 		t.Error("something could not be read, and the answer is complete")
 	}
-	if err := sc.processes(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	sc.maxMountText = 1
-	if err := sc.processes(t.Context()); err != nil || !sc.truncated {
-		t.Errorf("more of the mounts was read than the limit: %v", err)
-	}
-	sc.maxMountText = maxProcfs
-	if err := sc.processes(t.Context()); err != nil {
-		t.Fatal(err)
+	for _, row := range []struct {
+		limit     int
+		truncated bool
+	}{{text - 1, true}, {text * 3 / 2, false}, {text, false}} {
+		sc.maxMountText = row.limit
+		if err := sc.processes(); err != nil || sc.truncated != row.truncated {
+			t.Errorf("mounts of %d bytes, with a limit of %d: %v, truncated: %t", sc.mountText, row.limit, err, sc.truncated)
+		}
 	}
 	if pods, missing := sc.all(); missing != "" || len(pods) != 1 {
 		t.Errorf("got %v, %q", pods, missing)
-	}
-}
-
-// The limit of the text of the mounts is for one reading of all processes. If all readings
-// of a call counted together, a node could lose its declaration for ever, and so the end of
-// its leaks.
-func TestLimitOfTheMountsOfEachReading(t *testing.T) {
-	if !onNode(t) {
-		return
-	}
-	startPod(t, "10.0.0.2")
-	sc, err := nested(t).scan(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	sc.maxMountText = sc.mountText * 3 / 2
-	for range 2 {
-		if err := sc.processes(t.Context()); err != nil || sc.truncated {
-			t.Errorf("mounts of %d bytes, with a limit of %d: %v, truncated: %t", sc.mountText, sc.maxMountText, err, sc.truncated)
-		}
 	}
 }
 
@@ -214,7 +168,7 @@ func TestNamespaceChangesAllTheTime(t *testing.T) {
 	}
 	startPod(t, "10.0.0.2")
 	pid, _ := startPod(t, "10.0.0.3")
-	changing, err := nsInode(fmt.Sprintf("/proc/%d/ns/net", pid))
+	changing, err := netNSOf(fmt.Sprintf("/proc/%d", pid))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -237,60 +191,151 @@ func TestNamespaceChangesAllTheTime(t *testing.T) {
 	seesSome(t, s, "each scan is interrupted", false, "10.0.0.2")
 }
 
-// The addresses found in a namespace that changes all the time count.
+// The addresses found in a namespace that changes all the time count, and those that were
+// found before a later failure.
 func TestAll(t *testing.T) {
-	s := scan{found: make(map[uint64]bool), unreadable: make(map[uint64]podsource.Pod)}
-	check := func(reason string, complete bool, want ...string) {
+	s := scanOf(t, t.TempDir())
+	check := func(reason, want string, origins ...string) {
 		t.Helper()
 		pods, missing := s.all()
 		var got []string
 		for _, p := range pods {
-			got = append(got, fmt.Sprintf("%v, %s", p.IPs, p.Origin))
+			got = append(got, fmt.Sprintf("%v %s", p.IPs, p.Origin))
+			if p.NotRunning != strings.HasSuffix(p.Origin, ", without a process") {
+				t.Errorf("%s: %+v", reason, p)
+			}
 		}
-		if diff := cmp.Diff(want, got); diff != "" || (missing == "") != complete {
-			t.Errorf("%s: missing is %q, want all: %t (-want +got):\n%s", reason, missing, complete, diff)
+		if diff := cmp.Diff(origins, got); diff != "" || missing != want {
+			t.Errorf("%s: missing is %q, want %q (-want +got):\n%s", reason, missing, want, diff)
 		}
 	}
 	note := func(inode uint64, ip string, err error) {
-		t.Helper()
-		if err := s.note(inode, "of process 1", []netip.Addr{netip.MustParseAddr(ip)}, err); err != nil {
-			t.Fatal(err)
-		}
+		s.note(inode, "mounted at /run/netns/a", []netip.Addr{netip.MustParseAddr(ip)}, err)
+		s.before = s.addressed
 	}
+	s.withProcess[7] = true
 	note(7, "10.0.0.2", nil)
-	const first = "[10.0.0.2], network namespace 7, of process 1"
-	check("all is found", true, first)
+	const first, of8 = "[10.0.0.2] network namespace 7, mounted at /run/netns/a", " network namespace 8, mounted at /run/netns/a, without a process"
+	check("all is found", "", first)
 	note(8, "10.0.0.3", podsource.ErrIncomplete)
-	s.unreadable[9] = podsource.Pod{}
-	check("one changes, and one can't be opened", false, first, "[10.0.0.3], network namespace 8, of process 1")
-	if _, missing := s.all(); missing != "2 network namespaces could not be read, among them 9" {
-		t.Errorf("two are missing: got %q", missing)
-	}
+	s.note(8, "mounted at /run/netns/b", nil, unix.EACCES)
+	s.note(9, "mounted at /run/netns/c", nil, unix.EACCES)
+	check("one changes, and one can't be opened", "2 network namespaces could not be read, among them network namespace 8, mounted at /run/netns/a", first, "[10.0.0.3]"+of8)
 	note(8, "10.0.0.4", nil)
-	check("one is found, and a later one can't be opened", false, first, "[10.0.0.4], network namespace 8, of process 1")
-	note(9, "10.0.0.5", nil)
-	check("they are found in the end", true, first, "[10.0.0.4], network namespace 8, of process 1", "[10.0.0.5], network namespace 9, of process 1")
+	s.note(9, "mounted at /run/netns/c", nil, nil)
+	check("they are found in the end", "", first, "[10.0.0.4]"+of8)
+	s.truncated = true
+	check("some mounts are not read", "some process has more mounts than are read", first, "[10.0.0.4]"+of8)
+	s.before = 0
+	check("the last reading found some", "new network namespaces appear faster than they are read", first, "[10.0.0.4]"+of8)
+	s.pid = "4711"
+	s.tooLate("/proc/4711/environ hangs")
+	check("a process that can't be read may be in any of them", "process 4711 can't be read in time: /proc/4711/environ hangs", first, "[10.0.0.4] network namespace 8, mounted at /run/netns/a")
 }
 
-func TestDump(t *testing.T) {
+// A message is what a netlink dump contains.
+func message(kind uint16, flags uint16, data []byte) []byte {
+	header := make([]byte, unix.SizeofNlMsghdr)
+	binary.NativeEndian.PutUint32(header, uint32(len(header)+len(data)))
+	binary.NativeEndian.PutUint16(header[4:], kind)
+	binary.NativeEndian.PutUint16(header[6:], flags)
+	return append(header, data...)
+}
+
+// address is a message with an address, at the interface 3.
+func address(scope byte, attributes ...any) []byte {
+	data := []byte{unix.AF_INET, 32, 0, scope, 0, 0, 0, 0}
+	binary.NativeEndian.PutUint32(data[4:], 3)
+	for i := 0; i < len(attributes); i += 2 {
+		ip := attributes[i+1].([]byte)
+		data = binary.NativeEndian.AppendUint16(data, uint16(4+len(ip)))
+		data = binary.NativeEndian.AppendUint16(data, uint16(attributes[i].(int)))
+		data = append(data, ip...)
+		data = append(data, make([]byte, (4-len(ip)%4)%4)...)
+	}
+	return message(unix.RTM_NEWADDR, 0, data)
+}
+
+// All addresses count except local ones. One that is invalid, and an error at the end of a
+// list, is an error.
+func TestAddressesOf(t *testing.T) {
+	ip := func(text string) []byte { return netip.MustParseAddr(text).AsSlice() }
+	done := func(code int32) []byte {
+		return message(unix.NLMSG_DONE, 0, binary.NativeEndian.AppendUint32(nil, uint32(code)))
+	}
+	interrupted := message(unix.NLMSG_DONE, unix.NLM_F_DUMP_INTR, make([]byte, 4))
+	first := address(0, unix.IFA_LOCAL, ip("10.0.0.3"))
 	for _, row := range []struct {
 		reason string
-		errs   []error // of each try; the last one repeats
-		want   error
-		n      int
+		lists  [][]byte // of each try; the last one repeats
+		want   string
+		err    error
+		tries  int
 	}{
-		{"they don't change", []error{nil}, nil, 1},
-		{"they changed once", []error{netlink.ErrDumpInterrupted, nil}, nil, 1},
-		{"they change all the time", []error{netlink.ErrDumpInterrupted}, podsource.ErrIncomplete, 1},
-		{"the kernel refuses", []error{unix.ENOBUFS}, unix.ENOBUFS, 0},
+		{"several, one of them twice", [][]byte{slices.Concat(first, address(0, unix.IFA_ADDRESS, ip("10.0.0.2")), first, done(0))}, "[10.0.0.2 10.0.0.3]", nil, 1},
+		{"with a peer", [][]byte{slices.Concat(address(0, unix.IFA_ADDRESS, ip("10.0.0.9"), unix.IFA_LOCAL, ip("10.0.0.3")), done(0))}, "[10.0.0.3]", nil, 1},
+		{"loopback and link-local", [][]byte{slices.Concat(address(unix.RT_SCOPE_HOST, unix.IFA_LOCAL, ip("127.0.0.1")), address(unix.RT_SCOPE_LINK, unix.IFA_ADDRESS, ip("fe80::1")), done(0))}, "[]", nil, 1},
+		{"link scope, and not link-local", [][]byte{slices.Concat(address(unix.RT_SCOPE_LINK, unix.IFA_LOCAL, ip("10.0.0.3")), done(0))}, "[10.0.0.3]", nil, 1},
+		{"link-local, and global scope", [][]byte{slices.Concat(address(0, unix.IFA_LOCAL, ip("169.254.0.2")), done(0))}, "[169.254.0.2]", nil, 1},
+		{"one lacks its address", [][]byte{slices.Concat(first, address(0), done(0))}, "[]", errAny, 1},
+		{"one is invalid", [][]byte{slices.Concat(first, address(0, unix.IFA_LOCAL, []byte{1, 2, 3}), done(0))}, "[]", errAny, 1},
+		{"they changed once", [][]byte{slices.Concat(first, interrupted), slices.Concat(first, address(0, unix.IFA_LOCAL, ip("10.0.0.4")), done(0))}, "[10.0.0.3 10.0.0.4]", nil, 2},
+		{"they change all the time", [][]byte{slices.Concat(first, interrupted)}, "[10.0.0.3]", podsource.ErrIncomplete, 5},
+		{"the kernel ends the list with an error", [][]byte{slices.Concat(first, done(-int32(unix.ENOBUFS)))}, "[10.0.0.3]", unix.ENOBUFS, 1},
+		{"garbage", [][]byte{first[:20]}, "[]", errAny, 1},
 	} {
-		ips, err := dump(func(netlink.Link, int) ([]netlink.Addr, error) {
-			err := row.errs[0]
-			row.errs = row.errs[min(1, len(row.errs)-1):]
-			return []netlink.Addr{{IPNet: &net.IPNet{IP: net.IPv4(10, 0, 0, 2), Mask: net.CIDRMask(32, 32)}}}, err
+		tries := 0
+		messages, err := dump(func() ([]byte, error) {
+			tries++
+			return row.lists[min(tries, len(row.lists))-1], nil
 		})
-		if len(ips) != row.n || !errors.Is(err, row.want) {
-			t.Errorf("got %v, %v, want %v: %s", ips, err, row.want, row.reason)
+		ips, addressed, addressErr := addressesOf(messages)
+		if err = errors.Join(err, addressErr); (err == nil) != (row.err == nil) || row.err != errAny && !errors.Is(err, row.err) {
+			t.Errorf("%s: got error %v, want %v", row.reason, err, row.err)
+		}
+		if got := fmt.Sprint(ips); got != row.want || tries != row.tries || addressed[3] != (len(ips) > 0) {
+			t.Errorf("%s: got %s after %d tries, interfaces %v, want %s after %d", row.reason, got, tries, addressed, row.want, row.tries)
+		}
+	}
+	if _, err := dump(func() ([]byte, error) { return nil, unix.ENOBUFS }); !errors.Is(err, unix.ENOBUFS) {
+		t.Errorf("got %v", err)
+	}
+}
+
+var errAny = errors.New("any")
+
+// Which interfaces may use an address that is not seen.
+func TestUnaddressedOf(t *testing.T) {
+	link := func(kind string, flags uint32) []byte {
+		data := make([]byte, unix.SizeofIfInfomsg)
+		binary.NativeEndian.PutUint32(data[4:], 3)
+		binary.NativeEndian.PutUint32(data[8:], flags)
+		put := func(data []byte, attribute int, value []byte) []byte {
+			data = binary.NativeEndian.AppendUint16(data, uint16(4+len(value)))
+			data = binary.NativeEndian.AppendUint16(data, uint16(attribute))
+			return append(append(data, value...), make([]byte, (4-len(value)%4)%4)...)
+		}
+		return message(unix.RTM_NEWLINK, 0, put(put(data, unix.IFLA_IFNAME, []byte("eth0\x00")), unix.IFLA_LINKINFO, put(nil, unix.IFLA_INFO_KIND, []byte(kind+"\x00"))))
+	}
+	const up, none, found = unix.IFF_UP, "", "no address at interface eth0"
+	for _, row := range []struct {
+		reason    string
+		data      []byte
+		addressed bool
+		want      string
+	}{
+		{"ptp and bridge", link("veth", up), false, found},
+		{"macvlan", link("macvlan", up), false, found},
+		{"ipvlan", link("ipvlan", up), false, found},
+		{"vlan", link("vlan", up), false, found},
+		{"another kind", link("bridge", up), false, none},
+		{"down", link("veth", 0), false, none},
+		{"with an address", link("veth", up), true, none},
+		{"the second of two", slices.Concat(link("dummy", up), link("veth", up)), false, found},
+	} {
+		messages, err := syscall.ParseNetlinkMessage(row.data)
+		if got := unaddressedOf(messages, map[uint32]bool{3: row.addressed}); err != nil || got != row.want {
+			t.Errorf("%s: got %q, %v, want %q", row.reason, got, err, row.want)
 		}
 	}
 }

@@ -41,34 +41,55 @@ func (s *Source) Living(ctx context.Context) (func(path string, at time.Time) (l
 			return nil, err
 		}
 	}
+	sc.ended = ctx.Err
 	boot := s.boot.Read()
 	names := make(map[string]bool, len(sc.mountedAt))
 	for point := range sc.mountedAt {
 		names[path.Base(point)] = true
 	}
 	return func(file string, at time.Time) (lives, sure bool) {
-		thisBoot := !at.Before(boot.Add(-timestampTolerance))
-		for range maxLinks {
-			if pid, ok := pidInPath(file); ok {
-				lives, byTime := sc.processLives(pid, boot, at)
-				return lives, !byTime
-			}
-			if !path.IsAbs(file) || strings.Contains(file, "/proc/") { // no path, or one that only its writer could follow
-				return thisBoot, false
-			}
-			if names[path.Base(path.Clean(file))] {
-				return true, true
-			}
-			next, err := sc.follow(file)
-			switch {
-			case errors.Is(err, errNoLink), errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
-				unclear := sc.truncated || otherProcfs.MatchString(path.Clean(file))
-				return thisBoot && unclear, !unclear
-			}
-			file = next // empty beside an error
+		if path.IsAbs(file) && names[path.Base(path.Clean(file))] && !otherProcfs.MatchString(path.Clean(file)) {
+			return true, true
 		}
-		return thisBoot, false
+		thisBoot := !at.Before(boot.Add(-timestampTolerance))
+		err := sc.watch(ctx, func() error {
+			sc.err, sc.pid, sc.skip = nil, "", false
+			lives, sure = sc.lives(names, file, at, boot, thisBoot)
+			return nil
+		})
+		if err != nil {
+			return thisBoot, false
+		}
+		return lives, sure
 	}, nil
+}
+
+// lives is what Living returns.
+func (s *scan) lives(names map[string]bool, file string, at, boot time.Time, thisBoot bool) (lives, sure bool) {
+	for range maxLinks {
+		if pid, ok := pidInPath(file); ok {
+			lives, byTime := s.processLives(pid, boot, at)
+			return lives, !byTime
+		}
+		if !path.IsAbs(file) || strings.Contains(file, "/proc/") { // no path, or one that only its writer could follow
+			break
+		}
+		if names[path.Base(path.Clean(file))] {
+			return true, true
+		}
+		var next string
+		var err error
+		if !s.bounded(file, "", func(string) error { next, err = s.follow(file); return nil }) {
+			break
+		}
+		switch {
+		case errors.Is(err, errNoLink), errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
+			unclear := s.truncated || otherProcfs.MatchString(path.Clean(file))
+			return thisBoot && unclear, !unclear
+		}
+		file = next // empty beside an error
+	}
+	return thisBoot, false
 }
 
 // maxLinks is how many symbolic links are followed, as in the kernel.
@@ -82,20 +103,21 @@ var otherProcfs = regexp.MustCompile(`/(?:ns/net|fd/[0-9]+)$`)
 // thread in a network namespace, and if not, whether only the time says so. It lives if one
 // of these is not known.
 func (s *scan) processLives(pid string, boot, at time.Time) (lives, byTime bool) {
-	dir := s.proc + "/" + pid
-	since, _, err := startTime(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, false
+	dir := s.opts.Proc + "/" + pid
+	s.err, s.pid, s.skip = nil, pid, false
+	clear(s.late)
+	if since, _, ok := s.startTime(dir); ok {
+		inNetNS := s.anyThread(dir, func(dir string) bool {
+			_, ok := s.nsInode(dir, "/ns/net")
+			return ok
+		})
+		later := boot.Add(since).After(at.Add(timestampTolerance))
+		lives, byTime = inNetNS && !later, inNetNS && later // a zombie has no thread in it
 	}
-	inNetNS, threadErr := anyThread(dir, func(dir string) error {
-		_, err := nsInode(dir + "/ns/net")
-		return err
-	})
-	if err = errors.Join(err, threadErr); err != nil {
+	if s.err != nil || len(s.late) > 0 {
 		return true, false
 	}
-	later := boot.Add(since).After(at.Add(timestampTolerance))
-	return inNetNS && !later, inNetNS && later // a zombie has no thread in it
+	return lives, byTime
 }
 
 var errNoLink = errors.New("there is no symbolic link in it")
@@ -110,7 +132,7 @@ func (s *scan) follow(file string) (string, error) {
 		name, rest, _ = strings.Cut(rest, "/")
 		dir := done
 		done = path.Join(dir, name)
-		target, err := os.Readlink(s.proc + "/1/root" + done)
+		target, err := os.Readlink(s.opts.Proc + "/1/root" + done)
 		switch {
 		case errors.Is(err, syscall.EINVAL): // not a link
 		case err != nil:

@@ -169,12 +169,12 @@ func TestProcessLives(t *testing.T) {
 		{"it has no thread", map[string]string{"stat": stat}, 2 * time.Hour, false},
 		{"it is gone", nil, 2 * time.Hour, false},
 	} {
-		s := scan{proc: procOf(t, row.files)}
+		s := scanOf(t, procOf(t, row.files))
 		if got, _ := s.processLives("7", boot, boot.Add(row.at)); got != row.want {
 			t.Errorf("%s: got %t, want %t", row.reason, got, row.want)
 		}
 	}
-	later := scan{proc: procOf(t, map[string]string{"stat": stat, "ns/net": "link:net:[5]"})}
+	later := scanOf(t, procOf(t, map[string]string{"stat": stat, "ns/net": "link:net:[5]"}))
 	if _, byTime := later.processLives("7", boot, boot.Add(time.Minute)); !byTime {
 		t.Error("only its start shows that it is not that process")
 	}
@@ -199,7 +199,7 @@ func TestFollow(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s := scan{proc: proc}
+	s := scanOf(t, proc)
 	for _, row := range []struct{ path, want string }{
 		{"/var/run/netns/x", "/private/netns/x"},
 		{"/private/netns/x", "/proc/7/ns/net/"},

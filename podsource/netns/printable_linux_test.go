@@ -43,7 +43,7 @@ func TestHazard78NamesInReports(t *testing.T) {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	_, got, _ := strings.Cut(addresses.Pods[0].Origin, ", ")
-	if want := `mounted at "/run/netns/x, of process 1\n` + strings.Repeat("y", maxPrintable-27) + `"...`; got != want {
+	if want := `mounted at "/run/netns/x, of process 1\n` + strings.Repeat("y", maxPrintable-27) + `"..., without a process`; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }

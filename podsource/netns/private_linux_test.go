@@ -29,13 +29,14 @@ import (
 // of a node that has only what the test makes. All of it ends with process 1.
 
 const (
-	roleVar = "NETNS_TEST_ROLE" // the role of this process, if a test started it
-	node    = "node"            // process 1 of a node, which runs one test
-	pause   = "pause"           // a pod's process
-	asker   = "asker"           // asks the source and prints its answer
-	mounter = "mounter"         // mounts a namespace and enters a chroot that does not show it
-	outlive = "outlive"         // a process whose first thread has ended
-	starter = "starter"         // starts the next of a row of processes, listed in NETNS_TEST_ROW
+	roleVar  = "NETNS_TEST_ROLE" // the role of this process, if a test started it
+	node     = "node"            // process 1 of a node, which runs one test
+	pause    = "pause"           // a pod's process
+	asker    = "asker"           // asks the source and prints its answer
+	mounter  = "mounter"         // mounts a namespace and enters a chroot that does not show it
+	outlive  = "outlive"         // a process whose first thread has ended
+	executor = "executor"        // has an address, and executes a program while it has a file of /run/file open
+	starter  = "starter"         // starts the next of a row of processes, listed in NETNS_TEST_ROW
 )
 
 // Only init runs on the first thread for certain.
@@ -57,6 +58,8 @@ func TestMain(m *testing.M) {
 			err = runMounter()
 		case outlive:
 			err = runOutlive()
+		case executor:
+			err = runExecutor()
 		case starter:
 			err = runStarter(strings.Fields(os.Getenv("NETNS_TEST_ROW")))
 		case node:
@@ -232,6 +235,16 @@ func runPause(ips []string) error {
 	return err
 }
 
+// runExecutor opens a file, and executes a program that does nothing. This closes the file.
+func runExecutor() error {
+	err := configure([]string{"10.0.0.3"})
+	if _, openErr := unix.Open("/run/file", unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil || openErr != nil {
+		return errors.Join(err, openErr)
+	}
+	fmt.Println("ready")
+	return syscall.Exec("/bin/true", []string{"true"}, nil)
+}
+
 // startPod starts a process in a network namespace of its own with these addresses.
 // stop ends it.
 func startPod(t testing.TB, ips ...string) (pid int, stop func()) {
@@ -294,15 +307,25 @@ func mountNamespace(t testing.TB, path string, ips ...string) {
 	}
 }
 
-// inNewNamespace calls do on a thread in a new network namespace.
+// inNewNamespace calls do on a thread in a new network namespace. The thread ends with it.
 func inNewNamespace(do func() error) error {
-	const none = -1
-	return withNetNS(none, func(fd, kind int) error {
-		if fd == none {
-			return unix.Unshare(unix.CLONE_NEWNET)
+	return onThreadOf(func() error { return unix.Unshare(unix.CLONE_NEWNET) }, do)
+}
+
+// onThreadOf calls do on a thread that has entered a namespace.
+func onThreadOf(enter, do func() error) error {
+	done := make(chan error, 1)
+	onThread(func() {
+		home, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err == nil {
+			err = enter()
 		}
-		return unix.Setns(fd, kind)
-	}, do)
+		if err == nil {
+			err = do()
+		}
+		done <- errors.Join(err, unix.Setns(home, unix.CLONE_NEWNET), unix.Close(home)) // the thread may end later
+	})
+	return <-done
 }
 
 func unmount(t testing.TB, path string) {
@@ -320,6 +343,43 @@ func nested(t testing.TB) *Source {
 		t.Fatal(err)
 	}
 	return s
+}
+
+// netNSOf returns the inode number of the network namespace of a process or thread.
+func netNSOf(dir string) (uint64, error) {
+	var stat unix.Stat_t
+	err := unix.Stat(dir+"/ns/net", &stat)
+	return stat.Ino, err
+}
+
+// scanOf returns a scan of a procfs, which has read nothing.
+func scanOf(t testing.TB, proc string) *scan {
+	t.Helper()
+	s, err := New(Options{Proc: proc, Nested: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.newScan(t.Context())
+}
+
+// procOf makes a procfs with one process, 7, and these files. The value is a file's
+// content, or "link:" and the target of a symbolic link.
+func procOf(t testing.TB, files map[string]string) (proc string) {
+	t.Helper()
+	proc = t.TempDir()
+	for name, content := range files {
+		path := filepath.Join(proc, "7", name)
+		err := os.MkdirAll(filepath.Dir(path), 0o755)
+		if target, isLink := strings.CutPrefix(content, "link:"); isLink {
+			err = errors.Join(err, os.Symlink(target, path))
+		} else {
+			err = errors.Join(err, os.WriteFile(path, []byte(content), 0o600))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return proc
 }
 
 // parts returns the parts of an answer with the ADDs and with the addresses.

@@ -3,253 +3,274 @@
 package netns
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// A scan reads all processes of a node, several times.
-type scan struct {
-	proc  string
-	setns func(fd, kind int) error
-	buf   []byte // for files of procfs
+// One call reads all processes at least minScans times, since between two plugins of
+// its chain an ADD has no process (hazard 72), and at most maxScans times while new
+// namespaces appear.
+const minScans, maxScans = 2, 5
 
-	host        uint64              // the node's own network namespace, by inode
-	found       map[uint64]bool     // the network namespaces that were read, by inode
-	pods        []podsource.Pod     // one for each network namespace with an address
-	mountedAt   map[string][]uint64 // the network namespaces mounted at a path, below any root
+// A scan reads all processes of a node, several times. Its methods that read something
+// report whether they could. If not, it has ended, or err or late says why.
+type scan struct {
+	*Source
+	ended func() error    // of the context of the call
+	err   error           // the first error: nothing more is read
+	late  map[string]bool // messages about processes that can't be read in time
+	pid   string          // of the process that is read
+	skip  bool            // it can't be read in time: nothing more of it is read
+	home  int             // the thread's own network namespace, a descriptor
+	buf   []byte          // for files of procfs
+
+	call  atomic.Int64 // the number of the call of bounded that has not returned, or zero
+	calls int64        // the number of the last one
+	reads string       // what it reads, as a key of hangs
+
+	host        uint64                   // the node's own network namespace, by inode
+	found       map[uint64]podsource.Pod // the network namespaces that were read, by inode
+	addressed   int                      // those with an address
+	withProcess map[uint64]bool          // those with a process
+	unaddressed map[uint64]string        // those with an interface without address, and a message; nil: not asked for
+	mountedAt   map[string][]uint64      // the network namespaces mounted at a path, below any root
+	unchanged   map[processRoot]int      // descriptors of mountinfo files without a network namespace
 	adds        []cniADD
-	inFlight    []cniADD          // the adds that claim their container
-	unaddressed map[uint64]string // the network namespaces with an interface without address, and a message; nil: not asked for
+	claims      map[string]string // by container ID, the process that runs the ADD
 
 	// The fields below are those of the last reading of all processes.
 
+	round      int                      // its number
+	todo       []task                   // what is left to read; nil: it has not begun
+	before     int                      // addressed when it began
 	readRoots  map[processRoot]bool     // the roots whose mounts were read
 	unreadable map[uint64]podsource.Pod // the network namespaces that exist and could not be read, with the addresses found
 	mountText  int                      // bytes of mountinfo files
-	// maxMountText is the limit of mountText: a tenant may make any number of roots.
-	maxMountText int
-	truncated    bool // some mounts were not read
-	foundNew     bool // it found network namespaces that were not found before
+	truncated  bool                     // some mounts were not read
+
+	maxMountText int // the limit of mountText: a tenant may make any number of roots
+	maxUnchanged int // the limit of unchanged: the program needs descriptors, too
 }
 
-// A processRoot is the root directory of a process. The process sees the mounts of
-// its mount namespace that are below its root, so two processes of one mount namespace
-// may see different mounts (hazard 60).
-type processRoot struct {
-	mountNS, mountID, inode uint64
+// A task is to read a process with a method of scan.
+type task struct {
+	pid  string
+	read func(s *scan, dir string)
 }
 
-// processes reads every process: its environment, its threads and its mounts.
-func (s *scan) processes(ctx context.Context) error {
-	clear(s.readRoots)
-	clear(s.unreadable)
-	s.truncated, s.mountText = false, 0
-	pids, err := numericEntries(s.proc)
-	if err != nil {
-		return fmt.Errorf("listing the node's processes: %w", err)
+// scan reads all processes of the node until it finds nothing new, at most maxScans
+// times, on one thread.
+func (s *Source) scan(ctx context.Context) (*scan, error) {
+	sc := s.newScan(ctx)
+	return sc, sc.watch(ctx, sc.readNode)
+}
+
+func (s *Source) newScan(ctx context.Context) *scan {
+	var limit unix.Rlimit
+	_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) // after an error zero
+	sc := &scan{Source: s, ended: ctx.Err, maxMountText: 8 * maxProcfs, maxUnchanged: int(min(limit.Cur/4, 1<<16)),
+		found: make(map[uint64]podsource.Pod), unreadable: make(map[uint64]podsource.Pod), withProcess: make(map[uint64]bool),
+		mountedAt: make(map[string][]uint64), readRoots: make(map[processRoot]bool), unchanged: make(map[processRoot]int),
+		late: make(map[string]bool), claims: make(map[string]string)}
+	if len(s.opts.Networks) > 0 {
+		sc.unaddressed = make(map[uint64]string)
 	}
-	// Environments first, of the youngest processes first: a plugin may run for
-	// milliseconds, and the rest takes longer.
-	youngest := slices.Clone(pids)
-	slices.Reverse(youngest)
-	if err := each(ctx, youngest, s.readEnvironment); err != nil {
-		return err
-	}
-	return each(ctx, pids, s.process)
+	return sc
 }
 
-// each calls read for each process in turn.
-func each(ctx context.Context, pids []string, read func(pid string) error) error {
-	for _, pid := range pids {
-		if err := ctx.Err(); err != nil {
+// close closes what the scan has kept open.
+func (s *scan) close() {
+	for _, fd := range s.unchanged {
+		_ = unix.Close(fd) // it was only read
+	}
+	clear(s.unchanged)
+}
+
+// readNode reads all processes several times, or goes on with that.
+func (s *scan) readNode() error {
+	if s.host == 0 {
+		var err error
+		if s.host, err = s.checkNode(); err != nil {
 			return err
 		}
-		if err := read(pid); err != nil {
-			return fmt.Errorf("reading process %s: %w", pid, hint(err))
+	}
+	// A process may start with a PID that was already passed, and the last other
+	// process of its namespace may end before it is read. So the last scan is one
+	// that finds nothing new.
+	for s.round < minScans || s.round < maxScans && s.foundNew() {
+		if err := s.processes(); err != nil {
+			return err
+		}
+		s.round++
+	}
+	return s.noteClaims()
+}
+
+// foundNew reports whether the last reading found new network namespaces. Those that have
+// no address don't count.
+func (s *scan) foundNew() bool { return s.addressed > s.before }
+
+// processes reads every process, or goes on with that: its environment, its threads and
+// its mounts.
+func (s *scan) processes() error {
+	if s.todo == nil {
+		pids, err := s.pids()
+		if err != nil {
+			return err
+		}
+		clear(s.readRoots)
+		clear(s.unreadable)
+		s.truncated, s.mountText, s.before = false, 0, s.addressed
+		s.todo = make([]task, 0, 2*len(pids))
+		// Environments first, of the youngest processes first: a plugin may run for
+		// milliseconds, and the rest takes longer.
+		for _, pid := range slices.Backward(pids) {
+			s.todo = append(s.todo, task{pid, (*scan).readEnvironment})
+		}
+		for _, pid := range pids {
+			s.todo = append(s.todo, task{pid, (*scan).process})
 		}
 	}
+	for ; len(s.todo) > 0; s.todo = s.todo[1:] {
+		s.pid, s.skip = s.todo[0].pid, false
+		s.todo[0].read(s, s.opts.Proc+"/"+s.pid)
+		if s.err != nil {
+			return fmt.Errorf("reading process %s: %w", s.pid, s.err)
+		}
+	}
+	s.todo = nil
 	return nil
+}
+
+// pids lists the node's processes.
+func (s *scan) pids() ([]string, error) {
+	s.pid, s.skip = "", false
+	pids, _ := s.numericEntries(s.opts.Proc, "")
+	if len(pids) == 0 && s.err == nil {
+		s.err = errors.New("none can be read")
+	}
+	if s.err != nil {
+		return nil, fmt.Errorf("listing the node's processes: %w", s.err)
+	}
+	return pids, nil
 }
 
 // process reads the network namespaces of a process's threads, and its mounts. It
 // reads all threads: the first one, which stands for the process in procfs, may end
 // before the others.
-func (s *scan) process(pid string) error {
-	dir := s.proc + "/" + pid
-	threads, err := numericEntries(dir + "/task")
-	if err != nil {
-		return ignoreExited(dir, err)
+func (s *scan) process(dir string) {
+	threads := []string{dir}
+	if s.round > 0 { // this costs time, and the last reading finds nothing new
+		threads = s.threads(dir)
 	}
-	for _, tid := range threads {
-		thread := dir + "/task/" + tid
-		inode, err := nsInode(thread + "/ns/net")
-		if err == nil && !s.found[inode] {
-			err = s.readNetNSFile(thread+"/ns/net", "of process "+pid)
+	s.eachNetNS(threads, func(thread string, inode uint64) {
+		s.withProcess[inode] = true
+		if _, ok := s.found[inode]; !ok {
+			s.readThreadNetNS(thread)
 		}
-		if err := ignoreExited(thread, err); err != nil {
-			return err
+	})
+	s.anyThread(dir, s.readMounts)
+}
+
+// eachNetNS calls do with the network namespace of each of these threads.
+func (s *scan) eachNetNS(threads []string, do func(thread string, inode uint64)) {
+	for _, thread := range threads {
+		if inode, ok := s.nsInode(thread, "/ns/net"); ok {
+			do(thread, inode)
 		}
 	}
-	_, err = anyThread(dir, s.readMounts)
-	return err
+}
+
+// threads returns the directories of a process's threads. With three links the directory
+// task has one entry (proc_task_getattr in the kernel's fs/proc/base.c), which is the first
+// thread, since the others end before it. It is shown by the directory of the process, too.
+func (s *scan) threads(dir string) []string {
+	var stat unix.Stat_t
+	if s.bounded(dir, "/task", func(file string) error { return unix.Stat(file, &stat) }) && stat.Nlink == 3 {
+		return []string{dir}
+	}
+	threads, _ := s.numericEntries(dir, "/task")
+	for i, tid := range threads {
+		threads[i] = dir + "/task/" + tid
+	}
+	return threads
 }
 
 // maxListings is how often the threads of a process are listed while new ones appear.
 const maxListings = 10
 
-// errExited is returned for a thread that has ended if the kernel returns no error.
-var errExited = fmt.Errorf("the thread has ended: %w", syscall.ESRCH)
-
 // anyThread calls read with the directory of a process, which shows its first thread.
 // If the first thread has ended, it calls read with the directories of the others, up
-// to one that has not ended. It reports whether there was a thread that has not ended.
-func anyThread(dir string, read func(dir string) error) (running bool, err error) {
-	if err := read(dir); err == nil || ignoreExited(dir, err) != nil {
-		return true, err
-	}
-	tried := map[string]bool{path.Base(dir): true}
+// to one that has not ended.
+func (s *scan) anyThread(dir string, read func(dir string) bool) (running bool) {
+	tried, threads := make(map[string]bool), []string{dir}
 	for range maxListings {
-		threads, err := numericEntries(dir + "/task")
-		if err != nil {
-			return false, ignoreExited(dir, err)
-		}
 		before := len(tried)
-		for _, tid := range threads {
-			if tried[tid] {
-				continue
-			}
-			tried[tid] = true
-			thread := dir + "/task/" + tid
-			if err := read(thread); err == nil || ignoreExited(thread, err) != nil {
-				return true, err
+		for _, thread := range threads {
+			if tid := path.Base(thread); !tried[tid] {
+				tried[tid] = true
+				if read(thread) || s.err != nil || s.skip {
+					return true
+				}
 			}
 		}
 		if len(tried) == before { // all threads have ended
-			return false, nil
+			return false
 		}
+		threads = s.threads(dir)
 	}
-	return false, errors.New("its threads start and end faster than they can be read")
-}
-
-// readMounts reads the network namespaces that are mounted below a thread's root. It
-// keeps the root open meanwhile, since the thread may end.
-func (s *scan) readMounts(dir string) error {
-	mountNS, err := nsInode(dir + "/ns/mnt")
-	if err != nil {
-		return err
-	}
-	root, err := unix.Open(dir+"/root", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return &fs.PathError{Op: "open", Path: dir + "/root", Err: err}
-	}
-	defer func() { _ = unix.Close(root) }() // nothing was written through it
-	// On a file system that refuses this call, such as FUSE, the root can't be
-	// identified. Then its mounts are read in any case.
-	var stat unix.Statx_t
-	_ = unix.Statx(root, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_INO|unix.STATX_MNT_ID, &stat)
-	known := stat.Mask&unix.STATX_MNT_ID != 0 // since Linux 5.8
-	id := processRoot{mountNS, stat.Mnt_id, stat.Ino}
-	if s.readRoots[id] {
-		return nil
-	}
-	text, err := s.read(dir + "/mountinfo")
-	if errors.Is(err, syscall.EINVAL) { // the thread has no mount namespace any more
-		return errExited
-	}
-	if s.mountText += len(text); s.mountText > s.maxMountText {
-		s.truncated = true
-		return nil
-	}
-	if errors.Is(err, errTooLong) {
-		s.truncated = true
-		text, err = text[:bytes.LastIndexByte(text, '\n')+1], nil
-	}
-	if err != nil {
-		return err
-	}
-	mounts, err := namespaceMounts(text)
-	if err != nil {
-		return fmt.Errorf("%s/mountinfo: %w", dir, err)
-	}
-	for _, m := range mounts {
-		if at := s.mountedAt[m.point]; !slices.Contains(at, m.inode) {
-			s.mountedAt[m.point] = append(at, m.inode)
-		}
-		if !s.found[m.inode] {
-			if err := s.readMountedNetNS(root, m); err != nil {
-				return err
-			}
-		}
-	}
-	s.readRoots[id] = known
-	return nil
+	s.tooLate("its threads start and end all the time")
+	return true
 }
 
 // numericEntries returns the entries of a directory that are numbers: processes, or
 // threads.
-func numericEntries(dir string) ([]string, error) {
-	d, err := os.Open(dir)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = d.Close() }() // it was only read
-	names, err := d.Readdirnames(-1)
-	if err != nil {
-		return nil, err
-	}
-	numbers := names[:0]
-	for _, name := range names {
-		if name[0] >= '0' && name[0] <= '9' {
-			numbers = append(numbers, name)
-		}
-	}
-	return numbers, nil
-}
-
-// nsInode returns the inode number of the namespace that a link of procfs leads to,
-// such as "net:[4026531833]".
-func nsInode(file string) (uint64, error) {
-	text, err := os.Readlink(file)
-	if err != nil {
-		return 0, err
-	}
-	_, number, _ := strings.Cut(text, ":[")
-	inode, err := strconv.ParseUint(strings.TrimSuffix(number, "]"), 10, 64)
-	if err != nil {
-		return 0, fmt.Errorf("%s is a link to %q, not to a namespace", file, text)
-	}
-	return inode, nil
-}
-
-// ignoreExited returns err, or nil if err means that a process, a thread or one of
-// its mounts has ended. dir is the directory of the process or thread. While it ends,
-// the kernel denies permission (proc_ns_get_link and others in fs/proc); then only the
-// absence of dir shows that it has ended.
-func ignoreExited(dir string, err error) error {
-	var nsErr *namespaceError
-	switch {
-	case errors.As(err, &nsErr):
-		return err
-	case errors.Is(err, fs.ErrPermission):
-		if _, statErr := os.Stat(dir); !errors.Is(statErr, fs.ErrNotExist) {
+func (s *scan) numericEntries(dir, name string) (numbers []string, ok bool) {
+	ok = s.bounded(dir, name, func(file string) error {
+		d, err := os.Open(file)
+		if err != nil {
 			return err
 		}
-		return nil
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ESRCH):
-		return nil
+		defer func() { _ = d.Close() }() // it was only read
+		numbers, err = d.Readdirnames(-1)
+		return err
+	})
+	return slices.DeleteFunc(numbers, func(name string) bool { return name[0] < '0' || name[0] > '9' }), ok
+}
+
+// nsInode returns the inode number of the namespace that a link of procfs leads to.
+func (s *scan) nsInode(dir, name string) (inode uint64, ok bool) {
+	ok = s.bounded(dir, name, func(file string) error {
+		var text [64]byte
+		n, err := unix.Readlink(file, text[:])
+		if err == nil {
+			inode, err = inodeIn(string(text[:n]))
+		} else {
+			err = &os.PathError{Op: "readlink", Path: file, Err: err}
+		}
+		return err
+	})
+	return inode, ok
+}
+
+// inodeIn returns the inode number in the name of a namespace, such as
+// "net:[4026531833]".
+func inodeIn(name string) (uint64, error) {
+	_, number, _ := strings.Cut(name, ":[")
+	inode, err := strconv.ParseUint(strings.TrimSuffix(number, "]"), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%q is not a namespace", name)
 	}
-	return err
+	return inode, nil
 }

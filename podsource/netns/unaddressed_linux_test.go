@@ -5,7 +5,6 @@ package netns
 import (
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"strings"
 	"syscall"
@@ -22,7 +21,7 @@ func inPodNetNS(t *testing.T, pid int, do func() error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(withNetNS(fd, unix.Setns, do), unix.Close(fd)); err != nil {
+	if err := errors.Join(onThreadOf(func() error { return unix.Setns(fd, unix.CLONE_NEWNET) }, do), unix.Close(fd)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -113,36 +112,4 @@ func TestHazard59InterfaceShowsNoAddress(t *testing.T) {
 	s = named
 	addAddress(t, pod, "net1", "10.0.1.2/24")
 	check("both have an address", networks, "")
-}
-
-// TestNoteUnaddressed checks which interfaces count as having no address.
-func TestNoteUnaddressed(t *testing.T) {
-	up := netlink.LinkAttrs{Name: "eth0", Flags: net.FlagUp}
-	address := netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 0, 0, 2)}}
-	for _, row := range []struct {
-		reason      string
-		links       []netlink.Link
-		listErr     error
-		addresses   []netlink.Addr
-		addrErr     error
-		unaddressed bool
-	}{
-		{"ptp and bridge", []netlink.Link{&netlink.Veth{LinkAttrs: up}}, nil, nil, nil, true},
-		{"macvlan", []netlink.Link{&netlink.Macvlan{LinkAttrs: up}}, nil, nil, nil, true},
-		{"ipvlan", []netlink.Link{&netlink.IPVlan{LinkAttrs: up}}, nil, nil, nil, true},
-		{"vlan", []netlink.Link{&netlink.Vlan{LinkAttrs: up}}, nil, nil, nil, true},
-		{"another kind", []netlink.Link{&netlink.Bridge{LinkAttrs: up}}, nil, nil, nil, false},
-		{"down", []netlink.Link{&netlink.Veth{}}, nil, nil, nil, false},
-		{"the second of two", []netlink.Link{&netlink.Bridge{LinkAttrs: up}, &netlink.Veth{LinkAttrs: up}}, nil, nil, nil, true},
-		{"with an address", []netlink.Link{&netlink.Veth{LinkAttrs: up}}, nil, []netlink.Addr{address}, nil, false},
-		{"with addresses that change all the time", []netlink.Link{&netlink.Veth{LinkAttrs: up}}, nil, []netlink.Addr{address}, netlink.ErrDumpInterrupted, true},
-		{"interfaces that can't be listed", nil, unix.ENOBUFS, nil, nil, true},
-	} {
-		s := scan{unaddressed: make(map[uint64]string)}
-		s.noteUnaddressed(7, "of process 7", func() ([]netlink.Link, error) { return row.links, row.listErr },
-			func(netlink.Link, int) ([]netlink.Addr, error) { return row.addresses, row.addrErr })
-		if of, note := s.answerNetworks([]string{"n"}); (of == nil) != row.unaddressed || !row.unaddressed != (note == "") {
-			t.Errorf("%s: speaks of %v, note %q", row.reason, of, note)
-		}
-	}
 }

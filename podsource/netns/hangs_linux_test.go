@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netns
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// mountHanging mounts a FUSE file system at path. Its server answers the initialisation and
+// the opening of a file if it has one, and nothing else. release ends it.
+func mountHanging(t *testing.T, path string, mode uint32) (release func()) {
+	t.Helper()
+	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		skipUnlessCI(t, err)
+	}
+	options := fmt.Sprintf("fd=%d,rootmode=%o,user_id=0,group_id=0", fd, mode)
+	if err := unix.Mount("hanging", path, "fuse", 0, options); err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() {
+		sizes := map[uint32]int{26: 64, 14: 16} // FUSE_INIT and FUSE_OPEN, with the sizes of their answers (linux/fuse.h)
+		request := make([]byte, 1<<17)
+		for mode == unix.S_IFREG && len(sizes) > 0 {
+			if _, err := unix.Read(fd, request); err != nil {
+				served <- err
+				return
+			}
+			code := binary.NativeEndian.Uint32(request[4:])
+			answer := make([]byte, 16+sizes[code])
+			binary.NativeEndian.PutUint32(answer, uint32(len(answer)))
+			copy(answer[8:16], request[8:16]) // its number
+			if code == 26 {
+				binary.NativeEndian.PutUint32(answer[16:], 7)
+				binary.NativeEndian.PutUint32(answer[20:], 31)
+			}
+			delete(sizes, code)
+			if _, err := unix.Write(fd, answer); err != nil {
+				served <- err
+				return
+			}
+		}
+		served <- nil
+	}()
+	released := false
+	release = func() {
+		if !released {
+			released = true
+			if err := errors.Join(<-served, unix.Unmount(path, unix.MNT_DETACH|unix.MNT_FORCE), unix.Close(fd)); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	t.Cleanup(release)
+	return release
+}
+
+// hanging returns how many readings of a source hang.
+func hanging(s *Source) int {
+	s.hangs.mu.Lock()
+	defer s.hangs.mu.Unlock()
+	return len(s.hangs.all)
+}
+
+// eventually fails unless the condition holds soon.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !holds(); {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not within a minute", what)
+		}
+	}
+}
+
+// waitsForFUSE reports whether a thread of this process waits for an answer of FUSE.
+func waitsForFUSE(t *testing.T) bool {
+	threads, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		t.Error(err)
+	}
+	return slices.ContainsFunc(threads, func(thread os.DirEntry) bool {
+		text, _ := os.ReadFile("/proc/self/task/" + thread.Name() + "/stack") // it may have ended
+		return strings.Contains(string(text), "fuse_")
+	})
+}
+
+// partly checks an answer that names a process that can't be read in time.
+func partly(t *testing.T, s *Source, process string, want ...string) (note string) {
+	t.Helper()
+	all, err := s.Pods(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	adds, addresses := parts(t, all)
+	if adds.SeesADDs != nil || addresses.SeesAddresses || addresses.Networks != nil || !strings.Contains(adds.Note, process) || !strings.Contains(addresses.Note, process) {
+		t.Errorf("got %+v and %+v, want no declaration, and notes that name %s", adds, addresses, process)
+	}
+	if got := answer(all); !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	return addresses.Note
+}
+
+// A process executes a program while it has a file of a file system that hangs: its
+// environment can't be opened, nor can its namespaces (Linux 6.18). What else is found counts, and one thread hangs, however often
+// the source is asked.
+//
+// Guard: [scan.watch] abandons a thread that hangs, and [scan.bounded] does not repeat what hangs.
+func TestHazard91EnvironmentThatHangs(t *testing.T) {
+	if !onNode(t) {
+		return
+	}
+	if err := os.WriteFile("/run/file", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	release := mountHanging(t, "/run/file", unix.S_IFREG)
+	startPod(t, "10.0.0.2")
+	startADD(t, "ADD", "ee3b0f0c", "/run/netns/cni-1")
+	s := nested(t)
+	s.patience, s.opts.Networks = 50*time.Millisecond, []string{"podnet"}
+	pid, stop := startAs(t, executor, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET})
+	t.Cleanup(release) // before the process is waited for
+	process := fmt.Sprintf("process %d can't be read in time: reading /proc/%d hangs", pid, pid)
+	eventually(t, process, func() bool {
+		_, err := s.Pods(t.Context())
+		return err != nil || hanging(s) > 0
+	})
+	for range 3 {
+		partly(t, s, process, "10.0.0.2")
+	}
+	if ids := addsInFlight(t, t.Context(), s); !slices.Equal(ids, []string{"ee3b0f0c"}) || hanging(s) != 1 {
+		t.Errorf("got the ADDs %q, and %d readings hang, want one", ids, hanging(s))
+	}
+	for _, s := range []*Source{s, nested(t)} { // another one does not know yet that it hangs
+		lives, err := s.Living(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if lives, _ := lives(fmt.Sprintf("/proc/%d/ns/net", pid), time.Now()); !lives || hanging(s) != 1 {
+			t.Errorf("lives: %t, and %d readings hang; want true and one", lives, hanging(s))
+		}
+	}
+	release()
+	stop()
+	eventually(t, "the reading returns", func() bool { return hanging(s) == 0 })
+	seesSome(t, s, "it has ended", true, "10.0.0.2")
+}
+
+// The path to a mounted namespace leads through a file system that never answers. The
+// context may end before that is noticed.
+//
+// Guard: [scan.watch] abandons a thread that hangs, also when the context ends.
+func TestHazard91MountThatHangs(t *testing.T) {
+	if !onNode(t) {
+		return
+	}
+	startPod(t, "10.0.0.2")
+	if err := os.MkdirAll("/run/deep/down", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for i, path := range []string{"/run/deep/down/cni-1", "/run/netns/cni-2"} {
+		mountNamespace(t, path, fmt.Sprintf("10.0.0.%d", 3+i))
+	}
+	release := mountHanging(t, "/run/deep", unix.S_IFDIR)
+	s := nested(t)
+	s.patience = time.Hour
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		// Only a thread of this process asks that file system, and it waits for the first answer (proc(5), wchan).
+		eventually(t, "a thread hangs", func() bool { return waitsForFUSE(t) })
+		cancel()
+	}()
+	if _, err := s.Pods(ctx); !errors.Is(err, context.Canceled) || hanging(s) != 1 {
+		t.Errorf("the context has ended: got %v, and %d readings hang, want %v and one", err, hanging(s), context.Canceled)
+	}
+	s.patience = 50 * time.Millisecond
+	for range 3 {
+		if note := partly(t, s, "process 1 can't be read in time", "10.0.0.2", "10.0.0.4"); !strings.Contains(note, "mounted at /run/deep/down/cni-1") {
+			t.Errorf("got the note %q", note)
+		}
+	}
+	if n := hanging(s); n != 1 {
+		t.Errorf("%d readings hang, want one", n)
+	}
+	release()
+	eventually(t, "the reading returns", func() bool { return hanging(s) == 0 })
+	seesSome(t, s, "the file system is gone", true, "10.0.0.2", "10.0.0.3", "10.0.0.4")
+}

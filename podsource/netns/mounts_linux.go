@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netns
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// A namespaceMount is the mount of a network namespace.
+type namespaceMount struct {
+	inode uint64
+	point string // absolute
+}
+
+// unescape decodes the kernel's escapes in a mount point (show_mountinfo in its
+// fs/proc_namespace.c).
+var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace
+
+// namespaceMounts returns all mounts of network namespaces in a mountinfo file
+// (proc(5)), or an error (R2). A line may have any length. Package mountinfo of moby
+// fails for one of more than 64 KiB (bufio.Scanner), which a tenant can make.
+//
+//	36 24 0:4 net:[4026532255] /run/netns/web rw shared:9 - nsfs nsfs rw
+func namespaceMounts(text []byte) (mounts []namespaceMount, err error) {
+	for line := range bytes.Lines(text) {
+		before, after, ok := bytes.Cut(line, []byte(" - "))
+		if !ok {
+			return nil, fmt.Errorf("%q is not a mount", line)
+		}
+		if !bytes.HasPrefix(after, []byte("nsfs ")) {
+			continue
+		}
+		fields := strings.Split(string(before), " ") // a mount point may contain other white space
+		if len(fields) < 5 {
+			return nil, fmt.Errorf("%q is not a mount", line)
+		}
+		if !strings.HasPrefix(fields[3], "net:[") {
+			continue
+		}
+		inode, err := inodeIn(fields[3])
+		point := unescape(fields[4])
+		if err != nil || !strings.HasPrefix(point, "/") {
+			return nil, fmt.Errorf("%q is not the mount of a network namespace", line)
+		}
+		mounts = append(mounts, namespaceMount{inode, point})
+	}
+	return mounts, nil
+}
+
+// A processRoot is the root directory of a process. The process sees the mounts of
+// its mount namespace that are below its root, so two processes of one mount namespace
+// may see different mounts (hazard 60).
+type processRoot struct {
+	mount, inode uint64
+}
+
+// rootOf identifies a thread's root. On a file system that refuses this call, such as
+// FUSE, and before Linux 5.8 it is the zero processRoot, whose mounts are always read.
+func (s *scan) rootOf(dir string) (id processRoot, ok bool) {
+	ok = s.bounded(dir, "/root", func(file string) error {
+		var stat unix.Statx_t
+		if unix.Statx(unix.AT_FDCWD, file, unix.AT_STATX_DONT_SYNC, unix.STATX_INO|unix.STATX_MNT_ID, &stat) == nil {
+			id = processRoot{stat.Mnt_id, stat.Ino}
+		}
+		return nil
+	})
+	return id, ok
+}
+
+// readMounts reads the network namespaces that are mounted below a thread's root.
+func (s *scan) readMounts(dir string) bool {
+	id, ok := s.rootOf(dir)
+	if !ok || s.readRoots[id] {
+		return true
+	}
+	if fd, ok := s.unchanged[id]; ok { // it can be polled for changes of its mount namespace (proc(5))
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLPRI}}, 0)
+		if s.readRoots[id] = n == 0 && err == nil; s.readRoots[id] {
+			return true
+		}
+	}
+	root, mountinfo := -1, -1
+	defer func() { _, _ = unix.Close(root), unix.Close(mountinfo) }() // nothing was written through them
+	text, whole := s.readOpen(&mountinfo, dir, "/mountinfo")
+	if len(text) == 0 {
+		return false
+	}
+	if s.mountText += len(text); s.mountText > s.maxMountText {
+		s.truncated = true
+		return true
+	}
+	if !whole {
+		s.truncated = true
+		text = text[:bytes.LastIndexByte(text, '\n')+1]
+	}
+	mounts, err := namespaceMounts(text)
+	if err != nil {
+		s.err = fmt.Errorf("%s/mountinfo: %w", dir, err)
+	}
+	if len(mounts) > 0 && !s.open(&root, dir, "/root", unix.O_PATH|unix.O_DIRECTORY) {
+		return false
+	}
+	for _, m := range mounts {
+		if at := s.mountedAt[m.point]; !slices.Contains(at, m.inode) {
+			s.mountedAt[m.point] = append(at, m.inode)
+		}
+		if _, ok := s.found[m.inode]; !ok {
+			s.readMountedNetNS(root, m)
+		}
+	}
+	// A root in another mount namespace, as after nsenter --root, is not among the mounts:
+	// other processes with this root see others. Or the thread has changed its root, or ended.
+	mount := strconv.FormatUint(id.mount, 10) + " "
+	isOwn := bytes.HasPrefix(text, []byte(mount)) || bytes.Contains(text, []byte("\n"+mount))
+	if after, _ := s.rootOf(dir); after == id && isOwn {
+		s.readRoots[id] = true
+		if len(mounts) == 0 && len(s.unchanged) < s.maxUnchanged {
+			s.unchanged[id], mountinfo = mountinfo, -1
+		}
+	}
+	return true
+}
+
+// readMountedNetNS reads a namespace at its mount point below a process's root. If a file
+// system in its path refuses that, such as FUSE, it notes that the namespace exists. It may
+// still be found elsewhere. If this process lacks descriptors or memory, that is an error.
+func (s *scan) readMountedNetNS(root int, m namespaceMount) {
+	where, ns := "mounted at "+printable(m.point), -1
+	defer func() { _ = unix.Close(ns) }() // nothing was written through it
+	var err error
+	if !s.bounded(fmt.Sprintf("network namespace %d, %s,", m.inode, where), "", func(string) error { ns, err = openMount(root, m); return nil }) {
+		s.skip = false // the other mounts don't hang
+		return
+	}
+	switch {
+	case err == nil:
+		s.readNetNS(ns, where)
+	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOMEM):
+		s.err = fmt.Errorf("network namespace %d: opening it, %s: %w", m.inode, where, err)
+	case !errors.Is(err, errHidden):
+		s.note(m.inode, where, nil, err)
+	}
+}
+
+var errHidden = errors.New("it is hidden by another mount")
+
+// openMount opens a namespace at its mount point. It checks first that the namespace is
+// not hidden: opening a pipe or a device there could block.
+func openMount(root int, m namespaceMount) (ns int, err error) {
+	fd, err := unix.Openat(root, "."+m.point, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+		return -1, errHidden
+	}
+	if err != nil {
+		return -1, err
+	}
+	defer func() { _ = unix.Close(fd) }() // nothing was written through it
+	var statfs unix.Statfs_t
+	var stat unix.Stat_t
+	if err := errors.Join(unix.Fstatfs(fd, &statfs), unix.Fstat(fd, &stat)); err != nil {
+		return -1, err
+	}
+	if statfs.Type != unix.NSFS_MAGIC || stat.Ino != m.inode {
+		return -1, errHidden
+	}
+	return unix.Open("/proc/self/fd/"+strconv.Itoa(fd), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+}
