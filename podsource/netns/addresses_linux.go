@@ -123,8 +123,11 @@ func addressesOf(messages []syscall.NetlinkMessage) (ips []netip.Addr, addressed
 			}
 		}
 		ip, ok := netip.AddrFromSlice(value)
-		if err != nil || !ok {
-			return nil, nil, fmt.Errorf("one of its addresses is invalid: %v (%v)", value, err)
+		if err == nil && !ok {
+			err = fmt.Errorf("%v is invalid", value)
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("one of its addresses: %w", err)
 		}
 		ip = ip.Unmap()
 		// An address is left out only if both its scope and the address itself are
