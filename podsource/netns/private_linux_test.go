@@ -346,9 +346,11 @@ func nested(t testing.TB) *Source {
 }
 
 // netNSOf returns the inode number of the network namespace of a process or thread.
-func netNSOf(dir string) (uint64, error) {
+func netNSOf(dir string) (uint64, error) { return inodeAt(dir + "/ns/net") }
+
+func inodeAt(path string) (uint64, error) {
 	var stat unix.Stat_t
-	err := unix.Stat(dir+"/ns/net", &stat)
+	err := unix.Stat(path, &stat)
 	return stat.Ino, err
 }
 

@@ -354,6 +354,35 @@ func TestHazard60RootOfAnotherMountNamespace(t *testing.T) {
 	}
 }
 
+// The mounts of a root without a network namespace are read again only if its mount namespace
+// has changed.
+func TestMountAppearsBetweenTwoReadings(t *testing.T) {
+	if !onNode(t) {
+		return
+	}
+	s := nested(t).newScan(t.Context())
+	defer s.close()
+	for _, row := range []struct {
+		reason string
+		read   bool
+		want   int
+	}{{"first", true, 0}, {"nothing has changed", false, 0}, {"a namespace was mounted", true, 1}} {
+		clear(s.readRoots)
+		s.mountText = 0
+		if row.want > 0 {
+			mountNamespace(t, "/run/netns/web")
+			inode, err := inodeAt("/run/netns/web")
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.note(inode, "elsewhere", nil, nil)
+		}
+		if !s.readMounts("/proc/self") || s.err != nil || (s.mountText > 0) != row.read || len(s.mountedAt) != row.want {
+			t.Errorf("%s: %v, %d bytes, %v", row.reason, s.err, s.mountText, s.mountedAt)
+		}
+	}
+}
+
 // A file may be as long as the limit.
 func TestLongestFile(t *testing.T) {
 	for size, want := range map[int]bool{maxProcfs: true, maxProcfs + 1: false, 3 * maxProcfs: false} {
