@@ -577,18 +577,3 @@ func TestNothingIsLeftInAContext(t *testing.T) {
 		t.Errorf("got error %v of an empty procfs, and %d of its contexts are left", err, ctx.left)
 	}
 }
-
-// The end of the context ends a call (R13).
-func TestContextEnds(t *testing.T) {
-	if !onNode(t) {
-		return
-	}
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	if a, err := nested(t).Pods(ended); a.Parts != nil || !errors.Is(err, context.Canceled) {
-		t.Errorf("Pods: got %+v, %v", a, err)
-	}
-	if lives, err := nested(t).Living(ended); lives != nil || !errors.Is(err, context.Canceled) {
-		t.Errorf("Living: got %v", err)
-	}
-}
