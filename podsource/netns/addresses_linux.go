@@ -3,29 +3,32 @@
 package netns
 
 import (
-	"bytes"
 	"cmp"
-	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
-	"syscall"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
 // readThreadNetNS reads the namespace of a thread.
-func (s *scan) readThreadNetNS(dir string) {
-	ns := -1
-	defer func() { _ = unix.Close(ns) }() // nothing was written through it
-	if s.open(&ns, dir, "/ns/net", unix.O_RDONLY) {
-		s.readNetNS(ns, "of process "+s.pid)
+func (s *scan) readThreadNetNS(pid, dir string) {
+	file := dir + "/ns/net"
+	ns, err := unix.Open(file, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		s.could(dir, &fs.PathError{Op: "open", Path: file, Err: err})
+		return
 	}
+	defer func() { _ = unix.Close(ns) }() // nothing was written through it
+	s.readNetNS(ns, "of process "+pid)
 }
 
 // readNetNS notes the addresses of a namespace, and where it was found.
@@ -38,104 +41,72 @@ func (s *scan) readNetNS(ns int, where string) {
 	if _, ok := s.found[stat.Ino]; ok { // the thread has changed its namespace
 		return
 	}
-	var ips []netip.Addr
-	var unaddressed string
-	var err error
-	home, links, name := s.home, s.unaddressed != nil && stat.Ino != s.host, fmt.Sprintf("network namespace %d", stat.Ino)
-	if !s.bounded(name, "", func(string) error {
-		ips, unaddressed, err = s.ask(ns, home, links)
-		return nil
-	}) {
-		s.skip = false // only this namespace hangs
-		return
-	}
-	if err != nil && !errors.Is(err, podsource.ErrIncomplete) {
-		s.err = hint(fmt.Errorf("%s: %w", name, err))
-		return
-	}
-	if unaddressed != "" {
-		s.unaddressed[stat.Ino] = fmt.Sprintf("%s in %s, %s", unaddressed, name, where)
-	}
-	s.note(stat.Ino, where, ips, err)
+	name := fmt.Sprintf("network namespace %d", stat.Ino)
+	s.within(name, func() {
+		ips, unaddressed, err := s.ask(ns, s.unaddressed != nil && stat.Ino != s.host)
+		if err != nil && !errors.Is(err, podsource.ErrIncomplete) {
+			s.err = hint(fmt.Errorf("%s: %w", name, err))
+			return
+		}
+		if unaddressed != "" {
+			s.unaddressed[stat.Ino] = fmt.Sprintf("%s in %s, %s", unaddressed, name, where)
+		}
+		s.note(stat.Ino, where, ips, err)
+	})
 }
 
 // ask asks the kernel for the addresses in a network namespace and, with links, for an
 // interface that may use another one. If the thread can't return to its own namespace, it
-// ends in the other one when the scan ends.
-func (s *scan) ask(ns, home int, links bool) (ips []netip.Addr, unaddressed string, err error) {
+// stays in the other one, and ends when the scan ends.
+func (s *scan) ask(ns int, links bool) (ips []netip.Addr, unaddressed string, err error) {
 	if err := s.setns(ns, unix.CLONE_NEWNET); err != nil {
 		return nil, "", fmt.Errorf("entering it: %w", err)
 	}
-	defer func() { _ = s.setns(home, unix.CLONE_NEWNET) }()
-	addresses, err := dump(func() ([]byte, error) { return syscall.NetlinkRIB(unix.RTM_GETADDR, unix.AF_UNSPEC) })
+	defer func() { _ = s.setns(s.home, unix.CLONE_NEWNET) }()
+	addresses, err := dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil && !errors.Is(err, podsource.ErrIncomplete) {
 		return nil, "", fmt.Errorf("listing its addresses: %w", err)
 	}
-	ips, addressed, addressErr := addressesOf(addresses)
+	ips, addressed, invalid := addressesOf(addresses)
 	if links {
-		interfaces, err := dump(func() ([]byte, error) { return syscall.NetlinkRIB(unix.RTM_GETLINK, unix.AF_UNSPEC) })
+		interfaces, err := dump(netlink.LinkList)
 		unaddressed = unaddressedOf(interfaces, addressed)
 		if err != nil {
 			unaddressed = fmt.Sprintf("interfaces that can't be listed (%v)", err)
 		}
 	}
-	return ips, unaddressed, cmp.Or(addressErr, err)
+	return ips, unaddressed, cmp.Or(invalid, err)
 }
 
-// dump returns the messages of a netlink dump. If something changes meanwhile, it asks
-// again, five times in all, and then returns the last messages with
-// podsource.ErrIncomplete.
-func dump(ask func() ([]byte, error)) (messages []syscall.NetlinkMessage, err error) {
+// dump returns a list of the kernel. If something changes meanwhile, it asks again, five
+// times in all, and then returns the last list with podsource.ErrIncomplete.
+func dump[T any](list func() ([]T, error)) (all []T, err error) {
 	for range 5 {
-		data, err := ask()
-		if err == nil {
-			messages, err = syscall.ParseNetlinkMessage(data)
-		}
-		interrupted := false
-		for _, m := range messages {
-			interrupted = interrupted || m.Header.Flags&unix.NLM_F_DUMP_INTR != 0
-			if m.Header.Type == unix.NLMSG_DONE && len(m.Data) >= 4 && err == nil { // netlink_dump_done in the kernel's net/netlink/af_netlink.c
-				if n := int32(binary.NativeEndian.Uint32(m.Data)); n < 0 {
-					err = syscall.Errno(-n)
-				}
-			}
-		}
-		if err != nil || !interrupted {
-			return messages, err
+		if all, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			return all, err
 		}
 	}
-	return messages, podsource.ErrIncomplete
+	return all, fmt.Errorf("%w: %w", podsource.ErrIncomplete, err)
 }
 
-// addressesOf returns the addresses in a dump except loopback and link-local ones, and
-// the interfaces that have one, by index.
-func addressesOf(messages []syscall.NetlinkMessage) (ips []netip.Addr, addressed map[uint32]bool, err error) {
-	addressed = make(map[uint32]bool)
-	for _, m := range messages {
-		if m.Header.Type != unix.RTM_NEWADDR {
-			continue
+// addressesOf returns addresses except loopback and link-local ones, and the interfaces
+// that have one, by index.
+func addressesOf(list []netlink.Addr) (ips []netip.Addr, addressed map[int]bool, err error) {
+	addressed = make(map[int]bool)
+	for _, a := range list {
+		if a.IPNet == nil {
+			return nil, nil, errors.New("one of its addresses is missing from the kernel's answer")
 		}
-		attributes, err := syscall.ParseNetlinkRouteAttr(&m)
-		var value []byte
-		for _, a := range attributes { // with a peer, IFA_ADDRESS is the peer's (rtnetlink(7))
-			if a.Attr.Type == unix.IFA_LOCAL || a.Attr.Type == unix.IFA_ADDRESS && value == nil {
-				value = a.Value
-			}
-		}
-		ip, ok := netip.AddrFromSlice(value)
-		if err == nil && !ok {
-			err = fmt.Errorf("%v is invalid", value)
-		}
-		if err != nil {
-			return nil, nil, fmt.Errorf("one of its addresses: %w", err)
+		ip, ok := netip.AddrFromSlice(a.IP)
+		if !ok {
+			return nil, nil, fmt.Errorf("one of its addresses is invalid: %v", a.IP)
 		}
 		ip = ip.Unmap()
 		// An address is left out only if both its scope and the address itself are
 		// local. In doubt it keeps a reservation.
-		scope, index := m.Data[3], binary.NativeEndian.Uint32(m.Data[4:]) // struct ifaddrmsg
-		if scope == unix.RT_SCOPE_UNIVERSE || !ip.IsLoopback() && !ip.IsLinkLocalUnicast() {
+		if a.Scope == unix.RT_SCOPE_UNIVERSE || !ip.IsLoopback() && !ip.IsLinkLocalUnicast() {
 			ips = append(ips, ip)
-			addressed[index] = true
+			addressed[a.LinkIndex] = true
 		}
 	}
 	slices.SortFunc(ips, netip.Addr.Compare) // a tenant may configure any number
@@ -146,31 +117,14 @@ func addressesOf(messages []syscall.NetlinkMessage) (ips []netip.Addr, addressed
 // configure addresses: bridge and ptp (veth), macvlan, ipvlan, vlan.
 var interfaceKinds = []string{"veth", "macvlan", "ipvlan", "vlan"}
 
-// unaddressedOf describes an interface in a dump that is of interfaceKinds, is up, and has
-// no address. Its container may still use one: gVisor and KubeVirt remove it from the
-// interface. An interface that is down was left by an ADD that failed or was killed: plugins
-// set it up together with its address (plugins, pkg/ipam ConfigureIface).
-func unaddressedOf(messages []syscall.NetlinkMessage, addressed map[uint32]bool) string {
-	for _, m := range messages {
-		if m.Header.Type != unix.RTM_NEWLINK {
-			continue
-		}
-		attributes, err := syscall.ParseNetlinkRouteAttr(&m)
-		if err != nil {
-			return fmt.Sprintf("an interface that can't be read (%v)", err)
-		}
-		var name, kind string
-		for _, a := range attributes {
-			switch a.Attr.Type {
-			case unix.IFLA_IFNAME:
-				name = string(bytes.TrimRight(a.Value, "\x00"))
-			case unix.IFLA_LINKINFO: // the kind comes first (rtnl_link_info_fill in the kernel's net/core/rtnetlink.c)
-				kind = string(a.Value[unix.SizeofRtAttr:binary.NativeEndian.Uint16(a.Value)])
-			}
-		}
-		index, flags := binary.NativeEndian.Uint32(m.Data[4:]), binary.NativeEndian.Uint32(m.Data[8:]) // struct ifinfomsg
-		if slices.Contains(interfaceKinds, strings.TrimRight(kind, "\x00")) && flags&unix.IFF_UP != 0 && !addressed[index] {
-			return "no address at interface " + printable(name)
+// unaddressedOf describes an interface that is of interfaceKinds, is up, and has no address.
+// Its container may still use one: gVisor and KubeVirt remove it from the interface. An
+// interface that is down was left by an ADD that failed or was killed: plugins set it up
+// together with its address (plugins, pkg/ipam ConfigureIface).
+func unaddressedOf(links []netlink.Link, addressed map[int]bool) string {
+	for _, link := range links {
+		if a := link.Attrs(); slices.Contains(interfaceKinds, link.Type()) && a.Flags&net.FlagUp != 0 && !addressed[a.Index] {
+			return "no address at interface " + printable(a.Name)
 		}
 	}
 	return ""

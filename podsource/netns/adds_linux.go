@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"os"
 	"path"
 	"regexp"
 	"slices"
@@ -34,9 +35,9 @@ type cniADD struct {
 }
 
 // readEnvironment notes the ADD that a process runs.
-func (s *scan) readEnvironment(dir string) {
+func (s *scan) readEnvironment(pid, dir string) {
 	var text []byte
-	s.anyThread(dir, func(dir string) bool {
+	s.anyThread(pid, dir, func(dir string) bool {
 		var whole bool
 		text, whole = s.read(dir, "/environ")
 		if len(text) > 0 && !whole { // no runtime starts a plugin with that
@@ -58,7 +59,7 @@ func (s *scan) readEnvironment(dir string) {
 	nodePIDNS, _ := s.nsInode(s.opts.Proc, "/1/ns/pid") // after an error zero, which no namespace has
 	pidNS, ok := s.nsInode(dir, "/ns/pid")
 	for _, containerID := range containerIDs {
-		s.adds = append(s.adds, cniADD{s.pid, containerID, netNS, inodes, ok && pidNS == nodePIDNS})
+		s.adds = append(s.adds, cniADD{pid, containerID, netNS, inodes, ok && pidNS == nodePIDNS})
 	}
 }
 
@@ -97,19 +98,22 @@ func parseADD(text []byte) (netNS string, containerIDs []string) {
 func (s *scan) noteClaims() error {
 	var inFlight []cniADD
 	for _, a := range s.adds {
-		s.pid, s.skip = a.pid, false
-		by := "process " + a.pid
-		switch started, comm, ok := s.startTime(s.opts.Proc + "/" + a.pid); {
-		case s.err != nil:
-			return fmt.Errorf("%s: %w", by, s.err)
-		case !ok: // it has ended since, and still counts
-		case boottime.Since()-started > s.opts.LongestADD || s.inClaimedNetNS(a): // not if the time since the boot is unknown
-			continue
-		default:
+		by, claims := "process "+a.pid, true
+		err := s.process(a.pid, func(_, dir string) {
+			started, comm, ok := s.startTime(dir)
+			if !ok { // it has ended since, and still counts
+				return
+			}
 			by += " (" + printable(comm) + ")"
+			claims = boottime.Since()-started <= s.opts.LongestADD && !s.inClaimedNetNS(a) // also if the time since the boot is unknown
+		})
+		if err != nil {
+			return err
 		}
-		s.claims[a.containerID] = by
-		inFlight = append(inFlight, a)
+		if claims {
+			s.claims[a.containerID] = by
+			inFlight = append(inFlight, a)
+		}
 	}
 	s.adds = inFlight
 	return nil
@@ -204,41 +208,35 @@ const maxProcfs = 8 << 20
 // that is all. The result is valid until the next read. The environment of a zombie is
 // empty.
 func (s *scan) read(dir, name string) (text []byte, whole bool) {
-	fd := -1
-	defer func() { _ = unix.Close(fd) }() // it was only read
-	return s.readOpen(&fd, dir, name)
+	fd, text, whole := s.readOpen(dir, name)
+	_ = unix.Close(fd) // it was only read
+	return text, whole
 }
 
-// readOpen is like read, and leaves the file open. The caller closes fd, also if it does
-// not return.
-func (s *scan) readOpen(fd *int, dir, name string) (text []byte, whole bool) {
-	buf, n := s.buf, 0
-	ok := s.bounded(dir, name, func(file string) (err error) {
-		*fd, err = openFile(file, unix.O_RDONLY)
-		if errors.Is(err, syscall.EINVAL) && name == "/mountinfo" { // the thread has no mount namespace any more
-			return syscall.ESRCH
-		}
-		if err != nil {
-			return err
-		}
-		for n <= maxProcfs {
-			if n == len(buf) {
-				buf = append(buf, make([]byte, max(16<<10, n))...)
-			}
-			m, err := unix.Read(*fd, buf[n:])
-			n += max(m, 0)
-			// Only the end of an environment ends its reading early (environ_read in the kernel's fs/proc/base.c).
-			if err != nil || m == 0 || name == "/environ" && n < len(buf) {
-				return err
-			}
-		}
-		return nil
-	})
-	s.buf = buf
-	if !ok {
-		return nil, false
+// readOpen is like read, and leaves the file open.
+func (s *scan) readOpen(dir, name string) (fd int, text []byte, whole bool) {
+	n := 0
+	fd, err := unix.Open(dir+name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if errors.Is(err, syscall.EINVAL) && name == "/mountinfo" { // the thread has no mount namespace any more
+		err = syscall.ESRCH
 	}
-	return buf[:min(n, maxProcfs)], n <= maxProcfs
+	for end := false; err == nil && !end && n <= maxProcfs; {
+		if n == len(s.buf) {
+			s.buf = append(s.buf, make([]byte, max(16<<10, n))...)
+		}
+		var m int
+		m, err = unix.Read(fd, s.buf[n:])
+		n += max(m, 0)
+		// Only the end of an environment ends its reading early (environ_read in the kernel's fs/proc/base.c).
+		end = m <= 0 || name == "/environ" && n < len(s.buf)
+	}
+	if err != nil {
+		err = &os.PathError{Op: "read", Path: dir + name, Err: err}
+	}
+	if !s.could(dir, err) {
+		return fd, nil, false
+	}
+	return fd, s.buf[:min(n, maxProcfs)], n <= maxProcfs
 }
 
 // maxPrintable is the length of a tenant's text in a report, in bytes before quoting.

@@ -3,18 +3,18 @@
 package netns
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
@@ -138,8 +138,8 @@ func TestSeenInTheEnd(t *testing.T) {
 	}
 	startPod(t, "10.0.0.2")
 	sc := nested(t).newScan(t.Context())
-	sc.maxUnchanged = 0 // each reading reads all mounts
-	if err := sc.watch(t.Context(), sc.readNode); err != nil {
+	sc.maxOpen = 0 // each reading reads all mounts
+	if _, err := sc.watch(t.Context(), time.Minute, sc.readNode); err != nil {
 		t.Fatal(err)
 	}
 	text := sc.mountText
@@ -228,114 +228,82 @@ func TestAll(t *testing.T) {
 	check("some mounts are not read", "some process has more mounts than are read", first, "[10.0.0.4]"+of8)
 	s.before = 0
 	check("the last reading found some", "new network namespaces appear faster than they are read", first, "[10.0.0.4]"+of8)
-	s.pid = "4711"
-	s.tooLate("/proc/4711/environ hangs")
-	check("a process that can't be read may be in any of them", "process 4711 can't be read in time: /proc/4711/environ hangs", first, "[10.0.0.4] network namespace 8, mounted at /run/netns/a")
+	s.hangs.all["process 4711"] = true
+	s.within("process 4711", func() { t.Error("it is read again") })
+	check("a process that can't be read may be in any of them", "process 4711 can't be read in time", first, "[10.0.0.4] network namespace 8, mounted at /run/netns/a")
 }
 
-// A message is what a netlink dump contains.
-func message(kind uint16, flags uint16, data []byte) []byte {
-	header := make([]byte, unix.SizeofNlMsghdr)
-	binary.NativeEndian.PutUint32(header, uint32(len(header)+len(data)))
-	binary.NativeEndian.PutUint16(header[4:], kind)
-	binary.NativeEndian.PutUint16(header[6:], flags)
-	return append(header, data...)
-}
-
-// address is a message with an address, at the interface 3.
-func address(scope byte, attributes ...any) []byte {
-	data := []byte{unix.AF_INET, 32, 0, scope, 0, 0, 0, 0}
-	binary.NativeEndian.PutUint32(data[4:], 3)
-	for i := 0; i < len(attributes); i += 2 {
-		ip := attributes[i+1].([]byte)
-		data = binary.NativeEndian.AppendUint16(data, uint16(4+len(ip)))
-		data = binary.NativeEndian.AppendUint16(data, uint16(attributes[i].(int)))
-		data = append(data, ip...)
-		data = append(data, make([]byte, (4-len(ip)%4)%4)...)
-	}
-	return message(unix.RTM_NEWADDR, 0, data)
-}
-
-// All addresses count except local ones. One that is invalid, and an error at the end of a
-// list, is an error.
+// All addresses count except local ones. One that is invalid is an error.
 func TestAddressesOf(t *testing.T) {
-	ip := func(text string) []byte { return netip.MustParseAddr(text).AsSlice() }
-	done := func(code int32) []byte {
-		return message(unix.NLMSG_DONE, 0, binary.NativeEndian.AppendUint32(nil, uint32(code)))
+	addr := func(ip net.IP, scope int) netlink.Addr {
+		return netlink.Addr{IPNet: &net.IPNet{IP: ip}, Scope: scope, LinkIndex: 3}
 	}
-	interrupted := message(unix.NLMSG_DONE, unix.NLM_F_DUMP_INTR, make([]byte, 4))
-	first := address(0, unix.IFA_LOCAL, ip("10.0.0.3"))
+	ip := net.ParseIP
+	first := addr(ip("10.0.0.3"), 0)
 	for _, row := range []struct {
 		reason string
-		lists  [][]byte // of each try; the last one repeats
+		list   []netlink.Addr
 		want   string
-		err    error
-		tries  int
+		fails  bool
 	}{
-		{"several, one of them twice", [][]byte{slices.Concat(first, address(0, unix.IFA_ADDRESS, ip("10.0.0.2")), first, done(0))}, "[10.0.0.2 10.0.0.3]", nil, 1},
-		{"with a peer", [][]byte{slices.Concat(address(0, unix.IFA_ADDRESS, ip("10.0.0.9"), unix.IFA_LOCAL, ip("10.0.0.3")), done(0))}, "[10.0.0.3]", nil, 1},
-		{"loopback and link-local", [][]byte{slices.Concat(address(unix.RT_SCOPE_HOST, unix.IFA_LOCAL, ip("127.0.0.1")), address(unix.RT_SCOPE_LINK, unix.IFA_ADDRESS, ip("fe80::1")), done(0))}, "[]", nil, 1},
-		{"link scope, and not link-local", [][]byte{slices.Concat(address(unix.RT_SCOPE_LINK, unix.IFA_LOCAL, ip("10.0.0.3")), done(0))}, "[10.0.0.3]", nil, 1},
-		{"link-local, and global scope", [][]byte{slices.Concat(address(0, unix.IFA_LOCAL, ip("169.254.0.2")), done(0))}, "[169.254.0.2]", nil, 1},
-		{"one lacks its address", [][]byte{slices.Concat(first, address(0), done(0))}, "[]", errAny, 1},
-		{"one is invalid", [][]byte{slices.Concat(first, address(0, unix.IFA_LOCAL, []byte{1, 2, 3}), done(0))}, "[]", errAny, 1},
-		{"they changed once", [][]byte{slices.Concat(first, interrupted), slices.Concat(first, address(0, unix.IFA_LOCAL, ip("10.0.0.4")), done(0))}, "[10.0.0.3 10.0.0.4]", nil, 2},
-		{"they change all the time", [][]byte{slices.Concat(first, interrupted)}, "[10.0.0.3]", podsource.ErrIncomplete, 5},
-		{"the kernel ends the list with an error", [][]byte{slices.Concat(first, done(-int32(unix.ENOBUFS)))}, "[10.0.0.3]", unix.ENOBUFS, 1},
-		{"garbage", [][]byte{first[:20]}, "[]", errAny, 1},
+		{"several, one of them twice", []netlink.Addr{first, addr(ip("10.0.0.2"), 0), first}, "[10.0.0.2 10.0.0.3]", false},
+		{"loopback and link-local", []netlink.Addr{addr(ip("127.0.0.1"), unix.RT_SCOPE_HOST), addr(ip("fe80::1"), unix.RT_SCOPE_LINK)}, "[]", false},
+		{"link scope, and not link-local", []netlink.Addr{addr(ip("10.0.0.3"), unix.RT_SCOPE_LINK)}, "[10.0.0.3]", false},
+		{"link-local, and global scope", []netlink.Addr{addr(ip("169.254.0.2"), 0)}, "[169.254.0.2]", false},
+		{"one lacks its address", []netlink.Addr{first, {}}, "[]", true},
+		{"one is invalid", []netlink.Addr{first, addr(net.IP{1, 2, 3}, 0)}, "[]", true},
 	} {
-		tries := 0
-		messages, err := dump(func() ([]byte, error) {
-			tries++
-			return row.lists[min(tries, len(row.lists))-1], nil
-		})
-		ips, addressed, addressErr := addressesOf(messages)
-		if err = errors.Join(err, addressErr); (err == nil) != (row.err == nil) || row.err != errAny && !errors.Is(err, row.err) {
-			t.Errorf("%s: got error %v, want %v", row.reason, err, row.err)
+		ips, addressed, err := addressesOf(row.list)
+		if got := fmt.Sprint(ips); got != row.want || (err != nil) != row.fails || addressed[3] != (len(ips) > 0) {
+			t.Errorf("%s: got %s, interfaces %v, error %v, want %s", row.reason, got, addressed, err, row.want)
 		}
-		if got := fmt.Sprint(ips); got != row.want || tries != row.tries || addressed[3] != (len(ips) > 0) {
-			t.Errorf("%s: got %s after %d tries, interfaces %v, want %s after %d", row.reason, got, tries, addressed, row.want, row.tries)
-		}
-	}
-	if _, err := dump(func() ([]byte, error) { return nil, unix.ENOBUFS }); !errors.Is(err, unix.ENOBUFS) {
-		t.Errorf("got %v", err)
 	}
 }
 
-var errAny = errors.New("any")
+func TestDump(t *testing.T) {
+	for _, row := range []struct {
+		reason string
+		errs   []error // of each try; the last one repeats
+		want   error
+		tries  int
+	}{
+		{"they don't change", []error{nil}, nil, 1},
+		{"they changed once", []error{netlink.ErrDumpInterrupted, nil}, nil, 2},
+		{"they change all the time", []error{netlink.ErrDumpInterrupted}, podsource.ErrIncomplete, 5},
+		{"the kernel refuses", []error{unix.ENOBUFS}, unix.ENOBUFS, 1},
+	} {
+		tries := 0
+		all, err := dump(func() ([]int, error) {
+			tries++
+			return []int{tries}, row.errs[min(tries, len(row.errs))-1]
+		})
+		if tries != row.tries || !slices.Equal(all, []int{tries}) || !errors.Is(err, row.want) {
+			t.Errorf("%s: got %v and error %v after %d tries, want %v after %d", row.reason, all, err, tries, row.want, row.tries)
+		}
+	}
+}
 
 // Which interfaces may use an address that is not seen.
 func TestUnaddressedOf(t *testing.T) {
-	link := func(kind string, flags uint32) []byte {
-		data := make([]byte, unix.SizeofIfInfomsg)
-		binary.NativeEndian.PutUint32(data[4:], 3)
-		binary.NativeEndian.PutUint32(data[8:], flags)
-		put := func(data []byte, attribute int, value []byte) []byte {
-			data = binary.NativeEndian.AppendUint16(data, uint16(4+len(value)))
-			data = binary.NativeEndian.AppendUint16(data, uint16(attribute))
-			return append(append(data, value...), make([]byte, (4-len(value)%4)%4)...)
-		}
-		return message(unix.RTM_NEWLINK, 0, put(put(data, unix.IFLA_IFNAME, []byte("eth0\x00")), unix.IFLA_LINKINFO, put(nil, unix.IFLA_INFO_KIND, []byte(kind+"\x00"))))
-	}
-	const up, none, found = unix.IFF_UP, "", "no address at interface eth0"
+	up := netlink.LinkAttrs{Name: "eth0", Index: 3, Flags: net.FlagUp}
+	const none, found = "", "no address at interface eth0"
 	for _, row := range []struct {
 		reason    string
-		data      []byte
+		links     []netlink.Link
 		addressed bool
 		want      string
 	}{
-		{"ptp and bridge", link("veth", up), false, found},
-		{"macvlan", link("macvlan", up), false, found},
-		{"ipvlan", link("ipvlan", up), false, found},
-		{"vlan", link("vlan", up), false, found},
-		{"another kind", link("bridge", up), false, none},
-		{"down", link("veth", 0), false, none},
-		{"with an address", link("veth", up), true, none},
-		{"the second of two", slices.Concat(link("dummy", up), link("veth", up)), false, found},
+		{"ptp and bridge", []netlink.Link{&netlink.Veth{LinkAttrs: up}}, false, found},
+		{"macvlan", []netlink.Link{&netlink.Macvlan{LinkAttrs: up}}, false, found},
+		{"ipvlan", []netlink.Link{&netlink.IPVlan{LinkAttrs: up}}, false, found},
+		{"vlan", []netlink.Link{&netlink.Vlan{LinkAttrs: up}}, false, found},
+		{"another kind", []netlink.Link{&netlink.Bridge{LinkAttrs: up}}, false, none},
+		{"down", []netlink.Link{&netlink.Veth{}}, false, none},
+		{"with an address", []netlink.Link{&netlink.Veth{LinkAttrs: up}}, true, none},
+		{"the second of two", []netlink.Link{&netlink.Bridge{LinkAttrs: up}, &netlink.Veth{LinkAttrs: up}}, false, found},
 	} {
-		messages, err := syscall.ParseNetlinkMessage(row.data)
-		if got := unaddressedOf(messages, map[uint32]bool{3: row.addressed}); err != nil || got != row.want {
-			t.Errorf("%s: got %q, %v, want %q", row.reason, got, err, row.want)
+		if got := unaddressedOf(row.links, map[int]bool{3: row.addressed}); got != row.want {
+			t.Errorf("%s: got %q, want %q", row.reason, got, row.want)
 		}
 	}
 }

@@ -41,26 +41,23 @@ func (s *Source) Living(ctx context.Context) (func(path string, at time.Time) (l
 			return nil, err
 		}
 	}
-	sc.ended = ctx.Err
 	boot := s.boot.Read()
 	names := make(map[string]bool, len(sc.mountedAt))
 	for point := range sc.mountedAt {
 		names[path.Base(point)] = true
 	}
 	return func(file string, at time.Time) (lives, sure bool) {
-		if path.IsAbs(file) && names[path.Base(path.Clean(file))] && !otherProcfs.MatchString(path.Clean(file)) {
-			return true, true
-		}
 		thisBoot := !at.Before(boot.Add(-timestampTolerance))
-		err := sc.watch(ctx, func() error {
-			sc.err, sc.pid, sc.skip = nil, "", false
-			lives, sure = sc.lives(names, file, at, boot, thisBoot)
+		one, both := s.newScan(ctx), [2]bool{}
+		one.truncated = sc.truncated
+		hangs, err := one.watch(ctx, s.patience, func() error {
+			both[0], both[1] = one.lives(names, file, at, boot, thisBoot)
 			return nil
 		})
-		if err != nil {
+		if hangs || err != nil { // then the thread may still write the result
 			return thisBoot, false
 		}
-		return lives, sure
+		return both[0], both[1]
 	}, nil
 }
 
@@ -68,8 +65,9 @@ func (s *Source) Living(ctx context.Context) (func(path string, at time.Time) (l
 func (s *scan) lives(names map[string]bool, file string, at, boot time.Time, thisBoot bool) (lives, sure bool) {
 	for range maxLinks {
 		if pid, ok := pidInPath(file); ok {
-			lives, byTime := s.processLives(pid, boot, at)
-			return lives, !byTime
+			lives = thisBoot
+			s.within("process "+pid, func() { lives, sure = s.processLives(pid, boot, at) })
+			return lives, sure
 		}
 		if !path.IsAbs(file) || strings.Contains(file, "/proc/") { // no path, or one that only its writer could follow
 			break
@@ -79,15 +77,13 @@ func (s *scan) lives(names map[string]bool, file string, at, boot time.Time, thi
 		}
 		var next string
 		var err error
-		if !s.bounded(file, "", func(string) error { next, err = s.follow(file); return nil }) {
-			break
-		}
+		s.within(file, func() { next, err = s.follow(file) })
 		switch {
 		case errors.Is(err, errNoLink), errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
 			unclear := s.truncated || otherProcfs.MatchString(path.Clean(file))
 			return thisBoot && unclear, !unclear
 		}
-		file = next // empty beside an error
+		file = next // empty beside an error, and if it hangs
 	}
 	return thisBoot, false
 }
@@ -100,24 +96,17 @@ const maxLinks = 40
 var otherProcfs = regexp.MustCompile(`/(?:ns/net|fd/[0-9]+)$`)
 
 // processLives reports whether a process exists, had started by a time, and has a
-// thread in a network namespace, and if not, whether only the time says so. It lives if one
-// of these is not known.
-func (s *scan) processLives(pid string, boot, at time.Time) (lives, byTime bool) {
+// thread in a network namespace, and whether that is certain: if it seems to have started
+// later, it is not. It lives if something else is not known.
+func (s *scan) processLives(pid string, boot, at time.Time) (lives, sure bool) {
 	dir := s.opts.Proc + "/" + pid
-	s.err, s.pid, s.skip = nil, pid, false
-	clear(s.late)
-	if since, _, ok := s.startTime(dir); ok {
-		inNetNS := s.anyThread(dir, func(dir string) bool {
-			_, ok := s.nsInode(dir, "/ns/net")
-			return ok
-		})
-		later := boot.Add(since).After(at.Add(timestampTolerance))
-		lives, byTime = inNetNS && !later, inNetNS && later // a zombie has no thread in it
-	}
-	if s.err != nil || len(s.late) > 0 {
-		return true, false
-	}
-	return lives, byTime
+	since, _, ok := s.startTime(dir)
+	inNetNS := ok && s.anyThread(pid, dir, func(dir string) bool { // a zombie has no thread in one
+		_, ok := s.nsInode(dir, "/ns/net")
+		return ok
+	})
+	later := boot.Add(since).After(at.Add(timestampTolerance))
+	return s.err != nil || inNetNS && !later, s.err != nil || !inNetNS || !later
 }
 
 var errNoLink = errors.New("there is no symbolic link in it")

@@ -175,7 +175,7 @@ func TestProcessLives(t *testing.T) {
 		}
 	}
 	later := scanOf(t, procOf(t, map[string]string{"stat": stat, "ns/net": "link:net:[5]"}))
-	if _, byTime := later.processLives("7", boot, boot.Add(time.Minute)); !byTime {
+	if _, sure := later.processLives("7", boot, boot.Add(time.Minute)); sure {
 		t.Error("only its start shows that it is not that process")
 	}
 }

@@ -65,32 +65,29 @@ type processRoot struct {
 
 // rootOf identifies a thread's root. On a file system that refuses this call, such as
 // FUSE, and before Linux 5.8 it is the zero processRoot, whose mounts are always read.
-func (s *scan) rootOf(dir string) (id processRoot, ok bool) {
-	ok = s.bounded(dir, "/root", func(file string) error {
-		var stat unix.Statx_t
-		if unix.Statx(unix.AT_FDCWD, file, unix.AT_STATX_DONT_SYNC, unix.STATX_INO|unix.STATX_MNT_ID, &stat) == nil {
-			id = processRoot{stat.Mnt_id, stat.Ino}
-		}
-		return nil
-	})
-	return id, ok
+func (s *scan) rootOf(dir string) (id processRoot) {
+	var stat unix.Statx_t
+	if unix.Statx(unix.AT_FDCWD, dir+"/root", unix.AT_STATX_DONT_SYNC, unix.STATX_INO|unix.STATX_MNT_ID, &stat) == nil {
+		id = processRoot{stat.Mnt_id, stat.Ino}
+	}
+	s.step(s.last)
+	return id
 }
 
 // readMounts reads the network namespaces that are mounted below a thread's root.
 func (s *scan) readMounts(dir string) bool {
-	id, ok := s.rootOf(dir)
-	if !ok || s.readRoots[id] {
+	id := s.rootOf(dir)
+	if s.readRoots[id] {
 		return true
 	}
-	if fd, ok := s.unchanged[id]; ok { // it can be polled for changes of its mount namespace (proc(5))
+	if fd, ok := s.mountinfo[id]; ok { // it can be polled for changes of its mount namespace (proc(5))
 		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLPRI}}, 0)
 		if s.readRoots[id] = n == 0 && err == nil; s.readRoots[id] {
 			return true
 		}
 	}
-	root, mountinfo := -1, -1
-	defer func() { _, _ = unix.Close(root), unix.Close(mountinfo) }() // nothing was written through them
-	text, whole := s.readOpen(&mountinfo, dir, "/mountinfo")
+	fd, text, whole := s.readOpen(dir, "/mountinfo")
+	defer func() { _ = unix.Close(fd) }() // it was only read
 	if len(text) == 0 {
 		return false
 	}
@@ -106,25 +103,29 @@ func (s *scan) readMounts(dir string) bool {
 	if err != nil {
 		s.err = fmt.Errorf("%s/mountinfo: %w", dir, err)
 	}
-	if len(mounts) > 0 && !s.open(&root, dir, "/root", unix.O_PATH|unix.O_DIRECTORY) {
-		return false
-	}
-	for _, m := range mounts {
-		if at := s.mountedAt[m.point]; !slices.Contains(at, m.inode) {
-			s.mountedAt[m.point] = append(at, m.inode)
-		}
-		if _, ok := s.found[m.inode]; !ok {
-			s.readMountedNetNS(root, m)
-		}
-	}
 	// A root in another mount namespace, as after nsenter --root, is not among the mounts:
-	// other processes with this root see others. Or the thread has changed its root, or ended.
+	// other processes with this root see others.
 	mount := strconv.FormatUint(id.mount, 10) + " "
 	isOwn := bytes.HasPrefix(text, []byte(mount)) || bytes.Contains(text, []byte("\n"+mount))
-	if after, _ := s.rootOf(dir); after == id && isOwn {
+	if len(mounts) > 0 {
+		root, err := unix.Open(dir+"/root", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return s.could(dir, &fs.PathError{Op: "open", Path: dir + "/root", Err: err})
+		}
+		defer func() { _ = unix.Close(root) }() // nothing was written through it
+		for _, m := range mounts {
+			if at := s.mountedAt[m.point]; !slices.Contains(at, m.inode) {
+				s.mountedAt[m.point] = append(at, m.inode)
+			}
+			if _, ok := s.found[m.inode]; !ok {
+				s.readMountedNetNS(root, m)
+			}
+		}
+	}
+	if isOwn && s.rootOf(dir) == id { // else the thread has changed its root, or ended
 		s.readRoots[id] = true
-		if len(mounts) == 0 && len(s.unchanged) < s.maxUnchanged {
-			s.unchanged[id], mountinfo = mountinfo, -1
+		if len(mounts) == 0 && len(s.mountinfo) < s.maxOpen {
+			s.mountinfo[id], fd = fd, -1
 		}
 	}
 	return true
@@ -134,21 +135,19 @@ func (s *scan) readMounts(dir string) bool {
 // system in its path refuses that, such as FUSE, it notes that the namespace exists. It may
 // still be found elsewhere. If this process lacks descriptors or memory, that is an error.
 func (s *scan) readMountedNetNS(root int, m namespaceMount) {
-	where, ns := "mounted at "+printable(m.point), -1
-	defer func() { _ = unix.Close(ns) }() // nothing was written through it
-	var err error
-	if !s.bounded(fmt.Sprintf("network namespace %d, %s,", m.inode, where), "", func(string) error { ns, err = openMount(root, m); return nil }) {
-		s.skip = false // the other mounts don't hang
-		return
-	}
-	switch {
-	case err == nil:
-		s.readNetNS(ns, where)
-	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOMEM):
-		s.err = fmt.Errorf("network namespace %d: opening it, %s: %w", m.inode, where, err)
-	case !errors.Is(err, errHidden):
-		s.note(m.inode, where, nil, err)
-	}
+	where := "mounted at " + printable(m.point)
+	s.within(fmt.Sprintf("network namespace %d, %s,", m.inode, where), func() {
+		ns, err := openMount(root, m)
+		switch {
+		case err == nil:
+			defer func() { _ = unix.Close(ns) }() // nothing was written through it
+			s.readNetNS(ns, where)
+		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOMEM):
+			s.err = fmt.Errorf("network namespace %d: opening it, %s: %w", m.inode, where, err)
+		case !errors.Is(err, errHidden):
+			s.note(m.inode, where, nil, err)
+		}
+	})
 }
 
 var errHidden = errors.New("it is hidden by another mount")

@@ -6,21 +6,21 @@ package netns
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-var errLinuxOnly = errors.New("network namespaces exist on Linux only")
+var errLinuxOnly = fmt.Errorf("%w: network namespaces exist on Linux only", podsource.ErrNotHere)
 
 // A Source asks the kernel which addresses are in use, on Linux only.
 type Source struct{}
 
-// New returns an error on systems other than Linux.
-func New(Options) (*Source, error) { return nil, errLinuxOnly }
+// New returns a source that does not exist on this system.
+func New(Options) (*Source, error) { return &Source{}, nil }
 
-// Pods returns an error on systems other than Linux.
+// Pods returns an error that wraps [podsource.ErrNotHere] on systems other than Linux.
 func (*Source) Pods(context.Context) (podsource.Answer, error) {
 	return podsource.Answer{Source: "netns"}, errLinuxOnly
 }

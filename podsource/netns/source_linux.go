@@ -39,8 +39,7 @@ type Source struct {
 	boot boottime.Earliest
 }
 
-// New returns a source. It reads nothing but the clocks. A negative LongestADD
-// is an error, and so is any system other than Linux.
+// New returns a source. It reads nothing but the clocks. A negative LongestADD is an error.
 func New(opts Options) (*Source, error) {
 	if opts.Proc == "" {
 		opts.Proc = "/proc"
@@ -75,8 +74,10 @@ func New(opts Options) (*Source, error) {
 // Anything else that can't be read is an error (R2). This includes any environment:
 // an ADD that is not seen would lose its reservation.
 //
-// A reading that hangs is given up after two seconds at most, keeps its thread, and is
-// not repeated before it has returned. With 100 of them Pods returns an error.
+// A reading that hangs is given up after two seconds at most, and the node is read again
+// without it. It keeps its thread, and is not repeated before it has returned. With 100 of
+// them Pods returns an error. On a node whose processes can't be seen the error wraps
+// [podsource.ErrNotHere].
 //
 // A call on a node with 1,000 processes takes some 0.05 s.
 func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
@@ -112,7 +113,7 @@ func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 // unless process 1 is only a container's.
 func (s *scan) checkNode() (uint64, error) {
 	dir := s.opts.Proc + "/1"
-	pidNS, err := s.inodeOf(dir + "/ns/pid")
+	pidNS, err := inodeOf(dir + "/ns/pid")
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, fmt.Errorf("reading process 1: %w; is a procfs mounted at %s, and without hidepid?", err, s.opts.Proc)
 	}
@@ -120,10 +121,10 @@ func (s *scan) checkNode() (uint64, error) {
 		return 0, fmt.Errorf("reading process 1: %w", procfsError(err))
 	}
 	if pidNS != initialPIDNamespace && !s.opts.Nested {
-		return 0, fmt.Errorf("%s is process 1 of a container, not of the machine, so the node's other processes can't be seen; "+
-			"the agent's pod needs hostPID (if the node is itself a container, as in kind, say so with Nested)", dir)
+		return 0, fmt.Errorf("%w: %s is process 1 of a container, not of the machine, so the node's other processes can't be seen; "+
+			"the agent's pod needs hostPID (if the node is itself a container, as in kind, say so with Nested)", podsource.ErrNotHere, dir)
 	}
-	host, err := s.inodeOf(s.opts.HostNetNS)
+	host, err := inodeOf(s.opts.HostNetNS)
 	if strings.HasPrefix(s.opts.HostNetNS, s.opts.Proc+"/") {
 		err = procfsError(err)
 	}
@@ -137,19 +138,13 @@ func (s *scan) checkNode() (uint64, error) {
 }
 
 // inodeOf returns the inode number of a namespace, given a file that opens it.
-func (s *scan) inodeOf(file string) (uint64, error) {
+func inodeOf(path string) (uint64, error) {
 	var stat unix.Stat_t
-	err := errNotInTime
-	if !s.bounded(file, "", func(string) error { err = unix.Stat(file, &stat); return nil }) && s.err != nil {
-		return 0, s.err
-	}
-	if err != nil {
-		return 0, &fs.PathError{Op: "stat", Path: file, Err: err}
+	if err := unix.Stat(path, &stat); err != nil {
+		return 0, &fs.PathError{Op: "stat", Path: path, Err: err}
 	}
 	return stat.Ino, nil
 }
-
-var errNotInTime = errors.New("it can't be read in time")
 
 // procfsError adds what to do to a permission error of procfs.
 func procfsError(err error) error {
@@ -219,7 +214,7 @@ func (s *scan) checkNested(pidNS uint64) error {
 		}
 	}
 	if !ok {
-		return fmt.Errorf("the ancestors of this process can't be read: %w", cmp.Or(s.err, errNotInTime))
+		return fmt.Errorf("the ancestors of this process can't be read: %w", cmp.Or(s.err, fs.ErrNotExist))
 	}
 	return errOwnProcess1
 }

@@ -130,7 +130,7 @@ func TestHazard60EnvironmentOfFirstThreadIsEmpty(t *testing.T) {
 	}
 	s := scanOf(t, proc)
 	for _, pid := range []string{"7", "9"} { // 9 is like a kernel thread, without environment
-		if s.readEnvironment(proc + "/" + pid); s.err != nil {
+		if s.readEnvironment(pid, proc+"/"+pid); s.err != nil {
 			t.Errorf("process %s: %v", pid, s.err)
 		}
 	}
@@ -272,7 +272,7 @@ func TestAnyThread(t *testing.T) {
 	} {
 		s := scanOf(t, procOf(t, map[string]string{"file": row.first, "task/7/file": row.first, "task/8/file": row.second}))
 		read := make(map[string]int)
-		got := s.anyThread(s.opts.Proc+"/7", func(dir string) bool {
+		got := s.anyThread("7", s.opts.Proc+"/7", func(dir string) bool {
 			read[filepath.Base(dir)]++
 			text, _ := s.read(dir, "/file")
 			return len(text) > 0
@@ -282,9 +282,8 @@ func TestAnyThread(t *testing.T) {
 		}
 	}
 	s := scanOf(t, procOf(t, map[string]string{"task/7/x": "", "task/8/x": ""}))
-	s.pid = "7"
 	n := 8
-	running := s.anyThread(s.opts.Proc+"/7", func(dir string) bool {
+	running := s.anyThread("7", s.opts.Proc+"/7", func(dir string) bool {
 		n++
 		if err := os.Mkdir(fmt.Sprintf("%s/7/task/%d", s.opts.Proc, n), 0o755); err != nil {
 			t.Error(err)
@@ -310,7 +309,7 @@ func TestProcessThatCannotBeRead(t *testing.T) {
 		{"the threads of an ADD", map[string]string{"environ": add, "task": ""}, true},
 		{"... or the namespace of one", map[string]string{"environ": add, "task/7/x": "", "task/8/ns/net": ""}, true},
 		{"an environment longer than the limit", map[string]string{"environ": strings.Repeat("x", maxProcfs+1)}, false},
-		{"a link that does not name a namespace", map[string]string{"ns/net": "link:x"}, true},
+		{"a link that does not name a namespace", map[string]string{"ns/net": "link:x", "task/7/x": ""}, true},
 		{"its mounts", map[string]string{"root": "link:/", "mountinfo": "garbage"}, true},
 		{"its mounts can't be read", map[string]string{"root": "link:/", "mountinfo/x": ""}, true},
 		{"its root is gone", map[string]string{"mountinfo": mountinfo}, false},
@@ -336,8 +335,8 @@ func TestProcessThatCannotBeRead(t *testing.T) {
 func TestHazard60RootOfAnotherMountNamespace(t *testing.T) {
 	s := scanOf(t, procOf(t, map[string]string{"root": "link:/", "mountinfo": "1 1 0:30 / /data rw - tmpfs tmpfs rw\n"}))
 	dir := s.opts.Proc + "/7"
-	id, ok := s.rootOf(dir)
-	if !ok || id.mount == 0 {
+	id := s.rootOf(dir)
+	if id.mount == 0 {
 		t.Fatalf("got %+v", id)
 	}
 	other := procOf(t, map[string]string{"root": "link:/", "mountinfo": fmt.Sprintf("1 1 0:30 / /data rw - tmpfs tmpfs rw\n%d 1 0:30 / / rw - tmpfs tmpfs rw\n%s", id.mount, mountinfo)}) + "/7"
@@ -361,7 +360,6 @@ func TestMountAppearsBetweenTwoReadings(t *testing.T) {
 		return
 	}
 	s := nested(t).newScan(t.Context())
-	defer s.close()
 	for _, row := range []struct {
 		reason string
 		read   bool
@@ -371,7 +369,7 @@ func TestMountAppearsBetweenTwoReadings(t *testing.T) {
 		s.mountText = 0
 		if row.want > 0 {
 			mountNamespace(t, "/run/netns/web")
-			inode, err := inodeAt("/run/netns/web")
+			inode, err := inodeOf("/run/netns/web")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -379,6 +377,11 @@ func TestMountAppearsBetweenTwoReadings(t *testing.T) {
 		}
 		if !s.readMounts("/proc/self") || s.err != nil || (s.mountText > 0) != row.read || len(s.mountedAt) != row.want {
 			t.Errorf("%s: %v, %d bytes, %v", row.reason, s.err, s.mountText, s.mountedAt)
+		}
+	}
+	for _, fd := range s.mountinfo {
+		if err := unix.Close(fd); err != nil {
+			t.Error(err)
 		}
 	}
 }
