@@ -40,6 +40,7 @@ type livePods struct {
 	byContainer map[string]*livePod       // by its container IDs
 	unproven    map[string]*livePod       // the same for unproven entries
 	claims      map[netip.Addr][]*livePod // those that claim an address, in any network
+	dirs        []string                  // the networks that have a directory
 	// Starting pods, which may hold a reservation that they do not name yet (R4): one
 	// with an unknown start, and the one that started first, which claims all that the
 	// later ones claim. Nil is none.
@@ -57,7 +58,7 @@ type livePod struct {
 // (hazards 12 and 13). Pods in the node's network claim no address (hazard 28); the node's own
 // network namespace does (hazard 87). The reading now is from after the answers.
 func (s *snapshot) indexPods(now reading) *livePods {
-	l := &livePods{nextFinish: forever}
+	l := &livePods{nextFinish: forever, dirs: s.dirs}
 	l.byContainer, l.unproven = make(map[string]*livePod, len(s.reservations)), make(map[string]*livePod)
 	l.claims = make(map[netip.Addr][]*livePod)
 	for i, a := range slices.Concat(s.evidence...) {
@@ -160,9 +161,10 @@ func comparePods(p, q *livePod) int {
 func (l *livePods) owner(r *candidate) *livePod { return l.byContainer[r.ContainerID] }
 
 // claimants returns the pods that claim the address of a reservation, in its network or
-// in any (R3).
+// in any (R3). A network without a directory may be a name of any: Multus gives its own to
+// the results of the plugins that it calls.
 func (l *livePods) claimants(r *candidate) []*livePod {
-	elsewhere := func(p *livePod) bool { return p.Network != "" && p.Network != r.Network }
+	elsewhere := func(p *livePod) bool { return p.Network != r.Network && slices.Contains(l.dirs, p.Network) }
 	return slices.DeleteFunc(slices.Clone(l.claims[r.IP]), elsewhere)
 }
 

@@ -81,7 +81,7 @@ type Pod struct {
 	// IPs are the addresses that the pod is known to hold.
 	IPs []netip.Addr
 	// Network is the network of IPs, if the source knows it. If it is empty, the
-	// addresses are claimed in every network (R3).
+	// addresses are claimed in every network (R3), and so they are if it has no directory.
 	Network string
 	// MoreIPs says that the pod may hold more addresses than IPs, as when one of them
 	// could not be read. Like a pod without any address it may then own any

@@ -143,6 +143,8 @@ var decideGuards = []guard{
 		"record || entry == provenEntry, knows", "true, knows"},
 	{"R3", "84", "the claimant of a damaged file may have more containers", "TestCases/04-starting-pods", "gc/pods.go",
 		"					l.addStarting(p, now)\n", "					_ = p\n"},
+	{"R3", "85", "a claim in a network without a directory counts in all", "TestCases/85-notes", "gc/pods.go",
+		"slices.Contains(l.dirs, p.Network)", "p.Network != \"\""},
 	{"R3", "87", "the node's own address is in use", "TestCases/02-in-use", "gc/pods.go",
 		"if p.HostNetwork && isPod || ", "if p.HostNetwork && (isPod || true) || "},
 	{"R7", "16", "a malformed reservation is no leak", "TestCases/49-foreign-owners", "gc/decide.go",
