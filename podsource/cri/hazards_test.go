@@ -168,6 +168,29 @@ func TestHazard90OneStatus(t *testing.T) {
 // Statuses that hang take up a limited part of the time that is left, and the others are known.
 //
 // Guard: [addStatuses] limits the time of each request, and of all.
+// A sandbox whose status was known keeps what it claimed: the file at its address may be damaged, or have another owner.
+//
+// Guard: [cri.Source.Pods] remembers the addresses of sandboxes.
+func TestHazard90StatusIsNoLongerKnown(t *testing.T) {
+	web := sandbox(gctest.ContainerID("web"), "web", ready)
+	f := serve(t, &fakeRuntime{items: []*runtimeapi.PodSandbox{web}, statuses: map[string]*runtimeapi.PodSandboxStatus{
+		web.Id: statusOf(web, "10.0.0.2", "10.0.0.3")}})
+	dir := gctest.NewDir(t)
+	dir.Write("podnet", "10.0.0.2", "", time.Hour)
+	dir.Reserve("podnet", "10.0.0.3", gctest.ContainerID("ended"), time.Hour)
+	r, err := gc.New(dir.Store, []string{"podnet"}, source(t, f.socket, cri.Options{WithStatus: true}), gc.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		report, _ := r.Reconcile(t.Context())
+		gctest.Check(t, report, "10.0.0.2 in-use", "10.0.0.3 conflict")
+		f.mu.Lock()
+		f.called = failing(web.Id, status.Error(codes.Internal, "broken"))
+		f.mu.Unlock()
+	}
+}
+
 func TestHazard90StatusesHang(t *testing.T) {
 	for _, row := range []struct {
 		reason string

@@ -61,7 +61,7 @@ func TestSearch(t *testing.T) {
 		{reason: "two names of one socket: one call", sockets: []string{web, link}, want: pods{w}},
 		{reason: "an idle one, and the one with the pods", sockets: []string{idle, db}, want: pods{d}},
 		{reason: "only an idle one (hazard 53)", sockets: []string{idle, none}, says: []string{idle + " (no sandbox)", "name its endpoint"}},
-		{reason: "none exists", sockets: []string{none, docker}, says: []string{none + " (no socket)", docker + " (listing sandboxes: "}},
+		{reason: "none exists", sockets: []string{none, docker}, says: []string{none + " (list of pods is incomplete: there is no socket)", docker + " (listing sandboxes: "}},
 		{reason: "the variable names it", env: "unix://" + db, sockets: []string{web}, want: pods{d, w}},
 		{reason: "crictl's configuration names it", crictl: db, sockets: []string{web}, want: pods{d, w}},
 		{reason: "... and the variable comes first", env: db, crictl: none, sockets: []string{web}, want: pods{d, w}},

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -49,8 +50,9 @@ type Options struct {
 type Source struct {
 	opts      Options
 	endpoints []endpoint
-	search    bool       // the endpoints are the defaults, which need not exist
-	answered  []endpoint // those that have returned a list
+	search    bool                    // the endpoints are the defaults, which need not exist
+	answered  []endpoint              // those that have returned a list
+	addresses map[string][]netip.Addr // of each sandbox in the last answer
 }
 
 // New returns a source for the runtime at the endpoint. It does not access the endpoint,
@@ -102,10 +104,7 @@ func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 	for _, e := range endpoints {
 		pods, note, err := s.ask(ctx, e)
 		switch {
-		case s.skippable(e) && errors.Is(err, errNoSocket):
-			without = append(without, e.name+" (no socket)")
-			continue
-		case s.skippable(e) && errors.Is(err, errNoCRI):
+		case s.skippable(e) && (errors.Is(err, errNoSocket) || errors.Is(err, errNoCRI)):
 			without = append(without, fmt.Sprintf("%s (%v)", e.name, err))
 			continue
 		case err != nil:
@@ -125,7 +124,23 @@ func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 		return none, fmt.Errorf("%w: %s; the node's own may have another socket: name its endpoint", ErrNotFound, strings.Join(without, ", "))
 	}
 	a.Note = strings.Join(notes, "; ")
+	s.remember(a.Pods)
 	return a, nil
+}
+
+// remember gives sandboxes whose status is not known the addresses that they had: a sandbox keeps
+// its addresses for its life, and the file of one may not have its ID (hazard 84).
+func (s *Source) remember(pods []podsource.Pod) {
+	known := make(map[string][]netip.Addr, len(pods))
+	for i, p := range pods {
+		id := p.ContainerIDs[0]
+		if p.MoreIPs {
+			all := append(p.IPs, s.addresses[id]...)
+			pods[i].IPs = slices.Compact(slices.SortedFunc(slices.Values(all), netip.Addr.Compare))
+		}
+		known[id] = pods[i].IPs
+	}
+	s.addresses = known
 }
 
 // skippable reports whether a search may go on without the endpoint.
