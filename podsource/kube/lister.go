@@ -96,6 +96,9 @@ func inStep(informer Informer) func() time.Time {
 		if version != "" && latest != "" && latest != version {
 			at = called
 		}
+		if latest == "" { // it was replaced by one that has not synced yet
+			at = time.Time{}
+		}
 		version, called = latest, now
 		return at
 	}
