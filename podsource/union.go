@@ -36,8 +36,8 @@ type Ranked interface {
 }
 
 // Union combines sources: a pod is live if any of them says so. Each answer keeps its own
-// declarations in Parts; they are never merged. A source without a name is named by its position
-// among the arguments. An error of one source is the error of the
+// declarations in Parts; they are never merged. A source without a name is named by its String
+// method, or by its position among the arguments. An error of one source is the error of the
 // union (R2), beside the Parts of those that did answer. It names the source, and is never
 // [ErrNotHere].
 //
@@ -98,6 +98,9 @@ func (u union) Pods(ctx context.Context) (Answer, error) {
 		begun := time.Now()
 		a, err := m.call(ctx)
 		err = cmp.Or(err, a.Err)
+		if named, ok := m.Source.(fmt.Stringer); ok {
+			a.Source = cmp.Or(a.Source, named.String())
+		}
 		name := "source " + cmp.Or(a.Source, strconv.Itoa(m.n))
 		a.Took, a.Err, a.Source = time.Since(begun), err, cmp.Or(a.Source, name)
 		whole.Parts = append(whole.Parts, a)
@@ -180,10 +183,13 @@ func rankOf(s Source) Rank {
 }
 
 // kindOf names a source that has not answered, so that its own name is not known: by its
-// type, such as *cri.Source.
+// String method, or by its type, such as *cri.Source.
 func kindOf(s Source) string {
-	if w, ok := s.(wrapper); ok {
-		return w.kind
+	switch s := s.(type) {
+	case wrapper:
+		return s.kind
+	case fmt.Stringer:
+		return s.String()
 	}
 	return fmt.Sprintf("%T", s)
 }

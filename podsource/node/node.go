@@ -13,10 +13,10 @@
 //
 // What does not exist here is left out. Its part of the answer then lists nothing and declares
 // nothing, and its Note says why, after [LeftOut]. The note is in every report, and the Logger
-// has it once.
+// has it once, with the error.
 //
 //   - Kubelet and the API server are left out where kubelet has no such socket, and this
-//     process is no pod with an account at the API server, and Options.Config is not set.
+//     process is no pod with a token for the API server, and Options.Config is not set.
 //   - The runtime is left out where no socket of one has a sandbox, but never on a node of
 //     Kubernetes: there it is only away for a moment. It is a node of Kubernetes if
 //     /var/lib/kubelet exists, or this process is a pod, or Options.Config is set.
@@ -41,6 +41,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -83,6 +84,9 @@ type Options struct {
 	// Config returns how to reach the API server. It is called until it succeeds. Nil is
 	// [rest.InClusterConfig], the account of this pod.
 	Config func() (*rest.Config, error)
+	// Pods, if set, is asked in place of kubelet and the API server, and is never left out: the
+	// agent's informer, as a source of [kube.FromLister].
+	Pods podsource.Source
 	// KubeletSocket is kubelet's socket. Empty is [kubelet.DefaultSocket].
 	KubeletSocket string
 	// Runtime is the endpoint of the container runtime. Empty is a search at the usual places (see
@@ -100,7 +104,8 @@ type Options struct {
 	// name of the node and the idle runtime of another one are noticed.
 	Require []types.NamespacedName
 	// AllowEmpty asserts that a list without pods means that there are none (see
-	// [podsource.AllowEmpty]).
+	// [podsource.AllowEmpty]). A runtime without a sandbox must then be named in Runtime: a search
+	// can't tell it from an idle one.
 	AllowEmpty bool
 	// Logger logs what is found, and what is left out and why. The zero Logger is silent.
 	Logger logr.Logger
@@ -112,36 +117,57 @@ func New(opts Options) (podsource.Source, error) {
 	cache, errCache := cnicache.New(cnicache.Options{Dirs: opts.CacheDirs, Living: kernel.Living})
 	runtime, errRuntime := cri.New(opts.Runtime, cri.Options{WithStatus: true, Logger: opts.Logger})
 	first, errKubelet := kubelet.New(opts.KubeletSocket, kubelet.Options{})
-	err := errors.Join(errKernel, errCache, errRuntime, errKubelet)
-	if len(opts.Require) > 0 && !opts.uses(CRI) && !opts.uses(Kubelet) && !opts.uses(Kube) {
-		err = errors.Join(err, fmt.Errorf("no source of Only lists pods by their names, so %s can't be required", opts.Require[0]))
-	}
-	if err != nil {
+	if err := errors.Join(errKernel, errCache, errRuntime, errKubelet, opts.check()); err != nil {
 		return nil, fmt.Errorf("making the sources of this node: %w", err)
 	}
-	pods := podsource.Fallback(first, opts.apiServer())
-	if !opts.uses(Kube) {
+	pods := opts.Pods
+	switch {
+	case pods != nil:
+	case !opts.uses(Kube):
 		pods = first
-	} else if !opts.uses(Kubelet) {
+	case !opts.uses(Kubelet):
 		pods = opts.apiServer()
+	default:
+		pods = podsource.Fallback(first, opts.apiServer())
 	}
 	return opts.union(kernel, cache, runtime, pods), nil
 }
+
+// check returns an error for options that would be ignored.
+func (o *Options) check() error {
+	for _, kind := range o.Only {
+		if !slices.Contains([]Kind{Kubelet, Kube, CRI, NetNS, CNICache}, kind) {
+			return fmt.Errorf("Only has %q, which is no kind of source", kind)
+		}
+	}
+	for _, pod := range o.Require {
+		if pod.Name == "" || !o.uses(CRI) && !o.listsPods() {
+			return fmt.Errorf("pod %q can't be required: it has no name, or no source of Only lists pods", pod)
+		}
+	}
+	return nil
+}
+
+// listsPods reports whether pods are listed by Pods, kubelet or the API server.
+func (o *Options) listsPods() bool { return o.Pods != nil || o.uses(Kubelet) || o.uses(Kube) }
 
 func (o *Options) uses(kind Kind) bool { return o.Only == nil || slices.Contains(o.Only, kind) }
 
 // union says when each of the sources is left out. Pods is kubelet or the API server.
 func (o *Options) union(kernel, cache, runtime, pods podsource.Source) podsource.Source {
-	isNotHere := func(err error) bool { return errors.Is(err, podsource.ErrNotHere) }
-	noRuntime := func(err error) bool { return errors.Is(err, cri.ErrNotFound) && !o.onKubernetes() }
-	k := &member{Source: kernel, opts: o, kind: NetNS, rank: podsource.RankADDs, absent: isNotHere}
-	c := &member{Source: cache, opts: o, kind: CNICache, rank: podsource.RankCache, absent: func(error) bool { return !k.answered.Load() }}
-	r := &member{Source: o.list(runtime), opts: o, kind: CRI, rank: podsource.RankRuntime, absent: noRuntime}
-	p := &member{Source: o.list(pods), opts: o, kind: Kubelet, rank: podsource.RankPods, absent: func(err error) bool {
-		return isNotHere(err) && (r.answered.Load() || k.answered.Load() && len(o.Require) == 0)
-	}}
+	k := &member{Source: kernel, opts: o, kind: NetNS, rank: podsource.RankADDs, why: "this process does not see the node's processes"}
+	c := &member{Source: cache, opts: o, kind: CNICache, rank: podsource.RankCache, why: "it needs netns, which is left out"}
+	r := &member{Source: o.list(runtime), opts: o, kind: CRI, rank: podsource.RankRuntime, why: "no container runtime with a sandbox was found"}
+	p := &member{Source: o.list(pods), opts: o, kind: Kubelet, rank: podsource.RankPods,
+		why: "kubelet does not serve its pods, and this process has no account at the API server"}
+	k.absent = func(err error) bool { return errors.Is(err, podsource.ErrNotHere) }
+	c.absent = func(error) bool { return !k.answered.Load() }
+	r.absent = func(err error) bool { return errors.Is(err, cri.ErrNotFound) && !o.onKubernetes() }
+	p.absent = func(err error) bool {
+		return k.absent(err) && o.Pods == nil && (r.answered.Load() || k.answered.Load() && len(o.Require) == 0)
+	}
 	return podsource.Union(slices.DeleteFunc([]podsource.Source{k, c, r, p}, func(s podsource.Source) bool {
-		return !o.uses(s.(*member).kind) && (s != p || !o.uses(Kube))
+		return s != p && !o.uses(s.(*member).kind) || s == p && !o.listsPods()
 	})...)
 }
 
@@ -181,10 +207,10 @@ func (o *Options) newKube() (*kube.Source, error) {
 		read = rest.InClusterConfig
 	}
 	config, err := read()
+	if errors.Is(err, rest.ErrNotInCluster) || o.Config == nil && errors.Is(err, fs.ErrNotExist) { // no pod, or one without a token
+		err = fmt.Errorf("%w: this process has no account of a pod: %w", podsource.ErrNotHere, err)
+	}
 	if err != nil {
-		if errors.Is(err, rest.ErrNotInCluster) {
-			err = fmt.Errorf("%w: this process is no pod with an account there, and Options.Config is not set: %w", podsource.ErrNotHere, err)
-		}
 		return nil, fmt.Errorf("asking how to reach the API server: %w", err)
 	}
 	client, err := typedcorev1.NewForConfig(config)
@@ -206,12 +232,16 @@ type member struct {
 	rank     podsource.Rank
 	opts     *Options
 	absent   func(error) bool // whether an error means that the source does not exist
+	why      string           // then
 	answered atomic.Bool      // once, so it exists
-	told     string           // the reason that was logged last
+	once     sync.Once        // logs why
 }
 
 // Rank returns that of the source.
 func (m *member) Rank() podsource.Rank { return m.rank }
+
+// String names it in errors, if it does not return.
+func (m *member) String() string { return string(m.kind) }
 
 // Pods returns the answer of the source, or one that keeps nothing and lets nothing go.
 func (m *member) Pods(ctx context.Context) (podsource.Answer, error) {
@@ -219,11 +249,10 @@ func (m *member) Pods(ctx context.Context) (podsource.Answer, error) {
 	if err == nil {
 		m.answered.Store(true)
 	} else if m.opts.Only == nil && !m.answered.Load() && m.absent(err) {
-		if m.told != err.Error() {
-			m.told = err.Error()
-			m.opts.Logger.Info("Source is left out", "source", m.kind, "reason", m.told)
-		}
-		return podsource.Answer{Source: string(m.kind), Supplementary: true, Note: LeftOut + err.Error()}, nil
+		m.once.Do(func() {
+			m.opts.Logger.Info("Source is left out", "source", m.kind, "reason", m.why, "error", err.Error())
+		})
+		return podsource.Answer{Source: string(m.kind), Supplementary: true, Note: LeftOut + m.why}, nil
 	}
 	return a, err
 }

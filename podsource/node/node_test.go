@@ -152,7 +152,7 @@ func TestAPIServer(t *testing.T) {
 		{"kubelet has no socket", "named", "", []Kind{Kubelet, Kube}, reach, "named", "there is no such Node"},
 		{"kubelet alone is not replaced", "", "", []Kind{Kubelet}, reach, "", "x.sock"},
 		{"no node can have this name", "Node_1", "", []Kind{Kube}, reach, "", podsource.ErrPermanent.Error()},
-		{"no pod, and no configuration", "named", "", []Kind{Kube}, nil, "", "no pod with an account there, and Options.Config is not set"},
+		{"no pod, and no configuration", "named", "", []Kind{Kube}, nil, "", "this process has no account of a pod"},
 		{"a file that can't be read at first", "named", "", []Kind{Kube}, func() (*rest.Config, error) {
 			if late++; late == 1 {
 				return nil, errors.New("no such file")
@@ -192,11 +192,27 @@ func TestOptions(t *testing.T) {
 		{"a cache without a root", Options{CacheDirs: []string{"results"}}, `"results" is not an absolute path`},
 		{"a runtime on the network", Options{Runtime: "tcp://10.0.0.1:1"}, `"tcp://10.0.0.1:1" is not the path of a socket`},
 		{"a socket without a root", Options{KubeletSocket: "x.sock"}, `the socket "x.sock" is not an absolute path`},
-		{"nobody lists it", Options{Only: []Kind{NetNS}, Require: []types.NamespacedName{{Name: "agent"}}}, "/agent can't be required"},
+		{"nobody lists it", Options{Only: []Kind{NetNS}, Require: []types.NamespacedName{{Name: "agent"}}}, `"/agent" can't be required`},
+		{"its name is not set", Options{Require: []types.NamespacedName{{Namespace: "ns"}}}, `"ns/" can't be required`},
+		{"a kind that there is not", Options{Only: []Kind{"kernel", CRI}}, `Only has "kernel"`},
 	} {
 		if _, err := New(row.opts); (err == nil) != (row.want == "") || err != nil && !strings.Contains(err.Error(), row.want) {
 			t.Errorf("%s: got error %v, want %q", row.reason, err, row.want)
 		}
+	}
+}
+
+// A source that does not return is named.
+func TestHangs(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	hangs := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
+		cancel()
+		select {}
+	})
+	opts := Options{Only: []Kind{CRI, Kubelet}}
+	a, err := opts.union(nil, nil, hangs, &fake{name: Kubelet}).Pods(ctx)
+	if err == nil || err.Error() != "pod source cri: cri: context canceled" || len(a.Parts) != 1 || a.Parts[0].Source != "cri" {
+		t.Errorf("got %v, %v", a, err)
 	}
 }
 
