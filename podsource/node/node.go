@@ -40,14 +40,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
@@ -78,11 +76,9 @@ type Options struct {
 	// Only are the sources to use. Each of them must exist then, but for Kubelet beside Kube: the
 	// API server is asked where kubelet does not serve its pods. Nil is all that exist.
 	Only []Kind
-	// Name is the name of this node in Kubernetes. Empty is $NODE_NAME, which a pod sets by the
-	// downward API, or else the host's name in lower case, as kubelet registers it.
-	Name string
-	// Config returns how to reach the API server. It is called until it succeeds. Nil is
-	// [rest.InClusterConfig], the account of this pod.
+	// Name is the name of this node in Kubernetes, and Config returns how to reach the API server.
+	// Their zero values are those of [kube.FromConfig].
+	Name   string
 	Config func() (*rest.Config, error)
 	// Pods, if set, is asked in place of kubelet and the API server, and is never left out: the
 	// agent's informer, as a source of [kube.FromLister].
@@ -126,9 +122,9 @@ func New(opts Options) (podsource.Source, error) {
 	case !opts.uses(Kube):
 		pods = first
 	case !opts.uses(Kubelet):
-		pods = opts.apiServer()
+		pods = kube.FromConfig(opts.Config, opts.Name)
 	default:
-		pods = podsource.Fallback(first, opts.apiServer())
+		pods = podsource.Fallback(first, kube.FromConfig(opts.Config, opts.Name))
 	}
 	return opts.union(kernel, cache, runtime, pods), nil
 }
@@ -137,7 +133,7 @@ func New(opts Options) (podsource.Source, error) {
 func (o *Options) check() error {
 	for _, kind := range o.Only {
 		if !slices.Contains([]Kind{Kubelet, Kube, CRI, NetNS, CNICache}, kind) {
-			return fmt.Errorf("Only has %q, which is no kind of source", kind)
+			return fmt.Errorf("option Only has %q, which is no kind of source", kind)
 		}
 	}
 	for _, pod := range o.Require {
@@ -186,43 +182,6 @@ func (o *Options) list(s podsource.Source) podsource.Source {
 func (o *Options) onKubernetes() bool {
 	_, err := os.Stat(filepath.Dir(filepath.Dir(cmp.Or(o.KubeletSocket, kubelet.DefaultSocket))))
 	return o.Config != nil || os.Getenv("KUBERNETES_SERVICE_HOST") != "" || !errors.Is(err, fs.ErrNotExist)
-}
-
-// apiServer returns a source that asks the API server.
-func (o *Options) apiServer() podsource.Source {
-	var source *kube.Source
-	return podsource.AnswerFunc(func(ctx context.Context) (a podsource.Answer, err error) {
-		if source == nil { // at the first call, or again: a missing file may appear
-			if source, err = o.newKube(); err != nil {
-				return podsource.Answer{Source: string(Kube)}, err
-			}
-		}
-		return source.Pods(ctx)
-	})
-}
-
-func (o *Options) newKube() (*kube.Source, error) {
-	read := o.Config
-	if read == nil {
-		read = rest.InClusterConfig
-	}
-	config, err := read()
-	if errors.Is(err, rest.ErrNotInCluster) || o.Config == nil && errors.Is(err, fs.ErrNotExist) { // no pod, or one without a token
-		err = fmt.Errorf("%w: this process has no account of a pod: %w", podsource.ErrNotHere, err)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("asking how to reach the API server: %w", err)
-	}
-	client, err := typedcorev1.NewForConfig(config)
-	if err != nil {
-		return nil, fmt.Errorf("making a client of the API server: %w", err)
-	}
-	host, _ := os.Hostname() // an empty name is an error of New
-	source, err := kube.New(client, cmp.Or(o.Name, os.Getenv("NODE_NAME"), strings.ToLower(host)), kube.Options{})
-	if err != nil {
-		err = fmt.Errorf("%w (%w)", err, podsource.ErrPermanent)
-	}
-	return source, err
 }
 
 // A member is a source that may be left out while it does not exist.

@@ -6,8 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -125,58 +123,27 @@ func used(t *testing.T, s podsource.Source, log func() string) string {
 	return strings.Join(all, " ")
 }
 
-// TestAPIServer: without kubelet's API the API server is asked, for the right node.
-func TestAPIServer(t *testing.T) {
-	t.Setenv("KUBERNETES_SERVICE_HOST", "")
-	host, err := os.Hostname()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var asked []string
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		asked = append(asked, r.URL.Path)
-		http.NotFound(w, r)
-	}))
-	t.Cleanup(server.Close)
-	reach := func() (*rest.Config, error) { return &rest.Config{Host: server.URL}, nil }
-	late := 0
+// Kubelet and the API server are one source, unless one of them is named alone.
+func TestPods(t *testing.T) {
+	config := func() (*rest.Config, error) { return nil, errors.New("no configuration") }
 	for _, row := range []struct {
-		reason, name, variable string
-		only                   []Kind
-		config                 func() (*rest.Config, error)
-		want, err              string
+		reason string
+		only   []Kind
+		pods   podsource.Source
+		want   string // part of the error
 	}{
-		{"it is named", "named", "variable", []Kind{Kube}, reach, "named", "there is no such Node"},
-		{"the downward API sets it", "", "variable", []Kind{Kube}, reach, "variable", "there is no such Node"},
-		{"the host's name, in the letters in which kubelet registers it", "", "", []Kind{Kube}, reach, strings.ToLower(host), "there is no such Node"},
-		{"kubelet has no socket", "named", "", []Kind{Kubelet, Kube}, reach, "named", "there is no such Node"},
-		{"kubelet alone is not replaced", "", "", []Kind{Kubelet}, reach, "", "x.sock"},
-		{"no node can have this name", "Node_1", "", []Kind{Kube}, reach, "", podsource.ErrPermanent.Error()},
-		{"no pod, and no configuration", "named", "", []Kind{Kube}, nil, "", "this process has no account of a pod"},
-		{"a file that can't be read at first", "named", "", []Kind{Kube}, func() (*rest.Config, error) {
-			if late++; late == 1 {
-				return nil, errors.New("no such file")
-			}
-			return reach()
-		}, "", "no such file"},
-		{"a configuration that is none", "named", "", []Kind{Kube}, func() (*rest.Config, error) { return &rest.Config{Host: "http://%zz"}, nil }, "", "making a client"},
+		{"the API server", []Kind{Kube}, nil, "kube: asking how to reach the API server: no configuration"},
+		{"where kubelet has no socket", []Kind{Kubelet, Kube}, nil, "no configuration (asked because: asking kubelet"},
+		{"kubelet alone is not replaced", []Kind{Kubelet}, nil, "x.sock"},
+		{"the caller's in their place", []Kind{Kubelet, Kube}, &fake{err: errors.New("not in sync")}, "not in sync"},
+		{"and without them", []Kind{CRI}, &fake{err: errors.New("not in sync")}, "x.sock"},
 	} {
-		t.Setenv("NODE_NAME", row.variable)
-		asked = nil
-		s, err := New(Options{Only: row.only, Name: row.name, Config: row.config, KubeletSocket: t.TempDir() + "/pods-api/x.sock"})
+		s, err := New(Options{Only: row.only, Config: config, Pods: row.pods, KubeletSocket: t.TempDir() + "/x.sock", Runtime: "/no/such/x.sock"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err = s.Pods(t.Context()); err == nil || !strings.Contains(err.Error(), row.err) {
-			t.Errorf("%s: got error %v, want one that says %q", row.reason, err, row.err)
-		}
-		if got := strings.Join(asked, " "); row.want != "" && got != "/api/v1/nodes/"+row.want || row.want == "" && got != "" {
-			t.Errorf("%s: asked for %q, want node %q", row.reason, got, row.want)
-		}
-		if late == 1 {
-			if _, err := s.Pods(t.Context()); late != 2 || err == nil || len(asked) != 1 {
-				t.Errorf("%s: the second call read it %d times, and got %v", row.reason, late, err)
-			}
+		if _, err = s.Pods(t.Context()); err == nil || !strings.Contains(err.Error(), row.want) {
+			t.Errorf("%s: got error %v, want one that says %q", row.reason, err, row.want)
 		}
 	}
 }
