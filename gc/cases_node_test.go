@@ -210,6 +210,12 @@ func (n *node) pass(words []string, want []line) error {
 		expected = append(expected, text)
 		if l.words[0] == "error" && err == nil {
 			got = append(got, "no error")
+		} else if l.words[0] == "keeps" || l.words[0] == "frees" { // and the others may be anything
+			report.Reservations = nil
+			got = append(got, strings.Join(slices.DeleteFunc(l.words, func(word string) bool {
+				_, err := os.Lstat(n.path(word))
+				return word != l.words[0] && (err == nil) == (l.words[0] == "frees")
+			}), " "))
 		} else if is, ok := fact(l.words, report, err); ok {
 			wanted := strings.Join(l.words[1:], " ")
 			if (l.words[0] == "error" || l.words[0] == "note") && strings.Contains(is, wanted) {

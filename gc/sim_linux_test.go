@@ -4,13 +4,16 @@ package gc
 
 import (
 	"bytes"
+	"cmp"
 	"flag"
 	"fmt"
 	"io"
 	"log"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"reflect"
 	"runtime"
 	"slices"
 	"strconv"
@@ -18,12 +21,14 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
 var (
 	simSeeds  = flag.Uint64("sim.seeds", 0, "how many seeds TestSimulator runs; 0: 500, with -short 60")
 	simFirst  = flag.Int64("sim.first", -1, "the first of them; -1: one that no earlier commit ran")
-	simShrink = flag.Bool("sim.shrink", true, "look for the shortest way to a failure")
+	simShrink = flag.Bool("sim.shrink", true, "look for the shortest case of a failure")
 )
 
 // simRun runs a script of operations in a new simulation.
@@ -134,12 +139,146 @@ func TestSimulator(t *testing.T) {
 	}
 }
 
-// simExplain returns the error of a seed, and the shortest way to it that it can find.
+// simExplain returns the error of a seed, and the shortest case that it can find.
 func simExplain(base string, seed uint64) string {
 	config, script := simScript(seed)
 	if *simShrink {
 		script = shrink(base, config, script)
 	}
 	s := simRun(base, config, script)
-	return fmt.Sprintf("%v\n%+v\nThe shortest way to it that was found:\n\n%s", s.broken, config, strings.Join(s.told, "\n"))
+	return fmt.Sprintf("%v\n%+v\nThe shortest case that was found, for a file in gc/testdata/cases:\n\n%s", s.broken, config, s.told.text())
+}
+
+// SimulatedCase returns the case of a seed that does not fail.
+func SimulatedCase(t *testing.T, seed uint64) string {
+	config, script := simScript(seed)
+	s := simRun(simDir(t), config, script)
+	must(t, s.broken)
+	return s.told.text()
+}
+
+// A simCase tells a simulation as a case of testdata/cases: its passes, and what has changed whenever sources are asked. A case can't
+// have all. What happens while a pass lists or releases comes before it asks, or after it, and all that happens during a hook before it.
+// An answer comes with the last one of its look. A pass that is cancelled has a source that fails. The agent reads the clock in passes
+// alone. A date of a list has no reading of the monotonic clock, no pass is one of a loop's, and no node is suspended.
+type simCase struct {
+	lines      []string
+	prefix     string                  // of the next ones: none, "asked: " or "again: "
+	at, offset time.Duration           // of the simulation, when the last of them was told
+	files      map[simAddress]*simFile // at that time
+	said       map[simKind]podsource.Answer
+	fails      bool     // a source does
+	names      []string // of sandboxes, after their IDs
+}
+
+func (c *simCase) line(format string, args ...any) {
+	c.lines = append(c.lines, c.prefix+fmt.Sprintf(format, args...))
+}
+
+func (c *simCase) text() string {
+	return strings.NewReplacer(c.names...).Replace(strings.Join(c.lines, "\n") + "\n")
+}
+
+// boot boots the node, whose agent is started d later.
+func (s *simulation) boot(d time.Duration) {
+	up := map[bool]time.Duration{false: d}[s.config.noBoot]
+	s.told.line("boot %v", up)
+	s.told.at, s.now = s.told.at+up, s.now+d
+}
+
+// tellConfig tells what stays the same.
+func (s *simulation) tellConfig() {
+	o, also := s.config.opts, map[bool]string{true: " memory=yes"}[s.config.memory]+map[bool]string{true: " allow=default-"}[s.config.allowForeign]
+	s.told.line("options networks=podnet,second min-age=%v starting-for=%v request-timeout=%v%s", o.MinAge, o.StartingFor,
+		o.RuntimeRequestTimeout, also)
+	more := map[simKind]string{fromKernel: "; netns2 adds none", fromIntents: "; plain2 speaks none; plain2 supplementary; plain2 adds *",
+		fromRecord: "; record speaks " + strings.Join(simNetworks[:len(s.recordNetworks())], ",")}
+	for _, k := range s.config.sources {
+		s.told.line("%s%s%s", k, more[k], map[bool]string{true: fmt.Sprintf("; %s authoritative", k)}[s.config.allowEmpty])
+	}
+}
+
+// tell tells what has changed on the node.
+func (s *simulation) tell() {
+	c := &s.told
+	if s.now > c.at {
+		c.line("wait %v", s.now-c.at)
+	}
+	if s.offset != c.offset {
+		c.line("clock %v", s.offset-c.offset)
+	}
+	for a, f := range c.files {
+		if s.files[a] != f {
+			c.line("remove %s", s.name(a))
+		}
+	}
+	for _, a := range s.known() {
+		if f := s.files[a]; c.files[a] == f {
+			continue
+		} else if b, age := f.ownerOf(), s.wall().Sub(f.stamp); b != nil {
+			c.line("reserve %s %s %v # %s", s.name(a), b.id, age, b.podName)
+		} else {
+			content, _ := os.ReadFile(s.path(a)) // else it is empty
+			c.line("file %s %v %q", s.name(a), age, content)
+		}
+	}
+	c.at, c.offset, c.files = s.now, s.offset, maps.Clone(s.files)
+}
+
+// tellAnswer tells what a source says, if that has changed.
+func (s *simulation) tellAnswer(k simKind, a podsource.Answer) {
+	s.tell()
+	c, yes := &s.told, map[bool]string{true: "yes"}
+	if !a.AsOf.IsZero() {
+		c.line("%s written %v", k, s.reading().now.Sub(a.AsOf))
+	}
+	last, ok := c.said[k]
+	if c.said[k] = a; ok && reflect.DeepEqual(a.Pods, last.Pods) && reflect.DeepEqual(a.Cache, last.Cache) {
+		return
+	}
+	ago := func(at time.Time) string {
+		if at.IsZero() {
+			return ""
+		}
+		return s.wall().Sub(at).String()
+	}
+	c.line("%s empty", k)
+	for _, p := range a.Pods {
+		keys := strings.Fields(fmt.Sprintf("name=%s uid=%s id=%s ip=%s network=%s more=%s host=%s started=%s %s", p.Name, p.UID,
+			strings.Join(p.ContainerIDs, ","), strings.Trim(strings.ReplaceAll(fmt.Sprint(p.IPs), " ", ","), "[]"), p.Network,
+			yes[p.MoreIPs], yes[p.HostNetwork], ago(p.StartedAt), map[bool]string{true: "finished="}[p.Finished]+ago(p.FinishedAt)))
+		keys = slices.DeleteFunc(keys, func(key string) bool { return strings.HasSuffix(key, "=") && key != "finished=" })
+		c.line("%s %s", k, strings.Join(keys, " "))
+	}
+	if a.Cache == nil {
+		return
+	}
+	c.line("%s since %s", k, cmp.Or(ago(a.Cache.Since), "-"))
+	for _, e := range a.Cache.Entries {
+		if !slices.ContainsFunc(a.Pods, func(p podsource.Pod) bool { return p.Network == e.Network && p.ContainerIDs[0] == e.ContainerID }) {
+			c.line("%s ended %s/%s", k, e.Network, e.ContainerID)
+		}
+	}
+}
+
+// tellPass tells which addresses the pass that has ended must keep, and in comments what it reports.
+func (s *simulation) tellPass(o occasion, report *Report, err error) {
+	c := &s.told
+	if c.prefix = ""; c.fails != (err != nil) { // whatever the reason
+		c.fails = err != nil
+		c.line("%s %s", s.config.sources[0], map[bool]string{true: "fails", false: "answers"}[c.fails])
+	}
+	c.line("%s", cmp.Or(map[occasion]string{{hook: true}: "hook", {hook: true, noADD: true}: "hook no-add"}[o], "pass"))
+	for _, e := range report.Reservations {
+		c.line("  # %s/%s %s %s", e.Network, e.IP, e.Verdict, e.Reason)
+	}
+	keeps := "  keeps"
+	for _, a := range s.known() {
+		if f := s.files[a]; f == c.files[a] && f.owner != nil && f.owner.alive {
+			keeps += " " + s.name(a)
+		}
+	}
+	if c.line("%s", keeps); err != nil {
+		c.line("  error # %s", strings.ReplaceAll(err.Error(), "\n", " "))
+	}
 }

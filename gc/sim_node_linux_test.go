@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -32,8 +33,8 @@ type simulation struct {
 	config simConfig
 	opts   Options
 	nets   []*simNet
-	told   []string // what happened
-	broken error    // the first violation
+	told   simCase
+	broken error // the first violation
 
 	now      time.Duration // real time, and the monotonic clock
 	offset   time.Duration // of the wall clock
@@ -166,11 +167,12 @@ var simEpoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func newSimulation(base string, config simConfig) *simulation {
 	s := &simulation{config: config, cache: make(map[simAttachment]simRecord), files: make(map[simAddress]*simFile),
-		stats: make(map[simAddress]syscall.Stat_t)}
+		stats: make(map[simAddress]syscall.Stat_t), told: simCase{said: make(map[simKind]podsource.Answer)}}
 	var errs [3]error
 	s.opts, errs[0] = config.opts.withDefaults()
 	s.dir, errs[1] = os.MkdirTemp(base, "sim")
-	s.now = time.Second // a time of zero is never
+	s.boot(time.Second) // a time of zero is never
+	s.tellConfig()
 	for i, name := range simNetworks {
 		n := new(simNet)
 		n.plugin, errs[2] = disk.New(name, s.dir)
@@ -225,7 +227,9 @@ func (s *simulation) restart() {
 	if s.config.memory {
 		opts.Memory = s.memoryPath()
 	}
-	s.trace("the agent starts")
+	if s.agent != nil {
+		s.told.line("restart")
+	}
 	r, err := New(hostlocal.New(s.dir), simNetworks[:simNamed], s.source(), opts)
 	if err != nil {
 		s.violate("making a reconciler: %v", err)
@@ -266,6 +270,7 @@ func (s *simulation) readClock() reading {
 
 // sleep replaces the pause between two looks.
 func (s *simulation) sleep(ctx context.Context, d time.Duration) bool {
+	s.told.at += d // a case waits by itself
 	s.advance(d)
 	s.doNext()
 	return ctx.Err() == nil
@@ -275,15 +280,9 @@ func (s *simulation) has(kinds ...simKind) bool {
 	return slices.ContainsFunc(s.config.sources, func(k simKind) bool { return slices.Contains(kinds, k) })
 }
 
-// trace tells what happens now.
-func (s *simulation) trace(format string, args ...any) {
-	s.told = append(s.told, fmt.Sprint(s.now, " ")+fmt.Sprintf(format, args...))
-}
-
 func (s *simulation) violate(format string, args ...any) {
 	if s.broken == nil {
 		s.broken = fmt.Errorf(format, args...)
-		s.trace("VIOLATION: %v", s.broken)
 	}
 }
 
@@ -291,7 +290,10 @@ func (s *simulation) path(a simAddress) string {
 	return filepath.Join(s.dir, simNetworks[a.net], a.ip.String())
 }
 
-func (s *simulation) name(a simAddress) string { return simNetworks[a.net] + "/" + a.ip.String() }
+// name returns an address as cases have it.
+func (s *simulation) name(a simAddress) string {
+	return strings.TrimPrefix(simNetworks[a.net]+"/"+a.ip.String(), "podnet/")
+}
 
 // holder returns the live sandbox that has a reservation, or nil.
 func (s *simulation) holder(a simAddress) *simSandbox {

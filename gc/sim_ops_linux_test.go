@@ -91,7 +91,6 @@ func simOps() []simOpKind {
 		{"finish", 5, opLocks, onPod(func(s *simulation, p *simPod) bool { return p.finished == 0 && !p.hostNetwork && !s.needsStatus(p) },
 			func(s *simulation, p *simPod, op simOp) {
 				p.finished, p.finishedAt = s.now, s.wall()
-				s.trace("%s finished", p.uid)
 				s.stopAll(p, op.outcome(), (*simSandbox).inFlight)
 			})},
 		{"stop", 6, opLocks, onSandbox(func(_ *simulation, b *simSandbox) bool { return !b.inFlight() }, stop)},

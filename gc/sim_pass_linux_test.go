@@ -14,8 +14,8 @@ import (
 // A simPass is a pass that is under way. Operations happen during it whenever it checks its context or reads the clock, and before and
 // after each answer of a source.
 type simPass struct {
-	inner        []simOp
-	noADD        bool // the hook's assertion
+	inner []simOp
+	occasion
 	cancel, hang func()
 	cancelled    bool // the caller's context has ended
 	begun        bool // it no longer waits for another pass
@@ -78,17 +78,13 @@ func (s *simulation) doPass(o occasion, inner []simOp) (Report, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	s.passes++
-	p := &simPass{inner: inner, noADD: o.noADD, cancel: cancel, asked: make(map[simKind]int), removed: make(map[simAddress]bool)}
+	p := &simPass{inner: inner, occasion: o, cancel: cancel, asked: make(map[simKind]int), removed: make(map[simAddress]bool)}
 	for _, b := range s.sandboxes {
 		b.wasInFlight, b.lastBefore = b.inFlight(), b.last
 	}
-	s.trace("pass %+v", o)
 	s.pass = p
 	report, err := s.agent.reconcile(simContext{ctx, s}, o)
-	for _, e := range report.Reservations {
-		s.trace("  %s/%s %s", e.Network, e.IP, e.Reason)
-	}
-	s.trace("  %v", err)
+	s.tellPass(o, &report, err)
 	s.pass, s.fault = nil, simFault{}
 	if _, statErr := os.Stat(s.memoryPath()); statErr == nil && s.memory == 0 {
 		s.memory = s.now
@@ -127,6 +123,7 @@ func (s *simulation) judgeReport(p *simPass, report *Report) {
 			continue
 		}
 		s.releases++
+		delete(s.told.files, a)
 		if f := s.files[a]; p.removed[a] {
 			s.violate("%s is reported as released, but was removed by an operation", s.name(a))
 		} else if a.net >= simNamed {
@@ -148,7 +145,6 @@ func (s *simulation) judgeReport(p *simPass, report *Report) {
 func (s *simulation) endFaults() {
 	s.fault, s.unread = simFault{}, false
 	s.lookAtClock()
-	s.trace("the last fault ends at %v", s.now)
 	for _, b := range slices.Clone(s.sandboxes) {
 		s.finishADD(b)
 		if !b.alive || b.pod != nil && b.pod.finished > 0 {
@@ -180,6 +176,7 @@ func (s *simulation) endFaults() {
 		before := s.remainingLeaks()
 		if s.now-faultsEnd > bound {
 			if len(before) > 0 {
+				s.told.line("  frees %s", s.name(before[0]))
 				s.violate("%s is leaked and was not released in %v after the last fault", s.name(before[0]), s.now-faultsEnd)
 			}
 			return

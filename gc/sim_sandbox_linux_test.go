@@ -24,7 +24,6 @@ func (s *simulation) startPod(p *simPod) *simPod {
 		p.nets = []int{0}
 	}
 	s.pods = append(s.pods, p)
-	s.trace("%s starts, in networks %v (host network: %t, static: %t)", p.name, p.nets, p.hostNetwork, p.static)
 	return p
 }
 
@@ -33,7 +32,8 @@ func (s *simulation) beginADD(p *simPod, nets []int, wants netip.Addr, invisible
 	s.serial++
 	b := &simSandbox{name: fmt.Sprintf("sandbox%d", s.serial), podName: "another tool", serial: s.serial, pod: p, alive: true, wants: wants,
 		made: s.now, last: s.now, invisible: invisible && s.canBeInvisible()}
-	if b.id = hex64(b.name); p == nil {
+	b.id = hex64(b.name)
+	if s.told.names = append(s.told.names, b.id, "<"+b.name+">"); p == nil {
 		if b.id, b.invisible = "default-"+b.id, false; s.config.freeText && b.serial%2 == 0 { // an address on no interface
 			b.id, b.invisible, b.freeText = fmt.Sprintf("tool-%d", b.serial), true, true
 		}
@@ -64,7 +64,6 @@ func (s *simulation) reserve(b *simSandbox, net, set int) bool {
 	}
 	cfg, err := s.nets[net].ranges[set].Get(b.id, "eth0", requested)
 	if err != nil {
-		s.trace("ADD of %s in %s: %v", b.name, simNetworks[net], err)
 		return false
 	}
 	ip, _ := netip.AddrFromSlice(cfg.Address.IP)
@@ -94,7 +93,6 @@ func (s *simulation) stamp(a simAddress, owner *simSandbox) {
 	if s.pass != nil {
 		delete(s.pass.removed, a)
 	}
-	s.trace("%s is made", s.name(a))
 	s.files[a] = &simFile{owner: owner, ino: s.stats[a].Ino, empty: owner == nil && s.stats[a].Size == 0, at: s.passes, stamp: at}
 }
 
@@ -105,7 +103,6 @@ func (s *simulation) proceed(b *simSandbox) {
 		if b.pod != nil && s.age(b) >= s.due() {
 			b.listed = true // A3
 		}
-		s.trace("the ADD of %s is done", b.name)
 		return
 	}
 	step, rest := b.todo[0], b.todo[1:]
@@ -128,7 +125,6 @@ const delNow, delTwice, delLate, delLost, delNotYet = "now", "twice", "later", "
 
 // stop stops a sandbox: first its namespace goes, then its reservations, depending on the DEL.
 func (s *simulation) stop(b *simSandbox, outcome string) {
-	s.trace("%s is stopped, DEL %v", b.name, outcome)
 	b.alive, b.todo = false, nil // its namespace is gone, so it no longer holds its addresses
 	if outcome == delNotYet && b.listed {
 		return
@@ -173,7 +169,6 @@ func (s *simulation) forgetFile(a simAddress) {
 		s.pass.removed[a] = true
 	}
 	delete(s.files, a)
-	s.trace("%s is removed", s.name(a))
 }
 
 // outcome returns what happens to the DELs of an operation.
@@ -196,7 +191,6 @@ func (s *simulation) remove(p *simPod, op simOp) {
 
 // forget removes a pod from the lists of kubelet and the API server.
 func (s *simulation) forget(p *simPod) {
-	s.trace("%s is deleted", p.name)
 	s.pods = slices.DeleteFunc(s.pods, func(o *simPod) bool { return o == p })
 	if !s.statusOnly() && !s.config.asOf {
 		s.syncAPI()
@@ -216,17 +210,11 @@ func (s *simulation) stepClock(op simOp) {
 		return
 	}
 	step := clockSteps[int(op.n)%len(clockSteps)]
-	s.setClock(step)
+	s.offset += step
 	if step > 0 && op.n>>8%8 == 0 {
 		s.bootedAt -= step
-		s.trace("the node was suspended")
 	}
 	s.stepAt, s.unread = s.now, true
-}
-
-func (s *simulation) setClock(by time.Duration) {
-	s.offset += by
-	s.trace("the clock is set by %v", by)
 }
 
 // restartAgent restarts the agent, and may call the hook.
@@ -239,6 +227,7 @@ func (s *simulation) restartAgent(op simOp) {
 func (s *simulation) reboot(n uint32) {
 	const behind = 10 * 365 * 24 * time.Hour // on a board without a battery
 	late := n>>14%4 == 1
+	s.tell()
 	s.bootedAt, s.memory = s.now, 0
 	_ = os.Remove(s.memoryPath()) // it is on a file system that a boot empties
 	if late {
@@ -247,7 +236,7 @@ func (s *simulation) reboot(n uint32) {
 				s.forget(p)
 			}
 		}
-		s.setClock(-behind)
+		s.offset -= behind
 	}
 	for _, b := range slices.Clone(s.sandboxes) {
 		b.alive, b.todo = false, nil
@@ -267,7 +256,7 @@ func (s *simulation) reboot(n uint32) {
 		}
 	}
 	s.pending = nil
-	s.now += 5 * time.Second // before the agent is started
+	s.boot(5 * time.Second)
 	if !late {
 		return
 	}
@@ -275,5 +264,5 @@ func (s *simulation) reboot(n uint32) {
 		p := s.startPod(&simPod{nets: []int{0, 1}})
 		s.beginADD(p, p.nets, netip.Addr{}, false)
 	}
-	s.setClock(behind)
+	s.offset += behind
 }

@@ -84,10 +84,14 @@ func (q simSource) Pods(ctx context.Context) (podsource.Answer, error) {
 	s, p := q.s, q.s.pass
 	if p.looks == 0 || p.asked[q.kind] == p.looks {
 		p.looks++
+		if s.tell(); !p.hook && (p.looks > 1 || len(p.inner) > 0) {
+			s.told.prefix = []string{"asked: ", "again: "}[p.looks-1]
+		}
 	}
 	p.asked[q.kind], p.asking = p.looks, true
 	s.doNext()
 	answer := s.answerOf(q.kind)
+	s.tellAnswer(q.kind, answer)
 	var err error
 	if f := s.fault; s.config.sources[f.source%len(s.config.sources)] == q.kind && f.look == p.looks {
 		answer, err = s.doFault(f.kind, answer)
@@ -107,7 +111,6 @@ func (s *simulation) doFault(kind string, a podsource.Answer) (podsource.Answer,
 		return a, nil // A2 excludes it
 	}
 	s.pass.faulted = true
-	s.trace("fault of %s: %s", a.Source, kind)
 	switch kind {
 	case "empty":
 		return podsource.Answer{}, nil
