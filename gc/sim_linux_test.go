@@ -279,6 +279,6 @@ func (s *simulation) tellPass(o occasion, report *Report, err error) {
 		}
 	}
 	if c.line("%s", keeps); err != nil {
-		c.line("  error # %s", strings.ReplaceAll(err.Error(), "\n", " "))
+		c.line("  error # %.300s", strings.ReplaceAll(err.Error(), "\n", " "))
 	}
 }
