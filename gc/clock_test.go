@@ -163,13 +163,13 @@ func TestHazard46FirstSeenAfterTheOwnerWasRead(t *testing.T) {
 		n := newNode(t)
 		n.reserve("10.0.0.2", "dead", -time.Hour)
 		r := n.reconciler(podsource.Static{other}, Options{SourceTimeout: time.Hour})
-		ctx, checks := newCallbackContext(t), 0
-		ctx.onCheck(func() { // the fourth is in the listing, before the owner is read
+		checks := 0
+		ctx := &callbackContext{t.Context(), func() { // the fourth is in the listing, before the owner is read
 			if checks++; checks == 4 {
 				time.Sleep(2 * DefaultMinAge)
 				n.reserve("10.0.0.2", "new1", -time.Hour)
 			}
-		})
+		}}
 		for range 2 {
 			report, err := r.Reconcile(ctx)
 			must(t, err)

@@ -270,9 +270,7 @@ func TestStartAfterAtStartup(t *testing.T) {
 		n.reserve("10.0.0.2", "other", old)
 		source := inTurn(plain(other))
 		r := n.reconciler(source, Options{})
-		if _, err := r.AtStartup(t.Context(), NoADDInFlight); err != nil {
-			t.Fatal(err)
-		}
+		n.atStartup(r, NoADDInFlight)
 		for i, want := range []int{1, 2, 3} { // a second Start begins anew, and so does a third
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			_ = r.Start(ctx)
@@ -300,12 +298,11 @@ func TestHazard64PanicInAPass(t *testing.T) {
 		if err := n.reconciler(source, Options{Logger: logger}).Start(ctx); err != nil || asked < 10 {
 			t.Errorf("asked %d times, error %v", asked, err)
 		}
-		callback := newCallbackContext(t)
-		callback.onCheck(func() { // in the listing, after the wait for another pass
+		callback := &callbackContext{t.Context(), func() { // in the listing, after the wait for another pass
 			if looks++; looks == 3 {
 				panic("in the context")
 			}
-		})
+		}}
 		report, err := n.reconciler(podsource.Static{other}, Options{}).Reconcile(callback)
 		if !strings.Contains(text(err), "panicked: in the context") || report.Networks != nil {
 			t.Errorf("got error %v and %v, want the panic before the report has networks", err, report.Networks)

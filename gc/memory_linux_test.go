@@ -68,7 +68,7 @@ func TestStepSeenByTheMemoryAlone(t *testing.T) {
 			}
 			n.reconcile(r)
 			must(t, os.RemoveAll(n.memory+".new"))
-			n.fileAt(network1, "10.0.0.3", "web", n.wall()) // made since the pod's start
+			n.file("10.0.0.3", "web", -n.step) // made since the pod's start
 			r.opts.Only = nil
 			n.step = 24 * time.Hour
 			n.reconcile(r)
@@ -132,11 +132,11 @@ func TestMemoryThatDoesNotCount(t *testing.T) {
 			process(false)
 			time.Sleep(DefaultMinAge)
 			if c.change != nil {
-				if err := c.change(n.memory); errors.Is(err, fs.ErrPermission) {
+				err := c.change(n.memory)
+				if errors.Is(err, fs.ErrPermission) {
 					t.Skip("only root can give a file away")
-				} else if err != nil {
-					t.Fatal(err)
 				}
+				must(t, err)
 			}
 			report := process(false)
 			says := strings.Contains(report.Memory, c.note) && (c.note != "" || report.Memory == "")
@@ -274,7 +274,7 @@ func TestStepSeenByAFailedPass(t *testing.T) {
 			t.Error("the listing did not fail")
 		}
 		must(t, os.Remove(link))
-		n.fileAt(network1, "10.0.0.2", "web", n.wall()) // its ADD is in flight
+		n.file("10.0.0.2", "web", -n.step) // its ADD is in flight
 		time.Sleep(time.Second)
 		n.step = 0
 		n.check(n.reconcile(n.process(podsource.Static{other})), map[string]Verdict{"10.0.0.2": Young})

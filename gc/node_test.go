@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -52,33 +51,25 @@ func (n *node) network(name string) {
 	must(n.t, os.Mkdir(filepath.Join(n.dataDir, name), 0o755))
 }
 
-func (n *node) path(name string) string { return filepath.Join(n.dataDir, network1, name) }
-
-// file writes a file in the first network, with a timestamp that is age old.
-func (n *node) file(name, content string, age time.Duration) { n.fileIn(network1, name, content, age) }
-
-func (n *node) fileIn(network, name, content string, age time.Duration) {
-	n.t.Helper()
-	n.fileAt(network, name, content, time.Now().Add(-age))
+// path returns that of a file in the first network, or of "network/file".
+func (n *node) path(name string) string {
+	if !strings.Contains(name, "/") {
+		name = filepath.Join(network1, name)
+	}
+	return filepath.Join(n.dataDir, name)
 }
 
-// fileAt writes a file with a modification time.
-func (n *node) fileAt(network, name, content string, stamp time.Time) {
+// file writes a file with a timestamp that is age old.
+func (n *node) file(name, content string, age time.Duration) {
 	n.t.Helper()
-	path := filepath.Join(n.dataDir, network, name)
-	must(n.t, os.WriteFile(path, []byte(content), 0o600))
-	must(n.t, os.Chtimes(path, stamp, stamp))
+	then := time.Now().Add(-age)
+	must(n.t, os.WriteFile(n.path(name), []byte(content), 0o600), os.Chtimes(n.path(name), then, then))
 }
 
 // reserve writes a reservation as today's host-local does.
 func (n *node) reserve(ip, containerID string, age time.Duration) {
 	n.t.Helper()
-	n.reserveIn(network1, ip, containerID, age)
-}
-
-func (n *node) reserveIn(network, ip, containerID string, age time.Duration) {
-	n.t.Helper()
-	n.fileIn(network, ip, containerID+"\r\neth0", age)
+	n.file(ip, containerID+"\r\neth0", age)
 }
 
 func (n *node) exists(name string) bool {
@@ -95,51 +86,29 @@ func key(e Entry) string {
 	return e.Network + "/" + e.IP.String()
 }
 
-// check fails unless the report has exactly these verdicts, by key, and the files in the
-// directory agree with them.
+// check fails unless the report has exactly these verdicts, by key, and agrees with the files.
 func (n *node) check(report Report, want map[string]Verdict) {
 	n.t.Helper()
-	got := make(map[string]Verdict)
-	for _, e := range report.Reservations {
-		got[key(e)] = e.Verdict
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		n.t.Errorf("verdicts (-want +got):\n%s", diff)
-	}
-	n.checkFiles(want)
+	checkEach(n, report, want, func(e Entry) Verdict { return e.Verdict })
 }
 
 // checkReasons is check with reasons.
 func (n *node) checkReasons(report Report, want map[string]Reason) {
 	n.t.Helper()
-	got, verdicts := make(map[string]Reason), make(map[string]Verdict)
+	checkEach(n, report, want, func(e Entry) Reason { return e.Reason })
+}
+
+func checkEach[T comparable](n *node, report Report, want map[string]T, of func(Entry) T) {
+	n.t.Helper()
+	got := make(map[string]T)
 	for _, e := range report.Reservations {
-		got[key(e)] = e.Reason
-		if e.Verdict != e.Reason.Verdict() {
-			n.t.Errorf("%s has verdict %s and reason %s", key(e), e.Verdict, e.Reason)
+		got[key(e)] = of(e)
+		if there := n.exists(key(e)); there == (e.Verdict == Released || e.Verdict == Gone) || e.Verdict != e.Reason.Verdict() {
+			n.t.Errorf("%s has verdict %s and reason %s; its file is there: %t", key(e), e.Verdict, e.Reason, there)
 		}
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		n.t.Errorf("reasons (-want +got):\n%s", diff)
-	}
-	for ip, r := range want {
-		verdicts[ip] = r.Verdict()
-	}
-	n.checkFiles(verdicts)
-}
-
-func (n *node) checkFiles(want map[string]Verdict) {
-	n.t.Helper()
-	for ip, v := range want {
-		path := n.path(ip)
-		if strings.Contains(ip, "/") {
-			path = filepath.Join(n.dataDir, ip)
-		}
-		_, err := os.Lstat(path)
-		there, stays := err == nil, v != Released && v != Gone
-		if there != stays {
-			n.t.Errorf("%s was judged %s; its file is there: %t, want %t", ip, v, there, stays)
-		}
+		n.t.Errorf("the report (-want +got):\n%s", diff)
 	}
 }
 
@@ -158,9 +127,7 @@ func (n *node) reconcilerOf(networks []string, source podsource.Source, opts Opt
 func newReconciler(t testing.TB, store *hostlocal.Store, networks []string, source podsource.Source, opts Options, c *clocks) *Reconciler {
 	t.Helper()
 	r, err := New(store, networks, source, opts)
-	if err != nil {
-		t.Fatalf("New: %v", err)
-	}
+	must(t, err)
 	if c.base.IsZero() { // else a process that starts later
 		c.base = time.Now()
 	}
@@ -247,18 +214,7 @@ const (
 // context: before it waits, and between two reservations.
 type callbackContext struct {
 	context.Context
-	callback atomic.Pointer[func()]
-}
-
-func newCallbackContext(t testing.TB) *callbackContext { return &callbackContext{Context: t.Context()} }
-
-// onCheck sets the function. Nil is none.
-func (c *callbackContext) onCheck(callback func()) { c.callback.Store(&callback) }
-
-func (c *callbackContext) call() {
-	if callback := c.callback.Load(); callback != nil && *callback != nil {
-		(*callback)()
-	}
+	call func()
 }
 
 func (c *callbackContext) Err() error {

@@ -33,7 +33,7 @@ func TestReportOfAPass(t *testing.T) {
 		n.reserve("10.0.0.2", hex64("leaked"), old)
 		n.reserve("10.0.0.10", hex64("web"), old)
 		n.reserve("fd00::2", hex64("db"), old)
-		n.reserveIn("second", "10.0.0.2", hex64("leaked"), old)
+		n.reserve("second/10.0.0.2", hex64("leaked"), old)
 		begun := time.Now()
 		var call context.Context
 		slow := podsource.Func(func(ctx context.Context) ([]podsource.Pod, error) {
