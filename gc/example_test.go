@@ -26,21 +26,14 @@ var sandbox1, sandbox2, sandbox3 = strings.Repeat("5c7b9a1e", 8), strings.Repeat
 // exampleNode makes a data directory with a network "podnet" and old reservations.
 func exampleNode(owners map[string]string) (dataDir string) {
 	dataDir, err := os.MkdirTemp("", "example")
-	if err != nil {
-		panic(err)
-	}
-	if err := os.Mkdir(filepath.Join(dataDir, "podnet"), 0o755); err != nil {
-		panic(err)
-	}
+	err = errors.Join(err, os.Mkdir(filepath.Join(dataDir, "podnet"), 0o755))
 	made := time.Now().Add(-time.Hour)
 	for ip, owner := range owners {
 		file := filepath.Join(dataDir, "podnet", ip)
-		if err := os.WriteFile(file, []byte(owner+"\r\neth0"), 0o600); err != nil {
-			panic(err)
-		}
-		if err := os.Chtimes(file, made, made); err != nil {
-			panic(err)
-		}
+		err = errors.Join(err, os.WriteFile(file, []byte(owner+"\r\neth0"), 0o600), os.Chtimes(file, made, made))
+	}
+	if err != nil {
+		panic(err)
 	}
 	return dataDir
 }
@@ -56,8 +49,7 @@ func ExampleReconciler_Reconcile() {
 	}
 	reconciler, err := gc.New(store, []string{"podnet"}, source, gc.Options{})
 	if err != nil {
-		fmt.Println(err)
-		return
+		panic(err)
 	}
 	report, err := reconciler.Reconcile(context.Background())
 	if err != nil {
@@ -84,8 +76,7 @@ func ExampleReconciler_Reconcile_errors() {
 	})
 	reconciler, err := gc.New(hostlocal.New(dataDir), []string{"podnet"}, hangs, gc.Options{SourceTimeout: 200 * time.Millisecond})
 	if err != nil {
-		fmt.Println(err)
-		return
+		panic(err)
 	}
 	report, err := reconciler.Reconcile(context.Background())
 	switch {
@@ -117,8 +108,7 @@ func ExampleReconciler_Start() {
 		},
 	})
 	if err != nil {
-		fmt.Println(err)
-		return
+		panic(err)
 	}
 	reconciler.Trigger() // asks for a pass now: for an ADD that found no free address, from any goroutine
 	fmt.Println(reconciler.Start(ctx))
@@ -143,8 +133,7 @@ func ExampleReconciler_AtStartup() {
 	})
 	reconciler, err := gc.New(store, []string{"podnet"}, source, gc.Options{})
 	if err != nil {
-		fmt.Println(err)
-		return
+		panic(err)
 	}
 	report, err := reconciler.AtStartup(context.Background())
 	fmt.Println(report.Counts()[gc.Released], "released, error:", err)
@@ -188,8 +177,7 @@ func ExampleAllNetworks() {
 		opts := gc.Options{AllowForeign: prefixes, DryRun: true}
 		reconciler, err := gc.New(hostlocal.New(dataDir), []string{gc.AllNetworks}, source, opts)
 		if err != nil {
-			fmt.Println(err)
-			return
+			panic(err)
 		}
 		report, err := reconciler.Reconcile(context.Background())
 		for _, e := range report.Reservations {
@@ -218,8 +206,7 @@ func ExampleReport() {
 	})
 	reconciler, err := gc.New(hostlocal.New(dataDir), []string{"podnet", "storage"}, source, gc.Options{})
 	if err != nil {
-		fmt.Println(err)
-		return
+		panic(err)
 	}
 	report, err := reconciler.Reconcile(context.Background())
 	fmt.Println("missing:", len(report.Missing), "in a directory that is there:", !report.DataDirMissing && report.DataDir == dataDir, err)
@@ -256,8 +243,7 @@ func ExampleReport_conflicts() {
 	source := podsource.Static{pod("web", "10.0.0.2"), pod("db", "10.0.0.2"), pod("cache", "10.0.0.7"), pod("proxy", "192.168.0.9")}
 	reconciler, err := gc.New(hostlocal.New(dataDir), []string{"podnet"}, source, gc.Options{})
 	if err != nil {
-		fmt.Println(err)
-		return
+		panic(err)
 	}
 	report, err := reconciler.Reconcile(context.Background())
 	fmt.Println(report.Reservations[0].Reason, err)

@@ -5,13 +5,17 @@ package hostlocal
 import (
 	"context"
 	"errors"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
 )
 
 func TestNewDataDir(t *testing.T) {
@@ -162,4 +166,122 @@ func TestListEndsWithItsContext(t *testing.T) {
 	if _, err := s.List(endsAt(5)); err != nil {
 		t.Errorf("List: %v, want one call of Err before each owner", err)
 	}
+}
+
+const sandbox = "ee3b0f0c5a1f4d1b8f0e8f6a2d5c7b9a1e3f5d7c9b8a6f4e2d1c3b5a79f8e6d4"
+
+// TestHazard15OwnerFilesOfEveryVersion: List names the owner of a file of any version, and the
+// plugin's own look-up finds the same one, if any.
+func TestHazard15OwnerFilesOfEveryVersion(t *testing.T) {
+	for _, row := range []struct {
+		reason, file, id, ifName string
+		plugin                   bool // whether the plugin itself would match the file with that container and interface
+	}{
+		{"v0.8.0 and later", sandbox + "\r\neth0", sandbox, "eth0", true},
+		{"up to v0.7.6", sandbox, sandbox, "", true},
+		{"a pre-release", sandbox + "\neth0", sandbox, "eth0", false},
+		{"written by an editor: a newline at the end", sandbox + "\r\neth0\n", sandbox, "eth0", true},
+		{"spaces around all", " \t" + sandbox + "\r\neth0 \n\n", sandbox, "eth0", true},
+		{"spaces around each", sandbox + " \r\n eth0", sandbox, "eth0", false},
+		{"an ID need not be hexadecimal: cnitool", "cnitool-20c433bb2b1d6ede56d6\r\nnet1", "cnitool-20c433bb2b1d6ede56d6", "net1", true},
+		{"all that the CNI spec allows in an ID", "0aZ_.-\r\neth0", "0aZ_.-", "eth0", true},
+		{"an interface with a name of the kernel's choice", "abc\r\neth0@if7:1", "abc", "eth0@if7:1", true},
+		{"Windows allows long names", "abc\r\n" + strings.Repeat("e", 256), "abc", strings.Repeat("e", 256), true},
+		{"an interface without an ID: the plugin takes it for an ID too", "\r\neth0", "eth0", "", true},
+		{"of the maximum length", strings.Repeat("a", maxOwner), strings.Repeat("a", maxOwner), "", true},
+	} {
+		s := newStore(t)
+		plugin, err := disk.New(network, s.DataDir())
+		must(t, err)
+		write(t, at(s, "10.0.0.2"), row.file)
+		write(t, at(s, "10.0.0.3"), "somebody-else\r\neth0")
+		got := list(t, s)[0]
+		diff(t, row.reason, []string{row.id, row.ifName, "owned"}, []string{got.ContainerID, got.IfName, string(got.Owner)})
+		if got := plugin.FindByID(row.id, row.ifName); got != row.plugin {
+			t.Errorf("the plugin finds the owner: %v, want %v: %s", got, row.plugin, row.reason)
+		}
+		must(t, plugin.Close())
+	}
+}
+
+// TestHazard16Garbage: List returns files that no version of host-local wrote, or that it did
+// not finish, as malformed or empty, however long they are.
+func TestHazard16Garbage(t *testing.T) {
+	for _, row := range []struct {
+		reason, file string
+		want         OwnerState
+	}{
+		{"a power loss right after the file was made", "", Empty},
+		{"blanks only", " \t ", Empty},
+		{"three lines", "abc\r\neth0\r\nmore", Malformed},
+		{"three lines, one of them empty", "abc\r\n\r\neth0", Malformed},
+		{"blocks of zeros, as a file system leaves after a crash", strings.Repeat("\x00", 70), Malformed},
+		{"an interface name with white space of Unicode", "abc\r\neth\u00850", Malformed},
+		{"longer than the maximum, and blank: the rest was not read", strings.Repeat(" ", maxOwner+1), Malformed},
+		{"an owner with so many blanks that it is longer than the maximum", "abc\r\neth0" + strings.Repeat("\n", maxOwner), Malformed},
+		{"an ID that is a path", "../abc\r\neth0", Malformed},
+		{"an ID must not begin with a dash", "-abc\r\neth0", Malformed},
+		{"a slash in the interface name", "abc\r\neth/0", Malformed},
+		{"a dot as interface name", "abc\r\n.", Malformed},
+		{"two dots as interface name", "abc\r\n..", Malformed},
+		{"a control character in the interface name", "abc\r\neth\x1b0", Malformed},
+		{"DEL in the interface name", "abc\r\neth\x7f0", Malformed},
+		{"an interface name longer than any system's", "abc\r\n" + strings.Repeat("e", 257), Malformed},
+	} {
+		s := newStore(t)
+		write(t, at(s, "10.0.0.2"), row.file)
+		rs := list(t, s)
+		diff(t, row.reason, []Reservation{{Network: network, IP: rs[0].IP, Owner: row.want, ReservedAt: rs[0].ReservedAt}}, rs)
+	}
+}
+
+// FuzzParseOwner compares parseOwner with the plugin, which trims the whole file and
+// compares it with the ID, CRLF and the interface name, or with the ID alone.
+func FuzzParseOwner(f *testing.F) {
+	f.Fuzz(func(t *testing.T, content []byte) {
+		idBytes, ifNameBytes, state := parseOwner(content)
+		id, ifName := string(idBytes), string(ifNameBytes)
+		trimmed := strings.TrimSpace(string(content))
+
+		if (state == Owned) != (id != "") || state != Owned && ifName != "" || state != Owned && state != Empty && state != Malformed {
+			t.Errorf("%v with the owner %q, %q", state, id, ifName)
+		}
+		if state == Owned && (!validName(id) || !validIfName(ifName) || strings.TrimSpace(ifName) != ifName) {
+			t.Errorf("%q, %q is not valid", id, ifName)
+		}
+		if len(content) > maxOwner {
+			if state != Malformed {
+				t.Errorf("%d bytes are %v", len(content), state)
+			}
+			return
+		}
+		if (trimmed == "") != (state == Empty) {
+			t.Errorf("%q is %v", trimmed, state)
+		}
+		wantID, wantIfName, two := strings.Cut(trimmed, "\r\n")
+		if validName(wantID) && (!two || validIfName(wantIfName)) {
+			if id != wantID || ifName != wantIfName || state != Owned {
+				t.Errorf("the plugin matches %q, %q; got %q, %q, %v", wantID, wantIfName, id, ifName, state)
+			}
+		}
+	})
+}
+
+// FuzzParseName compares parseName with the names that the plugin gives its files:
+// net.IP.String, with the colons replaced on Windows.
+func FuzzParseName(f *testing.F) {
+	f.Fuzz(func(t *testing.T, name string) {
+		for _, colon := range []byte{':', '_'} {
+			ip, ok := parseName(name, colon)
+			plain := strings.ReplaceAll(name, string(colon), ":")
+			byPlugin := net.ParseIP(plain)
+			writes := byPlugin != nil && byPlugin.String() == plain && (colon == ':' || !strings.Contains(name, ":"))
+			if ok != writes {
+				t.Fatalf("parseName(%q, %q) = %v, %v; the plugin writes such a name: %v", name, colon, ip, ok, writes)
+			}
+			if back := fileName(ip, colon); ok && (back != name || strings.ContainsAny(name, "/\\\x00%") || ip.Is4In6()) {
+				t.Errorf("%q is the name of %v, whose name is %q", name, ip, back)
+			}
+		}
+	})
 }
