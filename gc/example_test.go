@@ -23,19 +23,24 @@ import (
 // IDs of sandboxes are 64 hexadecimal digits, as the runtimes of Kubernetes make them.
 var sandbox1, sandbox2, sandbox3 = strings.Repeat("5c7b9a1e", 8), strings.Repeat("ee3b0f0c", 8), strings.Repeat("6ba7b810", 8)
 
+// must is for what can't fail here.
+func must[T any](value T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return value
+}
+
 // exampleNode makes a data directory with a network "podnet" and old reservations.
 func exampleNode(owners map[string]string) (dataDir string) {
-	dataDir, err := os.MkdirTemp("", "example")
-	err = errors.Join(err, os.Mkdir(filepath.Join(dataDir, "podnet"), 0o755))
+	dataDir = must(os.MkdirTemp("", "example"))
+	err := os.Mkdir(filepath.Join(dataDir, "podnet"), 0o755)
 	made := time.Now().Add(-time.Hour)
 	for ip, owner := range owners {
 		file := filepath.Join(dataDir, "podnet", ip)
 		err = errors.Join(err, os.WriteFile(file, []byte(owner+"\r\neth0"), 0o600), os.Chtimes(file, made, made))
 	}
-	if err != nil {
-		panic(err)
-	}
-	return dataDir
+	return must(dataDir, err)
 }
 
 func ExampleReconciler_Reconcile() {
@@ -74,10 +79,7 @@ func ExampleReconciler_Reconcile_errors() {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	})
-	reconciler, err := gc.New(hostlocal.New(dataDir), []string{"podnet"}, hangs, gc.Options{SourceTimeout: 200 * time.Millisecond})
-	if err != nil {
-		panic(err)
-	}
+	reconciler := must(gc.New(hostlocal.New(dataDir), []string{"podnet"}, hangs, gc.Options{SourceTimeout: 200 * time.Millisecond}))
 	report, err := reconciler.Reconcile(context.Background())
 	switch {
 	case errors.Is(err, gc.ErrSourceTimeout):
@@ -101,15 +103,12 @@ func ExampleReconciler_Start() {
 	defer func() { _ = os.RemoveAll(dataDir) }()
 
 	ctx, stop := context.WithCancel(context.Background())
-	reconciler, err := gc.New(hostlocal.New(dataDir), []string{"podnet"}, podsource.Static{{ContainerIDs: []string{sandbox2}}}, gc.Options{
+	reconciler := must(gc.New(hostlocal.New(dataDir), []string{"podnet"}, podsource.Static{{ContainerIDs: []string{sandbox2}}}, gc.Options{
 		OnReport: func(report gc.Report, err error) {
 			fmt.Println(report.Counts()[gc.Released], "released, error:", err)
 			stop() // here the agent ends after the first pass
 		},
-	})
-	if err != nil {
-		panic(err)
-	}
+	}))
 	reconciler.Trigger() // asks for a pass now: for an ADD that found no free address, from any goroutine
 	fmt.Println(reconciler.Start(ctx))
 	// Output:
@@ -131,10 +130,7 @@ func ExampleReconciler_AtStartup() {
 		}
 		return []podsource.Pod{{ContainerIDs: []string{sandbox2}}}, nil
 	})
-	reconciler, err := gc.New(store, []string{"podnet"}, source, gc.Options{})
-	if err != nil {
-		panic(err)
-	}
+	reconciler := must(gc.New(store, []string{"podnet"}, source, gc.Options{}))
 	report, err := reconciler.AtStartup(context.Background())
 	fmt.Println(report.Counts()[gc.Released], "released, error:", err)
 	// Output:
@@ -175,10 +171,7 @@ func ExampleAllNetworks() {
 	source := podsource.Static{{ContainerIDs: []string{sandbox2}}}
 	for _, prefixes := range [][]string{nil, {"default-"}} {
 		opts := gc.Options{AllowForeign: prefixes, DryRun: true}
-		reconciler, err := gc.New(hostlocal.New(dataDir), []string{gc.AllNetworks}, source, opts)
-		if err != nil {
-			panic(err)
-		}
+		reconciler := must(gc.New(hostlocal.New(dataDir), []string{gc.AllNetworks}, source, opts))
 		report, err := reconciler.Reconcile(context.Background())
 		for _, e := range report.Reservations {
 			fmt.Println(e.Network, e.IP, e.Verdict, e.Reason)
@@ -204,10 +197,7 @@ func ExampleReport() {
 			{NamespacedName: types.NamespacedName{Namespace: "default", Name: "web"}, UID: "1", ContainerIDs: []string{sandbox1}, Origin: "sandbox"},
 		}}, nil
 	})
-	reconciler, err := gc.New(hostlocal.New(dataDir), []string{"podnet", "storage"}, source, gc.Options{})
-	if err != nil {
-		panic(err)
-	}
+	reconciler := must(gc.New(hostlocal.New(dataDir), []string{"podnet", "storage"}, source, gc.Options{}))
 	report, err := reconciler.Reconcile(context.Background())
 	fmt.Println("missing:", len(report.Missing), "in a directory that is there:", !report.DataDirMissing && report.DataDir == dataDir, err)
 	for _, s := range report.Sources {
@@ -241,10 +231,7 @@ func ExampleReport_conflicts() {
 		return podsource.Pod{NamespacedName: types.NamespacedName{Namespace: "default", Name: name}, IPs: []netip.Addr{netip.MustParseAddr(ip)}}
 	}
 	source := podsource.Static{pod("web", "10.0.0.2"), pod("db", "10.0.0.2"), pod("cache", "10.0.0.7"), pod("proxy", "192.168.0.9")}
-	reconciler, err := gc.New(hostlocal.New(dataDir), []string{"podnet"}, source, gc.Options{})
-	if err != nil {
-		panic(err)
-	}
+	reconciler := must(gc.New(hostlocal.New(dataDir), []string{"podnet"}, source, gc.Options{}))
 	report, err := reconciler.Reconcile(context.Background())
 	fmt.Println(report.Reservations[0].Reason, err)
 	for _, d := range report.Duplicates {

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"net/netip"
 	"slices"
 	"sync"
@@ -26,8 +27,10 @@ func hex64(name string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// every is all networks.
-var every = []string{podsource.EveryNetwork}
+var (
+	every   = []string{podsource.EveryNetwork} // all networks
+	errAway = errors.New("server is away")
+)
 
 // The fakes below return the answers and declarations of the sources of their names.
 

@@ -21,7 +21,6 @@ import (
 // R2: if a source fails in any way, nothing is released, the error and the report say why, and the
 // next pass is not blocked.
 func TestHazard64SourceFails(t *testing.T) {
-	errAway := errors.New("server is away")
 	fails := podsource.Func(func(context.Context) ([]podsource.Pod, error) { return []podsource.Pod{other}, errAway })
 	for _, c := range []struct {
 		reason string
@@ -120,7 +119,6 @@ func TestHazard62OldListInALoop(t *testing.T) {
 // The hook returns within its time limits, whatever the source does, and says why (R13).
 func TestAtStartup(t *testing.T) {
 	type call = func(ctx context.Context, since time.Duration) ([]podsource.Pod, error)
-	errAway := errors.New("server is away")
 	fails := func(err error) call {
 		return func(context.Context, time.Duration) ([]podsource.Pod, error) { return nil, err }
 	}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,9 +24,9 @@ import (
 type loop struct {
 	*Reconciler
 	begun  time.Time
-	mu     sync.Mutex // guards what follows
+	away   atomic.Bool // the source
+	mu     sync.Mutex  // guards what follows
 	passes []time.Duration
-	err    error // of the source
 }
 
 // startLoop runs Start until the test ends. The bubble fails if it leaves a goroutine.
@@ -37,20 +38,14 @@ func startLoop(t *testing.T, n *node, opts Options) *loop {
 		l.passes = append(l.passes, time.Since(l.begun))
 	}
 	l.Reconciler = n.reconciler(podsource.Func(func(context.Context) ([]podsource.Pod, error) {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return []podsource.Pod{other}, l.err
+		if l.away.Load() {
+			return nil, errAway
+		}
+		return []podsource.Pod{other}, nil
 	}), opts)
 	go func() { _ = l.Start(t.Context()) }()
 	synctest.Wait()
 	return l
-}
-
-// fail makes the source return an error, or none.
-func (l *loop) fail(err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.err = err
 }
 
 // sinceLast waits, and returns the times of the passes meanwhile, counted from the call.
@@ -151,13 +146,13 @@ func TestSchedule(t *testing.T) {
 		if first < DefaultInterval || last > DefaultInterval*11/10 || last-first < DefaultInterval/100 {
 			t.Errorf("passes of a healthy node %v to %v apart", first, last)
 		}
-		l.fail(errors.New("server is away"))
+		l.away.Store(true)
 		passes := l.sinceLast(8 * time.Hour)
 		logged := logs.with("Releasing leaked addresses; trying again later", "error")
 		if len(passes) < 40 || len(passes) > 60 || logged != len(passes) || passes[1]-passes[0] > 1500*time.Millisecond {
 			t.Errorf("passes in 8 hours of errors, of which %d were logged: %v", logged, passes)
 		}
-		l.fail(nil)
+		l.away.Store(false)
 		if passes := l.sinceLast(time.Hour); len(passes) < 5 || len(passes) > 7 {
 			t.Errorf("%d passes in the hour after the errors ended", len(passes))
 		}

@@ -21,20 +21,9 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// A memoryNode is a node with a memory, and processes that share it.
-type memoryNode struct {
-	*node
-	clocks
-	memory string
-}
-
-func newMemoryNode(t *testing.T) *memoryNode {
-	return &memoryNode{newNode(t), clocks{uptime: 30 * 24 * time.Hour}, filepath.Join(t.TempDir(), "memory")}
-}
-
-// process returns the reconciler of another process on the node.
-func (n *memoryNode) process(source podsource.Source) *Reconciler {
-	return newReconciler(n.t, n.store, []string{network1}, source, Options{Memory: n.memory}, &n.clocks)
+// process returns the reconciler of another process on the node, which uses its memory.
+func (n *node) process(source podsource.Source) *Reconciler {
+	return n.reconciler(source, Options{Memory: n.memory})
 }
 
 // whenReadIn calls do after the nth reading of the clocks in a function.
@@ -56,7 +45,7 @@ func whenReadIn(r *Reconciler, function string, nth int, do func()) {
 func TestStepSeenByTheMemoryAlone(t *testing.T) {
 	for _, writable := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
-			n := newMemoryNode(t)
+			n := newNode(t)
 			n.reserve("10.0.0.2", "leaked", time.Hour)
 			r := n.process(inTurn(plain(other), plain(other, startingPod("web", n.wall()))))
 			r.opts.Only = func(*hostlocal.Reservation) bool { // called after the last source
@@ -89,7 +78,7 @@ func TestMemoryThatDoesNotCount(t *testing.T) {
 			return errors.Join(err, os.WriteFile(path, []byte(strings.Replace(string(content), old, by, 1)), 0o600))
 		}
 	}
-	nowhere := newMemoryNode(t)
+	nowhere := newNode(t)
 	nowhere.store = hostlocal.New(nowhere.path("none"))
 	if report := nowhere.reconcile(nowhere.process(podsource.Static{other})); !strings.HasPrefix(report.Memory, "stat "+nowhere.path("none")) {
 		t.Errorf("without a data directory the report says %q", report.Memory)
@@ -117,7 +106,7 @@ func TestMemoryThatDoesNotCount(t *testing.T) {
 		}, "mkdir "},
 	} {
 		t.Run(c.reason, inBubble(func(t *testing.T) {
-			n := newMemoryNode(t)
+			n := newNode(t)
 			n.base, n.memory = time.Now().Add(-time.Hour), filepath.Join(n.memory, "in", "a", "file")
 			n.reserve("10.0.0.2", "leaked", -time.Hour)
 			process := func(dry bool) Report {
@@ -170,7 +159,7 @@ func TestEarliestSightCounts(t *testing.T) {
 // The file system of the memory does not answer: passes release all the same, and say so.
 func TestMemoryDoesNotAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newMemoryNode(t)
+		n := newNode(t)
 		r, answers := n.process(podsource.Static{other}), make(chan struct{})
 		whenReadIn(r, "useMemory", 1, func() { <-answers })
 		n.reconcile(r)
@@ -181,6 +170,7 @@ func TestMemoryDoesNotAnswer(t *testing.T) {
 			t.Errorf("the report says %q", report.Memory)
 		}
 		close(answers)
+		synctest.Wait()
 	})
 }
 
@@ -188,7 +178,7 @@ func TestMemoryDoesNotAnswer(t *testing.T) {
 func TestMemoryDoesNotAnswerInTime(t *testing.T) {
 	for _, call := range []int{1, 3, 5} {
 		synctest.Test(t, func(t *testing.T) {
-			n := newMemoryNode(t)
+			n := newNode(t)
 			r := n.process(podsource.Static{other})
 			n.reconcile(r)
 			n.step = time.Hour
@@ -201,6 +191,7 @@ func TestMemoryDoesNotAnswerInTime(t *testing.T) {
 				t.Errorf("the pass took %v, and the memory does not answer the clock's %dth reading", took, call)
 			}
 			close(answers)
+			synctest.Wait()
 		})
 	}
 }
@@ -208,9 +199,10 @@ func TestMemoryDoesNotAnswerInTime(t *testing.T) {
 // Commands for two data directories share a memory: a leak is released in the end.
 func TestMemoryOfTwoDirectoriesKeepsSights(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newMemoryNode(t)
+		a := newNode(t)
 		a.uptime, a.base = time.Minute, time.Now()
-		b := memoryNode{newNode(t), a.clocks, a.memory}
+		b := newNode(t)
+		b.clocks, b.memory = a.clocks, a.memory
 		a.reserve("10.0.0.2", "leaked", 30*time.Hour)
 		a.reconcile(a.process(podsource.Static{other}))
 		b.reconcile(b.process(podsource.Static{other}))
@@ -221,7 +213,7 @@ func TestMemoryOfTwoDirectoriesKeepsSights(t *testing.T) {
 
 // Another process writes the memory while this one reads it.
 func TestMemoryIsWrittenWhileItIsRead(t *testing.T) {
-	n := newMemoryNode(t)
+	n := newNode(t)
 	first := n.process(podsource.Static{other})
 	n.reconcile(first)
 	n.reserve("10.0.0.2", "web", 0) // its ADD is in flight
@@ -235,7 +227,7 @@ func TestMemoryIsWrittenWhileItIsRead(t *testing.T) {
 // A step is in the memory before the sources are asked: the process may end meanwhile.
 func TestStepIsWrittenAtOnce(t *testing.T) {
 	for _, restarts := range []bool{false, true} {
-		n := newMemoryNode(t)
+		n := newNode(t)
 		n.reserve("10.0.0.2", "other", old)
 		var early, written bool
 		source := podsource.Func(func(context.Context) ([]podsource.Pod, error) {
@@ -264,7 +256,7 @@ func TestStepIsWrittenAtOnce(t *testing.T) {
 // before the step was undone is not taken for an old one.
 func TestStepSeenByAFailedPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newMemoryNode(t)
+		n := newNode(t)
 		r, link := n.process(podsource.Static{other}), filepath.Join(n.dataDir, "link")
 		n.reconcile(r)
 		time.Sleep(time.Second)
@@ -285,7 +277,7 @@ func TestStepSeenByAFailedPass(t *testing.T) {
 // does not come back, neither as growth nor as an old sight of a pod with the same name.
 func TestFinishedSightsDoNotComeBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newMemoryNode(t)
+		n := newNode(t)
 		agent := n.process(answers(criAnswer()))
 		agent.networks = []string{"another"}
 		n.reserve("10.0.0.2", hex64("db"), time.Hour)
@@ -303,7 +295,7 @@ func TestFinishedSightsDoNotComeBack(t *testing.T) {
 func TestMemoryIsLockedByAStoppedProcess(t *testing.T) {
 	for held, stuck := range map[time.Duration]bool{time.Second - 1: false, time.Second + 1: true} {
 		synctest.Test(t, func(t *testing.T) {
-			n := newMemoryNode(t)
+			n := newNode(t)
 			must(t, os.WriteFile(n.memory, nil, 0o600))
 			dir := filepath.Dir(n.memory)
 			time.AfterFunc(held, flockOf(t, dir))

@@ -33,14 +33,16 @@ type node struct {
 	t       testing.TB
 	dataDir string
 	store   *hostlocal.Store
+	memory  string // the path of Options.Memory, where a test uses it
+	clocks
 }
 
 const network1 = "podnet"
 
 func newNode(t testing.TB) *node {
 	t.Helper()
-	n := &node{t: t, dataDir: t.TempDir()}
-	n.store = hostlocal.New(n.dataDir)
+	n := &node{t: t, dataDir: t.TempDir(), clocks: clocks{uptime: 30 * 24 * time.Hour}}
+	n.store, n.memory = hostlocal.New(n.dataDir), filepath.Join(n.dataDir, ".memory")
 	n.network(network1)
 	return n
 }
@@ -121,7 +123,7 @@ func (n *node) reconciler(source podsource.Source, opts Options) *Reconciler {
 
 func (n *node) reconcilerOf(networks []string, source podsource.Source, opts Options) *Reconciler {
 	n.t.Helper()
-	return newReconciler(n.t, n.store, networks, source, opts, &clocks{uptime: 30 * 24 * time.Hour})
+	return newReconciler(n.t, n.store, networks, source, opts, &n.clocks)
 }
 
 func newReconciler(t testing.TB, store *hostlocal.Store, networks []string, source podsource.Source, opts Options, c *clocks) *Reconciler {

@@ -5,7 +5,6 @@ package gc
 import (
 	"cmp"
 	"context"
-	"errors"
 	"maps"
 	"net/netip"
 	"slices"
@@ -76,8 +75,6 @@ type simFault struct {
 }
 
 var simFaults = []string{"error", "empty", "hang"}
-
-var errAway = errors.New("source is away")
 
 // Pods returns the answer. Operations may happen before and after.
 func (q simSource) Pods(ctx context.Context) (podsource.Answer, error) {

@@ -34,9 +34,7 @@ func refusing(t *testing.T, number uint32, do func()) {
 		}
 		do()
 	}()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	must(t, <-done)
 }
 
 // TestHazard68UnreadableInARenamedDirectory: an unreadable file is listed even if another
