@@ -158,7 +158,7 @@ func SimulatedCase(t *testing.T, seed uint64) string {
 }
 
 // A simCase tells a simulation as a case of testdata/cases: its passes, and what has changed whenever sources are asked. A case can't
-// have all. What happens while a pass lists or releases comes before it asks, or after it, and all that happens during a hook before it.
+// have all. What happens while a pass lists comes before it asks, and while it releases when it asks; all of a hook comes before it.
 // An answer comes with the last one of its look. A pass that is cancelled has a source that fails. The agent reads the clock in passes
 // alone. A date of a list has no reading of the monotonic clock, no pass is one of a loop's, and no node is suspended.
 type simCase struct {
@@ -264,6 +264,9 @@ func (s *simulation) tellAnswer(k simKind, a podsource.Answer) {
 // tellPass tells which addresses the pass that has ended must keep, and in comments what it reports.
 func (s *simulation) tellPass(o occasion, report *Report, err error) {
 	c := &s.told
+	if c.prefix != "" {
+		s.tell()
+	}
 	if c.prefix = ""; c.fails != (err != nil) { // whatever the reason
 		c.fails = err != nil
 		c.line("%s %s", s.config.sources[0], map[bool]string{true: "fails", false: "answers"}[c.fails])
