@@ -188,9 +188,9 @@ func (s *simulation) boot(d time.Duration) {
 
 // tellConfig tells what stays the same.
 func (s *simulation) tellConfig() {
-	o, also := s.config.opts, map[bool]string{true: " memory=yes"}[s.config.memory]+map[bool]string{true: " allow=default-"}[s.config.allowForeign]
-	s.told.line("options networks=podnet,second min-age=%v starting-for=%v request-timeout=%v%s", o.MinAge, o.StartingFor,
-		o.RuntimeRequestTimeout, also)
+	o, memory, allow := s.config.opts, map[bool]string{true: " memory=yes"}, map[bool]string{true: " allow=default-"}
+	s.told.line("options networks=podnet,second min-age=%v starting-for=%v request-timeout=%v%s%s", o.MinAge, o.StartingFor,
+		o.RuntimeRequestTimeout, memory[s.config.memory], allow[s.config.allowForeign])
 	more := map[simKind]string{fromKernel: "; netns2 adds none", fromIntents: "; plain2 speaks none; plain2 supplementary; plain2 adds *",
 		fromRecord: "; record speaks " + strings.Join(simNetworks[:len(s.recordNetworks())], ",")}
 	for _, k := range s.config.sources {
