@@ -82,18 +82,17 @@ func TestHazard65SlowADD(t *testing.T) {
 	if !onNode(t) {
 		return
 	}
-	store := reserve(t, map[string]string{"10.0.0.2": id("51039"), "10.0.0.3": id("1eaced"), "10.0.0.4": id("1157ed")})
+	store := newStore(t, map[string]string{"10.0.0.2": id("51039"), "10.0.0.3": id("1eaced")})
 	pid, stop := startADD(t, "ADD", id("51039"), "/run/netns/cni-1")
 	both := podsource.Union(runtimeSource, nested(t))
-	report := checkPass(t, store, both, map[string]gc.Verdict{"10.0.0.2": gc.InUse, "10.0.0.3": gc.Released, "10.0.0.4": gc.InUse})
+	report := checkPass(t, "in flight", store, both, gc.Options{}, map[string]gc.Reason{"10.0.0.2": gc.ContainerLive, "10.0.0.3": gc.ReleasedLeak})
 	if want := fmt.Sprintf("netns ADDs: CNI ADD by process %d (exe)", pid); report.Reservations[0].Pod.From != want {
 		t.Errorf("the report says %q, want %q", report.Reservations[0].Pod.From, want)
 	}
-	// The ADD goes on after it has configured the address: this is no conflict.
 	startPod(t, "10.0.0.2")
-	checkPass(t, store, both, map[string]gc.Verdict{"10.0.0.2": gc.InUse, "10.0.0.4": gc.InUse})
+	checkPass(t, "it has configured the address: this is no conflict", store, both, gc.Options{}, map[string]gc.Reason{"10.0.0.2": gc.ContainerLive})
 	stop()
-	checkPass(t, store, both, map[string]gc.Verdict{"10.0.0.2": gc.InUse, "10.0.0.4": gc.InUse})
+	checkPass(t, "it has ended", store, both, gc.Options{}, map[string]gc.Reason{"10.0.0.2": gc.AddressClaimed})
 }
 
 // between is a context that calls do once, after processes are listed for the first
