@@ -4,6 +4,7 @@ package netns
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -50,27 +51,42 @@ func TestADDsUnderWay(t *testing.T) {
 	_, stop := startADD(t, "ADD", "ee3b0f0c", "/run/netns/cni-1")
 	startADD(t, "ADD", "default-5c7b", "/run/netns/cni-2")
 	startADD(t, "ADD", "default-5c7b", "/run/netns/cni-2") // the second plugin of the chain has started, the first is still running
-	for _, command := range []string{"DEL", "CHECK", "ADDED", "", "add"} {
-		startADD(t, command, "ended", "/run/netns/cni-3")
+	startADD(t, "DEL", "ended", "/run/netns/cni-3")
+	for _, want := range [][]string{{"default-5c7b", "ee3b0f0c"}, {"default-5c7b"}} {
+		if got := addsInFlight(t, t.Context(), nested(t)); !slices.Equal(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+		stop()
 	}
-	for _, id := range []string{"", "-x", "a b", "a/b", "a:b", "ä"} { // no runtime sets these, and gc would refuse the answer
-		startADD(t, "ADD", id, "/run/netns/cni-4")
-	}
-	start(t, nil, "XCNI_COMMAND=ADD", "CNI_CONTAINERID=other")
-	twice, err := syscall.ForkExec("/bin/sleep", []string{"sleep", "60"}, &syscall.ProcAttr{
-		Env: []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=first", "CNI_CONTAINERID=last", "CNI_NETNS=/run/netns/cni-5"},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = syscall.Kill(twice, syscall.SIGKILL) }()
-	start(t, nil, "OTHER=CNI_COMMAND=ADD", "CNI_CONTAINERID=other")
-	if got, want := addsInFlight(t, t.Context(), nested(t)), []string{"default-5c7b", "ee3b0f0c", "first", "last"}; !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
-	}
-	stop()
-	if got, want := addsInFlight(t, t.Context(), nested(t)), []string{"default-5c7b", "first", "last"}; !slices.Equal(got, want) {
-		t.Errorf("one has ended: got %q, want %q", got, want)
+}
+
+// TestEnvironments checks which containers an environment names.
+func TestEnvironments(t *testing.T) {
+	for _, row := range []struct {
+		reason, text string
+		want         []string
+	}{
+		{"an ADD", "CNI_COMMAND=ADD\x00CNI_CONTAINERID=a\x00", []string{"a"}},
+		{"the first and the last of many", "CNI_CONTAINERID=a\x00CNI_CONTAINERID=b\x00CNI_CONTAINERID=c\x00CNI_COMMAND=ADD\x00CNI_CONTAINERID=d\x00", []string{"a", "d"}},
+		{"another command", "CNI_COMMAND=DEL\x00CNI_CONTAINERID=a\x00", nil},
+		{"one that begins like it", "CNI_COMMAND=ADDED\x00CNI_CONTAINERID=a\x00", nil},
+		{"one of two commands", "CNI_COMMAND=ADD\x00CNI_COMMAND=DEL\x00CNI_CONTAINERID=a\x00", []string{"a"}},
+		{"a variable that ends like it", "XCNI_COMMAND=ADD\x00CNI_CONTAINERID=a\x00", nil},
+		{"a value that looks like it", "OTHER=CNI_COMMAND=ADD\x00CNI_CONTAINERID=a\x00", nil},
+		{"no ID", "CNI_COMMAND=ADD\x00", nil},
+		{"IDs that CNI does not allow, and gc would refuse", "CNI_COMMAND=ADD\x00CNI_CONTAINERID=a/b\x00CNI_CONTAINERID=\x00", nil},
+		{"... beside one that it allows", "CNI_COMMAND=ADD\x00CNI_CONTAINERID=-x\x00CNI_CONTAINERID=c\x00", []string{"c"}},
+		{"... of other characters", "CNI_COMMAND=ADD\x00CNI_CONTAINERID=a:b\x00CNI_CONTAINERID=\u00e4\x00", nil},
+	} {
+		s := scanOf(t, procOf(t, map[string]string{"environ": row.text}))
+		s.readEnvironment(s.opts.Proc + "/7")
+		var got []string
+		for _, a := range s.adds {
+			got = append(got, a.containerID)
+		}
+		if !slices.Equal(got, row.want) || s.err != nil {
+			t.Errorf("%s: got %q, want %q, error %v", row.reason, got, row.want, s.err)
+		}
 	}
 }
 
@@ -194,25 +210,6 @@ func TestHazard78EnvironmentOfOthers(t *testing.T) {
 	}
 }
 
-// TestParseADD checks which containers an environment names.
-func TestParseADD(t *testing.T) {
-	for _, row := range []struct {
-		reason, text string
-		want         []string
-	}{
-		{"an ADD", "CNI_COMMAND=ADD\x00CNI_CONTAINERID=a", []string{"a"}},
-		{"the first and the last of many", "CNI_CONTAINERID=a\x00CNI_CONTAINERID=b\x00CNI_CONTAINERID=c\x00CNI_COMMAND=ADD\x00CNI_CONTAINERID=d\x00", []string{"a", "d"}},
-		{"another command", "CNI_COMMAND=DEL\x00CNI_CONTAINERID=a\x00", nil},
-		{"one of two commands", "CNI_COMMAND=ADD\x00CNI_COMMAND=DEL\x00CNI_CONTAINERID=a\x00", []string{"a"}},
-		{"an ID that CNI does not allow", "CNI_COMMAND=ADD\x00CNI_CONTAINERID=a/b\x00CNI_CONTAINERID=c\x00", []string{"c"}},
-		{"none", "CNI_COMMAND=ADD\x00", nil},
-	} {
-		if _, got := parseADD([]byte(row.text)); !slices.Equal(got, row.want) {
-			t.Errorf("%s: got %q, want %q", row.reason, got, row.want)
-		}
-	}
-}
-
 // bindNamespace mounts a process's network namespace.
 func bindNamespace(t testing.TB, pid int, path string) {
 	t.Helper()
@@ -227,114 +224,41 @@ func bindNamespace(t testing.TB, pid int, path string) {
 // enter starts a process in the network namespace of another process.
 func enter(t testing.TB, target int, attr *syscall.SysProcAttr, env ...string) {
 	t.Helper()
-	fd, err := unix.Open(fmt.Sprintf("/proc/%d/ns/net", target), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", target))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = unix.Close(fd) }()
-	if err := onThreadOf(func() error { return unix.Setns(fd, unix.CLONE_NEWNET) }, func() error {
+	err = onThreadOf(func() error { return unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET) }, func() error {
 		start(t, attr, env...)
 		return nil
-	}); err != nil {
+	})
+	if err := errors.Join(err, ns.Close()); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// A process in a chroot does not see the mounts, and another process of its mount
-// namespace sees them.
+// Another process of a mount namespace sees a mount that its first process, in a chroot, does
+// not see. In a chroot on a non-recursive bind mount of the root, the root has the same file
+// system and inode.
 //
 // Guard: [scan.readMounts] reads the mounts of each [processRoot], not of each mount
-// namespace.
+// namespace, and compares the mount IDs of roots, too.
 func TestHazard60FirstProcessIsChrooted(t *testing.T) {
 	if !onNode(t) {
 		return
 	}
-	if err := os.MkdirAll("/run/empty/proc", 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Mount("/proc", "/run/empty/proc", "", unix.MS_BIND, ""); err != nil {
-		t.Fatal(err)
-	}
-	startMounter(t)
-	sees(t, "mounted outside the root of the mount namespace's first process", "10.0.0.7")
-}
-
-// In a chroot on a non-recursive bind mount of the root, the root has the same file
-// system and inode, and no mounts below it.
-//
-// Guard: [scan.readMounts] compares the mount IDs of roots, too.
-func TestHazard60TwoRootsOfOneInode(t *testing.T) {
-	if !onNode(t) {
-		return
-	}
-	if err := os.MkdirAll("/run/empty", 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Mount("/", "/run/empty", "", unix.MS_BIND, ""); err != nil {
-		t.Fatal(err)
-	}
-	startMounter(t)
-	sees(t, "mounted outside the first process's root", "10.0.0.7")
-}
-
-// Mount points may contain any white space: the kernel escapes only four characters.
-func TestMountPointsWithWhiteSpace(t *testing.T) {
-	if !onNode(t) {
-		return
-	}
-	var want []string
-	for i, name := range []string{"cni\r1", "cni\u00a02", "cni\v3", "cni\f4"} {
-		want = append(want, fmt.Sprintf("10.0.0.%d", i+1))
-		mountNamespace(t, "/run/netns/"+name, want[i])
-	}
-	sees(t, "each is found", want...)
-}
-
-// New namespaces without an address, such as sandboxes of builds, do not make the
-// answer incomplete.
-func TestEmptyNamespacesComeAllTheTime(t *testing.T) {
-	if !onNode(t) {
-		return
-	}
-	startPod(t, "10.0.0.2")
-	s := nested(t)
-	s.setns = func(fd, kind int) error {
-		startPod(t)
-		return unix.Setns(fd, kind)
-	}
-	got, err := s.Pods(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, addresses := parts(t, got); !addresses.SeesAddresses {
-		t.Error("all addresses were seen, and the answer does not declare it")
-	}
-}
-
-// startMounter starts a process in a chroot on /run/empty, and another process of the
-// same mount namespace that sees the mount of a network namespace.
-func startMounter(t *testing.T) {
-	t.Helper()
-	// They have a mount namespace of their own, so that no other process sees the mount.
-	first := reexec(t, mounter)
-	first.SysProcAttr.Cloneflags = syscall.CLONE_NEWNS
-	out, err := first.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdin, err := first.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := first.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = stdin.Close()
-		_ = first.Wait()
-	})
-	buf := make([]byte, 64)
-	if n, err := out.Read(buf); err != nil || string(buf[:n]) != "ready\n" {
-		t.Fatalf("got %q, %v", buf[:n], err)
+	for _, row := range []struct{ reason, source, target string }{
+		{"another root", "/proc", "/run/other/proc"},
+		{"a root of the same inode", "/", "/run/empty"},
+	} {
+		if err := errors.Join(os.MkdirAll(row.target, 0o755), unix.Mount(row.source, row.target, "", unix.MS_BIND, "")); err != nil {
+			t.Fatal(err)
+		}
+		// They have a mount namespace of their own, so that no other process sees the mount.
+		root := strings.TrimSuffix(row.target, "/proc")
+		_, stop := startAs(t, mounter, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}, "NETNS_TEST_ROOT="+root)
+		sees(t, row.reason, "10.0.0.7")
+		stop()
+		sees(t, row.reason+": both have ended")
 	}
 }

@@ -176,6 +176,6 @@ func TestHazard79NodeInAPod(t *testing.T) {
 	}
 	pods := report.Duplicates[0].Pods
 	if !slices.ContainsFunc(pods, process) || !slices.ContainsFunc(pods, mounted) {
-		t.Errorf("the report does not tell them apart: %+v, %+v %s", pods[0], pods[1], "(hazard 102)")
+		t.Errorf("the report does not tell them apart: %+v, %+v (hazard 102)", pods[0], pods[1])
 	}
 }

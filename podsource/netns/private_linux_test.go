@@ -293,18 +293,15 @@ func startAs(t testing.TB, role string, attr *syscall.SysProcAttr, env ...string
 // mountNamespace mounts a new network namespace without processes.
 func mountNamespace(t testing.TB, path string, ips ...string) {
 	t.Helper()
-	if err := os.WriteFile(path, nil, 0o444); err != nil {
-		t.Fatal(err)
-	}
-	err := inNewNamespace(func() error {
-		if err := configure(ips); err != nil {
-			return err
-		}
-		return unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, "")
-	})
-	if err != nil {
+	if err := mountNew(path, ips...); err != nil {
 		t.Fatalf("making the network namespace %s: %v", filepath.Base(path), err)
 	}
+}
+
+func mountNew(path string, ips ...string) error {
+	return errors.Join(os.WriteFile(path, nil, 0o444), inNewNamespace(func() error {
+		return errors.Join(configure(ips), unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, ""))
+	}))
 }
 
 // inNewNamespace calls do on a thread in a new network namespace. The thread ends with it.
@@ -435,29 +432,15 @@ func runAsker() error {
 // runMounter mounts a network namespace in its own mount namespace, starts a process
 // that sees it, and enters a chroot that does not show it.
 func runMounter() error {
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return err
-	}
-	if err := os.WriteFile("/run/netns/hidden", nil, 0o444); err != nil {
-		return err
-	}
-	err := inNewNamespace(func() error {
-		return errors.Join(configure([]string{"10.0.0.7"}), unix.Mount("/proc/thread-self/ns/net", "/run/netns/hidden", "", unix.MS_BIND, ""))
-	})
-	if err != nil {
-		return err
-	}
+	err := errors.Join(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""), mountNew("/run/netns/hidden", "10.0.0.7"))
 	cmd := exec.Command("/proc/self/exe")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.Env = environment(pause)
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
+	stdin, pipeErr := cmd.StdinPipe()
+	if err := errors.Join(err, pipeErr); err != nil {
 		return err
 	}
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	if err := unix.Chroot("/run/empty"); err != nil {
+	if err := errors.Join(cmd.Start(), unix.Chroot(os.Getenv("NETNS_TEST_ROOT"))); err != nil {
 		return err
 	}
 	fmt.Println("ready")
@@ -468,19 +451,8 @@ func runMounter() error {
 // runOutlive configures an address, mounts a namespace that no other process sees, and
 // ends its first thread. The other threads wait for the end of stdin.
 func runOutlive() error {
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return err
-	}
-	if err := configure([]string{"10.0.0.2"}); err != nil {
-		return err
-	}
-	if err := os.WriteFile("/run/netns/outlived", nil, 0o444); err != nil {
-		return err
-	}
-	err := inNewNamespace(func() error {
-		return errors.Join(configure([]string{"10.0.0.3"}), unix.Mount("/proc/thread-self/ns/net", "/run/netns/outlived", "", unix.MS_BIND, ""))
-	})
-	if err != nil {
+	err := errors.Join(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""), configure([]string{"10.0.0.2"}))
+	if err := errors.Join(err, mountNew("/run/netns/outlived", "10.0.0.3")); err != nil {
 		return err
 	}
 	go func() {
