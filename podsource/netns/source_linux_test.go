@@ -6,10 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -53,13 +53,6 @@ func sees(t *testing.T, reason string, want ...string) {
 	}
 }
 
-// The kernel is asked before all other sources.
-func TestRank(t *testing.T) {
-	if got := podsource.Ranked(nested(t)).Rank(); got != podsource.RankADDs {
-		t.Errorf("got %d, want %d", got, podsource.RankADDs)
-	}
-}
-
 func TestNamespaces(t *testing.T) {
 	if !onNode(t) {
 		return
@@ -70,69 +63,69 @@ func TestNamespaces(t *testing.T) {
 	}
 	sees(t, "the node's own address is not a pod's")
 
+	const pod = "10.0.0.2 fd00::2"
 	pid, stop := startPod(t, "10.0.0.2", "fd00::2", "fe80::2", "169.254.7.7")
-	sees(t, "a process, dual stack, without loopback and link-local", "10.0.0.2 fd00::2")
-	_, stopIdle := startPod(t)
-	sees(t, "a namespace without an address is not a pod", "10.0.0.2 fd00::2")
-	stopIdle()
+	startPod(t)
+	sees(t, "a process, dual stack, without loopback and link-local; a namespace without an address is not a pod", pod)
+	bindNamespace(t, pid, "/run/netns/process")
+	sees(t, "a namespace with a process and a mount", pod)
+	stop()
+	sees(t, "the process has ended, and the mount is left", pod)
+	unmount(t, "/run/netns/process")
+	sees(t, "the mount is gone, too; its file is left")
 
-	mountNamespace(t, "/run/netns/named", "10.0.0.3")
-	sees(t, "a mounted namespace without processes", "10.0.0.2 fd00::2", "10.0.0.3")
 	if err := os.MkdirAll("/run/docker/a b\\n", 0o755); err != nil {
 		t.Fatal(err)
 	}
-	mountNamespace(t, "/run/docker/a b\\n/x", "10.0.0.4")
-	sees(t, "a namespace mounted in another directory", "10.0.0.2 fd00::2", "10.0.0.3", "10.0.0.4")
-
-	named := "/run/netns/process"
-	if err := os.WriteFile(named, nil, 0o444); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Mount(fmt.Sprintf("/proc/%d/ns/net", pid), named, "", unix.MS_BIND, ""); err != nil {
-		t.Fatal(err)
-	}
-	sees(t, "a namespace with a process and a mount", "10.0.0.2 fd00::2", "10.0.0.3", "10.0.0.4")
-	stop()
-	sees(t, "the process has ended, and the mount is left", "10.0.0.2 fd00::2", "10.0.0.3", "10.0.0.4")
-	unmount(t, named)
-	sees(t, "the mount is gone, too; its file is left", "10.0.0.3", "10.0.0.4")
-
+	mounted := []string{"10.0.1.1", "10.0.1.2"}
+	mountNamespace(t, "/run/docker/a b\\n/x", mounted[0])
+	mountNamespace(t, "/run/netns/cni\r\u00a0\v\f", mounted[1]) // the kernel escapes only four characters
+	sees(t, "namespaces mounted in any directory, with any white space in their paths", mounted...)
 	if err := unix.Mount("over", "/run/docker", "tmpfs", 0, ""); err != nil {
 		t.Fatal(err)
 	}
-	sees(t, "hidden under another mount, without processes", "10.0.0.3")
-	if err := os.Mkdir("/run/docker/a b\\n", 0o755); err != nil {
+	sees(t, "one is hidden under another mount, without processes", mounted[1])
+	if err := errors.Join(os.Mkdir("/run/docker/a b\\n", 0o755), unix.Mkfifo("/run/docker/a b\\n/x", 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Mkfifo("/run/docker/a b\\n/x", 0o600); err != nil {
-		t.Fatal(err)
-	}
-	sees(t, "a pipe at its mount point, where open(2) blocks", "10.0.0.3")
+	sees(t, "a pipe at its mount point, where open(2) blocks", mounted[1])
 	unmount(t, "/run/docker")
-	sees(t, "not hidden any more", "10.0.0.3", "10.0.0.4")
+	sees(t, "not hidden any more", mounted...)
 }
 
-// A thread may be in another namespace than its process's first thread.
-func TestNamespaceOfAThread(t *testing.T) {
+// A thread may be in another namespace than its process's first thread. A zombie is in none,
+// and is no error.
+func TestThreads(t *testing.T) {
 	if !onNode(t) {
 		return
 	}
-	entered, end, ended := make(chan error), make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = inNewNamespace(func() error {
-			entered <- configure([]string{"10.0.0.2"})
-			<-end
-			return nil
-		})
-	}()
-	if err := <-entered; err != nil {
+	s := nested(t)
+	if err := inNewNamespace(func() error {
+		err := configure([]string{"10.0.0.2"})
+		got, askErr := s.Pods(t.Context())
+		if ips := answer(got); !slices.Equal(ips, []string{"10.0.0.2"}) {
+			t.Errorf("a thread is in a namespace: got %q", ips)
+		}
+		return errors.Join(err, askErr)
+	}); err != nil {
 		t.Fatal(err)
 	}
-	sees(t, "a thread is in the namespace", "10.0.0.2")
-	close(end)
-	<-ended
 	sees(t, "the thread has left it")
+	cmd := exec.Command("/bin/true")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Waitid(unix.P_PID, cmd.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
+		t.Fatal(err)
+	}
+	sees(t, "a process is a zombie")
+	if livesSurely(living(t, s), fmt.Sprintf("/proc/%d/ns/net", cmd.Process.Pid), time.Now()) {
+		t.Error("the namespace of a zombie exists")
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
 }
 
 // Processes that end while they are read are ignored, and all others are seen each
@@ -146,9 +139,9 @@ func TestProcessesComeAndGo(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		for i := 0; ctx.Err() == nil; i++ {
+		for ctx.Err() == nil {
 			cmd := reexec(t, asker) // it asks, too, and gets an error without Nested
-			cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS}
+			cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWNET | syscall.CLONE_NEWNS
 			_ = cmd.Run()
 		}
 	}()
@@ -163,92 +156,43 @@ func TestProcessesComeAndGo(t *testing.T) {
 	<-ended
 }
 
-// A process may start with a PID that the scan has passed.
-func TestProcessStartsDuringTheScan(t *testing.T) {
+// A process may start with a PID that the scan has passed. While new namespaces appear all the
+// time, the answer does not declare that it has all addresses. Those without an address, such
+// as sandboxes of builds, don't count.
+func TestNamespacesAppear(t *testing.T) {
 	if !onNode(t) {
 		return
 	}
 	startPod(t, "10.0.0.2")
-	s := nested(t)
-	began := false
-	s.setns = func(fd, kind int) error {
-		if !began {
-			began = true
-			startPod(t, "10.0.0.3")
+	for _, row := range []struct {
+		reason  string
+		appears func(n int) bool // after the nth change of namespace; the node's own is the first one that is entered
+		ips     []string
+		pods    int
+		seesAll bool
+	}{
+		{"one", func(n int) bool { return n == 1 }, []string{"10.0.1.1"}, 2, true},
+		{"one without an address in each reading", func(int) bool { return true }, nil, 1, true},
+		{"one in each reading", func(n int) bool { return n > 2 && n%2 == 1 }, []string{"10.0.1.2"}, maxScans, false},
+	} {
+		s, n := nested(t), 0
+		var stops []func()
+		s.setns = func(fd, kind int) error {
+			if n++; row.appears(n) {
+				_, stop := startPod(t, row.ips...)
+				stops = append(stops, stop)
+			}
+			return unix.Setns(fd, kind)
 		}
-		return unix.Setns(fd, kind)
-	}
-	got, err := s.Pods(t.Context())
-	if diff := cmp.Diff([]string{"10.0.0.2", "10.0.0.3"}, answer(got)); err != nil || diff != "" {
-		t.Errorf("%v (-want +got):\n%s", err, diff)
-	}
-	if _, addresses := parts(t, got); !addresses.SeesAddresses {
-		t.Error("the last scan found nothing new, and the answer does not declare that it has all addresses")
-	}
-}
-
-// While new namespaces appear all the time, the answer does not declare that it has all
-// addresses.
-func TestNamespacesComeAllTheTime(t *testing.T) {
-	if !onNode(t) {
-		return
-	}
-	startPod(t, "10.0.0.2")
-	s := nested(t)
-	n := 0
-	s.setns = func(fd, kind int) error {
-		if n++; n > 2 && n%2 == 1 { // not on the way back, and not for the node's own
-			startPod(t, fmt.Sprintf("10.0.1.%d", n))
-		}
-		return unix.Setns(fd, kind)
-	}
-	got, err := s.Pods(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if adds, got := parts(t, got); len(adds.SeesADDs) == 0 || got.SeesAddresses || !got.Supplementary || len(got.Pods) != maxScans { // each scan finds one
-		t.Errorf("got %+v, %v, want the pods that were seen, without SeesAddresses", got, err)
-	}
-}
-
-// A zombie is in no namespace, and is no error.
-func TestZombie(t *testing.T) {
-	if !onNode(t) {
-		return
-	}
-	startPod(t, "10.0.0.2")
-	cmd := reexec(t, asker)
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	awaitZombie(t, cmd.Process.Pid)
-	sees(t, "a process is a zombie", "10.0.0.2")
-	lives, err := nested(t).Living(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if livesSurely(lives, fmt.Sprintf("/proc/%d/ns/net", cmd.Process.Pid), time.Now()) {
-		t.Error("the namespace of a zombie exists")
-	}
-	_, _ = io.Copy(io.Discard, stdout)
-	_ = cmd.Wait()
-}
-
-// awaitZombie returns when all threads of a process that nobody waits for have ended.
-func awaitZombie(t *testing.T, pid int) {
-	t.Helper()
-	for dir := fmt.Sprintf("/proc/%d", pid); ; {
-		stat, err := os.ReadFile(dir + "/stat")
+		all, err := s.Pods(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if threads, err := os.ReadDir(dir + "/task"); err == nil && len(threads) == 1 && strings.Contains(string(stat), ") Z ") {
-			return
+		if adds, seen := parts(t, all); len(adds.SeesADDs) == 0 || seen.SeesAddresses != row.seesAll || len(seen.Pods) != row.pods {
+			t.Errorf("%s: got %+v and %+v, want %d pods; all are seen: %t", row.reason, adds, seen, row.pods, row.seesAll)
+		}
+		for _, stop := range stops {
+			stop()
 		}
 	}
 }
@@ -260,71 +204,40 @@ func TestNoPrivilege(t *testing.T) {
 		return
 	}
 	startPod(t, "10.0.0.2")
-	ask := func(change func(*syscall.SysProcAttr), env ...string) string {
-		cmd := reexec(t, asker)
-		cmd.Env = append(cmd.Env, env...)
-		cmd.SysProcAttr = &syscall.SysProcAttr{}
-		change(cmd.SysProcAttr)
-		out, _ := cmd.CombinedOutput()
-		return string(out)
-	}
-	const isNested = "NETNS_TEST_NESTED=1"
-	nobody := func(a *syscall.SysProcAttr) { a.Credential = &syscall.Credential{Uid: 65534, Gid: 65534} }
-	inUserNS := func(a *syscall.SysProcAttr) {
-		a.Cloneflags = syscall.CLONE_NEWUSER
-		a.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1}}
-		a.GidMappings = a.UidMappings
-	}
-	if got := ask(func(*syscall.SysProcAttr) {}, isNested); got != "[\"10.0.0.2\"]\n" {
-		t.Errorf("as root: got %s", got)
-	}
-	for _, row := range []struct{ reason, got, want string }{
-		{"nobody", ask(nobody, isNested), "error: 0 pods, reading process 1: stat /proc/1/ns/pid: permission denied; this needs CAP_DAC_READ_SEARCH, CAP_SYS_ADMIN, CAP_SYS_PTRACE over"},
-		{"root of a user namespace", ask(inUserNS, isNested), "permission denied; this needs CAP_DAC_READ_SEARCH, CAP_SYS_ADMIN, CAP_SYS_PTRACE over"},
-		{"a container's own processes", ask(func(*syscall.SysProcAttr) {}), "the agent's pod needs hostPID"},
-	} {
-		if !strings.Contains(row.got, row.want) || !strings.HasPrefix(row.got, "error: 0 pods, ") {
-			t.Errorf("%s: got %q, want an error that says %q", row.reason, row.got, row.want)
-		}
-	}
-
-	// A node where process 1 may be read, and another process may not.
-	if err := os.Mkdir("/run/proc", 0o755); err != nil {
+	// In /run/proc process 1 may be read, and another process may not.
+	if err := errors.Join(os.Mkdir("/run/proc", 0o755), os.Symlink("/proc/self", "/run/proc/1"), os.Symlink("/proc/1", "/run/proc/2"),
+		os.Mkdir("/run/closed", 0o700)); err != nil {
 		t.Fatal(err)
 	}
-	for name, target := range map[string]string{"1": "/proc/self", "2": "/proc/1"} {
-		if err := os.Symlink(target, filepath.Join("/run/proc", name)); err != nil {
+	const isNested, proc = "NETNS_TEST_NESTED=1", "NETNS_TEST_NESTED=1 NETNS_TEST_PROC=/run/proc"
+	const needs = "this needs CAP_DAC_READ_SEARCH, CAP_SYS_ADMIN, CAP_SYS_PTRACE over"
+	root, nobody := &syscall.SysProcAttr{}, &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	inUserNS := &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: []syscall.SysProcIDMap{{Size: 1}}, GidMappings: []syscall.SysProcIDMap{{Size: 1}}}
+	for _, row := range []struct {
+		reason, hidepid string
+		attr            *syscall.SysProcAttr
+		env, says       string
+	}{
+		{"root", "0", root, isNested, `^\["10.0.0.2"\]\n$`},
+		{"a container's own processes", "0", root, "", "^error: 0 pods, .*the agent's pod needs hostPID"},
+		{"root of a user namespace", "0", inUserNS, isNested, "^error: 0 pods, .*permission denied; " + needs},
+		{"nobody", "0", nobody, isNested, "^error: 0 pods, reading process 1: stat /proc/1/ns/pid: permission denied; " + needs},
+		{"one of several processes", "0", nobody, proc, "^error: 0 pods, reading process 2: .*permission denied; " + needs},
+		{"the node's namespace", "0", nobody, proc + " NETNS_TEST_HOST=/run/proc/2/ns/net", "network namespace: .*permission denied; " + needs},
+		{"... in another file system, which has no hint", "0", nobody, proc + " NETNS_TEST_HOST=/run/closed/netns", "/run/closed/netns: permission denied\n$"},
+		{"processes can't be read", "1", nobody, isNested, "operation not permitted; procfs is mounted with hidepid; " + needs},
+		{"processes can't be seen", "2", nobody, isNested, "without hidepid\\?"},
+	} {
+		if err := unix.Mount("proc", "/proc", "proc", unix.MS_REMOUNT, "hidepid="+row.hidepid); err != nil {
 			t.Fatal(err)
 		}
-	}
-	if got := ask(nobody, isNested, "NETNS_TEST_PROC=/run/proc"); !strings.HasPrefix(got, "error: 0 pods, reading process 2: ") ||
-		!strings.Contains(got, "permission denied; this needs") {
-		t.Errorf("one of several processes: got %q", got)
-	}
-
-	// A permission error of another file system has no hint.
-	if err := os.Mkdir("/run/closed", 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if got := ask(nobody, isNested, "NETNS_TEST_PROC=/run/proc", "NETNS_TEST_HOST=/run/closed/netns"); !strings.HasSuffix(got, "/run/closed/netns: permission denied\n") {
-		t.Errorf("the node's namespace may not be read: got %q", got)
-	}
-
-	if got := ask(nobody, isNested, "NETNS_TEST_PROC=/run/proc", "NETNS_TEST_HOST=/run/proc/2/ns/net"); !strings.Contains(got, "permission denied; this needs") {
-		t.Errorf("... in procfs: got %q", got)
-	}
-
-	if err := unix.Mount("proc", "/proc", "proc", unix.MS_REMOUNT, "hidepid=1"); err != nil {
-		t.Fatal(err)
-	}
-	if got := ask(nobody, isNested); !strings.Contains(got, "operation not permitted; procfs is mounted with hidepid; this needs CAP_") {
-		t.Errorf("hidepid=1: got %q", got)
-	}
-	if err := unix.Mount("proc", "/proc", "proc", unix.MS_REMOUNT, "hidepid=2"); err != nil {
-		t.Fatal(err)
-	}
-	if got := ask(nobody, isNested); !strings.Contains(got, "without hidepid?") {
-		t.Errorf("hidepid=2: got %q", got)
+		cmd := reexec(t, asker)
+		cmd.SysProcAttr = row.attr
+		cmd.Env = append(cmd.Env, strings.Fields(row.env)...)
+		out, _ := cmd.CombinedOutput() // the text has the error, too
+		if !regexp.MustCompile(row.says).Match(out) {
+			t.Errorf("%s: got %q, want %q", row.reason, out, row.says)
+		}
 	}
 }
 
