@@ -30,6 +30,9 @@ func startADD(t testing.TB, command, containerID, netNS string) (pid int, stop f
 // addsInFlight returns the container IDs of the ADDs that a source sees.
 func addsInFlight(t testing.TB, ctx context.Context, s *Source) (ids []string) {
 	t.Helper()
+	if got := podsource.Ranked(s).Rank(); got != podsource.RankADDs {
+		t.Errorf("the rank is %d: other sources are asked before ADDs", got)
+	}
 	all, err := s.Pods(ctx)
 	if err != nil {
 		t.Fatal(err)

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -90,6 +89,11 @@ func TestNamespaces(t *testing.T) {
 	}
 	sees(t, "a pipe at its mount point, where open(2) blocks", mounted[1])
 	unmount(t, "/run/docker")
+	if err := unix.Mount("/proc/self/ns/uts", "/run/docker/a b\\n/x", "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	sees(t, "a namespace of another kind at its mount point", mounted[1])
+	unmount(t, "/run/docker/a b\\n/x")
 	sees(t, "not hidden any more", mounted...)
 }
 
@@ -247,33 +251,40 @@ func TestErrors(t *testing.T) {
 	if !onNode(t) {
 		return
 	}
-	_, stop := startPod(t, "10.0.0.2")
+	startPod(t, "10.0.0.2")
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
 	empty := t.TempDir()
-	sees(t, "nothing is wrong yet", "10.0.0.2")
+	refuse := func(why error) func(int, int) error { return func(int, int) error { return why } }
 	const all = 1024
 	limit := unix.Rlimit{Cur: all, Max: all}
+	setLimit := func(n uint64) error {
+		limit.Cur = n
+		return unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)
+	}
 	for _, row := range []struct {
 		reason string
 		opts   Options
 		setns  func(fd, kind int) error
+		ctx    context.Context //nolint:containedctx // of the call
 		says   string
 	}{
-		{"no procfs", Options{Proc: empty, Nested: true}, unix.Setns, "is a procfs mounted at " + empty},
-		{"no such namespace", Options{HostNetNS: filepath.Join(empty, "none"), Nested: true}, unix.Setns, "reading the node's network namespace"},
-		{"entering is not permitted", Options{Nested: true}, func(int, int) error { return unix.EPERM }, "entering it: operation not permitted; this needs CAP_"},
-		{"entering says that the open namespace does not exist", Options{Nested: true}, func(int, int) error { return unix.ENOENT }, "entering it"},
-		{"entering returns another error", Options{Nested: true}, func(int, int) error { return unix.EINVAL }, "entering it"},
-		{"no descriptor is left for a socket", Options{Nested: true}, func(fd, kind int) error {
-			limit.Cur = all - limit.Cur // none after entering, all after leaving
-			return errors.Join(unix.Setrlimit(unix.RLIMIT_NOFILE, &limit), unix.Setns(fd, kind))
-		}, "listing its addresses: too many open files"},
+		{"no procfs", Options{Proc: empty}, unix.Setns, t.Context(), "is a procfs mounted at " + empty},
+		{"no such namespace", Options{HostNetNS: empty + "/none"}, unix.Setns, t.Context(), "reading the node's network namespace"},
+		{"entering is not permitted", Options{}, refuse(unix.EPERM), t.Context(), "entering it: operation not permitted; this needs CAP_"},
+		{"entering says that the open namespace does not exist", Options{}, refuse(unix.ENOENT), t.Context(), "entering it"},
+		{"no descriptor is left for a socket", Options{}, func(fd, kind int) error {
+			return errors.Join(setLimit(all-limit.Cur), unix.Setns(fd, kind)) // none after entering, all after leaving
+		}, t.Context(), "listing its addresses: too many open files"},
+		{"the context has ended", Options{}, unix.Setns, ended, context.Canceled.Error()},
 	} {
+		row.opts.Nested = true
 		s, err := New(row.opts)
 		if err != nil {
 			t.Fatal(err)
 		}
 		s.setns = row.setns
-		got, err := s.Pods(t.Context())
+		got, err := s.Pods(row.ctx)
 		if got.Source != "netns" || got.Pods != nil || got.Parts != nil || err == nil || !strings.Contains(err.Error(), row.says) {
 			t.Errorf("got %v, %v, want an error that says %q: %s", got, err, row.says, row.reason)
 		}
@@ -281,188 +292,16 @@ func TestErrors(t *testing.T) {
 			t.Errorf("%v makes podsource.Fallback ask another source: %s", err, row.reason)
 		}
 	}
-	stop()
-	mountNamespace(t, "/run/netns/named", "10.0.0.3")
-	refused := nested(t)
-	refused.setns = func(int, int) error { return unix.EPERM }
-	if got, err := refused.Pods(t.Context()); got.Parts != nil || !errors.Is(err, unix.EPERM) {
-		t.Errorf("a namespace that is only mounted: got %v, %v, want %v", got, err, unix.EPERM)
-	}
-	if err := unix.Mount("/proc/self/ns/uts", "/run/netns/named", "", unix.MS_BIND, ""); err != nil {
-		t.Fatal(err)
-	}
-	sees(t, "it is hidden by a namespace of another kind")
 	named, sc := namespaceMount{1, "/run/netns/named"}, nested(t).newScan(t.Context())
+	mountNamespace(t, named.point)
 	if sc.readMountedNetNS(-1, named); sc.err != nil || len(sc.unreadable) != 1 {
 		t.Errorf("it can't be opened: %d are noted, %v", len(sc.unreadable), sc.err)
 	}
-	limit.Cur = 0
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		t.Fatal(err)
-	}
+	err := setLimit(0)
 	sc.readMountedNetNS(unix.AT_FDCWD, named)
-	limit.Cur = all
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil || !errors.Is(sc.err, unix.EMFILE) {
+	if err := errors.Join(err, setLimit(all)); err != nil || !errors.Is(sc.err, unix.EMFILE) {
 		t.Errorf("no descriptor is left for it: got %v, want %v (%v)", sc.err, unix.EMFILE, err)
 	}
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	if got, err := nested(t).Pods(ended); got.Pods != nil || got.Parts != nil || !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v, %v, want %v", got, err, context.Canceled)
-	}
-}
-
-// A call leaves no descriptor open, and no thread in another namespace, even if a
-// thread can't return.
-func TestNothingIsLeft(t *testing.T) {
-	if !onNode(t) {
-		return
-	}
-	startPod(t, "10.0.0.2")
-	mountNamespace(t, "/run/netns/named", "10.0.0.3")
-	home, err := netNSOf("/proc/self")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got, err := nested(t).Pods(t.Context()); err != nil || len(answer(got)) != 2 {
-		t.Fatalf("got %v, %v", got, err)
-	}
-	before := descriptors(t)
-	stray := nested(t)
-	stray.setns = func(fd, kind int) error {
-		var stat unix.Stat_t
-		if err := unix.Fstat(fd, &stat); err != nil {
-			return err
-		}
-		here, err := netNSOf("/proc/thread-self")
-		if err != nil || stat.Ino == home && here != home {
-			return unix.EPERM // the thread can't return
-		}
-		return unix.Setns(fd, kind)
-	}
-	refused := nested(t)
-	refused.setns = func(int, int) error { return unix.EPERM }
-	for range 20 {
-		if got, err := stray.Pods(t.Context()); err != nil || len(answer(got)) != 2 {
-			t.Errorf("a thread can't return: got %v, %v, want its answer", got, err)
-		}
-		if got, err := nested(t).Pods(t.Context()); err != nil || len(answer(got)) != 2 {
-			t.Errorf("got %v, %v", got, err)
-		}
-		if got, err := refused.Pods(t.Context()); err == nil {
-			t.Errorf("got %v, want an error", got)
-		}
-	}
-	if after := descriptors(t); after != before {
-		t.Errorf("%d descriptors are open, there were %d before", after, before)
-	}
-	// Threads that could not return end soon, and no goroutine may run on them.
-	var strays []string
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
-		if strays = strayThreads(t, home); len(strays) == 0 {
-			return
-		}
-	}
-	t.Errorf("these threads are still in another network namespace: %q", strays)
-}
-
-// strayThreads returns the threads of this process in other network namespaces than
-// home.
-func strayThreads(t *testing.T, home uint64) (strays []string) {
-	t.Helper()
-	threads, err := os.ReadDir("/proc/self/task")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, thread := range threads {
-		if inode, err := netNSOf("/proc/self/task/" + thread.Name()); err == nil && inode != home {
-			strays = append(strays, thread.Name())
-		}
-	}
-	return strays
-}
-
-func descriptors(t *testing.T) int {
-	t.Helper()
-	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return len(entries)
-}
-
-// TestManyNamespaces measures a call on a node with 250 network namespaces and 1,000
-// processes. It prints the figures and does not check them.
-func TestManyNamespaces(t *testing.T) {
-	if !onNode(t) {
-		return
-	}
-	const namespaces, processes = 250, 1000
-	sleepers := func(flags uintptr) (all []*exec.Cmd) {
-		for range processes {
-			cmd := exec.Command("sleep", "infinity") // it ends with process 1
-			cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: flags}
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			all = append(all, cmd)
-		}
-		return all
-	}
-	for i := range 8 {
-		dir := fmt.Sprintf("/run/volume-%d", i)
-		if err := errors.Join(os.Mkdir(dir, 0o755), unix.Mount("volume", dir, "tmpfs", 0, "")); err != nil {
-			t.Fatal(err)
-		}
-	}
-	own := sleepers(syscall.CLONE_NEWNS) // before the namespaces are mounted: containers don't see them
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", own[0].Process.Pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var want []string
-	for i := range namespaces {
-		ip := fmt.Sprintf("10.0.1.%d", i)
-		want = append(want, ip)
-		mountNamespace(t, fmt.Sprintf("/run/netns/cni-%d", i), ip)
-	}
-	slices.Sort(want)
-	for _, row := range []struct {
-		where string
-		all   func() []*exec.Cmd
-	}{
-		{fmt.Sprintf("each in a mount namespace of its own with %d mounts", strings.Count(string(text), "\n")), func() []*exec.Cmd { return own }},
-		{"all in one mount namespace", func() []*exec.Cmd { return sleepers(0) }},
-	} {
-		all, s := row.all(), nested(t)
-		var least time.Duration
-		for range 5 {
-			start := processorTime(t)
-			got, err := s.Pods(t.Context())
-			if took := processorTime(t) - start; least == 0 || took < least {
-				least = took
-			}
-			if diff := cmp.Diff(want, answer(got)); err != nil || diff != "" {
-				t.Fatalf("%v (-want +got):\n%s", err, diff)
-			}
-		}
-		fmt.Printf("podsource/netns: a call with %d network namespaces and %d processes, %s: %v of CPU time\n",
-			namespaces, processes, row.where, least.Round(time.Millisecond))
-		for _, cmd := range all {
-			_ = cmd.Process.Kill()
-			_ = cmd.Wait()
-		}
-	}
-}
-
-// processorTime returns the CPU time that this process has used.
-func processorTime(t *testing.T) time.Duration {
-	t.Helper()
-	var usage unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &usage); err != nil {
-		t.Fatal(err)
-	}
-	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
 // watched counts what package context has left behind in a context that is not its own.
@@ -479,14 +318,121 @@ func (c *watched) AfterFunc(func()) (stop func() bool) {
 	return func() bool { c.left--; return true }
 }
 
-// A call leaves nothing behind in a caller's context, as an embedder may never end it.
-func TestNothingIsLeftInAContext(t *testing.T) {
-	s, err := New(Options{Proc: t.TempDir()})
+// A call leaves no descriptor open, no thread in another namespace, even if a thread can't
+// return, and nothing in a caller's context, as an embedder may never end it.
+func TestNothingIsLeft(t *testing.T) {
+	if !onNode(t) {
+		return
+	}
+	// Its mounts are watched, as no namespace is among them.
+	start(t, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS}, "NETNS_TEST_IPS=10.0.0.2")
+	mountNamespace(t, "/run/netns/named", "10.0.0.3")
+	entries := func(dir string) []string {
+		d, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, entry := range d {
+			names = append(names, entry.Name())
+		}
+		return names
+	}
+	home, err := netNSOf("/proc/self")
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx := &watched{Context: t.Context(), ended: make(chan struct{})}
-	if _, err := s.Pods(ctx); err == nil || ctx.left != 0 {
-		t.Errorf("got error %v of an empty procfs, and %d of its contexts are left", err, ctx.left)
+	isStray := func(dir string) bool {
+		inode, err := netNSOf(dir)
+		return err == nil && inode != home
 	}
+	stray, refused := nested(t), nested(t)
+	stray.setns = func(fd, kind int) error {
+		inode, err := inodeAt(fmt.Sprintf("/proc/self/fd/%d", fd))
+		if err != nil || inode == home && isStray("/proc/thread-self") {
+			return unix.EPERM // the thread can't return
+		}
+		return unix.Setns(fd, kind)
+	}
+	refused.setns = func(int, int) error { return unix.EPERM }
+	ctx := &watched{Context: t.Context(), ended: make(chan struct{})}
+	before := 0
+	for range 20 {
+		for i, s := range []*Source{nested(t), stray, refused} {
+			all, err := s.Pods(ctx)
+			if got := answer(all); (err != nil) != (s == refused) || s != refused && len(got) != 2 {
+				t.Errorf("source %d: got %q, %v", i, got, err)
+			}
+		}
+		if n := len(entries("/proc/self/fd")); before == 0 {
+			before = n
+		} else if n != before {
+			t.Fatalf("%d descriptors are open, there were %d before", n, before)
+		}
+	}
+	if ctx.left != 0 {
+		t.Errorf("%d things are left in a context", ctx.left)
+	}
+	// Threads that could not return end soon, and no goroutine may run on them.
+	for deadline := time.Now().Add(20 * time.Second); ; {
+		strays := slices.DeleteFunc(entries("/proc/self/task"), func(thread string) bool { return !isStray("/proc/self/task/" + thread) })
+		if len(strays) == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("these threads are still in another network namespace: %q", strays)
+		}
+	}
+}
+
+// TestManyNamespaces measures a call on a node with 250 network namespaces and 1,000
+// processes. It prints the figures and does not check them.
+func TestManyNamespaces(t *testing.T) {
+	if !onNode(t) {
+		return
+	}
+	const namespaces, processes = 250, 1000
+	sleepers := func(flags uintptr) (stop func()) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var all []*exec.Cmd
+		for range processes {
+			cmd := exec.CommandContext(ctx, "sleep", "infinity")
+			cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: flags}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, cmd)
+		}
+		return func() {
+			cancel()
+			for _, cmd := range all {
+				_ = cmd.Wait() // it was killed
+			}
+		}
+	}
+	stop := sleepers(syscall.CLONE_NEWNS) // before the namespaces are mounted: containers don't see them
+	var want []string
+	for i := range namespaces {
+		want = append(want, fmt.Sprintf("10.0.1.%d", i))
+		mountNamespace(t, fmt.Sprintf("/run/netns/cni-%d", i), want[i])
+	}
+	slices.Sort(want)
+	for _, where := range []string{"each in a mount namespace of its own", "all in one mount namespace"} {
+		s, least := nested(t), time.Hour
+		for range 5 {
+			var before, after unix.Rusage
+			err := unix.Getrusage(unix.RUSAGE_SELF, &before)
+			got, askErr := s.Pods(t.Context())
+			err = errors.Join(err, askErr, unix.Getrusage(unix.RUSAGE_SELF, &after))
+			least = min(least, time.Duration(after.Utime.Nano()+after.Stime.Nano()-before.Utime.Nano()-before.Stime.Nano()))
+			if diff := cmp.Diff(want, answer(got)); err != nil || diff != "" {
+				t.Fatalf("%v (-want +got):\n%s", err, diff)
+			}
+		}
+		fmt.Printf("podsource/netns: a call with %d network namespaces and %d processes, %s: %v of CPU time\n",
+			namespaces, processes, where, least.Round(time.Millisecond))
+		stop()
+		stop = sleepers(0)
+	}
+	stop()
 }
