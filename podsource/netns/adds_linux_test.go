@@ -114,28 +114,26 @@ func TestHazard65SlowADD(t *testing.T) {
 	checkPass(t, "it has ended", store, both, gc.Options{}, map[string]gc.Reason{"10.0.0.2": gc.AddressClaimed})
 }
 
-// between is a context that calls do once, after processes are listed for the first
-// time.
+// between is a context that calls do once, after processes are listed for the first time.
 type between struct {
 	context.Context
-	once *sync.Once
-	do   func()
+	do func()
 }
 
 func (b between) Err() error {
-	b.once.Do(b.do)
+	b.do()
 	return b.Context.Err()
 }
 
 // Between two plugins of a chain an ADD has no process. Processes are read twice, also
 // if the first scan found nothing new.
 //
-// Guard: [Source.scan] reads all processes [minScans] times.
+// Guard: [Source.scan] reads all processes [minScans] times, and environments first.
 func TestHazard72BetweenTwoPlugins(t *testing.T) {
 	if !onNode(t) {
 		return
 	}
-	ctx := between{t.Context(), new(sync.Once), func() { startADD(t, "ADD", "ee3b0f0c", "/run/netns/cni-1") }}
+	ctx := between{t.Context(), sync.OnceFunc(func() { startADD(t, "ADD", "ee3b0f0c", "/run/netns/cni-1") })}
 	sc, err := nested(t).scan(ctx) // Pods gives it a context with a time limit
 	if err != nil {
 		t.Fatal(err)
@@ -143,10 +141,9 @@ func TestHazard72BetweenTwoPlugins(t *testing.T) {
 	if len(sc.adds) == 0 || sc.adds[0].containerID != "ee3b0f0c" {
 		t.Errorf("the next plugin started after processes were listed: got %+v", sc.adds)
 	}
-	var stop func()
 	startPod(t, "10.0.0.2")
 	s := nested(t)
-	_, stop = startADD(t, "ADD", "5c7b9a1e", "/run/netns/cni-1")
+	_, stop := startADD(t, "ADD", "5c7b9a1e", "/run/netns/cni-1")
 	s.setns = func(fd, kind int) error {
 		stop()
 		return unix.Setns(fd, kind)
@@ -216,10 +213,8 @@ func TestHazard78EnvironmentOfOthers(t *testing.T) {
 // bindNamespace mounts a process's network namespace.
 func bindNamespace(t testing.TB, pid int, path string) {
 	t.Helper()
-	if err := os.WriteFile(path, nil, 0o444); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Mount(fmt.Sprintf("/proc/%d/ns/net", pid), path, "", unix.MS_BIND, ""); err != nil {
+	source := fmt.Sprintf("/proc/%d/ns/net", pid)
+	if err := errors.Join(os.WriteFile(path, nil, 0o444), unix.Mount(source, path, "", unix.MS_BIND, "")); err != nil {
 		t.Fatal(err)
 	}
 }

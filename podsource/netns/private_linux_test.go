@@ -16,6 +16,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -47,34 +48,20 @@ func init() { //nolint:gochecknoinits // main is too late
 }
 
 func TestMain(m *testing.M) {
-	os.Exit(func() int {
-		var err error
-		switch os.Getenv(roleVar) {
-		case pause:
-			err = runPause(strings.Fields(os.Getenv("NETNS_TEST_IPS")))
-		case asker:
-			err = runAsker()
-		case mounter:
-			err = runMounter()
-		case outlive:
-			err = runOutlive()
-		case executor:
-			err = runExecutor()
-		case starter:
-			err = runStarter(strings.Fields(os.Getenv("NETNS_TEST_ROW")))
-		case node:
-			if err = runNode(); err == nil {
-				return m.Run()
-			}
-		default:
-			return m.Run()
-		}
-		if err != nil {
+	role := os.Getenv(roleVar)
+	roles := map[string]func() error{
+		node: runNode, pause: runPause, asker: runAsker, mounter: runMounter, outlive: runOutlive, executor: runExecutor, starter: runStarter,
+	}
+	if run, ok := roles[role]; ok {
+		if err := run(); err != nil {
 			fmt.Println("error:", err)
-			return 1
+			os.Exit(1)
 		}
-		return 0
-	}())
+		if role != node {
+			os.Exit(0)
+		}
+	}
+	os.Exit(m.Run())
 }
 
 // reexec returns a command that runs this binary again with a role.
@@ -161,7 +148,8 @@ func mountProc() error {
 
 // runStarter starts the next process of a row and waits for it. Each word of the row
 // says how a process is started; the last process asks the source.
-func runStarter(row []string) error {
+func runStarter() error {
+	row := strings.Fields(os.Getenv("NETNS_TEST_ROW"))
 	if os.Getenv("NETNS_TEST_MOUNT") != "" {
 		if err := mountProc(); err != nil {
 			return err
@@ -192,11 +180,11 @@ func runStarter(row []string) error {
 		if err := first.Start(); err != nil {
 			return err
 		}
-		fd, err := unix.Open(fmt.Sprintf("/proc/%d/ns/pid", first.Process.Pid), unix.O_RDONLY|unix.O_CLOEXEC, 0)
-		if err != nil {
-			return err
+		ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/pid", first.Process.Pid))
+		if err == nil {
+			err = unix.Setns(int(ns.Fd()), unix.CLONE_NEWPID)
 		}
-		if err := unix.Setns(fd, unix.CLONE_NEWPID); err != nil {
+		if err != nil {
 			return err
 		}
 	}
@@ -206,10 +194,10 @@ func runStarter(row []string) error {
 // configure adds addresses to the interface lo of the thread's network namespace.
 func configure(ips []string) error {
 	lo, err := netlink.LinkByName("lo")
-	if err != nil {
-		return err
+	if err == nil {
+		err = netlink.LinkSetUp(lo)
 	}
-	if err := netlink.LinkSetUp(lo); err != nil {
+	if err != nil {
 		return err
 	}
 	for _, ip := range ips {
@@ -226,8 +214,8 @@ func configure(ips []string) error {
 }
 
 // runPause configures addresses, and waits for the end of stdin.
-func runPause(ips []string) error {
-	if err := configure(ips); err != nil {
+func runPause() error {
+	if err := configure(strings.Fields(os.Getenv("NETNS_TEST_IPS"))); err != nil {
 		return err
 	}
 	fmt.Println("ready")
@@ -237,9 +225,9 @@ func runPause(ips []string) error {
 
 // runExecutor opens a file, and executes a program that does nothing. This closes the file.
 func runExecutor() error {
-	err := configure([]string{"10.0.0.3"})
-	if _, openErr := unix.Open("/run/file", unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil || openErr != nil {
-		return errors.Join(err, openErr)
+	_, err := unix.Open("/run/file", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err := errors.Join(err, configure([]string{"10.0.0.3"})); err != nil {
+		return err
 	}
 	fmt.Println("ready")
 	return syscall.Exec("/bin/true", []string{"true"}, nil)
@@ -263,26 +251,16 @@ func startAs(t testing.TB, role string, attr *syscall.SysProcAttr, env ...string
 	cmd := exec.Command("/proc/self/exe") // it ends with process 1
 	cmd.SysProcAttr = attr
 	cmd.Env = append(environment(role), env...)
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
+	stdin, stdinErr := cmd.StdinPipe()
+	stdout, stdoutErr := cmd.StdoutPipe()
+	if err := errors.Join(stdinErr, stdoutErr, cmd.Start()); err != nil {
 		t.Fatal(err)
 	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ended := false
-	stop = func() {
-		if !ended {
-			ended = true
-			if err := errors.Join(stdin.Close(), cmd.Wait()); err != nil {
-				t.Errorf("ending a pod's process: %v", err)
-			}
+	stop = sync.OnceFunc(func() {
+		if err := errors.Join(stdin.Close(), cmd.Wait()); err != nil {
+			t.Errorf("ending a pod's process: %v", err)
 		}
-	}
+	})
 	t.Cleanup(stop)
 	if line, err := bufio.NewReader(stdout).ReadString('\n'); line != "ready\n" {
 		t.Fatalf("a pod's process printed %q, %v", line, err)
@@ -393,7 +371,7 @@ func parts(t testing.TB, a podsource.Answer) (adds, addresses podsource.Answer) 
 // answer returns the addresses of an answer: one sorted line for each namespace.
 func answer(a podsource.Answer) []string {
 	var lines []string
-	for _, p := range slices.Concat(podsOf(a)...) {
+	for _, p := range podsOf(a) {
 		if len(p.IPs) == 0 || p.HostNetwork {
 			continue
 		}
@@ -408,9 +386,9 @@ func answer(a podsource.Answer) []string {
 	return lines
 }
 
-func podsOf(a podsource.Answer) (pods [][]podsource.Pod) {
+func podsOf(a podsource.Answer) (pods []podsource.Pod) {
 	for _, m := range a.Members() {
-		pods = append(pods, m.Pods)
+		pods = append(pods, m.Pods...)
 	}
 	return pods
 }
@@ -423,7 +401,7 @@ func runAsker() error {
 	}
 	got, err := s.Pods(context.Background())
 	if err != nil {
-		return fmt.Errorf("%d pods, %w", len(slices.Concat(podsOf(got)...)), err)
+		return fmt.Errorf("%d pods, %w", len(podsOf(got)), err)
 	}
 	fmt.Printf("%q\n", answer(got))
 	return nil
