@@ -114,17 +114,6 @@ func TestHazard65SlowADD(t *testing.T) {
 	checkPass(t, "it has ended", store, both, gc.Options{}, map[string]gc.Reason{"10.0.0.2": gc.AddressClaimed})
 }
 
-// between is a context that calls do once, after processes are listed for the first time.
-type between struct {
-	context.Context
-	do func()
-}
-
-func (b between) Err() error {
-	b.do()
-	return b.Context.Err()
-}
-
 // Between two plugins of a chain an ADD has no process. Processes are read twice, also
 // if the first scan found nothing new.
 //
@@ -133,23 +122,22 @@ func TestHazard72BetweenTwoPlugins(t *testing.T) {
 	if !onNode(t) {
 		return
 	}
-	ctx := between{t.Context(), sync.OnceFunc(func() { startADD(t, "ADD", "ee3b0f0c", "/run/netns/cni-1") })}
-	sc, err := nested(t).scan(ctx) // Pods gives it a context with a time limit
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(sc.adds) == 0 || sc.adds[0].containerID != "ee3b0f0c" {
-		t.Errorf("the next plugin started after processes were listed: got %+v", sc.adds)
-	}
-	startPod(t, "10.0.0.2")
-	s := nested(t)
-	_, stop := startADD(t, "ADD", "5c7b9a1e", "/run/netns/cni-1")
-	s.setns = func(fd, kind int) error {
-		stop()
-		return unix.Setns(fd, kind)
-	}
-	if got := addsInFlight(t, t.Context(), s); !slices.Contains(got, "5c7b9a1e") {
-		t.Errorf("its process was read only after namespaces, when it had ended: got %q", got)
+	var stop func()
+	for _, row := range []struct {
+		reason string
+		change func()
+	}{
+		{"the next plugin started after processes were listed", func() { _, stop = startADD(t, "ADD", "ee3b0f0c", "/run/netns/cni-1") }},
+		{"its process was read only after namespaces, when it had ended", func() { stop() }},
+	} {
+		s, change := nested(t), sync.OnceFunc(row.change)
+		s.setns = func(fd, kind int) error { // of the first namespace, which is the node's own
+			change()
+			return unix.Setns(fd, kind)
+		}
+		if got := addsInFlight(t, t.Context(), s); !slices.Equal(got, []string{"ee3b0f0c"}) {
+			t.Errorf("%s: got %q", row.reason, got)
+		}
 	}
 }
 
