@@ -46,20 +46,20 @@ func TestHazardsOfTheCache(t *testing.T) {
 		cache   string
 		runtime bool
 		age     time.Duration
-		want    map[string]gc.Reason // of the owners' reservations that there are
+		want    reasons // of the owners' reservations that there are
 	}{
 		{"59 the namespace shows no address, and the runtime lost the record", whole, true, time.Hour,
-			map[string]gc.Reason{"10.0.0.2": live, "10.0.0.3": leak, "10.0.0.5": leak, "10.0.0.6": live}},
+			reasons{"10.0.0.2": live, "10.0.0.3": leak, "10.0.0.5": leak, "10.0.0.6": live}},
 		{"71 seconds after its ADD only the cache names the container", whole, false, 5 * time.Second,
-			map[string]gc.Reason{"10.0.0.2": live, "10.0.0.4": live, "10.0.0.5": leak, "10.0.0.6": live}},
-		{"... a moment after it", whole, false, 0, map[string]gc.Reason{"10.0.0.2": live, "10.0.0.5": gc.TooYoung}},
+			reasons{"10.0.0.2": live, "10.0.0.4": live, "10.0.0.5": leak, "10.0.0.6": live}},
+		{"... a moment after it", whole, false, 0, reasons{"10.0.0.2": live, "10.0.0.5": gc.TooYoung}},
 		{"70 a cache without the container whose address is seen: it proves nothing", wrong, false, 5 * time.Second,
-			map[string]gc.Reason{"10.0.0.2": gc.NoSourceForNetwork, "10.0.0.5": gc.NoSourceForNetwork, "10.0.0.6": seen}},
+			reasons{"10.0.0.2": gc.NoSourceForNetwork, "10.0.0.5": gc.NoSourceForNetwork, "10.0.0.6": seen}},
 		{"... beside a runtime, which may list containers later", wrong, true, 5 * time.Second,
-			map[string]gc.Reason{"10.0.0.2": gc.NotYetListed, "10.0.0.5": gc.NotYetListed, "10.0.0.6": seen}},
-		{"70 no cache", missing, false, 5 * time.Second, map[string]gc.Reason{"10.0.0.2": gc.NoSourceForNetwork, "10.0.0.6": seen}},
+			reasons{"10.0.0.2": gc.NotYetListed, "10.0.0.5": gc.NotYetListed, "10.0.0.6": seen}},
+		{"70 no cache", missing, false, 5 * time.Second, reasons{"10.0.0.2": gc.NoSourceForNetwork, "10.0.0.6": seen}},
 		{"the namespace is gone, and an ADD has failed", whole, false, 5 * time.Second,
-			map[string]gc.Reason{"10.0.0.2": leak, "10.0.0.4": leak, "10.0.0.6": live}},
+			reasons{"10.0.0.2": leak, "10.0.0.4": leak, "10.0.0.6": live}},
 	} {
 		if row.reason == "the namespace is gone, and an ADD has failed" {
 			unmount(t, "/run/netns/cni-1")
@@ -78,6 +78,6 @@ func TestHazardsOfTheCache(t *testing.T) {
 		if row.runtime {
 			sources = append(sources, runtimeSource)
 		}
-		checkPass(t, row.reason, store, podsource.Union(sources...), gc.Options{MinAge: 2 * time.Second}, row.want)
+		checkPass(t, row.reason, store, podsource.Union(sources...), 2*time.Second, row.want)
 	}
 }

@@ -49,11 +49,14 @@ func newStore(t *testing.T, owners map[string]string) *hostlocal.Store {
 	return store
 }
 
+// reasons are those of a pass, by IP address.
+type reasons map[string]gc.Reason
+
 // checkPass runs a pass and checks its reasons, and that the directory agrees with its
 // verdicts.
-func checkPass(t *testing.T, reason string, store *hostlocal.Store, s podsource.Source, opts gc.Options, want map[string]gc.Reason) gc.Report {
+func checkPass(t *testing.T, reason string, store *hostlocal.Store, s podsource.Source, minAge time.Duration, want reasons) gc.Report {
 	t.Helper()
-	reconciler, err := gc.New(store, []string{"podnet"}, s, opts)
+	reconciler, err := gc.New(store, []string{"podnet"}, s, gc.Options{MinAge: minAge})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +64,7 @@ func checkPass(t *testing.T, reason string, store *hostlocal.Store, s podsource.
 	if err != nil {
 		t.Errorf("%s: the pass: %v", reason, err)
 	}
-	got := make(map[string]gc.Reason)
+	got := make(reasons)
 	for _, e := range report.Reservations {
 		got[e.IP.String()] = e.Reason
 		_, err := os.Lstat(filepath.Join(store.DataDir(), "podnet", e.IP.String()))
@@ -111,16 +114,16 @@ func TestHazardsOfUnlistedContainers(t *testing.T) {
 	for _, row := range []struct {
 		reason string
 		source podsource.Source
-		want   map[string]gc.Reason // of the owners' reservations that there are
+		want   reasons // of the owners' reservations that there are
 	}{
 		{"33 the runtime lost the record of a sandbox", cri,
-			map[string]gc.Reason{"10.0.0.2": seen, "fd00::2": gc.SiblingInUse, "10.0.0.3": listed, "10.0.0.4": leak, "10.0.0.5": seen}},
-		{"35 neither the API server nor kubelet lists a pod", kubelet, map[string]gc.Reason{"10.0.0.2": seen, "fd00::2": gc.SiblingInUse, "10.0.0.4": leak}},
-		{"49 containers of nerdctl, which no runtime lists", cri, map[string]gc.Reason{"10.0.0.6": seen, "10.0.0.7": leak}},
-		{"87 an address of the node's own namespace", cri, map[string]gc.Reason{"10.0.0.4": leak, "10.0.0.8": seen}},
-		{"alone, the kernel releases nothing", alone, map[string]gc.Reason{"10.0.0.2": seen, "10.0.0.4": gc.NoSourceForNetwork}},
-		{"a process has ended", cri, map[string]gc.Reason{"10.0.0.2": leak, "fd00::2": leak, "10.0.0.5": seen}},
-		{"... and a mount is gone", cri, map[string]gc.Reason{"10.0.0.3": listed, "10.0.0.5": leak}},
+			reasons{"10.0.0.2": seen, "fd00::2": gc.SiblingInUse, "10.0.0.3": listed, "10.0.0.4": leak, "10.0.0.5": seen}},
+		{"35 neither the API server nor kubelet lists a pod", kubelet, reasons{"10.0.0.2": seen, "fd00::2": gc.SiblingInUse, "10.0.0.4": leak}},
+		{"49 containers of nerdctl, which no runtime lists", cri, reasons{"10.0.0.6": seen, "10.0.0.7": leak}},
+		{"87 an address of the node's own namespace", cri, reasons{"10.0.0.4": leak, "10.0.0.8": seen}},
+		{"alone, the kernel releases nothing", alone, reasons{"10.0.0.2": seen, "10.0.0.4": gc.NoSourceForNetwork}},
+		{"a process has ended", cri, reasons{"10.0.0.2": leak, "fd00::2": leak, "10.0.0.5": seen}},
+		{"... and a mount is gone", cri, reasons{"10.0.0.3": listed, "10.0.0.5": leak}},
 	} {
 		switch row.reason {
 		case "a process has ended":
@@ -130,7 +133,7 @@ func TestHazardsOfUnlistedContainers(t *testing.T) {
 		}
 		reserved := maps.Clone(owners)
 		maps.DeleteFunc(reserved, func(ip, _ string) bool { return row.want[ip] == "" })
-		report := checkPass(t, row.reason, newStore(t, reserved), row.source, gc.Options{}, row.want)
+		report := checkPass(t, row.reason, newStore(t, reserved), row.source, 0, row.want)
 		own := func(e gc.Entry) bool {
 			return e.Pod != nil && strings.Contains(e.Pod.From, "the node's own network namespace")
 		}
@@ -163,14 +166,14 @@ func TestHazard79NodeInAPod(t *testing.T) {
 	}
 	store := newStore(t, map[string]string{"10.0.0.2": id("1eaced"), "10.0.0.3": id("1157ed")})
 	both := podsource.Union(runtimeSource, nested(t))
-	want := map[string]gc.Reason{"10.0.0.2": gc.AddressClaimed, "10.0.0.3": gc.ContainerLive}
-	report := checkPass(t, "one namespace", store, both, gc.Options{}, want)
+	want := reasons{"10.0.0.2": gc.AddressClaimed, "10.0.0.3": gc.ContainerLive}
+	report := checkPass(t, "one namespace", store, both, 0, want)
 	if p := report.Reservations[0].Pod; !process(p) || len(report.Duplicates) > 0 {
 		t.Errorf("the report names %+v, want %q, and the duplicates %v", p, from, report.Duplicates)
 	}
 	mountNamespace(t, "/run/netns/second", "10.0.0.2")
 	want["10.0.0.2"] = gc.TwoPods
-	report = checkPass(t, "two namespaces with one address", store, both, gc.Options{}, want)
+	report = checkPass(t, "two namespaces with one address", store, both, 0, want)
 	if len(report.Duplicates) != 1 || len(report.Duplicates[0].Pods) != 2 {
 		t.Fatalf("two namespaces have one address, and the duplicates are %+v", report.Duplicates)
 	}

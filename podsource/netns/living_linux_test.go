@@ -24,10 +24,12 @@ func TestLiving(t *testing.T) {
 	mountNamespace(t, "/run/netns/cni-1", "10.0.0.2")
 	pid, stop := startPod(t)
 	ofPod, ofNone := fmt.Sprintf("/proc/%d/ns/net", pid), "/proc/4194303/ns/net"
-	err := errors.Join(os.WriteFile("/run/netns/cni-2", nil, 0o444), os.MkdirAll("/run/other/deeper", 0o755), os.Mkdir("/run/other/aside", 0o755))
+	err := errors.Join(os.WriteFile("/run/netns/cni-2", nil, 0o444),
+		os.MkdirAll("/run/other/deeper", 0o755), os.Mkdir("/run/other/aside", 0o755))
 	for link, target := range map[string]string{
-		"process": ofPod, "ended": ofNone, "second": "ended", "third": "second", "twice": "process", "named": "../netns/./cni-1", "unnamed": "cni-2",
-		"nowhere": "none", "circle": "circle", "../alias": "/run/other/deeper", "../other/aside/process": ofPod,
+		"process": ofPod, "ended": ofNone, "second": "ended", "third": "second", "twice": "process",
+		"named": "../netns/./cni-1", "unnamed": "cni-2", "nowhere": "none", "circle": "circle",
+		"../alias": "/run/other/deeper", "../other/aside/process": ofPod,
 	} {
 		err = errors.Join(err, os.Symlink(target, "/run/netns/"+link))
 	}

@@ -216,7 +216,8 @@ func TestNoPrivilege(t *testing.T) {
 	const isNested, proc = "NETNS_TEST_NESTED=1", "NETNS_TEST_NESTED=1 NETNS_TEST_PROC=/run/proc"
 	const needs = "this needs CAP_DAC_READ_SEARCH, CAP_SYS_ADMIN, CAP_SYS_PTRACE over"
 	root, nobody := &syscall.SysProcAttr{}, &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
-	inUserNS := &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: []syscall.SysProcIDMap{{Size: 1}}, GidMappings: []syscall.SysProcIDMap{{Size: 1}}}
+	onlyRoot := []syscall.SysProcIDMap{{Size: 1}}
+	inUserNS := &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: onlyRoot, GidMappings: onlyRoot}
 	for _, row := range []struct {
 		reason, hidepid string
 		attr            *syscall.SysProcAttr
@@ -228,7 +229,7 @@ func TestNoPrivilege(t *testing.T) {
 		{"nobody", "0", nobody, isNested, "^error: 0 pods, reading process 1: stat /proc/1/ns/pid: permission denied; " + needs},
 		{"one of several processes", "0", nobody, proc, "^error: 0 pods, reading process 2: .*permission denied; " + needs},
 		{"the node's namespace", "0", nobody, proc + " NETNS_TEST_HOST=/run/proc/2/ns/net", "network namespace: .*permission denied; " + needs},
-		{"... in another file system, which has no hint", "0", nobody, proc + " NETNS_TEST_HOST=/run/closed/netns", "/run/closed/netns: permission denied\n$"},
+		{"... outside of procfs: no hint", "0", nobody, proc + " NETNS_TEST_HOST=/run/closed/netns", "/run/closed/netns: permission denied\n$"},
 		{"processes can't be read", "1", nobody, isNested, "operation not permitted; procfs is mounted with hidepid; " + needs},
 		{"processes can't be seen", "2", nobody, isNested, "without hidepid\\?"},
 	} {
