@@ -40,6 +40,7 @@ func TestHazardsOfTheCache(t *testing.T) {
 	owners := map[string]string{
 		"10.0.0.2": id("51039"), "10.0.0.3": id("0e3"), "10.0.0.4": id("add"), "10.0.0.5": id("1eaced"), "10.0.0.6": id("5ee9"),
 	}
+	const ended = "the namespace is gone, and an ADD has failed"
 	live, seen, leak := gc.ContainerLive, gc.AddressClaimed, gc.ReleasedLeak
 	for _, row := range []struct {
 		reason  string
@@ -58,10 +59,9 @@ func TestHazardsOfTheCache(t *testing.T) {
 		{"... beside a runtime, which may list containers later", wrong, true, 5 * time.Second,
 			reasons{"10.0.0.2": gc.NotYetListed, "10.0.0.5": gc.NotYetListed, "10.0.0.6": seen}},
 		{"70 no cache", missing, false, 5 * time.Second, reasons{"10.0.0.2": gc.NoSourceForNetwork, "10.0.0.6": seen}},
-		{"the namespace is gone, and an ADD has failed", whole, false, 5 * time.Second,
-			reasons{"10.0.0.2": leak, "10.0.0.4": leak, "10.0.0.6": live}},
+		{ended, whole, false, 5 * time.Second, reasons{"10.0.0.2": leak, "10.0.0.4": leak, "10.0.0.6": live}},
 	} {
-		if row.reason == "the namespace is gone, and an ADD has failed" {
+		if row.reason == ended {
 			unmount(t, "/run/netns/cni-1")
 			stop()
 		}

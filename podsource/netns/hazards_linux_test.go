@@ -113,23 +113,22 @@ func TestHazardsOfUnlistedContainers(t *testing.T) {
 	listed, seen, leak := gc.ContainerLive, gc.AddressClaimed, gc.ReleasedLeak
 	for _, row := range []struct {
 		reason string
+		before func()
 		source podsource.Source
 		want   reasons // of the owners' reservations that there are
 	}{
-		{"33 the runtime lost the record of a sandbox", cri,
+		{"33 the runtime lost the record of a sandbox", nil, cri,
 			reasons{"10.0.0.2": seen, "fd00::2": gc.SiblingInUse, "10.0.0.3": listed, "10.0.0.4": leak, "10.0.0.5": seen}},
-		{"35 neither the API server nor kubelet lists a pod", kubelet, reasons{"10.0.0.2": seen, "fd00::2": gc.SiblingInUse, "10.0.0.4": leak}},
-		{"49 containers of nerdctl, which no runtime lists", cri, reasons{"10.0.0.6": seen, "10.0.0.7": leak}},
-		{"87 an address of the node's own namespace", cri, reasons{"10.0.0.4": leak, "10.0.0.8": seen}},
-		{"alone, the kernel releases nothing", alone, reasons{"10.0.0.2": seen, "10.0.0.4": gc.NoSourceForNetwork}},
-		{"a process has ended", cri, reasons{"10.0.0.2": leak, "fd00::2": leak, "10.0.0.5": seen}},
-		{"... and a mount is gone", cri, reasons{"10.0.0.3": listed, "10.0.0.5": leak}},
+		{"35 neither the API server nor kubelet lists a pod", nil, kubelet,
+			reasons{"10.0.0.2": seen, "fd00::2": gc.SiblingInUse, "10.0.0.4": leak}},
+		{"49 containers of nerdctl, which no runtime lists", nil, cri, reasons{"10.0.0.6": seen, "10.0.0.7": leak}},
+		{"87 an address of the node's own namespace", nil, cri, reasons{"10.0.0.4": leak, "10.0.0.8": seen}},
+		{"alone, the kernel releases nothing", nil, alone, reasons{"10.0.0.2": seen, "10.0.0.4": gc.NoSourceForNetwork}},
+		{"a process has ended", stop, cri, reasons{"10.0.0.2": leak, "fd00::2": leak, "10.0.0.5": seen}},
+		{"... and a mount is gone", func() { unmount(t, "/run/netns/named") }, cri, reasons{"10.0.0.3": listed, "10.0.0.5": leak}},
 	} {
-		switch row.reason {
-		case "a process has ended":
-			stop()
-		case "... and a mount is gone":
-			unmount(t, "/run/netns/named")
+		if row.before != nil {
+			row.before()
 		}
 		reserved := maps.Clone(owners)
 		maps.DeleteFunc(reserved, func(ip, _ string) bool { return row.want[ip] == "" })
