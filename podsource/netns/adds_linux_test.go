@@ -17,7 +17,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
@@ -91,27 +90,6 @@ func TestEnvironments(t *testing.T) {
 			t.Errorf("%s: got %q, want %q, error %v", row.reason, got, row.want, s.err)
 		}
 	}
-}
-
-// The reservation of a slow ADD is older than the minimum age, and no other source
-// lists its container. The process claims it.
-//
-// Guard: [Source.Pods] has the container of each ADD in flight, of any age.
-func TestHazard65SlowADD(t *testing.T) {
-	if !onNode(t) {
-		return
-	}
-	store := newStore(t, map[string]string{"10.0.0.2": id("51039"), "10.0.0.3": id("1eaced")})
-	pid, stop := startADD(t, "ADD", id("51039"), "/run/netns/cni-1")
-	both := podsource.Union(runtimeSource, nested(t))
-	report := checkPass(t, "in flight", store, both, 0, reasons{"10.0.0.2": gc.ContainerLive, "10.0.0.3": gc.ReleasedLeak})
-	if want := fmt.Sprintf("netns ADDs: CNI ADD by process %d (exe)", pid); report.Reservations[0].Pod.From != want {
-		t.Errorf("the report says %q, want %q", report.Reservations[0].Pod.From, want)
-	}
-	startPod(t, "10.0.0.2")
-	checkPass(t, "it has configured the address: no conflict", store, both, 0, reasons{"10.0.0.2": gc.ContainerLive})
-	stop()
-	checkPass(t, "it has ended", store, both, 0, reasons{"10.0.0.2": gc.AddressClaimed})
 }
 
 // Between two plugins of a chain an ADD has no process. Processes are read twice, also

@@ -93,7 +93,7 @@ func id(name string) string { return name + strings.Repeat("0", 64-len(name)) }
 // an address is not a pod that may own any reservation (R4).
 //
 // Guard: [Source.Pods] has each configured address, also of a container that no other source
-// lists, and declares that it sees addresses.
+// lists, and the container of each ADD in flight, of any age, and declares that it sees addresses.
 func TestHazardsOfUnlistedContainers(t *testing.T) {
 	if !onNode(t) {
 		return
@@ -106,8 +106,9 @@ func TestHazardsOfUnlistedContainers(t *testing.T) {
 	}
 	owners := map[string]string{
 		"10.0.0.2": id("1057"), "fd00::2": id("1057"), "10.0.0.3": id("1157ed"), "10.0.0.4": id("1eaced"), "10.0.0.5": id("5a3ed"),
-		"10.0.0.6": "default-" + id("a11fe"), "10.0.0.7": "default-" + id("dead"), "10.0.0.8": id("4ead"),
+		"10.0.0.6": "default-" + id("a11fe"), "10.0.0.7": "default-" + id("dead"), "10.0.0.8": id("4ead"), "10.0.0.9": id("add"),
 	}
+	var endADD func()
 	alone := nested(t)
 	cri, kubelet := podsource.Union(runtimeSource, alone), podsource.Union(podsource.Static{{UID: "agent", HostNetwork: true}}, alone)
 	listed, seen, leak := gc.ContainerLive, gc.AddressClaimed, gc.ReleasedLeak
@@ -124,6 +125,11 @@ func TestHazardsOfUnlistedContainers(t *testing.T) {
 		{"49 containers of nerdctl, which no runtime lists", nil, cri, reasons{"10.0.0.6": seen, "10.0.0.7": leak}},
 		{"87 an address of the node's own namespace", nil, cri, reasons{"10.0.0.4": leak, "10.0.0.8": seen}},
 		{"alone, the kernel releases nothing", nil, alone, reasons{"10.0.0.2": seen, "10.0.0.4": gc.NoSourceForNetwork}},
+		{"65 an ADD takes longer than the minimum age", func() { _, endADD = startADD(t, "ADD", id("add"), "/run/netns/cni-1") }, cri,
+			reasons{"10.0.0.4": leak, "10.0.0.9": listed}},
+		{"... and goes on after it has configured the address, which is no conflict", func() { startPod(t, "10.0.0.9") }, cri,
+			reasons{"10.0.0.9": listed}},
+		{"... and has ended", func() { endADD() }, cri, reasons{"10.0.0.9": seen}},
 		{"a process has ended", stop, cri, reasons{"10.0.0.2": leak, "fd00::2": leak, "10.0.0.5": seen}},
 		{"... and a mount is gone", func() { unmount(t, "/run/netns/named") }, cri, reasons{"10.0.0.3": listed, "10.0.0.5": leak}},
 	} {
