@@ -22,11 +22,10 @@ func TestHazard79OwnPodTakenForNode(t *testing.T) {
 	const refused = "The agent's pod needs hostPID"
 	for _, row := range []struct{ reason, start, want string }{
 		{"an agent's pod without hostPID", "container", refused},
-		{"... where a shell or an init starts the agent", "container child", refused},
+		{"... where a shell or an init starts the agent, or directly on a node without containers", "container child", refused},
 		{"... with a shared PID namespace: process 1 has mounts of its own", "beside", refused},
 		{"... where process 1 adopted the agent, whose parent has ended", "container mounts", refused},
 		{"... where another container started the agent", "container mounts child", refused},
-		{"directly on a node without containers, which looks the same", "container child", refused},
 		{"... in a PID namespace of its own", "container processes", "[]"},
 		{"in a container with hostPID, alone on the node", "container child mounts", "[]"},
 		{"... started by a shell", "container child mounts child", "[]"},
