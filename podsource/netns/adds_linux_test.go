@@ -65,7 +65,7 @@ func TestEnvironments(t *testing.T) {
 		{"... of other characters", "CNI_COMMAND=ADD\x00CNI_CONTAINERID=a:b\x00CNI_CONTAINERID=\u00e4\x00", nil},
 	} {
 		s := scanOf(t, procOf(t, map[string]string{"environ": row.text}))
-		s.readEnvironment(s.opts.Proc + "/7")
+		s.readEnvironment("7", s.opts.Proc+"/7")
 		var got []string
 		for _, a := range s.adds {
 			got = append(got, a.containerID)
