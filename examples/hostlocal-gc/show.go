@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 
@@ -60,13 +61,17 @@ func parseAddress(text string) (netip.Addr, error) {
 	return ip.Unmap(), nil
 }
 
-// A recorder records the last answer of a source.
+// A recorder records the last answer of a source, a union. Its lock is held during the call, which
+// may end shortly after the pass if a source hangs.
 type recorder struct {
 	podsource.Source
+	sync.Mutex
 	answer podsource.Answer
 }
 
 func (l *recorder) Pods(ctx context.Context) (podsource.Answer, error) {
+	l.Lock()
+	defer l.Unlock()
 	a, err := l.Source.Pods(ctx)
 	l.answer = a
 	return a, err
@@ -140,7 +145,16 @@ func (a *app) said(recorded *recorder, ip netip.Addr, containerID string) (rows 
 	if recorded == nil {
 		return nil
 	}
+	recorded.Lock()
+	defer recorded.Unlock()
 	for _, m := range recorded.answer.Members() {
+		if m.Source == "" { // no source was asked
+			continue
+		}
+		if m.Err != nil {
+			rows = append(rows, []term.Cell{{Text: m.Source}, {Text: flagWords.Replace("no answer: " + m.Err.Error()), Style: term.Yellow}})
+			continue
+		}
 		before := len(rows)
 		for i := range m.Pods {
 			p := &m.Pods[i]
