@@ -35,7 +35,7 @@ SIGHUP requests a pass, which begins five seconds after the last one at the
 earliest. SIGTERM ends the agent within a second.
 
 Exit status: 0 after a signal, 1 error, 2 wrong usage.`,
-		Example: `  hostlocal-gc agent --network podnet 
+		Example: `  hostlocal-gc agent --network podnet
   hostlocal-gc agent --network podnet --source cri --source netns --dry-run`,
 		Args: noArgs,
 	}
@@ -47,7 +47,7 @@ Exit status: 0 after a signal, 1 error, 2 wrong usage.`,
 	})
 	f := &a.flags
 	f.network(c, "release in the network of this `NAME`, which need not have a directory yet (repeatable, required). The sources must know its containers. "+
-		"* means all networks that have a directory, now or later, and needs --source netns")
+		"* means all networks that have a directory, now or later, and beside named sources needs --source netns")
 	f.log(c, 0, "log up to this `LEVEL`: 0 each pass, release and error, 2 also what was kept though no pod has it, 4 everything")
 	f.judge(c)
 	f.ranges(c)
@@ -92,8 +92,12 @@ func (a *app) agent(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	names := f.sources
+	if len(names) == 0 {
+		names = []string{"those of a usual node"}
+	}
 	run, err := agent.New(agent.Options{
-		Version: version(), DataDir: f.dataDir, Networks: f.networks, Source: s, SourceNames: f.sources, Passes: a.passes(),
+		Version: version(), DataDir: f.dataDir, Networks: f.networks, Source: s, SourceNames: names, Passes: a.passes(),
 		Listen: f.listen, MetricsListen: f.metricsListen, CNIConf: f.cniConf, Node: f.node, Events: f.events, Kubeconfig: f.kubeconfig,
 	})
 	if err != nil {

@@ -263,7 +263,7 @@ func TestHelp(t *testing.T) {
 		{"completion bash", "bash completion"},
 		{"__complete list --data-dir networks --network p", "podnet\n"},
 		{"__complete list -o ", "wide\n"},
-		{"__complete list --source ", "file:\nkubelet\nkubelet:\nkube\nkube:\ncri\ncri:\nnetns\nnetns:\n"},
+		{"__complete list --source ", "file:\nkubelet\nkubelet:\nkube\nkube:\ncri\ncri:\nnetns\nnetns:nested\n"},
 	} {
 		args := strings.Split(row.args, " ")
 		if got := run(t, n.dir, nil, args...); got.status != statusDone || !strings.Contains(got.stdout, row.want) {

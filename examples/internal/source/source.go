@@ -84,13 +84,17 @@ func Forms() (all []string) {
 }
 
 // Completions returns the beginning of each kind: with a colon before an argument, without one if
-// the argument is optional.
+// the argument is optional. An argument in small letters is a word, which is completed, too.
 func Completions() (all []string) {
 	for _, k := range Kinds() {
 		if strings.HasPrefix(k.Arg, "[") {
 			all = append(all, k.Name)
 		}
-		all = append(all, k.Name+":")
+		word := ""
+		if k.Arg == strings.ToLower(k.Arg) {
+			word = strings.Trim(k.Arg, "[]")
+		}
+		all = append(all, k.Name+":"+word)
 	}
 	return all
 }

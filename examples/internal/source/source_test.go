@@ -107,7 +107,7 @@ func TestForms(t *testing.T) {
 	if !strings.Contains(forms, "file:PATH") || !strings.Contains(forms, "kube[:NODE]") {
 		t.Errorf("forms: %s", forms)
 	}
-	if !strings.Contains(completions, "file: kubelet kubelet: kube kube: cri") {
+	if !strings.Contains(completions, "file: kubelet kubelet: kube kube: cri") || !strings.Contains(completions, "netns netns:nested cnicache cnicache:") {
 		t.Errorf("completions: %s", completions)
 	}
 }
