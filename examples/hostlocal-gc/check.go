@@ -21,6 +21,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/cniconf"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
 // defaultCNIDir is where runtimes look for configurations.
@@ -51,9 +52,8 @@ func (a *app) checkCommand() *cobra.Command {
   OK
 
 Without flags it finds the networks, their data directories and ranges in
-/etc/cni/net.d, and asks the sources of this node: kubelet, the container
-runtime, the kernel, and libcni's cache. It releases nothing, takes no lock and
-writes nothing.
+/etc/cni/net.d, and asks the sources of a usual node (see help sources). It
+releases nothing, takes no lock and writes nothing.
 
 Exit status: 0 no problem, 3 a problem, 1 this could not be determined.`,
 		Example: `  hostlocal-gc check
@@ -82,26 +82,33 @@ func (a *app) check(ctx context.Context, given *pflag.FlagSet) error {
 	if err != nil {
 		return err
 	}
-	asked, err := a.findSources(ctx)
+	s, err := a.source()
 	if err != nil {
 		return err
 	}
-	asked.flags += judgeFlags(given)
+	release := "hostlocal-gc release" + judgeFlags(given)
 	all := checked{SchemaVersion: reportjson.SchemaVersion}
 	var places []*place
-	for _, dir := range a.dataDirs(confs, given.Changed("data-dir")) {
-		p, err := a.inspect(ctx, dir, confs, asked)
+	dirs := a.dataDirs(confs, given.Changed("data-dir"))
+	opts := a.onceOptions()
+	opts.DryRun = true
+	opts.SourceTimeout /= time.Duration(len(dirs) + 1) // a source that hangs leaves time for the rest
+	for _, dir := range dirs {
+		p, err := a.inspect(ctx, dir, confs, s, opts)
 		if err != nil {
 			return err
 		}
 		places, all.Reports = append(places, p), append(all.Reports, reportjson.Report{Report: &p.report})
 	}
 	for _, p := range places {
-		p.named = given.Changed("data-dir")
+		p.named, p.release = given.Changed("data-dir"), release+p.release
 		all.Findings = append(all.Findings, diagnose(p, places)...)
 	}
 	slices.SortStableFunc(all.Findings, func(a, b finding) int { return slices.Index(words(), a.Word) - slices.Index(words(), b.Word) })
-	all.Sources = asked.results
+	if len(a.flags.sources) == 0 {
+		refused := slices.IndexFunc(places, func(p *place) bool { return !p.judged })
+		all.Sources = sourceResults(&places[max(refused, 0)].report)
+	}
 	if confErr != nil {
 		all.NotRead = confErr.Error()
 	}
@@ -182,13 +189,10 @@ func (a *app) dataDirs(confs []cniconf.Network, given bool) (dirs []string) {
 }
 
 // inspect makes a dry pass over a data directory.
-func (a *app) inspect(ctx context.Context, dir string, confs []cniconf.Network, asked *foundSources) (*place, error) {
-	p := &place{asked: a.flags.networks, locks: make(map[string]string), release: "hostlocal-gc release" + asked.flags}
-	for _, u := range asked.failed {
-		p.unknown = append(p.unknown, fmt.Sprintf("%s: %v", u.spec, u.err))
-	}
+func (a *app) inspect(ctx context.Context, dir string, confs []cniconf.Network, s podsource.Source, opts gc.Options) (*place, error) {
+	p := &place{asked: a.flags.networks, locks: make(map[string]string)}
 	if dir != hostlocal.DefaultDataDir {
-		p.release += " --data-dir " + quoted(dir)
+		p.release = " --data-dir " + quoted(dir)
 	}
 	store := hostlocal.New(dir)
 	p.report.DataDir = dir
@@ -210,29 +214,24 @@ func (a *app) inspect(ctx context.Context, dir string, confs []cniconf.Network, 
 	slices.Sort(networks)
 	networks = slices.Compact(networks)
 	held := holders(dir, networks)
-	if asked.union == nil || len(asked.failed) > 0 || len(networks) == 0 {
-		p.judged = len(networks) == 0 && len(asked.failed) == 0 && asked.union != nil
-		r := a.unjudged(ctx, store, names)
-		p.report = r.Report
-		p.report.Networks, p.report.Missing, p.report.DataDirMissing = networks, missing(networks, names), names == nil
-		if len(p.unknown) == 0 {
-			p.unknown = []string{"no source was found on this node"}
-		}
+	none := len(networks) == 0
+	if none { // the sources are asked all the same
+		networks = []string{gc.AllNetworks}
+	}
+	reconciler, err := gc.New(store, networks, s, opts)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	p.report, err = reconciler.Reconcile(ctx)
+	if none { // host-local does not serve this node, and the addresses of its pods are another plugin's
+		p.report.Unreserved, p.report.Duplicates = nil, nil
+	}
+	if p.judged = !errors.Is(err, gc.ErrRefused); !p.judged {
+		p.unknown = unanswered(&p.report, err)
+		a.notePermission(err)
 	} else {
-		opts := a.onceOptions()
-		opts.DryRun = true
-		reconciler, err := gc.New(store, networks, asked.union, opts)
-		if err != nil {
-			return nil, usageError{err}
-		}
-		p.report, err = reconciler.Reconcile(ctx)
-		if p.judged = !errors.Is(err, gc.ErrRefused); !p.judged {
-			p.unknown = unanswered(&p.report, err)
-			a.notePermission(err)
-		} else {
-			a.printError(err)
-			p.unread = err != nil
-		}
+		a.printError(err)
+		p.unread = err != nil
 	}
 	return p, a.stillHeld(ctx, dir, held, p)
 }
@@ -250,7 +249,7 @@ func unanswered(r *gc.Report, err error) (why []string) {
 	return why
 }
 
-// judgeFlags returns the flags, besides --source, with which a release judges as this check did.
+// judgeFlags returns the flags with which a release judges as this check did.
 func judgeFlags(given *pflag.FlagSet) (flags string) {
 	given.Visit(func(f *pflag.Flag) {
 		values := []string{f.Value.String()}
@@ -258,7 +257,7 @@ func judgeFlags(given *pflag.FlagSet) (flags string) {
 			values = several.GetSlice()
 		}
 		switch f.Name {
-		case "node", "kubeconfig", "min-age", "starting-for", "runtime-request-timeout", flagForeign, "allow-empty", "require-pod":
+		case "source", "node", "kubeconfig", "min-age", "starting-for", "runtime-request-timeout", flagForeign, "allow-empty", "require-pod":
 			for _, v := range values {
 				flags += " --" + f.Name + "=" + quoted(v)
 			}

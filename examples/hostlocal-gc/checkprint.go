@@ -10,15 +10,36 @@ import (
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/reportjson"
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
 
 // checked is the output of check. Its JSON is a contract.
 type checked struct {
 	SchemaVersion int                 `json:"schemaVersion"`
 	Findings      []finding           `json:"findings"`
-	Sources       []sourceResult      `json:"sources,omitempty"` // all that were tried
+	Sources       []sourceResult      `json:"sources,omitempty"` // those of a usual node
 	NotRead       string              `json:"notRead,omitempty"` // CNI configurations that could not be read
 	Reports       []reportjson.Report `json:"reports"`           // one for each data directory
+}
+
+// sourceResult is what one source of a usual node contributed.
+type sourceResult struct {
+	Source  string `json:"source"`
+	Used    bool   `json:"used"`
+	Entries int    `json:"entries,omitempty"`
+	Why     string `json:"why,omitempty"` // why it is not used
+}
+
+// sourceResults returns the result of each source that a pass asked. After one that fails no other is asked.
+func sourceResults(r *gc.Report) (all []sourceResult) {
+	for _, s := range r.Sources {
+		why, left := leftOut(s.Note)
+		if !left {
+			why = flagWords.Replace(s.Error)
+		}
+		all = append(all, sourceResult{Source: s.Name, Used: why == "", Entries: s.Entries, Why: why})
+	}
+	return all
 }
 
 func (a *app) printChecked(all *checked) error {

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"errors"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -78,35 +77,6 @@ func TestDiagnose(t *testing.T) {
 	}
 }
 
-// Which sources must answer depends on the node.
-func TestCauses(t *testing.T) {
-	kubernetes, none := t.TempDir(), "/nowhere/kubelet"
-	for _, row := range []struct {
-		reason, dir string
-		failed      string
-		used        []string
-		want        string
-	}{
-		{"a Kubernetes node's runtime is down", kubernetes, "cri", []string{"netns", "cnicache"}, "cri"},
-		{"a node of nerdctl's has a runtime that the CRI does not use", none, "cri", []string{"netns", "cnicache"}, ""},
-		{"... and namespaces can't be entered", none, "cri netns cnicache", nil, "cri netns cnicache"},
-		{"the kernel is out of reach in this pod, and the runtime answers", kubernetes, "netns cnicache", []string{"cri"}, ""},
-		{"kubelet is there and does not answer", kubernetes, "kubelet netns", []string{"cri"}, "kubelet"},
-	} {
-		var failed []failedSource
-		for _, spec := range strings.Fields(row.failed) {
-			failed = append(failed, failedSource{spec, errors.New("away")})
-		}
-		var got []string
-		for _, u := range causes(failed, row.used, row.dir) {
-			got = append(got, u.spec)
-		}
-		if diff := cmp.Diff(row.want, strings.Join(got, " ")); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
-		}
-	}
-}
-
 // The command that check prints judges as check did, and is safe to copy.
 func TestProposedCommand(t *testing.T) {
 	n := fullNode(t)
@@ -121,8 +91,8 @@ func TestProposedCommand(t *testing.T) {
 	got := run(t, n.dir, nil, args...)
 	_, proposed, _ := strings.Cut(got.stdout, "\n  ")
 	proposed, _, _ = strings.Cut(proposed, "\n")
-	want := "hostlocal-gc release --source file:pods.json --allow-empty=true --allow-foreign=default- --min-age=10m --require-pod=shop/web-0" +
-		" --require-pod=shop/web-2 --runtime-request-timeout=3m0s --data-dir '" + n.dir + `/it'\''s $(here); ?[2J' --network podnet`
+	want := "hostlocal-gc release --allow-empty=true --allow-foreign=default- --min-age=10m --require-pod=shop/web-0" +
+		" --require-pod=shop/web-2 --runtime-request-timeout=3m0s --source=file:pods.json --data-dir '" + n.dir + `/it'\''s $(here); ?[2J' --network podnet`
 	if diff := cmp.Diff(want, proposed); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -130,19 +100,6 @@ func TestProposedCommand(t *testing.T) {
 		if got := quoted(word); got != want {
 			t.Errorf("%q is quoted as %s, want %s", word, got, want)
 		}
-	}
-}
-
-// check prints its first line only once.
-func TestCheckSaysItOnce(t *testing.T) {
-	n := fullNode(t)
-	cmd := command(t, n.dir, "check", "--data-dir", "nowhere", "--cni-dir", ".")
-	cmd.Env = append(cmd.Env, "CONTAINER_RUNTIME_ENDPOINT=unix:///nowhere/containerd.sock")
-	var stdout, stderr strings.Builder
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	got := finish(t, cmd.Run(), &stdout, &stderr)
-	if !strings.HasPrefix(got.stdout, "MISSING: there is no data directory nowhere") || strings.Count(got.stdout, "unix:///nowhere/containerd.sock") != 1 {
-		t.Errorf("exit status %d:\n%s", got.status, got.stdout)
 	}
 }
 

@@ -137,7 +137,7 @@ func TestForeignRows(t *testing.T) {
 	}
 }
 
-// Each source's contribution takes one line, whatever its error contains.
+// What the sources contributed takes one line, whatever an error contains, and those that were left out another one.
 func TestSourcesLine(t *testing.T) {
 	started := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 	r := gc.Report{Started: started, Looks: 2, Sources: []gc.SourceReport{
@@ -147,11 +147,17 @@ func TestSourcesLine(t *testing.T) {
 		{Name: "kubelet", Entries: 30, AsOf: started.Add(-59 * time.Second)},
 		{Name: "file", Entries: 2, AsOf: started.Add(2 * time.Hour)},
 		{Name: "cri", Error: "it says \x1b[2J\nand more"},
+		{Name: "kube", Note: "left out: Options.Config is not set"},
 	}}
 	want := "Sources, asked twice: netns (0 entries), cnicache (2 entries; in podnet it does not count:?10.0.0.2), checkpoint (1 entry, 1m30s old), kubelet (30 entries), " +
-		"file (2 entries, dated 2h in the future), cri (no answer)."
-	if diff := cmp.Diff(want, sources(&r)); diff != "" {
+		"file (2 entries, dated 2h in the future), cri (no answer).\n" +
+		"Left out: kube (there is no --kubeconfig)."
+	if diff := cmp.Diff(want, strings.Join(sources(&r), "\n")); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+	got := sourceResults(&r)[3:]
+	if diff := cmp.Diff([]sourceResult{{"kubelet", true, 30, ""}, {"file", true, 2, ""}, {"cri", false, 0, r.Sources[5].Error}, {"kube", false, 0, "there is no --kubeconfig"}}, got); diff != "" {
+		t.Errorf("of check (-want +got):\n%s", diff)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	nodesource "github.com/hostlocal-gc/hostlocal-gc/podsource/node"
 )
 
 // summary is the last part of the output: what each source contributed, and all networks in one
@@ -16,21 +17,33 @@ import (
 func (a *app) summary(r *result, v view) string {
 	var out strings.Builder
 	if len(r.Sources) > 0 {
-		fmt.Fprintln(&out, a.screen.Fold(sources(&r.Report)))
+		for _, line := range sources(&r.Report) {
+			fmt.Fprintln(&out, a.screen.Fold(line))
+		}
 	}
 	fmt.Fprintln(&out, a.screen.Fold(a.sentence(r, v)))
 	return out.String()
 }
 
-// sources says what each source contributed. An age below a minute is left out.
-func sources(r *gc.Report) string {
-	var said []string
+// leftOut returns why a source was left out, or its note if it was not.
+func leftOut(note string) (text string, isSo bool) {
+	text, isSo = strings.CutPrefix(flagWords.Replace(note), nodesource.LeftOut)
+	return term.Clean(text), isSo
+}
+
+// sources says in one line what each source contributed, and in another one which were left out. An
+// age below a minute is not said.
+func sources(r *gc.Report) (lines []string) {
+	var said, absent []string
 	for _, s := range r.Sources {
 		text := fmt.Sprintf("%s (%s", s.Name, term.Count(s.Entries, "entry"))
-		if s.Note != "" {
-			text += "; " + term.Clean(s.Note)
+		note, left := leftOut(s.Note)
+		if note != "" {
+			text += "; " + note
 		}
 		switch {
+		case left:
+			absent = append(absent, s.Name+" ("+note+")")
 		case s.Error != "":
 			said = append(said, s.Name+" (no answer)") // its error was printed first
 		case s.AsOf.After(r.Started.Add(time.Minute)):
@@ -45,7 +58,11 @@ func sources(r *gc.Report) string {
 	if r.Looks > 1 {
 		text = "Sources, asked twice: "
 	}
-	return text + strings.Join(said, ", ") + "."
+	lines = []string{text + strings.Join(said, ", ") + "."}
+	if len(absent) > 0 {
+		lines = append(lines, "Left out: "+strings.Join(absent, ", ")+".")
+	}
+	return lines
 }
 
 // sentence counts the reservations by verdict.
