@@ -135,8 +135,7 @@ func (s *Source) remember(pods []podsource.Pod) {
 	for i, p := range pods {
 		id := p.ContainerIDs[0]
 		if p.MoreIPs {
-			all := append(p.IPs, s.addresses[id]...)
-			pods[i].IPs = slices.Compact(slices.SortedFunc(slices.Values(all), netip.Addr.Compare))
+			pods[i].IPs = slices.Compact(slices.SortedFunc(slices.Values(append(p.IPs, s.addresses[id]...)), netip.Addr.Compare))
 		}
 		known[id] = pods[i].IPs
 	}

@@ -34,7 +34,7 @@ func TestParse(t *testing.T) {
 		{"the second one", "cri cri:tcp://127.0.0.1:1", Env{}, `endpoint "tcp://127.0.0.1:1" is not`},
 		{"a directory of namespaces need not be named", "netns:/run/netns", Env{}, `there is no "/run/netns"; only "nested" may stand there`},
 		{"a relative path", "netns cnicache:results", Env{}, `"results" is not an absolute path`},
-		{"nobody lists it by its name", "netns", Env{Require: agent}, "a/agent can't be required"},
+		{"nobody lists it by its name", "netns", Env{Require: agent}, `"a/agent" can't be required`},
 	} {
 		if _, err := Parse(strings.Fields(row.specs), row.env); (err != nil) != (row.want != "") || err != nil && !strings.Contains(err.Error(), row.want) {
 			t.Errorf("%s: got error %v, want %q", row.reason, err, row.want)
