@@ -34,8 +34,8 @@ type cache struct {
 	passed  map[string]bool       // it is the node's, and was not wiped
 	doubted map[string]*candidate // why it is not, if that may end: an address without an entry
 	entries map[attachment]entryState
-	since   time.Time // a source may reuse its answer's Cache
-	note    string    // of the named networks in which it did not pass
+	since   map[string]time.Time // a source may reuse its answer's Cache
+	note    string               // of the named networks in which it did not pass
 }
 
 // checkCache checks in which networks a cache of CNI results is the node's and was not wiped.
@@ -45,7 +45,7 @@ type cache struct {
 func (s *snapshot) checkCache(of *podsource.Answer, look []podsource.Answer) *cache {
 	c := &cache{
 		passed: make(map[string]bool), doubted: make(map[string]*candidate),
-		entries: make(map[attachment]entryState, 2*len(of.Cache.Entries)), since: of.Cache.Since,
+		entries: make(map[attachment]entryState, 2*len(of.Cache.Entries)), since: maps.Clone(of.Cache.Since),
 	}
 	listed := make(map[string]bool) // live, or not proven
 	for i := range of.Pods {
@@ -107,13 +107,10 @@ func (s *snapshot) checkCache(of *podsource.Answer, look []podsource.Answer) *ca
 
 // cacheSpeaksOf reports whether a cache that passed its check would name r's container, if that
 // is live: it has a proven entry of it; or none that is not proven, and r is surely not from
-// before its oldest entry; or r is from before the boot and was first seen L ago (hazard 70).
+// before since; or r is from before the boot and was first seen L ago (hazard 70).
 func (s *snapshot) cacheSpeaksOf(since time.Time, entry entryState, r *candidate) bool {
-	oldest := since.Add(granularity(since))
-	switch {
-	case entry == provenEntry:
-		return true
-	case entry == noEntry && !since.IsZero() && s.clock.trusted(s.at, r.ReservedAt) && r.ReservedAt.After(oldest):
+	younger := !since.IsZero() && s.clock.trusted(s.at, r.ReservedAt) && r.ReservedAt.After(since.Add(granularity(since)))
+	if entry == provenEntry || entry == noEntry && younger {
 		return true
 	}
 	return s.clock.beforeBoot(r.ReservedAt) && s.at.mono-r.seen-s.stale >= s.opts.lag()

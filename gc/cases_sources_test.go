@@ -70,7 +70,7 @@ func (n *node) forget() {
 		clear(a.SeesADDs)
 		clear(a.Gaps)
 		if a.Cache != nil {
-			*a.Cache = podsource.Cache{Since: time.Unix(1, 0)}
+			a.Cache.Entries, a.Cache.Since["podnet"] = nil, time.Unix(1, 0)
 		}
 	}
 }
@@ -186,8 +186,8 @@ func (n *node) declare(s *source, what string, args []string) error {
 		a.AtOnce = what == "at-once"
 	case "authoritative", "supplementary":
 		a.Authoritative, a.Supplementary = a.Authoritative || what == "authoritative", a.Supplementary || what == "supplementary"
-	case "since": // of a cache; - is unknown
-		a.Cache.Since = ago(first)
+	case "since": // of a cache's entries of podnet; - is unknown
+		a.Cache.Since["podnet"] = ago(first)
 	case "ended": // an entry of a cache whose container is not live
 		network, id, _ := strings.Cut(first, "/")
 		a.Cache.Entries = append(a.Cache.Entries, podsource.Attachment{Network: network, ContainerID: id})

@@ -68,7 +68,7 @@ func cacheAnswer(pods []podsource.Pod, entries ...podsource.Attachment) podsourc
 	}
 	return podsource.Answer{
 		Source: "cnicache", Pods: pods, Supplementary: true, Names: podsource.AnyContainer, AtOnce: true,
-		Cache: &podsource.Cache{Entries: slices.Clone(entries), Since: time.Unix(1, 0)},
+		Cache: &podsource.Cache{Entries: entries, Since: map[string]time.Time{"podnet": time.Unix(1, 0), "second": time.Unix(1, 0)}},
 	}
 }
 

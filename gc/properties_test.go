@@ -169,7 +169,7 @@ func randomAnswer(rnd *rand.Rand) podsource.Answer {
 		a.SeesADDs = oneOf(rnd, every, propNetworks[:1])
 	}
 	if maybe(rnd, 4) {
-		a.Cache = &podsource.Cache{Since: oneOf(rnd, time.Time{}, someTime(rnd))}
+		a.Cache = &podsource.Cache{Since: map[string]time.Time{propNetworks[0]: someTime(rnd), oneOf(rnd, propNetworks...): someTime(rnd)}}
 		for _, id := range someOf(rnd, 2, propIDs) {
 			for _, network := range someOf(rnd, 2, propNetworks) {
 				a.Cache.Entries = append(a.Cache.Entries, podsource.Attachment{Network: network, ContainerID: id})

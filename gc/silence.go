@@ -117,7 +117,7 @@ func (s *snapshot) aboutOne(d *declaration, r *candidate) (q silence) {
 	speaks, record, entry, knowsOf := podsource.Covers(d.Networks, r.Network), d.AtOnce, noEntry, true
 	if d.cache != nil {
 		speaks, record, entry = d.cache.passed[r.Network], false, d.cache.entries[attachment{r.Network, r.ContainerID}]
-		knowsOf = s.cacheSpeaksOf(d.cache.since, entry, r)
+		knowsOf = s.cacheSpeaksOf(d.cache.since[r.Network], entry, r)
 		q.add(d.cache.doubted[r.Network] != nil, doubt)
 	}
 	q.add(speaks, speaksOf)

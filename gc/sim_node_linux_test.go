@@ -54,7 +54,7 @@ type simulation struct {
 	cache     map[simAttachment]simRecord
 	// What the cache's source remembers from call to call.
 	cacheSeen  map[simAttachment]simRecord
-	cacheSince time.Time
+	cacheSince map[string]time.Time
 	files      map[simAddress]*simFile       // the files on the disk, as far as the simulation knows
 	stats      map[simAddress]syscall.Stat_t // of the last file for the address
 	agent      *Reconciler

@@ -234,7 +234,7 @@ func (s *simulation) spokenOf(a simAddress) bool {
 
 // cacheNames reports whether libcni's cache would name the container of a reservation, and will continue to.
 func (s *simulation) cacheNames(a simAddress) bool {
-	f, since := s.files[a], s.recordedSince()
+	f, since := s.files[a], s.recordedSince()[simNetworks[a.net]]
 	owner := f.ownerOf()
 	return s.cacheProves(a.net) && (owner != nil && s.cache[simAttachment{a.net, owner.id}].owner != nil || s.beforeBoot(owner) ||
 		s.stepAt == 0 && !s.config.noBoot && !since.IsZero() && f.stamp.After(since.Add(granularity(since))))

@@ -208,17 +208,17 @@ func (s *simulation) cached() []simAttachment {
 	})
 }
 
-// recordedSince returns the time since which libcni's cache was not wiped, as far as its source knows from the entries of the last call.
-func (s *simulation) recordedSince() time.Time {
-	since, goesOn := time.Time{}, false
+// recordedSince returns since when libcni's cache was not wiped, by network, as far as its source knows from the entries of the last call.
+func (s *simulation) recordedSince() map[string]time.Time {
+	since := make(map[string]time.Time)
 	for a, r := range s.cache {
-		goesOn = goesOn || s.cacheSeen[a] == r
-		if since.IsZero() || r.stamp.Before(since) {
-			since = r.stamp
+		network, at := simNetworks[a.net], r.stamp
+		if last := s.cacheSince[network]; s.cacheSeen[a] == r && last.Before(at) {
+			at = last
 		}
-	}
-	if goesOn && s.cacheSince.Before(since) {
-		since = s.cacheSince
+		if oldest, has := since[network]; !has || at.Before(oldest) {
+			since[network] = at
+		}
 	}
 	s.cacheSince, s.cacheSeen = since, maps.Clone(s.cache)
 	return since

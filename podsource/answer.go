@@ -119,9 +119,10 @@ type Cache struct {
 	// Entries are the attachments of all entries, live or ended. Those of a container with an
 	// Unproven pod in the answer don't show whether it lives.
 	Entries []Attachment
-	// Since is a time since which no entry of a live container was removed from the
-	// cache, by this node's clock: at the latest the time of its oldest entry. Zero is unknown.
-	Since time.Time
+	// Since has for each network a time since which no entry of a live container in it was
+	// removed from the cache, by this node's clock: at the latest the time of the network's
+	// oldest entry. The time of a network that is missing, or zero, is unknown.
+	Since map[string]time.Time
 }
 
 // Members returns the answers that a consists of: its Parts, with theirs, and a itself

@@ -214,11 +214,10 @@ func ExampleAnswer() {
 		Note: "one hour was not recorded",
 	}
 	cache := podsource.Answer{
-		Source:        "cache",
-		AsOf:          now,
-		Supplementary: true,
+		Source: "cache", AsOf: now, Supplementary: true,
 		Cache: &podsource.Cache{
-			Entries: []podsource.Attachment{{Network: "podnet", ContainerID: "ee3b0f0c"}}, Since: now.Add(-time.Hour),
+			Entries: []podsource.Attachment{{Network: "podnet", ContainerID: "ee3b0f0c"}},
+			Since:   map[string]time.Time{"podnet": now.Add(-time.Hour)},
 		},
 	}
 	for _, a := range []podsource.Answer{record, cache} {

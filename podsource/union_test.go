@@ -39,7 +39,8 @@ func declaring(name string) Answer {
 	return Answer{
 		Source: name, Pods: []Pod{{UID: "1", ContainerIDs: []string{name}}}, AsOf: time.Unix(1700000000, 0), Networks: []string{"podnet"},
 		Names: AnyContainer, AtOnce: true, SeesADDs: []string{"podnet"}, SeesAddresses: true, Authoritative: true, Supplementary: true,
-		Cache: &Cache{Entries: []Attachment{{Network: "podnet", ContainerID: name}}, Since: time.Unix(1600000000, 0)}, Note: "it rains",
+		Cache: &Cache{Entries: []Attachment{{Network: "podnet", ContainerID: name}}, Since: map[string]time.Time{"podnet": time.Unix(16e8, 0)}},
+		Note:  "it rains",
 	}
 }
 

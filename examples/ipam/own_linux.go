@@ -153,16 +153,16 @@ func hasEntry(caches *podsource.Cache, r *hostlocal.Reservation) bool {
 
 // unrecorded reports whether the owner of own may live without an entry in the caches. It has no
 // entry now, not even a stale one. And either no entry belongs to a reservation of the network, so
-// the caches may be another node's, or own is older than the caches, so its entry may have been
-// wiped (R5, cnicache).
+// the caches may be another node's, or own is older than the network's entries, so that its own may
+// have been wiped (R5, cnicache).
 func unrecorded(caches *podsource.Cache, own []*hostlocal.Reservation, rs []hostlocal.Reservation) bool {
-	has := func(r *hostlocal.Reservation) bool { return hasEntry(caches, r) }
-	if has(own[0]) {
+	if hasEntry(caches, own[0]) {
 		return false
 	}
-	proven := slices.ContainsFunc(rs, func(r hostlocal.Reservation) bool { return r.Network == own[0].Network && has(&r) })
-	older := func(r *hostlocal.Reservation) bool { return r.ReservedAt.Before(caches.Since) }
-	return !proven || caches.Since.IsZero() || slices.ContainsFunc(own, older)
+	proven := slices.ContainsFunc(rs, func(r hostlocal.Reservation) bool { return r.Network == own[0].Network && hasEntry(caches, &r) })
+	since := caches.Since[own[0].Network]
+	older := func(r *hostlocal.Reservation) bool { return since.IsZero() || r.ReservedAt.Before(since) }
+	return !proven || slices.ContainsFunc(own, older)
 }
 
 // liveNamespaces returns a function that reports which namespaces live. This ADD's namespace does

@@ -125,7 +125,7 @@ func (n *smallNode) answer(source string) podsource.Answer {
 	case "cache": // the same, from the entries of libcni's cache, some of which are stale
 		byContainerID(n.sandboxes)
 		a.Names, a.AtOnce, a.Networks, a.Supplementary = podsource.AnyContainer, true, nil, true
-		a.Cache = &podsource.Cache{Since: time.Unix(1, 0)}
+		a.Cache = &podsource.Cache{Since: map[string]time.Time{n.p.Network: time.Unix(1, 0)}}
 		for _, id := range slices.Concat(n.sandboxes, n.stale) {
 			a.Cache.Entries = append(a.Cache.Entries, podsource.Attachment{Network: n.p.Network, ContainerID: id})
 		}

@@ -3,6 +3,7 @@
 package cnicache
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -72,12 +73,13 @@ func (*Source) Rank() podsource.Rank { return podsource.RankCache }
 // Cache. A directory that can't be read is an error. Each entry takes a few system calls and
 // the parsing of its JSON.
 //
-// If several directories exist, the cache's Since is the latest of theirs, because any of
-// them may have been wiped.
+// If several directories exist, a network's Since is the latest of theirs, because its entries
+// may have been wiped from any of them. For a directory without an entry of the network
+// the oldest of its entries counts, or its last change if it has none.
 func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 	a := podsource.Answer{
 		Source: "cnicache", Supplementary: true,
-		Names: podsource.AnyContainer, AtOnce: true, Cache: new(podsource.Cache),
+		Names: podsource.AnyContainer, AtOnce: true, Cache: &podsource.Cache{Since: make(map[string]time.Time)},
 	}
 	lives, err := s.living(ctx)
 	if err != nil {
@@ -88,7 +90,7 @@ func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 	var notes []string
 	for i, dir := range s.dirs {
 		now, err := readDir(ctx, dir)
-		if err != nil {
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return podsource.Answer{Source: a.Source}, fmt.Errorf("reading the CNI cache %s: %w", dir, err)
 		}
 		switch {
@@ -99,9 +101,6 @@ func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 		}
 		now.follow(&s.caches[i], lives)
 		s.caches[i] = now
-		if now.since.After(a.Cache.Since) {
-			a.Cache.Since = now.since
-		}
 		for _, file := range slices.Sorted(maps.Keys(now.entries)) {
 			e := now.entries[file]
 			a.Cache.Entries = append(a.Cache.Entries, e.attachments...)
@@ -110,6 +109,16 @@ func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 			}
 		}
 	}
+	for _, c := range s.caches {
+		for network := range c.since {
+			for _, other := range s.caches {
+				if at := cmp.Or(other.since[network], other.since[anyNetwork]); at.After(a.Cache.Since[network]) {
+					a.Cache.Since[network] = at
+				}
+			}
+		}
+	}
+	delete(a.Cache.Since, anyNetwork)
 	if len(notes) == len(s.dirs) { // else some directory has entries, and the others may be unused
 		a.Note = strings.Join(notes, "; ")
 	}
@@ -118,21 +127,20 @@ func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 
 // A cache has what a call found in a directory.
 type cache struct {
-	entries map[string]entry // by file name; nil if there is no directory
-	since   time.Time        // since when the directory was not wiped
+	entries map[string]entry     // by file name; nil if there is no directory
+	since   map[string]time.Time // since when the entries of a network, or of all, were not wiped
 }
 
-// readDir reads a directory. As it was not read before, its oldest entry counts as the first one
-// since it was wiped, and the last change of a directory without entries as the moment of that.
+const anyNetwork = "" // no network has this name
+
+// readDir reads a directory. The last change of one without entries counts as the moment in which
+// it was wiped.
 func readDir(ctx context.Context, dir string) (c cache, err error) {
 	files, err := os.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return cache{}, nil
-	}
 	if err != nil {
 		return cache{}, err
 	}
-	c.entries = make(map[string]entry, len(files))
+	c.entries, c.since = make(map[string]entry, len(files)), make(map[string]time.Time)
 	for _, f := range files {
 		if err := ctx.Err(); err != nil {
 			return cache{}, err
@@ -152,40 +160,41 @@ func readDir(ctx context.Context, dir string) (c cache, err error) {
 		if err != nil {
 			e.attachments, e.origin = inName(f.Name()), e.origin+", which is damaged"
 		}
-		if len(e.attachments) == 0 {
-			continue
-		}
-		c.entries[f.Name()] = e
-		if c.since.IsZero() || e.made.Before(c.since) {
-			c.since = e.made
+		if len(e.attachments) > 0 {
+			c.entries[f.Name()] = e
 		}
 	}
-	if len(c.entries) == 0 {
-		info, err := os.Stat(dir)
-		if err != nil {
-			return cache{}, err
-		}
-		c.since = info.ModTime()
+	info, err := os.Stat(dir)
+	if err == nil && len(c.entries) == 0 {
+		c.since[anyNetwork] = info.ModTime()
 	}
-	return c, nil
+	return c, err
 }
 
-// follow compares a cache with what the last call found. The directory was not wiped between
-// them if one of the old entries is still there, and the namespaces of the missing ones are gone.
+// follow dates a cache, given what the last call found. A network's oldest entry counts as the first
+// one since its entries were wiped. They were not wiped since the last call if one of the old entries
+// is still there, and the namespaces of the missing ones are gone. A damaged entry dates no network
+// if its file name may mean several.
 func (c *cache) follow(last *cache, lives living) {
-	goesOn := false
-	for file, e := range c.entries {
-		before, had := last.entries[file]
-		goesOn = goesOn || had && before.made.Equal(e.made)
-	}
 	for file, e := range last.entries {
-		if _, still := c.entries[file]; !still && goesOn {
-			may, _ := e.claims(lives)
-			goesOn = !may
+		if _, still := c.entries[file]; !still {
+			for _, at := range append(e.attachments, podsource.Attachment{Network: anyNetwork}) {
+				if may, _ := e.claims(lives); may { // it was removed, and perhaps others with it
+					delete(last.since, at.Network)
+				}
+			}
 		}
 	}
-	if goesOn && last.since.Before(c.since) {
-		c.since = last.since
+	for file, e := range c.entries {
+		for _, network := range []string{anyNetwork, e.attachments[0].Network} {
+			at := e.made
+			if old, goesOn := last.since[network]; goesOn && last.entries[file].made.Equal(at) && old.Before(at) {
+				at = old
+			}
+			if oldest, has := c.since[network]; (len(e.attachments) == 1 || network == anyNetwork) && (!has || at.Before(oldest)) {
+				c.since[network] = at
+			}
+		}
 	}
 }
 

@@ -46,14 +46,14 @@
 // a record in it, live or stale, names the owner of a reservation, and every reserved address
 // that is in a network namespace has a record of its owner, or its owner's ADD is in flight.
 // Even then it counts only for reservations that have a record whose path shows whether it is
-// live, that are younger than the oldest record and have none, or that are from before the node
-// booted and were first seen L ago; the record of any other may have been wiped. So
+// live, that are younger than their network's oldest record and have none, or that are from before
+// the node booted and were first seen L ago; the record of any other may have been wiped. So
 // a wrong, empty or wiped directory, or a missing kernel source, releases nothing in use, as
 // long as the clock was not set before this process started (A4 of package gc).
 //
-// The source remembers the records of the last call. While one of them still exists, and the
-// namespaces of those that are gone have ended, the oldest of them counts as the oldest
-// record. For an existing empty directory its last change counts.
+// The source remembers the records of the last call. While one of a network still exists, and the
+// namespaces of those that are gone have ended, the oldest of them counts as the network's oldest
+// record.
 //
 // # What it cannot see
 //
@@ -63,7 +63,7 @@
 //     entry has no namespace, the container is kept as unproven (hazard 70).
 //   - A container that was attached without libcni, or with a cache in a directory that is
 //     not in [Options].Dirs.
-//   - That an entry was wiped. It only knows the age of the other entries, so it declares
+//   - That an entry was wiped. It only knows the age of its network's other entries, so it declares
 //     nothing for a reservation of this boot that is older than they are and has none
 //     (hazard 70).
 //   - The names of pods: it names containers.

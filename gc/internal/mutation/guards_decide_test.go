@@ -138,7 +138,7 @@ var decideGuards = []guard{
 	{"R5", "", "addresses that were listed before the look began count for no younger age", "TestCases/72-two-looks", "gc/silence.go",
 		"		q.add(d.SeesAddresses, addresses)\n", "		q.add(d.SeesAddresses, addresses)\n\t}\n\tq.add(d.SeesAddresses, addresses)\n\tif d.fresh {\n"},
 	{"R5", "64", "the cache of one look is not that of another", "TestCases/64-memory-is-used-again", "gc/silence.go",
-		"s.cacheSpeaksOf(d.cache.since, ", "s.cacheSpeaksOf(d.Cache.Since, "},
+		"s.cacheSpeaksOf(d.cache.since[", "s.cacheSpeaksOf(d.Cache.Since["},
 	{"R5", "80", "... whose entry is proven, if it is a cache", "TestCases/70-cache", "gc/silence.go",
 		"record || entry == provenEntry, knows", "true, knows"},
 	{"R3", "84", "the claimant of a damaged file may have more containers", "TestCases/04-starting-pods", "gc/pods.go",
