@@ -358,3 +358,21 @@ func TestErrors(t *testing.T) {
 		}
 	}
 }
+
+// FuzzEntry: any bytes are an entry with names that CNI allows, or an error.
+func FuzzEntry(f *testing.F) {
+	f.Add([]byte(`{"kind":"cniCacheV1","containerId":"a","networkName":"n","result":{"ips":[{"address":"10.0.0.1/8"}]}}`))
+	f.Add([]byte(`{"kind":"cniCacheV1","containerId":"a","networkName":"n","result":null}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		e, err := parseEntry(text)
+		if err != nil {
+			return
+		}
+		if len(e.attachments) != 1 || !name.MatchString(e.attachments[0].Network) || !name.MatchString(e.attachments[0].ContainerID) {
+			t.Errorf("got %+v", e)
+		}
+		if slices.ContainsFunc(e.ips, func(ip netip.Addr) bool { return !ip.IsGlobalUnicast() }) {
+			t.Errorf("got the addresses %v", e.ips)
+		}
+	})
+}
