@@ -186,8 +186,8 @@ func (n *node) declare(s *source, what string, args []string) error {
 		a.AtOnce = what == "at-once"
 	case "authoritative", "supplementary":
 		a.Authoritative, a.Supplementary = a.Authoritative || what == "authoritative", a.Supplementary || what == "supplementary"
-	case "since": // of a cache's entries of podnet; - is unknown
-		a.Cache.Since["podnet"] = ago(first)
+	case "since": // of a cache's entries, of podnet if no network is named; - is unknown
+		a.Cache.Since[append(args, "podnet")[1]] = ago(args[0])
 	case "ended": // an entry of a cache whose container is not live
 		network, id, _ := strings.Cut(first, "/")
 		a.Cache.Entries = append(a.Cache.Entries, podsource.Attachment{Network: network, ContainerID: id})

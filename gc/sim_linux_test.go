@@ -236,11 +236,8 @@ func (s *simulation) tellAnswer(k simKind, a podsource.Answer) {
 	if c.said[k] = a; ok && reflect.DeepEqual(a.Pods, last.Pods) && reflect.DeepEqual(a.Cache, last.Cache) {
 		return
 	}
-	ago := func(at time.Time) string {
-		if at.IsZero() {
-			return ""
-		}
-		return s.wall().Sub(at).String()
+	ago := func(at time.Time) string { // empty if it is unknown
+		return map[bool]string{false: s.wall().Sub(at).String()}[at.IsZero()]
 	}
 	c.line("%s empty", k)
 	for _, p := range a.Pods {
@@ -253,7 +250,9 @@ func (s *simulation) tellAnswer(k simKind, a podsource.Answer) {
 	if a.Cache == nil {
 		return
 	}
-	c.line("%s since %s", k, cmp.Or(ago(a.Cache.Since), "-"))
+	for _, network := range simNetworks {
+		c.line("%s since %s %s", k, cmp.Or(ago(a.Cache.Since[network]), "-"), network)
+	}
 	for _, e := range a.Cache.Entries {
 		if !slices.ContainsFunc(a.Pods, func(p podsource.Pod) bool { return p.Network == e.Network && p.ContainerIDs[0] == e.ContainerID }) {
 			c.line("%s ended %s/%s", k, e.Network, e.ContainerID)
