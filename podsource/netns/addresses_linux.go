@@ -139,7 +139,7 @@ func (s *scan) answerNetworks() (of []string, note string) {
 		if !a.inNodePIDNS {
 			continue
 		}
-		for _, inode := range s.namespacesAt(a.netNS) {
+		for _, inode := range a.at {
 			delete(s.unaddressed, inode)
 		}
 	}

@@ -31,6 +31,7 @@ type cniADD struct {
 	containerID string
 	netNS       string   // CNI_NETNS
 	netNSInodes []uint64 // the network namespaces of its threads
+	at          []uint64 // the network namespaces that may be at CNI_NETNS
 	inNodePIDNS bool     // known to be in the node's PID namespace, so not in a container
 }
 
@@ -59,7 +60,7 @@ func (s *scan) readEnvironment(pid, dir string) {
 	nodePIDNS, _ := s.nsInode(s.opts.Proc, "/1/ns/pid") // after an error zero, which no namespace has
 	pidNS, ok := s.nsInode(dir, "/ns/pid")
 	for _, containerID := range containerIDs {
-		s.adds = append(s.adds, cniADD{pid, containerID, netNS, inodes, ok && pidNS == nodePIDNS})
+		s.adds = append(s.adds, cniADD{pid, containerID, netNS, inodes, nil, ok && pidNS == nodePIDNS})
 	}
 }
 
@@ -99,6 +100,7 @@ func (s *scan) noteClaims() error {
 	var inFlight []cniADD
 	for _, a := range s.adds {
 		by, claims := "process "+a.pid, true
+		a.at = s.namespacesAt(a.netNS)
 		err := s.process(a.pid, func(_, dir string) {
 			started, comm, ok := s.startTime(dir)
 			if !ok { // it has ended since, and still counts
@@ -131,14 +133,14 @@ func (s *scan) inClaimedNetNS(a cniADD) bool {
 	if a.netNS == "/proc/self/ns/net" || a.netNS == "/proc/thread-self/ns/net" {
 		return true
 	}
-	inodes := s.namespacesAt(a.netNS)
-	return len(inodes) == 1 && len(a.netNSInodes) == 1 && inodes[0] == a.netNSInodes[0]
+	return len(a.at) == 1 && len(a.netNSInodes) == 1 && a.at[0] == a.netNSInodes[0]
 }
 
 // namespacesAt returns the network namespaces that may be at the path in CNI_NETNS.
 func (s *scan) namespacesAt(netNS string) []uint64 {
 	if pid, ok := pidInPath(netNS); ok {
-		inode, _ := s.nsInode(s.opts.Proc+"/"+pid, "/ns/net") // after an error zero, which no namespace has
+		var inode uint64 // after an error zero, which no namespace has
+		s.within("process "+pid, func() { inode, _ = s.nsInode(s.opts.Proc+"/"+pid, "/ns/net") })
 		return []uint64{inode}
 	}
 	return s.mountedAt[cleanPath(netNS)]
@@ -208,15 +210,9 @@ const maxProcfs = 8 << 20
 // that is all. The result is valid until the next read. The environment of a zombie is
 // empty.
 func (s *scan) read(dir, name string) (text []byte, whole bool) {
-	fd, text, whole := s.readOpen(dir, name)
-	_ = unix.Close(fd) // it was only read
-	return text, whole
-}
-
-// readOpen is like read, and leaves the file open.
-func (s *scan) readOpen(dir, name string) (fd int, text []byte, whole bool) {
 	n := 0
 	fd, err := unix.Open(dir+name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	defer func() { _ = unix.Close(fd) }()                       // it was only read
 	if errors.Is(err, syscall.EINVAL) && name == "/mountinfo" { // the thread has no mount namespace any more
 		err = syscall.ESRCH
 	}
@@ -234,9 +230,9 @@ func (s *scan) readOpen(dir, name string) (fd int, text []byte, whole bool) {
 		err = &os.PathError{Op: "read", Path: dir + name, Err: err}
 	}
 	if !s.could(dir, err) {
-		return fd, nil, false
+		return nil, false
 	}
-	return fd, s.buf[:min(n, maxProcfs)], n <= maxProcfs
+	return s.buf[:min(n, maxProcfs)], n <= maxProcfs
 }
 
 // maxPrintable is the length of a tenant's text in a report, in bytes before quoting.

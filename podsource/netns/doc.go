@@ -53,9 +53,7 @@
 // (R4).
 //
 // It also reads the environment of each process. With 1,000 processes and 250 namespaces a call
-// takes some 0.05 s of CPU time, and twice as much if each process has mounts of its own. Then it
-// keeps mountinfo files open while it runs, a quarter of the descriptors that the program may have
-// at most.
+// takes some 0.05 s of CPU time, and three times as much if each process has mounts of its own.
 //
 // # What it cannot see
 //

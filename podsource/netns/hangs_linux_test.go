@@ -150,7 +150,13 @@ func TestHazard91EnvironmentThatHangs(t *testing.T) {
 		if lives, _ := lives(fmt.Sprintf("/proc/%d/ns/net", pid), time.Now()); !lives || hanging(s) != 1 {
 			t.Errorf("lives: %t, and %d readings hang; want true and one", lives, hanging(s))
 		}
+		if lives, sure := lives("/run/netns/none", time.Now()); !lives || sure {
+			t.Errorf("it may be mounted where that process sees it: got %t, sure: %t", lives, sure)
+		}
 	}
+	s.hangs.all["process 1"]++ // as after a reading of its environment alone
+	partly(t, s, "process 1 can't be read in time", "10.0.0.2")
+	delete(s.hangs.all, "process 1")
 	release()
 	stop()
 	eventually(t, "the reading returns", func() bool { return hanging(s) == 0 })
@@ -194,4 +200,34 @@ func TestHazard91MountThatHangs(t *testing.T) {
 	release()
 	eventually(t, "the reading returns", func() bool { return hanging(s) == 0 })
 	seesSome(t, s, "the file system is gone", true, "10.0.0.2", "10.0.0.3", "10.0.0.4")
+}
+
+// Two callers hang at one process. It is read again when both have returned, also if one panics.
+func TestTwoReadingsHang(t *testing.T) {
+	s, release, given := nested(t), make(chan bool), make(chan bool)
+	for range 2 {
+		go func() {
+			sc := s.newScan(t.Context())
+			hangs, _ := sc.watch(t.Context(), 20*time.Millisecond, func() error {
+				sc.within("process 7", func() {
+					if <-release {
+						panic("netlink")
+					}
+				})
+				return nil
+			})
+			given <- hangs
+		}()
+	}
+	if !<-given || !<-given {
+		t.Error("it is not given up")
+	}
+	for i, panics := range []bool{true, false} {
+		release <- panics
+		eventually(t, "one returns", func() bool {
+			s.hangs.mu.Lock()
+			defer s.hangs.mu.Unlock()
+			return s.hangs.all["process 7"] == 1-i
+		})
+	}
 }

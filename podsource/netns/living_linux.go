@@ -28,7 +28,7 @@ import (
 // namespace outlives a boot, and that this is not certain. It can't decide for an
 // empty path, for one that only its writer could follow, for links that form a circle
 // or can't be read, for a procfs at another path, if there are too many mounts to be
-// read, and for the path of a process that exists and seems to have started later: it may
+// read or a process can't be read in time, and for the path of a process that exists and seems to have started later: it may
 // have got the PID of another one, or the clock was set since (hazards 80 and 115).
 //
 // Living uses what Pods found if Pods was called since the last call of Living.
@@ -49,7 +49,7 @@ func (s *Source) Living(ctx context.Context) (func(path string, at time.Time) (l
 	return func(file string, at time.Time) (lives, sure bool) {
 		thisBoot := !at.Before(boot.Add(-timestampTolerance))
 		one, both := s.newScan(ctx), [2]bool{}
-		one.truncated = sc.truncated
+		one.truncated = sc.truncated || len(sc.late) > 0
 		hangs, err := one.watch(ctx, s.patience, func() error {
 			both[0], both[1] = one.lives(names, file, at, boot, thisBoot)
 			return nil
@@ -77,7 +77,7 @@ func (s *scan) lives(names map[string]bool, file string, at, boot time.Time, thi
 		}
 		var next string
 		var err error
-		s.within(file, func() { next, err = s.follow(file) })
+		s.within("the root of process 1", func() { next, err = s.follow(file) })
 		switch {
 		case errors.Is(err, errNoLink), errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
 			unclear := s.truncated || otherProcfs.MatchString(path.Clean(file))

@@ -80,14 +80,7 @@ func (s *scan) readMounts(dir string) bool {
 	if s.readRoots[id] {
 		return true
 	}
-	if fd, ok := s.mountinfo[id]; ok { // it can be polled for changes of its mount namespace (proc(5))
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLPRI}}, 0)
-		if s.readRoots[id] = n == 0 && err == nil; s.readRoots[id] {
-			return true
-		}
-	}
-	fd, text, whole := s.readOpen(dir, "/mountinfo")
-	defer func() { _ = unix.Close(fd) }() // it was only read
+	text, whole := s.read(dir, "/mountinfo")
 	if len(text) == 0 {
 		return false
 	}
@@ -124,9 +117,6 @@ func (s *scan) readMounts(dir string) bool {
 	}
 	if isOwn && s.rootOf(dir) == id { // else the thread has changed its root, or ended
 		s.readRoots[id] = true
-		if len(mounts) == 0 && len(s.mountinfo) < s.maxOpen {
-			s.mountinfo[id], fd = fd, -1
-		}
 	}
 	return true
 }

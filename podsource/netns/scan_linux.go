@@ -54,23 +54,13 @@ type scan struct {
 	mountText  int                      // bytes of mountinfo files
 	truncated  bool                     // some mounts were not read
 
-	// mountinfo are open mountinfo files of roots without a network namespace, over all readings.
-	mountinfo map[processRoot]int
-
 	maxMountText int // the limit of mountText: a tenant may make any number of roots
-	maxOpen      int // the limit of mountinfo: the program needs descriptors, too
 }
 
 // scan reads all processes of the node until it finds nothing new, at most maxScans
 // times. It begins again without what hangs.
 func (s *Source) scan(ctx context.Context) (*scan, error) {
 	for patience := s.patience; ; patience = s.patience / 4 { // others may hang for the same reason
-		s.hangs.mu.Lock()
-		n := len(s.hangs.all)
-		s.hangs.mu.Unlock()
-		if n >= maxHangs {
-			return nil, fmt.Errorf("%d processes hang when they are read; does a network file system not answer?", n)
-		}
 		sc := s.newScan(ctx)
 		if hangs, err := sc.watch(ctx, patience, sc.readNode); !hangs {
 			return sc, err
@@ -79,9 +69,7 @@ func (s *Source) scan(ctx context.Context) (*scan, error) {
 }
 
 func (s *Source) newScan(ctx context.Context) *scan {
-	var limit unix.Rlimit
-	_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) // after an error zero
-	sc := &scan{Source: s, ended: ctx.Err, maxMountText: 8 * maxProcfs, maxOpen: int(min(limit.Cur/4, 1<<16)), mountinfo: make(map[processRoot]int),
+	sc := &scan{Source: s, ended: ctx.Err, maxMountText: 8 * maxProcfs,
 		found: make(map[uint64]podsource.Pod), unreadable: make(map[uint64]podsource.Pod), withProcess: make(map[uint64]bool),
 		mountedAt: make(map[string][]uint64), readRoots: make(map[processRoot]bool), late: make(map[string]bool), claims: make(map[string]string)}
 	if len(s.opts.Networks) > 0 {
@@ -92,15 +80,10 @@ func (s *Source) newScan(ctx context.Context) *scan {
 
 // readNode reads all processes several times.
 func (s *scan) readNode() (err error) {
-	defer func() {
-		for _, fd := range s.mountinfo {
-			_ = unix.Close(fd) // it was only read
-		}
-		clear(s.mountinfo)
-	}()
-	s.within("process 1", func() { s.host, err = s.checkNode() })
+	const first = "the namespaces of process 1"
+	s.within(first, func() { s.host, err = s.checkNode() })
 	if err == nil && s.host == 0 {
-		err = errors.New("process 1 can't be read in time")
+		err = errors.New(first + " can't be read in time")
 	}
 	// A process may start with a PID that was already passed, and the last other
 	// process of its namespace may end before it is read. So the last scan is one

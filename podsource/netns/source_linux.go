@@ -51,7 +51,7 @@ func New(opts Options) (*Source, error) {
 		return nil, fmt.Errorf("LongestADD is %v; it must not be negative", opts.LongestADD)
 	}
 	opts.LongestADD = cmp.Or(opts.LongestADD, DefaultLongestADD)
-	s := &Source{opts: opts, setns: unix.Setns, patience: time.Second, hangs: hangs{all: make(map[string]bool)}}
+	s := &Source{opts: opts, setns: unix.Setns, patience: time.Second, hangs: hangs{all: make(map[string]int)}}
 	s.boot.Read() // notices when the clock is set forward from now on
 	return s, nil
 }
@@ -191,7 +191,12 @@ func (s *scan) checkNested(pidNS uint64) error {
 		return err
 	}
 	for _, pid := range pids {
-		if inode, ok := s.nsInode(s.opts.Proc+"/"+pid, "/ns/pid"); ok && inode != pidNS {
+		child := false
+		s.within("process "+pid, func() {
+			inode, ok := s.nsInode(s.opts.Proc+"/"+pid, "/ns/pid")
+			child = ok && inode != pidNS
+		})
+		if child {
 			return nil
 		}
 		if s.err != nil {

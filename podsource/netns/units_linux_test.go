@@ -167,7 +167,7 @@ func TestInClaimedNetNS(t *testing.T) {
 		}
 		s := scanOf(t, procOf(t, files))
 		s.mountedAt[path] = row.mountedAt
-		if got := s.inClaimedNetNS(cniADD{pid: "7", netNS: row.netNS, netNSInodes: row.inodes}); got != row.want {
+		if got := s.inClaimedNetNS(cniADD{pid: "7", netNS: row.netNS, netNSInodes: row.inodes, at: s.namespacesAt(row.netNS)}); got != row.want {
 			t.Errorf("%s: got %t, want %t", row.reason, got, row.want)
 		}
 	}
@@ -188,7 +188,9 @@ func TestAnswerNetworksWithSeveralADDs(t *testing.T) {
 	} {
 		s := scanOf(t, t.TempDir())
 		s.opts.Networks, s.unaddressed, s.mountedAt = []string{"n", "m"}, make(map[uint64]string), map[string][]uint64{"/run/netns/a": {4}, "/run/netns/b": {1, 2}}
-		s.adds = []cniADD{{netNS: "/run/netns/a", inNodePIDNS: true}, {netNS: "/var/lib/../run/netns/b", inNodePIDNS: true}}
+		for _, path := range []string{"/run/netns/a", "/var/lib/../run/netns/b"} {
+			s.adds = append(s.adds, cniADD{at: s.namespacesAt(path), inNodePIDNS: true})
+		}
 		for _, inode := range row.unaddressed {
 			s.unaddressed[inode] = why
 		}
@@ -350,39 +352,6 @@ func TestHazard60RootOfAnotherMountNamespace(t *testing.T) {
 	}
 	if at := s.mountedAt["/run/netns/web"]; !slices.Equal(at, []uint64{4026532255}) {
 		t.Errorf("got the mounts %v", s.mountedAt)
-	}
-}
-
-// The mounts of a root without a network namespace are read again only if its mount namespace
-// has changed.
-func TestMountAppearsBetweenTwoReadings(t *testing.T) {
-	if !onNode(t) {
-		return
-	}
-	s := nested(t).newScan(t.Context())
-	for _, row := range []struct {
-		reason string
-		read   bool
-		want   int
-	}{{"first", true, 0}, {"nothing has changed", false, 0}, {"a namespace was mounted", true, 1}} {
-		clear(s.readRoots)
-		s.mountText = 0
-		if row.want > 0 {
-			mountNamespace(t, "/run/netns/web")
-			inode, err := inodeOf("/run/netns/web")
-			if err != nil {
-				t.Fatal(err)
-			}
-			s.note(inode, "elsewhere", nil, nil)
-		}
-		if !s.readMounts("/proc/self") || s.err != nil || (s.mountText > 0) != row.read || len(s.mountedAt) != row.want {
-			t.Errorf("%s: %v, %d bytes, %v", row.reason, s.err, s.mountText, s.mountedAt)
-		}
-	}
-	for _, fd := range s.mountinfo {
-		if err := unix.Close(fd); err != nil {
-			t.Error(err)
-		}
 	}
 }
 

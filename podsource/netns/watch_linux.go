@@ -21,14 +21,14 @@ const maxHangs = 100
 // hangs are the processes and other things whose reading has not returned.
 type hangs struct {
 	mu  sync.Mutex
-	all map[string]bool
+	all map[string]int // the number of threads, by what is read
 }
 
 // within calls do, which reads something that may hang, such as a process. If an earlier
 // reading of it hangs, do is not called, and the answer lacks it.
 func (s *scan) within(what string, do func()) {
 	s.hangs.mu.Lock()
-	hangs := s.hangs.all[what]
+	hangs := s.hangs.all[what] > 0
 	s.hangs.mu.Unlock()
 	if hangs {
 		s.late[what+" can't be read in time"] = true
@@ -49,7 +49,9 @@ func (s *scan) step(next *string) {
 	if !s.reads.CompareAndSwap(s.last, next) {
 		s.hangs.mu.Lock()
 		defer s.hangs.mu.Unlock()
-		delete(s.hangs.all, *s.last)
+		if s.hangs.all[*s.last]--; s.hangs.all[*s.last] == 0 {
+			delete(s.hangs.all, *s.last)
+		}
 		runtime.Goexit() //nolint:forbidigo // the node is read by another thread: see watch
 	}
 	s.last = next
@@ -62,13 +64,19 @@ func (s *scan) abandon(what *string) bool {
 	if what == nil || !s.reads.CompareAndSwap(what, nil) {
 		return false
 	}
-	s.hangs.all[*what] = true
+	s.hangs.all[*what]++
 	return true
 }
 
 // watch calls do on a thread of its own. If that reads one thing for longer than patience, it
 // is left to it, and watch reports that it hangs.
 func (s *scan) watch(ctx context.Context, patience time.Duration, do func() error) (hangs bool, err error) {
+	s.hangs.mu.Lock()
+	n := len(s.hangs.all)
+	s.hangs.mu.Unlock()
+	if n >= maxHangs {
+		return false, fmt.Errorf("%d processes hang when they are read; does a network file system not answer?", n)
+	}
 	s.ended = ctx.Err
 	ended := make(chan error, 1)
 	onThread(func() { ended <- s.run(do) })
@@ -115,6 +123,7 @@ func onThread(do func()) {
 func (s *scan) run(do func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
+			s.step(nil) // this thread may have been given up
 			err = fmt.Errorf("panicked: %v\n%s", p, debug.Stack())
 		}
 	}()
