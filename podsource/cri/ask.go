@@ -166,7 +166,7 @@ func addStatus(ctx context.Context, runtime runtimeapi.RuntimeServiceClient, p *
 	switch {
 	case status.Code(err) == codes.NotFound:
 		return nil
-	case err != nil && ctx.Err() != nil:
+	case err != nil && (ctx.Err() != nil || status.Code(err) == codes.DeadlineExceeded): // by the server's clock
 		err = errors.New("no answer in time")
 	case err == nil && answer.GetStatus() == nil:
 		err = errors.New("the answer has no status")
