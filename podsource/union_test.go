@@ -142,7 +142,7 @@ func TestRank(t *testing.T) {
 	cache, cache2 := source("cache", RankCache, nil), source("cache2", RankCache, nil)
 	runtime, kubelet := source("runtime", RankRuntime, nil), source("kubelet", RankPods, nil)
 	noCache, noKubelet := source("no-cache", RankCache, ErrNotHere), source("no-kubelet", RankPods, ErrNotHere)
-	broken, incomplete := source("broken", RankRuntime, errBroken), source("incomplete", RankCache, ErrIncomplete)
+	broken := source("broken", RankRuntime, errBroken)
 	unranked := Func(func(context.Context) ([]Pod, error) { asked = append(asked, "unranked"); return nil, nil })
 	require := func(s Source, name string) Source { return Require(s, named(name).NamespacedName) }
 	for _, row := range []struct {
@@ -154,7 +154,6 @@ func TestRank(t *testing.T) {
 		{"members of one rank in the order of arguments", Union(cache2, namespaces, cache), "namespaces cache2 cache"},
 		{"a source without a rank is called last", Union(unranked, kubelet, runtime), "runtime unranked kubelet"},
 		{"a nested union between two members", Union(kubelet, Union(runtime, adds), namespaces), "adds namespaces runtime kubelet"},
-		{"two nested unions alternate", Union(Union(kubelet, adds), Union(runtime, namespaces)), "adds namespaces runtime kubelet"},
 		{"through Require and AllowEmpty", Union(require(kubelet, "kubelet"), AllowEmpty(runtime), adds), "adds runtime kubelet"},
 		{"the second at the rank of the first", Union(cache2, Fallback(noCache, kubelet), namespaces), "namespaces cache2 no-cache kubelet"},
 		{"... and the reverse", Union(unranked, Fallback(noKubelet, runtime), namespaces), "namespaces no-kubelet runtime unranked"},
@@ -162,7 +161,6 @@ func TestRank(t *testing.T) {
 		{"... as the second choice", Union(cache, Fallback(noKubelet, Union(kubelet, adds))), "no-kubelet adds kubelet cache"},
 		{"... of a second choice", Union(cache, Fallback(noKubelet, Fallback(noCache, Union(adds)))), "no-kubelet no-cache adds cache"},
 		{"after an error no source is called", Union(kubelet, broken, cache), "cache broken"},
-		{"... in a nested union", Union(kubelet, Union(broken, unranked), Union(runtime, incomplete), namespaces), "namespaces incomplete"},
 		{"... as one that does not exist and has no fallback", Union(kubelet, noCache, runtime), "no-cache"},
 		{"... as a missing required pod", Union(kubelet, require(cache, "runtime"), runtime), "cache"},
 		{"... of the second choice", Union(kubelet, Fallback(noCache, broken), unranked), "no-cache broken"},
@@ -208,16 +206,20 @@ func TestHazard64SourceFails(t *testing.T) {
 	})
 }
 
+type stuck struct{ Func } // has a name before it answers
+
+func (stuck) String() string { return "stuck" }
+
 // R13: a union returns when its context ends, and does not call a source that hangs again.
 func TestHazard64SourceHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limit, calls, wake := errors.New("no answer within 7s"), atomic.Int32{}, make(chan struct{})
-		hangs := Union(Func(func(context.Context) ([]Pod, error) { calls.Add(1); <-wake; return nil, nil }))
+		hangs := Union(stuck{func(context.Context) ([]Pod, error) { calls.Add(1); <-wake; return nil, nil }})
 		s := Union(Static{}, hangs)
 		for i, says := range []string{
-			"pod source 2: podsource.Func: no answer within 7s",
-			"pod source 2: podsource.Func is still busy with an earlier call, begun at 2000-01-01T00:00:00Z: no answer within 7s",
-			"pod source 1: podsource.Func is still busy",
+			"pod source stuck: stuck: no answer within 7s",
+			"pod source stuck: stuck is still busy with an earlier call, begun at 2000-01-01T00:00:00Z: no answer within 7s",
+			"pod source stuck: stuck is still busy",
 		} {
 			begun := time.Now()
 			ctx, cancel := context.WithTimeoutCause(t.Context(), 7*time.Second, limit)
@@ -313,7 +315,7 @@ func TestAttachmentsAfterAStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := Attachments([]string{"podnet"}, time.Now(), list([]Attachment{{Network: "podnet", ContainerID: "web"}}, nil))
 		made := time.Now().Add(-time.Second)
-		time.Sleep(10 * time.Hour) // the time since the boot is real: the boot seems ten hours later
+		time.Sleep(1e6 * time.Hour) // the time since the boot is real: the boot seems a hundred years later
 		a, err := source.Pods(t.Context())
 		if err != nil || len(a.Gaps) != 1 || !a.Gaps[0].From.Before(made) || !a.Gaps[0].To.After(made) {
 			t.Errorf("got the gaps %v, %v, want one with %v", a.Gaps, err, made)
