@@ -224,7 +224,7 @@ func TestNoPrivilege(t *testing.T) {
 		env, says       string
 	}{
 		{"root", "0", root, isNested, `^\["10.0.0.2"\]\n$`},
-		{"a container's own processes", "0", root, "", "^error: 0 pods, .*the agent's pod needs hostPID"},
+		{"a container's own processes", "0", root, "", "^error: 0 pods, source does not exist on this node: .*the agent's pod needs hostPID"},
 		{"root of a user namespace", "0", inUserNS, isNested, "^error: 0 pods, .*permission denied; " + needs},
 		{"nobody", "0", nobody, isNested, "^error: 0 pods, reading process 1: stat /proc/1/ns/pid: permission denied; " + needs},
 		{"one of several processes", "0", nobody, proc, "^error: 0 pods, reading process 2: .*permission denied; " + needs},
