@@ -117,6 +117,8 @@ func TestMountsAreTooMany(t *testing.T) {
 	}
 	s := nested(t)
 	seesSome(t, s, "too many", false, "10.0.0.2", "10.0.0.3")
+	unmount(t, "/run/netns/cni-1")
+	seesSome(t, s, "too many, and none is a namespace", false, "10.0.0.2")
 	lives, err := s.Living(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -136,7 +138,7 @@ func TestSeenInTheEnd(t *testing.T) {
 	if !onNode(t) {
 		return
 	}
-	startPod(t, "10.0.0.2")
+	mountNamespace(t, "/run/netns/cni-1", "10.0.0.2")
 	sc := nested(t).newScan(t.Context())
 	if _, err := sc.watch(t.Context(), time.Minute, sc.readNode); err != nil {
 		t.Fatal(err)

@@ -77,7 +77,7 @@ func (s *scan) rootOf(dir string) (id processRoot) {
 // readMounts reads the network namespaces that are mounted below a thread's root.
 func (s *scan) readMounts(dir string) bool {
 	id := s.rootOf(dir)
-	if s.readRoots[id] {
+	if _, read := s.readRoots[id]; read {
 		return true
 	}
 	text, whole := s.read(dir, "/mountinfo")
@@ -97,7 +97,8 @@ func (s *scan) readMounts(dir string) bool {
 		s.err = fmt.Errorf("%s/mountinfo: %w", dir, err)
 	}
 	// A root in another mount namespace, as after nsenter --root, is not among the mounts:
-	// other processes with this root see others.
+	// other processes with this root see others. If it is among them, all mounts below it are,
+	// also if the thread has changed its root since.
 	mount := strconv.FormatUint(id.mount, 10) + " "
 	isOwn := bytes.HasPrefix(text, []byte(mount)) || bytes.Contains(text, []byte("\n"+mount))
 	if len(mounts) > 0 {
@@ -115,8 +116,8 @@ func (s *scan) readMounts(dir string) bool {
 			}
 		}
 	}
-	if isOwn && s.rootOf(dir) == id { // else the thread has changed its root, or ended
-		s.readRoots[id] = true
+	if isOwn {
+		s.readRoots[id] = whole && len(mounts) == 0
 	}
 	return true
 }

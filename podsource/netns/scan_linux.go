@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"slices"
@@ -49,7 +50,7 @@ type scan struct {
 	// The fields below are those of the last reading of all processes.
 
 	before     int                      // addressed when it began
-	readRoots  map[processRoot]bool     // the roots whose mounts were read
+	readRoots  map[processRoot]bool     // the roots whose mounts were read, and whether no namespace is among them
 	unreadable map[uint64]podsource.Pod // the network namespaces that exist and could not be read, with the addresses found
 	mountText  int                      // bytes of mountinfo files
 	truncated  bool                     // some mounts were not read
@@ -107,7 +108,9 @@ func (s *scan) processes() error {
 	if err != nil {
 		return err
 	}
-	clear(s.readRoots)
+	// Where no namespace was mounted, none is looked for again: one that is mounted there now is
+	// new, and so has no address, or the next call finds it. A release takes two calls (R5).
+	maps.DeleteFunc(s.readRoots, func(_ processRoot, none bool) bool { return !none })
 	clear(s.unreadable)
 	s.truncated, s.mountText, s.before = false, 0, s.addressed
 	// Environments first, of the youngest processes first: a plugin may run for
