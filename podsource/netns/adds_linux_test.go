@@ -68,7 +68,7 @@ func TestEnvironments(t *testing.T) {
 		s.readEnvironment("7", s.opts.Proc+"/7")
 		var got []string
 		for _, a := range s.adds {
-			got = append(got, a.containerID)
+			got = append(got, a.containerIDs...)
 		}
 		if !slices.Equal(got, row.want) || s.err != nil {
 			t.Errorf("%s: got %q, want %q, error %v", row.reason, got, row.want, s.err)
@@ -109,7 +109,7 @@ func TestHazard72BetweenTwoPlugins(t *testing.T) {
 
 // A process with the variables of an ADD that can't be a plugin claims nothing.
 //
-// Guard: [scan.claims] leaves out processes that have run for longer than
+// Guard: [scan.noteClaims] leaves out processes that have run for longer than
 // [Options.LongestADD], and those that are in the claimed namespace
 // ([scan.inClaimedNetNS]).
 func TestHazard78EnvironmentOfOthers(t *testing.T) {

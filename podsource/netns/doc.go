@@ -29,7 +29,7 @@
 // environment. A process with CNI_COMMAND=ADD in its environment runs an ADD and claims the
 // reservations of its container, however long it takes (hazard 65). Between two plugins of a
 // chain there is no such process for a short time (hazard 72), so each call reads all processes
-// at least twice. Two kinds of processes claim nothing: one that has run for longer than
+// at least twice, and once their mounts if no network namespace is among them. Two kinds of processes claim nothing: one that has run for longer than
 // Options.LongestADD, and one in a container, outside the node's PID namespace, that is already
 // in the network namespace that its environment names (hazard 78).
 //
@@ -48,12 +48,12 @@
 //     configured, and need not be mounted into the agent's container. Processes of one mount
 //     namespace with different roots see different mounts, so each root is read (hazard 60).
 //
-// It reads all addresses of all interfaces, except loopback and link-local ones. A namespace
+// It reads all IP addresses of all interfaces, except loopback and link-local ones. A namespace
 // without addresses is left out: as a pod it could own any reservation without a known owner
 // (R4).
 //
 // It also reads the environment of each process. With 1,000 processes and 250 namespaces a call
-// takes some 0.05 s of CPU time, and three times as much if each process has mounts of its own.
+// takes some 0.05 s of CPU time, and twice as much if each process has mounts of its own.
 //
 // # What it cannot see
 //

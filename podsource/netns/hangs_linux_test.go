@@ -69,9 +69,9 @@ func mountHanging(t *testing.T, path string, mode uint32) (release func()) {
 
 // hanging returns how many readings of a source hang.
 func hanging(s *Source) int {
-	s.hangs.mu.Lock()
-	defer s.hangs.mu.Unlock()
-	return len(s.hangs.all)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.hangs)
 }
 
 // eventually fails unless the condition holds soon.
@@ -113,10 +113,11 @@ func partly(t *testing.T, s *Source, process string, want ...string) {
 }
 
 // A process executes a program while it has a file of a file system that hangs: its
-// environment can't be opened, nor can its namespaces (Linux 6.18). What else is found counts, and one thread hangs, however often
-// the source is asked.
+// environment can't be opened, nor can its namespaces (Linux 6.18). What else is found counts,
+// and one thread hangs, however often the source is asked.
 //
 // Guard: [scan.watch] gives up a thread that hangs, and [scan.within] does not repeat what hangs.
+// [scan.open] leaves it to its caller to close what it has opened in the end.
 func TestHazard91EnvironmentThatHangs(t *testing.T) {
 	if !onNode(t) {
 		return
@@ -127,7 +128,7 @@ func TestHazard91EnvironmentThatHangs(t *testing.T) {
 	release := mountHanging(t, "/run/file", unix.S_IFREG)
 	startPod(t, "10.0.0.2")
 	startADD(t, "ADD", "ee3b0f0c", "/run/netns/cni-1")
-	s := nested(t)
+	s, before := nested(t), descriptors(t)
 	s.patience, s.opts.Networks = 50*time.Millisecond, []string{"podnet"}
 	pid, stop := startAs(t, executor, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET})
 	t.Cleanup(release) // before the process is waited for
@@ -155,12 +156,22 @@ func TestHazard91EnvironmentThatHangs(t *testing.T) {
 		}
 	}
 	two := nested(t)
-	two.hangs.all["process 1"] = 1 // as after a reading of its environment alone
+	two.hangs["process 1"] = 1 // as after a reading of its environment alone
 	partly(t, two, "process 1 can't be read in time", "10.0.0.2")
 	release()
 	stop()
 	eventually(t, "the reading returns", func() bool { return hanging(s) == 0 })
+	eventually(t, "all are closed, that of the file system too", func() bool { return descriptors(t) < before })
 	seesSome(t, s, "it has ended", true, "10.0.0.2")
+}
+
+// descriptors returns how many descriptors of this process are open.
+func descriptors(t *testing.T) int {
+	open, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(open)
 }
 
 // The path to a mounted namespace leads through a file system that never answers. The
@@ -192,7 +203,7 @@ func TestHazard91MountThatHangs(t *testing.T) {
 	}
 	s.patience = 50 * time.Millisecond
 	for range 3 {
-		partly(t, s, "mounted at /run/deep/down/cni-1, can't be read in time", "10.0.0.2", "10.0.0.4")
+		partly(t, s, `mounted at "/run/deep/down/cni-1", can't be read in time`, "10.0.0.2", "10.0.0.4")
 	}
 	if n := hanging(s); n != 1 {
 		t.Errorf("%d readings hang, want one", n)
@@ -226,9 +237,9 @@ func TestTwoReadingsHang(t *testing.T) {
 	}
 	for want := 2; want >= 0; want-- {
 		eventually(t, "the other returns", func() bool {
-			s.hangs.mu.Lock()
-			defer s.hangs.mu.Unlock()
-			return s.hangs.all["process 7"] == want
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.hangs["process 7"] == want
 		})
 		if want > 0 {
 			release <- want == 2

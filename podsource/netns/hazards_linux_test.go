@@ -167,7 +167,7 @@ func TestHazard79NodeInAPod(t *testing.T) {
 	from := fmt.Sprintf("netns: network namespace %d, of process %d", inode, pid)
 	process := func(p *gc.Pod) bool { return p != nil && p.From == from && !p.NotRunning }
 	mounted := func(p *gc.Pod) bool {
-		return strings.HasSuffix(p.From, ", mounted at /run/netns/second, without a process") && p.NotRunning
+		return strings.HasSuffix(p.From, `, mounted at "/run/netns/second", without a process`) && p.NotRunning
 	}
 	store := newStore(t, map[string]string{"10.0.0.2": id("1eaced"), "10.0.0.3": id("1157ed")})
 	both := podsource.Union(runtimeSource, nested(t))

@@ -42,16 +42,12 @@ func (s *Source) Living(ctx context.Context) (func(path string, at time.Time) (l
 		}
 	}
 	boot := s.boot.Read()
-	names := make(map[string]bool, len(sc.mountedAt))
-	for point := range sc.mountedAt {
-		names[path.Base(point)] = true
-	}
 	return func(file string, at time.Time) (lives, sure bool) {
 		thisBoot := !at.Before(boot.Add(-timestampTolerance))
 		one, both := s.newScan(ctx), [2]bool{}
-		one.truncated = sc.truncated || len(sc.late) > 0
+		one.mountedAs, one.truncated = sc.mountedAs, sc.truncated || len(sc.late) > 0
 		hangs, err := one.watch(ctx, s.patience, func() error {
-			both[0], both[1] = one.lives(names, file, at, boot, thisBoot)
+			both[0], both[1] = one.lives(file, at, boot, thisBoot)
 			return nil
 		})
 		if hangs || err != nil { // then the thread may still write the result
@@ -62,25 +58,25 @@ func (s *Source) Living(ctx context.Context) (func(path string, at time.Time) (l
 }
 
 // lives is what Living returns.
-func (s *scan) lives(names map[string]bool, file string, at, boot time.Time, thisBoot bool) (lives, sure bool) {
+func (s *scan) lives(file string, at, boot time.Time, thisBoot bool) (lives, sure bool) {
 	for range maxLinks {
-		if pid, ok := pidInPath(file); ok {
+		clean := path.Clean(file)
+		if m := processPath.FindStringSubmatch(clean); m != nil {
 			lives = thisBoot
-			s.within("process "+pid, func() { lives, sure = s.processLives(pid, boot, at) })
+			s.within("process "+m[1], func() { lives, sure = s.processLives(m[1], boot, at) })
 			return lives, sure
 		}
 		if !path.IsAbs(file) || strings.Contains(file, "/proc/") { // no path, or one that only its writer could follow
 			break
 		}
-		if names[path.Base(path.Clean(file))] {
+		if _, ok := s.mountedAs[path.Base(clean)]; ok {
 			return true, true
 		}
 		var next string
 		var err error
 		s.within("the root of process 1", func() { next, err = s.follow(file) })
-		switch {
-		case errors.Is(err, errNoLink), errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
-			unclear := s.truncated || otherProcfs.MatchString(path.Clean(file))
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+			unclear := s.truncated || otherProcfs.MatchString(clean)
 			return thisBoot && unclear, !unclear
 		}
 		file = next // empty beside an error, and if it hangs
@@ -100,39 +96,35 @@ var otherProcfs = regexp.MustCompile(`/(?:ns/net|fd/[0-9]+)$`)
 // later, it is not. It lives if something else is not known.
 func (s *scan) processLives(pid string, boot, at time.Time) (lives, sure bool) {
 	dir := s.opts.Proc + "/" + pid
-	since, _, ok := s.startTime(dir)
+	_, _, started, ok := s.readStat(dir)
 	inNetNS := ok && s.anyThread(pid, dir, func(dir string) bool { // a zombie has no thread in one
 		_, ok := s.nsInode(dir, "/ns/net")
 		return ok
 	})
-	later := boot.Add(since).After(at.Add(timestampTolerance))
+	later := boot.Add(started).After(at.Add(timestampTolerance))
 	return s.err != nil || inNetNS && !later, s.err != nil || !inNetNS || !later
 }
 
-var errNoLink = errors.New("there is no symbolic link in it")
-
 // follow replaces the first symbolic link in an absolute path by its target, from
-// process 1's root. (The kernel would look up an absolute target from this process's
-// root.)
+// process 1's root. If there is none, it returns fs.ErrNotExist. (The kernel would look up an
+// absolute target from this process's root.)
 func (s *scan) follow(file string) (string, error) {
-	done, rest := "/", file // done has no links
-	for rest != "" {
+	for done, rest := "/", file; rest != ""; { // done has no links
 		var name string
 		name, rest, _ = strings.Cut(rest, "/")
-		dir := done
-		done = path.Join(dir, name)
-		target, err := os.Readlink(s.opts.Proc + "/1/root" + done)
+		next := path.Join(done, name)
+		target, err := os.Readlink(s.opts.Proc + "/1/root" + next)
 		switch {
-		case errors.Is(err, syscall.EINVAL): // not a link
-		case err != nil:
-			return "", err
-		case path.IsAbs(target):
+		case err == nil && path.IsAbs(target):
 			return target + "/" + rest, nil
-		default:
-			return dir + "/" + target + "/" + rest, nil
+		case err == nil:
+			return done + "/" + target + "/" + rest, nil
+		case !errors.Is(err, syscall.EINVAL): // which is not a link
+			return "", err
 		}
+		done = next
 	}
-	return "", errNoLink
+	return "", fs.ErrNotExist
 }
 
 // timestampTolerance is how far the times of files and of processes may be apart: some

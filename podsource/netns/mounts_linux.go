@@ -7,7 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"slices"
+	"path"
 	"strconv"
 	"strings"
 	"syscall"
@@ -33,14 +33,11 @@ var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\13
 func namespaceMounts(text []byte) (mounts []namespaceMount, err error) {
 	for line := range bytes.Lines(text) {
 		before, after, ok := bytes.Cut(line, []byte(" - "))
-		if !ok {
-			return nil, fmt.Errorf("%q is not a mount", line)
-		}
-		if !bytes.HasPrefix(after, []byte("nsfs ")) {
+		if ok && !bytes.HasPrefix(after, []byte("nsfs ")) {
 			continue
 		}
 		fields := strings.Split(string(before), " ") // a mount point may contain other white space
-		if len(fields) < 5 {
+		if !ok || len(fields) < 5 {
 			return nil, fmt.Errorf("%q is not a mount", line)
 		}
 		if !strings.HasPrefix(fields[3], "net:[") {
@@ -64,7 +61,7 @@ type processRoot struct {
 }
 
 // rootOf identifies a thread's root. On a file system that refuses this call, such as
-// FUSE, and before Linux 5.8 it is the zero processRoot, whose mounts are always read.
+// FUSE, and before Linux 5.8 its mount is 0, which none is: its mounts are always read.
 func (s *scan) rootOf(dir string) (id processRoot) {
 	var stat unix.Statx_t
 	if unix.Statx(unix.AT_FDCWD, dir+"/root", unix.AT_STATX_DONT_SYNC, unix.STATX_INO|unix.STATX_MNT_ID, &stat) == nil {
@@ -77,46 +74,43 @@ func (s *scan) rootOf(dir string) (id processRoot) {
 // readMounts reads the network namespaces that are mounted below a thread's root.
 func (s *scan) readMounts(dir string) bool {
 	id := s.rootOf(dir)
-	if _, read := s.readRoots[id]; read {
+	if _, read := s.readRoots[id]; read || s.mountText > s.maxMountText {
 		return true
 	}
-	text, whole := s.read(dir, "/mountinfo")
+	text := s.read(dir, "/mountinfo")
 	if len(text) == 0 {
 		return false
 	}
-	if s.mountText += len(text); s.mountText > s.maxMountText {
-		s.truncated = true
-		return true
-	}
-	if !whole {
-		s.truncated = true
-		text = text[:bytes.LastIndexByte(text, '\n')+1]
-	}
+	s.mountText += len(text)
+	whole := len(text) < maxProcfs && s.mountText <= s.maxMountText // after that others are not read
+	s.truncated = s.truncated || !whole
+	text = text[:bytes.LastIndexByte(text, '\n')+1] // the last line may not be whole
 	mounts, err := namespaceMounts(text)
 	if err != nil {
 		s.err = fmt.Errorf("%s/mountinfo: %w", dir, err)
 	}
 	// A root in another mount namespace, as after nsenter --root, is not among the mounts:
-	// other processes with this root see others. If it is among them, all mounts below it are,
-	// also if the thread has changed its root since.
+	// other processes with this root see others. If it is among them, so are all below it.
 	mount := strconv.FormatUint(id.mount, 10) + " "
 	isOwn := bytes.HasPrefix(text, []byte(mount)) || bytes.Contains(text, []byte("\n"+mount))
 	if len(mounts) > 0 {
-		root, err := unix.Open(dir+"/root", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-		if err != nil {
-			return s.could(dir, &fs.PathError{Op: "open", Path: dir + "/root", Err: err})
+		root, ok := s.open(dir, "/root", unix.O_PATH|unix.O_DIRECTORY)
+		if !ok {
+			return false
 		}
 		defer func() { _ = unix.Close(root) }() // nothing was written through it
 		for _, m := range mounts {
-			if at := s.mountedAt[m.point]; !slices.Contains(at, m.inode) {
-				s.mountedAt[m.point] = append(at, m.inode)
+			name, inode := path.Base(m.point), m.inode
+			if as, ok := s.mountedAs[name]; ok && as != inode {
+				inode = 0
 			}
-			if _, ok := s.found[m.inode]; !ok {
+			s.mountedAs[name] = inode
+			if !s.whole[m.inode] {
 				s.readMountedNetNS(root, m)
 			}
 		}
 	}
-	if isOwn {
+	if isOwn && (len(mounts) == 0 || s.rootOf(dir) == id) { // else they were looked for below another root
 		s.readRoots[id] = whole && len(mounts) == 0
 	}
 	return true
@@ -131,7 +125,6 @@ func (s *scan) readMountedNetNS(root int, m namespaceMount) {
 		ns, err := openMount(root, m)
 		switch {
 		case err == nil:
-			defer func() { _ = unix.Close(ns) }() // nothing was written through it
 			s.readNetNS(ns, where)
 		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOMEM):
 			s.err = fmt.Errorf("network namespace %d: opening it, %s: %w", m.inode, where, err)
@@ -156,11 +149,12 @@ func openMount(root int, m namespaceMount) (ns int, err error) {
 	defer func() { _ = unix.Close(fd) }() // nothing was written through it
 	var statfs unix.Statfs_t
 	var stat unix.Stat_t
-	if err := errors.Join(unix.Fstatfs(fd, &statfs), unix.Fstat(fd, &stat)); err != nil {
-		return -1, err
+	err = errors.Join(unix.Fstatfs(fd, &statfs), unix.Fstat(fd, &stat))
+	if err == nil && (statfs.Type != unix.NSFS_MAGIC || stat.Ino != m.inode) {
+		err = errHidden
 	}
-	if statfs.Type != unix.NSFS_MAGIC || stat.Ino != m.inode {
-		return -1, errHidden
+	if err != nil {
+		return -1, err
 	}
 	return unix.Open("/proc/self/fd/"+strconv.Itoa(fd), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 }

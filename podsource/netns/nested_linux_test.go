@@ -13,7 +13,7 @@ import (
 // node: it would declare that it sees all addresses, and every address that it does
 // not see would be released (hazard 79).
 //
-// Guard: [Source.checkNested] requires a process that shows that process 1 is a
+// Guard: [scan.checkNested] requires a process that shows that process 1 is a
 // node's.
 func TestHazard79OwnPodTakenForNode(t *testing.T) {
 	if !onNode(t) {
@@ -44,13 +44,15 @@ func TestHazard79OwnPodTakenForNode(t *testing.T) {
 	ofShell["ns/mnt"], ofShell["../8/ns/pid"] = "link:mnt:[1]", "link:pid:[5]"
 	for _, row := range []struct{ reason, proc, want string }{
 		{"no process can be listed", t.TempDir() + "/none", "listing the node's processes"},
-		{"a process that ends meanwhile shows nothing", procOf(t, map[string]string{"x": ""}), "finding this process"},
+		{"a process that ends meanwhile shows nothing", procOf(t, map[string]string{"x": ""}), "the ancestors of this process"},
 		{"a process that can't be read", procOf(t, map[string]string{"ns/pid": ""}), "reading process 7"},
 		{"the mount namespace of this process can't be read", procOf(t, own), "the ancestors of this process"},
 		{"... nor that of its parent", procOf(t, ofShell), "the ancestors of this process"},
 	} {
-		if err := scanOf(t, row.proc).checkNested(5); err == nil || !strings.Contains(err.Error(), row.want) {
-			t.Errorf("%s: got %v, want %q", row.reason, err, row.want)
+		s := scanOf(t, row.proc)
+		s.pidNS = 5
+		if s.checkNested(); s.err == nil || !strings.Contains(s.err.Error(), row.want) {
+			t.Errorf("%s: got %v, want %q", row.reason, s.err, row.want)
 		}
 	}
 }

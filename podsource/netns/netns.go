@@ -19,12 +19,10 @@ func (*Source) Rank() podsource.Rank { return podsource.RankADDs }
 // Options are the options of [New]. The zero value is right for an agent in a
 // container with hostPID, and for one outside of containers.
 type Options struct {
-	// Proc is where a procfs of the node is mounted. Empty is /proc.
+	// Proc is where a procfs of the node is mounted. Empty is /proc. The network namespace
+	// of its process 1 is the node's own: a reservation of an address that is configured
+	// there is kept, but no pod holds the address.
 	Proc string
-	// HostNetNS is the file of the node's own network namespace. A reservation of an
-	// address that is configured there is kept, but no pod holds the address. Empty is
-	// the namespace of process 1.
-	HostNetNS string
 	// Nested asserts that the node is itself a container, as in kind: process 1 is
 	// not the machine's. Without it such a process 1 is an error, since in most cases
 	// the agent's pod lacks hostPID and sees only its own processes. With it, a

@@ -395,7 +395,7 @@ func podsOf(a podsource.Answer) (pods []podsource.Pod) {
 
 // runAsker asks the source with the privileges of this process, and prints the answer.
 func runAsker() error {
-	s, err := New(Options{Proc: os.Getenv("NETNS_TEST_PROC"), HostNetNS: os.Getenv("NETNS_TEST_HOST"), Nested: os.Getenv("NETNS_TEST_NESTED") != ""})
+	s, err := New(Options{Proc: os.Getenv("NETNS_TEST_PROC"), Nested: os.Getenv("NETNS_TEST_NESTED") != ""})
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@
 package netns
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,22 +39,21 @@ type scan struct {
 	home  int                    // the thread's own network namespace, a descriptor
 	buf   []byte                 // for files of procfs
 
-	host        uint64                   // the node's own network namespace, by inode
-	found       map[uint64]podsource.Pod // the network namespaces that were read, by inode
-	addressed   int                      // those with an address
+	pidNS, host uint64                   // the PID and the network namespace of process 1, by inode
+	found       map[uint64]podsource.Pod // the network namespaces, by inode
+	whole       map[uint64]bool          // those that were read; the others exist, and may have other addresses
 	withProcess map[uint64]bool          // those with a process
-	unaddressed map[uint64]string        // those with an interface without address, and a message; nil: not asked for
-	mountedAt   map[string][]uint64      // the network namespaces mounted at a path, below any root
+	unaddressed map[uint64]string        // those with an interface without address, and a message
+	mountedAs   map[string]uint64        // the network namespace mounted under a name, the last element of its path; 0: several
 	adds        []cniADD
 	claims      map[string]string // by container ID, the process that runs the ADD
 
 	// The fields below are those of the last reading of all processes.
 
-	before     int                      // addressed when it began
-	readRoots  map[processRoot]bool     // the roots whose mounts were read, and whether no namespace is among them
-	unreadable map[uint64]podsource.Pod // the network namespaces that exist and could not be read, with the addresses found
-	mountText  int                      // bytes of mountinfo files
-	truncated  bool                     // some mounts were not read
+	foundNew  bool                 // whether it found new network namespaces; those without an address don't count
+	readRoots map[processRoot]bool // the roots whose mounts were read, and whether no namespace is among them
+	mountText int                  // bytes of mountinfo files
+	truncated bool                 // some mounts were not read
 
 	maxMountText int // the limit of mountText: a tenant may make any number of roots
 }
@@ -70,107 +70,81 @@ func (s *Source) scan(ctx context.Context) (*scan, error) {
 }
 
 func (s *Source) newScan(ctx context.Context) *scan {
-	sc := &scan{Source: s, ended: ctx.Err, maxMountText: 8 * maxProcfs,
-		found: make(map[uint64]podsource.Pod), unreadable: make(map[uint64]podsource.Pod), withProcess: make(map[uint64]bool),
-		mountedAt: make(map[string][]uint64), readRoots: make(map[processRoot]bool), late: make(map[string]bool), claims: make(map[string]string)}
-	if len(s.opts.Networks) > 0 {
-		sc.unaddressed = make(map[uint64]string)
-	}
-	return sc
+	return &scan{Source: s, ended: ctx.Err, maxMountText: 8 * maxProcfs, late: make(map[string]bool), claims: make(map[string]string),
+		found: make(map[uint64]podsource.Pod), whole: make(map[uint64]bool), withProcess: make(map[uint64]bool),
+		unaddressed: make(map[uint64]string), mountedAs: make(map[string]uint64), readRoots: make(map[processRoot]bool)}
 }
 
 // readNode reads all processes several times.
-func (s *scan) readNode() (err error) {
+func (s *scan) readNode() error {
 	const first = "the namespaces of process 1"
-	s.within(first, func() { s.host, err = s.checkNode() })
-	if err == nil && s.host == 0 {
-		err = errors.New(first + " can't be read in time")
+	s.within(first, s.checkNode)
+	if s.err == nil && s.host == 0 {
+		s.err = errors.New(first + " can't be read in time")
 	}
 	// A process may start with a PID that was already passed, and the last other
 	// process of its namespace may end before it is read. So the last scan is one
 	// that finds nothing new.
-	for n := 0; err == nil && (n < minScans || n < maxScans && s.foundNew()); n++ {
-		err = s.processes()
+	for n := 0; s.err == nil && (n < minScans || n < maxScans && s.foundNew); n++ {
+		s.processes()
 	}
-	if err == nil {
-		err = s.noteClaims()
-	}
-	return err
+	s.noteClaims()
+	return s.err
 }
 
-// foundNew reports whether the last reading found new network namespaces. Those that have
-// no address don't count.
-func (s *scan) foundNew() bool { return s.addressed > s.before }
-
 // processes reads every process: its environment, its threads and its mounts.
-func (s *scan) processes() error {
-	pids, err := s.pids()
-	if err != nil {
-		return err
-	}
-	// Where no namespace was mounted, none is looked for again: one that is mounted there now is
-	// new, and so has no address, or the next call finds it. A release takes two calls (R5).
+func (s *scan) processes() {
+	pids := s.pids()
+	// What was not read whole is read again. Where no namespace was mounted, none is looked for
+	// again: one that is mounted there now is new, and so has no address, or the next call finds
+	// it. A release takes two calls (R5).
 	maps.DeleteFunc(s.readRoots, func(_ processRoot, none bool) bool { return !none })
-	clear(s.unreadable)
-	s.truncated, s.mountText, s.before = false, 0, s.addressed
+	maps.DeleteFunc(s.found, func(inode uint64, _ podsource.Pod) bool { return !s.whole[inode] })
+	s.truncated, s.mountText, s.foundNew = false, 0, false
 	// Environments first, of the youngest processes first: a plugin may run for
 	// milliseconds, and the rest takes longer.
 	for _, pid := range slices.Backward(pids) {
-		if err := s.process(pid, s.readEnvironment); err != nil {
-			return err
-		}
+		s.process(pid, s.readEnvironment)
 	}
 	for _, pid := range pids {
-		if err := s.process(pid, s.readNamespaces); err != nil {
-			return err
-		}
+		s.process(pid, s.readNamespaces)
 	}
-	return nil
 }
 
-// process reads a process.
-func (s *scan) process(pid string, read func(pid, dir string)) error {
-	if err := s.ended(); err != nil {
-		return err
+// process reads a process, unless there is an error.
+func (s *scan) process(pid string, read func(pid, dir string)) {
+	if s.err = cmp.Or(s.err, s.ended()); s.err != nil {
+		return
 	}
 	if s.within("process "+pid, func() { read(pid, s.opts.Proc+"/"+pid) }); s.err != nil {
-		return fmt.Errorf("reading process %s: %w", pid, s.err)
+		s.err = fmt.Errorf("reading process %s: %w", pid, s.err)
 	}
-	return nil
 }
 
 // pids lists the node's processes.
-func (s *scan) pids() ([]string, error) {
-	pids, _ := s.numericEntries(s.opts.Proc, "")
-	if len(pids) == 0 && s.err == nil {
-		s.err = errors.New("none can be read")
+func (s *scan) pids() []string {
+	pids := s.numericEntries(s.opts.Proc, "")
+	if s.err != nil || len(pids) == 0 {
+		s.err = fmt.Errorf("listing the node's processes: %w", cmp.Or(s.err, fs.ErrNotExist))
 	}
-	if s.err != nil {
-		return nil, fmt.Errorf("listing the node's processes: %w", s.err)
-	}
-	return pids, nil
+	return pids
 }
 
 // readNamespaces reads the network namespaces of a process's threads, and its mounts. It
 // reads all threads: the first one, which stands for the process in procfs, may end
 // before the others.
 func (s *scan) readNamespaces(pid, dir string) {
-	s.eachNetNS(s.threads(dir), func(thread string, inode uint64) {
+	for _, thread := range s.threads(dir) {
+		inode, _ := s.nsInode(thread, "/ns/net")
 		s.withProcess[inode] = true
-		if _, ok := s.found[inode]; !ok {
-			s.readThreadNetNS(pid, thread)
+		if s.whole[inode] {
+			continue
 		}
-	})
-	s.anyThread(pid, dir, s.readMounts)
-}
-
-// eachNetNS calls do with the network namespace of each of these threads.
-func (s *scan) eachNetNS(threads []string, do func(thread string, inode uint64)) {
-	for _, thread := range threads {
-		if inode, ok := s.nsInode(thread, "/ns/net"); ok {
-			do(thread, inode)
+		if ns, ok := s.open(thread, "/ns/net", unix.O_RDONLY); ok {
+			s.readNetNS(ns, "of process "+pid)
 		}
 	}
+	s.anyThread(pid, dir, s.readMounts)
 }
 
 // threads returns the directories of a process's threads. With three links the directory
@@ -181,7 +155,7 @@ func (s *scan) threads(dir string) []string {
 	if s.could(dir, unix.Stat(dir+"/task", &stat)) && stat.Nlink == 3 {
 		return []string{dir}
 	}
-	threads, _ := s.numericEntries(dir, "/task")
+	threads := s.numericEntries(dir, "/task")
 	for i, tid := range threads {
 		threads[i] = dir + "/task/" + tid
 	}
@@ -197,19 +171,16 @@ const maxListings = 10
 func (s *scan) anyThread(pid, dir string, read func(dir string) bool) (running bool) {
 	tried, threads := make(map[string]bool), []string{dir}
 	for range maxListings {
-		before := len(tried)
 		for _, thread := range threads {
-			if tid := path.Base(thread); !tried[tid] {
-				tried[tid] = true
-				if read(thread) || s.err != nil {
-					return true
-				}
+			tried[path.Base(thread)] = true
+			if read(thread) || s.err != nil {
+				return true
 			}
 		}
-		if len(tried) == before { // all threads have ended
+		threads = slices.DeleteFunc(s.threads(dir), func(thread string) bool { return tried[path.Base(thread)] })
+		if len(threads) == 0 { // all have ended
 			return false
 		}
-		threads = s.threads(dir)
 	}
 	s.late["process "+pid+" can't be read in time: its threads start and end all the time"] = true
 	return true
@@ -217,25 +188,33 @@ func (s *scan) anyThread(pid, dir string, read func(dir string) bool) (running b
 
 // numericEntries returns the entries of a directory that are numbers: processes, or
 // threads.
-func (s *scan) numericEntries(dir, name string) (numbers []string, ok bool) {
+func (s *scan) numericEntries(dir, name string) (numbers []string) {
 	d, err := os.Open(dir + name)
 	if err == nil {
 		numbers, err = d.Readdirnames(-1)
 		_ = d.Close() // it was only read
 	}
-	return slices.DeleteFunc(numbers, func(name string) bool { return name[0] < '0' || name[0] > '9' }), s.could(dir, err)
+	s.could(dir, err)
+	return slices.DeleteFunc(numbers, func(name string) bool { return name[0] < '0' || name[0] > '9' })
 }
 
-// nsInode returns the inode number of the namespace that a link of procfs leads to.
+// nsInode returns the inode number of the namespace that a link of procfs leads to. It is zero,
+// which no namespace has, if the link could not be read.
 func (s *scan) nsInode(dir, name string) (inode uint64, ok bool) {
-	var text [64]byte
-	n, err := unix.Readlink(dir+name, text[:])
+	link, err := os.Readlink(dir + name)
 	if err == nil {
-		inode, err = inodeIn(string(text[:n]))
-	} else {
-		err = &os.PathError{Op: "readlink", Path: dir + name, Err: err}
+		inode, err = inodeIn(link)
 	}
 	return inode, s.could(dir, err)
+}
+
+// open opens a file of a process or thread.
+func (s *scan) open(dir, name string, flags int) (fd int, ok bool) {
+	fd, err := unix.Open(dir+name, flags|unix.O_CLOEXEC, 0)
+	if errors.Is(err, syscall.EINVAL) { // of mountinfo: the thread has no mount namespace any more
+		err = syscall.ESRCH
+	}
+	return fd, err == nil || s.could(dir, os.NewSyscallError("open "+dir+name, err)) // if it is open, the caller closes it first
 }
 
 // could reports whether a file in the directory of a process or thread could be read. An
@@ -243,7 +222,7 @@ func (s *scan) nsInode(dir, name string) (inode uint64, ok bool) {
 func (s *scan) could(dir string, err error) bool {
 	s.step(s.last)
 	if err != nil && s.err == nil && !hasExited(dir, err) {
-		s.err = procfsError(err)
+		s.err = hint(err)
 	}
 	return err == nil
 }

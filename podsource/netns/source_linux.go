@@ -9,12 +9,9 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
+	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -34,24 +31,20 @@ type Source struct {
 	setns    func(fd, kind int) error
 	patience time.Duration        // how long a call of the kernel may take
 	last     atomic.Pointer[scan] // of the last call of Pods, until Living uses it
-	hangs    hangs
+	boot     boottime.Earliest
 
-	boot boottime.Earliest
+	mu    sync.Mutex
+	hangs map[string]int // the threads of which the reading of a process or another thing has not returned
 }
 
 // New returns a source. It reads nothing but the clocks. A negative LongestADD is an error.
 func New(opts Options) (*Source, error) {
-	if opts.Proc == "" {
-		opts.Proc = "/proc"
-	}
-	if opts.HostNetNS == "" {
-		opts.HostNetNS = filepath.Join(opts.Proc, "1", "ns", "net")
-	}
 	if opts.LongestADD < 0 {
 		return nil, fmt.Errorf("LongestADD is %v; it must not be negative", opts.LongestADD)
 	}
+	opts.Proc = cmp.Or(opts.Proc, "/proc")
 	opts.LongestADD = cmp.Or(opts.LongestADD, DefaultLongestADD)
-	s := &Source{opts: opts, setns: unix.Setns, patience: time.Second, hangs: hangs{all: make(map[string]int)}}
+	s := &Source{opts: opts, setns: unix.Setns, patience: time.Second, hangs: make(map[string]int)}
 	s.boot.Read() // notices when the clock is set forward from now on
 	return s, nil
 }
@@ -81,94 +74,60 @@ func New(opts Options) (*Source, error) {
 //
 // A call on a node with 1,000 processes takes some 0.05 s.
 func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
-	a := podsource.Answer{Source: "netns"}
 	s.last.Store(nil)
 	sc, err := s.scan(ctx)
 	if err != nil {
-		return a, err
+		return podsource.Answer{Source: "netns"}, err
 	}
 	adds := podsource.Answer{Source: "netns ADDs", Supplementary: true}
 	for _, id := range slices.Sorted(maps.Keys(sc.claims)) {
 		adds.Pods = append(adds.Pods, podsource.Pod{ContainerIDs: []string{id}, Origin: "CNI ADD by " + sc.claims[id]})
 	}
-	if late := sc.lateProcesses(); late != "" {
-		adds.Note = "not all ADDs are seen: " + late
+	pods, missing := sc.all()
+	if len(sc.late) > 0 {
+		adds.Note = "not all ADDs are seen: " + missing
 	} else {
 		adds.SeesADDs = []string{podsource.EveryNetwork}
 	}
-	pods, missing := sc.all()
 	seen := podsource.Answer{Source: "netns", Supplementary: true, SeesAddresses: missing == "", Pods: pods}
 	if missing != "" {
 		seen.Note = "not all addresses are seen: " + missing
+	} else if inodes := slices.Sorted(maps.Keys(sc.unaddressed)); len(inodes) > 0 {
+		seen.Note = fmt.Sprintf("%s: its container may use one that is not seen, so no address is known to be free (networks %v)",
+			sc.unaddressed[inodes[0]], s.opts.Networks)
 	} else {
-		seen.Networks, seen.Note = sc.answerNetworks()
+		seen.Networks = slices.Clone(s.opts.Networks)
 	}
-	a.Parts = []podsource.Answer{adds, seen}
 	s.last.Store(sc)
-	return a, nil
+	return podsource.Answer{Source: "netns", Parts: []podsource.Answer{adds, seen}}, nil
 }
 
-// checkNode checks that all processes of the node can be read, and returns the inode
-// of the node's network namespace. A process that may read process 1 may read all,
-// unless process 1 is only a container's.
-func (s *scan) checkNode() (uint64, error) {
+// checkNode checks that all processes of the node can be read, and notes its namespaces. A
+// process that may read process 1 may read all, unless process 1 is only a container's.
+func (s *scan) checkNode() {
 	dir := s.opts.Proc + "/1"
-	pidNS, err := inodeOf(dir + "/ns/pid")
-	if errors.Is(err, fs.ErrNotExist) {
-		return 0, fmt.Errorf("reading process 1: %w; is a procfs mounted at %s, and without hidepid?", err, s.opts.Proc)
-	}
-	if err != nil {
-		return 0, fmt.Errorf("reading process 1: %w", procfsError(err))
-	}
-	if pidNS != initialPIDNamespace && !s.opts.Nested {
-		return 0, fmt.Errorf("%w: %s is process 1 of a container, not of the machine, so the node's other processes can't be seen; "+
+	s.pidNS, _ = s.nsInode(dir, "/ns/pid")
+	s.host, _ = s.nsInode(dir, "/ns/net")
+	switch {
+	case s.err != nil:
+		s.err = fmt.Errorf("reading process 1: %w", s.err)
+	case s.host == 0:
+		s.err = fmt.Errorf("reading process 1: %w; is a procfs mounted at %s, and without hidepid?", fs.ErrNotExist, s.opts.Proc)
+	case s.pidNS != initialPIDNamespace && s.opts.Nested:
+		s.checkNested()
+	case s.pidNS != initialPIDNamespace:
+		s.err = fmt.Errorf("%w: %s is process 1 of a container, not of the machine, so the node's other processes can't be seen; "+
 			"the agent's pod needs hostPID (if the node is itself a container, as in kind, say so with Nested)", podsource.ErrNotHere, dir)
 	}
-	host, err := inodeOf(s.opts.HostNetNS)
-	if strings.HasPrefix(s.opts.HostNetNS, s.opts.Proc+"/") {
-		err = procfsError(err)
-	}
-	if err != nil {
-		return 0, fmt.Errorf("reading the node's network namespace: %w", err)
-	}
-	if pidNS != initialPIDNamespace {
-		return host, s.checkNested(pidNS)
-	}
-	return host, nil
 }
 
-// inodeOf returns the inode number of a namespace, given a file that opens it.
-func inodeOf(path string) (uint64, error) {
-	var stat unix.Stat_t
-	if err := unix.Stat(path, &stat); err != nil {
-		return 0, &fs.PathError{Op: "stat", Path: path, Err: err}
-	}
-	return stat.Ino, nil
-}
-
-// procfsError adds what to do to a permission error of procfs.
-func procfsError(err error) error {
-	if errors.Is(err, syscall.EPERM) { // a process that may not be traced is EACCES
-		err = fmt.Errorf("%w; procfs is mounted with hidepid", err)
-	}
-	return hint(err)
-}
-
-// hint adds the missing privileges to a permission error.
+// hint adds to a permission error what it takes.
 func hint(err error) error {
-	if !errors.Is(err, fs.ErrPermission) {
-		return err
+	if errors.Is(err, fs.ErrPermission) {
+		err = fmt.Errorf("%w; this needs CAP_DAC_READ_SEARCH, CAP_SYS_ADMIN and CAP_SYS_PTRACE over the node, "+
+			"as a privileged container with hostPID has them, and a procfs without hidepid", err)
 	}
-	var effective [2]unix.CapUserData
-	_ = unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &effective[0]) // after an error all are missing
-	names := map[int]string{unix.CAP_DAC_READ_SEARCH: "CAP_DAC_READ_SEARCH", unix.CAP_SYS_PTRACE: "CAP_SYS_PTRACE", unix.CAP_SYS_ADMIN: "CAP_SYS_ADMIN"}
-	all := slices.Sorted(maps.Values(names))
-	maps.DeleteFunc(names, func(n int, _ string) bool { return effective[0].Effective&(1<<n) != 0 })
-	missing := slices.Sorted(maps.Values(names))
-	if len(missing) == 0 { // it has them over a user namespace of its own
-		missing = all
-	}
-	return fmt.Errorf("%w; this needs %s over the node, as a privileged container with hostPID has them", err, strings.Join(missing, ", "))
+	return err
 }
 
 var errOwnProcess1 = errors.New("process 1 is a container's, and nothing shows that this container is a node: " +
@@ -185,41 +144,31 @@ var errOwnProcess1 = errors.New("process 1 is a container's, and nothing shows t
 //   - an ancestor of the agent with other mounts has started the agent's container
 //     (with hostPID). It must not be process 1: in a pod with a shared PID namespace
 //     process 1 has mounts of its own, and adopts processes whose parent has ended.
-func (s *scan) checkNested(pidNS uint64) error {
-	pids, err := s.pids()
-	if err != nil {
-		return err
-	}
-	for _, pid := range pids {
+func (s *scan) checkNested() {
+	for _, pid := range s.pids() {
 		child := false
-		s.within("process "+pid, func() {
-			inode, ok := s.nsInode(s.opts.Proc+"/"+pid, "/ns/pid")
-			child = ok && inode != pidNS
+		s.process(pid, func(_, dir string) {
+			inode, ok := s.nsInode(dir, "/ns/pid")
+			child = ok && inode != s.pidNS
 		})
 		if child {
-			return nil
-		}
-		if s.err != nil {
-			return fmt.Errorf("reading process %s: %w", pid, s.err)
+			return
 		}
 	}
-	pid, err := os.Readlink(s.opts.Proc + "/self")
-	if err != nil {
-		return fmt.Errorf("finding this process in procfs: %w", err)
-	}
-	mounts, ok := s.nsInode(s.opts.Proc+"/"+pid, "/ns/mnt")
-	for ok && pid != "0" && pid != "1" { // the parent of a process whose parent is outside the PID namespace is 0
-		inode, _ := s.nsInode(s.opts.Proc+"/"+pid, "/ns/mnt")
-		if inode != 0 && inode != mounts {
-			return nil
+	var own uint64 // the mounts of this process
+	for pid := "self"; s.err == nil; {
+		dir := s.opts.Proc + "/" + pid
+		mounts, ok := s.nsInode(dir, "/ns/mnt")
+		_, parent, _, alive := s.readStat(dir)
+		own = cmp.Or(own, mounts)
+		switch {
+		case !ok || !alive:
+			s.err = fmt.Errorf("the ancestors of this process can't be read: %w", cmp.Or(s.err, fs.ErrNotExist))
+		case mounts != own:
+			return
+		case parent == "0" || parent == "1": // 0 is outside the PID namespace
+			s.err = errOwnProcess1
 		}
-		var fields []string
-		if _, fields, ok = s.readStat(s.opts.Proc + "/" + pid); ok {
-			pid = fields[1]
-		}
+		pid = parent
 	}
-	if !ok {
-		return fmt.Errorf("the ancestors of this process can't be read: %w", cmp.Or(s.err, fs.ErrNotExist))
-	}
-	return errOwnProcess1
 }

@@ -209,12 +209,11 @@ func TestNoPrivilege(t *testing.T) {
 	}
 	startPod(t, "10.0.0.2")
 	// In /run/proc process 1 may be read, and another process may not.
-	if err := errors.Join(os.Mkdir("/run/proc", 0o755), os.Symlink("/proc/self", "/run/proc/1"), os.Symlink("/proc/1", "/run/proc/2"),
-		os.Mkdir("/run/closed", 0o700)); err != nil {
+	if err := errors.Join(os.Mkdir("/run/proc", 0o755), os.Symlink("/proc/self", "/run/proc/1"), os.Symlink("/proc/1", "/run/proc/2")); err != nil {
 		t.Fatal(err)
 	}
 	const isNested, proc = "NETNS_TEST_NESTED=1", "NETNS_TEST_NESTED=1 NETNS_TEST_PROC=/run/proc"
-	const needs = "this needs CAP_DAC_READ_SEARCH, CAP_SYS_ADMIN, CAP_SYS_PTRACE over"
+	const needs = "this needs CAP_DAC_READ_SEARCH, CAP_SYS_ADMIN and CAP_SYS_PTRACE over the node, .*without hidepid"
 	root, nobody := &syscall.SysProcAttr{}, &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	onlyRoot := []syscall.SysProcIDMap{{Size: 1}}
 	inUserNS := &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: onlyRoot, GidMappings: onlyRoot}
@@ -226,11 +225,9 @@ func TestNoPrivilege(t *testing.T) {
 		{"root", "0", root, isNested, `^\["10.0.0.2"\]\n$`},
 		{"a container's own processes", "0", root, "", "^error: 0 pods, source does not exist on this node: .*the agent's pod needs hostPID"},
 		{"root of a user namespace", "0", inUserNS, isNested, "^error: 0 pods, .*permission denied; " + needs},
-		{"nobody", "0", nobody, isNested, "^error: 0 pods, reading process 1: stat /proc/1/ns/pid: permission denied; " + needs},
+		{"nobody", "0", nobody, isNested, "^error: 0 pods, reading process 1: readlink /proc/1/ns/pid: permission denied; " + needs},
 		{"one of several processes", "0", nobody, proc, "^error: 0 pods, reading process 2: .*permission denied; " + needs},
-		{"the node's namespace", "0", nobody, proc + " NETNS_TEST_HOST=/run/proc/2/ns/net", "network namespace: .*permission denied; " + needs},
-		{"... outside of procfs: no hint", "0", nobody, proc + " NETNS_TEST_HOST=/run/closed/netns", "/run/closed/netns: permission denied\n$"},
-		{"processes can't be read", "1", nobody, isNested, "operation not permitted; procfs is mounted with hidepid; " + needs},
+		{"processes can't be read", "1", nobody, isNested, "operation not permitted; " + needs},
 		{"processes can't be seen", "2", nobody, isNested, "without hidepid\\?"},
 	} {
 		if err := unix.Mount("proc", "/proc", "proc", unix.MS_REMOUNT, "hidepid="+row.hidepid); err != nil {
@@ -271,12 +268,11 @@ func TestErrors(t *testing.T) {
 		says   string
 	}{
 		{"no procfs", Options{Proc: empty}, unix.Setns, t.Context(), "is a procfs mounted at " + empty},
-		{"no such namespace", Options{HostNetNS: empty + "/none"}, unix.Setns, t.Context(), "reading the node's network namespace"},
-		{"entering is not permitted", Options{}, refuse(unix.EPERM), t.Context(), "entering it: operation not permitted; this needs CAP_"},
-		{"entering says that the open namespace does not exist", Options{}, refuse(unix.ENOENT), t.Context(), "entering it"},
+		{"entering is not permitted", Options{}, refuse(unix.EPERM), t.Context(), ": operation not permitted; this needs CAP_"},
+		{"entering says that the open namespace does not exist", Options{}, refuse(unix.ENOENT), t.Context(), ": no such file or directory"},
 		{"no descriptor is left for a socket", Options{}, func(fd, kind int) error {
 			return errors.Join(setLimit(all-limit.Cur), unix.Setns(fd, kind)) // none after entering, all after leaving
-		}, t.Context(), "listing its addresses: too many open files"},
+		}, t.Context(), "too many open files"},
 		{"the context has ended", Options{}, unix.Setns, ended, context.Canceled.Error()},
 	} {
 		row.opts.Nested = true
@@ -295,8 +291,8 @@ func TestErrors(t *testing.T) {
 	}
 	named, sc := namespaceMount{1, "/run/netns/named"}, nested(t).newScan(t.Context())
 	mountNamespace(t, named.point)
-	if sc.readMountedNetNS(-1, named); sc.err != nil || len(sc.unreadable) != 1 {
-		t.Errorf("it can't be opened: %d are noted, %v", len(sc.unreadable), sc.err)
+	if sc.readMountedNetNS(-1, named); sc.err != nil || len(sc.found) != 1 || sc.whole[1] {
+		t.Errorf("it can't be opened: %v are noted, %v", sc.found, sc.err)
 	}
 	err := setLimit(0)
 	sc.readMountedNetNS(unix.AT_FDCWD, named)

@@ -54,8 +54,8 @@ func addAddress(t *testing.T, pid int, name, ip string) {
 // interface without address. While there is such an interface, no address is known to
 // be free.
 //
-// Guard: [scan.noteUnaddressed] checks each interface, not each namespace, and
-// [scan.answerNetworks] trusts only ADDs in the node's PID namespace.
+// Guard: [unaddressedOf] checks each interface, not each namespace, and [scan.noteClaims]
+// trusts only ADDs in the node's PID namespace.
 func TestHazard59InterfaceShowsNoAddress(t *testing.T) {
 	if !onNode(t) {
 		return
@@ -96,16 +96,16 @@ func TestHazard59InterfaceShowsNoAddress(t *testing.T) {
 	check("both are down, as after an ADD that was killed", networks, "")
 	inPodNetNS(t, pod, func() error { return errors.Join(setUp("eth0"), setUp("net1")) })
 	addAddress(t, pod, "eth0", "10.0.0.2/24")
-	check("one of two has no address", nil, "interface net1 in network namespace")
+	check("one of two has no address", nil, `interface "net1" in network namespace`)
 	_, ended := startADD(t, "ADD", "c1", fmt.Sprintf("/proc/%d/ns/net", pod))
 	check("an ADD in flight sets it up, and names the container", networks, "")
 	ended()
-	check("the ADD has ended", nil, "interface net1")
+	check("the ADD has ended", nil, `interface "net1"`)
 	_, ended = start(t, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}, "CNI_COMMAND=ADD", "CNI_CONTAINERID=tenant", fmt.Sprintf("CNI_NETNS=/proc/%d/ns/net", pod))
-	check("a tenant claims to set up another pod's namespace", nil, "interface net1")
+	check("a tenant claims to set up another pod's namespace", nil, `interface "net1"`)
 	ended()
 	addAddress(t, pod, "net1", "fe80::1/64")
-	check("a link-local address is not a container's address", nil, "interface net1")
+	check("a link-local address is not a container's address", nil, `interface "net1"`)
 	named := s
 	s = nested(t)
 	check("no network in the options", nil, "")

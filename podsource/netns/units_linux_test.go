@@ -81,7 +81,7 @@ func FuzzNamespaceMounts(f *testing.F) {
 // The first thread of a process has ended. Only its other threads show the
 // environment, namespaces, root and mounts (hazard 60).
 //
-// Guard: [anyThread] reads the other threads.
+// Guard: [scan.anyThread] reads the other threads.
 func TestHazard60FirstThreadHasEnded(t *testing.T) {
 	if !onNode(t) {
 		return
@@ -134,69 +134,56 @@ func TestHazard60EnvironmentOfFirstThreadIsEmpty(t *testing.T) {
 			t.Errorf("process %s: %v", pid, s.err)
 		}
 	}
-	if len(s.adds) != 1 || s.adds[0].containerID != "outlives" || s.adds[0].inNodePIDNS {
+	if len(s.adds) != 1 || s.adds[0].containerIDs[0] != "outlives" || s.adds[0].pidNS != 0 {
 		t.Errorf("got %+v, want one that is not known to be in the node's PID namespace", s.adds)
 	}
 }
 
-// A process is in the claimed namespace only if everything about it can be read.
-func TestInClaimedNetNS(t *testing.T) {
-	node, its, other := map[string]string{"../1/ns/pid": "link:pid:[1]"}, map[string]string{"ns/pid": "link:pid:[2]"}, map[string]string{"../8/x": ""}
-	const path = "/run/netns/a"
+// A process is in the claimed namespace only if everything about it can be read. Else it
+// claims its container, and if it is in the node's PID namespace, it sets up a namespace that may
+// lack its address. Others without address count (hazard 59).
+func TestADDs(t *testing.T) {
+	const path, stat = "/run/netns/a", "7 (bridge) S 1 1 1 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 4711"
+	in5 := map[string]string{"ns/net": "link:net:[5]", "task/7/x": ""}
+	both := map[string]string{"task/7/ns/net": "link:net:[5]", "task/8/ns/net": "link:net:[6]"}
 	for _, row := range []struct {
-		reason    string
-		files     []map[string]string
-		netNS     string
-		mountedAt []uint64
-		inodes    []uint64
-		want      bool
+		reason  string
+		files   map[string]string
+		pidNS   uint64
+		netNS   string
+		mounted []uint64
+		claims  bool
+		setsUp5 bool
 	}{
-		{"it is", []map[string]string{node, its}, path, []uint64{5}, []uint64{5}, true},
-		{"its own path in procfs", []map[string]string{node, its}, "/proc/self/ns/net", nil, nil, true},
-		{"... that of its thread", []map[string]string{node, its}, "/proc/thread-self/ns/net", nil, nil, true},
-		{"the node's PID namespace can't be read", []map[string]string{its}, path, []uint64{5}, []uint64{5}, false},
-		{"... or the process's", []map[string]string{node}, path, []uint64{5}, []uint64{5}, false},
-		{"it is in another namespace", []map[string]string{node, its}, path, []uint64{5}, []uint64{6}, false},
-		{"... and in the claimed one, too", []map[string]string{node, its}, path, []uint64{5}, []uint64{5, 6}, false},
-		{"two namespaces are mounted at that path", []map[string]string{node, its}, path, []uint64{5, 6}, []uint64{5}, false},
-		{"it claims the namespace of a process that has ended", []map[string]string{node, its, other}, "/proc/8/ns/net", nil, []uint64{5}, false},
+		{"it is", in5, 2, path, []uint64{5}, false, false},
+		{"... by another spelling of the path", in5, 2, "/var/lib/../run/netns/./a", []uint64{5}, false, false},
+		{"its own path in procfs", nil, 2, "/proc/self/ns/net", nil, false, false},
+		{"... that of its thread", nil, 2, "/proc/thread-self/ns/net", nil, false, false},
+		{"its PID namespace could not be read", in5, 0, path, []uint64{5}, true, false},
+		{"it is in the node's PID namespace", in5, 1, path, []uint64{5}, true, true},
+		{"its threads have ended", map[string]string{"task/x": ""}, 2, path, []uint64{5}, true, false},
+		{"it is in another namespace", in5, 2, path, []uint64{6}, true, false},
+		{"... and in the claimed one, too", both, 2, path, []uint64{5}, true, false},
+		{"two namespaces are mounted under that name", in5, 2, path, []uint64{5, 6, 5}, true, false},
+		{"... and it is in the node's PID namespace", in5, 1, path, []uint64{6, 5, 5}, true, false},
+		{"it claims the namespace of a process", map[string]string{"../8/ns/net": "link:net:[5]"}, 1, "/host/proc/8/ns/net", nil, true, true},
+		{"... that has ended", in5, 2, "/proc/8/ns/net", nil, true, false},
 	} {
-		files := make(map[string]string)
-		for _, more := range row.files {
-			maps.Copy(files, more)
+		files := map[string]string{"stat": stat, "root": "link:/"}
+		maps.Copy(files, row.files)
+		for _, inode := range row.mounted {
+			files["mountinfo"] += fmt.Sprintf("36 24 0:4 net:[%d] %s rw - nsfs nsfs rw\n", inode, path)
 		}
 		s := scanOf(t, procOf(t, files))
-		s.mountedAt[path] = row.mountedAt
-		if got := s.inClaimedNetNS(cniADD{pid: "7", netNS: row.netNS, netNSInodes: row.inodes, at: s.namespacesAt(row.netNS)}); got != row.want {
-			t.Errorf("%s: got %t, want %t", row.reason, got, row.want)
+		s.pidNS, s.opts.LongestADD, s.unaddressed[5], s.unaddressed[6] = 1, boottime.Since(), "no address", "no address"
+		for _, inode := range []uint64{5, 6} {
+			s.note(inode, "elsewhere", nil, nil)
 		}
-	}
-}
-
-// TestAnswerNetworksWithSeveralADDs: namespaces without address at the paths of ADDs in
-// flight don't count, and all others do.
-func TestAnswerNetworksWithSeveralADDs(t *testing.T) {
-	const why = "shows no address"
-	for _, row := range []struct {
-		reason      string
-		unaddressed []uint64
-		speaks      bool
-	}{
-		{"all have addresses", nil, true},
-		{"those of both ADDs, two of them at one path", []uint64{1, 2, 4}, true},
-		{"one that no ADD sets up", []uint64{2, 3}, false},
-	} {
-		s := scanOf(t, t.TempDir())
-		s.opts.Networks, s.unaddressed, s.mountedAt = []string{"n", "m"}, make(map[uint64]string), map[string][]uint64{"/run/netns/a": {4}, "/run/netns/b": {1, 2}}
-		for _, path := range []string{"/run/netns/a", "/var/lib/../run/netns/b"} {
-			s.adds = append(s.adds, cniADD{at: s.namespacesAt(path), inNodePIDNS: true})
-		}
-		for _, inode := range row.unaddressed {
-			s.unaddressed[inode] = why
-		}
-		of, note := s.answerNetworks()
-		if speaks := len(of) == 2; speaks != row.speaks || row.speaks == strings.Contains(note, why) {
-			t.Errorf("%s: speaks of %v: %q", row.reason, of, note)
+		s.readMounts(s.opts.Proc + "/7")
+		s.adds = []cniADD{{pid: "7", pidNS: row.pidNS, containerIDs: []string{"a"}, netNS: row.netNS}}
+		s.noteClaims()
+		if (len(s.claims) == 1) != row.claims || (s.unaddressed[5] == "") != row.setsUp5 || s.unaddressed[6] == "" || s.err != nil {
+			t.Errorf("%s: the claims are %v, without address are %v, error %v", row.reason, s.claims, s.unaddressed, s.err)
 		}
 	}
 }
@@ -212,19 +199,18 @@ func TestReadStat(t *testing.T) {
 		{"one field less", strings.TrimSuffix(whole, " 4711"), false},
 		{"no name", strings.ReplaceAll(whole, ")", ""), false},
 		{"a start that is not a number", strings.Replace(whole, "4711", "x", 1), false},
-		{"nothing", "", false},
 	} {
 		dir := t.TempDir()
 		if err := os.WriteFile(filepath.Join(dir, "stat"), []byte(row.text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		s := scanOf(t, dir)
-		since, comm, ok := s.startTime(dir)
+		comm, parent, since, ok := s.readStat(dir)
 		if ok != row.ok || (s.err == nil) != row.ok {
 			t.Errorf("%s: %t, error %v", row.reason, ok, s.err)
 		}
-		if row.ok && (since.Milliseconds() != 47110 || comm != "a) b") {
-			t.Errorf("%s: got %v and %q", row.reason, since, comm)
+		if row.ok && (since.Milliseconds() != 47110 || comm != "a) b" || parent != "1") {
+			t.Errorf("%s: got %v, %q and %q", row.reason, since, comm, parent)
 		}
 	}
 }
@@ -242,20 +228,19 @@ func TestClaims(t *testing.T) {
 		err          bool
 	}{
 		{"ended since", "", "process 7", false},
-		{"in flight", stat(up), "process 7 (bridge)", false},
+		{"in flight", stat(up), `process 7 ("bridge")`, false},
 		{"for longer than an ADD takes", stat(up - 2*time.Hour), "", false},
 		{"can't be read", "garbage", "", true},
 	} {
 		s := scanOf(t, t.TempDir())
-		s.adds, s.opts.LongestADD = []cniADD{{pid: "7", containerID: "a"}}, time.Hour
+		s.adds, s.opts.LongestADD = []cniADD{{pid: "7", containerIDs: []string{"a"}}}, time.Hour
 		if row.stat != "" {
 			if err := errors.Join(os.Mkdir(filepath.Join(s.opts.Proc, "7"), 0o755), os.WriteFile(filepath.Join(s.opts.Proc, "7", "stat"), []byte(row.stat), 0o600)); err != nil {
 				t.Fatal(err)
 			}
 		}
-		err := s.noteClaims()
-		if s.claims["a"] != row.want || (err != nil) != row.err || err == nil && (len(s.adds) == 1) != (row.want != "") {
-			t.Errorf("%s: %v, %d in flight, %v", row.reason, s.claims, len(s.adds), err)
+		if s.noteClaims(); (s.err != nil) != row.err || s.err == nil && s.claims["a"] != row.want {
+			t.Errorf("%s: %v, %v", row.reason, s.claims, s.err)
 		}
 	}
 }
@@ -276,8 +261,7 @@ func TestAnyThread(t *testing.T) {
 		read := make(map[string]int)
 		got := s.anyThread("7", s.opts.Proc+"/7", func(dir string) bool {
 			read[filepath.Base(dir)]++
-			text, _ := s.read(dir, "/file")
-			return len(text) > 0
+			return len(s.read(dir, "/file")) > 0
 		})
 		if got != row.want || read["7"] != 1 || read["8"] > 1 {
 			t.Errorf("%s: got %t, read %v", row.reason, got, read)
@@ -308,21 +292,19 @@ func TestProcessThatCannotBeRead(t *testing.T) {
 	}{
 		{"the process has ended", map[string]string{"x": ""}, false},
 		{"its environment", map[string]string{"environ/x": ""}, true},
-		{"the threads of an ADD", map[string]string{"environ": add, "task": ""}, true},
-		{"... or the namespace of one", map[string]string{"environ": add, "task/7/x": "", "task/8/ns/net": ""}, true},
+		{"its threads", map[string]string{"task": ""}, true},
+		{"... or the namespace of one", map[string]string{"task/7/x": "", "task/8/ns/net": ""}, true},
+		{"the PID namespace of an ADD", map[string]string{"environ": add, "ns/pid": ""}, true},
 		{"an environment longer than the limit", map[string]string{"environ": strings.Repeat("x", maxProcfs+1)}, false},
 		{"a link that does not name a namespace", map[string]string{"ns/net": "link:x", "task/7/x": ""}, true},
-		{"its mounts", map[string]string{"root": "link:/", "mountinfo": "garbage"}, true},
+		{"its mounts", map[string]string{"root": "link:/", "mountinfo": "garbage\n"}, true},
 		{"its mounts can't be read", map[string]string{"root": "link:/", "mountinfo/x": ""}, true},
 		{"its root is gone", map[string]string{"mountinfo": mountinfo}, false},
 	} {
 		s := scanOf(t, procOf(t, row.files))
-		if err := s.processes(); (err != nil) != row.fails || err != nil && !strings.Contains(err.Error(), "process 7") {
-			t.Errorf("%s: got %v", row.reason, err)
+		if s.processes(); (s.err != nil) != row.fails || s.err != nil && !strings.Contains(s.err.Error(), "process 7") {
+			t.Errorf("%s: got %v", row.reason, s.err)
 		}
-	}
-	if err := scanOf(t, t.TempDir()+"/none").processes(); err == nil {
-		t.Error("no error if processes can't be listed")
 	}
 	ended := fmt.Errorf("looking: %w", unix.EACCES)
 	if there := t.TempDir(); hasExited(there, ended) || !hasExited(there+"/ended", ended) || !hasExited(there, unix.ESRCH) || hasExited(there+"/ended", unix.EMFILE) {
@@ -350,29 +332,17 @@ func TestHazard60RootOfAnotherMountNamespace(t *testing.T) {
 			t.Errorf("%s: %v", dir, s.err)
 		}
 	}
-	if at := s.mountedAt["/run/netns/web"]; !slices.Equal(at, []uint64{4026532255}) {
-		t.Errorf("got the mounts %v", s.mountedAt)
+	if s.mountedAs["web"] != 4026532255 {
+		t.Errorf("got the mounts %v", s.mountedAs)
 	}
 }
 
-// A file may be as long as the limit.
+// Only the beginning of a long file is read.
 func TestLongestFile(t *testing.T) {
-	for size, want := range map[int]bool{maxProcfs: true, maxProcfs + 1: false, 3 * maxProcfs: false} {
+	for size, want := range map[int]int{maxProcfs - 1: maxProcfs - 1, maxProcfs: maxProcfs, 3 * maxProcfs: maxProcfs} {
 		s := scanOf(t, procOf(t, map[string]string{"environ": strings.Repeat("x", size)}))
-		if text, whole := s.read(s.opts.Proc+"/7", "/environ"); len(text) != maxProcfs || whole != want || len(s.buf) > 3*maxProcfs {
-			t.Errorf("%d bytes: got %d into %d, whole: %t", size, len(text), len(s.buf), whole)
+		if text := s.read(s.opts.Proc+"/7", "/environ"); len(text) != want || len(s.buf) > 2*maxProcfs {
+			t.Errorf("%d bytes: got %d into %d", size, len(text), len(s.buf))
 		}
-	}
-}
-
-// A hint names the privileges that this process lacks, or all of them if it has them: then
-// only over a user namespace of its own. TestNoPrivilege has a process that lacks all.
-func TestHintNamesWhatIsMissing(t *testing.T) {
-	err := hint(fmt.Errorf("looking: %w", syscall.EACCES))
-	if !errors.Is(err, syscall.EACCES) || !strings.Contains(err.Error(), "CAP_DAC_READ_SEARCH, CAP_SYS_ADMIN, CAP_SYS_PTRACE") {
-		t.Errorf("it has all of them, in its own user namespace at least, and the hint is %q", err)
-	}
-	if err := hint(syscall.EIO); err != syscall.EIO {
-		t.Errorf("got %v", err)
 	}
 }

@@ -5,10 +5,8 @@ package netns
 import (
 	"context"
 	"fmt"
-	"os"
 	"runtime"
 	"runtime/debug"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -18,19 +16,13 @@ import (
 // program has at most 10,000.
 const maxHangs = 100
 
-// hangs are the processes and other things whose reading has not returned.
-type hangs struct {
-	mu  sync.Mutex
-	all map[string]int // the number of threads, by what is read
-}
-
 // within calls do, which reads something that may hang, such as a process. If an earlier
 // reading of it hangs, do is not called, and the answer lacks it.
 func (s *scan) within(what string, do func()) {
-	s.hangs.mu.Lock()
-	hangs := s.hangs.all[what] > 0
-	s.hangs.mu.Unlock()
-	if hangs {
+	s.mu.Lock()
+	n := s.hangs[what]
+	s.mu.Unlock()
+	if n > 0 {
 		s.late[what+" can't be read in time"] = true
 		return
 	}
@@ -47,10 +39,10 @@ func (s *scan) step(next *string) {
 		next = &what
 	}
 	if !s.reads.CompareAndSwap(s.last, next) {
-		s.hangs.mu.Lock()
-		defer s.hangs.mu.Unlock()
-		if s.hangs.all[*s.last]--; s.hangs.all[*s.last] == 0 {
-			delete(s.hangs.all, *s.last)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.hangs[*s.last]--; s.hangs[*s.last] == 0 {
+			delete(s.hangs, *s.last)
 		}
 		runtime.Goexit() //nolint:forbidigo // the node is read by another thread: see watch
 	}
@@ -59,25 +51,24 @@ func (s *scan) step(next *string) {
 
 // abandon gives up the thread that reads this.
 func (s *scan) abandon(what *string) bool {
-	s.hangs.mu.Lock()
-	defer s.hangs.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if what == nil || !s.reads.CompareAndSwap(what, nil) {
 		return false
 	}
-	s.hangs.all[*what]++
+	s.hangs[*what]++
 	return true
 }
 
 // watch calls do on a thread of its own. If that reads one thing for longer than patience, it
 // is left to it, and watch reports that it hangs.
 func (s *scan) watch(ctx context.Context, patience time.Duration, do func() error) (hangs bool, err error) {
-	s.hangs.mu.Lock()
-	n := len(s.hangs.all)
-	s.hangs.mu.Unlock()
+	s.mu.Lock()
+	n := len(s.hangs)
+	s.mu.Unlock()
 	if n >= maxHangs {
 		return false, fmt.Errorf("%d processes hang when they are read; does a network file system not answer?", n)
 	}
-	s.ended = ctx.Err
 	ended := make(chan error, 1)
 	onThread(func() { ended <- s.run(do) })
 	tick := time.NewTicker(patience)
@@ -127,11 +118,10 @@ func (s *scan) run(do func() error) (err error) {
 			err = fmt.Errorf("panicked: %v\n%s", p, debug.Stack())
 		}
 	}()
-	home, err := os.Open("/proc/thread-self/ns/net")
+	s.home, err = unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("opening this process's network namespace: %w", err)
 	}
-	defer func() { _ = home.Close() }() // it was only read
-	s.home = int(home.Fd())
+	defer func() { _ = unix.Close(s.home) }() // it was only read
 	return do()
 }
