@@ -3,6 +3,7 @@
 package netns
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -23,14 +24,8 @@ import (
 func (s *scan) readNetNS(ns int, where string) {
 	defer func() { _ = unix.Close(ns) }() // nothing was written through it
 	var stat unix.Stat_t
-	err := unix.Fstat(ns, &stat)
-	inode := stat.Ino
-	if s.whole[inode] { // the thread has changed its namespace
-		return
-	}
-	if err == nil {
-		err = s.setns(ns, unix.CLONE_NEWNET)
-	}
+	err := cmp.Or(unix.Fstat(ns, &stat), s.setns(ns, unix.CLONE_NEWNET))
+	inode := stat.Ino // a thread may have changed its namespace
 	defer func() { _ = s.setns(s.home, unix.CLONE_NEWNET) }()
 	var addresses []netlink.Addr
 	if err == nil {
@@ -104,7 +99,9 @@ func (s *scan) note(inode uint64, where string, ips []netip.Addr, err error) {
 		s.found[inode] = pod
 	}
 	s.whole[inode] = err == nil
-	s.foundNew = s.foundNew || len(ips) > 0
+	if len(ips) > 0 {
+		s.foundNew = true
+	}
 }
 
 // all returns a pod for every namespace with an address, and says why that may not be

@@ -38,7 +38,8 @@ func (s *scan) readEnvironment(pid, dir string) {
 		text = s.read(dir, "/environ")
 		return len(text) > 0 // else it has ended, or is a kernel thread, or was started without one
 	})
-	if bytes.Contains(text, []byte("CNI_COMMAND=ADD\x00")) { // in nearly no process
+	const add = "CNI_COMMAND=ADD\x00" // in nearly no process
+	if bytes.HasPrefix(text, []byte(add)) || bytes.Contains(text, []byte("\x00"+add)) {
 		a := parseADD(text)
 		a.pid = pid
 		a.pidNS, _ = s.nsInode(dir, "/ns/pid")
@@ -54,19 +55,16 @@ var validID = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*$`)
 // environment. If a variable is set several times, some programs use the first value
 // and some the last, so both are returned.
 func parseADD(text []byte) (a cniADD) {
-	var add bool
 	for entry := range bytes.SplitSeq(text, []byte{0}) {
 		name, value, _ := strings.Cut(string(entry), "=")
 		switch name {
-		case "CNI_COMMAND":
-			add = add || value == "ADD"
 		case "CNI_CONTAINERID":
 			a.containerIDs = append(a.containerIDs[:min(1, len(a.containerIDs))], value)
 		case "CNI_NETNS":
 			a.netNS = value
 		}
 	}
-	a.containerIDs = slices.DeleteFunc(a.containerIDs, func(id string) bool { return !add || !validID.MatchString(id) })
+	a.containerIDs = slices.DeleteFunc(a.containerIDs, func(id string) bool { return !validID.MatchString(id) })
 	return a
 }
 
@@ -170,7 +168,7 @@ func (s *scan) read(dir, name string) []byte {
 	}
 	defer func() { _ = unix.Close(fd) }() // it was only read
 	n, err := 0, error(nil)
-	for end := false; err == nil && !end && n < maxProcfs; {
+	for end := false; !end && n < maxProcfs; {
 		if n == len(s.buf) {
 			s.buf = append(s.buf, make([]byte, max(16<<10, n))...)
 		}

@@ -145,7 +145,8 @@ func TestHazard60EnvironmentOfFirstThreadIsEmpty(t *testing.T) {
 func TestADDs(t *testing.T) {
 	const path, stat = "/run/netns/a", "7 (bridge) S 1 1 1 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 4711"
 	in5 := map[string]string{"ns/net": "link:net:[5]", "task/7/x": ""}
-	both := map[string]string{"task/7/ns/net": "link:net:[5]", "task/8/ns/net": "link:net:[6]"}
+	both := map[string]string{"task/7/ns/net": "link:net:[5]", "task/8/ns/net": "link:net:[6]"} // in any order
+	reverse := map[string]string{"task/7/ns/net": "link:net:[6]", "task/8/ns/net": "link:net:[5]"}
 	for _, row := range []struct {
 		reason  string
 		files   map[string]string
@@ -156,7 +157,7 @@ func TestADDs(t *testing.T) {
 		setsUp5 bool
 	}{
 		{"it is", in5, 2, path, []uint64{5}, false, false},
-		{"... by another spelling of the path", in5, 2, "/var/lib/../run/netns/./a", []uint64{5}, false, false},
+		{"... by another spelling of the path", in5, 2, "/run/netns/./a/.", []uint64{5}, false, false},
 		{"its own path in procfs", nil, 2, "/proc/self/ns/net", nil, false, false},
 		{"... that of its thread", nil, 2, "/proc/thread-self/ns/net", nil, false, false},
 		{"its PID namespace could not be read", in5, 0, path, []uint64{5}, true, false},
@@ -164,9 +165,11 @@ func TestADDs(t *testing.T) {
 		{"its threads have ended", map[string]string{"task/x": ""}, 2, path, []uint64{5}, true, false},
 		{"it is in another namespace", in5, 2, path, []uint64{6}, true, false},
 		{"... and in the claimed one, too", both, 2, path, []uint64{5}, true, false},
+		{"... by another thread", reverse, 2, path, []uint64{5}, true, false},
+		{"neither is known", map[string]string{"task/7/x": ""}, 2, path, nil, true, false},
 		{"two namespaces are mounted under that name", in5, 2, path, []uint64{5, 6, 5}, true, false},
 		{"... and it is in the node's PID namespace", in5, 1, path, []uint64{6, 5, 5}, true, false},
-		{"it claims the namespace of a process", map[string]string{"../8/ns/net": "link:net:[5]"}, 1, "/host/proc/8/ns/net", nil, true, true},
+		{"it claims the namespace of a process", map[string]string{"../8/ns/net": "link:net:[5]"}, 1, "/host/proc/8/ns/net/.", nil, true, true},
 		{"... that has ended", in5, 2, "/proc/8/ns/net", nil, true, false},
 	} {
 		files := map[string]string{"stat": stat, "root": "link:/"}
@@ -180,9 +183,9 @@ func TestADDs(t *testing.T) {
 			s.note(inode, "elsewhere", nil, nil)
 		}
 		s.readMounts(s.opts.Proc + "/7")
-		s.adds = []cniADD{{pid: "7", pidNS: row.pidNS, containerIDs: []string{"a"}, netNS: row.netNS}}
+		s.adds = []cniADD{{pid: "7", pidNS: row.pidNS, containerIDs: []string{"a", "b"}, netNS: row.netNS}}
 		s.noteClaims()
-		if (len(s.claims) == 1) != row.claims || (s.unaddressed[5] == "") != row.setsUp5 || s.unaddressed[6] == "" || s.err != nil {
+		if (len(s.claims) == 2) != row.claims || (s.unaddressed[5] == "") != row.setsUp5 || s.unaddressed[6] == "" || s.err != nil {
 			t.Errorf("%s: the claims are %v, without address are %v, error %v", row.reason, s.claims, s.unaddressed, s.err)
 		}
 	}
