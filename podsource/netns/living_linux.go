@@ -115,14 +115,15 @@ func (s *scan) follow(file string) (string, error) {
 		next := path.Join(done, name)
 		target, err := os.Readlink(s.opts.Proc + "/1/root" + next)
 		switch {
-		case err == nil && path.IsAbs(target):
-			return target + "/" + rest, nil
-		case err == nil:
-			return done + "/" + target + "/" + rest, nil
-		case !errors.Is(err, syscall.EINVAL): // which is not a link
+		case errors.Is(err, syscall.EINVAL): // not a link
+			done = next
+		case err != nil:
 			return "", err
+		case path.IsAbs(target):
+			return target + "/" + rest, nil
+		default:
+			return done + "/" + target + "/" + rest, nil
 		}
-		done = next
 	}
 	return "", fs.ErrNotExist
 }

@@ -83,7 +83,9 @@ func (s *scan) readMounts(dir string) bool {
 	}
 	s.mountText += len(text)
 	whole := len(text) < maxProcfs && s.mountText <= s.maxMountText // after that others are not read
-	s.truncated = s.truncated || !whole
+	if !whole {
+		s.truncated = true
+	}
 	text = text[:bytes.LastIndexByte(text, '\n')+1] // the last line may not be whole
 	mounts, err := namespaceMounts(text)
 	if err != nil {
