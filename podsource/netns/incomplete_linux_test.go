@@ -138,11 +138,22 @@ func TestSeenInTheEnd(t *testing.T) {
 	if !onNode(t) {
 		return
 	}
+	ownMounts := &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
+	start(t, ownMounts)
 	mountNamespace(t, "/run/netns/cni-1", "10.0.0.2")
-	start(t, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}) // it has its own copy of all mounts
+	start(t, ownMounts) // it has a copy of that mount
 	sc := nested(t).newScan(t.Context())
 	if _, err := sc.watch(t.Context(), time.Minute, sc.readNode); err != nil {
 		t.Fatal(err)
+	}
+	none := 0
+	for _, is := range sc.readRoots {
+		if is {
+			none++
+		}
+	}
+	if none != 1 {
+		t.Errorf("%d roots without a namespace are not read again, want one: %v", none, sc.readRoots)
 	}
 	text := sc.mountText
 	sc.truncated, sc.found[1] = true, podsource.Pod{}
