@@ -158,6 +158,10 @@ func TestHazard91EnvironmentThatHangs(t *testing.T) {
 	two := nested(t)
 	two.hangs["process 1"] = 1 // as after a reading of its environment alone
 	partly(t, two, "process 1 can't be read in time", "10.0.0.2")
+	two.hangs["the namespaces of process 1"] = 1
+	if _, err := two.Pods(t.Context()); err == nil || !strings.Contains(err.Error(), "process 1 can't be read in time") {
+		t.Errorf("got %v; is it a node?", err)
+	}
 	release()
 	stop()
 	eventually(t, "the reading returns", func() bool { return hanging(s) == 0 })
