@@ -41,7 +41,7 @@ func TestHazard79OwnPodTakenForNode(t *testing.T) {
 	}
 	own := map[string]string{"../self": "link:7", "ns/pid": "link:pid:[5]", "stat": "7 (agent) S 8" + strings.Repeat(" 0", 18)}
 	ofShell := maps.Clone(own)
-	ofShell["ns/mnt"], ofShell["../8/ns/pid"] = "link:mnt:[1]", "link:pid:[5]"
+	ofShell["ns/mnt"], ofShell["../8/ns/pid"], ofShell["../8/stat"] = "link:mnt:[1]", "link:pid:[5]", own["stat"]
 	for _, row := range []struct{ reason, proc, want string }{
 		{"no process can be listed", t.TempDir() + "/none", "listing the node's processes"},
 		{"a process that ends meanwhile shows nothing", procOf(t, map[string]string{"x": ""}), "the ancestors of this process"},
