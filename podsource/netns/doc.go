@@ -29,9 +29,10 @@
 // environment. A process with CNI_COMMAND=ADD in its environment runs an ADD and claims the
 // reservations of its container, however long it takes (hazard 65). Between two plugins of a
 // chain there is no such process for a short time (hazard 72), so each call reads all processes
-// at least twice, and once their mounts if no network namespace is among them. Two kinds of processes claim nothing: one that has run for longer than
-// Options.LongestADD, and one in a container, outside the node's PID namespace, that is already
-// in the network namespace that its environment names (hazard 78).
+// at least twice, and once their mounts if no network namespace is among them. Two kinds of
+// processes claim nothing: one that has run for longer than Options.LongestADD, and one in a
+// container, outside the node's PID namespace, that is already in the network namespace that
+// its environment names (hazard 78).
 //
 // libcni's cache of results names a container as soon as its ADD has ended. Together both
 // sources see every container. See package cnicache.

@@ -209,7 +209,8 @@ func TestNoPrivilege(t *testing.T) {
 	}
 	startPod(t, "10.0.0.2")
 	// In /run/proc process 1 may be read, and another process may not.
-	if err := errors.Join(os.Mkdir("/run/proc", 0o755), os.Symlink("/proc/self", "/run/proc/1"), os.Symlink("/proc/1", "/run/proc/2")); err != nil {
+	err := errors.Join(os.Mkdir("/run/proc", 0o755), os.Symlink("/proc/self", "/run/proc/1"), os.Symlink("/proc/1", "/run/proc/2"))
+	if err != nil {
 		t.Fatal(err)
 	}
 	const isNested, proc = "NETNS_TEST_NESTED=1", "NETNS_TEST_NESTED=1 NETNS_TEST_PROC=/run/proc"
