@@ -58,6 +58,7 @@ leak or check finds a problem, 130 after Ctrl-C.`,
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
 	root.AddCommand(a.checkCommand(), a.listCommand(), a.showCommand(), a.planCommand(), a.releaseCommand(), a.removeMalformedCommand(), a.agentCommand(), a.mapCommand(), a.networksCommand(), sourcesTopic())
+	a.completeAddresses(root)
 	return root
 }
 
