@@ -4,6 +4,7 @@ package deploy
 
 import (
 	"debug/buildinfo"
+	"debug/elf"
 	"errors"
 	"os"
 	"os/exec"
@@ -222,7 +223,7 @@ func TestImage(t *testing.T) {
 	script := read(t, "Dockerfile")
 	for _, r := range [][2]string{
 		{`(?m)\\\n|^#.*\n`, ""},
-		{`FROM --platform=\$BUILDPLATFORM docker.io/library/golang:` + goVersion + ` AS build\n`, ""}, // the compiler is the builder's
+		{`ARG GO_IMAGE=docker.io/library/golang:` + goVersion + `\nFROM --platform=\$BUILDPLATFORM \$GO_IMAGE AS build\n`, ""}, // this compiler
 		{`(?m)^WORKDIR (.*)`, `mkdir -p "$$ROOT$1"; cd "$$ROOT$1"`},
 		{`COPY \. \.`, copied},
 		{`ARG TARGETOS TARGETARCH`, `export TARGETOS=linux TARGETARCH="$$ARCH"`},
@@ -247,8 +248,13 @@ func TestImage(t *testing.T) {
 		}
 		binary := filepath.Join(root, "build/hostlocal-gc")
 		info, err := buildinfo.ReadFile(binary)
-		if err != nil {
+		linked, err2 := elf.Open(binary)
+		if err := errors.Join(err, err2); err != nil {
 			t.Fatal(err)
+		}
+		defer linked.Close() //nolint:errcheck // only read
+		if linked.Section(".symtab") != nil || linked.Section(".debug_info") != nil {
+			t.Errorf("%s: it is not stripped", arch)
 		}
 		for _, want := range []string{"/examples\tv0.9.8\t", "\tGOOS=linux\n", "\tGOARCH=" + arch + "\n", "\tCGO_ENABLED=0\n"} {
 			if !strings.Contains(info.String(), want) {
