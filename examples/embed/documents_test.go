@@ -17,10 +17,11 @@ var (
 	fenced  = regexp.MustCompile("(?ms)^```(\\w*)\n(.*?)^```")
 	link    = regexp.MustCompile(`\]\(([^)\s#]*)(#[^)\s]*)?(?:\s[^)]*)?\)`)
 	notSlug = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+	aTest   = regexp.MustCompile("`(Test[A-Z]\\w*)`")
 )
 
 // The files and chapters that documents link to exist. Each block of Go stands in a file that the compiler sees, line by line;
-// "..." is any lines.
+// "..." is any lines. Each test that a document names exists.
 func TestDocuments(t *testing.T) {
 	list := exec.CommandContext(t.Context(), "git", "ls-files", "-co", "--exclude-standard", "--", "*.md", "*.go")
 	list.Dir = filepath.Join("..", "..")
@@ -44,6 +45,11 @@ func TestDocuments(t *testing.T) {
 	}
 	links, blocks := 0, 0
 	for name, text := range texts {
+		for _, test := range aTest.FindAllStringSubmatch(text, -1) {
+			if !strings.Contains(code, "\nfunc "+test[1]+"(") {
+				t.Errorf("%s names %s, and there is no such test", name, test[1])
+			}
+		}
 		for _, b := range fenced.FindAllStringSubmatch(text, -1) {
 			if b[1] != "go" {
 				continue
