@@ -16,7 +16,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
@@ -222,25 +221,5 @@ func TestAgentStatus(t *testing.T) {
 		if status != row.status || !strings.Contains(out.String(), row.says) {
 			t.Errorf("%s: status %d, want %d, without %q in:\n%s", row.reason, status, row.status, row.says, out.String())
 		}
-	}
-}
-
-// The agent's README describes all of its flags.
-func TestAgentReadmeIsWhole(t *testing.T) {
-	readme, err := os.ReadFile("agent.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, _, err := (&app{}).root().Find([]string{"agent"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.Flags().VisitAll(func(f *pflag.Flag) {
-		if !strings.Contains(string(readme), "`--"+f.Name) {
-			t.Errorf("agent.md lacks --%s", f.Name)
-		}
-	})
-	if !strings.Contains(string(readme), defaultListen) {
-		t.Errorf("agent.md lacks %s", defaultListen)
 	}
 }

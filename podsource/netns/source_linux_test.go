@@ -68,6 +68,11 @@ func TestNamespaces(t *testing.T) {
 	sees(t, "a process, dual stack, without loopback and link-local; a namespace without an address is not a pod", pod)
 	bindNamespace(t, pid, "/run/netns/process")
 	sees(t, "a namespace with a process and a mount", pod)
+	onlyRoot := []syscall.SysProcIDMap{{Size: 1}}
+	_, end := start(t, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET, UidMappings: onlyRoot,
+		GidMappings: onlyRoot}, "NETNS_TEST_IPS=10.0.0.3")
+	sees(t, "a tenant, as root of a user namespace of its own", pod, "10.0.0.3")
+	end()
 	stop()
 	sees(t, "the process has ended, and the mount is left", pod)
 	unmount(t, "/run/netns/process")

@@ -151,12 +151,12 @@ func fires(t *testing.T, stored stored, length int, r rulefmt.Rule) (minutes str
 	return minutes
 }
 
-// Each alert has its texts, links to its chapter of the runbook, and is listed in README.md. There is no other chapter.
+// Each alert has its texts, and links to its chapter of README.md. There is no other chapter.
 func TestRunbook(t *testing.T) {
-	runbook := read(t, "runbook.md")
+	readme := read(t, "README.md")
 	var names []string
 	for _, r := range alerts(t) {
-		want := "https://github.com/hostlocal-gc/hostlocal-gc/blob/HEAD/examples/hostlocal-gc/deploy/runbook.md#" + strings.ToLower(r.Alert)
+		want := "https://github.com/hostlocal-gc/hostlocal-gc/blob/HEAD/examples/hostlocal-gc/deploy/README.md#" + strings.ToLower(r.Alert)
 		a := r.Annotations
 		if a["runbook_url"] != want || a["summary"] == "" || a["description"] == "" || r.Labels["severity"] == "" {
 			t.Errorf("%s lacks the severity, a text or its link %s: %v %v", r.Alert, want, r.Labels, a)
@@ -165,9 +165,8 @@ func TestRunbook(t *testing.T) {
 	}
 	slices.Sort(names)
 	for what, found := range map[string][]string{
-		"chapters that say what to do": submatches(`(?m)^## (.*)\n\n[^#]+?\n1\. `, runbook),
-		"chapters":                     submatches(`(?m)^## (.*)`, runbook),
-		"rows in README.md":            submatches("(?m)^\\| `(Hostlocal\\w+)` \\|", read(t, "README.md")),
+		"chapters that say what to do": submatches(`(?m)^### (.*)\n\n[^#]+?\n1\. `, readme),
+		"chapters":                     submatches(`(?m)^### (.*)`, readme),
 	} {
 		if diff := cmp.Diff(names, slices.Sorted(slices.Values(found))); diff != "" {
 			t.Errorf("%s (-alerts +found):\n%s", what, diff)

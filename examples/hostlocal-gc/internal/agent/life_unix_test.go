@@ -129,7 +129,7 @@ func TestHangup(t *testing.T) {
 
 // The trial run in the README works as printed.
 func TestReadmeTrial(t *testing.T) {
-	readme, err := os.ReadFile(filepath.Join("..", "..", "agent.md"))
+	readme, err := os.ReadFile(filepath.Join("..", "..", "deploy", "README.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +137,7 @@ func TestReadmeTrial(t *testing.T) {
 	script, _, _ := strings.Cut(rest, "```")
 	const gorun = "go run ./examples/hostlocal-gc agent "
 	if strings.Count(script, gorun) != 1 {
-		t.Fatalf("the first block of agent.md runs the agent not once:\n%s", script)
+		t.Fatalf("the first block of deploy/README.md runs the agent not once:\n%s", script)
 	}
 	dir := t.TempDir()
 	cmd := exec.Command("sh", "-ec", strings.Replace(script, gorun, "exec "+built(t)+" agent --listen 127.0.0.1:0 ", 1))
