@@ -221,6 +221,8 @@ func TestNoPrivilege(t *testing.T) {
 	const isNested, proc = "NETNS_TEST_NESTED=1", "NETNS_TEST_NESTED=1 NETNS_TEST_PROC=/run/proc"
 	const needs = "this needs CAP_DAC_READ_SEARCH, CAP_SYS_ADMIN and CAP_SYS_PTRACE over the node, .*without hidepid"
 	root, nobody := &syscall.SysProcAttr{}, &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	enough := &syscall.SysProcAttr{Credential: nobody.Credential,
+		AmbientCaps: []uintptr{unix.CAP_SYS_PTRACE, unix.CAP_SYS_ADMIN, unix.CAP_DAC_READ_SEARCH}}
 	onlyRoot := []syscall.SysProcIDMap{{Size: 1}}
 	inUserNS := &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: onlyRoot, GidMappings: onlyRoot}
 	for _, row := range []struct {
@@ -229,6 +231,7 @@ func TestNoPrivilege(t *testing.T) {
 		env, says       string
 	}{
 		{"root", "0", root, isNested, `^\["10.0.0.2"\]\n$`},
+		{"what the documentation says, as the systemd unit has it", "0", enough, isNested, `^\["10.0.0.2"\]\n$`},
 		{"a container's own processes", "0", root, "", "^error: 0 pods, source does not exist on this node: .*the agent's pod needs hostPID"},
 		{"root of a user namespace", "0", inUserNS, isNested, "^error: 0 pods, .*permission denied; " + needs},
 		{"nobody", "0", nobody, isNested, "^error: 0 pods, reading process 1: readlink /proc/1/ns/pid: permission denied; " + needs},
