@@ -252,7 +252,7 @@ func TestImage(t *testing.T) {
 		if err := errors.Join(err, err2); err != nil {
 			t.Fatal(err)
 		}
-		defer linked.Close() //nolint:errcheck // only read
+		defer linked.Close()
 		if linked.Section(".symtab") != nil || linked.Section(".debug_info") != nil {
 			t.Errorf("%s: it is not stripped", arch)
 		}
