@@ -67,9 +67,10 @@ type Options struct {
 	// for metrics. It runs in the pass's goroutine, and no other pass begins before
 	// it returns. It must not call Reconcile.
 	OnReport func(Report, error)
-	// Logger gets one line a pass, one a release, and the errors of Start's passes
-	// at V(0); possible leaks that were kept at V(2); all else at V(4). The zero
-	// Logger is silent.
+	// Logger gets a line for each release, for each pass that released something or found
+	// something wrong, and for each error of Start's passes at V(0); for each other pass at
+	// V(1); for possible leaks that were kept at V(2); all else at V(4). The zero Logger is
+	// silent.
 	Logger logr.Logger
 }
 

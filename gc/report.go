@@ -191,8 +191,8 @@ func entry(r *hostlocal.Reservation, why Reason, pod *livePod) Entry {
 	return e
 }
 
-// log logs releases and one summary line at V(0), candidates that were kept at V(2), and
-// all others at V(4).
+// log logs releases and a summary of a pass with news at V(0), other summaries at V(1),
+// candidates that were kept at V(2), and all others at V(4).
 func (r *Reconciler) log(report *Report) {
 	log := r.opts.Logger
 	for i := range report.Reservations {
@@ -232,6 +232,11 @@ func (r *Reconciler) log(report *Report) {
 	for _, s := range report.Sources {
 		add(true, "source."+s.Name, s.Entries)
 		add(s.Note != "", "note."+s.Name, s.Note)
+	}
+	wrong := len(report.Missing) > 0 || report.DataDirMissing || report.Memory != "" ||
+		slices.ContainsFunc(report.Unreserved, func(c Claim) bool { return c.AtRisk(nil) })
+	if !wrong && counts[Released]+counts[Conflict]+counts[Malformed] == 0 {
+		log = log.V(1) // no news
 	}
 	log.Info("Compared reservations with live pods", "dataDir", report.DataDir,
 		"duration", time.Since(report.Started).Round(time.Millisecond).String())

@@ -138,7 +138,7 @@ func TestReportJSON(t *testing.T) {
 	}
 }
 
-// Releases and a summary of the pass are logged at V(0), kept reservations at higher levels.
+// Releases, and a pass that has news, are logged at V(0), kept reservations at higher levels.
 func TestLog(t *testing.T) {
 	const released, kept, compared = "Released a leaked reservation", "Kept a reservation", "Compared reservations with live pods"
 	keys := map[string]string{
@@ -147,7 +147,7 @@ func TestLog(t *testing.T) {
 		compared: "dataDir duplicates duration in-use longestHold malformed nextCheck note.netns released source.cri source.netns " +
 			"unreserved young",
 	}
-	for verbosity, lines := range map[int]int{0: 0, 2: 2, 4: 3} {
+	for verbosity, lines := range map[int]int{0: 0, 1: 0, 2: 2, 4: 3} {
 		n, logs := newNode(t), newLogs(verbosity)
 		n.reserve("10.0.0.2", hex64("leaked"), old)
 		n.reserve("10.0.0.3", hex64("new"), young)
@@ -168,6 +168,20 @@ func TestLog(t *testing.T) {
 		}
 		if diff := cmp.Diff(map[string]int{released: 1, kept: lines, compared: 1}, got); diff != "" {
 			t.Errorf("verbosity %d (-want +got):\n%s", verbosity, diff)
+		}
+		for _, c := range []struct {
+			reason, content, claims string
+			lines                   int
+		}{
+			{"no news", hex64("web"), "", min(1, verbosity)}, {"a malformed file", "a b c", "", 1}, {"a conflict", hex64("other"), "10.0.0.4", 1},
+		} {
+			n, logs := newNode(t), newLogs(verbosity)
+			n.file("10.0.0.4", c.content, old)
+			web.IPs = ips(strings.Fields(c.claims)...)
+			n.pass(answers(criAnswer(web), netnsAnswer(configured("192.0.2.9"))), Options{Logger: logs.logger()})
+			if lines := logs.with(compared, "dataDir"); lines != c.lines {
+				t.Errorf("verbosity %d: %d lines about a pass with %s", verbosity, lines, c.reason)
+			}
 		}
 	}
 }
