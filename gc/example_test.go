@@ -18,6 +18,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/iprange"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 )
 
 // IDs of sandboxes are 64 hexadecimal digits, as the runtimes of Kubernetes make them.
@@ -91,10 +92,10 @@ func ExampleReconciler_Reconcile_errors() {
 	case errors.Is(err, hostlocal.ErrLocked):
 		fmt.Println("another process held the plugin's lock")
 	}
-	fmt.Println(errors.Is(err, gc.ErrRefused), errors.Is(report.Err, gc.ErrRefused), report.Reservations[0].Reason)
+	fmt.Println(report.Reservations[0].Reason)
 	// Output:
 	// a source does not answer
-	// true true source-failed
+	// source-failed
 }
 
 // Start runs for the life of an agent: the start-up hook, and then a pass at each interval.
@@ -116,25 +117,76 @@ func ExampleReconciler_Start() {
 	// <nil>
 }
 
-// AtStartup tries again after an error of the source.
-func ExampleReconciler_AtStartup() {
-	dataDir := exampleNode(map[string]string{"10.0.0.2": sandbox1, "10.0.0.3": sandbox2})
+// A function with the signature of one that an agent may have: a network, and the addresses in use. A pod whose
+// status has no address yet loses it after MinAge.
+func garbageCollect(dataDir, network string, inUse sets.Set[string]) error {
+	var live podsource.Static
+	for ip := range inUse {
+		addr, err := netip.ParseAddr(ip)
+		if err != nil {
+			return err
+		}
+		live = append(live, podsource.Pod{IPs: []netip.Addr{addr}})
+	}
+	reconciler, err := gc.New(hostlocal.New(dataDir), []string{network}, live, gc.Options{})
+	if err != nil {
+		return err
+	}
+	_, err = reconciler.AtStartup(context.Background())
+	return err
+}
+
+func ExampleReconciler_AtStartup_addresses() {
+	dataDir := exampleNode(map[string]string{"10.0.0.2": sandbox1, "10.0.0.3": sandbox2, "fd00::2": sandbox3, "fd00::3": sandbox2})
 	defer func() { _ = os.RemoveAll(dataDir) }()
 
-	store := hostlocal.New(dataDir)
-	synced := false
-	source := podsource.Func(func(context.Context) ([]podsource.Pod, error) {
-		if !synced {
-			synced = true
-			return nil, fmt.Errorf("pod cache: %w", podsource.ErrIncomplete)
-		}
-		return []podsource.Pod{{ContainerIDs: []string{sandbox2}}}, nil
-	})
-	reconciler := must(gc.New(store, []string{"podnet"}, source, gc.Options{}))
-	report, err := reconciler.AtStartup(context.Background())
-	fmt.Println(report.Counts()[gc.Released], "released, error:", err)
+	err := garbageCollect(dataDir, "podnet", sets.New[string]()) // AllowEmpty around the list would release all
+	fmt.Println(errors.Is(err, gc.ErrNoPods), strings.Contains(err.Error(), "gave up after"))
+	err = garbageCollect(dataDir, "podnet", sets.New("10.0.0.3", "10.0.0.9")) // of another plugin
+	for _, r := range must(hostlocal.New(dataDir).List(context.Background())).Reservations {
+		fmt.Println(r.IP, err) // the container of 10.0.0.3 has two addresses
+	}
+	fmt.Println(garbageCollect(dataDir, "missing", sets.New("10.0.0.3")))
+	must(os.Create(filepath.Join(dataDir, "file")))
+	fmt.Println(strings.Contains(garbageCollect(dataDir, "file", sets.New("10.0.0.3")).Error(), "is a regular file, not a directory"))
 	// Output:
-	// 1 released, error: <nil>
+	// true false
+	// 10.0.0.3 <nil>
+	// fd00::3 <nil>
+	// <nil>
+	// true
+}
+
+// The same with pods, and with the interfaces in the agent's store, before the agent serves an ADD. What is
+// in neither is released at once, however young it is.
+func releaseLeaked(
+	dataDir, network string, pods podsource.Source, interfaces func(context.Context) ([]podsource.Attachment, error),
+) (gc.Report, error) {
+	source := podsource.Union(pods, podsource.Attachments([]string{network}, podsource.Always, interfaces))
+	reconciler, err := gc.New(hostlocal.New(dataDir), []string{network}, source, gc.Options{})
+	if err != nil {
+		return gc.Report{}, err
+	}
+	return reconciler.AtStartup(context.Background(), gc.NoADDInFlight)
+}
+
+func ExampleReconciler_AtStartup_interfaces() {
+	dataDir := exampleNode(map[string]string{"10.0.0.2": sandbox1, "10.0.0.3": sandbox2, "10.0.0.4": sandbox3, "fd00::3": sandbox2})
+	defer func() { _ = os.RemoveAll(dataDir) }()
+
+	web := types.NamespacedName{Namespace: "default", Name: "web"} // its status has no address yet
+	pods := podsource.Static{{NamespacedName: web}, {IPs: []netip.Addr{netip.MustParseAddr("10.0.0.4")}}}
+	report, err := releaseLeaked(dataDir, "podnet", pods, func(context.Context) ([]podsource.Attachment, error) {
+		return []podsource.Attachment{{Network: "podnet", ContainerID: sandbox2, IfName: "eth0", Pod: web}}, nil
+	})
+	for _, e := range report.Reservations {
+		fmt.Println(e.IP, e.Verdict, e.Reason, err)
+	}
+	// Output:
+	// 10.0.0.2 released released-leak <nil>
+	// 10.0.0.3 in-use container-live <nil>
+	// 10.0.0.4 in-use address-claimed <nil>
+	// fd00::3 in-use container-live <nil>
 }
 
 // An agent that sets every option. New reports all values that are out of bounds at once.
@@ -150,90 +202,54 @@ func ExampleOptions() {
 		Interval:              5 * time.Minute,
 		Logger:                logr.Discard(),
 	}
+	opts.Interval, opts.MinAge = time.Millisecond, -1
 	_, err := gc.New(hostlocal.New(""), []string{"podnet"}, podsource.Static{}, opts)
 	fmt.Println(err)
-
-	opts.Interval, opts.MinAge = time.Millisecond, -1
-	_, err = gc.New(hostlocal.New(""), []string{"podnet"}, podsource.Static{}, opts)
-	fmt.Println(err)
 	// Output:
-	// <nil>
 	// making a reconciler: MinAge is -1ns; it must be from 1s to 720h0m0s
 	// Interval is 1ms; it must be from 1s to 24h0m0s
 }
 
-// All networks of the node, with a source that lists sandboxes. A container of another
-// runtime is foreign, unless the caller allows its prefix. A dry run releases nothing.
+// All networks of the node, with a source that lists sandboxes. Every owner is then foreign,
+// unless the caller allows its prefix, here nerdctl's. A dry run releases nothing.
 func ExampleAllNetworks() {
 	dataDir := exampleNode(map[string]string{"10.0.0.2": sandbox1, "10.0.0.3": "default-" + sandbox1})
 	defer func() { _ = os.RemoveAll(dataDir) }()
 
-	source := podsource.Static{{ContainerIDs: []string{sandbox2}}}
-	for _, prefixes := range [][]string{nil, {"default-"}} {
-		opts := gc.Options{AllowForeign: prefixes, DryRun: true}
-		reconciler := must(gc.New(hostlocal.New(dataDir), []string{gc.AllNetworks}, source, opts))
-		report, err := reconciler.Reconcile(context.Background())
-		for _, e := range report.Reservations {
-			fmt.Println(e.Network, e.IP, e.Verdict, e.Reason)
-		}
-		fmt.Println(err)
+	opts := gc.Options{AllowForeign: []string{"default-"}, DryRun: true}
+	reconciler := must(gc.New(hostlocal.New(dataDir), []string{gc.AllNetworks}, podsource.Static{{ContainerIDs: []string{sandbox2}}}, opts))
+	report, err := reconciler.Reconcile(context.Background())
+	for _, e := range report.Reservations {
+		fmt.Println(e.Network, e.IP, e.Verdict, e.Reason, err)
 	}
 	// Output:
-	// podnet 10.0.0.2 foreign foreign-owner
-	// podnet 10.0.0.3 foreign foreign-owner
-	// <nil>
-	// podnet 10.0.0.2 foreign foreign-owner
-	// podnet 10.0.0.3 leaked unowned
-	// <nil>
+	// podnet 10.0.0.2 foreign foreign-owner <nil>
+	// podnet 10.0.0.3 leaked unowned <nil>
 }
 
-// What an agent logs or shows about a pass.
+// What an agent logs or shows about a pass, also of addresses without a reservation, and of one that two pods have.
 func ExampleReport() {
 	dataDir := exampleNode(map[string]string{"10.0.0.2": sandbox1, "10.0.0.3": sandbox2})
-	defer func() { _ = os.RemoveAll(dataDir) }()
-
-	source := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
-		return podsource.Answer{Source: "runtime", Networks: []string{podsource.EveryNetwork}, Note: "one sandbox has no name", Pods: []podsource.Pod{
-			{NamespacedName: types.NamespacedName{Namespace: "default", Name: "web"}, UID: "1", ContainerIDs: []string{sandbox1}, Origin: "sandbox"},
-		}}, nil
-	})
-	reconciler := must(gc.New(hostlocal.New(dataDir), []string{"podnet", "storage"}, source, gc.Options{}))
-	report, err := reconciler.Reconcile(context.Background())
-	fmt.Println("missing:", len(report.Missing), "in a directory that is there:", !report.DataDirMissing && report.DataDir == dataDir, err)
-	for _, s := range report.Sources {
-		fmt.Printf("source %s has %d entries, error %q, note %q\n", s.Name, s.Entries, s.Error, s.Note)
-		fmt.Println("true during the call:", s.AsOf.IsZero() && s.Took <= report.Duration)
-	}
-	fmt.Println("calls of the sources:", report.Looks)
-	fmt.Println("an ADD may have waited, at most for as long as the lock was held:", report.LongestHold <= report.LockHeld)
-	fmt.Println("another pass may find more, at a time after this one:", report.NextCheck.After(report.Started))
-	for _, e := range report.Reservations {
-		if e.Pod != nil {
-			fmt.Println(e.Reservation.IP, e.Verdict, "by", e.Pod.Namespace, e.Pod.Name, e.Pod.UID, "in", e.Pod.From)
-		}
-	}
-	// Output:
-	// missing: 1 in a directory that is there: true <nil>
-	// source runtime has 1 entries, error "", note "one sandbox has no name"
-	// true during the call: true
-	// calls of the sources: 1
-	// an ADD may have waited, at most for as long as the lock was held: true
-	// another pass may find more, at a time after this one: false
-	// 10.0.0.2 in-use by default web 1 in runtime: sandbox
-}
-
-// Addresses of pods without a reservation, and an address that two pods have.
-func ExampleReport_conflicts() {
-	dataDir := exampleNode(map[string]string{"10.0.0.2": sandbox1})
 	defer func() { _ = os.RemoveAll(dataDir) }()
 
 	pod := func(name, ip string) podsource.Pod {
 		return podsource.Pod{NamespacedName: types.NamespacedName{Namespace: "default", Name: name}, IPs: []netip.Addr{netip.MustParseAddr(ip)}}
 	}
-	source := podsource.Static{pod("web", "10.0.0.2"), pod("db", "10.0.0.2"), pod("cache", "10.0.0.7"), pod("proxy", "192.168.0.9")}
-	reconciler := must(gc.New(hostlocal.New(dataDir), []string{"podnet"}, source, gc.Options{}))
+	pods := []podsource.Pod{pod("web", "10.0.0.2"), pod("db", "10.0.0.2"), pod("cache", "10.0.0.7"), pod("proxy", "192.168.0.9")}
+	source := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
+		return podsource.Answer{Source: "runtime", Networks: []string{podsource.EveryNetwork}, Note: "one sandbox has no name", Pods: pods}, nil
+	})
+	reconciler := must(gc.New(hostlocal.New(dataDir), []string{"podnet", "storage"}, source, gc.Options{}))
 	report, err := reconciler.Reconcile(context.Background())
-	fmt.Println(report.Reservations[0].Reason, err)
+	fmt.Println("missing:", report.Missing, report.DataDirMissing, "another pass may find more:", !report.NextCheck.IsZero(), err)
+	for _, s := range report.Sources {
+		fmt.Printf("source %s: %d entries, error %q, note %q, %d calls\n", s.Name, s.Entries, s.Error, s.Note, report.Looks)
+	}
+	for _, e := range report.Reservations {
+		if e.Pod != nil {
+			fmt.Println(e.Reservation.IP, e.Verdict, e.Reason, "of", e.Pod.Namespace, e.Pod.Name, "in", e.Pod.From)
+		}
+	}
 	for _, d := range report.Duplicates {
 		fmt.Println(d.IP, "is claimed by", d.Pods)
 	}
@@ -242,7 +258,9 @@ func ExampleReport_conflicts() {
 		fmt.Println(u.IP, "of", u.Pods[0], "has no reservation; host-local may give it to another pod:", u.AtRisk(ranges))
 	}
 	// Output:
-	// two-pods <nil>
+	// missing: [storage] false another pass may find more: false <nil>
+	// source runtime: 4 entries, error "", note "one sandbox has no name", 1 calls
+	// 10.0.0.2 conflict two-pods of default web in runtime
 	// 10.0.0.2 is claimed by [default/web default/db]
 	// 10.0.0.7 of default/cache has no reservation; host-local may give it to another pod: true
 	// 192.168.0.9 of default/proxy has no reservation; host-local may give it to another pod: false

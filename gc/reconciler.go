@@ -42,6 +42,7 @@ type Reconciler struct {
 	disk     dataDir // the store
 	networks []string
 	source   podsource.Source
+	fixed    bool // the source's answer never changes
 	opts     Options
 	now      func() reading
 	sleep    func(context.Context, time.Duration) bool // between two looks
@@ -95,6 +96,7 @@ func New(store *hostlocal.Store, networks []string, source podsource.Source, opt
 			return reading{wall: now.Round(0), mono: mono + now.Sub(base), boot: uptime.Since(), now: now}
 		},
 	}
+	_, r.fixed = source.(podsource.Static)
 	r.clock.observe(r.now()) // it notices steps from here on, not only from the first pass on
 	return r, nil
 }

@@ -28,9 +28,10 @@ const NoADDInFlight Assertion = 1
 
 // AtStartup is the hook for an agent's start: one pass, as soon as the source gives a
 // valid answer. While it gives none ([ErrRefused]), AtStartup tries again with growing
-// pauses, unless the error is [podsource.ErrPermanent]. Each try lists the reservations
-// anew, so that none grows old during the wait (R1, R5). If nothing is reserved in the
-// networks to release in, AtStartup returns at once and does not call the source.
+// pauses, unless the error is [podsource.ErrPermanent] or the source is a list that never
+// changes ([podsource.Static]). Each try lists the reservations anew, so that none grows old
+// during the wait (R1, R5). If nothing is reserved in the networks to release in, AtStartup
+// returns at once and does not call the source.
 //
 // It returns within Options.StartupTimeout, and when ctx ends, also when the source
 // ignores its context. The error says what it waited for; the agent may log it and go
@@ -44,7 +45,7 @@ func (r *Reconciler) AtStartup(ctx context.Context, assertions ...Assertion) (re
 	var last error // of the source, from before the time was up
 	for try := 1; ; try++ {
 		report, err = r.reconcile(ctx, o)
-		if !errors.Is(err, ErrRefused) || errors.Is(err, podsource.ErrPermanent) {
+		if !errors.Is(err, ErrRefused) || errors.Is(err, podsource.ErrPermanent) || r.fixed {
 			return report, err
 		}
 		if ctx.Err() == nil || last == nil {

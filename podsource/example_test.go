@@ -29,19 +29,15 @@ func ExampleUnion() {
 		{UID: "7c9e6679", ContainerIDs: []string{"5c7b9a1e"}}, // force-deleted, and still running
 	}
 	answer, err := podsource.Union(api, runtime).Pods(context.Background())
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
 	for _, member := range answer.Members() {
 		for _, p := range member.Pods {
-			fmt.Println(p.UID, p.Name, p.ContainerIDs, p.IPs)
+			fmt.Println(p.UID, p.Name, p.ContainerIDs, p.IPs, err)
 		}
 	}
 	// Output:
-	// 6ba7b810 web [] [10.244.1.2]
-	// 6ba7b810  [ee3b0f0c] []
-	// 7c9e6679  [5c7b9a1e] []
+	// 6ba7b810 web [] [10.244.1.2] <nil>
+	// 6ba7b810  [ee3b0f0c] [] <nil>
+	// 7c9e6679  [5c7b9a1e] [] <nil>
 }
 
 // If kubelet does not serve its list of pods, the API server is asked. A kubelet that is
@@ -83,10 +79,11 @@ func ExampleAllowEmpty() {
 }
 
 // A CNI server knows which containers it has set up, and which ADDs it is serving. So its
-// answer declares more than a list of pods.
+// answer declares more than a list of pods. For an hour it did not record attachments, and
+// learned about the sandboxes of that time from a runtime afterwards.
 func ExampleAnswerFunc() {
+	now, networks := time.Now(), []string{"podnet"} // those whose ADDs it serves
 	source := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
-		networks := []string{"podnet"} // those whose ADDs it serves
 		return podsource.Answer{
 			Source:        "cniserver",
 			Pods:          []podsource.Pod{{ContainerIDs: []string{"ee3b0f0c"}}},
@@ -95,6 +92,8 @@ func ExampleAnswerFunc() {
 			AtOnce:        true,
 			SeesADDs:      networks,
 			Authoritative: true,
+			Gaps:          []podsource.Gap{{From: now.Add(-2 * time.Hour), To: now.Add(-time.Hour), But: podsource.SandboxContainers}},
+			Note:          "one hour was not recorded",
 		}, nil
 	})
 	answer, err := source.Pods(context.Background())
@@ -134,22 +133,16 @@ func ExamplePod() {
 
 // An agent that keeps a store of its own. Until the store is restored, the source is not ready.
 func ExampleAttachments() {
-	store := map[string]podsource.Attachment{"ee3b0f0c": {Network: "podnet", ContainerID: "ee3b0f0c", IfName: "eth0"}}
-	restored := false
+	var store map[string]podsource.Attachment // by interface, nil until it is restored
 	source := podsource.Attachments([]string{"podnet"}, podsource.Always, func(context.Context) ([]podsource.Attachment, error) {
-		if !restored {
+		if store == nil {
 			return nil, fmt.Errorf("%w: the store is not restored yet", podsource.ErrIncomplete)
 		}
 		return slices.Collect(maps.Values(store)), nil
 	})
-	for range 2 {
-		answer, err := source.Pods(context.Background())
-		fmt.Println(len(answer.Pods), errors.Is(err, podsource.ErrIncomplete))
-		restored = true
-	}
-	// Output:
-	// 0 true
-	// 1 false
+	_, err := source.Pods(context.Background())
+	fmt.Println(errors.Is(err, podsource.ErrIncomplete))
+	// Output: true
 }
 
 // The list of a runtime, as crictl pods shows it.
@@ -175,44 +168,21 @@ func (runtimeSource) Rank() podsource.Rank { return podsource.RankRuntime }
 // A runtime may list a sandbox some minutes after its ADD. Union calls its sources in the
 // order of their ranks, whatever the order of its arguments.
 func ExampleRanked() {
-	var runtime podsource.Ranked = runtimeSource{podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
-		fmt.Println("the runtime is asked")
-		return podsource.Answer{
-			Source: "runtime",
-			Pods:   []podsource.Pod{{ContainerIDs: []string{"ee3b0f0c"}}},
-			Names:  podsource.SandboxContainers, Networks: []string{podsource.EveryNetwork},
-		}, nil
-	})}
-	kubelet := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
-		fmt.Println("kubelet is asked")
-		return podsource.Answer{Source: "kubelet", Networks: []string{podsource.EveryNetwork}, Pods: []podsource.Pod{{UID: "6ba7b810"}}}, nil
-	})
-	answer, err := podsource.Union(kubelet, runtime).Pods(context.Background())
+	var runtime podsource.Ranked = runtimeSource{podsource.Static{{ContainerIDs: []string{"ee3b0f0c"}}}}
+	answer, err := podsource.Union(podsource.Static{{UID: "6ba7b810"}}, runtime).Pods(context.Background())
 	for _, part := range answer.Parts {
-		fmt.Println(part.Source, len(part.Pods), part.Err, part.Took >= 0)
+		fmt.Println(part.Source, part.Pods[0].UID, part.Pods[0].ContainerIDs, part.Err, part.Took >= 0)
 	}
 	fmt.Println(runtime.Rank() < podsource.RankPods, err)
 	// Output:
-	// the runtime is asked
-	// kubelet is asked
-	// runtime 1 <nil> true
-	// kubelet 1 <nil> true
+	// source 2  [ee3b0f0c] <nil> true
+	// source 1 6ba7b810 [] <nil> true
 	// true <nil>
 }
 
-// A record that an agent did not keep for an hour, and a cache of CNI results. Neither
-// releases a reservation that it may not know of.
+// A cache of CNI results: its entries, also those of containers that have ended.
 func ExampleAnswer() {
 	now := time.Now()
-	record := podsource.Answer{
-		Source:   "record",
-		Networks: []string{"podnet"},
-		Names:    podsource.AnyContainer,
-		AtOnce:   true,
-		// Sandboxes were learned from a runtime afterwards.
-		Gaps: []podsource.Gap{{From: now.Add(-2 * time.Hour), To: now.Add(-time.Hour), But: podsource.SandboxContainers}},
-		Note: "one hour was not recorded",
-	}
 	cache := podsource.Answer{
 		Source: "cache", AsOf: now, Supplementary: true,
 		Cache: &podsource.Cache{
@@ -220,12 +190,8 @@ func ExampleAnswer() {
 			Since:   map[string]time.Time{"podnet": now.Add(-time.Hour)},
 		},
 	}
-	for _, a := range []podsource.Answer{record, cache} {
-		fmt.Println(a.Source, a.Networks, len(a.Gaps), a.Cache != nil, a.Note)
-	}
-	// Output:
-	// record [podnet] 1 false one hour was not recorded
-	// cache [] 0 true
+	fmt.Println(cache.Source, podsource.Covers(cache.Networks, "podnet"), len(cache.Cache.Entries))
+	// Output: cache false 1
 }
 
 // A source with the name of another node: a later call does not help, so the start-up hook
