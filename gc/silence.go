@@ -3,7 +3,6 @@
 package gc
 
 import (
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -163,7 +162,7 @@ func (s *snapshot) foreign(r *candidate, q silence) bool {
 	switch {
 	case r.Owner != hostlocal.Owned || slices.ContainsFunc(s.opts.AllowForeign, allowed):
 		return false
-	case !container.MatchString(r.ContainerID) && !s.inCache(r.ContainerID):
+	case !isContainer(r.ContainerID) && !s.inCache(r.ContainerID):
 		return true
 	case s.allNetworks:
 		return !q.has(addresses)
@@ -171,10 +170,14 @@ func (s *snapshot) foreign(r *candidate, q silence) bool {
 	return q.has(listsPods) && !podsource.SandboxContainers.Has(r.ContainerID) && q&(addresses|means) == 0
 }
 
-// container matches the ID of a container: 64 hexadecimal digits or a UUID, behind any prefix. Any
+// isContainer reports whether an owner ends in the ID of a container: 64 hexadecimal digits or a UUID. Any
 // other owner is free text: operators block an address by a word, and Cilium reserves one for its own
 // ingress under a name (cilium/cilium#46386).
-var container = regexp.MustCompile(`(?i)([0-9a-f]{64}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})$`)
+func isContainer(owner string) bool {
+	hex := func(s string, n int) bool { return len(s) == n && strings.Trim(s, "0123456789abcdefABCDEF") == "" }
+	last := func(n int) string { return owner[max(0, len(owner)-n):] }
+	return hex(last(64), 64) || slices.EqualFunc(strings.Split(last(36), "-"), []int{8, 4, 4, 4, 12}, hex)
+}
 
 // inCache reports whether in each look a cache has an entry of a container, live or ended.
 func (s *snapshot) inCache(containerID string) bool {

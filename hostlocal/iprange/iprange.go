@@ -6,7 +6,6 @@
 package iprange
 
 import (
-	"math/big"
 	"net/netip"
 	"slices"
 )
@@ -33,8 +32,10 @@ func (r Range) Size() float64 {
 	if !r.Contains(r.Last) {
 		return 0
 	}
-	first, last := new(big.Int).SetBytes(r.First.AsSlice()), new(big.Int).SetBytes(r.Last.AsSlice())
-	size, _ := last.Sub(last, first).Float64()
+	size, last := 0.0, r.Last.AsSlice()
+	for i, first := range r.First.AsSlice() {
+		size = size*256 + float64(last[i]) - float64(first)
+	}
 	if r.Contains(r.Gateway) {
 		return size
 	}

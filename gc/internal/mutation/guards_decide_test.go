@@ -82,9 +82,9 @@ var evidenceGuards = []guard{
 	{"R14", "111", "an empty store speaks of nothing that is of this boot", "TestAttachments", "podsource/attachments.go",
 		"		gap.To, a.Note = time.Time{}, ", "		a.Note = "},
 	{"R14", "86", "free text is foreign with any sources", "TestCases/49-foreign-owners", "gc/silence.go",
-		"case !container.MatchString(r.ContainerID) && ", "case false && "},
+		"case !isContainer(r.ContainerID) && ", "case false && "},
 	{"R14", "86", "... unless a cache has an entry of it", "TestCases/49-foreign-owners", "gc/silence.go",
-		"!container.MatchString(r.ContainerID) && !s.inCache(r.ContainerID)", "!container.MatchString(r.ContainerID)"},
+		"!isContainer(r.ContainerID) && !s.inCache(r.ContainerID)", "!isContainer(r.ContainerID)"},
 }
 
 // The holder of a reservation, and its minimum age.
