@@ -3,96 +3,62 @@
 package main
 
 import (
-	"bytes"
+	"flag"
+	"fmt"
+	"html"
+	"os"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
-// expected is the expected result: for each address the verdict, the rule and the pod in the last
-// table, and whether its file still exists.
-var expected = []struct {
-	reason  string
-	address string
-	verdict string
-	there   bool
-}{
-	{"an empty file has no owner that a DEL could name", "10.244.1.2", "released R3 -", false},
-	{"its container is in the store", "10.244.1.3", "in-use R3 dns/coredns", true},
-	{"a pod of the name of a leaked one is live", "10.244.1.4", "in-use R3 shop/cache-0", true},
-	{"its container is in the store", "10.244.1.5", "in-use R3 shop/web-1", true},
-	{"the pod is gone, first of two addresses", "10.244.1.6", "released R3 -", false},
-	{"the pod is gone", "10.244.1.7", "released R3 -", false},
-	{"the owner is gone, and a live pod has the address", "10.244.1.8", "conflict R10 db/mysql-0", true},
-	{"its container is in the store", "10.244.1.9", "in-use R3 shop/web-2", true},
-	{"the pod is gone", "10.244.1.10", "released R3 -", false},
-	{"no ADD is in flight, so a young one leaked, too", "10.244.1.11", "released R3 -", false},
-	{"its container is in the store", "fd00:10:244:1::2", "in-use R3 dns/coredns", true},
-	{"its container is in the store", "fd00:10:244:1::3", "in-use R3 shop/web-1", true},
-	{"the pod is gone, second of two addresses", "fd00:10:244:1::4", "released R3 -", false},
-	{"no ADD is in flight, so a young one leaked, too", "fd00:10:244:1::5", "released R3 -", false},
-}
+var update = flag.Bool("update", false, "rewrite quickstart.svg")
 
+// The picture in the README is what the program prints, and what it says is true of the disk.
 func TestTour(t *testing.T) {
 	dataDir := t.TempDir()
-	var out bytes.Buffer
-	if err := tour(t.Context(), &out, term.Screen{}, dataDir); err != nil {
-		t.Fatal(err)
-	}
-
-	before, after, ok := strings.Cut(out.String(), "After:")
-	if !ok {
-		t.Fatalf("no second table in:\n%s", &out)
-	}
-	shown := make(map[string]string)
-	for line := range strings.Lines(after) {
-		if f := strings.Fields(line); len(f) >= 4 && strings.ContainsAny(f[0], ".:") {
-			shown[f[0]] = strings.Join(f[1:4], " ")
-		}
-	}
-	if empty := "\n10.244.1.2        -             -       3d4h     0  "; !strings.Contains(before, empty) {
-		t.Errorf("the first table does not show the file that a power loss left empty:\n%s", before)
-	}
-	want, wantThere := make(map[string]string), make(map[string]bool)
-	for _, row := range expected {
-		want[row.address] = row.verdict
-		if row.there {
-			wantThere[row.address] = true
-		}
-		if shown[row.address] != row.verdict {
-			t.Errorf("%s, because %s: got %q, want %q", row.address, row.reason, shown[row.address], row.verdict)
-		}
-		if !strings.Contains(before, "\n"+row.address+" ") {
-			t.Errorf("%s is not in the first table", row.address)
-		}
-	}
-	if diff := cmp.Diff(want, shown); diff != "" {
-		t.Errorf("verdicts in the second table (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff(wantThere, reserved(t, dataDir)); diff != "" {
-		t.Errorf("reservations that are left (-want +got):\n%s", diff)
-	}
-	for _, says := range []string{"Released 7, kept 7: 6 in-use, 1 conflict.", "lock was held for "} {
-		if !strings.Contains(after, says) {
-			t.Errorf("the summary does not say %q:\n%s", says, after)
-		}
-	}
-}
-
-// reserved returns the addresses that have a file.
-func reserved(t *testing.T, dataDir string) map[string]bool {
-	t.Helper()
-	list, err := hostlocal.New(dataDir).List(t.Context())
+	out, err := tour(t.Context(), dataDir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	there := make(map[string]bool)
+	list, err := hostlocal.New(dataDir).List(t.Context())
+	left := ""
 	for _, r := range list.Reservations {
-		there[r.IP.String()] = true
+		left += r.IP.String() + " "
 	}
-	return there
+	if left != "10.244.1.3 10.244.1.5 10.244.1.6 fd00:10:244:1::2 " || err != nil {
+		t.Errorf("these reservations are left: %s(%v)", left, err)
+	}
+
+	var svg strings.Builder
+	lines := strings.Split("$ go run ./examples/quickstart\n\n"+strings.TrimSpace(out), "\n")
+	fmt.Fprintf(&svg, `<svg xmlns="http://www.w3.org/2000/svg" xml:space="preserve" viewBox="0 0 820 %d" role="img"
+  aria-label="What the quickstart prints: each address with a verdict and a reason"><style>
+rect { fill: #f6f8fa } text { font: 13px monospace; fill: #1f2328; white-space: pre } .released { fill: #1a7f37 } .conflict { fill: #b3141f }
+@media (prefers-color-scheme: dark) { rect { fill: #161b22 } text { fill: #e6edf3 } .released { fill: #3fb950 } .conflict { fill: #ff7b72 } }
+</style><rect width="100%%" height="100%%" rx="8"/>
+`, len(lines)*19+24)
+	for i, line := range lines {
+		class := ""
+		for _, v := range []gc.Verdict{gc.Released, gc.Conflict} {
+			if strings.Contains(line, fmt.Sprint("  ", v, "  ")) {
+				class = string(v)
+			}
+		}
+		fmt.Fprintf(&svg, "<text x=\"16\" y=\"%d\" class=%q>%s</text>\n", i*19+28, class, html.EscapeString(line))
+	}
+	svg.WriteString("</svg>\n")
+	if *update {
+		if err := os.WriteFile("quickstart.svg", []byte(svg.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	committed, err := os.ReadFile("quickstart.svg")
+	if diff := cmp.Diff(string(committed), svg.String()); diff != "" || err != nil {
+		t.Errorf("quickstart.svg is not what the program prints, go test -update rewrites it: %v (-committed +printed):\n%s", err, diff)
+	}
 }
