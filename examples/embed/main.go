@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Embed is the smallest agent with the start-up hook. Its arguments are a network, and a command
-// that prints the IDs of all sandboxes: embed podnet crictl pods -q
+// Embed is an agent that serves the ADDs of a network itself, and has a store of the interfaces
+// that it made. Its arguments are the network and the store, here a file with a JSON array of
+// podsource.Attachment: embed podnet /var/lib/agent/interfaces.json
 package main
 
 import (
 	"context"
-	"log"
+	"encoding/json"
+	"log/slog"
 	"os"
-	"os/exec"
-	"strings"
+
+	"github.com/go-logr/logr"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
@@ -17,25 +19,31 @@ import (
 )
 
 func main() {
-	if len(os.Args) < 3 {
-		log.Fatal("usage: embed NETWORK COMMAND [ARGUMENT ...]")
+	log := logr.FromSlogHandler(slog.Default().Handler())
+	if err := run(context.Background(), log, os.Args[1], os.Args[2]); err != nil {
+		log.Error(err, "Ended")
+		os.Exit(1)
 	}
+}
+
+func run(ctx context.Context, log logr.Logger, network, file string) error {
 	store := hostlocal.New(os.Getenv("DATA_DIR")) // "" is /var/lib/cni/networks
-	// Containers of other runtimes in the network, such as nerdctl's, have other IDs, and are kept.
-	source := podsource.Sandboxes(func(ctx context.Context) (all []podsource.Pod, err error) {
-		out, err := exec.CommandContext(ctx, os.Args[2], os.Args[3:]...).Output()
-		for id := range strings.FieldsSeq(string(out)) {
-			all = append(all, podsource.Pod{ContainerIDs: []string{id}})
+	interfaces := func(context.Context) (all []podsource.Attachment, err error) {
+		text, err := os.ReadFile(file)
+		if err == nil {
+			err = json.Unmarshal(text, &all)
 		}
-		return all, err // all or an error: a list beside an error is ignored (R2)
-	})
-	reconciler, err := gc.New(store, []string{os.Args[1]}, source, gc.Options{})
-	if err != nil {
-		log.Fatal(err)
+		return all, err // a lost store is an error, not an empty list
 	}
-	report, err := reconciler.AtStartup(context.Background()) // 30 s at most
+	source := podsource.Attachments([]string{network}, podsource.Always, interfaces)
+	reconciler, err := gc.New(store, []string{network}, source, gc.Options{Logger: log})
 	if err != nil {
-		log.Printf("releasing leaked addresses at start-up: %v; going on", err)
+		return err
 	}
-	log.Printf("released %d of %d addresses; ready", report.Counts()[gc.Released], len(report.Reservations))
-} // an agent starts to serve here
+	report, err := reconciler.AtStartup(ctx, gc.NoADDInFlight) // an ADD here would lose its address
+	if err != nil {
+		log.Error(err, "Could not release leaked addresses; going on")
+	}
+	log.Info("Ready to serve ADDs", "released", report.Counts()[gc.Released])
+	return nil // a real agent begins to serve
+}

@@ -14,6 +14,22 @@ require (
 )
 
 require (
+	github.com/Microsoft/go-winio v0.6.2 // indirect
+	github.com/gogo/protobuf v1.3.2 // indirect
+	github.com/hostlocal-gc/hostlocal-gc/podsource/cri v0.1.0 // indirect
+	github.com/hostlocal-gc/hostlocal-gc/podsource/kube v0.1.0 // indirect
+	github.com/hostlocal-gc/hostlocal-gc/podsource/kube/kubepod v0.1.0 // indirect
+	github.com/hostlocal-gc/hostlocal-gc/podsource/kubelet v0.1.0 // indirect
+	github.com/hostlocal-gc/hostlocal-gc/podsource/netns v0.1.0 // indirect
+	github.com/vishvananda/netlink v1.3.1 // indirect
+	github.com/vishvananda/netns v0.0.5 // indirect
+	golang.org/x/sync v0.22.0 // indirect
+	google.golang.org/genproto/googleapis/rpc v0.0.0-20260128011058-8636f8732409 // indirect
+	google.golang.org/grpc v1.79.3 // indirect
+	k8s.io/cri-api v0.28.0 // indirect
+)
+
+require (
 	github.com/alexflint/go-filemutex v1.3.0 // indirect
 	github.com/beorn7/perks v1.0.1 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
@@ -28,6 +44,7 @@ require (
 	github.com/go-openapi/swag v0.23.0 // indirect
 	github.com/google/gnostic-models v0.7.0 // indirect
 	github.com/google/uuid v1.6.0 // indirect
+	github.com/hostlocal-gc/hostlocal-gc/podsource/node v0.1.0
 	github.com/josharian/intern v1.0.0 // indirect
 	github.com/json-iterator/go v1.1.12 // indirect
 	github.com/mailru/easyjson v0.7.7 // indirect
@@ -66,3 +83,15 @@ require (
 )
 
 replace github.com/hostlocal-gc/hostlocal-gc => ../../..
+
+replace github.com/hostlocal-gc/hostlocal-gc/podsource/cri => ../../../podsource/cri
+
+replace github.com/hostlocal-gc/hostlocal-gc/podsource/kube => ../../../podsource/kube
+
+replace github.com/hostlocal-gc/hostlocal-gc/podsource/kube/kubepod => ../../../podsource/kube/kubepod
+
+replace github.com/hostlocal-gc/hostlocal-gc/podsource/kubelet => ../../../podsource/kubelet
+
+replace github.com/hostlocal-gc/hostlocal-gc/podsource/netns => ../../../podsource/netns
+
+replace github.com/hostlocal-gc/hostlocal-gc/podsource/node => ../../../podsource/node

@@ -5,10 +5,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
-	"slices"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -50,13 +46,13 @@ func TestRunsOnEveryNode(t *testing.T) {
 // left.
 func hour(t *testing.T, other bool, holder string, plain bool) {
 	log.SetLogger(logr.Discard())
-	gctest.Uptime(t, 24*time.Hour)
-	dir := t.TempDir()
-	reserve(t, dir, "10.244.1.2", "live")
-	reserve(t, dir, "10.244.1.3", "leaked")
+	dir := gctest.NewDir(t)
+	dir.Reserve("podnet", "10.244.1.2", gctest.ContainerID("live"), time.Hour)
+	dir.Reserve("podnet", "10.244.1.3", gctest.ContainerID("leaked"), time.Hour)
 	var passes []string
-	opts := gc.Options{AllowForeign: []string{"*"}, OnReport: func(report gc.Report, err error) {
-		passes = append(passes, fmt.Sprint("released ", report.Counts()[gc.Released], ", ", err))
+	var last gc.Report
+	opts := gc.Options{OnReport: func(report gc.Report, err error) {
+		last, passes = report, append(passes, fmt.Sprint("released ", report.Counts()[gc.Released], ", ", err))
 	}}
 
 	election := newLock(other)
@@ -67,7 +63,8 @@ func hour(t *testing.T, other bool, holder string, plain bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := collect(mgr, dir, "podnet", podsource.Static{{ContainerIDs: []string{"live"}}}, opts); err != nil {
+	live := podsource.Static{{ContainerIDs: []string{gctest.ContainerID("live")}}}
+	if err := add(mgr, dir.Store, []string{"podnet"}, live, opts); err != nil {
 		t.Fatal(err)
 	}
 	ran := false
@@ -85,7 +82,7 @@ func hour(t *testing.T, other bool, holder string, plain bool) {
 	go func() { ended <- mgr.Start(ctx) }()
 	time.Sleep(25 * time.Minute)
 	synctest.Wait()
-	reserve(t, dir, "10.244.1.4", "leaked-meanwhile")
+	dir.Reserve("podnet", "10.244.1.4", gctest.ContainerID("leaked meanwhile"), time.Hour)
 	time.Sleep(35 * time.Minute)
 	synctest.Wait()
 
@@ -94,9 +91,7 @@ func hour(t *testing.T, other bool, holder string, plain bool) {
 	} else if diff := cmp.Diff([]string{"released 1, <nil>", "released 0, <nil>", "released 0, <nil>", "released 1, <nil>"}, passes[:4]); diff != "" {
 		t.Errorf("passes (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]string{"10.244.1.2"}, addresses(t, dir)); diff != "" {
-		t.Errorf("reservations after an hour (-want +got):\n%s", diff)
-	}
+	gctest.Check(t, last, "10.244.1.2 in-use")
 	if ran != plain {
 		t.Errorf("the plain Runnable ran: %v, want %v", ran, plain)
 	}
@@ -112,61 +107,5 @@ func hour(t *testing.T, other bool, holder string, plain bool) {
 	synctest.Wait()
 	if len(passes) != done {
 		t.Errorf("%d passes after the stop", len(passes)-done)
-	}
-}
-
-// reserve writes a reservation of an hour ago.
-func reserve(t *testing.T, dataDir, ip, containerID string) {
-	t.Helper()
-	file := filepath.Join(dataDir, "podnet", ip)
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(file, []byte(containerID+"\r\neth0"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	at := time.Now().Add(-time.Hour)
-	if err := os.Chtimes(file, at, at); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// addresses returns the reserved addresses.
-func addresses(t *testing.T, dataDir string) []string {
-	t.Helper()
-	files, err := filepath.Glob(filepath.Join(dataDir, "podnet", "10.*"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := range files {
-		files[i] = filepath.Base(files[i])
-	}
-	slices.Sort(files)
-	return files
-}
-
-// The output of a failed command is ignored.
-func TestSandboxes(t *testing.T) {
-	abc, def := strings.Repeat("abc0", 16), strings.Repeat("def0", 16)
-	for _, row := range []struct {
-		reason  string
-		command []string
-		want    []podsource.Pod
-		bad     bool
-	}{
-		{"two sandboxes", []string{"echo", abc, def}, []podsource.Pod{{ContainerIDs: []string{abc}}, {ContainerIDs: []string{def}}}, false},
-		{"a list that breaks off", []string{"sh", "-c", "echo abc; exit 1"}, nil, true},
-		{"no such command", []string{"/no/such/command"}, nil, true},
-	} {
-		got, err := sandboxes(row.command).Pods(t.Context())
-		if diff := cmp.Diff(row.want, got.Pods); diff != "" || (err != nil) != row.bad {
-			t.Errorf("%s: %v (-want +got):\n%s", row.reason, err, diff)
-		}
-	}
-}
-
-func TestUsage(t *testing.T) {
-	if err := run(t.Context(), []string{"podnet"}); err == nil || !strings.HasPrefix(err.Error(), "usage:") {
-		t.Errorf("without a command: %v", err)
 	}
 }
