@@ -19,32 +19,14 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/netns"
 )
 
-// The Go blocks of README.md and podsource/README.md, which TestDocuments compares, as the compiler sees them.
-var _ = []any{hook, ownSource, withoutKubernetes, cniServer}
+// Go blocks of README.md that are in no program, as the compiler sees them: TestDocuments compares them.
+var _ = []any{ownSource, withoutKubernetes, cniServer}
 
-func hook(ctx context.Context, source podsource.Source, log logr.Logger) error {
-	store := hostlocal.New("") // "" is /var/lib/cni/networks
-	reconciler, err := gc.New(store, []string{"podnet"}, source, gc.Options{Logger: log})
-	if err != nil {
-		return err // names everything that is wrong with the arguments
-	}
-	report, err := reconciler.AtStartup(ctx) // waits for the source, for 30 s at most
-	if err != nil {
-		log.Error(err, "Could not release leaked addresses at start-up; going on")
-	}
-	log.Info("Released leaked addresses", "released", report.Counts()[gc.Released])
-	return nil
-}
-
-func ownSource(listSandboxes func(context.Context) ([]struct{ Namespace, Name, PodUID, ID string }, error)) podsource.Source {
+func ownSource(listSandboxes func(context.Context) ([]struct{ PodUID, ID string }, error)) podsource.Source {
 	source := podsource.Sandboxes(func(ctx context.Context) (all []podsource.Pod, err error) {
 		sandboxes, err := listSandboxes(ctx) // all of them, in any state, or an error
 		for _, s := range sandboxes {
-			all = append(all, podsource.Pod{
-				NamespacedName: types.NamespacedName{Namespace: s.Namespace, Name: s.Name}, // for reports
-				UID:            types.UID(s.PodUID),
-				ContainerIDs:   []string{s.ID},
-			})
+			all = append(all, podsource.Pod{UID: types.UID(s.PodUID), ContainerIDs: []string{s.ID}})
 		}
 		return all, err
 	})

@@ -21,19 +21,20 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, logr.FromSlogHandler(slog.Default().Handler())); err != nil {
-		slog.Error("Ended", "err", err)
+	log := logr.FromSlogHandler(slog.Default().Handler())
+	if err := run(ctx, log, os.Args[1:]); err != nil {
+		log.Error(err, "Ended")
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, log logr.Logger) error {
+func run(ctx context.Context, log logr.Logger, networks []string) error {
 	source, err := node.New(node.Options{Logger: log})
 	if err != nil {
 		return err
 	}
 	store := hostlocal.New("") // "" is /var/lib/cni/networks
-	reconciler, err := gc.New(store, os.Args[1:], source, gc.Options{Logger: log})
+	reconciler, err := gc.New(store, networks, source, gc.Options{Logger: log})
 	if err != nil {
 		return err
 	}
