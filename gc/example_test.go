@@ -229,7 +229,7 @@ func ExampleAllNetworks() {
 
 // What an agent logs or shows about a pass, also of addresses without a reservation, and of one that two pods have.
 func ExampleReport() {
-	dataDir := exampleNode(map[string]string{"10.0.0.2": sandbox1, "10.0.0.3": sandbox2})
+	dataDir := exampleNode(map[string]string{"10.0.0.2": sandbox1})
 	defer func() { _ = os.RemoveAll(dataDir) }()
 
 	pod := func(name, ip string) podsource.Pod {
@@ -246,9 +246,7 @@ func ExampleReport() {
 		fmt.Printf("source %s: %d entries, error %q, note %q, %d calls\n", s.Name, s.Entries, s.Error, s.Note, report.Looks)
 	}
 	for _, e := range report.Reservations {
-		if e.Pod != nil {
-			fmt.Println(e.Reservation.IP, e.Verdict, e.Reason, "of", e.Pod.Namespace, e.Pod.Name, "in", e.Pod.From)
-		}
+		fmt.Println(e.Reservation.IP, e.Verdict, e.Reason, "of", e.Pod.Namespace, e.Pod.Name, "in", e.Pod.From) // a nil Pod is none
 	}
 	for _, d := range report.Duplicates {
 		fmt.Println(d.IP, "is claimed by", d.Pods)

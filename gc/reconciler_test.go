@@ -216,9 +216,6 @@ func TestDefaults(t *testing.T) {
 		opts.SourceTimeout != 15*time.Second || opts.StartupTimeout != 30*time.Second || opts.Interval != 10*time.Minute {
 		t.Errorf("got %+v", opts)
 	}
-	if opts.lag() != 7*time.Minute {
-		t.Errorf("L is %v", opts.lag())
-	}
 	opts, err = Options{RuntimeRequestTimeout: 4 * time.Minute}.withDefaults()
 	if err != nil || opts.MinAge != 11*time.Minute || opts.StartingFor != 18*time.Minute {
 		t.Errorf("with a T of 4 minutes: %+v, error %v", opts, err)
