@@ -18,11 +18,9 @@
 //	store := hostlocal.New("") // "" is /var/lib/cni/networks
 //	reconciler, err := gc.New(store, []string{"podnet"}, source, gc.Options{Logger: log})
 //	...
-//	report, err := reconciler.AtStartup(ctx)
-//	if err != nil {
-//		log.Error(err, "Could not release leaked addresses at start-up; going on")
-//	}
+//	return reconciler.Start(ctx)
 //
+// examples/embed/README.md has a program for each kind of agent.
 // [Reconciler.AtStartup] is the hook for an agent's start. [Reconciler.Start] runs
 // the hook and then a pass every ten minutes until its context ends.
 // [Reconciler.Reconcile] is a single pass. The zero Options are safe. A pass never
