@@ -40,7 +40,7 @@ func run(ctx context.Context, log logr.Logger, network, file string) error {
 	if err != nil {
 		return err
 	}
-	report, err := reconciler.AtStartup(ctx, gc.NoADDInFlight) // an ADD here would lose its address
+	report, err := reconciler.AtStartup(ctx, gc.NoADDInFlight) // an ADD meanwhile would lose its address
 	if err != nil {
 		log.Error(err, "Could not release leaked addresses; going on")
 	}
