@@ -174,6 +174,7 @@ func TestLog(t *testing.T) {
 			lines                   int
 		}{
 			{"no news", hex64("web"), "", min(1, verbosity)}, {"a malformed file", "a b c", "", 1}, {"a conflict", hex64("other"), "10.0.0.4", 1},
+			{"an address without a reservation", hex64("web"), "203.0.113.9", 1},
 		} {
 			n, logs := newNode(t), newLogs(verbosity)
 			n.file("10.0.0.4", c.content, old)

@@ -52,7 +52,7 @@ func TestSet(t *testing.T) {
 	if s.Size() != 7 || !s.Has(addr("10.1.0.6")) || !s.Has(addr("10.1.1.2")) || s.Has(addr("10.1.0.1")) || s.Has(addr("10.1.2.1")) {
 		t.Errorf("%v has %v addresses", s, s.Size())
 	}
-	if (Set)(nil).Size() != 0 || (Set)(nil).Has(addr("10.1.0.1")) {
-		t.Error("a set without ranges has no address")
+	if (Set)(nil).Size() != 0 || (Set)(nil).Has(addr("10.1.0.1")) || (Range{}).Contains(netip.Addr{}) {
+		t.Error("a set without ranges, or a zero range, has no address")
 	}
 }
