@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/go-logr/logr"
+	"k8s.io/utils/keymutex"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/checkpoint"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/cnigc"
+)
+
+// A request is a CNI request for the delegate, whose configuration is in that of this plugin:
+//
+//	{"cniVersion": "1.1.0", "name": "podnet", "type": "cniserver", "socket": "…",
+//	 "delegate": {"type": "bridge", …, "ipam": {"type": "host-local", …}}}
+type request struct {
+	skel.CmdArgs        // StdinData is the delegate's configuration
+	Network      string // the network's name
+	Plugin       string // the delegate
+	// NetNSID identifies the namespace at CmdArgs.Netns: another one may be there later.
+	NetNSID string
+}
+
+// key is that of the request's attachment.
+func (r *request) key() checkpoint.Key {
+	return checkpoint.Key{Network: r.Network, ContainerID: r.ContainerID, IfName: r.IfName}
+}
+
+// newRequest reads a request. It refuses what the server could not undo: other IPAM
+// plugins, reservations outside of the data directory, and ipMasq, since its rules can't be
+// removed once the addresses are gone. The plugin and the delegate check the other arguments.
+func (o options) newRequest(args skel.CmdArgs) (*request, error) {
+	var whole, delegate map[string]json.RawMessage
+	var known struct {
+		Name, Type string
+		IPMasq     bool
+		IPAM       struct{ Type, DataDir string }
+	}
+	known.IPAM.DataDir = hostlocal.DefaultDataDir
+	err := errors.Join(json.Unmarshal(args.StdinData, &whole), json.Unmarshal(whole["delegate"], &delegate))
+	maps.Copy(whole, delegate) // beside the name, the version and what the runtime adds
+	delete(whole, "delegate")
+	args.StdinData, _ = json.Marshal(whole) // its values were read from JSON
+	err = errors.Join(err, json.Unmarshal(args.StdinData, &known))
+	switch {
+	case err != nil:
+		err = fmt.Errorf(`reading "delegate", a plugin's configuration: %w`, err)
+	case !slices.Contains(o.networks, known.Name):
+		err = fmt.Errorf("network %q is not served here; start the server with --network %s", known.Name, known.Name)
+	case known.IPAM.Type != "host-local" || filepath.Clean(known.IPAM.DataDir) != filepath.Clean(o.dataDir) || known.IPMasq:
+		err = fmt.Errorf(`"delegate" must have the IPAM plugin host-local, with the dataDir %s, and no ipMasq`, o.dataDir)
+	}
+	if err != nil {
+		return nil, types.NewError(types.ErrInvalidNetworkConfig, err.Error(), "")
+	}
+	return &request{CmdArgs: args, Network: known.Name, Plugin: known.Type, NetNSID: netnsID(args.Netns)}, nil
+}
+
+// A server handles CNI requests. Its state is on the disk: the record of complete
+// attachments, the intents of unfinished requests, and host-local's reservations.
+type server struct {
+	options
+	store   *hostlocal.Store
+	record  *checkpoint.Checkpoint
+	intents *intents
+	source  podsource.Source // of containers that this server did not attach
+	loop    *gc.Reconciler
+	log     logr.Logger
+
+	// gcLock is locked by a GC, and read-locked by the other requests but STATUS.
+	gcLock sync.RWMutex
+	// containers serializes the requests of a container.
+	containers keymutex.KeyMutex
+}
+
+// ServeHTTP handles a request of the plugin.
+func (s *server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	command := strings.TrimPrefix(req.URL.Path, "/")
+	var args skel.CmdArgs
+	var answer any
+	body, err := io.ReadAll(req.Body) // the whole body: only then does the HTTP server notice that the plugin ends
+	if err = errors.Join(err, json.Unmarshal(body, &args)); err == nil {
+		answer, err = s.handle(req.Context(), command, args)
+	}
+	if err != nil {
+		s.log.Error(err, "Request failed", "command", command, "containerID", args.ContainerID, "ifName", args.IfName)
+		e := types.NewError(types.ErrInternal, err.Error(), "") // with all of its text
+		if cause := new(types.Error); errors.As(err, &cause) && cause.Code != 0 {
+			e.Code = cause.Code
+		}
+		answer = e
+		w.WriteHeader(http.StatusInternalServerError)
+	}
+	_ = json.NewEncoder(w).Encode(answer) // the plugin may have ended
+}
+
+// handle handles a request, and returns its result if the command has one. A GC runs alone,
+// STATUS at any time, and other requests one at a time for each container. The time limit begins
+// after the wait for them.
+//
+// If the plugin ends while its request runs, the request is completed, since half of it
+// would be worse. If it ends before, the request is dropped: the runtime has given up, and
+// may have sent the opposite request.
+func (s *server) handle(ctx context.Context, command string, args skel.CmdArgs) (types.Result, error) {
+	r, err := s.newRequest(args)
+	if err != nil {
+		return nil, err
+	}
+	switch command {
+	case "GC":
+		s.gcLock.Lock()
+		defer s.gcLock.Unlock()
+	case "ADD", "DEL", "CHECK":
+		s.gcLock.RLock()
+		defer s.gcLock.RUnlock()
+		s.containers.LockKey(r.ContainerID)
+		defer func() { _ = s.containers.UnlockKey(r.ContainerID) }() // the error is always nil
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, types.NewError(types.ErrTryAgainLater, "the plugin ended while its request waited for others", err.Error())
+	}
+	ctx, cancel := s.withTimeLimit(ctx)
+	defer cancel()
+	switch command {
+	case "ADD":
+		return s.add(ctx, r)
+	case "DEL":
+		return nil, s.detach(ctx, r)
+	case "GC":
+		return nil, s.gc(ctx, r)
+	}
+	return s.delegate(ctx, command, r) // CHECK and STATUS; it refuses all else
+}
+
+// withTimeLimit returns a context with a time limit of its own, which does not end with ctx.
+func (s *server) withTimeLimit(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), s.timeout)
+}
+
+// add writes the intent, has the delegate reserve and plumb, and records. An ADD that
+// fails is undone at once, even after its time limit. If that fails too, a DEL or the next
+// start undoes it.
+func (s *server) add(ctx context.Context, r *request) (types.Result, error) {
+	_, recorded := s.record.Get(r.key())
+	_, unfinished := s.intents.all()[r.key().String()]
+	if recorded || unfinished {
+		return nil, fmt.Errorf("%s is attached, or has a request that could not be finished; DEL must come before ADD", r.key())
+	}
+	if err := s.intents.set(r.key(), r); err != nil {
+		return nil, fmt.Errorf("writing the intent: %w", err)
+	}
+	result, err := s.delegate(ctx, "ADD", r)
+	if err == nil {
+		err = s.recordADD(r, result)
+	}
+	if err == nil {
+		err = s.intents.set(r.key(), nil) // as long as it is there, the next start undoes the ADD
+	}
+	if err == nil {
+		return result, nil
+	}
+	if strings.Contains(err.Error(), "no IP addresses available") { // host-local's words
+		s.loop.Trigger()
+	}
+	ctx, cancel := s.withTimeLimit(ctx)
+	defer cancel()
+	return nil, errors.Join(err, s.detach(ctx, r))
+}
+
+// detach writes the intent, which may replace that of an interrupted ADD, unplumbs, releases,
+// forgets, and removes the intent. Each step may already be done. If one fails, those after it
+// are not done and the intent stays, so that the request can be repeated. It unplumbs first,
+// since delegates release an address that a container still has.
+func (s *server) detach(ctx context.Context, r *request) error {
+	if err := s.intents.set(r.key(), r); err != nil {
+		return fmt.Errorf("writing the intent: %w", err)
+	}
+	gone, err := unplumb(r)
+	if err != nil {
+		return err
+	}
+	if _, err := s.delegate(ctx, "DEL", gone); err != nil {
+		return fmt.Errorf("releasing the addresses of %s: %w", r.key(), err)
+	}
+	if err := s.record.Remove(r.key()); err != nil {
+		return err
+	}
+	return s.intents.set(r.key(), nil)
+}
+
+// gc detaches the recorded attachments of its network that are not valid, releases addresses
+// that are not recorded by a pass, and forwards the request.
+//
+// Attachments younger than the minimum age stay: the runtime may have made its list before
+// their ADD ended. The pass asserts nothing, and so keeps what is young: an ADD of the server
+// before this one may be in flight, and its container is in no list.
+func (s *server) gc(ctx context.Context, r *request) error {
+	valid, err := cnigc.New(r.StdinData, cnigc.Options{})
+	if err != nil {
+		return err
+	}
+	answer, err := valid.Pods(ctx)
+	if err != nil {
+		return err
+	}
+	for _, e := range s.record.Entries() {
+		isValid := slices.ContainsFunc(answer.Pods, func(p podsource.Pod) bool { return slices.Contains(p.ContainerIDs, e.ContainerID) })
+		if e.Network != r.Network || isValid || time.Since(e.Time) < s.gcMinAge {
+			continue
+		}
+		one := *r
+		one.ContainerID, one.IfName = e.ContainerID, e.IfName
+		if e.NetNS.Present() {
+			one.Netns, one.NetNSID = e.NetNS.Path, netnsID(e.NetNS.Path)
+		}
+		err = errors.Join(err, s.detach(ctx, &one))
+	}
+	// In this network alone, since the request speaks of no other (hazard 74).
+	once, wrong := gc.New(s.store, []string{r.Network}, podsource.Union(valid, s.record, s.intents), gc.Options{Logger: s.log})
+	if wrong == nil {
+		_, wrong = once.Reconcile(ctx)
+	}
+	_, failed := s.delegate(ctx, "GC", r)
+	return errors.Join(err, wrong, failed)
+}
+
+// delegate runs the delegate.
+func (s *server) delegate(ctx context.Context, command string, r *request) (types.Result, error) {
+	exec := &invoke.DefaultExec{RawExec: &invoke.RawExec{}}
+	path, err := exec.FindInPath(r.Plugin, filepath.SplitList(r.Path))
+	if err != nil {
+		return nil, err
+	}
+	args := &invoke.Args{
+		Command: command, ContainerID: r.ContainerID, NetNS: r.Netns, IfName: r.IfName, PluginArgsStr: r.Args, Path: r.Path,
+	}
+	if command == "ADD" {
+		return invoke.ExecPluginWithResult(ctx, path, r.StdinData, args, exec)
+	}
+	return nil, invoke.ExecPluginWithoutResult(ctx, path, r.StdinData, args, exec)
+}

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/containernetworking/plugins/pkg/ip"
+	"github.com/containernetworking/plugins/pkg/ns"
+	"github.com/go-logr/logr"
+	"k8s.io/utils/keymutex"
+
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/logs"
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/source"
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/checkpoint"
+)
+
+// serve starts up and serves until ctx ends.
+func serve(ctx context.Context, o options) error {
+	log := logs.New(os.Stderr, logs.Text, 0)
+	if err := errors.Join(makePrivate(o.runDir), os.MkdirAll(o.stateDir, 0o700)); err != nil {
+		return fmt.Errorf("making the directories of the socket and the record: %w", err)
+	}
+	if err := waitForDelegates(ctx, filepath.Join(o.runDir, "lock"), log); err != nil {
+		return err
+	}
+	s, err := newServer(o, log)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = s.record.Close() }() // each change is already on the disk
+	if err := s.start(ctx); err != nil {
+		return err
+	}
+	go func() { _ = s.loop.Start(ctx) }() // the error is always nil; a pass may be killed at any time
+	return s.listen(ctx)
+}
+
+// newServer opens the record and the intents.
+func newServer(o options, log logr.Logger) (s *server, err error) {
+	s = &server{options: o, store: hostlocal.New(o.dataDir), source: unknown(o.networks), log: log, containers: keymutex.NewHashed(64)}
+	if len(o.sources) > 0 {
+		if s.source, err = source.Parse(o.sources, source.Env{Logger: s.log}); err != nil {
+			return nil, err
+		}
+	}
+	s.intents = &intents{path: filepath.Join(o.runDir, "intents.json"), networks: o.networks, opened: time.Now()}
+	if err := s.intents.load(); err != nil {
+		return nil, err
+	}
+	s.record, err = checkpoint.Open(filepath.Join(o.stateDir, "attachments.json"), checkpoint.Options{Networks: o.networks})
+	if err != nil {
+		return nil, err
+	}
+	s.loop, err = gc.New(s.store, o.networks, podsource.Union(s.record, s.intents),
+		gc.Options{Logger: s.log, Memory: filepath.Join(o.runDir, "memory.json"), OnReport: s.backfillAgain})
+	if err != nil {
+		_ = s.record.Close() // nothing was written
+	}
+	return s, err
+}
+
+// makePrivate makes a directory that nobody but root and this user can change, or checks
+// one that exists: who can write there answers for this server, and tells it what to detach.
+func makePrivate(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return err
+	}
+	st, _ := info.Sys().(*syscall.Stat_t) // never nil on Linux
+	if !info.IsDir() || info.Mode().Perm()&0o022 != 0 || st.Uid != 0 && int(st.Uid) != os.Geteuid() {
+		return fmt.Errorf("%s (%v, of user %d) must be a directory, not a link, that belongs to root and in which no one else can write",
+			dir, info.Mode(), st.Uid)
+	}
+	return nil
+}
+
+// waitForDelegates waits until neither another server nor a delegate that it started runs:
+// a server that was killed may leave a delegate behind, which still reserves an address.
+// Each server has a lock, which its delegates inherit, so it is free when the last of them
+// has ended. It is held until this process and its delegates end.
+func waitForDelegates(ctx context.Context, path string, log logr.Logger) error {
+	fd, err := syscall.Open(path, syscall.O_RDWR|syscall.O_CREAT, 0o600) // without O_CLOEXEC, so that delegates inherit it
+	if err != nil {
+		return fmt.Errorf("opening %s: %w", path, err)
+	}
+	if syscall.Flock(fd, syscall.LOCK_EX|syscall.LOCK_NB) == nil {
+		return nil
+	}
+	log.Info("Waiting for another server, or for the plugins that it started, to end", "lock", path)
+	locked := make(chan error, 1)
+	go func() { locked <- syscall.Flock(fd, syscall.LOCK_EX) }()
+	select {
+	case err := <-locked:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// start does what must be done before the first request, in this order: record what other
+// servers attached, finish interrupted requests, forget attachments whose namespaces are gone,
+// and release leaked addresses.
+func (s *server) start(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*s.timeout)
+	defer cancel()
+	if err := s.backfill(ctx); err != nil && !errors.Is(err, fs.ErrExist) {
+		s.log.Error(err, "Looking for attachments that are not recorded; addresses without a record are kept until a later try")
+		if err := s.record.Backfill(ctx, unknown(s.networks), nil); err != nil { // writes the first record
+			return err
+		}
+	}
+	for _, r := range s.intents.all() {
+		if err := s.detach(ctx, r); err != nil {
+			s.log.Error(err, "Finishing an interrupted request; its addresses are kept until a DEL or the next start", "attachment", r.key())
+		}
+	}
+	if _, err := s.record.Prune(ctx); err != nil {
+		s.log.Error(err, "Forgetting attachments whose network namespaces are gone; going on")
+	}
+	// This server does no ADD before it listens. What another one may do is in the record's gap.
+	if _, err := s.loop.AtStartup(ctx, gc.NoADDInFlight); err != nil {
+		s.log.Error(err, "Releasing leaked addresses at start-up; going on")
+	}
+	return nil
+}
+
+// listen serves requests until ctx ends, and then completes those that it has received.
+func (s *server) listen(ctx context.Context) error {
+	socket := filepath.Join(s.runDir, socketName)
+	_ = os.Remove(socket) // of a server that has ended; if it can't be removed, Listen fails
+	l, err := net.Listen("unix", socket)
+	if err == nil {
+		err = os.Chmod(socket, 0o600)
+	}
+	if err != nil {
+		return err
+	}
+	// A GC request with a thousand attachments has a tenth of this size.
+	web := &http.Server{Handler: http.MaxBytesHandler(s, 1<<20), ReadTimeout: 10 * time.Second, IdleTimeout: 10 * time.Second}
+	ended := make(chan error, 1)
+	defer context.AfterFunc(ctx, func() {
+		ctx, cancel := s.withTimeLimit(ctx)
+		defer cancel()
+		ended <- web.Shutdown(ctx)
+	})()
+	s.log.Info("Serving", "socket", socket)
+	if err := web.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return <-ended
+}
+
+// unplumb removes the interface of a request, and with it the other end of its veth pair.
+// It returns the request without its namespace if that is no longer at its path: another one
+// there is left alone. It is no error if the interface is already gone.
+func unplumb(r *request) (*request, error) {
+	if r.NetNSID == "" || netnsID(r.Netns) != r.NetNSID {
+		gone := *r
+		gone.Netns = ""
+		return &gone, nil
+	}
+	err := ns.WithNetNSPath(r.Netns, func(ns.NetNS) error { return ip.DelLinkByName(r.IfName) })
+	if err != nil && !errors.Is(err, ip.ErrLinkNotFound) {
+		return nil, fmt.Errorf("removing interface %s from %s: %w", r.IfName, r.Netns, err)
+	}
+	return r, nil
+}
+
+// netnsID identifies the network namespace at a path. It is empty if there is none.
+func netnsID(path string) string {
+	info, err := os.Stat(path)
+	if err != nil || ns.IsNSorErr(path) != nil {
+		return "" // or its mount is gone, and the mount point is left
+	}
+	st, _ := info.Sys().(*syscall.Stat_t) // never nil on Linux
+	return fmt.Sprintf("%d:%d", st.Dev, st.Ino)
+}
