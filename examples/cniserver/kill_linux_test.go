@@ -3,13 +3,20 @@
 package main
 
 import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/containernetworking/cni/libcni"
-	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
 
@@ -74,15 +81,11 @@ func TestHazard24KilledBetweenSteps(t *testing.T) {
 			n.script()
 			n.restart("--gc-min-age", "0")
 			n.agree(2, "a")
-			for _, then := range []struct {
-				do  func(n *node, one *libcni.NetworkConfigList) error
-				ids []string
-			}{{row.request, nil}, {del, []string{"a"}}, {add, []string{"a", "c"}}, {del, []string{"a"}}} {
-				n.must(then.do(n, one))
-				if then.ids != nil {
-					n.agree(2, then.ids...)
-				}
-			}
+			n.must(row.request(n, one))
+			n.must(del(n, one))
+			n.agree(2, "a")
+			n.must(add(n, one))
+			n.agree(2, "a", "c")
 		})
 	}
 }
@@ -116,8 +119,9 @@ func TestHazard24KilledWhileADelegateGoesOn(t *testing.T) {
 				t.Fatalf("%s: the server was killed, and the request succeeds", verb)
 			}
 			waited := false
-			if !n.startAndWait(func() { waited = true; n.goOn() }) || !waited {
-				t.Fatalf("%s: the server did not wait for the delegate (%t)", verb, waited)
+			n.waits = func() { waited = true; n.goOn() }
+			if n.restart(); !waited {
+				t.Fatalf("%s: the server did not wait for the delegate", verb)
 			}
 			n.agree(2, "a")
 			n.mustAdd(one, "c")
@@ -188,87 +192,186 @@ func TestHazard25AStepFails(t *testing.T) {
 		if row.inTheWay != "" {
 			n.must(os.RemoveAll(row.inTheWay))
 		}
-		want := 2 * row.entries
-		if got := len(n.reserved()); got < want && row.script != "" {
-			t.Errorf("%s: %d reservations are left, want %d", row.reason, got, want)
+		if got := len(n.reserved()); row.script != "" && got < 2*row.entries {
+			t.Errorf("%s: %d reservations are left", row.reason, got)
 		}
 	}
 	n.agree(2)
 }
 
-// The interface of another container, whose namespace is now at the path of an old one, is
-// not removed: by an intent, or by a GC with the recorded path.
+// A DEL succeeds and releases even if the namespace is gone. Another one at its path, that of
+// another container, keeps its interface. If the interface can't be removed, as lo, nothing is
+// released: unplumbing comes before releasing.
 //
-// Guard: [request.NetNSID].
-func TestAnotherNamespaceAtThePath(t *testing.T) {
-	for _, verb := range []string{"ADD", "GC"} {
-		t.Run(verb, func(t *testing.T) {
-			n := newNode(t)
-			n.scripted()
-			s := n.newServer()
-			s.gcMinAge = 0
-			n.Make("c")
-			if verb == "ADD" {
-				n.script("ADD fail", "DEL fail") // so that the intent stays
-			}
-			if _, err := s.handle(t.Context(), "ADD", n.args("c")); (err == nil) != (verb == "GC") {
-				t.Fatal(err)
-			}
-			n.script()
-			old, err := ns.GetNS(cnitest.NetNS("c")) // so that its inode number is not used again
-			n.must(err)
-			n.Remove("c")
-			n.Make("c")
-			in := func(do func() error) error {
-				return ns.WithNetNSPath(cnitest.NetNS("c"), func(ns.NetNS) error { return do() })
-			}
-			n.must(in(func() error { return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}}) }))
-			if verb == "ADD" {
-				err = s.start(t.Context())
-			} else {
-				_, err = s.handle(t.Context(), "GC", n.args(""))
-			}
-			if there := in(func() error { _, err := netlink.LinkByName("eth0"); return err }); err != nil || there != nil {
-				t.Errorf("%s: %v; the other container's interface: %v", verb, err, there)
-			}
-			n.agree(2)
-			n.must(old.Close())
-		})
-	}
-}
-
-// A DEL succeeds and releases even if the namespace is gone. If the interface can't be removed, as
-// lo, nothing is released: unplumbing comes before releasing.
-func TestHazard25DELWithoutItsNamespace(t *testing.T) {
+// Guard: [request.NetNSID], and the order of [server.detach].
+func TestHazard25NamespaceIsGone(t *testing.T) {
 	n := newNode(t)
 	s := n.newServer()
+	eth0 := netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}}
+	inC := func(do func() error) error {
+		return ns.WithNetNSPath(cnitest.NetNS("c"), func(ns.NetNS) error { return do() })
+	}
 	for _, row := range []struct {
 		reason string
-		netns  func(args *skel.CmdArgs)
-		errs   string
+		change func(r *request)
 	}{
-		{"its path is gone", func(*skel.CmdArgs) {}, ""},
-		{"its mount is gone, and the mount point is left", func(args *skel.CmdArgs) { cnitest.Write(t, args.Netns, "", 0) }, ""},
-		{"the runtime does not name it", func(args *skel.CmdArgs) { args.Netns = "" }, ""},
+		{"its path is gone", func(*request) {}},
+		{"its mount is gone, and the mount point is left", func(r *request) { cnitest.Write(t, r.Netns, "", 0) }},
+		{"the runtime does not name it", func(r *request) { r.Netns = "" }},
+		{"another one is at its path", func(*request) {
+			n.Make("c")
+			n.must(inC(func() error { return netlink.LinkAdd(&eth0) }))
+		}},
 	} {
 		n.Make("c")
-		args := n.args("c")
-		_, err := s.handle(t.Context(), "ADD", args)
+		_, err := s.handle(t.Context(), "ADD", n.args("c"))
+		n.must(err)
+		r, err := s.newRequest(n.args("c"))
+		n.must(err)
+		old, err := ns.GetNS(r.Netns) // so that its inode number is not used again
 		n.must(err)
 		n.Remove("c")
-		row.netns(&args)
-		if _, err := s.handle(t.Context(), "DEL", args); err != nil {
+		row.change(r)
+		if err := s.detach(t.Context(), r); err != nil {
 			t.Errorf("%s: %v", row.reason, err)
 		}
 		n.agree(2)
-		_ = os.Remove(cnitest.NetNS("c")) // it may not exist
+		n.must(old.Close())
+		_ = os.Remove(cnitest.NetNS("c")) // the mount point, if there is one
 	}
-	n.Make("c")
+	if err := inC(func() error { _, err := netlink.LinkByName("eth0"); return err }); err != nil {
+		t.Errorf("the other container's interface: %v", err)
+	}
 	held := cnitest.Reserve(t, n.path("networks"), "one", "10.9.1.7", "c", 0)
-	cnitest.Write(t, held, "c\r\nlo", 0)
 	args := n.args("c")
 	args.IfName = "lo"
 	if _, err := s.handle(t.Context(), "DEL", args); err == nil || !cnitest.Exists(held) || len(s.intents.all()) != 1 {
 		t.Errorf("%v; the address is reserved: %t", err, cnitest.Exists(held))
 	}
+}
+
+var pairs = flag.Int("pairs", 120, "how many ADD and DEL pairs TestPairsWithKills makes")
+
+// Six callers add and delete containers while server and plugins are killed at random moments: by
+// this version, then by a version without a record, then by this one again, which starts while ADDs
+// of the other are in flight. A runtime sends a DEL after a failed ADD. No address is given to
+// two containers. At the end disk, record and kernel have the same addresses, those of the live ones.
+func TestPairsWithKills(t *testing.T) {
+	p := &stress{node: newNode(t), held: make(map[netip.Addr]string)}
+	p.restart(p.runtimeLists("other")...)
+	p.run(p.one(), *pairs/3)(true)
+	p.restart(p.runtimeLists("other")...)
+	p.agree(2, p.live...)
+	p.kill()
+
+	begun := p.done.Load()
+	wait := p.run(p.direct("one"), *pairs/3)
+	cnitest.Until(t, "half of the pairs are done", func() bool { return p.done.Load() >= begun+int64(*pairs/6) })
+	p.mu.Lock()
+	flags := p.runtimeLists(append(p.live, "other")...)
+	p.mu.Unlock()
+	p.restart(flags...)
+	wait(false)
+	p.restart(flags...)
+	p.run(p.one(), *pairs-2*(*pairs/3))(true)
+
+	for ip, id := range p.held {
+		if !cnitest.Exists(p.path("networks/one/" + ip.String())) {
+			t.Errorf("%v is lost, which %s has", ip, id)
+		}
+	}
+	p.dateBack() // so that the runtime lists all containers by now
+	p.restart(p.runtimeLists(append(p.live, "other")...)...)
+	p.agree(2, p.live...)
+}
+
+// stress is a node with many containers.
+type stress struct {
+	*node
+	mu   sync.Mutex // guards held and live
+	held map[netip.Addr]string
+	live []string     // those that stay
+	down sync.RWMutex // locked while the server is being replaced
+
+	done atomic.Int64
+}
+
+// run makes pairs from six callers. The result waits for their end; with kills it kills the server
+// after every five pairs.
+func (p *stress) run(list *libcni.NetworkConfigList, pairs int) (wait func(kills bool)) {
+	var callers sync.WaitGroup
+	var next, ended atomic.Int64
+	first := p.done.Load()
+	for range 6 {
+		callers.Go(func() {
+			defer ended.Add(1)
+			for i := next.Add(1); i <= int64(pairs) && !p.t.Failed(); i = next.Add(1) {
+				p.pair(list, sandbox(fmt.Sprint("c", first+i)), i%4 == 0)
+				p.done.Add(1)
+			}
+		})
+	}
+	return func(kills bool) {
+		for at := first + 5; kills && ended.Load() < 6; at += 5 {
+			cnitest.Until(p.t, "five pairs are done", func() bool { return p.done.Load() >= at || ended.Load() == 6 })
+			p.down.Lock()
+			p.restart(p.runtimeLists("other")...)
+			p.down.Unlock()
+		}
+		callers.Wait()
+	}
+}
+
+// pair is an ADD of a container and, unless it stays, its DEL.
+func (p *stress) pair(list *libcni.NetworkConfigList, id string, stays bool) {
+	p.Make(id)
+	add := func(ctx context.Context) error {
+		_, err := p.cni().AddNetworkList(ctx, list, runtimeConf(id))
+		return err
+	}
+	del := func(ctx context.Context) error { return p.cni().DelNetworkList(ctx, list, runtimeConf(id)) }
+	// A delegate's own plugins go on when it is killed: after a DEL they would release for the next ADD.
+	server := list.Plugins[0].Network.Type == "cniserver"
+	for !p.succeeds(add, true) {
+		for !p.succeeds(del, server) {
+		}
+	}
+	ips := p.Addresses(id)
+	p.mu.Lock()
+	for _, ip := range ips {
+		if other := p.held[ip]; other != "" {
+			p.t.Errorf("%v is given to %s while %s has it", ip, id, other)
+		}
+		p.held[ip] = id
+	}
+	if len(ips) != 2 {
+		p.t.Errorf("%s has %v", id, ips)
+	}
+	if stays {
+		p.live = append(p.live, id)
+		p.mu.Unlock()
+		return
+	}
+	for _, ip := range ips {
+		delete(p.held, ip)
+	}
+	p.mu.Unlock()
+	for !p.succeeds(del, server) {
+	}
+	p.Remove(id)
+}
+
+// succeeds does a request, and may kill its plugin. After an error it waits until the server is back.
+func (p *stress) succeeds(do func(context.Context) error, kill bool) bool {
+	ctx, cancel := context.WithCancel(p.t.Context())
+	defer cancel()
+	if kill && rand.N(16) == 0 {
+		defer time.AfterFunc(rand.N(100*time.Millisecond), cancel).Stop()
+	}
+	if do(ctx) == nil || p.t.Failed() {
+		return true
+	}
+	p.down.RLock()
+	defer p.down.RUnlock()
+	return false
 }

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,7 +26,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/cnitest"
-	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/gc/gctest"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/checkpoint"
@@ -56,6 +54,7 @@ type node struct {
 	bin    string // CNI_PATH
 	server *exec.Cmd
 	gone   chan struct{} // closed when the server has ended
+	waits  func()        // called when the server logs that it waits for others
 	log    *cnitest.Log
 }
 
@@ -64,11 +63,11 @@ func sandbox(name string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte
 
 func newNode(t testing.TB) *node {
 	t.Helper()
-	dir, err := os.MkdirTemp("/run", "node") // of these tests alone, and short enough for a socket
+	dir, err := os.MkdirTemp("/run", "node") //nolint:usetesting // a path that is short enough for a socket
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &node{Containers: cnitest.NewContainers(t), t: t, dir: dir, bin: cnitest.Bin(), log: new(cnitest.Log)}
+	n := &node{Containers: cnitest.NewContainers(t), t: t, dir: dir, bin: cnitest.Bin(), log: new(cnitest.Log), waits: func() {}}
 	cnitest.RemoveLinkAtEnd(t, "br-one")
 	cnitest.RemoveLinkAtEnd(t, "br-two")
 	t.Cleanup(func() {
@@ -83,11 +82,10 @@ func newNode(t testing.TB) *node {
 	return n
 }
 
-// options are those of the node's server.
-func (n *node) options() options {
-	return options{
-		runDir: n.path("run"), stateDir: n.path("state"), dataDir: n.path("networks"), networks: []string{"one", "two"},
-		gcMinAge: gc.DefaultMinAge, timeout: time.Minute,
+// flags are those of the node's server.
+func (n *node) flags() []string {
+	return []string{
+		"--network", "one", "--network", "two", "--run-dir", n.path("run"), "--state-dir", n.path("state"), "--data-dir", n.path("networks"),
 	}
 }
 
@@ -98,24 +96,11 @@ func (n *node) intentsFile() string     { return n.path("run/intents.json") }
 // start starts the server, waits until it listens or ends, and reports whether it listens.
 func (n *node) start(flags ...string) bool {
 	n.t.Helper()
-	return n.startAndWait(func() {}, flags...)
-}
-
-// startAndWait is start, and calls waits when the server logs that it waits for others.
-func (n *node) startAndWait(waits func(), flags ...string) bool {
-	n.t.Helper()
-	o := n.options()
-	server := exec.Command("/proc/self/exe", append([]string{
-		"serve", "--network", "one", "--network", "two", "--run-dir", o.runDir, "--state-dir", o.stateDir, "--data-dir", o.dataDir,
-	}, flags...)...)
+	server := exec.Command("/proc/self/exe", slices.Concat([]string{"serve"}, n.flags(), flags)...)
 	server.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0") // else the race detector waits for a second at the end
 	stderr, err := server.StderrPipe()
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	if err := server.Start(); err != nil {
-		n.t.Fatal(err)
-	}
+	n.must(err)
+	n.must(server.Start())
 	serving, gone := make(chan struct{}), make(chan struct{})
 	n.server, n.gone = server, gone
 	go func() {
@@ -127,7 +112,7 @@ func (n *node) startAndWait(waits func(), flags ...string) bool {
 			case strings.Contains(lines.Text(), `msg=Serving `):
 				once()
 			case strings.Contains(lines.Text(), `msg="Waiting for another server`):
-				waits()
+				n.waits()
 			}
 		}
 		_ = server.Wait() // usually killed
@@ -137,9 +122,6 @@ func (n *node) startAndWait(waits func(), flags ...string) bool {
 		return true
 	case <-gone:
 		n.server = nil
-		return false
-	case <-time.After(time.Minute):
-		n.t.Fatalf("the server neither listens nor ends:\n%s", n.log)
 		return false
 	}
 }
@@ -163,26 +145,16 @@ func (n *node) restart(flags ...string) {
 
 // died waits for the end of the server.
 func (n *node) died() {
-	n.t.Helper()
-	select {
-	case <-n.gone:
-		n.server = nil
-	case <-time.After(time.Minute):
-		n.t.Fatal("the server goes on")
-	}
+	<-n.gone
+	n.server = nil
 }
 
 // traced attaches strace to the server during do.
 func (n *node) traced(do func(), flags ...string) {
-	n.t.Helper()
 	cmd := exec.Command("strace", append([]string{"-f", "-o", "/dev/null", "-p", fmt.Sprint(n.server.Process.Pid)}, flags...)...)
 	stderr, err := cmd.StderrPipe()
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		n.t.Fatal(err)
-	}
+	n.must(err)
+	n.must(cmd.Start())
 	lines := bufio.NewScanner(stderr)
 	for line := ""; !strings.Contains(line, " attached"); line = lines.Text() {
 		if !lines.Scan() {
@@ -199,18 +171,12 @@ func (n *node) traced(do func(), flags ...string) {
 // newServer returns a server of this process, with an empty record. At the end it is closed.
 func (n *node) newServer() *server {
 	n.t.Helper()
-	o := n.options()
-	if err := errors.Join(os.MkdirAll(o.runDir, 0o700), os.MkdirAll(o.stateDir, 0o700)); err != nil {
-		n.t.Fatal(err)
-	}
+	o := parse(n.flags())
+	n.must(errors.Join(os.MkdirAll(o.runDir, 0o700), os.MkdirAll(o.stateDir, 0o700)))
 	s, err := newServer(o, logr.Discard())
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	n.must(err)
 	n.t.Cleanup(func() { _ = s.record.Close() })
-	if err := s.record.Backfill(n.t.Context(), unknown(o.networks), nil); err != nil {
-		n.t.Fatal(err)
-	}
+	n.must(s.record.Backfill(n.t.Context(), unknown(o.networks), nil))
 	return s
 }
 
@@ -239,9 +205,7 @@ func (n *node) delegate(name, plugin string, each int) string {
 func (n *node) parse(text string) *libcni.NetworkConfigList {
 	n.t.Helper()
 	list, err := libcni.NetworkConfFromBytes([]byte(text))
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	n.must(err)
 	return list
 }
 
@@ -305,12 +269,7 @@ func (n *node) mustAdd(list *libcni.NetworkConfigList, ids ...string) {
 
 // runtimeLists writes what a container runtime lists to a file, and returns the flags for it.
 func (n *node) runtimeLists(ids ...string) []string {
-	n.t.Helper()
-	pods := []map[string]any{}
-	for _, id := range ids {
-		pods = append(pods, map[string]any{"name": "web-" + id, "containerIDs": []string{id}})
-	}
-	text, err := json.Marshal(pods)
+	text, err := json.Marshal([]map[string]any{{"name": "web", "containerIDs": ids}})
 	n.must(err)
 	n.must(os.WriteFile(n.path("runtime.json"), text, 0o600))
 	return []string{"--source", "file:" + n.path("runtime.json")}
@@ -318,7 +277,6 @@ func (n *node) runtimeLists(ids ...string) []string {
 
 // reserved are the reservations.
 func (n *node) reserved() []hostlocal.Reservation {
-	n.t.Helper()
 	list, err := hostlocal.New(n.path("networks")).List(n.t.Context())
 	n.must(err)
 	return list.Reservations
@@ -326,7 +284,6 @@ func (n *node) reserved() []hostlocal.Reservation {
 
 // dateBack makes all reservations an hour old.
 func (n *node) dateBack() {
-	n.t.Helper()
 	for _, r := range n.reserved() {
 		cnitest.DateBack(n.t, filepath.Join(n.path("networks"), r.Network, r.IP.String()), time.Hour)
 	}
@@ -337,36 +294,30 @@ func (n *node) dateBack() {
 // intent.
 func (n *node) agree(each int, ids ...string) {
 	n.t.Helper()
-	var record struct {
-		Record struct{ Attachments []checkpoint.Entry }
-	}
-	content, err := os.ReadFile(n.recordFile())
+	source, err := checkpoint.New(n.recordFile(), checkpoint.Options{Networks: []string{"one", "two"}})
 	n.must(err)
-	n.must(json.Unmarshal(content, &record))
-	var disk, recorded, kernel []string
+	recorded, err := source.Pods(n.t.Context())
+	n.must(err)
+	disk, record, kernel := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	got, want := map[string]int{}, map[string]int{}
-	line := func(id string, ip netip.Addr) string { return id + " " + ip.String() }
 	for _, r := range n.reserved() {
-		disk = append(disk, line(r.ContainerID, r.IP))
+		disk[r.ContainerID+" "+r.IP.String()] = true
 		got[r.ContainerID]++
 	}
-	for _, e := range record.Record.Attachments {
-		for _, ip := range e.IPs {
-			recorded = append(recorded, line(e.ContainerID, ip))
+	for _, p := range recorded.Pods {
+		for _, ip := range p.IPs {
+			record[p.ContainerIDs[0]+" "+ip.String()] = true
 		}
 	}
 	for _, id := range n.IDs() {
 		for _, ip := range n.Addresses(id) {
-			kernel = append(kernel, line(id, ip))
+			kernel[id+" "+ip.String()] = true
 		}
 	}
 	for _, id := range ids {
 		want[id] = each
 	}
-	for _, lines := range [][]string{disk, recorded, kernel} {
-		slices.Sort(lines)
-	}
-	if diff := cmp.Diff(disk, recorded) + cmp.Diff(disk, kernel); diff != "" {
+	if diff := cmp.Diff(disk, record) + cmp.Diff(disk, kernel); diff != "" {
 		n.t.Errorf("reserved (-) and recorded or configured (+) differ:\n%s", diff)
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -403,13 +354,11 @@ exit $code
 
 // script says what the delegate does from now on, such as "ADD fail".
 func (n *node) script(lines ...string) {
-	n.t.Helper()
 	n.must(os.WriteFile(n.path("script"), []byte(strings.Join(lines, "\n")), 0o600))
 }
 
 // arrived waits until the delegate blocks, and goOn lets it go on; later ones don't block.
 func (n *node) arrived() {
-	n.t.Helper()
 	_, err := os.ReadFile(n.path("there"))
 	n.must(err)
 }

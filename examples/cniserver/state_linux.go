@@ -21,6 +21,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/checkpoint"
 )
@@ -115,10 +116,9 @@ func (s *server) recordADD(r *request, result types.Result) error {
 		e.IPs = append(e.IPs, addr.Unmap())
 	}
 	for arg := range strings.SplitSeq(r.Args, ";") {
-		switch name, value, _ := strings.Cut(arg, "="); name {
-		case "K8S_POD_NAMESPACE":
+		if value, ok := strings.CutPrefix(arg, "K8S_POD_NAMESPACE="); ok {
 			e.Pod.Namespace = value
-		case "K8S_POD_NAME":
+		} else if value, ok := strings.CutPrefix(arg, "K8S_POD_NAME="); ok {
 			e.Pod.Name = value
 		}
 	}
@@ -130,8 +130,7 @@ func (s *server) recordADD(r *request, result types.Result) error {
 // a GC, a boot, or an answer of the server's own source.
 func unknown(networks []string) podsource.Source {
 	return podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
-		always := []podsource.Gap{{}}
-		return podsource.Answer{Source: "none", Networks: networks, Names: podsource.AnyContainer, Authoritative: true, Gaps: always}, nil
+		return podsource.Answer{Source: "none", Networks: networks, Authoritative: true, Gaps: make([]podsource.Gap, 1)}, nil
 	})
 }
 
@@ -142,16 +141,18 @@ func unknown(networks []string) podsource.Source {
 func (s *server) backfill(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
-	list, err := s.store.List(ctx)
-	if err != nil {
-		return err
-	}
-	for _, r := range list.Reservations {
-		if r.Err != nil && slices.Contains(s.networks, r.Network) {
-			return r.Err // it may be anybody's
+	var list hostlocal.Listing
+	source := podsource.AnswerFunc(func(ctx context.Context) (a podsource.Answer, err error) {
+		list, err = s.store.List(ctx) // not before the call of Backfill, which takes care of a DEL that ends meanwhile
+		for _, r := range list.Reservations {
+			err = cmp.Or(err, r.Err) // it may be anybody's
 		}
-	}
-	return s.record.Backfill(ctx, s.source, func(p podsource.Pod) ([]checkpoint.Entry, error) {
+		if err == nil {
+			a, err = s.source.Pods(ctx)
+		}
+		return a, err
+	})
+	return s.record.Backfill(ctx, source, func(p podsource.Pod) ([]checkpoint.Entry, error) {
 		ids, of := slices.Clone(p.ContainerIDs), make(map[checkpoint.Key]checkpoint.Entry)
 		for _, r := range list.Reservations {
 			if slices.Contains(p.IPs, r.IP) {
