@@ -242,9 +242,11 @@ func TestHazard25NamespaceIsGone(t *testing.T) {
 	if err := inC(func() error { _, err := netlink.LinkByName("eth0"); return err }); err != nil {
 		t.Errorf("the other container's interface: %v", err)
 	}
-	held := cnitest.Reserve(t, n.path("networks"), "one", "10.9.1.7", "c", 0)
+	held := n.path("networks/one/10.9.1.7")
+	cnitest.Write(t, held, "c\r\nlo", 0)
 	args := n.args("c")
 	args.IfName = "lo"
+	args.StdinData = []byte(strings.Replace(string(args.StdinData), "bridge", "ptp", 1)) // which releases first
 	if _, err := s.handle(t.Context(), "DEL", args); err == nil || !cnitest.Exists(held) || len(s.intents.all()) != 1 {
 		t.Errorf("%v; the address is reserved: %t", err, cnitest.Exists(held))
 	}

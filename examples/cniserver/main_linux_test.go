@@ -31,9 +31,8 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/checkpoint"
 )
 
-// TestMain runs the tests in namespaces of their own. The server is the program of the
-// tests, so it has the race detector if they have it. The plugin is built separately. The node
-// has been up for a day, however young the machine is.
+// TestMain runs the tests in namespaces of their own. The server is the program of the tests, so it has
+// the race detector if they have it. The node has been up for a day, however young the machine is.
 func TestMain(m *testing.M) {
 	gctest.Uptime(nil, 24*time.Hour)
 	if len(os.Args) > 1 && os.Args[1] == "serve" {

@@ -109,7 +109,6 @@ func TestHazard93AnADDOfAnotherVersionEndsLater(t *testing.T) {
 		if cnitest.Exists(left) {
 			t.Error("the leak is kept")
 		}
-		n.must(s.record.Close())
 	})
 }
 
@@ -188,22 +187,27 @@ func TestHazard110Reboot(t *testing.T) {
 	n.agree(2)
 }
 
-// The upgrade: a version without a record made the attachments. Without an answer of the runtime
-// nothing is released, and the server serves. With one it records what is there, and releases the rest.
+// After a version without a record nothing is released before the runtime answers. Then what is there
+// is recorded, and the rest released. A later start forgets and releases what has lost its namespace.
 func TestHazard26Upgrade(t *testing.T) {
 	n := newNode(t)
 	n.mustAdd(n.direct("one"), "a", sandbox("leaked"))
 	n.Remove(sandbox("leaked"))
 	n.dateBack()
 	n.restart("--source", "file:"+n.path("none"))
-	n.mustAdd(n.one(), "b")
+	n.mustAdd(n.one(), sandbox("b"))
 	if got := len(n.reserved()); got != 6 {
 		t.Errorf("without an answer of the runtime %d addresses are reserved, want 6", got)
 	}
 	n.restart(n.runtimeLists("a")...)
-	n.agree(2, "a", "b")
-	n.must(n.del(n.one(), "a"))
-	n.agree(2, "b")
+	n.agree(2, "a", sandbox("b"))
+	n.Remove(sandbox("b")) // its DEL never comes
+	n.dateBack()
+	n.restart(n.runtimeLists("a")...)
+	n.agree(2, "a")
+	if content, err := os.ReadFile(n.recordFile()); err != nil || strings.Contains(string(content), sandbox("b")) {
+		t.Errorf("a container without a namespace is still recorded: %s, %v", content, err)
+	}
 }
 
 // A server that can't start says why, and changes no file.
@@ -225,15 +229,15 @@ func TestHazard26ServerThatCannotStart(t *testing.T) {
 		{"damaged intents", "", "", n.intentsFile(), "{", n.intentsFile()},
 		{"a file is in the place of a directory", "--state-dir", n.path("file"), n.path("file"), "", "making the directories"},
 		{"a link in its place", "--run-dir", "/proc/self/cwd", n.path("file"), "", "not a link"},
-		{"an unknown source", "--source", "x", n.path("file"), "", `\"x\"`},
 		{"the name of a network is invalid", "--network", "../two", n.path("file"), "", "../two"},
 		{"the path of its socket is too long", "--run-dir", n.path(strings.Repeat("x", 99)), n.path("file"), "", "listen unix"},
 	} {
 		before, err := os.ReadFile(row.file)
 		n.must(err)
 		n.must(os.WriteFile(row.file, []byte(row.content), 0o600))
-		if n.start(strings.Fields(row.flag+" "+row.arg)...) || !strings.Contains(strings.ReplaceAll(n.log.String(), `"`, `\"`), row.want) {
+		if n.start(strings.Fields(row.flag+" "+row.arg)...) || !strings.Contains(n.log.String(), row.want) {
 			t.Errorf("%s: the server starts, or does not say %q", row.reason, row.want)
+			n.kill()
 		}
 		if got, err := os.ReadFile(row.file); err != nil || string(got) != row.content {
 			t.Errorf("%s: the file was changed: %q, %v", row.reason, got, err)
@@ -259,14 +263,12 @@ func TestDirectoryOfTheSocket(t *testing.T) {
 		ok     bool
 	}{
 		{"none, as after a boot", func(string) error { return nil }, true},
-		{"of root alone", func(dir string) error { return os.Mkdir(dir, 0o700) }, true},
 		{"as kubelet makes it for a hostPath", func(dir string) error { return os.Mkdir(dir, 0o755) }, true},
 		{"a group can write", func(dir string) error { return errors.Join(os.Mkdir(dir, 0), os.Chmod(dir, 0o770)) }, false},
 		{"all can write", func(dir string) error { return errors.Join(os.Mkdir(dir, 0), os.Chmod(dir, 0o777|os.ModeSticky)) }, false},
 		{"others can write", func(dir string) error { return errors.Join(os.Mkdir(dir, 0), os.Chmod(dir, 0o702)) }, false},
 		{"of another user", func(dir string) error { return errors.Join(os.Mkdir(dir, 0o700), os.Chown(dir, 65534, 0)) }, false},
 		{"a link", func(dir string) error { return os.Symlink(t.TempDir(), dir) }, false},
-		{"a file", func(dir string) error { return os.WriteFile(dir, nil, 0o600) }, false},
 	} {
 		dir := filepath.Join(t.TempDir(), "run")
 		if err := row.make(dir); err != nil {
