@@ -8,6 +8,7 @@ require (
 	github.com/containernetworking/plugins v1.9.0
 	github.com/go-logr/logr v1.4.3
 	github.com/google/go-cmp v0.7.0
+	golang.org/x/sys v0.35.0
 	k8s.io/apimachinery v0.28.0
 )
 
@@ -19,6 +20,5 @@ require (
 	github.com/safchain/ethtool v0.6.2 // indirect
 	github.com/vishvananda/netlink v1.3.1 // indirect
 	github.com/vishvananda/netns v0.0.5 // indirect
-	golang.org/x/sys v0.35.0 // indirect
 	sigs.k8s.io/knftables v0.0.18 // indirect
 )

@@ -8,10 +8,11 @@ import (
 	"errors"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"syscall"
 	"time"
 	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
 
 // colon is the character that host-local writes for ':' in file names on this platform.
@@ -50,7 +51,7 @@ func (d dir) appendRegular(ips []netip.Addr, entries []byte) []netip.Addr {
 	for ; len(entries) > 0; entries = entries[binary.NativeEndian.Uint16(entries[16:]):] {
 		name, _, _ := bytes.Cut(entries[19:], []byte{0})
 		ip, ok := parseName(unsafe.String(unsafe.SliceData(name), len(name)), colon)
-		if kind := entries[18]; ok && (kind == syscall.DT_REG || kind == syscall.DT_UNKNOWN && d.stat(&Reservation{IP: ip})) {
+		if kind := entries[18]; ok && (kind == syscall.DT_REG || kind == syscall.DT_UNKNOWN && !errors.Is(d.status(&Reservation{IP: ip}), errNotRegular)) {
 			ips = append(ips, ip)
 		}
 	}
@@ -60,7 +61,7 @@ func (d dir) appendRegular(ips []netip.Addr, entries []byte) []netip.Addr {
 // read sets the identity and time of r, and returns the content of its file, cut to the
 // length of buf.
 func (d dir) read(r *Reservation, buf []byte) ([]byte, error) {
-	var st syscall.Stat_t
+	var st unix.Stat_t
 	var name [64]byte // on the stack
 	fd, err := d.openFile(append(r.IP.AppendTo(name[:0]), 0), syscall.O_RDONLY, &st)
 	if err != nil {
@@ -72,18 +73,28 @@ func (d dir) read(r *Reservation, buf []byte) ([]byte, error) {
 	return buf[:max(0, n)], os.NewSyscallError("read", err)
 }
 
-// stat sets the identity and time of r if its path leads to a regular file. It opens
-// nothing. It returns false only if the path leads to something else: an error shows
-// nothing, because the directory may have been renamed.
-func (d dir) stat(r *Reservation) bool {
-	info, err := os.Lstat(filepath.Join(d.Name(), fileName(r.IP, colon)))
-	if err == nil && info.Mode().IsRegular() {
-		r.setStatus(info.Sys().(*syscall.Stat_t))
+// status sets the identity and time of r if its name is that of a regular file, which it does
+// not open.
+func (d dir) status(r *Reservation) error {
+	var st unix.Stat_t
+	var name [64]byte // on the stack
+	err := d.statusOf(string(r.IP.AppendTo(name[:0])), &st)
+	if err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
+		err = errNotRegular
 	}
-	return err != nil || info.Mode().IsRegular()
+	if err == nil {
+		r.setStatus(&st)
+	}
+	return err
 }
 
-func (r *Reservation) setStatus(st *syscall.Stat_t) {
+// statusOf reads the status of a file of the directory. It follows no link.
+func (d dir) statusOf(name string, st *unix.Stat_t) error {
+	_, err := retry(func() (int, error) { return 0, unix.Fstatat(int(d.Fd()), name, st, unix.AT_SYMLINK_NOFOLLOW) })
+	return os.NewSyscallError("fstatat", err)
+}
+
+func (r *Reservation) setStatus(st *unix.Stat_t) {
 	r.identity = identity{st.Ino, st.Ctim.Nano(), st.Size}
 	r.ReservedAt = time.Unix(st.Mtim.Unix())
 }
@@ -91,7 +102,7 @@ func (r *Reservation) setStatus(st *syscall.Stat_t) {
 // openFile opens a regular file of the directory and reads its status. It follows no
 // link, and a pipe does not block it. The name must end with a zero byte: syscall.Openat
 // would copy each name twice.
-func (d dir) openFile(name []byte, flags int, st *syscall.Stat_t) (int, error) {
+func (d dir) openFile(name []byte, flags int, st *unix.Stat_t) (int, error) {
 	flags |= syscall.O_NOFOLLOW | syscall.O_NONBLOCK | syscall.O_NOCTTY | syscall.O_CLOEXEC | syscall.O_LARGEFILE
 	fd, err := retry(func() (int, error) {
 		fd, _, errno := syscall.Syscall6(syscall.SYS_OPENAT, d.Fd(), uintptr(unsafe.Pointer(&name[0])), uintptr(flags), 0o750, 0, 0)
@@ -106,7 +117,7 @@ func (d dir) openFile(name []byte, flags int, st *syscall.Stat_t) (int, error) {
 	if err != nil {
 		return -1, os.NewSyscallError("openat", err)
 	}
-	err = os.NewSyscallError("fstat", syscall.Fstat(fd, st))
+	err = os.NewSyscallError("fstat", unix.Fstat(fd, st))
 	if err == nil && st.Mode&syscall.S_IFMT != syscall.S_IFREG {
 		err = errNotRegular
 	}

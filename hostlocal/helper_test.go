@@ -105,10 +105,11 @@ func release(ctx context.Context, t *testing.T, what string, s *Store, rs []Rese
 	return err
 }
 
-// files returns the networks, addresses and owners of reservations, but not Owned.
+// files returns the networks, addresses and owners of reservations, but not the usual container.
 func files(rs []Reservation) (names []string) {
 	for _, r := range rs {
-		names = append(names, strings.TrimSuffix(fmt.Sprint(r.Network, " ", r.IP, " ", r.Owner), " owned"))
+		owner := map[bool]any{false: r.Owner, true: r.ContainerID}[r.Owner == Owned]
+		names = append(names, strings.TrimSuffix(fmt.Sprint(r.Network, " ", r.IP, " ", owner), " abc"))
 	}
 	return names
 }

@@ -12,7 +12,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
+	"time"
 )
 
 // A Listing is what one reading of a data directory found.
@@ -37,14 +39,59 @@ type Listing struct {
 // because a container may have reservations in several networks (R3). One such error is a symbolic link to a
 // directory in the place of a network's directory, since it is not followed (R7).
 func (s *Store) List(ctx context.Context) (Listing, error) {
+	wall, lead := s.now()
+	m := *s.last.Load()
+	if m.settledBefore = wall - margin; stepped(lead, m.lead) {
+		m = memory{lead: lead} // and nothing is settled: a change that seems old may be new
+	}
 	l, err := s.readDataDir()
 	for i := 0; err == nil && i < len(l.Networks); i++ {
-		l.Reservations, err = s.listNetwork(ctx, l.Networks[i], l.Reservations)
+		l.Reservations, err = s.listNetwork(ctx, l.Networks[i], l.Reservations, &m)
 	}
 	if err != nil {
 		return Listing{}, fmt.Errorf("listing reservations in %s: %w", s.dataDir, err)
 	}
+	s.last.Store(&memory{files: l.Reservations, lead: m.lead})
 	return l, nil
+}
+
+// margin is how old the last change of a file must be, so that each later one changes its
+// identity. The kernel stamps a change before it makes it, with the time of its last tick, and
+// that lags while its timekeeper is stalled.
+const margin = 3 * time.Second
+
+// A memory is what the last List found. Others may have changed the exported fields.
+type memory struct {
+	files         []Reservation // without those before the next file
+	lead          time.Duration // of the wall clock: no step was seen since it had this
+	settledBefore time.Duration // since 1970: when settled files were changed last
+}
+
+// text returns the content of r's file: what was read before, if the status shows that this is
+// still true. It also sets the identity and time of r.
+func (m *memory) text(d dir, r *Reservation, buf []byte) (string, error) {
+	order := func(f *Reservation) int { return cmp.Or(strings.Compare(f.Network, r.Network), f.IP.Compare(r.IP)) }
+	for len(m.files) > 0 && order(&m.files[0]) < 0 {
+		m.files = m.files[1:]
+	}
+	if len(m.files) > 0 && order(&m.files[0]) == 0 && m.files[0].text != "" {
+		if err := d.status(r); err == nil && r.identity == m.files[0].identity {
+			return m.files[0].text, nil
+		}
+	}
+	content, err := d.read(r, buf)
+	return string(content), err
+}
+
+// setOwner sets the owner of r, and keeps the text if the file is settled. An empty file may be about
+// to be written.
+func (r *Reservation) setOwner(text string, m *memory) {
+	r.ContainerID, r.IfName, r.Owner = parseOwner(text)
+	changed := time.Duration(r.identity.changed)
+	// Some file systems have only seconds.
+	if r.Owner == Owned && r.identity.ino != 0 && changed%time.Second != 0 && changed < m.settledBefore {
+		r.text, r.lead = text, m.lead
+	}
 }
 
 // Networks returns the names of the networks as List does, without reading their
@@ -90,7 +137,7 @@ func (s *Store) readDataDir() (Listing, error) {
 
 // listNetwork appends a network's reservations to rs. It reads the directory that it
 // opened, even if another one gets the name.
-func (s *Store) listNetwork(ctx context.Context, network string, rs []Reservation) ([]Reservation, error) {
+func (s *Store) listNetwork(ctx context.Context, network string, rs []Reservation, m *memory) ([]Reservation, error) {
 	d, err := s.open(network)
 	if isMissing(err) {
 		return rs, nil
@@ -116,15 +163,14 @@ func (s *Store) listNetwork(ctx context.Context, network string, rs []Reservatio
 			return nil, fmt.Errorf("reading owners: %w", err)
 		}
 		r := Reservation{Network: network, IP: ip}
-		content, err := d.read(&r, buf)
+		text, err := m.text(d, &r, buf)
 		if isGone(err) {
 			continue
 		}
 		if err == nil {
-			id, ifName, owner := parseOwner(content)
-			r.ContainerID, r.IfName, r.Owner = string(id), string(ifName), owner
+			r.setOwner(text, m)
 		} else {
-			d.stat(&r) // also Unreadable if it finds nothing: the directory may have been renamed
+			_ = d.status(&r) // also Unreadable if it finds nothing
 			r.Owner, r.Err = Unreadable, fmt.Errorf("reading the owner of %s: %w", s.filePath(&r), err)
 		}
 		rs = append(rs, r)

@@ -239,8 +239,7 @@ func TestHazard16Garbage(t *testing.T) {
 // compares it with the ID, CRLF and the interface name, or with the ID alone.
 func FuzzParseOwner(f *testing.F) {
 	f.Fuzz(func(t *testing.T, content []byte) {
-		idBytes, ifNameBytes, state := parseOwner(content)
-		id, ifName := string(idBytes), string(ifNameBytes)
+		id, ifName, state := parseOwner(string(content))
 		trimmed := strings.TrimSpace(string(content))
 
 		if (state == Owned) != (id != "") || state != Owned && ifName != "" || state != Owned && state != Empty && state != Malformed {

@@ -9,14 +9,16 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // fileLock is the plugin's lock on a network's directory: flock(2) of the file named
 // lock in it (plugins, backend/disk NewFileLock, and alexflint/go-filemutex).
 type fileLock struct {
-	path string
-	fd   int
-	st   syscall.Stat_t // of fd
+	dir dir
+	fd  int
+	st  unix.Stat_t // of fd
 }
 
 // lock takes the plugin's lock. Like the plugin, it creates the file if there is none. The
@@ -26,10 +28,10 @@ type fileLock struct {
 // earlier attempt may have been removed (hazard 47). An error that is fs.ErrNotExist means
 // that the directory was removed.
 func (d dir) lock() (*fileLock, error) {
-	l := &fileLock{path: filepath.Join(d.Name(), "lock")}
+	l := &fileLock{dir: d}
 	var err error
 	if l.fd, err = d.openFile([]byte("lock\x00"), syscall.O_RDWR|syscall.O_CREAT, &l.st); err != nil {
-		return nil, fmt.Errorf("%w: opening %s: %w", ErrLocked, l.path, err)
+		return nil, fmt.Errorf("%w: opening %s: %w", ErrLocked, filepath.Join(d.Name(), "lock"), err)
 	}
 	if err = l.try(); err != nil {
 		_ = syscall.Close(l.fd) // unlocks, too
@@ -47,15 +49,15 @@ func (l *fileLock) try() error {
 	return cmp.Or(os.NewSyscallError("flock", err), l.check())
 }
 
-// check returns errLockReplaced if the locked file is no longer the one at its path, which
-// the plugin would lock.
+// check returns errLockReplaced if the locked file is no longer the directory's, which the
+// plugin would lock.
 func (l *fileLock) check() error {
-	var st syscall.Stat_t
-	_, err := retry(func() (int, error) { return 0, syscall.Lstat(l.path, &st) })
+	var st unix.Stat_t
+	err := l.dir.statusOf("lock", &st)
 	if isMissing(err) || err == nil && (st.Ino != l.st.Ino || st.Dev != l.st.Dev) {
 		return errLockReplaced
 	}
-	return os.NewSyscallError("lstat", err)
+	return err
 }
 
 // unlock releases the lock. Closing the file is not enough: a process that is being

@@ -231,7 +231,7 @@ func TestHazard47LockReplacedBeforeLocking(t *testing.T) {
 			must(t, os.Rename(lockOf(s), filepath.Join(s.DataDir(), "old")), os.Symlink("../old", lockOf(s)))
 		}, errLockReplaced},
 		{"the same inode number on another file system", func(l *fileLock) { l.st.Dev++ }, errLockReplaced},
-		{"its path is too long", func(l *fileLock) { l.path += strings.Repeat("x", 300) }, syscall.ENAMETOOLONG},
+		{"the directory is not open", func(l *fileLock) { l.dir = dir{} }, syscall.EBADF},
 	} {
 		for _, locked := range []bool{false, true} {
 			l, err := d.lock()

@@ -74,8 +74,11 @@ func (d dir) read(r *Reservation, buf []byte) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, int64(len(buf))))
 }
 
-// stat sets the identity and time of r, as far as possible.
-func (d dir) stat(r *Reservation) { _, _ = d.read(r, nil) }
+// status sets the identity and time of r, as far as possible.
+func (d dir) status(r *Reservation) error {
+	_, err := d.read(r, nil)
+	return err
+}
 
 // remove removes the file of a reservation.
 func (d dir) remove(r *Reservation) error { return os.Remove(d.file(r)) }

@@ -3,7 +3,6 @@
 package hostlocal
 
 import (
-	"bytes"
 	"net/netip"
 	"strings"
 	"time"
@@ -38,6 +37,10 @@ type Reservation struct {
 	Owner OwnerState `json:"-"`
 
 	identity identity
+	// text is the content of the file if that is settled: as long as its identity stays the same, so
+	// does its content (R6), unless the clock was set since it had this lead. Else it is empty.
+	text string
+	lead time.Duration
 }
 
 // An identity tells a reservation's file from every earlier and later file of the same name, on
@@ -77,19 +80,19 @@ const maxOwner = 4096
 // parseOwner reads an owner file of any version: the container ID alone (up to
 // v0.7.6), with "\n" and the interface name (a pre-release), or with "\r\n"
 // (v0.8.0 and later). White space around either is ignored, as in the plugin
-// (plugins, backend/disk ReleaseByID). The results are slices of content.
-func parseOwner(content []byte) (containerID, ifName []byte, state OwnerState) {
+// (plugins, backend/disk ReleaseByID).
+func parseOwner(content string) (containerID, ifName string, state OwnerState) {
 	if len(content) > maxOwner {
-		return nil, nil, Malformed
+		return "", "", Malformed
 	}
-	content = bytes.TrimSpace(content)
-	if len(content) == 0 {
-		return nil, nil, Empty
+	content = strings.TrimSpace(content)
+	if content == "" {
+		return "", "", Empty
 	}
-	id, name, _ := bytes.Cut(content, []byte("\n"))
-	id, name = bytes.TrimFunc(id, isBlank), bytes.TrimFunc(name, isBlank)
-	if !validName(id) || !validIfName(string(name)) {
-		return nil, nil, Malformed
+	id, name, _ := strings.Cut(content, "\n")
+	id, name = strings.TrimFunc(id, isBlank), strings.TrimFunc(name, isBlank)
+	if !validName(id) || !validIfName(name) {
+		return "", "", Malformed
 	}
 	return id, name, Owned
 }
@@ -100,7 +103,7 @@ func isBlank(r rune) bool { return r != '\n' && unicode.IsSpace(r) }
 
 // validName is the CNI spec's rule for container IDs and network names: a
 // letter or digit, then letters, digits, '_', '.' and '-'.
-func validName[T string | []byte](s T) bool {
+func validName(s string) bool {
 	for i := range len(s) {
 		c := s[i]
 		switch {

@@ -8,7 +8,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"syscall"
+	"time"
 )
 
 // DefaultDataDir is where host-local keeps its reservations unless its
@@ -21,7 +23,14 @@ const DefaultDataDir = "/var/lib/cni/networks"
 // processes may change the directories at any time (R12).
 type Store struct {
 	dataDir string
+	// now returns the wall clock's time since 1970, and by how much that is more than the monotonic
+	// clock's since the store was made: a step of the wall clock, or a sleep, changes it.
+	now  func() (wall, lead time.Duration)
+	last atomic.Pointer[memory] // of the last List
 }
+
+// stepped reports whether the wall clock was set between two readings.
+func stepped(lead, before time.Duration) bool { return (lead - before).Abs() > 100*time.Millisecond }
 
 // New returns the store of a data directory. An empty dataDir is [DefaultDataDir]. New does
 // not access the disk; the directory need not exist yet.
@@ -29,7 +38,14 @@ func New(dataDir string) *Store {
 	if dataDir == "" {
 		dataDir = DefaultDataDir
 	}
-	return &Store{dataDir: filepath.Clean(dataDir)}
+	made := time.Now()
+	s := &Store{dataDir: filepath.Clean(dataDir), now: func() (wall, lead time.Duration) {
+		now := time.Now()
+		wall = time.Duration(now.UnixNano())
+		return wall, wall - now.Sub(made)
+	}}
+	s.last.Store(&memory{lead: time.Duration(made.UnixNano())})
+	return s
 }
 
 // DataDir returns the path of the data directory.

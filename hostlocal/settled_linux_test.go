@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hostlocal
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// later lets the clocks of a store go on.
+func later(s *Store, wall, mono time.Duration) {
+	now := s.now
+	s.now = func() (time.Duration, time.Duration) {
+		w, lead := now()
+		return w + wall, lead + wall - mono
+	}
+}
+
+// overwrite writes the beginning of a file in place.
+func overwrite(t *testing.T, path, content string) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	must(t, err)
+	_, err = f.WriteAt([]byte(content), 0)
+	must(t, err, f.Close())
+}
+
+// TestSettled: a later List, and Release, read no owner of a file whose identity proves it, and do
+// read that of any other. The test changes the owner in place, and then what was listed, so that
+// the identity does not show it: as if the kernel's clock had not ticked, or had been set back to
+// the same time, or the file had been stamped before it was written. (R6)
+func TestSettled(t *testing.T) {
+	const ms = time.Millisecond
+	for _, row := range []struct {
+		reason, content string
+		age             time.Duration // since the change, when it is listed
+		before, after   time.Duration // steps of the clock before it is listed, and after that
+		settled         bool
+	}{
+		{"changed just before the margin", "abc\r\neth0", 3*time.Second + 1, 0, 0, true},
+		{"... and listed when the clock had been slewed", "abc\r\neth0", 3*time.Second + 100*ms + 1, -100 * ms, 200 * ms, true},
+		{"changed within the margin", "abc\r\neth0", 3 * time.Second, 0, 0, false},
+		{"the clock is set back between two passes", "abc\r\neth0", time.Hour, 0, -101 * ms, false},
+		{"... or forward, perhaps back from an earlier step", "abc\r\neth0", time.Hour, 0, 101 * ms, false},
+		{"... or just before the first: a change may be newer than it seems", "abc\r\neth0", time.Hour, 101 * ms, 0, false},
+		{"an ADD stopped between create and write", "", time.Hour, 0, 0, false},
+		{"a file that host-local did not write", "one\ntwo\nthree", time.Hour, 0, 0, false},
+	} {
+		s := newStore(t)
+		write(t, at(s, "10.0.0.1"), row.content)
+		changed := time.Duration(list(t, s)[0].identity.changed)
+		s.now = func() (wall, lead time.Duration) { return changed, changed }
+		s.last.Store(&memory{lead: changed})
+		later(s, row.age+row.before, row.age)
+		rs := list(t, s)
+		later(s, time.Hour+row.after, time.Hour)
+
+		overwrite(t, at(s, "10.0.0.1"), "xyz\r\neth0")
+		now := Reservation{IP: rs[0].IP}
+		must(t, openedDir(t, s).status(&now))
+		rs[0].identity, s.last.Load().files[0].identity = now.identity, now.identity
+		want, outcome := files(list(t, New(s.DataDir()))), Changed
+		if row.settled {
+			want, outcome = []string{"podnet 10.0.0.1"}, Released
+		}
+		diff(t, row.reason, want, files(list(t, s)))
+		must(t, release(t.Context(), t, row.reason, s, rs, outcome))
+	}
+}
+
+// TestSettle: a file without a part of the identity that a change would show is not settled.
+func TestSettle(t *testing.T) {
+	for _, row := range []struct {
+		reason string
+		identity
+		want bool
+	}{
+		{"a settled file", identity{1, 1e9 + 1, 3}, true},
+		{"a change time without nanoseconds", identity{1, 1e9, 3}, false},
+		{"no inode", identity{0, 1e9 + 1, 3}, false},
+		{"a change time of the margin's end", identity{1, 5e9, 3}, false},
+	} {
+		r := Reservation{identity: row.identity}
+		if r.setOwner("abc", &memory{settledBefore: 5e9}); r.ContainerID != "abc" || (r.text == "abc") != row.want {
+			t.Errorf("%+v: %s", r, row.reason)
+		}
+	}
+}
+
+// TestSettledIsNotRead: nothing but the status of a settled file is asked. A sibling whose owner
+// changed in place is read, in a network that comes later.
+func TestSettledIsNotRead(t *testing.T) {
+	s := newStore(t, "10.0.0.1", "10.0.0.2", "fd00::1")
+	addNetwork(t, s, "z", "10.0.0.1", "10.0.0.2")
+	later(s, time.Hour, time.Hour)
+	rs := list(t, s)
+	must(t, os.Remove(at(s, "10.0.0.1")))
+	refusing(t, func() {
+		all := list(t, s)
+		diff(t, "a later List", rs[1:], all)
+		diff(t, "List when others have released one", all, list(t, s))
+	}, unix.SYS_READ)
+	overwrite(t, s.filePath(&rs[3]), "xyz")
+	refusing(t, func() {
+		diff(t, "List", []string{"podnet 10.0.0.2", "podnet fd00::1", "z 10.0.0.1 unreadable", "z 10.0.0.2"}, files(list(t, s)))
+	}, unix.SYS_READ)
+	diff(t, "List", []string{"podnet 10.0.0.2", "podnet fd00::1", "z 10.0.0.1 xyz", "z 10.0.0.2"}, files(list(t, s)))
+	refusing(t, func() {
+		must(t, release(t.Context(), t, "Release", s, rs, Gone, Released, Released, Changed, Released))
+	}, unix.SYS_READ)
+}
