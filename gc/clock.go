@@ -37,7 +37,7 @@ type clock struct {
 	steps        steps
 	unsaved      bool // it may have seen a step that is not in the memory yet
 
-	files    []sight[file]           // of the last pass, sorted by network and address
+	files    []candidate             // of the last pass, sorted by network and address
 	finished map[podID]time.Duration // when each pod was first seen finished, or an entry unproven
 	// In the last look a source listed Kubernetes pods, or entries.
 	listsPods, listsEntries bool
@@ -238,33 +238,31 @@ type candidate struct {
 	seen time.Duration
 }
 
-// candidates returns the reservations that see was called with.
-func (c *clock) candidates(all []hostlocal.Reservation) []candidate {
-	candidates := make([]candidate, len(all))
-	for i := range all {
-		candidates[i] = candidate{&all[i], c.files[i].Seen}
-	}
-	return candidates
-}
-
 // see records the first sights of files whose owners were just read, and which are in the order
 // of a list. All others are forgotten.
 func (c *clock) see(at reading, all []hostlocal.Reservation) {
 	before := c.files
-	c.files = make([]sight[file], len(all))
+	c.files = make([]candidate, len(all))
 	for i := range all {
-		c.files[i] = sight[file]{fileOf(&all[i]), at.mono}
+		c.files[i] = candidate{&all[i], at.mono}
 	}
-	c.sawBefore(before)
+	c.sawBefore(len(before), func(i int) sight[file] { return before[i].sight() })
 }
 
+func (c candidate) sight() sight[file] { return sight[file]{fileOf(c.Reservation), c.seen} }
+
 // sawBefore takes the earlier sights of the same files. Both lists have one order.
-func (c *clock) sawBefore(before []sight[file]) {
+func (c *clock) sawBefore(n int, before func(int) sight[file]) {
+	next := 0
 	for i := range c.files {
-		f := &c.files[i]
-		for ; len(before) > 0 && before[0].What.compare(&f.What) <= 0; before = before[1:] {
-			if before[0].What == f.What {
-				f.Seen = min(f.Seen, before[0].Seen)
+		f, what := &c.files[i], fileOf(c.files[i].Reservation)
+		for ; next < n; next++ {
+			b := before(next)
+			if b.What.compare(&what) > 0 {
+				break
+			}
+			if b.What == what {
+				f.seen = min(f.seen, b.Seen)
 			}
 		}
 	}

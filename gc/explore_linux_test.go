@@ -126,7 +126,11 @@ func (x *explorer) key(s *smallNode) uint64 {
 	if s.gap > 0 { // it saw the rest
 		return maphash.Comparable(exploreSeed, s.smallWorld)
 	}
-	return maphash.Comparable(exploreSeed, [3]any{s.smallWorld, s.clock.steps, fmt.Sprint(s.clock.finished, s.clock.files)})
+	seen := fmt.Sprint(s.clock.finished)
+	for _, f := range s.clock.files {
+		seen += fmt.Sprint(f.sight())
+	}
+	return maphash.Comparable(exploreSeed, [3]any{s.smallWorld, s.clock.steps, seen})
 }
 
 // arrive reports whether a node was not seen after as few steps. If no pass is under way, it is visited later.

@@ -105,7 +105,7 @@ func configured(address string) podsource.Pod {
 // sees returns reservations as they are listed, in order.
 func (c *clock) sees(at reading, all []hostlocal.Reservation) []candidate {
 	c.see(at, all)
-	return c.candidates(all)
+	return c.files
 }
 
 // owned is a reservation of a container.

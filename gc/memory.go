@@ -91,7 +91,10 @@ func (r *Reconciler) useMemory(ctx context.Context, report *Report, write bool) 
 		if !write {
 			return &c, err
 		}
-		mine := sights{Files: c.files}
+		var mine sights
+		for _, f := range c.files {
+			mine.Files = append(mine.Files, f.sight())
+		}
 		for pod, first := range c.finished {
 			mine.Finished = append(mine.Finished, sight[podID]{pod, first})
 		}
@@ -163,7 +166,8 @@ func (c *clock) recall(m *memory, dir string, now reading, all bool) {
 	}
 	_, stepped := c.steps.compare(before, now)
 	c.unsaved = c.unsaved || stepped
-	c.sawBefore(m.Dirs[dir].Files)
+	files := m.Dirs[dir].Files
+	c.sawBefore(len(files), func(i int) sight[file] { return files[i] })
 	finished := make(map[podID]time.Duration)
 	for _, s := range m.Dirs[dir].Finished {
 		if _, ok := c.finished[s.What]; ok || all {

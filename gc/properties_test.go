@@ -132,7 +132,7 @@ func randomCase(rnd *rand.Rand) *propCase {
 	c.clock.steps.TrustedSince = oneOf(rnd, time.Time{}, time.Time{}, time.Time{}, propNow.wall.Add(-oneOf(rnd, propAges[1:]...)))
 	for i := range c.all {
 		if maybe(rnd, 2) {
-			c.clock.files = append(c.clock.files, sight[file]{fileOf(&c.all[i]), propNow.mono - oneOf(rnd, propAges[1:]...)})
+			c.clock.files = append(c.clock.files, candidate{&c.all[i], propNow.mono - oneOf(rnd, propAges[1:]...)})
 		}
 	}
 	c.clock.observe(propNow)

@@ -183,7 +183,7 @@ func (r *Reconciler) pass(ctx context.Context, o occasion, report *Report) error
 	}
 	r.clock.see(s.at, all)
 	r.recall(ctx, report)
-	s.reservations = r.clock.candidates(all)
+	s.reservations = r.clock.files
 	r.rememberStep(ctx, report)
 	complete := false
 	defer func() { // also after a panic of the caller's code
