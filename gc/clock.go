@@ -67,10 +67,6 @@ func fileOf(r *hostlocal.Reservation) file {
 	return file{r.Network, r.IP, r.Inode(), r.ReservedAt.UnixNano(), r.ContainerID, ifName, r.Owner}
 }
 
-func (f *file) compare(g *file) int {
-	return cmp.Or(strings.Compare(f.Network, g.Network), f.IP.Compare(g.IP))
-}
-
 type podID struct {
 	types.NamespacedName
 	UID      types.UID
@@ -258,7 +254,7 @@ func (c *clock) sawBefore(n int, before func(int) sight[file]) {
 		f, what := &c.files[i], fileOf(c.files[i].Reservation)
 		for ; next < n; next++ {
 			b := before(next)
-			if b.What.compare(&what) > 0 {
+			if cmp.Or(strings.Compare(b.What.Network, what.Network), b.What.IP.Compare(what.IP)) > 0 {
 				break
 			}
 			if b.What == what {

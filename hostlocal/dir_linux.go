@@ -100,17 +100,10 @@ func (r *Reservation) setStatus(st *unix.Stat_t) {
 }
 
 // openFile opens a regular file of the directory and reads its status. It follows no
-// link, and a pipe does not block it. The name must end with a zero byte: syscall.Openat
-// would copy each name twice.
+// link, and a pipe does not block it. The name must end with a zero byte.
 func (d dir) openFile(name []byte, flags int, st *unix.Stat_t) (int, error) {
 	flags |= syscall.O_NOFOLLOW | syscall.O_NONBLOCK | syscall.O_NOCTTY | syscall.O_CLOEXEC | syscall.O_LARGEFILE
-	fd, err := retry(func() (int, error) {
-		fd, _, errno := syscall.Syscall6(syscall.SYS_OPENAT, d.Fd(), uintptr(unsafe.Pointer(&name[0])), uintptr(flags), 0o750, 0, 0)
-		if errno != 0 {
-			return -1, errno
-		}
-		return int(fd), nil
-	})
+	fd, err := d.at(syscall.SYS_OPENAT, name, flags, 0o750)
 	if errors.Is(err, syscall.ELOOP) || errors.Is(err, syscall.ENXIO) { // a link; a socket
 		return -1, errNotRegular
 	}
@@ -129,7 +122,21 @@ func (d dir) openFile(name []byte, flags int, st *unix.Stat_t) (int, error) {
 
 // remove unlinks the file of a reservation.
 func (d dir) remove(r *Reservation) error {
-	return os.NewSyscallError("unlinkat", syscall.Unlinkat(int(d.Fd()), fileName(r.IP, colon)))
+	var name [64]byte // on the stack
+	_, err := d.at(syscall.SYS_UNLINKAT, append(r.IP.AppendTo(name[:0]), 0), 0, 0)
+	return os.NewSyscallError("unlinkat", err)
+}
+
+// at makes a system call about a name in the directory, which must end with a zero byte. Package
+// syscall would copy each name.
+func (d dir) at(call uintptr, name []byte, flags int, mode uintptr) (int, error) {
+	return retry(func() (int, error) {
+		n, _, errno := syscall.Syscall6(call, d.Fd(), uintptr(unsafe.Pointer(&name[0])), uintptr(flags), mode, 0, 0)
+		if errno != 0 {
+			return -1, errno
+		}
+		return int(n), nil
+	})
 }
 
 // retry repeats a system call that a signal interrupted.

@@ -116,7 +116,7 @@ func (s *Store) readDataDir() (Listing, error) {
 	l := Listing{Networks: []string{}}
 	for _, e := range entries {
 		switch {
-		case !validName(e.Name()):
+		case !ValidName(e.Name()):
 		case e.IsDir():
 			l.Networks = append(l.Networks, e.Name())
 		case e.Type().IsRegular():

@@ -245,7 +245,7 @@ func FuzzParseOwner(f *testing.F) {
 		if (state == Owned) != (id != "") || state != Owned && ifName != "" || state != Owned && state != Empty && state != Malformed {
 			t.Errorf("%v with the owner %q, %q", state, id, ifName)
 		}
-		if state == Owned && (!validName(id) || !validIfName(ifName) || strings.TrimSpace(ifName) != ifName) {
+		if state == Owned && (!ValidName(id) || !validIfName(ifName) || strings.TrimSpace(ifName) != ifName) {
 			t.Errorf("%q, %q is not valid", id, ifName)
 		}
 		if len(content) > maxOwner {
@@ -258,7 +258,7 @@ func FuzzParseOwner(f *testing.F) {
 			t.Errorf("%q is %v", trimmed, state)
 		}
 		wantID, wantIfName, two := strings.Cut(trimmed, "\r\n")
-		if validName(wantID) && (!two || validIfName(wantIfName)) {
+		if ValidName(wantID) && (!two || validIfName(wantIfName)) {
 			if id != wantID || ifName != wantIfName || state != Owned {
 				t.Errorf("the plugin matches %q, %q; got %q, %q, %v", wantID, wantIfName, id, ifName, state)
 			}

@@ -105,7 +105,7 @@ func (s *Store) Release(ctx context.Context, rs ...*Reservation) (ReleaseResult,
 		switch {
 		case r == nil:
 			w.fail(i, errors.New("releasing a reservation that is nil"))
-		case !validName(r.Network):
+		case !ValidName(r.Network):
 			w.fail(i, fmt.Errorf("releasing %v: invalid network name %q", r.IP, r.Network))
 		case r.IP.Zone() != "" || r.Owner != Owned && r.Owner != Empty && r.Owner != Malformed:
 			w.fail(i, fmt.Errorf("releasing %s: %w", s.filePath(r), errNotListed))
@@ -236,11 +236,10 @@ func (w *releaser) hold(ctx context.Context, q *queue) (err error) {
 func (d dir) compare(r *Reservation, lead time.Duration) error {
 	now := Reservation{IP: r.IP}
 	if r.text != "" && !stepped(lead, r.lead) {
-		err := d.status(&now)
-		if err == nil && now.identity != r.identity {
-			err = errChanged
+		if err := d.status(&now); err != nil || now.identity == r.identity {
+			return err
 		}
-		return err
+		return errChanged
 	}
 	content, err := d.read(&now, make([]byte, maxOwner+1))
 	if err != nil {

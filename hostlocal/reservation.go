@@ -91,7 +91,7 @@ func parseOwner(content string) (containerID, ifName string, state OwnerState) {
 	}
 	id, name, _ := strings.Cut(content, "\n")
 	id, name = strings.TrimFunc(id, isBlank), strings.TrimFunc(name, isBlank)
-	if !validName(id) || !validIfName(name) {
+	if !ValidName(id) || !validIfName(name) {
 		return "", "", Malformed
 	}
 	return id, name, Owned
@@ -101,9 +101,10 @@ func parseOwner(content string) (containerID, ifName string, state OwnerState) {
 // a third line is malformed.
 func isBlank(r rune) bool { return r != '\n' && unicode.IsSpace(r) }
 
-// validName is the CNI spec's rule for container IDs and network names: a
-// letter or digit, then letters, digits, '_', '.' and '-'.
-func validName(s string) bool {
+// ValidName reports whether the CNI specification allows s as the name of a network, which is also
+// valid as that of a directory, or as a container ID: a letter or digit, then letters, digits, '_',
+// '.' and '-'.
+func ValidName(s string) bool {
 	for i := range len(s) {
 		c := s[i]
 		switch {

@@ -77,7 +77,3 @@ func isMissing(err error) bool {
 func (s *Store) filePath(r *Reservation) string {
 	return filepath.Join(s.dataDir, r.Network, fileName(r.IP, colon))
 }
-
-// ValidName reports whether the CNI specification allows name as the name of a network, which
-// is also valid as that of a directory, or as a container ID.
-func ValidName(name string) bool { return validName(name) }

@@ -28,7 +28,7 @@ var diskGuards = []guard{
 	{"R11", "97", "a regular file in the place of a network's directory is told", "TestHazard97FileInPlaceOfADirectory", "hostlocal/list.go",
 		"			l.NotDirs = append(l.NotDirs, e.Name())\n", ""},
 	{"R7", "17", "a link without the name of a network is not followed", "TestHazard17LinkAsNetwork", "hostlocal/list.go",
-		"		case !validName(e.Name()):\n", ""},
+		"		case !ValidName(e.Name()):\n", ""},
 	{"R7", "17", "a zone does not lead out of the directory", "TestReleaseCompares", "hostlocal/release.go",
 		"case r.IP.Zone() != \"\" || ", "case "},
 	{"R11", "30", "a context's error is not taken for that of a missing file", "TestHazard118ReleaseAfterItsContext", "hostlocal/release.go",
@@ -47,7 +47,7 @@ var diskGuards = []guard{
 	{"R6", "09", "... and by its owner", "TestReleaseCompares", "hostlocal/release.go",
 		" || owner != r.Owner || id != r.ContainerID || ifName != r.IfName {", " || string(owner)+id+ifName == \"?\" {"},
 	{"R6", "09", "... also if the file is settled", "TestHazard09ReplacedBetweenJudgingAndDeleting", "hostlocal/release.go",
-		"err == nil && now.identity != r.identity {", "false {"},
+		"err != nil || now.identity == r.identity {", "true {"},
 	{"R6", "", "... which it is not after a step of the clock", "TestSettled", "hostlocal/release.go",
 		"r.text != \"\" && !stepped(lead, r.lead)", "r.text != \"\""},
 	{"R6", "", "... of which a small one is none", "TestSettled", "hostlocal/store.go",
@@ -111,7 +111,7 @@ var diskGuards = []guard{
 	{"R7", "16", "a long file is not an owner", "TestHazard16Garbage", "hostlocal/reservation.go",
 		"if len(content) > maxOwner {", "if false {"},
 	{"R7", "16", "an invalid container ID is not an owner", "TestHazard16Garbage", "hostlocal/reservation.go",
-		"if !validName(id) || ", "if "},
+		"if !ValidName(id) || ", "if "},
 }
 
 var sourceGuards = []guard{
