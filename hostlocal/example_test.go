@@ -39,24 +39,6 @@ func reserve() (dataDir string) {
 	return dataDir
 }
 
-func ExampleStore_List() {
-	dataDir := reserve()
-	defer func() { _ = os.RemoveAll(dataDir) }()
-
-	list, err := hostlocal.New(dataDir).List(context.Background())
-	if err != nil {
-		log.Fatal(err)
-	}
-	for _, r := range list.Reservations {
-		fmt.Println(r.Network, r.IP, r.Owner, r.ContainerID, r.IfName)
-	}
-	// Output:
-	// podnet 10.244.1.2 owned web eth0
-	// podnet 10.244.1.3 owned db eth0
-	// podnet 10.244.1.10 owned cache eth0
-	// storage 192.168.0.2 owned db net1
-}
-
 func ExampleStore_Release() {
 	dataDir := reserve()
 	defer func() { _ = os.RemoveAll(dataDir) }()

@@ -28,9 +28,8 @@ import (
 )
 
 // BenchmarkPass compares passes with walk, each in the same round, because a machine that is slow for
-// a while is slow for both; and the plugin's ADD beside passes, back to back, with one beside none. In
-// a container with a CPU limit it shows the longest hold of the lock there: the kernel may stop a
-// process that holds it. It reports medians, and the worst hold.
+// a while is slow for both. In a container with a CPU limit it shows the longest hold of the lock
+// there: the kernel may stop a process that holds it. It reports medians, and the worst hold.
 //
 //	go test ./gc/plugintest -run '^$' -bench Pass -benchtime 7x -timeout 1h
 func BenchmarkPass(b *testing.B) {
@@ -40,8 +39,9 @@ func BenchmarkPass(b *testing.B) {
 				d := newNetDir(b, size, percent)
 				b.Run("floor", func(b *testing.B) { d.compare(b, d.floor, nil) })
 				b.Run("plain", func(b *testing.B) { d.compare(b, d.plain, nil) })
-				b.Run("first", func(b *testing.B) { d.compare(b, d.first, func() { time.Sleep(3100 * time.Millisecond) }) }) // until all is settled
-				if percent == 0 {                                                                                            // leaks that are put back are new files
+				settle := func() { time.Sleep(3100 * time.Millisecond) } // leaks that are put back are new files
+				b.Run("first", func(b *testing.B) { d.compare(b, d.first, settle) })
+				if percent == 0 {
 					b.Run("later", func(b *testing.B) { d.compare(b, d.later, nil) })
 					b.Run("later-10-changed", func(b *testing.B) { d.compare(b, d.later, func() { d.change(b, 10) }) })
 				}
@@ -68,7 +68,6 @@ func (d *netDir) compare(b *testing.B, of pass, before func()) {
 		add("walk-ms", 1000*walk.time)
 		add("B/reservation", c.bytes/size)
 		add("allocs/reservation", c.allocs/size)
-		add("ADD-beside/alone", d.adds(b, of)/d.adds(b, nil))
 	}
 	b.ReportMetric(0, "ns/op") // the sum of both means nothing
 	for name, all := range figures {
@@ -82,19 +81,18 @@ func (d *netDir) compare(b *testing.B, of pass, before func()) {
 
 // A netDir is a network's directory, some of whose reservations have leaked.
 type netDir struct {
-	p      *plugintest.Plugin // whose ADDs get none of the leaked addresses
+	p      *plugintest.Plugin // only for its paths
 	spare  string             // a directory with a second name of each leaked file
 	leaked map[string]bool    // by file name
 	live   map[string]bool    // by container ID
 	make   func() *gc.Reconciler
-	old    *gc.Reconciler // that has made a pass
+	old    *gc.Reconciler // for pass after pass
 }
 
 // newNetDir makes reservations that are an hour old, of which so many percent have leaked.
 func newNetDir(b *testing.B, size, percent int) *netDir {
 	b.Helper()
-	p := &plugintest.Plugin{Binary: plugintest.Build(b), DataDir: b.TempDir(), Network: "podnet",
-		Ranges: []plugintest.Range{{Subnet: "10.64.0.0/14", Start: "10.67.0.1"}}}
+	p := &plugintest.Plugin{DataDir: b.TempDir(), Network: "podnet"}
 	d := &netDir{p: p, spare: b.TempDir(), leaked: make(map[string]bool), live: make(map[string]bool)}
 	errs := []error{os.Mkdir(p.Dir(), 0o755)}
 	ip, made, pods := netip.MustParseAddr("10.64.0.1"), time.Now().Add(-time.Hour), podsource.Static{someone}
@@ -136,7 +134,7 @@ func (d *netDir) leakAgain() (err error) {
 }
 
 // A pass releases all leaks, and returns how long it held the lock in all and at once.
-type pass func(ctx context.Context) (held, longest time.Duration, err error)
+type pass func(context.Context) (held, longest time.Duration, err error)
 
 // first is the first pass of a process. Its source takes no time.
 func (d *netDir) first(ctx context.Context) (held, longest time.Duration, err error) {
@@ -144,7 +142,7 @@ func (d *netDir) first(ctx context.Context) (held, longest time.Duration, err er
 	return report.LockHeld, report.LongestHold, err
 }
 
-// later is a pass of a process that has made one.
+// later is a pass of a process that has made one, but for the first.
 func (d *netDir) later(ctx context.Context) (held, longest time.Duration, err error) {
 	report, err := d.old.Reconcile(ctx)
 	return report.LockHeld, report.LongestHold, err
@@ -168,10 +166,7 @@ func (d *netDir) locked(do func() error) (held, longest time.Duration, err error
 func (d *netDir) walk(context.Context) (held, longest time.Duration, err error) {
 	return d.locked(func() error {
 		return filepath.Walk(d.p.Dir(), func(path string, info fs.FileInfo, err error) error {
-			switch {
-			case errors.Is(err, fs.ErrNotExist): // the reservation of an ADD, which adds has removed
-				return nil
-			case err == nil && d.leaked[info.Name()]:
+			if err == nil && d.leaked[info.Name()] {
 				return os.Remove(path)
 			}
 			return err
@@ -190,9 +185,7 @@ func (d *netDir) floor(context.Context) (held, longest time.Duration, err error)
 	names, err := f.Readdirnames(-1)
 	var st unix.Stat_t
 	for _, name := range names {
-		if e := unix.Fstatat(int(f.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW); !errors.Is(e, fs.ErrNotExist) {
-			err = cmp.Or(err, e)
-		}
+		err = cmp.Or(err, unix.Fstatat(int(f.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW))
 	}
 	if len(d.leaked) == 0 {
 		return 0, 0, err
@@ -216,7 +209,8 @@ func (d *netDir) plain(context.Context) (held, longest time.Duration, err error)
 			continue
 		}
 		content, e := os.ReadFile(path)
-		if id, _, _ := strings.Cut(string(content), "\r\n"); e == nil && !d.live[id] && id != "new" {
+		err = cmp.Or(err, e)
+		if id, _, _ := strings.Cut(string(content), "\r\n"); !d.live[id] {
 			leaks[path] = string(content)
 		}
 	}
@@ -225,8 +219,9 @@ func (d *netDir) plain(context.Context) (held, longest time.Duration, err error)
 	}
 	return d.locked(func() error {
 		for path, was := range leaks {
-			if content, e := os.ReadFile(path); e != nil || string(content) == was {
-				err = cmp.Or(err, e, os.Remove(path))
+			content, e := os.ReadFile(path)
+			if err = cmp.Or(err, e); string(content) == was {
+				err = cmp.Or(err, os.Remove(path))
 			}
 		}
 		return err
@@ -260,35 +255,4 @@ func cpuTime(b *testing.B) float64 {
 		b.Fatal(err)
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano()).Seconds()
-}
-
-// adds returns the median time of an ADD in seconds, while passes run back to back, if any.
-func (d *netDir) adds(b *testing.B, beside pass) float64 {
-	b.Helper()
-	ctx, stop := context.WithCancel(b.Context())
-	ended := make(chan error)
-	go func() {
-		var err error
-		for beside != nil && err == nil && ctx.Err() == nil {
-			_, _, err = beside(b.Context())
-			err = errors.Join(err, d.leakAgain())
-		}
-		ended <- err
-	}()
-	var took []float64
-	var errs []error
-	for range 5 {
-		begun := time.Now()
-		ips, err := d.p.Add(b.Context(), "new", "eth0")
-		took, errs = append(took, time.Since(begun).Seconds()), append(errs, err)
-		for _, ip := range ips {
-			errs = append(errs, os.Remove(d.p.File(ip)))
-		}
-	}
-	stop()
-	if err := errors.Join(append(errs, <-ended)...); err != nil {
-		b.Fatal(err)
-	}
-	slices.Sort(took)
-	return took[len(took)/2]
 }

@@ -7,12 +7,9 @@ package plugintest_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
-	"regexp"
-	"runtime"
 	"sync"
 	"syscall"
 	"testing"
@@ -23,36 +20,8 @@ import (
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/gc/plugintest"
-	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
-
-// awaitQueue returns when the kernel reports that a plugin waits for the lock of the
-// network's directory. It fails the test if the plugin ends before.
-func awaitQueue(t *testing.T, p *plugintest.Plugin, done <-chan struct{}) {
-	t.Helper()
-	info, err := os.Stat(filepath.Join(p.Dir(), "lock"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	// "1: -> FLOCK  ADVISORY  WRITE 4711 fe:00:12345 0 EOF"
-	waits := regexp.MustCompile(fmt.Sprintf(`-> FLOCK .*:%d 0 EOF`, info.Sys().(*syscall.Stat_t).Ino))
-	for {
-		locks, err := os.ReadFile("/proc/locks")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if waits.Match(locks) {
-			return
-		}
-		select {
-		case <-done:
-			t.Fatalf("done without waiting for the plugin's lock (R8)")
-		default:
-			runtime.Gosched()
-		}
-	}
-}
 
 // hold takes the plugin's lock. A second call of unlock does nothing, so that a test that
 // fails can unlock before it waits for its goroutines.
@@ -73,46 +42,6 @@ func hold(t *testing.T, p *plugintest.Plugin) (unlock func()) {
 			t.Error(err)
 		}
 	})
-}
-
-// While another process holds the lock, the plugin's ADD waits, and a release waits until
-// its context ends. A release that gave up does not take the lock later.
-func TestHazard18LockIsHeld(t *testing.T) {
-	p := plugintest.New(t, "podnet", six4)
-	add(t, p, "lost", "eth0")
-	store := hostlocal.New(p.DataDir)
-	list, err := store.List(t.Context())
-	if err != nil || len(list.Reservations) != 1 {
-		t.Fatal(list.Reservations, err)
-	}
-	unlock := hold(t, p)
-	var addErr error
-	added := inBackground(t, func() { _, addErr = p.Add(t.Context(), "new", "eth0") })
-	t.Cleanup(unlock)
-	awaitQueue(t, p, added)
-
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-		defer cancel()
-		done, err := store.Release(ctx, &list.Reservations[0])
-		if !errors.Is(err, hostlocal.ErrLocked) || !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("release that gave up: got error %v, want ErrLocked and the context's", err)
-		}
-		wantDiff(t, "release that gave up", "it never had the lock (R8)", []hostlocal.Outcome{hostlocal.NotTried}, done.Outcomes)
-	})
-	wantDiff(t, "disk while the lock is held", "neither ADD nor release did anything",
-		map[string]string{"10.1.0.2": "lost\r\neth0"}, reservations(t, p))
-	unlock()
-	<-added
-	if addErr != nil {
-		t.Errorf("ADD that had waited: %v", addErr)
-	}
-	done, err := store.Release(t.Context(), &list.Reservations[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	wantDiff(t, "release after it", "the one that gave up left nothing locked", []hostlocal.Outcome{hostlocal.Released}, done.Outcomes)
-	wantDiff(t, "disk", "both have ended", map[string]string{"10.1.0.3": "new\r\neth0"}, reservations(t, p))
 }
 
 // A DEL and an ADD give the address of a leak to another container: while the source is asked,
