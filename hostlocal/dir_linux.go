@@ -31,7 +31,7 @@ func openDir(path string) (dir, error) {
 // list returns the addresses of the regular files in the directory. os.File.ReadDir
 // would allocate twice for each name.
 func (d dir) list() (ips []netip.Addr, err error) {
-	buf := make([]byte, 4096)
+	buf := make([]byte, 32<<10)
 	if info, err := d.Stat(); err == nil { // most file systems use at least 20 bytes per entry
 		ips = make([]netip.Addr, 0, min(info.Size()/20, 1<<16))
 	}

@@ -142,7 +142,7 @@ func TestListNames(t *testing.T) {
 	s := newStore(t, ips...)
 	rs := list(t, s)
 	wantLeft(t, s, "several system calls", ips...)
-	for i := range 60 {
+	for i := range 300 {
 		write(t, filepath.Join(dirOf(s), fmt.Sprintf("10.1.0.%0248d", i)), "") // each of which fills a buffer with few others
 	}
 	diff(t, "with the longest names", rs, list(t, s))

@@ -29,10 +29,18 @@
 // have reservations in several (R3). It takes no lock and creates nothing. A file
 // that can't be read is listed as [Unreadable], with its error.
 //
+// A Store remembers what its last List read. A file is settled if its change time has
+// nanoseconds, was older by more than three seconds than the beginning of that List, and no
+// step of the clock was seen since: then each later write has another change time. Of a
+// settled file the next List asks the status alone, and reads the owner if inode, change time
+// or size are others. A file that is empty or malformed is read each time. So one Store for
+// the life of a process makes each List after the first cheaper.
+//
 // # Releasing
 //
 // [Store.Release] takes the plugin's lock, and removes a file only if it is still the one
-// that was read (R6). The plugin, another collector, or a person with rm may add and remove
+// that was read (R6): by inode, change time and size, and by its owner, which is read again
+// unless the file is settled. The plugin, another collector, or a person with rm may add and remove
 // files at any time between the two calls (R12).
 //
 // The lock is held for about two milliseconds at a time, with pauses, so that ADDs are not
@@ -43,9 +51,9 @@
 // # Caveats
 //
 // Versions of host-local before 0.7.0 take no lock on ADD and DEL, and are not
-// supported. On systems other than Linux neither change time nor inode are compared: a file
-// that was replaced by one with the same owner, size and modification time is taken for the
-// same file.
+// supported. On systems other than Linux neither change time nor inode are compared, and each
+// owner is read each time: a file that was replaced by one with the same owner, size and
+// modification time is taken for the same file.
 //
 // The rules R1 to R14 are in gc/README.md, in the chapter on safety rules. The facts about
 // the format are from the plugin's source, plugins/ipam/host-local/backend/disk of

@@ -25,7 +25,8 @@ type Listing struct {
 	// NotDirs has the sorted names of regular files in the data directory that are valid
 	// names of networks. No reservation can be made in a network of such a name.
 	NotDirs []string
-	// Reservations has the reservations of all networks, sorted by network, then by address.
+	// Reservations has the reservations of all networks, sorted by network, then by address. They
+	// must not be changed, but for Err: the next List of the same Store compares with them.
 	Reservations []Reservation
 }
 
@@ -56,11 +57,12 @@ func (s *Store) List(ctx context.Context) (Listing, error) {
 }
 
 // margin is how old the last change of a file must be, so that each later one changes its
-// identity. The kernel stamps a change before it makes it, with the time of its last tick, and
-// that lags while its timekeeper is stalled.
+// identity. Linux stamps a change before it makes it, with the time of the last tick of its clock
+// (file_update_time, fs/inode.c), which lags while its timekeeper is stalled.
 const margin = 3 * time.Second
 
-// A memory is what the last List found. Others may have changed the exported fields.
+// A memory is what the last List found. Nothing that is compared of it is exported, but for the
+// order.
 type memory struct {
 	files         []Reservation // without those before the next file
 	lead          time.Duration // of the wall clock: no step was seen since it had this
