@@ -51,7 +51,7 @@ func (d dir) appendRegular(ips []netip.Addr, entries []byte) []netip.Addr {
 	for ; len(entries) > 0; entries = entries[binary.NativeEndian.Uint16(entries[16:]):] {
 		name, _, _ := bytes.Cut(entries[19:], []byte{0})
 		ip, ok := parseName(unsafe.String(unsafe.SliceData(name), len(name)), colon)
-		if kind := entries[18]; ok && (kind == syscall.DT_REG || kind == syscall.DT_UNKNOWN && !errors.Is(d.status(&Reservation{IP: ip}), errNotRegular)) {
+		if typ := entries[18]; ok && (typ == unix.DT_REG || typ == unix.DT_UNKNOWN && !errors.Is(d.status(&Reservation{IP: ip}), errNotRegular)) {
 			ips = append(ips, ip)
 		}
 	}

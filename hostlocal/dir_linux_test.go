@@ -173,7 +173,7 @@ var swaps = []struct {
 		mkdir(t, path)
 	}, "", Changed},
 	{"the same file, cut short by a full disk", func(t *testing.T, path, _ string) { write(t, path, "") }, "podnet 10.0.0.2 empty", Changed},
-	{"cp over it, which writes it in place", func(t *testing.T, path, _ string) { write(t, path, "xyz\r\neth0") }, "podnet 10.0.0.2 xyz", Changed},
+	{"cp over it, in place", func(t *testing.T, path, _ string) { write(t, path, "xyz\r\neth0") }, "podnet 10.0.0.2 xyz", Changed},
 	{"a new file for another owner, which may have the inode of the old one", func(t *testing.T, path, _ string) {
 		must(t, os.Remove(path))
 		write(t, path, "xyz\r\neth0")

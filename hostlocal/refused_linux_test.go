@@ -31,10 +31,10 @@ func onThread(t *testing.T, change func() error, do func()) {
 // refusing calls do while the kernel refuses some system calls with EIO.
 func refusing(t *testing.T, do func(), numbers ...uint32) {
 	t.Helper()
-	const loadWord, jumpIfEqual, giveBack, refuse, allow = 0x20, 0x15, 0x06, 0x50000, 0x7fff0000 // seccomp(2)
+	const loadWord, jumpIfEqual, giveBack, refuse, allow = 0x20, 0x15, 0x06, 0x50000 | uint32(unix.EIO), 0x7fff0000 // seccomp(2)
 	filter := []unix.SockFilter{{Code: loadWord}}
 	for _, number := range numbers {
-		filter = append(filter, unix.SockFilter{Code: jumpIfEqual, Jf: 1, K: number}, unix.SockFilter{Code: giveBack, K: refuse | uint32(unix.EIO)})
+		filter = append(filter, unix.SockFilter{Code: jumpIfEqual, Jf: 1, K: number}, unix.SockFilter{Code: giveBack, K: refuse})
 	}
 	filter = append(filter, unix.SockFilter{Code: giveBack, K: allow})
 	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
