@@ -120,7 +120,7 @@ func (s *snapshot) aboutOne(d *declaration, r *candidate) (q silence) {
 		q.add(d.cache.doubted[r.Network] != nil, doubt)
 	}
 	q.add(speaks, speaksOf)
-	q.add(speaks && d.Names != podsource.AnyContainer, listsPods)
+	q.add((speaks || d.cache != nil) && d.Names != podsource.AnyContainer, listsPods)
 	if speaks && knowsOf && !inGap(d.Gaps, r.Reservation) {
 		q |= mayName
 		q.add(record && d.Names == podsource.AnyContainer, means)
